@@ -1,0 +1,115 @@
+# Sheaf. `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# Tools, pinned; built from their Go modules into bin/tools on first use.
+BUF_VERSION                := v1.71.0
+PROTOC_GEN_GO_VERSION      := v1.36.12
+PROTOC_GEN_GO_GRPC_VERSION := v1.6.2
+GOLANGCI_LINT_VERSION      := v2.15.0
+GOTESTSUM_VERSION          := v1.13.0
+GRPCURL_VERSION            := v1.9.3
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+
+# FOCUS=name runs only the tests whose name matches; PKG=./internal/group/... only those packages.
+FOCUS ?=
+PKG   ?= ./...
+# ARGS is handed on by `make run` and `make bench`.
+ARGS  ?=
+# FUZZTIME per decoder in `make fuzz`.
+FUZZTIME ?= 30s
+
+TOOLS := bin/tools
+export GOFLAGS := -buildvcs=false
+unexport GOBIN
+
+.PHONY: help
+help: ## Show this help.
+	@awk 'BEGIN {FS = ":.*## "} /^[a-zA-Z_-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ Build and run
+
+.PHONY: build
+build: ## Build the static binary bin/sheaf, version stamped.
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/sheaf ./cmd/sheaf
+
+.PHONY: run
+run: build ## Start a store, import a real tree, crash it, reload it, report (ARGS=--once: exit after the report).
+	hack/run.sh $(ARGS)
+
+##@ Check
+
+.PHONY: test
+test: $(TOOLS)/gotestsum ## Run all tests (FOCUS=name, PKG=./internal/group/...).
+	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -timeout 14m $(if $(FOCUS),-run '$(FOCUS)') $(PKG)
+
+.PHONY: race
+race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector.
+	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -race -short -timeout 14m $(if $(FOCUS),-run '$(FOCUS)') ./internal/... ./client/...
+
+.PHONY: soak
+soak: $(TOOLS)/gotestsum build ## Run the long versions of the crash, kill and property tests.
+	SHEAF_SOAK=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -timeout 6h $(if $(FOCUS),-run '$(FOCUS)') $(PKG)
+
+.PHONY: fuzz
+fuzz: ## Fuzz every decoder for FUZZTIME each.
+	hack/fuzz.sh $(FUZZTIME)
+
+.PHONY: bench
+bench: build ## Measure against the limits of this machine (ARGS=--quick: small sizes).
+	bin/sheaf bench load $(ARGS)
+	bin/sheaf bench rpc $(ARGS)
+
+.PHONY: lint
+lint: $(TOOLS)/golangci-lint $(TOOLS)/buf bin/protodeps ## Lint Go, proto and shell.
+	$(TOOLS)/golangci-lint run ./...
+	$(TOOLS)/buf lint
+	$(TOOLS)/buf breaking api --against api/baseline.binpb
+	@for script in hack/*.sh .ci/run; do bash -n "$$script"; done
+
+##@ Generate
+
+.PHONY: generate
+generate: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc bin/protodeps ## Regenerate code from the .proto files.
+	$(TOOLS)/buf generate
+	go mod tidy
+
+.PHONY: check-generate
+check-generate: generate ## Regenerate, and fail where the tree differs from what is committed.
+	@git diff --exit-code -- api go.mod go.sum || { echo "generated files differ: run 'make generate' and commit" >&2; exit 1; }
+
+.PHONY: proto-baseline
+proto-baseline: $(TOOLS)/buf bin/protodeps ## At a release: take the present contract as the one that later ones must not break.
+	$(TOOLS)/buf build api -o api/baseline.binpb
+
+bin/protodeps: hack/protodeps/main.go hack/protodeps/go.mod
+	cd hack/protodeps && go run . ../../bin/protodeps
+	@touch bin/protodeps
+
+##@ Tools
+
+.PHONY: tools
+tools: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/golangci-lint $(TOOLS)/gotestsum $(TOOLS)/grpcurl ## Build all tools.
+
+# A tool is rebuilt when its version changes: the stamp's name holds the version.
+define tool
+$(TOOLS)/$(1): $(TOOLS)/.$(1)-$(3)
+	@touch $$@
+$(TOOLS)/.$(1)-$(3):
+	@mkdir -p $(TOOLS) && rm -f $(TOOLS)/.$(1)-*
+	GOBIN=$(CURDIR)/$(TOOLS) go install $(2)@$(3)
+	@touch $$@
+endef
+$(eval $(call tool,buf,github.com/bufbuild/buf/cmd/buf,$(BUF_VERSION)))
+$(eval $(call tool,protoc-gen-go,google.golang.org/protobuf/cmd/protoc-gen-go,$(PROTOC_GEN_GO_VERSION)))
+$(eval $(call tool,protoc-gen-go-grpc,google.golang.org/grpc/cmd/protoc-gen-go-grpc,$(PROTOC_GEN_GO_GRPC_VERSION)))
+$(eval $(call tool,golangci-lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$(GOLANGCI_LINT_VERSION)))
+$(eval $(call tool,gotestsum,gotest.tools/gotestsum,$(GOTESTSUM_VERSION)))
+$(eval $(call tool,grpcurl,github.com/fullstorydev/grpcurl/cmd/grpcurl,$(GRPCURL_VERSION)))
+
+.PHONY: clean
+clean: ## Remove what was built.
+	rm -rf bin

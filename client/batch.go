@@ -1,0 +1,323 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/routing"
+)
+
+// Limits of one message of a batch; those of the API are a little higher.
+const (
+	batchPuts     = 1024
+	batchPutBytes = 2 << 20
+	batchGets     = 4096
+	batchGetBytes = 2 << 20
+	largeAtOnce   = 4
+)
+
+// PutItem is one put of a batch.
+type PutItem struct {
+	Key     Key
+	Data    []byte
+	Options PutOptions
+}
+
+// PutOutcome is the result of a PutItem.
+type PutOutcome struct {
+	PutResult
+	Err error
+}
+
+// pendingItem is an item without an answer yet.
+type pendingItem struct {
+	place    int
+	attempts attempts
+	put      *recordv1.PutRequest
+	get      *recordv1.GetRequest
+	to       target
+	err      error
+	sent     bool
+}
+
+// BatchPut stores many records, with one outcome for each in the same place. Puts of one key are applied in their order
+// unless one of them has to be repeated.
+func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	outcomes := make([]PutOutcome, len(items))
+	pending := make([]*pendingItem, 0, len(items))
+	var large []int
+	for i := range items {
+		op := "put " + items[i].Key.String()
+		if err := items[i].Options.check(op); err != nil {
+			outcomes[i].Err = err
+			continue
+		}
+		if len(items[i].Data) > putBytesMax {
+			large = append(large, i)
+			continue
+		}
+		pending = append(pending, &pendingItem{
+			place: i, put: items[i].Options.request(items[i].Key, items[i].Data),
+			attempts: attempts{client: c, what: call{op: op, key: &items[i].Key, write: true}},
+		})
+	}
+	inParallel(len(large), largeAtOnce, func(n int) {
+		i := large[n]
+		outcomes[i].PutResult, outcomes[i].Err = c.putLarge(ctx, items[i].Key, items[i].Data, items[i].Options)
+	})
+	c.rounds(ctx, pending, func(part []*pendingItem) { c.putPart(ctx, part, outcomes) }, func(p *pendingItem, err error) {
+		outcomes[p.place].Err = err
+	})
+	return outcomes
+}
+
+// inParallel calls do for 0 to n-1, at most most at a time.
+func inParallel(n, most int, do func(int)) {
+	var all sync.WaitGroup
+	slots := make(chan struct{}, most)
+	for i := range n {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			do(i)
+		})
+	}
+	all.Wait()
+}
+
+// rounds sends what is pending, split by target, until all is answered: run leaves err in those that are not; failed
+// takes those that failed for good.
+func (c *Client) rounds(ctx context.Context, pending []*pendingItem, run func([]*pendingItem), failed func(*pendingItem, error)) {
+	for len(pending) > 0 {
+		parts := map[any][]*pendingItem{}
+		for _, p := range pending {
+			to, err := c.target(p.attempts.what, p.attempts.n)
+			if err != nil {
+				failed(p, newError(p.attempts.what.op, err, false, p.attempts.doubtful))
+				continue
+			}
+			p.to, p.err, p.sent = to, nil, false
+			parts[to.conn] = append(parts[to.conn], p)
+		}
+		var all sync.WaitGroup
+		for _, part := range parts {
+			all.Go(func() { run(part) })
+		}
+		all.Wait()
+		pending = c.remaining(ctx, pending, failed)
+	}
+}
+
+// remaining lists what is to be repeated. One pause serves all of them.
+func (c *Client) remaining(ctx context.Context, pending []*pendingItem, failed func(*pendingItem, error)) []*pendingItem {
+	var again []*pendingItem
+	paused, proceed := false, true
+	for _, p := range pending {
+		if p.err == nil {
+			continue
+		}
+		a := &p.attempts
+		v := routing.Judge(status.Convert(p.err), p.sent)
+		if v.Fate == routing.Unknown && a.what.write {
+			a.doubtful = true
+		}
+		if v.Fate == routing.Final && v.Reason != reasonOverloaded {
+			failed(p, newError(a.what.op, p.err, a.what.write && p.sent, a.doubtful))
+			continue
+		}
+		if v.Reason == routing.ReasonShardUnreachable {
+			c.unreachable(p.to)
+		}
+		if !paused {
+			paused, proceed = true, a.pause(ctx, v.Wait)
+		} else {
+			a.n++
+		}
+		if !proceed {
+			failed(p, newError(a.what.op, p.err, a.what.write && a.doubtful, a.doubtful))
+			continue
+		}
+		again = append(again, p)
+	}
+	return again
+}
+
+// putPart sends puts to one target over one stream, several messages at a time.
+func (c *Client) putPart(ctx context.Context, part []*pendingItem, outcomes []PutOutcome) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := recordv1.NewRecordServiceClient(part[0].to.conn).BatchPut(ctx)
+	if err != nil {
+		failAll(part, err)
+		return
+	}
+	messages := splitPuts(part)
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		for _, items := range messages {
+			message := &recordv1.BatchPutRequest{Puts: make([]*recordv1.PutRequest, len(items))}
+			for i, p := range items {
+				p.put.RoutingEpoch = p.to.epoch
+				message.Puts[i] = p.put
+				p.sent = true
+			}
+			if stream.Send(message) != nil {
+				break // Recv tells why
+			}
+		}
+		_ = stream.CloseSend() // as above
+	})
+	received := 0
+	for err == nil && received < len(messages) {
+		var answer *recordv1.BatchPutResponse
+		if answer, err = stream.Recv(); err == nil {
+			takePuts(messages[received], answer, outcomes)
+			received++
+		}
+	}
+	cancel() // ends a Send that waits
+	sending.Wait()
+	for _, items := range messages[received:] {
+		failAll(items, err)
+	}
+}
+
+// splitPuts makes messages within their limits.
+func splitPuts(part []*pendingItem) [][]*pendingItem {
+	var messages [][]*pendingItem
+	begin, bytes := 0, 0
+	for i, p := range part {
+		size := proto.Size(p.put) + 16
+		if i > begin && (i-begin == batchPuts || bytes+size > batchPutBytes) {
+			messages = append(messages, part[begin:i])
+			begin, bytes = i, 0
+		}
+		bytes += size
+	}
+	return append(messages, part[begin:])
+}
+
+func failAll(items []*pendingItem, err error) {
+	if err == nil || errors.Is(err, io.EOF) {
+		err = status.Error(codes.Unavailable, "the server ended the stream without an answer")
+	}
+	for _, p := range items {
+		p.err = err
+	}
+}
+
+func takePuts(items []*pendingItem, answer *recordv1.BatchPutResponse, outcomes []PutOutcome) {
+	for i, p := range items {
+		if i >= len(answer.GetResults()) {
+			failAll(items[i:], nil)
+			return
+		}
+		result := answer.GetResults()[i]
+		if st := status.FromProto(result.GetStatus()); st.Code() != codes.OK {
+			p.err = st.Err()
+			continue
+		}
+		out := &outcomes[p.place]
+		out.PutResult, out.Err = toPutResult(p.attempts.what.op, result.GetPut(), p.put.GetDataCrc32C())
+	}
+}
+
+// GetItem is one read of a batch.
+type GetItem struct {
+	Key     Key
+	Options GetOptions
+}
+
+// GetOutcome is the result of a GetItem.
+type GetOutcome struct {
+	Record Record
+	Err    error
+}
+
+// BatchGet reads many records, with one outcome for each in the same place.
+func (c *Client) BatchGet(ctx context.Context, items []GetItem) []GetOutcome {
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	outcomes := make([]GetOutcome, len(items))
+	pending := make([]*pendingItem, len(items))
+	for i := range items {
+		pending[i] = &pendingItem{
+			place: i,
+			get: &recordv1.GetRequest{
+				Key: items[i].Key.proto(), Version: items[i].Options.Version, MetadataOnly: items[i].Options.MetadataOnly,
+			},
+			attempts: attempts{client: c, what: call{op: "get " + items[i].Key.String(), key: &items[i].Key}},
+		}
+	}
+	c.rounds(ctx, pending, func(part []*pendingItem) { c.getPart(ctx, part, outcomes) }, func(p *pendingItem, err error) {
+		outcomes[p.place].Err = err
+	})
+	var large []int
+	for i := range outcomes {
+		var e *Error
+		if errors.As(outcomes[i].Err, &e) && e.Reason == reasonUseDownload {
+			large = append(large, i)
+		}
+	}
+	inParallel(len(large), largeAtOnce, func(n int) {
+		i := large[n]
+		outcomes[i].Record, outcomes[i].Err = c.getLarge(ctx, "get "+items[i].Key.String(), items[i].Key, items[i].Options)
+	})
+	return outcomes
+}
+
+// getPart reads from one target, one call after another.
+func (c *Client) getPart(ctx context.Context, part []*pendingItem, outcomes []GetOutcome) {
+	for begin := 0; begin < len(part); {
+		message := &recordv1.BatchGetRequest{}
+		end, bytes := begin, 0
+		for ; end < len(part) && end-begin < batchGets && (end == begin || bytes < batchGetBytes); end++ {
+			part[end].get.RoutingEpoch = part[end].to.epoch
+			message.Gets = append(message.Gets, part[end].get)
+			bytes += proto.Size(part[end].get) + 16
+		}
+		c.getMessage(ctx, part[begin:end], message, outcomes)
+		begin = end
+	}
+}
+
+func (c *Client) getMessage(ctx context.Context, items []*pendingItem, message *recordv1.BatchGetRequest, outcomes []GetOutcome) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answered := make([]bool, len(items))
+	stream, err := recordv1.NewRecordServiceClient(items[0].to.conn).BatchGet(ctx, message)
+	for err == nil {
+		var answer *recordv1.BatchGetResponse
+		if answer, err = stream.Recv(); err != nil {
+			break
+		}
+		for _, result := range answer.GetResults() {
+			position := result.GetPosition()
+			if int64(position) >= int64(len(items)) {
+				continue // of nothing that was asked
+			}
+			p := items[position]
+			answered[position] = true
+			if st := status.FromProto(result.GetStatus()); st.Code() != codes.OK {
+				p.err = st.Err()
+				continue
+			}
+			out := &outcomes[p.place]
+			out.Record, out.Err = checked(p.attempts.what.op, result.GetRecord())
+		}
+	}
+	for i, p := range items {
+		if !answered[i] {
+			failAll([]*pendingItem{p}, err)
+		}
+	}
+}

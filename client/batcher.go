@@ -1,0 +1,237 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// BatcherConfig of NewBatcher. A zero field takes its default.
+type BatcherConfig struct {
+	// BytesMax bounds the data that wait or are on their way; Put blocks beyond. 32 MiB.
+	BytesMax int64
+	// FlushBytes and FlushItems: a batch of this size is sent at once. 1 MiB, 512.
+	FlushBytes int64
+	FlushItems int
+	// FlushInterval: a smaller batch waits this long at most for company. 5 ms.
+	FlushInterval time.Duration
+	// Lanes: batches on their way at a time. Puts of one key share a lane and keep their order. 4.
+	Lanes int
+	// Timeout of one batch. The client's CallTimeout.
+	Timeout time.Duration
+}
+
+func (b *BatcherConfig) setDefaults(c *Client) error {
+	setDefault(&b.BytesMax, 32<<20)
+	setDefault(&b.FlushBytes, 1<<20)
+	setDefault(&b.FlushItems, 512)
+	setDefault(&b.FlushInterval, 5*time.Millisecond)
+	setDefault(&b.Lanes, 4)
+	setDefault(&b.Timeout, c.cfg.CallTimeout)
+	if b.BytesMax < 0 || b.FlushBytes < 0 || b.FlushItems < 0 || b.FlushInterval < 0 || b.Lanes < 0 || b.Timeout < 0 {
+		return fmt.Errorf("sheaf: a field of the batcher is negative: %+v", *b)
+	}
+	return nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// itemBytes is what an item counts beside its data.
+const itemBytes = 128
+
+// Batcher collects puts into batches. Safe for concurrent use.
+type Batcher struct {
+	client *Client
+	cfg    BatcherConfig
+	lanes  []*batchLane
+	ctx    context.Context //nolint:containedctx // of the goroutines of the lanes
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+
+	mu     sync.Mutex
+	room   *sync.Cond // signalled when bytes, waiting or closed change
+	bytes  int64      // data that wait or are on their way
+	items  int        // puts without an outcome
+	closed bool
+}
+
+// batchLane is a queue with one batch on its way.
+type batchLane struct {
+	items []batchItem // guarded by Batcher.mu
+	bytes int64       // guarded by Batcher.mu
+	wake  chan struct{}
+	full  bool // guarded by Batcher.mu: to be sent at once
+}
+
+type batchItem struct {
+	item PutItem
+	done func(PutResult, error)
+}
+
+// NewBatcher makes a batcher. It must be closed.
+func (c *Client) NewBatcher(cfg BatcherConfig) (*Batcher, error) {
+	if err := cfg.setDefaults(c); err != nil {
+		return nil, err
+	}
+	b := &Batcher{client: c, cfg: cfg}
+	b.room = sync.NewCond(&b.mu)
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	for range cfg.Lanes {
+		lane := &batchLane{wake: make(chan struct{}, 1)}
+		b.lanes = append(b.lanes, lane)
+		b.done.Go(func() { b.run(lane) })
+	}
+	return b, nil
+}
+
+// Put adds a put, and calls done, which may be nil, with its outcome from another goroutine; done must not block. Put
+// waits while BytesMax is reached, until ctx ends. The data must not be changed before done is called. ctx does not
+// bound the put itself.
+func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, error)) error {
+	size := int64(len(item.Data)) + itemBytes
+	stop := context.AfterFunc(ctx, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.room.Broadcast()
+	})
+	defer stop()
+	lane := b.lanes[uint64(item.Key.ID)*0x9e3779b97f4a7c15>>32%uint64(len(b.lanes))]
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	// One item may be larger than BytesMax: it goes alone.
+	for !b.closed && ctx.Err() == nil && b.bytes > 0 && b.bytes+size > b.cfg.BytesMax {
+		b.hurry()
+		b.room.Wait()
+	}
+	if b.closed {
+		return ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return newError("put "+item.Key.String(), err, false, false)
+	}
+	b.bytes += size
+	b.items++
+	lane.items = append(lane.items, batchItem{item: item, done: done})
+	lane.bytes += size
+	lane.full = lane.full || lane.bytes >= b.cfg.FlushBytes || len(lane.items) >= b.cfg.FlushItems
+	if lane.full || len(lane.items) == 1 {
+		lane.signal()
+	}
+	return nil
+}
+
+func (l *batchLane) signal() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// hurry sends all lanes' items without waiting for more. b.mu is held.
+func (b *Batcher) hurry() {
+	for _, lane := range b.lanes {
+		if len(lane.items) > 0 {
+			lane.full = true
+			lane.signal()
+		}
+	}
+}
+
+// Flush sends what waits, and returns when every put added before has its outcome, or ctx ends.
+func (b *Batcher) Flush(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.room.Broadcast()
+	})
+	defer stop()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.items > 0 {
+		if err := ctx.Err(); err != nil {
+			return newError("flush", err, true, false)
+		}
+		b.hurry()
+		b.room.Wait()
+	}
+	return nil
+}
+
+// Close refuses further puts, flushes, and ends. When ctx ends first, puts on their way are cut; their outcome is
+// ErrOutcomeUnknown or ErrUnavailable.
+func (b *Batcher) Close(ctx context.Context) error {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return nil
+	}
+	b.closed = true
+	b.room.Broadcast()
+	b.mu.Unlock()
+	err := b.Flush(ctx)
+	b.cancel()
+	b.done.Wait()
+	return err
+}
+
+// run sends a lane's batches, one after another.
+func (b *Batcher) run(lane *batchLane) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-lane.wake:
+		case <-b.ctx.Done():
+			b.send(lane) // what Close could not wait for fails at once
+			return
+		}
+		b.mu.Lock()
+		full := lane.full
+		b.mu.Unlock()
+		if !full {
+			timer.Reset(b.cfg.FlushInterval)
+			select {
+			case <-timer.C:
+			case <-lane.wake: // full, or to hurry
+			case <-b.ctx.Done():
+			}
+			timer.Stop()
+		}
+		b.send(lane)
+	}
+}
+
+// send sends all that a lane holds as one batch and tells the outcomes.
+func (b *Batcher) send(lane *batchLane) {
+	b.mu.Lock()
+	batch, bytes := lane.items, lane.bytes
+	lane.items, lane.bytes, lane.full = nil, 0, false
+	b.mu.Unlock()
+	if len(batch) == 0 {
+		return
+	}
+	items := make([]PutItem, len(batch))
+	for i := range batch {
+		items[i] = batch[i].item
+	}
+	ctx, cancel := context.WithTimeoutCause(b.ctx, b.cfg.Timeout, errors.New("the batch timed out"))
+	outcomes := b.client.BatchPut(ctx, items)
+	cancel()
+	for i, outcome := range outcomes {
+		if batch[i].done != nil {
+			batch[i].done(outcome.PutResult, outcome.Err)
+		}
+	}
+	b.mu.Lock()
+	b.bytes -= bytes
+	b.items -= len(batch)
+	b.room.Broadcast()
+	b.mu.Unlock()
+}

@@ -1,0 +1,158 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/internal/routing"
+)
+
+// What errors.Is finds in the errors of this package. Every error of a call is an *Error.
+var (
+	// ErrNotFound: there is no such record, version or group. Error.Reason tells which.
+	ErrNotFound = errors.New("not found")
+	// ErrGroupNotFound: the group of Named routing does not exist. It is also ErrNotFound.
+	ErrGroupNotFound = errors.New("group not found")
+	// ErrVersionMismatch: the record's version is not that of IfVersion; Error.Version holds the current one.
+	ErrVersionMismatch = errors.New("version mismatch")
+	// ErrExists: IfAbsent was asked for and there is a record; Error.Version holds its version.
+	ErrExists = errors.New("record exists")
+	// ErrInvalid: the request cannot be; the message names the field.
+	ErrInvalid = errors.New("invalid argument")
+	// ErrTooLarge: the record has more bytes than GetOptions.BytesMax. Use Download.
+	ErrTooLarge = errors.New("record too large")
+	// ErrDiskFull: the volume is at its reserve. Reads and deletes work.
+	ErrDiskFull = errors.New("disk full")
+	// ErrOverloaded: the server is at one of its limits (also of memory or groups).
+	ErrOverloaded = errors.New("overloaded")
+	// ErrUnavailable: nobody could answer inside the deadline. A write was surely not applied.
+	ErrUnavailable = errors.New("unavailable")
+	// ErrOutcomeUnknown: the write may or may not have been applied. Repeat it with the same RequestID to know.
+	ErrOutcomeUnknown = errors.New("outcome unknown")
+	// ErrDataLoss: stored bytes are bad, or bytes were changed on their way.
+	ErrDataLoss = errors.New("data loss")
+	// ErrCursorExpired: the snapshot of a scan is gone. Begin the scan again.
+	ErrCursorExpired = errors.New("cursor expired")
+	// ErrBadRange: the offset of a download is behind the end of the record.
+	ErrBadRange = errors.New("bad range")
+	// ErrClosed: the client or the batcher was closed.
+	ErrClosed = errors.New("closed")
+)
+
+// Error is the failure of a call.
+type Error struct {
+	// Op says what was done to what, as "put 42".
+	Op string
+	// Code is the canonical gRPC code.
+	Code codes.Code
+	// Reason as listed with RecordService in record.proto; empty: none was given.
+	Reason string
+	// Message is what the server said.
+	Message string
+	// Version is the record's current version, with ErrVersionMismatch (empty: there is no record) and ErrExists.
+	Version string
+	// RetryAfter is what the server asks to wait; 0: nothing was said.
+	RetryAfter time.Duration
+	// Metadata of the reason, as group, segment and offset of damage.
+	Metadata map[string]string
+
+	doubtful bool // a write that may have been applied
+	err      error
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	if e.Reason != "" {
+		return fmt.Sprintf("sheaf: %s: %s: %s", e.Op, e.Reason, e.Message)
+	}
+	return fmt.Sprintf("sheaf: %s: %s: %s", e.Op, e.Code, e.Message)
+}
+
+// Unwrap gives the error below, often a gRPC status.
+func (e *Error) Unwrap() error { return e.err }
+
+// GRPCStatus lets status.FromError find the status.
+func (e *Error) GRPCStatus() *status.Status {
+	if st, ok := status.FromError(e.err); ok {
+		return st
+	}
+	return status.New(e.Code, e.Message)
+}
+
+// Is says which of the variables above an error is.
+func (e *Error) Is(target error) bool {
+	switch target {
+	case ErrOutcomeUnknown:
+		return e.doubtful || e.Reason == routing.ReasonOutcomeUnknown
+	case ErrNotFound:
+		return e.Code == codes.NotFound
+	case ErrGroupNotFound:
+		return e.Reason == "GROUP_NOT_FOUND"
+	case ErrVersionMismatch:
+		return e.Reason == "VERSION_MISMATCH"
+	case ErrExists:
+		return e.Code == codes.AlreadyExists
+	case ErrInvalid:
+		return e.Code == codes.InvalidArgument
+	case ErrTooLarge:
+		return e.Reason == reasonUseDownload || e.Reason == reasonUseUpload
+	case ErrDiskFull:
+		return e.Reason == "DISK_FULL"
+	case ErrOverloaded:
+		return e.Code == codes.ResourceExhausted && e.Reason != "DISK_FULL"
+	case ErrUnavailable:
+		return e.Code == codes.Unavailable && !e.doubtful
+	case ErrDataLoss:
+		return e.Code == codes.DataLoss
+	case ErrCursorExpired:
+		return e.Reason == "CURSOR_EXPIRED"
+	case ErrBadRange:
+		return e.Reason == "BAD_RANGE"
+	case context.DeadlineExceeded:
+		return e.Code == codes.DeadlineExceeded
+	case context.Canceled:
+		return e.Code == codes.Canceled
+	}
+	return false
+}
+
+const (
+	reasonUseDownload = "USE_DOWNLOAD"
+	reasonUseUpload   = "USE_UPLOAD"
+	reasonOverloaded  = "OVERLOADED"
+	reasonChecksum    = "CHECKSUM"
+)
+
+// newError describes the failure of a call. write: a deadline leaves the outcome unknown. doubtful: an earlier attempt
+// may have been applied.
+func newError(op string, err error, write, doubtful bool) *Error {
+	var made *Error
+	if errors.As(err, &made) {
+		return made
+	}
+	st := status.Convert(err)
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		st = status.FromContextError(err)
+	}
+	v := routing.Judge(st, true)
+	e := &Error{
+		Op: op, Code: st.Code(), Reason: v.Reason, Message: st.Message(), RetryAfter: v.Wait,
+		Metadata: v.Info, Version: v.Info["version"], err: err,
+	}
+	cut := e.Code == codes.DeadlineExceeded || e.Code == codes.Canceled
+	e.doubtful = write && cut || doubtful && (cut || v.Fate != routing.Final)
+	return e
+}
+
+// checksumError says that bytes are not those that were sent.
+func checksumError(op string, got, want uint32) *Error {
+	return &Error{
+		Op: op, Code: codes.DataLoss, Reason: reasonChecksum,
+		Message: fmt.Sprintf("the data's CRC32C is %08x, it should be %08x: bytes were changed on their way", got, want),
+	}
+}

@@ -1,0 +1,314 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"hash/crc32"
+	"iter"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+)
+
+// Key names a record.
+type Key struct {
+	// ID is any 64-bit value.
+	ID int64
+	// Group is required in Named routing, and left empty in Hash routing.
+	Group string
+}
+
+// String is "42", or "group/42".
+func (k Key) String() string {
+	if k.Group == "" {
+		return strconv.FormatInt(k.ID, 10)
+	}
+	return k.Group + "/" + strconv.FormatInt(k.ID, 10)
+}
+
+func (k Key) proto() *recordv1.RecordKey { return &recordv1.RecordKey{Id: k.ID, Group: k.Group} }
+
+// Record is one version of a record.
+type Record struct {
+	Key        Key
+	Version    string // opaque: compare only for equality
+	Timestamp  time.Time
+	CommitTime time.Time
+	Attributes map[string][]byte
+	// Size of the data in bytes, also where Data is left out.
+	Size    int64
+	Deleted bool
+	// Data is nil where it was not asked for, and in scans for records above 1 MiB: see HasData.
+	Data []byte
+	// HasData tells whether Data is complete.
+	HasData bool
+}
+
+func toRecord(r *recordv1.Record) Record {
+	return Record{
+		Key:     Key{ID: r.GetKey().GetId(), Group: r.GetKey().GetGroup()},
+		Version: r.GetVersion(), Timestamp: time.Unix(0, r.GetTimestampUnixNs()), CommitTime: time.Unix(0, r.GetCommitTimeUnixNs()),
+		Attributes: r.GetAttributes(), Size: r.GetSizeBytes(), Deleted: r.GetDeleted(), Data: r.GetData(),
+		HasData: r.DataCrc32C != nil && int64(len(r.GetData())) == r.GetSizeBytes(),
+	}
+}
+
+// checked is toRecord that compares the data with its CRC, where that is given.
+func checked(op string, r *recordv1.Record) (Record, error) {
+	if r.DataCrc32C != nil && (len(r.GetData()) > 0 || r.GetSizeBytes() == 0) {
+		if got := crc32.Checksum(r.GetData(), castagnoli); got != r.GetDataCrc32C() {
+			return Record{}, checksumError(op, got, r.GetDataCrc32C())
+		}
+	}
+	return toRecord(r), nil
+}
+
+// PutOptions of Put, Upload and BatchPut. The zero value puts unconditionally.
+type PutOptions struct {
+	// IfVersion: only where this is the newest version, else ErrVersionMismatch.
+	IfVersion string
+	// IfAbsent: only where there is no record, else ErrExists.
+	IfAbsent bool
+	// Timestamp of the record; zero: the commit time.
+	Timestamp time.Time
+	// Attributes: at most 64 KiB together.
+	Attributes map[string][]byte
+	// RequestID: 16 bytes, the same for each repetition of one write by the caller; nil: made for this call.
+	RequestID []byte
+}
+
+// PutResult of a write that is durable.
+type PutResult struct {
+	Version    string
+	CommitTime time.Time
+	// Repeated: an earlier attempt with the same request id was applied; Version is its version.
+	Repeated bool
+}
+
+// NewRequestID makes a request id: 16 random bytes.
+func NewRequestID() []byte {
+	id := make([]byte, 16)
+	_, _ = rand.Read(id) // never fails, see its documentation
+	return id
+}
+
+func (o *PutOptions) orZero() PutOptions {
+	if o == nil {
+		return PutOptions{}
+	}
+	return *o
+}
+
+func (o *PutOptions) condition() *recordv1.WriteCondition {
+	switch {
+	case o.IfVersion != "" && o.IfAbsent: // an empty condition: the server names the field
+		return &recordv1.WriteCondition{}
+	case o.IfVersion != "":
+		return &recordv1.WriteCondition{Condition: &recordv1.WriteCondition_IfVersion{IfVersion: o.IfVersion}}
+	case o.IfAbsent:
+		return &recordv1.WriteCondition{Condition: &recordv1.WriteCondition_IfAbsent{IfAbsent: true}}
+	}
+	return nil
+}
+
+func (o *PutOptions) requestID() []byte {
+	if o.RequestID != nil {
+		return o.RequestID
+	}
+	return NewRequestID()
+}
+
+func timestamp(t time.Time) *int64 {
+	if t.IsZero() {
+		return nil
+	}
+	ns := t.UnixNano()
+	return &ns
+}
+
+func (o *PutOptions) request(key Key, data []byte) *recordv1.PutRequest {
+	sum := crc32.Checksum(data, castagnoli)
+	return &recordv1.PutRequest{
+		Key: key.proto(), RequestId: o.requestID(), Condition: o.condition(), TimestampUnixNs: timestamp(o.Timestamp),
+		Attributes: o.Attributes, DataCrc32C: &sum, Data: data,
+	}
+}
+
+func toPutResult(op string, r *recordv1.PutResponse, sum uint32) (PutResult, error) {
+	result := PutResult{Version: r.GetVersion(), CommitTime: time.Unix(0, r.GetCommitTimeUnixNs()), Repeated: r.GetRepeated()}
+	if r.GetDataCrc32C() != sum {
+		return result, checksumError(op, r.GetDataCrc32C(), sum)
+	}
+	return result, nil
+}
+
+// both says that a condition cannot be.
+func (o *PutOptions) check(op string) error {
+	if o.IfVersion != "" && o.IfAbsent {
+		return invalid(op, "IfVersion and IfAbsent exclude one another")
+	}
+	if o.RequestID != nil && len(o.RequestID) != 16 {
+		return invalid(op, "RequestID has "+strconv.Itoa(len(o.RequestID))+" bytes, it must have 16")
+	}
+	return nil
+}
+
+// Put stores one version of a record and returns when it is durable on a quorum of the group's copies. Data above 1 MiB
+// go by Upload.
+func (c *Client) Put(ctx context.Context, key Key, data []byte, options *PutOptions) (PutResult, error) {
+	op := "put " + key.String()
+	o := options.orZero()
+	if err := o.check(op); err != nil {
+		return PutResult{}, err
+	}
+	if len(data) > putBytesMax {
+		return c.putLarge(ctx, key, data, o)
+	}
+	request := o.request(key, data)
+	var answer *recordv1.PutResponse
+	err := c.do(ctx, call{op: op, key: &key, write: true}, func(ctx context.Context, to target, options ...grpc.CallOption) (err error) {
+		request.RoutingEpoch = to.epoch
+		answer, err = recordv1.NewRecordServiceClient(to.conn).Put(ctx, request, options...)
+		return err
+	})
+	if err != nil {
+		return PutResult{}, err
+	}
+	return toPutResult(op, answer, request.GetDataCrc32C())
+}
+
+// GetOptions of Get.
+type GetOptions struct {
+	// Version to read; empty: the newest.
+	Version string
+	// MetadataOnly leaves the data out.
+	MetadataOnly bool
+	// BytesMax is the greatest record that Get reads into memory, else ErrTooLarge; 0: 64 MiB.
+	BytesMax int64
+}
+
+// Get reads the newest version of a record, or the given one. ErrNotFound where there is none.
+func (c *Client) Get(ctx context.Context, key Key, options *GetOptions) (Record, error) {
+	op := "get " + key.String()
+	var o GetOptions
+	if options != nil {
+		o = *options
+	}
+	request := &recordv1.GetRequest{Key: key.proto(), Version: o.Version, MetadataOnly: o.MetadataOnly}
+	var answer *recordv1.GetResponse
+	err := c.do(ctx, call{op: op, key: &key}, func(ctx context.Context, to target, options ...grpc.CallOption) (err error) {
+		request.RoutingEpoch = to.epoch
+		answer, err = recordv1.NewRecordServiceClient(to.conn).Get(ctx, request, options...)
+		return err
+	})
+	if err == nil {
+		return checked(op, answer.GetRecord())
+	}
+	if e := newError(op, err, false, false); e.Reason == reasonUseDownload {
+		return c.getLarge(ctx, op, key, o)
+	}
+	return Record{}, err
+}
+
+// DeleteOptions of Delete.
+type DeleteOptions struct {
+	IfVersion string    // as in PutOptions
+	Timestamp time.Time // as in PutOptions
+	RequestID []byte    // as in PutOptions
+}
+
+// DeleteResult of a delete that is durable.
+type DeleteResult struct {
+	// Existed tells whether there was a record. If not, nothing was written, and Version is empty.
+	Existed    bool
+	Version    string
+	CommitTime time.Time
+	Repeated   bool // as in PutResult
+}
+
+// Delete deletes a record. Deleting an absent record succeeds.
+func (c *Client) Delete(ctx context.Context, key Key, options *DeleteOptions) (DeleteResult, error) {
+	op := "delete " + key.String()
+	var o PutOptions
+	if options != nil {
+		o = PutOptions{IfVersion: options.IfVersion, Timestamp: options.Timestamp, RequestID: options.RequestID}
+	}
+	if err := o.check(op); err != nil {
+		return DeleteResult{}, err
+	}
+	request := &recordv1.DeleteRequest{
+		Key: key.proto(), RequestId: o.requestID(), Condition: o.condition(), TimestampUnixNs: timestamp(o.Timestamp),
+	}
+	var answer *recordv1.DeleteResponse
+	err := c.do(ctx, call{op: op, key: &key, write: true}, func(ctx context.Context, to target, options ...grpc.CallOption) (err error) {
+		request.RoutingEpoch = to.epoch
+		answer, err = recordv1.NewRecordServiceClient(to.conn).Delete(ctx, request, options...)
+		return err
+	})
+	if err != nil {
+		return DeleteResult{}, err
+	}
+	result := DeleteResult{Existed: answer.GetExisted(), Version: answer.GetVersion(), Repeated: answer.GetRepeated()}
+	if answer.GetCommitTimeUnixNs() != 0 {
+		result.CommitTime = time.Unix(0, answer.GetCommitTimeUnixNs())
+	}
+	return result, nil
+}
+
+// Versions gives the versions of a record that retention keeps, newest first, deletes included, without data. It ends
+// with an error where one occurs.
+func (c *Client) Versions(ctx context.Context, key Key) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		op := "list versions of " + key.String()
+		request := &recordv1.ListVersionsRequest{Key: key.proto()}
+		for {
+			var answer *recordv1.ListVersionsResponse
+			err := c.do(ctx, call{op: op, key: &key}, func(ctx context.Context, to target, options ...grpc.CallOption) (err error) {
+				request.RoutingEpoch = to.epoch
+				answer, err = recordv1.NewRecordServiceClient(to.conn).ListVersions(ctx, request, options...)
+				return err
+			})
+			if err != nil {
+				yield(Record{}, err)
+				return
+			}
+			for _, r := range answer.GetVersions() {
+				if !yield(toRecord(r), nil) {
+					return
+				}
+			}
+			if request.PageToken = answer.GetNextPageToken(); request.GetPageToken() == "" {
+				return
+			}
+		}
+	}
+}
+
+// Find looks for an id in all groups: one record for each group that holds it, without data. It fails with
+// ErrUnavailable while any group that could hold it is silent.
+func (c *Client) Find(ctx context.Context, id int64) ([]Record, error) {
+	var answer *recordv1.FindResponse
+	err := c.do(ctx, call{op: "find " + strconv.FormatInt(id, 10)}, func(ctx context.Context, to target, options ...grpc.CallOption) (err error) {
+		answer, err = recordv1.NewRecordServiceClient(to.conn).Find(ctx, &recordv1.FindRequest{Id: id}, options...)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	records := make([]Record, 0, len(answer.GetRecords()))
+	for _, r := range answer.GetRecords() {
+		records = append(records, toRecord(r))
+	}
+	return records, nil
+}
+
+// CreateGroup makes a group of Named routing. A group that exists is ErrExists.
+func (c *Client) CreateGroup(ctx context.Context, group string) error {
+	return c.do(ctx, call{op: "create group " + group}, func(ctx context.Context, to target, options ...grpc.CallOption) error {
+		_, err := recordv1.NewAdminServiceClient(to.conn).CreateGroup(ctx, &recordv1.CreateGroupRequest{Group: group}, options...)
+		return err
+	})
+}

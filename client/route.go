@@ -1,0 +1,132 @@
+package client
+
+import (
+	"context"
+	"slices"
+	"sort"
+	"time"
+
+	"google.golang.org/grpc"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/routing"
+)
+
+// table is the routing that a gateway told. It never changes.
+type table struct {
+	epoch uint64
+	hash  []*shardRoute // by first key; nil in Named routing
+	named map[string]*shardRoute
+}
+
+// shardRoute is where a group's leader is.
+type shardRoute struct {
+	first, last uint64
+	conn        *grpc.ClientConn
+	address     string
+}
+
+// find is the route of a call; nil where the table has none.
+func (t *table) find(what call) *shardRoute {
+	switch {
+	case what.key == nil && what.group == "":
+		return nil
+	case what.key == nil:
+		return t.named[what.group]
+	case t.hash == nil:
+		return t.named[what.key.Group]
+	}
+	key := routing.Key(what.key.ID)
+	i := sort.Search(len(t.hash), func(i int) bool { return t.hash[i].last >= key })
+	if i == len(t.hash) || t.hash[i].first > key {
+		return nil
+	}
+	return t.hash[i]
+}
+
+// setTable takes in what a gateway told. Routes to shards without an address are left out: a gateway waits for them.
+func (c *Client) setTable(message *recordv1.WatchRoutingResponse) {
+	t := &table{epoch: message.GetEpoch(), named: make(map[string]*shardRoute, len(message.GetGroups()))}
+	inUse := map[string]bool{}
+	hash := message.GetMode() == recordv1.RoutingMode_ROUTING_MODE_HASH
+	if hash {
+		t.hash = []*shardRoute{}
+	}
+	for _, g := range message.GetGroups() {
+		address := g.GetLeaderAddress()
+		if address == "" {
+			continue
+		}
+		conn, err := c.conn(address)
+		if err != nil {
+			continue // closed, or an address that cannot be: gateways stay
+		}
+		inUse[address] = true
+		r := &shardRoute{first: g.GetKeyFirst(), last: g.GetKeyLast(), conn: conn, address: address}
+		t.named[g.GetGroup()] = r
+		if hash {
+			t.hash = append(t.hash, r)
+		}
+	}
+	slices.SortFunc(t.hash, func(a, b *shardRoute) int {
+		if a.first < b.first {
+			return -1
+		}
+		return 1
+	})
+	c.table.Store(t)
+	c.forget(inUse)
+}
+
+// forget closes connections that neither the table nor the configuration names, when calls had time to end.
+func (c *Client) forget(inUse map[string]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for address, conn := range c.conns {
+		if !inUse[address] && !slices.Contains(c.cfg.Addresses, address) {
+			delete(c.conns, address)
+			time.AfterFunc(closeAfter, func() { _ = conn.Close() })
+		}
+	}
+}
+
+// watchRouting keeps the table new until ctx ends.
+func (c *Client) watchRouting(ctx context.Context) {
+	defer close(c.watched)
+	delay := backoffFirst
+	for ctx.Err() == nil {
+		to, err := c.target(call{}, 1)
+		if err == nil {
+			err = c.followRouting(ctx, to, func() { delay = backoffFirst })
+		}
+		if err != nil {
+			c.unreachable(to)
+		}
+		timer := time.NewTimer(delay)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+		delay = min(2*delay, backoffMax)
+	}
+}
+
+func (c *Client) followRouting(ctx context.Context, to target, received func()) error {
+	request := &recordv1.WatchRoutingRequest{}
+	if t := c.table.Load(); t != nil {
+		request.KnownEpoch = t.epoch
+	}
+	stream, err := recordv1.NewRoutingServiceClient(to.conn).WatchRouting(ctx, request, grpc.MaxCallRecvMsgSize(routingBytes))
+	if err != nil {
+		return err
+	}
+	for {
+		message, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		received()
+		c.setTable(message)
+	}
+}

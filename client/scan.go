@@ -1,0 +1,227 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"sync"
+
+	"google.golang.org/grpc"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+)
+
+// ScanOptions of Scan. The zero value scans all groups, one after another.
+type ScanOptions struct {
+	// Group to scan; empty: all.
+	Group string
+	// Cursor of an earlier scan: goes on behind it. Excludes Group and Parallel.
+	Cursor []byte
+	// MetadataOnly leaves the data out.
+	MetadataOnly bool
+	// Parallel is the number of splits scanned at a time; 0 or 1: no splits, records come in the order of the log.
+	Parallel int
+	// SplitBytes aimed at, with Parallel; 0: 256 MiB.
+	SplitBytes int64
+	// OnCursor is called with the cursor behind all records given so far. Not with Parallel.
+	OnCursor func(cursor []byte)
+}
+
+// Scan gives the newest version of every record, as of a snapshot of each group. A stream that breaks is taken up again
+// by its cursor: each record comes once. Records above 1 MiB come without data (HasData is false): use Download with the
+// version. An error ends the scan, but for damaged entries: those are told at the end, as ErrDataLoss.
+func (c *Client) Scan(ctx context.Context, options *ScanOptions) iter.Seq2[Record, error] {
+	var o ScanOptions
+	if options != nil {
+		o = *options
+	}
+	return func(yield func(Record, error) bool) {
+		if len(o.Cursor) > 0 && (o.Group != "" || o.Parallel > 1) {
+			yield(Record{}, invalid("scan", "Cursor excludes Group and Parallel"))
+			return
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		if o.Parallel > 1 {
+			c.scanSplits(ctx, o, yield)
+			return
+		}
+		s := &scanning{client: c, request: recordv1.ScanRequest{Group: o.Group, Cursor: o.Cursor, MetadataOnly: o.MetadataOnly}}
+		s.attempts = attempts{client: c, what: call{op: "scan", group: o.Group}}
+		err := s.run(ctx, func(records []Record) bool {
+			for _, r := range records {
+				if !yield(r, nil) {
+					return false
+				}
+			}
+			if o.OnCursor != nil {
+				o.OnCursor(s.cursor)
+			}
+			return true
+		})
+		if err != nil {
+			yield(Record{}, err)
+		}
+	}
+}
+
+// scanning is one stream of a scan, taken up again where it breaks.
+type scanning struct {
+	client   *Client
+	request  recordv1.ScanRequest
+	attempts attempts
+	cursor   []byte
+	// addresses of shards that hold a split, best first; nil: any gateway
+	addresses []string
+}
+
+// run gives each message's records to take, until that answers false (nil is returned then).
+func (s *scanning) run(ctx context.Context, take func([]Record) bool) error {
+	for {
+		to, err := s.target()
+		if err != nil {
+			return newError("scan", err, false, false)
+		}
+		stopped, err := s.once(ctx, to, take)
+		if stopped || err == nil {
+			return nil
+		}
+		if err := s.attempts.failed(ctx, to, err, true); err != nil {
+			return err
+		}
+	}
+}
+
+// target goes to the shard of a split first where Direct is wanted.
+func (s *scanning) target() (target, error) {
+	if s.client.cfg.Direct && len(s.addresses) > 0 && s.attempts.n%2 == 0 {
+		if conn, err := s.client.conn(s.addresses[0]); err == nil {
+			return target{conn: conn}, nil
+		}
+	}
+	return s.client.target(s.attempts.what, s.attempts.n)
+}
+
+func (s *scanning) once(ctx context.Context, to target, take func([]Record) bool) (stopped bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if s.cursor != nil {
+		s.request.Cursor, s.request.Group, s.request.Split = s.cursor, "", nil
+	}
+	s.request.RoutingEpoch = to.epoch
+	stream, err := recordv1.NewRecordServiceClient(to.conn).Scan(ctx, &s.request)
+	if err != nil {
+		return false, err
+	}
+	for {
+		message, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		records := make([]Record, len(message.GetRecords()))
+		for i, r := range message.GetRecords() {
+			if records[i], err = checked("scan", r); err != nil {
+				return false, err
+			}
+		}
+		s.cursor = message.GetCursor()
+		s.attempts.progress()
+		if !take(records) {
+			return true, nil
+		}
+	}
+}
+
+// planScan takes the snapshots of a scan and cuts them into splits.
+func (c *Client) planScan(ctx context.Context, o ScanOptions) (plan *recordv1.PlanScanResponse, err error) {
+	request := &recordv1.PlanScanRequest{SplitBytes: o.SplitBytes}
+	if o.Group != "" {
+		request.Groups = []string{o.Group}
+	}
+	err = c.do(ctx, call{op: "plan a scan"}, func(ctx context.Context, to target, options ...grpc.CallOption) (err error) {
+		plan, err = recordv1.NewRecordServiceClient(to.conn).PlanScan(ctx, request, append(options, grpc.MaxCallRecvMsgSize(routingBytes))...)
+		return err
+	})
+	return plan, err
+}
+
+// scanSplits scans several splits at a time. Memory is bounded: each waits until its message was taken.
+func (c *Client) scanSplits(ctx context.Context, o ScanOptions, yield func(Record, error) bool) {
+	plan, err := c.planScan(ctx, o)
+	if err != nil {
+		yield(Record{}, err)
+		return
+	}
+	type result struct {
+		records []Record
+		err     error
+	}
+	results := make(chan result)
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	splits := make(chan *recordv1.ScanSplit)
+	all.Go(func() {
+		defer close(splits)
+		for _, split := range plan.GetSplits() {
+			select {
+			case splits <- split:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	var workers sync.WaitGroup
+	give := func(r result) bool {
+		select {
+		case results <- r:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	for range o.Parallel {
+		workers.Go(func() {
+			for split := range splits {
+				s := &scanning{
+					client: c, request: recordv1.ScanRequest{Split: split.GetSplit(), MetadataOnly: o.MetadataOnly},
+					attempts: attempts{client: c, what: call{op: "scan"}}, addresses: split.GetAddresses(),
+				}
+				if err := s.run(ctx, func(records []Record) bool { return give(result{records: records}) }); err != nil {
+					give(result{err: err})
+				}
+			}
+		})
+	}
+	all.Go(func() {
+		workers.Wait()
+		close(results)
+	})
+	var damaged error
+	for r := range results {
+		if errors.Is(r.err, ErrDataLoss) {
+			damaged = r.err
+			continue
+		}
+		if r.err != nil {
+			yield(Record{}, r.err)
+			return
+		}
+		for _, record := range r.records {
+			if !yield(record, nil) {
+				return
+			}
+		}
+	}
+	if err := ctx.Err(); err != nil && damaged == nil {
+		damaged = newError("scan", err, false, false)
+	}
+	if damaged != nil {
+		yield(Record{}, damaged)
+	}
+}

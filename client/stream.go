@@ -1,0 +1,384 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"strconv"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+)
+
+// chunkBytes of an upload.
+const chunkBytes = 512 << 10
+
+var chunks = sync.Pool{New: func() any { b := make([]byte, chunkBytes); return &b }}
+
+func invalid(op, message string) *Error {
+	return &Error{Op: op, Code: codes.InvalidArgument, Message: message}
+}
+
+// putLarge uploads data that are in memory.
+func (c *Client) putLarge(ctx context.Context, key Key, data []byte, o PutOptions) (PutResult, error) {
+	sum := crc32.Checksum(data, castagnoli)
+	u := &uploading{client: c, op: "put " + key.String(), key: key, options: o, from: bytes.NewReader(data), sum: &sum}
+	return u.run(ctx)
+}
+
+// Upload stores one version of a record of any size from a reader, with bounded memory. Where from is an io.Seeker the
+// size is told ahead, so that a full disk refuses at once, and the upload is repeated where that is safe; else it is
+// repeated only as long as nothing was read. An error of from stores nothing, and is wrapped.
+func (c *Client) Upload(ctx context.Context, key Key, from io.Reader, options *PutOptions) (PutResult, error) {
+	u := &uploading{client: c, op: "upload " + key.String(), key: key, options: options.orZero(), from: from}
+	return u.run(ctx)
+}
+
+// uploading is an upload with its attempts.
+type uploading struct {
+	client  *Client
+	op      string
+	key     Key
+	options PutOptions
+	from    io.Reader
+	sum     *uint32 // known ahead
+	size    *int64  // known ahead
+	read    int64
+	readErr error
+}
+
+func (u *uploading) run(ctx context.Context) (PutResult, error) {
+	if err := u.options.check(u.op); err != nil {
+		return PutResult{}, err
+	}
+	u.options.RequestID = u.options.requestID() // one for all attempts
+	seeker, _ := u.from.(io.Seeker)
+	start, err := u.measure(seeker)
+	if err != nil {
+		return PutResult{}, &Error{Op: u.op, Code: codes.Internal, Message: "measure the data: " + err.Error(), err: err}
+	}
+	a := attempts{client: u.client, what: call{op: u.op, key: &u.key, write: true}}
+	for {
+		to, err := u.client.target(a.what, a.n)
+		if err != nil {
+			return PutResult{}, newError(u.op, err, false, a.doubtful)
+		}
+		var at peer.Peer
+		result, err := u.once(ctx, to, &at)
+		if err == nil {
+			return result, nil
+		}
+		var made *Error
+		if errors.As(err, &made) {
+			return result, err
+		}
+		if u.readErr != nil {
+			return PutResult{}, &Error{Op: u.op, Code: codes.Aborted, Message: "nothing was stored, the data cannot be read: " + u.readErr.Error(), err: u.readErr}
+		}
+		if again := a.failed(ctx, to, err, at.Addr != nil); again != nil {
+			return PutResult{}, again
+		}
+		if u.read == 0 {
+			continue
+		}
+		if seeker == nil {
+			return PutResult{}, newError(u.op, err, false, a.doubtful)
+		}
+		if _, err := seeker.Seek(start, io.SeekStart); err != nil {
+			return PutResult{}, newError(u.op, fmt.Errorf("go back to the begin of the data: %w", err), false, a.doubtful)
+		}
+		u.read = 0
+	}
+}
+
+// measure finds where the data begin, and their size.
+func (u *uploading) measure(seeker io.Seeker) (start int64, err error) {
+	if seeker == nil {
+		return 0, nil
+	}
+	if start, err = seeker.Seek(0, io.SeekCurrent); err != nil {
+		return 0, err
+	}
+	end, err := seeker.Seek(0, io.SeekEnd)
+	if err != nil {
+		return 0, err
+	}
+	size := end - start
+	u.size = &size
+	_, err = seeker.Seek(start, io.SeekStart)
+	return start, err
+}
+
+// once is one attempt.
+func (u *uploading) once(ctx context.Context, to target, at *peer.Peer) (PutResult, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // without a half-close nothing is stored
+	stream, err := recordv1.NewRecordServiceClient(to.conn).Upload(ctx, grpc.Peer(at))
+	if err != nil {
+		return PutResult{}, err
+	}
+	o := &u.options
+	sum, size, err := u.send(stream, &recordv1.UploadHeader{
+		Key: u.key.proto(), RoutingEpoch: to.epoch, RequestId: o.RequestID, Condition: o.condition(),
+		TimestampUnixNs: timestamp(o.Timestamp), Attributes: o.Attributes, DataCrc32C: u.sum, SizeBytes: u.size,
+	})
+	if err != nil && !errors.Is(err, io.EOF) {
+		return PutResult{}, err
+	}
+	answer, err := stream.CloseAndRecv()
+	if err != nil {
+		return PutResult{}, err
+	}
+	if answer.GetSizeBytes() != size {
+		return PutResult{}, &Error{
+			Op: u.op, Code: codes.DataLoss, Reason: reasonChecksum,
+			Message: "stored " + strconv.FormatInt(answer.GetSizeBytes(), 10) + " bytes of " + strconv.FormatInt(size, 10),
+		}
+	}
+	return toPutResult(u.op, answer.GetPut(), sum)
+}
+
+// send sends the header and all data. io.EOF: the server has answered already.
+func (u *uploading) send(stream recordv1.RecordService_UploadClient, header *recordv1.UploadHeader) (sum uint32, size int64, err error) {
+	if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: header}}); err != nil {
+		return 0, 0, err
+	}
+	buf, _ := chunks.Get().(*[]byte)
+	defer chunks.Put(buf)
+	message := &recordv1.UploadRequest{}
+	for {
+		n, err := io.ReadFull(u.from, *buf)
+		u.read += int64(n)
+		if n > 0 {
+			sum = crc32.Update(sum, castagnoli, (*buf)[:n])
+			size += int64(n)
+			message.Part = &recordv1.UploadRequest_Chunk{Chunk: (*buf)[:n]}
+			if err := stream.Send(message); err != nil {
+				return sum, size, err
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return sum, size, nil
+		case err != nil:
+			u.readErr = err
+			return sum, size, err
+		}
+	}
+}
+
+// DownloadOptions of Open and Download.
+type DownloadOptions struct {
+	// Version to read; empty: the newest.
+	Version string
+	// Offset of the first byte, 0 to the size.
+	Offset int64
+	// Length in bytes; 0: to the end. Cut to what is there.
+	Length int64
+}
+
+// Download writes a record of any size, or a slice of it, to a writer, with bounded memory.
+func (c *Client) Download(ctx context.Context, key Key, to io.Writer, options *DownloadOptions) (Record, error) {
+	r, err := c.Open(ctx, key, options)
+	if err != nil {
+		return Record{}, err
+	}
+	defer func() { _ = r.Close() }() // never fails
+	_, err = r.WriteTo(to)
+	return r.Record(), err
+}
+
+// Open begins to read a record of any size. Each chunk is checked by its CRC; a stream that breaks is taken up again
+// where it was, at the same version. The reader must be closed.
+func (c *Client) Open(ctx context.Context, key Key, options *DownloadOptions) (*Reader, error) {
+	r := &Reader{client: c, op: "download " + key.String()}
+	r.ctx, r.cancel = context.WithCancel(ctx)
+	if options != nil {
+		r.version, r.offset, r.left = options.Version, options.Offset, options.Length
+		r.limited = options.Length != 0
+	}
+	r.attempts = attempts{client: c, what: call{op: r.op, key: &key}}
+	if err := r.connect(); err != nil {
+		r.cancel()
+		return nil, err
+	}
+	return r, nil
+}
+
+// Reader reads the data of one version. Not safe for concurrent use.
+type Reader struct {
+	client   *Client
+	op       string
+	ctx      context.Context //nolint:containedctx // of the stream that it reads
+	cancel   context.CancelFunc
+	attempts attempts
+	version  string
+	offset   int64 // of the next byte to come
+	left     int64 // where limited
+	limited  bool
+	record   Record
+	stream   recordv1.RecordService_DownloadClient
+	to       target
+	chunk    []byte
+	err      error
+}
+
+// Record is the record without its data.
+func (r *Reader) Record() Record { return r.record }
+
+// connect opens the stream at offset and takes its first message, again and again inside the deadline.
+func (r *Reader) connect() error {
+	for {
+		err := r.connectOnce()
+		if err == nil {
+			return nil
+		}
+		if err := r.attempts.failed(r.ctx, r.to, err, true); err != nil {
+			return err
+		}
+	}
+}
+
+func (r *Reader) connectOnce() (err error) {
+	if r.to, err = r.client.target(r.attempts.what, r.attempts.n); err != nil {
+		return err
+	}
+	request := &recordv1.DownloadRequest{
+		Key: r.attempts.what.key.proto(), RoutingEpoch: r.to.epoch, Version: r.version, OffsetBytes: r.offset,
+	}
+	if r.limited {
+		request.LengthBytes = &r.left
+	}
+	if r.stream, err = recordv1.NewRecordServiceClient(r.to.conn).Download(r.ctx, request); err != nil {
+		return err
+	}
+	first, err := r.stream.Recv()
+	if err != nil {
+		return err
+	}
+	if first.GetRecord() == nil {
+		return &Error{Op: r.op, Code: codes.Internal, Message: "the server's first message holds no record"}
+	}
+	r.record = toRecord(first.GetRecord())
+	r.version = r.record.Version // whatever comes later is of this version
+	return nil
+}
+
+// next takes the next chunk. io.EOF at the end.
+func (r *Reader) next() error {
+	for {
+		message, err := r.stream.Recv()
+		if err == nil {
+			data := message.GetChunk().GetData()
+			if got := crc32.Checksum(data, castagnoli); got != message.GetChunk().GetDataCrc32C() {
+				return checksumError(r.op, got, message.GetChunk().GetDataCrc32C())
+			}
+			if len(data) == 0 {
+				continue
+			}
+			r.attempts.progress()
+			r.chunk = data
+			r.offset += int64(len(data))
+			r.left -= int64(len(data))
+			return nil
+		}
+		if errors.Is(err, io.EOF) {
+			return io.EOF
+		}
+		if err := r.attempts.failed(r.ctx, r.to, err, true); err != nil {
+			return err
+		}
+		if r.limited && r.left == 0 {
+			return io.EOF
+		}
+		if err := r.connect(); err != nil {
+			return err
+		}
+	}
+}
+
+// Read implements io.Reader.
+func (r *Reader) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if len(r.chunk) == 0 {
+		if r.err == nil {
+			r.err = r.next()
+		}
+		if r.err != nil {
+			return 0, r.err
+		}
+	}
+	n := copy(p, r.chunk)
+	r.chunk = r.chunk[n:]
+	return n, nil
+}
+
+// WriteTo implements io.WriterTo.
+func (r *Reader) WriteTo(w io.Writer) (n int64, err error) {
+	for {
+		if len(r.chunk) > 0 {
+			m, err := w.Write(r.chunk)
+			n += int64(m)
+			r.chunk = r.chunk[m:]
+			if err != nil {
+				return n, err
+			}
+		}
+		if r.err == nil {
+			r.err = r.next()
+		}
+		if errors.Is(r.err, io.EOF) {
+			return n, nil
+		}
+		if r.err != nil {
+			return n, r.err
+		}
+	}
+}
+
+// Close ends the stream.
+func (r *Reader) Close() error {
+	r.cancel()
+	if r.err == nil {
+		r.err = ErrClosed
+	}
+	r.chunk = nil
+	return nil
+}
+
+// getLarge reads a record that Get does not give.
+func (c *Client) getLarge(ctx context.Context, op string, key Key, o GetOptions) (Record, error) {
+	limit := o.BytesMax
+	if limit == 0 {
+		limit = getBytesMax
+	}
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	r, err := c.Open(ctx, key, &DownloadOptions{Version: o.Version})
+	if err != nil {
+		return Record{}, err
+	}
+	defer func() { _ = r.Close() }() // never fails
+	if r.record.Size > limit {
+		return Record{}, &Error{
+			Op: op, Code: codes.FailedPrecondition, Reason: reasonUseDownload,
+			Message: fmt.Sprintf("the record has %d bytes, more than BytesMax %d: use Download", r.record.Size, limit),
+		}
+	}
+	data := make([]byte, r.record.Size)
+	if _, err := io.ReadFull(r, data); err != nil {
+		return Record{}, newError(op, err, false, false)
+	}
+	record := r.Record()
+	record.Data, record.HasData = data, true
+	return record, nil
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/dev"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard"
+)
+
+// devFlags of dev.
+type devFlags struct {
+	dir            string
+	shards, groups int
+	routing        string
+	listen, http   string
+	storage        storageFlags
+	log            logFlags
+}
+
+func (a *app) devCommand() *cobra.Command {
+	var f devFlags
+	cmd := &cobra.Command{
+		Use:     "dev",
+		Short:   "Run a whole store in one process",
+		GroupID: groupRun,
+		Long: `Runs etcd, shards, planner and gateway in one process: the same code as the real processes. Without --dir it works on a
+new temporary folder, which it removes when it ends. Another run on the folder of an earlier one serves what was
+acknowledged, also after a crash.`,
+		Example: `  sheaf dev
+  sheaf dev --dir ./store --residency resident
+  sheaf dev --dir ./customers --routing named`,
+		Args: cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.dir, "dir", "", "folder of the store (default: a new temporary one, removed at the end)")
+	flags.IntVar(&f.shards, "shards", 3, "shards to run (default in a folder used before: as many as then)")
+	flags.IntVar(&f.groups, "groups", 16, "groups, with --routing hash; fixed when the folder is made")
+	flags.StringVar(&f.routing, "routing", "hash", "how ids find their group: hash or named; fixed when the folder is made")
+	flags.StringVar(&f.listen, "listen", "127.0.0.1:7600", "address of the gateway (gRPC)")
+	flags.StringVar(&f.http, "http", "127.0.0.1:7601", "address of /metrics, /healthz, /readyz and /status; empty: none")
+	f.storage.add(a, cmd)
+	f.log.add(a, cmd, "warn")
+	a.complete(cmd, "routing", "hash", "named")
+	cmd.RunE = func(c *cobra.Command, args []string) error {
+		return a.body(func(ctx context.Context, _ []string) error {
+			cfg, err := f.config(c)
+			if err != nil {
+				return err
+			}
+			return a.dev(ctx, cfg)
+		})(c, args)
+	}
+	return cmd
+}
+
+// config of the store. A flag that is not given stays zero, so that a folder used before decides.
+func (f *devFlags) config(cmd *cobra.Command) (dev.Config, error) {
+	changed := cmd.Flags().Changed
+	cfg := dev.Config{Dir: f.dir, Listen: f.listen, HTTP: f.http, Version: version}
+	if changed("shards") {
+		if f.shards < 1 {
+			return cfg, cli.Usagef("--shards %d: must be at least 1", f.shards)
+		}
+		cfg.Shards = f.shards
+	}
+	if changed("groups") {
+		if f.groups < 1 {
+			return cfg, cli.Usagef("--groups %d: must be at least 1", f.groups)
+		}
+		cfg.Groups = f.groups
+	}
+	if changed("routing") {
+		modes := map[string]placement.Mode{"hash": placement.Hash, "named": placement.Named}
+		if cfg.Mode = modes[strings.ToLower(f.routing)]; cfg.Mode == "" {
+			return cfg, cli.Usagef("--routing %q: must be hash or named", f.routing)
+		}
+	}
+	if changed("dir") && f.dir == "" {
+		return cfg, cli.Usagef("--dir is empty: leave it out for a temporary folder")
+	}
+	var s shard.Config
+	if err := f.storage.fill(&s); err != nil {
+		return cfg, err
+	}
+	cfg.Residency, cfg.Medium, cfg.MemoryLimitBytes, cfg.ReserveBytes = s.Residency, s.Medium, s.MemoryLimitBytes, s.ReserveBytes
+	cfg.SegmentBytes, cfg.Retention, cfg.Compaction = s.SegmentBytes, s.Retention, s.Compaction
+	if err := cfg.Validate(); err != nil {
+		return cfg, cli.Usagef("%w", err)
+	}
+	logger, err := f.log.logger()
+	cfg.Logger = logger
+	return cfg, err
+}
+
+func (a *app) dev(ctx context.Context, cfg dev.Config) (err error) {
+	begin := time.Now()
+	temporary := cfg.Dir == ""
+	if temporary {
+		if cfg.Dir, err = os.MkdirTemp("", "sheaf-dev-"); err != nil {
+			return fmt.Errorf("making a temporary folder: %w", err)
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(cfg.Dir)) }()
+		a.out.Sayf("sheaf dev: on the temporary folder %s, which is removed at the end (--dir keeps one)", cfg.Dir)
+	} else if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
+		return fmt.Errorf("--dir: %w", err)
+	}
+	d, err := dev.Start(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("sheaf dev: %w", err)
+	}
+	err = d.WaitReady(ctx, func(s dev.Status) { a.out.Sayf("sheaf dev: %s, %s", s.NotYet, devLoadWords(s.Load)) })
+	if err == nil {
+		a.sayServing(d, cfg, time.Since(begin))
+		select {
+		case <-ctx.Done():
+		case err = <-d.EtcdErr():
+			err = fmt.Errorf("sheaf dev: etcd has failed: %w", err)
+		}
+	}
+	if ctx.Err() != nil {
+		err = nil // asked to stop
+	}
+	return errors.Join(err, a.stopGracefully(d.Stop))
+}
+
+func devLoadWords(l shard.LoadStatus) string {
+	words := fmt.Sprintf("%s of %s, %s/s", cli.FormatBytes(l.BytesDone), cli.FormatBytes(l.BytesTotal), cli.FormatBytes(int64(l.BytesPerSecond)))
+	if l.DevicePercent > 0 {
+		words += fmt.Sprintf(" (%.0f%% of the device)", l.DevicePercent)
+	}
+	return words
+}
+
+// sayServing is what a person reads first: that it serves, and what to try.
+func (a *app) sayServing(d *dev.Dev, cfg dev.Config, took time.Duration) {
+	shards, routing := d.Settings()
+	routed, group := fmt.Sprintf("%d groups by the hash of the id", routing.Groups), ""
+	if routing.Mode == placement.Named {
+		routed, group = "groups that you name", " --group my-group"
+	}
+	server := ""
+	if d.Addr() != "127.0.0.1:7600" {
+		server = " --server " + d.Addr()
+	}
+	s := d.Status()
+	a.out.Sayf("sheaf dev: serving on %s after %.1f s: %d shards, %s, folder %s", d.Addr(), took.Seconds(), shards, routed, cfg.Dir)
+	if s.Load.GroupsTotal > 0 {
+		a.out.Sayf("sheaf dev: loaded %d groups in %.2f s: %s", s.Load.GroupsTotal, s.Load.ElapsedSeconds, devLoadWords(s.Load))
+	}
+	a.sayProblems(s)
+	a.out.Sayf("\nTry, in another terminal:")
+	a.out.Sayf("  echo hello | sheaf put 42%s%s", group, server)
+	a.out.Sayf("  sheaf get 42%s%s", group, server)
+	a.out.Sayf("  sheaf import DIR --id hash%s%s", strings.Replace(group, "my-group", "dir", 1), server)
+	a.out.Sayf("  sheaf status%s", server)
+	a.out.Sayf("  grpcurl -plaintext %s list", d.Addr())
+	if d.HTTPAddr() != "" {
+		a.out.Sayf("  curl http://%s/status", d.HTTPAddr())
+	}
+	a.out.Sayf("Ctrl-C stops it.")
+}
+
+// sayProblems says what is not well, the first few of it.
+func (a *app) sayProblems(s dev.Status) {
+	const most = 5
+	unwell := 0
+	for _, one := range s.Shards {
+		for _, problem := range one.Problems {
+			a.out.Sayf("sheaf dev: %s: %s", one.Name, problem)
+		}
+		for _, g := range one.Groups {
+			if g.State == "Serving" {
+				continue
+			}
+			if unwell++; unwell <= most {
+				a.out.Sayf("sheaf dev: group %s on %s: %s %s", g.Group, one.Name, g.State, g.Message)
+			}
+		}
+	}
+	if unwell > most {
+		a.out.Sayf("sheaf dev: %d groups are not well: see sheaf status", unwell)
+	}
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestDevRemembersOverStopAndKill(t *testing.T) {
+	dir := t.TempDir()
+	for _, residency := range []string{"index", "resident"} {
+		p := startDev(t, dir, "--residency", residency)
+		p.do(t, residency, "put", "1").want(t, 0)
+		p.do(t, string(pattern(1, 2<<20)), "put", "2").want(t, 0)
+		p.kill()
+
+		p = startDev(t, dir, "--residency", residency)
+		if o := p.do(t, "", "get", "1").want(t, 0); o.stdout != residency {
+			t.Errorf("after a kill: %q", o.stdout)
+		}
+		if o := p.do(t, "", "get", "2").want(t, 0); o.stdout != string(pattern(1, 2<<20)) {
+			t.Error("a large record is gone after a kill")
+		}
+		if code := p.stop(t); code != 0 {
+			t.Errorf("SIGTERM: exit code %d: %s", code, p.stderr)
+		}
+		p = startDev(t, dir)
+		if o := p.do(t, "", "get", "1").want(t, 0); o.stdout != residency {
+			t.Errorf("after a stop: %q", o.stdout)
+		}
+		p.stop(t)
+	}
+}
+
+func TestASecondDevIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	p := startDev(t, dir)
+	p.do(t, "x", "put", "1").want(t, 0)
+	sheaf(t, nil, "dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t)).want(t, 1).has(t, "another sheaf dev runs on")
+	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", p.server, "--http", freeAddress(t)).want(t, 1).has(t, "--listen")
+	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", freeAddress(t), "--http", p.http).want(t, 1).has(t, "--http")
+	if o := p.do(t, "", "get", "1").want(t, 0); o.stdout != "x" {
+		t.Errorf("the first one was disturbed: %q", o.stdout)
+	}
+}
+
+func TestDevRefusesWhatDoesNotFitItsFolder(t *testing.T) {
+	dir := t.TempDir()
+	p := startDev(t, dir, "--shards", "4", "--groups", "8")
+	for _, id := range strings.Fields("1 2 3 4 5 6 7 8") {
+		p.do(t, id, "put", id).want(t, 0)
+	}
+	p.stop(t)
+	again := func(flags ...string) outcome {
+		return sheaf(t, nil, append([]string{"dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t)}, flags...)...)
+	}
+	again("--groups", "9").want(t, 1).has(t, "--groups 8").has(t, "--dir")
+	again("--routing", "named").want(t, 1).has(t, "--routing hash").has(t, "--dir")
+	again("--shards", "3").want(t, 1).has(t, "--shards 4")
+
+	// What fits, fits: the same flags, none, and more shards.
+	for _, flags := range [][]string{{"--shards", "4", "--groups", "8"}, {}, {"--shards", "5"}, {"--shards", "4"}} {
+		p := startDev(t, dir, flags...)
+		for _, id := range strings.Fields("1 2 3 4 5 6 7 8") {
+			if o := p.do(t, "", "get", id).want(t, 0); o.stdout != id {
+				t.Errorf("%v: get %s: %q", flags, id, o.stdout)
+			}
+		}
+		p.stop(t)
+	}
+
+	foreign := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(foreign, "thesis.tex"), []byte("mine"), 0o644))
+	sheaf(t, nil, "dev", "--dir", foreign, "--listen", freeAddress(t), "--http", freeAddress(t)).want(t, 1).has(t, "thesis.tex").has(t, "empty folder")
+	if names, err := os.ReadDir(foreign); err != nil || len(names) != 1 {
+		t.Errorf("something was written into a foreign folder: %v", names)
+	}
+	sheaf(t, nil, "dev", "--dir", filepath.Join(dir, "shards", "shard-0"), "--listen", freeAddress(t), "--http", freeAddress(t)).
+		want(t, 1).has(t, "sheaf shard")
+
+	must(t, os.RemoveAll(filepath.Join(dir, "etcd")))
+	again().want(t, 1).has(t, "etcd has lost")
+}
+
+func TestDevWithoutAFolderRemovesItsOwn(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	server, httpAddress := freeAddress(t), freeAddress(t)
+	p := launchWith(t, server, httpAddress, "dev", "--listen", server, "--http", httpAddress)
+	p.waitReady(t)
+	names, err := os.ReadDir(tmp)
+	if err != nil || len(names) != 1 || !strings.Contains(p.stderr.String(), names[0].Name()) {
+		t.Errorf("the temporary folder %v is not said: %s", names, p.stderr)
+	}
+	if code := p.stop(t); code != 0 {
+		t.Errorf("exit code %d: %s", code, p.stderr)
+	}
+	if names, err := os.ReadDir(tmp); err != nil || len(names) != 0 {
+		t.Errorf("left behind: %v %v", names, err)
+	}
+}
+
+func TestDevHTTP(t *testing.T) {
+	p := startDev(t, t.TempDir(), "--shards", "2")
+	get := func(path string) (int, string) {
+		response, err := http.Get("http://" + p.http + path)
+		must(t, err)
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		must(t, err)
+		return response.StatusCode, string(body)
+	}
+	for path, want := range map[string]string{"/healthz": "ok", "/readyz": "ok", "/metrics": "process=\"shard-1\""} {
+		if code, body := get(path); code != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("%s: %d %s", path, code, shortened(body))
+		}
+	}
+	_, body := get("/status")
+	var status struct {
+		Ready  bool
+		Shards []struct{ Name string }
+	}
+	must(t, json.Unmarshal([]byte(body), &status))
+	if !status.Ready || len(status.Shards) != 2 {
+		t.Errorf("/status: %s", body)
+	}
+	if code, _ := get("/nonsense"); code != http.StatusNotFound {
+		t.Errorf("/nonsense: %d", code)
+	}
+}
+
+func TestVerifyFindsDamageAndNamesIt(t *testing.T) {
+	dir := t.TempDir()
+	p := startDev(t, dir, "--shards", "2", "--groups", "4")
+	for _, id := range strings.Fields("1 2 3 4 5 6 7 8") {
+		p.do(t, strings.Repeat(id, 5000), "put", id).want(t, 0)
+	}
+	sheaf(t, nil, "verify", dir).want(t, 1).has(t, "a process serves")
+	p.stop(t)
+	sheaf(t, nil, "verify", dir).want(t, 0).has(t, "4 groups")
+
+	segments, err := filepath.Glob(filepath.Join(dir, "shards", "*", "groups", "*", "segment-*"))
+	must(t, err)
+	var hit string
+	for _, name := range segments {
+		data, err := os.ReadFile(name)
+		must(t, err)
+		at := strings.Index(string(data), strings.Repeat("5", 100))
+		if at < 0 {
+			continue
+		}
+		hit = name
+		data[at+10] ^= 0x40
+		must(t, os.WriteFile(name, data, 0o644))
+	}
+	if hit == "" {
+		t.Fatalf("the record is in none of %v", segments)
+	}
+	sheaf(t, nil, "dump", hit).want(t, 0)
+	o := sheaf(t, nil, "verify", dir).want(t, 1)
+	if !strings.Contains(o.stdout, filepath.Base(hit)) || !strings.Contains(o.stdout, "offset") {
+		t.Errorf("verify: %s", o.stdout)
+	}
+	var r struct {
+		Groups []struct {
+			Damages []struct{ IDs []int64 }
+		}
+	}
+	sheaf(t, nil, "verify", dir, "-o", "json").want(t, 1).json(t, &r)
+	found := 0
+	for _, g := range r.Groups {
+		for _, d := range g.Damages {
+			if len(d.IDs) == 1 && d.IDs[0] == 5 {
+				found++
+			}
+		}
+	}
+	if found != 1 {
+		t.Errorf("verify -o json: %+v", r)
+	}
+
+	// The neighbours go on; the record that was hit answers DATA_LOSS.
+	p = startDev(t, dir)
+	p.do(t, "", "get", "5").want(t, 1).has(t, "DATA_LOSS")
+	for _, id := range strings.Fields("1 2 3 4 6 7 8") {
+		if o := p.do(t, "", "get", id).want(t, 0); o.stdout != strings.Repeat(id, 5000) {
+			t.Errorf("get %s: %d bytes", id, len(o.stdout))
+		}
+	}
+	p.do(t, "", "status").want(t, 1)
+	p.do(t, "", "group", "accept-loss", "0").want(t, 2).has(t, "--yes")
+	p.stop(t)
+
+	// A repair is done only when asked for, says what it did, and leaves the neighbours alone.
+	sheaf(t, nil, "verify", dir).want(t, 1)
+	sheaf(t, nil, "verify", dir, "--repair").want(t, 1).has(t, "quarantine")
+	sheaf(t, nil, "verify", dir).want(t, 0)
+	p = startDev(t, dir)
+	p.do(t, "", "get", "5").want(t, 3)
+	for _, id := range strings.Fields("1 2 3 4 6 7 8") {
+		if o := p.do(t, "", "get", id).want(t, 0); o.stdout != strings.Repeat(id, 5000) {
+			t.Errorf("after the repair, get %s: %d bytes", id, len(o.stdout))
+		}
+	}
+	p.do(t, "", "status").want(t, 0)
+	p.stop(t)
+	sheaf(t, nil, "verify", t.TempDir()).want(t, 1).has(t, "neither a volume nor a group")
+	sheaf(t, nil, "verify", filepath.Join(dir, "no-such")).want(t, 1)
+	sheaf(t, nil, "dump", filepath.Join(dir, "dev.json")).want(t, 1)
+}
+
+func TestPortTakenBySomethingElse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", l.Addr().String(), "--http", freeAddress(t)).want(t, 1).has(t, "in use")
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"sheaf.dev/sheaf/internal/cli"
+)
+
+func (a *app) exportCommand() *cobra.Command {
+	var opts cli.ExportOptions
+	cmd := &cobra.Command{
+		Use:     "export DIR",
+		Short:   "Write records back as files",
+		GroupID: groupRecords,
+		Long: `Writes every record that import made to its path below DIR, with the same bytes, mode and time; records without a path go
+to _records/GROUP/ID. Nothing outside DIR is ever written, whatever the paths and links say. What is there already is left as
+it is, listed and counted (exit code 1), unless --force.`,
+		Args: cobra.ExactArgs(1),
+		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
+			opts.Dir = args[0]
+			report, err := cli.Export(ctx, conn, a.out, opts)
+			if report.Seconds == 0 {
+				return err // it never began
+			}
+			printErr := a.printExport(report)
+			if err != nil {
+				return err
+			}
+			if n := report.FailedTotal(); n > 0 {
+				return fmt.Errorf("%s of the records were not exported", cli.FormatCount(n))
+			}
+			return printErr
+		}),
+	}
+	f := cmd.Flags()
+	f.StringVar(&opts.Group, "group", "", "only this group")
+	f.StringVar(&opts.Prefix, "prefix", "", "only records whose path lies below this one, which is taken off")
+	f.BoolVar(&opts.Force, "force", false, "replace files that are there")
+	f.IntVar(&opts.Workers, "workers", 8, "files written at a time")
+	f.StringVar(&opts.Failures, "failures", "", "write the list of all failures to this file, as JSON lines")
+	f.BoolVar(&opts.Quiet, "quiet", false, "show no progress")
+	return cmd
+}
+
+func (a *app) printExport(r cli.ExportReport) error {
+	if a.out.JSON {
+		return a.out.WriteJSON(r)
+	}
+	_, err := fmt.Fprintf(a.out.Out, "wrote %s files, %s, in %.1f s\n", cli.FormatCount(r.Files), cli.FormatBytes(r.Bytes), r.Seconds)
+	if r.NoPath > 0 {
+		a.out.Sayf("%s records have no path: they went to _records/", cli.FormatCount(r.NoPath))
+	}
+	for _, kind := range cli.SortedKeys(r.Failed) {
+		a.out.Sayf("%s not exported: %s", cli.FormatCount(r.Failed[kind]), kind)
+	}
+	return err
+}

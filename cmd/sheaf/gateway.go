@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+
+	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// gatewayFlags of gateway.
+type gatewayFlags struct {
+	place   placementFlags
+	log     logFlags
+	listen  string
+	http    string
+	planner bool
+	create  bool
+	routing string
+	groups  int
+	shards  int
+}
+
+func (a *app) gatewayCommand() *cobra.Command {
+	var f gatewayFlags
+	cmd := &cobra.Command{
+		Use:     "gateway",
+		Short:   "Run a gateway: routes calls to shards",
+		GroupID: groupRun,
+		Long: `Routes calls to the shards that own the groups, and forwards data without decoding it. With --planner (the default) it also
+takes part in the planner's election; any number of gateways may run. --create makes the store in etcd where it is missing.`,
+		Example: `  sheaf gateway --etcd etcd:2379 --store quotes --create --groups 256`,
+		Args:    cobra.NoArgs,
+		RunE: a.body(func(ctx context.Context, _ []string) error {
+			return a.gateway(ctx, f)
+		}),
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.listen, "listen", "127.0.0.1:7600", "address for gRPC")
+	flags.StringVar(&f.http, "http", "127.0.0.1:7601", "address of /metrics, /healthz and /readyz; empty: none")
+	flags.BoolVar(&f.planner, "planner", true, "also run the planner (one of all is elected)")
+	flags.BoolVar(&f.create, "create", false, "make the store in etcd where it is missing")
+	flags.StringVar(&f.routing, "routing", "hash", "with --create: hash or named")
+	flags.IntVar(&f.groups, "groups", 16, "with --create and --routing hash: number of groups")
+	flags.IntVar(&f.shards, "shards-min", 0, "with --create: place the first groups when so many shards are alive")
+	f.place.add(cmd)
+	f.log.add(a, cmd, "info")
+	a.complete(cmd, "routing", "hash", "named")
+	return cmd
+}
+
+func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
+	logger, err := f.log.logger()
+	if err != nil {
+		return err
+	}
+	client, store, err := f.place.open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, client.Close()) }()
+	meta, err := f.meta(ctx, store)
+	if err != nil {
+		return err
+	}
+	registry := newRegistry()
+	g, err := gateway.Start(ctx, gateway.Config{Listen: f.listen, Store: store, Logger: logger, Registry: registry})
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		soon, cancel := context.WithTimeout(r.Context(), time.Second)
+		defer cancel()
+		if err := g.Ready(soon); err != nil {
+			http.Error(w, "etcd has not been read yet", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	stopHTTP, err := serveHTTP(ctx, f.http, mux)
+	if err != nil {
+		return errors.Join(err, a.stopGracefully(g.Stop))
+	}
+	logger.Info("gateway serves", "address", g.Addr(), "store", f.place.store, "routing", meta.Routing.Mode)
+	planned := make(chan error, 1)
+	if f.planner {
+		go func() { planned <- placement.RunPlanner(ctx, store, meta.Policy(), logger) }()
+	} else {
+		planned <- nil
+	}
+	<-ctx.Done()
+	return errors.Join(a.stopGracefully(g.Stop), stopHTTP(), <-planned)
+}
+
+// meta reads what is fixed about the store, or makes it with --create.
+func (f *gatewayFlags) meta(ctx context.Context, store *placement.Store) (placement.Meta, error) {
+	const patience = 30 * time.Second
+	soon, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	meta, err := store.Meta(soon)
+	if !errors.Is(err, placement.ErrNoMeta) {
+		return meta, err
+	}
+	if !f.create {
+		return meta, fmt.Errorf("etcd holds no store %q: --create makes it, --store names another", f.place.store)
+	}
+	routing := placement.Routing{Mode: placement.Hash, Groups: f.groups}
+	switch strings.ToLower(f.routing) {
+	case "hash":
+	case "named":
+		routing = placement.Routing{Mode: placement.Named}
+	default:
+		return meta, cli.Usagef("--routing %q: must be hash or named", f.routing)
+	}
+	return store.InitMeta(soon, placement.Meta{
+		StoreUUID: uuid.New(), Routing: routing, Copies: 1, CreatedUTC: time.Now().UTC().Format(time.RFC3339),
+		ShardsMin: f.shards,
+	})
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/cli"
+)
+
+// getFlags of get.
+type getFlags struct {
+	key      keyFlags
+	version  string
+	metadata bool
+	offset   int64
+	length   int64
+	file     string
+}
+
+func (a *app) getCommand() *cobra.Command {
+	var f getFlags
+	cmd := &cobra.Command{
+		Use:     "get ID",
+		Short:   "Read a record",
+		GroupID: groupRecords,
+		Long: `Writes the data of a record to standard output or to a file. With -o json, metadata and data (base64) as JSON. A slice of
+it with --offset and --length.`,
+		Example: `  sheaf get 42
+  sheaf get 42 --to copy.png
+  sheaf get 42 --metadata -o json
+  sheaf get 42 --offset 1048576 --length 4096`,
+		Args: cobra.ExactArgs(1),
+	}
+	key := &f.key
+	key.add(cmd)
+	cmd.Flags().StringVar(&f.version, "version", "", "read this version instead of the newest")
+	cmd.Flags().BoolVar(&f.metadata, "metadata", false, "leave the data out and print what is known about it")
+	cmd.Flags().Int64Var(&f.offset, "offset", 0, "first byte")
+	cmd.Flags().Int64Var(&f.length, "length", -1, "number of bytes; -1: to the end")
+	cmd.Flags().StringVar(&f.file, "to", "", "write the data to this file (replaced only when all has come)")
+	cmd.MarkFlagsMutuallyExclusive("metadata", "to")
+	cmd.MarkFlagsMutuallyExclusive("metadata", "offset")
+	cmd.MarkFlagsMutuallyExclusive("metadata", "length")
+	cmd.RunE = a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
+		key, err := f.key.key(args[0])
+		if err != nil {
+			return err
+		}
+		if f.offset < 0 || f.length < -1 {
+			return cli.Usagef("--offset and --length must not be negative")
+		}
+		slice := cmd.Flags().Changed("offset") || f.length >= 0
+		if err := a.get(ctx, conn, key, f, slice); err != nil {
+			return fmt.Errorf("get %d: %w", key.GetId(), err)
+		}
+		return nil
+	})
+	return cmd
+}
+
+func (a *app) get(ctx context.Context, conn *cli.Conn, key *recordv1.RecordKey, f getFlags, slice bool) error {
+	read := func(w io.Writer) (*recordv1.Record, error) {
+		if !slice {
+			return conn.Get(ctx, &recordv1.GetRequest{Key: key, Version: f.version, MetadataOnly: f.metadata}, w)
+		}
+		request := &recordv1.DownloadRequest{Key: key, Version: f.version, OffsetBytes: f.offset}
+		if f.length >= 0 {
+			request.LengthBytes = &f.length
+		}
+		return conn.Download(ctx, request, w)
+	}
+	switch {
+	case f.metadata:
+		record, err := read(io.Discard)
+		if err != nil {
+			return err
+		}
+		if a.out.JSON {
+			return a.out.WriteJSON(cli.JSONOf(record))
+		}
+		return a.out.WriteTable(cli.RecordTable([]*recordv1.Record{record}))
+	case f.file != "":
+		return writeAside(f.file, func(w io.Writer) error {
+			_, err := read(w)
+			return err
+		})
+	case a.out.JSON:
+		// The data goes last into the line, and its end is known only when it came: a large record costs memory here.
+		var data bytes.Buffer
+		record, err := read(&data)
+		if err != nil {
+			return err
+		}
+		return cli.WriteJSONLine(a.out.Out, record, &data)
+	default:
+		_, err := read(a.out.Out)
+		return err
+	}
+}
+
+// writeAside writes a file under another name and renames it when it is whole.
+func writeAside(name string, write func(io.Writer) error) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(name), ".sheaf-get-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	if err := errors.Join(write(f), f.Chmod(0o644), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}

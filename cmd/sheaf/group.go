@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/cli"
+)
+
+// groupCommand holds what a person does to one group of a running store.
+func (a *app) groupCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "group",
+		Short:   "Create, check, compact a group, or accept its losses",
+		GroupID: groupCare,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return fmt.Errorf("say what to do with which group: create, verify, compact or accept-loss")
+		},
+	}
+	cmd.AddCommand(a.groupCreate(), a.groupVerify(), a.groupCompact(), a.groupAcceptLoss())
+	return cmd
+}
+
+func (a *app) groupCreate() *cobra.Command {
+	return &cobra.Command{
+		Use:   "create GROUP",
+		Short: "Make a group (Named routing)",
+		Args:  cobra.ExactArgs(1),
+		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, args []string) error {
+			made, err := conn.Admin.CreateGroup(ctx, &recordv1.CreateGroupRequest{Group: args[0]})
+			if err != nil {
+				return fmt.Errorf("creating group %s: %w", args[0], err)
+			}
+			if a.out.JSON {
+				return a.out.WriteJSON(map[string]string{"group": made.GetGroup(), "uuid": made.GetUuid()})
+			}
+			_, err = fmt.Fprintln(a.out.Out, made.GetUuid())
+			return err
+		}),
+	}
+}
+
+func (a *app) groupVerify() *cobra.Command {
+	var rate cli.Size
+	cmd := &cobra.Command{
+		Use:   "verify GROUP",
+		Short: "Read every byte of a group and check it, while it serves",
+		Args:  cobra.ExactArgs(1),
+		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
+			report, err := conn.Admin.Verify(ctx, &recordv1.VerifyRequest{Group: args[0], RateBytesPerSecond: int64(rate)})
+			if err != nil {
+				return fmt.Errorf("verifying group %s: %w", args[0], err)
+			}
+			if err := a.printDamages(report.GetDamages(), map[string]any{
+				"group": args[0], "bytes": report.GetBytes(), "entries": report.GetEntries(),
+			}); err != nil {
+				return err
+			}
+			a.out.Sayf("group %s: %s in %s entries checked", args[0], cli.FormatBytes(report.GetBytes()), cli.FormatCount(report.GetEntries()))
+			if n := len(report.GetDamages()); n > 0 {
+				return fmt.Errorf("group %s: %d places of damage", args[0], n)
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().Var(&rate, "rate", "bytes per second; 0: 64 MiB/s")
+	return cmd
+}
+
+func (a *app) groupCompact() *cobra.Command {
+	var rate cli.Size
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "compact GROUP",
+		Short: "Drop the versions of a group that retention no longer keeps",
+		Args:  cobra.ExactArgs(1),
+		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
+			r, err := conn.Admin.Compact(ctx, &recordv1.CompactRequest{Group: args[0], All: all, RateBytesPerSecond: int64(rate)})
+			if err != nil {
+				return fmt.Errorf("compacting group %s: %w", args[0], err)
+			}
+			if a.out.JSON {
+				return a.out.WriteJSON(map[string]any{
+					"group": args[0], "segments_rewritten": r.GetSegmentsRewritten(), "entries_dropped": r.GetEntriesDropped(),
+					"bytes_before": r.GetBytesBefore(), "bytes_after": r.GetBytesAfter(),
+				})
+			}
+			_, err = fmt.Fprintf(a.out.Out, "group %s: %d segments rewritten, %s entries dropped, %s before, %s now\n", args[0],
+				r.GetSegmentsRewritten(), cli.FormatCount(r.GetEntriesDropped()), cli.FormatBytes(r.GetBytesBefore()), cli.FormatBytes(r.GetBytesAfter()))
+			return err
+		}),
+	}
+	cmd.Flags().Var(&rate, "rate", "bytes per second; 0: no limit")
+	cmd.Flags().BoolVar(&all, "all", false, "also segments that hold little to drop, and the newest one")
+	return cmd
+}
+
+func (a *app) groupAcceptLoss() *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "accept-loss GROUP",
+		Short: "Give up the damaged entries of a group",
+		Long: `Declares the damaged entries of a group lost. Reads that answered DATA_LOSS answer from what is left. It cannot be undone;
+the damaged bytes are kept aside on the shard.`,
+		Args: cobra.ExactArgs(1),
+		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, args []string) error {
+			if !yes {
+				return cli.Usagef("accepting loss cannot be undone: look at `sheaf group verify %s` first, then add --yes", args[0])
+			}
+			r, err := conn.Admin.AcceptLoss(ctx, &recordv1.AcceptLossRequest{Group: args[0]})
+			if err != nil {
+				return fmt.Errorf("accepting the loss of group %s: %w", args[0], err)
+			}
+			return a.printDamages(r.GetDamages(), map[string]any{"group": args[0]})
+		}),
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "really")
+	return cmd
+}
+
+func (a *app) printDamages(damages []*recordv1.Damage, fields map[string]any) error {
+	if a.out.JSON {
+		fields["damages"] = cli.DamagesJSON(damages)
+		return a.out.WriteJSON(fields)
+	}
+	for _, d := range damages {
+		if _, err := fmt.Fprintln(a.out.Out, cli.DamageWords(d)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

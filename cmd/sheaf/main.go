@@ -1,0 +1,26 @@
+// Command sheaf runs every part of Sheaf and talks to it: shard, gateway, dev, and the commands on records.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"sheaf.dev/sheaf/internal/cli"
+)
+
+// version is stamped by the build.
+var version = "unknown"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	a := &app{out: &cli.Output{Out: os.Stdout, Err: os.Stderr}}
+	err := a.run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "sheaf: %s\n", cli.Describe(err, a.server))
+	}
+	os.Exit(cli.ExitCode(err))
+}

@@ -1,0 +1,284 @@
+// The tests run the real binary. They stand in package main, and not beside it, so that the test cache notices every
+// change of what the binary is made of.
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// sheafBinary is the real program, built once for all tests of this package.
+var sheafBinary string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "sheaf-test-bin-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		sheafBinary = filepath.Join(dir, "sheaf")
+		build := exec.Command("go", "build", "-o", sheafBinary, ".")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		build.Stderr = os.Stderr
+		if err := build.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, "building sheaf:", err)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// outcome of a command.
+type outcome struct {
+	code           int
+	stdout, stderr string
+}
+
+// sheaf runs the program to its end.
+func sheaf(t testing.TB, stdin io.Reader, args ...string) outcome {
+	t.Helper()
+	return run(t, stdin, nil, append([]string{sheafBinary}, args...)...)
+}
+
+// runAs runs a command as another user.
+func runAs(t testing.TB, who *syscall.Credential, args ...string) outcome {
+	t.Helper()
+	return run(t, nil, who, args...)
+}
+
+func run(t testing.TB, stdin io.Reader, who *syscall.Credential, args ...string) outcome {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
+	if who != nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
+	}
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%s: %v", strings.Join(args, " "), err)
+	}
+	return outcome{code: cmd.ProcessState.ExitCode(), stdout: stdout.String(), stderr: stderr.String()}
+}
+
+// want fails the test where a command did not end with this code.
+func (o outcome) want(t testing.TB, code int) outcome {
+	t.Helper()
+	if o.code != code {
+		t.Fatalf("exit code %d, want %d\nstdout: %s\nstderr: %s", o.code, code, shortened(o.stdout), shortened(o.stderr))
+	}
+	return o
+}
+
+// has fails the test where standard error lacks a text.
+func (o outcome) has(t testing.TB, text string) outcome {
+	t.Helper()
+	if !strings.Contains(o.stderr, text) {
+		t.Fatalf("stderr does not say %q: %s", text, shortened(o.stderr))
+	}
+	return o
+}
+
+func (o outcome) json(t testing.TB, into any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(o.stdout), into); err != nil {
+		t.Fatalf("stdout is not JSON: %v: %s", err, shortened(o.stdout))
+	}
+}
+
+func shortened(s string) string {
+	if len(s) > 2000 {
+		return s[:2000] + "..."
+	}
+	return s
+}
+
+// process is a running sheaf dev.
+type process struct {
+	cmd    *exec.Cmd
+	server string // gRPC
+	http   string
+	stderr *lockedBuffer
+	ended  chan struct{} // closed when it has ended
+}
+
+// lockedBuffer may be read while a process writes into it.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// freeAddress gives an address that nobody listens on. Its port is below those that the kernel gives to outgoing
+// connections, so that none of these takes it while a process under test is down; and no other test is given it.
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	for range 1000 {
+		address := fmt.Sprintf("127.0.0.1:%d", 12000+nextPort.Add(1)%18000)
+		if l, err := net.Listen("tcp", address); err == nil {
+			_ = l.Close()
+			return address
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
+}
+
+// nextPort starts at another place in each process, so that two test runs on one machine seldom meet.
+var nextPort = func() *atomic.Uint32 {
+	var n atomic.Uint32
+	n.Store(uint32(os.Getpid()) * 97)
+	return &n
+}()
+
+// launch starts sheaf dev and does not wait for anything.
+func launch(t testing.TB, dir, server, httpAddress string, flags ...string) *process {
+	t.Helper()
+	return launchWith(t, server, httpAddress, append([]string{"dev", "--dir", dir, "--listen", server, "--http", httpAddress}, flags...)...)
+}
+
+func launchWith(t testing.TB, server, httpAddress string, args ...string) *process {
+	t.Helper()
+	p := &process{server: server, http: httpAddress, stderr: &lockedBuffer{}, ended: make(chan struct{})}
+	p.cmd = exec.Command(sheafBinary, args...)
+	p.cmd.Stderr = p.stderr
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.ended)
+	}()
+	t.Cleanup(p.kill)
+	return p
+}
+
+// startDev starts sheaf dev on free ports and waits until it serves every group.
+func startDev(t testing.TB, dir string, flags ...string) *process {
+	t.Helper()
+	p := launch(t, dir, freeAddress(t), freeAddress(t), flags...)
+	p.waitReady(t)
+	return p
+}
+
+// waitReady waits for /readyz.
+func (p *process) waitReady(t testing.TB) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		if p.ready() {
+			return
+		}
+		select {
+		case <-p.ended:
+			t.Fatalf("sheaf dev ended before it was ready: %s", p.stderr)
+		case <-time.After(5 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("sheaf dev is not ready after a minute: %s", p.stderr)
+		}
+	}
+}
+
+func (p *process) ready() bool {
+	response, err := http.Get("http://" + p.http + "/readyz")
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	return response.StatusCode == http.StatusOK
+}
+
+// kill ends it by SIGKILL and returns when it is gone.
+func (p *process) kill() {
+	_ = p.cmd.Process.Signal(syscall.SIGKILL)
+	<-p.ended
+}
+
+// stop ends it by SIGTERM and gives its exit code.
+func (p *process) stop(t testing.TB) int {
+	t.Helper()
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.ended:
+	case <-time.After(time.Minute):
+		t.Fatalf("sheaf dev does not stop: %s", p.stderr)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// do runs a command against this store.
+func (p *process) do(t testing.TB, stdin string, args ...string) outcome {
+	t.Helper()
+	return sheaf(t, strings.NewReader(stdin), append(args, "--server", p.server)...)
+}
+
+// dial connects to a server that may come and go; see reconnect.
+func dial(t testing.TB, server string) *grpc.ClientConn {
+	t.Helper()
+	cc, err := grpc.NewClient(server, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cc.Close() })
+	return cc
+}
+
+// reconnect returns when a connection stands again to a server that has come back.
+func reconnect(t testing.TB, cc *grpc.ClientConn) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for {
+		cc.ResetConnectBackoff()
+		cc.Connect()
+		state := cc.GetState()
+		if state == connectivity.Ready {
+			return
+		}
+		soon, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		cc.WaitForStateChange(soon, state)
+		cancel()
+		if ctx.Err() != nil {
+			t.Fatalf("no connection to %s: %v", cc.Target(), state)
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"sheaf.dev/sheaf/internal/etcd"
+)
+
+// serve starts sheaf shard or sheaf gateway.
+func serve(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := &process{stderr: &lockedBuffer{}, ended: make(chan struct{})}
+	p.cmd = exec.Command(sheafBinary, args...)
+	p.cmd.Stderr = p.stderr
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	must(t, p.cmd.Start())
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.ended)
+	}()
+	t.Cleanup(p.kill)
+	return p
+}
+
+// etcd, two shards and a gateway as processes of their own.
+func TestRealProcesses(t *testing.T) {
+	server, err := etcd.StartEmbedded(t.TempDir())
+	must(t, err)
+	defer server.Close()
+	endpoints := strings.Join(server.Endpoints(), ",")
+	common := []string{"--etcd", endpoints, "--store", "quotes"}
+
+	sheaf(t, nil, append([]string{"gateway", "--listen", freeAddress(t), "--http", ""}, common...)...).want(t, 1).has(t, "--create")
+
+	gateway := serve(t, append([]string{"gateway", "--listen", freeAddress(t), "--http", freeAddress(t), "--create", "--groups", "6"}, common...)...)
+	gateway.server, gateway.http = gateway.cmd.Args[3], gateway.cmd.Args[5]
+	gateway.waitReady(t)
+	shards := map[string]*process{}
+	dirs := map[string]string{"a": t.TempDir(), "b": t.TempDir()}
+	startShard := func(name string) {
+		p := serve(t, append([]string{"shard", "--name", name, "--dir", dirs[name], "--listen", freeAddress(t), "--http", freeAddress(t)}, common...)...)
+		p.http = p.cmd.Args[9]
+		shards[name] = p
+	}
+	startShard("a")
+	startShard("b")
+	for _, id := range strings.Fields("1 2 3 4 5 6 7 8 9 10 11 12") {
+		eventually(t, func() bool { return sheaf(t, strings.NewReader(id), "put", id, "--server", gateway.server).code == 0 })
+	}
+	sheaf(t, nil, "shard", "--name", "a", "--dir", dirs["b"], "--listen", freeAddress(t), "--etcd", endpoints, "--store", "quotes", "--http", "").want(t, 1)
+
+	// One shard is killed and comes back, the other one is stopped and comes back.
+	shards["a"].kill()
+	startShard("a")
+	if code := shards["b"].stop(t); code != 0 {
+		t.Errorf("SIGTERM: exit code %d: %s", code, shards["b"].stderr)
+	}
+	startShard("b")
+	shards["a"].waitReady(t)
+	shards["b"].waitReady(t)
+	for _, id := range strings.Fields("1 2 3 4 5 6 7 8 9 10 11 12") {
+		eventually(t, func() bool {
+			o := sheaf(t, nil, "get", id, "--server", gateway.server)
+			if o.code == 0 && o.stdout != id {
+				t.Fatalf("get %s: %q", id, o.stdout)
+			}
+			return o.code == 0
+		})
+	}
+	if code := gateway.stop(t); code != 0 {
+		t.Errorf("SIGTERM: exit code %d: %s", code, gateway.stderr)
+	}
+}
+
+// eventually waits for a condition that other processes bring about.
+func eventually(t *testing.T, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not become so within a minute")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

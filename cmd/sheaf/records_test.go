@@ -1,0 +1,341 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func pattern(seed uint64, n int) []byte {
+	b := make([]byte, n)
+	var key [32]byte
+	for i := range 8 {
+		key[i] = byte(seed >> (8 * i))
+	}
+	_, _ = rand.NewChaCha8(key).Read(b)
+	return b
+}
+
+func TestWrongUsageIsExitCode2(t *testing.T) {
+	for _, args := range [][]string{
+		{"nonsense"},
+		{"put"},
+		{"put", "1", "a", "b"},
+		{"put", "1", "--no-such-flag"},
+		{"put", "9223372036854775808"},
+		{"put", "0x"},
+		{"put", "0x10000000000000000"},
+		{"put", "abc"},
+		{"put", "1", "--attr", "novalue"},
+		{"put", "1", "--attr", "k=1", "--attr", "k=2"},
+		{"put", "1", "--timestamp", "yesterday"},
+		{"put", "1", "--timestamp", "0001-01-01T00:00:00Z"},
+		{"put", "1", "--if-absent", "--if-version", "2"},
+		{"get", "1", "--offset", "-1"},
+		{"get", "1", "--length", "-2"},
+		{"get", "1", "--metadata", "--to", "x"},
+		{"get", "1", "-o", "yaml"},
+		{"get", "1", "--timeout", "-1s"},
+		{"versions", "1", "--limit", "-1"},
+		{"scan", "extra"},
+		{"scan", "--tar", "--tar-names", "nonsense"},
+		{"group"},
+		{"group", "accept-loss", "0"},
+		{"dev", "--shards", "0"},
+		{"dev", "--shards", "-1"},
+		{"dev", "--groups", "0"},
+		{"dev", "--groups", "100000"},
+		{"dev", "--routing", "nonsense"},
+		{"dev", "--residency", "nonsense"},
+		{"dev", "--routing", "named", "--groups", "3"},
+		{"dev", "--segment-bytes", "-1"},
+		{"dev", "--segment-bytes", "1"},
+		{"dev", "--memory-limit", "8XB"},
+		{"dev", "--retention-versions", "0"},
+		{"dev", "--log-level", "loud"},
+		{"shard"},
+		{"shard", "--name", "x", "--dir", t.TempDir(), "--etcd", ""},
+		{"gateway", "--store", "Not A Name"},
+		{"bench", "nonsense"},
+		{"verify"},
+		{"dump"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			o := sheaf(t, strings.NewReader(""), args...).want(t, 2)
+			if o.stdout != "" {
+				t.Errorf("words on stdout: %s", o.stdout)
+			}
+			if !strings.HasPrefix(o.stderr, "sheaf: ") {
+				t.Errorf("stderr: %s", o.stderr)
+			}
+		})
+	}
+}
+
+func TestNobodyAnswersIsExitCode1AndSaysWhatToDo(t *testing.T) {
+	sheaf(t, nil, "get", "1", "--server", freeAddress(t)).want(t, 1).has(t, "sheaf dev")
+}
+
+func TestCommandsOnRecords(t *testing.T) {
+	p := startDev(t, t.TempDir())
+
+	t.Run("put and get at both ends of int64, negative, hexadecimal", func(t *testing.T) {
+		for i, id := range []string{"9223372036854775807", "-9223372036854775808", "0", "-5", "0xFFfffffffffffff0", "0x2a"} {
+			data := strings.Repeat("x", i) // the first one is empty
+			p.do(t, data, "put", id).want(t, 0)
+			if o := p.do(t, "", "get", id).want(t, 0); o.stdout != data {
+				t.Errorf("get %s: %q, want %q", id, o.stdout, data)
+			}
+		}
+		if o := p.do(t, "", "get", "-16").want(t, 0); o.stdout != "xxxx" {
+			t.Errorf("0xfffffffffffffff0 is -16: %q", o.stdout)
+		}
+		if o := p.do(t, "", "get", "42").want(t, 0); o.stdout != "xxxxx" {
+			t.Errorf("0x2a is 42: %q", o.stdout)
+		}
+	})
+
+	t.Run("not found is exit code 3", func(t *testing.T) {
+		for _, command := range []string{"get", "rm", "versions", "find"} {
+			p.do(t, "", command, "777777").want(t, 3)
+		}
+		p.do(t, "", "rm", "777777", "--ignore-not-found").want(t, 0)
+		p.do(t, "a", "put", "77").want(t, 0)
+		p.do(t, "", "rm", "77").want(t, 0)
+		p.do(t, "", "get", "77").want(t, 3)
+		p.do(t, "", "get", "77", "--version", "nonsense").want(t, 2)
+	})
+
+	t.Run("conditions", func(t *testing.T) {
+		first := strings.TrimSpace(p.do(t, "one", "put", "500", "--if-absent").want(t, 0).stdout)
+		p.do(t, "two", "put", "500", "--if-absent").want(t, 1).has(t, "RECORD_EXISTS")
+		p.do(t, "two", "put", "500", "--if-version", first).want(t, 0)
+		p.do(t, "three", "put", "500", "--if-version", first).want(t, 1).has(t, "VERSION_MISMATCH")
+		p.do(t, "", "rm", "500", "--if-version", first).want(t, 1).has(t, "VERSION_MISMATCH")
+		if o := p.do(t, "", "get", "500").want(t, 0); o.stdout != "two" {
+			t.Errorf("a refused write shows: %q", o.stdout)
+		}
+		if o := p.do(t, "", "get", "500", "--version", first).want(t, 0); o.stdout != "one" {
+			t.Errorf("the first version: %q", o.stdout)
+		}
+	})
+
+	t.Run("attributes, timestamp and JSON", func(t *testing.T) {
+		p.do(t, "data\x00\xff", "put", "600", "--attr", "kind=a b", "--attr", "empty=", "--timestamp", "2020-02-03T04:05:06.000000007Z").want(t, 0)
+		var r struct {
+			ID, Group, Version, Timestamp, Data string
+			SizeBytes                           int64 `json:"size_bytes"`
+			Attributes                          map[string]string
+		}
+		p.do(t, "", "get", "600", "-o", "json").want(t, 0).json(t, &r)
+		if r.ID != "600" || r.Timestamp != "2020-02-03T04:05:06.000000007Z" || r.SizeBytes != 6 || r.Attributes["kind"] != "a b" || r.Version == "" {
+			t.Errorf("record: %+v", r)
+		}
+		if _, ok := r.Attributes["empty"]; !ok {
+			t.Error("an empty attribute is lost")
+		}
+		if data, err := base64.StdEncoding.DecodeString(r.Data); err != nil || string(data) != "data\x00\xff" {
+			t.Errorf("data %q: %v", data, err)
+		}
+		o := p.do(t, "", "get", "600", "--metadata", "-o", "json").want(t, 0)
+		if strings.Contains(o.stdout, `"data"`) {
+			t.Errorf("--metadata gave data: %s", o.stdout)
+		}
+	})
+
+	t.Run("versions newest first, deletes included", func(t *testing.T) {
+		for _, data := range []string{"1", "22", "333"} {
+			p.do(t, data, "put", "700").want(t, 0)
+		}
+		p.do(t, "", "rm", "700").want(t, 0)
+		var rows []struct {
+			SizeBytes int64 `json:"size_bytes"`
+			Deleted   bool
+		}
+		p.do(t, "", "versions", "700", "-o", "json").want(t, 0).json(t, &rows)
+		if len(rows) != 4 || !rows[0].Deleted || rows[1].SizeBytes != 3 || rows[3].SizeBytes != 1 {
+			t.Errorf("versions: %+v", rows)
+		}
+		p.do(t, "", "versions", "700", "--limit", "2", "-o", "json").want(t, 0).json(t, &rows)
+		if len(rows) != 2 {
+			t.Errorf("--limit 2 gave %d", len(rows))
+		}
+	})
+
+	t.Run("find", func(t *testing.T) {
+		var rows []struct{ ID, Group string }
+		p.do(t, "x", "put", "710").want(t, 0)
+		p.do(t, "", "find", "710", "-o", "json").want(t, 0).json(t, &rows)
+		if len(rows) != 1 || rows[0].ID != "710" || rows[0].Group == "" {
+			t.Errorf("find: %+v", rows)
+		}
+	})
+
+	t.Run("large records by file, slices, and to a file", func(t *testing.T) {
+		for _, size := range []int{1<<20 - 1, 1 << 20, 1<<20 + 1, 5<<20 + 123} {
+			data := pattern(uint64(size), size)
+			source := filepath.Join(t.TempDir(), "source")
+			if err := os.WriteFile(source, data, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			p.do(t, "", "put", "800", source).want(t, 0)
+			if o := p.do(t, "", "get", "800").want(t, 0); o.stdout != string(data) {
+				t.Fatalf("%d bytes came back as %d others", size, len(o.stdout))
+			}
+			o := p.do(t, "", "get", "800", "--offset", "1000", "--length", "70000").want(t, 0)
+			if o.stdout != string(data[1000:71000]) {
+				t.Errorf("a slice of %d bytes is wrong", size)
+			}
+			to := filepath.Join(t.TempDir(), "to")
+			p.do(t, "", "get", "800", "--to", to).want(t, 0)
+			if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, data) {
+				t.Errorf("--to: %v", err)
+			}
+		}
+		p.do(t, string(pattern(9, 3<<20)), "put", "801", "-").want(t, 0) // size not known beforehand
+		if o := p.do(t, "", "get", "801").want(t, 0); o.stdout != string(pattern(9, 3<<20)) {
+			t.Error("an upload from standard input is wrong")
+		}
+		p.do(t, "", "get", "801", "--offset", "99999999").want(t, 1).has(t, "BAD_RANGE")
+	})
+
+	t.Run("groups named in Hash routing are refused", func(t *testing.T) {
+		p.do(t, "x", "put", "1", "--group", "customers").want(t, 2)
+	})
+
+	t.Run("deadline passed", func(t *testing.T) {
+		p.do(t, "x", "put", "1", "--timeout", "1ns").want(t, 1).has(t, "DEADLINE_EXCEEDED")
+	})
+
+	t.Run("status", func(t *testing.T) {
+		var s struct {
+			Shards []struct {
+				Name       string
+				Alive      bool
+				FileSystem string `json:"file_system"`
+			}
+			Groups []struct{ State string }
+		}
+		p.do(t, "", "status", "-o", "json").want(t, 0).json(t, &s)
+		if len(s.Shards) != 3 || len(s.Groups) != 16 || s.Shards[0].FileSystem == "" {
+			t.Fatalf("status: %+v", s)
+		}
+		for _, g := range s.Groups {
+			if g.State != "Serving" {
+				t.Errorf("a group is %s", g.State)
+			}
+		}
+		o := p.do(t, "", "status").want(t, 0)
+		if strings.Contains(o.stdout, "\x1b") || !strings.Contains(o.stdout, "shard-2") {
+			t.Errorf("status as text: %s", o.stdout)
+		}
+	})
+
+	t.Run("verify and compact a group while it serves", func(t *testing.T) {
+		p.do(t, "", "group", "verify", "0").want(t, 0)
+		p.do(t, "", "group", "compact", "0", "--all").want(t, 0)
+		p.do(t, "", "group", "verify", "no-such").want(t, 3)
+	})
+}
+
+// A scan gives each record once, by both formats, with large ones.
+func TestScanGivesEveryRecordOnce(t *testing.T) {
+	p := startDev(t, t.TempDir())
+	want := map[string][]byte{}
+	for i, size := range []int{0, 1, 1000, 100_000, 1 << 20, 1<<20 + 1, 2_500_000} {
+		id := []string{"10", "11", "12", "-13", "14", "15", "16"}[i]
+		want[id] = pattern(uint64(i), size)
+		p.do(t, string(pattern(99, size/2)), "put", id).want(t, 0) // superseded
+		p.do(t, string(want[id]), "put", id, "--attr", "n="+id).want(t, 0)
+	}
+	p.do(t, "gone", "put", "17").want(t, 0)
+	p.do(t, "", "rm", "17").want(t, 0)
+
+	got := map[string][]byte{}
+	lines := json.NewDecoder(strings.NewReader(p.do(t, "", "scan").want(t, 0).stdout))
+	for {
+		var r struct {
+			ID         string
+			Data       []byte
+			Attributes map[string]string
+		}
+		err := lines.Decode(&r)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, twice := got[r.ID]; twice {
+			t.Errorf("record %s came twice", r.ID)
+		}
+		if r.Attributes["n"] != r.ID {
+			t.Errorf("record %s has attributes %v", r.ID, r.Attributes)
+		}
+		got[r.ID] = r.Data
+	}
+	compareRecords(t, got, want)
+
+	got = map[string][]byte{}
+	archive := tar.NewReader(strings.NewReader(p.do(t, "", "scan", "--tar").want(t, 0).stdout))
+	for {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := filepath.Base(h.Name)
+		if h.PAXRecords["SHEAF.attribute.n"] != id {
+			t.Errorf("%s: PAX records %v", h.Name, h.PAXRecords)
+		}
+		got[id] = data
+	}
+	compareRecords(t, got, want)
+}
+
+func compareRecords(t *testing.T, got, want map[string][]byte) {
+	t.Helper()
+	for id, data := range want {
+		if have, ok := got[id]; !ok || !bytes.Equal(have, data) {
+			t.Errorf("record %s: %d bytes, want %d (there: %v)", id, len(have), len(data), ok)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d records, want %d", len(got), len(want))
+	}
+}
+
+func TestNamedRoutingNeedsAGroup(t *testing.T) {
+	p := startDev(t, t.TempDir(), "--routing", "named")
+	p.do(t, "x", "put", "1").want(t, 2)
+	p.do(t, "a", "put", "1", "--group", "alpha").want(t, 0)
+	p.do(t, "b", "put", "1", "--group", "beta").want(t, 0)
+	if o := p.do(t, "", "get", "1", "--group", "alpha").want(t, 0); o.stdout != "a" {
+		t.Errorf("alpha: %q", o.stdout)
+	}
+	p.do(t, "", "get", "1", "--group", "gamma").want(t, 3)
+	p.do(t, "x", "put", "1", "--group", ".hidden").want(t, 2)
+	p.do(t, "x", "put", "1", "--group", strings.Repeat("n", 254)).want(t, 2)
+	p.do(t, "x", "put", "1", "--group", strings.Repeat("n", 253)).want(t, 0)
+	var rows []struct{ Group string }
+	p.do(t, "", "find", "1", "-o", "json").want(t, 0).json(t, &rows)
+	if len(rows) != 3 {
+		t.Errorf("find: %+v", rows)
+	}
+	p.do(t, "", "group", "create", "delta").want(t, 0)
+	p.do(t, "", "group", "create", "delta").want(t, 1)
+}

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/cli"
+)
+
+func (a *app) statusCommand() *cobra.Command {
+	var groups bool
+	cmd := &cobra.Command{
+		Use:     "status",
+		Short:   "Show shards, groups and loading",
+		GroupID: groupCare,
+		Long:    "Shows the shards, the groups with what is wrong, and how far loading is. Exit code 1 where something is not well.",
+		Args:    cobra.NoArgs,
+		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, _ []string) error {
+			shards, err := conn.Admin.ListShards(ctx, &recordv1.ListShardsRequest{})
+			if err != nil {
+				return fmt.Errorf("listing shards: %w", err)
+			}
+			list, err := conn.Admin.ListGroups(ctx, &recordv1.ListGroupsRequest{})
+			if err != nil {
+				return fmt.Errorf("listing groups: %w", err)
+			}
+			if a.out.JSON {
+				err = a.out.WriteJSON(statusJSON(shards.GetShards(), list.GetGroups()))
+			} else {
+				err = a.printStatus(shards.GetShards(), list.GetGroups(), groups)
+			}
+			if n := countUnwell(shards.GetShards(), list.GetGroups()); err == nil && n > 0 {
+				return fmt.Errorf("%d shards or groups are not well", n)
+			}
+			return err
+		}),
+	}
+	cmd.Flags().BoolVar(&groups, "groups", true, "list the groups too")
+	return cmd
+}
+
+func (a *app) printStatus(shards []*recordv1.Shard, groups []*recordv1.Group, list bool) error {
+	t := cli.Table{Header: []string{"SHARD", "STATE", "GROUPS", "LEADERS", "LOAD", "MEMORY", "FREE", "FILE SYSTEM", "ADDRESS"}}
+	for _, s := range shards {
+		state := cli.Cell{Text: "alive", Colour: cli.Green}
+		if !s.GetAlive() {
+			state = cli.Cell{Text: "silent", Colour: cli.Red}
+		}
+		memory := cli.FormatBytes(s.GetMemoryNeedBytes())
+		if limit := s.GetMemoryLimitBytes(); limit > 0 {
+			memory += " of " + cli.FormatBytes(limit)
+		}
+		t.Rows = append(t.Rows, []cli.Cell{
+			cli.Text(s.GetName()), state,
+			cli.Number(strconv.Itoa(int(s.GetGroups()))), cli.Number(strconv.Itoa(int(s.GetLeaders()))),
+			cli.Text(loadWords(s.GetLoad())), cli.Number(memory), cli.Number(cli.FormatBytes(s.GetFreeBytes())),
+			cli.Text(s.GetFileSystem()), cli.Text(s.GetAddress()),
+		})
+	}
+	if err := a.out.WriteTable(t); err != nil || !list {
+		return err
+	}
+	t = cli.Table{Header: []string{"GROUP", "STATE", "SHARD", "RECORDS", "STORED", "SUPERSEDED", "SEGMENTS", "MEMORY", "MESSAGE"}}
+	for _, g := range groups {
+		message := g.GetMessage()
+		if n := len(g.GetDamages()); n > 0 && message == "" {
+			message = fmt.Sprintf("%d places of damage", n)
+		}
+		t.Rows = append(t.Rows, []cli.Cell{
+			cli.Text(g.GetGroup()), groupCell(g), cli.Text(g.GetShard()),
+			cli.Number(cli.FormatCount(g.GetRecords())), cli.Number(cli.FormatBytes(g.GetStoredBytes())),
+			cli.Number(cli.FormatBytes(g.GetSupersededBytes())), cli.Number(strconv.Itoa(int(g.GetSegments()))),
+			cli.Number(cli.FormatBytes(g.GetMemoryBytes())), cli.Text(message),
+		})
+	}
+	if _, err := fmt.Fprintln(a.out.Out); err != nil {
+		return err
+	}
+	return a.out.WriteTable(t)
+}
+
+func groupCell(g *recordv1.Group) cli.Cell {
+	words := map[recordv1.GroupState]cli.Cell{
+		recordv1.GroupState_GROUP_STATE_PENDING:     {Text: "Pending", Colour: cli.Yellow},
+		recordv1.GroupState_GROUP_STATE_LOADING:     {Text: "Loading", Colour: cli.Yellow},
+		recordv1.GroupState_GROUP_STATE_SERVING:     {Text: "Serving", Colour: cli.Green},
+		recordv1.GroupState_GROUP_STATE_DAMAGED:     {Text: "Damaged", Colour: cli.Red},
+		recordv1.GroupState_GROUP_STATE_FAILED:      {Text: "Failed", Colour: cli.Red},
+		recordv1.GroupState_GROUP_STATE_UNAVAILABLE: {Text: "Unavailable", Colour: cli.Red},
+	}
+	if c, ok := words[g.GetState()]; ok {
+		return c
+	}
+	return cli.Text(g.GetState().String())
+}
+
+// loadWords is "done in 1.2 s, 1.9 GiB/s" or "62% 1.9 GiB/s ETA 2m".
+func loadWords(l *recordv1.Load) string {
+	rate := cli.FormatBytes(int64(l.GetBytesPerSecond())) + "/s"
+	if device := l.GetDeviceBytesPerSecond(); device > 0 {
+		rate += fmt.Sprintf(" (%.0f%% of the device)", 100*l.GetBytesPerSecond()/device)
+	}
+	if l.GetDone() {
+		words := fmt.Sprintf("done in %.1f s", l.GetElapsedSeconds())
+		if l.GetBytesTotal() > 0 {
+			words += ", " + rate
+		}
+		return words
+	}
+	percent := int64(0)
+	if total := l.GetBytesTotal(); total > 0 {
+		percent = 100 * l.GetBytesDone() / total
+	}
+	eta := time.Duration(l.GetEtaSeconds() * float64(time.Second)).Round(time.Second)
+	return fmt.Sprintf("%d%% %s ETA %v", percent, rate, eta)
+}
+
+// countUnwell counts silent shards and groups that are damaged, failed or without a shard. Loading is well.
+func countUnwell(shards []*recordv1.Shard, groups []*recordv1.Group) int {
+	n := 0
+	for _, s := range shards {
+		if !s.GetAlive() {
+			n++
+		}
+	}
+	for _, g := range groups {
+		switch g.GetState() {
+		case recordv1.GroupState_GROUP_STATE_DAMAGED, recordv1.GroupState_GROUP_STATE_FAILED, recordv1.GroupState_GROUP_STATE_UNAVAILABLE:
+			n++
+		}
+	}
+	return n
+}
+
+// statusJSON is the printed form of the status.
+func statusJSON(shards []*recordv1.Shard, groups []*recordv1.Group) any {
+	type shardRow struct {
+		Name           string  `json:"name"`
+		Address        string  `json:"address"`
+		Alive          bool    `json:"alive"`
+		VolumeUUID     string  `json:"volume_uuid"`
+		Generation     uint64  `json:"generation"`
+		Path           string  `json:"path"`
+		FileSystem     string  `json:"file_system"`
+		CapacityBytes  int64   `json:"capacity_bytes"`
+		FreeBytes      int64   `json:"free_bytes"`
+		ReserveBytes   int64   `json:"reserve_bytes"`
+		MemoryNeed     int64   `json:"memory_need_bytes"`
+		MemoryLimit    int64   `json:"memory_limit_bytes"`
+		Residency      string  `json:"residency"`
+		Groups         int32   `json:"groups"`
+		Leaders        int32   `json:"leaders"`
+		Version        string  `json:"version"`
+		LoadDone       bool    `json:"load_done"`
+		LoadBytesTotal int64   `json:"load_bytes_total"`
+		LoadBytesDone  int64   `json:"load_bytes_done"`
+		LoadRate       float64 `json:"load_bytes_per_second"`
+		DeviceRate     float64 `json:"device_bytes_per_second"`
+		LoadSeconds    float64 `json:"load_seconds"`
+		ETASeconds     float64 `json:"load_eta_seconds"`
+	}
+	type groupRow struct {
+		Group           string           `json:"group"`
+		UUID            string           `json:"uuid"`
+		Shard           string           `json:"shard"`
+		State           string           `json:"state"`
+		Outcome         string           `json:"outcome"`
+		Message         string           `json:"message,omitempty"`
+		Leader          bool             `json:"leader"`
+		Records         int64            `json:"records"`
+		StoredBytes     int64            `json:"stored_bytes"`
+		SupersededBytes int64            `json:"superseded_bytes"`
+		Segments        int32            `json:"segments"`
+		AppliedIndex    uint64           `json:"applied_index"`
+		MemoryBytes     int64            `json:"memory_bytes"`
+		Damages         []cli.DamageJSON `json:"damages,omitempty"`
+	}
+	out := struct {
+		Shards []shardRow `json:"shards"`
+		Groups []groupRow `json:"groups"`
+	}{Shards: []shardRow{}, Groups: []groupRow{}}
+	for _, s := range shards {
+		l := s.GetLoad()
+		out.Shards = append(out.Shards, shardRow{
+			Name: s.GetName(), Address: s.GetAddress(), Alive: s.GetAlive(), VolumeUUID: s.GetVolumeUuid(), Generation: s.GetGeneration(),
+			Path: s.GetPath(), FileSystem: s.GetFileSystem(), CapacityBytes: s.GetCapacityBytes(), FreeBytes: s.GetFreeBytes(),
+			ReserveBytes: s.GetReserveBytes(), MemoryNeed: s.GetMemoryNeedBytes(), MemoryLimit: s.GetMemoryLimitBytes(),
+			Residency: s.GetResidency(), Groups: s.GetGroups(), Leaders: s.GetLeaders(), Version: s.GetVersion(),
+			LoadDone: l.GetDone(), LoadBytesTotal: l.GetBytesTotal(), LoadBytesDone: l.GetBytesDone(), LoadRate: l.GetBytesPerSecond(),
+			DeviceRate: l.GetDeviceBytesPerSecond(), LoadSeconds: l.GetElapsedSeconds(), ETASeconds: l.GetEtaSeconds(),
+		})
+	}
+	for _, g := range groups {
+		out.Groups = append(out.Groups, groupRow{
+			Group: g.GetGroup(), UUID: g.GetUuid(), Shard: g.GetShard(), State: groupCell(g).Text, Outcome: outcomeWord(g.GetOutcome()),
+			Message: g.GetMessage(), Leader: g.GetLeader(), Records: g.GetRecords(), StoredBytes: g.GetStoredBytes(),
+			SupersededBytes: g.GetSupersededBytes(), Segments: g.GetSegments(), AppliedIndex: g.GetAppliedIndex(),
+			MemoryBytes: g.GetMemoryBytes(), Damages: cli.DamagesJSON(g.GetDamages()),
+		})
+	}
+	return out
+}
+
+func outcomeWord(o recordv1.LoadOutcome) string {
+	switch o {
+	case recordv1.LoadOutcome_LOAD_OUTCOME_LOADED:
+		return "Loaded"
+	case recordv1.LoadOutcome_LOAD_OUTCOME_TRUNCATED:
+		return "Truncated"
+	case recordv1.LoadOutcome_LOAD_OUTCOME_DAMAGED:
+		return "Damaged"
+	}
+	return ""
+}

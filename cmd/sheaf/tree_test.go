@@ -1,0 +1,432 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// strangeTree makes a tree with everything that may stand in one.
+func strangeTree(t testing.TB) string {
+	t.Helper()
+	root := t.TempDir()
+	file := func(name string, data []byte, mode os.FileMode, mtime time.Time) {
+		full := filepath.Join(root, name)
+		must(t, os.MkdirAll(filepath.Dir(full), 0o755))
+		must(t, os.WriteFile(full, data, 0o600))
+		must(t, os.Chmod(full, mode))
+		must(t, os.Chtimes(full, mtime, mtime))
+	}
+	at := time.Date(2001, 2, 3, 4, 5, 6, 123456789, time.UTC)
+	file("plain", []byte("plain"), 0o644, at)
+	file("empty", nil, 0o600, at.Add(time.Hour))
+	file("executable", []byte("#!/bin/sh\n"), 0o755, at)
+	file("read-only", []byte("ro"), 0o444, at)
+	file("setuid", []byte("s"), 0o755|os.ModeSetuid, at)
+	file("no permissions", []byte("x"), 0o000, at)
+	file("old", []byte("before 1970"), 0o644, time.Unix(-86400*365*20, 5))
+	file("far future", []byte("beyond Unix nanoseconds"), 0o644, time.Unix(1<<34+1, 0))
+	file("a b/c d/e", []byte("blanks"), 0o644, at)
+	file("new\nline/tab\tname", []byte("control characters"), 0o644, at)
+	file("ünïcödé/日本語", []byte("unicode"), 0o644, at)
+	file("latin-\xe9\xff", []byte("no UTF-8"), 0o644, at)
+	file("-dash", []byte("dash"), 0o644, at)
+	file(".hidden/.x", []byte("hidden"), 0o644, at)
+	file("_records/looks/like", []byte("ours"), 0o644, at)
+	file(strings.Repeat("n", 255), []byte("long name"), 0o644, at)
+	file(strings.Repeat("deep/", 50)+"leaf", []byte("deep"), 0o644, at)
+	for i, size := range []int{1, 4096, 1<<20 - 1, 1 << 20, 1<<20 + 1, 3<<20 + 7} {
+		file(fmt.Sprintf("sizes/%d", size), pattern(uint64(i), size), 0o644, at.Add(time.Duration(i)*time.Second))
+	}
+	for i := range 700 {
+		file(fmt.Sprintf("many/%d/%d", i%7, i), pattern(uint64(i), i*13), 0o644, at.Add(time.Duration(i)))
+	}
+	must(t, os.Symlink("plain", filepath.Join(root, "link")))
+	must(t, os.Symlink("/nowhere/at/all", filepath.Join(root, "dangling")))
+	must(t, os.Symlink("..", filepath.Join(root, "a b/up")))
+	return root
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// describeTree gives one line per file and link: name, mode, time, content.
+func describeTree(t testing.TB, root string) map[string]string {
+	t.Helper()
+	lines := map[string]string{}
+	err := filepath.WalkDir(root, func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		line := fmt.Sprintf("%v %d.%09d ", info.Mode(), info.ModTime().Unix(), info.ModTime().Nanosecond())
+		switch {
+		case info.Mode().IsRegular():
+			data, err := os.ReadFile(name)
+			if err != nil {
+				return err
+			}
+			line += fmt.Sprintf("%d %x", len(data), sha256.Sum256(data))
+		case info.Mode().Type() == fs.ModeSymlink:
+			target, err := os.Readlink(name)
+			if err != nil {
+				return err
+			}
+			line += "-> " + target
+		}
+		lines[rel] = line
+		return nil
+	})
+	must(t, err)
+	return lines
+}
+
+func compareTrees(t testing.TB, got, want map[string]string) {
+	t.Helper()
+	for name, line := range want {
+		if got[name] != line {
+			t.Errorf("%q: %s, want %s", name, got[name], line)
+		}
+	}
+	for name := range got {
+		if _, ok := want[name]; !ok {
+			t.Errorf("%q is new", name)
+		}
+	}
+}
+
+// importReport is what import prints with -o json.
+type importReport struct {
+	Stored       int64            `json:"stored"`
+	StoredBytes  int64            `json:"stored_bytes"`
+	AlreadyThere int64            `json:"already_there"`
+	Updated      int64            `json:"updated"`
+	Empty        int64            `json:"empty"`
+	Symlinks     int64            `json:"symlinks"`
+	Large        int64            `json:"large"`
+	Skipped      int64            `json:"skipped"`
+	Failed       map[string]int64 `json:"failed"`
+}
+
+func (p *process) importTree(t testing.TB, code int, args ...string) (importReport, outcome) {
+	t.Helper()
+	o := p.do(t, "", append([]string{"import", "-o", "json"}, args...)...).want(t, code)
+	var r importReport
+	o.json(t, &r)
+	return r, o
+}
+
+func TestAStrangeTreeComesBackAsItWas(t *testing.T) {
+	root := strangeTree(t)
+	want := describeTree(t, root)
+	must(t, unix.Mkfifo(filepath.Join(root, "pipe"), 0o600))
+	socket, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	must(t, err)
+	defer unix.Close(socket)
+	// A short relative name: the path of a socket is bounded.
+	t.Chdir(root)
+	must(t, unix.Bind(socket, &unix.SockaddrUnix{Name: "socket"}))
+
+	for _, mode := range []struct {
+		name  string
+		dev   []string
+		flags []string
+	}{
+		{"hash", nil, []string{"--id", "hash"}},
+		{"sequence, resident", []string{"--residency", "resident"}, []string{"--id", "sequence"}},
+		{"named by folder", []string{"--routing", "named"}, []string{"--id", "hash", "--group", "dir"}},
+	} {
+		t.Run(mode.name, func(t *testing.T) {
+			p := startDev(t, t.TempDir(), mode.dev...)
+			r, _ := p.importTree(t, 0, append([]string{root}, mode.flags...)...)
+			if r.Stored != int64(len(want)) || r.Skipped != 2 || r.Symlinks != 3 || r.Empty != 2 || r.Large != 2 {
+				t.Errorf("import: %+v, the tree has %d files", r, len(want))
+			}
+			out := filepath.Join(t.TempDir(), "out")
+			p.do(t, "", "export", out).want(t, 0)
+			compareTrees(t, describeTree(t, out), want)
+		})
+	}
+}
+
+func TestExportWritesNothingOutsideAndReplacesNothing(t *testing.T) {
+	p := startDev(t, t.TempDir())
+	base := t.TempDir()
+	outside := filepath.Join(base, "outside")
+	must(t, os.Mkdir(outside, 0o755))
+	for i, path := range []string{"../outside/a", "/etc/sheaf-evil", "x/../../outside/b", "..", "."} {
+		p.do(t, "evil", "put", fmt.Sprint(100+i), "--attr", "path="+path).want(t, 0)
+	}
+	// A link out of the folder, and a file behind it.
+	p.do(t, outside, "put", "200", "--attr", "path=way", "--attr", "type=symlink").want(t, 0)
+	p.do(t, "evil", "put", "201", "--attr", "path=way/c").want(t, 0)
+	p.do(t, "good", "put", "300", "--attr", "path=good").want(t, 0)
+	p.do(t, "no path", "put", "301").want(t, 0)
+
+	// Whichever of link and file comes first, nothing may land outside: done twice, as the order is not fixed.
+	out := filepath.Join(base, "out")
+	for range 2 {
+		p.do(t, "", "export", out, "--force").want(t, 1)
+	}
+	if names, err := os.ReadDir(outside); err != nil || len(names) != 0 {
+		t.Errorf("outside: %v %v", names, err)
+	}
+	if _, err := os.Lstat("/etc/sheaf-evil"); err == nil {
+		t.Error("an absolute path was written")
+	}
+	if data, err := os.ReadFile(filepath.Join(out, "good")); err != nil || string(data) != "good" {
+		t.Errorf("good: %q %v", data, err)
+	}
+	if found, err := filepath.Glob(filepath.Join(out, "_records", "*", "301")); err != nil || len(found) != 1 {
+		t.Errorf("a record without a path: %v %v", found, err)
+	}
+
+	must(t, os.WriteFile(filepath.Join(out, "good"), []byte("mine"), 0o644))
+	p.do(t, "", "export", out).want(t, 1).has(t, "left as it is")
+	if data, err := os.ReadFile(filepath.Join(out, "good")); err != nil || string(data) != "mine" {
+		t.Errorf("a file was replaced without --force: %q %v", data, err)
+	}
+	p.do(t, "", "export", out, "--force").want(t, 1)
+	if data, err := os.ReadFile(filepath.Join(out, "good")); err != nil || string(data) != "good" {
+		t.Errorf("--force did not replace: %q %v", data, err)
+	}
+}
+
+func TestImportIDs(t *testing.T) {
+	p := startDev(t, t.TempDir())
+	root := t.TempDir()
+	for name, data := range map[string]string{"7.json": "seven", "0x10.tar.gz": "sixteen", "-3.x": "minus three", "sub/8": "eight"} {
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
+		must(t, os.WriteFile(filepath.Join(root, name), []byte(data), 0o644))
+	}
+	r, _ := p.importTree(t, 0, root, "--id", "name")
+	if r.Stored != 4 {
+		t.Errorf("import: %+v", r)
+	}
+	for id, want := range map[string]string{"7": "seven", "16": "sixteen", "-3": "minus three", "8": "eight"} {
+		if o := p.do(t, "", "get", id).want(t, 0); o.stdout != want {
+			t.Errorf("get %s: %q", id, o.stdout)
+		}
+	}
+
+	// What has no id, and two files with one id, are listed, counted, and the rest is stored.
+	must(t, os.WriteFile(filepath.Join(root, "readme"), []byte("no id"), 0o644))
+	must(t, os.WriteFile(filepath.Join(root, "9.a"), []byte("nine a"), 0o644))
+	must(t, os.WriteFile(filepath.Join(root, "9.b"), []byte("nine b"), 0o644))
+	failures := filepath.Join(t.TempDir(), "failures")
+	r, o := p.importTree(t, 1, root, "--id", "name", "--resume", "--failures", failures)
+	if r.Stored != 1 || r.AlreadyThere != 4 || r.Failed["no id"] != 1 || r.Failed["collision"] != 1 {
+		t.Errorf("import: %+v", r)
+	}
+	o.has(t, "readme").has(t, "collision: 9.")
+	lines, err := os.ReadFile(failures)
+	must(t, err)
+	if n := bytes.Count(lines, []byte("\n")); n != 2 || !json.Valid(lines[:bytes.IndexByte(lines, '\n')]) {
+		t.Errorf("--failures: %s", lines)
+	}
+
+	mapping := filepath.Join(t.TempDir(), "map")
+	must(t, os.WriteFile(mapping, []byte("# a comment\n\n1000\t7.json\n0x3e9 sub/8\n"), 0o644))
+	r, _ = p.importTree(t, 1, root, "--id", "map:"+mapping)
+	if r.Stored != 2 || r.Failed["no id"] != 5 {
+		t.Errorf("import by map: %+v", r)
+	}
+	if o := p.do(t, "", "get", "1001").want(t, 0); o.stdout != "eight" {
+		t.Errorf("get 1001: %q", o.stdout)
+	}
+	for _, bad := range []string{"1000", "x 7.json", "1 a\n2 a\n"} {
+		must(t, os.WriteFile(mapping, []byte(bad), 0o644))
+		p.do(t, "", "import", root, "--id", "map:"+mapping).want(t, 2)
+	}
+	p.do(t, "", "import", root, "--id", "map:/no/such/file").want(t, 2)
+	p.do(t, "", "import", root, "--id", "nonsense").want(t, 2)
+	p.do(t, "", "import", root, "--group", "g").want(t, 2)
+	p.do(t, "", "import", root, "--prefix", "../x").want(t, 2)
+	p.do(t, "", "import", filepath.Join(root, "no-such")).want(t, 1)
+}
+
+func TestImportDryRunStoresNothingAndFindsCollisions(t *testing.T) {
+	p := startDev(t, t.TempDir())
+	root := t.TempDir()
+	for _, name := range []string{"1.a", "1.b", "2"} {
+		must(t, os.WriteFile(filepath.Join(root, name), []byte(name), 0o644))
+	}
+	r, _ := p.importTree(t, 1, root, "--id", "name", "--dry-run")
+	if r.Stored != 2 || r.Failed["collision"] != 1 {
+		t.Errorf("dry run: %+v", r)
+	}
+	if o := p.do(t, "", "scan").want(t, 0); o.stdout != "" {
+		t.Errorf("a dry run stored: %s", o.stdout)
+	}
+}
+
+func TestImportUnreadableFilesAreListed(t *testing.T) {
+	root := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(root, "good"), []byte("good"), 0o644))
+	must(t, os.WriteFile(filepath.Join(root, "bad"), []byte("bad"), 0o000))
+	must(t, os.Mkdir(filepath.Join(root, "closed"), 0o000))
+	t.Cleanup(func() { _ = os.Chmod(filepath.Join(root, "closed"), 0o700) })
+	p := startDev(t, t.TempDir())
+	args := []string{sheafBinary, "import", root, "-o", "json", "--server", p.server}
+	o := runUnprivileged(t, root, args...)
+	o.want(t, 1).has(t, "unreadable: bad").has(t, "unreadable: closed")
+	var r importReport
+	o.json(t, &r)
+	if r.Stored != 1 || r.Failed["unreadable"] != 2 {
+		t.Errorf("import: %+v", r)
+	}
+}
+
+func TestImportResumeAndUpdate(t *testing.T) {
+	for _, scheme := range []string{"hash", "sequence"} {
+		t.Run(scheme, func(t *testing.T) {
+			p := startDev(t, t.TempDir())
+			root := t.TempDir()
+			write := func(name, data string) {
+				must(t, os.WriteFile(filepath.Join(root, name), []byte(data), 0o644))
+			}
+			write("b", "b")
+			write("c", "c")
+			r, _ := p.importTree(t, 0, root, "--id", scheme)
+			if r.Stored != 2 {
+				t.Fatalf("import: %+v", r)
+			}
+			r, o := p.importTree(t, 1, root, "--id", scheme)
+			if r.Failed["exists already"] != 2 {
+				t.Errorf("a second import: %+v", r)
+			}
+			o.has(t, "--resume")
+			write("a", "a") // before the others in order: their ids must stay
+			r, _ = p.importTree(t, 0, root, "--id", scheme, "--resume")
+			if r.Stored != 1 || r.AlreadyThere != 2 {
+				t.Errorf("--resume: %+v", r)
+			}
+			write("b", "b has changed")
+			r, _ = p.importTree(t, 1, root, "--id", scheme, "--resume")
+			if r.Failed["changed since it was imported"] != 1 || r.AlreadyThere != 2 {
+				t.Errorf("--resume over a change: %+v", r)
+			}
+			r, _ = p.importTree(t, 0, root, "--id", scheme, "--update")
+			if r.Updated != 1 || r.AlreadyThere != 2 {
+				t.Errorf("--update: %+v", r)
+			}
+			out := filepath.Join(t.TempDir(), "out")
+			p.do(t, "", "export", out).want(t, 0)
+			compareTrees(t, describeTree(t, out), describeTree(t, root))
+		})
+	}
+}
+
+// A file deleted from the store since an earlier import is imported again by a new import, although its request id may be
+// remembered.
+func TestImportAfterADeleteStoresAgain(t *testing.T) {
+	p := startDev(t, t.TempDir())
+	root := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(root, "5"), []byte("five"), 0o644))
+	for range 3 {
+		p.importTree(t, 0, root, "--id", "name")
+		p.do(t, "", "rm", "5").want(t, 0)
+	}
+}
+
+// runUnprivileged runs a command as a user who may not read everything, where the test runs as root.
+func runUnprivileged(t testing.TB, readable string, args ...string) outcome {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return sheaf(t, nil, args[1:]...)
+	}
+	// The user must get to the tree and to the binary.
+	for dir := readable; dir != "/" && dir != os.TempDir(); dir = filepath.Dir(dir) {
+		must(t, os.Chmod(dir, 0o755))
+	}
+	must(t, os.Chmod(filepath.Dir(sheafBinary), 0o755))
+	return runAs(t, &syscall.Credential{Uid: 65534, Gid: 65534}, args...)
+}
+
+// A large file in the tree must not be held in memory. 5 GiB with SHEAF_SOAK=1.
+func TestImportMemoryIsBoundedWithALargeFile(t *testing.T) {
+	size, most := int64(400<<20), int64(256<<20)
+	if os.Getenv("SHEAF_SOAK") != "" {
+		size = 5 << 30
+	}
+	root := t.TempDir()
+	f, err := os.Create(filepath.Join(root, "large"))
+	must(t, err)
+	must(t, f.Truncate(size)) // a hole: nothing is written
+	_, err = f.WriteAt([]byte("the end"), size-7)
+	must(t, errors.Join(err, f.Close()))
+	for i := range 200 {
+		must(t, os.WriteFile(filepath.Join(root, fmt.Sprint(i)), pattern(uint64(i), 300_000), 0o644))
+	}
+	p := startDev(t, t.TempDir())
+	cmd := exec.Command(sheafBinary, "import", root, "--id", "hash", "--server", p.server, "--quiet")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("import: %v: %s", err, out)
+	}
+	usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	if !ok {
+		t.Skip("the system does not say how much memory a process took")
+	}
+	if peak := usage.Maxrss << 10; peak > most {
+		t.Errorf("importing a file of %d MiB took %d MiB of memory, at most %d are meant", size>>20, peak>>20, most>>20)
+	} else {
+		t.Logf("importing a file of %d MiB took %d MiB of memory", size>>20, peak>>20)
+	}
+	id := fmt.Sprint(hashID("large"))
+	if o := p.do(t, "", "get", id, "--offset", fmt.Sprint(size-7)).want(t, 0); o.stdout != "the end" {
+		t.Errorf("the end of the large record: %q", o.stdout)
+	}
+}
+
+// hashID is what --id hash is documented to give.
+func hashID(path string) int64 {
+	sum := sha256.Sum256([]byte(path))
+	return int64(binary.BigEndian.Uint64(sum[:]))
+}
+
+func TestImportIntoAFullStoreSaysSoAndGoesOnLater(t *testing.T) {
+	dir, root := t.TempDir(), t.TempDir()
+	for i := range 50 {
+		must(t, os.WriteFile(filepath.Join(root, fmt.Sprint(i)), pattern(uint64(i), 10_000), 0o644))
+	}
+	p := startDev(t, dir)
+	p.do(t, "x", "put", "1").want(t, 0)
+	p.stop(t)
+	p = startDev(t, dir, "--reserve", "1000TiB") // more than any disk has: nothing may be written
+	p.do(t, "x", "put", "2").want(t, 1).has(t, "DISK_FULL")
+	p.do(t, "", "import", root, "--id", "hash").want(t, 1).has(t, "no room")
+	if o := p.do(t, "", "get", "1").want(t, 0); o.stdout != "x" {
+		t.Errorf("reads must go on: %q", o.stdout)
+	}
+	p.stop(t)
+	p = startDev(t, dir)
+	r, _ := p.importTree(t, 0, root, "--id", "hash", "--resume")
+	if r.Stored != 50 {
+		t.Errorf("--resume: %+v", r)
+	}
+}

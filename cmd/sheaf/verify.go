@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+func (a *app) verifyCommand() *cobra.Command {
+	var repair bool
+	cmd := &cobra.Command{
+		Use:     "verify DIR",
+		Short:   "Check every byte of volumes that nobody serves",
+		GroupID: groupCare,
+		Long: `Reads every byte of a volume, a group's folder, or a folder of volumes (that of sheaf dev for instance), and checks it. Names
+group, file and offset of each damage; exit code 1 where there is any. A volume that a process serves is refused: ask that
+with ` + "`sheaf group verify`" + `.
+
+Nothing is changed, unless --repair is given: then the damaged bytes are moved aside into quarantine, so that the group loads
+without them. The records that were hit are then lost for good.`,
+		Example: `  sheaf verify /data
+  sheaf verify ./store -o json`,
+		Args: cobra.ExactArgs(1),
+		RunE: a.body(func(ctx context.Context, args []string) error {
+			report, err := cli.VerifyTree(ctx, args[0], repair, a.out)
+			if err != nil {
+				return err
+			}
+			if a.out.JSON {
+				if err := a.out.WriteJSON(report); err != nil {
+					return err
+				}
+			} else {
+				a.printVerify(report)
+			}
+			if n := report.Bad(); n > 0 && !repair {
+				return fmt.Errorf("%s: %d places of damage (--repair quarantines them)", args[0], n)
+			} else if n > 0 {
+				return fmt.Errorf("%s: %d places of damage were found; what could be was quarantined", args[0], n)
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVar(&repair, "repair", false, "move damaged bytes aside, into quarantine")
+	return cmd
+}
+
+func (a *app) printVerify(r cli.VerifyTreeReport) {
+	for _, problem := range r.Problems {
+		fmt.Fprintln(a.out.Out, problem)
+	}
+	for _, g := range r.Groups {
+		for _, d := range g.Damages {
+			ids := "ids " + strconv.Quote(fmt.Sprint(d.IDs))
+			if d.IDsUnknown {
+				ids = "ids unknown"
+			}
+			fmt.Fprintf(a.out.Out, "group %s, %s, offset %d, %d bytes: %s; %s\n", d.Group, filepath.Join(g.Dir, d.File), d.Offset, d.Length, d.What, ids)
+		}
+		if g.Error != "" {
+			fmt.Fprintf(a.out.Out, "group %s in %s: %s\n", g.Group, g.Dir, g.Error)
+		}
+		if g.TornBytes > 0 {
+			a.out.Sayf("group %s: a torn tail of %d bytes, which the next load cuts off: no damage", g.Group, g.TornBytes)
+		}
+		if len(g.Quarantined) > 0 {
+			a.out.Sayf("group %s: repaired: %d segments rewritten; what was bad is kept in %s: %s", g.Group, len(g.Rewritten),
+				filepath.Join(g.Dir, group.QuarantineName), strings.Join(g.Quarantined, ", "))
+		}
+	}
+	a.out.Sayf("%d volumes, %d groups, %s in %s entries checked in %.1f s", r.Volumes, len(r.Groups), cli.FormatBytes(r.Bytes), cli.FormatCount(r.Entries), r.Seconds)
+}
+
+func (a *app) dumpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "dump FILE",
+		Short:   "Write a segment, hint, manifest or mark in words",
+		GroupID: groupCare,
+		Long:    "Writes what a file of a group's folder holds, in words, bad bytes included. It changes nothing and needs no lock.",
+		Args:    cobra.ExactArgs(1),
+		RunE: a.body(func(_ context.Context, args []string) error {
+			if err := group.Dump(a.out.Out, vfs.OS{}, args[0]); err != nil {
+				return fmt.Errorf("dump: %w", err)
+			}
+			return nil
+		}),
+	}
+}

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# `make run`: starts a store, imports a tree that every machine with Go has, kills the process hard, starts it again and
+# reports what that took beside reading the same bytes one file per record. Then it stays up; with --once it ends.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+sheaf=bin/sheaf
+once=false
+listen=127.0.0.1:7600
+http=127.0.0.1:7601
+residency=resident
+trees=()
+usage() {
+	echo "usage: hack/run.sh [--once] [--listen host:port] [--http host:port] [--residency index|resident] [DIR...]" >&2
+	exit 2
+}
+while [ $# -gt 0 ]; do
+	case "$1" in
+	--once) once=true ;;
+	--listen | --http | --residency)
+		[ $# -ge 2 ] || usage
+		printf -v "${1#--}" '%s' "$2"
+		shift
+		;;
+	-*) usage ;;
+	*) trees+=("$1") ;;
+	esac
+	shift
+done
+[ -x "$sheaf" ] || { echo "run: $sheaf is missing: make build" >&2; exit 1; }
+if [ ${#trees[@]} -eq 0 ]; then
+	trees=("$(go env GOROOT)/src" "$(go env GOMODCACHE)")
+fi
+
+exec "$sheaf" run-demo --listen "$listen" --http "$http" --residency "$residency" --once="$once" "${trees[@]}"

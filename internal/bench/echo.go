@@ -1,0 +1,118 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+)
+
+// echoMethod of the echo server and of the hop before it.
+const echoMethod = "/echo/Echo"
+
+// rawCodec passes bytes as they are: messages are *[]byte.
+type rawCodec struct{}
+
+func (rawCodec) Marshal(v any) ([]byte, error) {
+	b, ok := v.(*[]byte)
+	if !ok {
+		return nil, fmt.Errorf("raw codec: %T", v)
+	}
+	return *b, nil
+}
+
+func (rawCodec) Unmarshal(data []byte, v any) error {
+	b, ok := v.(*[]byte)
+	if !ok {
+		return fmt.Errorf("raw codec: %T", v)
+	}
+	*b = append([]byte(nil), data...) // gRPC takes data back
+	return nil
+}
+
+func (rawCodec) Name() string { return "raw" }
+
+// serveEcho serves a bare echo of raw bytes.
+func serveEcho(ctx context.Context) (address string, stop func(), err error) {
+	return serveRaw(ctx, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
+}
+
+// serveHop serves the echo by forwarding the bytes to another server: what a gateway costs at least.
+func serveHop(ctx context.Context, to string) (address string, stop func(), err error) {
+	cc, err := grpc.NewClient(to, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return "", nil, err
+	}
+	address, stopServer, err := serveRaw(ctx, func(ctx context.Context, in *[]byte) (*[]byte, error) {
+		var out []byte
+		err := cc.Invoke(ctx, echoMethod, in, &out, grpc.ForceCodec(rawCodec{}))
+		return &out, err
+	})
+	return address, func() {
+		_ = cc.Close()
+		if err == nil {
+			stopServer()
+		}
+	}, err
+}
+
+func serveRaw(ctx context.Context, answer func(context.Context, *[]byte) (*[]byte, error)) (address string, stop func(), err error) {
+	return serve(ctx, []grpc.ServerOption{grpc.ForceServerCodec(rawCodec{})}, func(s *grpc.Server) {
+		s.RegisterService(&grpc.ServiceDesc{
+			ServiceName: "echo",
+			HandlerType: (*any)(nil),
+			Methods: []grpc.MethodDesc{{
+				MethodName: "Echo",
+				Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+					var in []byte
+					if err := decode(&in); err != nil {
+						return nil, err
+					}
+					return answer(ctx, &in)
+				},
+			}},
+		}, nil)
+	})
+}
+
+func serve(ctx context.Context, options []grpc.ServerOption, register func(*grpc.Server)) (address string, stop func(), err error) {
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	server := grpc.NewServer(options...)
+	register(server)
+	go func() { _ = server.Serve(listener) }() // ends with Stop
+	return listener.Addr().String(), server.Stop, nil
+}
+
+// bareServer answers the messages of the record API and does nothing: what gRPC and protobuf alone cost.
+type bareServer struct {
+	recordv1.UnimplementedRecordServiceServer
+	data map[int64][]byte // by size
+}
+
+func serveBare(ctx context.Context) (address string, stop func(), err error) {
+	b := &bareServer{data: map[int64][]byte{}}
+	for _, size := range []int{1 << 10, 10 << 10, 1000, 10000} {
+		b.data[int64(size)] = randomBytes(size)
+	}
+	return serve(ctx, nil, func(s *grpc.Server) { recordv1.RegisterRecordServiceServer(s, b) })
+}
+
+func (b *bareServer) Get(_ context.Context, r *recordv1.GetRequest) (*recordv1.GetResponse, error) {
+	size := r.GetKey().GetId() >> 32
+	data, ok := b.data[size]
+	if !ok {
+		data = make([]byte, size)
+	}
+	crc := uint32(1)
+	return &recordv1.GetResponse{Record: &recordv1.Record{
+		Key: &recordv1.RecordKey{Id: r.GetKey().GetId(), Group: "0"}, Version: "12345", TimestampUnixNs: 1, CommitTimeUnixNs: 1, SizeBytes: size, DataCrc32C: &crc, Data: data,
+	}}, nil
+}

@@ -1,0 +1,171 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// dataset is a folder of groups that the benchmark fills itself: records of one size with consecutive ids.
+type dataset struct {
+	dir     string
+	groups  []group.Identity
+	records int64 // in all groups
+	size    int   // bytes of data of each record
+}
+
+// groupCount of a dataset: as many as one shard of a small store holds.
+const groupCount = 16
+
+func (d *dataset) groupDir(i int) string {
+	return filepath.Join(d.dir, d.groups[i].Group.String())
+}
+
+// fill makes a dataset by writing through the logs, as a shard does, and seals it, so that hints are there.
+func fill(ctx context.Context, dir string, records int64, size int, say func(string, ...any)) (*dataset, error) {
+	begin := time.Now()
+	d := &dataset{dir: dir, size: size}
+	store := uuid.New()
+	if err := (vfs.OS{}).MkdirAll(dir); err != nil {
+		return nil, err
+	}
+	for i := range groupCount {
+		d.groups = append(d.groups, group.Identity{Store: store, Group: uuid.New(), Name: strconv.Itoa(i)})
+	}
+	each := max(records/groupCount, 1)
+	d.records = each * groupCount
+	var next sync.Mutex
+	i := 0
+	err := parallel(2, func(int) error {
+		for {
+			next.Lock()
+			g := i
+			i++
+			next.Unlock()
+			if g >= groupCount {
+				return nil
+			}
+			if err := d.fillGroup(ctx, g, int64(g)*each, each); err != nil {
+				return fmt.Errorf("filling group %d: %w", g, err)
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	say("filled %d records of %d bytes in %d groups in %.1f s", d.records, size, groupCount, time.Since(begin).Seconds())
+	return d, nil
+}
+
+func (d *dataset) options(i int) group.Options {
+	return group.Options{FS: vfs.OS{}, Dir: d.groupDir(i), Identity: d.groups[i], Retention: group.Retention{Versions: 1}}
+}
+
+func (d *dataset) fillGroup(ctx context.Context, g int, firstID, records int64) (err error) {
+	opts := d.options(g)
+	if err := group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}); err != nil {
+		return err
+	}
+	log, _, err := group.Load(ctx, opts, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, log.Close(true)) }()
+	data := randomBytes(d.size)
+	now := time.Now().UnixNano()
+	batch := max(min(4<<20/max(int64(d.size), 1), 4096), 1)
+	for first := int64(1); first <= records; first += batch {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		entries := make([]*raftpb.Entry, 0, batch)
+		for index := first; index < min(first+batch, records+1); index++ {
+			entries = append(entries, group.RaftEntry(&group.Entry{
+				Kind: group.KindPut, Used: true, ID: firstID + index - 1, Index: uint64(index), Term: 1, CommitTime: now, Timestamp: now, Data: data,
+			}))
+		}
+		if err := appendAll(log, entries); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appendAll appends, syncs and applies entries.
+func appendAll(log *group.Log, entries []*raftpb.Entry) error {
+	last := entries[len(entries)-1]
+	term, vote, commit := uint64(1), uint64(1), last.GetIndex()
+	if err := log.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, entries); err != nil {
+		return err
+	}
+	if err := log.Sync(); err != nil {
+		return err
+	}
+	return log.Apply(last.GetIndex(), nil)
+}
+
+// segments lists the segment files.
+func (d *dataset) segments() ([]string, error) {
+	return filepath.Glob(filepath.Join(d.dir, "*", "segment-*"))
+}
+
+// hints lists the hint files.
+func (d *dataset) hints() ([]string, error) {
+	return filepath.Glob(filepath.Join(d.dir, "*", "hint-*"))
+}
+
+// logs are the loaded logs of a dataset.
+type logs []*group.Log
+
+func (l logs) close() error {
+	errs := make([]error, len(l))
+	for i, log := range l {
+		if log != nil {
+			errs[i] = log.Close(false)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// load loads all groups at once by one loader, as a shard does at its start.
+func (d *dataset) load(ctx context.Context, residency group.Residency, loader *group.Loader) (logs, error) {
+	loaded := make(logs, len(d.groups))
+	err := parallel(len(d.groups), func(i int) error {
+		opts := d.options(i)
+		opts.Residency, opts.Loader = residency, loader
+		log, report, err := group.Load(ctx, opts, &group.Progress{})
+		if err != nil {
+			return err
+		}
+		loaded[i] = log
+		if report.Outcome != group.Loaded {
+			return fmt.Errorf("group %d: outcome %v", i, report.Outcome)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, loaded.close())
+	}
+	return loaded, nil
+}
+
+// stats sums records and memory.
+func (l logs) stats() (sum group.Stats) {
+	for _, log := range l {
+		s := log.Stats()
+		sum.Records += s.Records
+		sum.MemoryBytes += s.MemoryBytes
+		sum.StoredBytes += s.StoredBytes
+	}
+	return sum
+}

@@ -1,0 +1,331 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/internal/group"
+)
+
+// LoadOptions of Load.
+type LoadOptions struct {
+	Dir          string // a temporary folder is made in it; must allow O_DIRECT
+	Rounds       int    // at least RoundsMin
+	LargeBytes   int64  // dataset of 10 KB records
+	SmallBytes   int64  // dataset of 1 KB records
+	IndexRecords int64  // dataset for the index-only start and for linearity
+	Only         string // one part only: load, index, put, get, linear; empty: all
+	PutTime      time.Duration
+	Say          func(string, ...any)
+}
+
+// Parts of the benchmark, in order.
+var loadParts = []struct {
+	name string
+	run  func(*loadBench, context.Context) error
+}{
+	{"load", (*loadBench).residentLoads},
+	{"index", (*loadBench).indexStart},
+	{"get", (*loadBench).coldGets},
+	{"put", (*loadBench).durablePuts},
+	{"linear", (*loadBench).linearity},
+}
+
+// LoadParts names the parts.
+func LoadParts() []string {
+	names := make([]string, 0, len(loadParts))
+	for _, p := range loadParts {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+type loadBench struct {
+	opts LoadOptions
+	dir  string
+	rows []Row
+}
+
+// Load measures loading, starting, putting and getting against what the device gives.
+func Load(ctx context.Context, opts LoadOptions) (report Report, err error) {
+	begin := time.Now()
+	report = Report{Began: begin.UTC().Format(time.RFC3339)}
+	b := &loadBench{opts: opts}
+	if b.dir, err = os.MkdirTemp(opts.Dir, "sheaf-bench-"); err != nil {
+		return report, fmt.Errorf("making a temporary folder: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+	report.Machine = thisMachine(b.dir)
+	for _, p := range loadParts {
+		if opts.Only != "" && opts.Only != p.name {
+			continue
+		}
+		opts.Say("%s", p.name)
+		err = p.run(b, ctx)
+		report.Rows = b.rows
+		if err != nil {
+			return report, fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	report.Seconds = time.Since(begin).Seconds()
+	return report, nil
+}
+
+func (b *loadBench) add(rows ...Row) { b.rows = append(b.rows, rows...) }
+
+// withDataset fills a dataset, uses it and removes it.
+func (b *loadBench) withDataset(ctx context.Context, records int64, size int, use func(*dataset) error) (err error) {
+	dir, err := os.MkdirTemp(b.dir, "data-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	d, err := fill(ctx, dir, records, size, b.opts.Say)
+	if err != nil {
+		return err
+	}
+	if err := evict(dir); err != nil {
+		return err
+	}
+	return use(d)
+}
+
+// evict writes out a folder's files and drops their pages from the page cache. Nobody else's are touched.
+func evict(dir string) error {
+	return filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		fd := int(f.Fd())
+		return errors.Join(unix.Fdatasync(fd), unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED), f.Close())
+	})
+}
+
+func (b *loadBench) residentLoads(ctx context.Context) error {
+	for _, set := range []struct {
+		bytes           int64
+		size            int
+		touched, fresh  float64
+		memoryPerStored float64
+	}{{b.opts.LargeBytes, 10 << 10, 0.95, 0.90, 1.06}, {b.opts.SmallBytes, 1 << 10, 0.92, 0.90, 0}} {
+		if set.bytes == 0 {
+			continue
+		}
+		err := b.withDataset(ctx, set.bytes/int64(set.size), set.size, func(d *dataset) error {
+			return b.residentLoad(ctx, d, set.touched, set.fresh, set.memoryPerStored)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// residentLoad compares the load of a dataset with the raw read of its segments. Fresh: memory that the process has not
+// touched. Touched: memory that is mapped already; our side takes it from its pool, where an earlier load left it.
+func (b *loadBench) residentLoad(ctx context.Context, d *dataset, touchedTarget, freshTarget, memoryTarget float64) error {
+	names, err := d.segments()
+	if err != nil {
+		return err
+	}
+	raw, err := openRaw(names)
+	if err != nil {
+		return err
+	}
+	defer raw.close()
+	var memory []float64
+	load := func(loader func() *group.Loader) func() (float64, error) {
+		return func() (float64, error) {
+			var loaded logs
+			rate, err := timed(float64(raw.bytes), func() (err error) {
+				loaded, err = d.load(ctx, group.Resident, loader())
+				return err
+			})
+			if err != nil {
+				return 0, err
+			}
+			s := loaded.stats()
+			if s.Records != d.records {
+				return 0, fmt.Errorf("%d records were loaded, %d are stored", s.Records, d.records)
+			}
+			memory = append(memory, float64(s.MemoryBytes)/float64(s.StoredBytes))
+			return rate, loaded.close()
+		}
+	}
+	touched, err := b.touchedLoads(raw, load)
+	if err != nil {
+		return err
+	}
+	fresh, err := takeTurns(b.opts.Rounds, b.opts.Say,
+		variant{"raw", func() (float64, error) {
+			return timed(float64(raw.bytes), func() error {
+				room, release, err := allocate(raw.room, false)
+				if err != nil {
+					return err
+				}
+				defer release()
+				return raw.readInto(room)
+			})
+		}},
+		variant{"load", load(newLoaders().fresh)},
+	)
+	if err != nil {
+		return err
+	}
+	what := fmt.Sprintf("%.1f GB of %d B records", float64(raw.bytes)/1e9, d.size)
+	b.add(
+		against("cold Resident load, memory touched before, "+what, "B/s", touched["load"], touched["raw"], touchedTarget),
+		against("cold Resident load, fresh memory, "+what, "B/s", fresh["load"], fresh["raw"], freshTarget),
+		plain("memory per stored byte when Resident, "+what, "", memory, memoryTarget),
+	)
+	return nil
+}
+
+// touchedLoads compares in memory that both sides have touched before. It is given back before the comparison in fresh memory:
+// together they need more than small machines have.
+func (b *loadBench) touchedLoads(raw *rawFiles, load func(func() *group.Loader) func() (float64, error)) (map[string][]float64, error) {
+	memory, release, err := allocate(raw.room, true)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	loaders := newLoaders()
+	defer loaders.close()
+	if _, err := load(loaders.touched)(); err != nil {
+		return nil, err
+	}
+	return takeTurns(b.opts.Rounds, b.opts.Say,
+		variant{"raw", func() (float64, error) {
+			return timed(float64(raw.bytes), func() error { return raw.readInto(memory) })
+		}},
+		variant{"load", load(loaders.touched)},
+	)
+}
+
+// indexStart measures the start from hints.
+func (b *loadBench) indexStart(ctx context.Context) error {
+	return b.withDataset(ctx, b.opts.IndexRecords, 100, func(d *dataset) error {
+		names, err := d.hints()
+		if err != nil {
+			return err
+		}
+		raw, err := openRaw(names)
+		if err != nil {
+			return err
+		}
+		defer raw.close()
+		memory, release, err := allocate(raw.room, true)
+		if err != nil {
+			return err
+		}
+		defer release()
+		var seconds, perRecord []float64
+		loaders := newLoaders()
+		defer loaders.close()
+		figures, err := takeTurns(b.opts.Rounds, b.opts.Say,
+			variant{"raw", func() (float64, error) {
+				return timed(float64(d.records), func() error { return raw.readInto(memory) })
+			}},
+			variant{"start", func() (float64, error) {
+				if err := evict(d.dir); err != nil {
+					return 0, err
+				}
+				var loaded logs
+				rate, err := timed(float64(d.records), func() (err error) {
+					loaded, err = d.load(ctx, group.Index, loaders.fresh())
+					return err
+				})
+				if err != nil {
+					return 0, err
+				}
+				s := loaded.stats()
+				if s.Records != d.records {
+					return 0, fmt.Errorf("%d records were loaded, %d are stored", s.Records, d.records)
+				}
+				seconds = append(seconds, float64(d.records)/rate)
+				perRecord = append(perRecord, float64(s.MemoryBytes)/float64(s.Records))
+				return rate, loaded.close()
+			}},
+		)
+		if err != nil {
+			return err
+		}
+		million := float64(d.records) / 1e6
+		b.add(
+			plain(fmt.Sprintf("Index start from hints, cold, %.1fM records", million), "s", seconds, million/10).note("the target is 1 s for 10M records"),
+			plain("index memory per record, sized from hints", "B", perRecord, 24),
+			against("records per second of that start / of the raw read of the hints", "/s", figures["start"], figures["raw"], 0),
+		)
+		return nil
+	})
+}
+
+// coldGets compares random reads of an Index-resident log with raw random reads of the same files at the same depth.
+func (b *loadBench) coldGets(ctx context.Context) error {
+	const size, reads = 10 << 10, 8000
+	return b.withDataset(ctx, b.opts.LargeBytes/size, size, func(d *dataset) error {
+		names, err := d.segments()
+		if err != nil {
+			return err
+		}
+		loaders := newLoaders()
+		defer loaders.close()
+		loaded, err := d.load(ctx, group.Index, loaders.fresh())
+		if err != nil {
+			return err
+		}
+		defer loaded.close() //nolint:errcheck // only read from
+		for _, depth := range []int{16, 64} {
+			figures, err := takeTurns(b.opts.Rounds, b.opts.Say,
+				variant{"raw", func() (float64, error) { return rawRandom(names, size+100, depth, reads) }},
+				variant{"get", func() (float64, error) {
+					if err := evict(d.dir); err != nil {
+						return 0, err
+					}
+					return timed(reads, func() error { return getRandom(d, loaded, depth, reads) })
+				}},
+			)
+			if err != nil {
+				return err
+			}
+			b.add(against(fmt.Sprintf("random cold Get of 10 KB, %d at a time / raw O_DIRECT random read", depth), "/s", figures["get"], figures["raw"], 0.85))
+		}
+		return nil
+	})
+}
+
+// getRandom reads n random records, depth at a time, and checks their size.
+func getRandom(d *dataset, loaded logs, depth, n int) error {
+	each := d.records / int64(len(loaded))
+	var next atomic.Int64
+	seed := time.Now().UnixNano()
+	return parallel(depth, func(int) error {
+		buffer := make([]byte, 0, d.size+4096)
+		for {
+			i := next.Add(1)
+			if i > int64(n) {
+				return nil
+			}
+			id := scatter(seed+i) % d.records
+			r, err := loaded[id/each].Get(id, group.GetOptions{Buffer: buffer})
+			if err != nil {
+				return fmt.Errorf("id %d: %w", id, err)
+			}
+			if len(r.Data) != d.size {
+				return fmt.Errorf("id %d: %d bytes, stored were %d", id, len(r.Data), d.size)
+			}
+		}
+	})
+}

@@ -1,0 +1,275 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// How the raw reader reads: 1 MiB at a time, 2 workers with 2 reads in flight each.
+const (
+	rawReadBytes = 1 << 20
+	rawInFlight  = 4
+)
+
+// piece of a file that is read at once.
+type piece struct {
+	file   vfs.File
+	offset int64
+	length int64 // a multiple of vfs.DirectAlign, but at the end of the file
+	place  int64 // in the memory that all is read into
+}
+
+// rawFiles are files opened for reading past the page cache.
+type rawFiles struct {
+	files  []vfs.File
+	pieces []piece
+	bytes  int64 // of all files
+	room   int64 // memory that all pieces need, aligned
+}
+
+// openRaw opens files for raw reading. All must allow O_DIRECT: a limit that was read from the page cache is none.
+func openRaw(names []string) (_ *rawFiles, err error) {
+	r := &rawFiles{}
+	defer func() {
+		if err != nil {
+			r.close()
+		}
+	}()
+	for _, name := range names {
+		f, err := vfs.OS{}.OpenDirect(name)
+		if err != nil {
+			return nil, err
+		}
+		r.files = append(r.files, f)
+		if !f.Direct() {
+			return nil, fmt.Errorf("%s: the file system does not allow O_DIRECT, so there is nothing to compare with: give another --dir", name)
+		}
+		size, err := f.Size()
+		if err != nil {
+			return nil, err
+		}
+		r.bytes += size
+		for offset := int64(0); offset < size; offset += rawReadBytes {
+			n := min(rawReadBytes, alignUp(size-offset))
+			r.pieces = append(r.pieces, piece{file: f, offset: offset, length: n, place: r.room})
+			r.room += n
+		}
+	}
+	return r, nil
+}
+
+func alignUp(n int64) int64 { return (n + vfs.DirectAlign - 1) &^ (vfs.DirectAlign - 1) }
+
+func (r *rawFiles) close() {
+	for _, f := range r.files {
+		_ = f.Close() // only read from
+	}
+}
+
+// readInto reads all pieces to their places in memory of at least r.room bytes.
+func (r *rawFiles) readInto(memory []byte) error {
+	var next atomic.Int64
+	return parallel(rawInFlight, func(int) error {
+		for {
+			i := next.Add(1) - 1
+			if i >= int64(len(r.pieces)) {
+				return nil
+			}
+			p := r.pieces[i]
+			if err := readPiece(p, memory[p.place:p.place+p.length]); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+func readPiece(p piece, b []byte) error {
+	if _, err := p.file.ReadAt(b, p.offset); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%s at %d: %w", p.file.Name(), p.offset, err)
+	}
+	return nil
+}
+
+// allocate maps fresh anonymous memory, in huge pages where the kernel gives them. touch writes to every page first.
+func allocate(bytes int64, touch bool) (memory []byte, release func(), err error) {
+	memory, err = unix.Mmap(-1, 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, nil, fmt.Errorf("mapping %d bytes: %w", bytes, err)
+	}
+	_ = unix.Madvise(memory, unix.MADV_HUGEPAGE) // an advice
+	if touch {
+		for i := 0; i < len(memory); i += vfs.DirectAlign {
+			memory[i] = 1
+		}
+	}
+	return memory, func() { _ = unix.Munmap(memory) }, nil
+}
+
+// RawRate reads files past the page cache, into memory that is used again and again, and gives bytes and seconds: the
+// device's own sequential rate.
+func RawRate(names []string) (bytes int64, took time.Duration, err error) {
+	r, err := openRaw(names)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer r.close()
+	memory, release, err := allocate(rawInFlight*rawReadBytes, true)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer release()
+	begin := time.Now()
+	var next atomic.Int64
+	err = parallel(rawInFlight, func(worker int) error {
+		buffer := memory[worker*rawReadBytes:][:rawReadBytes]
+		for {
+			i := next.Add(1) - 1
+			if i >= int64(len(r.pieces)) {
+				return nil
+			}
+			if err := readPiece(r.pieces[i], buffer[:r.pieces[i].length]); err != nil {
+				return err
+			}
+		}
+	})
+	return r.bytes, time.Since(begin), err
+}
+
+// rawRandom reads length bytes at random aligned offsets of files past the page cache, depth at a time, n reads in all, and
+// gives reads per second.
+func rawRandom(names []string, length int64, depth, n int) (float64, error) {
+	r, err := openRaw(names)
+	if err != nil {
+		return 0, err
+	}
+	defer r.close()
+	length = alignUp(length)
+	memory, release, err := allocate(int64(depth)*length, true)
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	sizes := make([]int64, len(r.files))
+	for i, f := range r.files {
+		if sizes[i], err = f.Size(); err != nil {
+			return 0, err
+		}
+	}
+	var next atomic.Int64
+	return timed(float64(n), func() error {
+		return parallel(depth, func(worker int) error {
+			buffer := memory[int64(worker)*length:][:length]
+			for next.Add(1) <= int64(n) {
+				i := rand.IntN(len(r.files))
+				offset := rand.Int64N(max(sizes[i]-length, 1)) &^ (vfs.DirectAlign - 1)
+				if err := readPiece(piece{file: r.files[i], offset: offset}, buffer); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// How writers append in a raw append.
+type appendMode int
+
+const (
+	ownFiles   appendMode = iota // each writer appends to a file of its own and syncs it
+	groupOfOne                   // all append to one file; one sync serves all that wait
+)
+
+// rawAppend appends records of size bytes by so many concurrent writers, each durable by fdatasync before the next of the
+// same writer, for a time, and gives bytes per second.
+func rawAppend(dir string, mode appendMode, writers, size int, duration time.Duration) (rate float64, err error) {
+	payload := randomBytes(size)
+	names := writers
+	if mode == groupOfOne {
+		names = 1
+	}
+	files := make([]*os.File, names)
+	for i := range files {
+		if files[i], err = os.Create(filepath.Join(dir, fmt.Sprintf("raw-%03d", i))); err != nil {
+			return 0, err
+		}
+		defer func() {
+			err = errors.Join(err, files[i].Close(), os.Remove(files[i].Name()))
+		}()
+	}
+	one := &groupFile{f: files[0]}
+	one.cond.L = &one.mu
+	var written atomic.Int64
+	begin := time.Now()
+	err = parallel(writers, func(worker int) error {
+		for time.Since(begin) < duration {
+			if mode == groupOfOne {
+				if err := one.append(payload); err != nil {
+					return err
+				}
+			} else {
+				f := files[worker]
+				if _, err := f.Write(payload); err != nil {
+					return err
+				}
+				if err := unix.Fdatasync(int(f.Fd())); err != nil {
+					return err
+				}
+			}
+			written.Add(int64(size))
+		}
+		return nil
+	})
+	return float64(written.Load()) / time.Since(begin).Seconds(), err
+}
+
+// groupFile is the least that a group commit can be: writers append to memory, one of them writes and syncs for all.
+type groupFile struct {
+	f *os.File
+
+	mu      sync.Mutex // guards what follows
+	cond    sync.Cond
+	pending []byte
+	spare   []byte
+	round   int64 // of the batch that pending will be in
+	synced  int64 // last round that is durable
+	busy    bool
+	err     error
+}
+
+func (g *groupFile) append(payload []byte) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pending = append(g.pending, payload...)
+	mine := g.round + 1
+	for g.synced < mine && g.err == nil {
+		if g.busy {
+			g.cond.Wait()
+			continue
+		}
+		g.busy = true
+		g.round++
+		batch := g.pending
+		g.pending = g.spare[:0]
+		g.mu.Unlock()
+		_, err := g.f.Write(batch)
+		if err == nil {
+			err = unix.Fdatasync(int(g.f.Fd()))
+		}
+		g.mu.Lock()
+		g.spare, g.busy, g.err = batch, false, err
+		g.synced = g.round
+		g.cond.Broadcast()
+	}
+	return g.err
+}

@@ -1,0 +1,393 @@
+package bench
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/dev"
+)
+
+// RPCOptions of RPC.
+type RPCOptions struct {
+	Dir     string        // a temporary folder is made in it
+	Rounds  int           // at least RoundsMin
+	Time    time.Duration // of one variant in one round
+	Records int           // that are read
+	Sizes   []int         // bytes of data
+	Callers []int
+	Say     func(string, ...any)
+}
+
+// rpcBench is one run: a store with one shard, an echo server, and a second hop before the echo.
+type rpcBench struct {
+	opts    RPCOptions
+	direct  *grpc.ClientConn // to the shard
+	gateway *grpc.ClientConn
+	echo    *grpc.ClientConn
+	hop     *grpc.ClientConn // forwards raw bytes to the echo
+	bare    *grpc.ClientConn // answers the messages of the record API without storing anything
+	client  *client.Client   // direct
+	stop    []func()
+}
+
+// RPC measures unary and batch calls over loopback against what gRPC itself reaches in the same process.
+func RPC(ctx context.Context, opts RPCOptions) (Report, error) {
+	begin := time.Now()
+	report := Report{Machine: thisMachine(opts.Dir), Began: begin.UTC().Format(time.RFC3339)}
+	b := &rpcBench{opts: opts}
+	defer b.close()
+	if err := b.start(ctx); err != nil {
+		return report, err
+	}
+	for _, size := range opts.Sizes {
+		for _, callers := range opts.Callers {
+			rows, err := b.unary(ctx, size, callers)
+			if err != nil {
+				return report, err
+			}
+			report.Rows = append(report.Rows, rows...)
+		}
+		rows, err := b.batches(ctx, size)
+		if err != nil {
+			return report, err
+		}
+		report.Rows = append(report.Rows, rows...)
+	}
+	report.Seconds = time.Since(begin).Seconds()
+	return report, nil
+}
+
+func (b *rpcBench) start(ctx context.Context) error {
+	dir, err := os.MkdirTemp(b.opts.Dir, "sheaf-bench-")
+	if err != nil {
+		return fmt.Errorf("making a temporary folder: %w", err)
+	}
+	b.stop = append(b.stop, func() { _ = os.RemoveAll(dir) }) // what is left is said by the next df
+	d, err := dev.Start(ctx, dev.Config{Dir: dir, Shards: 1, Listen: "127.0.0.1:0"})
+	if err != nil {
+		return fmt.Errorf("starting a store: %w", err)
+	}
+	b.stop = append(b.stop, d.Kill)
+	if err := d.WaitReady(ctx, nil); err != nil {
+		return fmt.Errorf("starting a store: %w", err)
+	}
+	echo, stopEcho, err := serveEcho(ctx)
+	if err != nil {
+		return err
+	}
+	b.stop = append(b.stop, stopEcho)
+	hop, stopHop, err := serveHop(ctx, echo)
+	if err != nil {
+		return err
+	}
+	b.stop = append(b.stop, stopHop)
+	bare, stopBare, err := serveBare(ctx)
+	if err != nil {
+		return err
+	}
+	b.stop = append(b.stop, stopBare)
+	for _, c := range []struct {
+		conn    **grpc.ClientConn
+		address string
+	}{{&b.direct, d.Status().Shards[0].Address}, {&b.gateway, d.Addr()}, {&b.echo, echo}, {&b.hop, hop}, {&b.bare, bare}} {
+		cc, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return fmt.Errorf("connecting to %s: %w", c.address, err)
+		}
+		b.stop = append(b.stop, func() { _ = cc.Close() })
+		*c.conn = cc
+	}
+	if b.client, err = client.Dial(ctx, client.Config{Addresses: []string{d.Addr()}, Direct: true}); err != nil {
+		return err
+	}
+	b.stop = append(b.stop, func() { _ = b.client.Close() })
+	return nil
+}
+
+func (b *rpcBench) close() {
+	for i := len(b.stop) - 1; i >= 0; i-- {
+		b.stop[i]()
+	}
+}
+
+// firstID of the records of a size: each size has its own.
+func firstID(size int) int64 { return int64(size) << 32 }
+
+// fill stores the records that are read, in batches.
+func (b *rpcBench) fill(ctx context.Context, size int) error {
+	const batch = 100
+	var next atomic.Int64
+	return parallel(8, func(int) error {
+		stream, err := recordv1.NewRecordServiceClient(b.direct).BatchPut(ctx)
+		if err != nil {
+			return err
+		}
+		for {
+			from := next.Add(batch) - batch
+			if from >= int64(b.opts.Records) {
+				return stream.CloseSend()
+			}
+			if err := exchange(stream, putBatch(firstID(size)+from, batch, size)); err != nil {
+				return fmt.Errorf("filling: %w", err)
+			}
+		}
+	})
+}
+
+func putBatch(id int64, n, size int) *recordv1.BatchPutRequest {
+	request := &recordv1.BatchPutRequest{Puts: make([]*recordv1.PutRequest, n)}
+	for i := range request.Puts {
+		request.Puts[i] = &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: id + int64(i)}, Data: randomBytes(size)}
+	}
+	return request
+}
+
+func exchange(stream grpc.BidiStreamingClient[recordv1.BatchPutRequest, recordv1.BatchPutResponse], request *recordv1.BatchPutRequest) error {
+	if err := stream.Send(request); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	response, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	for _, result := range response.GetResults() {
+		if s := result.GetStatus(); s.GetCode() != 0 {
+			return fmt.Errorf("record: %s", s.GetMessage())
+		}
+	}
+	return nil
+}
+
+// id of a record of a size, spread over those that were filled in.
+func (b *rpcBench) id(size int, i int64) int64 {
+	return firstID(size) + scatter(i)%int64(b.opts.Records)
+}
+
+// unaryGet reads records one by one.
+func (b *rpcBench) unaryGet(ctx context.Context, cc *grpc.ClientConn, size, callers int) figure {
+	records := recordv1.NewRecordServiceClient(cc)
+	return func() (float64, error) {
+		return b.drive(callers, func(i int64) error {
+			r, err := records.Get(ctx, &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: b.id(size, i)}})
+			if err == nil && len(r.GetRecord().GetData()) != size {
+				return fmt.Errorf("a record has %d bytes, not %d", len(r.GetRecord().GetData()), size)
+			}
+			return err
+		})
+	}
+}
+
+// unaryPut writes records one by one.
+func (b *rpcBench) unaryPut(ctx context.Context, cc *grpc.ClientConn, size, callers int) figure {
+	records, payload := recordv1.NewRecordServiceClient(cc), randomBytes(size)
+	return func() (float64, error) {
+		return b.drive(callers, func(i int64) error {
+			_, err := records.Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: b.id(size, i)}, Data: payload})
+			return err
+		})
+	}
+}
+
+// echoes sends bytes and takes them back.
+func (b *rpcBench) echoes(ctx context.Context, cc *grpc.ClientConn, size, callers int) figure {
+	payload := randomBytes(size)
+	return func() (float64, error) {
+		return b.drive(callers, func(int64) error {
+			var answer []byte
+			return cc.Invoke(ctx, echoMethod, &payload, &answer, grpc.ForceCodec(rawCodec{}))
+		})
+	}
+}
+
+// clientGet reads records one by one with the Go client, which finds the shard itself and checks the data.
+func (b *rpcBench) clientGet(ctx context.Context, size, callers int) figure {
+	return func() (float64, error) {
+		return b.drive(callers, func(i int64) error {
+			_, err := b.client.Get(ctx, client.Key{ID: b.id(size, i)}, nil)
+			return err
+		})
+	}
+}
+
+// unary compares Get and Put with the echo, direct and through the gateway.
+func (b *rpcBench) unary(ctx context.Context, size, callers int) ([]Row, error) {
+	if err := b.fill(ctx, size); err != nil {
+		return nil, err
+	}
+	b.opts.Say("unary calls of %d bytes, %d callers", size, callers)
+	figures, err := takeTurns(b.opts.Rounds, b.opts.Say,
+		variant{"echo", b.echoes(ctx, b.echo, size, callers)},
+		variant{"get direct", b.unaryGet(ctx, b.direct, size, callers)},
+		variant{"hop", b.echoes(ctx, b.hop, size, callers)},
+		variant{"get gateway", b.unaryGet(ctx, b.gateway, size, callers)},
+		variant{"put direct", b.unaryPut(ctx, b.direct, size, callers)},
+		variant{"put gateway", b.unaryPut(ctx, b.gateway, size, callers)},
+		variant{"bare get", b.unaryGet(ctx, b.bare, size, callers)},
+		variant{"get client", b.clientGet(ctx, size, callers)},
+	)
+	if err != nil {
+		return nil, err
+	}
+	name := func(what string) string { return fmt.Sprintf("%s, %d B, %d callers", what, size, callers) }
+	putTarget := 0.0
+	if callers >= 64 {
+		putTarget = 0.4
+	}
+	return []Row{
+		against(name("unary Get direct / bare echo"), "/s", figures["get direct"], figures["echo"], 0.85),
+		against(name("unary Get by gateway / two-hop raw echo"), "/s", figures["get gateway"], figures["hop"], 0.85),
+		against(name("durable unary Put direct / bare echo"), "/s", figures["put direct"], figures["echo"], putTarget),
+		against(name("durable unary Put by gateway / two-hop raw echo"), "/s", figures["put gateway"], figures["hop"], 0),
+		against(name("unary Get direct / same messages, nothing stored"), "/s", figures["get direct"], figures["bare get"], 0).
+			note("the limit answers the same GetRequest with the same GetResponse from memory"),
+		against(name("unary Get by the Go client, direct / bare echo"), "/s", figures["get client"], figures["echo"], 0).
+			note("the client also routes, watches deadlines and checks CRC32C"),
+	}, nil
+}
+
+// drive calls from many goroutines for opts.Time and gives calls per second.
+func (b *rpcBench) drive(callers int, call func(i int64) error) (float64, error) {
+	var n atomic.Int64
+	deadline := time.Now().Add(b.opts.Time)
+	begin := time.Now()
+	err := parallel(callers, func(worker int) error {
+		for i := int64(worker) << 40; time.Now().Before(deadline); i++ {
+			if err := call(i); err != nil {
+				return err
+			}
+			n.Add(1)
+		}
+		return nil
+	})
+	return float64(n.Load()) / time.Since(begin).Seconds(), err
+}
+
+// batches compares BatchGet and BatchPut of 100 with unary calls, direct and through the gateway.
+func (b *rpcBench) batches(ctx context.Context, size int) ([]Row, error) {
+	const batch, callers = 100, 16
+	b.opts.Say("batches of %d records of %d bytes", batch, size)
+	batchGet := func(cc *grpc.ClientConn) figure {
+		return func() (float64, error) {
+			per, err := b.drive(callers, func(i int64) error { return b.batchGet(ctx, cc, size, i, batch) })
+			return per * batch, err
+		}
+	}
+	batchPut := func(cc *grpc.ClientConn) figure {
+		return func() (float64, error) {
+			per, err := b.driveStreams(ctx, cc, callers, func(i int64) *recordv1.BatchPutRequest {
+				return putBatch(firstID(size)+scatter(i)%int64(max(b.opts.Records-batch, 1)), batch, size)
+			})
+			return per * batch, err
+		}
+	}
+	figures, err := takeTurns(b.opts.Rounds, b.opts.Say,
+		variant{"unary get direct", b.unaryGet(ctx, b.direct, size, callers)}, variant{"batch get direct", batchGet(b.direct)},
+		variant{"unary get gateway", b.unaryGet(ctx, b.gateway, size, callers)}, variant{"batch get gateway", batchGet(b.gateway)},
+		variant{"unary put direct", b.unaryPut(ctx, b.direct, size, callers)}, variant{"batch put direct", batchPut(b.direct)},
+		variant{"unary put gateway", b.unaryPut(ctx, b.gateway, size, callers)}, variant{"batch put gateway", batchPut(b.gateway)},
+	)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]Row, 0, 4)
+	for _, what := range []string{"get direct", "get gateway", "put direct", "put gateway"} {
+		rows = append(rows, against(fmt.Sprintf("records by batch %s of %d / unary, %d B, %d callers", what, batch, size, callers), "/s",
+			figures["batch "+what], figures["unary "+what], 4))
+	}
+	return rows, nil
+}
+
+func (b *rpcBench) batchGet(ctx context.Context, cc *grpc.ClientConn, size int, i int64, n int) error {
+	request := &recordv1.BatchGetRequest{Gets: make([]*recordv1.GetRequest, n)}
+	for k := range request.Gets {
+		request.Gets[k] = &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: b.id(size, i*int64(n)+int64(k))}}
+	}
+	stream, err := recordv1.NewRecordServiceClient(cc).BatchGet(ctx, request)
+	if err != nil {
+		return err
+	}
+	came := 0
+	for {
+		response, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			if came != n {
+				return fmt.Errorf("%d records came of %d", came, n)
+			}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, result := range response.GetResults() {
+			if len(result.GetRecord().GetData()) != size {
+				return fmt.Errorf("a record of a batch has %d bytes, not %d: %s", len(result.GetRecord().GetData()), size, result.GetStatus().GetMessage())
+			}
+			came++
+		}
+	}
+}
+
+// driveStreams is drive over one BatchPut stream per caller.
+func (b *rpcBench) driveStreams(ctx context.Context, cc *grpc.ClientConn, callers int, next func(i int64) *recordv1.BatchPutRequest) (float64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var mu sync.Mutex
+	streams := map[int64]grpc.BidiStreamingClient[recordv1.BatchPutRequest, recordv1.BatchPutResponse]{}
+	return b.drive(callers, func(i int64) error {
+		caller := i >> 40
+		mu.Lock()
+		stream, ok := streams[caller]
+		mu.Unlock()
+		if !ok {
+			var err error
+			if stream, err = recordv1.NewRecordServiceClient(cc).BatchPut(ctx); err != nil {
+				return err
+			}
+			mu.Lock()
+			streams[caller] = stream
+			mu.Unlock()
+		}
+		return exchange(stream, next(i))
+	})
+}
+
+// scatter spreads consecutive numbers: a fixed mix (SplitMix64's finalizer), never negative.
+func scatter(i int64) int64 {
+	z := uint64(i) + 0x9e3779b97f4a7c15
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return int64((z ^ z>>31) >> 1)
+}
+
+func randomBytes(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails, see its documentation
+	return b
+}
+
+// parallel runs n workers and gives the first error.
+func parallel(n int, work func(worker int) error) error {
+	errs := make(chan error, n)
+	for i := range n {
+		go func() { errs <- work(i) }()
+	}
+	var first error
+	for range n {
+		if err := <-errs; first == nil {
+			first = err
+		}
+	}
+	return first
+}

@@ -1,0 +1,237 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"pgregory.net/rapid"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+)
+
+func TestParseIDReadsEveryIDInBothWritings(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		id := rapid.Int64().Draw(t, "id")
+		for _, s := range []string{fmt.Sprint(id), fmt.Sprintf("0x%x", uint64(id)), fmt.Sprintf("0X%016X", uint64(id))} {
+			if got, err := ParseID(s); err != nil || got != id {
+				t.Fatalf("%s: %d, %v", s, got, err)
+			}
+		}
+	})
+}
+
+func TestParseNeverPanicsAndRefusesByUsage(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := rapid.String().Draw(t, "s")
+		_, err1 := ParseID(s)
+		_, err2 := ParseTimestamp(s)
+		_, err3 := ParseSize(s)
+		_, err4 := ParseAttributes([]string{s})
+		for _, err := range []error{err1, err2, err3, err4} {
+			if err != nil && ExitCode(err) != ExitUsage {
+				t.Fatalf("%q: %v is no wrong usage", s, err)
+			}
+		}
+	})
+}
+
+func TestNegativeIDsNeedNoDashes(t *testing.T) {
+	for _, c := range []struct{ in, out string }{
+		{"get -5", "get 0xfffffffffffffffb"},
+		{"get -9223372036854775808", "get 0x8000000000000000"},
+		{"put 1 --timestamp -5", "put 1 --timestamp -5"},
+		{"put -- -5", "put -- -5"},
+		{"get -5x", "get -5x"},
+		{"-5", "-5"},
+	} {
+		if got := strings.Join(ProtectNegativeIDs(strings.Fields(c.in)), " "); got != c.out {
+			t.Errorf("%s: %s, want %s", c.in, got, c.out)
+		}
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for s, want := range map[string]int64{"0": 0, "17": 17, "1k": 1000, "1KiB": 1024, "256MiB": 256 << 20, "8M": 8 << 20, "8MB": 8e6, "2 GiB": 2 << 30} {
+		if got, err := ParseSize(s); err != nil || got != want {
+			t.Errorf("%q: %d %v, want %d", s, got, err, want)
+		}
+	}
+	for _, s := range []string{"", "-1", "1.5G", "9999999TiB", "x", "MiB"} {
+		if n, err := ParseSize(s); err == nil {
+			t.Errorf("%q was read as %d", s, n)
+		}
+	}
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1<<20 - 1: "1.0 MiB", 5 << 30: "5.0 GiB", -3: "-3 B"} {
+		if got := FormatBytes(n); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -1234567: "-1,234,567"} {
+		if got := FormatCount(n); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+}
+
+func TestExitCodesAndWordsOfAStatus(t *testing.T) {
+	s, err := status.New(codes.Aborted, "the version is another").WithDetails(
+		&errdetails.ErrorInfo{Reason: "VERSION_MISMATCH", Domain: "sheaf.dev", Metadata: map[string]string{"version": "7"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrapped := fmt.Errorf("put 5: %w", s.Err())
+	if got := Describe(wrapped, ""); got != "put 5: ABORTED VERSION_MISMATCH: the version is another: (version=7)" {
+		t.Error(got)
+	}
+	for _, c := range []struct {
+		err  error
+		code int
+	}{
+		{nil, ExitDone},
+		{errors.New("x"), ExitFailed},
+		{wrapped, ExitFailed},
+		{fmt.Errorf("a: %w", status.Error(codes.NotFound, "x")), ExitNotFound},
+		{fmt.Errorf("a: %w", status.Error(codes.InvalidArgument, "x")), ExitUsage},
+		{fmt.Errorf("a: %w", Usagef("x")), ExitUsage},
+		{fmt.Errorf("a: %w", NotFoundf("x")), ExitNotFound},
+	} {
+		if got := ExitCode(c.err); got != c.code {
+			t.Errorf("%v: %d, want %d", c.err, got, c.code)
+		}
+	}
+}
+
+func TestRetryEndsWithItsPatienceAndLeavesOtherErrorsAlone(t *testing.T) {
+	calls := 0
+	lasting := status.Error(codes.NotFound, "no")
+	if err := Retry(t.Context(), time.Minute, func() error { calls++; return lasting }); !errors.Is(err, lasting) || calls != 1 {
+		t.Errorf("%d calls, %v", calls, err)
+	}
+	calls = 0
+	err := Retry(t.Context(), time.Minute, func() error {
+		if calls++; calls < 3 {
+			return status.Error(codes.Unavailable, "loading")
+		}
+		return nil
+	})
+	if err != nil || calls != 3 {
+		t.Errorf("%d calls, %v", calls, err)
+	}
+	if err := Retry(t.Context(), time.Millisecond, func() error { return status.Error(codes.Unavailable, "x") }); status.Code(err) != codes.Unavailable {
+		t.Errorf("out of patience: %v", err)
+	}
+}
+
+// Both walks visit every file once, whatever the tree looks like.
+func TestWalkVisitsEveryFileOnce(t *testing.T) {
+	root := t.TempDir()
+	var want []string
+	for d := range 12 {
+		for f := range 9 * d {
+			name := filepath.Join(strings.Repeat("sub/", d%4)+fmt.Sprint(d), fmt.Sprint(f))
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(root, name), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, name)
+		}
+	}
+	sort.Strings(want)
+	for _, sorted := range []bool{false, true} {
+		var mu sync.Mutex
+		var got []string
+		err := Walk(t.Context(), root, 4, sorted, func(item Item) error {
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, item.Path)
+			return item.Err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sort.Strings(got)
+		if strings.Join(got, "|") != strings.Join(want, "|") {
+			t.Errorf("sorted %v: %d files, want %d", sorted, len(got), len(want))
+		}
+		stop := errors.New("enough")
+		if err := Walk(t.Context(), root, 4, sorted, func(Item) error { return stop }); !errors.Is(err, stop) {
+			t.Errorf("sorted %v: the error of visit is lost: %v", sorted, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := Walk(ctx, root, 4, sorted, func(Item) error { return nil }); !errors.Is(err, context.Canceled) {
+			t.Errorf("sorted %v: a cancelled walk says %v", sorted, err)
+		}
+	}
+	if err := Walk(t.Context(), filepath.Join(root, "no-such"), 4, false, nil); err == nil {
+		t.Error("a folder that is not there was walked")
+	}
+}
+
+func TestGroupNamesFromFoldersAreValidAndTellFoldersApart(t *testing.T) {
+	allowed := "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+	rapid.Check(t, func(t *rapid.T) {
+		dir := string(rapid.SliceOfN(rapid.Byte(), 1, 255).Draw(t, "dir"))
+		name := groupName(dir)
+		if len(name) < 1 || len(name) > 253 || name[0] == '.' || strings.Trim(name, allowed) != "" {
+			t.Fatalf("%q gave %q", dir, name)
+		}
+	})
+	for dir, want := range map[string]string{"acme": "acme", "a b": "a_20b", ".git": "_2egit", "x.y-z_1": "x.y-z_1"} {
+		if got := groupName(dir); got != want {
+			t.Errorf("%q: %q, want %q", dir, got, want)
+		}
+	}
+	long := strings.Repeat("é", 120)
+	if groupName(long+"1") == groupName(long+"2") {
+		t.Error("two long names became one group")
+	}
+}
+
+func TestOddTextNeverReachesTheTerminalAsItIs(t *testing.T) {
+	for _, s := range []string{"\x1b[31m", "a\nb", "\xff", "a\tb", "\u202e"} {
+		if got := DisplayName(s); got == s || strings.ContainsAny(got, "\x1b\n\t") {
+			t.Errorf("%q is shown as %q", s, got)
+		}
+	}
+	for _, s := range []string{"plain", "two words", "ünïcödé"} {
+		if got := DisplayName(s); got != s {
+			t.Errorf("%q is shown as %q", s, got)
+		}
+	}
+	if got := attributeWords(map[string][]byte{"k": []byte("\x1b[2J")}); strings.Contains(got, "\x1b") {
+		t.Errorf("attributes: %q", got)
+	}
+}
+
+// Modes and times that no file has, as any client may store them, fall back instead of failing.
+func TestModeAndTimeOfARecord(t *testing.T) {
+	record := func(mode, mtime string) *recordv1.Record {
+		return &recordv1.Record{TimestampUnixNs: 5e9 + 7, Attributes: map[string][]byte{AttributeMode: []byte(mode), AttributeMtime: []byte(mtime)}}
+	}
+	for mode, want := range map[string]os.FileMode{
+		"0644": 0o644, "4755": 0o755 | os.ModeSetuid, "1777": 0o777 | os.ModeSticky, "2755": 0o755 | os.ModeSetgid, "": 0o644, "99999": 0o644, "-1": 0o644, "0000": 0,
+	} {
+		if got := modeOf(record(mode, "")); got != want {
+			t.Errorf("%q: %v, want %v", mode, got, want)
+		}
+	}
+	for mtime, want := range map[string][2]int64{"3.000000004": {3, 4}, "-3.000000004": {-3, 4}, "17179869185.000000000": {17179869185, 0}, "3": {5, 7}, "3.-4": {5, 7}, "x.y": {5, 7}, "3.1000000000": {5, 7}} {
+		if got := mtimeOf(record("", mtime)); got.Sec != want[0] || got.Nsec != want[1] {
+			t.Errorf("%q: %+v, want %v", mtime, got, want)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"hash/crc32"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+)
+
+// Sizes in bytes that the contract of the API sets.
+const (
+	dataBytesMax  = 1 << 20 // of Put and Get; above that Upload and Download
+	chunkBytes    = 1 << 20
+	messageBytes  = 16 << 20 // of one answer: a record, its attributes and the framing are far below
+	requestIDSize = 16
+)
+
+var reconnects = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Conn is a connection to a gateway (or a shard).
+type Conn struct {
+	grpc    *grpc.ClientConn
+	Records recordv1.RecordServiceClient
+	Routing recordv1.RoutingServiceClient
+	Admin   recordv1.AdminServiceClient
+	Server  string
+}
+
+// Dial prepares a connection; nothing is sent yet.
+func Dial(server string) (*Conn, error) {
+	cc, err := grpc.NewClient(server,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageBytes)),
+		grpc.WithUserAgent("sheaf-cli"),
+		// An import goes on over a restart of the server: it must notice soon that it is back.
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnects, MinConnectTimeout: 5 * time.Second}),
+	)
+	if err != nil {
+		return nil, Usagef("--server %q: %w", server, err)
+	}
+	return &Conn{
+		grpc:    cc,
+		Records: recordv1.NewRecordServiceClient(cc),
+		Routing: recordv1.NewRoutingServiceClient(cc),
+		Admin:   recordv1.NewAdminServiceClient(cc),
+		Server:  server,
+	}, nil
+}
+
+// Close ends the connection.
+func (c *Conn) Close() error { return c.grpc.Close() }
+
+// NewRequestID makes a request id: 16 random bytes.
+func NewRequestID() []byte {
+	id := make([]byte, requestIDSize)
+	_, _ = rand.Read(id) // never fails, see its documentation
+	return id
+}
+
+// Retry calls do until it succeeds, fails for good, or the time is up. do must be safe to repeat: a read, or a write
+// with a request id.
+func Retry(ctx context.Context, patience time.Duration, do func() error) error {
+	const first, most = 20 * time.Millisecond, time.Second
+	wait, deadline := first, time.Now().Add(patience)
+	for {
+		err := do()
+		if err == nil || !Retryable(err) || time.Now().Add(wait).After(deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w (stopped waiting: %w)", err, context.Cause(ctx))
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, most)
+	}
+}
+
+// retry calls do again while the server says that it may be (loading, no leader, overloaded). A server that nobody can
+// reach is not waited for: the person who typed the command wants to know now.
+func (c *Conn) retry(ctx context.Context, do func() error) error {
+	var unreachable error
+	err := Retry(ctx, patience, func() error {
+		err := do()
+		if err != nil && Reason(err) == "" {
+			unreachable = err
+			return nil
+		}
+		return err
+	})
+	if unreachable != nil {
+		return unreachable
+	}
+	return err
+}
+
+// Mode asks the gateway how ids find their group. A connection that breaks off under the question, as when the gateway is
+// restarted, is no answer yet: it is asked again, a few times.
+func (c *Conn) Mode(ctx context.Context) (mode recordv1.RoutingMode, err error) {
+	const attempts = 3
+	for range attempts {
+		if mode, err = c.mode(ctx); status.Code(err) != codes.Unavailable || ctx.Err() != nil {
+			break
+		}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("asking for the routing: %w", err)
+	}
+	return mode, nil
+}
+
+func (c *Conn) mode(ctx context.Context) (recordv1.RoutingMode, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.Routing.WatchRouting(ctx, &recordv1.WatchRoutingRequest{})
+	if err != nil {
+		return 0, err
+	}
+	table, err := stream.Recv()
+	if err != nil {
+		return 0, err
+	}
+	return table.GetMode(), nil
+}

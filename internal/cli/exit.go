@@ -1,0 +1,161 @@
+// Package cli is what the commands of the sheaf binary do beyond reading their flags: talking to a server, printing,
+// importing and exporting trees. Commands return errors; only main prints them and chooses the exit code (ExitCode).
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// The exit codes of every command.
+const (
+	ExitDone     = 0
+	ExitFailed   = 1
+	ExitUsage    = 2
+	ExitNotFound = 3
+)
+
+// Error is an error with an exit code of its own.
+type Error struct {
+	Code int
+	Err  error
+}
+
+func (e *Error) Error() string { return e.Err.Error() }
+func (e *Error) Unwrap() error { return e.Err }
+
+// Usagef says that the command was called wrongly: exit code 2.
+func Usagef(format string, args ...any) error {
+	return &Error{Code: ExitUsage, Err: fmt.Errorf(format, args...)}
+}
+
+// NotFoundf says that what was asked for is not there: exit code 3.
+func NotFoundf(format string, args ...any) error {
+	return &Error{Code: ExitNotFound, Err: fmt.Errorf(format, args...)}
+}
+
+// ExitCode of a command that ended with err. A status of gRPC that blames the request counts as wrong usage.
+func ExitCode(err error) int {
+	if err == nil {
+		return ExitDone
+	}
+	var own *Error
+	if errors.As(err, &own) {
+		return own.Code
+	}
+	if s, ok := status.FromError(err); ok {
+		switch s.Code() {
+		case codes.NotFound:
+			return ExitNotFound
+		case codes.InvalidArgument:
+			return ExitUsage
+		}
+	}
+	return ExitFailed
+}
+
+// Describe turns an error into words for a person: for a status of gRPC its code, reason, message and field violations,
+// and what to do where that is known.
+func Describe(err error, server string) string {
+	var carrier interface {
+		error
+		GRPCStatus() *status.Status
+	}
+	if !errors.As(err, &carrier) {
+		return err.Error()
+	}
+	s := carrier.GRPCStatus()
+	words := []string{strings.TrimSuffix(err.Error(), carrier.Error()) + codeWords(s.Code())}
+	if reason := Reason(err); reason != "" {
+		words[0] += " " + reason
+	}
+	words = append(words, s.Message())
+	for _, detail := range s.Details() {
+		switch d := detail.(type) {
+		case *errdetails.BadRequest:
+			for _, v := range d.GetFieldViolations() {
+				if !strings.Contains(s.Message(), v.GetDescription()) {
+					words = append(words, v.GetField()+": "+v.GetDescription())
+				}
+			}
+		case *errdetails.ErrorInfo:
+			if len(d.GetMetadata()) > 0 {
+				words = append(words, metadataWords(d.GetMetadata()))
+			}
+		}
+	}
+	if s.Code() == codes.Unavailable && strings.Contains(s.Message(), "connection error") {
+		words = append(words, fmt.Sprintf("nobody answers at %s: start `sheaf dev`, or give --server", server))
+	}
+	return strings.Join(words, ": ")
+}
+
+func codeWords(c codes.Code) string {
+	var b strings.Builder
+	for i, r := range c.String() {
+		if i > 0 && r >= 'A' && r <= 'Z' {
+			b.WriteByte('_')
+		}
+		b.WriteRune(r)
+	}
+	return strings.ToUpper(b.String())
+}
+
+func metadataWords(metadata map[string]string) string {
+	pairs := make([]string, 0, len(metadata))
+	for k, v := range metadata {
+		pairs = append(pairs, k+"="+v)
+	}
+	sort.Strings(pairs)
+	return "(" + strings.Join(pairs, " ") + ")"
+}
+
+// Reason is the reason of the google.rpc.ErrorInfo that a status carries ("DISK_FULL"), or empty.
+func Reason(err error) string {
+	s, ok := status.FromError(err)
+	if !ok {
+		return ""
+	}
+	return infoOf(s).GetReason()
+}
+
+func infoOf(s *status.Status) *errdetails.ErrorInfo {
+	for _, detail := range s.Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok {
+			return info
+		}
+	}
+	return nil
+}
+
+// Retryable tells whether a write that carries a request id, or a read, may be tried again: surely not applied, or
+// recognised when it was.
+func Retryable(err error) bool {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	s, ok := status.FromError(err)
+	if !ok {
+		return false
+	}
+	switch s.Code() {
+	case codes.Unavailable:
+		return true
+	case codes.Unknown:
+		return infoOf(s).GetReason() == "OUTCOME_UNKNOWN"
+	case codes.ResourceExhausted:
+		return infoOf(s).GetReason() == "OVERLOADED"
+	case codes.FailedPrecondition:
+		reason := infoOf(s).GetReason()
+		return reason == "WRONG_SHARD" || reason == "NOT_LEADER"
+	default:
+		return false
+	}
+}

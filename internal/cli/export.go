@@ -1,0 +1,316 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+)
+
+// ExportOptions of Export.
+type ExportOptions struct {
+	Dir      string // made where it is missing
+	Group    string // only this group; empty: all
+	Prefix   string // only records whose path lies below it; it is taken off
+	Force    bool   // replace what is there
+	Workers  int    // that write files; 0: 8
+	Failures string // file for the list of all failures, JSON lines
+	Quiet    bool
+}
+
+// Kinds of failures of an export.
+const (
+	FailThere   = "there already"
+	FailOutside = "path leads outside"
+	FailWrite   = "cannot be written"
+	FailRead    = "cannot be read"
+	FailTwice   = "path exported twice"
+)
+
+// ExportReport is the outcome of an export.
+type ExportReport struct {
+	Files    int64            `json:"files"`
+	Bytes    int64            `json:"bytes"`
+	Symlinks int64            `json:"symlinks"`
+	NoPath   int64            `json:"no_path"` // records that no import made, written to _records/GROUP/ID
+	Failed   map[string]int64 `json:"failed,omitempty"`
+	Seconds  float64          `json:"seconds"`
+}
+
+// FailedTotal is the number of records that were not written.
+func (r *ExportReport) FailedTotal() int64 {
+	var n int64
+	for _, k := range r.Failed {
+		n += k
+	}
+	return n
+}
+
+// noPathDir is where records go that have no path.
+const noPathDir = "_records"
+
+// exporter is one export under way. All files are opened below root, which no path and no symbolic link leads out of.
+type exporter struct {
+	opts   ExportOptions
+	conn   *Conn
+	out    *Output
+	root   *os.Root
+	failed failures
+
+	mu      sync.Mutex            // guards written
+	written map[nameHash]struct{} // paths of this run
+
+	files, bytes, symlinks, noPath atomic.Int64
+}
+
+// Export writes records back as files: those that import made under their path, with mode and time. The scan is one
+// snapshot per group. Records that fail do not end it: they are counted and listed.
+func Export(ctx context.Context, conn *Conn, out *Output, opts ExportOptions) (ExportReport, error) {
+	if opts.Workers == 0 {
+		opts.Workers = 8
+	}
+	if opts.Prefix != "" {
+		opts.Prefix = path.Clean(opts.Prefix)
+	}
+	if err := os.MkdirAll(opts.Dir, 0o755); err != nil {
+		return ExportReport{}, fmt.Errorf("the folder to export to: %w", err)
+	}
+	root, err := os.OpenRoot(opts.Dir)
+	if err != nil {
+		return ExportReport{}, fmt.Errorf("the folder to export to: %w", err)
+	}
+	defer root.Close() //nolint:errcheck // a descriptor of a folder
+	e := &exporter{opts: opts, conn: conn, out: out, root: root, written: map[nameHash]struct{}{}}
+	if err := e.failed.open(opts.Failures); err != nil {
+		return ExportReport{}, err
+	}
+	begin := time.Now()
+	progress := startProgress(out, opts.Quiet, "exported", func() tally { return tally{files: e.files.Load(), bytes: e.bytes.Load()} })
+	err = e.run(ctx)
+	progress.stop()
+	report := ExportReport{
+		Files: e.files.Load(), Bytes: e.bytes.Load(), Symlinks: e.symlinks.Load(), NoPath: e.noPath.Load(),
+		Failed: e.failed.counts(), Seconds: time.Since(begin).Seconds(),
+	}
+	if closeErr := e.failed.close(); err == nil {
+		err = closeErr
+	}
+	return report, err
+}
+
+func (e *exporter) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	records := make(chan *recordv1.Record, 2*e.opts.Workers)
+	g.Go(func() error {
+		defer close(records)
+		return e.conn.Scan(ctx, &recordv1.ScanRequest{Group: e.opts.Group}, func(r *recordv1.Record) error {
+			select {
+			case records <- r:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		})
+	})
+	for range e.opts.Workers {
+		g.Go(func() error {
+			for r := range records {
+				if err := e.record(ctx, r); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// record writes one record. An error ends the export; what concerns this record alone is counted.
+func (e *exporter) record(ctx context.Context, r *recordv1.Record) error {
+	name, ok := e.nameOf(r)
+	if !ok {
+		return nil
+	}
+	if name == "." || !filepath.IsLocal(name) {
+		e.fail(FailOutside, name, fmt.Errorf("record %d was not written", r.GetKey().GetId()))
+		return nil
+	}
+	name = path.Clean(name)
+	if e.seen(name) {
+		e.fail(FailTwice, name, fmt.Errorf("record %d in group %s was not written", r.GetKey().GetId(), r.GetKey().GetGroup()))
+		return nil
+	}
+	if _, err := e.root.Lstat(name); err == nil && !e.opts.Force {
+		e.fail(FailThere, name, errors.New("left as it is (--force replaces it)"))
+		return nil
+	}
+	data, closeData, err := e.open(ctx, r)
+	if err != nil {
+		e.fail(FailRead, name, err)
+		return ctx.Err()
+	}
+	defer closeData()
+	if err := e.write(name, r, data); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		e.fail(FailWrite, name, err)
+		if errors.Is(err, unix.ENOSPC) {
+			return fmt.Errorf("no room for %s: %w", DisplayName(name), err)
+		}
+		return nil
+	}
+	e.files.Add(1)
+	e.bytes.Add(r.GetSizeBytes())
+	if isSymlink(r) {
+		e.symlinks.Add(1)
+	}
+	return nil
+}
+
+func isSymlink(r *recordv1.Record) bool { return string(r.GetAttributes()[AttributeType]) == "symlink" }
+
+// nameOf is the path that a record is written to, and false where it is not to be exported.
+func (e *exporter) nameOf(r *recordv1.Record) (string, bool) {
+	p, ok := r.GetAttributes()[AttributePath]
+	if !ok {
+		if e.opts.Prefix != "" {
+			return "", false
+		}
+		e.noPath.Add(1)
+		return path.Join(noPathDir, r.GetKey().GetGroup(), strconv.FormatInt(r.GetKey().GetId(), 10)), true
+	}
+	name := string(p)
+	if e.opts.Prefix == "" {
+		return name, true
+	}
+	return strings.CutPrefix(name, e.opts.Prefix+"/")
+}
+
+func (e *exporter) seen(name string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	h := hashName(name)
+	if _, ok := e.written[h]; ok {
+		return true
+	}
+	e.written[h] = struct{}{}
+	return false
+}
+
+func (e *exporter) fail(kind, name string, err error) {
+	e.failed.add(Failure{Kind: kind, Path: name, What: err.Error()}, e.out)
+}
+
+// open gives a record's data: from the record, or by Download where it was too large for the scan.
+func (e *exporter) open(ctx context.Context, r *recordv1.Record) (io.Reader, func(), error) {
+	if r.GetSizeBytes() <= dataBytesMax {
+		return bytes.NewReader(r.GetData()), func() {}, CheckData(r)
+	}
+	d, err := e.conn.OpenDownload(ctx, &recordv1.DownloadRequest{Key: r.GetKey(), Version: r.GetVersion()})
+	if err != nil {
+		return nil, nil, err
+	}
+	return d, d.Close, nil
+}
+
+// write makes a file aside and renames it, so that no half a file stands under the name.
+func (e *exporter) write(name string, r *recordv1.Record, data io.Reader) (err error) {
+	dir := path.Dir(name)
+	if dir != "." {
+		if err := e.root.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	aside := path.Join(dir, fmt.Sprintf(".sheaf-export-%x", NewRequestID()))
+	defer func() {
+		if err != nil {
+			_ = e.root.Remove(aside) // it may never have been made
+		}
+	}()
+	if isSymlink(r) {
+		target, err := io.ReadAll(io.LimitReader(data, unix.PathMax))
+		if err != nil {
+			return err
+		}
+		if err := e.root.Symlink(string(target), aside); err != nil {
+			return err
+		}
+	} else if err := e.writeFile(aside, r, data); err != nil {
+		return err
+	}
+	if err := e.setTime(aside, r); err != nil {
+		return err
+	}
+	return e.root.Rename(aside, name)
+}
+
+func (e *exporter) writeFile(aside string, r *recordv1.Record, data io.Reader) (err error) {
+	f, err := e.root.OpenFile(aside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if n, err := io.Copy(f, data); err != nil {
+		return err
+	} else if n != r.GetSizeBytes() {
+		return fmt.Errorf("%d bytes came of %d", n, r.GetSizeBytes())
+	}
+	return f.Chmod(modeOf(r))
+}
+
+// modeOf is the mode that import kept; 0644 where there is none.
+func modeOf(r *recordv1.Record) fs.FileMode {
+	bits, err := strconv.ParseUint(string(r.GetAttributes()[AttributeMode]), 8, 12)
+	if err != nil {
+		return 0o644
+	}
+	mode := fs.FileMode(bits & 0o777)
+	for bit, m := range map[uint64]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
+		if bits&bit != 0 {
+			mode |= m
+		}
+	}
+	return mode
+}
+
+// mtimeOf is the time that import kept, else the record's timestamp.
+func mtimeOf(r *recordv1.Record) unix.Timespec {
+	seconds, nanos, ok := strings.Cut(string(r.GetAttributes()[AttributeMtime]), ".")
+	s, err1 := strconv.ParseInt(seconds, 10, 64)
+	n, err2 := strconv.ParseInt(nanos, 10, 64)
+	if !ok || err1 != nil || err2 != nil || n < 0 || n >= 1e9 {
+		return unix.NsecToTimespec(r.GetTimestampUnixNs())
+	}
+	return unix.Timespec{Sec: s, Nsec: n}
+}
+
+// setTime sets the time of the file or link itself. The folder is opened below root and the name has no slash, so
+// nothing outside can be hit.
+func (e *exporter) setTime(name string, r *recordv1.Record) error {
+	dir, err := e.root.Open(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer dir.Close() //nolint:errcheck // a descriptor of a folder
+	t := mtimeOf(r)
+	if err := unix.UtimesNanoAt(int(dir.Fd()), path.Base(name), []unix.Timespec{t, t}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("setting the time: %w", err)
+	}
+	return nil
+}

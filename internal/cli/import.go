@@ -1,0 +1,427 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+)
+
+// The attributes that import writes and export reads.
+const (
+	AttributePath  = "path"  // below the imported folder, with the prefix; slash-separated, bytes as in the file system
+	AttributeMode  = "mode"  // permission bits with setuid, setgid and sticky, octal: "0644"
+	AttributeMtime = "mtime" // modification time, Unix seconds and nanoseconds: "1700000000.000000001"
+	AttributeType  = "type"  // "symlink" where the data is the target of a symbolic link; absent for files
+)
+
+// Bounds of an import. Memory stays below about importBytesMax, one chunk per upload, and what gRPC buffers.
+const (
+	importBytesMax   = 32 << 20 // of files read and not yet stored
+	importUploads    = 2        // files above 1 MiB at once
+	batchBytes       = 1 << 20  // a batch is sent when it holds this much
+	batchPuts        = 256      // or this many
+	importPatience   = 60 * time.Second
+	reportedFailures = 20 // of each kind, in words; --failures lists all
+)
+
+// ImportOptions of Import.
+type ImportOptions struct {
+	Dir      string
+	ID       string // name, sequence, hash, map:FILE
+	Group    string // Named routing: dir, or a name; empty in Hash routing
+	Prefix   string // put before every path
+	ImportID string // part of the request ids; empty: made from folder, prefix and id scheme with Resume, else random
+	FirstID  int64  // of sequence
+	Workers  int    // that read files; 0: 16
+	Senders  int    // streams that send; 0: 8
+	DryRun   bool
+	Resume   bool   // what an earlier import stored is left as it is
+	Update   bool   // and what has changed since is stored as a new version
+	Symlinks string // keep or skip
+	Failures string // file for the list of all failures, JSON lines
+	Quiet    bool   // no progress
+
+	knownIDs map[nameHash]int64 // sequence with Resume: ids given before, by path
+}
+
+// Kinds of failures of an import.
+const (
+	FailUnreadable = "unreadable"
+	FailNoID       = "no id"
+	FailCollision  = "collision"
+	FailExists     = "exists already"
+	FailChanged    = "changed since it was imported"
+	FailRefused    = "refused by the server"
+)
+
+// Failure is one file that was not imported.
+type Failure struct {
+	Kind string `json:"kind"`
+	Path string `json:"path"`
+	What string `json:"what"`
+}
+
+// ImportReport is the outcome of an import.
+type ImportReport struct {
+	DryRun       bool             `json:"dry_run,omitempty"`
+	Stored       int64            `json:"stored"`
+	StoredBytes  int64            `json:"stored_bytes"`
+	AlreadyThere int64            `json:"already_there"`
+	Updated      int64            `json:"updated"`
+	Empty        int64            `json:"empty"`
+	Symlinks     int64            `json:"symlinks"`
+	Large        int64            `json:"large"`
+	Skipped      int64            `json:"skipped"` // sockets, devices, pipes, and links with --symlinks skip
+	Failed       map[string]int64 `json:"failed,omitempty"`
+	Seconds      float64          `json:"seconds"`
+	ImportID     string           `json:"import_id,omitempty"`
+}
+
+// FailedTotal is the number of files that were not imported.
+func (r *ImportReport) FailedTotal() int64 {
+	var n int64
+	for _, k := range r.Failed {
+		n += k
+	}
+	return n
+}
+
+// importer is one import under way. Files go: walk -> (look up what is there) -> read -> send in batches.
+type importer struct {
+	opts ImportOptions
+	conn *Conn
+	out  *Output
+	ids  idScheme
+	// fresh: no other import has this import id, so a repeated put is one of this run (the gateway repeats them too).
+	fresh bool
+
+	jobs    chan job
+	puts    chan *put
+	memory  *semaphore.Weighted // bytes, of importBytesMax
+	uploads *semaphore.Weighted
+	failed  failures
+
+	stored, storedBytes, there, updated atomic.Int64
+	empty, symlinks, large, skipped     atomic.Int64
+	seenFiles, seenBytes                atomic.Int64 // done with, in whatever way
+	totalFiles, totalBytes              atomic.Int64
+	totalKnown                          atomic.Bool
+	lastSuccess                         atomic.Int64 // Unix ns of the last answer of the server
+	taken                               *takenIDs    // dry run only
+}
+
+// job is a file on its way to be read.
+type job struct {
+	item Item
+	key  *recordv1.RecordKey
+	// ifVersion: Update found an older state of this file there.
+	ifVersion string
+}
+
+// Import brings a tree into the store. The report is valid also where an error ends the import. Files that fail do not
+// end it: they are counted and listed.
+func Import(ctx context.Context, conn *Conn, out *Output, opts ImportOptions) (ImportReport, error) {
+	im := &importer{opts: opts, conn: conn, out: out}
+	if err := im.prepare(ctx); err != nil {
+		return ImportReport{}, err
+	}
+	begin := time.Now()
+	err := im.run(ctx)
+	report := im.report()
+	report.Seconds = time.Since(begin).Seconds()
+	if closeErr := im.failed.close(); err == nil {
+		err = closeErr
+	}
+	return report, err
+}
+
+func (im *importer) prepare(ctx context.Context) error {
+	o := &im.opts
+	if info, err := os.Stat(o.Dir); err != nil {
+		return fmt.Errorf("the folder to import: %w", err)
+	} else if !info.IsDir() {
+		return fmt.Errorf("the folder to import: %s is not a folder", DisplayName(o.Dir))
+	}
+	if o.Prefix != "" {
+		o.Prefix = path.Clean(o.Prefix)
+		if !filepath.IsLocal(o.Prefix) {
+			return Usagef("--prefix %q: must be a relative path without \"..\"", o.Prefix)
+		}
+	}
+	if o.Symlinks != "keep" && o.Symlinks != "skip" {
+		return Usagef("--symlinks %q: must be keep or skip", o.Symlinks)
+	}
+	if o.Workers == 0 {
+		o.Workers = 16
+	}
+	if o.Senders == 0 {
+		o.Senders = 8
+	}
+	if !o.DryRun {
+		if err := im.checkGroup(ctx); err != nil {
+			return err
+		}
+		if o.ID == "sequence" && (o.Resume || o.Update) {
+			if err := im.readKnownIDs(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	im.fresh = o.ImportID == "" && !o.Resume && !o.Update
+	if err := o.chooseImportID(); err != nil {
+		return err
+	}
+	ids, err := o.newIDScheme()
+	if err != nil {
+		return err
+	}
+	im.ids = ids
+	im.jobs = make(chan job, 1024)
+	im.puts = make(chan *put, 1024)
+	im.memory = semaphore.NewWeighted(importBytesMax)
+	im.uploads = semaphore.NewWeighted(importUploads)
+	im.taken = newTakenIDs()
+	return im.failed.open(o.Failures)
+}
+
+// chooseImportID: a first import takes a random one, so that files deleted since an earlier import are stored again. A
+// resumed one takes one that is the same for the same folder, prefix and scheme.
+func (o *ImportOptions) chooseImportID() error {
+	if o.ImportID != "" {
+		return nil
+	}
+	if !o.Resume && !o.Update {
+		o.ImportID = fmt.Sprintf("%x", NewRequestID())
+		return nil
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return fmt.Errorf("the folder to import: %w", err)
+	}
+	o.ImportID = strings.Join([]string{dir, o.Prefix, o.ID, o.Group}, "\x00")
+	return nil
+}
+
+// checkGroup makes sure that --group fits the store's routing before any file is read.
+func (im *importer) checkGroup(ctx context.Context) error {
+	mode, err := im.conn.Mode(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case mode == recordv1.RoutingMode_ROUTING_MODE_NAMED && im.opts.Group == "":
+		return Usagef("this store has Named routing: say which group with --group dir or --group NAME")
+	case mode == recordv1.RoutingMode_ROUTING_MODE_HASH && im.opts.Group != "":
+		return Usagef("this store has Hash routing, where the id decides the group: leave --group out")
+	}
+	return nil
+}
+
+// readKnownIDs finds the ids that an earlier import with --id sequence gave, by path.
+func (im *importer) readKnownIDs(ctx context.Context) error {
+	im.opts.knownIDs = map[nameHash]int64{}
+	return im.conn.Scan(ctx, &recordv1.ScanRequest{MetadataOnly: true}, func(r *recordv1.Record) error {
+		if p, ok := r.GetAttributes()[AttributePath]; ok {
+			id := r.GetKey().GetId()
+			im.opts.knownIDs[hashName(string(p))] = id
+			if id >= im.opts.FirstID && id < 1<<63-1 {
+				im.opts.FirstID = id + 1
+			}
+		}
+		return nil
+	})
+}
+
+func (im *importer) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	im.lastSuccess.Store(time.Now().UnixNano())
+	counted := make(chan struct{})
+	go func() {
+		defer close(counted)
+		im.count(ctx)
+	}()
+	progress := im.startProgress()
+
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		defer close(im.jobs)
+		return Walk(gctx, im.opts.Dir, 4, im.opts.ID == "sequence", func(item Item) error { return im.found(gctx, item) })
+	})
+	ready := im.jobs
+	if im.opts.Resume || im.opts.Update {
+		ready = im.lookUpStage(gctx, g)
+	}
+	im.readStage(gctx, g, ready)
+	for range im.opts.Senders {
+		g.Go(func() error { return im.send(gctx) })
+	}
+	err := g.Wait()
+	cancel(nil)
+	<-counted
+	progress.stop()
+	return err
+}
+
+// readStage runs the readers; when they are through, im.puts is closed.
+func (im *importer) readStage(ctx context.Context, g *errgroup.Group, ready <-chan job) {
+	var readers sync.WaitGroup
+	for range im.opts.Workers {
+		readers.Add(1)
+		g.Go(func() error {
+			defer readers.Done()
+			for j := range ready {
+				if err := im.read(ctx, j); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		readers.Wait()
+		close(im.puts)
+		return nil
+	})
+}
+
+// found takes an item of the walk: gives it its id and group and hands it on.
+func (im *importer) found(ctx context.Context, item Item) error {
+	switch {
+	case item.Err != nil:
+		im.fail(FailUnreadable, item.Path, item.Err)
+		return nil //nolint:nilerr // it is counted and listed
+	case item.Type.IsRegular(), item.Type == fs.ModeSymlink && im.opts.Symlinks == "keep":
+	default:
+		im.skipped.Add(1)
+		im.seenFiles.Add(1)
+		return nil
+	}
+	id, err := im.ids(item.Path)
+	if err != nil {
+		im.fail(FailNoID, item.Path, err)
+		return nil
+	}
+	j := job{item: item, key: &recordv1.RecordKey{Id: id, Group: im.opts.groupOf(item.Path)}}
+	select {
+	case im.jobs <- j:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// count finds out how much there is, for the progress alone. It runs beside the import, which then finds the inodes in
+// the cache.
+func (im *importer) count(ctx context.Context) {
+	err := Walk(ctx, im.opts.Dir, 2, false, func(item Item) error {
+		im.totalFiles.Add(1)
+		if item.Err == nil && item.Type.IsRegular() {
+			if info, err := os.Lstat(im.fileName(item.Path)); err == nil {
+				im.totalBytes.Add(info.Size())
+			}
+		}
+		return nil
+	})
+	im.totalKnown.Store(err == nil)
+}
+
+func (im *importer) fileName(rel string) string {
+	return filepath.Join(im.opts.Dir, filepath.FromSlash(rel))
+}
+
+// requestID is the same for the same file of the same import as long as it does not change.
+func (im *importer) requestID(name string, size int64, mtime string) []byte {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%d\x00%s", im.opts.ImportID, name, size, mtime))
+	return sum[:requestIDSize]
+}
+
+func (im *importer) fail(kind, rel string, err error) {
+	im.seenFiles.Add(1)
+	im.failed.add(Failure{Kind: kind, Path: rel, What: err.Error()}, im.out)
+}
+
+func (im *importer) report() ImportReport {
+	return ImportReport{
+		DryRun: im.opts.DryRun, Stored: im.stored.Load(), StoredBytes: im.storedBytes.Load(), AlreadyThere: im.there.Load(),
+		Updated: im.updated.Load(), Empty: im.empty.Load(), Symlinks: im.symlinks.Load(), Large: im.large.Load(),
+		Skipped: im.skipped.Load(), Failed: im.failed.counts(),
+	}
+}
+
+// failures counts and lists what failed. Safe for concurrent use.
+type failures struct {
+	mu   sync.Mutex
+	n    map[string]int64
+	file io.WriteCloser
+	err  error
+}
+
+func (f *failures) open(name string) error {
+	f.n = map[string]int64{}
+	if name == "" {
+		return nil
+	}
+	file, err := os.Create(name)
+	if err != nil {
+		return fmt.Errorf("the list of failures: %w", err)
+	}
+	f.file = file
+	return nil
+}
+
+func (f *failures) add(failure Failure, out *Output) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.n[failure.Kind]++
+	switch n := f.n[failure.Kind]; {
+	case n <= reportedFailures:
+		out.Sayf("%s: %s: %s", failure.Kind, DisplayName(failure.Path), failure.What)
+	case n == reportedFailures+1:
+		out.Sayf("%s: more follow; --failures FILE lists all", failure.Kind)
+	}
+	if f.file == nil {
+		return
+	}
+	line, err := json.Marshal(failure)
+	if err == nil {
+		_, err = f.file.Write(append(line, '\n'))
+	}
+	f.err = errors.Join(f.err, err)
+}
+
+func (f *failures) counts() map[string]int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	counts := make(map[string]int64, len(f.n))
+	for k, n := range f.n {
+		counts[k] = n
+	}
+	return counts
+}
+
+func (f *failures) close() error {
+	if f.file == nil {
+		return nil
+	}
+	if err := errors.Join(f.err, f.file.Close()); err != nil {
+		return fmt.Errorf("the list of failures: %w", err)
+	}
+	return nil
+}

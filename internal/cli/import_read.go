@@ -1,0 +1,325 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+)
+
+// put is one file that was read and is to be stored.
+type put struct {
+	job      job
+	request  *recordv1.PutRequest
+	mtime    string
+	reserved int64 // bytes of importer.memory to give back
+	attempts int   // sent so often without an answer that settles it
+}
+
+// fileState is what is kept of a file beside its data.
+type fileState struct {
+	size  int64
+	mode  fs.FileMode
+	mtime time.Time
+}
+
+func stateOf(info fs.FileInfo) fileState {
+	return fileState{size: info.Size(), mode: info.Mode(), mtime: info.ModTime()}
+}
+
+// attributes of the record of a file.
+func (im *importer) attributes(rel string, s fileState) map[string][]byte {
+	attributes := map[string][]byte{
+		AttributePath:  []byte(join(im.opts.Prefix, rel)),
+		AttributeMode:  fmt.Appendf(nil, "%04o", unixMode(s.mode)),
+		AttributeMtime: []byte(formatMtime(s.mtime)),
+	}
+	if s.mode.Type() == fs.ModeSymlink {
+		attributes[AttributeType] = []byte("symlink")
+	}
+	return attributes
+}
+
+func formatMtime(t time.Time) string { return fmt.Sprintf("%d.%09d", t.Unix(), t.Nanosecond()) }
+
+// timestampOf gives the record's timestamp, where the time fits into Unix nanoseconds; else the commit time stands.
+func timestampOf(t time.Time) *int64 {
+	ns := t.UnixNano()
+	if !time.Unix(0, ns).Equal(t) {
+		return nil
+	}
+	return &ns
+}
+
+func unixMode(m fs.FileMode) uint32 {
+	bits := uint32(m.Perm())
+	for _, b := range []struct {
+		mode fs.FileMode
+		bit  uint32
+	}{{fs.ModeSetuid, 0o4000}, {fs.ModeSetgid, 0o2000}, {fs.ModeSticky, 0o1000}} {
+		if m&b.mode != 0 {
+			bits |= b.bit
+		}
+	}
+	return bits
+}
+
+// read brings one file in: small ones go to the senders, large ones are uploaded at once. An error ends the import.
+func (im *importer) read(ctx context.Context, j job) error {
+	if im.opts.DryRun {
+		im.dryRun(j)
+		return nil
+	}
+	if j.item.Type == fs.ModeSymlink {
+		return im.readSymlink(ctx, j)
+	}
+	// No following of links, and no waiting for the writer of a pipe, where the file was replaced since the walk.
+	f, err := os.OpenFile(im.fileName(j.item.Path), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		im.fail(FailUnreadable, j.item.Path, err)
+		return nil
+	}
+	defer f.Close() //nolint:errcheck // only read from
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		im.fail(FailUnreadable, j.item.Path, err)
+		return nil
+	case !info.Mode().IsRegular():
+		im.fail(FailUnreadable, j.item.Path, errors.New("it is no regular file any more"))
+		return nil
+	case info.Size() > dataBytesMax:
+		return im.readLarge(ctx, j, f)
+	}
+	return im.readSmall(ctx, j, f, stateOf(info))
+}
+
+// reserve waits until there is memory for a file's data, and gives the bytes reserved.
+func (im *importer) reserve(ctx context.Context, size int64) (int64, error) {
+	n := size + 4096
+	return n, im.memory.Acquire(ctx, n)
+}
+
+// readSmall reads a file as a whole. One that changes meanwhile is read again, and given up the third time.
+func (im *importer) readSmall(ctx context.Context, j job, f *os.File, s fileState) error {
+	const attempts = 3
+	for range attempts {
+		reserved, err := im.reserve(ctx, s.size)
+		if err != nil {
+			return err
+		}
+		data := make([]byte, s.size)
+		n, err := f.ReadAt(data, 0)
+		if err != nil && !errors.Is(err, io.EOF) {
+			im.memory.Release(reserved)
+			im.fail(FailUnreadable, j.item.Path, err)
+			return nil
+		}
+		info, err := f.Stat()
+		if err == nil && stateOf(info) == s && int64(n) == s.size {
+			return im.hand(ctx, j, s, data, reserved)
+		}
+		im.memory.Release(reserved)
+		if err != nil {
+			im.fail(FailUnreadable, j.item.Path, err)
+			return nil
+		}
+		if s = stateOf(info); s.size > dataBytesMax {
+			return im.readLarge(ctx, j, f)
+		}
+	}
+	im.fail(FailUnreadable, j.item.Path, errors.New("it changes while it is read"))
+	return nil
+}
+
+func (im *importer) readSymlink(ctx context.Context, j job) error {
+	name := im.fileName(j.item.Path)
+	info, err := os.Lstat(name)
+	if err == nil && info.Mode().Type() != fs.ModeSymlink {
+		err = errors.New("it is no symbolic link any more")
+	}
+	var target string
+	if err == nil {
+		target, err = os.Readlink(name)
+	}
+	if err != nil {
+		im.fail(FailUnreadable, j.item.Path, err)
+		return nil
+	}
+	reserved, err := im.reserve(ctx, int64(len(target)))
+	if err != nil {
+		return err
+	}
+	s := stateOf(info)
+	s.size = int64(len(target))
+	return im.hand(ctx, j, s, []byte(target), reserved)
+}
+
+// hand gives a file that was read to the senders.
+func (im *importer) hand(ctx context.Context, j job, s fileState, data []byte, reserved int64) error {
+	crc := crc32.Checksum(data, castagnoli)
+	mtime := formatMtime(s.mtime)
+	p := &put{
+		job: j, mtime: mtime, reserved: reserved,
+		request: &recordv1.PutRequest{
+			Key:             j.key,
+			RequestId:       im.requestID(join(im.opts.Prefix, j.item.Path), s.size, mtime),
+			Condition:       j.condition(),
+			TimestampUnixNs: timestampOf(s.mtime),
+			Attributes:      im.attributes(j.item.Path, s),
+			DataCrc32C:      &crc,
+			Data:            data,
+		},
+	}
+	select {
+	case im.puts <- p:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// condition makes a put store only what is not there, so that two files with one id are found out, or replace only the
+// version that was looked at.
+func (j job) condition() *recordv1.WriteCondition {
+	if j.ifVersion != "" {
+		return &recordv1.WriteCondition{Condition: &recordv1.WriteCondition_IfVersion{IfVersion: j.ifVersion}}
+	}
+	return &recordv1.WriteCondition{Condition: &recordv1.WriteCondition_IfAbsent{IfAbsent: true}}
+}
+
+// readLarge uploads a file above 1 MiB, again from its begin where the server asks for it.
+func (im *importer) readLarge(ctx context.Context, j job, f *os.File) error {
+	if err := im.uploads.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer im.uploads.Release(1)
+	p := &put{job: j, request: &recordv1.PutRequest{Key: j.key}}
+	for {
+		info, err := f.Stat()
+		if err != nil {
+			im.fail(FailUnreadable, j.item.Path, err)
+			return nil
+		}
+		s := stateOf(info)
+		p.mtime = formatMtime(s.mtime)
+		p.request.Attributes = im.attributes(j.item.Path, s)
+		counter := &countingReader{r: io.NewSectionReader(f, 0, s.size), n: &im.seenBytes}
+		response, n, err := im.conn.Put(ctx, PutOptions{
+			Key: j.key, Condition: p.job.condition(), Timestamp: timestampOf(s.mtime), Attributes: p.request.GetAttributes(),
+			RequestID: im.requestID(join(im.opts.Prefix, j.item.Path), s.size, p.mtime), SizeBytes: &s.size, Upload: true,
+		}, counter)
+		if err == nil {
+			if now, statErr := f.Stat(); statErr != nil || stateOf(now) != s {
+				im.fail(FailChanged, j.item.Path, errors.New("it changed while it was read: what is stored may be a mixture; run again with --update"))
+				return nil
+			}
+			im.large.Add(1)
+			return im.settle(ctx, p, n, response.GetRepeated(), nil)
+		}
+		im.seenBytes.Add(-counter.read)
+		if counter.err != nil {
+			im.fail(FailUnreadable, j.item.Path, counter.err)
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if Retryable(err) {
+			p.attempts++
+			if err := im.waitRetry(ctx, p.attempts, err); err != nil {
+				return err
+			}
+			continue
+		}
+		return im.settle(ctx, p, s.size, false, err)
+	}
+}
+
+// countingReader counts what is read for the progress, and keeps the source's error apart from the server's.
+type countingReader struct {
+	r    io.Reader
+	n    interface{ Add(int64) int64 }
+	read int64
+	err  error
+}
+
+func (c *countingReader) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	c.n.Add(int64(n))
+	c.read += int64(n)
+	if err != nil && !errors.Is(err, io.EOF) {
+		c.err = err
+	}
+	return n, err
+}
+
+// dryRun counts what would be stored, and finds collisions within the tree.
+func (im *importer) dryRun(j job) {
+	name := im.fileName(j.item.Path)
+	info, err := os.Lstat(name)
+	if err == nil && info.Mode().IsRegular() {
+		var f *os.File
+		if f, err = os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err == nil {
+			err = f.Close()
+		}
+	}
+	if err != nil {
+		im.fail(FailUnreadable, j.item.Path, err)
+		return
+	}
+	if other, taken := im.taken.take(j.key, j.item.Path); taken {
+		im.fail(FailCollision, j.item.Path, fmt.Errorf("id %d is that of %s too", j.key.GetId(), DisplayName(other)))
+		return
+	}
+	im.countStored(j, info.Size())
+	if info.Size() > dataBytesMax {
+		im.large.Add(1)
+	}
+	im.seenBytes.Add(info.Size())
+}
+
+// countStored counts a file that is stored now.
+func (im *importer) countStored(j job, size int64) {
+	im.stored.Add(1)
+	im.storedBytes.Add(size)
+	im.seenFiles.Add(1)
+	if size == 0 {
+		im.empty.Add(1)
+	}
+	if j.item.Type == fs.ModeSymlink {
+		im.symlinks.Add(1)
+	}
+}
+
+// takenIDs remembers the ids of a dry run. Safe for concurrent use.
+type takenIDs struct {
+	mu  sync.Mutex
+	ids map[takenID]string
+}
+
+type takenID struct {
+	group string
+	id    int64
+}
+
+func newTakenIDs() *takenIDs { return &takenIDs{ids: map[takenID]string{}} }
+
+func (t *takenIDs) take(key *recordv1.RecordKey, rel string) (other string, taken bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k := takenID{group: key.GetGroup(), id: key.GetId()}
+	if other, taken = t.ids[k]; !taken {
+		t.ids[k] = rel
+	}
+	return other, taken
+}

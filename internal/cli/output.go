@@ -1,0 +1,122 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// Output is where a command writes: data to Out, words to Err.
+type Output struct {
+	Out  io.Writer
+	Err  io.Writer
+	JSON bool
+}
+
+// Sayf writes a line of words.
+func (o *Output) Sayf(format string, args ...any) { fmt.Fprintf(o.Err, format+"\n", args...) }
+
+// WriteJSON writes v as one indented JSON document.
+func (o *Output) WriteJSON(v any) error {
+	encoder := json.NewEncoder(o.Out)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(v); err != nil {
+		return fmt.Errorf("writing the output: %w", err)
+	}
+	return nil
+}
+
+// Table writes rows in columns. A cell may carry a colour, which is left out where the output is no terminal or NO_COLOR is
+// set.
+type Table struct {
+	Header []string
+	Rows   [][]Cell
+}
+
+// Cell of a Table.
+type Cell struct {
+	Text   string
+	Colour Colour
+	Right  bool // aligned to the right
+}
+
+// Colour of a Cell.
+type Colour string
+
+// The colours. Plain is none.
+const (
+	Plain  Colour = ""
+	Green  Colour = "\x1b[32m"
+	Yellow Colour = "\x1b[33m"
+	Red    Colour = "\x1b[31m"
+)
+
+// Text makes a plain cell.
+func Text(s string) Cell { return Cell{Text: s} }
+
+// Number makes a cell aligned to the right.
+func Number(s string) Cell { return Cell{Text: s, Right: true} }
+
+// WriteTable writes t to Out.
+func (o *Output) WriteTable(t Table) error {
+	widths := make([]int, len(t.Header))
+	for i, h := range t.Header {
+		widths[i] = utf8.RuneCountInString(h)
+	}
+	for _, row := range t.Rows {
+		for i, c := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(c.Text))
+		}
+	}
+	header := make([]Cell, len(t.Header))
+	for i, h := range t.Header {
+		header[i] = Cell{Text: h, Right: len(t.Rows) > 0 && t.Rows[0][i].Right}
+	}
+	colour := o.Colour()
+	var b strings.Builder
+	for _, row := range append([][]Cell{header}, t.Rows...) {
+		writeRow(&b, row, widths, colour)
+	}
+	if _, err := io.WriteString(o.Out, b.String()); err != nil {
+		return fmt.Errorf("writing the output: %w", err)
+	}
+	return nil
+}
+
+func writeRow(b *strings.Builder, row []Cell, widths []int, colour bool) {
+	for i, c := range row {
+		pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c.Text))
+		text := c.Text
+		if colour && c.Colour != Plain {
+			text = string(c.Colour) + text + "\x1b[0m"
+		}
+		switch {
+		case c.Right:
+			b.WriteString(pad + text)
+		case i == len(row)-1:
+			b.WriteString(text)
+		default:
+			b.WriteString(text + pad)
+		}
+		if i < len(row)-1 {
+			b.WriteString("  ")
+		}
+	}
+	b.WriteByte('\n')
+}
+
+// Colour tells whether Out may carry colours: a terminal, and NO_COLOR is not set (no-color.org).
+func (o *Output) Colour() bool {
+	return os.Getenv("NO_COLOR") == "" && isTerminal(o.Out)
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

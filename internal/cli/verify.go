@@ -1,0 +1,176 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/volume"
+)
+
+// VerifyTreeReport is the outcome of VerifyTree.
+type VerifyTreeReport struct {
+	Volumes  int                 `json:"volumes"`
+	Bytes    int64               `json:"bytes"`
+	Entries  int64               `json:"entries"`
+	Seconds  float64             `json:"seconds"`
+	Problems []string            `json:"problems,omitempty"` // of superblocks
+	Groups   []VerifyGroupReport `json:"groups"`
+}
+
+// VerifyGroupReport is the outcome for one group.
+type VerifyGroupReport struct {
+	Group       string         `json:"group"`
+	Dir         string         `json:"dir"`
+	Bytes       int64          `json:"bytes"`
+	Entries     int64          `json:"entries"`
+	TornBytes   int64          `json:"torn_bytes,omitempty"`
+	Damages     []group.Damage `json:"damages,omitempty"`     // as found, before a repair
+	Error       string         `json:"error,omitempty"`       // why it could not be looked at, or repaired
+	Quarantined []string       `json:"quarantined,omitempty"` // files in the folder quarantine/ of the group
+	Rewritten   []string       `json:"rewritten,omitempty"`   // segments
+	Whole       bool           `json:"whole,omitempty"`       // after a repair: nothing is damaged any more
+}
+
+// Bad is the number of things that are not as written.
+func (r *VerifyTreeReport) Bad() int {
+	n := len(r.Problems)
+	for _, g := range r.Groups {
+		n += len(g.Damages)
+		if g.Error != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// verifier walks folders.
+type verifier struct {
+	fs     vfs.FS
+	out    *Output
+	repair bool
+	report VerifyTreeReport
+}
+
+// depthMax is how deep volumes are looked for: the folder of sheaf dev holds them two levels down.
+const depthMax = 4
+
+// VerifyTree checks a group's folder, a volume, or all volumes below a folder. Volumes are locked meanwhile; one that is
+// in use is an error. With repair, damaged bytes are moved aside. What is bad is in the report.
+func VerifyTree(ctx context.Context, dir string, repair bool, out *Output) (VerifyTreeReport, error) {
+	v := &verifier{fs: vfs.OS{}, out: out, repair: repair}
+	v.report.Groups = []VerifyGroupReport{}
+	begin := time.Now()
+	if info, err := os.Stat(dir); err != nil {
+		return v.report, fmt.Errorf("verify: %w", err)
+	} else if !info.IsDir() {
+		return v.report, fmt.Errorf("verify: %s is not a folder (sheaf dump shows a file)", dir)
+	}
+	err := v.walk(ctx, dir, 0)
+	v.report.Seconds = time.Since(begin).Seconds()
+	if err == nil && v.report.Volumes == 0 && len(v.report.Groups) == 0 {
+		err = fmt.Errorf("verify: %s holds neither a volume nor a group", dir)
+	}
+	return v.report, err
+}
+
+func (v *verifier) walk(ctx context.Context, dir string, depth int) error {
+	switch {
+	case exists(filepath.Join(dir, group.ManifestName)) || exists(filepath.Join(dir, group.MarkName)):
+		return v.lockedBy(filepath.Join(dir, "..", ".."), func() error { return v.group(ctx, dir) })
+	case exists(filepath.Join(dir, "superblock")):
+		return v.volume(ctx, dir)
+	case depth == depthMax:
+		return nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("verify: %w", err)
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := v.walk(ctx, filepath.Join(dir, e.Name()), depth+1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func exists(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
+}
+
+// lockedBy does something while a volume's lock is held. A folder without a lock file is no volume: nobody serves it.
+func (v *verifier) lockedBy(dir string, do func() error) error {
+	name := filepath.Join(dir, "lock")
+	if !exists(name) {
+		return do()
+	}
+	lock, err := v.fs.Lock(name)
+	if errors.Is(err, vfs.ErrLocked) {
+		return fmt.Errorf("verify: a process serves %s: stop it, or ask it with `sheaf group verify`", dir)
+	}
+	if err != nil {
+		return fmt.Errorf("verify: locking %s: %w", dir, err)
+	}
+	return errors.Join(do(), lock.Close())
+}
+
+func (v *verifier) volume(ctx context.Context, dir string) error {
+	v.report.Volumes++
+	return v.lockedBy(dir, func() error {
+		_, damages, err := volume.VerifySuperblock(v.fs, dir)
+		for _, d := range append(damages, err) {
+			if d != nil {
+				v.report.Problems = append(v.report.Problems, d.Error())
+			}
+		}
+		groups, err := os.ReadDir(filepath.Join(dir, "groups"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("verify: %w", err)
+		}
+		for _, e := range groups {
+			if !e.IsDir() {
+				continue
+			}
+			if err := v.group(ctx, filepath.Join(dir, "groups", e.Name())); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// group checks one group. Only the end of ctx is an error; all else is in the report.
+func (v *verifier) group(ctx context.Context, dir string) error {
+	one := VerifyGroupReport{Dir: dir}
+	var r group.VerifyReport
+	var err error
+	if v.repair {
+		var repaired group.RepairReport
+		repaired, err = group.RepairDir(ctx, v.fs, dir, nil)
+		r = repaired.Before
+		one.Quarantined, one.Rewritten, one.Whole = repaired.Quarantined, repaired.Rewritten, err == nil && len(repaired.After.Damages) == 0
+	} else {
+		r, err = group.VerifyDir(ctx, v.fs, dir, nil)
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	one.Group, one.Bytes, one.Entries, one.TornBytes, one.Damages = r.Group, r.Bytes, r.Entries, r.TornBytes, r.Damages
+	if err != nil {
+		one.Error = err.Error()
+	}
+	v.report.Bytes += r.Bytes
+	v.report.Entries += r.Entries
+	v.report.Groups = append(v.report.Groups, one)
+	return nil
+}

@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Item is something found in a tree.
+type Item struct {
+	Path string      // relative to the root, slash-separated, bytes as in the file system
+	Type fs.FileMode // the type bits: 0 for a regular file
+	Err  error       // a folder that could not be read
+}
+
+// Walk visits everything below root but folders that can be read. With sorted it does so alone and in the order of the names,
+// folder by folder; without, in parallel with visit called by many goroutines, reading folders piece by piece. The first
+// error of visit ends the walk.
+func Walk(ctx context.Context, root string, workers int, sorted bool, visit func(Item) error) error {
+	info, err := os.Stat(root)
+	if err != nil {
+		return fmt.Errorf("reading the tree: %w", err)
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("reading the tree: %s is not a folder", DisplayName(root))
+	}
+	if sorted {
+		return walkSorted(ctx, root, "", visit)
+	}
+	w := &walker{root: root, visit: visit, pending: []string{""}}
+	w.changed.L = &w.mu
+	parent := ctx
+	g, ctx := errgroup.WithContext(ctx)
+	stop := context.AfterFunc(ctx, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.stopped = true
+		w.changed.Broadcast()
+	})
+	defer stop()
+	for range max(workers, 1) {
+		g.Go(func() error { return w.work(ctx) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if !w.through {
+		return context.Cause(parent)
+	}
+	return nil
+}
+
+type walker struct {
+	root  string
+	visit func(Item) error
+
+	mu      sync.Mutex // guards all below
+	changed sync.Cond
+	pending []string // folders to read; the last one first, which keeps the list short
+	busy    int      // workers that read a folder and may add more
+	stopped bool
+	through bool
+}
+
+func (w *walker) work(ctx context.Context) error {
+	for {
+		dir, ok := w.next()
+		if !ok {
+			return nil
+		}
+		err := w.readDir(ctx, dir)
+		w.mu.Lock()
+		w.busy--
+		w.changed.Broadcast()
+		w.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (w *walker) next() (string, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.pending) == 0 && w.busy > 0 && !w.stopped {
+		w.changed.Wait()
+	}
+	if w.stopped || len(w.pending) == 0 {
+		w.through = w.through || !w.stopped
+		return "", false
+	}
+	dir := w.pending[len(w.pending)-1]
+	w.pending = w.pending[:len(w.pending)-1]
+	w.busy++
+	return dir, true
+}
+
+func (w *walker) readDir(ctx context.Context, dir string) error {
+	f, err := os.Open(filepath.Join(w.root, filepath.FromSlash(dir)))
+	if err != nil {
+		return w.visit(Item{Path: dir, Type: fs.ModeDir, Err: err})
+	}
+	defer f.Close() //nolint:errcheck // only read from
+	const piece = 1024
+	for ctx.Err() == nil {
+		entries, err := f.ReadDir(piece)
+		for _, entry := range entries {
+			path := join(dir, entry.Name())
+			if entry.IsDir() {
+				w.mu.Lock()
+				w.pending = append(w.pending, path)
+				w.changed.Signal()
+				w.mu.Unlock()
+				continue
+			}
+			if err := w.visit(Item{Path: path, Type: entry.Type()}); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return w.visit(Item{Path: dir, Type: fs.ModeDir, Err: err})
+		}
+	}
+	return context.Cause(ctx)
+}
+
+func walkSorted(ctx context.Context, root, dir string, visit func(Item) error) error {
+	entries, err := os.ReadDir(filepath.Join(root, filepath.FromSlash(dir)))
+	sort.Slice(entries, func(i, j int) bool { return entries[i].Name() < entries[j].Name() })
+	for _, entry := range entries {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		path := join(dir, entry.Name())
+		if entry.IsDir() {
+			if err := walkSorted(ctx, root, path, visit); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := visit(Item{Path: path, Type: entry.Type()}); err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return visit(Item{Path: dir, Type: fs.ModeDir, Err: err})
+	}
+	return nil
+}
+
+func join(dir, name string) string {
+	if dir == "" {
+		return name
+	}
+	return dir + "/" + name
+}

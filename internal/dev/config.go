@@ -1,0 +1,83 @@
+// Package dev is a whole store in one process: embedded etcd, shards, planner and gateway. It assembles the parts that
+// the real processes run, and adds only the folder that holds them together.
+package dev
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard"
+)
+
+// Config of a dev store. Dir is required.
+type Config struct {
+	Dir    string         // made where it is missing
+	Shards int            // 0: as many as last time; 3 in a new folder
+	Groups int            // Hash routing; 0: as the folder has; 16 in a new one
+	Mode   placement.Mode // empty: as the folder has; Hash in a new one
+
+	Listen string // host:port of the gateway; port 0 takes a free one
+	HTTP   string // host:port of metrics, health and status; empty: none
+
+	Residency        group.Residency
+	Medium           shard.Medium
+	SegmentBytes     int64 // see group.Options
+	MemoryLimitBytes int64 // of each shard; 0: no limit
+	ReserveBytes     int64 // of each shard; see volume.Options
+	Retention        group.Retention
+	Compaction       shard.Compaction
+
+	Version string
+	Logger  *slog.Logger // nil: discards
+}
+
+const (
+	groupsDefault = 16
+	shardsMax     = 256
+)
+
+func (c Config) routing() placement.Routing {
+	if c.Mode == placement.Named {
+		return placement.Routing{Mode: placement.Named}
+	}
+	groups := c.Groups
+	if groups == 0 {
+		groups = groupsDefault
+	}
+	return placement.Routing{Mode: placement.Hash, Groups: groups}
+}
+
+func (c Config) shards(otherwise int) int {
+	if c.Shards == 0 {
+		return otherwise
+	}
+	return c.Shards
+}
+
+// Validate says every field that is wrong, by the name of its flag.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.Shards < 0 || c.Shards > shardsMax {
+		bad("--shards %d: must be 1 to %d", c.Shards, shardsMax)
+	}
+	switch c.Mode {
+	case "", placement.Hash:
+		if c.Groups < 0 || c.Groups > 65536 {
+			bad("--groups %d: must be 1 to 65536", c.Groups)
+		}
+	case placement.Named:
+		if c.Groups != 0 {
+			bad("--groups does not go with --routing named: groups are made when they are first written to")
+		}
+	default:
+		bad("--routing %q: must be hash or named", c.Mode)
+	}
+	if c.Listen == "" {
+		bad("--listen is empty: give host:port")
+	}
+	return errors.Join(errs...)
+}

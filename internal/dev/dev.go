@@ -1,0 +1,241 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard"
+)
+
+// storeName is the name of the store in the embedded etcd.
+const storeName = "dev"
+
+// Dev is a running store.
+type Dev struct {
+	cfg      Config
+	folder   *folder
+	etcd     *etcd.Server
+	client   *clientv3.Client
+	store    *placement.Store
+	registry *prometheus.Registry
+	shards   []*shard.Shard
+	gateway  *gateway.Gateway
+	http     *http.Server
+	httpAddr string
+
+	stopPlanner context.CancelFunc
+	background  sync.WaitGroup // planner and HTTP
+}
+
+// Start starts a store on a folder and returns when its gateway listens; groups may still be loading (WaitReady). ctx
+// bounds the start alone. The folder is locked until Stop or Kill. Errors say what to do.
+func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Dir == "" {
+		return nil, errors.New("no folder is given")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	f, err := openFolder(cfg)
+	if err != nil {
+		return nil, err
+	}
+	d := &Dev{cfg: cfg, folder: f, registry: prometheus.NewRegistry(), stopPlanner: func() {}}
+	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	defer func() {
+		if err != nil {
+			d.Kill()
+		}
+	}()
+	if err := d.startEtcd(ctx); err != nil {
+		return nil, err
+	}
+	if err := d.startShards(ctx); err != nil {
+		return nil, err
+	}
+	d.startPlanner()
+	d.gateway, err = gateway.Start(ctx, gateway.Config{
+		Listen: cfg.Listen, Store: d.store, Logger: cfg.Logger.With("process", "gateway"),
+		Registry: prometheus.WrapRegistererWith(prometheus.Labels{"process": "gateway"}, d.registry),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("starting the gateway: %w (--listen gives it another address)", err)
+	}
+	return d, d.startHTTP(ctx)
+}
+
+// startEtcd starts etcd, and makes the store in it the first time.
+func (d *Dev) startEtcd(ctx context.Context) (err error) {
+	if d.etcd, err = etcd.StartEmbedded(d.folder.path(etcdName)); err != nil {
+		return fmt.Errorf("starting etcd: %w", err)
+	}
+	if d.client, err = d.etcd.Client(); err != nil {
+		return err
+	}
+	if d.store, err = placement.NewStore(d.client, storeName); err != nil {
+		return err
+	}
+	s := &d.folder.settings
+	var there placement.Meta
+	if s.Made {
+		// Rule 9: never made afresh for a store that exists.
+		if there, err = d.store.Meta(ctx); errors.Is(err, placement.ErrNoMeta) {
+			return fmt.Errorf("etcd has lost what it knew of this store: bring %s back from a copy (the records are still in %s)",
+				d.folder.path(etcdName), d.folder.path(shardsName))
+		}
+	} else {
+		there, err = d.store.InitMeta(ctx, placement.Meta{StoreUUID: s.StoreUUID, Routing: s.Routing, Copies: 1, CreatedUTC: s.Created, ShardsMin: s.Shards})
+	}
+	if err != nil {
+		return err
+	}
+	if there.StoreUUID != s.StoreUUID || there.Routing != s.Routing {
+		return fmt.Errorf("%s and %s belong to different stores: bring both back from the same copy", d.folder.path(etcdName), d.folder.path(settingsName))
+	}
+	if s.Made {
+		return nil
+	}
+	s.Made = true
+	return d.folder.writeSettings()
+}
+
+func (d *Dev) startPlanner() {
+	ctx, cancel := context.WithCancel(context.Background())
+	d.stopPlanner = cancel
+	logger := d.cfg.Logger.With("process", "planner")
+	d.background.Go(func() {
+		if err := placement.RunPlanner(ctx, d.store, placement.Policy{Copies: 1, ShardsMin: d.folder.settings.Shards}, logger); err != nil {
+			logger.Error("planner has ended", "error", err)
+		}
+	})
+}
+
+// startShards starts all at once: each waits for its own disk and etcd only.
+func (d *Dev) startShards(ctx context.Context) error {
+	d.shards = make([]*shard.Shard, d.folder.settings.Shards)
+	errs := make([]error, len(d.shards))
+	var all sync.WaitGroup
+	for i := range d.shards {
+		all.Go(func() {
+			name := shardName(i)
+			s, err := shard.Start(ctx, shard.Config{
+				Name: name, Dir: d.folder.shardDir(i), Listen: "127.0.0.1:0",
+				Residency: d.cfg.Residency, Medium: d.cfg.Medium, MemoryLimitBytes: d.cfg.MemoryLimitBytes, ReserveBytes: d.cfg.ReserveBytes,
+				SegmentBytes: d.cfg.SegmentBytes, Retention: d.cfg.Retention, Compaction: d.cfg.Compaction,
+				Placement: d.store, Version: d.cfg.Version, Logger: d.cfg.Logger.With("process", name),
+				Registry: prometheus.WrapRegistererWith(prometheus.Labels{"process": name}, d.registry),
+			})
+			if err != nil {
+				errs[i] = fmt.Errorf("starting %s: %w", name, err)
+				return
+			}
+			d.shards[i] = s
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func (d *Dev) startHTTP(ctx context.Context) error {
+	if d.cfg.HTTP == "" {
+		return nil
+	}
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", d.cfg.HTTP)
+	if err != nil {
+		return fmt.Errorf("listening for HTTP on %s: %w (give another --http)", d.cfg.HTTP, err)
+	}
+	d.httpAddr = listener.Addr().String()
+	d.http = &http.Server{Handler: d.handler(), ReadHeaderTimeout: 10 * time.Second}
+	d.background.Go(func() {
+		if err := d.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			d.cfg.Logger.Error("HTTP has ended", "error", err)
+		}
+	})
+	return nil
+}
+
+// Addr is the gateway's address.
+func (d *Dev) Addr() string { return d.gateway.Addr() }
+
+// HTTPAddr is the address of metrics, health and status; empty where there is none.
+func (d *Dev) HTTPAddr() string { return d.httpAddr }
+
+// Settings tells how many shards run and how records are routed.
+func (d *Dev) Settings() (shards int, routing placement.Routing) {
+	return d.folder.settings.Shards, d.folder.settings.Routing
+}
+
+// EtcdErr reports when etcd fails by itself.
+func (d *Dev) EtcdErr() <-chan error { return d.etcd.Err() }
+
+// Stop stops gracefully: the gateway first, then the shards, which seal and write hints, then etcd. When ctx ends first,
+// the rest is done without waiting. What was acknowledged is on disk either way.
+func (d *Dev) Stop(ctx context.Context) error {
+	var errs []error
+	if d.gateway != nil {
+		errs = append(errs, d.gateway.Stop(ctx))
+	}
+	d.stopPlanner()
+	shardErrs := make([]error, len(d.shards))
+	var all sync.WaitGroup
+	for i, s := range d.shards {
+		if s != nil {
+			all.Go(func() { shardErrs[i] = s.Stop(ctx) })
+		}
+	}
+	all.Wait()
+	return errors.Join(append(append(errs, shardErrs...), d.close())...)
+}
+
+// Kill stops at once without sealing anything; the folder can be opened again when it returns.
+func (d *Dev) Kill() {
+	if d.gateway != nil {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = d.gateway.Stop(ended) // it says that it could not wait
+	}
+	d.stopPlanner()
+	var all sync.WaitGroup
+	for _, s := range d.shards {
+		if s != nil {
+			all.Go(s.Kill)
+		}
+	}
+	all.Wait()
+	if err := d.close(); err != nil {
+		d.cfg.Logger.Error("closing", "error", err)
+	}
+}
+
+// close ends what is left when gateway and shards have ended.
+func (d *Dev) close() error {
+	var errs []error
+	if d.http != nil {
+		errs = append(errs, d.http.Close())
+	}
+	d.background.Wait()
+	if d.client != nil {
+		errs = append(errs, d.client.Close())
+	}
+	if d.etcd != nil {
+		d.etcd.Close()
+	}
+	return errors.Join(append(errs, d.folder.lock.Close())...)
+}

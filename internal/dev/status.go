@@ -1,0 +1,161 @@
+package dev
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard"
+)
+
+// Status of a dev store; its JSON is served at /status.
+type Status struct {
+	Dir     string            `json:"dir"`
+	Address string            `json:"address"`
+	Version string            `json:"version"`
+	Routing placement.Routing `json:"routing"`
+	Ready   bool              `json:"ready"`
+	NotYet  string            `json:"notYet,omitempty"` // why it is not ready
+	Load    shard.LoadStatus  `json:"load"`             // of all shards together
+	Shards  []shard.Status    `json:"shards"`
+}
+
+// Status tells the present state.
+func (d *Dev) Status() Status {
+	s := Status{Dir: d.cfg.Dir, Address: d.Addr(), Version: d.cfg.Version, Routing: d.folder.settings.Routing}
+	s.Load.Done = true
+	groups, serving := 0, 0
+	for _, one := range d.shards {
+		st := one.Status()
+		s.Shards = append(s.Shards, st)
+		addLoad(&s.Load, st.Load)
+		for _, g := range st.Groups {
+			groups++
+			if g.State == "Serving" || g.State == "Damaged" {
+				serving++
+			}
+		}
+	}
+	want := max(groups, s.Routing.Groups)
+	switch {
+	case !s.Load.Done:
+		s.NotYet = fmt.Sprintf("%d of %d groups are loaded", s.Load.GroupsLoaded+s.Load.GroupsDamaged, s.Load.GroupsTotal)
+	case serving < want:
+		s.NotYet = fmt.Sprintf("%d of %d groups serve", serving, want)
+		for _, one := range s.Shards {
+			if len(one.Problems) > 0 {
+				s.NotYet += fmt.Sprintf(" (%s: %s)", one.Name, one.Problems[0])
+				break
+			}
+		}
+	default:
+		s.Ready = true
+	}
+	return s
+}
+
+// addLoad sums the loads of shards, which run side by side.
+func addLoad(sum *shard.LoadStatus, l shard.LoadStatus) {
+	sum.GroupsTotal += l.GroupsTotal
+	sum.GroupsLoaded += l.GroupsLoaded
+	sum.GroupsDamaged += l.GroupsDamaged
+	sum.GroupsFailed += l.GroupsFailed
+	sum.BytesTotal += l.BytesTotal
+	sum.BytesDone += l.BytesDone
+	sum.ElapsedSeconds = max(sum.ElapsedSeconds, l.ElapsedSeconds)
+	sum.ETASeconds = max(sum.ETASeconds, l.ETASeconds)
+	sum.DeviceBytesPerSecond = max(sum.DeviceBytesPerSecond, l.DeviceBytesPerSecond)
+	if sum.ElapsedSeconds > 0 {
+		sum.BytesPerSecond = float64(sum.BytesDone) / sum.ElapsedSeconds
+	}
+	if sum.DeviceBytesPerSecond > 0 {
+		sum.DevicePercent = 100 * sum.BytesPerSecond / sum.DeviceBytesPerSecond
+	}
+	sum.Done = sum.Done && l.Done
+}
+
+// WaitReady returns when every group serves that can, or ctx ends. progress, which may be nil, is called with the status
+// now and then.
+func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
+	const every = 10 * time.Millisecond
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	shown := time.Now()
+	for {
+		s := d.Status()
+		if s.Ready || s.Load.Done && s.Load.GroupsFailed > 0 {
+			return d.waitRouted(ctx)
+		}
+		if progress != nil && time.Since(shown) > 2*time.Second {
+			progress(s)
+			shown = time.Now()
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", s.NotYet, context.Cause(ctx))
+		case err := <-d.etcd.Err():
+			return fmt.Errorf("etcd has failed: %w", err)
+		case <-tick.C:
+		}
+	}
+}
+
+// waitRouted returns when the gateway knows an owner of every group of Hash routing: it learns of them through etcd, a
+// moment after the shards have made them.
+func (d *Dev) waitRouted(ctx context.Context) error {
+	cc, err := grpc.NewClient(d.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+	if err != nil {
+		return fmt.Errorf("asking the gateway: %w", err)
+	}
+	defer cc.Close() //nolint:errcheck // it was only asked
+	stream, err := recordv1.NewRoutingServiceClient(cc).WatchRouting(ctx, &recordv1.WatchRoutingRequest{})
+	if err != nil {
+		return fmt.Errorf("asking the gateway: %w", err)
+	}
+	for {
+		table, err := stream.Recv()
+		if err != nil {
+			return fmt.Errorf("asking the gateway: %w", err)
+		}
+		owned := 0
+		for _, g := range table.GetGroups() {
+			if g.GetLeaderAddress() != "" {
+				owned++
+			}
+		}
+		if owned >= d.folder.settings.Routing.Groups {
+			return nil
+		}
+	}
+}
+
+// handler serves /metrics, /healthz (the process answers), /readyz (every group serves) and /status (JSON of Status).
+func (d *Dev) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if s := d.Status(); !s.Ready {
+			http.Error(w, s.NotYet, http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		if err := encoder.Encode(d.Status()); err != nil {
+			d.cfg.Logger.Debug("status was not read to its end", "error", err)
+		}
+	})
+	return mux
+}

@@ -1,0 +1,154 @@
+// Package etcd runs an etcd server of one member inside the process: for `sheaf dev` and for tests. What it stores is
+// synced like any other etcd's.
+package etcd
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	quotaBytes   = 2 << 30
+	startTimeout = 30 * time.Second
+	dialTimeout  = 5 * time.Second
+)
+
+// Server is a running etcd member.
+type Server struct {
+	etcd      *embed.Etcd
+	endpoints []string
+	closing   chan struct{}
+	closeOnce sync.Once
+}
+
+// StartEmbedded starts etcd on a folder, which is made where it is missing, and returns when it serves. listen are the
+// addresses for clients, host:port or unix:///path; none: a free port of 127.0.0.1. Peers cannot connect: it stays a
+// cluster of one.
+func StartEmbedded(dir string, listen ...string) (*Server, error) {
+	if dir == "" {
+		return nil, errors.New("embedded etcd: the folder is empty: give one")
+	}
+	cfg, err := config(dir, listen)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{closing: make(chan struct{})}
+	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainStreamInterceptor(s.endStreams)}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("embedded etcd: %w", err)
+	}
+	server, err := embed.StartEtcd(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("embedded etcd in %s: %w", dir, err)
+	}
+	select {
+	case <-server.Server.ReadyNotify():
+	case err := <-server.Err():
+		server.Close()
+		return nil, fmt.Errorf("embedded etcd in %s: %w", dir, err)
+	case <-time.After(startTimeout):
+		server.Server.Stop()
+		server.Close()
+		return nil, fmt.Errorf("embedded etcd in %s did not start within %v", dir, startTimeout)
+	}
+	s.etcd = server
+	for _, l := range server.Clients {
+		if l.Addr().Network() == "unix" {
+			s.endpoints = append(s.endpoints, "unix://"+l.Addr().String())
+			continue
+		}
+		s.endpoints = append(s.endpoints, l.Addr().String())
+	}
+	return s, nil
+}
+
+func config(dir string, listen []string) (*embed.Config, error) {
+	if len(listen) == 0 {
+		listen = []string{"127.0.0.1:0"}
+	}
+	cfg := embed.NewConfig()
+	cfg.Dir = filepath.Clean(dir)
+	cfg.Name = "sheaf"
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	cfg.ListenPeerUrls = nil
+	// Never dialled, as the cluster has one member; etcd wants it to be a host and port.
+	peer := url.URL{Scheme: "http", Host: "127.0.0.1:2380"}
+	cfg.AdvertisePeerUrls = []url.URL{peer}
+	cfg.InitialCluster = cfg.Name + "=" + peer.String()
+	cfg.ListenClientUrls = nil
+	for _, address := range listen {
+		if !strings.Contains(address, "://") {
+			address = "http://" + address
+		}
+		u, err := url.Parse(address)
+		if err != nil {
+			return nil, fmt.Errorf("embedded etcd: address %q: %w", address, err)
+		}
+		cfg.ListenClientUrls = append(cfg.ListenClientUrls, *u)
+	}
+	cfg.AdvertiseClientUrls = cfg.ListenClientUrls
+	// One member has nobody to wait for: short ticks only shorten its election at the start.
+	cfg.TickMs, cfg.ElectionMs = 10, 100
+	cfg.AutoCompactionMode = embed.CompactorModePeriodic
+	cfg.AutoCompactionRetention = "5m"
+	cfg.QuotaBackendBytes = quotaBytes
+	return cfg, nil
+}
+
+// Endpoints for clients: host:port or unix:///path.
+func (s *Server) Endpoints() []string { return s.endpoints }
+
+// Client connects to the server. The caller closes it.
+func (s *Server) Client() (*clientv3.Client, error) { return Connect(s.endpoints) }
+
+// Connect makes a client for etcd that notices dead connections and logs nothing by itself.
+func Connect(endpoints []string) (*clientv3.Client, error) {
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints:            endpoints,
+		DialTimeout:          dialTimeout,
+		DialKeepAliveTime:    10 * time.Second,
+		DialKeepAliveTimeout: 5 * time.Second,
+		Logger:               zap.NewNop(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(endpoints, ", "), err)
+	}
+	return client, nil
+}
+
+// Err reports when the server fails by itself.
+func (s *Server) Err() <-chan error { return s.etcd.Err() }
+
+// Close stops the server. Calls are cut; clients see UNAVAILABLE.
+func (s *Server) Close() {
+	s.closeOnce.Do(func() {
+		close(s.closing)
+		s.etcd.Close()
+	})
+}
+
+// endStreams ends watches and keepalives when the server closes. Without it the server waits five seconds for clients
+// that will not hang up. The handler itself ends as soon as its stream has.
+func (s *Server) endStreams(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	done := make(chan error, 1)
+	go func() { done <- handler(service, stream) }()
+	select {
+	case err := <-done:
+		return err
+	case <-s.closing:
+		return status.Error(codes.Unavailable, "etcd is stopping")
+	}
+}

@@ -1,0 +1,344 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/routing"
+)
+
+const (
+	adminTimeout = 5 * time.Second        // for one shard's answer to a listing
+	loadInterval = 500 * time.Millisecond // between two messages of WatchLoad
+)
+
+// adminServer implements AdminService over all shards.
+type adminServer struct {
+	recordv1.UnimplementedAdminServiceServer
+	g *Gateway
+}
+
+func sortRecords(records []*recordv1.Record) {
+	slices.SortFunc(records, func(a, b *recordv1.Record) int {
+		return cmp.Compare(a.GetKey().GetGroup(), b.GetKey().GetGroup())
+	})
+}
+
+// shards lists the shards of a table by name.
+func (t *table) sortedShards() []*shard {
+	return slices.SortedFunc(maps.Values(t.shards), func(a, b *shard) int { return cmp.Compare(a.name, b.name) })
+}
+
+// ListGroups asks all shards. A group that no shard answers for is listed too, with why.
+func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse, error) {
+	t, err := a.g.router.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	only := request.GetGroup()
+	if only != "" && t.byName(only) == nil {
+		return nil, fail(codes.NotFound, reasonGroupNotFound, "group %q does not exist", only)
+	}
+	shards := t.sortedShards()
+	answers := make([]*recordv1.ListGroupsResponse, len(shards))
+	a.g.eachParallel(len(shards), func(i int) {
+		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+		defer cancel()
+		// A shard that does not hold the one group answers NOT_FOUND, a dead one UNAVAILABLE: no rows either way.
+		if answer, err := recordv1.NewAdminServiceClient(shards[i].conn()).ListGroups(ctx, request); err == nil {
+			answers[i] = answer
+		}
+	})
+	if err := ctx.Err(); err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	out := &recordv1.ListGroupsResponse{}
+	answered := map[string]bool{} // group and shard
+	listed := map[string]bool{}
+	for i, answer := range answers {
+		for _, row := range answer.GetGroups() {
+			answered[row.GetGroup()+"/"+shards[i].name], listed[row.GetGroup()] = true, true
+			out.Groups = append(out.Groups, row)
+		}
+	}
+	for _, r := range t.groups() {
+		if only == "" || only == r.group {
+			out.Groups = append(out.Groups, t.silent(r, answered, listed[r.group])...)
+		}
+	}
+	slices.SortStableFunc(out.Groups, func(a, b *recordv1.Group) int {
+		return cmp.Or(cmpNames(a.GetGroup(), b.GetGroup()), cmp.Compare(a.GetShard(), b.GetShard()))
+	})
+	return out, nil
+}
+
+// cmpNames orders numbers by value and other names as text.
+func cmpNames(a, b string) int {
+	if isNumber(a) && isNumber(b) {
+		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+	}
+	return cmp.Compare(a, b)
+}
+
+func isNumber(name string) bool {
+	return !slices.ContainsFunc([]byte(name), func(c byte) bool { return c < '0' || c > '9' })
+}
+
+// silent makes rows for the replicas of a group that no shard answered for.
+func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recordv1.Group {
+	g := t.view.Groups[r.group]
+	var rows []*recordv1.Group
+	for _, m := range g.Members {
+		if !answered[r.group+"/"+m.Shard] {
+			rows = append(rows, &recordv1.Group{
+				Group: r.group, Uuid: g.UUID.String(), Shard: m.Shard, State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
+				Message: "the shard does not answer for this group: see that it runs, with its volume", Records: g.Records, StoredBytes: g.Bytes,
+			})
+		}
+	}
+	if len(g.Members) == 0 && !listed {
+		row := &recordv1.Group{Group: r.group, Uuid: g.UUID.String(), State: recordv1.GroupState_GROUP_STATE_PENDING}
+		if target := t.view.Targets[r.group]; len(target.Shards) > 0 {
+			row.Shard, row.Message = target.Shards[0], "waits for its shard to make it"
+		} else {
+			row.Message = "no shard can take it: see that enough shards run"
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// ListShards asks all shards; those that do not answer are listed with what etcd knows.
+func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
+	t, err := a.g.router.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows := map[string]*recordv1.Shard{}
+	for _, g := range t.view.Groups {
+		for _, m := range g.Members {
+			if rows[m.Shard] == nil {
+				rows[m.Shard] = &recordv1.Shard{Name: m.Shard, VolumeUuid: m.VolumeUUID.String()}
+			}
+			rows[m.Shard].Groups++
+			if g.Leader == m.Shard {
+				rows[m.Shard].Leaders++
+			}
+		}
+	}
+	shards := t.sortedShards()
+	answers := make([]*recordv1.ListShardsResponse, len(shards))
+	a.g.eachParallel(len(shards), func(i int) {
+		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+		defer cancel()
+		if answer, err := recordv1.NewAdminServiceClient(shards[i].conn()).ListShards(ctx, request); err == nil {
+			answers[i] = answer
+		}
+	})
+	if err := ctx.Err(); err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	for i, s := range shards {
+		if list := answers[i].GetShards(); len(list) == 1 {
+			list[0].Alive = true
+			rows[s.name] = list[0]
+			continue
+		}
+		if rows[s.name] == nil {
+			rows[s.name] = &recordv1.Shard{Name: s.name}
+		}
+		rows[s.name].Address = s.address
+		if known, ok := t.view.Shards[s.name]; ok {
+			rows[s.name].VolumeUuid, rows[s.name].Generation = known.VolumeUUID.String(), known.Generation
+		}
+	}
+	out := &recordv1.ListShardsResponse{}
+	for _, name := range slices.Sorted(maps.Keys(rows)) {
+		out.Shards = append(out.Shards, rows[name])
+	}
+	return out, nil
+}
+
+// loads collects what shards tell about their loading.
+type loads struct {
+	mu      sync.Mutex
+	newest  map[string]*recordv1.Load
+	changed bool
+}
+
+// sum is what to send: nil where nothing is new.
+func (l *loads) sum(ended bool) *recordv1.WatchLoadResponse {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.changed && !ended {
+		return nil
+	}
+	l.changed = false
+	out := &recordv1.WatchLoadResponse{Load: &recordv1.Load{Done: true}, Shards: maps.Clone(l.newest)}
+	for _, load := range l.newest {
+		out.Load.GroupsTotal += load.GetGroupsTotal()
+		out.Load.GroupsLoaded += load.GetGroupsLoaded()
+		out.Load.GroupsDamaged += load.GetGroupsDamaged()
+		out.Load.BytesTotal += load.GetBytesTotal()
+		out.Load.BytesDone += load.GetBytesDone()
+		out.Load.BytesPerSecond += load.GetBytesPerSecond()
+		out.Load.DeviceBytesPerSecond += load.GetDeviceBytesPerSecond()
+		out.Load.EtaSeconds = max(out.Load.GetEtaSeconds(), load.GetEtaSeconds())
+		out.Load.ElapsedSeconds = max(out.Load.GetElapsedSeconds(), load.GetElapsedSeconds())
+		out.Load.Done = out.Load.GetDone() && load.GetDone()
+	}
+	return out
+}
+
+// WatchLoad merges the progress of all shards that are there now.
+func (a *adminServer) WatchLoad(request *recordv1.WatchLoadRequest, stream grpc.ServerStreamingServer[recordv1.WatchLoadResponse]) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	t, err := a.g.router.wait(ctx)
+	if err != nil {
+		cancel()
+		return err
+	}
+	l := &loads{newest: map[string]*recordv1.Load{}}
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	for _, s := range t.sortedShards() {
+		all.Go(func() { l.follow(ctx, s, request) })
+	}
+	ended := make(chan struct{})
+	go func() {
+		all.Wait()
+		close(ended)
+	}()
+	tick := time.NewTicker(loadInterval)
+	defer tick.Stop()
+	for last := false; !last; {
+		select {
+		case <-ended:
+			last = true
+		case <-tick.C:
+		case <-ctx.Done():
+			return fromContext(ctx)
+		case <-a.g.stopping:
+			return fail(codes.Unavailable, routing.ReasonStopping, "the gateway is stopping")
+		}
+		if message := l.sum(last); message != nil {
+			if err := stream.Send(message); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// follow takes one shard's progress until it ends or the shard goes away.
+func (l *loads) follow(ctx context.Context, s *shard, request *recordv1.WatchLoadRequest) {
+	from, err := recordv1.NewAdminServiceClient(s.conn()).WatchLoad(ctx, request)
+	for err == nil {
+		var message *recordv1.WatchLoadResponse
+		if message, err = from.Recv(); err == nil {
+			l.mu.Lock()
+			l.newest[s.name], l.changed = message.GetLoad(), true
+			l.mu.Unlock()
+		}
+	}
+}
+
+// CreateGroup makes a group of Named routing.
+func (a *adminServer) CreateGroup(ctx context.Context, request *recordv1.CreateGroupRequest) (*recordv1.CreateGroupResponse, error) {
+	t, err := a.g.router.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if t.view.Meta.Routing.Mode == placement.Hash {
+		return nil, fail(codes.FailedPrecondition, reasonHashRouting, "this store routes by hash: its groups are fixed")
+	}
+	if err := placement.ValidateGroupName(request.GetGroup()); err != nil {
+		return nil, invalid("group", "%v", err)
+	}
+	g, created, err := a.g.cfg.Store.CreateGroup(ctx, placement.NewGroup(t.view.Meta.Routing, request.GetGroup(), 0))
+	switch {
+	case err != nil:
+		return nil, fail(codes.Unavailable, routing.ReasonNoLeader, "etcd does not answer: %v", err)
+	case !created:
+		return nil, fail(codes.AlreadyExists, reasonGroupExists, "group %q exists, UUID %s", g.Name, g.UUID)
+	}
+	return &recordv1.CreateGroupResponse{Group: g.Name, Uuid: g.UUID.String()}, nil
+}
+
+// PlanMoves shows what the planner would change of the state of groups now.
+func (a *adminServer) PlanMoves(ctx context.Context, _ *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse, error) {
+	t, err := a.g.router.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	targets, _ := placement.Plan(t.view, t.view.Meta.Policy())
+	wanted := maps.Clone(t.view.Targets)
+	if wanted == nil {
+		wanted = map[string]placement.Target{}
+	}
+	for _, target := range targets {
+		wanted[target.Group] = target
+	}
+	out := &recordv1.PlanMovesResponse{}
+	for _, r := range t.groups() {
+		g := t.view.Groups[r.group]
+		move := &recordv1.Move{Group: r.group, To: wanted[r.group].Shards, Bytes: g.Bytes}
+		for _, m := range g.Members {
+			move.From = append(move.From, m.Shard)
+		}
+		from, to := slices.Sorted(slices.Values(move.GetFrom())), slices.Sorted(slices.Values(move.GetTo()))
+		if len(to) > 0 && !slices.Equal(from, to) {
+			out.Moves = append(out.Moves, move)
+		}
+	}
+	return out, nil
+}
+
+// atGroup does a call at the shard that leads a group. It is not repeated where it may have begun.
+func (a *adminServer) atGroup(ctx context.Context, group string, do func(context.Context, recordv1.AdminServiceClient) error) error {
+	if group == "" {
+		return invalid("group", "required")
+	}
+	call := repeated{g: a.g, write: true}
+	return call.named(ctx, group, func(ctx context.Context, s *shard) (bool, error) {
+		return true, do(ctx, recordv1.NewAdminServiceClient(s.conn()))
+	})
+}
+
+// Verify implements AdminService.
+func (a *adminServer) Verify(ctx context.Context, request *recordv1.VerifyRequest) (out *recordv1.VerifyResponse, err error) {
+	err = a.atGroup(ctx, request.GetGroup(), func(ctx context.Context, c recordv1.AdminServiceClient) (err error) {
+		out, err = c.Verify(ctx, request)
+		return err
+	})
+	return out, err
+}
+
+// Compact implements AdminService.
+func (a *adminServer) Compact(ctx context.Context, request *recordv1.CompactRequest) (out *recordv1.CompactResponse, err error) {
+	err = a.atGroup(ctx, request.GetGroup(), func(ctx context.Context, c recordv1.AdminServiceClient) (err error) {
+		out, err = c.Compact(ctx, request)
+		return err
+	})
+	return out, err
+}
+
+// AcceptLoss implements AdminService.
+func (a *adminServer) AcceptLoss(ctx context.Context, request *recordv1.AcceptLossRequest) (out *recordv1.AcceptLossResponse, err error) {
+	err = a.atGroup(ctx, request.GetGroup(), func(ctx context.Context, c recordv1.AdminServiceClient) (err error) {
+		out, err = c.AcceptLoss(ctx, request)
+		return err
+	})
+	return out, err
+}

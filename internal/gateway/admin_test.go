@@ -1,0 +1,176 @@
+package gateway_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+func TestRoutingIsSentAgainOnlyWhenItChanges(t *testing.T) {
+	c := newCluster(t, hash(3), gateway.Config{}, "a", "b")
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	stream, err := recordv1.NewRoutingServiceClient(c.conn).WatchRouting(ctx, &recordv1.WatchRoutingRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := stream.Recv()
+	if err != nil || len(first.GetGroups()) != 3 || first.GetStoreUuid() != c.meta.StoreUUID.String() {
+		t.Fatalf("%v, %v", first, err)
+	}
+	for n, g := range first.GetGroups() {
+		keyFirst, keyLast := c.meta.Routing.KeyRange(n)
+		owner := c.shards[[]string{"a", "b"}[n%2]].address
+		if g.GetKeyFirst() != keyFirst || g.GetKeyLast() != keyLast || g.GetLeaderAddress() != owner || len(g.GetAddresses()) != 1 {
+			t.Fatalf("group %d: %v", n, g)
+		}
+	}
+	// A report of sizes changes the view, not the routing.
+	reported, err := c.store.UpdateGroup(ctx, "0", func(g *placement.Group) error { g.Bytes++; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.awaitEpoch(reported.Revision)
+	time.Sleep(200 * time.Millisecond) // cannot be awaited: nothing may come
+	if _, err := c.store.UpdateGroup(ctx, "0", func(g *placement.Group) error {
+		g.Members = []placement.Member{{Shard: "b", VolumeUUID: c.shards["b"].volume}}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	second, err := stream.Recv()
+	if err != nil || second.GetEpoch() <= first.GetEpoch() || second.GetGroups()[0].GetLeaderAddress() != c.shards["b"].address {
+		t.Fatalf("%v, %v", second, err)
+	}
+}
+
+func TestListingsTellAlsoOfWhoIsSilent(t *testing.T) {
+	c := newCluster(t, hash(4), gateway.Config{}, "a", "b")
+	for id := range int64(20) {
+		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	groups, err := c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{})
+	if err != nil || len(groups.GetGroups()) != 4 {
+		t.Fatalf("%v, %v", groups, err)
+	}
+	for n, g := range groups.GetGroups() {
+		if g.GetGroup() != placement.GroupName(n) || g.GetState() != recordv1.GroupState_GROUP_STATE_SERVING {
+			t.Fatalf("row %d: %v", n, g)
+		}
+	}
+	c.shards["b"].server.Stop()
+	if groups, err = c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{}); err != nil || len(groups.GetGroups()) != 4 {
+		t.Fatalf("%v, %v", groups, err)
+	}
+	for n, g := range groups.GetGroups() {
+		want := []recordv1.GroupState{recordv1.GroupState_GROUP_STATE_SERVING, recordv1.GroupState_GROUP_STATE_UNAVAILABLE}[n%2]
+		if g.GetState() != want {
+			t.Errorf("group %d: %v, want %v", n, g, want)
+		}
+	}
+	shards, err := c.admin.ListShards(c.ctx, &recordv1.ListShardsRequest{})
+	if err != nil || len(shards.GetShards()) != 2 {
+		t.Fatalf("%v, %v", shards, err)
+	}
+	if a, b := shards.GetShards()[0], shards.GetShards()[1]; !a.GetAlive() || b.GetAlive() || b.GetGroups() != 2 || b.GetVolumeUuid() != c.shards["b"].volume.String() {
+		t.Fatalf("%v", shards)
+	}
+	_, err = c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{Group: "99"})
+	wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
+}
+
+func TestLoadIsTheSumOverShards(t *testing.T) {
+	c := newCluster(t, hash(2), gateway.Config{}, "a", "b")
+	stream, err := c.admin.WatchLoad(c.ctx, &recordv1.WatchLoadRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last *recordv1.WatchLoadResponse
+	for {
+		message, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = message
+	}
+	if l := last.GetLoad(); !l.GetDone() || l.GetBytesDone() != 4 || l.GetGroupsTotal() != 4 || len(last.GetShards()) != 2 {
+		t.Fatalf("%v", last)
+	}
+}
+
+func TestPlanMovesShowsWhatThePlannerWouldDo(t *testing.T) {
+	c := newCluster(t, hash(2), gateway.Config{}, "a", "b")
+	if out, err := c.admin.PlanMoves(c.ctx, &recordv1.PlanMovesRequest{}); err != nil || len(out.GetMoves()) != 0 {
+		t.Fatalf("%v, %v", out, err)
+	}
+	c.stops["b"]()
+	stop, err := c.store.RegisterShard(c.ctx, placement.Shard{
+		Name: "b", Address: c.shards["b"].address, VolumeUUID: c.shards["b"].volume, Generation: 2, State: placement.Draining,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	var out *recordv1.PlanMovesResponse
+	for len(out.GetMoves()) == 0 && c.ctx.Err() == nil { // until the gateway has the view
+		if out, err = c.admin.PlanMoves(c.ctx, &recordv1.PlanMovesRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if m := out.GetMoves(); len(m) != 1 || m[0].GetGroup() != "1" || m[0].GetFrom()[0] != "b" || m[0].GetTo()[0] != "a" {
+		t.Fatalf("%v", out)
+	}
+}
+
+func TestAdminCallsOfAGroupNeedOne(t *testing.T) {
+	c := newCluster(t, hash(1), gateway.Config{}, "a")
+	_, err := c.admin.Verify(c.ctx, &recordv1.VerifyRequest{})
+	wantFieldViolation(t, err, "group")
+	_, err = c.admin.Compact(c.ctx, &recordv1.CompactRequest{Group: "7"})
+	wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
+	_, err = c.admin.AcceptLoss(c.ctx, &recordv1.AcceptLossRequest{Group: "0"})
+	wantError(t, err, codes.Unimplemented, "")
+}
+
+func TestStopLeavesNothingRunning(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	t.Run("run", func(t *testing.T) {
+		c := newCluster(t, hash(2), gateway.Config{Registry: prometheus.NewRegistry()}, "a", "b")
+		if _, err := batchPut(t, c, puts(1, 2, 3, 4)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := batchGet(c, 1, 2, 3, 4); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(c.ctx)
+		defer cancel()
+		routing, err := recordv1.NewRoutingServiceClient(c.conn).WatchRouting(ctx, &recordv1.WatchRoutingRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := routing.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		fired := c.shards["a"].failFirst(1, "Download", refuse(codes.Unavailable, "NO_LEADER"))
+		fired2 := c.shards["b"].failFirst(1, "Download", refuse(codes.Unavailable, "NO_LEADER"))
+		if _, err := download(ctx, c, 1); err != nil || *fired+*fired2 != 1 {
+			t.Fatalf("%v; faults fired %d times", err, *fired+*fired2)
+		}
+	})
+	goleak.VerifyNone(t, before)
+}

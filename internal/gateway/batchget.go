@@ -1,0 +1,211 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/routing"
+)
+
+const (
+	getsMax     = 4096
+	getBytesMax = 4 << 20
+)
+
+// batchGet splits the reads by shard, runs the parts in parallel and hands results on as they come, each with the
+// position that the caller knows it by. Memory is bounded by flow control: one message per shard is held at a time.
+func (g *Gateway) batchGet(stream grpc.ServerStream) error {
+	in := &frame{}
+	if err := stream.RecvMsg(in); err != nil {
+		return err
+	}
+	bytes := int64(in.bufs.Len())
+	if err := g.admit(bytes); err != nil {
+		in.free()
+		return err
+	}
+	defer g.release(bytes)
+	b, err := readBatch(in, "gets", getsMax, getBytesMax)
+	if err != nil {
+		return err
+	}
+	defer b.free()
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	if _, err := g.router.wait(ctx); err != nil {
+		return err
+	}
+	get := &getting{g: g, batch: b, stream: stream, cancel: cancel}
+	get.run(ctx)
+	if get.sendErr != nil {
+		return get.sendErr
+	}
+	return get.sendFailures()
+}
+
+// getting is a BatchGet under way.
+type getting struct {
+	g *Gateway
+	*batch
+	stream  grpc.ServerStream
+	cancel  context.CancelFunc
+	mu      sync.Mutex // guards sending and sendErr
+	sendErr error
+}
+
+// run repeats until all is answered, the caller is gone, or the deadline is near.
+func (get *getting) run(ctx context.Context) {
+	call := repeated{g: get.g}
+	for {
+		t := get.g.router.table.Load()
+		parts := get.g.split(ctx, t, get.batch, false)
+		var all sync.WaitGroup
+		for _, p := range parts[min(1, len(parts)):] {
+			all.Go(func() { get.part(ctx, p) })
+		}
+		if len(parts) > 0 {
+			get.part(ctx, parts[0])
+		}
+		all.Wait()
+		n, v := get.open()
+		if n == 0 || !call.pause(ctx, t.changed, v) {
+			return
+		}
+	}
+}
+
+// part reads a part from its shard.
+func (get *getting) part(ctx context.Context, p *part) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	err := notEOF(get.read(ctx, p)) // what the shard left out is not answered
+	v := routing.Judge(status.Convert(err), true)
+	get.failPart(p, err, v, false)
+}
+
+// read hands on what the shard answers until that ends; io.EOF is the good end.
+func (get *getting) read(ctx context.Context, p *part) error {
+	from, err := p.shard.conn().NewStream(ctx, downloadDesc, recordv1.RecordService_BatchGet_FullMethodName)
+	if err != nil {
+		return err
+	}
+	if err := from.SendMsg(get.message(p)); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if err := from.CloseSend(); err != nil {
+		return err
+	}
+	for {
+		in := &frame{}
+		if err := from.RecvMsg(in); err != nil {
+			return err
+		}
+		out, err := get.renumber(p, in)
+		in.free()
+		if err != nil {
+			return err
+		}
+		if err := get.send(out); err != nil {
+			return err
+		}
+	}
+}
+
+// send hands one message to the caller.
+func (get *getting) send(out *frame) error {
+	if out.bufs.Len() == 0 {
+		out.free()
+		return nil
+	}
+	get.mu.Lock()
+	defer get.mu.Unlock()
+	if get.sendErr == nil {
+		if get.sendErr = get.stream.SendMsg(out); get.sendErr != nil {
+			get.cancel()
+		}
+	}
+	return get.sendErr
+}
+
+// renumber copies the results of a message, each with the caller's position behind it: of a field that comes twice the
+// last one counts. Results that are to be repeated are left out.
+func (get *getting) renumber(p *part, in *frame) (*frame, error) {
+	pool := mem.DefaultBufferPool()
+	buf := pool.Get(in.bufs.Len() + 8*len(p.items))
+	out := (*buf)[:0]
+	err := eachItem(in.bufs, func(result scanner, _, _ int) error {
+		position, err := readPosition(result)
+		if err != nil {
+			return err
+		}
+		if position >= uint64(len(p.items)) {
+			return errWire
+		}
+		i := p.items[position]
+		it := &get.items[i]
+		if it.answered {
+			return nil
+		}
+		st, err := resultStatus(result, 2)
+		if err != nil {
+			return err
+		}
+		if st != nil {
+			if v := routing.Judge(st, true); v.Fate != routing.Final {
+				it.failed(st.Err(), v, false)
+				return nil
+			}
+		}
+		it.answered, it.err = true, nil
+		out = protowire.AppendTag(out, 1, protowire.BytesType)
+		out = protowire.AppendVarint(out, uint64(result.left+1+protowire.SizeVarint(uint64(i))))
+		out = result.appendTo(out, result.left)
+		out = protowire.AppendTag(out, 1, protowire.VarintType)
+		out = protowire.AppendVarint(out, uint64(i))
+		return nil
+	})
+	if err != nil {
+		pool.Put(buf)
+		return nil, notEOF(io.EOF)
+	}
+	return pooled(pool, buf, out), nil
+}
+
+// readPosition reads the position of a BatchGetResult; 0 where it is left out.
+func readPosition(s scanner) (position uint64, err error) {
+	for s.left > 0 {
+		number, kind, length, err := s.next()
+		if err != nil {
+			return 0, err
+		}
+		if number == 1 && kind == protowire.VarintType {
+			if position, err = s.uvarint(); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		if err := s.skipValue(kind, length); err != nil {
+			return 0, err
+		}
+	}
+	return position, nil
+}
+
+// sendFailures answers the items that no shard has answered.
+func (get *getting) sendFailures() error {
+	var out []byte
+	for i := range get.items {
+		if err := get.items[i].err; err != nil {
+			out = getFailure(out, i, err)
+		}
+	}
+	return get.send(&frame{bufs: mem.BufferSlice{mem.SliceBuffer(out)}})
+}

@@ -1,0 +1,366 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/routing"
+)
+
+// Limits of a BatchPut message, and how many of them one stream may have under way.
+const (
+	putsMax       = 1024
+	putBytesMax   = 4<<20 + 64<<10 // 4 MiB of puts, and their tags
+	batchesFlight = 4
+)
+
+// batchPut splits each message by shard and sends the parts over one stream per shard, so that puts of one record keep
+// their order; the results are put together in the order of the message. Puts that are to be repeated go over streams of
+// their own, behind those that came later.
+func (g *Gateway) batchPut(stream grpc.ServerStream) error {
+	if _, err := g.router.wait(stream.Context()); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	b := &putting{g: g, ctx: ctx, lanes: map[*shard]*lane{}}
+	under := make(chan *putBatch, batchesFlight)
+	answered, freed := make(chan error, 1), make(chan struct{})
+	go func() {
+		err := b.answer(stream, under)
+		if err != nil {
+			cancel() // nobody takes answers any more
+		}
+		answered <- err
+		for pb := range under { // free what is left
+			pb.wait.Wait()
+			pb.free(g)
+		}
+		close(freed)
+	}()
+	err := b.receive(stream, under)
+	close(under)
+	answerErr := <-answered
+	if err != nil || answerErr != nil {
+		cancel()
+	}
+	<-freed
+	b.closeLanes()
+	if answerErr != nil {
+		return answerErr
+	}
+	return err
+}
+
+// putting is a BatchPut stream.
+type putting struct {
+	g     *Gateway
+	ctx   context.Context
+	lanes map[*shard]*lane
+}
+
+// putBatch is one message under way.
+type putBatch struct {
+	*batch
+	bytes   int64
+	wait    sync.WaitGroup // for the parts
+	results []scanner      // where answered without err: the result's bytes
+	mu      sync.Mutex
+	frames  []*frame // that hold the results
+}
+
+func (pb *putBatch) free(g *Gateway) {
+	for _, f := range pb.frames {
+		f.free()
+	}
+	pb.batch.free()
+	g.release(pb.bytes)
+}
+
+// receive reads messages and starts them, until the caller half-closes.
+func (b *putting) receive(stream grpc.ServerStream, under chan<- *putBatch) error {
+	for {
+		in := &frame{}
+		if err := stream.RecvMsg(in); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		bytes := int64(in.bufs.Len())
+		if err := b.g.admit(bytes); err != nil {
+			in.free()
+			return err
+		}
+		read, err := readBatch(in, "puts", putsMax, putBytesMax)
+		if err != nil {
+			b.g.release(bytes)
+			return err
+		}
+		pb := &putBatch{batch: read, bytes: bytes, results: make([]scanner, len(read.items))}
+		for _, p := range b.g.split(b.ctx, b.g.router.table.Load(), read, true) {
+			pb.wait.Add(1)
+			b.lane(p.shard).send(pb, p)
+		}
+		select {
+		case under <- pb:
+		case <-b.ctx.Done():
+			pb.wait.Wait()
+			pb.free(b.g)
+			return fromContext(b.ctx)
+		}
+	}
+}
+
+// answer completes messages in their order.
+func (b *putting) answer(stream grpc.ServerStream, under <-chan *putBatch) error {
+	for pb := range under {
+		pb.wait.Wait()
+		b.retry(pb)
+		out := pb.response()
+		pb.free(b.g)
+		if err := stream.SendMsg(out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// retry repeats what is not answered yet, until the deadline is near.
+func (b *putting) retry(pb *putBatch) {
+	n, v := pb.open()
+	if n == 0 {
+		return
+	}
+	ctx, cancel := b.g.bounded(b.ctx)
+	defer cancel()
+	call := repeated{g: b.g, write: true}
+	for n > 0 {
+		t := b.g.router.table.Load()
+		if !call.pause(ctx, t.changed, v) {
+			return
+		}
+		t = b.g.router.table.Load()
+		for _, p := range b.g.split(ctx, t, pb.batch, true) {
+			pb.wait.Go(func() { b.once(ctx, pb, p) })
+		}
+		pb.wait.Wait()
+		n, v = pb.open()
+	}
+}
+
+// once sends a part over a stream of its own.
+func (b *putting) once(ctx context.Context, pb *putBatch, p *part) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	to, err := p.shard.conn().NewStream(ctx, bidiDesc, recordv1.RecordService_BatchPut_FullMethodName)
+	if err != nil {
+		pb.failPart(p, err, routing.Judge(status.Convert(err), false), true)
+		return
+	}
+	if err := to.SendMsg(pb.message(p)); err == nil {
+		_ = to.CloseSend() // what is wrong, RecvMsg says
+	}
+	out := &frame{}
+	if err := to.RecvMsg(out); err != nil {
+		err = notEOF(err)
+		pb.failPart(p, err, routing.Judge(status.Convert(err), true), true)
+		return
+	}
+	pb.take(p, out)
+}
+
+// notEOF is the error of a stream that ended too early without one.
+func notEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return status.Error(codes.Unavailable, "the shard ended the stream without an answer")
+	}
+	return err
+}
+
+// take notes the results of a part.
+func (pb *putBatch) take(p *part, out *frame) {
+	pb.mu.Lock()
+	pb.frames = append(pb.frames, out)
+	pb.mu.Unlock()
+	n := 0
+	err := eachItem(out.bufs, func(result scanner, _, _ int) error {
+		if n == len(p.items) {
+			return errWire
+		}
+		i := p.items[n]
+		n++
+		it := &pb.items[i]
+		st, err := resultStatus(result, 1)
+		if err != nil {
+			return err
+		}
+		if st != nil {
+			if v := routing.Judge(st, true); v.Fate != routing.Final {
+				it.failed(st.Err(), v, true)
+				return nil
+			}
+		}
+		it.answered, it.err = true, nil
+		pb.results[i] = result
+		return nil
+	})
+	if err == nil && n < len(p.items) {
+		err = errWire
+	}
+	if err != nil {
+		cause := status.Error(codes.Unavailable, fmt.Sprintf("the shard's answer to %d puts cannot be read", len(p.items)))
+		for _, i := range p.items[max(n-1, 0):] {
+			if it := &pb.items[i]; !it.answered {
+				it.failed(cause, routing.Verdict{Fate: routing.Unknown, Reason: routing.ReasonShardUnreachable}, true)
+			}
+		}
+	}
+}
+
+// response puts the results together in order.
+func (pb *putBatch) response() *frame {
+	size := 0
+	for i := range pb.items {
+		size += 6 + pb.results[i].left
+	}
+	pool := mem.DefaultBufferPool()
+	buf := pool.Get(size)
+	out := (*buf)[:0]
+	for i := range pb.items {
+		if err := pb.items[i].err; err != nil {
+			out = putFailure(out, err)
+			continue
+		}
+		result := pb.results[i]
+		out = protowire.AppendTag(out, 1, protowire.BytesType)
+		out = protowire.AppendVarint(out, uint64(result.left))
+		out = result.appendTo(out, result.left)
+	}
+	return pooled(pool, buf, out)
+}
+
+// pooled makes a frame of bytes that were appended to a buffer of the pool, and may have outgrown it.
+func pooled(pool mem.BufferPool, buf *[]byte, out []byte) *frame {
+	if cap(out) != cap(*buf) {
+		pool.Put(buf)
+		return &frame{bufs: mem.BufferSlice{mem.SliceBuffer(out)}}
+	}
+	*buf = out
+	return &frame{bufs: mem.BufferSlice{mem.NewBuffer(buf, pool)}}
+}
+
+// lane is the stream to one shard. Its parts are answered in the order in which they were sent.
+type lane struct {
+	to     grpc.ClientStream
+	cancel context.CancelFunc
+	err    error // why there is no stream
+	parts  chan sentPart
+	ended  chan struct{}
+}
+
+type sentPart struct {
+	pb   *putBatch
+	p    *part
+	sent bool
+}
+
+// lane returns the stream to a shard, opening it the first time.
+func (b *putting) lane(s *shard) *lane {
+	if l := b.lanes[s]; l != nil && l.err == nil {
+		select {
+		case <-l.ended: // broken: a new one is worth a try
+			l.close()
+		default:
+			return l
+		}
+	}
+	ctx, cancel := context.WithCancel(b.ctx)
+	l := &lane{cancel: cancel, parts: make(chan sentPart, 2*batchesFlight), ended: make(chan struct{})}
+	b.lanes[s] = l
+	if l.to, l.err = s.conn().NewStream(ctx, bidiDesc, recordv1.RecordService_BatchPut_FullMethodName); l.err != nil {
+		cancel()
+		close(l.ended)
+		return l
+	}
+	go l.receive()
+	return l
+}
+
+// send sends a part; its failure is noted in the batch.
+func (l *lane) send(pb *putBatch, p *part) {
+	if l.err != nil {
+		pb.failPart(p, l.err, routing.Judge(status.Convert(l.err), false), true)
+		pb.wait.Done()
+		return
+	}
+	// What the error of SendMsg was, RecvMsg says in receive. At most batchesFlight+2 parts are under way.
+	err := l.to.SendMsg(pb.message(p))
+	l.parts <- sentPart{pb: pb, p: p, sent: err == nil}
+}
+
+// receive takes answers until the lane is closed. Once the stream is broken all further parts fail alike.
+func (l *lane) receive() {
+	var broken error
+	for s := range l.parts {
+		out := &frame{}
+		first := broken == nil
+		if broken == nil {
+			if err := l.to.RecvMsg(out); err != nil {
+				broken = notEOF(err)
+				close(l.ended)
+			}
+		}
+		if broken == nil {
+			s.pb.take(s.p, out)
+		} else {
+			s.pb.failPart(s.p, broken, streamVerdict(broken, first, s.sent), true)
+		}
+		s.pb.wait.Done()
+	}
+	if broken == nil {
+		close(l.ended)
+	}
+	l.cancel()
+}
+
+// streamVerdict says what the end of a stream means for a part that has no answer: the status speaks of the first such
+// part at most, and where it does not refuse that for good, anything that was sent may have been applied.
+func streamVerdict(err error, first, sent bool) routing.Verdict {
+	v := routing.Judge(status.Convert(err), sent)
+	if !sent {
+		if v.Fate == routing.Final {
+			v.Fate = routing.Refused
+		}
+		return v
+	}
+	if !first || v.Fate == routing.Refused {
+		v.Fate = routing.Unknown
+	}
+	return v
+}
+
+// close ends the lane when its parts are answered.
+func (l *lane) close() {
+	if l.err == nil {
+		_ = l.to.CloseSend() // fails only where the stream is broken already
+		close(l.parts)
+	}
+}
+
+func (b *putting) closeLanes() {
+	for _, l := range b.lanes {
+		l.close()
+		<-l.ended
+	}
+}

@@ -1,0 +1,216 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/routing"
+)
+
+// Backoff between attempts. A newer view ends the wait at once.
+const (
+	backoffFirst  = 5 * time.Millisecond
+	backoffMax    = 250 * time.Millisecond
+	createTimeout = 10 * time.Second
+	// groupsUncounted is how far below its limit a store must be for groups to be made without counting them in etcd.
+	groupsUncounted = 1000
+)
+
+// resolve finds the route of a key in the table. creates says that the call may make a group of Named routing. The
+// route is nil where the caller is to wait for a newer table.
+func (g *Gateway) resolve(ctx context.Context, t *table, k *key, creates bool) (*route, error) {
+	if t.view.Meta.Routing.Mode == placement.Hash {
+		return t.route(k), nil
+	}
+	if r := t.named[string(k.group)]; r != nil {
+		return r, nil
+	}
+	if len(k.group) == 0 {
+		return nil, invalid("key.group", "required in Named routing")
+	}
+	name := string(k.group)
+	if err := placement.ValidateGroupName(name); err != nil {
+		return nil, invalid("key.group", "%v", err)
+	}
+	// The table may lag behind what another gateway has made, so etcd is asked.
+	_, err, _ := g.creating.Do(name, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
+		defer cancel()
+		group, err := g.cfg.Store.Group(ctx, name)
+		if errors.Is(err, placement.ErrNoGroup) && creates {
+			meta := t.view.Meta
+			made := placement.NewGroup(meta.Routing, name, 0)
+			if len(t.named)+groupsUncounted < meta.GroupLimit() {
+				group, _, err = g.cfg.Store.CreateGroup(ctx, made)
+			} else {
+				group, _, err = g.cfg.Store.CreateGroupLimited(ctx, made, meta.GroupLimit())
+			}
+		}
+		return group, err
+	})
+	switch {
+	case err == nil:
+		return nil, nil
+	case errors.Is(err, placement.ErrNoGroup) && creates:
+		return nil, nil // joined a read's look-up: the next attempt makes it
+	case errors.Is(err, placement.ErrNoGroup):
+		return nil, fail(codes.NotFound, reasonGroupNotFound, "group %q does not exist", name)
+	case errors.Is(err, placement.ErrGroupLimit):
+		return nil, fail(codes.ResourceExhausted, reasonGroupLimit, "group %q: %v", name, err)
+	default:
+		return nil, fail(codes.Unavailable, routing.ReasonNoLeader, "group %q is not known here and etcd cannot be asked: %v", name, err)
+	}
+}
+
+// attempt is one try to do a call at a shard. sent says whether the request may have left this process.
+type attempt func(ctx context.Context, s *shard) (sent bool, err error)
+
+// repeated is a call that is tried until it is answered.
+type repeated struct {
+	g        *Gateway
+	write    bool // changes something, so that a lost answer matters
+	safe     bool // may be repeated where the outcome is unknown
+	tries    int
+	doubtful bool // an attempt's outcome is unknown
+	last     error
+	until    time.Time // for calls without a deadline: set by the first pause
+}
+
+// route does attempts at the shard of the key until one is answered for good or the deadline is near.
+func (c *repeated) route(ctx context.Context, k *key, creates bool, do attempt) error {
+	t, err := c.g.router.wait(ctx)
+	if err != nil {
+		return err
+	}
+	for {
+		r, err := c.g.resolve(ctx, t, k, creates)
+		if err != nil {
+			return c.end(err)
+		}
+		if done, err := c.try(ctx, t, r, do); done {
+			return err
+		}
+		t = c.g.router.table.Load()
+	}
+}
+
+// named is route for a group that must be there.
+func (c *repeated) named(ctx context.Context, group string, do attempt) error {
+	t, err := c.g.router.wait(ctx)
+	if err != nil {
+		return err
+	}
+	for {
+		r := t.byName(group)
+		if r == nil {
+			return fail(codes.NotFound, reasonGroupNotFound, "group %q does not exist", group)
+		}
+		if done, err := c.try(ctx, t, r, do); done {
+			return err
+		}
+		t = c.g.router.table.Load()
+	}
+}
+
+// try does one attempt, and where that is to be repeated waits until the next makes sense. done: err is the answer.
+func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (done bool, err error) {
+	var v routing.Verdict
+	if r == nil || r.leader == nil {
+		v = routing.Verdict{Fate: routing.Refused, Reason: routing.ReasonNoLeader}
+		c.last = fail(codes.Unavailable, routing.ReasonNoLeader, "no shard owns the group yet, or its shard is not registered")
+	} else {
+		sent, err := do(ctx, r.leader)
+		if err == nil {
+			return true, nil
+		}
+		var stop broken
+		if errors.As(err, &stop) {
+			return true, stop.error
+		}
+		if v = routing.Judge(status.Convert(err), sent); v.Fate == routing.Final {
+			return true, c.end(err)
+		}
+		c.last = unreachable(err, r.leader.name)
+		if v.Fate == routing.Unknown && c.write {
+			c.doubtful = true
+			if !c.safe {
+				return true, outcomeUnknown(err)
+			}
+		}
+	}
+	if !c.pause(ctx, t.changed, v) {
+		return true, c.end(c.last)
+	}
+	return false, nil
+}
+
+// end is the answer when no attempt follows: a refusal does not count where an earlier attempt may have been applied.
+func (c *repeated) end(err error) error {
+	if st := status.Convert(err); c.doubtful && routing.Judge(st, false).Fate == routing.Refused {
+		return outcomeUnknown(err)
+	}
+	return err
+}
+
+// pause waits until the next attempt makes sense; false where that is behind the deadline.
+func (c *repeated) pause(ctx context.Context, changed <-chan struct{}, v routing.Verdict) bool {
+	c.g.metrics.retries.WithLabelValues(v.Reason).Inc()
+	delay := min(backoffFirst<<min(c.tries, 16), backoffMax)
+	c.tries++
+	delay = delay/2 + rand.N(delay) //nolint:gosec // jitter
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		if c.until.IsZero() {
+			c.until = time.Now().Add(c.g.cfg.Limits.CallTimeout)
+		}
+		deadline = c.until
+	}
+	if left := time.Until(deadline); left <= delay || left <= v.Wait {
+		return false
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-changed:
+		// The view may change many times before it is the one waited for.
+		if c.tries > 8 {
+			<-timer.C
+		}
+	case <-ctx.Done():
+		return false
+	case <-c.g.stopping:
+		return false
+	}
+	return true
+}
+
+// admit counts a call and its bytes in; the caller must give them back by release.
+func (g *Gateway) admit(bytes int64) error {
+	calls, held := g.calls.Add(1), g.bytes.Add(bytes)
+	if calls > g.cfg.Limits.CallsMax || held > g.cfg.Limits.BytesInFlightMax {
+		g.release(bytes)
+		return fail(codes.ResourceExhausted, reasonOverloaded,
+			"the gateway works on %d calls with %d bytes: send less at a time", calls, held)
+	}
+	return nil
+}
+
+func (g *Gateway) release(bytes int64) {
+	g.calls.Add(-1)
+	g.bytes.Add(-bytes)
+}
+
+// bounded gives a call that comes without a deadline one.
+func (g *Gateway) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, g.cfg.Limits.CallTimeout)
+}

@@ -1,0 +1,157 @@
+package gateway_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// cluster is a gateway over stand-ins.
+type cluster struct {
+	t       *testing.T
+	ctx     context.Context
+	etcd    *clientv3.Client
+	store   *placement.Store
+	meta    placement.Meta
+	shards  map[string]*standIn
+	stops   map[string]func()
+	gateway *gateway.Gateway
+	conn    *grpc.ClientConn
+	records recordv1.RecordServiceClient
+	admin   recordv1.AdminServiceClient
+}
+
+func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ...string) *cluster {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	c := &cluster{t: t, ctx: ctx, meta: meta, shards: map[string]*standIn{}, stops: map[string]func(){}}
+	var err error
+	if c.etcd, err = sharedEtcd(t).Client(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.etcd.Close() })
+	if c.store, err = placement.NewStore(c.etcd, "g-"+uuid.NewString()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.store.InitMeta(ctx, meta); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range shards {
+		c.start(name, uuid.New(), 1)
+	}
+	for n := range meta.Routing.Groups {
+		c.own(placement.NewGroup(meta.Routing, placement.GroupName(n), n), shards[n%len(shards)])
+	}
+	cfg.Listen, cfg.Store = "127.0.0.1:0", c.store
+	if c.gateway, err = gateway.Start(ctx, cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stop, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := c.gateway.Stop(stop); err != nil {
+			t.Error(err)
+		}
+	})
+	if c.conn, err = grpc.NewClient(c.gateway.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.conn.Close() })
+	c.records, c.admin = recordv1.NewRecordServiceClient(c.conn), recordv1.NewAdminServiceClient(c.conn)
+	return c
+}
+
+func hash(groups int) placement.Meta {
+	return placement.Meta{StoreUUID: uuid.New(), Routing: placement.Routing{Mode: placement.Hash, Groups: groups}, Copies: 1}
+}
+
+func named() placement.Meta {
+	return placement.Meta{StoreUUID: uuid.New(), Routing: placement.Routing{Mode: placement.Named}, Copies: 1}
+}
+
+// start runs and registers a stand-in, on a free port; again under the same name is a restart that keeps its records.
+func (c *cluster) start(name string, volume uuid.UUID, generation uint64) *standIn {
+	c.t.Helper()
+	return c.startAt(name, "127.0.0.1:0", volume, generation)
+}
+
+func (c *cluster) startAt(name, address string, volume uuid.UUID, generation uint64) *standIn {
+	c.t.Helper()
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	s := &standIn{
+		name: name, volume: volume, address: listener.Addr().String(), records: map[string]map[int64]*recordv1.Record{},
+		requests: map[string]string{}, calls: map[string]int{}, routing: c.meta.Routing, server: grpc.NewServer(),
+	}
+	if old := c.shards[name]; old != nil {
+		s.records, s.requests, s.applied = old.records, old.requests, old.applied
+	}
+	recordv1.RegisterRecordServiceServer(s.server, s)
+	recordv1.RegisterAdminServiceServer(s.server, s)
+	go func() { _ = s.server.Serve(listener) }()
+	c.t.Cleanup(s.server.Stop)
+	stop, err := c.store.RegisterShard(c.ctx, placement.Shard{
+		Name: name, Address: s.address, VolumeUUID: volume, Generation: generation, CapacityBytes: 1 << 30,
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(stop)
+	c.shards[name], c.stops[name] = s, stop
+	return s
+}
+
+// own writes the state of a group and returns its revision.
+func (c *cluster) own(g placement.Group, shard string) int64 {
+	c.t.Helper()
+	g.Members = []placement.Member{{Shard: shard, VolumeUUID: c.shards[shard].volume, RaftID: 1}}
+	g.Leader = shard
+	g, err := c.store.PutGroup(c.ctx, g)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return g.Revision
+}
+
+// awaitEpoch returns when the gateway has seen what was written at a revision.
+func (c *cluster) awaitEpoch(revision int64) {
+	c.t.Helper()
+	for c.gateway.Epoch() < uint64(revision) {
+		if c.ctx.Err() != nil {
+			c.t.Fatalf("the gateway is at epoch %d, not %d", c.gateway.Epoch(), revision)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func reasonOf(err error) string {
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			return info.GetReason()
+		}
+	}
+	return ""
+}
+
+func wantError(t *testing.T, err error, code codes.Code, reason string) {
+	t.Helper()
+	if status.Code(err) != code || reasonOf(err) != reason {
+		t.Fatalf("got %v (reason %q), want %v %s", err, reasonOf(err), code, reason)
+	}
+}

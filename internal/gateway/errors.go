@@ -1,0 +1,69 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+
+	"sheaf.dev/sheaf/internal/routing"
+)
+
+// Reasons that the gateway gives; record.proto lists them.
+const (
+	reasonGroupNotFound = "GROUP_NOT_FOUND"
+	reasonGroupLimit    = "GROUP_LIMIT"
+	reasonOverloaded    = "OVERLOADED"
+	reasonGroupExists   = "GROUP_EXISTS"
+	reasonHashRouting   = "HASH_ROUTING"
+)
+
+// fail makes an error with a reason.
+func fail(code codes.Code, reason, format string, args ...any) error {
+	return withDetails(code, fmt.Sprintf(format, args...), &errdetails.ErrorInfo{Domain: routing.Domain, Reason: reason})
+}
+
+// invalid makes an INVALID_ARGUMENT that names the field.
+func invalid(field, format string, args ...any) error {
+	text := fmt.Sprintf(format, args...)
+	return withDetails(codes.InvalidArgument, field+": "+text, &errdetails.BadRequest{
+		FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: field, Description: text}},
+	})
+}
+
+func withDetails(code codes.Code, text string, detail protoadapt.MessageV1) error {
+	plain := status.New(code, text)
+	full, err := plain.WithDetails(detail)
+	if err != nil { // only where code is OK
+		return plain.Err()
+	}
+	return full.Err()
+}
+
+// outcomeUnknown is the answer for a write that may have been applied.
+func outcomeUnknown(cause error) error {
+	return fail(codes.Unknown, routing.ReasonOutcomeUnknown,
+		"the write may or may not have been applied: repeat it with its request_id (%v)", status.Convert(cause).Message())
+}
+
+// unreachable gives an error of the transport its reason, where the request surely was not applied.
+func unreachable(err error, shard string) error {
+	st := status.Convert(err)
+	if st.Code() != codes.Unavailable || routing.Judge(st, false).Reason != routing.ReasonShardUnreachable {
+		return err
+	}
+	return fail(codes.Unavailable, routing.ReasonShardUnreachable, "shard %s does not answer: %s", shard, st.Message())
+}
+
+// fromContext is the error of a call whose context has ended.
+func fromContext(ctx context.Context) error {
+	err := ctx.Err()
+	if errors.Is(err, context.DeadlineExceeded) {
+		return status.Error(codes.DeadlineExceeded, "deadline exceeded in the gateway")
+	}
+	return status.FromContextError(err).Err()
+}

@@ -1,0 +1,223 @@
+// Package gateway routes calls to shards. It reads the key of a request from its bytes and forwards the bytes as they
+// are; data is never decoded. It retries what is surely not applied, and writes that carry a request id, inside the
+// caller's deadline.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// Config of a gateway. Listen and Store are required.
+type Config struct {
+	Listen   string // host:port; port 0 takes a free one
+	Store    *placement.Store
+	Limits   Limits
+	Logger   *slog.Logger          // nil: discards
+	Registry prometheus.Registerer // nil: no metrics
+	// ServerOptions are added to those of the gRPC server: credentials, seams for tests.
+	ServerOptions []grpc.ServerOption
+	// ShardCredentials for the connections to shards; nil: no TLS.
+	ShardCredentials credentials.TransportCredentials
+}
+
+// Limits of serving. A zero field takes its default.
+type Limits struct {
+	MessageBytesMax         int           // of one gRPC message; 8 MiB
+	StreamsPerConnectionMax uint32        // concurrent calls of one connection; 4,096
+	CallsMax                int64         // concurrent calls in all, OVERLOADED beyond; 65,536
+	BytesInFlightMax        int64         // bytes of requests being worked on, OVERLOADED beyond; 512 MiB
+	CallTimeout             time.Duration // for unary calls that come without a deadline, and for each message of a batch; 60 s
+	KeepaliveMin            time.Duration // clients that ping more often are cut off; 10 s
+	ConnectionAgeMax        time.Duration // 30 min, then clients connect anew; negative: never
+	ConnectionAgeGrace      time.Duration // for calls under way when the age is reached; 10 min
+}
+
+func (l *Limits) setDefaults() error {
+	setDefault(&l.MessageBytesMax, 8<<20)
+	setDefault(&l.StreamsPerConnectionMax, 4096)
+	setDefault(&l.CallsMax, 65536)
+	setDefault(&l.BytesInFlightMax, 512<<20)
+	setDefault(&l.CallTimeout, time.Minute)
+	setDefault(&l.KeepaliveMin, 10*time.Second)
+	setDefault(&l.ConnectionAgeMax, 30*time.Minute)
+	setDefault(&l.ConnectionAgeGrace, 10*time.Minute)
+	if l.MessageBytesMax < 0 || l.CallsMax < 0 || l.BytesInFlightMax < 0 || l.CallTimeout < 0 || l.KeepaliveMin < 0 || l.ConnectionAgeGrace < 0 {
+		return fmt.Errorf("gateway: a limit is negative: %+v", *l)
+	}
+	return nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// A table that takes longer to make than tableCostMax is followed by a pause of at most tablePauseMax.
+const (
+	tableCostMax  = 5 * time.Millisecond
+	tablePauseMax = 200 * time.Millisecond
+)
+
+// Gateway serves RecordService, RoutingService, AdminService, health and reflection.
+type Gateway struct {
+	cfg      Config
+	router   *router
+	server   *grpc.Server
+	listener net.Listener
+	health   *health.Server
+	metrics  *metrics
+	creating singleflight.Group
+
+	calls atomic.Int64 // under way
+	bytes atomic.Int64 // of requests under way
+
+	cancel  context.CancelFunc // ends the watch
+	watched chan struct{}      // closed when the watch has ended
+	served  chan error         // the result of Serve
+	// stopping is closed when Stop begins: streams that would not end by themselves do then.
+	stopping chan struct{}
+}
+
+// Start listens, follows the store in the background and serves; calls wait for the first view inside their deadline.
+// ctx bounds only the start itself. Health is SERVING once there is a view.
+func Start(ctx context.Context, cfg Config) (*Gateway, error) {
+	if cfg.Store == nil {
+		return nil, errors.New("gateway: the store is missing")
+	}
+	if err := cfg.Limits.setDefaults(); err != nil {
+		return nil, err
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.ShardCredentials == nil {
+		cfg.ShardCredentials = insecure.NewCredentials()
+	}
+	var listen net.ListenConfig
+	listener, err := listen.Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: listen on %q: %w", cfg.Listen, err)
+	}
+	g := &Gateway{
+		cfg: cfg, listener: listener, health: health.NewServer(), watched: make(chan struct{}), served: make(chan error, 1),
+		stopping: make(chan struct{}),
+		router:   newRouter(cfg.ShardCredentials, cfg.Limits.MessageBytesMax, cfg.Logger),
+	}
+	if g.metrics, err = newMetrics(cfg.Registry, g); err != nil {
+		_ = listener.Close()
+		return nil, err
+	}
+	g.server = g.newServer()
+	g.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
+	var watch context.Context
+	watch, g.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	go g.follow(watch)
+	go func() { g.served <- g.server.Serve(listener) }()
+	return g, nil
+}
+
+func (g *Gateway) newServer() *grpc.Server {
+	l := &g.cfg.Limits
+	age := l.ConnectionAgeMax
+	if age < 0 {
+		age = 0 // grpc: never
+	}
+	options := append([]grpc.ServerOption{
+		grpc.ForceServerCodecV2(g.router.codec),
+		grpc.MaxRecvMsgSize(l.MessageBytesMax),
+		grpc.MaxConcurrentStreams(l.StreamsPerConnectionMax),
+		grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: l.KeepaliveMin, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionAge: age, MaxConnectionAgeGrace: l.ConnectionAgeGrace, Time: keepaliveTime, Timeout: keepaliveWait,
+		}),
+	}, g.cfg.ServerOptions...)
+	server := grpc.NewServer(options...)
+	server.RegisterService(g.recordService(), nil)
+	recordv1.RegisterRoutingServiceServer(server, &routingServer{g: g})
+	recordv1.RegisterAdminServiceServer(server, &adminServer{g: g})
+	healthv1.RegisterHealthServer(server, g.health)
+	reflection.Register(server)
+	return server
+}
+
+// follow takes views in until ctx ends.
+func (g *Gateway) follow(ctx context.Context) {
+	defer close(g.watched)
+	for view := range g.cfg.Store.Watch(ctx) {
+		began := time.Now()
+		g.router.set(view)
+		g.health.SetServingStatus("", healthv1.HealthCheckResponse_SERVING)
+		// A store of very many groups must not keep a processor busy with tables while groups are being made: the newest
+		// view waits a little, those between are left out.
+		if cost := time.Since(began); cost > tableCostMax {
+			select {
+			case <-time.After(min(3*cost, tablePauseMax)):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// Addr is the address that gRPC listens on.
+func (g *Gateway) Addr() string { return g.listener.Addr().String() }
+
+// Ready returns when the gateway has a view, or ctx ends.
+func (g *Gateway) Ready(ctx context.Context) error {
+	_, err := g.router.wait(ctx)
+	return err
+}
+
+// Epoch of the newest view; 0: none yet.
+func (g *Gateway) Epoch() uint64 {
+	if t := g.router.table.Load(); t != nil {
+		return t.view.Epoch
+	}
+	return 0
+}
+
+// Stop refuses new calls and lets those under way end; when ctx ends first, they are cut. To be called once.
+func (g *Gateway) Stop(ctx context.Context) error {
+	g.health.Shutdown()
+	close(g.stopping)
+	graceful := make(chan struct{})
+	go func() {
+		defer close(graceful)
+		g.server.GracefulStop()
+	}()
+	select {
+	case <-graceful:
+	case <-ctx.Done():
+		g.server.Stop()
+		<-graceful
+	}
+	g.cancel()
+	<-g.watched
+	g.router.close()
+	g.metrics.unregister()
+	if err := <-g.served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("gateway: %w", err)
+	}
+	return nil
+}

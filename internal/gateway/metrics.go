@@ -1,0 +1,86 @@
+package gateway
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+)
+
+// metrics of a gateway. All of them exist also without a registry, so that nobody has to ask.
+type metrics struct {
+	registry   prometheus.Registerer
+	collectors []prometheus.Collector
+	calls      *prometheus.CounterVec
+	seconds    *prometheus.HistogramVec
+	retries    *prometheus.CounterVec
+}
+
+func newMetrics(registry prometheus.Registerer, g *Gateway) (*metrics, error) {
+	m := &metrics{
+		registry: registry,
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sheaf_gateway_calls_total", Help: "Calls answered, by method and gRPC code.",
+		}, []string{"method", "code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "sheaf_gateway_call_duration_seconds", Help: "Time from the request to the answer of unary calls.",
+			Buckets: prometheus.ExponentialBuckets(100e-6, 2.5, 14),
+		}, []string{"method"}),
+		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sheaf_gateway_retries_total", Help: "Attempts repeated, by the reason why.",
+		}, []string{"reason"}),
+	}
+	gauge := func(name, help string, value func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
+	}
+	m.collectors = []prometheus.Collector{
+		m.calls, m.seconds, m.retries,
+		gauge("sheaf_gateway_calls_in_flight", "Calls under way.", func() float64 { return float64(g.calls.Load()) }),
+		gauge("sheaf_gateway_bytes_in_flight", "Bytes of requests under way.", func() float64 { return float64(g.bytes.Load()) }),
+		gauge("sheaf_gateway_routing_epoch", "Revision of the routing in use; 0: none.", func() float64 { return float64(g.Epoch()) }),
+	}
+	if registry == nil {
+		return m, nil
+	}
+	for _, c := range m.collectors {
+		if err := registry.Register(c); err != nil {
+			m.unregister()
+			return nil, fmt.Errorf("gateway: register metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) unregister() {
+	if m.registry == nil {
+		return
+	}
+	for _, c := range m.collectors {
+		m.registry.Unregister(c)
+	}
+}
+
+// methodMetrics are those of one method, looked up once.
+type methodMetrics struct {
+	m       *metrics
+	name    string
+	ok      prometheus.Counter
+	seconds prometheus.Observer
+}
+
+func (m *metrics) method(name string) methodMetrics {
+	return methodMetrics{m: m, name: name, ok: m.calls.WithLabelValues(name, codes.OK.String()), seconds: m.seconds.WithLabelValues(name)}
+}
+
+// done counts a call.
+func (mm *methodMetrics) done(code codes.Code, began time.Time) {
+	if code == codes.OK {
+		mm.ok.Inc()
+	} else {
+		mm.m.calls.WithLabelValues(mm.name, code.String()).Inc()
+	}
+	if !began.IsZero() {
+		mm.seconds.Observe(time.Since(began).Seconds())
+	}
+}

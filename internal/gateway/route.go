@@ -1,0 +1,294 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/protobuf/proto"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/routing"
+)
+
+// Connections to shards.
+const (
+	connsPerShard   = 2
+	keepaliveTime   = 20 * time.Second // shards cut off who pings more often than every 10 s
+	keepaliveWait   = 5 * time.Second
+	connectBase     = 20 * time.Millisecond
+	connectMax      = 2 * time.Second
+	streamWindow    = 1 << 20
+	connWindow      = 4 << 20
+	closeConnsAfter = 2 * time.Minute // calls under way may still use them
+)
+
+// shard is one shard and the connections to it.
+type shard struct {
+	name    string
+	address string
+	conns   []*grpc.ClientConn
+	next    atomic.Uint32
+	// generation of the volume when it was last registered; guarded by router.mu.
+	generation uint64
+}
+
+// conn picks a connection in turn.
+func (s *shard) conn() *grpc.ClientConn {
+	return s.conns[s.next.Add(1)%uint32(len(s.conns))]
+}
+
+// route is where a group is.
+type route struct {
+	group  string
+	leader *shard   // nil: none is known
+	voters []string // addresses
+	holds  bool     // some shard has made the group: it may hold records
+}
+
+// table is the routing of one view. It never changes, but for changed, which is closed when a newer one is there.
+type table struct {
+	view    placement.View
+	hash    []*route // by number; nil: not created yet
+	named   map[string]*route
+	shards  map[string]*shard // registered, or holding a group at an address known from before
+	changed chan struct{}
+	message func() *recordv1.WatchRoutingResponse
+}
+
+// route finds the group of a key; nil where it is not there.
+func (t *table) route(k *key) *route {
+	if t.view.Meta.Routing.Mode == placement.Hash {
+		return t.hash[t.view.Meta.Routing.GroupOf(k.id)]
+	}
+	return t.named[string(k.group)]
+}
+
+// byName finds a group by name.
+func (t *table) byName(group string) *route { return t.named[group] }
+
+// groups lists all routes by name.
+func (t *table) groups() []*route {
+	return slices.SortedFunc(maps.Values(t.named), func(a, b *route) int { return cmp.Compare(a.group, b.group) })
+}
+
+// router follows the store and keeps the newest table and the connections.
+type router struct {
+	credentials credentials.TransportCredentials
+	codec       codec
+	bytesMax    int
+	logger      *slog.Logger
+	table       atomic.Pointer[table]
+
+	mu    sync.Mutex
+	first chan struct{} // closed when the first table is there
+	// addresses last known by shard name: a shard whose lease ran out while etcd was away still serves.
+	addresses map[string]string
+	dialled   map[string]*shard // by name
+	closed    bool
+}
+
+func newRouter(creds credentials.TransportCredentials, bytesMax int, logger *slog.Logger) *router {
+	return &router{
+		credentials: creds, codec: newCodec(), bytesMax: bytesMax, logger: logger,
+		first: make(chan struct{}), addresses: map[string]string{}, dialled: map[string]*shard{},
+	}
+}
+
+// wait returns the table as soon as there is one.
+func (r *router) wait(ctx context.Context) (*table, error) {
+	if t := r.table.Load(); t != nil {
+		return t, nil
+	}
+	select {
+	case <-r.first:
+		return r.table.Load(), nil
+	case <-ctx.Done():
+		return nil, fail(codes.Unavailable, routing.ReasonNoLeader, "the gateway has no routing yet: etcd does not answer, or holds no store")
+	}
+}
+
+// set makes a view the newest table.
+func (r *router) set(view placement.View) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	t := &table{view: view, changed: make(chan struct{}), named: make(map[string]*route, len(view.Groups)), shards: map[string]*shard{}}
+	for name, s := range view.Shards {
+		r.addresses[name] = s.Address
+		if dialled := r.dial(t, name); dialled != nil {
+			dialled.started(s.Generation)
+		}
+	}
+	if view.Meta.Routing.Mode == placement.Hash {
+		t.hash = make([]*route, view.Meta.Routing.Groups)
+		for n := range t.hash {
+			if g, ok := view.Groups[placement.GroupName(n)]; ok {
+				t.hash[n] = r.route(t, g)
+				t.named[g.Name] = t.hash[n]
+			}
+		}
+	} else {
+		for name, g := range view.Groups {
+			t.named[name] = r.route(t, g)
+		}
+	}
+	t.message = sync.OnceValue(t.build)
+	old := r.table.Swap(t)
+	if old == nil {
+		close(r.first)
+	} else {
+		close(old.changed)
+	}
+	r.forget(t)
+}
+
+// route makes the route of a group: to its leader, or where none is known to its first member, which knows better.
+func (r *router) route(t *table, g placement.Group) *route {
+	out := &route{group: g.Name, holds: len(g.Members) > 0}
+	for _, m := range g.Members {
+		s := r.dial(t, m.Shard)
+		if s == nil {
+			continue
+		}
+		if registered, ok := t.view.Shards[m.Shard]; ok && registered.VolumeUUID != m.VolumeUUID {
+			continue // that shard came back with another volume: it does not hold the group
+		}
+		out.voters = append(out.voters, s.address)
+		if out.leader == nil || m.Shard == g.Leader {
+			out.leader = s
+		}
+	}
+	return out
+}
+
+// dial gives the shard of a name with its connections, and notes it in the table; nil where no address is known.
+func (r *router) dial(t *table, name string) *shard {
+	if s, ok := t.shards[name]; ok {
+		return s
+	}
+	address, ok := r.addresses[name]
+	if !ok {
+		return nil
+	}
+	s := r.dialled[name]
+	if s == nil || s.address != address {
+		if s != nil {
+			s.closeLater()
+		}
+		var err error
+		if s, err = r.connect(name, address); err != nil {
+			r.logger.Error("cannot route to a shard", "shard", name, "address", address, "error", err)
+			delete(r.dialled, name)
+			return nil
+		}
+		r.dialled[name] = s
+	}
+	t.shards[name] = s
+	return s
+}
+
+func (r *router) connect(name, address string) (*shard, error) {
+	s := &shard{name: name, address: address}
+	for range connsPerShard {
+		conn, err := grpc.NewClient(address,
+			grpc.WithTransportCredentials(r.credentials),
+			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(r.codec), grpc.MaxCallRecvMsgSize(r.bytesMax), grpc.MaxCallSendMsgSize(r.bytesMax)),
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveWait}),
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: connectBase, Multiplier: 1.6, Jitter: 0.2, MaxDelay: connectMax},
+				MinConnectTimeout: connectMax,
+			}),
+			grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connWindow),
+			grpc.WithIdleTimeout(0), grpc.WithDisableServiceConfig(), grpc.WithUserAgent("sheaf-gateway"),
+		)
+		if err != nil {
+			s.closeNow()
+			return nil, fmt.Errorf("address %q: %w", address, err)
+		}
+		conn.Connect()
+		s.conns = append(s.conns, conn)
+	}
+	return s, nil
+}
+
+// started notes the generation of a shard's volume. A shard that has started again at its address is connected to at
+// once, without waiting for the backoff that its absence has grown.
+func (s *shard) started(generation uint64) {
+	if s.generation != 0 && s.generation != generation {
+		for _, c := range s.conns {
+			c.ResetConnectBackoff()
+		}
+	}
+	s.generation = generation
+}
+
+func (s *shard) closeNow() {
+	for _, c := range s.conns {
+		_ = c.Close() // answers only that it is closed already
+	}
+}
+
+func (s *shard) closeLater() { time.AfterFunc(closeConnsAfter, s.closeNow) }
+
+// forget drops connections to shards that the table does not use any more.
+func (r *router) forget(t *table) {
+	for name, s := range r.dialled {
+		if t.shards[name] == nil {
+			delete(r.dialled, name)
+			delete(r.addresses, name)
+			s.closeLater()
+		}
+	}
+}
+
+// close ends all connections.
+func (r *router) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	for _, s := range r.dialled {
+		s.closeNow()
+	}
+}
+
+// build makes the routing table for clients.
+func (t *table) build() *recordv1.WatchRoutingResponse {
+	message := &recordv1.WatchRoutingResponse{
+		Epoch: t.view.Epoch, StoreUuid: t.view.Meta.StoreUUID.String(), Mode: recordv1.RoutingMode_ROUTING_MODE_NAMED,
+	}
+	if t.view.Meta.Routing.Mode == placement.Hash {
+		message.Mode = recordv1.RoutingMode_ROUTING_MODE_HASH
+	}
+	for _, r := range t.groups() {
+		if len(r.voters) == 0 {
+			continue
+		}
+		g := t.view.Groups[r.group]
+		out := &recordv1.GroupRoute{Group: r.group, KeyFirst: g.KeyFirst, KeyLast: g.KeyLast, Addresses: r.voters}
+		if r.leader != nil {
+			out.LeaderAddress = r.leader.address
+		}
+		message.Groups = append(message.Groups, out)
+	}
+	return message
+}
+
+// sameRouting says whether two tables route alike, whatever their epochs.
+func sameRouting(a, b *recordv1.WatchRoutingResponse) bool {
+	return slices.EqualFunc(a.GetGroups(), b.GetGroups(), func(x, y *recordv1.GroupRoute) bool { return proto.Equal(x, y) })
+}

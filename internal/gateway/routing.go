@@ -1,0 +1,61 @@
+package gateway
+
+import (
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/routing"
+)
+
+// Each table to a client is whole, so that large ones are sent less often: the shortest time between two.
+const (
+	routingPause      = 50 * time.Millisecond
+	routingPauseGroup = 10 * time.Microsecond // more for each group
+)
+
+// routingServer implements RoutingService.
+type routingServer struct {
+	recordv1.UnimplementedRoutingServiceServer
+	g *Gateway
+}
+
+// WatchRouting sends the table, and again whenever routes change.
+func (r *routingServer) WatchRouting(request *recordv1.WatchRoutingRequest, stream grpc.ServerStreamingServer[recordv1.WatchRoutingResponse]) error {
+	ctx := stream.Context()
+	t, err := r.g.router.wait(ctx)
+	if err != nil {
+		return err
+	}
+	var last *recordv1.WatchRoutingResponse
+	known := request.GetKnownEpoch()
+	for {
+		message := t.message()
+		// Views also change by what clients need not know, as the sizes of groups.
+		if message.GetEpoch() != known && (last == nil || !sameRouting(last, message)) {
+			if err := stream.Send(message); err != nil {
+				return err
+			}
+			last = message
+		}
+		known = 0
+		for _, wait := range []<-chan struct{}{t.changed, after(routingPause + time.Duration(len(message.GetGroups()))*routingPauseGroup)} {
+			select {
+			case <-wait:
+			case <-ctx.Done():
+				return fromContext(ctx)
+			case <-r.g.stopping:
+				return fail(codes.Unavailable, routing.ReasonStopping, "the gateway is stopping")
+			}
+		}
+		t = r.g.router.table.Load()
+	}
+}
+
+func after(d time.Duration) <-chan struct{} {
+	done := make(chan struct{})
+	time.AfterFunc(d, func() { close(done) })
+	return done
+}

@@ -1,0 +1,270 @@
+package gateway
+
+import (
+	"context"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/routing"
+	"sheaf.dev/sheaf/internal/shard/cursor"
+)
+
+// decode makes a message of a frame.
+func decode(in *frame, m proto.Message) error {
+	buf := in.bufs.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer buf.Free()
+	if err := proto.Unmarshal(buf.ReadOnlyData(), m); err != nil {
+		return status.Error(codes.InvalidArgument, errWire.Error())
+	}
+	return nil
+}
+
+// scan streams one group, one split, what is left behind a cursor, or all groups one after another in the order of
+// their names. A cursor of a scan of all groups is that of the shard with the mark "go on with the groups behind this
+// one"; records are handed on undecoded.
+func (g *Gateway) scan(stream grpc.ServerStream) error {
+	in := &frame{}
+	if err := stream.RecvMsg(in); err != nil {
+		return err
+	}
+	defer in.free()
+	request := &recordv1.ScanRequest{}
+	if err := decode(in, request); err != nil {
+		return err
+	}
+	given := 0
+	for _, is := range []bool{request.GetGroup() != "", len(request.GetSplit()) > 0, len(request.GetCursor()) > 0} {
+		if is {
+			given++
+		}
+	}
+	if given > 1 {
+		return invalid("cursor", "give only one of group, split and cursor")
+	}
+	switch {
+	case request.GetGroup() != "":
+		if err := placement.ValidateGroupName(request.GetGroup()); err != nil {
+			return invalid("group", "%v", err)
+		}
+		return g.scanGroup(stream, request, request.GetGroup(), false)
+	case len(request.GetSplit()) > 0:
+		c, err := cursor.Decode(request.GetSplit())
+		if err != nil || c.Kind != cursor.Split {
+			return invalid("split", "not a split that PlanScan gave out")
+		}
+		return g.scanGroup(stream, request, c.Group, false)
+	case len(request.GetCursor()) > 0:
+		c, err := cursor.Decode(request.GetCursor())
+		if err != nil || c.Kind != cursor.Resume {
+			return invalid("cursor", "not a cursor that Scan gave out")
+		}
+		all := c.All
+		c.All = false
+		request.Cursor = c.Encode()
+		err = g.scanGroup(stream, request, c.Group, all)
+		if !all || err != nil && status.Code(err) != codes.DataLoss {
+			return err
+		}
+		return g.scanBehind(stream, request, c.Group, err)
+	default:
+		return g.scanBehind(stream, request, "", nil)
+	}
+}
+
+// scanBehind scans all groups with names behind one. Damage of a group, also that found before, is told at the end: the
+// other groups go on.
+func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanRequest, behind string, damage error) error {
+	t, err := g.router.wait(stream.Context())
+	if err != nil {
+		return err
+	}
+	for _, r := range t.groups() {
+		if r.group <= behind || !r.holds && t.view.Meta.Routing.Mode == placement.Named {
+			continue // a group that no shard has made yet holds nothing
+		}
+		one := &recordv1.ScanRequest{Group: r.group, MetadataOnly: request.GetMetadataOnly(), RoutingEpoch: request.GetRoutingEpoch()}
+		switch err := g.scanGroup(stream, one, r.group, true); {
+		case status.Code(err) == codes.DataLoss:
+			damage = err
+		case err != nil:
+			return err
+		}
+	}
+	return damage
+}
+
+// scanGroup streams what one shard answers. all marks its cursors.
+func (g *Gateway) scanGroup(stream grpc.ServerStream, request *recordv1.ScanRequest, group string, all bool) error {
+	encoded, err := proto.Marshal(request)
+	if err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	in := &frame{keep: true, bufs: mem.BufferSlice{mem.SliceBuffer(encoded)}}
+	change := markAll
+	if !all {
+		change = nil
+	}
+	return g.pump(stream, func(call *repeated, ctx context.Context, do attempt) error {
+		return call.named(ctx, group, do)
+	}, recordv1.RecordService_Scan_FullMethodName, in, change)
+}
+
+// markAll adds to a ScanResponse a second cursor, which counts: that of the shard with the mark.
+func markAll(out *frame) error {
+	s := scan(out.bufs)
+	var encoded []byte
+	for s.left > 0 {
+		number, kind, length, err := s.next()
+		if err == nil && number == 2 && kind == protowire.BytesType {
+			encoded, err = s.take(length)
+		} else if err == nil {
+			err = s.skipValue(kind, length)
+		}
+		if err != nil {
+			return status.Error(codes.Internal, "the shard's answer cannot be read: "+err.Error())
+		}
+	}
+	if len(encoded) == 0 {
+		return nil
+	}
+	c, err := cursor.Decode(encoded)
+	if err != nil {
+		return status.Error(codes.Internal, "the shard's cursor cannot be read: "+err.Error())
+	}
+	c.All = true
+	field := protowire.AppendTag(nil, 2, protowire.BytesType)
+	out.bufs = append(out.bufs, mem.SliceBuffer(protowire.AppendBytes(field, c.Encode())))
+	return nil
+}
+
+// planScan asks the shards of the groups wanted and puts their splits together by group.
+func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, error) {
+	request := &recordv1.PlanScanRequest{}
+	if err := decode(in, request); err != nil {
+		return nil, err
+	}
+	ctx, cancel := g.bounded(ctx)
+	defer cancel()
+	t, err := g.router.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	groups := request.GetGroups()
+	if len(groups) == 0 {
+		for _, r := range t.groups() {
+			if r.holds || t.view.Meta.Routing.Mode == placement.Hash {
+				groups = append(groups, r.group)
+			}
+		}
+	}
+	answers := make([]*recordv1.PlanScanResponse, len(groups))
+	errs := make([]error, len(groups))
+	g.eachParallel(len(groups), func(i int) {
+		one := &recordv1.PlanScanRequest{Groups: groups[i : i+1], SplitBytes: request.GetSplitBytes()}
+		answers[i] = &recordv1.PlanScanResponse{}
+		call := repeated{g: g, safe: true}
+		errs[i] = call.named(ctx, groups[i], func(ctx context.Context, s *shard) (bool, error) {
+			return true, s.conn().Invoke(ctx, m.full, one, answers[i])
+		})
+	})
+	out := &recordv1.PlanScanResponse{}
+	for i, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+		for _, split := range answers[i].GetSplits() {
+			if r := t.byName(groups[i]); len(split.GetAddresses()) == 0 && r != nil {
+				split.Addresses = r.voters
+			}
+			out.Splits = append(out.Splits, split)
+		}
+	}
+	return out, nil
+}
+
+// fanOut bounds the calls that one call makes at a time.
+const fanOut = 16
+
+// eachParallel calls do for 0 to n-1, at most fanOut at a time, and returns when all have.
+func (g *Gateway) eachParallel(n int, do func(i int)) {
+	var all sync.WaitGroup
+	slots := make(chan struct{}, fanOut)
+	for i := range n {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			do(i)
+		})
+	}
+	all.Wait()
+}
+
+// find looks for an id: in Hash routing in its one group, in Named routing at all shards. Silence of a shard that holds
+// a group is UNAVAILABLE: the id could be there.
+func (g *Gateway) find(ctx context.Context, m *method, in *frame) (any, error) {
+	t, err := g.router.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if t.view.Meta.Routing.Mode == placement.Hash {
+		var k key
+		if err := m.fields.readKey(scan(in.bufs), &k); err != nil {
+			return nil, status.Error(codes.InvalidArgument, err.Error())
+		}
+		out := &frame{}
+		return out, g.again(ctx, m, &k, in, out, nil)
+	}
+	ctx, cancel := g.bounded(ctx)
+	defer cancel()
+	call := repeated{g: g, safe: true}
+	for {
+		out, err := g.findAll(ctx, t, m, in)
+		if err == nil {
+			return out, nil
+		}
+		v := routing.Judge(status.Convert(err), true)
+		if v.Fate == routing.Final || !call.pause(ctx, t.changed, v) {
+			return nil, err
+		}
+		t = g.router.table.Load()
+	}
+}
+
+func (g *Gateway) findAll(ctx context.Context, t *table, m *method, in *frame) (*recordv1.FindResponse, error) {
+	ask := map[*shard]bool{}
+	for _, r := range t.named {
+		if r.leader != nil {
+			ask[r.leader] = true
+		} else if r.holds {
+			return nil, fail(codes.Unavailable, routing.ReasonShardUnreachable, "the shard of group %q is not registered: the id could be there", r.group)
+		}
+	}
+	shards := make([]*shard, 0, len(ask))
+	for s := range ask {
+		shards = append(shards, s)
+	}
+	answers := make([]recordv1.FindResponse, len(shards))
+	errs := make([]error, len(shards))
+	g.eachParallel(len(shards), func(i int) {
+		if err := shards[i].conn().Invoke(ctx, m.full, in, &answers[i]); err != nil {
+			errs[i] = unreachable(err, shards[i].name)
+		}
+	})
+	out := &recordv1.FindResponse{}
+	for i, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+		out.Records = append(out.Records, answers[i].GetRecords()...)
+	}
+	sortRecords(out.Records)
+	return out, nil
+}

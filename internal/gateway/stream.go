@@ -1,0 +1,239 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/internal/routing"
+)
+
+// replayBytesMax bounds what is kept of an upload so that it can be sent again.
+const replayBytesMax = 1 << 20
+
+var (
+	uploadDesc   = &grpc.StreamDesc{ClientStreams: true}
+	downloadDesc = &grpc.StreamDesc{ServerStreams: true}
+	bidiDesc     = &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
+)
+
+// counted counts the calls of a streaming method in and out.
+func (g *Gateway) counted(full string, handle func(grpc.ServerStream) error) grpc.StreamHandler {
+	mm := g.metrics.method(full)
+	return func(_ any, stream grpc.ServerStream) error {
+		err := g.admit(0)
+		if err == nil {
+			err = handle(stream)
+			g.release(0)
+		}
+		mm.done(status.Code(err), time.Time{})
+		return err
+	}
+}
+
+// download forwards a call with one request and a stream of answers. It is repeated only before the first answer.
+func (g *Gateway) download(m *method) grpc.StreamHandler {
+	return g.counted(m.full, func(stream grpc.ServerStream) error {
+		in := &frame{keep: true}
+		if err := stream.RecvMsg(in); err != nil {
+			return err
+		}
+		defer in.free()
+		var k key
+		if err := m.readKey(in, &k); err != nil {
+			return err
+		}
+		return g.pump(stream, func(call *repeated, ctx context.Context, do attempt) error {
+			return call.route(ctx, &k, m.creates, do)
+		}, m.full, in, nil)
+	})
+}
+
+// pump opens a stream at the shard that through chooses, sends in, and hands on all answers, each given to change
+// first. Memory is bounded by flow control on both sides: one message is held at a time.
+func (g *Gateway) pump(stream grpc.ServerStream, through func(*repeated, context.Context, attempt) error, full string, in *frame,
+	change func(*frame) error,
+) error {
+	call := &repeated{g: g, safe: true}
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	return through(call, ctx, func(ctx context.Context, s *shard) (bool, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel() // gives up the shard's stream where this side ends first
+		from, err := s.conn().NewStream(ctx, downloadDesc, full)
+		if err != nil {
+			return true, err
+		}
+		if err := from.SendMsg(in); err != nil && !errors.Is(err, io.EOF) {
+			return true, err
+		}
+		if err := from.CloseSend(); err != nil {
+			return true, err
+		}
+		for first := true; ; first = false {
+			out := &frame{}
+			if err := from.RecvMsg(out); err != nil {
+				if errors.Is(err, io.EOF) {
+					stream.SetTrailer(own(from.Trailer()))
+					return true, nil
+				}
+				if first {
+					return true, err
+				}
+				return true, broken{unreachable(err, s.name)}
+			}
+			if change != nil {
+				if err := change(out); err != nil {
+					out.free()
+					return true, broken{err}
+				}
+			}
+			if err := stream.SendMsg(out); err != nil {
+				return true, broken{err}
+			}
+		}
+	})
+}
+
+// broken is an error behind the first answer of a stream: it is not repeated, whatever it is.
+type broken struct{ error }
+
+// Unwrap gives the error itself.
+func (b broken) Unwrap() error { return b.error }
+
+// upload forwards a stream of requests. It is repeated only while all that was sent is still held here.
+func (g *Gateway) upload(m *method) grpc.StreamHandler {
+	return g.counted(m.full, func(stream grpc.ServerStream) error {
+		first := &frame{keep: true}
+		if err := stream.RecvMsg(first); err != nil {
+			if errors.Is(err, io.EOF) {
+				return invalid("header", "the stream ended before its first message")
+			}
+			return err
+		}
+		u := &uploading{g: g, m: m, stream: stream, held: []*frame{first}, bytes: int64(first.bufs.Len())}
+		defer u.drop()
+		var k key
+		if err := m.readKey(first, &k); err != nil {
+			return err
+		}
+		call := repeated{g: g, write: true, safe: k.requestID}
+		return call.route(stream.Context(), &k, m.creates, func(ctx context.Context, s *shard) (bool, error) {
+			return u.send(ctx, s)
+		})
+	})
+}
+
+// uploading is an upload on its way.
+type uploading struct {
+	g      *Gateway
+	m      *method
+	stream grpc.ServerStream
+	held   []*frame // all that was received, while it is little
+	bytes  int64    // of held
+	gone   bool     // more was received than is held: cannot be sent again
+	ended  bool     // the caller has half-closed
+}
+
+// drop gives everything held back.
+func (u *uploading) drop() {
+	for _, f := range u.held {
+		f.free()
+	}
+	u.held = nil
+}
+
+// send is one attempt: what is held, then what comes.
+func (u *uploading) send(ctx context.Context, s *shard) (sent bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	to, err := s.conn().NewStream(ctx, uploadDesc, u.m.full)
+	if err != nil {
+		return false, err
+	}
+	for _, f := range u.held {
+		if err := to.SendMsg(f); err != nil {
+			return u.answer(to, s)
+		}
+	}
+	for !u.ended {
+		f := &frame{}
+		if err := u.stream.RecvMsg(f); err != nil {
+			if errors.Is(err, io.EOF) {
+				u.ended = true
+				break
+			}
+			return true, broken{err} // the caller is gone: without a half-close nothing is stored
+		}
+		u.hold(f)
+		if err := to.SendMsg(f); err != nil {
+			f.keepOrFree()
+			return u.answer(to, s)
+		}
+	}
+	if err := to.CloseSend(); err != nil {
+		return true, err
+	}
+	return u.answer(to, s)
+}
+
+// keepOrFree gives a frame back that was not sent and is not held.
+func (f *frame) keepOrFree() {
+	if !f.keep {
+		f.free()
+	}
+}
+
+// hold keeps a frame for another attempt as long as all of them fit.
+func (u *uploading) hold(f *frame) {
+	if u.gone {
+		return
+	}
+	u.bytes += int64(f.bufs.Len())
+	if u.bytes > replayBytesMax {
+		u.gone = true
+		u.drop()
+		return
+	}
+	f.keep = true
+	u.held = append(u.held, f)
+}
+
+// answer waits for the shard's answer and hands it on.
+func (u *uploading) answer(to grpc.ClientStream, s *shard) (sent bool, err error) {
+	out := &frame{}
+	if err := to.RecvMsg(out); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = status.Error(codes.Internal, "the shard ended the upload without an answer")
+		}
+		// Only a stream that was half-closed can have been stored.
+		if !u.ended && routing.Judge(status.Convert(err), false).Fate == routing.Refused {
+			if u.gone {
+				return false, broken{unreachable(err, s.name)}
+			}
+			return false, err
+		}
+		if u.gone {
+			return true, u.lost(err, s)
+		}
+		return true, err
+	}
+	u.stream.SetTrailer(own(to.Trailer()))
+	if err := u.stream.SendMsg(out); err != nil {
+		return true, broken{err}
+	}
+	return true, nil
+}
+
+// lost is the answer for an upload that cannot be sent again from here.
+func (u *uploading) lost(err error, s *shard) error {
+	if routing.Judge(status.Convert(err), true).Fate == routing.Unknown {
+		return broken{outcomeUnknown(err)}
+	}
+	return broken{unreachable(err, s.name)}
+}

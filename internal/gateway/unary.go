@@ -1,0 +1,188 @@
+package gateway
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/routing"
+)
+
+// method is one RPC of RecordService whose requests are routed by the key in their bytes.
+type method struct {
+	full    string
+	fields  fields
+	write   bool
+	creates bool // makes the group of Named routing where it is missing
+	metrics methodMetrics
+}
+
+func (g *Gateway) method(full string, f fields, write, creates bool) *method {
+	return &method{full: full, fields: f, write: write, creates: creates, metrics: g.metrics.method(full)}
+}
+
+// recordService is the service with handlers that pass bytes through.
+func (g *Gateway) recordService() *grpc.ServiceDesc {
+	keyed := fields{key: 1}
+	written := fields{key: 1, requestID: 3}
+	uploaded := fields{header: 1, key: 1, requestID: 3}
+	unary := func(name, full string, handle func(ctx context.Context, in *frame) (any, error)) grpc.MethodDesc {
+		return grpc.MethodDesc{MethodName: name, Handler: unaryHandler(full, handle)}
+	}
+	forward := func(name, full string, f fields, write, creates bool) grpc.MethodDesc {
+		m := g.method(full, f, write, creates)
+		return unary(name, full, func(ctx context.Context, in *frame) (any, error) { return g.unary(ctx, m, in) })
+	}
+	find := g.method(recordv1.RecordService_Find_FullMethodName, fields{id: 1}, false, false)
+	planScan := g.method(recordv1.RecordService_PlanScan_FullMethodName, fields{}, false, false)
+	stream := func(name string, client, server bool, handle grpc.StreamHandler) grpc.StreamDesc {
+		return grpc.StreamDesc{StreamName: name, Handler: handle, ClientStreams: client, ServerStreams: server}
+	}
+	return &grpc.ServiceDesc{
+		ServiceName: recordv1.RecordService_ServiceDesc.ServiceName,
+		Metadata:    recordv1.RecordService_ServiceDesc.Metadata,
+		HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{
+			forward("Put", recordv1.RecordService_Put_FullMethodName, written, true, true),
+			forward("Get", recordv1.RecordService_Get_FullMethodName, keyed, false, false),
+			forward("Delete", recordv1.RecordService_Delete_FullMethodName, written, true, false),
+			forward("ListVersions", recordv1.RecordService_ListVersions_FullMethodName, keyed, false, false),
+			unary("Find", find.full, func(ctx context.Context, in *frame) (any, error) { return g.find(ctx, find, in) }),
+			unary("PlanScan", planScan.full, func(ctx context.Context, in *frame) (any, error) { return g.planScan(ctx, planScan, in) }),
+		},
+		Streams: []grpc.StreamDesc{
+			stream("BatchPut", true, true, g.counted(recordv1.RecordService_BatchPut_FullMethodName, g.batchPut)),
+			stream("BatchGet", false, true, g.counted(recordv1.RecordService_BatchGet_FullMethodName, g.batchGet)),
+			stream("Upload", true, false, g.upload(g.method(recordv1.RecordService_Upload_FullMethodName, uploaded, true, true))),
+			stream("Download", false, true, g.download(g.method(recordv1.RecordService_Download_FullMethodName, keyed, false, false))),
+			stream("Scan", false, true, g.counted(recordv1.RecordService_Scan_FullMethodName, g.scan)),
+			stream("Watch", false, true, func(any, grpc.ServerStream) error {
+				return status.Error(codes.Unimplemented, "Watch is not implemented in this version")
+			}),
+		},
+	}
+}
+
+// unaryHandler receives the request as a frame. Interceptors see frames too.
+func unaryHandler(full string, handle func(ctx context.Context, in *frame) (any, error)) grpc.MethodHandler {
+	return func(service any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+		in := &frame{keep: true}
+		if err := decode(in); err != nil {
+			return nil, err
+		}
+		defer in.free()
+		if interceptor == nil {
+			return handle(ctx, in)
+		}
+		return interceptor(ctx, in, &grpc.UnaryServerInfo{Server: service, FullMethod: full},
+			func(ctx context.Context, _ any) (any, error) { return handle(ctx, in) })
+	}
+}
+
+// unary forwards a call with a key.
+func (g *Gateway) unary(ctx context.Context, m *method, in *frame) (any, error) {
+	began := time.Now()
+	size := int64(in.bufs.Len())
+	if err := g.admit(size); err != nil {
+		m.metrics.done(codes.ResourceExhausted, began)
+		return nil, err
+	}
+	defer g.release(size)
+	out, err := g.forward(ctx, m, in)
+	m.metrics.done(status.Code(err), began)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (g *Gateway) forward(ctx context.Context, m *method, in *frame) (*frame, error) {
+	var k key
+	if err := m.readKey(in, &k); err != nil {
+		return nil, err
+	}
+	out := &frame{}
+	// The shortest way first: no timer where the caller gave no deadline, as shards have their own.
+	if t := g.router.table.Load(); t != nil {
+		if t.view.Meta.Routing.Mode == placement.Hash || len(k.group) > 0 {
+			if r := t.route(&k); r != nil && r.leader != nil {
+				sent, err := g.invoke(ctx, r.leader, m, in, out)
+				if err == nil {
+					return out, nil
+				}
+				if routing.Judge(status.Convert(err), sent).Fate == routing.Final {
+					return nil, err
+				}
+				return out, g.again(ctx, m, &k, in, out, &tried{err: err, sent: sent, shard: r.leader, table: t})
+			}
+		}
+	}
+	return out, g.again(ctx, m, &k, in, out, nil)
+}
+
+// tried is an attempt that was made already.
+type tried struct {
+	err   error
+	sent  bool
+	shard *shard
+	table *table
+}
+
+// again is the long way: waits for routes, makes groups, repeats.
+func (g *Gateway) again(ctx context.Context, m *method, k *key, in, out *frame, before *tried) error {
+	ctx, cancel := g.bounded(ctx)
+	defer cancel()
+	call := repeated{g: g, write: m.write, safe: !m.write || k.requestID}
+	if before != nil {
+		first := func(context.Context, *shard) (bool, error) { return before.sent, before.err }
+		if done, err := call.try(ctx, before.table, &route{leader: before.shard}, first); done {
+			return err
+		}
+	}
+	return call.route(ctx, k, m.creates, func(ctx context.Context, s *shard) (bool, error) {
+		return g.invoke(ctx, s, m, in, out)
+	})
+}
+
+// readKey reads the key of a request, which must have one.
+func (m *method) readKey(in *frame, k *key) error {
+	if err := m.fields.readKey(scan(in.bufs), k); err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	if !k.present && m.fields.key != 0 {
+		return invalid("key", "required")
+	}
+	return nil
+}
+
+// invoke does one unary call at a shard. sent says whether the request may have left.
+func (g *Gateway) invoke(ctx context.Context, s *shard, m *method, in, out *frame) (sent bool, err error) {
+	var trailer metadata.MD
+	if !m.write {
+		err = s.conn().Invoke(ctx, m.full, in, out, grpc.Trailer(&trailer))
+		sent = true
+	} else {
+		// Peer is filled in once the call has a stream of a connection: before that nothing was sent.
+		var to peer.Peer
+		err = s.conn().Invoke(ctx, m.full, in, out, grpc.Trailer(&trailer), grpc.Peer(&to))
+		sent = to.Addr != nil
+	}
+	if trailer = own(trailer); len(trailer) > 0 && (err == nil || routing.Judge(status.Convert(err), sent).Fate == routing.Final) {
+		_ = grpc.SetTrailer(ctx, trailer) // fails only where the call has ended
+	}
+	return sent, err
+}
+
+// own leaves of a trailer what the shard set itself: the details of a status travel with the status, and those of an
+// attempt that is repeated must not stay.
+func own(trailer metadata.MD) metadata.MD {
+	delete(trailer, "grpc-status-details-bin")
+	return trailer
+}

@@ -1,0 +1,74 @@
+package group
+
+import (
+	"fmt"
+
+	"sheaf.dev/sheaf/internal/index"
+)
+
+// applyChunk bounds how many entries are applied without letting readers in between.
+const applyChunk = 256
+
+// Apply makes all entries up to index visible: they are committed. Returns after the index is updated. Entries are
+// given to each, which may be nil, in order; each must not change the log.
+func (l *Log) Apply(through uint64, each func(*Entry)) error {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	if err := l.usable(); err != nil {
+		return err
+	}
+	if through > l.state.last {
+		return fmt.Errorf("group %s: apply: index %d is behind the last one, %d", l.opts.Identity.Name, through, l.state.last)
+	}
+	for at := l.applied.Load() + 1; at <= through; {
+		chunk := l.state.tail.entries[at-l.state.tail.first:]
+		chunk = chunk[:min(uint64(len(chunk)), through-at+1, applyChunk)]
+		if err := l.applyChunk(chunk); err != nil {
+			return fmt.Errorf("group %s: apply: %w", l.opts.Identity.Name, err)
+		}
+		if each != nil {
+			for i := range chunk {
+				each(&chunk[i].entry)
+			}
+		}
+		at += uint64(len(chunk))
+	}
+	l.mu.Lock()
+	l.trimTail()
+	l.mu.Unlock()
+	return nil
+}
+
+// applyChunk puts entries into the index.
+func (l *Log) applyChunk(chunk []tailEntry) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range chunk {
+		t := &chunk[i]
+		if t.entry.Kind == KindPut || t.entry.Kind == KindDelete {
+			if err := l.applyVersion(t.entry.ID, t.loc); err != nil {
+				return err
+			}
+			if t.entry.Codec == CodecBlob && t.entry.Kind == KindPut {
+				if ref, err := DecodeBlobRef(t.entry.Data); err == nil {
+					l.blobs.refer(ref)
+				}
+			}
+		}
+		l.applied.Store(t.entry.Index)
+	}
+	return nil
+}
+
+// applyVersion makes a place the newest of a record. The caller holds mu.
+func (l *Log) applyVersion(id int64, loc index.Loc) error {
+	old, won, err := l.table.Max(id, loc)
+	if err != nil || old == 0 || !won {
+		return err
+	}
+	l.supersede(l.segmentAt(old.Ordinal()), old)
+	for _, s := range l.state.snapshots {
+		s.supersede(old)
+	}
+	return nil
+}

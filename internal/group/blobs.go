@@ -1,0 +1,176 @@
+package group
+
+import (
+	"errors"
+	iofs "io/fs"
+	"path"
+	"sync"
+
+	"github.com/google/uuid"
+)
+
+// blobSet knows which blobs entries refer to, and which are being read: a blob that no entry refers to any more is removed
+// when its last reader has closed it.
+type blobSet struct {
+	mu     sync.Mutex
+	states map[uuid.UUID]*blobState
+	stored int64
+}
+
+type blobState struct {
+	referred bool
+	dropped  bool // no entry refers to it any more: remove it
+	readers  int
+	size     int64
+}
+
+func (b *blobSet) state(id uuid.UUID) *blobState {
+	s := b.states[id]
+	if s == nil {
+		if b.states == nil {
+			b.states = make(map[uuid.UUID]*blobState)
+		}
+		s = new(blobState)
+		b.states[id] = s
+	}
+	return s
+}
+
+// refer notes that an entry refers to a blob.
+func (b *blobSet) refer(ref BlobRef) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.state(ref.ID)
+	if !s.referred {
+		s.referred, s.size = true, ref.Size
+		b.stored += ref.Size
+	}
+}
+
+func (b *blobSet) isReferred(id uuid.UUID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.states[id]
+	return s != nil && s.referred
+}
+
+func (b *blobSet) bytes() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.stored
+}
+
+// open notes a reader; false where the blob is dropped.
+func (b *blobSet) open(id uuid.UUID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.state(id)
+	if s.dropped {
+		return false
+	}
+	s.readers++
+	return true
+}
+
+// close notes that a reader is gone; true: remove the file now.
+func (b *blobSet) close(id uuid.UUID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.state(id)
+	s.readers--
+	return b.forget(id, s)
+}
+
+// drop notes that no entry refers to a blob any more; true: remove the file now, else its last reader does.
+func (b *blobSet) drop(id uuid.UUID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.state(id)
+	s.dropped = true
+	return b.forget(id, s)
+}
+
+func (b *blobSet) forget(id uuid.UUID, s *blobState) bool {
+	if s.readers > 0 || !s.dropped && s.referred {
+		return false
+	}
+	delete(b.states, id)
+	if s.referred {
+		b.stored -= s.size
+	}
+	return s.dropped
+}
+
+// OpenBlob opens the data of a blob record for reading, each chunk checked. The file stays until it is closed, also
+// where compaction drops the version.
+func (l *Log) OpenBlob(ref BlobRef) (BlobReader, error) {
+	if err := l.enter(); err != nil {
+		return nil, err
+	}
+	defer l.leave()
+	if !l.blobs.open(ref.ID) {
+		return nil, ErrVersionNotFound
+	}
+	r, err := OpenBlob(l.fs, l.dir, l.opts.Identity.Name, ref)
+	if err != nil {
+		l.closeBlob(ref.ID)
+		var damage *DamageError
+		if errors.Is(err, iofs.ErrNotExist) {
+			err = &DamageError{Damage: Damage{
+				Group: l.opts.Identity.Name, File: BlobName(ref.ID), Length: BlobFileBytes(ref.Size), What: "the blob is gone",
+			}}
+		}
+		if errors.As(err, &damage) {
+			l.noteDamage(damage.Damage)
+		}
+		return nil, err
+	}
+	return &sharedBlob{BlobReader: r, log: l, id: ref.ID}, nil
+}
+
+// sharedBlob counts as a reader until it is closed.
+type sharedBlob struct {
+	BlobReader
+	log    *Log
+	id     uuid.UUID
+	closed sync.Once
+}
+
+// ReadAt reads, and notes damage that it finds.
+func (b *sharedBlob) ReadAt(p []byte, offset int64) (int, error) {
+	n, err := b.BlobReader.ReadAt(p, offset)
+	var damage *DamageError
+	if errors.As(err, &damage) {
+		b.log.noteDamage(damage.Damage)
+	}
+	return n, err
+}
+
+// Close lets the file go.
+func (b *sharedBlob) Close() error {
+	err := b.BlobReader.Close()
+	b.closed.Do(func() { b.log.closeBlob(b.id) })
+	return err
+}
+
+func (l *Log) closeBlob(id uuid.UUID) {
+	if l.blobs.close(id) {
+		l.removeFile(path.Base(BlobName(id)))
+	}
+}
+
+// dropBlob removes a blob that no entry refers to any more, as soon as nobody reads it.
+func (l *Log) dropBlob(id uuid.UUID) {
+	if l.blobs.drop(id) {
+		l.removeFile(BlobName(id))
+	}
+}
+
+// CreateBlob begins a blob file. Nothing is visible until an entry refers to it; Commit makes it durable. A blob that
+// is not referred to is garbage and removed by the next load.
+func (l *Log) CreateBlob() (BlobWriter, error) {
+	if err := l.usable(); err != nil {
+		return nil, err
+	}
+	return CreateBlob(l.fs, l.dir)
+}

@@ -1,0 +1,256 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+const (
+	// compactShare of a segment must be superseded before it is rewritten, unless CompactOptions.All.
+	compactShare = 4
+	// Entries with a request id are kept as long as a replica's window may ask for them after a restart, both bounds
+	// together: a repeated write must find the first one (section 8 of the design: retries are exact).
+	requestWindowEntries = 65536
+	requestWindowAge     = 10 * time.Minute
+	// compactBufferBytes are written at a time.
+	compactBufferBytes = 1 << 20
+)
+
+// errNothingToDrop and errConfAhead leave a segment as it is.
+var (
+	errNothingToDrop = errors.New("nothing to drop")
+	errConfAhead     = errors.New("holds a membership change that the manifest does not know yet")
+)
+
+// compaction is one Compact under way.
+type compaction struct {
+	*Log
+	ctx     context.Context
+	opts    CompactOptions
+	history *history
+	applied uint64
+	now     time.Time
+	pace    pace
+	report  CompactReport
+}
+
+// Compact rewrites sealed, committed, applied segments without the versions that retention and open snapshots no
+// longer need. Checks the room first (ErrNoSpace). One at a time per Log; serving goes on. A superseded version is kept if
+// it is among the newest Retention.Versions of its record, was committed less than Retention.MinAge ago, is seen by an
+// open snapshot, or carries a request id that a repeated write may still ask for. A tombstone goes once no older version of
+// its record is stored any more: one Compact later than these. A group with damage is not compacted: *DamageError.
+// Segments rewritten before an error stay rewritten; the report counts them.
+func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, error) {
+	l.compacting.Lock() // Close waits for it, and ends l.ctx before
+	defer l.compacting.Unlock()
+	if err := l.usable(); err != nil {
+		return CompactReport{}, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.ctx, func() { cancel(ErrClosed) })()
+	c := &compaction{Log: l, ctx: ctx, opts: opts, applied: l.applied.Load(), now: l.now()}
+	c.pace = pace{bytesPerSecond: opts.RateBytesPerSecond, began: time.Now()}
+	err := c.run()
+	l.memory.settle(l.memoryBytes())
+	if err != nil {
+		return c.report, fmt.Errorf("group %s: compact: %w", l.opts.Identity.Name, err)
+	}
+	return c.report, nil
+}
+
+// stopped tells whether the compaction must end.
+func (c *compaction) stopped() error { return context.Cause(c.ctx) }
+
+func (c *compaction) run() error {
+	c.mu.Lock()
+	c.expireSnapshots(c.now)
+	var damage *DamageError
+	if len(c.state.damages) > 0 {
+		damage = &DamageError{Damage: *c.state.damages[0]}
+	}
+	c.mu.Unlock()
+	if damage != nil {
+		return fmt.Errorf("repair the group or accept the loss first: %w", damage)
+	}
+	views := c.compactable()
+	defer func() { unpinAll(views) }()
+	var err error
+	if c.history, err = c.learnHistory(views); err != nil {
+		return err
+	}
+	if err := c.raiseFloor(); err != nil {
+		return err
+	}
+	for len(views) > 0 {
+		v := views[0]
+		err := c.stopped()
+		if err == nil && c.worth(v) {
+			err = c.compactSegment(v)
+		}
+		v.unpin() // at once: the room of the old file is wanted for the next one
+		views = views[1:]
+		switch {
+		case errors.Is(err, errNothingToDrop):
+		case errors.Is(err, errConfAhead):
+			c.logger.Debug("segment is compacted later", "group", c.Log.opts.Identity.Name, "segment", v.number, "why", err)
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
+// compactable pins the segments that are sealed and wholly applied: all but the last ones.
+func (c *compaction) compactable() []view {
+	views := c.views(0, c.applied)
+	for i, v := range views {
+		if v.active || v.through > c.applied {
+			unpinAll(views[i:])
+			return views[:i:i]
+		}
+	}
+	return views
+}
+
+// worth tells whether a segment has enough to drop.
+func (c *compaction) worth(v view) bool {
+	superseded, bytes := v.used.figures()
+	if superseded == 0 && !c.history.hasTombstone(v) {
+		return false
+	}
+	return c.opts.All || bytes*compactShare >= v.end
+}
+
+// raiseFloor makes durable that the tombstones up to the floor may go, before the first of them goes.
+func (c *compaction) raiseFloor() error {
+	floor := c.history.floor
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	if len(c.history.tombstones) == 0 || floor <= c.w.manifest.TombstoneFloor {
+		c.history.floor = c.w.manifest.TombstoneFloor
+		return nil
+	}
+	if err := c.usable(); err != nil {
+		return err
+	}
+	if err := c.settle(); err != nil {
+		return err
+	}
+	if err := c.writeManifest(func(m *Manifest) { m.TombstoneFloor = floor }); err != nil {
+		return fmt.Errorf("tombstone floor: %w", noSpace(err))
+	}
+	return nil
+}
+
+// compactSegment replaces one segment. Where it fails, everything is as it was.
+func (c *compaction) compactSegment(v view) error {
+	_, superseded := v.used.figures()
+	if err := c.room(max(0, v.end-superseded) + hintBytesFor(v.rowCount.Load())); err != nil {
+		return err
+	}
+	if err := c.memory.ask(c.memoryBytes() + c.memoryOf(int(v.rowCount.Load()), v.end)); err != nil {
+		return err
+	}
+	term, err := c.Term(v.through)
+	if err != nil { // below the floor of Raft: another compaction has raised it already
+		term = 0
+	}
+	r, err := c.rewrite(v)
+	if err != nil {
+		return err
+	}
+	bytes := r.bytes
+	err = c.swap([]*rewrite{r.rewrite}, func(m *Manifest) {
+		if v.through > m.CompactedThrough {
+			m.CompactedThrough, m.CompactedTerm = v.through, term
+		}
+		// What was applied is committed, also where Raft has not told yet: Load applies no more than the hard state says.
+		c.w.hard.Commit = max(c.w.hard.Commit, v.through)
+		m.HardState = c.hardForManifest()
+	})
+	if err != nil {
+		return noSpace(err)
+	}
+	c.report.SegmentsRewritten++
+	c.report.EntriesDropped += r.dropped
+	c.report.BytesBefore += v.end
+	c.report.BytesAfter += bytes
+	return c.dropBlobs(r.blobs)
+}
+
+// room tells ErrNoSpace where the volume has less free.
+func (c *compaction) room(bytes int64) error {
+	space, err := c.fs.Space(c.dir)
+	if err != nil {
+		return err
+	}
+	if space.FreeBytes < bytes {
+		return fmt.Errorf("%w: %s has %d bytes free, a segment needs %d; delete other files or grow the volume",
+			ErrNoSpace, c.dir, space.FreeBytes, bytes)
+	}
+	return nil
+}
+
+// dropBlobs removes the blobs of dropped entries to which no other entry refers.
+func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
+	if len(dropped) == 0 {
+		return nil
+	}
+	views := c.views(0, ^uint64(0))
+	defer unpinAll(views)
+	for _, v := range views {
+		refs, err := c.blobsOf(v)
+		if err != nil {
+			return err // they are garbage for the next load
+		}
+		for _, b := range refs {
+			delete(dropped, b.Ref.ID)
+		}
+	}
+	for id := range dropped {
+		c.dropBlob(id)
+	}
+	return nil
+}
+
+// blobsOf gives the blobs that entries of a segment refer to.
+func (c *compaction) blobsOf(v view) ([]HintBlob, error) {
+	if v.rows != nil {
+		return v.rows.blobs, nil
+	}
+	h, err := c.hintOf(v)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path.Base(v.path), err)
+	}
+	return h.Blobs, nil
+}
+
+// pace holds a byte rate. The clock is the real one: Options.Now may stand still in tests.
+type pace struct {
+	bytesPerSecond int64 // 0: no limit
+	began          time.Time
+	bytes          int64
+}
+
+// wait counts bytes and waits until they are due, or the context ends.
+func (p *pace) wait(ctx context.Context, bytes int64) error {
+	p.bytes += bytes
+	if p.bytesPerSecond <= 0 {
+		return context.Cause(ctx)
+	}
+	due := time.Duration(float64(p.bytes) / float64(p.bytesPerSecond) * float64(time.Second))
+	t := time.NewTimer(time.Until(p.began.Add(due)))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}

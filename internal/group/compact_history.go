@@ -1,0 +1,125 @@
+package group
+
+import (
+	"fmt"
+	"math"
+	"path"
+
+	"sheaf.dev/sheaf/internal/index"
+)
+
+// history is what a compaction must know about the versions of records beyond "this one is superseded". It holds only
+// records with tombstones and, where more than one version is kept, records with superseded versions.
+type history struct {
+	// recent are superseded versions that are among the newest Retention.Versions of their record.
+	recent map[index.Loc]struct{}
+	// tombstones gives, by record, the index of a newest version that is a delete and has no older version stored.
+	tombstones map[int64]uint64
+	// floor: each newest tombstone at or below it has no older version stored.
+	floor uint64
+	// segments holds the ordinals of segments with such tombstones.
+	segments map[uint32]bool
+}
+
+// row is a version as the rows of a segment tell it.
+type row struct {
+	id    int64
+	index uint64
+	loc   index.Loc
+}
+
+// hasTombstone tells whether a segment has a tombstone that may go.
+func (h *history) hasTombstone(v view) bool { return h.segments[v.ordinal] }
+
+// mayGo tells whether a delete is a tombstone without older versions, at or below the floor.
+func (h *history) mayGo(e *Entry) bool {
+	at, ok := h.tombstones[e.ID]
+	return ok && at == e.Index && at <= h.floor
+}
+
+// learnHistory reads the rows of segments, which are all that are sealed and applied. What is put or deleted meanwhile
+// only makes more versions superseded, never fewer.
+func (c *compaction) learnHistory(views []view) (*history, error) {
+	h := &history{tombstones: map[int64]uint64{}, segments: map[uint32]bool{}}
+	versions := max(1, c.Log.opts.Retention.Versions)
+	ranks := map[int64]int{} // newer versions seen so far
+	for _, v := range views {
+		err := c.eachRow(v, func(r row) {
+			newest, _ := c.table.Get(r.id)
+			switch {
+			case newest != r.loc && versions > 1:
+				ranks[r.id] = 0
+			case newest == r.loc && r.loc.Tombstone():
+				h.tombstones[r.id] = r.index
+				h.segments[v.ordinal] = true
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		h.floor = max(h.floor, v.through)
+	}
+	if len(ranks) == 0 && len(h.tombstones) == 0 {
+		return h, nil
+	}
+	h.recent = make(map[index.Loc]struct{})
+	all := c.views(0, math.MaxUint64)
+	defer unpinAll(all)
+	for i := len(all) - 1; i >= 0; i-- {
+		err := c.eachRow(all[i], func(r row) {
+			if rank, ok := ranks[r.id]; ok {
+				if rank < versions {
+					h.recent[r.loc] = struct{}{}
+				}
+				ranks[r.id]++
+			}
+			if at, ok := h.tombstones[r.id]; ok && r.index < at {
+				h.floor = min(h.floor, at-1)
+				delete(h.tombstones, r.id)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return h, nil
+}
+
+// eachRow gives the applied versions of a segment that are not void; those of one record newest first.
+func (c *compaction) eachRow(v view, fn func(row)) error {
+	if err := c.stopped(); err != nil {
+		return err
+	}
+	rows, err := c.columns(v)
+	if err != nil {
+		return err
+	}
+	ordinal := uint64(v.ordinal) << 44
+	through := min(v.through, c.applied)
+	for i := len(rows.ids) - 1; i >= 0; i-- {
+		if at := v.first + uint64(rows.indexes[i]); at <= through {
+			fn(row{rows.ids[i], at, index.Loc(rows.places[i] | ordinal)})
+		}
+	}
+	return nil
+}
+
+// columns gives the rows of a segment, each record's in order of place.
+func (c *compaction) columns(v view) (rowTable, error) {
+	if v.rows != nil {
+		return *v.rows, nil
+	}
+	h, err := c.hintOf(v)
+	if err != nil {
+		return rowTable{}, fmt.Errorf("%s: %w", path.Base(v.path), err)
+	}
+	return rowTable{ids: h.IDs, places: h.Places, indexes: h.Indexes}, nil
+}
+
+// validOffsets gives where the frames of versions stand that are not void: one bit for 8 bytes of the segment, in which
+// at most one frame begins.
+func (c *compaction) validOffsets(v view) (func(offset int64) bool, error) {
+	bits := make([]uint64, v.end/8/64+1)
+	err := c.eachRow(v, func(r row) { bits[r.loc.Offset()/8/64] |= 1 << (r.loc.Offset() / 8 % 64) })
+	return func(offset int64) bool { return bits[offset/8/64]>>(offset/8%64)&1 != 0 }, err
+}

@@ -1,0 +1,145 @@
+package group
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"path"
+	"testing"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+func compactAll(t *testing.T, l *Log) CompactReport {
+	t.Helper()
+	report, err := l.Compact(context.Background(), CompactOptions{All: true})
+	ok(t, err)
+	l.hints.Wait()
+	return report
+}
+
+func TestCompactRevivesNoVoidEntry(t *testing.T) {
+	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	d.put(Entry{ID: 1, Data: []byte("first")})
+	ok(t, d.append(Entry{ID: 2, Data: []byte("void")}))
+	d.term++
+	second := d.entry(2, Entry{ID: 1, Data: []byte("second")}) // a new leader makes index 2 its own
+	ok(t, d.log.Append(&raftpb.HardState{Term: &d.term}, []*raftpb.Entry{second}))
+	ok(t, d.log.Sync())
+	ok(t, d.log.Apply(2, nil))
+	d.put(Entry{ID: 1, Data: []byte("third")})
+	ok(t, d.log.Seal())
+	if n := compactAll(t, d.log).EntriesDropped; n != 2 {
+		t.Errorf("%d entries dropped, want 2", n)
+	}
+	ok(t, d.log.Close(false))
+	names, err := d.opts.FS.List(d.opts.Dir)
+	ok(t, err)
+	for _, name := range names { // without hints the frames themselves say what is void
+		if _, isHint := ParseHintName(name); isHint {
+			ok(t, d.opts.FS.Remove(path.Join(d.opts.Dir, name)))
+		}
+	}
+	d.load()
+	d.wants(1, []byte("third"))
+	d.wants(2, nil)
+	ok(t, d.log.Close(false))
+}
+
+func TestCompactRaisesTheFirstIndexOfRaft(t *testing.T) {
+	bothResidencies(t, func(t *testing.T, residency Residency) {
+		d := newDriver(t, driverOptions(vfs.NewMem(), residency, 64<<10))
+		for range 9 {
+			d.put(Entry{ID: 1, Data: payload(1, 50)})
+		}
+		ok(t, d.log.Seal())
+		d.put(Entry{ID: 2, Data: payload(2, 50)})
+		compactAll(t, d.log)
+		for range 2 { // as it is, and loaded again
+			first, err := d.log.FirstIndex()
+			ok(t, err)
+			term, termErr := d.log.Term(first - 1)
+			ok(t, termErr)
+			if first != 10 || term != d.term {
+				t.Errorf("first index is %d, the term before it %d", first, term)
+			}
+			if _, err := d.log.Entries(9, 11, 1<<20); !errors.Is(err, raft.ErrCompacted) {
+				t.Errorf("entries that are gone: %v", err)
+			}
+			if got, err := d.log.Entries(10, 11, 1<<20); err != nil || len(got) != 1 {
+				t.Errorf("entries that stay: %v", err)
+			}
+			ok(t, d.log.Close(false))
+			d.load()
+			ok(t, d.log.Apply(10, nil))
+			d.wants(1, payload(1, 50))
+		}
+		ok(t, d.log.Close(false))
+	})
+}
+
+func TestCompactKeepsABlobThatAnotherEntryRefersTo(t *testing.T) {
+	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	data := bytes.Repeat([]byte("shared"), 1000)
+	ref, err := writeBlobOf(d.log, data)
+	ok(t, err)
+	d.put(Entry{ID: 1, Codec: CodecBlob, Data: ref.Encode()})
+	d.put(Entry{ID: 2, Codec: CodecBlob, Data: ref.Encode()})
+	d.put(Entry{ID: 1, Data: []byte("new")})
+	ok(t, d.log.Seal())
+	compactAll(t, d.log)
+	r, err := d.log.Get(2, GetOptions{})
+	ok(t, err)
+	ok(t, compareBlob(d.log, r, data))
+	ok(t, d.log.Close(false))
+}
+
+func TestRule10_CompactChecksTheRoomBeforeItWrites(t *testing.T) {
+	mem := vfs.NewMem()
+	d := newDriver(t, driverOptions(mem, Index, 64<<10))
+	for range 20 {
+		d.put(Entry{ID: 1, Data: payload(1, 100)})
+	}
+	ok(t, d.log.Seal())
+	d.log.hints.Wait()
+	mem.SetCapacity(1)
+	before := mem.OpCount()
+	_, err := d.log.Compact(context.Background(), CompactOptions{All: true})
+	if !errors.Is(err, ErrNoSpace) || mem.OpCount() != before {
+		t.Fatalf("no room: %v after %d operations", err, mem.OpCount()-before)
+	}
+	mem.SetCapacity(0)
+	d.wants(1, payload(1, 100))
+	if n := compactAll(t, d.log).EntriesDropped; n != 19 {
+		t.Errorf("with room: %d entries dropped, want 19", n)
+	}
+	ok(t, d.log.Close(false))
+}
+
+func TestRule4_CompactRefusesADamagedGroup(t *testing.T) {
+	mem := vfs.NewMem()
+	d := newDriver(t, driverOptions(mem, Index, 64<<10))
+	for range 3 {
+		d.put(Entry{ID: 1, Data: payload(1, 100)}, Entry{ID: 2, Data: payload(2, 100)})
+	}
+	ok(t, d.log.Seal())
+	d.log.hints.Wait()
+	f, err := mem.OpenWrite(path.Join(d.opts.Dir, SegmentName(1)))
+	ok(t, err)
+	_, err = f.WriteAt([]byte{0xff}, SegmentHeaderBytes+FrameHeaderBytes+200)
+	ok(t, errors.Join(err, f.Sync(), f.Close()))
+	for range 2 { // found by the first, known to the second
+		var damage *DamageError
+		if _, err := d.log.Compact(context.Background(), CompactOptions{All: true}); !errors.As(err, &damage) {
+			t.Fatalf("damage: %v", err)
+		}
+		if _, err := mem.Stat(path.Join(d.opts.Dir, SegmentName(1))); err != nil {
+			t.Fatalf("the damaged segment is gone: %v", err)
+		}
+		d.wants(2, payload(2, 100))
+	}
+	ok(t, d.log.Close(false))
+}

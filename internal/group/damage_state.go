@@ -1,0 +1,96 @@
+package group
+
+// damagedID is a record whose entry with an index was hit.
+type damagedID struct {
+	id     int64
+	index  uint64
+	damage *Damage
+}
+
+// addDamage remembers damage; the same place only once. The caller holds mu.
+func (l *Log) addDamage(d *Damage) {
+	for _, old := range l.state.damages {
+		if old.File == d.File && old.Offset == d.Offset && (old.IDsUnknown || !d.IDsUnknown) {
+			return
+		}
+	}
+	l.logger.Error("stored bytes are bad", "damage", d.String())
+	l.state.damages = append(l.state.damages, d)
+	l.damaged.Store(int32(len(l.state.damages)))
+}
+
+// noteDamage remembers damage that a read has found.
+func (l *Log) noteDamage(d Damage) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.addDamage(&d)
+}
+
+// addDamagedID remembers which entry of a record was hit. The caller holds mu.
+func (l *Log) addDamagedID(d damagedID) {
+	if old, ok := l.state.damagedIDs[d.id]; !ok || old.index < d.index {
+		l.state.damagedIDs[d.id] = d
+	}
+}
+
+// absent is the error for a record that the index does not know.
+func (l *Log) absent(id int64) error {
+	if l.damaged.Load() > 0 {
+		if err := l.doubt(id, 0); err != nil {
+			return err
+		}
+	}
+	return ErrNotFound
+}
+
+// doubt is the *DamageError for a record whose newest known version has an index (0: there is none), where damage may
+// have hit a newer one (rule 4).
+func (l *Log) doubt(id int64, at uint64) error {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if d, ok := l.state.damagedIDs[id]; ok && at < d.index {
+		return &DamageError{Damage: *d.damage, ID: id}
+	}
+	for _, d := range l.state.damages {
+		if d.IDsUnknown && at < d.IndexLast {
+			return &DamageError{Damage: *d, ID: id}
+		}
+	}
+	return nil
+}
+
+// doubtVersion is the *DamageError for a version that was not found, where damage may have hit it.
+func (l *Log) doubtVersion(id int64, at uint64) error {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for _, d := range l.state.damages {
+		if !d.IDsUnknown && !contains(d.IDs, id) {
+			continue
+		}
+		if d.IndexFirst == 0 || at >= d.IndexFirst && at <= d.IndexLast {
+			return &DamageError{Damage: *d, ID: id}
+		}
+	}
+	return nil
+}
+
+// doubtHistory is the *DamageError for a list of versions that damage may have left incomplete.
+func (l *Log) doubtHistory(id int64) error {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for _, d := range l.state.damages {
+		if d.IDsUnknown || contains(d.IDs, id) {
+			return &DamageError{Damage: *d, ID: id}
+		}
+	}
+	return nil
+}
+
+func contains(ids []int64, id int64) bool {
+	for _, other := range ids {
+		if other == id {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,148 @@
+package group
+
+import (
+	"encoding/binary"
+	"io"
+)
+
+// FrameStatus says what a FrameReader found in a range of bytes.
+type FrameStatus int
+
+// What there is in a range.
+const (
+	FrameWhole   FrameStatus = iota + 1 // a frame, both CRCs and padding checked
+	FrameContent                        // a frame with a whole header and bad content: Entry has the header's fields
+	FrameBad                            // bytes that are no frame
+	FrameZeros                          // zeros: room at the end of an active segment, or a hole
+)
+
+// String is the status in words, for a Damage.
+func (s FrameStatus) String() string {
+	switch s {
+	case FrameWhole:
+		return "whole frame"
+	case FrameContent:
+		return "entry content is bad"
+	case FrameBad:
+		return "no frame can be read"
+	case FrameZeros:
+		return "zeros where frames should be"
+	}
+	return "unknown"
+}
+
+// FrameStep is one range of a walk. The ranges of a walk follow one another without gaps.
+type FrameStep struct {
+	Status     FrameStatus
+	Offset     int64 // in the segment, bytes
+	Bytes      int64
+	Unreadable bool   // the device refused to read a part of it
+	Entry      Entry  // FrameWhole: everything; FrameContent: without attributes and data
+	Raw        []byte // FrameWhole: the frame as stored
+}
+
+// FrameReader walks the frames of a segment from an offset to its end. Behind bad bytes it goes on at the next marker with
+// a valid header. It holds at most one window of memory, so no length that it reads makes it allocate. Not safe for
+// concurrent use.
+//
+//	for r.Next() { step := r.Step() ... }
+//	err := r.Err()
+type FrameReader struct {
+	window
+	segment SegmentID
+	offset  int64 // of the next step
+	step    FrameStep
+}
+
+// NewFrameReader walks src, the file of the segment, between two offsets; from is a multiple of 8 where a frame begins or
+// began. Reads are large and aligned, so src may be a file opened by OpenDirect. Entries are valid until the next step.
+func NewFrameReader(src io.ReaderAt, segment SegmentID, from, to int64) *FrameReader {
+	return &FrameReader{window: openWindow(src, from, to), segment: segment, offset: from}
+}
+
+// NewFrameReaderBytes walks the image of a segment's file, from its first byte on in memory. Entries alias it.
+func NewFrameReaderBytes(image []byte, segment SegmentID, from int64) *FrameReader {
+	return &FrameReader{window: window{bytes: image, end: int64(len(image))}, segment: segment, offset: from}
+}
+
+// UseBuffer gives the reader memory to work in, so that one buffer serves many walks. Made by FrameBuffer. Before the
+// first Next.
+func (r *FrameReader) UseBuffer(buffer []byte) { r.space = buffer }
+
+// Step is what the last Next found.
+func (r *FrameReader) Step() *FrameStep { return &r.step }
+
+// Err is what ended the walk before its end: the file could not be read at all. Sectors that cannot be read do not end it.
+func (r *FrameReader) Err() error { return r.err }
+
+// Next goes on to the next range. False at the end, or where Err is set.
+func (r *FrameReader) Next() bool {
+	if r.offset >= r.end || r.err != nil {
+		return false
+	}
+	buf := r.fill(r.offset, FrameHeaderBytes)
+	if r.err != nil {
+		return false
+	}
+	e, attributesBytes, dataBytes, frameBytes, err := DecodeHeader(buf, r.segment, r.offset)
+	if err != nil {
+		r.skip()
+		return r.err == nil
+	}
+	buf = r.fill(r.offset, frameBytes)
+	if r.err != nil {
+		return false
+	}
+	r.step = FrameStep{Status: FrameWhole, Offset: r.offset, Bytes: frameBytes, Entry: e}
+	if err := r.step.Entry.decodeContent(buf, attributesBytes, dataBytes, frameBytes); err != nil {
+		r.step.Status = FrameContent
+		r.step.Bytes = min(frameBytes, r.end-r.offset)
+		r.step.Unreadable = r.isUnreadable(r.offset, r.step.Bytes)
+	} else {
+		r.step.Raw = buf[:frameBytes:frameBytes]
+	}
+	r.offset += r.step.Bytes
+	return true
+}
+
+// skip makes a step of everything up to the next valid header. Where there is none, zeros at the end are a step of their own.
+func (r *FrameReader) skip() {
+	begin, at := r.offset, r.offset
+	dirty := begin // end of the last word that is not zero
+	found := false
+	for !found && at < r.end && r.err == nil {
+		buf := r.fill(at, min(windowBytes/2, r.end-at))
+		n := 0
+		for ; n+FrameHeaderBytes <= len(buf); n += 8 {
+			word := binary.LittleEndian.Uint64(buf[n:])
+			if word == 0 {
+				continue
+			}
+			if uint32(word) == frameMarker {
+				if _, _, _, _, err := DecodeHeader(buf[n:], r.segment, at+int64(n)); err == nil {
+					found = true
+					break
+				}
+			}
+			dirty = at + int64(n) + 8
+		}
+		at += int64(n)
+		if !found && r.end-at < FrameHeaderBytes {
+			for i, c := range buf[n:] {
+				if c != 0 {
+					dirty = min((at+int64(i)+8)&^7, r.end)
+				}
+			}
+			at = r.end
+		}
+	}
+	r.step = FrameStep{Status: FrameBad, Offset: begin, Bytes: at - begin}
+	switch {
+	case dirty == begin:
+		r.step.Status = FrameZeros
+	case !found:
+		r.step.Bytes = dirty - begin
+	}
+	r.step.Unreadable = r.isUnreadable(begin, r.step.Bytes)
+	r.offset += r.step.Bytes
+}

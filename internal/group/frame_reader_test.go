@@ -1,0 +1,263 @@
+package group
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"reflect"
+	"syscall"
+	"testing"
+)
+
+// buildImage makes the image of a segment with n entries of random sizes, and where each frame begins.
+func buildImage(rnd *rand.Rand, n, dataBytesMax int) (image []byte, frames []int64) {
+	image = sampleHeader().Encode()
+	for i := range n {
+		data := make([]byte, rnd.IntN(dataBytesMax+1))
+		for k := range data {
+			data[k] = byte(rnd.Uint32())
+		}
+		if len(data) > 200 { // markers in the data, where a frame could begin
+			for k := 0; k+8 < len(data); k += 64 {
+				putUint32(data[k:], frameMarker)
+			}
+		}
+		e := Entry{Kind: KindPut, Used: true, ID: int64(i), Index: uint64(i + 1), Term: 1, CommitTime: int64(i), Data: data}
+		frames = append(frames, int64(len(image)))
+		image = AppendFrame(image, testSegment, int64(len(image)), &e)
+	}
+	return image, frames
+}
+
+// walk gives the steps of a walk, and fails where they leave gaps.
+func walk(t *testing.T, r *FrameReader, from, to int64) []FrameStep {
+	t.Helper()
+	var steps []FrameStep
+	at := from
+	for r.Next() {
+		s := *r.Step()
+		if s.Offset != at || s.Bytes <= 0 {
+			t.Fatalf("a gap: step at %d of %d bytes, expected at %d", s.Offset, s.Bytes, at)
+		}
+		at += s.Bytes
+		s.Entry.Data, s.Entry.Attributes, s.Raw = bytes.Clone(s.Entry.Data), bytes.Clone(s.Entry.Attributes), nil
+		steps = append(steps, s)
+	}
+	if r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	if at != to {
+		t.Fatalf("walk ended at %d of %d", at, to)
+	}
+	return steps
+}
+
+// alignedReader answers as a file opened by OpenDirect would: it refuses what is not aligned.
+type alignedReader struct {
+	image []byte
+	bad   map[int64]bool // numbers of blocks that cannot be read
+}
+
+func (a alignedReader) ReadAt(p []byte, offset int64) (int, error) {
+	if offset%blockBytes != 0 || len(p)%blockBytes != 0 {
+		return 0, fmt.Errorf("%w: %d bytes at %d", syscall.EINVAL, len(p), offset)
+	}
+	for at := offset; at < offset+int64(len(p)); at += blockBytes {
+		if a.bad[at/blockBytes] {
+			return 0, syscall.EIO
+		}
+	}
+	n := copy(p, a.image[min(offset, int64(len(a.image))):])
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// walkBoth walks from memory and from a file and wants the same.
+func walkBoth(t *testing.T, image []byte) []FrameStep {
+	t.Helper()
+	end := int64(len(image))
+	a := walk(t, NewFrameReaderBytes(image, testSegment, SegmentHeaderBytes), SegmentHeaderBytes, end)
+	b := walk(t, NewFrameReader(alignedReader{image: image}, testSegment, SegmentHeaderBytes, end), SegmentHeaderBytes, end)
+	if !reflect.DeepEqual(a, b) {
+		t.Fatalf("memory and file differ: %d and %d steps", len(a), len(b))
+	}
+	return a
+}
+
+func TestFrameReaderWalksWholeSegments(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for _, size := range []int{0, 50, 5000, DataBytesMax} {
+		image, frames := buildImage(rnd, 20, size)
+		steps := walkBoth(t, image)
+		if len(steps) != len(frames) {
+			t.Fatalf("%d steps for %d frames", len(steps), len(frames))
+		}
+		for i, s := range steps {
+			if s.Status != FrameWhole || s.Entry.ID != int64(i) || s.Offset != frames[i] {
+				t.Fatalf("step %d: %+v", i, s)
+			}
+		}
+	}
+}
+
+func TestFrameReaderGoesOnBehindBadBytes(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for round := range 300 {
+		image, frames := buildImage(rnd, 30, []int{40, 600, 9000}[round%3])
+		frames = append(frames, int64(len(image)))
+		// Overwrite one range, and count the frames it touches.
+		begin := SegmentHeaderBytes + rnd.IntN(len(image)-SegmentHeaderBytes)
+		end := min(len(image), begin+1+rnd.IntN(3000))
+		for k := begin; k < end; k++ {
+			if round%2 == 0 {
+				image[k] = 0
+			} else {
+				image[k] ^= byte(1 + rnd.IntN(255))
+			}
+		}
+		whole := map[int64]bool{}
+		for _, s := range walkBoth(t, image) {
+			if s.Status == FrameWhole {
+				whole[s.Entry.ID] = true
+			}
+			if s.Status == FrameContent && s.Offset != frames[s.Entry.ID] {
+				t.Fatalf("content of id %d at %d, written at %d", s.Entry.ID, s.Offset, frames[s.Entry.ID])
+			}
+		}
+		for i := range 30 {
+			hit := frames[i] < int64(end) && int64(begin) < frames[i+1]
+			if round%2 == 0 {
+				if !hit && !whole[int64(i)] {
+					t.Fatalf("round %d: frame %d was not hit and is lost", round, i)
+				}
+			} else if hit == whole[int64(i)] {
+				t.Fatalf("round %d: frame %d hit %v, whole %v", round, i, hit, whole[int64(i)])
+			}
+		}
+	}
+}
+
+func TestFrameReaderTellsZerosFromBadBytes(t *testing.T) {
+	image, _ := buildImage(rand.New(rand.NewPCG(5, 6)), 3, 100)
+	n := int64(len(image))
+	for _, room := range []int{1, 7, 79, 80, 81, 4096, 5 << 20} {
+		steps := walkBoth(t, append(bytes.Clone(image), make([]byte, room)...))
+		if last := steps[len(steps)-1]; len(steps) != 4 || last.Status != FrameZeros || last.Offset != n || last.Bytes != int64(room) {
+			t.Errorf("room of %d: %d steps, last %+v", room, len(steps), last)
+		}
+		dirty := append(bytes.Clone(image), make([]byte, room)...)
+		dirty[len(dirty)-1] = 1
+		steps = walkBoth(t, dirty)
+		if last := steps[len(steps)-1]; last.Status != FrameBad || last.Offset != n || last.Bytes != int64(room) {
+			t.Errorf("dirty room of %d: %+v", room, last)
+		}
+		dirty = append(dirty, make([]byte, 200)...)
+		steps = walkBoth(t, dirty)
+		last, before := steps[len(steps)-1], steps[len(steps)-2]
+		if last.Status != FrameZeros || before.Status != FrameBad || before.Bytes != int64(room+7)&^7 || len(steps) != 5 {
+			t.Errorf("room of %d, dirty at %d: %+v, %+v", room+200, room, before, last)
+		}
+	}
+}
+
+func TestFrameReaderNamesASegmentCutShort(t *testing.T) {
+	image, frames := buildImage(rand.New(rand.NewPCG(7, 8)), 3, 300)
+	for n := int(frames[2]) + 1; n < len(image); n++ {
+		steps := walkBoth(t, image[:n])
+		last := steps[2] // zeros at the end of what is left of the header may be a step of their own
+		want := FrameBad
+		if n >= int(frames[2])+FrameHeaderBytes {
+			want = FrameContent
+		}
+		if len(steps) > 4 || last.Status != want || last.Offset != frames[2] {
+			t.Fatalf("%d bytes: %+v", n, last)
+		}
+	}
+}
+
+func TestFrameReaderLooksAtNothingBehindItsEnd(t *testing.T) {
+	image, frames := buildImage(rand.New(rand.NewPCG(7, 9)), 6, 300)
+	image[frames[3]]++ // the search for the next frame must end too
+	buffer := FrameBuffer()
+	for to := frames[2]; to < int64(len(image)); to++ {
+		want := walk(t, NewFrameReaderBytes(image[:to], testSegment, SegmentHeaderBytes), SegmentHeaderBytes, to)
+		r := NewFrameReader(alignedReader{image: image}, testSegment, SegmentHeaderBytes, to)
+		r.UseBuffer(buffer)
+		got := walk(t, r, SegmentHeaderBytes, to)
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("to %d: %d steps, want %d", to, len(got), len(want))
+		}
+	}
+}
+
+func TestFrameReaderPassesOverUnreadableSectors(t *testing.T) {
+	image, frames := buildImage(rand.New(rand.NewPCG(9, 10)), 1500, 9000)
+	frames = append(frames, int64(len(image)))
+	bad := map[int64]bool{3: true, 700: true, 701: true, int64(len(image) / blockBytes): true}
+	r := NewFrameReader(alignedReader{image, bad}, testSegment, SegmentHeaderBytes, int64(len(image)))
+	whole := map[int64]bool{}
+	for _, s := range walk(t, r, SegmentHeaderBytes, int64(len(image))) {
+		if s.Status == FrameWhole {
+			whole[s.Entry.ID] = true
+		} else if !s.Unreadable {
+			t.Errorf("not named unreadable: %+v", s)
+		}
+	}
+	for i := range 1500 {
+		hit := false
+		for b := frames[i] / blockBytes; b <= (frames[i+1]-1)/blockBytes; b++ {
+			hit = hit || bad[b]
+		}
+		if hit == whole[int64(i)] {
+			t.Errorf("frame %d: hit %v, whole %v", i, hit, whole[int64(i)])
+		}
+	}
+}
+
+func TestFrameReaderAnswersTheErrorOfAFileItCannotReadAtAll(t *testing.T) {
+	bad := map[int64]bool{}
+	for i := range int64(600) {
+		bad[i] = true
+	}
+	image, _ := buildImage(rand.New(rand.NewPCG(9, 10)), 10, 90)
+	for _, r := range []*FrameReader{
+		NewFrameReader(alignedReader{image, bad}, testSegment, SegmentHeaderBytes, int64(len(image))),
+		NewFrameReader(alignedReader{image, nil}, testSegment, SegmentHeaderBytes, int64(len(image))+1),
+	} {
+		for r.Next() {
+		}
+		if !errors.Is(r.Err(), syscall.EIO) && !errors.Is(r.Err(), io.ErrUnexpectedEOF) {
+			t.Error(r.Err())
+		}
+	}
+}
+
+func TestFrameReaderAllocatesNothingPerFrame(t *testing.T) {
+	image, frames := buildImage(rand.New(rand.NewPCG(1, 2)), 1000, 500)
+	n := testing.AllocsPerRun(5, func() {
+		r := NewFrameReaderBytes(image, testSegment, SegmentHeaderBytes)
+		for r.Next() {
+		}
+	})
+	if n > 2 {
+		t.Errorf("%v allocations for %d frames", n, len(frames))
+	}
+}
+
+func BenchmarkFrameReader(b *testing.B) {
+	for _, size := range []int{100, 1000, 10000} {
+		image, _ := buildImage(rand.New(rand.NewPCG(1, 2)), 64<<20/size, 2*size)
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			b.SetBytes(int64(len(image)))
+			for b.Loop() {
+				r := NewFrameReaderBytes(image, testSegment, SegmentHeaderBytes)
+				for r.Next() {
+				}
+			}
+		})
+	}
+}

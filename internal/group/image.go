@@ -1,0 +1,73 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// newImage gives a segment that is being made an image to encode frames into, in Resident residency.
+func (l *Log) newImage(s *segment, bytes int64) error {
+	if l.opts.Residency != Resident {
+		return nil
+	}
+	return l.mapImage(s, bytes, true)
+}
+
+func (l *Log) mapImage(s *segment, bytes int64, zeroed bool) error {
+	room, err := l.loader.allocate(bytes, zeroed)
+	if err != nil {
+		return err
+	}
+	s.image = room
+	s.free = func() { l.loader.release(room) }
+	return nil
+}
+
+// loadImage reads a segment into memory, in Resident residency.
+func (l *Log) loadImage(ctx context.Context, s *segment, size int64) error {
+	if l.opts.Residency != Resident {
+		return nil
+	}
+	return l.fillImage(ctx, s, size, size, nil, nil)
+}
+
+// walkImage reads the first size bytes of a segment's file into an image with room, and walks the frames while it does.
+func (l *Log) walkImage(ctx context.Context, s *segment, size, room int64, onto func(bytes int64)) (w *segmentWalk, err error) {
+	err = l.fillImage(ctx, s, size, room, onto, func(read *imageRead) error {
+		frames := NewFrameReaderBytes(s.image[:size], s.id, SegmentHeaderBytes)
+		frames.await = read.await
+		w, err = walkSegment(frames, s.first, size)
+		return err
+	})
+	return w, err
+}
+
+// fillImage reads the first size bytes of a segment's file past the page cache into a new image with room; use, which may
+// be nil, works on it meanwhile.
+func (l *Log) fillImage(ctx context.Context, s *segment, size, room int64, onto func(int64), use func(*imageRead) error) error {
+	f, err := l.fs.OpenDirect(s.path)
+	if err != nil {
+		return err
+	}
+	if err := l.mapImage(s, max(room, 1), room > size); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if size == 0 {
+		if use != nil {
+			err = use(&imageRead{})
+		}
+		return errors.Join(err, f.Close())
+	}
+	read, err := l.loader.read(ctx, f, s.image[:size], onto)
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if use != nil {
+		err = use(read)
+	}
+	if err := errors.Join(err, read.finish(), f.Close()); err != nil {
+		return fmt.Errorf("%s: %w", s.path, err)
+	}
+	return nil
+}

@@ -1,0 +1,266 @@
+package group
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/index"
+)
+
+// insert puts a place into the index; the later one of two stays, the other is superseded. Safe for concurrent use.
+func (l *Log) insert(id int64, loc index.Loc) error {
+	old, won, err := l.table.Max(id, loc)
+	switch {
+	case err != nil:
+		return err
+	case won && old != 0:
+		l.lose(old)
+	case !won && old != loc:
+		l.lose(loc)
+	}
+	return nil
+}
+
+// lose clears the used flag of the frame at a place, in whichever segment it is.
+func (l *Log) lose(loc index.Loc) { l.supersede(l.segmentAt(loc.Ordinal()), loc) }
+
+// supersede clears the used flag of a frame.
+func (l *Log) supersede(s *segment, loc index.Loc) {
+	if s != nil && s.used.supersede(loc) {
+		l.superseded.Add(loc.LengthBound())
+	}
+}
+
+// supersedeKnown is supersede for a flag that the hint on disk has.
+func (l *Log) supersedeKnown(s *segment, loc index.Loc) {
+	if s.used.supersede(loc) {
+		l.superseded.Add(loc.LengthBound())
+		s.used.written(1)
+	}
+}
+
+// assemble puts the parts together: terms, index of the active segment, the tail. Then the log can be written.
+func (ld *loading) assemble(active *recovered) error {
+	st := &ld.state
+	st.floor, st.floorTerm = ld.manifest.CompactedThrough, ld.manifest.CompactedTerm
+	st.last = max(st.last, st.floor)
+	for i, part := range ld.parts {
+		first := st.segments[i].first
+		n := len(st.terms)
+		for n > 0 && st.terms[n-1].FirstIndex >= first {
+			n--
+		}
+		st.terms = st.terms[:n]
+		for _, run := range part.terms {
+			ld.addTerm(run.FirstIndex, run.Term)
+		}
+		st.lastCommit = max(st.lastCommit, part.lastCommit)
+		ld.damages = append(ld.damages, part.damages...)
+		ld.ids = append(ld.ids, part.ids...)
+	}
+	commit := max(ld.commit, st.floor)
+	ld.w.hard.Commit = max(min(ld.w.hard.Commit, st.last), commit)
+	st.conf, st.confIndex = ld.manifest.Conf, ld.manifest.ConfIndex
+	if active != nil {
+		s := st.segments[len(st.segments)-1]
+		if err := ld.insertRows(s, s.rows, commit); err != nil {
+			return err
+		}
+		if err := ld.openActive(s, active); err != nil {
+			return err
+		}
+	} else if err := ld.beginActive(); err != nil {
+		return err
+	}
+	st.syncedIndex = st.last
+	return ld.fillTail(commit)
+}
+
+// openActive opens the last segment for writing, after the cut of a torn tail.
+func (ld *loading) openActive(s *segment, r *recovered) error {
+	w, st := &ld.w, &ld.state
+	if f := s.file.Swap(nil); f != nil {
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
+	f, err := ld.fs.OpenWrite(s.path)
+	if err != nil {
+		return err
+	}
+	s.file.Store(&openFile{f})
+	if r.cut {
+		if err := f.Truncate(r.end); err != nil {
+			return fmt.Errorf("%s: cut the torn tail at offset %d: %w", s.path, r.end, err)
+		}
+		ld.report.CutBytes = r.cutBytes
+	}
+	// The recovered tail counts only once it is synced (rule 3).
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("%s: sync the recovered tail: %w; start again: it will be recovered anew", s.path, noSpace(err))
+	}
+	size, err := f.Size()
+	if err != nil {
+		return err
+	}
+	w.active, w.end, w.allocated, w.last = s, r.end, size, r.last
+	st.end, st.syncedEnd, st.syncedLast = r.end, r.end, r.last
+	return ld.growActiveImage(s, r.end, ld.sizes[len(ld.sizes)-1])
+}
+
+// growActiveImage makes room behind the end of the recovered active segment, in Resident residency. What stood behind the
+// end, up to what was read, is cut off in the file, so it must not be in memory either.
+func (ld *loading) growActiveImage(s *segment, end, read int64) error {
+	if ld.opts.Residency != Resident {
+		return nil
+	}
+	if end <= int64(len(s.image)) {
+		clear(s.image[end:max(end, min(read, int64(len(s.image))))]) // no further: what is behind was never touched
+		return nil
+	}
+	// The segment was not read, or its file ends below the synced mark.
+	loaded, free := s.image, s.free
+	if err := ld.newImage(s, max(ld.opts.SegmentBytes, end)); err != nil {
+		return err
+	}
+	copy(s.image, loaded)
+	if free != nil {
+		free()
+	}
+	return nil
+}
+
+// beginActive makes the active segment of a manifest that has none.
+func (ld *loading) beginActive() error {
+	w, st := &ld.w, &ld.state
+	w.active = &segment{ordinal: ordinalStep * uint32(len(st.segments))}
+	next, err := ld.createSegment(st.last+1, 0)
+	if err != nil {
+		return err
+	}
+	if err := ld.writeManifest(func(m *Manifest) {
+		m.Segments = append(m.Segments, next.manifest())
+	}); err != nil {
+		ld.discardUnlessListed(next)
+		return err
+	}
+	w.active, w.end, w.allocated, w.last = next, SegmentHeaderBytes, SegmentHeaderBytes, st.last
+	st.end, st.syncedEnd, st.syncedLast = SegmentHeaderBytes, SegmentHeaderBytes, st.last
+	st.segments = append(st.segments, next)
+	ld.publishSegments()
+	return nil
+}
+
+// fillTail reads the entries above the commit into memory.
+func (ld *loading) fillTail(commit uint64) error {
+	st := &ld.state
+	ld.applied.Store(commit)
+	st.tail.first = commit + 1
+	if st.last <= commit {
+		return nil
+	}
+	var bad error
+	err := ld.readEntries(commit+1, st.last, func(e *Entry, loc index.Loc) bool {
+		r := RaftEntry(e)
+		if e.Kind == KindConf {
+			r.Data = bytes.Clone(r.Data)
+		}
+		kept, err := DecodePayload(r) // aliases r, not what was read
+		if err != nil {
+			bad = err
+			return false
+		}
+		kept.Used = true
+		st.tail.entries = append(st.tail.entries, tailEntry{raft: r, entry: kept, loc: loc})
+		return true
+	})
+	return errors.Join(err, bad)
+}
+
+// conclude makes the report.
+func (ld *loading) conclude() {
+	ld.mu.Lock()
+	for _, d := range ld.damages {
+		ld.addDamage(d)
+	}
+	for _, id := range ld.ids {
+		ld.addDamagedID(id)
+	}
+	ld.mu.Unlock()
+	for i, part := range ld.parts {
+		if part.hintGone { // not before: hints are made of what loading gathers
+			ld.writeHintLater(ld.state.segments[i])
+		}
+	}
+	ld.memory.settle(ld.memoryBytes())
+	ld.report.Outcome = Loaded
+	if ld.report.CutBytes > 0 {
+		ld.report.Outcome = Truncated
+	}
+	if len(ld.damages) > 0 {
+		ld.report.Outcome = Damaged
+	}
+	for _, d := range ld.damages {
+		ld.report.Damages = append(ld.report.Damages, *d)
+	}
+}
+
+// abandon gives back what a load that failed has taken.
+func (l *Log) abandon() {
+	if l.closed.CompareAndSwap(false, true) {
+		l.cancel()
+		l.release()
+	}
+}
+
+// collectBlobs learns which blobs are referred to and removes the others.
+func (ld *loading) collectBlobs() error {
+	for _, part := range ld.parts {
+		for _, b := range part.blobs {
+			ld.blobs.refer(b.Ref)
+		}
+	}
+	names, err := ld.fs.List(ld.dir)
+	if err != nil {
+		return err
+	}
+	removed := 0
+	for _, name := range names {
+		id, ok := ParseBlobName(name)
+		if !ok || ld.blobs.isReferred(id) {
+			continue
+		}
+		if err := ld.fs.Remove(path.Join(ld.dir, name)); err != nil {
+			return fmt.Errorf("blob %s, which no entry refers to: %w", name, err)
+		}
+		removed++
+	}
+	if removed > 0 {
+		return ld.fs.SyncDir(ld.dir)
+	}
+	return nil
+}
+
+// SetConf records the membership after an applied membership change, durable when it returns.
+func (l *Log) SetConf(conf *raftpb.ConfState, at uint64) error {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	if err := l.usable(); err != nil {
+		return err
+	}
+	err := l.settle()
+	if err == nil {
+		err = l.writeManifest(func(m *Manifest) { m.Conf, m.ConfIndex = conf, at })
+	}
+	if err != nil {
+		return fmt.Errorf("group %s: membership: %w", l.opts.Identity.Name, err)
+	}
+	l.mu.Lock()
+	l.state.conf, l.state.confIndex = conf, at
+	l.mu.Unlock()
+	return nil
+}

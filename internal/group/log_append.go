@@ -1,0 +1,309 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/index"
+)
+
+const (
+	allocateBytesMin = 256 << 10
+	allocateBytesMax = 16 << 20
+	bufferBytesKept  = 4 << 20 // a greater write buffer is given back
+)
+
+// tailEntry is an entry in memory: not applied, or not synced yet.
+type tailEntry struct {
+	raft  *raftpb.Entry
+	entry Entry     // decoded; aliases raft.Data
+	loc   index.Loc // its place
+}
+
+// tail is the end of the log in memory: consecutive entries from first on.
+type tail struct {
+	first   uint64
+	entries []tailEntry
+}
+
+// at gives an entry; nil where it is not in memory.
+func (t *tail) at(at uint64) *tailEntry {
+	if at < t.first || at-t.first >= uint64(len(t.entries)) {
+		return nil
+	}
+	return &t.entries[at-t.first]
+}
+
+// cut drops the entries from an index on.
+func (t *tail) cut(from uint64) {
+	if from >= t.first && from-t.first < uint64(len(t.entries)) {
+		clear(t.entries[from-t.first:])
+		t.entries = t.entries[:from-t.first]
+	}
+}
+
+// trim drops the entries up to an index.
+func (t *tail) trim(through uint64) {
+	if through < t.first {
+		return
+	}
+	n := min(through-t.first+1, uint64(len(t.entries)))
+	clear(t.entries[:n]) // the array lives on; what it points to need not
+	t.entries = t.entries[n:]
+	t.first = through + 1
+	if len(t.entries) == 0 {
+		t.entries = nil
+	}
+}
+
+// Append writes entries (consecutive indexes; one at or below the last index cuts the log there first, never at or
+// below the commit) and, where it is not nil, the hard state. Not durable before Sync. Seals the segment and begins a
+// new one where it is full. On ErrNoSpace nothing was appended and it may be tried again. The log keeps entries' Data
+// until they are applied; the caller must not change it. The content of a put is made by EncodePayload.
+func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	if err := l.usable(); err != nil {
+		return err
+	}
+	batch, bytes, err := l.decodeBatch(entries)
+	if err != nil {
+		return err
+	}
+	if len(batch) == 0 && hs == nil {
+		return nil
+	}
+	if hs != nil {
+		bytes += FrameBytes(0, StateRecordBytes)
+	}
+	if err := l.makeRoom(batch, bytes); err != nil {
+		return fmt.Errorf("group %s: append: %w", l.opts.Identity.Name, err)
+	}
+	if err := l.writeBatch(hs, batch); err != nil {
+		return fmt.Errorf("group %s: append: %w", l.opts.Identity.Name, err)
+	}
+	return nil
+}
+
+// decodeBatch checks the order of the entries against the log and takes them apart. bytes is what they take on disk.
+func (l *Log) decodeBatch(entries []*raftpb.Entry) (batch []tailEntry, bytes int64, err error) {
+	if len(entries) == 0 {
+		return nil, 0, nil
+	}
+	first, last, commit := entries[0].GetIndex(), l.state.last, l.commitFloor()
+	switch {
+	case first > last+1:
+		return nil, 0, fmt.Errorf("group %s: append: index %d leaves a gap behind %d", l.opts.Identity.Name, first, last)
+	case first <= commit:
+		return nil, 0, fmt.Errorf("group %s: append: index %d would cut the log at or below its commit %d",
+			l.opts.Identity.Name, first, commit)
+	}
+	batch = make([]tailEntry, len(entries))
+	for i, r := range entries {
+		if r.GetIndex() != first+uint64(i) {
+			return nil, 0, fmt.Errorf("group %s: append: index %d follows %d", l.opts.Identity.Name, r.GetIndex(), first+uint64(i)-1)
+		}
+		e, err := DecodePayload(r)
+		if err != nil {
+			return nil, 0, fmt.Errorf("group %s: append: %w", l.opts.Identity.Name, err)
+		}
+		e.Used = true
+		batch[i] = tailEntry{raft: r, entry: e}
+		bytes += FrameBytes(len(e.Attributes), len(e.Data))
+	}
+	return batch, bytes, nil
+}
+
+// commitFloor is the index at or below which nothing is ever cut.
+func (l *Log) commitFloor() uint64 {
+	return max(min(l.w.hard.Commit, l.state.last), l.applied.Load(), l.state.floor)
+}
+
+// makeRoom makes the active segment ready for bytes more: continues it elsewhere after a failure, cuts away segments
+// that the batch makes void, seals it where it is full, asks for memory, allocates.
+func (l *Log) makeRoom(batch []tailEntry, bytes int64) error {
+	if err := l.settle(); err != nil {
+		return err
+	}
+	first := l.state.last + 1
+	if len(batch) > 0 {
+		first = batch[0].entry.Index
+	}
+	if err := l.memory.ask(l.memoryBytes() + l.memoryOf(len(batch), bytes)); err != nil {
+		return err
+	}
+	w := &l.w
+	switch {
+	case first < w.active.first:
+		if err := l.replaceSegments(first, bytes); err != nil {
+			return err
+		}
+	case w.end == SegmentHeaderBytes && !w.active.holds(bytes):
+		// An empty segment whose image is too small for this batch makes room for a greater one.
+		if err := l.replaceSegments(first, bytes); err != nil {
+			return err
+		}
+	case w.end > SegmentHeaderBytes && (w.end+bytes > l.opts.SegmentBytes ||
+		first+uint64(len(batch))-w.active.first >= math.MaxUint32):
+		if err := l.roll(first, bytes); err != nil {
+			return err
+		}
+	}
+	if l.w.end+bytes > index.OffsetMax {
+		return fmt.Errorf("batch of %d bytes is above the limit of a segment", bytes)
+	}
+	return l.allocate(bytes)
+}
+
+// allocate makes the file long enough for bytes more, in steps, so that a sync need not write the size each time.
+func (l *Log) allocate(bytes int64) error {
+	w := &l.w
+	need := w.end + bytes
+	if need <= w.allocated {
+		return nil
+	}
+	step := min(max(w.end, allocateBytesMin), allocateBytesMax)
+	want := max(need, min(need+step, l.opts.SegmentBytes))
+	err := w.active.file.Load().Allocate(w.allocated, want-w.allocated)
+	if err != nil && want > need {
+		want = need
+		err = w.active.file.Load().Allocate(w.allocated, want-w.allocated)
+	}
+	if err != nil {
+		return noSpace(err)
+	}
+	w.allocated = want
+	return nil
+}
+
+// writeBatch encodes and writes the batch in one piece, then changes the state in memory.
+func (l *Log) writeBatch(hs *raftpb.HardState, batch []tailEntry) error {
+	w := &l.w
+	hard := w.hard
+	if hs != nil {
+		hard.Term, hard.Vote, hard.Commit = hs.GetTerm(), hs.GetVote(), hs.GetCommit()
+	}
+	begin := w.end
+	for {
+		buf := l.encodeBatch(hs != nil, hard, batch)
+		_, err := w.active.file.Load().WriteAt(buf, begin)
+		if err == nil {
+			w.end = begin + int64(len(buf))
+			break
+		}
+		if err := l.writeFailed(err); err != nil {
+			return err
+		}
+		begin = w.end // continued in a new segment
+	}
+	if cap(w.buffer) > bufferBytesKept {
+		w.buffer = nil
+	}
+	w.hard, w.dirty = hard, true
+	l.keepBatch(batch)
+	return nil
+}
+
+// encodeBatch makes the frames for the end of the active segment and tells the batch its places. In Resident residency
+// they are made where they stay: in the image.
+func (l *Log) encodeBatch(withState bool, hard StateRecord, batch []tailEntry) []byte {
+	w := &l.w
+	s := w.active
+	buf := w.buffer[:0]
+	if s.image != nil {
+		buf = s.image[w.end:w.end]
+	}
+	for i := range batch {
+		t := &batch[i]
+		at := len(buf)
+		buf = AppendFrame(buf, s.id, w.end+int64(at), &t.entry)
+		t.loc = s.place(w.end+int64(at), int64(len(buf)-at), t.entry.Kind == KindDelete)
+	}
+	if withState {
+		hard.SyncedOffset, hard.SyncedIndex = l.state.syncedEnd, l.state.syncedLast
+		buf = AppendStateFrame(buf, s.id, w.end+int64(len(buf)), hard)
+	}
+	if s.image == nil {
+		w.buffer = buf
+	}
+	return buf
+}
+
+// writeFailed decides what a failed write means. Nil: the log was continued in a new segment, write again.
+func (l *Log) writeFailed(cause error) error {
+	w := &l.w
+	cause = noSpace(cause)
+	// Frames that were written in part must not stay: beside a shorter batch they could pass as its end.
+	file := w.active.file.Load()
+	err := file.Truncate(w.end)
+	if err == nil {
+		w.allocated = w.end
+		err = file.Sync()
+	}
+	if err == nil {
+		l.syncedTo(w.end, w.last)
+		return cause
+	}
+	w.suspect = errors.Join(cause, err)
+	if err := l.settle(); err != nil {
+		return err
+	}
+	if errors.Is(cause, ErrNoSpace) {
+		return cause
+	}
+	return nil
+}
+
+// keepBatch makes what was written part of the state in memory.
+func (l *Log) keepBatch(batch []tailEntry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	st, s := &l.state, l.w.active
+	st.end = l.w.end
+	if len(batch) == 0 {
+		return
+	}
+	first := batch[0].entry.Index
+	if first <= st.last {
+		l.cutState(first)
+	}
+	if len(st.tail.entries) == 0 {
+		st.tail.first = first
+	}
+	st.tail.entries = append(st.tail.entries, batch...)
+	for i := range batch {
+		e := &batch[i].entry
+		l.addTerm(e.Index, e.Term)
+		st.lastCommit = max(st.lastCommit, e.CommitTime)
+		if e.Kind == KindPut || e.Kind == KindDelete {
+			loc := batch[i].loc
+			s.rows.add(s.first, e, loc.Offset(), FrameBytes(len(e.Attributes), len(e.Data)))
+		}
+	}
+	st.last = batch[len(batch)-1].entry.Index
+	l.w.last = st.last
+}
+
+// addTerm notes the term of the next entry. The caller holds mu.
+func (l *Log) addTerm(at, term uint64) {
+	if runs := l.state.terms; len(runs) == 0 || runs[len(runs)-1].Term != term {
+		l.state.terms = append(l.state.terms, TermRun{FirstIndex: at, Term: term})
+	}
+}
+
+// cutState drops the entries from an index on, which are not committed, from memory. The caller holds mu.
+func (l *Log) cutState(from uint64) {
+	st := &l.state
+	st.tail.cut(from)
+	l.w.active.rows.cut(l.w.active.first, from)
+	n := len(st.terms)
+	for n > 0 && st.terms[n-1].FirstIndex >= from {
+		n--
+	}
+	st.terms = st.terms[:n:n]
+	st.last = min(st.last, from-1)
+	st.syncedIndex = min(st.syncedIndex, from-1)
+}

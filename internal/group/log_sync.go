@@ -1,0 +1,172 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Sync makes everything appended durable (fdatasync). Where a sync fails, the segment is abandoned at its synced mark
+// and the unsynced entries are written and synced in a new segment; an error means that this failed too.
+func (l *Log) Sync() error {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	if err := l.usable(); err != nil {
+		return err
+	}
+	if err := l.sync(); err != nil {
+		return fmt.Errorf("group %s: sync: %w", l.opts.Identity.Name, err)
+	}
+	return nil
+}
+
+// sync is Sync. The caller holds wmu.
+func (l *Log) sync() error {
+	if err := l.settle(); err != nil {
+		return err
+	}
+	w := &l.w
+	if !w.dirty {
+		return nil
+	}
+	if err := w.active.file.Load().Sync(); err != nil {
+		l.logger.Warn("sync failed: the segment is abandoned at its synced mark", "group", l.opts.Identity.Name,
+			"segment", w.active.number, "offset", l.state.syncedEnd, "error", err)
+		w.suspect = err
+		return l.settle()
+	}
+	l.syncs.Add(1)
+	l.syncedTo(w.end, w.last)
+	return nil
+}
+
+// syncedTo notes that the active segment is on disk up to end, where last is its last entry. The caller holds wmu.
+func (l *Log) syncedTo(end int64, last uint64) {
+	l.w.dirty = false
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state.syncedEnd, l.state.syncedLast = end, last
+	l.state.syncedIndex = l.state.last
+	l.trimTail()
+}
+
+// trimTail lets go of entries that are both applied and synced. The caller holds mu.
+func (l *Log) trimTail() {
+	l.state.tail.trim(min(l.applied.Load(), l.state.syncedIndex))
+}
+
+// settle ends what an earlier failure left open: a manifest that was perhaps replaced, an active segment that must not be
+// continued. The caller holds wmu. After it, the active segment and the manifest are sound.
+func (l *Log) settle() error {
+	w := &l.w
+	if w.unsure {
+		if err := l.writeManifest(func(*Manifest) {}); err != nil {
+			return err
+		}
+	}
+	if w.suspect == nil {
+		return nil
+	}
+	cause := w.suspect
+	if err := l.continueLog(); err != nil {
+		if errors.Is(err, ErrNoSpace) {
+			return err
+		}
+		return fmt.Errorf("%w: %w; then: %w", ErrPoisoned, cause, err)
+	}
+	w.suspect = nil
+	return nil
+}
+
+// continueLog abandons the active file (rule 5): it is sealed at its synced mark, and what is not synced is written and
+// synced in a new segment, from memory. Nothing is read back to find out what is on disk. The caller holds wmu.
+func (l *Log) continueLog() error {
+	w := &l.w
+	old := w.active
+	l.mu.RLock()
+	syncedEnd, syncedLast := l.state.syncedEnd, l.state.syncedLast
+	from := l.state.syncedIndex + 1
+	var unsynced []tailEntry
+	if t := &l.state.tail; from <= l.state.last {
+		unsynced = append(unsynced, t.entries[from-t.first:]...)
+	}
+	l.mu.RUnlock()
+
+	var bytes int64
+	for i := range unsynced {
+		bytes += FrameBytes(len(unsynced[i].entry.Attributes), len(unsynced[i].entry.Data))
+	}
+	next, err := l.createSegment(from, bytes)
+	if err != nil {
+		return err
+	}
+	buf, err := l.rewriteUnsynced(next, unsynced)
+	if err != nil {
+		l.discardSegment(next)
+		return err
+	}
+	sealed := old.manifest()
+	sealed.Bytes, sealed.LastIndex = syncedEnd, max(syncedLast, old.first-1)
+	err = l.writeManifest(func(m *Manifest) {
+		m.Segments = append(m.Segments[:len(m.Segments)-1], sealed, next.manifest())
+		m.HardState = l.hardForManifest()
+	})
+	if err != nil {
+		l.discardUnlessListed(next)
+		return err
+	}
+	w.active, w.end, w.allocated = next, SegmentHeaderBytes+int64(len(buf)), SegmentHeaderBytes+int64(len(buf))
+	w.last = next.first - 1
+	if n := len(unsynced); n > 0 {
+		w.last = unsynced[n-1].entry.Index
+	}
+	l.adoptContinued(old, next, sealed, unsynced)
+	l.writeHintLater(old)
+	return nil
+}
+
+// rewriteUnsynced writes entries into a new segment, syncs it and its name.
+func (l *Log) rewriteUnsynced(next *segment, unsynced []tailEntry) ([]byte, error) {
+	var buf []byte
+	for i := range unsynced {
+		t := &unsynced[i]
+		at := len(buf)
+		buf = AppendFrame(buf, next.id, SegmentHeaderBytes+int64(at), &t.entry)
+		t.loc = next.place(SegmentHeaderBytes+int64(at), int64(len(buf)-at), t.entry.Kind == KindDelete)
+	}
+	if next.image != nil {
+		copy(next.image[SegmentHeaderBytes:], buf)
+	}
+	file := next.file.Load()
+	if _, err := file.WriteAt(buf, SegmentHeaderBytes); err != nil {
+		return nil, noSpace(err)
+	}
+	if err := file.Sync(); err != nil {
+		return nil, noSpace(err)
+	}
+	return buf, nil
+}
+
+// adoptContinued changes the state in memory after the log went on in a new segment.
+func (l *Log) adoptContinued(old, next *segment, sealed ManifestSegment, unsynced []tailEntry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	st := &l.state
+	old.bytes, old.last = sealed.Bytes, sealed.LastIndex
+	old.rows.cutOffset(old.first, sealed.Bytes)
+	st.segments = append(st.segments[:len(st.segments):len(st.segments)], next)
+	l.publishSegments()
+	for i := range unsynced {
+		t, e := &unsynced[i], &unsynced[i].entry
+		old := st.tail.at(e.Index)
+		if e.Kind == KindPut || e.Kind == KindDelete {
+			next.rows.add(next.first, e, t.loc.Offset(), FrameBytes(len(e.Attributes), len(e.Data)))
+			if e.Index <= l.applied.Load() {
+				l.moved(e.ID, old.loc, t.loc, e.Index)
+			}
+		}
+		old.loc = t.loc
+	}
+	l.w.dirty = false
+	st.end, st.syncedEnd, st.syncedLast, st.syncedIndex = l.w.end, l.w.end, l.w.last, st.last
+	l.trimTail()
+}

@@ -1,0 +1,237 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"sync"
+	"syscall"
+
+	"sheaf.dev/sheaf/internal/index"
+)
+
+// readTries bounds how often a read looks again because compaction moved the entry between the look and the read.
+const readTries = 1000
+
+// Get reads a committed version. Everything returned is a copy, in opts.Buffer where that has room for the whole frame.
+// The entry CRC is checked on every read that touches the data (on load for resident images). Errors: ErrNotFound (also
+// for a deleted newest version), ErrVersionNotFound, *DamageError.
+func (l *Log) Get(id int64, opts GetOptions) (Record, error) {
+	if err := l.enter(); err != nil {
+		return Record{}, err
+	}
+	defer l.leave()
+	r, err := l.newest(id, opts)
+	switch {
+	case opts.Index == 0 && err == nil && r.Deleted:
+		return Record{}, ErrNotFound
+	case opts.Index == 0:
+		return r, err
+	case err == nil && r.Index == opts.Index:
+		return r, nil
+	}
+	return l.version(id, opts)
+}
+
+// newest reads the newest version. Deletes without doubt are not read: the Record then only says Deleted.
+func (l *Log) newest(id int64, opts GetOptions) (Record, error) {
+	for range readTries {
+		loc, ok := l.table.Get(id)
+		if !ok {
+			return Record{}, l.absent(id)
+		}
+		if loc.Tombstone() && opts.Index == 0 && l.damaged.Load() == 0 {
+			return Record{Deleted: true}, nil
+		}
+		s := l.segmentAt(loc.Ordinal())
+		if s == nil || !s.pin() {
+			continue
+		}
+		r, err := l.readRecord(s, loc, id, &opts)
+		s.unpin()
+		if err == nil && l.damaged.Load() > 0 {
+			err = l.doubt(id, r.Index)
+		}
+		if err != nil {
+			return Record{}, err
+		}
+		return r, nil
+	}
+	return Record{}, fmt.Errorf("group %s: record %d moves faster than it can be read", l.opts.Identity.Name, id)
+}
+
+// readRecord reads the frame at a place, which must be of the record. The caller has pinned the segment.
+func (l *Log) readRecord(s *segment, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
+	if s.image != nil {
+		return l.readImage(s, loc, id, opts)
+	}
+	bound := loc.LengthBound()
+	buf := opts.Buffer
+	var pooled *[]byte
+	switch {
+	case int64(cap(buf)) >= bound:
+		buf = buf[:bound]
+	case opts.MetadataOnly:
+		pooled = frameBuffers.Get().(*[]byte)
+		defer frameBuffers.Put(pooled)
+		buf = (*pooled)[:bound]
+	default:
+		buf = make([]byte, bound)
+	}
+	frame, err := s.read(buf, loc.Offset())
+	if err != nil {
+		return Record{}, l.readFailed(s, loc, id, err)
+	}
+	e, _, err := DecodeFrame(frame, s.id, loc.Offset())
+	if err == nil && (e.ID != id || !e.Kind.isVersion()) {
+		err = errOtherEntry
+	}
+	if err != nil {
+		return Record{}, l.badFrame(s, loc, id, err)
+	}
+	r := recordOf(s, loc, &e)
+	if pooled != nil {
+		r.Attributes = append([]byte(nil), e.Attributes...)
+		if r.Blob == nil {
+			r.Data = nil
+		}
+	}
+	return r, r.finish(&e, opts.MetadataOnly)
+}
+
+var errOtherEntry = errors.New("the entry is of another record")
+
+// readImage copies a frame out of memory. Its entry CRC was checked when the image was loaded, or it was made here.
+func (l *Log) readImage(s *segment, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
+	offset := loc.Offset()
+	frame := s.image[min(offset, int64(len(s.image))):min(offset+loc.LengthBound(), int64(len(s.image)))]
+	e, attributes, data, n, err := DecodeHeader(frame, s.id, offset)
+	if err == nil && (e.ID != id || !e.Kind.isVersion()) {
+		err = errOtherEntry
+	}
+	if err == nil && n > int64(len(frame)) {
+		err = ErrFrameContent
+	}
+	if err != nil {
+		return Record{}, l.badFrame(s, loc, id, err)
+	}
+	content := frame[FrameHeaderBytes : FrameHeaderBytes+attributes+data]
+	if opts.MetadataOnly && e.Codec != CodecBlob {
+		content = content[:attributes]
+	}
+	own := opts.Buffer[:0]
+	if cap(own) < len(content) {
+		own = make([]byte, 0, len(content))
+	}
+	own = append(own, content...)
+	if attributes > 0 {
+		e.Attributes = own[:attributes:attributes]
+	}
+	e.Data = own[attributes:]
+	r := recordOf(s, loc, &e)
+	r.Size = int64(data)
+	return r, r.finish(&e, opts.MetadataOnly)
+}
+
+// recordOf is the record of an entry, which it aliases.
+func recordOf(s *segment, loc index.Loc, e *Entry) Record {
+	return Record{
+		ID: e.ID, Index: e.Index, CommitTime: e.CommitTime, Timestamp: e.Timestamp,
+		Attributes: e.Attributes, Data: e.Data, Size: int64(len(e.Data)), Deleted: e.Kind == KindDelete,
+		Location: Location{Segment: s.number, Offset: loc.Offset()},
+	}
+}
+
+// finish takes the reference to a blob out of the data, and the data away where it is not wanted.
+func (r *Record) finish(e *Entry, metadataOnly bool) error {
+	if e.Kind == KindPut && e.Codec == CodecBlob {
+		ref, err := DecodeBlobRef(e.Data)
+		if err != nil {
+			return fmt.Errorf("record %d, %s: %w", r.ID, r.Location, err)
+		}
+		r.Blob, r.Size, r.Data = &ref, ref.Size, nil
+	}
+	if metadataOnly || r.Deleted {
+		r.Data = nil
+	}
+	return nil
+}
+
+// badFrame notes damage that a read has found, and is its error.
+func (l *Log) badFrame(s *segment, loc index.Loc, id int64, err error) error {
+	d := &Damage{
+		Group: l.opts.Identity.Name, File: SegmentName(s.number), Offset: loc.Offset(), Length: loc.LengthBound(),
+		What: err.Error(), IDs: []int64{id},
+	}
+	l.mu.Lock()
+	l.addDamage(d)
+	l.mu.Unlock()
+	return &DamageError{Damage: *d, ID: id}
+}
+
+// readFailed is the error of a read that the device refused: damage where it says so, else something that may pass.
+func (l *Log) readFailed(s *segment, loc index.Loc, id int64, err error) error {
+	if errors.Is(err, syscall.EIO) || errors.Is(err, iofs.ErrNotExist) {
+		return l.badFrame(s, loc, id, err)
+	}
+	return fmt.Errorf("group %s: %w", l.opts.Identity.Name, err)
+}
+
+var headers = sync.Pool{New: func() any { return new([FrameHeaderBytes]byte) }}
+
+// Head tells the index of the newest committed version and whether it is a delete. ErrNotFound where there is none;
+// *DamageError where that cannot be known.
+func (l *Log) Head(id int64) (at uint64, deleted bool, err error) {
+	if err := l.enter(); err != nil {
+		return 0, false, err
+	}
+	defer l.leave()
+	for range readTries {
+		loc, ok := l.table.Get(id)
+		if !ok {
+			return 0, false, l.absent(id)
+		}
+		s := l.segmentAt(loc.Ordinal())
+		if s == nil || !s.pin() {
+			continue
+		}
+		at, err := l.indexAt(s, loc, id)
+		s.unpin()
+		if err == nil && l.damaged.Load() > 0 {
+			err = l.doubt(id, at)
+		}
+		if err != nil {
+			return 0, false, err
+		}
+		return at, loc.Tombstone(), nil
+	}
+	return 0, false, fmt.Errorf("group %s: record %d moves faster than it can be read", l.opts.Identity.Name, id)
+}
+
+// indexAt tells the index of the entry at a place: from memory where it is, else from the header of the frame.
+func (l *Log) indexAt(s *segment, loc index.Loc, id int64) (uint64, error) {
+	if s.image == nil {
+		l.mu.RLock()
+		if s.rows != nil {
+			if i := s.rows.atOffset(loc.Offset()); i >= 0 && s.rows.ids[i] == id {
+				defer l.mu.RUnlock()
+				return s.first + uint64(s.rows.indexes[i]), nil
+			}
+		}
+		l.mu.RUnlock()
+	}
+	header := headers.Get().(*[FrameHeaderBytes]byte)
+	defer headers.Put(header)
+	frame, err := s.read(header[:], loc.Offset())
+	if err != nil {
+		return 0, l.readFailed(s, loc, id, err)
+	}
+	e, _, _, _, err := DecodeHeader(frame, s.id, loc.Offset())
+	if err == nil && e.ID != id {
+		err = errOtherEntry
+	}
+	if err != nil {
+		return 0, l.badFrame(s, loc, id, err)
+	}
+	return e.Index, nil
+}

@@ -1,0 +1,57 @@
+package group
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+)
+
+func TestReadAheadReadsWhatTheFileHolds(t *testing.T) {
+	for _, size := range []int{1, blockBytes, aheadBytes - 1, aheadBytes, aheadBytes + 1, 7*aheadBytes + 12345} {
+		image := randomBytes(uint64(size), size)
+		r := newReadAhead(alignedReader{image: image}, int64(size))
+		var got []byte
+		buffer := make([]byte, 3*blockBytes+2*aheadBytes)
+		for at := int64(0); ; {
+			n, err := r.ReadAt(buffer[:blockBytes*(1+rand.IntN(len(buffer)/blockBytes))], at)
+			got = append(got, buffer[:n]...)
+			at += int64(n)
+			if errors.Is(err, io.EOF) || at%blockBytes != 0 {
+				break
+			}
+			must(t, err)
+			if rand.IntN(4) == 0 { // another place, and back
+				other := rand.Int64N(int64(size)) &^ (blockBytes - 1)
+				n, err := r.ReadAt(buffer[:blockBytes], other)
+				if want := image[other:min(other+blockBytes, int64(size))]; !bytes.Equal(buffer[:n], want) || err != nil && !errors.Is(err, io.EOF) {
+					t.Fatalf("read at %d: %d bytes, %v", other, n, err)
+				}
+			}
+		}
+		r.drop()
+		if !bytes.Equal(got, image) {
+			t.Errorf("size %d: %d bytes, not those of the file", size, len(got))
+		}
+	}
+}
+
+func TestReadAheadAnswersTheErrorOfABadSectorOnce(t *testing.T) {
+	image := randomBytes(1, 8<<20)
+	r := newReadAhead(alignedReader{image: image, bad: map[int64]bool{600: true}}, int64(len(image)))
+	defer r.drop()
+	buffer := make([]byte, aheadBytes)
+	for at := int64(0); at < 600*blockBytes&^(aheadBytes-1); at += aheadBytes {
+		if n, err := r.ReadAt(buffer, at); n != aheadBytes || err != nil {
+			t.Fatalf("at %d: %d, %v", at, n, err)
+		}
+	}
+	if _, err := r.ReadAt(buffer, 2<<20); !errors.Is(err, syscall.EIO) {
+		t.Errorf("the bad sector: %v", err)
+	}
+	if n, err := r.ReadAt(buffer, 3<<20); n != aheadBytes || err != nil || !bytes.Equal(buffer, image[3<<20:4<<20]) {
+		t.Errorf("behind it: %d, %v", n, err)
+	}
+}

@@ -1,0 +1,222 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"sheaf.dev/sheaf/internal/index"
+)
+
+// lostRange is a range of bad bytes in a segment with what is known about it.
+type lostRange struct {
+	offset, bytes int64
+	what          string
+	known         *Entry // the header is whole: without attributes and data
+	before, after uint64 // indexes of the whole entries around it; after 0: none follows
+}
+
+// segmentWalk is what reading all frames of a segment gives.
+type segmentWalk struct {
+	rows    rowTable
+	terms   []TermRun
+	last    uint64 // index of the last entry by place; first - 1: none
+	entries int64
+	state   StateRecord
+	states  bool  // there was a state record
+	synced  int64 // greatest synced offset of a state record
+	// syncedIndex is the index of that record.
+	syncedIndex uint64
+	confs       []uint64 // indexes of membership changes
+	bad         []lostRange
+	zeros       int64 // offset of the zeros at the end; the end where there are none
+}
+
+// walkSegment reads frames until the reader ends. With follow, the effect on the log is followed: rows and terms of void
+// entries are dropped.
+func walkSegment(r *FrameReader, first uint64, end int64) (*segmentWalk, error) {
+	w := &segmentWalk{last: first - 1, zeros: end}
+	open := 0 // bad ranges whose after is not known yet
+	for r.Next() {
+		step := r.Step()
+		switch step.Status {
+		case FrameWhole:
+			w.whole(first, step, open)
+			if step.Entry.Kind != KindState {
+				open = len(w.bad)
+			}
+		case FrameContent:
+			e := step.Entry
+			b := lostRange{offset: step.Offset, bytes: step.Bytes, what: step.Status.String(), known: &e, before: w.last, after: e.Index}
+			w.bad = append(w.bad, b)
+			if e.Kind != KindState {
+				for i := open; i < len(w.bad); i++ {
+					w.bad[i].after = e.Index
+				}
+				open = len(w.bad)
+				w.last = e.Index
+				w.addTerm(e.Index, e.Term)
+			}
+		case FrameZeros:
+			if step.Offset+step.Bytes == end {
+				w.zeros = step.Offset
+				break
+			}
+			w.bad = append(w.bad, lostRange{offset: step.Offset, bytes: step.Bytes, what: step.Status.String(), before: w.last})
+		default:
+			w.bad = append(w.bad, lostRange{offset: step.Offset, bytes: step.Bytes, what: step.Status.String(), before: w.last})
+		}
+	}
+	return w, r.Err()
+}
+
+func (w *segmentWalk) whole(first uint64, step *FrameStep, open int) {
+	e := &step.Entry
+	if e.Kind == KindState {
+		if s, err := DecodeStateRecord(e.Data); err == nil {
+			w.state.MergeHardState(s)
+			w.states = true
+			if s.SyncedOffset >= w.synced {
+				w.synced, w.syncedIndex = s.SyncedOffset, s.SyncedIndex
+			}
+		}
+		return
+	}
+	for i := open; i < len(w.bad); i++ {
+		w.bad[i].after = e.Index
+	}
+	if e.Index <= w.last {
+		w.rows.cut(first, e.Index)
+		n := len(w.terms)
+		for n > 0 && w.terms[n-1].FirstIndex >= e.Index {
+			n--
+		}
+		w.terms = w.terms[:n]
+	}
+	w.entries++
+	w.last = e.Index
+	w.addTerm(e.Index, e.Term)
+	switch e.Kind {
+	case KindPut, KindDelete:
+		w.rows.add(first, e, step.Offset, step.Bytes)
+	case KindConf:
+		w.confs = append(w.confs, e.Index)
+	}
+}
+
+func (w *segmentWalk) addTerm(at, term uint64) {
+	if n := len(w.terms); n == 0 || w.terms[n-1].Term < term {
+		w.terms = append(w.terms, TermRun{FirstIndex: at, Term: term})
+	}
+}
+
+// damages says what the bad ranges of a walk mean. lastIndex is that of the last entry ever before the end of the range
+// that was walked; hint, which may be nil, knows the ids. A range between two entries that follow one another lost none.
+func (w *segmentWalk) damages(group string, m ManifestSegment, lastIndex uint64, hint *Hint) (out []*Damage, ids []damagedID) {
+	for _, b := range w.bad {
+		d := &Damage{Group: group, File: SegmentName(m.Number), Offset: b.offset, Length: b.bytes, What: b.what}
+		out = append(out, d)
+		switch {
+		case b.known != nil && (b.known.Kind == KindPut || b.known.Kind == KindDelete):
+			d.IDs, d.IndexFirst, d.IndexLast = []int64{b.known.ID}, b.known.Index, b.known.Index
+			ids = append(ids, damagedID{b.known.ID, b.known.Index, d})
+			continue
+		case b.known != nil:
+			d.IndexFirst, d.IndexLast = b.known.Index, b.known.Index
+			continue
+		}
+		after := b.after
+		if after == 0 {
+			after = lastIndex + 1
+		}
+		d.IndexFirst, d.IndexLast = b.before+1, after-1
+		if after <= b.before {
+			d.IndexLast = max(b.before, lastIndex) // the log was cut here: anything may have been between
+		}
+		if d.IndexLast < d.IndexFirst {
+			d.IndexFirst, d.IndexLast = 0, 0 // padding or a state record: no entry is lost
+			continue
+		}
+		if hint == nil {
+			d.IDsUnknown = true
+			continue
+		}
+		for i, place := range hint.Places {
+			if at := index.Loc(place).Offset(); at >= b.offset && at < b.offset+b.bytes {
+				d.IDs = append(d.IDs, hint.IDs[i])
+				ids = append(ids, damagedID{hint.IDs[i], hint.FirstIndex + uint64(hint.Indexes[i]), d})
+			}
+		}
+		slices.Sort(d.IDs)
+	}
+	return out, ids
+}
+
+// recovered is what recovery of the last segment found.
+type recovered struct {
+	*segmentWalk
+	end      int64 // the log goes on there
+	cut      bool  // a torn tail begins at end: it must be removed
+	cutBytes int64
+	damages  []*Damage
+	ids      []damagedID
+}
+
+// recoverActive is step 5 of the recovery in docs/format.md, but for the cut itself. walk reads the segment up to an offset.
+func (l *Log) recoverActive(s *segment, size int64, mark Mark, found bool, walk func(through int64) (*segmentWalk, error)) (*recovered, error) {
+	w, err := walk(size)
+	if err != nil {
+		return nil, err
+	}
+	synced, syncedIndex := max(w.synced, SegmentHeaderBytes), w.syncedIndex
+	if found && mark.Segment == s.id && mark.Offset >= synced {
+		synced, syncedIndex = mark.Offset, mark.Index
+	}
+	out := &recovered{segmentWalk: w, end: max(min(w.zeros, size), SegmentHeaderBytes)}
+	if hole, ok := w.firstHole(synced); ok {
+		if out.segmentWalk, err = walk(hole); err != nil {
+			return nil, err
+		}
+		out.end, out.cut, out.cutBytes = hole, true, size-hole
+		if out.zeros < hole {
+			out.end = out.zeros
+		}
+	}
+	if out.end < synced { // zeros, or the end of the file, where there was something
+		out.bad = append(out.bad, lostRange{
+			offset: out.end, bytes: synced - out.end, what: "what was synced is gone", before: out.last,
+		})
+		out.end = synced
+	}
+	out.damages, out.ids = out.segmentWalk.damages(l.opts.Identity.Name, s.manifest(), max(out.last, syncedIndex), nil)
+	return out, nil
+}
+
+// firstHole finds the first bad bytes at or above the synced mark: the log ends there. What begins below the mark is
+// damage up to the mark.
+func (w *segmentWalk) firstHole(synced int64) (offset int64, found bool) {
+	for _, b := range w.bad {
+		if b.offset+b.bytes > synced {
+			return max(b.offset, synced), true
+		}
+	}
+	return 0, false
+}
+
+// walkFile reads all frames of a segment's file up to an offset. It reads past the page cache where it can: after a
+// failed sync the cache holds what the disk does not (rule 5).
+func (l *Log) walkFile(s *segment, through int64) (*segmentWalk, error) {
+	f, err := l.fs.OpenDirect(s.path)
+	if err != nil {
+		return nil, err
+	}
+	window := frameBuffers.Get().(*[]byte)
+	defer frameBuffers.Put(window)
+	r := NewFrameReader(f, s.id, SegmentHeaderBytes, through)
+	r.UseBuffer(*window)
+	w, err := walkSegment(r, s.first, through)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.path, err)
+	}
+	return w, nil
+}

@@ -1,0 +1,192 @@
+package group
+
+import (
+	"context"
+	"fmt"
+
+	"sheaf.dev/sheaf/internal/index"
+)
+
+// scanCursor is one Scan under way.
+type scanCursor struct {
+	log          *Log
+	id           ScanID
+	next         uint64 // the next index to give
+	through      uint64
+	metadataOnly bool
+	yield        func(Record, error) bool
+	stopped      bool
+	again        bool // compaction swapped the segment: look for it anew
+	given        map[damagePlace]bool
+}
+
+type damagePlace struct {
+	file   string
+	offset int64
+}
+
+// scanUseSteps is after how many frames the snapshot's time to live begins anew.
+const scanUseSteps = 4096
+
+// run goes segment by segment. Each is pinned while it is read, so nothing is held up by a slow reader but its files.
+func (c *scanCursor) run(ctx context.Context) {
+	for !c.stopped && c.next <= c.through {
+		if !c.step(ctx) {
+			return
+		}
+	}
+}
+
+// step reads the segment that holds the next index to its end. False: there is none, or the scan has ended.
+func (c *scanCursor) step(ctx context.Context) bool {
+	l := c.log
+	if err := l.enter(); err != nil {
+		c.fail(err)
+		return false
+	}
+	views := l.views(c.next, c.through)
+	l.leave()
+	if len(views) == 0 {
+		return false
+	}
+	unpinAll(views[1:])
+	v := views[0]
+	defer v.unpin()
+	c.again = false
+	steps := 0
+	err := l.frames(v, l.startOf(v, max(c.next, v.first)), func(step *FrameStep) bool {
+		if steps++; steps%scanUseSteps == 0 {
+			if !c.use(ctx) {
+				return false
+			}
+		}
+		return c.frame(v, step)
+	})
+	switch {
+	case err != nil:
+		c.fail(fmt.Errorf("group %s: scan: %w", l.opts.Identity.Name, err))
+		return false
+	case c.stopped:
+		return false
+	case c.again:
+		l.swapping.RLock() // until the swap is done
+		l.swapping.RUnlock()
+		return true
+	}
+	c.next = max(c.next, v.through+1)
+	return c.next != 0 && c.use(ctx)
+}
+
+// use tells that the snapshot is in use, and whether the scan may go on.
+func (c *scanCursor) use(ctx context.Context) bool {
+	err := ctx.Err()
+	if err == nil {
+		err = c.log.usable()
+	}
+	if err == nil {
+		_, err = c.log.ScanInfo(c.id)
+	}
+	if err != nil {
+		c.fail(err)
+	}
+	return err == nil
+}
+
+func (c *scanCursor) fail(err error) {
+	if !c.stopped {
+		c.stopped = true
+		c.yield(Record{}, err)
+	}
+}
+
+// frame gives one frame to the caller where the snapshot sees it. False: read no further in this segment.
+func (c *scanCursor) frame(v view, step *FrameStep) bool {
+	e := &step.Entry
+	switch step.Status {
+	case FrameWhole:
+	case FrameContent:
+		if e.Index < c.next || e.Index > c.through || !e.Kind.isVersion() {
+			return true
+		}
+		return c.damaged(v, step)
+	default:
+		return c.damaged(v, step)
+	}
+	if e.Kind != KindPut || e.Index < c.next || e.Index > c.through {
+		return true
+	}
+	loc := v.place(step.Offset, step.Bytes, false)
+	switch c.log.sees(c.id, v.segment, e.ID, loc) {
+	case sightGone:
+		c.fail(ErrCursorExpired)
+		return false
+	case sightMoved:
+		c.again = true
+		return false
+	case sightNo:
+		return true
+	}
+	r := recordOf(v.segment, loc, e)
+	if err := r.finish(e, c.metadataOnly); err != nil {
+		return c.damaged(v, step)
+	}
+	c.next = e.Index + 1
+	if !c.yield(r, nil) {
+		c.stopped = true
+	}
+	return !c.stopped
+}
+
+// damaged gives bad bytes to the caller, each place once, and goes on.
+func (c *scanCursor) damaged(v view, step *FrameStep) bool {
+	place := damagePlace{v.path, step.Offset}
+	if c.given[place] {
+		return true
+	}
+	if c.given == nil {
+		c.given = make(map[damagePlace]bool)
+	}
+	c.given[place] = true
+	d := v.damage(c.log.opts.Identity.Name, step)
+	c.log.mu.Lock()
+	c.log.addDamage(&d)
+	c.log.mu.Unlock()
+	damage := &DamageError{Damage: d}
+	if len(d.IDs) == 1 {
+		damage.ID = d.IDs[0]
+	}
+	if !c.yield(Record{}, damage) {
+		c.stopped = true
+	}
+	return !c.stopped
+}
+
+// sight is what a snapshot says about an entry.
+type sight int
+
+const (
+	sightNo    sight = iota // superseded before the snapshot, or void
+	sightYes                // in the snapshot
+	sightMoved              // the segment was swapped: places in it mean nothing any more
+	sightGone               // the snapshot has expired
+)
+
+// sees tells whether a snapshot sees the put at a place of a segment, whose index is not above that of the snapshot.
+func (l *Log) sees(id ScanID, s *segment, record int64, loc index.Loc) sight {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	snap := l.state.snapshots[id]
+	if snap == nil || snap.gone {
+		return sightGone
+	}
+	if s.moving || l.segmentAt(s.ordinal) != s {
+		return sightMoved
+	}
+	if newest, ok := l.table.Get(record); ok && newest == loc {
+		return sightYes
+	}
+	if _, ok := snap.held[loc]; ok {
+		return sightYes
+	}
+	return sightNo
+}

@@ -1,0 +1,297 @@
+package group
+
+import (
+	"fmt"
+	"math"
+	"path"
+	"slices"
+	"sort"
+
+	"sheaf.dev/sheaf/internal/index"
+)
+
+// Seal seals the active segment (so that it gets a hint, and can be compacted) and begins a new one.
+func (l *Log) Seal() error {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	if err := l.usable(); err != nil {
+		return err
+	}
+	if err := l.seal(); err != nil {
+		return fmt.Errorf("group %s: seal: %w", l.opts.Identity.Name, err)
+	}
+	return nil
+}
+
+// seal is Seal. The caller holds wmu.
+func (l *Log) seal() error {
+	if err := l.settle(); err != nil {
+		return err
+	}
+	if l.w.end == SegmentHeaderBytes {
+		return nil
+	}
+	return l.roll(l.state.last+1, 0)
+}
+
+// roll seals the active segment and begins the next one, whose first index is given and which will hold bytes at least;
+// entries from there on are void. The caller holds wmu. docs/format.md, write path: (1) sync, (2) exact size, (3) next segment, (4) manifest.
+func (l *Log) roll(first uint64, bytes int64) error {
+	w := &l.w
+	old := w.active
+	if err := l.sync(); err != nil {
+		return err
+	}
+	if w.active != old {
+		return nil // a failed sync has begun a new one already
+	}
+	if w.allocated != w.end {
+		file := old.file.Load()
+		if err := file.Truncate(w.end); err != nil {
+			return noSpace(err)
+		}
+		w.allocated = w.end
+		if err := file.Sync(); err != nil {
+			w.suspect = err
+			return l.settle()
+		}
+	}
+	next, err := l.createSegment(first, bytes)
+	if err != nil {
+		return err
+	}
+	sealed := old.manifest()
+	sealed.Bytes, sealed.LastIndex = w.end, w.last
+	err = l.writeManifest(func(m *Manifest) {
+		m.Segments = append(m.Segments[:len(m.Segments)-1], sealed, next.manifest())
+		m.HardState = l.hardForManifest()
+	})
+	if err != nil {
+		l.discardUnlessListed(next)
+		return err
+	}
+	l.mu.Lock()
+	old.last, old.bytes = sealed.LastIndex, sealed.Bytes
+	l.begin(next, first)
+	l.mu.Unlock()
+	if f := old.file.Load(); f != nil {
+		old.adviseRandom(f)
+	}
+	l.writeHintLater(old)
+	return nil
+}
+
+// begin makes a new, empty segment the active one. The caller holds wmu and mu.
+func (l *Log) begin(next *segment, first uint64) {
+	w, st := &l.w, &l.state
+	w.active, w.end, w.allocated, w.last = next, SegmentHeaderBytes, SegmentHeaderBytes, first-1
+	st.end, st.syncedEnd, st.syncedLast = SegmentHeaderBytes, SegmentHeaderBytes, first-1
+	st.segments = append(slices.Clip(st.segments), next)
+	l.cutState(first)
+	l.publishSegments()
+}
+
+// replaceSegments cuts the log below the active segment: segments that are void as a whole leave the manifest, a new one
+// begins. The caller holds wmu.
+func (l *Log) replaceSegments(first uint64, bytes int64) error {
+	next, err := l.createSegment(first, bytes)
+	if err != nil {
+		return err
+	}
+	l.mu.RLock()
+	keep := sort.Search(len(l.state.segments), func(i int) bool { return l.state.segments[i].first >= first })
+	l.mu.RUnlock()
+	err = l.writeManifest(func(m *Manifest) {
+		m.Segments = append(m.Segments[:keep], next.manifest())
+		m.HardState = l.hardForManifest()
+	})
+	if err != nil {
+		l.discardUnlessListed(next)
+		return err
+	}
+	l.mu.Lock()
+	void := l.state.segments[keep:]
+	l.state.segments = l.state.segments[:keep]
+	l.begin(next, first)
+	l.w.dirty = false
+	l.mu.Unlock()
+	for _, s := range void {
+		l.retireSegment(s)
+	}
+	return nil
+}
+
+// retireSegment removes the files of a segment that left the manifest, when the last reader has left it.
+func (l *Log) retireSegment(s *segment) {
+	s.retired = func() {
+		l.removeFile(path.Base(s.path))
+		l.removeFile(HintName(s.number))
+	}
+	s.unpin()
+}
+
+// publishSegments shows the present segments to readers without a lock. The caller holds mu.
+func (l *Log) publishSegments() {
+	all := append(slices.Clip(l.state.segments), l.incoming...)
+	var top uint32
+	for _, s := range all {
+		top = max(top, s.ordinal)
+	}
+	table := make([]*segment, top+1)
+	for _, s := range all {
+		table[s.ordinal] = s
+	}
+	l.byOrdinal.Store(&table)
+}
+
+// segmentAt is the segment with an ordinal; nil where it is gone.
+func (l *Log) segmentAt(ordinal uint32) *segment {
+	table := *l.byOrdinal.Load()
+	if int(ordinal) >= len(table) {
+		return nil
+	}
+	return table[ordinal]
+}
+
+// writeHintLater writes the hint of a sealed segment off the hot path. Without it, the next load reads the segment.
+func (l *Log) writeHintLater(s *segment) {
+	if !s.pin() {
+		return
+	}
+	l.hints.Go(func() {
+		defer s.unpin()
+		l.hintTurn.Lock()
+		defer l.hintTurn.Unlock()
+		if err := l.writeHint(s); err != nil {
+			l.logger.Warn("hint was not written: the next load reads the segment instead", "group", l.opts.Identity.Name,
+				"segment", s.number, "error", err)
+		}
+	})
+}
+
+// writeHint writes the hint of a sealed segment, with the used flags of now, from its rows or from the hint on disk.
+func (l *Log) writeHint(s *segment) error {
+	l.mu.RLock()
+	rows, m, terms := s.rows, s.manifest(), l.termsOf(s)
+	l.mu.RUnlock()
+	var h *Hint
+	if rows == nil {
+		var err error
+		if h, err = ReadHint(l.fs, l.dir, m); err != nil {
+			return err
+		}
+	} else {
+		h = rows.hint(m, terms)
+	}
+	unknown := s.used.notInHint()
+	for i, place := range h.Places {
+		if s.used.superseded(index.Loc(place).Offset()) {
+			h.SetUsed(i, false)
+		}
+	}
+	if err := WriteHint(l.fs, l.dir, s.number, h); err != nil {
+		return err
+	}
+	s.used.written(unknown)
+	l.mu.Lock()
+	s.rows = nil
+	l.mu.Unlock()
+	return nil
+}
+
+// hint makes the hint of a sealed segment, all rows used.
+func (r *rowTable) hint(m ManifestSegment, terms []TermRun) *Hint {
+	n := len(r.ids)
+	type key struct {
+		hash  uint64
+		place uint64
+		row   int32
+	}
+	keys := make([]key, n)
+	for i, id := range r.ids {
+		keys[i] = key{index.Hash(id), r.places[i], int32(i)}
+	}
+	slices.SortFunc(keys, func(a, b key) int {
+		switch {
+		case a.hash < b.hash || a.hash == b.hash && a.place < b.place:
+			return -1
+		case a == b:
+			return 0
+		}
+		return 1
+	})
+	h := &Hint{
+		Segment: m.ID, FirstIndex: m.FirstIndex, LastIndex: m.LastIndex, LastCommit: r.lastCommit, Bytes: m.Bytes,
+		IDs: make([]int64, n), Places: make([]uint64, n), Indexes: make([]uint32, n), Used: make([]uint64, (n+63)/64),
+		Terms: terms, Blobs: r.blobs,
+	}
+	for i, k := range keys {
+		h.IDs[i], h.Places[i], h.Indexes[i] = r.ids[k.row], r.places[k.row], r.indexes[k.row]
+	}
+	for i := range h.Used {
+		h.Used[i] = math.MaxUint64
+	}
+	if n%64 != 0 {
+		h.Used[n/64] = 1<<(n%64) - 1
+	}
+	return h
+}
+
+// termsOf gives the term runs of a sealed segment. The caller holds mu.
+func (l *Log) termsOf(s *segment) []TermRun {
+	if s.terms != nil || s.last < s.first {
+		return s.terms
+	}
+	var out []TermRun
+	for i, run := range l.state.terms {
+		end := uint64(math.MaxUint64)
+		if i+1 < len(l.state.terms) {
+			end = l.state.terms[i+1].FirstIndex - 1
+		}
+		if run.FirstIndex <= s.last && end >= s.first {
+			out = append(out, TermRun{FirstIndex: max(run.FirstIndex, s.first), Term: run.Term})
+		}
+	}
+	return out
+}
+
+// Close stops using the files. With seal, the active segment is sealed and its hint written first, so that the next
+// load needs no data; without, it only closes (fast stop). What was synced is safe either way.
+func (l *Log) Close(seal bool) error {
+	l.cancel()
+	l.compacting.Lock() // until Compact has noticed: it must not write files any more
+	defer l.compacting.Unlock()
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	if l.closed.Load() {
+		return nil
+	}
+	var err error
+	if seal {
+		err = l.seal()
+		l.refreshHints()
+	}
+	l.closed.Store(true)
+	l.hints.Wait()
+	l.release()
+	if err != nil {
+		return fmt.Errorf("group %s: close: %w", l.opts.Identity.Name, err)
+	}
+	return nil
+}
+
+// hintStalePart of the rows: a hint whose used flags lag by more is written again when the log is closed.
+const hintStalePart = 64
+
+// refreshHints writes hints anew whose used flags are much out of date. The caller holds wmu.
+func (l *Log) refreshHints() {
+	l.mu.RLock()
+	segments := slices.Clone(l.state.segments)
+	l.mu.RUnlock()
+	for _, s := range segments {
+		stale := s.used.notInHint()
+		if s != l.w.active && stale > 0 && stale > s.rowCount.Load()/hintStalePart {
+			l.writeHintLater(s)
+		}
+	}
+}

@@ -1,0 +1,317 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"sort"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/internal/index"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// segment is one segment file while the log is open. It is shared by the list of the log and by readers, who pin it;
+// the last one to leave closes the file and frees the memory.
+//
+// Ordinals: a segment takes an even one, rising by two in order of the log. What compaction writes in its place takes the
+// odd one beside it, and the next rewrite the even one again. So the old and the new place of an entry never look the
+// same, and the order of places stays that of the log.
+type segment struct {
+	number  uint64
+	id      SegmentID
+	first   uint64
+	ordinal uint32
+	fs      vfs.FS
+	path    string
+
+	refs    atomic.Int64 // 1 for the list of the log, 1 for each reader; freed at 0
+	retired func()       // called when freed; nil: nothing. Set before the list lets go
+
+	fileMu sync.Mutex
+	file   atomic.Pointer[openFile] // opened at the first read; the active one from its begin
+
+	// image is the content of the file in Resident residency, from its first byte to its end or, for the active one, with
+	// room behind; nil: read the file. Set before the segment is published.
+	image []byte
+	free  func() // gives the image back; nil: nothing to do
+
+	// last and bytes are those of ManifestSegment: 0 while active. Guarded by Log.mu.
+	last  uint64
+	bytes int64
+	// rows are the puts and deletes in order of place: those of the active segment, and of a sealed one until its hint is
+	// written. Nil: read the hint. Guarded by Log.mu; what is in it never changes, only its length.
+	rows   *rowTable
+	moving bool      // its entries are on their way to another segment. Guarded by Log.mu
+	terms  []TermRun // of all entries, where they were read from the segment; nil: ask the log. Guarded by Log.mu
+	used   usedFlags
+	// rowCount is the number of puts and deletes once that is known; 0 before.
+	rowCount atomic.Int64
+
+	checkpointsOnce sync.Mutex
+	checkpoints     []checkpoint // sparse: where to begin reading for an index; made when first needed
+}
+
+// openFile makes an interface fit into an atomic pointer.
+type openFile struct{ vfs.File }
+
+// checkpoint says that the entry with this index, a put or delete, stands at offset.
+type checkpoint struct {
+	index  uint64
+	offset int64
+}
+
+func newSegment(fs vfs.FS, dir string, m ManifestSegment, ordinal uint32) *segment {
+	s := &segment{
+		number: m.Number, id: m.ID, first: m.FirstIndex, last: m.LastIndex, bytes: m.Bytes,
+		ordinal: ordinal, fs: fs, path: path.Join(dir, SegmentName(m.Number)),
+	}
+	s.refs.Store(1)
+	return s
+}
+
+// manifest is what the manifest says of the segment. The caller holds Log.mu or Log.wmu.
+func (s *segment) manifest() ManifestSegment {
+	return ManifestSegment{Number: s.number, ID: s.id, FirstIndex: s.first, LastIndex: s.last, Bytes: s.bytes}
+}
+
+// pin keeps the segment usable until unpin; false where it is freed already.
+func (s *segment) pin() bool {
+	for {
+		n := s.refs.Load()
+		if n <= 0 {
+			return false
+		}
+		if s.refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// unpin lets go; the last one frees.
+func (s *segment) unpin() {
+	if s.refs.Add(-1) != 0 {
+		return
+	}
+	if f := s.file.Load(); f != nil {
+		_ = f.Close() // read only, or synced: nothing is lost
+	}
+	if s.free != nil {
+		s.free()
+	}
+	if s.retired != nil {
+		s.retired()
+	}
+}
+
+// reader is the open file. The caller has a pin.
+func (s *segment) reader() (vfs.File, error) {
+	if f := s.file.Load(); f != nil {
+		return f, nil
+	}
+	s.fileMu.Lock()
+	defer s.fileMu.Unlock()
+	if f := s.file.Load(); f != nil {
+		return f, nil
+	}
+	f, err := s.fs.Open(s.path)
+	if err != nil {
+		return nil, err
+	}
+	s.file.Store(&openFile{f})
+	return f, nil
+}
+
+// adviseRandom tells the kernel not to read ahead: a Get wants one frame.
+func (s *segment) adviseRandom(f vfs.File) {
+	if fd, ok := f.Fd(); ok {
+		_ = unix.Fadvise(int(fd), 0, 0, unix.FADV_RANDOM) // advice only
+	}
+}
+
+// read fills buf from offset on and returns what there is: less at the end of the file. The caller has a pin. For an
+// image the result aliases it, and buf is not used.
+func (s *segment) read(buf []byte, offset int64) ([]byte, error) {
+	if s.image != nil {
+		if offset > int64(len(s.image)) {
+			return nil, nil
+		}
+		return s.image[offset:min(offset+int64(len(buf)), int64(len(s.image)))], nil
+	}
+	f, err := s.reader()
+	if err != nil {
+		return nil, err
+	}
+	n, err := f.ReadAt(buf, offset)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: read %d bytes at offset %d: %w", s.path, len(buf), offset, err)
+	}
+	return buf[:n], nil
+}
+
+// holds tells whether the image has room for bytes of frames.
+func (s *segment) holds(bytes int64) bool {
+	return s.image == nil || SegmentHeaderBytes+bytes <= int64(len(s.image))
+}
+
+// place is where a frame of this segment stands.
+func (s *segment) place(offset, length int64, tombstone bool) index.Loc {
+	return index.MakeLoc(s.ordinal, offset, length, tombstone)
+}
+
+// usedFlags remembers which frames of a segment are superseded: one bit for 64 bytes of the file, in which at most one
+// frame can begin because its header alone is longer. Made in pieces where it is needed.
+type usedFlags struct {
+	mu      sync.Mutex
+	pieces  map[int64]*[usedPieceWords]uint64 // by offset / usedPieceBytes
+	count   int64                             // frames superseded
+	bytes   int64                             // of those, estimated by index.Loc's length
+	unknown int64                             // of count: not in the hint on disk yet
+}
+
+const (
+	usedPieceWords = 64
+	usedPieceBytes = usedPieceWords * 64 * 64
+)
+
+// supersede marks the frame at a place as superseded; false where it was marked already.
+func (u *usedFlags) supersede(loc index.Loc) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	offset := loc.Offset()
+	piece := u.pieces[offset/usedPieceBytes]
+	if piece == nil {
+		if u.pieces == nil {
+			u.pieces = make(map[int64]*[usedPieceWords]uint64)
+		}
+		piece = new([usedPieceWords]uint64)
+		u.pieces[offset/usedPieceBytes] = piece
+	}
+	bit := offset % usedPieceBytes / 64
+	if piece[bit/64]>>(bit%64)&1 != 0 {
+		return false
+	}
+	piece[bit/64] |= 1 << (bit % 64)
+	u.count++
+	u.bytes += loc.LengthBound()
+	u.unknown++
+	return true
+}
+
+// superseded tells whether the frame at offset is.
+func (u *usedFlags) superseded(offset int64) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	piece := u.pieces[offset/usedPieceBytes]
+	if piece == nil {
+		return false
+	}
+	bit := offset % usedPieceBytes / 64
+	return piece[bit/64]>>(bit%64)&1 != 0
+}
+
+// figures tells count and bytes of what is superseded.
+func (u *usedFlags) figures() (count, bytes int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.count, u.bytes
+}
+
+// drop forgets all flags, and tells the bytes of what was superseded.
+func (u *usedFlags) drop() int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	bytes := u.bytes
+	u.pieces, u.count, u.bytes, u.unknown = nil, 0, 0, 0
+	return bytes
+}
+
+// written tells that a hint with unknown flags as of its making is on disk.
+func (u *usedFlags) written(flags int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.unknown -= flags
+}
+
+// notInHint is the number of flags that the hint on disk does not know.
+func (u *usedFlags) notInHint() int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.unknown
+}
+
+// rowTable is the puts and deletes of a segment in order of place, column by column, without pointers.
+type rowTable struct {
+	ids     []int64
+	places  []uint64 // index.Loc with ordinal 0
+	indexes []uint32 // index - first index of the segment
+	blobs   []HintBlob
+	// lastCommit is the greatest commit time so far.
+	lastCommit int64
+}
+
+func (r *rowTable) add(first uint64, e *Entry, offset, length int64) {
+	r.ids = append(r.ids, e.ID)
+	r.places = append(r.places, uint64(index.MakeLoc(0, offset, length, e.Kind == KindDelete)))
+	r.indexes = append(r.indexes, uint32(e.Index-first))
+	r.lastCommit = max(r.lastCommit, e.CommitTime)
+	if e.Codec == CodecBlob && e.Kind == KindPut {
+		if ref, err := DecodeBlobRef(e.Data); err == nil {
+			r.blobs = append(r.blobs, HintBlob{Index: e.Index, Ref: ref})
+		}
+	}
+}
+
+// cut drops the rows from an index on. The columns keep their memory: a reader may still look at what it has seen.
+func (r *rowTable) cut(first, from uint64) {
+	n := len(r.ids)
+	for n > 0 && first+uint64(r.indexes[n-1]) >= from {
+		n--
+	}
+	b := len(r.blobs)
+	for b > 0 && r.blobs[b-1].Index >= from {
+		b--
+	}
+	// The full slice expressions make the next add copy instead of writing below what a reader has seen.
+	r.ids, r.places, r.indexes, r.blobs = r.ids[:n:n], r.places[:n:n], r.indexes[:n:n], r.blobs[:b:b]
+}
+
+// cutOffset drops the rows from an offset on.
+func (r *rowTable) cutOffset(first uint64, offset int64) {
+	n := sort.Search(len(r.places), func(i int) bool { return index.Loc(r.places[i]).Offset() >= offset })
+	if n < len(r.ids) {
+		r.cut(first, first+uint64(r.indexes[n]))
+	}
+}
+
+// snapshot is a copy of the table that stays as it is.
+func (r *rowTable) snapshot() *rowTable {
+	c := *r
+	return &c
+}
+
+// memoryBytes is what the columns take.
+func (r *rowTable) memoryBytes() int64 {
+	return 8*int64(cap(r.ids)+cap(r.places)) + 4*int64(cap(r.indexes)) + 48*int64(cap(r.blobs))
+}
+
+// atOrBelow finds the last row with an index at or below the one given; -1: none.
+func (r *rowTable) atOrBelow(first, at uint64) int {
+	if at < first {
+		return -1
+	}
+	return sort.Search(len(r.indexes), func(i int) bool { return first+uint64(r.indexes[i]) > at }) - 1
+}
+
+// atOffset finds the row at an offset; -1: none.
+func (r *rowTable) atOffset(offset int64) int {
+	i := sort.Search(len(r.places), func(i int) bool { return index.Loc(r.places[i]).Offset() >= offset })
+	if i == len(r.places) || index.Loc(r.places[i]).Offset() != offset {
+		return -1
+	}
+	return i
+}

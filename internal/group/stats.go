@@ -1,0 +1,98 @@
+package group
+
+import (
+	"context"
+	"fmt"
+)
+
+// Stats tells the present figures.
+func (l *Log) Stats() Stats {
+	out := Stats{Records: l.table.Live(), SupersededBytes: l.superseded.Load()}
+	if l.enter() != nil {
+		return out
+	}
+	defer l.leave()
+	out.MemoryBytes = l.memoryBytes()
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	out.Segments = len(l.state.segments)
+	for _, s := range l.state.segments {
+		out.StoredBytes += s.bytes
+		if s.bytes > 0 {
+			out.StoredBytes += hintBytesFor(s.rowCount.Load())
+		}
+	}
+	out.StoredBytes += l.state.end + l.blobs.bytes()
+	for _, d := range l.state.damages {
+		out.Damages = append(out.Damages, *d)
+	}
+	return out
+}
+
+// memoryBytes is what index, images and rows take now.
+func (l *Log) memoryBytes() int64 {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	bytes := l.table.MemoryBytes()
+	for _, s := range l.state.segments {
+		if s.rows != nil {
+			bytes += s.rows.memoryBytes()
+		}
+		if s.image == nil {
+			continue
+		}
+		if s.bytes > 0 {
+			bytes += s.bytes
+		} else {
+			bytes += l.state.end
+		}
+	}
+	return bytes
+}
+
+// memoryOf is what a batch of entries that takes bytes on disk adds: a row each, room in the index, the image.
+func (l *Log) memoryOf(entries int, bytes int64) int64 {
+	const perEntry = 20 + 32 // row and slot, both growing
+	if l.opts.Residency == Resident {
+		return int64(entries)*perEntry + bytes
+	}
+	return int64(entries) * perEntry
+}
+
+// Verify reads every byte of the group's files and checks it, at a byte rate (0: no limit).
+func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (VerifyReport, error) {
+	l.wmu.Lock() // before enter: Close has it while it waits for those that are in
+	if err := l.enter(); err != nil {
+		l.wmu.Unlock()
+		return VerifyReport{}, err
+	}
+	defer l.leave()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.ctx, cancel)()
+	views := l.views(0, ^uint64(0)) // pinned: no file is removed meanwhile
+	m := *l.w.manifest
+	l.mu.RLock()
+	end, last := l.state.syncedEnd, l.state.syncedLast
+	l.mu.RUnlock()
+	l.wmu.Unlock()
+	defer unpinAll(views)
+	report, err := VerifyFiles(ctx, l.fs, l.dir, VerifyOptions{
+		Manifest: &m, ActiveBytes: end, ActiveIndex: last, RateBytesPerSecond: rateBytesPerSecond,
+	})
+	l.mu.Lock()
+	for i := range report.Damages {
+		if _, isHint := ParseHintName(report.Damages[i].File); isHint {
+			continue // in the report alone: nothing is lost by it
+		}
+		l.addDamage(&report.Damages[i])
+	}
+	l.mu.Unlock()
+	if err == nil {
+		err = ctx.Err() // ended while it waited for its rate, behind the last read
+	}
+	if err != nil {
+		return report, fmt.Errorf("group %s: verify: %w", l.opts.Identity.Name, err)
+	}
+	return report, nil
+}

@@ -1,0 +1,389 @@
+package group
+
+import (
+	"bytes"
+	"fmt"
+	"iter"
+	"slices"
+	"sort"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/index"
+)
+
+var _ raft.Storage = (*Log)(nil)
+
+// InitialState implements raft.Storage, as do FirstIndex, LastIndex, Term, Entries and Snapshot. Entries below the compaction
+// floor answer raft.ErrCompacted. Entries that are not applied yet are served from memory.
+func (l *Log) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	hard := l.w.hard
+	return &raftpb.HardState{Term: &hard.Term, Vote: &hard.Vote, Commit: &hard.Commit}, raftpb.EnsureConfState(l.state.conf), nil
+}
+
+// FirstIndex implements raft.Storage.
+func (l *Log) FirstIndex() (uint64, error) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.state.floor + 1, nil
+}
+
+// LastIndex implements raft.Storage.
+func (l *Log) LastIndex() (uint64, error) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.state.last, nil
+}
+
+// Term implements raft.Storage.
+func (l *Log) Term(at uint64) (uint64, error) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.term(at)
+}
+
+// term is Term. The caller holds mu.
+func (l *Log) term(at uint64) (uint64, error) {
+	st := &l.state
+	switch {
+	case at < st.floor:
+		return 0, raft.ErrCompacted
+	case at > st.last:
+		return 0, raft.ErrUnavailable
+	case at == st.floor:
+		return st.floorTerm, nil
+	}
+	n := sort.Search(len(st.terms), func(i int) bool { return st.terms[i].FirstIndex > at })
+	if n == 0 {
+		return st.floorTerm, nil
+	}
+	return st.terms[n-1].Term, nil
+}
+
+// Entries implements raft.Storage.
+func (l *Log) Entries(lo, hi, maxBytes uint64) ([]*raftpb.Entry, error) {
+	if err := l.enter(); err != nil {
+		return nil, err
+	}
+	defer l.leave()
+	l.mu.RLock()
+	floor, last := l.state.floor, l.state.last
+	out, more := l.tailEntries(nil, lo, hi, &maxBytes)
+	tailFirst := l.state.tail.first
+	inTail := l.state.tail.at(lo) != nil
+	l.mu.RUnlock()
+	switch {
+	case lo <= floor:
+		return nil, raft.ErrCompacted
+	case hi > last+1:
+		return nil, raft.ErrUnavailable
+	case inTail || lo >= hi:
+		return out, nil
+	}
+	err := l.readEntries(lo, min(hi, max(tailFirst, lo+1))-1, func(e *Entry, _ index.Loc) bool {
+		r := RaftEntry(e)
+		if e.Kind == KindConf {
+			r.Data = bytes.Clone(r.Data)
+		}
+		more = take(&maxBytes, r, len(out) == 0)
+		if more {
+			out = append(out, r)
+		}
+		return more
+	})
+	if err != nil {
+		return nil, fmt.Errorf("group %s: entries from index %d: %w", l.opts.Identity.Name, lo, err)
+	}
+	if len(out) == 0 {
+		return nil, raft.ErrUnavailable
+	}
+	if next := lo + uint64(len(out)); more && next < hi {
+		l.mu.RLock()
+		defer l.mu.RUnlock()
+		out, _ = l.tailEntries(out, next, hi, &maxBytes)
+	}
+	return out, nil
+}
+
+// tailEntries adds entries from memory. The caller holds mu.
+func (l *Log) tailEntries(out []*raftpb.Entry, lo, hi uint64, room *uint64) (_ []*raftpb.Entry, more bool) {
+	for at := lo; at < hi; at++ {
+		t := l.state.tail.at(at)
+		if t == nil {
+			return out, true
+		}
+		if !take(room, t.raft, len(out) == 0) {
+			return out, false
+		}
+		out = append(out, t.raft)
+	}
+	return out, true
+}
+
+// take counts an entry against the room; the first one always fits.
+func take(room *uint64, r *raftpb.Entry, first bool) bool {
+	size := uint64(len(r.Data)) + 24 // type, term and index in protobuf take no more
+	if size > *room && !first {
+		*room = 0
+		return false
+	}
+	*room -= min(size, *room)
+	return true
+}
+
+// Snapshot implements raft.Storage: always raft.ErrSnapshotTemporarilyUnavailable in this version.
+func (l *Log) Snapshot() (*raftpb.Snapshot, error) {
+	return nil, raft.ErrSnapshotTemporarilyUnavailable
+}
+
+// AppliedIndex is the index of the last entry applied.
+func (l *Log) AppliedIndex() uint64 { return l.applied.Load() }
+
+// LastCommitTime is the commit time of the last entry appended, for the leader to go on from.
+func (l *Log) LastCommitTime() int64 {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.state.lastCommit
+}
+
+// RecentRequests gives the applied puts and deletes with a request id among the last entries (at most n), and with a
+// commit time of at least since (Unix ns), oldest first, so that the replica can rebuild its window after a restart. They
+// come without attributes and data. What cannot be read is left out. Segments that are wholly older are not read.
+func (l *Log) RecentRequests(n int, since int64) iter.Seq[Entry] {
+	return func(yield func(Entry) bool) {
+		if err := l.enter(); err != nil || n <= 0 {
+			if err == nil {
+				l.leave()
+			}
+			return
+		}
+		defer l.leave()
+		through := l.applied.Load()
+		from := uint64(1)
+		if through >= uint64(n) {
+			from = through - uint64(n) + 1
+		}
+		from = l.firstSince(from, through, since)
+		if from > through {
+			return
+		}
+		err := l.walkEntries(from, through, true, func(e *Entry, _ index.Loc) bool {
+			if e.RequestID == [16]byte{} || e.CommitTime < since {
+				return true
+			}
+			c := *e
+			c.Attributes, c.Data = nil, nil
+			return yield(c)
+		})
+		if err != nil {
+			l.logger.Warn("request ids could not be read: a repeated write may be written again", "group", l.opts.Identity.Name, "error", err)
+		}
+	}
+}
+
+// firstSince raises from to the begin of the first segment that holds an entry committed since then: commit times never
+// decrease in a log.
+func (l *Log) firstSince(from, through uint64, since int64) uint64 {
+	views := l.views(from, through)
+	defer unpinAll(views)
+	for i := len(views) - 1; i >= 0; i-- {
+		v := views[i]
+		if v.active || v.rows != nil {
+			continue // young enough to have no hint: it is read
+		}
+		if h, err := l.hintOf(v); err == nil && h.LastCommit != 0 && h.LastCommit < since { // 0: compaction left nothing
+			return max(from, v.through+1)
+		}
+	}
+	return from
+}
+
+// view is a pinned segment with the state that belongs to it at one moment.
+type view struct {
+	*segment
+	m       ManifestSegment
+	through uint64 // entries above it are void, or not there
+	end     int64  // behind the last frame
+	rows    *rowTable
+	active  bool
+}
+
+// views pins the segments that hold indexes from lo to hi. The caller calls unpin on each.
+func (l *Log) views(lo, hi uint64) []view {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	var out []view
+	for i, s := range l.state.segments {
+		v := view{segment: s, m: s.manifest(), through: min(l.through(i), l.state.last), end: s.bytes}
+		if s.bytes == 0 {
+			v.active, v.end = true, l.state.end
+		}
+		if s.first > hi || v.through < lo || !s.pin() {
+			continue
+		}
+		if s.rows != nil {
+			v.rows = s.rows.snapshot()
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+func unpinAll(views []view) {
+	for _, v := range views {
+		v.unpin()
+	}
+}
+
+// frames walks the frames of a view from an offset on until fn answers false.
+func (l *Log) frames(v view, from int64, fn func(step *FrameStep) bool) error {
+	var r *FrameReader
+	var missing FrameStep
+	if v.image != nil {
+		r = NewFrameReaderBytes(v.image[:min(v.end, int64(len(v.image)))], v.id, from)
+	} else {
+		f, err := v.reader()
+		if err != nil {
+			return err
+		}
+		size, err := f.Size()
+		if err != nil {
+			return err
+		}
+		window := frameBuffers.Get().(*[]byte)
+		defer frameBuffers.Put(window)
+		r = NewFrameReader(f, v.id, from, min(v.end, max(size, from)))
+		r.UseBuffer(*window)
+		missing = FrameStep{Status: FrameBad, Offset: max(size, from), Bytes: v.end - max(size, from)}
+	}
+	for r.Next() {
+		if !fn(r.Step()) {
+			return nil
+		}
+	}
+	if r.Err() == nil && missing.Bytes > 0 { // the file is shorter than it was
+		fn(&missing)
+	}
+	return r.Err()
+}
+
+// readEntries gives the entries with indexes from lo to hi in order, none left out, until fn answers false. They are valid
+// until the next one. Bad bytes among them are an error.
+func (l *Log) readEntries(lo, hi uint64, fn func(*Entry, index.Loc) bool) error {
+	return l.walkEntries(lo, hi, false, fn)
+}
+
+// walkEntries is readEntries that, where gaps is set, passes over what is not there or cannot be read.
+func (l *Log) walkEntries(lo, hi uint64, gaps bool, fn func(*Entry, index.Loc) bool) error {
+	if lo > hi {
+		return nil
+	}
+	views := l.views(lo, hi)
+	defer unpinAll(views)
+	next, stopped := lo, false
+	var damage error
+	for _, v := range views {
+		if stopped || next > v.through {
+			continue
+		}
+		through := min(hi, v.through)
+		err := l.frames(v, l.startOf(v, next), func(step *FrameStep) bool {
+			e := &step.Entry
+			switch {
+			case step.Status == FrameZeros || step.Status == FrameBad || step.Status == FrameContent && e.Index >= next:
+				if !gaps && (step.Status != FrameContent || e.Index == next) {
+					damage = &DamageError{Damage: v.damage(l.opts.Identity.Name, step)}
+				}
+				return damage == nil || step.Status != FrameContent
+			case step.Status != FrameWhole || e.Kind == KindState || e.Index < next || e.Index > through || !l.isValid(e):
+				return true
+			case e.Index > next && !gaps:
+				return false // a gap
+			}
+			damage = nil
+			next = e.Index + 1
+			if !fn(e, v.place(step.Offset, step.Bytes, e.Kind == KindDelete)) {
+				stopped = true
+			}
+			return !stopped && next <= through
+		})
+		if err != nil && !gaps {
+			return err
+		}
+	}
+	switch {
+	case stopped || gaps || next > hi:
+		return nil
+	case damage != nil:
+		return damage
+	}
+	return fmt.Errorf("entry with index %d is missing", next)
+}
+
+// damage is a step of a walk as damage.
+func (v view) damage(group string, step *FrameStep) Damage {
+	d := Damage{Group: group, File: SegmentName(v.number), Offset: step.Offset, Length: step.Bytes, What: step.Status.String()}
+	if step.Status == FrameContent && step.Entry.Kind.isVersion() {
+		d.IDs = []int64{step.Entry.ID}
+	}
+	return d
+}
+
+// isValid tells whether an entry read from a segment is not void: one that was cut off has an older term.
+func (l *Log) isValid(e *Entry) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if len(l.state.terms) == 0 || e.Index < l.state.terms[0].FirstIndex || e.Index > l.state.last {
+		return true
+	}
+	term, err := l.term(e.Index)
+	return err != nil || term == e.Term
+}
+
+const checkpointBytes = 1 << 20
+
+// startOf is an offset in a view at or before the entry with an index.
+func (l *Log) startOf(v view, at uint64) int64 {
+	if v.rows != nil {
+		if i := v.rows.atOrBelow(v.first, at); i >= 0 {
+			return index.Loc(v.rows.places[i]).Offset()
+		}
+		return SegmentHeaderBytes
+	}
+	points := l.checkpointsOf(v)
+	i := sort.Search(len(points), func(i int) bool { return points[i].index > at }) - 1
+	if i < 0 {
+		return SegmentHeaderBytes
+	}
+	return points[i].offset
+}
+
+// checkpointsOf makes the checkpoints of a sealed segment from its hint, once. None where there is no hint.
+func (l *Log) checkpointsOf(v view) []checkpoint {
+	v.checkpointsOnce.Lock()
+	defer v.checkpointsOnce.Unlock()
+	if v.checkpoints != nil || v.active {
+		return v.checkpoints
+	}
+	h, err := l.hintOf(v)
+	if err != nil {
+		return nil
+	}
+	lowest := make(map[int64]checkpoint)
+	for i, place := range h.Places {
+		offset := index.Loc(place).Offset()
+		c, ok := lowest[offset/checkpointBytes]
+		if !ok || offset < c.offset {
+			lowest[offset/checkpointBytes] = checkpoint{index: h.FirstIndex + uint64(h.Indexes[i]), offset: offset}
+		}
+	}
+	v.checkpoints = []checkpoint{}
+	for _, c := range lowest {
+		v.checkpoints = append(v.checkpoints, c)
+	}
+	slices.SortFunc(v.checkpoints, func(a, b checkpoint) int { return int(a.offset - b.offset) })
+	return v.checkpoints
+}

@@ -1,0 +1,110 @@
+package group
+
+import (
+	"slices"
+
+	"sheaf.dev/sheaf/internal/index"
+)
+
+// rewrite is a segment that was written anew without some of its entries.
+type rewrite struct {
+	old, next *segment // next has the other ordinal of the pair (old's ^ 1), its file is durable, its image loaded
+	moves     []move   // of all versions of old, in order
+	bytes     int64    // of next
+}
+
+// move is what became of a version: kept at a new place, or dropped (to is 0).
+type move struct {
+	id       int64
+	index    uint64
+	from, to index.Loc
+}
+
+// swapChunk bounds how many places are changed without letting readers and writers in between.
+const swapChunk = 1024
+
+// swap puts rewritten segments into the places of the old ones: first in the manifest, which change may alter further
+// (the commit point), then in memory. Readers of an old segment go on undisturbed; scans look for the new one. What
+// supersedes an entry meanwhile is noticed. The caller holds compacting, not wmu. Where it fails nothing has changed, and
+// the new segments are discarded.
+func (l *Log) swap(rewrites []*rewrite, change func(*Manifest)) error {
+	if err := l.swapManifest(rewrites, change); err != nil {
+		return err
+	}
+	l.swapping.Lock() // scans wait for the end
+	defer l.swapping.Unlock()
+	l.mu.Lock()
+	for _, r := range rewrites {
+		r.old.moving = true
+		l.incoming = append(l.incoming, r.next)
+	}
+	l.publishSegments()
+	l.mu.Unlock()
+	for _, r := range rewrites {
+		for chunk := range slices.Chunk(r.moves, swapChunk) {
+			l.mu.Lock()
+			for _, m := range chunk {
+				l.moved(m.id, m.from, m.to, m.index)
+			}
+			l.mu.Unlock()
+		}
+	}
+	l.mu.Lock()
+	for _, r := range rewrites {
+		i := slices.Index(l.state.segments, r.old)
+		l.state.segments = slices.Clone(l.state.segments)
+		l.state.segments[i] = r.next
+	}
+	l.incoming = nil
+	l.publishSegments()
+	l.mu.Unlock()
+	for _, r := range rewrites {
+		l.superseded.Add(-r.old.used.drop())
+		l.retireSegment(r.old)
+		l.writeHintLater(r.next)
+	}
+	return nil
+}
+
+// swapManifest is the commit point of swap.
+func (l *Log) swapManifest(rewrites []*rewrite, change func(*Manifest)) error {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	err := l.usable()
+	if err == nil {
+		err = l.settle()
+	}
+	if err == nil {
+		err = l.writeManifest(func(m *Manifest) {
+			for _, r := range rewrites {
+				i := slices.IndexFunc(m.Segments, func(s ManifestSegment) bool { return s.Number == r.old.number })
+				m.Segments[i] = r.next.manifest()
+			}
+			change(m)
+		})
+	}
+	if err != nil {
+		for _, r := range rewrites {
+			l.discardUnlessListed(r.next)
+		}
+		return err
+	}
+	l.mu.Lock()
+	l.state.floor, l.state.floorTerm = l.w.manifest.CompactedThrough, l.w.manifest.CompactedTerm
+	l.mu.Unlock()
+	return nil
+}
+
+// moved tells index, used flags and snapshots what became of an applied version. The caller holds mu.
+func (l *Log) moved(id int64, from, to index.Loc, at uint64) {
+	for _, s := range l.state.snapshots {
+		s.moved(from, to, at)
+	}
+	if to == 0 {
+		l.table.CompareAndDelete(id, from)
+		return
+	}
+	if !l.table.CompareAndSwap(id, from, to) {
+		l.lose(to)
+	}
+}

@@ -1,0 +1,191 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// Errors of a Log. Test with errors.Is; damage with errors.As on *DamageError.
+var (
+	ErrNotFound        = errors.New("no such record")
+	ErrVersionNotFound = errors.New("no such version: never written, or dropped by retention")
+	ErrNoSpace         = errors.New("no room on the volume")
+	ErrPoisoned        = errors.New("a sync failed and the log could not be continued in a new segment")
+	ErrCursorExpired   = errors.New("the snapshot of this scan is gone")
+	ErrFormatVersion   = errors.New("format version is newer than this program")
+	ErrForeign         = errors.New("file belongs to another store or group")
+	ErrMemory          = errors.New("memory budget exceeded")
+	ErrClosed          = errors.New("log is closed")
+)
+
+// DamageError says that stored bytes are bad: DATA_LOSS for whoever needs them.
+type DamageError struct {
+	Damage Damage
+	ID     int64 // the record asked for
+}
+
+func (e *DamageError) Error() string { return "damaged: " + e.Damage.String() }
+
+// Damage is one place of bad bytes. Where the ids hit are not known, any entry with an index in
+// [IndexFirst, IndexLast] may have been there.
+type Damage struct {
+	Group      string
+	File       string // name within the group's folder
+	Offset     int64  // bytes
+	Length     int64  // bytes
+	What       string
+	IDs        []int64 // ids known to be hit, from a whole header or a hint
+	IDsUnknown bool
+	IndexFirst uint64
+	IndexLast  uint64
+}
+
+// Residency says what is kept in memory.
+type Residency int
+
+// The residencies.
+const (
+	Index    Residency = iota // ids and places; data through the page cache
+	Resident                  // the image of every segment
+)
+
+// Retention says which superseded versions compaction keeps: a version is kept if either rule keeps it.
+type Retention struct {
+	Versions int           // number of newest versions kept, at least 1
+	MinAge   time.Duration // superseded versions younger than this are kept
+}
+
+// Budget gates memory; shared by all groups of a shard. Implementations are safe for concurrent use.
+type Budget interface {
+	// Take asks for n more bytes (gives back where n < 0); ErrMemory where the limit would be passed.
+	Take(n int64) error
+}
+
+// Options of a Log. FS, Dir and Identity are required.
+type Options struct {
+	FS           vfs.FS
+	Dir          string // the group's folder
+	Identity     Identity
+	Residency    Residency
+	SegmentBytes int64 // size at which a segment is sealed; 0: 256 MiB; tests use less
+	Retention    Retention
+	Budget       Budget           // nil: no limit
+	Loader       *Loader          // shared reader of the volume; nil: a small one of its own
+	Now          func() time.Time // nil: time.Now
+	Logger       *slog.Logger     // nil: discards
+}
+
+// Progress of loading, filled in while it runs. Safe for concurrent use.
+type Progress struct {
+	BytesTotal atomic.Int64
+	BytesDone  atomic.Int64
+}
+
+// Need is what loading a group will take, computed from manifest, headers and hints without reading data.
+type Need struct {
+	StoredBytes int64 // of segments, hints and blobs
+	LoadBytes   int64 // that loading will read in the residency asked for
+	MemoryBytes int64 // index and images when loaded
+	Records     int64 // upper bound
+}
+
+// Outcome is what loading found.
+type Outcome int
+
+// The outcomes.
+const (
+	Loaded    Outcome = iota + 1 // every byte as written
+	Truncated                    // a torn tail above the synced mark was cut
+	Damaged                      // bad bytes below the synced mark
+)
+
+// Report is the result of loading.
+type Report struct {
+	Outcome  Outcome
+	Damages  []Damage
+	CutBytes int64 // torn tail removed
+}
+
+// Record is one version of a record as read.
+type Record struct {
+	ID         int64
+	Index      uint64 // the version
+	CommitTime int64
+	Timestamp  int64
+	Attributes []byte // encoded
+	Size       int64  // of the data, bytes
+	Data       []byte // nil for a blob and where it was not asked for
+	Deleted    bool
+	Blob       *BlobRef // nil unless the data is in a blob file
+	Location   Location // for messages
+}
+
+// GetOptions of Get.
+type GetOptions struct {
+	Index        uint64 // this version; 0: the newest
+	MetadataOnly bool
+	Buffer       []byte // data and attributes are copied into it where it has room
+}
+
+// BlobReader reads a blob. ReadAt answers *DamageError where a chunk is bad.
+type BlobReader interface {
+	io.ReaderAt
+	io.Closer
+}
+
+// BlobWriter writes a blob of any size. Close without Commit removes it.
+type BlobWriter interface {
+	io.Writer
+	// Commit syncs and names the file and returns the reference for the put's data (BlobRef.Encode).
+	Commit() (BlobRef, error)
+	io.Closer
+}
+
+// ScanID names an open snapshot of a group, unique also over restarts.
+type ScanID [16]byte
+
+// ScanInfo describes an open snapshot.
+type ScanInfo struct {
+	Index   uint64 // applied index of the snapshot
+	Bytes   int64  // estimate
+	Records int64  // estimate
+}
+
+// CompactOptions of Compact.
+type CompactOptions struct {
+	All                bool  // also segments with little to drop
+	RateBytesPerSecond int64 // 0: no limit
+}
+
+// CompactReport of Compact.
+type CompactReport struct {
+	SegmentsRewritten int
+	EntriesDropped    int64
+	BytesBefore       int64
+	BytesAfter        int64
+}
+
+// Stats of a Log; cheap.
+type Stats struct {
+	Records         int64
+	StoredBytes     int64
+	SupersededBytes int64
+	Segments        int
+	MemoryBytes     int64
+	Damages         []Damage
+}
+
+// Location is where a record stands, for messages. It is text only where it is asked for: reading builds no strings.
+type Location struct {
+	Segment uint64 // number of the segment file
+	Offset  int64  // bytes
+}
+
+// String is "segment 3 offset 4096".
+func (l Location) String() string { return fmt.Sprintf("segment %d offset %d", l.Segment, l.Offset) }

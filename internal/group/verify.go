@@ -1,0 +1,252 @@
+package group
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"path"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// verifyWorkers read segments and blobs at the same time: enough requests in flight for an SSD, and enough checksums for
+// its rate.
+const verifyWorkers = 4
+
+var frameBuffers = sync.Pool{New: func() any { b := FrameBuffer(); return &b }}
+
+// VerifyReport of Verify and VerifyDir.
+type VerifyReport struct {
+	Group     string
+	Bytes     int64 // read
+	Entries   int64 // whole ones
+	Blobs     int64 // that entries refer to
+	Damages   []Damage
+	TornBytes int64 // a torn tail above the synced mark, which the next load cuts off: no damage
+}
+
+// VerifyOptions of VerifyFiles.
+type VerifyOptions struct {
+	// Manifest as it is in memory; nil: the file's, and the file is checked too.
+	Manifest *Manifest
+	// ActiveBytes is where the synced part of the active segment ends; the rest is not looked at. 0: to the file's end.
+	ActiveBytes int64
+	// ActiveIndex is the index of the last entry before ActiveBytes.
+	ActiveIndex uint64
+	// RateBytesPerSecond: 0: no limit.
+	RateBytesPerSecond int64
+	// Progress is called with the bytes read since the last call, by one goroutine at a time. Nil: nobody.
+	Progress func(bytes int64)
+}
+
+// VerifyDir checks every byte of a group that no log has open: manifest, segment headers, all frames, padding and
+// preallocated room, the order of indexes, hints against the segments, used flags, blobs against the entries that refer
+// to them, and the mark. progress is called with the bytes read since the last call. What is bad is in the report;
+// the error says why something could not be looked at: the end of ctx, a newer format, no such folder.
+func VerifyDir(ctx context.Context, fs vfs.FS, dir string, progress func(bytes int64)) (VerifyReport, error) {
+	return VerifyFiles(ctx, fs, dir, VerifyOptions{Progress: progress})
+}
+
+// VerifyFiles is VerifyDir for a log that is open: its caller sees to it that no file of the manifest is removed meanwhile.
+func VerifyFiles(ctx context.Context, fs vfs.FS, dir string, opts VerifyOptions) (VerifyReport, error) {
+	v := newVerifier(ctx, fs, dir, opts)
+	err := v.run()
+	return v.report, err
+}
+
+// verifier gathers what the files of a group hold; run fills it in.
+type verifier struct {
+	ctx      context.Context
+	fs       vfs.FS
+	dir      string
+	opts     VerifyOptions
+	manifest *Manifest
+	mark     Mark
+	scans    []*segmentScan // as in the manifest
+	report   VerifyReport
+	hard     StateRecord // manifest and state frames together
+	lost     bool        // entries are lost, or may be, beyond blobs
+	badMark  bool
+	started  time.Time
+
+	mu       sync.Mutex // guards badBlobs, report.Bytes and report.Damages while workers run
+	badBlobs map[uuid.UUID]bool
+}
+
+func newVerifier(ctx context.Context, fs vfs.FS, dir string, opts VerifyOptions) *verifier {
+	return &verifier{ctx: ctx, fs: fs, dir: dir, opts: opts, manifest: opts.Manifest, started: time.Now()}
+}
+
+func (v *verifier) run() error {
+	if v.manifest == nil {
+		if ok, err := v.readManifest(); err != nil || !ok {
+			return err
+		}
+		if err := v.readMark(); err != nil {
+			return err
+		}
+	} else {
+		v.mark.Index = v.opts.ActiveIndex
+	}
+	v.report.Group = v.manifest.Identity.Name
+	if err := v.scanSegments(); err != nil {
+		return err
+	}
+	v.checkOrder()
+	if err := v.checkHints(); err != nil {
+		return err
+	}
+	v.dropVoid()
+	v.reportRanges()
+	if v.opts.Manifest == nil {
+		// In an open log, hints go on to be written: they know of entries that are not looked at.
+		v.checkUsed()
+	}
+	if err := v.checkBlobs(); err != nil {
+		return err
+	}
+	slices.SortStableFunc(v.report.Damages, func(a, b Damage) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Offset, b.Offset))
+	})
+	return nil
+}
+
+// readManifest answers false where there is none that could say what else to look at.
+func (v *verifier) readManifest() (bool, error) {
+	v.report.Group = path.Base(v.dir)
+	b, err := readAll(v.fs, path.Join(v.dir, ManifestName), manifestBytesMax)
+	switch {
+	case errors.Is(err, iofs.ErrNotExist):
+		if _, err := v.fs.List(v.dir); err != nil {
+			return false, err
+		}
+		v.damage(Damage{File: ManifestName, What: "the manifest is missing: which segments live is not known"})
+		return false, nil
+	case err != nil && !errors.Is(err, ErrCorrupt):
+		v.damage(Damage{File: ManifestName, What: "the manifest cannot be read: " + err.Error()})
+		return false, nil
+	}
+	v.count(int64(len(b)))
+	m, bad, err := DecodeManifest(b)
+	if errors.Is(err, ErrFormatVersion) {
+		return false, fmt.Errorf("%s: %w", path.Join(v.dir, ManifestName), err)
+	}
+	if err != nil {
+		v.damage(Damage{File: ManifestName, Length: int64(len(b)), What: err.Error()})
+		return false, nil //nolint:nilerr // the report says it
+	}
+	v.report.Group = m.Identity.Name
+	half := int64(len(b) / 2)
+	for i, err := range bad {
+		if err != nil {
+			v.damage(Damage{File: ManifestName, Offset: int64(i) * half, Length: half,
+				What: fmt.Sprintf("copy %d does not count, the other does: %v", i, err)})
+		}
+	}
+	v.manifest = m
+	return true, nil
+}
+
+func (v *verifier) readMark() error {
+	mark, found, bad, err := ReadMark(v.fs, v.dir)
+	if err != nil && !errors.Is(err, ErrCorrupt) {
+		return err
+	}
+	if err != nil {
+		bad[0] = err
+	}
+	for slot, err := range bad {
+		if err != nil {
+			v.badMark = true
+			v.damage(Damage{File: MarkName, Offset: int64(slot) * blockBytes, Length: blockBytes,
+				What: fmt.Sprintf("slot %d does not count: %v", slot, err)})
+		}
+	}
+	if found {
+		v.mark = mark
+	}
+	v.count(MarkFileBytes)
+	return nil
+}
+
+// damage adds one to the report.
+func (v *verifier) damage(d Damage) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	d.Group = v.report.Group
+	v.report.Damages = append(v.report.Damages, d)
+}
+
+// count tells the progress, and holds the rate.
+func (v *verifier) count(bytes int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.report.Bytes += bytes
+	if v.opts.Progress != nil {
+		v.opts.Progress(bytes)
+	}
+	if v.opts.RateBytesPerSecond <= 0 {
+		return
+	}
+	due := v.started.Add(time.Duration(float64(v.report.Bytes) / float64(v.opts.RateBytesPerSecond) * float64(time.Second)))
+	timer := time.NewTimer(time.Until(due)) // under mu on purpose: all workers wait
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-v.ctx.Done():
+	}
+}
+
+// countingFile reads for a verifier: it counts, and stops at the end of the context.
+type countingFile struct {
+	vfs.File
+	v *verifier
+}
+
+func (f countingFile) ReadAt(p []byte, offset int64) (int, error) {
+	if err := f.v.ctx.Err(); err != nil {
+		return 0, fmt.Errorf("%w: %w", errStop, err)
+	}
+	n, err := f.File.ReadAt(p, offset)
+	f.v.count(int64(n))
+	return n, err
+}
+
+// each runs work for the numbers from 0 to n - 1, some at a time, each worker with one buffer.
+func (v *verifier) each(n int, work func(i int, buffer []byte) error) error {
+	next := make(chan int)
+	g, ctx := errgroup.WithContext(v.ctx)
+	g.Go(func() error {
+		defer close(next)
+		for i := range n {
+			select {
+			case next <- i:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	})
+	for range min(n, verifyWorkers) {
+		g.Go(func() error {
+			pooled := frameBuffers.Get().(*[]byte)
+			defer frameBuffers.Put(pooled)
+			buffer := *pooled
+			for i := range next {
+				if err := work(i, buffer); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}

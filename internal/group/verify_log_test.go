@@ -1,0 +1,182 @@
+package group
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"sync"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// What a power cut leaves of a real log is never damage, wherever it comes; and what repair makes of a damaged one loads.
+func TestVerifyPassesWhatAPowerCutLeavesOfALog(t *testing.T) {
+	seeds := uint64(2)
+	if os.Getenv("SHEAF_SOAK") != "" {
+		seeds = 50
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			mem := vfs.NewMem()
+			w := newWorkload(t, 100+seed, mem, mem, Index)
+			var mu sync.Mutex // hints are written by another goroutine
+			var failed error
+			points, torn, dropped := 0, 0, int64(0)
+			mem.AfterOp(func(op vfs.Op) {
+				mu.Lock()
+				defer mu.Unlock()
+				for _, kind := range vfs.SurvivalKinds {
+					s := vfs.Survival{Kind: kind, Seed: uint64(op.Number)}
+					report, err := VerifyDir(context.Background(), mem.CrashClone(s), w.opts.Dir, nil)
+					if failed == nil && (err != nil || len(report.Damages) > 0) {
+						failed = fmt.Errorf("operation %d (%s), survival %s: %v, %w", op.Number, op, s, report.Damages, err)
+					}
+					points++
+					if report.TornBytes > 0 {
+						torn++
+					}
+				}
+			})
+			for i := range 60 {
+				if i%15 == 14 {
+					report, err := w.log.Compact(t.Context(), CompactOptions{All: true})
+					must(t, err)
+					dropped += report.EntriesDropped
+				}
+				must(t, w.step())
+				w.log.hints.Wait()
+				mu.Lock()
+				if failed != nil {
+					t.Fatalf("step %d: %v", i, failed)
+				}
+				mu.Unlock()
+			}
+			mem.AfterOp(nil)
+			must(t, w.log.Close(true))
+			if torn == 0 || torn == points {
+				t.Errorf("%d of %d crash points had a torn tail", torn, points)
+			}
+			if dropped == 0 {
+				t.Error("compaction dropped nothing")
+			}
+		})
+	}
+}
+
+// Repair of a real log, with voids, blobs and hints in it: what was not hit stays, and nothing wrong is read.
+func TestRepairOfARealLogLeavesWhatWasNotHit(t *testing.T) {
+	hits := 0
+	for seed := range uint64(40) {
+		mem := vfs.NewMem()
+		w := newWorkload(t, 1000+seed, mem, mem, Index)
+		for i := range 80 {
+			if i == 50 && seed%3 != 0 {
+				_, err := w.log.Compact(t.Context(), CompactOptions{All: true})
+				must(t, err)
+			}
+			must(t, w.step())
+		}
+		must(t, w.sync())
+		must(t, w.apply())
+		must(t, w.log.Tick())
+		must(t, w.log.Close(seed%2 == 0))
+		before := newVerifier(t.Context(), mem, w.opts.Dir, VerifyOptions{})
+		must(t, before.run())
+		if len(before.report.Damages) > 0 {
+			t.Fatalf("seed %d: %v", seed, before.report.Damages)
+		}
+		left := hitSegments(t, mem, w, before)
+		report, err := RepairDir(t.Context(), mem, w.opts.Dir, nil)
+		must(t, err)
+		hits += len(report.Before.Damages)
+		l, loaded, err := Load(t.Context(), w.opts, nil)
+		must(t, err)
+		if loaded.Outcome != Loaded {
+			t.Fatalf("seed %d: %+v", seed, loaded)
+		}
+		last, err := l.LastIndex()
+		must(t, err)
+		must(t, l.Apply(last, nil))
+		for id := range w.ids {
+			row, there := left[id]
+			r, err := l.Get(id, GetOptions{})
+			if !there || row.loc().Tombstone() {
+				if !errors.Is(err, ErrNotFound) {
+					t.Fatalf("seed %d: id %d: %v", seed, id, err)
+				}
+				continue
+			}
+			if err != nil || r.Index != row.index {
+				t.Fatalf("seed %d: id %d: index %d, want %d, %v", seed, id, r.Index, row.index, err)
+			}
+			if !slices.ContainsFunc(w.model.byIndex[r.Index], func(m modelEntry) bool { return sameRecord(m.entry, r) }) {
+				t.Fatalf("seed %d: id %d: never written like this: %+v", seed, id, r)
+			}
+		}
+		must(t, l.Close(false))
+	}
+	if hits < 40 {
+		t.Errorf("only %d damages", hits)
+	}
+}
+
+func sameRecord(e Entry, r Record) bool {
+	data := r.Data
+	if r.Blob != nil {
+		data = r.Blob.Encode()
+	}
+	return e.ID == r.ID && e.CommitTime == r.CommitTime && bytes.Equal(e.Attributes, r.Attributes) && bytes.Equal(e.Data, data)
+}
+
+// hitSegments writes over some bytes of the segments, and gives the newest row of each id that was not hit.
+func hitSegments(t *testing.T, mem *vfs.Mem, w *workload, v *verifier) map[int64]scanRow {
+	t.Helper()
+	type span struct{ begin, end int64 }
+	hit := map[*segmentScan][]span{}
+	lengths := map[*segmentScan]map[int64]int64{}
+	for _, s := range v.scans {
+		image, err := readAll(mem, path.Join(w.opts.Dir, s.name), 1<<30)
+		must(t, err)
+		lengths[s] = map[int64]int64{}
+		for r := NewFrameReaderBytes(image, s.manifest.ID, SegmentHeaderBytes); r.Next(); {
+			lengths[s][r.Step().Offset] = r.Step().Bytes
+		}
+	}
+	for range 1 + w.random.IntN(4) {
+		s := v.scans[w.random.IntN(len(v.scans))]
+		if s.end <= SegmentHeaderBytes {
+			continue
+		}
+		begin := SegmentHeaderBytes + w.random.Int64N(s.end-SegmentHeaderBytes)
+		end := min(s.end, begin+1+w.random.Int64N(200))
+		f, err := mem.OpenWrite(path.Join(w.opts.Dir, s.name))
+		must(t, err)
+		b := make([]byte, end-begin)
+		must(t, readFull(f, b, begin))
+		for i := range b {
+			b[i] ^= byte(1 + w.random.IntN(127))
+		}
+		_, err = f.WriteAt(b, begin)
+		must(t, errors.Join(err, f.Close()))
+		hit[s] = append(hit[s], span{begin, end})
+	}
+	left := map[int64]scanRow{}
+	for _, s := range v.scans {
+		for _, row := range s.rows {
+			begin := row.loc().Offset()
+			bad := slices.ContainsFunc(hit[s], func(h span) bool {
+				return h.begin < begin+lengths[s][begin] && begin < h.end
+			})
+			if !bad && left[row.id].index < row.index {
+				left[row.id] = row
+			}
+		}
+	}
+	return left
+}

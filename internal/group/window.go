@@ -1,0 +1,126 @@
+package group
+
+import (
+	"errors"
+	"io"
+
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// windowBytes holds the greatest frame, and a chunk of a blob, wherever it begins in a block.
+const windowBytes = 2 << 20
+
+// window reads a file in order in large, aligned pieces and gives contiguous views of it. Sectors that cannot be read
+// become bytes that no checksum passes.
+type window struct {
+	src        io.ReaderAt // nil: bytes is the whole file
+	end        int64       // of what is read of the file
+	bytes      []byte      // of the file from at on
+	at         int64
+	space      []byte // what bytes is a part of; aligned for O_DIRECT
+	unreadable []byteRange
+	err        error // the file cannot be read at all
+	// await, where it is not nil, waits until bytes, which are being read into from elsewhere, are there up to an offset. It
+	// returns up to where they are.
+	await   func(through int64) (int64, error)
+	arrived int64
+}
+
+// errStop from a reader ends the reading, whereas any other error is taken for a bad sector.
+var errStop = errors.New("stopped")
+
+type byteRange struct{ offset, bytes int64 }
+
+func openWindow(src io.ReaderAt, from, to int64) window {
+	return window{src: src, end: to, at: from &^ (blockBytes - 1)}
+}
+
+// FrameBuffer makes a buffer for FrameReader.UseBuffer.
+func FrameBuffer() []byte { return vfs.AlignedBytes(windowBytes) }
+
+// fill returns the bytes of the file from offset on: at least n, unless the end comes before.
+func (w *window) fill(offset, n int64) []byte {
+	n = min(n, w.end-offset)
+	if w.await != nil && offset+n > w.arrived && w.err == nil {
+		w.arrived, w.err = w.await(offset + n)
+	}
+	have := w.at + int64(len(w.bytes))
+	if offset+n > have && w.src != nil && w.err == nil {
+		w.slide(offset)
+		have = w.at + int64(len(w.bytes))
+	}
+	return w.bytes[offset-w.at : min(have, w.end)-w.at]
+}
+
+// slide moves the window to offset and fills it up.
+func (w *window) slide(offset int64) {
+	if w.space == nil {
+		w.space = FrameBuffer()
+	}
+	at := offset &^ (blockBytes - 1)
+	kept := 0
+	if have := w.at + int64(len(w.bytes)); at < have {
+		// What is kept ends at a block, because all reads before the end of the file do.
+		kept = copy(w.space, w.bytes[at-w.at:])
+	}
+	wanted := min(int64(len(w.space)), (w.end-at+blockBytes-1)&^(blockBytes-1))
+	w.at = at
+	n, err := w.src.ReadAt(w.space[kept:wanted], at+int64(kept))
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, errStop) {
+		n, err = w.readBlocks(w.space[kept:wanted], at+int64(kept))
+	}
+	w.bytes = w.space[:kept+n]
+	if at+int64(kept+n) < min(w.end, at+wanted) {
+		if err == nil || errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		w.err = err
+		w.bytes = w.space[:wanted] // callers look into it before they see the error
+	}
+}
+
+// readBlocks reads block by block where a large read failed. Blocks that cannot be read become bytes that no checksum
+// passes; where none can, the error is returned.
+func (w *window) readBlocks(b []byte, offset int64) (n int, err error) {
+	var last error
+	good := false
+	for n < len(b) {
+		block := b[n:min(n+blockBytes, len(b))]
+		got, err := w.src.ReadAt(block, offset+int64(n))
+		switch {
+		case err == nil || errors.Is(err, io.EOF):
+			good = true
+			if got < len(block) {
+				return n + got, err
+			}
+		default:
+			last = err
+			for i := range block {
+				block[i] = 0xff
+			}
+			w.noteUnreadable(offset+int64(n), int64(len(block)))
+		}
+		n += len(block)
+	}
+	if !good && offset == 0 {
+		return 0, last // not one block: the file, not a sector of it
+	}
+	return n, nil
+}
+
+func (w *window) noteUnreadable(offset, bytes int64) {
+	if n := len(w.unreadable); n > 0 && w.unreadable[n-1].offset+w.unreadable[n-1].bytes == offset {
+		w.unreadable[n-1].bytes += bytes
+		return
+	}
+	w.unreadable = append(w.unreadable, byteRange{offset, bytes})
+}
+
+func (w *window) isUnreadable(offset, bytes int64) bool {
+	for _, u := range w.unreadable {
+		if u.offset < offset+bytes && offset < u.offset+u.bytes {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,76 @@
+package index
+
+import (
+	"runtime"
+	"sort"
+	"sync"
+	"sync/atomic"
+)
+
+// fillParallelRows is the number of rows from which Fill uses more than one core.
+const fillParallelRows = 1 << 15
+
+// Fill sets places as Max does, for rows in ascending order of Hash (those of a hint): fast, for it walks the table's
+// memory in order and takes each lock once. Row r has ids[r] and places[r] | ordinal; skip, where it is not nil, leaves
+// rows out. lost is told of each place that is not the newest, whether it was in the table or comes from a row; it may
+// be called by several goroutines at once, and must not call the table. It returns by how much the count of live ids rose.
+func (t *Table) Fill(ids []int64, places []uint64, ordinal uint32, skip func(row int) bool, lost func(loc Loc)) (live int64, err error) {
+	before := t.Live()
+	var bounds [stripeCount + 1]int
+	bounds[stripeCount] = len(ids)
+	for i := 1; i < stripeCount; i++ {
+		first := uint64(i) << (64 - stripeBits)
+		bounds[i] = sort.Search(len(ids), func(r int) bool { return Hash(ids[r]) >= first })
+	}
+	workers := 1
+	if len(ids) >= fillParallelRows {
+		workers = min(runtime.GOMAXPROCS(0), stripeCount)
+	}
+	var next atomic.Int32
+	var wait sync.WaitGroup
+	errs := make([]error, workers)
+	for w := range workers {
+		wait.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= stripeCount {
+					return
+				}
+				from, to := bounds[i], bounds[i+1]
+				if err := t.fillStripe(&t.stripes[i], from, to, ids, places, ordinal, skip, lost); err != nil {
+					errs[w] = err
+					return
+				}
+			}
+		})
+	}
+	wait.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return t.Live() - before, err
+		}
+	}
+	return t.Live() - before, nil
+}
+
+func (t *Table) fillStripe(s *stripe, from, to int, ids []int64, places []uint64, ordinal uint32, skip func(int) bool, lost func(Loc)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for r := from; r < to; r++ {
+		if skip != nil && skip(r) {
+			continue
+		}
+		loc := Loc(places[r]) | Loc(ordinal)<<44
+		old, won, err := t.max(s, Hash(ids[r]), ids[r], loc)
+		if err != nil {
+			return err
+		}
+		switch {
+		case !won && old != loc:
+			lost(loc)
+		case won && old != 0:
+			lost(old)
+		}
+	}
+	return nil
+}

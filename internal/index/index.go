@@ -1,0 +1,41 @@
+// Package index is the off-heap table from record id to the place of its newest entry. Nothing of it is seen by the
+// garbage collector: 16 bytes per slot in anonymous mappings, no pointer per record.
+package index
+
+// Loc is the place of an entry, packed so that a greater Loc is a later entry of the log: the segment's ordinal
+// (20 bits, from 1), the offset in the segment in units of 8 bytes (28 bits), then what does not order: the length of
+// the frame in units of 64 bytes, rounded up (15 bits), and the tombstone bit. 0 is no place.
+type Loc uint64
+
+const (
+	// OrdinalMax is the greatest segment ordinal.
+	OrdinalMax = 1<<20 - 1
+	// OffsetMax is the greatest offset of a frame in a segment, in bytes.
+	OffsetMax = (1<<28 - 1) * 8
+	// LengthMax is the greatest length of a frame, in bytes.
+	LengthMax = (1<<15 - 1) * 64
+)
+
+// MakeLoc packs a place. offset is a multiple of 8 in [0, OffsetMax], length in [0, LengthMax] bytes.
+func MakeLoc(ordinal uint32, offset, length int64, tombstone bool) Loc {
+	loc := Loc(ordinal)<<44 | Loc(offset/8)<<16 | Loc((length+63)/64)<<1
+	if tombstone {
+		loc |= 1
+	}
+	return loc
+}
+
+// Ordinal is the ordinal of the segment.
+func (l Loc) Ordinal() uint32 { return uint32(l >> 44) }
+
+// Offset is the offset of the frame in its segment, in bytes.
+func (l Loc) Offset() int64 { return int64(l>>16&(1<<28-1)) * 8 }
+
+// LengthBound is an upper bound of the frame's length in bytes, at most 63 too much.
+func (l Loc) LengthBound() int64 { return int64(l>>1&(1<<15-1)) * 64 }
+
+// Tombstone tells whether the entry is a delete.
+func (l Loc) Tombstone() bool { return l&1 != 0 }
+
+// Less orders places by their position in the log alone.
+func (l Loc) Less(other Loc) bool { return l>>16 < other>>16 }

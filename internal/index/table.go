@@ -1,0 +1,383 @@
+package index
+
+import (
+	"fmt"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Hash is the order of slots and of the rows of hints: the finalizer of MurmurHash3 (Appleby, public domain) over the
+// id. It is another mix than placement.Key on purpose: a group holds only a range of those keys. It is part of the
+// format of hints and never changes.
+func Hash(id int64) uint64 {
+	x := uint64(id) ^ 0x5ea15ea15ea15ea1
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	x *= 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
+}
+
+const (
+	stripeBits  = 4
+	stripeCount = 1 << stripeBits
+
+	slotBytes = 16
+	slotsMin  = 4096 / slotBytes // one page
+	hugeBytes = 2 << 20
+	// Smaller parts come from the heap (they hold no pointers, so the collector does not look into them): a process may have
+	// some 65,000 mappings, and a shard many small groups.
+	mappedBytesMin = 64 << 10
+	loadMaxNum     = 13 // a stripe grows beyond 13/16 of its slots...
+	loadMaxDen     = 16
+	growNum        = 5 // ...by 5/4: with the old slots of one stripe, at most 34 bytes per record while growing
+	growDen        = 4
+	sizedNum       = 5 // New gives 5/4 slots per record: 20 bytes each
+	sizedDen       = 4
+	sizedSpread    = 64 // and some for uneven stripes
+)
+
+// slot of the table. loc 0: empty.
+type slot struct {
+	id  int64
+	loc Loc
+}
+
+// stripe is one part of a Table: the ids whose hash begins with its number. Open addressing with linear probing; the
+// first slot tried rises with the hash, so that filling in the order of Hash touches memory in order.
+type stripe struct {
+	mu    sync.RWMutex // guards all below
+	slots []slot       // in an anonymous mapping, or on the heap while small; nil while empty
+	used  int          // slots that are not empty
+	live  int          // of them without tombstones
+	_     [64]byte     // apart from the next one's cache line
+}
+
+// Table maps ids to places, off the Go heap. Safe for concurrent use, but for Close: after it every id is absent and
+// every change is refused.
+type Table struct {
+	stripes [stripeCount]stripe
+	bytes   atomic.Int64
+	take    func(bytes int64) error
+	closed  atomic.Bool
+}
+
+// ErrClosed is the answer of a Table after Close.
+var ErrClosed = fmt.Errorf("index: the table is closed")
+
+// New makes a table with room for records: at most 24 bytes for each. It grows beyond by itself. take is asked before
+// memory is taken (n > 0) and told when it is given back (n < 0); nil: no limit. The error is that of take, or of the
+// kernel.
+func New(records int64, take func(bytes int64) error) (*Table, error) {
+	if take == nil {
+		take = func(int64) error { return nil }
+	}
+	t := &Table{take: take}
+	if records <= 0 {
+		return t, nil
+	}
+	each := slotsFor(records)
+	for i := range t.stripes {
+		slots, err := t.mapSlots(each)
+		if err != nil {
+			t.Close()
+			return nil, err
+		}
+		t.stripes[i].slots = slots
+	}
+	return t, nil
+}
+
+// BytesFor is the memory of a table made by New(records), for planning.
+func BytesFor(records int64) int64 {
+	if records <= 0 {
+		return 0
+	}
+	return stripeCount * mappingBytes(slotsFor(records))
+}
+
+func slotsFor(records int64) int {
+	each := (records*sizedNum/sizedDen + stripeCount - 1) / stripeCount
+	if records < stripeCount*slotsMin {
+		return max(slotsMin, int(each)+sizedSpread)
+	}
+	return int(each + each/64)
+}
+
+func mappingBytes(slots int) int64 { return (int64(slots)*slotBytes + 4095) &^ 4095 }
+
+// mapSlots maps room for slots and accounts for it.
+func (t *Table) mapSlots(n int) ([]slot, error) {
+	bytes := mappingBytes(n)
+	if err := t.take(bytes); err != nil {
+		return nil, err
+	}
+	if bytes < mappedBytesMin {
+		t.bytes.Add(bytes)
+		return make([]slot, bytes/slotBytes), nil
+	}
+	room, err := unix.Mmap(-1, 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		_ = t.take(-bytes) // giving back is never refused
+		return nil, fmt.Errorf("index: map %d bytes: %w", bytes, err)
+	}
+	if bytes >= hugeBytes {
+		_ = unix.Madvise(room, unix.MADV_HUGEPAGE) // a kernel without it only is slower
+	}
+	t.bytes.Add(bytes)
+	return unsafe.Slice((*slot)(unsafe.Pointer(&room[0])), int(bytes/slotBytes)), nil
+}
+
+func (t *Table) unmapSlots(slots []slot) {
+	if len(slots) == 0 {
+		return
+	}
+	bytes := len(slots) * slotBytes
+	if bytes < mappedBytesMin { // from the heap
+		t.bytes.Add(-int64(bytes))
+		_ = t.take(-int64(bytes)) // giving back is never refused
+		return
+	}
+	room := unsafe.Slice((*byte)(unsafe.Pointer(&slots[0])), bytes)
+	if err := unix.Munmap(room); err != nil {
+		return // still mapped, and still accounted for
+	}
+	t.bytes.Add(-int64(bytes))
+	_ = t.take(-int64(bytes)) // giving back is never refused
+}
+
+func (t *Table) stripeOf(hash uint64) *stripe { return &t.stripes[hash>>(64-stripeBits)] }
+
+// home is the first slot to try.
+func (s *stripe) home(hash uint64) int {
+	hi, _ := bits.Mul64(hash<<stripeBits, uint64(len(s.slots)))
+	return int(hi)
+}
+
+// find returns the slot of id, or the empty one where it belongs. The caller holds mu; slots is not nil and not full.
+func (s *stripe) find(hash uint64, id int64) *slot {
+	for i := s.home(hash); ; {
+		at := &s.slots[i]
+		if at.loc == 0 || at.id == id {
+			return at
+		}
+		if i++; i == len(s.slots) {
+			i = 0
+		}
+	}
+}
+
+// Get returns the place of an id; tombstones too.
+func (t *Table) Get(id int64) (Loc, bool) {
+	hash := Hash(id)
+	s := t.stripeOf(hash)
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.slots == nil {
+		return 0, false
+	}
+	at := s.find(hash, id)
+	return at.loc, at.loc != 0
+}
+
+// Max sets the place of an id unless a later one is there. old is what was there, 0 for nothing; won tells that loc is
+// there now. The error is ErrClosed, or that of growing; then nothing changed.
+func (t *Table) Max(id int64, loc Loc) (old Loc, won bool, err error) {
+	hash := Hash(id)
+	s := t.stripeOf(hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return t.max(s, hash, id, loc)
+}
+
+// Set gives an id a place, which is not 0, whatever it had. old is what was there, 0 for nothing. Errors as of Max.
+func (t *Table) Set(id int64, loc Loc) (old Loc, err error) {
+	hash := Hash(id)
+	s := t.stripeOf(hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, err := t.room(s, hash, id)
+	if err != nil {
+		return 0, err
+	}
+	old = at.loc
+	s.put(at, id, loc)
+	return old, nil
+}
+
+func (t *Table) max(s *stripe, hash uint64, id int64, loc Loc) (old Loc, won bool, err error) {
+	at, err := t.room(s, hash, id)
+	if err != nil {
+		return 0, false, err
+	}
+	if old = at.loc; old != 0 && !old.Less(loc) {
+		return old, false, nil
+	}
+	s.put(at, id, loc)
+	return old, true, nil
+}
+
+// room is the slot of an id, or an empty one after growing where that is needed. The caller holds mu.
+func (t *Table) room(s *stripe, hash uint64, id int64) (*slot, error) {
+	if s.slots != nil {
+		// A known id needs no room: it must not fail because the table may not grow.
+		if at := s.find(hash, id); at.loc != 0 || (s.used+1)*loadMaxDen <= len(s.slots)*loadMaxNum {
+			return at, nil
+		}
+	}
+	if err := t.grow(s); err != nil {
+		return nil, err
+	}
+	return s.find(hash, id), nil
+}
+
+// put fills a slot. The caller holds mu.
+func (s *stripe) put(at *slot, id int64, loc Loc) {
+	if at.loc == 0 {
+		s.used++
+	} else {
+		s.live -= alive(at.loc)
+	}
+	s.live += alive(loc)
+	*at = slot{id, loc}
+}
+
+// alive is 1 for the place of a put and 0 for that of a delete.
+func alive(loc Loc) int { return int(^loc & 1) }
+
+// CompareAndSwap replaces the place of an id if it is old; false where it is another one by now.
+func (t *Table) CompareAndSwap(id int64, old, loc Loc) bool {
+	hash := Hash(id)
+	s := t.stripeOf(hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.slots == nil || old == 0 || loc == 0 {
+		return false
+	}
+	at := s.find(hash, id)
+	if at.loc != old {
+		return false
+	}
+	s.live += alive(loc) - alive(old)
+	at.loc = loc
+	return true
+}
+
+// CompareAndDelete removes an id if its place is old; false where it is another one by now.
+func (t *Table) CompareAndDelete(id int64, old Loc) bool {
+	hash := Hash(id)
+	s := t.stripeOf(hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.slots == nil || old == 0 {
+		return false
+	}
+	at := s.find(hash, id)
+	if at.loc != old {
+		return false
+	}
+	s.used--
+	s.live -= alive(old)
+	s.closeGap(int((uintptr(unsafe.Pointer(at)) - uintptr(unsafe.Pointer(&s.slots[0]))) / slotBytes))
+	return true
+}
+
+// closeGap empties a slot and moves later ones of its run up, so that no probe stops short (Knuth 6.4, algorithm R).
+func (s *stripe) closeGap(gap int) {
+	n := len(s.slots)
+	for i := gap; ; {
+		if i++; i == n {
+			i = 0
+		}
+		if s.slots[i].loc == 0 {
+			break
+		}
+		home := s.home(Hash(s.slots[i].id))
+		// The entry may move to the gap unless its home lies cyclically in (gap, i].
+		if gap <= i && (home <= gap || home > i) || gap > i && home <= gap && home > i {
+			s.slots[gap] = s.slots[i]
+			gap = i
+		}
+	}
+	s.slots[gap] = slot{}
+}
+
+// grow gives a stripe more room. The caller holds mu.
+func (t *Table) grow(s *stripe) error {
+	if t.closed.Load() {
+		return ErrClosed
+	}
+	slots, err := t.mapSlots(max(slotsMin, len(s.slots)*growNum/growDen))
+	if err != nil {
+		return err
+	}
+	old := s.slots
+	s.slots = slots
+	for i := range old {
+		if old[i].loc != 0 {
+			*s.find(Hash(old[i].id), old[i].id) = old[i]
+		}
+	}
+	t.unmapSlots(old)
+	return nil
+}
+
+// Len is the number of ids, tombstones included.
+func (t *Table) Len() int64 {
+	return t.sum(func(s *stripe) int { return s.used })
+}
+
+// Live is the number of ids whose place is not a tombstone.
+func (t *Table) Live() int64 {
+	return t.sum(func(s *stripe) int { return s.live })
+}
+
+func (t *Table) sum(count func(*stripe) int) int64 {
+	var n int64
+	for i := range t.stripes {
+		s := &t.stripes[i]
+		s.mu.RLock()
+		n += int64(count(s))
+		s.mu.RUnlock()
+	}
+	return n
+}
+
+// MemoryBytes is the memory mapped now.
+func (t *Table) MemoryBytes() int64 { return t.bytes.Load() }
+
+// Range calls fn for each id until it answers false, in no order that may be relied on. fn must not call the table.
+func (t *Table) Range(fn func(id int64, loc Loc) bool) {
+	for i := range t.stripes {
+		if !t.stripes[i].each(fn) {
+			return
+		}
+	}
+}
+
+func (s *stripe) each(fn func(id int64, loc Loc) bool) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for i := range s.slots {
+		if at := s.slots[i]; at.loc != 0 && !fn(at.id, at.loc) {
+			return false
+		}
+	}
+	return true
+}
+
+// Close gives the memory back.
+func (t *Table) Close() {
+	t.closed.Store(true)
+	for i := range t.stripes {
+		s := &t.stripes[i]
+		s.mu.Lock()
+		t.unmapSlots(s.slots)
+		s.slots, s.used, s.live = nil, 0, 0
+		s.mu.Unlock()
+	}
+}

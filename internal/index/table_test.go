@@ -1,0 +1,350 @@
+package index
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func newTable(tb testing.TB, records int64) *Table {
+	tb.Helper()
+	table, err := New(records, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(table.Close)
+	return table
+}
+
+func TestLocPacks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ordinal := rapid.Uint32Range(1, OrdinalMax).Draw(t, "ordinal")
+		offset := rapid.Int64Range(0, OffsetMax/8).Draw(t, "offset") * 8
+		length := rapid.Int64Range(0, LengthMax).Draw(t, "length")
+		tombstone := rapid.Bool().Draw(t, "tombstone")
+		loc := MakeLoc(ordinal, offset, length, tombstone)
+		if loc.Ordinal() != ordinal || loc.Offset() != offset || loc.Tombstone() != tombstone {
+			t.Fatalf("packed %d %d %v, got %d %d %v", ordinal, offset, tombstone, loc.Ordinal(), loc.Offset(), loc.Tombstone())
+		}
+		if bound := loc.LengthBound(); bound < length || bound > length+63 {
+			t.Fatalf("length %d has bound %d", length, bound)
+		}
+	})
+}
+
+// The table equals a map over any sequence of calls.
+func TestTableEqualsMap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		table, err := New(rapid.SampledFrom([]int64{0, 1, 5000}).Draw(t, "records"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer table.Close()
+		model := map[int64]Loc{}
+		ids := rapid.OneOf(rapid.Int64Range(0, 40), rapid.Int64())
+		for range rapid.IntRange(1, 3000).Draw(t, "calls") {
+			id := ids.Draw(t, "id")
+			loc := MakeLoc(rapid.Uint32Range(1, 9).Draw(t, "ordinal"), rapid.Int64Range(1, 99).Draw(t, "offset")*8, 64, rapid.Bool().Draw(t, "tombstone"))
+			switch rapid.IntRange(0, 3).Draw(t, "call") {
+			case 0, 1:
+				old, won, err := table.Max(id, loc)
+				want := model[id] == 0 || model[id].Less(loc)
+				if err != nil || old != model[id] || won != want {
+					t.Fatalf("Max(%d, %x) = %x %v %v, want %x %v", id, loc, old, won, err, model[id], want)
+				}
+				if want {
+					model[id] = loc
+				}
+			case 2:
+				if got, want := table.CompareAndSwap(id, model[id], loc), model[id] != 0; got != want {
+					t.Fatalf("CompareAndSwap(%d) = %v", id, got)
+				} else if got {
+					model[id] = loc
+				}
+			case 3:
+				if got, want := table.CompareAndDelete(id, model[id]), model[id] != 0; got != want {
+					t.Fatalf("CompareAndDelete(%d) = %v", id, got)
+				}
+				delete(model, id)
+			}
+		}
+		checkEqual(t, table, model)
+	})
+}
+
+// A long run that wraps round the end of a stripe survives deletes.
+func TestDeleteInFullTable(t *testing.T) {
+	table, model := newTable(t, 0), map[int64]Loc{}
+	for id := range int64(50_000) {
+		loc := MakeLoc(1, (id+1)*8, 64, id%7 == 0)
+		if _, _, err := table.Max(id, loc); err != nil {
+			t.Fatal(err)
+		}
+		model[id] = loc
+	}
+	for id := range int64(50_000) {
+		if id%3 != 0 {
+			if !table.CompareAndDelete(id, model[id]) {
+				t.Fatalf("id %d was not there", id)
+			}
+			delete(model, id)
+		}
+	}
+	checkEqual(t, table, model)
+}
+
+type fataler interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+func checkEqual(t fataler, table *Table, model map[int64]Loc) {
+	t.Helper()
+	var live int64
+	for id, want := range model {
+		if got, ok := table.Get(id); !ok || got != want {
+			t.Fatalf("Get(%d) = %x %v, want %x", id, got, ok, want)
+		}
+		live += int64(alive(want))
+	}
+	seen := map[int64]Loc{}
+	table.Range(func(id int64, loc Loc) bool { seen[id] = loc; return true })
+	if len(seen) != len(model) || table.Len() != int64(len(model)) || table.Live() != live {
+		t.Fatalf("%d ids, Len %d, Live %d; want %d, %d live", len(seen), table.Len(), table.Live(), len(model), live)
+	}
+}
+
+// hintRows makes rows in the order of Hash.
+func hintRows(n int) (ids []int64, places []uint64) {
+	ids = make([]int64, n)
+	for i := range ids {
+		ids[i] = int64(i)*7919 - math.MaxInt32
+	}
+	slices.SortFunc(ids, func(a, b int64) int {
+		if Hash(a) < Hash(b) {
+			return -1
+		}
+		return 1
+	})
+	places = make([]uint64, n)
+	for i := range places {
+		places[i] = uint64(MakeLoc(0, int64(i%(OffsetMax/8))*8+8, 100, false))
+	}
+	return ids, places
+}
+
+func TestFillEqualsMax(t *testing.T) {
+	ids, places := hintRows(100_000)
+	filled, single := newTable(t, 0), newTable(t, 200_000)
+	var mu sync.Mutex
+	lost := map[Loc]int{}
+	onLost := func(loc Loc) { mu.Lock(); lost[loc]++; mu.Unlock() }
+	odd := func(row int) bool { return row%2 == 1 }
+	for _, ordinal := range []uint32{2, 3, 1} {
+		live, err := filled.Fill(ids, places, ordinal, odd, onLost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := int64(len(ids) / 2); ordinal == 2 && live != want || ordinal != 2 && live != 0 {
+			t.Fatalf("ordinal %d: live rose by %d", ordinal, live)
+		}
+	}
+	for r := 0; r < len(ids); r += 2 {
+		if _, _, err := single.Max(ids[r], Loc(places[r])|3<<44); err != nil {
+			t.Fatal(err)
+		}
+		if lost[Loc(places[r])|2<<44] != 1 || lost[Loc(places[r])|1<<44] != 1 {
+			t.Fatalf("row %d: the superseded places were not told once each", r)
+		}
+	}
+	model := map[int64]Loc{}
+	single.Range(func(id int64, loc Loc) bool { model[id] = loc; return true })
+	checkEqual(t, filled, model)
+}
+
+// At most 24 bytes per record when sized, at most 34 while growing.
+func TestMemoryPerRecord(t *testing.T) {
+	const n = 1_000_000
+	ids, places := hintRows(n)
+	var now, peak int64
+	take := func(bytes int64) error { now += bytes; peak = max(peak, now); return nil }
+	sized, err := New(n, take)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r, id := range ids {
+		if _, _, err := sized.Max(id, Loc(places[r])|1<<44); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if per := float64(peak) / n; per > 24 || peak != sized.MemoryBytes() || peak != BytesFor(n) {
+		t.Errorf("sized: %.1f bytes per record, %d mapped, %d planned", per, sized.MemoryBytes(), BytesFor(n))
+	}
+	sized.Close()
+	if now != 0 {
+		t.Fatalf("%d bytes not given back", now)
+	}
+	peak = 0
+	growing, err := New(0, take)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer growing.Close()
+	worst := 0.0
+	for r, id := range ids {
+		peak = now
+		if _, _, err := growing.Max(id, Loc(places[r])|1<<44); err != nil {
+			t.Fatal(err)
+		}
+		if r >= 100_000 {
+			worst = max(worst, float64(peak)/float64(r+1))
+		}
+	}
+	if worst > 34 {
+		t.Errorf("growing: %.1f bytes per record", worst)
+	}
+}
+
+// A refused growth changes nothing, and the table goes on when there is room.
+func TestGrowthRefused(t *testing.T) {
+	full := errors.New("full")
+	refuse, refused := false, 0
+	table, err := New(0, func(bytes int64) error {
+		if refuse && bytes > 0 {
+			refused++
+			return full
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	model := map[int64]Loc{}
+	put := func(id int64) error {
+		loc := MakeLoc(1, id*8+8, 64, false)
+		_, _, err := table.Max(id, loc)
+		if err == nil {
+			model[id] = loc
+		}
+		return err
+	}
+	for id := range int64(3000) {
+		if err := put(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refuse = true
+	for id := int64(3000); id < 9000; id++ {
+		if err := put(id); err != nil && !errors.Is(err, full) {
+			t.Fatal(err)
+		}
+	}
+	if refused == 0 {
+		t.Fatal("no growth was refused")
+	}
+	checkEqual(t, table, model)
+	refuse = false
+	for id := int64(3000); id < 9000; id++ {
+		if _, ok := model[id]; !ok {
+			if err := put(id); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	checkEqual(t, table, model)
+}
+
+func TestUseAfterClose(t *testing.T) {
+	table := newTable(t, 100)
+	if _, _, err := table.Max(1, MakeLoc(1, 8, 8, false)); err != nil {
+		t.Fatal(err)
+	}
+	table.Close()
+	if _, ok := table.Get(1); ok {
+		t.Error("Get found an id after Close")
+	}
+	if _, _, err := table.Max(1, MakeLoc(1, 8, 8, false)); !errors.Is(err, ErrClosed) {
+		t.Errorf("Max after Close: %v", err)
+	}
+	if table.CompareAndSwap(1, 1, 2) || table.CompareAndDelete(1, 1) || table.MemoryBytes() != 0 {
+		t.Error("the table changed after Close")
+	}
+}
+
+func TestConcurrentUse(t *testing.T) {
+	table := newTable(t, 0)
+	var wait sync.WaitGroup
+	const writers, each = 4, 20_000
+	for w := range writers {
+		wait.Go(func() {
+			for i := range int64(each) {
+				id := i * 3
+				loc := MakeLoc(uint32(w+1), i*8+8, 64, false)
+				if _, _, err := table.Max(id, loc); err != nil {
+					t.Error(err)
+				}
+				if got, ok := table.Get(id); !ok || got.Less(loc) {
+					t.Errorf("Get(%d) = %x, below what was set", id, got)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	if table.Len() != each || table.Live() != each {
+		t.Fatalf("Len %d", table.Len())
+	}
+}
+
+func FuzzHashIsBijective(f *testing.F) {
+	f.Add(int64(0), int64(1))
+	f.Fuzz(func(t *testing.T, a, b int64) {
+		if (a == b) != (Hash(a) == Hash(b)) {
+			t.Fatalf("Hash(%d) and Hash(%d)", a, b)
+		}
+	})
+}
+
+func BenchmarkFill(b *testing.B) {
+	sizes := []int{100_000, 1_000_000}
+	if os.Getenv("SHEAF_SOAK") != "" {
+		sizes = append(sizes, 10_000_000)
+	}
+	for _, n := range sizes {
+		ids, places := hintRows(n)
+		b.Run(fmt.Sprintf("records=%d", n), func(b *testing.B) {
+			for b.Loop() {
+				table, err := New(int64(n), nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err := table.Fill(ids, places, 1, nil, func(Loc) {}); err != nil {
+					b.Fatal(err)
+				}
+				table.Close()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/record")
+		})
+	}
+}
+
+func BenchmarkGet(b *testing.B) {
+	ids, places := hintRows(1_000_000)
+	table := newTable(b, 1_000_000)
+	if _, err := table.Fill(ids, places, 1, nil, func(Loc) {}); err != nil {
+		b.Fatal(err)
+	}
+	b.RunParallel(func(pb *testing.PB) {
+		for i := 0; pb.Next(); i = (i + 7919) % len(ids) {
+			if _, ok := table.Get(ids[i]); !ok {
+				b.Fatal("absent")
+			}
+		}
+	})
+}

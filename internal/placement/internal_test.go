@@ -1,0 +1,137 @@
+package placement
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/etcd"
+)
+
+func ownEtcd(t *testing.T) (*clientv3.Client, context.Context) {
+	t.Helper()
+	server, err := etcd.StartEmbedded(filepath.Join(t.TempDir(), "etcd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	client, err := server.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return client, ctx
+}
+
+// TestEveryViewIsOfOneRevision writes pairs of targets in one transaction: no view may show half of one.
+func TestEveryViewIsOfOneRevision(t *testing.T) {
+	client, ctx := ownEtcd(t)
+	store, err := NewStore(client, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.InitMeta(ctx, Meta{StoreUUID: uuid.New(), Routing: Routing{Mode: Named}, Copies: 1}); err != nil {
+		t.Fatal(err)
+	}
+	const rounds = 300
+	watched, cancel := context.WithCancel(ctx)
+	defer cancel()
+	views := store.Watch(watched)
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for n := range rounds {
+			shards := []string{fmt.Sprint("s", n)}
+			if err := store.SetTargets(ctx, []Target{{Group: "a", Shards: shards}, {Group: "b", Shards: shards}}); err != nil {
+				t.Error(err)
+				cancel()
+				return
+			}
+			// Another store's keys must not show.
+			if _, err := client.Put(ctx, "/sheaf/s2/targets/c", "x"); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	seen := 0
+	for view := range views {
+		if len(view.Targets) == 0 {
+			continue
+		}
+		seen++
+		a, b := view.Targets["a"].Shards[0], view.Targets["b"].Shards[0]
+		if a != b || len(view.Targets) != 2 {
+			t.Fatalf("view %d shows %v", view.Epoch, view.Targets)
+		}
+		if a == fmt.Sprint("s", rounds-1) {
+			cancel()
+		}
+	}
+	writing.Wait()
+	if seen < 2 {
+		t.Fatalf("%d views were seen", seen)
+	}
+}
+
+// TestAPlannerThatLostItsTermWritesNothing fences with an election key that is gone.
+func TestAPlannerThatLostItsTermWritesNothing(t *testing.T) {
+	client, ctx := ownEtcd(t)
+	store, err := NewStore(client, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	elected := clientv3.Compare(clientv3.CreateRevision("/sheaf/s/election/planner/gone"), "=", 5)
+	groups := []Group{NewGroup(Routing{Mode: Hash, Groups: 1}, "0", 0)}
+	if err := store.createGroups(ctx, groups, elected); !errors.Is(err, ErrNotElected) {
+		t.Fatalf("create groups: %v", err)
+	}
+	if err := store.setTargets(ctx, []Target{{Group: "0"}}, elected); !errors.Is(err, ErrNotElected) {
+		t.Fatalf("set targets: %v", err)
+	}
+	if answer, err := client.Get(ctx, "/sheaf/s/", clientv3.WithPrefix()); err != nil || len(answer.Kvs) != 0 {
+		t.Fatalf("etcd holds %v, %v", answer.Kvs, err)
+	}
+	// createGroups leaves what is there.
+	for range 2 {
+		if err := store.createGroups(ctx, groups); err != nil {
+			t.Fatal(err)
+		}
+		groups[0].Leader = "changed"
+	}
+	if g, err := store.Group(ctx, "0"); err != nil || g.Leader != "" {
+		t.Fatalf("%+v, %v", g, err)
+	}
+}
+
+// TestListingIsOfOneRevisionOverPages reads more keys than fit a page.
+func TestListingIsOfOneRevisionOverPages(t *testing.T) {
+	client, ctx := ownEtcd(t)
+	store, err := NewStore(client, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const groups = listPageKeys + 10
+	routing := Routing{Mode: Named}
+	if _, err := store.InitMeta(ctx, Meta{StoreUUID: uuid.New(), Routing: routing, Copies: 1}); err != nil {
+		t.Fatal(err)
+	}
+	all := make([]Group, groups)
+	for n := range all {
+		all[n] = NewGroup(routing, fmt.Sprintf("g%06d", n), 0)
+	}
+	if err := store.createGroups(ctx, all); err != nil {
+		t.Fatal(err)
+	}
+	view, err := store.View(ctx)
+	if err != nil || len(view.Groups) != groups {
+		t.Fatalf("%d of %d groups, %v", len(view.Groups), groups, err)
+	}
+}

@@ -1,0 +1,131 @@
+// Package placement says which group holds a record and which shards hold a group. Routing (package routing) and the
+// planner (plan.go) are pure; the etcd store stands beside them (store.go, watch.go, register.go, planner.go).
+// docs/placement.md says the same in words.
+package placement
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+)
+
+// Meta is what is fixed about a store. Key "meta".
+type Meta struct {
+	StoreUUID  uuid.UUID `json:"storeUUID"`
+	Routing    Routing   `json:"routing"`
+	Copies     int       `json:"copies"` // 1, 3 or 5
+	CreatedUTC string    `json:"created"`
+	GroupsMax  int       `json:"groupsMax"` // Named: the limit for groups made by first writes; 0: 100,000
+	// ShardsMin: the first placement waits until so many shards are alive; 0: no wait.
+	ShardsMin int `json:"shardsMin,omitempty"`
+}
+
+// Validate says what is wrong and what to do.
+func (m Meta) Validate() error {
+	if m.StoreUUID == uuid.Nil {
+		return errors.New("meta: the store UUID is zero: make a random one")
+	}
+	if err := m.Routing.Validate(); err != nil {
+		return fmt.Errorf("meta: %w", err)
+	}
+	if m.GroupsMax < 0 {
+		return fmt.Errorf("meta: groupsMax is %d: give 0 (%d) or more", m.GroupsMax, GroupsMaxDefault)
+	}
+	return m.Policy().Validate()
+}
+
+// GroupLimit is the limit for groups made by first writes, in Named routing.
+func (m Meta) GroupLimit() int {
+	if m.GroupsMax == 0 {
+		return GroupsMaxDefault
+	}
+	return m.GroupsMax
+}
+
+// ShardState is what a person wants of a shard.
+type ShardState string
+
+// The shard states.
+const (
+	Active   ShardState = "Active"
+	Cordoned ShardState = "Cordoned" // gets no new groups
+	Draining ShardState = "Draining" // is to be emptied
+)
+
+// Shard as registered (key "shards/NAME", bound to a lease: gone means not alive) and as the planner sees it.
+type Shard struct {
+	Name          string     `json:"name"`    // 1 to 253 bytes of [a-z0-9.-]
+	Address       string     `json:"address"` // host:port, gRPC
+	VolumeUUID    uuid.UUID  `json:"volumeUUID"`
+	Generation    uint64     `json:"generation"`
+	Domain        string     `json:"domain"` // failure domain; no two copies in one; empty: the shard is one of its own
+	State         ShardState `json:"state"`  // empty: Active
+	CapacityBytes int64      `json:"capacityBytes"`
+	Alive         bool       `json:"-"`
+}
+
+// Member is one replica of a group.
+type Member struct {
+	Shard      string    `json:"shard"`
+	VolumeUUID uuid.UUID `json:"volumeUUID"`
+	RaftID     uint64    `json:"raftID"`
+}
+
+// Group is the state of a group: where it is (key "groups/NAME").
+type Group struct {
+	Name     string    `json:"name"`
+	UUID     uuid.UUID `json:"uuid"`
+	KeyFirst uint64    `json:"keyFirst,string"` // Hash only
+	KeyLast  uint64    `json:"keyLast,string"`
+	Members  []Member  `json:"members"` // empty until a shard has created it
+	Leader   string    `json:"leader"`  // shard; empty: none known
+	Bytes    int64     `json:"bytes"`   // as last reported, for balance
+	Records  int64     `json:"records"`
+
+	// Revision is etcd's revision of the key when it was read, 0 for a group that is not stored. Store.PutGroup writes
+	// only where it is unchanged.
+	Revision int64 `json:"-"`
+}
+
+// Target says where a group is wanted (key "targets/NAME").
+type Target struct {
+	Group  string   `json:"group"`
+	Shards []string `json:"shards"` // as many as copies, the first one is to lead
+}
+
+// View is everything in etcd at one revision. Maps are by name and must not be changed.
+type View struct {
+	Epoch   uint64 // etcd revision: the routing epoch
+	Meta    Meta
+	Shards  map[string]Shard // those registered, which are all alive
+	Groups  map[string]Group
+	Targets map[string]Target
+}
+
+// Policy of the planner.
+type Policy struct {
+	Copies int // 1, 3 or 5
+	// ShardGroupsMax limits the replicas that the planner gives to one shard; 0: no limit. What is there stays.
+	ShardGroupsMax int
+	// ShardsMin holds back the very first placement until so many shards are alive, so that the shard that registers
+	// first does not get every group; 0: no wait. It does not count once any group has members.
+	ShardsMin int
+}
+
+// Policy is what the store's meta asks of the planner.
+func (m Meta) Policy() Policy { return Policy{Copies: m.Copies, ShardsMin: m.ShardsMin} }
+
+// Validate says what is wrong and what to do.
+func (p Policy) Validate() error {
+	if p.Copies != 1 && p.Copies != 3 && p.Copies != 5 {
+		return fmt.Errorf("copies is %d: give 1, 3 or 5", p.Copies)
+	}
+	if p.ShardGroupsMax < 0 {
+		return fmt.Errorf("the limit of groups per shard is %d: give 0 (no limit) or more", p.ShardGroupsMax)
+	}
+	if p.ShardsMin < 0 {
+		return fmt.Errorf("the number of shards to wait for is %d: give 0 (none) or more", p.ShardsMin)
+	}
+	return nil
+}

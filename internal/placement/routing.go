@@ -1,0 +1,33 @@
+package placement
+
+import "sheaf.dev/sheaf/internal/routing"
+
+// What package routing decides, under the names that the store and the planner use.
+type (
+	// Mode says how an id finds its group.
+	Mode = routing.Mode
+	// Routing of a store; immutable once the store exists.
+	Routing = routing.Routing
+)
+
+// The modes, and limits.
+const (
+	Hash             = routing.Hash
+	Named            = routing.Named
+	HashGroupsMax    = routing.HashGroupsMax
+	NameBytesMax     = routing.NameBytesMax
+	GroupsMaxDefault = routing.GroupsMaxDefault
+)
+
+// Key is the place of an id on the line that Hash groups divide, see routing.Key.
+func Key(id int64) uint64 { return routing.Key(id) }
+
+// GroupName is the name of a numbered group: its decimal number.
+func GroupName(group int) string { return routing.GroupName(group) }
+
+// ValidateGroupName checks a group's name: 1 to 253 bytes of [a-zA-Z0-9._-], not starting with a dot.
+func ValidateGroupName(name string) error { return routing.ValidateGroupName(name) }
+
+// ValidateShardName checks the name of a shard or a store: 1 to 253 bytes of [a-z0-9.-], beginning with a letter or
+// digit.
+func ValidateShardName(name string) error { return routing.ValidateShardName(name) }

@@ -1,0 +1,257 @@
+package placement
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/routing"
+)
+
+// Errors of the Store.
+var (
+	// ErrNoMeta: nobody has made the store yet.
+	ErrNoMeta = errors.New("etcd holds no such store")
+	// ErrChanged: the group was changed by another since it was read. Read it again.
+	ErrChanged = errors.New("the group was changed since it was read")
+	// ErrNameTaken: a live shard with the same name has another volume, or a later generation of the same one.
+	ErrNameTaken = errors.New("the shard's name is taken")
+	// ErrGroupLimit: the store has as many groups as it may have.
+	ErrGroupLimit = errors.New("the store has reached its limit of groups")
+	// ErrNoGroup: the group is not stored.
+	ErrNoGroup = errors.New("no such group")
+	// ErrNotElected: another planner has taken over; nothing was written.
+	ErrNotElected = errors.New("another planner is elected")
+)
+
+// Keys below /sheaf/<store name>/.
+const (
+	metaKey      = "meta"
+	shardsKey    = "shards/"
+	groupsKey    = "groups/"
+	targetsKey   = "targets/"
+	electionKey  = "election/planner"
+	txnOpsMax    = 100 // etcd refuses more than 128 in a transaction
+	listPageKeys = 5000
+)
+
+// Store keeps placement in etcd. Safe for concurrent use.
+type Store struct {
+	client *clientv3.Client
+	prefix string
+}
+
+// NewStore names a store in etcd. Nothing is read or written. Name as ValidateShardName.
+func NewStore(client *clientv3.Client, name string) (*Store, error) {
+	if err := routing.ValidateName("store", name); err != nil {
+		return nil, err
+	}
+	return &Store{client: client, prefix: "/sheaf/" + name + "/"}, nil
+}
+
+// InitMeta makes the store where there is none, and returns what is there then: the caller compares.
+func (s *Store) InitMeta(ctx context.Context, meta Meta) (Meta, error) {
+	if err := meta.Validate(); err != nil {
+		return Meta{}, err
+	}
+	value, err := json.Marshal(meta)
+	if err != nil {
+		return Meta{}, fmt.Errorf("encode meta: %w", err)
+	}
+	key := s.prefix + metaKey
+	answer, err := s.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+		Then(clientv3.OpPut(key, string(value))).
+		Else(clientv3.OpGet(key)).Commit()
+	if err != nil {
+		return Meta{}, fmt.Errorf("create %s in etcd: %w", key, err)
+	}
+	if answer.Succeeded {
+		return meta, nil
+	}
+	return decodeMeta(answer.Responses[0].GetResponseRange().Kvs[0].Value)
+}
+
+// Meta reads what is fixed about the store. ErrNoMeta where it does not exist.
+func (s *Store) Meta(ctx context.Context) (Meta, error) {
+	answer, err := s.client.Get(ctx, s.prefix+metaKey)
+	if err != nil {
+		return Meta{}, fmt.Errorf("read %s from etcd: %w", s.prefix+metaKey, err)
+	}
+	if len(answer.Kvs) == 0 {
+		return Meta{}, fmt.Errorf("%w: no key %s", ErrNoMeta, s.prefix+metaKey)
+	}
+	return decodeMeta(answer.Kvs[0].Value)
+}
+
+func decodeMeta(value []byte) (Meta, error) {
+	var meta Meta
+	if err := json.Unmarshal(value, &meta); err != nil {
+		return Meta{}, fmt.Errorf("decode meta in etcd: %w", err)
+	}
+	return meta, meta.Validate()
+}
+
+// NewGroup is a group that nobody holds yet, with a random UUID; its range of keys where the routing is Hash.
+func NewGroup(routing Routing, name string, number int) Group {
+	g := Group{Name: name, UUID: uuid.New()}
+	if routing.Mode == Hash {
+		g.KeyFirst, g.KeyLast = routing.KeyRange(number)
+	}
+	return g
+}
+
+// CreateGroup makes a group where there is none, and returns what is there then.
+func (s *Store) CreateGroup(ctx context.Context, g Group) (there Group, created bool, err error) {
+	g.Revision = 0
+	there, err = s.PutGroup(ctx, g)
+	if errors.Is(err, ErrChanged) {
+		there, err = s.Group(ctx, g.Name)
+		return there, false, err
+	}
+	return there, err == nil, err
+}
+
+// CreateGroupLimited is CreateGroup that answers ErrGroupLimit where the store has limit groups. Of several processes
+// that create at the same moment, each may pass the limit by one.
+func (s *Store) CreateGroupLimited(ctx context.Context, g Group, limit int) (there Group, created bool, err error) {
+	answer, err := s.client.Get(ctx, s.prefix+groupsKey, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		return Group{}, false, fmt.Errorf("count groups in etcd: %w", err)
+	}
+	if answer.Count < int64(limit) {
+		return s.CreateGroup(ctx, g)
+	}
+	there, err = s.Group(ctx, g.Name)
+	if errors.Is(err, ErrNoGroup) {
+		err = fmt.Errorf("%w: %d groups of at most %d", ErrGroupLimit, answer.Count, limit)
+	}
+	return there, false, err
+}
+
+// Group reads one group. ErrNoGroup where it is not there.
+func (s *Store) Group(ctx context.Context, name string) (Group, error) {
+	answer, err := s.client.Get(ctx, s.prefix+groupsKey+name)
+	if err != nil {
+		return Group{}, fmt.Errorf("read group %s from etcd: %w", name, err)
+	}
+	if len(answer.Kvs) == 0 {
+		return Group{}, fmt.Errorf("%w: %s", ErrNoGroup, name)
+	}
+	return decodeGroup(answer.Kvs[0].Value, answer.Kvs[0].ModRevision)
+}
+
+func decodeGroup(value []byte, revision int64) (Group, error) {
+	var g Group
+	if err := json.Unmarshal(value, &g); err != nil {
+		return Group{}, fmt.Errorf("decode group: %w", err)
+	}
+	g.Revision = revision
+	return g, nil
+}
+
+// PutGroup writes a group where it is unchanged: g.Revision is that of the group as it was read, 0 where it must not
+// be there. It returns the group with its new Revision, or ErrChanged.
+func (s *Store) PutGroup(ctx context.Context, g Group) (Group, error) {
+	if err := ValidateGroupName(g.Name); err != nil {
+		return Group{}, err
+	}
+	if g.UUID == uuid.Nil {
+		return Group{}, fmt.Errorf("group %s: the UUID is zero: make a random one", g.Name)
+	}
+	value, err := json.Marshal(g)
+	if err != nil {
+		return Group{}, fmt.Errorf("encode group %s: %w", g.Name, err)
+	}
+	key := s.prefix + groupsKey + g.Name
+	answer, err := s.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.ModRevision(key), "=", g.Revision)).
+		Then(clientv3.OpPut(key, string(value))).Commit()
+	if err != nil {
+		return Group{}, fmt.Errorf("write group %s to etcd: %w", g.Name, err)
+	}
+	if !answer.Succeeded {
+		return Group{}, fmt.Errorf("%w: %s", ErrChanged, g.Name)
+	}
+	g.Revision = answer.Header.Revision
+	return g, nil
+}
+
+// UpdateGroup reads a group, lets change alter it and writes it, again until nobody came between. It writes nothing
+// where change answers an error, which it returns.
+func (s *Store) UpdateGroup(ctx context.Context, name string, change func(*Group) error) (Group, error) {
+	for {
+		g, err := s.Group(ctx, name)
+		if err != nil {
+			return Group{}, err
+		}
+		if err := change(&g); err != nil {
+			return Group{}, err
+		}
+		g, err = s.PutGroup(ctx, g)
+		if !errors.Is(err, ErrChanged) {
+			return g, err
+		}
+	}
+}
+
+// SetTargets writes targets, in transactions of at most 100.
+func (s *Store) SetTargets(ctx context.Context, targets []Target) error {
+	return s.setTargets(ctx, targets)
+}
+
+func (s *Store) setTargets(ctx context.Context, targets []Target, onlyIf ...clientv3.Cmp) error {
+	ops := make([]clientv3.Op, 0, len(targets))
+	for _, t := range targets {
+		if err := ValidateGroupName(t.Group); err != nil {
+			return err
+		}
+		value, err := json.Marshal(t)
+		if err != nil {
+			return fmt.Errorf("encode target of %s: %w", t.Group, err)
+		}
+		ops = append(ops, clientv3.OpPut(s.prefix+targetsKey+t.Group, string(value)))
+	}
+	return s.write(ctx, ops, onlyIf...)
+}
+
+// write applies ops in transactions of at most txnOpsMax; each only where all of onlyIf hold, else ErrNotElected.
+func (s *Store) write(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) error {
+	for len(ops) > 0 {
+		n := min(len(ops), txnOpsMax)
+		answer, err := s.client.Txn(ctx).If(onlyIf...).Then(ops[:n]...).Commit()
+		if err != nil {
+			return fmt.Errorf("write %d keys below %s to etcd: %w", n, s.prefix, err)
+		}
+		if !answer.Succeeded {
+			return ErrNotElected
+		}
+		ops = ops[n:]
+	}
+	return nil
+}
+
+// createGroups makes groups that are not there, for the elected planner only.
+func (s *Store) createGroups(ctx context.Context, groups []Group, onlyIf ...clientv3.Cmp) error {
+	ops := make([]clientv3.Op, 0, len(groups))
+	for _, g := range groups {
+		value, err := json.Marshal(g)
+		if err != nil {
+			return fmt.Errorf("encode group %s: %w", g.Name, err)
+		}
+		key := s.prefix + groupsKey + g.Name
+		// A nested transaction, so that a group which is there already is left as it is.
+		ops = append(ops, clientv3.OpTxn(
+			[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
+			[]clientv3.Op{clientv3.OpPut(key, string(value))}, nil))
+	}
+	return s.write(ctx, ops, onlyIf...)
+}
+
+// name cuts the store's prefix off a key.
+func (s *Store) name(key []byte) string { return strings.TrimPrefix(string(key), s.prefix) }

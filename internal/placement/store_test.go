@@ -1,0 +1,438 @@
+package placement_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+
+	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// shared is one etcd for the tests that do not stop theirs; each test has a store name of its own.
+// It starts with the first test that needs it: before M.Run it would race with that.
+var shared struct {
+	once   sync.Once
+	server *etcd.Server
+	dir    string
+	err    error
+}
+
+func sharedEtcd(tb testing.TB) *etcd.Server {
+	tb.Helper()
+	shared.once.Do(func() {
+		if shared.dir, shared.err = os.MkdirTemp("", "placement-etcd-"); shared.err == nil {
+			shared.server, shared.err = etcd.StartEmbedded(shared.dir)
+		}
+	})
+	if shared.err != nil {
+		tb.Fatal(shared.err)
+	}
+	return shared.server
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if shared.server != nil {
+		shared.server.Close()
+	}
+	_ = os.RemoveAll(shared.dir) // of this run alone; empty: nothing
+	os.Exit(code)
+}
+
+func connect(t *testing.T, server *etcd.Server) *clientv3.Client {
+	t.Helper()
+	client, err := server.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func newStore(t *testing.T, client *clientv3.Client) *placement.Store {
+	t.Helper()
+	store, err := placement.NewStore(client, "s-"+uuid.NewString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func testContext(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func hashMeta(groups int) placement.Meta {
+	return placement.Meta{StoreUUID: uuid.New(), Routing: placement.Routing{Mode: placement.Hash, Groups: groups}, Copies: 1}
+}
+
+func namedMeta() placement.Meta {
+	return placement.Meta{StoreUUID: uuid.New(), Routing: placement.Routing{Mode: placement.Named}, Copies: 1}
+}
+
+func mustInit(t *testing.T, ctx context.Context, store *placement.Store, meta placement.Meta) {
+	t.Helper()
+	if _, err := store.InitMeta(ctx, meta); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func shard(name string) placement.Shard {
+	return placement.Shard{Name: name, Address: "127.0.0.1:1", VolumeUUID: uuid.New(), Generation: 1}
+}
+
+// await takes views until one satisfies want.
+func await(t *testing.T, ctx context.Context, views <-chan placement.View, what string, want func(placement.View) bool) placement.View {
+	t.Helper()
+	var last placement.View
+	for {
+		select {
+		case v, ok := <-views:
+			if !ok {
+				t.Fatalf("the watch ended before %s", what)
+			}
+			if v.Epoch <= last.Epoch {
+				t.Fatalf("epoch %d after %d", v.Epoch, last.Epoch)
+			}
+			if last = v; want(v) {
+				return v
+			}
+		case <-ctx.Done():
+			t.Fatalf("no view with %s; the last one: %+v", what, last)
+		}
+	}
+}
+
+func TestInitMetaKeepsTheFirst(t *testing.T) {
+	ctx := testContext(t)
+	store := newStore(t, connect(t, sharedEtcd(t)))
+	if _, err := store.Meta(ctx); !errors.Is(err, placement.ErrNoMeta) {
+		t.Fatalf("Meta of no store: %v", err)
+	}
+	if _, err := store.View(ctx); !errors.Is(err, placement.ErrNoMeta) {
+		t.Fatalf("View of no store: %v", err)
+	}
+	first, second := hashMeta(4), hashMeta(8)
+	mustInit(t, ctx, store, first)
+	there, err := store.InitMeta(ctx, second)
+	if err != nil || there != first {
+		t.Fatalf("second InitMeta: %+v, %v; want the first one's %+v", there, err, first)
+	}
+	if read, err := store.Meta(ctx); err != nil || read != first {
+		t.Fatalf("Meta: %+v, %v", read, err)
+	}
+}
+
+func TestWrongInputIsRefused(t *testing.T) {
+	ctx := testContext(t)
+	client := connect(t, sharedEtcd(t))
+	for _, name := range []string{"", "A", "a/b", "-a", ".a"} {
+		if _, err := placement.NewStore(client, name); err == nil {
+			t.Errorf("store name %q was taken", name)
+		}
+	}
+	store := newStore(t, client)
+	for _, meta := range []placement.Meta{
+		{}, {StoreUUID: uuid.New(), Copies: 1}, {StoreUUID: uuid.New(), Copies: 2, Routing: placement.Routing{Mode: placement.Named}},
+		{StoreUUID: uuid.New(), Copies: 1, Routing: placement.Routing{Mode: placement.Named, Groups: 3}},
+		{StoreUUID: uuid.New(), Copies: 1, Routing: placement.Routing{Mode: placement.Hash}},
+		{StoreUUID: uuid.New(), Copies: 1, Routing: placement.Routing{Mode: placement.Hash, Groups: 65537}},
+	} {
+		if _, err := store.InitMeta(ctx, meta); err == nil {
+			t.Errorf("meta %+v was taken", meta)
+		}
+	}
+	bad := []placement.Shard{shard("UP"), shard(""), shard("ok"), shard("ok"), shard("ok")}
+	bad[2].VolumeUUID, bad[3].Address, bad[4].State = uuid.Nil, "nowhere", "Asleep"
+	for _, s := range bad {
+		if _, err := store.RegisterShard(ctx, s); err == nil {
+			t.Errorf("shard %+v was taken", s)
+		}
+	}
+	for _, name := range []string{"", ".hidden", "a/b", "ä"} {
+		if _, _, err := store.CreateGroup(ctx, placement.Group{Name: name, UUID: uuid.New()}); err == nil {
+			t.Errorf("group name %q was taken", name)
+		}
+	}
+	if err := placement.RunPlanner(ctx, store, placement.Policy{Copies: 2}, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a policy of 2 copies was taken")
+	}
+}
+
+func TestPutGroupWritesOnlyWhatIsUnchanged(t *testing.T) {
+	ctx := testContext(t)
+	store := newStore(t, connect(t, sharedEtcd(t)))
+	mustInit(t, ctx, store, namedMeta())
+	g, created, err := store.CreateGroup(ctx, placement.NewGroup(placement.Routing{Mode: placement.Named}, "day", 0))
+	if err != nil || !created || g.Revision == 0 {
+		t.Fatalf("CreateGroup: %+v, %v, %v", g, created, err)
+	}
+	again, created, err := store.CreateGroup(ctx, placement.NewGroup(placement.Routing{Mode: placement.Named}, "day", 0))
+	if err != nil || created || again.UUID != g.UUID {
+		t.Fatalf("second CreateGroup: %+v, %v, %v; want the first one's UUID %s", again, created, err, g.UUID)
+	}
+	g.Leader = "a"
+	newer, err := store.PutGroup(ctx, g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.PutGroup(ctx, g); !errors.Is(err, placement.ErrChanged) {
+		t.Fatalf("PutGroup of an old revision: %v", err)
+	}
+	if _, err := store.PutGroup(ctx, newer); err != nil {
+		t.Fatalf("PutGroup of the new revision: %v", err)
+	}
+}
+
+func TestUpdateGroupLosesNoChange(t *testing.T) {
+	ctx := testContext(t)
+	store := newStore(t, connect(t, sharedEtcd(t)))
+	if _, _, err := store.CreateGroup(ctx, placement.NewGroup(placement.Routing{Mode: placement.Named}, "n", 0)); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 10 {
+				if _, err := store.UpdateGroup(ctx, "n", func(g *placement.Group) error { g.Records++; return nil }); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if g, err := store.Group(ctx, "n"); err != nil || g.Records != 40 {
+		t.Fatalf("%d records, %v; want 40", g.Records, err)
+	}
+}
+
+func TestGroupLimit(t *testing.T) {
+	ctx := testContext(t)
+	store := newStore(t, connect(t, sharedEtcd(t)))
+	named := placement.Routing{Mode: placement.Named}
+	for n := range 3 {
+		if _, created, err := store.CreateGroupLimited(ctx, placement.NewGroup(named, fmt.Sprint("g", n), 0), 3); err != nil || !created {
+			t.Fatalf("group %d: %v, %v", n, created, err)
+		}
+	}
+	if _, _, err := store.CreateGroupLimited(ctx, placement.NewGroup(named, "g3", 0), 3); !errors.Is(err, placement.ErrGroupLimit) {
+		t.Fatalf("group beyond the limit: %v", err)
+	}
+	if _, created, err := store.CreateGroupLimited(ctx, placement.NewGroup(named, "g1", 0), 3); err != nil || created {
+		t.Fatalf("group that is there, at the limit: %v, %v", created, err)
+	}
+}
+
+func TestRegisterShardRefusesAnotherVolumeAndAClone(t *testing.T) {
+	ctx := testContext(t)
+	store := newStore(t, connect(t, sharedEtcd(t)))
+	first := shard("a")
+	stop, err := store.RegisterShard(ctx, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	if _, err := store.RegisterShard(ctx, shard("a")); !errors.Is(err, placement.ErrNameTaken) {
+		t.Fatalf("another volume: %v", err)
+	}
+	clone := first
+	clone.Address = "127.0.0.1:2"
+	if _, err := store.RegisterShard(ctx, clone); !errors.Is(err, placement.ErrNameTaken) {
+		t.Fatalf("a clone of the same generation: %v", err)
+	}
+	clone.Generation = 2 // as after a restart
+	stopAgain, err := store.RegisterShard(ctx, clone)
+	if err != nil {
+		t.Fatalf("a later generation: %v", err)
+	}
+	defer stopAgain()
+	if _, err := store.RegisterShard(ctx, first); !errors.Is(err, placement.ErrNameTaken) {
+		t.Fatalf("an earlier generation: %v", err)
+	}
+	stopAgain()
+	stopOther, err := store.RegisterShard(ctx, shard("a"))
+	if err != nil {
+		t.Fatalf("another volume after the first was stopped: %v", err)
+	}
+	stopOther()
+}
+
+func TestWatchSeesEveryKindOfChangeCoherently(t *testing.T) {
+	server := sharedEtcd(t) // before, so that its goroutines do not count
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
+	client, err := server.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	store := newStore(t, client)
+	views := store.Watch(ctx)
+	select {
+	case v := <-views:
+		t.Fatalf("a view of no store: %+v", v)
+	case <-time.After(20 * time.Millisecond):
+	}
+	meta := namedMeta()
+	mustInit(t, ctx, store, meta)
+	v := await(t, ctx, views, "meta", func(v placement.View) bool { return v.Meta == meta })
+	if len(v.Groups)+len(v.Shards)+len(v.Targets) != 0 {
+		t.Fatalf("an empty store has %+v", v)
+	}
+	stop, err := store.RegisterShard(ctx, shard("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx, views, "the shard", func(v placement.View) bool { return v.Shards["a"].Alive })
+	g, _, err := store.CreateGroup(ctx, placement.NewGroup(meta.Routing, "g", 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v = await(t, ctx, views, "the group", func(v placement.View) bool { return v.Groups["g"].UUID == g.UUID })
+	if v.Groups["g"].Revision != g.Revision {
+		t.Fatalf("revision %d in the view, %d written", v.Groups["g"].Revision, g.Revision)
+	}
+	if v.Epoch != uint64(g.Revision) {
+		t.Fatalf("epoch %d, the change was at %d", v.Epoch, g.Revision)
+	}
+	if err := store.SetTargets(ctx, []placement.Target{{Group: "g", Shards: []string{"a"}}}); err != nil {
+		t.Fatal(err)
+	}
+	v = await(t, ctx, views, "the target", func(v placement.View) bool { return len(v.Targets) == 1 })
+	listed, err := store.View(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed.Epoch = v.Epoch
+	if !reflect.DeepEqual(listed, v) {
+		t.Fatalf("listed %+v, watched %+v", listed, v)
+	}
+	stop()
+	await(t, ctx, views, "the shard gone", func(v placement.View) bool { return len(v.Shards) == 0 })
+	cancel()
+	for range views { // closed when ctx ends
+	}
+}
+
+func TestWatchAndRegistrationOutliveEtcd(t *testing.T) {
+	ctx := testContext(t)
+	dir := filepath.Join(t.TempDir(), "etcd")
+	server, err := etcd.StartEmbedded(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := server.Endpoints()[0]
+	client := connect(t, server)
+	store := newStore(t, client)
+	meta := namedMeta()
+	mustInit(t, ctx, store, meta)
+	me := shard("a")
+	stop, err := store.RegisterShard(ctx, me)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	views := store.Watch(ctx)
+	await(t, ctx, views, "the shard", func(v placement.View) bool { return v.Shards["a"].Alive })
+	server.Close()
+	if server, err = etcd.StartEmbedded(dir, address); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { server.Close() }()
+	// Behind the watcher's back: many revisions, then a compaction.
+	second, err := etcd.Connect([]string{address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = second.Close() }()
+	for n := range 5 {
+		if _, _, err := store.CreateGroup(ctx, placement.NewGroup(meta.Routing, fmt.Sprint("g", n), 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answer, err := second.Get(ctx, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := second.Compact(ctx, answer.Header.Revision); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx, views, "5 groups", func(v placement.View) bool { return len(v.Groups) == 5 })
+	// Take the registration away, as a lease that ran out does: the shard comes back by itself.
+	leases, err := second.Leases(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(leases.Leases) == 0 {
+		t.Fatal("no lease: the fault cannot be injected")
+	}
+	for _, l := range leases.Leases {
+		if _, err := second.Revoke(ctx, l.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, ctx, views, "the shard gone", func(v placement.View) bool { return len(v.Shards) == 0 })
+	await(t, ctx, views, "the shard back", func(v placement.View) bool { return v.Shards["a"].VolumeUUID == me.VolumeUUID })
+}
+
+func TestPlannerCreatesHashGroupsAndTargetsOnceForSeveral(t *testing.T) {
+	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
+	store := newStore(t, connect(t, sharedEtcd(t)))
+	const groups = 250
+	meta := hashMeta(groups)
+	mustInit(t, ctx, store, meta)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	first, cancelFirst := context.WithCancel(ctx)
+	defer cancelFirst()
+	for _, c := range []context.Context{first, ctx} {
+		all.Go(func() {
+			if err := placement.RunPlanner(c, store, placement.Policy{Copies: 1}, slog.New(slog.DiscardHandler)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	views := store.Watch(ctx)
+	await(t, ctx, views, "all groups", func(v placement.View) bool { return len(v.Groups) == groups })
+	for _, name := range []string{"a", "b"} {
+		stop, err := store.RegisterShard(ctx, shard(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+	}
+	v := await(t, ctx, views, "all targets", func(v placement.View) bool { return len(v.Targets) == groups })
+	for n := range groups {
+		g := v.Groups[placement.GroupName(n)]
+		if f, l := meta.Routing.KeyRange(n); g.KeyFirst != f || g.KeyLast != l {
+			t.Fatalf("group %d has keys %d to %d, want %d to %d", n, g.KeyFirst, g.KeyLast, f, l)
+		}
+	}
+	// Whichever was elected: one is gone, the other plans on.
+	cancelFirst()
+	lateGroup, _, err := store.CreateGroup(ctx, placement.NewGroup(meta.Routing, "late", 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx, views, "the target of the late group", func(v placement.View) bool {
+		return len(v.Targets[lateGroup.Name].Shards) == 1
+	})
+}

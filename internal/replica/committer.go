@@ -1,0 +1,235 @@
+package replica
+
+import (
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+)
+
+const (
+	// syncsMax is how many groups are synced in parallel.
+	syncsMax = 16
+	// clockInterval is the committer's clock. A group is idle when it was not synced between two ticks, and its local
+	// synced mark is written then: at most 100 ms after its last sync.
+	clockInterval = 50 * time.Millisecond
+	// raftTicks is Raft's clock: a tick each 100 ms.
+	raftTicks = 2
+	// trimTicks is how often replicas forget request ids that are too old.
+	trimTicks = 1200
+	// marksMax is how many marks are written in parallel: they must not hold up the syncs.
+	marksMax = 4
+)
+
+// Committer makes the entries of all groups of one volume durable. At most 16 groups are written and synced at a time;
+// the others wait in order. A round of a group serves all its writes that wait, and what comes meanwhile gathers for its
+// next one. Groups do not wait for one another's rounds to end: a slow one holds up nobody. It also calls Log.Tick of
+// each group that has become idle, and runs Raft's clocks.
+type Committer struct {
+	logger *slog.Logger
+	stop   chan struct{}  // closed by Close
+	group  sync.WaitGroup // of all goroutines
+
+	mu       sync.Mutex // guards all below
+	work     sync.Cond  // list is not empty, or closed
+	list     []*Replica // those that wait for a round, in order
+	head     int        // of list
+	replicas map[*Replica]struct{}
+	closed   bool
+	marking  bool // marks of an earlier tick are still being written
+}
+
+// NewCommitter starts a committer.
+func NewCommitter(logger *slog.Logger) *Committer {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	c := &Committer{
+		logger:   logger,
+		stop:     make(chan struct{}),
+		replicas: make(map[*Replica]struct{}),
+	}
+	c.work.L = &c.mu
+	c.group.Go(c.clock)
+	for range syncsMax {
+		c.group.Go(c.run)
+	}
+	return c
+}
+
+// Close stops it after the rounds under way. Replicas that were not stopped before refuse writes from now on; what was
+// on its way is answered ErrOutcomeUnknown.
+func (c *Committer) Close() {
+	c.mu.Lock()
+	if !c.closed {
+		c.closed = true
+		close(c.stop)
+		c.work.Broadcast()
+	}
+	left := make([]*Replica, 0, len(c.replicas))
+	for r := range c.replicas {
+		left = append(left, r)
+	}
+	c.mu.Unlock()
+	c.group.Wait()
+	for _, r := range left {
+		if c.remove(r) {
+			<-r.detached
+			r.refuseAll()
+		}
+	}
+}
+
+// RoomMade tells that room was made on the volume: logs without room are tried again at once.
+func (c *Committer) RoomMade() {
+	var stuck []*Replica
+	c.mu.Lock()
+	for r := range c.replicas {
+		if r.stuck.Load() {
+			stuck = append(stuck, r)
+		}
+	}
+	c.mu.Unlock()
+	for _, r := range stuck {
+		r.schedule()
+	}
+}
+
+func (c *Committer) add(r *Replica) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return fmt.Errorf("%w: its committer is closed", ErrStopping)
+	}
+	c.replicas[r] = struct{}{}
+	return nil
+}
+
+// remove lets go of a replica: no round of it begins any more, and its detached is closed when none is under way. False
+// where that was asked for before.
+func (c *Committer) remove(r *Replica) bool {
+	c.mu.Lock()
+	delete(c.replicas, r)
+	c.mu.Unlock()
+	return r.detach()
+}
+
+// push puts a replica in the list. It is not in it.
+func (c *Committer) push(r *Replica) {
+	c.mu.Lock()
+	c.list = append(c.list, r)
+	c.mu.Unlock()
+	c.work.Signal()
+}
+
+// next takes the first replica of the list; again, which may be nil, goes to its end before. Nil: the committer closes.
+func (c *Committer) next(again *Replica) *Replica {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if again != nil {
+		c.list = append(c.list, again)
+	}
+	for c.head == len(c.list) && !c.closed {
+		c.work.Wait()
+	}
+	if c.closed {
+		return nil
+	}
+	r := c.list[c.head]
+	c.list[c.head] = nil
+	c.head++
+	if c.head == len(c.list) {
+		c.list, c.head = c.list[:0], 0
+	} else if c.head > len(c.list)/2 {
+		n := copy(c.list, c.list[c.head:])
+		clear(c.list[n:])
+		c.list, c.head = c.list[:n], 0
+	}
+	return r
+}
+
+// run is one of the goroutines that write and sync.
+func (c *Committer) run() {
+	var again *Replica
+	for {
+		r := c.next(again)
+		if r == nil {
+			return
+		}
+		again = nil
+		if !r.begin() {
+			continue
+		}
+		r.runOnce()
+		if r.end() {
+			again = r
+			runtime.Gosched() // whoever was answered may write again, and be part of this round
+		}
+	}
+}
+
+func (c *Committer) clock() {
+	clock := time.NewTicker(clockInterval)
+	defer clock.Stop()
+	for ticks := 1; ; ticks++ {
+		select {
+		case <-c.stop:
+			return
+		case <-clock.C:
+			c.tick(ticks)
+		}
+	}
+}
+
+// tick runs Raft's clocks, tries again what had no room, and has the marks of idle groups written.
+func (c *Committer) tick(ticks int) {
+	var clocked, idle, trimmed []*Replica
+	c.mu.Lock()
+	for r := range c.replicas {
+		if ticks%raftTicks == 0 && r.needsClock() {
+			clocked = append(clocked, r)
+		}
+		if !c.marking && r.isIdle() {
+			idle = append(idle, r)
+		}
+		if ticks%trimTicks == 0 {
+			trimmed = append(trimmed, r)
+		}
+	}
+	c.marking = c.marking || len(idle) > 0
+	c.mu.Unlock()
+	for _, r := range clocked {
+		r.tick()
+	}
+	for _, r := range trimmed {
+		r.trimWindow()
+	}
+	if len(idle) > 0 {
+		c.group.Go(func() { c.mark(idle) })
+	}
+}
+
+// mark writes the marks of replicas that are idle still.
+func (c *Committer) mark(idle []*Replica) {
+	var marks sync.WaitGroup
+	todo := make(chan *Replica)
+	for range min(marksMax, len(idle)) {
+		marks.Go(func() {
+			for r := range todo {
+				if r.tryBegin() {
+					r.mark()
+					r.endAndPush()
+				}
+			}
+		})
+	}
+	for _, r := range idle {
+		todo <- r
+	}
+	close(todo)
+	marks.Wait()
+	c.mu.Lock()
+	c.marking = false
+	c.mu.Unlock()
+}

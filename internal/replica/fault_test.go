@@ -1,0 +1,164 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+func TestFailedSyncIsSurvivedOnce(t *testing.T) {
+	mem := vfs.NewMem()
+	faulty := vfs.NewFaulty(mem)
+	m := newMachine(t, faulty, "/v")
+	one := m.open("7", nil)
+	one.must(t, put(1, "a"))
+	fault := faulty.Add(&vfs.Fault{Match: isSegmentSync, Count: 1, Effect: vfs.EffectDrop})
+	one.must(t, put(2, "b")) // lost by the first sync, rewritten in a new segment
+	if fault.Fired() != 1 {
+		t.Fatalf("fired %d times", fault.Fired())
+	}
+	after := newMachine(t, mem.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}), "/v").open("7", nil)
+	after.wantData(t, 1, "a")
+	after.wantData(t, 2, "b")
+}
+
+func TestFailedSyncsFailTheReplicaAloneAndAcknowledgeNothing(t *testing.T) {
+	faulty := vfs.NewFaulty(vfs.NewMem())
+	m := newMachine(t, faulty, "/v")
+	bad, good := m.open("bad", nil), m.open("good", nil)
+	bad.must(t, put(1, "a"))
+	fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return isSegmentSync(op) && strings.Contains(op.Name, "/bad/") }})
+	pending := []*Pending{bad.Propose(put(2, "b")), bad.Propose(put(3, "c").request(1, 1)), bad.Propose(put(3, "c").request(1, 1))}
+	for i, p := range pending {
+		if _, err := p.Wait(timeout(t)); !errors.Is(err, ErrOutcomeUnknown) && !errors.Is(err, ErrFailed) {
+			t.Fatalf("write %d: %v", i, err)
+		}
+	}
+	if fault.Fired() < 2 {
+		t.Fatalf("the fault fired %d times", fault.Fired())
+	}
+	if s := bad.Status(); s.Err == nil || s.Leader || s.InFlightBytes != 0 || !errors.Is(s.Err, group.ErrPoisoned) {
+		t.Fatalf("status %+v", s)
+	}
+	if _, err := bad.do(t, put(4, "d")); !errors.Is(err, ErrFailed) || errors.Is(err, ErrOutcomeUnknown) {
+		t.Fatalf("new write: %v", err)
+	}
+	bad.wantData(t, 1, "a")
+	if _, found := bad.data(t, 2); found {
+		t.Fatal("a write whose sync failed is visible")
+	}
+	good.must(t, put(1, "a"))
+	ok(t, bad.Stop(timeout(t)))
+}
+
+func TestStopAnswersWhatIsOnItsWay(t *testing.T) {
+	faulty := vfs.NewFaulty(vfs.NewMem())
+	m := newMachine(t, faulty, "/v")
+	one := m.open("7", nil)
+	g := holdSyncs(faulty)
+	defer g.release()
+	first := one.Propose(put(1, "a"))
+	<-g.reached
+	second := one.Propose(put(2, "b"))
+	stopped := make(chan error)
+	go func() { stopped <- one.Stop(timeout(t)) }()
+	for stopping := false; !stopping; time.Sleep(time.Millisecond) {
+		one.mu.Lock()
+		stopping = one.stopping
+		one.mu.Unlock()
+	}
+	if _, err := one.do(t, put(3, "c")); !errors.Is(err, ErrStopping) {
+		t.Fatalf("write while it stops: %v", err)
+	}
+	g.release()
+	ok(t, <-stopped)
+	mustWait(t, first)
+	mustWait(t, second)
+	if err := one.ReadBarrier(timeout(t)); !errors.Is(err, ErrStopping) {
+		t.Fatalf("read barrier after Stop: %v", err)
+	}
+	ok(t, one.Stop(timeout(t)))
+}
+
+func TestStopCutsOffWhatCannotBeWritten(t *testing.T) {
+	faulty := vfs.NewFaulty(vfs.NewMem())
+	m := newMachine(t, faulty, "/v")
+	one := m.open("7", nil)
+	fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpWrite }, Err: errNoSpace})
+	p := one.Propose(put(1, "a"))
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if err := one.Stop(ctx); err == nil || !strings.Contains(err.Error(), "1 writes") {
+		t.Fatalf("Stop: %v", err)
+	}
+	if _, err := p.Wait(timeout(t)); !errors.Is(err, ErrOutcomeUnknown) {
+		t.Fatalf("write: %v", err)
+	}
+	if fault.Fired() == 0 {
+		t.Fatal("the fault did not fire")
+	}
+}
+
+func TestCommitterCloseAnswersEverything(t *testing.T) {
+	faulty := vfs.NewFaulty(vfs.NewMem())
+	m := newMachine(t, faulty, "/v")
+	one := m.open("7", nil)
+	faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpWrite }, Err: errNoSpace})
+	p := one.Propose(put(1, "a"))
+	m.committer.Close()
+	if _, err := p.Wait(timeout(t)); err == nil {
+		t.Fatal("acknowledged without room")
+	}
+	if _, err := one.do(t, put(2, "b")); !errors.Is(err, ErrStopping) {
+		t.Fatalf("write after Close: %v", err)
+	}
+	ok(t, one.Stop(timeout(t)))
+}
+
+func TestInFlightBytesAreBounded(t *testing.T) {
+	faulty := vfs.NewFaulty(vfs.NewMem())
+	m := newMachine(t, faulty, "/v")
+	one := m.open("7", func(_ *group.Options, o *Options) { o.InFlightBytesMax = 10000 })
+	g := holdSyncs(faulty)
+	defer g.release()
+	big := one.Propose(put(1, strings.Repeat("x", 20000))) // alone, so it passes
+	if _, err := one.do(t, put(2, "x")); !errors.Is(err, ErrOverloaded) || errors.Is(err, ErrOutcomeUnknown) {
+		t.Fatalf("beyond the bound: %v", err)
+	}
+	if n := one.Status().InFlightBytes; n < 20000 {
+		t.Fatalf("in flight: %d", n)
+	}
+	g.release()
+	mustWait(t, big)
+	one.must(t, put(2, "x"))
+	if n := one.Status().InFlightBytes; n != 0 {
+		t.Fatalf("in flight at rest: %d", n)
+	}
+}
+
+func TestWritesThatAreNotValidAreRefused(t *testing.T) {
+	m := newMachine(t, vfs.NewMem(), "/v")
+	one := m.open("7", nil)
+	for what, w := range map[string]Write{
+		"data":              {Data: make([]byte, group.DataBytesMax+1)},
+		"attributes":        {Attributes: make([]byte, group.AttributesBytesMax+1)},
+		"blob and data":     {Data: []byte("x"), Blob: &group.BlobRef{}},
+		"delete with data":  {Delete: true, Data: []byte("x")},
+		"delete with attrs": {Delete: true, Attributes: []byte("x")},
+	} {
+		if _, err := one.do(t, w); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	one.must(t, Write{ID: 5, Data: make([]byte, group.DataBytesMax)})
+	one.must(t, put(5, ""))
+	one.wantData(t, 5, "")
+}
+
+const errNoSpace = syscall.ENOSPC

@@ -1,0 +1,213 @@
+package replica
+
+import (
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+)
+
+// Raft counts in ticks of 100 ms. An election begins after 1 to 2 s of silence.
+const (
+	electionTicks  = 10
+	heartbeatTicks = 2
+)
+
+// Bounds of Raft's messages and of what is applied at once, in bytes.
+const (
+	messageBytesMax  = 1 << 20
+	applyBytesMax    = 16 << 20
+	inflightMessages = 256
+)
+
+func (r *Replica) makeNode() (err error) {
+	defer func() {
+		// Raft panics where what the log says contradicts itself.
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the log cannot be a Raft log: %v", p)
+		}
+	}()
+	state, conf, err := r.log.InitialState()
+	if err != nil {
+		return fmt.Errorf("read the Raft state: %w", err)
+	}
+	r.applied = r.log.AppliedIndex()
+	r.startedApplied = r.applied
+	r.node, err = raft.NewRawNode(&raft.Config{
+		ID:                        r.opts.RaftID,
+		ElectionTick:              electionTicks,
+		HeartbeatTick:             heartbeatTicks,
+		Storage:                   r.log,
+		Applied:                   min(r.applied, state.GetCommit()),
+		MaxSizePerMsg:             messageBytesMax,
+		MaxCommittedSizePerReady:  applyBytesMax,
+		MaxInflightMsgs:           inflightMessages,
+		CheckQuorum:               true,
+		PreVote:                   true,
+		DisableProposalForwarding: true, // conditions are evaluated by the leader
+		StepDownOnRemoval:         true,
+		Logger:                    raftLogger{r.logger},
+	})
+	if err != nil {
+		return fmt.Errorf("start Raft: %w", err)
+	}
+	r.setMembers(conf)
+	r.observe()
+	return nil
+}
+
+// elect runs the election of a sole voter, in the caller's goroutine.
+func (r *Replica) elect() {
+	if !r.begin() {
+		return
+	}
+	defer r.endAndPush()
+	defer r.guard()
+	if !r.campaign() {
+		return
+	}
+	for r.runOnce() {
+	}
+}
+
+func (r *Replica) campaign() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.sole {
+		return false
+	}
+	if err := r.node.Campaign(); err != nil {
+		r.logger.Error("campaign", "error", err)
+	}
+	r.observe()
+	return true
+}
+
+// observe takes over what Raft says about the leadership. Called with mu held.
+func (r *Replica) observe() {
+	status := r.node.BasicStatus()
+	leader := status.RaftState == raft.StateLeader
+	if r.leader != leader || r.term != status.GetTerm() {
+		r.serving, r.lost = false, true
+		r.readable.Store(false)
+	}
+	r.leader, r.leaderID, r.term = leader, status.Lead, status.GetTerm()
+}
+
+// setMembers is called with mu held or before the replica is known to others.
+func (r *Replica) setMembers(conf *raftpb.ConfState) {
+	voters := conf.GetVoters()
+	joint := len(conf.GetVotersOutgoing()) > 0
+	r.sole = len(voters) == 1 && voters[0] == r.opts.RaftID && !joint
+	r.alone.Store(r.sole && len(conf.GetLearners()) == 0 && len(conf.GetLearnersNext()) == 0)
+	r.readable.Store(r.sole && r.serving)
+}
+
+// changeMembers applies an entry of Raft's own.
+func (r *Replica) changeMembers(e *raftpb.Entry) error {
+	var change raftpb.ConfChangeI
+	if e.GetType() == raftpb.EntryConfChange {
+		first := &raftpb.ConfChange{}
+		if err := proto.Unmarshal(e.Data, first); err != nil {
+			return fmt.Errorf("membership change: %w", err)
+		}
+		change = first
+	} else {
+		second := &raftpb.ConfChangeV2{}
+		if err := proto.Unmarshal(e.Data, second); err != nil {
+			return fmt.Errorf("membership change: %w", err)
+		}
+		change = second
+	}
+	r.mu.Lock()
+	conf := r.node.ApplyConfChange(change)
+	r.setMembers(conf)
+	r.observe()
+	r.mu.Unlock()
+	if err := r.log.SetConf(conf, e.GetIndex()); err != nil {
+		return fmt.Errorf("membership change: %w", err)
+	}
+	return nil
+}
+
+// guard turns a panic of Raft or the log into the failure of this replica: its neighbours go on.
+func (r *Replica) guard() {
+	if p := recover(); p != nil {
+		r.logger.Error("panic in the round of a replica", "panic", p, "stack", string(debug.Stack()))
+		r.fail(fmt.Errorf("panic: %v", p))
+	}
+}
+
+// fail ends the writing for good: nothing on its way is acknowledged any more.
+func (r *Replica) fail(err error) {
+	r.mu.Lock()
+	first := r.err == nil
+	if first {
+		r.err = err
+	}
+	r.mu.Unlock()
+	r.round.failed = true
+	if first {
+		r.logger.Error("the replica has failed and refuses writes until a restart", "error", err)
+	}
+	r.abandon(err)
+}
+
+// abandon answers everything that is left, and tells how many writes have an unknown outcome.
+func (r *Replica) abandon(why error) (cut int) {
+	r.mu.Lock()
+	cut = r.logged.len()
+	r.answerLost(fmt.Errorf("%w: %w", ErrOutcomeUnknown, why), fmt.Errorf("%w: %w", ErrFailed, why))
+	r.failReaders(why)
+	r.checkDrained()
+	done := r.round.answered
+	r.round.answered = nil
+	r.mu.Unlock()
+	for _, p := range done {
+		close(p.done)
+	}
+	return cut
+}
+
+// setNoRoom notes that the log has no room, or has room again.
+func (r *Replica) setNoRoom(err error) {
+	if err == nil && !r.stuck.Load() {
+		return
+	}
+	r.mu.Lock()
+	changed := (err == nil) != (r.noRoom == nil)
+	r.noRoom = err
+	r.stuck.Store(err != nil)
+	if changed {
+		r.retryWait = 0
+	}
+	r.retryWait = min(max(1, 2*r.retryWait), retryTicksMax)
+	r.retryTicks = r.retryWait
+	r.mu.Unlock()
+	switch {
+	case !changed:
+	case err != nil:
+		r.logger.Warn("the log has no room: writes are refused until there is some", "error", err)
+	default:
+		r.logger.Info("the log has room again")
+	}
+}
+
+// raftLogger is Raft's logger on slog. Raft's Panicf must not return.
+type raftLogger struct{ logger *slog.Logger }
+
+func (l raftLogger) Debug(...any)                {}
+func (l raftLogger) Debugf(string, ...any)       {}
+func (l raftLogger) Info(v ...any)               { l.logger.Debug(fmt.Sprint(v...)) }
+func (l raftLogger) Infof(f string, v ...any)    { l.logger.Debug(fmt.Sprintf(f, v...)) }
+func (l raftLogger) Warning(v ...any)            { l.logger.Warn(fmt.Sprint(v...)) }
+func (l raftLogger) Warningf(f string, v ...any) { l.logger.Warn(fmt.Sprintf(f, v...)) }
+func (l raftLogger) Error(v ...any)              { l.logger.Error(fmt.Sprint(v...)) }
+func (l raftLogger) Errorf(f string, v ...any)   { l.logger.Error(fmt.Sprintf(f, v...)) }
+func (l raftLogger) Fatal(v ...any)              { panic(fmt.Sprint(v...)) }
+func (l raftLogger) Fatalf(f string, v ...any)   { panic(fmt.Sprintf(f, v...)) }
+func (l raftLogger) Panic(v ...any)              { panic(fmt.Sprint(v...)) }
+func (l raftLogger) Panicf(f string, v ...any)   { panic(fmt.Sprintf(f, v...)) }

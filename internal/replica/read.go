@@ -1,0 +1,131 @@
+package replica
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"go.etcd.io/raft/v3"
+)
+
+// reader waits until the log holds everything that was acknowledged before it came.
+type reader struct {
+	done chan error // of a barrier
+
+	declined *Pending // of a write that was declined by what was committed; instead of done
+	current  uint64
+}
+
+// readRound is one question to the majority of the voters, asked for many readers at once.
+type readRound struct {
+	number  uint64 // names the question; 0: none was asked yet
+	readers []*reader
+	index   uint64 // the answer: what must be applied; 0: none yet
+	ticks   int    // since it was asked
+}
+
+// ReadBarrier returns when reads from the log see every write acknowledged before the call (linearizable). Errors:
+// ErrStopping, why the replica failed, or those of ctx; without a leader it waits.
+func (r *Replica) ReadBarrier(ctx context.Context) error {
+	if r.readable.Load() {
+		return nil
+	}
+	w := &reader{done: make(chan error, 1)}
+	r.mu.Lock()
+	switch {
+	case r.stopping:
+		r.mu.Unlock()
+		return ErrStopping
+	case r.err != nil:
+		err := r.err
+		r.mu.Unlock()
+		return fmt.Errorf("%w: %w", ErrFailed, err)
+	}
+	r.readers = append(r.readers, w)
+	r.mu.Unlock()
+	r.schedule()
+	select {
+	case err := <-w.done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrNoLeader, context.Cause(ctx))
+	}
+}
+
+// askReaders asks for all readers that wait, unless a question is on its way already. Called with mu held.
+func (r *Replica) askReaders() {
+	if r.sole {
+		r.releaseReaders()
+		return
+	}
+	if len(r.readers) == 0 || len(r.readRound.readers) > 0 || r.leaderID == raft.None {
+		return
+	}
+	r.readRound = readRound{number: r.readRound.number + 1, readers: r.readers}
+	r.readers = nil
+	r.node.ReadIndex(binary.LittleEndian.AppendUint64(nil, r.readRound.number))
+}
+
+// readAnswered takes the answer of the majority. Called with mu held.
+func (r *Replica) readAnswered(state raft.ReadState) {
+	if len(state.RequestCtx) == 8 && binary.LittleEndian.Uint64(state.RequestCtx) == r.readRound.number {
+		r.readRound.index = state.Index
+	}
+}
+
+// releaseReaders lets go those whose answer is applied. Called with mu held; declined writes are woken by the caller
+// of settle.
+func (r *Replica) releaseReaders() {
+	if r.sole {
+		// Nobody else can lead: what is applied is all, once this node leads.
+		if r.serving {
+			r.release(r.readers)
+			r.release(r.readRound.readers)
+			r.readers, r.readRound.readers = nil, nil
+		}
+		return
+	}
+	if r.readRound.index != 0 && r.readRound.index <= r.applied {
+		r.release(r.readRound.readers)
+		r.readRound.readers, r.readRound.index = nil, 0
+		if len(r.readers) > 0 {
+			r.schedule()
+		}
+	}
+}
+
+func (r *Replica) release(readers []*reader) {
+	for _, w := range readers {
+		if w.declined == nil {
+			w.done <- nil
+			continue
+		}
+		w.declined.answerAfter(w.current)
+		r.answer(w.declined)
+	}
+}
+
+// tickReaders asks again where an answer was lost. Called with mu held.
+func (r *Replica) tickReaders() {
+	q := &r.readRound
+	if len(q.readers) == 0 || q.index != 0 {
+		return
+	}
+	if q.ticks++; q.ticks >= electionTicks {
+		r.readers = append(q.readers, r.readers...)
+		q.readers = nil
+	}
+}
+
+// failReaders is called with mu held.
+func (r *Replica) failReaders(why error) {
+	for _, w := range append(r.readRound.readers, r.readers...) {
+		if w.declined == nil {
+			w.done <- why
+			continue
+		}
+		w.declined.err = notServing(ErrNoLeader, why.Error())
+		r.answer(w.declined)
+	}
+	r.readers, r.readRound.readers = nil, nil
+}

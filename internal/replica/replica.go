@@ -1,0 +1,296 @@
+// Package replica runs one group's Raft node on the group's own log, and the committer that makes the entries of all
+// groups of a volume durable together.
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/group"
+)
+
+// Errors of a replica. Those of Refused are surely not applied.
+var (
+	ErrNoLeader       = errors.New("the group has no leader now")                // refused
+	ErrStopping       = errors.New("the replica is stopping")                    // refused
+	ErrOverloaded     = errors.New("too many writes in flight")                  // refused
+	ErrInvalid        = errors.New("the write is not valid")                     // refused
+	ErrFailed         = errors.New("the replica cannot write until a restart")   // refused
+	ErrOutcomeUnknown = errors.New("the write may or may not have been applied") // repeat it with its request id
+	ErrExists         = errors.New("the record exists")                          // always inside a *ConditionError
+	ErrMismatch       = errors.New("the record's version is another")            // always inside a *ConditionError
+)
+
+// ConditionError is a refusal by a condition. Err is ErrExists or ErrMismatch; Current is the newest version's index,
+// 0 where there is no record. It is given only once the version it names is committed.
+type ConditionError struct {
+	Err     error
+	Current uint64
+}
+
+func (e *ConditionError) Error() string { return fmt.Sprintf("%v (current %d)", e.Err, e.Current) }
+func (e *ConditionError) Unwrap() error { return e.Err }
+
+// Defaults of Options.
+const (
+	DefaultWindowWrites     = 65536
+	DefaultWindowAge        = 10 * time.Minute
+	DefaultInFlightBytesMax = 64 << 20
+)
+
+// Options of a Replica. Log, Committer and RaftID are required.
+type Options struct {
+	Log       *group.Log
+	Committer *Committer
+	RaftID    uint64
+	// WindowWrites and WindowAge bound the request-id window: a request id is remembered until one of the two is
+	// passed, counted in writes with a request id and in commit time.
+	WindowWrites int           // 0: DefaultWindowWrites
+	WindowAge    time.Duration // 0: DefaultWindowAge
+	// InFlightBytesMax bounds the bytes proposed and not yet applied; ErrOverloaded beyond. A single write passes
+	// always. 0: DefaultInFlightBytesMax.
+	InFlightBytesMax int64
+	Now              func() time.Time // nil: time.Now
+	Logger           *slog.Logger     // nil: discards
+	// Admit is asked before each write with the bytes it will store (disk reserve, memory); nil: always. Deletes are
+	// asked with delete true. It is called with the replica locked, so it must not call the replica.
+	Admit func(bytes int64, delete bool) error
+	// Transport carries messages to the other members; nil: there are none.
+	Transport Transport
+}
+
+// store is what a replica needs of a group's log: *group.Log, but for benchmarks without a disk.
+type store interface {
+	raft.Storage
+	Append(hs *raftpb.HardState, entries []*raftpb.Entry) error
+	Sync() error
+	Apply(index uint64, each func(*group.Entry)) error
+	SetConf(conf *raftpb.ConfState, index uint64) error
+	Tick() error
+	AppliedIndex() uint64
+	LastCommitTime() int64
+	RecentRequests(n int, since int64) iter.Seq[group.Entry]
+	Head(id int64) (index uint64, deleted bool, err error)
+}
+
+// Replica is one group's Raft node. Safe for concurrent use.
+//
+// A write goes: Propose -> queue -> (the committer's round) -> Raft's log and the group's log -> synced -> applied.
+// The round of one replica is run by one goroutine at a time, see schedule.go.
+type Replica struct {
+	opts      Options
+	log       store
+	committer *Committer
+	logger    *slog.Logger
+	now       func() time.Time
+
+	// Whether it waits for a round or is in one; see schedule.go.
+	scheduled atomic.Uint32
+	detached  chan struct{} // closed when the committer has let go of it
+
+	// readable: this node is the sole voter and leader, and an entry of its own term is applied, so that the log
+	// holds everything that was ever acknowledged.
+	readable atomic.Bool
+	alone    atomic.Bool   // the only member: Raft needs no clock
+	stuck    atomic.Bool   // noRoom is not nil
+	marks    atomic.Uint32 // of the local synced mark: markWritten, markBehind or markDue
+
+	restore        sync.Once // of the request-id window, by the first write with a request id
+	startedApplied uint64    // applied index when it started: the window of all before comes from the log
+
+	mu   sync.Mutex // guards all below
+	node *raft.RawNode
+
+	leader   bool   // as Raft says
+	leaderID uint64 // 0: none known
+	term     uint64
+	serving  bool // leader, and an entry of its own term is applied: writes are accepted
+	lost     bool // leadership or term changed: what is on its way is to be answered as unknown, unless it is seen applied
+	sole     bool // the only voter
+
+	queued    []*Pending // accepted, in order, not given to Raft yet
+	logged    fifo       // given to Raft, not answered yet, in order
+	unindexed int        // the last so many of logged, whose real index is not known yet
+	nextIndex uint64     // expected index of the next write accepted
+
+	newest   map[int64]*Pending    // record -> its last write that is not applied yet
+	requests map[[16]byte]*Pending // request id -> its write that is not answered yet
+	window   window
+
+	lastCommitTime int64
+	inFlightBytes  int64
+	applied        uint64
+
+	readers   []*reader // wait to be asked about, see read.go
+	readRound readRound
+
+	stopping bool
+	drained  chan struct{} // made by Stop; closed when no write is left
+	err      error         // failed for good
+
+	noRoom     error // the log has no room; tried again after retryTicks
+	retryTicks int
+	retryWait  int
+
+	round round // of whoever runs the round, but for what it says
+}
+
+// Start runs the node; a single voter elects itself before Start returns, unless the log has no room or fails, which
+// Status tells then. The error says why the log cannot be the log of a Raft node.
+func Start(opts Options) (*Replica, error) {
+	if opts.Log == nil {
+		return nil, fmt.Errorf("%w: a replica needs a log", ErrInvalid)
+	}
+	return start(opts, opts.Log)
+}
+
+func start(opts Options, log store) (_ *Replica, err error) {
+	if opts.Committer == nil || opts.RaftID == 0 {
+		return nil, fmt.Errorf("%w: a replica needs a committer and a Raft id", ErrInvalid)
+	}
+	setDefaults(&opts)
+	r := &Replica{
+		opts: opts, log: log, committer: opts.Committer, logger: opts.Logger, now: opts.Now,
+		detached: make(chan struct{}),
+		newest:   make(map[int64]*Pending),
+		requests: make(map[[16]byte]*Pending),
+		window:   window{writesMax: opts.WindowWrites, age: opts.WindowAge},
+	}
+	if err := r.makeNode(); err != nil {
+		return nil, err
+	}
+	if err := r.committer.add(r); err != nil {
+		return nil, err
+	}
+	r.elect()
+	return r, nil
+}
+
+func setDefaults(opts *Options) {
+	if opts.WindowWrites <= 0 {
+		opts.WindowWrites = DefaultWindowWrites
+	}
+	if opts.WindowAge <= 0 {
+		opts.WindowAge = DefaultWindowAge
+	}
+	if opts.InFlightBytesMax <= 0 {
+		opts.InFlightBytesMax = DefaultInFlightBytesMax
+	}
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Status of a replica.
+type Status struct {
+	Leader        bool // and writes are accepted
+	LeaderID      uint64
+	Term          uint64
+	AppliedIndex  uint64
+	InFlightBytes int64
+	Err           error // why it cannot write any more, or not now (group.ErrNoSpace); nil while it can
+}
+
+// Status tells the present state.
+func (r *Replica) Status() Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := Status{
+		Leader:        r.serving && r.err == nil,
+		LeaderID:      r.leaderID,
+		Term:          r.term,
+		AppliedIndex:  r.applied,
+		InFlightBytes: r.inFlightBytes,
+		Err:           r.err,
+	}
+	if s.Err == nil {
+		s.Err = r.noRoom
+	}
+	return s
+}
+
+// Stop refuses new writes, waits until those in flight are answered or ctx ends, and stops the node. The log stays
+// open, and nothing of the replica uses it any more when Stop returns. Writes that ctx cut off are answered
+// ErrOutcomeUnknown, and the error says how many. Stop may be called again.
+func (r *Replica) Stop(ctx context.Context) error {
+	select {
+	case <-r.refuse():
+	case <-ctx.Done():
+	}
+	if !r.committer.remove(r) {
+		<-r.detached
+		return nil // an earlier Stop did the rest
+	}
+	<-r.detached
+	r.readable.Store(false)
+	cut := r.abandon(ErrStopping)
+	if err := r.saveState(); err != nil {
+		return err
+	}
+	if cut > 0 {
+		return fmt.Errorf("%d writes were cut off, their outcome is not known: %w", cut, context.Cause(ctx))
+	}
+	return nil
+}
+
+// refuseAll is the stop without a wait, when no round can begin any more.
+func (r *Replica) refuseAll() {
+	r.refuse()
+	r.readable.Store(false)
+	r.abandon(ErrStopping)
+}
+
+// refuse lets no write in any more, and gives what is closed when none is left.
+func (r *Replica) refuse() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.stopping {
+		r.stopping = true
+		r.drained = make(chan struct{})
+		r.checkDrained()
+	}
+	return r.drained
+}
+
+// checkDrained is called with mu held where a write was answered.
+func (r *Replica) checkDrained() {
+	if r.drained == nil || r.logged.len() > 0 || len(r.queued) > 0 {
+		return
+	}
+	select {
+	case <-r.drained:
+	default:
+		close(r.drained)
+	}
+}
+
+// saveState writes the commit index that was not written yet, so that the next load finds everything committed.
+func (r *Replica) saveState() error {
+	if r.round.late == nil || r.round.failed || r.round.taken {
+		return nil
+	}
+	err := r.log.Append(r.round.late, nil)
+	if err == nil {
+		err = r.log.Sync()
+	}
+	if errors.Is(err, group.ErrNoSpace) {
+		return nil // it rides along with a later append, and a load finds it out by itself
+	}
+	if err != nil {
+		return fmt.Errorf("write the commit index: %w", err)
+	}
+	r.round.late = nil
+	return nil
+}

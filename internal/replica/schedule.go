@@ -1,0 +1,141 @@
+package replica
+
+// A replica is idle (0), waits in the committer's list (dirty), is in a round (busy), or is in a round and must go into
+// another one (both). Gone ones are never put in the list again.
+const (
+	dirty uint32 = 1 << iota
+	busy
+	gone
+)
+
+// schedule asks for a round. Cheap where one is asked for already.
+func (r *Replica) schedule() {
+	if r.scheduled.Load()&dirty != 0 {
+		return
+	}
+	if r.scheduled.Or(dirty) == 0 {
+		r.committer.push(r)
+	}
+}
+
+// begin enters a round: what is asked for from now on needs another one. False where the replica is gone.
+func (r *Replica) begin() bool {
+	for {
+		old := r.scheduled.Load()
+		if old&gone != 0 {
+			return false
+		}
+		if r.scheduled.CompareAndSwap(old, busy) {
+			return true
+		}
+	}
+}
+
+// again asks for another round from within one.
+func (r *Replica) again() { r.scheduled.Or(dirty) }
+
+// end leaves a round; true where another one was asked for meanwhile: the caller must see to it.
+func (r *Replica) end() (again bool) {
+	old := r.scheduled.And(^busy)
+	if old&gone != 0 {
+		close(r.detached)
+		return false
+	}
+	return old&dirty != 0
+}
+
+// endAndPush leaves a round that is not run by the committer.
+func (r *Replica) endAndPush() {
+	if r.end() {
+		r.committer.push(r)
+	}
+}
+
+// tryBegin enters a round where the replica is idle.
+func (r *Replica) tryBegin() bool { return r.scheduled.CompareAndSwap(0, busy) }
+
+// runOnce runs one round alone; false where there was nothing to do.
+func (r *Replica) runOnce() bool {
+	switch r.write() {
+	case stepEnd:
+		return false
+	case stepSync:
+		if !r.sync() {
+			return false
+		}
+	}
+	r.finish()
+	return true
+}
+
+// detach lets no round begin any more; detached is closed when none is under way. False where it was called before.
+func (r *Replica) detach() bool {
+	old := r.scheduled.Or(gone)
+	if old&gone != 0 {
+		return false
+	}
+	if old&busy == 0 {
+		close(r.detached)
+	}
+	return true
+}
+
+// needsClock tells whether tick has anything to do: quiet groups cost nothing.
+func (r *Replica) needsClock() bool { return !r.alone.Load() || r.stuck.Load() }
+
+// tick is the committer's clock.
+func (r *Replica) tick() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil {
+		return
+	}
+	if r.noRoom != nil {
+		if r.retryTicks--; r.retryTicks > 0 {
+			return
+		}
+		r.schedule()
+	}
+	if !r.alone.Load() {
+		r.node.Tick()
+		r.observe()
+		r.tickReaders()
+		r.schedule()
+	}
+}
+
+// A log without room is tried again after 1 tick, then after twice as long each time, up to retryTicksMax.
+const retryTicksMax = 10
+
+// What the clock knows about the local synced mark of a group.
+const (
+	markWritten uint32 = iota
+	markBehind         // there was a sync since the last tick
+	markDue            // no sync since the last tick: to be written
+)
+
+// isIdle tells, once per tick, whether the mark must be written now.
+func (r *Replica) isIdle() bool {
+	if r.marks.CompareAndSwap(markBehind, markDue) {
+		return false
+	}
+	return r.marks.Load() == markDue && r.scheduled.Load() == 0
+}
+
+// mark brings the local synced mark of an idle group up to date. It runs in the place of a round.
+func (r *Replica) mark() {
+	defer r.guard()
+	if r.round.failed {
+		return
+	}
+	// The log takes itself for busy where there were syncs since the last call, so the first call may do nothing.
+	err := r.log.Tick()
+	if err == nil {
+		err = r.log.Tick()
+	}
+	if err != nil {
+		r.logger.Error("the local synced mark cannot be written: tried again", "error", err)
+		return
+	}
+	r.marks.CompareAndSwap(markDue, markWritten)
+}

@@ -1,0 +1,72 @@
+package routing
+
+import (
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Domain of the reasons in google.rpc.ErrorInfo; record.proto lists them.
+const Domain = "sheaf.dev"
+
+// Reasons that decide about a retry.
+const (
+	ReasonGroupLoading     = "GROUP_LOADING"
+	ReasonNoLeader         = "NO_LEADER"
+	ReasonShardUnreachable = "SHARD_UNREACHABLE"
+	ReasonStopping         = "STOPPING"
+	ReasonWrongShard       = "WRONG_SHARD"
+	ReasonNotLeader        = "NOT_LEADER"
+	ReasonOutcomeUnknown   = "OUTCOME_UNKNOWN"
+)
+
+// Fate says what a failed attempt means for the call.
+type Fate int
+
+// The fates.
+const (
+	Final   Fate = iota // the answer is the answer
+	Refused             // surely not applied, and may work later or elsewhere
+	Unknown             // may have been applied
+)
+
+// Verdict on a failed attempt.
+type Verdict struct {
+	Fate   Fate
+	Reason string            // of our ErrorInfo; SHARD_UNREACHABLE for an error of the transport
+	Info   map[string]string // metadata of our ErrorInfo
+	Wait   time.Duration     // the server asks for at least this; 0: no wish
+}
+
+// Judge classifies the error of an attempt. sent says whether the request may have left this process: then an error of
+// the transport leaves the outcome unknown.
+func Judge(st *status.Status, sent bool) Verdict {
+	var v Verdict
+	ours := false
+	for _, detail := range st.Details() {
+		switch d := detail.(type) {
+		case *errdetails.ErrorInfo:
+			if d.GetDomain() == Domain {
+				v.Reason, v.Info, ours = d.GetReason(), d.GetMetadata(), true
+			}
+		case *errdetails.RetryInfo:
+			v.Wait = d.GetRetryDelay().AsDuration()
+		}
+	}
+	switch code := st.Code(); {
+	case code == codes.Unavailable && ours:
+		v.Fate = Refused
+	case code == codes.Unavailable:
+		v.Reason, v.Fate = ReasonShardUnreachable, Unknown
+		if !sent {
+			v.Fate = Refused
+		}
+	case code == codes.FailedPrecondition && (v.Reason == ReasonWrongShard || v.Reason == ReasonNotLeader):
+		v.Fate = Refused
+	case code == codes.Unknown && v.Reason == ReasonOutcomeUnknown:
+		v.Fate = Unknown
+	}
+	return v
+}

@@ -1,0 +1,245 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+)
+
+// roundTime is the time of one variant in one round.
+const roundTime = 400 * time.Millisecond
+
+// rate calls from so many callers at a time for roundTime and gives calls per second.
+func rate(b *testing.B, callers int, call func(caller, n int) error) float64 {
+	var (
+		wait sync.WaitGroup
+		over atomic.Bool
+		done atomic.Int64
+	)
+	began := time.Now()
+	time.AfterFunc(roundTime, func() { over.Store(true) })
+	for c := range callers {
+		wait.Go(func() {
+			n := 0
+			for ; !over.Load(); n++ {
+				if err := call(c, n); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+			done.Add(int64(n))
+		})
+	}
+	wait.Wait()
+	return float64(done.Load()) / time.Since(began).Seconds()
+}
+
+// echo is a bare grpc-go server that sends back what it got.
+func echo(b *testing.B) *grpc.ClientConn {
+	handler := func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		in := &recordv1.DownloadChunk{}
+		return in, decode(in)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	server := grpc.NewServer()
+	server.RegisterService(&grpc.ServiceDesc{
+		ServiceName: "echo", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{MethodName: "Echo", Handler: handler}},
+	}, nil)
+	go func() { _ = server.Serve(listener) }()
+	b.Cleanup(server.Stop)
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// rounds calls each variant once in each of 5 rounds, in turns, and gives their medians. Who comes first changes: on a
+// busy machine a variant that follows one which waits for the disk gets more than its share.
+func rounds(variants ...func() float64) []float64 {
+	rates := make([][]float64, len(variants))
+	for round := range 5 {
+		for i := range variants {
+			v := (round + i) % len(variants)
+			rates[v] = append(rates[v], variants[v]())
+		}
+	}
+	medians := make([]float64, len(variants))
+	for v := range rates {
+		medians[v] = median(rates[v])
+	}
+	return medians
+}
+
+func median(v []float64) float64 {
+	slices.Sort(v)
+	return v[len(v)/2]
+}
+
+// BenchmarkUnary compares Get and durable Put with a bare echo of the same size, in turns, medians of at least 5 rounds.
+func BenchmarkUnary(b *testing.B) {
+	for _, residency := range []group.Residency{group.Resident, group.Index} {
+		f := start(b, newRegistry(hash4, "s1"), func(c *Config) { c.Residency, c.SegmentBytes = residency, 0 }).ready()
+		bare := echo(b)
+		for _, size := range []int{1 << 10, 10 << 10} {
+			d := make([]byte, size)
+			if rate(b, 16, func(c, n int) error { // fill
+				if id := int64(c + 16*n); id < records {
+					_, err := f.records.Put(context.Background(), &recordv1.PutRequest{Key: key(id), Data: d})
+					return err
+				}
+				time.Sleep(time.Millisecond)
+				return nil
+			}) == 0 {
+				b.Fatal("nothing was put")
+			}
+			there := int64(0)
+			for ; there < records; there++ {
+				if _, err := f.records.Get(context.Background(), &recordv1.GetRequest{Key: key(there)}); err != nil {
+					break
+				}
+			}
+			for _, callers := range []int{16, 64} {
+				b.Run(fmt.Sprintf("%s/%d/%d", residencyName(residency), size, callers), func(b *testing.B) {
+					m := rounds(func() float64 {
+						return rate(b, callers, func(int, int) error {
+							return bare.Invoke(context.Background(), "/echo/Echo", &recordv1.DownloadChunk{Data: d}, &recordv1.DownloadChunk{})
+						})
+					}, func() float64 {
+						return rate(b, callers, func(c, n int) error {
+							_, err := f.records.Get(context.Background(), &recordv1.GetRequest{Key: key(int64(c*977+n*13) % there)})
+							return err
+						})
+					}, func() float64 {
+						return rate(b, callers, func(c, n int) error {
+							_, err := f.records.Put(context.Background(), &recordv1.PutRequest{Key: key(int64(c*977+n*13) % there), Data: d})
+							return err
+						})
+					})
+					b.ReportMetric(m[0], "echo/s")
+					b.ReportMetric(m[1], "get/s")
+					b.ReportMetric(m[2], "put/s")
+					b.ReportMetric(m[1]/m[0], "get/echo")
+					b.ReportMetric(m[2]/m[0], "put/echo")
+					b.ReportMetric(0, "ns/op")
+				})
+			}
+		}
+		f.shard.Kill()
+	}
+}
+
+// BenchmarkBatch compares records per second of BatchGet and BatchPut of 100 with unary calls, 16 callers.
+func BenchmarkBatch(b *testing.B) {
+	const callers = 16
+	for _, residency := range []group.Residency{group.Resident, group.Index} {
+		for _, size := range []int{1 << 10, 10 << 10} {
+			b.Run(fmt.Sprintf("%s/%d", residencyName(residency), size), func(b *testing.B) {
+				f := start(b, newRegistry(hash4, "s1"), func(c *Config) { c.Residency, c.SegmentBytes = residency, 0 }).ready()
+				d := make([]byte, size)
+				streams := make([]recordv1.RecordService_BatchPutClient, callers)
+				for i := range streams {
+					stream, err := f.records.BatchPut(context.Background())
+					if err != nil {
+						b.Fatal(err)
+					}
+					streams[i] = stream
+				}
+				batchPut := func(c, n int) error { return putBatch(streams[c], c*batches+n, d) }
+				for n := range records / batchRecords {
+					if err := batchPut(0, n); err != nil {
+						b.Fatal(err)
+					}
+				}
+				batchGet := func(c, n int) error { return getBatch(f, c*batches+n*7) }
+				m := rounds(func() float64 {
+					return rate(b, callers, func(c, n int) error {
+						_, err := f.records.Put(context.Background(), &recordv1.PutRequest{Key: key(int64(c*977+n*13) % records), Data: d})
+						return err
+					})
+				}, func() float64 {
+					return rate(b, callers, func(c, n int) error {
+						_, err := f.records.Get(context.Background(), &recordv1.GetRequest{Key: key(int64(c*977+n*13) % records)})
+						return err
+					})
+				}, func() float64 {
+					return batchRecords * rate(b, callers, batchPut)
+				}, func() float64 {
+					return batchRecords * rate(b, callers, batchGet)
+				})
+				b.ReportMetric(m[1], "get/s")
+				b.ReportMetric(m[3], "batchget-records/s")
+				b.ReportMetric(m[3]/m[1], "batchget/get")
+				b.ReportMetric(m[0], "put/s")
+				b.ReportMetric(m[2], "batchput-records/s")
+				b.ReportMetric(m[2]/m[0], "batchput/put")
+				b.ReportMetric(0, "ns/op")
+				f.shard.Kill()
+			})
+		}
+	}
+}
+
+// Of BenchmarkBatch.
+const (
+	records      = 10_000
+	batchRecords = 100 // records of one batch
+	batches      = 977 // keeps the ids of callers apart
+)
+
+// putBatch puts the n-th batch of ids.
+func putBatch(stream recordv1.RecordService_BatchPutClient, n int, data []byte) error {
+	in := &recordv1.BatchPutRequest{}
+	for i := range batchRecords {
+		in.Puts = append(in.Puts, &recordv1.PutRequest{Key: key(int64(n*batchRecords+i) % records), Data: data})
+	}
+	if err := stream.Send(in); err != nil {
+		return err
+	}
+	out, err := stream.Recv()
+	for _, r := range out.GetResults() {
+		if r.GetStatus().GetCode() != 0 {
+			return fmt.Errorf("put: %v", r.GetStatus())
+		}
+	}
+	return err
+}
+
+// getBatch gets ids that are spread.
+func getBatch(f *fixture, n int) error {
+	in := &recordv1.BatchGetRequest{}
+	for i := range batchRecords {
+		in.Gets = append(in.Gets, &recordv1.GetRequest{Key: key(int64(n*batchRecords+i*31) % records)})
+	}
+	stream, err := f.records.BatchGet(context.Background(), in)
+	if err != nil {
+		return err
+	}
+	for got := 0; ; {
+		out, err := stream.Recv()
+		if errors.Is(err, io.EOF) && got == batchRecords {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		got += len(out.GetResults())
+	}
+}

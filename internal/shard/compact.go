@@ -1,0 +1,76 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"sheaf.dev/sheaf/internal/group"
+)
+
+// compactAll compacts groups in the background, one at a time, at a byte rate, where enough is superseded.
+func (s *Shard) compactAll(ctx context.Context) {
+	if s.cfg.Compaction.Off {
+		return
+	}
+	tick := time.NewTicker(s.cfg.Compaction.Interval)
+	defer tick.Stop()
+	// What a compaction left superseded is kept by retention or a scan: more must come before the next one.
+	left := map[*served]int64{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		r := s.routes.Load()
+		if r == nil {
+			continue
+		}
+		for name, g := range r.byName {
+			if ctx.Err() != nil {
+				return
+			}
+			sv := g.served.Load()
+			if sv == nil {
+				continue
+			}
+			stats := sv.log.Stats()
+			stats.SupersededBytes -= left[sv]
+			if s.worthCompacting(stats) {
+				s.compact(ctx, name, sv)
+				left[sv] = sv.log.Stats().SupersededBytes
+			}
+		}
+	}
+}
+
+func (s *Shard) worthCompacting(stats group.Stats) bool {
+	c := &s.cfg.Compaction
+	return stats.SupersededBytes >= c.SupersededBytesMin &&
+		float64(stats.SupersededBytes) >= c.SupersededShareMin*float64(stats.StoredBytes)
+}
+
+func (s *Shard) compact(ctx context.Context, name string, sv *served) {
+	// A bug here must not take serving along.
+	defer func() {
+		if p := recover(); p != nil {
+			s.problem("compacting group "+name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+		}
+	}()
+	rate := max(s.cfg.Compaction.RateBytesPerSecond, 0) // negative: no limit, which Compact calls 0
+	began := time.Now()
+	report, err := sv.log.Compact(ctx, group.CompactOptions{RateBytesPerSecond: rate})
+	if ctx.Err() != nil || errors.Is(err, group.ErrClosed) {
+		return
+	}
+	s.problem("compacting group "+name, err)
+	if err != nil {
+		return
+	}
+	s.metrics.compacted(report)
+	s.logger.Info("compacted", "group", name, "segments", report.SegmentsRewritten, "dropped", report.EntriesDropped,
+		"bytes_before", report.BytesBefore, "bytes_after", report.BytesAfter, "seconds", time.Since(began).Seconds())
+}

@@ -1,0 +1,178 @@
+// Package shard is a process's part that owns the replicas of one volume: identity, loading, memory, and serving them
+// over gRPC.
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// Medium says what the volume is made of. Only a stated HDD is read one segment after another: Auto is taken for SSD,
+// because virtual disks often call themselves rotational. A device that contradicts what was stated is logged.
+type Medium string
+
+// The media.
+const (
+	Auto Medium = "Auto"
+	SSD  Medium = "SSD"
+	HDD  Medium = "HDD"
+)
+
+// Config of a shard. Name, Dir, Listen and Placement are required.
+type Config struct {
+	Name      string // 1 to 253 bytes of [a-z0-9.-]
+	Dir       string // the folder of the volume
+	Listen    string // host:port for gRPC; port 0 takes a free one
+	Advertise string // host:port that others reach it by; empty: the address it listens on
+	Domain    string // failure domain; empty: the name of the shard
+
+	Residency group.Residency
+	Medium    Medium // empty: Auto
+	// MemoryLimitBytes bounds the index and the resident images of all groups together; 0: no limit. The rest of the
+	// process (Go heap, messages in flight) comes on top.
+	MemoryLimitBytes int64
+	ReserveBytes     int64 // see volume.Options
+	SegmentBytes     int64 // see group.Options
+	Retention        group.Retention
+
+	Placement  Registry
+	Limits     Limits
+	Compaction Compaction
+
+	// ReportInterval is the shortest time between two reports of a group's figures to etcd; 0: 3 s.
+	ReportInterval time.Duration
+	Version        string                // of the binary, for status
+	Registry       prometheus.Registerer // nil: no metrics
+	Logger         *slog.Logger          // nil: discards
+	FS             vfs.FS                // nil: the operating system's
+	// ServerOptions are added to those of the gRPC server: credentials, seams for tests.
+	ServerOptions []grpc.ServerOption
+}
+
+// Limits of serving. A zero field takes its default.
+type Limits struct {
+	MessageBytesMax         int           // of one gRPC message; 8 MiB
+	StreamsPerConnectionMax uint32        // concurrent calls of one connection; 1,024
+	CallsMax                int           // concurrent calls in all, OVERLOADED beyond; 16,384
+	BytesInFlightMax        int64         // data of requests and answers being worked on, OVERLOADED beyond; 256 MiB
+	ReplicaBytesInFlightMax int64         // see replica.Options; 64 MiB
+	CallTimeout             time.Duration // for unary calls that come without a deadline; 60 s
+	KeepaliveMin            time.Duration // clients that ping more often are cut off; 10 s
+	ConnectionAgeMax        time.Duration // 30 min, then clients connect anew; negative: never
+	ConnectionAgeGrace      time.Duration // for calls under way when the age is reached; 24 h
+	ScanTTL                 time.Duration // a snapshot not used for this long expires; 10 min
+	GroupsLoadingMax        int           // groups loaded at a time; 16
+}
+
+// Compaction in the background. A zero field takes its default.
+type Compaction struct {
+	Off bool
+	// SupersededShareMin is the share of a group's stored bytes that must be superseded; 0.5.
+	SupersededShareMin float64
+	// SupersededBytesMin must be superseded too; 64 MiB.
+	SupersededBytesMin int64
+	RateBytesPerSecond int64         // 0: 64 MiB/s; negative: no limit
+	Interval           time.Duration // between looks; 30 s
+}
+
+// Registry is what a shard needs of etcd: part of *placement.Store, which says what each method does.
+type Registry interface {
+	Meta(ctx context.Context) (placement.Meta, error)
+	RegisterShard(ctx context.Context, s placement.Shard) (stop func(), err error)
+	Watch(ctx context.Context) <-chan placement.View
+	PutGroup(ctx context.Context, g placement.Group) (placement.Group, error)
+}
+
+var _ Registry = (*placement.Store)(nil)
+
+func (c *Config) setDefaults() {
+	setDefault(&c.Medium, Auto)
+	setDefault(&c.Domain, c.Name)
+	setDefault(&c.ReportInterval, 3*time.Second)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	l := &c.Limits
+	setDefault(&l.MessageBytesMax, 8<<20)
+	setDefault(&l.StreamsPerConnectionMax, 1024)
+	setDefault(&l.CallsMax, 16384)
+	setDefault(&l.BytesInFlightMax, 256<<20)
+	setDefault(&l.ReplicaBytesInFlightMax, 64<<20)
+	setDefault(&l.CallTimeout, time.Minute)
+	setDefault(&l.KeepaliveMin, 10*time.Second)
+	setDefault(&l.ConnectionAgeMax, 30*time.Minute)
+	setDefault(&l.ConnectionAgeGrace, 24*time.Hour)
+	setDefault(&l.ScanTTL, 10*time.Minute)
+	setDefault(&l.GroupsLoadingMax, 16)
+	k := &c.Compaction
+	setDefault(&k.SupersededShareMin, 0.5)
+	setDefault(&k.SupersededBytesMin, 64<<20)
+	setDefault(&k.RateBytesPerSecond, 64<<20)
+	setDefault(&k.Interval, 30*time.Second)
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// validate says every field that is wrong.
+func (c *Config) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if err := placement.ValidateShardName(c.Name); err != nil {
+		errs = append(errs, err)
+	}
+	if c.Dir == "" {
+		bad("dir is empty: give the folder of the volume")
+	}
+	if c.Listen == "" {
+		bad("listen is empty: give host:port")
+	}
+	if c.Placement == nil {
+		bad("placement is missing")
+	}
+	if c.Residency != group.Index && c.Residency != group.Resident {
+		bad("residency %d is unknown: Index or Resident", c.Residency)
+	}
+	switch c.Medium {
+	case Auto, SSD, HDD:
+	default:
+		bad("medium %q is unknown: SSD, HDD or Auto", c.Medium)
+	}
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"memory limit", c.MemoryLimitBytes},
+		{"reserve", c.ReserveBytes},
+		{"segment size", c.SegmentBytes},
+		{"message limit", int64(c.Limits.MessageBytesMax)},
+		{"limit of calls", int64(c.Limits.CallsMax)},
+		{"limit of bytes in flight", c.Limits.BytesInFlightMax},
+		{"limit of bytes in flight of a replica", c.Limits.ReplicaBytesInFlightMax},
+		{"limit of groups loading", int64(c.Limits.GroupsLoadingMax)},
+		{"retention's versions", int64(c.Retention.Versions)},
+		{"retention's age", int64(c.Retention.MinAge)},
+	} {
+		if f.value < 0 {
+			bad("%s is negative: %d", f.name, f.value)
+		}
+	}
+	if s := c.Compaction.SupersededShareMin; !(s > 0 && s <= 1) {
+		bad("compaction's superseded share %v: give a share above 0, up to 1", s)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,176 @@
+// Package cursor encodes the opaque values that a shard hands to callers: versions, cursors and splits of scans, page
+// tokens. The gateway reads from a cursor only which group it belongs to. All functions are pure and never panic.
+package cursor
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"math/bits"
+)
+
+// ErrBad says that a value was not made by this program, or was changed on its way.
+var ErrBad = errors.New("not a value that a shard gave out")
+
+const digits = "0123456789abcdefghjkmnpqrstvwxyz" // base 32 without i, l, o, u
+
+// digitOf is the value of each digit, 255 where it is none.
+var digitOf = func() (t [256]byte) {
+	for i := range t {
+		t[i] = 255
+	}
+	for i := range len(digits) {
+		t[digits[i]] = byte(i)
+	}
+	return t
+}()
+
+// VersionBytesMax is the greatest length of a version: 13 digits and the check digit.
+const VersionBytesMax = 14
+
+// checkDigit finds one wrong digit in 31 of 32 cases; a version is no secret.
+func checkDigit(index uint64) byte { return digits[index*0x9e3779b97f4a7c15>>59] }
+
+// AppendVersion appends the version that stands for an index (not 0): the index in base 32 without leading zeros, then
+// a check digit.
+func AppendVersion(dst []byte, index uint64) []byte {
+	for shift := (bits.Len64(index) - 1) / 5 * 5; shift >= 0; shift -= 5 {
+		dst = append(dst, digits[index>>shift&31])
+	}
+	return append(dst, checkDigit(index))
+}
+
+// Version is the version that stands for an index; empty for 0.
+func Version(index uint64) string {
+	if index == 0 {
+		return ""
+	}
+	var buf [VersionBytesMax]byte
+	return string(AppendVersion(buf[:0], index))
+}
+
+// ParseVersion is the reverse of Version. There is one spelling of each version. The index is not 0.
+func ParseVersion(version string) (index uint64, err error) {
+	n := len(version) - 1
+	if n < 1 || n >= VersionBytesMax || version[0] == '0' {
+		return 0, ErrBad
+	}
+	for i := range n {
+		d := digitOf[version[i]]
+		if d > 31 || index>>59 != 0 {
+			return 0, ErrBad
+		}
+		index = index<<5 | uint64(d)
+	}
+	if version[n] != checkDigit(index) {
+		return 0, ErrBad
+	}
+	return index, nil
+}
+
+// Kind says what a Cursor is for.
+type Kind byte
+
+// The kinds.
+const (
+	Split  Kind = 1 // made by PlanScan: a range of one group's snapshot
+	Resume Kind = 2 // made by Scan: the rest of such a range
+)
+
+// Cursor is a place in a scan: the entries of a group's snapshot with an index in (After, Through].
+type Cursor struct {
+	Kind    Kind
+	All     bool // behind this group go on with those of a greater name
+	Own     bool // the snapshot was taken by Scan for this scan alone
+	Damaged bool // damage was met before this place: the scan must not end in OK
+	Group   string
+	Scan    [16]byte
+	After   uint64
+	Through uint64
+}
+
+// A cursor's bytes: format (1), kind (1), flags (1), scan (16), after (8), through (8), length of the group's name (1),
+// the name, CRC32C of all before (4). Little-endian.
+const (
+	cursorFormat  = 1
+	fixedBytes    = 36
+	groupBytesMax = 253
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Encode makes the opaque bytes of a cursor. The group's name has 1 to 253 bytes.
+func (c *Cursor) Encode() []byte {
+	b := make([]byte, 0, fixedBytes+len(c.Group)+4)
+	var flags byte
+	for i, set := range []bool{c.All, c.Own, c.Damaged} {
+		if set {
+			flags |= 1 << i
+		}
+	}
+	b = append(b, cursorFormat, byte(c.Kind), flags)
+	b = append(b, c.Scan[:]...)
+	b = binary.LittleEndian.AppendUint64(b, c.After)
+	b = binary.LittleEndian.AppendUint64(b, c.Through)
+	b = append(b, byte(len(c.Group)))
+	b = append(b, c.Group...)
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+// Decode is the reverse of Encode; ErrBad for anything else.
+func Decode(b []byte) (Cursor, error) {
+	if len(b) < fixedBytes+1+4 || b[0] != cursorFormat || b[2] > 7 {
+		return Cursor{}, ErrBad
+	}
+	body := b[:len(b)-4]
+	if crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(b[len(body):]) {
+		return Cursor{}, ErrBad
+	}
+	c := Cursor{
+		Kind:    Kind(b[1]),
+		All:     b[2]&1 != 0,
+		Own:     b[2]&2 != 0,
+		Damaged: b[2]&4 != 0,
+		After:   binary.LittleEndian.Uint64(b[19:]),
+		Through: binary.LittleEndian.Uint64(b[27:]),
+		Group:   string(body[fixedBytes:]),
+	}
+	copy(c.Scan[:], b[3:])
+	if int(b[35]) != len(c.Group) || len(c.Group) > groupBytesMax || c.After > c.Through {
+		return Cursor{}, ErrBad
+	}
+	if c.Kind != Split && c.Kind != Resume {
+		return Cursor{}, ErrBad
+	}
+	return c, nil
+}
+
+// PageToken is the token of the page of versions below an index of a record.
+func PageToken(id int64, below uint64) string {
+	b := make([]byte, 0, 20)
+	b = binary.LittleEndian.AppendUint64(b, uint64(id))
+	b = binary.LittleEndian.AppendUint64(b, below)
+	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// ParsePageToken is the reverse of PageToken; a token of another record is ErrBad.
+func ParsePageToken(token string, id int64) (below uint64, err error) {
+	var buf [20]byte
+	if len(token) != base64.RawURLEncoding.EncodedLen(len(buf)) {
+		return 0, ErrBad
+	}
+	if _, err := base64.RawURLEncoding.Decode(buf[:], []byte(token)); err != nil {
+		return 0, ErrBad
+	}
+	b := buf[:]
+	if crc32.Checksum(b[:16], castagnoli) != binary.LittleEndian.Uint32(b[16:]) ||
+		int64(binary.LittleEndian.Uint64(b)) != id {
+		return 0, ErrBad
+	}
+	if below = binary.LittleEndian.Uint64(b[8:]); below == 0 {
+		return 0, ErrBad
+	}
+	return below, nil
+}

@@ -1,0 +1,415 @@
+package shard
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// damage flips a byte of the only place in the group's segments that holds these bytes.
+func (f *fixture) damage(groupName string, what []byte) {
+	f.t.Helper()
+	dir := filepath.Join(f.cfg.Dir, "groups", f.registry.now().Groups[groupName].UUID.String())
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	hits := 0
+	for _, file := range files {
+		path := filepath.Join(dir, file.Name())
+		content, err := os.ReadFile(path)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		if i := bytes.Index(content, what); i >= 0 {
+			hits++
+			content[i+len(what)/2] ^= 0x10
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				f.t.Fatal(err)
+			}
+		}
+	}
+	if hits != 1 {
+		f.t.Fatalf("the bytes were found in %d files", hits)
+	}
+}
+
+func TestDamageHitsOnlyItsRecord(t *testing.T) {
+	residencies(t, func(t *testing.T, f *fixture) {
+		there := f.fill(120, 20_000)
+		const hit = 13
+		name := placement.GroupName(hash4.GroupOf(hit))
+		f.stop()
+		f.damage(name, there[hit])
+		f.again(nil)
+
+		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(hit)})
+		want(t, err, codes.DataLoss, reasonDamaged)
+		if metadataOf(err, "group") != name || metadataOf(err, "segment") == "" || metadataOf(err, "offset") == "" {
+			t.Errorf("the error names no place: %v", err)
+		}
+		for id, d := range there {
+			if id != hit {
+				f.holds(id, d)
+			}
+		}
+		records, _, err := f.scan(&recordv1.ScanRequest{}, 0)
+		want(t, err, codes.DataLoss, reasonDamaged)
+		whole := map[int64][]byte{}
+		for id, d := range there {
+			if id != hit {
+				whole[id] = d
+			}
+		}
+		same(t, records, whole)
+		f.scanResumedBehindDamageSaysSo(whole)
+
+		out, err := f.admin.ListGroups(f.ctx(), &recordv1.ListGroupsRequest{Group: name})
+		if err != nil || out.GetGroups()[0].GetState() != recordv1.GroupState_GROUP_STATE_DAMAGED || len(out.GetGroups()[0].GetDamages()) == 0 {
+			t.Errorf("list of the damaged group: %v, %v", out, err)
+		}
+		verified, err := f.admin.Verify(f.ctx(), &recordv1.VerifyRequest{Group: name, RateBytesPerSecond: 1 << 40})
+		if err != nil || len(verified.GetDamages()) == 0 {
+			t.Errorf("verify: %v, %v", verified, err)
+		}
+		// A newer version heals, as far as it goes.
+		f.put(hit, []byte("new"))
+		f.holds(hit, []byte("new"))
+		accepted, err := f.admin.AcceptLoss(f.ctx(), &recordv1.AcceptLossRequest{Group: name})
+		if err != nil || len(accepted.GetDamages()) == 0 {
+			t.Fatalf("accept loss: %v, %v", accepted, err)
+		}
+		f.eventually("it serves again", func() bool {
+			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(hit)})
+			return err == nil
+		})
+		if records, _, err := f.scan(&recordv1.ScanRequest{}, 0); err != nil || len(records) != len(there) {
+			t.Errorf("scan after the loss was accepted: %d records, %v", len(records), err)
+		}
+		f.put(hit, []byte("newer"))
+		f.holds(hit, []byte("newer"))
+		f.shard.Kill()
+		f.again(nil)
+		f.holds(hit, []byte("newer"))
+		for id, d := range whole {
+			f.holds(id, d)
+		}
+	})
+}
+
+// scanResumedBehindDamageSaysSo breaks the scan off after each message and goes on by cursor.
+func (f *fixture) scanResumedBehindDamageSaysSo(whole map[int64][]byte) {
+	f.t.Helper()
+	in, n := &recordv1.ScanRequest{}, 0
+	for {
+		records, last, err := f.scan(in, 1)
+		n += len(records)
+		if err != nil {
+			want(f.t, err, codes.DataLoss, reasonDamaged)
+			break
+		}
+		if len(records) == 0 {
+			f.t.Error("a scan that left out damage ended in OK")
+			break
+		}
+		in = &recordv1.ScanRequest{Cursor: last}
+	}
+	if n != len(whole) {
+		f.t.Errorf("%d records, want %d", n, len(whole))
+	}
+}
+
+func TestDamageWithoutANewerVersionAnswersUntilAccepted(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), nil).ready()
+	there := f.fill(40, 20_000)
+	name := placement.GroupName(hash4.GroupOf(13))
+	f.stop()
+	f.damage(name, there[13])
+	f.again(nil)
+	_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(13)})
+	want(t, err, codes.DataLoss, reasonDamaged)
+	if _, err := f.admin.AcceptLoss(f.ctx(), &recordv1.AcceptLossRequest{Group: name}); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("the loss is accepted", func() bool {
+		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(13)})
+		return reasonOf(err) == reasonRecordNotFound
+	})
+}
+
+func TestGroupThatCannotBeLoadedLeavesNeighboursAlone(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), nil).ready()
+	there := f.fill(40, 1000)
+	dir := filepath.Join(f.cfg.Dir, "groups", f.registry.now().Groups["2"].UUID.String())
+	f.stop()
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if err := os.Truncate(filepath.Join(dir, file.Name()), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.again(nil)
+	for id, d := range there {
+		if hash4.GroupOf(id) != 2 {
+			f.holds(id, d)
+			continue
+		}
+		if _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)}); err == nil || reasonOf(err) == reasonRecordNotFound {
+			t.Errorf("record %d of the unreadable group answers %v", id, err)
+		}
+		if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id)}); err == nil {
+			t.Errorf("record %d of the unreadable group was put", id)
+		}
+	}
+	st := f.shard.Status()
+	if st.Load.GroupsLoaded != 3 {
+		t.Errorf("load %+v", st.Load)
+	}
+	for _, g := range st.Groups {
+		if (g.Group == "2") != (g.State == "Failed") || g.Group == "2" && g.Message == "" {
+			t.Errorf("group %+v", g)
+		}
+	}
+}
+
+// smallDisk mounts an ext4 of its own, or skips the test.
+func smallDisk(t *testing.T, megabytes int64) string {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root to mount")
+	}
+	image, dir := filepath.Join(t.TempDir(), "image"), t.TempDir()
+	if err := os.WriteFile(image, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(image, megabytes<<20); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("mkfs.ext4", "-q", "-F", "-m", "0", image).CombinedOutput(); err != nil {
+		t.Skipf("mkfs.ext4: %v: %s", err, out)
+	}
+	if out, err := exec.Command("mount", "-o", "loop", image, dir).CombinedOutput(); err != nil {
+		t.Skipf("mount: %v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Errorf("unmount: %v", err)
+		}
+	})
+	return dir
+}
+
+// TestRule10_FullDiskIsRefusedEarly fills a real file system.
+func TestRule10_FullDiskIsRefusedEarly(t *testing.T) {
+	dir := smallDisk(t, 96)
+	ballast := filepath.Join(dir, "lost+found", "ballast")
+	if err := os.WriteFile(ballast, make([]byte, 24<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Dir, c.SegmentBytes = dir, 4<<20 }).ready()
+	acknowledged := map[int64][]byte{}
+	var refused error
+	for id := int64(0); refused == nil && id < 10_000; id++ {
+		d := data(id, 200_000)
+		if _, refused = f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: d}); refused == nil {
+			acknowledged[id] = d
+		}
+	}
+	want(t, refused, codes.ResourceExhausted, reasonDiskFull)
+	if len(acknowledged) < 20 {
+		t.Errorf("only %d records fit", len(acknowledged))
+	}
+	_, err := f.upload(&recordv1.UploadHeader{Key: key(-1)}, cut(make([]byte, 40<<20), 1<<20)...)
+	want(t, err, codes.ResourceExhausted, reasonDiskFull)
+	f.absent(-1)
+	for id, d := range acknowledged {
+		f.holds(id, d)
+	}
+	f.delete(0)
+	f.absent(0)
+	delete(acknowledged, 0)
+	if st := f.shard.Status(); st.FreeBytes == 0 {
+		t.Errorf("the reserve was eaten: %+v", st)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("room made is noticed", func() bool {
+		_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(-2), Data: []byte("fits")})
+		return err == nil
+	})
+	f.stop()
+	f.again(nil)
+	for id, d := range acknowledged {
+		f.holds(id, d)
+	}
+	f.absent(0)
+	f.holds(-2, []byte("fits"))
+}
+
+func TestAdminDescribes(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Version = "v9" }).ready()
+	there := f.fill(50, 1000)
+	out, err := f.admin.ListGroups(f.ctx(), &recordv1.ListGroupsRequest{})
+	if err != nil || len(out.GetGroups()) != 4 {
+		t.Fatalf("groups: %v, %v", out, err)
+	}
+	records := int64(0)
+	for i, g := range out.GetGroups() {
+		records += g.GetRecords()
+		if g.GetGroup() != placement.GroupName(i) || len(g.GetUuid()) != 36 || g.GetShard() != "s1" || !g.GetLeader() ||
+			g.GetState() != recordv1.GroupState_GROUP_STATE_SERVING || g.GetSegments() < 1 || g.GetAppliedIndex() == 0 || g.GetStoredBytes() == 0 {
+			t.Errorf("group %v", g)
+		}
+	}
+	if records != int64(len(there)) {
+		t.Errorf("%d records, want %d", records, len(there))
+	}
+	shards, err := f.admin.ListShards(f.ctx(), &recordv1.ListShardsRequest{})
+	if err != nil || len(shards.GetShards()) != 1 {
+		t.Fatalf("shards: %v, %v", shards, err)
+	}
+	s := shards.GetShards()[0]
+	if s.GetName() != "s1" || !s.GetAlive() || s.GetGeneration() != 1 || s.GetGroups() != 4 || s.GetLeaders() != 4 || !s.GetLoad().GetDone() ||
+		s.GetFileSystem() == "" || s.GetCapacityBytes() == 0 || s.GetReserveBytes() != 16<<20 || s.GetVersion() != "v9" || s.GetResidency() != "Index" {
+		t.Errorf("shard %v", s)
+	}
+	_, err = f.admin.CreateGroup(f.ctx(), &recordv1.CreateGroupRequest{Group: "x"})
+	want(t, err, codes.Unimplemented, "")
+	_, err = f.admin.PlanMoves(f.ctx(), &recordv1.PlanMovesRequest{})
+	want(t, err, codes.Unimplemented, "")
+	for _, bad := range []string{"4", "-1", "x", ""} {
+		_, err := f.admin.Verify(f.ctx(), &recordv1.VerifyRequest{Group: bad})
+		want(t, err, codes.InvalidArgument, "")
+		_, err = f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: bad})
+		want(t, err, codes.InvalidArgument, "")
+		_, err = f.admin.AcceptLoss(f.ctx(), &recordv1.AcceptLossRequest{Group: bad})
+		want(t, err, codes.InvalidArgument, "")
+	}
+	_, err = f.admin.Verify(f.ctx(), &recordv1.VerifyRequest{Group: "0", RateBytesPerSecond: -1})
+	want(t, err, codes.InvalidArgument, "")
+	_, err = f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", RateBytesPerSecond: -1})
+	want(t, err, codes.InvalidArgument, "")
+}
+
+func TestWatchLoadEndsWhenLoaded(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Residency = group.Resident }).ready()
+	f.fill(200, 20_000)
+	f.stop()
+	f.again(nil)
+	stream, err := f.admin.WatchLoad(f.ctx(), &recordv1.WatchLoadRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last *recordv1.WatchLoadResponse
+	for {
+		out, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = out
+	}
+	l := last.GetLoad()
+	if !l.GetDone() || l.GetGroupsTotal() != 4 || l.GetGroupsLoaded() != 4 || l.GetBytesDone() < 3<<20 || l.GetBytesTotal() != l.GetBytesDone() ||
+		l.GetBytesPerSecond() <= 0 || l.GetElapsedSeconds() <= 0 || last.GetShards()["s1"] == nil {
+		t.Errorf("load %v", last)
+	}
+}
+
+func TestCompactDropsWhatRetentionDoesNotKeep(t *testing.T) {
+	residencies(t, func(t *testing.T, f *fixture) {
+		ids := idsOf(hash4, 0, 20)
+		there := map[int64][]byte{}
+		for round := range 5 {
+			for _, id := range ids {
+				there[id] = data(id+int64(round), 50_000)
+				f.put(id, there[id])
+			}
+		}
+		out, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out.GetEntriesDropped() < 70 || out.GetBytesAfter() >= out.GetBytesBefore()/2 || out.GetSegmentsRewritten() == 0 {
+			t.Errorf("compact: %v", out)
+		}
+		for id, d := range there {
+			f.holds(id, d)
+		}
+		f.shard.Kill()
+		f.again(nil)
+		for id, d := range there {
+			f.holds(id, d)
+		}
+	})
+}
+
+func TestCompactionInTheBackground(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
+		c.Compaction = Compaction{SupersededBytesMin: 1 << 20, Interval: 10 * 1e6, RateBytesPerSecond: -1}
+	}).ready()
+	ids := idsOf(hash4, 0, 10)
+	for round := range 10 {
+		for _, id := range ids {
+			f.put(id, data(id+int64(round), 100_000))
+		}
+	}
+	f.eventually("superseded bytes are dropped", func() bool { return f.served(0).log.Stats().StoredBytes < 6<<20 })
+	for _, id := range ids {
+		f.holds(id, data(id+9, 100_000))
+	}
+}
+
+func TestEtcdStoreIsARegistry(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	store := newEtcd(t)
+	meta := placement.Meta{StoreUUID: newRegistry(hash4, "s1").view.Meta.StoreUUID, Routing: hash4, Copies: 1}
+	if _, err := store.InitMeta(ctx, meta); err != nil {
+		t.Fatal(err)
+	}
+	var targets []placement.Target
+	for n := range hash4.Groups {
+		if _, _, err := store.CreateGroup(ctx, placement.NewGroup(hash4, placement.GroupName(n), n)); err != nil {
+			t.Fatal(err)
+		}
+		targets = append(targets, placement.Target{Group: placement.GroupName(n), Shards: []string{"s1"}})
+	}
+	if err := store.SetTargets(ctx, targets); err != nil {
+		t.Fatal(err)
+	}
+	registry := newRegistry(hash4, "s1") // only tells ready which groups there are
+	f := start(t, registry, func(c *Config) { c.Placement = store }).ready()
+	there := f.fill(50, 1000)
+	view, err := store.View(ctx)
+	if err != nil || len(view.Shards) != 1 || view.Shards["s1"].Address != f.shard.Addr() {
+		t.Errorf("view %+v, %v", view, err)
+	}
+	f.shard.Kill()
+	f.again(nil).ready()
+	for id, d := range there {
+		f.holds(id, d)
+	}
+	f.stop()
+	if view, err := store.View(ctx); err != nil || len(view.Shards) != 0 {
+		t.Errorf("registered after it stopped: %+v, %v", view.Shards, err)
+	}
+}

@@ -1,0 +1,243 @@
+package shard
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+func TestGroupElsewhereIsWrongShard(t *testing.T) {
+	registry := newRegistry(hash4, "s1")
+	registry.change(func(v *placement.View) {
+		g := v.Groups["2"]
+		g.Members = []placement.Member{{Shard: "s2", VolumeUUID: uuid.New(), RaftID: 1}}
+		g.Leader = "s2"
+		v.Groups["2"] = g
+		delete(v.Targets, "2")
+		v.Shards["s2"] = placement.Shard{Name: "s2", Address: "elsewhere:1"}
+	})
+	f := start(t, registry, nil).ready()
+	id := idsOf(hash4, 2, 1)[0]
+	_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
+	want(t, err, codes.FailedPrecondition, reasonWrongShard)
+	if a := metadataOf(err, "address"); a != "elsewhere:1" {
+		t.Errorf("address %q", a)
+	}
+	if e := metadataOf(err, "routing_epoch"); e == "" || e == "0" {
+		t.Errorf("routing epoch %q", e)
+	}
+}
+
+func TestGroupThatMovedAwayIsNotServedAndNotDeleted(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), nil).ready()
+	id := idsOf(hash4, 2, 1)[0]
+	f.put(id, []byte("x"))
+	dir := f.shard.volume.GroupDir(f.registry.now().Groups["2"].UUID)
+	members := f.registry.now().Groups["2"].Members
+	f.registry.change(func(v *placement.View) {
+		g := v.Groups["2"]
+		g.Members = []placement.Member{{Shard: "s2", VolumeUUID: uuid.New(), RaftID: 1}}
+		v.Groups["2"] = g
+		delete(v.Targets, "2")
+	})
+	f.eventually("it is refused", func() bool {
+		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
+		return reasonOf(err) == reasonWrongShard
+	})
+	check := func() {
+		t.Helper()
+		if st := f.shard.Status(); len(st.Strays) != 1 || st.Strays[0].Group != "2" || len(st.Groups) != 3 {
+			t.Errorf("status: strays %+v, %d groups", st.Strays, len(st.Groups))
+		}
+		if _, err := os.Stat(dir); err != nil {
+			t.Errorf("its folder: %v", err)
+		}
+	}
+	check()
+	f.shard.Kill()
+	f.again(nil)
+	check()
+	// And it is served again when etcd says so.
+	f.registry.change(func(v *placement.View) {
+		g := v.Groups["2"]
+		g.Members = members
+		v.Groups["2"] = g
+	})
+	f.eventually("it serves again", func() bool {
+		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
+		return err == nil
+	})
+}
+
+func TestGroupThatEtcdDoesNotKnowIsReported(t *testing.T) {
+	registry := newRegistry(named, "s1", "a", "b")
+	f := start(t, registry, nil).ready()
+	f.stop()
+	registry.change(func(v *placement.View) {
+		delete(v.Groups, "b")
+		delete(v.Targets, "b")
+	})
+	f.again(nil).ready()
+	if st := f.shard.Status(); len(st.Strays) != 1 || st.Strays[0].Group != "b" || len(st.Groups) != 1 {
+		t.Errorf("status: strays %+v, groups %+v", st.Strays, st.Groups)
+	}
+	_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "b"}})
+	want(t, err, codes.NotFound, reasonGroupNotFound)
+}
+
+// TestRule7_EmptyVolumeNeverServesWhatEtcdSaysItHolds covers a replaced disk, and a folder that is gone.
+func TestRule7_EmptyVolumeNeverServesWhatEtcdSaysItHolds(t *testing.T) {
+	for name, lose := range map[string]func(t *testing.T, f *fixture){
+		"another volume": func(t *testing.T, f *fixture) { f.cfg.Dir = t.TempDir() },
+		"folder removed": func(t *testing.T, f *fixture) {
+			if err := os.RemoveAll(filepath.Join(f.cfg.Dir, "groups", f.registry.now().Groups["1"].UUID.String())); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := start(t, newRegistry(hash4, "s1"), nil).ready()
+			id := idsOf(hash4, 1, 1)[0]
+			f.put(id, []byte("x"))
+			f.stop()
+			lose(t, f)
+			f.again(nil)
+			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
+			want(t, err, codes.DataLoss, reasonDamaged)
+			_, err = f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: []byte("y")})
+			want(t, err, codes.DataLoss, reasonDamaged)
+			for _, g := range f.shard.Status().Groups {
+				if g.Group == "1" && (g.State != "Failed" || !strings.Contains(g.Message, "volume")) {
+					t.Errorf("status of the lost group: %+v", g)
+				}
+			}
+		})
+	}
+}
+
+func TestServesWhileEtcdIsDown(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), nil).ready()
+	f.registry.setDown(true)
+	f.put(1, data(1, 1<<20))
+	f.holds(1, data(1, 1<<20))
+	for i := range int64(10) {
+		f.put(i, data(i, 1<<19))
+	}
+	f.eventually("the failed report is a problem", func() bool { return len(f.shard.Status().Problems) == 1 })
+	f.registry.setDown(false)
+	f.eventually("the figures are reported, the problem is gone", func() bool {
+		total := int64(0)
+		for _, g := range f.registry.now().Groups {
+			total += g.Records
+		}
+		return total > 0 && len(f.shard.Status().Problems) == 0
+	})
+}
+
+func TestNewTargetIsCreatedAndReported(t *testing.T) {
+	registry := newRegistry(named, "s1")
+	f := start(t, registry, nil)
+	registry.change(func(v *placement.View) {
+		g := placement.NewGroup(named, "quotes", 0)
+		g.Revision = int64(v.Epoch)
+		v.Groups["quotes"], v.Targets["quotes"] = g, placement.Target{Group: "quotes", Shards: []string{"s1"}}
+	})
+	f.ready()
+	g := registry.now().Groups["quotes"]
+	if len(g.Members) != 1 || g.Members[0].Shard != "s1" || g.Members[0].RaftID == 0 || g.Leader != "s1" ||
+		g.Members[0].VolumeUUID != f.shard.volume.Superblock().Volume {
+		t.Errorf("group in etcd: %+v", g)
+	}
+	// Figures are reported when they change, not all the time.
+	for id := range int64(30) {
+		if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: id, Group: "quotes"}, Data: make([]byte, 1<<20)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.eventually("its bytes are reported", func() bool { return registry.now().Groups["quotes"].Bytes > 28<<20 })
+	registry.mu.Lock()
+	puts := registry.puts
+	registry.mu.Unlock()
+	if puts > 32 {
+		t.Errorf("%d writes to etcd for 30 puts", puts)
+	}
+}
+
+func TestCreatedGroupWhoseStateWasNotWrittenIsAdopted(t *testing.T) {
+	registry := newRegistry(hash4, "s1")
+	f := start(t, registry, nil).ready()
+	f.put(1, []byte("x"))
+	f.stop()
+	// As after a crash between making the folders and telling etcd.
+	registry.change(func(v *placement.View) {
+		for name, g := range v.Groups {
+			g.Members, g.Leader = nil, ""
+			v.Groups[name] = g
+		}
+	})
+	f.again(nil).ready()
+	f.holds(1, []byte("x"))
+	f.eventually("etcd knows", func() bool {
+		return !slices.ContainsFunc(slices.Collect(maps.Values(registry.now().Groups)), func(g placement.Group) bool { return len(g.Members) != 1 })
+	})
+}
+
+func TestHalfMadeGroupIsMadeAnew(t *testing.T) {
+	registry := newRegistry(hash4, "s1")
+	f := start(t, registry, func(c *Config) { c.Name = "s0" }) // makes the volume, is no target
+	f.stop()
+	dir := filepath.Join(f.cfg.Dir, "groups", registry.now().Groups["1"].UUID.String())
+	if err := os.MkdirAll(dir, 0o770); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, group.SegmentName(1)), make([]byte, 100), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	registry.change(func(v *placement.View) {
+		for name := range v.Targets {
+			v.Targets[name] = placement.Target{Group: name, Shards: []string{"s0"}}
+		}
+	})
+	f.again(nil).ready()
+	id := idsOf(hash4, 1, 1)[0]
+	f.put(id, []byte("x"))
+	f.holds(id, []byte("x"))
+	if st := f.shard.Status(); len(st.Problems) > 0 || len(st.Strays) > 0 {
+		t.Errorf("status %+v", st)
+	}
+}
+
+func TestOnlyChangesAreWorthAReport(t *testing.T) {
+	known := placement.Group{Leader: "s1", Bytes: 100 << 20, Records: 5}
+	for name, c := range map[string]struct {
+		change func(g *placement.Group)
+		age    time.Duration
+		want   bool
+	}{
+		"nothing":              {func(*placement.Group) {}, time.Hour, false},
+		"a new leader":         {func(g *placement.Group) { g.Leader = "" }, 0, true},
+		"a little more":        {func(g *placement.Group) { g.Bytes += 4 << 20 }, 0, false},
+		"much more":            {func(g *placement.Group) { g.Bytes += 6 << 20 }, 0, true},
+		"much less":            {func(g *placement.Group) { g.Bytes -= 6 << 20 }, 0, true},
+		"a little more, later": {func(g *placement.Group) { g.Bytes++ }, time.Hour, true},
+		"a record, at once":    {func(g *placement.Group) { g.Records++ }, 0, false},
+		"a record, later":      {func(g *placement.Group) { g.Records++ }, time.Hour, true},
+	} {
+		state := known
+		c.change(&state)
+		if got := worthReporting(known, state, c.age); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -1,0 +1,407 @@
+package shard
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"log/slog"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// memRegistry keeps placement in memory, with the rules of placement.Store: revisions, conditional writes, views.
+type memRegistry struct {
+	mu       sync.Mutex
+	view     placement.View
+	watchers map[chan placement.View]bool
+	down     bool // etcd does not answer
+	puts     int  // of groups
+}
+
+var errDown = errors.New("etcd is down")
+
+// newRegistry makes a store with groups that nobody holds; every group is wanted on the shard of this name.
+func newRegistry(routing placement.Routing, shard string, names ...string) *memRegistry {
+	r := &memRegistry{watchers: map[chan placement.View]bool{}}
+	r.view = placement.View{
+		Epoch: 1, Meta: placement.Meta{StoreUUID: uuid.New(), Routing: routing, Copies: 1},
+		Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{}, Targets: map[string]placement.Target{},
+	}
+	for n := range routing.Groups {
+		names = append(names, placement.GroupName(n))
+	}
+	for n, name := range names {
+		g := placement.NewGroup(routing, name, n)
+		g.Revision = 1
+		r.view.Groups[name] = g
+		r.view.Targets[name] = placement.Target{Group: name, Shards: []string{shard}}
+	}
+	return r
+}
+
+// change alters the view and tells the watchers.
+func (r *memRegistry) change(do func(v *placement.View)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.changeLocked(do)
+}
+
+func (r *memRegistry) changeLocked(do func(v *placement.View)) {
+	v := r.view
+	v.Shards, v.Groups, v.Targets = maps.Clone(v.Shards), maps.Clone(v.Groups), maps.Clone(v.Targets)
+	v.Epoch++
+	do(&v)
+	r.view = v
+	if r.down {
+		return
+	}
+	for w := range r.watchers {
+		select {
+		case <-w:
+		default:
+		}
+		w <- v
+	}
+}
+
+func (r *memRegistry) now() placement.View {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.view
+}
+
+func (r *memRegistry) setDown(down bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.down = down
+	if !down {
+		r.changeLocked(func(*placement.View) {})
+	}
+}
+
+func (r *memRegistry) Meta(context.Context) (placement.Meta, error) {
+	if r.now(); r.down {
+		return placement.Meta{}, errDown
+	}
+	return r.now().Meta, nil
+}
+
+func (r *memRegistry) RegisterShard(_ context.Context, s placement.Shard) (func(), error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		return nil, errDown
+	}
+	if there, ok := r.view.Shards[s.Name]; ok && there.VolumeUUID != s.VolumeUUID {
+		return nil, placement.ErrNameTaken
+	}
+	s.Alive = true
+	r.changeLocked(func(v *placement.View) { v.Shards[s.Name] = s })
+	return func() { r.change(func(v *placement.View) { delete(v.Shards, s.Name) }) }, nil
+}
+
+func (r *memRegistry) Watch(ctx context.Context) <-chan placement.View {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := make(chan placement.View, 1)
+	w <- r.view
+	r.watchers[w] = true
+	context.AfterFunc(ctx, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.watchers, w)
+		close(w)
+	})
+	return w
+}
+
+func (r *memRegistry) PutGroup(_ context.Context, g placement.Group) (placement.Group, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		return g, errDown
+	}
+	if r.view.Groups[g.Name].Revision != g.Revision {
+		return g, placement.ErrChanged
+	}
+	r.puts++
+	r.changeLocked(func(v *placement.View) {
+		g.Revision = int64(v.Epoch)
+		v.Groups[g.Name] = g
+	})
+	return g, nil
+}
+
+// fixture is a shard that runs, and a client of it.
+type fixture struct {
+	t        testing.TB
+	cfg      Config
+	registry *memRegistry
+	shard    *Shard
+	conn     *grpc.ClientConn
+	records  recordv1.RecordServiceClient
+	admin    recordv1.AdminServiceClient
+}
+
+var hash4 = placement.Routing{Mode: placement.Hash, Groups: 4}
+var named = placement.Routing{Mode: placement.Named}
+
+// start starts a shard on a new folder with a registry of its own; change may be nil.
+func start(t testing.TB, registry *memRegistry, change func(*Config)) *fixture {
+	t.Helper()
+	f := &fixture{t: t, registry: registry}
+	f.cfg = Config{
+		Name: "s1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: registry, SegmentBytes: 1 << 20,
+		ReserveBytes: 16 << 20, Compaction: Compaction{Off: true}, ReportInterval: 20 * time.Millisecond,
+		Logger: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	if change != nil {
+		change(&f.cfg)
+	}
+	f.run()
+	return f
+}
+
+// run starts the shard of the fixture, and waits until it has loaded what is there.
+func (f *fixture) run() {
+	f.t.Helper()
+	f.start()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := f.shard.WaitLoaded(ctx); err != nil {
+		f.t.Fatalf("loading: %v", err)
+	}
+}
+
+// start starts the shard of the fixture and connects to it.
+func (f *fixture) start() {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	s, err := Start(ctx, f.cfg)
+	if err != nil {
+		f.t.Fatalf("start: %v", err)
+	}
+	f.shard = s
+	f.t.Cleanup(s.Kill)
+	f.conn, err = grpc.NewClient(s.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20), grpc.MaxCallSendMsgSize(64<<20)))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { _ = f.conn.Close() })
+	f.records, f.admin = recordv1.NewRecordServiceClient(f.conn), recordv1.NewAdminServiceClient(f.conn)
+}
+
+// ready waits until all targets of the registry are groups of the shard.
+func (f *fixture) ready() *fixture {
+	f.t.Helper()
+	f.eventually("all groups serve", func() bool {
+		for name := range f.registry.now().Targets {
+			if _, _, err := f.shard.findGroup(f.shard.routes.Load(), name, 0); err != nil {
+				return false
+			}
+		}
+		return true
+	})
+	return f
+}
+
+// again starts the shard anew on the same folder.
+func (f *fixture) again(change func(*Config)) *fixture {
+	f.t.Helper()
+	_ = f.conn.Close()
+	if change != nil {
+		change(&f.cfg)
+	}
+	f.run()
+	return f
+}
+
+func (f *fixture) stop() {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := f.shard.Stop(ctx); err != nil {
+		f.t.Fatalf("stop: %v", err)
+	}
+}
+
+func (f *fixture) eventually(what string, is func() bool) {
+	f.t.Helper()
+	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			f.t.Fatalf("waited in vain: %s; status %+v", what, f.shard.Status())
+		}
+	}
+}
+
+// ctx is a context for one call.
+func (f *fixture) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	f.t.Cleanup(cancel)
+	return ctx
+}
+
+func (f *fixture) put(id int64, data []byte) *recordv1.PutResponse {
+	f.t.Helper()
+	out, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: data})
+	if err != nil {
+		f.t.Fatalf("put %d: %v", id, err)
+	}
+	return out
+}
+
+func (f *fixture) delete(id int64) *recordv1.DeleteResponse {
+	f.t.Helper()
+	out, err := f.records.Delete(f.ctx(), &recordv1.DeleteRequest{Key: key(id)})
+	if err != nil {
+		f.t.Fatalf("delete %d: %v", id, err)
+	}
+	return out
+}
+
+func (f *fixture) get(id int64) *recordv1.Record {
+	f.t.Helper()
+	out, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
+	if err != nil {
+		f.t.Fatalf("get %d: %v", id, err)
+	}
+	return out.GetRecord()
+}
+
+// holds checks that the newest version of a record has just these data.
+func (f *fixture) holds(id int64, data []byte) {
+	f.t.Helper()
+	rec := f.get(id)
+	if !bytes.Equal(rec.GetData(), data) || rec.GetSizeBytes() != int64(len(data)) ||
+		rec.DataCrc32C == nil || rec.GetDataCrc32C() != crc32.Checksum(data, castagnoli) {
+		f.t.Errorf("record %d: %d bytes, size %d, crc %08x; want %d bytes", id, len(rec.GetData()), rec.GetSizeBytes(),
+			rec.GetDataCrc32C(), len(data))
+	}
+}
+
+func (f *fixture) absent(id int64) {
+	f.t.Helper()
+	_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
+	want(f.t, err, codes.NotFound, reasonRecordNotFound)
+}
+
+func key(id int64) *recordv1.RecordKey { return &recordv1.RecordKey{Id: id} }
+
+// idsOf gives n ids of one group, in Hash routing.
+func idsOf(routing placement.Routing, group, n int) []int64 {
+	var ids []int64
+	for id := int64(0); len(ids) < n; id++ {
+		if routing.GroupOf(id) == group {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// want checks the code and the reason of an error. Reason "" is an InvalidArgument with field violations.
+func want(t testing.TB, err error, code codes.Code, reason string) {
+	t.Helper()
+	if got := status.Code(err); got != code || reasonOf(err) != reason {
+		t.Errorf("error %v, code %v, reason %q; want code %v, reason %q", err, got, reasonOf(err), code, reason)
+	}
+	if code == codes.InvalidArgument && len(violationsOf(err)) == 0 {
+		t.Errorf("error %v names no field", err)
+	}
+}
+
+func reasonOf(err error) string {
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			if info.GetDomain() != "sheaf.dev" {
+				return "domain " + info.GetDomain()
+			}
+			return info.GetReason()
+		}
+	}
+	return ""
+}
+
+func metadataOf(err error, key string) string {
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			return info.GetMetadata()[key]
+		}
+	}
+	return ""
+}
+
+func violationsOf(err error) []string {
+	var fields []string
+	for _, d := range status.Convert(err).Details() {
+		if bad, ok := d.(*errdetails.BadRequest); ok {
+			for _, v := range bad.GetFieldViolations() {
+				fields = append(fields, v.GetField())
+			}
+		}
+	}
+	return fields
+}
+
+func retryAfter(err error) time.Duration {
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.RetryInfo); ok {
+			return info.GetRetryDelay().AsDuration()
+		}
+	}
+	return 0
+}
+
+// testWriter writes the log of a shard into that of the test.
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Log(strings.TrimSuffix(string(b), "\n"))
+	return len(b), nil
+}
+
+// data makes n bytes that differ from record to record.
+func data(id int64, n int) []byte {
+	b := make([]byte, 0, n+32)
+	for len(b) < n {
+		b = fmt.Appendf(b, "%d/%d.", id, len(b))
+	}
+	return b[:n]
+}
+
+// newEtcd starts a real etcd and gives a store in it.
+func newEtcd(t *testing.T) *placement.Store {
+	t.Helper()
+	server, err := etcd.StartEmbedded(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	client, err := server.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	store, err := placement.NewStore(client, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}

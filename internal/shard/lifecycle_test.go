@@ -1,0 +1,389 @@
+package shard
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+)
+
+func TestRestartServesWhatWasAcknowledged(t *testing.T) {
+	for name, end := range map[string]func(f *fixture){
+		"after Stop": func(f *fixture) { f.stop() },
+		"after Kill": func(f *fixture) { f.shard.Kill() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			residencies(t, func(t *testing.T, f *fixture) {
+				there := f.fill(200, 20_000)
+				large := data(1, 3<<20)
+				if _, err := f.upload(&recordv1.UploadHeader{Key: key(-7)}, cut(large, 1<<20)...); err != nil {
+					t.Fatal(err)
+				}
+				for round := range 3 {
+					end(f)
+					f.again(nil)
+					for id := range int64(200) {
+						if d, ok := there[id]; ok {
+							f.holds(id, d)
+						} else {
+							f.absent(id)
+						}
+					}
+					if _, got, err := f.download(&recordv1.DownloadRequest{Key: key(-7)}); err != nil || string(got) != string(large) {
+						t.Errorf("the large record: %d bytes, %v", len(got), err)
+					}
+					there[3] = data(int64(round), 777)
+					f.put(3, there[3])
+					st := f.shard.Status()
+					if !st.Load.Done || st.Load.GroupsLoaded != 4 || st.Generation != uint64(round+2) || len(st.Problems) > 0 {
+						t.Errorf("status %+v", st)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestStopLetsCallsEndAndRefusesNewOnes(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), nil).ready()
+	stream, err := f.records.Upload(f.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}}); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("the upload has begun", func() bool { return f.shard.calls.used.Load() == 1 })
+	idle, err := f.records.BatchPut(f.ctx()) // never ends by itself
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("the batch has begun", func() bool { return f.shard.calls.used.Load() == 2 })
+	done := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		done <- f.shard.Stop(ctx)
+	}()
+	<-f.shard.stopped
+	_, err = idle.Recv()
+	want(t, err, codes.Unavailable, reasonStopping)
+	_, err = (&recordServer{Shard: f.shard}).viaInterceptor(f)
+	want(t, err, codes.Unavailable, reasonStopping)
+	// The upload under way is whole already: it is stored.
+	out, err := stream.CloseAndRecv()
+	if err != nil {
+		t.Errorf("the upload under way: %v", err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	f.again(nil)
+	if err == nil && f.get(1).GetVersion() != out.GetPut().GetVersion() {
+		t.Error("the upload under way was lost")
+	}
+}
+
+// viaInterceptor calls Get as the server would.
+func (s *recordServer) viaInterceptor(f *fixture) (any, error) {
+	return s.unary(f.ctx(), &recordv1.GetRequest{Key: key(1)},
+		&grpc.UnaryServerInfo{FullMethod: recordv1.RecordService_Get_FullMethodName},
+		func(ctx context.Context, in any) (any, error) { return s.Get(ctx, in.(*recordv1.GetRequest)) })
+}
+
+func TestStopDoesNotWaitForVerify(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), nil).ready()
+	f.fill(100, 20_000)
+	done := make(chan error, 1)
+	go func() {
+		_, err := f.admin.Verify(f.ctx(), &recordv1.VerifyRequest{Group: "0", RateBytesPerSecond: 1})
+		done <- err
+	}()
+	f.eventually("verify is under way", func() bool { return f.shard.calls.used.Load() == 1 })
+	f.stop()
+	want(t, <-done, codes.Unavailable, reasonStopping)
+}
+
+func TestStopCutsCallsWhenItsTimeIsUp(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), nil).ready()
+	stream, err := f.records.Upload(f.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}}); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("the upload has begun", func() bool { return f.shard.calls.used.Load() == 1 })
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if err := f.shard.Stop(ctx); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	if _, err := stream.CloseAndRecv(); status.Code(err) == codes.OK {
+		t.Error("the upload was answered")
+	}
+	f.again(nil)
+	f.absent(1)
+}
+
+func TestNoGoroutineIsLeft(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	f := start(t, newRegistry(hash4, "s1"), nil).ready()
+	f.fill(20, 1000)
+	stream, err := f.records.BatchPut(f.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1)}}}); err != nil {
+		t.Fatal(err)
+	}
+	f.stop()
+	_ = f.conn.Close()
+	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("sheaf.dev/sheaf/internal/vfs.(*syncer).complete"))
+}
+
+func TestForeignVolumeIsRefused(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), nil).ready()
+	ctx := f.ctx()
+	second := f.cfg
+	if _, err := Start(ctx, second); err == nil {
+		t.Error("two shards on one volume")
+	}
+	f.stop()
+	second.Name = "s2"
+	if _, err := Start(ctx, second); err == nil {
+		t.Error("the volume of another shard is taken")
+	}
+	second = f.cfg
+	second.Placement = newRegistry(hash4, "s1")
+	if _, err := Start(ctx, second); err == nil {
+		t.Error("the volume of another store is taken")
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	good := Config{Name: "s1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: newRegistry(hash4, "s1")}
+	for name, change := range map[string]func(*Config){
+		"no name":            func(c *Config) { c.Name = "" },
+		"bad name":           func(c *Config) { c.Name = "S 1" },
+		"long name":          func(c *Config) { c.Name = strings.Repeat("s", 254) },
+		"no dir":             func(c *Config) { c.Dir = "" },
+		"no address":         func(c *Config) { c.Listen = "" },
+		"bad address":        func(c *Config) { c.Listen = "nonsense" },
+		"no placement":       func(c *Config) { c.Placement = nil },
+		"bad residency":      func(c *Config) { c.Residency = 7 },
+		"bad medium":         func(c *Config) { c.Medium = "Tape" },
+		"negative memory":    func(c *Config) { c.MemoryLimitBytes = -1 },
+		"negative reserve":   func(c *Config) { c.ReserveBytes = -1 },
+		"negative segment":   func(c *Config) { c.SegmentBytes = -1 },
+		"negative versions":  func(c *Config) { c.Retention.Versions = -1 },
+		"share above 1":      func(c *Config) { c.Compaction.SupersededShareMin = 1.5 },
+		"negative in flight": func(c *Config) { c.Limits.BytesInFlightMax = -1 },
+	} {
+		cfg := good
+		change(&cfg)
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		if s, err := Start(ctx, cfg); err == nil {
+			s.Kill()
+			t.Errorf("%s is accepted", name)
+		}
+		cancel()
+	}
+}
+
+func TestMemoryLimitTooSmallIsAClearError(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Residency = group.Resident }).ready()
+	there := f.fill(200, 50_000)
+	f.stop()
+	f.again(func(c *Config) { c.MemoryLimitBytes = 5 << 20 })
+	st := f.shard.Status()
+	if st.MemoryNeedBytes <= 5<<20 || st.MemoryLimitBytes != 5<<20 || st.MemoryUsedBytes > 5<<20 || len(st.Problems) != 1 {
+		t.Errorf("need %d, limit %d, used %d, problems %v", st.MemoryNeedBytes, st.MemoryLimitBytes, st.MemoryUsedBytes, st.Problems)
+	}
+	failed, served := 0, 0
+	for _, g := range st.Groups {
+		switch g.State {
+		case "Failed":
+			failed++
+			if !strings.Contains(g.Message, fmt.Sprint(st.MemoryNeedBytes)) || !strings.Contains(g.Message, fmt.Sprint(5<<20)) {
+				t.Errorf("message %q names neither need nor limit", g.Message)
+			}
+			id := idsOf(hash4, atoi(t, g.Group), 1)[0]
+			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
+			want(t, err, codes.ResourceExhausted, reasonMemoryFull)
+		case "Serving":
+			served++
+		}
+	}
+	if failed == 0 || served == 0 {
+		t.Errorf("%d groups failed, %d serve: the limit is to hold some", failed, served)
+	}
+	if f.shard.ready() == nil {
+		t.Error("ready without all groups")
+	}
+	f.stop()
+	f.again(func(c *Config) { c.MemoryLimitBytes = 0 })
+	for id, d := range there {
+		f.holds(id, d)
+	}
+}
+
+func atoi(t *testing.T, s string) (n int) {
+	t.Helper()
+	if _, err := fmt.Sscan(s, &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestMemoryBudgetGatesWrites(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
+		c.Residency, c.MemoryLimitBytes = group.Resident, 24<<20
+	}).ready()
+	var refused error
+	var n int64
+	for ; refused == nil && n < 100; n++ {
+		_, refused = f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(n), Data: data(n, 1<<20)})
+	}
+	want(t, refused, codes.ResourceExhausted, reasonMemoryFull)
+	if used := f.shard.budget.used.Load(); used > 24<<20 {
+		t.Errorf("%d bytes in use, limit %d", used, 24<<20)
+	}
+	f.holds(0, data(0, 1<<20))
+	f.delete(0)
+	f.absent(0)
+}
+
+func TestHealthReflectionMetricsStatus(t *testing.T) {
+	metrics := prometheus.NewRegistry()
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Registry, c.Version = metrics, "v1.2.3" }).ready()
+	f.put(1, []byte("x"))
+	f.absent(2)
+	health := grpc_health_v1.NewHealthClient(f.conn)
+	for _, service := range []string{"", "sheaf.record.v1.RecordService", "group/0", "group/3"} {
+		out, err := health.Check(f.ctx(), &grpc_health_v1.HealthCheckRequest{Service: service})
+		if err != nil || out.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+			t.Errorf("health of %q: %v, %v", service, out, err)
+		}
+	}
+	if _, err := health.Check(f.ctx(), &grpc_health_v1.HealthCheckRequest{Service: "group/4"}); status.Code(err) != codes.NotFound {
+		t.Errorf("health of no group: %v", err)
+	}
+	stream, err := grpc_reflection_v1.NewServerReflectionClient(f.conn).ServerReflectionInfo(f.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&grpc_reflection_v1.ServerReflectionRequest{
+		MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: "sheaf.record.v1.RecordService"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := stream.Recv(); err != nil || out.GetFileDescriptorResponse() == nil {
+		t.Errorf("reflection: %v, %v", out, err)
+	}
+	_ = stream.CloseSend()
+
+	server := httptest.NewServer(f.shard.Handler())
+	defer server.Close()
+	get := func(path string) (int, string) {
+		t.Helper()
+		resp, err := http.Get(server.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if code, body := get(path); code != http.StatusOK {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	_, body := get("/metrics")
+	for _, line := range []string{
+		`sheaf_shard_calls_total{code="OK",method="Put",shard="s1"} 1`,
+		`sheaf_shard_calls_total{code="NotFound",method="Get",shard="s1"} 1`,
+		`sheaf_shard_groups{shard="s1",state="serving"} 4`,
+		`sheaf_shard_load_done_bytes{shard="s1"}`,
+		`sheaf_shard_call_duration_seconds_count{method="Put",shard="s1"} 1`,
+		`sheaf_shard_volume_free_bytes{shard="s1"}`,
+	} {
+		if !strings.Contains(body, line) {
+			t.Errorf("metrics lack %s", line)
+		}
+	}
+	var st Status
+	if _, body := get("/status"); json.Unmarshal([]byte(body), &st) != nil || st.Name != "s1" || st.Version != "v1.2.3" ||
+		len(st.Groups) != 4 || st.FileSystem == "" || st.CapacityBytes == 0 {
+		t.Errorf("status: %+v", st)
+	}
+	// Another run in the same process takes the same names.
+	f.stop()
+	f.again(nil)
+}
+
+func TestPanicInACallStopsOnlyTheCall(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), nil).ready()
+	info := &grpc.UnaryServerInfo{FullMethod: recordv1.RecordService_Get_FullMethodName}
+	_, err := f.shard.unary(f.ctx(), nil, info, func(context.Context, any) (any, error) { panic("a bug") })
+	want(t, err, codes.Internal, "")
+	err = f.shard.stream(nil, nil, &grpc.StreamServerInfo{FullMethod: recordv1.RecordService_Scan_FullMethodName},
+		func(any, grpc.ServerStream) error { panic("a bug") })
+	want(t, err, codes.Internal, "")
+	if n := f.shard.calls.used.Load(); n != 0 {
+		t.Errorf("%d calls under way", n)
+	}
+	f.put(1, []byte("goes on"))
+}
+
+func TestOverloaded(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Limits = Limits{CallsMax: 1, BytesInFlightMax: 1000} }).ready()
+	stream, err := f.records.BatchPut(f.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("the one call is under way", func() bool { return f.shard.calls.used.Load() == 1 })
+	_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(1)})
+	want(t, err, codes.ResourceExhausted, reasonOverloaded)
+	if retryAfter(err) == 0 {
+		t.Error("no RetryInfo")
+	}
+	// The first put passes although it alone is above the limit; what comes while it is in flight does not.
+	if err := f.shard.bytes.take(1); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1), Data: make([]byte, 5000)}}}); err != nil {
+		t.Fatal(err)
+	}
+	out, err := stream.Recv()
+	if err != nil || codes.Code(out.GetResults()[0].GetStatus().GetCode()) != codes.ResourceExhausted {
+		t.Errorf("beyond the bytes in flight: %v, %v", out, err)
+	}
+	f.shard.bytes.give(1)
+	if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1), Data: make([]byte, 5000)}}}); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := stream.Recv(); err != nil || out.GetResults()[0].GetStatus().GetCode() != 0 {
+		t.Errorf("with room: %v, %v", out, err)
+	}
+}

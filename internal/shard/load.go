@@ -1,0 +1,247 @@
+package shard
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+)
+
+// Measuring the device before loading is worth it only where loading takes long, and must not.
+const (
+	measureShare    = 32 // of the bytes to load
+	measureBytesMin = 8 << 20
+	measureBytesMax = 256 << 20
+)
+
+// keepBytes holds one segment of the usual size. Kept memory is in no budget, so there is none where there is a limit.
+const keepBytes = 272 << 20
+
+// loadState is the first load after a start. Guarded by Shard.mu.
+type loadState struct {
+	groups     []*groupReplica
+	beganAt    time.Time
+	endedAt    time.Time
+	deviceRate float64 // bytes per second; 0: not measured
+	need       int64   // memory of all groups, bytes
+}
+
+func (l *loadState) begun() bool { return !l.beganAt.IsZero() }
+
+// newLoader makes the reader that all groups share. Only a stated HDD is read one segment after another: virtual disks
+// often call themselves rotational. In Resident residency the memory of one segment is kept for what compaction writes.
+func (s *Shard) newLoader() *group.Loader {
+	opts := group.LoaderOptions{Rotational: s.cfg.Medium == HDD}
+	if s.cfg.Residency == group.Resident && s.cfg.MemoryLimitBytes == 0 {
+		opts.KeepBytes = keepBytes
+	}
+	return group.NewLoader(opts)
+}
+
+// loadFirst loads what the volume holds of this shard's groups.
+func (s *Shard) loadFirst(ctx context.Context) {
+	defer close(s.loaded)
+	groups := s.takePending()
+	s.planLoad(groups)
+	s.measureDevice(groups)
+	groups = s.fitMemory(groups)
+
+	var wait sync.WaitGroup
+	atOnce := s.cfg.Limits.GroupsLoadingMax
+	if s.cfg.Medium == HDD {
+		atOnce = min(atOnce, 2) // one is read while the index of the other is made
+	}
+	slots := make(chan struct{}, atOnce)
+	for _, g := range groups {
+		slots <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-slots }()
+			s.loadOne(ctx, g)
+		})
+	}
+	wait.Wait()
+	s.mu.Lock()
+	s.load.endedAt = time.Now()
+	status := s.load.status(true)
+	s.mu.Unlock()
+	s.logger.Info("loaded", "groups", status.GroupsLoaded, "damaged", status.GroupsDamaged, "failed", status.GroupsFailed,
+		"bytes", status.BytesDone, "seconds", status.ElapsedSeconds, "bytes_per_second", status.BytesPerSecond)
+}
+
+// takePending marks what is to be loaded now; later arrivals are loaded one by one.
+func (s *Shard) takePending() []*groupReplica {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var groups []*groupReplica
+	for _, g := range s.groups {
+		if (g.stray == "" || g.stray == unconfirmed) && g.state == recordv1.GroupState_GROUP_STATE_PENDING {
+			g.state = recordv1.GroupState_GROUP_STATE_LOADING
+			s.setHealth(g, false)
+			groups = append(groups, g)
+		}
+	}
+	s.load.groups = groups
+	s.load.beganAt = time.Now()
+	return slices.Clone(groups)
+}
+
+// planLoad computes what each group needs, before anything is loaded.
+func (s *Shard) planLoad(groups []*groupReplica) {
+	var wait sync.WaitGroup
+	slots := make(chan struct{}, 16)
+	for _, g := range groups {
+		slots <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-slots }()
+			need, err := group.PlanLoad(s.logOptions(g))
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if err != nil {
+				// Loading will say what is wrong; the plan goes on without this group.
+				s.logger.Warn("planning a load", "group", g.name, "error", err)
+				return
+			}
+			g.need, g.planned = need, true
+		})
+	}
+	wait.Wait()
+}
+
+// fitMemory leaves out the groups that do not fit, the smallest come first: as many as can be serve, and soon.
+func (s *Shard) fitMemory(groups []*groupReplica) []*groupReplica {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slices.SortFunc(groups, func(a, b *groupReplica) int {
+		return cmp.Or(cmp.Compare(a.need.LoadBytes, b.need.LoadBytes), cmp.Compare(a.name, b.name))
+	})
+	for _, g := range groups {
+		s.load.need += g.need.MemoryBytes
+	}
+	limit := s.cfg.MemoryLimitBytes
+	if limit == 0 || s.load.need <= limit {
+		return groups
+	}
+	s.memory = fmt.Errorf("%w: the groups of this shard need %d bytes, the limit is %d: raise the limit, move groups away, "+
+		"or take residency Index", group.ErrMemory, s.load.need, limit)
+	s.logger.Error("the memory limit is too small", "need_bytes", s.load.need, "limit_bytes", limit)
+	taken := int64(0)
+	return slices.DeleteFunc(groups, func(g *groupReplica) bool {
+		if taken+g.need.MemoryBytes <= limit {
+			taken += g.need.MemoryBytes
+			return false
+		}
+		g.state = recordv1.GroupState_GROUP_STATE_FAILED
+		g.err = fmt.Errorf("it needs %d bytes: %w", g.need.MemoryBytes, s.memory)
+		return true
+	})
+}
+
+// measureDevice reads a sample at the device's own pace, for comparison.
+func (s *Shard) measureDevice(groups []*groupReplica) {
+	var total int64
+	for _, g := range groups {
+		total += g.need.LoadBytes
+	}
+	sample := min(total/measureShare, measureBytesMax)
+	if sample < measureBytesMin {
+		return
+	}
+	rate, err := s.volume.MeasureReadRate(sample)
+	if err != nil {
+		s.logger.Warn("measuring the device", "error", err)
+	}
+	s.mu.Lock()
+	s.load.deviceRate = rate
+	s.load.beganAt = time.Now() // the sample is no part of the load
+	s.mu.Unlock()
+}
+
+// loadOne loads a group and serves it. Its state says how it went.
+func (s *Shard) loadOne(ctx context.Context, g *groupReplica) {
+	report, err := s.open(ctx, g)
+	s.mu.Lock()
+	g.report = report
+	if err != nil {
+		g.state, g.err = recordv1.GroupState_GROUP_STATE_FAILED, err
+	} else {
+		g.state, g.err = recordv1.GroupState_GROUP_STATE_SERVING, nil
+	}
+	s.mu.Unlock()
+	switch {
+	case err == nil:
+		s.setHealth(g, true)
+		for _, d := range report.Damages {
+			s.logger.Error("damage found while loading", "group", g.name, "damage", d.String())
+		}
+	case errors.Is(err, context.Canceled):
+	default:
+		s.logger.Error("group could not be loaded", "group", g.name, "error", err)
+	}
+}
+
+// status sums up. Called with Shard.mu held.
+func (l *loadState) status(done bool) LoadStatus {
+	st := LoadStatus{GroupsTotal: len(l.groups), DeviceBytesPerSecond: l.deviceRate, Done: done}
+	for _, g := range l.groups {
+		bytes := g.progress.BytesDone.Load()
+		st.BytesDone += bytes
+		switch {
+		case g.state == recordv1.GroupState_GROUP_STATE_FAILED:
+			st.GroupsFailed++
+			st.BytesTotal += bytes // nothing more comes
+			continue
+		case g.report.Outcome == group.Damaged:
+			st.GroupsDamaged++
+			fallthrough
+		case g.report.Outcome != 0:
+			st.GroupsLoaded++
+			st.BytesTotal += bytes
+			continue
+		}
+		st.BytesTotal += max(bytes, g.need.LoadBytes, g.progress.BytesTotal.Load())
+	}
+	if !l.begun() {
+		return st
+	}
+	end := l.endedAt
+	if end.IsZero() {
+		end = time.Now()
+	}
+	st.ElapsedSeconds = end.Sub(l.beganAt).Seconds()
+	if st.ElapsedSeconds > 0 {
+		st.BytesPerSecond = float64(st.BytesDone) / st.ElapsedSeconds
+	}
+	if l.deviceRate > 0 {
+		st.DevicePercent = 100 * st.BytesPerSecond / l.deviceRate
+	}
+	if left := st.BytesTotal - st.BytesDone; left > 0 && st.BytesPerSecond > 0 && !done {
+		st.ETASeconds = float64(left) / st.BytesPerSecond
+	}
+	return st
+}
+
+// eta is the time until everything is loaded, as far as it can be told.
+func (s *Shard) eta() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Duration(s.load.status(!s.load.endedAt.IsZero()).ETASeconds * float64(time.Second))
+}
+
+// checkMedium warns where the device contradicts the medium that was stated.
+func (s *Shard) checkMedium() {
+	mount, err := s.volume.Mount()
+	if err != nil {
+		s.logger.Warn("asking what the volume is made of", "error", err)
+		return
+	}
+	if s.cfg.Medium != Auto && mount.Rotational != nil && *mount.Rotational != (s.cfg.Medium == HDD) {
+		s.logger.Warn("the device contradicts the medium that was stated", "medium", s.cfg.Medium, "source", mount.Source,
+			"rotational", *mount.Rotational)
+	}
+}

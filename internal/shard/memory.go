@@ -1,0 +1,64 @@
+package shard
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"sheaf.dev/sheaf/internal/group"
+)
+
+// budget gates the memory of all groups of a shard. It implements group.Budget.
+type budget struct {
+	limit int64 // bytes; 0: none
+	used  atomic.Int64
+}
+
+var _ group.Budget = (*budget)(nil)
+
+// Take implements group.Budget.
+func (b *budget) Take(n int64) error {
+	used := b.used.Add(n)
+	if n <= 0 || b.limit == 0 || used <= b.limit {
+		return nil
+	}
+	b.used.Add(-n)
+	return fmt.Errorf("%w: %d bytes more than the %d in use, limit %d", group.ErrMemory, n, used-n, b.limit)
+}
+
+// admit refuses a write that would need n bytes more than there are.
+func (b *budget) admit(n int64) error {
+	if used := b.used.Load(); b.limit > 0 && used+n > b.limit {
+		return fmt.Errorf("%w: a write of %d bytes on top of the %d in use, limit %d", group.ErrMemory, n, used, b.limit)
+	}
+	return nil
+}
+
+// indexBytesPerRecord is what a new record may cost in the index while its table grows.
+const indexBytesPerRecord = 34
+
+// writeMemory is the memory that a write of so many stored bytes needs.
+func writeMemory(residency group.Residency, bytes int64) int64 {
+	if residency == group.Resident {
+		return bytes + indexBytesPerRecord
+	}
+	return indexBytesPerRecord
+}
+
+// gauge bounds something that is being worked on. Safe for concurrent use.
+type gauge struct {
+	what  string
+	limit int64
+	used  atomic.Int64
+}
+
+// take answers OVERLOADED where the limit would be passed. One taker passes whatever it asks for, so that nothing is
+// refused for ever.
+func (g *gauge) take(n int64) error {
+	if used := g.used.Add(n); used > g.limit && used != n {
+		g.used.Add(-n)
+		return overloadedError(g.what, g.limit)
+	}
+	return nil
+}
+
+func (g *gauge) give(n int64) { g.used.Add(-n) }

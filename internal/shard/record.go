@@ -1,0 +1,303 @@
+package shard
+
+import (
+	"context"
+	"hash/crc32"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/shard/cursor"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// recordServer serves RecordService.
+type recordServer struct {
+	recordv1.UnimplementedRecordServiceServer
+	*Shard
+}
+
+// write is a put or delete that was checked and found its group.
+type write struct {
+	where   where
+	served  *served
+	crc     uint32 // of the data
+	bytes   int64  // taken from Shard.bytes
+	pending *replica.Pending
+	replica replica.Write
+}
+
+// propose hands the write to its group. finish must follow.
+func (s *Shard) propose(w *write) error {
+	if err := s.bytes.take(w.bytes); err != nil {
+		w.bytes = 0
+		return err
+	}
+	w.pending = w.served.replica.Propose(w.replica)
+	return nil
+}
+
+// finish waits for the outcome.
+func (s *Shard) finish(ctx context.Context, w *write) (replica.Result, error) {
+	result, err := w.pending.Wait(ctx)
+	s.bytes.give(w.bytes)
+	if err != nil {
+		return result, answerError(err, w.where)
+	}
+	return result, nil
+}
+
+// common checks what all writes have in common.
+func (w *write) common(v *violations, prefix string, requestID []byte, condition *recordv1.WriteCondition, timestamp *int64) {
+	switch len(requestID) {
+	case 0:
+	case len(w.replica.RequestID):
+		copy(w.replica.RequestID[:], requestID)
+		if w.replica.RequestID == [16]byte{} {
+			v.add(prefix+"request_id", "is all zeros: choose 16 bytes at random")
+		}
+	default:
+		v.add(prefix+"request_id", "has %d bytes: give 16 chosen at random, or none", len(requestID))
+	}
+	if timestamp != nil {
+		w.replica.Timestamp, w.replica.HasTime = *timestamp, true
+	}
+	switch c := condition.GetCondition().(type) {
+	case *recordv1.WriteCondition_IfVersion:
+		index, err := cursor.ParseVersion(c.IfVersion)
+		if err != nil {
+			v.add(prefix+"condition.if_version", "%.40q is not a version that a shard gave out", c.IfVersion)
+		}
+		w.replica.Condition.IfVersion = index
+	case *recordv1.WriteCondition_IfAbsent:
+		if !c.IfAbsent {
+			v.add(prefix+"condition.if_absent", "is false: only true is valid")
+		}
+		w.replica.Condition.IfAbsent = true
+	}
+}
+
+// attributes checks and encodes attributes.
+func (w *write) attributes(v *violations, prefix string, attributes map[string][]byte) {
+	if len(attributes) == 0 {
+		return
+	}
+	encoded, err := group.EncodeAttributes(attributes)
+	if err != nil {
+		v.add(prefix+"attributes", "%v", err)
+	}
+	w.replica.Attributes = encoded
+}
+
+// preparePut checks a put. The write keeps the request's data.
+func (s *Shard) preparePut(in *recordv1.PutRequest, w *write) error {
+	if len(in.GetData()) > group.DataBytesMax {
+		return useUploadError(len(in.GetData()))
+	}
+	var v violations
+	w.common(&v, "", in.GetRequestId(), in.GetCondition(), in.TimestampUnixNs)
+	w.attributes(&v, "", in.GetAttributes())
+	w.crc = crc32.Checksum(in.GetData(), castagnoli)
+	if in.DataCrc32C != nil && in.GetDataCrc32C() != w.crc {
+		v.add("data_crc32c", "is %08x, the data that came have %08x: nothing is stored", in.GetDataCrc32C(), w.crc)
+	}
+	g, sv, err := s.find(in.GetKey(), in.GetRoutingEpoch(), &v, "key")
+	if invalid := v.err(); invalid != nil {
+		return invalid
+	}
+	if err != nil {
+		return err
+	}
+	w.served = sv
+	w.where = where{group: g.name, id: in.GetKey().GetId()}
+	w.replica.ID = in.GetKey().GetId()
+	w.replica.Data = in.GetData()
+	w.bytes = int64(len(in.GetData()) + len(w.replica.Attributes))
+	return nil
+}
+
+// putResponse fills in the answer to a put.
+func (w *write) putResponse(out *recordv1.PutResponse, result replica.Result) {
+	out.Version = cursor.Version(result.Index)
+	out.CommitTimeUnixNs = result.CommitTime
+	out.DataCrc32C = w.crc
+	out.Repeated = result.Repeated
+	if result.Repeated {
+		// Retries carry the same data by contract; the answer is about what is stored all the same.
+		if crc, ok := storedCRC(w.served.log, w.replica.ID, result.Index); ok {
+			out.DataCrc32C = crc
+		}
+	}
+}
+
+// storedCRC is the CRC32C of the data of a version; false where it cannot be read any more.
+func storedCRC(log *group.Log, id int64, index uint64) (uint32, bool) {
+	rec, err := log.Get(id, group.GetOptions{Index: index})
+	switch {
+	case err != nil:
+		return 0, false
+	case rec.Blob != nil:
+		return rec.Blob.CRC32C, true
+	default:
+		return crc32.Checksum(rec.Data, castagnoli), true
+	}
+}
+
+// Put implements RecordService.
+func (s *recordServer) Put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.PutResponse, error) {
+	var w write
+	if err := s.preparePut(in, &w); err != nil {
+		return nil, err
+	}
+	if err := s.propose(&w); err != nil {
+		return nil, err
+	}
+	result, err := s.finish(ctx, &w)
+	if err != nil {
+		return nil, err
+	}
+	out := &recordv1.PutResponse{}
+	w.putResponse(out, result)
+	return out, nil
+}
+
+// Delete implements RecordService.
+func (s *recordServer) Delete(ctx context.Context, in *recordv1.DeleteRequest) (*recordv1.DeleteResponse, error) {
+	var (
+		w write
+		v violations
+	)
+	w.common(&v, "", in.GetRequestId(), in.GetCondition(), in.TimestampUnixNs)
+	if w.replica.Condition.IfAbsent {
+		v.add("condition.if_absent", "makes no sense with Delete")
+	}
+	g, sv, err := s.find(in.GetKey(), in.GetRoutingEpoch(), &v, "key")
+	if invalid := v.err(); invalid != nil {
+		return nil, invalid
+	}
+	if err != nil {
+		return nil, err
+	}
+	w.served, w.where = sv, where{group: g.name, id: in.GetKey().GetId()}
+	w.replica.ID, w.replica.Delete = in.GetKey().GetId(), true
+	if err := s.propose(&w); err != nil {
+		return nil, err
+	}
+	result, err := s.finish(ctx, &w)
+	if err != nil {
+		return nil, err
+	}
+	out := &recordv1.DeleteResponse{
+		Version: cursor.Version(result.Index), Existed: result.Existed, Repeated: result.Repeated,
+	}
+	if result.Index != 0 {
+		out.CommitTimeUnixNs = result.CommitTime
+	}
+	return out, nil
+}
+
+// read is a read that was checked and found its group.
+type read struct {
+	where   where
+	served  *served
+	options group.GetOptions
+}
+
+// prepareGet checks a read.
+func (s *Shard) prepareGet(in *recordv1.GetRequest, r *read) error {
+	var v violations
+	g, sv, err := s.find(in.GetKey(), in.GetRoutingEpoch(), &v, "key")
+	r.options.Index = parsePin(&v, in.GetVersion())
+	if invalid := v.err(); invalid != nil {
+		return invalid
+	}
+	if err != nil {
+		return err
+	}
+	r.served, r.where = sv, where{group: g.name, id: in.GetKey().GetId()}
+	r.options.MetadataOnly = in.GetMetadataOnly()
+	return nil
+}
+
+// parsePin reads a version pin: 0 for the newest.
+func parsePin(v *violations, version string) uint64 {
+	if version == "" {
+		return 0
+	}
+	index, err := cursor.ParseVersion(version)
+	if err != nil {
+		v.add("version", "%.40q is not a version that a shard gave out", version)
+	}
+	return index
+}
+
+// get reads; the record's data may alias the buffer of the options.
+func (r *read) get() (group.Record, error) {
+	rec, err := r.served.log.Get(r.where.id, r.options)
+	if err != nil {
+		return rec, answerError(err, r.where)
+	}
+	if rec.Blob != nil && !r.options.MetadataOnly {
+		return rec, useDownloadError(r.where, rec.Size)
+	}
+	return rec, nil
+}
+
+// Get implements RecordService.
+func (s *recordServer) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.GetResponse, error) {
+	var r read
+	if err := s.prepareGet(in, &r); err != nil {
+		return nil, err
+	}
+	if err := r.served.replica.ReadBarrier(ctx); err != nil {
+		return nil, answerError(err, r.where)
+	}
+	rec, err := r.get()
+	if err != nil {
+		return nil, err
+	}
+	out := &recordv1.Record{}
+	if err := fillRecord(out, r.where, &rec, dataOf(&rec, r.options.MetadataOnly, nil)); err != nil {
+		return nil, err
+	}
+	return &recordv1.GetResponse{Record: out}, nil
+}
+
+// dataOf is the checksum of a record's data where these are wanted and all there, else nil. It is stored in sum, which
+// may be nil.
+func dataOf(rec *group.Record, metadataOnly bool, sum *uint32) *uint32 {
+	if metadataOnly || rec.Deleted || rec.Blob != nil {
+		return nil
+	}
+	if sum == nil {
+		sum = new(uint32)
+	}
+	*sum = crc32.Checksum(rec.Data, castagnoli)
+	return sum
+}
+
+// fillRecord makes the message of a record. With a checksum of the data it holds the data, which it aliases. A key that
+// is there is used.
+func fillRecord(out *recordv1.Record, w where, rec *group.Record, sum *uint32) error {
+	if out.Key == nil {
+		out.Key = &recordv1.RecordKey{}
+	}
+	out.Key.Id, out.Key.Group = rec.ID, w.group
+	out.Version = cursor.Version(rec.Index)
+	out.TimestampUnixNs = rec.Timestamp
+	out.CommitTimeUnixNs = rec.CommitTime
+	out.SizeBytes = rec.Size
+	out.Deleted = rec.Deleted
+	if len(rec.Attributes) > 0 {
+		attributes, err := group.DecodeAttributes(rec.Attributes)
+		if err != nil {
+			return answerError(err, w)
+		}
+		out.Attributes = attributes
+	}
+	if sum != nil {
+		out.DataCrc32C, out.Data = sum, rec.Data
+	}
+	return nil
+}

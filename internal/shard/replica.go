@@ -1,0 +1,188 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/replica"
+)
+
+// groupReplica is a group's replica on this volume, from the moment that its folder is found or made.
+type groupReplica struct {
+	name string
+	uuid uuid.UUID
+	dir  string
+
+	progress group.Progress
+	// served is nil while the group does not serve.
+	served atomic.Pointer[served]
+	// changing is held while what is served is stopped or replaced.
+	changing sync.Mutex
+
+	// Guarded by Shard.mu.
+	state recordv1.GroupState
+	err   error // why state is Failed
+	lost  bool  // Failed because etcd says that this shard holds data which are not here
+	// unreadable: Failed because the folder has no manifest that can be read.
+	unreadable bool
+	need       group.Need
+	planned    bool // need is known
+	report     group.Report
+	stray      string // not empty: not served, because etcd says that it is elsewhere or does not know it
+	raftID     uint64
+}
+
+// served is what a call needs of a group that serves.
+type served struct {
+	log     *group.Log
+	replica *replica.Replica
+}
+
+// open loads the group's log and starts its node. It returns with g.served set, or an error.
+func (s *Shard) open(ctx context.Context, g *groupReplica) (report group.Report, err error) {
+	// A group that cannot be loaded must not take its neighbours along.
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	log, report, err := group.Load(ctx, s.logOptions(g), &g.progress)
+	if err != nil {
+		return report, err
+	}
+	if err := s.serve(g, log); err != nil {
+		return report, errors.Join(err, log.Close(false))
+	}
+	return report, nil
+}
+
+// serve starts the node of a loaded group.
+func (s *Shard) serve(g *groupReplica, log *group.Log) error {
+	raftID, err := soleVoter(log)
+	if err != nil {
+		return err
+	}
+	node, err := replica.Start(replica.Options{
+		Log:              log,
+		Committer:        s.committer,
+		RaftID:           raftID,
+		InFlightBytesMax: s.cfg.Limits.ReplicaBytesInFlightMax,
+		Logger:           s.logger.With("group", g.name),
+		Admit:            s.admit,
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	g.raftID = raftID
+	s.mu.Unlock()
+	g.served.Store(&served{log: log, replica: node})
+	return nil
+}
+
+// acceptLoss declares the damage of a group lost. Its indexes jump ahead, so its node starts anew on them; calls that
+// come meanwhile answer GROUP_LOADING.
+func (s *Shard) acceptLoss(ctx context.Context, g *groupReplica) ([]group.Damage, error) {
+	g.changing.Lock()
+	defer g.changing.Unlock()
+	sv := g.served.Load()
+	if sv == nil || s.stopping.Load() {
+		return nil, stoppingError()
+	}
+	g.served.Store(nil)
+	if err := sv.replica.Stop(ctx); err != nil {
+		s.logger.Warn("stopping to accept a loss", "group", g.name, "error", err)
+	}
+	damages, err := sv.log.AcceptLoss()
+	if again := s.serve(g, sv.log); again != nil {
+		s.mu.Lock()
+		g.state, g.err = recordv1.GroupState_GROUP_STATE_FAILED, again
+		s.mu.Unlock()
+		s.setHealth(g, false)
+		err = errors.Join(err, again, sv.log.Close(false))
+	}
+	return damages, err
+}
+
+// soleVoter is the Raft id of the replica: this version has one voter per group.
+func soleVoter(log *group.Log) (uint64, error) {
+	_, conf, err := log.InitialState()
+	if err != nil {
+		return 0, err
+	}
+	if conf == nil || len(conf.Voters) != 1 {
+		return 0, fmt.Errorf("the group's membership is %v: this version serves groups of one voter", conf)
+	}
+	return conf.Voters[0], nil
+}
+
+// admit is asked before each write.
+func (s *Shard) admit(bytes int64, deletes bool) error {
+	if err := s.volume.Admit(bytes, deletes); err != nil {
+		return err
+	}
+	if deletes {
+		return nil
+	}
+	return s.budget.admit(writeMemory(s.cfg.Residency, bytes))
+}
+
+func (s *Shard) logOptions(g *groupReplica) group.Options {
+	return group.Options{
+		FS:           s.cfg.FS,
+		Dir:          g.dir,
+		Identity:     group.Identity{Store: s.store, Group: g.uuid, Name: g.name},
+		Residency:    s.cfg.Residency,
+		SegmentBytes: s.cfg.SegmentBytes,
+		Retention:    s.cfg.Retention,
+		Budget:       &s.budget,
+		Loader:       s.loader,
+		Logger:       s.logger.With("group", g.name),
+	}
+}
+
+// close stops serving the group. Calls under way get STOPPING.
+func (g *groupReplica) close(ctx context.Context, seal bool) error {
+	g.changing.Lock()
+	defer g.changing.Unlock()
+	sv := g.served.Swap(nil)
+	if sv == nil {
+		return nil
+	}
+	if err := sv.replica.Stop(ctx); err != nil {
+		// What was in flight is cut: sealing would wait for it.
+		return errors.Join(err, sv.log.Close(false))
+	}
+	return sv.log.Close(seal)
+}
+
+// unavailable says why the group does not serve. Called with Shard.mu held.
+func (g *groupReplica) unavailable(eta time.Duration) error {
+	switch {
+	case g.lost:
+		return lostError(g.name, g.err)
+	case g.state == recordv1.GroupState_GROUP_STATE_FAILED:
+		return failedError(g.name, g.err)
+	default:
+		return loadingError(g.name, eta)
+	}
+}
+
+// memberOf is the member of a group on the shard of this name.
+func memberOf(g placement.Group, shard string) (placement.Member, bool) {
+	for _, m := range g.Members {
+		if m.Shard == shard {
+			return m, true
+		}
+	}
+	return placement.Member{}, false
+}

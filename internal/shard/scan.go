@@ -1,0 +1,381 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/shard/cursor"
+)
+
+// Bytes per split of PlanScan.
+const (
+	splitBytesDefault = 256 << 20
+	splitBytesMin     = 1 << 20
+	splitBytesMax     = 1 << 40
+)
+
+// scanRecordsMax bounds the records of one message of Scan, where their data are small or left out.
+const scanRecordsMax = 4096
+
+// PlanScan implements RecordService.
+func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanRequest) (out *recordv1.PlanScanResponse, err error) {
+	size := in.GetSplitBytes()
+	if size != 0 && (size < splitBytesMin || size > splitBytesMax) {
+		return nil, invalid("split_bytes", "is %d: give %d to %d, or 0 for %d", size, splitBytesMin, int64(splitBytesMax), splitBytesDefault)
+	}
+	if size == 0 {
+		size = splitBytesDefault
+	}
+	names, r, err := s.groupsToScan(in.GetGroups())
+	if err != nil {
+		return nil, err
+	}
+	type opened struct {
+		log *group.Log
+		id  group.ScanID
+	}
+	var snapshots []opened
+	defer func() {
+		if err != nil {
+			for _, o := range snapshots {
+				o.log.CloseScan(o.id)
+			}
+		}
+	}()
+	out = &recordv1.PlanScanResponse{}
+	for _, name := range names {
+		_, sv, err := s.findGroup(r, name, 0)
+		if err != nil {
+			return nil, err
+		}
+		if err := sv.replica.ReadBarrier(ctx); err != nil {
+			return nil, answerError(err, where{group: name})
+		}
+		id, err := sv.log.OpenScan(s.cfg.Limits.ScanTTL)
+		if err != nil {
+			return nil, answerError(err, where{group: name})
+		}
+		snapshots = append(snapshots, opened{sv.log, id})
+		splits, err := s.splits(name, sv.log, id, size)
+		if err != nil {
+			return nil, answerError(err, where{group: name})
+		}
+		out.Splits = append(out.Splits, splits...)
+	}
+	return out, nil
+}
+
+// splits cuts a snapshot.
+func (s *Shard) splits(name string, log *group.Log, id group.ScanID, size int64) ([]*recordv1.ScanSplit, error) {
+	info, err := log.ScanInfo(id)
+	if err != nil {
+		return nil, err
+	}
+	bounds, err := log.ScanSplits(id, size)
+	if err != nil {
+		return nil, err
+	}
+	n := int64(len(bounds) - 1)
+	var splits []*recordv1.ScanSplit
+	for i := 1; i < len(bounds); i++ {
+		c := cursor.Cursor{Kind: cursor.Split, Group: name, Scan: id, After: bounds[i-1], Through: bounds[i]}
+		splits = append(splits, &recordv1.ScanSplit{
+			Group: name, Split: c.Encode(), Addresses: []string{s.address}, Bytes: info.Bytes / n, Records: info.Records / n,
+		})
+	}
+	return splits, nil
+}
+
+// groupsToScan checks names; none: all of this shard.
+func (s *Shard) groupsToScan(asked []string) ([]string, *routes, error) {
+	r := s.routes.Load()
+	if r == nil {
+		return nil, nil, loadingError("(all)", 0)
+	}
+	if len(asked) == 0 {
+		return slices.Sorted(maps.Keys(r.byName)), r, nil
+	}
+	names := slices.Clone(asked)
+	slices.Sort(names)
+	for i, name := range names {
+		if err := s.validGroup(name, "groups"); err != nil {
+			return nil, nil, err
+		}
+		if i > 0 && names[i-1] == name {
+			return nil, nil, invalid("groups", "names group %s twice", name)
+		}
+	}
+	return names, r, nil
+}
+
+// Scan implements RecordService. Damaged entries do not end it: all that is whole is sent first, then DATA_LOSS says
+// what was left out.
+func (s *recordServer) Scan(in *recordv1.ScanRequest, stream recordv1.RecordService_ScanServer) error {
+	sc := &scan{shard: s.Shard, stream: stream, metadataOnly: in.GetMetadataOnly()}
+	defer sc.release()
+	at, groups, err := sc.begin(in)
+	if err != nil {
+		return err
+	}
+	damaged := at.Damaged
+	for {
+		if at.Group != "" {
+			at.Damaged = damaged
+			if err := sc.group(stream.Context(), &at, in.GetRoutingEpoch()); err != nil {
+				return err
+			}
+			damaged = at.Damaged
+		}
+		if len(groups) == 0 {
+			break
+		}
+		at = cursor.Cursor{Kind: cursor.Resume, Group: groups[0], All: at.All, Own: true}
+		groups = groups[1:]
+	}
+	if sc.damage != nil {
+		return answerError(sc.damage, where{group: sc.damage.Damage.Group, id: sc.damage.ID})
+	}
+	if damaged {
+		return scanDamagedError()
+	}
+	return nil
+}
+
+// scan is a Scan under way.
+type scan struct {
+	shard        *Shard
+	stream       recordv1.RecordService_ScanServer
+	metadataOnly bool
+	damage       *group.DamageError // the first one met
+
+	out     recordv1.ScanResponse
+	records []*recordv1.Record // reused from message to message
+	sums    []*uint32          // of the records
+	arena   []byte             // data of the records of one message
+	taken   int64              // of Shard.bytes
+}
+
+// begin says where to begin (no group: with the first of groups) and which groups follow.
+func (sc *scan) begin(in *recordv1.ScanRequest) (at cursor.Cursor, groups []string, err error) {
+	var v violations
+	given := 0
+	for _, set := range []bool{in.GetGroup() != "", len(in.GetSplit()) > 0, len(in.GetCursor()) > 0} {
+		if set {
+			given++
+		}
+	}
+	if given > 1 {
+		v.add("cursor", "group, split and cursor exclude one another")
+		return at, nil, v.err()
+	}
+	if given == 1 && in.GetGroup() == "" {
+		return sc.resume(in)
+	}
+	if err := sc.take(); err != nil {
+		return at, nil, err
+	}
+	if in.GetGroup() != "" {
+		at.Own = true
+		return at, []string{in.GetGroup()}, sc.shard.validGroup(in.GetGroup(), "group")
+	}
+	groups, _, err = sc.shard.groupsToScan(nil)
+	at.All = true
+	return at, groups, err
+}
+
+// resume reads a split or cursor.
+func (sc *scan) resume(in *recordv1.ScanRequest) (at cursor.Cursor, groups []string, err error) {
+	field, value, kind := "cursor", in.GetCursor(), cursor.Resume
+	if len(in.GetSplit()) > 0 {
+		field, value, kind = "split", in.GetSplit(), cursor.Split
+	}
+	at, err = cursor.Decode(value)
+	if err == nil && at.Kind != kind {
+		err = cursor.ErrBad
+	}
+	if err != nil {
+		return at, nil, invalid(field, "is %v", err)
+	}
+	if err := sc.shard.validGroup(at.Group, field); err != nil {
+		return at, nil, err
+	}
+	if at.All {
+		all, _, err := sc.shard.groupsToScan(nil)
+		if err != nil {
+			return at, nil, err
+		}
+		for _, name := range all {
+			if name > at.Group {
+				groups = append(groups, name)
+			}
+		}
+	}
+	return at, groups, sc.take()
+}
+
+// take bounds the memory of all scans: each holds about one message.
+func (sc *scan) take() error {
+	if err := sc.shard.bytes.take(answerBytes); err != nil {
+		return err
+	}
+	sc.taken = answerBytes
+	return nil
+}
+
+func (sc *scan) release() { sc.shard.bytes.give(sc.taken) }
+
+// group scans one group from at on; at follows what was sent.
+func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) error {
+	s := sc.shard
+	if at.Through > 0 && at.After == at.Through {
+		return nil // it had come to its end
+	}
+	w := where{group: at.Group}
+	_, sv, err := s.findGroup(s.routes.Load(), at.Group, epoch)
+	if err != nil {
+		return err
+	}
+	if at.Scan == [16]byte{} {
+		if err := sc.open(ctx, sv, at); err != nil {
+			return answerError(err, w)
+		}
+	}
+	if at.Own {
+		s.scans.use(sv.log, at.Scan)
+	}
+	at.Kind = cursor.Resume
+	for rec, err := range sv.log.Scan(ctx, at.Scan, at.After, at.Through, sc.metadataOnly) {
+		var damage *group.DamageError
+		if errors.As(err, &damage) {
+			at.Damaged = true
+			if sc.damage == nil {
+				sc.damage = damage
+			}
+			continue
+		}
+		if err != nil {
+			return answerError(err, w)
+		}
+		if err := sc.add(at, &rec); err != nil {
+			return answerError(err, w)
+		}
+		if s.stopping.Load() {
+			return stoppingError()
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return answerError(err, w)
+	}
+	at.After = at.Through
+	if err := sc.send(at); err != nil {
+		return err
+	}
+	if at.Own {
+		s.scans.done(sv.log, at.Scan)
+	}
+	return nil
+}
+
+// open takes a snapshot.
+func (sc *scan) open(ctx context.Context, sv *served, at *cursor.Cursor) error {
+	if err := sv.replica.ReadBarrier(ctx); err != nil {
+		return err
+	}
+	id, err := sv.log.OpenScan(sc.shard.cfg.Limits.ScanTTL)
+	if err != nil {
+		return err
+	}
+	info, err := sv.log.ScanInfo(id)
+	if err != nil {
+		return err
+	}
+	at.Scan, at.After, at.Through = id, 0, info.Index
+	return nil
+}
+
+// add takes a record into the message, and sends it first where it is full.
+func (sc *scan) add(at *cursor.Cursor, rec *group.Record) error {
+	if n := len(sc.out.Records); n > 0 && (len(sc.arena)+len(rec.Data) > answerBytes || n == scanRecordsMax) {
+		if err := sc.send(at); err != nil {
+			return err
+		}
+	}
+	n := len(sc.out.Records)
+	if n == len(sc.records) {
+		sc.records = append(sc.records, &recordv1.Record{})
+		sc.sums = append(sc.sums, new(uint32))
+	}
+	out := sc.records[n]
+	out.Reset()
+	begin := len(sc.arena)
+	sc.arena = append(sc.arena, rec.Data...) // valid until the next step only
+	copied := *rec
+	copied.Data = sc.arena[begin:len(sc.arena):len(sc.arena)]
+	sum := dataOf(&copied, sc.metadataOnly, sc.sums[n])
+	if err := fillRecord(out, where{group: at.Group, id: rec.ID}, &copied, sum); err != nil {
+		return err
+	}
+	sc.out.Records = append(sc.out.Records, out)
+	at.After = rec.Index
+	return nil
+}
+
+// send sends what has come together; the cursor goes on behind it.
+func (sc *scan) send(at *cursor.Cursor) error {
+	if len(sc.out.Records) == 0 {
+		return nil
+	}
+	sc.out.Cursor = at.Encode()
+	err := sc.stream.Send(&sc.out)
+	sc.out.Records = sc.out.Records[:0]
+	sc.arena = sc.arena[:0]
+	return err
+}
+
+// scanCloser closes snapshots that Scan took for itself a while after they were read to the end: the caller may not
+// have got the last message and come back with a cursor.
+type scanCloser struct {
+	mu    sync.Mutex
+	ended map[scanKey]time.Time
+}
+
+type scanKey struct {
+	log *group.Log
+	id  group.ScanID
+}
+
+// scanGrace is the time for coming back.
+const scanGrace = time.Minute
+
+func (c *scanCloser) use(log *group.Log, id group.ScanID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.ended, scanKey{log, id})
+}
+
+func (c *scanCloser) done(log *group.Log, id group.ScanID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended == nil {
+		c.ended = map[scanKey]time.Time{}
+	}
+	c.ended[scanKey{log, id}] = time.Now()
+}
+
+// expire closes what ended before the grace.
+func (c *scanCloser) expire(grace time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, at := range c.ended {
+		if time.Since(at) >= grace {
+			key.log.CloseScan(key.id)
+			delete(c.ended, key)
+		}
+	}
+}

@@ -1,0 +1,355 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/volume"
+)
+
+// Shard owns the replicas of one volume and serves them. Safe for concurrent use.
+type Shard struct {
+	cfg       Config
+	logger    *slog.Logger
+	store     uuid.UUID
+	meta      placement.Meta
+	volume    *volume.Volume
+	committer *replica.Committer
+	loader    *group.Loader
+	budget    budget
+	address   string // as advertised
+
+	listener net.Listener
+	grpc     *grpc.Server
+	health   *health.Server
+	metrics  *metrics
+	calls    gauge // calls under way
+	bytes    gauge // data being worked on
+	scans    scanCloser
+
+	stopping atomic.Bool
+	stopped  chan struct{} // closed when stopping begins
+	once     sync.Once     // of the end
+	cancel   context.CancelFunc
+	ctx      context.Context // of everything in the background
+	wait     sync.WaitGroup  // of everything in the background
+
+	// routes is what calls look at; replaced as a whole by publish.
+	routes atomic.Pointer[routes]
+
+	mu       sync.Mutex
+	groups   map[uuid.UUID]*groupReplica // on the volume, strays included
+	view     placement.View
+	load     loadState
+	loaded   chan struct{} // closed when the first load is over
+	memory   error         // why not everything could be loaded; nil: it could
+	problems map[string]error
+}
+
+// routes is an immutable picture of which groups this shard answers for.
+type routes struct {
+	epoch    uint64
+	view     placement.View
+	byName   map[string]*groupReplica
+	byNumber []*groupReplica // Hash routing; nil where the group is elsewhere
+}
+
+// Start opens the volume, begins serving gRPC (UNAVAILABLE GROUP_LOADING while a group loads), registers with etcd, and
+// then loads groups in parallel and follows targets in the background. ctx bounds only the start itself.
+func Start(ctx context.Context, cfg Config) (*Shard, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("shard %s: %w", cfg.Name, err)
+	}
+	s := newShard(cfg)
+	if err := s.start(ctx); err != nil {
+		return nil, fmt.Errorf("shard %s: %w", cfg.Name, errors.Join(err, s.end(context.Background(), false)))
+	}
+	return s, nil
+}
+
+func newShard(cfg Config) *Shard {
+	if cfg.FS == nil {
+		cfg.FS = vfs.OS{}
+	}
+	s := &Shard{
+		cfg:      cfg,
+		logger:   cfg.Logger.With("shard", cfg.Name),
+		budget:   budget{limit: cfg.MemoryLimitBytes},
+		calls:    gauge{what: "calls", limit: int64(cfg.Limits.CallsMax)},
+		bytes:    gauge{what: "bytes in flight", limit: cfg.Limits.BytesInFlightMax},
+		groups:   map[uuid.UUID]*groupReplica{},
+		stopped:  make(chan struct{}),
+		loaded:   make(chan struct{}),
+		problems: map[string]error{},
+		health:   health.NewServer(),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.metrics = newMetrics(s)
+	return s
+}
+
+// start does in order what Start says. What it opened before an error is closed by end.
+func (s *Shard) start(ctx context.Context) error {
+	var err error
+	if s.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Listen); err != nil {
+		return err
+	}
+	s.address = s.cfg.Advertise
+	if s.address == "" {
+		s.address = s.listener.Addr().String()
+	}
+	if s.meta, err = s.cfg.Placement.Meta(ctx); err != nil {
+		return fmt.Errorf("asking etcd for the store: %w", err)
+	}
+	s.store = s.meta.StoreUUID
+	s.volume, err = volume.Open(volume.Options{
+		FS: s.cfg.FS, Dir: s.cfg.Dir, Store: s.store, Shard: s.cfg.Name, Create: true,
+		ReserveBytes: s.cfg.ReserveBytes, Logger: s.logger,
+	})
+	if err != nil {
+		return err
+	}
+	s.committer = replica.NewCommitter(s.logger)
+	s.loader = s.newLoader()
+	s.checkMedium()
+	if err := s.findGroups(); err != nil {
+		return err
+	}
+	s.grpc = s.newServer()
+	s.wait.Go(func() {
+		if err := s.grpc.Serve(s.listener); err != nil {
+			s.problem("serving gRPC", err)
+		}
+	})
+	if err := s.metrics.register(); err != nil {
+		return err
+	}
+	return s.join(ctx)
+}
+
+// join makes the shard known in etcd and begins to follow it.
+func (s *Shard) join(ctx context.Context) error {
+	views := s.cfg.Placement.Watch(s.ctx)
+	select {
+	case view, ok := <-views:
+		if !ok {
+			return errors.New("the watch of etcd ended")
+		}
+		s.see(view)
+		s.mu.Lock()
+		s.decide(view) // what it says is done by follow
+		s.publish()
+		s.mu.Unlock()
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the first view of etcd: %w", ctx.Err())
+	}
+	superblock := s.volume.Superblock()
+	space, _, err := s.volume.Space()
+	if err != nil {
+		return err
+	}
+	// The registration outlives ctx; the first attempt must not.
+	registration, cancel := context.WithCancel(s.ctx)
+	release := context.AfterFunc(ctx, cancel)
+	unregister, err := s.cfg.Placement.RegisterShard(registration, placement.Shard{
+		Name: s.cfg.Name, Address: s.address, VolumeUUID: superblock.Volume, Generation: superblock.Generation,
+		Domain: s.cfg.Domain, CapacityBytes: space.TotalBytes,
+	})
+	if err == nil && !release() {
+		unregister()
+		err = ctx.Err()
+	}
+	if err != nil {
+		cancel()
+		return err
+	}
+	s.wait.Go(func() {
+		<-s.ctx.Done()
+		unregister()
+		cancel()
+	})
+	s.wait.Go(func() { s.loadFirst(s.ctx) })
+	s.wait.Go(func() { s.follow(s.ctx, views) })
+	s.wait.Go(func() { s.reportAll(s.ctx) })
+	s.wait.Go(func() { s.compactAll(s.ctx) })
+	return nil
+}
+
+// Addr is the address that gRPC listens on.
+func (s *Shard) Addr() string { return s.listener.Addr().String() }
+
+// WaitLoaded returns when everything that can be loaded is, or ctx ends.
+func (s *Shard) WaitLoaded(ctx context.Context) error {
+	select {
+	case <-s.loaded:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// see takes a view in.
+func (s *Shard) see(view placement.View) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.view = view
+}
+
+// publish replaces what calls look at. Called with mu held.
+func (s *Shard) publish() {
+	r := &routes{epoch: s.view.Epoch, view: s.view, byName: make(map[string]*groupReplica, len(s.groups))}
+	if s.meta.Routing.Mode == placement.Hash {
+		r.byNumber = make([]*groupReplica, s.meta.Routing.Groups)
+	}
+	for _, g := range s.groups {
+		if g.stray != "" || g.name == "" {
+			continue
+		}
+		r.byName[g.name] = g
+		if n, err := strconv.Atoi(g.name); err == nil && n >= 0 && n < len(r.byNumber) {
+			r.byNumber[n] = g
+		}
+	}
+	s.routes.Store(r)
+}
+
+// problem remembers and logs what a person should see; nil takes it back.
+func (s *Shard) problem(what string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		delete(s.problems, what)
+		return
+	}
+	if old := s.problems[what]; old == nil || old.Error() != err.Error() {
+		s.logger.Error(what, "error", err)
+	}
+	s.problems[what] = err
+}
+
+// Stop stops gracefully: refuses new calls, lets those under way end, seals, writes hints, unregisters. When ctx ends
+// first, calls under way are cut and the rest is done without sealing.
+func (s *Shard) Stop(ctx context.Context) error { return s.end(ctx, true) }
+
+// Kill stops at once, as SIGKILL would: calls are cut, nothing is sealed. What was acknowledged is on disk. The folder
+// can be opened again when it returns.
+func (s *Shard) Kill() {
+	if err := s.end(context.Background(), false); err != nil {
+		s.logger.Warn("killed", "error", err)
+	}
+}
+
+// end closes everything once, in the reverse order of start.
+func (s *Shard) end(ctx context.Context, gracefully bool) (err error) {
+	s.once.Do(func() {
+		s.stopping.Store(true)
+		close(s.stopped)
+		s.health.Shutdown()
+		if s.grpc != nil {
+			s.endCalls(ctx, gracefully)
+		} else if s.listener != nil {
+			err = errors.Join(err, s.listener.Close())
+		}
+		s.cancel()
+		s.wait.Wait() // a group that was being loaded is closed then, too
+		err = errors.Join(err, s.closeGroups(ctx, gracefully))
+		s.metrics.unregister()
+		if s.committer != nil {
+			s.committer.Close()
+		}
+		if s.volume != nil {
+			s.loader.Close()
+			err = errors.Join(err, s.volume.Close())
+		}
+	})
+	return err
+}
+
+// lastAnswers is the time for answers of calls that ended to leave, where other streams keep the connection open.
+const lastAnswers = 500 * time.Millisecond
+
+// endCalls returns when no call is under way any more.
+func (s *Shard) endCalls(ctx context.Context, gracefully bool) {
+	if !gracefully {
+		s.grpc.Stop()
+		return
+	}
+	drained := make(chan struct{})
+	go func() {
+		s.grpc.GracefulStop()
+		close(drained)
+	}()
+	// Health watches never end by themselves: wait for our own calls, then a little for their answers to leave.
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	var idle time.Time
+	for idle.IsZero() || time.Since(idle) < lastAnswers {
+		if idle.IsZero() && s.calls.used.Load() == 0 {
+			idle = time.Now()
+		}
+		select {
+		case <-drained:
+			return
+		case <-ctx.Done():
+			idle = time.Now().Add(-lastAnswers)
+		case <-tick.C:
+		}
+	}
+	s.grpc.Stop()
+	<-drained
+}
+
+// closeGroups closes all groups in parallel; seal only where there is time.
+func (s *Shard) closeGroups(ctx context.Context, seal bool) error {
+	if !seal {
+		over, cancel := context.WithCancel(ctx)
+		cancel()
+		ctx = over
+	}
+	var (
+		wait sync.WaitGroup
+		mu   sync.Mutex
+		errs []error
+	)
+	s.mu.Lock()
+	groups := make([]*groupReplica, 0, len(s.groups))
+	for _, g := range s.groups {
+		groups = append(groups, g)
+	}
+	s.mu.Unlock()
+	slots := make(chan struct{}, 16)
+	for _, g := range groups {
+		slots <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-slots }()
+			err := g.close(ctx, seal)
+			switch {
+			case err == nil:
+			case ctx.Err() != nil:
+				s.logger.Info("group was not sealed: the next start reads its last segment", "group", g.name, "error", err)
+			default:
+				mu.Lock()
+				errs = append(errs, fmt.Errorf("group %s: %w", g.name, err))
+				mu.Unlock()
+			}
+		})
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,84 @@
+package shard
+
+// Status of a shard, for people and machines; its JSON is served at /status.
+type Status struct {
+	Name       string `json:"name"`
+	Address    string `json:"address"`
+	Version    string `json:"version"`
+	VolumeUUID string `json:"volumeUUID"`
+	StoreUUID  string `json:"storeUUID"`
+	Generation uint64 `json:"generation"`
+	Path       string `json:"path"`
+	FileSystem string `json:"fileSystem"`
+	// MountOptions as mounted.
+	MountOptions  []string `json:"mountOptions,omitempty"`
+	Source        string   `json:"source"`
+	Rotational    *bool    `json:"rotational,omitempty"`
+	CapacityBytes int64    `json:"capacityBytes"`
+	FreeBytes     int64    `json:"freeBytes"`
+	ReserveBytes  int64    `json:"reserveBytes"`
+	// MemoryNeedBytes was computed before loading; MemoryLimitBytes 0: no limit.
+	MemoryNeedBytes  int64         `json:"memoryNeedBytes"`
+	MemoryUsedBytes  int64         `json:"memoryUsedBytes"`
+	MemoryLimitBytes int64         `json:"memoryLimitBytes"`
+	Residency        string        `json:"residency"`
+	Epoch            uint64        `json:"routingEpoch"`
+	Stopping         bool          `json:"stopping"`
+	Load             LoadStatus    `json:"load"`
+	Groups           []GroupStatus `json:"groups"`
+	// Strays are groups on the volume that etcd says are elsewhere or does not know: not served, not deleted.
+	Strays []Stray `json:"strays,omitempty"`
+	// Problems in words: what is wrong and what to do; empty where all is well.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// LoadStatus is the progress of loading.
+type LoadStatus struct {
+	GroupsTotal          int     `json:"groupsTotal"`
+	GroupsLoaded         int     `json:"groupsLoaded"`
+	GroupsDamaged        int     `json:"groupsDamaged"`
+	GroupsFailed         int     `json:"groupsFailed"`
+	BytesTotal           int64   `json:"bytesTotal"`
+	BytesDone            int64   `json:"bytesDone"`
+	BytesPerSecond       float64 `json:"bytesPerSecond"`
+	DeviceBytesPerSecond float64 `json:"deviceBytesPerSecond"` // 0: not measured
+	DevicePercent        float64 `json:"devicePercent"`        // of the device's own sequential rate; 0: not measured
+	ETASeconds           float64 `json:"etaSeconds"`
+	ElapsedSeconds       float64 `json:"elapsedSeconds"`
+	Done                 bool    `json:"done"`
+}
+
+// GroupStatus is the state of one replica.
+type GroupStatus struct {
+	Group           string   `json:"group"`
+	UUID            string   `json:"uuid"`
+	State           string   `json:"state"`   // Pending, Loading, Serving, Damaged, Failed
+	Outcome         string   `json:"outcome"` // Loaded, Truncated, Damaged; empty before
+	Message         string   `json:"message,omitempty"`
+	Leader          bool     `json:"leader"`
+	Records         int64    `json:"records"`
+	StoredBytes     int64    `json:"storedBytes"`
+	SupersededBytes int64    `json:"supersededBytes"`
+	Segments        int      `json:"segments"`
+	AppliedIndex    uint64   `json:"appliedIndex"`
+	MemoryBytes     int64    `json:"memoryBytes"`
+	CutBytes        int64    `json:"cutBytes,omitempty"`
+	Damages         []Damage `json:"damages,omitempty"`
+}
+
+// Damage is one place of bad bytes.
+type Damage struct {
+	File        string  `json:"file"`
+	OffsetBytes int64   `json:"offsetBytes"`
+	LengthBytes int64   `json:"lengthBytes"`
+	What        string  `json:"what"`
+	IDs         []int64 `json:"ids,omitempty"`
+	IDsUnknown  bool    `json:"idsUnknown,omitempty"`
+}
+
+// Stray is a group's folder that this shard does not serve.
+type Stray struct {
+	Group  string `json:"group"`
+	UUID   string `json:"uuid"`
+	Reason string `json:"reason"`
+}

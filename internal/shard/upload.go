@@ -1,0 +1,200 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"hash/crc32"
+	"io"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/replica"
+)
+
+// upload is an Upload under way: data up to group.DataBytesMax are collected, more goes to a blob file.
+type upload struct {
+	shard *Shard
+	write write
+	size  *int64  // as announced
+	want  *uint32 // CRC32C as announced
+
+	data []byte
+	blob group.BlobWriter // nil while data are collected
+	sum  uint32
+	n    int64 // bytes that came
+}
+
+// Upload implements RecordService. Nothing is visible before the last chunk has come and was checked.
+func (s *recordServer) Upload(stream recordv1.RecordService_UploadServer) error {
+	first, err := stream.Recv()
+	if errors.Is(err, io.EOF) {
+		return invalid("header", "is required in the first message")
+	}
+	if err != nil {
+		return err
+	}
+	u := &upload{shard: s.Shard}
+	if err := u.begin(first.GetHeader()); err != nil {
+		return err
+	}
+	defer u.discard()
+	for {
+		in, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break // the half-close: all has come
+		}
+		if err != nil {
+			return err
+		}
+		chunk, ok := in.GetPart().(*recordv1.UploadRequest_Chunk)
+		if !ok {
+			return invalid("chunk", "is required in every message behind the first")
+		}
+		if err := u.take(chunk.Chunk); err != nil {
+			return err
+		}
+		if s.stopping.Load() {
+			return stoppingError()
+		}
+	}
+	if err := u.check(); err != nil {
+		return err
+	}
+	if err := u.commit(); err != nil {
+		return answerError(err, u.write.where)
+	}
+	result, err := u.put(stream.Context())
+	if err != nil {
+		return err
+	}
+	out := &recordv1.UploadResponse{Put: &recordv1.PutResponse{}, SizeBytes: u.n}
+	u.write.crc = u.sum
+	u.write.putResponse(out.Put, result)
+	return stream.SendAndClose(out)
+}
+
+// begin checks the header.
+func (u *upload) begin(in *recordv1.UploadHeader) error {
+	if in == nil {
+		return invalid("header", "is required in the first message")
+	}
+	var v violations
+	w := &u.write
+	w.common(&v, "header.", in.GetRequestId(), in.GetCondition(), in.TimestampUnixNs)
+	w.attributes(&v, "header.", in.GetAttributes())
+	if in.SizeBytes != nil && in.GetSizeBytes() < 0 {
+		v.add("header.size_bytes", "is negative: %d", in.GetSizeBytes())
+	}
+	g, sv, err := u.shard.find(in.GetKey(), in.GetRoutingEpoch(), &v, "header.key")
+	if invalid := v.err(); invalid != nil {
+		return invalid
+	}
+	if err != nil {
+		return err
+	}
+	w.served, w.where = sv, where{group: g.name, id: in.GetKey().GetId()}
+	w.replica.ID = in.GetKey().GetId()
+	u.size, u.want = in.SizeBytes, in.DataCrc32C
+	// Refuse early what has no room, before the caller sends it.
+	return answerError(u.shard.admit(in.GetSizeBytes(), false), w.where)
+}
+
+// take takes one chunk in.
+func (u *upload) take(chunk []byte) error {
+	if len(chunk) > group.BlobChunkBytes {
+		return invalid("chunk", "has %d bytes: give at most %d", len(chunk), group.BlobChunkBytes)
+	}
+	u.n += int64(len(chunk))
+	if u.size != nil && u.n > *u.size {
+		return invalid("header.size_bytes", "is %d, but %d bytes came", *u.size, u.n)
+	}
+	u.sum = crc32.Update(u.sum, castagnoli, chunk)
+	if u.blob == nil && len(u.data)+len(chunk) <= group.DataBytesMax {
+		if err := u.shard.bytes.take(int64(len(chunk))); err != nil {
+			return err
+		}
+		u.write.bytes += int64(len(chunk))
+		u.data = append(u.data, chunk...)
+		return nil
+	}
+	if u.blob == nil {
+		blob, err := u.write.served.log.CreateBlob()
+		if err != nil {
+			return answerError(err, u.write.where)
+		}
+		u.blob = blob
+		if err := u.store(u.data); err != nil {
+			return err
+		}
+		u.release()
+		u.data = nil
+	}
+	return u.store(chunk)
+}
+
+func (u *upload) store(data []byte) error {
+	if err := u.shard.volume.Admit(int64(len(data)), false); err != nil {
+		return answerError(err, u.write.where)
+	}
+	_, err := u.blob.Write(data)
+	return answerError(err, u.write.where)
+}
+
+// check compares with what was announced, when all has come.
+func (u *upload) check() error {
+	var v violations
+	if u.size != nil && u.n != *u.size {
+		v.add("header.size_bytes", "is %d, but %d bytes came: nothing is stored", *u.size, u.n)
+	}
+	if u.want != nil && u.sum != *u.want {
+		v.add("header.data_crc32c", "is %08x, the data that came have %08x: nothing is stored", *u.want, u.sum)
+	}
+	return v.err()
+}
+
+// commit makes a blob durable; the put that refers to it follows.
+func (u *upload) commit() error {
+	if u.blob == nil {
+		u.write.replica.Data = u.data
+		u.release() // propose takes them again
+		u.write.bytes = int64(len(u.data))
+		return nil
+	}
+	ref, err := u.blob.Commit()
+	if err != nil {
+		return err
+	}
+	u.write.replica.Blob = &ref
+	return nil
+}
+
+// put writes the entry. A blob that no entry will refer to is removed: the put was refused for sure, or an earlier one
+// with the same request id counts.
+func (u *upload) put(ctx context.Context) (result replica.Result, err error) {
+	if err = u.shard.propose(&u.write); err == nil {
+		result, err = u.shard.finish(ctx, &u.write)
+	}
+	ref := u.write.replica.Blob
+	if ref != nil && (result.Repeated || surelyNotApplied(err)) {
+		u.write.served.log.DiscardBlob(*ref)
+	}
+	return result, err
+}
+
+func (u *upload) release() {
+	u.shard.bytes.give(u.write.bytes)
+	u.write.bytes = 0
+}
+
+// discard removes a blob that was not committed, and gives back what was not proposed.
+func (u *upload) discard() {
+	if u.write.pending == nil {
+		u.release()
+	}
+	if u.blob == nil {
+		return
+	}
+	if err := u.blob.Close(); err != nil {
+		u.shard.logger.Warn("removing what is left of an upload", "group", u.write.where.group, "error", err)
+	}
+}

@@ -1,0 +1,18 @@
+package vfs
+
+import "unsafe"
+
+// AlignedBytes makes a slice of n bytes in memory aligned to DirectAlign, as reads from OpenDirect need it.
+func AlignedBytes(n int) []byte {
+	if n <= 0 {
+		return nil
+	}
+	buf := make([]byte, n+DirectAlign)
+	skip := int(-uintptr(unsafe.Pointer(&buf[0])) % DirectAlign)
+	return buf[skip : skip+n : skip+n]
+}
+
+// Aligned tells whether the memory of p is aligned to DirectAlign.
+func Aligned(p []byte) bool {
+	return len(p) == 0 || uintptr(unsafe.Pointer(&p[0]))%DirectAlign == 0
+}

@@ -1,0 +1,37 @@
+package vfs_test
+
+import (
+	"testing"
+
+	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
+)
+
+func TestContractOS(t *testing.T) {
+	vfstest.Run(t, func(t *testing.T) (vfs.FS, string) { return vfs.OS{}, t.TempDir() })
+}
+
+func TestContractMem(t *testing.T) {
+	vfstest.Run(t, func(t *testing.T) (vfs.FS, string) {
+		m := vfs.NewMem()
+		if err := m.MkdirAll("/data"); err != nil {
+			t.Fatal(err)
+		}
+		return m, "/data"
+	})
+}
+
+func TestContractFaultyWithoutFaults(t *testing.T) {
+	vfstest.Run(t, func(t *testing.T) (vfs.FS, string) { return vfs.NewFaulty(vfs.OS{}), t.TempDir() })
+	f := vfs.NewFaulty(vfs.NewMem())
+	vfstest.Run(t, func(t *testing.T) (vfs.FS, string) {
+		dir := "/" + t.Name()
+		if err := f.MkdirAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		return f, dir
+	})
+	if f.Fired() != 0 {
+		t.Errorf("%d faults fired, and there are none", f.Fired())
+	}
+}

@@ -1,0 +1,337 @@
+package vfs
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// Effect says what a fault does besides its error.
+type Effect uint8
+
+// The effects.
+const (
+	// EffectNone: the operation is not done, only the error is returned.
+	EffectNone Effect = iota
+	// EffectDone: the operation is done, and the error is returned all the same.
+	EffectDone
+	// EffectPart: half of a read or write, in whole sectors, is done, then the error is returned. Reads and writes only;
+	// for others like EffectNone.
+	EffectPart
+	// EffectDrop: a failed Sync as Linux does it. What was written since the last Sync reads back from the page cache,
+	// but never reaches the disk, although later Syncs succeed. Sync of a file of a Mem only: elsewhere the loss cannot
+	// be made, and it is like EffectNone.
+	EffectDrop
+	// EffectFlip: a read succeeds (Err is not used), but one bit in the middle of what it read is wrong. Reads only; for
+	// others like EffectNone with EIO.
+	EffectFlip
+	// EffectPass: the operation is done as if there were no fault (Err is not used). For rules with a Before.
+	EffectPass
+)
+
+// Fault is a rule that makes operations fail. Only Add gives it life; do not change it after.
+type Fault struct {
+	Match  func(Op) bool // which operations; Op.Number counts the calls of this kind from 1. nil: all
+	Skip   int64         // so many matches pass first
+	Count  int64         // fires at most so often; 0: for ever
+	Err    error         // what is returned; nil: EIO
+	Effect Effect
+	Before func(Op) // called, without locks, when it fires, before the effect: tests wait here. nil: nothing
+
+	matched atomic.Int64
+	fired   atomic.Int64
+	removed atomic.Bool
+}
+
+// Fired is how often the fault fired.
+func (f *Fault) Fired() int64 { return f.fired.Load() }
+
+// Remove ends the fault; operations that it holds in Before go on.
+func (f *Fault) Remove() { f.removed.Store(true) }
+
+// Faulty makes operations of another file system fail. Files opened through it have no Fd, so that no read passes it
+// by. Safe for concurrent use.
+type Faulty struct {
+	inner FS
+	calls [OpSpace + 1]atomic.Int64
+	fired atomic.Int64
+	mu    sync.RWMutex // guards faults
+	list  []*Fault
+}
+
+var _ FS = (*Faulty)(nil)
+
+// Unwrap is the file system inside.
+func (f *Faulty) Unwrap() FS { return f.inner }
+
+// NewFaulty wraps a file system. Without faults it behaves like inner.
+func NewFaulty(inner FS) *Faulty { return &Faulty{inner: inner} }
+
+// Add makes a fault active and returns it. Of several that match, the one added first fires.
+func (f *Faulty) Add(fault *Fault) *Fault {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.list = append(f.list, fault)
+	return fault
+}
+
+// Clear removes all faults.
+func (f *Faulty) Clear() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, fault := range f.list {
+		fault.Remove()
+	}
+	f.list = nil
+}
+
+// Fired is how often faults fired, removed ones included.
+func (f *Faulty) Fired() int64 { return f.fired.Load() }
+
+// Calls is the number of calls of a kind so far.
+func (f *Faulty) Calls(kind OpKind) int64 {
+	if int(kind) >= len(f.calls) {
+		return 0
+	}
+	return f.calls[kind].Load()
+}
+
+// fire counts an operation and returns the fault that hits it, with the error to return; nil: none.
+func (f *Faulty) fire(op Op) (*Fault, error) {
+	op.Number = f.calls[op.Kind].Add(1)
+	f.mu.RLock()
+	hit := f.match(op)
+	f.mu.RUnlock()
+	if hit == nil {
+		return nil, nil
+	}
+	f.fired.Add(1)
+	if hit.Before != nil {
+		hit.Before(op)
+	}
+	if hit.Effect == EffectPass {
+		return nil, nil
+	}
+	err := hit.Err
+	if err == nil {
+		err = syscall.EIO
+	}
+	return hit, &fs.PathError{Op: op.Kind.String(), Path: op.Name, Err: err}
+}
+
+func (f *Faulty) match(op Op) *Fault {
+	for _, fault := range f.list {
+		if fault.removed.Load() || fault.Match != nil && !fault.Match(op) {
+			continue
+		}
+		if fault.matched.Add(1) <= fault.Skip {
+			continue
+		}
+		if n := fault.fired.Add(1); fault.Count > 0 && n > fault.Count {
+			fault.fired.Add(-1)
+			continue
+		}
+		return fault
+	}
+	return nil
+}
+
+// do runs an operation that can only be done or not done.
+func (f *Faulty) do(op Op, run func() error) error {
+	fault, err := f.fire(op)
+	if fault == nil {
+		return run()
+	}
+	if fault.Effect == EffectDone {
+		return errors.Join(err, run())
+	}
+	return err
+}
+
+func (f *Faulty) open(op Op, run func() (File, error)) (File, error) {
+	var file File
+	err := f.do(op, func() (err error) {
+		file, err = run()
+		return err
+	})
+	if err != nil {
+		if file != nil {
+			err = errors.Join(err, file.Close())
+		}
+		return nil, err
+	}
+	return &faultyFile{f: f, inner: file}, nil
+}
+
+// Create implements FS.
+func (f *Faulty) Create(name string) (File, error) {
+	return f.open(Op{Kind: OpCreate, Name: name}, func() (File, error) { return f.inner.Create(name) })
+}
+
+// Open implements FS.
+func (f *Faulty) Open(name string) (File, error) {
+	return f.open(Op{Kind: OpOpen, Name: name}, func() (File, error) { return f.inner.Open(name) })
+}
+
+// OpenWrite implements FS.
+func (f *Faulty) OpenWrite(name string) (File, error) {
+	return f.open(Op{Kind: OpOpen, Name: name}, func() (File, error) { return f.inner.OpenWrite(name) })
+}
+
+// OpenDirect implements FS.
+func (f *Faulty) OpenDirect(name string) (File, error) {
+	return f.open(Op{Kind: OpOpen, Name: name}, func() (File, error) { return f.inner.OpenDirect(name) })
+}
+
+// Remove implements FS.
+func (f *Faulty) Remove(name string) error {
+	return f.do(Op{Kind: OpRemove, Name: name}, func() error { return f.inner.Remove(name) })
+}
+
+// Rename implements FS.
+func (f *Faulty) Rename(oldName, newName string) error {
+	op := Op{Kind: OpRename, Name: oldName, NewName: newName}
+	return f.do(op, func() error { return f.inner.Rename(oldName, newName) })
+}
+
+// MkdirAll implements FS.
+func (f *Faulty) MkdirAll(dir string) error {
+	return f.do(Op{Kind: OpMkdir, Name: dir}, func() error { return f.inner.MkdirAll(dir) })
+}
+
+// List implements FS.
+func (f *Faulty) List(dir string) (names []string, err error) {
+	err = f.do(Op{Kind: OpList, Name: dir}, func() (err error) {
+		names, err = f.inner.List(dir)
+		return err
+	})
+	return names, err
+}
+
+// Stat implements FS.
+func (f *Faulty) Stat(name string) (info fs.FileInfo, err error) {
+	err = f.do(Op{Kind: OpStat, Name: name}, func() (err error) {
+		info, err = f.inner.Stat(name)
+		return err
+	})
+	return info, err
+}
+
+// SyncDir implements FS.
+func (f *Faulty) SyncDir(dir string) error {
+	return f.do(Op{Kind: OpSyncDir, Name: dir}, func() error { return f.inner.SyncDir(dir) })
+}
+
+// Lock implements FS.
+func (f *Faulty) Lock(name string) (lock io.Closer, err error) {
+	err = f.do(Op{Kind: OpLock, Name: name}, func() (err error) {
+		lock, err = f.inner.Lock(name)
+		return err
+	})
+	if err != nil && lock != nil {
+		err = errors.Join(err, lock.Close())
+		lock = nil
+	}
+	return lock, err
+}
+
+// Space implements FS.
+func (f *Faulty) Space(dir string) (space Space, err error) {
+	err = f.do(Op{Kind: OpSpace, Name: dir}, func() (err error) {
+		space, err = f.inner.Space(dir)
+		return err
+	})
+	return space, err
+}
+
+// faultyFile is a file opened through a Faulty.
+type faultyFile struct {
+	f     *Faulty
+	inner File
+}
+
+func (f *faultyFile) Name() string        { return f.inner.Name() }
+func (f *faultyFile) Fd() (uintptr, bool) { return 0, false }
+func (f *faultyFile) Direct() bool        { return f.inner.Direct() }
+func (f *faultyFile) Close() error        { return f.inner.Close() }
+
+func (f *faultyFile) Size() (size int64, err error) {
+	err = f.f.do(Op{Kind: OpSize, Name: f.Name()}, func() (err error) {
+		size, err = f.inner.Size()
+		return err
+	})
+	return size, err
+}
+
+// half is a half of n bytes in whole sectors.
+func half(n int) int { return n / 2 / sectorBytes * sectorBytes }
+
+func (f *faultyFile) ReadAt(p []byte, off int64) (int, error) {
+	fault, err := f.f.fire(Op{Kind: OpRead, Name: f.Name(), Offset: off, Length: int64(len(p))})
+	if fault == nil {
+		return f.inner.ReadAt(p, off)
+	}
+	switch fault.Effect {
+	case EffectDone:
+		n, _ := f.inner.ReadAt(p, off) // its error, perhaps the end of the file, must not hide ours
+		return n, err
+	case EffectFlip:
+		n, err := f.inner.ReadAt(p, off)
+		if n > 0 {
+			p[n/2] ^= 0x10
+		}
+		return n, err
+	case EffectPart:
+		n, _ := f.inner.ReadAt(p[:half(len(p))], off)
+		return n, err
+	default:
+		return 0, err
+	}
+}
+
+func (f *faultyFile) WriteAt(p []byte, off int64) (int, error) {
+	fault, err := f.f.fire(Op{Kind: OpWrite, Name: f.Name(), Offset: off, Length: int64(len(p))})
+	if fault == nil {
+		return f.inner.WriteAt(p, off)
+	}
+	switch fault.Effect {
+	case EffectDone:
+		n, innerErr := f.inner.WriteAt(p, off)
+		return n, errors.Join(err, innerErr)
+	case EffectPart:
+		n, innerErr := f.inner.WriteAt(p[:half(len(p))], off)
+		return n, errors.Join(err, innerErr)
+	default:
+		return 0, err
+	}
+}
+
+// dropper is a file that can lose what was not synced.
+type dropper interface{ dropUnsynced() error }
+
+func (f *faultyFile) Sync() error {
+	fault, err := f.f.fire(Op{Kind: OpSync, Name: f.Name()})
+	if fault == nil {
+		return f.inner.Sync()
+	}
+	switch d, ok := f.inner.(dropper); {
+	case fault.Effect == EffectDone:
+		return errors.Join(err, f.inner.Sync())
+	case fault.Effect == EffectDrop && ok:
+		return errors.Join(err, d.dropUnsynced())
+	}
+	return err
+}
+
+func (f *faultyFile) Truncate(size int64) error {
+	op := Op{Kind: OpTruncate, Name: f.Name(), Length: size}
+	return f.f.do(op, func() error { return f.inner.Truncate(size) })
+}
+
+func (f *faultyFile) Allocate(offset, length int64) error {
+	op := Op{Kind: OpAllocate, Name: f.Name(), Offset: offset, Length: length}
+	return f.f.do(op, func() error { return f.inner.Allocate(offset, length) })
+}

@@ -1,0 +1,447 @@
+package vfs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ErrCrashed is what every operation on a Mem returns once its machine has crashed.
+var ErrCrashed = errors.New("vfs: the machine has crashed")
+
+// Mem is a file system in memory that knows what a power cut would leave. It keeps apart
+//   - for each file: the present content and, per sector of 512 bytes, the content as of the last Sync; the same for
+//     the size;
+//   - for each folder: the present names, the names as of the last SyncDir, and the changes between the two in order.
+//
+// CrashClone makes the disk that a power cut leaves. Every operation that changes the disk has a number, from 1
+// (OpCount); CrashAfter stops the machine at one of them, AfterOp sees each. It is as harsh as POSIX allows and
+// harsher than the file systems we know: names are not made durable by the Sync of a file, changes of names may
+// survive out of order, and a cut followed by a longer file may leave old and new sectors side by side.
+//
+// Names are cleaned by path.Clean; "/a", "a" and "./a" are the same. Safe for concurrent use.
+type Mem struct {
+	mu         sync.RWMutex // guards all fields below and those of all nodes
+	root       *memNode
+	nodes      int64       // number of the last node made
+	pending    []*memNames // changes of names that are not durable yet, in order
+	capacity   int64       // bytes; 0: no limit
+	usedBytes  int64       // of pages in files that have a name or are open
+	opCount    int64
+	crashAfter int64 // operations that still take effect; negative: no limit
+	crashed    bool
+	locks      map[*memNode]bool
+	afterOp    func(Op)
+}
+
+var _ FS = (*Mem)(nil)
+
+// memNames is one atomic change of names. What SyncDir made durable of it is taken out.
+type memNames struct{ changes []memNameChange }
+
+// memNameChange is one name in one folder that now means node; nil: it is gone.
+type memNameChange struct {
+	dir  *memNode
+	name string
+	node *memNode
+}
+
+// unlimitedBytes is the size that Space tells where no capacity is set.
+const unlimitedBytes = 1 << 40
+
+// NewMem makes an empty file system without a limit of space.
+func NewMem() *Mem {
+	m := &Mem{crashAfter: -1, locks: make(map[*memNode]bool)}
+	m.root = m.newNode(true)
+	return m
+}
+
+// SetCapacity sets the size of the disk in bytes; 0: no limit. Writes beyond it fail with ENOSPC after the part that
+// had room.
+func (m *Mem) SetCapacity(bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.capacity = bytes
+}
+
+// OpCount is the number of operations so far that changed the disk.
+func (m *Mem) OpCount() int64 {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.opCount
+}
+
+// CrashAfter lets the machine crash as soon as an operation with a number above n is tried: it has no effect, and it
+// and everything after it, reads too, fails with ErrCrashed. Negative: never.
+func (m *Mem) CrashAfter(n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.crashAfter = n
+}
+
+// Crashed tells whether the machine has crashed.
+func (m *Mem) Crashed() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.crashed
+}
+
+// AfterOp calls f after each operation that changed the disk, on the goroutine that called it and without any lock:
+// f may call CrashClone, so one run of a workload visits all its crash points. nil: no more.
+func (m *Mem) AfterOp(f func(Op)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.afterOp = f
+}
+
+// mutate runs do under the lock. do checks, calls begin, which numbers the operation or says that the machine has
+// crashed, and then changes the disk.
+func (m *Mem) mutate(op Op, do func(begin func() error) error) error {
+	begun := false
+	m.mu.Lock()
+	hook := m.afterOp
+	err := m.dead()
+	if err == nil {
+		err = do(func() error {
+			if m.crashAfter >= 0 && m.opCount >= m.crashAfter {
+				m.crashed = true
+				return ErrCrashed
+			}
+			m.opCount++
+			op.Number, begun = m.opCount, true
+			return nil
+		})
+	}
+	m.mu.Unlock()
+	if begun && hook != nil {
+		hook(op)
+	}
+	if err != nil {
+		return &fs.PathError{Op: op.Kind.String(), Path: op.Name, Err: err}
+	}
+	return nil
+}
+
+// dead is ErrCrashed where the machine has crashed.
+func (m *Mem) dead() error {
+	if m.crashed {
+		return ErrCrashed
+	}
+	return nil
+}
+
+func (m *Mem) newNode(dir bool) *memNode {
+	m.nodes++
+	n := &memNode{number: m.nodes, dir: dir, mtime: time.Now()}
+	if dir {
+		n.entries, n.durable = make(map[string]*memNode), make(map[string]*memNode)
+	}
+	return n
+}
+
+// split cleans a name into its parts.
+func split(name string) []string {
+	clean := strings.TrimPrefix(path.Clean("/"+name), "/")
+	if clean == "" {
+		return nil
+	}
+	return strings.Split(clean, "/")
+}
+
+// lookup finds a node by name.
+func (m *Mem) lookup(name string) (*memNode, error) {
+	n := m.root
+	for _, part := range split(name) {
+		if !n.dir {
+			return nil, syscall.ENOTDIR
+		}
+		next, ok := n.entries[part]
+		if !ok {
+			return nil, syscall.ENOENT
+		}
+		n = next
+	}
+	return n, nil
+}
+
+// lookupFile finds a file by name.
+func (m *Mem) lookupFile(name string) (*memNode, error) {
+	n, err := m.lookup(name)
+	if err == nil && n.dir {
+		return nil, syscall.EISDIR
+	}
+	return n, err
+}
+
+// lookupParent finds the folder of a name, and the last part of the name.
+func (m *Mem) lookupParent(name string) (*memNode, string, error) {
+	parts := split(name)
+	if len(parts) == 0 {
+		return nil, "", syscall.EBUSY // the root
+	}
+	last := len(parts) - 1
+	dir, err := m.lookup(path.Join(parts[:last]...))
+	if err == nil && !dir.dir {
+		err = syscall.ENOTDIR
+	}
+	return dir, parts[last], err
+}
+
+// rename applies changes of names and remembers them as not durable.
+func (m *Mem) changeNames(changes ...memNameChange) {
+	for _, c := range changes {
+		if old := c.dir.entries[c.name]; old != nil {
+			old.links--
+			m.release(old)
+		}
+		if c.node == nil {
+			delete(c.dir.entries, c.name)
+		} else {
+			c.node.links++
+			c.dir.entries[c.name] = c.node
+		}
+	}
+	m.pending = append(m.pending, &memNames{changes: changes})
+}
+
+// release gives back the room of a file that has no name and is not open. Its synced content stays: a power cut may
+// bring the name back.
+func (m *Mem) release(n *memNode) {
+	if n.links == 0 && n.handles == 0 {
+		m.usedBytes -= n.usedBytes
+		n.usedBytes = 0
+	}
+}
+
+// Create implements FS.
+func (m *Mem) Create(name string) (File, error) {
+	var f *memFile
+	err := m.mutate(Op{Kind: OpCreate, Name: name}, func(begin func() error) error {
+		dir, last, err := m.lookupParent(name)
+		if err != nil {
+			return err
+		}
+		if dir.entries[last] != nil {
+			return syscall.EEXIST
+		}
+		if err := begin(); err != nil {
+			return err
+		}
+		n := m.newNode(false)
+		m.changeNames(memNameChange{dir, last, n})
+		f = m.open(n, name, true, false)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// Open implements FS.
+func (m *Mem) Open(name string) (File, error) { return m.openExisting(name, false, false) }
+
+// OpenWrite implements FS.
+func (m *Mem) OpenWrite(name string) (File, error) { return m.openExisting(name, true, false) }
+
+// OpenDirect implements FS. Like O_DIRECT, reads that are not aligned fail with EINVAL.
+func (m *Mem) OpenDirect(name string) (File, error) { return m.openExisting(name, false, true) }
+
+func (m *Mem) openExisting(name string, write, direct bool) (File, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	err := m.dead()
+	if err == nil {
+		var n *memNode
+		if n, err = m.lookupFile(name); err == nil {
+			return m.open(n, name, write, direct), nil
+		}
+	}
+	return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+}
+
+func (m *Mem) open(n *memNode, name string, write, direct bool) *memFile {
+	n.handles++
+	return &memFile{m: m, node: n, name: name, write: write, direct: direct}
+}
+
+// Remove implements FS.
+func (m *Mem) Remove(name string) error {
+	return m.mutate(Op{Kind: OpRemove, Name: name}, func(begin func() error) error {
+		dir, last, err := m.lookupParent(name)
+		if err != nil {
+			return err
+		}
+		n := dir.entries[last]
+		switch {
+		case n == nil:
+			return syscall.ENOENT
+		case n.dir && len(n.entries) > 0:
+			return syscall.ENOTEMPTY
+		}
+		if err := begin(); err != nil {
+			return err
+		}
+		m.changeNames(memNameChange{dir, last, nil})
+		return nil
+	})
+}
+
+// Rename implements FS. Like os.Rename it replaces files only.
+func (m *Mem) Rename(oldName, newName string) error {
+	return m.mutate(Op{Kind: OpRename, Name: oldName, NewName: newName}, func(begin func() error) error {
+		oldDir, oldLast, err := m.lookupParent(oldName)
+		if err != nil {
+			return err
+		}
+		newDir, newLast, err := m.lookupParent(newName)
+		if err != nil {
+			return fmt.Errorf("to %s: %w", newName, err)
+		}
+		n, target := oldDir.entries[oldLast], newDir.entries[newLast]
+		switch {
+		case n == nil:
+			return syscall.ENOENT
+		case n == target:
+			return nil
+		case target != nil && target.dir:
+			return fmt.Errorf("to %s: %w", newName, syscall.EEXIST)
+		case target != nil && n.dir:
+			return fmt.Errorf("to %s: %w", newName, syscall.ENOTDIR)
+		case n.dir && slices.Equal(split(oldName), split(newName)[:min(len(split(oldName)), len(split(newName)))]):
+			return fmt.Errorf("to %s, which is inside it: %w", newName, syscall.EINVAL)
+		}
+		if err := begin(); err != nil {
+			return err
+		}
+		m.changeNames(memNameChange{newDir, newLast, n}, memNameChange{oldDir, oldLast, nil})
+		return nil
+	})
+}
+
+// MkdirAll implements FS. Each folder made is one operation, its SyncDir another.
+func (m *Mem) MkdirAll(dir string) error {
+	return mkdirAll(m, path.Clean(dir), m.mkdir)
+}
+
+func (m *Mem) mkdir(dir string) error {
+	return m.mutate(Op{Kind: OpMkdir, Name: dir}, func(begin func() error) error {
+		parent, last, err := m.lookupParent(dir)
+		if err != nil {
+			return err
+		}
+		if parent.entries[last] != nil {
+			return syscall.EEXIST
+		}
+		if err := begin(); err != nil {
+			return err
+		}
+		m.changeNames(memNameChange{parent, last, m.newNode(true)})
+		return nil
+	})
+}
+
+// SyncDir implements FS.
+func (m *Mem) SyncDir(dir string) error {
+	return m.mutate(Op{Kind: OpSyncDir, Name: dir}, func(begin func() error) error {
+		n, err := m.lookup(dir)
+		if err != nil {
+			return err
+		}
+		if !n.dir {
+			return syscall.ENOTDIR
+		}
+		if err := begin(); err != nil {
+			return err
+		}
+		m.pending = slices.DeleteFunc(m.pending, func(p *memNames) bool {
+			p.changes = slices.DeleteFunc(p.changes, func(c memNameChange) bool {
+				if c.dir != n {
+					return false
+				}
+				setName(n.durable, c)
+				return true
+			})
+			return len(p.changes) == 0
+		})
+		return nil
+	})
+}
+
+// setName applies one change to the names of a folder.
+func setName(names map[string]*memNode, c memNameChange) {
+	if c.node == nil {
+		delete(names, c.name)
+	} else {
+		names[c.name] = c.node
+	}
+}
+
+// List implements FS.
+func (m *Mem) List(dir string) ([]string, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	err := m.dead()
+	if err == nil {
+		var n *memNode
+		if n, err = m.lookup(dir); err == nil && !n.dir {
+			err = syscall.ENOTDIR
+		}
+		if err == nil {
+			names := make([]string, 0, len(n.entries))
+			for name := range n.entries {
+				names = append(names, name)
+			}
+			slices.Sort(names)
+			return names, nil
+		}
+	}
+	return nil, &fs.PathError{Op: "list", Path: dir, Err: err}
+}
+
+// Stat implements FS.
+func (m *Mem) Stat(name string) (fs.FileInfo, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	err := m.dead()
+	if err == nil {
+		var n *memNode
+		if n, err = m.lookup(name); err == nil {
+			return memInfo{name: path.Base(path.Clean(name)), size: n.size, dir: n.dir, mtime: n.mtime}, nil
+		}
+	}
+	return nil, &fs.PathError{Op: "stat", Path: name, Err: err}
+}
+
+// Space implements FS.
+func (m *Mem) Space(dir string) (Space, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	err := m.dead()
+	if err == nil {
+		_, err = m.lookup(dir)
+	}
+	if err != nil {
+		return Space{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	total := m.capacity
+	if total == 0 {
+		total = unlimitedBytes
+	}
+	return Space{TotalBytes: total, FreeBytes: max(0, total-m.usedBytes)}, nil
+}
+
+// room tells how many more bytes the disk has room for.
+func (m *Mem) room() int64 {
+	if m.capacity == 0 {
+		return math.MaxInt64
+	}
+	return m.capacity - m.usedBytes
+}

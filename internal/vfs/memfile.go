@@ -1,0 +1,409 @@
+package vfs
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+const (
+	sectorBytes    = 512 // what a disk writes as a whole or not at all
+	pageBytes      = 4096
+	sectorsPerPage = pageBytes / sectorBytes
+	sizesMax       = 64      // sizes remembered between two syncs
+	memFileMax     = 1 << 36 // bytes; a page of a hole still costs a pointer
+)
+
+// memPage is one page of a file. A shared page belongs to several disks (CrashClone) and is copied before a change.
+type memPage struct {
+	shared atomic.Bool
+	b      [pageBytes]byte
+}
+
+// zeroPage stands for pages that have room but were not written.
+var zeroPage = func() *memPage {
+	p := new(memPage)
+	p.shared.Store(true)
+	return p
+}()
+
+// memNode is a file or a folder. Guarded by Mem.mu.
+type memNode struct {
+	number int64 // in order of creation: makes seeded choices repeatable
+	dir    bool
+	mtime  time.Time
+
+	// A folder.
+	entries map[string]*memNode // present names
+	durable map[string]*memNode // names as of the last SyncDir
+
+	// A file.
+	links       int        // names that it has
+	handles     int        // open files
+	pages       []*memPage // nil: a hole. Bytes at and behind size are zero
+	usedBytes   int64      // of pages that are no holes
+	size        int64
+	durableSize int64
+	sizes       []int64          // sizes since the last Sync
+	dirty       map[int64][]byte // sectors changed since the last Sync -> content as of then; nil: zeros
+	lost        map[int64][]byte // sectors dropped by a failed Sync -> content on the disk, which no later Sync changes
+	last        memWrite         // last write since the last Sync
+}
+
+// memWrite is what is needed to undo a part of a write.
+type memWrite struct {
+	first, count int64    // sectors
+	before       [][]byte // content of each sector before it; nil: zeros
+	sizeBefore   int64
+}
+
+// sector is the present content of a sector, aliased; nil: zeros.
+func (n *memNode) sector(s int64) []byte {
+	i := s / sectorsPerPage
+	if i >= int64(len(n.pages)) || n.pages[i] == nil || n.pages[i] == zeroPage {
+		return nil
+	}
+	at := s % sectorsPerPage * sectorBytes
+	return n.pages[i].b[at : at+sectorBytes]
+}
+
+// setSector sets the content of a sector without any accounting; for disks being made by CrashClone.
+func (n *memNode) setSector(s int64, content []byte) {
+	if content == nil && n.sector(s) == nil {
+		return
+	}
+	for int64(len(n.pages)) <= s/sectorsPerPage {
+		n.pages = append(n.pages, nil)
+	}
+	n.writable(s / sectorsPerPage)
+	at := s % sectorsPerPage * sectorBytes
+	clear(n.pages[s/sectorsPerPage].b[at : at+sectorBytes])
+	copy(n.pages[s/sectorsPerPage].b[at:], content)
+}
+
+// writable makes page i, which must be below len(pages), one that may be changed.
+func (n *memNode) writable(i int64) *memPage {
+	p := n.pages[i]
+	if p == nil || p.shared.Load() {
+		fresh := new(memPage)
+		if p != nil {
+			fresh.b = p.b
+		}
+		n.pages[i], p = fresh, fresh
+	}
+	return p
+}
+
+// touch remembers the durable content of a sector that is about to change.
+func (n *memNode) touch(s int64) {
+	if _, ok := n.dirty[s]; ok {
+		return
+	}
+	if n.dirty == nil {
+		n.dirty = make(map[int64][]byte)
+	}
+	if onDisk, ok := n.lost[s]; ok {
+		n.dirty[s] = onDisk
+		delete(n.lost, s)
+		return
+	}
+	var onDisk []byte
+	if s*sectorBytes < n.durableSize {
+		if now := n.sector(s); now != nil {
+			onDisk = append([]byte(nil), now...)
+		}
+	}
+	n.dirty[s] = onDisk
+}
+
+// grow makes pages, all of them with room, for the bytes from offset to end, and returns the end of what had room.
+func (m *Mem) grow(n *memNode, offset, end int64) int64 {
+	for i := offset / pageBytes; i*pageBytes < end; i++ {
+		for int64(len(n.pages)) <= i {
+			n.pages = append(n.pages, nil)
+		}
+		if n.pages[i] != nil {
+			continue
+		}
+		if m.room() < pageBytes {
+			return max(offset, i*pageBytes)
+		}
+		n.pages[i] = zeroPage
+		n.usedBytes += pageBytes
+		m.usedBytes += pageBytes
+	}
+	return end
+}
+
+// setSize remembers a new size as not durable.
+func (n *memNode) setSize(size int64) {
+	if size == n.size {
+		return
+	}
+	n.size = size
+	if len(n.sizes) < sizesMax {
+		n.sizes = append(n.sizes, size)
+	} else {
+		n.sizes[sizesMax-1] = size
+	}
+}
+
+// sectorsOf are the first sector of a range of bytes and the one behind its last.
+func sectorsOf(offset, length int64) (first, end int64) {
+	return offset / sectorBytes, (offset + length + sectorBytes - 1) / sectorBytes
+}
+
+// write puts p at offset; the room must have been made by grow.
+func (n *memNode) write(p []byte, offset int64) {
+	first, end := sectorsOf(offset, int64(len(p)))
+	n.last = memWrite{first: first, count: end - first, before: make([][]byte, end-first), sizeBefore: n.size}
+	for s := first; s < end; s++ {
+		if now := n.sector(s); now != nil {
+			n.last.before[s-first] = append([]byte(nil), now...)
+		}
+		n.touch(s)
+	}
+	for done := 0; done < len(p); {
+		at := offset + int64(done)
+		page := n.writable(at / pageBytes)
+		done += copy(page.b[at%pageBytes:], p[done:])
+	}
+	n.setSize(max(n.size, offset+int64(len(p))))
+	n.mtime = time.Now()
+}
+
+// truncate sets the size.
+func (m *Mem) truncate(n *memNode, size int64) {
+	n.last = memWrite{}
+	if size < n.size {
+		first, end := sectorsOf(size, n.size-size)
+		for s := first; s < end; s++ {
+			if n.sector(s) != nil {
+				n.touch(s)
+			}
+		}
+		keep := (size + pageBytes - 1) / pageBytes
+		for i := keep; i < int64(len(n.pages)); i++ {
+			if n.pages[i] != nil {
+				n.usedBytes -= pageBytes
+				m.usedBytes -= pageBytes
+			}
+		}
+		n.pages = n.pages[:min(keep, int64(len(n.pages)))]
+		if i := size / pageBytes; i < int64(len(n.pages)) && n.pages[i] != nil && n.pages[i] != zeroPage {
+			clear(n.writable(i).b[size%pageBytes:])
+		}
+	}
+	n.setSize(size)
+	n.mtime = time.Now()
+}
+
+// sync makes the present content and size durable, but for what a failed sync lost.
+func (n *memNode) sync() {
+	n.dirty, n.sizes, n.last = nil, nil, memWrite{}
+	n.durableSize = n.size
+	for s := range n.lost {
+		if s*sectorBytes >= n.size {
+			delete(n.lost, s)
+		}
+	}
+}
+
+// drop is a failed sync: what was written since the last one reads back, but will never reach the disk.
+func (n *memNode) drop() {
+	if n.lost == nil {
+		n.lost = make(map[int64][]byte)
+	}
+	for s, onDisk := range n.dirty {
+		n.lost[s] = onDisk
+	}
+	n.dirty, n.last = nil, memWrite{}
+}
+
+// memFile is an open file of a Mem.
+type memFile struct {
+	m      *Mem
+	node   *memNode
+	name   string
+	write  bool
+	direct bool
+	closed bool // guarded by Mem.mu
+}
+
+var _ File = (*memFile)(nil)
+
+func (f *memFile) Name() string        { return f.name }
+func (f *memFile) Fd() (uintptr, bool) { return 0, false }
+func (f *memFile) Direct() bool        { return f.direct }
+
+// usable tells why the file cannot be used; nil if it can. Called with the lock.
+func (f *memFile) usable(write bool) error {
+	switch {
+	case f.closed:
+		return fs.ErrClosed
+	case write && !f.write:
+		return syscall.EBADF
+	}
+	return f.m.dead()
+}
+
+func (f *memFile) Close() error {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if f.closed {
+		return &fs.PathError{Op: "close", Path: f.name, Err: fs.ErrClosed}
+	}
+	f.closed = true
+	f.node.handles--
+	f.m.release(f.node)
+	return nil
+}
+
+func (f *memFile) Size() (int64, error) {
+	f.m.mu.RLock()
+	defer f.m.mu.RUnlock()
+	if err := f.usable(false); err != nil {
+		return 0, &fs.PathError{Op: "size", Path: f.name, Err: err}
+	}
+	return f.node.size, nil
+}
+
+func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
+	f.m.mu.RLock()
+	defer f.m.mu.RUnlock()
+	err := f.usable(false)
+	switch {
+	case err != nil:
+	case off < 0:
+		err = syscall.EINVAL
+	case f.direct && (off%DirectAlign != 0 || len(p)%DirectAlign != 0 || !Aligned(p)):
+		err = fmt.Errorf("direct read of %d bytes at %d into memory that is aligned %v: %w", len(p), off, Aligned(p), syscall.EINVAL)
+	}
+	if err != nil {
+		return 0, &fs.PathError{Op: "read", Path: f.name, Err: err}
+	}
+	n := f.node
+	want := p[:min(int64(len(p)), max(0, n.size-off))]
+	for done := 0; done < len(want); {
+		at := off + int64(done)
+		part := want[done:min(len(want), done+pageBytes-int(at%pageBytes))]
+		if i := at / pageBytes; i < int64(len(n.pages)) && n.pages[i] != nil {
+			copy(part, n.pages[i].b[at%pageBytes:])
+		} else {
+			clear(part)
+		}
+		done += len(part)
+	}
+	if len(want) < len(p) {
+		return len(want), io.EOF
+	}
+	return len(p), nil
+}
+
+// WriteAt writes p; where the disk is full, the part that had room, as write(2) does.
+func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
+	written := 0
+	op := Op{Kind: OpWrite, Name: f.name, Offset: off, Length: int64(len(p))}
+	err := f.m.mutate(op, func(begin func() error) error {
+		if err := f.usable(true); err != nil {
+			return err
+		}
+		if off < 0 {
+			return syscall.EINVAL
+		}
+		if off > memFileMax-int64(len(p)) {
+			return syscall.EFBIG
+		}
+		if len(p) == 0 {
+			return nil
+		}
+		if err := begin(); err != nil {
+			return err
+		}
+		end := f.m.grow(f.node, off, off+int64(len(p)))
+		written = int(end - off)
+		if written > 0 {
+			f.node.write(p[:written], off)
+		}
+		if written < len(p) {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	return written, err
+}
+
+func (f *memFile) Truncate(size int64) error {
+	return f.m.mutate(Op{Kind: OpTruncate, Name: f.name, Length: size}, func(begin func() error) error {
+		if err := f.usable(true); err != nil {
+			return err
+		}
+		if size < 0 {
+			return syscall.EINVAL
+		}
+		if err := begin(); err != nil {
+			return err
+		}
+		f.m.truncate(f.node, size)
+		return nil
+	})
+}
+
+// Allocate makes room; where the disk is full, none is made.
+func (f *memFile) Allocate(offset, length int64) error {
+	op := Op{Kind: OpAllocate, Name: f.name, Offset: offset, Length: length}
+	return f.m.mutate(op, func(begin func() error) error {
+		if err := f.usable(true); err != nil {
+			return err
+		}
+		if offset < 0 || length <= 0 {
+			return syscall.EINVAL
+		}
+		if length > memFileMax || offset > memFileMax-length {
+			return syscall.EFBIG
+		}
+		missing := int64(0)
+		for i := offset / pageBytes; i*pageBytes < offset+length; i++ {
+			if i >= int64(len(f.node.pages)) || f.node.pages[i] == nil {
+				missing += pageBytes
+			}
+		}
+		if missing > f.m.room() {
+			return syscall.ENOSPC
+		}
+		if err := begin(); err != nil {
+			return err
+		}
+		f.m.grow(f.node, offset, offset+length)
+		f.node.last = memWrite{}
+		f.node.setSize(max(f.node.size, offset+length))
+		return nil
+	})
+}
+
+func (f *memFile) Sync() error {
+	return f.m.mutate(Op{Kind: OpSync, Name: f.name}, func(begin func() error) error {
+		if err := f.usable(false); err != nil {
+			return err
+		}
+		if err := begin(); err != nil {
+			return err
+		}
+		f.node.sync()
+		return nil
+	})
+}
+
+// dropUnsynced is the hook of Faulty for a sync that fails.
+func (f *memFile) dropUnsynced() error {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if err := f.usable(false); err != nil {
+		return err
+	}
+	f.node.drop()
+	return nil
+}

@@ -1,0 +1,67 @@
+package vfs
+
+import "fmt"
+
+// OpKind says what an operation on a file system does.
+type OpKind uint8
+
+// The kinds of operations. Those from OpCreate to OpSyncDir change the disk: in Mem they are the crash points.
+const (
+	OpCreate OpKind = iota + 1
+	OpWrite
+	OpSync
+	OpTruncate
+	OpAllocate
+	OpRemove
+	OpRename
+	OpMkdir
+	OpSyncDir
+	OpOpen
+	OpRead
+	OpList
+	OpStat
+	OpSize
+	OpLock
+	OpSpace
+)
+
+var opKindNames = [...]string{
+	OpCreate: "create", OpWrite: "write", OpSync: "sync", OpTruncate: "truncate", OpAllocate: "allocate",
+	OpRemove: "remove", OpRename: "rename", OpMkdir: "mkdir", OpSyncDir: "syncdir", OpOpen: "open", OpRead: "read",
+	OpList: "list", OpStat: "stat", OpSize: "size", OpLock: "lock", OpSpace: "space",
+}
+
+// String is the kind in one word.
+func (k OpKind) String() string {
+	if int(k) < len(opKindNames) && opKindNames[k] != "" {
+		return opKindNames[k]
+	}
+	return fmt.Sprintf("op(%d)", uint8(k))
+}
+
+// Mutates tells whether operations of this kind change the disk.
+func (k OpKind) Mutates() bool { return k >= OpCreate && k <= OpSyncDir }
+
+// Op is one operation on a file system.
+type Op struct {
+	Number  int64 // Mem: number among the mutating operations, from 1. Faulty: number among the calls of this kind, from 1
+	Kind    OpKind
+	Name    string // of the file or folder
+	NewName string // OpRename only
+	Offset  int64  // bytes: OpWrite, OpRead, OpAllocate
+	Length  int64  // bytes: OpWrite, OpRead, OpAllocate; the new size of OpTruncate
+}
+
+// String is the operation in one line, without its number: lines of a golden transcript.
+func (o Op) String() string {
+	switch o.Kind {
+	case OpRename:
+		return fmt.Sprintf("rename %s to %s", o.Name, o.NewName)
+	case OpWrite, OpRead, OpAllocate:
+		return fmt.Sprintf("%s %s offset %d length %d", o.Kind, o.Name, o.Offset, o.Length)
+	case OpTruncate:
+		return fmt.Sprintf("truncate %s to %d", o.Name, o.Length)
+	default:
+		return o.Kind.String() + " " + o.Name
+	}
+}

@@ -1,0 +1,265 @@
+//go:build linux
+
+package vfs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Permissions of what OS makes: the group may read and write, because Kubernetes gives a pod its volume by fsGroup.
+const (
+	filePerm = 0o660
+	dirPerm  = 0o770
+)
+
+// OS is the file system of the operating system (Linux).
+type OS struct{}
+
+var _ FS = OS{}
+
+// Create implements FS.
+func (OS) Create(name string) (File, error) {
+	return openOS(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, false)
+}
+
+// Open implements FS.
+func (OS) Open(name string) (File, error) { return openOS(name, os.O_RDONLY, false) }
+
+// OpenWrite implements FS.
+func (OS) OpenWrite(name string) (File, error) { return openOS(name, os.O_RDWR, false) }
+
+// OpenDirect implements FS. File systems that know no O_DIRECT answer EINVAL to the open.
+func (OS) OpenDirect(name string) (File, error) {
+	f, err := openOS(name, os.O_RDONLY|unix.O_DIRECT, true)
+	if errors.Is(err, unix.EINVAL) {
+		return openOS(name, os.O_RDONLY, false)
+	}
+	return f, err
+}
+
+// openOS avoids the trap of a nil *osFile in a non-nil File, and refuses folders, which os.Open would open.
+func openOS(name string, flag int, direct bool) (File, error) {
+	f, err := os.OpenFile(name, flag, filePerm)
+	if err != nil {
+		return nil, err
+	}
+	if flag&(os.O_RDWR|os.O_CREATE) == 0 { // the kernel itself refuses a folder opened for writing
+		info, err := f.Stat()
+		if err == nil && info.IsDir() {
+			err = &fs.PathError{Op: "open", Path: name, Err: syscall.EISDIR}
+		}
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+	}
+	return &osFile{f: f, direct: direct}, nil
+}
+
+// Remove implements FS.
+func (OS) Remove(name string) error { return os.Remove(name) }
+
+// Rename implements FS.
+func (OS) Rename(oldName, newName string) error { return os.Rename(oldName, newName) }
+
+// MkdirAll implements FS.
+func (o OS) MkdirAll(dir string) error { return mkdirAll(o, filepath.Clean(dir), o.mkdir) }
+
+func (OS) mkdir(dir string) error { return os.Mkdir(dir, dirPerm) }
+
+// mkdirAll makes a folder and its parents by mkdir, and syncs the folder above each one that it made.
+func mkdirAll(fsys FS, dir string, mkdir func(string) error) error {
+	info, err := fsys.Stat(dir)
+	if err == nil {
+		if info.IsDir() {
+			return nil
+		}
+		return &fs.PathError{Op: "mkdir", Path: dir, Err: syscall.ENOTDIR}
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	parent := filepath.Dir(dir)
+	if parent != dir {
+		if err := mkdirAll(fsys, parent, mkdir); err != nil {
+			return err
+		}
+	}
+	// Another caller may have been faster; its sync may still be under way, so ours is needed all the same.
+	if err := mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return fsys.SyncDir(parent)
+}
+
+// List implements FS.
+func (OS) List(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names, nil
+}
+
+// Stat implements FS.
+func (OS) Stat(name string) (fs.FileInfo, error) { return os.Stat(name) }
+
+// SyncDir implements FS.
+func (OS) SyncDir(dir string) error {
+	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	err = control(d, unix.Fsync)
+	if err != nil {
+		err = &fs.PathError{Op: "syncdir", Path: dir, Err: err}
+	}
+	return errors.Join(err, d.Close())
+}
+
+// Lock implements FS.
+func (OS) Lock(name string) (io.Closer, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, filePerm)
+	if err != nil {
+		return nil, err
+	}
+	err = control(f, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+	if err == nil {
+		return f, nil
+	}
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = ErrLocked
+	}
+	return nil, errors.Join(&fs.PathError{Op: "lock", Path: name, Err: err}, f.Close())
+}
+
+// Space implements FS.
+func (OS) Space(dir string) (Space, error) {
+	var st unix.Statfs_t
+	for {
+		err := unix.Statfs(dir, &st)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return Space{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
+		}
+	}
+	block := st.Frsize
+	if block == 0 {
+		block = st.Bsize
+	}
+	return Space{TotalBytes: int64(st.Blocks) * block, FreeBytes: int64(st.Bavail) * block}, nil
+}
+
+// osFile is an open file of OS.
+type osFile struct {
+	f      *os.File
+	direct bool
+}
+
+func (o *osFile) Name() string                             { return o.f.Name() }
+func (o *osFile) Close() error                             { return o.f.Close() }
+func (o *osFile) WriteAt(p []byte, off int64) (int, error) { return o.f.WriteAt(p, off) }
+func (o *osFile) Truncate(size int64) error                { return o.f.Truncate(size) }
+func (o *osFile) Fd() (uintptr, bool)                      { return o.f.Fd(), true }
+func (o *osFile) Direct() bool                             { return o.direct }
+
+func (o *osFile) Size() (int64, error) {
+	info, err := o.f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// ReadAt reads until p is full or the file ends. With O_DIRECT a read that ends at an offset that is not aligned has
+// met the end of the file; going on from there, as os.File does, is refused by some file systems.
+func (o *osFile) ReadAt(p []byte, off int64) (int, error) {
+	if !o.direct {
+		return o.f.ReadAt(p, off)
+	}
+	done := 0
+	err := control(o.f, func(fd int) error {
+		for done < len(p) {
+			n, err := unix.Pread(fd, p[done:], off+int64(done))
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			done += n
+			if n == 0 || (off+int64(done))%DirectAlign != 0 {
+				break
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return done, &fs.PathError{Op: "read", Path: o.Name(), Err: err}
+	}
+	if done < len(p) {
+		return done, io.EOF
+	}
+	return done, nil
+}
+
+// Sync is fdatasync: it makes the size durable where it changed, but not times. It is not tried again, not even after
+// EINTR: the kernel reports a lost page once, and the second call would lie.
+func (o *osFile) Sync() error {
+	err := control(o.f, fdatasync)
+	if err != nil {
+		return &fs.PathError{Op: "fdatasync", Path: o.Name(), Err: err}
+	}
+	return nil
+}
+
+func (o *osFile) Allocate(offset, length int64) error {
+	if offset < 0 || length <= 0 {
+		return &fs.PathError{Op: "fallocate", Path: o.Name(), Err: fmt.Errorf("offset %d length %d: %w", offset, length, syscall.EINVAL)}
+	}
+	err := control(o.f, func(fd int) error {
+		for {
+			err := unix.Fallocate(fd, 0, offset, length)
+			if !errors.Is(err, unix.EINTR) {
+				return err
+			}
+		}
+	})
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENOSYS) {
+		return &fs.PathError{Op: "fallocate", Path: o.Name(), Err: err}
+	}
+	size, err := o.Size()
+	if err != nil || size >= offset+length {
+		return err
+	}
+	return o.Truncate(offset + length)
+}
+
+// control runs f with the descriptor, which cannot be closed and used for another file meanwhile.
+func control(file *os.File, f func(fd int) error) error {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	if err := raw.Control(func(fd uintptr) { inner = f(int(fd)) }); err != nil {
+		return fs.ErrClosed // it fails for no other reason, and names it by an error that nobody can test for
+	}
+	return inner
+}

@@ -1,0 +1,78 @@
+// Package vfs is the file system as a small interface, with three implementations: OS (the real one), Mem (a crashable
+// one for tests, which keeps apart what was written and what was synced), and Faulty (injects errors by predicate into
+// any other). It imports nothing of ours.
+package vfs
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+)
+
+// ErrLocked is returned by FS.Lock when another holder, in this or another process, has the lock.
+var ErrLocked = errors.New("vfs: locked by another holder")
+
+// FS is a file system. Names are slash-separated paths. Implementations are safe for concurrent use. Errors satisfy
+// errors.Is with fs.ErrNotExist, fs.ErrExist and the syscall.Errno values (ENOSPC, EIO...) where they apply.
+type FS interface {
+	// Create makes a new file for reading and writing; fs.ErrExist where there is one. The new name is durable only
+	// after SyncDir of its folder.
+	Create(name string) (File, error)
+	// Open opens a file for reading.
+	Open(name string) (File, error)
+	// OpenWrite opens an existing file for reading and writing.
+	OpenWrite(name string) (File, error)
+	// OpenDirect opens a file for reading past the page cache (O_DIRECT): offsets, lengths and memory must be multiples
+	// of DirectAlign, reads may end short only at the end of the file. Where the file system cannot, it opens normally;
+	// File.Direct tells.
+	OpenDirect(name string) (File, error)
+	// Remove removes a file or an empty folder. Durable only after SyncDir of its folder.
+	Remove(name string) error
+	// Rename replaces newName atomically. Durable only after SyncDir of the folder (of both, where they differ).
+	Rename(oldName, newName string) error
+	// MkdirAll makes a folder and its parents, and syncs the folders it changed.
+	MkdirAll(dir string) error
+	// List returns the names in a folder, sorted.
+	List(dir string) ([]string, error)
+	// Stat describes a file or folder.
+	Stat(name string) (fs.FileInfo, error)
+	// SyncDir makes the names in a folder durable: the one helper for rule 6.
+	SyncDir(dir string) error
+	// Lock takes an exclusive lock (flock) on a file, made if absent, until the Closer is closed or the process ends.
+	// ErrLocked where it is taken.
+	Lock(name string) (io.Closer, error)
+	// Space tells the size and the free bytes (for unprivileged users) of the file system that holds dir.
+	Space(dir string) (Space, error)
+}
+
+// DirectAlign is the alignment in bytes of offset, length and memory for files opened by OpenDirect.
+const DirectAlign = 4096
+
+// Space is the room of a file system, in bytes.
+type Space struct {
+	TotalBytes int64
+	FreeBytes  int64
+}
+
+// File is an open file. ReadAt and WriteAt are safe for concurrent use; a short WriteAt returns an error.
+type File interface {
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+	// Name is the name that it was opened by.
+	Name() string
+	// Size is the present size in bytes.
+	Size() (int64, error)
+	// Sync makes the content and the size durable (fdatasync). After an error the file must not be synced again or
+	// trusted: what was written since the last successful Sync may be gone although it still reads back.
+	Sync() error
+	// Truncate sets the size. Durable only after Sync.
+	Truncate(size int64) error
+	// Allocate reserves room for length bytes from offset and grows the size; the new room reads as zero. Where the
+	// file system cannot, it only grows the size.
+	Allocate(offset, length int64) error
+	// Fd is the file descriptor, and false where there is none (Mem).
+	Fd() (uintptr, bool)
+	// Direct tells whether reads pass by the page cache.
+	Direct() bool
+}

@@ -1,0 +1,56 @@
+package vfstest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// LoopMount makes a file system of the given type (ext2, ext3, ext4, xfs, btrfs) in a file of sizeBytes, mounts it by
+// driver (empty: the one of its type) and returns the mount point; the test's end removes it. Where the mkfs of the
+// type is not installed the test is skipped. It needs root and loop devices too: without them it is skipped, but fails
+// where the environment says CI, because nobody reads there what was skipped.
+func LoopMount(t *testing.T, fsType, driver string, sizeBytes int64, options ...string) string {
+	t.Helper()
+	without := func(format string, args ...any) {
+		t.Helper()
+		message := "NOT TESTED on a real " + fsType + " file system: " + fmt.Sprintf(format, args...)
+		if os.Getenv("CI") != "" {
+			t.Fatal(message)
+		}
+		t.Skip(message)
+	}
+	if os.Geteuid() != 0 {
+		without("mounting needs root, this is user %d", os.Geteuid())
+	}
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		without("no loop devices: %v", err)
+	}
+	mkfs, err := exec.LookPath("mkfs." + fsType)
+	if err != nil {
+		t.Skipf("NOT TESTED on a real %s file system: %v", fsType, err)
+	}
+	dir := t.TempDir()
+	image, point := filepath.Join(dir, "image"), filepath.Join(dir, "mount point")
+	check(t, os.Mkdir(point, 0o700))
+	check(t, os.WriteFile(image, nil, 0o600))
+	check(t, os.Truncate(image, sizeBytes))
+	if out, err := exec.CommandContext(t.Context(), mkfs, append(options, "-q", image)...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", mkfs, err, out)
+	}
+	if driver == "" {
+		driver = fsType
+	}
+	if out, err := exec.CommandContext(t.Context(), "mount", "-o", "loop", "-t", driver, image, point).CombinedOutput(); err != nil {
+		without("mount: %v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.CommandContext(context.Background(), "umount", point).CombinedOutput(); err != nil {
+			t.Errorf("umount %s: %v: %s", point, err, out)
+		}
+	})
+	return point
+}

@@ -1,0 +1,147 @@
+package vfstest
+
+import (
+	"io/fs"
+	"path"
+	"slices"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+func remove(t *testing.T, fsys vfs.FS, dir string) {
+	name := path.Join(dir, "d/f")
+	check(t, fsys.MkdirAll(path.Join(dir, "d")))
+	check(t, Write(t, fsys, name, nil).Close())
+	if err := fsys.Remove(path.Join(dir, "d")); err == nil {
+		t.Error("a folder that is not empty was removed")
+	}
+	check(t, fsys.Remove(name))
+	wantError(t, "second remove", fsys.Remove(name), fs.ErrNotExist)
+	check(t, fsys.Remove(path.Join(dir, "d")))
+	names, err := fsys.List(dir)
+	check(t, err)
+	if len(names) != 0 {
+		t.Errorf("left over: %q", names)
+	}
+}
+
+func removedFileStaysOpen(t *testing.T, fsys vfs.FS, dir string) {
+	name := path.Join(dir, "f")
+	f := Write(t, fsys, name, []byte("old"))
+	check(t, fsys.Remove(name))
+	check(t, Write(t, fsys, name, []byte("new")).Close())
+	buf := make([]byte, 3)
+	if _, err := f.ReadAt(buf, 0); err != nil || string(buf) != "old" {
+		t.Errorf("the removed file reads %q, error %v", buf, err)
+	}
+	if got := Read(t, fsys, name); string(got) != "new" {
+		t.Errorf("the new file reads %q", got)
+	}
+}
+
+func rename(t *testing.T, fsys vfs.FS, dir string) {
+	a, b := path.Join(dir, "a"), path.Join(dir, "b")
+	f := Write(t, fsys, a, []byte("a"))
+	Write(t, fsys, b, []byte("b"))
+	check(t, fsys.Rename(a, b))
+	wantError(t, "rename of nothing", fsys.Rename(a, b), fs.ErrNotExist)
+	wantError(t, "rename into no folder", fsys.Rename(b, path.Join(dir, "no/f")), fs.ErrNotExist)
+	check(t, fsys.Rename(b, b))
+	if got := Read(t, fsys, b); string(got) != "a" {
+		t.Errorf("content is %q", got)
+	}
+	if f.Name() != a {
+		t.Errorf("the open file is called %q now", f.Name())
+	}
+	check(t, fsys.MkdirAll(path.Join(dir, "d")))
+	if err := fsys.Rename(b, path.Join(dir, "d")); err == nil {
+		t.Error("a file replaced a folder")
+	}
+	check(t, fsys.Rename(b, path.Join(dir, "d/c")))
+	names, err := fsys.List(dir)
+	check(t, err)
+	if !slices.Equal(names, []string{"d"}) {
+		t.Errorf("names are %q", names)
+	}
+}
+
+func renameFolder(t *testing.T, fsys vfs.FS, dir string) {
+	check(t, fsys.MkdirAll(path.Join(dir, "a/b")))
+	check(t, fsys.MkdirAll(path.Join(dir, "trash")))
+	check(t, Write(t, fsys, path.Join(dir, "a/b/f"), []byte("data")).Close())
+	if err := fsys.Rename(path.Join(dir, "a"), path.Join(dir, "a/b/c")); err == nil {
+		t.Error("a folder was moved into itself")
+	}
+	check(t, fsys.Rename(path.Join(dir, "a"), path.Join(dir, "trash/a")))
+	check(t, fsys.SyncDir(dir))
+	check(t, fsys.SyncDir(path.Join(dir, "trash")))
+	if got := Read(t, fsys, path.Join(dir, "trash/a/b/f")); string(got) != "data" {
+		t.Errorf("content is %q", got)
+	}
+	if err := fsys.Rename(path.Join(dir, "trash"), path.Join(dir, "trash/a/b/f")); err == nil {
+		t.Error("a folder replaced a file inside it")
+	}
+}
+
+func mkdirAll(t *testing.T, fsys vfs.FS, dir string) {
+	deep := path.Join(dir, "a/b/c")
+	check(t, fsys.MkdirAll(deep))
+	check(t, fsys.MkdirAll(deep))
+	check(t, fsys.MkdirAll(dir))
+	info, err := fsys.Stat(deep)
+	check(t, err)
+	if !info.IsDir() {
+		t.Error("it is not a folder")
+	}
+	check(t, Write(t, fsys, path.Join(dir, "f"), nil).Close())
+	if err := fsys.MkdirAll(path.Join(dir, "f")); err == nil {
+		t.Error("a folder was made where a file is")
+	}
+	if err := fsys.MkdirAll(path.Join(dir, "f/d")); err == nil {
+		t.Error("a folder was made inside a file")
+	}
+}
+
+func listIsSorted(t *testing.T, fsys vfs.FS, dir string) {
+	want := []string{"B", "a", "b0", "b1", "c"}
+	for _, name := range []string{"c", "b1", "a", "B", "b0"} {
+		check(t, Write(t, fsys, path.Join(dir, name), nil).Close())
+	}
+	got, err := fsys.List(dir)
+	check(t, err)
+	if !slices.Equal(got, want) {
+		t.Errorf("list is %q, want %q", got, want)
+	}
+	_, err = fsys.List(path.Join(dir, "no"))
+	wantError(t, "list of nothing", err, fs.ErrNotExist)
+	if _, err := fsys.List(path.Join(dir, "a")); err == nil {
+		t.Error("list of a file did not fail")
+	}
+}
+
+func stat(t *testing.T, fsys vfs.FS, dir string) {
+	name := path.Join(dir, "f")
+	check(t, Write(t, fsys, name, []byte("12345")).Close())
+	info, err := fsys.Stat(name)
+	check(t, err)
+	if info.Name() != "f" || info.Size() != 5 || info.IsDir() || !info.Mode().IsRegular() || info.ModTime().IsZero() {
+		t.Errorf("file: %v", info)
+	}
+	info, err = fsys.Stat(dir)
+	check(t, err)
+	if !info.IsDir() || !info.Mode().IsDir() {
+		t.Errorf("folder: %v", info)
+	}
+	_, err = fsys.Stat(path.Join(dir, "no"))
+	wantError(t, "stat of nothing", err, fs.ErrNotExist)
+}
+
+func syncDirOfNothing(t *testing.T, fsys vfs.FS, dir string) {
+	wantError(t, "sync of no folder", fsys.SyncDir(path.Join(dir, "no")), fs.ErrNotExist)
+	check(t, Write(t, fsys, path.Join(dir, "f"), nil).Close())
+	if err := fsys.SyncDir(path.Join(dir, "f")); err == nil {
+		t.Error("a file was synced as a folder")
+	}
+	check(t, fsys.SyncDir(dir))
+}

@@ -1,0 +1,221 @@
+package volume
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// Mount is what the kernel says about the file system that holds a folder.
+type Mount struct {
+	// FileSystem: ext2, ext3, ext4, xfs, btrfs, overlay, tmpfs... An ext3 disk mounted by the ext4 driver is ext3. "mem"
+	// for a file system in memory of a test.
+	FileSystem string
+	Options    []string // of the mount, then of the file system
+	Source     string
+	Rotational *bool // nil: unknown
+}
+
+// Mount reads /proc/self/mountinfo and the block device's queue.
+func (v *Volume) Mount() (Mount, error) {
+	fsys := v.fs
+	for {
+		wrapper, ok := fsys.(interface{ Unwrap() vfs.FS })
+		if !ok {
+			break
+		}
+		fsys = wrapper.Unwrap()
+	}
+	if _, ok := fsys.(*vfs.Mem); ok {
+		return Mount{FileSystem: "mem", Source: "none"}, nil
+	}
+	info, err := findMount(v.dir)
+	if err != nil {
+		return Mount{}, fmt.Errorf("mount of volume %s: %w", v.dir, err)
+	}
+	m := Mount{FileSystem: info.fsType, Options: info.options, Source: info.source, Rotational: rotational(info)}
+	if info.fsType == "ext4" {
+		// The superblock was written anew at this start, so its flags are those of a new file here.
+		if m.FileSystem, err = extFamily(info, path.Join(v.dir, superblockName)); err != nil {
+			return Mount{}, fmt.Errorf("mount of volume %s: %w", v.dir, err)
+		}
+	}
+	return m, nil
+}
+
+// mountInfo is one line of /proc/self/mountinfo.
+type mountInfo struct {
+	id      int
+	device  string // major:minor
+	point   string
+	fsType  string
+	source  string
+	options []string
+}
+
+// findMount finds the mount that holds a folder: by the mount id that the kernel gives (5.8 or newer), else the last of
+// those with the longest mount point above the folder.
+func findMount(dir string) (mountInfo, error) {
+	resolved, err := filepath.Abs(dir)
+	if err != nil {
+		return mountInfo{}, err
+	}
+	if resolved, err = filepath.EvalSymlinks(resolved); err != nil {
+		return mountInfo{}, err
+	}
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return mountInfo{}, err
+	}
+	mounts, err := parseMountInfo(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return mountInfo{}, err
+	}
+	if id, ok := mountID(resolved); ok {
+		if i := slices.IndexFunc(mounts, func(m mountInfo) bool { return m.id == id }); i >= 0 {
+			return mounts[i], nil
+		}
+	}
+	return longestMount(mounts, resolved)
+}
+
+// longestMount picks the mount by path alone.
+func longestMount(mounts []mountInfo, dir string) (mountInfo, error) {
+	var best *mountInfo
+	for i, m := range mounts {
+		above := m.point == "/" || dir == m.point || strings.HasPrefix(dir, m.point+"/")
+		if above && (best == nil || len(m.point) >= len(best.point)) { // the later one lies on top
+			best = &mounts[i]
+		}
+	}
+	if best == nil {
+		return mountInfo{}, fmt.Errorf("/proc/self/mountinfo names no mount that holds %s", dir)
+	}
+	return *best, nil
+}
+
+// mountID is the kernel's id of the mount that holds a folder.
+func mountID(dir string) (int, bool) {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st)
+	if err != nil || st.Mask&unix.STATX_MNT_ID == 0 {
+		return 0, false
+	}
+	return int(st.Mnt_id), true
+}
+
+// parseMountInfo reads lines such as
+//
+//	36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
+//
+// with any number of optional fields before the "-". See proc_pid_mountinfo(5). Lines of another shape are an error.
+func parseMountInfo(r io.Reader) ([]mountInfo, error) {
+	var mounts []mountInfo
+	scanner := bufio.NewScanner(r)
+	scanner.Buffer(nil, 1<<20) // overlay mounts have long options
+	for scanner.Scan() {
+		fields := strings.Split(scanner.Text(), " ")
+		dash := slices.Index(fields, "-")
+		if dash < 6 || len(fields) < dash+4 {
+			return nil, fmt.Errorf("/proc/self/mountinfo: a line that is not understood: %q", scanner.Text())
+		}
+		id, err := strconv.Atoi(fields[0])
+		if err != nil {
+			return nil, fmt.Errorf("/proc/self/mountinfo: a line that is not understood: %q: %w", scanner.Text(), err)
+		}
+		m := mountInfo{
+			id: id, device: fields[2], point: unescape(fields[4]),
+			fsType: fields[dash+1], source: unescape(fields[dash+2]),
+		}
+		for _, option := range strings.Split(fields[5]+","+fields[dash+3], ",") {
+			if option = unescape(option); option != "" && !slices.Contains(m.options, option) {
+				m.options = append(m.options, option)
+			}
+		}
+		mounts = append(mounts, m)
+	}
+	return mounts, scanner.Err()
+}
+
+// unescape undoes the octal escapes (space, tab, newline, backslash, #) of mountinfo.
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var out strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if c, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				out.WriteByte(byte(c))
+				i += 3
+				continue
+			}
+		}
+		out.WriteByte(s[i])
+	}
+	return out.String()
+}
+
+// flagExtents is FS_EXTENT_FL of FS_IOC_GETFLAGS (linux/fs.h). Small files of an ext4 with inline_data have none, but
+// a superblock file is larger than an inode.
+const flagExtents = 0x00080000
+
+// extFamily tells which of ext2, ext3 and ext4 a disk is that the ext4 driver has mounted, by the flags of a new file
+// on it and by whether it has a journal.
+func extFamily(info mountInfo, newFile string) (string, error) {
+	f, err := os.Open(newFile)
+	if err != nil {
+		return "", err
+	}
+	flags, err := unix.IoctlGetUint32(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return "", fmt.Errorf("read the flags of %s, to tell ext3 from ext4: %w", newFile, err)
+	}
+	if flags&flagExtents != 0 {
+		return "ext4", nil
+	}
+	// The driver shows the task of the journal, or <none>.
+	if device, err := os.Readlink("/sys/dev/block/" + info.device); err == nil {
+		task, err := os.ReadFile("/sys/fs/ext4/" + path.Base(device) + "/journal_task")
+		if err == nil && bytes.Contains(task, []byte("<none>")) {
+			return "ext2", nil
+		}
+	}
+	return "ext3", nil
+}
+
+// rotational asks the block device of a mount, or the disk that it is a partition of; nil: unknown.
+func rotational(info mountInfo) *bool {
+	device := info.device
+	if strings.HasPrefix(device, "0:") { // btrfs and others have a number of their own, no device's
+		var st unix.Stat_t
+		if err := unix.Stat(info.source, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
+			return nil
+		}
+		device = fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))
+	}
+	for _, queue := range []string{"/queue/", "/../queue/"} { // not cleaned: the .. is that of the link's target
+		content, err := os.ReadFile("/sys/dev/block/" + device + queue + "rotational")
+		if err != nil {
+			continue
+		}
+		switch strings.TrimSpace(string(content)) {
+		case "0", "1":
+			spins := content[0] == '1'
+			return &spins
+		}
+	}
+	return nil
+}

@@ -1,0 +1,271 @@
+// Package volume is one file system that a shard owns: its superblock (identity, generation), its lock, its room and
+// what the kernel says about it.
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// Why a volume cannot be opened or written. Test with errors.Is; the messages name the folder and say what to do.
+var (
+	ErrLocked        = errors.New("volume is locked by another process")
+	ErrNoVolume      = errors.New("no volume here")
+	ErrNotEmpty      = errors.New("folder is not empty and holds no volume")
+	ErrForeign       = errors.New("volume belongs to another store")
+	ErrOtherShard    = errors.New("volume belongs to another shard")
+	ErrFormatVersion = errors.New("volume has a newer format than this program")
+	ErrDamaged       = errors.New("superblock is damaged")
+	ErrFull          = errors.New("volume is full")
+	ErrClosed        = errors.New("volume is closed")
+)
+
+// Names in the folder of a volume.
+const (
+	lockName           = "lock"
+	superblockName     = "superblock"
+	superblockTempName = "superblock.tmp"
+	groupsName         = "groups"
+	trashName          = "trash"
+	lostFoundName      = "lost+found" // made by mkfs.ext4 in every new file system
+)
+
+// ShardNameBytesMax is the longest name of a shard that a superblock holds.
+const ShardNameBytesMax = 253
+
+// Superblock identifies a volume. Two copies in one file, each with a CRC; replaced atomically.
+type Superblock struct {
+	Store      uuid.UUID
+	Volume     uuid.UUID
+	Generation uint64 // raised, durably, at every Open; 1 at the first
+	Created    int64  // Unix ns
+	Shard      string // name of the shard that owns it, 1 to ShardNameBytesMax bytes
+}
+
+// Options of Open.
+type Options struct {
+	FS     vfs.FS
+	Dir    string
+	Store  uuid.UUID // must match an existing superblock; zero: take what is there. Needed to create one
+	Shard  string    // must match too; empty: take what is there. Needed to create one
+	Create bool      // make a superblock where the folder is absent or empty (but for lost+found)
+	// ReserveBytes kept free for compaction, deletes and consensus; 0: the smaller of 5 % and 1 GiB, at least 16 MiB.
+	ReserveBytes int64
+	Logger       *slog.Logger // nil: discards
+}
+
+// Volume is an open, locked volume. Layout of its folder: superblock, lock, groups/<group uuid>/..., trash/.
+// Safe for concurrent use.
+type Volume struct {
+	fs           vfs.FS
+	dir          string
+	superblock   Superblock
+	reserveBytes int64 // of Options; 0: by the size of the file system
+	logger       *slog.Logger
+	now          func() time.Time
+
+	mu   sync.Mutex // guards what follows
+	lock io.Closer  // nil: closed
+	room room
+}
+
+// Open locks the volume and raises its generation. Errors say what is there and what to do: locked by another
+// process; a foreign store; another shard's; not empty and no superblock; a newer format.
+func Open(opts Options) (*Volume, error) {
+	if err := validate(opts); err != nil {
+		return nil, err
+	}
+	v := &Volume{
+		fs: opts.FS, dir: opts.Dir, reserveBytes: opts.ReserveBytes, logger: opts.Logger, now: time.Now,
+	}
+	if v.logger == nil {
+		v.logger = slog.New(slog.DiscardHandler)
+	}
+	// Looked at before the lock too: the lock file must not appear in a folder that is not ours.
+	if _, err := v.exists(opts.Create); err != nil {
+		return nil, err
+	}
+	lock, err := opts.FS.Lock(path.Join(opts.Dir, lockName))
+	if errors.Is(err, vfs.ErrLocked) {
+		return nil, fmt.Errorf("open volume %s: %w: stop the other process first (fuser %s names it), or use another folder",
+			opts.Dir, ErrLocked, path.Join(opts.Dir, lockName))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open volume %s: take its lock: %w: the folder must be writable for this user", opts.Dir, err)
+	}
+	if err := v.start(opts); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	v.lock = lock
+	return v, nil
+}
+
+// validate refuses options that cannot work.
+func validate(opts Options) error {
+	switch {
+	case opts.FS == nil:
+		return errors.New("open volume: no file system given")
+	case opts.Dir == "":
+		return errors.New("open volume: no folder given")
+	case len(opts.Shard) > ShardNameBytesMax:
+		return fmt.Errorf("open volume %s: the shard's name has %d bytes: at most %d are possible, use a shorter one",
+			opts.Dir, len(opts.Shard), ShardNameBytesMax)
+	case strings.ContainsRune(opts.Shard, 0):
+		return fmt.Errorf("open volume %s: the shard's name %q holds a zero byte: use another name", opts.Dir, opts.Shard)
+	case opts.ReserveBytes < 0:
+		return fmt.Errorf("open volume %s: a reserve of %d bytes: give 0 (by the size of the disk) or more",
+			opts.Dir, opts.ReserveBytes)
+	case opts.Create && opts.Store == uuid.Nil:
+		return fmt.Errorf("open volume %s: creating a volume needs the UUID of its store", opts.Dir)
+	case opts.Create && opts.Shard == "":
+		return fmt.Errorf("open volume %s: creating a volume needs the name of its shard", opts.Dir)
+	}
+	return nil
+}
+
+// exists tells whether the folder holds a superblock, and refuses the folder where it holds none and none may be made.
+func (v *Volume) exists(create bool) (bool, error) {
+	if create {
+		if err := v.fs.MkdirAll(v.dir); err != nil {
+			return false, fmt.Errorf("open volume %s: make its folder: %w", v.dir, err)
+		}
+	}
+	names, err := v.fs.List(v.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("open volume %s: %w: the folder does not exist: is the disk mounted, is the path right?",
+			v.dir, ErrNoVolume)
+	}
+	if err != nil {
+		return false, fmt.Errorf("open volume %s: list its folder: %w", v.dir, err)
+	}
+	if slices.Contains(names, superblockName) {
+		return true, nil
+	}
+	if !create {
+		return false, fmt.Errorf("open volume %s: %w: the folder has no file %s: is the disk mounted, is the path right? "+
+			"A new volume is made only where that is asked for", v.dir, ErrNoVolume, superblockName)
+	}
+	// What a start that was interrupted before its first superblock leaves is ours.
+	foreign := slices.DeleteFunc(names, func(name string) bool {
+		return name == lostFoundName || name == lockName || name == superblockTempName
+	})
+	if len(foreign) > 0 {
+		return false, fmt.Errorf("open volume %s: %w: it holds %d names, such as %q: use an empty folder, or the one of "+
+			"an earlier run with its file %s", v.dir, ErrNotEmpty, len(foreign), foreign[0], superblockName)
+	}
+	return false, nil
+}
+
+// start reads or makes the superblock, under the lock, and makes the layout.
+func (v *Volume) start(opts Options) error {
+	there, err := v.exists(opts.Create)
+	if err != nil {
+		return err
+	}
+	state := copies{}
+	if there {
+		if state, err = readCopies(v.fs, v.dir); err != nil {
+			return fmt.Errorf("open volume %s: %w", v.dir, err)
+		}
+		v.superblock = state.superblock
+		if err := v.admitIdentity(opts); err != nil {
+			return err
+		}
+		for _, bad := range state.bad {
+			v.logger.Warn("one copy of the superblock was damaged and is healed from the other",
+				"volume", v.dir, "copy", bad.copy, "cause", bad.err)
+		}
+	} else {
+		v.superblock = Superblock{Store: opts.Store, Volume: uuid.New(), Created: v.now().UnixNano(), Shard: opts.Shard}
+	}
+	v.superblock.Generation++
+	if err := v.writeSuperblock(state); err != nil {
+		return fmt.Errorf("open volume %s: raise its generation to %d: %w", v.dir, v.superblock.Generation, err)
+	}
+	for _, name := range []string{groupsName, trashName} {
+		if err := v.fs.MkdirAll(path.Join(v.dir, name)); err != nil {
+			return fmt.Errorf("open volume %s: make its layout: %w", v.dir, err)
+		}
+	}
+	// A process killed between making a name and syncing it leaves a name that a power cut can still take.
+	if err := errors.Join(v.fs.SyncDir(v.dir), v.fs.SyncDir(path.Join(v.dir, groupsName))); err != nil {
+		return fmt.Errorf("open volume %s: sync its folders: %w", v.dir, err)
+	}
+	return nil
+}
+
+// admitIdentity refuses a volume of another store or shard.
+func (v *Volume) admitIdentity(opts Options) error {
+	sb := v.superblock
+	if opts.Store != uuid.Nil && opts.Store != sb.Store {
+		return fmt.Errorf("open volume %s: %w: it holds store %s (shard %q, volume %s), this process serves store %s: "+
+			"give it the folder of its own store, or serve the store that is there",
+			v.dir, ErrForeign, sb.Store, sb.Shard, sb.Volume, opts.Store)
+	}
+	if opts.Shard != "" && opts.Shard != sb.Shard {
+		return fmt.Errorf("open volume %s: %w: it is of shard %q (volume %s), this process is shard %q: "+
+			"are two disks swapped? Give each shard its own folder", v.dir, ErrOtherShard, sb.Shard, sb.Volume, opts.Shard)
+	}
+	return nil
+}
+
+// Superblock as of this start.
+func (v *Volume) Superblock() Superblock { return v.superblock }
+
+// Dir is the folder of the volume.
+func (v *Volume) Dir() string { return v.dir }
+
+// GroupDir is the folder for a group.
+func (v *Volume) GroupDir(group uuid.UUID) string {
+	return path.Join(v.dir, groupsName, group.String())
+}
+
+// TrashDir is the folder for what is to be deleted later.
+func (v *Volume) TrashDir() string { return path.Join(v.dir, trashName) }
+
+// Groups lists the groups that have a folder, in order of their UUIDs. Names that are no UUID are logged and left out.
+func (v *Volume) Groups() ([]uuid.UUID, error) {
+	dir := path.Join(v.dir, groupsName)
+	names, err := v.fs.List(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list the groups of volume %s: %w", v.dir, err)
+	}
+	groups := make([]uuid.UUID, 0, len(names))
+	for _, name := range names {
+		// uuid.Parse takes other spellings too, but only this one is where GroupDir points.
+		group, err := uuid.Parse(name)
+		if err != nil || group.String() != name {
+			v.logger.Warn("a name that is no group is ignored", "folder", dir, "name", name)
+			continue
+		}
+		groups = append(groups, group)
+	}
+	return groups, nil
+}
+
+// Close releases the lock. Again: nothing.
+func (v *Volume) Close() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.lock == nil {
+		return nil
+	}
+	lock := v.lock
+	v.lock = nil
+	if err := lock.Close(); err != nil {
+		return fmt.Errorf("close volume %s: release its lock: %w", v.dir, err)
+	}
+	return nil
+}
