@@ -18,6 +18,9 @@ const (
 	backoffFirst  = 5 * time.Millisecond
 	backoffMax    = 250 * time.Millisecond
 	createTimeout = 10 * time.Second
+	// reserveMax is kept of the time to the deadline for the answer to travel, or an eighth of it where that is less:
+	// a caller whose own clock ends the call learns nothing of why.
+	reserveMax = 250 * time.Millisecond
 	// groupsUncounted is how far below its limit a store must be for groups to be made without counting them in etcd.
 	groupsUncounted = 1000
 )
@@ -79,7 +82,7 @@ type repeated struct {
 	tries    int
 	doubtful bool // an attempt's outcome is unknown
 	last     error
-	until    time.Time // for calls without a deadline: set by the first pause
+	until    time.Time // by when the last attempt has to begin: set by the first pause
 }
 
 // route does attempts at the shard of the key until one is answered for good or the deadline is near.
@@ -133,6 +136,9 @@ func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (don
 		if errors.As(err, &stop) {
 			return true, stop.error
 		}
+		if ctx.Err() != nil && c.last != nil && !(sent && c.write) {
+			return true, c.end(c.last) // time ran out in an attempt that changed nothing: why there was more than one says more
+		}
 		if v = routing.Judge(status.Convert(err), sent); v.Fate == routing.Final {
 			return true, c.end(err)
 		}
@@ -164,14 +170,15 @@ func (c *repeated) pause(ctx context.Context, changed <-chan struct{}, v routing
 	delay := min(backoffFirst<<min(c.tries, 16), backoffMax)
 	c.tries++
 	delay = delay/2 + rand.N(delay) //nolint:gosec // jitter
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		if c.until.IsZero() {
-			c.until = time.Now().Add(c.g.cfg.Limits.CallTimeout)
+	if c.until.IsZero() {
+		now := time.Now()
+		deadline, ok := ctx.Deadline()
+		if !ok {
+			deadline = now.Add(c.g.cfg.Limits.CallTimeout)
 		}
-		deadline = c.until
+		c.until = deadline.Add(-min(deadline.Sub(now)/8, reserveMax))
 	}
-	if left := time.Until(deadline); left <= delay || left <= v.Wait {
+	if left := time.Until(c.until); left <= delay || left <= v.Wait {
 		return false
 	}
 	timer := time.NewTimer(delay)

@@ -34,6 +34,12 @@ type cluster struct {
 	admin   recordv1.AdminServiceClient
 }
 
+// endless is a context without a deadline, for an impatient gateway.
+func (c *cluster) endless() context.Context { return context.WithoutCancel(c.ctx) }
+
+// impatient is for calls that must end without success: the gateway gives up, not the caller, so that the answer says why.
+var impatient = gateway.Config{Limits: gateway.Limits{CallTimeout: 1500 * time.Millisecond}}
+
 func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ...string) *cluster {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)

@@ -259,37 +259,33 @@ func TestScanTellsDamageBehindTheOtherGroups(t *testing.T) {
 }
 
 func TestFindAsksEveryGroupOrSaysUnavailable(t *testing.T) {
-	c := newCluster(t, named(), gateway.Config{}, "a", "b")
+	c := newCluster(t, named(), impatient, "a", "b")
 	for group, shard := range map[string]string{"x": "a", "y": "b", "z": "b"} {
 		c.own(placement.NewGroup(c.meta.Routing, group, 0), shard)
-		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 7, Group: group}}); err != nil {
+		if _, err := c.records.Put(c.endless(), &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 7, Group: group}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	out, err := c.records.Find(c.ctx, &recordv1.FindRequest{Id: 7})
+	out, err := c.records.Find(c.endless(), &recordv1.FindRequest{Id: 7})
 	if err != nil || len(out.GetRecords()) != 3 {
 		t.Fatalf("%v, %v", out, err)
 	}
-	if out, err := c.records.Find(c.ctx, &recordv1.FindRequest{Id: 8}); err != nil || len(out.GetRecords()) != 0 {
+	if out, err := c.records.Find(c.endless(), &recordv1.FindRequest{Id: 8}); err != nil || len(out.GetRecords()) != 0 {
 		t.Fatalf("%v, %v", out, err)
 	}
 	c.shards["a"].server.Stop()
-	ctx, cancel := context.WithTimeout(c.ctx, 1500*time.Millisecond)
-	defer cancel()
-	_, err = c.records.Find(ctx, &recordv1.FindRequest{Id: 7})
+	_, err = c.records.Find(c.endless(), &recordv1.FindRequest{Id: 7})
 	wantError(t, err, codes.Unavailable, "SHARD_UNREACHABLE")
 }
 
 func TestFindIsUnavailableWhileAShardOfAGroupIsNotRegistered(t *testing.T) {
-	c := newCluster(t, named(), gateway.Config{}, "a")
+	c := newCluster(t, named(), impatient, "a")
 	g := placement.NewGroup(c.meta.Routing, "x", 0)
 	g.Members = []placement.Member{{Shard: "never-seen", VolumeUUID: g.UUID}}
 	if _, err := c.store.PutGroup(c.ctx, g); err != nil {
 		t.Fatal(err)
 	}
 	c.awaitEpoch(c.own(placement.NewGroup(c.meta.Routing, "y", 0), "a"))
-	ctx, cancel := context.WithTimeout(c.ctx, 1500*time.Millisecond)
-	defer cancel()
-	_, err := c.records.Find(ctx, &recordv1.FindRequest{Id: 7})
+	_, err := c.records.Find(c.endless(), &recordv1.FindRequest{Id: 7})
 	wantError(t, err, codes.Unavailable, "SHARD_UNREACHABLE")
 }

@@ -116,11 +116,9 @@ func TestLoadingBeyondTheDeadlineIsToldAtOnce(t *testing.T) {
 }
 
 func TestARefusalAtTheDeadlineIsToldAsItIs(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a")
+	c := newCluster(t, hash(1), impatient, "a")
 	c.shards["a"].failFirst(1<<30, "Put", refuse(codes.Unavailable, "NO_LEADER"))
-	ctx, cancel := context.WithTimeout(c.ctx, 1500*time.Millisecond)
-	defer cancel()
-	_, err := c.records.Put(ctx, &recordv1.PutRequest{Key: key(1)})
+	_, err := c.records.Put(c.endless(), &recordv1.PutRequest{Key: key(1)})
 	wantError(t, err, codes.Unavailable, "NO_LEADER")
 }
 
@@ -156,7 +154,7 @@ func TestAWriteOfUnknownOutcomeIsRepeatedOnlyWithARequestID(t *testing.T) {
 }
 
 func TestADoubtfulWriteNeverEndsAsUnavailable(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a")
+	c := newCluster(t, hash(1), impatient, "a")
 	s := c.shards["a"]
 	fired := cutConnections(s, 1)
 	calls := 0
@@ -166,9 +164,7 @@ func TestADoubtfulWriteNeverEndsAsUnavailable(t *testing.T) {
 		}
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, 1500*time.Millisecond)
-	defer cancel()
-	_, err := c.records.Put(ctx, &recordv1.PutRequest{Key: key(1), RequestId: []byte("0123456789abcdef")})
+	_, err := c.records.Put(c.endless(), &recordv1.PutRequest{Key: key(1), RequestId: []byte("0123456789abcdef")})
 	// A deadline says as little about the outcome.
 	if status.Code(err) != codes.DeadlineExceeded {
 		wantError(t, err, codes.Unknown, "OUTCOME_UNKNOWN")
@@ -179,11 +175,9 @@ func TestADoubtfulWriteNeverEndsAsUnavailable(t *testing.T) {
 }
 
 func TestAShardThatIsDownRefusesSurely(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a")
+	c := newCluster(t, hash(1), impatient, "a")
 	c.shards["a"].server.Stop()
-	ctx, cancel := context.WithTimeout(c.ctx, 1500*time.Millisecond)
-	defer cancel()
-	_, err := c.records.Put(ctx, &recordv1.PutRequest{Key: key(1)})
+	_, err := c.records.Put(c.endless(), &recordv1.PutRequest{Key: key(1)})
 	wantError(t, err, codes.Unavailable, "SHARD_UNREACHABLE")
 }
 
@@ -209,16 +203,14 @@ func TestCallsWaitForAShardThatComesBackElsewhere(t *testing.T) {
 }
 
 func TestAShardWithAnotherVolumeIsNotAskedForTheGroup(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a")
+	c := newCluster(t, hash(1), impatient, "a")
 	c.shards["a"].server.Stop()
 	c.stops["a"]()
 	s := c.start("a", uuid.New(), 1)
 	if _, err := c.gateway.Addr(), c.gateway.Ready(c.ctx); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, 1500*time.Millisecond)
-	defer cancel()
-	_, err := c.records.Get(ctx, &recordv1.GetRequest{Key: key(1)})
+	_, err := c.records.Get(c.endless(), &recordv1.GetRequest{Key: key(1)})
 	if status.Code(err) != codes.Unavailable {
 		t.Fatalf("got %v", err)
 	}
