@@ -10,6 +10,9 @@ PROTOC_GEN_GO_GRPC_VERSION := v1.6.2
 GOLANGCI_LINT_VERSION      := v2.15.0
 GOTESTSUM_VERSION          := v1.13.0
 GRPCURL_VERSION            := v1.9.3
+HELM_VERSION               := v4.3.1
+HELM_DOCS_VERSION          := v1.14.2
+KUBECONFORM_VERSION        := v0.8.0
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
@@ -109,6 +112,22 @@ $(eval $(call tool,protoc-gen-go-grpc,google.golang.org/grpc/cmd/protoc-gen-go-g
 $(eval $(call tool,golangci-lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$(GOLANGCI_LINT_VERSION)))
 $(eval $(call tool,gotestsum,gotest.tools/gotestsum,$(GOTESTSUM_VERSION)))
 $(eval $(call tool,grpcurl,github.com/fullstorydev/grpcurl/cmd/grpcurl,$(GRPCURL_VERSION)))
+$(eval $(call tool,helm,helm.sh/helm/v4/cmd/helm,$(HELM_VERSION)))
+$(eval $(call tool,helm-docs,github.com/norwoodj/helm-docs/cmd/helm-docs,$(HELM_DOCS_VERSION)))
+$(eval $(call tool,kubeconform,github.com/yannh/kubeconform/cmd/kubeconform,$(KUBECONFORM_VERSION)))
+
+##@ A real Kubernetes
+
+# Kubernetes 1.36, etcd and CoreDNS from their Go modules; hack/kube/*/go.mod pins them. First build: about 5 minutes.
+.PHONY: envtest-assets
+envtest-assets: ## Build kube-apiserver, etcd and kubectl into bin/kube, for envtest (KUBEBUILDER_ASSETS).
+	hack/kube/build.sh etcd kubectl kube-apiserver
+
+.PHONY: kube-tools
+kube-tools: envtest-assets $(TOOLS)/helm ## Build all that a cluster needs into bin/kube, and Helm.
+	hack/kube/build.sh pause coredns kube-proxy kube-scheduler kube-controller-manager kubelet
+
+##@ Clean
 
 .PHONY: clean
 clean: ## Remove what was built.
