@@ -43,7 +43,6 @@ type Log struct {
 	// applied is the index of the last entry applied. Written under mu.
 	applied   atomic.Uint64
 	closed    atomic.Bool
-	syncs     atomic.Int64 // since the last tick
 	readers   atomic.Int64 // reads under way: Close waits for them
 	hintTurn  sync.Mutex   // one hint is written at a time
 	hintCache hintCache

@@ -153,6 +153,22 @@ func TestRule3_BadBytesBelowTheMarkAreDamage(t *testing.T) {
 	}
 }
 
+func TestRule3_OneTickIsEnoughAfterABurst(t *testing.T) {
+	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	for i := range int64(50) {
+		d.put(Entry{ID: i, Data: payload(i, 30)})
+	}
+	synced, last := d.log.w.end, d.last()
+	ok(t, d.append(Entry{ID: 1, Data: payload(1, 30)})) // on its way: no part of the mark, and no reason to wait
+	ok(t, d.log.Tick())
+	mark, found, _, err := ReadMark(d.opts.FS, d.opts.Dir)
+	ok(t, err)
+	if !found || mark.Offset != synced || mark.Index != last {
+		t.Fatalf("the mark is %+v (found: %t), want offset %d, index %d", mark, found, synced, last)
+	}
+	ok(t, d.log.Close(false))
+}
+
 func TestRule3_TheRecoveredTailIsSyncedBeforeItCounts(t *testing.T) {
 	mem := vfs.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 64<<10))

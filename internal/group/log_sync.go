@@ -34,7 +34,6 @@ func (l *Log) sync() error {
 		w.suspect = err
 		return l.settle()
 	}
-	l.syncs.Add(1)
 	l.syncedTo(w.end, w.last)
 	return nil
 }

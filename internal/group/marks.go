@@ -8,9 +8,6 @@ import (
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
-// busySyncs between two ticks mean that a group is busy: its state records carry the mark.
-const busySyncs = 8
-
 // markFile writes the mark file.
 type markFile struct {
 	fs  vfs.FS
@@ -23,7 +20,8 @@ type markFile struct {
 	last     Mark // as written last
 }
 
-// Tick is called every 100 ms by the volume: an idle group's synced mark is brought up to date and made durable.
+// Tick makes durable that everything synced so far was: the mark on disk is up to date when it returns. The volume calls
+// it within 100 ms of a group's last sync; while a group is busy, its state records carry the mark.
 func (l *Log) Tick() error {
 	if err := l.enter(); err != nil {
 		return err
@@ -32,12 +30,11 @@ func (l *Log) Tick() error {
 	l.mu.RLock()
 	st := &l.state
 	mark := Mark{Offset: st.syncedEnd, Index: st.syncedLast}
-	busy := st.end > st.syncedEnd || l.syncs.Swap(0) >= busySyncs
 	if n := len(st.segments); n > 0 {
 		mark.Segment = st.segments[n-1].id
 	}
 	l.mu.RUnlock()
-	if busy || mark.Offset <= SegmentHeaderBytes {
+	if mark.Offset <= SegmentHeaderBytes {
 		return nil
 	}
 	if err := l.marks.write(mark); err != nil {

@@ -323,7 +323,7 @@ func TestRule3_SyncedMarkOfAnIdleGroupIsWritten(t *testing.T) {
 		Match:  func(op vfs.Op) bool { return op.Kind == vfs.OpSync && strings.HasSuffix(op.Name, "/"+group.MarkName) },
 		Effect: vfs.EffectPass, Before: func(vfs.Op) { written <- struct{}{} },
 	})
-	for i := range int64(20) { // so many that the log takes itself for busy
+	for i := range int64(20) { // a burst
 		one.must(t, put(i, "a"))
 	}
 	select {

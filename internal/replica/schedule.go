@@ -128,12 +128,7 @@ func (r *Replica) mark() {
 	if r.round.failed {
 		return
 	}
-	// The log takes itself for busy where there were syncs since the last call, so the first call may do nothing.
-	err := r.log.Tick()
-	if err == nil {
-		err = r.log.Tick()
-	}
-	if err != nil {
+	if err := r.log.Tick(); err != nil {
 		r.logger.Error("the local synced mark cannot be written: tried again", "error", err)
 		return
 	}

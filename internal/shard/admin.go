@@ -203,7 +203,7 @@ func (s *adminServer) Compact(ctx context.Context, in *recordv1.CompactRequest) 
 	if err != nil {
 		return nil, err
 	}
-	report, err := sv.log.Compact(ctx, group.CompactOptions{All: in.GetAll(), RateBytesPerSecond: in.GetRateBytesPerSecond()})
+	report, err := s.compactLog(ctx, sv, group.CompactOptions{All: in.GetAll(), RateBytesPerSecond: in.GetRateBytesPerSecond()})
 	if err != nil {
 		return nil, answerError(err, where{group: g.name})
 	}

@@ -62,7 +62,7 @@ func (s *Shard) compact(ctx context.Context, name string, sv *served) {
 	}()
 	rate := max(s.cfg.Compaction.RateBytesPerSecond, 0) // negative: no limit, which Compact calls 0
 	began := time.Now()
-	report, err := sv.log.Compact(ctx, group.CompactOptions{RateBytesPerSecond: rate})
+	report, err := s.compactLog(ctx, sv, group.CompactOptions{RateBytesPerSecond: rate})
 	if ctx.Err() != nil || errors.Is(err, group.ErrClosed) {
 		return
 	}
@@ -73,4 +73,13 @@ func (s *Shard) compact(ctx context.Context, name string, sv *served) {
 	s.metrics.compacted(report)
 	s.logger.Info("compacted", "group", name, "segments", report.SegmentsRewritten, "dropped", report.EntriesDropped,
 		"bytes_before", report.BytesBefore, "bytes_after", report.BytesAfter, "seconds", time.Since(began).Seconds())
+}
+
+// compactLog is Compact; groups that wait for room learn at once that there is some.
+func (s *Shard) compactLog(ctx context.Context, sv *served, opts group.CompactOptions) (group.CompactReport, error) {
+	report, err := sv.log.Compact(ctx, opts)
+	if report.BytesAfter < report.BytesBefore { // also where it ended early
+		s.committer.RoomMade()
+	}
+	return report, err
 }
