@@ -25,6 +25,15 @@ ARGS  ?=
 # FUZZTIME per decoder in `make fuzz`.
 FUZZTIME ?= 30s
 
+# Images are IMAGE_PREFIX:IMAGE_TAG and IMAGE_PREFIX-operator:IMAGE_TAG. PLATFORMS="linux/amd64 linux/arm64" packs both.
+IMAGE_PREFIX      ?= localhost/sheaf
+IMAGE_TAG         ?= $(VERSION)
+PLATFORMS         ?= linux/$(shell go env GOARCH)
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+REVISION          ?= $(shell git rev-parse HEAD 2>/dev/null)
+IMAGE_ENV := IMAGE_PREFIX='$(IMAGE_PREFIX)' IMAGE_TAG='$(IMAGE_TAG)' PLATFORMS='$(PLATFORMS)' VERSION='$(VERSION)' \
+  REVISION='$(REVISION)' SOURCE_DATE_EPOCH='$(SOURCE_DATE_EPOCH)'
+
 TOOLS := bin/tools
 export GOFLAGS := -buildvcs=false
 unexport GOBIN
@@ -39,6 +48,10 @@ help: ## Show this help.
 build: ## Build the static binary bin/sheaf, version stamped.
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/sheaf ./cmd/sheaf
 
+.PHONY: image
+image: ## Pack OCI archives bin/images/*.tar of static binaries, without a container engine.
+	$(IMAGE_ENV) OUT=bin/images hack/image/build.sh
+
 .PHONY: run
 run: build ## Start a store, import a real tree, crash it, reload it, report (ARGS=--once: exit after the report).
 	hack/run.sh $(ARGS)
@@ -52,6 +65,11 @@ test: $(TOOLS)/gotestsum ## Run all tests (FOCUS=name, PKG=./internal/group/...)
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector.
 	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -race -short -timeout 14m $(if $(FOCUS),-run '$(FOCUS)') ./internal/... ./client/...
+
+.PHONY: check-image
+check-image: ## Test the packer, build the images twice, and fail where they differ (COLD=1: compile everything twice).
+	cd hack/image && go vet ./... && go test ./...
+	$(IMAGE_ENV) hack/image/check.sh
 
 .PHONY: soak
 soak: $(TOOLS)/gotestsum build ## Run the long versions of the crash, kill and property tests.

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Builds the static binaries and packs each into an OCI archive. `make image` sets the variables:
+#   IMAGE_PREFIX IMAGE_TAG   the images are IMAGE_PREFIX:IMAGE_TAG and IMAGE_PREFIX-operator:IMAGE_TAG
+#   PLATFORMS                such as "linux/amd64 linux/arm64"
+#   VERSION REVISION         stamped into binaries and labels
+#   SOURCE_DATE_EPOCH        the time of everything in the images: that of the commit
+#   OUT                      folder of the archives
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+: "${IMAGE_PREFIX:?}" "${IMAGE_TAG:?}" "${PLATFORMS:?}" "${VERSION:?}" "${SOURCE_DATE_EPOCH:?}" "${OUT:?}"
+out=$(mkdir -p "$OUT" && cd "$OUT" && pwd)
+
+(cd hack/image && CGO_ENABLED=0 go build -o "$out/.pack" .)
+
+pack() { # pack BINARY IMAGE DESCRIPTION
+  local binary="$1" image="$2" description="$3" platform file binaries=()
+  for platform in $PLATFORMS; do
+    file="$out/.${platform//\//-}/$binary"
+    CGO_ENABLED=0 GOOS="${platform%/*}" GOARCH="${platform#*/}" \
+      go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o "$file" "./cmd/$binary"
+    binaries+=(--binary "$platform=$file")
+  done
+  "$out/.pack" --name "$image:$IMAGE_TAG" "${binaries[@]}" --entrypoint "/$binary" --output "$out/$binary.tar" \
+    --title "$binary" --description "$description" --version "$VERSION" --revision "${REVISION:-}" --created "$SOURCE_DATE_EPOCH"
+}
+
+pack sheaf "$IMAGE_PREFIX" "Sheaf: shard, gateway, etcd and command line"
+if [ -d cmd/sheaf-operator ]; then
+  pack sheaf-operator "$IMAGE_PREFIX-operator" "Sheaf: the Kubernetes operator"
+else
+  echo "hack/image/build.sh: cmd/sheaf-operator does not exist yet: no image of it" >&2
+fi
