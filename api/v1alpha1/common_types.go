@@ -1,0 +1,94 @@
+package v1alpha1
+
+// Labels and annotations of the objects that the operator makes.
+const (
+	// LabelStore names the RecordStore an object belongs to.
+	LabelStore = "sheaf.dev/store"
+	// LabelPool names the ShardPool an object belongs to.
+	LabelPool = "sheaf.dev/pool"
+	// LabelShard is the number of the shard in its pool.
+	LabelShard = "sheaf.dev/shard"
+	// LabelComponent is shard, gateway or etcd.
+	LabelComponent = "app.kubernetes.io/component"
+	// LabelDiskSet names the DiskSet a PersistentVolume or StorageClass belongs to.
+	LabelDiskSet = "sheaf.dev/diskset"
+)
+
+// FieldManager is the operator's name in server-side apply.
+const FieldManager = "sheaf-operator"
+
+// Finalizer keeps one of our objects until the operator has let go of what belongs to it.
+const Finalizer = "sheaf.dev/finalizer"
+
+// Condition types. Ready, Reconciling and Stalled follow kstatus: Ready is absent or False while work goes on;
+// Reconciling and Stalled are present only while they are True.
+const (
+	// ConditionReady is True when everything asked for is there and serves.
+	ConditionReady = "Ready"
+	// ConditionReconciling is True while the operator works towards the spec.
+	ConditionReconciling = "Reconciling"
+	// ConditionStalled is True where the operator cannot go on without a person; the message says what to do.
+	ConditionStalled = "Stalled"
+	// ConditionLoaded is True when every shard has loaded all its groups.
+	ConditionLoaded = "Loaded"
+	// ConditionRedundant is True when every group has all its copies.
+	ConditionRedundant = "Redundant"
+	// ConditionSpaceAvailable is False when a volume is full, or nearly.
+	ConditionSpaceAvailable = "SpaceAvailable"
+	// ConditionEtcdReady is True when etcd answers.
+	ConditionEtcdReady = "EtcdReady"
+	// ConditionGatewayReady is True when at least one gateway is ready.
+	ConditionGatewayReady = "GatewayReady"
+	// ConditionPlacementReady is True when the placement in etcd is this store's.
+	ConditionPlacementReady = "PlacementReady"
+	// ConditionFileSystemMatches is False when a volume has another file system than asked for; both are named.
+	ConditionFileSystemMatches = "FileSystemMatches"
+	// ConditionMemoryFits is False when a memory limit is below the need; both are named.
+	ConditionMemoryFits = "MemoryFits"
+	// ConditionVolumesReady is False when a volume is missing, foreign, lost, or cannot be formatted.
+	ConditionVolumesReady = "VolumesReady"
+	// ConditionUpdated is True when every pod runs the wanted template.
+	ConditionUpdated = "Updated"
+	// ConditionDrained is True when no shard of a drained pool holds a group.
+	ConditionDrained = "Drained"
+)
+
+// FileSystemType is a file system that Sheaf runs on.
+// +kubebuilder:validation:Enum=ext4;xfs;btrfs
+type FileSystemType string
+
+// File systems.
+const (
+	Ext4  FileSystemType = "ext4"
+	XFS   FileSystemType = "xfs"
+	Btrfs FileSystemType = "btrfs"
+)
+
+// Medium is the kind of device below a volume.
+// +kubebuilder:validation:Enum=SSD;HDD;Auto
+type Medium string
+
+// Media.
+const (
+	// SSD is read with a deep queue.
+	SSD Medium = "SSD"
+	// HDD is read by one reader, segment after segment.
+	HDD Medium = "HDD"
+	// AutoMedium goes by what the kernel says of the device.
+	AutoMedium Medium = "Auto"
+)
+
+// FileSystem is the file system that a volume must have.
+type FileSystem struct {
+	// Type of the file system: ext4, xfs or btrfs.
+	// +required
+	Type FileSystemType `json:"type"`
+	// MountOptions that the volume must be mounted with, such as noatime. Each is one option, without commas.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=128
+	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9_.:=+/-]+$`
+	MountOptions []string `json:"mountOptions,omitempty"`
+}

@@ -1,0 +1,155 @@
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// DiskSet says which raw disks of which nodes become volumes, and with which file system. It makes a StorageClass of its
+// own name and one PersistentVolume per disk. It is cluster-scoped and for administrators: a local volume can expose
+// any device of a node.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=dset,categories=sheaf
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="FS",type=string,JSONPath=`.spec.fileSystem.type`
+// +kubebuilder:printcolumn:name="Disks",type=integer,JSONPath=`.status.total`
+// +kubebuilder:printcolumn:name="Free",type=integer,JSONPath=`.status.free`
+// +kubebuilder:printcolumn:name="Bound",type=integer,JSONPath=`.status.bound`
+// +kubebuilder:printcolumn:name="Trouble",type=string,JSONPath=`.status.conditions[?(@.type=="Stalled")].message`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="metadata.name must be at most 63 characters: labels carry it"
+type DiskSet struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+	// +required
+	Spec DiskSetSpec `json:"spec"`
+	// +optional
+	Status DiskSetStatus `json:"status,omitzero"`
+}
+
+// DiskSetList is a list of DiskSets.
+// +kubebuilder:object:root=true
+type DiskSetList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+	Items           []DiskSet `json:"items"`
+}
+
+// DiskSetSpec is what is asked of a set of disks.
+// +kubebuilder:validation:XValidation:rule="has(self.allowUnstablePaths) && self.allowUnstablePaths || self.disks.all(d, d.device.startsWith('/dev/disk/by-id/'))",message="disks[].device must be a path below /dev/disk/by-id/: other names can mean another disk after a reboot. allowUnstablePaths: true allows them, for tests"
+type DiskSetSpec struct {
+	// FileSystem that the kubelet makes on each blank disk. A disk that is not blank is never formatted. Cannot be changed.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self.type == oldSelf.type",message="fileSystem.type cannot be changed: make a second DiskSet with other disks"
+	FileSystem FileSystem `json:"fileSystem"`
+	// Namespaces whose ShardPools may use the disks.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Namespaces []string `json:"namespaces"`
+	// Disks of the set. Each becomes one PersistentVolume.
+	// +required
+	// +listType=map
+	// +listMapKey=node
+	// +listMapKey=device
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=512
+	Disks []Disk `json:"disks"`
+	// AllowUnstablePaths allows devices outside /dev/disk/by-id/, such as loop devices in tests.
+	// +optional
+	AllowUnstablePaths bool `json:"allowUnstablePaths,omitempty"`
+}
+
+// Disk is one raw disk of one node.
+// +kubebuilder:validation:XValidation:rule="quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",message="disks[].size can only grow"
+type Disk struct {
+	// Node is the value of the node's label kubernetes.io/hostname, mostly its name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Node string `json:"node"`
+	// Device is the path of a raw block device on that node, below /dev/disk/by-id/.
+	// +required
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('/dev/') && !self.contains('..') && !self.contains('//') && !self.endsWith('/')",message="device must be a path of a device below /dev/, without .. or empty parts"
+	Device string `json:"device"`
+	// Size of the disk, at least 64Mi.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Mi')) >= 0",message="disks[].size must be at least 64Mi"
+	Size resource.Quantity `json:"size"`
+	// Medium of the disk.
+	// +optional
+	// +kubebuilder:default=Auto
+	Medium Medium `json:"medium,omitempty"`
+}
+
+// DiskState is the state of a disk.
+type DiskState string
+
+// States of a disk.
+const (
+	// DiskFree waits for a claim.
+	DiskFree DiskState = "Free"
+	// DiskReserved is meant for a claim that is not bound yet.
+	DiskReserved DiskState = "Reserved"
+	// DiskBound holds the volume of a claim.
+	DiskBound DiskState = "Bound"
+	// DiskReleased held the volume of a claim that was deleted; the data is still there.
+	DiskReleased DiskState = "Released"
+	// DiskFormatBlocked is not blank, so the kubelet did not format it.
+	DiskFormatBlocked DiskState = "FormatBlocked"
+	// DiskConflict is used by another DiskSet or PersistentVolume.
+	DiskConflict DiskState = "Conflict"
+	// DiskNodeMissing is on a node that does not exist.
+	DiskNodeMissing DiskState = "NodeMissing"
+	// DiskRemoved is no longer in the spec, but its volume is still bound.
+	DiskRemoved DiskState = "Removed"
+)
+
+// DiskSetStatus is what was seen of a set of disks.
+type DiskSetStatus struct {
+	// ObservedGeneration of the spec that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Total number of disks.
+	Total int32 `json:"total"`
+	// Free disks.
+	Free int32 `json:"free"`
+	// Bound disks.
+	Bound int32 `json:"bound"`
+	// Disks has one item per disk, in the order of the spec.
+	// +optional
+	// +listType=atomic
+	Disks []DiskStatus `json:"disks,omitempty"`
+	// Conditions: Ready, Reconciling, Stalled.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// DiskStatus is what was seen of one disk.
+type DiskStatus struct {
+	// Node of the disk.
+	Node string `json:"node"`
+	// Device path of the disk.
+	Device string `json:"device"`
+	// State of the disk.
+	State DiskState `json:"state"`
+	// PersistentVolume of the disk.
+	// +optional
+	PersistentVolume string `json:"persistentVolume,omitempty"`
+	// Claim that holds it, as namespace/name.
+	// +optional
+	Claim string `json:"claim,omitempty"`
+	// Message says what is wrong and what to do; empty where nothing is.
+	// +optional
+	Message string `json:"message,omitempty"`
+}

@@ -1,0 +1,29 @@
+// Package v1alpha1 holds the Kubernetes kinds of Sheaf: RecordStore (what is stored), ShardPool (where) and DiskSet (which
+// raw disks of which nodes become volumes).
+//
+// +kubebuilder:object:generate=true
+// +groupName=sheaf.dev
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is the API group and version of these kinds.
+var GroupVersion = schema.GroupVersion{Group: "sheaf.dev", Version: "v1alpha1"}
+
+var (
+	// SchemeBuilder collects the functions that add these kinds to a scheme.
+	SchemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)
+	// AddToScheme adds these kinds to a scheme.
+	AddToScheme = SchemeBuilder.AddToScheme
+)
+
+func addKnownTypes(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion,
+		&RecordStore{}, &RecordStoreList{}, &ShardPool{}, &ShardPoolList{}, &DiskSet{}, &DiskSetList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
+}

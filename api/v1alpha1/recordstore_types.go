@@ -1,0 +1,367 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// RecordStore says what is stored: how record ids map to groups, how many copies there are, how long versions are
+// kept, and where the placement lives. ShardPools that refer to it say where its groups are kept.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=recstore,categories=sheaf
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Groups",type=integer,JSONPath=`.status.groups.total`
+// +kubebuilder:printcolumn:name="Serving",type=integer,JSONPath=`.status.groups.serving`
+// +kubebuilder:printcolumn:name="Shards",type=integer,JSONPath=`.status.shards.total`
+// +kubebuilder:printcolumn:name="Load",type=string,JSONPath=`.status.load`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 40",message="metadata.name must be at most 40 characters: names of pods and services are made from it"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must begin with a letter and hold only a-z, 0-9 and -: a Service is named after it"
+type RecordStore struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+	// +required
+	Spec RecordStoreSpec `json:"spec"`
+	// +optional
+	Status RecordStoreStatus `json:"status,omitzero"`
+}
+
+// RecordStoreList is a list of RecordStores.
+// +kubebuilder:object:root=true
+type RecordStoreList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+	Items           []RecordStore `json:"items"`
+}
+
+// RecordStoreSpec is what is asked of a store.
+// +kubebuilder:validation:XValidation:rule="has(self.adoptStoreUID) == has(oldSelf.adoptStoreUID) && (!has(self.adoptStoreUID) || self.adoptStoreUID == oldSelf.adoptStoreUID)",message="adoptStoreUID cannot be changed: make a new RecordStore with it"
+type RecordStoreSpec struct {
+	// Groups says how record ids map to groups. Cannot be changed.
+	// +required
+	Groups Groups `json:"groups"`
+	// Replication says how many copies of each group there are.
+	// +optional
+	// +kubebuilder:default={copies:1}
+	Replication Replication `json:"replication,omitzero"`
+	// Retention says how long superseded versions are kept.
+	// +optional
+	// +kubebuilder:default={versions:1}
+	Retention Retention `json:"retention,omitzero"`
+	// Etcd holds the placement: run by the operator (managed) or by somebody else (external).
+	// +optional
+	// +kubebuilder:default={managed:{members:3}}
+	Etcd Etcd `json:"etcd,omitzero"`
+	// Gateway routes calls to shards.
+	// +optional
+	// +kubebuilder:default={replicas:2}
+	Gateway Gateway `json:"gateway,omitzero"`
+	// Image of shards, gateway and etcd; where it is absent, the operator's default. A change restarts one shard at a time.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Image string `json:"image,omitempty"`
+	// ImagePullPolicy of that image.
+	// +optional
+	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
+	// +kubebuilder:default=IfNotPresent
+	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
+	// ImagePullSecrets for that image.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=8
+	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
+	// DeletionPolicy says what becomes of the claims (and with them the data) when the store is deleted: Retain keeps them,
+	// Delete deletes the claims. PersistentVolumes follow their own reclaim policy, which is Retain for those of a DiskSet.
+	// +optional
+	// +kubebuilder:default=Retain
+	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
+	// AdoptStoreUID takes up the data of a deleted store: the UID that its status showed, which its volumes carry.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
+	AdoptStoreUID string `json:"adoptStoreUID,omitempty"`
+}
+
+// RoutingMode says what a group is.
+// +kubebuilder:validation:Enum=Hash;Named
+type RoutingMode string
+
+// Routing modes.
+const (
+	// RoutingHash spreads ids over a fixed number of groups.
+	RoutingHash RoutingMode = "Hash"
+	// RoutingNamed leaves it to the caller to name the group.
+	RoutingNamed RoutingMode = "Named"
+)
+
+// Groups says how record ids map to groups.
+// +kubebuilder:validation:XValidation:rule="self.routing != 'Hash' || has(self.count)",message="routing Hash needs groups.count: the number of groups, which cannot be changed later; 64 to 256 for each shard expected is a good choice"
+// +kubebuilder:validation:XValidation:rule="self.routing != 'Named' || !has(self.count)",message="routing Named has no groups.count: remove it; groups.max limits how many can be made"
+// +kubebuilder:validation:XValidation:rule="self.routing != 'Hash' || !has(self.max)",message="routing Hash has no groups.max: remove it"
+// +kubebuilder:validation:XValidation:rule="self.routing == oldSelf.routing",message="groups.routing cannot be changed: make a new RecordStore and copy the records with sheaf export and sheaf import"
+// +kubebuilder:validation:XValidation:rule="has(self.count) == has(oldSelf.count) && (!has(self.count) || self.count == oldSelf.count)",message="groups.count cannot be changed: make a new RecordStore and copy the records with sheaf export and sheaf import"
+type Groups struct {
+	// Routing is Hash (ids are spread over count groups) or Named (the caller names the group).
+	// +required
+	Routing RoutingMode `json:"routing"`
+	// Count of groups in routing Hash, 1 to 65536.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65536
+	Count *int32 `json:"count,omitempty"`
+	// Max is how many groups there may be in routing Named, 1 to 65536; where it is absent 10000.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65536
+	Max *int32 `json:"max,omitempty"`
+}
+
+// Replication says how many copies of each group there are, and how far apart.
+type Replication struct {
+	// Copies of each group: 1, 3 or 5.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=5
+	// +kubebuilder:validation:XValidation:rule="self % 2 == 1",message="copies must be odd (1, 3 or 5): a majority decides, and an even number adds cost but no safety"
+	Copies int32 `json:"copies,omitempty"`
+	// TopologyKey is the node label whose values are failure domains: two copies are never in the same one.
+	// +optional
+	// +kubebuilder:default="kubernetes.io/hostname"
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=316
+	TopologyKey string `json:"topologyKey,omitempty"`
+}
+
+// Retention says how long superseded versions are kept. Either rule keeps a version.
+type Retention struct {
+	// Versions of each record to keep, 1 to 1000, the newest included.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	Versions int32 `json:"versions,omitempty"`
+	// MinAge keeps a superseded version at least this long after it was superseded. Such as 24h.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s') && duration(self) <= duration('87600h')",message="minAge must be from 0s to 87600h"
+	MinAge *metav1.Duration `json:"minAge,omitempty"`
+}
+
+// Etcd says who runs the etcd that holds the placement.
+// +kubebuilder:validation:XValidation:rule="has(self.managed) != has(self.external)",message="exactly one of etcd.managed and etcd.external must be set"
+// +kubebuilder:validation:XValidation:rule="has(self.managed) == has(oldSelf.managed)",message="etcd cannot be changed between managed and external: make a new RecordStore with adoptStoreUID"
+type Etcd struct {
+	// Managed etcd, run by the operator from the same image.
+	// +optional
+	Managed *ManagedEtcd `json:"managed,omitempty"`
+	// External etcd, run by somebody else.
+	// +optional
+	External *ExternalEtcd `json:"external,omitempty"`
+}
+
+// ManagedEtcd is an etcd run by the operator.
+// +kubebuilder:validation:XValidation:rule="self.members == oldSelf.members",message="etcd.managed.members cannot be changed in this version"
+type ManagedEtcd struct {
+	// Members: 1 or 3.
+	// +optional
+	// +kubebuilder:default=3
+	// +kubebuilder:validation:Enum=1;3
+	Members int32 `json:"members,omitempty"`
+	// Storage of each member.
+	// +optional
+	// +kubebuilder:default={size:"2Gi"}
+	Storage EtcdStorage `json:"storage,omitzero"`
+	// Resources of each member.
+	// +optional
+	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
+	// SnapshotEvery is how often a member writes a snapshot beside its data; the last three are kept.
+	// +optional
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('168h')",message="snapshotEvery must be from 1m to 168h"
+	SnapshotEvery *metav1.Duration `json:"snapshotEvery,omitempty"`
+}
+
+// EtcdStorage is the volume of a member of etcd.
+// +kubebuilder:validation:XValidation:rule="has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",message="etcd.managed.storage.storageClassName cannot be changed: a claim keeps its class"
+type EtcdStorage struct {
+	// StorageClassName; where it is absent, the cluster's default class.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	StorageClassName *string `json:"storageClassName,omitempty"`
+	// Size of the volume, at least 64Mi.
+	// +optional
+	// +kubebuilder:default="2Gi"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Mi')) >= 0",message="etcd.managed.storage.size must be at least 64Mi"
+	Size resource.Quantity `json:"size,omitzero"`
+}
+
+// ExternalEtcd is an etcd run by somebody else.
+// +kubebuilder:validation:XValidation:rule="self.prefix == oldSelf.prefix",message="etcd.external.prefix cannot be changed: the placement lives below it"
+type ExternalEtcd struct {
+	// Endpoints, such as https://etcd-0.example:2379.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=9
+	// +kubebuilder:validation:items:MaxLength=512
+	// +kubebuilder:validation:items:Pattern=`^https?://[^/ ]+$`
+	Endpoints []string `json:"endpoints"`
+	// TLSSecretRef names a Secret of this namespace with ca.crt, and tls.crt and tls.key where etcd asks for a client's.
+	// +optional
+	TLSSecretRef *corev1.LocalObjectReference `json:"tlsSecretRef,omitempty"`
+	// Prefix of the keys. Stores that share an etcd need a prefix each; where it is absent, the namespace and name.
+	// +optional
+	// +kubebuilder:default=""
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9._/-]*$`
+	Prefix string `json:"prefix"`
+}
+
+// Gateway is the Deployment that routes calls to shards.
+type Gateway struct {
+	// Replicas of the gateway, 0 to 100. With 0 only direct clients work.
+	// +optional
+	// +kubebuilder:default=2
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	Replicas *int32 `json:"replicas,omitempty"`
+	// ServiceType of the gateway's Service.
+	// +optional
+	// +kubebuilder:default=ClusterIP
+	// +kubebuilder:validation:Enum=ClusterIP;LoadBalancer;NodePort
+	ServiceType corev1.ServiceType `json:"serviceType,omitempty"`
+	// ServiceAnnotations, as cloud load balancers want them.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=32
+	ServiceAnnotations map[string]string `json:"serviceAnnotations,omitempty"`
+	// Resources of each gateway.
+	// +optional
+	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
+	// Scheduling of the gateway's pods.
+	// +optional
+	Scheduling *Scheduling `json:"scheduling,omitempty"`
+}
+
+// Scheduling says where pods may run.
+type Scheduling struct {
+	// NodeSelector that nodes must match.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=32
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// Tolerations beside those that the operator sets.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+	// PriorityClassName of the pods.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	PriorityClassName string `json:"priorityClassName,omitempty"`
+}
+
+// DeletionPolicy says what becomes of the claims when a store is deleted.
+// +kubebuilder:validation:Enum=Retain;Delete
+type DeletionPolicy string
+
+// Deletion policies.
+const (
+	DeletionRetain DeletionPolicy = "Retain"
+	DeletionDelete DeletionPolicy = "Delete"
+)
+
+// RecordStoreStatus is what was seen of a store.
+type RecordStoreStatus struct {
+	// ObservedGeneration of the spec that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// StoreUID names the data: volumes carry it. It outlives this object; adoptStoreUID takes it up again.
+	// +optional
+	StoreUID string `json:"storeUID,omitempty"`
+	// PlacementInitialized is true once the placement was written to etcd; it is never written afresh after that.
+	// +optional
+	PlacementInitialized bool `json:"placementInitialized,omitempty"`
+	// Address of the gateway inside the cluster, host:port.
+	// +optional
+	Address string `json:"address,omitempty"`
+	// Groups counts groups by state.
+	// +optional
+	Groups GroupCounts `json:"groups,omitzero"`
+	// Shards counts shards of all pools.
+	// +optional
+	Shards ShardCounts `json:"shards,omitzero"`
+	// Records in all serving groups.
+	// +optional
+	Records int64 `json:"records,omitempty"`
+	// StoredBytes in all serving groups.
+	// +optional
+	StoredBytes int64 `json:"storedBytes,omitempty"`
+	// Load in words, such as "62% 1.9GiB/s ETA 2m"; empty when nothing loads.
+	// +optional
+	Load string `json:"load,omitempty"`
+	// Conditions: Ready, Reconciling, Stalled, EtcdReady, PlacementReady, GatewayReady, Loaded, SpaceAvailable, VolumesReady...
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// GroupCounts counts groups by state.
+type GroupCounts struct {
+	// Total number of groups that exist.
+	Total int32 `json:"total"`
+	// Serving groups.
+	Serving int32 `json:"serving"`
+	// Loading groups.
+	Loading int32 `json:"loading"`
+	// Degraded groups: fewer copies than asked for, or no leader.
+	Degraded int32 `json:"degraded"`
+	// Damaged groups: some entries answer DATA_LOSS.
+	Damaged int32 `json:"damaged"`
+	// DataLost groups: the only copy is lost.
+	DataLost int32 `json:"dataLost"`
+	// Moving groups.
+	Moving int32 `json:"moving"`
+	// NotWell are the first 20 groups that are not well.
+	// +optional
+	// +listType=map
+	// +listMapKey=group
+	// +kubebuilder:validation:MaxItems=20
+	NotWell []GroupTrouble `json:"notWell,omitempty"`
+}
+
+// GroupTrouble is a group that is not well.
+type GroupTrouble struct {
+	// Group is its name.
+	Group string `json:"group"`
+	// Shard that reports it.
+	// +optional
+	Shard string `json:"shard,omitempty"`
+	// State of the group.
+	State string `json:"state"`
+	// Message says what is wrong and what to do.
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// ShardCounts counts shards.
+type ShardCounts struct {
+	// Total number of shards asked for.
+	Total int32 `json:"total"`
+	// Serving shards.
+	Serving int32 `json:"serving"`
+	// Loading shards.
+	Loading int32 `json:"loading"`
+	// Updated shards: their pods run the wanted template.
+	Updated int32 `json:"updated"`
+}

@@ -1,0 +1,313 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ShardPool is a number of shards that are alike in storage class, file system, medium, residency and resources. Each
+// shard is a pod with a volume of its own.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:subresource:scale:specpath=.spec.shards,statuspath=.status.shards,selectorpath=.status.selector
+// +kubebuilder:resource:shortName=shpool,categories=sheaf
+// +kubebuilder:printcolumn:name="Store",type=string,JSONPath=`.spec.storeRef.name`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Shards",type=integer,JSONPath=`.spec.shards`
+// +kubebuilder:printcolumn:name="Serving",type=integer,JSONPath=`.status.serving`
+// +kubebuilder:printcolumn:name="FS",type=string,JSONPath=`.spec.fileSystem.type`
+// +kubebuilder:printcolumn:name="Residency",type=string,JSONPath=`.spec.residency`
+// +kubebuilder:printcolumn:name="Load",type=string,JSONPath=`.status.load`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 45",message="metadata.name must be at most 45 characters: names of StatefulSets and pods are made from it"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must begin with a letter and hold only a-z, 0-9 and -: a Service is named after it"
+type ShardPool struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+	// +required
+	Spec ShardPoolSpec `json:"spec"`
+	// +optional
+	Status ShardPoolStatus `json:"status,omitzero"`
+}
+
+// ShardPoolList is a list of ShardPools.
+// +kubebuilder:object:root=true
+type ShardPoolList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+	Items           []ShardPool `json:"items"`
+}
+
+// ShardPoolSpec is what is asked of a pool.
+// +kubebuilder:validation:XValidation:rule="self.residency != 'Resident' || (has(self.resources) && has(self.resources.limits) && 'memory' in self.resources.limits)",message="residency Resident needs resources.limits.memory: the shards hold their data in memory and check the need against it before they load"
+// +kubebuilder:validation:XValidation:rule="has(self.fileSystem) == has(oldSelf.fileSystem) && (!has(self.fileSystem) || self.fileSystem.type == oldSelf.fileSystem.type)",message="fileSystem.type cannot be changed: add a second pool with the new file system, and drain this one (state: Drained)"
+type ShardPoolSpec struct {
+	// StoreRef names the RecordStore, in this namespace, whose groups the shards keep. Cannot be changed.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name",message="storeRef cannot be changed: make a new ShardPool"
+	StoreRef StoreReference `json:"storeRef"`
+	// Shards wanted, 0 to 1000. Shard n is StatefulSet <pool>-<n>.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	Shards *int32 `json:"shards,omitempty"`
+	// Remove are numbers of shards to empty and remove first when there are more shards than wanted.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=1000
+	// +kubebuilder:validation:items:Minimum=0
+	// +kubebuilder:validation:items:Maximum=100000
+	Remove []int32 `json:"remove,omitempty"`
+	// Parked are numbers of shards whose pod is stopped, say while a disk is replaced. Their volumes stay.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=1000
+	// +kubebuilder:validation:items:Minimum=0
+	// +kubebuilder:validation:items:Maximum=100000
+	Parked []int32 `json:"parked,omitempty"`
+	// State: Active takes groups; Cordoned keeps those it has and takes no new ones; Drained gives them away.
+	// +optional
+	// +kubebuilder:default=Active
+	State PoolState `json:"state,omitempty"`
+	// Medium of the volumes: SSD (deep queue), HDD (one reader) or Auto (as the kernel says).
+	// +optional
+	// +kubebuilder:default=Auto
+	Medium Medium `json:"medium,omitempty"`
+	// Residency: Resident keeps the data in memory, Index only ids and offsets.
+	// +optional
+	// +kubebuilder:default=Index
+	Residency Residency `json:"residency,omitempty"`
+	// Storage of each shard.
+	// +required
+	Storage Storage `json:"storage"`
+	// FileSystem that each volume must have. It is verified before a shard serves. Absent: it is reported only.
+	// +optional
+	FileSystem *FileSystem `json:"fileSystem,omitempty"`
+	// Resources of each shard.
+	// +optional
+	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
+	// Scheduling of the shards' pods.
+	// +optional
+	Scheduling *Scheduling `json:"scheduling,omitempty"`
+	// Update says how pods follow a change of their template.
+	// +optional
+	// +kubebuilder:default={mode:OneByOne}
+	Update Update `json:"update,omitzero"`
+}
+
+// StoreReference names a RecordStore of the same namespace.
+type StoreReference struct {
+	// Name of the RecordStore.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=40
+	Name string `json:"name"`
+}
+
+// PoolState says whether a pool takes groups.
+// +kubebuilder:validation:Enum=Active;Cordoned;Drained
+type PoolState string
+
+// States of a pool.
+const (
+	PoolActive   PoolState = "Active"
+	PoolCordoned PoolState = "Cordoned"
+	PoolDrained  PoolState = "Drained"
+)
+
+// Residency says what a shard keeps in memory.
+// +kubebuilder:validation:Enum=Index;Resident
+type Residency string
+
+// Residencies.
+const (
+	ResidencyIndex    Residency = "Index"
+	ResidencyResident Residency = "Resident"
+)
+
+// Storage is the volume of each shard.
+// +kubebuilder:validation:XValidation:rule="self.storageClassName == oldSelf.storageClassName",message="storage.storageClassName cannot be changed: a claim keeps its class. Add a second pool with the new class, and drain this one (state: Drained)"
+// +kubebuilder:validation:XValidation:rule="quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",message="storage.size can only grow: volumes cannot shrink"
+type Storage struct {
+	// StorageClassName of the claims: the name of a DiskSet, or any class whose volumes are file systems.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	StorageClassName string `json:"storageClassName"`
+	// Size of each volume, at least 64Mi. Can grow where the class allows it.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Mi')) >= 0",message="storage.size must be at least 64Mi"
+	Size resource.Quantity `json:"size"`
+}
+
+// UpdateMode says how pods follow a change of their template.
+// +kubebuilder:validation:Enum=OneByOne;Paused
+type UpdateMode string
+
+// Modes of update.
+const (
+	// UpdateOneByOne restarts one shard at a time and waits until it has loaded.
+	UpdateOneByOne UpdateMode = "OneByOne"
+	// UpdatePaused restarts none.
+	UpdatePaused UpdateMode = "Paused"
+)
+
+// Update says how pods follow a change of their template.
+type Update struct {
+	// Mode: OneByOne restarts one shard of the store at a time and waits until it has loaded; Paused restarts none.
+	// +optional
+	// +kubebuilder:default=OneByOne
+	Mode UpdateMode `json:"mode,omitempty"`
+}
+
+// ShardPoolStatus is what was seen of a pool.
+type ShardPoolStatus struct {
+	// ObservedGeneration of the spec that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Shards that exist (StatefulSets), for the scale subresource.
+	Shards int32 `json:"shards"`
+	// Selector of the pods, for the scale subresource.
+	// +optional
+	Selector string `json:"selector,omitempty"`
+	// Serving shards.
+	Serving int32 `json:"serving"`
+	// Updated shards: their pods run the wanted template.
+	Updated int32 `json:"updated"`
+	// Load in words, such as "62% 1.9GiB/s ETA 2m"; empty when nothing loads.
+	// +optional
+	Load string `json:"load,omitempty"`
+	// ShardStatuses has one item per shard, by number.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	ShardStatuses []ShardStatus `json:"shardStatuses,omitempty"`
+	// Conditions: Ready, Reconciling, Stalled, Loaded, FileSystemMatches, MemoryFits, VolumesReady, SpaceAvailable, Updated...
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ShardState is the state of a shard.
+type ShardState string
+
+// States of a shard.
+const (
+	// ShardPending has no running pod yet; the message says why.
+	ShardPending ShardState = "Pending"
+	// ShardLoading reads its groups; those that are loaded serve.
+	ShardLoading ShardState = "Loading"
+	// ShardServing has loaded everything.
+	ShardServing ShardState = "Serving"
+	// ShardDraining gives its groups away.
+	ShardDraining ShardState = "Draining"
+	// ShardParked has no pod because spec.parked says so.
+	ShardParked ShardState = "Parked"
+	// ShardNodeDown is on a node that does not report; the data stays where it is.
+	ShardNodeDown ShardState = "NodeDown"
+	// ShardNodeLost was on a node that was deleted or has the out-of-service taint.
+	ShardNodeLost ShardState = "NodeLost"
+	// ShardDiskLost has a volume that is gone, blank, or unreadable where data was.
+	ShardDiskLost ShardState = "DiskLost"
+	// ShardForeign has a volume of another store or shard.
+	ShardForeign ShardState = "Foreign"
+	// ShardFormatBlocked has a device that the kubelet refuses to format, as something is on it.
+	ShardFormatBlocked ShardState = "FormatBlocked"
+	// ShardFileSystemMismatch has a volume with another file system or other mount options than asked for.
+	ShardFileSystemMismatch ShardState = "FileSystemMismatch"
+	// ShardMemoryTooSmall has a memory limit below what loading needs.
+	ShardMemoryTooSmall ShardState = "MemoryTooSmall"
+	// ShardNoStorageClass waits for a StorageClass that does not exist.
+	ShardNoStorageClass ShardState = "NoStorageClass"
+	// ShardNoVolume waits for a PersistentVolume: none is free, or none fits.
+	ShardNoVolume ShardState = "NoVolume"
+	// ShardUnschedulable has a pod that no node can take.
+	ShardUnschedulable ShardState = "Unschedulable"
+	// ShardImagePull has a pod whose image cannot be pulled.
+	ShardImagePull ShardState = "ImagePull"
+	// ShardCrashLooping has a container that ends again and again.
+	ShardCrashLooping ShardState = "CrashLooping"
+	// ShardUnreachable has a running pod that does not answer.
+	ShardUnreachable ShardState = "Unreachable"
+)
+
+// ShardStatus is what was seen of one shard.
+type ShardStatus struct {
+	// Name of the shard and its StatefulSet: <pool>-<n>.
+	Name string `json:"name"`
+	// Number of the shard in its pool.
+	Number int32 `json:"number"`
+	// State of the shard.
+	State ShardState `json:"state"`
+	// Message says what is wrong and what to do; empty where nothing is.
+	// +optional
+	Message string `json:"message,omitempty"`
+	// Node the pod is on.
+	// +optional
+	Node string `json:"node,omitempty"`
+	// Volume as the shard sees it.
+	// +optional
+	Volume *VolumeStatus `json:"volume,omitempty"`
+	// Groups of which this shard has a replica.
+	// +optional
+	Groups int32 `json:"groups,omitempty"`
+	// ServingGroups of those.
+	// +optional
+	ServingGroups int32 `json:"servingGroups,omitempty"`
+	// LoadPercent of the bytes to load, 0 to 100.
+	// +optional
+	LoadPercent int32 `json:"loadPercent,omitempty"`
+	// Load in words, such as "62% 1.9GiB/s ETA 2m".
+	// +optional
+	Load string `json:"load,omitempty"`
+	// MemoryNeedBytes computed before loading.
+	// +optional
+	MemoryNeedBytes int64 `json:"memoryNeedBytes,omitempty"`
+	// MemoryLimitBytes; 0: none.
+	// +optional
+	MemoryLimitBytes int64 `json:"memoryLimitBytes,omitempty"`
+	// Updated is true when the pod runs the wanted template.
+	// +optional
+	Updated bool `json:"updated,omitempty"`
+	// Version of the binary.
+	// +optional
+	Version string `json:"version,omitempty"`
+}
+
+// VolumeStatus is a shard's volume as it is.
+type VolumeStatus struct {
+	// UUID from the volume's superblock. A shard whose UUID was recorded here never starts on another volume.
+	// +optional
+	UUID string `json:"uuid,omitempty"`
+	// Claim is the name of the PersistentVolumeClaim.
+	// +optional
+	Claim string `json:"claim,omitempty"`
+	// PersistentVolume that the claim is bound to.
+	// +optional
+	PersistentVolume string `json:"persistentVolume,omitempty"`
+	// Source that is mounted, such as a device.
+	// +optional
+	Source string `json:"source,omitempty"`
+	// FileSystem as mounted: ext2, ext3, ext4, xfs, btrfs...
+	// +optional
+	FileSystem string `json:"fileSystem,omitempty"`
+	// MountOptions as mounted.
+	// +optional
+	// +listType=atomic
+	MountOptions []string `json:"mountOptions,omitempty"`
+	// Rotational as the kernel says; absent: unknown.
+	// +optional
+	Rotational *bool `json:"rotational,omitempty"`
+	// CapacityBytes of the file system.
+	// +optional
+	CapacityBytes int64 `json:"capacityBytes,omitempty"`
+	// FreeBytes, in steps of 5 % of the capacity.
+	// +optional
+	FreeBytes int64 `json:"freeBytes,omitempty"`
+}

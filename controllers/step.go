@@ -1,0 +1,92 @@
+// Package controllers reconciles RecordStores, ShardPools and DiskSets: one list of steps per kind; one step, one file,
+// one test. A reconcile gathers what is, decides without I/O, and acts; status is written once, at the end.
+package controllers
+
+import (
+	"context"
+	"time"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// Pauses before the next look at something that waits for the outside world. Changes of watched objects come at once.
+const (
+	// PauseShort is for work in progress, such as loading.
+	PauseShort = 10 * time.Second
+	// PauseLong is for what only a person can mend.
+	PauseLong = time.Minute
+)
+
+// Outcome is how a step ended. The zero value is Complete.
+type Outcome struct {
+	kind   outcomeKind
+	reason string
+	words  string
+	after  time.Duration
+	err    error
+}
+
+type outcomeKind int
+
+const (
+	complete outcomeKind = iota
+	wait
+	fail
+	retry
+)
+
+// Complete goes on to the next step.
+func Complete() Outcome { return Outcome{} }
+
+// Wait ends this reconcile: something outside has to happen first, and is looked at again after a pause (0: only when
+// a watched object changes). The reason is CamelCase, the message says what is waited for.
+func Wait(reason, message string, after time.Duration) Outcome {
+	return Outcome{kind: wait, reason: reason, words: message, after: after}
+}
+
+// Fail ends this reconcile: a person has to act, and the message says how.
+func Fail(reason, message string) Outcome {
+	return Outcome{kind: fail, reason: reason, words: message, after: PauseLong}
+}
+
+// Retry ends this reconcile with an error that may pass by itself; the queue repeats it with a growing delay.
+func Retry(err error) Outcome {
+	return Outcome{kind: retry, reason: "APIError", words: err.Error(), err: err}
+}
+
+// IsComplete says whether the next step may go on.
+func (o Outcome) IsComplete() bool { return o.kind == complete }
+
+// IsStalled says whether a person has to act.
+func (o Outcome) IsStalled() bool { return o.kind == fail }
+
+// Reason is CamelCase, empty where complete.
+func (o Outcome) Reason() string { return o.reason }
+
+// Message is for people, empty where complete.
+func (o Outcome) Message() string { return o.words }
+
+// Result is what controller-runtime wants to hear.
+func (o Outcome) Result() (ctrl.Result, error) {
+	if o.err != nil {
+		return ctrl.Result{}, o.err
+	}
+	return ctrl.Result{RequeueAfter: o.after}, nil
+}
+
+// Step is one part of a reconcile of T, which carries what was gathered and decided so far.
+type Step[T any] struct {
+	Name string
+	Do   func(ctx context.Context, t *T) Outcome
+}
+
+// Run does the steps in their order until one does not complete, and returns how that ended.
+func Run[T any](ctx context.Context, steps []Step[T], t *T) Outcome {
+	for _, step := range steps {
+		if out := step.Do(log.IntoContext(ctx, log.FromContext(ctx).WithValues("step", step.Name)), t); !out.IsComplete() {
+			return out
+		}
+	}
+	return Complete()
+}
