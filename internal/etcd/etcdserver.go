@@ -1,5 +1,6 @@
-// Package etcd runs an etcd server of one member inside the process: for `sheaf dev` and for tests. What it stores is
-// synced like any other etcd's.
+// Package etcd runs an etcd server inside the process: of one member for `sheaf dev` and for tests (StartEmbedded), or a
+// member of a cluster for `sheaf etcd` (StartMember). It also makes the clients of all processes. What is stored is synced
+// like any other etcd's.
 package etcd
 
 import (
@@ -114,19 +115,9 @@ func (s *Server) Endpoints() []string { return s.endpoints }
 // Client connects to the server. The caller closes it.
 func (s *Server) Client() (*clientv3.Client, error) { return Connect(s.endpoints) }
 
-// Connect makes a client for etcd that notices dead connections and logs nothing by itself.
+// Connect is Dial without TLS.
 func Connect(endpoints []string) (*clientv3.Client, error) {
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints:            endpoints,
-		DialTimeout:          dialTimeout,
-		DialKeepAliveTime:    10 * time.Second,
-		DialKeepAliveTimeout: 5 * time.Second,
-		Logger:               zap.NewNop(),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(endpoints, ", "), err)
-	}
-	return client, nil
+	return Dial(ClientConfig{Endpoints: endpoints})
 }
 
 // Err reports when the server fails by itself.

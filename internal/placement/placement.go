@@ -19,6 +19,8 @@ type Meta struct {
 	GroupsMax  int       `json:"groupsMax"` // Named: the limit for groups made by first writes; 0: 100,000
 	// ShardsMin: the first placement waits until so many shards are alive; 0: no wait.
 	ShardsMin int `json:"shardsMin,omitempty"`
+	// EpochBase is added to etcd's revision to make the routing epoch: it goes on growing in an etcd that was made anew.
+	EpochBase uint64 `json:"epochBase,omitempty"`
 }
 
 // Validate says what is wrong and what to do.
@@ -62,6 +64,8 @@ type Shard struct {
 	Domain        string     `json:"domain"` // failure domain; no two copies in one; empty: the shard is one of its own
 	State         ShardState `json:"state"`  // empty: Active
 	CapacityBytes int64      `json:"capacityBytes"`
+	Node          string     `json:"node,omitempty"` // where it runs, as it was told; for people
+	Zone          string     `json:"zone,omitempty"`
 	Alive         bool       `json:"-"`
 }
 
@@ -92,15 +96,19 @@ type Group struct {
 type Target struct {
 	Group  string   `json:"group"`
 	Shards []string `json:"shards"` // as many as copies, the first one is to lead
+
+	// Revision is etcd's revision of the key when it was read; 0: not stored.
+	Revision int64 `json:"-"`
 }
 
 // View is everything in etcd at one revision. Maps are by name and must not be changed.
 type View struct {
-	Epoch   uint64 // etcd revision: the routing epoch
+	Epoch   uint64 // the routing epoch: etcd's revision, and Meta.EpochBase
 	Meta    Meta
-	Shards  map[string]Shard // those registered, which are all alive
+	Shards  map[string]Shard // those registered, which are all alive; their State is that of States, where it says one
 	Groups  map[string]Group
 	Targets map[string]Target
+	States  map[string]ShardState // what SetShardState wants of shards, registered or not
 }
 
 // Policy of the planner.

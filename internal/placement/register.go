@@ -52,10 +52,8 @@ func validateShard(shard Shard) error {
 	if _, _, err := net.SplitHostPort(shard.Address); err != nil {
 		return fmt.Errorf("shard %s: address %q: give host:port: %w", shard.Name, shard.Address, err)
 	}
-	switch shard.State {
-	case "", Active, Cordoned, Draining:
-	default:
-		return fmt.Errorf("shard %s: state %q: give %s, %s or %s", shard.Name, shard.State, Active, Cordoned, Draining)
+	if err := shard.State.validate(); err != nil {
+		return fmt.Errorf("shard %s: %w", shard.Name, err)
 	}
 	return nil
 }

@@ -29,12 +29,16 @@ var (
 	ErrNotElected = errors.New("another planner is elected")
 )
 
-// Keys below /sheaf/<store name>/.
+// PrefixDefault is the key in etcd below which stores are.
+const PrefixDefault = "/sheaf"
+
+// Keys below <prefix>/<store name>/.
 const (
 	metaKey      = "meta"
 	shardsKey    = "shards/"
 	groupsKey    = "groups/"
 	targetsKey   = "targets/"
+	statesKey    = "states/" // what is wanted of shards, see SetShardState
 	electionKey  = "election/planner"
 	txnOpsMax    = 100 // etcd refuses more than 128 in a transaction
 	listPageKeys = 5000
@@ -48,10 +52,18 @@ type Store struct {
 
 // NewStore names a store in etcd. Nothing is read or written. Name as ValidateShardName.
 func NewStore(client *clientv3.Client, name string) (*Store, error) {
+	return NewStoreAt(client, PrefixDefault, name)
+}
+
+// NewStoreAt is NewStore below another prefix than PrefixDefault, in an etcd that is shared.
+func NewStoreAt(client *clientv3.Client, prefix, name string) (*Store, error) {
 	if err := routing.ValidateName("store", name); err != nil {
 		return nil, err
 	}
-	return &Store{client: client, prefix: "/sheaf/" + name + "/"}, nil
+	if !strings.HasPrefix(prefix, "/") || strings.HasSuffix(prefix, "/") {
+		return nil, fmt.Errorf("the prefix of stores in etcd %q: give one such as %s, with a slash before and none behind", prefix, PrefixDefault)
+	}
+	return &Store{client: client, prefix: prefix + "/" + name + "/"}, nil
 }
 
 // InitMeta makes the store where there is none, and returns what is there then: the caller compares.

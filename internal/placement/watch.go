@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -19,6 +21,8 @@ const (
 	viewSettle = 2 * time.Millisecond
 	retryFirst = 50 * time.Millisecond
 	retryMax   = 2 * time.Second
+	// lookEvery: a watch on an etcd that was wiped or restored waits in silence for a revision that is far away.
+	lookEvery = 2 * time.Second
 )
 
 // View lists everything now, at one revision. ErrNoMeta where the store does not exist.
@@ -36,6 +40,9 @@ func (s *Store) View(ctx context.Context) (View, error) {
 // Watch gives a view as soon as the store exists, and a newer one after changes, each coherent at one revision, epochs
 // growing. A slow reader gets only the newest. It goes on over etcd's outages and compactions. The channel is closed
 // when ctx ends.
+//
+// Where etcd has lost the store, holds another one by then, or was set back to an earlier revision, nothing is given: the
+// reader keeps the last view, and gets the next one when placement was rebuilt.
 func (s *Store) Watch(ctx context.Context) <-chan View {
 	out := make(chan View, 1)
 	go func() {
@@ -71,6 +78,8 @@ type watcher struct {
 	out   chan View
 	epoch uint64 // of the last view given
 	given bool
+	known uuid.UUID // the store of the views given
+	held  string    // why no view is given now, as it was logged; empty: one was
 }
 
 // run lists, then follows changes until the watch breaks or ctx ends.
@@ -83,6 +92,8 @@ func (w *watcher) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	changes := w.store.client.Watch(ctx, w.store.prefix, clientv3.WithPrefix(), clientv3.WithRev(st.revision+1))
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
 	settle := time.NewTimer(time.Hour)
 	settle.Stop()
 	defer settle.Stop()
@@ -104,17 +115,50 @@ func (w *watcher) run(ctx context.Context) error {
 		case <-settle.C:
 			dirty = false
 			w.give(st)
+		case <-look.C:
+			if err := w.look(ctx, st); err != nil {
+				return err
+			}
 		}
 	}
 }
 
+// errSetBack: etcd is not the one that was listed any more.
+var errSetBack = errors.New("etcd was emptied or set back")
+
+// look compares etcd with what was listed. An etcd that does not answer is no news.
+func (w *watcher) look(ctx context.Context, st *state) error {
+	ctx, cancel := context.WithTimeout(ctx, lookEvery)
+	defer cancel()
+	answer, err := w.store.client.Get(ctx, w.store.prefix+metaKey)
+	if err != nil {
+		return nil //nolint:nilerr // the watch goes on over outages
+	}
+	var meta int64
+	if len(answer.Kvs) > 0 {
+		meta = answer.Kvs[0].ModRevision
+	}
+	// A change of meta that the watch has not told yet is listed again too: that does no harm.
+	if answer.Header.Revision < st.revision || meta != st.metaRevision {
+		return errSetBack
+	}
+	return nil
+}
+
 // give replaces what the reader has not taken yet.
 func (w *watcher) give(st *state) {
-	if !st.hasMeta || w.given && uint64(st.revision) <= w.epoch {
+	if reason := w.holdBack(st); reason != "" {
+		if w.held != reason && w.given {
+			slog.Warn("etcd is not followed, what was known before goes on", "prefix", w.store.prefix, "reason", reason)
+		}
+		w.held = reason
+		return
+	}
+	if w.given && st.epoch() == w.epoch {
 		return
 	}
 	view := st.publish()
-	w.given, w.epoch = true, view.Epoch
+	w.given, w.epoch, w.known, w.held = true, view.Epoch, view.Meta.StoreUUID, ""
 	for {
 		select {
 		case w.out <- view:
@@ -128,21 +172,46 @@ func (w *watcher) give(st *state) {
 	}
 }
 
+// holdBack says why a state must not be given; empty: it may.
+func (w *watcher) holdBack(st *state) string {
+	switch {
+	case !st.hasMeta:
+		return "it holds no such store: rebuild it with sheaf recover placement"
+	case w.given && st.view.Meta.StoreUUID != w.known:
+		return fmt.Sprintf("it holds store %s, known is store %s", st.view.Meta.StoreUUID, w.known)
+	case w.given && st.epoch() < w.epoch:
+		return fmt.Sprintf("it was set back from epoch %d to %d: bring its newest state back, or rebuild it with sheaf recover placement",
+			w.epoch, st.epoch())
+	}
+	return ""
+}
+
 // state is the changing picture of etcd; published maps are copies, made only where something changed.
 type state struct {
-	revision int64 // that of the listing, then of the last change
-	hasMeta  bool
-	view     View
-	stale    [3]bool // shards, groups, targets: changed since published
-	shards   map[string]Shard
-	groups   map[string]Group
-	targets  map[string]Target
+	revision     int64 // that of the listing, then of the last change
+	metaRevision int64 // of the last change of meta; 0: none is there
+	hasMeta      bool
+	view         View
+	stale        [4]bool // shards, groups, targets, states: changed since published
+	shards       map[string]Shard
+	groups       map[string]Group
+	targets      map[string]Target
+	states       map[string]ShardState
 }
+
+// epoch of the state.
+func (st *state) epoch() uint64 { return st.view.Meta.EpochBase + uint64(st.revision) }
 
 // publish makes a View that nobody changes any more.
 func (st *state) publish() View {
-	if st.stale[0] {
+	if st.stale[0] || st.stale[3] {
 		st.view.Shards = maps.Clone(st.shards)
+		for name, state := range st.states {
+			if shard, ok := st.view.Shards[name]; ok {
+				shard.State = state
+				st.view.Shards[name] = shard
+			}
+		}
 	}
 	if st.stale[1] {
 		st.view.Groups = maps.Clone(st.groups)
@@ -150,16 +219,19 @@ func (st *state) publish() View {
 	if st.stale[2] {
 		st.view.Targets = maps.Clone(st.targets)
 	}
-	st.stale = [3]bool{}
-	st.view.Epoch = uint64(st.revision)
+	if st.stale[3] {
+		st.view.States = maps.Clone(st.states)
+	}
+	st.stale = [4]bool{}
+	st.view.Epoch = st.epoch()
 	return st.view
 }
 
 // list reads all keys at one revision, in pages.
 func (s *Store) list(ctx context.Context) (*state, error) {
 	st := &state{
-		shards: map[string]Shard{}, groups: map[string]Group{}, targets: map[string]Target{},
-		stale: [3]bool{true, true, true},
+		shards: map[string]Shard{}, groups: map[string]Group{}, targets: map[string]Target{}, states: map[string]ShardState{},
+		stale: [4]bool{true, true, true, true},
 	}
 	from, end := s.prefix, clientv3.GetPrefixRangeEnd(s.prefix)
 	for {
@@ -214,8 +286,10 @@ func (st *state) put(name string, kv *mvccpb.KeyValue) (relevant bool, err error
 	kind, rest, _ := strings.Cut(name, "/")
 	switch kind + "/" {
 	case metaKey + "/":
-		st.view.Meta, err = decodeMeta(kv.Value)
-		st.hasMeta = err == nil
+		var meta Meta
+		if meta, err = decodeMeta(kv.Value); err == nil {
+			st.view.Meta, st.hasMeta, st.metaRevision = meta, true, kv.ModRevision
+		}
 	case shardsKey:
 		var shard Shard
 		err = json.Unmarshal(kv.Value, &shard)
@@ -240,7 +314,19 @@ func (st *state) put(name string, kv *mvccpb.KeyValue) (relevant bool, err error
 			err = errors.New("names another group")
 		}
 		if err == nil {
+			t.Revision = kv.ModRevision
 			st.targets[rest], st.stale[2] = t, true
+		}
+	case statesKey:
+		var w wish
+		if err = json.Unmarshal(kv.Value, &w); err == nil && w.Shard != rest {
+			err = errors.New("names another shard")
+		}
+		if err == nil {
+			err = w.State.validate()
+		}
+		if err == nil {
+			st.states[rest], st.stale[3] = w.State, true
 		}
 	default:
 		return false, nil
@@ -251,10 +337,15 @@ func (st *state) put(name string, kv *mvccpb.KeyValue) (relevant bool, err error
 	return true, nil
 }
 
-// drop takes one key out. Meta stays: a store is not unmade under its users.
+// drop takes one key out. Without meta nothing is given any more: a store is not unmade under its users.
 func (st *state) drop(name string) bool {
 	kind, rest, _ := strings.Cut(name, "/")
 	switch kind + "/" {
+	case metaKey + "/":
+		st.hasMeta, st.metaRevision = false, 0
+	case statesKey:
+		delete(st.states, rest)
+		st.stale[3] = true
 	case shardsKey:
 		delete(st.shards, rest)
 		st.stale[0] = true

@@ -149,6 +149,87 @@ func (LoadOutcome) EnumDescriptor() ([]byte, []int) {
 	return file_record_v1_admin_proto_rawDescGZIP(), []int{1}
 }
 
+// ShardState is what a shard does.
+type ShardState int32
+
+const (
+	// Sent by shards older than this field.
+	ShardState_SHARD_STATE_UNSPECIFIED ShardState = 0
+	// Waits for etcd, for the store in etcd, or for its folder; message says which.
+	ShardState_SHARD_STATE_PENDING ShardState = 1
+	// Reads its groups; those that are loaded serve.
+	ShardState_SHARD_STATE_LOADING ShardState = 2
+	// Serves everything that can be loaded.
+	ShardState_SHARD_STATE_SERVING ShardState = 3
+	// Serves, and is to be emptied.
+	ShardState_SHARD_STATE_DRAINING ShardState = 4
+	// Was stopped on purpose. Never sent by a shard: for whoever shows shards that have no process.
+	ShardState_SHARD_STATE_PARKED ShardState = 5
+	// The file system or a mount option is not what was asked for. Nothing was written to the volume.
+	ShardState_SHARD_STATE_FILE_SYSTEM_MISMATCH ShardState = 6
+	// The volume is of another store, of another shard, another one than expected, or none of Sheaf's.
+	ShardState_SHARD_STATE_FOREIGN ShardState = 7
+	// The volume is gone: blank where one was expected, not readable, or zeroed under the shard.
+	ShardState_SHARD_STATE_DISK_LOST ShardState = 8
+	// The groups need more memory than the limit. Those that fit are served.
+	ShardState_SHARD_STATE_MEMORY_TOO_SMALL ShardState = 9
+)
+
+// Enum value maps for ShardState.
+var (
+	ShardState_name = map[int32]string{
+		0: "SHARD_STATE_UNSPECIFIED",
+		1: "SHARD_STATE_PENDING",
+		2: "SHARD_STATE_LOADING",
+		3: "SHARD_STATE_SERVING",
+		4: "SHARD_STATE_DRAINING",
+		5: "SHARD_STATE_PARKED",
+		6: "SHARD_STATE_FILE_SYSTEM_MISMATCH",
+		7: "SHARD_STATE_FOREIGN",
+		8: "SHARD_STATE_DISK_LOST",
+		9: "SHARD_STATE_MEMORY_TOO_SMALL",
+	}
+	ShardState_value = map[string]int32{
+		"SHARD_STATE_UNSPECIFIED":          0,
+		"SHARD_STATE_PENDING":              1,
+		"SHARD_STATE_LOADING":              2,
+		"SHARD_STATE_SERVING":              3,
+		"SHARD_STATE_DRAINING":             4,
+		"SHARD_STATE_PARKED":               5,
+		"SHARD_STATE_FILE_SYSTEM_MISMATCH": 6,
+		"SHARD_STATE_FOREIGN":              7,
+		"SHARD_STATE_DISK_LOST":            8,
+		"SHARD_STATE_MEMORY_TOO_SMALL":     9,
+	}
+)
+
+func (x ShardState) Enum() *ShardState {
+	p := new(ShardState)
+	*p = x
+	return p
+}
+
+func (x ShardState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ShardState) Descriptor() protoreflect.EnumDescriptor {
+	return file_record_v1_admin_proto_enumTypes[2].Descriptor()
+}
+
+func (ShardState) Type() protoreflect.EnumType {
+	return &file_record_v1_admin_proto_enumTypes[2]
+}
+
+func (x ShardState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ShardState.Descriptor instead.
+func (ShardState) EnumDescriptor() ([]byte, []int) {
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
 type Group struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name; in Hash routing the decimal number.
@@ -607,7 +688,32 @@ type Shard struct {
 	Leaders   int32  `protobuf:"varint,18,opt,name=leaders,proto3" json:"leaders,omitempty"`
 	Load      *Load  `protobuf:"bytes,19,opt,name=load,proto3" json:"load,omitempty"`
 	// Version of the binary.
-	Version       string `protobuf:"bytes,20,opt,name=version,proto3" json:"version,omitempty"`
+	Version string     `protobuf:"bytes,20,opt,name=version,proto3" json:"version,omitempty"`
+	State   ShardState `protobuf:"varint,21,opt,name=state,proto3,enum=sheaf.record.v1.ShardState" json:"state,omitempty"`
+	// Why the state is what it is and what to do; empty where all is well.
+	Message string `protobuf:"bytes,22,opt,name=message,proto3" json:"message,omitempty"`
+	// Type of file system that was asked for; empty: any.
+	WantedFileSystem string `protobuf:"bytes,23,opt,name=wanted_file_system,json=wantedFileSystem,proto3" json:"wanted_file_system,omitempty"`
+	// Mount options that were asked for.
+	WantedMountOptions []string `protobuf:"bytes,24,rep,name=wanted_mount_options,json=wantedMountOptions,proto3" json:"wanted_mount_options,omitempty"`
+	// Store of the volume; empty: the volume is blank or cannot be read.
+	StoreUuid string `protobuf:"bytes,25,opt,name=store_uuid,json=storeUuid,proto3" json:"store_uuid,omitempty"`
+	// Store that was asked for; empty: that of etcd.
+	WantedStoreUuid string `protobuf:"bytes,26,opt,name=wanted_store_uuid,json=wantedStoreUuid,proto3" json:"wanted_store_uuid,omitempty"`
+	// Volume that was asked for; empty: any of the store.
+	WantedVolumeUuid string `protobuf:"bytes,27,opt,name=wanted_volume_uuid,json=wantedVolumeUuid,proto3" json:"wanted_volume_uuid,omitempty"`
+	// Name of the shard in the volume's superblock; empty as store_uuid.
+	VolumeShard string `protobuf:"bytes,28,opt,name=volume_shard,json=volumeShard,proto3" json:"volume_shard,omitempty"`
+	// Node and zone that the shard was told it runs in.
+	Node string `protobuf:"bytes,29,opt,name=node,proto3" json:"node,omitempty"`
+	Zone string `protobuf:"bytes,30,opt,name=zone,proto3" json:"zone,omitempty"`
+	// Failure domain.
+	Domain string `protobuf:"bytes,31,opt,name=domain,proto3" json:"domain,omitempty"`
+	// "SSD", "HDD" or "Auto", as was asked for.
+	Medium          string `protobuf:"bytes,32,opt,name=medium,proto3" json:"medium,omitempty"`
+	MemoryUsedBytes int64  `protobuf:"varint,33,opt,name=memory_used_bytes,json=memoryUsedBytes,proto3" json:"memory_used_bytes,omitempty"`
+	// What is wrong and what to do, one sentence each; empty where all is well.
+	Problems      []string `protobuf:"bytes,34,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -780,6 +886,104 @@ func (x *Shard) GetVersion() string {
 		return x.Version
 	}
 	return ""
+}
+
+func (x *Shard) GetState() ShardState {
+	if x != nil {
+		return x.State
+	}
+	return ShardState_SHARD_STATE_UNSPECIFIED
+}
+
+func (x *Shard) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Shard) GetWantedFileSystem() string {
+	if x != nil {
+		return x.WantedFileSystem
+	}
+	return ""
+}
+
+func (x *Shard) GetWantedMountOptions() []string {
+	if x != nil {
+		return x.WantedMountOptions
+	}
+	return nil
+}
+
+func (x *Shard) GetStoreUuid() string {
+	if x != nil {
+		return x.StoreUuid
+	}
+	return ""
+}
+
+func (x *Shard) GetWantedStoreUuid() string {
+	if x != nil {
+		return x.WantedStoreUuid
+	}
+	return ""
+}
+
+func (x *Shard) GetWantedVolumeUuid() string {
+	if x != nil {
+		return x.WantedVolumeUuid
+	}
+	return ""
+}
+
+func (x *Shard) GetVolumeShard() string {
+	if x != nil {
+		return x.VolumeShard
+	}
+	return ""
+}
+
+func (x *Shard) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Shard) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *Shard) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *Shard) GetMedium() string {
+	if x != nil {
+		return x.Medium
+	}
+	return ""
+}
+
+func (x *Shard) GetMemoryUsedBytes() int64 {
+	if x != nil {
+		return x.MemoryUsedBytes
+	}
+	return 0
+}
+
+func (x *Shard) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
 }
 
 // Load is the progress of loading.
@@ -1575,6 +1779,377 @@ func (x *AcceptLossResponse) GetDamages() []*Damage {
 	return nil
 }
 
+type DescribeVolumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeVolumeRequest) Reset() {
+	*x = DescribeVolumeRequest{}
+	mi := &file_record_v1_admin_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeVolumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeVolumeRequest) ProtoMessage() {}
+
+func (x *DescribeVolumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_record_v1_admin_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeVolumeRequest.ProtoReflect.Descriptor instead.
+func (*DescribeVolumeRequest) Descriptor() ([]byte, []int) {
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{21}
+}
+
+type DescribeVolumeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the shard that answers.
+	Shard string `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// host:port for gRPC.
+	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	// As in the volume's superblock.
+	VolumeUuid string `protobuf:"bytes,3,opt,name=volume_uuid,json=volumeUuid,proto3" json:"volume_uuid,omitempty"`
+	Generation uint64 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Name of the shard in the superblock.
+	VolumeShard string `protobuf:"bytes,5,opt,name=volume_shard,json=volumeShard,proto3" json:"volume_shard,omitempty"`
+	StoreUuid   string `protobuf:"bytes,6,opt,name=store_uuid,json=storeUuid,proto3" json:"store_uuid,omitempty"`
+	// What the volume remembers of its store; absent on a volume that no shard of this version has opened.
+	Facts         *StoreFacts   `protobuf:"bytes,7,opt,name=facts,proto3" json:"facts,omitempty"`
+	Groups        []*GroupFacts `protobuf:"bytes,8,rep,name=groups,proto3" json:"groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeVolumeResponse) Reset() {
+	*x = DescribeVolumeResponse{}
+	mi := &file_record_v1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeVolumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeVolumeResponse) ProtoMessage() {}
+
+func (x *DescribeVolumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_record_v1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeVolumeResponse.ProtoReflect.Descriptor instead.
+func (*DescribeVolumeResponse) Descriptor() ([]byte, []int) {
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *DescribeVolumeResponse) GetShard() string {
+	if x != nil {
+		return x.Shard
+	}
+	return ""
+}
+
+func (x *DescribeVolumeResponse) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *DescribeVolumeResponse) GetVolumeUuid() string {
+	if x != nil {
+		return x.VolumeUuid
+	}
+	return ""
+}
+
+func (x *DescribeVolumeResponse) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *DescribeVolumeResponse) GetVolumeShard() string {
+	if x != nil {
+		return x.VolumeShard
+	}
+	return ""
+}
+
+func (x *DescribeVolumeResponse) GetStoreUuid() string {
+	if x != nil {
+		return x.StoreUuid
+	}
+	return ""
+}
+
+func (x *DescribeVolumeResponse) GetFacts() *StoreFacts {
+	if x != nil {
+		return x.Facts
+	}
+	return nil
+}
+
+func (x *DescribeVolumeResponse) GetGroups() []*GroupFacts {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+// StoreFacts is what is fixed about a store, as a volume remembers it.
+type StoreFacts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "Hash" or "Named".
+	Routing string `protobuf:"bytes,1,opt,name=routing,proto3" json:"routing,omitempty"`
+	// Number of groups in Hash routing; 0 in Named routing.
+	Groups int32 `protobuf:"varint,2,opt,name=groups,proto3" json:"groups,omitempty"`
+	Copies int32 `protobuf:"varint,3,opt,name=copies,proto3" json:"copies,omitempty"`
+	// Limit of groups made by first writes; 0: the default.
+	GroupsMax int32 `protobuf:"varint,4,opt,name=groups_max,json=groupsMax,proto3" json:"groups_max,omitempty"`
+	// When the store was made, RFC 3339.
+	Created string `protobuf:"bytes,5,opt,name=created,proto3" json:"created,omitempty"`
+	// Highest routing epoch that the shard has seen.
+	Epoch         uint64 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoreFacts) Reset() {
+	*x = StoreFacts{}
+	mi := &file_record_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoreFacts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoreFacts) ProtoMessage() {}
+
+func (x *StoreFacts) ProtoReflect() protoreflect.Message {
+	mi := &file_record_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoreFacts.ProtoReflect.Descriptor instead.
+func (*StoreFacts) Descriptor() ([]byte, []int) {
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *StoreFacts) GetRouting() string {
+	if x != nil {
+		return x.Routing
+	}
+	return ""
+}
+
+func (x *StoreFacts) GetGroups() int32 {
+	if x != nil {
+		return x.Groups
+	}
+	return 0
+}
+
+func (x *StoreFacts) GetCopies() int32 {
+	if x != nil {
+		return x.Copies
+	}
+	return 0
+}
+
+func (x *StoreFacts) GetGroupsMax() int32 {
+	if x != nil {
+		return x.GroupsMax
+	}
+	return 0
+}
+
+func (x *StoreFacts) GetCreated() string {
+	if x != nil {
+		return x.Created
+	}
+	return ""
+}
+
+func (x *StoreFacts) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+// GroupFacts is what the folder of a group says about it.
+type GroupFacts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty where the manifest cannot be read.
+	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Uuid  string `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"`
+	// Store of the group.
+	StoreUuid string `protobuf:"bytes,3,opt,name=store_uuid,json=storeUuid,proto3" json:"store_uuid,omitempty"`
+	// Raft id of this replica; 0: not known while the group is not served and it has several voters.
+	RaftId   uint64   `protobuf:"varint,4,opt,name=raft_id,json=raftId,proto3" json:"raft_id,omitempty"`
+	Voters   []uint64 `protobuf:"varint,5,rep,packed,name=voters,proto3" json:"voters,omitempty"`
+	Learners []uint64 `protobuf:"varint,6,rep,packed,name=learners,proto3" json:"learners,omitempty"`
+	// Raft term, and index of the last entry known to be committed: of two answers the higher one knows the newer membership.
+	Term           uint64 `protobuf:"varint,7,opt,name=term,proto3" json:"term,omitempty"`
+	CommittedIndex uint64 `protobuf:"varint,8,opt,name=committed_index,json=committedIndex,proto3" json:"committed_index,omitempty"`
+	// 0 while the group is not served.
+	Records     int64 `protobuf:"varint,9,opt,name=records,proto3" json:"records,omitempty"`
+	StoredBytes int64 `protobuf:"varint,10,opt,name=stored_bytes,json=storedBytes,proto3" json:"stored_bytes,omitempty"`
+	// True where this replica leads.
+	Leader bool `protobuf:"varint,11,opt,name=leader,proto3" json:"leader,omitempty"`
+	// What is wrong; empty where nothing is.
+	Message       string `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupFacts) Reset() {
+	*x = GroupFacts{}
+	mi := &file_record_v1_admin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupFacts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupFacts) ProtoMessage() {}
+
+func (x *GroupFacts) ProtoReflect() protoreflect.Message {
+	mi := &file_record_v1_admin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupFacts.ProtoReflect.Descriptor instead.
+func (*GroupFacts) Descriptor() ([]byte, []int) {
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *GroupFacts) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *GroupFacts) GetUuid() string {
+	if x != nil {
+		return x.Uuid
+	}
+	return ""
+}
+
+func (x *GroupFacts) GetStoreUuid() string {
+	if x != nil {
+		return x.StoreUuid
+	}
+	return ""
+}
+
+func (x *GroupFacts) GetRaftId() uint64 {
+	if x != nil {
+		return x.RaftId
+	}
+	return 0
+}
+
+func (x *GroupFacts) GetVoters() []uint64 {
+	if x != nil {
+		return x.Voters
+	}
+	return nil
+}
+
+func (x *GroupFacts) GetLearners() []uint64 {
+	if x != nil {
+		return x.Learners
+	}
+	return nil
+}
+
+func (x *GroupFacts) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *GroupFacts) GetCommittedIndex() uint64 {
+	if x != nil {
+		return x.CommittedIndex
+	}
+	return 0
+}
+
+func (x *GroupFacts) GetRecords() int64 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *GroupFacts) GetStoredBytes() int64 {
+	if x != nil {
+		return x.StoredBytes
+	}
+	return 0
+}
+
+func (x *GroupFacts) GetLeader() bool {
+	if x != nil {
+		return x.Leader
+	}
+	return false
+}
+
+func (x *GroupFacts) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 var File_record_v1_admin_proto protoreflect.FileDescriptor
 
 const file_record_v1_admin_proto_rawDesc = "" +
@@ -1611,7 +2186,7 @@ const file_record_v1_admin_proto_rawDesc = "" +
 	"\x06groups\x18\x01 \x03(\v2\x16.sheaf.record.v1.GroupR\x06groups\"\x13\n" +
 	"\x11ListShardsRequest\"D\n" +
 	"\x12ListShardsResponse\x12.\n" +
-	"\x06shards\x18\x01 \x03(\v2\x16.sheaf.record.v1.ShardR\x06shards\"\x8c\x05\n" +
+	"\x06shards\x18\x01 \x03(\v2\x16.sheaf.record.v1.ShardR\x06shards\"\xf5\b\n" +
 	"\x05Shard\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +
@@ -1640,7 +2215,22 @@ const file_record_v1_admin_proto_rawDesc = "" +
 	"\x06groups\x18\x11 \x01(\x05R\x06groups\x12\x18\n" +
 	"\aleaders\x18\x12 \x01(\x05R\aleaders\x12)\n" +
 	"\x04load\x18\x13 \x01(\v2\x15.sheaf.record.v1.LoadR\x04load\x12\x18\n" +
-	"\aversion\x18\x14 \x01(\tR\aversionB\r\n" +
+	"\aversion\x18\x14 \x01(\tR\aversion\x121\n" +
+	"\x05state\x18\x15 \x01(\x0e2\x1b.sheaf.record.v1.ShardStateR\x05state\x12\x18\n" +
+	"\amessage\x18\x16 \x01(\tR\amessage\x12,\n" +
+	"\x12wanted_file_system\x18\x17 \x01(\tR\x10wantedFileSystem\x120\n" +
+	"\x14wanted_mount_options\x18\x18 \x03(\tR\x12wantedMountOptions\x12\x1d\n" +
+	"\n" +
+	"store_uuid\x18\x19 \x01(\tR\tstoreUuid\x12*\n" +
+	"\x11wanted_store_uuid\x18\x1a \x01(\tR\x0fwantedStoreUuid\x12,\n" +
+	"\x12wanted_volume_uuid\x18\x1b \x01(\tR\x10wantedVolumeUuid\x12!\n" +
+	"\fvolume_shard\x18\x1c \x01(\tR\vvolumeShard\x12\x12\n" +
+	"\x04node\x18\x1d \x01(\tR\x04node\x12\x12\n" +
+	"\x04zone\x18\x1e \x01(\tR\x04zone\x12\x16\n" +
+	"\x06domain\x18\x1f \x01(\tR\x06domain\x12\x16\n" +
+	"\x06medium\x18  \x01(\tR\x06medium\x12*\n" +
+	"\x11memory_used_bytes\x18! \x01(\x03R\x0fmemoryUsedBytes\x12\x1a\n" +
+	"\bproblems\x18\" \x03(\tR\bproblemsB\r\n" +
 	"\v_rotational\"\xf4\x02\n" +
 	"\x04Load\x12!\n" +
 	"\fgroups_total\x18\x01 \x01(\x05R\vgroupsTotal\x12#\n" +
@@ -1697,7 +2287,46 @@ const file_record_v1_admin_proto_rawDesc = "" +
 	"\x11AcceptLossRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\"G\n" +
 	"\x12AcceptLossResponse\x121\n" +
-	"\adamages\x18\x01 \x03(\v2\x17.sheaf.record.v1.DamageR\adamages*\xc2\x01\n" +
+	"\adamages\x18\x01 \x03(\v2\x17.sheaf.record.v1.DamageR\adamages\"\x17\n" +
+	"\x15DescribeVolumeRequest\"\xb3\x02\n" +
+	"\x16DescribeVolumeResponse\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\tR\x05shard\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1f\n" +
+	"\vvolume_uuid\x18\x03 \x01(\tR\n" +
+	"volumeUuid\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x04 \x01(\x04R\n" +
+	"generation\x12!\n" +
+	"\fvolume_shard\x18\x05 \x01(\tR\vvolumeShard\x12\x1d\n" +
+	"\n" +
+	"store_uuid\x18\x06 \x01(\tR\tstoreUuid\x121\n" +
+	"\x05facts\x18\a \x01(\v2\x1b.sheaf.record.v1.StoreFactsR\x05facts\x123\n" +
+	"\x06groups\x18\b \x03(\v2\x1b.sheaf.record.v1.GroupFactsR\x06groups\"\xa5\x01\n" +
+	"\n" +
+	"StoreFacts\x12\x18\n" +
+	"\arouting\x18\x01 \x01(\tR\arouting\x12\x16\n" +
+	"\x06groups\x18\x02 \x01(\x05R\x06groups\x12\x16\n" +
+	"\x06copies\x18\x03 \x01(\x05R\x06copies\x12\x1d\n" +
+	"\n" +
+	"groups_max\x18\x04 \x01(\x05R\tgroupsMax\x12\x18\n" +
+	"\acreated\x18\x05 \x01(\tR\acreated\x12\x14\n" +
+	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\"\xce\x02\n" +
+	"\n" +
+	"GroupFacts\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
+	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x1d\n" +
+	"\n" +
+	"store_uuid\x18\x03 \x01(\tR\tstoreUuid\x12\x17\n" +
+	"\araft_id\x18\x04 \x01(\x04R\x06raftId\x12\x16\n" +
+	"\x06voters\x18\x05 \x03(\x04R\x06voters\x12\x1a\n" +
+	"\blearners\x18\x06 \x03(\x04R\blearners\x12\x12\n" +
+	"\x04term\x18\a \x01(\x04R\x04term\x12'\n" +
+	"\x0fcommitted_index\x18\b \x01(\x04R\x0ecommittedIndex\x12\x18\n" +
+	"\arecords\x18\t \x01(\x03R\arecords\x12!\n" +
+	"\fstored_bytes\x18\n" +
+	" \x01(\x03R\vstoredBytes\x12\x16\n" +
+	"\x06leader\x18\v \x01(\bR\x06leader\x12\x18\n" +
+	"\amessage\x18\f \x01(\tR\amessage*\xc2\x01\n" +
 	"\n" +
 	"GroupState\x12\x1b\n" +
 	"\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -1711,7 +2340,19 @@ const file_record_v1_admin_proto_rawDesc = "" +
 	"\x18LOAD_OUTCOME_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13LOAD_OUTCOME_LOADED\x10\x01\x12\x1a\n" +
 	"\x16LOAD_OUTCOME_TRUNCATED\x10\x02\x12\x18\n" +
-	"\x14LOAD_OUTCOME_DAMAGED\x10\x032\xb0\x05\n" +
+	"\x14LOAD_OUTCOME_DAMAGED\x10\x03*\xa2\x02\n" +
+	"\n" +
+	"ShardState\x12\x1b\n" +
+	"\x17SHARD_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13SHARD_STATE_PENDING\x10\x01\x12\x17\n" +
+	"\x13SHARD_STATE_LOADING\x10\x02\x12\x17\n" +
+	"\x13SHARD_STATE_SERVING\x10\x03\x12\x18\n" +
+	"\x14SHARD_STATE_DRAINING\x10\x04\x12\x16\n" +
+	"\x12SHARD_STATE_PARKED\x10\x05\x12$\n" +
+	" SHARD_STATE_FILE_SYSTEM_MISMATCH\x10\x06\x12\x17\n" +
+	"\x13SHARD_STATE_FOREIGN\x10\a\x12\x19\n" +
+	"\x15SHARD_STATE_DISK_LOST\x10\b\x12 \n" +
+	"\x1cSHARD_STATE_MEMORY_TOO_SMALL\x10\t2\x93\x06\n" +
 	"\fAdminService\x12U\n" +
 	"\n" +
 	"ListGroups\x12\".sheaf.record.v1.ListGroupsRequest\x1a#.sheaf.record.v1.ListGroupsResponse\x12U\n" +
@@ -1723,7 +2364,8 @@ const file_record_v1_admin_proto_rawDesc = "" +
 	"\x06Verify\x12\x1e.sheaf.record.v1.VerifyRequest\x1a\x1f.sheaf.record.v1.VerifyResponse\x12L\n" +
 	"\aCompact\x12\x1f.sheaf.record.v1.CompactRequest\x1a .sheaf.record.v1.CompactResponse\x12U\n" +
 	"\n" +
-	"AcceptLoss\x12\".sheaf.record.v1.AcceptLossRequest\x1a#.sheaf.record.v1.AcceptLossResponseB(Z&sheaf.dev/sheaf/api/record/v1;recordv1b\x06proto3"
+	"AcceptLoss\x12\".sheaf.record.v1.AcceptLossRequest\x1a#.sheaf.record.v1.AcceptLossResponse\x12a\n" +
+	"\x0eDescribeVolume\x12&.sheaf.record.v1.DescribeVolumeRequest\x1a'.sheaf.record.v1.DescribeVolumeResponseB(Z&sheaf.dev/sheaf/api/record/v1;recordv1b\x06proto3"
 
 var (
 	file_record_v1_admin_proto_rawDescOnce sync.Once
@@ -1737,68 +2379,78 @@ func file_record_v1_admin_proto_rawDescGZIP() []byte {
 	return file_record_v1_admin_proto_rawDescData
 }
 
-var file_record_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_record_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_record_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_record_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_record_v1_admin_proto_goTypes = []any{
-	(GroupState)(0),             // 0: sheaf.record.v1.GroupState
-	(LoadOutcome)(0),            // 1: sheaf.record.v1.LoadOutcome
-	(*Group)(nil),               // 2: sheaf.record.v1.Group
-	(*Damage)(nil),              // 3: sheaf.record.v1.Damage
-	(*ListGroupsRequest)(nil),   // 4: sheaf.record.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),  // 5: sheaf.record.v1.ListGroupsResponse
-	(*ListShardsRequest)(nil),   // 6: sheaf.record.v1.ListShardsRequest
-	(*ListShardsResponse)(nil),  // 7: sheaf.record.v1.ListShardsResponse
-	(*Shard)(nil),               // 8: sheaf.record.v1.Shard
-	(*Load)(nil),                // 9: sheaf.record.v1.Load
-	(*WatchLoadRequest)(nil),    // 10: sheaf.record.v1.WatchLoadRequest
-	(*WatchLoadResponse)(nil),   // 11: sheaf.record.v1.WatchLoadResponse
-	(*CreateGroupRequest)(nil),  // 12: sheaf.record.v1.CreateGroupRequest
-	(*CreateGroupResponse)(nil), // 13: sheaf.record.v1.CreateGroupResponse
-	(*PlanMovesRequest)(nil),    // 14: sheaf.record.v1.PlanMovesRequest
-	(*PlanMovesResponse)(nil),   // 15: sheaf.record.v1.PlanMovesResponse
-	(*Move)(nil),                // 16: sheaf.record.v1.Move
-	(*VerifyRequest)(nil),       // 17: sheaf.record.v1.VerifyRequest
-	(*VerifyResponse)(nil),      // 18: sheaf.record.v1.VerifyResponse
-	(*CompactRequest)(nil),      // 19: sheaf.record.v1.CompactRequest
-	(*CompactResponse)(nil),     // 20: sheaf.record.v1.CompactResponse
-	(*AcceptLossRequest)(nil),   // 21: sheaf.record.v1.AcceptLossRequest
-	(*AcceptLossResponse)(nil),  // 22: sheaf.record.v1.AcceptLossResponse
-	nil,                         // 23: sheaf.record.v1.WatchLoadResponse.ShardsEntry
+	(GroupState)(0),                // 0: sheaf.record.v1.GroupState
+	(LoadOutcome)(0),               // 1: sheaf.record.v1.LoadOutcome
+	(ShardState)(0),                // 2: sheaf.record.v1.ShardState
+	(*Group)(nil),                  // 3: sheaf.record.v1.Group
+	(*Damage)(nil),                 // 4: sheaf.record.v1.Damage
+	(*ListGroupsRequest)(nil),      // 5: sheaf.record.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),     // 6: sheaf.record.v1.ListGroupsResponse
+	(*ListShardsRequest)(nil),      // 7: sheaf.record.v1.ListShardsRequest
+	(*ListShardsResponse)(nil),     // 8: sheaf.record.v1.ListShardsResponse
+	(*Shard)(nil),                  // 9: sheaf.record.v1.Shard
+	(*Load)(nil),                   // 10: sheaf.record.v1.Load
+	(*WatchLoadRequest)(nil),       // 11: sheaf.record.v1.WatchLoadRequest
+	(*WatchLoadResponse)(nil),      // 12: sheaf.record.v1.WatchLoadResponse
+	(*CreateGroupRequest)(nil),     // 13: sheaf.record.v1.CreateGroupRequest
+	(*CreateGroupResponse)(nil),    // 14: sheaf.record.v1.CreateGroupResponse
+	(*PlanMovesRequest)(nil),       // 15: sheaf.record.v1.PlanMovesRequest
+	(*PlanMovesResponse)(nil),      // 16: sheaf.record.v1.PlanMovesResponse
+	(*Move)(nil),                   // 17: sheaf.record.v1.Move
+	(*VerifyRequest)(nil),          // 18: sheaf.record.v1.VerifyRequest
+	(*VerifyResponse)(nil),         // 19: sheaf.record.v1.VerifyResponse
+	(*CompactRequest)(nil),         // 20: sheaf.record.v1.CompactRequest
+	(*CompactResponse)(nil),        // 21: sheaf.record.v1.CompactResponse
+	(*AcceptLossRequest)(nil),      // 22: sheaf.record.v1.AcceptLossRequest
+	(*AcceptLossResponse)(nil),     // 23: sheaf.record.v1.AcceptLossResponse
+	(*DescribeVolumeRequest)(nil),  // 24: sheaf.record.v1.DescribeVolumeRequest
+	(*DescribeVolumeResponse)(nil), // 25: sheaf.record.v1.DescribeVolumeResponse
+	(*StoreFacts)(nil),             // 26: sheaf.record.v1.StoreFacts
+	(*GroupFacts)(nil),             // 27: sheaf.record.v1.GroupFacts
+	nil,                            // 28: sheaf.record.v1.WatchLoadResponse.ShardsEntry
 }
 var file_record_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: sheaf.record.v1.Group.state:type_name -> sheaf.record.v1.GroupState
 	1,  // 1: sheaf.record.v1.Group.outcome:type_name -> sheaf.record.v1.LoadOutcome
-	3,  // 2: sheaf.record.v1.Group.damages:type_name -> sheaf.record.v1.Damage
-	2,  // 3: sheaf.record.v1.ListGroupsResponse.groups:type_name -> sheaf.record.v1.Group
-	8,  // 4: sheaf.record.v1.ListShardsResponse.shards:type_name -> sheaf.record.v1.Shard
-	9,  // 5: sheaf.record.v1.Shard.load:type_name -> sheaf.record.v1.Load
-	9,  // 6: sheaf.record.v1.WatchLoadResponse.load:type_name -> sheaf.record.v1.Load
-	23, // 7: sheaf.record.v1.WatchLoadResponse.shards:type_name -> sheaf.record.v1.WatchLoadResponse.ShardsEntry
-	16, // 8: sheaf.record.v1.PlanMovesResponse.moves:type_name -> sheaf.record.v1.Move
-	3,  // 9: sheaf.record.v1.VerifyResponse.damages:type_name -> sheaf.record.v1.Damage
-	3,  // 10: sheaf.record.v1.AcceptLossResponse.damages:type_name -> sheaf.record.v1.Damage
-	9,  // 11: sheaf.record.v1.WatchLoadResponse.ShardsEntry.value:type_name -> sheaf.record.v1.Load
-	4,  // 12: sheaf.record.v1.AdminService.ListGroups:input_type -> sheaf.record.v1.ListGroupsRequest
-	6,  // 13: sheaf.record.v1.AdminService.ListShards:input_type -> sheaf.record.v1.ListShardsRequest
-	10, // 14: sheaf.record.v1.AdminService.WatchLoad:input_type -> sheaf.record.v1.WatchLoadRequest
-	12, // 15: sheaf.record.v1.AdminService.CreateGroup:input_type -> sheaf.record.v1.CreateGroupRequest
-	14, // 16: sheaf.record.v1.AdminService.PlanMoves:input_type -> sheaf.record.v1.PlanMovesRequest
-	17, // 17: sheaf.record.v1.AdminService.Verify:input_type -> sheaf.record.v1.VerifyRequest
-	19, // 18: sheaf.record.v1.AdminService.Compact:input_type -> sheaf.record.v1.CompactRequest
-	21, // 19: sheaf.record.v1.AdminService.AcceptLoss:input_type -> sheaf.record.v1.AcceptLossRequest
-	5,  // 20: sheaf.record.v1.AdminService.ListGroups:output_type -> sheaf.record.v1.ListGroupsResponse
-	7,  // 21: sheaf.record.v1.AdminService.ListShards:output_type -> sheaf.record.v1.ListShardsResponse
-	11, // 22: sheaf.record.v1.AdminService.WatchLoad:output_type -> sheaf.record.v1.WatchLoadResponse
-	13, // 23: sheaf.record.v1.AdminService.CreateGroup:output_type -> sheaf.record.v1.CreateGroupResponse
-	15, // 24: sheaf.record.v1.AdminService.PlanMoves:output_type -> sheaf.record.v1.PlanMovesResponse
-	18, // 25: sheaf.record.v1.AdminService.Verify:output_type -> sheaf.record.v1.VerifyResponse
-	20, // 26: sheaf.record.v1.AdminService.Compact:output_type -> sheaf.record.v1.CompactResponse
-	22, // 27: sheaf.record.v1.AdminService.AcceptLoss:output_type -> sheaf.record.v1.AcceptLossResponse
-	20, // [20:28] is the sub-list for method output_type
-	12, // [12:20] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	4,  // 2: sheaf.record.v1.Group.damages:type_name -> sheaf.record.v1.Damage
+	3,  // 3: sheaf.record.v1.ListGroupsResponse.groups:type_name -> sheaf.record.v1.Group
+	9,  // 4: sheaf.record.v1.ListShardsResponse.shards:type_name -> sheaf.record.v1.Shard
+	10, // 5: sheaf.record.v1.Shard.load:type_name -> sheaf.record.v1.Load
+	2,  // 6: sheaf.record.v1.Shard.state:type_name -> sheaf.record.v1.ShardState
+	10, // 7: sheaf.record.v1.WatchLoadResponse.load:type_name -> sheaf.record.v1.Load
+	28, // 8: sheaf.record.v1.WatchLoadResponse.shards:type_name -> sheaf.record.v1.WatchLoadResponse.ShardsEntry
+	17, // 9: sheaf.record.v1.PlanMovesResponse.moves:type_name -> sheaf.record.v1.Move
+	4,  // 10: sheaf.record.v1.VerifyResponse.damages:type_name -> sheaf.record.v1.Damage
+	4,  // 11: sheaf.record.v1.AcceptLossResponse.damages:type_name -> sheaf.record.v1.Damage
+	26, // 12: sheaf.record.v1.DescribeVolumeResponse.facts:type_name -> sheaf.record.v1.StoreFacts
+	27, // 13: sheaf.record.v1.DescribeVolumeResponse.groups:type_name -> sheaf.record.v1.GroupFacts
+	10, // 14: sheaf.record.v1.WatchLoadResponse.ShardsEntry.value:type_name -> sheaf.record.v1.Load
+	5,  // 15: sheaf.record.v1.AdminService.ListGroups:input_type -> sheaf.record.v1.ListGroupsRequest
+	7,  // 16: sheaf.record.v1.AdminService.ListShards:input_type -> sheaf.record.v1.ListShardsRequest
+	11, // 17: sheaf.record.v1.AdminService.WatchLoad:input_type -> sheaf.record.v1.WatchLoadRequest
+	13, // 18: sheaf.record.v1.AdminService.CreateGroup:input_type -> sheaf.record.v1.CreateGroupRequest
+	15, // 19: sheaf.record.v1.AdminService.PlanMoves:input_type -> sheaf.record.v1.PlanMovesRequest
+	18, // 20: sheaf.record.v1.AdminService.Verify:input_type -> sheaf.record.v1.VerifyRequest
+	20, // 21: sheaf.record.v1.AdminService.Compact:input_type -> sheaf.record.v1.CompactRequest
+	22, // 22: sheaf.record.v1.AdminService.AcceptLoss:input_type -> sheaf.record.v1.AcceptLossRequest
+	24, // 23: sheaf.record.v1.AdminService.DescribeVolume:input_type -> sheaf.record.v1.DescribeVolumeRequest
+	6,  // 24: sheaf.record.v1.AdminService.ListGroups:output_type -> sheaf.record.v1.ListGroupsResponse
+	8,  // 25: sheaf.record.v1.AdminService.ListShards:output_type -> sheaf.record.v1.ListShardsResponse
+	12, // 26: sheaf.record.v1.AdminService.WatchLoad:output_type -> sheaf.record.v1.WatchLoadResponse
+	14, // 27: sheaf.record.v1.AdminService.CreateGroup:output_type -> sheaf.record.v1.CreateGroupResponse
+	16, // 28: sheaf.record.v1.AdminService.PlanMoves:output_type -> sheaf.record.v1.PlanMovesResponse
+	19, // 29: sheaf.record.v1.AdminService.Verify:output_type -> sheaf.record.v1.VerifyResponse
+	21, // 30: sheaf.record.v1.AdminService.Compact:output_type -> sheaf.record.v1.CompactResponse
+	23, // 31: sheaf.record.v1.AdminService.AcceptLoss:output_type -> sheaf.record.v1.AcceptLossResponse
+	25, // 32: sheaf.record.v1.AdminService.DescribeVolume:output_type -> sheaf.record.v1.DescribeVolumeResponse
+	24, // [24:33] is the sub-list for method output_type
+	15, // [15:24] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_record_v1_admin_proto_init() }
@@ -1812,8 +2464,8 @@ func file_record_v1_admin_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_record_v1_admin_proto_rawDesc), len(file_record_v1_admin_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   22,
+			NumEnums:      3,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,14 +21,15 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_ListGroups_FullMethodName  = "/sheaf.record.v1.AdminService/ListGroups"
-	AdminService_ListShards_FullMethodName  = "/sheaf.record.v1.AdminService/ListShards"
-	AdminService_WatchLoad_FullMethodName   = "/sheaf.record.v1.AdminService/WatchLoad"
-	AdminService_CreateGroup_FullMethodName = "/sheaf.record.v1.AdminService/CreateGroup"
-	AdminService_PlanMoves_FullMethodName   = "/sheaf.record.v1.AdminService/PlanMoves"
-	AdminService_Verify_FullMethodName      = "/sheaf.record.v1.AdminService/Verify"
-	AdminService_Compact_FullMethodName     = "/sheaf.record.v1.AdminService/Compact"
-	AdminService_AcceptLoss_FullMethodName  = "/sheaf.record.v1.AdminService/AcceptLoss"
+	AdminService_ListGroups_FullMethodName     = "/sheaf.record.v1.AdminService/ListGroups"
+	AdminService_ListShards_FullMethodName     = "/sheaf.record.v1.AdminService/ListShards"
+	AdminService_WatchLoad_FullMethodName      = "/sheaf.record.v1.AdminService/WatchLoad"
+	AdminService_CreateGroup_FullMethodName    = "/sheaf.record.v1.AdminService/CreateGroup"
+	AdminService_PlanMoves_FullMethodName      = "/sheaf.record.v1.AdminService/PlanMoves"
+	AdminService_Verify_FullMethodName         = "/sheaf.record.v1.AdminService/Verify"
+	AdminService_Compact_FullMethodName        = "/sheaf.record.v1.AdminService/Compact"
+	AdminService_AcceptLoss_FullMethodName     = "/sheaf.record.v1.AdminService/AcceptLoss"
+	AdminService_DescribeVolume_FullMethodName = "/sheaf.record.v1.AdminService/DescribeVolume"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -54,6 +55,9 @@ type AdminServiceClient interface {
 	// AcceptLoss declares the damaged entries of a group lost. Reads that answered DATA_LOSS answer from what is left.
 	// It cannot be undone.
 	AcceptLoss(ctx context.Context, in *AcceptLossRequest, opts ...grpc.CallOption) (*AcceptLossResponse, error)
+	// DescribeVolume tells what a shard's volume holds, whatever etcd says of it, and also while nothing is served. Placement
+	// is rebuilt from it after a loss of etcd. Only on a shard.
+	DescribeVolume(ctx context.Context, in *DescribeVolumeRequest, opts ...grpc.CallOption) (*DescribeVolumeResponse, error)
 }
 
 type adminServiceClient struct {
@@ -153,6 +157,16 @@ func (c *adminServiceClient) AcceptLoss(ctx context.Context, in *AcceptLossReque
 	return out, nil
 }
 
+func (c *adminServiceClient) DescribeVolume(ctx context.Context, in *DescribeVolumeRequest, opts ...grpc.CallOption) (*DescribeVolumeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeVolumeResponse)
+	err := c.cc.Invoke(ctx, AdminService_DescribeVolume_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -176,6 +190,9 @@ type AdminServiceServer interface {
 	// AcceptLoss declares the damaged entries of a group lost. Reads that answered DATA_LOSS answer from what is left.
 	// It cannot be undone.
 	AcceptLoss(context.Context, *AcceptLossRequest) (*AcceptLossResponse, error)
+	// DescribeVolume tells what a shard's volume holds, whatever etcd says of it, and also while nothing is served. Placement
+	// is rebuilt from it after a loss of etcd. Only on a shard.
+	DescribeVolume(context.Context, *DescribeVolumeRequest) (*DescribeVolumeResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -209,6 +226,9 @@ func (UnimplementedAdminServiceServer) Compact(context.Context, *CompactRequest)
 }
 func (UnimplementedAdminServiceServer) AcceptLoss(context.Context, *AcceptLossRequest) (*AcceptLossResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AcceptLoss not implemented")
+}
+func (UnimplementedAdminServiceServer) DescribeVolume(context.Context, *DescribeVolumeRequest) (*DescribeVolumeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeVolume not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -368,6 +388,24 @@ func _AdminService_AcceptLoss_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_DescribeVolume_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeVolumeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DescribeVolume(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DescribeVolume_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DescribeVolume(ctx, req.(*DescribeVolumeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -402,6 +440,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AcceptLoss",
 			Handler:    _AdminService_AcceptLoss_Handler,
+		},
+		{
+			MethodName: "DescribeVolume",
+			Handler:    _AdminService_DescribeVolume_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+
+	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/etcd"
+)
+
+// etcdFlags of etcd.
+type etcdFlags struct {
+	cfg     etcd.MemberConfig
+	cluster string
+	state   string
+	quota   cli.Size
+	http    string
+	log     logFlags
+}
+
+func (a *app) etcdCommand() *cobra.Command {
+	var f etcdFlags
+	cmd := &cobra.Command{
+		Use:     "etcd",
+		Short:   "Run a member of the etcd that holds placement",
+		GroupID: groupRun,
+		Long: `Runs one member of etcd: alone, or one of three. Started again on its folder it joins again. A folder of another cluster
+(token) or member is refused. With --initial-cluster-state existing an empty folder never forms a new cluster.
+
+HTTP: /healthz (the process answers), /readyz (a read through the leader works), /metrics, /status (JSON).`,
+		Example: `  sheaf etcd --name etcd-0 --dir /data
+  sheaf etcd --name etcd-0 --dir /data --listen-client :2379 --listen-peer :2380 --advertise-client etcd-0:2379 \
+    --advertise-peer etcd-0:2380 --initial-cluster etcd-0=etcd-0:2380,etcd-1=etcd-1:2380,etcd-2=etcd-2:2380`,
+		Args: cobra.NoArgs,
+		RunE: a.body(func(ctx context.Context, _ []string) error {
+			if err := f.fill(); err != nil {
+				return err
+			}
+			return a.etcd(ctx, f)
+		}),
+	}
+	f.add(a, cmd)
+	return cmd
+}
+
+func (f *etcdFlags) add(a *app, cmd *cobra.Command) {
+	flags, c := cmd.Flags(), &f.cfg
+	flags.StringVar(&c.Name, "name", "", "name of the member (required)")
+	flags.StringVar(&c.Dir, "dir", "", "folder of the member (required)")
+	flags.StringVar(&c.ListenClient, "listen-client", "127.0.0.1:2379", "address for clients")
+	flags.StringVar(&c.ListenPeer, "listen-peer", "127.0.0.1:2380", "address for other members")
+	flags.StringVar(&c.AdvertiseClient, "advertise-client", "", "address that clients reach it by (default: the one it listens on)")
+	flags.StringVar(&c.AdvertisePeer, "advertise-peer", "", "address that members reach it by (default: the one it listens on)")
+	flags.StringVar(&f.cluster, "initial-cluster", "", "all members, as in a=host:2380,b=host:2380 (default: this one alone)")
+	flags.StringVar(&f.state, "initial-cluster-state", "new", "new, or existing: the cluster was formed before")
+	flags.StringVar(&c.Token, "initial-cluster-token", "sheaf", "tells clusters apart: a folder of another token is refused")
+	flags.StringVar(&c.Snapshots.Dir, "snapshot-dir", "", "folder for snapshots of this member; empty: none are taken")
+	flags.DurationVar(&c.Snapshots.Every, "snapshot-every", 30*time.Minute, "between two snapshots")
+	flags.IntVar(&c.Snapshots.Keep, "snapshot-keep", 5, "newest snapshots to keep")
+	flags.StringVar(&c.CompactionMode, "compaction-mode", "periodic", "how history is dropped: periodic or revision")
+	flags.StringVar(&c.CompactionRetention, "compaction-retention", "5m", "history to keep: a duration, or a number of revisions")
+	flags.DurationVar(&c.DefragEvery, "defrag-every", 24*time.Hour, "between two defragmentations, each member at a time of its own; 0: never")
+	flags.Var(&f.quota, "quota", "size of the database at which writes are refused, as in 2GiB; 0: 2 GiB")
+	flags.StringVar(&c.ClientTLS.Cert, "cert", "", "certificate for clients; TLS is used where one is given")
+	flags.StringVar(&c.ClientTLS.Key, "key", "", "its key")
+	flags.StringVar(&c.ClientTLS.CA, "client-ca", "", "authorities of clients' certificates, which are asked for then")
+	flags.StringVar(&c.PeerTLS.Cert, "peer-cert", "", "certificate for other members; TLS is used where one is given")
+	flags.StringVar(&c.PeerTLS.Key, "peer-key", "", "its key")
+	flags.StringVar(&c.PeerTLS.CA, "peer-ca", "", "authorities of members' certificates, which are asked for then")
+	flags.StringVar(&f.http, "http", "127.0.0.1:2381", "address of /metrics, /healthz, /readyz and /status; empty: none")
+	f.log.add(a, cmd, "info")
+	a.complete(cmd, "initial-cluster-state", "new", "existing")
+	a.complete(cmd, "compaction-mode", "periodic", "revision")
+	require(cmd, "name", "dir")
+}
+
+// require marks flags as required.
+func require(cmd *cobra.Command, names ...string) {
+	for _, name := range names {
+		if err := cmd.MarkFlagRequired(name); err != nil {
+			panic(err) // a flag that does not exist: every run of the binary would show it
+		}
+	}
+}
+
+// fill puts the flags into the configuration.
+func (f *etcdFlags) fill() (err error) {
+	c := &f.cfg
+	switch f.state {
+	case "new":
+	case "existing":
+		c.Existing = true
+	default:
+		return cli.Usagef("--initial-cluster-state %q: must be new or existing", f.state)
+	}
+	c.Cluster = map[string]string{}
+	for _, part := range strings.Split(f.cluster, ",") {
+		if part == "" && f.cluster == "" {
+			break
+		}
+		name, address, ok := strings.Cut(strings.TrimSpace(part), "=")
+		if !ok || name == "" || address == "" || strings.Contains(address, "//") {
+			return cli.Usagef("--initial-cluster: %q: must be NAME=HOST:PORT, without a scheme", part)
+		}
+		if c.Cluster[name] != "" {
+			return cli.Usagef("--initial-cluster names %s twice", name)
+		}
+		c.Cluster[name] = address
+	}
+	c.QuotaBytes, c.Version = int64(f.quota), version
+	c.Logger, err = f.log.logger()
+	return err
+}
+
+func (a *app) etcd(ctx context.Context, f etcdFlags) error {
+	var member memberHolder
+	stopHTTP, err := serveHTTP(ctx, f.http, member.handler())
+	if err != nil {
+		return err
+	}
+	f.cfg.StartTimeout = time.Minute
+	m, err := etcd.StartMember(ctx, f.cfg)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = nil // asked to stop
+		}
+		return errors.Join(err, stopHTTP())
+	}
+	member.Store(m)
+	f.cfg.Logger.Info("etcd serves", "name", f.cfg.Name, "address", m.Endpoint(), "dir", f.cfg.Dir)
+	select {
+	case <-ctx.Done():
+		a.out.Sayf("stopping")
+	case err = <-m.Err():
+		err = fmt.Errorf("etcd has failed: %w", err)
+	}
+	m.Close()
+	return errors.Join(err, stopHTTP())
+}
+
+// readyTimeout bounds the read that /readyz makes.
+const readyTimeout = 2 * time.Second
+
+// handler of the member's HTTP, also before there is a member.
+func (h *memberHolder) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.Handler()) // etcd registers with the default registry
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		err := errors.New("the member starts")
+		if m := h.Load(); m != nil {
+			soon, cancel := context.WithTimeout(r.Context(), readyTimeout)
+			defer cancel()
+			err = m.Ready(soon)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		m := h.Load()
+		if m == nil {
+			http.Error(w, "the member starts", http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		_ = encoder.Encode(m.Status()) // the caller went away
+	})
+	return mux
+}
+
+// memberHolder holds the member once it runs.
+type memberHolder struct{ atomic.Pointer[etcd.Member] }

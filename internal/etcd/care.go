@@ -1,0 +1,211 @@
+package etcd
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// SnapshotConfig says where snapshots of the member go. A snapshot is what etcdutl restores: the database and its SHA-256.
+type SnapshotConfig struct {
+	Dir   string        // empty: none are taken
+	Every time.Duration // 0: 30 min
+	Keep  int           // 0: 5
+}
+
+const (
+	snapshotSuffix = ".snapshot"
+	snapshotTime   = "20060102T150405Z"
+	defragFirst    = time.Minute // after the start, and between members
+)
+
+// careState is what was done last.
+type careState struct {
+	Snapshot      SnapshotStatus
+	SnapshotError string
+	DefragTime    time.Time
+	DefragError   string
+}
+
+// SnapshotStatus is the newest snapshot taken by this process; a zero Time: none.
+type SnapshotStatus struct {
+	File  string    `json:"file"`
+	Time  time.Time `json:"time"`
+	Bytes int64     `json:"bytes"`
+}
+
+// Status of the member.
+type Status struct {
+	Name              string         `json:"name"`
+	Version           string         `json:"version"`
+	Token             string         `json:"token"`
+	MemberID          string         `json:"memberID"`
+	ClusterID         string         `json:"clusterID"`
+	LeaderID          string         `json:"leaderID"` // empty: none known
+	IsLeader          bool           `json:"isLeader"`
+	Revision          int64          `json:"revision"`
+	DBBytes           int64          `json:"dbBytes"`
+	DBInUseBytes      int64          `json:"dbInUseBytes"`
+	QuotaBytes        int64          `json:"quotaBytes"`
+	Alarms            []string       `json:"alarms,omitempty"`
+	LastSnapshot      SnapshotStatus `json:"lastSnapshot,omitzero"`
+	LastSnapshotError string         `json:"lastSnapshotError,omitempty"`
+	LastDefragTime    time.Time      `json:"lastDefragTime,omitzero"`
+	LastDefragError   string         `json:"lastDefragError,omitempty"`
+}
+
+// Status tells the present state.
+func (m *Member) Status() Status {
+	s := m.etcd.Server
+	st := Status{
+		Name: m.cfg.Name, Version: m.cfg.Version, Token: m.cfg.Token, MemberID: s.MemberID().String(),
+		ClusterID: s.Cluster().ID().String(), Revision: s.KV().Rev(), DBBytes: s.Backend().Size(),
+		DBInUseBytes: s.Backend().SizeInUse(), QuotaBytes: m.cfg.QuotaBytes, IsLeader: s.Leader() == s.MemberID(),
+	}
+	if s.Leader() != 0 {
+		st.LeaderID = s.Leader().String()
+	}
+	for _, alarm := range s.Alarms() {
+		st.Alarms = append(st.Alarms, fmt.Sprintf("%s of member %x", alarm.Alarm, alarm.MemberID))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	st.LastSnapshot, st.LastSnapshotError = m.care.Snapshot, m.care.SnapshotError
+	st.LastDefragTime, st.LastDefragError = m.care.DefragTime, m.care.DefragError
+	return st
+}
+
+// offset spreads what members do at an interval, so that never two do it at the same moment.
+func (m *Member) offset(every time.Duration) time.Duration {
+	members := m.cfg.members()
+	return every * time.Duration(slices.Index(members, m.cfg.Name)) / time.Duration(len(members))
+}
+
+// each does something at an interval until ctx ends.
+func each(ctx context.Context, first, every time.Duration, do func()) {
+	timer := time.NewTimer(first)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			do()
+			timer.Reset(every)
+		}
+	}
+}
+
+// takeSnapshots takes one soon after the start, and then at the interval.
+func (m *Member) takeSnapshots(ctx context.Context) {
+	c := m.cfg.Snapshots
+	if c.Dir == "" || !m.joined(ctx) {
+		return
+	}
+	each(ctx, min(time.Minute, c.Every), c.Every, func() {
+		taken, err := m.Snapshot()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if err != nil {
+			m.care.SnapshotError = err.Error()
+			m.logger.Error("taking a snapshot of etcd", "error", err)
+			return
+		}
+		m.care.Snapshot, m.care.SnapshotError = taken, ""
+	})
+}
+
+// joined waits until the member serves; false: ctx has ended.
+func (m *Member) joined(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-m.etcd.Server.ReadyNotify():
+		return true
+	}
+}
+
+// Snapshot writes what this member holds into the folder of snapshots, and removes those beyond the number to keep.
+func (m *Member) Snapshot() (SnapshotStatus, error) {
+	dir := m.cfg.Snapshots.Dir
+	if dir == "" {
+		return SnapshotStatus{}, errors.New("no folder for snapshots is given")
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return SnapshotStatus{}, err
+	}
+	now := time.Now().UTC()
+	out := SnapshotStatus{File: filepath.Join(dir, m.cfg.Name+"-"+now.Format(snapshotTime)+snapshotSuffix), Time: now}
+	err := writeAside(dir, filepath.Base(out.File), func(f *os.File) (err error) {
+		snapshot := m.etcd.Server.Backend().Snapshot()
+		defer func() { err = errors.Join(err, snapshot.Close()) }()
+		hash, buffered := sha256.New(), bufio.NewWriterSize(f, 1<<20)
+		if out.Bytes, err = snapshot.WriteTo(io.MultiWriter(buffered, hash)); err != nil {
+			return err
+		}
+		n, err := buffered.Write(hash.Sum(nil))
+		out.Bytes += int64(n)
+		return errors.Join(err, buffered.Flush())
+	})
+	if err != nil {
+		return SnapshotStatus{}, fmt.Errorf("snapshot into %s: %w", dir, err)
+	}
+	return out, m.pruneSnapshots()
+}
+
+// pruneSnapshots removes the oldest of this member's snapshots; their names sort by time.
+func (m *Member) pruneSnapshots() error {
+	dir := m.cfg.Snapshots.Dir
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var ours []string
+	for _, e := range entries {
+		stamp, ok := strings.CutPrefix(e.Name(), m.cfg.Name+"-")
+		if stamp, cut := strings.CutSuffix(stamp, snapshotSuffix); ok && cut {
+			if _, err := time.Parse(snapshotTime, stamp); err == nil {
+				ours = append(ours, e.Name())
+			}
+		}
+	}
+	slices.Sort(ours)
+	for len(ours) > m.cfg.Snapshots.Keep {
+		if err := os.Remove(filepath.Join(dir, ours[0])); err != nil {
+			return fmt.Errorf("remove an old snapshot: %w", err)
+		}
+		ours = ours[1:]
+	}
+	return nil
+}
+
+// defragment gives room of the database back to the disk. The member does not answer meanwhile, so that each has a time of
+// its own, and a member without quorum waits for the next one.
+func (m *Member) defragment(ctx context.Context) {
+	every := m.cfg.DefragEvery
+	if every == 0 || !m.joined(ctx) {
+		return
+	}
+	each(ctx, min(defragFirst, every)+m.offset(every), every, func() {
+		err := m.Ready(ctx)
+		if err == nil {
+			err = m.etcd.Server.Backend().Defrag()
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if err != nil {
+			m.care.DefragError = err.Error()
+			m.logger.Error("defragmenting etcd", "error", err)
+			return
+		}
+		m.care.DefragTime, m.care.DefragError = time.Now().UTC(), ""
+	})
+}

@@ -1,0 +1,293 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+)
+
+// MemberConfig of one member of a cluster. Name, Dir, ListenClient and ListenPeer are required.
+type MemberConfig struct {
+	Name string
+	Dir  string
+
+	ListenClient, ListenPeer       string // host:port
+	AdvertiseClient, AdvertisePeer string // host:port; empty: what it listens on
+
+	// Cluster is the members by name and peer address, host:port; empty: this one alone.
+	Cluster map[string]string
+	// Existing: the cluster was formed before. An empty folder then joins the members that are there, or fails: it never
+	// forms a new one.
+	Existing bool
+	Token    string // tells clusters apart; empty: "sheaf"
+
+	ClientTLS, PeerTLS TLSFiles
+
+	// CompactionMode: periodic (Retention is a duration) or revision (Retention is a number of revisions); empty: periodic, 5m.
+	CompactionMode, CompactionRetention string
+	QuotaBytes                          int64 // 0: 2 GiB
+
+	Snapshots   SnapshotConfig
+	DefragEvery time.Duration // 0: never
+
+	// StartTimeout: how long to wait for the cluster at the start; 0: for ever. A member that waits is not ready, and lives.
+	StartTimeout time.Duration
+	Logger       *slog.Logger // nil: discards
+	Version      string
+}
+
+// TLSFiles are the files of one side of etcd. They are read again for each connection.
+type TLSFiles struct{ Cert, Key, CA string }
+
+func (f TLSFiles) used() bool { return f.Cert != "" || f.Key != "" || f.CA != "" }
+
+func (f TLSFiles) check(what string) error {
+	if !f.used() {
+		return nil
+	}
+	if f.Cert == "" || f.Key == "" {
+		return fmt.Errorf("%s: TLS needs a certificate file and a key file", what)
+	}
+	for _, name := range []string{f.Cert, f.Key, f.CA} {
+		if name == "" {
+			continue
+		}
+		if _, err := os.Stat(name); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	return nil
+}
+
+func (f TLSFiles) info() transport.TLSInfo {
+	return transport.TLSInfo{CertFile: f.Cert, KeyFile: f.Key, TrustedCAFile: f.CA, ClientCertAuth: f.CA != ""}
+}
+
+func (f TLSFiles) url(address string) url.URL {
+	scheme := "http"
+	if f.used() {
+		scheme = "https"
+	}
+	return url.URL{Scheme: scheme, Host: address}
+}
+
+// Errors of StartMember that no retry heals.
+var (
+	// ErrOtherCluster: the folder is of another cluster or member.
+	ErrOtherCluster = errors.New("the folder belongs to another etcd")
+	// ErrEmptyExisting: the folder is empty, and the cluster that it is to join is not there.
+	ErrEmptyExisting = errors.New("the folder is empty, and the cluster was formed before")
+)
+
+// Member is a running member.
+type Member struct {
+	cfg    MemberConfig
+	logger *slog.Logger
+	etcd   *embed.Etcd
+	server *Server
+	client *clientv3.Client // inside the process
+
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
+
+	mu   sync.Mutex // guards care
+	care careState
+}
+
+// StartMember starts a member and returns when it serves or, where the cluster has no quorum yet, when it listens: Ready
+// says whether it serves.
+func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
+	if err := cfg.setDefaults(); err != nil {
+		return nil, fmt.Errorf("etcd member %s: %w", cfg.Name, err)
+	}
+	if err := cfg.claim(); err != nil {
+		return nil, fmt.Errorf("etcd member %s: %w", cfg.Name, err)
+	}
+	m := &Member{cfg: cfg, logger: cfg.Logger, server: &Server{closing: make(chan struct{})}}
+	ec := cfg.embed()
+	ec.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainStreamInterceptor(m.server.endStreams)}
+	server, err := embed.StartEtcd(ec)
+	if err != nil {
+		return nil, fmt.Errorf("etcd member %s in %s: %w", cfg.Name, cfg.Dir, cfg.explain(err))
+	}
+	m.etcd, m.server.etcd = server, server
+	m.client = v3client.New(server.Server)
+	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	m.cancel = cancel
+	m.wait.Go(func() { m.takeSnapshots(background) })
+	m.wait.Go(func() { m.defragment(background) })
+	select {
+	case <-server.Server.ReadyNotify():
+	case err := <-server.Err():
+		m.Close()
+		return nil, fmt.Errorf("etcd member %s in %s: %w", cfg.Name, cfg.Dir, err)
+	case <-ctx.Done():
+		m.Close()
+		return nil, ctx.Err()
+	case <-after(cfg.StartTimeout):
+		m.logger.Warn("etcd waits for its cluster", "name", cfg.Name, "waited", cfg.StartTimeout)
+	}
+	return m, nil
+}
+
+// after never fires for zero.
+func after(d time.Duration) <-chan time.Time {
+	if d == 0 {
+		return nil
+	}
+	return time.After(d)
+}
+
+func (c *MemberConfig) setDefaults() error {
+	var errs []error
+	for _, f := range []struct{ what, value string }{
+		{"name", c.Name}, {"folder", c.Dir}, {"address for clients", c.ListenClient}, {"address for peers", c.ListenPeer},
+	} {
+		if f.value == "" {
+			errs = append(errs, fmt.Errorf("the %s is empty", f.what))
+		}
+	}
+	if strings.ContainsAny(c.Name, "=,/ ") {
+		errs = append(errs, fmt.Errorf("name %q: letters, digits, dots and dashes", c.Name))
+	}
+	setDefault(&c.AdvertiseClient, c.ListenClient)
+	setDefault(&c.AdvertisePeer, c.ListenPeer)
+	for _, address := range []string{c.ListenClient, c.ListenPeer, c.AdvertiseClient, c.AdvertisePeer} {
+		if _, _, err := net.SplitHostPort(address); err != nil && address != "" {
+			errs = append(errs, fmt.Errorf("address %q: give host:port: %w", address, err))
+		}
+	}
+	if len(c.Cluster) == 0 {
+		c.Cluster = map[string]string{c.Name: c.AdvertisePeer}
+	}
+	if c.Cluster[c.Name] == "" {
+		errs = append(errs, fmt.Errorf("the initial cluster does not name %q", c.Name))
+	} else if c.Cluster[c.Name] != c.AdvertisePeer {
+		errs = append(errs, fmt.Errorf("the initial cluster has %s at %s, but it advertises %s", c.Name, c.Cluster[c.Name], c.AdvertisePeer))
+	}
+	setDefault(&c.Token, "sheaf")
+	setDefault(&c.QuotaBytes, quotaBytes)
+	setDefault(&c.CompactionMode, embed.CompactorModePeriodic)
+	if c.CompactionMode == embed.CompactorModePeriodic {
+		setDefault(&c.CompactionRetention, "5m")
+	}
+	switch {
+	case c.CompactionMode != embed.CompactorModePeriodic && c.CompactionMode != embed.CompactorModeRevision:
+		errs = append(errs, fmt.Errorf("compaction mode %q: must be periodic or revision", c.CompactionMode))
+	case c.QuotaBytes < 16<<20:
+		errs = append(errs, fmt.Errorf("a quota of %d bytes: give at least 16 MiB", c.QuotaBytes))
+	case c.DefragEvery < 0 || c.Snapshots.Every < 0 || c.Snapshots.Keep < 0:
+		errs = append(errs, errors.New("intervals and numbers of snapshots must not be negative"))
+	}
+	if c.Snapshots.Dir != "" {
+		setDefault(&c.Snapshots.Every, 30*time.Minute)
+		setDefault(&c.Snapshots.Keep, 5)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return errors.Join(append(errs, c.ClientTLS.check("clients"), c.PeerTLS.check("peers"))...)
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func (c *MemberConfig) embed() *embed.Config {
+	ec := embed.NewConfig()
+	ec.Name, ec.Dir = c.Name, filepath.Clean(c.Dir)
+	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(c.Logger))
+	ec.ListenClientUrls, ec.ListenPeerUrls = []url.URL{c.ClientTLS.url(c.ListenClient)}, []url.URL{c.PeerTLS.url(c.ListenPeer)}
+	ec.AdvertiseClientUrls = []url.URL{c.ClientTLS.url(c.AdvertiseClient)}
+	ec.AdvertisePeerUrls = []url.URL{c.PeerTLS.url(c.AdvertisePeer)}
+	ec.ClientTLSInfo, ec.PeerTLSInfo = c.ClientTLS.info(), c.PeerTLS.info()
+	var members []string
+	for _, name := range c.members() {
+		peer := c.PeerTLS.url(c.Cluster[name])
+		members = append(members, name+"="+peer.String())
+	}
+	ec.InitialCluster, ec.InitialClusterToken = strings.Join(members, ","), c.Token
+	ec.ClusterState = embed.ClusterStateFlagNew
+	if c.Existing {
+		ec.ClusterState = embed.ClusterStateFlagExisting
+	}
+	ec.StrictReconfigCheck, ec.PreVote = true, true
+	ec.AutoCompactionMode, ec.AutoCompactionRetention = c.CompactionMode, c.CompactionRetention
+	ec.QuotaBackendBytes = c.QuotaBytes
+	if len(c.Cluster) == 1 {
+		ec.TickMs, ec.ElectionMs = 10, 100 // nobody to wait for: short ticks only shorten its election at the start
+	}
+	return ec
+}
+
+// members by name.
+func (c *MemberConfig) members() []string {
+	names := make([]string, 0, len(c.Cluster))
+	for name := range c.Cluster {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// explain says what to do where a member with an empty folder cannot join.
+func (c *MemberConfig) explain(err error) error {
+	if c.Existing && !c.hasData() {
+		return fmt.Errorf("%w: no other member lets it join (%w). Bring the folder back from a copy or a snapshot. Where the whole "+
+			"of etcd is lost: start it once with the initial cluster state new, and then run sheaf recover placement", ErrEmptyExisting, err)
+	}
+	return err
+}
+
+// Ready is nil when the member serves: a read through the leader works.
+func (m *Member) Ready(ctx context.Context) error {
+	select {
+	case <-m.etcd.Server.ReadyNotify():
+	default:
+		return errors.New("the member has not joined its cluster yet: are the other members up?")
+	}
+	if _, err := m.client.Get(ctx, "ready"); err != nil {
+		return fmt.Errorf("a read through the leader fails: %w", err)
+	}
+	return nil
+}
+
+// Endpoint for clients: what it listens on.
+func (m *Member) Endpoint() string { return m.etcd.Clients[0].Addr().String() }
+
+// Err reports when the member fails by itself.
+func (m *Member) Err() <-chan error { return m.etcd.Err() }
+
+// Close stops the member cleanly: what it stored is on disk. Calls are cut; clients see UNAVAILABLE.
+func (m *Member) Close() {
+	m.cancel()
+	m.wait.Wait()
+	select {
+	case <-m.etcd.Server.ReadyNotify():
+	default:
+		m.etcd.Server.HardStop() // Close would wait for the cluster
+	}
+	m.server.Close()
+}
+
+// zapTo writes etcd's warnings and errors into the process's log.
+func zapTo(logger *slog.Logger) *zap.Logger { return zap.New(&zapCore{logger: logger}) }

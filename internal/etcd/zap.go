@@ -1,0 +1,60 @@
+package etcd
+
+import (
+	"context"
+	"log/slog"
+
+	"go.uber.org/zap/zapcore"
+)
+
+// zapCore hands etcd's log on to slog. Info of etcd is debug here: it tells of every step.
+type zapCore struct {
+	logger *slog.Logger
+	fields []zapcore.Field
+}
+
+var levels = map[zapcore.Level]slog.Level{
+	zapcore.DebugLevel: slog.LevelDebug - 4, zapcore.InfoLevel: slog.LevelDebug, zapcore.WarnLevel: slog.LevelWarn,
+}
+
+func levelOf(level zapcore.Level) slog.Level {
+	if l, ok := levels[level]; ok {
+		return l
+	}
+	return slog.LevelError
+}
+
+// Enabled implements zapcore.Core.
+func (c *zapCore) Enabled(level zapcore.Level) bool {
+	return c.logger.Enabled(context.Background(), levelOf(level))
+}
+
+// With implements zapcore.Core.
+func (c *zapCore) With(fields []zapcore.Field) zapcore.Core {
+	return &zapCore{logger: c.logger, fields: append(c.fields[:len(c.fields):len(c.fields)], fields...)}
+}
+
+// Check implements zapcore.Core.
+func (c *zapCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(entry.Level) {
+		return checked.AddCore(entry, c)
+	}
+	return checked
+}
+
+// Write implements zapcore.Core.
+func (c *zapCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
+	encoder := zapcore.NewMapObjectEncoder()
+	for _, f := range append(c.fields[:len(c.fields):len(c.fields)], fields...) {
+		f.AddTo(encoder)
+	}
+	args := make([]any, 0, 2*len(encoder.Fields))
+	for key, value := range encoder.Fields {
+		args = append(args, key, value)
+	}
+	c.logger.With("process", "etcd").Log(context.Background(), levelOf(entry.Level), entry.Message, args...)
+	return nil
+}
+
+// Sync implements zapcore.Core.
+func (c *zapCore) Sync() error { return nil }

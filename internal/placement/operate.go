@@ -1,0 +1,204 @@
+package placement
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// What follows is for whoever decides targets from outside and knows which store exists: the operator. Several of them
+// may call at once; every write depends on what it was decided from.
+
+// Errors of a store that is known to exist.
+var (
+	// ErrPlacementLost: etcd is empty for a store that exists. It is rebuilt from the shards, never made afresh.
+	ErrPlacementLost = errors.New("etcd has lost the placement of this store")
+	// ErrOtherStore: etcd holds another store under this name.
+	ErrOtherStore = errors.New("etcd holds another store")
+	// ErrShardHoldsGroups: groups name the shard as a member, or want it.
+	ErrShardHoldsGroups = errors.New("the shard still holds groups")
+)
+
+// MetaOf is Meta of a store that is known to exist: ErrPlacementLost where etcd is empty, ErrOtherStore where it holds another.
+func (s *Store) MetaOf(ctx context.Context, store uuid.UUID) (Meta, error) {
+	meta, err := s.Meta(ctx)
+	return meta, s.known(store, meta.StoreUUID, err)
+}
+
+// ViewOf is View of a store that is known to exist: ErrPlacementLost where etcd is empty, ErrOtherStore where it holds
+// another.
+func (s *Store) ViewOf(ctx context.Context, store uuid.UUID) (View, error) {
+	view, err := s.View(ctx)
+	return view, s.known(store, view.Meta.StoreUUID, err)
+}
+
+// known compares what etcd holds with the store that is meant.
+func (s *Store) known(want, have uuid.UUID, err error) error {
+	switch {
+	case errors.Is(err, ErrNoMeta):
+		return fmt.Errorf("%w: store %s, %w: rebuild it with sheaf recover placement; it is never made afresh", ErrPlacementLost, want, err)
+	case err != nil:
+		return err
+	case have != want:
+		return fmt.Errorf("%w: %s holds store %s, wanted is store %s: see that endpoints, prefix and name are right",
+			ErrOtherStore, s.prefix, have, want)
+	}
+	return nil
+}
+
+// Planned is what PlanOnce did.
+type Planned struct {
+	View           View // that it was decided from
+	GroupsCreated  int
+	TargetsWritten int
+	Unplaced       map[string]string // group and why it cannot be placed now
+}
+
+// PlanOnce makes the groups of Hash routing that are missing, else writes the targets that Plan wants changed: the step
+// of RunPlanner, for a caller that decides itself when to take it. Each write depends on what it was decided from: after
+// ErrChanged, call again. Meta is never made here: see ViewOf for the errors.
+func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy Policy) (Planned, error) {
+	if err := policy.Validate(); err != nil {
+		return Planned{}, err
+	}
+	st, err := s.list(ctx)
+	if err != nil {
+		return Planned{}, err
+	}
+	view := st.publish()
+	if !st.hasMeta {
+		err = fmt.Errorf("%w: no key %s", ErrNoMeta, s.prefix+metaKey)
+	}
+	if err := s.known(store, view.Meta.StoreUUID, err); err != nil {
+		return Planned{}, err
+	}
+	out := Planned{View: view}
+	meta := clientv3.Compare(clientv3.ModRevision(s.prefix+metaKey), "=", st.metaRevision)
+	if missing := missingGroups(view); len(missing) > 0 {
+		if err := s.createGroups(ctx, missing, meta); err != nil {
+			return out, changed(err)
+		}
+		out.GroupsCreated = len(missing)
+		return out, nil
+	}
+	targets, unplaced := Plan(view, policy)
+	out.Unplaced = unplaced
+	for len(targets) > 0 {
+		n := min(len(targets), targetsPerTxn)
+		if err := s.setTargetsFrom(ctx, view, targets[:n], meta); err != nil {
+			return out, changed(err)
+		}
+		out.TargetsWritten += n
+		targets = targets[n:]
+	}
+	return out, nil
+}
+
+// targetsPerTxn: each target has two conditions, and a transaction at most txnOpsMax of them.
+const targetsPerTxn = txnOpsMax/2 - 1
+
+// setTargetsFrom writes targets where neither they nor their groups have changed since the view.
+func (s *Store) setTargetsFrom(ctx context.Context, view View, targets []Target, onlyIf clientv3.Cmp) error {
+	conditions := []clientv3.Cmp{onlyIf}
+	for _, t := range targets {
+		conditions = append(conditions,
+			clientv3.Compare(clientv3.ModRevision(s.prefix+groupsKey+t.Group), "=", view.Groups[t.Group].Revision),
+			clientv3.Compare(clientv3.ModRevision(s.prefix+targetsKey+t.Group), "=", view.Targets[t.Group].Revision))
+	}
+	return s.setTargets(ctx, targets, conditions...)
+}
+
+// changed says of a condition that did not hold what it means here.
+func changed(err error) error {
+	if errors.Is(err, ErrNotElected) {
+		return fmt.Errorf("planning: %w", ErrChanged)
+	}
+	return err
+}
+
+// wish is the value of states/NAME.
+type wish struct {
+	Shard string     `json:"shard"`
+	State ShardState `json:"state"`
+}
+
+func (s ShardState) validate() error {
+	switch s {
+	case "", Active, Cordoned, Draining:
+		return nil
+	}
+	return fmt.Errorf("state %q: give %s, %s or %s", s, Active, Cordoned, Draining)
+}
+
+// SetShardState says what is wanted of a shard, whether it runs or not: it stays until it is set anew. Active is what a
+// shard is that nothing was said of. Nothing is written where it is so already.
+func (s *Store) SetShardState(ctx context.Context, store uuid.UUID, shard string, state ShardState) error {
+	if err := ValidateShardName(shard); err != nil {
+		return err
+	}
+	if err := state.validate(); err != nil {
+		return fmt.Errorf("shard %s: %w", shard, err)
+	}
+	if state == "" {
+		state = Active
+	}
+	if _, err := s.MetaOf(ctx, store); err != nil {
+		return err
+	}
+	key := s.prefix + statesKey + shard
+	answer, err := s.client.Get(ctx, key)
+	if err != nil {
+		return fmt.Errorf("read %s from etcd: %w", key, err)
+	}
+	now := wish{State: Active}
+	if len(answer.Kvs) > 0 {
+		if err := json.Unmarshal(answer.Kvs[0].Value, &now); err != nil {
+			return fmt.Errorf("decode %s in etcd: %w", key, err)
+		}
+	}
+	if now.State == state {
+		return nil
+	}
+	value, err := json.Marshal(wish{Shard: shard, State: state})
+	if err != nil {
+		return fmt.Errorf("encode the state of shard %s: %w", shard, err)
+	}
+	if _, err := s.client.Put(ctx, key, string(value)); err != nil {
+		return fmt.Errorf("write %s to etcd: %w", key, err)
+	}
+	return nil
+}
+
+// ForgetShard takes back what SetShardState said of a shard that is gone for good. ErrShardHoldsGroups while it is
+// registered, or a group is on it or wanted there.
+func (s *Store) ForgetShard(ctx context.Context, store uuid.UUID, shard string) error {
+	view, err := s.ViewOf(ctx, store)
+	if err != nil {
+		return err
+	}
+	if _, alive := view.Shards[shard]; alive {
+		return fmt.Errorf("%w: shard %s is registered: stop it first", ErrShardHoldsGroups, shard)
+	}
+	for name, g := range view.Groups {
+		for _, m := range g.Members {
+			if m.Shard == shard {
+				return fmt.Errorf("%w: group %s is on shard %s: drain it first", ErrShardHoldsGroups, name, shard)
+			}
+		}
+	}
+	for name, t := range view.Targets {
+		for _, wanted := range t.Shards {
+			if wanted == shard {
+				return fmt.Errorf("%w: group %s is wanted on shard %s: drain it first", ErrShardHoldsGroups, name, shard)
+			}
+		}
+	}
+	if _, err := s.client.Delete(ctx, s.prefix+statesKey+shard); err != nil {
+		return fmt.Errorf("delete %s in etcd: %w", s.prefix+statesKey+shard, err)
+	}
+	return nil
+}
