@@ -1,0 +1,147 @@
+// Package workload makes Kubernetes objects from specs: spec in, object out, no I/O. All names are in this file.
+package workload
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// Ports of the processes.
+const (
+	PortShard       = 7610
+	PortShardHTTP   = 7611
+	PortGateway     = 7600
+	PortGatewayHTTP = 7601
+	PortEtcdClient  = 2379
+	PortEtcdPeer    = 2380
+	PortEtcdHTTP    = 2381
+)
+
+// Containers, which are the components too.
+const (
+	ContainerShard   = "shard"
+	ContainerGateway = "gateway"
+	ContainerEtcd    = "etcd"
+)
+
+// Names inside pods.
+const (
+	// ClaimTemplate is the claim template, and the volume, of shards and etcd members.
+	ClaimTemplate = "data"
+	// DataDir is where that volume is mounted.
+	DataDir = "/data"
+	// EtcdTLSDir is where the Secret of an external etcd is mounted.
+	EtcdTLSDir = "/etc/sheaf/etcd"
+)
+
+// Annotations.
+const (
+	// AnnotationTemplate is on pod templates, and so on pods: the hash of the template, by which a pod is known as updated.
+	AnnotationTemplate = "sheaf.dev/template"
+	// AnnotationVolume is on pod templates and pods of shards: the UUID of the only volume that the shard may serve. It is
+	// no part of the hash, as to learn it must not restart a shard.
+	AnnotationVolume = "sheaf.dev/volume"
+	// AnnotationDeletionPolicy is on StatefulSets of shards: the store's deletionPolicy, for when the store is gone first.
+	AnnotationDeletionPolicy = "sheaf.dev/deletion-policy"
+)
+
+// User is the user and group of all pods.
+const User = 65532
+
+// Shard is the name of shard n of a pool, and of its StatefulSet.
+func Shard(pool string, n int32) string { return fmt.Sprintf("%s-%d", pool, n) }
+
+// ShardNumber is n of the shard's name; false where it is no shard of the pool.
+func ShardNumber(pool, shard string) (int32, bool) {
+	digits, ok := strings.CutPrefix(shard, pool+"-")
+	n, err := strconv.ParseInt(digits, 10, 32)
+	if !ok || err != nil || n < 0 || strconv.FormatInt(n, 10) != digits {
+		return 0, false
+	}
+	return int32(n), true
+}
+
+// ShardPod is the name of the shard's pod.
+func ShardPod(shard string) string { return shard + "-0" }
+
+// ShardClaim is the name of the shard's PersistentVolumeClaim.
+func ShardClaim(shard string) string { return ClaimTemplate + "-" + shard + "-0" }
+
+// ShardService is the name of the headless Service of a pool's pods.
+func ShardService(pool string) string { return pool }
+
+// ShardAddress is where a shard is reached for gRPC inside the cluster.
+func ShardAddress(namespace, pool, shard string) string {
+	return fmt.Sprintf("%s.%s.%s.svc:%d", ShardPod(shard), ShardService(pool), namespace, PortShard)
+}
+
+// Etcd is the name of the StatefulSet, and of the headless Service, of a store's managed etcd.
+func Etcd(store string) string { return store + "-etcd" }
+
+// EtcdMember is the name of member n and of its pod.
+func EtcdMember(store string, n int32) string { return fmt.Sprintf("%s-%d", Etcd(store), n) }
+
+// EtcdAddress is where member n listens on a port inside the cluster.
+func EtcdAddress(namespace, store string, n int32, port int) string {
+	return fmt.Sprintf("%s.%s.%s.svc:%d", EtcdMember(store, n), Etcd(store), namespace, port)
+}
+
+// Gateway is the name of the Deployment, and of the Service, of a store's gateway.
+func Gateway(store string) string { return store + "-gateway" }
+
+// ShardBudget is the name of the PodDisruptionBudget of a store's shards.
+func ShardBudget(store string) string { return store + "-shards" }
+
+// GatewayBudget is the name of the PodDisruptionBudget of a store's gateway.
+func GatewayBudget(store string) string { return store + "-gateway" }
+
+// EtcdBudget is the name of the PodDisruptionBudget of a store's managed etcd.
+func EtcdBudget(store string) string { return store + "-etcd" }
+
+// Placement is the store's name in etcd, below the prefix.
+func Placement(namespace, store string) string { return namespace + "." + store }
+
+// Labels of an object of a store. The component is a container's name.
+func Labels(store, component string) map[string]string {
+	labels := Selector(store, component)
+	labels["app.kubernetes.io/name"] = "sheaf"
+	labels["app.kubernetes.io/instance"] = store
+	labels["app.kubernetes.io/managed-by"] = "sheaf-operator"
+	return labels
+}
+
+// Selector of the pods of one component of a store.
+func Selector(store, component string) map[string]string {
+	return map[string]string{v1alpha1.LabelStore: store, v1alpha1.LabelComponent: component}
+}
+
+// PoolLabels of the objects of a pool.
+func PoolLabels(store, pool string) map[string]string {
+	labels := Labels(store, ContainerShard)
+	labels[v1alpha1.LabelPool] = pool
+	return labels
+}
+
+// PoolSelector of the pods of a pool.
+func PoolSelector(store, pool string) map[string]string {
+	selector := Selector(store, ContainerShard)
+	selector[v1alpha1.LabelPool] = pool
+	return selector
+}
+
+// ShardLabels of the objects of shard n of a pool.
+func ShardLabels(store, pool string, n int32) map[string]string {
+	labels := PoolLabels(store, pool)
+	labels[v1alpha1.LabelShard] = strconv.Itoa(int(n))
+	return labels
+}
+
+// ShardSelector of the pod of shard n of a pool.
+func ShardSelector(store, pool string, n int32) map[string]string {
+	selector := PoolSelector(store, pool)
+	selector[v1alpha1.LabelShard] = strconv.Itoa(int(n))
+	return selector
+}
