@@ -186,7 +186,7 @@ func (a *acceptance) rewrite(v view) (*rewrite, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &rewrite{old: v.segment, next: next, bytes: SegmentHeaderBytes}
+	r := &rewrite{old: []*segment{v.segment}, next: next, bytes: SegmentHeaderBytes}
 	var buf []byte
 	flush := func() error {
 		_, err := next.file.Load().WriteAt(buf, r.bytes-int64(len(buf)))
@@ -334,7 +334,7 @@ func (a *acceptance) adopt() {
 		for _, k := range r.moves {
 			a.table.CompareAndSwap(k.id, k.from, k.to)
 		}
-		a.superseded.Add(-r.old.used.drop())
+		a.superseded.Add(-r.old[0].used.drop())
 	}
 }
 
@@ -342,7 +342,7 @@ func (a *acceptance) adopt() {
 func (a *acceptance) reindex() error {
 	gone := make(map[uint32]bool) // ordinals of replaced segments
 	for _, r := range a.replaced {
-		gone[r.old.ordinal] = true
+		gone[r.old[0].ordinal] = true
 	}
 	lost := make(map[int64]index.Loc)
 	a.table.Range(func(id int64, loc index.Loc) bool {

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// compactShare of a segment must be superseded before it is rewritten, unless CompactOptions.All.
+	// compactShare of a segment must be superseded, or tombstones that may go, before it is rewritten, unless CompactOptions.All.
 	compactShare = 4
 	// Entries with a request id are kept as long as a replica's window may ask for them after a restart, both bounds
 	// together: a repeated write must find the first one (section 8 of the design: retries are exact).
@@ -40,7 +40,7 @@ type compaction struct {
 }
 
 // Compact rewrites sealed, committed, applied segments without the versions that retention and open snapshots no
-// longer need. Checks the room first (ErrNoSpace). One at a time per Log; serving goes on. A superseded version is kept if
+// longer need, merges small neighbours, and takes out of the manifest what is left empty. Checks the room first (ErrNoSpace). One at a time per Log; serving goes on. A superseded version is kept if
 // it is among the newest Retention.Versions of its record, was committed less than Retention.MinAge ago, is seen by an
 // open snapshot, or carries a request id that a repeated write may still ask for. A tombstone goes once no older version of
 // its record is stored any more: one Compact later than these. A group with damage is not compacted: *DamageError.
@@ -87,18 +87,18 @@ func (c *compaction) run() error {
 	if err := c.raiseFloor(); err != nil {
 		return err
 	}
-	for len(views) > 0 {
-		v := views[0]
+	c.history.countTombstones()
+	for _, run := range c.runs(views) {
 		err := c.stopped()
-		if err == nil && c.worth(v) {
-			err = c.compactSegment(v)
+		if err == nil && c.worth(run) {
+			err = c.compactRun(run)
 		}
-		v.unpin() // at once: the room of the old file is wanted for the next one
-		views = views[1:]
+		unpinAll(run) // at once: the room of the old files is wanted for the next one
+		views = views[len(run):]
 		switch {
 		case errors.Is(err, errNothingToDrop):
 		case errors.Is(err, errConfAhead):
-			c.logger.Debug("segment is compacted later", "group", c.Log.opts.Identity.Name, "segment", v.number, "why", err)
+			c.logger.Debug("segment is compacted later", "group", c.Log.opts.Identity.Name, "segment", run[0].number, "why", err)
 		case err != nil:
 			return err
 		}
@@ -106,25 +106,17 @@ func (c *compaction) run() error {
 	return nil
 }
 
-// compactable pins the segments that are sealed and wholly applied: all but the last ones.
+// compactable pins the segments that are sealed and wholly applied: all but the last ones. An empty one whose first index
+// is not applied may still be cut off with the log.
 func (c *compaction) compactable() []view {
 	views := c.views(0, c.applied)
 	for i, v := range views {
-		if v.active || v.through > c.applied {
+		if v.active || v.through > c.applied || v.first > c.applied {
 			unpinAll(views[i:])
 			return views[:i:i]
 		}
 	}
 	return views
-}
-
-// worth tells whether a segment has enough to drop.
-func (c *compaction) worth(v view) bool {
-	superseded, bytes := v.used.figures()
-	if superseded == 0 && !c.history.hasTombstone(v) {
-		return false
-	}
-	return c.opts.All || bytes*compactShare >= v.end
 }
 
 // raiseFloor makes durable that the tombstones up to the floor may go, before the first of them goes.
@@ -148,39 +140,44 @@ func (c *compaction) raiseFloor() error {
 	return nil
 }
 
-// compactSegment replaces one segment. Where it fails, everything is as it was.
-func (c *compaction) compactSegment(v view) error {
-	_, superseded := v.used.figures()
-	if err := c.room(max(0, v.end-superseded) + hintBytesFor(v.rowCount.Load())); err != nil {
+// compactRun replaces segments by one, or by none where nothing stays. Where it fails, everything is as it was.
+func (c *compaction) compactRun(run []view) error {
+	var bytes, superseded, rows int64
+	for _, v := range run {
+		_, drop := v.used.figures()
+		bytes, superseded, rows = bytes+v.end, superseded+drop, rows+v.rowCount.Load()
+	}
+	if err := c.room(max(0, bytes-superseded) + hintBytesFor(rows)); err != nil {
 		return err
 	}
-	if err := c.memory.ask(c.memoryBytes() + c.memoryOf(int(v.rowCount.Load()), v.end)); err != nil {
+	if err := c.memory.ask(c.memoryBytes() + c.memoryOf(int(rows), bytes)); err != nil {
 		return err
 	}
-	term, err := c.Term(v.through)
+	through := run[len(run)-1].through
+	term, err := c.Term(through)
 	if err != nil { // below the floor of Raft: another compaction has raised it already
 		term = 0
 	}
-	r, err := c.rewrite(v)
+	r, err := c.rewrite(run)
 	if err != nil {
 		return err
 	}
-	bytes := r.bytes
+	after := r.bytes
 	err = c.swap([]*rewrite{r.rewrite}, func(m *Manifest) {
-		if v.through > m.CompactedThrough {
-			m.CompactedThrough, m.CompactedTerm = v.through, term
+		if through > m.CompactedThrough {
+			m.CompactedThrough, m.CompactedTerm = through, term
 		}
 		// What was applied is committed, also where Raft has not told yet: Load applies no more than the hard state says.
-		c.w.hard.Commit = max(c.w.hard.Commit, v.through)
+		c.w.hard.Commit = max(c.w.hard.Commit, through)
 		m.HardState = c.hardForManifest()
 	})
 	if err != nil {
 		return noSpace(err)
 	}
-	c.report.SegmentsRewritten++
+	c.report.SegmentsRewritten += len(run)
 	c.report.EntriesDropped += r.dropped
-	c.report.BytesBefore += v.end
-	c.report.BytesAfter += bytes
+	c.report.BytesBefore += bytes
+	c.report.BytesAfter += after
 	return c.dropBlobs(r.blobs)
 }
 

@@ -13,12 +13,12 @@ import (
 type history struct {
 	// recent are superseded versions that are among the newest Retention.Versions of their record.
 	recent map[index.Loc]struct{}
-	// tombstones gives, by record, the index of a newest version that is a delete and has no older version stored.
-	tombstones map[int64]uint64
+	// tombstones gives, by record, a newest version that is a delete and has no older version stored.
+	tombstones map[int64]row
 	// floor: each newest tombstone at or below it has no older version stored.
 	floor uint64
-	// segments holds the ordinals of segments with such tombstones.
-	segments map[uint32]bool
+	// tombstoneBytes of those that may go, by ordinal of the segment.
+	tombstoneBytes map[uint32]int64
 }
 
 // row is a version as the rows of a segment tell it.
@@ -28,19 +28,16 @@ type row struct {
 	loc   index.Loc
 }
 
-// hasTombstone tells whether a segment has a tombstone that may go.
-func (h *history) hasTombstone(v view) bool { return h.segments[v.ordinal] }
-
 // mayGo tells whether a delete is a tombstone without older versions, at or below the floor.
 func (h *history) mayGo(e *Entry) bool {
-	at, ok := h.tombstones[e.ID]
-	return ok && at == e.Index && at <= h.floor
+	r, ok := h.tombstones[e.ID]
+	return ok && r.index == e.Index && r.index <= h.floor
 }
 
 // learnHistory reads the rows of segments, which are all that are sealed and applied. What is put or deleted meanwhile
 // only makes more versions superseded, never fewer.
 func (c *compaction) learnHistory(views []view) (*history, error) {
-	h := &history{tombstones: map[int64]uint64{}, segments: map[uint32]bool{}}
+	h := &history{tombstones: map[int64]row{}, tombstoneBytes: map[uint32]int64{}}
 	versions := max(1, c.Log.opts.Retention.Versions)
 	ranks := map[int64]int{} // newer versions seen so far
 	for _, v := range views {
@@ -50,8 +47,7 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 			case newest != r.loc && versions > 1:
 				ranks[r.id] = 0
 			case newest == r.loc && r.loc.Tombstone():
-				h.tombstones[r.id] = r.index
-				h.segments[v.ordinal] = true
+				h.tombstones[r.id] = r
 			}
 		})
 		if err != nil {
@@ -73,8 +69,8 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 				}
 				ranks[r.id]++
 			}
-			if at, ok := h.tombstones[r.id]; ok && r.index < at {
-				h.floor = min(h.floor, at-1)
+			if tombstone, ok := h.tombstones[r.id]; ok && r.index < tombstone.index {
+				h.floor = min(h.floor, tombstone.index-1)
 				delete(h.tombstones, r.id)
 			}
 		})
@@ -83,6 +79,15 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 		}
 	}
 	return h, nil
+}
+
+// countTombstones sums up those that may go. The floor is durable.
+func (h *history) countTombstones() {
+	for _, r := range h.tombstones {
+		if r.index <= h.floor {
+			h.tombstoneBytes[r.loc.Ordinal()] += r.loc.LengthBound()
+		}
+	}
 }
 
 // eachRow gives the applied versions of a segment that are not void; those of one record newest first.

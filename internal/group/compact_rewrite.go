@@ -16,33 +16,37 @@ type rewritten struct {
 // rewriter writes the new segment.
 type rewriter struct {
 	*compaction
-	v     view
+	v     view // the one that is being copied
 	out   *rewritten
 	buf   []byte // not written yet: ends at out.bytes
 	valid func(offset int64) bool
 	conf  uint64 // membership changes up to this index are in the manifest
 }
 
-// rewrite writes what stays of a segment into a new one, durable when it returns. errNothingToDrop and errConfAhead: the
-// segment stays as it is.
-func (c *compaction) rewrite(v view) (*rewritten, error) {
-	valid, err := c.validOffsets(v)
-	if err != nil {
-		return nil, err
-	}
+// rewrite writes what stays of a run into a new segment, durable when it returns; none where nothing stays and the manifest
+// may do without. errNothingToDrop and errConfAhead: the segments stay as they are.
+func (c *compaction) rewrite(run []view) (*rewritten, error) {
 	c.wmu.Lock()
-	next, err := c.createSegmentAt(v.first, v.ordinal^1)
+	next, err := c.createSegmentAt(run[0].first, run[0].ordinal^1)
 	c.wmu.Unlock()
 	if err != nil {
 		return nil, noSpace(err)
 	}
-	w := &rewriter{compaction: c, v: v, valid: valid}
-	w.out = &rewritten{rewrite: &rewrite{old: v.segment, next: next, bytes: SegmentHeaderBytes}, blobs: map[uuid.UUID]bool{}}
+	w := &rewriter{compaction: c}
+	w.out = &rewritten{rewrite: &rewrite{next: next, bytes: SegmentHeaderBytes}, blobs: map[uuid.UUID]bool{}}
+	for _, v := range run {
+		w.out.old = append(w.out.old, v.segment)
+	}
 	c.mu.RLock()
 	w.conf = c.state.confIndex
-	next.terms = c.termsOf(v.segment)
 	c.mu.RUnlock()
-	err = w.copy()
+	next.terms = c.termsOfRun(run)
+	err = w.copyAll(run)
+	if err == nil && len(next.rows.ids) == 0 && c.isRemovable(run) {
+		c.discardSegment(next)
+		w.out.next, w.out.bytes = nil, 0
+		return w.out, nil
+	}
 	if err == nil {
 		err = noSpace(next.file.Load().Sync())
 	}
@@ -53,12 +57,30 @@ func (c *compaction) rewrite(v view) (*rewritten, error) {
 		c.discardSegment(next)
 		return nil, err
 	}
-	next.bytes, next.last = w.out.bytes, v.m.LastIndex
+	next.bytes, next.last = w.out.bytes, run[len(run)-1].m.LastIndex
 	next.rowCount.Store(int64(len(next.rows.ids)))
 	return w.out, nil
 }
 
-// copy goes through all frames.
+// copyAll goes through all frames of a run.
+func (w *rewriter) copyAll(run []view) error {
+	for _, v := range run {
+		var err error
+		w.v = v
+		if w.valid, err = w.validOffsets(v); err != nil {
+			return err
+		}
+		if err := w.copy(); err != nil {
+			return err
+		}
+	}
+	if len(run) == 1 && w.out.dropped == 0 && len(w.out.next.rows.ids) > 0 {
+		return errNothingToDrop
+	}
+	return w.flush()
+}
+
+// copy goes through all frames of a segment.
 func (w *rewriter) copy() error {
 	var failed error
 	before := int64(0)
@@ -72,15 +94,10 @@ func (w *rewriter) copy() error {
 		}
 		return failed == nil
 	})
-	switch {
-	case failed != nil:
+	if failed != nil {
 		return failed
-	case err != nil:
-		return err
-	case w.out.dropped == 0:
-		return errNothingToDrop
 	}
-	return w.flush()
+	return err
 }
 
 // frame copies one frame, or leaves it out.
@@ -114,7 +131,7 @@ func (w *rewriter) frame(step *FrameStep) error {
 	at := len(w.buf)
 	w.buf = append(w.buf, step.Raw...)
 	MoveFrame(w.buf[at:], w.out.next.id, w.out.bytes, used)
-	w.out.next.rows.add(w.v.first, e, w.out.bytes, step.Bytes)
+	w.out.next.rows.add(w.out.next.first, e, w.out.bytes, step.Bytes)
 	w.out.moves = append(w.out.moves, move{e.ID, e.Index, from, w.out.next.place(w.out.bytes, step.Bytes, e.Kind == KindDelete)})
 	w.out.bytes += step.Bytes
 	if len(w.buf) >= compactBufferBytes {

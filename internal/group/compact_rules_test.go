@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"path"
+	"slices"
+	"strings"
 	"testing"
 
 	"go.etcd.io/raft/v3"
@@ -94,6 +96,31 @@ func TestCompactKeepsABlobThatAnotherEntryRefersTo(t *testing.T) {
 	r, err := d.log.Get(2, GetOptions{})
 	ok(t, err)
 	ok(t, compareBlob(d.log, r, data))
+	ok(t, d.log.Close(false))
+}
+
+func TestCompactKeepsABlobWhileItIsRead(t *testing.T) {
+	mem := vfs.NewMem()
+	d := newDriver(t, driverOptions(mem, Index, 64<<10))
+	data := bytes.Repeat([]byte("blob"), 5000)
+	ref, err := writeBlobOf(d.log, data)
+	ok(t, err)
+	d.put(Entry{ID: 1, Codec: CodecBlob, Data: ref.Encode()}, Entry{ID: 1, Data: []byte("new")})
+	ok(t, d.log.Seal())
+	r, err := d.log.OpenBlob(ref)
+	ok(t, err)
+	_, err = d.log.Compact(context.Background(), CompactOptions{All: true})
+	ok(t, err)
+	got := make([]byte, len(data))
+	if _, err := r.ReadAt(got, 0); err != nil || !bytes.Equal(got, data) {
+		t.Fatalf("a blob that is being read is gone: %v", err)
+	}
+	ok(t, r.Close())
+	names, err := mem.List(d.opts.Dir)
+	ok(t, err)
+	if slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "blob-") }) {
+		t.Errorf("the blob stays: %v", names)
+	}
 	ok(t, d.log.Close(false))
 }
 

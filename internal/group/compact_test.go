@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -197,6 +196,10 @@ func (b *compactBed) reload(seal bool) error {
 		return err
 	}
 	b.model.scans = map[ScanID]map[int64]modelEntry{}
+	verified, err := VerifyDir(context.Background(), b.opts.FS, b.opts.Dir, nil)
+	if err != nil || len(verified.Damages) > 0 {
+		return fmt.Errorf("verify: %v, %w", verified.Damages, err)
+	}
 	report := b.load()
 	if report.Outcome != Loaded {
 		return fmt.Errorf("outcome %d: %v", report.Outcome, report.Damages)
@@ -262,59 +265,6 @@ func (b *compactBed) fill(writes int) {
 	}
 	ok(b.t, b.log.Seal())
 	b.log.hints.Wait()
-}
-
-func TestCompactCrashAtEveryOperation(t *testing.T) {
-	var points atomic.Int64
-	bothResidencies(t, func(t *testing.T, residency Residency) {
-		for seed := range uint64(3) {
-			mem := vfs.NewMem()
-			b := newCompactBed(t, mem, residency, seed, 1+int(seed%2))
-			b.fill(60)
-			var mu sync.Mutex
-			var failed error
-			mem.AfterOp(func(op vfs.Op) {
-				mu.Lock()
-				defer mu.Unlock()
-				for _, kind := range vfs.SurvivalKinds {
-					if failed != nil {
-						return
-					}
-					points.Add(1)
-					s := vfs.Survival{Kind: kind, Seed: uint64(op.Number)}
-					opts := b.opts
-					opts.FS = mem.CrashClone(s)
-					l, report, err := Load(context.Background(), opts, nil)
-					if err == nil && report.Outcome == Damaged {
-						err = fmt.Errorf("damaged: %v", report.Damages)
-					}
-					if err == nil {
-						m := storeModel{versions: b.model.versions}
-						last, _ := l.LastIndex()
-						err = errors.Join(l.Apply(last, nil), m.check(l, b.keep), l.Close(false))
-					}
-					if err != nil {
-						failed = fmt.Errorf("crash after operation %d (%s), survival %s: %w", op.Number, op, s, err)
-					}
-				}
-			})
-			for range 2 { // the second one drops tombstones
-				_, err := b.log.Compact(context.Background(), CompactOptions{All: true})
-				ok(t, err)
-				b.log.hints.Wait()
-			}
-			mem.AfterOp(nil)
-			if failed != nil {
-				t.Fatalf("seed %d: %v", seed, failed)
-			}
-			ok(t, b.model.check(b.log, b.keep))
-			ok(t, b.log.Close(false))
-		}
-	})
-	if points.Load() < 500 {
-		t.Errorf("only %d crash points", points.Load())
-	}
-	t.Logf("%d crash points", points.Load())
 }
 
 func TestCompactThatFailsLeavesAllAsItWas(t *testing.T) {
@@ -449,31 +399,6 @@ func TestCompactKeepsRequestIdsThatMayBeAskedAgain(t *testing.T) {
 			t.Errorf("%d entries dropped, want %d", report.EntriesDropped, want)
 		}
 		now = now.Add(requestWindowAge + time.Second)
-	}
-	ok(t, d.log.Close(false))
-}
-
-func TestCompactKeepsABlobWhileItIsRead(t *testing.T) {
-	mem := vfs.NewMem()
-	d := newDriver(t, driverOptions(mem, Index, 64<<10))
-	data := bytes.Repeat([]byte("blob"), 5000)
-	ref, err := writeBlobOf(d.log, data)
-	ok(t, err)
-	d.put(Entry{ID: 1, Codec: CodecBlob, Data: ref.Encode()}, Entry{ID: 1, Data: []byte("new")})
-	ok(t, d.log.Seal())
-	r, err := d.log.OpenBlob(ref)
-	ok(t, err)
-	_, err = d.log.Compact(context.Background(), CompactOptions{All: true})
-	ok(t, err)
-	got := make([]byte, len(data))
-	if _, err := r.ReadAt(got, 0); err != nil || !bytes.Equal(got, data) {
-		t.Fatalf("a blob that is being read is gone: %v", err)
-	}
-	ok(t, r.Close())
-	names, err := mem.List(d.opts.Dir)
-	ok(t, err)
-	if slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "blob-") }) {
-		t.Errorf("the blob stays: %v", names)
 	}
 	ok(t, d.log.Close(false))
 }

@@ -152,6 +152,7 @@ func (l *Log) adoptContinued(old, next *segment, sealed ManifestSegment, unsynce
 	st := &l.state
 	old.bytes, old.last = sealed.Bytes, sealed.LastIndex
 	old.rows.cutOffset(old.first, sealed.Bytes)
+	old.rowCount.Store(int64(len(old.rows.ids)))
 	st.segments = append(st.segments[:len(st.segments):len(st.segments)], next)
 	l.publishSegments()
 	for i := range unsynced {

@@ -72,6 +72,7 @@ func (l *Log) roll(first uint64, bytes int64) error {
 	}
 	l.mu.Lock()
 	old.last, old.bytes = sealed.LastIndex, sealed.Bytes
+	old.rowCount.Store(int64(len(old.rows.ids)))
 	l.begin(next, first)
 	l.mu.Unlock()
 	if f := old.file.Load(); f != nil {

@@ -15,7 +15,7 @@ func (l *Log) Stats() Stats {
 	out.MemoryBytes = l.memoryBytes()
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	out.Segments = len(l.state.segments)
+	out.Segments, out.Mergeable = len(l.state.segments), l.mergeable()
 	for _, s := range l.state.segments {
 		out.StoredBytes += s.bytes
 		if s.bytes > 0 {

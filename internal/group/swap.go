@@ -6,11 +6,12 @@ import (
 	"sheaf.dev/sheaf/internal/index"
 )
 
-// rewrite is a segment that was written anew without some of its entries.
+// rewrite is one segment in place of neighbours, without some of their entries.
 type rewrite struct {
-	old, next *segment // next has the other ordinal of the pair (old's ^ 1), its file is durable, its image loaded
-	moves     []move   // of all versions of old, in order
-	bytes     int64    // of next
+	old   []*segment // neighbours, in order
+	next  *segment   // has the other ordinal of the pair (old[0]'s ^ 1), its file is durable, its image loaded; nil: nothing stays
+	moves []move     // of all versions of old, in order
+	bytes int64      // of next
 }
 
 // move is what became of a version: kept at a new place, or dropped (to is 0).
@@ -35,8 +36,12 @@ func (l *Log) swap(rewrites []*rewrite, change func(*Manifest)) error {
 	defer l.swapping.Unlock()
 	l.mu.Lock()
 	for _, r := range rewrites {
-		r.old.moving = true
-		l.incoming = append(l.incoming, r.next)
+		for _, old := range r.old {
+			old.moving = true
+		}
+		if r.next != nil {
+			l.incoming = append(l.incoming, r.next)
+		}
 	}
 	l.publishSegments()
 	l.mu.Unlock()
@@ -51,19 +56,30 @@ func (l *Log) swap(rewrites []*rewrite, change func(*Manifest)) error {
 	}
 	l.mu.Lock()
 	for _, r := range rewrites {
-		i := slices.Index(l.state.segments, r.old)
-		l.state.segments = slices.Clone(l.state.segments)
-		l.state.segments[i] = r.next
+		i := slices.Index(l.state.segments, r.old[0])
+		l.state.segments = slices.Concat(l.state.segments[:i], r.place(), l.state.segments[i+len(r.old):])
 	}
 	l.incoming = nil
 	l.publishSegments()
 	l.mu.Unlock()
 	for _, r := range rewrites {
-		l.superseded.Add(-r.old.used.drop())
-		l.retireSegment(r.old)
-		l.writeHintLater(r.next)
+		for _, old := range r.old {
+			l.superseded.Add(-old.used.drop())
+			l.retireSegment(old)
+		}
+		if r.next != nil {
+			l.writeHintLater(r.next)
+		}
 	}
 	return nil
+}
+
+// place is what stands in the list instead of the old ones.
+func (r *rewrite) place() []*segment {
+	if r.next == nil {
+		return nil
+	}
+	return []*segment{r.next}
 }
 
 // swapManifest is the commit point of swap.
@@ -77,15 +93,21 @@ func (l *Log) swapManifest(rewrites []*rewrite, change func(*Manifest)) error {
 	if err == nil {
 		err = l.writeManifest(func(m *Manifest) {
 			for _, r := range rewrites {
-				i := slices.IndexFunc(m.Segments, func(s ManifestSegment) bool { return s.Number == r.old.number })
-				m.Segments[i] = r.next.manifest()
+				i := slices.IndexFunc(m.Segments, func(s ManifestSegment) bool { return s.Number == r.old[0].number })
+				var next []ManifestSegment
+				for _, s := range r.place() {
+					next = append(next, s.manifest())
+				}
+				m.Segments = slices.Replace(m.Segments, i, i+len(r.old), next...)
 			}
 			change(m)
 		})
 	}
 	if err != nil {
 		for _, r := range rewrites {
-			l.discardUnlessListed(r.next)
+			for _, next := range r.place() {
+				l.discardUnlessListed(next)
+			}
 		}
 		return err
 	}

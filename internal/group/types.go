@@ -177,6 +177,7 @@ type Stats struct {
 	StoredBytes     int64
 	SupersededBytes int64
 	Segments        int
+	Mergeable       int // of these: small neighbours to be merged, and empty ones, that Compact would replace by fewer
 	MemoryBytes     int64
 	Damages         []Damage
 }

@@ -10,15 +10,16 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 )
 
-// compactAll compacts groups in the background, one at a time, at a byte rate, where enough is superseded.
+// compactAll compacts groups in the background, one at a time, at a byte rate, where enough is superseded or many small
+// segments have gathered.
 func (s *Shard) compactAll(ctx context.Context) {
 	if s.cfg.Compaction.Off {
 		return
 	}
 	tick := time.NewTicker(s.cfg.Compaction.Interval)
 	defer tick.Stop()
-	// What a compaction left superseded is kept by retention or a scan: more must come before the next one.
-	left := map[*served]int64{}
+	// What a compaction left is kept by retention, a scan or a membership change: more must come before the next one.
+	left := map[*served]group.Stats{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -38,10 +39,11 @@ func (s *Shard) compactAll(ctx context.Context) {
 				continue
 			}
 			stats := sv.log.Stats()
-			stats.SupersededBytes -= left[sv]
+			stats.SupersededBytes -= left[sv].SupersededBytes
+			stats.Mergeable -= left[sv].Mergeable
 			if s.worthCompacting(stats) {
 				s.compact(ctx, name, sv)
-				left[sv] = sv.log.Stats().SupersededBytes
+				left[sv] = sv.log.Stats()
 			}
 		}
 	}
@@ -49,7 +51,7 @@ func (s *Shard) compactAll(ctx context.Context) {
 
 func (s *Shard) worthCompacting(stats group.Stats) bool {
 	c := &s.cfg.Compaction
-	return stats.SupersededBytes >= c.SupersededBytesMin &&
+	return stats.Mergeable > 0 || stats.SupersededBytes >= c.SupersededBytesMin &&
 		float64(stats.SupersededBytes) >= c.SupersededShareMin*float64(stats.StoredBytes)
 }
 

@@ -1,0 +1,118 @@
+package group
+
+import (
+	"math"
+	"slices"
+)
+
+// mergeMin neighbours at least are merged, unless CompactOptions.All. The greatest is at most half of them, so that an
+// entry is at least in a segment twice as large each time it is copied only to be merged.
+const mergeMin = 4
+
+// extent is what deciding about a sealed segment needs.
+type extent struct {
+	first, through uint64 // not void
+	bytes          int64  // of frames
+	empty          bool   // no version is in it, and it may leave the manifest
+}
+
+// mergeRun tells how many of the segments, from the first one on, are to become one; 1: it stays alone.
+func mergeRun(extents []extent, bytesMax int64, all bool) int {
+	run := 1
+	var total, greatest int64
+	for i, x := range extents {
+		total += x.bytes
+		greatest = max(greatest, x.bytes)
+		if total > bytesMax-SegmentHeaderBytes || x.through >= extents[0].first+math.MaxUint32 {
+			break
+		}
+		if all || i+1 >= mergeMin && greatest <= total/2 {
+			run = i + 1
+		}
+	}
+	return run
+}
+
+// runs cuts views into neighbours that are to become one segment each.
+func (c *compaction) runs(views []view) [][]view {
+	extents := make([]extent, len(views))
+	for i, v := range views {
+		extents[i] = extent{first: v.first, through: v.through, bytes: v.end - SegmentHeaderBytes}
+	}
+	var out [][]view
+	for len(views) > 0 {
+		n := mergeRun(extents, c.Log.opts.SegmentBytes, c.opts.All)
+		out = append(out, views[:n:n])
+		views, extents = views[n:], extents[n:]
+	}
+	return out
+}
+
+// mergeable counts the sealed, applied segments that a compaction would merge with others or take out of the manifest. The
+// caller holds mu.
+func (l *Log) mergeable() int {
+	var extents []extent
+	applied := l.applied.Load()
+	for i, s := range l.state.segments {
+		through := min(l.through(i), l.state.last)
+		if s.bytes == 0 || through > applied || s.first > applied {
+			break
+		}
+		empty := s.rowCount.Load() == 0 && l.removable(i)
+		extents = append(extents, extent{s.first, through, s.bytes - SegmentHeaderBytes, empty})
+	}
+	count := 0
+	for len(extents) > 0 {
+		n := mergeRun(extents, l.opts.SegmentBytes, false)
+		if n > 1 || extents[0].empty {
+			count += n
+		}
+		extents = extents[n:]
+	}
+	return count
+}
+
+// removable tells whether a segment may leave the manifest once it is empty: its first index makes nothing void that
+// stands in the segment before it. The caller holds mu.
+func (l *Log) removable(i int) bool {
+	return i == 0 || l.state.segments[i-1].last < l.state.segments[i].first
+}
+
+// isRemovable is removable for the first of a run.
+func (c *compaction) isRemovable(run []view) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.removable(slices.Index(c.state.segments, run[0].segment))
+}
+
+// worth tells whether a run is to be written anew: it is of several segments, or has enough to drop, or nothing to keep.
+func (c *compaction) worth(run []view) bool {
+	if len(run) > 1 {
+		return true
+	}
+	v := run[0]
+	if v.rowCount.Load() == 0 {
+		return c.isRemovable(run) || v.end > SegmentHeaderBytes
+	}
+	superseded, bytes := v.used.figures()
+	tombstones := c.history.tombstoneBytes[v.ordinal]
+	if superseded == 0 && tombstones == 0 {
+		return false
+	}
+	return c.opts.All || (bytes+tombstones)*compactShare >= v.end
+}
+
+// termsOfRun gives the term runs of what a run keeps.
+func (c *compaction) termsOfRun(run []view) []TermRun {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	var out []TermRun
+	for _, v := range run {
+		for _, t := range c.termsOf(v.segment) {
+			if n := len(out); t.FirstIndex <= v.through && (n == 0 || out[n-1].Term < t.Term) {
+				out = append(out, t)
+			}
+		}
+	}
+	return out
+}
