@@ -89,7 +89,8 @@ lint: $(TOOLS)/golangci-lint $(TOOLS)/buf bin/protodeps ## Lint Go, proto and sh
 	$(TOOLS)/golangci-lint run ./...
 	$(TOOLS)/buf lint
 	$(TOOLS)/buf breaking api --against api/baseline.binpb
-	@for script in hack/*.sh .ci/run; do bash -n "$$script"; done
+	@for script in hack/*.sh hack/*/*.sh hack/cluster/cluster .ci/run; do bash -n "$$script"; done
+	@if command -v shellcheck >/dev/null; then shellcheck -x hack/cluster/cluster hack/cluster/*.sh hack/kube/*.sh; fi
 
 ##@ Generate
 
@@ -143,7 +144,22 @@ envtest-assets: ## Build kube-apiserver, etcd and kubectl into bin/kube, for env
 
 .PHONY: kube-tools
 kube-tools: envtest-assets $(TOOLS)/helm ## Build all that a cluster needs into bin/kube, and Helm.
-	hack/kube/build.sh pause coredns kube-proxy kube-scheduler kube-controller-manager kubelet
+	hack/kube/build.sh pause probe slowdisk coredns kube-proxy kube-scheduler kube-controller-manager kubelet
+
+# NODES of the test cluster.
+NODES ?= 3
+.PHONY: cluster-up
+cluster-up: kube-tools ## Start a real Kubernetes of NODES nodes on this machine, as root (hack/cluster/README.md).
+	hack/cluster/cluster up $(NODES)
+
+.PHONY: cluster-down
+cluster-down: ## Stop it; fail if anything of it is left on the machine.
+	hack/cluster/cluster down
+	hack/cluster/cluster leftovers
+
+.PHONY: cluster-smoke
+cluster-smoke: kube-tools ## Start the cluster, prove what the e2e suite relies on, stop it (KEEP=1: leave it running).
+	hack/cluster/smoke.sh
 
 ##@ Clean
 

@@ -25,7 +25,7 @@ describe() {
     ;;
   etcd) folder=etcd package=go.etcd.io/etcd/server/v3 ;;
   coredns) folder=coredns package=. ;;
-  pause) folder=pause package=. ;;
+  pause | probe | slowdisk) folder=$1 package=. ;;
   *)
     echo "hack/kube/build.sh: there is no program \"$1\"; see describe() in this script for those there are" >&2
     return 1
@@ -49,7 +49,7 @@ build() {
   describe "$1"
   stamp=$({ go env GOVERSION GOOS GOARCH; echo "$package $ldflags"; find "$pins/$folder" -type f | sort | xargs cat; } | sha256sum)
   [ -x "$out/$1" ] && [ "$(cat "$out/.$1.stamp" 2>/dev/null)" = "$stamp" ] && return
-  (cd "$pins/$folder" && retry go mod download && nice go build -trimpath -ldflags "$ldflags" -o "$out/.$1.new" "$package")
+  (cd "$pins/$folder" && retry go list -deps "$package" >/dev/null && nice -n 5 go build -trimpath -ldflags "$ldflags" -o "$out/.$1.new" "$package")
   mv "$out/.$1.new" "$out/$1"
   echo "$stamp" >"$out/.$1.stamp"
   echo "built bin/kube/$1 in $((SECONDS - start))s"

@@ -6,21 +6,14 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/coremain"
 
-	_ "github.com/coredns/coredns/plugin/bufsize"
-	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/errors"
-	_ "github.com/coredns/coredns/plugin/forward"
-	_ "github.com/coredns/coredns/plugin/health"
 	_ "github.com/coredns/coredns/plugin/kubernetes"
 	_ "github.com/coredns/coredns/plugin/loadbalance"
-	_ "github.com/coredns/coredns/plugin/log"
-	_ "github.com/coredns/coredns/plugin/loop"
 	_ "github.com/coredns/coredns/plugin/ready"
-	_ "github.com/coredns/coredns/plugin/reload"
 )
 
 // The order in which a query meets the plugins; CoreDNS takes it from here, not from the Corefile.
-var order = []string{"reload", "bufsize", "health", "ready", "errors", "log", "cache", "loadbalance", "loop", "kubernetes", "forward"}
+var order = []string{"ready", "errors", "loadbalance", "kubernetes"}
 
 func main() {
 	dnsserver.Directives = order

@@ -1,0 +1,13 @@
+# shellcheck shell=bash
+# Sourced inside a node's mount namespace: how its disks appear there.
+
+disk_node_add() { # disk_node_add NAME NUMBER_OF_LOOP_DEVICE
+  [ -b "/dev/loop$2" ] || mknod "/dev/loop$2" b 7 "$2"
+  ln -sfn "../../loop$2" "/dev/disk/by-id/virtio-$1"
+}
+
+disk_node_remove() {
+  local target
+  target=$(readlink "/dev/disk/by-id/virtio-$1") || return 0
+  rm -f "/dev/disk/by-id/virtio-$1" "/dev/${target##*/}"
+}

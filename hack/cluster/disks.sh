@@ -1,0 +1,105 @@
+# shellcheck shell=bash disable=SC2154 # state and here are cluster's
+# Sourced by cluster. A disk is a sparse file, a loop device on it, and a name in one node: /dev/disk/by-id/virtio-NAME.
+# Its folder NODE/disks/NAME holds: image (the bytes), loop (the device's number; absent while detached), and for a slow
+# disk: rate and fuse, where slowdisk serves the image at that rate.
+readonly inner=/run/sheaf-cluster # the cluster's folder as the control plane sees it
+
+disk_inside() { # disk_inside NODE FUNCTION ARGUMENTS...: where the node runs; else its next start does it
+  local p
+  p=$(pid "$1") || return 0
+  shift
+  nsenter -t "$p" -m -- bash -c "$(cat "$here/disk-nodes.sh")"$'\n"$@"' disk-nodes "$@"
+}
+
+disk_attach() { # disk_attach NODE NAME
+  local d=$state/$1/disks/$2 file device control
+  [ ! -e "$d/loop" ] || return 0
+  control=$(pid control) || die "disk: the cluster does not run"
+  file=$d/image
+  if [ -e "$d/rate" ]; then # served, and seen, in the control plane's namespace only
+    d=$inner/$1/disks/$2 file=$inner/$1/disks/$2/fuse/sheaf-slowdisk
+    # shellcheck disable=SC2016
+    nsenter -t "$control" -m -n -p -- bash -c 'exec setsid "$0" "$@" >>/var/log/slowdisk.log 2>&1 </dev/null 9>&- &' \
+      /run/bin/slowdisk "$d/image" "$d/fuse" "$d/rate"
+    until_true 20 "slowdisk to serve $file" nsenter -t "$control" -m -- test -e "$file"
+    d=$state/$1/disks/$2
+  else
+    control=self
+  fi
+  # O_DIRECT where the file system below can: nothing of the disk is then kept in the machine's memory.
+  device=$(nsenter --mount="/proc/$control/ns/mnt" -- losetup --find --show --direct-io=on "$file" 2>/dev/null ||
+    nsenter --mount="/proc/$control/ns/mnt" -- losetup --find --show "$file") || die "disk: no loop device for $file (losetup -a; is /dev/loop-control there?)"
+  echo "${device#/dev/loop}" >"$d/loop"
+  disk_inside "$1" disk_node_add "$2" "$(cat "$d/loop")"
+}
+
+disk_detach() { # disk_detach NODE NAME: a mounted file system keeps the device until it is unmounted
+  local d=$state/$1/disks/$2
+  [ -e "$d/loop" ] || return 0
+  disk_inside "$1" disk_node_remove "$2"
+  losetup -d "/dev/loop$(cat "$d/loop")"
+  rm "$d/loop"
+  [ ! -e "$d/rate" ] || inside control umount --lazy "$inner/$1/disks/$2/fuse" # slowdisk ends with the last user
+}
+
+disk_add() { # disk_add NODE NAME SIZE [slow]
+  local d=$state/$1/disks/$2
+  [[ $2 =~ ^[a-z0-9][a-z0-9-]{0,30}$ ]] || die "disk add: the name \"$2\" must be letters a-z, digits and -, at most 31"
+  [ ! -e "$d" ] || die "disk add: $1 has a disk $2 already; 'disk rm $1 $2' removes it"
+  mkdir -p "$d"
+  truncate -s "$3" "$d/image" || { rm -r "$d"; die "disk add: SIZE must be like 512M or 2G, not \"$3\""; }
+  [ "${4-}" != slow ] || { mkdir "$d/fuse" && echo off >"$d/rate"; }
+  (disk_attach "$1" "$2") || { rm -r "$d"; exit 1; }
+  echo "/dev/disk/by-id/virtio-$2"
+}
+
+disk_list() {
+  local d node
+  for d in "$state"/n*/disks/*/; do
+    [ -d "$d" ] || continue
+    node=${d#"$state/"}
+    echo "${node%%/*}: /dev/disk/by-id/virtio-$(basename "$d") $(stat -c %s "$d/image") bytes," \
+      "$([ -e "$d/loop" ] && echo "/dev/loop$(cat "$d/loop")" || echo detached)$([ ! -e "$d/rate" ] || echo ", slow: $(cat "$d/rate")")"
+  done
+}
+
+disk_rm() {
+  disk_detach "$1" "$2"
+  rm -rf --one-file-system "${state:?}/$1/disks/$2"
+}
+
+# The holes are punched below the device, so that it works while a file system is mounted; then what the kernel keeps
+# of the device is dropped. What it keeps of the file system's own files stays until it is evicted.
+disk_zero() {
+  local d=$state/$1/disks/$2
+  fallocate --punch-hole --offset 0 --length "$(stat -c %s "$d/image")" "$d/image"
+  [ ! -e "$d/loop" ] || blockdev --flushbufs "/dev/loop$(cat "$d/loop")"
+}
+
+disk_throttle() {
+  local d=$state/$1/disks/$2
+  [ -e "$d/rate" ] || die "disk throttle: $2 was not added as slow: 'disk add $1 $2 SIZE slow'"
+  [[ ${3-} =~ ^(off|error|hang|[1-9][0-9]*[KMG]?)$ ]] || die "disk throttle: RATE must be bytes per second (4M), off, error or hang, not \"${3-}\""
+  echo "$3" >"$d/rate.new"
+  mv "$d/rate.new" "$d/rate"
+}
+
+disk() {
+  local action=${1-} node=${2-} disk=${3-}
+  [ "$action" != list ] || { disk_list; return; }
+  case $action in add | rm | zero | detach | attach | throttle) ;; *) usage >&2 && exit 2 ;; esac
+  known "$node"
+  [ "$action" = add ] || { [ -n "$disk" ] && [ -e "$state/$node/disks/$disk/image" ]; } || die "disk $action: $node has no disk \"$disk\"; 'disk list' shows those there are"
+  shift
+  "disk_$action" "$@"
+}
+
+disks_loops() { losetup -nl -O NAME,BACK-FILE | grep -F -e "$state/" -e /sheaf-slowdisk || true; }
+
+disks_detach() { # at the end: also of devices whose record was lost
+  local device
+  disks_loops | while read -r device _; do losetup -d "$device" || true; done
+  until_true 30 "the loop devices to be let go" disks_gone
+}
+
+disks_gone() { [ -z "$(disks_loops)" ]; }

@@ -1,0 +1,3 @@
+module sheaf.dev/sheaf/hack/kube/probe
+
+go 1.26.0
