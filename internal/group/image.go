@@ -14,13 +14,21 @@ func (l *Log) newImage(s *segment, bytes int64) error {
 	return l.mapImage(s, bytes, true)
 }
 
-func (l *Log) mapImage(s *segment, bytes int64, zeroed bool) error {
-	room, err := l.loader.allocate(bytes, zeroed)
+// mapImage gives a segment memory for so many bytes. One that grows into its room is told apart from one that is read
+// whole.
+func (l *Log) mapImage(s *segment, bytes int64, grows bool) error {
+	room, err := l.loader.allocate(bytes, grows)
 	if err != nil {
 		return err
 	}
 	s.image = room
-	s.free = func() { l.loader.release(room) }
+	s.free = func() {
+		touched := int64(len(room))
+		if grows {
+			touched = s.bytes // 0 unless it was sealed. Nobody else has the segment any more
+		}
+		l.loader.release(room, touched)
+	}
 	return nil
 }
 
@@ -33,11 +41,12 @@ func (l *Log) loadImage(ctx context.Context, s *segment, size int64) error {
 }
 
 // walkImage reads the first size bytes of a segment's file into an image with room, and walks the frames while it does.
-func (l *Log) walkImage(ctx context.Context, s *segment, size, room int64, onto func(bytes int64)) (w *segmentWalk, err error) {
+// rows as for walkSegment.
+func (l *Log) walkImage(ctx context.Context, s *segment, size, room int64, rows bool, onto func(bytes int64)) (w *segmentWalk, err error) {
 	err = l.fillImage(ctx, s, size, room, onto, func(read *imageRead) error {
 		frames := NewFrameReaderBytes(s.image[:size], s.id, SegmentHeaderBytes)
 		frames.await = read.await
-		w, err = walkSegment(frames, s.first, size)
+		w, err = walkSegment(frames, s.first, size, rows)
 		return err
 	})
 	return w, err

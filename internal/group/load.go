@@ -257,15 +257,15 @@ func (ld *loading) walkActive(s *segment, size int64) func(through int64) (*segm
 	return func(through int64) (*segmentWalk, error) {
 		switch {
 		case ld.opts.Residency != Resident || size <= SegmentHeaderBytes:
-			w, err := ld.walkFile(s, through)
+			w, err := ld.walkFile(s, through, true)
 			if through == size {
 				ld.read(size)
 			}
 			return w, err
 		case s.image == nil:
-			return ld.walkImage(ld.ctx, s, size, max(ld.opts.SegmentBytes, size), ld.read)
+			return ld.walkImage(ld.ctx, s, size, max(ld.opts.SegmentBytes, size), true, ld.read)
 		default:
-			return walkSegment(NewFrameReaderBytes(s.image[:through], s.id, SegmentHeaderBytes), s.first, through)
+			return walkSegment(NewFrameReaderBytes(s.image[:through], s.id, SegmentHeaderBytes), s.first, through, true)
 		}
 	}
 }
@@ -362,7 +362,7 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m ManifestSegment) (*
 	}
 	var w *segmentWalk
 	if ld.opts.Residency == Resident || hint == nil || ld.sizes[i] < m.Bytes {
-		if w, err = ld.readSegment(ctx, s, i, m); err != nil {
+		if w, err = ld.readSegment(ctx, s, i, m, hint == nil); err != nil {
 			return nil, err
 		}
 	}
@@ -391,7 +391,8 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m ManifestSegment) (*
 }
 
 // readSegment walks all frames of a sealed segment: those of the image in Resident residency, else of the file.
-func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m ManifestSegment) (*segmentWalk, error) {
+// rows as for walkSegment.
+func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m ManifestSegment, rows bool) (*segmentWalk, error) {
 	w := &segmentWalk{last: s.first - 1, zeros: m.Bytes}
 	var err error
 	size := min(ld.sizes[i], m.Bytes)
@@ -399,9 +400,9 @@ func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m Manifes
 	case size <= SegmentHeaderBytes: // no frame, or no file
 		size = min(m.Bytes, SegmentHeaderBytes)
 	case ld.opts.Residency == Resident:
-		w, err = ld.walkImage(ctx, s, size, size, ld.read)
+		w, err = ld.walkImage(ctx, s, size, size, rows, ld.read)
 	default:
-		w, err = ld.walkFile(s, size)
+		w, err = ld.walkFile(s, size, rows)
 		ld.progress.BytesDone.Add(size)
 	}
 	if err != nil {

@@ -69,18 +69,17 @@ func (l *Loader) Close() {
 	}
 }
 
-// allocate maps room for bytes; its capacity is a multiple of 4 KiB. Kept memory may hold what was there before: with
-// zeroed, it is cleared.
-func (l *Loader) allocate(bytes int64, zeroed bool) ([]byte, error) {
+// allocate maps room for bytes; its capacity is a multiple of 4 KiB. Kept memory may hold what was there before. Room that
+// is filled little by little must be fresh: it is zero, and takes memory only as it is written to.
+func (l *Loader) allocate(bytes int64, fresh bool) ([]byte, error) {
 	size := (max(bytes, 1) + vfs.DirectAlign - 1) &^ (vfs.DirectAlign - 1)
 	if size >= hugePageBytes {
 		size = (size + hugePageBytes - 1) &^ (hugePageBytes - 1)
 	}
-	if room := l.takeKept(size); room != nil {
-		if zeroed {
-			clear(room[:bytes])
+	if !fresh {
+		if room := l.takeKept(size); room != nil {
+			return room[:bytes], nil
 		}
-		return room[:bytes], nil
 	}
 	room, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
@@ -113,11 +112,12 @@ func (l *Loader) takeKept(size int64) []byte {
 	return room
 }
 
-// release takes back what allocate gave.
-func (l *Loader) release(room []byte) {
+// release takes back what allocate gave. touched is how much of it was written to: where that is
+// little, most of the room is no memory yet, and keeping it would be worth nothing.
+func (l *Loader) release(room []byte, touched int64) {
 	room = room[:cap(room)]
 	l.mu.Lock()
-	if !l.closed && l.keptBytes+int64(len(room)) <= l.opts.KeepBytes {
+	if !l.closed && touched >= int64(len(room))/4*3 && l.keptBytes+int64(len(room)) <= l.opts.KeepBytes {
 		l.kept = append(l.kept, room)
 		l.keptBytes += int64(len(room))
 		l.mu.Unlock()

@@ -65,7 +65,7 @@ func TestLoaderReadsInOrder(t *testing.T) {
 			if err := read.finish(); err != nil || told != int64(size) {
 				t.Fatalf("size %d: finish %v, told of %d bytes", size, err, told)
 			}
-			l.release(into)
+			l.release(into, int64(cap(into)))
 			l.Close()
 		}
 	}
@@ -90,7 +90,7 @@ func TestLoaderUnreadableBlock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.release(into)
+	defer l.release(into, int64(cap(into)))
 	f, err := fs.OpenDirect("file")
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +152,7 @@ func TestLoaderErrors(t *testing.T) {
 		if err == nil || c.want != nil && !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
-		l.release(into)
+		l.release(into, int64(cap(into)))
 		l.Close()
 	}
 	if fault.Fired() == 0 {
@@ -160,7 +160,7 @@ func TestLoaderErrors(t *testing.T) {
 	}
 }
 
-// Freed memory is used again, cleared where that was asked for, and never beyond what may be kept.
+// Freed memory is used again, but not as room to grow into, and never beyond what may be kept.
 func TestLoaderKeepsMemory(t *testing.T) {
 	l := NewLoader(LoaderOptions{KeepBytes: 5 << 20})
 	first, err := l.allocate(4<<20, false)
@@ -173,26 +173,34 @@ func TestLoaderKeepsMemory(t *testing.T) {
 	}
 	first[0], first[4<<20-1] = 1, 2
 	at := &first[0]
-	l.release(first)
-	l.release(second)
+	l.release(first, int64(cap(first)))
+	l.release(second, int64(cap(second)))
 	if l.keptBytes != 4<<20 {
 		t.Fatalf("%d bytes are kept", l.keptBytes)
 	}
-	again, err := l.allocate(4<<20-100, true)
+	fresh, err := l.allocate(4<<20-100, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if &fresh[0] == at || !bytes.Equal(fresh, make([]byte, len(fresh))) {
+		t.Error("room to grow into is not fresh")
+	}
+	again, err := l.allocate(4<<20-100, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if &again[0] != at {
 		t.Error("kept memory was not used")
 	}
-	if !bytes.Equal(again, make([]byte, len(again))) {
-		t.Error("kept memory was not cleared")
+	l.release(fresh, 1<<20)
+	if l.keptBytes != 0 {
+		t.Error("room is kept that was hardly touched")
 	}
-	l.release(again)
+	l.release(again, int64(cap(again)))
 	if large, err := l.allocate(16<<20, false); err != nil {
 		t.Fatal(err)
 	} else {
-		l.release(large)
+		l.release(large, int64(cap(large)))
 	}
 	l.Close()
 	if len(l.kept) != 0 {

@@ -30,12 +30,13 @@ type segmentWalk struct {
 	confs       []uint64 // indexes of membership changes
 	bad         []lostRange
 	zeros       int64 // offset of the zeros at the end; the end where there are none
+	withoutRows bool  // rows stays empty
 }
 
-// walkSegment reads frames until the reader ends. With follow, the effect on the log is followed: rows and terms of void
-// entries are dropped.
-func walkSegment(r *FrameReader, first uint64, end int64) (*segmentWalk, error) {
-	w := &segmentWalk{last: first - 1, zeros: end}
+// walkSegment reads frames until the reader ends, and checks them all. The effect on the log is followed: rows and terms
+// of void entries are dropped. Without rows, where a hint has them, none are gathered.
+func walkSegment(r *FrameReader, first uint64, end int64, rows bool) (*segmentWalk, error) {
+	w := &segmentWalk{last: first - 1, zeros: end, withoutRows: !rows}
 	open := 0 // bad ranges whose after is not known yet
 	for r.Next() {
 		step := r.Step()
@@ -98,7 +99,9 @@ func (w *segmentWalk) whole(first uint64, step *FrameStep, open int) {
 	w.addTerm(e.Index, e.Term)
 	switch e.Kind {
 	case KindPut, KindDelete:
-		w.rows.add(first, e, step.Offset, step.Bytes)
+		if !w.withoutRows {
+			w.rows.add(first, e, step.Offset, step.Bytes)
+		}
 	case KindConf:
 		w.confs = append(w.confs, e.Index)
 	}
@@ -204,8 +207,8 @@ func (w *segmentWalk) firstHole(synced int64) (offset int64, found bool) {
 }
 
 // walkFile reads all frames of a segment's file up to an offset. It reads past the page cache where it can: after a
-// failed sync the cache holds what the disk does not (rule 5).
-func (l *Log) walkFile(s *segment, through int64) (*segmentWalk, error) {
+// failed sync the cache holds what the disk does not (rule 5). rows as for walkSegment.
+func (l *Log) walkFile(s *segment, through int64, rows bool) (*segmentWalk, error) {
 	f, err := l.fs.OpenDirect(s.path)
 	if err != nil {
 		return nil, err
@@ -214,7 +217,7 @@ func (l *Log) walkFile(s *segment, through int64) (*segmentWalk, error) {
 	defer frameBuffers.Put(window)
 	r := NewFrameReader(f, s.id, SegmentHeaderBytes, through)
 	r.UseBuffer(*window)
-	w, err := walkSegment(r, s.first, through)
+	w, err := walkSegment(r, s.first, through, rows)
 	if err := errors.Join(err, f.Close()); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.path, err)
 	}

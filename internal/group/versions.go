@@ -147,7 +147,7 @@ func (l *Log) hintOf(v view) (*Hint, error) {
 	c.mu.Unlock()
 	h, err := ReadHint(l.fs, l.dir, v.m)
 	if err != nil {
-		w, err := l.walkFile(v.segment, v.end)
+		w, err := l.walkFile(v.segment, v.end, true)
 		if err != nil {
 			return nil, err
 		}

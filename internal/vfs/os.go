@@ -193,7 +193,7 @@ func (o *osFile) ReadAt(p []byte, off int64) (int, error) {
 	done := 0
 	err := control(o.f, func(fd int) error {
 		for done < len(p) {
-			n, err := unix.Pread(fd, p[done:], off+int64(done))
+			n, err := preadDirect(fd, p[done:], off+int64(done))
 			if errors.Is(err, unix.EINTR) {
 				continue
 			}

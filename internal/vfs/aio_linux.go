@@ -1,0 +1,190 @@
+package vfs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A goroutine in a call that waits for the device keeps its processor from the others until the runtime's monitor
+// notices, which with few processors and many such calls is most of the time. So syncs and reads past the page cache are
+// handed to the kernel by its asynchronous I/O (io_submit; for a sync, a worker of the kernel calls the same vfs_fsync),
+// and completions come by an eventfd that the runtime polls like a socket. See io_submit(2),
+// docs/adr/0006-asynchronous-syncs.md. Where the kernel or a sandbox does not allow that, the ordinary calls do the work.
+
+const (
+	aioUnderWay = 512 // more are done by the ordinary calls
+
+	iocbPread     = 0 // IOCB_CMD_PREAD
+	iocbFdsync    = 3 // IOCB_CMD_FDSYNC
+	iocbFlagResfd = 1 // IOCB_FLAG_RESFD
+)
+
+// iocb is struct iocb of linux/aio_abi.h on a little-endian machine.
+type iocb struct {
+	data      uint64 // comes back in the event
+	_         [2]uint32
+	opcode    uint16
+	_         int16
+	fd        uint32
+	buffer    uint64 // address
+	bytes     uint64
+	offset    int64
+	_         uint64
+	flags     uint32
+	completed uint32 // eventfd
+}
+
+// ioEvent is struct io_event of linux/aio_abi.h.
+type ioEvent struct {
+	data   uint64
+	_      uint64
+	result int64 // bytes, or the negative errno
+	_      int64
+}
+
+// aioCall is one call that the kernel may have under way. It is used again for later ones.
+type aioCall struct {
+	control iocb
+	memory  []byte     // what is read into: kept, and kept in its place, while the kernel writes to it
+	done    chan int64 // holds one
+}
+
+// aio hands calls to the kernel.
+type aio struct {
+	context uintptr
+	eventFd int
+	events  *os.File
+	calls   [aioUnderWay]aioCall
+
+	mu   sync.Mutex
+	free []int // of calls. Guarded by mu
+}
+
+// kernelAIO is made at the first call; nil where it cannot be.
+var kernelAIO = sync.OnceValue(func() *aio {
+	a, err := newAIO()
+	if err != nil {
+		return nil
+	}
+	go a.complete()
+	return a
+})
+
+func newAIO() (*aio, error) {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+		return nil, errors.New("the layout of iocb is another one here")
+	}
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	a := &aio{eventFd: fd, events: os.NewFile(uintptr(fd), "eventfd")}
+	if _, _, errno := unix.Syscall(unix.SYS_IO_SETUP, aioUnderWay, uintptr(unsafe.Pointer(&a.context)), 0); errno != 0 {
+		return nil, errors.Join(fmt.Errorf("io_setup: %w", errno), a.events.Close())
+	}
+	for i := range a.calls {
+		a.calls[i].done = make(chan int64, 1)
+		a.free = append(a.free, i)
+	}
+	return a, nil
+}
+
+// fdatasync makes the content and the size of a file durable, and holds no processor of the runtime while it waits.
+func fdatasync(fd int) error {
+	if a := kernelAIO(); a != nil {
+		if taken, err := a.sync(fd); taken {
+			return err
+		}
+	}
+	return unix.Fdatasync(fd)
+}
+
+// sync is fdatasync. false where the kernel did not take it: nothing was done then.
+func (a *aio) sync(fd int) (taken bool, err error) {
+	_, taken, err = a.do(iocb{opcode: iocbFdsync, fd: uint32(fd)}, nil)
+	return taken, err
+}
+
+// preadDirect is pread of a file opened with O_DIRECT, and holds no processor of the runtime while it waits.
+func preadDirect(fd int, p []byte, offset int64) (int, error) {
+	if a := kernelAIO(); a != nil {
+		if n, taken, err := a.read(fd, p, offset); taken {
+			return n, err
+		}
+	}
+	return unix.Pread(fd, p, offset)
+}
+
+// read is pread. false where the kernel did not take it: nothing was done then.
+func (a *aio) read(fd int, p []byte, offset int64) (n int, taken bool, err error) {
+	if len(p) == 0 {
+		return 0, false, nil
+	}
+	return a.do(iocb{
+		opcode: iocbPread, fd: uint32(fd), buffer: uint64(uintptr(unsafe.Pointer(&p[0]))), bytes: uint64(len(p)), offset: offset,
+	}, p)
+}
+
+// do hands one call to the kernel and waits for its result.
+func (a *aio) do(control iocb, memory []byte) (n int, taken bool, err error) {
+	a.mu.Lock()
+	last := len(a.free) - 1
+	if last < 0 {
+		a.mu.Unlock()
+		return 0, false, nil
+	}
+	number := a.free[last]
+	a.free = a.free[:last]
+	a.mu.Unlock()
+	c := &a.calls[number]
+	control.data, control.flags, control.completed = uint64(number), iocbFlagResfd, uint32(a.eventFd)
+	c.control, c.memory = control, memory
+	at := &c.control
+	submitted, _, errno := unix.Syscall(unix.SYS_IO_SUBMIT, a.context, 1, uintptr(unsafe.Pointer(&at)))
+	taken = errno == 0 && submitted == 1
+	var result int64
+	if taken {
+		result = <-c.done
+	}
+	c.memory = nil
+	a.mu.Lock()
+	a.free = append(a.free, number)
+	a.mu.Unlock()
+	if result < 0 {
+		return 0, taken, unix.Errno(-result)
+	}
+	return int(result), taken, nil
+}
+
+// complete wakes those whose call has ended, for as long as the process lives.
+func (a *aio) complete() {
+	var count [8]byte
+	events := make([]ioEvent, 64)
+	for {
+		// The eventfd is never closed, so that a read can only be interrupted; what has completed is looked at in any case.
+		_, _ = a.events.Read(count[:])
+		for {
+			var none unix.Timespec
+			n, _, errno := unix.Syscall6(unix.SYS_IO_GETEVENTS, a.context, 0, uintptr(len(events)),
+				uintptr(unsafe.Pointer(&events[0])), uintptr(unsafe.Pointer(&none)), 0)
+			if errno == unix.EINTR {
+				continue
+			}
+			if errno != 0 || n == 0 {
+				break
+			}
+			for i := range events[:n] {
+				a.calls[events[i].data].done <- events[i].result // holds one: never waits
+			}
+			if int(n) < len(events) {
+				break // what completes from now on is counted by the eventfd
+			}
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package vfs
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"unsafe"
+)
+
+// The kernel takes syncs and reads here, many at the same time, and each is answered once. Where it does not, as in a
+// sandbox, the test says so: then the ordinary calls do the work.
+func TestKernelAIO(t *testing.T) {
+	a, err := newAIO()
+	if err != nil {
+		t.Skipf("the kernel takes no asynchronous calls here: %v", err)
+	}
+	go a.complete()
+	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var wait sync.WaitGroup
+	var syncs, reads atomic.Int32
+	for i := range 2 * aioUnderWay {
+		wait.Go(func() {
+			block := bytes.Repeat([]byte{byte(i), byte(i >> 8)}, DirectAlign/2)
+			if _, err := f.WriteAt(block, int64(i)*DirectAlign); err != nil {
+				t.Error(err)
+			}
+			ok, err := a.sync(int(f.Fd()))
+			if err != nil {
+				t.Error(err)
+			}
+			if ok {
+				syncs.Add(1)
+			}
+			got := AlignedBytes(DirectAlign)
+			n, ok, err := a.read(int(f.Fd()), got, int64(i)*DirectAlign)
+			if err != nil || ok && (n != len(got) || !bytes.Equal(got, block)) {
+				t.Errorf("read of block %d: %d bytes, %v", i, n, err)
+			}
+			if ok {
+				reads.Add(1)
+			}
+		})
+	}
+	wait.Wait()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if syncs.Load() == 0 || reads.Load() == 0 || len(a.free) != aioUnderWay {
+		t.Errorf("%d syncs and %d reads were taken, %d calls are free", syncs.Load(), reads.Load(), len(a.free))
+	}
+}
+
+// Where the kernel refuses, as a sandbox does, nothing was done, and the ordinary calls do it.
+func TestKernelRefusesAIO(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	want := bytes.Repeat([]byte{7}, DirectAlign)
+	if _, err := f.WriteAt(want, 0); err != nil {
+		t.Fatal(err)
+	}
+	whole := kernelAIO
+	defer func() { kernelAIO = whole }()
+	refusing := &aio{free: []int{0}} // without a context: io_submit answers EINVAL
+	full := &aio{}
+	for what, a := range map[string]*aio{"no context": refusing, "too many under way": full, "no kernel": nil} {
+		asked := 0
+		kernelAIO = func() *aio { asked++; return a }
+		got := AlignedBytes(DirectAlign)
+		if n, err := preadDirect(int(f.Fd()), got, 0); n != len(got) || err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: read %d bytes, %v", what, n, err)
+		}
+		if err := fdatasync(int(f.Fd())); err != nil || asked != 2 {
+			t.Errorf("%s: sync: %v; asked %d times", what, err, asked)
+		}
+	}
+	if len(refusing.free) != 1 {
+		t.Error("a refused call is not free again")
+	}
+}
+
+// A read that the kernel takes ends at the end of the file, and gives its error.
+func TestKernelAIOEndAndError(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte("abc"), 0); err != nil {
+		t.Fatal(err)
+	}
+	b := AlignedBytes(DirectAlign)
+	if n, err := preadDirect(int(f.Fd()), b, 0); n != 3 || err != nil {
+		t.Errorf("at the end: %d bytes, %v", n, err)
+	}
+	if n, err := preadDirect(int(f.Fd()), b, DirectAlign); n != 0 || err != nil {
+		t.Errorf("behind the end: %d bytes, %v", n, err)
+	}
+	if _, err := preadDirect(int(f.Fd()), b, -1); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("before the begin: %v", err)
+	}
+}
+
+// A file that cannot be synced is an error, not a wait for ever.
+func TestSyncOfWhatCannotBeSynced(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	if err := fdatasync(int(w.Fd())); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("a pipe: %v", err)
+	}
+	if err := fdatasync(1 << 20); !errors.Is(err, syscall.EBADF) {
+		t.Errorf("no file: %v", err)
+	}
+}
+
+// The structures are those of linux/aio_abi.h.
+func TestLayoutOfAsynchronousIO(t *testing.T) {
+	var c iocb
+	if unsafe.Sizeof(c) != 64 || unsafe.Offsetof(c.opcode) != 16 || unsafe.Offsetof(c.fd) != 20 || unsafe.Offsetof(c.buffer) != 24 ||
+		unsafe.Offsetof(c.offset) != 40 || unsafe.Offsetof(c.flags) != 56 {
+		t.Error("iocb")
+	}
+	var e ioEvent
+	if unsafe.Sizeof(e) != 32 || unsafe.Offsetof(e.result) != 16 {
+		t.Error("ioEvent")
+	}
+}
