@@ -89,6 +89,7 @@ type FileSystem struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=128
-	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9_.:=+/-]+$`
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[A-Za-z0-9_.:=+/-]+$')",message="a mount option holds letters, digits and _ . : = + / - only: list each option as an item of its own, without commas or spaces"
+	// +kubebuilder:validation:items:XValidation:rule="self != 'ro'",message="mount option ro would make the volume read-only: remove it, shards write"
 	MountOptions []string `json:"mountOptions,omitempty"`
 }

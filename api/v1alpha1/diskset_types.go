@@ -39,11 +39,11 @@ type DiskSetList struct {
 }
 
 // DiskSetSpec is what is asked of a set of disks.
-// +kubebuilder:validation:XValidation:rule="has(self.allowUnstablePaths) && self.allowUnstablePaths || self.disks.all(d, d.device.startsWith('/dev/disk/by-id/'))",message="disks[].device must be a path below /dev/disk/by-id/: other names can mean another disk after a reboot. allowUnstablePaths: true allows them, for tests"
+// +kubebuilder:validation:XValidation:rule="has(self.allowUnstablePaths) && self.allowUnstablePaths || self.disks.all(d, d.device.startsWith('/dev/disk/by-id/'))",message="disks[].device must be a path below /dev/disk/by-id/: other names can mean another disk after a reboot. allowUnstablePaths: true allows them, for tests",fieldPath=".disks"
 type DiskSetSpec struct {
 	// FileSystem that the kubelet makes on each blank disk. A disk that is not blank is never formatted. Cannot be changed.
 	// +required
-	// +kubebuilder:validation:XValidation:rule="self.type == oldSelf.type",message="fileSystem.type cannot be changed: make a second DiskSet with other disks"
+	// +kubebuilder:validation:XValidation:rule="self.type == oldSelf.type",message="fileSystem.type cannot be changed: make a second DiskSet with other disks",fieldPath=".type"
 	FileSystem FileSystem `json:"fileSystem"`
 	// Namespaces whose ShardPools may use the disks.
 	// +required
@@ -52,7 +52,7 @@ type DiskSetSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=63
-	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="a namespace's name holds a-z, 0-9 and - only: write it as kubectl get namespaces shows it"
 	Namespaces []string `json:"namespaces"`
 	// Disks of the set. Each becomes one PersistentVolume.
 	// +required
@@ -68,21 +68,25 @@ type DiskSetSpec struct {
 }
 
 // Disk is one raw disk of one node.
-// +kubebuilder:validation:XValidation:rule="quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",message="disks[].size can only grow"
 type Disk struct {
 	// Node is the value of the node's label kubernetes.io/hostname, mostly its name.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$')",message="node must be the value of a node's label kubernetes.io/hostname: kubectl get nodes -L kubernetes.io/hostname shows it"
 	Node string `json:"node"`
 	// Device is the path of a raw block device on that node, below /dev/disk/by-id/.
 	// +required
 	// +kubebuilder:validation:MaxLength=512
-	// +kubebuilder:validation:XValidation:rule="self.startsWith('/dev/') && !self.contains('..') && !self.contains('//') && !self.endsWith('/')",message="device must be a path of a device below /dev/, without .. or empty parts"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[!-.0-~]+)+$') && self.startsWith('/dev/') && !self.contains('..') && !self.contains('/./')",message="device must be the path of a block device below /dev/, without spaces, .. or empty parts, such as /dev/disk/by-id/nvme-eui.0025385b"
 	Device string `json:"device"`
 	// Size of the disk, at least 64Mi.
 	// +required
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Mi')) >= 0",message="disks[].size must be at least 64Mi"
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('64Mi')) >= 0 && quantity(self).compareTo(quantity('4Pi')) <= 0",message="size must be a number with a unit, from 64Mi to 4Pi, such as 500Gi"
+	// +kubebuilder:validation:XValidation:rule="!isQuantity(self) || !isQuantity(oldSelf) || quantity(self).compareTo(quantity(oldSelf)) >= 0",message="size can only grow: put back the old size"
 	Size resource.Quantity `json:"size"`
 	// Medium of the disk.
 	// +optional
@@ -127,11 +131,13 @@ type DiskSetStatus struct {
 	// Disks has one item per disk, in the order of the spec.
 	// +optional
 	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=2048
 	Disks []DiskStatus `json:"disks,omitempty"`
 	// Conditions: Ready, Reconciling, Stalled.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=32
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 

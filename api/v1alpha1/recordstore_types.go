@@ -40,7 +40,7 @@ type RecordStoreList struct {
 }
 
 // RecordStoreSpec is what is asked of a store.
-// +kubebuilder:validation:XValidation:rule="has(self.adoptStoreUID) == has(oldSelf.adoptStoreUID) && (!has(self.adoptStoreUID) || self.adoptStoreUID == oldSelf.adoptStoreUID)",message="adoptStoreUID cannot be changed: make a new RecordStore with it"
+// +kubebuilder:validation:XValidation:rule="has(self.adoptStoreUID) == has(oldSelf.adoptStoreUID) && (!has(self.adoptStoreUID) || self.adoptStoreUID == oldSelf.adoptStoreUID)",message="adoptStoreUID cannot be changed: make a new RecordStore with it",fieldPath=".adoptStoreUID"
 type RecordStoreSpec struct {
 	// Groups says how record ids map to groups. Cannot be changed.
 	// +required
@@ -65,6 +65,7 @@ type RecordStoreSpec struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9]([A-Za-z0-9._:/@+-]*[A-Za-z0-9])?$')",message="image must be an image's name, such as example.org/sheaf:v1: remove spaces and other characters"
 	Image string `json:"image,omitempty"`
 	// ImagePullPolicy of that image.
 	// +optional
@@ -75,7 +76,8 @@ type RecordStoreSpec struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=name
-	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:XValidation:rule="self.all(s, s.name.size() <= 253 && s.name.matches('^[a-z0-9.-]+$'))",message="imagePullSecrets[].name must be the name of a Secret of this namespace"
 	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
 	// DeletionPolicy says what becomes of the claims (and with them the data) when the store is deleted: Retain keeps them,
 	// Delete deletes the claims. PersistentVolumes follow their own reclaim policy, which is Retain for those of a DiskSet.
@@ -84,7 +86,8 @@ type RecordStoreSpec struct {
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
 	// AdoptStoreUID takes up the data of a deleted store: the UID that its status showed, which its volumes carry.
 	// +optional
-	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
+	// +kubebuilder:validation:MaxLength=36
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$')",message="adoptStoreUID must be the storeUID that the status of the old RecordStore showed, such as 6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b; sheaf inspect reads it from a volume"
 	AdoptStoreUID string `json:"adoptStoreUID,omitempty"`
 }
 
@@ -101,11 +104,11 @@ const (
 )
 
 // Groups says how record ids map to groups.
-// +kubebuilder:validation:XValidation:rule="self.routing != 'Hash' || has(self.count)",message="routing Hash needs groups.count: the number of groups, which cannot be changed later; 64 to 256 for each shard expected is a good choice"
-// +kubebuilder:validation:XValidation:rule="self.routing != 'Named' || !has(self.count)",message="routing Named has no groups.count: remove it; groups.max limits how many can be made"
-// +kubebuilder:validation:XValidation:rule="self.routing != 'Hash' || !has(self.max)",message="routing Hash has no groups.max: remove it"
-// +kubebuilder:validation:XValidation:rule="self.routing == oldSelf.routing",message="groups.routing cannot be changed: make a new RecordStore and copy the records with sheaf export and sheaf import"
-// +kubebuilder:validation:XValidation:rule="has(self.count) == has(oldSelf.count) && (!has(self.count) || self.count == oldSelf.count)",message="groups.count cannot be changed: make a new RecordStore and copy the records with sheaf export and sheaf import"
+// +kubebuilder:validation:XValidation:rule="self.routing != 'Hash' || has(self.count)",fieldPath=".count",message="routing Hash needs groups.count: the number of groups, which cannot be changed later; 64 to 256 for each shard expected is a good choice"
+// +kubebuilder:validation:XValidation:rule="self.routing != 'Named' || !has(self.count)",fieldPath=".count",message="routing Named has no groups.count: remove it; groups.max limits how many can be made"
+// +kubebuilder:validation:XValidation:rule="self.routing != 'Hash' || !has(self.max)",fieldPath=".max",message="routing Hash has no groups.max: remove it"
+// +kubebuilder:validation:XValidation:rule="self.routing == oldSelf.routing",fieldPath=".routing",message="groups.routing cannot be changed: make a new RecordStore and copy the records with sheaf export and sheaf import"
+// +kubebuilder:validation:XValidation:rule="has(self.count) == has(oldSelf.count) && (!has(self.count) || self.count == oldSelf.count)",fieldPath=".count",message="groups.count cannot be changed: make a new RecordStore and copy the records with sheaf export and sheaf import"
 type Groups struct {
 	// Routing is Hash (ids are spread over count groups) or Named (the caller names the group).
 	// +required
@@ -135,7 +138,8 @@ type Replication struct {
 	// +optional
 	// +kubebuilder:default="kubernetes.io/hostname"
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=316
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="!format.qualifiedName().validate(self).hasValue()",message="topologyKey must be the name of a node label, such as topology.kubernetes.io/zone"
 	TopologyKey string `json:"topologyKey,omitempty"`
 }
 
@@ -151,7 +155,7 @@ type Retention struct {
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s') && duration(self) <= duration('87600h')",message="minAge must be from 0s to 87600h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}(ms|s|m|h)){1,4}$') && duration(self) >= duration('0s') && duration(self) <= duration('87600h')",message="minAge must be a duration from 0s to 87600h, such as 90s, 15m or 24h"
 	MinAge *metav1.Duration `json:"minAge,omitempty"`
 }
 
@@ -181,33 +185,51 @@ type ManagedEtcd struct {
 	Storage EtcdStorage `json:"storage,omitzero"`
 	// Resources of each member.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.claims)",fieldPath=".claims",message="resources.claims is not supported: remove it"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || self.limits.size() == ['cpu', 'memory', 'ephemeral-storage'].filter(k, k in self.limits).size()",fieldPath=".limits",message="limits may have cpu, memory and ephemeral-storage only: remove the others"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('cpu' in self.limits) || (isQuantity(string(self.limits['cpu'])) && quantity(string(self.limits['cpu'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="cpu of limits must be a quantity above 0, such as 500m or 2"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('memory' in self.limits) || (isQuantity(string(self.limits['memory'])) && quantity(string(self.limits['memory'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="memory of limits must be a quantity above 0, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('ephemeral-storage' in self.limits) || (isQuantity(string(self.limits['ephemeral-storage'])) && quantity(string(self.limits['ephemeral-storage'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="ephemeral-storage of limits must be a quantity above 0, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || self.requests.size() == ['cpu', 'memory', 'ephemeral-storage'].filter(k, k in self.requests).size()",fieldPath=".requests",message="requests may have cpu, memory and ephemeral-storage only: remove the others"
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !('cpu' in self.requests) || (isQuantity(string(self.requests['cpu'])) && quantity(string(self.requests['cpu'])).compareTo(quantity('0')) >= 0)",fieldPath=".requests",message="cpu of requests must be a quantity not below 0, such as 500m or 2"
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !('memory' in self.requests) || (isQuantity(string(self.requests['memory'])) && quantity(string(self.requests['memory'])).compareTo(quantity('0')) >= 0)",fieldPath=".requests",message="memory of requests must be a quantity not below 0, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !('ephemeral-storage' in self.requests) || (isQuantity(string(self.requests['ephemeral-storage'])) && quantity(string(self.requests['ephemeral-storage'])).compareTo(quantity('0')) >= 0)",fieldPath=".requests",message="ephemeral-storage of requests must be a quantity not below 0, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('cpu' in self.limits) || !('cpu' in self.requests) || !isQuantity(string(self.requests['cpu'])) || !isQuantity(string(self.limits['cpu'])) || quantity(string(self.requests['cpu'])).compareTo(quantity(string(self.limits['cpu']))) <= 0",fieldPath=".requests",message="cpu of requests is above that of limits: lower the request or raise the limit"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('memory' in self.limits) || !('memory' in self.requests) || !isQuantity(string(self.requests['memory'])) || !isQuantity(string(self.limits['memory'])) || quantity(string(self.requests['memory'])).compareTo(quantity(string(self.limits['memory']))) <= 0",fieldPath=".requests",message="memory of requests is above that of limits: lower the request or raise the limit"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('ephemeral-storage' in self.limits) || !('ephemeral-storage' in self.requests) || !isQuantity(string(self.requests['ephemeral-storage'])) || !isQuantity(string(self.limits['ephemeral-storage'])) || quantity(string(self.requests['ephemeral-storage'])).compareTo(quantity(string(self.limits['ephemeral-storage']))) <= 0",fieldPath=".requests",message="ephemeral-storage of requests is above that of limits: lower the request or raise the limit"
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
 	// SnapshotEvery is how often a member writes a snapshot beside its data; the last three are kept.
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('168h')",message="snapshotEvery must be from 1m to 168h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}(ms|s|m|h)){1,4}$') && duration(self) >= duration('1m') && duration(self) <= duration('168h')",message="snapshotEvery must be a duration from 1m to 168h, such as 90s, 15m or 24h"
 	SnapshotEvery *metav1.Duration `json:"snapshotEvery,omitempty"`
 }
 
 // EtcdStorage is the volume of a member of etcd.
-// +kubebuilder:validation:XValidation:rule="has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",message="etcd.managed.storage.storageClassName cannot be changed: a claim keeps its class"
+// +kubebuilder:validation:XValidation:rule="has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",fieldPath=".storageClassName",message="storageClassName cannot be changed: a claim keeps its class"
 type EtcdStorage struct {
 	// StorageClassName; where it is absent, the cluster's default class.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="storageClassName must be the name of a StorageClass: kubectl get storageclasses shows them"
 	StorageClassName *string `json:"storageClassName,omitempty"`
 	// Size of the volume, at least 64Mi.
 	// +optional
 	// +kubebuilder:default="2Gi"
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Mi')) >= 0",message="etcd.managed.storage.size must be at least 64Mi"
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('64Mi')) >= 0 && quantity(self).compareTo(quantity('4Pi')) <= 0",message="size must be a number with a unit, from 64Mi to 4Pi, such as 500Gi"
+	// +kubebuilder:validation:XValidation:rule="!isQuantity(self) || !isQuantity(oldSelf) || quantity(self).compareTo(quantity(oldSelf)) >= 0",message="size can only grow: put back the old size"
 	Size resource.Quantity `json:"size,omitzero"`
 }
 
 // ExternalEtcd is an etcd run by somebody else.
-// +kubebuilder:validation:XValidation:rule="self.prefix == oldSelf.prefix",message="etcd.external.prefix cannot be changed: the placement lives below it"
+// +kubebuilder:validation:XValidation:rule="!has(self.tlsSecretRef) || self.endpoints.all(e, e.startsWith('https:'))",fieldPath=".tlsSecretRef",message="tlsSecretRef needs endpoints that begin with https: change the endpoints, or remove tlsSecretRef"
+// +kubebuilder:validation:XValidation:rule="self.prefix == oldSelf.prefix",fieldPath=".prefix",message="prefix cannot be changed: the placement lives below it"
 type ExternalEtcd struct {
 	// Endpoints, such as https://etcd-0.example:2379.
 	// +required
@@ -215,16 +237,19 @@ type ExternalEtcd struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=9
 	// +kubebuilder:validation:items:MaxLength=512
-	// +kubebuilder:validation:items:Pattern=`^https?://[^/ ]+$`
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^https?://([A-Za-z0-9.-]+|[[][0-9A-Fa-f:.]+[]]):[0-9]{1,5}$')",message="an endpoint is http or https, a host and a port, without a path, such as https://etcd-0.example:2379"
+	// +kubebuilder:validation:XValidation:rule="self.all(e, e.startsWith('https:')) || self.all(e, e.startsWith('http:'))",message="endpoints must be all https or all http: change those that differ"
 	Endpoints []string `json:"endpoints"`
 	// TLSSecretRef names a Secret of this namespace with ca.crt, and tls.crt and tls.key where etcd asks for a client's.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self.name.size() <= 253 && self.name.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')",fieldPath=".name",message="tlsSecretRef.name must be the name of a Secret of this namespace"
 	TLSSecretRef *corev1.LocalObjectReference `json:"tlsSecretRef,omitempty"`
-	// Prefix of the keys. Stores that share an etcd need a prefix each; where it is absent, the namespace and name.
+	// Prefix of the keys, such as /teams/a; where it is absent, /sheaf. The keys of a store begin with the prefix, its
+	// namespace and its name. Cannot be changed.
 	// +optional
 	// +kubebuilder:default=""
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9._/-]*$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[A-Za-z0-9._-]+)*$')",message="prefix must be a path of letters, digits and . _ -, such as /teams/a, without a / at its end"
 	Prefix string `json:"prefix"`
 }
 
@@ -244,9 +269,22 @@ type Gateway struct {
 	// ServiceAnnotations, as cloud load balancers want them.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="a name of an annotation is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"
 	ServiceAnnotations map[string]string `json:"serviceAnnotations,omitempty"`
 	// Resources of each gateway.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.claims)",fieldPath=".claims",message="resources.claims is not supported: remove it"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || self.limits.size() == ['cpu', 'memory', 'ephemeral-storage'].filter(k, k in self.limits).size()",fieldPath=".limits",message="limits may have cpu, memory and ephemeral-storage only: remove the others"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('cpu' in self.limits) || (isQuantity(string(self.limits['cpu'])) && quantity(string(self.limits['cpu'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="cpu of limits must be a quantity above 0, such as 500m or 2"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('memory' in self.limits) || (isQuantity(string(self.limits['memory'])) && quantity(string(self.limits['memory'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="memory of limits must be a quantity above 0, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('ephemeral-storage' in self.limits) || (isQuantity(string(self.limits['ephemeral-storage'])) && quantity(string(self.limits['ephemeral-storage'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="ephemeral-storage of limits must be a quantity above 0, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || self.requests.size() == ['cpu', 'memory', 'ephemeral-storage'].filter(k, k in self.requests).size()",fieldPath=".requests",message="requests may have cpu, memory and ephemeral-storage only: remove the others"
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !('cpu' in self.requests) || (isQuantity(string(self.requests['cpu'])) && quantity(string(self.requests['cpu'])).compareTo(quantity('0')) >= 0)",fieldPath=".requests",message="cpu of requests must be a quantity not below 0, such as 500m or 2"
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !('memory' in self.requests) || (isQuantity(string(self.requests['memory'])) && quantity(string(self.requests['memory'])).compareTo(quantity('0')) >= 0)",fieldPath=".requests",message="memory of requests must be a quantity not below 0, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !('ephemeral-storage' in self.requests) || (isQuantity(string(self.requests['ephemeral-storage'])) && quantity(string(self.requests['ephemeral-storage'])).compareTo(quantity('0')) >= 0)",fieldPath=".requests",message="ephemeral-storage of requests must be a quantity not below 0, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('cpu' in self.limits) || !('cpu' in self.requests) || !isQuantity(string(self.requests['cpu'])) || !isQuantity(string(self.limits['cpu'])) || quantity(string(self.requests['cpu'])).compareTo(quantity(string(self.limits['cpu']))) <= 0",fieldPath=".requests",message="cpu of requests is above that of limits: lower the request or raise the limit"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('memory' in self.limits) || !('memory' in self.requests) || !isQuantity(string(self.requests['memory'])) || !isQuantity(string(self.limits['memory'])) || quantity(string(self.requests['memory'])).compareTo(quantity(string(self.limits['memory']))) <= 0",fieldPath=".requests",message="memory of requests is above that of limits: lower the request or raise the limit"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('ephemeral-storage' in self.limits) || !('ephemeral-storage' in self.requests) || !isQuantity(string(self.requests['ephemeral-storage'])) || !isQuantity(string(self.limits['ephemeral-storage'])) || quantity(string(self.requests['ephemeral-storage'])).compareTo(quantity(string(self.limits['ephemeral-storage']))) <= 0",fieldPath=".requests",message="ephemeral-storage of requests is above that of limits: lower the request or raise the limit"
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
 	// Scheduling of the gateway's pods.
 	// +optional
@@ -257,16 +295,25 @@ type Gateway struct {
 type Scheduling struct {
 	// NodeSelector that nodes must match.
 	// +optional
-	// +kubebuilder:validation:MaxProperties=32
+	// +kubebuilder:validation:MaxProperties=8
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="nodeSelector must hold labels of nodes: kubectl get nodes --show-labels shows them"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].size() <= 63 && self[k].matches(r'^[\\w.-]*$'))",message="nodeSelector must hold values of labels of nodes, at most 63 letters, digits and - _ .: kubectl get nodes --show-labels shows them"
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 	// Tolerations beside those that the operator sets.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="self.all(t, !has(t.key) || (t.key.size() <= 317 && t.key.matches(r'^[\\w./-]*$')))",message="tolerations[].key must be the key of a taint: kubectl describe nodes shows taints"
+	// +kubebuilder:validation:XValidation:rule="self.all(t, !has(t.operator) || t.operator in ['Exists', 'Equal'])",message="tolerations[].operator must be Exists or Equal"
+	// +kubebuilder:validation:XValidation:rule="self.all(t, (has(t.key) && t.key != '') || (has(t.operator) && t.operator == 'Exists'))",message="tolerations[] without a key needs operator: Exists, and then tolerates every taint"
+	// +kubebuilder:validation:XValidation:rule="self.all(t, !has(t.value) || t.value == '' || ((!has(t.operator) || t.operator != 'Exists') && t.value.size() <= 63 && t.value.matches(r'^[\\w.-]*$')))",message="tolerations[].value must be the value of a taint, and is not allowed beside operator: Exists"
+	// +kubebuilder:validation:XValidation:rule="self.all(t, !has(t.effect) || t.effect in ['NoSchedule', 'PreferNoSchedule', 'NoExecute'])",message="tolerations[].effect must be NoSchedule, PreferNoSchedule or NoExecute, or absent for all"
+	// +kubebuilder:validation:XValidation:rule="self.all(t, !has(t.tolerationSeconds) || (has(t.effect) && t.effect == 'NoExecute'))",message="tolerations[].tolerationSeconds needs effect: NoExecute"
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 	// PriorityClassName of the pods.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == '' || !format.dns1123Subdomain().validate(self).hasValue()",message="priorityClassName must be the name of a PriorityClass: kubectl get priorityclasses shows them"
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 }
 
@@ -313,6 +360,7 @@ type RecordStoreStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=32
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 

@@ -22,6 +22,7 @@ import (
 // +kubebuilder:printcolumn:name="Residency",type=string,JSONPath=`.spec.residency`
 // +kubebuilder:printcolumn:name="Load",type=string,JSONPath=`.status.load`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="!self.metadata.name.endsWith('-etcd') && !self.metadata.name.endsWith('-gateway')",message="metadata.name must not end in -etcd or -gateway: Services of RecordStores are named so. Choose another name"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 45",message="metadata.name must be at most 45 characters: names of StatefulSets and pods are made from it"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must begin with a letter and hold only a-z, 0-9 and -: a Service is named after it"
 type ShardPool struct {
@@ -43,12 +44,13 @@ type ShardPoolList struct {
 }
 
 // ShardPoolSpec is what is asked of a pool.
-// +kubebuilder:validation:XValidation:rule="self.residency != 'Resident' || (has(self.resources) && has(self.resources.limits) && 'memory' in self.resources.limits)",message="residency Resident needs resources.limits.memory: the shards hold their data in memory and check the need against it before they load"
-// +kubebuilder:validation:XValidation:rule="has(self.fileSystem) == has(oldSelf.fileSystem) && (!has(self.fileSystem) || self.fileSystem.type == oldSelf.fileSystem.type)",message="fileSystem.type cannot be changed: add a second pool with the new file system, and drain this one (state: Drained)"
+// +kubebuilder:validation:XValidation:rule="self.residency != 'Resident' || (has(self.resources) && has(self.resources.limits) && 'memory' in self.resources.limits)",message="residency Resident needs resources.limits.memory: the shards hold their data in memory and check the need against it before they load",fieldPath=".resources"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.fileSystem) || has(self.fileSystem)",message="fileSystem cannot be removed once it is set: put it back"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.fileSystem) || !has(self.fileSystem) || self.fileSystem.type == oldSelf.fileSystem.type",fieldPath=".fileSystem.type",message="fileSystem.type cannot be changed: add a second pool with the new file system, and drain this one (state: Drained)"
 type ShardPoolSpec struct {
 	// StoreRef names the RecordStore, in this namespace, whose groups the shards keep. Cannot be changed.
 	// +required
-	// +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name",message="storeRef cannot be changed: make a new ShardPool"
+	// +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name",fieldPath=".name",message="storeRef cannot be changed: make a new ShardPool"
 	StoreRef StoreReference `json:"storeRef"`
 	// Shards wanted, 0 to 1000. Shard n is StatefulSet <pool>-<n>.
 	// +optional
@@ -90,6 +92,18 @@ type ShardPoolSpec struct {
 	FileSystem *FileSystem `json:"fileSystem,omitempty"`
 	// Resources of each shard.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.claims)",fieldPath=".claims",message="resources.claims is not supported: remove it"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || self.limits.size() == ['cpu', 'memory', 'ephemeral-storage'].filter(k, k in self.limits).size()",fieldPath=".limits",message="limits may have cpu, memory and ephemeral-storage only: remove the others"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('cpu' in self.limits) || (isQuantity(string(self.limits['cpu'])) && quantity(string(self.limits['cpu'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="cpu of limits must be a quantity above 0, such as 500m or 2"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('memory' in self.limits) || (isQuantity(string(self.limits['memory'])) && quantity(string(self.limits['memory'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="memory of limits must be a quantity above 0, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('ephemeral-storage' in self.limits) || (isQuantity(string(self.limits['ephemeral-storage'])) && quantity(string(self.limits['ephemeral-storage'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="ephemeral-storage of limits must be a quantity above 0, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || self.requests.size() == ['cpu', 'memory', 'ephemeral-storage'].filter(k, k in self.requests).size()",fieldPath=".requests",message="requests may have cpu, memory and ephemeral-storage only: remove the others"
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !('cpu' in self.requests) || (isQuantity(string(self.requests['cpu'])) && quantity(string(self.requests['cpu'])).compareTo(quantity('0')) >= 0)",fieldPath=".requests",message="cpu of requests must be a quantity not below 0, such as 500m or 2"
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !('memory' in self.requests) || (isQuantity(string(self.requests['memory'])) && quantity(string(self.requests['memory'])).compareTo(quantity('0')) >= 0)",fieldPath=".requests",message="memory of requests must be a quantity not below 0, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !('ephemeral-storage' in self.requests) || (isQuantity(string(self.requests['ephemeral-storage'])) && quantity(string(self.requests['ephemeral-storage'])).compareTo(quantity('0')) >= 0)",fieldPath=".requests",message="ephemeral-storage of requests must be a quantity not below 0, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('cpu' in self.limits) || !('cpu' in self.requests) || !isQuantity(string(self.requests['cpu'])) || !isQuantity(string(self.limits['cpu'])) || quantity(string(self.requests['cpu'])).compareTo(quantity(string(self.limits['cpu']))) <= 0",fieldPath=".requests",message="cpu of requests is above that of limits: lower the request or raise the limit"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('memory' in self.limits) || !('memory' in self.requests) || !isQuantity(string(self.requests['memory'])) || !isQuantity(string(self.limits['memory'])) || quantity(string(self.requests['memory'])).compareTo(quantity(string(self.limits['memory']))) <= 0",fieldPath=".requests",message="memory of requests is above that of limits: lower the request or raise the limit"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('ephemeral-storage' in self.limits) || !('ephemeral-storage' in self.requests) || !isQuantity(string(self.requests['ephemeral-storage'])) || !isQuantity(string(self.limits['ephemeral-storage'])) || quantity(string(self.requests['ephemeral-storage'])).compareTo(quantity(string(self.limits['ephemeral-storage']))) <= 0",fieldPath=".requests",message="ephemeral-storage of requests is above that of limits: lower the request or raise the limit"
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
 	// Scheduling of the shards' pods.
 	// +optional
@@ -106,6 +120,7 @@ type StoreReference struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=40
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="name must be that of a RecordStore of this namespace: kubectl get recordstores shows them"
 	Name string `json:"name"`
 }
 
@@ -131,17 +146,21 @@ const (
 )
 
 // Storage is the volume of each shard.
-// +kubebuilder:validation:XValidation:rule="self.storageClassName == oldSelf.storageClassName",message="storage.storageClassName cannot be changed: a claim keeps its class. Add a second pool with the new class, and drain this one (state: Drained)"
-// +kubebuilder:validation:XValidation:rule="quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",message="storage.size can only grow: volumes cannot shrink"
+// +kubebuilder:validation:XValidation:rule="self.storageClassName == oldSelf.storageClassName",fieldPath=".storageClassName",message="storageClassName cannot be changed: a claim keeps its class. Add a second pool with the new class, and drain this one (state: Drained)"
 type Storage struct {
 	// StorageClassName of the claims: the name of a DiskSet, or any class whose volumes are file systems.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="storageClassName must be the name of a StorageClass: kubectl get storageclasses shows them"
 	StorageClassName string `json:"storageClassName"`
 	// Size of each volume, at least 64Mi. Can grow where the class allows it.
 	// +required
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Mi')) >= 0",message="storage.size must be at least 64Mi"
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('64Mi')) >= 0 && quantity(self).compareTo(quantity('4Pi')) <= 0",message="size must be a number with a unit, from 64Mi to 4Pi, such as 500Gi"
+	// +kubebuilder:validation:XValidation:rule="!isQuantity(self) || !isQuantity(oldSelf) || quantity(self).compareTo(quantity(oldSelf)) >= 0",message="size can only grow: put back the old size"
 	Size resource.Quantity `json:"size"`
 }
 
@@ -186,11 +205,13 @@ type ShardPoolStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=2000
 	ShardStatuses []ShardStatus `json:"shardStatuses,omitempty"`
 	// Conditions: Ready, Reconciling, Stalled, Loaded, FileSystemMatches, MemoryFits, VolumesReady, SpaceAvailable, Updated...
 	// +optional
 	// +listType=map
 	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=32
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
@@ -300,6 +321,7 @@ type VolumeStatus struct {
 	// MountOptions as mounted.
 	// +optional
 	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
 	MountOptions []string `json:"mountOptions,omitempty"`
 	// Rotational as the kernel says; absent: unknown.
 	// +optional
