@@ -34,7 +34,7 @@ func connect(cfg sheaftest.Config) (c *client.Client, done func()) {
 func Example() {
 	c, done := connect(sheaftest.Config{})
 	defer done()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 
 	put, err := c.Put(ctx, client.Key{ID: 42}, []byte("EURUSD 1.0834"), nil)

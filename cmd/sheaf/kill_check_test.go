@@ -18,7 +18,7 @@ import (
 
 // check compares the store with what was acknowledged.
 func (k *killer) check() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	var all sync.WaitGroup
 	for _, w := range k.writers {

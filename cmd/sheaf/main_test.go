@@ -70,7 +70,7 @@ func runAs(t testing.TB, who *syscall.Credential, args ...string) outcome {
 
 func run(t testing.TB, stdin io.Reader, who *syscall.Credential, args ...string) outcome {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	var stdout, stderr bytes.Buffer
@@ -201,7 +201,7 @@ func startDev(t testing.TB, dir string, flags ...string) *process {
 // waitReady waits for /readyz.
 func (p *process) waitReady(t testing.TB) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(5 * time.Minute)
 	for {
 		if p.ready() {
 			return
@@ -212,7 +212,7 @@ func (p *process) waitReady(t testing.TB) {
 		case <-time.After(5 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("sheaf dev is not ready after a minute: %s", p.stderr)
+			t.Fatalf("sheaf dev is not ready after 5 minutes: %s", p.stderr)
 		}
 	}
 }
@@ -238,7 +238,7 @@ func (p *process) stop(t testing.TB) int {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-p.ended:
-	case <-time.After(time.Minute):
+	case <-time.After(2 * time.Minute):
 		t.Fatalf("sheaf dev does not stop: %s", p.stderr)
 	}
 	return p.cmd.ProcessState.ExitCode()
@@ -265,7 +265,7 @@ func dial(t testing.TB, server string) *grpc.ClientConn {
 // reconnect returns when a connection stands again to a server that has come back.
 func reconnect(t testing.TB, cc *grpc.ClientConn) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	for {
 		cc.ResetConnectBackoff()

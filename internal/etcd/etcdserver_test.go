@@ -10,7 +10,7 @@ import (
 )
 
 func TestStartEmbeddedKeepsWhatWasWritten(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	dir := filepath.Join(t.TempDir(), "etcd")
 	for round, listen := range [][]string{nil, {"127.0.0.1:0"}, {"unix://" + filepath.Join(t.TempDir(), "s")}} {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -174,7 +173,7 @@ func TestABrokenBatchStreamRepeatsOnlyItemsWithARequestID(t *testing.T) {
 }
 
 func TestBatchPutToAShardThatIsDownFailsSurely(t *testing.T) {
-	c := newCluster(t, hash(2), gateway.Config{Limits: gateway.Limits{CallTimeout: 300 * time.Millisecond}}, "a", "b")
+	c := newCluster(t, hash(2), impatient, "a", "b")
 	c.shards["b"].server.Stop()
 	var onA, onB int64 = -1, -1
 	for id := int64(0); onA < 0 || onB < 0; id++ {

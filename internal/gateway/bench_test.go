@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
 )
@@ -96,7 +97,7 @@ func startEcho(b *testing.B, size int) (shard, viaGateway string) {
 	l := listen(b)
 	go func() { _ = server.Serve(l) }()
 	b.Cleanup(server.Stop)
-	client, err := sharedEtcd(b).Client()
+	client, err := etcdtest.Shared(b).Client()
 	if err != nil {
 		b.Fatal(err)
 	}

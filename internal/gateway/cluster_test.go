@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
 )
@@ -38,15 +39,15 @@ type cluster struct {
 func (c *cluster) endless() context.Context { return context.WithoutCancel(c.ctx) }
 
 // impatient is for calls that must end without success: the gateway gives up, not the caller, so that the answer says why.
-var impatient = gateway.Config{Limits: gateway.Limits{CallTimeout: 1500 * time.Millisecond}}
+var impatient = gateway.Config{Limits: gateway.Limits{CallTimeout: 3 * time.Second}}
 
 func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ...string) *cluster {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
 	c := &cluster{t: t, ctx: ctx, meta: meta, shards: map[string]*standIn{}, stops: map[string]func(){}}
 	var err error
-	if c.etcd, err = sharedEtcd(t).Client(); err != nil {
+	if c.etcd, err = etcdtest.Shared(t).Client(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.etcd.Close() })

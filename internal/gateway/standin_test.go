@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -23,7 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
-	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/cursor"
 )
@@ -31,35 +30,7 @@ import (
 // The shard of these tests is a stand-in that keeps records in a map, because they are about faults that a real shard
 // shows only by chance. The tests of package client run the gateway on real shards.
 
-// It starts with the first test that needs it: before M.Run it would race with that.
-var shared struct {
-	once   sync.Once
-	server *etcd.Server
-	dir    string
-	err    error
-}
-
-func sharedEtcd(tb testing.TB) *etcd.Server {
-	tb.Helper()
-	shared.once.Do(func() {
-		if shared.dir, shared.err = os.MkdirTemp("", "gateway-etcd-"); shared.err == nil {
-			shared.server, shared.err = etcd.StartEmbedded(shared.dir)
-		}
-	})
-	if shared.err != nil {
-		tb.Fatal(shared.err)
-	}
-	return shared.server
-}
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if shared.server != nil {
-		shared.server.Close()
-	}
-	_ = os.RemoveAll(shared.dir) // of this run alone; empty: nothing
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 // standIn is a shard in memory. fault is asked before each call, or item of a batch, is applied, and late after it.
 type standIn struct {

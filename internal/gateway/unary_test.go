@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
 )
@@ -343,7 +344,7 @@ func TestHealthServesOnceThereIsAView(t *testing.T) {
 }
 
 func TestAGatewayWithoutAStoreSaysSo(t *testing.T) {
-	client, err := sharedEtcd(t).Client()
+	client, err := etcdtest.Shared(t).Client()
 	if err != nil {
 		t.Fatal(err)
 	}

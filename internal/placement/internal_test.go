@@ -27,7 +27,7 @@ func ownEtcd(t *testing.T) (*clientv3.Client, context.Context) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return client, ctx
 }

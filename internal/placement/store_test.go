@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"reflect"
 	"sync"
@@ -17,39 +16,11 @@ import (
 	"go.uber.org/goleak"
 
 	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// shared is one etcd for the tests that do not stop theirs; each test has a store name of its own.
-// It starts with the first test that needs it: before M.Run it would race with that.
-var shared struct {
-	once   sync.Once
-	server *etcd.Server
-	dir    string
-	err    error
-}
-
-func sharedEtcd(tb testing.TB) *etcd.Server {
-	tb.Helper()
-	shared.once.Do(func() {
-		if shared.dir, shared.err = os.MkdirTemp("", "placement-etcd-"); shared.err == nil {
-			shared.server, shared.err = etcd.StartEmbedded(shared.dir)
-		}
-	})
-	if shared.err != nil {
-		tb.Fatal(shared.err)
-	}
-	return shared.server
-}
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if shared.server != nil {
-		shared.server.Close()
-	}
-	_ = os.RemoveAll(shared.dir) // of this run alone; empty: nothing
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 func connect(t *testing.T, server *etcd.Server) *clientv3.Client {
 	t.Helper()
@@ -72,7 +43,7 @@ func newStore(t *testing.T, client *clientv3.Client) *placement.Store {
 
 func testContext(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -120,7 +91,7 @@ func await(t *testing.T, ctx context.Context, views <-chan placement.View, what 
 
 func TestInitMetaKeepsTheFirst(t *testing.T) {
 	ctx := testContext(t)
-	store := newStore(t, connect(t, sharedEtcd(t)))
+	store := newStore(t, connect(t, etcdtest.Shared(t)))
 	if _, err := store.Meta(ctx); !errors.Is(err, placement.ErrNoMeta) {
 		t.Fatalf("Meta of no store: %v", err)
 	}
@@ -140,7 +111,7 @@ func TestInitMetaKeepsTheFirst(t *testing.T) {
 
 func TestWrongInputIsRefused(t *testing.T) {
 	ctx := testContext(t)
-	client := connect(t, sharedEtcd(t))
+	client := connect(t, etcdtest.Shared(t))
 	for _, name := range []string{"", "A", "a/b", "-a", ".a"} {
 		if _, err := placement.NewStore(client, name); err == nil {
 			t.Errorf("store name %q was taken", name)
@@ -176,7 +147,7 @@ func TestWrongInputIsRefused(t *testing.T) {
 
 func TestPutGroupWritesOnlyWhatIsUnchanged(t *testing.T) {
 	ctx := testContext(t)
-	store := newStore(t, connect(t, sharedEtcd(t)))
+	store := newStore(t, connect(t, etcdtest.Shared(t)))
 	mustInit(t, ctx, store, namedMeta())
 	g, created, err := store.CreateGroup(ctx, placement.NewGroup(placement.Routing{Mode: placement.Named}, "day", 0))
 	if err != nil || !created || g.Revision == 0 {
@@ -201,7 +172,7 @@ func TestPutGroupWritesOnlyWhatIsUnchanged(t *testing.T) {
 
 func TestUpdateGroupLosesNoChange(t *testing.T) {
 	ctx := testContext(t)
-	store := newStore(t, connect(t, sharedEtcd(t)))
+	store := newStore(t, connect(t, etcdtest.Shared(t)))
 	if _, _, err := store.CreateGroup(ctx, placement.NewGroup(placement.Routing{Mode: placement.Named}, "n", 0)); err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +194,7 @@ func TestUpdateGroupLosesNoChange(t *testing.T) {
 
 func TestGroupLimit(t *testing.T) {
 	ctx := testContext(t)
-	store := newStore(t, connect(t, sharedEtcd(t)))
+	store := newStore(t, connect(t, etcdtest.Shared(t)))
 	named := placement.Routing{Mode: placement.Named}
 	for n := range 3 {
 		if _, created, err := store.CreateGroupLimited(ctx, placement.NewGroup(named, fmt.Sprint("g", n), 0), 3); err != nil || !created {
@@ -240,7 +211,7 @@ func TestGroupLimit(t *testing.T) {
 
 func TestRegisterShardRefusesAnotherVolumeAndAClone(t *testing.T) {
 	ctx := testContext(t)
-	store := newStore(t, connect(t, sharedEtcd(t)))
+	store := newStore(t, connect(t, etcdtest.Shared(t)))
 	first := shard("a")
 	stop, err := store.RegisterShard(ctx, first)
 	if err != nil {
@@ -273,7 +244,7 @@ func TestRegisterShardRefusesAnotherVolumeAndAClone(t *testing.T) {
 }
 
 func TestWatchSeesEveryKindOfChangeCoherently(t *testing.T) {
-	server := sharedEtcd(t) // before, so that its goroutines do not count
+	server := etcdtest.Shared(t) // before, so that its goroutines do not count
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
@@ -394,7 +365,7 @@ func TestWatchAndRegistrationOutliveEtcd(t *testing.T) {
 func TestPlannerCreatesHashGroupsAndTargetsOnceForSeveral(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
-	store := newStore(t, connect(t, sharedEtcd(t)))
+	store := newStore(t, connect(t, etcdtest.Shared(t)))
 	const groups = 250
 	meta := hashMeta(groups)
 	mustInit(t, ctx, store, meta)

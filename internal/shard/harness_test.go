@@ -182,7 +182,7 @@ func start(t testing.TB, registry *memRegistry, change func(*Config)) *fixture {
 func (f *fixture) run() {
 	f.t.Helper()
 	f.start()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	if err := f.shard.WaitLoaded(ctx); err != nil {
 		f.t.Fatalf("loading: %v", err)
@@ -192,7 +192,7 @@ func (f *fixture) run() {
 // start starts the shard of the fixture and connects to it.
 func (f *fixture) start() {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	s, err := Start(ctx, f.cfg)
 	if err != nil {
@@ -236,7 +236,7 @@ func (f *fixture) again(change func(*Config)) *fixture {
 
 func (f *fixture) stop() {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	if err := f.shard.Stop(ctx); err != nil {
 		f.t.Fatalf("stop: %v", err)
@@ -245,7 +245,7 @@ func (f *fixture) stop() {
 
 func (f *fixture) eventually(what string, is func() bool) {
 	f.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			f.t.Fatalf("waited in vain: %s; status %+v", what, f.shard.Status())
 		}
@@ -254,7 +254,7 @@ func (f *fixture) eventually(what string, is func() bool) {
 
 // ctx is a context for one call.
 func (f *fixture) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	f.t.Cleanup(cancel)
 	return ctx
 }

@@ -208,7 +208,7 @@ func TestRule10_FullDiskOnRealFileSystems(t *testing.T) {
 			}
 			check(t, os.Remove(filler))
 			check(t, os.Remove(written))
-			deadline := time.Now().Add(30 * time.Second) // xfs gives room back in the background
+			deadline := time.Now().Add(2 * time.Minute) // xfs gives room back in the background
 			for err = ErrFull; err != nil && time.Now().Before(deadline); c.advance(lookInterval) {
 				err = v.Admit(mib, false)
 			}
