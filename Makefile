@@ -13,6 +13,8 @@ GRPCURL_VERSION            := v1.9.3
 HELM_VERSION               := v4.3.1
 HELM_DOCS_VERSION          := v1.14.2
 KUBECONFORM_VERSION        := v0.8.0
+CONTROLLER_GEN_VERSION     := v0.22.0
+CRD_REF_DOCS_VERSION       := v0.3.0
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
@@ -59,7 +61,7 @@ run: build ## Start a store, import a real tree, crash it, reload it, report (AR
 ##@ Check
 
 .PHONY: test
-test: $(TOOLS)/gotestsum ## Run all tests (FOCUS=name, PKG=./internal/group/...).
+test: $(TOOLS)/gotestsum envtest-assets ## Run all tests (FOCUS=name, PKG=./internal/group/...).
 	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -timeout 14m $(if $(FOCUS),-run '$(FOCUS)') $(PKG)
 
 .PHONY: race
@@ -95,13 +97,20 @@ lint: $(TOOLS)/golangci-lint $(TOOLS)/buf bin/protodeps ## Lint Go, proto and sh
 ##@ Generate
 
 .PHONY: generate
-generate: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc bin/protodeps ## Regenerate code from the .proto files.
+generate: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc bin/protodeps $(TOOLS)/controller-gen $(TOOLS)/crd-ref-docs ## Regenerate code, CRDs, RBAC and docs/reference.md.
 	$(TOOLS)/buf generate
+	$(TOOLS)/controller-gen object paths=./api/v1alpha1
+	$(TOOLS)/controller-gen crd paths=./api/v1alpha1 output:crd:dir=config/crd/bases
+	$(TOOLS)/controller-gen rbac:roleName=sheaf-operator paths=./controllers output:rbac:dir=config/rbac
+	$(TOOLS)/crd-ref-docs --source-path=api/v1alpha1 --config=hack/crd-ref-docs/config.yaml --templates-dir=hack/crd-ref-docs/templates --renderer=markdown --output-path=docs/reference.md --log-level=ERROR
 	go mod tidy
+
+# What `make generate` writes.
+GENERATED := api config docs/reference.md charts go.mod go.sum
 
 .PHONY: check-generate
 check-generate: generate ## Regenerate, and fail where the tree differs from what is committed.
-	@git diff --exit-code -- api go.mod go.sum || { echo "generated files differ: run 'make generate' and commit" >&2; exit 1; }
+	@git diff --exit-code -- $(GENERATED) && test -z "$$(git ls-files --others --exclude-standard -- $(GENERATED) | tee /dev/stderr)" || { echo "generated files differ: run 'make generate' and commit" >&2; exit 1; }
 
 .PHONY: proto-baseline
 proto-baseline: $(TOOLS)/buf bin/protodeps ## At a release: take the present contract as the one that later ones must not break.
@@ -133,6 +142,8 @@ $(eval $(call tool,gotestsum,gotest.tools/gotestsum,$(GOTESTSUM_VERSION)))
 $(eval $(call tool,grpcurl,github.com/fullstorydev/grpcurl/cmd/grpcurl,$(GRPCURL_VERSION)))
 $(eval $(call tool,helm,helm.sh/helm/v4/cmd/helm,$(HELM_VERSION)))
 $(eval $(call tool,helm-docs,github.com/norwoodj/helm-docs/cmd/helm-docs,$(HELM_DOCS_VERSION)))
+$(eval $(call tool,controller-gen,sigs.k8s.io/controller-tools/cmd/controller-gen,$(CONTROLLER_GEN_VERSION)))
+$(eval $(call tool,crd-ref-docs,github.com/elastic/crd-ref-docs,$(CRD_REF_DOCS_VERSION)))
 $(eval $(call tool,kubeconform,github.com/yannh/kubeconform/cmd/kubeconform,$(KUBECONFORM_VERSION)))
 
 ##@ A real Kubernetes

@@ -24,8 +24,10 @@ type DiskSet struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
+	// Spec is what is asked of the disks.
 	// +required
 	Spec DiskSetSpec `json:"spec"`
+	// Status is what was seen of the disks; the operator writes it.
 	// +optional
 	Status DiskSetStatus `json:"status,omitzero"`
 }
@@ -80,7 +82,7 @@ type Disk struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[!-.0-~]+)+$') && self.startsWith('/dev/') && !self.contains('..') && !self.contains('/./')",message="device must be the path of a block device below /dev/, without spaces, .. or empty parts, such as /dev/disk/by-id/nvme-eui.0025385b"
 	Device string `json:"device"`
-	// Size of the disk, at least 64Mi.
+	// Size of the disk, from 64Mi to 4Pi. Can only grow.
 	// +required
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=string

@@ -25,8 +25,10 @@ type RecordStore struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
+	// Spec is what is asked of the store.
 	// +required
 	Spec RecordStoreSpec `json:"spec"`
+	// Status is what was seen of the store; the operator writes it.
 	// +optional
 	Status RecordStoreStatus `json:"status,omitzero"`
 }
@@ -216,7 +218,7 @@ type EtcdStorage struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="storageClassName must be the name of a StorageClass: kubectl get storageclasses shows them"
 	StorageClassName *string `json:"storageClassName,omitempty"`
-	// Size of the volume, at least 64Mi.
+	// Size of the volume, from 64Mi to 4Pi. Can grow where the class allows it.
 	// +optional
 	// +kubebuilder:default="2Gi"
 	// +kubebuilder:validation:Schemaless
@@ -323,7 +325,9 @@ type DeletionPolicy string
 
 // Deletion policies.
 const (
+	// DeletionRetain keeps the claims, and with them the data.
 	DeletionRetain DeletionPolicy = "Retain"
+	// DeletionDelete deletes the claims.
 	DeletionDelete DeletionPolicy = "Delete"
 )
 

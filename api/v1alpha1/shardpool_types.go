@@ -29,8 +29,10 @@ type ShardPool struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
+	// Spec is what is asked of the pool.
 	// +required
 	Spec ShardPoolSpec `json:"spec"`
+	// Status is what was seen of the pool; the operator writes it.
 	// +optional
 	Status ShardPoolStatus `json:"status,omitzero"`
 }
@@ -130,9 +132,12 @@ type PoolState string
 
 // States of a pool.
 const (
-	PoolActive   PoolState = "Active"
+	// PoolActive takes groups.
+	PoolActive PoolState = "Active"
+	// PoolCordoned keeps the groups it has and takes no new ones.
 	PoolCordoned PoolState = "Cordoned"
-	PoolDrained  PoolState = "Drained"
+	// PoolDrained gives its groups away.
+	PoolDrained PoolState = "Drained"
 )
 
 // Residency says what a shard keeps in memory.
@@ -141,7 +146,9 @@ type Residency string
 
 // Residencies.
 const (
-	ResidencyIndex    Residency = "Index"
+	// ResidencyIndex keeps ids and offsets in memory, and reads data through the page cache.
+	ResidencyIndex Residency = "Index"
+	// ResidencyResident keeps the data in memory.
 	ResidencyResident Residency = "Resident"
 )
 
@@ -154,7 +161,7 @@ type Storage struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="storageClassName must be the name of a StorageClass: kubectl get storageclasses shows them"
 	StorageClassName string `json:"storageClassName"`
-	// Size of each volume, at least 64Mi. Can grow where the class allows it.
+	// Size of each volume, from 64Mi to 4Pi, such as 500Gi. Can grow where the class allows it.
 	// +required
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=string

@@ -1,0 +1,53 @@
+{{- define "type" -}}
+{{- if markdownShouldRenderType . }}
+
+### {{ .Name }}
+{{ if .IsAlias }}
+Underlying type: {{ markdownRenderTypeLink .UnderlyingType }}
+{{ end }}
+{{ .Doc }}
+{{- template "checks" .Validation }}
+{{- if .References }}
+
+Used by:{{ range $i, $r := .SortedReferences }}{{ if $i }},{{ end }} {{ markdownRenderTypeLink $r }}{{ end }}
+{{- end }}
+{{- if .Members }}
+
+| field | what | default | bounds |
+| --- | --- | --- | --- |
+{{ if .GVK -}}
+| `apiVersion` string | `{{ .GVK.Group }}/{{ .GVK.Version }}` | | |
+| `kind` string | `{{ .GVK.Kind }}` | | |
+{{ end -}}
+{{ range .Members -}}
+| `{{ .Name }}` {{ markdownRenderType .Type }} | {{ if eq .Name "metadata" }}As of every Kubernetes object.{{ else }}{{ markdownRenderFieldDoc .Doc }}{{ end }} | {{ markdownRenderDefault .Default }} | {{ template "bounds" .Validation }} |
+{{ end -}}
+{{- end }}
+{{- if .EnumValues }}
+
+| value | what |
+| --- | --- |
+{{ range .EnumValues -}}
+| `{{ .Name }}` | {{ markdownRenderFieldDoc .Doc }} |
+{{ end -}}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- /* Rules in CEL are left out: their messages say what to change, at the time. */ -}}
+{{- define "bounds" -}}
+{{- range . -}}
+{{- if hasPrefix "Required" . }}required<br />
+{{- else if not (or (contains "XValidation" .) (hasPrefix "Optional" .) (hasPrefix "Schemaless" .) (hasPrefix "Type:" .)) }}{{ markdownRenderFieldDoc . }}<br />
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "checks" -}}
+{{- range . -}}
+{{- if not (contains "XValidation" .) }}
+
+{{ . }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
