@@ -136,7 +136,7 @@ func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (don
 		if errors.As(err, &stop) {
 			return true, stop.error
 		}
-		if ctx.Err() != nil && c.last != nil && !(sent && c.write) {
+		if ctx.Err() != nil && c.last != nil && (!sent || !c.write) {
 			return true, c.end(c.last) // time ran out in an attempt that changed nothing: why there was more than one says more
 		}
 		if v = routing.Judge(status.Convert(err), sent); v.Fate == routing.Final {
