@@ -47,6 +47,8 @@ const (
 	ConditionMemoryFits = "MemoryFits"
 	// ConditionVolumesReady is False when a volume is missing, foreign, lost, or cannot be formatted.
 	ConditionVolumesReady = "VolumesReady"
+	// ConditionVolumesGrown is False while a volume is smaller than asked for; the reason says whether it can grow.
+	ConditionVolumesGrown = "VolumesGrown"
 	// ConditionUpdated is True when every pod runs the wanted template.
 	ConditionUpdated = "Updated"
 	// ConditionDrained is True when no shard of a drained pool holds a group.

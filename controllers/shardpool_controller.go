@@ -1,0 +1,238 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// Annotations of a ShardPool by which a person allows what cannot be undone.
+const (
+	// annotationForget lists UUIDs of volumes, with commas between, that are lost: a shard whose recorded volume is one of
+	// them may start on another one.
+	annotationForget = "sheaf.dev/forget-volumes"
+	// annotationDeleteWithGroups with the value true lets a pool be deleted while its store lives and needs it.
+	annotationDeleteWithGroups = "sheaf.dev/delete-with-groups"
+)
+
+// pauseSteady is between looks at a pool in which all is well.
+const pauseSteady = 30 * time.Second
+
+// ShardPoolReconciler makes and watches the shards of ShardPools.
+//
+// +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools/status,verbs=patch
+// +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools/finalizers,verbs=update
+// +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores,verbs=get;list;watch
+// +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch;delete
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch;patch;delete
+// +kubebuilder:rbac:groups="",resources=persistentvolumes;nodes;namespaces,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get
+// +kubebuilder:rbac:groups="",resources=events,verbs=list
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
+type ShardPoolReconciler struct {
+	Client client.Client // reads from the cache
+	// Live reads from the API server, for what must not be decided from a stale cache.
+	Live     client.Reader
+	Shards   ShardClient
+	Register ShardRegister // nil: there is none; shards are removed by what they say alone
+	Recorder events.EventRecorder
+	// Image of the pods, where the store names none.
+	Image string
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+
+	turns   sync.Map // of a store's key: *sync.Mutex, held while a shard of the store is chosen and stopped
+	written sync.Map // of a pool's UID: time.Time of the last write of its status
+}
+
+// poolWork is one reconcile of one pool.
+type poolWork struct {
+	*ShardPoolReconciler
+	pool   *v1alpha1.ShardPool // status is filled in as things are found out
+	before *v1alpha1.ShardPool // as it was read
+	store  *v1alpha1.RecordStore
+	etcd   workload.EtcdAccess
+
+	sets   map[int32]*appsv1.StatefulSet
+	wanted map[int32]*appsv1.StatefulSet
+	pods   map[int32]*corev1.Pod
+	claims map[int32]*corev1.PersistentVolumeClaim
+	plan   numbersPlan
+	shards []*observedShard // in order of their numbers, as statuses
+
+	decided  bool
+	statuses []v1alpha1.ShardStatus
+	growth   growth
+	update   updateWords
+	notes    []Outcome // of steps that did not stop the others
+}
+
+// poolSteps is what a reconcile does.
+var poolSteps = []Step[poolWork]{
+	poolStep("finalizer", (*poolWork).addFinalizer),
+	poolStep("store", (*poolWork).findStore),
+	poolStep("gather", (*poolWork).gather),
+	poolStep("decide", (*poolWork).decide),
+	poolStep("service", (*poolWork).applyService),
+	poolStep("sets", (*poolWork).applySets),
+	poolStep("remove", (*poolWork).removeShards),
+	poolStep("claims", (*poolWork).growClaims),
+	poolStep("update", (*poolWork).restartOne),
+	poolStep("summary", (*poolWork).summary),
+}
+
+func poolStep(name string, do func(*poolWork, context.Context) Outcome) Step[poolWork] {
+	return Step[poolWork]{Name: name, Do: func(ctx context.Context, w *poolWork) Outcome { return do(w, ctx) }}
+}
+
+// deletedPoolSteps is what a reconcile of a pool that is being deleted does.
+var deletedPoolSteps = []Step[poolWork]{
+	poolStep("finalize", (*poolWork).finalize),
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *ShardPoolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	pool := &v1alpha1.ShardPool{}
+	if err := r.Client.Get(ctx, req.NamespacedName, pool); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	w := &poolWork{ShardPoolReconciler: r, before: pool, pool: pool.DeepCopy()}
+	steps := poolSteps
+	if pool.DeletionTimestamp != nil {
+		steps = deletedPoolSteps
+	}
+	out := Run(ctx, steps, w)
+	if pool.DeletionTimestamp != nil && out.IsComplete() {
+		r.written.Delete(pool.UID)
+		return ctrl.Result{}, nil
+	}
+	if w.ending(out.err) {
+		return ctrl.Result{RequeueAfter: PauseShort}, nil
+	}
+	w.conditions(out)
+	if err := w.writeStatus(ctx); err != nil {
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			log.FromContext(ctx).V(1).Info("the pool changed meanwhile", "reason", err.Error())
+			return ctrl.Result{RequeueAfter: time.Second}, nil
+		}
+		return ctrl.Result{}, err
+	}
+	result, err := out.Result()
+	if err == nil && result.RequeueAfter == 0 {
+		result.RequeueAfter = pauseSteady
+	}
+	return result, err
+}
+
+// ending says whether the error only says that the namespace is being deleted, or that the cache was behind.
+func (w *poolWork) ending(err error) bool {
+	return err != nil && (apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsConflict(err))
+}
+
+func (w *poolWork) now() time.Time {
+	if w.Now != nil {
+		return w.Now()
+	}
+	return time.Now()
+}
+
+// note keeps how a step went that does not stop the ones behind it.
+func (w *poolWork) note(out Outcome) Outcome {
+	if out.err != nil {
+		return out
+	}
+	if !out.IsComplete() {
+		w.notes = append(w.notes, out)
+	}
+	return Complete()
+}
+
+func (w *poolWork) event(kind, reason, action, format string, args ...any) {
+	if w.Recorder != nil {
+		w.Recorder.Eventf(w.pool, nil, kind, reason, action, format, args...)
+	}
+}
+
+func (w *poolWork) addFinalizer(ctx context.Context) Outcome {
+	for _, finalizer := range w.pool.Finalizers {
+		if finalizer == v1alpha1.Finalizer {
+			return Complete()
+		}
+	}
+	before := w.pool.DeepCopy()
+	w.pool.Finalizers = append(w.pool.Finalizers, v1alpha1.Finalizer)
+	if err := w.Client.Patch(ctx, w.pool, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return Retry(fmt.Errorf("add the finalizer to ShardPool %s: %w", w.pool.Name, err))
+	}
+	w.before = w.pool.DeepCopy()
+	return Complete()
+}
+
+// findStore waits for the store and its UID, which is in every shard's flags.
+func (w *poolWork) findStore(ctx context.Context) Outcome {
+	key := types.NamespacedName{Namespace: w.pool.Namespace, Name: w.pool.Spec.StoreRef.Name}
+	store := &v1alpha1.RecordStore{}
+	err := w.Client.Get(ctx, key, store)
+	switch {
+	case apierrors.IsNotFound(err):
+		return Wait("StoreNotFound", fmt.Sprintf("there is no RecordStore %q in namespace %s: create it, or correct spec.storeRef in a new ShardPool", key.Name, key.Namespace), PauseLong)
+	case err != nil:
+		return Retry(fmt.Errorf("read RecordStore %s: %w", key.Name, err))
+	case store.DeletionTimestamp != nil:
+		return Wait("StoreDeleted", fmt.Sprintf("RecordStore %s is being deleted: delete this ShardPool too", key.Name), PauseLong)
+	case store.Status.StoreUID == "":
+		return Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no status.storeUID yet", key.Name), PauseLong)
+	}
+	w.store = store
+	var secret *corev1.Secret
+	if external := store.Spec.Etcd.External; external != nil && external.TLSSecretRef != nil {
+		secret = &corev1.Secret{}
+		at := types.NamespacedName{Namespace: w.pool.Namespace, Name: external.TLSSecretRef.Name}
+		if err := w.Live.Get(ctx, at, secret); apierrors.IsNotFound(err) {
+			return Wait("EtcdSecretMissing", fmt.Sprintf("there is no Secret %q, which etcd.external.tlsSecretRef of RecordStore %s names: create it", at.Name, key.Name), PauseShort)
+		} else if err != nil {
+			return Retry(fmt.Errorf("read Secret %s: %w", at.Name, err))
+		}
+	}
+	w.etcd = workload.EtcdAccessOf(store, secret)
+	return Complete()
+}
+
+func (w *poolWork) applyService(ctx context.Context) Outcome {
+	if _, err := Apply(ctx, w.Client, w.pool, workload.PoolService(w.store, w.pool)); err != nil {
+		return Retry(err)
+	}
+	return Complete()
+}
+
+// writeStatus writes the status where it changed, and only on what was read: an older one must not take back what is
+// recorded there, such as the UUID of a volume.
+func (w *poolWork) writeStatus(ctx context.Context) error {
+	if equality.Semantic.DeepEqual(w.before.Status, w.pool.Status) {
+		return nil
+	}
+	patch := client.MergeFromWithOptions(w.before, client.MergeFromWithOptimisticLock{})
+	if err := w.Client.Status().Patch(ctx, w.pool, patch, client.FieldOwner("sheaf-operator-status")); err != nil {
+		return fmt.Errorf("write the status of ShardPool %s: %w", w.pool.Name, err)
+	}
+	w.written.Store(w.pool.UID, w.now())
+	return nil
+}

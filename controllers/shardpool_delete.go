@@ -1,0 +1,119 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// finalize lets go of a pool that is being deleted. What it owns is deleted with it, by the garbage collector; claims are
+// deleted where the store says so. It waits for nothing that is being deleted itself: the claims go when their pods have.
+func (w *poolWork) finalize(ctx context.Context) Outcome {
+	if !slices.Contains(w.pool.Finalizers, v1alpha1.Finalizer) {
+		return Complete()
+	}
+	alone, err := w.deletedAlone(ctx)
+	if err != nil {
+		return Retry(err)
+	}
+	if alone {
+		if words := w.holdsGroups(); words != "" && w.pool.Annotations[annotationDeleteWithGroups] != "true" {
+			return Fail("PoolHoldsGroups", fmt.Sprintf("the pool is not deleted, as its store lives and %s. Groups cannot be moved in this version. Delete "+
+				"RecordStore %s too; or, if these groups may be unavailable, annotate this ShardPool %s=true", words, w.pool.Spec.StoreRef.Name, annotationDeleteWithGroups))
+		}
+	}
+	if err := w.lists(ctx); err != nil {
+		return Retry(err)
+	}
+	if w.deletionPolicy() == v1alpha1.DeletionDelete {
+		if err := w.deleteClaims(ctx); err != nil {
+			return Retry(err)
+		}
+	}
+	if alone && w.Register != nil {
+		for n := range w.sets {
+			if err := w.Register.Forget(ctx, w.store, workload.Shard(w.pool.Name, n)); err != nil && w.pool.Annotations[annotationDeleteWithGroups] != "true" {
+				return Wait("PlacementNeedsShard", fmt.Sprintf("the pool is not deleted yet: %v", err), PauseShort)
+			}
+		}
+	}
+	before := w.pool.DeepCopy()
+	w.pool.Finalizers = slices.DeleteFunc(w.pool.Finalizers, func(f string) bool { return f == v1alpha1.Finalizer })
+	err = w.Client.Patch(ctx, w.pool, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return Retry(fmt.Errorf("take the finalizer from ShardPool %s: %w", w.pool.Name, err))
+	}
+	return Complete()
+}
+
+// deletedAlone says whether the store lives on, so that its groups are needed. A store or namespace that is being deleted
+// does not: nothing waits for it, and it waits for nothing.
+func (w *poolWork) deletedAlone(ctx context.Context) (bool, error) {
+	namespace := &corev1.Namespace{}
+	if err := w.Client.Get(ctx, types.NamespacedName{Name: w.pool.Namespace}, namespace); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read namespace %s: %w", w.pool.Namespace, err)
+	}
+	store := &v1alpha1.RecordStore{}
+	err := w.Live.Get(ctx, types.NamespacedName{Namespace: w.pool.Namespace, Name: w.pool.Spec.StoreRef.Name}, store)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read RecordStore %s: %w", w.pool.Spec.StoreRef.Name, err)
+	}
+	w.store = store
+	return store.DeletionTimestamp == nil && namespace.DeletionTimestamp == nil, nil
+}
+
+// holdsGroups says which shards hold groups; empty where none does.
+func (w *poolWork) holdsGroups() string {
+	var words []string
+	for _, s := range w.before.Status.ShardStatuses {
+		if s.Groups > 0 {
+			words = append(words, fmt.Sprintf("shard %s holds %d of its groups", s.Name, s.Groups))
+		}
+	}
+	return shardWords(words)
+}
+
+// deletionPolicy is the store's, or where that is gone, the one that the sets carry.
+func (w *poolWork) deletionPolicy() v1alpha1.DeletionPolicy {
+	if w.store != nil {
+		return w.store.Spec.DeletionPolicy
+	}
+	for _, set := range w.sets {
+		if policy := set.Annotations[workload.AnnotationDeletionPolicy]; policy != "" {
+			return v1alpha1.DeletionPolicy(policy)
+		}
+	}
+	return v1alpha1.DeletionRetain
+}
+
+// deleteClaims deletes the sets first: one that lives makes its claim again.
+func (w *poolWork) deleteClaims(ctx context.Context) error {
+	sets := make([]*appsv1.StatefulSet, 0, len(w.sets))
+	for _, set := range w.sets {
+		sets = append(sets, set)
+	}
+	for _, set := range sets {
+		if err := w.deleteSet(ctx, set, metav1.DeletePropagationBackground); err != nil {
+			return err
+		}
+	}
+	for _, claim := range w.claims {
+		if err := w.deleteClaim(ctx, claim); err != nil {
+			return err
+		}
+	}
+	return nil
+}

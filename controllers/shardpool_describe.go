@@ -1,0 +1,137 @@
+package controllers
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// stepPercent: numbers that move all the time are shown in steps of so much, as each change is a write.
+const stepPercent = 5
+
+// describe fills in what is not the state. What the shard said before stays while it does not answer.
+func (o *observedShard) describe(s *v1alpha1.ShardStatus) {
+	last := o.Last
+	s.Node = o.NodeName
+	s.Groups, s.MemoryNeedBytes, s.MemoryLimitBytes, s.Version = last.Groups, last.MemoryNeedBytes, last.MemoryLimitBytes, last.Version
+	s.Updated = o.Pod != nil && o.Pod.DeletionTimestamp == nil && o.Pod.Annotations[workload.AnnotationTemplate] == o.Template
+	s.Volume = o.volume()
+	if o.Report == nil || o.Parked {
+		return
+	}
+	r := o.Report
+	s.Version = r.Version
+	if serving(r.State) || r.State == v1alpha1.ShardMemoryTooSmall { // others have nothing open and count none
+		s.Groups = int32(len(r.Groups))
+	}
+	for _, group := range r.Groups {
+		if group.serves() {
+			s.ServingGroups++
+		}
+	}
+	s.MemoryNeedBytes, s.MemoryLimitBytes = steady(last.MemoryNeedBytes, r.Memory.NeedBytes, r.Memory.NeedBytes), r.Memory.LimitBytes
+	if s.State == v1alpha1.ShardMemoryTooSmall || last.State == v1alpha1.ShardMemoryTooSmall {
+		s.MemoryNeedBytes = r.Memory.NeedBytes
+	}
+	if s.State == v1alpha1.ShardLoading {
+		o.progress(s)
+	}
+}
+
+func (o *observedShard) progress(s *v1alpha1.ShardStatus) {
+	s.LoadPercent, s.Load = loadPercent(o.Report.Load), loadText(o.Report.Load)
+	last := o.Last
+	if o.KeepLoad && last.State == v1alpha1.ShardLoading && s.LoadPercent >= last.LoadPercent && s.LoadPercent < last.LoadPercent+stepPercent {
+		s.LoadPercent, s.Load = last.LoadPercent, last.Load
+		s.ServingGroups = max(last.ServingGroups, min(s.ServingGroups, 1))
+	}
+}
+
+// volume is what the shard says of it, or said last, and the claim as it is.
+func (o *observedShard) volume() *v1alpha1.VolumeStatus {
+	v := v1alpha1.VolumeStatus{}
+	if o.Last.Volume != nil {
+		v = *o.Last.Volume.DeepCopy()
+	}
+	if o.Claim != nil {
+		v.Claim, v.PersistentVolume = o.Claim.Name, o.Claim.Spec.VolumeName
+	}
+	if r := o.Report; r != nil {
+		r := r.Volume
+		v.Source, v.FileSystem, v.MountOptions, v.Rotational = r.Source, r.FileSystem, r.MountOptions, r.Rotational
+		v.FreeBytes = steady(v.FreeBytes, r.FreeBytes, r.CapacityBytes)
+		if full(r.FreeBytes, r.ReserveBytes) {
+			v.FreeBytes = min(v.FreeBytes, r.ReserveBytes)
+		}
+		v.CapacityBytes = r.CapacityBytes
+		// Only a shard that serves has shown that the volume is its own.
+		if v.UUID == "" && serving(o.Report.State) && (r.StoreUUID == "" || strings.EqualFold(r.StoreUUID, o.StoreUID)) {
+			v.UUID = r.UUID
+		}
+	}
+	if v.Claim == "" && v.UUID == "" && v.FileSystem == "" {
+		return nil
+	}
+	return &v
+}
+
+// serving says whether a shard in this state answers calls for its groups.
+func serving(state v1alpha1.ShardState) bool {
+	return state == v1alpha1.ShardLoading || state == v1alpha1.ShardServing || state == v1alpha1.ShardDraining
+}
+
+// full says whether a volume has only its reserve left.
+func full(freeBytes, reserveBytes int64) bool { return reserveBytes > 0 && freeBytes <= reserveBytes }
+
+// steady is before, unless now is a step away from it.
+func steady(before, now, whole int64) int64 {
+	step := whole / 100 * stepPercent
+	if before > 0 && now > before-step && now < before+step {
+		return before
+	}
+	return now
+}
+
+func loadPercent(l LoadReport) int32 {
+	if l.BytesTotal <= 0 {
+		return 0
+	}
+	return int32(min(100, max(0, 100*float64(l.BytesDone)/float64(l.BytesTotal))))
+}
+
+// loadText is such as "62% 1.9GiB/s ETA 2m".
+func loadText(l LoadReport) string {
+	text := fmt.Sprintf("%d%% %s/s", loadPercent(l), bytesText(int64(l.BytesPerSecond)))
+	if l.ETA > 0 {
+		text += " ETA " + roundTime(l.ETA)
+	}
+	return text
+}
+
+func roundTime(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Round(time.Second)/time.Second))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Round(time.Minute)/time.Minute))
+	}
+	return fmt.Sprintf("%dh%dm", int(d/time.Hour), int(d%time.Hour/time.Minute))
+}
+
+// bytesText is such as "1.9GiB".
+func bytesText(n int64) string {
+	value, unit := float64(n), "B"
+	for _, next := range []string{"KiB", "MiB", "GiB", "TiB", "PiB"} {
+		if value < 1024 {
+			break
+		}
+		value, unit = value/1024, next
+	}
+	if unit == "B" || value >= 100 {
+		return fmt.Sprintf("%.0f%s", value, unit)
+	}
+	return fmt.Sprintf("%.1f%s", value, unit)
+}

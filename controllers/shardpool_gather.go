@@ -1,0 +1,311 @@
+package controllers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// Bounds of asking shards.
+const (
+	describeTime    = 4 * time.Second
+	describeAtOnce  = 16
+	eventsKept      = 5
+	eventBytesMax   = 400
+	messagesBytes   = 128 << 10 // of all shards' messages in one status
+	shardMessageMin = 100
+	shardMessageMax = 900
+)
+
+// gather reads what there is of the pool: one list per kind, whatever the number of shards.
+func (w *poolWork) gather(ctx context.Context) Outcome {
+	if err := w.lists(ctx); err != nil {
+		return Retry(err)
+	}
+	w.planShards()
+	nodes, err := w.nodes(ctx)
+	if err != nil {
+		return Retry(err)
+	}
+	classMissing, err := w.classMissing(ctx)
+	if err != nil {
+		return Retry(err)
+	}
+	for _, n := range w.plan.all() {
+		o := w.observed(n)
+		o.ClassMissing = classMissing
+		if err := w.locate(ctx, o, nodes); err != nil {
+			return Retry(err)
+		}
+		w.shards = append(w.shards, o)
+	}
+	if err := w.build(); err != nil {
+		return Retry(err)
+	}
+	w.askAll(ctx)
+	return w.readEvents(ctx)
+}
+
+// lists reads sets, pods and claims of the pool.
+func (w *poolWork) lists(ctx context.Context) error {
+	in := []client.ListOption{client.InNamespace(w.pool.Namespace), client.MatchingLabels{v1alpha1.LabelPool: w.pool.Name}}
+	var sets appsv1.StatefulSetList
+	var pods corev1.PodList
+	var claims corev1.PersistentVolumeClaimList
+	for _, list := range []client.ObjectList{&sets, &pods, &claims} {
+		if err := w.Client.List(ctx, list, in...); err != nil {
+			return fmt.Errorf("list %T of ShardPool %s: %w", list, w.pool.Name, err)
+		}
+	}
+	w.sets, w.pods, w.claims = map[int32]*appsv1.StatefulSet{}, map[int32]*corev1.Pod{}, map[int32]*corev1.PersistentVolumeClaim{}
+	for i := range sets.Items {
+		if n, ok := workload.ShardNumber(w.pool.Name, sets.Items[i].Name); ok {
+			w.sets[n] = &sets.Items[i]
+		}
+	}
+	for i := range pods.Items {
+		if n, ok := w.numbered(&pods.Items[i]); ok && pods.Items[i].Name == workload.ShardPod(workload.Shard(w.pool.Name, n)) {
+			w.pods[n] = &pods.Items[i]
+		}
+	}
+	for i := range claims.Items {
+		if n, ok := w.numbered(&claims.Items[i]); ok && claims.Items[i].Name == workload.ShardClaim(workload.Shard(w.pool.Name, n)) {
+			w.claims[n] = &claims.Items[i]
+		}
+	}
+	return nil
+}
+
+func (w *poolWork) numbered(object client.Object) (int32, bool) {
+	n, err := strconv.ParseInt(object.GetLabels()[v1alpha1.LabelShard], 10, 32)
+	return int32(n), err == nil && n >= 0
+}
+
+// planShards decides which shards there are to be. A shard whose set is just being made anew is known from status.
+func (w *poolWork) planShards() {
+	in := numbersInput{Remove: w.pool.Spec.Remove, Wanted: 1, Holds: map[int32]string{}}
+	if w.pool.Spec.Shards != nil {
+		in.Wanted = int(*w.pool.Spec.Shards)
+	}
+	for n := range w.sets {
+		in.Exist = append(in.Exist, n)
+	}
+	for _, s := range w.before.Status.ShardStatuses {
+		in.Exist = append(in.Exist, s.Number)
+		if s.Groups > 0 {
+			in.Holds[s.Number] = fmt.Sprintf("%d groups", s.Groups)
+		}
+	}
+	w.plan = planNumbers(in)
+}
+
+// nodes by name and by host name.
+func (w *poolWork) nodes(ctx context.Context) (map[string]*corev1.Node, error) {
+	var list corev1.NodeList
+	if err := w.Client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	nodes := map[string]*corev1.Node{}
+	for i := range list.Items {
+		if host := list.Items[i].Labels[corev1.LabelHostname]; host != "" {
+			nodes[host] = &list.Items[i]
+		}
+	}
+	for i := range list.Items {
+		nodes[list.Items[i].Name] = &list.Items[i]
+	}
+	return nodes, nil
+}
+
+func (w *poolWork) classMissing(ctx context.Context) (bool, error) {
+	err := w.Client.Get(ctx, types.NamespacedName{Name: w.pool.Spec.Storage.StorageClassName}, &storagev1.StorageClass{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("read StorageClass %s: %w", w.pool.Spec.Storage.StorageClassName, err)
+	}
+	return err != nil, nil
+}
+
+// observed is shard n as the lists show it.
+func (w *poolWork) observed(n int32) *observedShard {
+	name := workload.Shard(w.pool.Name, n)
+	o := &observedShard{
+		Name: name, Number: n, Parked: slices.Contains(w.pool.Spec.Parked, n), Leaves: slices.Contains(w.plan.Leave, n),
+		Set: w.sets[n], Pod: w.pods[n], Claim: w.claims[n], ClassName: w.pool.Spec.Storage.StorageClassName,
+		StoreUID: w.store.Status.StoreUID, Now: w.now(),
+		MessageMax: min(shardMessageMax, max(shardMessageMin, messagesBytes/max(1, len(w.plan.all())))),
+	}
+	if at, ok := w.written.Load(w.pool.UID); ok {
+		o.KeepLoad = o.Now.Sub(at.(time.Time)) < PauseShort
+	}
+	for _, last := range w.before.Status.ShardStatuses {
+		if last.Number == n {
+			o.Last = *last.DeepCopy()
+		}
+	}
+	w.recall(o)
+	return o
+}
+
+// recall finds the UUID of the shard's volume: in status, or where that was lost, in the set's template. It is gone where a
+// person said that the volume is.
+func (w *poolWork) recall(o *observedShard) {
+	if o.Last.Volume == nil {
+		o.Last.Volume = &v1alpha1.VolumeStatus{}
+	}
+	if o.Last.Volume.UUID == "" && o.Set != nil {
+		o.Last.Volume.UUID = o.Set.Spec.Template.Annotations[workload.AnnotationVolume]
+	}
+	for uuid := range strings.SplitSeq(w.pool.Annotations[annotationForget], ",") {
+		if uuid = strings.TrimSpace(uuid); uuid != "" && strings.EqualFold(uuid, o.Last.Volume.UUID) {
+			o.Last.Volume.UUID = ""
+		}
+	}
+}
+
+// locate finds the volume and the node.
+func (w *poolWork) locate(ctx context.Context, o *observedShard, nodes map[string]*corev1.Node) error {
+	if o.Claim != nil && o.Claim.Spec.VolumeName != "" {
+		volume := &corev1.PersistentVolume{}
+		err := w.Client.Get(ctx, types.NamespacedName{Name: o.Claim.Spec.VolumeName}, volume)
+		if err == nil {
+			o.Volume = volume
+		} else if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("read PersistentVolume %s: %w", o.Claim.Spec.VolumeName, err)
+		}
+	}
+	if o.Pod != nil && o.Pod.Spec.NodeName != "" {
+		o.NodeName = o.Pod.Spec.NodeName
+	} else if o.Volume != nil {
+		o.NodeName = localNode(o.Volume)
+	}
+	o.Node = nodes[o.NodeName]
+	return nil
+}
+
+// localNode is the host name of the node that a local volume is on; empty where it is not bound to one.
+func localNode(volume *corev1.PersistentVolume) string {
+	affinity := volume.Spec.NodeAffinity
+	if volume.Spec.Local == nil || affinity == nil || affinity.Required == nil {
+		return ""
+	}
+	for _, term := range affinity.Required.NodeSelectorTerms {
+		for _, e := range term.MatchExpressions {
+			if e.Key == corev1.LabelHostname && e.Operator == corev1.NodeSelectorOpIn && len(e.Values) == 1 {
+				return e.Values[0]
+			}
+		}
+	}
+	return ""
+}
+
+// build makes the wanted set of each shard.
+func (w *poolWork) build() error {
+	w.wanted = map[int32]*appsv1.StatefulSet{}
+	for _, o := range w.shards {
+		set, err := workload.ShardSet(workload.ShardInput{
+			Store: w.store, Pool: w.pool, Etcd: w.etcd, Image: w.Image, Number: o.Number, Parked: o.Parked,
+			ClaimSize: w.pool.Spec.Storage.Size, Volume: o.Last.Volume.UUID,
+		})
+		if err != nil {
+			return err
+		}
+		w.wanted[o.Number] = set
+		o.Template = set.Spec.Template.Annotations[workload.AnnotationTemplate]
+	}
+	return nil
+}
+
+// askAll asks every shard that runs about itself.
+func (w *poolWork) askAll(ctx context.Context) {
+	var group errgroup.Group
+	group.SetLimit(describeAtOnce)
+	for _, o := range w.shards {
+		if o.Parked || !o.running() || o.Pod.DeletionTimestamp != nil || o.Pod.Status.PodIP == "" {
+			continue
+		}
+		group.Go(func() error {
+			o.Report, o.ReportErr = w.ask(ctx, o.Pod)
+			return nil
+		})
+	}
+	_ = group.Wait() // errors are in the shards
+}
+
+func (w *poolWork) ask(ctx context.Context, pod *corev1.Pod) (*ShardReport, error) {
+	ctx, cancel := context.WithTimeout(ctx, describeTime)
+	defer cancel()
+	return w.Shards.Describe(ctx, net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(workload.PortShard)))
+}
+
+// readEvents reads the complaints about shards that do not come up, from the API server: events are not worth a cache.
+func (w *poolWork) readEvents(ctx context.Context) Outcome {
+	for _, o := range w.shards {
+		var about client.Object
+		switch {
+		case o.Parked || o.NodeName != "" && o.Node == nil:
+			continue
+		case o.Pod == nil && o.Set != nil && o.Set.DeletionTimestamp == nil:
+			about = o.Set
+		case o.Pod != nil && o.Pod.Spec.NodeName != "" && o.Pod.Status.Phase == corev1.PodPending:
+			about = o.Pod
+		default:
+			continue
+		}
+		var list corev1.EventList
+		err := w.Live.List(ctx, &list, client.InNamespace(w.pool.Namespace),
+			client.MatchingFields{"involvedObject.uid": string(about.GetUID()), "type": corev1.EventTypeWarning})
+		if err != nil {
+			return Retry(fmt.Errorf("list events of %s: %w", about.GetName(), err))
+		}
+		o.Events = eventWords(list.Items)
+	}
+	return Complete()
+}
+
+// eventWords are the newest messages, newest first.
+func eventWords(list []corev1.Event) []string {
+	at := func(e corev1.Event) time.Time {
+		newest := e.LastTimestamp.Time
+		if e.Series != nil && e.Series.LastObservedTime.After(newest) {
+			newest = e.Series.LastObservedTime.Time
+		}
+		if e.EventTime.After(newest) {
+			newest = e.EventTime.Time
+		}
+		return newest
+	}
+	slices.SortStableFunc(list, func(a, b corev1.Event) int {
+		return cmp.Or(at(b).Compare(at(a)), cmp.Compare(a.Name, b.Name))
+	})
+	words := make([]string, 0, min(len(list), eventsKept))
+	for _, e := range list[:min(len(list), eventsKept)] {
+		message := e.Reason + ": " + strings.Join(strings.Fields(e.Message), " ")
+		words = append(words, message[:min(len(message), eventBytesMax)])
+	}
+	return words
+}
+
+// decide names the state of every shard.
+func (w *poolWork) decide(context.Context) Outcome {
+	for _, o := range w.shards {
+		w.statuses = append(w.statuses, decideShard(o))
+	}
+	w.decided = true
+	return Complete()
+}

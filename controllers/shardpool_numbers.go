@@ -1,0 +1,64 @@
+package controllers
+
+import (
+	"cmp"
+	"slices"
+)
+
+// numbersInput is what the numbers of a pool's shards follow from.
+type numbersInput struct {
+	Wanted int
+	Exist  []int32          // shards that exist or existed when status was written
+	Remove []int32          // spec.remove
+	Holds  map[int32]string // shards that cannot go, and why
+}
+
+// numbersPlan is which shards there are to be.
+type numbersPlan struct {
+	Keep   []int32 // exist and stay
+	Create []int32
+	Remove []int32 // go now
+	Leave  []int32 // are to go, but hold something
+}
+
+// planNumbers: new shards take the lowest free numbers that spec.remove does not name. Where there are too many, those of
+// spec.remove go first, then the highest; those that hold something stay until they are empty, and nothing goes in
+// their place.
+func planNumbers(in numbersInput) numbersPlan {
+	exist := slices.Compact(slices.Sorted(slices.Values(in.Exist)))
+	var plan numbersPlan
+	victims := slices.Clone(exist)
+	slices.SortFunc(victims, func(a, b int32) int {
+		if x, y := slices.Contains(in.Remove, a), slices.Contains(in.Remove, b); x != y {
+			if x {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(b, a)
+	})
+	victims = victims[:max(0, len(exist)-in.Wanted)]
+	for _, n := range exist {
+		switch {
+		case !slices.Contains(victims, n):
+			plan.Keep = append(plan.Keep, n)
+		case in.Holds[n] != "":
+			plan.Leave = append(plan.Leave, n)
+		default:
+			plan.Remove = append(plan.Remove, n)
+		}
+	}
+	for n := int32(0); len(exist)+len(plan.Create) < in.Wanted; n++ {
+		if !slices.Contains(exist, n) && !slices.Contains(in.Remove, n) {
+			plan.Create = append(plan.Create, n)
+		}
+	}
+	return plan
+}
+
+// all shards that are to exist after this plan, in order.
+func (p numbersPlan) all() []int32 {
+	all := slices.Concat(p.Keep, p.Create, p.Leave)
+	slices.Sort(all)
+	return all
+}

@@ -1,0 +1,204 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// applySets makes the StatefulSets as they are to be, but for pod templates of shards that run: those follow one shard at
+// a time, so that what is wrong with a template cannot reach a second shard, not even when a pod is replaced meanwhile.
+func (w *poolWork) applySets(ctx context.Context) Outcome {
+	for _, o := range w.shards {
+		if out := w.note(w.applySet(ctx, o)); !out.IsComplete() {
+			return out
+		}
+		if out := w.note(w.tellPod(ctx, o)); !out.IsComplete() {
+			return out
+		}
+	}
+	return Complete()
+}
+
+func (w *poolWork) applySet(ctx context.Context, o *observedShard) Outcome {
+	wanted := w.wanted[o.Number]
+	if o.Set == nil {
+		if _, err := Apply(ctx, w.Client, w.pool, wanted); err != nil {
+			return Retry(err)
+		}
+		w.event(corev1.EventTypeNormal, "ShardCreated", "Create", "made StatefulSet %s", o.Name)
+		return Complete()
+	}
+	if o.Set.DeletionTimestamp != nil {
+		return Wait("SetReplaced", fmt.Sprintf("StatefulSet %s is being deleted, and made again then; its pod stays", o.Name), PauseShort)
+	}
+	if owner := metav1.GetControllerOf(o.Set); owner != nil && owner.UID != w.pool.UID {
+		return Fail("NameTaken", fmt.Sprintf("StatefulSet %s belongs to %s %s: delete that, or list %d in spec.remove", o.Name, owner.Kind, owner.Name, o.Number))
+	}
+	wanted.Spec.VolumeClaimTemplates[0].Spec.Resources.Requests[corev1.ResourceStorage] = templateSize(o.Set)
+	if setTemplate(o.Set) == o.Template || o.Pod == nil {
+		if _, err := Apply(ctx, w.Client, w.pool, wanted); err != nil {
+			return Retry(err)
+		}
+		return Complete()
+	}
+	return w.patchSet(ctx, o, wanted)
+}
+
+// setTemplate is the hash of the template that a set has.
+func setTemplate(set *appsv1.StatefulSet) string {
+	return set.Spec.Template.Annotations[workload.AnnotationTemplate]
+}
+
+// patchSet changes what does not wait for the shard's turn.
+func (w *poolWork) patchSet(ctx context.Context, o *observedShard, wanted *appsv1.StatefulSet) Outcome {
+	set := o.Set.DeepCopy()
+	set.Spec.Replicas = wanted.Spec.Replicas
+	annotate(&set.Spec.Template.Annotations, workload.AnnotationVolume, wanted.Spec.Template.Annotations[workload.AnnotationVolume])
+	annotate(&set.Annotations, workload.AnnotationDeletionPolicy, wanted.Annotations[workload.AnnotationDeletionPolicy])
+	if equality.Semantic.DeepEqual(o.Set, set) {
+		return Complete()
+	}
+	if err := w.Client.Patch(ctx, set, client.MergeFrom(o.Set), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return Retry(fmt.Errorf("patch StatefulSet %s: %w", o.Name, err))
+	}
+	return Complete()
+}
+
+// tellPod gives a running pod the UUID of its volume, so that its container, when it starts again, knows it.
+func (w *poolWork) tellPod(ctx context.Context, o *observedShard) Outcome {
+	uuid := o.Last.Volume.UUID
+	if learned := w.statusOf(o.Number).Volume; uuid == "" && learned != nil {
+		uuid = learned.UUID
+	}
+	if o.Pod == nil || o.Pod.DeletionTimestamp != nil || uuid == "" || o.Pod.Annotations[workload.AnnotationVolume] != "" {
+		return Complete()
+	}
+	pod := o.Pod.DeepCopy()
+	annotate(&pod.Annotations, workload.AnnotationVolume, uuid)
+	if err := w.Client.Patch(ctx, pod, client.MergeFrom(o.Pod), client.FieldOwner(v1alpha1.FieldManager)); client.IgnoreNotFound(err) != nil {
+		return Retry(fmt.Errorf("annotate Pod %s: %w", pod.Name, err))
+	}
+	return Complete()
+}
+
+// annotate sets an annotation, or takes it away where the value is empty.
+func annotate(annotations *map[string]string, key, value string) {
+	if value == "" {
+		delete(*annotations, key)
+		return
+	}
+	if *annotations == nil {
+		*annotations = map[string]string{}
+	}
+	(*annotations)[key] = value
+}
+
+// statusOf is what was decided of shard n.
+func (w *poolWork) statusOf(n int32) v1alpha1.ShardStatus {
+	for _, s := range w.statuses {
+		if s.Number == n {
+			return s
+		}
+	}
+	return v1alpha1.ShardStatus{}
+}
+
+// removeShards deletes the sets of shards that are to go and hold nothing.
+func (w *poolWork) removeShards(ctx context.Context) Outcome {
+	for _, n := range w.plan.Leave {
+		name := workload.Shard(w.pool.Name, n)
+		if w.Register != nil {
+			if err := w.Register.Empty(ctx, w.store, name); err != nil {
+				w.note(Wait("PlacementUnavailable", fmt.Sprintf("shard %s is to be removed, but the placement cannot be told: %v", name, err), PauseShort))
+				continue
+			}
+		}
+		w.note(Fail("ShardHoldsGroups", fmt.Sprintf("shard %s is to be removed but holds %d groups, and stays. Groups cannot be moved in this "+
+			"version: raise spec.shards again, or name an empty shard in spec.remove", name, w.statusOf(n).Groups)))
+	}
+	for _, n := range w.plan.Remove {
+		if out := w.note(w.removeShard(ctx, n)); !out.IsComplete() {
+			return out
+		}
+	}
+	return Complete()
+}
+
+func (w *poolWork) removeShard(ctx context.Context, n int32) Outcome {
+	name := workload.Shard(w.pool.Name, n)
+	if w.Register != nil {
+		if err := w.Register.Empty(ctx, w.store, name); err != nil {
+			w.keep(n)
+			return Wait("PlacementUnavailable", fmt.Sprintf("shard %s is to be removed, but the placement cannot be told: %v", name, err), PauseShort)
+		}
+	}
+	set := w.sets[n]
+	if pod := w.pods[n]; pod != nil && set != nil && set.DeletionTimestamp == nil && pod.DeletionTimestamp == nil && pod.Status.PodIP != "" {
+		// What status says may be old: a group may have come since.
+		if report, err := w.ask(ctx, pod); err == nil && len(report.Groups) > 0 {
+			w.keep(n)
+			return Wait("ShardHoldsGroups", fmt.Sprintf("shard %s is to be removed but holds %d groups", name, len(report.Groups)), PauseShort)
+		}
+	}
+	if w.Register != nil {
+		if err := w.Register.Forget(ctx, w.store, name); err != nil {
+			w.keep(n)
+			return Wait("ShardHoldsGroups", fmt.Sprintf("shard %s is to be removed, but the placement still needs it: %v", name, err), PauseShort)
+		}
+	}
+	if err := w.deleteSet(ctx, set, metav1.DeletePropagationBackground); err != nil {
+		return Retry(err)
+	}
+	if w.store.Spec.DeletionPolicy == v1alpha1.DeletionDelete {
+		if err := w.deleteClaim(ctx, w.claims[n]); err != nil {
+			return Retry(err)
+		}
+	}
+	return Complete()
+}
+
+// keep leaves a shard in status that was to go but cannot yet.
+func (w *poolWork) keep(n int32) {
+	for _, last := range w.before.Status.ShardStatuses {
+		if last.Number == n {
+			w.statuses = append(w.statuses, last)
+			return
+		}
+	}
+	w.statuses = append(w.statuses, v1alpha1.ShardStatus{Name: workload.Shard(w.pool.Name, n), Number: n, State: v1alpha1.ShardPending})
+}
+
+// deleteSet deletes the very set that was seen.
+func (w *poolWork) deleteSet(ctx context.Context, set *appsv1.StatefulSet, propagation metav1.DeletionPropagation) error {
+	if set == nil || set.DeletionTimestamp != nil {
+		return nil
+	}
+	err := w.Client.Delete(ctx, set, client.Preconditions{UID: &set.UID}, client.PropagationPolicy(propagation))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete StatefulSet %s: %w", set.Name, err)
+	}
+	w.event(corev1.EventTypeNormal, "SetDeleted", "Delete", "deleted StatefulSet %s (%s)", set.Name, propagation)
+	return nil
+}
+
+func (w *poolWork) deleteClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	if claim == nil || claim.DeletionTimestamp != nil {
+		return nil
+	}
+	err := w.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete PersistentVolumeClaim %s: %w", claim.Name, err)
+	}
+	w.event(corev1.EventTypeNormal, "ClaimDeleted", "Delete", "deleted PersistentVolumeClaim %s, as deletionPolicy is Delete", claim.Name)
+	return nil
+}

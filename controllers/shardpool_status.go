@@ -1,0 +1,269 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// nearlyFull: a volume with less free than one part of so many counts as nearly full.
+const nearlyFull = 20
+
+// summary ends a reconcile: with the worst that was found of shards, or that steps noted.
+func (w *poolWork) summary(context.Context) Outcome {
+	var trouble, waits []string
+	worst := Outcome{}
+	for _, s := range w.statuses {
+		words := fmt.Sprintf("shard %s is %s: %s", s.Name, s.State, s.Message)
+		switch {
+		case s.State == v1alpha1.ShardServing || s.State == v1alpha1.ShardParked:
+		case s.State == v1alpha1.ShardDraining:
+		case needsPerson(s.State):
+			trouble = append(trouble, words)
+			if !worst.IsStalled() {
+				worst = Fail(string(s.State), "")
+			}
+		default:
+			waits = append(waits, words)
+			if worst.IsComplete() {
+				worst = Wait(string(s.State), "", PauseShort)
+			}
+		}
+	}
+	worst.words = shardWords(slices.Concat(trouble, waits))
+	for _, note := range w.notes {
+		if worst.IsComplete() || note.IsStalled() && !worst.IsStalled() {
+			worst = note
+		}
+	}
+	// What is still on its way up is looked at soon, whatever else a person has to do.
+	if len(waits) > 0 && !worst.IsComplete() {
+		worst.after = PauseShort
+	}
+	return worst
+}
+
+// needsPerson says that a state is not left by waiting.
+func needsPerson(state v1alpha1.ShardState) bool {
+	switch state {
+	case v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked, v1alpha1.ShardFileSystemMismatch, v1alpha1.ShardMemoryTooSmall:
+		return true
+	}
+	return false
+}
+
+// conditions fills in the status. Where the reconcile did not come to look at shards, what is said of them stays.
+func (w *poolWork) conditions(out Outcome) {
+	status := &w.pool.Status
+	generation := w.pool.Generation
+	status.ObservedGeneration = generation
+	if w.decided && out.err == nil {
+		w.shardStatus(status)
+		w.shardConditions(status, generation)
+	}
+	ready := fmt.Sprintf("all %d shards serve", status.Serving)
+	if w.pool.Spec.Shards != nil && *w.pool.Spec.Shards != status.Serving {
+		ready = fmt.Sprintf("%d of %d shards serve, the others are parked", status.Serving, *w.pool.Spec.Shards)
+	}
+	if w.update.reason == "Paused" {
+		ready += "; " + w.update.message
+	}
+	Summarize(&status.Conditions, generation, out, ready)
+}
+
+func (w *poolWork) shardStatus(status *v1alpha1.ShardPoolStatus) {
+	slices.SortFunc(w.statuses, func(a, b v1alpha1.ShardStatus) int { return int(a.Number - b.Number) })
+	status.ShardStatuses = w.statuses
+	status.Selector = workload.SelectorText(workload.PoolSelector(w.store.Name, w.pool.Name))
+	status.Shards, status.Serving, status.Updated = int32(len(w.statuses)), 0, 0
+	for _, s := range w.statuses {
+		if s.State == v1alpha1.ShardServing || s.State == v1alpha1.ShardDraining {
+			status.Serving++
+		}
+		if s.Updated {
+			status.Updated++
+		}
+	}
+	w.poolLoad(status)
+}
+
+// poolLoad sums the progress of the shards that load.
+func (w *poolWork) poolLoad(status *v1alpha1.ShardPoolStatus) {
+	var sum LoadReport
+	loading := false
+	for _, o := range w.shards {
+		if o.Report == nil || o.Report.State != v1alpha1.ShardLoading {
+			continue
+		}
+		l := o.Report.Load
+		loading = true
+		sum.BytesTotal, sum.BytesDone, sum.BytesPerSecond = sum.BytesTotal+l.BytesTotal, sum.BytesDone+l.BytesDone, sum.BytesPerSecond+l.BytesPerSecond
+		sum.ETA = max(sum.ETA, l.ETA)
+	}
+	if !loading {
+		status.Load = ""
+		return
+	}
+	var before int32
+	if _, err := fmt.Sscanf(w.before.Status.Load, "%d%%", &before); err == nil && w.keepLoad() {
+		if now := loadPercent(sum); now >= before && now < before+stepPercent {
+			return
+		}
+	}
+	status.Load = loadText(sum)
+}
+
+func (w *poolWork) keepLoad() bool { return len(w.shards) > 0 && w.shards[0].KeepLoad }
+
+// shardConditions are about all shards together. Each names the shards, what is and what was asked for.
+func (w *poolWork) shardConditions(status *v1alpha1.ShardPoolStatus, generation int64) {
+	set := func(kind string, value metav1.ConditionStatus, reason, message string) {
+		SetCondition(&status.Conditions, generation, kind, value, reason, message)
+	}
+	w.loaded(set, status.Load)
+	w.ofStates(set, v1alpha1.ConditionFileSystemMatches, "FileSystemsMatch", w.fileSystemWords(), v1alpha1.ShardFileSystemMismatch)
+	w.ofStates(set, v1alpha1.ConditionMemoryFits, "MemoryFits", "every shard's need is below its limit", v1alpha1.ShardMemoryTooSmall)
+	w.volumes(set)
+	w.space(set)
+	w.grownCondition(set)
+	if w.update.reason == "" {
+		set(v1alpha1.ConditionUpdated, metav1.ConditionTrue, "Updated", "every pod runs the wanted template")
+	} else {
+		set(v1alpha1.ConditionUpdated, metav1.ConditionFalse, w.update.reason, w.update.message)
+	}
+	w.drained(status, set)
+}
+
+type setter func(kind string, value metav1.ConditionStatus, reason, message string)
+
+// inStates says which shards are in one of these states.
+func (w *poolWork) inStates(states ...v1alpha1.ShardState) (words []string, reason string) {
+	for _, s := range w.statuses {
+		if slices.Contains(states, s.State) {
+			words = append(words, fmt.Sprintf("shard %s is %s: %s", s.Name, s.State, s.Message))
+			reason = first(reason, string(s.State))
+		}
+	}
+	return words, reason
+}
+
+// ofStates is False while a shard is in a state, and Unknown while a shard that is to run has said nothing.
+func (w *poolWork) ofStates(set setter, kind, good, words string, bad v1alpha1.ShardState) {
+	if found, reason := w.inStates(bad); len(found) > 0 {
+		set(kind, metav1.ConditionFalse, reason, shardWords(found))
+		return
+	}
+	for _, o := range w.shards {
+		if o.Report == nil && !o.Parked {
+			set(kind, metav1.ConditionUnknown, "ShardSilent", fmt.Sprintf("shard %s does not answer yet", o.Name))
+			return
+		}
+	}
+	set(kind, metav1.ConditionTrue, good, words)
+}
+
+func (w *poolWork) fileSystemWords() string {
+	if w.pool.Spec.FileSystem == nil {
+		return "spec.fileSystem asks for none; see status.shardStatuses for what there is"
+	}
+	words := fmt.Sprintf("every volume is %s", w.pool.Spec.FileSystem.Type)
+	if options := w.pool.Spec.FileSystem.MountOptions; len(options) > 0 {
+		words += " mounted with " + strings.Join(options, ",")
+	}
+	return words
+}
+
+func (w *poolWork) loaded(set setter, load string) {
+	if found, _ := w.inStates(v1alpha1.ShardLoading); len(found) > 0 {
+		set(v1alpha1.ConditionLoaded, metav1.ConditionFalse, "Loading", fmt.Sprintf("%d shards load: %s", len(found), load))
+		return
+	}
+	var words []string
+	for _, s := range w.statuses {
+		if s.State != v1alpha1.ShardServing && s.State != v1alpha1.ShardDraining && s.State != v1alpha1.ShardParked {
+			words = append(words, fmt.Sprintf("shard %s is %s", s.Name, s.State))
+		}
+	}
+	if len(words) > 0 {
+		set(v1alpha1.ConditionLoaded, metav1.ConditionFalse, "NotServing", shardWords(words))
+		return
+	}
+	set(v1alpha1.ConditionLoaded, metav1.ConditionTrue, "Loaded", "every shard that is not parked has loaded its groups")
+}
+
+func (w *poolWork) volumes(set setter) {
+	found, reason := w.inStates(v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked, v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume)
+	if len(found) > 0 {
+		set(v1alpha1.ConditionVolumesReady, metav1.ConditionFalse, reason, shardWords(found))
+		return
+	}
+	for _, s := range w.statuses {
+		if s.Volume == nil || s.Volume.UUID == "" {
+			set(v1alpha1.ConditionVolumesReady, metav1.ConditionUnknown, "VolumeUnknown", fmt.Sprintf("shard %s has not reported its volume yet", s.Name))
+			return
+		}
+	}
+	set(v1alpha1.ConditionVolumesReady, metav1.ConditionTrue, "VolumesReady", "every shard has its volume")
+}
+
+// space goes by what status shows, which moves in steps.
+func (w *poolWork) space(set setter) {
+	var fullWords, nearlyWords []string
+	reports := map[int32]*ShardReport{}
+	for _, o := range w.shards {
+		reports[o.Number] = o.Report
+	}
+	for _, s := range w.statuses {
+		if s.Volume == nil || s.Volume.CapacityBytes == 0 {
+			continue
+		}
+		words := fmt.Sprintf("shard %s has %s of %s free", s.Name, bytesText(s.Volume.FreeBytes), bytesText(s.Volume.CapacityBytes))
+		if r := reports[s.Number]; r != nil && full(r.Volume.FreeBytes, r.Volume.ReserveBytes) {
+			fullWords = append(fullWords, words)
+		} else if s.Volume.FreeBytes < s.Volume.CapacityBytes/nearlyFull {
+			nearlyWords = append(nearlyWords, words)
+		}
+	}
+	const what = ". Delete records, raise spec.storage.size where the class allows it, or add shards"
+	switch {
+	case len(fullWords) > 0:
+		set(v1alpha1.ConditionSpaceAvailable, metav1.ConditionFalse, "VolumeFull", "puts are refused: "+shardWords(fullWords)+what)
+	case len(nearlyWords) > 0:
+		set(v1alpha1.ConditionSpaceAvailable, metav1.ConditionFalse, "VolumeNearlyFull", shardWords(nearlyWords)+what)
+	default:
+		set(v1alpha1.ConditionSpaceAvailable, metav1.ConditionTrue, "SpaceAvailable", "no volume is full or nearly so")
+	}
+}
+
+func (w *poolWork) grownCondition(set setter) {
+	if w.growth.reason == "" {
+		set(v1alpha1.ConditionVolumesGrown, metav1.ConditionTrue, "Grown", fmt.Sprintf("every claim has the %s asked for", w.pool.Spec.Storage.Size.String()))
+		return
+	}
+	set(v1alpha1.ConditionVolumesGrown, metav1.ConditionFalse, w.growth.reason, w.growth.message)
+}
+
+func (w *poolWork) drained(status *v1alpha1.ShardPoolStatus, set setter) {
+	if w.pool.Spec.State != v1alpha1.PoolDrained {
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionDrained)
+		return
+	}
+	var words []string
+	for _, s := range w.statuses {
+		if s.Groups > 0 {
+			words = append(words, fmt.Sprintf("shard %s holds %d groups", s.Name, s.Groups))
+		}
+	}
+	if len(words) > 0 {
+		set(v1alpha1.ConditionDrained, metav1.ConditionFalse, "HoldsGroups", shardWords(words))
+		return
+	}
+	set(v1alpha1.ConditionDrained, metav1.ConditionTrue, "Drained", "no shard holds a group")
+}

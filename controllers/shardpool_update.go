@@ -1,0 +1,186 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// updateWords is how far the pods are from the wanted template.
+type updateWords struct {
+	reason  string // empty: all run it
+	message string
+}
+
+// outdated says whether the shard's pod has to be made anew: its template is another one, or it was started for a volume
+// that a person has given up since.
+func (o *observedShard) outdated() bool {
+	if o.Pod == nil || o.Pod.DeletionTimestamp != nil || o.Parked {
+		return false
+	}
+	told := o.Pod.Annotations[workload.AnnotationVolume]
+	return o.Pod.Annotations[workload.AnnotationTemplate] != o.Template || told != "" && !strings.EqualFold(told, o.Last.Volume.UUID)
+}
+
+// restartOne takes the next step of an update: the set of the shard whose turn it is gets the wanted template, and then its
+// pod is deleted. The order makes a crash in between harmless: the pod is still seen as outdated.
+func (w *poolWork) restartOne(ctx context.Context) Outcome {
+	outdated := 0
+	for _, o := range w.shards {
+		if o.outdated() {
+			outdated++
+		}
+	}
+	if outdated == 0 {
+		return Complete()
+	}
+	w.update = updateWords{reason: "Updating", message: fmt.Sprintf("%d of %d shards do not run the wanted pod template yet", outdated, len(w.shards))}
+	if w.pool.Spec.Update.Mode == v1alpha1.UpdatePaused {
+		w.update.reason, w.update.message = "Paused", w.update.message+"; update.mode is Paused: set it to OneByOne to go on"
+		return Complete()
+	}
+	turns, err := w.cachedTurns(ctx)
+	if err != nil {
+		return Retry(err)
+	}
+	name, heldUpBy := chooseTurn(turns, w.parkedWell())
+	if name == "" {
+		return w.heldUp(heldUpBy)
+	}
+	i := slices.IndexFunc(w.shards, func(o *observedShard) bool { return o.Name == name })
+	return w.note(w.restart(ctx, w.shards[i], turns))
+}
+
+func (w *poolWork) heldUp(by string) Outcome {
+	w.update.reason = "UpdateHeldUp"
+	w.update.message += "; none is restarted while " + first(by, "their nodes are away")
+	return w.note(Wait(w.update.reason, w.update.message, PauseShort))
+}
+
+// parkedWell: with a single copy a parked shard takes no group's majority.
+func (w *poolWork) parkedWell() bool { return w.store.Spec.Replication.Copies <= 1 }
+
+// cachedTurns are all shards of the store: of this pool as decided, of the others as their status says.
+func (w *poolWork) cachedTurns(ctx context.Context) ([]turn, error) {
+	var turns []turn
+	for i, o := range w.shards {
+		t := turn{Name: o.Name, State: w.statuses[i].State, Outdated: o.outdated(), Mine: true}
+		if o.Pod != nil {
+			t.Since = o.Pod.CreationTimestamp.Time
+		}
+		turns = append(turns, t)
+	}
+	var pools v1alpha1.ShardPoolList
+	if err := w.Client.List(ctx, &pools, client.InNamespace(w.pool.Namespace)); err != nil {
+		return nil, fmt.Errorf("list ShardPools: %w", err)
+	}
+	for i := range pools.Items {
+		pool := &pools.Items[i]
+		if pool.Name == w.pool.Name || pool.Spec.StoreRef.Name != w.store.Name {
+			continue
+		}
+		for _, s := range pool.Status.ShardStatuses {
+			turns = append(turns, turn{Name: s.Name, State: s.State})
+		}
+	}
+	return turns, nil
+}
+
+// restart gives the shard's set the wanted template, waits until the StatefulSet controller has seen that, and deletes the
+// pod, if the API server and the shards themselves say that it is its turn.
+func (w *poolWork) restart(ctx context.Context, o *observedShard, turns []turn) Outcome {
+	words := fmt.Sprintf("shard %s is to be restarted: %s", o.Name, w.update.message)
+	if o.Set == nil || o.Set.DeletionTimestamp != nil {
+		return Wait("Updating", words, PauseShort)
+	}
+	if changed, err := Apply(ctx, w.Client, w.pool, w.wanted[o.Number]); err != nil {
+		return Retry(err)
+	} else if changed || setTemplate(o.Set) != o.Template || o.Set.Status.ObservedGeneration < o.Set.Generation {
+		return Wait("Updating", words, PauseShort)
+	}
+	lock := w.turnLock()
+	lock.Lock()
+	defer lock.Unlock()
+	turns, err := w.liveTurns(ctx, turns)
+	if err != nil {
+		return Retry(err)
+	}
+	if name, heldUpBy := chooseTurn(turns, w.parkedWell()); name != o.Name {
+		w.update.reason = "UpdateHeldUp"
+		return Wait(w.update.reason, w.update.message+"; none is restarted while "+first(heldUpBy, "another one is"), PauseShort)
+	}
+	if err := w.Client.Delete(ctx, o.Pod, client.Preconditions{UID: &o.Pod.UID}); client.IgnoreNotFound(err) != nil {
+		return Retry(fmt.Errorf("delete Pod %s: %w", o.Pod.Name, err))
+	}
+	w.event(corev1.EventTypeNormal, "ShardRestarts", "Restart", "restarting shard %s for a changed pod template", o.Name)
+	return Wait("Updating", words, PauseShort)
+}
+
+func (w *poolWork) turnLock() *sync.Mutex {
+	lock, _ := w.turns.LoadOrStore(client.ObjectKeyFromObject(w.store), &sync.Mutex{})
+	return lock.(*sync.Mutex)
+}
+
+// liveTurns looks at the shards of the store anew, past the cache: what looked well must be well now. A shard that did not
+// look well stays as it was seen, unless it serves.
+func (w *poolWork) liveTurns(ctx context.Context, turns []turn) ([]turn, error) {
+	in := []client.ListOption{client.InNamespace(w.pool.Namespace), client.MatchingLabels(workload.Selector(w.store.Name, workload.ContainerShard))}
+	var pods corev1.PodList
+	var sets appsv1.StatefulSetList
+	if err := w.Live.List(ctx, &sets, in...); err != nil {
+		return nil, fmt.Errorf("list StatefulSets of RecordStore %s: %w", w.store.Name, err)
+	}
+	if err := w.Live.List(ctx, &pods, in...); err != nil {
+		return nil, fmt.Errorf("list pods of RecordStore %s: %w", w.store.Name, err)
+	}
+	seen := map[string]turn{}
+	for _, t := range turns {
+		seen[t.Name] = t
+	}
+	// Sets that the cache does not know yet.
+	for i := range sets.Items {
+		set := &sets.Items[i]
+		if _, ok := seen[set.Name]; !ok && (set.Spec.Replicas == nil || *set.Spec.Replicas > 0) {
+			seen[set.Name] = turn{Name: set.Name, State: v1alpha1.ShardServing}
+		}
+	}
+	byShard := map[string]*corev1.Pod{}
+	for i := range pods.Items {
+		byShard[strings.TrimSuffix(pods.Items[i].Name, "-0")] = &pods.Items[i]
+	}
+	live := slices.Collect(maps.Values(seen))
+	var group errgroup.Group
+	group.SetLimit(describeAtOnce)
+	for n := range live {
+		group.Go(func() error {
+			t := &live[n]
+			if now := w.liveState(ctx, byShard[t.Name]); restartCost(now) == costAll || restartCost(t.State) == costAll {
+				t.State = now
+			}
+			return nil
+		})
+	}
+	return live, group.Wait()
+}
+
+func (w *poolWork) liveState(ctx context.Context, pod *corev1.Pod) v1alpha1.ShardState {
+	if pod == nil || pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning || pod.Status.PodIP == "" {
+		return v1alpha1.ShardPending
+	}
+	report, err := w.ask(ctx, pod)
+	if err != nil {
+		return v1alpha1.ShardUnreachable
+	}
+	return report.State
+}

@@ -1,0 +1,72 @@
+package workload
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// EtcdAccess says how processes reach the etcd of a store, and which store they mean there.
+type EtcdAccess struct {
+	Endpoints []string // host:port
+	Prefix    string   // empty: the default of sheaf
+	Store     string   // below the prefix
+	Secret    string   // with ca.crt; empty: no TLS
+	// ClientCert says that the Secret holds tls.crt and tls.key too.
+	ClientCert bool
+}
+
+// EtcdAccessOf is the access to the etcd of a store. secret is the one that etcd.external.tlsSecretRef names, nil where
+// there is none.
+func EtcdAccessOf(store *v1alpha1.RecordStore, secret *corev1.Secret) EtcdAccess {
+	access := EtcdAccess{Store: Placement(store.Namespace, store.Name)}
+	if external := store.Spec.Etcd.External; external != nil {
+		access.Prefix = external.Prefix
+		for _, endpoint := range external.Endpoints {
+			endpoint = strings.TrimPrefix(strings.TrimPrefix(endpoint, "https://"), "http://")
+			access.Endpoints = append(access.Endpoints, endpoint)
+		}
+		if external.TLSSecretRef != nil {
+			access.Secret = external.TLSSecretRef.Name
+			access.ClientCert = secret != nil && len(secret.Data[corev1.TLSCertKey]) > 0
+		}
+		return access
+	}
+	members := int32(1)
+	if store.Spec.Etcd.Managed != nil {
+		members = store.Spec.Etcd.Managed.Members
+	}
+	for n := range members {
+		access.Endpoints = append(access.Endpoints, EtcdAddress(store.Namespace, store.Name, n, PortEtcdClient))
+	}
+	return access
+}
+
+// Args are the flags that say so.
+func (a EtcdAccess) Args() []string {
+	args := []string{"--etcd=" + strings.Join(a.Endpoints, ","), "--store=" + a.Store}
+	if a.Prefix != "" {
+		args = append(args, "--etcd-prefix="+a.Prefix)
+	}
+	if a.Secret != "" {
+		args = append(args, "--etcd-ca="+EtcdTLSDir+"/ca.crt")
+	}
+	if a.Secret != "" && a.ClientCert {
+		args = append(args, "--etcd-cert="+EtcdTLSDir+"/"+corev1.TLSCertKey, "--etcd-key="+EtcdTLSDir+"/"+corev1.TLSPrivateKeyKey)
+	}
+	return args
+}
+
+// Mount gives a pod the files that the flags name.
+func (a EtcdAccess) Mount(pod *corev1.PodSpec, container *corev1.Container) {
+	if a.Secret == "" {
+		return
+	}
+	const name = "etcd-tls"
+	pod.Volumes = append(pod.Volumes, corev1.Volume{
+		Name: name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: a.Secret}},
+	})
+	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: EtcdTLSDir, ReadOnly: true})
+}
