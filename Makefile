@@ -68,6 +68,10 @@ test: $(TOOLS)/gotestsum envtest-assets ## Run all tests (FOCUS=name, PKG=./inte
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector.
 	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -race -short -timeout 14m $(if $(FOCUS),-run '$(FOCUS)') ./internal/... ./client/...
 
+.PHONY: charts-test
+charts-test: $(TOOLS)/helm $(TOOLS)/kubeconform $(TOOLS)/helm-unittest ## Lint and render the charts, check what they render against schemas, run their unit tests.
+	hack/charts/test.sh
+
 .PHONY: check-image
 check-image: ## Test the packer, build the images twice, and fail where they differ (COLD=1: compile everything twice).
 	cd hack/image && go vet ./... && go test ./...
@@ -108,8 +112,13 @@ generate: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc bin/pr
 # What `make generate` writes.
 GENERATED := api config docs/reference.md charts go.mod go.sum
 
+.PHONY: charts
+charts: $(TOOLS)/helm-docs ## Write what the charts take from config/: CRDs, RBAC rules, schema; and their README.md.
+	cd hack/charts && go run . sync ../..
+	$(TOOLS)/helm-docs --chart-search-root charts --log-level warning
+
 .PHONY: check-generate
-check-generate: generate ## Regenerate, and fail where the tree differs from what is committed.
+check-generate: generate charts ## Regenerate, and fail where the tree differs from what is committed.
 	@git diff --exit-code -- $(GENERATED) && test -z "$$(git ls-files --others --exclude-standard -- $(GENERATED) | tee /dev/stderr)" || { echo "generated files differ: run 'make generate' and commit" >&2; exit 1; }
 
 .PHONY: proto-baseline
@@ -173,6 +182,9 @@ cluster-smoke: kube-tools ## Start the cluster, prove what the e2e suite relies 
 	hack/cluster/smoke.sh
 
 ##@ Clean
+
+$(TOOLS)/helm-unittest: hack/helm-unittest/go.mod hack/helm-unittest/go.sum
+	cd hack/helm-unittest && go build -o ../../$(TOOLS)/helm-unittest github.com/helm-unittest/helm-unittest/cmd/helm-unittest
 
 .PHONY: clean
 clean: ## Remove what was built.

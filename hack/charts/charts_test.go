@@ -1,0 +1,196 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+const crdText = `---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  annotations:
+    controller-gen.kubebuilder.io/version: v1
+  name: things.sheaf.dev
+spec:
+  group: sheaf.dev
+  names:
+    kind: Thing
+  versions:
+  - name: v1alpha1
+    schema:
+      openAPIV3Schema:
+        description: "{{ not code }}"
+        type: object
+`
+
+func TestCRDTemplateIsNeverCode(t *testing.T) {
+	out, err := crdTemplate(crdText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`description: "{{ "{{" }} not code {{ "}}" }}"`,
+		"  annotations:\n    {{- if .Values.crds.keep }}\n    helm.sh/resource-policy: keep\n    {{- end }}\n    controller-gen",
+		"  labels:\n    {{- include",
+		"  name: things.sheaf.dev\nspec:",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is missing in\n%s", want, out)
+		}
+	}
+	if _, err := crdTemplate("kind: CustomResourceDefinition\nmetadata:\n  name: x\n"); err == nil {
+		t.Error("a CRD without annotations was taken")
+	}
+}
+
+func TestParseCRDRefusesOtherKinds(t *testing.T) {
+	if c, err := parseCRD([]byte(crdText)); err != nil || c.kind != "Thing" || c.group != "sheaf.dev" || c.versions["v1alpha1"] == nil {
+		t.Errorf("%+v %v", c, err)
+	}
+	if _, err := parseCRD([]byte("kind: Pod\n")); err == nil {
+		t.Error("a Pod was taken for a CRD")
+	}
+}
+
+func TestSplitRules(t *testing.T) {
+	get, all := []string{"get", "list", "watch"}, []string{"create", "get", "list", "watch"}
+	s, err := splitRules([]rule{
+		{APIGroups: []string{""}, Resources: []string{"nodes", "pods"}, Verbs: get},
+		{APIGroups: []string{""}, Resources: []string{"services", "persistentvolumes"}, Verbs: all},
+		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
+		{APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets", "disksets/status", "shardpools"}, Verbs: all},
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: all},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := split{
+		namespaced: []rule{
+			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: get},
+			{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: all},
+			{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
+			{APIGroups: []string{"sheaf.dev"}, Resources: []string{"shardpools"}, Verbs: all},
+		},
+		read: []rule{{APIGroups: []string{""}, Resources: []string{"nodes", "persistentvolumes"}, Verbs: get}},
+		diskSets: []rule{
+			{APIGroups: []string{""}, Resources: []string{"persistentvolumes"}, Verbs: []string{"create"}},
+			{APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets", "disksets/status"}, Verbs: all},
+		},
+		election: []rule{{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: all}},
+	}
+	if !reflect.DeepEqual(s, want) {
+		t.Errorf("got  %+v\nwant %+v", s, want)
+	}
+	text, err := rulesTemplate(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := strings.SplitN(strings.SplitN(text, `"sheaf-operator.rules.read" -}}`, 2)[1], "{{-", 2)[0]
+	var read []rule
+	if err := yaml.Unmarshal([]byte(body), &read); err != nil || !reflect.DeepEqual(read, want.read) {
+		t.Errorf("template holds %+v, %v", read, err)
+	}
+}
+
+func TestSplitRulesRefuses(t *testing.T) {
+	leases := rule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get"}}
+	for name, rules := range map[string][]rule{
+		"wildcard verb":     {leases, {APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"*"}}},
+		"wildcard resource": {leases, {APIGroups: []string{""}, Resources: []string{"*"}, Verbs: []string{"get"}}},
+		"wildcard group":    {leases, {APIGroups: []string{"*"}, Resources: []string{"pods"}, Verbs: []string{"get"}}},
+		"URL":               {leases, {NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}},
+		"no leases":         {{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}},
+	} {
+		if _, err := splitRules(rules); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+}
+
+func parse(t *testing.T, text string) map[string]any {
+	t.Helper()
+	var out map[string]any
+	if err := yaml.Unmarshal([]byte(text), &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestJSONSchemaIsStrictAndPlain(t *testing.T) {
+	in := parse(t, `
+type: object
+default: {properties: 1}
+x-kubernetes-validations: [{rule: "true"}]
+properties:
+  size: {type: string, x-kubernetes-validations: [{rule: "isQuantity(self) && true"}]}
+  amount: {x-kubernetes-int-or-string: true, anyOf: [{type: integer}, {type: string}], pattern: x}
+  labels: {type: object, additionalProperties: {type: string}}
+  free: {type: object, x-kubernetes-preserve-unknown-fields: true, properties: {a: {type: string}}}
+  list: {type: array, items: {type: object, properties: {enum: {type: string, enum: [a]}}}}
+`)
+	want := parse(t, `
+type: object
+default: {properties: 1}
+additionalProperties: false
+properties:
+  size: {type: string, pattern: '^[0-9]+(\.[0-9]+)?(m|k|[KMGTPE]i|[MGTPE]|[eE][+-]?[0-9]+)?$'}
+  amount: {type: [integer, string], pattern: x}
+  labels: {type: object, additionalProperties: {type: string}}
+  free: {type: object, properties: {a: {type: string}}}
+  list: {type: array, items: {type: object, additionalProperties: false, properties: {enum: {type: string, enum: [a]}}}}
+`)
+	if got := jsonSchemaObject(in); !reflect.DeepEqual(got, want) {
+		a, _ := json.Marshal(got)
+		b, _ := json.Marshal(want)
+		t.Errorf("got  %s\nwant %s", a, b)
+	}
+}
+
+func TestRelaxLetsTheFieldsOfAStoreBeEmpty(t *testing.T) {
+	store := parse(t, `{required: [groups], properties: {groups: {type: object, required: [routing]}, image: {type: string, minLength: 1}, n: {type: integer}}}`)
+	relax(store)
+	want := parse(t, `{properties: {
+  groups: {type: object, if: {minProperties: 1}, then: {required: [routing]}},
+  image: {anyOf: [{const: ""}, {type: string, minLength: 1}]}, n: {type: integer}}}`)
+	// YAML reads the number as another type than the code writes.
+	want["properties"].(map[string]any)["groups"].(map[string]any)["if"] = map[string]any{"minProperties": 1}
+	if !reflect.DeepEqual(store, want) {
+		t.Errorf("got %v\nwant %v", store, want)
+	}
+}
+
+func TestKubernetesSchemasHoldWhatTheyReferTo(t *testing.T) {
+	dir := t.TempDir()
+	swagger := filepath.Join(dir, "swagger.json")
+	text := `{"definitions": {
+  "a.Pod": {"properties": {"spec": {"$ref": "#/definitions/a.Spec"}}, "x-kubernetes-group-version-kind": [{"group": "", "version": "v1", "kind": "Pod"}]},
+  "a.Spec": {"properties": {"again": {"$ref": "#/definitions/a.Spec"}, "port": {"$ref": "#/definitions/u.IntOrString"}}},
+  "u.IntOrString": {"type": "string"}, "other": {"type": "string"}}}`
+	if err := os.WriteFile(swagger, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeKubernetesSchemas(swagger, dir); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(dir, "pod-v1-v1.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Definitions map[string]map[string]any `json:"definitions"`
+	}
+	if err := json.Unmarshal(data, &schema); err != nil {
+		t.Fatal(err)
+	}
+	if len(schema.Definitions) != 3 || schema.Definitions["a.Spec"]["additionalProperties"] != false ||
+		!reflect.DeepEqual(schema.Definitions["u.IntOrString"]["type"], []any{"string", "number"}) {
+		t.Errorf("%s", data)
+	}
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// rule is a PolicyRule of Kubernetes' RBAC.
+type rule struct {
+	APIGroups       []string `json:"apiGroups,omitempty"`
+	Resources       []string `json:"resources,omitempty"`
+	ResourceNames   []string `json:"resourceNames,omitempty"`
+	NonResourceURLs []string `json:"nonResourceURLs,omitempty"`
+	Verbs           []string `json:"verbs"`
+}
+
+// Resources without a namespace. A Role cannot grant them, so they go to a ClusterRole of their own.
+var clusterScoped = []string{"disksets", "nodes", "persistentvolumes", "storageclasses", "namespaces"}
+
+// The verbs that only look.
+var reading = []string{"get", "list", "watch"}
+
+// split is the operator's ClusterRole in the parts that the chart binds apart.
+type split struct {
+	namespaced []rule // everything in the namespaces that are watched
+	read       []rule // looking at nodes, volumes, classes
+	diskSets   []rule // what DiskSets need beside that
+	election   []rule // in the operator's own namespace
+}
+
+// splitRules takes a ClusterRole apart. It refuses wildcards, and what it cannot place.
+func splitRules(rules []rule) (split, error) {
+	var s split
+	for _, r := range rules {
+		if slices.Contains(slices.Concat(r.APIGroups, r.Resources, r.Verbs), "*") {
+			return split{}, fmt.Errorf("rule %+v has a wildcard", r)
+		}
+		if len(r.NonResourceURLs) > 0 || len(r.Resources) == 0 {
+			return split{}, fmt.Errorf("rule %+v is not about resources: teach hack/charts where it belongs", r)
+		}
+		for _, resource := range r.Resources {
+			s.add(r, resource)
+		}
+	}
+	if len(s.election) == 0 {
+		return split{}, errors.New("no rule for leases: leader election needs one")
+	}
+	s.namespaced, s.read, s.diskSets, s.election = merge(s.namespaced), merge(s.read), merge(s.diskSets), merge(s.election)
+	return s, nil
+}
+
+func (s *split) add(r rule, resource string) {
+	r.Resources = []string{resource}
+	name, _, _ := strings.Cut(resource, "/")
+	switch {
+	case slices.Contains(r.APIGroups, "coordination.k8s.io"):
+		s.election = append(s.election, r)
+	case !slices.Contains(clusterScoped, name):
+		s.namespaced = append(s.namespaced, r)
+	case name == "disksets":
+		s.diskSets = append(s.diskSets, r)
+	default:
+		look, write := r, r
+		look.Verbs, write.Verbs = nil, nil
+		for _, verb := range r.Verbs {
+			if slices.Contains(reading, verb) {
+				look.Verbs = append(look.Verbs, verb)
+			} else {
+				write.Verbs = append(write.Verbs, verb)
+			}
+		}
+		if len(look.Verbs) > 0 {
+			s.read = append(s.read, look)
+		}
+		if len(write.Verbs) > 0 {
+			s.diskSets = append(s.diskSets, write)
+		}
+	}
+}
+
+// merge joins rules that differ only in their resources.
+func merge(rules []rule) []rule {
+	var merged []rule
+next:
+	for _, r := range rules {
+		for n, m := range merged {
+			if slices.Equal(m.APIGroups, r.APIGroups) && slices.Equal(m.Verbs, r.Verbs) && slices.Equal(m.ResourceNames, r.ResourceNames) {
+				if !slices.Contains(m.Resources, r.Resources[0]) {
+					merged[n].Resources = append(merged[n].Resources, r.Resources...)
+				}
+				continue next
+			}
+		}
+		merged = append(merged, r)
+	}
+	return merged
+}
+
+// writeRules writes the rules of config/rbac/role.yaml as named templates.
+func writeRules(root string) error {
+	path := filepath.Join(root, "config", "rbac", "role.yaml")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var role struct {
+		Kind  string `json:"kind"`
+		Rules []rule `json:"rules"`
+	}
+	// Roles of single namespaces would follow as further documents; the operator has none.
+	if err := yaml.Unmarshal(data, &role); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if role.Kind != "ClusterRole" || strings.Count(string(data), "\nkind: ") != 1 {
+		return fmt.Errorf("%s: want one ClusterRole and nothing else", path)
+	}
+	s, err := splitRules(role.Rules)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	text, err := rulesTemplate(s)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(root, "charts", "sheaf-operator", "templates", "_rules.tpl"), []byte(text), 0o644)
+}
+
+func rulesTemplate(s split) (string, error) {
+	var out strings.Builder
+	out.WriteString("{{- /* Made by `make charts` from config/rbac/role.yaml. Do not edit. */ -}}\n")
+	for _, part := range []struct {
+		name, comment string
+		rules         []rule
+	}{
+		{"namespaced", "What the operator does in the namespaces it watches.", s.namespaced},
+		{"read", "What it looks at outside of namespaces.", s.read},
+		{"diskSets", "What DiskSets need beside that.", s.diskSets},
+		{"election", "Leader election, in the operator's own namespace.", s.election},
+	} {
+		text := "[]\n"
+		if len(part.rules) > 0 {
+			data, err := yaml.Marshal(part.rules)
+			if err != nil {
+				return "", err
+			}
+			text = string(data)
+		}
+		fmt.Fprintf(&out, "\n{{- /* %s */ -}}\n{{- define \"sheaf-operator.rules.%s\" -}}\n%s{{- end }}\n", part.comment, part.name, text)
+	}
+	return out.String(), nil
+}

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// version of our kinds that the store chart writes.
+const version = "v1alpha1"
+
+// jsonSchema turns an OpenAPI schema of a CRD into a plain JSON schema. Strict: a field that nobody knows is an error,
+// because the API server would drop it.
+func jsonSchema(node any) any {
+	switch node := node.(type) {
+	case map[string]any:
+		return jsonSchemaObject(node)
+	case []any:
+		out := make([]any, len(node))
+		for n, item := range node {
+			out[n] = jsonSchema(item)
+		}
+		return out
+	}
+	return node
+}
+
+func jsonSchemaObject(node map[string]any) map[string]any {
+	out := map[string]any{}
+	for key, value := range node {
+		switch {
+		case key == "properties":
+			properties, _ := value.(map[string]any)
+			kept := map[string]any{}
+			for name, property := range properties {
+				kept[name] = jsonSchema(property)
+			}
+			out[key] = kept
+		case key == "default" || key == "enum": // data, not schema
+			out[key] = value
+		case strings.HasPrefix(key, "x-kubernetes-"):
+		default:
+			out[key] = jsonSchema(value)
+		}
+	}
+	if node["x-kubernetes-int-or-string"] == true {
+		delete(out, "anyOf")
+		out["type"] = []any{"integer", "string"}
+	}
+	if _, set := out["pattern"]; !set && isQuantity(node) {
+		out["pattern"] = `^[0-9]+(\.[0-9]+)?(m|k|[KMGTPE]i|[MGTPE]|[eE][+-]?[0-9]+)?$`
+	}
+	_, closed := out["properties"]
+	if _, set := out["additionalProperties"]; closed && !set && node["x-kubernetes-preserve-unknown-fields"] != true {
+		out["additionalProperties"] = false
+	}
+	return out
+}
+
+// isQuantity says whether a CEL rule wants a string to be a quantity, which a JSON schema says by a pattern.
+func isQuantity(node map[string]any) bool {
+	rules, _ := node["x-kubernetes-validations"].([]any)
+	return slices.ContainsFunc(rules, func(r any) bool {
+		rule, _ := r.(map[string]any)
+		text, _ := rule["rule"].(string)
+		return strings.HasPrefix(text, "isQuantity(self)")
+	})
+}
+
+// specOf returns the schema of a kind's spec.
+func specOf(crds []crd, kind string) (map[string]any, error) {
+	for _, c := range crds {
+		if c.kind != kind {
+			continue
+		}
+		properties, _ := c.versions[version]["properties"].(map[string]any)
+		spec, ok := properties["spec"].(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("%s %s has no spec", kind, version)
+		}
+		return jsonSchemaObject(spec), nil
+	}
+	return nil, fmt.Errorf("config/crd/bases holds no %s", kind)
+}
+
+// writeValuesSchema fills the frame of the store chart's schema with the specs of our kinds.
+func writeValuesSchema(root string, crds []crd) error {
+	chart := filepath.Join(root, "charts", "sheaf-store")
+	data, err := os.ReadFile(filepath.Join(chart, "values.schema.frame.json"))
+	if err != nil {
+		return err
+	}
+	var frame map[string]any
+	if err := json.Unmarshal(data, &frame); err != nil {
+		return fmt.Errorf("values.schema.frame.json: %w", err)
+	}
+	properties, _ := frame["properties"].(map[string]any)
+	store, err := specOf(crds, "RecordStore")
+	if err != nil {
+		return err
+	}
+	relax(store)
+	pool, err := specOf(crds, "ShardPool")
+	if err != nil {
+		return err
+	}
+	omit(pool, "storeRef") // the chart sets it
+	disks, err := specOf(crds, "DiskSet")
+	if err != nil {
+		return err
+	}
+	for name, spec := range map[string]map[string]any{"store": store, "pools": pool, "diskSets": disks} {
+		slot, ok := properties[name].(map[string]any)
+		if !ok {
+			return fmt.Errorf("values.schema.frame.json has no property %s", name)
+		}
+		if name == "store" {
+			maps.Copy(slot, spec)
+			continue
+		}
+		slot["additionalProperties"] = spec
+	}
+	text, err := encode(frame)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(chart, "values.schema.json"), text, 0o644)
+}
+
+// relax lets the fields of a store be empty: the chart then leaves them out, and the defaults hold.
+func relax(store map[string]any) {
+	delete(store, "required")
+	properties, _ := store["properties"].(map[string]any)
+	for _, property := range properties {
+		p, ok := property.(map[string]any)
+		if !ok {
+			continue
+		}
+		if required, ok := p["required"]; ok {
+			delete(p, "required")
+			p["if"] = map[string]any{"minProperties": 1}
+			p["then"] = map[string]any{"required": required}
+		}
+		if p["type"] == "string" {
+			properties2 := map[string]any{"anyOf": []any{map[string]any{"const": ""}, maps.Clone(p)}}
+			clear(p)
+			maps.Copy(p, properties2)
+		}
+	}
+}
+
+// omit takes a property out.
+func omit(schema map[string]any, name string) {
+	properties, _ := schema["properties"].(map[string]any)
+	delete(properties, name)
+	required, _ := schema["required"].([]any)
+	schema["required"] = slices.DeleteFunc(required, func(r any) bool { return r == name })
+}
+
+func encode(value any) ([]byte, error) {
+	text, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	return append(text, '\n'), nil
+}
+
+// writeSchemas writes one JSON schema for each kind, named as kubeconform looks for them.
+func writeSchemas(root, swagger, dir string) error {
+	crds, err := readCRDs(root)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, c := range crds {
+		for v, schema := range c.versions {
+			strict := jsonSchemaObject(schema)
+			properties, _ := strict["properties"].(map[string]any)
+			properties["metadata"] = map[string]any{"type": "object"}
+			if err := writeSchema(dir, c.group, v, c.kind, strict); err != nil {
+				return err
+			}
+		}
+	}
+	return writeKubernetesSchemas(swagger, dir)
+}
+
+func writeSchema(dir, group, v, kind string, schema any) error {
+	text, err := encode(schema)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, schemaName(group, v, kind)), text, 0o644)
+}
+
+// schemaName is '{{.ResourceKind}}-{{.Group}}-{{.ResourceAPIVersion}}.json' of kubeconform, which takes the core group to
+// be what stands before a slash: the version.
+func schemaName(group, v, kind string) string {
+	if group == "" {
+		group = v
+	}
+	return strings.ToLower(kind) + "-" + group + "-" + v + ".json"
+}
+
+// writeKubernetesSchemas takes Kubernetes' own kinds from the swagger.json that its source carries.
+func writeKubernetesSchemas(swagger, dir string) error {
+	data, err := os.ReadFile(swagger)
+	if err != nil {
+		return err
+	}
+	var spec struct {
+		Definitions map[string]map[string]any `json:"definitions"`
+	}
+	if err := json.Unmarshal(data, &spec); err != nil {
+		return fmt.Errorf("%s: %w", swagger, err)
+	}
+	if len(spec.Definitions) == 0 {
+		return errors.New(swagger + ": no definitions")
+	}
+	for name, definition := range spec.Definitions {
+		kinds, _ := definition["x-kubernetes-group-version-kind"].([]any)
+		if len(kinds) != 1 { // shared types, such as DeleteOptions, have many or none
+			continue
+		}
+		gvk, _ := kinds[0].(map[string]any)
+		needed := map[string]any{}
+		closure(spec.Definitions, name, needed)
+		schema := map[string]any{"$ref": "#/definitions/" + name, "definitions": needed}
+		err := writeSchema(dir, fmt.Sprint(gvk["group"]), fmt.Sprint(gvk["version"]), fmt.Sprint(gvk["kind"]), schema)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// closure collects the definitions that one of them needs, made strict.
+func closure(all map[string]map[string]any, name string, needed map[string]any) {
+	if _, done := needed[name]; done {
+		return
+	}
+	strict := strictDefinition(name, all[name])
+	needed[name] = strict
+	for _, ref := range references(strict) {
+		closure(all, ref, needed)
+	}
+}
+
+func strictDefinition(name string, definition map[string]any) map[string]any {
+	switch {
+	case strings.HasSuffix(name, ".IntOrString"), strings.HasSuffix(name, ".resource.Quantity"):
+		return map[string]any{"type": []any{"string", "number"}}
+	case strings.Contains(name, "apiextensions-apiserver") && strings.Contains(name, "JSON"):
+		return map[string]any{} // a schema in a schema
+	}
+	return jsonSchemaObject(definition)
+}
+
+// references lists the definitions that a schema refers to.
+func references(node any) []string {
+	var found []string
+	switch node := node.(type) {
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(node)) {
+			if ref, ok := node[key].(string); ok && key == "$ref" {
+				found = append(found, strings.TrimPrefix(ref, "#/definitions/"))
+				continue
+			}
+			found = append(found, references(node[key])...)
+		}
+	case []any:
+		for _, item := range node {
+			found = append(found, references(item)...)
+		}
+	}
+	return found
+}

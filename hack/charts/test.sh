@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Checks the charts: lint, the schemas of what they render with each of their ci/ values, and their unit tests.
+# `make charts-test` builds the tools first.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+export PATH="$PWD/bin/tools:$PATH"
+schemas=bin/schemas
+
+echo "== the generator"
+(cd hack/charts && go vet ./... && go test ./...)
+
+echo "== schemas of our kinds and of Kubernetes'"
+kubernetes=$(cd hack/kube/kubernetes && go mod download -json k8s.io/kubernetes | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
+rm -rf "$schemas"
+(cd hack/charts && go run . schemas ../.. "$kubernetes/api/openapi-spec/swagger.json" "../../$schemas")
+
+for chart in charts/*/; do
+  for values in "$chart"ci/*-values.yaml; do
+    echo "== $values"
+    helm lint --strict --quiet "$chart" --values "$values"
+    # ServiceMonitor is another project's kind: its schema is not here.
+    helm template test "$chart" --namespace prod --values "$values" |
+      kubeconform -strict -summary -skip monitoring.coreos.com/v1/ServiceMonitor \
+        -schema-location "$schemas/{{.ResourceKind}}-{{.Group}}-{{.ResourceAPIVersion}}.json"
+  done
+done
+
+echo "== unit tests"
+helm-unittest --strict charts/*/
