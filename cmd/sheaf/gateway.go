@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -28,6 +29,7 @@ type gatewayFlags struct {
 	routing string
 	groups  int
 	shards  int
+	uid     uuidFlag
 }
 
 func (a *app) gatewayCommand() *cobra.Command {
@@ -51,6 +53,7 @@ takes part in the planner's election; any number of gateways may run. --create m
 	flags.BoolVar(&f.create, "create", false, "make the store in etcd where it is missing")
 	flags.StringVar(&f.routing, "routing", "hash", "with --create: hash or named")
 	flags.IntVar(&f.groups, "groups", 16, "with --create and --routing hash: number of groups")
+	flags.Var(&f.uid, "store-uid", "the store that etcd must hold: the gateway waits for it, and is not ready, while it does not")
 	flags.IntVar(&f.shards, "shards-min", 0, "with --create: place the first groups when so many shards are alive")
 	f.place.add(cmd)
 	f.log.add(a, cmd, "info")
@@ -68,12 +71,19 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, client.Close()) }()
-	meta, err := f.meta(ctx, store)
-	if err != nil {
-		return err
+	if f.create && f.uid != (uuidFlag{}) {
+		return cli.Usagef("--create makes a store with a new UUID: it cannot go with --store-uid")
+	}
+	var meta placement.Meta
+	if f.uid == (uuidFlag{}) {
+		if meta, err = f.meta(ctx, store); err != nil {
+			return err
+		}
 	}
 	registry := newRegistry()
-	g, err := gateway.Start(ctx, gateway.Config{Listen: f.listen, Store: store, Logger: logger, Registry: registry})
+	g, err := gateway.Start(ctx, gateway.Config{
+		Listen: f.listen, Store: store, StoreUUID: uuid.UUID(f.uid), Logger: logger, Registry: registry,
+	})
 	if err != nil {
 		return err
 	}
@@ -84,7 +94,7 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 		soon, cancel := context.WithTimeout(r.Context(), time.Second)
 		defer cancel()
 		if err := g.Ready(soon); err != nil {
-			http.Error(w, "etcd has not been read yet", http.StatusServiceUnavailable)
+			http.Error(w, "etcd has not been read yet, or does not hold the store", http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")
@@ -93,15 +103,35 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 	if err != nil {
 		return errors.Join(err, a.stopGracefully(g.Stop))
 	}
-	logger.Info("gateway serves", "address", g.Addr(), "store", f.place.store, "routing", meta.Routing.Mode)
+	logger.Info("gateway serves", "address", g.Addr(), "store", f.place.store)
 	planned := make(chan error, 1)
 	if f.planner {
-		go func() { planned <- placement.RunPlanner(ctx, store, meta.Policy(), logger) }()
+		go func() { planned <- f.plan(ctx, store, meta, logger) }()
 	} else {
 		planned <- nil
 	}
 	<-ctx.Done()
 	return errors.Join(a.stopGracefully(g.Stop), stopHTTP(), <-planned)
+}
+
+// plan takes part in the planner's election, as soon as etcd holds the store.
+func (f *gatewayFlags) plan(ctx context.Context, store *placement.Store, meta placement.Meta, logger *slog.Logger) error {
+	for meta.StoreUUID == uuid.Nil && ctx.Err() == nil {
+		var err error
+		if meta, err = store.MetaOf(ctx, uuid.UUID(f.uid)); err == nil {
+			break
+		}
+		meta = placement.Meta{}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Second):
+		}
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return placement.RunPlanner(ctx, store, meta.Policy(), logger)
 }
 
 // meta reads what is fixed about the store, or makes it with --create.

@@ -120,7 +120,7 @@ or hexadecimal behind 0x.`,
 	root.AddCommand(
 		a.putCommand(), a.getCommand(), a.rmCommand(), a.versionsCommand(), a.findCommand(), a.scanCommand(),
 		a.importCommand(), a.exportCommand(),
-		a.devCommand(), a.shardCommand(), a.gatewayCommand(), a.etcdCommand(),
+		a.devCommand(), a.shardCommand(), a.gatewayCommand(), a.etcdCommand(), a.recoverCommand(),
 		a.statusCommand(), a.groupCommand(), a.verifyCommand(), a.dumpCommand(), a.benchCommand(), a.versionCommand(), a.runDemoCommand(),
 	)
 	return root

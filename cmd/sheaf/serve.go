@@ -53,7 +53,7 @@ func (f *storageFlags) add(a *app, cmd *cobra.Command) {
 
 // fill puts the flags into a shard's configuration.
 func (f *storageFlags) fill(c *shard.Config) error {
-	switch f.residency {
+	switch strings.ToLower(f.residency) {
 	case "index":
 		c.Residency = group.Index
 	case "resident":

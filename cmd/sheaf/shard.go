@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
@@ -21,94 +22,172 @@ import (
 
 // placementFlags say where etcd is and which store is meant.
 type placementFlags struct {
-	etcd  []string
-	store string
+	etcd   etcd.ClientConfig
+	prefix string
+	store  string
 }
 
 func (f *placementFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVar(&f.etcd, "etcd", []string{"127.0.0.1:2379"}, "endpoints of etcd, host:port")
-	cmd.Flags().StringVar(&f.store, "store", "default", "name of the store in etcd")
+	flags := cmd.Flags()
+	flags.StringSliceVar(&f.etcd.Endpoints, "etcd", []string{"127.0.0.1:2379"}, "endpoints of etcd, host:port")
+	flags.StringVar(&f.prefix, "etcd-prefix", placement.PrefixDefault, "key in etcd below which stores are")
+	flags.StringVar(&f.store, "store", "default", "name of the store in etcd")
+	flags.StringVar(&f.etcd.CAFile, "etcd-ca", "", "authorities of etcd's certificates; TLS is used where this or --etcd-cert is given")
+	flags.StringVar(&f.etcd.CertFile, "etcd-cert", "", "certificate to show to etcd")
+	flags.StringVar(&f.etcd.KeyFile, "etcd-key", "", "its key; these files are read again for each connection")
+	flags.StringVar(&f.etcd.Username, "etcd-username", "", "user name for etcd")
+	flags.StringVar(&f.etcd.PasswordFile, "etcd-password-file", "", "file with the password, read at the start")
 }
 
 // open connects to etcd. Nothing is read yet. The caller closes the client.
 func (f *placementFlags) open() (*clientv3.Client, *placement.Store, error) {
-	if len(f.etcd) == 0 {
+	if len(f.etcd.Endpoints) == 0 {
 		return nil, nil, cli.Usagef("--etcd is empty: give host:port")
 	}
-	client, err := etcd.Connect(f.etcd)
+	client, err := etcd.Dial(f.etcd)
 	if err != nil {
 		return nil, nil, err
 	}
-	store, err := placement.NewStore(client, f.store)
+	store, err := placement.NewStoreAt(client, f.prefix, f.store)
 	if err != nil {
 		return nil, nil, errors.Join(cli.Usagef("--store: %w", err), client.Close())
 	}
 	return client, store, nil
 }
 
+// uuidFlag is a UUID on the command line; empty: none.
+type uuidFlag uuid.UUID
+
+// String implements pflag.Value.
+func (f *uuidFlag) String() string {
+	if *f == (uuidFlag{}) {
+		return ""
+	}
+	return uuid.UUID(*f).String()
+}
+
+// Type implements pflag.Value.
+func (f *uuidFlag) Type() string { return "UUID" }
+
+// Set implements pflag.Value.
+func (f *uuidFlag) Set(s string) error {
+	if s == "" {
+		*f = uuidFlag{}
+		return nil
+	}
+	id, err := uuid.Parse(s)
+	if err == nil && id == uuid.Nil {
+		err = errors.New("the UUID is zero")
+	}
+	*f = uuidFlag(id)
+	return err
+}
+
+// shardFlags of shard.
+type shardFlags struct {
+	cfg     shard.Config
+	place   placementFlags
+	storage storageFlags
+	log     logFlags
+	http    string
+	store   uuidFlag
+	volume  uuidFlag
+}
+
 func (a *app) shardCommand() *cobra.Command {
-	var cfg shard.Config
-	var place placementFlags
-	var storage storageFlags
-	var log logFlags
-	var httpListen string
+	var f shardFlags
 	cmd := &cobra.Command{
 		Use:     "shard",
 		Short:   "Run one shard on one volume",
 		GroupID: groupRun,
 		Long: `Owns the groups on one volume, loads them and serves them. The volume is made where the folder is empty; a volume of
 another shard or store is refused. SIGTERM stops gracefully (calls end, segments are sealed, hints written), a second one at
-once.`,
-		Example: `  sheaf shard --name quotes-0 --dir /data --etcd etcd:2379 --store quotes --listen :7610 --advertise quotes-0:7610`,
-		Args:    cobra.NoArgs,
-		RunE: a.body(func(ctx context.Context, _ []string) (err error) {
-			if err := storage.fill(&cfg); err != nil {
+once.
+
+What must not be served (another file system than --file-system, another store or volume, a disk that is lost, groups that need
+more memory than there is) ends the process, or, with --stay, is shown as its state, by AdminService and /status, until it may be
+served. Nothing is written to a volume before all of it was checked.
+
+HTTP, in every state: /healthz (liveness: the process answers; never judges loading), /startupz (fails only while a load has not
+moved for 5 minutes), /readyz (a group serves, or there is none to load), /status (JSON: state, message, volume, load, groups),
+/metrics. States: Pending, Loading, Serving, Draining, FileSystemMismatch, Foreign, DiskLost, MemoryTooSmall.`,
+		Example: `  sheaf shard --name quotes-0 --dir /data --etcd etcd:2379 --store quotes --listen :7610 --advertise quotes-0:7610
+  sheaf shard --name quotes-0 --dir /data --file-system xfs --mount-option noatime --stay`,
+		Args: cobra.NoArgs,
+	}
+	cmd.RunE = func(c *cobra.Command, args []string) error {
+		return a.body(func(ctx context.Context, _ []string) (err error) {
+			if err := f.fill(c); err != nil {
 				return err
 			}
-			if cfg.Logger, err = log.logger(); err != nil {
-				return err
-			}
-			client, store, err := place.open()
+			client, store, err := f.place.open()
 			if err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, client.Close()) }()
-			cfg.Placement, cfg.Version = store, version
-			return a.shard(ctx, cfg, httpListen)
-		}),
+			f.cfg.Placement, f.cfg.Version = store, version
+			return a.shard(ctx, f.cfg, f.http)
+		})(c, args)
 	}
-	flags := cmd.Flags()
+	f.add(a, cmd)
+	return cmd
+}
+
+func (f *shardFlags) add(a *app, cmd *cobra.Command) {
+	flags, cfg := cmd.Flags(), &f.cfg
 	flags.StringVar(&cfg.Name, "name", "", "name of the shard (required)")
 	flags.StringVar(&cfg.Dir, "dir", "", "folder of the volume (required)")
 	flags.StringVar(&cfg.Listen, "listen", "127.0.0.1:7610", "address for gRPC")
 	flags.StringVar(&cfg.Advertise, "advertise", "", "address that others reach it by (default: the one it listens on)")
-	flags.StringVar(&cfg.Domain, "domain", "", "failure domain: no two copies of a group go to the same one (default: the name)")
-	flags.StringVar(&httpListen, "http", "127.0.0.1:7611", "address of /metrics, /healthz, /readyz and /status; empty: none")
-	place.add(cmd)
-	storage.add(a, cmd)
-	log.add(a, cmd, "info")
-	for _, required := range []string{"name", "dir"} {
-		if err := cmd.MarkFlagRequired(required); err != nil {
-			panic(err) // a flag that does not exist: every run of the binary would show it
-		}
+	flags.StringVar(&cfg.Domain, "domain", "", "failure domain: no two copies of a group go to the same one (default: the node, else the name)")
+	flags.StringVar(&cfg.Node, "node", "", "node that it runs on, for its registration")
+	flags.StringVar(&cfg.Zone, "zone", "", "zone of the node, for its registration")
+	flags.StringVar(&f.http, "http", "127.0.0.1:7611", "address of /metrics, /healthz, /startupz, /readyz and /status; empty: none")
+	flags.BoolVar(&cfg.Stay, "stay", false, "stay up and show as a state what cannot be served, instead of ending")
+	flags.StringVar(&cfg.Wanted.FileSystem, "file-system", "", "type that the volume must be on, as xfs; ext2, ext3 and ext4 are told apart; empty: any")
+	flags.StringSliceVar(&cfg.Wanted.MountOptions, "mount-option", nil, "mount option that must be in force; may be repeated")
+	flags.Var(&f.store, "store-uid", "store that volume and etcd must be of")
+	flags.Var(&f.volume, "expect-volume", "volume that was here before: a blank or another one is never initialised or served")
+	flags.BoolVar(&cfg.Wanted.Adopt, "adopt", false, "take over a volume of this store that is of another shard, and its groups")
+	f.place.add(cmd)
+	f.storage.add(a, cmd)
+	flags.Lookup("memory-limit").Usage = "of index and resident data, as in 8GiB; 0: none (default: the cgroup's limit less a quarter, " +
+		"128 MiB to 1 GiB, for the rest of the process)"
+	f.log.add(a, cmd, "info")
+	require(cmd, "name", "dir")
+}
+
+// fill puts the flags into the configuration.
+func (f *shardFlags) fill(cmd *cobra.Command) (err error) {
+	if err := f.storage.fill(&f.cfg); err != nil {
+		return err
 	}
-	return cmd
+	f.cfg.Wanted.Store, f.cfg.Wanted.Volume = uuid.UUID(f.store), uuid.UUID(f.volume)
+	if f.cfg.Logger, err = f.log.logger(); err != nil {
+		return err
+	}
+	if !cmd.Flags().Changed("memory-limit") {
+		fitCgroup(&f.cfg, cgroupLimit("/"))
+	}
+	return nil
 }
 
 func (a *app) shard(ctx context.Context, cfg shard.Config, httpListen string) error {
-	registry := newRegistry()
-	cfg.Registry = registry
-	s, err := shard.Start(ctx, cfg)
+	cfg.Registry = newRegistry()
+	h, err := shard.StartHost(ctx, cfg)
 	if err != nil {
-		return fmt.Errorf("starting shard %s: %w", cfg.Name, err)
+		return err
 	}
-	stopHTTP, err := serveHTTP(ctx, httpListen, s.Handler())
+	stopHTTP, err := serveHTTP(ctx, httpListen, h.Handler())
 	if err != nil {
-		return errors.Join(err, a.stopGracefully(s.Stop))
+		return errors.Join(err, a.stopGracefully(h.Stop))
 	}
-	cfg.Logger.Info("shard serves", "name", cfg.Name, "address", s.Addr(), "dir", cfg.Dir)
-	<-ctx.Done()
-	return errors.Join(a.stopGracefully(s.Stop), stopHTTP())
+	select {
+	case <-ctx.Done():
+	case err = <-h.Failed():
+		err = fmt.Errorf("shard %s: %w", cfg.Name, err)
+	}
+	return errors.Join(err, a.stopGracefully(h.Stop), stopHTTP())
 }
 
 func newRegistry() *prometheus.Registry {

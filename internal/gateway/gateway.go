@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
@@ -28,11 +29,13 @@ import (
 
 // Config of a gateway. Listen and Store are required.
 type Config struct {
-	Listen   string // host:port; port 0 takes a free one
-	Store    *placement.Store
-	Limits   Limits
-	Logger   *slog.Logger          // nil: discards
-	Registry prometheus.Registerer // nil: no metrics
+	Listen string // host:port; port 0 takes a free one
+	Store  *placement.Store
+	// StoreUUID is the store that must be there: views of another one are not followed; zero: any.
+	StoreUUID uuid.UUID
+	Limits    Limits
+	Logger    *slog.Logger          // nil: discards
+	Registry  prometheus.Registerer // nil: no metrics
 	// ServerOptions are added to those of the gRPC server: credentials, seams for tests.
 	ServerOptions []grpc.ServerOption
 	// ShardCredentials for the connections to shards; nil: no TLS.
@@ -166,6 +169,10 @@ func (g *Gateway) newServer() *grpc.Server {
 func (g *Gateway) follow(ctx context.Context) {
 	defer close(g.watched)
 	for view := range g.cfg.Store.Watch(ctx) {
+		if want := g.cfg.StoreUUID; want != uuid.Nil && view.Meta.StoreUUID != want {
+			g.cfg.Logger.Error("etcd holds another store, it is not followed", "store", view.Meta.StoreUUID, "wanted", want)
+			continue
+		}
 		began := time.Now()
 		g.router.set(view)
 		g.health.SetServingStatus("", healthv1.HealthCheckResponse_SERVING)

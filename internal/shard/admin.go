@@ -117,20 +117,7 @@ func damagesOf(damages []group.Damage) []*recordv1.Damage {
 
 // ListShards implements AdminService: this shard.
 func (s *adminServer) ListShards(context.Context, *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
-	st := s.Status()
-	p := &recordv1.Shard{
-		Name: st.Name, Address: st.Address, Alive: true, VolumeUuid: st.VolumeUUID, Generation: st.Generation,
-		Path: st.Path, FileSystem: st.FileSystem, MountOptions: st.MountOptions, Source: st.Source,
-		Rotational: st.Rotational, CapacityBytes: st.CapacityBytes, FreeBytes: st.FreeBytes,
-		ReserveBytes: st.ReserveBytes, MemoryNeedBytes: st.MemoryNeedBytes, MemoryLimitBytes: st.MemoryLimitBytes,
-		Residency: st.Residency, Groups: int32(len(st.Groups)), Load: loadOf(st.Load), Version: st.Version,
-	}
-	for _, g := range st.Groups {
-		if g.Leader {
-			p.Leaders++
-		}
-	}
-	return &recordv1.ListShardsResponse{Shards: []*recordv1.Shard{p}}, nil
+	return &recordv1.ListShardsResponse{Shards: []*recordv1.Shard{shardOf(s.Status())}}, nil
 }
 
 func loadOf(st LoadStatus) *recordv1.Load {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,7 +35,14 @@ type Config struct {
 	Dir       string // the folder of the volume
 	Listen    string // host:port for gRPC; port 0 takes a free one
 	Advertise string // host:port that others reach it by; empty: the address it listens on
-	Domain    string // failure domain; empty: the name of the shard
+	Domain    string // failure domain; empty: the node, else the name of the shard
+	Node      string // where it runs, for the registration and status; may be empty
+	Zone      string
+
+	// Wanted is asked of the volume before it is touched.
+	Wanted Wanted
+	// Stay: a Host whose volume cannot be served stays up and says so; else it ends with the error.
+	Stay bool
 
 	Residency group.Residency
 	Medium    Medium // empty: Auto
@@ -57,6 +65,10 @@ type Config struct {
 	FS             vfs.FS                // nil: the operating system's
 	// ServerOptions are added to those of the gRPC server: credentials, seams for tests.
 	ServerOptions []grpc.ServerOption
+
+	listener net.Listener // of a Host; nil: Listen
+	// Of a Host, shorter in tests: between two looks at a volume that is served, and at one that is not.
+	guardEvery, inspectEvery time.Duration
 }
 
 // Limits of serving. A zero field takes its default.
@@ -97,8 +109,11 @@ var _ Registry = (*placement.Store)(nil)
 
 func (c *Config) setDefaults() {
 	setDefault(&c.Medium, Auto)
+	setDefault(&c.Domain, c.Node)
 	setDefault(&c.Domain, c.Name)
 	setDefault(&c.ReportInterval, 3*time.Second)
+	setDefault(&c.guardEvery, guardEvery)
+	setDefault(&c.inspectEvery, inspectEvery)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -39,12 +39,13 @@ func (s *Shard) loadStatus() LoadStatus {
 func (s *Shard) Status() Status {
 	superblock := s.volume.Superblock()
 	st := Status{
-		Name: s.cfg.Name, Address: s.address, Version: s.cfg.Version, VolumeUUID: superblock.Volume.String(),
-		StoreUUID: s.store.String(), Generation: superblock.Generation, Path: s.cfg.Dir,
+		Name: s.cfg.Name, Address: s.address, Version: s.cfg.Version, Path: s.cfg.Dir,
 		MemoryUsedBytes: s.budget.used.Load(), MemoryLimitBytes: s.cfg.MemoryLimitBytes,
 		Residency: residencyName(s.cfg.Residency), Stopping: s.stopping.Load(), Load: s.loadStatus(),
 		Groups: []GroupStatus{},
 	}
+	st.state, st.Message = s.state()
+	st.describe(&s.cfg, s.cfg.Wanted, superblock)
 	if space, reserve, err := s.volume.Space(); err == nil {
 		st.CapacityBytes, st.FreeBytes, st.ReserveBytes = space.TotalBytes, space.FreeBytes, reserve
 	} else {

@@ -107,8 +107,10 @@ func newShard(cfg Config) *Shard {
 // start does in order what Start says. What it opened before an error is closed by end.
 func (s *Shard) start(ctx context.Context) error {
 	var err error
-	if s.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Listen); err != nil {
-		return err
+	if s.listener = s.cfg.listener; s.listener == nil {
+		if s.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Listen); err != nil {
+			return err
+		}
 	}
 	s.address = s.cfg.Advertise
 	if s.address == "" {
@@ -119,7 +121,8 @@ func (s *Shard) start(ctx context.Context) error {
 	}
 	s.store = s.meta.StoreUUID
 	s.volume, err = volume.Open(volume.Options{
-		FS: s.cfg.FS, Dir: s.cfg.Dir, Store: s.store, Shard: s.cfg.Name, Create: true,
+		FS: s.cfg.FS, Dir: s.cfg.Dir, Store: s.store, Shard: s.cfg.Name, Create: s.cfg.Wanted.Volume == uuid.Nil,
+		Adopt:        s.cfg.Wanted.Adopt,
 		ReserveBytes: s.cfg.ReserveBytes, Logger: s.logger,
 	})
 	if err != nil {
@@ -151,6 +154,11 @@ func (s *Shard) join(ctx context.Context) error {
 		if !ok {
 			return errors.New("the watch of etcd ended")
 		}
+		var err error
+		if view, err = s.adoptMembers(ctx, view); err != nil {
+			return err
+		}
+		s.remember(view.Epoch)
 		s.see(view)
 		s.mu.Lock()
 		s.decide(view) // what it says is done by follow
@@ -169,7 +177,7 @@ func (s *Shard) join(ctx context.Context) error {
 	release := context.AfterFunc(ctx, cancel)
 	unregister, err := s.cfg.Placement.RegisterShard(registration, placement.Shard{
 		Name: s.cfg.Name, Address: s.address, VolumeUUID: superblock.Volume, Generation: superblock.Generation,
-		Domain: s.cfg.Domain, CapacityBytes: space.TotalBytes,
+		Domain: s.cfg.Domain, CapacityBytes: space.TotalBytes, Node: s.cfg.Node, Zone: s.cfg.Zone,
 	})
 	if err == nil && !release() {
 		unregister()

@@ -1,5 +1,7 @@
 package shard
 
+import recordv1 "sheaf.dev/sheaf/api/record/v1"
+
 // Status of a shard, for people and machines; its JSON is served at /status.
 type Status struct {
 	Name       string `json:"name"`
@@ -30,6 +32,21 @@ type Status struct {
 	Strays []Stray `json:"strays,omitempty"`
 	// Problems in words: what is wrong and what to do; empty where all is well.
 	Problems []string `json:"problems,omitempty"`
+	// State is the word of recordv1.ShardState; Message says why it is so and what to do.
+	State              string   `json:"state"`
+	Message            string   `json:"message,omitempty"`
+	WantedFileSystem   string   `json:"wantedFileSystem,omitempty"`
+	WantedMountOptions []string `json:"wantedMountOptions,omitempty"`
+	WantedStoreUUID    string   `json:"wantedStoreUUID,omitempty"`
+	WantedVolumeUUID   string   `json:"wantedVolumeUUID,omitempty"`
+	// VolumeShard is the name of the shard in the volume's superblock.
+	VolumeShard string `json:"volumeShard,omitempty"`
+	Node        string `json:"node,omitempty"`
+	Zone        string `json:"zone,omitempty"`
+	Domain      string `json:"domain"`
+	Medium      string `json:"medium"`
+
+	state recordv1.ShardState
 }
 
 // LoadStatus is the progress of loading.

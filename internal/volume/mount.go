@@ -14,8 +14,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // Mount is what the kernel says about the file system that holds a folder.
@@ -30,29 +28,8 @@ type Mount struct {
 
 // Mount reads /proc/self/mountinfo and the block device's queue.
 func (v *Volume) Mount() (Mount, error) {
-	fsys := v.fs
-	for {
-		wrapper, ok := fsys.(interface{ Unwrap() vfs.FS })
-		if !ok {
-			break
-		}
-		fsys = wrapper.Unwrap()
-	}
-	if _, ok := fsys.(*vfs.Mem); ok {
-		return Mount{FileSystem: "mem", Source: "none"}, nil
-	}
-	info, err := findMount(v.dir)
-	if err != nil {
-		return Mount{}, fmt.Errorf("mount of volume %s: %w", v.dir, err)
-	}
-	m := Mount{FileSystem: info.fsType, Options: info.options, Source: info.source, Rotational: rotational(info)}
-	if info.fsType == "ext4" {
-		// The superblock was written anew at this start, so its flags are those of a new file here.
-		if m.FileSystem, err = extFamily(info, path.Join(v.dir, superblockName)); err != nil {
-			return Mount{}, fmt.Errorf("mount of volume %s: %w", v.dir, err)
-		}
-	}
-	return m, nil
+	// The superblock was written anew at this start, so its flags are those of a new file here.
+	return MountOf(v.fs, v.dir)
 }
 
 // mountInfo is one line of /proc/self/mountinfo.

@@ -147,9 +147,12 @@ func VerifySuperblock(fsys vfs.FS, dir string) (sb Superblock, damages []error, 
 }
 
 // readCopies reads and checks both copies.
-func readCopies(fsys vfs.FS, dir string) (copies, error) {
+func readCopies(fsys vfs.FS, dir string) (copies, error) { return copiesFrom(dir, fsys.Open) }
+
+// copiesFrom is readCopies of a file that is opened in another way.
+func copiesFrom(dir string, open func(name string) (vfs.File, error)) (copies, error) {
 	name := path.Join(dir, superblockName)
-	blocks, err := readBlocks(fsys, name)
+	blocks, err := readBlocks(name, open)
 	if errors.Is(err, fs.ErrNotExist) {
 		return copies{}, fmt.Errorf("%w: there is no file %s: is the disk mounted, is the path right?", ErrNoVolume, name)
 	}
@@ -200,13 +203,13 @@ type block struct {
 }
 
 // readBlocks reads the copies one by one: a sector that cannot be read costs only its own copy.
-func readBlocks(fsys vfs.FS, name string) (blocks [copyCount]block, err error) {
-	f, err := fsys.Open(name)
+func readBlocks(name string, open func(name string) (vfs.File, error)) (blocks [copyCount]block, err error) {
+	f, err := open(name)
 	if err != nil {
 		return blocks, err
 	}
 	for i := range blocks {
-		content := make([]byte, copyBytes)
+		content := vfs.AlignedBytes(copyBytes)
 		n, err := f.ReadAt(content, int64(i)*copyBytes)
 		blocks[i].content = content[:n]
 		if err != nil && !errors.Is(err, io.EOF) {

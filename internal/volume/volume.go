@@ -61,6 +61,7 @@ type Options struct {
 	Store  uuid.UUID // must match an existing superblock; zero: take what is there. Needed to create one
 	Shard  string    // must match too; empty: take what is there. Needed to create one
 	Create bool      // make a superblock where the folder is absent or empty (but for lost+found)
+	Adopt  bool      // where the volume is of another shard of the store, make it this one's
 	// ReserveBytes kept free for compaction, deletes and consensus; 0: the smaller of 5 % and 1 GiB, at least 16 MiB.
 	ReserveBytes int64
 	Logger       *slog.Logger // nil: discards
@@ -157,15 +158,20 @@ func (v *Volume) exists(create bool) (bool, error) {
 		return false, fmt.Errorf("open volume %s: %w: the folder has no file %s: is the disk mounted, is the path right? "+
 			"A new volume is made only where that is asked for", v.dir, ErrNoVolume, superblockName)
 	}
+	return false, v.refuseForeign(names)
+}
+
+// refuseForeign refuses a folder without a superblock where a new volume must not be made.
+func (v *Volume) refuseForeign(names []string) error {
 	// What a start that was interrupted before its first superblock leaves is ours.
 	foreign := slices.DeleteFunc(names, func(name string) bool {
 		return name == lostFoundName || name == lockName || name == superblockTempName
 	})
 	if len(foreign) > 0 {
-		return false, fmt.Errorf("open volume %s: %w: it holds %d names, such as %q: use an empty folder, or the one of "+
+		return fmt.Errorf("open volume %s: %w: it holds %d names, such as %q: use an empty folder, or the one of "+
 			"an earlier run with its file %s", v.dir, ErrNotEmpty, len(foreign), foreign[0], superblockName)
 	}
-	return false, nil
+	return nil
 }
 
 // start reads or makes the superblock, under the lock, and makes the layout.
@@ -214,6 +220,11 @@ func (v *Volume) admitIdentity(opts Options) error {
 			"give it the folder of its own store, or serve the store that is there",
 			v.dir, ErrForeign, sb.Store, sb.Shard, sb.Volume, opts.Store)
 	}
+	if opts.Shard != "" && opts.Shard != sb.Shard && opts.Adopt && opts.Store != uuid.Nil {
+		v.logger.Warn("the volume is adopted from another shard", "volume", v.dir, "uuid", sb.Volume, "from", sb.Shard, "by", opts.Shard)
+		v.superblock.Shard = opts.Shard
+		return nil
+	}
 	if opts.Shard != "" && opts.Shard != sb.Shard {
 		return fmt.Errorf("open volume %s: %w: it is of shard %q (volume %s), this process is shard %q: "+
 			"are two disks swapped? Give each shard its own folder", v.dir, ErrOtherShard, sb.Shard, sb.Volume, opts.Shard)
@@ -229,7 +240,12 @@ func (v *Volume) Dir() string { return v.dir }
 
 // GroupDir is the folder for a group.
 func (v *Volume) GroupDir(group uuid.UUID) string {
-	return path.Join(v.dir, groupsName, group.String())
+	return GroupDirIn(v.dir, group)
+}
+
+// GroupDirIn is Volume.GroupDir of a volume that is not open.
+func GroupDirIn(dir string, group uuid.UUID) string {
+	return path.Join(dir, groupsName, group.String())
 }
 
 // TrashDir is the folder for what is to be deleted later.
@@ -237,17 +253,26 @@ func (v *Volume) TrashDir() string { return path.Join(v.dir, trashName) }
 
 // Groups lists the groups that have a folder, in order of their UUIDs. Names that are no UUID are logged and left out.
 func (v *Volume) Groups() ([]uuid.UUID, error) {
-	dir := path.Join(v.dir, groupsName)
-	names, err := v.fs.List(dir)
+	return groupsIn(v.fs, v.dir, v.logger)
+}
+
+// GroupsIn is Volume.Groups of a volume that is not open.
+func GroupsIn(fsys vfs.FS, dir string) ([]uuid.UUID, error) {
+	return groupsIn(fsys, dir, slog.New(slog.DiscardHandler))
+}
+
+func groupsIn(fsys vfs.FS, volumeDir string, logger *slog.Logger) ([]uuid.UUID, error) {
+	dir := path.Join(volumeDir, groupsName)
+	names, err := fsys.List(dir)
 	if err != nil {
-		return nil, fmt.Errorf("list the groups of volume %s: %w", v.dir, err)
+		return nil, fmt.Errorf("list the groups of volume %s: %w", volumeDir, err)
 	}
 	groups := make([]uuid.UUID, 0, len(names))
 	for _, name := range names {
 		// uuid.Parse takes other spellings too, but only this one is where GroupDir points.
 		group, err := uuid.Parse(name)
 		if err != nil || group.String() != name {
-			v.logger.Warn("a name that is no group is ignored", "folder", dir, "name", name)
+			logger.Warn("a name that is no group is ignored", "folder", dir, "name", name)
 			continue
 		}
 		groups = append(groups, group)

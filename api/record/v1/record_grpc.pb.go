@@ -47,7 +47,7 @@ const (
 //	NOT_FOUND           RECORD_NOT_FOUND, GROUP_NOT_FOUND, VERSION_NOT_FOUND
 //	ALREADY_EXISTS      RECORD_EXISTS (if_absent; metadata "version" holds the current one)
 //	ABORTED             VERSION_MISMATCH (metadata "version" holds the current one, empty: no record)
-//	UNAVAILABLE         GROUP_LOADING (with RetryInfo), NO_LEADER, SHARD_UNREACHABLE, STOPPING: surely not applied
+//	UNAVAILABLE         GROUP_LOADING (with RetryInfo), NO_LEADER, SHARD_UNREACHABLE, STOPPING, NOT_SERVING: surely not applied
 //	RESOURCE_EXHAUSTED  DISK_FULL, OVERLOADED, MEMORY_FULL, GROUP_LIMIT
 //	FAILED_PRECONDITION USE_DOWNLOAD, USE_UPLOAD, WRONG_SHARD (metadata "address", "routing_epoch"), NOT_LEADER
 //	DATA_LOSS           DAMAGED (metadata "group", "segment", "offset")
@@ -270,7 +270,7 @@ type RecordService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 //	NOT_FOUND           RECORD_NOT_FOUND, GROUP_NOT_FOUND, VERSION_NOT_FOUND
 //	ALREADY_EXISTS      RECORD_EXISTS (if_absent; metadata "version" holds the current one)
 //	ABORTED             VERSION_MISMATCH (metadata "version" holds the current one, empty: no record)
-//	UNAVAILABLE         GROUP_LOADING (with RetryInfo), NO_LEADER, SHARD_UNREACHABLE, STOPPING: surely not applied
+//	UNAVAILABLE         GROUP_LOADING (with RetryInfo), NO_LEADER, SHARD_UNREACHABLE, STOPPING, NOT_SERVING: surely not applied
 //	RESOURCE_EXHAUSTED  DISK_FULL, OVERLOADED, MEMORY_FULL, GROUP_LIMIT
 //	FAILED_PRECONDITION USE_DOWNLOAD, USE_UPLOAD, WRONG_SHARD (metadata "address", "routing_epoch"), NOT_LEADER
 //	DATA_LOSS           DAMAGED (metadata "group", "segment", "offset")

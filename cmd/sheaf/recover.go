@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// recoverFlags of recover placement.
+type recoverFlags struct {
+	place   placementFlags
+	store   uuidFlag
+	shards  []string
+	routing string
+	groups  int
+	copies  int
+	yes     bool
+	force   bool
+}
+
+func (a *app) recoverCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "recover",
+		Short:   "Rebuild what was lost from what is left",
+		GroupID: groupCare,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	var f recoverFlags
+	place := &cobra.Command{
+		Use:   "placement",
+		Short: "Rebuild placement in an etcd that has lost it, from the shards' volumes",
+		Long: `Asks every shard what its volume holds, and writes into etcd which groups there are and where. The shards may run and serve
+meanwhile. Without --yes nothing is written: it shows what would be. Give all shards of the store: what no volume holds cannot be
+rebuilt. An etcd that holds placement of a store is left as it is.`,
+		Example: `  sheaf recover placement --etcd etcd:2379 --store quotes --store-uid 0b8e... --shards quotes-0:7610,quotes-1:7610
+  sheaf recover placement ... --yes`,
+		Args: cobra.NoArgs,
+		RunE: a.body(func(ctx context.Context, _ []string) error {
+			if a.timeout > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, a.timeout)
+				defer cancel()
+			}
+			return a.recoverPlacement(ctx, f)
+		}),
+	}
+	flags := place.Flags()
+	f.place.add(place)
+	flags.Var(&f.store, "store-uid", "UUID of the store (required)")
+	flags.StringSliceVar(&f.shards, "shards", nil, "all shards of the store, host:port (default: those registered in etcd)")
+	flags.StringVar(&f.routing, "routing", "", "hash or named; only where the volumes do not remember it")
+	flags.IntVar(&f.groups, "groups", 0, "number of groups of hash routing; only where the volumes do not remember it")
+	flags.IntVar(&f.copies, "copies", 1, "copies of a group; only where the volumes do not remember it")
+	flags.BoolVar(&f.yes, "yes", false, "write; without it, only show")
+	flags.BoolVar(&f.force, "force", false, "also replace placement of this store that etcd holds, and let groups that no volume holds begin empty")
+	a.complete(place, "routing", "hash", "named")
+	require(place, "store-uid")
+	cmd.AddCommand(place)
+	return cmd
+}
+
+// given is what the flags say of the store; nil: nothing.
+func (f *recoverFlags) given() (*placement.FoundFacts, error) {
+	facts := &placement.FoundFacts{Copies: f.copies, CreatedUTC: time.Now().UTC().Format(time.RFC3339)}
+	switch strings.ToLower(f.routing) {
+	case "":
+		if f.groups != 0 {
+			return nil, cli.Usagef("--groups goes with --routing hash")
+		}
+		return nil, nil
+	case "hash":
+		facts.Routing = placement.Routing{Mode: placement.Hash, Groups: f.groups}
+	case "named":
+		facts.Routing = placement.Routing{Mode: placement.Named, Groups: f.groups}
+	default:
+		return nil, cli.Usagef("--routing %q: must be hash or named", f.routing)
+	}
+	if err := facts.Routing.Validate(); err != nil {
+		return nil, cli.Usagef("--routing, --groups: %w", err)
+	}
+	return facts, nil
+}
+
+func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) {
+	given, err := f.given()
+	if err != nil {
+		return err
+	}
+	client, store, err := f.place.open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, client.Close()) }()
+	if len(f.shards) == 0 {
+		registered, err := store.Registered(ctx)
+		if err != nil {
+			return err
+		}
+		for _, s := range registered {
+			f.shards = append(f.shards, s.Address)
+		}
+		if len(f.shards) == 0 {
+			return errors.New("no shard is registered in etcd: give --shards host:port,...")
+		}
+	}
+	volumes := make([]placement.FoundVolume, 0, len(f.shards))
+	for _, address := range f.shards {
+		v, err := describeAt(ctx, address)
+		if err != nil {
+			return fmt.Errorf("asking the shard at %s: %w (all shards must answer, also those that do not serve)", address, err)
+		}
+		volumes = append(volumes, v)
+	}
+	rebuilt, err := placement.Rebuild(uuid.UUID(f.store), volumes, given)
+	if err != nil {
+		return err
+	}
+	a.showRebuilt(rebuilt)
+	if len(rebuilt.Missing) > 0 && !f.force {
+		return fmt.Errorf("%d groups are on none of these shards, such as %s: give all shards of the store. --force lets them begin empty",
+			len(rebuilt.Missing), rebuilt.Missing[0])
+	}
+	if !f.yes {
+		a.out.Sayf("Nothing was written. --yes writes it.")
+		return nil
+	}
+	if err := store.Restore(ctx, rebuilt, f.force); err != nil {
+		return err
+	}
+	a.out.Sayf("Placement of store %s is in etcd: %d groups.", rebuilt.Meta.StoreUUID, len(rebuilt.Groups))
+	return nil
+}
+
+// describeAt asks a shard what its volume holds.
+func describeAt(ctx context.Context, address string) (v placement.FoundVolume, err error) {
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(256<<20)))
+	if err != nil {
+		return v, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	out, err := recordv1.NewAdminServiceClient(conn).DescribeVolume(ctx, &recordv1.DescribeVolumeRequest{})
+	if err != nil {
+		return v, err
+	}
+	return foundVolume(out)
+}
+
+// foundVolume checks an answer.
+func foundVolume(out *recordv1.DescribeVolumeResponse) (v placement.FoundVolume, err error) {
+	var errs []error
+	parse := func(what, s string) uuid.UUID {
+		id, err := uuid.Parse(s)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s %q: %w", what, s, err))
+		}
+		return id
+	}
+	v = placement.FoundVolume{Shard: out.GetShard(), UUID: parse("volume", out.GetVolumeUuid()), Store: parse("store", out.GetStoreUuid())}
+	if facts := out.GetFacts(); facts != nil {
+		v.Facts = &placement.FoundFacts{
+			Routing: placement.Routing{Mode: placement.Mode(facts.GetRouting()), Groups: int(facts.GetGroups())},
+			Copies:  int(facts.GetCopies()), GroupsMax: int(facts.GetGroupsMax()), CreatedUTC: facts.GetCreated(), Epoch: facts.GetEpoch(),
+		}
+	}
+	for _, g := range out.GetGroups() {
+		r := placement.FoundReplica{
+			Name: g.GetGroup(), UUID: parse("group", g.GetUuid()), RaftID: g.GetRaftId(), Voters: g.GetVoters(), Term: g.GetTerm(),
+			Committed: g.GetCommittedIndex(), Records: g.GetRecords(), Bytes: g.GetStoredBytes(), Leader: g.GetLeader(), Message: g.GetMessage(),
+		}
+		if g.GetStoreUuid() != "" {
+			r.Store = parse("store of group "+g.GetGroup(), g.GetStoreUuid())
+		}
+		v.Replicas = append(v.Replicas, r)
+	}
+	return v, errors.Join(errs...)
+}
+
+// showRebuilt prints what would be written: the table is data, the rest are words.
+func (a *app) showRebuilt(r placement.Rebuilt) {
+	a.out.Sayf("store %s: routing %s, %d groups, copies %d", r.Meta.StoreUUID, r.Meta.Routing.Mode, len(r.Groups), r.Meta.Copies)
+	w := tabwriter.NewWriter(a.out.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "GROUP\tUUID\tMEMBERS\tRECORDS\tBYTES")
+	for _, g := range r.Groups {
+		members := make([]string, 0, len(g.Members))
+		for _, m := range g.Members {
+			members = append(members, m.Shard)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\n", g.Name, g.UUID, strings.Join(members, ","), g.Records, g.Bytes)
+	}
+	_ = w.Flush() // the reader went away
+	for _, note := range r.Notes {
+		a.out.Sayf("note: %s", note)
+	}
+}

@@ -1,0 +1,248 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/volume"
+)
+
+const (
+	// inspectEvery is the time between two looks at a volume that is not served.
+	inspectEvery = 2 * time.Second
+	// guardEvery and guardStrikes: a volume that is lost under a shard is noticed within a few seconds, and one read that
+	// fails does not stop a shard.
+	guardEvery   = 3 * time.Second
+	guardStrikes = 2
+	// guardPatience: a read of the superblock that takes longer is worth a word, but slow is not lost.
+	guardPatience = 15 * time.Second
+	// metaPatience bounds one question to etcd.
+	metaPatience = 5 * time.Second
+)
+
+// Host runs a shard where its volume may be served, and says why where it may not: it answers health, AdminService and HTTP
+// in every state, from the first moment on. What cannot be served is looked at again until it can.
+type Host struct {
+	cfg    Config
+	shared *sharedListener
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	ended  chan struct{} // closed when run has ended
+	fatal  chan error    // why it ended by itself, without Stay
+
+	mu       sync.Mutex
+	shard    *Shard // nil: nothing is served
+	held     *heldError
+	seen     inspected
+	server   *heldServer // answers while there is no shard
+	stop     context.Context
+	progress progress
+}
+
+// StartHost listens, and serves the volume as soon as it may. The error is that of a configuration that cannot be, or of an
+// address that is taken.
+func StartHost(ctx context.Context, cfg Config) (*Host, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("shard %s: %w", cfg.Name, err)
+	}
+	if cfg.FS == nil {
+		cfg.FS = vfs.OS{}
+	}
+	root, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("shard %s: %w", cfg.Name, err)
+	}
+	h := &Host{
+		cfg: cfg, shared: shareListener(root), ended: make(chan struct{}), fatal: make(chan error, 1),
+		held: hold(recordv1.ShardState_SHARD_STATE_PENDING, "the volume has not been looked at yet"),
+	}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	h.answer()
+	go h.run()
+	return h, nil
+}
+
+// Addr is the address that gRPC listens on.
+func (h *Host) Addr() string { return h.shared.root.Addr().String() }
+
+// Failed says why the host has ended by itself; never with Config.Stay.
+func (h *Host) Failed() <-chan error { return h.fatal }
+
+// Stop stops as Shard.Stop does.
+func (h *Host) Stop(ctx context.Context) error {
+	h.mu.Lock()
+	h.stop = ctx
+	h.mu.Unlock()
+	h.cancel()
+	<-h.ended
+	h.mu.Lock()
+	shard, server := h.shard, h.server
+	h.mu.Unlock()
+	var err error
+	if shard != nil {
+		err = shard.Stop(ctx)
+	}
+	if server != nil {
+		server.stop()
+	}
+	return errors.Join(err, h.shared.close())
+}
+
+// run serves the volume whenever it may be served, until the host is stopped.
+func (h *Host) run() {
+	defer close(h.ended)
+	for h.ctx.Err() == nil {
+		held := h.serve()
+		if h.ctx.Err() != nil {
+			return
+		}
+		h.setHeld(held)
+		if !h.cfg.Stay && !errors.Is(held, errEtcd) {
+			h.fatal <- held
+			return
+		}
+		select {
+		case <-h.ctx.Done():
+		case <-time.After(h.cfg.inspectEvery):
+		}
+	}
+}
+
+// setHeld notes why nothing is served, and logs it where it is news.
+func (h *Host) setHeld(held *heldError) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.held == nil || h.held.state != held.state || h.held.Error() != held.Error() {
+		h.cfg.Logger.Error("the volume is not served", "shard", h.cfg.Name, "state", held.state.Word(), "reason", held.Error())
+	}
+	h.held = held
+}
+
+// errEtcd marks what waits for etcd.
+var errEtcd = errors.New("etcd does not answer")
+
+// serve looks at the volume, starts a shard on it and returns when it is lost, or why it was not started.
+func (h *Host) serve() *heldError {
+	seen, held := inspect(&h.cfg)
+	h.mu.Lock()
+	h.seen = seen
+	h.mu.Unlock()
+	if held != nil {
+		return held
+	}
+	if err := h.store(seen.superblock); err != nil {
+		return classify(err)
+	}
+	cfg := h.cfg
+	cfg.listener = h.shared.turn(h.quiet)
+	shard, err := Start(h.ctx, cfg)
+	if err != nil {
+		h.answer()
+		return classify(err)
+	}
+	// From now on just this volume is served here, also after it was lost.
+	h.mu.Lock()
+	h.cfg.Wanted.Volume = shard.volume.Superblock().Volume
+	h.shard, h.held = shard, nil
+	h.mu.Unlock()
+	h.cfg.Logger.Info("shard serves", "name", cfg.Name, "address", h.Addr(), "dir", cfg.Dir)
+	lost := h.guard(shard)
+	if lost == nil {
+		return nil // stopped: Stop does the rest
+	}
+	return h.lose(shard, lost)
+}
+
+// lose takes a shard whose volume is lost out of service: first the word, then the calls, then the files.
+func (h *Host) lose(shard *Shard, lost error) *heldError {
+	held := hold(recordv1.ShardState_SHARD_STATE_DISK_LOST, "%w: writes are not acknowledged and nothing is served any more: bring the "+
+		"disk back, or give it up", lost)
+	h.setHeld(held)
+	h.mu.Lock()
+	h.shard, h.seen = nil, inspected{superblock: shard.volume.Superblock()}
+	h.mu.Unlock()
+	h.answer()
+	shard.Kill()
+	return held
+}
+
+// store asks etcd for the store, and refuses one that is not meant.
+func (h *Host) store(sb volume.Superblock) error {
+	ctx, cancel := context.WithTimeout(h.ctx, metaPatience)
+	defer cancel()
+	meta, err := h.cfg.Placement.Meta(ctx)
+	want := h.cfg.Wanted.Store
+	switch {
+	case errors.Is(err, placement.ErrNoMeta) && sb.Volume != uuid.Nil:
+		return fmt.Errorf("%w: this volume is of store %s: where etcd has lost it, rebuild it with sheaf recover placement", err, sb.Store)
+	case errors.Is(err, placement.ErrNoMeta):
+		return fmt.Errorf("%w: it waits until the store is made", err)
+	case err != nil:
+		return fmt.Errorf("%w: %w", errEtcd, err)
+	case want != uuid.Nil && meta.StoreUUID != want:
+		return fmt.Errorf("etcd holds store %s, wanted is store %s: see that endpoints, prefix and store are right", meta.StoreUUID, want)
+	}
+	return nil
+}
+
+// guard returns why the volume of a shard is lost, or nil when the host is stopped.
+func (h *Host) guard(shard *Shard) error {
+	tick := time.NewTicker(h.cfg.guardEvery)
+	defer tick.Stop()
+	opened := shard.volume.Superblock()
+	for strikes := 0; ; {
+		select {
+		case <-h.ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		shard.refreshHealth()
+		err := h.look(shard, opened)
+		if err == nil {
+			strikes = 0
+			continue
+		}
+		strikes++
+		h.cfg.Logger.Warn("the volume is not what it was", "shard", h.cfg.Name, "error", err, "times", strikes)
+		if strikes >= guardStrikes {
+			return err
+		}
+	}
+}
+
+// look compares the volume with what was opened. A disk that does not answer at all is a problem to show, and waited for:
+// it may be slow.
+func (h *Host) look(shard *Shard, opened volume.Superblock) error {
+	done := make(chan error, 1)
+	go func() { done <- stillSame(h.cfg.FS, h.cfg.Dir, opened) }()
+	const slow = "the volume does not answer"
+	patience := time.NewTimer(guardPatience)
+	defer patience.Stop()
+	for {
+		select {
+		case err := <-done:
+			shard.problem(slow, nil)
+			readOnly, errMount := volume.ReadOnly(h.cfg.FS, h.cfg.Dir)
+			if readOnly {
+				errMount = errors.New("the file system is mounted read-only: the kernel does that after an error of the disk")
+			}
+			shard.problem("the mount of the volume", errMount)
+			return err
+		case <-patience.C:
+			shard.problem(slow, fmt.Errorf("a read of its superblock takes more than %v", guardPatience))
+		case <-h.ctx.Done():
+			return nil
+		}
+	}
+}

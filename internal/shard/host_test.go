@@ -1,0 +1,451 @@
+package shard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/volume"
+)
+
+// hostFixture is a host that runs, and a client of it.
+type hostFixture struct {
+	t        *testing.T
+	cfg      Config
+	registry *memRegistry
+	host     *Host
+	conn     *grpc.ClientConn
+}
+
+// startHost starts a host; change may be nil.
+func startHost(t *testing.T, registry *memRegistry, change func(*Config)) *hostFixture {
+	t.Helper()
+	f := &hostFixture{t: t, registry: registry}
+	f.cfg = Config{
+		Name: "s1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: registry, SegmentBytes: 1 << 20, ReserveBytes: 16 << 20,
+		Compaction: Compaction{Off: true}, Stay: true, guardEvery: 20 * time.Millisecond, inspectEvery: 20 * time.Millisecond,
+	}
+	if change != nil {
+		change(&f.cfg)
+	}
+	f.run()
+	return f
+}
+
+func (f *hostFixture) run() {
+	f.t.Helper()
+	h, err := StartHost(context.Background(), f.cfg)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.host = h
+	f.t.Cleanup(f.stop)
+	f.conn, err = grpc.NewClient(h.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// stop may be called again.
+func (f *hostFixture) stop() {
+	if f.host == nil {
+		return
+	}
+	_ = f.conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := f.host.Stop(ctx); err != nil {
+		f.t.Errorf("stop: %v", err)
+	}
+	f.host = nil
+}
+
+// row is what AdminService says of the shard.
+func (f *hostFixture) row() *recordv1.Shard {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	out, err := recordv1.NewAdminServiceClient(f.conn).ListShards(ctx, &recordv1.ListShardsRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		return &recordv1.Shard{Message: err.Error()} // servers take turns
+	}
+	return out.GetShards()[0]
+}
+
+// reaches waits for a state.
+func (f *hostFixture) reaches(state recordv1.ShardState) *recordv1.Shard {
+	f.t.Helper()
+	var row *recordv1.Shard
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if row = f.row(); row.GetState() == state {
+			return row
+		}
+		if time.Now().After(end) {
+			f.t.Fatalf("waited in vain for %s: %v", state.Word(), row)
+		}
+	}
+}
+
+func (f *hostFixture) http(path string) (int, string) {
+	f.t.Helper()
+	answer := httptest.NewRecorder()
+	f.host.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
+	return answer.Code, answer.Body.String()
+}
+
+// holdsBack checks all that a state which does not serve must answer.
+func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
+	f.t.Helper()
+	row := f.reaches(state)
+	for _, word := range words {
+		if !strings.Contains(row.GetMessage(), word) {
+			f.t.Errorf("the message does not say %q: %s", word, row.GetMessage())
+		}
+	}
+	for path, want := range map[string]int{"/healthz": 200, "/startupz": 200, "/readyz": 503, "/status": 200} {
+		if code, body := f.http(path); code != want {
+			f.t.Errorf("%s: %d %s, want %d", path, code, body, want)
+		}
+	}
+	var st Status
+	_, body := f.http("/status")
+	if err := json.Unmarshal([]byte(body), &st); err != nil || st.State != state.Word() || st.Message != row.GetMessage() {
+		f.t.Errorf("/status: %v: %s", err, body)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	health, err := grpc_health_v1.NewHealthClient(f.conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+	if err != nil || health.GetStatus() != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
+		f.t.Errorf("health: %v %v", health, err)
+	}
+	_, err = recordv1.NewRecordServiceClient(f.conn).Put(ctx, &recordv1.PutRequest{Key: key(1), Data: []byte("x")})
+	want(f.t, err, codes.Unavailable, reasonNotServing)
+}
+
+// put waits until a put works.
+func (f *hostFixture) put(id int64, data string) {
+	f.t.Helper()
+	var err error
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		_, err = recordv1.NewRecordServiceClient(f.conn).Put(ctx, &recordv1.PutRequest{Key: key(id), Data: []byte(data)})
+		if cancel(); err == nil {
+			return
+		}
+	}
+	f.t.Fatalf("put %d: %v", id, err)
+}
+
+// get waits until the group answers.
+func (f *hostFixture) get(id int64, data string) {
+	f.t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		out, err := recordv1.NewRecordServiceClient(f.conn).Get(ctx, &recordv1.GetRequest{Key: key(id)})
+		cancel()
+		if status.Code(err) == codes.Unavailable && time.Now().Before(end) {
+			continue
+		}
+		if err != nil || string(out.GetRecord().GetData()) != data {
+			f.t.Errorf("get %d: %q, %v; want %q", id, out.GetRecord().GetData(), err, data)
+		}
+		return
+	}
+}
+
+// placed waits until etcd knows where all groups are.
+func (f *hostFixture) placed() {
+	f.t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		waits := ""
+		for name, g := range f.registry.now().Groups {
+			if len(g.Members) == 0 {
+				waits = name
+			}
+		}
+		if waits == "" {
+			return
+		}
+		if time.Now().After(end) {
+			f.t.Fatalf("waited in vain for group %s", waits)
+		}
+	}
+}
+
+// names lists all files below a folder.
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	var out []string
+	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		out = append(out, path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+const (
+	serving  = recordv1.ShardState_SHARD_STATE_SERVING
+	foreign  = recordv1.ShardState_SHARD_STATE_FOREIGN
+	diskLost = recordv1.ShardState_SHARD_STATE_DISK_LOST
+	mismatch = recordv1.ShardState_SHARD_STATE_FILE_SYSTEM_MISMATCH
+	pending  = recordv1.ShardState_SHARD_STATE_PENDING
+)
+
+func TestHostServesAndShowsWhatItWasAskedFor(t *testing.T) {
+	f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.Node, c.Zone = "n1", "z1" })
+	f.put(1, "one")
+	row := f.reaches(serving)
+	if row.GetNode() != "n1" || row.GetZone() != "z1" || row.GetDomain() != "n1" || row.GetMedium() != "Auto" ||
+		row.GetVolumeShard() != "s1" || row.GetStoreUuid() != f.registry.now().Meta.StoreUUID.String() || row.GetMessage() != "" {
+		t.Errorf("row: %v", row)
+	}
+	if got := f.registry.now().Shards["s1"]; got.Node != "n1" || got.Zone != "z1" || got.Domain != "n1" {
+		t.Errorf("registration: %+v", got)
+	}
+	for _, path := range []string{"/healthz", "/startupz", "/readyz", "/status"} {
+		if code, body := f.http(path); code != 200 {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	f.registry.change(func(v *placement.View) { v.States = map[string]placement.ShardState{"s1": placement.Draining} })
+	f.reaches(recordv1.ShardState_SHARD_STATE_DRAINING)
+	f.get(1, "one")
+}
+
+func TestHostHoldsBackAnotherFileSystem(t *testing.T) {
+	f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.Wanted.FileSystem = "zfs" })
+	f.holdsBack(mismatch, "zfs", "wanted")
+	if row := f.row(); row.GetWantedFileSystem() != "zfs" || row.GetFileSystem() == "" || row.GetFileSystem() == "zfs" {
+		t.Errorf("row: %v", row)
+	}
+	if left := names(t, f.cfg.Dir); len(left) != 1 {
+		t.Errorf("something was written: %v", left)
+	}
+	f.stop()
+	f.cfg.Wanted = Wanted{MountOptions: []string{"defaults", "no-such-option"}}
+	f.run()
+	f.holdsBack(mismatch, "no-such-option")
+	if left := names(t, f.cfg.Dir); len(left) != 1 {
+		t.Errorf("something was written: %v", left)
+	}
+}
+
+func TestHostHoldsBackOtherVolumes(t *testing.T) {
+	registry := newRegistry(hash4, "s1")
+	f := startHost(t, registry, nil)
+	f.put(1, "one")
+	id := f.reaches(serving).GetVolumeUuid()
+	f.stop()
+	other := uuid.New()
+	for _, c := range []struct {
+		change func(*Config)
+		state  recordv1.ShardState
+		words  []string
+	}{
+		{func(c *Config) { c.Wanted.Store = other }, foreign, []string{other.String(), registry.now().Meta.StoreUUID.String()}},
+		{func(c *Config) { c.Wanted.Volume = other }, foreign, []string{other.String(), id}},
+		{func(c *Config) { c.Name = "s2" }, foreign, []string{`"s1"`, `"s2"`}},
+		{func(c *Config) { c.Dir, c.Wanted.Volume = t.TempDir(), other }, diskLost, []string{"blank", other.String()}},
+		{func(c *Config) {
+			c.Dir = t.TempDir()
+			if err := os.WriteFile(filepath.Join(c.Dir, "somebody's"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, foreign, []string{"somebody's"}},
+	} {
+		g := &hostFixture{t: t, cfg: f.cfg, registry: registry}
+		c.change(&g.cfg)
+		before := names(t, g.cfg.Dir)
+		g.run()
+		g.holdsBack(c.state, c.words...)
+		if after := names(t, g.cfg.Dir); len(after) != len(before) {
+			t.Errorf("something was written: %v, was %v", after, before)
+		}
+		g.stop()
+	}
+	f.run()
+	f.reaches(serving)
+	f.get(1, "one")
+}
+
+func TestHostEndsWithoutStay(t *testing.T) {
+	f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.Wanted.FileSystem, c.Stay = "zfs", false })
+	select {
+	case err := <-f.host.Failed():
+		if !errors.Is(err, volume.ErrMount) {
+			t.Errorf("error %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it stays up")
+	}
+}
+
+func TestHostWaitsForEtcdAndTheStore(t *testing.T) {
+	registry := newRegistry(hash4, "s1")
+	registry.setDown(true)
+	f := startHost(t, registry, func(c *Config) { c.Stay = false })
+	f.holdsBack(pending, "etcd does not answer")
+	registry.setDown(false)
+	f.put(1, "one")
+	f.reaches(serving)
+}
+
+// lossyFS makes reads of the superblock fail, or answers zeros, when told to.
+type lossyFS struct {
+	vfs.FS
+	lost chan struct{}
+}
+
+func (l *lossyFS) OpenDirect(name string) (vfs.File, error) {
+	f, err := l.FS.OpenDirect(name)
+	if err == nil && filepath.Base(name) == "superblock" {
+		return &lossyFile{f, l.lost}, nil
+	}
+	return f, err
+}
+
+type lossyFile struct {
+	vfs.File
+	lost chan struct{}
+}
+
+func (l *lossyFile) ReadAt(p []byte, off int64) (int, error) {
+	select {
+	case <-l.lost:
+		clear(p)
+		return len(p), nil
+	default:
+		return l.File.ReadAt(p, off)
+	}
+}
+
+func TestHostNoticesALostDisk(t *testing.T) {
+	lossy := &lossyFS{FS: vfs.OS{}, lost: make(chan struct{})}
+	f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS = lossy })
+	f.put(1, "one")
+	id := f.reaches(serving).GetVolumeUuid()
+	close(lossy.lost)
+	f.holdsBack(diskLost, "superblock")
+	row := f.row()
+	if row.GetWantedVolumeUuid() != id {
+		t.Errorf("the volume that was lost is not named: %v", row)
+	}
+	if shards := f.registry.now().Shards; len(shards) != 0 {
+		t.Errorf("still registered: %v", shards)
+	}
+}
+
+func TestHostAdopts(t *testing.T) {
+	registry := newRegistry(hash4, "s1")
+	f := startHost(t, registry, nil)
+	f.put(1, "one")
+	f.placed()
+	f.stop()
+	f.cfg.Name, f.cfg.Wanted.Adopt, f.cfg.Wanted.Store = "s2", true, registry.now().Meta.StoreUUID
+	f.run()
+	f.reaches(serving)
+	f.put(2, "two") // it waits for its group
+	f.get(1, "one")
+	for name, g := range registry.now().Groups {
+		if len(g.Members) != 1 || g.Members[0].Shard != "s2" {
+			t.Errorf("group %s: %+v", name, g.Members)
+		}
+	}
+	if row := f.row(); row.GetVolumeShard() != "s2" {
+		t.Errorf("row: %v", row)
+	}
+}
+
+func TestHostShowsTooLittleMemory(t *testing.T) {
+	registry := newRegistry(hash4, "s1")
+	f := startHost(t, registry, nil)
+	for id := range int64(200) {
+		f.put(id, strings.Repeat("x", 1000))
+	}
+	f.stop()
+	f.cfg.MemoryLimitBytes = 100
+	f.run()
+	row := f.reaches(recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL)
+	if row.GetMemoryNeedBytes() <= 100 || row.GetMemoryLimitBytes() != 100 || !strings.Contains(row.GetMessage(), "100") {
+		t.Errorf("row: %v", row)
+	}
+	if code, _ := f.http("/readyz"); code != 503 {
+		t.Errorf("/readyz: %d", code)
+	}
+	if code, _ := f.http("/startupz"); code != 200 {
+		t.Errorf("/startupz: %d", code)
+	}
+	f.stop()
+	f.cfg.MemoryLimitBytes = 0
+	f.run()
+	f.reaches(serving)
+	f.get(7, strings.Repeat("x", 1000))
+}
+
+func TestHostDescribesItsVolume(t *testing.T) {
+	registry := newRegistry(hash4, "s1")
+	f := startHost(t, registry, nil)
+	f.put(1, "one")
+	f.placed()
+	describe := func() *recordv1.DescribeVolumeResponse {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		out, err := recordv1.NewAdminServiceClient(f.conn).DescribeVolume(ctx, &recordv1.DescribeVolumeRequest{}, grpc.WaitForReady(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out.GetFacts().GetRouting() != "Hash" || out.GetFacts().GetGroups() != 4 || out.GetFacts().GetCopies() != 1 || len(out.GetGroups()) != 4 ||
+			out.GetStoreUuid() != registry.now().Meta.StoreUUID.String() {
+			t.Errorf("answer: %v", out)
+		}
+		for _, g := range out.GetGroups() {
+			state := registry.now().Groups[g.GetGroup()]
+			if g.GetUuid() != state.UUID.String() || g.GetRaftId() == 0 || g.GetRaftId() != state.Members[0].RaftID {
+				t.Errorf("group: %v; etcd has %+v", g, state)
+			}
+		}
+		return out
+	}
+	if out := describe(); out.GetFacts().GetEpoch() == 0 {
+		t.Errorf("no epoch: %v", out)
+	}
+	f.stop()
+	registry.setDown(true)
+	f.run()
+	f.reaches(pending)
+	describe() // of the files alone
+}
+
+func TestStartupFailsOnlyWhereALoadStandsStill(t *testing.T) {
+	var p progress
+	now := time.Now()
+	for _, step := range []struct {
+		after time.Duration
+		bytes int64
+		still time.Duration
+	}{{0, 0, 0}, {time.Minute, 0, time.Minute}, {2 * time.Minute, 5, 0}, {time.Hour, 5, 58 * time.Minute}, {2 * time.Hour, 6, 0}} {
+		if still := p.moved(LoadStatus{BytesDone: step.bytes}, now.Add(step.after)); still != step.still {
+			t.Errorf("after %v: still for %v, want %v", step.after, still, step.still)
+		}
+	}
+}

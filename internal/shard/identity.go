@@ -1,0 +1,193 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"syscall"
+
+	"github.com/google/uuid"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/volume"
+)
+
+// Wanted is what is asked of a volume before it is touched. A zero field asks nothing.
+type Wanted struct {
+	FileSystem   string   // its type, as Mount.FileSystem
+	MountOptions []string // that must be in force
+	Store        uuid.UUID
+	// Volume is the one that was here before: a blank or another one is then never initialised and never served.
+	Volume uuid.UUID
+	// Adopt takes over a volume of the store that is of another shard, and its groups where that shard is not registered.
+	Adopt bool
+}
+
+// heldError says why a volume is not served, and which state that is.
+type heldError struct {
+	state recordv1.ShardState
+	err   error
+}
+
+func (e *heldError) Error() string { return e.err.Error() }
+func (e *heldError) Unwrap() error { return e.err }
+
+func hold(state recordv1.ShardState, format string, args ...any) *heldError {
+	return &heldError{state: state, err: fmt.Errorf(format, args...)}
+}
+
+// inspected is what was seen of a folder without writing to it.
+type inspected struct {
+	superblock volume.Superblock // zero: blank
+	mount      volume.Mount
+}
+
+// inspect looks at the folder of a volume, and says why it must not be served. Nothing is written.
+func inspect(cfg *Config) (seen inspected, held *heldError) {
+	w := cfg.Wanted
+	mount, err := volume.MountOf(cfg.FS, cfg.Dir)
+	if err != nil {
+		return seen, classify(err)
+	}
+	seen.mount = mount
+	if err := mount.Check(w.FileSystem, w.MountOptions); err != nil {
+		return seen, hold(recordv1.ShardState_SHARD_STATE_FILE_SYSTEM_MISMATCH, "volume %s: %w", cfg.Dir, err)
+	}
+	blank, err := volume.Blank(cfg.FS, cfg.Dir)
+	switch {
+	case err != nil:
+		return seen, classify(err)
+	case blank && w.Volume != uuid.Nil:
+		return seen, hold(recordv1.ShardState_SHARD_STATE_DISK_LOST, "volume %s is blank, expected is volume %s: bring the disk back, or "+
+			"give it up: then the shard may make a new volume", cfg.Dir, w.Volume)
+	case blank:
+		return seen, nil
+	}
+	sb, err := volume.FreshSuperblock(cfg.FS, cfg.Dir)
+	if err != nil {
+		return seen, classify(err)
+	}
+	seen.superblock = sb
+	return seen, admitVolume(cfg, sb)
+}
+
+// admitVolume refuses a volume that is not the one that is asked for.
+func admitVolume(cfg *Config, sb volume.Superblock) *heldError {
+	w := cfg.Wanted
+	const foreign = recordv1.ShardState_SHARD_STATE_FOREIGN
+	switch {
+	case w.Store != uuid.Nil && sb.Store != w.Store:
+		return hold(foreign, "volume %s: %w: it is volume %s of shard %q of store %s, wanted is store %s: give the shard its own disk",
+			cfg.Dir, volume.ErrForeign, sb.Volume, sb.Shard, sb.Store, w.Store)
+	case w.Volume != uuid.Nil && sb.Volume != w.Volume:
+		return hold(foreign, "volume %s: it is volume %s of shard %q, expected is volume %s: are two disks swapped?",
+			cfg.Dir, sb.Volume, sb.Shard, w.Volume)
+	case sb.Shard != cfg.Name && !w.Adopt:
+		return hold(foreign, "volume %s: %w: it is of shard %q (volume %s), this is shard %q: are two disks swapped? To take it over, "+
+			"adopt it", cfg.Dir, volume.ErrOtherShard, sb.Shard, sb.Volume, cfg.Name)
+	}
+	return nil
+}
+
+// classify finds the state for an error of looking at a volume or opening it.
+func classify(err error) *heldError {
+	var held *heldError
+	if errors.As(err, &held) {
+		return held
+	}
+	state := recordv1.ShardState_SHARD_STATE_PENDING
+	for _, c := range []struct {
+		is    error
+		state recordv1.ShardState
+	}{
+		{volume.ErrMount, recordv1.ShardState_SHARD_STATE_FILE_SYSTEM_MISMATCH},
+		{volume.ErrForeign, recordv1.ShardState_SHARD_STATE_FOREIGN},
+		{volume.ErrOtherShard, recordv1.ShardState_SHARD_STATE_FOREIGN},
+		{volume.ErrNotEmpty, recordv1.ShardState_SHARD_STATE_FOREIGN},
+		{volume.ErrFormatVersion, recordv1.ShardState_SHARD_STATE_FOREIGN},
+		{placement.ErrNameTaken, recordv1.ShardState_SHARD_STATE_FOREIGN},
+		{volume.ErrDamaged, recordv1.ShardState_SHARD_STATE_DISK_LOST},
+		{syscall.EIO, recordv1.ShardState_SHARD_STATE_DISK_LOST},
+		{syscall.ENODEV, recordv1.ShardState_SHARD_STATE_DISK_LOST},
+		{syscall.ENXIO, recordv1.ShardState_SHARD_STATE_DISK_LOST},
+		{syscall.EUCLEAN, recordv1.ShardState_SHARD_STATE_DISK_LOST},
+		{syscall.EBADMSG, recordv1.ShardState_SHARD_STATE_DISK_LOST},
+		{syscall.ESTALE, recordv1.ShardState_SHARD_STATE_DISK_LOST},
+	} {
+		if errors.Is(err, c.is) {
+			state = c.state
+			break
+		}
+	}
+	return &heldError{state: state, err: err}
+}
+
+// stillSame says why a volume in use is not what it was when it was opened; nil: it is.
+func stillSame(fsys vfs.FS, dir string, opened volume.Superblock) error {
+	now, err := volume.FreshSuperblock(fsys, dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, volume.ErrNoVolume):
+		return fmt.Errorf("volume %s (%s) is gone from under the shard: %w", dir, opened.Volume, err)
+	case err != nil:
+		return fmt.Errorf("volume %s (%s) cannot be read any more: %w", dir, opened.Volume, err)
+	case now.Store != opened.Store || now.Volume != opened.Volume || now.Generation != opened.Generation:
+		return fmt.Errorf("volume %s was %s of store %s, generation %d, and is now %s of store %s, generation %d", dir, opened.Volume,
+			opened.Store, opened.Generation, now.Volume, now.Store, now.Generation)
+	}
+	return nil
+}
+
+// remember writes what the volume should know of its store, where it does not yet.
+func (s *Shard) remember(epoch uint64) {
+	facts := volume.Facts{
+		Routing: string(s.meta.Routing.Mode), Groups: s.meta.Routing.Groups, Copies: s.meta.Copies,
+		GroupsMax: s.meta.GroupsMax, Created: s.meta.CreatedUTC, Epoch: epoch,
+	}
+	there, err := volume.ReadFacts(s.cfg.FS, s.cfg.Dir)
+	if errors.Is(err, volume.ErrFormatVersion) {
+		return // a newer program wrote them
+	}
+	there.Format, there.Store = 0, uuid.Nil
+	if err == nil && there == facts {
+		return
+	}
+	s.problem("remembering the store on the volume", s.volume.WriteFacts(facts))
+}
+
+// adoptMembers takes over the groups that etcd gives to another shard, which is not there, on just this volume. It returns
+// the view as it is then.
+func (s *Shard) adoptMembers(ctx context.Context, view placement.View) (placement.View, error) {
+	if !s.cfg.Wanted.Adopt {
+		return view, nil
+	}
+	groups := maps.Clone(view.Groups)
+	for _, name := range slices.Sorted(maps.Keys(groups)) {
+		g := groups[name]
+		i := slices.IndexFunc(g.Members, func(m placement.Member) bool {
+			_, alive := view.Shards[m.Shard]
+			return m.VolumeUUID == s.volume.Superblock().Volume && m.Shard != s.cfg.Name && !alive
+		})
+		if i < 0 {
+			continue
+		}
+		from := g.Members[i].Shard
+		g.Members = slices.Clone(g.Members)
+		g.Members[i].Shard = s.cfg.Name
+		if g.Leader == from {
+			g.Leader = s.cfg.Name
+		}
+		g, err := s.cfg.Placement.PutGroup(ctx, g)
+		if err != nil {
+			return view, fmt.Errorf("adopting group %s from shard %s: %w", name, from, err)
+		}
+		groups[name] = g
+		s.logger.Warn("group is adopted", "group", name, "from", from)
+	}
+	view.Groups = groups
+	return view, nil
+}
