@@ -1,16 +1,20 @@
 package etcd
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 )
 
 // ClientConfig says how to reach etcd.
@@ -37,9 +41,14 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 	if len(cfg.Endpoints) == 0 {
 		return nil, errors.New("connect to etcd: no endpoint is given: give host:port")
 	}
-	var err error
-	if c.TLS, err = cfg.tls(); err != nil {
-		return nil, fmt.Errorf("connect to etcd: %w", err)
+	if cfg.usesTLS() {
+		files, err := cfg.tls()
+		if err != nil {
+			return nil, fmt.Errorf("connect to etcd: %w", err)
+		}
+		// The client library needs TLS to choose the scheme; the connections are made by rotating.
+		c.TLS = files
+		c.DialOptions = []grpc.DialOption{grpc.WithTransportCredentials(&rotating{credentials.NewTLS(files), cfg})}
 	}
 	if (cfg.Username == "") != (cfg.PasswordFile == "") {
 		return nil, errors.New("connect to etcd: give a user name and a password file, or neither")
@@ -60,63 +69,51 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 	return client, nil
 }
 
-// tls is nil where none of the files is given.
+// usesTLS tells whether any file is given.
+func (cfg *ClientConfig) usesTLS() bool { return cfg.CAFile != "" || cfg.CertFile != "" || cfg.KeyFile != "" }
+
+// tls reads the files.
 func (cfg *ClientConfig) tls() (*tls.Config, error) {
-	if cfg.CAFile == "" && cfg.CertFile == "" && cfg.KeyFile == "" {
-		return nil, nil
-	}
 	if (cfg.CertFile == "") != (cfg.KeyFile == "") {
 		return nil, errors.New("give a certificate file and a key file, or neither")
 	}
 	out := &tls.Config{MinVersion: tls.VersionTLS12}
 	if cfg.CAFile != "" {
-		if _, err := readCA(cfg.CAFile); err != nil {
-			return nil, err
+		content, err := os.ReadFile(cfg.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the certificates of etcd's authorities: %w", err)
 		}
-		// The chain is checked below, against the file as it is then: RootCAs could not be changed.
-		out.InsecureSkipVerify = true
-		out.VerifyConnection = func(state tls.ConnectionState) error { return verifyChain(cfg.CAFile, state) }
+		out.RootCAs = x509.NewCertPool()
+		if !out.RootCAs.AppendCertsFromPEM(content) {
+			return nil, fmt.Errorf("%s holds no certificate in PEM", cfg.CAFile)
+		}
 	}
 	if cfg.CertFile != "" {
-		if _, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile); err != nil {
+		pair, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
+		if err != nil {
 			return nil, fmt.Errorf("read the certificate %s and key %s: %w", cfg.CertFile, cfg.KeyFile, err)
 		}
-		out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
-			return &pair, err
-		}
+		out.Certificates = []tls.Certificate{pair}
 	}
 	return out, nil
 }
 
-func readCA(file string) (*x509.CertPool, error) {
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("read the certificates of etcd's authorities: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(content) {
-		return nil, fmt.Errorf("%s holds no certificate in PEM", file)
-	}
-	return pool, nil
+// rotating are the credentials of a client that reads its files again for each connection.
+type rotating struct {
+	credentials.TransportCredentials // for what does not depend on the files
+	cfg                              ClientConfig
 }
 
-// verifyChain does what crypto/tls does itself with RootCAs.
-func verifyChain(caFile string, state tls.ConnectionState) error {
-	roots, err := readCA(caFile)
+// ClientHandshake implements credentials.TransportCredentials.
+func (r *rotating) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	now, err := r.cfg.tls()
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	if len(state.PeerCertificates) == 0 {
-		return errors.New("etcd showed no certificate")
-	}
-	if state.ServerName == "" {
-		return errors.New("the name of etcd is not known, so its certificate cannot be checked")
-	}
-	options := x509.VerifyOptions{Roots: roots, DNSName: state.ServerName, Intermediates: x509.NewCertPool()}
-	for _, cert := range state.PeerCertificates[1:] {
-		options.Intermediates.AddCert(cert)
-	}
-	_, err = state.PeerCertificates[0].Verify(options)
-	return err
+	return credentials.NewTLS(now).ClientHandshake(ctx, authority, conn)
+}
+
+// Clone implements credentials.TransportCredentials.
+func (r *rotating) Clone() credentials.TransportCredentials {
+	return &rotating{TransportCredentials: r.TransportCredentials.Clone(), cfg: r.cfg}
 }
