@@ -1,0 +1,314 @@
+package placement_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/etcd/etcdtest"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// register makes a shard known until the test ends.
+func register(t *testing.T, store *placement.Store, name string) placement.Shard {
+	t.Helper()
+	shard := placement.Shard{Name: name, Address: name + ":7610", VolumeUUID: uuid.New(), Generation: 1}
+	stop, err := store.RegisterShard(context.Background(), shard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return shard
+}
+
+func TestPlanOnceByManyAtOnce(t *testing.T) {
+	store := newStore(t, connect(t, etcdtest.Shared(t)))
+	ctx := testContext(t)
+	meta := hashMeta(200)
+	id := meta.StoreUUID
+	for _, err := range []error{
+		func() error { _, err := store.PlanOnce(ctx, id, meta.Policy()); return err }(),
+		func() error { _, err := store.ViewOf(ctx, id); return err }(),
+		store.SetShardState(ctx, id, "a", placement.Draining),
+		store.ForgetShard(ctx, id, "a"),
+	} {
+		if !errors.Is(err, placement.ErrPlacementLost) {
+			t.Errorf("an empty etcd: error %v", err)
+		}
+	}
+	if _, err := store.Meta(ctx); !errors.Is(err, placement.ErrNoMeta) {
+		t.Fatalf("something made the store: %v", err)
+	}
+	if _, err := store.InitMeta(ctx, meta); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.ViewOf(ctx, uuid.New()); !errors.Is(err, placement.ErrOtherStore) {
+		t.Errorf("another store: error %v", err)
+	}
+	register(t, store, "a")
+	register(t, store, "b")
+	// Several operators: each either does something, or hears that another came between.
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for {
+				did, err := store.PlanOnce(ctx, id, meta.Policy())
+				if err == nil && did.GroupsCreated == 0 && did.TargetsWritten == 0 {
+					return
+				}
+				if err != nil && !errors.Is(err, placement.ErrChanged) {
+					t.Errorf("error %v", err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	view, err := store.ViewOf(ctx, id)
+	if err != nil || len(view.Groups) != 200 || len(view.Targets) != 200 {
+		t.Fatalf("%d groups, %d targets, %v", len(view.Groups), len(view.Targets), err)
+	}
+	if did, err := store.PlanOnce(ctx, id, meta.Policy()); err != nil || did.TargetsWritten != 0 || did.View.Epoch != view.Epoch {
+		t.Errorf("a settled store is written again: %+v, %v", did, err)
+	}
+}
+
+func TestShardStatesOutliveRegistrations(t *testing.T) {
+	store := newStore(t, connect(t, etcdtest.Shared(t)))
+	ctx := testContext(t)
+	meta := hashMeta(4)
+	id := meta.StoreUUID
+	if _, err := store.InitMeta(ctx, meta); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.SetShardState(ctx, id, "a", placement.Cordoned); err != nil {
+		t.Fatal(err)
+	}
+	register(t, store, "a")
+	register(t, store, "b")
+	for range 2 {
+		if _, err := store.PlanOnce(ctx, id, meta.Policy()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	view, err := store.ViewOf(ctx, id)
+	if err != nil || view.Shards["a"].State != placement.Cordoned || view.Shards["b"].State != "" || view.States["a"] != placement.Cordoned {
+		t.Fatalf("shards %+v, states %v, %v", view.Shards, view.States, err)
+	}
+	for name, target := range view.Targets {
+		if !reflect.DeepEqual(target.Shards, []string{"b"}) {
+			t.Errorf("group %s is wanted on %v: a is cordoned", name, target.Shards)
+		}
+	}
+	// The same again writes nothing.
+	if err := store.SetShardState(ctx, id, "a", placement.Cordoned); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := store.ViewOf(ctx, id); err != nil || again.Epoch != view.Epoch {
+		t.Errorf("epoch %d after %d, %v", again.Epoch, view.Epoch, err)
+	}
+	if err := store.SetShardState(ctx, id, "a", "Tired"); err == nil {
+		t.Error("a state that cannot be was taken")
+	}
+	if err := store.ForgetShard(ctx, id, "b"); !errors.Is(err, placement.ErrShardHoldsGroups) {
+		t.Errorf("a shard with groups: error %v", err)
+	}
+	if err := store.ForgetShard(ctx, id, "nobody"); err != nil {
+		t.Error(err)
+	}
+}
+
+// freeAddress is one that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// etcd is stopped, wiped and started empty under a watcher: it keeps its view, follows nothing of another store, and goes
+// on with a higher epoch once placement was rebuilt.
+func TestWatchOverAWipedEtcd(t *testing.T) {
+	dir, address := filepath.Join(t.TempDir(), "etcd"), freeAddress(t)
+	server, err := etcd.StartEmbedded(dir, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { server.Close() }()
+	client, err := etcd.Connect([]string{address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ctx, store := testContext(t), newStore(t, client)
+	meta := hashMeta(3)
+	if _, err := store.InitMeta(ctx, meta); err != nil {
+		t.Fatal(err)
+	}
+	volume := uuid.New()
+	var groups []placement.Group
+	for n := range 3 {
+		g, _, err := store.CreateGroup(ctx, placement.NewGroup(meta.Routing, placement.GroupName(n), n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Members, g.Leader = []placement.Member{{Shard: "a", VolumeUUID: volume, RaftID: uint64(n + 7)}}, "a"
+		if g, err = store.PutGroup(ctx, g); err != nil {
+			t.Fatal(err)
+		}
+		groups = append(groups, g)
+	}
+	watched, cancel := context.WithCancel(ctx)
+	defer cancel()
+	views := store.Watch(watched)
+	last := <-views
+	for len(last.Groups) < 3 {
+		last = <-views
+	}
+
+	server.Close()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if server, err = etcd.StartEmbedded(dir, address); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.ViewOf(ctx, meta.StoreUUID); !errors.Is(err, placement.ErrPlacementLost) {
+		t.Fatalf("after the wipe: error %v", err)
+	}
+	quiet := func(what string) {
+		t.Helper()
+		select {
+		case v := <-views:
+			t.Fatalf("%s: a view was given: %+v", what, v)
+		case <-time.After(5 * time.Second): // two looks of the watcher
+		}
+	}
+	quiet("an empty etcd")
+
+	found := placement.FoundVolume{
+		Shard: "a", UUID: volume, Store: meta.StoreUUID,
+		Facts: &placement.FoundFacts{Routing: meta.Routing, Copies: 1, Epoch: last.Epoch},
+	}
+	for _, g := range groups {
+		found.Replicas = append(found.Replicas, placement.FoundReplica{
+			Name: g.Name, UUID: g.UUID, Store: meta.StoreUUID, RaftID: g.Members[0].RaftID, Voters: []uint64{g.Members[0].RaftID}, Term: 1, Leader: true,
+		})
+	}
+	rebuilt, err := placement.Rebuild(meta.StoreUUID, []placement.FoundVolume{found}, nil)
+	if err != nil || len(rebuilt.Missing) != 0 {
+		t.Fatalf("%+v, %v", rebuilt, err)
+	}
+	if err := store.Restore(ctx, rebuilt, false); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case v := <-views:
+		if v.Epoch <= last.Epoch || len(v.Groups) != 3 {
+			t.Errorf("epoch %d after %d, groups %v", v.Epoch, last.Epoch, v.Groups)
+		}
+		for _, g := range groups {
+			got := v.Groups[g.Name]
+			if got.Revision, g.Revision = 0, 0; !reflect.DeepEqual(got, g) {
+				t.Errorf("group %+v, was %+v", got, g)
+			}
+		}
+	case <-ctx.Done():
+		t.Fatal("the placement that was rebuilt is not followed")
+	}
+	if err := store.Restore(ctx, rebuilt, false); !errors.Is(err, placement.ErrStoreExists) {
+		t.Errorf("a second time: error %v", err)
+	}
+	if err := store.Restore(ctx, rebuilt, true); err != nil {
+		t.Errorf("with force: %v", err)
+	}
+	other := rebuilt
+	other.Meta.StoreUUID = uuid.New()
+	if err := store.Restore(ctx, other, true); !errors.Is(err, placement.ErrStoreExists) {
+		t.Errorf("over another store: error %v", err)
+	}
+}
+
+func TestRebuildSaysWhatContradictsItself(t *testing.T) {
+	store, group, hash := uuid.New(), uuid.New(), placement.Routing{Mode: placement.Hash, Groups: 2}
+	volumes := func(n int) []placement.FoundVolume {
+		out := make([]placement.FoundVolume, 0, n)
+		for i := range n {
+			out = append(out, placement.FoundVolume{
+				Shard: fmt.Sprintf("s%d", i), UUID: uuid.New(), Store: store, Facts: &placement.FoundFacts{Routing: hash, Copies: 1, Epoch: uint64(i)},
+			})
+		}
+		return out
+	}
+	replica := func(name string, raft, term uint64) placement.FoundReplica {
+		return placement.FoundReplica{Name: name, UUID: group, Store: store, RaftID: raft, Voters: []uint64{raft}, Term: term}
+	}
+	for name, c := range map[string]struct {
+		volumes func() []placement.FoundVolume
+		given   *placement.FoundFacts
+		fails   bool
+	}{
+		"nothing":       {volumes: func() []placement.FoundVolume { return nil }, fails: true},
+		"one":           {volumes: func() []placement.FoundVolume { return volumes(1) }},
+		"another store": {volumes: func() []placement.FoundVolume { v := volumes(2); v[1].Store = uuid.New(); return v }, fails: true},
+		"a clone":       {volumes: func() []placement.FoundVolume { v := volumes(2); v[1].UUID = v[0].UUID; return v }, fails: true},
+		"a name twice":  {volumes: func() []placement.FoundVolume { v := volumes(2); v[1].Shard = v[0].Shard; return v }, fails: true},
+		"a bad name":    {volumes: func() []placement.FoundVolume { v := volumes(1); v[0].Shard = "A B"; return v }, fails: true},
+		"other facts":   {volumes: func() []placement.FoundVolume { v := volumes(2); v[1].Facts.Routing.Groups = 3; return v }, fails: true},
+		"no facts":      {volumes: func() []placement.FoundVolume { v := volumes(1); v[0].Facts = nil; return v }, fails: true},
+		"facts given": {
+			volumes: func() []placement.FoundVolume { v := volumes(1); v[0].Facts = nil; return v },
+			given:   &placement.FoundFacts{Routing: hash, Copies: 1},
+		},
+		"facts given that are wrong": {
+			volumes: func() []placement.FoundVolume { return volumes(1) }, fails: true,
+			given: &placement.FoundFacts{Routing: placement.Routing{Mode: placement.Named}, Copies: 1},
+		},
+		"a group beyond the last": {volumes: func() []placement.FoundVolume {
+			v := volumes(1)
+			v[0].Replicas = []placement.FoundReplica{replica("2", 7, 1)}
+			return v
+		}, fails: true},
+		"a group of two UUIDs": {volumes: func() []placement.FoundVolume {
+			v := volumes(2)
+			v[0].Replicas, v[1].Replicas = []placement.FoundReplica{replica("0", 7, 1)}, []placement.FoundReplica{replica("0", 8, 1)}
+			v[1].Replicas[0].UUID = uuid.New()
+			return v
+		}, fails: true},
+		"a copied replica": {volumes: func() []placement.FoundVolume {
+			v := volumes(2)
+			v[0].Replicas, v[1].Replicas = []placement.FoundReplica{replica("0", 7, 1)}, []placement.FoundReplica{replica("0", 7, 1)}
+			return v
+		}, fails: true},
+	} {
+		out, err := placement.Rebuild(store, c.volumes(), c.given)
+		if (err != nil) != c.fails {
+			t.Errorf("%s: error %v", name, err)
+		}
+		if err == nil && (len(out.Missing) != 2 || out.Meta.StoreUUID != store || out.Meta.EpochBase < 1<<32) {
+			t.Errorf("%s: %+v", name, out)
+		}
+	}
+	// What was left behind by a move is no member; a replica that nobody names is left out.
+	v := volumes(2)
+	v[0].Replicas = []placement.FoundReplica{replica("0", 7, 1), {UUID: uuid.New(), Message: "unreadable"}}
+	v[1].Replicas = []placement.FoundReplica{replica("0", 8, 2)}
+	out, err := placement.Rebuild(store, v, nil)
+	if err != nil || len(out.Groups) != 1 || len(out.Groups[0].Members) != 1 || out.Groups[0].Members[0].Shard != "s1" ||
+		len(out.Notes) != 2 || !reflect.DeepEqual(out.Missing, []string{"1"}) {
+		t.Errorf("%+v, %v", out, err)
+	}
+}
