@@ -1,0 +1,169 @@
+package v1alpha1_test
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// goodCase is input at the edge of what is allowed.
+type goodCase struct {
+	kind   string
+	set    fields
+	with   fields
+	update bool
+}
+
+var goodCases = []goodCase{
+	{kind: "RecordStore", set: fields{"metadata/name": letters(40)}},
+	{kind: "RecordStore", set: fields{"spec/groups/count": 1}},
+	{kind: "RecordStore", set: fields{"spec/groups/count": 65536}},
+	{kind: "RecordStore", set: named},
+	{kind: "RecordStore", set: fields{"spec/groups": fields{"routing": "Named", "max": 65536}}},
+	{kind: "RecordStore", set: fields{"spec/groups/max": 500}, with: named, update: true},
+	{kind: "RecordStore", set: fields{"spec/replication": fields{"copies": 5, "topologyKey": "topology.kubernetes.io/zone"}}},
+	{kind: "RecordStore", set: fields{"spec/replication/copies": 3}, update: true},
+	{kind: "RecordStore", set: fields{"spec/retention": fields{"versions": 1000, "minAge": "87600h"}}},
+	{kind: "RecordStore", set: fields{"spec/retention/minAge": "0s"}},
+	{kind: "RecordStore", set: fields{"spec/retention/minAge": "1h30m"}, update: true},
+	{kind: "RecordStore", set: fields{"spec/etcd/managed": fields{"members": 1, "snapshotEvery": "1m", "storage": fields{"size": "64Mi", "storageClassName": "fast"}}}},
+	{kind: "RecordStore", set: fields{"spec/etcd/managed/storage/size": "4Gi"}, update: true},
+	{kind: "RecordStore", set: external},
+	{kind: "RecordStore", set: fields{"spec/etcd/external": fields{"endpoints": numbered("https://etcd-%d.example:2379", 9), "tlsSecretRef": fields{"name": "etcd.client"}, "prefix": "/teams/a"}}},
+	{kind: "RecordStore", set: fields{"spec/etcd/external/endpoints": []string{"http://[::1]:2379", "http://10.0.0.1:1"}}},
+	{kind: "RecordStore", set: fields{"spec/etcd/external/endpoints/0": "https://other:2379"}, with: external, update: true},
+	{kind: "RecordStore", set: fields{"spec/gateway": fields{"replicas": 0, "serviceType": "LoadBalancer", "serviceAnnotations": fields{"example.org/lb": "内部 text"}}}},
+	{kind: "RecordStore", set: fields{"spec/image": "registry.example:5000/team/sheaf@sha256:" + letters(64), "spec/imagePullPolicy": "Never", "spec/imagePullSecrets": []fields{{"name": "a"}, {"name": "b.c"}}}},
+	{kind: "RecordStore", set: fields{"spec/deletionPolicy": "Delete"}, update: true},
+	{kind: "RecordStore", set: fields{"spec/adoptStoreUID": uid}},
+
+	{kind: "ShardPool", set: fields{"metadata/name": letters(45)}},
+	{kind: "ShardPool", set: fields{"spec/shards": 0}},
+	{kind: "ShardPool", set: fields{"spec/shards": 1000}, update: true},
+	{kind: "ShardPool", set: fields{"spec/remove": upTo(1000), "spec/parked": []int{100000}}},
+	{kind: "ShardPool", set: fields{"spec/state": "Drained", "spec/medium": "HDD", "spec/update/mode": "Paused"}, update: true},
+	{kind: "ShardPool", set: fields{"spec/residency": "Resident", "spec/resources/limits/memory": "8Gi"}, update: true},
+	{kind: "ShardPool", set: fields{"spec/storage/size": "64Mi"}},
+	{kind: "ShardPool", set: fields{"spec/storage/size": "4Pi"}, update: true},
+	{kind: "ShardPool", set: xfs, update: true},
+	{kind: "ShardPool", set: fields{"spec/fileSystem/mountOptions": []string{"noatime", "logbufs=8", "compress=zstd:3"}}, with: xfs, update: true},
+	{kind: "ShardPool", set: fields{"spec/resources": fields{"requests": fields{"cpu": 0, "memory": "1Gi"}, "limits": fields{"cpu": 2, "memory": "1Gi", "ephemeral-storage": "1G"}}}},
+	{kind: "ShardPool", set: fields{"spec/resources/requests/cpu": "500m"}},
+	{kind: "ShardPool", set: fields{"spec/scheduling": fields{
+		"nodeSelector":      fields{"kubernetes.io/arch": "amd64", "disk": ""},
+		"priorityClassName": "system-cluster-critical",
+		"tolerations": []fields{
+			{"operator": "Exists"}, {"key": "dedicated", "value": "sheaf", "effect": "NoSchedule"},
+			{"key": "example.org/a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60},
+		},
+	}}},
+
+	{kind: "DiskSet", set: fields{"metadata/name": letters(63)}},
+	{kind: "DiskSet", set: fields{"spec/disks": disks(512)}},
+	{kind: "DiskSet", set: fields{"spec/disks": disks(2)}, update: true},
+	{kind: "DiskSet", set: fields{"spec/disks/0/size": "600Gi", "spec/disks/0/medium": "SSD"}, update: true},
+	{kind: "DiskSet", set: fields{"spec/disks/0/device": "/dev/loop0", "spec/allowUnstablePaths": true}},
+	{kind: "DiskSet", set: fields{"spec/disks/0/device": "/dev/disk/by-id/scsi-0QEMU_HARDDISK:a#b=c+d\\x20e"}},
+	{kind: "DiskSet", set: fields{"spec/namespaces": numbered("n%d", 64)}, update: true},
+	{kind: "DiskSet", set: fields{"spec/fileSystem/mountOptions": []string{"noatime"}}, update: true},
+}
+
+func TestGoodInput(t *testing.T) {
+	for i, c := range goodCases {
+		t.Run(fmt.Sprintf("%d %s", i, c.kind), func(t *testing.T) {
+			object := build(t, c.kind, c.with)
+			try := tryCreate
+			if c.update {
+				object = create(t, object)
+				try = tryUpdate
+			}
+			apply(t, object, c.set)
+			got, err := try(object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			decode(t, got)
+		})
+	}
+}
+
+// What is changed can be changed back, but for what the docs say is for ever.
+func TestChangeBack(t *testing.T) {
+	for i, c := range goodCases {
+		if !c.update || i == 0 {
+			continue
+		}
+		for path := range c.set {
+			if grows := map[string]bool{"spec/etcd/managed/storage/size": true, "spec/storage/size": true, "spec/disks/0/size": true, "spec/fileSystem/type": true}; grows[path] {
+				continue
+			}
+			t.Run(c.kind+" "+path, func(t *testing.T) {
+				before := create(t, build(t, c.kind, c.with))
+				after := before.DeepCopy()
+				apply(t, after, fields{path: c.set[path]})
+				if path == "spec/residency" {
+					apply(t, after, fields{"spec/resources/limits/memory": "8Gi"})
+				}
+				after = update(t, after)
+				back := after.DeepCopy()
+				back.Object["spec"] = before.Object["spec"]
+				back = update(t, back)
+				if !reflect.DeepEqual(back.Object["spec"], before.Object["spec"]) {
+					t.Errorf("spec is %v, was %v", back.Object["spec"], before.Object["spec"])
+				}
+			})
+		}
+	}
+}
+
+// TestDefaults states what a minimal object means: docs/reference.md and the charts say the same.
+func TestDefaults(t *testing.T) {
+	want := map[string]string{
+		"RecordStore": `
+groups: {routing: Hash, count: 256}
+replication: {copies: 1, topologyKey: kubernetes.io/hostname}
+retention: {versions: 1}
+etcd: {managed: {members: 3, snapshotEvery: 1h, storage: {size: 2Gi}}}
+gateway: {replicas: 2, serviceType: ClusterIP}
+imagePullPolicy: IfNotPresent
+deletionPolicy: Retain
+`,
+		"ShardPool": `
+storeRef: {name: quotes}
+shards: 1
+state: Active
+medium: Auto
+residency: Index
+storage: {storageClassName: local-xfs, size: 500Gi}
+update: {mode: OneByOne}
+`,
+		"DiskSet": `
+fileSystem: {type: xfs}
+namespaces: [prod]
+disks: [{node: n1, device: /dev/disk/by-id/nvme-1, size: 500Gi, medium: Auto}]
+`,
+	}
+	for kind, text := range want {
+		got, err := tryCreate(build(t, kind))
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec, err := yaml.Marshal(got.Object["spec"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wantSpec, gotSpec any
+		if err := yaml.Unmarshal([]byte(text), &wantSpec); err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.Unmarshal(spec, &gotSpec); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(gotSpec, wantSpec) {
+			t.Errorf("%s: spec is\n%s\nwant%s", kind, spec, text)
+		}
+		decode(t, got)
+	}
+}

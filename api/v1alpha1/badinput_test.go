@@ -1,0 +1,252 @@
+package v1alpha1_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// badCase is input that the API server has to refuse.
+type badCase struct {
+	// field that is set, and the value; nil removes the field.
+	field string
+	value any
+	// with are other fields that the object has, before the change too.
+	with fields
+	// update makes it a change of a stored object, which had the fields of with.
+	update bool
+	// at is the field that the error names, where it is not the field itself.
+	at string
+	// says is what the error says: it has to tell what to do.
+	says string
+}
+
+var badCases = map[string][]badCase{"RecordStore": recordStoreCases, "ShardPool": shardPoolCases, "DiskSet": diskSetCases}
+
+func (c badCase) name() string {
+	how := "create"
+	if c.update {
+		how = "update"
+	}
+	name := strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, fmt.Sprintf("%s %s %v", how, c.field, c.value))
+	return name[:min(len(name), 90)]
+}
+
+// seenMessages are the messages that the bad cases met.
+var seenMessages sync.Map
+
+func TestBadInput(t *testing.T) {
+	for kind, cases := range badCases {
+		t.Run(kind, func(t *testing.T) {
+			for _, c := range cases {
+				t.Run(c.name(), func(t *testing.T) { c.check(t, kind) })
+			}
+			if t.Failed() {
+				return
+			}
+			nodes, rootRules := schemaOf(t, kind)
+			everyFieldHasACase(t, nodes, cases)
+			everyRuleFires(t, nodes, rootRules)
+		})
+	}
+}
+
+func (c badCase) check(t *testing.T, kind string) {
+	object := build(t, kind, c.with)
+	var err error
+	if c.update {
+		object = create(t, object)
+		apply(t, object, fields{c.field: c.value})
+		_, err = tryUpdate(object)
+	} else {
+		apply(t, object, fields{c.field: c.value})
+		_, err = tryCreate(object)
+	}
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	at := c.at
+	if at == "" {
+		at = dotted(c.field)
+	}
+	all := complaints(t, err)
+	met := false
+	for _, got := range all {
+		seenMessages.Store(got.message, true)
+		met = met || got.field == at && strings.Contains(got.message, c.says)
+	}
+	if !met {
+		t.Errorf("want %s: ...%s...\ngot %q", at, c.says, all)
+	}
+}
+
+// everyFieldHasACase proves that nobody adds a field and forgets what must be refused. What a boolean can be is its
+// type alone, which TestWrongType covers.
+func everyFieldHasACase(t *testing.T, nodes []node, cases []badCase) {
+	t.Helper()
+	covered := map[string]bool{}
+	for _, c := range cases {
+		covered[general(nodes, c.field)] = true
+	}
+	for _, n := range nodes {
+		if n.leaf && n.typ != "boolean" && strings.HasPrefix(n.path, "spec/") && !covered[n.path] {
+			t.Errorf("%s has no case of bad input: add one beside the others", n.path)
+		}
+	}
+}
+
+// everyRuleFires proves that each CEL rule has a message and a case that meets it.
+func everyRuleFires(t *testing.T, nodes []node, rootRules []string) {
+	t.Helper()
+	fired := func(path, message string) {
+		met := false
+		seenMessages.Range(func(got, _ any) bool {
+			met = strings.Contains(got.(string), message)
+			return !met
+		})
+		if message == "" || !met {
+			t.Errorf("%s: no case of bad input meets the rule with the message %q", path, message)
+		}
+	}
+	for _, message := range rootRules {
+		fired("the object", message)
+	}
+	for _, n := range nodes {
+		for _, message := range n.rules {
+			fired(n.path, message)
+		}
+	}
+}
+
+// siblings are what an object needs beside a field for the API server to look at its rules.
+func siblings(kind, path string) fields {
+	switch {
+	case strings.HasPrefix(path, "spec/etcd/external/"):
+		return external
+	case kind == "ShardPool" && strings.HasPrefix(path, "spec/fileSystem/"):
+		return xfs
+	case strings.HasSuffix(path, "/claims/0/request"):
+		return fields{strings.TrimSuffix(path, "request") + "name": "a"}
+	}
+	return nil
+}
+
+// A misspelt field is refused by name (kubectl asks for that by default), never ignored.
+func TestUnknownField(t *testing.T) {
+	for kind := range kinds {
+		_, err := tryCreate(build(t, kind, fields{"spec/replicaz": 1}))
+		if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), `unknown field "spec.replicaz"`) {
+			t.Errorf("%s: %v, want that the field is unknown", kind, err)
+		}
+	}
+}
+
+// TestWrongType sets every field of spec and status to a value of another type.
+func TestWrongType(t *testing.T) {
+	wrong := map[string][]any{
+		"string": {7, true}, "integer": {"seven", 1.5}, "boolean": {"yes", 1},
+		"int-or-string": {true, 1.5}, "object": {"text", []int{1}}, "array": {"text", 7},
+	}
+	for kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			nodes, _ := schemaOf(t, kind)
+			base := create(t, build(t, kind))
+			for _, n := range nodes {
+				values, ok := wrong[n.typ]
+				if !ok {
+					t.Fatalf("%s has type %q, which this test does not know", n.path, n.typ)
+				}
+				for _, value := range values {
+					path := concrete(n.path)
+					object, try := build(t, kind, siblings(kind, path)), tryCreate
+					if strings.HasPrefix(path, "status") {
+						object, try = base.DeepCopy(), tryStatus // a new object has no status
+					}
+					apply(t, object, fields{path: value})
+					_, err := try(object)
+					if err == nil {
+						t.Errorf("%s = %v: accepted", path, value)
+						continue
+					}
+					met := false
+					all := complaints(t, err)
+					for _, got := range all {
+						met = met || got.field == dotted(path) && strings.Contains(got.message, "must be of type")
+					}
+					if !met {
+						t.Errorf("%s = %v: want that its type is wrong, got %q", path, value, all)
+					}
+				}
+			}
+		})
+	}
+}
+
+// freeText are the fields of spec that may hold any text.
+var freeText = map[string]bool{"spec/gateway/serviceAnnotations/*": true}
+
+// TestStrangeText sets every text of spec to letters of other scripts, control characters, and far too many characters.
+func TestStrangeText(t *testing.T) {
+	texts := []string{"株価", "a\u202eb", "a\nb", "a b", strings.Repeat("a", 1000)}
+	for kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			nodes, _ := schemaOf(t, kind)
+			for _, n := range nodes {
+				if n.typ != "string" || !strings.HasPrefix(n.path, "spec/") || freeText[n.path] {
+					continue
+				}
+				path := concrete(n.path)
+				for _, text := range texts {
+					_, err := tryCreate(build(t, kind, siblings(kind, path), fields{path: text}))
+					if err == nil {
+						t.Errorf("%s = %q: accepted", path, text)
+						continue
+					}
+					met := false
+					all := complaints(t, err)
+					for _, got := range all {
+						met = met || got.field != "spec" && strings.HasPrefix(dotted(path), got.field)
+					}
+					if !met {
+						t.Errorf("%s = %.20q: the error does not name the field: %q", path, text, all)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestAcceptedDecodes sets quantities and durations to texts at the edge of what the parsers take: what the API server
+// accepts, the operator has to be able to read, or one object would stop the watch of its kind.
+func TestAcceptedDecodes(t *testing.T) {
+	texts := []any{
+		"1e1.5", "1E", "", "0x10", "1Gi ", "+1Gi", "1_000", "1e400", "1e-400", "-1Gi", ".5Gi", "1.Gi", "9999999999999Ei", "1n", "100e9",
+		"1h30m", "+1h", ".5h", "1.5h", "1d", "1e3s", "9999999999h", "999999h999999h999999h", "1µs", "-0s", "0", 1 << 40, -1, 0,
+	}
+	accepted := 0
+	for kind := range kinds {
+		nodes, _ := schemaOf(t, kind)
+		for _, n := range nodes {
+			if !n.leaf || n.enum || !strings.HasPrefix(n.path, "spec/") {
+				continue
+			}
+			for _, text := range texts {
+				if got, err := tryCreate(build(t, kind, fields{concrete(n.path): text})); err == nil {
+					accepted++
+					decode(t, got)
+				}
+			}
+		}
+	}
+	if accepted == 0 {
+		t.Error("nothing was accepted: this test shows nothing")
+	}
+}

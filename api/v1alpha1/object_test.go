@@ -1,0 +1,212 @@
+package v1alpha1_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// fields are values by path, such as "spec/disks/0/node"; a nil value removes the field.
+type fields map[string]any
+
+// minimal objects: what a person has to write.
+var minimal = map[string]string{
+	"RecordStore": `
+apiVersion: sheaf.dev/v1alpha1
+kind: RecordStore
+metadata: {name: quotes}
+spec:
+  groups: {routing: Hash, count: 256}
+`,
+	"ShardPool": `
+apiVersion: sheaf.dev/v1alpha1
+kind: ShardPool
+metadata: {name: quotes-ssd}
+spec:
+  storeRef: {name: quotes}
+  storage: {storageClassName: local-xfs, size: 500Gi}
+`,
+	"DiskSet": `
+apiVersion: sheaf.dev/v1alpha1
+kind: DiskSet
+metadata: {name: local-xfs}
+spec:
+  fileSystem: {type: xfs}
+  namespaces: [prod]
+  disks: [{node: n1, device: /dev/disk/by-id/nvme-1, size: 500Gi}]
+`,
+}
+
+// build is a minimal object with fields set.
+func build(t *testing.T, kind string, edits ...fields) *unstructured.Unstructured {
+	t.Helper()
+	object := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(minimal[kind]), &object.Object); err != nil {
+		t.Fatal(err)
+	}
+	for _, edit := range edits {
+		apply(t, object, edit)
+	}
+	return object
+}
+
+func apply(t *testing.T, object *unstructured.Unstructured, edit fields) {
+	t.Helper()
+	for _, path := range slices.Sorted(maps.Keys(edit)) {
+		value := edit[path]
+		changed, err := set(object.Object, strings.Split(path, "/"), value)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		object.Object = changed.(map[string]any)
+	}
+}
+
+// set is a node with the value at a path; maps and lists on the way are made. In a path, ~1 stands for /.
+func set(node any, path []string, value any) (any, error) {
+	if len(path) == 0 {
+		return plain(value), nil
+	}
+	step := strings.ReplaceAll(path[0], "~1", "/")
+	if number, err := strconv.Atoi(step); err == nil {
+		list, _ := node.([]any)
+		if number > len(list) {
+			return nil, fmt.Errorf("item %d of a list of %d", number, len(list))
+		}
+		if number == len(list) {
+			list = append(list, nil)
+		}
+		item, err := set(list[number], path[1:], value)
+		list[number] = item
+		return list, err
+	}
+	fields, _ := node.(map[string]any)
+	if fields == nil {
+		fields = map[string]any{}
+	}
+	if len(path) == 1 && value == nil {
+		delete(fields, step)
+		return fields, nil
+	}
+	item, err := set(fields[step], path[1:], value)
+	fields[step] = item
+	return fields, err
+}
+
+// plain is a value as JSON has it.
+func plain(value any) any {
+	switch v := value.(type) {
+	case int:
+		return int64(v)
+	case []string:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = v[i]
+		}
+		return out
+	case []int:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = int64(v[i])
+		}
+		return out
+	case fields:
+		out := map[string]any{}
+		for key, item := range v {
+			out[key] = plain(item)
+		}
+		return out
+	case []fields:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = plain(v[i])
+		}
+		return out
+	default:
+		return value
+	}
+}
+
+func client(kind string) dynamic.ResourceInterface {
+	if kind == "DiskSet" {
+		return cluster.Resource(kinds[kind])
+	}
+	return cluster.Resource(kinds[kind]).Namespace("default")
+}
+
+// tryCreate asks whether an object would be accepted, as kubectl does.
+func tryCreate(object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
+	return client(object.GetKind()).Create(context.Background(), object, options)
+}
+
+// tryUpdate asks whether a change of a stored object would be accepted.
+func tryUpdate(object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	options := metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
+	return client(object.GetKind()).Update(context.Background(), object, options)
+}
+
+// tryStatus asks whether a change of a stored object's status would be accepted.
+func tryStatus(object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	options := metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
+	return client(object.GetKind()).UpdateStatus(context.Background(), object, options)
+}
+
+var stored atomic.Int32
+
+// create stores an object under a name of its own until the test ends.
+func create(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+	object.SetName(fmt.Sprintf("stored-%d", stored.Add(1)))
+	got, err := client(object.GetKind()).Create(context.Background(), object, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := client(object.GetKind()).Delete(context.Background(), object.GetName(), metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	return got
+}
+
+// complaint is one thing that the API server finds wrong.
+type complaint struct{ field, message string }
+
+// complaints are what an error of the API server lists; it fails the test where the error is not about the object.
+func complaints(t *testing.T, err error) []complaint {
+	t.Helper()
+	var status *apierrors.StatusError
+	if !errors.As(err, &status) || status.ErrStatus.Reason != metav1.StatusReasonInvalid || status.ErrStatus.Details == nil {
+		t.Fatalf("want an error that says which field is invalid, got %v", err)
+	}
+	var all []complaint
+	for _, cause := range status.ErrStatus.Details.Causes {
+		all = append(all, complaint{cause.Field, cause.Message})
+	}
+	return all
+}
+
+// decode fails the test where an accepted object does not decode into the Go type: it would stop every watch of its kind.
+func decode(t *testing.T, object *unstructured.Unstructured) {
+	t.Helper()
+	types := map[string]any{"RecordStore": &v1alpha1.RecordStore{}, "ShardPool": &v1alpha1.ShardPool{}, "DiskSet": &v1alpha1.DiskSet{}}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, types[object.GetKind()], true); err != nil {
+		t.Errorf("accepted, but does not decode: %v", err)
+	}
+}

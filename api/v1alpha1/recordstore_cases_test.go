@@ -1,0 +1,203 @@
+package v1alpha1_test
+
+import (
+	"fmt"
+	"strings"
+)
+
+func letters(n int) string { return strings.Repeat("a", n) }
+
+// keys are the n entries of a map.
+func keys(n int) fields {
+	out := fields{}
+	for i := range n {
+		out[fmt.Sprintf("k%d", i)] = "v"
+	}
+	return out
+}
+
+const uid = "6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b"
+
+var (
+	named    = fields{"spec/groups": fields{"routing": "Named"}}
+	external = fields{"spec/etcd": fields{"external": fields{"endpoints": []string{"https://etcd-0.example:2379"}}}}
+)
+
+var recordStoreCases = append(append(append([]badCase{
+	{field: "metadata/name", value: letters(41), at: "<nil>", says: "at most 40 characters"},
+	{field: "metadata/name", value: letters(253), at: "<nil>", says: "at most 40 characters"},
+	{field: "metadata/name", value: "1quotes", at: "<nil>", says: "must begin with a letter"},
+	{field: "metadata/name", value: "quo.tes", at: "<nil>", says: "a-z, 0-9 and -"},
+	{field: "metadata/name", value: "株価", says: "lowercase RFC 1123"},
+	{field: "metadata/name", value: "Quotes", says: "lowercase RFC 1123"},
+	{field: "spec", value: nil, says: "Required value"},
+
+	{field: "spec/groups", value: nil, says: "Required value"},
+	{field: "spec/groups/routing", value: nil, says: "Required value"},
+	{field: "spec/groups/routing", value: "hash", says: `supported values: "Hash", "Named"`},
+	{field: "spec/groups/routing", value: "", says: "supported values"},
+	{field: "spec/groups/count", value: nil, says: "routing Hash needs groups.count"},
+	{field: "spec/groups/count", value: 0, says: "greater than or equal to 1"},
+	{field: "spec/groups/count", value: -1, says: "greater than or equal to 1"},
+	{field: "spec/groups/count", value: 65537, says: "less than or equal to 65536"},
+	{field: "spec/groups/count", value: 16, with: named, says: "routing Named has no groups.count: remove it"},
+	{field: "spec/groups/max", value: 10, says: "routing Hash has no groups.max: remove it"},
+	{field: "spec/groups/max", value: 0, with: named, says: "greater than or equal to 1"},
+	{field: "spec/groups/max", value: 65537, with: named, says: "less than or equal to 65536"},
+	{field: "spec/groups/count", value: 512, update: true, says: "groups.count cannot be changed: make a new RecordStore"},
+	{field: "spec/groups", value: fields{"routing": "Named"}, update: true, at: "spec.groups.routing", says: "groups.routing cannot be changed: make a new RecordStore"},
+
+	{field: "spec/replication/copies", value: 0, says: "greater than or equal to 1"},
+	{field: "spec/replication/copies", value: 2, says: "copies must be odd (1, 3 or 5)"},
+	{field: "spec/replication/copies", value: 4, says: "copies must be odd (1, 3 or 5)"},
+	{field: "spec/replication/copies", value: 7, says: "less than or equal to 5"},
+	{field: "spec/replication/topologyKey", value: "", says: "at least 1 chars long"},
+	{field: "spec/replication/topologyKey", value: "a/b/c", says: "topologyKey must be the name of a node label"},
+	{field: "spec/replication/topologyKey", value: letters(64), says: "topologyKey must be the name of a node label"},
+	{field: "spec/replication/topologyKey", value: letters(318), says: "may not be more than 317"},
+
+	{field: "spec/retention/versions", value: 0, says: "greater than or equal to 1"},
+	{field: "spec/retention/versions", value: 1001, says: "less than or equal to 1000"},
+	{field: "spec/retention/minAge", value: "-1s", says: "from 0s to 87600h"},
+	{field: "spec/retention/minAge", value: "1d", says: "such as 90s, 15m or 24h"},
+	{field: "spec/retention/minAge", value: "87601h", says: "from 0s to 87600h"},
+	{field: "spec/retention/minAge", value: "", says: "from 0s to 87600h"},
+	{field: "spec/retention/minAge", value: letters(33), says: "may not be more than 32"},
+
+	{field: "spec/etcd", value: fields{}, says: "exactly one of etcd.managed and etcd.external"},
+	{field: "spec/etcd/managed", value: fields{"members": 1}, with: external, at: "spec.etcd", says: "exactly one of etcd.managed and etcd.external"},
+	{field: "spec/etcd", value: fields{"external": fields{"endpoints": []string{"https://a:1"}}}, update: true, says: "cannot be changed between managed and external"},
+	{field: "spec/etcd", value: fields{"managed": fields{"members": 3}}, with: external, update: true, says: "cannot be changed between managed and external"},
+	{field: "spec/etcd/managed/members", value: 2, says: "supported values: \"1\", \"3\""},
+	{field: "spec/etcd/managed/members", value: 5, says: "supported values: \"1\", \"3\""},
+	{field: "spec/etcd/managed/members", value: 1, update: true, at: "spec.etcd.managed", says: "members cannot be changed"},
+	{field: "spec/etcd/managed/storage/size", value: "1Mi", says: "from 64Mi to 4Pi"},
+	{field: "spec/etcd/managed/storage/size", value: "5Pi", says: "from 64Mi to 4Pi"},
+	{field: "spec/etcd/managed/storage/size", value: "lots", says: "such as 500Gi"},
+	{field: "spec/etcd/managed/storage/size", value: "1Gi", update: true, says: "size can only grow"},
+	{field: "spec/etcd/managed/storage/storageClassName", value: "", says: "at least 1 chars long"},
+	{field: "spec/etcd/managed/storage/storageClassName", value: "Fast", says: "storageClassName must be the name of a StorageClass"},
+	{field: "spec/etcd/managed/storage/storageClassName", value: letters(254), says: "may not be more than 253"},
+	{field: "spec/etcd/managed/storage/storageClassName", value: "fast", update: true, says: "storageClassName cannot be changed"},
+	{field: "spec/etcd/managed/snapshotEvery", value: "59s", says: "from 1m to 168h"},
+	{field: "spec/etcd/managed/snapshotEvery", value: "169h", says: "from 1m to 168h"},
+	{field: "spec/etcd/managed/snapshotEvery", value: "hourly", says: "such as 90s, 15m or 24h"},
+
+	{field: "spec/etcd/external/endpoints", value: nil, with: fields{"spec/etcd/external/prefix": "/a"}, says: "Required value"},
+	{field: "spec/etcd/external/endpoints", value: []string{}, says: "should have at least 1 items"},
+	{field: "spec/etcd/external/endpoints", value: numbered("https://a:%d", 10), says: "must have at most 9 items"},
+	{field: "spec/etcd/external/endpoints", value: []string{"https://a:1", "https://a:1"}, at: "spec.etcd.external.endpoints[1]", says: "Duplicate value"},
+	{field: "spec/etcd/external/endpoints", value: []string{"https://a:1", "http://b:1"}, says: "all https or all http"},
+	{field: "spec/etcd/external/endpoints/0", value: "etcd:2379", says: "such as https://etcd-0.example:2379"},
+	{field: "spec/etcd/external/endpoints/0", value: "https://etcd", says: "a host and a port"},
+	{field: "spec/etcd/external/endpoints/0", value: "https://me:secret@etcd:2379", says: "a host and a port"},
+	{field: "spec/etcd/external/endpoints/0", value: "https://etcd:2379/path", says: "without a path"},
+	{field: "spec/etcd/external/endpoints/0", value: "https://" + letters(600) + ":1", says: "may not be more than 512"},
+	{field: "spec/etcd/external/tlsSecretRef/name", value: "", with: external, says: "must be the name of a Secret"},
+	{field: "spec/etcd/external/tlsSecretRef/name", value: "My_Secret", with: external, says: "must be the name of a Secret"},
+	{field: "spec/etcd/external/tlsSecretRef/name", value: letters(254), with: external, says: "must be the name of a Secret"},
+	{field: "spec/etcd/external/tlsSecretRef", value: fields{"name": "a"}, with: fields{"spec/etcd/external/endpoints": []string{"http://a:1"}}, says: "tlsSecretRef needs endpoints that begin with https"},
+	{field: "spec/etcd/external/prefix", value: "teams/a", with: external, says: "must be a path"},
+	{field: "spec/etcd/external/prefix", value: "/teams/", with: external, says: "without a / at its end"},
+	{field: "spec/etcd/external/prefix", value: "/" + letters(128), with: external, says: "may not be more than 128"},
+	{field: "spec/etcd/external/prefix", value: "/b", with: external, update: true, says: "prefix cannot be changed"},
+
+	{field: "spec/gateway/replicas", value: -1, says: "greater than or equal to 0"},
+	{field: "spec/gateway/replicas", value: 101, says: "less than or equal to 100"},
+	{field: "spec/gateway/serviceType", value: "ExternalName", says: `supported values: "ClusterIP", "LoadBalancer", "NodePort"`},
+	{field: "spec/gateway/serviceAnnotations", value: fields{"a b": "c"}, says: "a name of an annotation is letters"},
+	{field: "spec/gateway/serviceAnnotations", value: fields{letters(64): "c"}, says: "at most 63"},
+	{field: "spec/gateway/serviceAnnotations", value: keys(33), says: "must have at most 32 items"},
+	{field: "spec/gateway/serviceAnnotations/a", value: 7, says: "must be of type string"},
+
+	{field: "spec/image", value: "", says: "at least 1 chars long"},
+	{field: "spec/image", value: " example.org/sheaf:v1", says: "remove spaces"},
+	{field: "spec/image", value: "--privileged", says: "must be an image's name"},
+	{field: "spec/image", value: letters(513), says: "may not be more than 512"},
+	{field: "spec/imagePullPolicy", value: "Sometimes", says: `supported values: "Always", "IfNotPresent", "Never"`},
+	{field: "spec/imagePullSecrets", value: []fields{{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "d"}, {"name": "e"}}, says: "must have at most 4 items"},
+	{field: "spec/imagePullSecrets", value: []fields{{"name": "a"}, {"name": "a"}}, at: "spec.imagePullSecrets[1]", says: "Duplicate value"},
+	{field: "spec/imagePullSecrets/0/name", value: "", at: "spec.imagePullSecrets", says: "must be the name of a Secret"},
+	{field: "spec/imagePullSecrets/0/name", value: letters(254), at: "spec.imagePullSecrets", says: "must be the name of a Secret"},
+	{field: "spec/deletionPolicy", value: "Recycle", says: `supported values: "Retain", "Delete"`},
+	{field: "spec/adoptStoreUID", value: "quotes", says: "storeUID that the status of the old RecordStore showed"},
+	{field: "spec/adoptStoreUID", value: uid + "0", says: "may not be more than 36"},
+	{field: "spec/adoptStoreUID", value: uid, update: true, says: "adoptStoreUID cannot be changed: make a new RecordStore"},
+	{field: "spec/adoptStoreUID", value: nil, with: fields{"spec/adoptStoreUID": uid}, update: true, says: "adoptStoreUID cannot be changed"},
+}, resourcesCases("spec/etcd/managed/resources")...),
+	resourcesCases("spec/gateway/resources")...),
+	schedulingCases("spec/gateway/scheduling")...)
+
+// resourcesCases are those of every field that holds requests and limits.
+func resourcesCases(path string) []badCase {
+	c := func(below string, value any, at, says string) badCase {
+		out := badCase{field: path + "/" + below, value: value, says: says}
+		if at != "" {
+			out.at = dotted(path) + at
+		}
+		return out
+	}
+	cases := []badCase{
+		c("claims/0/name", "gpu", ".claims", "resources.claims is not supported: remove it"),
+		{field: path + "/claims/0/request", value: "gpu", with: fields{path + "/claims/0/name": "a"}, at: dotted(path) + ".claims", says: "resources.claims is not supported: remove it"},
+		c("limits", fields{"example.org/disk": "1"}, "", "limits may have cpu, memory and ephemeral-storage only: remove the others"),
+		c("requests", fields{"hugepages-2Mi": "1Gi"}, "", "requests may have cpu, memory and ephemeral-storage only: remove the others"),
+	}
+	for _, name := range []string{"cpu", "memory", "ephemeral-storage"} {
+		cases = append(cases,
+			c("limits/"+name, "0", ".limits", name+" of limits must be a quantity above 0"),
+			c("limits/"+name, "-1", ".limits", name+" of limits must be a quantity above 0"),
+			c("limits/"+name, "1e1.5", ".limits", name+" of limits must be a quantity above 0"),
+			c("limits/"+name, "much", "", "should match"),
+			c("requests/"+name, "-1", ".requests", name+" of requests must be a quantity not below 0"),
+			c("requests/"+name, "1e1.5", ".requests", name+" of requests must be a quantity not below 0"),
+			c("requests/"+name, "much", "", "should match"),
+		)
+		above := badCase{field: path + "/requests/" + name, value: "2", with: fields{path + "/limits/" + name: "1"}, at: dotted(path) + ".requests", says: name + " of requests is above that of limits: lower the request or raise the limit"}
+		cases = append(cases, above)
+	}
+	return cases
+}
+
+// schedulingCases are those of every field that says where pods may run.
+func schedulingCases(path string) []badCase {
+	c := func(below string, value any, at, says string) badCase {
+		out := badCase{field: path + "/" + below, value: value, says: says}
+		if at != "" {
+			out.at = dotted(path) + at
+		}
+		return out
+	}
+	return []badCase{
+		c("nodeSelector", keys(9), "", "must have at most 8 items"),
+		c("nodeSelector", fields{"a b": "c"}, "", "nodeSelector must hold labels of nodes"),
+		c("nodeSelector/a", "b c", ".nodeSelector", "nodeSelector must hold values of labels"),
+		c("nodeSelector/a", letters(64), ".nodeSelector", "at most 63"),
+		c("tolerations", tolerations(9), "", "must have at most 8 items"),
+		c("tolerations/0/key", "a b", ".tolerations", "tolerations[].key must be the key of a taint"),
+		c("tolerations/0/key", "", ".tolerations", "tolerations[] without a key needs operator: Exists"),
+		c("tolerations/0/operator", "NotEqual", ".tolerations", "tolerations[].operator must be Exists or Equal"),
+		c("tolerations/0", fields{"key": "a", "operator": "Exists", "value": "b"}, ".tolerations", "not allowed beside operator: Exists"),
+		c("tolerations/0/value", "b c", ".tolerations", "tolerations[].value must be the value of a taint"),
+		c("tolerations/0/effect", "Evict", ".tolerations", "tolerations[].effect must be NoSchedule, PreferNoSchedule or NoExecute"),
+		c("tolerations/0/tolerationSeconds", 60, ".tolerations", "tolerations[].tolerationSeconds needs effect: NoExecute"),
+		c("priorityClassName", "Very High", "", "priorityClassName must be the name of a PriorityClass"),
+		c("priorityClassName", letters(254), "", "may not be more than 253"),
+	}
+}
+
+func tolerations(n int) []fields {
+	out := make([]fields, n)
+	for i := range out {
+		out[i] = fields{"key": fmt.Sprintf("k%d", i)}
+	}
+	return out
+}
+
+func numbered(format string, n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf(format, i)
+	}
+	return out
+}

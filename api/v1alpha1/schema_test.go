@@ -1,0 +1,126 @@
+package v1alpha1_test
+
+import (
+	"context"
+	"sort"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// node is one node of a CRD's schema as the API server has it.
+type node struct {
+	// path has [] for the items of a list and * for the values of a map.
+	path  string
+	typ   string
+	enum  bool
+	leaf  bool
+	rules []string // messages
+}
+
+// schemaOf lists the nodes of a kind's schema below spec and status, and the rules of the object itself.
+func schemaOf(t *testing.T, kind string) (nodes []node, rootRules []string) {
+	t.Helper()
+	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	crd, err := cluster.Resource(crds).Get(context.Background(), kinds[kind].Resource+".sheaf.dev", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	if err != nil || len(versions) != 1 {
+		t.Fatalf("%d versions, %v", len(versions), err)
+	}
+	root, _, err := unstructured.NestedMap(versions[0].(map[string]any), "schema", "openAPIV3Schema")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, part := range root["properties"].(map[string]any) {
+		if name == "spec" || name == "status" {
+			nodes = walk(nodes, name, part.(map[string]any))
+		}
+	}
+	sort.Slice(nodes, func(i, j int) bool { return nodes[i].path < nodes[j].path })
+	return nodes, rulesOf(root)
+}
+
+func walk(nodes []node, path string, part map[string]any) []node {
+	n := node{path: path, leaf: true, rules: rulesOf(part)}
+	n.typ, _ = part["type"].(string)
+	if part["x-kubernetes-int-or-string"] == true {
+		n.typ = "int-or-string"
+	}
+	_, n.enum = part["enum"]
+	if properties, ok := part["properties"].(map[string]any); ok {
+		n.leaf = false
+		for name, child := range properties {
+			nodes = walk(nodes, path+"/"+name, child.(map[string]any))
+		}
+	}
+	if items, ok := part["items"].(map[string]any); ok {
+		n.leaf = false
+		nodes = walk(nodes, path+"/[]", items)
+	}
+	if values, ok := part["additionalProperties"].(map[string]any); ok {
+		n.leaf = false
+		nodes = walk(nodes, path+"/*", values)
+	}
+	return append(nodes, n)
+}
+
+func rulesOf(part map[string]any) (messages []string) {
+	rules, _ := part["x-kubernetes-validations"].([]any)
+	for _, rule := range rules {
+		message, _ := rule.(map[string]any)["message"].(string)
+		messages = append(messages, message)
+	}
+	return messages
+}
+
+// concrete is a path into an object for a path of a schema: the first item, and a key that the maps allow.
+func concrete(path string) string {
+	switch {
+	case strings.Contains(path, "resources/"):
+		path = strings.ReplaceAll(path, "*", "memory")
+	default:
+		path = strings.ReplaceAll(path, "*", "key")
+	}
+	return strings.ReplaceAll(path, "[]", "0")
+}
+
+// general is the path of the schema for a path into an object.
+func general(nodes []node, path string) string {
+	known := map[string]bool{}
+	for _, n := range nodes {
+		known[n.path] = true
+	}
+	at := ""
+	for _, step := range strings.Split(path, "/") {
+		for _, name := range []string{step, "[]", "*"} {
+			next := strings.TrimPrefix(at+"/"+name, "/")
+			if known[next] || next == "metadata" || strings.HasPrefix(next, "metadata/") {
+				at = next
+				break
+			}
+		}
+	}
+	return at
+}
+
+// dotted is a path into an object as the API server writes it.
+func dotted(path string) string {
+	var b strings.Builder
+	for i, step := range strings.Split(path, "/") {
+		switch {
+		case strings.Trim(step, "0123456789") == "":
+			b.WriteString("[" + step + "]")
+		case i > 0:
+			b.WriteString("." + strings.ReplaceAll(step, "~1", "/"))
+		default:
+			b.WriteString(step)
+		}
+	}
+	return b.String()
+}

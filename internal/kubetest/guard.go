@@ -1,0 +1,67 @@
+package kubetest
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// guardVariable makes a process that imports this package the guard of the folder it names.
+const guardVariable = "SHEAF_KUBETEST_GUARD"
+
+// The guard is the test's own binary: it never gets as far as the tests.
+func init() {
+	dir := os.Getenv(guardVariable)
+	if dir == "" {
+		return
+	}
+	// The other end is the test's: it closes when the test stops the server, or when the test dies of whatever cause.
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	if err := sweep(dir); err != nil {
+		fmt.Fprintln(os.Stderr, "kubetest:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// sweep ends the processes that were started on a folder, and removes it.
+func sweep(dir string) error {
+	for {
+		left, err := users(dir)
+		if err != nil {
+			return err
+		}
+		if len(left) == 0 {
+			return os.RemoveAll(dir)
+		}
+		for _, pid := range left {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // gone in between is fine
+		}
+		time.Sleep(10 * time.Millisecond) // a kill is not awaitable for a process that is not a child
+	}
+}
+
+// users are the processes with the folder on their command line. Its name is random: nobody else's can have it.
+func users(dir string) ([]int, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, file := range files {
+		line, err := os.ReadFile(file)
+		if err != nil || !bytes.Contains(line, []byte(dir)) {
+			continue // a process that ended since, or somebody else's
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err == nil && pid != os.Getpid() {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}

@@ -1,0 +1,167 @@
+// Package kubetest runs a real API server with its etcd for tests, and leaves nothing behind: whatever becomes of the
+// test (a panic, a timeout, kill -9), a guard process ends both servers and removes their folder.
+package kubetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// startTimeout is long, as CI machines build and test many things at once; a start takes some seconds.
+const startTimeout = 5 * time.Minute
+
+// Server is a running API server.
+type Server struct {
+	// Config is that of an administrator.
+	Config *rest.Config
+	// Kubeconfig is a file for the same administrator.
+	Kubeconfig string
+
+	assets string
+	dir    string
+	guard  *exec.Cmd
+	pipe   io.Closer
+}
+
+// Start starts an API server with the CRDs of a folder, and waits until they are served. The caller stops it.
+func Start(crds string) (*Server, error) {
+	assets, err := findAssets()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "sheaf-kubetest-")
+	if err != nil {
+		return nil, fmt.Errorf("kubetest: %w", err)
+	}
+	s := &Server{assets: assets, dir: dir, Kubeconfig: filepath.Join(dir, "kubeconfig")}
+	if s.guard, s.pipe, err = startGuard(dir); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	if err := s.start(crds); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	return s, nil
+}
+
+func (s *Server) start(crds string) error {
+	for _, name := range []string{"etcd", "apiserver"} {
+		if err := os.Mkdir(filepath.Join(s.dir, name), 0o700); err != nil {
+			return fmt.Errorf("kubetest: %w", err)
+		}
+	}
+	logName := filepath.Join(s.dir, "apiserver.log")
+	log, err := os.Create(logName)
+	if err != nil {
+		return fmt.Errorf("kubetest: %w", err)
+	}
+	defer log.Close() //nolint:errcheck // the server has its own handle of it
+
+	// The servers' folders are on their command lines: that is how the guard knows them.
+	api := &envtest.APIServer{CertDir: filepath.Join(s.dir, "apiserver"), Out: log, Err: log}
+	api.Configure().
+		Set("enable-priority-and-fairness", "false").
+		Set("endpoint-reconciler-type", "none").
+		Set("profiling", "false")
+	env := &envtest.Environment{
+		BinaryAssetsDirectory:    s.assets,
+		CRDDirectoryPaths:        []string{crds},
+		CRDInstallOptions:        envtest.CRDInstallOptions{MaxTime: startTimeout},
+		ErrorIfCRDPathMissing:    true,
+		ControlPlaneStartTimeout: startTimeout,
+		ControlPlaneStopTimeout:  startTimeout,
+	}
+	env.ControlPlane.APIServer = api
+	env.ControlPlane.Etcd = &envtest.Etcd{DataDir: filepath.Join(s.dir, "etcd")}
+	if s.Config, err = env.Start(); err != nil {
+		return fmt.Errorf("kubetest: the API server of %s does not start: %w\n%s", s.assets, err, tail(logName))
+	}
+	return os.WriteFile(s.Kubeconfig, env.KubeConfig, 0o600)
+}
+
+// Stop ends the servers at once (their data is thrown away) and removes their folder.
+func (s *Server) Stop() error {
+	if err := s.pipe.Close(); err != nil {
+		return fmt.Errorf("kubetest: %w", err)
+	}
+	if err := s.guard.Wait(); err != nil {
+		return fmt.Errorf("kubetest: the guard of %s: %w", s.dir, err)
+	}
+	return nil
+}
+
+// Kubectl runs kubectl as the administrator and returns what it prints on both outputs.
+func (s *Server) Kubectl(ctx context.Context, args ...string) (string, error) {
+	args = append([]string{"--kubeconfig", s.Kubeconfig, "--cache-dir", filepath.Join(s.dir, "cache")}, args...)
+	out, err := exec.CommandContext(ctx, filepath.Join(s.assets, "kubectl"), args...).CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("kubetest: kubectl %v: %w: %s", args[4:], err, out)
+	}
+	return string(out), nil
+}
+
+// findAssets is KUBEBUILDER_ASSETS, or bin/kube of this module.
+func findAssets() (string, error) {
+	dir := os.Getenv("KUBEBUILDER_ASSETS")
+	if dir == "" {
+		root, err := os.Getwd()
+		if err != nil {
+			return "", fmt.Errorf("kubetest: %w", err)
+		}
+		for {
+			if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
+				break
+			}
+			up := filepath.Dir(root)
+			if up == root {
+				return "", errors.New("kubetest: no go.mod above the working folder: run the test by go test")
+			}
+			root = up
+		}
+		dir = filepath.Join(root, "bin", "kube")
+	}
+	for _, name := range []string{"kube-apiserver", "etcd", "kubectl"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			return "", fmt.Errorf("kubetest: no %s: run `make envtest-assets`, or set KUBEBUILDER_ASSETS to a folder with kube-apiserver, etcd and kubectl: %w", name, err)
+		}
+	}
+	return dir, nil
+}
+
+// tail is the end of a log.
+func tail(name string) string {
+	const most = 4 << 10
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-most):])
+}
+
+// startGuard runs this very program as a guard of a folder, see init.
+func startGuard(dir string) (*exec.Cmd, io.Closer, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, nil, fmt.Errorf("kubetest: %w", err)
+	}
+	guard := exec.Command(self) //nolint:noctx // it has to outlive every context
+	guard.Env = append(os.Environ(), guardVariable+"="+dir)
+	guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C at a terminal must not end it first
+	pipe, err := guard.StdinPipe()
+	if err != nil {
+		return nil, nil, fmt.Errorf("kubetest: %w", err)
+	}
+	if err := guard.Start(); err != nil {
+		return nil, nil, fmt.Errorf("kubetest: %w", err)
+	}
+	return guard, pipe, nil
+}

@@ -1,0 +1,49 @@
+package kubetest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The guard must end what was started on its folder also when the test dies without a word.
+func TestGuardSweepsWhenTheTestDies(t *testing.T) {
+	dir := t.TempDir() + "/guarded"
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	guard, pipe, err := startGuard(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := exec.Command("tail", "-f", "/dev/null", "--", os.DevNull, filepath.Join(dir, "absent"))
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := users(dir); err != nil || len(left) != 1 || left[0] != server.Process.Pid {
+		t.Fatalf("users %v, %v, want %d", left, err, server.Process.Pid)
+	}
+	// What the kernel does to the pipe of a killed process.
+	if err := pipe.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Fatalf("server ended by %v, want killed", err)
+	}
+	if err := guard.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Fatalf("folder is still there: %v", err)
+	}
+}
+
+func TestMissingAssetsSayWhatToDo(t *testing.T) {
+	t.Setenv("KUBEBUILDER_ASSETS", t.TempDir())
+	_, err := Start("unused")
+	if err == nil || !strings.Contains(err.Error(), "make envtest-assets") {
+		t.Fatalf("error %v, want what to do", err)
+	}
+}
