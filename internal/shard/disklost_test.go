@@ -1,0 +1,148 @@
+package shard
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/volume"
+)
+
+const mib = 1 << 20
+
+// deviceOf is the loop device below a mount point.
+func deviceOf(t *testing.T, point string) string {
+	t.Helper()
+	m, err := volume.MountOf(vfs.OS{}, point)
+	if err != nil || !strings.HasPrefix(m.Source, "/dev/loop") {
+		t.Fatalf("mount %+v, %v", m, err)
+	}
+	return m.Source
+}
+
+// A real device is zeroed under a running shard.
+func TestADeviceZeroedUnderAShard(t *testing.T) {
+	point := vfstest.LoopMount(t, "ext4", "ext4", 64*mib)
+	device := deviceOf(t, point)
+	registry := newRegistry(hash4, "s1")
+	f := startHost(t, registry, func(c *Config) { c.Dir, c.Wanted.FileSystem, c.guardEvery = point, "ext4", 0 }) // the real interval
+	f.put(1, "one")
+	id := f.reaches(serving).GetVolumeUuid()
+
+	disk, err := os.OpenFile(device, os.O_WRONLY|unix.O_SYNC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	zeros := bytes.NewReader(make([]byte, 64*mib))
+	if _, err := disk.ReadFrom(zeros); err != nil {
+		t.Fatal(err)
+	}
+	if err := disk.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f.holdsBack(diskLost, id)
+	t.Logf("noticed after %v", time.Since(began))
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	_, err = recordv1.NewRecordServiceClient(f.conn).Get(ctx, &recordv1.GetRequest{Key: key(1)})
+	want(t, err, codes.Unavailable, reasonNotServing)
+	f.stop()
+	// Nor is it served, or taken for a new disk, by the next process, which is told what was there.
+	f.cfg.Wanted.Volume = registry.now().Groups["0"].Members[0].VolumeUUID
+	f.run()
+	f.holdsBack(diskLost)
+}
+
+// The file system that is wanted is told from its relatives before anything is written.
+func TestAnExt3IsNoExt4(t *testing.T) {
+	for _, kind := range []string{"ext2", "ext3"} {
+		t.Run(kind, func(t *testing.T) {
+			point := vfstest.LoopMount(t, kind, "ext4", 32*mib)
+			before := names(t, point)
+			f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.Dir, c.Wanted.FileSystem = point, "ext4" })
+			f.holdsBack(mismatch, kind, "ext4")
+			if after := names(t, point); len(after) != len(before) {
+				t.Errorf("something was written: %v, was %v", after, before)
+			}
+			f.stop()
+			f.cfg.Wanted.FileSystem = kind
+			f.run()
+			f.put(1, "one")
+			f.reaches(serving)
+			f.stop()
+			f.cfg.Wanted.FileSystem = "ext4"
+			f.run()
+			f.holdsBack(mismatch, kind, "ext4")
+		})
+	}
+}
+
+// A file system that grows under a running shard has room at once.
+func TestAFileSystemThatGrows(t *testing.T) {
+	point := vfstest.LoopMount(t, "ext4", "ext4", 64*mib)
+	device := deviceOf(t, point)
+	f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.Dir, c.SegmentBytes = point, 4*mib })
+	f.put(1, "one")
+	f.placed()
+	f.reaches(serving)
+	records := recordv1.NewRecordServiceClient(f.conn)
+	put := func(id int64) error {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		_, err := records.Put(ctx, &recordv1.PutRequest{Key: key(id), Data: make([]byte, 200_000)}, grpc.WaitForReady(true))
+		if status.Code(err) == codes.Unavailable {
+			return nil // a group that has just been made
+		}
+		return err
+	}
+	var refused error
+	id := int64(2)
+	for ; refused == nil && id < 1000; id++ {
+		refused = put(id)
+	}
+	want(t, refused, codes.ResourceExhausted, reasonDiskFull)
+	f.get(1, "one")
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if _, err := records.Delete(ctx, &recordv1.DeleteRequest{Key: key(2)}); err != nil {
+		t.Errorf("delete: %v", err)
+	}
+
+	file, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(device), "loop/backing_file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(strings.TrimSpace(string(file)), 256*mib); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"losetup", "-c", device}, {"resize2fs", device}} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Skipf("NOT TESTED with a file system that grows: %v: %v: %s", args, err, out)
+		}
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if err = put(id); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the room is not noticed: %v", err)
+		}
+	}
+	if row := f.row(); row.GetCapacityBytes() < 150*mib || row.GetState() != serving {
+		t.Errorf("row: %v", row)
+	}
+}
