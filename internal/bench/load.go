@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // LoadOptions of Load.
@@ -272,43 +273,94 @@ func (b *loadBench) indexStart(ctx context.Context) error {
 	})
 }
 
-// coldGets compares random reads of an Index-resident log with raw random reads of the same files at the same depth.
+// How records are read at random.
+const (
+	getBytes = 10 << 10
+	getReads = 8000 // of one variant in one round
+	hotIDs   = 2000 // read again and again
+
+	alignedGet = (getBytes + 100 + vfs.DirectAlign - 1) &^ (vfs.DirectAlign - 1)
+)
+
+// coldGets compares random reads of an Index-resident log with raw random reads of the same files at the same depth, and
+// those of records that are read often with reads of the same files from the page cache.
 func (b *loadBench) coldGets(ctx context.Context) error {
-	const size, reads = 10 << 10, 8000
-	return b.withDataset(ctx, b.opts.LargeBytes/size, size, func(d *dataset) error {
+	return b.withDataset(ctx, b.opts.LargeBytes/getBytes, getBytes, func(d *dataset) error {
 		names, err := d.segments()
 		if err != nil {
 			return err
 		}
 		loaders := newLoaders()
 		defer loaders.close()
-		loaded, err := d.load(ctx, group.Index, loaders.fresh())
-		if err != nil {
-			return err
-		}
-		defer loaded.close() //nolint:errcheck // only read from
 		for _, depth := range []int{16, 64} {
-			figures, err := takeTurns(b.opts.Rounds, b.opts.Say,
-				variant{"raw", func() (float64, error) { return rawRandom(names, size+100, depth, reads) }},
-				variant{"get", func() (float64, error) {
-					if err := evict(d.dir); err != nil {
-						return 0, err
-					}
-					return timed(reads, func() error { return getRandom(d, loaded, depth, reads) })
-				}},
+			cold, err := takeTurns(b.opts.Rounds, b.opts.Say,
+				variant{"raw", func() (float64, error) { return rawRandom(names, getBytes+100, depth, getReads, readPlain) }},
+				variant{"aio", func() (float64, error) { return rawRandom(names, getBytes+100, depth, getReads, readPiece) }},
+				variant{"get", func() (float64, error) { return coldGet(ctx, d, loaders.fresh(), depth) }},
 			)
 			if err != nil {
 				return err
 			}
-			b.add(against(fmt.Sprintf("random cold Get of 10 KB, %d at a time / raw O_DIRECT random read", depth), "/s", figures["get"], figures["raw"], 0.85))
+			hot, err := b.hotGets(ctx, d, loaders.fresh(), depth)
+			if err != nil {
+				return err
+			}
+			b.add(
+				against(fmt.Sprintf("random cold Get of 10 KB, %d at a time / raw O_DIRECT random read by so many threads", depth), "/s", cold["get"], cold["raw"], 0.85),
+				against(fmt.Sprintf("the same, %d at a time / by io_submit", depth), "/s", cold["get"], cold["aio"], 0.85),
+				against(fmt.Sprintf("random Get of %d hot records of 10 KB, %d at a time / read from the page cache", hotIDs, depth), "/s", hot["get"], hot["raw"], 0),
+			)
 		}
 		return nil
 	})
 }
 
+// coldGet reads random records after a start: neither the page cache nor the log has seen them.
+func coldGet(ctx context.Context, d *dataset, loader *group.Loader, depth int) (rate float64, err error) {
+	if err := evict(d.dir); err != nil {
+		return 0, err
+	}
+	loaded, err := d.load(ctx, group.Index, loader)
+	if err != nil {
+		return 0, err
+	}
+	rate, err = timed(getReads, func() error { return getRandom(d, loaded, depth, getReads) })
+	return rate, errors.Join(err, loaded.close())
+}
+
+// hotGets reads records that were read before.
+func (b *loadBench) hotGets(ctx context.Context, d *dataset, loader *group.Loader, depth int) (_ map[string][]float64, err error) {
+	loaded, err := d.load(ctx, group.Index, loader)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, loaded.close()) }()
+	name := filepath.Join(d.dir, "hot")
+	if err := os.WriteFile(name, randomBytes(hotIDs*alignedGet), 0o600); err != nil {
+		return nil, err
+	}
+	for range 3 {
+		if err := getAmong(d, loaded, depth, 4*hotIDs, hotIDs); err != nil {
+			return nil, err
+		}
+	}
+	return takeTurns(b.opts.Rounds, b.opts.Say,
+		variant{"raw", func() (float64, error) { return cachedRandom(name, getBytes+100, depth, getReads) }},
+		variant{"get", func() (float64, error) {
+			return timed(getReads, func() error { return getAmong(d, loaded, depth, getReads, hotIDs) })
+		}},
+	)
+}
+
 // getRandom reads n random records, depth at a time, and checks their size.
 func getRandom(d *dataset, loaded logs, depth, n int) error {
-	each := d.records / int64(len(loaded))
+	return getAmong(d, loaded, depth, n, d.records)
+}
+
+// getAmong is getRandom among the first so many records, those of all groups counted in turn.
+func getAmong(d *dataset, loaded logs, depth, n int, among int64) error {
+	groups := int64(len(loaded))
+	each := d.records / groups
 	var next atomic.Int64
 	seed := time.Now().UnixNano()
 	return parallel(depth, func(int) error {
@@ -318,7 +370,8 @@ func getRandom(d *dataset, loaded logs, depth, n int) error {
 			if i > int64(n) {
 				return nil
 			}
-			id := scatter(seed+i) % d.records
+			pick := scatter(seed+i) % among
+			id := pick%groups*each + pick/groups
 			r, err := loaded[id/each].Get(id, group.GetOptions{Buffer: buffer})
 			if err != nil {
 				return fmt.Errorf("id %d: %w", id, err)

@@ -146,9 +146,27 @@ func RawRate(names []string) (bytes int64, took time.Duration, err error) {
 	return r.bytes, time.Since(begin), err
 }
 
+// readPlain reads a piece by pread, whatever package vfs does: a thread waits for each read under way.
+func readPlain(p piece, b []byte) error {
+	fd, ok := p.file.Fd()
+	if !ok {
+		return fmt.Errorf("%s: has no file descriptor", p.file.Name())
+	}
+	for {
+		_, err := unix.Pread(int(fd), b, p.offset)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s at %d: %w", p.file.Name(), p.offset, err)
+		}
+		return nil
+	}
+}
+
 // rawRandom reads length bytes at random aligned offsets of files past the page cache, depth at a time, n reads in all, and
-// gives reads per second.
-func rawRandom(names []string, length int64, depth, n int) (float64, error) {
+// gives reads per second. read is readPlain, or readPiece, which hands reads to the kernel where it takes them.
+func rawRandom(names []string, length int64, depth, n int, read func(piece, []byte) error) (float64, error) {
 	r, err := openRaw(names)
 	if err != nil {
 		return 0, err
@@ -173,7 +191,34 @@ func rawRandom(names []string, length int64, depth, n int) (float64, error) {
 			for next.Add(1) <= int64(n) {
 				i := rand.IntN(len(r.files))
 				offset := rand.Int64N(max(sizes[i]-length, 1)) &^ (vfs.DirectAlign - 1)
-				if err := readPiece(piece{file: r.files[i], offset: offset}, buffer); err != nil {
+				if err := read(piece{file: r.files[i], offset: offset}, buffer); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// cachedRandom reads length bytes at random offsets of a file that the page cache holds, depth at a time, n reads in all, and
+// gives reads per second.
+func cachedRandom(name string, length int64, depth, n int) (rate float64, err error) {
+	f, err := vfs.OS{}.Open(name)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	size, err := f.Size()
+	if err != nil {
+		return 0, err
+	}
+	var next atomic.Int64
+	return timed(float64(n), func() error {
+		return parallel(depth, func(int) error {
+			buffer := make([]byte, length)
+			for next.Add(1) <= int64(n) {
+				offset := rand.Int64N(max(size-length, 1))
+				if _, err := f.ReadAt(buffer, offset); err != nil {
 					return err
 				}
 			}

@@ -183,6 +183,9 @@ func (ld *loading) openSegment(i int, s *segment, m ManifestSegment) error {
 	}
 	if m.Sealed() {
 		s.adviseRandom(f)
+		if ld.opts.Residency == Index {
+			s.cold = &coldFile{bytes: m.Bytes}
+		}
 	}
 	size, err := f.Size()
 	if err != nil {

@@ -28,6 +28,8 @@ type LoaderOptions struct {
 	// KeepBytes of memory are kept when images are freed, and used again for later ones: memory that was touched
 	// before costs no page faults. 0: none is kept.
 	KeepBytes int64
+	// CacheBytes of the page cache may be counted on to stay there; 0: half of the machine's memory.
+	CacheBytes int64
 }
 
 // Loader reads segment files into memory: 1 MiB reads past the page cache, into anonymous mappings with huge pages. One
@@ -36,6 +38,7 @@ type Loader struct {
 	opts  LoaderOptions
 	reads chan struct{} // a token for each read under way
 	turn  chan struct{} // rotational: held by the segment that is read; nil: no turns
+	cache *pageCache
 
 	mu        sync.Mutex
 	kept      [][]byte // guarded by mu
@@ -51,7 +54,7 @@ func NewLoader(opts LoaderOptions) *Loader {
 			opts.Reads = 1
 		}
 	}
-	l := &Loader{opts: opts, reads: make(chan struct{}, opts.Reads)}
+	l := &Loader{opts: opts, reads: make(chan struct{}, opts.Reads), cache: newPageCache(opts.CacheBytes)}
 	if opts.Rotational {
 		l.turn = make(chan struct{}, 1)
 	}

@@ -65,6 +65,12 @@ func (l *Log) readRecord(s *segment, loc index.Loc, id int64, opts *GetOptions) 
 	if s.image != nil {
 		return l.readImage(s, loc, id, opts)
 	}
+	if frame, done, ok, err := s.readCold(l.loader.cache, loc); err != nil {
+		return Record{}, l.readFailed(s, loc, id, err)
+	} else if ok {
+		defer done()
+		return l.copyRecord(s, frame, loc, id, opts)
+	}
 	bound := loc.LengthBound()
 	buf := opts.Buffer
 	var pooled *[]byte
@@ -99,6 +105,40 @@ func (l *Log) readRecord(s *segment, loc index.Loc, id int64, opts *GetOptions) 
 	return r, r.finish(&e, opts.MetadataOnly)
 }
 
+// copyRecord checks a frame that was read past the page cache, and copies the record out of it.
+func (l *Log) copyRecord(s *segment, frame []byte, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
+	e, _, err := DecodeFrame(frame, s.id, loc.Offset())
+	if err == nil && (e.ID != id || !e.Kind.isVersion()) {
+		err = errOtherEntry
+	}
+	if err != nil {
+		return Record{}, l.badFrame(s, loc, id, err)
+	}
+	size := int64(len(e.Data))
+	e.copyContent(opts)
+	r := recordOf(s, loc, &e)
+	r.Size = size
+	return r, r.finish(&e, opts.MetadataOnly)
+}
+
+// copyContent copies attributes and data, as far as they are wanted, into the buffer of the options or into new memory.
+func (e *Entry) copyContent(opts *GetOptions) {
+	data := e.Data
+	if opts.MetadataOnly && e.Codec != CodecBlob {
+		data = nil
+	}
+	attributes := len(e.Attributes)
+	own := opts.Buffer[:0]
+	if cap(own) < attributes+len(data) {
+		own = make([]byte, 0, attributes+len(data))
+	}
+	own = append(append(own, e.Attributes...), data...)
+	e.Attributes, e.Data = nil, own[attributes:]
+	if attributes > 0 {
+		e.Attributes = own[:attributes:attributes]
+	}
+}
+
 var errOtherEntry = errors.New("the entry is of another record")
 
 // readImage copies a frame out of memory. Its entry CRC was checked when the image was loaded, or it was made here.
@@ -115,19 +155,9 @@ func (l *Log) readImage(s *segment, loc index.Loc, id int64, opts *GetOptions) (
 	if err != nil {
 		return Record{}, l.badFrame(s, loc, id, err)
 	}
-	content := frame[FrameHeaderBytes : FrameHeaderBytes+attributes+data]
-	if opts.MetadataOnly && e.Codec != CodecBlob {
-		content = content[:attributes]
-	}
-	own := opts.Buffer[:0]
-	if cap(own) < len(content) {
-		own = make([]byte, 0, len(content))
-	}
-	own = append(own, content...)
-	if attributes > 0 {
-		e.Attributes = own[:attributes:attributes]
-	}
-	e.Data = own[attributes:]
+	e.Attributes = frame[FrameHeaderBytes : FrameHeaderBytes+attributes]
+	e.Data = frame[FrameHeaderBytes+attributes : FrameHeaderBytes+attributes+data]
+	e.copyContent(opts)
 	r := recordOf(s, loc, &e)
 	r.Size = int64(data)
 	return r, r.finish(&e, opts.MetadataOnly)

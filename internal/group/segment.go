@@ -34,6 +34,7 @@ type segment struct {
 
 	fileMu sync.Mutex
 	file   atomic.Pointer[openFile] // opened at the first read; the active one from its begin
+	cold   *coldFile                // reads past the page cache; nil: none. Set before the segment is published
 
 	// image is the content of the file in Resident residency, from its first byte to its end or, for the active one, with
 	// room behind; nil: read the file. Set before the segment is published.
@@ -99,6 +100,9 @@ func (s *segment) unpin() {
 	}
 	if f := s.file.Load(); f != nil {
 		_ = f.Close() // read only, or synced: nothing is lost
+	}
+	if s.cold != nil {
+		s.cold.close()
 	}
 	if s.free != nil {
 		s.free()

@@ -37,7 +37,8 @@ func (l *loadState) begun() bool { return !l.beganAt.IsZero() }
 // newLoader makes the reader that all groups share. Only a stated HDD is read one segment after another: virtual disks
 // often call themselves rotational. In Resident residency the memory of one segment is kept for what compaction writes.
 func (s *Shard) newLoader() *group.Loader {
-	opts := group.LoaderOptions{Rotational: s.cfg.Medium == HDD}
+	// The page cache of a container counts against its limit, which is what the memory limit is taken from.
+	opts := group.LoaderOptions{Rotational: s.cfg.Medium == HDD, CacheBytes: s.cfg.MemoryLimitBytes / 2}
 	if s.cfg.Residency == group.Resident && s.cfg.MemoryLimitBytes == 0 {
 		opts.KeepBytes = keepBytes
 	}

@@ -15,7 +15,8 @@ import (
 // notices, which with few processors and many such calls is most of the time. So syncs and reads past the page cache are
 // handed to the kernel by its asynchronous I/O (io_submit; for a sync, a worker of the kernel calls the same vfs_fsync),
 // and completions come by an eventfd that the runtime polls like a socket. See io_submit(2),
-// docs/adr/0006-asynchronous-syncs.md. Where the kernel or a sandbox does not allow that, the ordinary calls do the work.
+// docs/adr/0006-asynchronous-syncs.md and docs/adr/0008-cold-reads.md. Where the kernel or a sandbox does not allow that,
+// the ordinary calls do the work.
 
 const (
 	aioUnderWay = 512 // more are done by the ordinary calls

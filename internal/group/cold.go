@@ -1,0 +1,165 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/internal/index"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// A record that is read once is not worth a place in the page cache, and getting it there keeps a processor of the
+// runtime waiting for the device. So the first read of a block goes past the page cache; one that is read again goes
+// through it and stays. docs/adr/0008-cold-reads.md.
+
+const (
+	coldBlocksPerWord = 32 // two bits each: was read, goes through the page cache
+	coldBufferBytes   = 64 << 10
+	coldCacheShare    = 2 // of the machine's memory
+)
+
+// coldBuffers hold most frames wherever they begin in a block; greater ones are read into frameBuffers.
+var coldBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(coldBufferBytes); return &b }}
+
+// pageCache is what the segments of a volume assume about the page cache: which round of it they are in. When so many bytes
+// went through it as it may hold, a new round begins, in which everything is cold again: what is hot costs one read of the
+// device then, and what the kernel dropped is not read through the cache for ever.
+type pageCache struct {
+	bytesMax int64
+	bytes    atomic.Int64 // that went into it in this round
+	round    atomic.Uint32
+}
+
+func newPageCache(bytesMax int64) *pageCache {
+	if bytesMax <= 0 {
+		bytesMax = 1 << 30
+		var info unix.Sysinfo_t
+		if unix.Sysinfo(&info) == nil {
+			bytesMax = max(bytesMax, int64(info.Totalram)*int64(info.Unit)/coldCacheShare)
+		}
+	}
+	return &pageCache{bytesMax: bytesMax}
+}
+
+// fill notes that bytes are read into the cache.
+func (c *pageCache) fill(bytes int64) {
+	if c.bytes.Add(bytes) > c.bytesMax {
+		c.bytes.Store(0)
+		c.round.Add(1)
+	}
+}
+
+// coldFile is the file of a sealed segment that was not written by this process, so that the page cache is not assumed to
+// hold it.
+type coldFile struct {
+	bytes  int64
+	blocks atomic.Pointer[coldBlocks] // nil: none was read
+
+	mu     sync.Mutex
+	file   atomic.Pointer[openFile] // opened past the page cache at the first read
+	refuse atomic.Bool              // it cannot be opened that way: all reads go through the page cache
+}
+
+// coldBlocks remembers what was read in a round of the page cache.
+type coldBlocks struct {
+	round uint32
+	words []atomic.Uint64
+}
+
+// direct decides whether the frame at offset is read past the page cache, and remembers that it was read.
+func (f *coldFile) direct(cache *pageCache, offset, length int64) bool {
+	if f.refuse.Load() {
+		return false
+	}
+	round := cache.round.Load()
+	blocks := f.blocks.Load()
+	if blocks == nil || blocks.round != round {
+		anew := &coldBlocks{round: round, words: make([]atomic.Uint64, f.bytes/(blockBytes*coldBlocksPerWord)+1)}
+		if f.blocks.CompareAndSwap(blocks, anew) {
+			blocks = anew
+		} else {
+			blocks = f.blocks.Load()
+		}
+	}
+	block := offset / blockBytes
+	word := &blocks.words[min(int(block/coldBlocksPerWord), len(blocks.words)-1)]
+	read := uint64(1) << (2 * uint(block%coldBlocksPerWord))
+	cached := read << 1
+	for {
+		old := word.Load()
+		switch {
+		case old&cached != 0:
+			return false
+		case old&read == 0:
+			if word.CompareAndSwap(old, old|read) {
+				return true
+			}
+		case word.CompareAndSwap(old, old|cached):
+			cache.fill(length)
+			return false
+		}
+	}
+}
+
+// open is the file, opened past the page cache; nil where that cannot be.
+func (f *coldFile) open(fs vfs.FS, name string) vfs.File {
+	if file := f.file.Load(); file != nil {
+		return file
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if file := f.file.Load(); file != nil || f.refuse.Load() {
+		if file == nil {
+			return nil
+		}
+		return file
+	}
+	file, err := fs.OpenDirect(name)
+	if err != nil {
+		return nil // perhaps too many files are open: the ordinary read says what is wrong, if anything is
+	}
+	if !file.Direct() {
+		f.refuse.Store(true)
+		_ = file.Close() // only read from
+		return nil
+	}
+	f.file.Store(&openFile{file})
+	return file
+}
+
+func (f *coldFile) close() {
+	if file := f.file.Load(); file != nil {
+		_ = file.Close() // only read from
+	}
+}
+
+// readCold reads a frame past the page cache, where that is right for it, and gives its bytes; done gives their memory
+// back. ok is false where it is to be read in the ordinary way. The caller has a pin.
+func (s *segment) readCold(cache *pageCache, loc index.Loc) (frame []byte, done func(), ok bool, err error) {
+	if s.cold == nil || !s.cold.direct(cache, loc.Offset(), loc.LengthBound()) {
+		return nil, nil, false, nil
+	}
+	file := s.cold.open(s.fs, s.path)
+	if file == nil {
+		return nil, nil, false, nil
+	}
+	skip := loc.Offset() % blockBytes
+	wanted := (skip + loc.LengthBound() + blockBytes - 1) &^ (blockBytes - 1)
+	pool := &coldBuffers
+	if wanted > coldBufferBytes {
+		pool = &frameBuffers
+	}
+	buffer := pool.Get().(*[]byte)
+	n, err := file.ReadAt((*buffer)[:wanted], loc.Offset()-skip)
+	if err != nil && !errors.Is(err, io.EOF) {
+		pool.Put(buffer)
+		return nil, nil, false, fmt.Errorf("%s: read %d bytes at offset %d: %w", s.path, wanted, loc.Offset()-skip, err)
+	}
+	frame = (*buffer)[min(skip, int64(n)):min(skip+loc.LengthBound(), int64(n))]
+	return frame, func() { pool.Put(buffer) }, true, nil
+}
