@@ -10,12 +10,10 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
-	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/survey"
 )
 
 // recoverFlags of recover placement.
@@ -118,7 +116,7 @@ func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) 
 	}
 	volumes := make([]placement.FoundVolume, 0, len(f.shards))
 	for _, address := range f.shards {
-		v, err := describeAt(ctx, address)
+		v, err := survey.Volume(ctx, address)
 		if err != nil {
 			return fmt.Errorf("asking the shard at %s: %w (all shards must answer, also those that do not serve)", address, err)
 		}
@@ -142,51 +140,6 @@ func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) 
 	}
 	a.out.Sayf("Placement of store %s is in etcd: %d groups.", rebuilt.Meta.StoreUUID, len(rebuilt.Groups))
 	return nil
-}
-
-// describeAt asks a shard what its volume holds.
-func describeAt(ctx context.Context, address string) (v placement.FoundVolume, err error) {
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(256<<20)))
-	if err != nil {
-		return v, err
-	}
-	defer func() { err = errors.Join(err, conn.Close()) }()
-	out, err := recordv1.NewAdminServiceClient(conn).DescribeVolume(ctx, &recordv1.DescribeVolumeRequest{})
-	if err != nil {
-		return v, err
-	}
-	return foundVolume(out)
-}
-
-// foundVolume checks an answer.
-func foundVolume(out *recordv1.DescribeVolumeResponse) (v placement.FoundVolume, err error) {
-	var errs []error
-	parse := func(what, s string) uuid.UUID {
-		id, err := uuid.Parse(s)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s %q: %w", what, s, err))
-		}
-		return id
-	}
-	v = placement.FoundVolume{Shard: out.GetShard(), UUID: parse("volume", out.GetVolumeUuid()), Store: parse("store", out.GetStoreUuid())}
-	if facts := out.GetFacts(); facts != nil {
-		v.Facts = &placement.FoundFacts{
-			Routing: placement.Routing{Mode: placement.Mode(facts.GetRouting()), Groups: int(facts.GetGroups())},
-			Copies:  int(facts.GetCopies()), GroupsMax: int(facts.GetGroupsMax()), CreatedUTC: facts.GetCreated(), Epoch: facts.GetEpoch(),
-		}
-	}
-	for _, g := range out.GetGroups() {
-		r := placement.FoundReplica{
-			Name: g.GetGroup(), UUID: parse("group", g.GetUuid()), RaftID: g.GetRaftId(), Voters: g.GetVoters(), Term: g.GetTerm(),
-			Committed: g.GetCommittedIndex(), Records: g.GetRecords(), Bytes: g.GetStoredBytes(), Leader: g.GetLeader(), Message: g.GetMessage(),
-		}
-		if g.GetStoreUuid() != "" {
-			r.Store = parse("store of group "+g.GetGroup(), g.GetStoreUuid())
-		}
-		v.Replicas = append(v.Replicas, r)
-	}
-	return v, errors.Join(errs...)
 }
 
 // showRebuilt prints what would be written: the table is data, the rest are words.

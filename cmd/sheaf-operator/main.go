@@ -1,0 +1,104 @@
+// Command sheaf-operator reconciles RecordStores, ShardPools and DiskSets.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+
+	"sheaf.dev/sheaf/controllers"
+)
+
+// version is stamped by the build.
+var version = "unknown"
+
+// Exit codes, as those of sheaf.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := command(run).ExecuteContext(ctx)
+	stop()
+	if err == nil {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "sheaf-operator: %v\n", err)
+	var failed failure
+	if errors.As(err, &failed) {
+		os.Exit(exitFailed)
+	}
+	os.Exit(exitUsage)
+}
+
+// failure is an error of running, as opposed to one of the command line.
+type failure struct{ error }
+
+func (f failure) Unwrap() error { return f.error }
+
+// run runs the operator until its context ends.
+func run(ctx context.Context, o options) error {
+	handler := slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: o.level})
+	logger := logr.FromSlogHandler(handler)
+	ctrl.SetLogger(logger)
+	klog.SetLogger(logger)
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return failure{fmt.Errorf("find the Kubernetes API: %w", err)}
+	}
+	config.UserAgent = "sheaf-operator/" + version
+	mgr, err := ctrl.NewManager(config, o.manager())
+	if err != nil {
+		return failure{fmt.Errorf("connect to the Kubernetes API at %s: %w", config.Host, err)}
+	}
+	placements := newPlacements()
+	defer placements.closeAll()
+	if err := o.setup(mgr, placements); err != nil {
+		return failure{err}
+	}
+	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
+		return failure{err}
+	}
+	slog.New(handler).Info("starting", "version", version, "shardImage", o.shardImage, "namespaces", o.namespaces, "disksets", o.diskSets)
+	if err := mgr.Start(ctx); err != nil {
+		return failure{err}
+	}
+	return nil
+}
+
+// setup adds the controllers.
+func (o *options) setup(mgr ctrl.Manager, placements *placements) error {
+	store := &controllers.RecordStoreReconciler{
+		Client: mgr.GetClient(), Secrets: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("sheaf-operator"),
+		Placements: placements, Image: o.shardImage,
+	}
+	if err := store.SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("set up the controller of RecordStores: %w", err)
+	}
+	pool := &controllers.ShardPoolReconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Shards: shardClient{}, Register: shardRegister{placements},
+		Recorder: mgr.GetEventRecorder("sheaf-operator"), Image: o.shardImage,
+	}
+	if err := pool.SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("set up the controller of ShardPools: %w", err)
+	}
+	if !o.diskSets {
+		return nil
+	}
+	disks := &controllers.DiskSetReconciler{Client: mgr.GetClient(), Events: mgr.GetEventRecorder("sheaf-operator")}
+	if err := disks.SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("set up the controller of DiskSets: %w", err)
+	}
+	return nil
+}

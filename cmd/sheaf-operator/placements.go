@@ -1,0 +1,245 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers"
+	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// placements keeps one connection to etcd per store. Safe for concurrent use.
+type placements struct {
+	mu   sync.Mutex
+	open map[string]*placed
+}
+
+// placed is one store's placement in etcd.
+type placed struct {
+	access      workload.EtcdAccess
+	credentials controllers.EtcdCredentials
+	client      *clientv3.Client
+	store       *placement.Store
+	folder      string // of the credentials' files
+}
+
+func newPlacements() *placements { return &placements{open: map[string]*placed{}} }
+
+// Open connects, or gives the connection that is there while nothing about it has changed.
+func (p *placements) Open(key string, access workload.EtcdAccess, credentials controllers.EtcdCredentials) (controllers.Placement, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if old := p.open[key]; old != nil {
+		if reflect.DeepEqual(old.access, access) && reflect.DeepEqual(old.credentials, credentials) {
+			return old, nil
+		}
+		old.close()
+		delete(p.open, key)
+	}
+	made, err := dial(access, credentials)
+	if err != nil {
+		return nil, err
+	}
+	p.open[key] = made
+	return made, nil
+}
+
+// Close lets go of the connection of a store.
+func (p *placements) Close(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if old := p.open[key]; old != nil {
+		old.close()
+		delete(p.open, key)
+	}
+}
+
+func (p *placements) closeAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, old := range p.open {
+		old.close()
+		delete(p.open, key)
+	}
+}
+
+func dial(access workload.EtcdAccess, credentials controllers.EtcdCredentials) (*placed, error) {
+	out := &placed{access: access, credentials: credentials}
+	cfg := etcd.ClientConfig{Endpoints: access.Endpoints}
+	if access.Secret != "" {
+		if err := out.writeCredentials(&cfg); err != nil {
+			out.close()
+			return nil, err
+		}
+	}
+	var err error
+	if out.client, err = etcd.Dial(cfg); err != nil {
+		out.close()
+		return nil, err
+	}
+	prefix := access.Prefix
+	if prefix == "" {
+		prefix = placement.PrefixDefault
+	}
+	if out.store, err = placement.NewStoreAt(out.client, prefix, access.Store); err != nil {
+		out.close()
+		return nil, err
+	}
+	return out, nil
+}
+
+// writeCredentials puts them into files of a folder that only this process can read: the client reads files.
+func (p *placed) writeCredentials(cfg *etcd.ClientConfig) error {
+	var err error
+	if p.folder, err = os.MkdirTemp("", "sheaf-etcd-"); err != nil {
+		return fmt.Errorf("keep the credentials of etcd: %w", err)
+	}
+	for name, content := range map[string][]byte{"ca.crt": p.credentials.CA, "tls.crt": p.credentials.Cert, "tls.key": p.credentials.Key} {
+		if len(content) == 0 {
+			continue
+		}
+		file := filepath.Join(p.folder, name)
+		if err := os.WriteFile(file, content, 0o600); err != nil {
+			return fmt.Errorf("keep the credentials of etcd: %w", err)
+		}
+		switch name {
+		case "ca.crt":
+			cfg.CAFile = file
+		case "tls.crt":
+			cfg.CertFile = file
+		case "tls.key":
+			cfg.KeyFile = file
+		}
+	}
+	return nil
+}
+
+func (p *placed) close() {
+	if p.client != nil {
+		_ = p.client.Close() // nothing is lost with a connection
+	}
+	if p.folder != "" {
+		_ = os.RemoveAll(p.folder)
+	}
+}
+
+// Init makes the placement where there is none.
+func (p *placed) Init(ctx context.Context, spec controllers.PlacementSpec) error {
+	meta, err := metaOf(spec)
+	if err != nil {
+		return err
+	}
+	there, err := p.store.InitMeta(ctx, meta)
+	if err != nil {
+		return translate(err)
+	}
+	if there.StoreUUID != meta.StoreUUID {
+		return fmt.Errorf("%w: it holds store %s, this one is %s", controllers.ErrOtherStore, there.StoreUUID, meta.StoreUUID)
+	}
+	return nil
+}
+
+func metaOf(spec controllers.PlacementSpec) (placement.Meta, error) {
+	id, err := uuid.Parse(spec.StoreUID)
+	if err != nil {
+		return placement.Meta{}, fmt.Errorf("the store's UID %q: %w", spec.StoreUID, err)
+	}
+	meta := placement.Meta{
+		StoreUUID: id, Copies: int(spec.Copies), CreatedUTC: time.Now().UTC().Format(time.RFC3339),
+		GroupsMax: int(spec.GroupsMax), ShardsMin: int(spec.ShardsMin),
+		Routing: metaRouting(spec),
+	}
+	return meta, meta.Validate()
+}
+
+func metaRouting(spec controllers.PlacementSpec) placement.Routing {
+	if spec.Routing == v1alpha1.RoutingNamed {
+		return placement.Routing{Mode: placement.Named}
+	}
+	return placement.Routing{Mode: placement.Hash, Groups: int(spec.Groups)}
+}
+
+// Plan takes one step of the planner.
+func (p *placed) Plan(ctx context.Context, spec controllers.PlacementSpec, states map[string]v1alpha1.PoolState) (controllers.PlacementState, error) {
+	var out controllers.PlacementState
+	meta, err := metaOf(spec)
+	if err != nil {
+		return out, err
+	}
+	view, err := p.store.ViewOf(ctx, meta.StoreUUID)
+	if err != nil {
+		return out, translate(err)
+	}
+	for shard, state := range states {
+		want := stateOf(state)
+		if have := view.States[shard]; have == want || have == "" && want == placement.Active {
+			continue
+		}
+		if err := p.store.SetShardState(ctx, meta.StoreUUID, shard, want); err != nil {
+			return out, translate(err)
+		}
+		out.Changed = true
+	}
+	planned, err := p.store.PlanOnce(ctx, meta.StoreUUID, meta.Policy())
+	if err != nil {
+		return out, translate(err)
+	}
+	describe(&out, planned)
+	return out, nil
+}
+
+// describe counts what was there when it was planned.
+func describe(out *controllers.PlacementState, planned placement.Planned) {
+	view := planned.View
+	out.Changed = out.Changed || planned.GroupsCreated+planned.TargetsWritten > 0
+	out.Groups, out.Missing = int32(len(view.Groups)), int32(planned.GroupsCreated) //nolint:gosec // at most 65536
+	out.Alive, out.Silent, out.Unplaced = map[string]bool{}, map[string]string{}, planned.Unplaced
+	for name := range view.Shards {
+		out.Alive[name] = true
+	}
+	for name, g := range view.Groups {
+		if len(g.Members) == 0 {
+			out.Homeless++
+			continue
+		}
+		if leader := g.Members[0].Shard; !out.Alive[leader] {
+			out.Silent[name] = leader
+		}
+	}
+}
+
+func stateOf(state v1alpha1.PoolState) placement.ShardState {
+	switch state {
+	case v1alpha1.PoolCordoned:
+		return placement.Cordoned
+	case v1alpha1.PoolDrained:
+		return placement.Draining
+	default:
+		return placement.Active
+	}
+}
+
+// translate gives the placement's errors the names by which the controllers know them.
+func translate(err error) error {
+	for from, to := range map[error]error{
+		placement.ErrPlacementLost: controllers.ErrPlacementLost, placement.ErrOtherStore: controllers.ErrOtherStore,
+		placement.ErrChanged: controllers.ErrPlacementChanged,
+	} {
+		if errors.Is(err, from) {
+			return fmt.Errorf("%w: %w", to, err)
+		}
+	}
+	return err
+}

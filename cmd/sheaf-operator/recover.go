@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/controllers"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/survey"
+)
+
+// Recover rebuilds the placement of a store from the volumes of its shards, and writes nothing before all of it is there.
+func (p *placed) Recover(ctx context.Context, spec controllers.PlacementSpec, addresses []string) error {
+	id, err := uuid.Parse(spec.StoreUID)
+	if err != nil {
+		return fmt.Errorf("the store's UID %q: %w", spec.StoreUID, err)
+	}
+	if len(addresses) == 0 {
+		return fmt.Errorf("%w: there is no ShardPool yet", controllers.ErrVolumesIncomplete)
+	}
+	volumes := make([]placement.FoundVolume, 0, len(addresses))
+	for _, address := range addresses {
+		v, err := survey.Volume(ctx, address)
+		if err != nil {
+			return fmt.Errorf("%w: asking the shard at %s: %w", controllers.ErrVolumesIncomplete, address, err)
+		}
+		if v.Store == uuid.Nil && len(v.Replicas) == 0 {
+			continue // a blank volume has nothing to tell
+		}
+		volumes = append(volumes, v)
+	}
+	if len(volumes) == 0 {
+		return fmt.Errorf("%w: none of the shards has a volume of store %s: see that the claims are those of the old store",
+			controllers.ErrVolumesIncomplete, id)
+	}
+	rebuilt, err := placement.Rebuild(id, volumes, nil)
+	if err != nil {
+		return fmt.Errorf("%w: %w", controllers.ErrVolumesIncomplete, err)
+	}
+	if n := len(rebuilt.Missing); n > 0 {
+		return fmt.Errorf("%w: %d groups are on none of the %d volumes, such as %s: give the store all shards that it had",
+			controllers.ErrVolumesIncomplete, n, len(volumes), rebuilt.Missing[0])
+	}
+	if want := metaRouting(spec); rebuilt.Meta.Routing != want {
+		return fmt.Errorf("%w: the volumes were written with routing %+v, and spec.groups asks for %+v: make the RecordStore anew with those of the volumes",
+			controllers.ErrVolumesIncomplete, rebuilt.Meta.Routing, want)
+	}
+	return p.store.Restore(ctx, rebuilt, false)
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// describeTimeout bounds the questions to one shard.
+const describeTimeout = 5 * time.Second
+
+// shardClient asks shards over AdminService. A connection lives as long as a question: pods change their addresses.
+type shardClient struct{}
+
+// Describe asks one shard about itself.
+func (shardClient) Describe(ctx context.Context, address string) (*controllers.ShardReport, error) {
+	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
+	defer cancel()
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, fmt.Errorf("shard at %s: %w", address, err)
+	}
+	defer func() { _ = conn.Close() }()
+	admin := recordv1.NewAdminServiceClient(conn)
+	shards, err := admin.ListShards(ctx, &recordv1.ListShardsRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("shard at %s: %w", address, err)
+	}
+	if len(shards.GetShards()) != 1 {
+		return nil, fmt.Errorf("shard at %s: it told of %d shards instead of itself", address, len(shards.GetShards()))
+	}
+	groups, err := admin.ListGroups(ctx, &recordv1.ListGroupsRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("shard at %s: %w", address, err)
+	}
+	return report(shards.GetShards()[0], groups.GetGroups()), nil
+}
+
+// report is a shard's answer as the controllers know it.
+func report(s *recordv1.Shard, groups []*recordv1.Group) *controllers.ShardReport {
+	load := s.GetLoad()
+	out := &controllers.ShardReport{
+		Name: s.GetName(), Version: s.GetVersion(), State: v1alpha1.ShardState(s.GetState().Word()), Message: s.GetMessage(),
+		Problems: s.GetProblems(),
+		Volume: controllers.VolumeReport{
+			UUID: s.GetVolumeUuid(), StoreUUID: s.GetStoreUuid(), Shard: s.GetVolumeShard(),
+			FileSystem: s.GetFileSystem(), MountOptions: s.GetMountOptions(), Source: s.GetSource(), Rotational: s.Rotational,
+			WantedFileSystem: s.GetWantedFileSystem(), WantedMountOptions: s.GetWantedMountOptions(),
+			CapacityBytes: s.GetCapacityBytes(), FreeBytes: s.GetFreeBytes(), ReserveBytes: s.GetReserveBytes(),
+		},
+		Memory: controllers.MemoryReport{
+			NeedBytes: s.GetMemoryNeedBytes(), UsedBytes: s.GetMemoryUsedBytes(), LimitBytes: s.GetMemoryLimitBytes(),
+		},
+		Load: controllers.LoadReport{
+			GroupsTotal: load.GetGroupsTotal(), GroupsLoaded: load.GetGroupsLoaded(),
+			BytesTotal: load.GetBytesTotal(), BytesDone: load.GetBytesDone(), BytesPerSecond: load.GetBytesPerSecond(),
+			ETA: time.Duration(load.GetEtaSeconds() * float64(time.Second)), Done: load.GetDone(),
+		},
+	}
+	for _, g := range groups {
+		out.Groups = append(out.Groups, controllers.GroupReport{
+			Group: g.GetGroup(), State: g.GetState().Word(), Message: g.GetMessage(), Leader: g.GetLeader(),
+			Records: g.GetRecords(), StoredBytes: g.GetStoredBytes(),
+		})
+	}
+	return out
+}
+
+// shardRegister tells the placement about shards that are to go.
+type shardRegister struct{ placements *placements }
+
+// Empty asks the planner to put no group on a shard.
+func (r shardRegister) Empty(ctx context.Context, store *v1alpha1.RecordStore, shard string) error {
+	p, id, err := r.of(store)
+	if err != nil {
+		return err
+	}
+	return translate(p.store.SetShardState(ctx, id, shard, placement.Draining))
+}
+
+// Forget removes what is known of a shard that is gone for good.
+func (r shardRegister) Forget(ctx context.Context, store *v1alpha1.RecordStore, shard string) error {
+	p, id, err := r.of(store)
+	if err != nil {
+		return err
+	}
+	return translate(p.store.ForgetShard(ctx, id, shard))
+}
+
+// of is the connection that the store's own controller has opened.
+func (r shardRegister) of(store *v1alpha1.RecordStore) (*placed, uuid.UUID, error) {
+	id, err := uuid.Parse(store.Status.StoreUID)
+	if err != nil {
+		return nil, id, fmt.Errorf("the store's UID %q: %w", store.Status.StoreUID, err)
+	}
+	key := client.ObjectKeyFromObject(store).String()
+	r.placements.mu.Lock()
+	p := r.placements.open[key]
+	r.placements.mu.Unlock()
+	if p != nil {
+		return p, id, nil
+	}
+	if access := workload.EtcdAccessOf(store, nil); access.Secret == "" {
+		opened, err := r.placements.Open(key, access, controllers.EtcdCredentials{})
+		if err != nil {
+			return nil, id, err
+		}
+		if p, ok := opened.(*placed); ok {
+			return p, id, nil
+		}
+	}
+	return nil, id, errors.New("the store's etcd is not connected yet: it is tried again")
+}

@@ -1,0 +1,315 @@
+package controllers
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// observedDisks is what was gathered about a DiskSet. Maps and lists must not be changed.
+type observedDisks struct {
+	set     *v1alpha1.DiskSet
+	others  []v1alpha1.DiskSet              // all DiskSets but this one
+	volumes []corev1.PersistentVolume       // all of the cluster
+	nodes   map[string]corev1.Node          // by label kubernetes.io/hostname
+	claims  []corev1.PersistentVolumeClaim  // of ShardPools, of this class, in allowed namespaces
+	stores  map[string]string               // namespace/name -> status.storeUID
+	blocked map[string]v1alpha1.ShardStatus // volume -> a shard that waits for it to be formatted
+}
+
+// diskAction is one write.
+type diskAction struct {
+	create *corev1.PersistentVolume
+	// change is the live volume and after what it is to be; written only where it is still as it was read.
+	change, after *corev1.PersistentVolume
+	remove        *corev1.PersistentVolume
+}
+
+// decidedDisks is what is to be done, and what to say.
+type decidedDisks struct {
+	actions  []diskAction
+	statuses []v1alpha1.DiskStatus
+	waiting  []string // claims that no disk fits, and why
+}
+
+// decideDisks is pure and deterministic.
+func decideDisks(o *observedDisks) decidedDisks {
+	d := &diskDecision{observedDisks: o, live: map[string]*corev1.PersistentVolume{}, after: map[string]*corev1.PersistentVolume{}}
+	for n := range o.volumes {
+		d.live[o.volumes[n].Name] = &o.volumes[n]
+	}
+	wanted := map[string]bool{}
+	for _, disk := range o.set.Spec.Disks {
+		wanted[workload.DiskVolume(o.set.Name, disk)] = true
+		d.decideDisk(disk)
+	}
+	d.assign()
+	for _, pv := range sortedVolumes(o.volumes) {
+		if pv.Labels[v1alpha1.LabelDiskSet] == o.set.Name && !wanted[pv.Name] {
+			d.decideRemoved(pv)
+		}
+	}
+	return d.finish()
+}
+
+// diskDecision is the work of decideDisks.
+type diskDecision struct {
+	*observedDisks
+	live   map[string]*corev1.PersistentVolume
+	after  map[string]*corev1.PersistentVolume // of this set, as they are to be
+	order  []string
+	states map[string]*v1alpha1.DiskStatus
+	out    decidedDisks
+}
+
+// decideDisk says what becomes of one disk, claims aside.
+func (d *diskDecision) decideDisk(disk v1alpha1.Disk) {
+	name := workload.DiskVolume(d.set.Name, disk)
+	status := &v1alpha1.DiskStatus{Node: disk.Node, Device: disk.Device, State: v1alpha1.DiskFree, PersistentVolume: name}
+	if d.states == nil {
+		d.states = map[string]*v1alpha1.DiskStatus{}
+	}
+	d.states[name], d.order = status, append(d.order, name)
+	live := d.live[name]
+	if live == nil {
+		if why := d.conflict(disk); why != "" {
+			status.State, status.Message, status.PersistentVolume = v1alpha1.DiskConflict, why, ""
+			return
+		}
+		if _, there := d.nodes[disk.Node]; !there {
+			status.State, status.PersistentVolume = v1alpha1.DiskNodeMissing, ""
+			status.Message = fmt.Sprintf("no node has the label kubernetes.io/hostname=%s: correct spec.disks[].node, or add the node", disk.Node)
+			return
+		}
+		d.after[name] = workload.DiskPersistentVolume(d.set, disk)
+		return
+	}
+	after := live.DeepCopy()
+	want := workload.DiskPersistentVolume(d.set, disk)
+	after.Spec.Capacity = want.Spec.Capacity
+	after.Spec.MountOptions = want.Spec.MountOptions
+	d.after[name] = after
+	d.holder(after, status)
+	if _, there := d.nodes[disk.Node]; !there && status.State == v1alpha1.DiskFree {
+		status.State = v1alpha1.DiskNodeMissing
+		status.Message = fmt.Sprintf("no node has the label kubernetes.io/hostname=%s now", disk.Node)
+	}
+}
+
+// conflict says who has the disk already; empty: nobody.
+func (d *diskDecision) conflict(disk v1alpha1.Disk) string {
+	for n := range d.others {
+		other := &d.others[n]
+		for _, theirs := range other.Spec.Disks {
+			if theirs.Node == disk.Node && theirs.Device == disk.Device && olderSet(other, d.set) {
+				return fmt.Sprintf("DiskSet %s, which is older, has this disk too: take it out of one of them", other.Name)
+			}
+		}
+	}
+	for n := range d.volumes {
+		pv := &d.volumes[n]
+		if pv.Spec.Local != nil && pv.Spec.Local.Path == disk.Device && workload.DiskNode(pv) == disk.Node &&
+			pv.Name != workload.DiskVolume(d.set.Name, disk) {
+			return fmt.Sprintf("PersistentVolume %s uses this device: delete it when its data is no longer needed, or take the disk out of spec.disks", pv.Name)
+		}
+	}
+	return ""
+}
+
+func olderSet(a, b *v1alpha1.DiskSet) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.Name < b.Name
+}
+
+// holder says who has a volume, and lets go of a reservation whose claim is gone.
+func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.DiskStatus) {
+	ref := pv.Spec.ClaimRef
+	free := workload.FreeClaim(d.set, pv.Name)
+	if ref == nil {
+		pv.Spec.ClaimRef = free
+		return
+	}
+	claim := ref.Namespace + "/" + ref.Name
+	switch {
+	case ref.UID != "" && pv.Status.Phase == corev1.VolumeReleased && pv.Annotations[workload.AnnotationRelease] == "true":
+		pv.Spec.ClaimRef = free
+		delete(pv.Annotations, workload.AnnotationRelease)
+		delete(pv.Annotations, workload.AnnotationStoreUID)
+	case ref.UID != "" && pv.Status.Phase == corev1.VolumeReleased:
+		status.State, status.Claim = v1alpha1.DiskReleased, claim
+		status.Message = fmt.Sprintf("its claim was deleted and the data is still there (store %s). A claim of that name of the same store gets it back; "+
+			"to use the disk otherwise, wipe it on the node and then: kubectl annotate pv %s %s=true",
+			pv.Annotations[workload.AnnotationStoreUID], pv.Name, workload.AnnotationRelease)
+	case ref.UID != "":
+		status.State, status.Claim = v1alpha1.DiskBound, claim
+		if s, there := d.blocked[pv.Name]; there {
+			status.State, status.Message = v1alpha1.DiskFormatBlocked, s.Message
+		}
+	case ref.Name == free.Name:
+		pv.Spec.ClaimRef = free // the first namespace may have changed
+	case d.claimOf(ref) != nil:
+		status.State, status.Claim = v1alpha1.DiskReserved, claim
+	default:
+		pv.Spec.ClaimRef = free
+		delete(pv.Annotations, workload.AnnotationStoreUID)
+	}
+}
+
+func (d *diskDecision) claimOf(ref *corev1.ObjectReference) *corev1.PersistentVolumeClaim {
+	for n := range d.claims {
+		if c := &d.claims[n]; c.Namespace == ref.Namespace && c.Name == ref.Name && c.DeletionTimestamp == nil {
+			return c
+		}
+	}
+	return nil
+}
+
+// assign gives disks to the claims that have none.
+func (d *diskDecision) assign() {
+	taken, perNode := map[string]bool{}, map[string]int{} // claim; store and node
+	for _, name := range d.order {
+		status := d.states[name]
+		if status.Claim == "" {
+			continue
+		}
+		if status.State != v1alpha1.DiskReleased {
+			taken[status.Claim] = true
+		}
+		perNode[d.after[name].Annotations[workload.AnnotationStoreUID]+"/"+status.Node]++
+	}
+	claims := slices.Clone(d.claims)
+	slices.SortFunc(claims, func(a, b corev1.PersistentVolumeClaim) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name))
+	})
+	for n := range claims {
+		claim := &claims[n]
+		key := claim.Namespace + "/" + claim.Name
+		if claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil || taken[key] {
+			continue
+		}
+		store := d.stores[claim.Namespace+"/"+claim.Labels[v1alpha1.LabelStore]]
+		if store == "" {
+			continue // the store is not known yet
+		}
+		name := d.choose(claim, key, store, perNode)
+		if name == "" {
+			d.out.waiting = append(d.out.waiting, fmt.Sprintf("claim %s asks for %s, and no free disk of a ready node is that large",
+				key, claim.Spec.Resources.Requests.Storage()))
+			continue
+		}
+		d.give(name, claim, key, store)
+		taken[key] = true
+		perNode[store+"/"+d.states[name].Node]++
+	}
+}
+
+// choose is the disk for a claim: its own from before, else one on the node with the fewest of the store's, the smallest
+// that is large enough. Empty: none.
+func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store string, perNode map[string]int) string {
+	var best string
+	for _, name := range d.order {
+		status, pv := d.states[name], d.after[name]
+		if pv == nil || pv.Spec.Capacity.Storage().Cmp(*claim.Spec.Resources.Requests.Storage()) < 0 {
+			continue
+		}
+		if status.State == v1alpha1.DiskReleased && status.Claim == key && pv.Annotations[workload.AnnotationStoreUID] == store {
+			return name
+		}
+		if status.State != v1alpha1.DiskFree || !d.usable(status.Node) {
+			continue
+		}
+		if best == "" || d.less(name, best, store, perNode) {
+			best = name
+		}
+	}
+	return best
+}
+
+func (d *diskDecision) less(a, b, store string, perNode map[string]int) bool {
+	x, y := d.states[a], d.states[b]
+	return cmp.Or(
+		cmp.Compare(perNode[store+"/"+x.Node], perNode[store+"/"+y.Node]),
+		d.after[a].Spec.Capacity.Storage().Cmp(*d.after[b].Spec.Capacity.Storage()),
+		cmp.Compare(x.Node, y.Node), cmp.Compare(x.Device, y.Device)) < 0
+}
+
+// usable says whether pods can start on a node.
+func (d *diskDecision) usable(hostname string) bool {
+	node, there := d.nodes[hostname]
+	if !there || node.Spec.Unschedulable || node.DeletionTimestamp != nil {
+		return false
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// give reserves a disk for a claim.
+func (d *diskDecision) give(name string, claim *corev1.PersistentVolumeClaim, key, store string) {
+	pv, status := d.after[name], d.states[name]
+	pv.Spec.ClaimRef = &corev1.ObjectReference{
+		APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name,
+	}
+	if pv.Annotations == nil {
+		pv.Annotations = map[string]string{}
+	}
+	pv.Annotations[workload.AnnotationStoreUID] = store
+	status.State, status.Claim, status.Message = v1alpha1.DiskReserved, key, ""
+}
+
+// decideRemoved says what becomes of the volume of a disk that is no longer in the spec.
+func (d *diskDecision) decideRemoved(pv corev1.PersistentVolume) {
+	status := v1alpha1.DiskStatus{Node: workload.DiskNode(&pv), PersistentVolume: pv.Name}
+	if pv.Spec.Local != nil {
+		status.Device = pv.Spec.Local.Path
+	}
+	if pv.DeletionTimestamp != nil {
+		return
+	}
+	after := pv.DeepCopy()
+	state := v1alpha1.DiskStatus{State: v1alpha1.DiskFree}
+	d.holder(after, &state)
+	if state.State == v1alpha1.DiskFree {
+		d.out.actions = append(d.out.actions, diskAction{remove: &pv})
+		return
+	}
+	status.State, status.Claim = v1alpha1.DiskRemoved, state.Claim
+	status.Message = fmt.Sprintf("the disk is no longer in spec.disks, but holds the data of claim %s: delete the claim and then PersistentVolume %s, or put the disk back",
+		state.Claim, pv.Name)
+	d.out.statuses = append(d.out.statuses, status)
+}
+
+// finish turns what is to be into writes.
+func (d *diskDecision) finish() decidedDisks {
+	statuses := make([]v1alpha1.DiskStatus, 0, len(d.order)+len(d.out.statuses))
+	for _, name := range d.order {
+		statuses = append(statuses, *d.states[name])
+		after, live := d.after[name], d.live[name]
+		switch {
+		case after == nil:
+		case live == nil:
+			d.out.actions = append(d.out.actions, diskAction{create: after})
+		case !equality.Semantic.DeepEqual(live, after):
+			d.out.actions = append(d.out.actions, diskAction{change: live, after: after})
+		}
+	}
+	d.out.statuses = append(statuses, d.out.statuses...)
+	return d.out
+}
+
+func sortedVolumes(volumes []corev1.PersistentVolume) []corev1.PersistentVolume {
+	out := slices.Clone(volumes)
+	slices.SortFunc(out, func(a, b corev1.PersistentVolume) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}

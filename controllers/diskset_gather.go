@@ -1,0 +1,122 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// gather reads, from the cache, everything that the decision needs.
+func (r *DiskSetReconciler) gather(ctx context.Context, run *diskRun) Outcome {
+	var (
+		sets    v1alpha1.DiskSetList
+		volumes corev1.PersistentVolumeList
+		nodes   corev1.NodeList
+		claims  corev1.PersistentVolumeClaimList
+		stores  v1alpha1.RecordStoreList
+		pools   v1alpha1.ShardPoolList
+	)
+	for _, list := range []struct {
+		what    string
+		into    client.ObjectList
+		options []client.ListOption
+	}{
+		{"DiskSets", &sets, nil},
+		{"PersistentVolumes", &volumes, nil},
+		{"nodes", &nodes, nil},
+		{"claims", &claims, []client.ListOption{client.HasLabels{v1alpha1.LabelPool}}},
+		{"RecordStores", &stores, nil},
+		{"ShardPools", &pools, nil},
+	} {
+		if err := r.Client.List(ctx, list.into, list.options...); err != nil {
+			return Retry(fmt.Errorf("list %s: %w", list.what, err))
+		}
+	}
+	o := &observedDisks{
+		set: run.set, volumes: volumes.Items,
+		nodes: map[string]corev1.Node{}, stores: map[string]string{}, blocked: map[string]v1alpha1.ShardStatus{},
+	}
+	for _, other := range sets.Items {
+		if other.Name != run.set.Name {
+			o.others = append(o.others, other)
+		}
+	}
+	for _, node := range nodes.Items {
+		o.nodes[node.Labels[corev1.LabelHostname]] = node
+	}
+	for _, claim := range claims.Items {
+		if class := claim.Spec.StorageClassName; class != nil && *class == run.set.Name && slices.Contains(run.set.Spec.Namespaces, claim.Namespace) {
+			o.claims = append(o.claims, claim)
+		}
+	}
+	for _, store := range stores.Items {
+		o.stores[store.Namespace+"/"+store.Name] = store.Status.StoreUID
+	}
+	for _, pool := range pools.Items {
+		for _, shard := range blockedShards(&pool) {
+			o.blocked[shard.Volume.PersistentVolume] = shard
+		}
+	}
+	run.observed = o
+	return Complete()
+}
+
+// blockedShards are those whose volume the kubelet does not format.
+func blockedShards(pool *v1alpha1.ShardPool) []v1alpha1.ShardStatus {
+	var out []v1alpha1.ShardStatus
+	for _, s := range pool.Status.ShardStatuses {
+		if s.State == v1alpha1.ShardFormatBlocked && s.Volume != nil && s.Volume.PersistentVolume != "" {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// readinessChanged lets only those changes of a node through that matter to where disks are given.
+func readinessChanged() predicate.Predicate {
+	ready := func(o client.Object) bool {
+		node, ok := o.(*corev1.Node)
+		if !ok || node.Spec.Unschedulable {
+			return false
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				return c.Status == corev1.ConditionTrue
+			}
+		}
+		return false
+	}
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return ready(e.ObjectOld) != ready(e.ObjectNew) }}
+}
+
+// storeIdentified lets a store through when it gets its UID.
+func storeIdentified() predicate.Predicate {
+	id := func(o client.Object) string {
+		if store, ok := o.(*v1alpha1.RecordStore); ok {
+			return store.Status.StoreUID
+		}
+		return ""
+	}
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return id(e.ObjectOld) != id(e.ObjectNew) }}
+}
+
+// formatBlockedChanged lets a pool through when other shards than before wait for a format.
+func formatBlockedChanged() predicate.Predicate {
+	count := func(o client.Object) int {
+		if pool, ok := o.(*v1alpha1.ShardPool); ok {
+			return len(blockedShards(pool))
+		}
+		return 0
+	}
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool { return count(e.ObjectOld) != count(e.ObjectNew) },
+	}
+}

@@ -1,0 +1,64 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// Errors of a Placement.
+var (
+	// ErrPlacementLost: etcd is empty for a store that exists.
+	ErrPlacementLost = errors.New("etcd has lost the placement of this store")
+	// ErrOtherStore: etcd holds another store under this name.
+	ErrOtherStore = errors.New("etcd holds another store")
+	// ErrPlacementChanged: somebody else wrote in between; the next reconcile decides anew.
+	ErrPlacementChanged = errors.New("the placement changed meanwhile")
+	// ErrVolumesIncomplete: the shards that answer do not hold all of the store; nothing was written.
+	ErrVolumesIncomplete = errors.New("the volumes do not hold the whole store yet")
+)
+
+// PlacementSpec is what is fixed about a store when its placement is made.
+type PlacementSpec struct {
+	StoreUID  string
+	Routing   v1alpha1.RoutingMode
+	Groups    int32 // Hash
+	GroupsMax int32 // Named; 0: the default
+	Copies    int32
+	ShardsMin int32 // the first placement waits until so many shards are alive
+}
+
+// PlacementState is what etcd says of a store.
+type PlacementState struct {
+	Groups   int32             // that exist
+	Missing  int32             // of Hash routing, made on the next call
+	Alive    map[string]bool   // shards that are registered
+	Silent   map[string]string // group -> its shard, where that is not registered
+	Homeless int32             // groups that no shard has made yet
+	Unplaced map[string]string // group -> why it cannot be placed now
+	Changed  bool              // something was written
+}
+
+// Placement is one store's placement in etcd. Calls are bounded by their context.
+type Placement interface {
+	// Init makes the placement where etcd holds none, and fails with ErrOtherStore where it holds another store's.
+	Init(ctx context.Context, spec PlacementSpec) error
+	// Plan says what is wanted of shards by name, writes the targets that the planner then wants, and tells what is there.
+	// Errors: ErrPlacementLost, ErrOtherStore, ErrPlacementChanged.
+	Plan(ctx context.Context, spec PlacementSpec, states map[string]v1alpha1.PoolState) (PlacementState, error)
+	// Recover rebuilds the placement of a store from the volumes of shards at these addresses. ErrVolumesIncomplete says
+	// what is missing.
+	Recover(ctx context.Context, spec PlacementSpec, addresses []string) error
+}
+
+// EtcdCredentials are the contents of the Secret of an external etcd.
+type EtcdCredentials struct{ CA, Cert, Key []byte }
+
+// Placements opens placements. Connections are kept until Close.
+type Placements interface {
+	Open(key string, access workload.EtcdAccess, credentials EtcdCredentials) (Placement, error)
+	// Close lets go of the connection of a store.
+	Close(key string)
+}

@@ -1,0 +1,95 @@
+package controllers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// finalizer keeps the store until its claims were dealt with.
+func (r *RecordStoreReconciler) finalizer(ctx context.Context, run *storeRun) Outcome {
+	if controllerutil.ContainsFinalizer(run.store, v1alpha1.Finalizer) {
+		return Complete()
+	}
+	patch := client.MergeFromWithOptions(run.store.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	controllerutil.AddFinalizer(run.store, v1alpha1.Finalizer)
+	status := run.store.Status
+	if err := r.Client.Patch(ctx, run.store, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return Retry(fmt.Errorf("add the finalizer to store %s: %w", client.ObjectKeyFromObject(run.store), err))
+	}
+	run.store.Status = status
+	return Complete()
+}
+
+// identity gives the store its UID, once and before anything carries it.
+func (r *RecordStoreReconciler) identity(ctx context.Context, run *storeRun) Outcome {
+	store := run.store
+	if store.Status.StoreUID != "" {
+		return Complete()
+	}
+	before := store.DeepCopy()
+	store.Status.StoreUID = cmp.Or(store.Spec.AdoptStoreUID, string(store.UID))
+	store.Status.Address = workload.GatewayHost(store)
+	if _, err := WriteStatus(ctx, r.Client, before, store); err != nil {
+		return Retry(err)
+	}
+	return Complete()
+}
+
+// supported refuses what this version does not do.
+func (r *RecordStoreReconciler) supported(_ context.Context, run *storeRun) Outcome {
+	if n := run.store.Spec.Replication.Copies; n > 1 {
+		return Fail("CopiesUnsupported", fmt.Sprintf(
+			"spec.replication.copies is %d, and this version keeps one copy of each group: set it to 1", n))
+	}
+	return Complete()
+}
+
+// gatherPools lists the pools that refer to the store.
+func (r *RecordStoreReconciler) gatherPools(ctx context.Context, run *storeRun) Outcome {
+	var pools v1alpha1.ShardPoolList
+	if err := r.Client.List(ctx, &pools, client.InNamespace(run.store.Namespace)); err != nil {
+		return Retry(fmt.Errorf("list the pools of store %s: %w", client.ObjectKeyFromObject(run.store), err))
+	}
+	for _, pool := range pools.Items {
+		if pool.Spec.StoreRef.Name == run.store.Name {
+			run.pools = append(run.pools, pool)
+		}
+	}
+	slices.SortFunc(run.pools, func(a, b v1alpha1.ShardPool) int { return cmp.Compare(a.Name, b.Name) })
+	return Complete()
+}
+
+// gatherSecret reads the Secret of an external etcd.
+func (r *RecordStoreReconciler) gatherSecret(ctx context.Context, run *storeRun) Outcome {
+	store := run.store
+	external := store.Spec.Etcd.External
+	if external == nil || external.TLSSecretRef == nil {
+		run.access = workload.EtcdAccessOf(store, nil)
+		return Complete()
+	}
+	var secret corev1.Secret
+	key := client.ObjectKey{Namespace: store.Namespace, Name: external.TLSSecretRef.Name}
+	if err := r.Secrets.Get(ctx, key, &secret); apierrors.IsNotFound(err) {
+		return Wait("EtcdSecretMissing", fmt.Sprintf("spec.etcd.external.tlsSecretRef: Secret %s does not exist: create it with ca.crt, "+
+			"and tls.crt and tls.key where etcd asks for a client's certificate", key), PauseShort)
+	} else if err != nil {
+		return Retry(fmt.Errorf("read Secret %s: %w", key, err))
+	}
+	if len(secret.Data["ca.crt"]) == 0 {
+		return Wait("EtcdSecretIncomplete", fmt.Sprintf("spec.etcd.external.tlsSecretRef: Secret %s has no ca.crt: add the "+
+			"certificates of the authority that signed etcd's", key), PauseShort)
+	}
+	run.secrets = EtcdCredentials{CA: secret.Data["ca.crt"], Cert: secret.Data[corev1.TLSCertKey], Key: secret.Data[corev1.TLSPrivateKeyKey]}
+	run.access = workload.EtcdAccessOf(store, &secret)
+	return Complete()
+}

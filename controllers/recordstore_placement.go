@@ -1,0 +1,237 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// placementSpec is what is fixed about the store's placement.
+func placementSpec(run *storeRun) PlacementSpec {
+	groups := run.store.Spec.Groups
+	spec := PlacementSpec{
+		StoreUID: run.store.Status.StoreUID, Routing: groups.Routing,
+		Copies: max(run.store.Spec.Replication.Copies, 1), ShardsMin: shardsWanted(run.pools),
+	}
+	if groups.Count != nil {
+		spec.Groups = *groups.Count
+	}
+	if groups.Max != nil {
+		spec.GroupsMax = *groups.Max
+	}
+	return spec
+}
+
+// awaitEtcd opens the placement; for a managed etcd, once a majority is ready.
+func (r *RecordStoreReconciler) awaitEtcd(_ context.Context, run *storeRun) Outcome {
+	store := run.store
+	if store.Spec.Etcd.Managed != nil {
+		ready, trouble := int32(0), ""
+		for n := range run.etcdPods {
+			if pod := &run.etcdPods[n]; podReady(pod) {
+				ready++
+			} else if why := etcdTrouble(pod); why != "" && trouble == "" {
+				trouble = why
+			}
+		}
+		if members := workload.EtcdMembers(store); ready <= members/2 {
+			message := fmt.Sprintf("%d of %d members of etcd are ready; %d are needed", ready, members, members/2+1)
+			if trouble != "" {
+				message += ": " + trouble
+			}
+			return r.etcdAway(run, "EtcdNotReady", message)
+		}
+	}
+	var err error
+	key := client.ObjectKeyFromObject(store).String()
+	if run.placement, err = r.Placements.Open(key, run.access, run.secrets); err != nil {
+		return r.etcdAway(run, "EtcdUnreachable", err.Error())
+	}
+	return Complete()
+}
+
+// etcdAway is the outcome while etcd cannot be asked. Settled groups serve on.
+func (r *RecordStoreReconciler) etcdAway(run *storeRun, reason, message string) Outcome {
+	SetFalse(&run.store.Status.Conditions, run.store.Generation, v1alpha1.ConditionEtcdReady, reason,
+		message+". Settled groups are read and written meanwhile; groups and shards that start now wait for etcd")
+	return Wait(reason, message, PauseShort)
+}
+
+// etcdTrouble is why a member of etcd does not run, in the words of its last end; empty where there is nothing to say.
+func etcdTrouble(pod *corev1.Pod) string {
+	for _, c := range pod.Status.ContainerStatuses {
+		if end := c.LastTerminationState.Terminated; end != nil && end.ExitCode != 0 && end.Message != "" {
+			return fmt.Sprintf("%s: %s", pod.Name, tail(end.Message, 512))
+		}
+		if end := c.State.Terminated; end != nil && end.ExitCode != 0 && end.Message != "" {
+			return fmt.Sprintf("%s: %s", pod.Name, tail(end.Message, 512))
+		}
+		if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+			return fmt.Sprintf("%s: %s: %s", pod.Name, w.Reason, w.Message)
+		}
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return fmt.Sprintf("%s: %s", pod.Name, c.Message)
+		}
+	}
+	return ""
+}
+
+// tail is the end of a text: the last words say why a process ended.
+func tail(text string, bytes int) string {
+	if len(text) <= bytes {
+		return text
+	}
+	return "..." + text[len(text)-bytes:]
+}
+
+// initPlacement makes the placement once in the life of a store, or rebuilds that of an adopted one.
+func (r *RecordStoreReconciler) initPlacement(ctx context.Context, run *storeRun) Outcome {
+	store := run.store
+	if store.Status.PlacementInitialized {
+		return Complete()
+	}
+	ctx, cancel := context.WithTimeout(ctx, 4*placementTimeout)
+	defer cancel()
+	spec := placementSpec(run)
+	var err error
+	if store.Spec.AdoptStoreUID == "" {
+		err = run.placement.Init(ctx, spec)
+	} else if _, err = run.placement.Plan(ctx, spec, shardStates(run.pools)); is(err, ErrPlacementLost) {
+		err = run.placement.Recover(ctx, spec, shardAddresses(run.pools))
+	}
+	switch {
+	case err == nil:
+		store.Status.PlacementInitialized = true
+		return Complete()
+	case is(err, ErrOtherStore):
+		return r.otherStore(run, err)
+	case is(err, ErrVolumesIncomplete):
+		SetFalse(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "Adopting", err.Error())
+		return Wait("Adopting", fmt.Sprintf("spec.adoptStoreUID: the placement of store %s is rebuilt from its volumes: %v",
+			store.Status.StoreUID, err), PauseShort)
+	case is(err, ErrPlacementChanged):
+		return Wait("PlacementChanged", err.Error(), PauseShort)
+	default:
+		return r.etcdAway(run, "EtcdUnreachable", err.Error())
+	}
+}
+
+// plan lets the planner decide where groups are wanted.
+func (r *RecordStoreReconciler) plan(ctx context.Context, run *storeRun) Outcome {
+	ctx, cancel := context.WithTimeout(ctx, 4*placementTimeout)
+	defer cancel()
+	state, err := run.placement.Plan(ctx, placementSpec(run), shardStates(run.pools))
+	store := run.store
+	switch {
+	case err == nil:
+		run.state, run.hasState = state, true
+		SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionEtcdReady, "Ready", "etcd answers")
+		SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "Ready",
+			"etcd holds the placement of store "+store.Status.StoreUID)
+		return r.forgetAllowance(ctx, run)
+	case is(err, ErrPlacementLost):
+		message := lostMessage(run)
+		SetFalse(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "PlacementLost", message)
+		SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionEtcdReady, "Ready", "etcd answers")
+		out := Fail("PlacementLost", message)
+		out.after = PauseShort
+		return out
+	case is(err, ErrOtherStore):
+		return r.otherStore(run, err)
+	case is(err, ErrPlacementChanged):
+		return Wait("PlacementChanged", err.Error(), PauseShort)
+	default:
+		return r.etcdAway(run, "EtcdUnreachable", err.Error())
+	}
+}
+
+// lostMessage says how a lost placement is rebuilt.
+func lostMessage(run *storeRun) string {
+	store := run.store
+	args := append([]string{"recover", "placement"}, run.access.Args()...)
+	command := fmt.Sprintf("kubectl -n %s run sheaf-recover --rm -it --restart=Never --image=IMAGE --", store.Namespace)
+	for _, arg := range args {
+		command += " " + arg
+	}
+	addresses := shardAddresses(run.pools)
+	command += fmt.Sprintf(" --store-uid=%s --shards=", store.Status.StoreUID)
+	for n, a := range addresses {
+		if n == 8 {
+			command += ",..."
+			break
+		}
+		if n > 0 {
+			command += ","
+		}
+		command += a
+	}
+	return "etcd is empty, but this store has data: nothing is made afresh. Rebuild the placement from the shards' volumes, " +
+		"first without --yes to see what would be written: " + command + " --yes"
+}
+
+// otherStore is the outcome where etcd holds another store's placement.
+func (r *RecordStoreReconciler) otherStore(run *storeRun, err error) Outcome {
+	store := run.store
+	message := fmt.Sprintf("%v. Give this store an etcd or prefix of its own, or adopt the one that is there (spec.adoptStoreUID)", err)
+	SetFalse(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "OtherStore", message)
+	return Fail("OtherStore", message)
+}
+
+// forgetAllowance takes the permission to form a new etcd back once it was used.
+func (r *RecordStoreReconciler) forgetAllowance(ctx context.Context, run *storeRun) Outcome {
+	store := run.store
+	if _, there := store.Annotations[AnnotationAllowNewEtcd]; !there {
+		return Complete()
+	}
+	status := store.Status
+	patch := client.MergeFrom(store.DeepCopy())
+	delete(store.Annotations, AnnotationAllowNewEtcd)
+	if err := r.Client.Patch(ctx, store, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return Retry(fmt.Errorf("remove annotation %s of store %s: %w", AnnotationAllowNewEtcd, client.ObjectKeyFromObject(store), err))
+	}
+	store.Status = status
+	return Complete()
+}
+
+// shardStates wanted, by shard.
+func shardStates(pools []v1alpha1.ShardPool) map[string]v1alpha1.PoolState {
+	states := map[string]v1alpha1.PoolState{}
+	for _, pool := range pools {
+		for _, shard := range poolShardNames(&pool) {
+			states[shard] = pool.Spec.State
+		}
+	}
+	return states
+}
+
+// poolShardNames are the shards that a pool has or should have, sorted by name.
+func poolShardNames(pool *v1alpha1.ShardPool) []string {
+	names := map[string]bool{}
+	for _, s := range pool.Status.ShardStatuses {
+		names[s.Name] = true
+	}
+	for n := range poolShards(pool) {
+		names[workload.Shard(pool.Name, n)] = true
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// shardAddresses of all pools.
+func shardAddresses(pools []v1alpha1.ShardPool) []string {
+	var out []string
+	for _, pool := range pools {
+		for _, shard := range poolShardNames(&pool) {
+			out = append(out, workload.ShardAddress(pool.Namespace, pool.Name, shard))
+		}
+	}
+	return out
+}

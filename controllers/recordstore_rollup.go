@@ -1,0 +1,223 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// troublesMax bounds the list of groups that are not well.
+const troublesMax = 20
+
+// awaitPools waits until every group serves.
+func (r *RecordStoreReconciler) awaitPools(_ context.Context, run *storeRun) Outcome {
+	counts, shards := rollUp(run.pools, run.state)
+	switch {
+	case shardsWanted(run.pools) == 0:
+		return Wait("NoShards", fmt.Sprintf("no ShardPool gives this store shards: create one with spec.storeRef.name: %s and spec.shards of at least 1",
+			run.store.Name), PauseLong)
+	case run.state.Missing > 0 || run.state.Changed:
+		return Wait("Placing", fmt.Sprintf("%d groups are placed on shards", counts.Total), PauseShort)
+	case counts.Serving < counts.Total || shards.Serving < shards.Total:
+		reason, message := "Loading", fmt.Sprintf("%d of %d groups and %d of %d shards serve", counts.Serving, counts.Total, shards.Serving, shards.Total)
+		if pool := firstStalled(run.pools); pool != nil {
+			condition := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
+			reason, message = condition.Reason, fmt.Sprintf("%s; pool %s: %s", message, pool.Name, condition.Message)
+		}
+		return Wait(reason, message, PauseShort)
+	}
+	return Complete()
+}
+
+// firstStalled is the first pool that is not ready and says why.
+func firstStalled(pools []v1alpha1.ShardPool) *v1alpha1.ShardPool {
+	for n := range pools {
+		c := meta.FindStatusCondition(pools[n].Status.Conditions, v1alpha1.ConditionReady)
+		if c != nil && c.Status != metav1.ConditionTrue {
+			return &pools[n]
+		}
+	}
+	return nil
+}
+
+// awaitGateway waits until every gateway asked for is ready.
+func (r *RecordStoreReconciler) awaitGateway(_ context.Context, run *storeRun) Outcome {
+	if ready, wanted := gatewaysReady(run); ready < wanted {
+		return Wait("GatewayNotReady", fmt.Sprintf("%d of %d gateways are ready", ready, wanted), PauseShort)
+	}
+	return Complete()
+}
+
+func gatewaysReady(run *storeRun) (ready, wanted int32) {
+	wanted = workload.GatewayReplicas(run.store)
+	if d := run.gateway; d != nil && d.Status.ObservedGeneration >= d.Generation {
+		ready = min(d.Status.UpdatedReplicas, d.Status.AvailableReplicas)
+	}
+	return ready, wanted
+}
+
+// summarize writes what was seen into the status.
+func (r *RecordStoreReconciler) summarize(run *storeRun, out Outcome) {
+	store, generation := run.store, run.store.Generation
+	status := &store.Status
+	status.ObservedGeneration = generation
+	status.Address = workload.GatewayHost(store)
+	if !run.hasState { // etcd was not asked: what was known of groups stays
+		run.state.Groups = status.Groups.Total
+	}
+	status.Groups, status.Shards = rollUp(run.pools, run.state)
+	status.Load = storeLoadText(run.pools)
+	if run.gateway != nil {
+		ready, wanted := gatewaysReady(run)
+		setTruth(&status.Conditions, generation, v1alpha1.ConditionGatewayReady, ready > 0 || wanted == 0,
+			"Ready", "NotReady", fmt.Sprintf("%d of %d gateways are ready", ready, wanted)+gatewayTrouble(run.gateway))
+	}
+	for _, kind := range []string{
+		v1alpha1.ConditionLoaded, v1alpha1.ConditionFileSystemMatches, v1alpha1.ConditionMemoryFits,
+		v1alpha1.ConditionVolumesReady, v1alpha1.ConditionSpaceAvailable, v1alpha1.ConditionUpdated,
+	} {
+		rollUpCondition(status, generation, run.pools, kind)
+	}
+	Summarize(&status.Conditions, generation, out, fmt.Sprintf("%d groups on %d shards serve", status.Groups.Total, status.Shards.Total))
+}
+
+// gatewayTrouble is why the Deployment has too few pods, where it says so.
+func gatewayTrouble(d *appsv1.Deployment) string {
+	for _, c := range d.Status.Conditions {
+		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+			return ": " + c.Message
+		}
+	}
+	return ""
+}
+
+func setTruth(conditions *[]metav1.Condition, generation int64, kind string, truth bool, good, bad, message string) {
+	if truth {
+		SetTrue(conditions, generation, kind, good, message)
+	} else {
+		SetFalse(conditions, generation, kind, bad, message)
+	}
+}
+
+// rollUpCondition is False where it is so for any pool, True where it is so for all, and absent where no pool has it.
+func rollUpCondition(status *v1alpha1.RecordStoreStatus, generation int64, pools []v1alpha1.ShardPool, kind string) {
+	have, result := 0, (*metav1.Condition)(nil)
+	message := ""
+	for n := range pools {
+		c := meta.FindStatusCondition(pools[n].Status.Conditions, kind)
+		if c == nil {
+			continue
+		}
+		have++
+		if c.Status != metav1.ConditionTrue && result == nil {
+			result, message = c, fmt.Sprintf("pool %s: %s", pools[n].Name, c.Message)
+		}
+	}
+	switch {
+	case have == 0:
+		meta.RemoveStatusCondition(&status.Conditions, kind)
+	case result != nil:
+		SetCondition(&status.Conditions, generation, kind, result.Status, result.Reason, message)
+	case have == len(pools):
+		SetTrue(&status.Conditions, generation, kind, "Pools", fmt.Sprintf("so in all %d pools", len(pools)))
+	}
+}
+
+// rollUp counts groups and shards.
+func rollUp(pools []v1alpha1.ShardPool, state PlacementState) (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
+	groups := v1alpha1.GroupCounts{Total: state.Groups + state.Missing}
+	var shards v1alpha1.ShardCounts
+	for n := range pools {
+		shards.Total += poolShards(&pools[n])
+		shards.Updated += pools[n].Status.Updated
+		for _, s := range pools[n].Status.ShardStatuses {
+			groups.Serving += s.ServingGroups
+			switch s.State {
+			case v1alpha1.ShardServing, v1alpha1.ShardDraining:
+				shards.Serving++
+			case v1alpha1.ShardLoading:
+				shards.Loading++
+				groups.Loading += s.Groups - s.ServingGroups
+			case v1alpha1.ShardDiskLost, v1alpha1.ShardForeign:
+				groups.NotWell = trouble(groups.NotWell, s.Name, string(s.State), s.Message)
+			}
+		}
+	}
+	groups.Serving = min(groups.Serving, groups.Total)
+	groups.Loading = max(0, min(groups.Loading, groups.Total-groups.Serving))
+	groups.Degraded = max(0, groups.Total-groups.Serving-groups.Loading)
+	list := groups.NotWell
+	groups.NotWell = nil
+	for _, name := range slices.Sorted(maps.Keys(state.Silent)) {
+		if len(groups.NotWell) == troublesMax {
+			break
+		}
+		shard := state.Silent[name]
+		t := v1alpha1.GroupTrouble{Group: name, Shard: shard, State: "Unavailable", Message: "its shard is not registered in etcd"}
+		for _, s := range list {
+			if s.Shard == shard {
+				t.State, t.Message = s.State, s.Message
+			}
+		}
+		groups.NotWell = append(groups.NotWell, t)
+	}
+	for _, name := range slices.Sorted(maps.Keys(state.Unplaced)) {
+		if len(groups.NotWell) == troublesMax {
+			break
+		}
+		if _, there := state.Silent[name]; !there {
+			groups.NotWell = append(groups.NotWell, v1alpha1.GroupTrouble{Group: name, State: "Unplaced", Message: state.Unplaced[name]})
+		}
+	}
+	return groups, shards
+}
+
+// trouble notes what is wrong with a shard, for its groups.
+func trouble(list []v1alpha1.GroupTrouble, shard, state, message string) []v1alpha1.GroupTrouble {
+	return append(list, v1alpha1.GroupTrouble{Shard: shard, State: state, Message: message})
+}
+
+// storeLoadText is the first pool's that loads; with several, each by name.
+func storeLoadText(pools []v1alpha1.ShardPool) string {
+	text, n := "", 0
+	for _, pool := range pools {
+		if pool.Status.Load == "" {
+			continue
+		}
+		if n++; n > 1 {
+			text += "; "
+		}
+		if len(pools) > 1 {
+			text += pool.Name + ": "
+		}
+		text += pool.Status.Load
+	}
+	return text
+}
+
+// tell makes events of what changed in the status, after it was written.
+func (r *RecordStoreReconciler) tell(before, after *v1alpha1.RecordStore) {
+	for _, c := range after.Status.Conditions {
+		old := meta.FindStatusCondition(before.Status.Conditions, c.Type)
+		if old != nil && old.Status == c.Status && old.Reason == c.Reason {
+			continue
+		}
+		kind := corev1.EventTypeNormal
+		if c.Status == metav1.ConditionFalse && c.Type != v1alpha1.ConditionReady || c.Type == v1alpha1.ConditionStalled {
+			kind = corev1.EventTypeWarning
+		}
+		if old == nil && c.Status == metav1.ConditionFalse {
+			continue // nothing was lost: it has not been there yet
+		}
+		r.Events.Eventf(after, nil, kind, c.Reason, "Reconcile", "%s is %s: %s", c.Type, c.Status, tail(c.Message, 900))
+	}
+}

@@ -1,0 +1,60 @@
+// Package survey asks shards what their volumes hold, to rebuild placement that etcd has lost.
+package survey
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// Volume asks the shard at host:port what its volume holds. Shards answer in every state.
+func Volume(ctx context.Context, address string) (v placement.FoundVolume, err error) {
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(256<<20)))
+	if err != nil {
+		return v, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	out, err := recordv1.NewAdminServiceClient(conn).DescribeVolume(ctx, &recordv1.DescribeVolumeRequest{})
+	if err != nil {
+		return v, err
+	}
+	return foundVolume(out)
+}
+
+// foundVolume checks an answer.
+func foundVolume(out *recordv1.DescribeVolumeResponse) (v placement.FoundVolume, err error) {
+	var errs []error
+	parse := func(what, s string) uuid.UUID {
+		id, err := uuid.Parse(s)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s %q: %w", what, s, err))
+		}
+		return id
+	}
+	v = placement.FoundVolume{Shard: out.GetShard(), UUID: parse("volume", out.GetVolumeUuid()), Store: parse("store", out.GetStoreUuid())}
+	if facts := out.GetFacts(); facts != nil {
+		v.Facts = &placement.FoundFacts{
+			Routing: placement.Routing{Mode: placement.Mode(facts.GetRouting()), Groups: int(facts.GetGroups())},
+			Copies:  int(facts.GetCopies()), GroupsMax: int(facts.GetGroupsMax()), CreatedUTC: facts.GetCreated(), Epoch: facts.GetEpoch(),
+		}
+	}
+	for _, g := range out.GetGroups() {
+		r := placement.FoundReplica{
+			Name: g.GetGroup(), UUID: parse("group", g.GetUuid()), RaftID: g.GetRaftId(), Voters: g.GetVoters(), Term: g.GetTerm(),
+			Committed: g.GetCommittedIndex(), Records: g.GetRecords(), Bytes: g.GetStoredBytes(), Leader: g.GetLeader(), Message: g.GetMessage(),
+		}
+		if g.GetStoreUuid() != "" {
+			r.Store = parse("store of group "+g.GetGroup(), g.GetStoreUuid())
+		}
+		v.Replicas = append(v.Replicas, r)
+	}
+	return v, errors.Join(errs...)
+}

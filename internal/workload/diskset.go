@@ -1,0 +1,98 @@
+package workload
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// Annotations of PersistentVolumes of DiskSets.
+const (
+	// AnnotationDevice is the device path, for people.
+	AnnotationDevice = "sheaf.dev/device"
+	// AnnotationStoreUID is the UID of the store whose claim got the disk: only it gets the disk back by itself.
+	AnnotationStoreUID = "sheaf.dev/store-uid"
+	// AnnotationRelease with value true, set by a person, makes a Released disk free again.
+	AnnotationRelease = "sheaf.dev/release"
+)
+
+// noProvisioner: volumes of this class are made beforehand.
+const noProvisioner = "kubernetes.io/no-provisioner"
+
+// DiskVolume is the name of the PersistentVolume of a disk.
+func DiskVolume(diskSet string, disk v1alpha1.Disk) string {
+	sum := sha256.Sum256([]byte(disk.Node + "\x00" + disk.Device))
+	return diskSet + "-" + hex.EncodeToString(sum[:6])
+}
+
+// DiskLabels of the objects of a DiskSet.
+func DiskLabels(diskSet string) map[string]string {
+	return map[string]string{
+		v1alpha1.LabelDiskSet: diskSet, "app.kubernetes.io/name": "sheaf", "app.kubernetes.io/managed-by": "sheaf-operator",
+	}
+}
+
+// DiskClass is the StorageClass of a DiskSet.
+func DiskClass(set *v1alpha1.DiskSet) *storagev1.StorageClass {
+	return &storagev1.StorageClass{
+		ObjectMeta:           metav1.ObjectMeta{Name: set.Name, Labels: DiskLabels(set.Name)},
+		Provisioner:          noProvisioner,
+		ReclaimPolicy:        new(corev1.PersistentVolumeReclaimRetain),
+		VolumeBindingMode:    new(storagev1.VolumeBindingWaitForFirstConsumer),
+		AllowVolumeExpansion: new(true),
+	}
+}
+
+// FreeClaim is the claim that a free disk is held for: none that anybody makes, in a namespace that may have the disk.
+func FreeClaim(set *v1alpha1.DiskSet, volume string) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: set.Spec.Namespaces[0], Name: "sheaf-free-" + volume,
+	}
+}
+
+// DiskPersistentVolume is the volume of a disk, held for nobody.
+func DiskPersistentVolume(set *v1alpha1.DiskSet, disk v1alpha1.Disk) *corev1.PersistentVolume {
+	name := DiskVolume(set.Name, disk)
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: DiskLabels(set.Name), Annotations: map[string]string{AnnotationDevice: disk.Device},
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: disk.Size},
+			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			StorageClassName:              set.Name,
+			VolumeMode:                    new(corev1.PersistentVolumeFilesystem),
+			MountOptions:                  set.Spec.FileSystem.MountOptions,
+			ClaimRef:                      FreeClaim(set, name),
+			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{
+				Path: disk.Device, FSType: new(string(set.Spec.FileSystem.Type)),
+			}},
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{
+					Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{disk.Node},
+				}}}},
+			}},
+		},
+	}
+}
+
+// DiskNode is the node that a local volume is bound to; empty: none, or not by its name.
+func DiskNode(pv *corev1.PersistentVolume) string {
+	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
+		return ""
+	}
+	for _, term := range pv.Spec.NodeAffinity.Required.NodeSelectorTerms {
+		for _, e := range term.MatchExpressions {
+			if e.Key == corev1.LabelHostname && e.Operator == corev1.NodeSelectorOpIn && len(e.Values) == 1 {
+				return e.Values[0]
+			}
+		}
+	}
+	return ""
+}

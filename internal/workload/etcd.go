@@ -1,0 +1,148 @@
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// AnnotationEtcdState is on pods of etcd: whether an empty member may form a new cluster ("new"), or never ("existing").
+// It is no part of the template's hash: an etcd that formed must not restart to be told so.
+const AnnotationEtcdState = "sheaf.dev/etcd-state"
+
+// States of a managed etcd, as `sheaf etcd --initial-cluster-state` has them.
+const (
+	EtcdNew      = "new"
+	EtcdExisting = "existing"
+)
+
+// EtcdMembers of a managed etcd.
+func EtcdMembers(store *v1alpha1.RecordStore) int32 {
+	if m := store.Spec.Etcd.Managed; m != nil {
+		return cmp.Or(m.Members, 3)
+	}
+	return 0
+}
+
+// EtcdService is the headless Service of a managed etcd. Members find each other before they are ready.
+func EtcdService(store *v1alpha1.RecordStore) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Etcd(store.Name), Labels: Labels(store.Name, ContainerEtcd)},
+		Spec: corev1.ServiceSpec{
+			ClusterIP:                corev1.ClusterIPNone,
+			PublishNotReadyAddresses: true,
+			Selector:                 Selector(store.Name, ContainerEtcd),
+			Ports: []corev1.ServicePort{
+				{Name: "client", Port: PortEtcdClient, TargetPort: intstr.FromString("client"), Protocol: corev1.ProtocolTCP},
+				{Name: "peer", Port: PortEtcdPeer, TargetPort: intstr.FromString("peer"), Protocol: corev1.ProtocolTCP},
+			},
+		},
+	}
+}
+
+// EtcdStatefulSet is a managed etcd. state is EtcdNew until the cluster has formed, EtcdExisting for ever after: an empty
+// member then never makes a cluster of its own. Pods are replaced by the operator only (OnDelete).
+func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.StatefulSet, error) {
+	managed := store.Spec.Etcd.Managed
+	if managed == nil {
+		return nil, fmt.Errorf("store %s/%s has no managed etcd", store.Namespace, store.Name)
+	}
+	labels := Labels(store.Name, ContainerEtcd)
+	template := etcdPod(store, managed, image, EtcdNew)
+	template.Labels = labels
+	hash, err := TemplateHash(template)
+	if err != nil {
+		return nil, err
+	}
+	template = etcdPod(store, managed, image, state)
+	template.Labels = labels
+	template.Annotations = map[string]string{AnnotationTemplate: hash, AnnotationEtcdState: state}
+	return &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Etcd(store.Name), Labels: labels},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas:            new(EtcdMembers(store)),
+			ServiceName:         Etcd(store.Name),
+			PodManagementPolicy: appsv1.ParallelPodManagement,
+			UpdateStrategy:      appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType},
+			Selector:            &metav1.LabelSelector{MatchLabels: Selector(store.Name, ContainerEtcd)},
+			Template:            template,
+			PersistentVolumeClaimRetentionPolicy: &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
+				WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+				WhenScaled:  appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+			},
+			VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{
+				ObjectMeta: metav1.ObjectMeta{Name: ClaimTemplate, Labels: labels},
+				Spec: corev1.PersistentVolumeClaimSpec{
+					AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+					StorageClassName: managed.Storage.StorageClassName,
+					Resources: corev1.VolumeResourceRequirements{
+						Requests: corev1.ResourceList{corev1.ResourceStorage: managed.Storage.Size},
+					},
+				},
+			}},
+		},
+	}, nil
+}
+
+func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, state string) corev1.PodTemplateSpec {
+	cluster := make([]string, EtcdMembers(store))
+	for n := range cluster {
+		member := int32(n) //nolint:gosec // at most 3
+		cluster[n] = EtcdMember(store.Name, member) + "=" + EtcdAddress(store.Namespace, store.Name, member, PortEtcdPeer)
+	}
+	host := fmt.Sprintf("$(POD_NAME).%s.%s.svc", Etcd(store.Name), store.Namespace)
+	args := []string{
+		"etcd", "--name=$(POD_NAME)", "--dir=" + DataDir + "/etcd",
+		fmt.Sprintf("--listen-client=:%d", PortEtcdClient), fmt.Sprintf("--listen-peer=:%d", PortEtcdPeer),
+		fmt.Sprintf("--advertise-client=%s:%d", host, PortEtcdClient), fmt.Sprintf("--advertise-peer=%s:%d", host, PortEtcdPeer),
+		"--initial-cluster=" + strings.Join(cluster, ","), "--initial-cluster-state=" + state,
+		"--initial-cluster-token=" + store.Status.StoreUID,
+		"--snapshot-dir=" + DataDir + "/snapshots", "--snapshot-keep=3",
+		fmt.Sprintf("--http=:%d", PortEtcdHTTP), "--log-format=json",
+	}
+	if managed.SnapshotEvery != nil {
+		args = append(args, "--snapshot-every="+managed.SnapshotEvery.Duration.String())
+	}
+	pod := corev1.PodSpec{
+		AutomountServiceAccountToken: new(false),
+		EnableServiceLinks:           new(false),
+		SecurityContext:              PodSecurity(),
+		ImagePullSecrets:             store.Spec.ImagePullSecrets,
+		Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
+				Weight: 100,
+				PodAffinityTerm: corev1.PodAffinityTerm{
+					TopologyKey:   corev1.LabelHostname,
+					LabelSelector: &metav1.LabelSelector{MatchLabels: Selector(store.Name, ContainerEtcd)},
+				},
+			}},
+		}},
+		TerminationGracePeriodSeconds: new(int64(30)),
+		Containers: []corev1.Container{{
+			Name: ContainerEtcd, Image: image, ImagePullPolicy: store.Spec.ImagePullPolicy, Args: args,
+			Env: []corev1.EnvVar{{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{
+				FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.name"},
+			}}},
+			Ports: []corev1.ContainerPort{
+				{Name: "client", ContainerPort: PortEtcdClient, Protocol: corev1.ProtocolTCP},
+				{Name: "peer", ContainerPort: PortEtcdPeer, Protocol: corev1.ProtocolTCP},
+				{Name: "http", ContainerPort: PortEtcdHTTP, Protocol: corev1.ProtocolTCP},
+			},
+			Resources:                resources(managed.Resources, "50m", "128Mi"),
+			SecurityContext:          ContainerSecurity(),
+			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+			VolumeMounts:             []corev1.VolumeMount{{Name: ClaimTemplate, MountPath: DataDir}},
+			// A member answers only when a majority is there, so that its start may take as long as the slowest other's.
+			ReadinessProbe: httpProbe("/readyz", 5, 2),
+			LivenessProbe:  httpProbe("/healthz", 10, 6),
+		}},
+	}
+	return corev1.PodTemplateSpec{Spec: pod}
+}

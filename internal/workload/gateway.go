@@ -1,0 +1,108 @@
+package workload
+
+import (
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// GatewayReplicas wanted.
+func GatewayReplicas(store *v1alpha1.RecordStore) int32 {
+	if r := store.Spec.Gateway.Replicas; r != nil {
+		return *r
+	}
+	return 2
+}
+
+// GatewayHost is host:port of the gateway's Service inside the cluster.
+func GatewayHost(store *v1alpha1.RecordStore) string {
+	return fmt.Sprintf("%s.%s.svc:%d", Gateway(store.Name), store.Namespace, PortGateway)
+}
+
+// GatewayService is where clients call.
+func GatewayService(store *v1alpha1.RecordStore) *corev1.Service {
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: store.Namespace, Name: Gateway(store.Name), Labels: Labels(store.Name, ContainerGateway),
+			Annotations: map[string]string{},
+		},
+		Spec: corev1.ServiceSpec{
+			Type:     store.Spec.Gateway.ServiceType,
+			Selector: Selector(store.Name, ContainerGateway),
+			Ports: []corev1.ServicePort{{
+				Name: "grpc", Port: PortGateway, TargetPort: intstr.FromString("grpc"), Protocol: corev1.ProtocolTCP,
+				AppProtocol: new("kubernetes.io/h2c"),
+			}},
+		},
+	}
+	for k, v := range store.Spec.Gateway.ServiceAnnotations {
+		service.Annotations[k] = v
+	}
+	return service
+}
+
+// GatewayDeployment routes calls to shards.
+func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAccess) *appsv1.Deployment {
+	labels := Labels(store.Name, ContainerGateway)
+	selector := &metav1.LabelSelector{MatchLabels: Selector(store.Name, ContainerGateway)}
+	args := append([]string{
+		"gateway", fmt.Sprintf("--listen=:%d", PortGateway), fmt.Sprintf("--http=:%d", PortGatewayHTTP),
+		"--store-uid=" + store.Status.StoreUID, "--planner=false", "--log-format=json",
+	}, etcd.Args()...)
+	pod := corev1.PodSpec{
+		AutomountServiceAccountToken: new(false),
+		EnableServiceLinks:           new(false),
+		SecurityContext:              PodSecurity(),
+		ImagePullSecrets:             store.Spec.ImagePullSecrets,
+		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: selector,
+		}},
+		TerminationGracePeriodSeconds: new(int64(45)),
+		Containers: []corev1.Container{{
+			Name: ContainerGateway, Image: image, ImagePullPolicy: store.Spec.ImagePullPolicy, Args: args,
+			Ports: []corev1.ContainerPort{
+				{Name: "grpc", ContainerPort: PortGateway, Protocol: corev1.ProtocolTCP},
+				{Name: "http", ContainerPort: PortGatewayHTTP, Protocol: corev1.ProtocolTCP},
+			},
+			Resources:                resources(store.Spec.Gateway.Resources, "50m", "128Mi"),
+			SecurityContext:          ContainerSecurity(),
+			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+			ReadinessProbe:           httpProbe("/readyz", 5, 2),
+			LivenessProbe:            httpProbe("/healthz", 10, 6),
+		}},
+	}
+	if s := store.Spec.Gateway.Scheduling; s != nil {
+		pod.NodeSelector, pod.Tolerations, pod.PriorityClassName = s.NodeSelector, s.Tolerations, s.PriorityClassName
+	}
+	etcd.Mount(&pod, &pod.Containers[0])
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Gateway(store.Name), Labels: labels},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(GatewayReplicas(store)),
+			Selector: selector,
+			Strategy: appsv1.DeploymentStrategy{
+				Type: appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{
+					MaxUnavailable: new(intstr.FromInt32(0)), MaxSurge: new(intstr.FromInt32(1)),
+				},
+			},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod},
+		},
+	}
+}
+
+// resources are those asked for, or small requests without limits.
+func resources(asked *corev1.ResourceRequirements, cpu, memory string) corev1.ResourceRequirements {
+	if asked != nil {
+		return *asked.DeepCopy()
+	}
+	return corev1.ResourceRequirements{Requests: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory),
+	}}
+}
