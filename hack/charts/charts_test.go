@@ -60,12 +60,12 @@ func TestParseCRDRefusesOtherKinds(t *testing.T) {
 }
 
 func TestSplitRules(t *testing.T) {
-	get, all := []string{"get", "list", "watch"}, []string{"create", "get", "list", "watch"}
+	get, all := []string{"get", "list", "watch"}, []string{"get", "list", "patch", "watch"}
 	s, err := splitRules([]rule{
 		{APIGroups: []string{""}, Resources: []string{"nodes", "pods"}, Verbs: get},
 		{APIGroups: []string{""}, Resources: []string{"services", "persistentvolumes"}, Verbs: all},
 		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
-		{APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets", "disksets/status", "shardpools"}, Verbs: all},
+		{APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets", "disksets/status", "shardpools/status", "recordstores/status"}, Verbs: all},
 		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: all},
 	})
 	if err != nil {
@@ -76,11 +76,11 @@ func TestSplitRules(t *testing.T) {
 			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: get},
 			{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: all},
 			{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
-			{APIGroups: []string{"sheaf.dev"}, Resources: []string{"shardpools"}, Verbs: all},
+			{APIGroups: []string{"sheaf.dev"}, Resources: []string{"shardpools/status", "recordstores/status"}, Verbs: all},
 		},
 		read: []rule{{APIGroups: []string{""}, Resources: []string{"nodes", "persistentvolumes"}, Verbs: get}},
 		diskSets: []rule{
-			{APIGroups: []string{""}, Resources: []string{"persistentvolumes"}, Verbs: []string{"create"}},
+			{APIGroups: []string{""}, Resources: []string{"persistentvolumes"}, Verbs: []string{"patch"}},
 			{APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets", "disksets/status"}, Verbs: all},
 		},
 		election: []rule{{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: all}},
@@ -100,13 +100,26 @@ func TestSplitRules(t *testing.T) {
 }
 
 func TestSplitRulesRefuses(t *testing.T) {
-	leases := rule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get"}}
+	status := rule{
+		APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets/status", "shardpools/status", "recordstores/status"}, Verbs: []string{"patch"},
+	}
+	leases := rule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"update"}}
+	if _, err := splitRules([]rule{status, leases}); err != nil {
+		t.Fatal(err)
+	}
+	pods := rule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}
+	verb, resource, group := pods, pods, pods
+	verb.Verbs, resource.Resources, group.APIGroups = []string{"*"}, []string{"*"}, []string{"*"}
+	onlyReads := status
+	onlyReads.Verbs = []string{"get"}
 	for name, rules := range map[string][]rule{
-		"wildcard verb":     {leases, {APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"*"}}},
-		"wildcard resource": {leases, {APIGroups: []string{""}, Resources: []string{"*"}, Verbs: []string{"get"}}},
-		"wildcard group":    {leases, {APIGroups: []string{"*"}, Resources: []string{"pods"}, Verbs: []string{"get"}}},
-		"URL":               {leases, {NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}},
-		"no leases":         {{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}},
+		"wildcard verb":            {status, leases, verb},
+		"wildcard resource":        {status, leases, resource},
+		"wildcard group":           {status, leases, group},
+		"URL":                      {status, leases, {NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}},
+		"no leases":                {status, pods},
+		"a missing controller":     {leases, pods},
+		"status that is read only": {leases, onlyReads},
 	} {
 		if _, err := splitRules(rules); err == nil {
 			t.Errorf("%s was taken", name)

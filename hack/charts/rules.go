@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -48,11 +47,30 @@ func splitRules(rules []rule) (split, error) {
 			s.add(r, resource)
 		}
 	}
-	if len(s.election) == 0 {
-		return split{}, errors.New("no rule for leases: leader election needs one")
+	if err := s.complete(); err != nil {
+		return split{}, err
 	}
 	s.namespaced, s.read, s.diskSets, s.election = merge(s.namespaced), merge(s.read), merge(s.diskSets), merge(s.election)
 	return s, nil
+}
+
+// complete refuses a role in which the rules of a controller are missing. controller-gen silently skips markers that
+// stand in the comment of a type instead of in a comment of their own.
+func (s *split) complete() error {
+	for _, want := range []struct {
+		resource string
+		rules    []rule
+	}{
+		{"recordstores/status", s.namespaced}, {"shardpools/status", s.namespaced}, {"disksets/status", s.diskSets}, {"leases", s.election},
+	} {
+		granted := slices.ContainsFunc(want.rules, func(r rule) bool {
+			return slices.Contains(r.Resources, want.resource) && (slices.Contains(r.Verbs, "patch") || slices.Contains(r.Verbs, "update"))
+		})
+		if !granted {
+			return fmt.Errorf("no rule may write %s: do the kubebuilder:rbac markers stand in a comment of their own?", want.resource)
+		}
+	}
+	return nil
 }
 
 func (s *split) add(r rule, resource string) {

@@ -5,20 +5,13 @@
 - apiGroups:
   - ""
   resources:
-  - configmaps
-  - persistentvolumeclaims
-  - services
+  - events
   verbs:
-  - create
-  - delete
-  - get
   - list
-  - patch
-  - update
-  - watch
 - apiGroups:
   - ""
   resources:
+  - persistentvolumeclaims
   - pods
   verbs:
   - delete
@@ -32,7 +25,17 @@
   - secrets
   verbs:
   - get
+- apiGroups:
+  - ""
+  resources:
+  - services
+  verbs:
+  - create
+  - delete
+  - get
   - list
+  - patch
+  - update
   - watch
 - apiGroups:
   - apps
@@ -69,13 +72,11 @@
 - apiGroups:
   - sheaf.dev
   resources:
-  - recordstores
   - shardpools
   verbs:
   - get
   - list
   - patch
-  - update
   - watch
 - apiGroups:
   - sheaf.dev
@@ -87,8 +88,23 @@
 - apiGroups:
   - sheaf.dev
   resources:
-  - recordstores/status
   - shardpools/status
+  verbs:
+  - patch
+- apiGroups:
+  - sheaf.dev
+  resources:
+  - recordstores
+  verbs:
+  - get
+  - list
+  - patch
+  - update
+  - watch
+- apiGroups:
+  - sheaf.dev
+  resources:
+  - recordstores/status
   verbs:
   - get
   - patch
@@ -100,6 +116,7 @@
 - apiGroups:
   - ""
   resources:
+  - namespaces
   - nodes
   - persistentvolumes
   verbs:
@@ -126,7 +143,6 @@
   - create
   - delete
   - patch
-  - update
 - apiGroups:
   - sheaf.dev
   resources:
@@ -135,7 +151,6 @@
   - get
   - list
   - patch
-  - update
   - watch
 - apiGroups:
   - sheaf.dev
@@ -148,9 +163,7 @@
   resources:
   - disksets/status
   verbs:
-  - get
   - patch
-  - update
 - apiGroups:
   - storage.k8s.io
   resources:
@@ -159,7 +172,6 @@
   - create
   - delete
   - patch
-  - update
 {{- end }}
 
 {{- /* Leader election, in the operator's own namespace. */ -}}
@@ -171,8 +183,5 @@
   verbs:
   - create
   - get
-  - list
-  - patch
   - update
-  - watch
 {{- end }}
