@@ -60,7 +60,7 @@ for fs in xfs btrfs ext4; do
 done
 say "xfs, btrfs and ext4 were made by the kubelet and written by uid 65532; pods on other nodes were reached by name"
 expect "host=probe-" "$(ask probe-1 http://probe)"
-expect "host=probe-" "$(curl -fsS --max-time 10 "http://$(k -n smoke get service probe -o jsonpath='{.spec.clusterIP}')")"
+expect "host=probe-" "$(bin/kube/probe get "http://$(k -n smoke get service probe -o jsonpath='{.spec.clusterIP}')")"
 expect "serving on :8080" "$(k -n smoke logs probe-2)"
 say "the Service answered a pod and this machine; logs and exec work"
 if k -n smoke run refused --image=localhost/probe:1 --image-pull-policy=Never >/dev/null 2>&1; then
@@ -88,7 +88,7 @@ device=$($cluster disk add n3 smoke-slow 32M slow)
 took() { # milliseconds for 2 MiB, past the page cache
   local start
   start=$(date +%s%N)
-  $cluster exec n3 dd if="$device" of=/dev/null bs=1M count=2 iflag=direct status=none
+  $cluster exec n3 dd if="$device" of=/dev/null bs=1M count=2 iflag=direct status=none || return
   echo $((($(date +%s%N) - start) / 1000000))
 }
 $cluster disk throttle n3 smoke-slow 1M
