@@ -47,8 +47,8 @@ help: ## Show this help.
 ##@ Build and run
 
 .PHONY: build
-build: ## Build the static binary bin/sheaf, version stamped.
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/sheaf ./cmd/sheaf
+build: ## Build the static binaries bin/sheaf and bin/sheaf-operator, version stamped.
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 .PHONY: image
 image: ## Pack OCI archives bin/images/*.tar of static binaries, without a container engine.
