@@ -25,8 +25,4 @@ pack() { # pack BINARY IMAGE DESCRIPTION
 }
 
 pack sheaf "$IMAGE_PREFIX" "Sheaf: shard, gateway, etcd and command line"
-if [ -d cmd/sheaf-operator ]; then
-  pack sheaf-operator "$IMAGE_PREFIX-operator" "Sheaf: the Kubernetes operator"
-else
-  echo "hack/image/build.sh: cmd/sheaf-operator does not exist yet: no image of it" >&2
-fi
+pack sheaf-operator "$IMAGE_PREFIX-operator" "Sheaf: the Kubernetes operator"
