@@ -1,0 +1,287 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// play is what else there is in a cluster, in one namespace: StatefulSet controller, garbage collector, binder, kubelet, and
+// the shards. Each step does what these would do next; nothing happens by itself.
+type play struct {
+	Namespace string
+	Node      string
+
+	// Off switches, for what a test plays itself.
+	NoBinding bool // claims stay pending
+	NoResize  bool // claims stay as large as they are
+	NoKubelet bool // pods do not start
+	NoSets    bool // the StatefulSet controller is away
+
+	mu      sync.Mutex
+	ips     int
+	byIP    map[string]string               // pod's IP -> shard
+	reports map[string]func(r *ShardReport) // shard -> what differs from serving well
+	silent  map[string]bool                 // shards that do not answer
+	started map[string]int                  // shard -> pods made
+	volumes map[string]string               // claim -> UUID of the volume
+	storeID string
+}
+
+func newPlay(ctx context.Context) *play {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "play-"}}
+	Expect(api.Create(ctx, namespace)).To(Succeed())
+	p := &play{
+		Namespace: namespace.Name, Node: "node-" + namespace.Name, byIP: map[string]string{}, reports: map[string]func(*ShardReport){},
+		silent: map[string]bool{}, started: map[string]int{}, volumes: map[string]string{},
+	}
+	p.makeNode(ctx, p.Node)
+	DeferCleanup(func(ctx context.Context) {
+		Expect(client.IgnoreNotFound(api.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Node}}))).To(Succeed())
+	})
+	return p
+}
+
+func (p *play) makeNode(ctx context.Context, name string) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
+	Expect(api.Create(ctx, node)).To(Succeed())
+	p.nodeReady(ctx, name, corev1.ConditionTrue)
+}
+
+func (p *play) nodeReady(ctx context.Context, name string, ready corev1.ConditionStatus) {
+	node := &corev1.Node{}
+	Expect(api.Get(ctx, types.NamespacedName{Name: name}, node)).To(Succeed())
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, Reason: "Played"}}
+	Expect(api.Status().Update(ctx, node)).To(Succeed())
+}
+
+// step lets everything else do what is next.
+func (p *play) step(ctx context.Context) {
+	var sets appsv1.StatefulSetList
+	Expect(api.List(ctx, &sets, client.InNamespace(p.Namespace))).To(Succeed())
+	alive := map[types.UID]bool{}
+	for i := range sets.Items {
+		set := &sets.Items[i]
+		if set.DeletionTimestamp != nil {
+			p.orphan(ctx, set)
+			continue
+		}
+		alive[set.UID] = true
+		if !p.NoSets {
+			p.playSet(ctx, set)
+		}
+	}
+	p.playClaims(ctx)
+	p.playPods(ctx, alive)
+}
+
+// orphan is the garbage collector after a deletion that leaves pods.
+func (p *play) orphan(ctx context.Context, set *appsv1.StatefulSet) {
+	pod := p.pod(ctx, set.Name)
+	if pod != nil && metav1.IsControlledBy(pod, set) {
+		pod.OwnerReferences = nil
+		Expect(api.Update(ctx, pod)).To(Succeed())
+	}
+	set.Finalizers = nil
+	Expect(client.IgnoreNotFound(api.Update(ctx, set))).To(Succeed())
+}
+
+func (p *play) playSet(ctx context.Context, set *appsv1.StatefulSet) {
+	pod := p.pod(ctx, set.Name)
+	switch {
+	case pod != nil && pod.DeletionTimestamp != nil:
+	case *set.Spec.Replicas == 0 && pod != nil:
+		Expect(api.Delete(ctx, pod)).To(Succeed())
+	case *set.Spec.Replicas == 0:
+	case pod == nil:
+		p.makePod(ctx, set)
+	case len(pod.OwnerReferences) == 0: // adopted
+		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
+		Expect(api.Update(ctx, pod)).To(Succeed())
+	}
+	if set.Status.ObservedGeneration != set.Generation {
+		set.Status.ObservedGeneration, set.Status.Replicas = set.Generation, *set.Spec.Replicas
+		Expect(api.Status().Update(ctx, set)).To(Succeed())
+	}
+}
+
+func (p *play) makePod(ctx context.Context, set *appsv1.StatefulSet) {
+	claim := set.Spec.VolumeClaimTemplates[0].DeepCopy()
+	claim.Name, claim.Namespace, claim.Status = workload.ShardClaim(set.Name), p.Namespace, corev1.PersistentVolumeClaimStatus{}
+	Expect(client.IgnoreAlreadyExists(api.Create(ctx, claim))).To(Succeed())
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: workload.ShardPod(set.Name), Namespace: p.Namespace, Labels: set.Spec.Template.Labels, Annotations: set.Spec.Template.Annotations,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))},
+		},
+		Spec: *set.Spec.Template.Spec.DeepCopy(),
+	}
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: workload.ClaimTemplate, VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name},
+	}})
+	if !p.NoKubelet {
+		pod.Spec.NodeName = p.Node
+	}
+	Expect(api.Create(ctx, pod)).To(Succeed())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.started[set.Name]++
+}
+
+// playClaims binds and grows.
+func (p *play) playClaims(ctx context.Context) {
+	var claims corev1.PersistentVolumeClaimList
+	Expect(api.List(ctx, &claims, client.InNamespace(p.Namespace))).To(Succeed())
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		if claim.DeletionTimestamp != nil {
+			claim.Finalizers = nil
+			Expect(client.IgnoreNotFound(api.Update(ctx, claim))).To(Succeed())
+			continue
+		}
+		if claim.Status.Phase != corev1.ClaimBound && !p.NoBinding {
+			p.bind(ctx, claim)
+		}
+		wanted, has := claim.Spec.Resources.Requests[corev1.ResourceStorage], claim.Status.Capacity[corev1.ResourceStorage]
+		if claim.Status.Phase == corev1.ClaimBound && !p.NoResize && has.Cmp(wanted) < 0 {
+			claim.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: wanted}
+			Expect(api.Status().Update(ctx, claim)).To(Succeed())
+		}
+	}
+}
+
+func (p *play) bind(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
+	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: p.Namespace + "-" + claim.Name}}
+	volume.Spec = corev1.PersistentVolumeSpec{
+		Capacity: claim.Spec.Resources.Requests, AccessModes: claim.Spec.AccessModes, StorageClassName: *claim.Spec.StorageClassName,
+		PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+		PersistentVolumeSource:        corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/dev/disk/by-id/played"}},
+		NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{p.Node}}},
+		}}}},
+		ClaimRef: &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
+	}
+	Expect(client.IgnoreAlreadyExists(api.Create(ctx, volume))).To(Succeed())
+	claim.Spec.VolumeName = volume.Name
+	Expect(api.Update(ctx, claim)).To(Succeed())
+	claim.Status.Phase, claim.Status.Capacity = corev1.ClaimBound, corev1.ResourceList{corev1.ResourceStorage: claim.Spec.Resources.Requests[corev1.ResourceStorage]}
+	Expect(api.Status().Update(ctx, claim)).To(Succeed())
+}
+
+// playPods ends pods that are deleted or whose set is gone, and starts the others.
+func (p *play) playPods(ctx context.Context, sets map[types.UID]bool) {
+	var pods corev1.PodList
+	Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace))).To(Succeed())
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		owner := metav1.GetControllerOf(pod)
+		switch {
+		case pod.DeletionTimestamp != nil:
+			Expect(client.IgnoreNotFound(api.Delete(ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())
+		case owner != nil && !sets[owner.UID]:
+			Expect(client.IgnoreNotFound(api.Delete(ctx, pod))).To(Succeed())
+		case pod.Status.Phase != corev1.PodRunning && !p.NoKubelet:
+			p.run(ctx, pod)
+		}
+	}
+}
+
+// run is the kubelet when a container has started.
+func (p *play) run(ctx context.Context, pod *corev1.Pod) {
+	p.mu.Lock()
+	p.ips++
+	ip := fmt.Sprintf("10.1.%d.%d", p.ips/250, p.ips%250+1)
+	p.byIP[ip] = pod.Labels[v1alpha1.LabelPool] + "-" + pod.Labels[v1alpha1.LabelShard]
+	p.mu.Unlock()
+	pod.Status.Phase, pod.Status.PodIP, pod.Status.PodIPs = corev1.PodRunning, ip, []corev1.PodIP{{IP: ip}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: workload.ContainerShard, Image: pod.Spec.Containers[0].Image, Ready: true,
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(time.Now().Add(-time.Minute))}},
+	}}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	Expect(api.Status().Update(ctx, pod)).To(Succeed())
+}
+
+// pod of a shard; nil where there is none.
+func (p *play) pod(ctx context.Context, shard string) *corev1.Pod {
+	pod := &corev1.Pod{}
+	err := api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: workload.ShardPod(shard)}, pod)
+	Expect(client.IgnoreNotFound(err)).To(Succeed())
+	if err != nil {
+		return nil
+	}
+	return pod
+}
+
+// Describe makes play a ShardClient: shards serve well, but for what a test says of them.
+func (p *play) Describe(_ context.Context, address string) (*ShardReport, error) {
+	ip, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	shard := p.byIP[ip]
+	if shard == "" || p.silent[shard] {
+		return nil, errors.New("connection refused")
+	}
+	report := &ShardReport{
+		Name: shard, Version: "played", State: v1alpha1.ShardServing,
+		Volume: VolumeReport{
+			UUID: "uuid-of-" + shard, StoreUUID: p.storeID, FileSystem: "xfs", MountOptions: []string{"noatime"}, Source: "/dev/played",
+			CapacityBytes: 1000 << 20, FreeBytes: 900 << 20, ReserveBytes: 50 << 20,
+		},
+	}
+	if change := p.reports[shard]; change != nil {
+		change(report)
+	}
+	return report, nil
+}
+
+// says changes what a shard reports from now on; nil: it serves well.
+func (p *play) says(shard string, change func(*ShardReport)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reports[shard] = change
+}
+
+// versions of all objects of the namespace, and of its volumes.
+func (p *play) versions(ctx context.Context) map[string]string {
+	versions := map[string]string{}
+	for _, o := range p.objects(ctx) {
+		versions[fmt.Sprintf("%T %s", o, o.GetName())] = o.GetResourceVersion()
+	}
+	return versions
+}
+
+// objects of the namespace that somebody here could write.
+func (p *play) objects(ctx context.Context) []client.Object {
+	lists := []client.ObjectList{
+		&appsv1.StatefulSetList{}, &appsv1.DeploymentList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{}, &corev1.ServiceList{},
+		&v1alpha1.ShardPoolList{}, &v1alpha1.RecordStoreList{},
+	}
+	var objects []client.Object
+	for _, list := range lists {
+		Expect(api.List(ctx, list, client.InNamespace(p.Namespace))).To(Succeed())
+		Expect(meta.EachListItem(list, func(o runtime.Object) error {
+			objects = append(objects, o.(client.Object))
+			return nil
+		})).To(Succeed())
+	}
+	return objects
+}

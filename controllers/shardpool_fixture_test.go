@@ -1,0 +1,189 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// Classes that tests use: one whose volumes grow, and one whose do not.
+const (
+	classGrows = "grows"
+	classFixed = "fixed"
+)
+
+func makeClasses(ctx context.Context) {
+	for name, grows := range map[string]bool{classGrows: true, classFixed: false} {
+		class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "kubernetes.io/no-provisioner", AllowVolumeExpansion: &grows}
+		Expect(client.IgnoreAlreadyExists(api.Create(ctx, class))).To(Succeed())
+	}
+}
+
+// poolPlay is a play with a store, and its reconciler.
+type poolPlay struct {
+	*play
+	store *v1alpha1.RecordStore
+	r     *ShardPoolReconciler
+	// after runs after each reconcile and each step: what must hold at any time.
+	after func()
+}
+
+func newPoolPlay(ctx context.Context) *poolPlay {
+	makeClasses(ctx)
+	p := &poolPlay{play: newPlay(ctx)}
+	p.store = &v1alpha1.RecordStore{ObjectMeta: metav1.ObjectMeta{Name: "quotes", Namespace: p.Namespace}}
+	count := int32(8)
+	p.store.Spec.Groups = v1alpha1.Groups{Routing: v1alpha1.RoutingHash, Count: &count}
+	Expect(api.Create(ctx, p.store)).To(Succeed())
+	p.store.Status.StoreUID = string(p.store.UID)
+	p.storeID = p.store.Status.StoreUID
+	Expect(api.Status().Update(ctx, p.store)).To(Succeed())
+	p.r = p.reconciler(api)
+	return p
+}
+
+// reconciler is a new operator: it knows nothing.
+func (p *poolPlay) reconciler(c client.Client) *ShardPoolReconciler {
+	return &ShardPoolReconciler{Client: c, Live: api, Shards: p.play, Image: "sheaf:1"}
+}
+
+// pool makes a pool.
+func (p *poolPlay) pool(ctx context.Context, name string, shards int32, changes ...func(*v1alpha1.ShardPool)) *v1alpha1.ShardPool {
+	pool := &v1alpha1.ShardPool{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: p.Namespace}}
+	pool.Spec.StoreRef.Name, pool.Spec.Shards = p.store.Name, &shards
+	pool.Spec.Storage = v1alpha1.Storage{StorageClassName: classGrows, Size: resource.MustParse("1Gi")}
+	for _, change := range changes {
+		change(pool)
+	}
+	Expect(api.Create(ctx, pool)).To(Succeed())
+	return pool
+}
+
+func (p *poolPlay) get(ctx context.Context, name string) *v1alpha1.ShardPool {
+	pool := &v1alpha1.ShardPool{}
+	Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, pool)).To(Succeed())
+	return pool
+}
+
+// change a pool's spec or annotations.
+func (p *poolPlay) change(ctx context.Context, name string, change func(*v1alpha1.ShardPool)) {
+	pool := p.get(ctx, name)
+	change(pool)
+	Expect(api.Update(ctx, pool)).To(Succeed())
+}
+
+func (p *poolPlay) changeStore(ctx context.Context, change func(*v1alpha1.RecordStore)) {
+	Expect(api.Get(ctx, client.ObjectKeyFromObject(p.store), p.store)).To(Succeed())
+	change(p.store)
+	Expect(api.Update(ctx, p.store)).To(Succeed())
+}
+
+// reconcile once.
+func (p *poolPlay) reconcile(ctx context.Context, name string) (ctrl.Result, error) {
+	result, err := p.r.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: name}})
+	if p.after != nil {
+		p.after()
+	}
+	return result, err
+}
+
+// round reconciles every pool, and lets everything else do a step.
+func (p *poolPlay) round(ctx context.Context) error {
+	var pools v1alpha1.ShardPoolList
+	Expect(api.List(ctx, &pools, client.InNamespace(p.Namespace))).To(Succeed())
+	var failed error
+	for _, pool := range pools.Items {
+		_, err := p.reconcile(ctx, pool.Name)
+		failed = errors.Join(failed, err)
+		p.step(ctx)
+		if p.after != nil {
+			p.after()
+		}
+	}
+	if len(pools.Items) == 0 {
+		p.step(ctx)
+	}
+	return failed
+}
+
+// settle goes on until nothing changes any more, for as many rounds as a cache is behind.
+func (p *poolPlay) settle(ctx context.Context, behind int) {
+	GinkgoHelper()
+	quiet, before := 0, p.versions(ctx)
+	for n := 0; quiet <= behind; n++ {
+		Expect(n).To(BeNumerically("<", 150), "it does not settle: %v", p.words(ctx))
+		err := p.round(ctx)
+		now := p.versions(ctx)
+		if err == nil && maps.Equal(before, now) {
+			quiet++
+		} else {
+			quiet = 0
+		}
+		before = now
+	}
+}
+
+// words of all pools, for a failure.
+func (p *poolPlay) words(ctx context.Context) (words []string) {
+	var pools v1alpha1.ShardPoolList
+	Expect(api.List(ctx, &pools, client.InNamespace(p.Namespace))).To(Succeed())
+	for _, pool := range pools.Items {
+		for _, c := range pool.Status.Conditions {
+			words = append(words, fmt.Sprintf("%s %s=%s %s: %s", pool.Name, c.Type, c.Status, c.Reason, c.Message))
+		}
+	}
+	return words
+}
+
+// expect checks a condition of a pool.
+func (p *poolPlay) expect(ctx context.Context, pool, kind string, status metav1.ConditionStatus, reason string, words ...string) {
+	GinkgoHelper()
+	c := meta.FindStatusCondition(p.get(ctx, pool).Status.Conditions, kind)
+	Expect(c).NotTo(BeNil(), "%s of %s: %v", kind, pool, p.words(ctx))
+	Expect(fmt.Sprintf("%s %s", c.Status, c.Reason)).To(Equal(fmt.Sprintf("%s %s", status, reason)), "%s: %s\n%v", kind, c.Message, p.words(ctx))
+	for _, w := range words {
+		Expect(c.Message).To(ContainSubstring(w), kind)
+	}
+}
+
+func (p *poolPlay) ready(ctx context.Context, pool string) {
+	GinkgoHelper()
+	p.expect(ctx, pool, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready")
+}
+
+// state of a shard.
+func (p *poolPlay) state(ctx context.Context, pool string, n int32) v1alpha1.ShardStatus {
+	GinkgoHelper()
+	for _, s := range p.get(ctx, pool).Status.ShardStatuses {
+		if s.Number == n {
+			return s
+		}
+	}
+	ginkgo.Fail(fmt.Sprintf("pool %s has no shard %d", pool, n))
+	return v1alpha1.ShardStatus{}
+}
+
+// uids of the pods that are there, by name.
+func (p *poolPlay) uids(ctx context.Context) map[string]types.UID {
+	var pods corev1.PodList
+	Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace))).To(Succeed())
+	uids := map[string]types.UID{}
+	for _, pod := range pods.Items {
+		uids[pod.Name] = pod.UID
+	}
+	return uids
+}
