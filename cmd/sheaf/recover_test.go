@@ -1,0 +1,268 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// cluster is a store of real processes: etcd, shards, a gateway.
+type cluster struct {
+	t        *testing.T
+	etcdDir  string
+	endpoint string
+	dirs     map[string]string
+	address  map[string]string
+	etcd     *process
+	gateway  *process
+	shards   map[string]*process
+}
+
+func newCluster(t *testing.T) *cluster {
+	c := &cluster{
+		t: t, etcdDir: filepath.Join(t.TempDir(), "etcd"), endpoint: freeAddress(t), dirs: map[string]string{}, address: map[string]string{},
+		shards: map[string]*process{},
+	}
+	for _, name := range []string{"a", "b"} {
+		c.dirs[name], c.address[name] = t.TempDir(), freeAddress(t)
+	}
+	c.startEtcd("new")
+	c.startGateway("--create", "--groups", "4", "--shards-min", "2")
+	c.startShard("a")
+	c.startShard("b")
+	for _, id := range clusterIDs {
+		eventually(t, func() bool { return sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).code == 0 })
+	}
+	return c
+}
+
+var clusterIDs = strings.Fields("1 2 3 4 5 6 7 8 9 10 11 12")
+
+func (c *cluster) startEtcd(state string) {
+	c.t.Helper()
+	http := freeAddress(c.t)
+	c.etcd = serve(c.t, "etcd", "--name", "e", "--dir", c.etcdDir, "--listen-client", c.endpoint, "--listen-peer", freeAddress(c.t),
+		"--initial-cluster-state", state, "--http", http)
+	c.etcd.http = http
+	c.etcd.waitReady(c.t)
+}
+
+func (c *cluster) startGateway(more ...string) {
+	c.t.Helper()
+	server, http := freeAddress(c.t), freeAddress(c.t)
+	c.gateway = serve(c.t, append([]string{"gateway", "--listen", server, "--http", http, "--etcd", c.endpoint, "--store", "quotes"}, more...)...)
+	c.gateway.server, c.gateway.http = server, http
+	c.gateway.waitReady(c.t)
+}
+
+func (c *cluster) startShard(name string, more ...string) {
+	c.t.Helper()
+	http := freeAddress(c.t)
+	c.shards[name] = serve(c.t, append([]string{
+		"shard", "--name", name, "--dir", c.dirs[name], "--listen", c.address[name], "--http", http,
+		"--etcd", c.endpoint, "--store", "quotes", "--stay",
+	}, more...)...)
+	c.shards[name].http = http
+}
+
+// holds reads every record through the gateway; a call that fails fails the test, but for those that may wait.
+func (c *cluster) holds(what string, mayWait bool) {
+	c.t.Helper()
+	for _, id := range clusterIDs {
+		get := func() bool {
+			o := sheaf(c.t, nil, "get", id, "--server", c.gateway.server)
+			if o.code == 0 && o.stdout != "r"+id {
+				c.t.Fatalf("%s: get %s: %q", what, id, o.stdout)
+			}
+			if o.code != 0 && !mayWait {
+				c.t.Fatalf("%s: get %s: %s", what, id, o.stderr)
+			}
+			return o.code == 0
+		}
+		eventually(c.t, get)
+	}
+}
+
+// statusOf a process over HTTP.
+func statusOf(t *testing.T, address string) (out struct {
+	State, Message, StoreUUID, VolumeUUID string
+	Revision                              int64
+}) {
+	t.Helper()
+	response, err := http.Get("http://" + address + "/status")
+	must(t, err)
+	defer response.Body.Close()
+	must(t, json.NewDecoder(response.Body).Decode(&out))
+	return out
+}
+
+// etcd is killed and its volume wiped: nothing is made afresh, what is served goes on, and recover placement brings all of
+// it back, also for processes that start anew.
+func TestRecoverPlacement(t *testing.T) {
+	c := newCluster(t)
+	c.holds("before", false)
+	store := statusOf(t, c.shards["a"].http).StoreUUID
+
+	c.etcd.kill()
+	must(t, os.RemoveAll(c.etcdDir))
+	c.holds("etcd is gone", false)
+	o := sheaf(t, nil, "etcd", "--name", "e", "--dir", c.etcdDir, "--listen-client", c.endpoint, "--listen-peer", freeAddress(t),
+		"--initial-cluster-state", "existing", "--http", "")
+	o.want(t, 1).has(t, "recover placement")
+	c.startEtcd("new")
+	c.holds("etcd is empty", false)
+	// The shards register themselves again, and that is all there is.
+	recover := []string{"recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", store}
+	eventually(t, func() bool { return strings.Count(sheaf(t, nil, recover...).stdout, "\n") == 5 })
+	sheaf(t, nil, "recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", uuid.NewString()).want(t, 1).has(t, store)
+	sheaf(t, nil, append(recover, "--shards", c.address["a"], "--yes")...).want(t, 1).has(t, "give all shards")
+
+	// A shard and a gateway that start now wait.
+	c.shards["b"].kill()
+	c.startShard("b")
+	eventually(t, func() bool { return c.shards["b"].alive() })
+	eventually(t, func() bool { st := statusOf(t, c.shards["b"].http); return st.State == "Pending" && st.Message != "" })
+	if st := statusOf(t, c.shards["b"].http); !strings.Contains(st.Message, "recover placement") {
+		t.Errorf("status: %+v", st)
+	}
+	all := append(recover, "--shards", c.address["a"]+","+c.address["b"])
+	sheaf(t, nil, all...).want(t, 0).has(t, "Nothing was written")
+	before := statusOf(t, c.shards["a"].http)
+	sheaf(t, nil, append(all, "--yes")...).want(t, 0).has(t, "4 groups")
+	c.holds("recovered", true)
+	sheaf(t, nil, append(all, "--yes")...).want(t, 1).has(t, "nothing is lost")
+	for _, id := range clusterIDs {
+		eventually(t, func() bool { return sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).code == 0 })
+	}
+
+	// All start anew.
+	for _, p := range []*process{c.shards["a"], c.shards["b"], c.gateway, c.etcd} {
+		if code := p.stop(t); code != 0 {
+			t.Errorf("SIGTERM: exit code %d: %s", code, p.stderr)
+		}
+	}
+	c.startEtcd("existing")
+	c.startGateway("--store-uid", store)
+	c.startShard("a", "--store-uid", store, "--expect-volume", before.VolumeUUID)
+	c.startShard("b", "--store-uid", store)
+	c.holds("after restarts of all", true)
+	if after := statusOf(t, c.shards["a"].http); after.StoreUUID != store || after.VolumeUUID != before.VolumeUUID {
+		t.Errorf("shard a: %+v, was %+v", after, before)
+	}
+}
+
+// alive asks /healthz.
+func (p *process) alive() bool {
+	response, err := http.Get("http://" + p.http + "/healthz")
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	return response.StatusCode == http.StatusOK
+}
+
+// etcd is away for longer than the leases of shards last: no call fails, then or when it is back.
+func TestEtcdAwayForLongerThanLeases(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for leases")
+	}
+	c := newCluster(t)
+	stop := make(chan struct{})
+	failed := make(chan string, 1)
+	go func() {
+		defer close(failed)
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			id := clusterIDs[n%len(clusterIDs)]
+			if o := sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server); o.code != 0 {
+				failed <- fmt.Sprintf("put %s: %s", id, o.stderr)
+				return
+			}
+			if o := sheaf(t, nil, "get", id, "--server", c.gateway.server); o.code != 0 || o.stdout != "r"+id {
+				failed <- fmt.Sprintf("get %s: %s %q", id, o.stderr, o.stdout)
+				return
+			}
+		}
+	}()
+	c.etcd.kill()
+	await(t, failed, 10*time.Second) // leases last 6 s
+	c.startEtcd("existing")
+	await(t, failed, 10*time.Second) // what expires now would be taken out now
+	close(stop)
+	if words, bad := <-failed; bad {
+		t.Fatal(words)
+	}
+}
+
+// await lets time pass that nothing tells the end of, unless something fails.
+func await(t *testing.T, failed <-chan string, d time.Duration) {
+	t.Helper()
+	select {
+	case words := <-failed:
+		t.Fatal(words)
+	case <-time.After(d):
+	}
+}
+
+func TestEtcdCommandRefusesBadFlags(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct{ args, says string }{
+		{"--initial-cluster-state old", "new or existing"}, {"--initial-cluster a", "NAME=HOST:PORT"},
+		{"--initial-cluster a=http://x:1", "without a scheme"}, {"--initial-cluster a=x:1,a=y:1", "twice"},
+	} {
+		sheaf(t, nil, append([]string{"etcd", "--name", "a", "--dir", dir, "--http", ""}, strings.Fields(c.args)...)...).want(t, 2).has(t, c.says)
+	}
+	sheaf(t, nil, "etcd", "--name", "a", "--dir", dir, "--http", "", "--quota", "1").want(t, 1).has(t, "16 MiB")
+	sheaf(t, nil, "shard", "--name", "a", "--dir", dir, "--http", "", "--store-uid", "x").want(t, 2).has(t, "store-uid")
+}
+
+func TestCgroupLimit(t *testing.T) {
+	for _, c := range []struct {
+		own   string
+		files map[string]string
+		limit int64
+	}{
+		{"", nil, 0},
+		{"0::/\n", map[string]string{"sys/fs/cgroup/memory.max": "1073741824\n"}, 1 << 30},
+		{"0::/\n", map[string]string{"sys/fs/cgroup/memory.max": "max\n"}, 0},
+		{"0::/kubepods/pod1/c1\n", map[string]string{"sys/fs/cgroup/memory.max": "1000000\n"}, 1000000},
+		{"0::/a/b\n", map[string]string{"sys/fs/cgroup/a/memory.max": "500\n", "sys/fs/cgroup/a/b/memory.max": "900\n"}, 500},
+		{"4:memory:/x\n", map[string]string{"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "700\n"}, 700},
+		{"4:memory:/x\n", map[string]string{"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, 0},
+		{"4:cpu:/x\n", map[string]string{"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "700\n"}, 0},
+	} {
+		root := t.TempDir()
+		c.files = withFile(c.files, "proc/self/cgroup", c.own)
+		for name, content := range c.files {
+			must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
+			must(t, os.WriteFile(filepath.Join(root, name), []byte(content), 0o600))
+		}
+		if limit := cgroupLimit(root); limit != c.limit {
+			t.Errorf("%q: limit %d, want %d", c.own, limit, c.limit)
+		}
+	}
+	for limit, want := range map[int64]int64{64 << 20: 32 << 20, 256 << 20: 128 << 20, 2 << 30: 512 << 20, 64 << 30: 1 << 30} {
+		if got := headroomOf(limit); got != want {
+			t.Errorf("headroom of %d: %d, want %d", limit, got, want)
+		}
+	}
+}
+
+func withFile(files map[string]string, name, content string) map[string]string {
+	out := map[string]string{name: content}
+	for k, v := range files {
+		out[k] = v
+	}
+	return out
+}
