@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
@@ -159,7 +160,7 @@ func (c *Client) conn(address string) (*grpc.ClientConn, error) {
 	}
 	options := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(c.cfg.Credentials),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageBytes)),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(message.Codec{}), grpc.MaxCallRecvMsgSize(messageBytes)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},

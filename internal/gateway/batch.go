@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
@@ -36,9 +37,9 @@ var itemFields = fields{key: 1, requestID: 3}
 func readBatch(in *frame, field string, itemsMax, bytesMax int) (*batch, error) {
 	defer in.free()
 	if n := in.bufs.Len(); n > bytesMax {
-		return nil, invalid(field, "the message has %d bytes, at most %d are allowed: send smaller batches", n, bytesMax)
+		return nil, invalid(field, "the message has %d bytes, at most %d are allowed: send smaller batches, and a record above 1 MiB by Upload", n, bytesMax)
 	}
-	b := &batch{base: in.bufs.MaterializeToBuffer(mem.DefaultBufferPool())}
+	b := &batch{base: in.bufs.MaterializeToBuffer(message.Pool)}
 	err := eachItem(mem.BufferSlice{b.base}, func(s scanner, begin, end int) error {
 		if len(b.items) == itemsMax {
 			return invalid(field, "more than %d in one message", itemsMax)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
@@ -138,7 +139,7 @@ func (get *getting) send(out *frame) error {
 // renumber copies the results of a message, each with the caller's position behind it: of a field that comes twice the
 // last one counts. Results that are to be repeated are left out.
 func (get *getting) renumber(p *part, in *frame) (*frame, error) {
-	pool := mem.DefaultBufferPool()
+	pool := message.Pool
 	buf := pool.Get(in.bufs.Len() + 8*len(p.items))
 	out := (*buf)[:0]
 	err := eachItem(in.bufs, func(result scanner, _, _ int) error {

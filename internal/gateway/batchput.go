@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
@@ -234,7 +235,7 @@ func (pb *putBatch) response() *frame {
 	for i := range pb.items {
 		size += 6 + pb.results[i].left
 	}
-	pool := mem.DefaultBufferPool()
+	pool := message.Pool
 	buf := pool.Get(size)
 	out := (*buf)[:0]
 	for i := range pb.items {

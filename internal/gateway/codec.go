@@ -2,8 +2,9 @@ package gateway
 
 import (
 	"google.golang.org/grpc/encoding"
-	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
+
+	"sheaf.dev/sheaf/internal/message"
 )
 
 // frame is one gRPC message as bytes, undecoded. It holds a reference on its buffers until it is freed or sent.
@@ -23,7 +24,7 @@ func (f *frame) free() {
 // codec passes frames through as they are and everything else to the protobuf codec.
 type codec struct{ proto encoding.CodecV2 }
 
-func newCodec() codec { return codec{proto: encoding.GetCodecV2(proto.Name)} }
+func newCodec() codec { return codec{proto: message.Codec{}} }
 
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
@@ -52,4 +53,4 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 }
 
 // Name implements encoding.CodecV2: on the wire these are ordinary protobuf messages.
-func (c codec) Name() string { return proto.Name }
+func (c codec) Name() string { return c.proto.Name() }

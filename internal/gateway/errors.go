@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
 
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
@@ -20,6 +21,7 @@ const (
 	reasonOverloaded    = "OVERLOADED"
 	reasonGroupExists   = "GROUP_EXISTS"
 	reasonHashRouting   = "HASH_ROUTING"
+	reasonUseUpload     = "USE_UPLOAD"
 )
 
 // fail makes an error with a reason.
@@ -66,4 +68,20 @@ func fromContext(ctx context.Context) error {
 		return status.Error(codes.DeadlineExceeded, "deadline exceeded in the gateway")
 	}
 	return status.FromContextError(err).Err()
+}
+
+// tooLarge refuses a request above the limit of a message, in the words of its method; nil where it is not. Such a
+// message comes to no shard.
+func (g *Gateway) tooLarge(full string, in *frame) error {
+	n, most := in.bufs.Len(), g.cfg.Limits.MessageBytesMax
+	if n <= most {
+		return nil
+	}
+	switch full {
+	case recordv1.RecordService_Put_FullMethodName:
+		return fail(codes.FailedPrecondition, reasonUseUpload, "the message has %d bytes, Put takes at most 1 MiB of data: use Upload", n)
+	case recordv1.RecordService_Upload_FullMethodName:
+		return invalid("chunk", "the message has %d bytes, at most %d are allowed: send chunks of at most 1 MiB", n, most)
+	}
+	return status.Errorf(codes.ResourceExhausted, "the message has %d bytes, at most %d are allowed", n, most)
 }

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -148,7 +149,7 @@ func (g *Gateway) newServer() *grpc.Server {
 	}
 	options := append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(g.router.codec),
-		grpc.MaxRecvMsgSize(l.MessageBytesMax),
+		grpc.MaxRecvMsgSize(message.RefusedBytesMax(l.MessageBytesMax)),
 		grpc.MaxConcurrentStreams(l.StreamsPerConnectionMax),
 		grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: l.KeepaliveMin, PermitWithoutStream: true}),

@@ -118,6 +118,9 @@ func (g *Gateway) upload(m *method) grpc.StreamHandler {
 		}
 		u := &uploading{g: g, m: m, stream: stream, held: []*frame{first}, bytes: int64(first.bufs.Len())}
 		defer u.drop()
+		if err := g.tooLarge(m.full, first); err != nil {
+			return err
+		}
 		var k key
 		if err := m.readKey(first, &k); err != nil {
 			return err
@@ -169,6 +172,10 @@ func (u *uploading) send(ctx context.Context, s *shard) (sent bool, err error) {
 				break
 			}
 			return true, broken{err} // the caller is gone: without a half-close nothing is stored
+		}
+		if err := u.g.tooLarge(u.m.full, f); err != nil {
+			f.free()
+			return true, broken{err}
 		}
 		u.hold(f)
 		if err := to.SendMsg(f); err != nil {

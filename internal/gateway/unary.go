@@ -34,7 +34,7 @@ func (g *Gateway) recordService() *grpc.ServiceDesc {
 	written := fields{key: 1, requestID: 3}
 	uploaded := fields{header: 1, key: 1, requestID: 3}
 	unary := func(name, full string, handle func(ctx context.Context, in *frame) (any, error)) grpc.MethodDesc {
-		return grpc.MethodDesc{MethodName: name, Handler: unaryHandler(full, handle)}
+		return grpc.MethodDesc{MethodName: name, Handler: g.unaryHandler(full, handle)}
 	}
 	forward := func(name, full string, f fields, write, creates bool) grpc.MethodDesc {
 		m := g.method(full, f, write, creates)
@@ -71,13 +71,16 @@ func (g *Gateway) recordService() *grpc.ServiceDesc {
 }
 
 // unaryHandler receives the request as a frame. Interceptors see frames too.
-func unaryHandler(full string, handle func(ctx context.Context, in *frame) (any, error)) grpc.MethodHandler {
+func (g *Gateway) unaryHandler(full string, handle func(ctx context.Context, in *frame) (any, error)) grpc.MethodHandler {
 	return func(service any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		in := &frame{keep: true}
 		if err := decode(in); err != nil {
 			return nil, err
 		}
 		defer in.free()
+		if err := g.tooLarge(full, in); err != nil {
+			return nil, err
+		}
 		if interceptor == nil {
 			return handle(ctx, in)
 		}

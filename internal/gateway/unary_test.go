@@ -282,6 +282,8 @@ func TestWrongRequestsAreRefused(t *testing.T) {
 		t.Fatalf("bytes that are no protobuf: %v", err)
 	}
 	_, err = c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: make([]byte, 9<<20)})
+	wantError(t, err, codes.FailedPrecondition, "USE_UPLOAD")
+	_, err = c.records.Delete(c.ctx, &recordv1.DeleteRequest{Key: key(1), RequestId: make([]byte, 9<<20)})
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Fatalf("9 MiB in one message: %v", err)
 	}

@@ -82,9 +82,13 @@ func (s *recordServer) BatchPut(stream recordv1.RecordService_BatchPutServer) er
 
 // receiveBatch takes one message and proposes its puts, in order.
 func (s *recordServer) receiveBatch(stream recordv1.RecordService_BatchPutServer) *batch {
-	in, err := stream.Recv()
-	if err != nil {
+	in := &recordv1.BatchPutRequest{}
+	bounded := s.bounded(in)
+	if err := stream.RecvMsg(bounded); err != nil {
 		return &batch{err: err}
+	}
+	if bounded.TooLarge() {
+		return &batch{err: partTooLargeError(bounded, "puts", smallerBatches)}
 	}
 	n := len(in.GetPuts())
 	if n < 1 || n > batchPutsMax {

@@ -35,7 +35,14 @@ func (s *recordServer) BatchGet(in *recordv1.BatchGetRequest, stream recordv1.Re
 		cancel(err)
 	}
 	wait.Wait()
-	if cause := context.Cause(ctx); cause != nil {
+	cause := context.Cause(ctx)
+	if cause == nil {
+		cause = b.sendRest()
+	}
+	for _, r := range b.rest {
+		b.done(r)
+	}
+	if cause != nil {
 		return answerError(cause, where{})
 	}
 	return nil
@@ -48,7 +55,9 @@ type batchGet struct {
 	gets   []*recordv1.GetRequest
 	reads  []read
 	errs   []error
-	send   sync.Mutex // one message at a time
+
+	send sync.Mutex     // one message at a time; guards all below
+	rest []*batchReader // ended, and their last results not sent
 }
 
 // prepare checks all reads and waits once per group until they see what was acknowledged.
@@ -95,11 +104,7 @@ var batchReaders = sync.Pool{New: func() any { return &batchReader{arena: make([
 // read does every stride-th read from first on.
 func (b *batchGet) read(ctx context.Context, first, stride int) error {
 	r := batchReaders.Get().(*batchReader)
-	defer func() {
-		b.shard.bytes.give(r.bytes)
-		r.clear()
-		batchReaders.Put(r)
-	}()
+	defer b.keep(r)
 	for i := first; i < len(b.gets); i += stride {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -115,10 +120,41 @@ func (b *batchGet) read(ctx context.Context, first, stride int) error {
 			}
 		}
 	}
-	if len(r.out.Results) == 0 {
+	return nil
+}
+
+// keep leaves the last results of a reader to sendRest: few large messages cost less than many small ones.
+func (b *batchGet) keep(r *batchReader) {
+	b.send.Lock()
+	defer b.send.Unlock()
+	b.rest = append(b.rest, r)
+}
+
+// done gives back what a reader took.
+func (b *batchGet) done(r *batchReader) {
+	b.shard.bytes.give(r.bytes)
+	r.clear()
+	batchReaders.Put(r)
+}
+
+// sendRest sends what the readers had not come to send, in messages of about answerBytes. All have ended.
+func (b *batchGet) sendRest() error {
+	out := &recordv1.BatchGetResponse{Results: make([]*recordv1.BatchGetResult, 0, min(len(b.gets), scanRecordsMax))}
+	bytes := int64(0)
+	for _, r := range b.rest {
+		if len(out.Results) > 0 && (bytes+r.bytes > answerBytes || len(out.Results)+len(r.out.Results) > scanRecordsMax) {
+			if err := b.stream.Send(out); err != nil {
+				return err
+			}
+			out.Results, bytes = out.Results[:0], 0
+		}
+		out.Results = append(out.Results, r.out.Results...)
+		bytes += r.bytes
+	}
+	if len(out.Results) == 0 {
 		return nil
 	}
-	return b.flush(r)
+	return b.stream.Send(out)
 }
 
 // one reads one record into its item.

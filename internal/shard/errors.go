@@ -11,10 +11,12 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/cursor"
 	"sheaf.dev/sheaf/internal/volume"
@@ -241,6 +243,28 @@ func useUploadError(bytes int) error {
 	return fail(codes.FailedPrecondition, reasonUseUpload,
 		"data has %d bytes, Put takes at most %d: use Upload", bytes, group.DataBytesMax)
 }
+
+// putTooLargeError is useUploadError for a message that was not even decoded.
+func putTooLargeError(in *message.Bounded) error {
+	return fail(codes.FailedPrecondition, reasonUseUpload,
+		"the message has %d bytes, Put takes at most %d of data: use Upload", in.Bytes, group.DataBytesMax)
+}
+
+// partTooLargeError is putTooLargeError for the messages of a stream.
+func partTooLargeError(in *message.Bounded, field, instead string) error {
+	return invalid(field, "the message has %d bytes, at most %d are allowed: %s", in.Bytes, in.BytesMax, instead)
+}
+
+// bounded receives one message, decoded only where it is within the limit.
+func (s *Shard) bounded(m proto.Message) *message.Bounded {
+	return &message.Bounded{Message: m, BytesMax: s.cfg.Limits.MessageBytesMax}
+}
+
+// What to do instead of sending a message that is too large.
+const (
+	smallerBatches = "send at most 4 MiB of data in one message, and a record above 1 MiB by Upload"
+	smallerChunks  = "send chunks of at most 1 MiB"
+)
 
 func useDownloadError(w where, bytes int64) error {
 	return fail(codes.FailedPrecondition, reasonUseDownload,

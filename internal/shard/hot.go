@@ -113,8 +113,12 @@ func handlePut(srv any, ss grpc.ServerStream) (err error) {
 	}
 	defer s.endCall(s.metrics.put, time.Now(), &err)
 	var in recordv1.PutRequest
-	if err := ss.RecvMsg(&in); err != nil {
+	bounded := s.bounded(&in)
+	if err := ss.RecvMsg(bounded); err != nil {
 		return err
+	}
+	if bounded.TooLarge() {
+		return putTooLargeError(bounded)
 	}
 	ctx, cancel := s.deadline(ss.Context())
 	out, err := s.Put(ctx, &in)

@@ -163,8 +163,8 @@ func TestPutAbove1MiBSaysUseUpload(t *testing.T) {
 		_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: make([]byte, n)})
 		want(t, err, codes.FailedPrecondition, reasonUseUpload)
 	}
-	// Above the limit of a message gRPC itself answers, before the shard sees anything.
-	_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: make([]byte, 9<<20)})
+	// Far above the limit of a message gRPC itself answers, before the shard sees anything.
+	_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: make([]byte, 25<<20)})
 	want(t, err, codes.ResourceExhausted, "")
 	f.absent(1)
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/message"
 )
 
 // ourServices begins the names of the methods that are counted, limited and refused while stopping.
@@ -27,7 +28,8 @@ func (s *Shard) newServer() *grpc.Server {
 		params.MaxConnectionAge, params.MaxConnectionAgeGrace = l.ConnectionAgeMax, l.ConnectionAgeGrace
 	}
 	options := append([]grpc.ServerOption{
-		grpc.MaxRecvMsgSize(l.MessageBytesMax),
+		grpc.ForceServerCodecV2(message.Codec{}),
+		grpc.MaxRecvMsgSize(message.RefusedBytesMax(l.MessageBytesMax)),
 		grpc.MaxSendMsgSize(2 * l.MessageBytesMax),
 		grpc.MaxConcurrentStreams(l.StreamsPerConnectionMax),
 		grpc.MaxHeaderListSize(16 << 10),

@@ -26,7 +26,7 @@ type upload struct {
 
 // Upload implements RecordService. Nothing is visible before the last chunk has come and was checked.
 func (s *recordServer) Upload(stream recordv1.RecordService_UploadServer) error {
-	first, err := stream.Recv()
+	first, err := s.receivePart(stream)
 	if errors.Is(err, io.EOF) {
 		return invalid("header", "is required in the first message")
 	}
@@ -39,7 +39,7 @@ func (s *recordServer) Upload(stream recordv1.RecordService_UploadServer) error 
 	}
 	defer u.discard()
 	for {
-		in, err := stream.Recv()
+		in, err := s.receivePart(stream)
 		if errors.Is(err, io.EOF) {
 			break // the half-close: all has come
 		}
@@ -71,6 +71,19 @@ func (s *recordServer) Upload(stream recordv1.RecordService_UploadServer) error 
 	u.write.crc = u.sum
 	u.write.putResponse(out.Put, result)
 	return stream.SendAndClose(out)
+}
+
+// receivePart takes one message.
+func (s *recordServer) receivePart(stream recordv1.RecordService_UploadServer) (*recordv1.UploadRequest, error) {
+	in := &recordv1.UploadRequest{}
+	bounded := s.bounded(in)
+	if err := stream.RecvMsg(bounded); err != nil {
+		return nil, err
+	}
+	if bounded.TooLarge() {
+		return nil, partTooLargeError(bounded, "chunk", smallerChunks)
+	}
+	return in, nil
 }
 
 // begin checks the header.

@@ -1,0 +1,124 @@
+// Package message says how the messages of gRPC lie in memory: a protobuf codec, and the pool of its buffers.
+package message
+
+import (
+	"fmt"
+	"math/bits"
+	"sync"
+
+	"google.golang.org/grpc/encoding"
+	protocodec "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+)
+
+// Pool of message buffers. gRPC's own pool has no size between 32 KiB and 1 MiB and clears a buffer whole before it is
+// used, which is most of the cost of a batch: for a message of 100 KiB it clears 1 MiB. This one has every power of two
+// and clears nothing: whoever takes a buffer must write all of it before it is read.
+var Pool mem.BufferPool = &pool{}
+
+const (
+	sizeBitsMin = 10 // smaller ones are left to the garbage collector
+	sizeBitsMax = 24 // and larger ones
+)
+
+type pool struct {
+	sizes [sizeBitsMax + 1]sync.Pool // of *[]byte with a capacity of 1<<i
+}
+
+// Get implements mem.BufferPool. The bytes are what somebody else left.
+func (p *pool) Get(length int) *[]byte {
+	size := bits.Len(uint(max(length-1, 0)))
+	if size > sizeBitsMax {
+		b := make([]byte, length)
+		return &b
+	}
+	size = max(size, sizeBitsMin)
+	if b, ok := p.sizes[size].Get().(*[]byte); ok {
+		*b = (*b)[:length]
+		return b
+	}
+	b := make([]byte, length, 1<<size)
+	return &b
+}
+
+// Put implements mem.BufferPool.
+func (p *pool) Put(b *[]byte) {
+	size := bits.Len(uint(cap(*b))) - 1
+	if size < sizeBitsMin || size > sizeBitsMax || cap(*b) != 1<<size {
+		return
+	}
+	p.sizes[size].Put(b)
+}
+
+// Codec is gRPC's protobuf codec with buffers of Pool. On the wire nothing changes.
+type Codec struct{}
+
+var _ encoding.CodecV2 = Codec{}
+
+// Marshal implements encoding.CodecV2.
+func (Codec) Marshal(v any) (mem.BufferSlice, error) {
+	m, ok := v.(proto.Message)
+	if !ok {
+		return nil, fmt.Errorf("encoding a message: %T is no protobuf message", v)
+	}
+	size := proto.Size(m)
+	// The size was just taken, and nobody changes a message that is being sent.
+	options := proto.MarshalOptions{UseCachedSize: true}
+	if mem.IsBelowBufferPoolingThreshold(size) {
+		encoded, err := options.Marshal(m)
+		if err != nil {
+			return nil, fmt.Errorf("encoding a message: %w", err)
+		}
+		return mem.BufferSlice{mem.SliceBuffer(encoded)}, nil
+	}
+	buffer := Pool.Get(size)
+	encoded, err := options.MarshalAppend((*buffer)[:0], m)
+	if err != nil {
+		Pool.Put(buffer)
+		return nil, fmt.Errorf("encoding a message: %w", err)
+	}
+	if cap(encoded) != cap(*buffer) { // it outgrew the buffer: somebody did change it
+		Pool.Put(buffer)
+		return mem.BufferSlice{mem.SliceBuffer(encoded)}, nil
+	}
+	*buffer = encoded
+	return mem.BufferSlice{mem.NewBuffer(buffer, Pool)}, nil
+}
+
+// RefusedBytesMax is what a server must let gRPC take in so that callers learn from it, and not from gRPC, what to do
+// instead of sending a message above a limit. gRPC answers a longer one itself: it gives no way to say more.
+func RefusedBytesMax(bytesMax int) int { return 3 * bytesMax }
+
+// Bounded receives a message that is decoded only where it is not too long.
+type Bounded struct {
+	Message  proto.Message
+	BytesMax int
+	Bytes    int // of the message that came
+}
+
+// TooLarge tells that the message was not decoded.
+func (b *Bounded) TooLarge() bool { return b.Bytes > b.BytesMax }
+
+// Unmarshal implements encoding.CodecV2. The message holds nothing of data afterwards.
+func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if b, ok := v.(*Bounded); ok {
+		if b.Bytes = data.Len(); b.TooLarge() {
+			return nil
+		}
+		return c.Unmarshal(data, b.Message)
+	}
+	m, ok := v.(proto.Message)
+	if !ok {
+		return fmt.Errorf("decoding a message: %T is no protobuf message", v)
+	}
+	buffer := data.MaterializeToBuffer(Pool)
+	defer buffer.Free()
+	if err := proto.Unmarshal(buffer.ReadOnlyData(), m); err != nil {
+		return fmt.Errorf("decoding a message: %w", err)
+	}
+	return nil
+}
+
+// Name implements encoding.CodecV2.
+func (Codec) Name() string { return protocodec.Name }

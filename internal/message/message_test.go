@@ -1,0 +1,99 @@
+package message
+
+import (
+	"bytes"
+	"testing"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+func TestPoolGivesTheLengthAskedForAndKeepsPowersOfTwo(t *testing.T) {
+	for _, n := range []int{0, 1, 1023, 1024, 1025, 100_000, 1 << 20, 1<<20 + 1, 1 << 24, 1<<24 + 1} {
+		b := Pool.Get(n)
+		if len(*b) != n {
+			t.Fatalf("asked for %d bytes, got %d", n, len(*b))
+		}
+		if n <= 1<<sizeBitsMax && cap(*b)&(cap(*b)-1) != 0 {
+			t.Fatalf("%d bytes have a capacity of %d, which the pool would not take back", n, cap(*b))
+		}
+		if n > 1<<sizeBitsMin && cap(*b) >= 2*n {
+			t.Fatalf("%d bytes take %d", n, cap(*b))
+		}
+		Pool.Put(b)
+	}
+	// What has another capacity would be handed out too short.
+	odd := make([]byte, 3000)
+	Pool.Put(&odd)
+	for range 100 {
+		if b := Pool.Get(4096); len(*b) != 4096 {
+			t.Fatal("a buffer that is too small was handed out")
+		}
+		if b := Pool.Get(2048); cap(*b) != 2048 {
+			t.Fatalf("a buffer of %d bytes was taken in", cap(*b))
+		}
+	}
+}
+
+// Buffers come back dirty: neither encoding nor decoding may show what was in them.
+func TestCodecRoundTripsThroughDirtyBuffers(t *testing.T) {
+	var c Codec
+	for _, n := range []int{0, 10, 1000, 1024, 10_000, 50_000, 1 << 20, 3 << 20} {
+		for range 3 {
+			dirty := Pool.Get(n + 16)
+			for i := range *dirty {
+				(*dirty)[i] = 0xaa
+			}
+			Pool.Put(dirty)
+			in := &wrapperspb.BytesValue{Value: bytes.Repeat([]byte{7}, n)}
+			encoded, err := c.Marshal(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := proto.Marshal(in)
+			if err != nil || !bytes.Equal(encoded.Materialize(), want) {
+				t.Fatalf("%d bytes are encoded otherwise than by protobuf: %v", n, err)
+			}
+			half := len(want) / 2 // as transports do it
+			parts := mem.BufferSlice{mem.SliceBuffer(want[:half]), mem.SliceBuffer(want[half:])}
+			out := &wrapperspb.BytesValue{}
+			if err := c.Unmarshal(parts, out); err != nil || !proto.Equal(in, out) {
+				t.Fatalf("%d bytes are decoded otherwise: %v", n, err)
+			}
+			encoded.Free()
+		}
+	}
+}
+
+// What was decoded must not change when its buffer is used again.
+func TestDecodedMessagesHoldNothingOfTheBuffer(t *testing.T) {
+	var c Codec
+	in := &wrapperspb.BytesValue{Value: bytes.Repeat([]byte{7}, 60_000)}
+	encoded, err := c.Marshal(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &wrapperspb.BytesValue{}
+	if err := c.Unmarshal(encoded, out); err != nil {
+		t.Fatal(err)
+	}
+	raw := encoded[0].ReadOnlyData()
+	clear(raw)
+	if !proto.Equal(in, out) {
+		t.Fatal("the message changed with its buffer")
+	}
+}
+
+func TestCodecRefusesWhatIsNoMessage(t *testing.T) {
+	var c Codec
+	if _, err := c.Marshal("text"); err == nil {
+		t.Error("text was encoded")
+	}
+	if err := c.Unmarshal(nil, new(string)); err == nil {
+		t.Error("text was decoded")
+	}
+	if err := c.Unmarshal(mem.BufferSlice{mem.SliceBuffer("\xff\xff")}, &wrapperspb.BytesValue{}); err == nil {
+		t.Error("bytes that are no message were decoded")
+	}
+}
