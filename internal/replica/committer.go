@@ -24,8 +24,8 @@ const (
 
 // Committer makes the entries of all groups of one volume durable. At most 16 groups are written and synced at a time;
 // the others wait in order. A round of a group serves all its writes that wait, and what comes meanwhile gathers for its
-// next one. Groups do not wait for one another's rounds to end: a slow one holds up nobody. It also calls Log.Tick of
-// each group that has become idle, and runs Raft's clocks.
+// next one; see gather.go. Groups do not wait for one another's rounds to end: a slow one holds up nobody. It also calls
+// Log.Tick of each group that has become idle, and runs Raft's clocks.
 type Committer struct {
 	logger *slog.Logger
 	stop   chan struct{}  // closed by Close
@@ -36,6 +36,8 @@ type Committer struct {
 	list     []*Replica // those that wait for a round, in order
 	head     int        // of list
 	replicas map[*Replica]struct{}
+	rounds   int // under way
+	gather   gathering
 	closed   bool
 	marking  bool // marks of an earlier tick are still being written
 }
@@ -51,6 +53,7 @@ func NewCommitter(logger *slog.Logger) *Committer {
 		replicas: make(map[*Replica]struct{}),
 	}
 	c.work.L = &c.mu
+	c.gather.init(c)
 	c.group.Go(c.clock)
 	for range syncsMax {
 		c.group.Go(c.run)
@@ -65,6 +68,7 @@ func (c *Committer) Close() {
 	if !c.closed {
 		c.closed = true
 		close(c.stop)
+		c.gather.stop()
 		c.work.Broadcast()
 	}
 	left := make([]*Replica, 0, len(c.replicas))
@@ -123,13 +127,10 @@ func (c *Committer) push(r *Replica) {
 	c.work.Signal()
 }
 
-// next takes the first replica of the list; again, which may be nil, goes to its end before. Nil: the committer closes.
-func (c *Committer) next(again *Replica) *Replica {
+// next takes the first replica of the list. Nil: the committer closes.
+func (c *Committer) next() *Replica {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if again != nil {
-		c.list = append(c.list, again)
-	}
 	for c.head == len(c.list) && !c.closed {
 		c.work.Wait()
 	}
@@ -146,26 +147,39 @@ func (c *Committer) next(again *Replica) *Replica {
 		clear(c.list[n:])
 		c.list, c.head = c.list[:n], 0
 	}
+	c.rounds++
 	return r
+}
+
+// roundOver ends what next began. With again the replica wants another round, and expected writes may come for it.
+func (c *Committer) roundOver(r *Replica, again bool, expected int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rounds--
+	switch {
+	case !again:
+	case expected > 0 && c.rounds > 0 && c.gather.park(r, expected):
+	default:
+		c.list = append(c.list, r)
+	}
 }
 
 // run is one of the goroutines that write and sync.
 func (c *Committer) run() {
-	var again *Replica
 	for {
-		r := c.next(again)
+		r := c.next()
 		if r == nil {
 			return
 		}
-		again = nil
-		if !r.begin() {
-			continue
+		again, expected := false, 0
+		if r.begin() {
+			r.runOnce()
+			expected = r.expected()
+			if again = r.end(); again {
+				runtime.Gosched() // whoever was answered may write again, and be part of the next round
+			}
 		}
-		r.runOnce()
-		if r.end() {
-			again = r
-			runtime.Gosched() // whoever was answered may write again, and be part of this round
-		}
+		c.roundOver(r, again, expected)
 	}
 }
 

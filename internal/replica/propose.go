@@ -111,6 +111,9 @@ func (r *Replica) Propose(w Write) *Pending {
 	p := r.accept(&w, h)
 	if p.role == written && p.done != answered {
 		r.schedule()
+		if r.full() {
+			r.committer.unpark(r)
+		}
 	}
 	return p
 }
@@ -292,6 +295,7 @@ func (r *Replica) enqueue(w *Write, p *Pending) {
 	}
 	p.payload = group.EncodePayload(&entry)
 	r.queued = append(r.queued, p)
+	r.waiting.Add(1)
 	r.inFlightBytes += p.bytes
 	r.newest[w.ID] = p
 	if p.requestID != ([16]byte{}) {

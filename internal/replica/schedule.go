@@ -1,5 +1,7 @@
 package replica
 
+import "time"
+
 // A replica is idle (0), waits in the committer's list (dirty), is in a round (busy), or is in a round and must go into
 // another one (both). Gone ones are never put in the list again.
 const (
@@ -56,6 +58,9 @@ func (r *Replica) tryBegin() bool { return r.scheduled.CompareAndSwap(0, busy) }
 
 // runOnce runs one round alone; false where there was nothing to do.
 func (r *Replica) runOnce() bool {
+	began := time.Now()
+	r.answered.Store(0)
+	defer func() { r.roundTime.Store(int64(time.Since(began))) }()
 	switch r.write() {
 	case stepEnd:
 		return false
