@@ -2,7 +2,9 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 
 	"google.golang.org/grpc"
@@ -102,17 +104,68 @@ func serveBare(ctx context.Context) (address string, stop func(), err error) {
 	for _, size := range []int{1 << 10, 10 << 10, 1000, 10000} {
 		b.data[int64(size)] = randomBytes(size)
 	}
-	return serve(ctx, nil, func(s *grpc.Server) { recordv1.RegisterRecordServiceServer(s, b) })
+	options := []grpc.ServerOption{grpc.MaxRecvMsgSize(8 << 20)} // as shards
+	return serve(ctx, options, func(s *grpc.Server) { recordv1.RegisterRecordServiceServer(s, b) })
 }
 
 func (b *bareServer) Get(_ context.Context, r *recordv1.GetRequest) (*recordv1.GetResponse, error) {
-	size := r.GetKey().GetId() >> 32
+	return &recordv1.GetResponse{Record: b.record(r.GetKey().GetId())}, nil
+}
+
+func (b *bareServer) record(id int64) *recordv1.Record {
+	size := id >> 32
 	data, ok := b.data[size]
 	if !ok {
 		data = make([]byte, size)
 	}
 	crc := uint32(1)
-	return &recordv1.GetResponse{Record: &recordv1.Record{
-		Key: &recordv1.RecordKey{Id: r.GetKey().GetId(), Group: "0"}, Version: "12345", TimestampUnixNs: 1, CommitTimeUnixNs: 1, SizeBytes: size, DataCrc32C: &crc, Data: data,
-	}}, nil
+	return &recordv1.Record{
+		Key: &recordv1.RecordKey{Id: id, Group: "0"}, Version: "12345", TimestampUnixNs: 1, CommitTimeUnixNs: 1, SizeBytes: size, DataCrc32C: &crc, Data: data,
+	}
+}
+
+// bareBatchBytes is about what a shard puts into one message.
+const bareBatchBytes = 1 << 20
+
+func (b *bareServer) BatchGet(r *recordv1.BatchGetRequest, stream grpc.ServerStreamingServer[recordv1.BatchGetResponse]) error {
+	out := &recordv1.BatchGetResponse{}
+	bytes := 0
+	for i, get := range r.GetGets() {
+		record := b.record(get.GetKey().GetId())
+		out.Results = append(out.Results, &recordv1.BatchGetResult{Position: uint32(i), Record: record})
+		if bytes += len(record.GetData()); bytes >= bareBatchBytes || i == len(r.GetGets())-1 {
+			if err := stream.Send(out); err != nil {
+				return err
+			}
+			out.Results, bytes = nil, 0
+		}
+	}
+	return nil
+}
+
+func (b *bareServer) Put(context.Context, *recordv1.PutRequest) (*recordv1.PutResponse, error) {
+	return barePut(), nil
+}
+
+func barePut() *recordv1.PutResponse {
+	return &recordv1.PutResponse{Version: "12345", CommitTimeUnixNs: 1, DataCrc32C: 1}
+}
+
+func (b *bareServer) BatchPut(stream grpc.BidiStreamingServer[recordv1.BatchPutRequest, recordv1.BatchPutResponse]) error {
+	for {
+		in, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		out := &recordv1.BatchPutResponse{}
+		for range in.GetPuts() {
+			out.Results = append(out.Results, &recordv1.BatchPutResult{Put: barePut()})
+		}
+		if err := stream.Send(out); err != nil {
+			return err
+		}
+	}
 }
