@@ -33,7 +33,8 @@ import (
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// DiskSetReconciler makes the StorageClass and PersistentVolumes of DiskSets, and gives disks to claims of ShardPools.
+// DiskSetReconciler makes the StorageClass and PersistentVolumes of DiskSets, and gives disks to claims of shards and
+// of managed etcds.
 // One worker: a disk is never given twice, as a volume is only changed where it is still as it was read.
 type DiskSetReconciler struct {
 	Client client.Client
@@ -231,13 +232,13 @@ func (r *DiskSetReconciler) delete(ctx context.Context, set *v1alpha1.DiskSet) e
 	return client.IgnoreNotFound(r.Client.Patch(ctx, set, patch, client.FieldOwner(v1alpha1.FieldManager)))
 }
 
-// SetupWithManager watches DiskSets, their volumes and classes, claims of pools, and the readiness of nodes.
+// SetupWithManager watches DiskSets, their volumes and classes, claims of stores, and the readiness of nodes.
 func (r *DiskSetReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	byLabel := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		return setRequest(o.GetLabels()[v1alpha1.LabelDiskSet])
 	})
 	byClass := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-		if claim, ok := o.(*corev1.PersistentVolumeClaim); ok && claim.Labels[v1alpha1.LabelPool] != "" && claim.Spec.StorageClassName != nil {
+		if claim, ok := o.(*corev1.PersistentVolumeClaim); ok && claim.Labels[v1alpha1.LabelStore] != "" && claim.Spec.StorageClassName != nil {
 			return setRequest(*claim.Spec.StorageClassName)
 		}
 		return nil

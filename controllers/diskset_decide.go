@@ -18,7 +18,7 @@ type observedDisks struct {
 	others  []v1alpha1.DiskSet              // all DiskSets but this one
 	volumes []corev1.PersistentVolume       // all of the cluster
 	nodes   map[string]corev1.Node          // by label kubernetes.io/hostname
-	claims  []corev1.PersistentVolumeClaim  // of ShardPools, of this class, in allowed namespaces
+	claims  []corev1.PersistentVolumeClaim  // of stores, of this class, in allowed namespaces
 	stores  map[string]string               // namespace/name -> status.storeUID
 	blocked map[string]v1alpha1.ShardStatus // volume -> a shard that waits for it to be formatted
 }

@@ -31,7 +31,7 @@ func (r *DiskSetReconciler) gather(ctx context.Context, run *diskRun) Outcome {
 		{"DiskSets", &sets, nil},
 		{"PersistentVolumes", &volumes, nil},
 		{"nodes", &nodes, nil},
-		{"claims", &claims, []client.ListOption{client.HasLabels{v1alpha1.LabelPool}}},
+		{"claims", &claims, []client.ListOption{client.HasLabels{v1alpha1.LabelStore}}},
 		{"RecordStores", &stores, nil},
 		{"ShardPools", &pools, nil},
 	} {

@@ -47,7 +47,7 @@ type DiskSetSpec struct {
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self.type == oldSelf.type",message="fileSystem.type cannot be changed: make a second DiskSet with other disks",fieldPath=".type"
 	FileSystem FileSystem `json:"fileSystem"`
-	// Namespaces whose ShardPools may use the disks.
+	// Namespaces whose stores may use the disks.
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
