@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -375,6 +376,27 @@ func TestCompactionInTheBackground(t *testing.T) {
 	f.eventually("superseded bytes are dropped", func() bool { return f.served(0).log.Stats().StoredBytes < 6<<20 })
 	for _, id := range ids {
 		f.holds(id, data(id+9, 100_000))
+	}
+}
+
+// A view from before the shard told etcd that it has made a group comes late: the group goes on serving.
+func TestALateViewTakesNoRouteFromAGroupMadeHere(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), nil).ready()
+	late := f.registry.now()
+	late.Epoch, late.Groups = 1, maps.Clone(late.Groups)
+	for name, g := range late.Groups {
+		g.Members, g.Leader = nil, ""
+		late.Groups[name] = g
+	}
+	s := f.shard
+	s.mu.Lock()
+	s.view = late
+	todo := s.decide(late)
+	s.publish()
+	routes := s.routes.Load()
+	s.mu.Unlock()
+	if len(todo.create)+len(todo.adopt)+len(todo.leave) != 0 || len(routes.byName) != hash4.Groups {
+		t.Errorf("%d to create, %d to adopt, %d to leave; %d groups have a route", len(todo.create), len(todo.adopt), len(todo.leave), len(routes.byName))
 	}
 }
 

@@ -117,6 +117,8 @@ func (s *Shard) decide(view placement.View) work {
 			}
 		case isMember:
 			s.lose(state, member)
+		case g != nil && len(state.Members) == 0 && view.Epoch < g.confirmed:
+			// The view is older than what this shard wrote: the group goes on serving.
 		case len(state.Members) == 0 && s.isTarget(view, name):
 			// A crash while it was being made leaves a folder without a manifest: group.Create clears just that.
 			if g == nil || g.unreadable {
@@ -263,11 +265,12 @@ func (s *Shard) adopt(ctx context.Context, state placement.Group) error {
 	s.mu.Unlock()
 	state.Members = []placement.Member{{Shard: s.cfg.Name, VolumeUUID: s.volume.Superblock().Volume, RaftID: raftID}}
 	state.Leader = s.cfg.Name
-	if _, err := s.cfg.Placement.PutGroup(ctx, state); err != nil {
+	stored, err := s.cfg.Placement.PutGroup(ctx, state)
+	if err != nil {
 		return fmt.Errorf("telling etcd that it is here: %w", err)
 	}
 	s.mu.Lock()
-	g.stray = ""
+	g.stray, g.confirmed = "", s.view.Meta.EpochBase+uint64(stored.Revision)
 	s.publish()
 	s.mu.Unlock()
 	return nil

@@ -39,6 +39,8 @@ type groupReplica struct {
 	report     group.Report
 	stray      string // not empty: not served, because etcd says that it is elsewhere or does not know it
 	raftID     uint64
+	// confirmed is the epoch at which etcd was told that the group made here is here: what an older view says of it is late.
+	confirmed uint64
 }
 
 // served is what a call needs of a group that serves.
