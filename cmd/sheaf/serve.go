@@ -75,7 +75,7 @@ func (f *storageFlags) fill(c *shard.Config) error {
 	if f.compactEvery <= 0 {
 		return cli.Usagef("--compaction-interval %v: must be positive", f.compactEvery)
 	}
-	if f.compactShare <= 0 || f.compactShare > 1 {
+	if !(f.compactShare > 0 && f.compactShare <= 1) { // not a number is neither
 		return cli.Usagef("--compaction-share %v: must lie above 0 and up to 1", f.compactShare)
 	}
 	if f.segment != 0 && (f.segment < segmentBytesMin || f.segment > segmentBytesMax) {

@@ -36,6 +36,20 @@ func Usagef(format string, args ...any) error {
 	return &Error{Code: ExitUsage, Err: fmt.Errorf(format, args...)}
 }
 
+// countMax bounds what runs at a time: more helps no disk and no server.
+const countMax = 1024
+
+// count checks how many of something run at a time; 0 becomes the normal number.
+func count(flag string, n *int, normal int) error {
+	if *n < 0 || *n > countMax {
+		return Usagef("--%s %d: must be 1 to %d, or 0 for %d", flag, *n, countMax, normal)
+	}
+	if *n == 0 {
+		*n = normal
+	}
+	return nil
+}
+
 // NotFoundf says that what was asked for is not there: exit code 3.
 func NotFoundf(format string, args ...any) error {
 	return &Error{Code: ExitNotFound, Err: fmt.Errorf(format, args...)}

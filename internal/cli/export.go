@@ -81,11 +81,14 @@ type exporter struct {
 // Export writes records back as files: those that import made under their path, with mode and time. The scan is one
 // snapshot per group. Records that fail do not end it: they are counted and listed.
 func Export(ctx context.Context, conn *Conn, out *Output, opts ExportOptions) (ExportReport, error) {
-	if opts.Workers == 0 {
-		opts.Workers = 8
+	if err := count("workers", &opts.Workers, 8); err != nil {
+		return ExportReport{}, err
 	}
 	if opts.Prefix != "" {
 		opts.Prefix = path.Clean(opts.Prefix)
+	}
+	if opts.Dir == "" {
+		return ExportReport{}, Usagef("the folder to export to has no name")
 	}
 	if err := os.MkdirAll(opts.Dir, 0o755); err != nil {
 		return ExportReport{}, fmt.Errorf("the folder to export to: %w", err)

@@ -153,6 +153,9 @@ func Import(ctx context.Context, conn *Conn, out *Output, opts ImportOptions) (I
 
 func (im *importer) prepare(ctx context.Context) error {
 	o := &im.opts
+	if o.Dir == "" {
+		return Usagef("the folder to import has no name")
+	}
 	if info, err := os.Stat(o.Dir); err != nil {
 		return fmt.Errorf("the folder to import: %w", err)
 	} else if !info.IsDir() {
@@ -167,11 +170,8 @@ func (im *importer) prepare(ctx context.Context) error {
 	if o.Symlinks != "keep" && o.Symlinks != "skip" {
 		return Usagef("--symlinks %q: must be keep or skip", o.Symlinks)
 	}
-	if o.Workers == 0 {
-		o.Workers = 16
-	}
-	if o.Senders == 0 {
-		o.Senders = 8
+	if err := errors.Join(count("workers", &o.Workers, 16), count("senders", &o.Senders, 8), checkIDScheme(o.ID)); err != nil {
+		return err
 	}
 	if !o.DryRun {
 		if err := im.checkGroup(ctx); err != nil {

@@ -38,7 +38,16 @@ func (o *ImportOptions) newIDScheme() (idScheme, error) {
 			return id, nil
 		}, nil
 	}
-	return nil, Usagef("--id %q: must be name, sequence, hash or map:FILE", o.ID)
+	return nil, checkIDScheme(o.ID)
+}
+
+// checkIDScheme is for before anything is asked of a server.
+func checkIDScheme(scheme string) error {
+	file, isMap := strings.CutPrefix(scheme, "map:")
+	if isMap && file != "" || scheme == "name" || scheme == "hash" || scheme == "sequence" {
+		return nil
+	}
+	return Usagef("--id %q: must be name, sequence, hash or map:FILE", scheme)
 }
 
 // nameID reads the id from the file's name, without what follows the first dot behind it: 42, 42.json, 0x2a.tar.gz.

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
+)
+
+func TestAttributesUpToTheirLimit(t *testing.T) {
+	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
+	most := strings.Repeat("v", 64<<10-2-4-1) // lengths of key and value, the key
+	p.do(t, "data", "put", "-9223372036854775808", "--attr", "k="+most).want(t, 0)
+	p.do(t, "", "put", "9223372036854775807", "--attr", "k="+most).want(t, 0) // empty data
+	p.do(t, "data", "put", "1", "--attr", "k="+most+"v").want(t, 2).has(t, "attributes")
+	p.do(t, "data", "put", "1", "--attr", strings.Repeat("k", 256)+"=v").want(t, 2).has(t, "attributes")
+	p.do(t, "", "get", "1").want(t, 3) // nothing was stored
+	p.kill()
+	p = startDev(t, filepath.Clean(p.dir()))
+	for id, data := range map[string]string{"-9223372036854775808": "data", "9223372036854775807": ""} {
+		if o := p.do(t, "", "get", id).want(t, 0); o.stdout != data {
+			t.Errorf("get %s: %q", id, o.stdout)
+		}
+		var got struct {
+			Attributes map[string]string
+		}
+		o := p.do(t, "", "get", id, "--metadata", "-o", "json").want(t, 0)
+		if err := json.Unmarshal([]byte(o.stdout), &got); err != nil || len(got.Attributes["k"]) < len(most) {
+			t.Errorf("record %s: %v, attribute of %d bytes", id, err, len(got.Attributes["k"]))
+		}
+	}
+	p.do(t, "", "get", "-9223372036854775808", "--offset", "9223372036854775807", "--length", "9223372036854775807").want(t, 1)
+}
+
+// dir is the folder of a sheaf dev.
+func (p *process) dir() string {
+	for i, arg := range p.cmd.Args {
+		if arg == "--dir" {
+			return p.cmd.Args[i+1]
+		}
+	}
+	return ""
+}
+
+// TestAFullRealDisk imports more than fits on a real file system: what was stored is there, what was not is named, and
+// the import goes on when there is room, without a restart.
+func TestAFullRealDisk(t *testing.T) {
+	point := vfstest.LoopMount(t, "ext4", "", 512<<20, "-F", "-m", "0")
+	root := t.TempDir()
+	const files, fileBytes = 300, 100_000
+	for i := range files {
+		must(t, os.WriteFile(filepath.Join(root, fmt.Sprint(i)), pattern(uint64(i), fileBytes), 0o644))
+	}
+	dir := filepath.Join(point, "store")
+	p := startDev(t, dir, "--shards", "1", "--groups", "2", "--reserve", "16MiB", "--segment-bytes", "2MiB", "--compaction-off")
+	defer p.kill() // before the disk is unmounted
+	// Another program leaves room for about a third of the files above the reserve.
+	var space syscall.Statfs_t
+	must(t, syscall.Statfs(point, &space))
+	ballast := filepath.Join(point, "ballast")
+	f, err := os.Create(ballast)
+	must(t, err)
+	must(t, syscall.Fallocate(int(f.Fd()), 0, 0, int64(space.Bavail)*space.Bsize-(16<<20)-files*fileBytes/3))
+	must(t, f.Close())
+
+	r, o := p.importTree(t, 1, root, "--id", "name")
+	if r.Stored == 0 || r.Stored >= files || !strings.Contains(o.stderr, "no room") {
+		t.Fatalf("import into a disk that fills up: %+v: %s", r, shortened(o.stderr))
+	}
+	p.do(t, strings.Repeat("x", files*fileBytes), "put", "-1").want(t, 1).has(t, "DISK_FULL")
+	p.do(t, "", "get", "-1").want(t, 3)
+	if stored := p.exported(t, files, fileBytes); int64(stored) < r.Stored {
+		t.Errorf("%d records are there, %d were stored", stored, r.Stored)
+	}
+	p.do(t, "", "rm", "-2", "--ignore-not-found").want(t, 0) // deletes go on
+	must(t, os.Remove(ballast))
+	eventually(t, func() bool { return p.do(t, "room", "put", "-1").code == 0 })
+	if r, _ := p.importTree(t, 0, root, "--id", "name", "--resume"); r.Stored+r.AlreadyThere != files {
+		t.Errorf("--resume with room: %+v", r)
+	}
+	p.kill()
+	p = startDev(t, dir)
+	defer p.kill()
+	if stored := p.exported(t, files, fileBytes); stored != files {
+		t.Errorf("after a restart, %d records are there", stored)
+	}
+}
+
+// exported counts the files that an export writes, and compares each with what was imported.
+func (p *process) exported(t *testing.T, files, fileBytes int) (count int) {
+	t.Helper()
+	dir := t.TempDir()
+	p.do(t, "", "export", dir).want(t, 0)
+	for i := range files {
+		data, err := os.ReadFile(filepath.Join(dir, fmt.Sprint(i)))
+		if err == nil && !bytes.Equal(data, pattern(uint64(i), fileBytes)) {
+			t.Fatalf("record %d is wrong", i)
+		}
+		if err == nil {
+			count++
+		} else if !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+	}
+	return count
+}
