@@ -67,6 +67,11 @@ func StartHost(ctx context.Context, cfg Config) (*Host, error) {
 		cfg: cfg, shared: shareListener(root), ended: make(chan struct{}), fatal: make(chan error, 1),
 		held: hold(recordv1.ShardState_SHARD_STATE_PENDING, "the volume has not been looked at yet"),
 	}
+	if cfg.Registry != nil {
+		if err := cfg.Registry.Register(&stateCollector{h}); err != nil {
+			return nil, errors.Join(fmt.Errorf("shard %s: %w", cfg.Name, err), h.shared.close())
+		}
+	}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.answer()
 	go h.run()
@@ -95,6 +100,9 @@ func (h *Host) Stop(ctx context.Context) error {
 	}
 	if server != nil {
 		server.stop()
+	}
+	if h.cfg.Registry != nil {
+		h.cfg.Registry.Unregister(&stateCollector{h})
 	}
 	return errors.Join(err, h.shared.close())
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -211,7 +212,9 @@ const (
 )
 
 func TestHostServesAndShowsWhatItWasAskedFor(t *testing.T) {
-	f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.Node, c.Zone = "n1", "z1" })
+	f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) {
+		c.Node, c.Zone, c.Registry = "n1", "z1", prometheus.NewRegistry()
+	})
 	f.put(1, "one")
 	row := f.reaches(serving)
 	if row.GetNode() != "n1" || row.GetZone() != "z1" || row.GetDomain() != "n1" || row.GetMedium() != "Auto" ||
@@ -225,6 +228,9 @@ func TestHostServesAndShowsWhatItWasAskedFor(t *testing.T) {
 		if code, body := f.http(path); code != 200 {
 			t.Errorf("%s: %d %s", path, code, body)
 		}
+	}
+	if _, body := f.http("/metrics"); !strings.Contains(body, `sheaf_shard_state{state="Serving"} 1`) {
+		t.Errorf("/metrics: %s", body)
 	}
 	f.registry.change(func(v *placement.View) { v.States = map[string]placement.ShardState{"s1": placement.Draining} })
 	f.reaches(recordv1.ShardState_SHARD_STATE_DRAINING)

@@ -83,6 +83,27 @@ func (h *Host) ready() error {
 	return nil
 }
 
+// stateCollector tells the state as a metric, also while nothing is served.
+type stateCollector struct{ host *Host }
+
+var stateDesc = prometheus.NewDesc("sheaf_shard_state", "1 for the state that the shard is in.", []string{"state"}, nil)
+
+// Describe implements prometheus.Collector.
+func (c *stateCollector) Describe(out chan<- *prometheus.Desc) { out <- stateDesc }
+
+// Collect implements prometheus.Collector.
+func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
+	h := c.host
+	h.mu.Lock()
+	shard := h.shard
+	h.mu.Unlock()
+	state := h.why().state
+	if shard != nil {
+		state, _ = shard.state()
+	}
+	out <- prometheus.MustNewConstMetric(stateDesc, prometheus.GaugeValue, 1, state.Word())
+}
+
 // Handler serves, from the first moment on and in every state: /metrics (where Config.Registry is also a
 // prometheus.Gatherer), /healthz (the process answers; never judges anything else), /startupz (fails only while a load
 // does not move), /readyz (a group serves, or there is none to load) and /status (JSON of Status).
