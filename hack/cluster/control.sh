@@ -32,10 +32,13 @@ keep kube-apiserver kube-apiserver --bind-address $address --advertise-address $
   --kubelet-client-certificate $pki/kubelet-client.crt --kubelet-client-key $pki/kubelet-client.key \
   --kubelet-preferred-address-types InternalIP \
   --default-not-ready-toleration-seconds "$CLUSTER_EVICT_AFTER" --default-unreachable-toleration-seconds "$CLUSTER_EVICT_AFTER"
+# Who asks before the API server has made its roles is refused, and then waits long before it asks again.
+until kubectl --kubeconfig /run/node/kube-scheduler.kubeconfig get --raw /readyz >/dev/null 2>&1; do sleep 0.2; done
 keep kube-controller-manager kube-controller-manager --kubeconfig /run/node/kube-controller-manager.kubeconfig --leader-elect=false \
   --secure-port 0 --use-service-account-credentials --service-account-private-key-file $pki/sa.key --root-ca-file $pki/ca.crt \
   --cluster-signing-cert-file $pki/ca.crt --cluster-signing-key-file $pki/ca.key \
   --node-monitor-period 1s --node-monitor-grace-period "${CLUSTER_NODE_GRACE}s" --pvclaimbinder-sync-period 5s
 keep kube-scheduler kube-scheduler --kubeconfig /run/node/kube-scheduler.kubeconfig --leader-elect=false --secure-port 0
+until [ -e /run/node/dns ]; do sleep 0.1; done # its role is not one of Kubernetes' own: dns.yaml brings it
 keep coredns coredns -conf /run/Corefile
 wait

@@ -7,7 +7,6 @@
 cd "$2"
 exec 7<"$CLUSTER_BIN" # both folders may lie below what is mounted over: they are held open, and bound by that
 read -ra stat </proc/self/stat # still the /proc of the machine: its number for this process
-[ "$1" = control ] || mount --make-rshared / # what a container runtime mounts, its pods may share
 mount -t proc proc /proc
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/node /run/bin /run/lock var/lib/kubelet var/lib/containerd var/log var/tmp
@@ -21,6 +20,8 @@ mount --no-canonicalize --bind /proc/self/fd/7 /run/bin
 exec 7<&-
 mount --bind /run/node/var /var
 mount -t tmpfs -o mode=1777 tmpfs /tmp
+# What a container runtime mounts, its pods may share. Only now: a copy of a shared mount would repeat every later one.
+mount --make-rshared /
 cd /
 hostname "$1"
 export PATH=/run/bin:$PATH HOME=/run
