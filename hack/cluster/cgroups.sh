@@ -64,4 +64,4 @@ cgroup_list() {
 
 cgroup_gone() { [ -z "$(cgroup_list | while read -r d; do find "$d" -depth -type d -exec rmdir {} +; done; cgroup_list)" ]; }
 
-cgroup_remove() { until_true 20 "the cgroups to be removed" cgroup_gone; }
+cgroup_remove() { until_true 60 "the cgroups to be removed" cgroup_gone; }

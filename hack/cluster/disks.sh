@@ -21,7 +21,7 @@ disk_attach() { # disk_attach NODE NAME
     # shellcheck disable=SC2016
     nsenter -t "$control" -m -n -p -- bash -c 'exec setsid "$0" "$@" >>/var/log/slowdisk.log 2>&1 </dev/null 9>&- &' \
       /run/bin/slowdisk "$d/image" "$d/fuse" "$d/rate"
-    until_true 20 "slowdisk to serve $file" nsenter -t "$control" -m -- test -e "$file"
+    until_true 60 "slowdisk to serve $file" nsenter -t "$control" -m -- test -e "$file"
     d=$state/$1/disks/$2
   else
     control=self
@@ -99,7 +99,7 @@ disks_loops() { losetup -nl -O NAME,BACK-FILE | grep -F -e "$state/" -e /sheaf-s
 disks_detach() { # at the end: also of devices whose record was lost
   local device
   disks_loops | while read -r device _; do losetup -d "$device" || true; done
-  until_true 30 "the loop devices to be let go" disks_gone
+  until_true 60 "the loop devices to be let go" disks_gone
 }
 
 disks_gone() { [ -z "$(disks_loops)" ]; }

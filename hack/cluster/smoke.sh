@@ -25,6 +25,9 @@ eventually() {
 }
 not() { ! "$@"; }
 ask() { k -n smoke exec "$1" -- /probe get "$2"; }
+# answers POD URL TEXT: waited for, as names and Services follow what they name a little later.
+answers() { [[ $(ask "$1" "$2") = *"$3"* ]]; }
+host_reaches() { [[ $(bin/kube/probe get "$1") = *host=probe-* ]]; }
 
 finish() {
   local code=$?
@@ -51,16 +54,16 @@ for fs in xfs btrfs ext4; do
 done
 warnings=$(k apply --server-side -f hack/cluster/smoke.yaml 2>&1 >/dev/null)
 [ -z "$warnings" ] || fail "the API server warned: $warnings"
-k -n smoke rollout status statefulset/probe --timeout=120s >/dev/null || fail "the pods did not become ready"
+k -n smoke rollout status statefulset/probe --timeout=180s >/dev/null || fail "the pods did not become ready"
 n=0
 for fs in xfs btrfs ext4; do
-  answer=$(ask probe-0 "http://probe-$n.probes.smoke.svc.cluster.local:8080")
-  expect "host=probe-$n uid=65532 starts=1 fs=$fs seccomp=2" "$answer"
+  eventually 60 "probe-$n on $fs, written by uid 65532 under seccomp, to answer by name" \
+    answers probe-0 "http://probe-$n.probes.smoke.svc.cluster.local:8080" "host=probe-$n uid=65532 starts=1 fs=$fs seccomp=2"
   n=$((n + 1))
 done
 say "xfs, btrfs and ext4 were made by the kubelet and written by uid 65532; pods on other nodes were reached by name"
-expect "host=probe-" "$(ask probe-1 http://probe)"
-expect "host=probe-" "$(bin/kube/probe get "http://$(k -n smoke get service probe -o jsonpath='{.spec.clusterIP}')")"
+eventually 60 "the Service to answer a pod by its short name" answers probe-1 http://probe host=probe-
+eventually 60 "the Service to answer this machine" host_reaches "http://$(k -n smoke get service probe -o jsonpath='{.spec.clusterIP}')"
 expect "serving on :8080" "$(k -n smoke logs probe-2)"
 say "the Service answered a pod and this machine; logs and exec work"
 if k -n smoke run refused --image=localhost/probe:1 --image-pull-policy=Never >/dev/null 2>&1; then
@@ -68,18 +71,16 @@ if k -n smoke run refused --image=localhost/probe:1 --image-pull-policy=Never >/
 fi
 
 $cluster crash smoke probe-2 probe >/dev/null
-restarted() { ask probe-0 http://probe-2.probes:8080 | grep -q starts=2; }
-eventually 60 "a killed container to start again" restarted
+eventually 90 "a killed container to start again" answers probe-0 http://probe-2.probes:8080 starts=2
 say "a killed container started again and found its data"
 
 $cluster node-stop n2
-k wait --for=condition=Ready=Unknown node/n2 --timeout=90s >/dev/null || fail "the stopped node did not become NotReady"
+k wait --for=condition=Ready=Unknown node/n2 --timeout=180s >/dev/null || fail "the stopped node did not become NotReady"
 uid=$(k -n smoke get pod probe-1 -o jsonpath='{.metadata.uid}')
 say "n2 is stopped and NotReady"
 $cluster node-start n2
-k wait --for=condition=Ready node/n2 --timeout=90s >/dev/null || fail "n2 did not come back"
-returned() { ask probe-0 http://probe-1.probes:8080 | grep -q 'starts=2 fs=btrfs'; }
-eventually 90 "the pod of n2 to serve again" returned
+k wait --for=condition=Ready node/n2 --timeout=180s >/dev/null || fail "n2 did not come back"
+eventually 120 "the pod of n2 to serve again" answers probe-0 http://probe-1.probes:8080 "starts=2 fs=btrfs"
 [ "$(k -n smoke get pod probe-1 -o jsonpath='{.metadata.uid}')" = "$uid" ] || fail "the pod of n2 is another one"
 say "n2 is back; its pod is the same and found its data"
 
