@@ -115,7 +115,7 @@ GENERATED := api config docs/reference.md charts go.mod go.sum
 .PHONY: charts
 charts: $(TOOLS)/helm-docs ## Write what the charts take from config/: CRDs, RBAC rules, schema; and their README.md.
 	cd hack/charts && go run . sync ../..
-	$(TOOLS)/helm-docs --chart-search-root charts --log-level warning --documentation-strict-mode --documentation-strict-ignore-absent none --documentation-strict-ignore-absent-regex none
+	$(TOOLS)/helm-docs --chart-search-root charts --log-level warning
 
 .PHONY: check-generate
 check-generate: generate charts ## Regenerate, and fail where the tree differs from what is committed.
