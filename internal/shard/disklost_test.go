@@ -64,7 +64,7 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 	// Nor is it served, or taken for a new disk, by the next process, which is told what was there.
 	f.cfg.Wanted.Volume = registry.now().Groups["0"].Members[0].VolumeUUID
 	f.run()
-	f.holdsBack(diskLost)
+	f.holdsBack(diskLost, f.cfg.Wanted.Volume.String())
 }
 
 // The file system that is wanted is told from its relatives before anything is written.

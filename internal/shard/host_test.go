@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -89,16 +90,19 @@ func (f *hostFixture) row() *recordv1.Shard {
 	return out.GetShards()[0]
 }
 
-// reaches waits for a state.
-func (f *hostFixture) reaches(state recordv1.ShardState) *recordv1.Shard {
+// reaches waits for a state, and for words in its message.
+func (f *hostFixture) reaches(state recordv1.ShardState, words ...string) *recordv1.Shard {
 	f.t.Helper()
+	says := func(message string) bool {
+		return !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(message, word) })
+	}
 	var row *recordv1.Shard
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		if row = f.row(); row.GetState() == state {
+		if row = f.row(); row.GetState() == state && says(row.GetMessage()) {
 			return row
 		}
 		if time.Now().After(end) {
-			f.t.Fatalf("waited in vain for %s: %v", state.Word(), row)
+			f.t.Fatalf("waited in vain for %s %q: %v", state.Word(), words, row)
 		}
 	}
 }
@@ -113,12 +117,7 @@ func (f *hostFixture) http(path string) (int, string) {
 // holdsBack checks all that a state which does not serve must answer.
 func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
 	f.t.Helper()
-	row := f.reaches(state)
-	for _, word := range words {
-		if !strings.Contains(row.GetMessage(), word) {
-			f.t.Errorf("the message does not say %q: %s", word, row.GetMessage())
-		}
-	}
+	row := f.reaches(state, words...)
 	for path, want := range map[string]int{"/healthz": 200, "/startupz": 200, "/readyz": 503, "/status": 200} {
 		if code, body := f.http(path); code != want {
 			f.t.Errorf("%s: %d %s, want %d", path, code, body, want)
@@ -438,7 +437,7 @@ func TestHostDescribesItsVolume(t *testing.T) {
 	f.stop()
 	registry.setDown(true)
 	f.run()
-	f.reaches(pending)
+	f.reaches(pending, "etcd")
 	describe() // of the files alone
 }
 

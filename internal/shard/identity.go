@@ -61,7 +61,7 @@ func inspect(cfg *Config) (seen inspected, held *heldError) {
 	blank, err := volume.Blank(cfg.FS, cfg.Dir)
 	switch {
 	case err != nil:
-		return seen, classify(err)
+		return seen, classify(expecting(w.Volume, err))
 	case blank && w.Volume != uuid.Nil:
 		return seen, hold(recordv1.ShardState_SHARD_STATE_DISK_LOST, "volume %s is blank, expected is volume %s: bring the disk back, or "+
 			"give it up: then the shard may make a new volume", cfg.Dir, w.Volume)
@@ -70,10 +70,18 @@ func inspect(cfg *Config) (seen inspected, held *heldError) {
 	}
 	sb, err := volume.FreshSuperblock(cfg.FS, cfg.Dir)
 	if err != nil {
-		return seen, classify(err)
+		return seen, classify(expecting(w.Volume, err))
 	}
 	seen.superblock = sb
 	return seen, admitVolume(cfg, sb)
+}
+
+// expecting names the volume that should have been there.
+func expecting(id uuid.UUID, err error) error {
+	if id == uuid.Nil {
+		return err
+	}
+	return fmt.Errorf("%w (expected is volume %s)", err, id)
 }
 
 // admitVolume refuses a volume that is not the one that is asked for.
