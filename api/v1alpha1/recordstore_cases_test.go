@@ -51,10 +51,8 @@ var recordStoreCases = append(append(append([]badCase{
 	{field: "spec/replication/copies", value: 2, says: "copies must be odd (1, 3 or 5)"},
 	{field: "spec/replication/copies", value: 4, says: "copies must be odd (1, 3 or 5)"},
 	{field: "spec/replication/copies", value: 7, says: "less than or equal to 5"},
-	{field: "spec/replication/topologyKey", value: "", says: "at least 1 chars long"},
-	{field: "spec/replication/topologyKey", value: "a/b/c", says: "topologyKey must be the name of a node label"},
-	{field: "spec/replication/topologyKey", value: letters(64), says: "topologyKey must be the name of a node label"},
-	{field: "spec/replication/topologyKey", value: letters(318), says: "may not be more than 317"},
+	{field: "spec/replication/topologyKey", value: "", says: "supported values"},
+	{field: "spec/replication/topologyKey", value: "example.org/rack", says: `supported values: "kubernetes.io/hostname", "topology.kubernetes.io/zone", "topology.kubernetes.io/region"`},
 
 	{field: "spec/retention/versions", value: 0, says: "greater than or equal to 1"},
 	{field: "spec/retention/versions", value: 1001, says: "less than or equal to 1000"},

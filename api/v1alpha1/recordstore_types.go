@@ -136,12 +136,11 @@ type Replication struct {
 	// +kubebuilder:validation:Maximum=5
 	// +kubebuilder:validation:XValidation:rule="self % 2 == 1",message="copies must be odd (1, 3 or 5): a majority decides, and an even number adds cost but no safety"
 	Copies int32 `json:"copies,omitempty"`
-	// TopologyKey is the node label whose values are failure domains: two copies are never in the same one.
+	// TopologyKey is the node label whose values are failure domains: two copies are never in the same one. A pod can
+	// learn its node's name, zone and region, and no other label.
 	// +optional
 	// +kubebuilder:default="kubernetes.io/hostname"
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=317
-	// +kubebuilder:validation:XValidation:rule="!format.qualifiedName().validate(self).hasValue()",message="topologyKey must be the name of a node label, such as topology.kubernetes.io/zone"
+	// +kubebuilder:validation:Enum="kubernetes.io/hostname";"topology.kubernetes.io/zone";"topology.kubernetes.io/region"
 	TopologyKey string `json:"topologyKey,omitempty"`
 }
 
