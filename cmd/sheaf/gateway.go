@@ -116,20 +116,16 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 
 // plan takes part in the planner's election, as soon as etcd holds the store.
 func (f *gatewayFlags) plan(ctx context.Context, store *placement.Store, meta placement.Meta, logger *slog.Logger) error {
-	for meta.StoreUUID == uuid.Nil && ctx.Err() == nil {
-		var err error
-		if meta, err = store.MetaOf(ctx, uuid.UUID(f.uid)); err == nil {
-			break
+	for meta.StoreUUID == uuid.Nil {
+		if there, err := store.MetaOf(ctx, uuid.UUID(f.uid)); err == nil {
+			meta = there
+			continue
 		}
-		meta = placement.Meta{}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(time.Second):
 		}
-	}
-	if ctx.Err() != nil {
-		return nil
 	}
 	return placement.RunPlanner(ctx, store, meta.Policy(), logger)
 }

@@ -111,7 +111,7 @@ func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) 
 			f.shards = append(f.shards, s.Address)
 		}
 		if len(f.shards) == 0 {
-			return errors.New("no shard is registered in etcd: give --shards host:port,...")
+			return errors.New("no shard is registered in etcd: name all of them with --shards")
 		}
 	}
 	volumes := make([]placement.FoundVolume, 0, len(f.shards))

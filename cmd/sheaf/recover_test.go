@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,7 +39,9 @@ func newCluster(t *testing.T) *cluster {
 	c.startShard("a")
 	c.startShard("b")
 	for _, id := range clusterIDs {
-		eventually(t, func() bool { return sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).code == 0 })
+		eventually(t, func() bool {
+			return sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).code == 0
+		})
 	}
 	return c
 }
@@ -132,14 +135,16 @@ func TestRecoverPlacement(t *testing.T) {
 	if st := statusOf(t, c.shards["b"].http); !strings.Contains(st.Message, "recover placement") {
 		t.Errorf("status: %+v", st)
 	}
-	all := append(recover, "--shards", c.address["a"]+","+c.address["b"])
+	all := append(slices.Clone(recover), "--shards", c.address["a"]+","+c.address["b"])
 	sheaf(t, nil, all...).want(t, 0).has(t, "Nothing was written")
 	before := statusOf(t, c.shards["a"].http)
 	sheaf(t, nil, append(all, "--yes")...).want(t, 0).has(t, "4 groups")
 	c.holds("recovered", true)
 	sheaf(t, nil, append(all, "--yes")...).want(t, 1).has(t, "nothing is lost")
 	for _, id := range clusterIDs {
-		eventually(t, func() bool { return sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).code == 0 })
+		eventually(t, func() bool {
+			return sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).code == 0
+		})
 	}
 
 	// All start anew.

@@ -70,7 +70,9 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 }
 
 // usesTLS tells whether any file is given.
-func (cfg *ClientConfig) usesTLS() bool { return cfg.CAFile != "" || cfg.CertFile != "" || cfg.KeyFile != "" }
+func (cfg *ClientConfig) usesTLS() bool {
+	return cfg.CAFile != "" || cfg.CertFile != "" || cfg.KeyFile != ""
+}
 
 // tls reads the files.
 func (cfg *ClientConfig) tls() (*tls.Config, error) {

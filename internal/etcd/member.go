@@ -220,7 +220,7 @@ func (c *MemberConfig) embed() *embed.Config {
 	ec.AdvertiseClientUrls = []url.URL{c.ClientTLS.url(c.AdvertiseClient)}
 	ec.AdvertisePeerUrls = []url.URL{c.PeerTLS.url(c.AdvertisePeer)}
 	ec.ClientTLSInfo, ec.PeerTLSInfo = c.ClientTLS.info(), c.PeerTLS.info()
-	var members []string
+	members := make([]string, 0, len(c.Cluster))
 	for _, name := range c.members() {
 		peer := c.PeerTLS.url(c.Cluster[name])
 		members = append(members, name+"="+peer.String())

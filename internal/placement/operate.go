@@ -103,7 +103,8 @@ const targetsPerTxn = txnOpsMax/2 - 1
 
 // setTargetsFrom writes targets where neither they nor their groups have changed since the view.
 func (s *Store) setTargetsFrom(ctx context.Context, view View, targets []Target, onlyIf clientv3.Cmp) error {
-	conditions := []clientv3.Cmp{onlyIf}
+	conditions := make([]clientv3.Cmp, 0, 1+2*len(targets))
+	conditions = append(conditions, onlyIf)
 	for _, t := range targets {
 		conditions = append(conditions,
 			clientv3.Compare(clientv3.ModRevision(s.prefix+groupsKey+t.Group), "=", view.Groups[t.Group].Revision),

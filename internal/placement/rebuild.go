@@ -213,7 +213,7 @@ func (r *Rebuilt) group(name string, found []located) (Group, error) {
 	return g, nil
 }
 
-// ErrStoreExists: etcd holds placement of the store, or of another one. Nothing was written.
+// ErrStoreExists says that etcd holds placement of the store, or of another one. Nothing was written.
 var ErrStoreExists = errors.New("etcd already holds a store here")
 
 // Restore writes a placement that was rebuilt, meta last: nobody follows etcd before. Where etcd holds meta already, it

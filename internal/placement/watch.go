@@ -132,7 +132,7 @@ func (w *watcher) look(ctx context.Context, st *state) error {
 	defer cancel()
 	answer, err := w.store.client.Get(ctx, w.store.prefix+metaKey)
 	if err != nil {
-		return nil //nolint:nilerr // the watch goes on over outages
+		return nil // the watch goes on over outages
 	}
 	var meta int64
 	if len(answer.Kvs) > 0 {

@@ -36,7 +36,7 @@ type Facts struct {
 	Epoch     uint64    `json:"epoch"` // highest routing epoch seen when this was written
 }
 
-// ErrNoFacts: the volume was never opened by a program that writes them.
+// ErrNoFacts says that the volume was never opened by a program that writes them.
 var ErrNoFacts = errors.New("the volume does not say what its store is like")
 
 // ReadFacts reads what the volume in a folder remembers. Errors: ErrNoFacts, ErrDamaged, ErrFormatVersion.
