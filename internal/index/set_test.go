@@ -1,0 +1,39 @@
+package index
+
+import (
+	"testing"
+)
+
+func TestKnownIdNeedsNoRoomAndSetMayGoBack(t *testing.T) {
+	refuse := false
+	table, err := New(0, func(int64) error {
+		if refuse {
+			return ErrClosed
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	var known []int64
+	refused := false
+	for id := int64(0); !refused; id++ {
+		refuse = len(known) >= 10_000
+		_, err := table.Set(id, MakeLoc(4, 128, 128, false))
+		if refused = err != nil; !refused {
+			known = append(known, id)
+		}
+	}
+	for _, id := range known {
+		if old, err := table.Set(id, MakeLoc(2, 128, 128, true)); err != nil || old != MakeLoc(4, 128, 128, false) {
+			t.Fatalf("Set(%d) = %v, %v", id, old, err)
+		}
+		if _, won, err := table.Max(id, MakeLoc(3, 128, 128, false)); err != nil || !won {
+			t.Fatalf("Max(%d) = %v, %v", id, won, err)
+		}
+	}
+	if table.Len() != int64(len(known)) || table.Live() != table.Len() {
+		t.Fatalf("Len %d, Live %d, want %d", table.Len(), table.Live(), len(known))
+	}
+}
