@@ -3,6 +3,7 @@ package controllers
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,11 +35,17 @@ type observedShard struct {
 	ReportErr error
 
 	Last       v1alpha1.ShardStatus // what status said before
+	Forget     []string             // volumes that a person gave up
 	StoreUID   string
 	Template   string // hash of the wanted pod template
 	Now        time.Time
 	KeepLoad   bool // too soon for another step of progress
 	MessageMax int
+}
+
+// forgotten says whether a person gave this volume up.
+func (o *observedShard) forgotten(uuid string) bool {
+	return uuid != "" && slices.ContainsFunc(o.Forget, func(f string) bool { return strings.EqualFold(f, uuid) })
 }
 
 // startGrace is how long a container that runs may be silent before it counts as unreachable.

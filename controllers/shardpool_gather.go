@@ -172,9 +172,10 @@ func (w *poolWork) recall(o *observedShard) {
 		o.Last.Volume.UUID = o.Set.Spec.Template.Annotations[workload.AnnotationVolume]
 	}
 	for uuid := range strings.SplitSeq(w.pool.Annotations[annotationForget], ",") {
-		if uuid = strings.TrimSpace(uuid); uuid != "" && strings.EqualFold(uuid, o.Last.Volume.UUID) {
-			o.Last.Volume.UUID = ""
-		}
+		o.Forget = append(o.Forget, strings.TrimSpace(uuid))
+	}
+	if o.forgotten(o.Last.Volume.UUID) {
+		o.Last.Volume.UUID = ""
 	}
 }
 

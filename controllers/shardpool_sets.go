@@ -76,10 +76,7 @@ func (w *poolWork) patchSet(ctx context.Context, o *observedShard, wanted *appsv
 
 // tellPod gives a running pod the UUID of its volume, so that its container, when it starts again, knows it.
 func (w *poolWork) tellPod(ctx context.Context, o *observedShard) Outcome {
-	uuid := o.Last.Volume.UUID
-	if learned := w.statusOf(o.Number).Volume; uuid == "" && learned != nil {
-		uuid = learned.UUID
-	}
+	uuid := o.Last.Volume.UUID // recorded: what is in no status yet could be another one after a crash
 	if o.Pod == nil || o.Pod.DeletionTimestamp != nil || uuid == "" || o.Pod.Annotations[workload.AnnotationVolume] != "" {
 		return Complete()
 	}

@@ -16,6 +16,7 @@ type turn struct {
 	Outdated bool      // it runs another template than is wanted, or an older one
 	Mine     bool      // of the pool that chooses
 	Since    time.Time // its pod was made
+	Begun    bool      // its set has a newer template than its pod: its restart has begun
 }
 
 // What a restart of a shard in a state costs.
@@ -59,8 +60,16 @@ func chooseTurn(turns []turn, parkedWell bool) (name, heldUpBy string) {
 	for _, t := range outdated {
 		blocker := ""
 		for _, other := range turns {
-			if other.Name != t.Name && holdsUp(restartCost(t.State), other.State, parkedWell) {
+			if other.Name == t.Name {
+				continue
+			}
+			if holdsUp(restartCost(t.State), other.State, parkedWell) {
 				blocker = fmt.Sprintf("shard %s is %s", other.Name, other.State)
+				break
+			}
+			// Where two have begun, as after a crash, the first goes on.
+			if other.Begun && restartCost(t.State) != costNone && !(t.Begun && t.Name < other.Name) {
+				blocker = fmt.Sprintf("shard %s is about to be restarted", other.Name)
 				break
 			}
 		}

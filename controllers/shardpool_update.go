@@ -29,8 +29,7 @@ func (o *observedShard) outdated() bool {
 	if o.Pod == nil || o.Pod.DeletionTimestamp != nil || o.Parked {
 		return false
 	}
-	told := o.Pod.Annotations[workload.AnnotationVolume]
-	return o.Pod.Annotations[workload.AnnotationTemplate] != o.Template || told != "" && !strings.EqualFold(told, o.Last.Volume.UUID)
+	return o.Pod.Annotations[workload.AnnotationTemplate] != o.Template || o.forgotten(o.Pod.Annotations[workload.AnnotationVolume])
 }
 
 // restartOne takes the next step of an update: the set of the shard whose turn it is gets the wanted template, and then its
@@ -97,16 +96,11 @@ func (w *poolWork) cachedTurns(ctx context.Context) ([]turn, error) {
 	return turns, nil
 }
 
-// restart gives the shard's set the wanted template, waits until the StatefulSet controller has seen that, and deletes the
-// pod, if the API server and the shards themselves say that it is its turn.
+// restart, where the API server and the shards themselves say that it is the shard's turn, gives its set the wanted template,
+// and once the StatefulSet controller has seen that, deletes the pod.
 func (w *poolWork) restart(ctx context.Context, o *observedShard, turns []turn) Outcome {
 	words := fmt.Sprintf("shard %s is to be restarted: %s", o.Name, w.update.message)
 	if o.Set == nil || o.Set.DeletionTimestamp != nil {
-		return Wait("Updating", words, PauseShort)
-	}
-	if changed, err := Apply(ctx, w.Client, w.pool, w.wanted[o.Number]); err != nil {
-		return Retry(err)
-	} else if changed || setTemplate(o.Set) != o.Template || o.Set.Status.ObservedGeneration < o.Set.Generation {
 		return Wait("Updating", words, PauseShort)
 	}
 	lock := w.turnLock()
@@ -119,6 +113,11 @@ func (w *poolWork) restart(ctx context.Context, o *observedShard, turns []turn) 
 	if name, heldUpBy := chooseTurn(turns, w.parkedWell()); name != o.Name {
 		w.update.reason = "UpdateHeldUp"
 		return Wait(w.update.reason, w.update.message+"; none is restarted while "+first(heldUpBy, "another one is"), PauseShort)
+	}
+	if changed, err := Apply(ctx, w.Client, w.pool, w.wanted[o.Number]); err != nil {
+		return Retry(err)
+	} else if changed || setTemplate(o.Set) != o.Template || o.Set.Status.ObservedGeneration < o.Set.Generation {
+		return Wait("Updating", words, PauseShort)
 	}
 	if err := w.Client.Delete(ctx, o.Pod, client.Preconditions{UID: &o.Pod.UID}); client.IgnoreNotFound(err) != nil {
 		return Retry(fmt.Errorf("delete Pod %s: %w", o.Pod.Name, err))
@@ -158,6 +157,14 @@ func (w *poolWork) liveTurns(ctx context.Context, turns []turn) ([]turn, error) 
 	byShard := map[string]*corev1.Pod{}
 	for i := range pods.Items {
 		byShard[strings.TrimSuffix(pods.Items[i].Name, "-0")] = &pods.Items[i]
+	}
+	for i := range sets.Items {
+		set := &sets.Items[i]
+		if pod := byShard[set.Name]; pod != nil && setTemplate(set) != pod.Annotations[workload.AnnotationTemplate] {
+			t := seen[set.Name]
+			t.Name, t.Begun = set.Name, true
+			seen[set.Name] = t
+		}
 	}
 	live := slices.Collect(maps.Values(seen))
 	var group errgroup.Group
