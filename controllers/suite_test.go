@@ -3,7 +3,6 @@ package controllers
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -14,10 +13,10 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/kubetest"
 )
 
 // Ginkgo's words. It is not imported with a dot, as Fail is an outcome of steps here.
@@ -39,38 +38,10 @@ var (
 	// api reads and writes without a cache.
 	api       client.WithWatch
 	envScheme = runtime.NewScheme()
-	env       *envtest.Environment
+	env       *kubetest.Server
 )
 
-// assets is where kube-apiserver and etcd are.
-func assets() (folder string, err error) {
-	const variable = "KUBEBUILDER_ASSETS"
-	asked := os.Getenv(variable)
-	folder = asked
-	if asked == "" {
-		if folder, err = filepath.Abs(filepath.Join("..", "bin", "kube")); err != nil {
-			return "", err
-		}
-	}
-	for _, program := range []string{"kube-apiserver", "etcd"} {
-		if _, err := os.Stat(filepath.Join(folder, program)); err != nil {
-			if asked != "" {
-				return "", err // what was asked for has to run
-			}
-			return "", nil
-		}
-	}
-	return folder, nil
-}
-
 func TestControllers(t *testing.T) {
-	folder, err := assets()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if folder == "" {
-		t.Skip("no kube-apiserver and etcd in bin/kube: run make envtest-assets, or set KUBEBUILDER_ASSETS")
-	}
 	RegisterFailHandler(ginkgo.Fail)
 	SetDefaultEventuallyTimeout(time.Minute)
 	SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
@@ -78,20 +49,12 @@ func TestControllers(t *testing.T) {
 }
 
 var _ = ginkgo.BeforeSuite(func(ctx context.Context) {
-	folder, err := assets()
-	Expect(err).NotTo(HaveOccurred())
+	var err error
 	log.SetLogger(ginkgo.GinkgoLogr)
 	Expect(errors.Join(clientgoscheme.AddToScheme(envScheme), v1alpha1.AddToScheme(envScheme))).To(Succeed())
-	env = &envtest.Environment{
-		Scheme:                   envScheme,
-		CRDDirectoryPaths:        []string{filepath.Join("..", "config", "crd", "bases")},
-		ErrorIfCRDPathMissing:    true,
-		BinaryAssetsDirectory:    folder,
-		ControlPlaneStartTimeout: 5 * time.Minute,
-		ControlPlaneStopTimeout:  time.Minute,
-	}
-	envConfig, err = env.Start()
+	env, err = kubetest.Start(filepath.Join("..", "config", "crd", "bases"))
 	Expect(err).NotTo(HaveOccurred())
+	envConfig = env.Config
 	envConfig.QPS, envConfig.Burst = 1000, 2000
 	api, err = client.NewWithWatch(envConfig, client.Options{Scheme: envScheme})
 	Expect(err).NotTo(HaveOccurred())
