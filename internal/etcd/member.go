@@ -212,11 +212,20 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
+// everywhere is the address with a host: etcd wants an IP, where other programs take no host for all addresses.
+func everywhere(address string) string {
+	if strings.HasPrefix(address, ":") {
+		return "0.0.0.0" + address
+	}
+	return address
+}
+
 func (c *MemberConfig) embed() *embed.Config {
 	ec := embed.NewConfig()
 	ec.Name, ec.Dir = c.Name, filepath.Clean(c.Dir)
 	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(c.Logger))
-	ec.ListenClientUrls, ec.ListenPeerUrls = []url.URL{c.ClientTLS.url(c.ListenClient)}, []url.URL{c.PeerTLS.url(c.ListenPeer)}
+	ec.ListenClientUrls = []url.URL{c.ClientTLS.url(everywhere(c.ListenClient))}
+	ec.ListenPeerUrls = []url.URL{c.PeerTLS.url(everywhere(c.ListenPeer))}
 	ec.AdvertiseClientUrls = []url.URL{c.ClientTLS.url(c.AdvertiseClient)}
 	ec.AdvertisePeerUrls = []url.URL{c.PeerTLS.url(c.AdvertisePeer)}
 	ec.ClientTLSInfo, ec.PeerTLSInfo = c.ClientTLS.info(), c.PeerTLS.info()

@@ -106,6 +106,20 @@ func TestMemberKeepsItsDataAndItsFolder(t *testing.T) {
 	}
 }
 
+func TestMemberListensOnAllAddresses(t *testing.T) {
+	cfg := memberConfig(t, "a")
+	cfg.AdvertiseClient, cfg.AdvertisePeer = cfg.ListenClient, cfg.ListenPeer
+	port := func(address string) string { return address[strings.LastIndex(address, ":"):] }
+	cfg.ListenClient, cfg.ListenPeer = port(cfg.ListenClient), port(cfg.ListenPeer)
+	m := startMember(t, cfg)
+	if err := m.Ready(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dial(t, etcd.ClientConfig{Endpoints: []string{cfg.AdvertiseClient}}).Put(testContext(t), "k", "v"); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestAnEmptyMemberFormsNoNewCluster(t *testing.T) {
 	cfg := memberConfig(t, "a")
 	cfg.Existing = true

@@ -1,0 +1,282 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// root of the repository; the suite runs in its folder.
+var root = func() string {
+	dir, err := filepath.Abs("..")
+	if err != nil {
+		panic(err)
+	}
+	return dir
+}()
+
+// tool is the path of a program that the Makefile builds.
+func tool(name string) string {
+	for _, dir := range []string{"bin/kube", "bin/tools", "bin", "hack/cluster"} {
+		if path := filepath.Join(root, dir, name); exists(path) {
+			return path
+		}
+	}
+	return name
+}
+
+func exists(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.IsDir()
+}
+
+// output of a command that ran.
+type output struct {
+	command string
+	out     string
+	words   string // stderr
+	err     error
+}
+
+func (o output) String() string {
+	return fmt.Sprintf("%s\n%s%s%v", o.command, o.out, o.words, o.err)
+}
+
+// try runs a command and gives whatever came of it.
+func try(timeout time.Duration, stdin, name string, args ...string) output {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, tool(name), args...)
+	cmd.WaitDelay = 5 * time.Second
+	cmd.Dir = root
+	var out, words bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &words
+	err := cmd.Run()
+	return output{command: name + " " + strings.Join(args, " "), out: out.String(), words: words.String(), err: err}
+}
+
+// must runs a command that has to succeed, and gives its standard output.
+func must(timeout time.Duration, stdin, name string, args ...string) string {
+	GinkgoHelper()
+	o := try(timeout, stdin, name, args...)
+	Expect(o.err).NotTo(HaveOccurred(), "%v", o)
+	return o.out
+}
+
+// kubectl has to succeed.
+func kubectl(args ...string) string {
+	GinkgoHelper()
+	return must(2*time.Minute, "", "kubectl", args...)
+}
+
+// apply applies YAML. The API server must not warn.
+func apply(yaml string) {
+	GinkgoHelper()
+	o := try(time.Minute, yaml, "kubectl", "apply", "--server-side", "-f", "-")
+	Expect(o.err).NotTo(HaveOccurred(), "%v\n%s", o, yaml)
+	Expect(o.words).NotTo(ContainSubstring("Warning"), "the API server warned")
+}
+
+// cluster calls the test cluster's own tool.
+func cluster(args ...string) string {
+	GinkgoHelper()
+	return strings.TrimSpace(must(3*time.Minute, "", "cluster", args...))
+}
+
+// get reads an object as JSON; the error is for use in Eventually.
+func get(into any, args ...string) error {
+	o := try(30*time.Second, "", "kubectl", append([]string{"get", "-o", "json"}, args...)...)
+	if o.err != nil {
+		return fmt.Errorf("%v", o)
+	}
+	return json.Unmarshal([]byte(o.out), into)
+}
+
+// space is a namespace of a scenario with Pod Security "restricted", and what it made.
+type space struct {
+	name string
+	sets []string
+}
+
+// newSpace makes a namespace, and takes it away when the scenario ends, with the disks it added.
+func newSpace(name string) *space {
+	GinkgoHelper()
+	s := &space{name: "e2e-" + name}
+	apply(fmt.Sprintf(`
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: %s
+  labels:
+    pod-security.kubernetes.io/enforce: restricted
+    pod-security.kubernetes.io/warn: restricted
+`, s.name))
+	DeferCleanup(func() {
+		if CurrentSpecReport().Failed() {
+			s.dump()
+		}
+		kubectl("delete", "namespace", s.name, "--wait=true", "--timeout=90s")
+	})
+	return s
+}
+
+// dump prints what a person would look at after a failure.
+func (s *space) dump() {
+	for _, args := range [][]string{
+		{"get", "sheaf,pods,pvc,pv,statefulsets,deployments", "-n", s.name, "-o", "wide"},
+		{"get", "recordstores,shardpools", "-n", s.name, "-o", "yaml"},
+		{"get", "disksets", "-o", "yaml"},
+		{"get", "events", "-n", s.name, "--sort-by=.lastTimestamp"},
+		{"logs", "-n", operatorNamespace, "deployment/" + operatorName, "--tail=60"},
+		{"logs", "-n", s.name, "-l", "app.kubernetes.io/name=sheaf", "--tail=15", "--prefix"},
+	} {
+		o := try(30*time.Second, "", "kubectl", args...)
+		AddReportEntry(o.command, o.out+o.words)
+		fmt.Fprintln(GinkgoWriter, o)
+	}
+}
+
+// disk adds a blank disk to a node and gives its path.
+func (s *space) disk(node, name, size string, options ...string) string {
+	GinkgoHelper()
+	path := cluster(append([]string{"disk", "add", node, name, size}, options...)...)
+	DeferCleanup(func() { try(time.Minute, "", "cluster", "disk", "rm", node, name) })
+	return path
+}
+
+// diskSpec is one disk of a DiskSet.
+type diskSpec struct{ node, device, size string }
+
+// diskSet makes a DiskSet, and takes it and its volumes away after the namespace.
+func (s *space) diskSet(name, fileSystem string, disks ...diskSpec) {
+	GinkgoHelper()
+	yaml := fmt.Sprintf("apiVersion: sheaf.dev/v1alpha1\nkind: DiskSet\nmetadata: {name: %s}\nspec:\n  fileSystem: {type: %s}\n  namespaces: [%s]\n  disks:\n",
+		name, fileSystem, s.name)
+	for _, d := range disks {
+		yaml += fmt.Sprintf("  - {node: %s, device: %s, size: %s}\n", d.node, d.device, d.size)
+	}
+	apply(yaml)
+	s.sets = append(s.sets, name)
+	DeferCleanup(func() {
+		kubectl("delete", "diskset", name, "--wait=true", "--timeout=60s")
+		try(time.Minute, "", "kubectl", "delete", "pv", "-l", "sheaf.dev/diskset="+name, "--wait=true", "--timeout=60s")
+	})
+}
+
+// store reads a RecordStore.
+func (s *space) store(name string) (*v1alpha1.RecordStore, error) {
+	var store v1alpha1.RecordStore
+	return &store, get(&store, "recordstore", name, "-n", s.name)
+}
+
+// pool reads a ShardPool.
+func (s *space) pool(name string) (*v1alpha1.ShardPool, error) {
+	var pool v1alpha1.ShardPool
+	return &pool, get(&pool, "shardpool", name, "-n", s.name)
+}
+
+// condition of a list by its type; nil: not there.
+func condition(conditions []metav1.Condition, kind string) *metav1.Condition {
+	for n := range conditions {
+		if conditions[n].Type == kind {
+			return &conditions[n]
+		}
+	}
+	return nil
+}
+
+// awaitStore waits until a store is Ready.
+func (s *space) awaitStore(name string, timeout time.Duration) {
+	GinkgoHelper()
+	must(timeout+time.Minute, "", "kubectl", "wait", "-n", s.name, "--for=condition=Ready", "recordstore/"+name, "--timeout="+timeout.String())
+}
+
+// awaitCondition waits until a condition of a pool has a status and a message with all the words.
+func (s *space) awaitCondition(pool, kind, status string, timeout time.Duration, words ...string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		p, err := s.pool(pool)
+		g.Expect(err).NotTo(HaveOccurred())
+		c := condition(p.Status.Conditions, kind)
+		g.Expect(c).NotTo(BeNil(), "no condition %s", kind)
+		g.Expect(string(c.Status)).To(Equal(status), "%+v", c)
+		for _, w := range words {
+			g.Expect(c.Message).To(ContainSubstring(w))
+		}
+	}).WithTimeout(timeout).WithPolling(time.Second).Should(Succeed())
+}
+
+// awaitShard waits until a shard has a state.
+func (s *space) awaitShard(pool string, number int32, state v1alpha1.ShardState, timeout time.Duration) v1alpha1.ShardStatus {
+	GinkgoHelper()
+	var found v1alpha1.ShardStatus
+	Eventually(func(g Gomega) {
+		p, err := s.pool(pool)
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, shard := range p.Status.ShardStatuses {
+			if shard.Number == number {
+				found = shard
+			}
+		}
+		g.Expect(found.State).To(Equal(state), "%+v", found)
+	}).WithTimeout(timeout).WithPolling(time.Second).Should(Succeed())
+	return found
+}
+
+// client is a pod with the command line, for calls from inside the cluster.
+func (s *space) client() {
+	GinkgoHelper()
+	apply(fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: client, namespace: %s}
+spec:
+  automountServiceAccountToken: false
+  terminationGracePeriodSeconds: 0
+  securityContext: {runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}}
+  containers:
+  - name: client
+    image: %s
+    imagePullPolicy: IfNotPresent
+    args: [dev, --listen=127.0.0.1:7700, --http=127.0.0.1:7701, --dir=/scratch/dev, --shards=1, --groups=1]
+    securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+    volumeMounts: [{name: scratch, mountPath: /scratch}]
+  volumes: [{name: scratch, emptyDir: {}}]
+`, s.name, image))
+	kubectl("wait", "-n", s.name, "--for=condition=Ready", "pod/client", "--timeout=60s")
+}
+
+// sheaf runs the command line inside the cluster, against a store's gateway.
+func (s *space) sheaf(store, stdin string, args ...string) output {
+	all := append([]string{"exec", "-i", "-n", s.name, "client", "--", "/sheaf"}, args...)
+	all = append(all, "--server", fmt.Sprintf("%s-gateway.%s.svc:7600", store, s.name))
+	return try(time.Minute, stdin, "kubectl", all...)
+}
+
+// put stores a record and get reads it back; both have to succeed.
+func (s *space) put(store string, id int, data string) {
+	GinkgoHelper()
+	o := s.sheaf(store, data, "put", fmt.Sprint(id), "-")
+	Expect(o.err).NotTo(HaveOccurred(), "%v", o)
+}
+
+func (s *space) get(store string, id int) string {
+	GinkgoHelper()
+	o := s.sheaf(store, "", "get", fmt.Sprint(id))
+	Expect(o.err).NotTo(HaveOccurred(), "%v", o)
+	return o.out
+}

@@ -1,0 +1,54 @@
+//go:build e2e
+
+// Package e2e tries Sheaf as its users would, on a real Kubernetes: real kubelets, containers and file systems. README.md
+// says what belongs here.
+package e2e
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+)
+
+// The operator is installed once for the suite.
+const (
+	operatorNamespace = "sheaf-system"
+	operatorName      = "sheaf-operator"
+)
+
+// image and operatorImage are the images under test, loaded into the cluster beforehand.
+var image, operatorImage = os.Getenv("E2E_IMAGE"), os.Getenv("E2E_OPERATOR_IMAGE")
+
+func TestE2E(t *testing.T) {
+	RegisterFailHandler(Fail)
+	SetDefaultEventuallyPollingInterval(500 * time.Millisecond)
+	RunSpecs(t, "sheaf on Kubernetes")
+}
+
+var _ = BeforeSuite(func() {
+	Expect(os.Getenv("KUBECONFIG")).NotTo(BeEmpty(), "KUBECONFIG names the cluster: run this by `make e2e`")
+	Expect(image).NotTo(BeEmpty(), "E2E_IMAGE and E2E_OPERATOR_IMAGE name the images: run this by `make e2e`")
+	installOperator()
+})
+
+// installOperator is the first of the two Helm commands of the README.
+func installOperator(values ...string) {
+	GinkgoHelper()
+	args := []string{
+		"upgrade", "--install", operatorName, "charts/sheaf-operator", "--namespace", operatorNamespace, "--create-namespace", "--wait",
+		"--timeout", "3m",
+		"--set", "image.repository=" + repository(operatorImage), "--set", "image.tag=" + tag(operatorImage),
+		"--set", "sheaf.image.repository=" + repository(image), "--set", "sheaf.image.tag=" + tag(image),
+	}
+	for _, v := range values {
+		args = append(args, "--set", v)
+	}
+	must(4*time.Minute, "", "helm", args...)
+}
+
+func repository(image string) string { return image[:strings.LastIndex(image, ":")] }
+func tag(image string) string        { return image[strings.LastIndex(image, ":")+1:] }
