@@ -39,7 +39,9 @@ type poolPlay struct {
 	store *v1alpha1.RecordStore
 	r     *ShardPoolReconciler
 	// after runs after each reconcile and each step: what must hold at any time.
-	after func()
+	after func(context.Context)
+	undo  func()            // of back
+	last  map[string]string // versions after the last round of settled
 }
 
 func newPoolPlay(ctx context.Context) *poolPlay {
@@ -96,7 +98,7 @@ func (p *poolPlay) changeStore(ctx context.Context, change func(*v1alpha1.Record
 func (p *poolPlay) reconcile(ctx context.Context, name string) (ctrl.Result, error) {
 	result, err := p.r.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: name}})
 	if p.after != nil {
-		p.after()
+		p.after(ctx)
 	}
 	return result, err
 }
@@ -111,7 +113,7 @@ func (p *poolPlay) round(ctx context.Context) error {
 		failed = errors.Join(failed, err)
 		p.step(ctx)
 		if p.after != nil {
-			p.after()
+			p.after(ctx)
 		}
 	}
 	if len(pools.Items) == 0 {

@@ -1,0 +1,106 @@
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// calls counts what a reconcile asks of the API server. Reads come from a cache in the real operator, but for those of Live.
+type calls struct{ reads, lists, writes, live int }
+
+func (c *calls) client() client.Client {
+	return interceptor.NewClient(api, interceptor.Funcs{
+		Get: func(ctx context.Context, k client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			c.reads++
+			return k.Get(ctx, key, o, opts...)
+		},
+		List: func(ctx context.Context, k client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			c.lists++
+			return k.List(ctx, list, opts...)
+		},
+		Apply: func(ctx context.Context, k client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			c.writes++
+			return k.Apply(ctx, o, opts...)
+		},
+		Patch: func(ctx context.Context, k client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			c.writes++
+			return k.Patch(ctx, o, patch, opts...)
+		},
+		Delete: func(ctx context.Context, k client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			c.writes++
+			return k.Delete(ctx, o, opts...)
+		},
+		SubResourcePatch: func(ctx context.Context, k client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			c.writes++
+			return k.SubResource(sub).Patch(ctx, o, patch, opts...)
+		},
+	})
+}
+
+// livePast counts reads past the cache.
+type livePast struct {
+	client.Reader
+	count *calls
+}
+
+func (l livePast) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	l.count.live++
+	return l.Reader.Get(ctx, key, o, opts...)
+}
+
+func (l livePast) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	l.count.live++
+	return l.Reader.List(ctx, list, opts...)
+}
+
+var _ = Describe("Forty shards in one pool", func() {
+	// measure counts from nothing to ready, and one reconcile in peace.
+	measure := func(ctx context.Context, shards int32, trouble bool) (rise, peace calls, status []byte) {
+		p := newPoolPlay(ctx)
+		var count calls
+		p.r = p.reconciler(count.client())
+		p.r.Live = livePast{api, &count}
+		for n := range shards {
+			p.says(fmt.Sprintf("ssd-%d", n), func(r *ShardReport) {
+				r.Groups = make([]GroupReport, 256)
+				if trouble {
+					r.State, r.Message = v1alpha1.ShardFileSystemMismatch, strings.Repeat("the file system is not what was asked for. ", 200)
+				}
+			})
+		}
+		p.pool(ctx, "ssd", shards)
+		p.settle(ctx, 0)
+		rise, count = count, calls{}
+		_, err := p.reconcile(ctx, "ssd")
+		Expect(err).NotTo(HaveOccurred())
+		status, err = json.Marshal(p.get(ctx, "ssd").Status)
+		Expect(err).NotTo(HaveOccurred())
+		return rise, count, status
+	}
+
+	It("cost as many calls each as ten, none in peace, and their status stays small", func(ctx context.Context) {
+		rise10, peace10, _ := measure(ctx, 10, false)
+		rise40, peace40, status := measure(ctx, 40, false)
+		Expect(peace10.writes + peace40.writes + peace10.live + peace40.live).To(BeZero())
+		Expect(peace40.lists).To(Equal(peace10.lists), "lists do not grow with the shards")
+		Expect(peace40.reads-peace10.reads).To(BeNumerically("<=", 30*2), "set and volume of each shard")
+		// Per shard: the set, the set again with the volume's UUID, and the pod with it.
+		Expect(rise40.writes-rise10.writes).To(BeNumerically("<=", 30*3), "%+v, %+v", rise10, rise40)
+		Expect(len(status)).To(BeNumerically("<", 256<<10))
+	})
+
+	It("stay small when all are in trouble", func(ctx context.Context) {
+		_, _, status := measure(ctx, 40, true)
+		Expect(len(status)).To(BeNumerically("<", 256<<10))
+		Expect(string(status)).To(ContainSubstring("ssd-39"))
+	})
+})
