@@ -236,5 +236,23 @@ func (w *poolWork) writeStatus(ctx context.Context) error {
 		return fmt.Errorf("write the status of ShardPool %s: %w", w.pool.Name, err)
 	}
 	w.written.Store(w.pool.UID, w.now())
+	w.tellChanges()
 	return nil
+}
+
+// tellChanges makes events of shards that a person has to look at, or no longer.
+func (w *poolWork) tellChanges() {
+	before := map[string]v1alpha1.ShardState{}
+	for _, s := range w.before.Status.ShardStatuses {
+		before[s.Name] = s.State
+	}
+	for _, s := range w.pool.Status.ShardStatuses {
+		switch {
+		case s.State == before[s.Name]:
+		case needsPerson(s.State):
+			w.event(corev1.EventTypeWarning, string(s.State), "Observe", "shard %s: %s", s.Name, s.Message)
+		case needsPerson(before[s.Name]):
+			w.event(corev1.EventTypeNormal, string(s.State), "Observe", "shard %s is no longer %s", s.Name, before[s.Name])
+		}
+	}
 }

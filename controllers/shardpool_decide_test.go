@@ -340,6 +340,9 @@ func TestChooseTurn(t *testing.T) {
 		{"but not while another comes up", []turn{mine("a", v1alpha1.ShardMemoryTooSmall, true, 1), mine("b", loading, false, 1)}, false, "", "shard b is Loading"},
 		{"one that loads the wrong template", []turn{mine("a", loading, true, 1), mine("b", serving, true, 0)}, false, "a", ""},
 		{"not all that are unreachable", []turn{mine("a", v1alpha1.ShardUnreachable, true, 1), mine("b", v1alpha1.ShardUnreachable, true, 1)}, false, "", "shard b is Unreachable"},
+		{"not while another restart has begun", []turn{mine("b", serving, true, 1), {Name: "x", State: serving, Begun: true}}, false, "", "shard x is about to be restarted"},
+		{"nor when both have begun, but for the first", []turn{{Name: "b", State: serving, Outdated: true, Mine: true, Begun: true}, {Name: "a", State: serving, Begun: true}}, false, "", "shard a is about to be restarted"},
+		{"the first of two that have begun", []turn{{Name: "a", State: serving, Outdated: true, Mine: true, Begun: true}, {Name: "b", State: serving, Begun: true}}, false, "a", ""},
 		{"one on a lost node cannot be restarted", []turn{mine("a", v1alpha1.ShardNodeLost, true, 1)}, false, "", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -68,7 +68,7 @@ func chooseTurn(turns []turn, parkedWell bool) (name, heldUpBy string) {
 				break
 			}
 			// Where two have begun, as after a crash, the first goes on.
-			if other.Begun && restartCost(t.State) != costNone && !(t.Begun && t.Name < other.Name) {
+			if other.Begun && restartCost(t.State) != costNone && (!t.Begun || t.Name >= other.Name) {
 				blocker = fmt.Sprintf("shard %s is about to be restarted", other.Name)
 				break
 			}
@@ -88,5 +88,5 @@ func holdsUp(c cost, other v1alpha1.ShardState, parkedWell bool) bool {
 	case costSome:
 		return !settled(other)
 	}
-	return restartCost(other) != costAll && !(other == v1alpha1.ShardParked && parkedWell)
+	return restartCost(other) != costAll && (other != v1alpha1.ShardParked || !parkedWell)
 }

@@ -1,0 +1,215 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// snapshot is everything that a cache would hold, as it is now.
+func (p *play) snapshot(ctx context.Context) client.Client {
+	objects := p.objects(ctx)
+	for _, list := range []client.ObjectList{&corev1.NodeList{}, &corev1.PersistentVolumeList{}, &storagev1.StorageClassList{}, &corev1.NamespaceList{}} {
+		Expect(api.List(ctx, list)).To(Succeed())
+		Expect(meta.EachListItem(list, func(o runtime.Object) error {
+			objects = append(objects, o.(client.Object))
+			return nil
+		})).To(Succeed())
+	}
+	for _, o := range objects {
+		if o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0 {
+			o.SetFinalizers([]string{"sheaf.dev/played"}) // the fake takes no other
+		}
+	}
+	return fake.NewClientBuilder().WithScheme(envScheme).WithObjects(objects...).Build()
+}
+
+// reading makes a client that reads from a cache and writes to the API server.
+func reading(cache func() client.Client) client.Client {
+	return interceptor.NewClient(api, interceptor.Funcs{
+		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			return cache().Get(ctx, key, o, opts...)
+		},
+		List: func(ctx context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			return cache().List(ctx, list, opts...)
+		},
+	})
+}
+
+// frozen reads what is now, for ever.
+func (p *play) frozen(ctx context.Context) client.Client {
+	cache := p.snapshot(ctx)
+	return reading(func() client.Client { return cache })
+}
+
+// errKilled is the end of an operator.
+var errKilled = errors.New("the operator was killed")
+
+// killer is a client whose operator dies after write number at; 0: never. All that is written later fails.
+type killer struct{ writes, at int }
+
+func (k *killer) dead() bool { return k.at > 0 && k.writes >= k.at }
+
+// write counts a write and does it, while the operator lives.
+func (k *killer) write(do func() error) error {
+	if k.dead() {
+		return errKilled
+	}
+	k.writes++
+	if err := do(); err != nil {
+		return err
+	}
+	if k.dead() {
+		return errKilled
+	}
+	return nil
+}
+
+func (k *killer) client() client.Client {
+	return interceptor.NewClient(api, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			return k.write(func() error { return c.Create(ctx, o, opts...) })
+		},
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+			return k.write(func() error { return c.Update(ctx, o, opts...) })
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			return k.write(func() error { return c.Patch(ctx, o, patch, opts...) })
+		},
+		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			return k.write(func() error { return c.Apply(ctx, o, opts...) })
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			return k.write(func() error { return c.Delete(ctx, o, opts...) })
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			return k.write(func() error { return c.SubResource(sub).Patch(ctx, o, patch, opts...) })
+		},
+	})
+}
+
+// story is all that can happen to a pool in its life, but for its end. wait lets it settle.
+func story(ctx context.Context, p *poolPlay, wait func()) {
+	p.pool(ctx, "ssd", 2)
+	wait()
+	p.changeStore(ctx, func(store *v1alpha1.RecordStore) { store.Spec.Image = "sheaf:2" })
+	wait()
+	p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) {
+		pool.Spec.Storage.Size, *pool.Spec.Shards = resource.MustParse("2Gi"), 3
+	})
+	wait()
+	p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) {
+		pool.Spec.Parked, *pool.Spec.Shards, pool.Spec.Remove = []int32{0}, 2, []int32{1}
+	})
+	wait()
+}
+
+// picture is what the namespace looks like, without what differs from run to run.
+func (p *poolPlay) picture(ctx context.Context) (lines []string) {
+	for _, o := range p.objects(ctx) {
+		switch o := o.(type) {
+		case *appsv1.StatefulSet:
+			size := templateSize(o)
+			lines = append(lines, fmt.Sprintf("set %s replicas %d size %s template %s volume %s", o.Name, *o.Spec.Replicas, size.String(), setTemplate(o),
+				o.Spec.Template.Annotations["sheaf.dev/volume"]))
+		case *corev1.Pod:
+			lines = append(lines, fmt.Sprintf("pod %s image %s volume %s owned %t", o.Name, o.Spec.Containers[0].Image, o.Annotations["sheaf.dev/volume"], metav1.GetControllerOf(o) != nil))
+		case *corev1.PersistentVolumeClaim:
+			size := o.Spec.Resources.Requests[corev1.ResourceStorage]
+			lines = append(lines, fmt.Sprintf("claim %s size %s", o.Name, size.String()))
+		case *v1alpha1.ShardPool:
+			for _, s := range o.Status.ShardStatuses {
+				lines = append(lines, fmt.Sprintf("shard %s %s updated %t volume %s", s.Name, s.State, s.Updated, s.Volume.UUID))
+			}
+			for _, c := range o.Status.Conditions {
+				lines = append(lines, fmt.Sprintf("condition %s %s %s", c.Type, c.Status, c.Reason))
+			}
+		case *corev1.Service:
+			lines = append(lines, "service "+o.Name)
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// withoutHashes takes out what differs from namespace to namespace: addresses and the store's UID are in the template.
+func withoutHashes(lines []string) []string {
+	out := make([]string, 0, len(lines))
+	for _, line := range lines {
+		var name, size, hash, volume string
+		var replicas int
+		if n, _ := fmt.Sscanf(line, "set %s replicas %d size %s template %s volume %s", &name, &replicas, &size, &hash, &volume); n == 5 {
+			line = fmt.Sprintf("set %s replicas %d size %s volume %s", name, replicas, size, volume)
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+var _ = Describe("The pool's controller", func() {
+	run := func(ctx context.Context, at int) (picture []string, writes int, started map[string]int) {
+		p := newPoolPlay(ctx)
+		k := &killer{at: at}
+		p.r = p.reconciler(k.client())
+		story(ctx, p, func() {
+			for k.dead() || !p.settled(ctx) {
+				if k.dead() { // the next operator lives
+					writes, k = writes+k.writes, &killer{}
+					p.r = p.reconciler(k.client())
+				}
+			}
+		})
+		return withoutHashes(p.picture(ctx)), writes + k.writes, p.started
+	}
+
+	It("comes to the same end when it is killed after any of its writes", func(ctx context.Context) {
+		want, writes, started := run(ctx, 0)
+		Expect(writes).To(BeNumerically(">", 20))
+		Expect(started).To(Equal(map[string]int{"ssd-0": 2, "ssd-1": 2, "ssd-2": 1}))
+		Expect(want).To(ContainElement(HavePrefix("set ssd-2 replicas 1 size 2Gi")))
+		for at := 1; at <= writes; at++ {
+			got, _, restarts := run(ctx, at)
+			Expect(got).To(Equal(want), "killed after write %d", at)
+			Expect(restarts).To(Equal(started), "killed after write %d: pods made", at)
+		}
+	})
+
+	It("comes to the same end with a cache that is behind", func(ctx context.Context) {
+		want, _, started := run(ctx, 0)
+		const behind = 3
+		p := newPoolPlay(ctx)
+		history := []client.Client{p.snapshot(ctx)}
+		p.after = func(ctx context.Context) {
+			history = append(history, p.snapshot(ctx))
+			history = history[max(0, len(history)-behind-1):]
+		}
+		p.r = p.reconciler(reading(func() client.Client { return history[0] }))
+		story(ctx, p, func() { p.settle(ctx, 2*behind) })
+		Expect(withoutHashes(p.picture(ctx))).To(Equal(want))
+		Expect(p.started).To(Equal(started))
+	})
+})
+
+// settled does one round, and says whether nothing changed in it.
+func (p *poolPlay) settled(ctx context.Context) bool {
+	err := p.round(ctx)
+	before := p.last
+	p.last = p.versions(ctx)
+	return err == nil && maps.Equal(before, p.last)
+}
