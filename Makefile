@@ -92,7 +92,7 @@ bench: build ## Measure against the limits of this machine (ARGS=--quick: small 
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint $(TOOLS)/buf bin/protodeps ## Lint Go, proto and shell.
-	$(TOOLS)/golangci-lint run ./...
+	$(TOOLS)/golangci-lint run --allow-parallel-runners ./...
 	$(TOOLS)/buf lint
 	$(TOOLS)/buf breaking api --against api/baseline.binpb
 	@for script in hack/*.sh hack/*/*.sh hack/cluster/cluster .ci/run; do bash -n "$$script"; done

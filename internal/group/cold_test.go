@@ -166,7 +166,7 @@ func TestColdReadRefused(t *testing.T) {
 // A frame that was read past the page cache is checked like any other.
 func TestColdReadChecks(t *testing.T) {
 	d, fs := coldLog(t, math.MaxInt64, 5000, 5000)
-	f, err := fs.FS.OpenWrite(path.Join(d.opts.Dir, SegmentName(1)))
+	f, err := fs.OpenWrite(path.Join(d.opts.Dir, SegmentName(1)))
 	ok(t, err)
 	_, err = f.WriteAt([]byte{0xaa}, SegmentHeaderBytes+FrameHeaderBytes+1000)
 	ok(t, errors.Join(err, f.Close()))

@@ -1,3 +1,4 @@
+// Package recordv1 is the gRPC contract of Sheaf, generated from the .proto files of its folder, and a few words for people.
 package recordv1
 
 import "strings"
