@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	"sheaf.dev/sheaf/controllers"
+	"sheaf.dev/sheaf/internal/operator"
 )
 
 // version is stamped by the build.
@@ -62,8 +63,8 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return failure{fmt.Errorf("connect to the Kubernetes API at %s: %w", config.Host, err)}
 	}
-	placements := newPlacements()
-	defer placements.closeAll()
+	placements := operator.NewPlacements()
+	defer placements.CloseAll()
 	if err := o.setup(mgr, placements); err != nil {
 		return failure{err}
 	}
@@ -78,7 +79,7 @@ func run(ctx context.Context, o options) error {
 }
 
 // setup adds the controllers.
-func (o *options) setup(mgr ctrl.Manager, placements *placements) error {
+func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements) error {
 	store := &controllers.RecordStoreReconciler{
 		Client: mgr.GetClient(), Secrets: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("sheaf-operator"),
 		Placements: placements, Image: o.shardImage,
@@ -87,7 +88,7 @@ func (o *options) setup(mgr ctrl.Manager, placements *placements) error {
 		return fmt.Errorf("set up the controller of RecordStores: %w", err)
 	}
 	pool := &controllers.ShardPoolReconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Shards: shardClient{}, Register: shardRegister{placements},
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Shards: operator.Shards{}, Register: operator.Register{Placements: placements},
 		Recorder: mgr.GetEventRecorder("sheaf-operator"), Image: o.shardImage,
 	}
 	if err := pool.SetupWithManager(mgr); err != nil {

@@ -1,4 +1,5 @@
-package main
+// Package operator gives the controllers what they may not know themselves: the placement in etcd, and the shards over gRPC.
+package operator
 
 import (
 	"context"
@@ -20,8 +21,8 @@ import (
 	"sheaf.dev/sheaf/internal/workload"
 )
 
-// placements keeps one connection to etcd per store. Safe for concurrent use.
-type placements struct {
+// Placements keeps one connection to etcd per store. Safe for concurrent use.
+type Placements struct {
 	mu   sync.Mutex
 	open map[string]*placed
 }
@@ -35,10 +36,11 @@ type placed struct {
 	folder      string // of the credentials' files
 }
 
-func newPlacements() *placements { return &placements{open: map[string]*placed{}} }
+// NewPlacements has no connection yet.
+func NewPlacements() *Placements { return &Placements{open: map[string]*placed{}} }
 
 // Open connects, or gives the connection that is there while nothing about it has changed.
-func (p *placements) Open(key string, access workload.EtcdAccess, credentials controllers.EtcdCredentials) (controllers.Placement, error) {
+func (p *Placements) Open(key string, access workload.EtcdAccess, credentials controllers.EtcdCredentials) (controllers.Placement, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if old := p.open[key]; old != nil {
@@ -57,7 +59,7 @@ func (p *placements) Open(key string, access workload.EtcdAccess, credentials co
 }
 
 // Close lets go of the connection of a store.
-func (p *placements) Close(key string) {
+func (p *Placements) Close(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if old := p.open[key]; old != nil {
@@ -66,7 +68,8 @@ func (p *placements) Close(key string) {
 	}
 }
 
-func (p *placements) closeAll() {
+// CloseAll lets go of all connections.
+func (p *Placements) CloseAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for key, old := range p.open {

@@ -1,9 +1,10 @@
-package main
+package operator
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,11 +22,11 @@ import (
 // describeTimeout bounds the questions to one shard.
 const describeTimeout = 5 * time.Second
 
-// shardClient asks shards over AdminService. A connection lives as long as a question: pods change their addresses.
-type shardClient struct{}
+// Shards asks shards over AdminService. A connection lives as long as a question: pods change their addresses.
+type Shards struct{}
 
 // Describe asks one shard about itself.
-func (shardClient) Describe(ctx context.Context, address string) (*controllers.ShardReport, error) {
+func (Shards) Describe(ctx context.Context, address string) (*controllers.ShardReport, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 	defer cancel()
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -78,11 +79,11 @@ func report(s *recordv1.Shard, groups []*recordv1.Group) *controllers.ShardRepor
 	return out
 }
 
-// shardRegister tells the placement about shards that are to go.
-type shardRegister struct{ placements *placements }
+// Register tells the placement about shards that are to go.
+type Register struct{ Placements *Placements }
 
 // Empty asks the planner to put no group on a shard.
-func (r shardRegister) Empty(ctx context.Context, store *v1alpha1.RecordStore, shard string) error {
+func (r Register) Empty(ctx context.Context, store *v1alpha1.RecordStore, shard string) error {
 	p, id, err := r.of(store)
 	if err != nil {
 		return err
@@ -90,30 +91,44 @@ func (r shardRegister) Empty(ctx context.Context, store *v1alpha1.RecordStore, s
 	return translate(p.store.SetShardState(ctx, id, shard, placement.Draining))
 }
 
-// Forget removes what is known of a shard that is gone for good.
-func (r shardRegister) Forget(ctx context.Context, store *v1alpha1.RecordStore, shard string) error {
+// Forget removes what is known of a shard that is gone for good, and fails while a group is on it or wanted there. Of one
+// that still runs, and is stopped next, it keeps that nothing may be put there.
+func (r Register) Forget(ctx context.Context, store *v1alpha1.RecordStore, shard string) error {
 	p, id, err := r.of(store)
 	if err != nil {
 		return err
 	}
-	return translate(p.store.ForgetShard(ctx, id, shard))
+	view, err := p.store.ViewOf(ctx, id)
+	if err != nil {
+		return translate(err)
+	}
+	if _, alive := view.Shards[shard]; !alive {
+		return translate(p.store.ForgetShard(ctx, id, shard))
+	}
+	for name, g := range view.Groups {
+		if slices.ContainsFunc(g.Members, func(m placement.Member) bool { return m.Shard == shard }) ||
+			slices.Contains(view.Targets[name].Shards, shard) {
+			return fmt.Errorf("%w: group %s is on shard %s, or is wanted there", placement.ErrShardHoldsGroups, name, shard)
+		}
+	}
+	return nil
 }
 
 // of is the connection that the store's own controller has opened.
-func (r shardRegister) of(store *v1alpha1.RecordStore) (*placed, uuid.UUID, error) {
+func (r Register) of(store *v1alpha1.RecordStore) (*placed, uuid.UUID, error) {
 	id, err := uuid.Parse(store.Status.StoreUID)
 	if err != nil {
 		return nil, id, fmt.Errorf("the store's UID %q: %w", store.Status.StoreUID, err)
 	}
 	key := client.ObjectKeyFromObject(store).String()
-	r.placements.mu.Lock()
-	p := r.placements.open[key]
-	r.placements.mu.Unlock()
+	r.Placements.mu.Lock()
+	p := r.Placements.open[key]
+	r.Placements.mu.Unlock()
 	if p != nil {
 		return p, id, nil
 	}
 	if access := workload.EtcdAccessOf(store, nil); access.Secret == "" {
-		opened, err := r.placements.Open(key, access, controllers.EtcdCredentials{})
+		opened, err := r.Placements.Open(key, access, controllers.EtcdCredentials{})
 		if err != nil {
 			return nil, id, err
 		}
