@@ -28,10 +28,11 @@ type play struct {
 	Node      string
 
 	// Off switches, for what a test plays itself.
-	NoBinding bool // claims stay pending
-	NoResize  bool // claims stay as large as they are
-	NoKubelet bool // pods do not start
-	NoSets    bool // the StatefulSet controller is away
+	NoBinding bool    // claims stay pending
+	NoResize  bool    // claims stay as large as they are
+	NoKubelet bool    // pods do not start
+	NoSets    bool    // the StatefulSet controller is away
+	kubelet   kubelet // nil: pods only look as if they ran
 
 	mu      sync.Mutex
 	ips     int
@@ -68,6 +69,12 @@ func (p *play) nodeReady(ctx context.Context, name string, ready corev1.Conditio
 	Expect(api.Get(ctx, types.NamespacedName{Name: name}, node)).To(Succeed())
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, Reason: "Played"}}
 	Expect(api.Status().Update(ctx, node)).To(Succeed())
+}
+
+// kubelet runs the processes of pods, by their UIDs.
+type kubelet interface {
+	start(pod *corev1.Pod) (ip string)
+	end(pod string)
 }
 
 // step lets everything else do what is next.
@@ -192,6 +199,9 @@ func (p *play) playPods(ctx context.Context, sets map[types.UID]bool) {
 		owner := metav1.GetControllerOf(pod)
 		switch {
 		case pod.DeletionTimestamp != nil:
+			if p.kubelet != nil {
+				p.kubelet.end(string(pod.UID))
+			}
 			Expect(client.IgnoreNotFound(api.Delete(ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())
 		case owner != nil && !sets[owner.UID]:
 			Expect(client.IgnoreNotFound(api.Delete(ctx, pod))).To(Succeed())
@@ -208,6 +218,9 @@ func (p *play) run(ctx context.Context, pod *corev1.Pod) {
 	ip := fmt.Sprintf("10.1.%d.%d", p.ips/250, p.ips%250+1)
 	p.byIP[ip] = pod.Labels[v1alpha1.LabelPool] + "-" + pod.Labels[v1alpha1.LabelShard]
 	p.mu.Unlock()
+	if p.kubelet != nil {
+		ip = p.kubelet.start(pod)
+	}
 	pod.Status.Phase, pod.Status.PodIP, pod.Status.PodIPs = corev1.PodRunning, ip, []corev1.PodIP{{IP: ip}}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 		Name: workload.ContainerShard, Image: pod.Spec.Containers[0].Image, Ready: true,

@@ -206,8 +206,12 @@ func (r *RecordStoreReconciler) forgetAllowance(ctx context.Context, run *storeR
 func shardStates(pools []v1alpha1.ShardPool) map[string]v1alpha1.PoolState {
 	states := map[string]v1alpha1.PoolState{}
 	for _, pool := range pools {
+		leaving := leavingShards(&pool)
 		for _, shard := range poolShardNames(&pool) {
 			states[shard] = pool.Spec.State
+			if leaving[shard] {
+				states[shard] = v1alpha1.PoolDrained
+			}
 		}
 	}
 	return states

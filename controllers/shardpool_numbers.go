@@ -3,6 +3,9 @@ package controllers
 import (
 	"cmp"
 	"slices"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
 )
 
 // numbersInput is what the numbers of a pool's shards follow from.
@@ -54,6 +57,23 @@ func planNumbers(in numbersInput) numbersPlan {
 		}
 	}
 	return plan
+}
+
+// leavingShards are the names of a pool's shards that are to go, as its status shows them: the planner has to keep groups
+// away from them.
+func leavingShards(pool *v1alpha1.ShardPool) map[string]bool {
+	in := numbersInput{Wanted: 1, Remove: pool.Spec.Remove}
+	if pool.Spec.Shards != nil {
+		in.Wanted = int(*pool.Spec.Shards)
+	}
+	for _, s := range pool.Status.ShardStatuses {
+		in.Exist = append(in.Exist, s.Number)
+	}
+	leaving := map[string]bool{}
+	for _, n := range planNumbers(in).Remove {
+		leaving[workload.Shard(pool.Name, n)] = true
+	}
+	return leaving
 }
 
 // all shards that are to exist after this plan, in order.

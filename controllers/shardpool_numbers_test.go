@@ -3,6 +3,8 @@ package controllers
 import (
 	"reflect"
 	"testing"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
 func TestPlanNumbers(t *testing.T) {
@@ -38,5 +40,21 @@ func TestPlanNumbers(t *testing.T) {
 				t.Errorf("a second look wants %+v", again)
 			}
 		})
+	}
+}
+
+func TestLeavingShards(t *testing.T) {
+	two := int32(2)
+	pool := &v1alpha1.ShardPool{}
+	pool.Name, pool.Spec.Shards, pool.Spec.Remove = "ssd", &two, []int32{0}
+	for n := range int32(3) {
+		pool.Status.ShardStatuses = append(pool.Status.ShardStatuses, v1alpha1.ShardStatus{Number: n, Groups: 4})
+	}
+	if got := leavingShards(pool); !reflect.DeepEqual(got, map[string]bool{"ssd-0": true}) {
+		t.Errorf("leaving: %v", got)
+	}
+	pool.Spec.Shards = nil
+	if got := leavingShards(pool); !reflect.DeepEqual(got, map[string]bool{"ssd-0": true, "ssd-2": true}) {
+		t.Errorf("leaving with the default of one shard: %v", got)
 	}
 }

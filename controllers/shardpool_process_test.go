@@ -1,0 +1,207 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// adminClient is as much of a ShardClient as these tests look at.
+type adminClient struct{}
+
+func (adminClient) Describe(ctx context.Context, address string) (*ShardReport, error) {
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	admin := recordv1.NewAdminServiceClient(conn)
+	shards, err := admin.ListShards(ctx, &recordv1.ListShardsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	groups, err := admin.ListGroups(ctx, &recordv1.ListGroupsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	s := shards.GetShards()[0]
+	report := &ShardReport{
+		Name: s.GetName(), Version: s.GetVersion(), State: v1alpha1.ShardState(s.GetState().Word()), Message: s.GetMessage(),
+		Volume: VolumeReport{UUID: s.GetVolumeUuid(), StoreUUID: s.GetStoreUuid(), FileSystem: s.GetFileSystem(), Source: s.GetSource(),
+			CapacityBytes: s.GetCapacityBytes(), FreeBytes: s.GetFreeBytes()},
+	}
+	for _, g := range groups.GetGroups() {
+		report.Groups = append(report.Groups, GroupReport{Group: g.GetGroup(), State: "Serving"})
+	}
+	return report, nil
+}
+
+// processes runs a real `sheaf shard` for each pod that play starts, on an address of the loopback network of its own.
+type processes struct {
+	binary, root, etcd string
+	running            map[string]*exec.Cmd // by pod's UID
+}
+
+// start runs the pod's container: its own arguments, but for what is a matter of the machine.
+func (r *processes) start(pod *corev1.Pod) (ip string) {
+	ip = fmt.Sprintf("127.%d.%d.%d", 10+rand.IntN(200), rand.IntN(250), 1+rand.IntN(250))
+	shard := pod.Labels[v1alpha1.LabelPool] + "-" + pod.Labels[v1alpha1.LabelShard]
+	env := strings.NewReplacer("$(EXPECT_VOLUME)", pod.Annotations[workload.AnnotationVolume], "$(NODE_NAME)", pod.Spec.NodeName, "$(DOMAIN)", pod.Spec.NodeName)
+	args := []string{}
+	for _, arg := range pod.Spec.Containers[0].Args {
+		switch name, _, _ := strings.Cut(arg, "="); name {
+		case "--dir":
+			arg = "--dir=" + r.dir(shard)
+		case "--listen":
+			arg = fmt.Sprintf("--listen=%s:%d", ip, workload.PortShard)
+		case "--advertise":
+			arg = fmt.Sprintf("--advertise=%s:%d", ip, workload.PortShard)
+		case "--http":
+			arg = fmt.Sprintf("--http=%s:%d", ip, workload.PortShardHTTP)
+		case "--etcd":
+			arg = "--etcd=" + r.etcd
+		}
+		args = append(args, env.Replace(arg))
+	}
+	Expect(os.MkdirAll(r.dir(shard), 0o700)).To(Succeed())
+	cmd := exec.Command(r.binary, args...)
+	cmd.Stderr = ginkgo.GinkgoWriter
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	Expect(cmd.Start()).To(Succeed())
+	r.running[string(pod.UID)] = cmd
+	return ip
+}
+
+// dir is the shard's disk.
+func (r *processes) dir(shard string) string { return filepath.Join(r.root, shard) }
+
+// end kills the process of a pod.
+func (r *processes) end(pod string) {
+	if cmd := r.running[pod]; cmd != nil {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+		delete(r.running, pod)
+	}
+}
+
+var _ = Describe("A pool of real shards", func() {
+	var p *poolPlay
+	var r *processes
+	BeforeEach(func(ctx context.Context) {
+		p = newPoolPlay(ctx)
+		r = &processes{root: ginkgo.GinkgoT().TempDir(), running: map[string]*exec.Cmd{}}
+		r.binary = filepath.Join(r.root, "sheaf")
+		build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", r.binary, "sheaf.dev/sheaf/cmd/sheaf")
+		output, err := build.CombinedOutput()
+		Expect(err).NotTo(HaveOccurred(), "%s", output)
+		server, err := etcd.StartEmbedded(filepath.Join(r.root, "etcd"))
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(server.Close)
+		r.etcd = strings.Join(server.Endpoints(), ",")
+		connection, err := server.Client()
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func() { _ = connection.Close() })
+		store, err := placement.NewStore(connection, workload.Placement(p.Namespace, p.store.Name))
+		Expect(err).NotTo(HaveOccurred())
+		_, err = store.InitMeta(ctx, placement.Meta{
+			StoreUUID: uuid.MustParse(p.storeID), Routing: placement.Routing{Mode: placement.Hash, Groups: 8}, Copies: 1,
+			CreatedUTC: time.Now().UTC().Format(time.RFC3339),
+		})
+		Expect(err).NotTo(HaveOccurred())
+		p.kubelet = r
+		p.r = p.reconciler(api)
+		p.r.Shards = adminClient{}
+		DeferCleanup(func() {
+			for pod := range r.running {
+				r.end(pod)
+			}
+		})
+	})
+	until := func(ctx context.Context, state v1alpha1.ShardState, words ...string) {
+		GinkgoHelper()
+		Eventually(func(g Gomega) {
+			_ = p.round(ctx)
+			statuses := p.get(ctx, "ssd").Status.ShardStatuses
+			g.Expect(statuses).NotTo(BeEmpty())
+			g.Expect(string(statuses[0].State)).To(Equal(string(state)), statuses[0].Message)
+			for _, w := range words {
+				g.Expect(statuses[0].Message).To(ContainSubstring(w))
+			}
+		}).WithTimeout(2 * time.Minute).Should(Succeed())
+	}
+
+	It("serves its own volume, and never a blank or a foreign one", func(ctx context.Context) {
+		p.pool(ctx, "ssd", 1)
+		until(ctx, v1alpha1.ShardServing)
+		p.settle(ctx, 0)
+		volume := p.state(ctx, "ssd", 0).Volume
+		Expect(uuid.Validate(volume.UUID)).To(Succeed())
+		Expect(volume.FileSystem).NotTo(BeEmpty())
+		Expect(p.pod(ctx, "ssd-0").Annotations).To(HaveKeyWithValue(workload.AnnotationVolume, volume.UUID))
+
+		By("restarting it: it comes back on its volume")
+		Expect(api.Delete(ctx, p.pod(ctx, "ssd-0"))).To(Succeed())
+		until(ctx, v1alpha1.ShardServing)
+
+		By("putting a blank disk in its place")
+		Expect(os.Rename(r.dir("ssd-0"), r.dir("kept"))).To(Succeed())
+		Expect(api.Delete(ctx, p.pod(ctx, "ssd-0"))).To(Succeed())
+		until(ctx, v1alpha1.ShardDiskLost, volume.UUID)
+		p.expect(ctx, "ssd", v1alpha1.ConditionVolumesReady, metav1.ConditionFalse, "DiskLost", volume.UUID)
+		empty, err := isEmpty(r.dir("ssd-0"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(empty).To(BeTrue(), "the blank disk was written to")
+
+		By("giving up the old one")
+		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Annotations = map[string]string{annotationForget: volume.UUID} })
+		until(ctx, v1alpha1.ShardServing)
+		p.settle(ctx, 0)
+		Expect(p.state(ctx, "ssd", 0).Volume.UUID).NotTo(Equal(volume.UUID))
+
+		By("a file system that it does not have")
+		p.pool(ctx, "other", 1, func(pool *v1alpha1.ShardPool) {
+			pool.Spec.FileSystem = &v1alpha1.FileSystem{Type: v1alpha1.Btrfs}
+		})
+		Eventually(func(g Gomega) {
+			_ = p.round(ctx)
+			c := findCondition(p.get(ctx, "other"), v1alpha1.ConditionFileSystemMatches)
+			g.Expect(c.Reason).To(Equal("FileSystemMismatch"), c.Message)
+			g.Expect(c.Message).To(And(ContainSubstring("btrfs"), ContainSubstring(volume.FileSystem)))
+		}).WithTimeout(2 * time.Minute).Should(Succeed())
+	})
+})
+
+// isEmpty says whether a folder holds nothing.
+func isEmpty(dir string) (bool, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = f.Close() }()
+	if _, err := f.Readdirnames(1); !errors.Is(err, io.EOF) {
+		return false, err
+	}
+	return true, nil
+}
