@@ -108,8 +108,9 @@ func get(into any, args ...string) error {
 
 // space is a namespace of a scenario with Pod Security "restricted", and what it made.
 type space struct {
-	name string
-	sets []string
+	name  string
+	sets  []string
+	disks [][2]string // node and name
 }
 
 // newSpace makes a namespace, and takes it away when the scenario ends, with the disks it added.
@@ -125,13 +126,23 @@ metadata:
     pod-security.kubernetes.io/enforce: restricted
     pod-security.kubernetes.io/warn: restricted
 `, s.name))
-	DeferCleanup(func() {
-		if CurrentSpecReport().Failed() {
-			s.dump()
-		}
-		kubectl("delete", "namespace", s.name, "--wait=true", "--timeout=90s")
-	})
+	DeferCleanup(s.remove)
 	return s
+}
+
+// remove takes everything of the scenario away, users first: pods hold volumes, and those hold disks.
+func (s *space) remove() {
+	if CurrentSpecReport().Failed() {
+		s.dump()
+	}
+	kubectl("delete", "namespace", s.name, "--ignore-not-found", "--wait=true", "--timeout=110s")
+	for _, set := range s.sets {
+		kubectl("delete", "diskset", set, "--ignore-not-found", "--wait=true", "--timeout=60s")
+		kubectl("delete", "pv", "-l", "sheaf.dev/diskset="+set, "--wait=true", "--timeout=60s")
+	}
+	for _, disk := range s.disks {
+		cluster("disk", "rm", disk[0], disk[1])
+	}
 }
 
 // dump prints what a person would look at after a failure.
@@ -145,7 +156,6 @@ func (s *space) dump() {
 		{"logs", "-n", s.name, "-l", "app.kubernetes.io/name=sheaf", "--tail=15", "--prefix"},
 	} {
 		o := try(30*time.Second, "", "kubectl", args...)
-		AddReportEntry(o.command, o.out+o.words)
 		fmt.Fprintln(GinkgoWriter, o)
 	}
 }
@@ -154,7 +164,7 @@ func (s *space) dump() {
 func (s *space) disk(node, name, size string, options ...string) string {
 	GinkgoHelper()
 	path := cluster(append([]string{"disk", "add", node, name, size}, options...)...)
-	DeferCleanup(func() { try(time.Minute, "", "cluster", "disk", "rm", node, name) })
+	s.disks = append(s.disks, [2]string{node, name})
 	return path
 }
 
@@ -171,10 +181,6 @@ func (s *space) diskSet(name, fileSystem string, disks ...diskSpec) {
 	}
 	apply(yaml)
 	s.sets = append(s.sets, name)
-	DeferCleanup(func() {
-		kubectl("delete", "diskset", name, "--wait=true", "--timeout=60s")
-		try(time.Minute, "", "kubectl", "delete", "pv", "-l", "sheaf.dev/diskset="+name, "--wait=true", "--timeout=60s")
-	})
 }
 
 // store reads a RecordStore.

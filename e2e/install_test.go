@@ -40,7 +40,8 @@ pools:
 		file := filepath.Join(GinkgoT().TempDir(), "values.yaml")
 		Expect(os.WriteFile(file, []byte(values), 0o600)).To(Succeed())
 		o := try(4*time.Minute, "", "helm", "upgrade", "--install", "quotes", "charts/sheaf-store", "--namespace", s.name, "--wait",
-			"--timeout", "3m", "-f", file)
+			"--timeout", "3m", "-f", file,
+			"--set", "test.image.repository="+repository(image), "--set", "test.image.tag="+tag(image))
 		Expect(o.err).NotTo(HaveOccurred(), "%v", o)
 		Expect(o.words).NotTo(ContainSubstring("Warning"))
 		s.awaitStore("quotes", 3*time.Minute)
