@@ -90,6 +90,11 @@ func (d *diskDecision) decideDisk(disk v1alpha1.Disk) {
 		d.after[name] = workload.DiskPersistentVolume(d.set, disk)
 		return
 	}
+	if live.Labels[v1alpha1.LabelDiskSet] != d.set.Name {
+		status.State = v1alpha1.DiskConflict
+		status.Message = fmt.Sprintf("a PersistentVolume %s is there that this DiskSet did not make: delete it, or give the DiskSet another name", name)
+		return
+	}
 	after := live.DeepCopy()
 	want := workload.DiskPersistentVolume(d.set, disk)
 	after.Spec.Capacity = want.Spec.Capacity

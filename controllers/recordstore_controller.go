@@ -2,16 +2,19 @@ package controllers
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -35,9 +38,9 @@ import (
 
 // RecordStoreReconciler keeps a store's etcd, gateway, budgets and placement right.
 type RecordStoreReconciler struct {
-	Client client.Client
-	// Secrets reads Secrets without caching them.
-	Secrets    client.Reader
+	Client client.Client // reads from the cache
+	// Live reads from the API server: Secrets, which are not cached, and what must not be decided from a stale cache.
+	Live       client.Reader
 	Events     events.EventRecorder
 	Placements Placements
 	// Image of shards, gateways and etcd, where a store names none.
@@ -47,10 +50,14 @@ type RecordStoreReconciler struct {
 // placementTimeout bounds one look at etcd.
 const placementTimeout = 5 * time.Second
 
+// afterChange is the pause where somebody else wrote meanwhile: the cache knows it soon.
+const afterChange = 2 * time.Second
+
 // storeRun is what one reconcile of a store has gathered.
 type storeRun struct {
 	store     *v1alpha1.RecordStore
 	pools     []v1alpha1.ShardPool
+	hasPools  bool
 	access    workload.EtcdAccess
 	secrets   EtcdCredentials
 	etcdPods  []corev1.Pod
@@ -76,8 +83,14 @@ func (r *RecordStoreReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 	before := store.DeepCopy()
 	run := &storeRun{store: &store}
 	out := Run(ctx, r.steps(), run)
+	if passes(out.err) {
+		return ctrl.Result{RequeueAfter: afterChange}, nil
+	}
 	r.summarize(run, out)
-	changed, err := WriteStatus(ctx, r.Client, before, &store)
+	changed, err := r.writeStatus(ctx, before, &store)
+	if passes(err) {
+		return ctrl.Result{RequeueAfter: afterChange}, nil
+	}
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -96,12 +109,13 @@ func (r *RecordStoreReconciler) steps() []Step[storeRun] {
 	return []Step[storeRun]{
 		{"finalizer", r.finalizer},
 		{"identity", r.identity},
-		{"supported", r.supported},
 		{"pools", r.gatherPools},
+		{"supported", r.supported},
 		{"secret", r.gatherSecret},
 		{"etcd objects", r.applyEtcd},
 		{"gateway objects", r.applyGateway},
 		{"budgets", r.applyBudgets},
+		{"etcd claims", r.growEtcdClaims},
 		{"etcd pods", r.replaceEtcdPods},
 		{"etcd ready", r.awaitEtcd},
 		{"placement", r.initPlacement},
@@ -109,6 +123,35 @@ func (r *RecordStoreReconciler) steps() []Step[storeRun] {
 		{"pools ready", r.awaitPools},
 		{"gateway ready", r.awaitGateway},
 	}
+}
+
+// passes says whether an error only says that the cache was behind, or that the object or its namespace is on its way out.
+func passes(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+}
+
+// writeStatus writes what differs, where the store is still as it was read: what follows from an old state is not written
+// over a newer one, nor over a store of the same name that came after.
+func (r *RecordStoreReconciler) writeStatus(ctx context.Context, before, store *v1alpha1.RecordStore) (bool, error) {
+	if equality.Semantic.DeepEqual(before.Status, store.Status) {
+		return false, nil
+	}
+	was := store.DeepCopy()
+	was.Status, was.ResourceVersion = *before.Status.DeepCopy(), "" // so that the version is in the patch
+	return WriteStatus(ctx, r.Client, was, store)
+}
+
+// writeMetadata changes the store's metadata where it is still as it was read. Its status stays as it is here, which the
+// API server does not know yet.
+func (r *RecordStoreReconciler) writeMetadata(ctx context.Context, store *v1alpha1.RecordStore, change func(*v1alpha1.RecordStore)) error {
+	changed := store.DeepCopy()
+	change(changed)
+	patch := client.MergeFromWithOptions(store.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Patch(ctx, changed, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return fmt.Errorf("change the metadata of store %s: %w", client.ObjectKeyFromObject(store), err)
+	}
+	store.ObjectMeta = changed.ObjectMeta
+	return nil
 }
 
 // pause until the next look where nothing changes: at etcd, which is not watched.
@@ -130,6 +173,8 @@ func (r *RecordStoreReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&corev1.Service{}, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.ShardPool{}, handler.EnqueueRequestsFromMapFunc(storeOfPool)).
+		// An etcd that does not answer holds up its own store alone.
+		WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
 		Complete(r)
 }
 

@@ -28,12 +28,11 @@ func (r *RecordStoreReconciler) delete(ctx context.Context, store *v1alpha1.Reco
 			return ctrl.Result{}, err
 		}
 	}
-	patch := client.MergeFromWithOptions(store.DeepCopy(), client.MergeFromWithOptimisticLock{})
-	controllerutil.RemoveFinalizer(store, v1alpha1.Finalizer)
-	if err := r.Client.Patch(ctx, store, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+	err := r.writeMetadata(ctx, store, func(store *v1alpha1.RecordStore) { controllerutil.RemoveFinalizer(store, v1alpha1.Finalizer) })
+	if apierrors.IsConflict(err) { // the cache is behind: a change of the store brings it here again, or else this does
+		return ctrl.Result{RequeueAfter: afterChange}, nil
 	}
-	return ctrl.Result{}, nil
+	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
 func (r *RecordStoreReconciler) deleteEtcdClaims(ctx context.Context, store *v1alpha1.RecordStore) error {

@@ -20,13 +20,10 @@ func (r *RecordStoreReconciler) finalizer(ctx context.Context, run *storeRun) Ou
 	if controllerutil.ContainsFinalizer(run.store, v1alpha1.Finalizer) {
 		return Complete()
 	}
-	patch := client.MergeFromWithOptions(run.store.DeepCopy(), client.MergeFromWithOptimisticLock{})
-	controllerutil.AddFinalizer(run.store, v1alpha1.Finalizer)
-	status := run.store.Status
-	if err := r.Client.Patch(ctx, run.store, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
-		return Retry(fmt.Errorf("add the finalizer to store %s: %w", client.ObjectKeyFromObject(run.store), err))
+	err := r.writeMetadata(ctx, run.store, func(store *v1alpha1.RecordStore) { controllerutil.AddFinalizer(store, v1alpha1.Finalizer) })
+	if err != nil {
+		return Retry(err)
 	}
-	run.store.Status = status
 	return Complete()
 }
 
@@ -39,7 +36,7 @@ func (r *RecordStoreReconciler) identity(ctx context.Context, run *storeRun) Out
 	before := store.DeepCopy()
 	store.Status.StoreUID = cmp.Or(store.Spec.AdoptStoreUID, string(store.UID))
 	store.Status.Address = workload.GatewayHost(store)
-	if _, err := WriteStatus(ctx, r.Client, before, store); err != nil {
+	if _, err := r.writeStatus(ctx, before, store); err != nil {
 		return Retry(err)
 	}
 	return Complete()
@@ -65,6 +62,7 @@ func (r *RecordStoreReconciler) gatherPools(ctx context.Context, run *storeRun) 
 			run.pools = append(run.pools, pool)
 		}
 	}
+	run.hasPools = true
 	slices.SortFunc(run.pools, func(a, b v1alpha1.ShardPool) int { return cmp.Compare(a.Name, b.Name) })
 	return Complete()
 }
@@ -79,15 +77,15 @@ func (r *RecordStoreReconciler) gatherSecret(ctx context.Context, run *storeRun)
 	}
 	var secret corev1.Secret
 	key := client.ObjectKey{Namespace: store.Namespace, Name: external.TLSSecretRef.Name}
-	if err := r.Secrets.Get(ctx, key, &secret); apierrors.IsNotFound(err) {
-		return Wait("EtcdSecretMissing", fmt.Sprintf("spec.etcd.external.tlsSecretRef: Secret %s does not exist: create it with ca.crt, "+
-			"and tls.crt and tls.key where etcd asks for a client's certificate", key), PauseShort)
+	if err := r.Live.Get(ctx, key, &secret); apierrors.IsNotFound(err) {
+		return r.etcdAway(run, "EtcdSecretMissing", fmt.Sprintf("spec.etcd.external.tlsSecretRef: Secret %s does not exist: create it with ca.crt, "+
+			"and tls.crt and tls.key where etcd asks for a client's certificate", key))
 	} else if err != nil {
 		return Retry(fmt.Errorf("read Secret %s: %w", key, err))
 	}
 	if len(secret.Data["ca.crt"]) == 0 {
-		return Wait("EtcdSecretIncomplete", fmt.Sprintf("spec.etcd.external.tlsSecretRef: Secret %s has no ca.crt: add the "+
-			"certificates of the authority that signed etcd's", key), PauseShort)
+		return r.etcdAway(run, "EtcdSecretIncomplete", fmt.Sprintf("spec.etcd.external.tlsSecretRef: Secret %s has no ca.crt: add the "+
+			"certificates of the authority that signed etcd's", key))
 	}
 	run.secrets = EtcdCredentials{CA: secret.Data["ca.crt"], Cert: secret.Data[corev1.TLSCertKey], Key: secret.Data[corev1.TLSPrivateKeyKey]}
 	run.access = workload.EtcdAccessOf(store, &secret)

@@ -3,8 +3,8 @@ package controllers
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -99,18 +99,31 @@ func (r *RecordStoreReconciler) initPlacement(ctx context.Context, run *storeRun
 	if store.Status.PlacementInitialized {
 		return Complete()
 	}
-	ctx, cancel := context.WithTimeout(ctx, 4*placementTimeout)
+	var live v1alpha1.RecordStore
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(store), &live); err != nil {
+		return Retry(fmt.Errorf("read store %s: %w", client.ObjectKeyFromObject(store), err))
+	}
+	if live.UID != store.UID || live.Status.PlacementInitialized { // the cache is behind
+		return Wait("Changed", "the store changed meanwhile", PauseShort)
+	}
+	bounded, cancel := context.WithTimeout(ctx, 4*placementTimeout)
 	defer cancel()
 	spec := placementSpec(run)
 	var err error
 	if store.Spec.AdoptStoreUID == "" {
-		err = run.placement.Init(ctx, spec)
-	} else if _, err = run.placement.Plan(ctx, spec, shardStates(run.pools)); is(err, ErrPlacementLost) {
-		err = run.placement.Recover(ctx, spec, shardAddresses(run.pools))
+		err = run.placement.Init(bounded, spec)
+	} else if _, err = run.placement.Plan(bounded, spec, shardStates(run.pools)); is(err, ErrPlacementLost) {
+		err = run.placement.Recover(bounded, spec, shardAddresses(run.pools))
 	}
 	switch {
 	case err == nil:
+		// Written before there is any group: an etcd that is lost later is never taken for a new one.
+		before := store.DeepCopy()
 		store.Status.PlacementInitialized = true
+		if _, err := r.writeStatus(ctx, before, store); err != nil {
+			store.Status.PlacementInitialized = false
+			return Retry(err)
+		}
 		return Complete()
 	case is(err, ErrOtherStore):
 		return r.otherStore(run, err)
@@ -154,25 +167,19 @@ func (r *RecordStoreReconciler) plan(ctx context.Context, run *storeRun) Outcome
 	}
 }
 
-// lostMessage says how a lost placement is rebuilt.
+// lostShardsMax bounds the shards that lostMessage names: a condition has room for 2 KiB.
+const lostShardsMax = 16
+
+// lostMessage says how a lost placement is rebuilt, by a program that every pod of the gateway has, with its files.
 func lostMessage(run *storeRun) string {
 	store := run.store
-	args := append([]string{"recover", "placement"}, run.access.Args()...)
-	command := fmt.Sprintf("kubectl -n %s run sheaf-recover --rm -it --restart=Never --image=IMAGE --", store.Namespace)
-	for _, arg := range args {
-		command += " " + arg
-	}
+	command := fmt.Sprintf("kubectl -n %s exec deploy/%s -c %s -- /sheaf recover placement %s --store-uid=%s --shards=",
+		store.Namespace, workload.Gateway(store.Name), workload.ContainerGateway, strings.Join(run.access.Args(), " "), store.Status.StoreUID)
 	addresses := shardAddresses(run.pools)
-	command += fmt.Sprintf(" --store-uid=%s --shards=", store.Status.StoreUID)
-	for n, a := range addresses {
-		if n == 8 {
-			command += ",..."
-			break
-		}
-		if n > 0 {
-			command += ","
-		}
-		command += a
+	if len(addresses) > lostShardsMax {
+		command += strings.Join(addresses[:lostShardsMax], ",") + fmt.Sprintf(",... (all %d shards)", len(addresses))
+	} else {
+		command += strings.Join(addresses, ",")
 	}
 	return "etcd is empty, but this store has data: nothing is made afresh. Rebuild the placement from the shards' volumes, " +
 		"first without --yes to see what would be written: " + command + " --yes"
@@ -181,6 +188,7 @@ func lostMessage(run *storeRun) string {
 // otherStore is the outcome where etcd holds another store's placement.
 func (r *RecordStoreReconciler) otherStore(run *storeRun, err error) Outcome {
 	store := run.store
+	SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionEtcdReady, "Ready", "etcd answers")
 	message := fmt.Sprintf("%v. Give this store an etcd or prefix of its own, or adopt the one that is there (spec.adoptStoreUID)", err)
 	SetFalse(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "OtherStore", message)
 	return Fail("OtherStore", message)
@@ -192,13 +200,10 @@ func (r *RecordStoreReconciler) forgetAllowance(ctx context.Context, run *storeR
 	if _, there := store.Annotations[AnnotationAllowNewEtcd]; !there {
 		return Complete()
 	}
-	status := store.Status
-	patch := client.MergeFrom(store.DeepCopy())
-	delete(store.Annotations, AnnotationAllowNewEtcd)
-	if err := r.Client.Patch(ctx, store, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
-		return Retry(fmt.Errorf("remove annotation %s of store %s: %w", AnnotationAllowNewEtcd, client.ObjectKeyFromObject(store), err))
+	err := r.writeMetadata(ctx, store, func(store *v1alpha1.RecordStore) { delete(store.Annotations, AnnotationAllowNewEtcd) })
+	if err != nil {
+		return Retry(err)
 	}
-	store.Status = status
 	return Complete()
 }
 
@@ -217,16 +222,25 @@ func shardStates(pools []v1alpha1.ShardPool) map[string]v1alpha1.PoolState {
 	return states
 }
 
-// poolShardNames are the shards that a pool has or should have, sorted by name.
-func poolShardNames(pool *v1alpha1.ShardPool) []string {
-	names := map[string]bool{}
+// poolNumbers are the shards that a pool has, or should have, as its own controller numbers them.
+func poolNumbers(pool *v1alpha1.ShardPool) numbersPlan {
+	in := numbersInput{Wanted: int(poolShards(pool)), Remove: pool.Spec.Remove}
 	for _, s := range pool.Status.ShardStatuses {
-		names[s.Name] = true
+		in.Exist = append(in.Exist, s.Number)
 	}
-	for n := range poolShards(pool) {
-		names[workload.Shard(pool.Name, n)] = true
+	return planNumbers(in)
+}
+
+// poolShardNames are the shards that a pool has or should have, by number.
+func poolShardNames(pool *v1alpha1.ShardPool) []string {
+	plan := poolNumbers(pool)
+	numbers := slices.Concat(plan.Keep, plan.Create, plan.Leave, plan.Remove)
+	slices.Sort(numbers)
+	names := make([]string, 0, len(numbers))
+	for _, n := range numbers {
+		names = append(names, workload.Shard(pool.Name, n))
 	}
-	return slices.Sorted(maps.Keys(names))
+	return names
 }
 
 // shardAddresses of all pools.

@@ -74,20 +74,32 @@ func (r *RecordStoreReconciler) summarize(run *storeRun, out Outcome) {
 	if !run.hasState { // etcd was not asked: what was known of groups stays
 		run.state.Groups = status.Groups.Total
 	}
-	status.Groups, status.Shards = rollUp(run.pools, run.state)
-	status.Load = storeLoadText(run.pools)
+	if run.hasPools {
+		r.summarizePools(run)
+	}
 	if run.gateway != nil {
 		ready, wanted := gatewaysReady(run)
 		setTruth(&status.Conditions, generation, v1alpha1.ConditionGatewayReady, ready > 0 || wanted == 0,
 			"Ready", "NotReady", fmt.Sprintf("%d of %d gateways are ready", ready, wanted)+gatewayTrouble(run.gateway))
 	}
+	Summarize(&status.Conditions, generation, out, fmt.Sprintf("%d groups on %d shards serve", status.Groups.Total, status.Shards.Total))
+}
+
+// summarizePools writes what the pools say into the store's status.
+func (r *RecordStoreReconciler) summarizePools(run *storeRun) {
+	status := &run.store.Status
+	troubles := status.Groups.NotWell
+	status.Groups, status.Shards = rollUp(run.pools, run.state)
+	if !run.hasState {
+		status.Groups.NotWell = troubles
+	}
+	status.Load = storeLoadText(run.pools)
 	for _, kind := range []string{
 		v1alpha1.ConditionLoaded, v1alpha1.ConditionFileSystemMatches, v1alpha1.ConditionMemoryFits,
 		v1alpha1.ConditionVolumesReady, v1alpha1.ConditionSpaceAvailable, v1alpha1.ConditionUpdated,
 	} {
-		rollUpCondition(status, generation, run.pools, kind)
+		rollUpCondition(status, run.store.Generation, run.pools, kind)
 	}
-	Summarize(&status.Conditions, generation, out, fmt.Sprintf("%d groups on %d shards serve", status.Groups.Total, status.Shards.Total))
 }
 
 // gatewayTrouble is why the Deployment has too few pods, where it says so.

@@ -81,7 +81,7 @@ func run(ctx context.Context, o options) error {
 // setup adds the controllers.
 func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements) error {
 	store := &controllers.RecordStoreReconciler{
-		Client: mgr.GetClient(), Secrets: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("sheaf-operator"),
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("sheaf-operator"),
 		Placements: placements, Image: o.shardImage,
 	}
 	if err := store.SetupWithManager(mgr); err != nil {
