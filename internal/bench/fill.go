@@ -103,15 +103,18 @@ func (d *dataset) fillGroup(ctx context.Context, g int, firstID, records int64) 
 
 // appendAll appends, syncs and applies entries.
 func appendAll(log *group.Log, entries []*raftpb.Entry) error {
-	last := entries[len(entries)-1]
-	term, vote, commit := uint64(1), uint64(1), last.GetIndex()
+	return appendWith(log, 1, 1, entries)
+}
+
+func appendWith(log *group.Log, term, vote uint64, entries []*raftpb.Entry) error {
+	commit := entries[len(entries)-1].GetIndex()
 	if err := log.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, entries); err != nil {
 		return err
 	}
 	if err := log.Sync(); err != nil {
 		return err
 	}
-	return log.Apply(last.GetIndex(), nil)
+	return log.Apply(commit, nil)
 }
 
 // segments lists the segment files.

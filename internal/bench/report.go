@@ -47,11 +47,11 @@ func against(name, unit string, ours, limit []float64, target float64) Row {
 	return r
 }
 
-// atMost makes a row whose ratio ours / limit should not exceed the target.
+// atMost makes a row whose ratio ours / limit should not exceed the target; 0: no target.
 func atMost(name, unit string, ours, limit []float64, target float64) Row {
 	r := against(name, unit, ours, limit, 0)
 	r.Target, r.AtMost = target, true
-	r.Met = r.Ratio <= target
+	r.Met = target == 0 || r.Ratio <= target
 	return r
 }
 
