@@ -243,6 +243,103 @@ func (s *space) awaitShard(pool string, number int32, state v1alpha1.ShardState,
 	return found
 }
 
+// threeDisks adds one disk to each of three nodes, and a DiskSet with ext4 of the name that it gives.
+func (s *space) threeDisks() string {
+	GinkgoHelper()
+	var disks []diskSpec
+	for _, node := range []string{"n1", "n2", "n3"} {
+		disks = append(disks, diskSpec{node, s.disk(node, s.name, "256M"), "240Mi"})
+	}
+	s.diskSet(s.name, "ext4", disks...)
+	return s.name
+}
+
+// makeStore makes a RecordStore named q, with one member of etcd and one gateway; more are lines of its spec.
+func (s *space) makeStore(etcdClass string, more ...string) {
+	GinkgoHelper()
+	apply(fmt.Sprintf(`
+apiVersion: sheaf.dev/v1alpha1
+kind: RecordStore
+metadata: {name: q, namespace: %s}
+spec:
+  groups: {routing: Hash, count: 8}
+  etcd: {managed: {members: 1, storage: {storageClassName: %s, size: 128Mi}}}
+  gateway: {replicas: 1}
+%s`, s.name, etcdClass, lines(more)))
+}
+
+// makePool makes a ShardPool of the store q; more are lines of its spec.
+func (s *space) makePool(name, class string, shards int, more ...string) {
+	GinkgoHelper()
+	apply(fmt.Sprintf(`
+apiVersion: sheaf.dev/v1alpha1
+kind: ShardPool
+metadata: {name: %s, namespace: %s}
+spec:
+  storeRef: {name: q}
+  shards: %d
+  storage: {storageClassName: %s, size: 100Mi}
+%s`, name, s.name, shards, class, lines(more)))
+}
+
+func lines(more []string) string {
+	text := ""
+	for _, line := range more {
+		text += "  " + line + "\n"
+	}
+	return text
+}
+
+// pod is what the scenarios ask of a pod.
+type pod struct {
+	Metadata struct{ UID string }
+	Spec     struct{ NodeName string }
+	Status   struct {
+		Phase             string
+		ContainerStatuses []struct {
+			Ready        bool
+			RestartCount int
+		}
+	}
+}
+
+func (p pod) ready() bool {
+	return p.Status.Phase == "Running" && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].Ready
+}
+
+// pod reads a pod; an empty one when it is not there.
+func (s *space) pod(name string) pod {
+	var p pod
+	if err := get(&p, "pod", name, "-n", s.name); err != nil {
+		return pod{}
+	}
+	return p
+}
+
+// awaitNewPod waits until a pod is ready that is not the one with this UID.
+func (s *space) awaitNewPod(name, uid string, timeout time.Duration) {
+	GinkgoHelper()
+	Eventually(func() bool {
+		p := s.pod(name)
+		return p.ready() && p.Metadata.UID != uid
+	}).WithTimeout(timeout).Should(BeTrue(), "pod %s did not come back", name)
+}
+
+// putAll stores records 1 to n, and getAll reads them back.
+func (s *space) putAll(n int) {
+	GinkgoHelper()
+	for id := range n {
+		s.put("q", id+1, fmt.Sprint("record ", id+1))
+	}
+}
+
+func (s *space) getAll(n int) {
+	GinkgoHelper()
+	for id := range n {
+		Expect(s.get("q", id+1)).To(Equal(fmt.Sprint("record ", id+1)))
+	}
+}
+
 // client is a pod with the command line, for calls from inside the cluster.
 func (s *space) client() {
 	GinkgoHelper()

@@ -1,0 +1,111 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+)
+
+// traffic puts and gets records until it is stopped.
+type traffic struct {
+	stop   chan struct{}
+	done   sync.WaitGroup
+	mutex  sync.Mutex
+	calls  int      // guarded by mutex
+	failed []string // guarded by mutex
+}
+
+// startTraffic calls the store q all the time, with ids from 1000 on.
+func (s *space) startTraffic() *traffic {
+	t := &traffic{stop: make(chan struct{})}
+	t.done.Go(func() {
+		for id := 1000; ; id++ {
+			select {
+			case <-t.stop:
+				return
+			default:
+			}
+			data := fmt.Sprint("traffic ", id)
+			t.note(s.sheaf("q", data, "put", fmt.Sprint(id), "-"), "")
+			t.note(s.sheaf("q", "", "get", fmt.Sprint(id)), data)
+		}
+	})
+	DeferCleanup(t.end)
+	return t
+}
+
+func (t *traffic) note(o output, want string) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	t.calls++
+	if o.err != nil || want != "" && o.out != want {
+		t.failed = append(t.failed, o.String())
+	}
+}
+
+func (t *traffic) count() int {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	return t.calls
+}
+
+// awaitCalls waits until so many more calls were made.
+func (t *traffic) awaitCalls(more int) {
+	GinkgoHelper()
+	before := t.count()
+	Eventually(t.count).WithTimeout(3 * time.Minute).Should(BeNumerically(">=", before+more))
+}
+
+// end stops the calls and gives those that failed.
+func (t *traffic) end() []string {
+	select {
+	case <-t.stop:
+	default:
+		close(t.stop)
+	}
+	t.done.Wait()
+	return t.failed
+}
+
+// scaleOperator changes the number of operators, and back at the end.
+func scaleOperator(replicas int) {
+	GinkgoHelper()
+	var deployment struct{ Spec struct{ Replicas int } }
+	Expect(get(&deployment, "deployment", operatorName, "-n", operatorNamespace)).To(Succeed())
+	scale := func(replicas int) {
+		kubectl("scale", "-n", operatorNamespace, "deployment/"+operatorName, fmt.Sprintf("--replicas=%d", replicas))
+		kubectl("rollout", "status", "-n", operatorNamespace, "deployment/"+operatorName, "--timeout=90s")
+	}
+	DeferCleanup(scale, deployment.Spec.Replicas)
+	scale(replicas)
+	Eventually(func() string {
+		return kubectl("get", "pods", "-n", operatorNamespace, "-l", "app.kubernetes.io/name=sheaf-operator", "-o", "name")
+	}).WithTimeout(time.Minute).Should(BeEmpty())
+}
+
+// Scenario 6: nothing that serves needs the operator.
+var _ = Describe("without the operator", func() {
+	It("a deleted shard comes back, and puts and gets never stop", func() {
+		s := newSpace("operatordown")
+		class := s.threeDisks()
+		s.makeStore(class)
+		s.makePool("main", class, 2, "fileSystem: {type: ext4}")
+		s.awaitStore("q", 2*time.Minute)
+		s.client()
+		s.putAll(8)
+		scaleOperator(0)
+		t := s.startTraffic()
+		t.awaitCalls(4)
+		old := s.pod("main-0-0").Metadata.UID
+		kubectl("delete", "pod", "-n", s.name, "main-0-0", "--wait=false")
+		s.awaitNewPod("main-0-0", old, 2*time.Minute)
+		t.awaitCalls(8)
+		Expect(t.end()).To(BeEmpty())
+		s.getAll(8)
+	})
+})
