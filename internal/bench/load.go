@@ -361,6 +361,7 @@ func getRandom(d *dataset, loaded logs, depth, n int) error {
 func getAmong(d *dataset, loaded logs, depth, n int, among int64) error {
 	groups := int64(len(loaded))
 	each := d.records / groups
+	among = min(among, each*groups)
 	var next atomic.Int64
 	seed := time.Now().UnixNano()
 	return parallel(depth, func(int) error {

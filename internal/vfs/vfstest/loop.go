@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 // LoopMount makes a file system of the given type (ext2, ext3, ext4, xfs, btrfs) in a file of sizeBytes, mounts it by
@@ -47,10 +48,22 @@ func LoopMount(t *testing.T, fsType, driver string, sizeBytes int64, options ...
 	if out, err := exec.CommandContext(t.Context(), "mount", "-o", "loop", "-t", driver, image, point).CombinedOutput(); err != nil {
 		without("mount: %v: %s", err, out)
 	}
-	t.Cleanup(func() {
-		if out, err := exec.CommandContext(context.Background(), "umount", point).CombinedOutput(); err != nil {
-			t.Errorf("umount %s: %v: %s", point, err, out)
-		}
-	})
+	t.Cleanup(func() { unmount(t, point) })
 	return point
+}
+
+// unmount waits until nobody uses the mount point: a process that another test just began to start has a copy of our
+// open files until it executes its program.
+func unmount(t *testing.T, point string) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		out, err := exec.CommandContext(context.Background(), "umount", point).CombinedOutput()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			_ = exec.CommandContext(context.Background(), "umount", "--lazy", point).Run() // leave nothing behind
+			t.Fatalf("umount %s: %v: %s", point, err, out)
+		}
+	}
 }
