@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/internal/group"
 )
@@ -71,38 +75,88 @@ func (l *linear) fill(ctx context.Context, dir string) error {
 }
 
 func (l *linear) measure(ctx context.Context) error {
-	for _, one := range []struct {
-		name      string
-		residency group.Residency
-	}{{"Index load", group.Index}, {"Resident load", group.Resident}} {
-		if err := l.loads(ctx, one.name, one.residency); err != nil {
-			return fmt.Errorf("%s: %w", one.name, err)
-		}
+	if err := l.loads(ctx, "Index load", group.Index); err != nil {
+		return err
+	}
+	if err := l.loads(ctx, "Resident load", group.Resident); err != nil {
+		return err
 	}
 	if err := l.gets(ctx, "cold Get, Index", group.Index, l.small, linearTarget); err != nil {
-		return fmt.Errorf("cold get: %w", err)
+		return err
 	}
-	// One small store is read as often as the large one: what it reads again and again stays in the processor's caches.
-	err := l.gets(ctx, "Get inside the process, Resident", group.Resident, l.small[:1], 0)
-	if err != nil {
-		return fmt.Errorf("get: %w", err)
-	}
-	l.rows[len(l.rows)-1].Note = "no target: a record of the large store is not in the processor's caches; see the call"
-	return nil
+	// One small store is read as often as the large one: what is read again and again stays in the processor's caches.
+	// So there is no target: a record of the large store costs several misses of these caches. See the call.
+	return l.gets(ctx, "Get inside the process, Resident", group.Resident, l.small[:1], 0)
 }
 
-// name of a row.
+// linearName is the name of a row.
 func (b *loadBench) linearName(what string) string {
 	return fmt.Sprintf("time per record of %s, %.1fM records / 0.1M", what, float64(b.opts.IndexRecords)/1e6)
+}
+
+// cost of a record in nanoseconds: of the clock, and of the processors as the kernel counts them for this process.
+type cost struct{ clock, processor float64 }
+
+// stopwatch sums the cost of what is between start and stop.
+type stopwatch struct {
+	begin     time.Time
+	beginCPU  int64
+	clock     int64
+	processor int64
+}
+
+func (w *stopwatch) start() { w.begin, w.beginCPU = time.Now(), processorTime() }
+
+func (w *stopwatch) stop() {
+	w.clock += time.Since(w.begin).Nanoseconds()
+	w.processor += processorTime() - w.beginCPU
+}
+
+func (w *stopwatch) per(records int64) cost {
+	return cost{float64(w.clock) / float64(records), float64(w.processor) / float64(records)}
+}
+
+// processorTime of this process so far, in nanoseconds.
+func processorTime() int64 {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		return 0 // it never fails for oneself
+	}
+	return u.Utime.Nano() + u.Stime.Nano()
+}
+
+// costFigure measures once.
+type costFigure func() (cost, error)
+
+// compareCosts lets sides take turns and adds a row that compares the large one with the small one; target 0: none. It gives
+// the costs of all sides.
+func (b *loadBench) compareCosts(what string, target float64, sides map[string]costFigure) (map[string][]float64, error) {
+	processor := map[string][]float64{}
+	variants := make([]variant, 0, len(sides))
+	for _, name := range slices.Sorted(maps.Keys(sides)) {
+		variants = append(variants, variant{name, func() (float64, error) {
+			c, err := sides[name]()
+			processor[name] = append(processor[name], c.processor)
+			return c.clock, err
+		}})
+	}
+	clock, err := takeTurns(b.opts.Rounds, b.opts.Say, variants...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	large, small := median(processor["large"]), median(processor["small"])
+	b.add(atMost(b.linearName(what), "ns", clock["large"], clock["small"], target).
+		note(fmt.Sprintf("processor time: %.0f ns / %.0f ns, ratio %.2f", large, small, large/small)))
+	return clock, nil
 }
 
 // loads compares cold loads. Beside the whole time per record there is a row for what is left when the time that a
 // start needs for any number of records is taken away: with it a small store looks dear, and the large one good.
 func (l *linear) loads(ctx context.Context, what string, residency group.Residency) error {
-	side := func(sets []*dataset) figure {
-		return func() (float64, error) { return loadAll(ctx, sets, residency) }
+	side := func(sets []*dataset) costFigure {
+		return func() (cost, error) { return loadAll(ctx, sets, residency) }
 	}
-	costs, err := takeTurns(l.opts.Rounds, l.opts.Say, variant{"small", side(l.small)}, variant{"large", side(l.large)}, variant{"empty", side(l.empty)})
+	costs, err := l.compareCosts(what, linearTarget, map[string]costFigure{"small": side(l.small), "large": side(l.large), "empty": side(l.empty)})
 	if err != nil {
 		return err
 	}
@@ -114,70 +168,62 @@ func (l *linear) loads(ctx context.Context, what string, residency group.Residen
 		}
 		return out
 	}
-	l.add(
-		atMost(l.linearName(what), "ns", costs["large"], costs["small"], linearTarget),
-		atMost(l.linearName(what+" without the start"), "ns", net(costs["large"], l.large[0]), net(costs["small"], l.small[0]), linearTarget).
-			note(fmt.Sprintf("the start: %.2f ms for %d groups with one record each", start/1e6, groupCount)),
-	)
+	l.add(atMost(l.linearName(what+" without the start"), "ns", net(costs["large"], l.large[0]), net(costs["small"], l.small[0]), linearTarget).
+		note(fmt.Sprintf("the start: %.2f ms for %d groups with one record each", start/1e6, groupCount)))
 	return nil
 }
 
-// loadAll loads stores one after another, each from a cold page cache, and gives nanoseconds per record. All stay open to
-// the end, so that no memory is used twice.
-func loadAll(ctx context.Context, sets []*dataset, residency group.Residency) (_ float64, err error) {
-	var spent time.Duration
+// loadAll loads stores one after another, each from a cold page cache. All stay open to the end, so that no memory is
+// used twice.
+func loadAll(ctx context.Context, sets []*dataset, residency group.Residency) (_ cost, err error) {
+	var watch stopwatch
 	var records int64
 	for _, d := range sets {
 		if err := evict(d.dir); err != nil {
-			return 0, err
+			return cost{}, err
 		}
-		begin := time.Now()
+		watch.start()
 		loaded, err := d.load(ctx, residency, group.NewLoader(group.LoaderOptions{}))
-		spent += time.Since(begin)
+		watch.stop()
 		if err != nil {
-			return 0, err
+			return cost{}, err
 		}
 		defer func() { err = errors.Join(err, loaded.close()) }()
 		if have := loaded.stats().Records; have != d.records {
-			return 0, fmt.Errorf("%d records were loaded, %d are stored", have, d.records)
+			return cost{}, fmt.Errorf("%d records were loaded, %d are stored", have, d.records)
 		}
 		records += d.records
 	}
-	return float64(spent.Nanoseconds()) / float64(records), nil
+	return watch.per(records), nil
 }
 
 // gets compares random reads; target 0: none. With Index they are cold: each store was just started, and in small and
 // large ones the same part of all blocks is read.
 func (l *linear) gets(ctx context.Context, what string, residency group.Residency, small []*dataset, target float64) error {
-	side := func(sets []*dataset) figure {
-		return func() (float64, error) {
-			var spent time.Duration
+	side := func(sets []*dataset) costFigure {
+		return func() (cost, error) {
+			var watch stopwatch
+			each := linearGets / len(sets)
 			for _, d := range sets {
-				took, err := l.getSome(ctx, d, residency, linearGets/len(sets))
-				if err != nil {
-					return 0, err
+				if err := getSome(ctx, d, residency, each, &watch); err != nil {
+					return cost{}, err
 				}
-				spent += took
 			}
-			return float64(spent.Nanoseconds()) / linearGets, nil
+			return watch.per(int64(each * len(sets))), nil
 		}
 	}
-	costs, err := takeTurns(l.opts.Rounds, l.opts.Say, variant{"small", side(small)}, variant{"large", side(l.large)})
-	if err != nil {
-		return err
-	}
-	l.add(atMost(l.linearName(what), "ns", costs["large"], costs["small"], target))
-	return nil
+	_, err := l.compareCosts(what, target, map[string]costFigure{"small": side(small), "large": side(l.large)})
+	return err
 }
 
-// getSome starts a store and tells how long n random reads take, when the first ones have opened the files.
-func (l *linear) getSome(ctx context.Context, d *dataset, residency group.Residency, n int) (took time.Duration, err error) {
+// getSome starts a store and measures n random reads, when the first ones have opened the files.
+func getSome(ctx context.Context, d *dataset, residency group.Residency, n int, watch *stopwatch) (err error) {
 	if err := evict(d.dir); err != nil {
-		return 0, err
+		return err
 	}
 	loaded, err := d.load(ctx, residency, group.NewLoader(group.LoaderOptions{}))
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer func() { err = errors.Join(err, loaded.close()) }()
 	first := 2 * groupCount
@@ -185,9 +231,9 @@ func (l *linear) getSome(ctx context.Context, d *dataset, residency group.Reside
 		first = 2 * linearRecords // a small store is in the caches then
 	}
 	if err := getRandom(d, loaded, linearDepth, first); err != nil {
-		return 0, err
+		return err
 	}
-	begin := time.Now()
-	err = getRandom(d, loaded, linearDepth, n)
-	return time.Since(begin), err
+	watch.start()
+	defer watch.stop()
+	return getRandom(d, loaded, linearDepth, n)
 }

@@ -52,19 +52,18 @@ func (b *loadBench) linearCalls(ctx context.Context) (err error) {
 		callers int
 		call    func(ctx context.Context, s *servedStore, id int64) error
 	}{{"unary Get direct, Resident", linearGetters, getOne}, {"durable unary Put direct, Resident", linearPutters, putOne}} {
-		side := func(s *servedStore) figure {
-			return func() (float64, error) { return s.drive(ctx, what.callers, b.opts.PutTime, what.call) }
+		side := func(s *servedStore) costFigure {
+			return func() (cost, error) { return s.drive(ctx, what.callers, b.opts.PutTime, what.call) }
 		}
 		for _, s := range stores { // connections, and what a first call makes
 			if _, err := s.drive(ctx, what.callers, b.opts.PutTime/4, what.call); err != nil {
 				return fmt.Errorf("%s: %w", what.name, err)
 			}
 		}
-		costs, err := takeTurns(b.opts.Rounds, b.opts.Say, variant{"small", side(stores[0])}, variant{"large", side(stores[1])})
-		if err != nil {
-			return fmt.Errorf("%s: %w", what.name, err)
+		name := fmt.Sprintf("%s, %d callers", what.name, what.callers)
+		if _, err := b.compareCosts(name, linearTarget, map[string]costFigure{"small": side(stores[0]), "large": side(stores[1])}); err != nil {
+			return err
 		}
-		b.add(atMost(b.linearName(fmt.Sprintf("%s, %d callers", what.name, what.callers)), "ns", costs["large"], costs["small"], linearTarget))
 	}
 	return nil
 }
@@ -177,20 +176,22 @@ func fillGroupOf(ctx context.Context, dir string, records int64) (err error) {
 	return nil
 }
 
-// drive calls for a time, with random ids, and gives nanoseconds per call: those that all callers together needed.
-func (s *servedStore) drive(ctx context.Context, callers int, duration time.Duration, call func(context.Context, *servedStore, int64) error) (float64, error) {
+// drive calls for a time, with random ids. The cost of a call is the time that all callers together needed for one.
+func (s *servedStore) drive(ctx context.Context, callers int, duration time.Duration, call func(context.Context, *servedStore, int64) error) (cost, error) {
 	var n atomic.Int64
-	begin := time.Now()
-	seed := begin.UnixNano()
+	var watch stopwatch
+	watch.start()
+	seed := watch.begin.UnixNano()
 	err := parallel(callers, func(int) error {
-		for time.Since(begin) < duration {
+		for time.Since(watch.begin) < duration {
 			if err := call(ctx, s, scatter(seed+n.Add(1))%s.records); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	return float64(time.Since(begin).Nanoseconds()) / float64(n.Load()), err
+	watch.stop()
+	return watch.per(n.Load()), err
 }
 
 func getOne(ctx context.Context, s *servedStore, id int64) error {
