@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -219,7 +220,14 @@ func (w *poolWork) findStore(ctx context.Context) Outcome {
 }
 
 func (w *poolWork) applyService(ctx context.Context) Outcome {
-	if _, err := Apply(ctx, w.Client, w.pool, workload.PoolService(w.store, w.pool)); err != nil {
+	wanted, live := workload.PoolService(w.store, w.pool), &corev1.Service{}
+	if err := w.Client.Get(ctx, client.ObjectKeyFromObject(wanted), live); client.IgnoreNotFound(err) != nil {
+		return Retry(fmt.Errorf("read Service %s: %w", wanted.Name, err))
+	}
+	if owner := metav1.GetControllerOf(live); owner != nil && owner.UID != w.pool.UID {
+		return Fail("NameTaken", fmt.Sprintf("Service %s belongs to %s %s: make this ShardPool with another name", wanted.Name, owner.Kind, owner.Name))
+	}
+	if _, err := Apply(ctx, w.Client, w.pool, wanted); err != nil {
 		return Retry(err)
 	}
 	return Complete()

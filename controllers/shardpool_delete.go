@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -35,16 +36,18 @@ func (w *poolWork) finalize(ctx context.Context) Outcome {
 	if err := w.lists(ctx); err != nil {
 		return Retry(err)
 	}
+	if alone && w.Register != nil && w.pool.Annotations[annotationDeleteWithGroups] != "true" {
+		for n := range w.sets {
+			shard := workload.Shard(w.pool.Name, n)
+			if err := errors.Join(w.Register.Empty(ctx, w.store, shard), w.Register.Forget(ctx, w.store, shard)); err != nil {
+				return Wait("PlacementNeedsShard", fmt.Sprintf("the pool is not deleted yet: %v. If its shards may go all the same, annotate this ShardPool %s=true",
+					err, annotationDeleteWithGroups), PauseShort)
+			}
+		}
+	}
 	if w.deletionPolicy() == v1alpha1.DeletionDelete {
 		if err := w.deleteClaims(ctx); err != nil {
 			return Retry(err)
-		}
-	}
-	if alone && w.Register != nil {
-		for n := range w.sets {
-			if err := w.Register.Forget(ctx, w.store, workload.Shard(w.pool.Name, n)); err != nil && w.pool.Annotations[annotationDeleteWithGroups] != "true" {
-				return Wait("PlacementNeedsShard", fmt.Sprintf("the pool is not deleted yet: %v", err), PauseShort)
-			}
 		}
 	}
 	before := w.pool.DeepCopy()

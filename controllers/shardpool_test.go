@@ -181,6 +181,38 @@ var _ = Describe("ShardPool", func() {
 		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "NameTaken", "ssd-0")
 	})
 
+	It("does not take over a service of somebody else", func(ctx context.Context) {
+		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "ssd", Namespace: p.Namespace}}
+		service.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(p.store, v1alpha1.GroupVersion.WithKind("RecordStore"))}
+		service.Spec.Ports = []corev1.ServicePort{{Port: 1}}
+		Expect(api.Create(ctx, service)).To(Succeed())
+		p.pool(ctx, "ssd", 1)
+		p.settle(ctx, 0)
+		p.expect(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "NameTaken", "Service ssd")
+	})
+
+	It("asks the placement before a shard goes for good", func(ctx context.Context) {
+		register := &playedRegister{needs: map[string]bool{"ssd-1": true}}
+		p.r.Register = register
+		p.pool(ctx, "ssd", 2)
+		p.settle(ctx, 0)
+		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 1 })
+		p.settle(ctx, 0)
+		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "ShardHoldsGroups", "ssd-1", "group 7")
+		Expect(p.uids(ctx)).To(HaveKey("ssd-1-0"))
+		Expect(register.emptied).To(ContainElement("ssd-1"))
+		register.needs = nil
+		p.settle(ctx, 0)
+		p.ready(ctx, "ssd")
+		Expect(p.uids(ctx)).NotTo(HaveKey("ssd-1-0"))
+
+		By("and before a pool does")
+		register.needs = map[string]bool{"ssd-0": true}
+		Expect(api.Delete(ctx, p.get(ctx, "ssd"))).To(Succeed())
+		p.settle(ctx, 0)
+		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "PlacementNeedsShard", "group 7", annotationDeleteWithGroups)
+	})
+
 	Describe("volumes", func() {
 		It("grow in a class that allows it, around their pods", func(ctx context.Context) {
 			p.pool(ctx, "ssd", 2)
