@@ -61,6 +61,7 @@ var _ = ginkgo.BeforeSuite(func(ctx context.Context) {
 })
 
 var _ = ginkgo.AfterSuite(func() {
+	Expect(stopEtcd()).To(Succeed())
 	if env != nil {
 		Expect(env.Stop()).To(Succeed())
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"sync"
 	"time"
 
@@ -90,6 +91,9 @@ func dial(access workload.EtcdAccess, credentials controllers.EtcdCredentials) (
 	var err error
 	if out.client, err = etcd.Dial(cfg); err != nil {
 		out.close()
+		if access.Secret != "" { // a user knows the keys of the Secret; the folder is another one each time
+			return nil, fmt.Errorf("secret %s: %s", access.Secret, strings.ReplaceAll(err.Error(), out.folder+string(filepath.Separator), ""))
+		}
 		return nil, err
 	}
 	prefix := access.Prefix

@@ -1,0 +1,289 @@
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+	"sync"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// EtcdPlay is a real etcd with the operator's own adapter to it, and with what shards would do there.
+type EtcdPlay interface {
+	Placements
+	Serve(ctx context.Context, namespace, store string, shards []string) (map[string][]string, error)
+	Holds(ctx context.Context, namespace, store string) (uid string, groups int, err error)
+	Wipe(ctx context.Context) error
+	Stop()
+}
+
+// NewEtcdPlay is set by the tests outside of this package, which may import the adapter.
+var NewEtcdPlay func(dir string) (EtcdPlay, error)
+
+// sharedEtcd is one for all tests: stores of different namespaces do not meet in it. stopEtcd ends it.
+var sharedEtcd = sync.OnceValues(func() (EtcdPlay, error) {
+	dir, err := os.MkdirTemp("", "sheaf-etcd-play-") // short: a socket's path is
+	if err != nil {
+		return nil, err
+	}
+	etcd, err := NewEtcdPlay(dir)
+	stopEtcd = func() error {
+		if err == nil {
+			etcd.Stop()
+		}
+		return os.RemoveAll(dir)
+	}
+	return etcd, err
+})
+
+var stopEtcd = func() error { return nil }
+
+// storePlay is a play with the controllers of stores and pools.
+type storePlay struct {
+	*play
+	etcd   EtcdPlay
+	r      *RecordStoreReconciler
+	pools  *ShardPoolReconciler
+	events *events.FakeRecorder
+	away   bool // the shards do not register
+}
+
+func newStorePlay(ctx context.Context) *storePlay {
+	makeClasses(ctx)
+	etcd, err := sharedEtcd()
+	Expect(err).NotTo(HaveOccurred())
+	p := &storePlay{play: newPlay(ctx), etcd: etcd, events: events.NewFakeRecorder(10000)}
+	DeferCleanup(func() { etcd.Close(p.Namespace + "/quotes") })
+	p.operator(api)
+	return p
+}
+
+// operator starts a new one, which knows nothing.
+func (p *storePlay) operator(c client.Client) {
+	p.r = &RecordStoreReconciler{Client: c, Live: api, Events: p.events, Placements: p.etcd, Image: "sheaf:1"}
+	p.pools = &ShardPoolReconciler{Client: c, Live: api, Shards: p.play, Image: "sheaf:1"}
+}
+
+// create makes a store with a managed etcd of one member.
+func (p *storePlay) create(ctx context.Context, changes ...func(*v1alpha1.RecordStore)) *v1alpha1.RecordStore {
+	store := &v1alpha1.RecordStore{ObjectMeta: metav1.ObjectMeta{Name: "quotes", Namespace: p.Namespace}}
+	store.Spec.Groups = v1alpha1.Groups{Routing: v1alpha1.RoutingHash, Count: new(int32(8))}
+	store.Spec.Etcd.Managed = &v1alpha1.ManagedEtcd{Members: 1, Storage: v1alpha1.EtcdStorage{StorageClassName: new(classGrows), Size: resource.MustParse("1Gi")}}
+	for _, change := range changes {
+		change(store)
+	}
+	Expect(api.Create(ctx, store)).To(Succeed())
+	return store
+}
+
+// pool makes a pool of the store.
+func (p *storePlay) pool(ctx context.Context, shards int32) {
+	pool := &v1alpha1.ShardPool{ObjectMeta: metav1.ObjectMeta{Name: "ssd", Namespace: p.Namespace}}
+	pool.Spec.StoreRef.Name, pool.Spec.Shards = "quotes", &shards
+	pool.Spec.Storage = v1alpha1.Storage{StorageClassName: classGrows, Size: resource.MustParse("1Gi")}
+	Expect(api.Create(ctx, pool)).To(Succeed())
+}
+
+func (p *storePlay) get(ctx context.Context) *v1alpha1.RecordStore {
+	store := &v1alpha1.RecordStore{}
+	Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}, store)).To(Succeed())
+	return store
+}
+
+func (p *storePlay) change(ctx context.Context, change func(*v1alpha1.RecordStore)) {
+	store := p.get(ctx)
+	change(store)
+	Expect(api.Update(ctx, store)).To(Succeed())
+}
+
+// reconcile the store once.
+func (p *storePlay) reconcile(ctx context.Context) (ctrl.Result, error) {
+	return p.r.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}})
+}
+
+// round lets everybody do what is next.
+func (p *storePlay) round(ctx context.Context) error {
+	_, failed := p.reconcile(ctx)
+	var pools v1alpha1.ShardPoolList
+	Expect(api.List(ctx, &pools, client.InNamespace(p.Namespace))).To(Succeed())
+	for _, pool := range pools.Items {
+		if _, err := p.pools.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&pool)}); err != nil {
+			failed = err
+		}
+	}
+	p.step(ctx)
+	p.playGateway(ctx)
+	p.playShards(ctx)
+	return failed
+}
+
+// playGateway is the Deployment controller.
+func (p *storePlay) playGateway(ctx context.Context) {
+	var all appsv1.DeploymentList
+	Expect(api.List(ctx, &all, client.InNamespace(p.Namespace))).To(Succeed())
+	for n := range all.Items {
+		d := &all.Items[n]
+		want := appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: *d.Spec.Replicas, UpdatedReplicas: *d.Spec.Replicas,
+			ReadyReplicas: *d.Spec.Replicas, AvailableReplicas: *d.Spec.Replicas}
+		if d.Status.ObservedGeneration != d.Generation {
+			d.Status = want
+			Expect(api.Status().Update(ctx, d)).To(Succeed())
+		}
+	}
+}
+
+// playShards registers the shards whose pods run, and makes their groups.
+func (p *storePlay) playShards(ctx context.Context) {
+	if p.away {
+		return
+	}
+	var pods corev1.PodList
+	Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace), client.MatchingLabels{v1alpha1.LabelComponent: workload.ContainerShard})).To(Succeed())
+	var shards []string
+	for n := range pods.Items {
+		if podReady(&pods.Items[n]) {
+			shards = append(shards, strings.TrimSuffix(pods.Items[n].Name, "-0"))
+		}
+	}
+	has, err := p.etcd.Serve(ctx, p.Namespace, "quotes", shards)
+	Expect(err).NotTo(HaveOccurred())
+	for shard, groups := range has {
+		p.says(shard, func(r *ShardReport) {
+			for _, g := range groups {
+				r.Groups = append(r.Groups, GroupReport{Group: g, State: "Serving", Leader: true})
+			}
+		})
+	}
+}
+
+// versions of all that somebody here could write.
+func (p *storePlay) versions(ctx context.Context) map[string]string {
+	versions := p.play.versions(ctx)
+	var budgets policyv1.PodDisruptionBudgetList
+	Expect(api.List(ctx, &budgets, client.InNamespace(p.Namespace))).To(Succeed())
+	for _, b := range budgets.Items {
+		versions["budget "+b.Name] = b.ResourceVersion
+	}
+	return versions
+}
+
+// settle goes on until two rounds change nothing.
+func (p *storePlay) settle(ctx context.Context) {
+	GinkgoHelper()
+	quiet, before := 0, p.versions(ctx)
+	for n := 0; quiet < 2; n++ {
+		Expect(n).To(BeNumerically("<", 100), "it does not settle: %v", p.words(ctx))
+		err := p.round(ctx)
+		now := p.versions(ctx)
+		if err == nil && maps.Equal(before, now) {
+			quiet++
+		} else {
+			quiet = 0
+		}
+		before = now
+	}
+}
+
+func (p *storePlay) words(ctx context.Context) (words []string) {
+	for _, c := range p.get(ctx).Status.Conditions {
+		words = append(words, fmt.Sprintf("%s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message))
+	}
+	return words
+}
+
+// expect checks a condition of the store.
+func (p *storePlay) expect(ctx context.Context, kind string, status metav1.ConditionStatus, reason string, words ...string) {
+	GinkgoHelper()
+	c := meta.FindStatusCondition(p.get(ctx).Status.Conditions, kind)
+	Expect(c).NotTo(BeNil(), "%s: %v", kind, p.words(ctx))
+	Expect(fmt.Sprintf("%s %s", c.Status, c.Reason)).To(Equal(fmt.Sprintf("%s %s", status, reason)), "%s: %s\n%v", kind, c.Message, p.words(ctx))
+	for _, w := range words {
+		Expect(c.Message).To(ContainSubstring(w), kind)
+	}
+}
+
+// absent checks that a condition is not there.
+func (p *storePlay) absent(ctx context.Context, kinds ...string) {
+	GinkgoHelper()
+	for _, kind := range kinds {
+		Expect(meta.FindStatusCondition(p.get(ctx).Status.Conditions, kind)).To(BeNil(), "%s: %v", kind, p.words(ctx))
+	}
+}
+
+func (p *storePlay) ready(ctx context.Context) {
+	GinkgoHelper()
+	p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready")
+	p.absent(ctx, v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled)
+}
+
+// holds is what etcd holds of the store.
+func (p *storePlay) holds(ctx context.Context) (string, int) {
+	GinkgoHelper()
+	uid, groups, err := p.etcd.Holds(ctx, p.Namespace, "quotes")
+	Expect(err).NotTo(HaveOccurred())
+	return uid, groups
+}
+
+// objects that the store owns, as text without what the API server counts, by kind and name.
+func (p *storePlay) picture(ctx context.Context) map[string]string {
+	GinkgoHelper()
+	pictures := map[string]string{}
+	add := func(o client.Object, spec any) {
+		bytes, err := json.Marshal(map[string]any{"labels": o.GetLabels(), "annotations": o.GetAnnotations(), "spec": spec})
+		Expect(err).NotTo(HaveOccurred())
+		pictures[fmt.Sprintf("%T %s", o, o.GetName())] = string(bytes)
+	}
+	var (
+		sets        appsv1.StatefulSetList
+		deployments appsv1.DeploymentList
+		services    corev1.ServiceList
+		budgets     policyv1.PodDisruptionBudgetList
+	)
+	for _, list := range []client.ObjectList{&sets, &deployments, &services, &budgets} {
+		Expect(api.List(ctx, list, client.InNamespace(p.Namespace))).To(Succeed())
+	}
+	for n := range sets.Items {
+		add(&sets.Items[n], sets.Items[n].Spec)
+	}
+	for n := range deployments.Items {
+		deployments.Items[n].Annotations["deployment.kubernetes.io/revision"] = ""
+		add(&deployments.Items[n], deployments.Items[n].Spec)
+	}
+	for n := range services.Items {
+		services.Items[n].Spec.ClusterIP, services.Items[n].Spec.ClusterIPs = "", nil
+		add(&services.Items[n], services.Items[n].Spec)
+	}
+	for n := range budgets.Items {
+		add(&budgets.Items[n], budgets.Items[n].Spec)
+	}
+	return pictures
+}
+
+// said are the events since the last call.
+func (p *storePlay) said() (lines []string) {
+	for {
+		select {
+		case line := <-p.events.Events:
+			lines = append(lines, line)
+		default:
+			return lines
+		}
+	}
+}

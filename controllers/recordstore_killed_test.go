@@ -1,0 +1,109 @@
+package controllers
+
+import (
+	"context"
+	"maps"
+	"strings"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// storeStory is the life of a store: made, updated, its gateway and etcd changed.
+func storeStory(ctx context.Context, p *storePlay, wait func()) {
+	p.create(ctx)
+	p.pool(ctx, 1)
+	wait()
+	p.change(ctx, func(s *v1alpha1.RecordStore) {
+		s.Spec.Image, s.Spec.Gateway.Replicas = "sheaf:2", new(int32(3))
+		s.Annotations = map[string]string{AnnotationAllowNewEtcd: "not needed"}
+	})
+	wait()
+}
+
+// end is what is left of a run, without what differs from namespace to namespace.
+func (p *storePlay) end(ctx context.Context) map[string]string {
+	GinkgoHelper()
+	store := p.get(ctx)
+	uid, groups := p.holds(ctx)
+	Expect(uid).To(Equal(string(store.UID)))
+	Expect(groups).To(Equal(8))
+	Expect(store.Status.StoreUID).To(Equal(uid))
+	Expect(store.Status.PlacementInitialized).To(BeTrue())
+	Expect(store.Annotations).NotTo(HaveKey(AnnotationAllowNewEtcd))
+	p.ready(ctx)
+	names := map[string]string{}
+	for name, picture := range p.picture(ctx) {
+		if !strings.Contains(picture, "sheaf.dev/") {
+			continue
+		}
+		names[name] = "there"
+	}
+	var pods corev1.PodList
+	Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace))).To(Succeed())
+	for _, pod := range pods.Items {
+		names[pod.Name] = pod.Spec.Containers[0].Image
+	}
+	return names
+}
+
+var _ = Describe("The store's controller", func() {
+	run := func(ctx context.Context, at int) (end map[string]string, writes int, started map[string]int) {
+		p := newStorePlay(ctx)
+		k := &killer{at: at}
+		p.operator(k.client())
+		storeStory(ctx, p, func() {
+			for {
+				before := p.versions(ctx)
+				err := p.round(ctx)
+				if k.dead() { // the next operator lives
+					writes, k = writes+k.writes, &killer{}
+					p.operator(k.client())
+					continue
+				}
+				if err == nil && maps.Equal(before, p.versions(ctx)) {
+					return
+				}
+			}
+		})
+		return p.end(ctx), writes + k.writes, p.started
+	}
+
+	It("comes to the same end when it is killed after any of its writes", func(ctx context.Context) {
+		want, writes, started := run(ctx, 0)
+		Expect(writes).To(BeNumerically(">", 15))
+		Expect(started).To(Equal(map[string]int{"quotes-etcd": 2, "ssd-0": 2}))
+		for at := 1; at <= writes; at++ {
+			got, _, restarts := run(ctx, at)
+			Expect(got).To(Equal(want), "killed after write %d", at)
+			Expect(restarts).To(Equal(started), "killed after write %d: pods made", at)
+		}
+	})
+
+	It("comes to the same end with a cache that is behind", func(ctx context.Context) {
+		want, _, started := run(ctx, 0)
+		const behind = 3
+		p := newStorePlay(ctx)
+		history := []client.Client{p.snapshot(ctx)}
+		p.operator(reading(func() client.Client { return history[0] }))
+		storeStory(ctx, p, func() {
+			before, quiet := p.versions(ctx), 0
+			for n := 0; quiet <= 2*behind; n++ {
+				Expect(n).To(BeNumerically("<", 150), "it does not settle: %v", p.words(ctx))
+				err := p.round(ctx)
+				history = append(history, p.snapshot(ctx))
+				history = history[max(0, len(history)-behind-1):]
+				now := p.versions(ctx)
+				if quiet++; err != nil || !maps.Equal(before, now) {
+					quiet = 0
+				}
+				before = now
+			}
+		})
+		Expect(p.end(ctx)).To(Equal(want))
+		Expect(p.started).To(Equal(started))
+	})
+})

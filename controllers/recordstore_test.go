@@ -1,0 +1,329 @@
+package controllers
+
+import (
+	"context"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+var _ = Describe("A store", func() {
+	var p *storePlay
+	BeforeEach(func(ctx context.Context) { p = newStorePlay(ctx) })
+
+	// object reads one of the namespace.
+	object := func(ctx context.Context, name string, into client.Object) {
+		GinkgoHelper()
+		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, into)).To(Succeed())
+	}
+
+	It("gets from an empty namespace to serving", func(ctx context.Context) {
+		store := p.create(ctx)
+		p.NoKubelet = true
+		_, err := p.reconcile(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(p.get(ctx).Status.StoreUID).To(Equal(string(store.UID)))
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionEtcdReady, metav1.ConditionFalse, "EtcdNotReady", "0 of 1 members", "Settled groups")
+		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "EtcdNotReady")
+		p.expect(ctx, v1alpha1.ConditionReconciling, metav1.ConditionTrue, "EtcdNotReady")
+		Expect(p.get(ctx).Status.PlacementInitialized).To(BeFalse())
+
+		p.NoKubelet = false
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionEtcdReady, metav1.ConditionTrue, "Ready")
+		p.expect(ctx, v1alpha1.ConditionPlacementReady, metav1.ConditionTrue, "Ready", string(store.UID))
+		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "NoShards", "spec.storeRef.name: quotes")
+		uid, groups := p.holds(ctx)
+		Expect(uid).To(Equal(string(store.UID)))
+		Expect(groups).To(Equal(8))
+
+		p.pool(ctx, 2)
+		p.settle(ctx)
+		p.ready(ctx)
+		p.expect(ctx, v1alpha1.ConditionGatewayReady, metav1.ConditionTrue, "Ready", "2 of 2")
+		status := p.get(ctx).Status
+		Expect(status.PlacementInitialized).To(BeTrue())
+		Expect(status.Groups).To(Equal(v1alpha1.GroupCounts{Total: 8, Serving: 8}))
+		Expect(status.Shards).To(Equal(v1alpha1.ShardCounts{Total: 2, Serving: 2, Updated: 2}))
+		Expect(status.Address).To(Equal("quotes-gateway." + p.Namespace + ".svc:7600"))
+		Expect(status.ObservedGeneration).To(Equal(p.get(ctx).Generation))
+
+		By("telling a formed etcd so, without restarting it")
+		var set appsv1.StatefulSet
+		object(ctx, "quotes-etcd", &set)
+		Expect(set.Spec.Template.Annotations["sheaf.dev/etcd-state"]).To(Equal("existing"))
+		Expect(p.started["quotes-etcd"]).To(Equal(1))
+		Expect(p.said()).To(ContainElement(ContainSubstring("Normal Ready Ready is True")))
+	})
+
+	It("writes nothing while nothing changes, and looks at etcd seldom", func(ctx context.Context) {
+		p.create(ctx)
+		p.pool(ctx, 2)
+		p.settle(ctx)
+		p.ready(ctx)
+		p.said()
+		before := p.versions(ctx)
+		for range 5 {
+			result, err := p.reconcile(ctx)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(result.RequeueAfter).To(BeNumerically(">=", 10*time.Second))
+		}
+		Expect(p.versions(ctx)).To(Equal(before))
+		Expect(p.said()).To(BeEmpty())
+		By("nor after a restart of the operator")
+		p.operator(api)
+		Expect(p.round(ctx)).To(Succeed())
+		Expect(p.versions(ctx)).To(Equal(before))
+	})
+
+	It("never makes the placement afresh", func(ctx context.Context) {
+		p.create(ctx)
+		p.pool(ctx, 1)
+		p.settle(ctx)
+		p.ready(ctx)
+		p.away = true
+		Expect(p.etcd.Wipe(ctx)).To(Succeed())
+		p.settle(ctx)
+		uid := p.get(ctx).Status.StoreUID
+		p.expect(ctx, v1alpha1.ConditionPlacementReady, metav1.ConditionFalse, "PlacementLost", "nothing is made afresh",
+			"exec deploy/quotes-gateway -c gateway -- /sheaf recover placement", "--store-uid="+uid, "--store="+p.Namespace+".quotes",
+			"--shards=ssd-0-0.ssd."+p.Namespace+".svc:7610", "--yes")
+		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "PlacementLost")
+		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "PlacementLost")
+		p.absent(ctx, v1alpha1.ConditionReconciling)
+		Expect(p.said()).To(ContainElement(HavePrefix("Warning PlacementLost")))
+		result, err := p.reconcile(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(result.RequeueAfter).To(BeNumerically(">=", 10*time.Second))
+		By("nor by an operator that reads what was before it was made")
+		stale := p.get(ctx)
+		stale.Status.PlacementInitialized = false
+		run := &storeRun{store: stale}
+		for _, step := range p.r.steps()[:9] {
+			Expect(step.Do(ctx, run).IsComplete()).To(BeTrue(), step.Name)
+		}
+		run.placement, err = p.etcd.Open(p.Namespace+"/quotes", run.access, run.secrets)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(p.r.initPlacement(ctx, run).IsComplete()).To(BeFalse())
+		held, _ := p.holds(ctx)
+		Expect(held).To(BeEmpty())
+	})
+
+	It("lets an etcd form anew where a person says so, and takes the permission back", func(ctx context.Context) {
+		p.create(ctx)
+		p.pool(ctx, 1)
+		p.settle(ctx)
+		uid := p.get(ctx).Status.StoreUID
+		template := func() string {
+			var set appsv1.StatefulSet
+			object(ctx, "quotes-etcd", &set)
+			return set.Spec.Template.Annotations["sheaf.dev/etcd-state"]
+		}
+		Expect(p.etcd.Wipe(ctx)).To(Succeed())
+		for value, want := range map[string]string{"another": "existing", uid: "new"} {
+			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Annotations = map[string]string{AnnotationAllowNewEtcd: value} })
+			p.settle(ctx)
+			Expect(template()).To(Equal(want), "annotation %s", value)
+		}
+		By("the placement being rebuilt")
+		placement, err := p.etcd.Open("rebuilt", runOf(p.get(ctx)).access, EtcdCredentials{})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(placement.Init(ctx, placementSpec(runOf(p.get(ctx))))).To(Succeed())
+		p.settle(ctx)
+		p.ready(ctx)
+		Expect(p.get(ctx).Annotations).NotTo(HaveKey(AnnotationAllowNewEtcd))
+		Expect(p.get(ctx).Status.StoreUID).To(Equal(uid), "status survives the write of metadata")
+		Expect(template()).To(Equal("existing"))
+	})
+
+	It("does not take another store's placement", func(ctx context.Context) {
+		p.create(ctx)
+		run := runOf(p.get(ctx))
+		run.store.Status.StoreUID = "6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b"
+		placement, err := p.etcd.Open("other", run.access, EtcdCredentials{})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(placement.Init(ctx, placementSpec(run))).To(Succeed())
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionPlacementReady, metav1.ConditionFalse, "OtherStore", "6a204bd8", p.get(ctx).Status.StoreUID, "adoptStoreUID")
+		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "OtherStore")
+		Expect(p.get(ctx).Status.PlacementInitialized).To(BeFalse())
+		held, _ := p.holds(ctx)
+		Expect(held).To(HavePrefix("6a204bd8"))
+	})
+
+	It("adopts the placement of the store it follows, and waits for volumes where there is none", func(ctx context.Context) {
+		const old = "6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b"
+		p.create(ctx, func(s *v1alpha1.RecordStore) { s.Spec.AdoptStoreUID = old })
+		p.settle(ctx)
+		Expect(p.get(ctx).Status.StoreUID).To(Equal(old))
+		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "Adopting", "there is no ShardPool yet")
+		held, _ := p.holds(ctx)
+		Expect(held).To(BeEmpty(), "nothing is made for an adopted store")
+		placement, err := p.etcd.Open("old", runOf(p.get(ctx)).access, EtcdCredentials{})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(placement.Init(ctx, placementSpec(runOf(p.get(ctx))))).To(Succeed())
+		p.pool(ctx, 1)
+		p.settle(ctx)
+		p.ready(ctx)
+	})
+
+	It("says that several copies are not there yet, and forgets nothing meanwhile", func(ctx context.Context) {
+		p.create(ctx)
+		p.pool(ctx, 2)
+		p.settle(ctx)
+		before, objects := p.get(ctx).Status, p.picture(ctx)
+		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Replication.Copies = 3 })
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "CopiesUnsupported", "spec.replication.copies is 3", "set it to 1")
+		Expect(p.get(ctx).Status.Groups).To(Equal(before.Groups))
+		Expect(p.get(ctx).Status.Shards).To(Equal(before.Shards))
+		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Replication.Copies = 1 })
+		p.settle(ctx)
+		p.ready(ctx)
+		Expect(p.picture(ctx)).To(Equal(objects))
+	})
+
+	It("waits for the Secret of an external etcd", func(ctx context.Context) {
+		p.create(ctx, func(s *v1alpha1.RecordStore) {
+			s.Spec.Etcd = v1alpha1.Etcd{External: &v1alpha1.ExternalEtcd{
+				Endpoints: []string{"https://etcd.example:2379"}, TLSSecretRef: &corev1.LocalObjectReference{Name: "etcd-tls"},
+			}}
+		})
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "EtcdSecretMissing", p.Namespace+"/etcd-tls", "ca.crt")
+		p.expect(ctx, v1alpha1.ConditionEtcdReady, metav1.ConditionFalse, "EtcdSecretMissing")
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "etcd-tls"}}
+		Expect(api.Create(ctx, secret)).To(Succeed())
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "EtcdSecretIncomplete", "no ca.crt")
+		secret.Data = map[string][]byte{"ca.crt": []byte("no certificate")}
+		Expect(api.Update(ctx, secret)).To(Succeed())
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "EtcdUnreachable", "secret etcd-tls", "ca.crt holds no certificate")
+		var sets appsv1.StatefulSetList
+		Expect(api.List(ctx, &sets, client.InNamespace(p.Namespace))).To(Succeed())
+		Expect(sets.Items).To(BeEmpty(), "no etcd of ours")
+	})
+
+	It("stalls where the API server refuses what it makes", func(ctx context.Context) {
+		other := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "owner"}}
+		Expect(api.Create(ctx, other)).To(Succeed())
+		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "quotes-gateway", OwnerReferences: []metav1.OwnerReference{
+			*metav1.NewControllerRef(other, corev1.SchemeGroupVersion.WithKind("ConfigMap")),
+		}}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+		Expect(api.Create(ctx, service)).To(Succeed())
+		p.create(ctx)
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "ObjectRefused", "quotes-gateway")
+		result, err := p.reconcile(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(result.RequeueAfter).To(Equal(PauseLong))
+	})
+
+	DescribeTable("keeps or deletes the claims of etcd when it is deleted", func(ctx context.Context, policy v1alpha1.DeletionPolicy, left int) {
+		p.create(ctx, func(s *v1alpha1.RecordStore) { s.Spec.DeletionPolicy = policy })
+		p.settle(ctx)
+		Expect(api.Delete(ctx, p.get(ctx))).To(Succeed())
+		_, err := p.reconcile(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		err = api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}, &v1alpha1.RecordStore{})
+		Expect(client.IgnoreNotFound(err)).To(Succeed())
+		Expect(err).To(HaveOccurred(), "the store is gone after one reconcile")
+		p.NoSets = true // the garbage collector takes the set
+		p.step(ctx)
+		var claims corev1.PersistentVolumeClaimList
+		Expect(api.List(ctx, &claims, client.InNamespace(p.Namespace))).To(Succeed())
+		Expect(claims.Items).To(HaveLen(left))
+	},
+		Entry("Retain", v1alpha1.DeletionRetain, 1),
+		Entry("Delete", v1alpha1.DeletionDelete, 0),
+	)
+
+	It("makes the same objects when a field is changed and changed back", func(ctx context.Context) {
+		p.create(ctx)
+		p.pool(ctx, 1)
+		p.settle(ctx)
+		before := p.picture(ctx)
+		spec := p.get(ctx).Spec
+		for name, change := range storeChanges() {
+			By(name)
+			p.change(ctx, func(s *v1alpha1.RecordStore) { change.do(&s.Spec) })
+			p.settle(ctx)
+			p.ready(ctx)
+			if change.objects {
+				Expect(p.picture(ctx)).NotTo(Equal(before), name)
+			}
+			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec = *spec.DeepCopy() })
+			p.settle(ctx)
+			p.ready(ctx)
+			Expect(p.picture(ctx)).To(Equal(before), name)
+		}
+	})
+
+	It("grows the claims of etcd, or says why not", func(ctx context.Context) {
+		p.create(ctx)
+		p.settle(ctx)
+		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Etcd.Managed.Storage.Size = resource.MustParse("2Gi") })
+		p.settle(ctx)
+		var claim corev1.PersistentVolumeClaim
+		object(ctx, "data-quotes-etcd-0", &claim)
+		Expect(claim.Spec.Resources.Requests.Storage().String()).To(Equal("2Gi"))
+		p.absent(ctx, v1alpha1.ConditionVolumesGrown)
+		Expect(p.started["quotes-etcd"]).To(Equal(1))
+	})
+})
+
+// runOf is a run that has come as far as etcd.
+func runOf(store *v1alpha1.RecordStore) *storeRun {
+	run := &storeRun{store: store}
+	run.access = workload.EtcdAccessOf(store, nil)
+	return run
+}
+
+// storeChange is a change of a spec, and whether the store's own objects show it.
+type storeChange struct {
+	do      func(*v1alpha1.RecordStoreSpec)
+	objects bool
+}
+
+// storeChanges change every field that may change and may be changed back.
+func storeChanges() map[string]storeChange {
+	small := &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")}}
+	return map[string]storeChange{
+		"image":            {func(s *v1alpha1.RecordStoreSpec) { s.Image = "sheaf:2" }, true},
+		"imagePullPolicy":  {func(s *v1alpha1.RecordStoreSpec) { s.ImagePullPolicy = corev1.PullAlways }, true},
+		"imagePullSecrets": {func(s *v1alpha1.RecordStoreSpec) { s.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}} }, true},
+		"retention": {func(s *v1alpha1.RecordStoreSpec) {
+			s.Retention = v1alpha1.Retention{Versions: 3, MinAge: &metav1.Duration{Duration: time.Hour}}
+		}, true},
+		"topologyKey":    {func(s *v1alpha1.RecordStoreSpec) { s.Replication.TopologyKey = corev1.LabelTopologyZone }, true},
+		"deletionPolicy": {func(s *v1alpha1.RecordStoreSpec) { s.DeletionPolicy = v1alpha1.DeletionDelete }, true},
+		"etcd resources": {func(s *v1alpha1.RecordStoreSpec) { s.Etcd.Managed.Resources = small }, true},
+		"etcd snapshotEvery": {func(s *v1alpha1.RecordStoreSpec) {
+			s.Etcd.Managed.SnapshotEvery = &metav1.Duration{Duration: time.Minute}
+		}, true},
+		"gateway replicas":  {func(s *v1alpha1.RecordStoreSpec) { s.Gateway.Replicas = new(int32(3)) }, true},
+		"gateway none":      {func(s *v1alpha1.RecordStoreSpec) { s.Gateway.Replicas = new(int32(0)) }, true},
+		"gateway resources": {func(s *v1alpha1.RecordStoreSpec) { s.Gateway.Resources = small }, true},
+		"gateway service": {func(s *v1alpha1.RecordStoreSpec) {
+			s.Gateway.ServiceType = corev1.ServiceTypeLoadBalancer
+			s.Gateway.ServiceAnnotations = map[string]string{"example.org/a": "b"}
+		}, true},
+		"gateway scheduling": {func(s *v1alpha1.RecordStoreSpec) {
+			s.Gateway.Scheduling = &v1alpha1.Scheduling{
+				NodeSelector: map[string]string{"disk": "ssd"}, PriorityClassName: "high",
+				Tolerations: []corev1.Toleration{{Key: "a", Operator: corev1.TolerationOpExists}},
+			}
+		}, true},
+	}
+}
