@@ -75,10 +75,10 @@ func (l *linear) fill(ctx context.Context, dir string) error {
 }
 
 func (l *linear) measure(ctx context.Context) error {
-	if err := l.loads(ctx, "Index load", group.Index); err != nil {
+	if err := l.loads(ctx, "Index load", group.Index, linearTarget, newLoaders().fresh); err != nil {
 		return err
 	}
-	if err := l.loads(ctx, "Resident load", group.Resident); err != nil {
+	if err := l.resident(ctx); err != nil {
 		return err
 	}
 	if err := l.gets(ctx, "cold Get, Index", group.Index, l.small, linearTarget); err != nil {
@@ -150,13 +150,31 @@ func (b *loadBench) compareCosts(what string, target float64, sides map[string]c
 	return clock, nil
 }
 
+// resident compares in memory that was touched before, then in fresh memory. The latter says more about the machine:
+// the large store takes huge pages, the small ones ordinary ones, and where a hypervisor takes back huge pages that
+// are free (free page reporting), their next touch costs ten times as much.
+func (l *linear) resident(ctx context.Context) error {
+	loaders := newLoaders()
+	defer loaders.close()
+	for _, sets := range [][]*dataset{l.large, l.small} {
+		if _, err := loadAll(ctx, sets, group.Resident, loaders.touched); err != nil {
+			return err
+		}
+	}
+	if err := l.loads(ctx, "Resident load", group.Resident, linearTarget, loaders.touched); err != nil {
+		return err
+	}
+	loaders.close() // before more memory is taken
+	return l.loads(ctx, "Resident load, fresh memory", group.Resident, 0, loaders.fresh)
+}
+
 // loads compares cold loads. Beside the whole time per record there is a row for what is left when the time that a
 // start needs for any number of records is taken away: with it a small store looks dear, and the large one good.
-func (l *linear) loads(ctx context.Context, what string, residency group.Residency) error {
+func (l *linear) loads(ctx context.Context, what string, residency group.Residency, target float64, loader func() *group.Loader) error {
 	side := func(sets []*dataset) costFigure {
-		return func() (cost, error) { return loadAll(ctx, sets, residency) }
+		return func() (cost, error) { return loadAll(ctx, sets, residency, loader) }
 	}
-	costs, err := l.compareCosts(what, linearTarget, map[string]costFigure{"small": side(l.small), "large": side(l.large), "empty": side(l.empty)})
+	costs, err := l.compareCosts(what, target, map[string]costFigure{"small": side(l.small), "large": side(l.large), "empty": side(l.empty)})
 	if err != nil {
 		return err
 	}
@@ -168,22 +186,23 @@ func (l *linear) loads(ctx context.Context, what string, residency group.Residen
 		}
 		return out
 	}
-	l.add(atMost(l.linearName(what+" without the start"), "ns", net(costs["large"], l.large[0]), net(costs["small"], l.small[0]), linearTarget).
+	l.add(atMost(l.linearName(what+" without the start"), "ns", net(costs["large"], l.large[0]), net(costs["small"], l.small[0]), target).
 		note(fmt.Sprintf("the start: %.2f ms for %d groups with one record each", start/1e6, groupCount)))
 	return nil
 }
 
 // loadAll loads stores one after another, each from a cold page cache. All stay open to the end, so that no memory is
 // used twice.
-func loadAll(ctx context.Context, sets []*dataset, residency group.Residency) (_ cost, err error) {
+func loadAll(ctx context.Context, sets []*dataset, residency group.Residency, loader func() *group.Loader) (_ cost, err error) {
 	var watch stopwatch
 	var records int64
 	for _, d := range sets {
 		if err := evict(d.dir); err != nil {
 			return cost{}, err
 		}
+		from := loader()
 		watch.start()
-		loaded, err := d.load(ctx, residency, group.NewLoader(group.LoaderOptions{}))
+		loaded, err := d.load(ctx, residency, from)
 		watch.stop()
 		if err != nil {
 			return cost{}, err
