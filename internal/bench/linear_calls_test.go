@@ -1,0 +1,36 @@
+package bench
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// TestStoreFilledWhileStoppedServesAll guards the short cut of linearCalls: what it writes into the logs of a stopped store is
+// served afterwards, each id by the group that owns it, and can be written again.
+func TestStoreFilledWhileStoppedServesAll(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	const records = 1000
+	s, err := startFilled(ctx, t.TempDir(), records)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	for id := range int64(records) {
+		if err := getOne(ctx, s, id); err != nil {
+			t.Fatalf("record %d: %v", id, err)
+		}
+	}
+	if err := getOne(ctx, s, records); status.Code(err) != codes.NotFound {
+		t.Fatalf("record %d, which was not written: %v, want NOT_FOUND", records, err)
+	}
+	for id := range int64(100) {
+		if err := putOne(ctx, s, id); err != nil {
+			t.Fatalf("writing record %d again: %v", id, err)
+		}
+	}
+}
