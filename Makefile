@@ -181,6 +181,12 @@ cluster-down: ## Stop it; fail if anything of it is left on the machine.
 cluster-smoke: kube-tools ## Start the cluster, prove what the e2e suite relies on, stop it (KEEP=1: leave it running).
 	hack/cluster/smoke.sh
 
+# KUBECONFIG: the cluster to use; without it, one of its own. E2E_FOCUS: words of the scenarios to run.
+E2E_FOCUS ?=
+.PHONY: e2e
+e2e: kube-tools ## Run the e2e suite on the cluster of KUBECONFIG, or on one of its own (E2E_FOCUS=words, KEEP=1).
+	NODES=$(NODES) FOCUS='$(E2E_FOCUS)' hack/e2e.sh
+
 ##@ Clean
 
 $(TOOLS)/helm-unittest: hack/helm-unittest/go.mod hack/helm-unittest/go.sum

@@ -117,6 +117,13 @@ type space struct {
 func newSpace(name string) *space {
 	GinkgoHelper()
 	s := &space{name: "e2e-" + name}
+	s.makeNamespace()
+	DeferCleanup(s.remove)
+	return s
+}
+
+func (s *space) makeNamespace() {
+	GinkgoHelper()
 	apply(fmt.Sprintf(`
 apiVersion: v1
 kind: Namespace
@@ -126,8 +133,6 @@ metadata:
     pod-security.kubernetes.io/enforce: restricted
     pod-security.kubernetes.io/warn: restricted
 `, s.name))
-	DeferCleanup(s.remove)
-	return s
 }
 
 // remove takes everything of the scenario away, users first: pods hold volumes, and those hold disks.
