@@ -297,7 +297,11 @@ func eventWords(list []corev1.Event) []string {
 	words := make([]string, 0, min(len(list), eventsKept))
 	for _, e := range list[:min(len(list), eventsKept)] {
 		message := e.Reason + ": " + strings.Join(strings.Fields(e.Message), " ")
-		words = append(words, message[:min(len(message), eventBytesMax)])
+		if len(message) > eventBytesMax {
+			// Mount errors name the device first, and say last what mount(8) said.
+			message = message[:eventBytesMax/2] + " ... " + message[len(message)-eventBytesMax/2:]
+		}
+		words = append(words, strings.ToValidUTF8(message, "?"))
 	}
 	return words
 }
