@@ -46,6 +46,11 @@ func (r *RecordStoreReconciler) awaitEtcd(_ context.Context, run *storeRun) Outc
 			if trouble != "" {
 				message += ": " + trouble
 			}
+			if strings.Contains(trouble, emptyMember) {
+				message += fmt.Sprintf(". Where the data of etcd is lost for good, let it begin anew, and then rebuild the placement as "+
+					"condition PlacementReady says: kubectl -n %s annotate recordstore/%s %s=%s", store.Namespace, store.Name,
+					AnnotationAllowNewEtcd, store.Status.StoreUID)
+			}
 			return r.etcdAway(run, "EtcdNotReady", message)
 		}
 	}
@@ -56,6 +61,9 @@ func (r *RecordStoreReconciler) awaitEtcd(_ context.Context, run *storeRun) Outc
 	}
 	return Complete()
 }
+
+// emptyMember is part of the last words of a member of etcd that has no data where there was some (etcd.ErrEmptyExisting).
+const emptyMember = "the folder is empty, and the cluster was formed before"
 
 // etcdAway is the outcome while etcd cannot be asked. Settled groups serve on.
 func (r *RecordStoreReconciler) etcdAway(run *storeRun, reason, message string) Outcome {
@@ -168,7 +176,7 @@ func (r *RecordStoreReconciler) plan(ctx context.Context, run *storeRun) Outcome
 }
 
 // lostShardsMax bounds the shards that lostMessage names: a condition has room for 2 KiB.
-const lostShardsMax = 16
+const lostShardsMax = 8
 
 // lostMessage says how a lost placement is rebuilt, by a program that every pod of the gateway has, with its files.
 func lostMessage(run *storeRun) string {

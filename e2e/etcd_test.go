@@ -1,0 +1,104 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"regexp"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// awaitStoreCondition waits until a condition of the store q has a status and a message with all the words, and gives the message.
+func (s *space) awaitStoreCondition(kind, status string, timeout time.Duration, words ...string) string {
+	GinkgoHelper()
+	var message string
+	Eventually(func(g Gomega) {
+		store, err := s.store("q")
+		g.Expect(err).NotTo(HaveOccurred())
+		c := condition(store.Status.Conditions, kind)
+		g.Expect(c).NotTo(BeNil(), "no condition %s", kind)
+		g.Expect(string(c.Status)).To(Equal(status), "%+v", c)
+		for _, w := range words {
+			g.Expect(c.Message).To(ContainSubstring(w))
+		}
+		message = c.Message
+	}).WithTimeout(timeout).WithPolling(time.Second).Should(Succeed())
+	return message
+}
+
+// device of a disk that holds a claim, and its node; Eventually, as the operator writes it some time after.
+func (s *space) diskOf(set, claim string) v1alpha1.DiskStatus {
+	GinkgoHelper()
+	var found v1alpha1.DiskStatus
+	Eventually(func(g Gomega) {
+		var disks v1alpha1.DiskSet
+		g.Expect(get(&disks, "diskset", set)).To(Succeed())
+		for _, d := range disks.Status.Disks {
+			if d.Claim == s.name+"/"+claim {
+				found = d
+			}
+		}
+		g.Expect(found.Device).NotTo(BeEmpty(), "no disk holds %s: %+v", claim, disks.Status.Disks)
+	}).WithTimeout(time.Minute).Should(Succeed())
+	return found
+}
+
+// awaitUnmounted waits until nothing of a node has a device mounted.
+func awaitUnmounted(node, device string) {
+	GinkgoHelper()
+	Eventually(func() error {
+		return try(30*time.Second, "", "cluster", "exec", node, "findmnt", "-S", cluster("exec", node, "readlink", "-f", device)).err
+	}).WithTimeout(2*time.Minute).Should(HaveOccurred(), "%s of %s is still mounted", device, node)
+}
+
+// Scenario 8: etcd away, and etcd that lost everything.
+var _ = Describe("etcd", func() {
+	It("may be down, and comes back from the shards' volumes when it was wiped", func() {
+		s := newSpace("etcd")
+		class := s.threeDisks()
+		s.makeStore(class)
+		s.makePool("main", class, 2, "fileSystem: {type: ext4}")
+		s.awaitStore("q", 2*time.Minute)
+		s.client()
+		s.putAll(8)
+		etcd := s.pod("q-etcd-0")
+		disk := s.diskOf(class, "data-q-etcd-0")
+
+		By("down: no call fails")
+		kubectl("cordon", etcd.Spec.NodeName)
+		DeferCleanup(func() { kubectl("uncordon", etcd.Spec.NodeName) })
+		t := s.startTraffic()
+		kubectl("delete", "pod", "-n", s.name, "q-etcd-0", "--wait=true", "--timeout=60s")
+		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "False", time.Minute, "0 of 1 members", "Settled groups are read and written")
+		t.awaitCalls(40)
+		Expect(t.end()).To(BeEmpty())
+
+		By("wiped: nothing is made afresh")
+		awaitUnmounted(disk.Node, disk.Device)
+		cluster("disk", "zero", disk.Node, s.name)
+		kubectl("uncordon", etcd.Spec.NodeName)
+		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "False", 2*time.Minute, "sheaf.dev/allow-new-etcd")
+		s.getAll(8)
+		store, err := s.store("q")
+		Expect(err).NotTo(HaveOccurred())
+		kubectl("annotate", "-n", s.name, "recordstore", "q", "sheaf.dev/allow-new-etcd="+store.Status.StoreUID)
+		message := s.awaitStoreCondition(v1alpha1.ConditionPlacementReady, "False", 3*time.Minute, "etcd is empty", "recover placement")
+		s.getAll(8)
+
+		By("the command of the condition's message rebuilds the placement")
+		command := strings.Fields(regexp.MustCompile(`kubectl -n .* --yes$`).FindString(message))
+		Expect(command).NotTo(BeEmpty(), message)
+		kubectl(command[1:]...)
+		s.awaitStore("q", 2*time.Minute)
+		s.awaitStoreCondition(v1alpha1.ConditionPlacementReady, "True", time.Minute)
+		old := s.pod("main-0-0").Metadata.UID
+		kubectl("delete", "pod", "-n", s.name, "main-0-0")
+		s.awaitNewPod("main-0-0", old, 2*time.Minute)
+		s.getAll(8)
+	})
+})
