@@ -23,7 +23,8 @@ const AnnotationAllowNewEtcd = "sheaf.dev/allow-new-etcd"
 
 // etcdState says whether an empty member may form a new cluster.
 func etcdState(store *v1alpha1.RecordStore) string {
-	if !store.Status.PlacementInitialized || store.Annotations[AnnotationAllowNewEtcd] == store.Status.StoreUID {
+	allowed := store.Annotations[AnnotationAllowNewEtcd]
+	if !store.Status.PlacementInitialized || allowed != "" && allowed == store.Status.StoreUID {
 		return workload.EtcdNew
 	}
 	return workload.EtcdExisting

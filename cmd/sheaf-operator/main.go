@@ -36,11 +36,16 @@ func main() {
 		return
 	}
 	fmt.Fprintf(os.Stderr, "sheaf-operator: %v\n", err)
+	os.Exit(exitCode(err))
+}
+
+// exitCode tells a failure from a wrong command line.
+func exitCode(err error) int {
 	var failed failure
 	if errors.As(err, &failed) {
-		os.Exit(exitFailed)
+		return exitFailed
 	}
-	os.Exit(exitUsage)
+	return exitUsage
 }
 
 // failure is an error of running, as opposed to one of the command line.

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// call runs the command line; the options are those that the operator would run with, nil where it would not.
+func call(args ...string) (got *options, out string, err error) {
+	var text bytes.Buffer
+	cmd := command(func(_ context.Context, o options) error {
+		got = &o
+		return nil
+	})
+	cmd.SetArgs(args)
+	cmd.SetOut(&text)
+	cmd.SetErr(&text)
+	err = cmd.ExecuteContext(context.Background())
+	return got, text.String(), err
+}
+
+func TestWrongCommandLines(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		says string
+	}{
+		"no image":          {nil, "--shard-image is required"},
+		"an unknown flag":   {[]string{"--shard-images=a"}, "unknown flag: --shard-images"},
+		"no value":          {[]string{"--shard-image"}, "flag needs an argument"},
+		"an argument":       {[]string{"--shard-image=a", "run"}, `unknown command "run"`},
+		"no truth":          {[]string{"--shard-image=a", "--disksets=maybe"}, "maybe"},
+		"no level":          {[]string{"--shard-image=a", "--log-level=loud"}, `--log-level "loud": give debug, info, warn or error`},
+		"an empty level":    {[]string{"--shard-image=a", "--log-level="}, "give debug, info, warn or error"},
+		"no namespace":      {[]string{"--shard-image=a", "--namespaces=ok,Not_One"}, `--namespaces: "Not_One" is no name of a namespace`},
+		"an empty one":      {[]string{"--shard-image=a", "--namespaces=a,,b"}, `--namespaces: ""`},
+		"unicode":           {[]string{"--shard-image=a", "--namespaces=größe"}, "is no name of a namespace"},
+		"a very long name":  {[]string{"--shard-image=a", "--namespaces=" + strings.Repeat("a", 253)}, "no more than 63"},
+		"a wrong shorthand": {[]string{"-x"}, "unknown shorthand flag"},
+	} {
+		got, _, err := call(c.args...)
+		if err == nil || got != nil {
+			t.Errorf("%s: runs", name)
+			continue
+		}
+		if !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: says %q, not %q", name, err, c.says)
+		}
+		if exitCode(err) != exitUsage {
+			t.Errorf("%s: exit code %d", name, exitCode(err))
+		}
+	}
+}
+
+func TestExitCodeOfAFailure(t *testing.T) {
+	if code := exitCode(failure{errors.New("no API server")}); code != exitFailed {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestVersionAndHelp(t *testing.T) {
+	got, out, err := call("--version")
+	if err != nil || got != nil || !strings.Contains(out, "sheaf-operator version "+version) {
+		t.Errorf("%q, %v", out, err)
+	}
+	_, out, err = call("--help")
+	if err != nil || !strings.Contains(out, "--shard-image") {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+func TestOptionsReachTheManager(t *testing.T) {
+	t.Setenv("POD_NAMESPACE", "sheaf-system")
+	got, _, err := call("--shard-image=sheaf:1", "--namespaces=a,b", "--metrics-bind-address=0", "--log-level=debug", "--disksets=false")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := got.manager()
+	namespaces := []string{}
+	for n := range m.Cache.DefaultNamespaces {
+		namespaces = append(namespaces, n)
+	}
+	slices.Sort(namespaces)
+	if !slices.Equal(namespaces, []string{"a", "b"}) || m.Metrics.BindAddress != "0" || got.diskSets || !m.LeaderElection || m.LeaderElectionNamespace != "sheaf-system" {
+		t.Errorf("%+v", m)
+	}
+	for kind, by := range m.Cache.ByObject {
+		if by.Label == nil {
+			t.Errorf("%T: all of the cluster is cached", kind)
+		}
+	}
+	// A Secret must not be cached: that takes the right to list all of them.
+	if !slices.ContainsFunc(m.Client.Cache.DisableFor, func(o client.Object) bool {
+		_, secret := o.(*corev1.Secret)
+		return secret
+	}) {
+		t.Error("Secrets are cached")
+	}
+	got, _, err = call("--shard-image=sheaf:1")
+	if err != nil || len(got.manager().Cache.DefaultNamespaces) != 0 {
+		t.Errorf("all namespaces: %v", err)
+	}
+}
