@@ -1,0 +1,52 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+)
+
+// Scenario 12: what is deleted lets go fast, and the data can be taken up again.
+var _ = Describe("deleting", func() {
+	It("finishes with store, pools and namespace at once, keeps the data, and a new store adopts it", func() {
+		s := newSpace("adopt")
+		class := s.threeDisks()
+		etcd := s.name + "-etcd"
+		s.diskSet(etcd, "ext4", diskSpec{"n1", s.disk("n1", "adopt-etcd-1", "256M"), "240Mi"})
+		s.makeStore(etcd)
+		s.makePool("main", class, 2, "fileSystem: {type: ext4}")
+		s.awaitStore("q", 2*time.Minute)
+		s.client()
+		s.putAll(8)
+		first, err := s.store("q")
+		Expect(err).NotTo(HaveOccurred())
+
+		kubectl("delete", "-n", s.name, "recordstore/q", "shardpool/main", "--wait=false")
+		kubectl("delete", "namespace", s.name, "--wait=true", "--timeout=60s")
+		s.makeNamespace()
+		// Etcd begins on another disk; those of the shards come back by themselves.
+		etcd += "-2"
+		s.diskSet(etcd, "ext4", diskSpec{"n2", s.disk("n2", "adopt-etcd-2", "256M"), "240Mi"})
+		s.makeStore(etcd, "adoptStoreUID: "+first.Status.StoreUID)
+		s.makePool("main", class, 2, "fileSystem: {type: ext4}")
+		s.awaitStore("q", 3*time.Minute)
+		s.client()
+		s.getAll(8)
+		second, err := s.store("q")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(second.Status.StoreUID).To(Equal(first.Status.StoreUID))
+		Expect(second.UID).NotTo(Equal(first.UID))
+
+		By("deletionPolicy Delete removes the claims and nothing else")
+		kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", `{"spec":{"deletionPolicy":"Delete"}}`)
+		Eventually(func() string {
+			return kubectl("get", "statefulset", "main-0", "-n", s.name, "-o", `jsonpath={.metadata.annotations.sheaf\.dev/deletion-policy}`)
+		}).WithTimeout(time.Minute).Should(Equal("Delete"))
+		kubectl("delete", "-n", s.name, "shardpool/main", "recordstore/q", "--wait=true", "--timeout=60s")
+		Eventually(func() string { return kubectl("get", "pvc", "-n", s.name, "-o", "name") }).WithTimeout(time.Minute).Should(BeEmpty())
+		Expect(kubectl("get", "pv", "-l", "sheaf.dev/diskset="+class, "-o", "name")).NotTo(BeEmpty())
+	})
+})
