@@ -146,6 +146,19 @@ var _ = Describe("A store", func() {
 		Expect(template()).To(Equal("existing"))
 	})
 
+	It("keeps what it has seen when it writes metadata", func(ctx context.Context) {
+		p.create(ctx)
+		p.settle(ctx)
+		store := p.get(ctx)
+		for n := range store.Status.Conditions {
+			store.Status.Conditions[n].Message = "seen just now"
+		}
+		seen := store.Status.DeepCopy()
+		Expect(p.r.writeMetadata(ctx, store, func(s *v1alpha1.RecordStore) { s.Annotations = map[string]string{"a": "b"} })).To(Succeed())
+		Expect(store.Status).To(Equal(*seen))
+		Expect(store.ResourceVersion).To(Equal(p.get(ctx).ResourceVersion))
+	})
+
 	It("does not take another store's placement", func(ctx context.Context) {
 		p.create(ctx)
 		run := runOf(p.get(ctx))
