@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -108,9 +109,10 @@ func get(into any, args ...string) error {
 
 // space is a namespace of a scenario with Pod Security "restricted", and what it made.
 type space struct {
-	name  string
-	sets  []string
-	disks [][2]string // node and name
+	name   string
+	groups int // of the store q; 0: 8
+	sets   []string
+	disks  [][2]string // node and name
 }
 
 // newSpace makes a namespace, and takes it away when the scenario ends, with the disks it added.
@@ -267,10 +269,10 @@ apiVersion: sheaf.dev/v1alpha1
 kind: RecordStore
 metadata: {name: q, namespace: %s}
 spec:
-  groups: {routing: Hash, count: 8}
+  groups: {routing: Hash, count: %d}
   etcd: {managed: {members: 1, storage: {storageClassName: %s, size: 128Mi}}}
   gateway: {replicas: 1}
-%s`, s.name, etcdClass, lines(more)))
+%s`, s.name, cmp.Or(s.groups, 8), etcdClass, lines(more)))
 }
 
 // makePool makes a ShardPool of the store q; more are lines of its spec.
