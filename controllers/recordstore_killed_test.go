@@ -51,17 +51,22 @@ func (p *storePlay) end(ctx context.Context) map[string]string {
 }
 
 var _ = Describe("The store's controller", func() {
+	// Only the store's own controller is killed: that of pools has a test of its own.
+	live := func(p *storePlay, k *killer) {
+		p.operator(k.client())
+		p.pools.Client = api
+	}
 	run := func(ctx context.Context, at int) (end map[string]string, writes int, started map[string]int) {
 		p := newStorePlay(ctx)
 		k := &killer{at: at}
-		p.operator(k.client())
+		live(p, k)
 		storeStory(ctx, p, func() {
 			for {
 				before := p.versions(ctx)
 				err := p.round(ctx)
 				if k.dead() { // the next operator lives
 					writes, k = writes+k.writes, &killer{}
-					p.operator(k.client())
+					live(p, k)
 					continue
 				}
 				if err == nil && maps.Equal(before, p.versions(ctx)) {
