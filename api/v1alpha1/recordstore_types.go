@@ -350,10 +350,10 @@ type RecordStoreStatus struct {
 	// Shards counts shards of all pools.
 	// +optional
 	Shards ShardCounts `json:"shards,omitzero"`
-	// Records in all serving groups.
+	// Records in all serving groups. Not counted in this version: absent.
 	// +optional
 	Records int64 `json:"records,omitempty"`
-	// StoredBytes in all serving groups.
+	// StoredBytes in all serving groups. Not counted in this version: absent.
 	// +optional
 	StoredBytes int64 `json:"storedBytes,omitempty"`
 	// Load in words, such as "62% 1.9GiB/s ETA 2m"; empty when nothing loads.
@@ -377,11 +377,11 @@ type GroupCounts struct {
 	Loading int32 `json:"loading"`
 	// Degraded groups: fewer copies than asked for, or no leader.
 	Degraded int32 `json:"degraded"`
-	// Damaged groups: some entries answer DATA_LOSS.
+	// Damaged groups: some entries answer DATA_LOSS. Not counted in this version: always 0; sheaf status shows them.
 	Damaged int32 `json:"damaged"`
-	// DataLost groups: the only copy is lost.
+	// DataLost groups: the only copy is lost. Not counted in this version: always 0; shards in state DiskLost have them.
 	DataLost int32 `json:"dataLost"`
-	// Moving groups.
+	// Moving groups. Groups do not move in this version: always 0.
 	Moving int32 `json:"moving"`
 	// NotWell are the first 20 groups that are not well.
 	// +optional
