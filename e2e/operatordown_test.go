@@ -20,8 +20,8 @@ type traffic struct {
 	failed []string // guarded by mutex
 }
 
-// startTraffic calls the store q all the time, with ids from 1000 on.
-func (s *space) startTraffic() *traffic {
+// startTraffic calls the store q all the time, with ids from 1000 on. Flags are of the command line.
+func (s *space) startTraffic(flags ...string) *traffic {
 	t := &traffic{stop: make(chan struct{})}
 	t.done.Go(func() {
 		for id := 1000; ; id++ {
@@ -31,8 +31,8 @@ func (s *space) startTraffic() *traffic {
 			default:
 			}
 			data := fmt.Sprint("traffic ", id)
-			t.note(s.sheaf("q", data, "put", fmt.Sprint(id), "-"), "")
-			t.note(s.sheaf("q", "", "get", fmt.Sprint(id)), data)
+			t.note(s.sheaf("q", data, append([]string{"put", fmt.Sprint(id), "-"}, flags...)...), "")
+			t.note(s.sheaf("q", "", append([]string{"get", fmt.Sprint(id)}, flags...)...), data)
 		}
 	})
 	DeferCleanup(t.end)
