@@ -263,7 +263,7 @@ func (r *DiskSetReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.Node{}, all, builder.WithPredicates(readinessChanged())).
 		Watches(&v1alpha1.RecordStore{}, all, builder.WithPredicates(storeIdentified())).
 		Watches(&v1alpha1.ShardPool{}, all, builder.WithPredicates(formatBlockedChanged())).
-		Complete(r)
+		Complete(counted(&v1alpha1.DiskSet{}, "diskset", r.Client, r))
 }
 
 func setRequest(name string) []reconcile.Request {

@@ -175,7 +175,7 @@ func (r *RecordStoreReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.ShardPool{}, handler.EnqueueRequestsFromMapFunc(storeOfPool)).
 		// An etcd that does not answer holds up its own store alone.
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
-		Complete(r)
+		Complete(counted(&v1alpha1.RecordStore{}, "recordstore", r.Client, r))
 }
 
 // storeOfPool is the store that a pool refers to.

@@ -83,8 +83,13 @@ func serving(state v1alpha1.ShardState) bool {
 	return state == v1alpha1.ShardLoading || state == v1alpha1.ShardServing || state == v1alpha1.ShardDraining
 }
 
-// full says whether a volume has only its reserve left.
-func full(freeBytes, reserveBytes int64) bool { return reserveBytes > 0 && freeBytes <= reserveBytes }
+// fullBytes is what a volume must have free above its reserve not to count as full: as much as one Put may carry.
+const fullBytes = 1 << 20
+
+// full says whether a volume refuses puts, small ones perhaps excepted: it has little left but its reserve.
+func full(freeBytes, reserveBytes int64) bool {
+	return reserveBytes > 0 && freeBytes < reserveBytes+fullBytes
+}
 
 // steady is before, unless now is a step away from it.
 func steady(before, now, whole int64) int64 {

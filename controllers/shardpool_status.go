@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/workload"
 )
 
-// nearlyFull: a volume with less free than one part of so many counts as nearly full.
+// nearlyFull: a volume with less free above its reserve than one part of so many counts as nearly full.
 const nearlyFull = 20
 
 // summary ends a reconcile: with the worst that was found of shards, or that steps noted.
@@ -225,13 +225,18 @@ func (w *poolWork) space(set setter) {
 			continue
 		}
 		words := fmt.Sprintf("shard %s has %s of %s free", s.Name, bytesText(s.Volume.FreeBytes), bytesText(s.Volume.CapacityBytes))
-		if r := reports[s.Number]; r != nil && full(r.Volume.FreeBytes, r.Volume.ReserveBytes) {
+		reserve := int64(0)
+		if r := reports[s.Number]; r != nil {
+			reserve = r.Volume.ReserveBytes
+			words += fmt.Sprintf(", of which it keeps %s for deletes and compaction", bytesText(reserve))
+		}
+		if r := reports[s.Number]; r != nil && full(r.Volume.FreeBytes, reserve) {
 			fullWords = append(fullWords, words)
-		} else if s.Volume.FreeBytes < s.Volume.CapacityBytes/nearlyFull {
+		} else if s.Volume.FreeBytes < reserve+s.Volume.CapacityBytes/nearlyFull {
 			nearlyWords = append(nearlyWords, words)
 		}
 	}
-	const what = ". Delete records, raise spec.storage.size where the class allows it, or add shards"
+	const what = ". Delete records and compact their groups (sheaf group compact GROUP --all), raise spec.storage.size where the class allows it, or add shards"
 	switch {
 	case len(fullWords) > 0:
 		set(v1alpha1.ConditionSpaceAvailable, metav1.ConditionFalse, "VolumeFull", "puts are refused: "+shardWords(fullWords)+what)

@@ -39,7 +39,7 @@ func (r *ShardPoolReconciler) SetupWithManager(mgr ctrl.Manager) error {
 			// What fails is tried at most 6 times in its first minute.
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Minute),
 		}).
-		Complete(r)
+		Complete(counted(&v1alpha1.ShardPool{}, "shardpool", r.Client, r))
 }
 
 // poolOfLabel is the pool that an object's label names.
