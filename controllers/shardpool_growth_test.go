@@ -95,4 +95,3 @@ func TestSpaceIsAvailable(t *testing.T) {
 		})
 	}
 }
-
