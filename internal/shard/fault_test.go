@@ -263,6 +263,23 @@ func TestRule10_FullDiskIsRefusedEarly(t *testing.T) {
 	f.holds(-2, []byte("fits"))
 }
 
+// What groups allocate ahead is not taken from the reserve: it is for deletes, which have to work on a full disk.
+func TestRule10_TheReserveIsNotAllocatedAhead(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Dir, c.SegmentBytes = smallDisk(t, 128), 0 }).ready()
+	var refused error
+	id := int64(0)
+	for ; refused == nil && id < 10_000; id++ {
+		_, refused = f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: data(id, 500_000)})
+	}
+	want(t, refused, codes.ResourceExhausted, reasonDiskFull)
+	if st := f.shard.Status(); st.FreeBytes < st.ReserveBytes-mib {
+		t.Errorf("%d bytes are free, %d are kept", st.FreeBytes, st.ReserveBytes)
+	}
+	for id -= 2; id >= 0; id-- {
+		f.delete(id)
+	}
+}
+
 func TestAdminDescribes(t *testing.T) {
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Version = "v9" }).ready()
 	there := f.fill(50, 1000)
