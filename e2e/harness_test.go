@@ -313,6 +313,7 @@ type pod struct {
 			Ready        bool
 			RestartCount int
 			ImageID      string
+			State        struct{ Running *struct{} }
 		}
 	}
 }

@@ -42,7 +42,7 @@ func (s *space) idsByShard() map[string][]int {
 	return ids
 }
 
-// othersGoOn reads and writes every record that is not of this shard.
+// othersGoOn reads and writes records of every other shard.
 func (s *space) othersGoOn(shard string, ids map[string][]int) {
 	GinkgoHelper()
 	calls := 0
@@ -50,7 +50,7 @@ func (s *space) othersGoOn(shard string, ids map[string][]int) {
 		if other == shard {
 			continue
 		}
-		for _, id := range list {
+		for _, id := range list[:min(2, len(list))] {
 			Expect(s.get("q", id)).To(Equal(fmt.Sprint("record ", id)))
 			s.put("q", id, fmt.Sprint("record ", id))
 			calls++
@@ -69,6 +69,7 @@ metadata: {name: %s, namespace: %s}
 spec:
   nodeName: %s
   automountServiceAccountToken: false
+  terminationGracePeriodSeconds: 1
   securityContext: {runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}}
   containers:
   - name: main
@@ -116,7 +117,7 @@ var _ = Describe("a node that is away for longer than pods are left there", func
 		})
 		s.makePool("main", class, 2, "fileSystem: {type: ext4}")
 		s.awaitStore("q", 2*time.Minute)
-		s.putAll(12)
+		s.putAll(8)
 		ids := s.idsByShard()
 		Expect(ids).To(And(HaveKey("main-0"), HaveKey("main-1")))
 		shard, number := "main-0", int32(0)
@@ -134,7 +135,7 @@ var _ = Describe("a node that is away for longer than pods are left there", func
 			cluster("node-start", before.Node)
 			kubectl("wait", "--for=condition=Ready", "node/"+before.Node, "--timeout=180s")
 		})
-		away := s.awaitShard("main", number, v1alpha1.ShardNodeDown, 3*time.Minute)
+		s.awaitShard("main", number, v1alpha1.ShardNodeDown, 3*time.Minute)
 		s.awaitCondition("main", v1alpha1.ConditionReady, "False", time.Minute, shard, "NodeDown", before.Node, "Repair the node")
 		s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, "NodeDown", before.Node)
 
@@ -145,13 +146,14 @@ var _ = Describe("a node that is away for longer than pods are left there", func
 		Expect(p.Metadata.UID).To(Equal(old.Metadata.UID))
 		Expect(p.Metadata.DeletionTimestamp).To(BeEmpty(), "the shard is evicted")
 		Expect(p.Spec.NodeName).To(Equal(before.Node))
-		away = s.awaitShard("main", number, v1alpha1.ShardNodeDown, time.Minute)
+		away := s.awaitShard("main", number, v1alpha1.ShardNodeDown, time.Minute)
 		Expect(away.Volume.UUID).To(Equal(before.Volume.UUID))
 		Expect(away.Volume.PersistentVolume).To(Equal(before.Volume.PersistentVolume))
 		Expect(away.Groups).To(Equal(before.Groups), "groups have moved")
 
 		By("the node comes back: so does the shard, with every record")
 		cluster("node-start", before.Node)
+		kubectl("wait", "--for=condition=Ready", "node/"+before.Node, "--timeout=180s")
 		back := s.awaitShard("main", number, v1alpha1.ShardServing, 3*time.Minute)
 		Expect(back.Volume.UUID).To(Equal(before.Volume.UUID))
 		s.awaitStore("q", 2*time.Minute)
@@ -159,6 +161,6 @@ var _ = Describe("a node that is away for longer than pods are left there", func
 		Expect(p.Metadata.UID).To(Equal(old.Metadata.UID))
 		Expect(p.Status.ContainerStatuses[0].RestartCount).To(Equal(old.Status.ContainerStatuses[0].RestartCount+1), "started once again")
 		Expect(s.idsByShard()).To(Equal(ids), "a record changed its shard")
-		s.getAll(12)
+		s.getAll(8)
 	})
 })
