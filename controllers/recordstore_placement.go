@@ -69,7 +69,7 @@ const emptyMember = "the folder is empty, and the cluster was formed before"
 func (r *RecordStoreReconciler) etcdAway(run *storeRun, reason, message string) Outcome {
 	SetFalse(&run.store.Status.Conditions, run.store.Generation, v1alpha1.ConditionEtcdReady, reason,
 		message+". Settled groups are read and written meanwhile; groups and shards that start now wait for etcd")
-	return Wait(reason, message, PauseShort)
+	return Wait(reason, message, 2*PauseShort) // a managed one is watched
 }
 
 // etcdUnreachable is etcdAway of an etcd that does not answer. It names where it was asked for.

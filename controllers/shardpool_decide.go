@@ -194,7 +194,13 @@ func (o *observedShard) waitingState() (v1alpha1.ShardState, string) {
 		waiting = status.State.Waiting.Reason
 	}
 	switch waiting {
-	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "ImageInspectError", "SignatureValidationFailed":
+	case "ImagePullBackOff":
+		// The kubelet waits until it tries again. What it said when it tried stays: a status that goes to and fro is no news.
+		if o.Last.State == v1alpha1.ShardImagePull && strings.Contains(o.Last.Message, status.Image+" ") {
+			return o.Last.State, o.Last.Message
+		}
+		fallthrough
+	case "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "ImageInspectError", "SignatureValidationFailed":
 		return v1alpha1.ShardImagePull, fmt.Sprintf("image %s cannot be had (%s: %s). Correct the store's spec.image or imagePullSecrets, or load the "+
 			"image onto node %s", status.Image, waiting, status.State.Waiting.Message, o.NodeName)
 	case "CrashLoopBackOff", "CreateContainerError", "CreateContainerConfigError", "RunContainerError":

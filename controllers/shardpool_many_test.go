@@ -18,7 +18,7 @@ import (
 type calls struct{ reads, lists, writes, live int }
 
 func (c *calls) client() client.Client {
-	return interceptor.NewClient(api, interceptor.Funcs{
+	return interceptor.NewClient(acting, interceptor.Funcs{
 		Get: func(ctx context.Context, k client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			c.reads++
 			return k.Get(ctx, key, o, opts...)
@@ -68,7 +68,7 @@ var _ = Describe("Forty shards in one pool", func() {
 		p := newPoolPlay(ctx)
 		var count calls
 		p.r = p.reconciler(count.client())
-		p.r.Live = livePast{api, &count}
+		p.r.Live = livePast{operatorClient, &count}
 		for n := range shards {
 			p.says(fmt.Sprintf("ssd-%d", n), func(r *ShardReport) {
 				r.Groups = make([]GroupReport, 256)

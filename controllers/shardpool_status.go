@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,7 +20,7 @@ const nearlyFull = 20
 // summary ends a reconcile: with the worst that was found of shards, or that steps noted.
 func (w *poolWork) summary(context.Context) Outcome {
 	var trouble, waits []string
-	worst := Outcome{}
+	worst, soon := Outcome{}, PauseLong
 	for _, s := range w.statuses {
 		words := fmt.Sprintf("shard %s is %s: %s", s.Name, s.State, s.Message)
 		switch {
@@ -32,8 +33,9 @@ func (w *poolWork) summary(context.Context) Outcome {
 			}
 		default:
 			waits = append(waits, words)
+			soon = min(soon, pauseOf(s.State))
 			if worst.IsComplete() {
-				worst = Wait(string(s.State), "", PauseShort)
+				worst = Wait(string(s.State), "", soon)
 			}
 		}
 	}
@@ -45,9 +47,19 @@ func (w *poolWork) summary(context.Context) Outcome {
 	}
 	// What is still on its way up is looked at soon, whatever else a person has to do.
 	if len(waits) > 0 && !worst.IsComplete() {
-		worst.after = PauseShort
+		worst.after = soon
 	}
 	return worst
+}
+
+// pauseOf a state that may be left by waiting. Where the kubelet or the scheduler tries again by itself, and tells each time,
+// what they tell is enough.
+func pauseOf(state v1alpha1.ShardState) time.Duration {
+	switch state {
+	case v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable, v1alpha1.ShardImagePull, v1alpha1.ShardCrashLooping:
+		return 3 * PauseShort
+	}
+	return PauseShort
 }
 
 // needsPerson says that a state is not left by waiting.
