@@ -5,6 +5,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -38,6 +39,9 @@ func (s *space) idsByShard() map[string][]int {
 		Expect(err).NotTo(HaveOccurred(), line)
 		Expect(shardOf).To(HaveKey(record.Group), line)
 		ids[shardOf[record.Group]] = append(ids[shardOf[record.Group]], id)
+	}
+	for _, list := range ids {
+		slices.Sort(list)
 	}
 	return ids
 }

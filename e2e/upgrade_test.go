@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -127,7 +128,7 @@ func (s *space) awaitHeld(before map[string]pod, but []string) string {
 		}
 		g.Expect(held).NotTo(BeEmpty(), "no shard restarts")
 	}).WithTimeout(3 * time.Minute).WithPolling(200 * time.Millisecond).Should(Succeed())
-	s.awaitCondition("main", v1alpha1.ConditionUpdated, "False", time.Minute, "none is restarted while shard "+held+" is Loading")
+	s.awaitCondition("main", v1alpha1.ConditionUpdated, "False", 2*time.Minute, "none is restarted while shard "+held+" is Loading")
 	return held
 }
 
@@ -149,15 +150,14 @@ func (s *space) watchShards() *restarts {
 	out, err := cmd.StdoutPipe()
 	Expect(err).NotTo(HaveOccurred())
 	Expect(cmd.Start()).To(Succeed())
-	started := make(chan struct{})
-	done := make(chan struct{})
+	shards, started, done := len(s.pods(shardPods)), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		err := r.follow(json.NewDecoder(out), len(s.pods(shardPods)), started)
-		r.mutex.Lock()
-		defer r.mutex.Unlock()
+		err := errors.Join(r.follow(json.NewDecoder(out), shards, started), cmd.Wait())
 		if ctx.Err() == nil {
-			r.failure = fmt.Errorf("the watch of the shards' pods ended: %w", errors.Join(err, cmd.Wait()))
+			r.mutex.Lock()
+			defer r.mutex.Unlock()
+			r.failure = fmt.Errorf("the watch of the shards' pods ended: %w", cmp.Or(err, io.EOF))
 		}
 	}()
 	DeferCleanup(func() {
@@ -213,16 +213,20 @@ func (r *restarts) seen() []string {
 	return slices.Clone(r.order)
 }
 
-// operatorPod is the pod of the operator that leads.
-func operatorPod() pod {
+// awaitLeader waits until an operator of this image leads, and gives its pod.
+func awaitLeader(image string) pod {
 	GinkgoHelper()
-	holder := kubectl("get", "lease", "-n", operatorNamespace, "-o", "jsonpath={.items[*].spec.holderIdentity}")
-	name, _, _ := strings.Cut(strings.TrimSpace(holder), "_")
-	var p pod
-	if err := get(&p, "pod", name, "-n", operatorNamespace); err != nil {
-		return pod{}
-	}
-	return p
+	var leader pod
+	Eventually(func(g Gomega) {
+		leader = pod{}
+		holder := kubectl("get", "lease", "-n", operatorNamespace, "-o", "jsonpath={.items[*].spec.holderIdentity}")
+		name, _, _ := strings.Cut(holder, "_")
+		g.Expect(name).NotTo(BeEmpty(), "no operator leads")
+		g.Expect(get(&leader, "pod", name, "-n", operatorNamespace)).To(Succeed())
+		g.Expect(leader.ready()).To(BeTrue())
+		g.Expect(leader.Spec.Containers[0].Image).To(Equal(image))
+	}).WithTimeout(2 * time.Minute).Should(Succeed())
+	return leader
 }
 
 // Scenario 7: upgrades. A shard restarts only where its own pod changes, one at a time, and no further than it works.
@@ -251,15 +255,11 @@ var _ = Describe("upgrading", Ordered, func() {
 	})
 
 	It("of the operator restarts nothing else", func() {
-		before, old := s.pods(storePods), operatorPod()
+		before, old := s.pods(storePods), awaitLeader(operatorImage)
 		installOperator("image.repository="+repository(nextOperatorImage), "image.tag="+tag(nextOperatorImage))
 		DeferCleanup(func() { installOperator() })
-		Eventually(func(g Gomega) {
-			leader := operatorPod()
-			g.Expect(leader.ready()).To(BeTrue())
-			g.Expect(leader.Spec.Containers[0].Image).To(Equal(nextOperatorImage))
-			g.Expect(leader.Status.ContainerStatuses[0].ImageID).NotTo(Equal(old.Status.ContainerStatuses[0].ImageID), "it is the same image")
-		}).WithTimeout(2 * time.Minute).Should(Succeed())
+		leader := awaitLeader(nextOperatorImage)
+		Expect(leader.Status.ContainerStatuses[0].ImageID).NotTo(Equal(old.Status.ContainerStatuses[0].ImageID), "it is the same image")
 		By("it has work to do, and so has looked at everything")
 		kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", `{"spec":{"gateway":{"serviceAnnotations":{"example.org/a":"b"}}}}`)
 		s.updateMode(v1alpha1.UpdatePaused)
