@@ -230,9 +230,10 @@ type EtcdStorage struct {
 
 // ExternalEtcd is an etcd run by somebody else.
 // +kubebuilder:validation:XValidation:rule="!has(self.tlsSecretRef) || self.endpoints.all(e, e.startsWith('https:'))",fieldPath=".tlsSecretRef",message="tlsSecretRef needs endpoints that begin with https: change the endpoints, or remove tlsSecretRef"
+// +kubebuilder:validation:XValidation:rule="has(self.tlsSecretRef) || !self.endpoints.exists(e, e.startsWith('https:'))",fieldPath=".endpoints",message="endpoints that begin with https need tlsSecretRef: name a Secret with ca.crt, the certificates of the authority that signed etcd's; the image of Sheaf has none of its own"
 // +kubebuilder:validation:XValidation:rule="self.prefix == oldSelf.prefix",fieldPath=".prefix",message="prefix cannot be changed: the placement lives below it"
 type ExternalEtcd struct {
-	// Endpoints, such as https://etcd-0.example:2379.
+	// Endpoints, such as https://etcd-0.example:2379; https needs tlsSecretRef.
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
