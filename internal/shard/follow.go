@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -68,6 +70,7 @@ func (s *Shard) reconcile(ctx context.Context) (unfinished bool) {
 	view := s.view
 	todo := s.decide(view)
 	s.publish()
+	s.forgetDone(todo)
 	s.mu.Unlock()
 
 	for _, g := range todo.leave {
@@ -83,6 +86,23 @@ func (s *Shard) reconcile(ctx context.Context) (unfinished bool) {
 	notCreated := s.inParallel(todo.create, func(state placement.Group) error { return s.create(ctx, state) })
 	notAdopted := s.inParallel(todo.adopt, func(state placement.Group) error { return s.adopt(ctx, state) })
 	return notCreated || notAdopted
+}
+
+// groupProblem is what the problem with making a group, or with telling etcd of it, is known by.
+func groupProblem(group string) string { return "group " + group }
+
+// forgetDone takes back what was said of groups for which nothing is left to do: others did it, or it is not wanted any
+// more. Called with mu held.
+func (s *Shard) forgetDone(todo work) {
+	wanted := map[string]bool{}
+	for _, state := range slices.Concat(todo.create, todo.adopt) {
+		wanted[groupProblem(state.Name)] = true
+	}
+	for what := range s.problems {
+		if strings.HasPrefix(what, groupProblem("")) && !wanted[what] {
+			delete(s.problems, what)
+		}
+	}
 }
 
 // work is what reconcile has to do.
@@ -209,7 +229,7 @@ func (s *Shard) inParallel(groups []placement.Group, do func(placement.Group) er
 				mu.Unlock()
 				return
 			}
-			s.problem("group "+state.Name, err)
+			s.problem(groupProblem(state.Name), err)
 			if err != nil {
 				mu.Lock()
 				failed = true
