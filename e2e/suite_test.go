@@ -35,6 +35,7 @@ func TestE2E(t *testing.T) {
 var _ = BeforeSuite(func() {
 	Expect(os.Getenv("KUBECONFIG")).NotTo(BeEmpty(), "KUBECONFIG names the cluster: run this by `make e2e`")
 	Expect(image).NotTo(BeEmpty(), "E2E_IMAGE and E2E_OPERATOR_IMAGE name the images: run this by `make e2e`")
+	watchOperators()
 	installOperator()
 })
 
