@@ -16,22 +16,15 @@ const stepPercent = 5
 func (o *observedShard) describe(s *v1alpha1.ShardStatus) {
 	last := o.Last
 	s.Node = o.NodeName
-	s.Groups, s.MemoryNeedBytes, s.MemoryLimitBytes, s.Version = last.Groups, last.MemoryNeedBytes, last.MemoryLimitBytes, last.Version
+	s.MemoryNeedBytes, s.MemoryLimitBytes, s.Version = last.MemoryNeedBytes, last.MemoryLimitBytes, last.Version
 	s.Updated = o.Pod != nil && o.Pod.DeletionTimestamp == nil && o.Pod.Annotations[workload.AnnotationTemplate] == o.Template
 	s.Volume = o.volume()
+	o.countGroups(s)
 	if o.Report == nil || o.Parked {
 		return
 	}
 	r := o.Report
 	s.Version = r.Version
-	if serving(r.State) || r.State == v1alpha1.ShardMemoryTooSmall { // others have nothing open and count none
-		s.Groups = int32(len(r.Groups))
-	}
-	for _, group := range r.Groups {
-		if group.serves() {
-			s.ServingGroups++
-		}
-	}
 	s.MemoryNeedBytes, s.MemoryLimitBytes = steady(last.MemoryNeedBytes, r.Memory.NeedBytes, r.Memory.NeedBytes), r.Memory.LimitBytes
 	if s.State == v1alpha1.ShardMemoryTooSmall || last.State == v1alpha1.ShardMemoryTooSmall {
 		s.MemoryNeedBytes = r.Memory.NeedBytes

@@ -104,6 +104,7 @@ func (w *poolWork) shardStatus(status *v1alpha1.ShardPoolStatus) {
 		}
 	}
 	w.poolLoad(status)
+	w.poolGroups(status)
 }
 
 // poolLoad sums the progress of the shards that load.
