@@ -205,7 +205,9 @@ func (r *router) dial(t *table, name string) *shard {
 func (r *router) connect(name, address string) (*shard, error) {
 	s := &shard{name: name, address: address}
 	for range connsPerShard {
-		conn, err := grpc.NewClient(address,
+		// Passthrough: each attempt to connect looks the name up. gRPC's own resolver does so every 30 s at most, and a shard that
+		// was restarted has another address behind its name.
+		conn, err := grpc.NewClient("passthrough:///"+address,
 			grpc.WithTransportCredentials(r.credentials),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(r.codec), grpc.MaxCallRecvMsgSize(r.bytesMax), grpc.MaxCallSendMsgSize(r.bytesMax)),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveWait}),

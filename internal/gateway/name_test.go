@@ -1,0 +1,117 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/resolver/dns"
+)
+
+// names answers every question about a name with one address.
+type names struct{ address atomic.Pointer[[4]byte] }
+
+// serve answers until the socket is closed.
+func (n *names) serve(socket net.PacketConn) {
+	buffer := make([]byte, 1500)
+	for {
+		length, from, err := socket.ReadFrom(buffer)
+		if err != nil {
+			return
+		}
+		if length < 12 {
+			continue
+		}
+		question := buffer[12:length]
+		end := bytes.IndexByte(question, 0) + 5 // behind the name come its type and class
+		if end < 5 || end > len(question) {
+			continue
+		}
+		question = question[:end]
+		isA := binary.BigEndian.Uint16(question[end-4:]) == 1
+		// The header: the query's number, an answer without error, one question, one answer or none.
+		answer := append(bytes.Clone(buffer[:2]), 0x84, 0, 0, 1, 0, 0, 0, 0, 0, 0)
+		answer = append(answer, question...)
+		if isA {
+			answer[7] = 1
+			answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4) // the name of the question, type A, for a second, 4 bytes
+			answer = append(answer, n.address.Load()[:]...)
+		}
+		_, _ = socket.WriteTo(answer, from) // who asked asks again
+	}
+}
+
+// serveAt is a gRPC server on a loopback address, and the port it has.
+func serveAt(t *testing.T, address string) (*grpc.Server, string) {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server, port
+}
+
+// A shard that is restarted on Kubernetes has another address behind its name.
+func TestShardHasAnotherAddress(t *testing.T) {
+	var n names
+	n.address.Store(&[4]byte{127, 0, 0, 1})
+	socket, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = socket.Close() }()
+	go n.serve(socket)
+	before := net.DefaultResolver
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "udp", socket.LocalAddr().String())
+	}}
+	defer func() { net.DefaultResolver = before }()
+	dns.SetMinResolutionInterval(time.Hour) // who waits for that waits in vain
+
+	first, port := serveAt(t, "127.0.0.1:0")
+	s, err := newRouter(insecure.NewCredentials(), 1<<20, slog.New(slog.DiscardHandler)).connect("a-0", "a-0.shards.example.:"+port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.closeNow()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	await := func(server string) {
+		t.Helper()
+		for conn := s.conns[0]; ; {
+			state := conn.GetState()
+			if state == connectivity.Ready {
+				return
+			}
+			conn.Connect()
+			if !conn.WaitForStateChange(ctx, state) {
+				t.Fatalf("no connection to the %s server: %v", server, state)
+			}
+		}
+	}
+	await("first")
+	first.Stop()
+	for s.conns[0].GetState() == connectivity.Ready {
+		if !s.conns[0].WaitForStateChange(ctx, connectivity.Ready) {
+			t.Fatal("the connection to a server that has stopped is still there")
+		}
+	}
+	serveAt(t, "127.0.0.2:"+port)
+	n.address.Store(&[4]byte{127, 0, 0, 2})
+	await("second")
+}
