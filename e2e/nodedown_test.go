@@ -117,7 +117,13 @@ var _ = Describe("a node that is away for longer than pods are left there", func
 		onlyOn("n1", func() {
 			s.makeStore(class)
 			s.client()
-			kubectl("rollout", "status", "-n", s.name, "deployment/q-gateway", "--timeout=2m")
+			Eventually(func(g Gomega) {
+				pods := s.pods(v1alpha1.LabelStore + "=q")
+				g.Expect(pods).To(HaveLen(2), "etcd and the gateway")
+				for name, p := range pods {
+					g.Expect(p.Spec.NodeName).To(Equal("n1"), name)
+				}
+			}).WithTimeout(2 * time.Minute).Should(Succeed())
 		})
 		s.makePool("main", class, 2, "fileSystem: {type: ext4}")
 		s.awaitStore("q", 2*time.Minute)
