@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/workload"
@@ -33,6 +34,8 @@ type observedShard struct {
 
 	Report    *ShardReport
 	ReportErr error
+	// EtcdTrouble is what the store says of its etcd; nil: nothing.
+	EtcdTrouble *metav1.Condition
 
 	Last       v1alpha1.ShardStatus // what status said before
 	Forget     []string             // volumes that a person gave up
@@ -263,6 +266,9 @@ func (o *observedShard) reportedState() (v1alpha1.ShardState, string) {
 	r := o.Report
 	if r == nil {
 		return o.silent()
+	}
+	if o.awaitsEtcd() {
+		return v1alpha1.ShardPending, o.etcdWords()
 	}
 	switch r.State {
 	case v1alpha1.ShardPending, v1alpha1.ShardFileSystemMismatch, v1alpha1.ShardForeign, v1alpha1.ShardMemoryTooSmall:

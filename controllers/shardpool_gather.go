@@ -147,7 +147,7 @@ func (w *poolWork) observed(n int32) *observedShard {
 	o := &observedShard{
 		Name: name, Number: n, Parked: slices.Contains(w.pool.Spec.Parked, n), Leaves: slices.Contains(w.plan.Leave, n),
 		Set: w.sets[n], Pod: w.pods[n], Claim: w.claims[n], ClassName: w.pool.Spec.Storage.StorageClassName,
-		StoreUID: w.store.Status.StoreUID, Now: w.now(),
+		StoreUID: w.store.Status.StoreUID, Now: w.now(), EtcdTrouble: etcdTroubleOf(w.store),
 		MessageMax: min(shardMessageMax, max(shardMessageMin, messagesBytes/max(1, len(w.plan.all())))),
 	}
 	if at, ok := w.written.Load(w.pool.UID); ok {

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -109,6 +110,7 @@ func (r *processes) end(pod string) {
 var _ = Describe("A pool of real shards", func() {
 	var p *poolPlay
 	var r *processes
+	var stopServer func()
 	BeforeEach(func(ctx context.Context) {
 		p = newPoolPlay(ctx)
 		r = &processes{root: ginkgo.GinkgoT().TempDir(), running: map[string]*exec.Cmd{}}
@@ -119,6 +121,7 @@ var _ = Describe("A pool of real shards", func() {
 		server, err := etcd.StartEmbedded(filepath.Join(r.root, "etcd"))
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(server.Close)
+		stopServer = server.Close
 		r.etcd = strings.Join(server.Endpoints(), ",")
 		connection, err := server.Client()
 		Expect(err).NotTo(HaveOccurred())
@@ -190,6 +193,16 @@ var _ = Describe("A pool of real shards", func() {
 			g.Expect(c.Reason).To(Equal("FileSystemMismatch"), c.Message)
 			g.Expect(c.Message).To(And(ContainSubstring("btrfs"), ContainSubstring(volume.FileSystem)))
 		}).WithTimeout(2 * time.Minute).Should(Succeed())
+
+		By("restarting it while etcd is away: it says what it waits for, and the pool what to do")
+		stopServer()
+		Expect(api.Get(ctx, client.ObjectKeyFromObject(p.store), p.store)).To(Succeed())
+		SetFalse(&p.store.Status.Conditions, 1, v1alpha1.ConditionEtcdReady, "EtcdNotReady", "0 of 1 members of etcd are ready: look at its pod")
+		Expect(api.Status().Update(ctx, p.store)).To(Succeed())
+		Expect(api.Delete(ctx, p.pod(ctx, "ssd-0"))).To(Succeed())
+		until(ctx, v1alpha1.ShardPending, "etcd does not answer", "0 of 1 members of etcd are ready: look at its pod")
+		p.expect(ctx, "ssd", v1alpha1.ConditionEtcdReady, metav1.ConditionFalse, "EtcdNotReady", "look at its pod")
+		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "EtcdNotReady", "etcd does not answer", "look at its pod")
 	})
 })
 

@@ -35,7 +35,7 @@ func (w *poolWork) summary(context.Context) Outcome {
 			waits = append(waits, words)
 			soon = min(soon, pauseOf(s.State))
 			if worst.IsComplete() {
-				worst = Wait(string(s.State), "", soon)
+				worst = Wait(w.waitReason(s), "", soon)
 			}
 		}
 	}
@@ -79,6 +79,7 @@ func (w *poolWork) conditions(out Outcome) {
 	if w.decided && out.err == nil {
 		w.shardStatus(status)
 		w.shardConditions(status, generation)
+		w.etcdReady()
 	}
 	ready := fmt.Sprintf("all %d shards serve", status.Serving)
 	if w.pool.Spec.Shards != nil && *w.pool.Spec.Shards != status.Serving {

@@ -223,7 +223,8 @@ type ShardPoolStatus struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=2000
 	ShardStatuses []ShardStatus `json:"shardStatuses,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled, Loaded, FileSystemMatches, MemoryFits, VolumesReady, SpaceAvailable, Updated...
+	// Conditions: Ready, Reconciling, Stalled, Loaded, FileSystemMatches, MemoryFits, VolumesReady, SpaceAvailable, EtcdReady,
+	// Updated...
 	// +optional
 	// +listType=map
 	// +listMapKey=type
