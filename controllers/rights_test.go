@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/ginkgo/v2/types"
@@ -205,15 +206,10 @@ var elsewhere = map[right]string{
 	{"", "events", "create"}: "leader election tells of itself by events of the core API",
 }
 
-// The role grants what the operator asks for in these specs, and nothing else.
-var _ = ginkgo.ReportAfterSuite("The operator's role is what it uses", func(report ginkgo.Report) {
-	if !report.SuiteSucceeded || report.SpecReports.CountWithState(types.SpecStatePassed) < report.PreRunStats.TotalSpecs {
-		return // what did not run has not asked
-	}
-	asked.mu.Lock()
-	defer asked.mu.Unlock()
+// compareRights says what is granted and was not used, and what was used and is not granted.
+func compareRights(rules []rbacv1.PolicyRule, used map[right]bool) (wrong []string) {
 	granted := map[right]bool{}
-	for _, rule := range operatorRole().Rules {
+	for _, rule := range rules {
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
 				for _, verb := range rule.Verbs {
@@ -222,8 +218,7 @@ var _ = ginkgo.ReportAfterSuite("The operator's role is what it uses", func(repo
 			}
 		}
 	}
-	var wrong []string
-	for r := range asked.used {
+	for r := range used {
 		if !granted[r] && elsewhere[r] == "" {
 			wrong = append(wrong, "used and not granted: "+r.String())
 		}
@@ -232,10 +227,54 @@ var _ = ginkgo.ReportAfterSuite("The operator's role is what it uses", func(repo
 		}
 	}
 	for r := range granted {
-		if !asked.used[r] && unseen[r] == "" {
+		if !used[r] && unseen[r] == "" {
 			wrong = append(wrong, "granted and not used: "+r.String())
 		}
 	}
+	return wrong
+}
+
+func TestRightsAreComparedBothWays(t *testing.T) {
+	seen := &rights{used: map[right]bool{}, refused: map[string]bool{}}
+	ask := func(method, url string, code int) {
+		request, err := http.NewRequestWithContext(t.Context(), method, "https://api"+url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer := &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader("User \"" + operatorUser + "\" cannot patch"))}
+		next := roundTripper(func(*http.Request) (*http.Response, error) { return answer, nil })
+		if _, err := seen.watch(next).RoundTrip(request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask(http.MethodGet, "/api/v1/pods?watch=true", http.StatusOK)
+	ask(http.MethodGet, "/api/v1/namespaces/a/secrets/b", http.StatusOK)
+	ask(http.MethodPatch, "/apis/apps/v1/namespaces/a/statefulsets/b?force=true", http.StatusCreated)
+	ask(http.MethodPatch, "/apis/sheaf.dev/v1alpha1/namespaces/a/shardpools/b/status", http.StatusOK)
+	ask(http.MethodDelete, "/api/v1/namespaces/a", http.StatusOK)
+	ask(http.MethodGet, "/apis/apps/v1", http.StatusOK) // discovery
+	ask(http.MethodPatch, "/api/v1/namespaces/a/pods/b", http.StatusForbidden)
+	got := compareRights([]rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch", "delete"}},
+		{APIGroups: []string{"apps"}, Resources: []string{"statefulsets"}, Verbs: []string{"create", "patch"}},
+		{APIGroups: []string{"sheaf.dev"}, Resources: []string{"shardpools/status"}, Verbs: []string{"patch"}},
+		{APIGroups: []string{"sheaf.dev"}, Resources: []string{"shardpools/finalizers"}, Verbs: []string{"update"}},
+	}, seen.used)
+	slices.Sort(got)
+	want := []string{"granted and not used: pods: delete", "used and not granted: namespaces: delete", "used and not granted: secrets: get"}
+	if !slices.Equal(got, want) || len(seen.refused) != 1 {
+		t.Errorf("%q, refused %v; want %q and one refusal", got, seen.refused, want)
+	}
+}
+
+// The role grants what the operator asks for in these specs, and nothing else.
+var _ = ginkgo.ReportAfterSuite("The operator's role is what it uses", func(report ginkgo.Report) {
+	if !report.SuiteSucceeded || report.SpecReports.CountWithState(types.SpecStatePassed) < report.PreRunStats.TotalSpecs {
+		return // what did not run has not asked
+	}
+	asked.mu.Lock()
+	defer asked.mu.Unlock()
+	wrong := compareRights(operatorRole().Rules, asked.used)
 	for words := range asked.refused {
 		wrong = append(wrong, "refused: "+words)
 	}
