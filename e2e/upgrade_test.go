@@ -244,6 +244,7 @@ var _ = Describe("upgrading", Ordered, func() {
 			slow = append(slow, diskSpec{node, s.disk(node, s.name+"-slow", "320M", "slow"), "300Mi"})
 		}
 		s.diskSet(s.name+"-slow", "ext4", slow...)
+		DeferCleanup(func() { s.throttleAll("off") }) // what is taken away from a slow disk takes long
 		s.makeStore(s.name)
 		s.makePool("main", s.name+"-slow", 3, "fileSystem: {type: ext4}", "residency: Resident", "resources: {limits: {memory: 256Mi}}")
 		s.awaitStore("q", 2*time.Minute)
