@@ -243,7 +243,11 @@ func TestRightsAreComparedBothWays(t *testing.T) {
 		}
 		answer := &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader("User \"" + operatorUser + "\" cannot patch"))}
 		next := roundTripper(func(*http.Request) (*http.Response, error) { return answer, nil })
-		if _, err := seen.watch(next).RoundTrip(request); err != nil {
+		got, err := seen.watch(next).RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := got.Body.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
