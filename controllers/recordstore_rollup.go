@@ -36,7 +36,8 @@ func (r *RecordStoreReconciler) awaitPools(_ context.Context, run *storeRun) Out
 			condition := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
 			reason, message = condition.Reason, fmt.Sprintf("%s; pool %s: %s", message, pool.Name, condition.Message)
 		}
-		return Wait(reason, message, PauseShort)
+		// Pools are watched, groups that are on their way up are not.
+		return Wait(reason, message, pauseOf(v1alpha1.ShardState(reason)))
 	}
 	return Complete()
 }

@@ -59,6 +59,9 @@ func pauseOf(state v1alpha1.ShardState) time.Duration {
 	case v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable, v1alpha1.ShardImagePull, v1alpha1.ShardCrashLooping:
 		return 3 * PauseShort
 	}
+	if needsPerson(state) {
+		return 3 * PauseShort
+	}
 	return PauseShort
 }
 
