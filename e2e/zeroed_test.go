@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -15,13 +16,18 @@ import (
 // noticed is the time in which a lost disk has to be named.
 const noticed = 30 * time.Second
 
-// served tells which of the records 1 to n are answered. An answer is the record or an error, and never that there is none.
+// served tells how many of the records 1 to n are answered. An answer is the record or an error, and never that there is none.
 func (s *space) served(n int) (served, refused int) {
 	GinkgoHelper()
-	for id := range n {
-		o := s.sheaf("q", "", "get", fmt.Sprint(id+1), "--timeout", "3s")
+	answers := make([]output, n)
+	var calls sync.WaitGroup
+	for at := range answers {
+		calls.Go(func() { answers[at] = s.sheaf("q", "", "get", fmt.Sprint(at+1), "--timeout", "3s") })
+	}
+	calls.Wait()
+	for at, o := range answers {
 		if o.err == nil {
-			Expect(o.out).To(Equal(fmt.Sprint("record ", id+1)))
+			Expect(o.out).To(Equal(fmt.Sprint("record ", at+1)))
 			served++
 			continue
 		}
