@@ -256,6 +256,7 @@ type faultyFile struct {
 func (f *faultyFile) Name() string        { return f.inner.Name() }
 func (f *faultyFile) Fd() (uintptr, bool) { return 0, false }
 func (f *faultyFile) Direct() bool        { return f.inner.Direct() }
+func (f *faultyFile) ReadAlign() int64    { return f.inner.ReadAlign() }
 func (f *faultyFile) Close() error        { return f.inner.Close() }
 
 func (f *faultyFile) Size() (size int64, err error) {
