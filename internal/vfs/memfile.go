@@ -272,6 +272,13 @@ func (f *memFile) Size() (int64, error) {
 	return f.node.size, nil
 }
 
+// CheapOverwrite implements File.
+func (f *memFile) CheapOverwrite() bool {
+	f.m.mu.RLock()
+	defer f.m.mu.RUnlock()
+	return f.m.cheap
+}
+
 // memReadAlign is that of most devices.
 const memReadAlign = 512
 

@@ -197,6 +197,20 @@ func (o *osFile) Fd() (uintptr, bool)                      { return o.f.Fd(), tr
 func (o *osFile) Direct() bool                             { return o.direct }
 func (o *osFile) ReadAlign() int64                         { return o.align }
 
+// CheapOverwrite implements File.
+func (o *osFile) CheapOverwrite() bool {
+	cheap := false
+	_ = control(o.f, func(fd int) error {
+		var facts unix.Statfs_t
+		if err := unix.Fstatfs(fd, &facts); err != nil {
+			return err
+		}
+		cheap = facts.Type == unix.EXT4_SUPER_MAGIC || facts.Type == unix.XFS_SUPER_MAGIC
+		return nil
+	})
+	return cheap
+}
+
 func (o *osFile) Size() (int64, error) {
 	info, err := o.f.Stat()
 	if err != nil {

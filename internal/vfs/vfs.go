@@ -72,6 +72,9 @@ type File interface {
 	// Allocate reserves room for length bytes from offset and grows the size; the new room reads as zero. Where the
 	// file system cannot, it only grows the size.
 	Allocate(offset, length int64) error
+	// CheapOverwrite tells whether bytes that were written before are cheaper to write and sync again than room that was
+	// only allocated: the sync has no metadata to commit then (ext4, xfs; not where files are copied on write).
+	CheapOverwrite() bool
 	// Fd is the file descriptor, and false where there is none (Mem).
 	Fd() (uintptr, bool)
 	// Direct tells whether reads pass by the page cache.
