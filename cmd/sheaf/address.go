@@ -22,10 +22,10 @@ func addressVar(flags *pflag.FlagSet, value *string, name, normal, usage string)
 	flags.Var(&addressFlag{value: value}, name, usage)
 }
 
-// optionalAddressVar adds one that may be empty.
-func optionalAddressVar(flags *pflag.FlagSet, value *string, name, normal, usage string) {
+// httpVar adds the flag of the address of metrics and health, which may be empty.
+func httpVar(flags *pflag.FlagSet, value *string, normal, usage string) {
 	*value = normal
-	flags.Var(&addressFlag{value: value, optional: true}, name, usage)
+	flags.Var(&addressFlag{value: value, optional: true}, "http", usage)
 }
 
 // advertiseVar adds a flag for an address that others are told; empty: the one listened on.

@@ -47,7 +47,7 @@ acknowledged, also after a crash.`,
 	flags.IntVar(&f.groups, "groups", 16, "groups, with --routing hash; fixed when the folder is made")
 	flags.StringVar(&f.routing, "routing", "hash", "how ids find their group: hash or named; fixed when the folder is made")
 	addressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address of the gateway (gRPC)")
-	optionalAddressVar(flags, &f.http, "http", "127.0.0.1:7601", "address of /metrics, /healthz, /readyz and /status; empty: none")
+	httpVar(flags, &f.http, "127.0.0.1:7601", "address of /metrics, /healthz, /readyz and /status; empty: none")
 	f.storage.add(a, cmd)
 	f.log.add(a, cmd, "warn")
 	a.complete(cmd, "routing", "hash", "named")

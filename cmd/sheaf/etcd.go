@@ -76,7 +76,7 @@ func (f *etcdFlags) add(a *app, cmd *cobra.Command) {
 	flags.StringVar(&c.PeerTLS.Cert, "peer-cert", "", "certificate for other members; TLS is used where one is given")
 	flags.StringVar(&c.PeerTLS.Key, "peer-key", "", "its key")
 	flags.StringVar(&c.PeerTLS.CA, "peer-ca", "", "authorities of members' certificates, which are asked for then")
-	optionalAddressVar(flags, &f.http, "http", "127.0.0.1:2381", "address of /metrics, /healthz, /readyz and /status; empty: none")
+	httpVar(flags, &f.http, "127.0.0.1:2381", "address of /metrics, /healthz, /readyz and /status; empty: none")
 	f.log.add(a, cmd, "info")
 	a.complete(cmd, "initial-cluster-state", "new", "existing")
 	a.complete(cmd, "compaction-mode", "periodic", "revision")

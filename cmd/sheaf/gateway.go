@@ -48,7 +48,7 @@ takes part in the planner's election; any number of gateways may run. --create m
 	}
 	flags := cmd.Flags()
 	addressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address for gRPC")
-	optionalAddressVar(flags, &f.http, "http", "127.0.0.1:7601", "address of /metrics, /healthz and /readyz; empty: none")
+	httpVar(flags, &f.http, "127.0.0.1:7601", "address of /metrics, /healthz and /readyz; empty: none")
 	flags.BoolVar(&f.planner, "planner", true, "also run the planner (one of all is elected)")
 	flags.BoolVar(&f.create, "create", false, "make the store in etcd where it is missing")
 	flags.StringVar(&f.routing, "routing", "hash", "with --create: hash or named")

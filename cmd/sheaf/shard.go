@@ -142,7 +142,7 @@ func (f *shardFlags) add(a *app, cmd *cobra.Command) {
 	flags.StringVar(&cfg.Domain, "domain", "", "failure domain: no two copies of a group go to the same one (default: the node, else the name)")
 	flags.StringVar(&cfg.Node, "node", "", "node that it runs on, for its registration")
 	flags.StringVar(&cfg.Zone, "zone", "", "zone of the node, for its registration")
-	optionalAddressVar(flags, &f.http, "http", "127.0.0.1:7611", "address of /metrics, /healthz, /startupz, /readyz and /status; empty: none")
+	httpVar(flags, &f.http, "127.0.0.1:7611", "address of /metrics, /healthz, /startupz, /readyz and /status; empty: none")
 	flags.BoolVar(&cfg.Stay, "stay", false, "stay up and show as a state what cannot be served, instead of ending")
 	flags.StringVar(&cfg.Wanted.FileSystem, "file-system", "", "type that the volume must be on, as xfs; ext2, ext3 and ext4 are told apart; empty: any")
 	flags.StringSliceVar(&cfg.Wanted.MountOptions, "mount-option", nil, "mount option that must be in force; may be repeated")
