@@ -8,7 +8,7 @@ import (
 // So small writes take zeros behind them along, and the next ones overwrite these: their syncs write data alone.
 // docs/adr/0009-zeros-ahead.md has the measurement.
 const (
-	aheadWriteMax = 64 << 10 // greater writes share one commit among many bytes anyway
+	aheadWriteMax = 16 << 10 // greater writes share one commit among many bytes anyway
 	aheadFactor   = 16       // zeros for so many writes of the same size
 	aheadMax      = 256 << 10
 )
