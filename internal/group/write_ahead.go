@@ -6,7 +6,7 @@ import (
 
 // Room that was only allocated costs a journal commit of the file system with each sync: its extents become written ones.
 // So small writes take zeros behind them along, and the next ones overwrite these: their syncs write data alone.
-// docs/adr/0009-zeros-ahead.md has the measurement.
+// See docs/adr/0009-zeros-ahead.md.
 const (
 	aheadWriteMax = 16 << 10 // greater writes share one commit among many bytes anyway
 	aheadFactor   = 16       // zeros for so many writes of the same size
