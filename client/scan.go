@@ -6,6 +6,7 @@ import (
 	"io"
 	"iter"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 
@@ -149,35 +150,15 @@ func (c *Client) planScan(ctx context.Context, o ScanOptions) (plan *recordv1.Pl
 	return plan, err
 }
 
-// scanSplits scans several splits at a time. Memory is bounded: each waits until its message was taken.
-func (c *Client) scanSplits(ctx context.Context, o ScanOptions, yield func(Record, error) bool) {
-	plan, err := c.planScan(ctx, o)
-	if err != nil {
-		yield(Record{}, err)
-		return
-	}
-	type result struct {
-		records []Record
-		err     error
-	}
-	results := make(chan result)
-	ctx, cancel := context.WithCancel(ctx)
-	var all sync.WaitGroup
-	defer all.Wait()
-	defer cancel()
-	splits := make(chan *recordv1.ScanSplit)
-	all.Go(func() {
-		defer close(splits)
-		for _, split := range plan.GetSplits() {
-			select {
-			case splits <- split:
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
-	var workers sync.WaitGroup
-	give := func(r result) bool {
+// scanned is a message of one split, or what ended it.
+type scanned struct {
+	records []Record
+	err     error
+}
+
+// scanEach scans splits, o.Parallel at a time, and returns when all have ended.
+func (c *Client) scanEach(ctx context.Context, o ScanOptions, splits []*recordv1.ScanSplit, results chan<- scanned) {
+	give := func(r scanned) bool {
 		select {
 		case results <- r:
 			return true
@@ -185,22 +166,43 @@ func (c *Client) scanSplits(ctx context.Context, o ScanOptions, yield func(Recor
 			return false
 		}
 	}
-	for range o.Parallel {
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(o.Parallel, len(splits)) {
 		workers.Go(func() {
-			for split := range splits {
-				s := &scanning{
-					client: c, request: recordv1.ScanRequest{Split: split.GetSplit(), MetadataOnly: o.MetadataOnly},
-					attempts: attempts{client: c, what: call{op: "scan"}}, addresses: split.GetAddresses(),
+			for ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(splits) {
+					return
 				}
-				if err := s.run(ctx, func(records []Record) bool { return give(result{records: records}) }); err != nil {
-					give(result{err: err})
+				s := &scanning{
+					client: c, request: recordv1.ScanRequest{Split: splits[i].GetSplit(), MetadataOnly: o.MetadataOnly},
+					attempts: attempts{client: c, what: call{op: "scan"}}, addresses: splits[i].GetAddresses(),
+				}
+				if err := s.run(ctx, func(records []Record) bool { return give(scanned{records: records}) }); err != nil {
+					give(scanned{err: err})
 				}
 			}
 		})
 	}
+	workers.Wait()
+}
+
+// scanSplits scans several splits at a time. Memory is bounded: each waits until its message was taken.
+func (c *Client) scanSplits(ctx context.Context, o ScanOptions, yield func(Record, error) bool) {
+	plan, err := c.planScan(ctx, o)
+	if err != nil {
+		yield(Record{}, err)
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	results := make(chan scanned)
 	all.Go(func() {
-		workers.Wait()
-		close(results)
+		defer close(results)
+		c.scanEach(ctx, o, plan.GetSplits(), results)
 	})
 	var damaged error
 	for r := range results {

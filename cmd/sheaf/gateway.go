@@ -47,8 +47,8 @@ takes part in the planner's election; any number of gateways may run. --create m
 		}),
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.listen, "listen", "127.0.0.1:7600", "address for gRPC")
-	flags.StringVar(&f.http, "http", "127.0.0.1:7601", "address of /metrics, /healthz and /readyz; empty: none")
+	addressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address for gRPC")
+	httpVar(flags, &f.http, "127.0.0.1:7601", "address of /metrics, /healthz and /readyz; empty: none")
 	flags.BoolVar(&f.planner, "planner", true, "also run the planner (one of all is elected)")
 	flags.BoolVar(&f.create, "create", false, "make the store in etcd where it is missing")
 	flags.StringVar(&f.routing, "routing", "hash", "with --create: hash or named")

@@ -148,8 +148,9 @@ func (s *segment) readCold(cache *pageCache, loc index.Loc) (frame []byte, done 
 	if file == nil {
 		return nil, nil, false, nil
 	}
-	skip := loc.Offset() % blockBytes
-	wanted := (skip + loc.LengthBound() + blockBytes - 1) &^ (blockBytes - 1)
+	align := file.ReadAlign()
+	skip := loc.Offset() % align
+	wanted := (skip + loc.LengthBound() + align - 1) &^ (align - 1)
 	pool := &coldBuffers
 	if wanted > coldBufferBytes {
 		pool = &frameBuffers

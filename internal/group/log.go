@@ -67,6 +67,7 @@ type writer struct {
 	active     *segment
 	end        int64       // offset of the next frame
 	allocated  int64       // size of the file
+	ahead      writeAhead  // of the active file
 	last       uint64      // index of the last entry in the active segment by place; first - 1: none
 	hard       StateRecord // term, vote, commit as given by Raft
 	dirty      bool        // something was written since the last sync

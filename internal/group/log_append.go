@@ -197,6 +197,7 @@ func (l *Log) writeBatch(hs *raftpb.HardState, batch []tailEntry) error {
 		_, err := w.active.file.Load().WriteAt(buf, begin)
 		if err == nil {
 			w.end = begin + int64(len(buf))
+			w.ahead.zeros(w.active.file.Load(), begin, w.end, w.allocated)
 			break
 		}
 		if err := l.writeFailed(err); err != nil {
@@ -246,6 +247,7 @@ func (l *Log) writeFailed(cause error) error {
 	err := file.Truncate(w.end)
 	if err == nil {
 		w.allocated = w.end
+		w.ahead.cut(w.end)
 		err = file.Sync()
 	}
 	if err == nil {

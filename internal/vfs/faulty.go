@@ -253,10 +253,12 @@ type faultyFile struct {
 	inner File
 }
 
-func (f *faultyFile) Name() string        { return f.inner.Name() }
-func (f *faultyFile) Fd() (uintptr, bool) { return 0, false }
-func (f *faultyFile) Direct() bool        { return f.inner.Direct() }
-func (f *faultyFile) Close() error        { return f.inner.Close() }
+func (f *faultyFile) Name() string         { return f.inner.Name() }
+func (f *faultyFile) Fd() (uintptr, bool)  { return 0, false }
+func (f *faultyFile) Direct() bool         { return f.inner.Direct() }
+func (f *faultyFile) ReadAlign() int64     { return f.inner.ReadAlign() }
+func (f *faultyFile) CheapOverwrite() bool { return f.inner.CheapOverwrite() }
+func (f *faultyFile) Close() error         { return f.inner.Close() }
 
 func (f *faultyFile) Size() (size int64, err error) {
 	err = f.f.do(Op{Kind: OpSize, Name: f.Name()}, func() (err error) {

@@ -33,6 +33,7 @@ type Mem struct {
 	nodes      int64       // number of the last node made
 	pending    []*memNames // changes of names that are not durable yet, in order
 	capacity   int64       // bytes; 0: no limit
+	cheap      bool        // what File.CheapOverwrite answers
 	usedBytes  int64       // of pages in files that have a name or are open
 	opCount    int64
 	crashAfter int64 // operations that still take effect; negative: no limit
@@ -69,6 +70,13 @@ func (m *Mem) SetCapacity(bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.capacity = bytes
+}
+
+// SetCheapOverwrite sets what files answer to CheapOverwrite; false at first.
+func (m *Mem) SetCheapOverwrite(cheap bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cheap = cheap
 }
 
 // OpCount is the number of operations so far that changed the disk.

@@ -238,6 +238,7 @@ var _ File = (*memFile)(nil)
 func (f *memFile) Name() string        { return f.name }
 func (f *memFile) Fd() (uintptr, bool) { return 0, false }
 func (f *memFile) Direct() bool        { return f.direct }
+func (f *memFile) ReadAlign() int64    { return memReadAlign }
 
 // usable tells why the file cannot be used; nil if it can. Called with the lock.
 func (f *memFile) usable(write bool) error {
@@ -271,6 +272,16 @@ func (f *memFile) Size() (int64, error) {
 	return f.node.size, nil
 }
 
+// CheapOverwrite implements File.
+func (f *memFile) CheapOverwrite() bool {
+	f.m.mu.RLock()
+	defer f.m.mu.RUnlock()
+	return f.m.cheap
+}
+
+// memReadAlign is that of most devices.
+const memReadAlign = 512
+
 func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	f.m.mu.RLock()
 	defer f.m.mu.RUnlock()
@@ -279,7 +290,7 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	case err != nil:
 	case off < 0:
 		err = syscall.EINVAL
-	case f.direct && (off%DirectAlign != 0 || len(p)%DirectAlign != 0 || !Aligned(p)):
+	case f.direct && (off%memReadAlign != 0 || len(p)%memReadAlign != 0 || !Aligned(p)):
 		err = fmt.Errorf("direct read of %d bytes at %d into memory that is aligned %v: %w", len(p), off, Aligned(p), syscall.EINVAL)
 	}
 	if err != nil {

@@ -60,7 +60,11 @@ func openOS(name string, flag int, direct bool) (File, error) {
 			return nil, errors.Join(err, f.Close())
 		}
 	}
-	return &osFile{f: f, direct: direct}, nil
+	file := &osFile{f: f, direct: direct, align: DirectAlign}
+	if direct {
+		file.align = readAlign(f)
+	}
+	return file, nil
 }
 
 // Remove implements FS.
@@ -167,6 +171,22 @@ func (OS) Space(dir string) (Space, error) {
 type osFile struct {
 	f      *os.File
 	direct bool
+	align  int64
+}
+
+// readAlign asks the kernel (since 6.1) how O_DIRECT reads of a file have to be aligned.
+func readAlign(f *os.File) (align int64) {
+	align = DirectAlign
+	_ = control(f, func(fd int) error {
+		var facts unix.Statx_t
+		err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &facts)
+		offsets := int64(facts.Dio_offset_align)
+		if err == nil && facts.Mask&unix.STATX_DIOALIGN != 0 && offsets > 0 && offsets < align && align%offsets == 0 {
+			align = offsets
+		}
+		return nil
+	})
+	return align
 }
 
 func (o *osFile) Name() string                             { return o.f.Name() }
@@ -175,6 +195,21 @@ func (o *osFile) WriteAt(p []byte, off int64) (int, error) { return o.f.WriteAt(
 func (o *osFile) Truncate(size int64) error                { return o.f.Truncate(size) }
 func (o *osFile) Fd() (uintptr, bool)                      { return o.f.Fd(), true }
 func (o *osFile) Direct() bool                             { return o.direct }
+func (o *osFile) ReadAlign() int64                         { return o.align }
+
+// CheapOverwrite implements File.
+func (o *osFile) CheapOverwrite() bool {
+	cheap := false
+	_ = control(o.f, func(fd int) error {
+		var facts unix.Statfs_t
+		if err := unix.Fstatfs(fd, &facts); err != nil {
+			return err
+		}
+		cheap = facts.Type == unix.EXT4_SUPER_MAGIC || facts.Type == unix.XFS_SUPER_MAGIC
+		return nil
+	})
+	return cheap
+}
 
 func (o *osFile) Size() (int64, error) {
 	info, err := o.f.Stat()
@@ -201,7 +236,7 @@ func (o *osFile) ReadAt(p []byte, off int64) (int, error) {
 				return err
 			}
 			done += n
-			if n == 0 || (off+int64(done))%DirectAlign != 0 {
+			if n == 0 || (off+int64(done))%o.align != 0 {
 				break
 			}
 		}

@@ -31,6 +31,9 @@ func TestContractOnRealFileSystems(t *testing.T) {
 			if got := vfstest.Read(t, vfs.OS{}, f.Name()); !bytes.Equal(got, append(fill(10, 1), make([]byte, 1<<20-10*sector)...)) {
 				t.Error("allocate changed content or size")
 			}
+			if got, want := f.CheapOverwrite(), fsType != "btrfs"; got != want {
+				t.Errorf("overwriting is cheap: %v", got)
+			}
 			direct, err := vfs.OS{}.OpenDirect(f.Name())
 			check(t, err)
 			if !direct.Direct() {

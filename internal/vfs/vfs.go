@@ -22,9 +22,9 @@ type FS interface {
 	Open(name string) (File, error)
 	// OpenWrite opens an existing file for reading and writing.
 	OpenWrite(name string) (File, error)
-	// OpenDirect opens a file for reading past the page cache (O_DIRECT): offsets, lengths and memory must be multiples
-	// of DirectAlign, reads may end short only at the end of the file. Where the file system cannot, it opens normally;
-	// File.Direct tells.
+	// OpenDirect opens a file for reading past the page cache (O_DIRECT): memory must be aligned to DirectAlign, offsets
+	// and lengths to File.ReadAlign, reads may end short only at the end of the file. Where the file system cannot, it opens
+	// normally; File.Direct tells.
 	OpenDirect(name string) (File, error)
 	// Remove removes a file or an empty folder. Durable only after SyncDir of its folder.
 	Remove(name string) error
@@ -45,7 +45,8 @@ type FS interface {
 	Space(dir string) (Space, error)
 }
 
-// DirectAlign is the alignment in bytes of offset, length and memory for files opened by OpenDirect.
+// DirectAlign is the alignment in bytes that offset, length and memory have at most to have for files opened by
+// OpenDirect.
 const DirectAlign = 4096
 
 // Space is the room of a file system, in bytes.
@@ -71,8 +72,14 @@ type File interface {
 	// Allocate reserves room for length bytes from offset and grows the size; the new room reads as zero. Where the
 	// file system cannot, it only grows the size.
 	Allocate(offset, length int64) error
+	// CheapOverwrite tells whether bytes that were written before are cheaper to write and sync again than room that was
+	// only allocated: the sync has no metadata to commit then (ext4, xfs; not where files are copied on write).
+	CheapOverwrite() bool
 	// Fd is the file descriptor, and false where there is none (Mem).
 	Fd() (uintptr, bool)
 	// Direct tells whether reads pass by the page cache.
 	Direct() bool
+	// ReadAlign is the alignment in bytes that offsets and lengths of such reads need: a power of two, at most DirectAlign.
+	// Where it is smaller, a read that is aligned no better than needed fetches less.
+	ReadAlign() int64
 }

@@ -337,6 +337,15 @@ func openDirect(t *testing.T, fsys vfs.FS, dir string) {
 	if !bytes.Equal(buf[:n], want[vfs.DirectAlign:3*vfs.DirectAlign]) {
 		t.Error("read in the middle differs")
 	}
+	align := f.ReadAlign()
+	if align <= 0 || vfs.DirectAlign%align != 0 {
+		t.Fatalf("alignment of reads: %d", align)
+	}
+	n, err = f.ReadAt(buf[:3*align], vfs.DirectAlign-align)
+	check(t, err)
+	if !bytes.Equal(buf[:n], want[vfs.DirectAlign-align:][:3*align]) {
+		t.Error("read aligned no better than needed differs")
+	}
 	if n, err := f.ReadAt(buf, 4*vfs.DirectAlign); n != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("read behind the end: %d bytes, error %v", n, err)
 	}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/spf13/pflag"
+)
+
+// addressFlag is host:port on the command line. The host may be empty where all are meant, the whole where none is.
+type addressFlag struct {
+	value    *string
+	optional bool // may be empty
+	host     bool // must not be empty
+}
+
+// addressVar adds a flag for an address to listen on.
+func addressVar(flags *pflag.FlagSet, value *string, name, normal, usage string) {
+	*value = normal
+	flags.Var(&addressFlag{value: value}, name, usage)
+}
+
+// httpVar adds the flag of the address of metrics and health, which may be empty.
+func httpVar(flags *pflag.FlagSet, value *string, normal, usage string) {
+	*value = normal
+	flags.Var(&addressFlag{value: value, optional: true}, "http", usage)
+}
+
+// advertiseVar adds a flag for an address that others are told; empty: the one listened on.
+func advertiseVar(flags *pflag.FlagSet, value *string, name, usage string) {
+	flags.Var(&addressFlag{value: value, optional: true, host: true}, name, usage)
+}
+
+// String implements pflag.Value.
+func (a *addressFlag) String() string {
+	if a.value == nil {
+		return ""
+	}
+	return *a.value
+}
+
+// Type implements pflag.Value.
+func (a *addressFlag) Type() string { return "string" }
+
+// Set implements pflag.Value.
+func (a *addressFlag) Set(s string) error {
+	if s == "" && a.optional {
+		*a.value = s
+		return nil
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return fmt.Errorf("must be HOST:PORT: %w", err)
+	}
+	if host == "" && a.host {
+		return errors.New("must be HOST:PORT, with a host that others can reach")
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("port %q: must be a number up to 65535", port)
+	}
+	*a.value = s
+	return nil
+}

@@ -1,0 +1,53 @@
+package group
+
+import (
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// Room that was only allocated costs a journal commit of the file system with each sync: its extents become written ones.
+// So small writes take zeros behind them along, and the next ones overwrite these: their syncs write data alone.
+// See docs/adr/0009-zeros-ahead.md.
+const (
+	aheadWriteMax = 16 << 10 // greater writes share one commit among many bytes anyway
+	aheadFactor   = 16       // zeros for so many writes of the same size
+	aheadMax      = 256 << 10
+)
+
+// aheadZeros is what is written ahead. Never changed.
+var aheadZeros [aheadMax]byte
+
+// writeAhead knows how far the bytes of the active file were written, with data or zeros.
+type writeAhead struct {
+	file  vfs.File // the one that the rest is about
+	cheap bool
+	end   int64 // all before it were written
+}
+
+// zeros follows a write of the bytes from begin to end, and writes zeros behind them where that pays. They are room as
+// before, so that an error changes nothing but the speed.
+func (a *writeAhead) zeros(file vfs.File, begin, end, allocated int64) {
+	if a.file != file {
+		*a = writeAhead{file: file, cheap: file.CheapOverwrite()}
+	}
+	if !a.cheap || end <= a.end {
+		return
+	}
+	a.end = end
+	n := end - begin
+	if n > aheadWriteMax {
+		return
+	}
+	to := min(end+min(aheadFactor*n, aheadMax-blockBytes), allocated)
+	if cut := to &^ (blockBytes - 1); cut > end {
+		to = cut
+	}
+	if to <= end {
+		return
+	}
+	if _, err := file.WriteAt(aheadZeros[:to-end], end); err == nil {
+		a.end = to
+	}
+}
+
+// cut notes that the file was cut at end.
+func (a *writeAhead) cut(end int64) { a.end = min(a.end, end) }
