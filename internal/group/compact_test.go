@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -470,6 +471,9 @@ func TestCompactBesideReadsWritesAndScans(t *testing.T) {
 			}
 		})
 		dropped := int64(0)
+		for reads.Load() == 0 && !t.Failed() {
+			runtime.Gosched()
+		}
 		for round := range 40 {
 			for i := range int64(ids) {
 				d.put(Entry{ID: (i*7 + int64(round)) % ids, Data: payload((i*7+int64(round))%ids, 200)})

@@ -183,6 +183,10 @@ func (l *Loader) readNext(r *imageRead) bool {
 		return false
 	}
 	defer func() { <-l.reads }()
+	if err := r.ctx.Err(); err != nil { // a select may choose a token all the same
+		r.fail(err)
+		return false
+	}
 	r.mu.Lock()
 	chunk := r.next
 	r.next++
