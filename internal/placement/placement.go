@@ -69,11 +69,23 @@ type Shard struct {
 	Alive         bool       `json:"-"`
 }
 
-// Member is one replica of a group.
+// Role is what a member is in its group.
+type Role string
+
+// The roles.
+const (
+	Voter Role = ""
+	// Learner: it is being caught up, and has no vote. It is written before the leader proposes it.
+	Learner Role = "Learner"
+)
+
+// Member is one replica of a group: one incarnation, which has a Raft id of its own. A shard may be named twice while the
+// replica on its former volume is being replaced by one on the volume that it has now.
 type Member struct {
 	Shard      string    `json:"shard"`
 	VolumeUUID uuid.UUID `json:"volumeUUID"`
 	RaftID     uint64    `json:"raftID"`
+	Role       Role      `json:"role,omitempty"`
 }
 
 // Group is the state of a group: where it is (key "groups/NAME").
@@ -86,6 +98,10 @@ type Group struct {
 	Leader   string    `json:"leader"`  // shard; empty: none known
 	Bytes    int64     `json:"bytes"`   // as last reported, for balance
 	Records  int64     `json:"records"`
+	// Term and ConfIndex are those of the leader that wrote Members last: its term, and the index of the membership
+	// change that it had applied. An older leader does not write over them, see PutGroupAsLeader.
+	Term      uint64 `json:"term,omitempty"`
+	ConfIndex uint64 `json:"confIndex,omitempty"`
 
 	// Revision is etcd's revision of the key when it was read, 0 for a group that is not stored. Store.PutGroup writes
 	// only where it is unchanged.
