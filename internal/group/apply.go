@@ -55,6 +55,9 @@ func (l *Log) applyChunk(chunk []tailEntry) error {
 				}
 			}
 		}
+		if t.entry.Kind == KindConf && t.entry.Index > l.state.confIndex {
+			l.state.confsAhead = append(l.state.confsAhead, t.entry.Index)
+		}
 		l.applied.Store(t.entry.Index)
 	}
 	return nil

@@ -110,8 +110,12 @@ func (c *compaction) run() error {
 // is not applied may still be cut off with the log.
 func (c *compaction) compactable() []view {
 	views := c.views(0, c.applied)
+	through := c.applied
+	if c.opts.Through > 0 {
+		through = min(through, c.opts.Through)
+	}
 	for i, v := range views {
-		if v.active || v.through > c.applied || v.first > c.applied {
+		if v.active || v.through > through || v.first > through {
 			unpinAll(views[i:])
 			return views[:i:i]
 		}

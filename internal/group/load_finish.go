@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 
 	"go.etcd.io/raft/v3/raftpb"
 
@@ -261,6 +262,7 @@ func (l *Log) SetConf(conf *raftpb.ConfState, at uint64) error {
 	}
 	l.mu.Lock()
 	l.state.conf, l.state.confIndex = conf, at
+	l.state.confsAhead = slices.DeleteFunc(l.state.confsAhead, func(seen uint64) bool { return seen <= at })
 	l.mu.Unlock()
 	return nil
 }

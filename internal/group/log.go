@@ -54,10 +54,12 @@ type Log struct {
 	marks markFile
 
 	superseded atomic.Int64 // bytes, estimated
-	loader     *Loader
-	compacting sync.Mutex   // one Compact or AcceptLoss at a time
-	swapping   sync.RWMutex // held while places change from one segment to another; scans wait
-	incoming   []*segment   // of the swap under way: published, not in the list yet. Guarded by mu
+	// tombstoneLimit is what SetTombstoneLimit told.
+	tombstoneLimit atomic.Uint64
+	loader         *Loader
+	compacting     sync.Mutex   // one Compact or AcceptLoss at a time
+	swapping       sync.RWMutex // held while places change from one segment to another; scans wait
+	incoming       []*segment   // of the swap under way: published, not in the list yet. Guarded by mu
 }
 
 // writer is the state of the end of the log.
@@ -93,6 +95,7 @@ type state struct {
 	lastCommit  int64
 	conf        *raftpb.ConfState
 	confIndex   uint64
+	confsAhead  []uint64 // indexes of applied membership changes that SetConf was not told of yet
 	snapshots   map[ScanID]*snapshot
 	damages     []*Damage
 	damagedIDs  map[int64]damagedID

@@ -134,9 +134,25 @@ func take(room *uint64, r *raftpb.Entry, first bool) bool {
 	return true
 }
 
-// Snapshot implements raft.Storage: always raft.ErrSnapshotTemporarilyUnavailable in this version.
+// Snapshot implements raft.Storage. Its data is empty: it only tells a member that is too far behind that it must be
+// installed anew (Export, Install).
 func (l *Log) Snapshot() (*raftpb.Snapshot, error) {
-	return nil, raft.ErrSnapshotTemporarilyUnavailable
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	at := l.exportIndex()
+	term, err := l.term(at)
+	if err != nil || at == 0 || l.state.conf == nil {
+		return nil, raft.ErrSnapshotTemporarilyUnavailable //nolint:nilerr // Raft knows no other error
+	}
+	return &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{Index: &at, Term: &term, ConfState: l.state.conf}}, nil
+}
+
+// exportIndex is the greatest applied index whose membership is known: SetConf follows Apply. The caller holds mu.
+func (l *Log) exportIndex() uint64 {
+	if len(l.state.confsAhead) > 0 {
+		return l.state.confsAhead[0] - 1
+	}
+	return l.applied.Load()
 }
 
 // AppliedIndex is the index of the last entry applied.
