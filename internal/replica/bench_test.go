@@ -217,6 +217,8 @@ func (l *memoryLog) Tick() error                             { return nil }
 func (l *memoryLog) SetConf(*raftpb.ConfState, uint64) error { return nil }
 func (l *memoryLog) AppliedIndex() uint64                    { return l.applied.Load() }
 func (l *memoryLog) LastCommitTime() int64                   { return 0 }
+func (l *memoryLog) ConfIndex() uint64                       { return 0 }
+func (l *memoryLog) Damaged() bool                           { return false }
 func (l *memoryLog) RecentRequests(int, int64) iter.Seq[group.Entry] {
 	return func(func(group.Entry) bool) {}
 }

@@ -158,6 +158,7 @@ func (r *Replica) take() bool {
 	}
 	if !r.lost {
 		r.flush()
+		r.proposeChange()
 	}
 	r.askReaders()
 	if !r.node.HasReady() {
@@ -243,6 +244,9 @@ func (r *Replica) setIndexes(entries []*raftpb.Entry) {
 		}
 	}
 	r.unindexed = len(writes)
+	if r.change != nil {
+		r.findChange(entries)
+	}
 	last := entries[len(entries)-1].GetIndex()
 	r.nextIndex = max(r.nextIndex, last+1+uint64(len(writes)+len(r.queued)))
 }
@@ -313,6 +317,8 @@ func (r *Replica) settle(committed []*raftpb.Entry) {
 	r.round.answered = r.round.answered[:0]
 }
 
+var errLeadLost = errors.New("the leadership was lost")
+
 func (r *Replica) noteApplied(committed []*raftpb.Entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -326,6 +332,7 @@ func (r *Replica) noteApplied(committed []*raftpb.Entry) {
 	if r.lost {
 		r.lost = false
 		const why = "the leadership was lost"
+		r.loseChange(errLeadLost)
 		r.answerLost(notServing(ErrOutcomeUnknown, why), notServing(ErrNoLeader, why))
 	}
 	r.releaseReaders()
