@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"path"
 )
 
-// ErrInstallBehind: the folder holds, or may hold, entries behind the end of the export that must not be lost. Take a newer
+// ErrInstallBehind says that the folder holds, or may hold, entries behind the end of the export that must not be lost. Take a newer
 // export; where there is none, the replica is to be removed and joins anew with another Raft id.
 var ErrInstallBehind = errors.New("the log holds more than what is to be installed")
 
@@ -45,3 +46,18 @@ func (i *Install) Finish(ctx context.Context) error { return errors.ErrUnsupport
 
 // Discard removes what was gathered.
 func (i *Install) Discard() error { return errors.ErrUnsupported }
+
+// endInstall ends what a crash behind an Install's commit point left: the replica is a member. Best effort: a joining file beside
+// a manifest reads as a member's.
+func (l *Log) endInstall() {
+	b, err := readAll(l.fs, path.Join(l.dir, ReplicaName), 2*ReplicaFileBytes)
+	if err != nil {
+		return
+	}
+	if f, _, err := DecodeReplicaFile(b); err == nil && f.Joining {
+		f.Joining = false
+		if err := WriteReplicaFile(l.fs, l.dir, f); err != nil {
+			l.logger.Warn("the replica file still says joining, which its manifest overrides", "group", l.opts.Identity.Name, "error", err)
+		}
+	}
+}

@@ -74,6 +74,7 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 		l.abandon()
 		return fail(err)
 	}
+	l.endInstall()
 	return l, ld.report, nil
 }
 

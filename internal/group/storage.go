@@ -142,7 +142,7 @@ func (l *Log) Snapshot() (*raftpb.Snapshot, error) {
 	at := l.exportIndex()
 	term, err := l.term(at)
 	if err != nil || at == 0 || l.state.conf == nil {
-		return nil, raft.ErrSnapshotTemporarilyUnavailable //nolint:nilerr // Raft knows no other error
+		return nil, raft.ErrSnapshotTemporarilyUnavailable
 	}
 	return &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{Index: &at, Term: &term, ConfState: l.state.conf}}, nil
 }
