@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -179,6 +180,10 @@ func (n *network) cutOff(t *testing.T, w Write) (uint64, *member, *Pending) {
 }
 
 func TestThreeVotersTakeTheSameWritePath(t *testing.T) {
+	synctest.Test(t, testThreeVoters)
+}
+
+func testThreeVoters(t *testing.T) {
 	n := newNetwork(t)
 	for i := range int64(50) {
 		_, err := n.write(t, 0, put(i, fmt.Sprint(i)).request(uint64(i), 1))

@@ -100,6 +100,7 @@ func (r *Replica) observe() {
 	if !news {
 		return
 	}
+	r.wake()
 	if r.leaderID != status.Lead {
 		r.askAgain()
 	}

@@ -78,11 +78,11 @@ func (r *Replica) mourn() {
 // rest is called by the clock of a leader, with mu held. Where the group has nothing to do any more, it gives the messages
 // that lay it to rest.
 func (r *Replica) rest() []*raftpb.Message {
-	if !r.opts.Quiet || !r.leader || !r.idle() {
+	if !r.opts.Quiet || !r.leader || r.hasWork() {
 		r.restedTicks = 0
 		return nil
 	}
-	if r.restedTicks++; r.restedTicks < restTicks {
+	if r.restedTicks++; r.restedTicks < restTicks || r.inRound() {
 		return nil
 	}
 	last, err := r.log.LastIndex()
@@ -107,12 +107,14 @@ func (r *Replica) rest() []*raftpb.Message {
 	return marks
 }
 
-// idle tells whether this replica has nothing to do. Called with mu held.
-func (r *Replica) idle() bool {
-	return len(r.queued) == 0 && r.logged.len() == 0 && len(r.readers) == 0 && len(r.readRound.readers) == 0 &&
-		r.change == nil && r.transferee == raft.None && r.noRoom == nil && r.err == nil &&
-		len(r.conf.GetVotersOutgoing()) == 0 && r.scheduled.Load() == 0 && !r.node.HasReady()
+// hasWork tells whether something is on its way in this replica. Called with mu held.
+func (r *Replica) hasWork() bool {
+	return len(r.queued) > 0 || r.logged.len() > 0 || len(r.readers) > 0 || len(r.readRound.readers) > 0 ||
+		r.change != nil || r.transferee != raft.None || r.noRoom != nil || r.err != nil || len(r.conf.GetVotersOutgoing()) > 0
 }
+
+// inRound tells whether Raft has something to say. Called with mu held.
+func (r *Replica) inRound() bool { return r.scheduled.Load() != 0 || r.node.HasReady() }
 
 // allHave tells whether every member whose shard is heard has everything, and these are a majority. Called with mu held.
 func (r *Replica) allHave(last uint64) bool {
@@ -154,7 +156,7 @@ func (r *Replica) takeMark(m *raftpb.Message) (answer *raftpb.Message, err error
 }
 
 func (r *Replica) mayRest(m *raftpb.Message) bool {
-	if !r.opts.Quiet || r.leader || r.term != m.GetTerm() || r.leaderID != m.GetFrom() || r.down[m.GetFrom()] || !r.idle() {
+	if !r.opts.Quiet || r.leader || r.term != m.GetTerm() || r.leaderID != m.GetFrom() || r.down[m.GetFrom()] || r.hasWork() || r.inRound() {
 		return false
 	}
 	last, err := r.log.LastIndex()

@@ -82,8 +82,8 @@ func (r *Replica) stepNode(m *raftpb.Message) (answer *raftpb.Message, err error
 		r.node.ReportUnreachable(m.GetFrom())
 	case m.GetType() == raftpb.MsgTimeoutNow && r.barred():
 		return nil, fmt.Errorf("%w: the lead, with damage in the log", ErrInvalid)
-	case m.GetType() == raftpb.MsgHeartbeatResp && r.quiet.Load() && r.leader:
-		err = r.node.Step(m) // the answer to the last heartbeat before the rest
+	case m.GetType() == raftpb.MsgHeartbeatResp:
+		err = r.node.Step(m) // no work; in a rest, the answer to the last heartbeat before it
 	default:
 		r.wake()
 		if t := m.GetType(); (t == raftpb.MsgPreVote || t == raftpb.MsgVote) && m.GetFrom() == r.leaderID && !r.leader {
