@@ -49,6 +49,7 @@ type node struct {
 	came    []*raftpb.Message
 	local   []*raftpb.Message // that no peer sent
 	alive   map[string]bool
+	downs   int
 	changed chan struct{} // closed at each change
 	hold    chan struct{} // not nil: Deliver waits for it
 }
@@ -108,7 +109,14 @@ func (d *node) deliver(_ uuid.UUID, m *raftpb.Message) bool {
 // strayID is a Raft id that nobody has.
 const strayID = 666
 
-func (d *node) setAlive(shard string, alive bool) { d.note(func() { d.alive[shard] = alive }) }
+func (d *node) setAlive(shard string, alive bool) {
+	d.note(func() {
+		d.alive[shard] = alive
+		if !alive {
+			d.downs++
+		}
+	})
+}
 
 // block makes Deliver wait until release.
 func (d *node) block() { d.note(func() { d.hold = make(chan struct{}) }) }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,8 +33,8 @@ type Options struct {
 	// Deliver takes a message in. It must not block for long: it holds up all that comes from the same shard. False: the
 	// group, or the Raft id that the message is for, is not here.
 	Deliver func(group uuid.UUID, m *raftpb.Message) bool
-	// Alive is told when a peer begins to answer and when it has been silent for SilenceMax; nil: nobody is. Calls come
-	// one after another.
+	// Alive is told when a peer begins to answer and when it has been silent for SilenceMax, also that it was silent where
+	// it has only begun anew; nil: nobody is. Calls come one after another.
 	Alive func(shard string, alive bool)
 	// Source of what peers fetch; nil: there is nothing.
 	Source Source
@@ -105,6 +106,7 @@ type Hub struct {
 	logger  *slog.Logger
 	count   counters
 	limiter *rate.Limiter // of FetchGroup; nil: no limit
+	number  uint64        // of this process, random
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -125,7 +127,7 @@ type report struct {
 // New makes a hub. Close must follow.
 func New(opts Options) *Hub {
 	opts.setDefaults()
-	h := &Hub{opts: opts, logger: opts.Logger, links: map[string]*link{}, stir: make(chan struct{}, 1)}
+	h := &Hub{opts: opts, logger: opts.Logger, links: map[string]*link{}, stir: make(chan struct{}, 1), number: rand.Uint64() | 1}
 	if opts.FetchBytesPerSecond > 0 {
 		h.limiter = rate.NewLimiter(rate.Limit(opts.FetchBytesPerSecond), chunkBytesMax)
 	}
@@ -175,7 +177,7 @@ func (h *Hub) link(shard string) *link {
 	return l
 }
 
-// Alive tells whether a peer has answered lately, and since when that is so.
+// Alive tells whether a peer has answered lately, and since when that is so; a zero time: that is not known yet.
 func (h *Hub) Alive(shard string) (alive bool, since time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -300,6 +302,10 @@ func (h *Hub) tellAlive() {
 	now := time.Since(started)
 	for shard, l := range h.links {
 		heard := time.Duration(l.heardAt.Load())
+		if l.begun.Swap(false) && l.alive {
+			changes = append(changes, change{shard, false}, change{shard, true})
+			l.since = time.Now()
+		}
 		alive := l.heardAt.Load() > 0 && now-heard < h.opts.SilenceMax
 		// One that never answered is down only when it had the time to.
 		if alive == l.alive && (alive || l.told || now-l.madeAt < h.opts.SilenceMax) {

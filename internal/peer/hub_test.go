@@ -64,6 +64,19 @@ func TestAPeerThatSpeaksIsAlive(t *testing.T) {
 	b.until(t, "a is alive", func() bool { return b.alive["a"] })
 }
 
+// What was agreed with a process does not hold for the next one, however soon it comes.
+func TestAPeerThatBeganAnewWasSilent(t *testing.T) {
+	n := newNetwork(t)
+	a, b := connect(t, n, func(o *Options) { o.SilenceMax = time.Hour })
+	b.SetPeers([]string{"a"})
+	b.until(t, "a is alive", func() bool { return b.alive["a"] })
+	b.stop()
+	a.note(func() { a.downs = 0 })
+	b = n.start("b", nil)
+	b.SetPeers([]string{"a"})
+	a.until(t, "b was silent and is alive", func() bool { return a.downs == 1 && a.alive["b"] })
+}
+
 func TestFullQueueLosesAppendsBeforeVotes(t *testing.T) {
 	a, b := connect(t, newNetwork(t), func(o *Options) { o.QueueBytesMax = 1 << 20 })
 	b.block()
@@ -167,10 +180,11 @@ func TestCallsForOthersAreRefused(t *testing.T) {
 	n := newNetwork(t)
 	a, b := n.start("a", nil), n.start("b", nil)
 	for name, header := range map[string]*peerv1.PeerHeader{
-		"another store": {Store: make([]byte, 16), FromShard: "a", ToShard: "b"},
-		"another shard": {Store: n.store[:], FromShard: "a", ToShard: "c"},
-		"itself":        {Store: n.store[:], FromShard: "b", ToShard: "b"},
-		"nobody":        {Store: n.store[:], ToShard: "b"},
+		"another store": {Store: make([]byte, 16), FromShard: "a", ToShard: "b", Instance: 1},
+		"another shard": {Store: n.store[:], FromShard: "a", ToShard: "c", Instance: 1},
+		"itself":        {Store: n.store[:], FromShard: "b", ToShard: "b", Instance: 1},
+		"no process":    {Store: n.store[:], FromShard: "a", ToShard: "b"},
+		"nobody":        {Store: n.store[:], ToShard: "b", Instance: 1},
 	} {
 		if err := b.admit(header); status.Code(err) != codes.FailedPrecondition {
 			t.Errorf("%s: %v", name, err)

@@ -36,8 +36,10 @@ type link struct {
 	queue  *queue
 	madeAt time.Duration // since started
 
-	heardAt atomic.Int64 // ns since started; 0: never
-	silent  atomic.Bool  // as the monitor last said
+	heardAt atomic.Int64  // ns since started; 0: never
+	silent  atomic.Bool   // as the monitor last said
+	begun   atomic.Bool   // the peer's process is another one than before; the monitor has not said so yet
+	number  atomic.Uint64 // of the peer's process
 
 	// Guarded by Hub.mu, of the monitor.
 	alive bool
@@ -56,7 +58,7 @@ type member struct {
 
 func newLink(h *Hub, shard string) *link {
 	l := &link{
-		hub: h, shard: shard, queue: newQueue(h.opts.QueueBytesMax), madeAt: time.Since(started), since: time.Now(),
+		hub: h, shard: shard, queue: newQueue(h.opts.QueueBytesMax), madeAt: time.Since(started),
 		reported: map[member]struct{}{},
 	}
 	l.silent.Store(true)
@@ -141,7 +143,15 @@ func (h *Hub) dial(shard string) (*grpc.ClientConn, error) {
 }
 
 func (h *Hub) header(to string) *peerv1.PeerHeader {
-	return &peerv1.PeerHeader{Store: h.opts.Store[:], FromShard: h.opts.Shard, ToShard: to}
+	return &peerv1.PeerHeader{Store: h.opts.Store[:], FromShard: h.opts.Shard, ToShard: to, Instance: h.number}
+}
+
+// introduced notes which process the peer is.
+func (l *link) introduced(number uint64) {
+	if before := l.number.Swap(number); before != 0 && before != number {
+		l.begun.Store(true)
+		l.hub.wake()
+	}
 }
 
 // session connects and sends until that fails.
@@ -163,9 +173,11 @@ func (l *link) session() (connected bool, err error) {
 	if err := s.ping(l.hub.header(l.shard), nil); err != nil {
 		return false, streamError(stream, err)
 	}
-	if _, err := stream.Recv(); err != nil {
+	hello, err := stream.Recv()
+	if err != nil {
 		return false, err
 	}
+	l.introduced(hello.GetInstance())
 	l.hub.count.connects.Add(1)
 	l.mu.Lock()
 	clear(l.reported)

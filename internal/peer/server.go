@@ -22,7 +22,7 @@ func (h *Hub) admit(header *peerv1.PeerHeader) error {
 	case header.GetToShard() != h.opts.Shard:
 		return status.Errorf(codes.FailedPrecondition, "this is shard %s, the call is for shard %q: its address is used again",
 			h.opts.Shard, header.GetToShard())
-	case header.GetFromShard() == "" || header.GetFromShard() == h.opts.Shard:
+	case header.GetFromShard() == "" || header.GetFromShard() == h.opts.Shard || header.GetInstance() == 0:
 		return status.Errorf(codes.FailedPrecondition, "a call from shard %q to shard %s", header.GetFromShard(), h.opts.Shard)
 	}
 	return nil
@@ -40,6 +40,11 @@ func (h *Hub) Exchange(stream peerv1.PeerService_ExchangeServer) error {
 	if err := h.admit(first.GetHeader()); err != nil {
 		return err
 	}
+	h.mu.Lock()
+	if l := h.link(first.GetHeader().GetFromShard()); l != nil {
+		l.introduced(first.GetHeader().GetInstance())
+	}
+	h.mu.Unlock()
 	ended := make(chan error, 1)
 	go func() { ended <- h.receive(stream, first) }() // when this function returns, its Recv fails
 	select {
@@ -68,7 +73,7 @@ func (h *Hub) receive(stream peerv1.PeerService_ExchangeServer, in *peerv1.Excha
 			h.deliver(m)
 		}
 		if in.GetPing() != 0 {
-			if err := stream.Send(&peerv1.ExchangeResponse{Ping: in.GetPing()}); err != nil {
+			if err := stream.Send(&peerv1.ExchangeResponse{Ping: in.GetPing(), Instance: h.number}); err != nil {
 				return err
 			}
 		}

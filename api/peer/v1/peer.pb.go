@@ -32,7 +32,9 @@ type PeerHeader struct {
 	// Name of the shard that asks.
 	FromShard string `protobuf:"bytes,2,opt,name=from_shard,json=fromShard,proto3" json:"from_shard,omitempty"`
 	// Name of the shard that is meant.
-	ToShard       string `protobuf:"bytes,3,opt,name=to_shard,json=toShard,proto3" json:"to_shard,omitempty"`
+	ToShard string `protobuf:"bytes,3,opt,name=to_shard,json=toShard,proto3" json:"to_shard,omitempty"`
+	// A random number of the process that asks, not 0: another one says that it has begun anew.
+	Instance      uint64 `protobuf:"fixed64,4,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -86,6 +88,13 @@ func (x *PeerHeader) GetToShard() string {
 		return x.ToShard
 	}
 	return ""
+}
+
+func (x *PeerHeader) GetInstance() uint64 {
+	if x != nil {
+		return x.Instance
+	}
+	return 0
 }
 
 // RaftMessage is one message between two members of a group.
@@ -210,7 +219,9 @@ func (x *ExchangeRequest) GetPing() uint64 {
 type ExchangeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The number of a ping.
-	Ping          uint64 `protobuf:"varint,1,opt,name=ping,proto3" json:"ping,omitempty"`
+	Ping uint64 `protobuf:"varint,1,opt,name=ping,proto3" json:"ping,omitempty"`
+	// Of the process that answers, as in PeerHeader.
+	Instance      uint64 `protobuf:"fixed64,2,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -248,6 +259,13 @@ func (*ExchangeResponse) Descriptor() ([]byte, []int) {
 func (x *ExchangeResponse) GetPing() uint64 {
 	if x != nil {
 		return x.Ping
+	}
+	return 0
+}
+
+func (x *ExchangeResponse) GetInstance() uint64 {
+	if x != nil {
+		return x.Instance
 	}
 	return 0
 }
@@ -988,22 +1006,24 @@ var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x12peer/v1/peer.proto\x12\rsheaf.peer.v1\"\\\n" +
+	"\x12peer/v1/peer.proto\x12\rsheaf.peer.v1\"x\n" +
 	"\n" +
 	"PeerHeader\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\fR\x05store\x12\x1d\n" +
 	"\n" +
 	"from_shard\x18\x02 \x01(\tR\tfromShard\x12\x19\n" +
-	"\bto_shard\x18\x03 \x01(\tR\atoShard\"=\n" +
+	"\bto_shard\x18\x03 \x01(\tR\atoShard\x12\x1a\n" +
+	"\binstance\x18\x04 \x01(\x06R\binstance\"=\n" +
 	"\vRaftMessage\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\fR\x05group\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\fR\amessage\"\x90\x01\n" +
 	"\x0fExchangeRequest\x121\n" +
 	"\x06header\x18\x01 \x01(\v2\x19.sheaf.peer.v1.PeerHeaderR\x06header\x126\n" +
 	"\bmessages\x18\x02 \x03(\v2\x1a.sheaf.peer.v1.RaftMessageR\bmessages\x12\x12\n" +
-	"\x04ping\x18\x03 \x01(\x04R\x04ping\"&\n" +
+	"\x04ping\x18\x03 \x01(\x04R\x04ping\"B\n" +
 	"\x10ExchangeResponse\x12\x12\n" +
-	"\x04ping\x18\x01 \x01(\x04R\x04ping\"\x8e\x01\n" +
+	"\x04ping\x18\x01 \x01(\x04R\x04ping\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\x06R\binstance\"\x8e\x01\n" +
 	"\x11FetchGroupRequest\x126\n" +
 	"\x05start\x18\x01 \x01(\v2\x1e.sheaf.peer.v1.FetchGroupStartH\x00R\x05start\x129\n" +
 	"\x06wanted\x18\x02 \x01(\v2\x1f.sheaf.peer.v1.FetchGroupWantedH\x00R\x06wantedB\x06\n" +
