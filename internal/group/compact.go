@@ -98,7 +98,9 @@ func (c *compaction) run() error {
 		switch {
 		case errors.Is(err, errNothingToDrop):
 		case errors.Is(err, errConfAhead):
+			// Nor is anything behind it: the floor must not pass a membership change that is not in the manifest.
 			c.logger.Debug("segment is compacted later", "group", c.Log.opts.Identity.Name, "segment", run[0].number, "why", err)
+			return nil
 		case err != nil:
 			return err
 		}

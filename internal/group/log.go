@@ -50,8 +50,9 @@ type Log struct {
 	// damaged is the number of damages that are not accepted: readers look no further while it is 0.
 	damaged atomic.Int32
 
-	blobs blobSet
-	marks markFile
+	blobs    blobSet
+	received atomic.Uint64 // blobs that were begun to be received: names their files until they are whole
+	marks    markFile
 
 	superseded atomic.Int64 // bytes, estimated
 	// tombstoneLimit is what SetTombstoneLimit told.

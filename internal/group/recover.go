@@ -24,6 +24,7 @@ type segmentWalk struct {
 	entries int64
 	state   StateRecord
 	states  bool  // there was a state record
+	stateAt int64 // offset of the last one; 0: none
 	synced  int64 // greatest synced offset of a state record
 	// syncedIndex is the index of that record.
 	syncedIndex uint64
@@ -76,7 +77,7 @@ func (w *segmentWalk) whole(first uint64, step *FrameStep, open int) {
 	if e.Kind == KindState {
 		if s, err := DecodeStateRecord(e.Data); err == nil {
 			w.state.MergeHardState(s)
-			w.states = true
+			w.states, w.stateAt = true, step.Offset
 			if s.SyncedOffset >= w.synced {
 				w.synced, w.syncedIndex = s.SyncedOffset, s.SyncedIndex
 			}
@@ -153,6 +154,17 @@ func (w *segmentWalk) damages(group string, m ManifestSegment, lastIndex uint64,
 		slices.Sort(d.IDs)
 	}
 	return out, ids
+}
+
+// lostState tells whether bytes below the synced mark are bad in which a state frame may have been that counts: behind the last
+// one that is whole.
+func (w *segmentWalk) lostState(synced int64) bool {
+	for _, b := range w.bad {
+		if (b.known == nil || b.known.Kind == KindState) && b.offset+b.bytes > w.stateAt && b.offset < synced {
+			return true
+		}
+	}
+	return w.zeros < synced
 }
 
 // recovered is what recovery of the last segment found.
