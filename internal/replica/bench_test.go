@@ -219,6 +219,9 @@ func (l *memoryLog) AppliedIndex() uint64                    { return l.applied.
 func (l *memoryLog) LastCommitTime() int64                   { return 0 }
 func (l *memoryLog) ConfIndex() uint64                       { return 0 }
 func (l *memoryLog) Damaged() bool                           { return false }
+func (l *memoryLog) MissingBlobs([]*raftpb.Entry) ([]group.BlobRef, error) {
+	return nil, nil
+}
 func (l *memoryLog) RecentRequests(int, int64) iter.Seq[group.Entry] {
 	return func(func(group.Entry) bool) {}
 }

@@ -105,6 +105,9 @@ func (r *Replica) observe() {
 		r.askAgain()
 	}
 	r.leader, r.leaderID, r.term, r.transferee = leader, status.Lead, status.GetTerm(), status.LeadTransferee
+	if leader && r.unsafe(UnsafeServe) {
+		r.serving = true
+	}
 	r.announce()
 }
 

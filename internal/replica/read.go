@@ -28,7 +28,7 @@ type readRound struct {
 // ReadBarrier returns when reads from the log see every write acknowledged before the call (linearizable). Errors:
 // ErrStopping, why the replica failed, or those of ctx; without a leader it waits.
 func (r *Replica) ReadBarrier(ctx context.Context) error {
-	if r.readable.Load() {
+	if r.readable.Load() || r.probeBarrier(ctx) {
 		return nil
 	}
 	w := &reader{done: make(chan error, 1)}
@@ -71,6 +71,9 @@ func (r *Replica) askReaders() {
 // question names the question under way. The answer to one that was asked before a restart, or by another member, must not
 // pass for the answer to this one.
 func (r *Replica) question() []byte {
+	if r.unsafe(UnsafeQuestion) {
+		return make([]byte, 8)
+	}
 	b := make([]byte, 0, 3*8)
 	b = binary.LittleEndian.AppendUint64(b, r.opts.RaftID)
 	b = binary.LittleEndian.AppendUint64(b, r.nonce)

@@ -82,6 +82,8 @@ type Options struct {
 	OnChange func()
 	// Quiet lets a group without work rest: no clock, no heartbeats. PeerDown and PeerUp must be called then.
 	Quiet bool
+	// Probe is for simulations; nil everywhere else.
+	Probe *Probe
 }
 
 // store is what a replica needs of a group's log: *group.Log, but for benchmarks without a disk.
@@ -98,6 +100,7 @@ type store interface {
 	Head(id int64) (index uint64, deleted bool, err error)
 	ConfIndex() uint64
 	Damaged() bool
+	MissingBlobs(entries []*raftpb.Entry) ([]group.BlobRef, error)
 }
 
 // Replica is one group's Raft node. Safe for concurrent use.
@@ -238,6 +241,9 @@ func setDefaults(opts *Options) {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 }
+
+// Readable tells, at no cost, that ReadBarrier returns at once: this is the sole voter, and serves.
+func (r *Replica) Readable() bool { return r.readable.Load() }
 
 // Status of a replica.
 type Status struct {

@@ -37,8 +37,10 @@ func (r *Replica) Step(m *raftpb.Message) error {
 			return nil
 		}
 	case raftpb.MsgApp:
-		if r.opts.FetchBlobs != nil && len(m.GetEntries()) > 0 && r.fetchBlobs(m) {
-			return nil
+		if r.opts.FetchBlobs != nil && len(m.GetEntries()) > 0 {
+			if held, err := r.fetchBlobs(m); held || err != nil {
+				return err
+			}
 		}
 	}
 	return r.stepAndSchedule(m)
@@ -133,45 +135,45 @@ func (r *Replica) offer(m *raftpb.Message) {
 	}
 }
 
-// blobLog is what of a log knows blobs.
-type blobLog interface {
-	MissingBlobs(entries []*raftpb.Entry) []group.BlobRef
-}
-
 // fetchBlobs holds a message back until the blobs that its entries refer to are here: an entry must not be promised without
 // its data. True where it does, or drops the message because too many wait.
-func (r *Replica) fetchBlobs(m *raftpb.Message) bool {
-	log, ok := r.log.(blobLog)
-	if !ok {
-		return false
+func (r *Replica) fetchBlobs(m *raftpb.Message) (held bool, err error) {
+	missing, err := r.log.MissingBlobs(m.GetEntries())
+	if err != nil {
+		return false, fmt.Errorf("message %v: %w", m.GetType(), err)
 	}
-	missing := log.MissingBlobs(m.GetEntries())
 	if len(missing) == 0 {
-		return false
+		return false, nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stopping || r.err != nil || r.fetching[m.GetIndex()] || len(r.fetching) >= fetchesMax {
-		return true
+		return true, nil
 	}
 	r.wake()
 	if r.fetching == nil {
 		r.fetching = make(map[uint64]bool)
 	}
 	r.fetching[m.GetIndex()] = true
-	r.fetches.Go(func() {
-		err := r.opts.FetchBlobs(r.ctx, m.GetFrom(), missing)
-		r.mu.Lock()
-		delete(r.fetching, m.GetIndex())
-		r.mu.Unlock()
-		if err == nil && len(log.MissingBlobs(m.GetEntries())) == 0 {
-			err = r.stepAndSchedule(m)
-		}
-		if err != nil && context.Cause(r.ctx) == nil {
-			r.logger.Warn("entries with blobs were not taken: the leader sends them again", "blobs", len(missing), "error", err)
-		}
-	})
-	return true
+	r.fetches.Go(func() { r.fetch(m, missing) })
+	return true, nil
+}
+
+// fetch gets blobs, and gives their message to Raft then.
+func (r *Replica) fetch(m *raftpb.Message, missing []group.BlobRef) {
+	err := r.opts.FetchBlobs(r.ctx, m.GetFrom(), missing)
+	r.mu.Lock()
+	delete(r.fetching, m.GetIndex())
+	r.mu.Unlock()
+	if err == nil {
+		missing, err = r.log.MissingBlobs(m.GetEntries())
+	}
+	if err == nil && len(missing) == 0 {
+		err = r.stepAndSchedule(m)
+	}
+	if (err != nil || len(missing) > 0) && context.Cause(r.ctx) == nil {
+		r.logger.Warn("entries with blobs were not taken: the leader sends them again", "blobs", len(missing), "error", err)
+	}
 }
 
 // send hands messages over: those that promise something about this node's log when it is synced (late), the others
@@ -182,7 +184,7 @@ func (r *Replica) send(messages []*raftpb.Message, late bool) {
 	}
 	some := make([]*raftpb.Message, 0, len(messages))
 	for _, m := range messages {
-		if mayGoEarly(m) != late && m.GetTo() != r.opts.RaftID {
+		if (mayGoEarly(m) || r.unsafe(UnsafePromise)) != late && m.GetTo() != r.opts.RaftID {
 			some = append(some, m)
 		}
 	}
