@@ -115,15 +115,15 @@ func (g *Gateway) forward(ctx context.Context, m *method, in *frame) (*frame, er
 	// The shortest way first: no timer where the caller gave no deadline, as shards have their own.
 	if t := g.router.table.Load(); t != nil {
 		if t.view.Meta.Routing.Mode == placement.Hash || len(k.group) > 0 {
-			if r := t.route(&k); r != nil && r.leader != nil {
-				sent, err := g.invoke(ctx, r.leader, m, in, out)
+			if r, s := t.leaderOf(&k); s != nil {
+				sent, err := g.invoke(ctx, s, m, in, out)
 				if err == nil {
 					return out, nil
 				}
 				if routing.Judge(status.Convert(err), sent).Fate == routing.Final {
 					return nil, err
 				}
-				return out, g.again(ctx, m, &k, in, out, &tried{err: err, sent: sent, shard: r.leader, table: t})
+				return out, g.again(ctx, m, &k, in, out, &tried{err: err, sent: sent, shard: s, route: r, table: t})
 			}
 		}
 	}
@@ -135,6 +135,7 @@ type tried struct {
 	err   error
 	sent  bool
 	shard *shard
+	route *route
 	table *table
 }
 
@@ -145,7 +146,7 @@ func (g *Gateway) again(ctx context.Context, m *method, k *key, in, out *frame, 
 	call := repeated{g: g, write: m.write, safe: !m.write || k.requestID}
 	if before != nil {
 		first := func(context.Context, *shard) (bool, error) { return before.sent, before.err }
-		if done, err := call.try(ctx, before.table, &route{leader: before.shard}, first); done {
+		if done, err := call.tryAt(ctx, before.table, before.route, before.shard, first); done {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
@@ -53,6 +54,11 @@ type Config struct {
 	SegmentBytes     int64 // see group.Options
 	Retention        group.Retention
 
+	// TrashDelay is how long the files of a replica that has left its group are kept; 0: 1 h.
+	TrashDelay time.Duration
+	// PeerCredentials for the connections to other shards; nil: no TLS.
+	PeerCredentials credentials.TransportCredentials
+
 	Placement  Registry
 	Limits     Limits
 	Compaction Compaction
@@ -84,6 +90,8 @@ type Limits struct {
 	ConnectionAgeGrace      time.Duration // for calls under way when the age is reached; 24 h
 	ScanTTL                 time.Duration // a snapshot not used for this long expires; 10 min
 	GroupsLoadingMax        int           // groups loaded at a time; 16
+	GroupsMovingMax         int           // groups led here that get copies elsewhere at a time; 4
+	FetchBytesPerSecond     int64         // of files that are sent to other shards in all; 0: no limit
 }
 
 // Compaction in the background. A zero field takes its default.
@@ -103,6 +111,7 @@ type Registry interface {
 	RegisterShard(ctx context.Context, s placement.Shard) (stop func(), err error)
 	Watch(ctx context.Context) <-chan placement.View
 	PutGroup(ctx context.Context, g placement.Group) (placement.Group, error)
+	PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error)
 }
 
 var _ Registry = (*placement.Store)(nil)
@@ -129,6 +138,8 @@ func (c *Config) setDefaults() {
 	setDefault(&l.ConnectionAgeGrace, 24*time.Hour)
 	setDefault(&l.ScanTTL, 10*time.Minute)
 	setDefault(&l.GroupsLoadingMax, 16)
+	setDefault(&l.GroupsMovingMax, 4)
+	setDefault(&c.TrashDelay, time.Hour)
 	k := &c.Compaction
 	setDefault(&k.SupersededShareMin, 0.5)
 	setDefault(&k.SupersededBytesMin, 64<<20)
@@ -179,6 +190,9 @@ func (c *Config) validate() error {
 		{"limit of bytes in flight", c.Limits.BytesInFlightMax},
 		{"limit of bytes in flight of a replica", c.Limits.ReplicaBytesInFlightMax},
 		{"limit of groups loading", int64(c.Limits.GroupsLoadingMax)},
+		{"limit of groups moving", int64(c.Limits.GroupsMovingMax)},
+		{"byte rate to other shards", c.Limits.FetchBytesPerSecond},
+		{"delay of the trash", int64(c.TrashDelay)},
 		{"retention's versions", int64(c.Retention.Versions)},
 		{"retention's age", int64(c.Retention.MinAge)},
 	} {

@@ -148,6 +148,13 @@ func (r *memRegistry) PutGroup(_ context.Context, g placement.Group) (placement.
 	return g, nil
 }
 
+func (r *memRegistry) PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error) {
+	if there := r.now().Groups[g.Name]; g.Term < there.Term || g.ConfIndex < there.ConfIndex {
+		return g, placement.ErrStaleLeader
+	}
+	return r.PutGroup(ctx, g)
+}
+
 // fixture is a shard that runs, and a client of it.
 type fixture struct {
 	t        testing.TB
