@@ -173,6 +173,10 @@ func (s *Shard) decideOne(todo *work, view placement.View, state placement.Group
 	case g != nil && !g.lost && g.foreign == "" && g.isOneOf(here):
 		g.stray = ""
 		s.decideMember(todo, g)
+		if seen := [2]int64{state.Revision, view.Targets[name].Revision}; g.seen != seen {
+			g.seen = seen
+			s.steer(g)
+		}
 	case g != nil && !g.lost && !g.isOneOf(here) && g.hasLeft(state) && (g.foreign == "" || len(here) > 0):
 		if g.fetching {
 			g.stopFetch()
