@@ -56,7 +56,8 @@ func (r *Replica) makeNode() (err error) {
 		return fmt.Errorf("start Raft: %w", err)
 	}
 	r.setMembers(conf)
-	r.confIndex = r.log.ConfIndex()
+	r.startedConf = r.log.ConfIndex()
+	r.confIndex = r.startedConf
 	r.observe()
 	return nil
 }
@@ -130,8 +131,12 @@ func (r *Replica) setMembers(conf *raftpb.ConfState) {
 	r.readable.Store(r.sole && r.serving)
 }
 
-// changeMembers applies an entry of Raft's own.
+// changeMembers applies an entry of Raft's own, unless the log had it when this replica started: the membership is durable
+// before the commit index need be.
 func (r *Replica) changeMembers(e *raftpb.Entry) error {
+	if e.GetIndex() <= r.startedConf {
+		return nil
+	}
 	var change raftpb.ConfChangeI
 	if e.GetType() == raftpb.EntryConfChange {
 		first := &raftpb.ConfChange{}
@@ -146,15 +151,20 @@ func (r *Replica) changeMembers(e *raftpb.Entry) error {
 		}
 		change = second
 	}
-	r.mu.Lock()
-	conf := r.node.ApplyConfChange(change)
-	r.noteConf(conf, e.GetIndex())
-	r.observe()
-	r.mu.Unlock()
+	conf := r.applyChange(change, e.GetIndex())
 	if err := r.log.SetConf(conf, e.GetIndex()); err != nil {
 		return fmt.Errorf("membership change: %w", err)
 	}
 	return nil
+}
+
+func (r *Replica) applyChange(change raftpb.ConfChangeI, at uint64) *raftpb.ConfState {
+	r.mu.Lock()
+	defer r.mu.Unlock() // Raft panics where it cannot
+	conf := r.node.ApplyConfChange(change)
+	r.noteConf(conf, at)
+	r.observe()
+	return conf
 }
 
 // guard turns a panic of Raft or the log into the failure of this replica: its neighbours go on.

@@ -135,6 +135,7 @@ type Replica struct {
 
 	restore        sync.Once // of the request-id window, by the first write with a request id
 	startedApplied uint64    // applied index when it started: the window of all before comes from the log
+	startedConf    uint64    // index of the membership change that the log knew when it started
 	nonce          uint64    // of this start, random
 
 	ctx     context.Context // ends with Stop

@@ -1,0 +1,157 @@
+package sim
+
+import (
+	"fmt"
+	"hash/fnv"
+	"sync"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"sheaf.dev/sheaf/internal/group"
+)
+
+// ledger knows every entry that a replica made visible, and every write that a client asked for.
+type ledger struct {
+	world    *world
+	mu       sync.Mutex
+	entries  map[uint64]fact     // index -> what the first replica that applied it had there
+	requests map[[16]byte]uint64 // request id -> index
+	asked    map[[16]byte]write  // request id -> what a client asked for
+	members  map[uint64]bool     // every id that was in a membership
+
+	firstConf *raftpb.ConfState
+	confIndex uint64 // of the newest membership change that was applied
+}
+
+// fact is what is known of an entry.
+type fact struct {
+	term    uint64
+	kind    group.Kind
+	id      int64
+	request [16]byte
+	data    uint64 // hash
+	by      uint64 // Raft id
+}
+
+// write is what a client asked for.
+type write struct {
+	id     int64
+	data   uint64
+	delete bool
+}
+
+func newLedger(w *world) *ledger {
+	return &ledger{
+		world: w, entries: map[uint64]fact{}, requests: map[[16]byte]uint64{}, asked: map[[16]byte]write{}, members: map[uint64]bool{},
+	}
+}
+
+func (l *ledger) begin(conf *raftpb.ConfState) {
+	l.firstConf = conf
+	for _, id := range conf.GetVoters() {
+		l.members[id] = true
+	}
+}
+
+func hash(data []byte) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write(data)
+	return h.Sum64()
+}
+
+func (l *ledger) ask(request [16]byte, w write) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asked[request] = w
+}
+
+// applier gives the probe of a replica in one life.
+func (l *ledger) applier(raftID uint64) func(*group.Entry) {
+	last := uint64(0)
+	return func(e *group.Entry) {
+		if problem := l.apply(raftID, e, &last); problem != "" {
+			l.world.violate("replica %x applies index %d: %s", raftID, e.Index, problem)
+		}
+	}
+}
+
+func (l *ledger) apply(raftID uint64, e *group.Entry, last *uint64) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if *last != 0 && e.Index != *last+1 {
+		return fmt.Sprintf("behind index %d", *last)
+	}
+	*last = e.Index
+	f := fact{term: e.Term, kind: e.Kind, id: e.ID, request: e.RequestID, data: hash(e.Data), by: raftID}
+	if first, known := l.entries[e.Index]; known {
+		f.by = first.by
+		if f != first {
+			return fmt.Sprintf("logs disagree: it is %+v, replica %x had %+v", f, first.by, first)
+		}
+		return ""
+	}
+	l.entries[e.Index] = f
+	if e.Kind == group.KindConf {
+		l.noteConf(e)
+	}
+	if e.Kind != group.KindPut && e.Kind != group.KindDelete {
+		return ""
+	}
+	if at, twice := l.requests[e.RequestID]; twice {
+		return fmt.Sprintf("request %x was applied at index %d already", e.RequestID[:4], at)
+	}
+	l.requests[e.RequestID] = e.Index
+	asked, found := l.asked[e.RequestID]
+	if !found || asked != (write{id: e.ID, data: f.data, delete: e.Kind == group.KindDelete}) {
+		return fmt.Sprintf("nobody asked for %+v", f)
+	}
+	return ""
+}
+
+// acknowledged checks the answer to a write.
+func (l *ledger) acknowledged(request [16]byte, index uint64) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch at, found := l.requests[request]; {
+	case !found:
+		return fmt.Sprintf("acknowledged as index %d, applied nowhere", index)
+	case at != index:
+		return fmt.Sprintf("acknowledged as index %d, applied at index %d", index, at)
+	}
+	return ""
+}
+
+// seen checks what a read has given.
+func (l *ledger) seen(id int64, index uint64, data []byte) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f, found := l.entries[index]
+	if !found || f.kind != group.KindPut || f.id != id || f.data != hash(data) {
+		return fmt.Sprintf("read version %d of record %d, which is %+v (found %v)", index, id, f, found)
+	}
+	return ""
+}
+
+func (l *ledger) noteConf(e *group.Entry) {
+	l.confIndex = max(l.confIndex, e.Index)
+	var change raftpb.ConfChangeV2
+	if err := proto.Unmarshal(e.Data, &change); err == nil {
+		for _, c := range change.GetChanges() {
+			l.members[c.GetNodeId()] = true
+		}
+	}
+}
+
+// newestConf is the index of the newest membership change.
+func (l *ledger) newestConf() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.confIndex
+}
+
+func (l *ledger) wasMember(id uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.members[id]
+}
