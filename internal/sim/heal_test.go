@@ -22,6 +22,7 @@ func (w *world) heal() {
 	w.stopping = true
 	for _, m := range w.machines {
 		m.slow = 0
+		m.disk.CrashAfter(-1)
 	}
 	w.mu.Unlock()
 	w.within("every machine is up, and every call answered", func() bool {

@@ -66,12 +66,20 @@ func (l *ledger) ask(request [16]byte, w write) {
 	l.asked[request] = w
 }
 
-// applier gives the probe of a replica in one life.
-func (l *ledger) applier(raftID uint64) func(*group.Entry) {
+// applier gives the probe of a replica in one life. What a dead one still does on its old disk, nobody sees.
+func (l *ledger) applier(p *process) func(*group.Entry) {
 	last := uint64(0)
 	return func(e *group.Entry) {
-		if problem := l.apply(raftID, e, &last); problem != "" {
-			l.world.violate("replica %x applies index %d: %s", raftID, e.Index, problem)
+		w := l.world
+		w.mu.Lock()
+		dead := p.dead
+		w.mu.Unlock()
+		if dead {
+			return
+		}
+		w.trace("replica %x applies index %d term %d kind %d", p.raftID, e.Index, e.Term, e.Kind)
+		if problem := l.apply(p.raftID, e, &last); problem != "" {
+			w.violate("replica %x applies index %d: %s", p.raftID, e.Index, problem)
 		}
 	}
 }

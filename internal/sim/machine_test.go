@@ -123,7 +123,7 @@ func (m *machine) start() {
 	p.replica, err = replica.Start(replica.Options{
 		Log: log, Committer: p.committer, RaftID: file.RaftID, Transport: p, Quiet: w.cfg.quiet,
 		OnSnapshot: func(_, _, from uint64) { w.wait.Go(func() { p.reinstall(from) }) },
-		Probe:      &replica.Probe{BeforeSync: p.beforeSync, Applied: w.ledger.applier(file.RaftID), Unsafe: w.cfg.unsafe},
+		Probe:      &replica.Probe{BeforeSync: p.beforeSync, Applied: w.ledger.applier(p), Unsafe: w.cfg.unsafe},
 	})
 	if err != nil {
 		if !disk.Crashed() {
@@ -132,6 +132,9 @@ func (m *machine) start() {
 		p.halt()
 		return
 	}
+	hard, conf, _ := log.InitialState()
+	last, _ := log.LastIndex()
+	w.trace("%v starts replica %x: applied %d, last %d, hard state %v, membership %v of %d, report %+v", m, file.RaftID, log.AppliedIndex(), last, hard, conf, log.ConfIndex(), report)
 	w.mu.Lock()
 	if m.epoch != epoch || m.process != nil || w.ctx.Err() != nil {
 		p.dead = true
@@ -180,6 +183,7 @@ func (m *machine) cutPower(s vfs.Survival) {
 	end := m.kill()
 	m.disk = m.disk.CrashClone(s)
 	w.mu.Unlock()
+	w.trace("%v loses power, survival %v", m, s)
 	w.wait.Go(end)
 }
 

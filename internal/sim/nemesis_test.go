@@ -94,7 +94,7 @@ func (w *world) crashLater(_ *operator, r *rand.Rand) bool {
 	w.mu.Lock()
 	disk := m.disk
 	w.mu.Unlock()
-	disk.CrashAfter(r.Int64N(40))
+	disk.CrashAfter(disk.OpCount() + r.Int64N(40))
 	w.wait.Go(func() {
 		for range 30 {
 			if !w.sleep(50*time.Millisecond) || disk.Crashed() {

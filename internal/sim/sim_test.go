@@ -57,7 +57,7 @@ func TestSeeds(t *testing.T) {
 				t.Parallel()
 				r := run(t, seed, usual(seed))
 				if len(r.violations) > 0 {
-					t.Fatalf("seed %d:\n%s\n"+again, seed, strings.Join(r.violations, "\n"), seed)
+					t.Fatalf("seed %d:\n%s\n"+again+"\n%s", seed, strings.Join(r.violations, "\n"), seed, strings.Join(r.events, "\n"))
 				}
 				mu.Lock()
 				defer mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -54,6 +55,12 @@ type world struct {
 	wait   sync.WaitGroup // of all goroutines
 
 	calling atomic.Int32 // clients that are not done
+	begun   time.Time
+	tracing bool
+	events  struct {
+		sync.Mutex
+		list []string
+	}
 
 	mu         sync.Mutex // guards all below
 	random     *rand.Rand // of the network
@@ -74,6 +81,7 @@ type result struct {
 	fired      map[string]int
 	history    []operation
 	calls      int
+	events     []string // where SHEAF_SIM_TRACE is set
 }
 
 const groupDir = "/v/g"
@@ -86,6 +94,9 @@ func run(t *testing.T, seed uint64, cfg config) *result {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(seed, cfg)
 		w.live()
+		if len(w.violations) > 0 {
+			out.events = w.events.list
+		}
 		out.violations, out.fired, out.history, out.calls = w.violations, w.fired, w.history, len(w.history)
 	})
 	if len(out.violations) == 0 {
@@ -99,6 +110,7 @@ func newWorld(seed uint64, cfg config) *world {
 		cfg: cfg, seed: seed, random: rand.New(rand.NewPCG(seed, 1)),
 		at: map[uint64]*machine{}, lost: map[uint64]bool{}, cut: map[[2]int]bool{}, fired: map[string]int{},
 	}
+	w.begun, w.tracing = time.Now(), os.Getenv("SHEAF_SIM_TRACE") != ""
 	w.ledger = newLedger(w)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	for i := range cfg.machines {
@@ -152,9 +164,20 @@ func (w *world) violate(format string, args ...any) {
 
 // fire counts a fault.
 func (w *world) fire(fault string) {
+	w.trace("%s", fault)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.fired[fault]++
+}
+
+// trace notes what happens, where SHEAF_SIM_TRACE is set, for whoever looks for the cause of a violation.
+func (w *world) trace(format string, args ...any) {
+	if !w.tracing {
+		return
+	}
+	w.events.Lock()
+	defer w.events.Unlock()
+	w.events.list = append(w.events.list, fmt.Sprintf("%10v ", time.Since(w.begun))+fmt.Sprintf(format, args...))
 }
 
 // sleep is interrupted by the end of the run: false.
