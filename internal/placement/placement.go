@@ -112,10 +112,23 @@ type Group struct {
 type Target struct {
 	Group  string   `json:"group"`
 	Shards []string `json:"shards"` // as many as copies, the first one is to lead
+	Reason Reason   `json:"reason,omitempty"`
 
 	// Revision is etcd's revision of the key when it was read; 0: not stored.
 	Revision int64 `json:"-"`
 }
+
+// Reason says why a target differs from where the group was when it was set.
+type Reason string
+
+// The reasons.
+const (
+	ForPlacement Reason = ""        // the group was new, or only its leader is to be another
+	ForRepair    Reason = "Repair"  // it had too few copies
+	ForDrain     Reason = "Drain"   // a shard is to be emptied
+	ForDomain    Reason = "Domain"  // two copies were in one failure domain
+	ForBalance   Reason = "Balance" // another shard had less to do
+)
 
 // View is everything in etcd at one revision. Maps are by name and must not be changed.
 type View struct {
@@ -135,7 +148,19 @@ type Policy struct {
 	// ShardsMin holds back the very first placement until so many shards are alive, so that the shard that registers
 	// first does not get every group; 0: no wait. It does not count once any group has members.
 	ShardsMin int
+	// Moves allows to move what is settled: for balance, and off shards that are gone and marked Draining. Without it the
+	// planner only ever changes the targets of groups that must leave a shard.
+	Moves bool
+	// MovesMax limits the groups that move at a time, ShardMovesMax those of one shard, where it gives or takes a copy. 0:
+	// MovesMaxDefault, ShardMovesMaxDefault; negative: no limit. Only where Moves is set.
+	MovesMax, ShardMovesMax int
 }
+
+// Defaults of a Policy.
+const (
+	MovesMaxDefault      = 64
+	ShardMovesMaxDefault = 4
+)
 
 // Policy is what the store's meta asks of the planner.
 func (m Meta) Policy() Policy { return Policy{Copies: m.Copies, ShardsMin: m.ShardsMin} }
