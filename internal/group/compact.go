@@ -223,11 +223,11 @@ func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 }
 
 // blobsOf gives the blobs that entries of a segment refer to.
-func (c *compaction) blobsOf(v view) ([]HintBlob, error) {
+func (l *Log) blobsOf(v view) ([]HintBlob, error) {
 	if v.rows != nil {
 		return v.rows.blobs, nil
 	}
-	h, err := c.hintOf(v)
+	h, err := l.hintOf(v)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path.Base(v.path), err)
 	}

@@ -180,7 +180,7 @@ func (e *Export) addBlobs(ctx context.Context) error {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		refs, err := e.blobsOf(v)
+		refs, err := e.log.blobsOf(v)
 		if err != nil {
 			return err
 		}
@@ -195,17 +195,6 @@ func (e *Export) addBlobs(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func (e *Export) blobsOf(v view) ([]HintBlob, error) {
-	if v.rows != nil {
-		return v.rows.blobs, nil
-	}
-	h, err := e.log.hintOf(v)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path.Base(v.path), err)
-	}
-	return h.Blobs, nil
 }
 
 // Manifest is what NewInstall needs: all segments sealed, the commit of the hard state is Index, no vote.

@@ -87,7 +87,7 @@ func (o *ownLog) readTail() error {
 	}
 	o.hard, o.last, o.whole = m.HardState, m.CompactedThrough, true
 	for _, s := range m.Segments {
-		o.last = max(o.last, s.LastIndex, s.FirstIndex-1)
+		o.last = max(min(o.last, s.FirstIndex-1), s.LastIndex, m.CompactedThrough) // what it cuts off is void
 	}
 	n := len(m.Segments)
 	if n == 0 || m.Segments[n-1].Sealed() {

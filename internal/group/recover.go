@@ -171,6 +171,7 @@ func (w *segmentWalk) lostState(synced int64) bool {
 type recovered struct {
 	*segmentWalk
 	end      int64 // the log goes on there
+	voteLost bool  // see segmentWalk.lostState
 	cut      bool  // a torn tail begins at end: it must be removed
 	cutBytes int64
 	damages  []*Damage
@@ -187,7 +188,7 @@ func (l *Log) recoverActive(s *segment, size int64, mark Mark, found bool, walk 
 	if found && mark.Segment == s.id && mark.Offset >= synced {
 		synced, syncedIndex = mark.Offset, mark.Index
 	}
-	out := &recovered{segmentWalk: w, end: max(min(w.zeros, size), SegmentHeaderBytes)}
+	out := &recovered{segmentWalk: w, voteLost: w.lostState(synced), end: max(min(w.zeros, size), SegmentHeaderBytes)}
 	if hole, ok := w.firstHole(synced); ok {
 		if out.segmentWalk, err = walk(hole); err != nil {
 			return nil, err

@@ -175,6 +175,9 @@ func (l *Log) writeHint(s *segment) error {
 	l.mu.RLock()
 	rows, m, terms := s.rows, s.manifest(), l.termsOf(s)
 	l.mu.RUnlock()
+	if rows != nil && s.incomplete {
+		return nil // the next load reads the segment, and finds the damage again
+	}
 	var h *Hint
 	if rows == nil {
 		var err error

@@ -259,7 +259,9 @@ func (l *Log) frames(v view, from int64, fn func(step *FrameStep) bool) error {
 	var r *FrameReader
 	var missing FrameStep
 	if v.image != nil {
-		r = NewFrameReaderBytes(v.image[:min(v.end, int64(len(v.image)))], v.id, from)
+		size := int64(len(v.image))
+		r = NewFrameReaderBytes(v.image[:min(v.end, size)], v.id, from)
+		missing = FrameStep{Status: FrameBad, Offset: max(size, from), Bytes: v.end - max(size, from)}
 	} else {
 		f, err := v.reader()
 		if err != nil {
