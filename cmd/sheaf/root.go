@@ -121,7 +121,7 @@ or hexadecimal behind 0x.`,
 		a.putCommand(), a.getCommand(), a.rmCommand(), a.versionsCommand(), a.findCommand(), a.scanCommand(),
 		a.importCommand(), a.exportCommand(),
 		a.devCommand(), a.shardCommand(), a.gatewayCommand(), a.etcdCommand(), a.recoverCommand(),
-		a.statusCommand(), a.groupCommand(), a.verifyCommand(), a.dumpCommand(), a.benchCommand(), a.versionCommand(), a.runDemoCommand(),
+		a.statusCommand(), a.movesCommand(), a.groupCommand(), a.verifyCommand(), a.dumpCommand(), a.benchCommand(), a.versionCommand(), a.runDemoCommand(),
 	)
 	return root
 }

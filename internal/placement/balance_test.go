@@ -84,7 +84,7 @@ func carryOut(t interface{ Fatalf(string, ...any) }, v View, policy Policy) (Vie
 		if round == 1000 {
 			t.Fatalf("the plans come to no end: %+v", targets)
 		}
-		bytes := int64(0)
+		var bytes int64
 		v = follow(v, targets)
 		v, bytes = arrive(v, slices.Collect(maps.Keys(v.Targets))...)
 		total += bytes
