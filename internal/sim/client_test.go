@@ -69,6 +69,35 @@ func (w *world) client(number int) {
 	}
 }
 
+// churnIDs are the records of the churner.
+const churnIDs = 1000
+
+// churn writes without request ids, so that compaction has something to drop: what may be repeated is kept. Nobody waits for
+// more than one answer, and no order of them is judged, but all of them are in the ledger.
+func (w *world) churn() {
+	random := rand.New(rand.NewPCG(w.seed, 99))
+	for n := 0; w.sleep(between(random, 0, w.cfg.pause)); n++ {
+		w.mu.Lock()
+		stopping := w.stopping
+		w.mu.Unlock()
+		if stopping {
+			return
+		}
+		write := replica.Write{ID: churnIDs + random.Int64N(8), Delete: random.IntN(4) == 0}
+		if !write.Delete {
+			write.Data = []byte(fmt.Sprintf("churn %d:%s", n, strings.Repeat("x", random.IntN(2500))))
+		}
+		if p := w.choose(random, false); p != nil {
+			w.ledger.churn(askedFor(write))
+			ctx, cancel := context.WithTimeout(w.ctx, 500*time.Millisecond)
+			_, _ = p.replica.Propose(write).Wait(ctx)
+			cancel()
+		}
+	}
+}
+
+func askedFor(w replica.Write) write { return write{id: w.ID, data: hash(w.Data), delete: w.Delete} }
+
 func randomCall(random *rand.Rand, last map[int64]uint64, keys int64) call {
 	c := call{id: random.Int64N(keys)}
 	switch random.IntN(10) {

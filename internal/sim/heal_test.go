@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -92,13 +93,13 @@ func (w *world) converge() {
 	w.compare(last)
 }
 
+// compare reads every record through every member: it is what the newest entry made of it.
 func (w *world) compare(last uint64) {
-	for id := range w.cfg.keys {
-		var first string
-		for _, p := range w.processes() {
-			if p.log.AppliedIndex() != last {
-				continue // removed, or a call came between
-			}
+	for _, p := range w.processes() {
+		if p.log.AppliedIndex() != last {
+			continue // removed
+		}
+		for id := range w.cfg.keys {
 			op := operation{client: w.cfg.clients, call: call{what: "get", id: id}, begin: moments.Add(1)}
 			ctx, cancel := context.WithTimeout(w.ctx, healTime)
 			if w.read(ctx, p, &op) {
@@ -107,12 +108,12 @@ func (w *world) compare(last uint64) {
 				w.mu.Unlock()
 			}
 			cancel()
-			got := fmt.Sprint(p.log.Head(id))
-			if first == "" {
-				first = got
-			}
-			if got != first {
-				w.violate("record %d: members differ at index %d: %s, %v: %s", id, last, first, p.machine, got)
+		}
+		for id, want := range w.ledger.newest() {
+			index, deleted, err := p.log.Head(id)
+			gone := errors.Is(err, group.ErrNotFound) && want.kind == group.KindDelete // the tombstone was dropped
+			if !gone && (err != nil || index != want.index || deleted != (want.kind == group.KindDelete)) {
+				w.violate("%v: record %d at index %d: %d, deleted %v, %v; the newest entry is %+v", p.machine, id, last, index, deleted, err, want)
 			}
 		}
 	}

@@ -18,6 +18,7 @@ type ledger struct {
 	entries  map[uint64]fact     // index -> what the first replica that applied it had there
 	requests map[[16]byte]uint64 // request id -> index
 	asked    map[[16]byte]write  // request id -> what a client asked for
+	churned  map[write]bool      // writes without a request id
 	members  map[uint64]bool     // every id that was in a membership
 
 	firstConf *raftpb.ConfState
@@ -26,6 +27,7 @@ type ledger struct {
 
 // fact is what is known of an entry.
 type fact struct {
+	index   uint64
 	term    uint64
 	kind    group.Kind
 	id      int64
@@ -43,7 +45,7 @@ type write struct {
 
 func newLedger(w *world) *ledger {
 	return &ledger{
-		world: w, entries: map[uint64]fact{}, requests: map[[16]byte]uint64{}, asked: map[[16]byte]write{}, members: map[uint64]bool{},
+		world: w, entries: map[uint64]fact{}, requests: map[[16]byte]uint64{}, asked: map[[16]byte]write{}, members: map[uint64]bool{}, churned: map[write]bool{},
 	}
 }
 
@@ -91,7 +93,7 @@ func (l *ledger) apply(raftID uint64, e *group.Entry, last *uint64) string {
 		return fmt.Sprintf("behind index %d", *last)
 	}
 	*last = e.Index
-	f := fact{term: e.Term, kind: e.Kind, id: e.ID, request: e.RequestID, data: hash(e.Data), by: raftID}
+	f := fact{index: e.Index, term: e.Term, kind: e.Kind, id: e.ID, request: e.RequestID, data: hash(e.Data), by: raftID}
 	if first, known := l.entries[e.Index]; known {
 		f.by = first.by
 		if f != first {
@@ -106,15 +108,46 @@ func (l *ledger) apply(raftID uint64, e *group.Entry, last *uint64) string {
 	if e.Kind != group.KindPut && e.Kind != group.KindDelete {
 		return ""
 	}
-	if at, twice := l.requests[e.RequestID]; twice {
-		return fmt.Sprintf("request %x was applied at index %d already", e.RequestID[:4], at)
+	return l.check(f)
+}
+
+// check asks whether a client wanted an entry, and whether it is there once.
+func (l *ledger) check(f fact) string {
+	w := write{id: f.id, data: f.data, delete: f.kind == group.KindDelete}
+	if f.request == ([16]byte{}) {
+		if !l.churned[w] {
+			return fmt.Sprintf("nobody asked for %+v", f)
+		}
+		return ""
 	}
-	l.requests[e.RequestID] = e.Index
-	asked, found := l.asked[e.RequestID]
-	if !found || asked != (write{id: e.ID, data: f.data, delete: e.Kind == group.KindDelete}) {
+	if at, twice := l.requests[f.request]; twice {
+		return fmt.Sprintf("request %x was applied at index %d already", f.request[:9], at)
+	}
+	l.requests[f.request] = f.index
+	if asked, found := l.asked[f.request]; !found || asked != w {
 		return fmt.Sprintf("nobody asked for %+v", f)
 	}
 	return ""
+}
+
+// newest gives what is known of the newest entry of each record.
+func (l *ledger) newest() map[int64]fact {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := map[int64]fact{}
+	for _, f := range l.entries {
+		if (f.kind == group.KindPut || f.kind == group.KindDelete) && out[f.id].index < f.index {
+			out[f.id] = f
+		}
+	}
+	return out
+}
+
+// churn notes a write without a request id.
+func (l *ledger) churn(w write) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.churned[w] = true
 }
 
 // acknowledged checks the answer to a write.

@@ -17,17 +17,18 @@ import (
 
 // machine is a computer with one volume, on which at most one process runs. Its fields are guarded by world.mu.
 type machine struct {
-	world    *world
-	number   int
-	disk     *vfs.Mem
-	volume   uuid.UUID
-	raftID   uint64        // the incarnation that the operator has put here; 0: none
-	process  *process      // nil: down
-	joining  bool          // comeUp is at work
-	starting *vfs.Mem      // start is at work on this disk
-	epoch    int           // raised whenever the process or the disk goes
-	slow     time.Duration // what a sync takes at most
-	backup   *vfs.Mem      // an older state of the disk
+	world      *world
+	number     int
+	disk       *vfs.Mem
+	volume     uuid.UUID
+	raftID     uint64        // the incarnation that the operator has put here; 0: none
+	process    *process      // nil: down
+	joining    bool          // comeUp is at work
+	starting   *vfs.Mem      // start is at work on this disk
+	installing *vfs.Mem      // install is at work on this disk
+	epoch      int           // raised whenever the process or the disk goes
+	slow       time.Duration // what a sync takes at most
+	backup     *vfs.Mem      // an older state of the disk
 }
 
 // process is a shard with its replica of the group.
@@ -88,7 +89,7 @@ func (m *machine) start() {
 	w := m.world
 	w.mu.Lock()
 	disk, volume, epoch := m.disk, m.volume, m.epoch
-	if m.process != nil || m.starting == disk || w.ctx.Err() != nil {
+	if m.process != nil || m.starting == disk || m.installing == disk || w.ctx.Err() != nil {
 		w.mu.Unlock()
 		return
 	}
@@ -280,6 +281,20 @@ func (m *machine) join(raftID uint64) {
 // install takes an export from another member until one is whole, then starts.
 func (m *machine) install(disk *vfs.Mem, file group.ReplicaFile, epoch int, from uint64) {
 	w := m.world
+	w.mu.Lock()
+	if m.installing == disk {
+		w.mu.Unlock()
+		return
+	}
+	m.installing = disk
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if m.installing == disk {
+			m.installing = nil
+		}
+	}()
 	for w.sleep(50 * time.Millisecond) {
 		w.mu.Lock()
 		current := m.epoch == epoch && m.process == nil
@@ -293,10 +308,14 @@ func (m *machine) install(disk *vfs.Mem, file group.ReplicaFile, epoch int, from
 			continue
 		}
 		if err := m.take(disk, file, source); err != nil {
+			w.trace("%v: install from %v: %v", m, source.machine, err)
 			from = 0 // somebody else, next time
 			continue
 		}
 		w.fire("installed")
+		w.mu.Lock()
+		m.installing = nil
+		w.mu.Unlock()
 		m.start()
 		w.snapshotTaken(file.RaftID)
 		return

@@ -57,7 +57,7 @@ func TestSeeds(t *testing.T) {
 				t.Parallel()
 				r := run(t, seed, usual(seed))
 				if len(r.violations) > 0 {
-					t.Fatalf("seed %d:\n%s\n"+again+"\n%s", seed, strings.Join(r.violations, "\n"), seed, strings.Join(r.events, "\n"))
+					t.Fatalf("seed %d, faults %v:\n%s\n"+again+"\n%s", seed, r.fired, strings.Join(r.violations, "\n"), seed, strings.Join(r.events, "\n"))
 				}
 				mu.Lock()
 				defer mu.Unlock()

@@ -131,6 +131,7 @@ func (w *world) live() {
 			w.client(i)
 		})
 	}
+	w.wait.Go(w.churn)
 	w.wait.Go(w.watchShards)
 	operator := newOperator(w)
 	w.wait.Go(operator.work)
