@@ -58,6 +58,9 @@ func (w *world) within(what string, is func() bool) bool {
 		}
 		w.sleep(20 * time.Millisecond)
 	}
+	if w.ctx.Err() == nil {
+		w.stuck = true
+	}
 	w.violate("not within %v of healing: %s\n%s", healTime, what, w.describe())
 	return false
 }
@@ -111,6 +114,9 @@ func (w *world) compare(last uint64) {
 		}
 		for id, want := range w.ledger.newest() {
 			index, deleted, err := p.log.Head(id)
+			if errors.Is(err, group.ErrClosed) {
+				break // an incarnation that was removed makes room for another one
+			}
 			gone := errors.Is(err, group.ErrNotFound) && want.kind == group.KindDelete // the tombstone was dropped
 			if !gone && (err != nil || index != want.index || deleted != (want.kind == group.KindDelete)) {
 				w.violate("%v: record %d at index %d: %d, deleted %v, %v; the newest entry is %+v", p.machine, id, last, index, deleted, err, want)

@@ -41,9 +41,9 @@ func (p *process) Send(messages []*raftpb.Message) {
 // delay is that of a message: by chance longer than that of those behind it. Called with mu held.
 func (w *world) delay() time.Duration {
 	switch x := w.random.Float64(); {
-	case w.bad && x < 0.02:
+	case w.bad && x < w.cfg.lateOdds:
 		w.fired["message late"]++
-		return between(w.random, time.Second, 6*time.Second) // over elections and restarts
+		return between(w.random, w.cfg.lateMax/10, w.cfg.lateMax) // over elections and restarts
 	case w.bad && x < 0.2:
 		return between(w.random, 5*time.Millisecond, 300*time.Millisecond)
 	default:

@@ -14,7 +14,7 @@ import (
 func usual(seed uint64) config {
 	c := config{
 		machines: 5, copies: 3, clients: 4, keys: 6, length: 15 * time.Second, pause: 80 * time.Millisecond,
-		lossOdds: 0.1, quiet: seed%2 == 0,
+		lossOdds: 0.1, lateOdds: 0.02, lateMax: 6 * time.Second, quiet: seed%2 == 0,
 	}
 	if seed%10 == 9 {
 		c.machines, c.copies = 7, 5
@@ -68,5 +68,22 @@ func TestSeeds(t *testing.T) {
 			})
 		}
 	})
+	if only == 0 && seeds >= 100 && !t.Failed() {
+		for _, f := range append([]string{
+			"message lost", "message doubled", "message late", "membership changed", "lead handed over in fact", "installed",
+			"far behind", "compaction dropped entries",
+		}, names(faults)...) {
+			if fired[f] == 0 {
+				t.Errorf("%s never came: the simulation tests less than it says", f)
+			}
+		}
+	}
 	t.Logf("%d seeds, %d calls, faults %v", seeds, calls, fired)
+}
+
+func names(faults []fault) (all []string) {
+	for _, f := range faults {
+		all = append(all, f.name)
+	}
+	return all
 }

@@ -33,6 +33,8 @@ type config struct {
 	mutation mutation
 	quiet    bool
 	lossOdds float64 // of a message while the network is bad
+	lateOdds float64 // of one that comes long after those behind it
+	lateMax  time.Duration
 }
 
 // mutation is a rule switched off outside of the replica.
@@ -72,12 +74,14 @@ type world struct {
 	stopping   bool                // no new call, no new fault
 	fired      map[string]int
 	violations []string
+	stuck      bool // the violation is that the group came to no end
 	history    []operation
 }
 
 // result is what is left of a run.
 type result struct {
 	violations []string
+	stuck      bool // nothing is wrong, but the healed group does not come to an end
 	fired      map[string]int
 	history    []operation
 	calls      int
@@ -97,6 +101,7 @@ func run(t *testing.T, seed uint64, cfg config) *result {
 		if len(w.violations) > 0 {
 			out.events = w.events.list
 		}
+		out.stuck = w.stuck
 		out.violations, out.fired, out.history, out.calls = w.violations, w.fired, w.history, len(w.history)
 	})
 	if len(out.violations) == 0 {
