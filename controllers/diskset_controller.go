@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -24,13 +25,12 @@ import (
 
 // Rights, apart from the type's comment: controller-gen does not see those that stand in one.
 //
-// +kubebuilder:rbac:groups=sheaf.dev,resources=disksets,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=sheaf.dev,resources=disksets,verbs=list;watch;patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=disksets/status,verbs=patch
-// +kubebuilder:rbac:groups=sheaf.dev,resources=disksets/finalizers,verbs=update
-// +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores;shardpools,verbs=get;list;watch
-// +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;nodes,verbs=get;list;watch
-// +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores;shardpools,verbs=list;watch
+// +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;nodes,verbs=list;watch
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // DiskSetReconciler makes the StorageClass and PersistentVolumes of DiskSets, and gives disks to claims of shards and
@@ -39,6 +39,8 @@ import (
 type DiskSetReconciler struct {
 	Client client.Client
 	Events events.EventRecorder
+
+	changed pacer
 }
 
 // diskRun is one reconcile of one DiskSet.
@@ -71,6 +73,10 @@ func (r *DiskSetReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	before := set.DeepCopy()
 	run := &diskRun{set: set}
 	out := Run(ctx, r.steps(), run)
+	if apierrors.IsConflict(out.err) {
+		return r.changed.again(req), nil
+	}
+	r.changed.done(req)
 	set.Status.ObservedGeneration = set.Generation
 	Summarize(&set.Status.Conditions, set.Generation, out, fmt.Sprintf("%d disks, %d free", set.Status.Total, set.Status.Free))
 	if _, err := WriteStatus(ctx, r.Client, before, set); err != nil {
@@ -263,7 +269,8 @@ func (r *DiskSetReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.Node{}, all, builder.WithPredicates(readinessChanged())).
 		Watches(&v1alpha1.RecordStore{}, all, builder.WithPredicates(storeIdentified())).
 		Watches(&v1alpha1.ShardPool{}, all, builder.WithPredicates(formatBlockedChanged())).
-		Complete(r)
+		WithOptions(controller.Options{RateLimiter: failures()}).
+		Complete(counted(&v1alpha1.DiskSet{}, "diskset", r.Client, r))
 }
 
 func setRequest(name string) []reconcile.Request {

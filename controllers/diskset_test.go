@@ -33,7 +33,7 @@ type diskPlay struct {
 func newDiskPlay(ctx context.Context) *diskPlay {
 	p := &diskPlay{play: newPlay(ctx), events: events.NewFakeRecorder(1000)}
 	p.name = "disks-" + p.Namespace
-	p.r = &DiskSetReconciler{Client: api, Events: p.events}
+	p.r = &DiskSetReconciler{Client: acting, Events: p.events}
 	store := &v1alpha1.RecordStore{ObjectMeta: metav1.ObjectMeta{Name: "quotes", Namespace: p.Namespace}}
 	store.Spec.Groups = v1alpha1.Groups{Routing: v1alpha1.RoutingHash, Count: new(int32(8))}
 	Expect(api.Create(ctx, store)).To(Succeed())

@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -80,17 +81,24 @@ type kubelet interface {
 // step lets everything else do what is next.
 func (p *play) step(ctx context.Context) {
 	var sets appsv1.StatefulSetList
+	var pods corev1.PodList
 	Expect(api.List(ctx, &sets, client.InNamespace(p.Namespace))).To(Succeed())
+	Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace))).To(Succeed())
+	byName := map[string]*corev1.Pod{}
+	for i := range pods.Items {
+		byName[pods.Items[i].Name] = &pods.Items[i]
+	}
 	alive := map[types.UID]bool{}
 	for i := range sets.Items {
 		set := &sets.Items[i]
+		pod := byName[workload.ShardPod(set.Name)]
 		if set.DeletionTimestamp != nil {
-			p.orphan(ctx, set)
+			p.orphan(ctx, set, pod)
 			continue
 		}
 		alive[set.UID] = true
 		if !p.NoSets {
-			p.playSet(ctx, set)
+			p.playSet(ctx, set, pod)
 		}
 	}
 	p.playClaims(ctx)
@@ -98,8 +106,7 @@ func (p *play) step(ctx context.Context) {
 }
 
 // orphan is the garbage collector after a deletion that leaves pods.
-func (p *play) orphan(ctx context.Context, set *appsv1.StatefulSet) {
-	pod := p.pod(ctx, set.Name)
+func (p *play) orphan(ctx context.Context, set *appsv1.StatefulSet, pod *corev1.Pod) {
 	if pod != nil && metav1.IsControlledBy(pod, set) {
 		pod.OwnerReferences = nil
 		Expect(api.Update(ctx, pod)).To(Succeed())
@@ -108,8 +115,7 @@ func (p *play) orphan(ctx context.Context, set *appsv1.StatefulSet) {
 	Expect(client.IgnoreNotFound(api.Update(ctx, set))).To(Succeed())
 }
 
-func (p *play) playSet(ctx context.Context, set *appsv1.StatefulSet) {
-	pod := p.pod(ctx, set.Name)
+func (p *play) playSet(ctx context.Context, set *appsv1.StatefulSet, pod *corev1.Pod) {
 	switch {
 	case pod != nil && pod.DeletionTimestamp != nil:
 	case *set.Spec.Replicas == 0 && pod != nil:
@@ -286,7 +292,7 @@ func (p *play) versions(ctx context.Context) map[string]string {
 func (p *play) objects(ctx context.Context) []client.Object {
 	lists := []client.ObjectList{
 		&appsv1.StatefulSetList{}, &appsv1.DeploymentList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{}, &corev1.ServiceList{},
-		&v1alpha1.ShardPoolList{}, &v1alpha1.RecordStoreList{},
+		&policyv1.PodDisruptionBudgetList{}, &v1alpha1.ShardPoolList{}, &v1alpha1.RecordStoreList{},
 	}
 	var objects []client.Object
 	for _, list := range lists {

@@ -23,15 +23,19 @@ import (
 	"sheaf.dev/sheaf/internal/workload"
 )
 
-// +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores,verbs=get;list;watch;update;patch
-// +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores/status,verbs=get;patch;update
+// Rights: what is read is read from caches, which list and watch; get is for what is read past them. A test compares them
+// with what the controllers ask for.
+//
+// +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores/status,verbs=patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores/finalizers,verbs=update
-// +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools,verbs=get;list;watch
-// +kubebuilder:rbac:groups=apps,resources=statefulsets;deployments,verbs=get;list;watch;create;patch;update;delete
-// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch;update;delete
-// +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;patch;update;delete
-// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;delete
-// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch;patch;delete
+// +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools,verbs=list;watch
+// +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=list;watch;create;patch
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=list;watch;create;patch
+// +kubebuilder:rbac:groups="",resources=services,verbs=list;watch;create;patch
+// +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;delete
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=list;watch;patch;delete
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update
@@ -45,13 +49,12 @@ type RecordStoreReconciler struct {
 	Placements Placements
 	// Image of shards, gateways and etcd, where a store names none.
 	Image string
+
+	changed pacer
 }
 
 // placementTimeout bounds one look at etcd.
 const placementTimeout = 5 * time.Second
-
-// afterChange is the pause where somebody else wrote meanwhile: the cache knows it soon.
-const afterChange = 2 * time.Second
 
 // storeRun is what one reconcile of a store has gathered.
 type storeRun struct {
@@ -73,6 +76,7 @@ func (r *RecordStoreReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 	if err := r.Client.Get(ctx, req.NamespacedName, &store); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.Placements.Close(req.String())
+			r.changed.done(req)
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, err
@@ -84,13 +88,14 @@ func (r *RecordStoreReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 	run := &storeRun{store: &store}
 	out := Run(ctx, r.steps(), run)
 	if passes(out.err) {
-		return ctrl.Result{RequeueAfter: afterChange}, nil
+		return r.changed.again(req), nil
 	}
 	r.summarize(run, out)
 	changed, err := r.writeStatus(ctx, before, &store)
 	if passes(err) {
-		return ctrl.Result{RequeueAfter: afterChange}, nil
+		return r.changed.again(req), nil
 	}
+	r.changed.done(req)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -174,8 +179,8 @@ func (r *RecordStoreReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.ShardPool{}, handler.EnqueueRequestsFromMapFunc(storeOfPool)).
 		// An etcd that does not answer holds up its own store alone.
-		WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
-		Complete(r)
+		WithOptions(controller.Options{MaxConcurrentReconciles: 4, RateLimiter: failures()}).
+		Complete(counted(&v1alpha1.RecordStore{}, "recordstore", r.Client, r))
 }
 
 // storeOfPool is the store that a pool refers to.

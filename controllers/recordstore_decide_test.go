@@ -153,6 +153,8 @@ func poolOf(name string, wanted int32, states ...v1alpha1.ShardState) v1alpha1.S
 			s.ServingGroups = 4
 		case v1alpha1.ShardLoading:
 			s.ServingGroups = 1
+		case v1alpha1.ShardDiskLost:
+			s.LostGroups = 4
 		}
 		pool.Status.ShardStatuses = append(pool.Status.ShardStatuses, s)
 	}
@@ -165,7 +167,7 @@ func TestRollUp(t *testing.T) {
 		poolOf("hdd", 1, v1alpha1.ShardDiskLost),
 	}
 	groups, shards := rollUp(pools, PlacementState{Groups: 12, Silent: map[string]string{"g8": "hdd-0"}, Unplaced: map[string]string{"g9": "no shard", "g8": "x"}})
-	if groups.Total != 12 || groups.Serving != 5 || groups.Loading != 3 || groups.Degraded != 4 {
+	if groups.Total != 12 || groups.Serving != 5 || groups.Loading != 3 || groups.Degraded != 0 || groups.DataLost != 4 {
 		t.Errorf("%+v", groups)
 	}
 	if shards != (v1alpha1.ShardCounts{Total: 3, Serving: 1, Loading: 1}) {
@@ -179,7 +181,7 @@ func TestRollUp(t *testing.T) {
 	}
 	// A status that lags behind never makes a negative count.
 	groups, _ = rollUp(pools, PlacementState{Groups: 2})
-	if groups.Serving != 2 || groups.Loading != 0 || groups.Degraded != 0 {
+	if groups.Serving != 2 || groups.Loading != 0 || groups.Degraded != 0 || groups.DataLost != 0 {
 		t.Errorf("%+v", groups)
 	}
 	many := map[string]string{}

@@ -30,7 +30,7 @@ func (r *RecordStoreReconciler) delete(ctx context.Context, store *v1alpha1.Reco
 	}
 	err := r.writeMetadata(ctx, store, func(store *v1alpha1.RecordStore) { controllerutil.RemoveFinalizer(store, v1alpha1.Finalizer) })
 	if apierrors.IsConflict(err) { // the cache is behind: a change of the store brings it here again, or else this does
-		return ctrl.Result{RequeueAfter: afterChange}, nil
+		return r.changed.again(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(store)}), nil
 	}
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }

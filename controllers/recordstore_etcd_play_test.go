@@ -23,7 +23,20 @@ func init() {
 		if err != nil {
 			return nil, err
 		}
-		return &etcdPlay{server: server, placements: operator.NewPlacements()}, nil
+		client, err := server.Client()
+		if err != nil {
+			server.Close()
+			return nil, err
+		}
+		return &etcdPlay{
+			server: server, placements: operator.NewPlacements(), close: client.Close,
+			wipe:  func(ctx context.Context) error { return etcdtest.Wipe(ctx, client) },
+			store: func(name string) (*placement.Store, error) { return placement.NewStore(client, name) },
+			put: func(ctx context.Context, key, value string) error {
+				_, err := client.Put(ctx, key, value)
+				return err
+			},
+		}, nil
 	}
 }
 
@@ -31,6 +44,11 @@ func init() {
 type etcdPlay struct {
 	server     *etcd.Server
 	placements *operator.Placements
+	// What one connection does, which lives as long as the server.
+	wipe  func(context.Context) error
+	store func(name string) (*placement.Store, error)
+	put   func(ctx context.Context, key, value string) error
+	close func() error
 }
 
 // Open is the operator's, but for the address: names of Services are not known here.
@@ -43,26 +61,15 @@ func (e *etcdPlay) Close(key string) { e.placements.Close(key) }
 
 func (e *etcdPlay) Stop() {
 	e.placements.CloseAll()
+	_ = e.close() // nothing is lost with a connection
 	e.server.Close()
 }
 
-func (e *etcdPlay) Wipe(ctx context.Context) error {
-	client, err := e.server.Client()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = client.Close() }()
-	return etcdtest.Wipe(ctx, client)
-}
+func (e *etcdPlay) Wipe(ctx context.Context) error { return e.wipe(ctx) }
 
 // Serve registers shards, makes the groups that are wanted on them, and tells which shard has which.
 func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []string) (map[string][]string, error) {
-	client, err := e.server.Client()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = client.Close() }()
-	store, err := placement.NewStore(client, workload.Placement(namespace, name))
+	store, err := e.store(workload.Placement(namespace, name))
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +89,7 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 			return nil, err
 		}
 		// Without a lease: a slow machine must not end it.
-		if _, err := client.Put(ctx, fmt.Sprintf("%s/%s/shards/%s", placement.PrefixDefault, workload.Placement(namespace, name), shard), string(value)); err != nil {
+		if err := e.put(ctx, fmt.Sprintf("%s/%s/shards/%s", placement.PrefixDefault, workload.Placement(namespace, name), shard), string(value)); err != nil {
 			return nil, err
 		}
 	}
@@ -105,12 +112,7 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 
 // Holds is the UID of the store that etcd holds under a name, and its number of groups.
 func (e *etcdPlay) Holds(ctx context.Context, namespace, name string) (string, int, error) {
-	client, err := e.server.Client()
-	if err != nil {
-		return "", 0, err
-	}
-	defer func() { _ = client.Close() }()
-	store, err := placement.NewStore(client, workload.Placement(namespace, name))
+	store, err := e.store(workload.Placement(namespace, name))
 	if err != nil {
 		return "", 0, err
 	}

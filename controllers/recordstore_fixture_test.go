@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -71,14 +70,14 @@ func newStorePlay(ctx context.Context) *storePlay {
 	Expect(err).NotTo(HaveOccurred())
 	p := &storePlay{play: newPlay(ctx), etcd: etcd, events: events.NewFakeRecorder(10000)}
 	DeferCleanup(func() { etcd.Close(p.Namespace + "/quotes") })
-	p.operator(api)
+	p.operator(acting)
 	return p
 }
 
 // operator starts a new one, which knows nothing.
 func (p *storePlay) operator(c client.Client) {
-	p.r = &RecordStoreReconciler{Client: c, Live: api, Events: p.events, Placements: p.etcd, Image: "sheaf:1"}
-	p.pools = &ShardPoolReconciler{Client: c, Live: api, Shards: p.play, Image: "sheaf:1"}
+	p.r = &RecordStoreReconciler{Client: c, Live: operatorClient, Events: p.events, Placements: p.etcd, Image: "sheaf:1"}
+	p.pools = &ShardPoolReconciler{Client: c, Live: operatorClient, Shards: p.play, Image: "sheaf:1"}
 }
 
 // create makes a store with a managed etcd of one member.
@@ -173,31 +172,15 @@ func (p *storePlay) playShards(ctx context.Context) {
 	}
 }
 
-// versions of all that somebody here could write.
-func (p *storePlay) versions(ctx context.Context) map[string]string {
-	versions := p.play.versions(ctx)
-	var budgets policyv1.PodDisruptionBudgetList
-	Expect(api.List(ctx, &budgets, client.InNamespace(p.Namespace))).To(Succeed())
-	for _, b := range budgets.Items {
-		versions["budget "+b.Name] = b.ResourceVersion
-	}
-	return versions
-}
-
-// settle goes on until two rounds change nothing.
+// settle goes on until two rounds write nothing.
 func (p *storePlay) settle(ctx context.Context) {
 	GinkgoHelper()
-	quiet, before := 0, p.versions(ctx)
-	for n := 0; quiet < 2; n++ {
+	for n, quiet := 0, 0; quiet < 2; n++ {
 		Expect(n).To(BeNumerically("<", 100), "it does not settle: %v", p.words(ctx))
-		err := p.round(ctx)
-		now := p.versions(ctx)
-		if err == nil && maps.Equal(before, now) {
-			quiet++
-		} else {
+		before := wrote.Load()
+		if quiet++; p.round(ctx) != nil || wrote.Load() != before {
 			quiet = 0
 		}
-		before = now
 	}
 }
 

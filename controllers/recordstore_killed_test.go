@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"maps"
 	"strings"
 
 	. "github.com/onsi/gomega"
@@ -54,7 +53,7 @@ var _ = Describe("The store's controller", func() {
 	// Only the store's own controller is killed: that of pools has a test of its own.
 	live := func(p *storePlay, k *killer) {
 		p.operator(k.client())
-		p.pools.Client = api
+		p.pools.Client = acting
 	}
 	run := func(ctx context.Context, at int) (end map[string]string, writes int, started map[string]int) {
 		p := newStorePlay(ctx)
@@ -62,14 +61,14 @@ var _ = Describe("The store's controller", func() {
 		live(p, k)
 		storeStory(ctx, p, func() {
 			for {
-				before := p.versions(ctx)
+				before := wrote.Load()
 				err := p.round(ctx)
 				if k.dead() { // the next operator lives
 					writes, k = writes+k.writes, &killer{}
 					live(p, k)
 					continue
 				}
-				if err == nil && maps.Equal(before, p.versions(ctx)) {
+				if err == nil && wrote.Load() == before {
 					return
 				}
 			}
@@ -95,17 +94,14 @@ var _ = Describe("The store's controller", func() {
 		history := []client.Client{p.snapshot(ctx)}
 		p.operator(reading(func() client.Client { return history[0] }))
 		storeStory(ctx, p, func() {
-			before, quiet := p.versions(ctx), 0
-			for n := 0; quiet <= 2*behind; n++ {
+			for n, quiet := 0, 0; quiet <= 2*behind; n++ {
 				Expect(n).To(BeNumerically("<", 150), "it does not settle: %v", p.words(ctx))
-				err := p.round(ctx)
-				history = append(history, p.snapshot(ctx))
-				history = history[max(0, len(history)-behind-1):]
-				now := p.versions(ctx)
-				if quiet++; err != nil || !maps.Equal(before, now) {
+				before := wrote.Load()
+				if quiet++; p.round(ctx) != nil || wrote.Load() != before {
 					quiet = 0
 				}
-				before = now
+				history = append(history, p.snapshot(ctx))
+				history = history[max(0, len(history)-behind-1):]
 			}
 		})
 		Expect(p.end(ctx)).To(Equal(want))

@@ -57,7 +57,7 @@ func (r *RecordStoreReconciler) awaitEtcd(_ context.Context, run *storeRun) Outc
 	var err error
 	key := client.ObjectKeyFromObject(store).String()
 	if run.placement, err = r.Placements.Open(key, run.access, run.secrets); err != nil {
-		return r.etcdAway(run, "EtcdUnreachable", err.Error())
+		return r.etcdUnreachable(run, err)
 	}
 	return Complete()
 }
@@ -69,7 +69,16 @@ const emptyMember = "the folder is empty, and the cluster was formed before"
 func (r *RecordStoreReconciler) etcdAway(run *storeRun, reason, message string) Outcome {
 	SetFalse(&run.store.Status.Conditions, run.store.Generation, v1alpha1.ConditionEtcdReady, reason,
 		message+". Settled groups are read and written meanwhile; groups and shards that start now wait for etcd")
-	return Wait(reason, message, PauseShort)
+	return Wait(reason, message, 2*PauseShort) // a managed one is watched
+}
+
+// etcdUnreachable is etcdAway of an etcd that does not answer. It names where it was asked for.
+func (r *RecordStoreReconciler) etcdUnreachable(run *storeRun, err error) Outcome {
+	message := fmt.Sprintf("etcd at %s cannot be reached: %v", strings.Join(run.access.Endpoints, ", "), err)
+	if run.store.Spec.Etcd.External != nil {
+		message += ". Start it, correct spec.etcd.external, or let the operator's pod reach it"
+	}
+	return r.etcdAway(run, "EtcdUnreachable", message)
 }
 
 // etcdTrouble is why a member of etcd does not run, in the words of its last end; empty where there is nothing to say.
@@ -142,7 +151,7 @@ func (r *RecordStoreReconciler) initPlacement(ctx context.Context, run *storeRun
 	case is(err, ErrPlacementChanged):
 		return Wait("PlacementChanged", err.Error(), PauseShort)
 	default:
-		return r.etcdAway(run, "EtcdUnreachable", err.Error())
+		return r.etcdUnreachable(run, err)
 	}
 }
 
@@ -171,7 +180,7 @@ func (r *RecordStoreReconciler) plan(ctx context.Context, run *storeRun) Outcome
 	case is(err, ErrPlacementChanged):
 		return Wait("PlacementChanged", err.Error(), PauseShort)
 	default:
-		return r.etcdAway(run, "EtcdUnreachable", err.Error())
+		return r.etcdUnreachable(run, err)
 	}
 }
 

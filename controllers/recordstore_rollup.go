@@ -29,6 +29,9 @@ func (r *RecordStoreReconciler) awaitPools(_ context.Context, run *storeRun) Out
 		return Wait("Placing", fmt.Sprintf("%d groups are placed on shards", counts.Total), PauseShort)
 	case counts.Serving < counts.Total || shards.Serving < shards.Total:
 		reason, message := "Loading", fmt.Sprintf("%d of %d groups and %d of %d shards serve", counts.Serving, counts.Total, shards.Serving, shards.Total)
+		if counts.DataLost > 0 {
+			reason, message = groupLost, fmt.Sprintf("%s; the data of %d groups are lost%s", message, counts.DataLost, firstWords(counts.NotWell))
+		}
 		if pool := firstStalled(run.pools); pool != nil {
 			condition := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
 			reason, message = condition.Reason, fmt.Sprintf("%s; pool %s: %s", message, pool.Name, condition.Message)
@@ -36,6 +39,14 @@ func (r *RecordStoreReconciler) awaitPools(_ context.Context, run *storeRun) Out
 		return Wait(reason, message, PauseShort)
 	}
 	return Complete()
+}
+
+// firstWords are about the first group of a list.
+func firstWords(list []v1alpha1.GroupTrouble) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", such as group %s of shard %s: %s", list[0].Group, list[0].Shard, list[0].Message)
 }
 
 // firstStalled is the first pool that is not ready and says why.
@@ -93,7 +104,11 @@ func (r *RecordStoreReconciler) summarizePools(run *storeRun) {
 	if !run.hasState {
 		status.Groups.NotWell = troubles
 	}
-	status.Load = storeLoadText(run.pools)
+	status.Load, status.Records, status.StoredBytes = storeLoadText(run.pools), 0, 0
+	for n := range run.pools {
+		status.Records += run.pools[n].Status.Records
+		status.StoredBytes += run.pools[n].Status.StoredBytes
+	}
 	for _, kind := range []string{
 		v1alpha1.ConditionLoaded, v1alpha1.ConditionFileSystemMatches, v1alpha1.ConditionMemoryFits,
 		v1alpha1.ConditionVolumesReady, v1alpha1.ConditionSpaceAvailable, v1alpha1.ConditionUpdated,
@@ -148,54 +163,44 @@ func rollUpCondition(status *v1alpha1.RecordStoreStatus, generation int64, pools
 func rollUp(pools []v1alpha1.ShardPool, state PlacementState) (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
 	groups := v1alpha1.GroupCounts{Total: state.Groups + state.Missing}
 	var shards v1alpha1.ShardCounts
+	lost := map[string]v1alpha1.ShardStatus{}
+	var list []v1alpha1.GroupTrouble
 	for n := range pools {
 		shards.Total += poolShards(&pools[n])
 		shards.Updated += pools[n].Status.Updated
+		list = append(list, pools[n].Status.Groups.NotWell...)
 		for _, s := range pools[n].Status.ShardStatuses {
-			groups.Serving += s.ServingGroups
+			countShard(&groups, s)
 			switch s.State {
 			case v1alpha1.ShardServing, v1alpha1.ShardDraining:
 				shards.Serving++
 			case v1alpha1.ShardLoading:
 				shards.Loading++
-				groups.Loading += s.Groups - s.ServingGroups
 			case v1alpha1.ShardDiskLost, v1alpha1.ShardForeign:
-				groups.NotWell = trouble(groups.NotWell, s.Name, string(s.State), s.Message)
+				lost[s.Name] = s
 			}
 		}
 	}
-	groups.Serving = min(groups.Serving, groups.Total)
-	groups.Loading = max(0, min(groups.Loading, groups.Total-groups.Serving))
-	groups.Degraded = max(0, groups.Total-groups.Serving-groups.Loading)
-	list := groups.NotWell
-	groups.NotWell = nil
-	for _, name := range slices.Sorted(maps.Keys(state.Silent)) {
-		if len(groups.NotWell) == troublesMax {
-			break
-		}
-		shard := state.Silent[name]
-		t := v1alpha1.GroupTrouble{Group: name, Shard: shard, State: "Unavailable", Message: "its shard is not registered in etcd"}
-		for _, s := range list {
-			if s.Shard == shard {
-				t.State, t.Message = s.State, s.Message
-			}
-		}
-		groups.NotWell = append(groups.NotWell, t)
-	}
-	for _, name := range slices.Sorted(maps.Keys(state.Unplaced)) {
-		if len(groups.NotWell) == troublesMax {
-			break
-		}
-		if _, there := state.Silent[name]; !there {
-			groups.NotWell = append(groups.NotWell, v1alpha1.GroupTrouble{Group: name, State: "Unplaced", Message: state.Unplaced[name]})
-		}
-	}
+	settleCounts(&groups)
+	groups.NotWell = firstTroubles(append(list, unavailable(state, lost)...))
 	return groups, shards
 }
 
-// trouble notes what is wrong with a shard, for its groups.
-func trouble(list []v1alpha1.GroupTrouble, shard, state, message string) []v1alpha1.GroupTrouble {
-	return append(list, v1alpha1.GroupTrouble{Shard: shard, State: state, Message: message})
+// unavailable lists groups that no shard answers for, by name.
+func unavailable(state PlacementState, lost map[string]v1alpha1.ShardStatus) (list []v1alpha1.GroupTrouble) {
+	for _, name := range slices.Sorted(maps.Keys(state.Silent)) {
+		t := v1alpha1.GroupTrouble{Group: name, Shard: state.Silent[name], State: "Unavailable", Message: "its shard is not registered in etcd"}
+		if s, ok := lost[t.Shard]; ok {
+			t.State, t.Message = string(s.State), cut(s.Message, troubleBytesMax)
+		}
+		list = append(list, t)
+	}
+	for _, name := range slices.Sorted(maps.Keys(state.Unplaced)) {
+		if _, there := state.Silent[name]; !there {
+			list = append(list, v1alpha1.GroupTrouble{Group: name, State: "Unplaced", Message: cut(state.Unplaced[name], troubleBytesMax)})
+		}
+	}
+	return list
 }
 
 // storeLoadText is the first pool's that loads; with several, each by name.

@@ -81,7 +81,7 @@ var _ = Describe("A store", func() {
 		Expect(p.versions(ctx)).To(Equal(before))
 		Expect(p.said()).To(BeEmpty())
 		By("nor after a restart of the operator")
-		p.operator(api)
+		p.operator(acting)
 		Expect(p.round(ctx)).To(Succeed())
 		Expect(p.versions(ctx)).To(Equal(before))
 	})

@@ -71,6 +71,8 @@ type GroupReport struct {
 	Leader      bool
 	Records     int64
 	StoredBytes int64
+	// Lost: the data are not on the shard's volume.
+	Lost bool
 }
 
 // serves says whether the replica answers calls.

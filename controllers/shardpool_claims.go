@@ -46,6 +46,8 @@ func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity,
 		case claim.Status.Phase != corev1.ClaimBound:
 			// The API takes no change of a claim that is not bound, and nothing is lost with it.
 			return claimRemake, fmt.Sprintf("claim %s, which is not bound, is made anew with %s", claim.Name, wanted.String())
+		case !expandable && has.Cmp(wanted) >= 0:
+			return claimFits, "" // the volume is larger than its claim, as a disk may be
 		case !expandable:
 			return claimForbidden, fmt.Sprintf("volume of claim %s has %s, asked for are %s", claim.Name, has.String(), wanted.String())
 		}
@@ -58,6 +60,19 @@ func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity,
 		return claimInfeasible, fmt.Sprintf("claim %s stays at %s, asked for are %s: %s", claim.Name, has.String(), requested.String(), words)
 	}
 	return claimGrows, fmt.Sprintf("claim %s grows from %s to %s", claim.Name, has.String(), requested.String())
+}
+
+// localGrowth says what to do for a disk of a node: nobody but a person makes it larger.
+func localGrowth(volume *corev1.PersistentVolume) string {
+	if volume == nil || volume.Spec.Local == nil {
+		return ""
+	}
+	where := fmt.Sprintf("spec.capacity of PersistentVolume %s", volume.Name)
+	if set := volume.Labels[v1alpha1.LabelDiskSet]; set != "" {
+		where = fmt.Sprintf("its size in DiskSet %s", set)
+	}
+	return fmt.Sprintf(". It is local: make disk %s of node %s larger, and then %s: the kubelet makes the file system larger. Where the "+
+		"disk cannot grow, add a second pool with larger disks and drain this one (state: Drained)", volume.Spec.Local.Path, localNode(volume), where)
 }
 
 // infeasible says why a volume does not grow; empty while nobody says so.
@@ -95,6 +110,9 @@ func (w *poolWork) growClaims(ctx context.Context) Outcome {
 			}
 		}
 		what, words := decideGrowth(o.Claim, wanted, expandable)
+		if what == claimPatch || what == claimGrows {
+			words += localGrowth(o.Volume)
+		}
 		if what == claimPatch {
 			if err := w.patchClaim(ctx, o.Claim); err != nil {
 				return Retry(err)
@@ -124,7 +142,7 @@ func (w *poolWork) grown(what claimGrowth, words string) {
 		return
 	case claimForbidden:
 		next.reason, next.stalled = "VolumeExpansionNotAllowed", true
-		next.message += fmt.Sprintf(". StorageClass %q does not allow volumes to grow: set allowVolumeExpansion there if its driver can; local disks cannot. "+
+		next.message += fmt.Sprintf(". StorageClass %q does not allow volumes to grow: set allowVolumeExpansion there if its driver can. "+
 			"Otherwise add a second pool with larger volumes and drain this one (state: Drained)", w.pool.Spec.Storage.StorageClassName)
 	case claimInfeasible:
 		next.reason, next.stalled = "ResizeInfeasible", true

@@ -35,19 +35,19 @@ const pauseSteady = 30 * time.Second
 
 // Rights, apart from the type's comment: controller-gen does not see those that stand in one.
 //
-// +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools,verbs=list;watch;patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools/status,verbs=patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools/finalizers,verbs=update
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores,verbs=get;list;watch
-// +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;patch
-// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch;delete
-// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch;patch;delete
-// +kubebuilder:rbac:groups="",resources=persistentvolumes;nodes;namespaces,verbs=get;list;watch
+// +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=services,verbs=list;watch;create;patch
+// +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;patch;delete
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=list;watch;patch;delete
+// +kubebuilder:rbac:groups="",resources=persistentvolumes;nodes;namespaces,verbs=list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 // +kubebuilder:rbac:groups="",resources=events,verbs=list
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
-// +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=list;watch
 
 // ShardPoolReconciler makes and watches the shards of ShardPools.
 type ShardPoolReconciler struct {
@@ -64,6 +64,7 @@ type ShardPoolReconciler struct {
 
 	turns   sync.Map // of a store's key: *sync.Mutex, held while a shard of the store is chosen and stopped
 	written sync.Map // of a pool's UID: time.Time of the last write of its status
+	changed pacer
 }
 
 // poolWork is one reconcile of one pool.
@@ -115,6 +116,7 @@ var deletedPoolSteps = []Step[poolWork]{
 func (r *ShardPoolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	pool := &v1alpha1.ShardPool{}
 	if err := r.Client.Get(ctx, req.NamespacedName, pool); err != nil {
+		r.changed.done(req)
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	w := &poolWork{ShardPoolReconciler: r, before: pool, pool: pool.DeepCopy()}
@@ -128,16 +130,17 @@ func (r *ShardPoolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 		return ctrl.Result{}, nil
 	}
 	if w.ending(out.err) {
-		return ctrl.Result{RequeueAfter: PauseShort}, nil
+		return r.changed.again(req), nil
 	}
 	w.conditions(out)
 	if err := w.writeStatus(ctx); err != nil {
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 			log.FromContext(ctx).V(1).Info("the pool changed meanwhile", "reason", err.Error())
-			return ctrl.Result{RequeueAfter: time.Second}, nil
+			return r.changed.again(req), nil
 		}
 		return ctrl.Result{}, err
 	}
+	r.changed.done(req)
 	result, err := out.Result()
 	if err == nil && result.RequeueAfter == 0 {
 		result.RequeueAfter = pauseSteady

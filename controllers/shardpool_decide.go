@@ -183,6 +183,10 @@ func (o *observedShard) unscheduled() (v1alpha1.ShardState, string) {
 // formatWords are in the events of a device on which something is already, or which cannot be formatted or mounted as asked.
 var formatWords = regexp.MustCompile(`(?i)wrong fs type|already contains|partition table|mkfs|failed to format|cannot format|bad superblock|already formatted`)
 
+// lostWords are in the events of a device that holds no whole file system any more, or is not there.
+var lostWords = regexp.MustCompile(`(?i)unexpected inconsistency|run fsck|fsck found errors|can't read superblock|structure needs cleaning|` +
+	`input/output error|path "[^"]*" does not exist|failed to stat file|no such (file|device)|invalid path`)
+
 // waitingState looks at a container that does not run.
 func (o *observedShard) waitingState() (v1alpha1.ShardState, string) {
 	status := o.containerStatus()
@@ -194,7 +198,13 @@ func (o *observedShard) waitingState() (v1alpha1.ShardState, string) {
 		waiting = status.State.Waiting.Reason
 	}
 	switch waiting {
-	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "ImageInspectError", "SignatureValidationFailed":
+	case "ImagePullBackOff":
+		// The kubelet waits until it tries again. What it said when it tried stays: a status that goes to and fro is no news.
+		if o.Last.State == v1alpha1.ShardImagePull && strings.Contains(o.Last.Message, status.Image+" ") {
+			return o.Last.State, o.Last.Message
+		}
+		fallthrough
+	case "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "ImageInspectError", "SignatureValidationFailed":
 		return v1alpha1.ShardImagePull, fmt.Sprintf("image %s cannot be had (%s: %s). Correct the store's spec.image or imagePullSecrets, or load the "+
 			"image onto node %s", status.Image, waiting, status.State.Waiting.Message, o.NodeName)
 	case "CrashLoopBackOff", "CreateContainerError", "CreateContainerConfigError", "RunContainerError":
@@ -205,6 +215,12 @@ func (o *observedShard) waitingState() (v1alpha1.ShardState, string) {
 		return v1alpha1.ShardPending, "the container ended and is being restarted: " + first(ended(status), "no reason given")
 	}
 	for _, event := range o.Events {
+		unmountable := formatWords.MatchString(event) || strings.HasPrefix(event, "FailedMount: ") && lostWords.MatchString(event)
+		if v := o.Last.Volume; v != nil && v.UUID != "" && unmountable {
+			return v1alpha1.ShardDiskLost, fmt.Sprintf("the device held volume %s, and the kubelet cannot mount it any more; nothing is served. If the "+
+				"disk can be repaired (fsck) or brought back, do that on node %s; otherwise park the shard (spec.parked), replace the disk, %s. "+
+				"The kubelet says: %s", v.UUID, o.NodeName, o.forgetWords(), event)
+		}
 		if formatWords.MatchString(event) {
 			return v1alpha1.ShardFormatBlocked, fmt.Sprintf("the kubelet does not format or mount the volume, and nothing was written to it. Something is on "+
 				"the device already (a partition table, or another file system): if it can go, wipe it (wipefs -a) on node %s; otherwise name "+

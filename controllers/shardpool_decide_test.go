@@ -159,16 +159,43 @@ var decideTests = []struct {
 	}, v1alpha1.ShardPending, []string{"device is busy"}},
 	{"format: other file system", func(o *observedShard) {
 		waiting(o, "ContainerCreating", "")
+		o.Last.Volume = nil
 		o.Events = []string{"FailedMount: other", "FailedMount: mount failed: wrong fs type, bad option, bad superblock on /dev/loop3"}
 	}, v1alpha1.ShardFormatBlocked, []string{"/dev/loop3", "n1", "nothing was written", "wipefs"}},
 	{"format: partition table", func(o *observedShard) {
 		waiting(o, "ContainerCreating", "")
+		o.Last.Volume = nil
 		o.Events = []string{"FailedMount: failed to mount: unknown data, probably partitions or partition table"}
 	}, v1alpha1.ShardFormatBlocked, nil},
 	{"format: mkfs", func(o *observedShard) {
 		waiting(o, "ContainerCreating", "")
+		o.Last.Volume = nil
 		o.Events = []string{"FailedMount: format of disk failed: mkfs.xfs: /dev/loop3 appears to contain an existing filesystem"}
 	}, v1alpha1.ShardFormatBlocked, nil},
+	{"unmountable, and there was a volume", func(o *observedShard) {
+		waiting(o, "ContainerCreating", "")
+		o.Events = []string{"FailedMount: /dev/loop1: UNEXPECTED INCONSISTENCY; RUN fsck MANUALLY"}
+	}, v1alpha1.ShardDiskLost, []string{"vol-1", "n1", "RUN fsck", "spec.parked", annotationForget + "=vol-1"}},
+	{"another file system where there was a volume", func(o *observedShard) {
+		waiting(o, "ContainerCreating", "")
+		o.Events = []string{"FailedMount: mount failed: wrong fs type, bad option, bad superblock on /dev/loop3"}
+	}, v1alpha1.ShardDiskLost, []string{"vol-1"}},
+	{"device gone", func(o *observedShard) {
+		waiting(o, "ContainerCreating", "")
+		o.Events = []string{`FailedMount: MountVolume.NewMounter initialization failed: path "/dev/disk/by-id/a" does not exist`}
+	}, v1alpha1.ShardDiskLost, []string{"vol-1", "/dev/disk/by-id/a"}},
+	{"a sandbox is not made", func(o *observedShard) {
+		waiting(o, "ContainerCreating", "")
+		o.Events = []string{"FailedCreatePodSandBox: /run/cni: no such file or directory"}
+	}, v1alpha1.ShardPending, []string{"no such file"}},
+	{"image, the kubelet waits to try again", func(o *observedShard) {
+		waiting(o, "ImagePullBackOff", "back-off")
+		o.Last.State, o.Last.Message = v1alpha1.ShardImagePull, "image sheaf:1 cannot be had (ErrImagePull: not found)"
+	}, v1alpha1.ShardImagePull, []string{"not found"}},
+	{"image, another one", func(o *observedShard) {
+		waiting(o, "ImagePullBackOff", "back-off")
+		o.Last.State, o.Last.Message = v1alpha1.ShardImagePull, "image sheaf:0 cannot be had (ErrImagePull: not found)"
+	}, v1alpha1.ShardImagePull, []string{"sheaf:1", "back-off"}},
 	{"format: events of an older try", func(o *observedShard) { o.Events = []string{"FailedMount: wrong fs type"} }, v1alpha1.ShardServing, nil},
 
 	{"silent", func(o *observedShard) { o.Report, o.ReportErr = nil, errors.New("connection refused") }, v1alpha1.ShardUnreachable, []string{"connection refused", "7610"}},

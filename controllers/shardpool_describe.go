@@ -16,22 +16,15 @@ const stepPercent = 5
 func (o *observedShard) describe(s *v1alpha1.ShardStatus) {
 	last := o.Last
 	s.Node = o.NodeName
-	s.Groups, s.MemoryNeedBytes, s.MemoryLimitBytes, s.Version = last.Groups, last.MemoryNeedBytes, last.MemoryLimitBytes, last.Version
+	s.MemoryNeedBytes, s.MemoryLimitBytes, s.Version = last.MemoryNeedBytes, last.MemoryLimitBytes, last.Version
 	s.Updated = o.Pod != nil && o.Pod.DeletionTimestamp == nil && o.Pod.Annotations[workload.AnnotationTemplate] == o.Template
 	s.Volume = o.volume()
+	o.countGroups(s)
 	if o.Report == nil || o.Parked {
 		return
 	}
 	r := o.Report
 	s.Version = r.Version
-	if serving(r.State) || r.State == v1alpha1.ShardMemoryTooSmall { // others have nothing open and count none
-		s.Groups = int32(len(r.Groups))
-	}
-	for _, group := range r.Groups {
-		if group.serves() {
-			s.ServingGroups++
-		}
-	}
 	s.MemoryNeedBytes, s.MemoryLimitBytes = steady(last.MemoryNeedBytes, r.Memory.NeedBytes, r.Memory.NeedBytes), r.Memory.LimitBytes
 	if s.State == v1alpha1.ShardMemoryTooSmall || last.State == v1alpha1.ShardMemoryTooSmall {
 		s.MemoryNeedBytes = r.Memory.NeedBytes
@@ -83,8 +76,13 @@ func serving(state v1alpha1.ShardState) bool {
 	return state == v1alpha1.ShardLoading || state == v1alpha1.ShardServing || state == v1alpha1.ShardDraining
 }
 
-// full says whether a volume has only its reserve left.
-func full(freeBytes, reserveBytes int64) bool { return reserveBytes > 0 && freeBytes <= reserveBytes }
+// fullBytes is what a volume must have free above its reserve not to count as full: as much as one Put may carry.
+const fullBytes = 1 << 20
+
+// full says whether a volume refuses puts, small ones perhaps excepted: it has little left but its reserve.
+func full(freeBytes, reserveBytes int64) bool {
+	return reserveBytes > 0 && freeBytes < reserveBytes+fullBytes
+}
 
 // steady is before, unless now is a step away from it.
 func steady(before, now, whole int64) int64 {

@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	. "github.com/onsi/gomega"
@@ -11,9 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
@@ -23,21 +19,10 @@ var _ = Describe("ShardPools under a manager", func() {
 	var p *poolPlay
 	BeforeEach(func(ctx context.Context) {
 		p = newPoolPlay(ctx)
-		skip := true
-		mgr, err := ctrl.NewManager(envConfig, ctrl.Options{
-			Scheme: envScheme, Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: &skip},
-			Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{p.Namespace: {}}},
-		})
-		Expect(err).NotTo(HaveOccurred())
-		r := p.reconciler(mgr.GetClient())
-		r.Live, r.Recorder = mgr.GetAPIReader(), mgr.GetEventRecorder("sheaf-operator")
-		Expect(r.SetupWithManager(mgr)).To(Succeed())
-		running, stop := context.WithCancel(context.Background())
-		ended := make(chan error, 1)
-		go func() { ended <- mgr.Start(running) }()
-		DeferCleanup(func() {
-			stop()
-			Expect(<-ended).To(Succeed())
+		manage(p.Namespace, false, func(mgr ctrl.Manager) {
+			r := p.reconciler(mgr.GetClient())
+			r.Live, r.Recorder = mgr.GetAPIReader(), mgr.GetEventRecorder("sheaf-operator")
+			Expect(r.SetupWithManager(mgr)).To(Succeed())
 		})
 	})
 	// until lets the cluster go on until a state is reached.
@@ -105,22 +90,5 @@ var _ = Describe("ShardPools under a manager", func() {
 		Eventually(func() bool {
 			return apierrors.IsNotFound(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd"}, &v1alpha1.ShardPool{}))
 		}).Should(BeTrue())
-	})
-
-	It("are looked at no more than six times a minute while they fail", func(ctx context.Context) {
-		var asked atomic.Int32
-		p.says("ssd-0", func(r *ShardReport) {
-			asked.Add(1)
-			r.State, r.Message = v1alpha1.ShardForeign, "the volume is of another store"
-		})
-		p.pool(ctx, "ssd", 1)
-		until(ctx, state(ctx, v1alpha1.ShardForeign))
-		before := p.versions(ctx)
-		for range 3 {
-			p.step(ctx)
-		}
-		asked.Store(0)
-		Consistently(asked.Load).WithTimeout(15 * time.Second).Should(BeNumerically("<=", 2))
-		Expect(p.versions(ctx)).To(HaveLen(len(before)))
 	})
 })

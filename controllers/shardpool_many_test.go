@@ -18,7 +18,7 @@ import (
 type calls struct{ reads, lists, writes, live int }
 
 func (c *calls) client() client.Client {
-	return interceptor.NewClient(api, interceptor.Funcs{
+	return interceptor.NewClient(acting, interceptor.Funcs{
 		Get: func(ctx context.Context, k client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			c.reads++
 			return k.Get(ctx, key, o, opts...)
@@ -68,10 +68,13 @@ var _ = Describe("Forty shards in one pool", func() {
 		p := newPoolPlay(ctx)
 		var count calls
 		p.r = p.reconciler(count.client())
-		p.r.Live = livePast{api, &count}
+		p.r.Live = livePast{operatorClient, &count}
 		for n := range shards {
 			p.says(fmt.Sprintf("ssd-%d", n), func(r *ShardReport) {
 				r.Groups = make([]GroupReport, 256)
+				for g := range r.Groups {
+					r.Groups[g] = GroupReport{Group: fmt.Sprint(256*int(n) + g), State: "Damaged", Leader: true, Records: 1e9, StoredBytes: 1e12, Message: strings.Repeat("x", 1000)}
+				}
 				if trouble {
 					r.State, r.Message = v1alpha1.ShardFileSystemMismatch, strings.Repeat("the file system is not what was asked for. ", 200)
 				}
@@ -90,6 +93,7 @@ var _ = Describe("Forty shards in one pool", func() {
 	It("cost as many calls each as ten, none in peace, and their status stays small", func(ctx context.Context) {
 		rise10, peace10, _ := measure(ctx, 10, false)
 		rise40, peace40, status := measure(ctx, 40, false)
+		Expect(string(status)).To(ContainSubstring(`"damaged":10240`))
 		Expect(peace10.writes + peace40.writes + peace10.live + peace40.live).To(BeZero())
 		Expect(peace40.lists).To(Equal(peace10.lists), "lists do not grow with the shards")
 		Expect(peace40.reads-peace10.reads).To(BeNumerically("<=", 30*2), "set and volume of each shard")

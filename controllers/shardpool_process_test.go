@@ -131,7 +131,7 @@ var _ = Describe("A pool of real shards", func() {
 		})
 		Expect(err).NotTo(HaveOccurred())
 		p.kubelet = r
-		p.r = p.reconciler(api)
+		p.r = p.reconciler(acting)
 		p.r.Shards = adminClient{}
 		DeferCleanup(func() {
 			for pod := range r.running {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,13 +14,13 @@ import (
 	"sheaf.dev/sheaf/internal/workload"
 )
 
-// nearlyFull: a volume with less free than one part of so many counts as nearly full.
+// nearlyFull: a volume with less free above its reserve than one part of so many counts as nearly full.
 const nearlyFull = 20
 
 // summary ends a reconcile: with the worst that was found of shards, or that steps noted.
 func (w *poolWork) summary(context.Context) Outcome {
 	var trouble, waits []string
-	worst := Outcome{}
+	worst, soon := Outcome{}, PauseLong
 	for _, s := range w.statuses {
 		words := fmt.Sprintf("shard %s is %s: %s", s.Name, s.State, s.Message)
 		switch {
@@ -32,8 +33,9 @@ func (w *poolWork) summary(context.Context) Outcome {
 			}
 		default:
 			waits = append(waits, words)
+			soon = min(soon, pauseOf(s.State))
 			if worst.IsComplete() {
-				worst = Wait(string(s.State), "", PauseShort)
+				worst = Wait(string(s.State), "", soon)
 			}
 		}
 	}
@@ -45,9 +47,19 @@ func (w *poolWork) summary(context.Context) Outcome {
 	}
 	// What is still on its way up is looked at soon, whatever else a person has to do.
 	if len(waits) > 0 && !worst.IsComplete() {
-		worst.after = PauseShort
+		worst.after = soon
 	}
 	return worst
+}
+
+// pauseOf a state that may be left by waiting. Where the kubelet or the scheduler tries again by itself, and tells each time,
+// what they tell is enough.
+func pauseOf(state v1alpha1.ShardState) time.Duration {
+	switch state {
+	case v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable, v1alpha1.ShardImagePull, v1alpha1.ShardCrashLooping:
+		return 3 * PauseShort
+	}
+	return PauseShort
 }
 
 // needsPerson says that a state is not left by waiting.
@@ -92,6 +104,7 @@ func (w *poolWork) shardStatus(status *v1alpha1.ShardPoolStatus) {
 		}
 	}
 	w.poolLoad(status)
+	w.poolGroups(status)
 }
 
 // poolLoad sums the progress of the shards that load.
@@ -225,13 +238,18 @@ func (w *poolWork) space(set setter) {
 			continue
 		}
 		words := fmt.Sprintf("shard %s has %s of %s free", s.Name, bytesText(s.Volume.FreeBytes), bytesText(s.Volume.CapacityBytes))
-		if r := reports[s.Number]; r != nil && full(r.Volume.FreeBytes, r.Volume.ReserveBytes) {
+		reserve := int64(0)
+		if r := reports[s.Number]; r != nil {
+			reserve = r.Volume.ReserveBytes
+			words += fmt.Sprintf(", of which it keeps %s for deletes and compaction", bytesText(reserve))
+		}
+		if r := reports[s.Number]; r != nil && full(r.Volume.FreeBytes, reserve) {
 			fullWords = append(fullWords, words)
-		} else if s.Volume.FreeBytes < s.Volume.CapacityBytes/nearlyFull {
+		} else if s.Volume.FreeBytes < reserve+s.Volume.CapacityBytes/nearlyFull {
 			nearlyWords = append(nearlyWords, words)
 		}
 	}
-	const what = ". Delete records, raise spec.storage.size where the class allows it, or add shards"
+	const what = ". Delete records and compact their groups (sheaf group compact GROUP --all), raise spec.storage.size where the class allows it, or add shards"
 	switch {
 	case len(fullWords) > 0:
 		set(v1alpha1.ConditionSpaceAvailable, metav1.ConditionFalse, "VolumeFull", "puts are refused: "+shardWords(fullWords)+what)

@@ -55,7 +55,7 @@ var _ = Describe("ShardPool", func() {
 		Expect(p.started).To(Equal(map[string]int{"ssd-0": 1, "ssd-1": 1, "ssd-2": 1}))
 
 		before := p.versions(ctx)
-		p.r = p.reconciler(api) // another operator
+		p.r = p.reconciler(acting) // another operator
 		for range 4 {
 			_, err := p.reconcile(ctx, "ssd")
 			Expect(err).NotTo(HaveOccurred())

@@ -131,7 +131,7 @@ var _ = Describe("An update", func() {
 
 	It("does not follow an operator that behaves the same", func(ctx context.Context) {
 		before := p.versions(ctx)
-		p.r = p.reconciler(api)
+		p.r = p.reconciler(acting)
 		p.settle(ctx, 1)
 		Expect(p.versions(ctx)).To(Equal(before))
 	})
@@ -144,7 +144,7 @@ var _ = Describe("An update", func() {
 			_, _ = p.reconcile(ctx, "a")
 			_, _ = p.reconcile(ctx, "b")
 		}
-		p.r = p.reconciler(api)
+		p.r = p.reconciler(acting)
 		p.settle(ctx, 0)
 		Expect(updated(images(ctx), "sheaf:2")).To(Equal(3))
 		Expect(p.started).To(Equal(map[string]int{"a-0": 2, "a-1": 2, "b-0": 2}))

@@ -2,13 +2,11 @@ package controllers
 
 import (
 	"context"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,12 +32,8 @@ func (r *ShardPoolReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(poolOfLabel)).
 		Watches(&v1alpha1.RecordStore{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfStore), builder.WithPredicates(storeChanged)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfNode), builder.WithPredicates(nodeChanged)).
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: 4,
-			// What fails is tried at most 6 times in its first minute.
-			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Minute),
-		}).
-		Complete(r)
+		WithOptions(controller.Options{MaxConcurrentReconciles: 4, RateLimiter: failures()}).
+		Complete(counted(&v1alpha1.ShardPool{}, "shardpool", r.Client, r))
 }
 
 // poolOfLabel is the pool that an object's label names.

@@ -56,8 +56,12 @@ var _ = ginkgo.BeforeSuite(func(ctx context.Context) {
 	Expect(err).NotTo(HaveOccurred())
 	envConfig = env.Config
 	envConfig.QPS, envConfig.Burst = 1000, 2000
-	api, err = client.NewWithWatch(envConfig, client.Options{Scheme: envScheme})
+	envConfig.Wrap(answered.countWrites)
+	reading := rest.CopyConfig(envConfig)
+	reading.Wrap(answered.remember)
+	api, err = client.NewWithWatch(reading, client.Options{Scheme: envScheme})
 	Expect(err).NotTo(HaveOccurred())
+	actAsOperator(ctx)
 })
 
 var _ = ginkgo.AfterSuite(func() {

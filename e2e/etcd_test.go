@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"time"
@@ -56,6 +57,9 @@ func awaitUnmounted(node, device string) {
 	}).WithTimeout(2*time.Minute).Should(HaveOccurred(), "%s of %s is still mounted", device, node)
 }
 
+// outage is how long etcd is away.
+const outage = 2 * time.Minute
+
 // Scenario 8: etcd away, and etcd that lost everything.
 var _ = Describe("etcd", func() {
 	It("may be down, and comes back from the shards' volumes when it was wiped", func() {
@@ -69,14 +73,31 @@ var _ = Describe("etcd", func() {
 		etcd := s.pod("q-etcd-0")
 		disk := s.diskOf(class, "data-q-etcd-0")
 
-		By("down: no call fails")
+		By("down for two minutes: no call fails, nothing restarts, the status says so, and nobody hurries")
+		shards := [2]pod{s.pod("main-0-0"), s.pod("main-1-0")}
 		kubectl("cordon", etcd.Spec.NodeName)
 		DeferCleanup(func() { kubectl("uncordon", etcd.Spec.NodeName) })
 		t := s.startTraffic()
 		kubectl("delete", "pod", "-n", s.name, "q-etcd-0", "--wait=true", "--timeout=60s")
+		down := time.Now()
 		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "False", time.Minute, "0 of 1 members", "Settled groups are read and written")
+		s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, "0 of 1 members")
+		calm := s.calm("recordstore/q", "shardpool/main")
+		s.getAll(8)
 		t.awaitCalls(40)
+		calm()
+		Eventually(func() time.Duration { return time.Since(down) }).WithTimeout(outage + time.Minute).Should(BeNumerically(">=", outage))
+		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "False", time.Minute, "0 of 1 members")
+		t.awaitCalls(4) // also at the end
 		Expect(t.end()).To(BeEmpty())
+		s.getAll(8)
+		for n, before := range shards {
+			now := s.pod(fmt.Sprintf("main-%d-0", n))
+			Expect(now.Metadata.UID).To(Equal(before.Metadata.UID))
+			Expect(now.ready()).To(BeTrue(), "%+v", now)
+			Expect(now.Status.ContainerStatuses[0].RestartCount).To(BeZero())
+			s.awaitShard("main", int32(n), v1alpha1.ShardServing, time.Second)
+		}
 
 		By("wiped: nothing is made afresh")
 		awaitUnmounted(disk.Node, disk.Device)

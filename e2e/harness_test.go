@@ -299,13 +299,21 @@ func lines(more []string) string {
 
 // pod is what the scenarios ask of a pod.
 type pod struct {
-	Metadata struct{ UID string }
-	Spec     struct{ NodeName string }
-	Status   struct {
+	Metadata struct {
+		Name, UID         string
+		DeletionTimestamp string
+	}
+	Spec struct {
+		NodeName   string
+		Containers []struct{ Image string }
+	}
+	Status struct {
 		Phase             string
 		ContainerStatuses []struct {
 			Ready        bool
 			RestartCount int
+			ImageID      string
+			State        struct{ Running *struct{} }
 		}
 	}
 }
@@ -321,6 +329,18 @@ func (s *space) pod(name string) pod {
 		return pod{}
 	}
 	return p
+}
+
+// pods with a label, by name.
+func (s *space) pods(selector string) map[string]pod {
+	GinkgoHelper()
+	var list struct{ Items []pod }
+	Expect(get(&list, "pods", "-n", s.name, "-l", selector)).To(Succeed())
+	pods := map[string]pod{}
+	for _, p := range list.Items {
+		pods[p.Metadata.Name] = p
+	}
+	return pods
 }
 
 // awaitNewPod waits until a pod is ready that is not the one with this UID.
@@ -374,7 +394,7 @@ spec:
 func (s *space) sheaf(store, stdin string, args ...string) output {
 	all := append([]string{"exec", "-i", "-n", s.name, "client", "--", "/sheaf"}, args...)
 	all = append(all, "--server", fmt.Sprintf("%s-gateway.%s.svc:7600", store, s.name))
-	return try(time.Minute, stdin, "kubectl", all...)
+	return try(3*time.Minute, stdin, "kubectl", all...)
 }
 
 // put stores a record and get reads it back; both have to succeed.

@@ -24,7 +24,7 @@ var _ = Describe("a killed shard", func() {
 		s.awaitStore("q", 2*time.Minute)
 		s.client()
 		s.putAll(8)
-		s.putBulk()
+		s.putBulk(bulkRecords)
 
 		cluster("disk", "throttle", "n1", "kill-slow", "2M")
 		DeferCleanup(func() { cluster("disk", "throttle", "n1", "kill-slow", "off") })

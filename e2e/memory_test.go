@@ -17,10 +17,10 @@ import (
 // bulkRecords of bulkBytes each: what a shard has to hold in memory, or to read from a slow disk.
 const bulkRecords, bulkBytes = 72, 1_000_000
 
-// putBulk stores them, some at a time, with ids from 101 on.
-func (s *space) putBulk() {
+// putBulk stores so many, some at a time, with ids from 101 on.
+func (s *space) putBulk(records int) {
 	GinkgoHelper()
-	ids, failed := make(chan int), make(chan output, bulkRecords)
+	ids, failed := make(chan int), make(chan output, records)
 	var senders sync.WaitGroup
 	for range 6 {
 		senders.Go(func() {
@@ -34,7 +34,7 @@ func (s *space) putBulk() {
 			}
 		})
 	}
-	for id := range bulkRecords {
+	for id := range records {
 		ids <- 101 + id
 	}
 	close(ids)
@@ -61,7 +61,7 @@ var _ = Describe("a memory limit below the need", func() {
 		s.awaitStore("q", 2*time.Minute)
 		s.client()
 		s.putAll(8)
-		s.putBulk()
+		s.putBulk(bulkRecords)
 		s.limitMemory("96Mi")
 		shard := s.awaitShard("main", 0, v1alpha1.ShardMemoryTooSmall, 2*time.Minute)
 		Expect(shard.MemoryLimitBytes).To(BeNumerically(">", 0))

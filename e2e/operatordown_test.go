@@ -16,12 +16,13 @@ type traffic struct {
 	stop   chan struct{}
 	done   sync.WaitGroup
 	mutex  sync.Mutex
-	calls  int      // guarded by mutex
-	failed []string // guarded by mutex
+	calls  int           // guarded by mutex
+	failed []string      // guarded by mutex
+	slow   time.Duration // guarded by mutex: the slowest call took so long
 }
 
-// startTraffic calls the store q all the time, with ids from 1000 on.
-func (s *space) startTraffic() *traffic {
+// startTraffic calls the store q all the time, with ids from 1000 on. Flags are of the command line.
+func (s *space) startTraffic(flags ...string) *traffic {
 	t := &traffic{stop: make(chan struct{})}
 	t.done.Go(func() {
 		for id := 1000; ; id++ {
@@ -30,19 +31,21 @@ func (s *space) startTraffic() *traffic {
 				return
 			default:
 			}
-			data := fmt.Sprint("traffic ", id)
-			t.note(s.sheaf("q", data, "put", fmt.Sprint(id), "-"), "")
-			t.note(s.sheaf("q", "", "get", fmt.Sprint(id)), data)
+			data, start := fmt.Sprint("traffic ", id), time.Now()
+			t.note(s.sheaf("q", data, append([]string{"put", fmt.Sprint(id), "-"}, flags...)...), "", start)
+			start = time.Now()
+			t.note(s.sheaf("q", "", append([]string{"get", fmt.Sprint(id)}, flags...)...), data, start)
 		}
 	})
 	DeferCleanup(t.end)
 	return t
 }
 
-func (t *traffic) note(o output, want string) {
+func (t *traffic) note(o output, want string, start time.Time) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	t.calls++
+	t.slow = max(t.slow, time.Since(start))
 	if o.err != nil || want != "" && o.out != want {
 		t.failed = append(t.failed, o.String())
 	}
@@ -67,8 +70,9 @@ func (t *traffic) end() []string {
 	case <-t.stop:
 	default:
 		close(t.stop)
+		t.done.Wait()
+		AddReportEntry("calls", fmt.Sprintf("%d, the slowest took %v", t.calls, t.slow.Round(time.Millisecond)))
 	}
-	t.done.Wait()
 	return t.failed
 }
 

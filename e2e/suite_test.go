@@ -23,6 +23,9 @@ const (
 // image and operatorImage are the images under test, loaded into the cluster beforehand.
 var image, operatorImage = os.Getenv("E2E_IMAGE"), os.Getenv("E2E_OPERATOR_IMAGE")
 
+// nextImage and nextOperatorImage behave as those do and have another digest: what they are upgraded to.
+var nextImage, nextOperatorImage = os.Getenv("E2E_NEXT_IMAGE"), os.Getenv("E2E_NEXT_OPERATOR_IMAGE")
+
 func TestE2E(t *testing.T) {
 	RegisterFailHandler(Fail)
 	SetDefaultEventuallyPollingInterval(500 * time.Millisecond)
@@ -32,6 +35,7 @@ func TestE2E(t *testing.T) {
 var _ = BeforeSuite(func() {
 	Expect(os.Getenv("KUBECONFIG")).NotTo(BeEmpty(), "KUBECONFIG names the cluster: run this by `make e2e`")
 	Expect(image).NotTo(BeEmpty(), "E2E_IMAGE and E2E_OPERATOR_IMAGE name the images: run this by `make e2e`")
+	watchOperators()
 	installOperator()
 })
 

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -11,32 +12,83 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
+// noticed is the time in which a lost disk has to be named.
+const noticed = 30 * time.Second
+
+// served tells which of the records 1 to n are answered. An answer is the record or an error, and never that there is none.
+func (s *space) served(n int) (served, refused int) {
+	GinkgoHelper()
+	for id := range n {
+		o := s.sheaf("q", "", "get", fmt.Sprint(id+1), "--timeout", "3s")
+		if o.err == nil {
+			Expect(o.out).To(Equal(fmt.Sprint("record ", id+1)))
+			served++
+			continue
+		}
+		Expect(o.words).NotTo(ContainSubstring("no such record"), "an empty volume was served")
+		refused++
+	}
+	return served, refused
+}
+
 // Scenario 9: a device that lost what was on it is never taken for a new one.
 var _ = Describe("a zeroed device", func() {
-	It("is DiskLost under a stopped shard, and never served empty", func() {
+	It("is DiskLost under a running shard and under a stopped one, and never served empty", func() {
 		s := newSpace("zeroed")
 		class := s.threeDisks()
 		s.makeStore(class)
-		s.makePool("main", class, 1, "fileSystem: {type: ext4}")
+		s.makePool("main", class, 2, "fileSystem: {type: ext4}")
 		s.awaitStore("q", 2*time.Minute)
 		s.client()
-		s.putAll(4)
-		shard := s.awaitShard("main", 0, v1alpha1.ShardServing, time.Minute)
-		Expect(shard.Volume).NotTo(BeNil())
-		disk := s.diskOf(class, "data-main-0-0")
+		s.putAll(16)
+		var volumes [2]string
+		for n := range volumes {
+			shard := s.awaitShard("main", int32(n), v1alpha1.ShardServing, time.Minute)
+			Expect(shard.Volume).NotTo(BeNil())
+			volumes[n] = shard.Volume.UUID
+		}
 
-		kubectl("patch", "shardpool", "main", "-n", s.name, "--type=merge", "-p", `{"spec":{"parked":[0]}}`)
-		s.awaitShard("main", 0, v1alpha1.ShardParked, 2*time.Minute)
+		By("zeroed under a running shard")
+		disk := s.diskOf(class, "data-main-0-0")
+		before := s.pod("main-0-0")
+		cluster("disk", "zero", disk.Node, s.name)
+		zeroed := time.Now()
+		lost := s.awaitShard("main", 0, v1alpha1.ShardDiskLost, 2*noticed) // a machine may be that slow
+		AddReportEntry(fmt.Sprintf("named after %v", time.Since(zeroed)))
+		// What was there, and what to do.
+		words := []string{volumes[0], "park the shard (spec.parked)", "replace the disk", "sheaf.dev/forget-volumes=" + volumes[0]}
+		for _, w := range words {
+			Expect(lost.Message).To(ContainSubstring(w))
+		}
+		s.awaitCondition("main", v1alpha1.ConditionReady, "False", time.Minute, words...)
+		s.awaitCondition("main", v1alpha1.ConditionVolumesReady, "False", time.Minute, words...)
+		served, refused := s.served(16)
+		Expect(served).To(BeNumerically(">", 0), "the other shard serves on")
+		Expect(refused).To(BeNumerically(">", 0))
+
+		By("its pod made anew: what is left on the device is not taken for a new disk")
+		Expect(s.pod("main-0-0").Metadata.UID).To(Equal(before.Metadata.UID))
+		Expect(s.pod("main-0-0").Status.ContainerStatuses[0].RestartCount).To(BeZero(), "a probe ended the shard: that brings no disk back")
+		kubectl("delete", "pod", "-n", s.name, "main-0-0", "--wait=true", "--timeout=60s")
+		lost = s.awaitShard("main", 0, v1alpha1.ShardDiskLost, 2*time.Minute)
+		Expect(lost.Message).To(And(ContainSubstring(volumes[0]), ContainSubstring("replace the disk")))
+		served, refused = s.served(16)
+		Expect(served).To(BeNumerically(">", 0))
+		Expect(refused).To(BeNumerically(">", 0))
+
+		By("zeroed under a stopped shard")
+		disk = s.diskOf(class, "data-main-1-0")
+		kubectl("patch", "shardpool", "main", "-n", s.name, "--type=merge", "-p", `{"spec":{"parked":[1]}}`)
+		s.awaitShard("main", 1, v1alpha1.ShardParked, 2*time.Minute)
 		awaitUnmounted(disk.Node, disk.Device)
 		cluster("disk", "zero", disk.Node, s.name)
 		kubectl("patch", "shardpool", "main", "-n", s.name, "--type=merge", "-p", `{"spec":{"parked":[]}}`)
-
-		lost := s.awaitShard("main", 0, v1alpha1.ShardDiskLost, 2*time.Minute)
-		Expect(lost.Message).To(ContainSubstring(shard.Volume.UUID), "the volume that is missing")
-		s.awaitCondition("main", v1alpha1.ConditionReady, "False", time.Minute, shard.Volume.UUID)
-		o := s.sheaf("q", "", "get", "1", "--timeout", "3s")
-		Expect(o.err).To(HaveOccurred(), "%v", o)
-		Expect(o.words).NotTo(ContainSubstring("no such record"), "an empty volume was served")
+		lost = s.awaitShard("main", 1, v1alpha1.ShardDiskLost, 2*time.Minute)
+		Expect(lost.Message).To(ContainSubstring(volumes[1]), "the volume that is missing")
+		s.awaitCondition("main", v1alpha1.ConditionReady, "False", time.Minute, volumes[0], volumes[1])
+		served, refused = s.served(16)
+		Expect(served).To(BeZero())
+		Expect(refused).To(Equal(16))
 		Expect(s.sheaf("q", "new", "put", "1", "-", "--timeout", "3s").err).To(HaveOccurred())
 	})
 })

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the e2e suite (e2e/README.md) on the cluster of KUBECONFIG, where the images E2E_IMAGE and E2E_OPERATOR_IMAGE must be; by
-# default on a cluster of its own, which it starts, gives the images to, and removes. FOCUS=words runs only matching scenarios.
-# KEEP=1 leaves that cluster running.
+# Runs the e2e suite (e2e/README.md) on the cluster of KUBECONFIG, where the images E2E_IMAGE and E2E_OPERATOR_IMAGE must be, and
+# what they are upgraded to, E2E_NEXT_IMAGE and E2E_NEXT_OPERATOR_IMAGE; by default on a cluster of its own, which it starts, gives
+# the images to, and removes. FOCUS=words runs only matching scenarios. KEEP=1 leaves that cluster running.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cluster=hack/cluster/cluster
@@ -18,6 +18,7 @@ trap finish EXIT
 
 tag=${IMAGE_TAG:-e2e}
 export E2E_IMAGE=${E2E_IMAGE:-localhost/sheaf:$tag} E2E_OPERATOR_IMAGE=${E2E_OPERATOR_IMAGE:-localhost/sheaf-operator:$tag}
+export E2E_NEXT_IMAGE=${E2E_NEXT_IMAGE:-localhost/sheaf:$tag-next} E2E_NEXT_OPERATOR_IMAGE=${E2E_NEXT_OPERATOR_IMAGE:-localhost/sheaf-operator:$tag-next}
 if [ -z "${KUBECONFIG-}" ]; then
   own=1
   KUBECONFIG=$($cluster up "${NODES:-3}" | tail -1)
@@ -26,9 +27,12 @@ fi
 # Images named localhost/... were built here, for the cluster of this machine; a cluster elsewhere pulls its own.
 if [ "$KUBECONFIG" = "$PWD/.cache/cluster/kubeconfig" ]; then
   export E2E_CLUSTER=$PWD/$cluster
-  make --no-print-directory image IMAGE_TAG="$tag"
-  for archive in sheaf sheaf-operator; do
-    $cluster load bin/images/$archive.tar >/dev/null
+  # The next images hold the same binaries: another label gives them another digest. Those under test come last, and stay there.
+  for next in -next ''; do
+    make --no-print-directory image IMAGE_TAG="$tag$next" ${next:+REVISION="$tag$next"}
+    for archive in sheaf sheaf-operator; do
+      $cluster load bin/images/$archive.tar >/dev/null
+    done
   done
 fi
 go test -tags e2e ./e2e -v -count=1 -timeout 50m -ginkgo.no-color -ginkgo.v ${FOCUS:+-ginkgo.focus="$FOCUS"}

@@ -20,7 +20,7 @@ const uid = "6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b"
 
 var (
 	named    = fields{"spec/groups": fields{"routing": "Named"}}
-	external = fields{"spec/etcd": fields{"external": fields{"endpoints": []string{"https://etcd-0.example:2379"}}}}
+	external = fields{"spec/etcd": fields{"external": fields{"endpoints": []string{"https://etcd-0.example:2379"}, "tlsSecretRef": fields{"name": "etcd-client"}}}}
 )
 
 var recordStoreCases = append(append(append([]badCase{
@@ -95,6 +95,8 @@ var recordStoreCases = append(append(append([]badCase{
 	{field: "spec/etcd/external/tlsSecretRef/name", value: "My_Secret", with: external, says: "must be the name of a Secret"},
 	{field: "spec/etcd/external/tlsSecretRef/name", value: letters(254), with: external, says: "must be the name of a Secret"},
 	{field: "spec/etcd/external/tlsSecretRef", value: fields{"name": "a"}, with: fields{"spec/etcd/external/endpoints": []string{"http://a:1"}}, says: "tlsSecretRef needs endpoints that begin with https"},
+	{field: "spec/etcd/external/endpoints", value: []string{"https://a:1"}, says: "need tlsSecretRef: name a Secret with ca.crt"},
+	{field: "spec/etcd/external/tlsSecretRef", value: nil, with: external, update: true, at: "spec.etcd.external.endpoints", says: "need tlsSecretRef"},
 	{field: "spec/etcd/external/prefix", value: "teams/a", with: external, says: "must be a path"},
 	{field: "spec/etcd/external/prefix", value: "/teams/", with: external, says: "without a / at its end"},
 	{field: "spec/etcd/external/prefix", value: "/" + letters(128), with: external, says: "may not be more than 128"},

@@ -230,9 +230,10 @@ type EtcdStorage struct {
 
 // ExternalEtcd is an etcd run by somebody else.
 // +kubebuilder:validation:XValidation:rule="!has(self.tlsSecretRef) || self.endpoints.all(e, e.startsWith('https:'))",fieldPath=".tlsSecretRef",message="tlsSecretRef needs endpoints that begin with https: change the endpoints, or remove tlsSecretRef"
+// +kubebuilder:validation:XValidation:rule="has(self.tlsSecretRef) || !self.endpoints.exists(e, e.startsWith('https:'))",fieldPath=".endpoints",message="endpoints that begin with https need tlsSecretRef: name a Secret with ca.crt, the certificates of the authority that signed etcd's; the image of Sheaf has none of its own"
 // +kubebuilder:validation:XValidation:rule="self.prefix == oldSelf.prefix",fieldPath=".prefix",message="prefix cannot be changed: the placement lives below it"
 type ExternalEtcd struct {
-	// Endpoints, such as https://etcd-0.example:2379.
+	// Endpoints, such as https://etcd-0.example:2379; https needs tlsSecretRef.
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -350,10 +351,10 @@ type RecordStoreStatus struct {
 	// Shards counts shards of all pools.
 	// +optional
 	Shards ShardCounts `json:"shards,omitzero"`
-	// Records in all serving groups. Not counted in this version: absent.
+	// Records of all groups, each counted once, as their leaders reported last.
 	// +optional
 	Records int64 `json:"records,omitempty"`
-	// StoredBytes in all serving groups. Not counted in this version: absent.
+	// StoredBytes of all copies of all groups on their volumes, as reported last.
 	// +optional
 	StoredBytes int64 `json:"storedBytes,omitempty"`
 	// Load in words, such as "62% 1.9GiB/s ETA 2m"; empty when nothing loads.
@@ -375,11 +376,11 @@ type GroupCounts struct {
 	Serving int32 `json:"serving"`
 	// Loading groups.
 	Loading int32 `json:"loading"`
-	// Degraded groups: fewer copies than asked for, or no leader.
+	// Degraded groups: fewer copies than asked for, or no leader; those with lost data not counted.
 	Degraded int32 `json:"degraded"`
-	// Damaged groups: some entries answer DATA_LOSS. Not counted in this version: always 0; sheaf status shows them.
+	// Damaged groups: some entries answer DATA_LOSS. They serve what is whole; sheaf group verify says what is not.
 	Damaged int32 `json:"damaged"`
-	// DataLost groups: the only copy is lost. Not counted in this version: always 0; shards in state DiskLost have them.
+	// DataLost groups: the only copy is on a volume that is gone. Bring it back, or restore the records from a backup.
 	DataLost int32 `json:"dataLost"`
 	// Moving groups. Groups do not move in this version: always 0.
 	Moving int32 `json:"moving"`

@@ -208,6 +208,15 @@ type ShardPoolStatus struct {
 	// Load in words, such as "62% 1.9GiB/s ETA 2m"; empty when nothing loads.
 	// +optional
 	Load string `json:"load,omitempty"`
+	// Groups counts the copies of groups on this pool's shards by their state.
+	// +optional
+	Groups GroupCounts `json:"groups,omitzero"`
+	// Records of the groups that this pool's shards lead, as reported last.
+	// +optional
+	Records int64 `json:"records,omitempty"`
+	// StoredBytes of the copies on this pool's shards, as reported last.
+	// +optional
+	StoredBytes int64 `json:"storedBytes,omitempty"`
 	// ShardStatuses has one item per shard, by number.
 	// +optional
 	// +listType=map
@@ -288,6 +297,18 @@ type ShardStatus struct {
 	// ServingGroups of those.
 	// +optional
 	ServingGroups int32 `json:"servingGroups,omitempty"`
+	// DamagedGroups of those: some entries answer DATA_LOSS.
+	// +optional
+	DamagedGroups int32 `json:"damagedGroups,omitempty"`
+	// LostGroups of those: their data are on a volume that is gone.
+	// +optional
+	LostGroups int32 `json:"lostGroups,omitempty"`
+	// Records of the groups that this shard leads, as reported last.
+	// +optional
+	Records int64 `json:"records,omitempty"`
+	// StoredBytes of its copies of groups, as reported last.
+	// +optional
+	StoredBytes int64 `json:"storedBytes,omitempty"`
 	// LoadPercent of the bytes to load, 0 to 100.
 	// +optional
 	LoadPercent int32 `json:"loadPercent,omitempty"`

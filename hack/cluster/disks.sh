@@ -76,6 +76,14 @@ disk_zero() {
   [ ! -e "$d/loop" ] || blockdev --flushbufs "/dev/loop$(cat "$d/loop")"
 }
 
+disk_grow() { # as a logical volume grows; the file system on it stays as it is
+  local d=$state/$1/disks/$2
+  [ ! -e "$d/rate" ] || die "disk grow: $2 is slow, and slowdisk serves a fixed size"
+  [ -e "$d/loop" ] || die "disk grow: $2 is detached: 'disk attach $1 $2' first"
+  truncate -s ">$3" "$d/image" || die "disk grow: SIZE must be like 512M or 2G, not \"$3\""
+  losetup --set-capacity "/dev/loop$(cat "$d/loop")"
+}
+
 disk_throttle() {
   local d=$state/$1/disks/$2
   [ -e "$d/rate" ] || die "disk throttle: $2 was not added as slow: 'disk add $1 $2 SIZE slow'"
@@ -87,7 +95,7 @@ disk_throttle() {
 disk() {
   local action=${1-} node=${2-} disk=${3-}
   [ "$action" != list ] || { disk_list; return; }
-  case $action in add | rm | zero | detach | attach | throttle) ;; *) usage >&2 && exit 2 ;; esac
+  case $action in add | rm | zero | grow | detach | attach | throttle) ;; *) usage >&2 && exit 2 ;; esac
   known "$node"
   [ "$action" = add ] || { [ -n "$disk" ] && [ -e "$state/$node/disks/$disk/image" ]; } || die "disk $action: $node has no disk \"$disk\"; 'disk list' shows those there are"
   shift

@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 )
 
@@ -28,6 +29,15 @@ type ClientConfig struct {
 	Username, PasswordFile string
 }
 
+// reconnectMax is the longest pause between two tries to connect. Left alone they grow to two minutes, for which an etcd that
+// is back would be missed.
+const reconnectMax = 3 * time.Second
+
+var reconnecting = grpc.WithConnectParams(grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectMax},
+	MinConnectTimeout: dialTimeout,
+})
+
 // Dial makes a client for etcd. Files that cannot be read are an error; an etcd that does not answer is not, but with a
 // Username, as etcd is asked for a token then.
 func Dial(cfg ClientConfig) (*clientv3.Client, error) {
@@ -37,6 +47,7 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 5 * time.Second,
 		Logger:               zap.NewNop(),
+		DialOptions:          []grpc.DialOption{reconnecting},
 	}
 	if len(cfg.Endpoints) == 0 {
 		return nil, errors.New("connect to etcd: no endpoint is given: give host:port")
@@ -48,7 +59,7 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 		}
 		// The client library needs TLS to choose the scheme; the connections are made by rotating.
 		c.TLS = files
-		c.DialOptions = []grpc.DialOption{grpc.WithTransportCredentials(&rotating{credentials.NewTLS(files), cfg})}
+		c.DialOptions = append(c.DialOptions, grpc.WithTransportCredentials(&rotating{credentials.NewTLS(files), cfg}))
 	}
 	if (cfg.Username == "") != (cfg.PasswordFile == "") {
 		return nil, errors.New("connect to etcd: give a user name and a password file, or neither")

@@ -13,7 +13,9 @@ import (
 const (
 	allocateBytesMin = 256 << 10
 	allocateBytesMax = 16 << 20
-	bufferBytesKept  = 4 << 20 // a greater write buffer is given back
+	// allocateShare of what the volume has to spare is allocated ahead at most, for there are many groups.
+	allocateShare   = 64
+	bufferBytesKept = 4 << 20 // a greater write buffer is given back
 )
 
 // tailEntry is an entry in memory: not applied, or not synced yet.
@@ -166,6 +168,9 @@ func (l *Log) allocate(bytes int64) error {
 		return nil
 	}
 	step := min(max(w.end, allocateBytesMin), allocateBytesMax)
+	if l.opts.Spare != nil {
+		step = min(step, max(0, l.opts.Spare()/allocateShare))
+	}
 	want := max(need, min(need+step, l.opts.SegmentBytes))
 	err := w.active.file.Load().Allocate(w.allocated, want-w.allocated)
 	if err != nil && want > need {

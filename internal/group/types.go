@@ -76,6 +76,7 @@ type Options struct {
 	SegmentBytes int64 // size at which a segment is sealed; 0: 256 MiB; tests use less
 	Retention    Retention
 	Budget       Budget           // nil: no limit
+	Spare        func() int64     // bytes that the volume has above its reserve, which is not allocated ahead; nil: enough
 	Loader       *Loader          // shared reader of the volume; nil: a small one of its own
 	Now          func() time.Time // nil: time.Now
 	Logger       *slog.Logger     // nil: discards

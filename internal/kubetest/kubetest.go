@@ -71,7 +71,12 @@ func (s *Server) start(crds string) error {
 	api.Configure().
 		Set("enable-priority-and-fairness", "false").
 		Set("endpoint-reconciler-type", "none").
-		Set("profiling", "false")
+		Set("profiling", "false").
+		// As some distributions have it: it asks for rights on owners.
+		Set("enable-admission-plugins", "OwnerReferencesPermissionEnforcement").
+		// Lists come from etcd itself. From the cache, a list after a write to another kind waits up to 100 ms, without
+		// doing anything, for etcd to say that the cache misses nothing.
+		Set("watch-cache", "false")
 	env := &envtest.Environment{
 		BinaryAssetsDirectory:    s.assets,
 		CRDDirectoryPaths:        []string{crds},

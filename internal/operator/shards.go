@@ -73,7 +73,7 @@ func report(s *recordv1.Shard, groups []*recordv1.Group) *controllers.ShardRepor
 	for _, g := range groups {
 		out.Groups = append(out.Groups, controllers.GroupReport{
 			Group: g.GetGroup(), State: g.GetState().Word(), Message: g.GetMessage(), Leader: g.GetLeader(),
-			Records: g.GetRecords(), StoredBytes: g.GetStoredBytes(),
+			Records: g.GetRecords(), StoredBytes: g.GetStoredBytes(), Lost: g.GetLost(),
 		})
 	}
 	return out

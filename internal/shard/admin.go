@@ -57,7 +57,7 @@ func (s *Shard) groupStatuses() []*recordv1.Group {
 		if g.stray != "" && g.stray != unconfirmed {
 			continue
 		}
-		p := &recordv1.Group{Group: g.name, Uuid: g.uuid.String(), Shard: s.cfg.Name, State: g.state}
+		p := &recordv1.Group{Group: g.name, Uuid: g.uuid.String(), Shard: s.cfg.Name, State: g.state, Lost: g.lost}
 		p.Outcome = outcomeOf(g.report.Outcome)
 		if g.err != nil {
 			p.Message = g.err.Error()

@@ -77,8 +77,14 @@ func (s *Shard) compact(ctx context.Context, name string, sv *served) {
 		"bytes_before", report.BytesBefore, "bytes_after", report.BytesAfter, "seconds", time.Since(began).Seconds())
 }
 
-// compactLog is Compact; groups that wait for room learn at once that there is some.
+// compactLog is Compact, where all segments are meant also of the newest one, which has to be sealed for it; groups that wait
+// for room learn at once that there is some.
 func (s *Shard) compactLog(ctx context.Context, sv *served, opts group.CompactOptions) (group.CompactReport, error) {
+	if opts.All && sv.log.Stats().SupersededBytes > 0 {
+		if err := sv.log.Seal(); err != nil {
+			return group.CompactReport{}, err
+		}
+	}
 	report, err := sv.log.Compact(ctx, opts)
 	if report.BytesAfter < report.BytesBefore { // also where it ended early
 		s.committer.RoomMade()

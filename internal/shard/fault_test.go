@@ -263,6 +263,23 @@ func TestRule10_FullDiskIsRefusedEarly(t *testing.T) {
 	f.holds(-2, []byte("fits"))
 }
 
+// What groups allocate ahead is not taken from the reserve: it is for deletes, which have to work on a full disk.
+func TestRule10_TheReserveIsNotAllocatedAhead(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Dir, c.SegmentBytes = smallDisk(t, 128), 0 }).ready()
+	var refused error
+	id := int64(0)
+	for ; refused == nil && id < 10_000; id++ {
+		_, refused = f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: data(id, 500_000)})
+	}
+	want(t, refused, codes.ResourceExhausted, reasonDiskFull)
+	if st := f.shard.Status(); st.FreeBytes < st.ReserveBytes-mib {
+		t.Errorf("%d bytes are free, %d are kept", st.FreeBytes, st.ReserveBytes)
+	}
+	for id -= 2; id >= 0; id-- {
+		f.delete(id)
+	}
+}
+
 func TestAdminDescribes(t *testing.T) {
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Version = "v9" }).ready()
 	there := f.fill(50, 1000)
@@ -361,6 +378,33 @@ func TestCompactDropsWhatRetentionDoesNotKeep(t *testing.T) {
 			f.holds(id, d)
 		}
 	})
+}
+
+// The newest segment of a small disk is never full: what was deleted in it goes only where it is sealed first.
+func TestCompactAllMakesRoomInTheNewestSegment(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.SegmentBytes = 64 << 20 }).ready()
+	ids := idsOf(hash4, 0, 10)
+	for _, id := range ids {
+		f.put(id, data(id, 200_000))
+	}
+	for _, id := range ids[1:] {
+		f.delete(id)
+	}
+	compact := func(all bool) int64 {
+		out, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: all})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out.GetBytesBefore() - out.GetBytesAfter()
+	}
+	if freed := compact(false); freed != 0 {
+		t.Errorf("%d bytes of the newest segment were dropped without being asked for", freed)
+	}
+	if freed := compact(true); freed < 9*200_000 {
+		t.Errorf("only %d bytes were freed", freed)
+	}
+	f.holds(ids[0], data(ids[0], 200_000))
+	f.absent(ids[1])
 }
 
 func TestCompactionInTheBackground(t *testing.T) {

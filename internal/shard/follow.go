@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -90,6 +91,7 @@ func (s *Shard) reconcile(ctx context.Context) (unfinished bool) {
 	view := s.view
 	todo := s.decide(view)
 	s.publish()
+	s.forgetDone(todo)
 	s.mu.Unlock()
 
 	for _, g := range todo.leave {
@@ -123,6 +125,23 @@ func (s *Shard) reconcile(ctx context.Context) (unfinished bool) {
 // isWanted tells whether this shard is to have a copy of a group.
 func (s *Shard) isWanted(view placement.View, name string) bool {
 	return isMember(view.Groups[name], s.cfg.Name) || s.isTarget(view, name)
+}
+
+// groupProblem is what the problem with making a group, or with telling etcd of it, is known by.
+func groupProblem(group string) string { return "group " + group }
+
+// forgetDone takes back what was said of groups for which nothing is left to do: others did it, or it is not wanted any
+// more. Called with mu held.
+func (s *Shard) forgetDone(todo work) {
+	wanted := map[string]bool{}
+	for _, state := range slices.Concat(todo.create, todo.adopt, todo.begin, todo.confess) {
+		wanted[groupProblem(state.Name)] = true
+	}
+	for what := range s.problems {
+		if strings.HasPrefix(what, groupProblem("")) && !wanted[what] {
+			delete(s.problems, what)
+		}
+	}
 }
 
 // work is what reconcile has to do.
@@ -336,7 +355,7 @@ func (s *Shard) inParallel(groups []placement.Group, do func(placement.Group) er
 				mu.Unlock()
 				return
 			}
-			s.problem("group "+state.Name, err)
+			s.problem(groupProblem(state.Name), err)
 			if err != nil {
 				mu.Lock()
 				failed = true

@@ -117,6 +117,15 @@ func TestRule7_EmptyVolumeNeverServesWhatEtcdSaysItHolds(t *testing.T) {
 			want(t, err, codes.DataLoss, reasonDamaged)
 			_, err = f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: []byte("y")})
 			want(t, err, codes.DataLoss, reasonDamaged)
+			list, err := f.admin.ListGroups(f.ctx(), &recordv1.ListGroupsRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, g := range list.GetGroups() {
+				if another := name == "another volume"; g.GetLost() != (another || g.GetGroup() == "1") {
+					t.Errorf("AdminService says that group %s is lost: %t", g.GetGroup(), g.GetLost())
+				}
+			}
 			for _, g := range f.shard.Status().Groups {
 				if g.Group == "1" && (g.State != "Failed" || !strings.Contains(g.Message, "volume")) {
 					t.Errorf("status of the lost group: %+v", g)

@@ -31,6 +31,7 @@ type memRegistry struct {
 	view     placement.View
 	watchers map[chan placement.View]bool
 	down     bool // etcd does not answer
+	refuse   bool // groups are not written, and all else goes on
 	puts     int  // of groups
 }
 
@@ -134,7 +135,7 @@ func (r *memRegistry) Watch(ctx context.Context) <-chan placement.View {
 func (r *memRegistry) PutGroup(_ context.Context, g placement.Group) (placement.Group, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.down {
+	if r.down || r.refuse {
 		return g, errDown
 	}
 	if r.view.Groups[g.Name].Revision != g.Revision {

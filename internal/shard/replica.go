@@ -200,6 +200,7 @@ func (s *Shard) logOptions(g *groupReplica) group.Options {
 		SegmentBytes: s.cfg.SegmentBytes,
 		Retention:    s.cfg.Retention,
 		Budget:       &s.budget,
+		Spare:        s.volume.Spare,
 		Loader:       s.loader,
 		Logger:       s.logger.With("group", g.name),
 	}

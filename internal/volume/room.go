@@ -101,3 +101,12 @@ func (v *Volume) Space() (space vfs.Space, reserveBytes int64, err error) {
 	}
 	return v.room.space, v.reserve(v.room.space.TotalBytes), nil
 }
+
+// Spare is what is free above the reserve; 0 where that cannot be told.
+func (v *Volume) Spare() int64 {
+	space, err := v.fs.Space(v.dir)
+	if err != nil {
+		return 0
+	}
+	return max(0, space.FreeBytes-v.reserve(space.TotalBytes))
+}

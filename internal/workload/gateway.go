@@ -47,6 +47,10 @@ func GatewayService(store *v1alpha1.RecordStore) *corev1.Service {
 	return service
 }
 
+// gatewayLeaveSeconds is how long a gateway that is to end still takes new connections: the Service sends them until every
+// node's proxy knows that the pod goes.
+const gatewayLeaveSeconds = 5
+
 // GatewayDeployment routes calls to shards.
 func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAccess) *appsv1.Deployment {
 	labels := Labels(store.Name, ContainerGateway)
@@ -73,6 +77,7 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 			Resources:                resources(store.Spec.Gateway.Resources, "50m", "128Mi"),
 			SecurityContext:          ContainerSecurity(),
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+			Lifecycle:                &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: gatewayLeaveSeconds}}},
 			ReadinessProbe:           httpProbe("/readyz", 5, 2),
 			LivenessProbe:            httpProbe("/healthz", 10, 6),
 		}},

@@ -99,6 +99,18 @@ func TestGatewayArguments(t *testing.T) {
 	}
 }
 
+// A Service sends connections to a gateway for a moment after it was told to end; those it has taken then need their time too.
+func TestGatewayLeaves(t *testing.T) {
+	pod := GatewayDeployment(managedStore(), "sheaf:1", EtcdAccess{}).Spec.Template.Spec
+	hook := pod.Containers[0].Lifecycle
+	if hook == nil || hook.PreStop == nil || hook.PreStop.Sleep == nil || hook.PreStop.Sleep.Seconds < 1 {
+		t.Fatalf("a gateway that is to end refuses connections at once: %+v", hook)
+	}
+	if leaves, ends := hook.PreStop.Sleep.Seconds, *pod.TerminationGracePeriodSeconds; ends < leaves+30 {
+		t.Errorf("of %d seconds to end %d go by before it ends its calls", ends, leaves)
+	}
+}
+
 // That the cluster has formed, is deleted or grows must restart no member; what a member runs with must.
 func TestEtcdTemplateHash(t *testing.T) {
 	hash := func(state string, change func(*v1alpha1.RecordStore)) string {

@@ -255,7 +255,10 @@ type Group struct {
 	// Memory in use, bytes: index and resident images.
 	MemoryBytes int64 `protobuf:"varint,13,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// Places of damage found so far.
-	Damages       []*Damage `protobuf:"bytes,14,rep,name=damages,proto3" json:"damages,omitempty"`
+	Damages []*Damage `protobuf:"bytes,14,rep,name=damages,proto3" json:"damages,omitempty"`
+	// The data are not on the volume of this shard, where they should be. The state is GROUP_STATE_FAILED, and message says
+	// what to bring back.
+	Lost          bool `protobuf:"varint,15,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -386,6 +389,13 @@ func (x *Group) GetDamages() []*Damage {
 		return x.Damages
 	}
 	return nil
+}
+
+func (x *Group) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
 }
 
 // Damage is one place where stored bytes are bad.
@@ -2173,7 +2183,7 @@ var File_record_v1_admin_proto protoreflect.FileDescriptor
 
 const file_record_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x15record/v1/admin.proto\x12\x0fsheaf.record.v1\"\xe3\x03\n" +
+	"\x15record/v1/admin.proto\x12\x0fsheaf.record.v1\"\xf7\x03\n" +
 	"\x05Group\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x14\n" +
@@ -2189,7 +2199,8 @@ const file_record_v1_admin_proto_rawDesc = "" +
 	"\bsegments\x18\v \x01(\x05R\bsegments\x12#\n" +
 	"\rapplied_index\x18\f \x01(\x04R\fappliedIndex\x12!\n" +
 	"\fmemory_bytes\x18\r \x01(\x03R\vmemoryBytes\x121\n" +
-	"\adamages\x18\x0e \x03(\v2\x17.sheaf.record.v1.DamageR\adamages\"\xbf\x01\n" +
+	"\adamages\x18\x0e \x03(\v2\x17.sheaf.record.v1.DamageR\adamages\x12\x12\n" +
+	"\x04lost\x18\x0f \x01(\bR\x04lost\"\xbf\x01\n" +
 	"\x06Damage\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
 	"\x04file\x18\x02 \x01(\tR\x04file\x12!\n" +

@@ -15,7 +15,6 @@
   - pods
   verbs:
   - delete
-  - get
   - list
   - patch
   - watch
@@ -31,24 +30,27 @@
   - services
   verbs:
   - create
-  - delete
-  - get
   - list
   - patch
-  - update
   - watch
 - apiGroups:
   - apps
   resources:
   - deployments
+  verbs:
+  - create
+  - list
+  - patch
+  - watch
+- apiGroups:
+  - apps
+  resources:
   - statefulsets
   verbs:
   - create
   - delete
-  - get
   - list
   - patch
-  - update
   - watch
 - apiGroups:
   - events.k8s.io
@@ -63,16 +65,28 @@
   - poddisruptionbudgets
   verbs:
   - create
-  - delete
-  - get
   - list
   - patch
-  - update
   - watch
 - apiGroups:
   - sheaf.dev
   resources:
   - shardpools
+  verbs:
+  - list
+  - patch
+  - watch
+- apiGroups:
+  - sheaf.dev
+  resources:
+  - recordstores/status
+  - shardpools/status
+  verbs:
+  - patch
+- apiGroups:
+  - sheaf.dev
+  resources:
+  - recordstores
   verbs:
   - get
   - list
@@ -85,30 +99,6 @@
   - shardpools/finalizers
   verbs:
   - update
-- apiGroups:
-  - sheaf.dev
-  resources:
-  - shardpools/status
-  verbs:
-  - patch
-- apiGroups:
-  - sheaf.dev
-  resources:
-  - recordstores
-  verbs:
-  - get
-  - list
-  - patch
-  - update
-  - watch
-- apiGroups:
-  - sheaf.dev
-  resources:
-  - recordstores/status
-  verbs:
-  - get
-  - patch
-  - update
 {{- end }}
 
 {{- /* What it looks at outside of namespaces. */ -}}
@@ -120,7 +110,6 @@
   - nodes
   - persistentvolumes
   verbs:
-  - get
   - list
   - watch
 - apiGroups:
@@ -128,7 +117,6 @@
   resources:
   - storageclasses
   verbs:
-  - get
   - list
   - watch
 {{- end }}
@@ -148,16 +136,9 @@
   resources:
   - disksets
   verbs:
-  - get
   - list
   - patch
   - watch
-- apiGroups:
-  - sheaf.dev
-  resources:
-  - disksets/finalizers
-  verbs:
-  - update
 - apiGroups:
   - sheaf.dev
   resources:

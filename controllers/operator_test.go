@@ -1,0 +1,208 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/gomega"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// manage starts a manager that acts as the operator, in one namespace, with what setup adds to it.
+func manage(namespace string, elect bool, setup func(ctrl.Manager)) {
+	GinkgoHelper()
+	mgr, err := ctrl.NewManager(operatorConfig, ctrl.Options{
+		Scheme: envScheme, Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+		Cache:          cache.Options{DefaultNamespaces: map[string]cache.Config{namespace: {}}},
+		Client:         client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.Event{}}}},
+		LeaderElection: elect, LeaderElectionID: "operator", LeaderElectionNamespace: namespace, LeaderElectionReleaseOnCancel: true,
+	})
+	Expect(err).NotTo(HaveOccurred())
+	setup(mgr)
+	running, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(running) }()
+	DeferCleanup(func() {
+		stop()
+		Expect(<-ended).To(Succeed())
+	})
+}
+
+// awaitAllowed waits until the API server knows that the operator may do something.
+func awaitAllowed(ctx context.Context, what authorizationv1.ResourceAttributes) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: operatorUser, ResourceAttributes: &what}}
+		g.Expect(api.Create(ctx, review)).To(Succeed())
+		g.Expect(review.Status.Allowed).To(BeTrue(), "%+v: %s", what, review.Status.Reason)
+	}).Should(Succeed())
+}
+
+// letElect gives the operator what the chart gives it in its own namespace: leader election tells of itself there.
+func letElect(ctx context.Context, namespace string) {
+	GinkgoHelper()
+	at := metav1.ObjectMeta{Namespace: namespace, Name: "leader-election"}
+	role := &rbacv1.Role{ObjectMeta: at, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}}}}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: at, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: at.Name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: operatorUser}},
+	}
+	Expect(api.Create(ctx, role)).To(Succeed())
+	Expect(api.Create(ctx, binding)).To(Succeed())
+	awaitAllowed(ctx, authorizationv1.ResourceAttributes{Namespace: namespace, Resource: "events", Verb: "create"})
+}
+
+// setupAll adds the three controllers to a manager, as cmd does.
+func (p *storePlay) setupAll(mgr ctrl.Manager, c client.Client) {
+	GinkgoHelper()
+	recorder := mgr.GetEventRecorder("sheaf-operator")
+	p.r = &RecordStoreReconciler{Client: c, Live: mgr.GetAPIReader(), Events: recorder, Placements: p.etcd, Image: "sheaf:1"}
+	p.pools = &ShardPoolReconciler{Client: c, Live: mgr.GetAPIReader(), Recorder: recorder, Shards: p.play, Image: "sheaf:1"}
+	disks := &DiskSetReconciler{Client: c, Events: recorder}
+	Expect(errors.Join(p.r.SetupWithManager(mgr), p.pools.SetupWithManager(mgr), disks.SetupWithManager(mgr))).To(Succeed())
+}
+
+// diskSet makes one of a single disk.
+func (p *storePlay) diskSet(ctx context.Context) *v1alpha1.DiskSet {
+	GinkgoHelper()
+	set := &v1alpha1.DiskSet{ObjectMeta: metav1.ObjectMeta{Name: "disks-" + p.Namespace}}
+	set.Spec.FileSystem.Type, set.Spec.Namespaces = v1alpha1.XFS, []string{p.Namespace}
+	set.Spec.Disks = []v1alpha1.Disk{{Node: p.Node, Device: "/dev/disk/by-id/" + p.Namespace, Size: resource.MustParse("1Gi")}}
+	Expect(api.Create(ctx, set)).To(Succeed())
+	DeferCleanup(func(ctx context.Context) { // the controllers are gone by then
+		Expect(client.IgnoreNotFound(api.Delete(ctx, set))).To(Succeed())
+		err := api.Get(ctx, client.ObjectKeyFromObject(set), set)
+		Expect(client.IgnoreNotFound(err)).To(Succeed())
+		if err == nil {
+			set.Finalizers = nil
+			Expect(client.IgnoreNotFound(api.Update(ctx, set))).To(Succeed())
+		}
+	})
+	return set
+}
+
+var _ = Describe("The whole operator", func() {
+	var p *storePlay
+	BeforeEach(func(ctx context.Context) { p = newStorePlay(ctx) })
+
+	It("is elected, makes everything and lets go of it, with its role alone", func(ctx context.Context) {
+		letElect(ctx, p.Namespace)
+		manage(p.Namespace, true, func(mgr ctrl.Manager) { p.setupAll(mgr, mgr.GetClient()) })
+		p.create(ctx)
+		p.pool(ctx, 2)
+		set := p.diskSet(ctx)
+		step := func() {
+			p.step(ctx)
+			p.playGateway(ctx)
+			p.playShards(ctx)
+		}
+		pool := &v1alpha1.ShardPool{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "ssd"}}
+		turn := 0
+		Eventually(func() metav1.ConditionStatus {
+			step()
+			// What nobody watches, such as etcd and shards, is looked at every ten seconds or more: a change is quicker.
+			turn++
+			nudge := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"example.org/nudge":"%d"}}}`, turn))
+			for _, o := range []client.Object{p.get(ctx), pool.DeepCopy()} {
+				Expect(api.Patch(ctx, o, nudge)).To(Succeed())
+			}
+			return conditionStatus(p.get(ctx).Status.Conditions, v1alpha1.ConditionReady)
+		}).WithTimeout(3*time.Minute).WithPolling(500*time.Millisecond).Should(Equal(metav1.ConditionTrue), func() string { return strings.Join(p.words(ctx), "\n") })
+		Eventually(func() metav1.ConditionStatus {
+			Expect(api.Get(ctx, client.ObjectKeyFromObject(set), set)).To(Succeed())
+			return conditionStatus(set.Status.Conditions, v1alpha1.ConditionReady)
+		}).Should(Equal(metav1.ConditionTrue))
+
+		By("deleting all of it")
+		all := []client.Object{p.get(ctx), pool, set}
+		for _, o := range all {
+			Expect(api.Delete(ctx, o)).To(Succeed())
+		}
+		Eventually(func() (left []string) {
+			step()
+			for _, o := range all {
+				if err := api.Get(ctx, client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
+					left = append(left, fmt.Sprintf("%T %v %v", o, o.GetFinalizers(), err))
+				}
+			}
+			return left
+		}).WithTimeout(3 * time.Minute).Should(BeEmpty())
+
+		By("telling of two shards by one event, which is patched")
+		Eventually(func() bool {
+			asked.mu.Lock()
+			defer asked.mu.Unlock()
+			return asked.used[right{"events.k8s.io", "events", "patch"}]
+		}).Should(BeTrue())
+	})
+
+	It("tries at most six times a minute while the API server refuses its writes", func(ctx context.Context) {
+		p.create(ctx)
+		p.pool(ctx, 1)
+		set := p.diskSet(ctx)
+		var mu sync.Mutex
+		tried := map[string]int{}
+		manage(p.Namespace, false, func(mgr ctrl.Manager) {
+			direct, err := client.NewWithWatch(operatorConfig, client.Options{Scheme: envScheme})
+			Expect(err).NotTo(HaveOccurred())
+			cached := mgr.GetClient()
+			p.setupAll(mgr, interceptor.NewClient(direct, interceptor.Funcs{
+				Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					return cached.Get(ctx, key, o, opts...)
+				},
+				List: func(ctx context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+					return cached.List(ctx, list, opts...)
+				},
+				Patch: func(_ context.Context, _ client.WithWatch, o client.Object, _ client.Patch, _ ...client.PatchOption) error {
+					mu.Lock()
+					defer mu.Unlock()
+					tried[fmt.Sprintf("%T %s", o, o.GetName())]++ // each reconcile tries to add the finalizer once
+					return errors.New("the API server refuses")
+				},
+			}))
+		})
+		ours := []string{"*v1alpha1.RecordStore quotes", "*v1alpha1.ShardPool ssd", "*v1alpha1.DiskSet " + set.Name}
+		counts := func() (of [3]int) {
+			mu.Lock()
+			defer mu.Unlock()
+			for n, name := range ours {
+				of[n] = tried[name]
+			}
+			return of
+		}
+		Eventually(counts).Should(HaveEach(BeNumerically(">=", 2)), "failures are tried again")
+		// controller-runtime's own pauses make eleven tries in this time; ours make four, and an event may bring one forward.
+		Consistently(counts).WithTimeout(6 * time.Second).Should(HaveEach(BeNumerically("<=", 6)))
+		var store v1alpha1.RecordStore
+		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}, &store)).To(Succeed())
+		Expect(conditionStatus(store.Status.Conditions, v1alpha1.ConditionReady)).To(Equal(metav1.ConditionFalse))
+	})
+})
+
+// conditionStatus is empty where the condition is not there.
+func conditionStatus(conditions []metav1.Condition, kind string) metav1.ConditionStatus {
+	for _, c := range conditions {
+		if c.Type == kind {
+			return c.Status
+		}
+	}
+	return ""
+}

@@ -1,0 +1,217 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// perMinuteMax is how often an object may be looked at while it fails.
+const perMinuteMax = 6
+
+// reconcilesPerMinute runs a reconciler as controller-runtime's queue does, on a clock of its own, and counts the reconciles of
+// each minute. After the second reconcile nothing may be written any more: a write of what is watched is another reconcile.
+func reconcilesPerMinute(ctx context.Context, r reconcile.Reconciler, req ctrl.Request, minutes int) ([]int, error) {
+	limiter, counts, settled := failures(), make([]int, minutes), int64(0)
+	for at, n := time.Duration(0), 0; at < time.Duration(minutes)*time.Minute; n++ {
+		counts[at/time.Minute]++
+		result, err := r.Reconcile(ctx, req)
+		switch {
+		case err != nil:
+			at += limiter.When(req)
+		case result.RequeueAfter > 0:
+			limiter.Forget(req)
+			at += result.RequeueAfter
+		default:
+			return counts, nil
+		}
+		if n == 1 {
+			settled = wrote.Load()
+		} else if n > 1 && wrote.Load() != settled {
+			return counts, fmt.Errorf("reconcile %d has written something", n+1)
+		}
+	}
+	return counts, nil
+}
+
+func TestFailuresAndChangesAreTriedSixTimesAMinute(t *testing.T) {
+	for name, r := range map[string]reconcile.Reconciler{
+		"failures": reconcile.Func(func(context.Context, ctrl.Request) (ctrl.Result, error) { return ctrl.Result{}, errors.New("away") }),
+		"changes": func() reconcile.Reconciler {
+			var p pacer
+			return reconcile.Func(func(_ context.Context, req ctrl.Request) (ctrl.Result, error) { return p.again(req), nil })
+		}(),
+	} {
+		counts, err := reconcilesPerMinute(t.Context(), r, ctrl.Request{}, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for minute, n := range counts {
+			if n > perMinuteMax || n < 1 {
+				t.Errorf("%s: %d reconciles in minute %d", name, n, minute+1)
+			}
+		}
+	}
+	var p pacer
+	first := p.again(ctrl.Request{}).RequeueAfter
+	p.again(ctrl.Request{})
+	p.done(ctrl.Request{})
+	if again := p.again(ctrl.Request{}).RequeueAfter; first != time.Second || again != first {
+		t.Errorf("first pause %v, after success %v: want a second", first, again)
+	}
+}
+
+// failing is a client whose writes fail.
+func failing(err error) client.Client {
+	return interceptor.NewClient(acting, interceptor.Funcs{
+		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return err },
+		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+			return err
+		},
+		Apply: func(context.Context, client.WithWatch, runtime.ApplyConfiguration, ...client.ApplyOption) error {
+			return err
+		},
+		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return err },
+		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+			return err
+		},
+	})
+}
+
+// blind is a client that cannot list.
+func blind() client.Client {
+	return interceptor.NewClient(acting, interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			return errors.New("the API server does not answer")
+		},
+	})
+}
+
+var (
+	errRefused  = errors.New("the API server refuses")
+	errConflict = apierrors.NewConflict(schema.GroupResource{Resource: "objects"}, "object", errors.New("somebody else wrote"))
+)
+
+// The object of a failing state is looked at six times in a minute, at most, in each kind.
+var _ = Describe("What fails is looked at six times a minute", func() {
+	count := func(ctx context.Context, r reconcile.Reconciler, key types.NamespacedName) {
+		GinkgoHelper()
+		counts, err := reconcilesPerMinute(ctx, r, ctrl.Request{NamespacedName: key}, 2)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(counts).To(HaveEach(And(BeNumerically("<=", perMinuteMax), BeNumerically(">=", 1))))
+	}
+
+	DescribeTable("a RecordStore", func(ctx context.Context, reason string, prepare func(context.Context, *storePlay)) {
+		p := newStorePlay(ctx)
+		p.create(ctx)
+		prepare(ctx, p)
+		count(ctx, p.r, types.NamespacedName{Namespace: p.Namespace, Name: "quotes"})
+		if reason != "" {
+			p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, reason)
+		}
+	},
+		Entry("whose writes are refused", "", func(_ context.Context, p *storePlay) { p.operator(failing(errRefused)) }),
+		Entry("whose writes conflict", "", func(_ context.Context, p *storePlay) { p.operator(failing(errConflict)) }),
+		Entry("whose pools cannot be read", "APIError", func(_ context.Context, p *storePlay) { p.operator(blind()) }),
+		Entry("whose etcd is not there", "EtcdNotReady", func(context.Context, *storePlay) {}),
+		Entry("whose etcd does not answer", "EtcdUnreachable", func(ctx context.Context, p *storePlay) {
+			p.settle(ctx)
+			p.r.Placements = awayPlacements{}
+		}),
+		Entry("without a pool", "NoShards", func(ctx context.Context, p *storePlay) { p.settle(ctx) }),
+		Entry("that lost its placement", "PlacementLost", func(ctx context.Context, p *storePlay) {
+			p.settle(ctx)
+			p.away = true
+			Expect(p.etcd.Wipe(ctx)).To(Succeed())
+		}),
+		Entry("with too many copies", "CopiesUnsupported", func(ctx context.Context, p *storePlay) {
+			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Replication.Copies = 3 })
+		}),
+		Entry("whose shards do not start", "Pending", func(ctx context.Context, p *storePlay) {
+			p.settle(ctx)
+			p.NoKubelet = true
+			p.pool(ctx, 1)
+			p.settle(ctx)
+		}),
+	)
+
+	DescribeTable("a ShardPool", func(ctx context.Context, reason string, prepare func(context.Context, *poolPlay)) {
+		p := newPoolPlay(ctx)
+		p.pool(ctx, "ssd", 1)
+		prepare(ctx, p)
+		count(ctx, p.r, types.NamespacedName{Namespace: p.Namespace, Name: "ssd"})
+		if reason != "" {
+			p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, reason)
+		}
+	},
+		Entry("whose writes are refused", "", func(_ context.Context, p *poolPlay) { p.r = p.reconciler(failing(errRefused)) }),
+		Entry("whose writes conflict", "", func(_ context.Context, p *poolPlay) { p.r = p.reconciler(failing(errConflict)) }),
+		Entry("whose objects cannot be read", "APIError", func(_ context.Context, p *poolPlay) { p.r = p.reconciler(blind()) }),
+		Entry("without a store", "StoreNotFound", func(ctx context.Context, p *poolPlay) { Expect(api.Delete(ctx, p.store)).To(Succeed()) }),
+		Entry("whose pods are not made", "Pending", func(context.Context, *poolPlay) {}),
+		Entry("with the disk of another store", "Foreign", func(ctx context.Context, p *poolPlay) {
+			p.says("ssd-0", func(r *ShardReport) { r.State = v1alpha1.ShardForeign })
+			p.settle(ctx, 0)
+		}),
+		Entry("with a shard that does not answer", "Unreachable", func(ctx context.Context, p *poolPlay) {
+			p.settle(ctx, 0)
+			p.silent["ssd-0"] = true
+		}),
+		Entry("whose node is away", "NodeDown", func(ctx context.Context, p *poolPlay) {
+			p.settle(ctx, 0)
+			p.nodeReady(ctx, p.Node, corev1.ConditionUnknown)
+		}),
+	)
+
+	DescribeTable("a DiskSet", func(ctx context.Context, reason string, prepare func(context.Context, *diskPlay)) {
+		p := newDiskPlay(ctx)
+		p.create(ctx, p.disk("a"))
+		prepare(ctx, p)
+		count(ctx, p.r, types.NamespacedName{Name: p.name})
+		if reason != "" {
+			p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, reason, "")
+		}
+		p.r.Client = acting // which deletes it
+	},
+		Entry("whose writes are refused", "", func(_ context.Context, p *diskPlay) { p.r.Client = failing(errRefused) }),
+		Entry("whose writes conflict", "", func(_ context.Context, p *diskPlay) { p.r.Client = failing(errConflict) }),
+		Entry("whose objects cannot be read", "APIError", func(_ context.Context, p *diskPlay) { p.r.Client = blind() }),
+		Entry("whose class is somebody else's", "StorageClassTaken", func(ctx context.Context, p *diskPlay) {
+			Expect(api.Create(ctx, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: p.name}, Provisioner: "example.org/theirs"})).To(Succeed())
+		}),
+		Entry("with a claim that no disk is for", "ClaimsWaiting", func(ctx context.Context, p *diskPlay) {
+			p.claim(ctx, p.Namespace, "data-ssd-0-0")
+			p.claim(ctx, p.Namespace, "data-ssd-1-0")
+		}),
+		Entry("whose node is not there", "NodeMissing", func(ctx context.Context, p *diskPlay) {
+			Expect(api.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Node}})).To(Succeed())
+		}),
+	)
+})
+
+// awayPlacements is an etcd that does not answer.
+type awayPlacements struct{}
+
+func (awayPlacements) Open(string, workload.EtcdAccess, EtcdCredentials) (Placement, error) {
+	return nil, errors.New("connection refused")
+}
+
+func (awayPlacements) Close(string) {}

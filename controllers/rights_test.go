@@ -1,0 +1,244 @@
+package controllers
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/ginkgo/v2/types"
+	. "github.com/onsi/gomega"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/yaml"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// operatorUser is who the controllers are in these tests: bound to the generated role, and to nothing else.
+const operatorUser = "system:serviceaccount:sheaf-system:sheaf-operator"
+
+// right is a verb on a resource, such as {"", "pods", "delete"} or {"sheaf.dev", "shardpools/status", "patch"}.
+type right struct{ group, resource, verb string }
+
+func (r right) String() string {
+	return strings.TrimPrefix(r.group+"/", "/") + r.resource + ": " + r.verb
+}
+
+// rights are what a client has asked of the API server.
+type rights struct {
+	mu      sync.Mutex
+	used    map[right]bool
+	refused map[string]bool // what the role does not grant, in words
+}
+
+// asked is what the operator has used in all specs.
+var asked = &rights{used: map[right]bool{}, refused: map[string]bool{}}
+
+// roundTripper is a function that is an http.RoundTripper.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// watch notes what goes through a transport.
+func (r *rights) watch(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(request *http.Request) (*http.Response, error) {
+		answer, err := next.RoundTrip(request)
+		if err != nil {
+			return answer, err
+		}
+		if answer.StatusCode == http.StatusForbidden {
+			return answer, r.refuse(answer)
+		}
+		r.note(request, answer.StatusCode)
+		return answer, nil
+	})
+}
+
+// refuse notes what the role does not allow. A namespace that is being deleted answers with the same code.
+func (r *rights) refuse(answer *http.Response) error {
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return err
+	}
+	if err := answer.Body.Close(); err != nil {
+		return err
+	}
+	answer.Body = io.NopCloser(bytes.NewReader(body))
+	if bytes.Contains(body, []byte(operatorUser)) || bytes.Contains(body, []byte("cannot set")) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.refused[string(body)] = true
+	}
+	return nil
+}
+
+func (r *rights) note(request *http.Request, code int) {
+	group, resource, named, ok := resourceOf(request.URL)
+	if !ok {
+		return
+	}
+	verbs := verbsOf(request, named, code)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, verb := range verbs {
+		r.used[right{group, resource, verb}] = true
+	}
+}
+
+// verbsOf are the verbs that a request needs.
+func verbsOf(request *http.Request, named bool, code int) []string {
+	switch request.Method {
+	case http.MethodGet:
+		switch {
+		case request.URL.Query().Get("watch") != "":
+			// An informer lists too, where the API server does not send the list on the watch.
+			return []string{"watch", "list"}
+		case named:
+			return []string{"get"}
+		}
+		return []string{"list"}
+	case http.MethodPost:
+		return []string{"create"}
+	case http.MethodPut:
+		return []string{"update"}
+	case http.MethodPatch:
+		if code == http.StatusCreated { // server-side apply of what was not there
+			return []string{"patch", "create"}
+		}
+		return []string{"patch"}
+	case http.MethodDelete:
+		if named {
+			return []string{"delete"}
+		}
+		return []string{"deletecollection"}
+	}
+	return []string{"unknown method " + request.Method}
+}
+
+// resourceOf reads the group and the resource, with its subresource, from a path such as
+// /apis/apps/v1/namespaces/a/statefulsets/b/scale; named: it is about one object.
+func resourceOf(u *url.URL) (group, resource string, named, ok bool) {
+	parts := strings.Split(strings.Trim(u.Path, "/"), "/")
+	switch {
+	case len(parts) > 2 && parts[0] == "api":
+		parts = parts[2:]
+	case len(parts) > 3 && parts[0] == "apis":
+		group, parts = parts[1], parts[3:]
+	default:
+		return "", "", false, false // discovery
+	}
+	if len(parts) > 2 && parts[0] == "namespaces" {
+		parts = parts[2:]
+	}
+	resource = parts[0]
+	if len(parts) > 2 {
+		resource += "/" + parts[2]
+	}
+	return group, resource, len(parts) > 1, true
+}
+
+// What the operator is to the API server in these tests.
+var (
+	operatorConfig *rest.Config
+	// operatorClient reads and writes without a cache.
+	operatorClient client.WithWatch
+	// acting writes as the operator, and reads as its cache does, which asks for no right to get: here, what is now.
+	acting client.WithWatch
+)
+
+// actAsOperator gives the operator's account the generated role, and makes its clients.
+func actAsOperator(ctx context.Context) {
+	role := operatorRole()
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: operatorUser}},
+	}
+	Expect(api.Create(ctx, role)).To(Succeed())
+	Expect(api.Create(ctx, binding)).To(Succeed())
+	// The API server learns of a role some time after it was made.
+	awaitAllowed(ctx, authorizationv1.ResourceAttributes{Group: v1alpha1.GroupVersion.Group, Resource: "shardpools", Verb: "patch"})
+	operatorConfig = rest.CopyConfig(envConfig)
+	operatorConfig.Impersonate = rest.ImpersonationConfig{UserName: operatorUser}
+	operatorConfig.Wrap(asked.watch)
+	var err error
+	operatorClient, err = client.NewWithWatch(operatorConfig, client.Options{Scheme: envScheme})
+	Expect(err).NotTo(HaveOccurred())
+	acting = interceptor.NewClient(operatorClient, interceptor.Funcs{
+		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			return api.Get(ctx, key, o, opts...)
+		},
+		List: func(ctx context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			return api.List(ctx, list, opts...)
+		},
+	})
+}
+
+func operatorRole() *rbacv1.ClusterRole {
+	GinkgoHelper()
+	text, err := os.ReadFile(filepath.Join("..", "config", "rbac", "role.yaml"))
+	Expect(err).NotTo(HaveOccurred())
+	role := &rbacv1.ClusterRole{}
+	Expect(yaml.UnmarshalStrict(text, role)).To(Succeed())
+	return role
+}
+
+// unseen are rights that no request shows, and why the role has them all the same.
+var unseen = map[right]string{
+	{"sheaf.dev", "recordstores/finalizers", "update"}: "the admission plugin OwnerReferencesPermissionEnforcement asks for it where a store becomes an owner",
+	{"sheaf.dev", "shardpools/finalizers", "update"}:   "so does it for pools",
+}
+
+// elsewhere are rights that the operator uses and has from the chart's Role for its own namespace.
+var elsewhere = map[right]string{
+	{"", "events", "create"}: "leader election tells of itself by events of the core API",
+}
+
+// The role grants what the operator asks for in these specs, and nothing else.
+var _ = ginkgo.ReportAfterSuite("The operator's role is what it uses", func(report ginkgo.Report) {
+	if !report.SuiteSucceeded || report.SpecReports.CountWithState(types.SpecStatePassed) < report.PreRunStats.TotalSpecs {
+		return // what did not run has not asked
+	}
+	asked.mu.Lock()
+	defer asked.mu.Unlock()
+	granted := map[right]bool{}
+	for _, rule := range operatorRole().Rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					granted[right{group, resource, verb}] = true
+				}
+			}
+		}
+	}
+	var wrong []string
+	for r := range asked.used {
+		if !granted[r] && elsewhere[r] == "" {
+			wrong = append(wrong, "used and not granted: "+r.String())
+		}
+		if unseen[r] != "" {
+			wrong = append(wrong, "used, but listed as unseen: "+r.String())
+		}
+	}
+	for r := range granted {
+		if !asked.used[r] && unseen[r] == "" {
+			wrong = append(wrong, "granted and not used: "+r.String())
+		}
+	}
+	for words := range asked.refused {
+		wrong = append(wrong, "refused: "+words)
+	}
+	slices.Sort(wrong)
+	Expect(wrong).To(BeEmpty(), "correct the markers +kubebuilder:rbac and run make generate charts, or use what they grant")
+})

@@ -1,0 +1,312 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"regexp"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// records is a client of a store's gateway in this process. Its puts have no request id, as those of the command line have:
+// what is deleted of them need not be kept for a repeat, and makes room at once.
+type records struct{ recordv1.RecordServiceClient }
+
+// connect reaches the gateway of the store q from here.
+func (s *space) connect() records {
+	GinkgoHelper()
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, tool("kubectl"), "port-forward", "-n", s.name, "service/q-gateway", ":7600")
+	cmd.WaitDelay = 5 * time.Second
+	out, err := cmd.StdoutPipe()
+	Expect(err).NotTo(HaveOccurred())
+	Expect(cmd.Start()).To(Succeed())
+	DeferCleanup(func() {
+		cancel()
+		_ = cmd.Wait() // it was killed
+	})
+	lines := bufio.NewScanner(out)
+	Expect(lines.Scan()).To(BeTrue(), "kubectl port-forward said nothing")
+	at := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(lines.Text())
+	Expect(at).NotTo(BeEmpty(), lines.Text())
+	go func() {
+		for lines.Scan() { // so that it never waits for a reader
+		}
+	}()
+	conn, err := grpc.NewClient(at, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(conn.Close)
+	return records{recordv1.NewRecordServiceClient(conn)}
+}
+
+// bytesOf a record that is large, and hard to make smaller.
+func bytesOf(id int64) []byte {
+	data := make([]byte, bulkBytes)
+	_, _ = rand.NewChaCha8([32]byte{byte(id), byte(id >> 8)}).Read(data)
+	return data
+}
+
+func key(id int64) *recordv1.RecordKey { return &recordv1.RecordKey{Id: id} }
+
+func (r records) put(id int64) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, err := r.Put(ctx, &recordv1.PutRequest{Key: key(id), Data: bytesOf(id)}, grpc.WaitForReady(true))
+	return err
+}
+
+// holds checks a record.
+func (r records) holds(id int64) {
+	GinkgoHelper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	out, err := r.Get(ctx, &recordv1.GetRequest{Key: key(id)}, grpc.WaitForReady(true))
+	Expect(err).NotTo(HaveOccurred())
+	Expect(out.GetRecord().GetData()).To(Equal(bytesOf(id)))
+}
+
+func (r records) remove(id int64) {
+	GinkgoHelper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, err := r.Delete(ctx, &recordv1.DeleteRequest{Key: key(id)}, grpc.WaitForReady(true))
+	Expect(err).NotTo(HaveOccurred())
+}
+
+// fill puts records from an id on until one is refused, as it has to be, and gives that one's id.
+func (r records) fill(id int64) int64 {
+	GinkgoHelper()
+	for end := id + 2000; id < end; id++ {
+		err := r.put(id)
+		if err == nil {
+			continue
+		}
+		Expect(status.Code(err)).To(Equal(codes.ResourceExhausted), "%v", err)
+		var reasons []string
+		for _, detail := range status.Convert(err).Details() {
+			if info, ok := detail.(*errdetails.ErrorInfo); ok {
+				reasons = append(reasons, info.GetReason())
+			}
+		}
+		Expect(reasons).To(ConsistOf("DISK_FULL"), "%v", err)
+		Expect(err.Error()).To(ContainSubstring("delete records"), "what to do")
+		return id
+	}
+	Fail("the disk is never full")
+	return 0
+}
+
+// fixedVolume makes a StorageClass that does not let volumes grow, with one volume.
+func fixedVolume(name, node, device string) {
+	GinkgoHelper()
+	apply(fmt.Sprintf(`
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: %s}
+provisioner: kubernetes.io/no-provisioner
+volumeBindingMode: WaitForFirstConsumer
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: %s}
+spec:
+  capacity: {storage: 90Mi}
+  accessModes: [ReadWriteOnce]
+  storageClassName: %s
+  persistentVolumeReclaimPolicy: Retain
+  local: {path: %s, fsType: ext4}
+  nodeAffinity:
+    required:
+      nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [%s]}]}]
+`, name, name, name, device, node))
+	DeferCleanup(func() {
+		kubectl("delete", "storageclass", name)
+		kubectl("delete", "pv", name, "--wait=false") // it goes with its claim
+	})
+}
+
+// storageSize of a pool is raised.
+func (s *space) storageSize(pool, size string) {
+	GinkgoHelper()
+	kubectl("patch", "shardpool", pool, "-n", s.name, "--type=merge", "-p", `{"spec":{"storage":{"size":"`+size+`"}}}`)
+}
+
+// setOf is a StatefulSet's UID and what its claim template asks for.
+func (s *space) setOf(shard string) (uid, size string) {
+	GinkgoHelper()
+	var set struct {
+		Metadata struct{ UID string }
+		Spec     struct {
+			VolumeClaimTemplates []struct {
+				Spec struct {
+					Resources struct{ Requests map[string]string }
+				}
+			}
+		}
+	}
+	if err := get(&set, "statefulset", shard, "-n", s.name); err != nil || len(set.Spec.VolumeClaimTemplates) != 1 {
+		return "", "" // it is being made anew
+	}
+	return set.Metadata.UID, set.Spec.VolumeClaimTemplates[0].Spec.Resources.Requests["storage"]
+}
+
+// awaitGrown waits until a condition of growth has a status, a reason and words.
+func (s *space) awaitGrown(pool, status, reason string, words ...string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		p, err := s.pool(pool)
+		g.Expect(err).NotTo(HaveOccurred())
+		c := condition(p.Status.Conditions, v1alpha1.ConditionVolumesGrown)
+		g.Expect(c).NotTo(BeNil())
+		g.Expect(c.ObservedGeneration).To(Equal(p.Generation))
+		g.Expect(c.Reason).To(Equal(reason), "%+v", c)
+		g.Expect(string(c.Status)).To(Equal(status))
+		for _, w := range words {
+			g.Expect(c.Message).To(ContainSubstring(w))
+		}
+	}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
+}
+
+// untouched says that a shard's pod is the one that was there, and that its process never ended.
+func (s *space) untouched(name string, before pod) {
+	GinkgoHelper()
+	now := s.pod(name)
+	Expect(now.Metadata.UID).To(Equal(before.Metadata.UID))
+	Expect(now.ready()).To(BeTrue(), "%+v", now)
+	Expect(now.Status.ContainerStatuses[0].RestartCount).To(BeZero())
+}
+
+// Scenario 11: a full disk, and what a person can do. Not shown, as there is no CSI driver here: a volume that a driver makes
+// larger. In its place a disk grows as a logical volume does, and the kubelet makes the file system larger, as it does
+// for a driver; and where a driver refuses, the test writes what its resizer would.
+var _ = Describe("a full disk", func() {
+	It("refuses puts alone, takes them again when there is room, and grows under its pod", func() {
+		s := newSpace("diskfull")
+		s.groups = 2
+		s.makeStore(s.threeDisks())
+		class := s.name + "-small"
+		// xfs: a machine that does not let root use all of its resources lets no ext4 grow while it is mounted.
+		s.diskSet(class, "xfs", diskSpec{"n1", s.disk("n1", "diskfull-small", "320M"), "310Mi"})
+		apply(fmt.Sprintf(`
+apiVersion: sheaf.dev/v1alpha1
+kind: ShardPool
+metadata: {name: main, namespace: %s}
+spec:
+  storeRef: {name: q}
+  storage: {storageClassName: %s, size: 256Mi}
+  fileSystem: {type: xfs}
+`, s.name, class))
+		s.awaitStore("q", 2*time.Minute)
+		s.client()
+		s.putAll(8)
+		before := s.pod("main-0-0")
+		r := s.connect()
+
+		By("full: puts are refused, gets and deletes work, and status says what to do")
+		refused := r.fill(100)
+		Expect(refused).To(BeNumerically(">", 120), "so little was never full")
+		o := s.sheaf("q", string(bytesOf(1)), "put", "99", "-")
+		Expect(o.err).To(HaveOccurred())
+		Expect(o.words).To(And(ContainSubstring("DISK_FULL"), ContainSubstring("delete records")))
+		s.getAll(8)
+		r.holds(100)
+		r.holds(refused - 1)
+		s.awaitCondition("main", v1alpha1.ConditionSpaceAvailable, "False", 2*time.Minute,
+			"puts are refused", "main-0", "Delete records", "group compact GROUP --all", "spec.storage.size")
+		s.awaitStore("q", time.Minute) // a full disk reads
+
+		By("room made is noticed, without a restart")
+		for id := int64(101); id < refused; id++ {
+			r.remove(id)
+		}
+		for _, group := range []string{"0", "1"} {
+			o := s.sheaf("q", "", "group", "compact", group, "--all")
+			Expect(o.err).NotTo(HaveOccurred(), "%v", o)
+		}
+		Eventually(func() error { return r.put(refused) }).WithTimeout(time.Minute).Should(Succeed())
+		s.awaitCondition("main", v1alpha1.ConditionSpaceAvailable, "True", 2*time.Minute)
+		r.holds(100)
+		r.holds(refused)
+		refused = r.fill(refused + 1)
+		s.awaitCondition("main", v1alpha1.ConditionSpaceAvailable, "False", 2*time.Minute, "puts are refused")
+		s.untouched("main-0-0", before)
+
+		By("the claim grows: the set is made anew around its pod")
+		uid, size := s.setOf("main-0")
+		Expect(size).To(Equal("256Mi"))
+		s.storageSize("main", "480Mi")
+		s.awaitGrown("main", "False", "Resizing", "310Mi", "480Mi", "/dev/disk/by-id/virtio-diskfull-small", "n1", "DiskSet "+class)
+		Expect(kubectl("get", "pvc", "data-main-0-0", "-n", s.name, "-o", "jsonpath={.spec.resources.requests.storage}")).To(Equal("480Mi"))
+		Eventually(func(g Gomega) {
+			now, size := s.setOf("main-0")
+			g.Expect(size).To(Equal("480Mi"))
+			g.Expect(now).NotTo(Equal(uid))
+			g.Expect(kubectl("get", "pod", "main-0-0", "-n", s.name, "-o", "jsonpath={.metadata.ownerReferences[0].uid}")).To(Equal(now))
+		}).WithTimeout(time.Minute).Should(Succeed())
+		s.untouched("main-0-0", before)
+
+		By("a driver that cannot: what its resizer writes is shown")
+		patchClaim := func(state string) {
+			kubectl("patch", "pvc", "data-main-0-0", "-n", s.name, "--subresource=status", "--type=merge", "-p",
+				`{"status":{"allocatedResourceStatuses":`+state+`}}`)
+		}
+		patchClaim(`{"storage":"ControllerResizeInfeasible"}`)
+		s.awaitGrown("main", "False", "ResizeInfeasible", "data-main-0-0", "480Mi", "second pool", "Drained")
+		patchClaim("null")
+
+		By("the disk grows: there is room, with the same pod")
+		cluster("disk", "grow", "n1", "diskfull-small", "512M")
+		kubectl("patch", "diskset", class, "--type=json", "-p", `[{"op":"replace","path":"/spec/disks/0/size","value":"500Mi"}]`)
+		s.awaitGrown("main", "True", "Grown", "480Mi")
+		Eventually(func() error { return r.put(refused) }).WithTimeout(2 * time.Minute).Should(Succeed())
+		s.awaitCondition("main", v1alpha1.ConditionSpaceAvailable, "True", 2*time.Minute)
+		s.getAll(8)
+		r.holds(100)
+		r.holds(refused)
+		s.untouched("main-0-0", before)
+		s.awaitStore("q", time.Minute)
+	})
+
+	It("of a class that does not let it grow stays as it is, and the pool says what to do", func() {
+		s := newSpace("fixed")
+		s.makeStore(s.threeDisks())
+		class := s.name + "-by-hand"
+		fixedVolume(class, "n2", s.disk("n2", "fixed-small", "96M"))
+		apply(fmt.Sprintf(`
+apiVersion: sheaf.dev/v1alpha1
+kind: ShardPool
+metadata: {name: main, namespace: %s}
+spec:
+  storeRef: {name: q}
+  storage: {storageClassName: %s, size: 64Mi}
+`, s.name, class))
+		s.awaitStore("q", 2*time.Minute)
+		before := s.pod("main-0-0")
+
+		By("up to the size of the disk there is nothing to grow")
+		s.storageSize("main", "80Mi")
+		s.awaitGrown("main", "True", "Grown", "80Mi")
+
+		By("above it")
+		s.storageSize("main", "160Mi")
+		s.awaitGrown("main", "False", "VolumeExpansionNotAllowed", "90Mi", "160Mi", `"`+class+`"`, "allowVolumeExpansion", "second pool", "Drained")
+		s.awaitCondition("main", v1alpha1.ConditionStalled, "True", time.Minute, "allowVolumeExpansion")
+		Expect(kubectl("get", "pvc", "data-main-0-0", "-n", s.name, "-o", "jsonpath={.spec.resources.requests.storage}")).To(Equal("64Mi"))
+		s.untouched("main-0-0", before)
+	})
+})

@@ -1,0 +1,170 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// idsByShard are the ids of the store's records, each under the shard that has it.
+func (s *space) idsByShard() map[string][]int {
+	GinkgoHelper()
+	var status struct {
+		Groups []struct{ Group, Shard string }
+	}
+	o := s.sheaf("q", "", "status", "--output=json")
+	Expect(o.err).NotTo(HaveOccurred(), "%v", o)
+	Expect(json.Unmarshal([]byte(o.out), &status)).To(Succeed(), "%v", o)
+	shardOf := map[string]string{}
+	for _, g := range status.Groups {
+		shardOf[g.Group] = g.Shard
+	}
+	scan := s.sheaf("q", "", "scan", "--metadata")
+	Expect(scan.err).NotTo(HaveOccurred(), "%v", scan)
+	ids := map[string][]int{}
+	for line := range strings.Lines(scan.out) {
+		var record struct{ ID, Group string }
+		Expect(json.Unmarshal([]byte(line), &record)).To(Succeed(), line)
+		id, err := strconv.Atoi(record.ID)
+		Expect(err).NotTo(HaveOccurred(), line)
+		Expect(shardOf).To(HaveKey(record.Group), line)
+		ids[shardOf[record.Group]] = append(ids[shardOf[record.Group]], id)
+	}
+	for _, list := range ids {
+		slices.Sort(list)
+	}
+	return ids
+}
+
+// othersGoOn reads and writes records of every other shard.
+func (s *space) othersGoOn(shard string, ids map[string][]int) {
+	GinkgoHelper()
+	calls := 0
+	for other, list := range ids {
+		if other == shard {
+			continue
+		}
+		for _, id := range list[:min(2, len(list))] {
+			Expect(s.get("q", id)).To(Equal(fmt.Sprint("record ", id)))
+			s.put("q", id, fmt.Sprint("record ", id))
+			calls++
+		}
+	}
+	Expect(calls).To(BeNumerically(">", 0), "no other shard has a record: %v", ids)
+}
+
+// ordinaryPod starts a pod on a node that nothing keeps there while the node is away.
+func (s *space) ordinaryPod(name, node string) {
+	GinkgoHelper()
+	apply(fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: %s}
+spec:
+  nodeName: %s
+  automountServiceAccountToken: false
+  terminationGracePeriodSeconds: 1
+  securityContext: {runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}}
+  containers:
+  - name: main
+    image: %s
+    imagePullPolicy: IfNotPresent
+    args: [dev, --listen=127.0.0.1:7700, --http=127.0.0.1:7701, --dir=/scratch/dev, --shards=1, --groups=1]
+    securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+    volumeMounts: [{name: scratch, mountPath: /scratch}]
+  volumes: [{name: scratch, emptyDir: {}}]
+`, name, s.name, node, image))
+	kubectl("wait", "-n", s.name, "--for=condition=Ready", "pod/"+name, "--timeout=60s")
+}
+
+// onlyOn makes everything that is scheduled meanwhile go to one node.
+func onlyOn(node string, do func()) {
+	GinkgoHelper()
+	for _, other := range []string{"n1", "n2", "n3"} {
+		if other != node {
+			kubectl("cordon", other)
+			DeferCleanup(func() { kubectl("uncordon", other) })
+		}
+	}
+	do()
+	for _, other := range []string{"n1", "n2", "n3"} {
+		kubectl("uncordon", other)
+	}
+}
+
+// operatorNodes are where operators run.
+func operatorNodes() []string {
+	GinkgoHelper()
+	return strings.Fields(kubectl("get", "pods", "-n", operatorNamespace, "-l", "app.kubernetes.io/name=sheaf-operator",
+		"-o", "jsonpath={.items[*].spec.nodeName}"))
+}
+
+// Scenario 10: the shard of a node that is away stays where its disk is, and so does the data.
+var _ = Describe("a node that is away for longer than pods are left there", func() {
+	It("keeps its shard, which serves every record when the node is back", func() {
+		s := newSpace("nodedown")
+		class := s.threeDisks()
+		onlyOn("n1", func() {
+			s.makeStore(class)
+			s.client()
+			kubectl("rollout", "status", "-n", s.name, "deployment/q-gateway", "--timeout=2m")
+		})
+		s.makePool("main", class, 2, "fileSystem: {type: ext4}")
+		s.awaitStore("q", 2*time.Minute)
+		s.putAll(8)
+		ids := s.idsByShard()
+		Expect(ids).To(And(HaveKey("main-0"), HaveKey("main-1")))
+		shard, number := "main-0", int32(0)
+		if node := s.pod("main-0-0").Spec.NodeName; node == operatorNodes()[0] {
+			shard, number = "main-1", 1
+		}
+		before := s.awaitShard("main", number, v1alpha1.ShardServing, time.Minute)
+		Expect(before.Node).NotTo(Or(Equal("n1"), BeElementOf(operatorNodes())), "%+v", before)
+		old := s.pod(shard + "-0")
+		s.ordinaryPod("ordinary", before.Node)
+
+		By("the node goes away: the status says so, and what to do")
+		cluster("node-stop", before.Node)
+		DeferCleanup(func() {
+			cluster("node-start", before.Node)
+			kubectl("wait", "--for=condition=Ready", "node/"+before.Node, "--timeout=180s")
+		})
+		s.awaitShard("main", number, v1alpha1.ShardNodeDown, 3*time.Minute)
+		s.awaitCondition("main", v1alpha1.ConditionReady, "False", time.Minute, shard, "NodeDown", before.Node, "Repair the node")
+		s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, "NodeDown", before.Node)
+
+		By("other pods of the node are evicted: the shard is not, and its data stays")
+		Eventually(func() string { return s.pod("ordinary").Metadata.DeletionTimestamp }).WithTimeout(3 * time.Minute).ShouldNot(BeEmpty())
+		s.othersGoOn(shard, ids)
+		p := s.pod(shard + "-0")
+		Expect(p.Metadata.UID).To(Equal(old.Metadata.UID))
+		Expect(p.Metadata.DeletionTimestamp).To(BeEmpty(), "the shard is evicted")
+		Expect(p.Spec.NodeName).To(Equal(before.Node))
+		away := s.awaitShard("main", number, v1alpha1.ShardNodeDown, time.Minute)
+		Expect(away.Volume.UUID).To(Equal(before.Volume.UUID))
+		Expect(away.Volume.PersistentVolume).To(Equal(before.Volume.PersistentVolume))
+		Expect(away.Groups).To(Equal(before.Groups), "groups have moved")
+
+		By("the node comes back: so does the shard, with every record")
+		cluster("node-start", before.Node)
+		kubectl("wait", "--for=condition=Ready", "node/"+before.Node, "--timeout=180s")
+		back := s.awaitShard("main", number, v1alpha1.ShardServing, 3*time.Minute)
+		Expect(back.Volume.UUID).To(Equal(before.Volume.UUID))
+		s.awaitStore("q", 2*time.Minute)
+		p = s.pod(shard + "-0")
+		Expect(p.Metadata.UID).To(Equal(old.Metadata.UID))
+		Expect(p.Status.ContainerStatuses[0].RestartCount).To(Equal(old.Status.ContainerStatuses[0].RestartCount+1), "started once again")
+		Expect(s.idsByShard()).To(Equal(ids), "a record changed its shard")
+		s.getAll(8)
+	})
+})

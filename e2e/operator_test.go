@@ -1,0 +1,155 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+)
+
+// stackTrace is what a log holds after a panic, also one that was caught.
+var stackTrace = regexp.MustCompile(`panic|goroutine \d+ \[|\.go:\d+ \+0x`)
+
+// operatorLogs keeps what every operator says that runs while the suite does, also those that are gone at its end.
+type operatorLogs struct {
+	ctx   context.Context
+	tails sync.WaitGroup
+	mutex sync.Mutex
+	logs  map[string]*bytes.Buffer // by container; guarded by mutex
+}
+
+// Write is of one container.
+type logOf struct {
+	*operatorLogs
+	container string
+}
+
+func (l logOf) Write(b []byte) (int, error) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	return l.logs[l.container].Write(b)
+}
+
+// watchOperators reads the operators' logs until the suite ends, and then fails it where one holds a stack trace.
+func watchOperators() {
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &operatorLogs{ctx: ctx, logs: map[string]*bytes.Buffer{}}
+	l.tails.Go(l.find)
+	DeferCleanup(func() {
+		panics := operatorMetric(`controller_runtime_reconcile_panics_total`)
+		cancel()
+		l.tails.Wait()
+		l.mutex.Lock()
+		defer l.mutex.Unlock()
+		Expect(l.logs).NotTo(BeEmpty(), "no operator was seen to run")
+		for container, log := range l.logs {
+			for _, line := range strings.Split(log.String(), "\n") {
+				Expect(line).NotTo(MatchRegexp(stackTrace.String()), "operator %s:\n%s", container, log)
+			}
+		}
+		for object, n := range panics {
+			Expect(n).To(BeZero(), object)
+		}
+	})
+}
+
+// find looks for operators that are not read yet.
+func (l *operatorLogs) find() {
+	for {
+		var list struct{ Items []pod }
+		if err := get(&list, "pods", "-n", operatorNamespace, "-l", "app.kubernetes.io/name=sheaf-operator"); err == nil {
+			for _, p := range list.Items {
+				if p.Status.Phase == "Running" && len(p.Status.ContainerStatuses) == 1 {
+					l.read(p.Metadata.Name, p.Status.ContainerStatuses[0].RestartCount)
+				}
+			}
+		}
+		select {
+		case <-l.ctx.Done():
+			return
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// read follows the log of a container until it ends.
+func (l *operatorLogs) read(pod string, restarts int) {
+	container := fmt.Sprintf("%s, restarted %d times", pod, restarts)
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	if l.logs[container] != nil {
+		return
+	}
+	l.logs[container] = &bytes.Buffer{}
+	cmd := exec.CommandContext(l.ctx, tool("kubectl"), "logs", "-n", operatorNamespace, pod, "--follow")
+	cmd.WaitDelay = 5 * time.Second
+	cmd.Stdout = logOf{l, container}
+	l.tails.Go(func() { _ = cmd.Run() }) // ended by the container's end, or the suite's
+}
+
+// operatorMetric reads a metric of the operator that leads, by its labels.
+func operatorMetric(name string) map[string]float64 {
+	GinkgoHelper()
+	text := kubectl("get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/services/%s-metrics:metrics/proxy/metrics", operatorNamespace, operatorName))
+	values := map[string]float64{}
+	for _, line := range strings.Split(text, "\n") {
+		if labels, value, ok := strings.Cut(strings.TrimPrefix(line, name+"{"), "} "); ok && strings.HasPrefix(line, name+"{") {
+			n, err := strconv.ParseFloat(value, 64)
+			Expect(err).NotTo(HaveOccurred(), line)
+			values[labels] = n
+		}
+	}
+	return values
+}
+
+// reconciles counts how often the operator has looked at an object, such as "shardpool/main" or "diskset/disks".
+func (s *space) reconciles(object string) float64 {
+	GinkgoHelper()
+	kind, name, _ := strings.Cut(object, "/")
+	namespace := s.name
+	if kind == "diskset" {
+		namespace = ""
+	}
+	labels := fmt.Sprintf(`kind=%q,name=%q,namespace=%q`, kind, name, namespace)
+	counts := operatorMetric("sheaf_operator_reconciles_total")
+	Expect(counts).To(HaveKey(labels))
+	return counts[labels]
+}
+
+// reconcilesMax is how often an object may be looked at in a minute that something is wrong with.
+const reconcilesMax = 6
+
+// calm begins to count the reconciles of objects; what it gives ends that, once a minute has passed, and fails where there
+// were too many.
+func (s *space) calm(objects ...string) func() {
+	GinkgoHelper()
+	began, before := time.Now(), map[string]float64{}
+	for _, object := range objects {
+		before[object] = s.reconciles(object)
+	}
+	return func() {
+		GinkgoHelper()
+		time.Sleep(time.Until(began.Add(time.Minute))) // it is a rate that is asked for
+		var wrong []string
+		for _, object := range objects {
+			count, minutes := s.reconciles(object)-before[object], time.Since(began).Minutes()
+			words := fmt.Sprintf("%s: %.0f reconciles in %.1f minutes", object, count, minutes)
+			AddReportEntry(words)
+			// One more than there is room for between both ends.
+			if count > reconcilesMax*minutes+1 || count < 1 {
+				wrong = append(wrong, words)
+			}
+		}
+		Expect(wrong).To(BeEmpty(), "looked at all the time, or not at all")
+	}
+}

@@ -1,0 +1,107 @@
+package shard
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/survey"
+)
+
+// What a shard says of etcd ends with it: etcd goes away, comes back empty, and is rebuilt from the shard's volume.
+func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
+	address := "unix://" + filepath.Join(t.TempDir(), "etcd.sock")
+	begin := func() *etcd.Server {
+		server, err := etcd.StartEmbedded(t.TempDir(), address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(server.Close)
+		return server
+	}
+	server := begin()
+	client, err := server.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	store, err := placement.NewStore(client, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	id := uuid.New()
+	meta, err := store.InitMeta(ctx, placement.Meta{StoreUUID: id, Routing: hash4, Copies: 1, CreatedUTC: time.Now().UTC().Format(time.RFC3339)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{t: t, cfg: Config{
+		Name: "s1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: store, SegmentBytes: 1 << 20, ReserveBytes: 16 << 20,
+		Compaction: Compaction{Off: true}, ReportInterval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+	}}
+	f.run()
+	serving := func() int {
+		n := 0
+		for _, g := range f.shard.Status().Groups {
+			if g.State == "Serving" {
+				n++
+			}
+		}
+		return n
+	}
+	f.eventually("all groups serve", func() bool {
+		_, err := store.PlanOnce(ctx, id, meta.Policy())
+		return err == nil && serving() == 4
+	})
+
+	server.Close()
+	for i := range int64(8) {
+		f.put(i, data(i, 1<<20))
+	}
+	f.eventually("the failed report is a problem", func() bool {
+		return slices.ContainsFunc(f.shard.Status().Problems, func(p string) bool { return strings.HasPrefix(p, "reporting to etcd") })
+	})
+
+	begin()
+	volume, err := survey.Volume(ctx, f.shard.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rebuilt, err := placement.Rebuild(id, []placement.FoundVolume{volume}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("etcd takes the placement again", func() bool { return store.Restore(ctx, rebuilt, true) == nil })
+	f.put(9, data(9, 1<<20))
+	f.eventually("the problem is over", func() bool { return serving() == 4 && len(f.shard.Status().Problems) == 0 })
+}
+
+// What a shard says of a group that it could not make ends also where somebody else has done what was to be done.
+func TestProblemOfAGroupEndsWhenNothingIsToBeDone(t *testing.T) {
+	registry := newRegistry(named, "s1")
+	f := start(t, registry, nil)
+	registry.mu.Lock()
+	registry.refuse = true
+	registry.mu.Unlock()
+	g := placement.NewGroup(named, "quotes", 0)
+	registry.change(func(v *placement.View) {
+		g.Revision = int64(v.Epoch)
+		v.Groups["quotes"], v.Targets["quotes"] = g, placement.Target{Group: "quotes", Shards: []string{"s1"}}
+	})
+	f.eventually("etcd is not told", func() bool {
+		return slices.ContainsFunc(f.shard.Status().Problems, func(p string) bool { return strings.HasPrefix(p, "group quotes") })
+	})
+	registry.change(func(v *placement.View) {
+		delete(v.Groups, "quotes")
+		delete(v.Targets, "quotes")
+	})
+	f.eventually("the problem is over", func() bool { return len(f.shard.Status().Problems) == 0 })
+}
