@@ -36,6 +36,7 @@ func (l *Log) Apply(through uint64, each func(*Entry)) error {
 	l.mu.Lock()
 	l.trimTail()
 	l.mu.Unlock()
+	l.changed.fire()
 	return nil
 }
 

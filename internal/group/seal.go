@@ -276,6 +276,7 @@ func (l *Log) Close(seal bool) error {
 		l.refreshHints()
 	}
 	l.closed.Store(true)
+	l.changed.fire()
 	l.hints.Wait()
 	l.release()
 	if err != nil {
