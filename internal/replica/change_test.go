@@ -188,6 +188,52 @@ func TestMembershipChangeThatRaftPassesOverIsNotDone(t *testing.T) {
 	})
 }
 
+// The membership is durable before the commit index is: after a restart Raft commits a change again that is in force.
+func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		first, leader := n.lead()
+		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
+		n.start(4)
+		until(t, "the learner has everything", func() bool { m := leader.Members(); return m.Progress[3].Match == m.LastIndex })
+		gone, _ := n.follower(first)
+		ok(t, leader.ChangeMembers(timeout(t), change(add(4), remove(gone))))
+		n.stop(gone)
+		ahead := 0
+		for id := range n.members {
+			n.stop(id)
+			if one := n.start(id); one.Members().ConfIndex > one.Members().AppliedIndex {
+				ahead++
+			}
+		}
+		if ahead == 0 {
+			t.Fatal("no membership was ahead: the test does not test")
+		}
+		_, leader = n.lead()
+		leader.must(t, put(1, "a"))
+		until(t, "all have applied it", func() bool {
+			for _, one := range n.members {
+				if m := one.Members(); one.Status().Err != nil || m.AppliedIndex < leader.Members().AppliedIndex || m.Changing {
+					return false
+				}
+			}
+			return true
+		})
+	})
+}
+
+// A membership change that Raft cannot apply fails the replica: it must not be left locked.
+func TestPanicOfRaftFailsTheReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one := newMachine(t, vfs.NewMem(), "/v").open("7", nil)
+		one.mu.Lock()
+		ok(t, one.node.ProposeConfChange(change(remove(raftID))))
+		one.mu.Unlock()
+		one.schedule()
+		until(t, "it has failed", func() bool { return one.Status().Err != nil })
+	})
+}
+
 func TestLeadIsHandedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

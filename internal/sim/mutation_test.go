@@ -56,7 +56,10 @@ func late(c *config) {
 
 // TestEveryRuleIsNeeded switches one rule off and lives through seeds until the simulation finds a violation.
 func TestEveryRuleIsNeeded(t *testing.T) {
-	seeds := number(t, "SHEAF_SIM_MUTATION_SEEDS", 300)
+	if testing.Short() {
+		t.Skip("of the long run")
+	}
+	seeds := number(t, "SHEAF_SIM_MUTATION_SEEDS", 3000) // far more than any rule takes
 	for _, rule := range rules {
 		t.Run(rule.name, func(t *testing.T) {
 			t.Parallel()
