@@ -330,6 +330,23 @@ func TestRepairRefusesOtherEntries(t *testing.T) {
 		t.Error(err)
 	}
 	ok(t, l.RepairRange(t.Context(), repairs[0], good, applied)) // again: nothing is left to do
+	l.hints.Wait()
+	for range 2 { // hit again, and again: places go from one segment to the other and back
+		name := SegmentName(l.state.segments[0].number)
+		f, err := l.fs.OpenWrite(path.Join(l.dir, name))
+		ok(t, err)
+		ok(t, errors.Join(flip(f, SegmentHeaderBytes+FrameHeaderBytes+500), f.Close()))
+		_, err = l.Verify(t.Context(), 0)
+		ok(t, err)
+		if len(l.Stats().Damages) == 0 {
+			t.Fatal("nothing is damaged")
+		}
+		ok(t, repairFrom(twin, l))
+		if err := sameLogs(twin, l); err != nil {
+			t.Error(err)
+		}
+		l.hints.Wait()
+	}
 	ok(t, l.Close(false))
 }
 
@@ -393,17 +410,39 @@ func TestRepairFromAPeerThatHasCompacted(t *testing.T) {
 	}
 	ok(t, l.Close(false))
 
-	_, l = b.damagedEntry(t, 21) // the delete of record 3, of which an older version is stored here
-	err := repairFrom(twin, l)
-	if !errors.Is(err, ErrRepairByInstall) {
-		t.Errorf("a tombstone that the peer has not any more: %v", err)
+	// The delete of record 3, of which an older version is stored here: once where nothing is known of the entry, once where the
+	// hint knows it.
+	for _, bed := range []*damageBed{b, b.sealed(t)} {
+		_, l = bed.damagedEntry(t, 21)
+		err := repairFrom(twin, l)
+		if !errors.Is(err, ErrRepairByInstall) {
+			t.Errorf("a tombstone that the peer has not any more: %v", err)
+		}
+		var damage *DamageError
+		if _, err := l.Get(3, GetOptions{}); !errors.As(err, &damage) {
+			t.Errorf("deleted record: %v", err)
+		}
+		ok(t, l.Close(false))
 	}
-	var damage *DamageError
-	if _, err := l.Get(3, GetOptions{}); !errors.As(err, &damage) {
-		t.Errorf("deleted record: %v", err)
-	}
+	// Another one, which is known to be a put: it was superseded.
+	_, l = b.sealed(t).damagedEntry(t, 3)
+	ok(t, repairFrom(twin, l))
 	ok(t, l.Close(false))
 	ok(t, twin.Close(false))
+}
+
+// sealed is the bed with all its segments sealed and with hints.
+func (b *damageBed) sealed(t *testing.T) *damageBed {
+	t.Helper()
+	l := b.twin(t)
+	ok(t, l.Seal())
+	l.hints.Wait()
+	m := l.w.manifest
+	c := *b
+	c.mem, c.opts, c.frames, c.sizes = l.fs.(*vfs.Mem), l.opts, make(map[string][]bedFrame), make(map[string]int64)
+	ok(t, l.Close(false))
+	c.learn(t, m)
+	return &c
 }
 
 func TestRepairWaitsForWhatSupersedes(t *testing.T) {

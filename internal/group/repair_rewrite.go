@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	iofs "io/fs"
+	"math"
 	"slices"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -46,17 +47,19 @@ func (l *Log) repairRange(ctx context.Context, r Repair, entries []*raftpb.Entry
 		return err
 	}
 	defer l.leave()
-	views := l.views(0, l.applied.Load())
+	views := l.views(0, math.MaxUint64)
 	defer unpinAll(views)
 	i := slices.IndexFunc(views, func(v view) bool { return SegmentName(v.number) == r.File })
 	switch {
 	case i < 0 && !slices.Contains(l.damagedFiles(), r.File):
 		return nil // repaired already
-	case i < 0 || views[i].active || views[i].through > l.applied.Load():
+	case i < 0 || views[i].active:
 		return ErrRepairLater
 	}
 	p := &rangeRepair{Log: l, ctx: ctx, v: views[i], peer: peerApplied}
-	p.v.through = min(p.v.through, p.v.m.LastIndex)
+	if p.v.through = min(p.v.through, p.v.m.LastIndex); p.v.through > l.applied.Load() {
+		return ErrRepairLater
+	}
 	var err error
 	if p.s, err = l.survey(p.v); err != nil {
 		return err

@@ -2,13 +2,77 @@ package group
 
 import (
 	"errors"
+	"fmt"
+	"path"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/vfs"
 )
+
+// TestRepairOfRandomLogs damages logs with several terms, with entries that a new leader cut off, and with what compaction has
+// left, at random places, and repairs them from a twin.
+func TestRepairOfRandomLogs(t *testing.T) {
+	seeds := uint64(40)
+	if testing.Short() {
+		seeds = 6
+	}
+	var seen atomic.Int64
+	t.Run("seeds", func(t *testing.T) {
+		for seed := range seeds {
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				t.Parallel()
+				repairRandomLog(t, seed, &seen)
+			})
+		}
+	})
+	t.Logf("%d damages were repaired", seen.Load())
+	if seen.Load() < int64(seeds) {
+		t.Error("too little was damaged")
+	}
+}
+
+func repairRandomLog(t *testing.T, seed uint64, seen *atomic.Int64) {
+	w := randomState(t, seed, Index, 120)
+	ok(t, w.sync())
+	ok(t, w.apply())
+	ok(t, w.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1)) // others were there once, and cut the log
+	ok(t, w.appendBatch(w.model.last+1, nil))                                             // the commit of all
+	ok(t, w.log.Sync())
+	ok(t, w.log.Tick())
+	ok(t, w.log.Close(false))
+	b := &damageBed{mem: w.mem, opts: w.opts}
+	twin := b.twin(t)
+	names := dirNames(t, twin)
+	for range 12 {
+		name := names[w.random.IntN(len(names))]
+		_, isBlob := ParseBlobName(name)
+		if _, isSegment := ParseSegmentName(name); !isSegment && !isBlob {
+			continue
+		}
+		disk := b.mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+		info, err := disk.Stat(path.Join(w.opts.Dir, name))
+		ok(t, err)
+		at, length := w.random.Int64N(info.Size()), 1+w.random.Int64N(900)
+		b.names = names
+		hintless := w.random.IntN(2) == 0
+		ok(t, b.inflict(disk, name, func(f vfs.File) error {
+			_, err := f.WriteAt(randomBytes(seed, int(min(length, info.Size()-at))), at)
+			return err
+		}, hintless))
+		was, err := b.repaired(twin, disk, Residency(w.random.IntN(2)))
+		if err != nil && (!hintless || !errors.Is(err, ErrRepairByInstall)) {
+			t.Fatalf("%d bytes at %d of %s, without hints %t: %v", length, at, name, hintless, err)
+		}
+		if was && err == nil {
+			seen.Add(1)
+		}
+	}
+	ok(t, twin.Close(false))
+}
 
 // TestRule4_NoHintHidesDamage: a hint made of what could be read would make the next load believe that nothing is missing.
 func TestRule4_NoHintHidesDamage(t *testing.T) {

@@ -30,6 +30,7 @@ type knownEntry struct {
 	id        int64
 	version   bool // a put or delete
 	tombstone bool
+	offset    int64   // of the frame, as a place has it; 0: not known
 	length    int64   // of the frame, as a place has it; 0: not known
 	term      uint64  // 0: not known
 	crc       *uint32 // of the entry; nil: not known
@@ -45,31 +46,38 @@ func (l *Log) survey(v view) (*survey, error) {
 	l.learnRows(s, v)
 	var open []gap // bad bytes with no whole entry behind them yet
 	gaps := []gap{}
-	before := v.first - 1
-	closeGaps := func(after uint64) {
+	before, term, commit := v.first-1, uint64(0), uint64(0) // of what stands before
+	closeGaps := func(after, afterTerm uint64) {
 		for _, g := range open {
 			g.after = after
+			if !s.rows && mayHideCut(g.bytes, term, afterTerm) {
+				s.lost = append(s.lost, IndexRange{max(v.first, commit+1), max(g.before, after-1)})
+			}
 			gaps = append(gaps, g)
 		}
 		open = open[:0]
+		term = afterTerm
 	}
 	err := l.frames(v, SegmentHeaderBytes, func(step *FrameStep) bool {
 		e := &step.Entry
 		switch {
 		case step.Status == FrameWhole && e.Kind == KindState:
+			if state, err := DecodeStateRecord(e.Data); err == nil {
+				commit = max(commit, state.Commit)
+			}
 		case step.Status == FrameWhole:
-			closeGaps(e.Index)
+			closeGaps(e.Index, e.Term)
 			s.keep(step)
 			before = e.Index
 		case step.Status == FrameContent && e.Kind != KindState:
-			closeGaps(e.Index)
+			closeGaps(e.Index, e.Term)
 			s.cut(e.Index)
 			s.known[e.Index] = l.knownByHeader(v, step)
 			s.lost = append(s.lost, IndexRange{e.Index, e.Index})
 			before = e.Index
 		case step.Status == FrameContent:
 		default:
-			open = append(open, gap{before: before})
+			open = append(open, gap{before: before, bytes: step.Bytes})
 		}
 		return true
 	})
@@ -79,20 +87,23 @@ func (l *Log) survey(v view) (*survey, error) {
 	if err != nil {
 		return nil, err
 	}
-	closeGaps(v.through + 1)
+	closeGaps(v.through+1, 0)
 	s.finish(v, floor, gaps)
 	return s, nil
 }
 
 // gap is bad bytes between two entries that are known by place.
-type gap struct{ before, after uint64 }
+type gap struct {
+	before, after uint64
+	bytes         int64
+}
 
 // learnRows takes what rows or hint know.
 func (l *Log) learnRows(s *survey, v view) {
 	add := func(id int64, at uint64, place uint64, term uint64) {
 		if at <= v.through {
 			loc := index.Loc(place)
-			s.known[at] = knownEntry{id: id, version: true, tombstone: loc.Tombstone(), length: loc.LengthBound(), term: term}
+			s.known[at] = knownEntry{id: id, version: true, tombstone: loc.Tombstone(), offset: loc.Offset(), length: loc.LengthBound(), term: term}
 		}
 	}
 	if v.rows != nil {
@@ -149,6 +160,11 @@ func (s *survey) finish(v view, floor uint64, gaps []gap) {
 	for n := len(s.kept); n > 0 && s.kept[n-1].index > v.through; n-- {
 		s.kept = s.kept[:n-1]
 	}
+	// A whole frame at another place than the hint has it is void: what made it so was hit.
+	s.kept = slices.DeleteFunc(s.kept, func(k keptFrame) bool {
+		known, ok := s.known[k.index]
+		return ok && s.rows && known.offset != 0 && known.offset != k.offset
+	})
 	s.have = make(map[uint64]*keptFrame, len(s.kept))
 	for i := range s.kept {
 		s.have[s.kept[i].index] = &s.kept[i]

@@ -350,15 +350,14 @@ func (v view) damage(group string, step *FrameStep) Damage {
 	return d
 }
 
-// isValid tells whether an entry read from a segment is not void: one that was cut off has an older term.
+// isValid tells whether an entry read from a segment is not void: one that was cut off has an older term. Compaction leaves
+// void ones in segments that it passes over, so Raft's floor does not matter.
 func (l *Log) isValid(e *Entry) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	if len(l.state.terms) == 0 || e.Index < l.state.terms[0].FirstIndex || e.Index > l.state.last {
-		return true
-	}
-	term, err := l.term(e.Index)
-	return err != nil || term == e.Term
+	runs := l.state.terms
+	n := sort.Search(len(runs), func(i int) bool { return runs[i].FirstIndex > e.Index })
+	return n == 0 || e.Index > l.state.last || runs[n-1].Term == e.Term
 }
 
 const checkpointBytes = 1 << 20
