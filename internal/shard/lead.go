@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -17,10 +18,12 @@ import (
 )
 
 // What the leader of a group does about its members: package move decides, here it is done. It looks again whenever the
-// group's leader or membership, the view or the peers have changed, and each steerEvery while something is unfinished.
+// group's leader or membership, the view or the peers have changed, and now and then while something is unfinished.
 
 const (
-	steerEvery   = time.Second
+	waitFirst    = 200 * time.Millisecond // between two looks at what is unfinished
+	waitMax      = 2 * time.Second
+	settleTime   = 300 * time.Millisecond // for members to apply a membership change, before one of them is to lead
 	steerAtOnce  = 16
 	changeTime   = 10 * time.Second // for one membership change
 	etcdTime     = 5 * time.Second
@@ -36,13 +39,20 @@ type steering struct {
 	due   map[*groupReplica]struct{}
 	busy  map[*groupReplica]struct{} // being looked at
 	moves map[*groupReplica]struct{} // that get copies elsewhere now
-	fetch map[*groupReplica]uint64   // to be installed anew, from which member
+	waits map[*groupReplica]*steerWait
+	fetch map[*groupReplica]uint64 // to be installed anew, from which member
+}
+
+// steerWait is the time until the next look at a group that is unfinished.
+type steerWait struct {
+	last  time.Duration
+	timer *time.Timer
 }
 
 func (q *steering) init() {
 	q.wake = make(chan struct{}, 1)
 	q.due, q.busy, q.moves = map[*groupReplica]struct{}{}, map[*groupReplica]struct{}{}, map[*groupReplica]struct{}{}
-	q.fetch = map[*groupReplica]uint64{}
+	q.fetch, q.waits = map[*groupReplica]uint64{}, map[*groupReplica]*steerWait{}
 }
 
 func (q *steering) stir() {
@@ -75,14 +85,37 @@ func (q *steering) take() (due []*groupReplica, fetch map[*groupReplica]uint64) 
 	return due, fetch
 }
 
-// done ends the look at a group.
-func (q *steering) done(g *groupReplica) {
+// done ends the look at a group. Where something is left to do, next is called in a while: longer each time, and never in step
+// with the clocks of Raft, at whose turns a member looks silent.
+func (q *steering) done(g *groupReplica, unfinished bool, next func()) {
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	delete(q.busy, g)
-	_, again := q.due[g]
-	q.mu.Unlock()
-	if again {
+	if _, again := q.due[g]; again {
 		q.stir()
+	}
+	w := q.waits[g]
+	if w != nil {
+		w.timer.Stop()
+	}
+	if !unfinished {
+		delete(q.waits, g)
+		return
+	}
+	if w == nil {
+		w = &steerWait{}
+		q.waits[g] = w
+	}
+	w.last = min(max(2*w.last, waitFirst), waitMax)
+	w.timer = time.AfterFunc(w.last/2+rand.N(w.last), next) //nolint:gosec // jitter
+}
+
+// stepped: the waiting begins anew.
+func (q *steering) stepped(g *groupReplica) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w := q.waits[g]; w != nil {
+		w.last = 0
 	}
 }
 
@@ -120,11 +153,7 @@ func (s *Shard) steerAll(ctx context.Context) {
 			}
 			s.wait.Go(func() {
 				defer func() { <-slots }()
-				again := s.lead(ctx, g, false)
-				q.done(g)
-				if again && ctx.Err() == nil {
-					time.AfterFunc(steerEvery, func() { s.steer(g) })
-				}
+				q.done(g, s.lead(ctx, g) && ctx.Err() == nil, func() { s.steer(g) })
 			})
 		}
 		select {
@@ -136,7 +165,7 @@ func (s *Shard) steerAll(ctx context.Context) {
 }
 
 // lead takes steps towards the target while this replica leads. True: something is unfinished, look again.
-func (s *Shard) lead(ctx context.Context, g *groupReplica, leaving bool) (again bool) {
+func (s *Shard) lead(ctx context.Context, g *groupReplica) (again bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.problem("moving group "+g.name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
@@ -161,7 +190,7 @@ func (s *Shard) lead(ctx context.Context, g *groupReplica, leaving bool) (again 
 			return false
 		}
 		s.limitTombstones(sv, m)
-		next, err := s.step(ctx, sv, m, state, leaving)
+		next, err := s.step(ctx, sv, m, state)
 		switch {
 		case errors.Is(err, placement.ErrChanged), errors.Is(err, placement.ErrStaleLeader), errors.Is(err, replica.ErrChanging),
 			errors.Is(err, replica.ErrNoLeader), errors.Is(err, replica.ErrNotTransferred), errors.Is(err, replica.ErrOutcomeUnknown):
@@ -226,7 +255,7 @@ func (s *Shard) limitTombstones(sv *served, m replica.Members) {
 }
 
 // step decides and acts.
-func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state groupView, leaving bool) (stepped, error) {
+func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state groupView) (stepped, error) {
 	g := sv.group
 	if state.Leader != s.cfg.Name || state.Term < m.Term || state.ConfIndex < m.ConfIndex {
 		return stepAgain, s.storeAsLeader(ctx, sv, m, state.Group) // calls find the leader there
@@ -245,9 +274,6 @@ func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state g
 	for name, shard := range state.Shards {
 		in.Shards[name] = move.Shard{Volume: shard.VolumeUUID, Alive: true}
 	}
-	self := in.Shards[s.cfg.Name]
-	self.NoLead = leaving
-	in.Shards[s.cfg.Name] = self
 	if len(m.Conf.GetVoters()) >= s.meta.Copies && !s.steering.mayMove(g, s.cfg.Limits.GroupsMovingMax) {
 		in.LearnersMax = 0 // a group that is not whole yet need not wait for others
 	}
@@ -256,12 +282,17 @@ func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state g
 		if a.Done || len(m.Conf.GetLearners()) == 0 {
 			s.steering.moved(g)
 		}
-		if a.Done {
+		if a.Done && state.Target[0] == s.cfg.Name {
 			return stepDone, nil
 		}
+		// It waits, be it only for the shard that is to lead.
 		s.logger.Debug("a move waits", "group", g.name, "reason", a.Reason)
 		return stepLater, nil
 	}
+	if a.Kind == move.TransferLeader && time.Since(g.changedAt) < settleTime {
+		return stepLater, nil // it would refuse, and writes would wait for that
+	}
+	s.steering.stepped(g)
 	s.logger.Info("a step of a move", "group", g.name, "step", a.Kind.String(), "reason", a.Reason)
 	return stepAgain, s.act(ctx, sv, m, state.Group, a)
 }
@@ -282,6 +313,7 @@ func (s *Shard) act(ctx context.Context, sv *served, m replica.Members, state pl
 			return err
 		}
 	}
+	defer func() { sv.group.changedAt = time.Now() }()
 	return sv.replica.ChangeMembers(ctx, a.Change())
 }
 

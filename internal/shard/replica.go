@@ -32,6 +32,8 @@ type groupReplica struct {
 	// known is every member that etcd ever named, by Raft id: see members.
 	known atomic.Pointer[map[uint64]placement.Member]
 
+	changedAt time.Time // of the last membership change asked for here; of lead alone
+
 	// Guarded by Shard.mu.
 	state recordv1.GroupState
 	err   error // why state is Failed
