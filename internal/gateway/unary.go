@@ -63,9 +63,7 @@ func (g *Gateway) recordService() *grpc.ServiceDesc {
 			stream("Upload", true, false, g.upload(g.method(recordv1.RecordService_Upload_FullMethodName, uploaded, true, true))),
 			stream("Download", false, true, g.download(g.method(recordv1.RecordService_Download_FullMethodName, keyed, false, false))),
 			stream("Scan", false, true, g.counted(recordv1.RecordService_Scan_FullMethodName, g.scan)),
-			stream("Watch", false, true, func(any, grpc.ServerStream) error {
-				return status.Error(codes.Unimplemented, "Watch is not implemented in this version")
-			}),
+			stream("Watch", false, true, g.counted(recordv1.RecordService_Watch_FullMethodName, g.watch)),
 		},
 	}
 }
