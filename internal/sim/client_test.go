@@ -121,12 +121,9 @@ func (w *world) perform(op *operation, random *rand.Rand, number int, n uint64) 
 	binary.LittleEndian.PutUint64(request[:], uint64(number)+1)
 	binary.LittleEndian.PutUint64(request[8:], n+1)
 	data := []byte(fmt.Sprintf("%d/%d:%s", number, n, strings.Repeat("x", random.IntN(2500))))
-	write := write{id: op.call.id, delete: op.call.what == "delete", data: hash(data)}
-	if write.delete {
-		data, write.data = nil, hash(nil)
-	}
-	if op.call.what != "get" {
-		w.ledger.ask(request, write)
+	blob := random.IntN(12) == 0
+	if op.call.what == "delete" {
+		data, blob = nil, false
 	}
 	for {
 		p := w.choose(random, op.call.what == "get")
@@ -136,7 +133,7 @@ func (w *world) perform(op *operation, random *rand.Rand, number int, n uint64) 
 			if op.call.what == "get" {
 				answered = w.read(ctx, p, op)
 			} else {
-				answered = w.write(ctx, p, op, request, data)
+				answered = w.write(ctx, p, op, request, data, blob)
 			}
 			cancel()
 			if answered {
@@ -175,10 +172,21 @@ func (w *world) reached(p *process, op *operation) bool {
 	return !p.dead
 }
 
-func (w *world) write(ctx context.Context, p *process, op *operation, request [16]byte, data []byte) bool {
-	result, err := p.replica.Propose(replica.Write{
+func (w *world) write(ctx context.Context, p *process, op *operation, request [16]byte, data []byte, blob bool) bool {
+	ask := replica.Write{
 		Delete: op.call.what == "delete", ID: op.call.id, Data: data, RequestID: request, Condition: op.call.cond,
-	}).Wait(ctx)
+	}
+	asked := askedFor(ask)
+	if blob {
+		ref, err := p.storeBlob(data)
+		if err != nil {
+			return false // the process dies
+		}
+		w.ledger.keepBlob(ref, data)
+		ask.Data, ask.Blob, asked.data = nil, &ref, hash(ref.Encode())
+	}
+	w.ledger.ask(request, asked)
+	result, err := p.replica.Propose(ask).Wait(ctx)
 	if !w.reached(p, op) {
 		return false
 	}
@@ -222,7 +230,17 @@ func (w *world) read(ctx context.Context, p *process, op *operation) bool {
 	case err != nil:
 		return false
 	}
-	if problem := w.ledger.seen(op.call.id, record.Index, record.Data); problem != "" {
+	data := record.Data
+	if record.Blob != nil {
+		if content, err := p.readBlob(*record.Blob); err != nil || !w.ledger.isBlob(*record.Blob, content) {
+			if !errors.Is(err, group.ErrClosed) && !p.disk.Crashed() {
+				w.violate("%v: version %d of record %d: blob %v is not what was put: %v", p.machine, record.Index, op.call.id, record.Blob, err)
+			}
+			return false
+		}
+		data = record.Blob.Encode()
+	}
+	if problem := w.ledger.seen(op.call.id, record.Index, data); problem != "" {
 		w.violate("%v: %s", p.machine, problem)
 	}
 	op.reply = reply{index: record.Index}

@@ -3,8 +3,10 @@ package sim
 import (
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"sync"
 
+	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 
@@ -15,11 +17,12 @@ import (
 type ledger struct {
 	world    *world
 	mu       sync.Mutex
-	entries  map[uint64]fact     // index -> what the first replica that applied it had there
-	requests map[[16]byte]uint64 // request id -> index
-	asked    map[[16]byte]write  // request id -> what a client asked for
-	churned  map[write]bool      // writes without a request id
-	members  map[uint64]bool     // every id that was in a membership
+	entries  map[uint64]fact      // index -> what the first replica that applied it had there
+	requests map[[16]byte]uint64  // request id -> index
+	asked    map[[16]byte][]write // request id -> what a client asked for: with a blob, in each try something else
+	blobs    map[uuid.UUID]uint64 // blob -> hash of its data
+	churned  map[write]bool       // writes without a request id
+	members  map[uint64]bool      // every id that was in a membership
 
 	firstConf *raftpb.ConfState
 	confIndex uint64 // of the newest membership change that was applied
@@ -45,7 +48,7 @@ type write struct {
 
 func newLedger(w *world) *ledger {
 	return &ledger{
-		world: w, entries: map[uint64]fact{}, requests: map[[16]byte]uint64{}, asked: map[[16]byte]write{}, members: map[uint64]bool{}, churned: map[write]bool{},
+		world: w, entries: map[uint64]fact{}, requests: map[[16]byte]uint64{}, asked: map[[16]byte][]write{}, blobs: map[uuid.UUID]uint64{}, members: map[uint64]bool{}, churned: map[write]bool{},
 	}
 }
 
@@ -65,7 +68,7 @@ func hash(data []byte) uint64 {
 func (l *ledger) ask(request [16]byte, w write) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.asked[request] = w
+	l.asked[request] = append(l.asked[request], w)
 }
 
 // applier gives the probe of a replica in one life. What a dead one still does on its old disk, nobody sees.
@@ -124,7 +127,7 @@ func (l *ledger) check(f fact) string {
 		return fmt.Sprintf("request %x was applied at index %d already", f.request[:9], at)
 	}
 	l.requests[f.request] = f.index
-	if asked, found := l.asked[f.request]; !found || asked != w {
+	if !slices.Contains(l.asked[f.request], w) {
 		return fmt.Sprintf("nobody asked for %+v", f)
 	}
 	return ""
@@ -195,4 +198,18 @@ func (l *ledger) wasMember(id uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.members[id]
+}
+
+// keepBlob notes the data of a blob.
+func (l *ledger) keepBlob(ref group.BlobRef, data []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.blobs[ref.ID] = hash(data)
+}
+
+func (l *ledger) isBlob(ref group.BlobRef, data []byte) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	want, found := l.blobs[ref.ID]
+	return found && want == hash(data)
 }

@@ -121,9 +121,14 @@ func (m *machine) start() {
 		return
 	}
 	p := &process{machine: m, raftID: file.RaftID, disk: disk, committer: replica.NewCommitter(nil), log: log}
+	fetch := p.fetchBlobs
+	if w.cfg.mutation == mutateBlobs {
+		fetch = nil
+	}
 	p.replica, err = replica.Start(replica.Options{
 		Log: log, Committer: p.committer, RaftID: file.RaftID, Transport: p, Quiet: w.cfg.quiet,
 		OnSnapshot: func(_, _, from uint64) { w.wait.Go(func() { p.reinstall(from) }) },
+		FetchBlobs: fetch,
 		Probe:      &replica.Probe{BeforeSync: p.beforeSync, Applied: w.ledger.applier(p), Unsafe: w.cfg.unsafe},
 	})
 	if err != nil {

@@ -26,6 +26,7 @@ var rules = []struct {
 	{name: "a leader serves what its predecessors committed", unsafe: replica.UnsafeServe, faults: networkFaults},
 	{name: "an emptied volume is another replica", mutation: mutateReuse, faults: volumeFaults},
 	{name: "a volume rolled back is another replica", mutation: mutateRollBack, faults: volumeFaults},
+	{name: "an entry is promised with its blob", mutation: mutateBlobs, faults: networkFaults},
 }
 
 var (

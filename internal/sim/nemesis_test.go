@@ -288,11 +288,12 @@ func (w *world) replaceVolume(m *machine, disk *vfs.Mem, r *rand.Rand) {
 	end := m.kill()
 	m.disk, m.backup = disk, nil
 	old, volume := m.raftID, m.volume
-	if w.cfg.mutation == mutateNothing {
+	sound := w.cfg.mutation != mutateReuse && w.cfg.mutation != mutateRollBack
+	if sound {
 		m.volume = uuid.UUID{3, byte(m.number), byte(m.epoch), byte(m.epoch >> 8)}
 		m.raftID = 0
 	}
-	w.lost[old] = w.cfg.mutation == mutateNothing
+	w.lost[old] = sound
 	w.mu.Unlock()
 	w.wait.Go(end)
 	if w.cfg.mutation == mutateReuse {

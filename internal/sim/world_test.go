@@ -45,6 +45,7 @@ const (
 	mutateNothing  mutation = iota
 	mutateReuse             // an emptied volume goes on under its old Raft id
 	mutateRollBack          // an old state of a volume goes on under its Raft id
+	mutateBlobs             // followers take entries without the blobs that they refer to
 )
 
 // world is a run. Everything happens in one bubble of testing/synctest.
