@@ -43,6 +43,9 @@ type shard struct {
 	next    atomic.Uint32
 	// generation of the volume when it was last registered; guarded by router.mu.
 	generation uint64
+	// deposed: another shard has come to lead a group in its place. Guarded by router.mu.
+	deposed bool
+	lines   lines
 }
 
 // conn picks a connection in turn.
@@ -159,6 +162,8 @@ func (r *router) set(view placement.View) {
 	if r.closed {
 		return
 	}
+	before := r.table.Load()
+	r.resetHung(before, view)
 	t := &table{view: view, changed: make(chan struct{}), named: make(map[string]*route, len(view.Groups)), shards: map[string]*shard{}}
 	for name, s := range view.Shards {
 		r.addresses[name] = s.Address
@@ -166,7 +171,6 @@ func (r *router) set(view placement.View) {
 			dialled.started(s.Generation)
 		}
 	}
-	before := r.table.Load()
 	if view.Meta.Routing.Mode == placement.Hash {
 		t.hash = make([]*route, view.Meta.Routing.Groups)
 		for n := range t.hash {
@@ -188,6 +192,30 @@ func (r *router) set(view placement.View) {
 		close(old.changed)
 	}
 	r.forget(t)
+}
+
+// resetHung ends the calls at shards that do not answer any more: one that another leads in the place of, and whose
+// registration has run out. Such calls would wait for their deadline.
+func (r *router) resetHung(before *table, view placement.View) {
+	if before == nil {
+		return
+	}
+	for name, old := range before.view.Groups {
+		s := r.dialled[old.Leader]
+		if now := view.Groups[name]; s != nil && old.Leader != now.Leader && now.Term > old.Term {
+			s.deposed = true
+		}
+	}
+	for name, s := range r.dialled {
+		switch _, registered := view.Shards[name]; {
+		case s.deposed && !registered:
+			r.logger.Warn("a shard does not answer any more: calls at it are ended", "shard", name)
+			s.deposed = false
+			s.lines.hangUp()
+		case s.deposed && view.Shards[name].Generation != s.generation:
+			s.deposed = false // it has begun anew
+		}
+	}
 }
 
 // route makes the route of a group: to its leader, or where none is known to its first member, which knows better. What
@@ -247,7 +275,7 @@ func (r *router) connect(name, address string) (*shard, error) {
 	s := &shard{name: name, address: address}
 	for range connsPerShard {
 		conn, err := grpc.NewClient(address,
-			grpc.WithTransportCredentials(r.credentials),
+			grpc.WithTransportCredentials(r.credentials), grpc.WithContextDialer(s.lines.dial),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(r.codec), grpc.MaxCallRecvMsgSize(r.bytesMax), grpc.MaxCallSendMsgSize(r.bytesMax)),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveWait}),
 			grpc.WithConnectParams(grpc.ConnectParams{

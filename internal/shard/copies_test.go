@@ -377,6 +377,74 @@ func TestALostReplicaIsReplaced(t *testing.T) {
 	}
 }
 
+// A volume that was set back to an earlier state never votes with what it has forgotten: its replicas join anew.
+func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
+	c := newCluster(t, hash4, abc)
+	c.settled(abc...)
+	for id := range int64(20) {
+		c.put(id, data(id, 100))
+	}
+	c.kill("c")
+	f := c.stopped["c"]
+	earlier := t.TempDir()
+	if err := os.CopyFS(earlier, os.DirFS(f.cfg.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	c.restart("c")
+	for id := range int64(20) {
+		c.put(id, data(id, 200))
+	}
+	before := c.registry.now()
+	c.kill("c")
+	f.cfg.Dir = earlier
+	c.restart("c")
+	c.eventually("new replicas are on c", func() bool {
+		for name, g := range c.registry.now().Groups {
+			m, ok := memberOf(g, "c")
+			old, _ := memberOf(before.Groups[name], "c")
+			if !ok || m.Role != placement.Voter || m.RaftID == old.RaftID || m.VolumeUUID == old.VolumeUUID {
+				return false
+			}
+		}
+		return true
+	})
+	c.settled(abc...)
+	c.eventually("the old ones are in the trash", func() bool { return len(trashOf(t, f)) == 4 })
+	c.kill("a")
+	for id := range int64(20) {
+		c.holds(id, data(id, 200))
+	}
+}
+
+// The only copy on such a volume is not taken for what it was, and not deleted.
+func TestTheOnlyCopyOnAVolumeThatWasRolledBackIsLost(t *testing.T) {
+	c := newCluster(t, hash4, []string{"a"})
+	c.settled("a")
+	c.put(1, data(1, 100))
+	c.kill("a")
+	f := c.stopped["a"]
+	earlier := t.TempDir()
+	if err := os.CopyFS(earlier, os.DirFS(f.cfg.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	c.restart("a")
+	c.put(1, data(1, 200))
+	c.kill("a")
+	now := f.cfg.Dir
+	f.cfg.Dir = earlier
+	c.restart("a")
+	a := c.shards["a"]
+	_, err := a.records.Get(a.ctx(), &recordv1.GetRequest{Key: key(1)})
+	want(t, err, codes.DataLoss, reasonDamaged)
+	if folders, _ := filepath.Glob(filepath.Join(earlier, "groups", "*")); len(folders) != 4 {
+		t.Errorf("left are %v", folders)
+	}
+	c.kill("a")
+	f.cfg.Dir = now // the right volume is brought back
+	c.restart("a")
+	c.holds(1, data(1, 200))
+}
+
 // A shard that stops hands the lead over, so that nobody waits for an election.
 func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 	c := newCluster(t, hash4, abc)

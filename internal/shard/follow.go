@@ -317,7 +317,7 @@ func (s *Shard) stray(todo *work, g *groupReplica, reason string) {
 // lose notes that etcd says this shard holds a group which is not on this volume: never served as if it were empty.
 func (s *Shard) lose(state placement.Group, member placement.Member) {
 	g := s.groups[state.UUID]
-	if g != nil && (g.lost || g.foreign != "") {
+	if g != nil && g.lost {
 		return
 	}
 	here := s.volume.Superblock().Volume
@@ -330,6 +330,7 @@ func (s *Shard) lose(state placement.Group, member placement.Member) {
 		g = &groupReplica{name: state.Name, uuid: state.UUID, dir: s.volume.GroupDir(state.UUID)}
 		s.groups[state.UUID] = g
 	}
+	g.stray = ""
 	g.state, g.lost, g.err = recordv1.GroupState_GROUP_STATE_FAILED, true, err
 	s.logger.Error("the data of a group are lost", "group", g.name, "error", err)
 }

@@ -152,7 +152,27 @@ func (s *Shard) start(ctx context.Context) error {
 	if err := s.metrics.register(); err != nil {
 		return err
 	}
-	return s.join(ctx)
+	err = s.join(ctx)
+	if errors.Is(err, placement.ErrRolledBack) && s.cfg.Wanted.Volume == uuid.Nil {
+		s.logger.Error("the volume holds an earlier state of itself: its replicas of groups with other copies join anew, "+
+			"groups of one copy are lost until the right volume is brought back", "error", err)
+		if err := s.renew(); err != nil {
+			return err
+		}
+		err = s.join(ctx)
+	}
+	return err
+}
+
+// renew takes the volume for another one, before anything on it has served: none of its replicas votes again.
+func (s *Shard) renew() error {
+	if err := s.volume.Renew(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	clear(s.groups)
+	s.mu.Unlock()
+	return s.findGroups()
 }
 
 // join makes the shard known in etcd and begins to follow it.
