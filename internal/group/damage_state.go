@@ -67,7 +67,7 @@ func (l *Log) doubt(id int64, at uint64) error {
 		return &DamageError{Damage: *d.damage, ID: id}
 	}
 	for _, d := range l.state.damages {
-		if d.IDsUnknown && at < d.IndexLast {
+		if d.IDsUnknown && at <= d.IndexLast { // the same: it may be void
 			return &DamageError{Damage: *d, ID: id}
 		}
 	}
