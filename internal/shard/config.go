@@ -56,6 +56,9 @@ type Config struct {
 
 	// TrashDelay is how long the files of a replica that has left its group are kept; 0: 1 h.
 	TrashDelay time.Duration
+	// ScrubBytesPerSecond is the rate at which groups of several copies are read over and over to find damage; 0: 4 MiB/s;
+	// negative: never.
+	ScrubBytesPerSecond int64
 	// PeerCredentials for the connections to other shards; nil: no TLS.
 	PeerCredentials credentials.TransportCredentials
 
@@ -75,6 +78,8 @@ type Config struct {
 	listener net.Listener // of a Host; nil: Listen
 	// Of a Host, shorter in tests: between two looks at a volume that is served, and at one that is not.
 	guardEvery, inspectEvery time.Duration
+	// Shorter in tests: between two looks for damage, and before everything is read again.
+	mendEvery, scrubPause time.Duration
 }
 
 // Limits of serving. A zero field takes its default.
@@ -140,6 +145,9 @@ func (c *Config) setDefaults() {
 	setDefault(&l.GroupsLoadingMax, 16)
 	setDefault(&l.GroupsMovingMax, 4)
 	setDefault(&c.TrashDelay, time.Hour)
+	setDefault(&c.ScrubBytesPerSecond, 4<<20)
+	setDefault(&c.mendEvery, mendEvery)
+	setDefault(&c.scrubPause, scrubPause)
 	k := &c.Compaction
 	setDefault(&k.SupersededShareMin, 0.5)
 	setDefault(&k.SupersededBytesMin, 64<<20)

@@ -377,6 +377,62 @@ func TestALostReplicaIsReplaced(t *testing.T) {
 	}
 }
 
+// Bad bytes in a follower's files are found by reading everything, and repaired from the leader.
+func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
+	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
+	c.settled(abc...)
+	for id := range int64(100) {
+		c.put(id, data(id, 3000))
+	}
+	blob := data(500, 2<<20)
+	c.upload(500, blob)
+	c.kill("c")
+	f := c.stopped["c"]
+	files, err := filepath.Glob(filepath.Join(f.cfg.Dir, "groups", "*", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.cfg.scrubPause, f.cfg.mendEvery, f.cfg.ScrubBytesPerSecond = 50*time.Millisecond, 50*time.Millisecond, 1<<30
+	c.restart("c")
+	damaged := 0
+	for _, name := range files {
+		info, err := os.Stat(name)
+		if err != nil || info.Size() < 64<<10 || damaged == 3 {
+			continue
+		}
+		file, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := file.WriteAt([]byte("these bytes are bad"), 20_000); err != nil {
+			t.Fatal(err)
+		}
+		_ = file.Close()
+		damaged++
+	}
+	if damaged < 2 {
+		t.Fatalf("only %d of %v were damaged", damaged, files)
+	}
+	id := c.registry.now().Groups["0"].UUID
+	c.eventually("it is found", func() bool {
+		sv := c.shards["c"].shard.servedBy(id)
+		return sv != nil && sv.log.Damaged()
+	})
+	c.eventually("it is repaired", func() bool {
+		sv := c.shards["c"].shard.servedBy(id)
+		return sv != nil && !sv.log.Damaged()
+	})
+	sv := c.shards["c"].shard.servedBy(id)
+	if report, err := sv.log.Verify(t.Context(), 0); err != nil || len(report.Damages) > 0 {
+		t.Errorf("after the repair: %v, %v", report.Damages, err)
+	}
+	c.kill("a")
+	for id := range int64(100) {
+		c.holds(id, data(id, 3000))
+	}
+	c.holds(500, blob)
+}
+
 // A volume that was set back to an earlier state never votes with what it has forgotten: its replicas join anew.
 func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
 	c := newCluster(t, hash4, abc)

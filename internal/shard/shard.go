@@ -227,6 +227,8 @@ func (s *Shard) join(ctx context.Context) error {
 	s.wait.Go(func() { s.compactAll(s.ctx) })
 	s.wait.Go(func() { s.steerAll(s.ctx) })
 	s.wait.Go(func() { s.emptyTrash(s.ctx) })
+	s.wait.Go(func() { s.mendAll(s.ctx) })
+	s.wait.Go(func() { s.scrubAll(s.ctx) })
 	return nil
 }
 
