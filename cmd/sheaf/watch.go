@@ -29,11 +29,10 @@ of their own: --from goes on behind one.`,
 			if err != nil {
 				return cli.Usagef("--from %q: give a cursor as this command has printed it", from)
 			}
-			err = conn.Watch(ctx, &recordv1.WatchRequest{Group: args[0], Cursor: cursor}, a.printChanges)
-			if ctx.Err() != nil {
-				return nil // interrupted: that is how it ends
+			if err := conn.Watch(ctx, &recordv1.WatchRequest{Group: args[0], Cursor: cursor}, a.printChanges); ctx.Err() == nil {
+				return err
 			}
-			return err
+			return nil // interrupted: that is how it ends
 		}),
 	}
 	cmd.Flags().StringVar(&from, "from", "", "go on behind this cursor; empty: from now")

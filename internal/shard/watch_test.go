@@ -240,3 +240,71 @@ func TestWatchEndsWithTheGroup(t *testing.T) {
 	f.stop()
 	want(t, stays.next(), codes.Unavailable, reasonStopping)
 }
+
+// A watch of a group that moves, and whose leader dies, ends in a way that says so, and goes on from its cursor at the next
+// leader: nothing is missed.
+func TestAWatchGoesOnAtTheNextLeader(t *testing.T) {
+	c := newCluster(t, hash1, abc, "d")
+	c.settled(abc...)
+	var from []byte
+	state := map[int64][]byte{}
+	ends := map[string]int{}
+	// follow reads at whoever leads until the state is as wanted.
+	follow := func(want map[int64][]byte) {
+		t.Helper()
+		c.eventually("the changes come", func() bool {
+			for _, f := range c.shards {
+				w := f.watch("0", from)
+				w.state = state
+				var err error
+				for err == nil && !w.is(want) {
+					if err = w.next(); err == nil {
+						from = w.cursor
+					}
+				}
+				w.stop()
+				if err == nil {
+					return true
+				}
+				ends[reasonOf(err)]++
+				switch reasonOf(err) {
+				case reasonNoLeader, reasonNotLeader, reasonWrongShard, reasonGroupLoading, reasonStopping:
+				default:
+					t.Fatalf("a watch ended with %v", err)
+				}
+			}
+			return false
+		})
+	}
+	want := map[int64][]byte{}
+	put := func(first, n int64) {
+		for id := first; id < first+n; id++ {
+			want[id] = data(id, 3000)
+			c.put(id, want[id])
+		}
+	}
+	c.call(func(f *fixture) error {
+		w := f.watch("0", nil)
+		err := w.next()
+		from = w.cursor
+		return err
+	})
+	put(0, 20)
+	follow(want)
+	c.aim("b", "c", "d")
+	put(20, 40)
+	follow(want)
+	c.settled("b", "c", "d")
+	put(50, 30) // some anew
+	var leader string
+	c.eventually("etcd knows who leads", func() bool {
+		leader = c.registry.now().Groups["0"].Leader
+		return c.shards[leader] != nil
+	})
+	c.kill(leader)
+	put(90, 10)
+	follow(want)
+	if ends[reasonNotLeader]+ends[reasonNoLeader]+ends[reasonWrongShard] == 0 {
+		t.Errorf("no watch met a shard that does not lead: %v", ends)
+	}
+}
