@@ -21,6 +21,7 @@ import (
 type devFlags struct {
 	dir            string
 	shards, groups int
+	copies         int
 	routing        string
 	listen, http   string
 	storage        storageFlags
@@ -38,12 +39,14 @@ new temporary folder, which it removes when it ends. Another run on the folder o
 acknowledged, also after a crash.`,
 		Example: `  sheaf dev
   sheaf dev --dir ./store --residency resident
+  sheaf dev --copies 3
   sheaf dev --dir ./customers --routing named`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.dir, "dir", "", "folder of the store (default: a new temporary one, removed at the end)")
 	flags.IntVar(&f.shards, "shards", 3, "shards to run (default in a folder used before: as many as then)")
+	flags.IntVar(&f.copies, "copies", 1, "copies of each group, on as many shards: 1, 3 or 5; fixed when the folder is made")
 	flags.IntVar(&f.groups, "groups", 16, "groups, with --routing hash; fixed when the folder is made")
 	flags.StringVar(&f.routing, "routing", "hash", "how ids find their group: hash or named; fixed when the folder is made")
 	addressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address of the gateway (gRPC)")
@@ -78,6 +81,12 @@ func (f *devFlags) config(cmd *cobra.Command) (dev.Config, error) {
 			return cfg, cli.Usagef("--groups %d: must be at least 1", f.groups)
 		}
 		cfg.Groups = f.groups
+	}
+	if changed("copies") {
+		if f.copies < 1 {
+			return cfg, cli.Usagef("--copies %d: must be 1, 3 or 5", f.copies)
+		}
+		cfg.Copies = f.copies
 	}
 	if changed("routing") {
 		modes := map[string]placement.Mode{"hash": placement.Hash, "named": placement.Named}

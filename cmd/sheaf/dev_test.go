@@ -220,3 +220,35 @@ func TestPortTakenBySomethingElse(t *testing.T) {
 	defer l.Close()
 	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", l.Addr().String(), "--http", freeAddress(t)).want(t, 1).has(t, "in use")
 }
+
+func TestDevWithCopies(t *testing.T) {
+	dir := t.TempDir()
+	dev := func(flags ...string) outcome {
+		return sheaf(t, nil, append([]string{"dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t)}, flags...)...)
+	}
+	dev("--copies", "2").want(t, 2).has(t, "--copies 2")
+	dev("--copies", "0").want(t, 2).has(t, "--copies 0")
+	dev("--copies", "5").want(t, 1).has(t, "--shards 5 or more")
+	dev("--copies", "3", "--shards", "2").want(t, 1).has(t, "--shards 3 or more")
+
+	p := startDev(t, dir, "--copies", "3", "--groups", "4")
+	for _, id := range strings.Fields("1 2 3 4 5 6 7 8") {
+		p.do(t, id, "put", id).want(t, 0)
+	}
+	p.do(t, string(pattern(1, 2<<20)), "put", "9").want(t, 0)
+	p.kill()
+	dev("--copies", "1").want(t, 1).has(t, "--copies 3")
+	dev("--shards", "2").want(t, 1).has(t, "--shards 3")
+	p = startDev(t, dir) // the folder remembers
+	for _, id := range strings.Fields("1 2 3 4 5 6 7 8") {
+		if o := p.do(t, "", "get", id).want(t, 0); o.stdout != id {
+			t.Errorf("get %s: %q", id, o.stdout)
+		}
+	}
+	if o := p.do(t, "", "get", "9").want(t, 0); o.stdout != string(pattern(1, 2<<20)) {
+		t.Error("a large record is gone")
+	}
+	if code := p.stop(t); code != 0 {
+		t.Errorf("SIGTERM: exit code %d: %s", code, p.stderr)
+	}
+}

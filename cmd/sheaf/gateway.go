@@ -26,6 +26,7 @@ type gatewayFlags struct {
 	http    string
 	planner bool
 	create  bool
+	copies  int
 	routing string
 	groups  int
 	shards  int
@@ -54,6 +55,7 @@ takes part in the planner's election; any number of gateways may run. --create m
 	flags.StringVar(&f.routing, "routing", "hash", "with --create: hash or named")
 	flags.IntVar(&f.groups, "groups", 16, "with --create and --routing hash: number of groups")
 	flags.Var(&f.uid, "store-uid", "the store that etcd must hold: the gateway waits for it, and is not ready, while it does not")
+	flags.IntVar(&f.copies, "copies", 1, "with --create: copies of each group, on shards of different failure domains: 1, 3 or 5")
 	flags.IntVar(&f.shards, "shards-min", 0, "with --create: place the first groups when so many shards are alive")
 	f.place.add(cmd)
 	f.log.add(a, cmd, "info")
@@ -151,7 +153,7 @@ func (f *gatewayFlags) meta(ctx context.Context, store *placement.Store) (placem
 		return meta, cli.Usagef("--routing %q: must be hash or named", f.routing)
 	}
 	return store.InitMeta(soon, placement.Meta{
-		StoreUUID: uuid.New(), Routing: routing, Copies: 1, CreatedUTC: time.Now().UTC().Format(time.RFC3339),
+		StoreUUID: uuid.New(), Routing: routing, Copies: f.copies, CreatedUTC: time.Now().UTC().Format(time.RFC3339),
 		ShardsMin: f.shards,
 	})
 }

@@ -118,10 +118,10 @@ or hexadecimal behind 0x.`,
 	flags.DurationVar(&a.timeout, "timeout", 30*time.Second, "for one call; 0: none. Streams (import, export, scan, large records) have none unless it is given")
 	a.complete(root, "output", "text", "json")
 	root.AddCommand(
-		a.putCommand(), a.getCommand(), a.rmCommand(), a.versionsCommand(), a.findCommand(), a.scanCommand(),
+		a.putCommand(), a.getCommand(), a.rmCommand(), a.versionsCommand(), a.findCommand(), a.scanCommand(), a.watchCommand(),
 		a.importCommand(), a.exportCommand(),
 		a.devCommand(), a.shardCommand(), a.gatewayCommand(), a.etcdCommand(), a.recoverCommand(),
-		a.statusCommand(), a.groupCommand(), a.verifyCommand(), a.dumpCommand(), a.benchCommand(), a.versionCommand(), a.runDemoCommand(),
+		a.statusCommand(), a.movesCommand(), a.groupCommand(), a.verifyCommand(), a.dumpCommand(), a.benchCommand(), a.versionCommand(), a.runDemoCommand(),
 	)
 	return root
 }

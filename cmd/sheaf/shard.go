@@ -149,6 +149,7 @@ func (f *shardFlags) add(a *app, cmd *cobra.Command) {
 	flags.Var(&f.store, "store-uid", "store that volume and etcd must be of")
 	flags.Var(&f.volume, "expect-volume", "volume that was here before: a blank or another one is never initialised or served")
 	flags.BoolVar(&cfg.Wanted.Adopt, "adopt", false, "take over a volume of this store that is of another shard, and its groups")
+	flags.DurationVar(&cfg.TrashDelay, "trash-delay", time.Hour, "time after which the files of a replica that has left its group are deleted; sooner where the volume is full")
 	f.place.add(cmd)
 	f.storage.add(a, cmd)
 	flags.Lookup("memory-limit").Usage = "of index and resident data, as in 8GiB; 0: none (default: the cgroup's limit less a quarter, " +

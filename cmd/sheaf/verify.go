@@ -71,6 +71,9 @@ func (a *app) printVerify(r cli.VerifyTreeReport) {
 		if g.TornBytes > 0 {
 			a.out.Sayf("group %s: a torn tail of %d bytes, which the next load cuts off: no damage", g.Group, g.TornBytes)
 		}
+		if g.Joining {
+			a.out.Sayf("group %s in %s: the replica is only joining: nothing that counts is there yet", g.Group, g.Dir)
+		}
 		if len(g.Quarantined) > 0 {
 			a.out.Sayf("group %s: repaired: %d segments rewritten; what was bad is kept in %s: %s", g.Group, len(g.Rewritten),
 				filepath.Join(g.Dir, group.QuarantineName), strings.Join(g.Quarantined, ", "))
@@ -82,7 +85,7 @@ func (a *app) printVerify(r cli.VerifyTreeReport) {
 func (a *app) dumpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "dump FILE",
-		Short:   "Write a segment, hint, manifest or mark in words",
+		Short:   "Write a segment, hint, manifest, mark, blob or replica file in words",
 		GroupID: groupCare,
 		Long:    "Writes what a file of a group's folder holds, in words, bad bytes included. It changes nothing and needs no lock.",
 		Args:    cobra.ExactArgs(1),

@@ -31,6 +31,7 @@ type VerifyGroupReport struct {
 	Bytes       int64          `json:"bytes"`
 	Entries     int64          `json:"entries"`
 	TornBytes   int64          `json:"torn_bytes,omitempty"`
+	Joining     bool           `json:"joining,omitempty"`     // the replica is only joining: nothing that counts is there yet
 	Damages     []group.Damage `json:"damages,omitempty"`     // as found, before a repair
 	Error       string         `json:"error,omitempty"`       // why it could not be looked at, or repaired
 	Quarantined []string       `json:"quarantined,omitempty"` // files in the folder quarantine/ of the group
@@ -82,7 +83,7 @@ func VerifyTree(ctx context.Context, dir string, repair bool, out *Output) (Veri
 
 func (v *verifier) walk(ctx context.Context, dir string, depth int) error {
 	switch {
-	case exists(filepath.Join(dir, group.ManifestName)) || exists(filepath.Join(dir, group.MarkName)):
+	case exists(filepath.Join(dir, group.ManifestName)) || exists(filepath.Join(dir, group.MarkName)) || exists(filepath.Join(dir, group.ReplicaName)):
 		return v.lockedBy(filepath.Join(dir, "..", ".."), func() error { return v.group(ctx, dir) })
 	case exists(filepath.Join(dir, "superblock")):
 		return v.volume(ctx, dir)
@@ -166,6 +167,7 @@ func (v *verifier) group(ctx context.Context, dir string) error {
 		return context.Cause(ctx)
 	}
 	one.Group, one.Bytes, one.Entries, one.TornBytes, one.Damages = r.Group, r.Bytes, r.Entries, r.TornBytes, r.Damages
+	one.Joining = r.Joining
 	if err != nil {
 		one.Error = err.Error()
 	}

@@ -16,6 +16,7 @@ import (
 type Config struct {
 	Dir    string         // made where it is missing
 	Shards int            // 0: as many as last time; 3 in a new folder
+	Copies int            // of each group; 0: as the folder has; 1 in a new one
 	Groups int            // Hash routing; 0: as the folder has; 16 in a new one
 	Mode   placement.Mode // empty: as the folder has; Hash in a new one
 
@@ -63,6 +64,11 @@ func (c Config) Validate() error {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if c.Shards < 0 || c.Shards > shardsMax {
 		bad("--shards %d: must be 1 to %d", c.Shards, shardsMax)
+	}
+	switch c.Copies {
+	case 0, 1, 3, 5:
+	default:
+		bad("--copies %d: must be 1, 3 or 5", c.Copies)
 	}
 	switch c.Mode {
 	case "", placement.Hash:

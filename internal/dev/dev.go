@@ -100,12 +100,12 @@ func (d *Dev) startEtcd(ctx context.Context) (err error) {
 				d.folder.path(etcdName), d.folder.path(shardsName))
 		}
 	} else {
-		there, err = d.store.InitMeta(ctx, placement.Meta{StoreUUID: s.StoreUUID, Routing: s.Routing, Copies: 1, CreatedUTC: s.Created, ShardsMin: s.Shards})
+		there, err = d.store.InitMeta(ctx, placement.Meta{StoreUUID: s.StoreUUID, Routing: s.Routing, Copies: s.copies(), CreatedUTC: s.Created, ShardsMin: s.Shards})
 	}
 	if err != nil {
 		return err
 	}
-	if there.StoreUUID != s.StoreUUID || there.Routing != s.Routing {
+	if there.StoreUUID != s.StoreUUID || there.Routing != s.Routing || there.Copies != s.copies() {
 		return fmt.Errorf("%s and %s belong to different stores: bring both back from the same copy", d.folder.path(etcdName), d.folder.path(settingsName))
 	}
 	if s.Made {
@@ -120,7 +120,7 @@ func (d *Dev) startPlanner() {
 	d.stopPlanner = cancel
 	logger := d.cfg.Logger.With("process", "planner")
 	d.background.Go(func() {
-		if err := placement.RunPlanner(ctx, d.store, placement.Policy{Copies: 1, ShardsMin: d.folder.settings.Shards}, logger); err != nil {
+		if err := placement.RunPlanner(ctx, d.store, placement.Policy{Copies: d.folder.settings.copies(), ShardsMin: d.folder.settings.Shards}, logger); err != nil {
 			logger.Error("planner has ended", "error", err)
 		}
 	})

@@ -35,10 +35,21 @@ type settings struct {
 	Format    int               `json:"format"`
 	StoreUUID uuid.UUID         `json:"storeUUID"`
 	Routing   placement.Routing `json:"routing"`
-	Shards    int               `json:"shards"` // as many were started last time
+	Shards    int               `json:"shards"`           // as many were started last time
+	Copies    int               `json:"copies,omitempty"` // of each group; 0: 1, as in folders made before there were more
 	Created   string            `json:"created"`
 	// Made: etcd holds the store. An etcd without it has lost its data, and must not be made anew.
 	Made bool `json:"made"`
+}
+
+func (s *settings) copies() int { return max(s.Copies, 1) }
+
+// enoughShards refuses more copies than shards: no two copies of a group are on the same one.
+func (f *folder) enoughShards(shards int) error {
+	if copies := f.settings.copies(); shards < copies {
+		return fmt.Errorf("--copies %d needs as many shards, and --shards is %d: give --shards %d or more, or fewer copies", copies, shards, copies)
+	}
+	return nil
 }
 
 // folder is the locked folder of a dev store.
@@ -107,6 +118,12 @@ func (f *folder) readSettings(cfg Config) error {
 			Format: settingsFormat, StoreUUID: uuid.New(), Routing: cfg.routing(), Shards: cfg.shards(3),
 			Created: time.Now().UTC().Format(time.RFC3339),
 		}
+		if cfg.Copies > 1 {
+			f.settings.Copies = cfg.Copies
+		}
+		if err := f.enoughShards(f.settings.Shards); err != nil {
+			return err
+		}
 		return f.writeSettings()
 	}
 	if err != nil {
@@ -133,6 +150,10 @@ func (f *folder) fit(cfg Config) error {
 		return fmt.Errorf("%s was made with --groups %d, which cannot be changed: leave the flag out, or give another --dir (export and import move the records)",
 			f.dir, s.Routing.Groups)
 	}
+	if cfg.Copies != 0 && cfg.Copies != s.copies() {
+		return fmt.Errorf("%s was made with --copies %d, which this version cannot change: leave the flag out, or give another --dir (export and import move the records)",
+			f.dir, s.copies())
+	}
 	need, err := f.shardsWithData()
 	if err != nil {
 		return err
@@ -140,6 +161,9 @@ func (f *folder) fit(cfg Config) error {
 	shards := cfg.shards(s.Shards)
 	if shards < need {
 		return fmt.Errorf("%s holds data on %d shards: give --shards %d or more, or leave the flag out", f.dir, need, need)
+	}
+	if err := f.enoughShards(shards); err != nil {
+		return err
 	}
 	if shards == s.Shards {
 		return nil

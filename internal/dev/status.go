@@ -44,12 +44,15 @@ func (d *Dev) Status() Status {
 			}
 		}
 	}
-	want := max(groups, s.Routing.Groups)
+	want := max(groups, s.Routing.Groups*d.folder.settings.copies())
 	switch {
 	case !s.Load.Done:
 		s.NotYet = fmt.Sprintf("%d of %d groups are loaded", s.Load.GroupsLoaded+s.Load.GroupsDamaged, s.Load.GroupsTotal)
 	case serving < want:
 		s.NotYet = fmt.Sprintf("%d of %d groups serve", serving, want)
+		if d.folder.settings.copies() > 1 {
+			s.NotYet = fmt.Sprintf("%d of %d copies of groups serve", serving, want)
+		}
 		for _, one := range s.Shards {
 			if len(one.Problems) > 0 {
 				s.NotYet += fmt.Sprintf(" (%s: %s)", one.Name, one.Problems[0])

@@ -276,31 +276,17 @@ func (a *adminServer) CreateGroup(ctx context.Context, request *recordv1.CreateG
 	return &recordv1.CreateGroupResponse{Group: g.Name, Uuid: g.UUID.String()}, nil
 }
 
-// PlanMoves shows what the planner would change of the state of groups now.
+// PlanMoves shows what is under way, and what the planner would do.
 func (a *adminServer) PlanMoves(ctx context.Context, _ *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse, error) {
 	t, err := a.g.router.wait(ctx)
 	if err != nil {
 		return nil, err
 	}
-	targets, _ := placement.Plan(t.view, t.view.Meta.Policy())
-	wanted := maps.Clone(t.view.Targets)
-	if wanted == nil {
-		wanted = map[string]placement.Target{}
-	}
-	for _, target := range targets {
-		wanted[target.Group] = target
-	}
 	out := &recordv1.PlanMovesResponse{}
-	for _, r := range t.groups() {
-		g := t.view.Groups[r.group]
-		move := &recordv1.Move{Group: r.group, To: wanted[r.group].Shards, Bytes: g.Bytes}
-		for _, m := range g.Members {
-			move.From = append(move.From, m.Shard)
-		}
-		from, to := slices.Sorted(slices.Values(move.GetFrom())), slices.Sorted(slices.Values(move.GetTo()))
-		if len(to) > 0 && !slices.Equal(from, to) {
-			out.Moves = append(out.Moves, move)
-		}
+	for _, m := range placement.Moves(t.view, t.view.Meta.Policy()) {
+		out.Moves = append(out.Moves, &recordv1.Move{
+			Group: m.Group, From: m.From, To: m.To, Bytes: m.Bytes, Reason: string(m.Reason), Running: m.Running,
+		})
 	}
 	return out, nil
 }

@@ -132,7 +132,8 @@ func TestPlanMovesShowsWhatThePlannerWouldDo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if m := out.GetMoves(); len(m) != 1 || m[0].GetGroup() != "1" || m[0].GetFrom()[0] != "b" || m[0].GetTo()[0] != "a" {
+	if m := out.GetMoves(); len(m) != 1 || m[0].GetGroup() != "1" || m[0].GetFrom()[0] != "b" || m[0].GetTo()[0] != "a" ||
+		m[0].GetReason() != "Drain" {
 		t.Fatalf("%v", out)
 	}
 }

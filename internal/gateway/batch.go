@@ -22,6 +22,8 @@ type item struct {
 	doubtful   bool
 	answered   bool
 	err        error // the last failure, when not answered
+	route      *route
+	to         *shard // where it was sent last
 }
 
 // batch is one message with many items.
@@ -94,11 +96,16 @@ func (g *Gateway) split(ctx context.Context, t *table, b *batch, creates bool) [
 				continue
 			}
 		}
-		if r == nil || r.leader == nil {
+		var leader *shard
+		if r != nil {
+			leader = r.leader()
+		}
+		if leader == nil {
 			it.err = fail(codes.Unavailable, routing.ReasonNoLeader, "no shard owns the group yet, or its shard is not registered")
 			continue
 		}
-		parts = addTo(parts, r.leader, i)
+		it.route, it.to = r, leader
+		parts = addTo(parts, leader, i)
 	}
 	return parts
 }
@@ -171,6 +178,9 @@ func (b *batch) failPart(p *part, err error, v routing.Verdict, write bool) {
 // failed notes that an attempt failed, and decides whether the item is answered by that.
 func (it *item) failed(err error, v routing.Verdict, write bool) {
 	it.err = err
+	if it.route != nil {
+		it.route.learn(it.to, v)
+	}
 	switch v.Fate {
 	case routing.Final:
 		it.answered = true

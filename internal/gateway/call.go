@@ -121,14 +121,24 @@ func (c *repeated) named(ctx context.Context, group string, do attempt) error {
 	}
 }
 
-// try does one attempt, and where that is to be repeated waits until the next makes sense. done: err is the answer.
+// try does one attempt at the leader of a group, as tryAt.
 func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (done bool, err error) {
+	var leader *shard
+	if r != nil {
+		leader = r.leader()
+	}
+	return c.tryAt(ctx, t, r, leader, do)
+}
+
+// tryAt does one attempt at a shard, which may be nil, and where that is to be repeated waits until the next makes sense.
+// done: err is the answer.
+func (c *repeated) tryAt(ctx context.Context, t *table, r *route, at *shard, do attempt) (done bool, err error) {
 	var v routing.Verdict
-	if r == nil || r.leader == nil {
+	if at == nil {
 		v = routing.Verdict{Fate: routing.Refused, Reason: routing.ReasonNoLeader}
 		c.last = fail(codes.Unavailable, routing.ReasonNoLeader, "no shard owns the group yet, or its shard is not registered")
 	} else {
-		sent, err := do(ctx, r.leader)
+		sent, err := do(ctx, at)
 		if err == nil {
 			return true, nil
 		}
@@ -142,7 +152,8 @@ func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (don
 		if v = routing.Judge(status.Convert(err), sent); v.Fate == routing.Final {
 			return true, c.end(err)
 		}
-		c.last = unreachable(err, r.leader.name)
+		r.learn(at, v)
+		c.last = unreachable(err, at.name)
 		if v.Fate == routing.Unknown && c.write {
 			c.doubtful = true
 			if !c.safe {

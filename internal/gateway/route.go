@@ -43,6 +43,9 @@ type shard struct {
 	next    atomic.Uint32
 	// generation of the volume when it was last registered; guarded by router.mu.
 	generation uint64
+	// deposed: another shard has come to lead a group in its place. Guarded by router.mu.
+	deposed bool
+	lines   lines
 }
 
 // conn picks a connection in turn.
@@ -53,9 +56,32 @@ func (s *shard) conn() *grpc.ClientConn {
 // route is where a group is.
 type route struct {
 	group  string
-	leader *shard   // nil: none is known
+	told   *shard   // its leader, as etcd says; nil: none is known
 	voters []string // addresses
 	holds  bool     // some shard has made the group: it may hold records
+
+	members []*shard              // that vote
+	lead    atomic.Pointer[shard] // where calls go: told, until answers say better
+}
+
+// leader is where calls go; nil: nobody is known.
+func (r *route) leader() *shard { return r.lead.Load() }
+
+// learn takes in what became of a call at a shard: another member may lead now. Its answer may say which; else the others
+// are asked in turn.
+func (r *route) learn(from *shard, v routing.Verdict) {
+	if len(r.members) < 2 || v.Fate == routing.Final || v.Reason == reasonOverloaded {
+		return
+	}
+	next := r.members[(slices.Index(r.members, from)+1)%len(r.members)]
+	if address := v.Info["address"]; address != "" {
+		i := slices.IndexFunc(r.members, func(s *shard) bool { return s.address == address })
+		if i < 0 || r.members[i] == from {
+			return // the view to come knows it
+		}
+		next = r.members[i]
+	}
+	r.lead.CompareAndSwap(from, next) // unless another call has learned it already
 }
 
 // table is the routing of one view. It never changes, but for changed, which is closed when a newer one is there.
@@ -74,6 +100,15 @@ func (t *table) route(k *key) *route {
 		return t.hash[t.view.Meta.Routing.GroupOf(k.id)]
 	}
 	return t.named[string(k.group)]
+}
+
+// leaderOf finds the group of a key and where calls to it go; nil where nobody is known.
+func (t *table) leaderOf(k *key) (*route, *shard) {
+	r := t.route(k)
+	if r == nil {
+		return nil, nil
+	}
+	return r, r.leader()
 }
 
 // byName finds a group by name.
@@ -127,6 +162,8 @@ func (r *router) set(view placement.View) {
 	if r.closed {
 		return
 	}
+	before := r.table.Load()
+	r.resetHung(before, view)
 	t := &table{view: view, changed: make(chan struct{}), named: make(map[string]*route, len(view.Groups)), shards: map[string]*shard{}}
 	for name, s := range view.Shards {
 		r.addresses[name] = s.Address
@@ -138,13 +175,13 @@ func (r *router) set(view placement.View) {
 		t.hash = make([]*route, view.Meta.Routing.Groups)
 		for n := range t.hash {
 			if g, ok := view.Groups[placement.GroupName(n)]; ok {
-				t.hash[n] = r.route(t, g)
+				t.hash[n] = r.route(t, before, g)
 				t.named[g.Name] = t.hash[n]
 			}
 		}
 	} else {
 		for name, g := range view.Groups {
-			t.named[name] = r.route(t, g)
+			t.named[name] = r.route(t, before, g)
 		}
 	}
 	t.message = sync.OnceValue(t.build)
@@ -157,21 +194,53 @@ func (r *router) set(view placement.View) {
 	r.forget(t)
 }
 
-// route makes the route of a group: to its leader, or where none is known to its first member, which knows better.
-func (r *router) route(t *table, g placement.Group) *route {
+// resetHung ends the calls at shards that do not answer any more: one that another leads in the place of, and whose
+// registration has run out. Such calls would wait for their deadline.
+func (r *router) resetHung(before *table, view placement.View) {
+	if before == nil {
+		return
+	}
+	for name, old := range before.view.Groups {
+		s := r.dialled[old.Leader]
+		if now := view.Groups[name]; s != nil && old.Leader != now.Leader && now.Term > old.Term {
+			s.deposed = true
+		}
+	}
+	for name, s := range r.dialled {
+		switch _, registered := view.Shards[name]; {
+		case s.deposed && !registered:
+			r.logger.Warn("a shard does not answer any more: calls at it are ended", "shard", name)
+			s.deposed = false
+			s.lines.hangUp()
+		case s.deposed && view.Shards[name].Generation != s.generation:
+			s.deposed = false // it has begun anew
+		}
+	}
+}
+
+// route makes the route of a group: to its leader, or where none is known to its first member, which knows better. What
+// answers have taught since etcd said the same stays.
+func (r *router) route(t, before *table, g placement.Group) *route {
 	out := &route{group: g.Name, holds: len(g.Members) > 0}
 	for _, m := range g.Members {
 		s := r.dial(t, m.Shard)
-		if s == nil {
+		if s == nil || m.Role == placement.Learner {
 			continue
 		}
 		if registered, ok := t.view.Shards[m.Shard]; ok && registered.VolumeUUID != m.VolumeUUID {
 			continue // that shard came back with another volume: it does not hold the group
 		}
-		out.voters = append(out.voters, s.address)
-		if out.leader == nil || m.Shard == g.Leader {
-			out.leader = s
+		out.voters, out.members = append(out.voters, s.address), append(out.members, s)
+		if out.told == nil || m.Shard == g.Leader {
+			out.told = s
 		}
+	}
+	out.lead.Store(out.told)
+	if before == nil {
+		return out
+	}
+	if old := before.named[g.Name]; old != nil && old.told == out.told && slices.Contains(out.members, old.leader()) {
+		out.lead.Store(old.leader())
 	}
 	return out
 }
@@ -208,7 +277,7 @@ func (r *router) connect(name, address string) (*shard, error) {
 		// Passthrough: each attempt to connect looks the name up. gRPC's own resolver does so every 30 s at most, and a shard that
 		// was restarted has another address behind its name.
 		conn, err := grpc.NewClient("passthrough:///"+address,
-			grpc.WithTransportCredentials(r.credentials),
+			grpc.WithTransportCredentials(r.credentials), grpc.WithContextDialer(s.lines.dial),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(r.codec), grpc.MaxCallRecvMsgSize(r.bytesMax), grpc.MaxCallSendMsgSize(r.bytesMax)),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveWait}),
 			grpc.WithConnectParams(grpc.ConnectParams{
@@ -282,8 +351,8 @@ func (t *table) build() *recordv1.WatchRoutingResponse {
 		}
 		g := t.view.Groups[r.group]
 		out := &recordv1.GroupRoute{Group: r.group, KeyFirst: g.KeyFirst, KeyLast: g.KeyLast, Addresses: r.voters}
-		if r.leader != nil {
-			out.LeaderAddress = r.leader.address
+		if r.told != nil {
+			out.LeaderAddress = r.told.address
 		}
 		message.Groups = append(message.Groups, out)
 	}

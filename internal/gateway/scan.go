@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -241,8 +242,8 @@ func (g *Gateway) find(ctx context.Context, m *method, in *frame) (any, error) {
 func (g *Gateway) findAll(ctx context.Context, t *table, m *method, in *frame) (*recordv1.FindResponse, error) {
 	ask := map[*shard]bool{}
 	for _, r := range t.named {
-		if r.leader != nil {
-			ask[r.leader] = true
+		if s := r.leader(); s != nil {
+			ask[s] = true
 		} else if r.holds {
 			return nil, fail(codes.Unavailable, routing.ReasonShardUnreachable, "the shard of group %q is not registered: the id could be there", r.group)
 		}
@@ -266,5 +267,9 @@ func (g *Gateway) findAll(ctx context.Context, t *table, m *method, in *frame) (
 		out.Records = append(out.Records, answers[i].GetRecords()...)
 	}
 	sortRecords(out.Records)
+	// Each member of a group answers for it, where its shard is asked.
+	out.Records = slices.CompactFunc(out.Records, func(a, b *recordv1.Record) bool {
+		return a.GetKey().GetGroup() == b.GetKey().GetGroup() && a.GetKey().GetId() == b.GetKey().GetId()
+	})
 	return out, nil
 }

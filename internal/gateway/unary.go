@@ -63,9 +63,7 @@ func (g *Gateway) recordService() *grpc.ServiceDesc {
 			stream("Upload", true, false, g.upload(g.method(recordv1.RecordService_Upload_FullMethodName, uploaded, true, true))),
 			stream("Download", false, true, g.download(g.method(recordv1.RecordService_Download_FullMethodName, keyed, false, false))),
 			stream("Scan", false, true, g.counted(recordv1.RecordService_Scan_FullMethodName, g.scan)),
-			stream("Watch", false, true, func(any, grpc.ServerStream) error {
-				return status.Error(codes.Unimplemented, "Watch is not implemented in this version")
-			}),
+			stream("Watch", false, true, g.counted(recordv1.RecordService_Watch_FullMethodName, g.watch)),
 		},
 	}
 }
@@ -115,15 +113,15 @@ func (g *Gateway) forward(ctx context.Context, m *method, in *frame) (*frame, er
 	// The shortest way first: no timer where the caller gave no deadline, as shards have their own.
 	if t := g.router.table.Load(); t != nil {
 		if t.view.Meta.Routing.Mode == placement.Hash || len(k.group) > 0 {
-			if r := t.route(&k); r != nil && r.leader != nil {
-				sent, err := g.invoke(ctx, r.leader, m, in, out)
+			if r, s := t.leaderOf(&k); s != nil {
+				sent, err := g.invoke(ctx, s, m, in, out)
 				if err == nil {
 					return out, nil
 				}
 				if routing.Judge(status.Convert(err), sent).Fate == routing.Final {
 					return nil, err
 				}
-				return out, g.again(ctx, m, &k, in, out, &tried{err: err, sent: sent, shard: r.leader, table: t})
+				return out, g.again(ctx, m, &k, in, out, &tried{err: err, sent: sent, shard: s, route: r, table: t})
 			}
 		}
 	}
@@ -135,6 +133,7 @@ type tried struct {
 	err   error
 	sent  bool
 	shard *shard
+	route *route
 	table *table
 }
 
@@ -145,7 +144,7 @@ func (g *Gateway) again(ctx context.Context, m *method, k *key, in, out *frame, 
 	call := repeated{g: g, write: m.write, safe: !m.write || k.requestID}
 	if before != nil {
 		first := func(context.Context, *shard) (bool, error) { return before.sent, before.err }
-		if done, err := call.try(ctx, before.table, &route{leader: before.shard}, first); done {
+		if done, err := call.tryAt(ctx, before.table, before.route, before.shard, first); done {
 			return err
 		}
 	}

@@ -44,6 +44,9 @@ func (l *Log) AcceptLoss() ([]Damage, error) {
 	if len(a.damages) == 0 {
 		return nil, nil
 	}
+	if n := len(votersOf(l.state.conf)); n > 1 {
+		return nil, fmt.Errorf("group %s: accept loss: it has %d voters, and what is lost here comes from the others", l.opts.Identity.Name, n)
+	}
 	if err := a.run(); err != nil {
 		return nil, fmt.Errorf("group %s: accept loss: %w", l.opts.Identity.Name, err)
 	}

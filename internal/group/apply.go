@@ -36,6 +36,7 @@ func (l *Log) Apply(through uint64, each func(*Entry)) error {
 	l.mu.Lock()
 	l.trimTail()
 	l.mu.Unlock()
+	l.changed.fire()
 	return nil
 }
 
@@ -54,6 +55,9 @@ func (l *Log) applyChunk(chunk []tailEntry) error {
 					l.blobs.refer(ref)
 				}
 			}
+		}
+		if t.entry.Kind == KindConf && t.entry.Index > l.state.confIndex {
+			l.state.confsAhead = append(l.state.confsAhead, t.entry.Index)
 		}
 		l.applied.Store(t.entry.Index)
 	}

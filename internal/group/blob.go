@@ -107,8 +107,10 @@ func blobChunkChecksum(data []byte, id uuid.UUID, chunk int64) uint32 {
 type blobWriter struct {
 	fs     vfs.FS
 	dir    string
+	tmp    string   // name of the file until it is whole
 	file   vfs.File // nil: closed
 	ref    BlobRef  // of what came so far
+	want   *BlobRef // what must come; nil: anything
 	chunk  []byte   // not yet written
 	number int64    // of that chunk
 	err    error    // the first failure, which stays
@@ -120,11 +122,16 @@ func CreateBlob(fs vfs.FS, dir string) (BlobWriter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create blob: %w", err)
 	}
-	f, err := fs.Create(path.Join(dir, BlobName(id)+TmpSuffix))
+	return createBlob(fs, dir, id, TmpSuffix)
+}
+
+func createBlob(fs vfs.FS, dir string, id uuid.UUID, suffix string) (*blobWriter, error) {
+	tmp := path.Join(dir, BlobName(id)+suffix)
+	f, err := fs.Create(tmp)
 	if err != nil {
 		return nil, fmt.Errorf("create blob: %w", noSpace(err))
 	}
-	return &blobWriter{fs: fs, dir: dir, file: f, ref: BlobRef{ID: id}, chunk: make([]byte, 0, BlobChunkBytes+blobCRCBytes)}, nil
+	return &blobWriter{fs: fs, dir: dir, tmp: tmp, file: f, ref: BlobRef{ID: id}, chunk: make([]byte, 0, BlobChunkBytes+blobCRCBytes)}, nil
 }
 
 func (w *blobWriter) Write(p []byte) (int, error) {
@@ -148,6 +155,10 @@ func (w *blobWriter) Write(p []byte) (int, error) {
 
 // flush writes the chunk and its checksum.
 func (w *blobWriter) flush() {
+	if w.want != nil && w.ref.Size+int64(len(w.chunk)) > w.want.Size {
+		w.err = fmt.Errorf("write blob %s: %w: more than its %d bytes came", w.ref.ID, ErrCorrupt, w.want.Size)
+		return
+	}
 	w.ref.CRC32C = crc32.Update(w.ref.CRC32C, castagnoli, w.chunk)
 	crc := blobChunkChecksum(w.chunk, w.ref.ID, w.number)
 	b := binary.LittleEndian.AppendUint32(w.chunk, crc)
@@ -171,6 +182,11 @@ func (w *blobWriter) Commit() (BlobRef, error) {
 	if w.err != nil {
 		return BlobRef{}, w.err
 	}
+	if w.want != nil && w.ref != *w.want {
+		w.err = fmt.Errorf("commit blob %s: %w: %d bytes with CRC %08x came, not %d with %08x", w.ref.ID, ErrCorrupt,
+			w.ref.Size, w.ref.CRC32C, w.want.Size, w.want.CRC32C)
+		return BlobRef{}, w.err
+	}
 	if err := w.finish(); err != nil {
 		w.err = fmt.Errorf("commit blob %s: %w", w.ref.ID, noSpace(err))
 		return BlobRef{}, w.err
@@ -189,10 +205,10 @@ func (w *blobWriter) finish() error {
 	w.file = nil
 	name := path.Join(w.dir, BlobName(w.ref.ID))
 	if err := f.Close(); err != nil {
-		return errors.Join(err, w.fs.Remove(name+TmpSuffix))
+		return errors.Join(err, w.fs.Remove(w.tmp))
 	}
-	if err := w.fs.Rename(name+TmpSuffix, name); err != nil {
-		return errors.Join(err, w.fs.Remove(name+TmpSuffix))
+	if err := w.fs.Rename(w.tmp, name); err != nil {
+		return errors.Join(err, w.fs.Remove(w.tmp))
 	}
 	return w.fs.SyncDir(w.dir)
 }
@@ -204,7 +220,7 @@ func (w *blobWriter) Close() error {
 	}
 	f := w.file
 	w.file = nil
-	return errors.Join(f.Close(), w.fs.Remove(path.Join(w.dir, BlobName(w.ref.ID)+TmpSuffix)))
+	return errors.Join(f.Close(), w.fs.Remove(w.tmp))
 }
 
 // blobReader implements BlobReader. It keeps the last chunk, so that small reads in order check each chunk once.

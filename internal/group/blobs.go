@@ -15,6 +15,7 @@ type blobSet struct {
 	mu     sync.Mutex
 	states map[uuid.UUID]*blobState
 	stored int64
+	holds  int // no file is removed while it is above 0
 }
 
 type blobState struct {
@@ -90,7 +91,38 @@ func (b *blobSet) drop(id uuid.UUID) bool {
 	return b.forget(id, s)
 }
 
+// hold keeps the files of all blobs, also of those dropped meanwhile, until release.
+func (b *blobSet) hold() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.holds++
+}
+
+// release ends a hold, and tells which files are to be removed now.
+func (b *blobSet) release() (remove []uuid.UUID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.holds--
+	for id, s := range b.states {
+		if s.dropped && b.forget(id, s) {
+			remove = append(remove, id)
+		}
+	}
+	return remove
+}
+
+// pin notes a reader during a hold, also of a dropped blob. close ends it.
+func (b *blobSet) pin(id uuid.UUID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.state(id).readers++
+}
+
+// forget tells whether the file is to be removed now. The caller holds mu.
 func (b *blobSet) forget(id uuid.UUID, s *blobState) bool {
+	if s.dropped && b.holds > 0 {
+		return false
+	}
 	if s.readers > 0 || !s.dropped && s.referred {
 		return false
 	}
@@ -156,6 +188,12 @@ func (b *sharedBlob) Close() error {
 func (l *Log) closeBlob(id uuid.UUID) {
 	if l.blobs.close(id) {
 		l.removeFile(path.Base(BlobName(id)))
+	}
+}
+
+func (l *Log) removeBlobs(ids []uuid.UUID) {
+	for _, id := range ids {
+		l.removeFile(BlobName(id))
 	}
 }
 

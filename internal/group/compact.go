@@ -98,7 +98,9 @@ func (c *compaction) run() error {
 		switch {
 		case errors.Is(err, errNothingToDrop):
 		case errors.Is(err, errConfAhead):
+			// Nor is anything behind it: the floor must not pass a membership change that is not in the manifest.
 			c.logger.Debug("segment is compacted later", "group", c.Log.opts.Identity.Name, "segment", run[0].number, "why", err)
+			return nil
 		case err != nil:
 			return err
 		}
@@ -110,8 +112,12 @@ func (c *compaction) run() error {
 // is not applied may still be cut off with the log.
 func (c *compaction) compactable() []view {
 	views := c.views(0, c.applied)
+	through := c.applied
+	if c.opts.Through > 0 {
+		through = min(through, c.opts.Through)
+	}
 	for i, v := range views {
-		if v.active || v.through > c.applied || v.first > c.applied {
+		if v.active || v.through > through || v.first > through {
 			unpinAll(views[i:])
 			return views[:i:i]
 		}
@@ -217,11 +223,11 @@ func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 }
 
 // blobsOf gives the blobs that entries of a segment refer to.
-func (c *compaction) blobsOf(v view) ([]HintBlob, error) {
+func (l *Log) blobsOf(v view) ([]HintBlob, error) {
 	if v.rows != nil {
 		return v.rows.blobs, nil
 	}
-	h, err := c.hintOf(v)
+	h, err := l.hintOf(v)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path.Base(v.path), err)
 	}

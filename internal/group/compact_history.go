@@ -55,6 +55,7 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 		}
 		h.floor = max(h.floor, v.through)
 	}
+	h.floor = min(h.floor, c.tombstoneFloorMax())
 	if len(ranks) == 0 && len(h.tombstones) == 0 {
 		return h, nil
 	}

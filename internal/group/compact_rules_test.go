@@ -170,3 +170,69 @@ func TestRule4_CompactRefusesADamagedGroup(t *testing.T) {
 	}
 	ok(t, d.log.Close(false))
 }
+
+// TestVoidEntriesBelowTheFloorStayVoid: compaction passes over a segment with little to drop. What another leader cut off in it
+// must not come back as a write that was done.
+func TestVoidEntriesBelowTheFloorStayVoid(t *testing.T) {
+	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	d.put(Entry{ID: 1, Data: payload(1, 1000)})
+	ok(t, d.append(Entry{ID: 2, Data: []byte("void"), RequestID: [16]byte{1}}, Entry{ID: 3, Data: []byte("void"), RequestID: [16]byte{2}}))
+	from := d.last() - 1
+	d.term = 2
+	ok(t, d.log.Append(nil, []*raftpb.Entry{d.entry(from, Entry{ID: 2, Data: payload(2, 1000), RequestID: [16]byte{3}})}))
+	ok(t, d.log.Sync())
+	ok(t, d.log.Apply(from, nil))
+	ok(t, d.log.Seal())
+	for range 20 {
+		d.put(Entry{ID: 9, Data: payload(9, 100)})
+	}
+	ok(t, d.log.Seal())
+	for range 2 {
+		_, err := d.log.Compact(t.Context(), CompactOptions{})
+		ok(t, err)
+		if first, _ := d.log.FirstIndex(); first <= from {
+			t.Fatalf("first index is %d", first)
+		}
+		var ids []byte
+		for e := range d.log.RecentRequests(1000, 0) {
+			ids = append(ids, e.RequestID[0])
+		}
+		if !bytes.Equal(ids, []byte{3}) {
+			t.Errorf("requests %v count as done", ids)
+		}
+		a, err := d.log.ReadRange(IndexRange{1, from}, 1<<20)
+		if err != nil || len(a.Entries) != 2 || a.Entries[1].GetTerm() != 2 {
+			t.Errorf("%+v, %v", a, err)
+		}
+		ok(t, d.log.Close(false))
+		d.load()
+	}
+	ok(t, d.log.Close(false))
+}
+
+// TestCompactStopsBeforeAMembershipChangeThatIsNotInTheManifest: Raft must be given it again after a crash, so the floor stays
+// below, also where later segments have much to drop.
+func TestCompactStopsBeforeAMembershipChangeThatIsNotInTheManifest(t *testing.T) {
+	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 4<<10))
+	d.put(Entry{ID: 1, Data: payload(1, 100)}, Entry{ID: 1, Data: payload(1, 100)})
+	at := d.last() + 1
+	conf := raftpb.Entry{Type: raftpb.EntryConfChangeV2.Enum(), Index: &at, Term: &d.term}
+	ok(t, d.log.Append(nil, []*raftpb.Entry{&conf}))
+	ok(t, d.log.Sync())
+	ok(t, d.log.Apply(at, nil))
+	for i := range int64(100) {
+		d.put(Entry{ID: i % 3, Data: payload(i, 100)})
+	}
+	_, err := d.log.Compact(t.Context(), CompactOptions{})
+	ok(t, err)
+	if first, _ := d.log.FirstIndex(); first > at {
+		t.Errorf("first index is %d, the membership change has %d", first, at)
+	}
+	ok(t, d.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}}, at))
+	_, err = d.log.Compact(t.Context(), CompactOptions{})
+	ok(t, err)
+	if first, _ := d.log.FirstIndex(); first <= at {
+		t.Errorf("first index is still %d", first)
+	}
+	ok(t, d.log.Close(false))
+}

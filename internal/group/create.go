@@ -181,6 +181,7 @@ func (l *Log) writeManifest(change func(*Manifest)) error {
 	err := WriteManifest(l.fs, l.dir, &m)
 	if err == nil {
 		w.manifest, w.unsure = &m, false
+		l.changesFloor.Store(max(m.TombstoneFloor, m.AcceptedThrough))
 		return nil
 	}
 	seen, readErr := ReadManifest(l.fs, l.dir)

@@ -1,5 +1,7 @@
 package group
 
+import "slices"
+
 // damagedID is a record whose entry with an index was hit.
 type damagedID struct {
 	id     int64
@@ -24,6 +26,19 @@ func (l *Log) noteDamage(d Damage) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.addDamage(&d)
+}
+
+// forgetDamage forgets damage that was repaired.
+func (l *Log) forgetDamage(repaired func(*Damage) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state.damages = slices.DeleteFunc(l.state.damages, repaired)
+	for id, d := range l.state.damagedIDs {
+		if repaired(d.damage) {
+			delete(l.state.damagedIDs, id)
+		}
+	}
+	l.damaged.Store(int32(len(l.state.damages)))
 }
 
 // addDamagedID remembers which entry of a record was hit. The caller holds mu.
@@ -52,7 +67,7 @@ func (l *Log) doubt(id int64, at uint64) error {
 		return &DamageError{Damage: *d.damage, ID: id}
 	}
 	for _, d := range l.state.damages {
-		if d.IDsUnknown && at < d.IndexLast {
+		if d.IDsUnknown && at <= d.IndexLast { // the same: it may be void
 			return &DamageError{Damage: *d, ID: id}
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
-// Dump writes a segment, hint, manifest, mark or blob in words, one line for each frame, row, slot or chunk; bad places
+// Dump writes a segment, hint, manifest, mark, blob or replica file in words, one line for each frame, row, slot or chunk; bad places
 // are named in their line. The type is told by the magic, and where that is damaged by the name. An error says that the
 // file cannot be read, is none of these, or that nothing of it can be decoded.
 func Dump(w io.Writer, fs vfs.FS, name string) (err error) {
@@ -46,6 +46,8 @@ func Dump(w io.Writer, fs vfs.FS, name string) (err error) {
 		err = d.mark()
 	case blobMagic:
 		err = d.blob()
+	case replicaMagic:
+		err = d.replica()
 	}
 	if flushErr := d.Flush(); flushErr != nil {
 		return flushErr
@@ -59,6 +61,7 @@ func Dump(w io.Writer, fs vfs.FS, name string) (err error) {
 // fileTypes are the magics of the files of a group, with what their names begin with.
 var fileTypes = []struct{ magic, prefix string }{
 	{segmentMagic, segmentPrefix}, {hintMagic, hintPrefix}, {manifestMagic, ManifestName}, {markMagic, MarkName}, {blobMagic, blobPrefix},
+	{replicaMagic, ReplicaName},
 }
 
 // fileMagic tells the type of a file; "": none.
@@ -321,5 +324,27 @@ func (d *dumper) blob() error {
 	if len(bad) == 0 {
 		d.line("all chunks are whole")
 	}
+	return nil
+}
+
+func (d *dumper) replica() error {
+	b, err := readAll(d.fs, d.name, 1<<20)
+	if err != nil {
+		return err
+	}
+	f, bad, err := DecodeReplicaFile(b)
+	for i, why := range bad {
+		if why != nil {
+			d.line("copy %d: BAD: %v", i, why)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	state := "member"
+	if f.Joining {
+		state = "joining"
+	}
+	d.line("replica %016x of group %s, store %s, on volume %s: version %d, %s", f.RaftID, f.Group, f.Store, f.Volume, FormatVersion, state)
 	return nil
 }

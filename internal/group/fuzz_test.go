@@ -242,6 +242,31 @@ func FuzzHint(f *testing.F) {
 	})
 }
 
+func FuzzReplicaFile(f *testing.F) {
+	addGolden(f, ReplicaName, func(b []byte) { f.Add(b, true) })
+	f.Fuzz(func(t *testing.T, b []byte, fix bool) {
+		if fix && len(b) >= ReplicaFileBytes {
+			b = slices.Concat(repair(b[:blockBytes]), repair(b[blockBytes:ReplicaFileBytes]), b[ReplicaFileBytes:])
+		}
+		var r ReplicaFile
+		var bad [2]error
+		var err error
+		bounded(t, len(b), func() { r, bad, err = DecodeReplicaFile(b) })
+		if err != nil {
+			return
+		}
+		again, err := r.Encode()
+		if err != nil || bad == [2]error{} && !bytes.Equal(again, b) {
+			t.Fatalf("%x became %x, %v", b, again, err)
+		}
+		for i := range bad {
+			if bad[i] == nil && !bytes.Equal(again[i*blockBytes:(i+1)*blockBytes], b[i*blockBytes:min(len(b), (i+1)*blockBytes)]) {
+				t.Fatalf("copy %d of %x became %x", i, b, again)
+			}
+		}
+	})
+}
+
 func FuzzMark(f *testing.F) {
 	addGolden(f, MarkName, func(b []byte) { f.Add(b, true) })
 	f.Fuzz(func(t *testing.T, b []byte, fix bool) {

@@ -80,6 +80,9 @@ func goldenFiles(t *testing.T) map[string][]byte {
 	data := []byte("0123456789")
 	blob := append(encodeBlobHeader(ref), data...)
 	crc := blobChunkChecksum(data, ref.ID, 0)
+	files[ReplicaName], err = ReplicaFile{RaftID: 0x1122334455667789, Volume: uuid.UUID{3, 15: 0x77},
+		Store: m.Identity.Store, Group: m.Identity.Group}.Encode()
+	must(t, err)
 	files[BlobName(ref.ID)] = append(blob, byte(crc), byte(crc>>8), byte(crc>>16), byte(crc>>24))
 	return files
 }
@@ -156,6 +159,10 @@ func TestGoldenFilesOfVersion1AreRead(t *testing.T) {
 	mark, found, bad, err := ReadMark(fs, goldenV1)
 	if err != nil || !found || bad != [2]error{} || mark.Offset != 216 || mark.Segment != m.Segments[1].ID {
 		t.Error(mark, found, bad, err)
+	}
+	replica, found, err := ReadReplicaFile(fs, goldenV1)
+	if err != nil || !found || replica.RaftID != 0x1122334455667789 || replica.Joining || replica.Group != m.Identity.Group {
+		t.Error(replica, found, err)
 	}
 	report, err := VerifyDir(t.Context(), fs, goldenV1, nil)
 	if err != nil || len(report.Damages) != 0 || report.TornBytes != 0 || report.Entries != 8 || report.Blobs != 1 {

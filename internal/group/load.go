@@ -8,6 +8,7 @@ import (
 	"math"
 	"path"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -29,7 +30,8 @@ type loading struct {
 	damages  []*Damage
 	// tailIDs are the records with an entry above the commit. Its used flags may have been cleared for an entry that is not
 	// known to be committed yet.
-	tailIDs map[int64]struct{}
+	tailIDs  map[int64]struct{}
+	voteLost bool // bytes are bad in which a vote may have been
 }
 
 // loaded is what loading one segment gave.
@@ -74,6 +76,7 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 		l.abandon()
 		return fail(err)
 	}
+	l.endInstall()
 	return l, ld.report, nil
 }
 
@@ -101,6 +104,7 @@ func (ld *loading) run() error {
 	if err != nil {
 		return err
 	}
+	ld.voteLost = active != nil && active.voteLost
 	if err := ld.holdBackConf(active); err != nil {
 		return err
 	}
@@ -245,7 +249,7 @@ func (ld *loading) recoverLast() (*recovered, error) {
 		hard.MergeHardState(r.state)
 		hard.SyncedOffset, hard.SyncedIndex = 0, 0
 	}
-	s.rows = &r.rows
+	s.rows, s.incomplete = &r.rows, lostEntries(r.damages)
 	ld.parts[n-1] = &loaded{terms: r.terms, blobs: r.rows.blobs, lastCommit: r.rows.lastCommit, damages: r.damages, ids: r.ids}
 	ld.state.last, ld.state.end = r.last, r.end
 	for _, d := range r.damages {
@@ -253,6 +257,11 @@ func (ld *loading) recoverLast() (*recovered, error) {
 	}
 	ld.commit = min(hard.Commit, ld.state.last)
 	return r, nil
+}
+
+// lostEntries tells whether damage has hit entries.
+func lostEntries(damages []*Damage) bool {
+	return slices.ContainsFunc(damages, func(d *Damage) bool { return d.IndexLast != 0 })
 }
 
 // walkActive walks the active segment from its begin: in Resident residency from the image, which the first walk loads.
@@ -303,9 +312,11 @@ func (ld *loading) holdBackConf(active *recovered) error {
 }
 
 // findTailIDs looks for the records with an entry above the commit. Where one of these entries is damaged, all up to it
-// count as committed: Raft cannot be given what is lost, and with a single copy what was synced was committed.
+// count as committed: Raft cannot be given what is lost, and with a single voter what was synced was committed. With several
+// it may have been cut off, or be what made a quorum: ErrTailDamaged.
 func (ld *loading) findTailIDs() error {
 	ld.tailIDs = make(map[int64]struct{})
+	commit := ld.commit
 	next := ld.commit + 1
 	err := ld.walkEntries(next, ld.state.last, true, func(e *Entry, _ index.Loc) bool {
 		if e.Index > next {
@@ -319,6 +330,9 @@ func (ld *loading) findTailIDs() error {
 	})
 	if next <= ld.state.last {
 		ld.commit = ld.state.last
+	}
+	if len(votersOf(ld.manifest.Conf)) > 1 && (ld.commit != commit || ld.voteLost) {
+		return errors.Join(err, ErrTailDamaged)
 	}
 	return err
 }
@@ -371,12 +385,12 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m ManifestSegment) (*
 	}
 	part := new(loaded)
 	if w != nil {
-		part.damages, part.ids = w.damages(ld.opts.Identity.Name, m, m.LastIndex, hint)
+		part.damages, part.ids = w.damages(ld.opts.Identity.Name, m, m.LastIndex, hint, ld.mayHaveCuts())
 	}
 	if hint == nil {
 		part.terms, part.blobs, part.lastCommit = w.terms, w.rows.blobs, w.rows.lastCommit
 		s.terms = w.terms
-		s.rows = &w.rows
+		s.rows, s.incomplete = &w.rows, lostEntries(part.damages)
 		s.rowCount.Store(int64(len(w.rows.ids)))
 		if err := ld.insertRows(s, &w.rows, through); err != nil {
 			return nil, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 
 	"go.etcd.io/raft/v3/raftpb"
 
@@ -107,8 +108,12 @@ func (ld *loading) openActive(s *segment, r *recovered) error {
 	if err != nil {
 		return err
 	}
-	w.active, w.end, w.allocated, w.last = s, r.end, size, r.last
-	st.end, st.syncedEnd, st.syncedLast = r.end, r.end, r.last
+	last := r.last
+	for _, d := range r.damages {
+		last = max(last, d.IndexLast) // what is lost at the end was there
+	}
+	w.active, w.end, w.allocated, w.last = s, r.end, size, last
+	st.end, st.syncedEnd, st.syncedLast = r.end, r.end, last
 	return ld.growActiveImage(s, r.end, ld.sizes[len(ld.sizes)-1])
 }
 
@@ -261,6 +266,7 @@ func (l *Log) SetConf(conf *raftpb.ConfState, at uint64) error {
 	}
 	l.mu.Lock()
 	l.state.conf, l.state.confIndex = conf, at
+	l.state.confsAhead = slices.DeleteFunc(l.state.confsAhead, func(seen uint64) bool { return seen <= at })
 	l.mu.Unlock()
 	return nil
 }

@@ -41,23 +41,29 @@ type Log struct {
 	// segments by ordinal, nil where there is none; replaced as a whole. For readers without a lock.
 	byOrdinal atomic.Pointer[[]*segment]
 	// applied is the index of the last entry applied. Written under mu.
-	applied   atomic.Uint64
-	closed    atomic.Bool
-	readers   atomic.Int64 // reads under way: Close waits for them
-	hintTurn  sync.Mutex   // one hint is written at a time
-	hintCache hintCache
+	applied atomic.Uint64
+	closed  atomic.Bool
+	changed signal // of applied, and of closed
+	// changesFloor: of the changes at or below it some may be missing. See Changes.
+	changesFloor atomic.Uint64
+	readers      atomic.Int64 // reads under way: Close waits for them
+	hintTurn     sync.Mutex   // one hint is written at a time
+	hintCache    hintCache
 
 	// damaged is the number of damages that are not accepted: readers look no further while it is 0.
 	damaged atomic.Int32
 
-	blobs blobSet
-	marks markFile
+	blobs    blobSet
+	received atomic.Uint64 // blobs that were begun to be received: names their files until they are whole
+	marks    markFile
 
 	superseded atomic.Int64 // bytes, estimated
-	loader     *Loader
-	compacting sync.Mutex   // one Compact or AcceptLoss at a time
-	swapping   sync.RWMutex // held while places change from one segment to another; scans wait
-	incoming   []*segment   // of the swap under way: published, not in the list yet. Guarded by mu
+	// tombstoneLimit is what SetTombstoneLimit told.
+	tombstoneLimit atomic.Uint64
+	loader         *Loader
+	compacting     sync.Mutex   // one Compact or AcceptLoss at a time
+	swapping       sync.RWMutex // held while places change from one segment to another; scans wait
+	incoming       []*segment   // of the swap under way: published, not in the list yet. Guarded by mu
 }
 
 // writer is the state of the end of the log.
@@ -94,6 +100,7 @@ type state struct {
 	lastCommit  int64
 	conf        *raftpb.ConfState
 	confIndex   uint64
+	confsAhead  []uint64 // indexes of applied membership changes that SetConf was not told of yet
 	snapshots   map[ScanID]*snapshot
 	damages     []*Damage
 	damagedIDs  map[int64]damagedID
@@ -135,6 +142,7 @@ func newLog(opts Options, m *Manifest, need Need) (*Log, error) {
 	l.state.snapshots = make(map[ScanID]*snapshot)
 	l.state.damagedIDs = make(map[int64]damagedID)
 	l.w.manifest, l.w.sequence, l.w.nextNumber = m, m.Sequence, m.NextSegment
+	l.changesFloor.Store(max(m.TombstoneFloor, m.AcceptedThrough))
 	l.marks.fs, l.marks.dir = l.fs, l.dir
 	l.byOrdinal.Store(&[]*segment{})
 	return l, nil

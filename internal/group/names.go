@@ -12,6 +12,8 @@ import (
 const (
 	ManifestName   = "manifest"
 	MarkName       = "mark"
+	ReplicaName    = "replica"
+	IncomingName   = "incoming" // folder: files of an Install that has not ended
 	QuarantineName = "quarantine"
 	TmpSuffix      = ".tmp" // of a file being made; garbage after a crash
 

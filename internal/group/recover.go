@@ -14,6 +14,14 @@ type lostRange struct {
 	what          string
 	known         *Entry // the header is whole: without attributes and data
 	before, after uint64 // indexes of the whole entries around it; after 0: none follows
+	// cutFrom, where it is not 0: a new leader's entries may have been here, which made void what stands before from this index
+	// on, because the term of what follows is another one.
+	cutFrom uint64
+}
+
+// mayHideCut tells whether bad bytes have room for an entry and stand where the term changes.
+func mayHideCut(bytes int64, before, after uint64) bool {
+	return bytes >= FrameHeaderBytes && before != 0 && after > before
 }
 
 // segmentWalk is what reading all frames of a segment gives.
@@ -23,8 +31,10 @@ type segmentWalk struct {
 	last    uint64 // index of the last entry by place; first - 1: none
 	entries int64
 	state   StateRecord
-	states  bool  // there was a state record
-	synced  int64 // greatest synced offset of a state record
+	states  bool   // there was a state record
+	stateAt int64  // offset of the last one; 0: none
+	term    uint64 // of the last entry by place
+	synced  int64  // greatest synced offset of a state record
 	// syncedIndex is the index of that record.
 	syncedIndex uint64
 	confs       []uint64 // indexes of membership changes
@@ -51,9 +61,7 @@ func walkSegment(r *FrameReader, first uint64, end int64, rows bool) (*segmentWa
 			b := lostRange{offset: step.Offset, bytes: step.Bytes, what: step.Status.String(), known: &e, before: w.last, after: e.Index}
 			w.bad = append(w.bad, b)
 			if e.Kind != KindState {
-				for i := open; i < len(w.bad); i++ {
-					w.bad[i].after = e.Index
-				}
+				w.closeRanges(&e, open)
 				open = len(w.bad)
 				w.last = e.Index
 				w.addTerm(e.Index, e.Term)
@@ -76,16 +84,14 @@ func (w *segmentWalk) whole(first uint64, step *FrameStep, open int) {
 	if e.Kind == KindState {
 		if s, err := DecodeStateRecord(e.Data); err == nil {
 			w.state.MergeHardState(s)
-			w.states = true
+			w.states, w.stateAt = true, step.Offset
 			if s.SyncedOffset >= w.synced {
 				w.synced, w.syncedIndex = s.SyncedOffset, s.SyncedIndex
 			}
 		}
 		return
 	}
-	for i := open; i < len(w.bad); i++ {
-		w.bad[i].after = e.Index
-	}
+	w.closeRanges(e, open)
 	if e.Index <= w.last {
 		w.rows.cut(first, e.Index)
 		n := len(w.terms)
@@ -107,6 +113,18 @@ func (w *segmentWalk) whole(first uint64, step *FrameStep, open int) {
 	}
 }
 
+// closeRanges notes the entry that follows bad ranges.
+func (w *segmentWalk) closeRanges(e *Entry, open int) {
+	for i := open; i < len(w.bad); i++ {
+		b := &w.bad[i]
+		b.after = e.Index
+		if b.known == nil && mayHideCut(b.bytes, w.term, e.Term) {
+			b.cutFrom = w.state.Commit + 1 // no state record in front of it allows more
+		}
+	}
+	w.term = e.Term
+}
+
 func (w *segmentWalk) addTerm(at, term uint64) {
 	if n := len(w.terms); n == 0 || w.terms[n-1].Term < term {
 		w.terms = append(w.terms, TermRun{FirstIndex: at, Term: term})
@@ -114,8 +132,9 @@ func (w *segmentWalk) addTerm(at, term uint64) {
 }
 
 // damages says what the bad ranges of a walk mean. lastIndex is that of the last entry ever before the end of the range
-// that was walked; hint, which may be nil, knows the ids. A range between two entries that follow one another lost none.
-func (w *segmentWalk) damages(group string, m ManifestSegment, lastIndex uint64, hint *Hint) (out []*Damage, ids []damagedID) {
+// that was walked; hint, which may be nil, knows the ids. A range between two entries that follow one another lost none, unless
+// it may hide that a new leader cut the log there: cuts says whether there can have been one.
+func (w *segmentWalk) damages(group string, m ManifestSegment, lastIndex uint64, hint *Hint, cuts bool) (out []*Damage, ids []damagedID) {
 	for _, b := range w.bad {
 		d := &Damage{Group: group, File: SegmentName(m.Number), Offset: b.offset, Length: b.bytes, What: b.what}
 		out = append(out, d)
@@ -136,6 +155,9 @@ func (w *segmentWalk) damages(group string, m ManifestSegment, lastIndex uint64,
 		if after <= b.before {
 			d.IndexLast = max(b.before, lastIndex) // the log was cut here: anything may have been between
 		}
+		if b.cutFrom != 0 && cuts && hint == nil {
+			d.IndexFirst, d.IndexLast = min(d.IndexFirst, max(b.cutFrom, m.FirstIndex)), max(d.IndexLast, b.before)
+		}
 		if d.IndexLast < d.IndexFirst {
 			d.IndexFirst, d.IndexLast = 0, 0 // padding or a state record: no entry is lost
 			continue
@@ -155,10 +177,22 @@ func (w *segmentWalk) damages(group string, m ManifestSegment, lastIndex uint64,
 	return out, ids
 }
 
+// lostState tells whether bytes below the synced mark are bad in which a state frame may have been that counts: behind the last
+// one that is whole.
+func (w *segmentWalk) lostState(synced int64) bool {
+	for _, b := range w.bad {
+		if (b.known == nil || b.known.Kind == KindState) && b.offset+b.bytes > w.stateAt && b.offset < synced {
+			return true
+		}
+	}
+	return w.zeros < synced
+}
+
 // recovered is what recovery of the last segment found.
 type recovered struct {
 	*segmentWalk
 	end      int64 // the log goes on there
+	voteLost bool  // see segmentWalk.lostState
 	cut      bool  // a torn tail begins at end: it must be removed
 	cutBytes int64
 	damages  []*Damage
@@ -175,7 +209,7 @@ func (l *Log) recoverActive(s *segment, size int64, mark Mark, found bool, walk 
 	if found && mark.Segment == s.id && mark.Offset >= synced {
 		synced, syncedIndex = mark.Offset, mark.Index
 	}
-	out := &recovered{segmentWalk: w, end: max(min(w.zeros, size), SegmentHeaderBytes)}
+	out := &recovered{segmentWalk: w, voteLost: w.lostState(synced), end: max(min(w.zeros, size), SegmentHeaderBytes)}
 	if hole, ok := w.firstHole(synced); ok {
 		if out.segmentWalk, err = walk(hole); err != nil {
 			return nil, err
@@ -191,8 +225,14 @@ func (l *Log) recoverActive(s *segment, size int64, mark Mark, found bool, walk 
 		})
 		out.end = synced
 	}
-	out.damages, out.ids = out.segmentWalk.damages(l.opts.Identity.Name, s.manifest(), max(out.last, syncedIndex), nil)
+	out.damages, out.ids = out.segmentWalk.damages(l.opts.Identity.Name, s.manifest(), max(out.last, syncedIndex), nil, l.mayHaveCuts())
 	return out, nil
+}
+
+// mayHaveCuts tells whether a new leader may ever have cut the log: not as long as one voter was alone.
+func (l *Log) mayHaveCuts() bool {
+	m := l.w.manifest
+	return m.ConfIndex > 0 || len(votersOf(m.Conf)) > 1
 }
 
 // firstHole finds the first bad bytes at or above the synced mark: the log ends there. What begins below the mark is

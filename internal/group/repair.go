@@ -8,6 +8,8 @@ import (
 	"path"
 	"slices"
 
+	"go.etcd.io/raft/v3/raftpb"
+
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -69,6 +71,9 @@ func (r *repairer) repair() error {
 	if r.manifest == nil {
 		return errors.New("without a manifest it is not known which segments live: restore the group from a peer or a backup")
 	}
+	if r.badReplica && r.replica == nil {
+		return errors.New("which replica this was is not known any more: remove the folder, and it joins anew as another one")
+	}
 	for _, s := range r.scans {
 		if s.conf > max(r.manifest.ConfIndex, r.manifest.CompactedThrough) {
 			return fmt.Errorf("the membership changed at index %d, after the manifest was written: start the shard once, so that "+
@@ -76,6 +81,9 @@ func (r *repairer) repair() error {
 		}
 	}
 	r.plan()
+	if n := len(votersOf(r.manifest.Conf)); n > 1 && r.lost {
+		return fmt.Errorf("it is one of %d voters, and what it lost must come from the others: start the shard, which repairs it", n)
+	}
 	if err := r.checkRoom(); err != nil {
 		return err
 	}
@@ -271,7 +279,21 @@ func (r *repairer) finish() error {
 			return err
 		}
 	}
+	if r.badReplica {
+		if err := WriteReplicaFile(r.fs, r.dir, *r.replica); err != nil {
+			return err
+		}
+	}
 	return r.fs.SyncDir(r.dir)
+}
+
+// votersOf gives the ids of all voters, also of the outgoing ones of a joint membership.
+func votersOf(conf *raftpb.ConfState) map[uint64]bool {
+	ids := make(map[uint64]bool)
+	for _, id := range slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing()) {
+		ids[id] = true
+	}
+	return ids
 }
 
 // rewriteMark makes both slots say what the one that counted said.

@@ -175,6 +175,9 @@ func (l *Log) writeHint(s *segment) error {
 	l.mu.RLock()
 	rows, m, terms := s.rows, s.manifest(), l.termsOf(s)
 	l.mu.RUnlock()
+	if rows != nil && s.incomplete {
+		return nil // the next load reads the segment, and finds the damage again
+	}
 	var h *Hint
 	if rows == nil {
 		var err error
@@ -273,6 +276,7 @@ func (l *Log) Close(seal bool) error {
 		l.refreshHints()
 	}
 	l.closed.Store(true)
+	l.changed.fire()
 	l.hints.Wait()
 	l.release()
 	if err != nil {

@@ -46,10 +46,13 @@ type segment struct {
 	bytes int64
 	// rows are the puts and deletes in order of place: those of the active segment, and of a sealed one until its hint is
 	// written. Nil: read the hint. Guarded by Log.mu; what is in it never changes, only its length.
-	rows   *rowTable
-	moving bool      // its entries are on their way to another segment. Guarded by Log.mu
-	terms  []TermRun // of all entries, where they were read from the segment; nil: ask the log. Guarded by Log.mu
-	used   usedFlags
+	rows *rowTable
+	// incomplete: rows lack entries that bad bytes have hit. A hint made of them would hide the damage from the next load. Set
+	// before the segment is published.
+	incomplete bool
+	moving     bool      // its entries are on their way to another segment. Guarded by Log.mu
+	terms      []TermRun // of all entries, where they were read from the segment; nil: ask the log. Guarded by Log.mu
+	used       usedFlags
 	// rowCount is the number of puts and deletes once that is known; 0 before.
 	rowCount atomic.Int64
 

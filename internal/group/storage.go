@@ -134,9 +134,25 @@ func take(room *uint64, r *raftpb.Entry, first bool) bool {
 	return true
 }
 
-// Snapshot implements raft.Storage: always raft.ErrSnapshotTemporarilyUnavailable in this version.
+// Snapshot implements raft.Storage. Its data is empty: it only tells a member that is too far behind that it must be
+// installed anew (Export, Install).
 func (l *Log) Snapshot() (*raftpb.Snapshot, error) {
-	return nil, raft.ErrSnapshotTemporarilyUnavailable
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	at := l.exportIndex()
+	term, err := l.term(at)
+	if err != nil || at == 0 || l.state.conf == nil {
+		return nil, raft.ErrSnapshotTemporarilyUnavailable
+	}
+	return &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{Index: &at, Term: &term, ConfState: l.state.conf}}, nil
+}
+
+// exportIndex is the greatest applied index whose membership is known: SetConf follows Apply. The caller holds mu.
+func (l *Log) exportIndex() uint64 {
+	if len(l.state.confsAhead) > 0 {
+		return l.state.confsAhead[0] - 1
+	}
+	return l.applied.Load()
 }
 
 // AppliedIndex is the index of the last entry applied.
@@ -243,7 +259,9 @@ func (l *Log) frames(v view, from int64, fn func(step *FrameStep) bool) error {
 	var r *FrameReader
 	var missing FrameStep
 	if v.image != nil {
-		r = NewFrameReaderBytes(v.image[:min(v.end, int64(len(v.image)))], v.id, from)
+		size := int64(len(v.image))
+		r = NewFrameReaderBytes(v.image[:min(v.end, size)], v.id, from)
+		missing = FrameStep{Status: FrameBad, Offset: max(size, from), Bytes: v.end - max(size, from)}
 	} else {
 		f, err := v.reader()
 		if err != nil {
@@ -332,15 +350,14 @@ func (v view) damage(group string, step *FrameStep) Damage {
 	return d
 }
 
-// isValid tells whether an entry read from a segment is not void: one that was cut off has an older term.
+// isValid tells whether an entry read from a segment is not void: one that was cut off has an older term. Compaction leaves
+// void ones in segments that it passes over, so Raft's floor does not matter.
 func (l *Log) isValid(e *Entry) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	if len(l.state.terms) == 0 || e.Index < l.state.terms[0].FirstIndex || e.Index > l.state.last {
-		return true
-	}
-	term, err := l.term(e.Index)
-	return err != nil || term == e.Term
+	runs := l.state.terms
+	n := sort.Search(len(runs), func(i int) bool { return runs[i].FirstIndex > e.Index })
+	return n == 0 || e.Index > l.state.last || runs[n-1].Term == e.Term
 }
 
 const checkpointBytes = 1 << 20

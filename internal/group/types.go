@@ -162,6 +162,9 @@ type ScanInfo struct {
 type CompactOptions struct {
 	All                bool  // also segments with little to drop
 	RateBytesPerSecond int64 // 0: no limit
+	// Through: segments with entries above it stay as they are, so that members that have not got them yet can be given them
+	// one by one. 0: all that is applied.
+	Through uint64
 }
 
 // CompactReport of Compact.

@@ -31,6 +31,7 @@ type VerifyReport struct {
 	Blobs     int64 // that entries refer to
 	Damages   []Damage
 	TornBytes int64 // a torn tail above the synced mark, which the next load cuts off: no damage
+	Joining   bool  // the replica is only joining: nothing that counts is there yet
 }
 
 // VerifyOptions of VerifyFiles.
@@ -69,13 +70,16 @@ type verifier struct {
 	dir      string
 	opts     VerifyOptions
 	manifest *Manifest
+	replica  *ReplicaFile // nil: there is none, or none that can be read
 	mark     Mark
 	scans    []*segmentScan // as in the manifest
 	report   VerifyReport
 	hard     StateRecord // manifest and state frames together
 	lost     bool        // entries are lost, or may be, beyond blobs
 	badMark  bool
-	started  time.Time
+	// badReplica: a copy of the replica file does not count.
+	badReplica bool
+	started    time.Time
 
 	mu       sync.Mutex // guards badBlobs, report.Bytes and report.Damages while workers run
 	badBlobs map[uuid.UUID]bool
@@ -87,6 +91,9 @@ func newVerifier(ctx context.Context, fs vfs.FS, dir string, opts VerifyOptions)
 
 func (v *verifier) run() error {
 	if v.manifest == nil {
+		if joining, err := v.readReplica(); err != nil || joining {
+			return err
+		}
 		if ok, err := v.readManifest(); err != nil || !ok {
 			return err
 		}
@@ -152,7 +159,43 @@ func (v *verifier) readManifest() (bool, error) {
 		}
 	}
 	v.manifest = m
+	if f := v.replica; f != nil && (f.Store != m.Identity.Store || f.Group != m.Identity.Group) {
+		v.damage(Damage{File: ReplicaName, Length: ReplicaFileBytes,
+			What: fmt.Sprintf("it is of group %s of store %s, the manifest of group %s of store %s", f.Group, f.Store, m.Identity.Group, m.Identity.Store)})
+	}
 	return true, nil
+}
+
+// readReplica answers true where the replica is only joining.
+func (v *verifier) readReplica() (joining bool, err error) {
+	v.report.Group = path.Base(v.dir)
+	b, err := readAll(v.fs, path.Join(v.dir, ReplicaName), 2*ReplicaFileBytes)
+	switch {
+	case errors.Is(err, iofs.ErrNotExist):
+		return false, nil
+	case err != nil && !errors.Is(err, ErrCorrupt):
+		v.damage(Damage{File: ReplicaName, What: "the replica file cannot be read: " + err.Error()})
+		return false, nil
+	}
+	v.count(int64(len(b)))
+	f, bad, err := DecodeReplicaFile(b)
+	if errors.Is(err, ErrFormatVersion) {
+		return false, fmt.Errorf("%s: %w", path.Join(v.dir, ReplicaName), err)
+	}
+	for i, why := range bad {
+		if why != nil {
+			v.badReplica = true
+			v.damage(Damage{File: ReplicaName, Offset: int64(i) * blockBytes, Length: blockBytes,
+				What: fmt.Sprintf("copy %d does not count: %v", i, why)})
+		}
+	}
+	if err != nil {
+		return false, nil //nolint:nilerr // the report says it
+	}
+	v.replica = &f
+	_, err = v.fs.Stat(path.Join(v.dir, ManifestName))
+	v.report.Joining = f.Joining && errors.Is(err, iofs.ErrNotExist)
+	return v.report.Joining, nil
 }
 
 func (v *verifier) readMark() error {

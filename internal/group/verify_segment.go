@@ -114,7 +114,11 @@ func (v *verifier) scanSegments() error {
 	}
 	v.hard = v.manifest.HardState
 	for _, s := range v.scans {
-		v.hard.MergeHardState(s.hard)
+		hard := s.hard
+		if s.manifest.Sealed() {
+			hard.Vote = 0 // sealing has put it into the manifest; an installed segment has the vote of another replica
+		}
+		v.hard.MergeHardState(hard)
 		v.report.TornBytes += s.torn
 	}
 	return nil

@@ -222,7 +222,7 @@ func TestWatchOverAWipedEtcd(t *testing.T) {
 		}
 		for _, g := range groups {
 			got := v.Groups[g.Name]
-			if got.Revision, g.Revision = 0, 0; !reflect.DeepEqual(got, g) {
+			if got.Revision, g.Revision, g.Term = 0, 0, 1; !reflect.DeepEqual(got, g) {
 				t.Errorf("group %+v, was %+v", got, g)
 			}
 		}

@@ -69,11 +69,23 @@ type Shard struct {
 	Alive         bool       `json:"-"`
 }
 
-// Member is one replica of a group.
+// Role is what a member is in its group.
+type Role string
+
+// The roles.
+const (
+	Voter Role = ""
+	// Learner: it is being caught up, and has no vote. It is written before the leader proposes it.
+	Learner Role = "Learner"
+)
+
+// Member is one replica of a group: one incarnation, which has a Raft id of its own. A shard may be named twice while the
+// replica on its former volume is being replaced by one on the volume that it has now.
 type Member struct {
 	Shard      string    `json:"shard"`
 	VolumeUUID uuid.UUID `json:"volumeUUID"`
 	RaftID     uint64    `json:"raftID"`
+	Role       Role      `json:"role,omitempty"`
 }
 
 // Group is the state of a group: where it is (key "groups/NAME").
@@ -86,6 +98,10 @@ type Group struct {
 	Leader   string    `json:"leader"`  // shard; empty: none known
 	Bytes    int64     `json:"bytes"`   // as last reported, for balance
 	Records  int64     `json:"records"`
+	// Term and ConfIndex are those of the leader that wrote Members last: its term, and the index of the membership
+	// change that it had applied. An older leader does not write over them, see PutGroupAsLeader.
+	Term      uint64 `json:"term,omitempty"`
+	ConfIndex uint64 `json:"confIndex,omitempty"`
 
 	// Revision is etcd's revision of the key when it was read, 0 for a group that is not stored. Store.PutGroup writes
 	// only where it is unchanged.
@@ -96,10 +112,23 @@ type Group struct {
 type Target struct {
 	Group  string   `json:"group"`
 	Shards []string `json:"shards"` // as many as copies, the first one is to lead
+	Reason Reason   `json:"reason,omitempty"`
 
 	// Revision is etcd's revision of the key when it was read; 0: not stored.
 	Revision int64 `json:"-"`
 }
+
+// Reason says why a target differs from where the group was when it was set.
+type Reason string
+
+// The reasons.
+const (
+	ForPlacement Reason = ""        // the group was new, or only its leader is to be another
+	ForRepair    Reason = "Repair"  // it had too few copies
+	ForDrain     Reason = "Drain"   // a shard is to be emptied
+	ForDomain    Reason = "Domain"  // two copies were in one failure domain
+	ForBalance   Reason = "Balance" // another shard had less to do
+)
 
 // View is everything in etcd at one revision. Maps are by name and must not be changed.
 type View struct {
@@ -119,7 +148,19 @@ type Policy struct {
 	// ShardsMin holds back the very first placement until so many shards are alive, so that the shard that registers
 	// first does not get every group; 0: no wait. It does not count once any group has members.
 	ShardsMin int
+	// Moves allows to move what is settled: for balance, and off shards that are gone and marked Draining. Without it the
+	// planner only ever changes the targets of groups that must leave a shard.
+	Moves bool
+	// MovesMax limits the groups that move at a time, ShardMovesMax those of one shard, where it gives or takes a copy. 0:
+	// MovesMaxDefault, ShardMovesMaxDefault; negative: no limit. Only where Moves is set.
+	MovesMax, ShardMovesMax int
 }
+
+// Defaults of a Policy.
+const (
+	MovesMaxDefault      = 64
+	ShardMovesMaxDefault = 4
+)
 
 // Policy is what the store's meta asks of the planner.
 func (m Meta) Policy() Policy { return Policy{Copies: m.Copies, ShardsMin: m.ShardsMin} }

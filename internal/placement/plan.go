@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/google/uuid"
 )
 
 // Plan is pure: it says which targets differ from those in the view, with least movement: a group that has Members
@@ -17,36 +19,36 @@ import (
 // group without members is kept on live shards. Where too few shards can take a copy, a group that has members keeps
 // its target. Full shards (bytes at or above CapacityBytes, where that is given) and shards at the policy's limit get
 // nothing new.
+//
+// Where the policy allows moves, settled groups are balanced too (balance.go), and targets change in waves (waves.go).
 func Plan(view View, policy Policy) (targets []Target, unplaced map[string]string) {
 	unplaced = map[string]string{}
-	names := slices.Sorted(maps.Keys(view.Groups))
-	if err := policy.Validate(); err != nil {
-		for _, name := range names {
-			unplaced[name] = err.Error()
-		}
-		return nil, unplaced
-	}
-	if reason := firstPlacementWaits(view, policy); reason != "" {
-		for _, name := range names {
+	if reason := plansNothing(view, policy); reason != "" {
+		for name := range view.Groups {
 			unplaced[name] = reason
 		}
 		return nil, unplaced
 	}
 	p := newPlanner(view, policy)
-	for _, name := range names {
-		p.keep(view.Groups[name], view.Targets[name].Shards)
+	p.planAll()
+	for i := range p.groups {
+		g := &p.groups[i]
+		if g.reason != "" {
+			unplaced[g.Name] = g.reason
+		}
 	}
-	for _, name := range names {
-		g, old := view.Groups[name], view.Targets[name].Shards
-		wanted, reason := p.place(g, old)
-		if reason != "" {
-			unplaced[name] = reason
-		}
-		if wanted != nil && !slices.Equal(wanted, old) {
-			targets = append(targets, Target{Group: name, Shards: wanted})
-		}
+	for _, i := range p.wave() {
+		targets = append(targets, p.target(&p.groups[i]))
 	}
 	return targets, unplaced
+}
+
+// plansNothing says why no group can be placed now; empty: some may.
+func plansNothing(view View, policy Policy) string {
+	if err := policy.Validate(); err != nil {
+		return err.Error()
+	}
+	return firstPlacementWaits(view, policy)
 }
 
 // firstPlacementWaits says for what; empty where it does not wait.
@@ -73,32 +75,96 @@ type load struct {
 	name    string
 	domain  int // number of the domain
 	known   bool
+	volume  uuid.UUID
 	state   ShardState
 	bytes   int64
-	limit   int64 // bytes, 0: none
+	limit   int64   // bytes, 0: none
+	weight  float64 // its part of the load; 1 on the average
 	groups  int
 	leaders int
+}
+
+// takesPart: the shard gives and takes where loads are balanced.
+func (s *load) takesPart() bool { return s.known && (s.state == Active || s.state == "") }
+
+// planned is what the planner knows of one group. Shards are places in planner.shards.
+type planned struct {
+	Group
+	old    Target
+	voters []int
+	kept   int    // so many of chosen were kept
+	chosen []int  // where it is wanted; the first one is to lead
+	reason string // why it is not: chosen is what was kept
+	change Reason // of the change from old to chosen
 }
 
 // planner accumulates what each shard will hold.
 type planner struct {
 	policy  Policy
+	states  map[string]ShardState
 	shards  []load         // the registered ones by name, then unknown members
 	byName  map[string]int // place in shards
 	domains map[string]int
-	kept    map[string][]int // per group
+	groups  []planned // by name
 }
 
 func newPlanner(view View, policy Policy) *planner {
-	p := &planner{
-		policy: policy, byName: make(map[string]int, len(view.Shards)),
-		domains: map[string]int{}, kept: make(map[string][]int, len(view.Groups)),
+	p := &planner{policy: policy, byName: make(map[string]int, len(view.Shards)), domains: map[string]int{}}
+	if policy.Moves {
+		p.states = view.States
 	}
 	for _, name := range slices.Sorted(maps.Keys(view.Shards)) {
 		s := view.Shards[name]
-		p.add(load{name: name, known: s.Alive, state: s.State, limit: s.CapacityBytes}, s.Domain)
+		p.add(load{name: name, known: s.Alive, volume: s.VolumeUUID, state: s.State, limit: s.CapacityBytes}, s.Domain)
+	}
+	p.weigh()
+	p.groups = make([]planned, 0, len(view.Groups))
+	for _, name := range slices.Sorted(maps.Keys(view.Groups)) {
+		g := planned{Group: view.Groups[name], old: view.Targets[name]}
+		for _, m := range g.Members {
+			if m.Role == Voter {
+				g.voters = append(g.voters, p.find(m.Shard))
+			}
+		}
+		p.groups = append(p.groups, g)
 	}
 	return p
+}
+
+// weigh gives each shard its part of the load: by capacity, where all that take part tell theirs.
+func (p *planner) weigh() {
+	var sum float64
+	n, all := 0, true
+	for i := range p.shards {
+		s := &p.shards[i]
+		s.weight = 1
+		if s.takesPart() {
+			n++
+			sum += float64(s.limit)
+			all = all && s.limit > 0
+		}
+	}
+	for i := range p.shards {
+		if s := &p.shards[i]; all && s.takesPart() {
+			s.weight = float64(s.limit) * float64(n) / sum
+		}
+	}
+}
+
+// planAll decides where each group is wanted.
+func (p *planner) planAll() {
+	for i := range p.groups {
+		p.keep(&p.groups[i])
+	}
+	for i := range p.groups {
+		p.place(&p.groups[i])
+	}
+	for i := range p.groups {
+		p.groups[i].change = p.why(&p.groups[i])
+	}
+	if p.policy.Moves {
+		p.balance()
+	}
 }
 
 func (p *planner) add(l load, domain string) int {
@@ -122,98 +188,110 @@ func (p *planner) find(name string) int {
 	if i, ok := p.byName[name]; ok {
 		return i
 	}
-	return p.add(load{name: name}, "")
+	return p.add(load{name: name, weight: 1, state: p.states[name]}, "")
 }
 
 // keep decides which shards of a group stay, and counts them.
-func (p *planner) keep(g Group, old []string) {
-	var kept []int
-	for _, name := range current(g, old) {
-		i := p.find(name)
+func (p *planner) keep(g *planned) {
+	for _, i := range p.current(g) {
 		s := &p.shards[i]
 		if s.state == Draining || len(g.Members) == 0 && (!s.known || s.state == Cordoned) {
 			continue
 		}
-		if len(kept) == p.policy.Copies || slices.ContainsFunc(kept, func(k int) bool { return p.shards[k].domain == s.domain }) {
+		if len(g.chosen) == p.policy.Copies ||
+			slices.ContainsFunc(g.chosen, func(k int) bool { return k == i || p.shards[k].domain == s.domain }) {
 			continue
 		}
-		kept = append(kept, i)
+		g.chosen = append(g.chosen, i)
 		s.bytes += g.Bytes
 		s.groups++
 	}
-	if len(kept) > 0 && len(kept) == p.policy.Copies {
-		p.shards[kept[0]].leaders++
+	if g.kept = len(g.chosen); g.kept > 0 && g.kept == p.policy.Copies {
+		p.shards[g.chosen[0]].leaders++
 	}
-	p.kept[g.Name] = kept
 }
 
 // current lists the shards of a group in the order in which they are kept: the target's order where it names members
 // (its first one leads), then the leader, then the others. Replacements that the target names already come last, so
-// that an unfinished move goes on to the same shard.
-func current(g Group, old []string) []string {
+// that an unfinished move goes on to the same shard, and one whose reason has gone goes back. A move for balance has no
+// such reason: its target comes first.
+func (p *planner) current(g *planned) []int {
+	old := make([]int, 0, len(g.old.Shards))
+	for _, name := range g.old.Shards {
+		old = append(old, p.find(name))
+	}
 	if len(g.Members) == 0 {
 		return old
 	}
-	members := make([]string, 0, len(g.Members))
-	for _, m := range g.Members {
-		members = append(members, m.Shard)
+	if p.policy.Moves && g.old.Reason == ForBalance {
+		return append(old, g.voters...)
 	}
-	rank := func(name string) int {
-		if i := slices.Index(old, name); i >= 0 {
+	rank := func(shard int) int {
+		if i := slices.Index(old, shard); i >= 0 {
 			return i
 		}
-		if name == g.Leader {
+		if p.shards[shard].name == g.Leader {
 			return len(old)
 		}
 		return len(old) + 1
 	}
-	slices.SortStableFunc(members, func(a, b string) int { return rank(a) - rank(b) })
-	for _, name := range old {
-		if !slices.Contains(members, name) {
-			members = append(members, name)
-		}
-	}
-	return members
+	list := slices.Clone(g.voters)
+	slices.SortStableFunc(list, func(a, b int) int { return rank(a) - rank(b) })
+	return append(list, old...)
 }
 
-// place fills a group up to the number of copies. It returns the wanted shards, nil where the target stays as it is.
-func (p *planner) place(g Group, old []string) (wanted []string, reason string) {
-	chosen := p.kept[g.Name]
-	full := len(chosen) == p.policy.Copies
-	for len(chosen) < p.policy.Copies {
-		i := p.best(chosen)
+// place fills a group up to the number of copies.
+func (p *planner) place(g *planned) {
+	for len(g.chosen) < p.policy.Copies {
+		i := p.best(g.chosen)
 		if i < 0 {
-			p.undo(g, chosen)
-			return nil, p.reason(len(chosen))
+			g.reason = p.reason(len(g.chosen))
+			p.undo(g)
+			return
 		}
-		chosen = append(chosen, i)
+		g.chosen = append(g.chosen, i)
 		p.shards[i].bytes += g.Bytes
 		p.shards[i].groups++
 	}
-	if !full {
-		p.lead(g, chosen)
+	if g.kept < len(g.chosen) {
+		p.lead(g)
 	}
-	wanted = make([]string, len(chosen))
-	for n, i := range chosen {
-		wanted[n] = p.shards[i].name
-	}
-	if sameSet(wanted, old) {
-		return nil, ""
-	}
-	return wanted, ""
 }
 
 // undo takes back what place has added for a group that cannot be placed whole.
-func (p *planner) undo(g Group, chosen []int) {
-	for _, i := range chosen[len(p.kept[g.Name]):] {
+func (p *planner) undo(g *planned) {
+	for _, i := range g.chosen[g.kept:] {
 		p.shards[i].bytes -= g.Bytes
 		p.shards[i].groups--
 	}
+	g.chosen = g.chosen[:g.kept]
+}
+
+// target is what is to be written for a group.
+func (p *planner) target(g *planned) Target {
+	t := Target{Group: g.Name, Shards: make([]string, len(g.chosen)), Reason: g.change}
+	for n, i := range g.chosen {
+		t.Shards[n] = p.shards[i].name
+	}
+	return t
+}
+
+// changes tells whether a group's target is another one now. Without moves the order alone is no change.
+func (p *planner) changes(g *planned) bool {
+	if g.reason != "" {
+		return false
+	}
+	t := p.target(g)
+	if p.policy.Moves {
+		return !slices.Equal(t.Shards, g.old.Shards)
+	}
+	return !sameSet(t.Shards, g.old.Shards)
 }
 
 // lead puts the shard that is to lead first: of a group with members the first one kept, else the one that leads least.
-func (p *planner) lead(g Group, chosen []int) {
-	if len(p.kept[g.Name]) == 0 {
+func (p *planner) lead(g *planned) {
+	chosen := g.chosen
+	if g.kept == 0 {
 		first := 0
 		for n, i := range chosen {
 			if p.shards[i].leaders < p.shards[chosen[first]].leaders {
@@ -245,20 +323,20 @@ func (p *planner) best(chosen []int) int {
 	return best
 }
 
-// less orders shards by load; shards lie in order of their names.
+// less orders shards by load, for their weight; shards lie in order of their names.
 func less(a, b *load) bool {
-	if a.bytes != b.bytes {
-		return a.bytes < b.bytes
+	if x, y := float64(a.bytes)*b.weight, float64(b.bytes)*a.weight; x != y {
+		return x < y
 	}
-	if a.groups != b.groups {
-		return a.groups < b.groups
+	if x, y := float64(a.groups)*b.weight, float64(b.groups)*a.weight; x != y {
+		return x < y
 	}
 	return a.leaders < b.leaders
 }
 
 // takes says whether a shard may get something new.
 func (p *planner) takes(s *load) bool {
-	return s.known && (s.state == Active || s.state == "") &&
+	return s.takesPart() &&
 		(s.limit <= 0 || s.bytes < s.limit) && (p.policy.ShardGroupsMax == 0 || s.groups < p.policy.ShardGroupsMax)
 }
 

@@ -181,7 +181,7 @@ func (r *Rebuilt) group(name string, found []located) (Group, error) {
 		return cmp.Or(cmp.Compare(b.Term, a.Term), cmp.Compare(b.Committed, a.Committed), cmp.Compare(a.volume.Shard, b.volume.Shard))
 	})
 	newest := found[0]
-	g := Group{Name: name, UUID: newest.UUID, Bytes: newest.Bytes, Records: newest.Records}
+	g := Group{Name: name, UUID: newest.UUID, Bytes: newest.Bytes, Records: newest.Records, Term: newest.Term}
 	if r.Meta.Routing.Mode == Hash {
 		n, err := strconv.Atoi(name)
 		if err != nil || n < 0 || n >= r.Meta.Routing.Groups || GroupName(n) != name {

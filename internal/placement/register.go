@@ -19,7 +19,9 @@ const leaseSeconds = 6
 
 // RegisterShard makes a shard known as long as the returned stop is not called: under a lease that is kept alive, and
 // made anew after an outage of etcd. It refuses with ErrNameTaken a name under which another volume, or a later
-// generation of this one (then this is a clone), is registered live. ctx bounds the first registration and, when it
+// generation of this one (then this is a clone), is registered live, and a volume that is live under another name. It
+// refuses with ErrRolledBack a generation of the volume at or below the highest that was ever registered, live or not;
+// the same generation at the same address is the same process. ctx bounds the first registration and, when it
 // ends later, ends the registration like stop. stop takes the shard out of etcd (within a second) and may be called
 // more than once.
 func (s *Store) RegisterShard(ctx context.Context, shard Shard) (stop func(), err error) {
@@ -58,40 +60,115 @@ func validateShard(shard Shard) error {
 	return nil
 }
 
-// registerOnce makes a lease and writes the shard under it.
+// registerOnce makes a lease and writes the shard under it, and its volume's generation for good.
 func (s *Store) registerOnce(ctx context.Context, shard Shard) (clientv3.LeaseID, error) {
-	value, err := json.Marshal(shard)
-	if err != nil {
-		return 0, fmt.Errorf("encode shard %s: %w", shard.Name, err)
-	}
 	granted, err := s.client.Grant(ctx, leaseSeconds)
 	if err != nil {
 		return 0, fmt.Errorf("register shard %s in etcd: %w", shard.Name, err)
 	}
-	key := s.prefix + shardsKey + shard.Name
 	for {
-		answer, err := s.client.Get(ctx, key)
+		done, err := s.tryRegister(ctx, shard, granted.ID)
 		if err != nil {
+			s.revoke(granted.ID)
 			return 0, fmt.Errorf("register shard %s in etcd: %w", shard.Name, err)
 		}
-		revision := int64(0)
-		if len(answer.Kvs) > 0 {
-			revision = answer.Kvs[0].ModRevision
-			if err := mayReplace(answer.Kvs[0].Value, shard); err != nil {
-				s.revoke(granted.ID)
-				return 0, err
-			}
-		}
-		put, err := s.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).
-			Then(clientv3.OpPut(key, string(value), clientv3.WithLease(granted.ID))).Commit()
-		if err != nil {
-			return 0, fmt.Errorf("register shard %s in etcd: %w", shard.Name, err)
-		}
-		if put.Succeeded {
+		if done {
 			return granted.ID, nil
 		}
 	}
+}
+
+// volumeSeen is the value of volumes/UUID: who registered a volume last, and with which generation.
+type volumeSeen struct {
+	Volume     uuid.UUID `json:"volume"`
+	Generation uint64    `json:"generation"`
+	Shard      string    `json:"shard"`
+	Address    string    `json:"address"`
+}
+
+// tryRegister writes shard and volume in one transaction, where both are as they were read; false: they were not.
+func (s *Store) tryRegister(ctx context.Context, shard Shard, lease clientv3.LeaseID) (bool, error) {
+	key, volumeKey := s.prefix+shardsKey+shard.Name, s.prefix+volumesKey+shard.VolumeUUID.String()
+	read, err := s.client.Txn(ctx).Then(clientv3.OpGet(key), clientv3.OpGet(volumeKey)).Commit()
+	if err != nil {
+		return false, err
+	}
+	var revisions [2]int64
+	var values [2][]byte
+	for i, r := range read.Responses {
+		if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
+			revisions[i], values[i] = kvs[0].ModRevision, kvs[0].Value
+		}
+	}
+	if values[0] != nil {
+		if err := mayReplace(values[0], shard); err != nil {
+			return false, err
+		}
+	}
+	conditions := []clientv3.Cmp{
+		clientv3.Compare(clientv3.ModRevision(key), "=", revisions[0]),
+		clientv3.Compare(clientv3.ModRevision(volumeKey), "=", revisions[1]),
+	}
+	if values[1] != nil {
+		other, err := mayFollow(values[1], shard)
+		if err != nil {
+			return false, err
+		}
+		if other != "" {
+			otherKey := s.prefix + shardsKey + other
+			revision, err := s.notLive(ctx, otherKey, shard)
+			if err != nil {
+				return false, err
+			}
+			conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(otherKey), "=", revision))
+		}
+	}
+	value, err := json.Marshal(shard)
+	if err != nil {
+		return false, err
+	}
+	seen, err := json.Marshal(volumeSeen{shard.VolumeUUID, shard.Generation, shard.Name, shard.Address})
+	if err != nil {
+		return false, err
+	}
+	put, err := s.client.Txn(ctx).If(conditions...).
+		Then(clientv3.OpPut(key, string(value), clientv3.WithLease(lease)), clientv3.OpPut(volumeKey, string(seen))).Commit()
+	return err == nil && put.Succeeded, err
+}
+
+// mayFollow says whether a shard may register its volume after what was registered of it before, and which other shard
+// it was then, if any.
+func mayFollow(value []byte, shard Shard) (other string, err error) {
+	var seen volumeSeen
+	if err := json.Unmarshal(value, &seen); err != nil {
+		return "", fmt.Errorf("volume %s was registered with a value that cannot be read: %w", shard.VolumeUUID, err)
+	}
+	same := shard.Generation == seen.Generation && shard.Name == seen.Shard && shard.Address == seen.Address
+	if shard.Generation <= seen.Generation && !same {
+		return "", fmt.Errorf("%w: volume %s has generation %d, and generation %d of it was registered by shard %s at %s",
+			ErrRolledBack, shard.VolumeUUID, shard.Generation, seen.Generation, seen.Shard, seen.Address)
+	}
+	if seen.Shard != shard.Name {
+		other = seen.Shard
+	}
+	return other, nil
+}
+
+// notLive refuses a volume that is registered live under another shard's key, whose revision it answers.
+func (s *Store) notLive(ctx context.Context, key string, shard Shard) (revision int64, err error) {
+	answer, err := s.client.Get(ctx, key)
+	if err != nil || len(answer.Kvs) == 0 {
+		return 0, err
+	}
+	var there Shard
+	if err := json.Unmarshal(answer.Kvs[0].Value, &there); err != nil {
+		return 0, fmt.Errorf("%s in etcd cannot be read: %w", key, err)
+	}
+	if there.VolumeUUID == shard.VolumeUUID {
+		return 0, fmt.Errorf("%w: volume %s is live as shard %s at %s: one of them is a clone, stop it",
+			ErrNameTaken, shard.VolumeUUID, there.Name, there.Address)
+	}
+	return answer.Kvs[0].ModRevision, nil
 }
 
 // mayReplace says whether a shard may take the place of what is registered under its name.
@@ -131,7 +208,7 @@ func (s *Store) keepRegistered(ctx context.Context, shard Shard, lease clientv3.
 			slog.Info("registered again", "shard", shard.Name)
 			continue
 		}
-		if errors.Is(err, ErrNameTaken) && delay == retryFirst {
+		if (errors.Is(err, ErrNameTaken) || errors.Is(err, ErrRolledBack)) && delay == retryFirst {
 			slog.Error("cannot register again", "shard", shard.Name, "error", err)
 		}
 		sleep(ctx, delay)

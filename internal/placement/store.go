@@ -21,6 +21,11 @@ var (
 	ErrChanged = errors.New("the group was changed since it was read")
 	// ErrNameTaken: a live shard with the same name has another volume, or a later generation of the same one.
 	ErrNameTaken = errors.New("the shard's name is taken")
+	// ErrRolledBack: the volume was registered with a later generation before. It was set back to an earlier state, or is
+	// a clone: what it holds may be less than what it has acknowledged.
+	ErrRolledBack = errors.New("the volume was rolled back or cloned")
+	// ErrStaleLeader: a leader of a later term, or one that has applied a later membership, has written the group.
+	ErrStaleLeader = errors.New("another leader has written the group since")
 	// ErrGroupLimit: the store has as many groups as it may have.
 	ErrGroupLimit = errors.New("the store has reached its limit of groups")
 	// ErrNoGroup: the group is not stored.
@@ -38,6 +43,7 @@ const (
 	shardsKey    = "shards/"
 	groupsKey    = "groups/"
 	targetsKey   = "targets/"
+	volumesKey   = "volumes/"
 	statesKey    = "states/" // what is wanted of shards, see SetShardState
 	electionKey  = "election/planner"
 	txnOpsMax    = 100 // etcd refuses more than 128 in a transaction
@@ -192,6 +198,35 @@ func (s *Store) PutGroup(ctx context.Context, g Group) (Group, error) {
 	}
 	g.Revision = answer.Header.Revision
 	return g, nil
+}
+
+// PutGroupAsLeader is PutGroup for the leader of a group of several copies: g.Term is its term, and g.ConfIndex the index
+// of the membership that it has applied. Where etcd holds a later one of either, it answers ErrStaleLeader: the leader
+// was deposed, or has not applied everything yet, and must not say who the members are.
+func (s *Store) PutGroupAsLeader(ctx context.Context, g Group) (Group, error) {
+	there, err := s.Group(ctx, g.Name)
+	if err != nil {
+		return Group{}, err
+	}
+	if err := there.acceptsLeader(g); err != nil {
+		return Group{}, err
+	}
+	if there.Revision != g.Revision {
+		return Group{}, fmt.Errorf("%w: %s", ErrChanged, g.Name)
+	}
+	return s.PutGroup(ctx, g) // only where it is still the one that was compared
+}
+
+// acceptsLeader says why next must not replace g; nil: it may.
+func (g Group) acceptsLeader(next Group) error {
+	if g.UUID != next.UUID {
+		return fmt.Errorf("group %s: etcd knows it as %s, the leader as %s", g.Name, g.UUID, next.UUID)
+	}
+	if next.Term < g.Term || next.ConfIndex < g.ConfIndex {
+		return fmt.Errorf("%w: group %s is at term %d and membership %d, this leader at term %d and membership %d",
+			ErrStaleLeader, g.Name, g.Term, g.ConfIndex, next.Term, next.ConfIndex)
+	}
+	return nil
 }
 
 // UpdateGroup reads a group, lets change alter it and writes it, again until nobody came between. It writes nothing

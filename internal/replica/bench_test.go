@@ -152,7 +152,7 @@ func BenchmarkPropose(b *testing.B) {
 		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
 			c := NewCommitter(nil)
 			defer c.Close()
-			r, err := start(Options{Committer: c, RaftID: raftID}, newMemoryLog())
+			r, err := start(Options{Committer: c, RaftID: raftID}, newMemoryLog(raftID))
 			ok(b, err)
 			data := make([]byte, size)
 			b.SetBytes(int64(size))
@@ -171,7 +171,7 @@ func BenchmarkPropose(b *testing.B) {
 func BenchmarkReadBarrier(b *testing.B) {
 	c := NewCommitter(nil)
 	defer c.Close()
-	r, err := start(Options{Committer: c, RaftID: raftID}, newMemoryLog())
+	r, err := start(Options{Committer: c, RaftID: raftID}, newMemoryLog(raftID))
 	ok(b, err)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -187,10 +187,10 @@ type memoryLog struct {
 	applied atomic.Uint64
 }
 
-func newMemoryLog() *memoryLog {
+func newMemoryLog(voters ...uint64) *memoryLog {
 	l := &memoryLog{MemoryStorage: raft.NewMemoryStorage()}
 	_ = l.ApplySnapshot(&raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{
-		ConfState: &raftpb.ConfState{Voters: []uint64{raftID}}, Index: proto.Uint64(0), Term: proto.Uint64(0),
+		ConfState: &raftpb.ConfState{Voters: voters}, Index: proto.Uint64(0), Term: proto.Uint64(0),
 	}})
 	return l
 }
@@ -217,6 +217,11 @@ func (l *memoryLog) Tick() error                             { return nil }
 func (l *memoryLog) SetConf(*raftpb.ConfState, uint64) error { return nil }
 func (l *memoryLog) AppliedIndex() uint64                    { return l.applied.Load() }
 func (l *memoryLog) LastCommitTime() int64                   { return 0 }
+func (l *memoryLog) ConfIndex() uint64                       { return 0 }
+func (l *memoryLog) Damaged() bool                           { return false }
+func (l *memoryLog) MissingBlobs([]*raftpb.Entry) ([]group.BlobRef, error) {
+	return nil, nil
+}
 func (l *memoryLog) RecentRequests(int, int64) iter.Seq[group.Entry] {
 	return func(func(group.Entry) bool) {}
 }

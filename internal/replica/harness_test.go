@@ -35,8 +35,9 @@ type machine struct {
 // member is a group with its replica.
 type member struct {
 	*Replica
-	log  *group.Log
-	name string
+	machine *machine
+	log     *group.Log
+	name    string
 }
 
 func newMachine(t testing.TB, fs vfs.FS, dir string) *machine {
@@ -70,7 +71,7 @@ func (m *machine) open(name string, change func(*group.Options, *Options)) *memb
 	opts.Log = log
 	r, err := Start(opts)
 	ok(m.t, err)
-	one := &member{Replica: r, log: log, name: name}
+	one := &member{Replica: r, machine: m, log: log, name: name}
 	m.members = append(m.members, one)
 	return one
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -17,11 +18,16 @@ import (
 
 // network carries messages between the members of one group, in this process.
 type network struct {
+	t       *testing.T
+	quiet   bool
+	change  func(id uint64, o *Options) // nil: nothing
 	mu      sync.Mutex
 	members map[uint64]*member
+	disks   map[uint64]*vfs.Mem
 	cut     map[uint64]bool // hears and says nothing
 	group   sync.WaitGroup
 	inbox   map[uint64]chan *raftpb.Message
+	sent    map[raftpb.MessageType]int
 }
 
 type sender struct {
@@ -33,6 +39,7 @@ func (s sender) Send(messages []*raftpb.Message) {
 	s.net.mu.Lock()
 	defer s.net.mu.Unlock()
 	for _, m := range messages {
+		s.net.sent[m.GetType()]++
 		if s.net.cut[s.from] || s.net.cut[m.GetTo()] {
 			continue
 		}
@@ -51,32 +58,68 @@ func (n *network) isolate(id uint64, cut bool) {
 
 // newNetwork starts a group of three voters, each on a machine of its own.
 func newNetwork(t *testing.T) *network {
-	n := &network{members: map[uint64]*member{}, cut: map[uint64]bool{}, inbox: map[uint64]chan *raftpb.Message{}}
-	voters := []uint64{1, 2, 3}
+	n := makeNetwork(t)
 	for _, id := range voters {
-		n.inbox[id] = make(chan *raftpb.Message, 4096)
+		n.start(id)
 	}
-	for _, id := range voters {
-		fs := vfs.NewMem()
-		m := newMachine(t, fs, "/v")
-		ok(t, group.Create(m.logOptions("7"), &raftpb.ConfState{Voters: voters}))
-		n.members[id] = m.open("7", func(_ *group.Options, o *Options) { o.RaftID, o.Transport = id, sender{n, id} })
-	}
-	for _, id := range voters {
-		n.group.Go(func() {
-			for m := range n.inbox[id] {
-				_ = n.members[id].Step(m) // a message to a replica that failed or stopped is lost
-			}
-		})
+	return n
+}
+
+var voters = []uint64{1, 2, 3}
+
+func makeNetwork(t *testing.T) *network {
+	n := &network{
+		t: t, members: map[uint64]*member{}, disks: map[uint64]*vfs.Mem{}, cut: map[uint64]bool{},
+		inbox: map[uint64]chan *raftpb.Message{}, sent: map[raftpb.MessageType]int{},
 	}
 	t.Cleanup(func() {
-		for _, id := range voters {
-			n.isolate(id, true)
-			close(n.inbox[id])
+		for id := range n.members {
+			n.stop(id)
 		}
 		n.group.Wait()
 	})
 	return n
+}
+
+// start starts a member: as it was, or with an empty log.
+func (n *network) start(id uint64) *member {
+	n.t.Helper()
+	if n.disks[id] == nil {
+		n.disks[id] = vfs.NewMem()
+	}
+	m := newMachine(n.t, n.disks[id], "/v")
+	if _, err := m.fs.Stat("/v/7/manifest"); err != nil {
+		ok(n.t, group.Create(m.logOptions("7"), &raftpb.ConfState{Voters: voters}))
+	}
+	inbox := make(chan *raftpb.Message, 4096)
+	one := m.open("7", func(_ *group.Options, o *Options) {
+		o.RaftID, o.Transport, o.Quiet = id, sender{n, id}, n.quiet
+		if n.change != nil {
+			n.change(id, o)
+		}
+	})
+	n.mu.Lock()
+	n.members[id], n.inbox[id] = one, inbox
+	n.mu.Unlock()
+	n.group.Go(func() {
+		for m := range inbox {
+			_ = one.Step(m) // a message to a replica that failed or stopped is lost
+		}
+	})
+	return one
+}
+
+// stop stops a member as a killed process would.
+func (n *network) stop(id uint64) {
+	n.mu.Lock()
+	one, inbox := n.members[id], n.inbox[id]
+	delete(n.members, id)
+	n.inbox[id] = nil
+	n.mu.Unlock()
+	if inbox != nil {
+		close(inbox)
+		one.machine.halt()
+	}
 }
 
 // leader waits until one of the members leads and accepts writes.
@@ -137,6 +180,10 @@ func (n *network) cutOff(t *testing.T, w Write) (uint64, *member, *Pending) {
 }
 
 func TestThreeVotersTakeTheSameWritePath(t *testing.T) {
+	synctest.Test(t, testThreeVoters)
+}
+
+func testThreeVoters(t *testing.T) {
 	n := newNetwork(t)
 	for i := range int64(50) {
 		_, err := n.write(t, 0, put(i, fmt.Sprint(i)).request(uint64(i), 1))

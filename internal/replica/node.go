@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -55,6 +56,8 @@ func (r *Replica) makeNode() (err error) {
 		return fmt.Errorf("start Raft: %w", err)
 	}
 	r.setMembers(conf)
+	r.startedConf = r.log.ConfIndex()
+	r.confIndex = r.startedConf
 	r.observe()
 	return nil
 }
@@ -94,11 +97,33 @@ func (r *Replica) observe() {
 		r.serving, r.lost = false, true
 		r.readable.Store(false)
 	}
-	r.leader, r.leaderID, r.term = leader, status.Lead, status.GetTerm()
+	news := r.leader != leader || r.leaderID != status.Lead || r.term != status.GetTerm() || r.transferee != status.LeadTransferee
+	if !news {
+		return
+	}
+	r.wake()
+	if r.leaderID != status.Lead {
+		r.askAgain()
+	}
+	r.leader, r.leaderID, r.term, r.transferee = leader, status.Lead, status.GetTerm(), status.LeadTransferee
+	if leader && r.unsafe(UnsafeServe) {
+		r.serving = true
+	}
+	r.announce()
+}
+
+// barred tells that damage keeps this replica from leading (rule 4): with other voters one of them can. Called with mu held.
+func (r *Replica) barred() bool { return !r.sole && r.log.Damaged() }
+
+func isVoter(conf *raftpb.ConfState, id uint64) bool {
+	return slices.Contains(conf.GetVoters(), id) || slices.Contains(conf.GetVotersOutgoing(), id)
 }
 
 // setMembers is called with mu held or before the replica is known to others.
 func (r *Replica) setMembers(conf *raftpb.ConfState) {
+	r.conf = conf
+	id := r.opts.RaftID
+	r.member = isVoter(conf, id) || slices.Contains(conf.GetLearners(), id) || slices.Contains(conf.GetLearnersNext(), id)
 	voters := conf.GetVoters()
 	joint := len(conf.GetVotersOutgoing()) > 0
 	r.sole = len(voters) == 1 && voters[0] == r.opts.RaftID && !joint
@@ -106,8 +131,12 @@ func (r *Replica) setMembers(conf *raftpb.ConfState) {
 	r.readable.Store(r.sole && r.serving)
 }
 
-// changeMembers applies an entry of Raft's own.
+// changeMembers applies an entry of Raft's own, unless the log had it when this replica started: the membership is durable
+// before the commit index need be.
 func (r *Replica) changeMembers(e *raftpb.Entry) error {
+	if e.GetIndex() <= r.startedConf {
+		return nil
+	}
 	var change raftpb.ConfChangeI
 	if e.GetType() == raftpb.EntryConfChange {
 		first := &raftpb.ConfChange{}
@@ -122,15 +151,20 @@ func (r *Replica) changeMembers(e *raftpb.Entry) error {
 		}
 		change = second
 	}
-	r.mu.Lock()
-	conf := r.node.ApplyConfChange(change)
-	r.setMembers(conf)
-	r.observe()
-	r.mu.Unlock()
+	conf := r.applyChange(change, e.GetIndex())
 	if err := r.log.SetConf(conf, e.GetIndex()); err != nil {
 		return fmt.Errorf("membership change: %w", err)
 	}
 	return nil
+}
+
+func (r *Replica) applyChange(change raftpb.ConfChangeI, at uint64) *raftpb.ConfState {
+	r.mu.Lock()
+	defer r.mu.Unlock() // Raft panics where it cannot
+	conf := r.node.ApplyConfChange(change)
+	r.noteConf(conf, at)
+	r.observe()
+	return conf
 }
 
 // guard turns a panic of Raft or the log into the failure of this replica: its neighbours go on.
@@ -161,6 +195,7 @@ func (r *Replica) abandon(why error) (cut int) {
 	r.mu.Lock()
 	cut = r.logged.len()
 	r.answerLost(fmt.Errorf("%w: %w", ErrOutcomeUnknown, why), fmt.Errorf("%w: %w", ErrFailed, why))
+	r.loseChange(why)
 	r.failReaders(why)
 	r.checkDrained()
 	done := r.round.answered

@@ -203,7 +203,18 @@ func (r *Replica) mayWrite() error {
 		return ErrStopping
 	case !r.serving:
 		return ErrNoLeader
+	case !r.formed:
+		return r.mayForm()
 	}
+	return nil
+}
+
+// mayForm decides whether a new group takes writes: never again, once it does. Called with mu held.
+func (r *Replica) mayForm() error {
+	if r.opts.Forming != nil && r.log.LastCommitTime() == 0 && r.opts.Forming(r.conf) {
+		return notServing(ErrNoLeader, fmt.Sprintf("the group is being formed, with %d voters so far", len(r.conf.GetVoters())))
+	}
+	r.formed = true
 	return nil
 }
 
@@ -227,7 +238,7 @@ func evaluate(w *Write, before *Pending, current uint64) (role, error) {
 
 // decline answers a write that makes no entry: at once where what it depends on is committed, else with it (rule 2).
 func (r *Replica) decline(p *Pending, before *Pending, current uint64) *Pending {
-	if before == nil && r.sole {
+	if before == nil && (r.sole || r.unsafe(UnsafeDecline)) {
 		p.answerAfter(current)
 		p.done = answered
 		return p
@@ -241,6 +252,7 @@ func (r *Replica) decline(p *Pending, before *Pending, current uint64) *Pending 
 		return p
 	}
 	// Another leader may be at work already: only a majority can tell that current is the newest version.
+	r.wake()
 	r.readers = append(r.readers, &reader{declined: p, current: current})
 	r.schedule()
 	return p
@@ -294,6 +306,7 @@ func (r *Replica) enqueue(w *Write, p *Pending) {
 		entry.Timestamp = p.commitTime
 	}
 	p.payload = group.EncodePayload(&entry)
+	r.wake()
 	r.queued = append(r.queued, p)
 	r.waiting.Add(1)
 	r.inFlightBytes += p.bytes

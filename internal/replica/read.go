@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -27,7 +28,7 @@ type readRound struct {
 // ReadBarrier returns when reads from the log see every write acknowledged before the call (linearizable). Errors:
 // ErrStopping, why the replica failed, or those of ctx; without a leader it waits.
 func (r *Replica) ReadBarrier(ctx context.Context) error {
-	if r.readable.Load() {
+	if r.readable.Load() || r.probeBarrier(ctx) {
 		return nil
 	}
 	w := &reader{done: make(chan error, 1)}
@@ -41,6 +42,7 @@ func (r *Replica) ReadBarrier(ctx context.Context) error {
 		r.mu.Unlock()
 		return fmt.Errorf("%w: %w", ErrFailed, err)
 	}
+	r.wake()
 	r.readers = append(r.readers, w)
 	r.mu.Unlock()
 	r.schedule()
@@ -63,12 +65,32 @@ func (r *Replica) askReaders() {
 	}
 	r.readRound = readRound{number: r.readRound.number + 1, readers: r.readers}
 	r.readers = nil
-	r.node.ReadIndex(binary.LittleEndian.AppendUint64(nil, r.readRound.number))
+	r.node.ReadIndex(r.question())
+}
+
+// question names the question under way. The answer to one that was asked before a restart, or by another member, must not
+// pass for the answer to this one.
+func (r *Replica) question() []byte {
+	if r.unsafe(UnsafeQuestion) {
+		return make([]byte, 8)
+	}
+	b := make([]byte, 0, 3*8)
+	b = binary.LittleEndian.AppendUint64(b, r.opts.RaftID)
+	b = binary.LittleEndian.AppendUint64(b, r.nonce)
+	return binary.LittleEndian.AppendUint64(b, r.readRound.number)
+}
+
+// askAgain puts the question to whoever leads now. Called with mu held.
+func (r *Replica) askAgain() {
+	if q := &r.readRound; len(q.readers) > 0 && q.index == 0 {
+		r.readers = append(q.readers, r.readers...)
+		q.readers = nil
+	}
 }
 
 // readAnswered takes the answer of the majority. Called with mu held.
 func (r *Replica) readAnswered(state raft.ReadState) {
-	if len(state.RequestCtx) == 8 && binary.LittleEndian.Uint64(state.RequestCtx) == r.readRound.number {
+	if bytes.Equal(state.RequestCtx, r.question()) {
 		r.readRound.index = state.Index
 	}
 }
@@ -112,8 +134,7 @@ func (r *Replica) tickReaders() {
 		return
 	}
 	if q.ticks++; q.ticks >= electionTicks {
-		r.readers = append(q.readers, r.readers...)
-		q.readers = nil
+		r.askAgain()
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,6 +67,23 @@ type Options struct {
 	Admit func(bytes int64, delete bool) error
 	// Transport carries messages to the other members; nil: there are none.
 	Transport Transport
+	// OnSnapshot is told that the leader from no longer has the entries that this replica needs: it is to be stopped and
+	// installed anew, as of index or later, and its leader told by MsgSnapStatus. Told again until then. It must not block.
+	OnSnapshot func(index, term, from uint64)
+	// FetchBlobs gets blobs from the member from; they are durable when it returns nil. It is called in a goroutine of its
+	// own, perhaps twice at once for the same blob; ctx ends with Stop. Nil: messages with entries that refer to blobs are
+	// taken as they are.
+	FetchBlobs func(ctx context.Context, from uint64, refs []group.BlobRef) error
+	// Forming tells whether a group that never held a write takes none yet, because it has fewer voters than it is to have;
+	// nil: it takes writes. Called with the replica locked, so it must not call the replica.
+	Forming func(conf *raftpb.ConfState) bool
+	// OnChange is told that the leader, the term or the membership has changed. It is called with the replica locked, so it
+	// must neither block nor call the replica; nil: nobody is told.
+	OnChange func()
+	// Quiet lets a group without work rest: no clock, no heartbeats. PeerDown and PeerUp must be called then.
+	Quiet bool
+	// Probe is for simulations; nil everywhere else.
+	Probe *Probe
 }
 
 // store is what a replica needs of a group's log: *group.Log, but for benchmarks without a disk.
@@ -80,6 +98,9 @@ type store interface {
 	LastCommitTime() int64
 	RecentRequests(n int, since int64) iter.Seq[group.Entry]
 	Head(id int64) (index uint64, deleted bool, err error)
+	ConfIndex() uint64
+	Damaged() bool
+	MissingBlobs(entries []*raftpb.Entry) ([]group.BlobRef, error)
 }
 
 // Replica is one group's Raft node. Safe for concurrent use.
@@ -101,6 +122,7 @@ type Replica struct {
 	// holds everything that was ever acknowledged.
 	readable atomic.Bool
 	alone    atomic.Bool   // the only member: Raft needs no clock
+	quiet    atomic.Bool   // the group rests: Raft needs no clock; written with mu held
 	stuck    atomic.Bool   // noRoom is not nil
 	marks    atomic.Uint32 // of the local synced mark: markWritten, markBehind or markDue
 
@@ -113,6 +135,12 @@ type Replica struct {
 
 	restore        sync.Once // of the request-id window, by the first write with a request id
 	startedApplied uint64    // applied index when it started: the window of all before comes from the log
+	startedConf    uint64    // index of the membership change that the log knew when it started
+	nonce          uint64    // of this start, random
+
+	ctx     context.Context // ends with Stop
+	cancel  context.CancelFunc
+	fetches sync.WaitGroup // of blobs
 
 	mu   sync.Mutex // guards all below
 	node *raft.RawNode
@@ -123,6 +151,19 @@ type Replica struct {
 	serving  bool // leader, and an entry of its own term is applied: writes are accepted
 	lost     bool // leadership or term changed: what is on its way is to be answered as unknown, unless it is seen applied
 	sole     bool // the only voter
+
+	conf        *raftpb.ConfState // replaced as a whole
+	confIndex   uint64            // of the change that made it
+	member      bool              // conf names this replica
+	formed      bool              // Forming has let writes in
+	change      *memberChange     // under way; nil: none
+	transferee  uint64            // whom the lead is handed to; 0: nobody
+	changed     chan struct{}     // closed by announce; nil: nobody waits
+	yieldTicks  int               // until the lead may be handed over again because of damage
+	offerTicks  int               // since a member needs a snapshot
+	restedTicks int               // how long there was nothing to do
+	down        map[uint64]bool   // members whose shard is silent
+	fetching    map[uint64]bool   // messages that wait for blobs, by their index
 
 	queued    []*Pending // accepted, in order, not given to Raft yet
 	logged    fifo       // given to Raft, not answered yet, in order
@@ -171,7 +212,9 @@ func start(opts Options, log store) (_ *Replica, err error) {
 		newest:   make(map[int64]*Pending),
 		requests: make(map[[16]byte]*Pending),
 		window:   window{writesMax: opts.WindowWrites, age: opts.WindowAge},
+		nonce:    rand.Uint64(),
 	}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
 	if err := r.makeNode(); err != nil {
 		return nil, err
 	}
@@ -200,6 +243,9 @@ func setDefaults(opts *Options) {
 	}
 }
 
+// Readable tells, at no cost, that ReadBarrier returns at once: this is the sole voter, and serves.
+func (r *Replica) Readable() bool { return r.readable.Load() }
+
 // Status of a replica.
 type Status struct {
 	Leader        bool // and writes are accepted
@@ -207,6 +253,9 @@ type Status struct {
 	Term          uint64
 	AppliedIndex  uint64
 	InFlightBytes int64
+	Removed       bool  // the membership as of AppliedIndex does not name it: it never campaigns
+	Learner       bool  // it has no vote
+	Damaged       bool  // the log has damage, which bars it from leading where there are other voters
 	Err           error // why it cannot write any more, or not now (group.ErrNoSpace); nil while it can
 }
 
@@ -220,6 +269,9 @@ func (r *Replica) Status() Status {
 		Term:          r.term,
 		AppliedIndex:  r.applied,
 		InFlightBytes: r.inFlightBytes,
+		Removed:       !r.member,
+		Learner:       r.member && !isVoter(r.conf, r.opts.RaftID),
+		Damaged:       r.log.Damaged(),
 		Err:           r.err,
 	}
 	if s.Err == nil {
@@ -236,11 +288,14 @@ func (r *Replica) Stop(ctx context.Context) error {
 	case <-r.refuse():
 	case <-ctx.Done():
 	}
+	r.cancel()
 	if !r.committer.remove(r) {
 		<-r.detached
+		r.fetches.Wait()
 		return nil // an earlier Stop did the rest
 	}
 	<-r.detached
+	r.fetches.Wait()
 	r.readable.Store(false)
 	cut := r.abandon(ErrStopping)
 	if err := r.saveState(); err != nil {
@@ -255,6 +310,8 @@ func (r *Replica) Stop(ctx context.Context) error {
 // refuseAll is the stop without a wait, when no round can begin any more.
 func (r *Replica) refuseAll() {
 	r.refuse()
+	r.cancel()
+	r.fetches.Wait()
 	r.readable.Store(false)
 	r.abandon(ErrStopping)
 }

@@ -85,7 +85,7 @@ func (r *Replica) write() (next step) {
 		return stepFinish
 	}
 	if !r.round.appended {
-		if err := r.log.Append(state, rd.Entries); err != nil {
+		if err := r.log.Append(r.probeState(state), rd.Entries); err != nil {
 			r.writeFailed("append", err)
 			return stepEnd
 		}
@@ -97,7 +97,7 @@ func (r *Replica) write() (next step) {
 // sync makes durable what write wrote; false where it could not.
 func (r *Replica) sync() (synced bool) {
 	defer r.guard()
-	if err := r.log.Sync(); err != nil {
+	if err := r.probeSync(); err != nil {
 		r.writeFailed("sync", err)
 		return false
 	}
@@ -121,6 +121,10 @@ func (r *Replica) writeFailed(what string, err error) {
 func (r *Replica) finish() {
 	defer r.guard()
 	r.send(r.round.ready.Messages, true)
+	if err := r.probeApply(r.round.ready.Entries); err != nil {
+		r.fail(err)
+		return
+	}
 	if err := r.applyReady(); err != nil {
 		r.fail(err)
 		return
@@ -158,6 +162,7 @@ func (r *Replica) take() bool {
 	}
 	if !r.lost {
 		r.flush()
+		r.proposeChange()
 	}
 	r.askReaders()
 	if !r.node.HasReady() {
@@ -243,6 +248,9 @@ func (r *Replica) setIndexes(entries []*raftpb.Entry) {
 		}
 	}
 	r.unindexed = len(writes)
+	if r.change != nil {
+		r.findChange(entries)
+	}
 	last := entries[len(entries)-1].GetIndex()
 	r.nextIndex = max(r.nextIndex, last+1+uint64(len(writes)+len(r.queued)))
 }
@@ -284,8 +292,11 @@ func (r *Replica) apply(committed []*raftpb.Entry) error {
 	last := committed[len(committed)-1].GetIndex()
 	r.round.applied = r.round.applied[:0]
 	err := r.log.Apply(last, func(e *group.Entry) {
-		if e.RequestID != ([16]byte{}) {
+		if e.RequestID != ([16]byte{}) && (!r.unsafe(UnsafeRequests) || r.leads(e)) {
 			r.round.applied = append(r.round.applied, slotOf(e))
+		}
+		if r.opts.Probe != nil && r.opts.Probe.Applied != nil {
+			r.opts.Probe.Applied(e)
 		}
 	})
 	if err != nil {
@@ -313,6 +324,8 @@ func (r *Replica) settle(committed []*raftpb.Entry) {
 	r.round.answered = r.round.answered[:0]
 }
 
+var errLeadLost = errors.New("the leadership was lost")
+
 func (r *Replica) noteApplied(committed []*raftpb.Entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -326,6 +339,7 @@ func (r *Replica) noteApplied(committed []*raftpb.Entry) {
 	if r.lost {
 		r.lost = false
 		const why = "the leadership was lost"
+		r.loseChange(errLeadLost)
 		r.answerLost(notServing(ErrOutcomeUnknown, why), notServing(ErrNoLeader, why))
 	}
 	r.releaseReaders()

@@ -1,6 +1,12 @@
 package replica
 
-import "time"
+import (
+	"time"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.etcd.io/raft/v3/tracker"
+)
 
 // A replica is idle (0), waits in the committer's list (dirty), is in a round (busy), or is in a round and must go into
 // another one (both). Gone ones are never put in the list again.
@@ -86,28 +92,73 @@ func (r *Replica) detach() bool {
 }
 
 // needsClock tells whether tick has anything to do: quiet groups cost nothing.
-func (r *Replica) needsClock() bool { return !r.alone.Load() || r.stuck.Load() }
+func (r *Replica) needsClock() bool { return !r.alone.Load() && !r.quiet.Load() || r.stuck.Load() }
 
 // tick is the committer's clock.
 func (r *Replica) tick() {
+	if marks := r.tickNode(); len(marks) > 0 {
+		r.opts.Transport.Send(marks)
+	}
+}
+
+// tickNode gives the messages to send.
+func (r *Replica) tickNode() []*raftpb.Message {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.err != nil {
-		return
+		return nil
 	}
 	if r.noRoom != nil {
 		if r.retryTicks--; r.retryTicks > 0 {
-			return
+			return nil
 		}
 		r.schedule()
 	}
-	if !r.alone.Load() {
+	if r.alone.Load() || r.quiet.Load() {
+		return nil
+	}
+	barred := r.barred()
+	switch {
+	case barred && !r.leader:
+		r.node.TickQuiesced() // its clock runs, so that it votes, but it never campaigns
+	case barred:
 		r.node.Tick()
-		r.observe()
-		r.tickReaders()
+		r.yield()
+	default:
+		r.node.Tick()
+	}
+	r.observe()
+	r.tickReaders()
+	r.tickOffers()
+	if len(r.readers) > 0 || r.node.HasReady() {
 		r.schedule()
 	}
+	if barred {
+		return nil
+	}
+	return r.rest()
 }
+
+// tickOffers lets Raft try anew to bring members up to date that were offered a snapshot: the offer, or the word that it was
+// taken, may be lost. Called with mu held.
+func (r *Replica) tickOffers() {
+	if r.offerTicks++; !r.leader || r.offerTicks < offerTicks {
+		return
+	}
+	r.offerTicks = 0
+	var waiting []uint64
+	r.node.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
+		if pr.State == tracker.StateSnapshot {
+			waiting = append(waiting, id)
+		}
+	})
+	for _, id := range waiting {
+		r.node.ReportSnapshot(id, raft.SnapshotFailure)
+	}
+}
+
+// offerTicks is the time between two offers of a snapshot.
+const offerTicks = 5 * electionTicks
 
 // A log without room is tried again after 1 tick, then after twice as long each time, up to retryTicksMax.
 const retryTicksMax = 10

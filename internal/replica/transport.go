@@ -1,31 +1,65 @@
 package replica
 
 import (
+	"context"
 	"fmt"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/group"
 )
 
-// Transport carries Raft's messages to the other members of a group. Send must not block; messages may be lost,
-// doubled and reordered. The messages must not be changed.
+// Transport carries Raft's messages to the other members of a group. Send must not block, may be called by several
+// goroutines, and must not call the replica; messages may be lost, doubled and reordered. The messages must not be
+// changed.
 type Transport interface {
 	Send(messages []*raftpb.Message)
 }
 
-// Step takes a message from another member.
+// fetchesMax bounds the messages of a group that wait for blobs.
+const fetchesMax = 4
+
+// Step takes a message from another member, or one that the transport makes about it: MsgUnreachable (a message to it was
+// lost), MsgSnapStatus (it was installed anew, or, with Reject, could not be). It does not block. An error says why the
+// message was not taken; Raft repeats what matters.
 func (r *Replica) Step(m *raftpb.Message) error {
-	if m.GetType() == raftpb.MsgSnap {
-		return fmt.Errorf("%w: a snapshot message: this version cannot take one", ErrInvalid)
+	switch {
+	case m.GetTo() != r.opts.RaftID:
+		return fmt.Errorf("%w: message %v is for replica %x, this is %x", ErrInvalid, m.GetType(), m.GetTo(), r.opts.RaftID)
+	case raft.IsLocalMsgTarget(m.GetFrom()) || m.GetFrom() == raft.None:
+		return fmt.Errorf("%w: message %v comes from no member", ErrInvalid, m.GetType())
 	}
-	if err := r.stepNode(m); err != nil {
+	switch m.GetType() {
+	case raftpb.MsgSnap:
+		if !r.hasSnapshot(m.GetSnapshot()) {
+			r.offer(m)
+			return nil
+		}
+	case raftpb.MsgApp:
+		if r.opts.FetchBlobs != nil && len(m.GetEntries()) > 0 {
+			if held, err := r.fetchBlobs(m); held || err != nil {
+				return err
+			}
+		}
+	}
+	return r.stepAndSchedule(m)
+}
+
+func (r *Replica) stepAndSchedule(m *raftpb.Message) error {
+	answer, err := r.stepNode(m)
+	if err != nil {
 		return err
+	}
+	if answer != nil && r.opts.Transport != nil {
+		r.opts.Transport.Send([]*raftpb.Message{answer})
 	}
 	r.schedule()
 	return nil
 }
 
-func (r *Replica) stepNode(m *raftpb.Message) (err error) {
+// stepNode gives a message to Raft. What it answers is to be sent.
+func (r *Replica) stepNode(m *raftpb.Message) (answer *raftpb.Message, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer func() {
@@ -35,13 +69,111 @@ func (r *Replica) stepNode(m *raftpb.Message) (err error) {
 		}
 	}()
 	if r.err != nil {
-		return fmt.Errorf("%w: %w", ErrFailed, r.err)
+		return nil, fmt.Errorf("%w: %w", ErrFailed, r.err)
 	}
-	if err := r.node.Step(m); err != nil {
-		return fmt.Errorf("message %v: %w", m.GetType(), err)
+	switch {
+	case isQuietMark(m):
+		answer, err = r.stepMark(m)
+	case m.GetType() == raftpb.MsgSnapStatus:
+		status := raft.SnapshotFinish
+		if m.GetReject() {
+			status = raft.SnapshotFailure
+		}
+		r.node.ReportSnapshot(m.GetFrom(), status)
+	case m.GetType() == raftpb.MsgUnreachable:
+		r.node.ReportUnreachable(m.GetFrom())
+	case m.GetType() == raftpb.MsgTimeoutNow && r.barred():
+		return nil, fmt.Errorf("%w: the lead, with damage in the log", ErrInvalid)
+	case m.GetType() == raftpb.MsgHeartbeatResp:
+		err = r.node.Step(m) // no work; in a rest, the answer to the last heartbeat before it
+	default:
+		r.wake()
+		if t := m.GetType(); (t == raftpb.MsgPreVote || t == raftpb.MsgVote) && m.GetFrom() == r.leaderID && !r.leader {
+			// Whoever asks for votes does not lead any more: it need not be waited for.
+			err = r.node.ForgetLeader()
+		}
+		if err == nil {
+			err = r.node.Step(m)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("message %v: %w", m.GetType(), err)
 	}
 	r.observe()
-	return nil
+	return answer, nil
+}
+
+// stepMark is called with mu held.
+func (r *Replica) stepMark(m *raftpb.Message) (answer *raftpb.Message, err error) {
+	if m.GetType() == raftpb.MsgHeartbeat {
+		return r.takeMark(m)
+	}
+	if r.leader && m.GetTerm() == r.term {
+		r.wake() // somebody cannot rest
+	}
+	return nil, nil
+}
+
+// hasSnapshot tells whether the log has the snapshot offered, so that Raft only notes that and answers.
+func (r *Replica) hasSnapshot(s *raftpb.Snapshot) bool {
+	index, term := s.GetMetadata().GetIndex(), s.GetMetadata().GetTerm()
+	if index <= r.log.AppliedIndex() {
+		return true
+	}
+	own, err := r.log.Term(index)
+	return err == nil && own == term
+}
+
+// offer hands a snapshot on: its data is fetched outside of Raft, and this replica begins anew with it.
+func (r *Replica) offer(m *raftpb.Message) {
+	r.mu.Lock()
+	r.wake()
+	stale := m.GetTerm() < r.term || r.err != nil
+	r.mu.Unlock()
+	if meta := m.GetSnapshot().GetMetadata(); !stale && r.opts.OnSnapshot != nil {
+		r.opts.OnSnapshot(meta.GetIndex(), meta.GetTerm(), m.GetFrom())
+	}
+}
+
+// fetchBlobs holds a message back until the blobs that its entries refer to are here: an entry must not be promised without
+// its data. True where it does, or drops the message because too many wait.
+func (r *Replica) fetchBlobs(m *raftpb.Message) (held bool, err error) {
+	missing, err := r.log.MissingBlobs(m.GetEntries())
+	if err != nil {
+		return false, fmt.Errorf("message %v: %w", m.GetType(), err)
+	}
+	if len(missing) == 0 {
+		return false, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopping || r.err != nil || r.fetching[m.GetIndex()] || len(r.fetching) >= fetchesMax {
+		return true, nil
+	}
+	r.wake()
+	if r.fetching == nil {
+		r.fetching = make(map[uint64]bool)
+	}
+	r.fetching[m.GetIndex()] = true
+	r.fetches.Go(func() { r.fetch(m, missing) })
+	return true, nil
+}
+
+// fetch gets blobs, and gives their message to Raft then.
+func (r *Replica) fetch(m *raftpb.Message, missing []group.BlobRef) {
+	err := r.opts.FetchBlobs(r.ctx, m.GetFrom(), missing)
+	r.mu.Lock()
+	delete(r.fetching, m.GetIndex())
+	r.mu.Unlock()
+	if err == nil {
+		missing, err = r.log.MissingBlobs(m.GetEntries())
+	}
+	if err == nil && len(missing) == 0 {
+		err = r.stepAndSchedule(m)
+	}
+	if (err != nil || len(missing) > 0) && context.Cause(r.ctx) == nil {
+		r.logger.Warn("entries with blobs were not taken: the leader sends them again", "blobs", len(missing), "error", err)
+	}
 }
 
 // send hands messages over: those that promise something about this node's log when it is synced (late), the others
@@ -52,7 +184,7 @@ func (r *Replica) send(messages []*raftpb.Message, late bool) {
 	}
 	some := make([]*raftpb.Message, 0, len(messages))
 	for _, m := range messages {
-		if isPromise(m) == late && m.GetTo() != r.opts.RaftID {
+		if (mayGoEarly(m) || r.unsafe(UnsafePromise)) != late && m.GetTo() != r.opts.RaftID {
 			some = append(some, m)
 		}
 	}
@@ -61,11 +193,13 @@ func (r *Replica) send(messages []*raftpb.Message, late bool) {
 	}
 }
 
-func isPromise(m *raftpb.Message) bool {
+// mayGoEarly tells what says nothing about this node's own disk. A candidate's call for votes does: it names its last entry,
+// and a vote for that must not reach it when it has lost that entry in a crash.
+func mayGoEarly(m *raftpb.Message) bool {
 	switch m.GetType() {
-	case raftpb.MsgAppResp, raftpb.MsgVoteResp, raftpb.MsgPreVoteResp:
+	case raftpb.MsgApp, raftpb.MsgHeartbeat, raftpb.MsgSnap, raftpb.MsgReadIndex:
 		return true
 	default:
-		return raft.IsResponseMsg(m.GetType())
+		return false
 	}
 }

@@ -104,6 +104,9 @@ func (w *window) putBefore(older []windowSlot) {
 // restoreWindow reads back what was applied before the start. It runs once, in the first write with a request id: a
 // start must not wait for it.
 func (r *Replica) restoreWindow() {
+	if r.unsafe(UnsafeRequests) {
+		return
+	}
 	var older []windowSlot
 	since := r.now().Add(-r.opts.WindowAge).UnixNano()
 	for e := range r.log.RecentRequests(r.opts.WindowWrites, since) {

@@ -71,7 +71,7 @@ func (b *batchGet) prepare(ctx context.Context) {
 		}
 		err, done := barriers[r.served]
 		if !done {
-			err = r.served.replica.ReadBarrier(ctx)
+			err = b.shard.barrier(ctx, r.served)
 			barriers[r.served] = err
 		}
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
@@ -53,6 +54,14 @@ type Config struct {
 	SegmentBytes     int64 // see group.Options
 	Retention        group.Retention
 
+	// TrashDelay is how long the files of a replica that has left its group are kept; 0: 1 h.
+	TrashDelay time.Duration
+	// ScrubBytesPerSecond is the rate at which groups of several copies are read over and over to find damage; 0: 4 MiB/s;
+	// negative: never.
+	ScrubBytesPerSecond int64
+	// PeerCredentials for the connections to other shards; nil: no TLS.
+	PeerCredentials credentials.TransportCredentials
+
 	Placement  Registry
 	Limits     Limits
 	Compaction Compaction
@@ -69,6 +78,8 @@ type Config struct {
 	listener net.Listener // of a Host; nil: Listen
 	// Of a Host, shorter in tests: between two looks at a volume that is served, and at one that is not.
 	guardEvery, inspectEvery time.Duration
+	// Shorter in tests: between two looks for damage, and before everything is read again.
+	mendEvery, scrubPause time.Duration
 }
 
 // Limits of serving. A zero field takes its default.
@@ -84,6 +95,8 @@ type Limits struct {
 	ConnectionAgeGrace      time.Duration // for calls under way when the age is reached; 24 h
 	ScanTTL                 time.Duration // a snapshot not used for this long expires; 10 min
 	GroupsLoadingMax        int           // groups loaded at a time; 16
+	GroupsMovingMax         int           // groups led here that get copies elsewhere at a time; 4
+	FetchBytesPerSecond     int64         // of files that are sent to other shards in all; 0: no limit
 }
 
 // Compaction in the background. A zero field takes its default.
@@ -103,6 +116,7 @@ type Registry interface {
 	RegisterShard(ctx context.Context, s placement.Shard) (stop func(), err error)
 	Watch(ctx context.Context) <-chan placement.View
 	PutGroup(ctx context.Context, g placement.Group) (placement.Group, error)
+	PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error)
 }
 
 var _ Registry = (*placement.Store)(nil)
@@ -129,6 +143,11 @@ func (c *Config) setDefaults() {
 	setDefault(&l.ConnectionAgeGrace, 24*time.Hour)
 	setDefault(&l.ScanTTL, 10*time.Minute)
 	setDefault(&l.GroupsLoadingMax, 16)
+	setDefault(&l.GroupsMovingMax, 4)
+	setDefault(&c.TrashDelay, time.Hour)
+	setDefault(&c.ScrubBytesPerSecond, 4<<20)
+	setDefault(&c.mendEvery, mendEvery)
+	setDefault(&c.scrubPause, scrubPause)
 	k := &c.Compaction
 	setDefault(&k.SupersededShareMin, 0.5)
 	setDefault(&k.SupersededBytesMin, 64<<20)
@@ -179,6 +198,9 @@ func (c *Config) validate() error {
 		{"limit of bytes in flight", c.Limits.BytesInFlightMax},
 		{"limit of bytes in flight of a replica", c.Limits.ReplicaBytesInFlightMax},
 		{"limit of groups loading", int64(c.Limits.GroupsLoadingMax)},
+		{"limit of groups moving", int64(c.Limits.GroupsMovingMax)},
+		{"byte rate to other shards", c.Limits.FetchBytesPerSecond},
+		{"delay of the trash", int64(c.TrashDelay)},
 		{"retention's versions", int64(c.Retention.Versions)},
 		{"retention's age", int64(c.Retention.MinAge)},
 	} {

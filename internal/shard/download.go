@@ -37,7 +37,7 @@ func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.Re
 		return err
 	}
 	r.served, r.where = sv, where{group: g.name, id: in.GetKey().GetId()}
-	if err := sv.replica.ReadBarrier(stream.Context()); err != nil {
+	if err := s.barrier(stream.Context(), sv); err != nil {
 		return answerError(err, r.where)
 	}
 	if err := s.bytes.take(group.BlobChunkBytes); err != nil {

@@ -36,6 +36,7 @@ const (
 	reasonVersionMismatch = "VERSION_MISMATCH"
 	reasonGroupLoading    = "GROUP_LOADING"
 	reasonNoLeader        = "NO_LEADER"
+	reasonNotLeader       = "NOT_LEADER"
 	reasonStopping        = "STOPPING"
 	reasonDiskFull        = "DISK_FULL"
 	reasonMemoryFull      = "MEMORY_FULL"
@@ -298,6 +299,13 @@ func groupNotFoundError(group string) error {
 // wrongShardError names the shard to go to; address is empty where none is known.
 func wrongShardError(group, address string, epoch uint64) error {
 	answer := fail(codes.FailedPrecondition, reasonWrongShard, "group %s is not on this shard (routing epoch %d)", group, epoch)
+	answer.metadata = map[string]string{"address": address, "routing_epoch": strconv.FormatUint(epoch, 10)}
+	return answer
+}
+
+// notLeaderError names the shard that leads a group; address is empty where that is not known.
+func notLeaderError(group, address string, epoch uint64) error {
+	answer := fail(codes.FailedPrecondition, reasonNotLeader, "group %s is led by another shard", group)
 	answer.metadata = map[string]string{"address": address, "routing_epoch": strconv.FormatUint(epoch, 10)}
 	return answer
 }

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
@@ -24,21 +24,42 @@ func (s *Shard) findGroups() error {
 		return err
 	}
 	for _, id := range ids {
-		g := &groupReplica{uuid: id, dir: s.volume.GroupDir(id), state: recordv1.GroupState_GROUP_STATE_PENDING}
-		identity, err := group.ReadIdentity(s.cfg.FS, g.dir)
-		switch {
-		case err != nil:
-			// The folder's name still says which group it is; etcd may know its name.
-			g.state, g.err, g.unreadable = recordv1.GroupState_GROUP_STATE_FAILED, fmt.Errorf("reading its manifest: %w", err), true
-			s.logger.Error("group cannot be read", "uuid", id, "error", err)
-		case identity.Store != s.store || identity.Group != id:
-			g.name, g.stray = identity.Name, fmt.Sprintf("it is group %s of store %s", identity.Group, identity.Store)
-		default:
-			g.name = identity.Name
-		}
-		s.groups[id] = g
+		s.groups[id] = s.foundGroup(id)
 	}
 	return nil
+}
+
+// foundGroup looks into the folder of a group.
+func (s *Shard) foundGroup(id uuid.UUID) *groupReplica {
+	g := &groupReplica{uuid: id, dir: s.volume.GroupDir(id), state: recordv1.GroupState_GROUP_STATE_PENDING}
+	file, found, err := group.ReadReplicaFile(s.cfg.FS, g.dir)
+	if err == nil && found {
+		g.raftID, g.joining = file.RaftID, file.Joining
+		if err := s.checkReplicaFile(g, file); err != nil {
+			g.foreign, g.stray = err.Error(), err.Error()
+		}
+		if g.joining {
+			return g
+		}
+	}
+	var m *group.Manifest
+	if err == nil {
+		m, err = group.ReadManifest(s.cfg.FS, g.dir)
+	}
+	switch {
+	case err != nil:
+		// The folder's name still says which group it is; etcd may know its name.
+		g.state, g.err, g.unreadable = recordv1.GroupState_GROUP_STATE_FAILED, fmt.Errorf("reading its manifest: %w", err), true
+		s.logger.Error("group cannot be read", "uuid", id, "error", err)
+		return g
+	case m.Identity.Store != s.store || m.Identity.Group != id:
+		g.stray = fmt.Sprintf("it is group %s of store %s", m.Identity.Group, m.Identity.Store)
+	}
+	g.name, g.confIndex = m.Identity.Name, m.ConfIndex
+	if !found && len(m.Conf.GetVoters()) == 1 {
+		g.raftID = m.Conf.GetVoters()[0]
+	}
+	return g
 }
 
 // follow does what views say, one after another, and tries again what failed.
@@ -74,7 +95,7 @@ func (s *Shard) reconcile(ctx context.Context) (unfinished bool) {
 	s.mu.Unlock()
 
 	for _, g := range todo.leave {
-		// The files stay: another issue's move deletes them when membership and etcd agree.
+		// The files stay: nobody said that the group lives elsewhere.
 		s.setHealth(g, false)
 		if err := g.close(ctx, true); err != nil {
 			s.problem("closing group "+g.name, err)
@@ -83,9 +104,27 @@ func (s *Shard) reconcile(ctx context.Context) (unfinished bool) {
 	for _, g := range todo.load {
 		s.wait.Go(func() { s.loadOne(ctx, g) })
 	}
+	for _, g := range todo.join {
+		s.wait.Go(func() { s.joinGroup(g) })
+	}
+	for _, g := range todo.trash {
+		err := s.leaveGroup(ctx, g)
+		s.problem("leaving group "+g.name, err)
+		unfinished = unfinished || err != nil || s.isWanted(view, g.name)
+	}
 	notCreated := s.inParallel(todo.create, func(state placement.Group) error { return s.create(ctx, state) })
 	notAdopted := s.inParallel(todo.adopt, func(state placement.Group) error { return s.adopt(ctx, state) })
-	return notCreated || notAdopted
+	notConfessed := s.inParallel(todo.confess, func(state placement.Group) error { return s.confess(ctx, state) })
+	begun := s.inParallel(todo.begin, func(state placement.Group) error { return s.beginOne(state) })
+	if len(todo.begin) > 0 && !begun {
+		return s.reconcile(ctx) || unfinished // which installs them
+	}
+	return unfinished || notCreated || notAdopted || notConfessed || begun || todo.later
+}
+
+// isWanted tells whether this shard is to have a copy of a group.
+func (s *Shard) isWanted(view placement.View, name string) bool {
+	return isMember(view.Groups[name], s.cfg.Name) || s.isTarget(view, name)
 }
 
 // groupProblem is what the problem with making a group, or with telling etcd of it, is known by.
@@ -95,7 +134,7 @@ func groupProblem(group string) string { return "group " + group }
 // more. Called with mu held.
 func (s *Shard) forgetDone(todo work) {
 	wanted := map[string]bool{}
-	for _, state := range slices.Concat(todo.create, todo.adopt) {
+	for _, state := range slices.Concat(todo.create, todo.adopt, todo.begin, todo.confess) {
 		wanted[groupProblem(state.Name)] = true
 	}
 	for what := range s.problems {
@@ -107,10 +146,15 @@ func (s *Shard) forgetDone(todo work) {
 
 // work is what reconcile has to do.
 type work struct {
-	create []placement.Group // targets without members: make the group here
-	adopt  []placement.Group // groups made here whose state was not written to etcd
-	load   []*groupReplica   // became this shard's after the first load
-	leave  []*groupReplica   // is served and no longer this shard's
+	create  []placement.Group // targets without members: make the group here
+	adopt   []placement.Group // groups made here whose state was not written to etcd
+	begin   []placement.Group // a learner of this shard is recorded, and has no folder yet
+	confess []placement.Group // this shard is a member without its data
+	load    []*groupReplica   // became this shard's after the first load
+	join    []*groupReplica   // have a folder, and are to be installed
+	leave   []*groupReplica   // is served and no longer this shard's
+	trash   []*groupReplica   // has left its group
+	later   bool              // something waits for what is under way
 }
 
 // decide says what to do, and sets which groups are strays or lost. Called with mu held.
@@ -121,42 +165,124 @@ func (s *Shard) decide(view placement.View) work {
 		g := s.groups[state.UUID]
 		if g != nil {
 			known[g] = true
+			g.learn(state.Members)
 			if g.name == "" {
-				g.name = name // its manifest cannot be read
+				g.name = name // its manifest cannot be read, or it has none yet
 			}
 		}
-		member, isMember := memberOf(state, s.cfg.Name)
-		switch {
-		case g != nil && g.name != name:
-			s.stray(&todo, g, "etcd knows it by the name "+name)
-		case isMember && member.VolumeUUID == s.volume.Superblock().Volume && g != nil && !g.lost:
-			g.stray = ""
-			if g.state == recordv1.GroupState_GROUP_STATE_PENDING && s.load.begun() {
-				g.state = recordv1.GroupState_GROUP_STATE_LOADING
-				todo.load = append(todo.load, g)
-			}
-		case isMember:
-			s.lose(state, member)
-		case g != nil && len(state.Members) == 0 && view.Epoch < g.confirmed:
-			// The view is older than what this shard wrote: the group goes on serving.
-		case len(state.Members) == 0 && s.isTarget(view, name):
-			// A crash while it was being made leaves a folder without a manifest: group.Create clears just that.
-			if g == nil || g.unreadable {
-				todo.create = append(todo.create, state)
-			} else {
-				g.stray = unconfirmed
-				todo.adopt = append(todo.adopt, state)
-			}
-		case g != nil:
-			s.stray(&todo, g, "etcd says it is elsewhere")
-		}
+		s.decideOne(&todo, view, state, g)
 	}
 	for _, g := range s.groups {
 		if !known[g] && !g.lost {
 			s.stray(&todo, g, "etcd does not know it")
 		}
 	}
+	s.connectPeers()
 	return todo
+}
+
+// decideOne is decide for one group; g is nil where it has no folder here.
+func (s *Shard) decideOne(todo *work, view placement.View, state placement.Group, g *groupReplica) {
+	name := state.Name
+	member, isMember := memberOf(state, s.cfg.Name)
+	here := s.membersHere(state)
+	switch {
+	case g != nil && g.name != name:
+		s.stray(todo, g, "etcd knows it by the name "+name)
+	case g != nil && !g.lost && g.foreign == "" && g.isOneOf(here):
+		g.stray = ""
+		s.decideMember(todo, g)
+		if seen := [2]int64{state.Revision, view.Targets[name].Revision}; g.seen != seen {
+			g.seen = seen
+			s.steer(g)
+		}
+	case g != nil && !g.lost && !g.isOneOf(here) && g.hasLeft(state) && (g.foreign == "" || len(here) > 0):
+		if g.fetching {
+			g.stopFetch()
+			todo.later = true
+			return
+		}
+		if g.stray == "" {
+			g.stray = "it has left its group"
+		}
+		todo.trash = append(todo.trash, g)
+	case (g == nil || g.lost) && len(here) == 1 && here[0].Role == placement.Learner && s.load.begun():
+		todo.begin = append(todo.begin, state)
+	case (g == nil || g.lost) && len(here) > 0 && isShared(state):
+		todo.confess = append(todo.confess, state)
+	case isMember && len(here) == 0 && isShared(state):
+		// The volume that had it is gone: its leader replaces it.
+		if g != nil && !g.lost {
+			s.stray(todo, g, "etcd says it is on another volume")
+		}
+	case isMember:
+		s.lose(state, member)
+	case g != nil && len(state.Members) == 0 && view.Epoch < g.confirmed:
+		// The view is older than what this shard wrote: the group goes on serving.
+	case len(state.Members) == 0 && s.creates(view, name):
+		// A crash while it was being made leaves a folder without a manifest: group.Create clears just that.
+		if g == nil || g.unreadable {
+			todo.create = append(todo.create, state)
+		} else {
+			g.stray = unconfirmed
+			todo.adopt = append(todo.adopt, state)
+		}
+	case g != nil:
+		s.stray(todo, g, "etcd says it is elsewhere")
+	}
+}
+
+// decideMember goes on with a replica that etcd says is here.
+func (s *Shard) decideMember(todo *work, g *groupReplica) {
+	switch {
+	case g.joining:
+		if !g.fetching && s.load.begun() {
+			g.fetching = true
+			g.state = recordv1.GroupState_GROUP_STATE_LOADING
+			ctx, cancel := context.WithCancel(s.ctx)
+			g.fetch, g.stopFetch = ctx, cancel
+			todo.join = append(todo.join, g)
+		}
+	case g.state == recordv1.GroupState_GROUP_STATE_PENDING && s.load.begun():
+		g.state = recordv1.GroupState_GROUP_STATE_LOADING
+		todo.load = append(todo.load, g)
+	}
+}
+
+// isOneOf tells whether the folder is of one of these members. Called with Shard.mu held.
+func (g *groupReplica) isOneOf(members []placement.Member) bool {
+	return slices.ContainsFunc(members, func(m placement.Member) bool { return g.raftID == 0 || m.RaftID == g.raftID })
+}
+
+// hasLeft tells whether the replica in the folder, which etcd does not name, was a member of its group and is none any more:
+// the leader wrote a membership that is not older than the one that the replica knows. Where only one copy was ever
+// wanted nobody writes that, and nothing is deleted. Called with Shard.mu held.
+func (g *groupReplica) hasLeft(state placement.Group) bool {
+	if g.joining {
+		return true
+	}
+	confIndex := g.confIndex
+	if sv := g.served.Load(); sv != nil {
+		confIndex = max(confIndex, sv.log.ConfIndex())
+	}
+	return g.raftID != 0 && !g.unreadable && g.stray != unconfirmed && state.ConfIndex > 0 && state.ConfIndex >= confIndex
+}
+
+// isShared tells whether a group has several copies.
+func isShared(state placement.Group) bool {
+	voters := 0
+	for _, m := range state.Members {
+		if m.Role == placement.Voter {
+			voters++
+		}
+	}
+	return voters > 1 || voters == 1 && len(state.Members) > 1
+}
+
+// creates tells whether this shard is to make a group: of several copies, the one that is to lead.
+func (s *Shard) creates(view placement.View, name string) bool {
+	wanted := view.Targets[name].Shards
+	return len(wanted) > 0 && wanted[0] == s.cfg.Name
 }
 
 func (s *Shard) isTarget(view placement.View, name string) bool {
@@ -204,6 +330,7 @@ func (s *Shard) lose(state placement.Group, member placement.Member) {
 		g = &groupReplica{name: state.Name, uuid: state.UUID, dir: s.volume.GroupDir(state.UUID)}
 		s.groups[state.UUID] = g
 	}
+	g.stray = ""
 	g.state, g.lost, g.err = recordv1.GroupState_GROUP_STATE_FAILED, true, err
 	s.logger.Error("the data of a group are lost", "group", g.name, "error", err)
 }
@@ -250,7 +377,7 @@ func (s *Shard) create(ctx context.Context, state placement.Group) error {
 		name: state.Name, uuid: state.UUID, dir: s.volume.GroupDir(state.UUID),
 		state: recordv1.GroupState_GROUP_STATE_LOADING, stray: unconfirmed,
 	}
-	raftID := rand.Uint64() | 1 // 0 is no id
+	raftID := group.NewRaftID()
 	if err := group.Create(s.logOptions(g), &raftpb.ConfState{Voters: []uint64{raftID}}); err != nil {
 		return fmt.Errorf("creating it: %w", err)
 	}
@@ -293,5 +420,26 @@ func (s *Shard) adopt(ctx context.Context, state placement.Group) error {
 	g.stray, g.confirmed = "", s.view.Meta.EpochBase+uint64(stored.Revision)
 	s.publish()
 	s.mu.Unlock()
+	return nil
+}
+
+// beginOne makes the folder of a replica that is to join.
+func (s *Shard) beginOne(state placement.Group) error {
+	return s.beginJoin(state, s.membersHere(state)[0].RaftID)
+}
+
+// confess tells etcd that a replica of a group of several copies is not here any more, so that its leader replaces it. It
+// never comes back: its Raft id is not used again.
+func (s *Shard) confess(ctx context.Context, state placement.Group) error {
+	state.Members = slices.Clone(state.Members)
+	for i, m := range state.Members {
+		if m.Shard == s.cfg.Name && m.VolumeUUID == s.volume.Superblock().Volume {
+			s.logger.Error("the replica of a group is not on its volume: it is to be replaced", "group", state.Name, "raft_id", m.RaftID)
+			state.Members[i].VolumeUUID = uuid.Nil
+		}
+	}
+	if _, err := s.cfg.Placement.PutGroup(ctx, state); err != nil {
+		return fmt.Errorf("telling etcd that its replica here is gone: %w", err)
+	}
 	return nil
 }

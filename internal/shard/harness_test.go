@@ -30,16 +30,17 @@ type memRegistry struct {
 	mu       sync.Mutex
 	view     placement.View
 	watchers map[chan placement.View]bool
-	down     bool // etcd does not answer
-	refuse   bool // groups are not written, and all else goes on
-	puts     int  // of groups
+	seen     map[uuid.UUID]uint64 // highest generation of a volume
+	down     bool                 // etcd does not answer
+	refuse   bool                 // groups are not written, and all else goes on
+	puts     int                  // of groups
 }
 
 var errDown = errors.New("etcd is down")
 
 // newRegistry makes a store with groups that nobody holds; every group is wanted on the shard of this name.
 func newRegistry(routing placement.Routing, shard string, names ...string) *memRegistry {
-	r := &memRegistry{watchers: map[chan placement.View]bool{}}
+	r := &memRegistry{seen: map[uuid.UUID]uint64{}, watchers: map[chan placement.View]bool{}}
 	r.view = placement.View{
 		Epoch: 1, Meta: placement.Meta{StoreUUID: uuid.New(), Routing: routing, Copies: 1},
 		Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{}, Targets: map[string]placement.Target{},
@@ -112,6 +113,10 @@ func (r *memRegistry) RegisterShard(_ context.Context, s placement.Shard) (func(
 	if there, ok := r.view.Shards[s.Name]; ok && there.VolumeUUID != s.VolumeUUID {
 		return nil, placement.ErrNameTaken
 	}
+	if s.Generation <= r.seen[s.VolumeUUID] {
+		return nil, placement.ErrRolledBack
+	}
+	r.seen[s.VolumeUUID] = s.Generation
 	s.Alive = true
 	r.changeLocked(func(v *placement.View) { v.Shards[s.Name] = s })
 	return func() { r.change(func(v *placement.View) { delete(v.Shards, s.Name) }) }, nil
@@ -147,6 +152,13 @@ func (r *memRegistry) PutGroup(_ context.Context, g placement.Group) (placement.
 		v.Groups[g.Name] = g
 	})
 	return g, nil
+}
+
+func (r *memRegistry) PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error) {
+	if there := r.now().Groups[g.Name]; g.Term < there.Term || g.ConfIndex < there.ConfIndex {
+		return g, placement.ErrStaleLeader
+	}
+	return r.PutGroup(ctx, g)
 }
 
 // fixture is a shard that runs, and a client of it.

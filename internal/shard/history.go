@@ -43,7 +43,7 @@ func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersio
 		return nil, err
 	}
 	w := where{group: g.name, id: id}
-	if err := sv.replica.ReadBarrier(ctx); err != nil {
+	if err := s.barrier(ctx, sv); err != nil {
 		return nil, answerError(err, w)
 	}
 	// One more than asked for tells whether there is a next page.
@@ -83,12 +83,15 @@ func (s *recordServer) Find(ctx context.Context, in *recordv1.FindRequest) (*rec
 		names = slices.Sorted(maps.Keys(r.byName))
 	}
 	for _, name := range names {
+		if s.isJoining(r, name) {
+			continue // it never led: whoever does is asked too
+		}
 		_, sv, err := s.findGroup(r, name, 0)
 		if err != nil {
 			return nil, err
 		}
 		w := where{group: name, id: in.GetId()}
-		if err := sv.replica.ReadBarrier(ctx); err != nil {
+		if err := sv.readHere(ctx); err != nil {
 			return nil, answerError(err, w)
 		}
 		rec, err := sv.log.Get(in.GetId(), group.GetOptions{MetadataOnly: true})

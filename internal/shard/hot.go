@@ -83,7 +83,7 @@ func (s *recordServer) answerGet(ss grpc.ServerStream, c *getCall) error {
 	}
 	c.read.options.Buffer = c.buffer
 	ctx, cancel := s.deadline(ss.Context())
-	err := c.read.served.replica.ReadBarrier(ctx)
+	err := s.barrier(ctx, c.read.served)
 	cancel()
 	if err != nil {
 		return answerError(err, c.read.where)

@@ -119,6 +119,7 @@ func classify(err error) *heldError {
 		{volume.ErrNotEmpty, recordv1.ShardState_SHARD_STATE_FOREIGN},
 		{volume.ErrFormatVersion, recordv1.ShardState_SHARD_STATE_FOREIGN},
 		{placement.ErrNameTaken, recordv1.ShardState_SHARD_STATE_FOREIGN},
+		{placement.ErrRolledBack, recordv1.ShardState_SHARD_STATE_DISK_LOST},
 		{volume.ErrDamaged, recordv1.ShardState_SHARD_STATE_DISK_LOST},
 		{syscall.EIO, recordv1.ShardState_SHARD_STATE_DISK_LOST},
 		{syscall.ENODEV, recordv1.ShardState_SHARD_STATE_DISK_LOST},

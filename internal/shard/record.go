@@ -43,7 +43,7 @@ func (s *Shard) finish(ctx context.Context, w *write) (replica.Result, error) {
 	result, err := w.pending.Wait(ctx)
 	s.bytes.give(w.bytes)
 	if err != nil {
-		return result, answerError(err, w.where)
+		return result, answerError(s.elsewhere(err, w.served), w.where)
 	}
 	return result, nil
 }
@@ -250,7 +250,7 @@ func (s *recordServer) Get(ctx context.Context, in *recordv1.GetRequest) (*recor
 	if err := s.prepareGet(in, &r); err != nil {
 		return nil, err
 	}
-	if err := r.served.replica.ReadBarrier(ctx); err != nil {
+	if err := s.barrier(ctx, r.served); err != nil {
 		return nil, answerError(err, r.where)
 	}
 	rec, err := r.get()

@@ -409,13 +409,3 @@ func TestDeadlinePassed(t *testing.T) {
 		t.Error("no put saw its deadline pass")
 	}
 }
-
-func TestWatchIsUnimplemented(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	stream, err := f.records.Watch(f.ctx(), &recordv1.WatchRequest{Group: "0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = stream.Recv()
-	want(t, err, codes.Unimplemented, "")
-}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/group"
@@ -28,6 +29,11 @@ type groupReplica struct {
 	// changing is held while what is served is stopped or replaced.
 	changing sync.Mutex
 
+	// known is every member that etcd ever named, by Raft id: see members.
+	known atomic.Pointer[map[uint64]placement.Member]
+
+	changedAt time.Time // of the last membership change asked for here; of lead alone
+
 	// Guarded by Shard.mu.
 	state recordv1.GroupState
 	err   error // why state is Failed
@@ -37,16 +43,27 @@ type groupReplica struct {
 	need       group.Need
 	planned    bool // need is known
 	report     group.Report
-	stray      string // not empty: not served, because etcd says that it is elsewhere or does not know it
-	raftID     uint64
+	stray      string          // not empty: not served, because etcd says that it is elsewhere or does not know it
+	raftID     uint64          // of this incarnation; 0: not known before it is loaded
+	confIndex  uint64          // of the membership in the manifest that was found
+	joining    bool            // it has a Raft id and nothing else yet: it is to be installed from another member
+	fetching   bool            // an install is under way
+	fetch      context.Context // of the install of a replica that joins
+	stopFetch  context.CancelFunc
+	foreign    string   // not empty: the folder was made on another volume, so that it must not run
+	seen       [2]int64 // revisions of the group and its target when it was looked at last
+	// stored is the group as this shard wrote it to etcd last: views may be older.
+	stored placement.Group
 	// confirmed is the epoch at which etcd was told that the group made here is here: what an older view says of it is late.
 	confirmed uint64
 }
 
 // served is what a call needs of a group that serves.
 type served struct {
+	group   *groupReplica
 	log     *group.Log
 	replica *replica.Replica
+	raftID  uint64
 }
 
 // open loads the group's log and starts its node. It returns with g.served set, or an error.
@@ -69,25 +86,39 @@ func (s *Shard) open(ctx context.Context, g *groupReplica) (report group.Report,
 
 // serve starts the node of a loaded group.
 func (s *Shard) serve(g *groupReplica, log *group.Log) error {
-	raftID, err := soleVoter(log)
+	raftID, err := s.raftIDOf(g, log)
 	if err != nil {
 		return err
 	}
-	node, err := replica.Start(replica.Options{
+	options := replica.Options{
 		Log:              log,
 		Committer:        s.committer,
 		RaftID:           raftID,
 		InFlightBytesMax: s.cfg.Limits.ReplicaBytesInFlightMax,
 		Logger:           s.logger.With("group", g.name),
 		Admit:            s.admit,
-	})
+		Transport:        s.hub.Transport(g.uuid, g.route),
+		OnSnapshot:       func(_, _, from uint64) { s.catchUp(g, from) },
+		FetchBlobs: func(ctx context.Context, from uint64, refs []group.BlobRef) error {
+			return s.fetchBlobs(ctx, g, log, from, refs)
+		},
+		OnChange: func() { s.steer(g) },
+		Quiet:    true,
+	}
+	if copies := s.meta.Copies; copies > 1 {
+		options.Forming = func(conf *raftpb.ConfState) bool { return len(conf.GetVoters()) < copies }
+	}
+	node, err := replica.Start(options)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	g.raftID = raftID
 	s.mu.Unlock()
-	g.served.Store(&served{log: log, replica: node})
+	sv := &served{group: g, log: log, replica: node, raftID: raftID}
+	g.served.Store(sv)
+	s.tellPeers(g, sv)
+	s.steer(g)
 	return nil
 }
 
@@ -115,16 +146,40 @@ func (s *Shard) acceptLoss(ctx context.Context, g *groupReplica) ([]group.Damage
 	return damages, err
 }
 
-// soleVoter is the Raft id of the replica: this version has one voter per group.
-func soleVoter(log *group.Log) (uint64, error) {
+// raftIDOf is the Raft id of the incarnation in a folder: that of its replica file, and where there is none that of the
+// sole voter.
+func (s *Shard) raftIDOf(g *groupReplica, log *group.Log) (uint64, error) {
+	f, found, err := group.ReadReplicaFile(s.cfg.FS, g.dir)
+	switch {
+	case err != nil:
+		return 0, err
+	case found:
+		return f.RaftID, s.checkReplicaFile(g, f)
+	}
 	_, conf, err := log.InitialState()
 	if err != nil {
 		return 0, err
 	}
-	if conf == nil || len(conf.Voters) != 1 {
-		return 0, fmt.Errorf("the group's membership is %v: this version serves groups of one voter", conf)
+	if len(conf.GetVoters()) != 1 || len(conf.GetVotersOutgoing()) > 0 {
+		return 0, fmt.Errorf("the group's voters are %x, and no replica file says which of them this is: the folder is not whole", conf.GetVoters())
 	}
-	return conf.Voters[0], nil
+	return conf.GetVoters()[0], nil
+}
+
+// checkReplicaFile says why a replica must not run here.
+func (s *Shard) checkReplicaFile(g *groupReplica, f group.ReplicaFile) error {
+	here := s.volume.Superblock().Volume
+	switch {
+	case f.Store != s.store || f.Group != g.uuid:
+		return fmt.Errorf("the replica file is of group %s of store %s", f.Group, f.Store)
+	case f.Volume != here:
+		return fmt.Errorf("the replica was made on volume %s, this is volume %s: a copy never runs", f.Volume, here)
+	}
+	return nil
+}
+
+func (s *Shard) replicaFile(g *groupReplica, raftID uint64) group.ReplicaFile {
+	return group.ReplicaFile{RaftID: raftID, Volume: s.volume.Superblock().Volume, Store: s.store, Group: g.uuid}
 }
 
 // admit is asked before each write.
@@ -178,6 +233,12 @@ func (g *groupReplica) unavailable(eta time.Duration) error {
 	default:
 		return loadingError(g.name, eta)
 	}
+}
+
+// isMember tells whether a group has a member on the shard of this name.
+func isMember(g placement.Group, shard string) bool {
+	_, ok := memberOf(g, shard)
+	return ok
 }
 
 // memberOf is the member of a group on the shard of this name.

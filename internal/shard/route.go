@@ -1,10 +1,15 @@
 package shard
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"strconv"
+	"time"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/replica"
 )
 
 // find is the group of a key where this shard serves it, else the error that says where to go. What is wrong with the
@@ -58,6 +63,9 @@ func (s *Shard) notServed(r *routes, name string, epoch uint64) (*groupReplica, 
 		return nil, nil, loadingError(name, 0)
 	}
 	if g := r.byName[name]; g != nil {
+		if address := s.otherMember(r.view, name); address != "" {
+			return nil, nil, notLeaderError(name, address, r.epoch)
+		}
 		eta := s.eta()
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -74,6 +82,60 @@ func (s *Shard) notServed(r *routes, name string, epoch uint64) (*groupReplica, 
 	return nil, nil, wrongShardError(name, addressOf(r.view, state), r.epoch)
 }
 
+// barrierTime bounds the wait of a read for the majority: a leader that is cut off does not know it, and the caller has
+// others to ask.
+const barrierTime = 2 * time.Second
+
+// barrier returns when reads see every write acknowledged before. Of a group with several members only the leader reads.
+func (s *Shard) barrier(ctx context.Context, sv *served) error {
+	if sv.replica.Readable() {
+		return nil
+	}
+	if st := sv.replica.Status(); st.LeaderID != 0 && st.LeaderID != sv.raftID {
+		return s.elsewhere(replica.ErrNoLeader, sv)
+	}
+	short, cancel := context.WithTimeout(ctx, barrierTime)
+	defer cancel()
+	err := sv.replica.ReadBarrier(short)
+	if err != nil && ctx.Err() != nil {
+		return err
+	}
+	return s.elsewhere(err, sv)
+}
+
+// readHere is barrier for any member: it asks the leader.
+func (sv *served) readHere(ctx context.Context) error {
+	if sv.replica.Readable() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, barrierTime)
+	defer cancel()
+	return sv.replica.ReadBarrier(ctx)
+}
+
+// mayWrite says early where a write must go; nil: here, or that is not known.
+func (s *Shard) mayWrite(sv *served) error {
+	if sv.replica.Readable() || sv.replica.Status().Leader {
+		return nil
+	}
+	return s.elsewhere(replica.ErrNoLeader, sv)
+}
+
+// elsewhere is the error of a call that only the leader of a group can answer, with the leader's address where that is
+// known; other errors stay.
+func (s *Shard) elsewhere(err error, sv *served) error {
+	if !errors.Is(err, replica.ErrNoLeader) || errors.Is(err, replica.ErrOutcomeUnknown) {
+		return err
+	}
+	st := sv.replica.Status()
+	shard, known := sv.group.route(st.LeaderID)
+	if st.LeaderID == sv.raftID || !known {
+		return fmt.Errorf("group %s: %w", sv.group.name, replica.ErrNoLeader)
+	}
+	address, _ := s.peerAddress(shard)
+	return notLeaderError(sv.group.name, address, s.routes.Load().epoch)
+}
+
 // addressOf is where a group's leader is, or a member that is alive; empty: none.
 func addressOf(view placement.View, state placement.Group) string {
 	if leader, ok := view.Shards[state.Leader]; ok {
@@ -85,6 +147,16 @@ func addressOf(view placement.View, state placement.Group) string {
 		}
 	}
 	return ""
+}
+
+// otherMember is the address of a shard that can serve a group while this one cannot; empty: there is none.
+func (s *Shard) otherMember(view placement.View, name string) string {
+	state := view.Groups[name]
+	if !isShared(state) || state.Leader == s.cfg.Name {
+		return ""
+	}
+	address, _ := s.peerAddress(state.Leader)
+	return address
 }
 
 // validGroup checks the name of a group that is asked for by name, in either routing.

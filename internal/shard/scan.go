@@ -54,7 +54,7 @@ func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanReques
 		if err != nil {
 			return nil, err
 		}
-		if err := sv.replica.ReadBarrier(ctx); err != nil {
+		if err := s.barrier(ctx, sv); err != nil {
 			return nil, answerError(err, where{group: name})
 		}
 		id, err := sv.log.OpenScan(s.cfg.Limits.ScanTTL)
@@ -284,7 +284,7 @@ func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) erro
 
 // open takes a snapshot.
 func (sc *scan) open(ctx context.Context, sv *served, at *cursor.Cursor) error {
-	if err := sv.replica.ReadBarrier(ctx); err != nil {
+	if err := sc.shard.barrier(ctx, sv); err != nil {
 		return err
 	}
 	id, err := sv.log.OpenScan(sc.shard.cfg.Limits.ScanTTL)

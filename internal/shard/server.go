@@ -43,6 +43,7 @@ func (s *Shard) newServer() *grpc.Server {
 	server := grpc.NewServer(options...)
 	server.RegisterService(recordServiceDesc(), &recordServer{Shard: s})
 	recordv1.RegisterAdminServiceServer(server, &adminServer{Shard: s})
+	s.hub.Register(server)
 	grpc_health_v1.RegisterHealthServer(server, s.health)
 	s.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
 	s.health.SetServingStatus(recordv1.RecordService_ServiceDesc.ServiceName, grpc_health_v1.HealthCheckResponse_SERVING)

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/health"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/peer"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/vfs"
@@ -33,6 +34,9 @@ type Shard struct {
 	loader    *group.Loader
 	budget    budget
 	address   string // as advertised
+	hub       *peer.Hub
+	steering  steering
+	installs  chan struct{} // bounds them
 
 	listener net.Listener
 	grpc     *grpc.Server
@@ -52,13 +56,14 @@ type Shard struct {
 	// routes is what calls look at; replaced as a whole by publish.
 	routes atomic.Pointer[routes]
 
-	mu       sync.Mutex
-	groups   map[uuid.UUID]*groupReplica // on the volume, strays included
-	view     placement.View
-	load     loadState
-	loaded   chan struct{} // closed when the first load is over
-	memory   error         // why not everything could be loaded; nil: it could
-	problems map[string]error
+	mu        sync.Mutex
+	groups    map[uuid.UUID]*groupReplica // on the volume, strays included
+	view      placement.View
+	load      loadState
+	loaded    chan struct{}     // closed when the first load is over
+	addresses map[string]string // of shards, as etcd last said
+	memory    error             // why not everything could be loaded; nil: it could
+	problems  map[string]error
 }
 
 // routes is an immutable picture of which groups this shard answers for.
@@ -66,6 +71,7 @@ type routes struct {
 	epoch    uint64
 	view     placement.View
 	byName   map[string]*groupReplica
+	byUUID   map[uuid.UUID]*groupReplica
 	byNumber []*groupReplica // Hash routing; nil where the group is elsewhere
 }
 
@@ -96,10 +102,12 @@ func newShard(cfg Config) *Shard {
 		groups:   map[uuid.UUID]*groupReplica{},
 		stopped:  make(chan struct{}),
 		loaded:   make(chan struct{}),
-		problems: map[string]error{},
-		health:   health.NewServer(),
+		problems: map[string]error{}, addresses: map[string]string{},
+		health: health.NewServer(),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.steering.init()
+	s.installs = make(chan struct{}, installsAtOnce)
 	s.metrics = newMetrics(s)
 	return s
 }
@@ -134,6 +142,7 @@ func (s *Shard) start(ctx context.Context) error {
 	if err := s.findGroups(); err != nil {
 		return err
 	}
+	s.hub = s.newHub()
 	s.grpc = s.newServer()
 	s.wait.Go(func() {
 		if err := s.grpc.Serve(s.listener); err != nil {
@@ -143,7 +152,27 @@ func (s *Shard) start(ctx context.Context) error {
 	if err := s.metrics.register(); err != nil {
 		return err
 	}
-	return s.join(ctx)
+	err = s.join(ctx)
+	if errors.Is(err, placement.ErrRolledBack) && s.cfg.Wanted.Volume == uuid.Nil {
+		s.logger.Error("the volume holds an earlier state of itself: its replicas of groups with other copies join anew, "+
+			"groups of one copy are lost until the right volume is brought back", "error", err)
+		if err := s.renew(); err != nil {
+			return err
+		}
+		err = s.join(ctx)
+	}
+	return err
+}
+
+// renew takes the volume for another one, before anything on it has served: none of its replicas votes again.
+func (s *Shard) renew() error {
+	if err := s.volume.Renew(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	clear(s.groups)
+	s.mu.Unlock()
+	return s.findGroups()
 }
 
 // join makes the shard known in etcd and begins to follow it.
@@ -196,6 +225,10 @@ func (s *Shard) join(ctx context.Context) error {
 	s.wait.Go(func() { s.follow(s.ctx, views) })
 	s.wait.Go(func() { s.reportAll(s.ctx) })
 	s.wait.Go(func() { s.compactAll(s.ctx) })
+	s.wait.Go(func() { s.steerAll(s.ctx) })
+	s.wait.Go(func() { s.emptyTrash(s.ctx) })
+	s.wait.Go(func() { s.mendAll(s.ctx) })
+	s.wait.Go(func() { s.scrubAll(s.ctx) })
 	return nil
 }
 
@@ -217,11 +250,17 @@ func (s *Shard) see(view placement.View) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.view = view
+	for name, shard := range view.Shards {
+		s.addresses[name] = shard.Address
+	}
 }
 
 // publish replaces what calls look at. Called with mu held.
 func (s *Shard) publish() {
-	r := &routes{epoch: s.view.Epoch, view: s.view, byName: make(map[string]*groupReplica, len(s.groups))}
+	r := &routes{
+		epoch: s.view.Epoch, view: s.view, byName: make(map[string]*groupReplica, len(s.groups)),
+		byUUID: make(map[uuid.UUID]*groupReplica, len(s.groups)),
+	}
 	if s.meta.Routing.Mode == placement.Hash {
 		r.byNumber = make([]*groupReplica, s.meta.Routing.Groups)
 	}
@@ -229,7 +268,7 @@ func (s *Shard) publish() {
 		if g.stray != "" || g.name == "" {
 			continue
 		}
-		r.byName[g.name] = g
+		r.byName[g.name], r.byUUID[g.uuid] = g, g
 		if n, err := strconv.Atoi(g.name); err == nil && n >= 0 && n < len(r.byNumber) {
 			r.byNumber[n] = g
 		}
@@ -253,7 +292,10 @@ func (s *Shard) problem(what string, err error) {
 
 // Stop stops gracefully: refuses new calls, lets those under way end, seals, writes hints, unregisters. When ctx ends
 // first, calls under way are cut and the rest is done without sealing.
-func (s *Shard) Stop(ctx context.Context) error { return s.end(ctx, true) }
+func (s *Shard) Stop(ctx context.Context) error {
+	s.handOver(ctx)
+	return s.end(ctx, true)
+}
 
 // Kill stops at once, as SIGKILL would: calls are cut, nothing is sealed. What was acknowledged is on disk. The folder
 // can be opened again when it returns.
@@ -277,6 +319,9 @@ func (s *Shard) end(ctx context.Context, gracefully bool) (err error) {
 		s.cancel()
 		s.wait.Wait() // a group that was being loaded is closed then, too
 		err = errors.Join(err, s.closeGroups(ctx, gracefully))
+		if s.hub != nil {
+			s.hub.Close()
+		}
 		s.metrics.unregister()
 		if s.committer != nil {
 			s.committer.Close()

@@ -106,6 +106,9 @@ func (u *upload) begin(in *recordv1.UploadHeader) error {
 		return err
 	}
 	w.served, w.where = sv, where{group: g.name, id: in.GetKey().GetId()}
+	if err := u.shard.mayWrite(sv); err != nil {
+		return answerError(err, w.where)
+	}
 	w.replica.ID = in.GetKey().GetId()
 	u.size, u.want = in.SizeBytes, in.DataCrc32C
 	// Refuse early what has no room, before the caller sends it.

@@ -232,6 +232,19 @@ func (v *Volume) admitIdentity(opts Options) error {
 	return nil
 }
 
+// Renew gives the volume another UUID, durably: it was set back to an earlier state, so that it is not what others think that
+// the old UUID is. The files stay. It is called before the volume is used.
+func (v *Volume) Renew() error {
+	before := v.superblock
+	v.superblock.Volume, v.superblock.Generation, v.superblock.Created = uuid.New(), 1, v.now().UnixNano()
+	if err := v.writeSuperblock(copies{superblock: before}); err != nil {
+		v.superblock = before
+		return fmt.Errorf("volume %s: give it another UUID: %w", v.dir, err)
+	}
+	v.logger.Warn("the volume has another UUID from now on", "volume", v.dir, "before", before.Volume, "now", v.superblock.Volume)
+	return nil
+}
+
 // Superblock as of this start.
 func (v *Volume) Superblock() Superblock { return v.superblock }
 

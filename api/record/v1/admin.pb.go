@@ -1390,8 +1390,13 @@ type Move struct {
 	// Shards of the group now.
 	From []string `protobuf:"bytes,2,rep,name=from,proto3" json:"from,omitempty"`
 	// Shards of the group then.
-	To            []string `protobuf:"bytes,3,rep,name=to,proto3" json:"to,omitempty"`
-	Bytes         int64    `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	To []string `protobuf:"bytes,3,rep,name=to,proto3" json:"to,omitempty"`
+	// To be copied.
+	Bytes int64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Why: Repair, Drain, Domain or Balance; empty: not known.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// It is under way: the group's target says so already. The others follow as the limits on moves allow.
+	Running       bool `protobuf:"varint,6,opt,name=running,proto3" json:"running,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1452,6 +1457,20 @@ func (x *Move) GetBytes() int64 {
 		return x.Bytes
 	}
 	return 0
+}
+
+func (x *Move) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Move) GetRunning() bool {
+	if x != nil {
+		return x.Running
+	}
+	return false
 }
 
 type VerifyRequest struct {
@@ -2272,12 +2291,14 @@ const file_record_v1_admin_proto_rawDesc = "" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\"\x12\n" +
 	"\x10PlanMovesRequest\"@\n" +
 	"\x11PlanMovesResponse\x12+\n" +
-	"\x05moves\x18\x01 \x03(\v2\x15.sheaf.record.v1.MoveR\x05moves\"V\n" +
+	"\x05moves\x18\x01 \x03(\v2\x15.sheaf.record.v1.MoveR\x05moves\"\x88\x01\n" +
 	"\x04Move\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
 	"\x04from\x18\x02 \x03(\tR\x04from\x12\x0e\n" +
 	"\x02to\x18\x03 \x03(\tR\x02to\x12\x14\n" +
-	"\x05bytes\x18\x04 \x01(\x03R\x05bytes\"X\n" +
+	"\x05bytes\x18\x04 \x01(\x03R\x05bytes\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x18\n" +
+	"\arunning\x18\x06 \x01(\bR\arunning\"X\n" +
 	"\rVerifyRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x121\n" +
 	"\x15rate_bytes_per_second\x18\x02 \x01(\x03R\x12rateBytesPerSecond\"s\n" +

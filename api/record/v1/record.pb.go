@@ -2026,7 +2026,8 @@ type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The group; required.
 	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
-	// From a previous WatchResponse; empty: from now.
+	// From a previous WatchResponse of this group; empty: from now. OUT_OF_RANGE CURSOR_EXPIRED where deletes behind it were
+	// forgotten by compaction, or a loss was accepted: watch from now, then read the group by Scan.
 	Cursor        []byte `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2078,9 +2079,10 @@ func (x *WatchRequest) GetCursor() []byte {
 
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Newest versions, deletes included.
+	// Newest versions, deletes included; data above 1 MiB is left out. Empty in the first message, which comes at once, and
+	// where only the cursor has moved on.
 	Records []*Record `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
-	// Opaque.
+	// Opaque; behind the records. Always set.
 	Cursor        []byte `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

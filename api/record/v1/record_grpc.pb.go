@@ -84,7 +84,9 @@ type RecordServiceClient interface {
 	PlanScan(ctx context.Context, in *PlanScanRequest, opts ...grpc.CallOption) (*PlanScanResponse, error)
 	// Scan streams the newest version of every record of a snapshot, once, in the order of the log. Resumable by cursor.
 	Scan(ctx context.Context, in *ScanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ScanResponse], error)
-	// Watch streams changes of one group from a cursor, at least once. UNIMPLEMENTED in this version.
+	// Watch streams the changes of one group from a cursor on, as they are committed: the latest state of every record that
+	// was put or deleted since, at least once, in the order of the group's log. A state that was superseded before it was
+	// read may be left out. The stream does not end by itself; where it breaks, go on from the last cursor.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 }
 
@@ -307,7 +309,9 @@ type RecordServiceServer interface {
 	PlanScan(context.Context, *PlanScanRequest) (*PlanScanResponse, error)
 	// Scan streams the newest version of every record of a snapshot, once, in the order of the log. Resumable by cursor.
 	Scan(*ScanRequest, grpc.ServerStreamingServer[ScanResponse]) error
-	// Watch streams changes of one group from a cursor, at least once. UNIMPLEMENTED in this version.
+	// Watch streams the changes of one group from a cursor on, as they are committed: the latest state of every record that
+	// was put or deleted since, at least once, in the order of the group's log. A state that was superseded before it was
+	// read may be left out. The stream does not end by itself; where it breaks, go on from the last cursor.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	mustEmbedUnimplementedRecordServiceServer()
 }

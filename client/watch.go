@@ -1,0 +1,110 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+)
+
+// WatchOptions of Watch. The zero value watches from now.
+type WatchOptions struct {
+	// Cursor of an earlier watch of this group: goes on behind it.
+	Cursor []byte
+	// OnCursor is called with the cursor behind all changes given so far; first at once, before any change.
+	OnCursor func(cursor []byte)
+}
+
+// Watch gives the changes of a group as they are committed: the latest state of each record that was put or deleted
+// (Record.Deleted), at least once, in the order of the group's log. It does not end by itself: a stream that breaks is
+// taken up again by its cursor, also where the group has gone to another shard. Records above 1 MiB come without data
+// (HasData is false).
+//
+// To begin with everything that is there: note the first cursor of a watch, Scan the group, then watch from that cursor.
+// ErrCursorExpired asks for the same: deletes behind the cursor were forgotten.
+func (c *Client) Watch(ctx context.Context, group string, options *WatchOptions) iter.Seq2[Record, error] {
+	var o WatchOptions
+	if options != nil {
+		o = *options
+	}
+	return func(yield func(Record, error) bool) {
+		if group == "" {
+			yield(Record{}, invalid("watch", "name the group"))
+			return
+		}
+		what := call{op: "watch group " + group, group: group}
+		w := &watching{
+			client: c, options: o, request: recordv1.WatchRequest{Group: group, Cursor: o.Cursor}, yield: yield,
+			attempts: attempts{client: c, what: what},
+		}
+		if err := w.run(ctx); err != nil {
+			yield(Record{}, err)
+		}
+	}
+}
+
+// watching is one stream of changes, taken up again where it breaks.
+type watching struct {
+	client   *Client
+	options  WatchOptions
+	request  recordv1.WatchRequest
+	attempts attempts
+	yield    func(Record, error) bool
+}
+
+// run returns nil where the caller wants no more.
+func (w *watching) run(ctx context.Context) error {
+	for {
+		to, err := w.client.target(w.attempts.what, w.attempts.n)
+		if err != nil {
+			return newError(w.attempts.what.op, err, false, false)
+		}
+		stopped, err := w.once(ctx, to)
+		if stopped {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return newError(w.attempts.what.op, context.Cause(ctx), false, false)
+		}
+		if err := w.attempts.failed(ctx, to, err, true); err != nil {
+			return err
+		}
+	}
+}
+
+func (w *watching) once(ctx context.Context, to target) (stopped bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := recordv1.NewRecordServiceClient(to.conn).Watch(ctx, &w.request)
+	if err != nil {
+		return false, err
+	}
+	for {
+		message, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			err = status.Error(codes.Unavailable, "the stream ended")
+		}
+		if err != nil {
+			return false, err
+		}
+		w.attempts.progress()
+		for _, r := range message.GetRecords() {
+			record, err := checked(w.attempts.what.op, r)
+			if err != nil {
+				return false, err
+			}
+			if !w.yield(record, nil) {
+				return true, nil
+			}
+		}
+		w.request.Cursor = message.GetCursor()
+		if w.options.OnCursor != nil {
+			w.options.OnCursor(w.request.GetCursor())
+		}
+	}
+}

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/etcd"
+)
+
+// copiesStore is etcd, a gateway and three shards as processes of their own; each group has a copy on each shard.
+type copiesStore struct {
+	t       *testing.T
+	common  []string
+	gateway *process
+	shards  map[string]*process
+	dirs    map[string]string
+}
+
+var copiesShards = []string{"a", "b", "c"}
+
+func newCopiesStore(t *testing.T) *copiesStore {
+	server, err := etcd.StartEmbedded(t.TempDir())
+	must(t, err)
+	t.Cleanup(server.Close)
+	s := &copiesStore{
+		t: t, common: []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes"},
+		shards: map[string]*process{}, dirs: map[string]string{},
+	}
+	address, http := freeAddress(t), freeAddress(t)
+	s.gateway = serve(t, append([]string{"gateway", "--listen", address, "--http", http, "--create", "--groups", "16", "--copies", "3", "--shards-min", "3"}, s.common...)...)
+	s.gateway.server, s.gateway.http = address, http
+	s.gateway.waitReady(t)
+	for _, name := range copiesShards {
+		s.dirs[name] = t.TempDir()
+		s.start(name)
+	}
+	return s
+}
+
+// start starts a shard, each time at other addresses.
+func (s *copiesStore) start(name string) {
+	http := freeAddress(s.t)
+	s.shards[name] = serve(s.t, append([]string{
+		"shard", "--name", name, "--dir", s.dirs[name], "--listen", freeAddress(s.t), "--http", http, "--segment-bytes", "1MiB",
+	}, s.common...)...)
+	s.shards[name].http = http
+}
+
+func (s *copiesStore) client(direct bool) *client.Client {
+	c, err := client.New(client.Config{Addresses: []string{s.gateway.server}, Direct: direct, CallTimeout: 2 * time.Minute})
+	must(s.t, err)
+	s.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// copiesWriter writes some ids, one call after another, and reads them back.
+type copiesWriter struct {
+	c      *client.Client
+	random *rand.Rand
+	first  int64
+	known  map[int64]uint64 // id -> seed of what was acknowledged last
+	calls  *atomic.Int64
+}
+
+func (w *copiesWriter) data(seed uint64) []byte {
+	size := int(seed % 3000)
+	if seed%50 == 0 {
+		size = 1500_000 // a blob
+	}
+	return pattern(seed, size)
+}
+
+// run writes until ctx ends. Every call must succeed: within its time there is always a majority.
+func (w *copiesWriter) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		id := w.first + w.random.Int64N(40)
+		var err error
+		switch seed, known := w.known[id]; {
+		case w.random.IntN(4) > 0:
+			err = w.put(id, w.random.Uint64()>>1)
+		case known:
+			err = w.check(id, seed)
+		}
+		if err != nil {
+			return err
+		}
+		w.calls.Add(1)
+	}
+	return nil
+}
+
+// put is not cut off by the end of the test: it is answered or it failed.
+func (w *copiesWriter) put(id int64, seed uint64) error {
+	if _, err := w.c.Put(context.Background(), client.Key{ID: id}, w.data(seed), nil); err != nil {
+		return err
+	}
+	w.known[id] = seed
+	return nil
+}
+
+func (w *copiesWriter) check(id int64, seed uint64) error {
+	got, err := w.c.Get(context.Background(), client.Key{ID: id}, &client.GetOptions{BytesMax: 8 << 20})
+	if err == nil && !bytes.Equal(got.Data, w.data(seed)) {
+		return fmt.Errorf("record %d holds %d bytes that are not those that were acknowledged last (%d)", id, len(got.Data), len(w.data(seed)))
+	}
+	return err
+}
+
+// copiesLoad is writers at work.
+type copiesLoad struct {
+	t       *testing.T
+	writers []*copiesWriter
+	calls   atomic.Int64
+	failed  atomic.Pointer[error]
+	stop    context.CancelFunc
+	wait    sync.WaitGroup
+}
+
+// load starts writers; those with direct go to the shards themselves.
+func (s *copiesStore) load(direct ...bool) *copiesLoad {
+	ctx, stop := context.WithCancel(context.Background())
+	l := &copiesLoad{t: s.t, stop: stop}
+	for i, d := range direct {
+		w := &copiesWriter{
+			c: s.client(d), random: rand.New(rand.NewPCG(uint64(i), 4)), first: int64(1000 * i), known: map[int64]uint64{}, calls: &l.calls,
+		}
+		l.writers = append(l.writers, w)
+		l.wait.Go(func() {
+			if err := w.run(ctx); err != nil {
+				l.failed.CompareAndSwap(nil, &err)
+			}
+		})
+	}
+	s.t.Cleanup(stop)
+	return l
+}
+
+// more waits until so many more calls have succeeded, and none has failed.
+func (l *copiesLoad) more(n int64) {
+	l.t.Helper()
+	for until := l.calls.Load() + n; ; time.Sleep(time.Millisecond) {
+		if err := l.failed.Load(); err != nil {
+			l.t.Fatalf("a call failed: %v", *err)
+		}
+		if l.calls.Load() >= until {
+			return
+		}
+	}
+}
+
+// end stops the writers.
+func (l *copiesLoad) end() {
+	l.t.Helper()
+	l.stop()
+	l.wait.Wait()
+	if err := l.failed.Load(); err != nil {
+		l.t.Fatalf("a call failed: %v", *err)
+	}
+}
+
+// check reads everything that was acknowledged.
+func (l *copiesLoad) check() (records int) {
+	l.t.Helper()
+	for _, w := range l.writers {
+		for id, seed := range w.known {
+			must(l.t, w.check(id, seed))
+			records++
+		}
+	}
+	return records
+}
+
+func (s *copiesStore) waitReady() {
+	s.t.Helper()
+	for _, name := range copiesShards {
+		s.shards[name].waitReady(s.t)
+	}
+}
+
+// TestCopiesSurviveKills kills one shard of three by SIGKILL under load, over and over: no call fails, and nothing that was
+// acknowledged is lost or stale.
+func TestCopiesSurviveKills(t *testing.T) {
+	s := newCopiesStore(t)
+	s.waitReady()
+	l := s.load(false, true, false, true, false, true)
+	kills := 6
+	if testing.Short() {
+		kills = 2
+	}
+	for i := range kills {
+		l.more(300)
+		name := copiesShards[i%3]
+		s.shards[name].kill()
+		killed := time.Now()
+		l.more(300) // each kill comes in the middle of calls, and others follow it
+		t.Logf("%d: 300 calls within %v of the kill of %s", i, time.Since(killed).Round(time.Millisecond), name)
+		s.start(name)
+		s.shards[name].waitReady(t)
+	}
+	l.more(300)
+	l.end()
+	for _, name := range copiesShards {
+		s.shards[name].kill()
+		t.Logf("%d records are there without shard %s", l.check(), name)
+		s.start(name)
+		s.shards[name].waitReady(t)
+	}
+}
+
+// TestCopiesSurviveAHang stops one shard of three by SIGSTOP for longer than others lead without it, under load, and lets it go
+// on: it must not take itself for the leader still.
+func TestCopiesSurviveAHang(t *testing.T) {
+	s := newCopiesStore(t)
+	s.waitReady()
+	l := s.load(false, false, false, false)
+	names := copiesShards
+	if testing.Short() {
+		names = names[:1]
+	}
+	for _, name := range names {
+		l.more(300)
+		must(t, s.shards[name].cmd.Process.Signal(syscall.SIGSTOP))
+		stopped := time.Now()
+		l.more(300)
+		t.Logf("300 calls within %v of the stop of %s", time.Since(stopped).Round(time.Millisecond), name)
+		must(t, s.shards[name].cmd.Process.Signal(syscall.SIGCONT))
+	}
+	l.more(300)
+	l.end()
+	t.Logf("%d records are there", l.check())
+}

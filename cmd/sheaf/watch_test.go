@@ -1,0 +1,106 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// watchLine is a line of sheaf watch -o json.
+type watchLine struct {
+	ID      string `json:"id"`
+	Deleted bool   `json:"deleted"`
+	Data    []byte `json:"data"`
+	Cursor  string `json:"cursor"`
+}
+
+// watching is a sheaf watch that runs.
+type watching struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	lines *bufio.Reader
+}
+
+func (p *process) watch(t *testing.T, args ...string) *watching {
+	t.Helper()
+	w := &watching{t: t, cmd: exec.Command(sheafBinary, append([]string{"watch", "-o", "json", "--server", p.server}, args...)...)} //nolint:gosec // our own program
+	out, err := w.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.cmd.Process.Kill() })
+	w.lines = bufio.NewReader(out)
+	return w
+}
+
+// until reads lines up to the first that is as wanted.
+func (w *watching) until(is func(watchLine) bool) watchLine {
+	w.t.Helper()
+	for {
+		text, err := w.lines.ReadString('\n')
+		if err != nil {
+			w.t.Fatalf("%q, %v", text, err)
+		}
+		var line watchLine
+		if err := json.Unmarshal([]byte(text), &line); err != nil {
+			w.t.Fatalf("%q: %v", text, err)
+		}
+		if is(line) {
+			return line
+		}
+	}
+}
+
+// interrupt ends it as a person does; it is no failure.
+func (w *watching) interrupt() {
+	w.t.Helper()
+	if err := w.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		w.t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, w.lines)
+	if err := w.cmd.Wait(); err != nil {
+		w.t.Fatalf("after an interrupt: %v", err)
+	}
+}
+
+func TestWatchFollowsAGroup(t *testing.T) {
+	p := startDev(t, t.TempDir(), "--groups", "1")
+	cursor := func(l watchLine) bool { return l.Cursor != "" }
+	w := p.watch(t, "0")
+	first := w.until(cursor).Cursor
+	p.do(t, "hello", "put", "5").want(t, 0)
+	w.until(func(l watchLine) bool { return l.ID == "5" && string(l.Data) == "hello" })
+	p.do(t, "", "rm", "5").want(t, 0)
+	w.until(func(l watchLine) bool { return l.ID == "5" && l.Deleted })
+	last := w.until(cursor).Cursor
+	w.interrupt()
+
+	again := p.watch(t, "0", "--from", first)
+	again.until(func(l watchLine) bool { return l.ID == "5" && l.Deleted })
+	again.interrupt()
+	behind := p.watch(t, "0", "--from", last)
+	behind.until(cursor)
+	p.do(t, "x", "put", "6").want(t, 0)
+	behind.until(func(l watchLine) bool {
+		if l.ID == "5" {
+			t.Error("what was told before the cursor came again")
+		}
+		return l.ID == "6"
+	})
+	behind.interrupt()
+	p.do(t, "", "watch", "0", "--from", "nonsense").want(t, 2)
+	p.do(t, "", "watch", "0", "--from", "%").want(t, 2)
+	if o := p.do(t, "", "watch", "9"); o.code == 0 {
+		t.Error("a group that cannot be is watched")
+	}
+	if o := p.do(t, "", "moves", "-o", "json").want(t, 0); strings.TrimSpace(o.stdout) != "[]" {
+		t.Errorf("moves of a settled store: %s", o.stdout)
+	}
+}

@@ -1,0 +1,136 @@
+package gateway_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// shared makes every group of a cluster have a copy on each shard, the first of which leads.
+func shared(c *cluster, leader string, term uint64, shards ...string) {
+	c.t.Helper()
+	var revision int64
+	for n := range c.meta.Routing.Groups {
+		g, err := c.store.Group(c.ctx, placement.GroupName(n))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		g.Members, g.Leader, g.Term = nil, leader, term
+		for i, name := range shards {
+			g.Members = append(g.Members, placement.Member{Shard: name, VolumeUUID: c.shards[name].volume, RaftID: uint64(2*i + 1)})
+		}
+		if g, err = c.store.PutGroup(c.ctx, g); err != nil {
+			c.t.Fatal(err)
+		}
+		revision = g.Revision
+	}
+	c.awaitEpoch(revision)
+}
+
+// notLeader is the answer of a shard that knows who leads.
+func notLeader(address string) error {
+	st, err := status.New(codes.FailedPrecondition, "another leads").WithDetails(&errdetails.ErrorInfo{
+		Domain: "sheaf.dev", Reason: "NOT_LEADER", Metadata: map[string]string{"address": address},
+	})
+	if err != nil {
+		panic(err)
+	}
+	return st.Err()
+}
+
+// refuseAll lets a stand-in answer every call with an error, and counts.
+func (s *standIn) refuseAll(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = func(string, *recordv1.RecordKey) error { return err }
+}
+
+func TestCallsFollowTheLeaderThatAShardNames(t *testing.T) {
+	c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
+	shared(c, "a", 1, "a", "b", "c")
+	c.shards["a"].refuseAll(notLeader(c.shards["c"].address))
+	for id := range int64(20) {
+		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id), Data: []byte("x")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if a, b := c.shards["a"].count("Put"), c.shards["b"].count("Put"); a != 1 || b != 0 {
+		t.Errorf("%d calls went to a, %d to b; c leads, and the first answer said so", a, b)
+	}
+	// What etcd says of other things does not make the gateway forget it; another leader does.
+	shared(c, "a", 1, "a", "b", "c")
+	if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); err != nil || c.shards["a"].count("Get") != 0 {
+		t.Errorf("%v; %d calls went to a", err, c.shards["a"].count("Get"))
+	}
+	shared(c, "b", 2, "a", "b", "c")
+	if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil || c.shards["b"].count("Put") != 1 {
+		t.Errorf("%v; %d calls went to b", err, c.shards["b"].count("Put"))
+	}
+}
+
+func TestCallsAskTheOthersWhereNobodyIsNamed(t *testing.T) {
+	for name, fault := range map[string]error{
+		"no leader": refuse(codes.Unavailable, "NO_LEADER"), "stopping": refuse(codes.Unavailable, "STOPPING"),
+		"nobody known": notLeader(""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
+			shared(c, "a", 1, "a", "b", "c")
+			c.shards["a"].refuseAll(fault)
+			c.shards["b"].refuseAll(fault)
+			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil {
+				t.Fatal(err)
+			}
+			stream, err := c.records.BatchPut(c.ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(2)}, {Key: key(3)}}}); err != nil {
+				t.Fatal(err)
+			}
+			out, err := stream.Recv()
+			if err != nil || len(out.GetResults()) != 2 || out.GetResults()[0].GetStatus() != nil || out.GetResults()[1].GetStatus() != nil {
+				t.Fatalf("batch: %v, %v", out, err)
+			}
+		})
+	}
+}
+
+// Calls at a shard that hangs end when another leads and its registration has run out, not at their deadline.
+func TestCallsAtAHungShardGoElsewhere(t *testing.T) {
+	c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
+	shared(c, "a", 1, "a", "b", "c")
+	hung, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	a := c.shards["a"]
+	a.mu.Lock()
+	a.fault = func(string, *recordv1.RecordKey) error { <-hung.Done(); return refuse(codes.Unavailable, "STOPPING") }
+	a.mu.Unlock()
+	request := []byte("0123456789abcdef")
+	answered := make(chan error, 1)
+	go func() {
+		_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: []byte("x"), RequestId: request})
+		answered <- err
+	}()
+	for a.count("Put") == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	shared(c, "b", 2, "a", "b", "c")
+	select {
+	case err := <-answered:
+		t.Fatalf("answered too early: %v", err)
+	default:
+	}
+	c.stops["a"]()
+	if err := <-answered; err != nil || c.shards["b"].count("Put") != 1 {
+		t.Errorf("%v; %d calls went to b", err, c.shards["b"].count("Put"))
+	}
+}

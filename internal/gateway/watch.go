@@ -1,0 +1,103 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/routing"
+)
+
+// watch hands on the changes of a group. Where the group goes to another shard it goes on there, from the last cursor that
+// was handed on: the caller's stream stays.
+func (g *Gateway) watch(stream grpc.ServerStream) error {
+	in := &frame{}
+	if err := stream.RecvMsg(in); err != nil {
+		return err
+	}
+	defer in.free()
+	request := &recordv1.WatchRequest{}
+	if err := decode(in, request); err != nil {
+		return err
+	}
+	if request.GetGroup() == "" {
+		return invalid("group", "required")
+	}
+	if err := placement.ValidateGroupName(request.GetGroup()); err != nil {
+		return invalid("group", "%v", err)
+	}
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	go func() {
+		select {
+		case <-g.stopping:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	for {
+		moved, err := g.watchOnce(ctx, stream, request)
+		select {
+		case <-g.stopping:
+			return fail(codes.Unavailable, routing.ReasonStopping, "the gateway is stopping: go on from the last cursor")
+		default:
+		}
+		if !moved || stream.Context().Err() != nil || routing.Judge(status.Convert(err), true).Fate == routing.Final {
+			return err
+		}
+	}
+}
+
+// watchOnce is one stream to a shard. moved: messages came, and the request's cursor is behind them.
+func (g *Gateway) watchOnce(ctx context.Context, stream grpc.ServerStream, request *recordv1.WatchRequest) (moved bool, err error) {
+	encoded, err := proto.Marshal(request)
+	if err != nil {
+		return false, status.Error(codes.Internal, err.Error())
+	}
+	in := &frame{keep: true, bufs: mem.BufferSlice{mem.SliceBuffer(encoded)}}
+	err = g.pump(withContext{stream, ctx}, func(call *repeated, ctx context.Context, do attempt) error {
+		return call.named(ctx, request.GetGroup(), do)
+	}, recordv1.RecordService_Watch_FullMethodName, in, func(out *frame) error {
+		cursor, err := cursorOf(out)
+		if err == nil && len(cursor) > 0 {
+			request.Cursor, moved = cursor, true
+		}
+		return err
+	})
+	return moved, err
+}
+
+// cursorOf copies field 2 out of a message.
+func cursorOf(out *frame) ([]byte, error) {
+	s := scan(out.bufs)
+	var cursor []byte
+	for s.left > 0 {
+		number, kind, length, err := s.next()
+		if err == nil && number == 2 && kind == protowire.BytesType {
+			cursor, err = s.take(length)
+		} else if err == nil {
+			err = s.skipValue(kind, length)
+		}
+		if err != nil {
+			return nil, status.Error(codes.Internal, "the shard's answer cannot be read: "+err.Error())
+		}
+	}
+	return bytes.Clone(cursor), nil
+}
+
+// withContext is a stream under another context.
+type withContext struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context is that of the stream, or ends before.
+func (s withContext) Context() context.Context { return s.ctx }

@@ -1,0 +1,246 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"sync"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// FileKind is what an ExportFile holds.
+type FileKind int
+
+// The kinds of files that are sent. Hints are not: the receiver reads every frame, and makes them of what it has seen.
+const (
+	SegmentFile FileKind = iota + 1
+	BlobFile
+)
+
+// ExportFile is one file of an Export.
+type ExportFile struct {
+	Kind  FileKind
+	Name  string
+	Bytes int64 // in all
+	Have  int64 // of these, from the begin on, the receiver has them already; an Export tells 0
+}
+
+// Export is the state of a log as of one index. It stays readable until Close, whatever the log does meanwhile. Safe for
+// concurrent use.
+type Export struct {
+	Index uint64 // applied
+	Term  uint64 // of that index
+	Conf  *raftpb.ConfState
+	Bytes int64 // of all files
+
+	log      *Log
+	manifest []byte
+	files    []ExportFile
+	sizes    map[string]int64 // by name
+
+	mu     sync.Mutex
+	views  []view      // pinned. Guarded by mu
+	pinned []uuid.UUID // blobs. Guarded by mu
+	closed bool        // guarded by mu
+}
+
+// Export pins the log as of its applied index, or as of the index before a membership change that SetConf does not know yet.
+// Nothing is locked for long. Compaction goes on, but what it removes stays on the disk until Close. A log with damage
+// is not exported: *DamageError.
+func (l *Log) Export(ctx context.Context) (*Export, error) {
+	e, err := l.export(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("group %s: export: %w", l.opts.Identity.Name, err)
+	}
+	return e, nil
+}
+
+func (l *Log) export(ctx context.Context) (_ *Export, err error) {
+	l.blobs.hold() // until those of the export are known
+	defer func() { l.removeBlobs(l.blobs.release()) }()
+	e := &Export{log: l, sizes: make(map[string]int64)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.Close())
+		}
+	}()
+	m, err := l.pinExport(e)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.enter(); err != nil {
+		return nil, err
+	}
+	defer l.leave()
+	if err := e.addSegments(m); err != nil {
+		return nil, err
+	}
+	if err := e.addBlobs(ctx); err != nil {
+		return nil, err
+	}
+	e.manifest, err = m.Encode()
+	return e, err
+}
+
+// pinExport takes the state as of one moment, and makes the manifest of it without its segments.
+func (l *Log) pinExport(e *Export) (*Manifest, error) {
+	l.wmu.Lock() // so that nothing is applied meanwhile
+	defer l.wmu.Unlock()
+	if err := l.usable(); err != nil {
+		return nil, err
+	}
+	l.mu.RLock()
+	st := &l.state
+	e.Index, e.Conf = l.exportIndex(), st.conf
+	term, termErr := l.term(e.Index)
+	var damage error
+	if len(st.damages) > 0 {
+		damage = &DamageError{Damage: *st.damages[0]}
+	}
+	m := &Manifest{
+		Identity: l.opts.Identity, Sequence: 1, NextSegment: l.w.nextNumber, Conf: st.conf, ConfIndex: st.confIndex,
+		CompactedThrough: l.w.manifest.CompactedThrough, CompactedTerm: l.w.manifest.CompactedTerm,
+		TombstoneFloor: l.w.manifest.TombstoneFloor, AcceptedThrough: l.w.manifest.AcceptedThrough,
+		// The vote is this replica's own.
+		HardState: StateRecord{Term: max(l.w.hard.Term, term), Commit: e.Index},
+	}
+	l.mu.RUnlock()
+	if err := errors.Join(damage, termErr); err != nil {
+		return nil, err
+	}
+	e.Term = term
+	e.views = l.views(0, e.Index)
+	for n := len(e.views); n > 0 && e.views[n-1].first > e.Index; n-- { // an empty one of an index before
+		e.views[n-1].unpin()
+		e.views = e.views[:n-1]
+	}
+	return m, nil
+}
+
+// addSegments lists the segments, the last one cut behind the exported index.
+func (e *Export) addSegments(m *Manifest) error {
+	for i, v := range e.views {
+		s := v.m
+		if v.active || v.through > e.Index {
+			end, last, err := e.log.endOf(v, e.Index, m.CompactedThrough)
+			if err != nil {
+				return err
+			}
+			s.Bytes, s.LastIndex = end, last
+			e.views[i].end, e.views[i].through = end, e.Index
+		}
+		m.Segments = append(m.Segments, s)
+		e.add(ExportFile{Kind: SegmentFile, Name: SegmentName(s.Number), Bytes: s.Bytes})
+	}
+	return nil
+}
+
+func (e *Export) add(f ExportFile) {
+	e.files = append(e.files, f)
+	e.sizes[f.Name] = f.Bytes
+	e.Bytes += f.Bytes
+}
+
+// endOf finds where the entries of a segment up to an index end, and the last of them by place. What is void stands before the
+// last one, or behind the end: above the commit nothing is cut off any more at or below it.
+func (l *Log) endOf(v view, at, floor uint64) (end int64, last uint64, err error) {
+	end, last = SegmentHeaderBytes, v.first-1
+	var damage error
+	err = l.frames(v, l.startOf(v, at), func(step *FrameStep) bool {
+		e := &step.Entry
+		switch {
+		case step.Status != FrameWhole:
+			d := v.damage(l.opts.Identity.Name, step)
+			l.noteDamage(d)
+			damage = &DamageError{Damage: d}
+		case e.Kind != KindState && e.Index <= at && l.isValid(e):
+			end, last = step.Offset+step.Bytes, e.Index
+		}
+		return damage == nil && last < at
+	})
+	if err = errors.Join(damage, err); err != nil {
+		return 0, 0, err
+	}
+	if last != at && at > max(floor, v.first-1) {
+		return 0, 0, fmt.Errorf("entry with index %d is missing", at)
+	}
+	return end, last, nil
+}
+
+// addBlobs lists the blobs that the exported entries refer to, and pins them.
+func (e *Export) addBlobs(ctx context.Context) error {
+	listed := make(map[uuid.UUID]bool)
+	for _, v := range e.views {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		refs, err := e.log.blobsOf(v)
+		if err != nil {
+			return err
+		}
+		for _, b := range refs {
+			if b.Index > v.through || listed[b.Ref.ID] {
+				continue
+			}
+			listed[b.Ref.ID] = true
+			e.log.blobs.pin(b.Ref.ID)
+			e.pinned = append(e.pinned, b.Ref.ID)
+			e.add(ExportFile{Kind: BlobFile, Name: BlobName(b.Ref.ID), Bytes: BlobFileBytes(b.Ref.Size)})
+		}
+	}
+	return nil
+}
+
+// Manifest is what NewInstall needs: all segments sealed, the commit of the hard state is Index, no vote.
+func (e *Export) Manifest() []byte { return e.manifest }
+
+// Files lists what is to be sent, in order.
+func (e *Export) Files() []ExportFile { return e.files }
+
+// Open reads a file of the export from an offset on, to its end. ErrNotFound: it is none of the export; ErrClosed.
+func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {
+	size, found := e.sizes[name]
+	switch {
+	case !found:
+		return nil, fmt.Errorf("group %s: export: %w: no file %q", e.log.opts.Identity.Name, ErrNotFound, name)
+	case offset < 0 || offset > size:
+		return nil, fmt.Errorf("group %s: export: %s has %d bytes, asked was offset %d", e.log.opts.Identity.Name, name, size, offset)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed || e.log.closed.Load() {
+		return nil, ErrClosed
+	}
+	f, err := e.log.fs.Open(path.Join(e.log.dir, name))
+	if err != nil {
+		return nil, fmt.Errorf("group %s: export: %w", e.log.opts.Identity.Name, err)
+	}
+	return &exportReader{file: f, SectionReader: io.NewSectionReader(f, offset, size-offset)}, nil
+}
+
+// exportReader is a part of a file. The file may be removed while it is read.
+type exportReader struct {
+	*io.SectionReader
+	file vfs.File
+}
+
+func (r *exportReader) Close() error { return r.file.Close() }
+
+// Close lets go of the files. What is open may be read on.
+func (e *Export) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	unpinAll(e.views)
+	for _, id := range e.pinned {
+		e.log.closeBlob(id)
+	}
+	e.views, e.pinned = nil, nil
+	return nil
+}

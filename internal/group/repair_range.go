@@ -1,0 +1,221 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// Errors of RepairRange and Load.
+var (
+	// ErrRepairLater asks to try again when more is applied here.
+	ErrRepairLater = errors.New("the entries around the damage, or those that supersede them, are not applied here yet")
+	// ErrRepairByInstall says that what the peer has compacted away may have deleted records that are still stored here: install
+	// an export instead.
+	ErrRepairByInstall = errors.New("the damage cannot be repaired by entries: install the group from a peer")
+	// ErrTailDamaged is the error of Load where entries above the commit are bad, or a vote, in a group with several voters: they
+	// may be what made a quorum, and cannot be given to Raft. Install an export that reaches behind them, or join anew.
+	ErrTailDamaged = errors.New("entries above the commit, or the vote, are damaged: install an export, or join anew as another replica")
+)
+
+// IndexRange is the indexes from First to Last.
+type IndexRange struct{ First, Last uint64 }
+
+// Repair is what one damaged file needs.
+type Repair struct {
+	File   string
+	Ranges []IndexRange // a segment: entries to be fetched by Log.ReadRange of a peer; none: no entry was hit
+	Blob   *BlobRef     // a blob: to be fetched whole, by Log.BlobWriter
+}
+
+// Repairs reads the damaged files and says what each needs: for a segment RepairRange, for a blob BlobWriter. The active
+// segment is sealed where it is damaged. Nil: there is no damage.
+func (l *Log) Repairs(ctx context.Context) ([]Repair, error) {
+	repairs, err := l.repairs(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("group %s: repair: %w", l.opts.Identity.Name, err)
+	}
+	return repairs, nil
+}
+
+func (l *Log) repairs(ctx context.Context) ([]Repair, error) {
+	l.compacting.Lock()
+	defer l.compacting.Unlock()
+	files := l.damagedFiles()
+	if len(files) == 0 {
+		return nil, l.usable()
+	}
+	if err := l.sealDamaged(files); err != nil {
+		return nil, err
+	}
+	if err := l.enter(); err != nil {
+		return nil, err
+	}
+	defer l.leave()
+	views := l.views(0, math.MaxUint64)
+	defer unpinAll(views)
+	var out []Repair
+	for _, file := range files {
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		r, found, err := l.repairOf(file, views)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("%s: %w", file, err)
+		case found:
+			out = append(out, r)
+		default: // it is none of the log any more
+			l.forgetDamage(func(d *Damage) bool { return d.File == file })
+		}
+	}
+	return out, nil
+}
+
+// damagedFiles gives the names of the files with damage, each once.
+func (l *Log) damagedFiles() []string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	out := make([]string, len(l.state.damages))
+	for i, d := range l.state.damages {
+		out[i] = d.File
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// sealDamaged begins a new active segment where the present one is damaged.
+func (l *Log) sealDamaged(files []string) error {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	if err := l.usable(); err != nil {
+		return err
+	}
+	active := l.w.active
+	if !slices.Contains(files, SegmentName(active.number)) {
+		return nil
+	}
+	if err := l.seal(); err != nil || l.w.active != active {
+		return err
+	}
+	return l.replaceSegments(l.state.last+1, 0) // nothing but its header is there
+}
+
+// repairOf says what a damaged file needs; false: it is none of the log.
+func (l *Log) repairOf(file string, views []view) (Repair, bool, error) {
+	if id, ok := ParseBlobName(file); ok {
+		ref, found, err := l.findBlob(id, views)
+		return Repair{File: file, Blob: &ref}, found, err
+	}
+	for _, v := range views {
+		if SegmentName(v.number) == file {
+			s, err := l.survey(v)
+			return Repair{File: file, Ranges: s.ranges()}, true, err
+		}
+	}
+	return Repair{}, false, nil
+}
+
+// findBlob finds the reference to a blob.
+func (l *Log) findBlob(id uuid.UUID, views []view) (BlobRef, bool, error) {
+	for _, v := range views {
+		refs, err := l.blobsOf(v)
+		if err != nil {
+			return BlobRef{}, false, err
+		}
+		for _, b := range refs {
+			if b.Ref.ID == id {
+				return b.Ref, true, nil
+			}
+		}
+	}
+	return BlobRef{}, false, nil
+}
+
+// RangeAnswer is what a peer has of a range.
+type RangeAnswer struct {
+	Entries []*raftpb.Entry // those with an index from First to Through that it has
+	Through uint64          // indexes up to here that are not in Entries hold nothing that counts
+	Applied uint64          // of the peer, when it answered
+}
+
+// ReadRange is the peer's side of a repair: the applied entries of a range, at most maxBytes of data (one at least). Ask
+// again behind Through. Through is below First where nothing of it is applied. *DamageError where the peer's own bytes are bad.
+func (l *Log) ReadRange(r IndexRange, maxBytes uint64) (RangeAnswer, error) {
+	if err := l.enter(); err != nil {
+		return RangeAnswer{}, err
+	}
+	defer l.leave()
+	a := RangeAnswer{Applied: l.applied.Load()}
+	a.Through = min(r.Last, a.Applied)
+	if r.First == 0 || a.Through < r.First {
+		a.Through = r.First - min(r.First, 1)
+		return a, nil
+	}
+	views := l.views(r.First, a.Through)
+	defer unpinAll(views)
+	for _, v := range views {
+		more, err := l.readRange(v, r.First, &a, &maxBytes)
+		if err != nil {
+			return RangeAnswer{}, fmt.Errorf("group %s: entries from index %d: %w", l.opts.Identity.Name, r.First, err)
+		}
+		if !more {
+			break
+		}
+	}
+	return a, nil
+}
+
+// readRange adds the entries of a view; false where there is no room for more.
+func (l *Log) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (more bool, err error) {
+	through := min(a.Through, v.through)
+	more = true
+	var damage error
+	err = l.frames(v, l.startOf(v, from), func(step *FrameStep) bool {
+		e := &step.Entry
+		switch {
+		case step.Status == FrameZeros && v.active:
+			return true
+		case step.Status != FrameWhole:
+			damage = &DamageError{Damage: v.damage(l.opts.Identity.Name, step)}
+			return false
+		case e.Kind == KindState || e.Index < from || e.Index > through || !l.isValid(e):
+			return true
+		}
+		r := RaftEntry(e)
+		if e.Kind == KindConf {
+			r.Data = slices.Clone(r.Data)
+		}
+		if more = take(room, r, len(a.Entries) == 0); !more {
+			a.Through = e.Index - 1
+			return false
+		}
+		a.Entries = append(a.Entries, r)
+		return e.Index < through
+	})
+	return more, errors.Join(damage, err)
+}
+
+// SetTombstoneLimit tells, in a group with several members, up to where every member has applied: a tombstone above it stays.
+// Until it is told, all stay. A group with one member has no limit.
+func (l *Log) SetTombstoneLimit(through uint64) { l.tombstoneLimit.Store(through) }
+
+// tombstoneFloorMax is the greatest tombstone floor that the members allow.
+func (l *Log) tombstoneFloorMax() uint64 {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	conf := l.state.conf
+	members := make(map[uint64]bool)
+	for _, id := range slices.Concat(conf.GetVoters(), conf.GetLearners(), conf.GetVotersOutgoing(), conf.GetLearnersNext()) {
+		members[id] = true
+	}
+	if len(members) <= 1 {
+		return math.MaxUint64
+	}
+	return l.tombstoneLimit.Load()
+}

@@ -1,0 +1,476 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"math"
+	"slices"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/index"
+)
+
+// rangeRepair is one RepairRange under way.
+type rangeRepair struct {
+	*Log
+	ctx     context.Context
+	v       view
+	s       *survey
+	given   []Entry // what the peer has of what is lost, in order
+	peer    uint64  // applied index of the peer
+	floor   uint64  // Raft's compaction floor as it will be
+	terms   []TermRun
+	out     *rewrite
+	buf     []byte // not written yet: ends at out.bytes
+	returns []move // versions that the index did not know of, or knew at another place
+}
+
+// RepairRange replaces a damaged segment (r is of Repairs) by one without damage. entries are those of all its ranges that the
+// peer has, in order; peerApplied is the greatest RangeAnswer.Applied. They are checked against what is known: index, term,
+// checksum, id. The blobs that they refer to are here already (MissingBlobs). The damage is forgotten when the new segment is
+// durable. Errors: ErrRepairLater, ErrRepairByInstall, ErrCorrupt (they are not the entries that were here), ErrNoSpace; then
+// nothing has changed.
+func (l *Log) RepairRange(ctx context.Context, r Repair, entries []*raftpb.Entry, peerApplied uint64) error {
+	if err := l.repairRange(ctx, r, entries, peerApplied); err != nil {
+		return fmt.Errorf("group %s: repair of %s: %w", l.opts.Identity.Name, r.File, err)
+	}
+	return nil
+}
+
+func (l *Log) repairRange(ctx context.Context, r Repair, entries []*raftpb.Entry, peerApplied uint64) error {
+	l.compacting.Lock() // Close waits for it, and ends l.ctx before
+	defer l.compacting.Unlock()
+	if err := l.enter(); err != nil {
+		return err
+	}
+	defer l.leave()
+	views := l.views(0, math.MaxUint64)
+	defer unpinAll(views)
+	i := slices.IndexFunc(views, func(v view) bool { return SegmentName(v.number) == r.File })
+	switch {
+	case i < 0 && !slices.Contains(l.damagedFiles(), r.File):
+		return nil // repaired already
+	case i < 0 || views[i].active:
+		return ErrRepairLater
+	}
+	p := &rangeRepair{Log: l, ctx: ctx, v: views[i], peer: peerApplied}
+	if p.v.through = min(p.v.through, p.v.m.LastIndex); p.v.through > l.applied.Load() {
+		return ErrRepairLater
+	}
+	var err error
+	if p.s, err = l.survey(p.v); err != nil {
+		return err
+	}
+	if err := p.take(entries); err != nil {
+		return err
+	}
+	if err := p.checkAbsent(); err != nil {
+		return err
+	}
+	if err := p.checkOrder(); err != nil {
+		return err
+	}
+	if err := p.rewrite(); err != nil {
+		return err
+	}
+	return p.swapIn()
+}
+
+// take decodes and checks the entries, and leaves out those that are whole here.
+func (p *rangeRepair) take(entries []*raftpb.Entry) error {
+	var before uint64
+	for _, r := range entries {
+		e, err := DecodePayload(r)
+		if err != nil {
+			return err
+		}
+		if e.Index <= before {
+			return fmt.Errorf("%w: index %d follows %d", ErrCorrupt, e.Index, before)
+		}
+		before = e.Index
+		if !slices.ContainsFunc(p.s.lost, func(r IndexRange) bool { return e.Index >= r.First && e.Index <= r.Last }) {
+			return fmt.Errorf("%w: index %d was not asked for", ErrCorrupt, e.Index)
+		}
+		if kept := p.s.have[e.Index]; kept != nil && kept.term == e.Term {
+			continue
+		}
+		if err := p.checkKnown(&e); err != nil {
+			return err
+		}
+		e.Used = true
+		p.given = append(p.given, e)
+	}
+	return nil
+}
+
+// checkKnown compares an entry with what header and hint tell of it.
+func (p *rangeRepair) checkKnown(e *Entry) error {
+	k, known := p.s.known[e.Index]
+	what := ""
+	switch {
+	case !known && e.Kind.isVersion() && p.s.rows:
+		what = "it is a version of a record, and the hint has none"
+	case !known:
+	case k.term != 0 && k.term != e.Term:
+		what = fmt.Sprintf("term %d was %d", e.Term, k.term)
+	case k.version != e.Kind.isVersion() || k.version && (k.id != e.ID || k.tombstone != (e.Kind == KindDelete)):
+		what = fmt.Sprintf("%s of id %d was another entry, of id %d", e.Kind, e.ID, k.id)
+	case k.length != 0 && k.length != index.MakeLoc(0, 0, FrameBytes(len(e.Attributes), len(e.Data)), false).LengthBound():
+		what = "it has another length"
+	case k.crc != nil && *k.crc != entryChecksum(e):
+		what = "it has another checksum"
+	}
+	if what != "" {
+		return fmt.Errorf("%w: index %d: %s", ErrCorrupt, e.Index, what)
+	}
+	if e.Kind != KindPut || e.Codec != CodecBlob {
+		return nil
+	}
+	ref, err := DecodeBlobRef(e.Data)
+	if err != nil {
+		return fmt.Errorf("index %d: %w", e.Index, err)
+	}
+	has, err := p.hasBlob(ref)
+	if err == nil && !has {
+		err = fmt.Errorf("index %d refers to blob %s, which is not here: fetch it first", e.Index, ref.ID)
+	}
+	return err
+}
+
+// entryChecksum is the entry CRC of the frame of an entry.
+func entryChecksum(e *Entry) uint32 {
+	b := AppendFrame(nil, SegmentID{}, 0, e)
+	return checksum(b[atKind : FrameHeaderBytes+len(e.Attributes)+len(e.Data)])
+}
+
+// checkAbsent decides whether what the peer has compacted away may be left out here too. A put that it has not was superseded
+// there, by what is applied here. A tombstone it drops when it holds no older version; if one is stored here, it would come back.
+func (p *rangeRepair) checkAbsent() error {
+	given := make(map[uint64]bool)
+	for i := range p.given {
+		given[p.given[i].Index] = true
+	}
+	l := p.Log
+	l.mu.RLock()
+	p.floor = l.state.floor
+	ahead := slices.Clone(l.state.confsAhead)
+	l.mu.RUnlock()
+	var deleted []row
+	absent := uint64(0)
+	for _, r := range p.s.lost {
+		for at := r.First; at <= r.Last; at++ {
+			if given[at] || p.s.have[at] != nil {
+				continue
+			}
+			absent = at
+			k, known := p.s.known[at]
+			switch {
+			case !known && !p.s.rows:
+				return fmt.Errorf("%w: the peer has no entry with index %d, and it is not known what it was", ErrRepairByInstall, at)
+			case known && k.tombstone:
+				deleted = append(deleted, row{id: k.id, index: at})
+			}
+		}
+	}
+	switch {
+	case absent == 0:
+		return nil
+	case p.applied.Load() < p.peer, len(ahead) > 0 && ahead[0] <= absent:
+		return ErrRepairLater
+	}
+	if err := p.raiseFloor(absent, given); err != nil {
+		return err
+	}
+	return p.checkDeleted(deleted)
+}
+
+// raiseFloor lifts Raft's floor to an index at or above the last one that is absent, whose term is known for sure.
+func (p *rangeRepair) raiseFloor(absent uint64, given map[uint64]bool) error {
+	if absent <= p.floor {
+		return nil
+	}
+	if k := p.s.known[absent]; k.term != 0 {
+		p.floor = absent
+		return nil
+	}
+	for at := absent + 1; at <= p.v.through; at++ {
+		if given[at] || p.s.have[at] != nil {
+			p.floor = at
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: the term of index %d, which the peer has not any more, is not known", ErrRepairByInstall, absent)
+}
+
+// checkDeleted looks for older versions of records whose tombstone is lost.
+func (p *rangeRepair) checkDeleted(deleted []row) error {
+	for _, d := range deleted {
+		newest := uint64(0)
+		for i := range p.given {
+			if e := &p.given[i]; e.Kind.isVersion() && e.ID == d.id {
+				newest = max(newest, e.Index)
+			}
+		}
+		err := p.history(d.id, 0, p.applied.Load(), func(v view, at uint64, _ index.Loc) (bool, error) {
+			if v.number != p.v.number || p.s.have[at] != nil {
+				newest = max(newest, at)
+			}
+			return true, nil
+		})
+		if err != nil {
+			return err
+		}
+		if newest > 0 && newest < d.index {
+			return fmt.Errorf("%w: record %d was deleted by index %d, which the peer has not any more, and version %d of it is stored here",
+				ErrRepairByInstall, d.id, d.index, newest)
+		}
+	}
+	return nil
+}
+
+// checkOrder drops what a given entry overrides, and checks that what comes out is a log.
+func (p *rangeRepair) checkOrder() error {
+	given := make(map[uint64]bool)
+	for i := range p.given {
+		given[p.given[i].Index] = true
+	}
+	p.s.kept = slices.DeleteFunc(p.s.kept, func(k keptFrame) bool { return given[k.index] })
+	next := max(p.v.first, p.floor+1) // of those that must be there
+	term := uint64(0)
+	check := func(at, is uint64) error {
+		if is < term {
+			return fmt.Errorf("%w: index %d has term %d, behind term %d", ErrCorrupt, at, is, term)
+		}
+		if is > term {
+			p.terms = append(p.terms, TermRun{FirstIndex: at, Term: is})
+		}
+		term = is
+		if at == next {
+			next++
+		}
+		return nil
+	}
+	if err := p.each(func(k keptFrame) error { return check(k.index, k.term) }, func(e *Entry) error { return check(e.Index, e.Term) }); err != nil {
+		return err
+	}
+	if next <= p.v.through {
+		return fmt.Errorf("%w: index %d is not among what the peer has", ErrRepairLater, next)
+	}
+	return nil
+}
+
+// each goes through kept and given entries in order of the index.
+func (p *rangeRepair) each(kept func(keptFrame) error, given func(*Entry) error) error {
+	g := 0
+	for _, k := range p.s.kept {
+		for ; g < len(p.given) && p.given[g].Index < k.index; g++ {
+			if err := given(&p.given[g]); err != nil {
+				return err
+			}
+		}
+		if err := kept(k); err != nil {
+			return err
+		}
+	}
+	for ; g < len(p.given); g++ {
+		if err := given(&p.given[g]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rewrite writes the new segment, durable when it returns.
+func (p *rangeRepair) rewrite() error {
+	if err := p.checkRoom(); err != nil {
+		return err
+	}
+	p.wmu.Lock()
+	next, err := p.createSegmentAt(p.v.first, p.v.ordinal^1)
+	p.wmu.Unlock()
+	if err != nil {
+		return noSpace(err)
+	}
+	p.out = &rewrite{old: []*segment{p.v.segment}, next: next, bytes: SegmentHeaderBytes}
+	err = p.copyAll()
+	if err == nil {
+		err = p.flush()
+	}
+	if err == nil {
+		err = noSpace(next.file.Load().Sync())
+	}
+	if err == nil {
+		err = p.loadImage(p.ctx, next, p.out.bytes)
+	}
+	if err != nil {
+		p.discardSegment(next)
+		return err
+	}
+	next.bytes, next.last, next.terms = p.out.bytes, p.v.m.LastIndex, p.terms
+	next.rowCount.Store(int64(len(next.rows.ids)))
+	return nil
+}
+
+func (p *rangeRepair) checkRoom() error {
+	need := int64(SegmentHeaderBytes)
+	for _, k := range p.s.kept {
+		need += k.bytes
+	}
+	for i := range p.given {
+		need += FrameBytes(len(p.given[i].Attributes), len(p.given[i].Data))
+	}
+	if need > index.OffsetMax {
+		return fmt.Errorf("%w: %d bytes are above the limit of a segment", ErrRepairByInstall, need)
+	}
+	if err := p.memory.ask(p.memoryBytes() + p.memoryOf(len(p.s.kept)+len(p.given), need)); err != nil {
+		return err
+	}
+	space, err := p.fs.Space(p.dir)
+	if err == nil && space.FreeBytes < need {
+		err = fmt.Errorf("%w: a segment of %d bytes is to be written, %d are free", ErrNoSpace, need, space.FreeBytes)
+	}
+	return err
+}
+
+// copyAll writes kept and given entries in order of the index.
+func (p *rangeRepair) copyAll() error {
+	g, k := 0, 0
+	var failed error
+	putGiven := func(below uint64) {
+		for ; failed == nil && g < len(p.given) && p.given[g].Index < below; g++ {
+			failed = p.putGiven(&p.given[g])
+		}
+	}
+	err := p.frames(p.v, SegmentHeaderBytes, func(step *FrameStep) bool {
+		if k == len(p.s.kept) || step.Offset != p.s.kept[k].offset {
+			return true
+		}
+		if step.Status != FrameWhole { // it was whole a moment ago
+			failed = &DamageError{Damage: p.v.damage(p.opts.Identity.Name, step)}
+			return false
+		}
+		putGiven(step.Entry.Index)
+		k++
+		if failed == nil {
+			failed = p.put(step)
+		}
+		return failed == nil
+	})
+	if errors.Is(err, iofs.ErrNotExist) {
+		err = nil // nothing of it is left
+	}
+	if err := errors.Join(err, failed); err != nil {
+		return err
+	}
+	if k < len(p.s.kept) {
+		return fmt.Errorf("%w: the file has changed while it was read", ErrRepairLater)
+	}
+	putGiven(^uint64(0))
+	return failed
+}
+
+// put copies a whole frame.
+func (p *rangeRepair) put(step *FrameStep) error {
+	e := &step.Entry
+	at := len(p.buf)
+	p.buf = append(p.buf, step.Raw...)
+	MoveFrame(p.buf[at:], p.out.next.id, p.out.bytes, e.Used)
+	if e.Kind.isVersion() {
+		tombstone := e.Kind == KindDelete
+		p.out.moves = append(p.out.moves, move{e.ID, e.Index, p.v.place(step.Offset, step.Bytes, tombstone),
+			p.out.next.place(p.out.bytes, step.Bytes, tombstone)})
+	}
+	return p.wrote(e, step.Bytes)
+}
+
+// putGiven writes an entry of the peer.
+func (p *rangeRepair) putGiven(e *Entry) error {
+	at := len(p.buf)
+	p.buf = AppendFrame(p.buf, p.out.next.id, p.out.bytes, e)
+	n := int64(len(p.buf) - at)
+	if e.Kind.isVersion() {
+		p.returns = append(p.returns, move{id: e.ID, index: e.Index, to: p.out.next.place(p.out.bytes, n, e.Kind == KindDelete)})
+	}
+	return p.wrote(e, n)
+}
+
+func (p *rangeRepair) wrote(e *Entry, bytes int64) error {
+	if e.Kind.isVersion() {
+		p.out.next.rows.add(p.out.next.first, e, p.out.bytes, bytes)
+	}
+	p.out.bytes += bytes
+	if len(p.buf) < compactBufferBytes {
+		return nil
+	}
+	if err := context.Cause(p.ctx); err != nil {
+		return err
+	}
+	return p.flush()
+}
+
+func (p *rangeRepair) flush() error {
+	_, err := p.out.next.file.Load().WriteAt(p.buf, p.out.bytes-int64(len(p.buf)))
+	p.buf = p.buf[:0]
+	return noSpace(err)
+}
+
+// swapIn puts the new segment into the place of the damaged one, brings the index to what is there again, and forgets the
+// damage.
+func (p *rangeRepair) swapIn() error {
+	p.mu.Lock()
+	p.state.terms = replaceTerms(p.state.terms, p.terms, p.v.first, p.v.through)
+	term, err := p.term(p.floor)
+	if k := p.s.known[p.floor]; k.term != 0 {
+		term, err = k.term, nil
+	}
+	p.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	p.findOld()
+	err = p.swap([]*rewrite{p.out}, func(m *Manifest) {
+		if p.floor > m.CompactedThrough {
+			m.CompactedThrough, m.CompactedTerm = p.floor, term
+		}
+		p.w.hard.Commit = max(p.w.hard.Commit, p.v.through) // applied: Load must not ask Raft for it
+		m.HardState = p.hardForManifest()
+	})
+	if err != nil {
+		return noSpace(err)
+	}
+	for _, m := range p.returns {
+		if m.from != 0 {
+			continue // was moved
+		}
+		if err := p.insert(m.id, m.to); err != nil {
+			return err
+		}
+	}
+	for i := range p.given {
+		if e := &p.given[i]; e.Kind == KindPut && e.Codec == CodecBlob {
+			if ref, err := DecodeBlobRef(e.Data); err == nil {
+				p.blobs.refer(ref)
+			}
+		}
+	}
+	p.forgetDamage(func(d *Damage) bool { return d.File == SegmentName(p.v.number) })
+	return nil
+}
+
+// findOld finds the places of returning versions that the index still has, so that they move as the others do.
+func (p *rangeRepair) findOld() {
+	kept := make(map[index.Loc]bool, len(p.out.moves))
+	for _, m := range p.out.moves {
+		kept[m.from] = true
+	}
+	for i := range p.returns {
+		m := &p.returns[i]
+		if loc, ok := p.table.Get(m.id); ok && loc.Ordinal() == p.v.ordinal && !kept[loc] {
+			m.from = loc
+			p.out.moves = append(p.out.moves, *m)
+		}
+	}
+}

@@ -1,0 +1,252 @@
+package group
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	iofs "io/fs"
+	"slices"
+
+	"sheaf.dev/sheaf/internal/index"
+)
+
+// survey is what is known of a damaged segment.
+type survey struct {
+	kept  []keptFrame           // whole frames of entries that count, in order
+	known map[uint64]knownEntry // what is known of entries that are not among them, by index
+	lost  []IndexRange          // where entries are, or may be, missing; in order, apart
+	rows  bool                  // known has every version of the segment: what it lacks is none
+	have  map[uint64]*keptFrame // kept, by index
+}
+
+// keptFrame is a whole frame.
+type keptFrame struct {
+	offset, bytes int64
+	index, term   uint64
+}
+
+// knownEntry is what header or hint tell of an entry whose frame is not whole.
+type knownEntry struct {
+	id        int64
+	version   bool // a put or delete
+	tombstone bool
+	offset    int64   // of the frame, as a place has it; 0: not known
+	length    int64   // of the frame, as a place has it; 0: not known
+	term      uint64  // 0: not known
+	crc       *uint32 // of the entry; nil: not known
+}
+
+// survey reads a sealed segment, and finds out what it lacks.
+func (l *Log) survey(v view) (*survey, error) {
+	s := &survey{known: make(map[uint64]knownEntry)}
+	v.through = min(v.through, v.m.LastIndex) // the next segment may begin far behind, after an accepted loss
+	l.mu.RLock()
+	floor := l.state.floor
+	l.mu.RUnlock()
+	l.learnRows(s, v)
+	var open []gap // bad bytes with no whole entry behind them yet
+	gaps := []gap{}
+	before, term, commit := v.first-1, uint64(0), uint64(0) // of what stands before
+	closeGaps := func(after, afterTerm uint64) {
+		for _, g := range open {
+			g.after = after
+			if !s.rows && mayHideCut(g.bytes, term, afterTerm) {
+				s.lost = append(s.lost, IndexRange{max(v.first, commit+1), max(g.before, after-1)})
+			}
+			gaps = append(gaps, g)
+		}
+		open = open[:0]
+		term = afterTerm
+	}
+	err := l.frames(v, SegmentHeaderBytes, func(step *FrameStep) bool {
+		e := &step.Entry
+		switch {
+		case step.Status == FrameWhole && e.Kind == KindState:
+			if state, err := DecodeStateRecord(e.Data); err == nil {
+				commit = max(commit, state.Commit)
+			}
+		case step.Status == FrameWhole:
+			closeGaps(e.Index, e.Term)
+			s.keep(step)
+			before = e.Index
+		case step.Status == FrameContent && e.Kind != KindState:
+			closeGaps(e.Index, e.Term)
+			s.cut(e.Index)
+			s.known[e.Index] = l.knownByHeader(v, step)
+			s.lost = append(s.lost, IndexRange{e.Index, e.Index})
+			before = e.Index
+		case step.Status == FrameContent:
+		default:
+			open = append(open, gap{before: before, bytes: step.Bytes})
+		}
+		return true
+	})
+	if errors.Is(err, iofs.ErrNotExist) {
+		err, open = nil, append(open, gap{before: before})
+	}
+	if err != nil {
+		return nil, err
+	}
+	closeGaps(v.through+1, 0)
+	s.finish(v, floor, gaps)
+	return s, nil
+}
+
+// gap is bad bytes between two entries that are known by place.
+type gap struct {
+	before, after uint64
+	bytes         int64
+}
+
+// learnRows takes what rows or hint know.
+func (l *Log) learnRows(s *survey, v view) {
+	add := func(id int64, at uint64, place uint64, term uint64) {
+		if at <= v.through {
+			loc := index.Loc(place)
+			s.known[at] = knownEntry{id: id, version: true, tombstone: loc.Tombstone(), offset: loc.Offset(), length: loc.LengthBound(), term: term}
+		}
+	}
+	if v.rows != nil {
+		if v.incomplete {
+			return
+		}
+		s.rows = true
+		for i, id := range v.rows.ids {
+			add(id, v.first+uint64(v.rows.indexes[i]), v.rows.places[i], 0)
+		}
+		return
+	}
+	h, err := ReadHint(l.fs, l.dir, v.m)
+	if err != nil {
+		return // without it less is known
+	}
+	s.rows = true
+	for i, id := range h.IDs {
+		at := h.FirstIndex + uint64(h.Indexes[i])
+		add(id, at, h.Places[i], h.Term(at))
+	}
+}
+
+// knownByHeader is what the whole header of a bad frame tells.
+func (l *Log) knownByHeader(v view, step *FrameStep) knownEntry {
+	e := &step.Entry
+	k := knownEntry{id: e.ID, version: e.Kind.isVersion(), tombstone: e.Kind == KindDelete, term: e.Term} // the length is under the checksum
+	var crc [4]byte
+	if b, err := v.read(crc[:], step.Offset+atEntryCRC); err == nil && len(b) == len(crc) {
+		n := binary.LittleEndian.Uint32(b)
+		k.crc = &n
+	}
+	return k
+}
+
+// keep adds a whole entry; what it makes void goes.
+func (s *survey) keep(step *FrameStep) {
+	e := &step.Entry
+	s.cut(e.Index)
+	s.kept = append(s.kept, keptFrame{step.Offset, step.Bytes, e.Index, e.Term})
+}
+
+func (s *survey) cut(from uint64) {
+	n := len(s.kept)
+	for n > 0 && s.kept[n-1].index >= from {
+		n--
+	}
+	s.kept = s.kept[:n]
+	s.lost = slices.DeleteFunc(s.lost, func(r IndexRange) bool { return r.First >= from })
+}
+
+// finish works out what is lost.
+func (s *survey) finish(v view, floor uint64, gaps []gap) {
+	for n := len(s.kept); n > 0 && s.kept[n-1].index > v.through; n-- {
+		s.kept = s.kept[:n-1]
+	}
+	// A whole frame at another place than the hint has it is void: what made it so was hit.
+	s.kept = slices.DeleteFunc(s.kept, func(k keptFrame) bool {
+		known, ok := s.known[k.index]
+		return ok && s.rows && known.offset != 0 && known.offset != k.offset
+	})
+	s.have = make(map[uint64]*keptFrame, len(s.kept))
+	for i := range s.kept {
+		s.have[s.kept[i].index] = &s.kept[i]
+	}
+	for _, g := range gaps {
+		if g.after <= g.before { // the log was cut here: of what stands before, anything may be void
+			s.lost = append(s.lost, IndexRange{v.first, v.through})
+			continue
+		}
+		for at := g.before + 1; at < g.after && at <= v.through; at++ {
+			_, version := s.known[at]
+			// Where all versions are known, another index was none, and matters to Raft alone.
+			if s.have[at] != nil || !version && s.rows && at <= floor {
+				continue
+			}
+			if n := len(s.lost); n > 0 && s.lost[n-1].Last+1 == at {
+				s.lost[n-1].Last = at
+			} else {
+				s.lost = append(s.lost, IndexRange{at, at})
+			}
+		}
+	}
+	for at := range s.known {
+		if s.have[at] == nil {
+			s.lost = append(s.lost, IndexRange{at, at})
+		} else {
+			delete(s.known, at)
+		}
+	}
+	s.lost = slices.DeleteFunc(s.lost, func(r IndexRange) bool { return r.First > v.through || r.Last < v.first })
+	slices.SortFunc(s.lost, func(a, b IndexRange) int { return cmp.Or(cmp.Compare(a.First, b.First), cmp.Compare(b.Last, a.Last)) })
+	s.lost = joinRanges(s.lost)
+}
+
+// joinRanges joins ranges, in order of First, that touch.
+func joinRanges(ranges []IndexRange) []IndexRange {
+	var out []IndexRange
+	for _, r := range ranges {
+		if n := len(out); n > 0 && r.First <= out[n-1].Last+1 {
+			out[n-1].Last = max(out[n-1].Last, r.Last)
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// ranges is what is to be fetched.
+func (s *survey) ranges() []IndexRange {
+	if s == nil {
+		return nil
+	}
+	return s.lost
+}
+
+// replaceTerms puts other runs in the place of those from first to through.
+func replaceTerms(runs, other []TermRun, first, through uint64) []TermRun {
+	var out []TermRun
+	add := func(r TermRun) {
+		if n := len(out); n == 0 || out[n-1].Term < r.Term {
+			out = append(out, r)
+		}
+	}
+	behind := uint64(0) // term of what follows
+	for _, r := range runs {
+		if r.FirstIndex < first {
+			add(r)
+		}
+		if r.FirstIndex <= through+1 {
+			behind = r.Term
+		}
+	}
+	for _, r := range other {
+		add(r)
+	}
+	if behind != 0 {
+		add(TermRun{FirstIndex: through + 1, Term: behind})
+	}
+	for _, r := range runs {
+		if r.FirstIndex > through {
+			add(r)
+		}
+	}
+	return out
+}

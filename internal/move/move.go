@@ -1,0 +1,220 @@
+// Package move decides what the leader of a group does next to bring its copies to where the target wants them. Decide
+// is pure: it looks at one state and names one step. The leader takes the step, and asks again. A step is one write to
+// etcd, one membership change or one transfer of the leadership, so a crash between any two leaves a state from which
+// the next leader goes on, and a target that has changed meanwhile is simply another state.
+package move
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// CaughtUpEntries and CaughtUpBytes: a member that is no further behind than either is caught up.
+const (
+	CaughtUpEntries = 1000
+	CaughtUpBytes   = 1 << 20
+)
+
+// State is what the leader of a group knows when it decides.
+type State struct {
+	Self     uint64            // the leader's Raft id
+	Conf     *raftpb.ConfState // as it was applied last
+	Pending  bool              // a membership change was proposed and is not applied yet
+	Last     uint64            // index of the last entry of the leader's log
+	Progress map[uint64]Progress
+	// Members are those that etcd names; Known those that the leader knows of besides, from what etcd said earlier.
+	Members []placement.Member
+	Known   []placement.Member
+	// Target are the shards that are wanted, as many as copies, the first one is to lead; empty: none is said.
+	Target []string
+	Shards map[string]Shard
+	// Lost are Raft ids of which it is known that their replica is gone for good, though its shard and volume are there.
+	Lost map[uint64]bool
+	// FreshID is a random odd number, for a learner that is recorded now.
+	FreshID uint64
+	// LearnersMax limits the learners of this group now: 0 holds back new ones, those that are there go on. Negative: no limit.
+	LearnersMax int
+}
+
+// Progress of a member, as the leader's node tells it. That of the leader itself is not looked at.
+type Progress struct {
+	Match       uint64
+	BytesBehind int64 // 0: not known
+	Replicating bool  // entries flow: neither probing nor waiting for an install
+	Active      bool  // heard of within the last election timeout
+}
+
+// Shard is what is known of a shard now.
+type Shard struct {
+	Volume uuid.UUID // that it is registered with; zero: it is not registered
+	Alive  bool      // it is registered, or its peers hear of it
+	NoLead bool      // it is about to stop, or must not lead for another reason
+}
+
+// Kind of an Action.
+type Kind int
+
+// The kinds. Each but Nothing is one step, after which to decide anew.
+const (
+	Nothing        Kind = iota
+	RecordMembers       // write Action.Members to etcd, see placement.Store.PutGroupAsLeader
+	AddLearner          // propose Action.Change: Action.ID becomes a learner
+	Promote             // propose Action.Change: learners become voters
+	Replace             // propose Action.Change: a learner becomes a voter and a voter leaves, jointly
+	RemoveMember        // propose Action.Change: Action.ID leaves
+	TransferLeader      // hand the lead to Action.ID
+)
+
+func (k Kind) String() string {
+	return [...]string{"Nothing", "RecordMembers", "AddLearner", "Promote", "Replace", "RemoveMember", "TransferLeader"}[k]
+}
+
+// Action is what to do.
+type Action struct {
+	Kind    Kind
+	ID      uint64   // of the member that is added, removed, or to lead; of Replace: that leaves
+	IDs     []uint64 // of those that become voters
+	Members []placement.Member
+	Done    bool   // Nothing: the group is where the target wants it. Else it waits: decide again soon
+	Reason  string // in words
+}
+
+// Change is the membership change to propose; nil for other kinds.
+func (a Action) Change() *raftpb.ConfChangeV2 {
+	cc := &raftpb.ConfChangeV2{}
+	add := func(kind raftpb.ConfChangeType, id uint64) {
+		cc.Changes = append(cc.Changes, &raftpb.ConfChangeSingle{Type: kind.Enum(), NodeId: proto.Uint64(id)})
+	}
+	switch a.Kind {
+	case AddLearner:
+		add(raftpb.ConfChangeAddLearnerNode, a.ID)
+	case RemoveMember:
+		add(raftpb.ConfChangeRemoveNode, a.ID)
+	case Promote, Replace:
+		for _, id := range a.IDs {
+			add(raftpb.ConfChangeAddNode, id)
+		}
+		if a.Kind == Replace {
+			add(raftpb.ConfChangeRemoveNode, a.ID)
+		}
+	default:
+		return nil
+	}
+	return cc
+}
+
+func (a Action) String() string { return fmt.Sprintf("%v: %s", a.Kind, a.Reason) }
+
+// wait is an Action for a state in which nothing can be done now.
+func wait(format string, args ...any) Action { return Action{Reason: fmt.Sprintf(format, args...)} }
+
+// Decide names the next step.
+//
+//   - A learner first: it is recorded in etcd, added, and promoted once it is caught up.
+//   - A voter that leaves for a new one does so in one joint change. Where it leads, it hands over first.
+//   - A change that is taken leaves a majority of caught-up voters, and never makes fewer of them than a majority of the
+//     copies that are wanted.
+//   - What is not wanted any more goes first: learners that no target names, then voters that are gone for good.
+//   - Voters that are merely silent stay, until the target names another shard in their place.
+func Decide(s State) Action {
+	if s.Pending {
+		return wait("a membership change is on its way")
+	}
+	d, a := newDecider(s)
+	if a != nil {
+		return *a
+	}
+	for _, step := range []func() *Action{
+		d.leaveJoint, d.record, d.stepDown, d.dropLearner, d.dropGone, d.recordLearners, d.addLearner,
+		d.shrink, d.replace, d.grow, d.lead,
+	} {
+		if a := step(); a != nil {
+			return *a
+		}
+	}
+	return d.settled()
+}
+
+// decider holds a state and what follows from it.
+type decider struct {
+	State
+	voters, learners []uint64 // of the configuration
+	where            map[uint64]placement.Member
+	holder           map[string]uint64 // voter that holds the copy of a wanted shard
+	waiting          string            // the last reason for not going on
+}
+
+func newDecider(s State) (*decider, *Action) {
+	d := &decider{State: s, where: map[uint64]placement.Member{}, holder: map[string]uint64{}}
+	for _, list := range [][]placement.Member{s.Known, s.Members} { // etcd has the last word
+		for _, m := range list {
+			d.where[m.RaftID] = m
+		}
+	}
+	d.voters = slices.Clone(s.Conf.GetVoters())
+	d.learners = append(slices.Clone(s.Conf.GetLearners()), s.Conf.GetLearnersNext()...)
+	for _, id := range slices.Concat(d.voters, s.Conf.GetVotersOutgoing(), d.learners) {
+		if _, ok := d.where[id]; !ok {
+			a := wait("etcd does not say on which shard member %d is: nothing is changed until it does", id)
+			return nil, &a
+		}
+	}
+	if !slices.Contains(d.voters, s.Self) && !slices.Contains(s.Conf.GetVotersOutgoing(), s.Self) {
+		a := wait("this replica is no voter")
+		return nil, &a
+	}
+	for _, id := range d.voters {
+		shard := d.where[id].Shard
+		if _, taken := d.holder[shard]; !taken && slices.Contains(s.Target, shard) && !d.gone(id) {
+			d.holder[shard] = id
+		}
+	}
+	return d, nil
+}
+
+// gone: the replica is not coming back, because its shard has another volume now or is known to have lost it.
+func (d *decider) gone(id uint64) bool {
+	m := d.where[id]
+	now := d.Shards[m.Shard].Volume
+	return id != d.Self && (d.Lost[id] || now != uuid.Nil && now != m.VolumeUUID)
+}
+
+// well: the member is there and caught up.
+func (d *decider) well(id uint64) bool {
+	if id == d.Self {
+		return true
+	}
+	p := d.Progress[id]
+	return p.Active && p.Replicating && !d.gone(id) &&
+		(p.Match+CaughtUpEntries >= d.Last || p.BytesBehind > 0 && p.BytesBehind <= CaughtUpBytes)
+}
+
+// countWell counts those of a list that are caught up.
+func (d *decider) countWell(ids []uint64) (n int) {
+	for _, id := range ids {
+		if d.well(id) {
+			n++
+		}
+	}
+	return n
+}
+
+func quorum(n int) int { return n/2 + 1 }
+
+// canCommit tells whether the voters can commit a change now, and would go on after it with next as voters.
+func (d *decider) canCommit(next []uint64) bool {
+	have, then := d.countWell(d.voters), d.countWell(next)
+	return have >= quorum(len(d.voters)) && then >= quorum(len(next)) && (then >= have || then >= quorum(len(d.Target)))
+}
+
+func (d *decider) name(id uint64) string { return "shard " + d.where[id].Shard }
+
+func without(ids []uint64, id uint64) []uint64 {
+	return slices.DeleteFunc(slices.Clone(ids), func(other uint64) bool { return other == id })
+}

@@ -1,0 +1,363 @@
+package move
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// record makes etcd name the members of the configuration, and of the others only learners that are about to be added.
+func (d *decider) record() *Action {
+	want := d.membersNow()
+	if sameMembers(want, d.Members) {
+		return nil
+	}
+	return &Action{Kind: RecordMembers, Members: want, Reason: "etcd learns who the members are"}
+}
+
+// membersNow lists them in etcd's order, what it does not know behind.
+func (d *decider) membersNow() []placement.Member {
+	roles := map[uint64]placement.Role{}
+	for _, id := range d.learners {
+		roles[id] = placement.Learner
+	}
+	for _, id := range d.voters {
+		roles[id] = placement.Voter
+	}
+	var out []placement.Member
+	listed := map[uint64]bool{}
+	for _, m := range d.Members {
+		role, member := roles[m.RaftID]
+		if listed[m.RaftID] || !member && !d.planned(m) {
+			continue
+		}
+		if member {
+			m.Role = role
+		}
+		listed[m.RaftID] = true
+		out = append(out, m)
+	}
+	for _, id := range slices.Sorted(maps.Keys(roles)) {
+		if !listed[id] {
+			m := d.where[id]
+			m.Role = roles[id]
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// planned: a learner that etcd names, that is not in the configuration yet, and that is still wanted.
+func (d *decider) planned(m placement.Member) bool {
+	if m.Role != placement.Learner || d.gone(m.RaftID) || !slices.Contains(d.Target, m.Shard) {
+		return false
+	}
+	for _, id := range slices.Concat(d.voters, d.learners) {
+		if d.where[id].Shard == m.Shard && !d.gone(id) {
+			return false
+		}
+	}
+	first := slices.IndexFunc(d.Members, func(other placement.Member) bool {
+		return other.Shard == m.Shard && other.Role == placement.Learner && !d.inConf(other.RaftID) && !d.gone(other.RaftID)
+	})
+	return d.Members[first].RaftID == m.RaftID // one for each shard
+}
+
+func (d *decider) inConf(id uint64) bool {
+	return slices.Contains(d.voters, id) || slices.Contains(d.learners, id)
+}
+
+func sameMembers(a, b []placement.Member) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for _, m := range a {
+		if !slices.Contains(b, m) {
+			return false
+		}
+	}
+	return true
+}
+
+// leaveJoint waits: Raft leaves the joint configuration by itself.
+func (d *decider) leaveJoint() *Action {
+	if len(d.Conf.GetVotersOutgoing()) == 0 {
+		return nil
+	}
+	a := wait("the voters of the old and of the new membership still agree on the change")
+	return &a
+}
+
+// stepDown hands over where this shard is about to stop.
+func (d *decider) stepDown() *Action {
+	if !d.Shards[d.where[d.Self].Shard].NoLead {
+		return nil
+	}
+	if to := d.heir(false); to != 0 {
+		return d.transfer(to, "it must not lead now")
+	}
+	return nil
+}
+
+// heir is who may take the lead over: a voter that is caught up, first as the target orders them; 0: nobody.
+func (d *decider) heir(wantedOnly bool) uint64 {
+	for _, shard := range d.Target {
+		if id := d.holder[shard]; id != 0 && d.mayLead(id) {
+			return id
+		}
+	}
+	if !wantedOnly {
+		for _, id := range d.voters {
+			if d.mayLead(id) {
+				return id
+			}
+		}
+	}
+	return 0
+}
+
+func (d *decider) mayLead(id uint64) bool {
+	return id != d.Self && d.well(id) && !d.Shards[d.where[id].Shard].NoLead
+}
+
+func (d *decider) transfer(to uint64, why string) *Action {
+	return &Action{Kind: TransferLeader, ID: to, Reason: fmt.Sprintf("%s hands the lead to %s: %s", d.name(d.Self), d.name(to), why)}
+}
+
+// dropLearner removes a learner that nobody wants: the target has changed, its replica is gone, or its shard has a voter.
+func (d *decider) dropLearner() *Action {
+	taken := map[string]bool{}
+	for _, id := range d.learners {
+		shard := d.where[id].Shard
+		why := ""
+		switch {
+		case d.gone(id):
+			why = "is gone with its volume"
+		case len(d.Target) > 0 && !slices.Contains(d.Target, shard):
+			why = "is not wanted any more"
+		case d.holder[shard] != 0 || taken[shard]:
+			why = "is there twice"
+		}
+		if why != "" {
+			return &Action{Kind: RemoveMember, ID: id, Reason: fmt.Sprintf("the learner on %s %s", d.name(id), why)}
+		}
+		taken[shard] = true
+	}
+	return nil
+}
+
+// dropGone removes a voter that is not coming back, while the others hold everything.
+func (d *decider) dropGone() *Action {
+	for _, id := range d.voters {
+		if !d.gone(id) {
+			continue
+		}
+		rest := without(d.voters, id)
+		if d.canCommit(rest) {
+			return &Action{Kind: RemoveMember, ID: id, Reason: fmt.Sprintf("the replica on %s is gone with its volume", d.name(id))}
+		}
+		a := wait("the replica on %s is gone with its volume, and %d of %d voters are caught up: needed are %d",
+			d.name(id), d.countWell(d.voters), len(d.voters), quorum(len(d.voters)))
+		return &a
+	}
+	return nil
+}
+
+// missing are the wanted shards that have neither voter nor learner.
+func (d *decider) missing() []string {
+	var out []string
+	for _, shard := range d.Target {
+		if d.holder[shard] == 0 && !slices.ContainsFunc(d.learners, func(id uint64) bool { return d.where[id].Shard == shard }) {
+			out = append(out, shard)
+		}
+	}
+	return out
+}
+
+// recordLearners writes one learner down, before it is proposed: its shard then waits for it.
+func (d *decider) recordLearners() *Action {
+	open := len(d.learners)
+	for _, m := range d.Members {
+		if !d.inConf(m.RaftID) {
+			open++
+		}
+	}
+	for _, shard := range d.missing() {
+		now := d.Shards[shard]
+		switch {
+		case slices.ContainsFunc(d.Members, func(m placement.Member) bool { return m.Shard == shard && !d.inConf(m.RaftID) }):
+			// It is recorded already.
+		case !now.Alive || now.Volume == uuid.Nil:
+			d.waiting = fmt.Sprintf("shard %s, which is to get a copy, is not there", shard)
+		case d.LearnersMax >= 0 && open >= d.LearnersMax:
+			d.waiting = fmt.Sprintf("%d groups or copies are moving: shard %s gets its copy later", open, shard)
+		case d.FreshID == 0 || d.where[d.FreshID].RaftID != 0:
+			d.waiting = "the Raft id for a new replica is taken: another one is needed"
+		default:
+			m := placement.Member{Shard: shard, VolumeUUID: now.Volume, RaftID: d.FreshID, Role: placement.Learner}
+			return &Action{
+				Kind: RecordMembers, Members: append(slices.Clone(d.Members), m), ID: d.FreshID,
+				Reason: fmt.Sprintf("shard %s is to get a copy", shard),
+			}
+		}
+	}
+	return nil
+}
+
+// addLearner proposes a learner that etcd names.
+func (d *decider) addLearner() *Action {
+	for _, m := range d.Members {
+		if !d.inConf(m.RaftID) {
+			return &Action{Kind: AddLearner, ID: m.RaftID, Reason: fmt.Sprintf("shard %s is to be caught up", m.Shard)}
+		}
+	}
+	return nil
+}
+
+// extras are the voters that the target does not want, in the order in which they may go: those that are not well, then
+// the others, this leader last.
+func (d *decider) extras() []uint64 {
+	var out []uint64
+	for _, id := range d.voters {
+		if d.holder[d.where[id].Shard] != id {
+			out = append(out, id)
+		}
+	}
+	rank := func(id uint64) int {
+		switch {
+		case id == d.Self:
+			return 2
+		case d.well(id):
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(out, func(a, b uint64) int { return rank(a) - rank(b) })
+	return out
+}
+
+// shrink removes a voter where there are more than copies are wanted.
+func (d *decider) shrink() *Action {
+	if len(d.Target) == 0 || len(d.voters) <= len(d.Target) {
+		return nil
+	}
+	extras := d.extras()
+	if len(extras) == 0 {
+		return nil
+	}
+	out := extras[0]
+	if !d.canCommit(without(d.voters, out)) {
+		a := wait("%s is to leave, and too few of the other voters are caught up", d.name(out))
+		return &a
+	}
+	if out == d.Self {
+		return d.handOver()
+	}
+	return &Action{Kind: RemoveMember, ID: out, Reason: fmt.Sprintf("%s is not wanted any more", d.name(out))}
+}
+
+// handOver lets another lead before this replica leaves.
+func (d *decider) handOver() *Action {
+	if to := d.heir(true); to != 0 {
+		return d.transfer(to, "it is to leave")
+	}
+	if to := d.heir(false); to != 0 {
+		return d.transfer(to, "it is to leave")
+	}
+	a := wait("%s is to leave, and nobody can take the lead over", d.name(d.Self))
+	return &a
+}
+
+// ready are the learners on wanted shards that are caught up.
+func (d *decider) ready() []uint64 {
+	return slices.DeleteFunc(slices.Clone(d.learners), func(id uint64) bool {
+		return !slices.Contains(d.Target, d.where[id].Shard) || !d.well(id)
+	})
+}
+
+// replace lets a learner take the place of a voter.
+func (d *decider) replace() *Action {
+	extras, ready := d.extras(), d.ready()
+	if len(extras) == 0 || len(ready) == 0 || len(d.voters) < len(d.Target) {
+		return nil
+	}
+	out, in := extras[0], ready[0]
+	if out == d.Self && len(d.voters) > 1 {
+		return d.handOver()
+	}
+	if out == d.Self { // the only copy: two voters for a moment, then it hands over
+		return &Action{Kind: Promote, IDs: []uint64{in}, Reason: fmt.Sprintf("%s is to take over from %s", d.name(in), d.name(out))}
+	}
+	if !d.canCommit(append(without(d.voters, out), in)) {
+		a := wait("%s is to take the place of %s, and too few voters are caught up", d.name(in), d.name(out))
+		return &a
+	}
+	return &Action{
+		Kind: Replace, ID: out, IDs: []uint64{in},
+		Reason: fmt.Sprintf("%s takes the place of %s", d.name(in), d.name(out)),
+	}
+}
+
+// grow makes voters of learners where there are fewer than copies: all that are to come at once, because an even number
+// of voters bears no more losses than one less.
+func (d *decider) grow() *Action {
+	ready := d.ready()
+	need := len(d.Target) - len(d.voters)
+	if need <= 0 || len(ready) == 0 {
+		return nil
+	}
+	coming := 0 // those that can be added have been
+	for _, id := range d.learners {
+		if d.Shards[d.where[id].Shard].Alive {
+			coming++
+		}
+	}
+	if len(ready) < min(need, coming) {
+		return nil
+	}
+	in := ready[:min(need, len(ready))]
+	if !d.canCommit(slices.Concat(d.voters, in)) {
+		a := wait("%d learners are to become voters, and too few voters are caught up", len(in))
+		return &a
+	}
+	return &Action{Kind: Promote, IDs: in, Reason: fmt.Sprintf("%d learners are caught up", len(in))}
+}
+
+// lead hands over to the shard that is to lead.
+func (d *decider) lead() *Action {
+	if len(d.Target) == 0 {
+		return nil
+	}
+	if to := d.holder[d.Target[0]]; to != 0 && d.mayLead(to) {
+		return d.transfer(to, "the target wants it so")
+	}
+	return nil
+}
+
+// settled says that everything is as wanted, or what it waits for.
+func (d *decider) settled() Action {
+	if len(d.Target) == 0 {
+		return wait("no target is set")
+	}
+	for _, id := range d.learners {
+		if !d.well(id) {
+			return wait("%s is being caught up", d.name(id))
+		}
+	}
+	if d.waiting != "" {
+		return wait("%s", d.waiting)
+	}
+	for _, shard := range d.Target {
+		if d.holder[shard] == 0 {
+			return wait("shard %s is to get a copy", shard)
+		}
+	}
+	if len(d.learners) > 0 || len(d.voters) != len(d.Target) {
+		return wait("%d voters and %d learners, wanted are %d copies", len(d.voters), len(d.learners), len(d.Target))
+	}
+	return Action{Done: true, Reason: "the group is where it is wanted"}
+}

@@ -1,0 +1,243 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	peerv1 "sheaf.dev/sheaf/api/peer/v1"
+)
+
+// Fetcher fetches from one peer, on connections of its own: files must not hold up heartbeats.
+type Fetcher struct {
+	hub   *Hub
+	shard string
+}
+
+// Fetcher makes a fetcher from a peer.
+func (h *Hub) Fetcher(shard string) *Fetcher { return &Fetcher{hub: h, shard: shard} }
+
+// connect dials and gives what ends the call and the connection.
+func (f *Fetcher) connect(ctx context.Context) (context.Context, peerv1.PeerServiceClient, func(), error) {
+	conn, err := f.hub.dial(f.shard)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	ctx, cancel := f.hub.until(ctx)
+	return ctx, peerv1.NewPeerServiceClient(conn), func() {
+		cancel()
+		_ = conn.Close() // it was only read from
+	}, nil
+}
+
+// failed makes the error of a call that this package's callers look for.
+func (f *Fetcher) failed(what string, group uuid.UUID, err error) error {
+	var kind error
+	switch status.Code(err) {
+	case codes.NotFound:
+		kind = ErrNotHere
+	case codes.ResourceExhausted:
+		kind = ErrBusy
+	default:
+		return fmt.Errorf("fetch %s of group %s from shard %s: %w", what, group, f.shard, err)
+	}
+	return fmt.Errorf("fetch %s of group %s from shard %s: %w: %s", what, group, f.shard, kind, status.Convert(err).Message())
+}
+
+// Group fetches the files of a replica into sink. What sink already has is not sent again, so that a caller may simply
+// try again: ErrBusy, a lost connection.
+func (f *Fetcher) Group(ctx context.Context, group uuid.UUID, sink Sink) error {
+	ctx, client, end, err := f.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	stream, err := client.FetchGroup(ctx)
+	if err != nil {
+		return f.failed("the files", group, err)
+	}
+	start := &peerv1.FetchGroupStart{Header: f.hub.header(f.shard), Group: group[:]}
+	if err := stream.Send(&peerv1.FetchGroupRequest{Part: &peerv1.FetchGroupRequest_Start{Start: start}}); err != nil && !errors.Is(err, io.EOF) {
+		return f.failed("the files", group, err) // io.EOF: Recv says why
+	}
+	d, err := receiveDescription(stream)
+	if err != nil {
+		return f.failed("the files", group, err)
+	}
+	if err := sink.Describe(d); err != nil {
+		return err
+	}
+	for {
+		wanted, err := sink.Wanted()
+		if err != nil {
+			return err
+		}
+		if len(wanted) == 0 {
+			return stream.CloseSend()
+		}
+		for len(wanted) > 0 {
+			n := min(len(wanted), filesPerMessage)
+			if err := receiveFiles(stream, wanted[:n], sink); err != nil {
+				return f.failed("the files", group, err)
+			}
+			wanted = wanted[n:]
+		}
+	}
+}
+
+// receiveFiles asks for some files, and takes them in.
+func receiveFiles(stream peerv1.PeerService_FetchGroupClient, wanted []FileRange, sink Sink) error {
+	part := &peerv1.FetchGroupWanted{}
+	for _, r := range wanted {
+		part.Files = append(part.Files, &peerv1.FileRange{Name: r.Name, OffsetBytes: r.Offset})
+	}
+	err := stream.Send(&peerv1.FetchGroupRequest{Part: &peerv1.FetchGroupRequest_Wanted{Wanted: part}})
+	if err != nil && !errors.Is(err, io.EOF) { // io.EOF: Recv says why
+		return err
+	}
+	next := func() (*peerv1.FileChunk, error) {
+		in, err := stream.Recv()
+		if err != nil {
+			return nil, err
+		}
+		return in.GetChunk(), nil
+	}
+	for _, r := range wanted {
+		file, err := sink.Create(r)
+		if err != nil {
+			return err
+		}
+		err = receiveFile(next, file, r)
+		if err == nil {
+			err = file.Commit()
+		}
+		if err := errors.Join(err, file.Close()); err != nil {
+			return fmt.Errorf("file %s: %w", r.Name, err)
+		}
+	}
+	return nil
+}
+
+func receiveDescription(stream peerv1.PeerService_FetchGroupClient) (d Description, err error) {
+	for {
+		in, err := stream.Recv()
+		if err != nil {
+			return d, err
+		}
+		part := in.GetDescription()
+		if part == nil {
+			return d, fmt.Errorf("%w: no description", ErrCorrupt)
+		}
+		d.Manifest = append(d.Manifest, part.GetManifest()...)
+		if !part.GetMore() {
+			d.Index, d.Term, d.Bytes = part.GetIndex(), part.GetTerm(), part.GetTotalBytes()
+			return d, nil
+		}
+	}
+}
+
+// receiveFile writes the chunks of one file.
+func receiveFile(next func() (*peerv1.FileChunk, error), out io.Writer, r FileRange) error {
+	for offset := r.Offset; ; {
+		chunk, err := next()
+		if errors.Is(err, io.EOF) {
+			return io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return err
+		}
+		data := chunk.GetData()
+		switch {
+		case chunk == nil, chunk.GetOffsetBytes() != offset, chunk.GetName() != "" && chunk.GetName() != r.Name:
+			return fmt.Errorf("%w: chunk of %q at %d, expected is %q at %d", ErrCorrupt, chunk.GetName(), chunk.GetOffsetBytes(), r.Name, offset)
+		case crc32.Checksum(data, castagnoli) != chunk.GetDataCrc32C():
+			return fmt.Errorf("%w: chunk at %d: checksum", ErrCorrupt, offset)
+		}
+		if _, err := out.Write(data); err != nil {
+			return err
+		}
+		offset += int64(len(data))
+		if !chunk.GetLast() {
+			continue
+		}
+		if offset != r.Bytes {
+			return fmt.Errorf("%w: %d bytes came of %d", ErrCorrupt, offset, r.Bytes)
+		}
+		return nil
+	}
+}
+
+// Entries fetches the entries first to last of a group's log, as far as the peer has applied them.
+func (f *Fetcher) Entries(ctx context.Context, group uuid.UUID, first, last uint64) (out Entries, err error) {
+	ctx, client, end, err := f.connect(ctx)
+	if err != nil {
+		return out, err
+	}
+	defer end()
+	stream, err := client.FetchEntries(ctx, &peerv1.FetchEntriesRequest{
+		Header: f.hub.header(f.shard), Group: group[:], IndexFirst: first, IndexLast: last,
+	})
+	for err == nil {
+		var in *peerv1.FetchEntriesResponse
+		if in, err = stream.Recv(); errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err == nil {
+			err = out.add(in, first, last)
+		}
+	}
+	return out, f.failed("entries", group, err)
+}
+
+// add takes a piece of an answer in.
+func (out *Entries) add(in *peerv1.FetchEntriesResponse, first, last uint64) error {
+	after := max(out.Through, first-1)
+	for _, encoded := range in.GetEntries() {
+		e := &raftpb.Entry{}
+		if err := proto.Unmarshal(encoded, e); err != nil {
+			return fmt.Errorf("%w: the entry after %d: %w", ErrCorrupt, after, err)
+		}
+		if e.GetIndex() <= after || e.GetIndex() > min(last, in.GetThrough()) {
+			return fmt.Errorf("%w: entry %d comes after %d, in an answer through %d", ErrCorrupt, e.GetIndex(), after, in.GetThrough())
+		}
+		after = e.GetIndex()
+		out.Entries = append(out.Entries, e)
+	}
+	out.Through, out.Applied = max(out.Through, in.GetThrough()), max(out.Applied, in.GetApplied())
+	return nil
+}
+
+// Blob fetches a blob of size bytes from offset on.
+func (f *Fetcher) Blob(ctx context.Context, group uuid.UUID, ref []byte, offset, size int64, out io.Writer) error {
+	ctx, client, end, err := f.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	stream, err := client.FetchBlob(ctx, &peerv1.FetchBlobRequest{
+		Header: f.hub.header(f.shard), Group: group[:], Ref: ref, OffsetBytes: offset,
+	}, grpc.WaitForReady(false))
+	if err != nil {
+		return f.failed("a blob", group, err)
+	}
+	next := func() (*peerv1.FileChunk, error) {
+		in, err := stream.Recv()
+		if err != nil {
+			return nil, err
+		}
+		return in.GetChunk(), nil
+	}
+	if err := receiveFile(next, out, FileRange{Offset: offset, Bytes: size}); err != nil {
+		return f.failed("a blob", group, err)
+	}
+	return nil
+}

@@ -1,0 +1,332 @@
+// Package peer carries what the shards of one store say to each other: the Raft messages of all groups, in one stream for
+// each ordered pair of shards, and the files, entries and blobs that a replica fetches from another one.
+package peer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+
+	peerv1 "sheaf.dev/sheaf/api/peer/v1"
+)
+
+// Options of a Hub. Shard, Store, Address and Deliver are required.
+type Options struct {
+	Shard string // this one's name
+	Store uuid.UUID
+	// Address of a shard; false: none is known now. Asked before each connection.
+	Address func(shard string) (address string, ok bool)
+	// Deliver takes a message in. It must not block for long: it holds up all that comes from the same shard. False: the
+	// group, or the Raft id that the message is for, is not here.
+	Deliver func(group uuid.UUID, m *raftpb.Message) bool
+	// Alive is told when a peer begins to answer and when it has been silent for SilenceMax, also that it was silent where
+	// it has only begun anew; nil: nobody is. Calls come one after another.
+	Alive func(shard string, alive bool)
+	// Source of what peers fetch; nil: there is nothing.
+	Source Source
+	// Credentials for the connections to peers; nil: no TLS.
+	Credentials credentials.TransportCredentials
+	Logger      *slog.Logger // nil: discards
+
+	QueueBytesMax int64 // of messages that wait to be sent to one peer; 0: 64 MiB
+	// FetchBytesPerSecond bounds what FetchGroup sends in all; 0: no limit.
+	FetchBytesPerSecond int64
+	ExportsMax          int           // groups sent at the same time; 0: 2
+	PingEvery           time.Duration // 0: 300 ms
+	SilenceMax          time.Duration // 0: 1 s
+	// StallMax ends a connection on which nothing is answered for so long; 0: 10 s.
+	StallMax time.Duration
+}
+
+func (o *Options) setDefaults() {
+	setDefault(&o.QueueBytesMax, 64<<20)
+	setDefault(&o.ExportsMax, 2)
+	setDefault(&o.PingEvery, 300*time.Millisecond)
+	setDefault(&o.SilenceMax, time.Second)
+	setDefault(&o.StallMax, 10*time.Second)
+	if o.Credentials == nil {
+		o.Credentials = insecure.NewCredentials()
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Alive == nil {
+		o.Alive = func(string, bool) {}
+	}
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Stats counts since the start.
+type Stats struct {
+	Sent, Received   uint64 // messages
+	SentBytes        uint64
+	DroppedFull      uint64 // because the queue to a peer was full
+	DroppedDown      uint64 // because a peer was not connected
+	DroppedStray     uint64 // because the group or Raft id was not here
+	DroppedBad       uint64 // because they could not be decoded
+	Connects         uint64
+	FetchedBytes     uint64 // that peers fetched from here
+	ExportsUnderWay  int64
+	ExportsRefused   uint64
+	MessagesQueued   int64
+	MessageBytesKept int64
+}
+
+type counters struct {
+	sent, received, sentBytes                          atomic.Uint64
+	droppedFull, droppedDown, droppedStray, droppedBad atomic.Uint64
+	connects, fetchedBytes, exportsRefused             atomic.Uint64
+	exports                                            atomic.Int64
+}
+
+// Hub is one shard's end of the streams to and from all its peers. Safe for concurrent use.
+type Hub struct {
+	peerv1.UnimplementedPeerServiceServer
+	opts    Options
+	logger  *slog.Logger
+	count   counters
+	limiter *rate.Limiter // of FetchGroup; nil: no limit
+	number  uint64        // of this process, random
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	group  sync.WaitGroup
+	stir   chan struct{} // wakes the monitor
+
+	mu      sync.Mutex
+	links   map[string]*link // by shard
+	reports []report         // not told to the groups yet
+}
+
+// report tells a group that a message to one of its members was lost.
+type report struct {
+	group   uuid.UUID
+	message *raftpb.Message
+}
+
+// New makes a hub. Close must follow.
+func New(opts Options) *Hub {
+	opts.setDefaults()
+	h := &Hub{opts: opts, logger: opts.Logger, links: map[string]*link{}, stir: make(chan struct{}, 1), number: rand.Uint64() | 1}
+	if opts.FetchBytesPerSecond > 0 {
+		h.limiter = rate.NewLimiter(rate.Limit(opts.FetchBytesPerSecond), chunkBytesMax)
+	}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	h.group.Go(h.monitor)
+	return h
+}
+
+// Close ends all streams, also those of peers to this shard. Messages on their way are lost.
+func (h *Hub) Close() {
+	h.cancel()
+	h.group.Wait()
+}
+
+// Register serves the peers. It comes before the server serves.
+func (h *Hub) Register(server grpc.ServiceRegistrar) { peerv1.RegisterPeerServiceServer(server, h) }
+
+// SetPeers says which shards share groups with this one: they are kept connected, so that each knows whether the other
+// one is alive. Connections to others are closed.
+func (h *Hub) SetPeers(shards []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	wanted := make(map[string]bool, len(shards))
+	for _, shard := range shards {
+		wanted[shard] = true
+		h.link(shard)
+	}
+	for shard, l := range h.links {
+		if !wanted[shard] {
+			l.cancel()
+			delete(h.links, shard)
+		}
+	}
+}
+
+// link finds or makes the link to a shard; nil where there cannot be one. Called with mu held.
+func (h *Hub) link(shard string) *link {
+	if l := h.links[shard]; l != nil {
+		return l
+	}
+	if h.ctx.Err() != nil || shard == h.opts.Shard || shard == "" {
+		return nil
+	}
+	l := newLink(h, shard)
+	h.links[shard] = l
+	h.group.Go(l.run)
+	return l
+}
+
+// Alive tells whether a peer has answered lately, and since when that is so; a zero time: that is not known yet.
+func (h *Hub) Alive(shard string) (alive bool, since time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.links[shard]
+	if l == nil {
+		return false, time.Time{}
+	}
+	return l.alive, l.since
+}
+
+// Stats tells what was counted.
+func (h *Hub) Stats() Stats {
+	c := &h.count
+	s := Stats{
+		Sent: c.sent.Load(), Received: c.received.Load(), SentBytes: c.sentBytes.Load(), DroppedFull: c.droppedFull.Load(),
+		DroppedDown: c.droppedDown.Load(), DroppedStray: c.droppedStray.Load(), DroppedBad: c.droppedBad.Load(),
+		Connects: c.connects.Load(), FetchedBytes: c.fetchedBytes.Load(), ExportsUnderWay: c.exports.Load(),
+		ExportsRefused: c.exportsRefused.Load(),
+	}
+	h.mu.Lock()
+	links := slices.Collect(maps.Values(h.links))
+	h.mu.Unlock()
+	for _, l := range links {
+		n, bytes := l.queue.held()
+		s.MessagesQueued += int64(n)
+		s.MessageBytesKept += bytes
+	}
+	return s
+}
+
+// Transport sends the messages of one group.
+type Transport struct {
+	hub   *Hub
+	group uuid.UUID
+	route func(raftID uint64) (shard string, ok bool)
+}
+
+// Transport makes the transport of a group. route says on which shard a member is; messages to others are lost.
+func (h *Hub) Transport(group uuid.UUID, route func(raftID uint64) (shard string, ok bool)) *Transport {
+	return &Transport{hub: h, group: group, route: route}
+}
+
+// Send implements replica.Transport: it never blocks.
+func (t *Transport) Send(messages []*raftpb.Message) {
+	for _, m := range messages {
+		shard, ok := t.route(m.GetTo())
+		if !ok {
+			continue
+		}
+		t.hub.mu.Lock()
+		l := t.hub.link(shard)
+		t.hub.mu.Unlock()
+		if l != nil {
+			l.send(t.group, m)
+		}
+	}
+}
+
+// lost tells the group of a message that it did not leave. It does so later and elsewhere: the sender holds locks.
+func (h *Hub) lost(group uuid.UUID, m *raftpb.Message) {
+	back := &raftpb.Message{Type: raftpb.MsgUnreachable.Enum(), From: proto.Uint64(m.GetTo()), To: proto.Uint64(m.GetFrom())}
+	if m.GetType() == raftpb.MsgSnap {
+		back.Type, back.Reject = raftpb.MsgSnapStatus.Enum(), proto.Bool(true)
+	}
+	h.mu.Lock()
+	h.reports = append(h.reports, report{group: group, message: back})
+	h.mu.Unlock()
+	h.wake()
+}
+
+func (h *Hub) wake() {
+	select {
+	case h.stir <- struct{}{}:
+	default:
+	}
+}
+
+// heard notes that a peer is there.
+func (h *Hub) heard(l *link) {
+	l.heardAt.Store(int64(time.Since(started)))
+	if l.silent.Load() {
+		h.wake()
+	}
+}
+
+// started is the zero of the clock of links: monotonic.
+var started = time.Now()
+
+// monitor tells who is alive and what was lost.
+func (h *Hub) monitor() {
+	tick := time.NewTicker(h.opts.SilenceMax / 8)
+	defer tick.Stop()
+	for {
+		h.tellReports()
+		h.tellAlive()
+		select {
+		case <-h.ctx.Done():
+			return
+		case <-tick.C:
+		case <-h.stir:
+		}
+	}
+}
+
+func (h *Hub) tellReports() {
+	h.mu.Lock()
+	reports := h.reports
+	h.reports = nil
+	h.mu.Unlock()
+	for _, r := range reports {
+		h.opts.Deliver(r.group, r.message)
+	}
+}
+
+func (h *Hub) tellAlive() {
+	type change struct {
+		shard string
+		alive bool
+	}
+	var changes []change
+	h.mu.Lock()
+	now := time.Since(started)
+	for shard, l := range h.links {
+		heard := time.Duration(l.heardAt.Load())
+		if l.begun.Swap(false) && l.alive {
+			changes = append(changes, change{shard, false}, change{shard, true})
+			l.since = time.Now()
+		}
+		alive := l.heardAt.Load() > 0 && now-heard < h.opts.SilenceMax
+		// One that never answered is down only when it had the time to.
+		if alive == l.alive && (alive || l.told || now-l.madeAt < h.opts.SilenceMax) {
+			continue
+		}
+		l.alive, l.told, l.since = alive, true, time.Now()
+		l.silent.Store(!alive)
+		changes = append(changes, change{shard, alive})
+	}
+	h.mu.Unlock()
+	for _, c := range changes {
+		h.opts.Alive(c.shard, c.alive)
+	}
+}
+
+// Errors of a Fetcher.
+var (
+	// ErrNotHere: the peer has no replica of the group that serves, or not the blob that is asked for.
+	ErrNotHere = errors.New("it is not here")
+	// ErrBusy: as many groups are being sent as may be. Try again.
+	ErrBusy = errors.New("as many groups are being sent as may be")
+	// ErrCorrupt: what came is not what was sent. Fetch it again.
+	ErrCorrupt = errors.New("bytes were changed on their way")
+)

@@ -1,0 +1,224 @@
+package peer
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	peerv1 "sheaf.dev/sheaf/api/peer/v1"
+)
+
+func TestMessagesComeInTheirOrder(t *testing.T) {
+	a, b := connect(t, newNetwork(t), nil)
+	const messages = 5000
+	for i := range messages {
+		a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgApp, uint64(i), i%3*1000)})
+	}
+	b.until(t, "all came", func() bool { return len(b.came) == messages })
+	for i, m := range b.came {
+		if m.GetIndex() != uint64(i) {
+			t.Fatalf("message %d is number %d", i, m.GetIndex())
+		}
+	}
+	if s := a.Stats(); s.Sent != messages || s.DroppedFull+s.DroppedDown != 0 {
+		t.Errorf("stats: %+v", s)
+	}
+}
+
+func TestAPeerThatStartsAgainElsewhereIsFound(t *testing.T) {
+	n := newNetwork(t)
+	a, b := connect(t, n, func(o *Options) { o.SilenceMax = 200 * time.Millisecond })
+	b.stop()
+	a.until(t, "b is silent", func() bool { return !a.alive["b"] })
+	eventually(t, "messages are lost", func() bool {
+		a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgApp, 1, 10)})
+		return a.Stats().DroppedDown > 0
+	})
+	a.until(t, "the group is told", func() bool {
+		return len(a.local) > 0 && a.local[0].GetFrom() == 2 && a.local[0].GetTo() == 1
+	})
+	b = n.start("b", nil)
+	a.until(t, "b is alive", func() bool { return a.alive["b"] })
+	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgHeartbeat, 7, 0)})
+	b.until(t, "it came", func() bool { return len(b.came) > 0 && b.came[len(b.came)-1].GetIndex() == 7 })
+	if alive, since := a.Alive("b"); !alive || since.IsZero() {
+		t.Errorf("alive %v since %v", alive, since)
+	}
+}
+
+func TestAPeerThatNeverAnswersIsDown(t *testing.T) {
+	a := newNetwork(t).start("a", func(o *Options) { o.SilenceMax = 50 * time.Millisecond })
+	a.SetPeers([]string{"b"})
+	a.until(t, "b is down", func() bool { alive, known := a.alive["b"]; return known && !alive })
+}
+
+// A peer is heard by what it sends, without an answer to anything.
+func TestAPeerThatSpeaksIsAlive(t *testing.T) {
+	n := newNetwork(t)
+	a, b := n.start("a", nil), n.start("b", func(o *Options) { o.Address = func(string) (string, bool) { return "", false } })
+	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)})
+	b.until(t, "a is alive", func() bool { return b.alive["a"] })
+}
+
+// What was agreed with a process does not hold for the next one, however soon it comes.
+func TestAPeerThatBeganAnewWasSilent(t *testing.T) {
+	n := newNetwork(t)
+	a, b := connect(t, n, func(o *Options) { o.SilenceMax = time.Hour })
+	b.SetPeers([]string{"a"})
+	b.until(t, "a is alive", func() bool { return b.alive["a"] })
+	b.stop()
+	a.note(func() { a.downs = 0 })
+	b = n.start("b", nil)
+	b.SetPeers([]string{"a"})
+	a.until(t, "b was silent and is alive", func() bool { return a.downs == 1 && a.alive["b"] })
+}
+
+func TestFullQueueLosesAppendsBeforeVotes(t *testing.T) {
+	a, b := connect(t, newNetwork(t), func(o *Options) { o.QueueBytesMax = 1 << 20 })
+	b.block()
+	eventually(t, "the queue is full", func() bool {
+		a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgApp, 1, 256<<10)})
+		return a.Stats().DroppedFull > 0
+	})
+	a.until(t, "the group is told", func() bool { return len(a.local) > 0 })
+	dropped := a.Stats().DroppedFull
+	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgVote, 99, 0)})
+	s := a.Stats()
+	if s.DroppedFull != dropped {
+		t.Error("a vote was lost for want of room")
+	}
+	if s.MessageBytesKept > 2<<20 {
+		t.Errorf("%d bytes are kept, the limit is 1 MiB", s.MessageBytesKept)
+	}
+	b.release()
+	b.until(t, "the vote came", func() bool {
+		for _, m := range b.came {
+			if m.GetIndex() == 99 {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func TestUrgentMessagesGoFirst(t *testing.T) {
+	q := newQueue(1 << 20)
+	for i, kind := range []raftpb.MessageType{raftpb.MsgApp, raftpb.MsgVote, raftpb.MsgApp, raftpb.MsgHeartbeat} {
+		if f := q.push(testGroup, msg(kind, uint64(i), 0)); f != queued {
+			t.Fatal(f)
+		}
+	}
+	var got []uint64
+	for _, it := range q.take(nil, 1<<20) {
+		got = append(got, it.m.GetIndex())
+	}
+	if want := []uint64{1, 3, 0, 2}; len(got) != 4 || got[0] != want[0] || got[1] != want[1] || got[2] != want[2] || got[3] != want[3] {
+		t.Errorf("taken in the order %v, want %v", got, want)
+	}
+	if n, bytes := q.held(); n != 0 || bytes != 0 {
+		t.Errorf("%d messages of %d bytes are left", n, bytes)
+	}
+}
+
+func TestQueueIsBoundedInMessages(t *testing.T) {
+	q := newQueue(1 << 40)
+	for range queuedMax {
+		q.push(testGroup, msg(raftpb.MsgHeartbeat, 1, 0))
+	}
+	if f := q.push(testGroup, msg(raftpb.MsgHeartbeat, 1, 0)); f != full {
+		t.Errorf("message %d: %v", queuedMax+1, f)
+	}
+	if f := q.push(testGroup, msg(raftpb.MsgApp, 1, 0)); f != queued {
+		t.Errorf("an append: %v", f)
+	}
+}
+
+func TestASlowPeerHoldsUpNobodyElse(t *testing.T) {
+	n := newNetwork(t)
+	a, b := connect(t, n, nil)
+	c := n.start("c", nil)
+	b.block()
+	for i := range 200 {
+		a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgApp, uint64(i), 256<<10)})
+		a.to("c").Send([]*raftpb.Message{msg(raftpb.MsgHeartbeat, uint64(i), 0)})
+	}
+	c.until(t, "all came", func() bool { return len(c.came) == 200 })
+	if len(b.came) > 0 {
+		t.Error("b was not held up")
+	}
+	b.release()
+	b.until(t, "all came", func() bool { return len(b.came) == 200 })
+}
+
+func TestStrayMessagesAreCounted(t *testing.T) {
+	a, b := connect(t, newNetwork(t), nil)
+	stray := msg(raftpb.MsgVote, 1, 0)
+	*stray.To = strayID
+	a.to("b").Send([]*raftpb.Message{stray, msg(raftpb.MsgVote, 2, 0)})
+	b.until(t, "both came", func() bool { return len(b.came) == 2 })
+	eventually(t, "it is counted", func() bool { return b.Stats().DroppedStray == 1 })
+}
+
+// What only a process may tell its own Raft must not come from outside.
+func TestLocalMessagesAreNotTaken(t *testing.T) {
+	a, b := connect(t, newNetwork(t), nil)
+	for _, kind := range []raftpb.MessageType{raftpb.MsgHup, raftpb.MsgBeat, raftpb.MsgProp, raftpb.MsgUnreachable, raftpb.MsgCheckQuorum, raftpb.MsgStorageAppend} {
+		a.to("b").Send([]*raftpb.Message{msg(kind, 1, 0)})
+	}
+	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgVote, 2, 0)})
+	b.until(t, "the vote came", func() bool { return len(b.came) > 0 })
+	if len(b.came)+len(b.local) != 1 || b.Stats().DroppedBad != 6 {
+		t.Errorf("%d came, stats %+v", len(b.came)+len(b.local), b.Stats())
+	}
+}
+
+func TestCallsForOthersAreRefused(t *testing.T) {
+	n := newNetwork(t)
+	a, b := n.start("a", nil), n.start("b", nil)
+	for name, header := range map[string]*peerv1.PeerHeader{
+		"another store": {Store: make([]byte, 16), FromShard: "a", ToShard: "b", Instance: 1},
+		"another shard": {Store: n.store[:], FromShard: "a", ToShard: "c", Instance: 1},
+		"itself":        {Store: n.store[:], FromShard: "b", ToShard: "b", Instance: 1},
+		"no process":    {Store: n.store[:], FromShard: "a", ToShard: "b"},
+		"nobody":        {Store: n.store[:], ToShard: "b", Instance: 1},
+	} {
+		if err := b.admit(header); status.Code(err) != codes.FailedPrecondition {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := b.admit(nil); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("no header: %v", err)
+	}
+	// The address of a shard that is gone may be taken by another one.
+	address, _ := n.address("b")
+	n.move("c", address)
+	a.SetPeers([]string{"c"})
+	a.until(t, "c is down", func() bool { alive, known := a.alive["c"]; return known && !alive })
+	if s := a.Stats(); s.Connects != 0 {
+		t.Errorf("connected to the wrong shard: %+v", s)
+	}
+}
+
+// One that is connected and does not answer any more is given up.
+func TestAStalledConnectionIsEnded(t *testing.T) {
+	a, b := connect(t, newNetwork(t), func(o *Options) { o.StallMax = 300 * time.Millisecond })
+	b.block()
+	before := a.Stats().Connects
+	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)})
+	eventually(t, "a connects again", func() bool { return a.Stats().Connects > before })
+}
+
+func TestPeersNotWantedAnyMoreAreLeft(t *testing.T) {
+	a, _ := connect(t, newNetwork(t), nil)
+	a.SetPeers(nil)
+	if alive, _ := a.Alive("b"); alive {
+		t.Error("b is still a peer")
+	}
+	a.Close()
+	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)}) // goes nowhere
+	a.Transport(uuid.New(), func(uint64) (string, bool) { return "", false }).Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)})
+}

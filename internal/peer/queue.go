@@ -1,0 +1,126 @@
+package peer
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+)
+
+// Bounds of a queue in messages. Those in bytes are in Options.
+const (
+	queuedMax       = 1 << 16 // of each kind
+	messageOverhead = 64      // bytes that a message takes beyond its own
+)
+
+// queue holds the messages to one peer. Appends keep their order among each other; votes, heartbeats and answers keep
+// theirs, and go first: an election must not wait for megabytes, and where there is no room, appends are lost before
+// anything else.
+type queue struct {
+	bytesMax int64
+	wake     chan struct{} // there is something
+
+	mu      sync.Mutex
+	urgent  []item
+	appends []item
+	bytes   int64
+	shut    bool // nothing is taken in: the peer is not connected
+}
+
+type item struct {
+	group uuid.UUID
+	m     *raftpb.Message
+	bytes int64
+}
+
+// fate of a message given to a queue.
+type fate uint8
+
+const (
+	queued fate = iota
+	full
+	down
+)
+
+func newQueue(bytesMax int64) *queue { return &queue{bytesMax: bytesMax, wake: make(chan struct{}, 1)} }
+
+// isAppend: an append that overtakes another one is refused by the follower, so also the empty ones keep their place.
+func isAppend(m *raftpb.Message) bool {
+	return m.GetType() == raftpb.MsgApp || m.GetType() == raftpb.MsgSnap
+}
+
+func (q *queue) push(group uuid.UUID, m *raftpb.Message) fate {
+	it := item{group: group, m: m, bytes: int64(proto.Size(m)) + messageOverhead}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	list, limit := &q.urgent, 2*q.bytesMax // the urgent ones are small: they may use room that appends may not
+	if isAppend(m) {
+		list, limit = &q.appends, q.bytesMax
+	}
+	switch {
+	case q.shut:
+		return down
+	// A single message passes whatever its size, else it never would.
+	case len(*list) >= queuedMax, q.bytes > 0 && q.bytes+it.bytes > limit:
+		return full
+	}
+	*list = append(*list, it)
+	q.bytes += it.bytes
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+	return queued
+}
+
+// take moves messages of about bytesMax into batch, at least one where there is one.
+func (q *queue) take(batch []item, bytesMax int64) []item {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, list := range []*[]item{&q.urgent, &q.appends} {
+		n := 0
+		for n < len(*list) && bytesMax > 0 {
+			it := (*list)[n]
+			bytesMax -= it.bytes
+			q.bytes -= it.bytes
+			batch = append(batch, it)
+			n++
+		}
+		left := copy(*list, (*list)[n:])
+		clear((*list)[left:])
+		*list = (*list)[:left]
+		if left == 0 && cap(*list) > 1024 {
+			*list = nil
+		}
+	}
+	if len(q.urgent)+len(q.appends) > 0 {
+		select {
+		case q.wake <- struct{}{}:
+		default:
+		}
+	}
+	return batch
+}
+
+// close lets nothing in any more until open, and gives what is left.
+func (q *queue) close() []item {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	left := slices.Concat(q.urgent, q.appends)
+	q.urgent, q.appends, q.bytes, q.shut = nil, nil, 0, true
+	return left
+}
+
+func (q *queue) open() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.shut = false
+}
+
+func (q *queue) held() (messages int, bytes int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.urgent) + len(q.appends), q.bytes
+}

@@ -1,0 +1,297 @@
+package placement
+
+import "slices"
+
+// Balance of what is settled. Three loads are levelled, one after another: bytes, groups, leaders. Each is taken relative
+// to the shard's weight, and pairs of shards are levelled as long as they differ by more than a slack, which is a part of
+// what the shard with more has: whatever happens to a third one does not set them moving. A step that levels
+// bytes makes the sum of their squares smaller; one that levels groups does so with those, and either leaves the bytes of
+// all shards within their slack or does not make their squares greater. So the steps come to an end, and a plan that was
+// carried out is followed by none.
+
+// The slacks: this part of what the shard with more has, and at least so much.
+const (
+	slackPart       = 0.1
+	bytesSlackMin   = 64 << 20
+	groupsSlackMin  = 1
+	leadersSlackMin = 1
+	// slackAbove: a shard that has the mean already gets more only from one that has so many times the slack more.
+	slackAbove = 3
+	// aboveMeanPart is by how much of it a shard that had less may come above the mean.
+	aboveMeanPart = 0.05
+	// bytesStepsMax: a group that is a smaller part of the difference between two shards is not moved for it.
+	bytesStepsMax = 1000
+)
+
+// balancer levels the loads of shards.
+type balancer struct {
+	*planner
+	room   *room
+	part   []int   // the shards that take part
+	on     [][]int // per shard: the groups on it that may move
+	movers []int   // the groups that may move
+
+	stepsLeft   int
+	bytesMean   float64
+	least, most float64 // of the bytes of the shards that take part
+}
+
+// slackOf is by how much a load may be greater than others.
+func slackOf(load, least float64) float64 { return max(least, slackPart*load) }
+
+// balance moves copies and leaders of groups that are settled. While one moves, or is to move, for another reason, it
+// does nothing.
+func (p *planner) balance() {
+	b := &balancer{planner: p, on: make([][]int, len(p.shards)), room: p.underWay()}
+	for i := range p.groups {
+		g := &p.groups[i]
+		if p.settled(g) {
+			b.movers = append(b.movers, i)
+			for _, s := range g.chosen {
+				b.on[s] = append(b.on[s], i)
+			}
+		} else if len(g.voters) > 0 && g.reason == "" && g.change != ForBalance && len(g.moving(g.chosen)) > 0 {
+			return
+		}
+	}
+	var bytes, groups float64
+	for i := range p.shards {
+		if p.shards[i].takesPart() {
+			b.part = append(b.part, i)
+			bytes += float64(p.shards[i].bytes)
+			groups += float64(p.shards[i].groups)
+		}
+	}
+	n := float64(max(1, len(b.part)))
+	b.bytesMean = bytes / n
+	b.extremes()
+	b.stepsLeft = 1000 + 16*p.policy.Copies*len(b.movers) // more than are needed
+	for moved := true; moved && b.stepsLeft > 0; {
+		moved = b.level(b.bytesOf, b.bytesMean, bytesSlackMin, b.pickBytes)
+		moved = b.level(b.groupsOf, groups/n, groupsSlackMin, b.pickSmall) || moved
+	}
+	b.levelLeaders()
+}
+
+// settled: the group is where it is wanted, on shards that are there, and stays there for all other reasons.
+func (p *planner) settled(g *planned) bool {
+	if g.reason != "" || len(g.voters) == 0 || len(g.voters) != len(g.Members) || len(g.voters) != len(g.chosen) {
+		return false
+	}
+	for _, i := range g.chosen {
+		if !p.shards[i].known || !slices.Contains(g.voters, i) || !slices.ContainsFunc(g.Members, func(m Member) bool {
+			return m.Shard == p.shards[i].name && m.VolumeUUID == p.shards[i].volume
+		}) || !slices.Contains(g.old.Shards, p.shards[i].name) {
+			return false
+		}
+	}
+	return true
+}
+
+func (b *balancer) bytesOf(i int) float64  { return float64(b.shards[i].bytes) / b.shards[i].weight }
+func (b *balancer) groupsOf(i int) float64 { return float64(b.shards[i].groups) / b.shards[i].weight }
+
+// extremes finds the least and the most bytes of a shard, for its weight.
+func (b *balancer) extremes() {
+	for n, i := range b.part {
+		bytes := b.bytesOf(i)
+		if n == 0 || bytes < b.least {
+			b.least = bytes
+		}
+		if n == 0 || bytes > b.most {
+			b.most = bytes
+		}
+	}
+}
+
+// level moves groups from shards with much of a load to those with little, as long as two differ by more than the least
+// that counts. pick names the group for a pair; -1: none.
+func (b *balancer) level(loadOf func(int) float64, mean, least float64, pick func(from, to int, gap float64) int) (moved bool) {
+	order := slices.Clone(b.part)
+	slices.SortStableFunc(order, func(x, y int) int {
+		if loadOf(x) < loadOf(y) {
+			return -1
+		}
+		if loadOf(x) > loadOf(y) {
+			return 1
+		}
+		return 0
+	})
+	for again := true; again; {
+		again = false
+		for high := len(order) - 1; high > 0; {
+			from, done := order[high], false
+			slack := slackOf(loadOf(from), least)
+			for low := 0; low < high && !done; low++ {
+				to := order[low]
+				gap := loadOf(from) - loadOf(to)
+				if b.stepsLeft == 0 || gap <= slack || loadOf(to) >= mean && gap <= slackAbove*slack || !b.room.has([]int{from, to}) {
+					break // to another shard than the one with the least it must not go meanwhile
+				}
+				if g := pick(from, to, gap); g >= 0 {
+					b.move(g, from, to)
+					sink(order, high, loadOf)
+					rise(order, slices.Index(order, to), loadOf)
+					done, again, moved = true, true, true
+				}
+			}
+			if !done {
+				high--
+			}
+		}
+	}
+	return moved
+}
+
+// sink moves the shard at a place down in the order to where its load belongs.
+func sink(order []int, at int, loadOf func(int) float64) {
+	for ; at > 0 && loadOf(order[at]) < loadOf(order[at-1]); at-- {
+		order[at], order[at-1] = order[at-1], order[at]
+	}
+}
+
+// rise is the reverse of sink.
+func rise(order []int, at int, loadOf func(int) float64) {
+	for ; at+1 < len(order) && loadOf(order[at]) > loadOf(order[at+1]); at++ {
+		order[at], order[at+1] = order[at+1], order[at]
+	}
+}
+
+// may tells whether a group's copy may go from one shard to another. No shard that has less bytes than the mean gets more
+// than that.
+func (b *balancer) may(g *planned, from, to int) bool {
+	s := &b.shards[to]
+	if !b.takes(s) || s.limit > 0 && s.bytes+g.Bytes > s.limit || b.aboveMean(g, to) {
+		return false
+	}
+	for _, i := range g.chosen {
+		if i == to || i != from && b.shards[i].domain == s.domain {
+			return false
+		}
+	}
+	return true
+}
+
+// pickBytes is the largest group that does not turn the difference round; else the smallest that leaves it in half the slack.
+// One of which too many would have to move stays.
+func (b *balancer) pickBytes(from, to int, gap float64) int {
+	best, bestOver := -1, -1
+	slack := slackOf(b.bytesOf(from), bytesSlackMin)
+	for _, i := range b.on[from] {
+		g := &b.groups[i]
+		step := b.step(g, from, to)
+		switch {
+		case step < gap/bytesStepsMax || step > gap+slack/2 || !b.may(g, from, to):
+		case step <= gap:
+			if best < 0 || g.Bytes > b.groups[best].Bytes || g.Bytes == b.groups[best].Bytes && i < best {
+				best = i
+			}
+		case bestOver < 0 || g.Bytes < b.groups[bestOver].Bytes || g.Bytes == b.groups[bestOver].Bytes && i < bestOver:
+			bestOver = i
+		}
+	}
+	if best < 0 {
+		return bestOver
+	}
+	return best
+}
+
+// aboveMean: a shard that has less than the mean would have more.
+func (b *balancer) aboveMean(g *planned, to int) bool {
+	have := b.bytesOf(to)
+	return have < b.bytesMean && have+float64(g.Bytes)/b.shards[to].weight > b.bytesMean*(1+aboveMeanPart)
+}
+
+// step is by how much a move changes the difference of the bytes.
+func (b *balancer) step(g *planned, from, to int) float64 {
+	return float64(g.Bytes)/b.shards[from].weight + float64(g.Bytes)/b.shards[to].weight
+}
+
+// pickSmall is the smallest group that may go from one shard to another for the number of groups.
+func (b *balancer) pickSmall(from, to int, gap float64) int {
+	if 1/b.shards[from].weight+1/b.shards[to].weight > gap+slackOf(b.groupsOf(from), groupsSlackMin)/2 {
+		return -1
+	}
+	best := -1
+	for _, i := range b.on[from] {
+		g := &b.groups[i]
+		if best >= 0 && (g.Bytes > b.groups[best].Bytes || g.Bytes == b.groups[best].Bytes && i > best) {
+			continue
+		}
+		if b.may(g, from, to) && b.bytesStay(g, from, to) {
+			best = i
+		}
+	}
+	return best
+}
+
+// bytesStay: before and after the move the bytes of all shards are within half their slack, or those of these two lie within what they
+// were before.
+func (b *balancer) bytesStay(g *planned, from, to int) bool {
+	gap := b.bytesOf(from) - b.bytesOf(to)
+	less, more := float64(g.Bytes)/b.shards[from].weight, float64(g.Bytes)/b.shards[to].weight
+	if less <= gap && more <= gap || g.Bytes == 0 {
+		return true
+	}
+	within := func(load, other float64) bool { return load-other <= slackOf(load, bytesSlackMin)/2 }
+	after, afterTo := b.bytesOf(from)-less, b.bytesOf(to)+more
+	return within(b.most, b.least) && within(afterTo, b.least) && within(b.most, after) && within(afterTo, after)
+}
+
+// move takes a copy from one shard to another.
+func (b *balancer) move(at, from, to int) {
+	g := &b.groups[at]
+	g.change = ForBalance
+	b.room.take([]int{from, to})
+	b.stepsLeft--
+	n := slices.Index(g.chosen, from)
+	g.chosen[n] = to
+	x, y := &b.shards[from], &b.shards[to]
+	x.bytes -= g.Bytes
+	y.bytes += g.Bytes
+	x.groups--
+	y.groups++
+	if n == 0 {
+		x.leaders--
+		y.leaders++
+	}
+	i := slices.Index(b.on[from], at)
+	last := len(b.on[from]) - 1
+	b.on[from][i] = b.on[from][last]
+	b.on[from] = b.on[from][:last]
+	b.on[to] = append(b.on[to], at)
+	b.extremes()
+}
+
+// levelLeaders lets another copy of a group lead where its shard leads less.
+func (b *balancer) levelLeaders() {
+	if b.policy.Copies == 1 || len(b.part) == 0 {
+		return
+	}
+	sum := 0
+	for _, i := range b.part {
+		sum += b.shards[i].leaders
+	}
+	slack := int(slackOf(float64(sum)/float64(len(b.part)), leadersSlackMin))
+	for again := true; again; {
+		again = false
+		for _, at := range b.movers {
+			g := &b.groups[at]
+			first := &b.shards[g.chosen[0]]
+			n := 0
+			for k, i := range g.chosen {
+				if b.shards[i].takesPart() && (n == 0 || b.shards[i].leaders < b.shards[g.chosen[n]].leaders) && k > 0 {
+					n = k
+				}
+			}
+			next := &b.shards[g.chosen[n]]
+			if n == 0 || !first.takesPart() || first.leaders-next.leaders <= slack {
+				continue
+			}
+			first.leaders--
+			next.leaders++
+			g.chosen[0], g.chosen[n] = g.chosen[n], g.chosen[0]
+			again = true
+		}
+	}
+}

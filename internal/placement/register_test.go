@@ -1,0 +1,120 @@
+package placement_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/etcd/etcdtest"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// A volume that was set back does not register any more, also long after the later generation has gone.
+func TestRegisterShardRefusesAVolumeThatWasRolledBack(t *testing.T) {
+	ctx := testContext(t)
+	store := newStore(t, connect(t, etcdtest.Shared(t)))
+	me := shard("a")
+	me.Generation = 7
+	try := func(generation uint64, address string, want error) {
+		t.Helper()
+		s := me
+		s.Generation, s.Address = generation, address
+		stop, err := store.RegisterShard(ctx, s)
+		if !errors.Is(err, want) {
+			t.Fatalf("generation %d at %s: error %v, want %v", generation, address, err, want)
+		}
+		if err == nil {
+			stop()
+		}
+	}
+	try(7, "127.0.0.1:1", nil)
+	try(7, "127.0.0.1:1", nil) // the same process
+	try(7, "127.0.0.1:2", placement.ErrRolledBack)
+	try(6, "127.0.0.1:1", placement.ErrRolledBack)
+	try(9, "127.0.0.1:2", nil)
+	try(8, "127.0.0.1:2", placement.ErrRolledBack)
+	try(10, "127.0.0.1:1", nil)
+}
+
+// A volume has one name at a time.
+func TestRegisterShardRefusesAVolumeThatIsLiveUnderAnotherName(t *testing.T) {
+	ctx := testContext(t)
+	store := newStore(t, connect(t, etcdtest.Shared(t)))
+	a := shard("a")
+	stop, err := store.RegisterShard(ctx, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	b := shard("b")
+	b.VolumeUUID, b.Generation = a.VolumeUUID, 2
+	if _, err := store.RegisterShard(ctx, b); !errors.Is(err, placement.ErrNameTaken) {
+		t.Fatalf("the volume of a live shard under another name: error %v", err)
+	}
+	stop()
+	stopNew, err := store.RegisterShard(ctx, shard("a")) // a has another disk now
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopNew()
+	stopB, err := store.RegisterShard(ctx, b)
+	if err != nil {
+		t.Fatalf("the volume of a shard that has another one now: %v", err)
+	}
+	defer stopB()
+	a.Generation = 3 // the first shard would take its disk back, but that is live
+	stopNew()
+	if _, err := store.RegisterShard(ctx, a); !errors.Is(err, placement.ErrNameTaken) {
+		t.Fatalf("the volume is live as b: error %v", err)
+	}
+}
+
+func TestAnOlderLeaderDoesNotWriteAGroup(t *testing.T) {
+	ctx := testContext(t)
+	store := newStore(t, connect(t, etcdtest.Shared(t)))
+	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, "g", 0)
+	if _, err := store.PutGroupAsLeader(ctx, g); !errors.Is(err, placement.ErrNoGroup) {
+		t.Fatalf("a group that is not there: error %v", err)
+	}
+	g, err := store.PutGroup(ctx, g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(term, conf uint64, want error) {
+		t.Helper()
+		next := g
+		next.Term, next.ConfIndex = term, conf
+		next.Members = []placement.Member{{Shard: "a", VolumeUUID: uuid.New(), RaftID: 5, Role: placement.Learner}}
+		written, err := store.PutGroupAsLeader(ctx, next)
+		if !errors.Is(err, want) {
+			t.Fatalf("term %d, membership %d: error %v, want %v", term, conf, err, want)
+		}
+		if err == nil {
+			g = written
+		}
+	}
+	put(3, 10, nil)
+	put(3, 10, nil)
+	put(3, 9, placement.ErrStaleLeader)
+	put(2, 12, placement.ErrStaleLeader)
+	put(4, 9, placement.ErrStaleLeader) // it leads, and has not applied everything yet
+	put(4, 11, nil)
+	late := g
+	if g, err = store.PutGroup(ctx, g); err != nil { // a report comes between
+		t.Fatal(err)
+	}
+	late.Term = 9
+	if _, err := store.PutGroupAsLeader(ctx, late); !errors.Is(err, placement.ErrChanged) {
+		t.Fatalf("a group that was changed since: error %v", err)
+	}
+	other := g
+	other.UUID = uuid.New()
+	if _, err := store.PutGroupAsLeader(ctx, other); err == nil {
+		t.Fatal("another group of the same name was written")
+	}
+	read, err := store.Group(ctx, "g")
+	if err != nil || read.Term != 4 || read.ConfIndex != 11 || read.Members[0].Role != placement.Learner {
+		t.Fatalf("%+v, %v", read, err)
+	}
+}

@@ -1,0 +1,167 @@
+package placement
+
+import (
+	"math"
+	"slices"
+)
+
+// leadsMax limits the groups whose leader alone is to be another, at a time.
+const leadsMax = 64
+
+// why says for what reason a group is wanted elsewhere than where it is.
+func (p *planner) why(g *planned) Reason {
+	switch {
+	case len(g.voters) == 0:
+		return ForPlacement
+	case p.sameShards(g.chosen, g.old.Shards):
+		return g.old.Reason // a move that goes on
+	}
+	domains := map[int]bool{}
+	reason := ForPlacement
+	for _, i := range g.voters {
+		s := &p.shards[i]
+		switch {
+		case slices.Contains(g.chosen, i):
+		case s.state == Draining:
+			return ForDrain
+		case domains[s.domain] || slices.ContainsFunc(g.chosen, func(k int) bool { return p.shards[k].domain == s.domain }):
+			reason = ForDomain
+		case reason == ForPlacement && p.policy.Moves && g.old.Reason == ForBalance:
+			reason = ForBalance // its move goes to another shard than was said first
+		}
+		domains[s.domain] = true
+	}
+	if len(g.voters) < p.policy.Copies {
+		return ForRepair
+	}
+	return reason
+}
+
+func (p *planner) sameShards(chosen []int, names []string) bool {
+	if len(chosen) != len(names) {
+		return false
+	}
+	for _, i := range chosen {
+		if !slices.Contains(names, p.shards[i].name) {
+			return false
+		}
+	}
+	return true
+}
+
+// moving are the shards that take or give a copy where a group is to be on shards.
+func (g *planned) moving(shards []int) (out []int) {
+	for _, i := range shards {
+		if !slices.Contains(g.voters, i) {
+			out = append(out, i)
+		}
+	}
+	for _, i := range g.voters {
+		if !slices.Contains(shards, i) {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// wave picks the groups whose targets change now, by name. Without moves that is all of them. With moves, those that begin
+// to move wait until few enough are under way; what is short of copies goes first. Balance has kept the limits already.
+func (p *planner) wave() []int {
+	var out, begin, leads []int
+	leading := 0
+	for i := range p.groups {
+		g := &p.groups[i]
+		if g.leadChanges(p) {
+			leading++
+		}
+		switch {
+		case !p.changes(g):
+		case !p.policy.Moves || len(g.voters) == 0 || g.underWay(p) || g.change == ForBalance:
+			out = append(out, i)
+		case p.sameShards(g.chosen, g.old.Shards):
+			leads = append(leads, i)
+		default:
+			begin = append(begin, i)
+		}
+	}
+	slices.SortStableFunc(begin, func(a, b int) int { return urgency(p.groups[a].change) - urgency(p.groups[b].change) })
+	room := p.underWay()
+	for _, i := range begin {
+		if moving := p.groups[i].moving(p.groups[i].chosen); room.has(moving) {
+			room.take(moving)
+			out = append(out, i)
+		}
+	}
+	if p.policy.MovesMax >= 0 {
+		leads = leads[:min(len(leads), max(0, leadsMax-leading))]
+	}
+	out = append(out, leads...)
+	slices.Sort(out)
+	return out
+}
+
+// underWay: the group's target is not where the group is.
+func (g *planned) underWay(p *planner) bool {
+	return len(g.voters) > 0 && len(g.old.Shards) > 0 && len(g.moving(p.places(g.old.Shards))) > 0
+}
+
+// leadChanges: another shard than the one that leads is to lead, and could.
+func (g *planned) leadChanges(p *planner) bool {
+	return len(g.old.Shards) > 0 && g.Leader != "" && g.Leader != g.old.Shards[0] && p.shards[p.find(g.old.Shards[0])].known
+}
+
+// places are those of shards by name.
+func (p *planner) places(names []string) []int {
+	out := make([]int, 0, len(names))
+	for _, name := range names {
+		out = append(out, p.find(name))
+	}
+	return out
+}
+
+func urgency(r Reason) int {
+	return slices.Index([]Reason{ForRepair, ForDomain, ForDrain, ForPlacement, ForBalance}, r)
+}
+
+// room counts the moves under way, in all and per shard.
+type room struct {
+	all, allMax int
+	shard       []int
+	shardMax    int
+}
+
+// underWay is the room that the moves under way leave.
+func (p *planner) underWay() *room {
+	limit := func(n, byDefault int) int {
+		switch {
+		case n == 0:
+			return byDefault
+		case n < 0:
+			return math.MaxInt
+		}
+		return n
+	}
+	r := &room{
+		allMax: limit(p.policy.MovesMax, MovesMaxDefault), shardMax: limit(p.policy.ShardMovesMax, ShardMovesMaxDefault),
+		shard: make([]int, len(p.shards)),
+	}
+	for i := range p.groups {
+		if g := &p.groups[i]; g.underWay(p) {
+			r.take(g.moving(p.places(g.old.Shards)))
+		}
+	}
+	return r
+}
+
+// take counts a move that touches shards.
+func (r *room) take(shards []int) {
+	r.all++
+	for _, i := range shards {
+		r.shard[i]++
+	}
+}
+
+// has: one more move fits.
+func (r *room) has(shards []int) bool {
+	return r.all < r.allMax && !slices.ContainsFunc(shards, func(i int) bool { return r.shard[i] >= r.shardMax })
+}

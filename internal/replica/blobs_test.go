@@ -1,0 +1,127 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// copyBlob gives a log a blob of another one.
+func copyBlob(to, from *group.Log, ref group.BlobRef) error {
+	r, err := from.OpenBlob(ref)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	w, err := to.BlobWriter(ref)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	if _, err := io.Copy(w, io.NewSectionReader(r, 0, ref.Size)); err != nil {
+		return err
+	}
+	_, err = w.Commit()
+	return err
+}
+
+func (one *member) blob(t *testing.T, data string) group.BlobRef {
+	w, err := one.log.CreateBlob()
+	ok(t, err)
+	_, err = w.Write([]byte(data))
+	ok(t, err)
+	ref, err := w.Commit()
+	ok(t, err)
+	return ref
+}
+
+func TestFollowersHaveABlobBeforeTheyPromiseItsEntry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := makeNetwork(t)
+		var may atomic.Bool
+		var refused, fetched atomic.Int64
+		n.change = func(id uint64, o *Options) {
+			o.FetchBlobs = func(_ context.Context, from uint64, refs []group.BlobRef) error {
+				if !may.Load() {
+					refused.Add(1)
+					return errors.New("not now")
+				}
+				n.mu.Lock()
+				source := n.members[from]
+				n.mu.Unlock()
+				for _, ref := range refs {
+					if err := copyBlob(o.Log, source.log, ref); err != nil {
+						return err
+					}
+				}
+				fetched.Add(1)
+				return nil
+			}
+		}
+		for _, id := range voters {
+			n.start(id)
+		}
+		first, leader := n.lead()
+		ref := leader.blob(t, "large")
+		p := leader.Propose(Write{ID: 1, Blob: &ref})
+		until(t, "both followers were refused the blob", func() bool { return refused.Load() >= 4 })
+		select {
+		case <-p.done:
+			t.Fatalf("answered without the blob on a majority: %v", p.err)
+		default:
+		}
+		may.Store(true)
+		mustWait(t, p)
+		leader.must(t, put(2, "behind it"))
+		_, follower := n.follower(first)
+		until(t, "applied", func() bool { return follower.Members().AppliedIndex == leader.Members().AppliedIndex })
+		record, err := follower.log.Get(1, group.GetOptions{})
+		ok(t, err)
+		r, err := follower.log.OpenBlob(*record.Blob)
+		ok(t, err)
+		defer r.Close()
+		data := make([]byte, ref.Size)
+		if _, err := r.ReadAt(data, 0); err != nil || string(data) != "large" || fetched.Load() == 0 {
+			t.Fatalf("got %q, %v, after %d fetches", data, err, fetched.Load())
+		}
+	})
+}
+
+// A fetch that hangs ends with Stop, and no more than a few messages wait for one.
+func TestStopEndsFetches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, vfs.NewMem(), "/v")
+		var waiting atomic.Int64
+		one := m.open("7", func(_ *group.Options, o *Options) {
+			o.FetchBlobs = func(ctx context.Context, _ uint64, _ []group.BlobRef) error {
+				waiting.Add(1)
+				<-ctx.Done()
+				return ctx.Err()
+			}
+		})
+		ref := one.blob(t, "x")
+		ref.ID[0]++ // one that is not here
+		entry := group.Entry{Kind: group.KindPut, Codec: group.CodecBlob, ID: 1, Data: ref.Encode()}
+		term, from, to := uint64(9), uint64(2), uint64(raftID)
+		for i := range uint64(20) {
+			index, next := i, i+1
+			ok(t, one.Step(&raftpb.Message{
+				Type: raftpb.MsgApp.Enum(), From: &from, To: &to, Term: &term, Index: &index,
+				Entries: []*raftpb.Entry{{Term: &term, Index: &next, Data: group.EncodePayload(&entry)}},
+			}))
+		}
+		synctest.Wait()
+		if n := waiting.Load(); n != fetchesMax {
+			t.Fatalf("%d fetches", n)
+		}
+		ok(t, one.Stop(timeout(t)))
+	})
+}

@@ -1,0 +1,404 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+func add(id uint64) *raftpb.ConfChangeSingle {
+	return &raftpb.ConfChangeSingle{Type: raftpb.ConfChangeAddNode.Enum(), NodeId: &id}
+}
+
+func learner(id uint64) *raftpb.ConfChangeSingle {
+	return &raftpb.ConfChangeSingle{Type: raftpb.ConfChangeAddLearnerNode.Enum(), NodeId: &id}
+}
+
+func remove(id uint64) *raftpb.ConfChangeSingle {
+	return &raftpb.ConfChangeSingle{Type: raftpb.ConfChangeRemoveNode.Enum(), NodeId: &id}
+}
+
+func change(changes ...*raftpb.ConfChangeSingle) *raftpb.ConfChangeV2 {
+	return &raftpb.ConfChangeV2{Changes: changes}
+}
+
+// until waits in the bubble's time, which does not pass while anything runs.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for range 60_000 {
+		if is() {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Fatalf("not within a minute: %s", what)
+}
+
+// lead waits for a leader that accepts writes.
+func (n *network) lead() (uint64, *member) {
+	n.t.Helper()
+	var id uint64
+	until(n.t, "a leader", func() bool {
+		for id = range n.members {
+			if n.members[id].Status().Leader {
+				return true
+			}
+		}
+		return false
+	})
+	return id, n.members[id]
+}
+
+func (n *network) follower(leader uint64) (uint64, *member) {
+	id := leader%3 + 1
+	return id, n.members[id]
+}
+
+func TestLearnerCatchesUpReplacesAVoterInOneChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		_, leader := n.lead()
+		for i := range int64(20) {
+			leader.must(t, put(i, fmt.Sprint(i)))
+		}
+		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
+		if m := leader.Members(); !slices.Equal(m.Conf.GetLearners(), []uint64{4}) || m.Changing || m.ConfIndex == 0 || m.LastIndex < 21 {
+			t.Fatalf("after the learner was added: %+v", m)
+		}
+		fourth := n.start(4)
+		until(t, "the learner has everything", func() bool {
+			m := leader.Members()
+			p := m.Progress[3]
+			return p.ID == 4 && p.Learner && p.Match == m.LastIndex && p.State == StateReplicate && p.RecentActive
+		})
+		until(t, "it knows what it is", func() bool { s := fourth.Status(); return s.Learner && !s.Removed && s.AppliedIndex >= 22 })
+
+		first, leader := n.lead()
+		gone, _ := n.follower(first)
+		ok(t, leader.ChangeMembers(timeout(t), change(add(4), remove(gone))))
+		conf := leader.Members().Conf
+		if slices.Contains(conf.GetVoters(), gone) || !slices.Contains(conf.GetVoters(), 4) || len(conf.GetVoters()) != 3 ||
+			len(conf.GetVotersOutgoing())+len(conf.GetLearners()) > 0 {
+			t.Fatalf("after the replacement: %v", conf)
+		}
+		// The new voter counts: without it and the one that is gone there is no majority; with it there is.
+		n.stop(gone)
+		third := 6 - first - gone
+		n.isolate(third, true)
+		leader.must(t, put(100, "by two"))
+		until(t, "the new voter applied it", func() bool { return fourth.Members().AppliedIndex == leader.Members().AppliedIndex })
+		n.isolate(4, true)
+		p := leader.Propose(put(101, "by one"))
+		short, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if _, err := p.Wait(short); !errors.Is(err, ErrOutcomeUnknown) {
+			t.Fatalf("a write without a majority: %v", err)
+		}
+	})
+}
+
+func TestLeaderMayRemoveItselfAndKnowsThat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		first, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
+		n.start(4)
+		until(t, "the learner has everything", func() bool { m := leader.Members(); return m.Progress[3].Match == m.LastIndex })
+		ok(t, leader.ChangeMembers(timeout(t), change(add(4), remove(first))))
+		if s := leader.Status(); s.Leader || !s.Removed {
+			t.Fatalf("status of the removed leader: %+v", s)
+		}
+		until(t, "another leader", func() bool {
+			for id, one := range n.members {
+				if id != first && one.Status().Leader {
+					return true
+				}
+			}
+			return false
+		})
+		before := leader.Members().Term
+		time.Sleep(time.Minute) // it never campaigns
+		if m := leader.Members(); m.Term != before {
+			t.Fatalf("the removed replica's term rose from %d to %d", before, m.Term)
+		}
+		if err := leader.ChangeMembers(t.Context(), change(learner(9))); !errors.Is(err, ErrNoLeader) {
+			t.Fatalf("membership change by a removed replica: %v", err)
+		}
+	})
+}
+
+func TestMembershipChangesThatAreNotPossibleAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		first, leader := n.lead()
+		_, follower := n.follower(first)
+		explicit := change(add(4), add(5))
+		explicit.Transition = raftpb.ConfChangeTransitionJointExplicit.Enum()
+		for what, c := range map[string]*raftpb.ConfChangeV2{
+			"nothing": change(), "everybody removed": change(remove(1), remove(2), remove(3)), "left by hand": explicit,
+		} {
+			if err := leader.ChangeMembers(t.Context(), c); !errors.Is(err, ErrInvalid) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if err := follower.ChangeMembers(t.Context(), change(learner(4))); !errors.Is(err, ErrNoLeader) {
+			t.Errorf("on a follower: %v", err)
+		}
+		for id := range n.members {
+			n.isolate(id, true) // so that the first change stays under way
+		}
+		unknown := make(chan error, 1)
+		go func() { unknown <- leader.ChangeMembers(t.Context(), change(learner(4))) }()
+		until(t, "the change is under way", func() bool { return leader.Members().Changing })
+		if err := leader.ChangeMembers(t.Context(), change(learner(5))); !errors.Is(err, ErrChanging) {
+			t.Errorf("two at once: %v", err)
+		}
+		if err := <-unknown; !errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("without a majority: %v", err)
+		}
+	})
+}
+
+// Raft takes one membership change at a time, also those of an earlier leader, and puts an empty entry in the place of
+// another one: that must not count as done.
+func TestMembershipChangeThatRaftPassesOverIsNotDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		_, leader := n.lead()
+		leader.mu.Lock()
+		ok(t, leader.node.ProposeConfChange(change(learner(8)))) // not applied when the next one comes
+		leader.change = &memberChange{data: []byte{}, done: make(chan struct{})}
+		c := leader.change
+		leader.mu.Unlock()
+		leader.schedule()
+		<-c.done
+		if !errors.Is(c.err, ErrChanging) {
+			t.Fatal(c.err)
+		}
+	})
+}
+
+// The membership is durable before the commit index is: after a restart Raft commits a change again that is in force.
+func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		first, leader := n.lead()
+		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
+		n.start(4)
+		until(t, "the learner has everything", func() bool { m := leader.Members(); return m.Progress[3].Match == m.LastIndex })
+		gone, _ := n.follower(first)
+		ok(t, leader.ChangeMembers(timeout(t), change(add(4), remove(gone))))
+		n.stop(gone)
+		ahead := 0
+		for id := range n.members {
+			n.stop(id)
+			if one := n.start(id); one.Members().ConfIndex > one.Members().AppliedIndex {
+				ahead++
+			}
+		}
+		if ahead == 0 {
+			t.Fatal("no membership was ahead: the test does not test")
+		}
+		_, leader = n.lead()
+		leader.must(t, put(1, "a"))
+		until(t, "all have applied it", func() bool {
+			for _, one := range n.members {
+				if m := one.Members(); one.Status().Err != nil || m.AppliedIndex < leader.Members().AppliedIndex || m.Changing {
+					return false
+				}
+			}
+			return true
+		})
+	})
+}
+
+// A membership change that Raft cannot apply fails the replica: it must not be left locked.
+func TestPanicOfRaftFailsTheReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one := newMachine(t, vfs.NewMem(), "/v").open("7", nil)
+		one.mu.Lock()
+		ok(t, one.node.ProposeConfChange(change(remove(raftID))))
+		one.mu.Unlock()
+		one.schedule()
+		until(t, "it has failed", func() bool { return one.Status().Err != nil })
+	})
+}
+
+func TestLeadIsHandedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		first, leader := n.lead()
+		second, follower := n.follower(first)
+		leader.must(t, put(1, "a"))
+		begin := time.Now()
+		ok(t, leader.TransferLeader(timeout(t), second))
+		if took := time.Since(begin); took > time.Second {
+			t.Fatalf("it took %v: that was an election by a timeout", took)
+		}
+		until(t, "the new leader serves", func() bool { return follower.Status().Leader })
+		follower.must(t, put(1, "b"))
+		ok(t, leader.TransferLeader(timeout(t), second)) // leads already
+		if err := leader.TransferLeader(timeout(t), first); !errors.Is(err, ErrNoLeader) {
+			t.Errorf("by a follower: %v", err)
+		}
+		if err := follower.TransferLeader(timeout(t), 9); !errors.Is(err, ErrInvalid) {
+			t.Errorf("to no voter: %v", err)
+		}
+		n.isolate(first, true)
+		if err := follower.TransferLeader(timeout(t), first); !errors.Is(err, ErrNotTransferred) {
+			t.Errorf("to one that is cut off: %v", err)
+		}
+		until(t, "it leads on", func() bool { return follower.Status().Leader })
+		follower.must(t, put(1, "c"))
+	})
+}
+
+// damage breaks the stored bytes of a member's record.
+func (n *network) damage(id uint64, record int64, needle string) {
+	flip(n.t, n.disks[id], "/v/7", needle)
+	if _, err := n.members[id].log.Get(record, group.GetOptions{}); err == nil {
+		n.t.Fatal("the damage is not noticed: the test does not test")
+	}
+}
+
+func TestDamageBarsFromLeading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		first, leader := n.lead()
+		leader.must(t, put(1, "needle"))
+		leader.must(t, put(2, "b"))
+		n.damage(first, 1, "needle")
+		until(t, "another leads", func() bool {
+			id, _ := n.lead()
+			return id != first
+		})
+		if !leader.Status().Damaged {
+			t.Fatal("the status does not tell the damage")
+		}
+		second, now := n.lead()
+		if err := now.TransferLeader(timeout(t), first); !errors.Is(err, ErrNotTransferred) {
+			t.Fatalf("hand-over to the damaged replica: %v", err)
+		}
+		until(t, "it leads on", func() bool { return now.Status().Leader })
+		// It votes and takes entries, but never campaigns.
+		third := 6 - first - second
+		n.isolate(third, true)
+		now.must(t, put(3, "held by the damaged one"))
+		n.isolate(second, true)
+		term := leader.Members().Term
+		time.Sleep(time.Minute)
+		if m := leader.Members(); m.Term != term || m.LeaderID == first {
+			t.Fatalf("the damaged replica campaigned: %+v", m)
+		}
+		n.isolate(third, false)
+		n.isolate(second, false)
+		until(t, "the third has everything", func() bool {
+			return n.members[third].Members().LastIndex == leader.Members().LastIndex && leader.Members().LeaderID != 0
+		})
+		id, _ := n.lead()
+		n.isolate(id, true)
+		until(t, "its vote makes the other lead", func() bool { return n.members[6-first-id].Status().Leader })
+	})
+}
+
+func TestDamageDoesNotBarTheOnlyVoter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := vfs.NewMem()
+		one := newMachine(t, mem, "/v").open("7", nil)
+		one.must(t, put(1, "needle"))
+		flip(t, mem, "/v/7", "needle")
+		if _, err := one.log.Get(1, group.GetOptions{}); err == nil {
+			t.Fatal("the damage is not noticed: the test does not test")
+		}
+		ok(t, one.ChangeMembers(timeout(t), change(learner(2))))
+		time.Sleep(time.Minute)
+		one.must(t, put(2, "b"))
+	})
+}
+
+func TestSnapshotIsOfferedAndWhatIsThereAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := makeNetwork(t)
+		offers := make(chan [3]uint64, 8)
+		n.change = func(id uint64, o *Options) {
+			o.OnSnapshot = func(index, term, from uint64) { offers <- [3]uint64{id, index, term} }
+		}
+		for _, id := range voters {
+			n.start(id)
+		}
+		first, leader := n.lead()
+		for i := range int64(10) {
+			leader.must(t, put(i, "x"))
+		}
+		id, second := n.follower(first)
+		until(t, "applied", func() bool { return second.Members().AppliedIndex == leader.Members().AppliedIndex })
+		before := second.Members()
+		snap := func(index uint64) *raftpb.Message {
+			from, to := first, id
+			return &raftpb.Message{
+				Type: raftpb.MsgSnap.Enum(), From: &from, To: &to, Term: &before.Term,
+				Snapshot: &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{Index: &index, Term: &before.Term, ConfState: before.Conf}},
+			}
+		}
+		ok(t, second.Step(snap(before.LastIndex+100)))
+		if got := <-offers; got != [3]uint64{id, before.LastIndex + 100, before.Term} {
+			t.Fatalf("offered: %v", got)
+		}
+		ok(t, second.Step(snap(3)))
+		if len(offers) != 0 || second.Members().AppliedIndex != before.AppliedIndex {
+			t.Fatal("a snapshot of what is there was taken")
+		}
+	})
+}
+
+func TestFormingGroupTakesNoWrites(t *testing.T) {
+	mem := vfs.NewMem()
+	asked := 0
+	forming := func(_ *group.Options, o *Options) {
+		o.Forming = func(conf *raftpb.ConfState) bool { asked++; return len(conf.GetVoters()) < 3 && asked < 3 }
+	}
+	m := newMachine(t, mem, "/v")
+	one := m.open("7", forming)
+	for range 2 {
+		if _, err := one.do(t, put(1, "a")); !errors.Is(err, ErrNoLeader) {
+			t.Fatalf("a write while it forms: %v", err)
+		}
+	}
+	one.must(t, put(1, "a"))
+	one.must(t, put(2, "a"))
+	if asked != 3 {
+		t.Fatalf("asked %d times", asked)
+	}
+	m.halt()
+	asked = 0
+	again := newMachine(t, mem, "/v").open("7", forming)
+	again.must(t, put(3, "a")) // it has held a write: never again
+}
+
+func TestMessagesThatCannotBeForItAreRefused(t *testing.T) {
+	one := newMachine(t, vfs.NewMem(), "/v").open("7", nil)
+	message := func(from, to, term uint64, what raftpb.MessageType) *raftpb.Message {
+		return &raftpb.Message{Type: &what, From: &from, To: &to, Term: &term}
+	}
+	for what, m := range map[string]*raftpb.Message{
+		"another incarnation": message(2, 99, 5, raftpb.MsgHeartbeat),
+		"from nobody":         message(0, raftID, 5, raftpb.MsgHeartbeat),
+		"from a thread":       message(1<<64-1, raftID, 0, raftpb.MsgBeat),
+		"a campaign":          message(2, raftID, 0, raftpb.MsgHup),
+	} {
+		if err := one.Step(m); err == nil {
+			t.Errorf("%s: taken", what)
+		}
+	}
+	one.must(t, put(1, "a"))
+}

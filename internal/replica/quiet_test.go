@@ -1,0 +1,180 @@
+package replica
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+)
+
+// newQuietNetwork starts three voters that may rest.
+func newQuietNetwork(t *testing.T) *network {
+	n := makeNetwork(t)
+	n.quiet = true
+	for _, id := range voters {
+		n.start(id)
+	}
+	return n
+}
+
+func (n *network) resting() (count int) {
+	for _, one := range n.members {
+		if one.Members().Quiet {
+			count++
+		}
+	}
+	return count
+}
+
+func (n *network) rest(want int) {
+	n.t.Helper()
+	until(n.t, fmt.Sprintf("%d members rest", want), func() bool { return n.resting() == want })
+}
+
+// messages gives how many were sent.
+func (n *network) messages() (count int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range n.sent {
+		count += c
+	}
+	return count
+}
+
+// down tells the members what a transport does when the shard of one falls silent.
+func (n *network) down(gone uint64) {
+	for id, one := range n.members {
+		if id != gone {
+			one.PeerDown(gone)
+		}
+	}
+}
+
+func (n *network) up(back uint64) {
+	for id, one := range n.members {
+		if id != back {
+			one.PeerUp(back)
+		}
+	}
+}
+
+func TestGroupWithoutWorkRestsAndAnyWorkWakesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newQuietNetwork(t)
+		first, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		n.rest(3)
+		before, term := n.messages(), leader.Members().Term
+		time.Sleep(time.Hour)
+		if after := n.messages(); after != before {
+			t.Fatalf("%d messages in an hour of rest", after-before)
+		}
+		if id, _ := n.lead(); id != first || leader.Members().Term != term {
+			t.Fatal("the lead changed in the rest")
+		}
+		leader.must(t, put(1, "b"))
+		n.rest(3)
+		_, follower := n.follower(first)
+		follower.wantData(t, 1, "b") // a read through a follower asks the leader
+		n.rest(3)
+		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
+		time.Sleep(10 * time.Second)
+		if n.resting() != 0 {
+			t.Fatal("the group rests while a member has nothing")
+		}
+		n.start(4)
+		n.rest(4)
+		second, _ := n.follower(first)
+		ok(t, leader.TransferLeader(timeout(t), second))
+		n.rest(4)
+	})
+}
+
+func TestRestEndsWhenTheLeadersShardFallsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newQuietNetwork(t)
+		first, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		n.rest(3)
+		n.stop(first)
+		n.down(first)
+		begin := time.Now()
+		_, now := n.lead()
+		if took := time.Since(begin); took > 10*time.Second {
+			t.Errorf("the election took %v", took)
+		}
+		now.must(t, put(1, "b"))
+		n.rest(2) // without the one that is gone
+		again := n.start(first)
+		n.up(first)
+		until(t, "the one that is back has everything", func() bool { return again.Members().AppliedIndex == now.Members().AppliedIndex })
+		n.rest(3)
+	})
+}
+
+// A leader that is killed and started again within the election timeout is silent for too short a time to be noticed.
+func TestLeaderBackSoonDoesNotLeaveTheOthersAtRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newQuietNetwork(t)
+		first, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		n.rest(3)
+		n.stop(first)
+		n.start(first)
+		_, now := n.lead()
+		now.must(t, put(1, "b"))
+		n.rest(3)
+	})
+}
+
+func TestLostMarkCostsNoMoreThanAnElection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newQuietNetwork(t)
+		first, leader := n.lead()
+		second, _ := n.follower(first)
+		until(t, "it is about to rest", func() bool {
+			leader.mu.Lock()
+			defer leader.mu.Unlock()
+			return leader.restedTicks == restTicks-1 || leader.quiet.Load()
+		})
+		n.isolate(second, true)
+		until(t, "the leader rests", func() bool { return leader.Members().Quiet })
+		time.Sleep(time.Millisecond)
+		n.isolate(second, false)
+		n.rest(3)
+		_, now := n.lead()
+		now.must(t, put(1, "a"))
+	})
+}
+
+// A member that has less than the mark says does not rest, and tells the leader; an old mark lays nobody to rest.
+func TestMarkThatDoesNotFitIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newQuietNetwork(t)
+		first, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		n.rest(3)
+		id, follower := n.follower(first)
+		m := follower.Members()
+		mark := func(index, term uint64) *raftpb.Message {
+			return &raftpb.Message{
+				Type: raftpb.MsgHeartbeat.Enum(), From: &first, To: &id, Term: &term, Index: &index, LogTerm: &m.Term,
+				Commit: proto.Uint64(m.LastIndex), Context: quietMark,
+			}
+		}
+		ok(t, follower.Step(mark(m.LastIndex+1, m.Term)))
+		if follower.Members().Quiet {
+			t.Fatal("it rests although it has less than the mark says")
+		}
+		until(t, "the leader wakes", func() bool { return !leader.Members().Quiet })
+		n.rest(3)
+		ok(t, follower.Step(mark(m.LastIndex, m.Term-1)))
+		if follower.Members().Quiet {
+			t.Fatal("the mark of an old term laid it to rest")
+		}
+		n.rest(3)
+	})
+}

@@ -1,0 +1,528 @@
+package shard
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// cluster is several shards of one store in this process.
+type cluster struct {
+	t        *testing.T
+	registry *memRegistry
+	shards   map[string]*fixture // those that run
+	stopped  map[string]*fixture
+}
+
+// newCluster starts shards; each group has as many copies as its target, which is that of all groups turned by its number.
+func newCluster(t *testing.T, routing placement.Routing, target []string, more ...string) *cluster {
+	c := &cluster{t: t, registry: newRegistry(routing, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
+	c.registry.view.Meta.Copies = len(target)
+	c.aim(target...)
+	for _, name := range append(slices.Clone(target), more...) {
+		c.add(name, nil)
+	}
+	return c
+}
+
+// aim sets the targets of all groups.
+func (c *cluster) aim(shards ...string) {
+	c.registry.change(func(v *placement.View) {
+		for n := range v.Meta.Routing.Groups {
+			name := placement.GroupName(n)
+			turned := append(slices.Clone(shards[n%len(shards):]), shards[:n%len(shards)]...)
+			v.Targets[name] = placement.Target{Group: name, Shards: turned, Revision: int64(v.Epoch)}
+		}
+	})
+}
+
+func (c *cluster) add(name string, change func(*Config)) *fixture {
+	c.t.Helper()
+	f := start(c.t, c.registry, func(cfg *Config) {
+		cfg.Name, cfg.SegmentBytes = name, 64<<10
+		cfg.Logger = slog.New(slog.NewTextHandler(testWriter{c.t}, &slog.HandlerOptions{Level: slog.LevelInfo})).With("shard", name)
+		if change != nil {
+			change(cfg)
+		}
+	})
+	c.shards[name] = f
+	return f
+}
+
+func (c *cluster) kill(name string) {
+	c.shards[name].shard.Kill()
+	c.stopped[name] = c.shards[name]
+	delete(c.shards, name)
+}
+
+func (c *cluster) restart(name string) {
+	f := c.stopped[name]
+	delete(c.stopped, name)
+	c.shards[name] = f.again(nil)
+}
+
+func (c *cluster) eventually(what string, is func() bool) {
+	c.t.Helper()
+	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			for name, f := range c.shards {
+				c.t.Logf("%s: %+v", name, f.shard.Status())
+			}
+			c.t.Fatalf("waited in vain: %s; etcd holds %+v", what, c.registry.now().Groups)
+		}
+	}
+}
+
+// membersOn are the shards of a group's voters as etcd has them, sorted; nil while there are learners.
+func (c *cluster) membersOn(name string) []string {
+	var shards []string
+	for _, m := range c.registry.now().Groups[name].Members {
+		if m.Role != placement.Voter {
+			return nil
+		}
+		shards = append(shards, m.Shard)
+	}
+	slices.Sort(shards)
+	return shards
+}
+
+// settled waits until all groups are on just these shards.
+func (c *cluster) settled(shards ...string) {
+	c.t.Helper()
+	slices.Sort(shards)
+	c.eventually(fmt.Sprintf("all groups are on %v", shards), func() bool {
+		for name := range c.registry.now().Groups {
+			if !slices.Equal(c.membersOn(name), shards) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// call does a call at one shard after another until one is the leader.
+func (c *cluster) call(do func(f *fixture) error) {
+	c.t.Helper()
+	var last error
+	c.eventually("a leader answers", func() bool {
+		for _, name := range slices.Sorted(maps.Keys(c.shards)) {
+			if last = do(c.shards[name]); last == nil {
+				return true
+			}
+			switch status.Code(last) {
+			case codes.Unavailable, codes.FailedPrecondition, codes.Unknown:
+			default:
+				c.t.Fatalf("on %s: %v", name, last)
+			}
+		}
+		return false
+	})
+}
+
+func (c *cluster) put(id int64, data []byte) {
+	c.t.Helper()
+	request := [16]byte{1, byte(id), byte(id >> 8), byte(len(data)), byte(len(data) >> 8), byte(len(data) >> 16)}
+	c.call(func(f *fixture) error {
+		_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: data, RequestId: request[:]})
+		return err
+	})
+}
+
+// upload stores a record as a blob.
+func (c *cluster) upload(id int64, data []byte) {
+	c.t.Helper()
+	c.call(func(f *fixture) error {
+		stream, err := f.records.Upload(f.ctx())
+		if err != nil {
+			return err
+		}
+		_ = stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(id)}}})
+		for part := range slices.Chunk(data, 1<<20) {
+			_ = stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: part}})
+		}
+		_, err = stream.CloseAndRecv()
+		return err
+	})
+}
+
+// holds checks what the leader has of a record.
+func (c *cluster) holds(id int64, want []byte) {
+	c.t.Helper()
+	c.call(func(f *fixture) error {
+		stream, err := f.records.Download(f.ctx(), &recordv1.DownloadRequest{Key: key(id)})
+		if err != nil {
+			return err
+		}
+		var got []byte
+		for {
+			part, err := stream.Recv()
+			if err != nil && status.Code(err) != codes.Unknown {
+				return err
+			}
+			if err != nil { // io.EOF
+				break
+			}
+			got = append(got, part.GetChunk().GetData()...)
+		}
+		if !bytes.Equal(got, want) {
+			c.t.Fatalf("record %d: %d bytes, want %d", id, len(got), len(want))
+		}
+		return nil
+	})
+}
+
+var abc = []string{"a", "b", "c"}
+
+func TestGroupsAreMadeWithTheirCopies(t *testing.T) {
+	c := newCluster(t, hash4, abc)
+	c.settled(abc...)
+	for id := range int64(40) {
+		c.put(id, data(id, 100))
+	}
+	for _, name := range abc {
+		c.kill(name)
+		for id := range int64(40) {
+			c.holds(id, data(id, 100))
+		}
+		c.put(100, data(100, 10))
+		c.restart(name)
+	}
+	c.eventually("the targets lead", func() bool {
+		for name, g := range c.registry.now().Groups {
+			if g.Leader != c.registry.now().Targets[name].Shards[0] {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// A shard that is not the leader says who is.
+func TestOthersNameTheLeader(t *testing.T) {
+	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
+	c.settled(abc...)
+	c.put(1, data(1, 10))
+	c.eventually("each of the others names a's address", func() bool {
+		for _, name := range []string{"b", "c"} {
+			f := c.shards[name]
+			for _, err := range []error{
+				func() error { _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(1)}); return err }(),
+				func() error { _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1)}); return err }(),
+				func() error { _, err := f.records.Delete(f.ctx(), &recordv1.DeleteRequest{Key: key(1)}); return err }(),
+			} {
+				if reasonOf(err) != reasonNotLeader || metadataOf(err, "address") != c.shards["a"].shard.Addr() {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}
+
+func TestAMoveFollowsItsTarget(t *testing.T) {
+	for copies, from := range map[int][]string{1: {"a"}, 3: abc} {
+		t.Run(fmt.Sprint(copies, " copies"), func(t *testing.T) {
+			c := newCluster(t, hash4, from, "d")
+			c.settled(from...)
+			blob := data(7, 3<<20)
+			c.upload(7, blob)
+			for id := int64(10); id < 200; id++ {
+				c.put(id, data(id, 5000))
+			}
+			to := append(slices.Clone(from[1:]), "d")
+			c.aim(to...)
+			for id := int64(200); id < 260; id++ {
+				c.put(id, data(id, 100))
+			}
+			c.settled(to...)
+			a := c.shards["a"]
+			c.eventually("a has left all groups", func() bool {
+				return len(a.shard.Status().Groups) == 0 && len(trashOf(t, a)) == 4
+			})
+			c.holds(7, blob)
+			for id := int64(10); id < 260; id++ {
+				c.holds(id, data(id, map[bool]int{true: 5000, false: 100}[id < 200]))
+			}
+			// Back again, as new replicas.
+			c.aim(from...)
+			c.settled(from...)
+			c.holds(7, blob)
+			c.holds(10, data(10, 5000))
+		})
+	}
+}
+
+func trashOf(t *testing.T, f *fixture) []string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(f.cfg.Dir, "trash", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+func TestTheTrashIsDeletedLater(t *testing.T) {
+	c := newCluster(t, hash4, []string{"a"}, "d")
+	c.settled("a")
+	c.put(1, data(1, 10))
+	c.aim("d")
+	c.settled("d")
+	a := c.shards["a"]
+	c.eventually("four folders are in the trash", func() bool { return len(trashOf(t, a)) == 4 })
+	if err := a.shard.emptyTrashOnce(time.Now().Add(59 * time.Minute)); err != nil || len(trashOf(t, a)) != 4 {
+		t.Errorf("before its time: %v, left %v", err, trashOf(t, a))
+	}
+	other := filepath.Join(a.cfg.Dir, "trash", "put-here-by-a-person")
+	if err := os.Mkdir(other, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.shard.emptyTrashOnce(time.Now().Add(61 * time.Minute)); err != nil || len(trashOf(t, a)) != 1 {
+		t.Errorf("after its time: %v, left %v", err, trashOf(t, a))
+	}
+	c.holds(1, data(1, 10))
+}
+
+func TestAReplicaFarBehindIsInstalledAnew(t *testing.T) {
+	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
+	c.settled(abc...)
+	c.put(0, data(0, 10))
+	c.kill("c")
+	for n := range 40 {
+		for id := range int64(10) {
+			c.put(id, data(id, 1000+n))
+		}
+	}
+	c.upload(77, data(77, 2<<20))
+	for _, name := range []string{"a", "b"} {
+		f := c.shards[name]
+		if _, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.restart("c")
+	c.eventually("c has everything", func() bool {
+		sv := c.shards["c"].shard.servedBy(c.registry.now().Groups["0"].UUID)
+		for _, name := range []string{"a", "b"} {
+			other := c.shards[name].shard.servedBy(c.registry.now().Groups["0"].UUID)
+			if sv == nil || sv.log.AppliedIndex() < other.log.AppliedIndex() {
+				return false
+			}
+		}
+		return true
+	})
+	c.kill("a")
+	for id := range int64(10) {
+		c.holds(id, data(id, 1039))
+	}
+	c.holds(77, data(77, 2<<20))
+}
+
+// A replica that is gone from its volume, or with it, is replaced by a new one, without a person.
+func TestALostReplicaIsReplaced(t *testing.T) {
+	c := newCluster(t, hash4, abc)
+	c.settled(abc...)
+	for id := range int64(20) {
+		c.put(id, data(id, 1000))
+	}
+	before := c.registry.now().Groups
+	replaced := func() bool {
+		for name, g := range c.registry.now().Groups {
+			for i, m := range g.Members {
+				if len(g.Members) != 3 || m.Role != placement.Voter {
+					return false
+				}
+				for _, old := range before[name].Members {
+					if g.Members[i].Shard == "c" && old.RaftID == m.RaftID {
+						return false
+					}
+				}
+			}
+		}
+		return true
+	}
+	c.kill("c")
+	f := c.stopped["c"]
+	if err := os.RemoveAll(filepath.Join(f.cfg.Dir, "groups")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(f.cfg.Dir, "groups"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.restart("c")
+	c.eventually("the folders are replaced", replaced)
+	c.settled(abc...)
+
+	before = c.registry.now().Groups
+	c.kill("c")
+	f.cfg.Dir = t.TempDir()
+	c.restart("c")
+	c.eventually("the volume is replaced", replaced)
+	c.settled(abc...)
+	c.kill("b")
+	for id := range int64(20) {
+		c.holds(id, data(id, 1000))
+	}
+}
+
+// Bad bytes in a follower's files are found by reading everything, and repaired from the leader.
+func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
+	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
+	c.settled(abc...)
+	for id := range int64(100) {
+		c.put(id, data(id, 3000))
+	}
+	blob := data(500, 2<<20)
+	c.upload(500, blob)
+	c.kill("c")
+	f := c.stopped["c"]
+	files, err := filepath.Glob(filepath.Join(f.cfg.Dir, "groups", "*", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.cfg.scrubPause, f.cfg.mendEvery, f.cfg.ScrubBytesPerSecond = 50*time.Millisecond, 50*time.Millisecond, 1<<30
+	c.restart("c")
+	damaged := 0
+	for _, name := range files {
+		info, err := os.Stat(name)
+		if err != nil || info.Size() < 64<<10 || damaged == 3 {
+			continue
+		}
+		file, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := file.WriteAt([]byte("these bytes are bad"), 20_000); err != nil {
+			t.Fatal(err)
+		}
+		_ = file.Close()
+		damaged++
+	}
+	if damaged < 2 {
+		t.Fatalf("only %d of %v were damaged", damaged, files)
+	}
+	id := c.registry.now().Groups["0"].UUID
+	c.eventually("it is found", func() bool {
+		sv := c.shards["c"].shard.servedBy(id)
+		return sv != nil && sv.log.Damaged()
+	})
+	c.eventually("it is repaired", func() bool {
+		sv := c.shards["c"].shard.servedBy(id)
+		return sv != nil && !sv.log.Damaged()
+	})
+	sv := c.shards["c"].shard.servedBy(id)
+	if report, err := sv.log.Verify(t.Context(), 0); err != nil || len(report.Damages) > 0 {
+		t.Errorf("after the repair: %v, %v", report.Damages, err)
+	}
+	c.kill("a")
+	for id := range int64(100) {
+		c.holds(id, data(id, 3000))
+	}
+	c.holds(500, blob)
+}
+
+// A volume that was set back to an earlier state never votes with what it has forgotten: its replicas join anew.
+func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
+	c := newCluster(t, hash4, abc)
+	c.settled(abc...)
+	for id := range int64(20) {
+		c.put(id, data(id, 100))
+	}
+	c.kill("c")
+	f := c.stopped["c"]
+	earlier := t.TempDir()
+	if err := os.CopyFS(earlier, os.DirFS(f.cfg.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	c.restart("c")
+	for id := range int64(20) {
+		c.put(id, data(id, 200))
+	}
+	before := c.registry.now()
+	c.kill("c")
+	f.cfg.Dir = earlier
+	c.restart("c")
+	c.eventually("new replicas are on c", func() bool {
+		for name, g := range c.registry.now().Groups {
+			m, ok := memberOf(g, "c")
+			old, _ := memberOf(before.Groups[name], "c")
+			if !ok || m.Role != placement.Voter || m.RaftID == old.RaftID || m.VolumeUUID == old.VolumeUUID {
+				return false
+			}
+		}
+		return true
+	})
+	c.settled(abc...)
+	c.eventually("the old ones are in the trash", func() bool { return len(trashOf(t, f)) == 4 })
+	c.kill("a")
+	for id := range int64(20) {
+		c.holds(id, data(id, 200))
+	}
+}
+
+// The only copy on such a volume is not taken for what it was, and not deleted.
+func TestTheOnlyCopyOnAVolumeThatWasRolledBackIsLost(t *testing.T) {
+	c := newCluster(t, hash4, []string{"a"})
+	c.settled("a")
+	c.put(1, data(1, 100))
+	c.kill("a")
+	f := c.stopped["a"]
+	earlier := t.TempDir()
+	if err := os.CopyFS(earlier, os.DirFS(f.cfg.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	c.restart("a")
+	c.put(1, data(1, 200))
+	c.kill("a")
+	now := f.cfg.Dir
+	f.cfg.Dir = earlier
+	c.restart("a")
+	a := c.shards["a"]
+	_, err := a.records.Get(a.ctx(), &recordv1.GetRequest{Key: key(1)})
+	want(t, err, codes.DataLoss, reasonDamaged)
+	if folders, _ := filepath.Glob(filepath.Join(earlier, "groups", "*")); len(folders) != 4 {
+		t.Errorf("left are %v", folders)
+	}
+	c.kill("a")
+	f.cfg.Dir = now // the right volume is brought back
+	c.restart("a")
+	c.holds(1, data(1, 200))
+}
+
+// A shard that stops hands the lead over, so that nobody waits for an election.
+func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
+	c := newCluster(t, hash4, abc)
+	c.settled(abc...)
+	for id := range int64(8) {
+		c.put(id, data(id, 10))
+	}
+	c.eventually("a leads something", func() bool {
+		for _, g := range c.shards["a"].shard.Status().Groups {
+			if g.Leader {
+				return true
+			}
+		}
+		return false
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	a := c.shards["a"].shard
+	a.handOver(ctx)
+	for _, g := range a.Status().Groups {
+		if g.Leader {
+			t.Errorf("a leads group %s still", g.Group)
+		}
+	}
+}

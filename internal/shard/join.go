@@ -1,0 +1,234 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/peer"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// A replica that joins, and one that is too far behind, take the files of another member over: they are gathered beside
+// what is there, checked, and swapped in at once.
+
+const (
+	installsAtOnce = 4
+	installFirst   = 50 * time.Millisecond // pause between tries
+	installMax     = 5 * time.Second
+)
+
+// membersHere are the members of a group on this shard and volume: usually one.
+func (s *Shard) membersHere(state placement.Group) []placement.Member {
+	var here []placement.Member
+	for _, m := range state.Members {
+		if m.Shard == s.cfg.Name && m.VolumeUUID == s.volume.Superblock().Volume {
+			here = append(here, m)
+		}
+	}
+	return here
+}
+
+// beginJoin makes the folder of a replica that etcd wants here.
+func (s *Shard) beginJoin(state placement.Group, raftID uint64) error {
+	if err := s.volume.Admit(0, false); err != nil {
+		return err
+	}
+	g := &groupReplica{
+		name: state.Name, uuid: state.UUID, dir: s.volume.GroupDir(state.UUID), state: recordv1.GroupState_GROUP_STATE_LOADING,
+		raftID: raftID, joining: true,
+	}
+	g.learn(state.Members)
+	file := s.replicaFile(g, raftID)
+	file.Joining = true
+	if err := group.WriteReplicaFile(s.cfg.FS, g.dir, file); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.groups[g.uuid] = g
+	s.publish()
+	s.mu.Unlock()
+	return nil
+}
+
+// joinGroup installs a replica that has nothing yet, and serves it.
+func (s *Shard) joinGroup(g *groupReplica) {
+	s.mu.Lock()
+	ctx := g.fetch
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		g.stopFetch()
+		g.fetching = false
+		s.mu.Unlock()
+	}()
+	for delay := installFirst; ; delay = min(2*delay, installMax) {
+		state, wanted := s.stateOf(g)
+		if !wanted || !slices.ContainsFunc(state.Members, func(m placement.Member) bool { return m.RaftID == g.raftID }) {
+			return // follow removes it
+		}
+		from, err := s.fetchFrom(g, state.Group)
+		if err == nil {
+			err = s.install(ctx, g, from, nil)
+		}
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if !errors.Is(err, peer.ErrBusy) && !errors.Is(err, peer.ErrNotHere) {
+			s.problem("joining group "+g.name, err)
+		}
+		select {
+		case <-time.After(delay/2 + delay/4):
+		case <-ctx.Done():
+			return
+		}
+	}
+	s.problem("joining group "+g.name, nil)
+	s.mu.Lock()
+	g.joining = false
+	s.mu.Unlock()
+	s.logger.Info("a replica was installed", "group", g.name)
+	s.loadOne(s.ctx, g)
+}
+
+// fetchFrom chooses the shard to install from: the leader, else another voter.
+func (s *Shard) fetchFrom(g *groupReplica, state placement.Group) (string, error) {
+	if _, ok := s.peerAddress(state.Leader); ok && state.Leader != s.cfg.Name {
+		return state.Leader, nil
+	}
+	for _, m := range state.Members {
+		if _, ok := s.peerAddress(m.Shard); ok && m.Role == placement.Voter && m.Shard != s.cfg.Name {
+			return m.Shard, nil
+		}
+	}
+	return "", fmt.Errorf("group %s: no member is known that it could be fetched from", g.name)
+}
+
+// install fetches the files of a group from a shard and swaps them in. Before that it calls ready, where that is not nil.
+func (s *Shard) install(ctx context.Context, g *groupReplica, from string, ready func() error) error {
+	select {
+	case s.installs <- struct{}{}:
+		defer func() { <-s.installs }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	sink := &installSink{ctx: ctx, opts: s.logOptions(g), replica: s.replicaFile(g, g.raftID), missing: map[string]group.ExportFile{}}
+	if err := s.hub.Fetcher(from).Group(ctx, g.uuid, sink); err != nil {
+		return err
+	}
+	if ready != nil {
+		if err := ready(); err != nil {
+			return err
+		}
+	}
+	return sink.install.Finish(ctx)
+}
+
+// installSink is a peer.Sink.
+type installSink struct {
+	ctx     context.Context
+	opts    group.Options
+	replica group.ReplicaFile
+	install *group.Install
+	missing map[string]group.ExportFile // as last told
+}
+
+func (i *installSink) Describe(d peer.Description) (err error) {
+	i.install, err = group.NewInstall(i.ctx, i.opts, i.replica, d.Manifest)
+	return err
+}
+
+func (i *installSink) Wanted() ([]peer.FileRange, error) {
+	missing := i.install.Missing()
+	wanted := make([]peer.FileRange, 0, len(missing))
+	clear(i.missing)
+	for _, f := range missing {
+		i.missing[f.Name] = f
+		wanted = append(wanted, peer.FileRange{Name: f.Name, Offset: f.Have, Bytes: f.Bytes})
+	}
+	return wanted, nil
+}
+
+func (i *installSink) Create(r peer.FileRange) (peer.SinkFile, error) {
+	return i.install.File(i.missing[r.Name])
+}
+
+// installAgain brings a replica up to date whose leader has compacted what it needs.
+func (s *Shard) installAgain(ctx context.Context, g *groupReplica, from uint64) {
+	s.mu.Lock()
+	sv := g.served.Load()
+	busy := g.fetching || sv == nil
+	g.fetching = g.fetching || !busy
+	s.mu.Unlock()
+	if busy {
+		return
+	}
+	defer func() {
+		s.mu.Lock()
+		g.fetching = false
+		s.mu.Unlock()
+	}()
+	shard, ok := g.route(from)
+	if !ok {
+		return
+	}
+	s.logger.Warn("the replica is too far behind: it is installed anew", "group", g.name, "from", shard)
+	stopped := false
+	err := s.install(ctx, g, shard, func() (err error) {
+		stopped, err = s.pause(ctx, g, sv)
+		return err
+	})
+	if stopped {
+		s.loadOne(ctx, g)
+		g.changing.Unlock()
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	if !errors.Is(err, peer.ErrBusy) && !errors.Is(err, peer.ErrNotHere) {
+		s.problem("installing group "+g.name, err)
+	}
+	if err != nil {
+		select { // the leader offers it again at once
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
+	s.installed(g, sv.raftID, from, err == nil)
+}
+
+// pause closes a group that serves, and lets nothing else change it: where it was closed, the caller unlocks changing.
+func (s *Shard) pause(ctx context.Context, g *groupReplica, sv *served) (closed bool, err error) {
+	g.changing.Lock()
+	if !g.served.CompareAndSwap(sv, nil) {
+		g.changing.Unlock()
+		return false, errors.New("the replica was closed meanwhile")
+	}
+	s.mu.Lock()
+	g.state = recordv1.GroupState_GROUP_STATE_LOADING
+	s.mu.Unlock()
+	s.setHealth(g, false)
+	over, cancel := context.WithCancel(ctx)
+	cancel() // it does not lead: nothing of a caller is on its way
+	if err := sv.replica.Stop(over); err != nil {
+		s.logger.Debug("stopping to install", "group", g.name, "error", err)
+	}
+	return true, sv.log.Close(false)
+}
+
+// isJoining tells whether the replica of a group here has no data yet.
+func (s *Shard) isJoining(r *routes, name string) bool {
+	if r == nil || r.byName[name] == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return r.byName[name].joining
+}

@@ -1,0 +1,395 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/move"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/replica"
+)
+
+// What the leader of a group does about its members: package move decides, here it is done. It looks again whenever the
+// group's leader or membership, the view or the peers have changed, and now and then while something is unfinished.
+
+const (
+	waitFirst    = 200 * time.Millisecond // between two looks at what is unfinished
+	waitMax      = 2 * time.Second
+	settleTime   = 300 * time.Millisecond // for members to apply a membership change, before one of them is to lead
+	steerAtOnce  = 16
+	changeTime   = 10 * time.Second // for one membership change
+	etcdTime     = 5 * time.Second
+	stepsAtOnce  = 32 // of one group, before others have their turn
+	handOverTime = 3 * time.Second
+)
+
+// steering is the list of groups to look at. It has its own lock: groups are put in with their replica locked.
+type steering struct {
+	wake chan struct{}
+
+	mu    sync.Mutex
+	due   map[*groupReplica]struct{}
+	busy  map[*groupReplica]struct{} // being looked at
+	moves map[*groupReplica]struct{} // that get copies elsewhere now
+	waits map[*groupReplica]*steerWait
+	fetch map[*groupReplica]uint64 // to be installed anew, from which member
+}
+
+// steerWait is the time until the next look at a group that is unfinished.
+type steerWait struct {
+	last  time.Duration
+	timer *time.Timer
+}
+
+func (q *steering) init() {
+	q.wake = make(chan struct{}, 1)
+	q.due, q.busy, q.moves = map[*groupReplica]struct{}{}, map[*groupReplica]struct{}{}, map[*groupReplica]struct{}{}
+	q.fetch, q.waits = map[*groupReplica]uint64{}, map[*groupReplica]*steerWait{}
+}
+
+func (q *steering) stir() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// steer asks for a look at a group. It never blocks.
+func (s *Shard) steer(g *groupReplica) {
+	s.steering.mu.Lock()
+	s.steering.due[g] = struct{}{}
+	s.steering.mu.Unlock()
+	s.steering.stir()
+}
+
+// take gives the groups that are due and not being looked at, and those to be installed anew.
+func (q *steering) take() (due []*groupReplica, fetch map[*groupReplica]uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for g := range q.due {
+		if _, busy := q.busy[g]; !busy {
+			q.busy[g] = struct{}{}
+			delete(q.due, g)
+			due = append(due, g)
+		}
+	}
+	fetch, q.fetch = q.fetch, map[*groupReplica]uint64{}
+	return due, fetch
+}
+
+// done ends the look at a group. Where something is left to do, next is called in a while: longer each time, and never in step
+// with the clocks of Raft, at whose turns a member looks silent.
+func (q *steering) done(g *groupReplica, unfinished bool, next func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.busy, g)
+	if _, again := q.due[g]; again {
+		q.stir()
+	}
+	w := q.waits[g]
+	if w != nil {
+		w.timer.Stop()
+	}
+	if !unfinished {
+		delete(q.waits, g)
+		return
+	}
+	if w == nil {
+		w = &steerWait{}
+		q.waits[g] = w
+	}
+	w.last = min(max(2*w.last, waitFirst), waitMax)
+	w.timer = time.AfterFunc(w.last/2+rand.N(w.last), next) //nolint:gosec // jitter
+}
+
+// stepped: the waiting begins anew.
+func (q *steering) stepped(g *groupReplica) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w := q.waits[g]; w != nil {
+		w.last = 0
+	}
+}
+
+// mayMove tells whether a group may get copies elsewhere now, and takes a place for it.
+func (q *steering) mayMove(g *groupReplica, limit int) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, moves := q.moves[g]; !moves && len(q.moves) >= limit {
+		return false
+	}
+	q.moves[g] = struct{}{}
+	return true
+}
+
+func (q *steering) moved(g *groupReplica) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.moves, g)
+}
+
+// steerAll looks at groups until ctx ends.
+func (s *Shard) steerAll(ctx context.Context) {
+	q := &s.steering
+	slots := make(chan struct{}, steerAtOnce)
+	for {
+		due, fetch := q.take()
+		for g, from := range fetch {
+			s.wait.Go(func() { s.installAgain(ctx, g, from) })
+		}
+		for _, g := range due {
+			select {
+			case slots <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+			s.wait.Go(func() {
+				defer func() { <-slots }()
+				q.done(g, s.lead(ctx, g) && ctx.Err() == nil, func() { s.steer(g) })
+			})
+		}
+		select {
+		case <-q.wake:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// lead takes steps towards the target while this replica leads. True: something is unfinished, look again.
+func (s *Shard) lead(ctx context.Context, g *groupReplica) (again bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.problem("moving group "+g.name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+		}
+	}()
+	for range stepsAtOnce {
+		sv := g.served.Load()
+		if sv == nil || ctx.Err() != nil {
+			return false
+		}
+		status := sv.replica.Status()
+		if !status.Leader {
+			s.steering.moved(g)
+			return status.LeaderID == sv.raftID // it leads, and has not applied an entry of its own yet
+		}
+		state, ok := s.stateOf(g)
+		if !ok || len(state.Members) == 0 {
+			return false // adopt tells etcd of it first
+		}
+		m := sv.replica.Members()
+		if isPlain(sv, m, state) {
+			return false
+		}
+		s.limitTombstones(sv, m)
+		next, err := s.step(ctx, sv, m, state)
+		switch {
+		case errors.Is(err, placement.ErrChanged), errors.Is(err, placement.ErrStaleLeader), errors.Is(err, replica.ErrChanging),
+			errors.Is(err, replica.ErrNoLeader), errors.Is(err, replica.ErrNotTransferred), errors.Is(err, replica.ErrOutcomeUnknown):
+			return true // decided from what is over
+		case ctx.Err() != nil:
+			return false
+		}
+		s.problem("moving group "+g.name, err)
+		if err != nil || next != stepAgain {
+			return err != nil || next == stepLater
+		}
+	}
+	return true
+}
+
+// stepped says how it goes on after a step.
+type stepped uint8
+
+const (
+	stepDone  stepped = iota // nothing is left to do
+	stepLater                // it waits for something
+	stepAgain                // the step is done
+)
+
+// groupView is what etcd holds of a group.
+type groupView struct {
+	placement.Group
+	Target []string
+	Shards map[string]placement.Shard
+}
+
+// stateOf is what etcd says of a group, as this shard knows it.
+func (s *Shard) stateOf(g *groupReplica) (groupView, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state, ok := s.view.Groups[g.name]
+	if !ok || state.UUID != g.uuid {
+		return groupView{}, false
+	}
+	if g.stored.Revision > state.Revision {
+		state = g.stored
+	}
+	return groupView{Group: state, Target: s.view.Targets[g.name].Shards, Shards: s.view.Shards}, true
+}
+
+// isPlain: one copy, which is where it is wanted. Its figures are told by reportAll alone.
+func isPlain(sv *served, m replica.Members, state groupView) bool {
+	return len(m.Conf.GetVoters()) == 1 && len(m.Conf.GetLearners()) == 0 && len(m.Conf.GetVotersOutgoing()) == 0 &&
+		len(state.Members) == 1 && state.Members[0].RaftID == sv.raftID && state.Members[0].Role == placement.Voter &&
+		state.ConfIndex == m.ConfIndex && (len(state.Target) == 0 || len(state.Target) == 1 && state.Target[0] == state.Members[0].Shard)
+}
+
+// limitTombstones tells the log up to where every member has everything.
+func (s *Shard) limitTombstones(sv *served, m replica.Members) {
+	limit := m.AppliedIndex
+	for _, p := range m.Progress {
+		if p.ID != sv.raftID {
+			limit = min(limit, p.Match)
+		}
+	}
+	sv.log.SetTombstoneLimit(limit)
+}
+
+// step decides and acts.
+func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state groupView) (stepped, error) {
+	g := sv.group
+	if state.Leader != s.cfg.Name || state.Term < m.Term || state.ConfIndex < m.ConfIndex {
+		return stepAgain, s.storeAsLeader(ctx, sv, m, state.Group) // calls find the leader there
+	}
+	in := move.State{
+		Self: sv.raftID, Conf: m.Conf, Pending: m.Changing, Last: m.LastIndex, Progress: map[uint64]move.Progress{},
+		Members: state.Members, Target: state.Target, Shards: map[string]move.Shard{}, FreshID: group.NewRaftID(),
+		LearnersMax: -1,
+	}
+	for _, p := range m.Progress {
+		in.Progress[p.ID] = move.Progress{Match: p.Match, Replicating: p.State == replica.StateReplicate, Active: p.RecentActive && !p.Down}
+	}
+	for _, known := range g.members() {
+		in.Known = append(in.Known, known)
+	}
+	for name, shard := range state.Shards {
+		in.Shards[name] = move.Shard{Volume: shard.VolumeUUID, Alive: true}
+	}
+	if len(m.Conf.GetVoters()) >= s.meta.Copies && !s.steering.mayMove(g, s.cfg.Limits.GroupsMovingMax) {
+		in.LearnersMax = 0 // a group that is not whole yet need not wait for others
+	}
+	a := move.Decide(in)
+	if a.Kind == move.Nothing {
+		if a.Done || len(m.Conf.GetLearners()) == 0 {
+			s.steering.moved(g)
+		}
+		if a.Done && state.Target[0] == s.cfg.Name {
+			return stepDone, nil
+		}
+		// It waits, be it only for the shard that is to lead.
+		s.logger.Debug("a move waits", "group", g.name, "reason", a.Reason)
+		return stepLater, nil
+	}
+	if a.Kind == move.TransferLeader && time.Since(g.changedAt) < settleTime {
+		return stepLater, nil // it would refuse, and writes would wait for that
+	}
+	s.steering.stepped(g)
+	s.logger.Info("a step of a move", "group", g.name, "step", a.Kind.String(), "reason", a.Reason)
+	return stepAgain, s.act(ctx, sv, m, state.Group, a)
+}
+
+// act does what was decided.
+func (s *Shard) act(ctx context.Context, sv *served, m replica.Members, state placement.Group, a move.Action) error {
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	switch a.Kind {
+	case move.RecordMembers:
+		state.Members = a.Members
+		return s.storeAsLeader(ctx, sv, m, state)
+	case move.TransferLeader:
+		return sv.replica.TransferLeader(ctx, a.ID)
+	case move.AddLearner:
+		// Until now its membership could tell which replica this is.
+		if err := group.WriteReplicaFile(s.cfg.FS, sv.group.dir, s.replicaFile(sv.group, sv.raftID)); err != nil {
+			return err
+		}
+	}
+	defer func() { sv.group.changedAt = time.Now() }()
+	return sv.replica.ChangeMembers(ctx, a.Change())
+}
+
+// storeAsLeader writes what the leader of a group says of it to etcd.
+func (s *Shard) storeAsLeader(ctx context.Context, sv *served, m replica.Members, state placement.Group) error {
+	ctx, cancel := context.WithTimeout(ctx, etcdTime)
+	defer cancel()
+	stats := sv.log.Stats()
+	state.Leader, state.Term, state.ConfIndex = s.cfg.Name, m.Term, m.ConfIndex
+	state.Bytes, state.Records = stats.StoredBytes, stats.Records
+	stored, err := s.cfg.Placement.PutGroupAsLeader(ctx, state)
+	if err != nil {
+		return fmt.Errorf("telling etcd: %w", err)
+	}
+	s.mu.Lock()
+	sv.group.stored = stored
+	s.mu.Unlock()
+	sv.group.learn(stored.Members)
+	return nil
+}
+
+// handOver lets others lead all groups, before this shard stops.
+func (s *Shard) handOver(ctx context.Context) {
+	r := s.routes.Load()
+	if r == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, handOverTime)
+	defer cancel()
+	var wait sync.WaitGroup
+	slots := make(chan struct{}, 4*steerAtOnce)
+	for _, g := range r.byUUID {
+		sv := g.served.Load()
+		if sv == nil || sv.replica.Readable() { // alone: nobody can lead in its place
+			continue
+		}
+		slots <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-slots }()
+			if err := s.handOverOne(ctx, sv); err != nil && ctx.Err() == nil {
+				s.logger.Warn("handing the lead over", "group", g.name, "error", err)
+			}
+		})
+	}
+	wait.Wait()
+}
+
+// handOverOne lets the member lead that has most.
+func (s *Shard) handOverOne(ctx context.Context, sv *served) error {
+	m := sv.replica.Members()
+	if m.LeaderID != sv.raftID {
+		return nil
+	}
+	var to, match uint64
+	for _, p := range m.Progress {
+		if p.ID != sv.raftID && !p.Learner && p.RecentActive && !p.Down && p.State == replica.StateReplicate && p.Match >= match {
+			to, match = p.ID, p.Match
+		}
+	}
+	if to == 0 {
+		return nil // nobody can take it
+	}
+	return sv.replica.TransferLeader(ctx, to)
+}
+
+// catchUp is told that a leader has no entries any more that the replica here needs. It never blocks.
+func (s *Shard) catchUp(g *groupReplica, from uint64) {
+	s.steering.mu.Lock()
+	s.steering.fetch[g] = from
+	s.steering.mu.Unlock()
+	s.steering.stir()
+}
+
+// installed tells the leader how an install went, so that it sends entries again.
+func (s *Shard) installed(g *groupReplica, raftID, to uint64, ok bool) {
+	s.hub.Transport(g.uuid, g.route).Send([]*raftpb.Message{{
+		Type: raftpb.MsgSnapStatus.Enum(), From: &raftID, To: &to, Reject: new(!ok),
+	}})
+}

@@ -1,0 +1,152 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// trashEvery is how often it is looked for what is old enough to be deleted.
+const trashEvery = 30 * time.Second
+
+// leaveGroup takes a replica out of service that has left its group, and puts its files into the trash.
+func (s *Shard) leaveGroup(ctx context.Context, g *groupReplica) error {
+	s.setHealth(g, false)
+	if err := g.close(ctx, false); err != nil {
+		s.logger.Warn("closing a replica that has left its group", "group", g.name, "error", err)
+	}
+	s.mu.Lock()
+	raftID, joining := g.raftID, g.joining
+	s.mu.Unlock()
+	if joining {
+		// Nothing in it counts.
+		if err := removeAll(s.cfg.FS, g.dir); err != nil {
+			return fmt.Errorf("removing what it gathered: %w", err)
+		}
+	} else if err := s.toTrash(g, raftID); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if s.groups[g.uuid] == g {
+		delete(s.groups, g.uuid)
+	}
+	s.publish()
+	s.mu.Unlock()
+	s.steering.moved(g)
+	s.logger.Info("a replica has left its group", "group", g.name, "raft_id", raftID, "joining", joining)
+	return nil
+}
+
+// toTrash renames the folder of a group to trash/UUID-RAFTID-SECONDS.
+func (s *Shard) toTrash(g *groupReplica, raftID uint64) error {
+	trash := s.volume.TrashDir()
+	if err := s.cfg.FS.MkdirAll(trash); err != nil {
+		return fmt.Errorf("making the trash: %w", err)
+	}
+	to := path.Join(trash, fmt.Sprintf("%s-%016x-%d", g.uuid, raftID, time.Now().Unix()))
+	if err := s.cfg.FS.Rename(g.dir, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("moving it to the trash: %w", err)
+	}
+	for _, dir := range []string{path.Dir(g.dir), trash} {
+		if err := s.cfg.FS.SyncDir(dir); err != nil {
+			return fmt.Errorf("moving it to the trash: %w", err)
+		}
+	}
+	return nil
+}
+
+// emptyTrash deletes what has been in the trash for long enough, or as soon as the volume is full.
+func (s *Shard) emptyTrash(ctx context.Context) {
+	tick := time.NewTicker(min(trashEvery, s.cfg.TrashDelay/2+time.Millisecond))
+	defer tick.Stop()
+	for {
+		s.problem("emptying the trash", s.emptyTrashOnce(time.Now()))
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Shard) emptyTrashOnce(now time.Time) error {
+	trash := s.volume.TrashDir()
+	names, err := s.cfg.FS.List(trash)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	full := s.volume.Admit(0, false) != nil
+	deleted := false
+	for _, name := range names {
+		since, ok := trashedAt(name)
+		if !ok || !full && now.Sub(since) < s.cfg.TrashDelay {
+			continue
+		}
+		if err := removeAll(s.cfg.FS, path.Join(trash, name)); err != nil {
+			return err
+		}
+		deleted = true
+		s.logger.Info("deleted from the trash", "name", name)
+	}
+	if deleted {
+		s.committer.RoomMade()
+	}
+	return nil
+}
+
+// trashedAt is when a folder was put into the trash; false: it was put there by somebody else, who will see to it.
+func trashedAt(name string) (time.Time, bool) {
+	i := strings.LastIndexByte(name, '-')
+	if i < 36+1+16 {
+		return time.Time{}, false
+	}
+	seconds, err := strconv.ParseInt(name[i+1:], 10, 64)
+	return time.Unix(seconds, 0), err == nil
+}
+
+// removeAll removes a folder and what is in it. Again after a crash: the rest. The manifest goes first, so that no half of
+// a group is ever taken for one.
+func removeAll(fsys vfs.FS, dir string) error {
+	if err := fsys.Remove(path.Join(dir, group.ManifestName)); err == nil {
+		if err := fsys.SyncDir(dir); err != nil {
+			return err
+		}
+	}
+	names, err := fsys.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		file := path.Join(dir, name)
+		info, err := fsys.Stat(file)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err == nil && info.IsDir():
+			err = removeAll(fsys, file)
+		case err == nil:
+			err = fsys.Remove(file)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if err := fsys.Remove(dir); err != nil {
+		return err
+	}
+	return fsys.SyncDir(path.Dir(dir))
+}

@@ -1,0 +1,128 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/peer"
+)
+
+// Damage in a replica of a group with several copies is repaired from another one (rule 4). It bars the replica from
+// leading meanwhile.
+
+const (
+	mendEvery  = time.Second
+	scrubPause = 10 * time.Minute
+)
+
+// mendAll repairs what is damaged, and reads everything now and then to find it, until ctx ends.
+func (s *Shard) mendAll(ctx context.Context) {
+	tick := time.NewTicker(s.cfg.mendEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		r := s.routes.Load()
+		if r == nil {
+			continue
+		}
+		for _, g := range r.byUUID {
+			if sv := g.served.Load(); sv != nil && sv.log.Damaged() && !sv.replica.Readable() && ctx.Err() == nil {
+				err := s.mend(ctx, sv)
+				if errors.Is(err, group.ErrClosed) || errors.Is(err, group.ErrRepairLater) || ctx.Err() != nil {
+					err = nil
+				}
+				s.problem("repairing group "+g.name, err)
+			}
+		}
+	}
+}
+
+// mend repairs the damaged files of a replica.
+func (s *Shard) mend(ctx context.Context, sv *served) error {
+	m := sv.replica.Members()
+	from, ok := sv.group.route(m.LeaderID)
+	if !ok || m.LeaderID == sv.raftID {
+		return nil // a leader hands over first
+	}
+	repairs, err := sv.log.Repairs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range repairs {
+		err := s.mendFile(ctx, sv, from, r)
+		if errors.Is(err, group.ErrRepairByInstall) {
+			s.catchUp(sv.group, m.LeaderID)
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("file %s from shard %s: %w", r.File, from, err)
+		}
+		s.logger.Warn("damage is repaired from another copy", "group", sv.group.name, "file", r.File, "from", from)
+	}
+	return nil
+}
+
+func (s *Shard) mendFile(ctx context.Context, sv *served, from string, r group.Repair) error {
+	if r.Blob != nil {
+		return s.fetchBlob(ctx, sv.group, sv.log, from, *r.Blob)
+	}
+	var (
+		entries []*raftpb.Entry
+		applied uint64
+	)
+	for _, span := range r.Ranges {
+		got, err := s.hub.Fetcher(from).Entries(ctx, sv.group.uuid, span.First, span.Last)
+		if errors.Is(err, peer.ErrNotHere) || err == nil && got.Through < span.Last {
+			return group.ErrRepairLater
+		}
+		if err != nil {
+			return err
+		}
+		entries, applied = append(entries, got.Entries...), max(applied, got.Applied)
+	}
+	return sv.log.RepairRange(ctx, r, entries, applied)
+}
+
+// scrubAll reads every byte of all groups of several copies over and over, slowly, so that damage is found while there are
+// copies to repair it from.
+func (s *Shard) scrubAll(ctx context.Context) {
+	if s.cfg.ScrubBytesPerSecond < 0 {
+		return
+	}
+	for {
+		select { // also where there is next to nothing to read
+		case <-ctx.Done():
+			return
+		case <-time.After(s.cfg.scrubPause):
+		}
+		r := s.routes.Load()
+		if r == nil {
+			continue
+		}
+		for _, g := range r.byUUID {
+			sv := g.served.Load()
+			if sv == nil || sv.replica.Readable() {
+				continue // with one copy nothing can be repaired: sheaf verify tells
+			}
+			report, err := sv.log.Verify(ctx, s.cfg.ScrubBytesPerSecond)
+			if ctx.Err() != nil {
+				return
+			}
+			if err != nil && !errors.Is(err, group.ErrClosed) {
+				s.logger.Warn("reading everything", "group", g.name, "error", err)
+			}
+			for _, d := range report.Damages {
+				s.logger.Error("damage found while reading everything", "group", g.name, "damage", d.String())
+			}
+		}
+	}
+}

@@ -1,0 +1,247 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/peer"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// newHub makes this shard's end of what shards say to each other.
+func (s *Shard) newHub() *peer.Hub {
+	return peer.New(peer.Options{
+		Shard: s.cfg.Name, Store: s.store, Address: s.peerAddress, Deliver: s.deliver, Alive: s.peerAlive, Source: (*source)(s),
+		Credentials: s.cfg.PeerCredentials, FetchBytesPerSecond: s.cfg.Limits.FetchBytesPerSecond, Logger: s.logger,
+	})
+}
+
+// peerAddress is where a shard is, or was when etcd last said so: one whose lease ran out while etcd was away still serves.
+func (s *Shard) peerAddress(shard string) (string, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	address, ok := s.addresses[shard]
+	return address, ok
+}
+
+// deliver gives a message to the group that it is for.
+func (s *Shard) deliver(id uuid.UUID, m *raftpb.Message) bool {
+	sv := s.servedBy(id)
+	if sv == nil || sv.raftID != m.GetTo() {
+		return false
+	}
+	if err := sv.replica.Step(m); err != nil {
+		s.logger.Debug("a message was not taken", "group", sv.group.name, "error", err)
+	}
+	return true
+}
+
+func (s *Shard) servedBy(id uuid.UUID) *served {
+	r := s.routes.Load()
+	if r == nil {
+		return nil
+	}
+	if g := r.byUUID[id]; g != nil {
+		return g.served.Load()
+	}
+	return nil
+}
+
+// peerAlive tells the groups which share members with a shard whether it is heard.
+func (s *Shard) peerAlive(shard string, alive bool) {
+	s.logger.Debug("peer", "peer", shard, "alive", alive)
+	r := s.routes.Load()
+	if r == nil {
+		return
+	}
+	for _, g := range r.byUUID {
+		sv := g.served.Load()
+		if sv == nil {
+			continue
+		}
+		for id, m := range g.members() {
+			switch {
+			case m.Shard != shard || id == sv.raftID:
+			case alive:
+				sv.replica.PeerUp(id)
+			default:
+				sv.replica.PeerDown(id)
+			}
+		}
+		s.steer(g)
+	}
+}
+
+// tellPeers tells a group that has begun to serve which of its members are not heard.
+func (s *Shard) tellPeers(g *groupReplica, sv *served) {
+	for id, m := range g.members() {
+		if id == sv.raftID || m.Shard == s.cfg.Name {
+			continue
+		}
+		if alive, since := s.hub.Alive(m.Shard); alive || since.IsZero() {
+			continue // heard, or not known yet
+		}
+		sv.replica.PeerDown(id)
+		if alive, _ := s.hub.Alive(m.Shard); alive { // it was told so meanwhile, before this
+			sv.replica.PeerUp(id)
+		}
+	}
+}
+
+// members is every member that etcd ever named to this shard, by Raft id: a membership change may be behind it or ahead.
+func (g *groupReplica) members() map[uint64]placement.Member {
+	if m := g.known.Load(); m != nil {
+		return *m
+	}
+	return nil
+}
+
+// learn notes the members that etcd names.
+func (g *groupReplica) learn(named []placement.Member) {
+	old := g.members()
+	if !slices.ContainsFunc(named, func(m placement.Member) bool { return old[m.RaftID] != m }) {
+		return
+	}
+	next := maps.Clone(old)
+	if next == nil {
+		next = map[uint64]placement.Member{}
+	}
+	for _, m := range named {
+		next[m.RaftID] = m
+	}
+	g.known.Store(&next)
+}
+
+// route says on which shard a member is.
+func (g *groupReplica) route(raftID uint64) (shard string, ok bool) {
+	m, ok := g.members()[raftID]
+	return m.Shard, ok
+}
+
+// connectPeers keeps connections to the shards that hold a member of a group which is here. Called with mu held.
+func (s *Shard) connectPeers() {
+	wanted := map[string]bool{}
+	for _, g := range s.groups {
+		state, ok := s.view.Groups[g.name]
+		if !ok || state.UUID != g.uuid || !isMember(state, s.cfg.Name) {
+			continue
+		}
+		for _, m := range state.Members {
+			wanted[m.Shard] = true
+		}
+	}
+	delete(wanted, s.cfg.Name)
+	s.hub.SetPeers(slices.Collect(maps.Keys(wanted)))
+}
+
+// source lets peers fetch from the groups that serve here.
+type source Shard
+
+var _ peer.Source = (*source)(nil)
+
+func (s *source) served(id uuid.UUID) (*served, error) {
+	if sv := (*Shard)(s).servedBy(id); sv != nil {
+		return sv, nil
+	}
+	return nil, fmt.Errorf("%w: group %s does not serve on shard %s", peer.ErrNotHere, id, s.cfg.Name)
+}
+
+// Export implements peer.Source.
+func (s *source) Export(ctx context.Context, id uuid.UUID) (peer.Export, error) {
+	sv, err := s.served(id)
+	if err != nil {
+		return nil, err
+	}
+	e, err := sv.log.Export(ctx)
+	if err != nil {
+		return nil, notHereAnyMore(err)
+	}
+	return exported{e}, nil
+}
+
+// exported is a peer.Export.
+type exported struct{ *group.Export }
+
+func (e exported) Describe() peer.Description {
+	return peer.Description{Manifest: e.Manifest(), Index: e.Index, Term: e.Term, Bytes: e.Bytes}
+}
+
+func (e exported) Open(name string, offset int64) (io.ReadCloser, error) {
+	return e.Export.Open(name, offset)
+}
+
+// notHereAnyMore: a group that is being closed does not serve.
+func notHereAnyMore(err error) error {
+	if errors.Is(err, group.ErrClosed) || errors.Is(err, group.ErrVersionNotFound) {
+		return fmt.Errorf("%w: %w", peer.ErrNotHere, err)
+	}
+	return err
+}
+
+// Entries implements peer.Source.
+func (s *source) Entries(_ context.Context, id uuid.UUID, first, last uint64, bytesMax int) (out peer.Entries, err error) {
+	sv, err := s.served(id)
+	if err != nil {
+		return out, err
+	}
+	have, err := sv.log.ReadRange(group.IndexRange{First: first, Last: last}, uint64(bytesMax))
+	if err != nil {
+		return out, notHereAnyMore(err)
+	}
+	return peer.Entries{Entries: have.Entries, Through: have.Through, Applied: have.Applied}, nil
+}
+
+// Blob implements peer.Source.
+func (s *source) Blob(_ context.Context, id uuid.UUID, encoded []byte) (peer.File, int64, error) {
+	sv, err := s.served(id)
+	if err != nil {
+		return nil, 0, err
+	}
+	ref, err := group.DecodeBlobRef(encoded)
+	if err != nil {
+		return nil, 0, err
+	}
+	blob, err := sv.log.OpenBlob(ref)
+	if err != nil {
+		return nil, 0, notHereAnyMore(err)
+	}
+	return blob, ref.Size, nil
+}
+
+// fetchBlobs gets blobs that entries of another member refer to.
+func (s *Shard) fetchBlobs(ctx context.Context, g *groupReplica, log *group.Log, from uint64, refs []group.BlobRef) error {
+	shard, ok := g.route(from)
+	if !ok {
+		return fmt.Errorf("group %s: nobody says on which shard member %x is", g.name, from)
+	}
+	for _, ref := range refs {
+		if err := s.fetchBlob(ctx, g, log, shard, ref); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Shard) fetchBlob(ctx context.Context, g *groupReplica, log *group.Log, shard string, ref group.BlobRef) (err error) {
+	if err := s.volume.Admit(ref.Size, false); err != nil {
+		return err
+	}
+	w, err := log.BlobWriter(ref)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	if err := s.hub.Fetcher(shard).Blob(ctx, g.uuid, ref.Encode(), 0, ref.Size, w); err != nil {
+		return err
+	}
+	_, err = w.Commit()
+	return err
+}

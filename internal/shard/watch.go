@@ -1,0 +1,160 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/shard/cursor"
+)
+
+const (
+	// watchRecordsMax bounds the records of one message of Watch, where their data are small.
+	watchRecordsMax = 1024
+	// watchBytes is what the records of one message may take: it ends behind the one that reaches answerBytes.
+	watchBytes = answerBytes + group.DataBytesMax + group.AttributesBytesMax
+	// watchLook is how often a watch that has nothing to tell looks whether the group still is led here.
+	watchLook = time.Second
+	// watchTurn is how long one waits that found the shard at its limit of bytes.
+	watchTurn = 50 * time.Millisecond
+)
+
+// Watch implements RecordService. Only what is committed is told: entries that are applied.
+func (s *recordServer) Watch(in *recordv1.WatchRequest, stream recordv1.RecordService_WatchServer) error {
+	if in.GetGroup() == "" {
+		return invalid("group", "is required")
+	}
+	if err := s.validGroup(in.GetGroup(), "group"); err != nil {
+		return err
+	}
+	g, sv, err := s.findGroup(s.routes.Load(), in.GetGroup(), 0)
+	if err != nil {
+		return err
+	}
+	w := &watch{shard: s.Shard, stream: stream, group: g, sv: sv, what: where{group: g.name}}
+	if len(in.GetCursor()) > 0 {
+		at, err := cursor.DecodePlace(in.GetCursor())
+		if err != nil || at.Group != [16]byte(g.uuid) {
+			return invalid("cursor", "is no cursor that a Watch of group %s gave out", g.name)
+		}
+		w.at = at.Index
+	}
+	// What was acknowledged before is behind "from now", and the place of a cursor is in the log of a new leader.
+	if err := s.barrier(stream.Context(), sv); err != nil {
+		return answerError(err, w.what)
+	}
+	if len(in.GetCursor()) == 0 {
+		w.at, _ = sv.log.Applied()
+	}
+	return w.run(stream.Context())
+}
+
+// watch is a Watch under way.
+type watch struct {
+	shard  *Shard
+	stream recordv1.RecordService_WatchServer
+	group  *groupReplica
+	sv     *served
+	what   where
+	at     uint64 // everything up to it was read
+}
+
+// run tells what there is, then waits for more.
+func (w *watch) run(ctx context.Context) error {
+	// The first message holds the cursor, also where there is nothing to tell: who reads the group by Scan next misses nothing.
+	if err := w.send(nil); err != nil {
+		return err
+	}
+	look := time.NewTicker(watchLook)
+	defer look.Stop()
+	for {
+		if err := w.stillHere(); err != nil {
+			return err
+		}
+		applied, changed := w.sv.log.Applied()
+		var turn <-chan time.Time
+		if applied != w.at {
+			busy, err := w.tell(ctx)
+			if err != nil {
+				return err
+			}
+			if !busy {
+				continue
+			}
+			turn, changed = time.After(watchTurn), nil
+		}
+		select {
+		case <-changed:
+		case <-turn:
+		case <-look.C:
+		case <-w.shard.stopped:
+			return stoppingError()
+		case <-ctx.Done():
+			return answerError(ctx.Err(), w.what)
+		}
+	}
+}
+
+// stillHere says where to go when the group has left this shard, or is led elsewhere.
+func (w *watch) stillHere() error {
+	switch {
+	case w.shard.stopping.Load():
+		return stoppingError()
+	case w.group.served.Load() != w.sv:
+		return fail(codes.Unavailable, reasonNoLeader, "group %s is not served here any more: go on from the last cursor", w.group.name)
+	case w.sv.replica.Readable() || w.sv.replica.Status().Leader:
+		return nil
+	}
+	return answerError(w.shard.elsewhere(replica.ErrNoLeader, w.sv), w.what)
+}
+
+// tell sends one message of changes. busy: the shard is at its limit of bytes, and nothing was done. Nothing is held of
+// the log while the message waits for a slow reader, but the message.
+func (w *watch) tell(ctx context.Context) (busy bool, err error) {
+	if w.shard.bytes.take(watchBytes) != nil {
+		return true, nil
+	}
+	held := int64(watchBytes)
+	defer func() { w.shard.bytes.give(held) }()
+	records, through, err := w.sv.log.Changes(ctx, w.at, group.ChangesOptions{RecordsMax: watchRecordsMax, BytesMax: answerBytes})
+	switch {
+	case errors.Is(err, group.ErrCursorExpired):
+		return false, fail(codes.OutOfRange, reasonCursorExpired, "%v: watch without a cursor, then read the group by Scan", err)
+	case err != nil && w.stillHere() != nil:
+		return false, w.stillHere()
+	case err != nil:
+		return false, answerError(err, w.what)
+	}
+	size := int64(0)
+	for i := range records {
+		size += int64(len(records[i].Data) + len(records[i].Attributes))
+	}
+	w.shard.bytes.give(held - size)
+	held = size
+	w.at = through
+	applied, _ := w.sv.log.Applied()
+	if len(records) == 0 && applied != w.at {
+		return false, nil // superseded ones only: the cursor comes with what follows
+	}
+	return false, w.send(records)
+}
+
+// send sends records and the cursor behind them.
+func (w *watch) send(records []group.Record) error {
+	out := &recordv1.WatchResponse{
+		Records: make([]*recordv1.Record, len(records)), Cursor: cursor.Place{Group: w.group.uuid, Index: w.at}.Encode(),
+	}
+	for i := range records {
+		r := &records[i]
+		out.Records[i] = &recordv1.Record{}
+		if err := fillRecord(out.Records[i], where{group: w.group.name, id: r.ID}, r, dataOf(r, false, nil)); err != nil {
+			return err
+		}
+	}
+	return w.stream.Send(out)
+}

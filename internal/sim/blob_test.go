@@ -1,0 +1,72 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"sheaf.dev/sheaf/internal/group"
+)
+
+var errUnreachable = errors.New("not reachable")
+
+// storeBlob makes data a blob of a log.
+func (p *process) storeBlob(data []byte) (group.BlobRef, error) {
+	b, err := p.log.CreateBlob()
+	if err != nil {
+		return group.BlobRef{}, err
+	}
+	defer b.Close()
+	if _, err := b.Write(data); err != nil {
+		return group.BlobRef{}, err
+	}
+	return b.Commit()
+}
+
+func (p *process) readBlob(ref group.BlobRef) ([]byte, error) {
+	b, err := p.log.OpenBlob(ref)
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	return io.ReadAll(io.NewSectionReader(b, 0, ref.Size))
+}
+
+// fetchBlobs is how a follower gets what the leader's entries refer to.
+func (p *process) fetchBlobs(ctx context.Context, from uint64, refs []group.BlobRef) error {
+	w := p.machine.world
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(5 * time.Millisecond):
+	}
+	w.mu.Lock()
+	var source *process
+	if m := w.at[from]; m != nil && !w.cut[[2]int{m.number, p.machine.number}] && !p.dead {
+		source = m.process
+	}
+	w.mu.Unlock()
+	if source == nil {
+		return errUnreachable
+	}
+	for _, ref := range refs {
+		data, err := source.readBlob(ref)
+		if err != nil {
+			return err
+		}
+		b, err := p.log.BlobWriter(ref)
+		if err != nil {
+			return err
+		}
+		defer b.Close()
+		if _, err := b.Write(data); err != nil {
+			return err
+		}
+		if _, err := b.Commit(); err != nil {
+			return err
+		}
+	}
+	w.fire("blob fetched")
+	return nil
+}

@@ -1,0 +1,288 @@
+package sim
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/replica"
+)
+
+// call is an operation on one record as a client saw it.
+type call struct {
+	what string // get, put, delete
+	id   int64
+	cond replica.Condition
+}
+
+// reply is its answer: the index of the version read, written or, for a refusal, named as the newest one.
+type reply struct {
+	index   uint64
+	refused error // nil, ErrExists, ErrMismatch
+}
+
+// operation is a call with its answer, and the moments of both in the order of all moments.
+type operation struct {
+	client    int
+	call      call
+	reply     reply
+	begin     int64
+	end       int64
+	at, until time.Duration // for messages
+}
+
+// moments orders calls and answers as they really were: in the bubble many happen at the same time.
+var moments atomic.Int64
+
+// client calls one operation after another, each until it has an answer.
+func (w *world) client(number int) {
+	random := rand.New(rand.NewPCG(w.seed, 100+uint64(number)))
+	last := map[int64]uint64{} // versions as this client knows them
+	begun := time.Now()
+	for n := uint64(0); ; n++ {
+		if !w.sleep(between(random, 0, w.cfg.pause)) {
+			return
+		}
+		w.mu.Lock()
+		stopping := w.stopping
+		w.mu.Unlock()
+		if stopping {
+			return
+		}
+		op := operation{client: number, call: randomCall(random, last, w.cfg.keys), begin: moments.Add(1), at: time.Since(begun)}
+		if !w.perform(&op, random, number, n) {
+			return
+		}
+		op.until = time.Since(begun)
+		last[op.call.id] = op.reply.index
+		w.mu.Lock()
+		w.history = append(w.history, op)
+		w.mu.Unlock()
+	}
+}
+
+// churnIDs are the records of the churner.
+const churnIDs = 1000
+
+// churn writes without request ids, so that compaction has something to drop: what may be repeated is kept. Nobody waits for
+// more than one answer, and no order of them is judged, but all of them are in the ledger.
+func (w *world) churn() {
+	random := rand.New(rand.NewPCG(w.seed, 99))
+	for n := 0; w.sleep(between(random, 0, w.cfg.pause)); n++ {
+		w.mu.Lock()
+		stopping := w.stopping
+		w.mu.Unlock()
+		if stopping {
+			return
+		}
+		write := replica.Write{ID: churnIDs + random.Int64N(8), Delete: random.IntN(4) == 0}
+		if !write.Delete {
+			write.Data = []byte(fmt.Sprintf("churn %d:%s", n, strings.Repeat("x", random.IntN(2500))))
+		}
+		if p := w.choose(random, false); p != nil {
+			w.ledger.churn(askedFor(write))
+			ctx, cancel := context.WithTimeout(w.ctx, 500*time.Millisecond)
+			_, _ = p.replica.Propose(write).Wait(ctx)
+			cancel()
+		}
+	}
+}
+
+func askedFor(w replica.Write) write { return write{id: w.ID, data: hash(w.Data), delete: w.Delete} }
+
+func randomCall(random *rand.Rand, last map[int64]uint64, keys int64) call {
+	c := call{id: random.Int64N(keys)}
+	switch random.IntN(10) {
+	case 0, 1, 2:
+		c.what = "get"
+	case 3:
+		c.what = "delete"
+	case 4:
+		c.what, c.cond.IfAbsent = "put", true
+	case 5:
+		c.what, c.cond.IfVersion = "put", last[c.id]
+	default:
+		c.what = "put"
+	}
+	return c
+}
+
+// perform repeats a call until it is answered; false where the run ended before.
+func (w *world) perform(op *operation, random *rand.Rand, number int, n uint64) bool {
+	var request [16]byte
+	binary.LittleEndian.PutUint64(request[:], uint64(number)+1)
+	binary.LittleEndian.PutUint64(request[8:], n+1)
+	data := []byte(fmt.Sprintf("%d/%d:%s", number, n, strings.Repeat("x", random.IntN(2500))))
+	blob := random.IntN(12) == 0
+	if op.call.what == "delete" {
+		data, blob = nil, false
+	}
+	for {
+		p := w.choose(random, op.call.what == "get")
+		if p != nil {
+			ctx, cancel := context.WithTimeout(w.ctx, between(random, 100*time.Millisecond, 2*time.Second))
+			var answered bool
+			if op.call.what == "get" {
+				answered = w.read(ctx, p, op)
+			} else {
+				answered = w.write(ctx, p, op, request, data, blob)
+			}
+			cancel()
+			if answered {
+				return true
+			}
+		}
+		if !w.sleep(between(random, 5*time.Millisecond, 100*time.Millisecond)) {
+			return false
+		}
+	}
+}
+
+// choose takes one that says it leads, or by chance anybody.
+func (w *world) choose(random *rand.Rand, anybody bool) *process {
+	all := w.processes()
+	if len(all) == 0 {
+		return nil
+	}
+	if anybody && random.IntN(2) == 0 || random.IntN(8) == 0 {
+		return all[random.IntN(len(all))]
+	}
+	from := random.IntN(len(all))
+	for i := range all {
+		if p := all[(from+i)%len(all)]; p.replica.Status().Leader {
+			return p
+		}
+	}
+	return nil
+}
+
+// reached tells whether the answer of a process came through: a dead one says nothing. It is taken at the same moment.
+func (w *world) reached(p *process, op *operation) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	op.end = moments.Add(1)
+	return !p.dead
+}
+
+func (w *world) write(ctx context.Context, p *process, op *operation, request [16]byte, data []byte, blob bool) bool {
+	ask := replica.Write{
+		Delete: op.call.what == "delete", ID: op.call.id, Data: data, RequestID: request, Condition: op.call.cond,
+	}
+	asked := askedFor(ask)
+	if blob {
+		ref, err := p.storeBlob(data)
+		if err != nil {
+			return false // the process dies
+		}
+		w.ledger.keepBlob(ref, data)
+		ask.Data, ask.Blob, asked.data = nil, &ref, hash(ref.Encode())
+	}
+	w.ledger.ask(request, asked)
+	result, err := p.replica.Propose(ask).Wait(ctx)
+	if !w.reached(p, op) {
+		return false
+	}
+	var condition *replica.ConditionError
+	var damage *group.DamageError
+	switch {
+	case errors.As(err, &condition):
+		op.reply = reply{index: condition.Current, refused: condition.Err}
+		return true
+	case errors.As(err, &damage) && !p.disk.Crashed():
+		w.violate("%v: write: %v", p.machine, err)
+		return false
+	case err != nil:
+		return false
+	}
+	op.reply = reply{index: result.Index}
+	if result.Index != 0 {
+		if problem := w.ledger.acknowledged(request, result.Index); problem != "" {
+			w.violate("%v: request %x: %s", p.machine, request[:4], problem)
+		}
+	}
+	return true
+}
+
+func (w *world) read(ctx context.Context, p *process, op *operation) bool {
+	if err := p.replica.ReadBarrier(ctx); err != nil {
+		return false
+	}
+	record, err := p.log.Get(op.call.id, group.GetOptions{})
+	if !w.reached(p, op) {
+		return false
+	}
+	var damage *group.DamageError
+	switch {
+	case errors.Is(err, group.ErrNotFound):
+		op.reply = reply{}
+		return true
+	case errors.As(err, &damage) && !p.disk.Crashed():
+		w.violate("%v: read: %v", p.machine, err)
+		return false
+	case err != nil:
+		return false
+	}
+	data := record.Data
+	if record.Blob != nil {
+		if content, err := p.readBlob(*record.Blob); err != nil || !w.ledger.isBlob(*record.Blob, content) {
+			if !errors.Is(err, group.ErrClosed) && !p.disk.Crashed() {
+				w.violate("%v: version %d of record %d: blob %v is not what was put: %v", p.machine, record.Index, op.call.id, record.Blob, err)
+			}
+			return false
+		}
+		data = record.Blob.Encode()
+	}
+	if problem := w.ledger.seen(op.call.id, record.Index, data); problem != "" {
+		w.violate("%v: %s", p.machine, problem)
+	}
+	op.reply = reply{index: record.Index}
+	return true
+}
+
+// model of one record: the state is the index of its newest version, 0 where there is no record.
+var model = porcupine.Model{
+	Init: func() any { return uint64(0) },
+	Step: func(state, input, output any) (bool, any) {
+		current, c, r := state.(uint64), input.(call), output.(reply)
+		switch {
+		case c.what == "get":
+			return r.index == current, current
+		case c.cond.IfAbsent && current != 0:
+			return errors.Is(r.refused, replica.ErrExists) && r.index == current, current
+		case c.cond.IfVersion != 0 && c.cond.IfVersion != current:
+			return errors.Is(r.refused, replica.ErrMismatch) && r.index == current, current
+		case r.refused != nil:
+			return false, current
+		case c.what == "delete":
+			return (r.index != 0) == (current != 0), uint64(0)
+		}
+		return r.index > current, r.index
+	},
+	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
+}
+
+// judge asks whether what the clients saw can be: for each record, one order of all operations that fits what each saw.
+func judge(history []operation) (violations []string) {
+	byID := map[int64][]operation{}
+	for _, op := range history {
+		byID[op.call.id] = append(byID[op.call.id], op)
+	}
+	for id, ops := range byID {
+		input := make([]porcupine.Operation, len(ops))
+		for i, op := range ops {
+			input[i] = porcupine.Operation{ClientId: op.client, Input: op.call, Output: op.reply, Call: op.begin, Return: op.end}
+		}
+		if result := porcupine.CheckOperationsTimeout(model, input, time.Minute); result != porcupine.Ok {
+			violations = append(violations, fmt.Sprintf("record %d is not linearizable: %v", id, result))
+		}
+	}
+	return violations
+}

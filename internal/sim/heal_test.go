@@ -1,0 +1,156 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"sheaf.dev/sheaf/internal/group"
+)
+
+// healTime is how long a healed group may take for anything: elections, installs, what waited.
+const healTime = 3 * time.Minute
+
+// heal ends the faults and waits for the clients.
+func (w *world) heal() {
+	r := rand.New(rand.NewPCG(w.seed, 4))
+	w.mu.Lock()
+	clear(w.cut)
+	w.bad = false
+	w.stopping = true
+	for _, m := range w.machines {
+		m.slow = 0
+		m.disk.CrashAfter(-1)
+	}
+	w.mu.Unlock()
+	w.within("every machine is up, and every call answered", func() bool {
+		w.startAll(r)
+		return w.calling.Load() == 0
+	})
+}
+
+// startAll starts what is down, also where a crash that was under way came after the healing.
+func (w *world) startAll(r *rand.Rand) {
+	for _, m := range w.machines {
+		w.mu.Lock()
+		disk, down := m.disk, m.process == nil
+		w.mu.Unlock()
+		switch {
+		case disk.Crashed():
+			m.cutPower(survival(r))
+		case down:
+			m.start()
+		}
+	}
+}
+
+// within waits until something is so.
+func (w *world) within(what string, is func() bool) bool {
+	for end := time.Now().Add(healTime); time.Now().Before(end); {
+		if w.ctx.Err() != nil {
+			return false
+		}
+		if is() {
+			return true
+		}
+		w.sleep(20 * time.Millisecond)
+	}
+	if w.ctx.Err() == nil {
+		w.stuck = true
+	}
+	w.violate("not within %v of healing: %s\n%s", healTime, what, w.describe())
+	return false
+}
+
+// converge waits until all members have everything, reads every record through each of them, and compares them.
+func (w *world) converge() {
+	var last uint64
+	r := rand.New(rand.NewPCG(w.seed, 5))
+	ok := w.within("a leader, and all members with all entries", func() bool {
+		w.startAll(r)
+		leader := w.leader()
+		if leader == nil {
+			return false
+		}
+		m := leader.replica.Members()
+		if m.Changing || len(m.Conf.GetVoters()) < w.cfg.copies || len(m.Conf.GetLearners()) > 0 {
+			return false
+		}
+		last = m.LastIndex
+		up := 0
+		for _, p := range w.processes() {
+			for _, member := range m.Progress {
+				if member.ID == p.raftID && p.log.AppliedIndex() == last {
+					up++
+				}
+			}
+		}
+		return up == len(m.Progress)
+	})
+	if !ok {
+		return
+	}
+	w.compare(last)
+}
+
+// compare reads every record through every member: it is what the newest entry made of it.
+func (w *world) compare(last uint64) {
+	for _, p := range w.processes() {
+		if p.log.AppliedIndex() != last {
+			continue // removed
+		}
+		for id := range w.cfg.keys {
+			op := operation{client: w.cfg.clients, call: call{what: "get", id: id}, begin: moments.Add(1)}
+			ctx, cancel := context.WithTimeout(w.ctx, healTime)
+			if w.read(ctx, p, &op) {
+				w.mu.Lock()
+				w.history = append(w.history, op)
+				w.mu.Unlock()
+			}
+			cancel()
+		}
+		for id, want := range w.ledger.newest() {
+			index, deleted, err := p.log.Head(id)
+			if errors.Is(err, group.ErrClosed) {
+				break // an incarnation that was removed makes room for another one
+			}
+			gone := errors.Is(err, group.ErrNotFound) && want.kind == group.KindDelete // the tombstone was dropped
+			if !gone && (err != nil || index != want.index || deleted != (want.kind == group.KindDelete)) {
+				w.violate("%v: record %d at index %d: %d, deleted %v, %v; the newest entry is %+v", p.machine, id, last, index, deleted, err, want)
+			}
+		}
+	}
+}
+
+// verifyDisks checks every byte that is left, the used flags too.
+func (w *world) verifyDisks() {
+	for _, m := range w.machines {
+		file, found, err := group.ReadReplicaFile(m.disk, groupDir)
+		if err != nil || !found || file.Joining || file.Volume != m.volume {
+			continue
+		}
+		report, err := group.VerifyDir(context.Background(), m.disk, groupDir, nil)
+		if err != nil || len(report.Damages) > 0 {
+			w.violate("%v: verify: %v, %v", m, err, report.Damages)
+		}
+	}
+}
+
+// describe tells how everything stands.
+func (w *world) describe() string {
+	var b strings.Builder
+	w.mu.Lock()
+	for _, m := range w.machines {
+		file, found, err := group.ReadReplicaFile(m.disk, groupDir)
+		fmt.Fprintf(&b, "%v: wanted %x, running %v, folder %x %v joining %v %v, crashed %v\n",
+			m, m.raftID, m.process != nil, file.RaftID, found, file.Joining, err, m.disk.Crashed())
+	}
+	w.mu.Unlock()
+	for _, p := range w.processes() {
+		fmt.Fprintf(&b, "%v: %x %+v %+v\n", p.machine, p.raftID, p.replica.Status(), p.replica.Members())
+	}
+	return b.String()
+}

@@ -1,0 +1,215 @@
+package sim
+
+import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"sync"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"sheaf.dev/sheaf/internal/group"
+)
+
+// ledger knows every entry that a replica made visible, and every write that a client asked for.
+type ledger struct {
+	world    *world
+	mu       sync.Mutex
+	entries  map[uint64]fact      // index -> what the first replica that applied it had there
+	requests map[[16]byte]uint64  // request id -> index
+	asked    map[[16]byte][]write // request id -> what a client asked for: with a blob, in each try something else
+	blobs    map[uuid.UUID]uint64 // blob -> hash of its data
+	churned  map[write]bool       // writes without a request id
+	members  map[uint64]bool      // every id that was in a membership
+
+	firstConf *raftpb.ConfState
+	confIndex uint64 // of the newest membership change that was applied
+}
+
+// fact is what is known of an entry.
+type fact struct {
+	index   uint64
+	term    uint64
+	kind    group.Kind
+	id      int64
+	request [16]byte
+	data    uint64 // hash
+	by      uint64 // Raft id
+}
+
+// write is what a client asked for.
+type write struct {
+	id     int64
+	data   uint64
+	delete bool
+}
+
+func newLedger(w *world) *ledger {
+	return &ledger{
+		world: w, entries: map[uint64]fact{}, requests: map[[16]byte]uint64{}, asked: map[[16]byte][]write{}, blobs: map[uuid.UUID]uint64{}, members: map[uint64]bool{}, churned: map[write]bool{},
+	}
+}
+
+func (l *ledger) begin(conf *raftpb.ConfState) {
+	l.firstConf = conf
+	for _, id := range conf.GetVoters() {
+		l.members[id] = true
+	}
+}
+
+func hash(data []byte) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write(data)
+	return h.Sum64()
+}
+
+func (l *ledger) ask(request [16]byte, w write) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asked[request] = append(l.asked[request], w)
+}
+
+// applier gives the probe of a replica in one life. What a dead one still does on its old disk, nobody sees.
+func (l *ledger) applier(p *process) func(*group.Entry) {
+	last := uint64(0)
+	return func(e *group.Entry) {
+		w := l.world
+		w.mu.Lock()
+		dead := p.dead
+		w.mu.Unlock()
+		if dead {
+			return
+		}
+		w.trace("replica %x applies index %d term %d kind %d", p.raftID, e.Index, e.Term, e.Kind)
+		if problem := l.apply(p.raftID, e, &last); problem != "" {
+			w.violate("replica %x applies index %d: %s", p.raftID, e.Index, problem)
+		}
+	}
+}
+
+func (l *ledger) apply(raftID uint64, e *group.Entry, last *uint64) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if *last != 0 && e.Index != *last+1 {
+		return fmt.Sprintf("behind index %d", *last)
+	}
+	*last = e.Index
+	f := fact{index: e.Index, term: e.Term, kind: e.Kind, id: e.ID, request: e.RequestID, data: hash(e.Data), by: raftID}
+	if first, known := l.entries[e.Index]; known {
+		f.by = first.by
+		if f != first {
+			return fmt.Sprintf("logs disagree: it is %+v, replica %x had %+v", f, first.by, first)
+		}
+		return ""
+	}
+	l.entries[e.Index] = f
+	if e.Kind == group.KindConf {
+		l.noteConf(e)
+	}
+	if e.Kind != group.KindPut && e.Kind != group.KindDelete {
+		return ""
+	}
+	return l.check(f)
+}
+
+// check asks whether a client wanted an entry, and whether it is there once.
+func (l *ledger) check(f fact) string {
+	w := write{id: f.id, data: f.data, delete: f.kind == group.KindDelete}
+	if f.request == ([16]byte{}) {
+		if !l.churned[w] {
+			return fmt.Sprintf("nobody asked for %+v", f)
+		}
+		return ""
+	}
+	if at, twice := l.requests[f.request]; twice {
+		return fmt.Sprintf("request %x was applied at index %d already", f.request[:9], at)
+	}
+	l.requests[f.request] = f.index
+	if !slices.Contains(l.asked[f.request], w) {
+		return fmt.Sprintf("nobody asked for %+v", f)
+	}
+	return ""
+}
+
+// newest gives what is known of the newest entry of each record.
+func (l *ledger) newest() map[int64]fact {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := map[int64]fact{}
+	for _, f := range l.entries {
+		if (f.kind == group.KindPut || f.kind == group.KindDelete) && out[f.id].index < f.index {
+			out[f.id] = f
+		}
+	}
+	return out
+}
+
+// churn notes a write without a request id.
+func (l *ledger) churn(w write) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.churned[w] = true
+}
+
+// acknowledged checks the answer to a write.
+func (l *ledger) acknowledged(request [16]byte, index uint64) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch at, found := l.requests[request]; {
+	case !found:
+		return fmt.Sprintf("acknowledged as index %d, applied nowhere", index)
+	case at != index:
+		return fmt.Sprintf("acknowledged as index %d, applied at index %d", index, at)
+	}
+	return ""
+}
+
+// seen checks what a read has given.
+func (l *ledger) seen(id int64, index uint64, data []byte) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f, found := l.entries[index]
+	if !found || f.kind != group.KindPut || f.id != id || f.data != hash(data) {
+		return fmt.Sprintf("read version %d of record %d, which is %+v (found %v)", index, id, f, found)
+	}
+	return ""
+}
+
+func (l *ledger) noteConf(e *group.Entry) {
+	l.confIndex = max(l.confIndex, e.Index)
+	var change raftpb.ConfChangeV2
+	if err := proto.Unmarshal(e.Data, &change); err == nil {
+		for _, c := range change.GetChanges() {
+			l.members[c.GetNodeId()] = true
+		}
+	}
+}
+
+// newestConf is the index of the newest membership change.
+func (l *ledger) newestConf() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.confIndex
+}
+
+func (l *ledger) wasMember(id uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.members[id]
+}
+
+// keepBlob notes the data of a blob.
+func (l *ledger) keepBlob(ref group.BlobRef, data []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.blobs[ref.ID] = hash(data)
+}
+
+func (l *ledger) isBlob(ref group.BlobRef, data []byte) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	want, found := l.blobs[ref.ID]
+	return found && want == hash(data)
+}

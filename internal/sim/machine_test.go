@@ -1,0 +1,415 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// machine is a computer with one volume, on which at most one process runs. Its fields are guarded by world.mu.
+type machine struct {
+	world      *world
+	number     int
+	disk       *vfs.Mem
+	volume     uuid.UUID
+	raftID     uint64        // the incarnation that the operator has put here; 0: none
+	process    *process      // nil: down
+	joining    bool          // comeUp is at work
+	starting   *vfs.Mem      // start is at work on this disk
+	installing *vfs.Mem      // install is at work on this disk
+	epoch      int           // raised whenever the process or the disk goes
+	slow       time.Duration // what a sync takes at most
+	backup     *vfs.Mem      // an older state of the disk
+}
+
+// process is a shard with its replica of the group.
+type process struct {
+	machine   *machine
+	raftID    uint64
+	dead      bool // guarded by world.mu: what it still does, nobody sees
+	disk      *vfs.Mem
+	committer *replica.Committer
+	log       *group.Log
+	replica   *replica.Replica
+}
+
+func (m *machine) options(disk *vfs.Mem) group.Options {
+	skew := time.Duration(m.number) * 7 * time.Millisecond
+	return group.Options{
+		FS: disk, Dir: groupDir, Identity: identity, SegmentBytes: 8 << 10,
+		Now: func() time.Time { return time.Now().Add(skew) },
+	}
+}
+
+// create makes the group on the first machines.
+func (w *world) create() {
+	var ids []uint64
+	for _, m := range w.machines[:w.cfg.copies] {
+		m.raftID = w.newRaftID(m)
+		ids = append(ids, m.raftID)
+	}
+	w.ledger.begin(&raftpb.ConfState{Voters: ids})
+	for _, m := range w.machines[:w.cfg.copies] {
+		err := group.Create(m.options(m.disk), w.ledger.firstConf)
+		if err == nil {
+			err = group.WriteReplicaFile(m.disk, groupDir, m.replicaFile(m.raftID, m.volume, false))
+		}
+		if err != nil {
+			w.violate("create: %v", err)
+			return
+		}
+		m.start()
+	}
+}
+
+// newRaftID makes the id of a new incarnation.
+func (w *world) newRaftID(m *machine) uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	id := w.random.Uint64() | 1
+	w.at[id] = m
+	return id
+}
+
+func (m *machine) replicaFile(raftID uint64, volume uuid.UUID, joining bool) group.ReplicaFile {
+	return group.ReplicaFile{RaftID: raftID, Volume: volume, Store: identity.Store, Group: identity.Group, Joining: joining}
+}
+
+// start loads what the disk holds and runs it. Nothing where the replica is only joining, or there is none.
+func (m *machine) start() {
+	w := m.world
+	w.mu.Lock()
+	disk, volume, epoch := m.disk, m.volume, m.epoch
+	if m.process != nil || m.starting == disk || m.installing == disk || w.ctx.Err() != nil {
+		w.mu.Unlock()
+		return
+	}
+	m.starting = disk
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if m.starting == disk {
+			m.starting = nil
+		}
+	}()
+	file, found, err := group.ReadReplicaFile(disk, groupDir)
+	switch {
+	case errors.Is(err, vfs.ErrCrashed):
+		return
+	case err != nil:
+		w.violate("machine %d: %v", m.number, err)
+		return
+	case !found || file.Joining || file.Volume != volume:
+		return
+	}
+	log, report, err := group.Load(context.Background(), m.options(disk), nil)
+	switch {
+	case errors.Is(err, vfs.ErrCrashed):
+		return
+	case err != nil || report.Outcome == group.Damaged:
+		w.violate("machine %d: load: %v, %+v", m.number, err, report)
+		return
+	}
+	p := &process{machine: m, raftID: file.RaftID, disk: disk, committer: replica.NewCommitter(nil), log: log}
+	fetch := p.fetchBlobs
+	if w.cfg.mutation == mutateBlobs {
+		fetch = nil
+	}
+	p.replica, err = replica.Start(replica.Options{
+		Log: log, Committer: p.committer, RaftID: file.RaftID, Transport: p, Quiet: w.cfg.quiet,
+		OnSnapshot: func(_, _, from uint64) { w.wait.Go(func() { p.reinstall(from) }) },
+		FetchBlobs: fetch,
+		Probe:      &replica.Probe{BeforeSync: p.beforeSync, Applied: w.ledger.applier(p), Unsafe: w.cfg.unsafe},
+	})
+	if err != nil {
+		if !disk.Crashed() {
+			w.violate("machine %d: start: %v", m.number, err)
+		}
+		p.halt()
+		return
+	}
+	hard, conf, _ := log.InitialState()
+	last, _ := log.LastIndex()
+	w.trace("%v starts replica %x: applied %d, last %d, hard state %v, membership %v of %d, report %+v", m, file.RaftID, log.AppliedIndex(), last, hard, conf, log.ConfIndex(), report)
+	w.mu.Lock()
+	if m.epoch != epoch || m.process != nil || w.ctx.Err() != nil {
+		p.dead = true
+		w.mu.Unlock()
+		p.halt()
+		return
+	}
+	m.process = p
+	w.mu.Unlock()
+	w.tellRestart(p.raftID)
+}
+
+// beforeSync is the time that a disk takes.
+func (p *process) beforeSync() {
+	w := p.machine.world
+	w.mu.Lock()
+	d := between(w.random, 100*time.Microsecond, 3*time.Millisecond+p.machine.slow)
+	w.mu.Unlock()
+	time.Sleep(d)
+}
+
+// halt stops what is left of a process, as a kill does.
+func (p *process) halt() {
+	p.committer.Close()
+	if err := p.log.Close(false); err != nil && !p.disk.Crashed() {
+		p.machine.world.violate("machine %d: close: %v", p.machine.number, err)
+	}
+}
+
+// kill ends the process at once. Called with world.mu held; what is returned ends its goroutines.
+func (m *machine) kill() (end func()) {
+	p := m.process
+	m.process = nil
+	m.epoch++
+	if p == nil {
+		return func() {}
+	}
+	p.dead = true
+	return p.halt
+}
+
+// cutPower kills the process; the disk is what a power cut leaves.
+func (m *machine) cutPower(s vfs.Survival) {
+	w := m.world
+	w.mu.Lock()
+	end := m.kill()
+	m.disk = m.disk.CrashClone(s)
+	w.mu.Unlock()
+	w.trace("%v loses power, survival %v", m, s)
+	w.wait.Go(end)
+}
+
+// halt kills the process and waits.
+func (m *machine) halt() {
+	m.world.mu.Lock()
+	end := m.kill()
+	m.world.mu.Unlock()
+	end()
+}
+
+// restart is an orderly stop and start.
+func (m *machine) restart() {
+	w := m.world
+	w.mu.Lock()
+	p := m.process
+	w.mu.Unlock()
+	if p == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
+	_ = p.replica.Stop(ctx) // writes without a majority are cut off
+	cancel()
+	w.mu.Lock()
+	mine := m.process == p
+	end := func() {}
+	if mine {
+		end = m.kill()
+	}
+	w.mu.Unlock()
+	end()
+	if mine {
+		m.start()
+	}
+}
+
+// comeUp starts the incarnation that the operator wants on a machine, or has it join.
+func (m *machine) comeUp(raftID uint64) {
+	w := m.world
+	w.mu.Lock()
+	running := m.process != nil && m.process.raftID == raftID
+	if m.joining || running || m.raftID != raftID {
+		w.mu.Unlock()
+		return
+	}
+	m.joining = true
+	end := m.kill() // of an incarnation that was removed
+	disk, volume := m.disk, m.volume
+	w.mu.Unlock()
+	end()
+	defer func() {
+		w.mu.Lock()
+		m.joining = false
+		w.mu.Unlock()
+	}()
+	file, found, err := group.ReadReplicaFile(disk, groupDir)
+	if err == nil && found && file.RaftID == raftID && file.Volume == volume && !file.Joining {
+		m.start()
+		return
+	}
+	if found && err == nil && (file.RaftID != raftID || file.Volume != volume) {
+		m.wipe(disk) // another incarnation's
+	}
+	m.join(raftID)
+}
+
+// wipe removes the folder of a replica that was removed. Its files go to the trash in fact.
+func (m *machine) wipe(disk *vfs.Mem) {
+	w := m.world
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if m.disk == disk && !disk.Crashed() {
+		m.disk = vfs.NewMem()
+	}
+}
+
+// join brings a new incarnation to life: what it is to hold comes from one that has it.
+func (m *machine) join(raftID uint64) {
+	w := m.world
+	w.mu.Lock()
+	disk, volume, epoch := m.disk, m.volume, m.epoch
+	due := m.raftID == raftID && m.process == nil
+	w.mu.Unlock()
+	if !due {
+		return
+	}
+	file := m.replicaFile(raftID, volume, true)
+	if err := group.WriteReplicaFile(disk, groupDir, file); err != nil {
+		return // the disk crashed: tried again
+	}
+	m.install(disk, file, epoch, 0)
+}
+
+// install takes an export from another member until one is whole, then starts.
+func (m *machine) install(disk *vfs.Mem, file group.ReplicaFile, epoch int, from uint64) {
+	w := m.world
+	w.mu.Lock()
+	if m.installing == disk {
+		w.mu.Unlock()
+		return
+	}
+	m.installing = disk
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if m.installing == disk {
+			m.installing = nil
+		}
+	}()
+	for w.sleep(50 * time.Millisecond) {
+		w.mu.Lock()
+		current := m.epoch == epoch && m.process == nil
+		w.mu.Unlock()
+		if !current {
+			return
+		}
+		source := w.source(m, from)
+		if source == nil {
+			from = 0
+			continue
+		}
+		if err := m.take(disk, file, source); err != nil {
+			w.trace("%v: install from %v: %v", m, source.machine, err)
+			from = 0 // somebody else, next time
+			continue
+		}
+		w.fire("installed")
+		w.mu.Lock()
+		m.installing = nil
+		w.mu.Unlock()
+		m.start()
+		w.snapshotTaken(file.RaftID)
+		return
+	}
+}
+
+// source chooses whom to take an export from.
+func (w *world) source(m *machine, from uint64) *process {
+	all := w.processes()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var can []*process
+	for _, p := range all {
+		if p.machine == m || w.cut[[2]int{p.machine.number, m.number}] {
+			continue
+		}
+		if p.raftID == from {
+			return p
+		}
+		can = append(can, p)
+	}
+	if len(can) == 0 {
+		return nil
+	}
+	return can[w.random.IntN(len(can))]
+}
+
+// take transfers one export.
+func (m *machine) take(disk *vfs.Mem, file group.ReplicaFile, source *process) error {
+	ctx := m.world.ctx
+	export, err := source.log.Export(ctx)
+	if err != nil {
+		return err
+	}
+	defer export.Close()
+	install, err := group.NewInstall(ctx, m.options(disk), file, export.Manifest())
+	if err != nil {
+		return err
+	}
+	for missing := install.Missing(); len(missing) > 0; missing = install.Missing() {
+		for _, f := range missing {
+			m.world.sleep(time.Millisecond)
+			if err := transfer(export, install, f); err != nil {
+				return err
+			}
+		}
+	}
+	return install.Finish(ctx)
+}
+
+func transfer(export *group.Export, install *group.Install, f group.ExportFile) error {
+	from, err := export.Open(f.Name, f.Have)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := install.File(f)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	if _, err := io.Copy(to, from); err != nil {
+		return err
+	}
+	return to.Commit()
+}
+
+// reinstall stops a replica that is too far behind, and installs it anew.
+func (p *process) reinstall(from uint64) {
+	m, w := p.machine, p.machine.world
+	w.mu.Lock()
+	if m.process != p {
+		w.mu.Unlock()
+		return // offered before
+	}
+	end := m.kill()
+	epoch, disk, volume := m.epoch, m.disk, m.volume
+	w.fired["far behind"]++
+	w.mu.Unlock()
+	end()
+	m.install(disk, m.replicaFile(p.raftID, volume, false), epoch, from)
+}
+
+// snapshotTaken tells the leader that a member was installed.
+func (w *world) snapshotTaken(raftID uint64) {
+	for _, p := range w.processes() {
+		id := p.raftID
+		_ = p.replica.Step(&raftpb.Message{Type: raftpb.MsgSnapStatus.Enum(), From: &raftID, To: &id})
+	}
+}
+
+func (m *machine) String() string { return fmt.Sprintf("machine %d", m.number) }

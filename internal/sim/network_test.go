@@ -1,0 +1,64 @@
+package sim
+
+import (
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+)
+
+// Send implements replica.Transport: a message comes after some time, not at all, or twice; later ones may overtake it.
+func (p *process) Send(messages []*raftpb.Message) {
+	w := p.machine.world
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p.dead {
+		return
+	}
+	for _, m := range messages {
+		to := w.at[m.GetTo()]
+		if to == nil || w.cut[[2]int{p.machine.number, to.number}] {
+			continue
+		}
+		copies := 1
+		if w.bad {
+			switch x := w.random.Float64(); {
+			case x < w.cfg.lossOdds:
+				copies = 0
+				w.fired["message lost"]++
+			case x < w.cfg.lossOdds+0.05:
+				copies = 2
+				w.fired["message doubled"]++
+			}
+		}
+		for range copies {
+			clone := proto.Clone(m).(*raftpb.Message)
+			time.AfterFunc(w.delay(), func() { w.deliver(clone) })
+		}
+	}
+}
+
+// delay is that of a message: by chance longer than that of those behind it. Called with mu held.
+func (w *world) delay() time.Duration {
+	switch x := w.random.Float64(); {
+	case w.bad && x < w.cfg.lateOdds:
+		w.fired["message late"]++
+		return between(w.random, w.cfg.lateMax/10, w.cfg.lateMax) // over elections and restarts
+	case w.bad && x < 0.2:
+		return between(w.random, 5*time.Millisecond, 300*time.Millisecond)
+	default:
+		return between(w.random, 500*time.Microsecond, 4*time.Millisecond)
+	}
+}
+
+func (w *world) deliver(m *raftpb.Message) {
+	w.mu.Lock()
+	var p *process
+	if to := w.at[m.GetTo()]; to != nil && w.ctx.Err() == nil {
+		p = to.process
+	}
+	w.mu.Unlock()
+	if p != nil && p.raftID == m.GetTo() {
+		_ = p.replica.Step(m) // what is not taken is lost
+	}
+}

@@ -1,0 +1,89 @@
+package sim
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// usual is a run as most are.
+func usual(seed uint64) config {
+	c := config{
+		machines: 5, copies: 3, clients: 4, keys: 6, length: 15 * time.Second, pause: 80 * time.Millisecond,
+		lossOdds: 0.1, lateOdds: 0.02, lateMax: 6 * time.Second, quiet: seed%2 == 0,
+	}
+	if seed%10 == 9 {
+		c.machines, c.copies = 7, 5
+	}
+	return c
+}
+
+// number gives that in a variable of the environment.
+func number(t *testing.T, name string, otherwise uint64) uint64 {
+	s := os.Getenv(name)
+	if s == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+const again = "run it again: SHEAF_SIM_SEED=%d SHEAF_SIM_SEEDS=20 go test ./internal/sim -run TestSeeds (the goroutines' turns differ from run to run)"
+
+// TestSeeds lives through many seeds. SHEAF_SIM_SEEDS says how many; SHEAF_SIM_SEED runs one seed so many times.
+func TestSeeds(t *testing.T) {
+	seeds := uint64(300)
+	if testing.Short() {
+		seeds = 20
+	}
+	seeds = number(t, "SHEAF_SIM_SEEDS", seeds)
+	only := number(t, "SHEAF_SIM_SEED", 0)
+	var mu sync.Mutex
+	fired, calls := map[string]int{}, 0
+	t.Run("all", func(t *testing.T) {
+		for i := range seeds {
+			seed := i + 1
+			if only != 0 {
+				seed = only
+			}
+			t.Run(fmt.Sprintf("%d/%d", seed, i), func(t *testing.T) {
+				t.Parallel()
+				r := run(t, seed, usual(seed))
+				if len(r.violations) > 0 {
+					t.Fatalf("seed %d, faults %v:\n%s\n"+again+"\n%s", seed, r.fired, strings.Join(r.violations, "\n"), seed, strings.Join(r.events, "\n"))
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				for f, n := range r.fired {
+					fired[f] += n
+				}
+				calls += r.calls
+			})
+		}
+	})
+	if only == 0 && seeds >= 100 && !t.Failed() {
+		for _, f := range append([]string{
+			"message lost", "message doubled", "message late", "membership changed", "lead handed over in fact", "installed",
+			"far behind", "compaction dropped entries",
+		}, names(faults)...) {
+			if fired[f] == 0 {
+				t.Errorf("%s never came: the simulation tests less than it says", f)
+			}
+		}
+	}
+	t.Logf("%d seeds, %d calls, faults %v", seeds, calls, fired)
+}
+
+func names(faults []fault) (all []string) {
+	for _, f := range faults {
+		all = append(all, f.name)
+	}
+	return all
+}
