@@ -108,8 +108,8 @@ func (r *Replica) stepMark(m *raftpb.Message) (answer *raftpb.Message, err error
 	if m.GetType() == raftpb.MsgHeartbeat {
 		return r.takeMark(m)
 	}
-	if r.leader && m.GetTerm() == r.term {
-		r.wake() // somebody cannot rest
+	if r.leader {
+		r.wake() // somebody cannot rest, or has begun anew
 	}
 	return nil, nil
 }
