@@ -185,6 +185,7 @@ type Replica struct {
 	stopping bool
 	drained  chan struct{} // made by Stop; closed when no write is left
 	err      error         // failed for good
+	broken   bool          // Raft panicked over a message: the next round gives everything up
 
 	noRoom     error // the log has no room; tried again after retryTicks
 	retryTicks int

@@ -65,7 +65,9 @@ func (r *Replica) stepNode(m *raftpb.Message) (answer *raftpb.Message, err error
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("message %v: panic: %v", m.GetType(), p)
-			r.err = err
+			r.logger.Error("the replica has failed and refuses writes until a restart", "error", err)
+			r.err, r.broken = err, true
+			r.schedule() // what waits for an answer gets one
 		}
 	}()
 	if r.err != nil {
