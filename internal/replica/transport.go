@@ -90,8 +90,8 @@ func (r *Replica) stepNode(m *raftpb.Message) (answer *raftpb.Message, err error
 		err = r.node.Step(m) // no work; in a rest, the answer to the last heartbeat before it
 	default:
 		r.wake()
-		if t := m.GetType(); (t == raftpb.MsgPreVote || t == raftpb.MsgVote) && m.GetFrom() == r.leaderID && !r.leader {
-			// Whoever asks for votes does not lead any more: it need not be waited for.
+		if t := m.GetType(); (t == raftpb.MsgPreVote || t == raftpb.MsgVote) && m.GetFrom() == r.leaderID && m.GetTerm() > r.term && !r.leader {
+			// Whoever asks for votes of a new term does not lead any more: it need not be waited for.
 			err = r.node.ForgetLeader()
 		}
 		if err == nil {
