@@ -126,7 +126,7 @@ func (h *Hub) dial(shard string) (*grpc.ClientConn, error) {
 	if !ok {
 		return nil, fmt.Errorf("shard %s: no address is known", shard)
 	}
-	conn, err := grpc.NewClient(address,
+	conn, err := grpc.NewClient("passthrough:///"+address, // each attempt looks the name up: a restarted shard has another address
 		grpc.WithTransportCredentials(h.opts.Credentials),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(message.Codec{}), grpc.MaxCallRecvMsgSize(messageMax), grpc.MaxCallSendMsgSize(messageMax)),
 		grpc.WithConnectParams(grpc.ConnectParams{

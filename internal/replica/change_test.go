@@ -234,6 +234,33 @@ func TestPanicOfRaftFailsTheReplica(t *testing.T) {
 	})
 }
 
+// A member that says something impossible, as one does whose disk was rolled back unnoticed, fails the replica; its writes are
+// answered.
+func TestPanicOverAMessageAnswersWhatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		id, leader, p := n.cutOff(t, put(1, "a"))
+		synctest.Wait() // Raft has the write
+		from, term, commit := id%3+1, leader.Members().Term+1, uint64(1_000_000)
+		err := leader.Step(&raftpb.Message{
+			Type: raftpb.MsgHeartbeat.Enum(), From: &from, To: &id, Term: &term, Commit: &commit,
+		})
+		if err == nil {
+			t.Fatal("the message was taken")
+		}
+		begin := time.Now()
+		if _, err := p.Wait(timeout(t)); !errors.Is(err, ErrOutcomeUnknown) || time.Since(begin) > time.Second {
+			t.Fatalf("the write that waits, after %v: %v", time.Since(begin), err)
+		}
+		if _, err := leader.do(t, put(2, "b")); !errors.Is(err, ErrFailed) {
+			t.Fatalf("a write after that: %v", err)
+		}
+		if err := leader.ReadBarrier(timeout(t)); !errors.Is(err, ErrFailed) {
+			t.Fatalf("a read after that: %v", err)
+		}
+	})
+}
+
 func TestLeadIsHandedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

@@ -56,7 +56,7 @@ func (s MemberState) String() string {
 	return [...]string{"probe", "replicate", "snapshot"}[min(s, StateSnapshot)]
 }
 
-// Members tells the membership. It is cheap, but no more than once per write.
+// Members tells the membership. It is cheap: no I/O, a few allocations on the leader.
 func (r *Replica) Members() Members {
 	last, _ := r.log.LastIndex() // of memory: it has no error
 	r.mu.Lock()

@@ -190,6 +190,16 @@ func (r *Replica) fail(err error) {
 	r.abandon(err)
 }
 
+// endBroken fails the replica where Raft panicked over a message.
+func (r *Replica) endBroken() {
+	r.mu.Lock()
+	broken, err := r.broken && !r.round.failed, r.err
+	r.mu.Unlock()
+	if broken {
+		r.fail(err)
+	}
+}
+
 // abandon answers everything that is left, and tells how many writes have an unknown outcome.
 func (r *Replica) abandon(why error) (cut int) {
 	r.mu.Lock()

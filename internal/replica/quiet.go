@@ -107,6 +107,28 @@ func (r *Replica) rest() []*raftpb.Message {
 	return marks
 }
 
+// callLeader wakes a leader that rests and does not know that this member has begun anew: where it cannot campaign, nothing
+// else would. Called by the clock, with mu held.
+func (r *Replica) callLeader(barred bool) (calls []*raftpb.Message) {
+	if !r.opts.Quiet || r.leaderID != raft.None || !r.member || !barred && isVoter(r.conf, r.opts.RaftID) {
+		r.callTicks = 0
+		return nil
+	}
+	if r.callTicks++; r.callTicks < electionTicks {
+		return nil
+	}
+	r.callTicks = 0
+	for _, id := range r.conf.GetVoters() {
+		if id != r.opts.RaftID {
+			calls = append(calls, &raftpb.Message{
+				Type: raftpb.MsgHeartbeatResp.Enum(), From: proto.Uint64(r.opts.RaftID), To: proto.Uint64(id),
+				Term: proto.Uint64(r.term), Context: quietMark,
+			})
+		}
+	}
+	return calls
+}
+
 // hasWork tells whether something is on its way in this replica. Called with mu held.
 func (r *Replica) hasWork() bool {
 	return len(r.queued) > 0 || r.logged.len() > 0 || len(r.readers) > 0 || len(r.readRound.readers) > 0 ||

@@ -130,6 +130,21 @@ func TestLeaderBackSoonDoesNotLeaveTheOthersAtRest(t *testing.T) {
 	})
 }
 
+// A learner never campaigns: it has to tell a leader at rest that it is back, where its shard was not missed.
+func TestLearnerBackSoonFindsTheLeaderAtRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newQuietNetwork(t)
+		_, leader := n.lead()
+		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
+		n.start(4)
+		n.rest(4)
+		n.stop(4)
+		again := n.start(4)
+		until(t, "it knows the leader", func() bool { return again.Members().LeaderID != 0 })
+		n.rest(4)
+	})
+}
+
 func TestLostMarkCostsNoMoreThanAnElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newQuietNetwork(t)

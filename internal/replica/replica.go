@@ -162,6 +162,7 @@ type Replica struct {
 	yieldTicks  int               // until the lead may be handed over again because of damage
 	offerTicks  int               // since a member needs a snapshot
 	restedTicks int               // how long there was nothing to do
+	callTicks   int               // since a leader was looked for, by a member that cannot campaign
 	down        map[uint64]bool   // members whose shard is silent
 	fetching    map[uint64]bool   // messages that wait for blobs, by their index
 
@@ -184,6 +185,7 @@ type Replica struct {
 	stopping bool
 	drained  chan struct{} // made by Stop; closed when no write is left
 	err      error         // failed for good
+	broken   bool          // Raft panicked over a message: the next round gives everything up
 
 	noRoom     error // the log has no room; tried again after retryTicks
 	retryTicks int

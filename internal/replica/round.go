@@ -69,6 +69,7 @@ const (
 func (r *Replica) write() (next step) {
 	defer r.guard()
 	if !r.take() {
+		r.endBroken()
 		return stepEnd
 	}
 	rd := &r.round.ready
@@ -154,7 +155,7 @@ func (r *Replica) finish() {
 func (r *Replica) take() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.round.failed {
+	if r.round.failed || r.broken {
 		return false
 	}
 	if r.round.taken {

@@ -96,7 +96,7 @@ func (r *Replica) needsClock() bool { return !r.alone.Load() && !r.quiet.Load() 
 
 // tick is the committer's clock.
 func (r *Replica) tick() {
-	if marks := r.tickNode(); len(marks) > 0 {
+	if marks := r.tickNode(); len(marks) > 0 && r.opts.Transport != nil {
 		r.opts.Transport.Send(marks)
 	}
 }
@@ -133,8 +133,8 @@ func (r *Replica) tickNode() []*raftpb.Message {
 	if len(r.readers) > 0 || r.node.HasReady() {
 		r.schedule()
 	}
-	if barred {
-		return nil
+	if calls := r.callLeader(barred); calls != nil || barred {
+		return calls
 	}
 	return r.rest()
 }

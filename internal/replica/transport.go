@@ -65,7 +65,9 @@ func (r *Replica) stepNode(m *raftpb.Message) (answer *raftpb.Message, err error
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("message %v: panic: %v", m.GetType(), p)
-			r.err = err
+			r.logger.Error("the replica has failed and refuses writes until a restart", "error", err)
+			r.err, r.broken = err, true
+			r.schedule() // what waits for an answer gets one
 		}
 	}()
 	if r.err != nil {
@@ -88,8 +90,8 @@ func (r *Replica) stepNode(m *raftpb.Message) (answer *raftpb.Message, err error
 		err = r.node.Step(m) // no work; in a rest, the answer to the last heartbeat before it
 	default:
 		r.wake()
-		if t := m.GetType(); (t == raftpb.MsgPreVote || t == raftpb.MsgVote) && m.GetFrom() == r.leaderID && !r.leader {
-			// Whoever asks for votes does not lead any more: it need not be waited for.
+		if t := m.GetType(); (t == raftpb.MsgPreVote || t == raftpb.MsgVote) && m.GetFrom() == r.leaderID && m.GetTerm() > r.term && !r.leader {
+			// Whoever asks for votes of a new term does not lead any more: it need not be waited for.
 			err = r.node.ForgetLeader()
 		}
 		if err == nil {
@@ -108,8 +110,8 @@ func (r *Replica) stepMark(m *raftpb.Message) (answer *raftpb.Message, err error
 	if m.GetType() == raftpb.MsgHeartbeat {
 		return r.takeMark(m)
 	}
-	if r.leader && m.GetTerm() == r.term {
-		r.wake() // somebody cannot rest
+	if r.leader {
+		r.wake() // somebody cannot rest, or has begun anew
 	}
 	return nil, nil
 }

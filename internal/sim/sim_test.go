@@ -37,10 +37,14 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 
 const again = "run it again: SHEAF_SIM_SEED=%d SHEAF_SIM_SEEDS=20 go test ./internal/sim -run TestSeeds (the goroutines' turns differ from run to run)"
 
-// TestSeeds lives through many seeds. SHEAF_SIM_SEEDS says how many; SHEAF_SIM_SEED runs one seed so many times.
+// TestSeeds lives through many seeds: 300, 10,000 with SHEAF_SOAK, or as many as SHEAF_SIM_SEEDS says. SHEAF_SIM_SEED runs one
+// seed so many times. With SHEAF_SIM_TRACE a violation comes with all that happened before.
 func TestSeeds(t *testing.T) {
 	seeds := uint64(300)
-	if testing.Short() {
+	switch {
+	case os.Getenv("SHEAF_SOAK") != "":
+		seeds = 10_000
+	case testing.Short():
 		seeds = 20
 	}
 	seeds = number(t, "SHEAF_SIM_SEEDS", seeds)
