@@ -18,7 +18,7 @@ import (
 // what is there, checked, and swapped in at once.
 
 const (
-	installsAtOnce = 4
+	installsAtOnce = 16                    // who sends bounds the large ones
 	installFirst   = 50 * time.Millisecond // pause between tries
 	installBusy    = 250 * time.Millisecond
 	installMax     = 5 * time.Second
