@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -121,5 +122,14 @@ func TestWhatGroupsGoOnWithout(t *testing.T) {
 	}
 	if got := groupWords([]string{"1", "2", "3", "4", "5", "6", "7"}); got != "groups 1, 2, 3, 4, 5 and 2 more" {
 		t.Error(got)
+	}
+}
+
+func TestMovePause(t *testing.T) {
+	for groups, want := range map[int32]time.Duration{0: 2 * time.Second, 4096: 3 * time.Second, 65536: 10 * time.Second} {
+		run := &storeRun{state: PlacementState{Groups: groups}}
+		if got := run.movePause(); got != want {
+			t.Errorf("%d groups: %s, want %s", groups, got, want)
+		}
 	}
 }

@@ -162,11 +162,18 @@ func (r *RecordStoreReconciler) writeMetadata(ctx context.Context, store *v1alph
 
 // pause until the next look where nothing changes: at etcd, which is not watched.
 func (r *RecordStoreReconciler) pause(run *storeRun) time.Duration {
-	counts := run.store.Status.Groups
-	if run.state.Changed || len(run.state.Silent) > 0 || run.state.Homeless > 0 || counts.Moving > 0 {
+	if run.state.Changed || run.store.Status.Groups.Moving > 0 {
+		return run.movePause()
+	}
+	if len(run.state.Silent) > 0 || run.state.Homeless > 0 {
 		return PauseShort
 	}
 	return 3 * PauseShort
+}
+
+// movePause is the time between two waves of moves. A look costs etcd a list of all groups, so that more take longer.
+func (run *storeRun) movePause() time.Duration {
+	return min(2*time.Second+time.Duration(run.state.Groups/4096)*time.Second, PauseShort)
 }
 
 // SetupWithManager watches stores, what they own, and the pools that refer to them.

@@ -222,7 +222,11 @@ func (r *RecordStoreReconciler) awaitCopies(_ context.Context, run *storeRun) Ou
 		out.after = PauseShort // etcd is not watched
 		return out
 	}
-	return Wait(redundant.reason, redundant.message, PauseShort)
+	pause := PauseShort
+	if run.store.Status.Groups.Moving > 0 { // as the last look saw
+		pause = run.movePause()
+	}
+	return Wait(redundant.reason, redundant.message, pause)
 }
 
 // shardStatuses of all pools, by name.

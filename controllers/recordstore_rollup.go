@@ -28,7 +28,7 @@ func (r *RecordStoreReconciler) awaitPools(ctx context.Context, run *storeRun) O
 			run.store.Name), PauseLong)
 	case redundant.byPerson(): // it is why groups wait
 		return r.awaitCopies(ctx, run)
-	case run.state.Missing > 0 || run.state.Changed:
+	case run.state.Missing > 0 || run.state.Changed && run.state.Homeless > 0: // a move is no reason not to be ready
 		return Wait("Placing", fmt.Sprintf("%d groups are placed on shards", counts.Total), PauseShort)
 	case counts.Serving < counts.Total || shards.Serving < shards.Total:
 		reason, message := "Loading", fmt.Sprintf("%d of %d groups and %d of %d shards serve", counts.Serving, counts.Total, shards.Serving, shards.Total)

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// Scenario 30: with three copies a node that goes away takes no record with it, and calls succeed again soon.
+// With three copies a node that goes away takes no record with it, and calls succeed again soon.
 var _ = Describe("a store with three copies on three nodes", func() {
 	It("goes on when a node is away, and is redundant again when it is back", func() {
 		const records = 12
