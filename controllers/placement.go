@@ -16,6 +16,8 @@ var (
 	ErrOtherStore = errors.New("etcd holds another store")
 	// ErrPlacementChanged: somebody else wrote in between; the next reconcile decides anew.
 	ErrPlacementChanged = errors.New("the placement changed meanwhile")
+	// ErrCopiesDiffer: the store was made with another number of copies.
+	ErrCopiesDiffer = errors.New("the number of copies differs")
 	// ErrVolumesIncomplete: the shards that answer do not hold all of the store; nothing was written.
 	ErrVolumesIncomplete = errors.New("the volumes do not hold the whole store yet")
 )
@@ -32,10 +34,11 @@ type PlacementSpec struct {
 
 // PlacementState is what etcd says of a store.
 type PlacementState struct {
+	View     PlacementView     // before anything was written
 	Groups   int32             // that exist
 	Missing  int32             // of Hash routing, made on the next call
 	Alive    map[string]bool   // shards that are registered
-	Silent   map[string]string // group -> its shard, where that is not registered
+	Silent   map[string]string // group -> one of its shards that is not registered, where too few are for it to serve
 	Homeless int32             // groups that no shard has made yet
 	Unplaced map[string]string // group -> why it cannot be placed now
 	Changed  bool              // something was written
@@ -46,8 +49,10 @@ type Placement interface {
 	// Init makes the placement where etcd holds none, and fails with ErrOtherStore where it holds another store's.
 	Init(ctx context.Context, spec PlacementSpec) error
 	// Plan says what is wanted of shards by name, writes the targets that the planner then wants, and tells what is there.
-	// Errors: ErrPlacementLost, ErrOtherStore, ErrPlacementChanged.
+	// Errors: ErrPlacementLost, ErrOtherStore, ErrCopiesDiffer, ErrPlacementChanged.
 	Plan(ctx context.Context, spec PlacementSpec, states map[string]v1alpha1.PoolState) (PlacementState, error)
+	// Look tells where groups are, and writes nothing.
+	Look(ctx context.Context, spec PlacementSpec) (PlacementView, error)
 	// Recover rebuilds the placement of a store from the volumes of shards at these addresses. ErrVolumesIncomplete says
 	// what is missing.
 	Recover(ctx context.Context, spec PlacementSpec, addresses []string) error

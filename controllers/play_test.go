@@ -43,6 +43,7 @@ type play struct {
 	started map[string]int                  // shard -> pods made
 	volumes map[string]string               // claim -> UUID of the volume
 	storeID string
+	uuidOf  func(shard string) string // of its volume
 }
 
 func newPlay(ctx context.Context) *play {
@@ -51,6 +52,7 @@ func newPlay(ctx context.Context) *play {
 	p := &play{
 		Namespace: namespace.Name, Node: "node-" + namespace.Name, byIP: map[string]string{}, reports: map[string]func(*ShardReport){},
 		silent: map[string]bool{}, started: map[string]int{}, volumes: map[string]string{},
+		uuidOf: func(shard string) string { return "uuid-of-" + shard },
 	}
 	p.makeNode(ctx, p.Node)
 	DeferCleanup(func(ctx context.Context) {
@@ -262,7 +264,7 @@ func (p *play) Describe(_ context.Context, address string) (*ShardReport, error)
 	report := &ShardReport{
 		Name: shard, Version: "played", State: v1alpha1.ShardServing,
 		Volume: VolumeReport{
-			UUID: "uuid-of-" + shard, StoreUUID: p.storeID, FileSystem: "xfs", MountOptions: []string{"noatime"}, Source: "/dev/played",
+			UUID: p.uuidOf(shard), StoreUUID: p.storeID, FileSystem: "xfs", MountOptions: []string{"noatime"}, Source: "/dev/played",
 			CapacityBytes: 1000 << 20, FreeBytes: 900 << 20, ReserveBytes: 50 << 20,
 		},
 	}

@@ -142,9 +142,6 @@ var _ = Describe("What fails is looked at six times a minute", func() {
 			p.away = true
 			Expect(p.etcd.Wipe(ctx)).To(Succeed())
 		}),
-		Entry("with too many copies", "CopiesUnsupported", func(ctx context.Context, p *storePlay) {
-			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Replication.Copies = 3 })
-		}),
 		Entry("whose shards do not start", "Pending", func(ctx context.Context, p *storePlay) {
 			p.settle(ctx)
 			p.NoKubelet = true

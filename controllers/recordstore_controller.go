@@ -115,7 +115,6 @@ func (r *RecordStoreReconciler) steps() []Step[storeRun] {
 		{"finalizer", r.finalizer},
 		{"identity", r.identity},
 		{"pools", r.gatherPools},
-		{"supported", r.supported},
 		{"secret", r.gatherSecret},
 		{"etcd objects", r.applyEtcd},
 		{"gateway objects", r.applyGateway},
@@ -125,7 +124,9 @@ func (r *RecordStoreReconciler) steps() []Step[storeRun] {
 		{"etcd ready", r.awaitEtcd},
 		{"placement", r.initPlacement},
 		{"plan", r.plan},
+		{"budgets again", r.applyBudgets}, // by what etcd says of copies
 		{"pools ready", r.awaitPools},
+		{"copies", r.awaitCopies},
 		{"gateway ready", r.awaitGateway},
 	}
 }
@@ -161,10 +162,18 @@ func (r *RecordStoreReconciler) writeMetadata(ctx context.Context, store *v1alph
 
 // pause until the next look where nothing changes: at etcd, which is not watched.
 func (r *RecordStoreReconciler) pause(run *storeRun) time.Duration {
-	if run.state.Changed || len(run.state.Silent) > 0 || run.state.Homeless > 0 {
+	if run.state.Changed || run.store.Status.Groups.Moving > 0 {
+		return run.movePause()
+	}
+	if len(run.state.Silent) > 0 || run.state.Homeless > 0 {
 		return PauseShort
 	}
 	return 3 * PauseShort
+}
+
+// movePause is the time between two waves of moves. A look costs etcd a list of all groups, so that more take longer.
+func (run *storeRun) movePause() time.Duration {
+	return min(2*time.Second+time.Duration(run.state.Groups/4096)*time.Second, PauseShort)
 }
 
 // SetupWithManager watches stores, what they own, and the pools that refer to them.

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -36,6 +38,10 @@ func init() {
 				_, err := client.Put(ctx, key, value)
 				return err
 			},
+			drop: func(ctx context.Context, key string) error {
+				_, err := client.Delete(ctx, key)
+				return err
+			},
 		}, nil
 	}
 }
@@ -48,7 +54,9 @@ type etcdPlay struct {
 	wipe  func(context.Context) error
 	store func(name string) (*placement.Store, error)
 	put   func(ctx context.Context, key, value string) error
+	drop  func(ctx context.Context, key string) error
 	close func() error
+	stuck bool
 }
 
 // Open is the operator's, but for the address: names of Services are not known here.
@@ -84,7 +92,7 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 		if _, there := view.Shards[shard]; there {
 			continue
 		}
-		value, err := json.Marshal(placement.Shard{Name: shard, Address: "127.0.0.1:1", VolumeUUID: uuid.New(), Domain: shard})
+		value, err := json.Marshal(placement.Shard{Name: shard, Address: "127.0.0.1:1", VolumeUUID: volumeOf(shard), Domain: domainOf(shard), Node: "node-" + shard})
 		if err != nil {
 			return nil, err
 		}
@@ -96,18 +104,70 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 	has := map[string][]string{}
 	for group, target := range view.Targets {
 		there, err := store.UpdateGroup(ctx, group, func(g *placement.Group) error {
-			if len(g.Members) == 0 {
-				g.Members = []placement.Member{{Shard: target.Shards[0], VolumeUUID: uuid.New(), RaftID: 1}}
-				g.Leader = target.Shards[0]
+			if len(g.Members) > 0 && (e.stuck || !moves(*g, target, shards)) {
+				return nil
+			}
+			g.Members, g.Leader = nil, target.Shards[0]
+			for n, shard := range target.Shards {
+				g.Members = append(g.Members, placement.Member{Shard: shard, VolumeUUID: volumeOf(shard), RaftID: uint64(2*n + 1)})
 			}
 			return nil
 		})
 		if err != nil {
 			return nil, err
 		}
-		has[there.Members[0].Shard] = append(has[there.Members[0].Shard], group)
+		for _, m := range there.Members {
+			has[m.Shard] = append(has[m.Shard], group)
+		}
 	}
 	return has, nil
+}
+
+// moves says whether a group can go where it is wanted now: a majority of it is there, and so are those that it is to go to.
+func moves(g placement.Group, target placement.Target, alive []string) bool {
+	up := 0
+	for _, m := range g.Members {
+		if slices.Contains(alive, m.Shard) {
+			up++
+		}
+	}
+	return up > len(g.Members)/2 && !slices.ContainsFunc(target.Shards, func(s string) bool { return !slices.Contains(alive, s) })
+}
+
+// volumeOf a played shard.
+func volumeOf(shard string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(shard)) }
+
+// Volume is the UUID of a played shard's volume.
+func (e *etcdPlay) Volume(shard string) string { return volumeOf(shard).String() }
+
+// domainOf a played shard: those of pool near are in one, those of node-bare do not know theirs.
+func domainOf(shard string) string {
+	switch {
+	case strings.HasPrefix(shard, "near-"):
+		return "near"
+	case strings.HasPrefix(shard, "node-bare-"):
+		return "node-" + shard // what a shard falls back on
+	}
+	return shard
+}
+
+// Stick makes groups stay where they are, wherever they are wanted, or lets them move again.
+func (e *etcdPlay) Stick(stuck bool) { e.stuck = stuck }
+
+// Leave takes the registration of a shard away, as its lease does some time after it has ended.
+func (e *etcdPlay) Leave(ctx context.Context, namespace, name, shard string) error {
+	return e.drop(ctx, fmt.Sprintf("%s/%s/shards/%s", placement.PrefixDefault, workload.Placement(namespace, name), shard))
+}
+
+// Shards asks shards as the operator does.
+func (e *etcdPlay) Shards() controllers.ShardClient { return operator.Shards{} }
+
+// Endpoints of the etcd.
+func (e *etcdPlay) Endpoints() []string { return e.server.Endpoints() }
+
+// Register is the operator's, on the connections that Open has made.
+func (e *etcdPlay) Register() controllers.ShardRegister {
+	return operator.Register{Placements: e.placements}
 }
 
 // Holds is the UID of the store that etcd holds under a name, and its number of groups.

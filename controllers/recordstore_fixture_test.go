@@ -29,6 +29,12 @@ type EtcdPlay interface {
 	Placements
 	Serve(ctx context.Context, namespace, store string, shards []string) (map[string][]string, error)
 	Holds(ctx context.Context, namespace, store string) (uid string, groups int, err error)
+	Leave(ctx context.Context, namespace, store, shard string) error
+	Register() ShardRegister
+	Shards() ShardClient
+	Endpoints() []string
+	Stick(stuck bool)
+	Volume(shard string) string
 	Wipe(ctx context.Context) error
 	Stop()
 }
@@ -62,6 +68,8 @@ type storePlay struct {
 	pools  *ShardPoolReconciler
 	events *events.FakeRecorder
 	away   bool // the shards do not register
+	// reported changes what a shard says beside its groups.
+	reported func(shard string, r *ShardReport)
 }
 
 func newStorePlay(ctx context.Context) *storePlay {
@@ -69,6 +77,7 @@ func newStorePlay(ctx context.Context) *storePlay {
 	etcd, err := sharedEtcd()
 	Expect(err).NotTo(HaveOccurred())
 	p := &storePlay{play: newPlay(ctx), etcd: etcd, events: events.NewFakeRecorder(10000)}
+	p.uuidOf = etcd.Volume
 	DeferCleanup(func() { etcd.Close(p.Namespace + "/quotes") })
 	p.operator(acting)
 	return p
@@ -77,7 +86,7 @@ func newStorePlay(ctx context.Context) *storePlay {
 // operator starts a new one, which knows nothing.
 func (p *storePlay) operator(c client.Client) {
 	p.r = &RecordStoreReconciler{Client: c, Live: operatorClient, Events: p.events, Placements: p.etcd, Image: "sheaf:1"}
-	p.pools = &ShardPoolReconciler{Client: c, Live: operatorClient, Shards: p.play, Image: "sheaf:1"}
+	p.pools = &ShardPoolReconciler{Client: c, Live: operatorClient, Shards: p.play, Image: "sheaf:1", Register: p.etcd.Register()}
 }
 
 // create makes a store with a managed etcd of one member.
@@ -92,9 +101,17 @@ func (p *storePlay) create(ctx context.Context, changes ...func(*v1alpha1.Record
 	return store
 }
 
-// pool makes a pool of the store.
-func (p *storePlay) pool(ctx context.Context, shards int32) {
-	pool := &v1alpha1.ShardPool{ObjectMeta: metav1.ObjectMeta{Name: "ssd", Namespace: p.Namespace}}
+// pool makes the pool of the store.
+func (p *storePlay) pool(ctx context.Context, shards int32) { p.poolNamed(ctx, "ssd", shards) }
+
+func (p *storePlay) getPool(ctx context.Context) *v1alpha1.ShardPool {
+	pool := &v1alpha1.ShardPool{}
+	Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd"}, pool)).To(Succeed())
+	return pool
+}
+
+func (p *storePlay) poolNamed(ctx context.Context, name string, shards int32) {
+	pool := &v1alpha1.ShardPool{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: p.Namespace}}
 	pool.Spec.StoreRef.Name, pool.Spec.Shards = "quotes", &shards
 	pool.Spec.Storage = v1alpha1.Storage{StorageClassName: classGrows, Size: resource.MustParse("1Gi")}
 	Expect(api.Create(ctx, pool)).To(Succeed())
@@ -163,10 +180,14 @@ func (p *storePlay) playShards(ctx context.Context) {
 	}
 	has, err := p.etcd.Serve(ctx, p.Namespace, "quotes", shards)
 	Expect(err).NotTo(HaveOccurred())
-	for shard, groups := range has {
+	for _, shard := range shards {
+		groups := has[shard]
 		p.says(shard, func(r *ShardReport) {
-			for _, g := range groups {
+			for _, g := range groups { // each leads those that it has: these tests do not count records
 				r.Groups = append(r.Groups, GroupReport{Group: g, State: "Serving", Leader: true})
+			}
+			if p.reported != nil {
+				p.reported(shard, r)
 			}
 		})
 	}

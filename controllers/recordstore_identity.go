@@ -42,15 +42,6 @@ func (r *RecordStoreReconciler) identity(ctx context.Context, run *storeRun) Out
 	return Complete()
 }
 
-// supported refuses what this version does not do.
-func (r *RecordStoreReconciler) supported(_ context.Context, run *storeRun) Outcome {
-	if n := run.store.Spec.Replication.Copies; n > 1 {
-		return Fail("CopiesUnsupported", fmt.Sprintf(
-			"spec.replication.copies is %d, and this version keeps one copy of each group: set it to 1", n))
-	}
-	return Complete()
-}
-
 // gatherPools lists the pools that refer to the store.
 func (r *RecordStoreReconciler) gatherPools(ctx context.Context, run *storeRun) Outcome {
 	var pools v1alpha1.ShardPoolList

@@ -31,11 +31,6 @@ func (r *RecordStoreReconciler) applyGateway(ctx context.Context, run *storeRun)
 	return Complete()
 }
 
-// applyBudgets applies the budget of the store's shards.
-func (r *RecordStoreReconciler) applyBudgets(ctx context.Context, run *storeRun) Outcome {
-	return r.apply(ctx, run.store, workload.ShardsBudget(run.store, shardsWanted(run.pools)))
-}
-
 // apply applies objects that the store owns.
 func (r *RecordStoreReconciler) apply(ctx context.Context, store *v1alpha1.RecordStore, objects ...client.Object) Outcome {
 	for _, o := range objects {

@@ -144,6 +144,8 @@ func (r *RecordStoreReconciler) initPlacement(ctx context.Context, run *storeRun
 		return Complete()
 	case is(err, ErrOtherStore):
 		return r.otherStore(run, err)
+	case is(err, ErrCopiesDiffer):
+		return copiesDiffer(err)
 	case is(err, ErrVolumesIncomplete):
 		SetFalse(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "Adopting", err.Error())
 		return Wait("Adopting", fmt.Sprintf("spec.adoptStoreUID: the placement of store %s is rebuilt from its volumes: %v",
@@ -159,7 +161,12 @@ func (r *RecordStoreReconciler) initPlacement(ctx context.Context, run *storeRun
 func (r *RecordStoreReconciler) plan(ctx context.Context, run *storeRun) Outcome {
 	ctx, cancel := context.WithTimeout(ctx, 4*placementTimeout)
 	defer cancel()
-	state, err := run.placement.Plan(ctx, placementSpec(run), shardStates(run.pools))
+	states := shardStates(run.pools)
+	var state PlacementState
+	err := r.replaceLost(ctx, run, states)
+	if err == nil {
+		state, err = run.placement.Plan(ctx, placementSpec(run), states)
+	}
 	store := run.store
 	switch {
 	case err == nil:
@@ -177,11 +184,19 @@ func (r *RecordStoreReconciler) plan(ctx context.Context, run *storeRun) Outcome
 		return out
 	case is(err, ErrOtherStore):
 		return r.otherStore(run, err)
+	case is(err, ErrCopiesDiffer):
+		return copiesDiffer(err)
 	case is(err, ErrPlacementChanged):
 		return Wait("PlacementChanged", err.Error(), PauseShort)
 	default:
 		return r.etcdUnreachable(run, err)
 	}
+}
+
+// copiesDiffer: admission refuses to change them, but etcd may hold the placement of a store that was made before that.
+func copiesDiffer(err error) Outcome {
+	return Fail("CopiesDiffer", fmt.Sprintf("spec.replication.copies: %v. It cannot be changed, and groups go on as they are: make a new "+
+		"RecordStore and copy the records with sheaf export and sheaf import", err))
 }
 
 // lostShardsMax bounds the shards that lostMessage names: a condition has room for 2 KiB.
@@ -231,7 +246,7 @@ func shardStates(pools []v1alpha1.ShardPool) map[string]v1alpha1.PoolState {
 		leaving := leavingShards(&pool)
 		for _, shard := range poolShardNames(&pool) {
 			states[shard] = pool.Spec.State
-			if leaving[shard] {
+			if leaving[shard] || !pool.DeletionTimestamp.IsZero() {
 				states[shard] = v1alpha1.PoolDrained
 			}
 		}

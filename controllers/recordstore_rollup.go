@@ -19,13 +19,16 @@ import (
 const troublesMax = 20
 
 // awaitPools waits until every group serves.
-func (r *RecordStoreReconciler) awaitPools(_ context.Context, run *storeRun) Outcome {
-	counts, shards := rollUp(run.pools, run.state)
+func (r *RecordStoreReconciler) awaitPools(ctx context.Context, run *storeRun) Outcome {
+	counts, shards := rollUp(run.pools, run.state, run.copies())
+	redundant, _ := run.redundant()
 	switch {
 	case shardsWanted(run.pools) == 0:
 		return Wait("NoShards", fmt.Sprintf("no ShardPool gives this store shards: create one with spec.storeRef.name: %s and spec.shards of at least 1",
 			run.store.Name), PauseLong)
-	case run.state.Missing > 0 || run.state.Changed:
+	case redundant.byPerson(): // it is why groups wait
+		return r.awaitCopies(ctx, run)
+	case run.state.Missing > 0 || run.state.Changed && run.state.Homeless > 0: // a move is no reason not to be ready
 		return Wait("Placing", fmt.Sprintf("%d groups are placed on shards", counts.Total), PauseShort)
 	case counts.Serving < counts.Total || shards.Serving < shards.Total:
 		reason, message := "Loading", fmt.Sprintf("%d of %d groups and %d of %d shards serve", counts.Serving, counts.Total, shards.Serving, shards.Total)
@@ -100,11 +103,15 @@ func (r *RecordStoreReconciler) summarize(run *storeRun, out Outcome) {
 // summarizePools writes what the pools say into the store's status.
 func (r *RecordStoreReconciler) summarizePools(run *storeRun) {
 	status := &run.store.Status
-	troubles := status.Groups.NotWell
-	status.Groups, status.Shards = rollUp(run.pools, run.state)
+	before := status.Groups
+	status.Groups, status.Shards = rollUp(run.pools, run.state, run.copies())
 	if !run.hasState {
-		status.Groups.NotWell = troubles
+		status.Groups.NotWell = before.NotWell
+		if run.copies() > 1 { // only etcd knows which copies are of one group
+			status.Groups = before
+		}
 	}
+	run.setRedundant()
 	status.Load, status.Records, status.StoredBytes = storeLoadText(run.pools), 0, 0
 	for n := range run.pools {
 		status.Records += run.pools[n].Status.Records
@@ -161,7 +168,7 @@ func rollUpCondition(status *v1alpha1.RecordStoreStatus, generation int64, pools
 }
 
 // rollUp counts groups and shards.
-func rollUp(pools []v1alpha1.ShardPool, state PlacementState) (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
+func rollUp(pools []v1alpha1.ShardPool, state PlacementState, copies int32) (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
 	groups := v1alpha1.GroupCounts{Total: state.Groups + state.Missing}
 	var shards v1alpha1.ShardCounts
 	lost := map[string]v1alpha1.ShardStatus{}
@@ -180,6 +187,19 @@ func rollUp(pools []v1alpha1.ShardPool, state PlacementState) (v1alpha1.GroupCou
 			case v1alpha1.ShardDiskLost, v1alpha1.ShardForeign:
 				lost[s.Name] = s
 			}
+		}
+	}
+	if copies > 1 { // what shards count are copies
+		damaged := groups.Damaged
+		groups = countCopies(&state.View, shardStatuses(pools))
+		groups.Total += state.Missing
+		groups.Damaged = min(damaged, groups.Total)
+		groups.NotWell = firstTroubles(append(list, groups.NotWell...))
+		return groups, shards
+	}
+	for _, g := range state.View.Groups {
+		if g.moving() {
+			groups.Moving++
 		}
 	}
 	settleCounts(&groups)

@@ -109,7 +109,7 @@ var _ = Describe("A store", func() {
 		stale := p.get(ctx)
 		stale.Status.PlacementInitialized = false
 		run := &storeRun{store: stale}
-		for _, step := range p.r.steps()[:9] {
+		for _, step := range p.r.steps()[:8] {
 			Expect(step.Do(ctx, run).IsComplete()).To(BeTrue(), step.Name)
 		}
 		run.placement, err = p.etcd.Open(p.Namespace+"/quotes", run.access, run.secrets)
@@ -188,22 +188,6 @@ var _ = Describe("A store", func() {
 		p.pool(ctx, 1)
 		p.settle(ctx)
 		p.ready(ctx)
-	})
-
-	It("says that several copies are not there yet, and forgets nothing meanwhile", func(ctx context.Context) {
-		p.create(ctx)
-		p.pool(ctx, 2)
-		p.settle(ctx)
-		before, objects := p.get(ctx).Status, p.picture(ctx)
-		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Replication.Copies = 3 })
-		p.settle(ctx)
-		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "CopiesUnsupported", "spec.replication.copies is 3", "set it to 1")
-		Expect(p.get(ctx).Status.Groups).To(Equal(before.Groups))
-		Expect(p.get(ctx).Status.Shards).To(Equal(before.Shards))
-		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Replication.Copies = 1 })
-		p.settle(ctx)
-		p.ready(ctx)
-		Expect(p.picture(ctx)).To(Equal(objects))
 	})
 
 	It("waits for the Secret of an external etcd", func(ctx context.Context) {

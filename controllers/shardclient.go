@@ -71,6 +71,8 @@ type GroupReport struct {
 	Leader      bool
 	Records     int64
 	StoredBytes int64
+	// AppliedIndex is that of the last entry applied: by it copies are compared.
+	AppliedIndex uint64
 	// Lost: the data are not on the shard's volume.
 	Lost bool
 }
@@ -80,8 +82,10 @@ func (g GroupReport) serves() bool { return g.State == "Serving" || g.State == "
 
 // ShardRegister tells the placement about shards that are to go. cmd/sheaf-operator implements it over etcd.
 type ShardRegister interface {
-	// Empty asks the planner to put no group on the shard and, once groups can move, to take away those that are there.
+	// Empty asks the planner to put no group on the shard, and to move those that are there to others.
 	Empty(ctx context.Context, store *v1alpha1.RecordStore, shard string) error
+	// Look tells where groups are.
+	Look(ctx context.Context, store *v1alpha1.RecordStore) (PlacementView, error)
 	// Forget removes what is known of a shard that is gone for good. The error says which groups still name it.
 	Forget(ctx context.Context, store *v1alpha1.RecordStore, shard string) error
 }

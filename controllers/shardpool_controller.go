@@ -82,6 +82,10 @@ type poolWork struct {
 	plan   numbersPlan
 	shards []*observedShard // in order of their numbers, as statuses
 
+	view    *PlacementView // nil: not asked yet
+	viewErr error
+	held    map[string]int // of a drained pool: groups that shards still have, as etcd says; nil: not asked
+
 	decided  bool
 	statuses []v1alpha1.ShardStatus
 	growth   growth
@@ -98,6 +102,8 @@ var poolSteps = []Step[poolWork]{
 	poolStep("service", (*poolWork).applyService),
 	poolStep("sets", (*poolWork).applySets),
 	poolStep("remove", (*poolWork).removeShards),
+	poolStep("drain", (*poolWork).drainPool),
+	poolStep("replace", (*poolWork).replaceDisks),
 	poolStep("claims", (*poolWork).growClaims),
 	poolStep("update", (*poolWork).restartOne),
 	poolStep("summary", (*poolWork).summary),

@@ -40,6 +40,7 @@ type observedShard struct {
 	Last       v1alpha1.ShardStatus // what status said before
 	Forget     []string             // volumes that a person gave up
 	StoreUID   string
+	Copies     int32  // of each group
 	Template   string // hash of the wanted pod template
 	Now        time.Time
 	KeepLoad   bool // too soon for another step of progress
@@ -87,13 +88,13 @@ func (o *observedShard) nodeState() (v1alpha1.ShardState, string) {
 		return "", ""
 	}
 	if o.Node == nil {
-		return v1alpha1.ShardNodeLost, fmt.Sprintf("node %s was deleted%s. If it comes back, add it with its name and the shard goes on; "+
-			"if not, list %d in spec.remove and raise spec.shards for a new shard", o.NodeName, o.localWords(), o.Number)
+		return v1alpha1.ShardNodeLost, fmt.Sprintf("node %s was deleted%s. %sIf it comes back, add it with its name and the shard goes on; "+
+			"if not, list %d in spec.remove and raise spec.shards for a new shard", o.NodeName, o.localWords(), o.copiesWords(), o.Number)
 	}
 	for _, taint := range o.Node.Spec.Taints {
 		if taint.Key == corev1.TaintNodeOutOfService {
-			return v1alpha1.ShardNodeLost, fmt.Sprintf("node %s has the taint %s%s. Remove the taint when the node is back; "+
-				"if it never will be, list %d in spec.remove and raise spec.shards for a new shard", o.NodeName, taint.Key, o.localWords(), o.Number)
+			return v1alpha1.ShardNodeLost, fmt.Sprintf("node %s has the taint %s%s. %sRemove the taint when the node is back; "+
+				"if it never will be, list %d in spec.remove and raise spec.shards for a new shard", o.NodeName, taint.Key, o.localWords(), o.copiesWords(), o.Number)
 		}
 	}
 	for _, condition := range o.Node.Status.Conditions {
@@ -104,6 +105,14 @@ func (o *observedShard) nodeState() (v1alpha1.ShardState, string) {
 		}
 	}
 	return "", ""
+}
+
+// copiesWords says what becomes of the groups of a lost node by itself.
+func (o *observedShard) copiesWords() string {
+	if o.Copies <= 1 {
+		return ""
+	}
+	return "Where every group that had a copy there has a majority without it, copies are made on other shards, as far as there are failure domains for them. "
 }
 
 func (o *observedShard) localWords() string {

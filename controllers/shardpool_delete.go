@@ -2,8 +2,8 @@ package controllers
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -27,22 +27,12 @@ func (w *poolWork) finalize(ctx context.Context) Outcome {
 	if err != nil {
 		return Retry(err)
 	}
-	if alone {
-		if words := w.holdsGroups(); words != "" && w.pool.Annotations[annotationDeleteWithGroups] != "true" {
-			return Fail("PoolHoldsGroups", fmt.Sprintf("the pool is not deleted, as its store lives and %s. Groups cannot be moved in this version. Delete "+
-				"RecordStore %s too; or, if these groups may be unavailable, annotate this ShardPool %s=true", words, w.pool.Spec.StoreRef.Name, annotationDeleteWithGroups))
-		}
-	}
 	if err := w.lists(ctx); err != nil {
 		return Retry(err)
 	}
-	if alone && w.Register != nil && w.pool.Annotations[annotationDeleteWithGroups] != "true" {
-		for n := range w.sets {
-			shard := workload.Shard(w.pool.Name, n)
-			if err := errors.Join(w.Register.Empty(ctx, w.store, shard), w.Register.Forget(ctx, w.store, shard)); err != nil {
-				return Wait("PlacementNeedsShard", fmt.Sprintf("the pool is not deleted yet: %v. If its shards may go all the same, annotate this ShardPool %s=true",
-					err, annotationDeleteWithGroups), PauseShort)
-			}
+	if alone && w.pool.Annotations[annotationDeleteWithGroups] != "true" {
+		if out := w.letGo(ctx); !out.IsComplete() {
+			return out
 		}
 	}
 	if w.deletionPolicy() == v1alpha1.DeletionDelete {
@@ -57,6 +47,52 @@ func (w *poolWork) finalize(ctx context.Context) Outcome {
 		return Retry(fmt.Errorf("take the finalizer from ShardPool %s: %w", w.pool.Name, err))
 	}
 	return Complete()
+}
+
+// letGo empties the shards of a pool whose store lives on.
+func (w *poolWork) letGo(ctx context.Context) Outcome {
+	forced := fmt.Sprintf("If these groups may be unavailable, annotate this ShardPool %s=true; or delete RecordStore %s too",
+		annotationDeleteWithGroups, w.pool.Spec.StoreRef.Name)
+	if w.Register == nil {
+		if words := w.holdsGroups(); words != "" {
+			return Fail("PoolHoldsGroups", fmt.Sprintf("the pool is not deleted, as its store lives and %s. %s", words, forced))
+		}
+		return Complete()
+	}
+	var waits Outcome
+	for _, n := range w.numbers() {
+		name := workload.Shard(w.pool.Name, n)
+		if err := w.Register.Empty(ctx, w.store, name); err != nil {
+			return Wait(reasonPlacementOff, fmt.Sprintf("the pool is not deleted yet, as the placement cannot be told: %v. %s", err, forced), PauseShort)
+		}
+		if view, known := w.look(ctx); known && len(view.holds(name)) == 0 {
+			continue
+		}
+		out := w.emptying(ctx, name, "is of a pool that is being deleted", "give the store other shards for them")
+		if waits.IsComplete() || out.IsStalled() && !waits.IsStalled() {
+			waits = out
+		}
+	}
+	if !waits.IsComplete() {
+		waits.words += ". " + forced
+		return waits
+	}
+	for _, n := range w.numbers() {
+		if err := w.Register.Forget(ctx, w.store, workload.Shard(w.pool.Name, n)); err != nil {
+			return Wait("PlacementNeedsShard", fmt.Sprintf("the pool is not deleted yet: %v. %s", err, forced), PauseShort)
+		}
+	}
+	return Complete()
+}
+
+// numbers of the shards that exist, or existed when status was written.
+func (w *poolWork) numbers() []int32 {
+	numbers := slices.Collect(maps.Keys(w.sets))
+	for _, s := range w.before.Status.ShardStatuses {
+		numbers = append(numbers, s.Number)
+	}
+	slices.Sort(numbers)
+	return slices.Compact(numbers)
 }
 
 // deletedAlone says whether the store lives on, so that its groups are needed. A store or namespace that is being deleted

@@ -193,6 +193,16 @@ func (r *playedRegister) Empty(_ context.Context, _ *v1alpha1.RecordStore, shard
 	return nil
 }
 
+func (r *playedRegister) Look(context.Context, *v1alpha1.RecordStore) (PlacementView, error) {
+	v := PlacementView{Copies: 1, Groups: map[string]GroupPlace{}}
+	for shard, needs := range r.needs {
+		if needs {
+			v.Groups["7"] = GroupPlace{Voters: []CopyPlace{{Shard: shard, Here: true}}, Target: []string{"elsewhere"}}
+		}
+	}
+	return v, nil
+}
+
 func (r *playedRegister) Forget(_ context.Context, _ *v1alpha1.RecordStore, shard string) error {
 	if r.needs[shard] {
 		return errors.New("group 7 names it")

@@ -38,7 +38,7 @@ func (w *poolWork) gather(ctx context.Context) Outcome {
 	if err := w.lists(ctx); err != nil {
 		return Retry(err)
 	}
-	w.planShards()
+	w.planShards(ctx)
 	nodes, err := w.nodes(ctx)
 	if err != nil {
 		return Retry(err)
@@ -98,18 +98,23 @@ func (w *poolWork) numbered(object client.Object) (int32, bool) {
 }
 
 // planShards decides which shards there are to be. A shard whose set is just being made anew is known from status.
-func (w *poolWork) planShards() {
+func (w *poolWork) planShards(ctx context.Context) {
 	in := numbersInput{Remove: w.pool.Spec.Remove, Wanted: 1, Holds: map[int32]string{}}
 	if w.pool.Spec.Shards != nil {
 		in.Wanted = int(*w.pool.Spec.Shards)
 	}
+	last := map[int32]v1alpha1.ShardStatus{}
 	for n := range w.sets {
 		in.Exist = append(in.Exist, n)
+		last[n] = v1alpha1.ShardStatus{Name: workload.Shard(w.pool.Name, n), Number: n}
 	}
 	for _, s := range w.before.Status.ShardStatuses {
 		in.Exist = append(in.Exist, s.Number)
-		if s.Groups > 0 {
-			in.Holds[s.Number] = fmt.Sprintf("%d groups", s.Groups)
+		last[s.Number] = s
+	}
+	for _, n := range planNumbers(in).Remove { // of those alone it matters
+		if words := w.holds(ctx, last[n]); words != "" {
+			in.Holds[n] = words
 		}
 	}
 	w.plan = planNumbers(in)
@@ -147,7 +152,7 @@ func (w *poolWork) observed(n int32) *observedShard {
 	o := &observedShard{
 		Name: name, Number: n, Parked: slices.Contains(w.pool.Spec.Parked, n), Leaves: slices.Contains(w.plan.Leave, n),
 		Set: w.sets[n], Pod: w.pods[n], Claim: w.claims[n], ClassName: w.pool.Spec.Storage.StorageClassName,
-		StoreUID: w.store.Status.StoreUID, Now: w.now(), EtcdTrouble: etcdTroubleOf(w.store),
+		StoreUID: w.store.Status.StoreUID, Copies: w.store.Spec.Replication.Copies, Now: w.now(), EtcdTrouble: etcdTroubleOf(w.store),
 		MessageMax: min(shardMessageMax, max(shardMessageMin, messagesBytes/max(1, len(w.plan.all())))),
 	}
 	if at, ok := w.written.Load(w.pool.UID); ok {

@@ -136,7 +136,7 @@ func firstTroubles(list []v1alpha1.GroupTrouble) []v1alpha1.GroupTrouble {
 		return len(rank)
 	}
 	slices.SortStableFunc(list, func(a, b v1alpha1.GroupTrouble) int {
-		return cmp.Or(cmp.Compare(worst(a.State), worst(b.State)), cmp.Compare(len(a.Group), len(b.Group)), cmp.Compare(a.Group, b.Group))
+		return cmp.Or(cmp.Compare(worst(a.State), worst(b.State)), compareGroups(a.Group, b.Group))
 	})
 	seen := map[string]bool{}
 	var out []v1alpha1.GroupTrouble
@@ -147,6 +147,11 @@ func firstTroubles(list []v1alpha1.GroupTrouble) []v1alpha1.GroupTrouble {
 		}
 	}
 	return out
+}
+
+// compareGroups orders names of groups as people count: 2 comes before 10.
+func compareGroups(a, b string) int {
+	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }
 
 // cut bounds a text.

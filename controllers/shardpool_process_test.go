@@ -62,14 +62,38 @@ func (adminClient) Describe(ctx context.Context, address string) (*ShardReport, 
 // processes runs a real `sheaf shard` for each pod that play starts, on an address of the loopback network of its own.
 type processes struct {
 	binary, root, etcd string
+	apart              bool                 // each shard is a failure domain
 	running            map[string]*exec.Cmd // by pod's UID
+}
+
+// newProcesses builds the binary.
+func newProcesses(ctx context.Context) *processes {
+	GinkgoHelper()
+	r := &processes{root: ginkgo.GinkgoT().TempDir(), running: map[string]*exec.Cmd{}}
+	r.binary = filepath.Join(r.root, "sheaf")
+	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", r.binary, "sheaf.dev/sheaf/cmd/sheaf")
+	output, err := build.CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), "%s", output)
+	DeferCleanup(func() {
+		for pod := range r.running {
+			r.end(pod)
+		}
+	})
+	return r
 }
 
 // start runs the pod's container: its own arguments, but for what is a matter of the machine.
 func (r *processes) start(pod *corev1.Pod) (ip string) {
 	ip = fmt.Sprintf("127.%d.%d.%d", 10+rand.IntN(200), rand.IntN(250), 1+rand.IntN(250))
+	if pod.Labels[v1alpha1.LabelPool] == "" {
+		return ip // a member of etcd only looks as if it ran
+	}
 	shard := pod.Labels[v1alpha1.LabelPool] + "-" + pod.Labels[v1alpha1.LabelShard]
-	env := strings.NewReplacer("$(EXPECT_VOLUME)", pod.Annotations[workload.AnnotationVolume], "$(NODE_NAME)", pod.Spec.NodeName, "$(DOMAIN)", pod.Spec.NodeName)
+	domain := pod.Spec.NodeName
+	if r.apart {
+		domain = "domain-of-" + shard
+	}
+	env := strings.NewReplacer("$(EXPECT_VOLUME)", pod.Annotations[workload.AnnotationVolume], "$(NODE_NAME)", pod.Spec.NodeName, "$(DOMAIN)", domain)
 	args := []string{}
 	for _, arg := range pod.Spec.Containers[0].Args {
 		switch name, _, _ := strings.Cut(arg, "="); name {
@@ -113,11 +137,7 @@ var _ = Describe("A pool of real shards", func() {
 	var stopServer func()
 	BeforeEach(func(ctx context.Context) {
 		p = newPoolPlay(ctx)
-		r = &processes{root: ginkgo.GinkgoT().TempDir(), running: map[string]*exec.Cmd{}}
-		r.binary = filepath.Join(r.root, "sheaf")
-		build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", r.binary, "sheaf.dev/sheaf/cmd/sheaf")
-		output, err := build.CombinedOutput()
-		Expect(err).NotTo(HaveOccurred(), "%s", output)
+		r = newProcesses(ctx)
 		server, err := etcd.StartEmbedded(filepath.Join(r.root, "etcd"))
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(server.Close)
@@ -136,11 +156,6 @@ var _ = Describe("A pool of real shards", func() {
 		p.kubelet = r
 		p.r = p.reconciler(acting)
 		p.r.Shards = adminClient{}
-		DeferCleanup(func() {
-			for pod := range r.running {
-				r.end(pod)
-			}
-		})
 	})
 	until := func(ctx context.Context, state v1alpha1.ShardState, words ...string) {
 		GinkgoHelper()

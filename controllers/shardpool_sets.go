@@ -113,15 +113,9 @@ func (w *poolWork) statusOf(n int32) v1alpha1.ShardStatus {
 // removeShards deletes the sets of shards that are to go and hold nothing.
 func (w *poolWork) removeShards(ctx context.Context) Outcome {
 	for _, n := range w.plan.Leave {
-		name := workload.Shard(w.pool.Name, n)
-		if w.Register != nil {
-			if err := w.Register.Empty(ctx, w.store, name); err != nil {
-				w.note(Wait("PlacementUnavailable", fmt.Sprintf("shard %s is to be removed, but the placement cannot be told: %v", name, err), PauseShort))
-				continue
-			}
+		if out := w.note(w.leave(ctx, n)); !out.IsComplete() {
+			return out
 		}
-		w.note(Fail("ShardHoldsGroups", fmt.Sprintf("shard %s is to be removed but holds %d groups, and stays. Groups cannot be moved in this "+
-			"version: raise spec.shards again, or name an empty shard in spec.remove", name, w.statusOf(n).Groups)))
 	}
 	for _, n := range w.plan.Remove {
 		if out := w.note(w.removeShard(ctx, n)); !out.IsComplete() {

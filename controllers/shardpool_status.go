@@ -279,8 +279,13 @@ func (w *poolWork) drained(status *v1alpha1.ShardPoolStatus, set setter) {
 	}
 	var words []string
 	for _, s := range w.statuses {
-		if s.Groups > 0 {
-			words = append(words, fmt.Sprintf("shard %s holds %d groups", s.Name, s.Groups))
+		// Etcd knows best; a shard that runs may have to let go yet.
+		held := int(s.Groups)
+		if w.held != nil && (w.held[s.Name] > held || !serving(s.State)) {
+			held = w.held[s.Name]
+		}
+		if held > 0 {
+			words = append(words, fmt.Sprintf("shard %s holds %d groups", s.Name, held))
 		}
 	}
 	if len(words) > 0 {

@@ -198,7 +198,8 @@ var _ = Describe("ShardPool", func() {
 		p.settle(ctx, 0)
 		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 1 })
 		p.settle(ctx, 0)
-		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "ShardHoldsGroups", "ssd-1", "group 7")
+		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "Draining", "ssd-1", "1 are left")
+		p.expect(ctx, "ssd", v1alpha1.ConditionReconciling, metav1.ConditionTrue, "Draining")
 		Expect(p.uids(ctx)).To(HaveKey("ssd-1-0"))
 		Expect(register.emptied).To(ContainElement("ssd-1"))
 		register.needs = nil
@@ -210,7 +211,7 @@ var _ = Describe("ShardPool", func() {
 		register.needs = map[string]bool{"ssd-0": true}
 		Expect(api.Delete(ctx, p.get(ctx, "ssd"))).To(Succeed())
 		p.settle(ctx, 0)
-		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "PlacementNeedsShard", "group 7", annotationDeleteWithGroups)
+		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "Draining", "ssd-0", "1 are left", annotationDeleteWithGroups)
 	})
 
 	Describe("volumes", func() {

@@ -17,6 +17,7 @@ type turn struct {
 	Mine     bool      // of the pool that chooses
 	Since    time.Time // its pod was made
 	Begun    bool      // its set has a newer template than its pod: its restart has begun
+	Report   *ShardReport
 }
 
 // What a restart of a shard in a state costs.

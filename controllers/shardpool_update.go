@@ -67,8 +67,10 @@ func (w *poolWork) heldUp(by string) Outcome {
 	return w.note(Wait(w.update.reason, w.update.message, PauseShort))
 }
 
-// parkedWell: with a single copy a parked shard takes no group's majority.
-func (w *poolWork) parkedWell() bool { return w.store.Spec.Replication.Copies <= 1 }
+// parkedWell: with a single copy a parked shard takes no group's majority; with several, needed sees to that.
+func (w *poolWork) parkedWell() bool {
+	return w.store.Spec.Replication.Copies <= 1 || w.Register != nil
+}
 
 // cachedTurns are all shards of the store: of this pool as decided, of the others as their status says.
 func (w *poolWork) cachedTurns(ctx context.Context) ([]turn, error) {
@@ -113,6 +115,10 @@ func (w *poolWork) restart(ctx context.Context, o *observedShard, turns []turn) 
 	if name, heldUpBy := chooseTurn(turns, w.parkedWell()); name != o.Name {
 		w.update.reason = "UpdateHeldUp"
 		return Wait(w.update.reason, w.update.message+"; none is restarted while "+first(heldUpBy, "another one is"), PauseShort)
+	}
+	if held := w.spare(ctx, o.Name, turns); held != "" {
+		w.update.reason, w.update.message = "UpdateHeldUp", fmt.Sprintf("%s; shard %s is not restarted: %s", w.update.message, o.Name, held)
+		return Wait(w.update.reason, w.update.message, PauseShort)
 	}
 	if changed, err := Apply(ctx, w.Client, w.pool, w.wanted[o.Number]); err != nil {
 		return Retry(err)
@@ -172,7 +178,9 @@ func (w *poolWork) liveTurns(ctx context.Context, turns []turn) ([]turn, error) 
 	for n := range live {
 		group.Go(func() error {
 			t := &live[n]
-			if now := w.liveState(ctx, byShard[t.Name]); restartCost(now) == costAll || restartCost(t.State) == costAll {
+			now, report := w.liveState(ctx, byShard[t.Name])
+			t.Report = report
+			if restartCost(now) == costAll || restartCost(t.State) == costAll {
 				t.State = now
 			}
 			return nil
@@ -181,13 +189,64 @@ func (w *poolWork) liveTurns(ctx context.Context, turns []turn) ([]turn, error) 
 	return live, group.Wait()
 }
 
-func (w *poolWork) liveState(ctx context.Context, pod *corev1.Pod) v1alpha1.ShardState {
+func (w *poolWork) liveState(ctx context.Context, pod *corev1.Pod) (v1alpha1.ShardState, *ShardReport) {
 	if pod == nil || pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning || pod.Status.PodIP == "" {
-		return v1alpha1.ShardPending
+		return v1alpha1.ShardPending, nil
 	}
 	report, err := w.ask(ctx, pod)
 	if err != nil {
-		return v1alpha1.ShardUnreachable
+		return v1alpha1.ShardUnreachable, nil
 	}
-	return report.State
+	return report.State, report
+}
+
+// spare says why a shard that serves must not be restarted now; empty: every group with several copies goes on without it.
+func (w *poolWork) spare(ctx context.Context, shard string, turns []turn) string {
+	i := slices.IndexFunc(turns, func(t turn) bool { return t.Name == shard })
+	if w.store.Spec.Replication.Copies <= 1 || w.Register == nil || i >= 0 && restartCost(turns[i].State) != costAll {
+		return ""
+	}
+	view, err := w.Register.Look(ctx, w.store) // as it is now
+	if err != nil {
+		return fmt.Sprintf("etcd was not asked whether its groups go on without it: %v", err)
+	}
+	return needed(&view, shard, turns)
+}
+
+// lagMax is by how many entries a copy may be behind the others, and count as one.
+const lagMax = 1000
+
+// needed says which group would have no majority of copies that are up to date, were a shard not there; empty: none.
+func needed(view *PlacementView, shard string, turns []turn) string {
+	applied, newest := map[string]map[string]uint64{}, map[string]uint64{}
+	for _, t := range turns {
+		if t.Report == nil {
+			continue
+		}
+		applied[t.Name] = map[string]uint64{}
+		for _, g := range t.Report.Groups {
+			if g.serves() {
+				applied[t.Name][g.Group] = g.AppliedIndex
+				newest[g.Group] = max(newest[g.Group], g.AppliedIndex)
+			}
+		}
+	}
+	var names []string
+	for _, name := range view.names() {
+		g := view.Groups[name]
+		if !g.votes(shard) {
+			continue
+		}
+		well := g.here(func(c CopyPlace) bool {
+			index, serves := applied[c.Shard][name]
+			return c.Shard == shard || !serves || index+lagMax < newest[name]
+		})
+		if well < majority(len(g.Voters)) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("without it %s would have no majority of copies that are up to date", groupWords(names))
 }

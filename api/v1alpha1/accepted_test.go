@@ -24,7 +24,7 @@ var goodCases = []goodCase{
 	{kind: "RecordStore", set: fields{"spec/groups": fields{"routing": "Named", "max": 65536}}},
 	{kind: "RecordStore", set: fields{"spec/groups/max": 500}, with: named, update: true},
 	{kind: "RecordStore", set: fields{"spec/replication": fields{"copies": 5, "topologyKey": "topology.kubernetes.io/zone"}}},
-	{kind: "RecordStore", set: fields{"spec/replication/copies": 3}, update: true},
+	{kind: "RecordStore", set: fields{"spec/replication/topologyKey": "topology.kubernetes.io/zone"}, update: true},
 	{kind: "RecordStore", set: fields{"spec/retention": fields{"versions": 1000, "minAge": "87600h"}}},
 	{kind: "RecordStore", set: fields{"spec/retention/minAge": "0s"}},
 	{kind: "RecordStore", set: fields{"spec/retention/minAge": "1h30m"}, update: true},

@@ -62,6 +62,7 @@ var recordStoreCases = append(append(append([]badCase{
 	{field: "spec/retention/minAge", value: "", says: "from 0s to 87600h"},
 	{field: "spec/retention/minAge", value: letters(33), says: "may not be more than 32"},
 
+	{field: "spec/replication/copies", value: 5, update: true, at: "spec.replication.copies", says: "replication.copies cannot be changed"},
 	{field: "spec/etcd", value: fields{}, says: "exactly one of etcd.managed and etcd.external"},
 	{field: "spec/etcd/managed", value: fields{"members": 1}, with: external, at: "spec.etcd", says: "exactly one of etcd.managed and etcd.external"},
 	{field: "spec/etcd", value: fields{"external": fields{"endpoints": []string{"https://a:1"}}}, update: true, says: "cannot be changed between managed and external"},

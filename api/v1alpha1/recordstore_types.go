@@ -128,8 +128,9 @@ type Groups struct {
 }
 
 // Replication says how many copies of each group there are, and how far apart.
+// +kubebuilder:validation:XValidation:rule="self.copies == oldSelf.copies",fieldPath=".copies",message="replication.copies cannot be changed: make a new RecordStore and copy the records with sheaf export and sheaf import"
 type Replication struct {
-	// Copies of each group: 1, 3 or 5.
+	// Copies of each group: 1, 3 or 5. Cannot be changed.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
@@ -376,13 +377,14 @@ type GroupCounts struct {
 	Serving int32 `json:"serving"`
 	// Loading groups.
 	Loading int32 `json:"loading"`
-	// Degraded groups: fewer copies than asked for, or no leader; those with lost data not counted.
+	// Degraded groups: fewer copies than asked for, or no leader; those with lost data not counted. With several copies most
+	// of them serve nevertheless, and are counted as Serving too.
 	Degraded int32 `json:"degraded"`
 	// Damaged groups: some entries answer DATA_LOSS. They serve what is whole; sheaf group verify says what is not.
 	Damaged int32 `json:"damaged"`
-	// DataLost groups: the only copy is on a volume that is gone. Bring it back, or restore the records from a backup.
+	// DataLost groups: every copy is on a volume that is gone. Bring it back, or restore the records from a backup.
 	DataLost int32 `json:"dataLost"`
-	// Moving groups. Groups do not move in this version: always 0.
+	// Moving groups: a copy is being made, or wanted on another shard than it is on.
 	Moving int32 `json:"moving"`
 	// NotWell are the first 20 groups that are not well.
 	// +optional

@@ -189,6 +189,10 @@ func (p *placed) Plan(ctx context.Context, spec controllers.PlacementSpec, state
 	if err != nil {
 		return out, translate(err)
 	}
+	if view.Meta.Copies != meta.Copies {
+		return out, fmt.Errorf("%w: store %s was made with %d copies of each group, asked for are %d",
+			controllers.ErrCopiesDiffer, meta.StoreUUID, view.Meta.Copies, meta.Copies)
+	}
 	for shard, state := range states {
 		want := stateOf(state)
 		if have := view.States[shard]; have == want || have == "" && want == placement.Active {
@@ -205,26 +209,6 @@ func (p *placed) Plan(ctx context.Context, spec controllers.PlacementSpec, state
 	}
 	describe(&out, planned)
 	return out, nil
-}
-
-// describe counts what was there when it was planned.
-func describe(out *controllers.PlacementState, planned placement.Planned) {
-	view := planned.View
-	out.Changed = out.Changed || planned.GroupsCreated+planned.TargetsWritten > 0
-	out.Groups, out.Missing = int32(len(view.Groups)), int32(planned.GroupsCreated) //nolint:gosec // at most 65536
-	out.Alive, out.Silent, out.Unplaced = map[string]bool{}, map[string]string{}, planned.Unplaced
-	for name := range view.Shards {
-		out.Alive[name] = true
-	}
-	for name, g := range view.Groups {
-		if len(g.Members) == 0 {
-			out.Homeless++
-			continue
-		}
-		if leader := g.Members[0].Shard; !out.Alive[leader] {
-			out.Silent[name] = leader
-		}
-	}
 }
 
 func stateOf(state v1alpha1.PoolState) placement.ShardState {

@@ -47,5 +47,9 @@ func (p *placed) Recover(ctx context.Context, spec controllers.PlacementSpec, ad
 		return fmt.Errorf("%w: the volumes were written with routing %+v, and spec.groups asks for %+v: make the RecordStore anew with those of the volumes",
 			controllers.ErrVolumesIncomplete, rebuilt.Meta.Routing, want)
 	}
+	if rebuilt.Meta.Copies != int(spec.Copies) {
+		return fmt.Errorf("%w: the volumes were written with %d copies of each group, and spec.replication.copies is %d: make the RecordStore anew with that of the volumes",
+			controllers.ErrVolumesIncomplete, rebuilt.Meta.Copies, spec.Copies)
+	}
 	return p.store.Restore(ctx, rebuilt, false)
 }

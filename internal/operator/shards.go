@@ -73,7 +73,7 @@ func report(s *recordv1.Shard, groups []*recordv1.Group) *controllers.ShardRepor
 	for _, g := range groups {
 		out.Groups = append(out.Groups, controllers.GroupReport{
 			Group: g.GetGroup(), State: g.GetState().Word(), Message: g.GetMessage(), Leader: g.GetLeader(),
-			Records: g.GetRecords(), StoredBytes: g.GetStoredBytes(), Lost: g.GetLost(),
+			Records: g.GetRecords(), StoredBytes: g.GetStoredBytes(), AppliedIndex: g.GetAppliedIndex(), Lost: g.GetLost(),
 		})
 	}
 	return out
@@ -89,6 +89,15 @@ func (r Register) Empty(ctx context.Context, store *v1alpha1.RecordStore, shard 
 		return err
 	}
 	return translate(p.store.SetShardState(ctx, id, shard, placement.Draining))
+}
+
+// Look tells where groups are.
+func (r Register) Look(ctx context.Context, store *v1alpha1.RecordStore) (controllers.PlacementView, error) {
+	p, id, err := r.of(store)
+	if err != nil {
+		return controllers.PlacementView{}, err
+	}
+	return p.look(ctx, id)
 }
 
 // Forget removes what is known of a shard that is gone for good, and fails while a group is on it or wanted there. Of one

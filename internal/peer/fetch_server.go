@@ -21,6 +21,7 @@ const (
 	filesPerMessage  = 1024
 	entriesBytesMax  = 1 << 20 // of a message of FetchEntries, about
 	manifestBytesMax = 1 << 20 // of a message of a description
+	smallBytesMax    = 4 << 20 // of a group that is not counted among those that are sent
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -71,12 +72,6 @@ func (h *Hub) FetchGroup(stream peerv1.PeerService_FetchGroupServer) error {
 	if err != nil {
 		return err
 	}
-	if h.count.exports.Add(1) > int64(h.opts.ExportsMax) {
-		h.count.exports.Add(-1)
-		h.count.exportsRefused.Add(1)
-		return status.Errorf(codes.ResourceExhausted, "%v (%d): try again", ErrBusy, h.opts.ExportsMax)
-	}
-	defer h.count.exports.Add(-1)
 	ctx, cancel := h.until(stream.Context())
 	defer cancel()
 	export, err := source.Export(ctx, group)
@@ -88,6 +83,13 @@ func (h *Hub) FetchGroup(stream peerv1.PeerService_FetchGroupServer) error {
 			h.logger.Warn("letting go of what was sent", "group", group, "error", err)
 		}
 	}()
+	if export.Describe().Bytes > smallBytesMax { // small ones are over at once
+		defer h.count.exports.Add(-1)
+		if h.count.exports.Add(1) > int64(h.opts.ExportsMax) {
+			h.count.exportsRefused.Add(1)
+			return status.Errorf(codes.ResourceExhausted, "%v (%d): try again", ErrBusy, h.opts.ExportsMax)
+		}
+	}
 	e := &exporting{hub: h, ctx: ctx, stream: stream, group: group, export: export}
 	return e.run()
 }

@@ -22,6 +22,7 @@ import (
 
 // store is a Source in memory.
 type store struct {
+	told  int64 // bytes of all files, as described
 	mu    sync.Mutex
 	files map[string][]byte
 	blob  []byte
@@ -55,7 +56,9 @@ func (e memExport) Close() error {
 }
 
 func (e memExport) Describe() Description {
-	return Description{Manifest: bytes.Repeat([]byte("m"), 3<<20), Index: 42, Term: 7, Bytes: 99}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return Description{Manifest: bytes.Repeat([]byte("m"), 3<<20), Index: 42, Term: 7, Bytes: e.told}
 }
 
 func (e memExport) Open(name string, offset int64) (io.ReadCloser, error) {
@@ -171,6 +174,7 @@ func TestGroupIsFetchedAndResumed(t *testing.T) {
 	for i := range 2*filesPerMessage + 5 {
 		s.files[fmt.Sprintf("many-%05d", i)] = []byte{byte(i)}
 	}
+	s.told = 99
 	_, f := fetchers(t, s, nil)
 	to := newSink(s)
 	s.fail = "seg"
@@ -204,13 +208,23 @@ func TestGroupIsFetchedAndResumed(t *testing.T) {
 }
 
 func TestGroupsSentAtOnceAreBounded(t *testing.T) {
-	s := &store{files: map[string][]byte{"seg": random(10)}}
+	s := &store{files: map[string][]byte{"seg": random(10)}, told: smallBytesMax + 1}
 	a, f := fetchers(t, s, func(o *Options) { o.ExportsMax = 1 })
 	to := newSink(s)
+	tell := func(bytes int64) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.told = bytes
+	}
 	to.describe = func() {
 		if err := f.Group(t.Context(), testGroup, newSink(s)); !errors.Is(err, ErrBusy) {
 			t.Errorf("a second one at the same time: %v", err)
 		}
+		tell(smallBytesMax)
+		if err := f.Group(t.Context(), testGroup, newSink(s)); err != nil {
+			t.Errorf("a small one at the same time: %v", err)
+		}
+		tell(smallBytesMax + 1)
 	}
 	if err := f.Group(t.Context(), testGroup, to); err != nil {
 		t.Fatal(err)

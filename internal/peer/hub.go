@@ -45,7 +45,7 @@ type Options struct {
 	QueueBytesMax int64 // of messages that wait to be sent to one peer; 0: 64 MiB
 	// FetchBytesPerSecond bounds what FetchGroup sends in all; 0: no limit.
 	FetchBytesPerSecond int64
-	ExportsMax          int           // groups sent at the same time; 0: 2
+	ExportsMax          int           // groups sent at the same time, but for small ones; 0: 2
 	PingEvery           time.Duration // 0: 300 ms
 	SilenceMax          time.Duration // 0: 1 s
 	// StallMax ends a connection on which nothing is answered for so long; 0: 10 s.

@@ -162,8 +162,8 @@ const (
 	ShardMovesMaxDefault = 4
 )
 
-// Policy is what the store's meta asks of the planner.
-func (m Meta) Policy() Policy { return Policy{Copies: m.Copies, ShardsMin: m.ShardsMin} }
+// Policy is what the store's meta asks of the planner. Leaders move their groups (internal/shard), so settled groups may be moved.
+func (m Meta) Policy() Policy { return Policy{Copies: m.Copies, ShardsMin: m.ShardsMin, Moves: true} }
 
 // Validate says what is wrong and what to do.
 func (p Policy) Validate() error {

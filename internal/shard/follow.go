@@ -62,6 +62,12 @@ func (s *Shard) foundGroup(id uuid.UUID) *groupReplica {
 	return g
 }
 
+// A view that takes longer than viewCostMax is followed by a pause of at most viewPauseMax.
+const (
+	viewCostMax  = 10 * time.Millisecond
+	viewPauseMax = 100 * time.Millisecond
+)
+
 // follow does what views say, one after another, and tries again what failed.
 func (s *Shard) follow(ctx context.Context, views <-chan placement.View) {
 	again := time.NewTicker(time.Second)
@@ -75,8 +81,17 @@ func (s *Shard) follow(ctx context.Context, views <-chan placement.View) {
 			if !ok {
 				return
 			}
+			began := time.Now()
 			s.see(view)
 			unfinished = s.reconcile(ctx)
+			// While very many groups are made, views must not keep a processor busy: the newest one waits a little, those
+			// between are left out.
+			if cost := time.Since(began); cost > viewCostMax {
+				select {
+				case <-time.After(min(2*cost, viewPauseMax)):
+				case <-ctx.Done():
+				}
+			}
 		case <-again.C:
 			if unfinished {
 				unfinished = s.reconcile(ctx)

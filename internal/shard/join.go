@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -17,8 +18,9 @@ import (
 // what is there, checked, and swapped in at once.
 
 const (
-	installsAtOnce = 4
+	installsAtOnce = 16                    // who sends bounds the large ones
 	installFirst   = 50 * time.Millisecond // pause between tries
+	installBusy    = 250 * time.Millisecond
 	installMax     = 5 * time.Second
 )
 
@@ -49,8 +51,7 @@ func (s *Shard) beginJoin(state placement.Group, raftID uint64) error {
 		return err
 	}
 	s.mu.Lock()
-	s.groups[g.uuid] = g
-	s.publish()
+	s.groups[g.uuid] = g // the reconcile that follows publishes it
 	s.mu.Unlock()
 	return nil
 }
@@ -84,8 +85,11 @@ func (s *Shard) joinGroup(g *groupReplica) {
 		if !errors.Is(err, peer.ErrBusy) && !errors.Is(err, peer.ErrNotHere) {
 			s.problem("joining group "+g.name, err)
 		}
+		if errors.Is(err, peer.ErrBusy) {
+			delay = min(delay, installBusy) // its turn comes
+		}
 		select {
-		case <-time.After(delay/2 + delay/4):
+		case <-time.After(delay/2 + rand.N(delay)): //nolint:gosec // jitter
 		case <-ctx.Done():
 			return
 		}

@@ -41,6 +41,13 @@ func (s *Shard) reportAll(ctx context.Context) {
 			stats, leads := sv.log.Stats(), sv.replica.Status().Leader
 			next := state
 			next.Bytes, next.Records = stats.StoredBytes, stats.Records
+			if len(state.Members) > 1 {
+				if !leads {
+					continue // its leader tells
+				}
+				m := sv.replica.Members()
+				next.Term, next.ConfIndex = m.Term, m.ConfIndex
+			}
 			if leads {
 				next.Leader = s.cfg.Name
 			} else if state.Leader == s.cfg.Name {
@@ -64,8 +71,12 @@ func (s *Shard) reportAll(ctx context.Context) {
 func (s *Shard) report(ctx context.Context, state placement.Group) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	_, err := s.cfg.Placement.PutGroup(ctx, state)
-	if errors.Is(err, placement.ErrChanged) {
+	put := s.cfg.Placement.PutGroup
+	if len(state.Members) > 1 {
+		put = s.cfg.Placement.PutGroupAsLeader
+	}
+	_, err := put(ctx, state)
+	if errors.Is(err, placement.ErrChanged) || errors.Is(err, placement.ErrStaleLeader) {
 		return nil // the next view holds what was changed
 	}
 	return err

@@ -144,8 +144,8 @@ func TestBudgets(t *testing.T) {
 	store := managedStore()
 	for name, c := range map[string]struct{ got, want int }{
 		"3 members": {EtcdMembersBudget(store).Spec.MinAvailable.IntValue(), 2},
-		"0 shards":  {ShardsBudget(store, 0).Spec.MinAvailable.IntValue(), 0},
-		"4 shards":  {ShardsBudget(store, 4).Spec.MinAvailable.IntValue(), 3},
+		"-1 shards": {ShardsBudget(store, -1).Spec.MinAvailable.IntValue(), 0},
+		"3 shards":  {ShardsBudget(store, 3).Spec.MinAvailable.IntValue(), 3},
 		"gateways":  {GatewaysBudget(store).Spec.MinAvailable.IntValue(), 1},
 	} {
 		if c.got != c.want {

@@ -1,0 +1,148 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+var _ = Describe("Real shards with three copies of each group", func() {
+	const records = 40
+	var p *storePlay
+	var r *processes
+	var server string
+
+	BeforeEach(func(ctx context.Context) {
+		p = newStorePlay(ctx)
+		r = newProcesses(ctx)
+		r.etcd, r.apart = strings.Join(p.etcd.Endpoints(), ","), true
+		p.kubelet, p.away = r, true // shards register themselves
+		p.pools.Shards = p.etcd.Shards()
+		server = freeAddress()
+	})
+	// until rounds make something so.
+	until := func(ctx context.Context, what func(g Gomega)) {
+		GinkgoHelper()
+		Eventually(func(g Gomega) {
+			_ = p.round(ctx)
+			what(g)
+		}).WithTimeout(4 * time.Minute).WithPolling(200 * time.Millisecond).Should(Succeed())
+	}
+	redundant := func(ctx context.Context) {
+		GinkgoHelper()
+		until(ctx, func(g Gomega) {
+			store := p.get(ctx)
+			g.Expect(meta.IsStatusConditionTrue(store.Status.Conditions, v1alpha1.ConditionRedundant)).To(BeTrue(), "%v", p.words(ctx))
+			g.Expect(meta.IsStatusConditionTrue(store.Status.Conditions, v1alpha1.ConditionReady)).To(BeTrue(), "%v", p.words(ctx))
+		})
+	}
+	sheaf := func(stdin string, args ...string) string {
+		GinkgoHelper()
+		cmd := exec.Command(r.binary, append(args, "--server="+server)...)
+		cmd.Stdin = strings.NewReader(stdin)
+		out, err := cmd.CombinedOutput()
+		Expect(err).NotTo(HaveOccurred(), "%v: %s", args, out)
+		return string(out)
+	}
+	gateway := func(ctx context.Context) {
+		GinkgoHelper()
+		cmd := exec.Command(r.binary, "gateway", "--etcd="+r.etcd, "--store="+workload.Placement(p.Namespace, "quotes"), "--listen="+server, "--http="+freeAddress())
+		cmd.Stderr = ginkgo.GinkgoWriter
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		Expect(cmd.Start()).To(Succeed())
+		DeferCleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait() // it was killed
+		})
+		Eventually(func() error {
+			conn, err := net.Dial("tcp", server)
+			if err == nil {
+				_ = conn.Close()
+			}
+			return err
+		}).Should(Succeed())
+	}
+	allThere := func() {
+		GinkgoHelper()
+		for id := range records {
+			Expect(sheaf("", "get", fmt.Sprint(id))).To(Equal(fmt.Sprint("record ", id)))
+		}
+	}
+
+	It("move off a shard that goes, follow an update one by one, and come back after a disk is lost", func(ctx context.Context) {
+		p.create(ctx, threeCopies)
+		p.pool(ctx, 4)
+		redundant(ctx)
+		gateway(ctx)
+		for id := range records {
+			sheaf(fmt.Sprint("record ", id), "put", fmt.Sprint(id), "-")
+		}
+
+		By("one shard too many")
+		Expect(p.holding(ctx)).To(HaveLen(4))
+		p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { *s.Shards, s.Remove = 3, []int32{1} })
+		until(ctx, func(g Gomega) {
+			g.Expect(p.runs(ctx)).To(Equal([]string{"ssd-0", "ssd-2", "ssd-3"}), "%v", p.words(ctx))
+		})
+		redundant(ctx)
+		Expect(p.holding(ctx)).To(Equal([]string{"ssd-0", "ssd-2", "ssd-3"}))
+		allThere()
+
+		By("an update")
+		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Image = "sheaf:2" })
+		until(ctx, func(g Gomega) {
+			for _, shard := range p.runs(ctx) {
+				g.Expect(p.pod(ctx, shard).Spec.Containers[0].Image).To(Equal("sheaf:2"))
+			}
+			g.Expect(p.runs(ctx)).To(HaveLen(3))
+		})
+		redundant(ctx)
+		for _, shard := range p.runs(ctx) {
+			Expect(p.started[shard]).To(Equal(2), shard)
+		}
+		allThere()
+
+		By("a disk that is blank when its shard starts")
+		was := ""
+		for _, s := range p.getPool(ctx).Status.ShardStatuses {
+			if s.Name == "ssd-2" {
+				was = s.Volume.UUID
+			}
+		}
+		r.end(string(p.pod(ctx, "ssd-2").UID))
+		Expect(os.RemoveAll(r.dir("ssd-2"))).To(Succeed())
+		Expect(api.Delete(ctx, p.pod(ctx, "ssd-2"))).To(Succeed())
+		until(ctx, func(g Gomega) {
+			pool := p.getPool(ctx)
+			g.Expect(pool.Annotations[annotationForget]).To(Equal(was))
+			for _, s := range pool.Status.ShardStatuses {
+				if s.Name == "ssd-2" {
+					g.Expect(s.Volume.UUID).NotTo(Or(Equal(was), BeEmpty()), s.Message)
+				}
+			}
+		})
+		redundant(ctx)
+		allThere()
+	})
+})
+
+// freeAddress is one on the loopback that nobody listens on now.
+func freeAddress() string {
+	GinkgoHelper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	Expect(err).NotTo(HaveOccurred())
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}

@@ -1,0 +1,152 @@
+package controllers
+
+import (
+	"context"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+func threeCopies(store *v1alpha1.RecordStore) { store.Spec.Replication.Copies = 3 }
+
+var _ = Describe("A store with several copies", func() {
+	var p *storePlay
+	BeforeEach(func(ctx context.Context) { p = newStorePlay(ctx) })
+
+	// away stops the pod of a shard for good, and ends its lease.
+	away := func(ctx context.Context, shard string) {
+		GinkgoHelper()
+		p.NoSets = true
+		Expect(api.Delete(ctx, p.pod(ctx, shard))).To(Succeed())
+		Expect(p.etcd.Leave(ctx, p.Namespace, "quotes", shard)).To(Succeed())
+	}
+	budget := func(ctx context.Context) int {
+		GinkgoHelper()
+		var b policyv1.PodDisruptionBudget
+		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-shards"}, &b)).To(Succeed())
+		return b.Spec.MinAvailable.IntValue()
+	}
+
+	It("is redundant when every group has all of them, says when one is missing, and then lets no shard be evicted", func(ctx context.Context) {
+		p.create(ctx, threeCopies)
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "TooFewDomains", "copies is 3", "0 failure domains")
+		p.pool(ctx, 3)
+		p.settle(ctx)
+		p.ready(ctx)
+		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionTrue, "Redundant", "all 8 groups have 3 copies")
+		Expect(p.get(ctx).Status.Groups).To(Equal(v1alpha1.GroupCounts{Total: 8, Serving: 8}))
+		Expect(budget(ctx)).To(Equal(2))
+
+		away(ctx, "ssd-1")
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "CopiesMissing", "8 of 8 groups", "ssd-1")
+		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "Pending")
+		status := p.get(ctx).Status.Groups
+		Expect(status.Serving).To(Equal(int32(8)), "a majority is there")
+		Expect(status.Degraded).To(Equal(int32(8)))
+		Expect(status.NotWell).To(HaveLen(8))
+		Expect(status.NotWell[0].Message).To(ContainSubstring("2 of 3 copies are there; shard ssd-1"))
+		Expect(budget(ctx)).To(Equal(3))
+
+		By("it comes back")
+		p.NoSets = false
+		p.settle(ctx)
+		p.ready(ctx)
+		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionTrue, "Redundant")
+		Expect(budget(ctx)).To(Equal(2))
+	})
+
+	It("says that there are too few failure domains, loses nothing, and goes on when there are enough", func(ctx context.Context) {
+		p.create(ctx, threeCopies)
+		p.poolNamed(ctx, "near", 3)
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "TooFewDomains", "3 shards are in 1 failure domains", "near", "2 more")
+		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "TooFewDomains")
+		p.poolNamed(ctx, "far", 2)
+		p.settle(ctx)
+		p.ready(ctx)
+		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionTrue, "Redundant")
+		By("a domain goes: groups stay as they are")
+		Expect(p.etcd.Leave(ctx, p.Namespace, "quotes", "far-0")).To(Succeed())
+		p.away = true
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "CopiesMissing", "far-0")
+		Expect(p.get(ctx).Status.Groups.Serving).To(Equal(int32(8)))
+	})
+
+	It("asks for a label where nodes have none", func(ctx context.Context) {
+		p.create(ctx, threeCopies, func(s *v1alpha1.RecordStore) { s.Spec.Replication.TopologyKey = corev1.LabelTopologyZone })
+		p.poolNamed(ctx, "node-bare", 3) // their domains are their nodes
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "DomainUnknown", corev1.LabelTopologyZone, "node-bare-0")
+	})
+
+	It("does not know whether it is while etcd is away, and forgets nothing", func(ctx context.Context) {
+		p.create(ctx, threeCopies)
+		p.pool(ctx, 3)
+		p.settle(ctx)
+		before := p.get(ctx).Status.Groups
+		p.r.Placements = awayPlacements{}
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionUnknown, "EtcdNotReady")
+		Expect(p.get(ctx).Status.Groups).To(Equal(before))
+	})
+
+	It("keeps the number of copies that it was made with", func(ctx context.Context) {
+		p.create(ctx)
+		p.pool(ctx, 1)
+		p.settle(ctx)
+		store := p.get(ctx)
+		store.Spec.Replication.Copies = 3
+		Expect(api.Update(ctx, store)).To(MatchError(ContainSubstring("replication.copies cannot be changed")))
+		By("and says so where etcd holds another number")
+		run := runOf(p.get(ctx))
+		run.store.Spec.Replication.Copies = 3
+		var err error
+		run.placement, err = p.etcd.Open(p.Namespace+"/quotes", run.access, run.secrets)
+		Expect(err).NotTo(HaveOccurred())
+		out := p.r.plan(ctx, run)
+		Expect(out.IsStalled()).To(BeTrue())
+		Expect(out.Reason() + " " + out.Message()).To(And(HavePrefix("CopiesDiffer"), ContainSubstring("made with 1 copies"), ContainSubstring("export")))
+	})
+
+	It("gives groups of a lost node to other shards, and takes that back when the node is back", func(ctx context.Context) {
+		p.create(ctx, threeCopies)
+		p.pool(ctx, 4)
+		p.settle(ctx)
+		lost := func(state v1alpha1.ShardState) {
+			pools := []v1alpha1.ShardPool{*p.getPool(ctx)}
+			pools[0].Status.ShardStatuses[1].State = state
+			run := runOf(p.get(ctx))
+			run.pools = pools
+			var err error
+			run.placement, err = p.etcd.Open(p.Namespace+"/quotes", run.access, run.secrets)
+			Expect(err).NotTo(HaveOccurred())
+			for range 30 {
+				Expect(p.r.plan(ctx, run).IsComplete()).To(BeTrue())
+				p.playShards(ctx)
+			}
+		}
+		on := func() int {
+			v, err := p.etcd.Register().Look(ctx, p.get(ctx))
+			Expect(err).NotTo(HaveOccurred())
+			return len(v.holds("ssd-1"))
+		}
+		Expect(on()).To(BeNumerically(">", 0))
+		away(ctx, "ssd-1")
+		lost(v1alpha1.ShardNodeDown)
+		Expect(on()).To(BeNumerically(">", 0), "a node that is down keeps its copies")
+		lost(v1alpha1.ShardNodeLost)
+		Expect(on()).To(BeZero())
+		p.NoSets = false
+		p.settle(ctx)
+		p.ready(ctx)
+		Expect(on()).To(BeNumerically(">", 0), "balanced again")
+	})
+})

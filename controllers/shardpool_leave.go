@@ -1,0 +1,97 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// Reasons of a shard that gives its groups away.
+const (
+	reasonDraining     = "Draining"
+	reasonNowhereToGo  = "NowhereToGo"
+	reasonHoldsGroups  = "ShardHoldsGroups"
+	reasonPlacementOff = "PlacementUnavailable"
+)
+
+// look asks etcd where groups are, once in a reconcile. False: nobody knows; the step says why.
+func (w *poolWork) look(ctx context.Context) (*PlacementView, bool) {
+	if w.view == nil && w.viewErr == nil && w.Register != nil {
+		view, err := w.Register.Look(ctx, w.store)
+		w.view, w.viewErr = &view, err
+	}
+	return w.view, w.view != nil && w.viewErr == nil
+}
+
+// holds says what a shard holds; empty: nothing, so that it may go. Where etcd can be asked, that counts, and what the shard said
+// last only while it runs: of one that is gone for good it would stay for ever.
+func (w *poolWork) holds(ctx context.Context, last v1alpha1.ShardStatus) string {
+	if w.Register == nil {
+		if last.Groups > 0 {
+			return fmt.Sprintf("%d groups", last.Groups)
+		}
+		return ""
+	}
+	view, known := w.look(ctx)
+	if !known {
+		return "what etcd knows, which was not asked"
+	}
+	if names := view.holds(last.Name); len(names) > 0 {
+		return fmt.Sprintf("%d groups", len(names))
+	}
+	if pod := w.pods[last.Number]; last.Groups > 0 && pod != nil && pod.Status.PodIP != "" && serving(last.State) {
+		return fmt.Sprintf("%d groups", last.Groups)
+	}
+	return ""
+}
+
+// leave asks the planner to empty a shard that is to go, and says how far that is.
+func (w *poolWork) leave(ctx context.Context, n int32) Outcome {
+	name := workload.Shard(w.pool.Name, n)
+	if w.Register == nil {
+		return Fail(reasonHoldsGroups, fmt.Sprintf("shard %s is to be removed but holds %d groups, and stays: raise spec.shards again, or name an "+
+			"empty shard in spec.remove", name, w.statusOf(n).Groups))
+	}
+	if err := w.Register.Empty(ctx, w.store, name); err != nil {
+		return Wait(reasonPlacementOff, fmt.Sprintf("shard %s is to be removed, but the placement cannot be told: %v", name, err), PauseShort)
+	}
+	return w.emptying(ctx, name, "is to be removed", "raise spec.shards again, or give the store other shards for them")
+}
+
+// emptying says how far a shard is with giving its groups away, and what to do where they have nowhere to go.
+func (w *poolWork) emptying(ctx context.Context, name, what, undo string) Outcome {
+	view, known := w.look(ctx)
+	if !known {
+		return Wait(reasonPlacementOff, fmt.Sprintf("shard %s %s, but etcd was not asked for its groups: %v", name, what, w.viewErr), PauseShort)
+	}
+	held := view.holds(name)
+	if names, why := view.stuck(name); len(names) > 0 {
+		return Fail(reasonNowhereToGo, fmt.Sprintf("shard %s %s, and %d of its %d groups have nowhere to go (%s): %s. They stay, and are served: %s",
+			name, what, len(names), len(held), groupWords(names), why, undo))
+	}
+	if names := view.undecided(func(c CopyPlace) bool { return c.Shard == name && !c.Here }); len(names) > 0 {
+		return Fail(reasonHoldsGroups, fmt.Sprintf("shard %s %s, and it is away with copies that %s cannot do without: bring it back, so that it can "+
+			"give them away", name, what, groupWords(names)))
+	}
+	return Wait(reasonDraining, fmt.Sprintf("shard %s %s, and gives its groups away: %d are left", name, what, len(held)), PauseShort)
+}
+
+// drainPool says how far the shards of a drained pool are. The store's controller has told the placement.
+func (w *poolWork) drainPool(ctx context.Context) Outcome {
+	if w.pool.Spec.State != v1alpha1.PoolDrained || w.Register == nil {
+		return Complete()
+	}
+	w.held = map[string]int{}
+	for _, o := range w.shards {
+		view, known := w.look(ctx)
+		if !known {
+			return w.note(w.emptying(ctx, o.Name, "is to be drained", ""))
+		}
+		if w.held[o.Name] = len(view.holds(o.Name)); w.held[o.Name] > 0 {
+			w.note(w.emptying(ctx, o.Name, "is to be drained", "set spec.state to Active again, or give the store other shards for them"))
+		}
+	}
+	return Complete()
+}

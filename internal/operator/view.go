@@ -1,0 +1,82 @@
+package operator
+
+import (
+	"context"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/controllers"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// Look tells where groups are, and writes nothing.
+func (p *placed) Look(ctx context.Context, spec controllers.PlacementSpec) (controllers.PlacementView, error) {
+	meta, err := metaOf(spec)
+	if err != nil {
+		return controllers.PlacementView{}, err
+	}
+	return p.look(ctx, meta.StoreUUID)
+}
+
+func (p *placed) look(ctx context.Context, id uuid.UUID) (controllers.PlacementView, error) {
+	view, err := p.store.ViewOf(ctx, id)
+	if err != nil {
+		return controllers.PlacementView{}, translate(err)
+	}
+	_, unplaced := placement.Plan(view, view.Meta.Policy())
+	return viewOf(view, unplaced), nil
+}
+
+// viewOf is a view as the controllers know it.
+func viewOf(view placement.View, unplaced map[string]string) controllers.PlacementView {
+	out := controllers.PlacementView{
+		Copies: int32(view.Meta.Copies), Unplaced: unplaced, //nolint:gosec // 1, 3 or 5
+		Shards: make(map[string]controllers.ShardPlace, len(view.Shards)), Groups: make(map[string]controllers.GroupPlace, len(view.Groups)),
+	}
+	for name, s := range view.Shards {
+		out.Shards[name] = controllers.ShardPlace{Domain: s.Domain, Node: s.Node}
+	}
+	for name, g := range view.Groups {
+		place := controllers.GroupPlace{Target: view.Targets[name].Shards}
+		for _, m := range g.Members {
+			shard, alive := view.Shards[m.Shard]
+			c := controllers.CopyPlace{Shard: m.Shard, Volume: m.VolumeUUID.String(), Here: alive && shard.VolumeUUID == m.VolumeUUID}
+			if m.Role == placement.Learner {
+				place.Learners = append(place.Learners, c)
+			} else {
+				place.Voters = append(place.Voters, c)
+			}
+		}
+		out.Groups[name] = place
+	}
+	return out
+}
+
+// describe counts what was there when it was planned.
+func describe(out *controllers.PlacementState, planned placement.Planned) {
+	view := planned.View
+	out.Changed = out.Changed || planned.GroupsCreated+planned.TargetsWritten > 0
+	out.View = viewOf(view, planned.Unplaced)
+	out.Groups, out.Missing = int32(len(view.Groups)), int32(planned.GroupsCreated) //nolint:gosec // at most 65536
+	out.Alive, out.Silent, out.Unplaced = map[string]bool{}, map[string]string{}, planned.Unplaced
+	for name := range view.Shards {
+		out.Alive[name] = true
+	}
+	for name, g := range out.View.Groups {
+		if len(g.Voters) == 0 {
+			out.Homeless++
+			continue
+		}
+		away := slices.IndexFunc(g.Voters, func(c controllers.CopyPlace) bool { return !out.Alive[c.Shard] })
+		alive := 0
+		for _, c := range g.Voters {
+			if out.Alive[c.Shard] {
+				alive++
+			}
+		}
+		if away >= 0 && alive <= len(g.Voters)/2 {
+			out.Silent[name] = g.Voters[away].Shard
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package shard
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// A replica that is gone from its volume, or with it, is replaced by a new one, without a person.
+func TestALostReplicaIsReplaced(t *testing.T) {
+	c := newCluster(t, hash4, abc)
+	c.settled(abc...)
+	for id := range int64(20) {
+		c.put(id, data(id, 1000))
+	}
+	before := c.registry.now().Groups
+	replaced := func() bool {
+		for name, g := range c.registry.now().Groups {
+			for i, m := range g.Members {
+				if len(g.Members) != 3 || m.Role != placement.Voter {
+					return false
+				}
+				for _, old := range before[name].Members {
+					if g.Members[i].Shard == "c" && old.RaftID == m.RaftID {
+						return false
+					}
+				}
+			}
+		}
+		return true
+	}
+	c.kill("c")
+	f := c.stopped["c"]
+	if err := os.RemoveAll(filepath.Join(f.cfg.Dir, "groups")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(f.cfg.Dir, "groups"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.restart("c")
+	c.eventually("the folders are replaced", replaced)
+	c.settled(abc...)
+
+	before = c.registry.now().Groups
+	c.kill("c")
+	f.cfg.Dir = t.TempDir()
+	c.restart("c")
+	c.eventually("the volume is replaced", replaced)
+	c.settled(abc...)
+	c.kill("b")
+	for id := range int64(20) {
+		c.holds(id, data(id, 1000))
+	}
+}
+
+// Bad bytes in a follower's files are found by reading everything, and repaired from the leader.
+func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
+	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
+	c.settled(abc...)
+	for id := range int64(100) {
+		c.put(id, data(id, 3000))
+	}
+	blob := data(500, 2<<20)
+	c.upload(500, blob)
+	c.kill("c")
+	f := c.stopped["c"]
+	files, err := filepath.Glob(filepath.Join(f.cfg.Dir, "groups", "*", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.cfg.scrubPause, f.cfg.mendEvery, f.cfg.ScrubBytesPerSecond = 50*time.Millisecond, 50*time.Millisecond, 1<<30
+	c.restart("c")
+	damaged := 0
+	for _, name := range files {
+		info, err := os.Stat(name)
+		if err != nil || info.Size() < 64<<10 || damaged == 3 {
+			continue
+		}
+		file, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := file.WriteAt([]byte("these bytes are bad"), 20_000); err != nil {
+			t.Fatal(err)
+		}
+		_ = file.Close()
+		damaged++
+	}
+	if damaged < 2 {
+		t.Fatalf("only %d of %v were damaged", damaged, files)
+	}
+	id := c.registry.now().Groups["0"].UUID
+	c.eventually("it is found", func() bool {
+		sv := c.shards["c"].shard.servedBy(id)
+		return sv != nil && sv.log.Damaged()
+	})
+	c.eventually("it is repaired", func() bool {
+		sv := c.shards["c"].shard.servedBy(id)
+		return sv != nil && !sv.log.Damaged()
+	})
+	sv := c.shards["c"].shard.servedBy(id)
+	if report, err := sv.log.Verify(t.Context(), 0); err != nil || len(report.Damages) > 0 {
+		t.Errorf("after the repair: %v, %v", report.Damages, err)
+	}
+	c.kill("a")
+	for id := range int64(100) {
+		c.holds(id, data(id, 3000))
+	}
+	c.holds(500, blob)
+}
+
+// A volume that was set back to an earlier state never votes with what it has forgotten: its replicas join anew.
+func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
+	c := newCluster(t, hash4, abc)
+	c.settled(abc...)
+	for id := range int64(20) {
+		c.put(id, data(id, 100))
+	}
+	c.kill("c")
+	f := c.stopped["c"]
+	earlier := t.TempDir()
+	if err := os.CopyFS(earlier, os.DirFS(f.cfg.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	c.restart("c")
+	for id := range int64(20) {
+		c.put(id, data(id, 200))
+	}
+	before := c.registry.now()
+	c.kill("c")
+	f.cfg.Dir = earlier
+	c.restart("c")
+	c.eventually("new replicas are on c", func() bool {
+		for name, g := range c.registry.now().Groups {
+			m, ok := memberOf(g, "c")
+			old, _ := memberOf(before.Groups[name], "c")
+			if !ok || m.Role != placement.Voter || m.RaftID == old.RaftID || m.VolumeUUID == old.VolumeUUID {
+				return false
+			}
+		}
+		return true
+	})
+	c.settled(abc...)
+	c.eventually("the old ones are in the trash", func() bool { return len(trashOf(t, f)) == 4 })
+	c.kill("a")
+	for id := range int64(20) {
+		c.holds(id, data(id, 200))
+	}
+}
+
+// The only copy on such a volume is not taken for what it was, and not deleted.
+func TestTheOnlyCopyOnAVolumeThatWasRolledBackIsLost(t *testing.T) {
+	c := newCluster(t, hash4, []string{"a"})
+	c.settled("a")
+	c.put(1, data(1, 100))
+	c.kill("a")
+	f := c.stopped["a"]
+	earlier := t.TempDir()
+	if err := os.CopyFS(earlier, os.DirFS(f.cfg.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	c.restart("a")
+	c.put(1, data(1, 200))
+	c.kill("a")
+	now := f.cfg.Dir
+	f.cfg.Dir = earlier
+	c.restart("a")
+	a := c.shards["a"]
+	_, err := a.records.Get(a.ctx(), &recordv1.GetRequest{Key: key(1)})
+	want(t, err, codes.DataLoss, reasonDamaged)
+	if folders, _ := filepath.Glob(filepath.Join(earlier, "groups", "*")); len(folders) != 4 {
+		t.Errorf("left are %v", folders)
+	}
+	c.kill("a")
+	f.cfg.Dir = now // the right volume is brought back
+	c.restart("a")
+	c.holds(1, data(1, 200))
+}
