@@ -68,6 +68,18 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 	}
 	blob := data(500, 2<<20)
 	c.upload(500, blob)
+	id := c.registry.now().Groups["0"].UUID
+	c.eventually("all have everything", func() bool { // a majority would do for an answer
+		applied := map[uint64]bool{}
+		for _, name := range abc {
+			if sv := c.shards[name].shard.servedBy(id); sv != nil {
+				applied[sv.log.AppliedIndex()] = true
+			} else {
+				applied[0] = true
+			}
+		}
+		return len(applied) == 1 && !applied[0]
+	})
 	c.kill("c")
 	f := c.stopped["c"]
 	files, err := filepath.Glob(filepath.Join(f.cfg.Dir, "groups", "*", "*"))
@@ -95,7 +107,6 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 	if damaged < 2 {
 		t.Fatalf("only %d of %v were damaged", damaged, files)
 	}
-	id := c.registry.now().Groups["0"].UUID
 	c.eventually("it is found", func() bool {
 		sv := c.shards["c"].shard.servedBy(id)
 		return sv != nil && sv.log.Damaged()
