@@ -7,6 +7,7 @@ import (
 	"io"
 	"path"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -355,9 +356,12 @@ func TestRepairSurvivesACrashAtEveryOperation(t *testing.T) {
 	twin := b.twin(t)
 	for _, at := range []uint64{5, 25} { // in a sealed segment, in the active one
 		disk, l := b.damagedEntry(t, at)
+		var mu sync.Mutex // hints are written at the same time
 		var failed error
 		var before, after int
 		disk.AfterOp(func(op vfs.Op) {
+			mu.Lock()
+			defer mu.Unlock()
 			for i, kind := range vfs.SurvivalKinds {
 				if failed != nil {
 					return
