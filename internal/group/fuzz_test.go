@@ -243,7 +243,10 @@ func FuzzHint(f *testing.F) {
 }
 
 func FuzzReplicaFile(f *testing.F) {
-	addGolden(f, ReplicaName, func(b []byte) { f.Add(b, true) })
+	addGolden(f, ReplicaName, func(b []byte) {
+		f.Add(b, true)
+		f.Add(append(slices.Clone(b), 0), false)
+	})
 	f.Fuzz(func(t *testing.T, b []byte, fix bool) {
 		if fix && len(b) >= ReplicaFileBytes {
 			b = slices.Concat(repair(b[:blockBytes]), repair(b[blockBytes:ReplicaFileBytes]), b[ReplicaFileBytes:])

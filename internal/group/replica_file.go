@@ -66,9 +66,6 @@ func (f ReplicaFile) Encode() ([]byte, error) {
 // DecodeReplicaFile is the reverse of Encode. bad says, for each copy, why it does not count; both nil where the file is as
 // it was written. Errors: ErrCorrupt, ErrFormatVersion.
 func DecodeReplicaFile(b []byte) (f ReplicaFile, bad [2]error, err error) {
-	if len(b) != ReplicaFileBytes {
-		bad[1] = fmt.Errorf("%w: the file has %d bytes, not %d", ErrCorrupt, len(b), ReplicaFileBytes)
-	}
 	var copies [2]ReplicaFile
 	for i := range copies {
 		if len(b) < (i+1)*blockBytes {
@@ -76,6 +73,9 @@ func DecodeReplicaFile(b []byte) (f ReplicaFile, bad [2]error, err error) {
 			continue
 		}
 		copies[i], bad[i] = decodeReplicaCopy(b[i*blockBytes : (i+1)*blockBytes])
+	}
+	if len(b) > ReplicaFileBytes && bad[1] == nil {
+		bad[1] = fmt.Errorf("%w: the file has %d bytes, not %d", ErrCorrupt, len(b), ReplicaFileBytes)
 	}
 	switch {
 	case bad[0] != nil && bad[1] != nil:
