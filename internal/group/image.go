@@ -41,12 +41,14 @@ func (l *Log) loadImage(ctx context.Context, s *segment, size int64) error {
 }
 
 // walkImage reads the first size bytes of a segment's file into an image with room, and walks the frames while it does.
-// rows as for walkSegment.
-func (l *Log) walkImage(ctx context.Context, s *segment, size, room int64, rows bool, onto func(bytes int64)) (w *segmentWalk, err error) {
+// rows, as for walkSegment, is asked for after the first reads were begun.
+func (l *Log) walkImage(
+	ctx context.Context, s *segment, size, room int64, rows func() bool, onto func(bytes int64),
+) (w *segmentWalk, err error) {
 	err = l.fillImage(ctx, s, size, room, onto, func(read *imageRead) error {
 		frames := NewFrameReaderBytes(s.image[:size], s.id, SegmentHeaderBytes)
 		frames.await = read.await
-		w, err = walkSegment(frames, s.first, size, rows)
+		w, err = walkSegment(frames, s.first, size, rows())
 		return err
 	})
 	return w, err

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -275,7 +276,7 @@ func (ld *loading) walkActive(s *segment, size int64) func(through int64) (*segm
 			}
 			return w, err
 		case s.image == nil:
-			return ld.walkImage(ld.ctx, s, size, max(ld.opts.SegmentBytes, size), true, ld.read)
+			return ld.walkImage(ld.ctx, s, size, max(ld.opts.SegmentBytes, size), func() bool { return true }, ld.read)
 		default:
 			return walkSegment(NewFrameReaderBytes(s.image[:through], s.id, SegmentHeaderBytes), s.first, through, true)
 		}
@@ -369,21 +370,17 @@ func (ld *loading) loadSealed() error {
 func (ld *loading) loadSegment(ctx context.Context, i int, m ManifestSegment) (*loaded, error) {
 	s := ld.state.segments[i]
 	through := min(ld.commit, ld.through(i))
-	hint, err := ReadHint(ld.fs, ld.dir, m)
-	if err != nil {
-		if !errors.Is(err, iofs.ErrNotExist) {
-			ld.logger.Info("hint cannot be used: the segment is read instead", "group", ld.opts.Identity.Name,
-				"segment", m.Number, "error", err)
-		}
-		hint = nil
-	}
+	// An image's first reads are in flight before its hint is asked for, so that the device does not wait for that.
+	readHint := sync.OnceValue(func() *Hint { return ld.readHint(m) })
+	noHint := func() bool { return readHint() == nil }
 	var w *segmentWalk
-	if ld.opts.Residency == Resident || hint == nil || ld.sizes[i] < m.Bytes {
-		if w, err = ld.readSegment(ctx, s, i, m, hint == nil); err != nil {
+	if ld.opts.Residency == Resident || noHint() || ld.sizes[i] < m.Bytes {
+		var err error
+		if w, err = ld.readSegment(ctx, s, i, m, noHint); err != nil {
 			return nil, err
 		}
 	}
-	part := new(loaded)
+	hint, part := readHint(), new(loaded)
 	if w != nil {
 		part.damages, part.ids = w.damages(ld.opts.Identity.Name, m, m.LastIndex, hint, ld.mayHaveCuts())
 	}
@@ -407,9 +404,22 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m ManifestSegment) (*
 	return part, ld.insertHint(s, hint, through, w)
 }
 
+// readHint answers nil where a segment has no hint that can be used.
+func (ld *loading) readHint(m ManifestSegment) *Hint {
+	hint, err := ReadHint(ld.fs, ld.dir, m)
+	if err == nil {
+		return hint
+	}
+	if !errors.Is(err, iofs.ErrNotExist) {
+		ld.logger.Info("hint cannot be used: the segment is read instead", "group", ld.opts.Identity.Name,
+			"segment", m.Number, "error", err)
+	}
+	return nil
+}
+
 // readSegment walks all frames of a sealed segment: those of the image in Resident residency, else of the file.
-// rows as for walkSegment.
-func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m ManifestSegment, rows bool) (*segmentWalk, error) {
+// rows as for walkImage.
+func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m ManifestSegment, rows func() bool) (*segmentWalk, error) {
 	w := &segmentWalk{last: s.first - 1, zeros: m.Bytes}
 	var err error
 	size := min(ld.sizes[i], m.Bytes)
@@ -419,7 +429,7 @@ func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m Manifes
 	case ld.opts.Residency == Resident:
 		w, err = ld.walkImage(ctx, s, size, size, rows, ld.read)
 	default:
-		w, err = ld.walkFile(s, size, rows)
+		w, err = ld.walkFile(s, size, rows())
 		ld.progress.BytesDone.Add(size)
 	}
 	if err != nil {
