@@ -1,0 +1,161 @@
+package result
+
+import (
+	"fmt"
+	"time"
+)
+
+// Comparison is what changed since an older report of the same kind, beyond what the rounds scatter.
+type Comparison struct {
+	Started time.Time `json:"started"` // of the older report
+	Version string    `json:"version"`
+	Warning string    `json:"warning,omitempty"` // why the two compare only roughly
+	Changes []Change  `json:"changes,omitempty"`
+	Same    int       `json:"same"` // figures that did not change
+}
+
+// Change is one figure that is worse or better than it was.
+type Change struct {
+	Table  string  `json:"table"`
+	Row    string  `json:"row"`
+	Column string  `json:"column"`
+	Worse  bool    `json:"worse"`
+	Old    string  `json:"old"`
+	New    string  `json:"new"`
+	Factor float64 `json:"factor,omitempty"` // new / old; 0: there is no figure now, or a target is missed that was met
+	key    string  // of the row
+}
+
+// What counts as a change: the ranges of the rounds do not touch, and the medians differ by more than this. One or two rounds
+// say little of how a figure scatters.
+const (
+	changeMin      = 0.05
+	changeMinRough = 0.25
+	roundsKnown    = 3
+)
+
+// Compare fills in what changed since an older report.
+func (r *Report) Compare(old *Report) error {
+	if old.Kind != r.Kind {
+		return fmt.Errorf("a report of %q cannot be compared with one of %q", r.Kind, old.Kind)
+	}
+	c := &Comparison{Started: old.Started, Version: old.Version}
+	a, b := r.Machine, old.Machine
+	if a.CPU != b.CPU || a.CPUs != b.CPUs || a.MemoryBytes != b.MemoryBytes || a.Kernel != b.Kernel || a.FileSystem != b.FileSystem {
+		c.Warning = "The older report is of another machine (" + b.Words() + "): only ratios compare."
+	} else if fmt.Sprint(r.Settings) != fmt.Sprint(old.Settings) {
+		c.Warning = "The older report was measured with other settings."
+	}
+	for i := range old.Tables {
+		before := &old.Tables[i]
+		now := r.Table(before.ID)
+		if now == nil {
+			continue // a part that was not asked for this time
+		}
+		rows := make(map[string]*Row, len(now.Rows))
+		for j := range now.Rows {
+			rows[now.Rows[j].key()] = &now.Rows[j]
+		}
+		for j := range before.Rows {
+			if row := rows[before.Rows[j].key()]; row != nil {
+				c.compareRow(now, &before.Rows[j], row)
+			}
+		}
+	}
+	r.Comparison = c
+	return nil
+}
+
+func (c *Comparison) compareRow(t *Table, before, now *Row) {
+	if before.Missing != "" {
+		return
+	}
+	if now.Missing != "" {
+		c.Changes = append(c.Changes, Change{Table: t.ID, Row: now.Name(), key: now.key(), Worse: true, Old: "measured", New: "missing: " + now.Missing})
+		return
+	}
+	for i := range t.Columns {
+		col := &t.Columns[i]
+		was, hadIt := before.Cells[col.Key]
+		is, hasIt := now.Cells[col.Key]
+		if !hadIt || !hasIt {
+			continue
+		}
+		change := Change{Table: t.ID, Row: now.Name(), Column: col.Key, Old: col.show(was), New: col.show(is), key: now.key()}
+		switch {
+		case col.Key == keyVerdict && was.Text != is.Text:
+			change.Worse = is.Text == Missed
+			c.Changes = append(c.Changes, change)
+		case col.Better == "" || col.Key == keyVerdict:
+		default:
+			worse, changed := differ(was, is, col.Better)
+			if !changed {
+				c.Same++
+				continue
+			}
+			change.Worse = worse
+			if was.Median != 0 {
+				change.Factor = is.Median / was.Median
+			}
+			c.Changes = append(c.Changes, change)
+		}
+	}
+}
+
+// differ tells whether a figure changed beyond what both scatter.
+func differ(was, is Value, better string) (worse, changed bool) {
+	least := changeMin
+	if was.Rounds < roundsKnown || is.Rounds < roundsKnown {
+		least = changeMinRough
+	}
+	room := least * max(was.Median, -was.Median)
+	switch {
+	case is.Min > was.Max && is.Median > was.Median+room:
+		return better == Lower, true
+	case is.Max < was.Min && is.Median < was.Median-room:
+		return better == Higher, true
+	}
+	return false, false
+}
+
+// Worse counts what got worse.
+func (c *Comparison) Worse() (n int) {
+	for i := range c.Changes {
+		if c.Changes[i].Worse {
+			n++
+		}
+	}
+	return n
+}
+
+// of finds the change of a cell; nil where there is none.
+func (c *Comparison) of(t *Table, row *Row, column string) *Change {
+	if c == nil {
+		return nil
+	}
+	for i := range c.Changes {
+		if ch := &c.Changes[i]; ch.Table == t.ID && ch.Row == row.Name() && (ch.key == "" || ch.key == row.key()) && ch.Column == column {
+			return ch
+		}
+	}
+	return nil
+}
+
+// Words says the change: "1.42 x of 3.1 ms, worse".
+func (c *Change) Words() string {
+	verdict := "better"
+	if c.Worse {
+		verdict = "worse"
+	}
+	if c.Factor == 0 {
+		return "was " + c.Old + ", " + verdict
+	}
+	return digits(c.Factor) + " x of " + c.Old + ", " + verdict
+}
+
+// Words says what came of the comparison.
+func (c *Comparison) Words() string {
+	worse := c.Worse()
+	return fmt.Sprintf("Against the report of %s (%s): %d figures worse, %d better, %d the same within their spread.",
+		c.Started.UTC().Format(time.DateTime), c.Version, worse, len(c.Changes)-worse, c.Same)
+}

@@ -1,0 +1,174 @@
+package result
+
+import "fmt"
+
+// Ratio compares ours with a limit: the best of the others, or what the machine gives.
+type Ratio struct {
+	Labels []Label
+	Unit   string
+	Ours   []float64 // one figure of each round
+	Limit  []float64 // of the same rounds; empty: Ours itself is held against Target
+	// Faster: Ours and Limit are times or sizes, so that the ratio is Limit / Ours and more is better.
+	Faster bool
+	Target float64 // 0: none, the ratio is reported
+	AtMost bool    // the ratio must not be above Target; else not below
+	Missed string  // why there is no figure: the row stays, without any
+	Note   string
+}
+
+// Keys of the columns of a ratio table.
+const (
+	keyOurs    = "ours"
+	keyLimit   = "limit"
+	keyRatio   = "ratio"
+	keyTarget  = "target"
+	keyVerdict = "verdict"
+	keySpread  = "spread"
+	keyNote    = "note"
+)
+
+// Verdicts on a target.
+const (
+	Met    = "met"
+	Missed = "missed"
+)
+
+// Ratios makes a table of comparisons: ours, the limit, their ratio, the target, whether it was met, and how far the ratio
+// scattered over the rounds.
+func Ratios(id, title, about string, ratios []Ratio) Table {
+	t := Table{ID: id, Title: title, About: about, Columns: []Column{
+		{Key: keyOurs, Title: "ours"},
+		{Key: keyLimit, Title: "against"},
+		{Key: keyRatio, Title: "ratio", Unit: "x", Better: Higher},
+		{Key: keyTarget, Title: "target"},
+		{Key: keyVerdict, Title: "verdict"},
+		{Key: keySpread, Title: "spread", Unit: "%"},
+		{Key: keyNote, Title: "note"},
+	}}
+	notes := false
+	for _, r := range ratios {
+		notes = notes || r.Note != ""
+		t.Rows = append(t.Rows, r.row())
+	}
+	if !notes {
+		t.Columns = t.Columns[:len(t.Columns)-1]
+	}
+	if len(ratios) > 0 && allAtMost(ratios) {
+		t.Columns[2].Better = Lower
+	} else if anyAtMost(ratios) {
+		t.Columns[2].Better = "" // which is better differs from row to row; the verdict says it
+	}
+	return t
+}
+
+func allAtMost(ratios []Ratio) bool {
+	for _, r := range ratios {
+		if !r.AtMost {
+			return false
+		}
+	}
+	return true
+}
+
+func anyAtMost(ratios []Ratio) bool {
+	for _, r := range ratios {
+		if r.AtMost {
+			return true
+		}
+	}
+	return false
+}
+
+// row makes the row. A ratio of medians scatters as the ratios of the single rounds do, where both sides have the same rounds.
+func (r *Ratio) row() Row {
+	row := Row{Labels: r.Labels, Missing: r.Missed, Cells: map[string]Value{}}
+	if r.Note != "" {
+		row.Cells[keyNote] = Words("%s", r.Note)
+	}
+	if r.Missed != "" {
+		return row
+	}
+	ours := Of(r.Ours...)
+	row.Cells[keyOurs] = withText(ours, r.Unit)
+	ratio := ours
+	if len(r.Limit) > 0 {
+		limit := Of(r.Limit...)
+		row.Cells[keyLimit] = withText(limit, r.Unit)
+		ratio = r.ratio(ours, limit)
+		row.Cells[keyRatio] = ratio
+	}
+	row.Cells[keySpread] = Value{Median: 100 * ratio.Spread(), Rounds: ratio.Rounds}
+	if r.Target == 0 {
+		return row
+	}
+	sign, met := "≥", ratio.Median >= r.Target
+	if r.AtMost {
+		sign, met = "≤", ratio.Median <= r.Target
+	}
+	unit := "x"
+	if len(r.Limit) == 0 {
+		unit = r.Unit
+	}
+	row.Cells[keyTarget] = Value{Median: r.Target, Text: sign + " " + Format(r.Target, unit)}
+	row.Cells[keyVerdict] = Words("%s", map[bool]string{true: Met, false: Missed}[met])
+	return row
+}
+
+func (r *Ratio) ratio(ours, limit Value) Value {
+	divide := func(o, l float64) float64 {
+		if r.Faster {
+			o, l = l, o
+		}
+		if l == 0 {
+			return 0
+		}
+		return o / l
+	}
+	if len(r.Ours) != len(r.Limit) {
+		m := divide(ours.Median, limit.Median)
+		return Value{Median: m, Min: divide(ours.Min, limit.Max), Max: divide(ours.Max, limit.Min), Rounds: min(len(r.Ours), len(r.Limit))}.sorted()
+	}
+	each := make([]float64, 0, len(r.Ours))
+	for i := range r.Ours {
+		each = append(each, divide(r.Ours[i], r.Limit[i]))
+	}
+	v := Of(each...)
+	v.Median = divide(ours.Median, limit.Median)
+	v.Min, v.Max = min(v.Min, v.Median), max(v.Max, v.Median)
+	return v
+}
+
+// sorted puts the ends in order: with times, the least of ours makes the greatest ratio.
+func (v Value) sorted() Value {
+	v.Min, v.Max = min(v.Min, v.Max), max(v.Min, v.Max)
+	return v
+}
+
+func withText(v Value, unit string) Value {
+	v.Text = Format(v.Median, unit)
+	return v
+}
+
+// Verdicts counts the targets of all tables.
+func (r *Report) Verdicts() (met, missed int) {
+	for i := range r.Tables {
+		for _, row := range r.Tables[i].Rows {
+			switch row.Cells[keyVerdict].Text {
+			case Met:
+				met++
+			case Missed:
+				missed++
+			}
+		}
+	}
+	return met, missed
+}
+
+// Summary is one sentence on the targets.
+func (r *Report) Summary() string {
+	met, missed := r.Verdicts()
+	if met+missed == 0 {
+		return "No row names a target."
+	}
+	return fmt.Sprintf("%d of %d targets met.", met, met+missed)
+}

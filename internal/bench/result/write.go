@@ -1,0 +1,61 @@
+package result
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// plotsDir is the folder of the pictures beside report.md.
+const plotsDir = "plots"
+
+// WriteDir writes report.json, report.md, report.html and plots/*.svg and *.png into a folder, which it makes. The folder is for
+// reports: one that is there is written over, file by file.
+func (r *Report) WriteDir(dir string) error {
+	if err := r.Check(); err != nil {
+		return fmt.Errorf("benchmark report: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, plotsDir), 0o755); err != nil {
+		return fmt.Errorf("making a folder for the report: %w", err)
+	}
+	var errs []error
+	put := func(name string, write func(io.Writer) error) {
+		var b bytes.Buffer
+		if err := write(&b); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			return
+		}
+		errs = append(errs, replaceFile(filepath.Join(dir, name), b.Bytes()))
+	}
+	put("report.json", r.WriteJSON)
+	put("report.md", func(w io.Writer) error { return r.WriteMarkdown(w, plotsDir) })
+	put("report.html", r.WriteHTML)
+	for i := range r.Tables {
+		for j := range r.Tables[i].Plots {
+			p := &r.Tables[i].Plots[j]
+			put(filepath.Join(plotsDir, p.ID+".svg"), p.WriteSVG)
+			put(filepath.Join(plotsDir, p.ID+".png"), p.WritePNG)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// replaceFile leaves the old file or the new one, never half of one.
+func replaceFile(name string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(name), ".new-")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		err = errors.Join(err, os.Remove(f.Name()))
+	}
+	return err
+}
