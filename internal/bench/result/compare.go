@@ -156,6 +156,6 @@ func (c *Change) Words() string {
 // Words says what came of the comparison.
 func (c *Comparison) Words() string {
 	worse := c.Worse()
-	return fmt.Sprintf("Against the report of %s (%s): %d figures worse, %d better, %d the same within their spread.",
+	return fmt.Sprintf("Against the report of %s (%s): worse %d, better %d, the same within their spread %d.",
 		c.Started.UTC().Format(time.DateTime), c.Version, worse, len(c.Changes)-worse, c.Same)
 }

@@ -113,10 +113,12 @@ func (t *Table) cell(row *Row, col *Column, c *Comparison) cellView {
 	if t.numeric(col.Key) {
 		cell.Class = "n"
 	}
-	switch {
-	case col.Key == keyVerdict:
-		cell.Class = v.Text
-	case col.Key == keyRatio:
+	switch col.Key {
+	case keyVerdict:
+		cell.Class = map[string]string{Met: Met, Missed: Missed}[v.Text]
+	case keyNote:
+		cell.Class = keyNote
+	case keyRatio:
 		cell.Class += " ratio"
 	}
 	if ch := c.of(t, row, col.Key); ch != nil {

@@ -46,10 +46,11 @@ var (
 
 // Series differ in colour, dashes and marks, so that they can be told apart without colours.
 var (
-	dashes     = [][]float64{nil, {8, 4}, {2, 3}, {10, 3, 2, 3}, {5, 5}, {14, 4}}
-	marksMax   = 40   // points of a series that still get a mark each
-	pointsMax  = 1200 // points of a series that are drawn; of more, the ends of each stretch
-	seriesStep = 8    // colours
+	dashes      = [][]float64{nil, {8, 4}, {2, 3}, {10, 3, 2, 3}, {5, 5}, {14, 4}}
+	marksMax    = 40   // points of a series that still get a mark each
+	marksOfMany = 8    // marks of a longer one
+	pointsMax   = 1200 // points of a series that are drawn; of more, the ends of each stretch
+	seriesStep  = 8    // colours
 )
 
 // advance is about how wide a letter is, in sizes of the font. Browsers have fonts of their own, so it is a little more than
@@ -70,6 +71,7 @@ type layout struct {
 // draw lays a plot out. Title and what the y axis shows stand above, the legend below: nothing stands over a line.
 func (p *Plot) draw(c canvas, page pageSize) {
 	l := layout{page: page, x: axisOf(p, 0, p.LogX), y: axisOf(p, 1, p.LogY)}
+	l.x.unit, l.y.unit = p.XUnit, p.YUnit
 	at := page.font * 0.4
 	if !page.untitled {
 		for _, s := range wrap(p.Title, page.font*1.1, page.width-8) {
@@ -84,7 +86,7 @@ func (p *Plot) draw(c canvas, page pageSize) {
 	l.bottom = page.height - float64(len(rows))*page.font*1.6 - page.font*3.4
 	l.left = 10
 	for _, t := range l.y.ticks {
-		l.left = max(l.left, 10+widthOf(short(t), page.font))
+		l.left = max(l.left, 10+widthOf(l.y.tick(t), page.font))
 	}
 	l.right = page.width - page.font*1.2
 	if l.x.empty() || l.y.empty() {
@@ -129,17 +131,17 @@ func (l *layout) axes(c canvas) {
 	for _, t := range l.y.ticks {
 		y := l.y.place(t, l.bottom, l.top)
 		c.polyline([]point{{l.left, y}, {l.right, y}}, gridColour, 1, nil)
-		c.text(point{l.left - 5, y + l.page.font*0.35}, short(t), textStyle{size: l.page.font, anchor: 1, muted: true})
+		c.text(point{l.left - 5, y + l.page.font*0.35}, l.y.tick(t), textStyle{size: l.page.font, anchor: 1, muted: true})
 	}
 	end := math.Inf(-1) // of the label before
 	for _, t := range l.x.ticks {
 		x := l.x.place(t, l.left, l.right)
 		c.polyline([]point{{x, l.bottom}, {x, l.bottom + 4}}, mutedColour, 1, nil)
-		half := widthOf(short(t), l.page.font) / 2
+		half := widthOf(l.x.tick(t), l.page.font) / 2
 		if x-half < end+6 {
 			continue // it would touch the one before
 		}
-		c.text(point{min(x, l.page.width-half-2), l.bottom + l.page.font*1.4}, short(t), style)
+		c.text(point{min(x, l.page.width-half-2), l.bottom + l.page.font*1.4}, l.x.tick(t), style)
 		end = x + half
 	}
 	c.polyline([]point{{l.left, l.bottom}, {l.right, l.bottom}}, mutedColour, 1, nil)
@@ -154,9 +156,14 @@ func (l *layout) series(c canvas, s *Series, i int) {
 	if len(points) > 1 {
 		c.polyline(points, colour, 2, dashes[i%len(dashes)])
 	}
-	if len(points) <= marksMax {
-		c.marks(points, i, colour)
+	some := points
+	if len(points) > marksMax {
+		some = nil
+		for n := range marksOfMany { // apart from those of the other series
+			some = append(some, points[(2*n+1)*len(points)/(2*marksOfMany)])
+		}
 	}
+	c.marks(some, i, colour)
 }
 
 // thin keeps the least and the greatest of each stretch of a long series: what a line of single pixels shows.
@@ -189,6 +196,19 @@ type axis struct {
 	low, high float64
 	log       bool
 	ticks     []float64
+	unit      string
+}
+
+// tick writes a value beside the axis.
+func (a *axis) tick(v float64) string {
+	if a.unit == "" {
+		return short(v)
+	}
+	s := Format(v, a.unit)
+	if number, unit, ok := strings.Cut(s, " "); ok && strings.Contains(number, ".") { // 2.00 µs is 2 µs
+		return strings.TrimRight(strings.TrimRight(number, "0"), ".") + " " + unit
+	}
+	return s
 }
 
 func (a *axis) empty() bool { return len(a.ticks) == 0 }

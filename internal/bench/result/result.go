@@ -82,6 +82,8 @@ type Plot struct {
 	Title  string   `json:"title"`
 	XLabel string   `json:"x_label"`
 	YLabel string   `json:"y_label"`
+	XUnit  string   `json:"x_unit,omitempty"` // as Column.Unit, written at the ticks; empty: plain numbers
+	YUnit  string   `json:"y_unit,omitempty"`
 	LogX   bool     `json:"log_x,omitempty"`
 	LogY   bool     `json:"log_y,omitempty"`
 	Series []Series `json:"series"`
@@ -169,16 +171,6 @@ func (t *Table) Row(values ...string) *Row {
 	for i := range t.Rows {
 		if slices.EqualFunc(t.Rows[i].Labels, values, func(l Label, v string) bool { return l.Value == v }) {
 			return &t.Rows[i]
-		}
-	}
-	return nil
-}
-
-// column finds a column; nil where there is none.
-func (t *Table) column(key string) *Column {
-	for i := range t.Columns {
-		if t.Columns[i].Key == key {
-			return &t.Columns[i]
 		}
 	}
 	return nil

@@ -30,7 +30,7 @@ func sample() *Report {
 		}
 	}
 	times.Rows = append(times.Rows, Row{Labels: Labels("file system", "reiserfs", "layout", "flat files"), Missing: "this kernel has no reiserfs (removed in Linux 6.13) | and no module"})
-	curve := Plot{ID: "latency", Title: "Latency of creation number N, <p50> and p99 per thousand", XLabel: "number of the file", YLabel: "seconds per creation", LogY: true}
+	curve := Plot{ID: "latency", Title: "Latency of creation number N, <p50> and p99 per thousand", XLabel: "number of the file", YLabel: "time per creation", YUnit: "s", LogY: true}
 	for i, name := range []string{"one directory", "40 in turn", "40 striped", "group file & its log"} {
 		s := Series{Name: name}
 		for n := 1; n <= 400; n++ {
@@ -38,7 +38,7 @@ func sample() *Report {
 		}
 		curve.Series = append(curve.Series, s)
 	}
-	bytesPlot := Plot{ID: "sizes", Title: "Cold read against record size", XLabel: "record, bytes", YLabel: "bytes per second", LogX: true, LogY: true, Series: []Series{
+	bytesPlot := Plot{ID: "sizes", Title: "Cold read against record size", XLabel: "record, bytes", YLabel: "bytes per second", YUnit: "B/s", LogX: true, LogY: true, Series: []Series{
 		{Name: "flat files", Points: [][2]float64{{1e3, 2e6}, {1e4, 1.9e7}, {1e5, 1.5e8}}}, {Name: "group file", Points: [][2]float64{{1e3, 1.1e9}, {1e4, 1.6e9}, {1e5, 1.9e9}}},
 	}}
 	times.Plots = []Plot{curve, bytesPlot}
