@@ -1,0 +1,168 @@
+package chaos
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"path"
+	"strconv"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// fact is what a replica's log says at one index.
+type fact struct {
+	index, term uint64
+	kind        group.Kind
+	id          int64
+	data        uint32 // CRC of the data
+	request     [16]byte
+}
+
+// logOf is what a replica has in its log.
+type logOf struct {
+	shard  string
+	facts  map[uint64]fact
+	newest map[int64]fact // of each id
+	last   uint64         // index that was read last
+}
+
+// agree stops the shards and compares the logs of each group's replicas, byte for byte of what both still have: the same entry at
+// every index, and the same newest version of every record, which is the one that the last reads gave.
+func (s *store) agree(newest map[int64]uint64) (entries int, err error) {
+	for _, h := range s.shards {
+		if err := h.stop(); err != nil {
+			return 0, err
+		}
+	}
+	byGroup := map[string][]*logOf{}
+	for _, h := range s.shards {
+		dir := path.Join(h.machine.path(h.dir), "groups")
+		folders, err := vfs.OS{}.List(dir)
+		if err != nil {
+			return 0, err
+		}
+		for _, folder := range folders {
+			log, name, err := readLog(h.name, path.Join(dir, folder))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // a replica that only joins
+			}
+			if err != nil {
+				return 0, fmt.Errorf("shard %s: %w", h.name, err)
+			}
+			byGroup[name] = append(byGroup[name], log)
+			entries += len(log.facts)
+		}
+	}
+	var errs []error
+	for g := range s.cfg.groups {
+		logs := byGroup[strconv.Itoa(g)]
+		if len(logs) != copies {
+			errs = append(errs, fmt.Errorf("group %d has %d copies on the volumes", g, len(logs)))
+			continue
+		}
+		for _, other := range logs[1:] {
+			errs = append(errs, differ(g, logs[0], other))
+		}
+		for _, log := range logs {
+			errs = append(errs, log.holds(g, newest))
+		}
+	}
+	return entries, errors.Join(errs...)
+}
+
+// readLog reads the segments that the manifest lists.
+func readLog(shard, dir string) (*logOf, string, error) {
+	m, err := group.ReadManifest(vfs.OS{}, dir)
+	if err != nil {
+		return nil, "", err
+	}
+	log := &logOf{shard: shard, facts: map[uint64]fact{}, newest: map[int64]fact{}}
+	for _, segment := range m.Segments {
+		if err := log.read(path.Join(dir, group.SegmentName(segment.Number)), segment.ID); err != nil {
+			return nil, "", err
+		}
+	}
+	for _, f := range log.facts {
+		if (f.kind == group.KindPut || f.kind == group.KindDelete) && f.index > log.newest[f.id].index {
+			log.newest[f.id] = f
+		}
+	}
+	return log, m.Identity.Name, nil
+}
+
+func (l *logOf) read(name string, id group.SegmentID) error {
+	file, err := vfs.OS{}.Open(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	size, err := file.Size()
+	if err != nil {
+		return err
+	}
+	r := group.NewFrameReader(file, id, group.SegmentHeaderBytes, size)
+	for r.Next() {
+		step := r.Step()
+		switch step.Status {
+		case group.FrameZeros:
+			continue
+		case group.FrameWhole:
+		default:
+			return fmt.Errorf("%s: offset %d: %v", name, step.Offset, step.Status)
+		}
+		e := step.Entry
+		if e.Kind == group.KindState {
+			continue
+		}
+		if e.Index <= l.last { // another leader's: what stood here and behind it does not count
+			for index := e.Index; index <= l.last; index++ {
+				delete(l.facts, index)
+			}
+		}
+		l.last = e.Index
+		l.facts[e.Index] = fact{
+			index: e.Index, term: e.Term, kind: e.Kind, id: e.ID, data: crc32.ChecksumIEEE(e.Data), request: e.RequestID,
+		}
+	}
+	return r.Err()
+}
+
+// differ says where two logs of a group are not the same.
+func differ(g int, a, b *logOf) error {
+	for index, f := range a.facts {
+		if other, both := b.facts[index]; both && other != f {
+			return fmt.Errorf("group %d, index %d: shard %s has %+v, shard %s has %+v", g, index, a.shard, f, b.shard, other)
+		}
+	}
+	for _, pair := range [][2]*logOf{{a, b}, {b, a}} {
+		for id, f := range pair[0].newest {
+			if other := pair[1].newest[id]; f.kind == group.KindPut && other.index != f.index {
+				return fmt.Errorf("group %d, record %d: shard %s has version %d, shard %s has version %d", g, id, pair[0].shard, f.index,
+					pair[1].shard, other.index)
+			}
+		}
+	}
+	return nil
+}
+
+// holds says which record is not as the last reads gave it.
+func (l *logOf) holds(g int, newest map[int64]uint64) error {
+	for id, f := range l.newest {
+		version, read := newest[id]
+		there := uint64(0)
+		if f.kind == group.KindPut {
+			there = f.index
+		}
+		switch {
+		case id < 0: // a probe's
+		case !read:
+			return fmt.Errorf("group %d on shard %s holds record %d, which nobody wrote", g, l.shard, id)
+		case there != version:
+			return fmt.Errorf("group %d on shard %s has version %d of record %d, the last read gave %d", g, l.shard, there, id, version)
+		}
+	}
+	return nil
+}

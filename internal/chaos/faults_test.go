@@ -1,0 +1,339 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/routing"
+)
+
+// holdAtLeast is longer than an election (2 s at most) and than the registration of a shard in etcd lives (6 s).
+const holdAtLeast = 8 * time.Second
+
+// othersLead waits until other shards lead all of some groups.
+func (n *nemesis) othersLead(groups []string, but *server) error {
+	return await("others lead the groups of shard "+but.name, time.Minute, func() error {
+		all, _ := n.survey() // that one shard does not answer is the fault
+		for _, g := range groups {
+			if !slices.ContainsFunc(all[g], func(r replica) bool { return r.shard != but && r.row.GetLeader() }) {
+				return fmt.Errorf("nobody else leads group %s", g)
+			}
+		}
+		return nil
+	})
+}
+
+func (n *nemesis) ledBy(victim *server) []string {
+	all, _ := n.survey()
+	return led(all, victim)
+}
+
+// kill ends a shard by SIGKILL and starts it again when others lead its groups.
+func (n *nemesis) kill(victim *server) (string, error) {
+	groups := n.ledBy(victim)
+	victim.kill()
+	if !victim.killed() {
+		return "", fmt.Errorf("it was not killed: %v", victim.cmd.ProcessState)
+	}
+	at := time.Now()
+	if err := n.othersLead(groups, victim); err != nil {
+		return "", err
+	}
+	took := time.Since(at)
+	if err := victim.start(); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("ended by SIGKILL, others lead its %d groups after %.1f s", len(groups), took.Seconds()),
+		await("shard "+victim.name, 2*time.Minute, victim.ready)
+}
+
+// killWithoutEtcd is a kill of which the shard cannot come back yet.
+func (n *nemesis) killWithoutEtcd() error {
+	all, err := n.survey()
+	if err != nil {
+		return err
+	}
+	victim := n.leading(all)
+	s := &span{kind: "kill", victim: victim.name, led: led(all, victim), begin: n.load.now()}
+	n.t.Logf("%7.1fs kill of %s, which leads %d groups, without etcd", time.Duration(s.begin).Seconds(), victim.name, len(s.led))
+	victim.kill()
+	if !victim.killed() {
+		return fmt.Errorf("shard %s was not killed: %v", victim.name, victim.cmd.ProcessState)
+	}
+	at := time.Now()
+	if err := n.othersLead(s.led, victim); err != nil {
+		return err
+	}
+	s.evidence = fmt.Sprintf("ended by SIGKILL without etcd, others lead its %d groups after %.1f s", len(s.led), time.Since(at).Seconds())
+	n.spans = append(n.spans, s)
+	if err := n.calm(); err != nil {
+		return err
+	}
+	s.end = n.load.now()
+	return victim.start()
+}
+
+// stop stops a shard by SIGSTOP until others lead its groups and its registration has run out, and lets it go on.
+func (n *nemesis) stop(victim *server) (string, error) {
+	groups := n.ledBy(victim)
+	at := time.Now()
+	if err := victim.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return "", err
+	}
+	defer func() { _ = victim.cmd.Process.Signal(syscall.SIGCONT) }()
+	if err := await("it is stopped", time.Minute, func() error {
+		if state := victim.state(); state != "T" {
+			return fmt.Errorf("its state is %s", state)
+		}
+		return nil
+	}); err != nil {
+		return "", err
+	}
+	if err := n.othersLead(groups, victim); err != nil {
+		return "", err
+	}
+	took := time.Since(at)
+	time.Sleep(time.Until(at.Add(holdAtLeast))) // it is the length of the stop that is tested
+	if state := victim.state(); state != "T" {
+		return "", fmt.Errorf("it went on by itself: its state is %s", state)
+	}
+	stopped := time.Since(at)
+	if err := victim.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("stopped for %.1f s, others led its %d groups after %.1f s", stopped.Seconds(), len(groups), took.Seconds()), nil
+}
+
+// cutOff drops packets between a shard and the other shards, or everybody.
+func (n *nemesis) cutOff(victim *server, d direction) (string, error) {
+	groups := n.ledBy(victim)
+	var others []string
+	for _, h := range n.shards {
+		if h != victim {
+			others = append(others, h.machine.address)
+		}
+	}
+	from := "the other shards"
+	if n.random.IntN(2) == 0 {
+		from = "everybody"
+		others = append(others, hubAddress)
+		for _, s := range slices.Concat(n.etcds, n.gateways) {
+			others = append(others, s.machine.address)
+		}
+	}
+	at := time.Now()
+	if err := victim.machine.cut(d, others); err != nil {
+		return "", err
+	}
+	led := n.othersLead(groups, victim)
+	took := time.Since(at)
+	time.Sleep(time.Until(at.Add(holdAtLeast))) // it is the length of the cut that is tested
+	length := time.Since(at)
+	dropped, err := victim.machine.mend()
+	if err := errors.Join(led, err); err != nil {
+		return "", err
+	}
+	want := 1
+	if d == silent {
+		want = 2
+	}
+	if len(dropped) != want || slices.Min(dropped) == 0 {
+		return "", fmt.Errorf("it did not fire: %v packets were dropped", dropped)
+	}
+	return fmt.Sprintf("cut from %s for %.1f s, %v packets dropped, others led its %d groups after %.1f s", from, length.Seconds(), dropped,
+		len(groups), took.Seconds()), nil
+}
+
+// slowDown makes a disk hang for a while and then slow.
+func (n *nemesis) slowDown(victim *server) (string, error) {
+	disk := victim.machine.slow
+	defer disk.set("off")
+	disk.set("hang")
+	type answer struct {
+		took time.Duration
+		err  error
+	}
+	answers := make(chan answer, 1)
+	time.Sleep(200 * time.Millisecond) // slowdisk looks ten times a second
+	go func() {
+		took, err := disk.probe(64 << 10)
+		answers <- answer{took, err}
+	}()
+	const hang = 4 * time.Second
+	time.Sleep(hang) // it is the length that is tested
+	disk.set("512K")
+	first := <-answers
+	if first.err != nil || first.took < hang-time.Second {
+		return "", fmt.Errorf("it did not fire: a sync took %v while the disk hung: %w", first.took, first.err)
+	}
+	took, err := disk.probe(1 << 20)
+	if err != nil || took < time.Second {
+		return "", fmt.Errorf("it did not fire: 1 MiB at 512 KiB/s took %v: %w", took, err)
+	}
+	disk.set("off")
+	return fmt.Sprintf("a sync took %.1f s while the disk hung, and 1 MiB %.1f s while it was slow", first.took.Seconds(), took.Seconds()), nil
+}
+
+// fillUp fills the file system of a shard to the last byte, sees that it refuses writes as the leader of a group, and that it
+// takes them again when there is room.
+func (n *nemesis) fillUp(victim *server) (string, error) {
+	var groups []string
+	if err := await("shard "+victim.name+" leads a group", time.Minute, func() error {
+		if groups = n.ledBy(victim); len(groups) == 0 {
+			return errors.New("it leads none")
+		}
+		return nil
+	}); err != nil {
+		return "", err
+	}
+	freeBefore, err := victim.machine.free(victim.disk)
+	if err != nil {
+		return "", err
+	}
+	if err := victim.machine.fill(victim.disk); err != nil {
+		return "", err
+	}
+	least, err := victim.machine.free(victim.disk)
+	roomMade := false
+	defer func() {
+		if !roomMade {
+			_ = victim.machine.makeRoom(victim.disk)
+		}
+	}()
+	if err != nil {
+		return "", err
+	}
+	refused := ""
+	if err := await("a write is refused for want of room", time.Minute, func() error {
+		if err := victim.machine.fill(victim.disk); err != nil { // what compaction made free
+			return err
+		}
+		reason, err := n.probe(victim)
+		if reason == "DISK_FULL" {
+			refused = err.Error()
+			return nil
+		}
+		return fmt.Errorf("the answer is %q: %w", reason, err)
+	}); err != nil {
+		return "", err
+	}
+	for at := time.Now(); time.Since(at) < holdAtLeast; time.Sleep(200 * time.Millisecond) {
+		if err := victim.machine.fill(victim.disk); err != nil {
+			return "", err
+		}
+	}
+	roomMade = true
+	if err := victim.machine.makeRoom(victim.disk); err != nil {
+		return "", err
+	}
+	if err := await("shard "+victim.name+" takes writes again", time.Minute, func() error {
+		reason, err := n.probe(victim)
+		if err != nil {
+			return fmt.Errorf("%s: %w", reason, err)
+		}
+		return nil
+	}); err != nil {
+		return "", err
+	}
+	if len(refused) > 160 {
+		refused = refused[:160] + "..."
+	}
+	return fmt.Sprintf("%d MiB free were filled to %d bytes; %s", freeBefore>>20, least, refused), nil
+}
+
+// probe puts a record to the shard itself, into a group that it leads, and gives the reason of the refusal. Its record is none
+// of the workers', whose ids are not negative.
+func (n *nemesis) probe(victim *server) (reason string, err error) {
+	groups := n.ledBy(victim)
+	if len(groups) == 0 {
+		return "", errors.New("it leads no group now")
+	}
+	number, err := strconv.Atoi(groups[0])
+	if err != nil {
+		return "", err
+	}
+	hash := routing.Routing{Mode: routing.Hash, Groups: n.cfg.groups}
+	id := int64(-1)
+	for hash.GroupOf(id) != number {
+		id--
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_, err = recordv1.NewRecordServiceClient(victim.conn).Put(ctx, &recordv1.PutRequest{
+		Key: &recordv1.RecordKey{Id: id}, Data: []byte("probe"), RequestId: make([]byte, 0),
+	})
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok {
+			reason = info.GetReason()
+		}
+	}
+	if reason == "DISK_FULL" && status.Code(err) != codes.ResourceExhausted {
+		return "", fmt.Errorf("DISK_FULL with code %v", status.Code(err))
+	}
+	return reason, err
+}
+
+// twin starts the same shard once more on the same volume: it must end, and the first one go on.
+func (n *nemesis) twin(victim *server) (string, error) {
+	args := slices.Clone(victim.args)
+	for i, a := range args {
+		args[i] = strings.Replace(strings.Replace(a, ":7610", ":7710", 1), ":7611", ":7711", 1)
+	}
+	p, err := victim.machine.launch("twin-of-"+victim.name, args...)
+	if err != nil {
+		return "", err
+	}
+	return n.refused(p, victim, "locked by another process")
+}
+
+// twinOnACopy starts it on a copy of its volume, on another machine.
+func (n *nemesis) twinOnACopy(victim *server) (string, error) {
+	n.copied++
+	dir := filepath.Join(n.dir, fmt.Sprintf("copy-%d", n.copied))
+	// Files come and go below cp: it is no snapshot, and need not be.
+	if _, err := n.command("sh", "-c", `cp -a "$0" "$1" 2>/dev/null || true`, victim.machine.path(victim.dir), dir); err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(filepath.Join(dir, "superblock")); err != nil {
+		return "", err
+	}
+	p, err := n.spare.launch("copy-of-"+victim.name, n.shardArgs(victim.name, n.spare.address, dir)...)
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	return n.refused(p, victim, "is live on")
+}
+
+// refused waits until a twin has ended by itself with these words, while the first one serves.
+func (n *nemesis) refused(p *process, first *server, words string) (string, error) {
+	begin := time.Now()
+	select {
+	case <-p.ended:
+	case <-time.After(time.Minute):
+		p.kill()
+		return "", fmt.Errorf("the twin runs: %s", p.lastWords())
+	}
+	code := p.cmd.ProcessState.ExitCode()
+	text := p.lastWords()
+	if code != 1 || !strings.Contains(text, words) {
+		return "", fmt.Errorf("the twin ended with code %d, without the words %q: %s", code, words, text)
+	}
+	if err := first.ready(); err != nil {
+		return "", fmt.Errorf("the first one is not ready: %w", err)
+	}
+	return fmt.Sprintf("refused after %.1f s: %s", time.Since(begin).Seconds(), words), nil
+}

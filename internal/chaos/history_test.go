@@ -1,0 +1,234 @@
+package chaos
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// verb is what a call asks for.
+type verb uint8
+
+const (
+	get verb = iota
+	put
+	del
+)
+
+func (v verb) String() string { return [...]string{"get", "put", "delete"}[v] }
+
+// refusal is an answer that says why nothing was written.
+type refusal uint8
+
+const (
+	none refusal = iota
+	exists
+	mismatch
+)
+
+// never is the end of a call whose outcome nobody knows: it may happen at any time, or not at all.
+const never = int64(math.MaxInt64)
+
+// operation is one call on one record as a client saw it. A value names a put: no two puts have the same, and 0 is no record.
+type operation struct {
+	worker     int
+	verb       verb
+	key        int64
+	value      uint64 // put: that was to be written
+	ifVersion  uint64 // 0: no such condition
+	ifAbsent   bool
+	begin, end int64 // ns since the start; end never: the outcome is not known
+
+	version uint64  // written or read, or, of a refusal, the newest; 0: there is no record
+	seen    uint64  // get: the value read; 0: no record
+	refused refusal // why nothing was written
+	existed bool    // delete: there was a record
+}
+
+func (o operation) String() string {
+	until := "never answered"
+	if o.end != never {
+		until = time.Duration(o.end).String()
+	}
+	return fmt.Sprintf("worker %d %v key %d value %x if-version %d if-absent %v [%v, %s] -> version %d seen %x refused %d existed %v",
+		o.worker, o.verb, o.key, o.value, o.ifVersion, o.ifAbsent, time.Duration(o.begin), until, o.version, o.seen, o.refused, o.existed)
+}
+
+// record is the state of one record. A version is 0 where there is no record, or where the put that made it was never answered.
+type record struct {
+	value   uint64
+	version uint64
+	floor   uint64 // no later version is at or below this one
+}
+
+// has tells whether this may be the newest version, and the record as it is known then.
+func (r record) has(version uint64) (bool, record) {
+	switch {
+	case version == 0 || r.value == 0:
+		return (version == 0) == (r.value == 0), r
+	case r.version != 0:
+		return r.version == version, r
+	case version <= r.floor:
+		return false, r
+	}
+	r.version, r.floor = version, version
+	return true, r
+}
+
+// model of one record, for porcupine.
+var model = porcupine.Model{
+	Init: func() any { return record{} },
+	Step: func(state, input, _ any) (bool, any) {
+		ok, next := step(state.(record), input.(operation))
+		return ok, next
+	},
+	DescribeOperation: func(input, _ any) string { return input.(operation).String() },
+}
+
+// step says whether an operation may have had this answer, and what the record is then.
+func step(r record, o operation) (bool, record) {
+	if o.verb == get {
+		if o.seen != r.value {
+			return false, r
+		}
+		return r.has(o.version)
+	}
+	if o.end == never {
+		return true, r.unanswered(o)
+	}
+	if o.refused != none {
+		ok, known := r.has(o.version)
+		wrong := o.refused == exists && r.value != 0 || o.refused == mismatch && o.version != o.ifVersion
+		return ok && wrong, known
+	}
+	if o.ifAbsent && r.value != 0 {
+		return false, r
+	}
+	if o.ifVersion != 0 {
+		ok, known := r.has(o.ifVersion)
+		if !ok {
+			return false, r
+		}
+		r = known
+	}
+	if o.verb == del {
+		if o.existed != (r.value != 0) {
+			return false, r
+		}
+		if !o.existed {
+			return o.version == 0, r
+		}
+	}
+	if o.version <= r.floor {
+		return false, r
+	}
+	if o.verb == del {
+		return true, record{floor: o.version}
+	}
+	return true, record{value: o.value, version: o.version, floor: o.version}
+}
+
+// unanswered is the record after a call that had no answer. Only unconditional calls are given up, so that there is one.
+func (r record) unanswered(o operation) record {
+	if o.verb == del {
+		return record{floor: r.floor}
+	}
+	return record{value: o.value, floor: r.floor}
+}
+
+// history is everything that clients saw.
+type history struct {
+	mu         sync.Mutex
+	operations []operation
+	wrong      []string // what no order of calls can explain: other bytes, errors that must not be
+}
+
+func (h *history) add(o operation) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.operations = append(h.operations, o)
+}
+
+func (h *history) violate(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.wrong = append(h.wrong, fmt.Sprintf(format, args...))
+}
+
+func (h *history) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.operations)
+}
+
+func (h *history) violations() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.wrong)
+}
+
+// judge asks whether what the clients saw can be: for each record one order of all calls that fits each answer.
+func (h *history) judge(patience time.Duration) []string {
+	h.mu.Lock()
+	violations := slices.Clone(h.wrong)
+	byKey := map[int64][]operation{}
+	for _, o := range h.operations {
+		byKey[o.key] = append(byKey[o.key], o)
+	}
+	h.mu.Unlock()
+	for key, all := range byKey {
+		if result := linearizable(all, patience); result != porcupine.Ok {
+			violations = append(violations, fmt.Sprintf("record %d: its %d calls are not linearizable (%v):\n%s", key, len(all), result, narrow(all)))
+		}
+	}
+	return violations
+}
+
+func linearizable(all []operation, patience time.Duration) porcupine.CheckResult {
+	input := make([]porcupine.Operation, len(all))
+	for i, o := range all {
+		input[i] = porcupine.Operation{ClientId: o.worker, Input: o, Call: o.begin, Return: o.end}
+	}
+	return porcupine.CheckOperationsTimeout(model, input, patience)
+}
+
+// narrow gives the end of the shortest beginning of a history that cannot be: the last line is where it breaks.
+func narrow(all []operation) string {
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(a, b operation) int { return int(min(1, max(-1, a.end-b.end))) })
+	low, high := 0, len(all)
+	for low < high {
+		middle := (low + high) / 2
+		if linearizable(upTo(all, middle), 10*time.Second) == porcupine.Ok {
+			low = middle + 1
+		} else {
+			high = middle
+		}
+	}
+	text := ""
+	for _, o := range all[max(0, low-15):min(low, len(all))] {
+		text += "  " + o.String() + "\n"
+	}
+	return text
+}
+
+// upTo gives the first calls by their end. Later ones that had begun may have happened.
+func upTo(byEnd []operation, n int) []operation {
+	out := slices.Clone(byEnd[:n])
+	if n == 0 {
+		return out
+	}
+	last := byEnd[n-1].end
+	for _, o := range byEnd[n:] {
+		plain := o.verb != get && o.refused == none && o.ifVersion == 0 && !o.ifAbsent
+		if o.begin < last && plain {
+			o.end = never
+			out = append(out, o)
+		}
+	}
+	return out
+}

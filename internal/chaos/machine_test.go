@@ -1,0 +1,157 @@
+package chaos
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// hubAddress is that of the clients; machine number n is 10.77.0.(10+n). Namespaces without a name do not meet.
+const hubAddress = "10.77.0.1"
+
+// machine is a network and a mount namespace, held by a process.
+type machine struct {
+	rig     *rig
+	name    string
+	address string
+	holder  *exec.Cmd
+	stdin   io.Closer
+	netns   int // an open file
+	slow    *slowDisk
+}
+
+// newMachine makes one; all but the hub are joined to it by plug.
+func (r *rig) newMachine(name, address string) *machine {
+	m := &machine{rig: r, name: name, address: address, holder: exec.Command("cat")}
+	var err error
+	m.stdin, err = m.holder.StdinPipe() // it ends with this process
+	must(r.t, err)
+	m.holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
+	must(r.t, r.start(m.holder))
+	r.mu.Lock()
+	r.machines = append(r.machines, m)
+	r.mu.Unlock()
+	m.netns, err = unix.Open(fmt.Sprintf("/proc/%d/ns/net", m.holder.Process.Pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	must(r.t, err)
+	m.must("mount", "--make-rprivate", "/")
+	m.dropMounts()
+	m.must("ip", "link", "set", "lo", "up")
+	return m
+}
+
+// dropMounts lets go of what others have mounted on this machine: they could not unmount it for good until the run ends.
+func (m *machine) dropMounts() {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", m.holder.Process.Pid))
+	must(m.rig.t, err)
+	for line := range strings.Lines(string(text)) {
+		at := strings.Fields(line)[4]
+		needed := slices.ContainsFunc([]string{m.rig.dir, sheafBinary, slowdiskBinary}, func(path string) bool {
+			return at == "/" || strings.HasPrefix(path, at+"/")
+		})
+		system := slices.ContainsFunc([]string{"/proc", "/sys", "/dev"}, func(path string) bool {
+			return at == path || strings.HasPrefix(at, path+"/")
+		})
+		if !needed && !system {
+			m.must("umount", "--lazy", at)
+		}
+	}
+}
+
+// newNode makes a machine on the network.
+func (r *rig) newNode(name string) *machine {
+	r.mu.Lock()
+	number := len(r.machines)
+	r.mu.Unlock()
+	m := r.newMachine(name, fmt.Sprintf("10.77.0.%d", 10+number))
+	port, hub := "p"+strconv.Itoa(number), strconv.Itoa(r.hub.holder.Process.Pid)
+	m.must("ip", "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", hub)
+	m.must("ip", "address", "add", m.address+"/24", "dev", "eth0")
+	m.must("ip", "link", "set", "eth0", "up")
+	r.hub.must("ip", "link", "set", port, "master", "bridge", "up")
+	return m
+}
+
+// inside is a command line that runs in the machine.
+func (m *machine) inside(args ...string) []string {
+	target := strconv.Itoa(m.holder.Process.Pid)
+	return append([]string{"nsenter", "--target", target, "--net", "--mount", "--"}, args...)
+}
+
+func (m *machine) run(args ...string) (string, error) { return m.rig.command(m.inside(args...)...) }
+
+func (m *machine) must(args ...string) {
+	m.rig.t.Helper()
+	_, err := m.run(args...)
+	must(m.rig.t, err)
+}
+
+// path is how this process reaches a file of the machine, also below what is mounted only there.
+func (m *machine) path(name string) string {
+	return fmt.Sprintf("/proc/%d/root%s", m.holder.Process.Pid, name)
+}
+
+// remove lets everything in the machine end.
+func (m *machine) remove() {
+	if m.slow != nil {
+		m.slow.set("off") // what waits for it could not even be killed
+	}
+	_ = unix.Close(m.netns)
+	_ = m.stdin.Close()
+	_ = m.holder.Process.Kill()
+	_ = m.holder.Wait()
+}
+
+// direction of a cut, as seen from the machine that is cut off.
+type direction int
+
+const (
+	deaf   direction = iota + 1 // what others send does not come in
+	mute                        // what it sends does not get out
+	silent                      // both
+)
+
+// cut drops packets between the machine and some others, in one direction or in both.
+func (m *machine) cut(d direction, others []string) error {
+	rules := "table inet chaos {\n"
+	set := strings.Join(others, ", ")
+	if d != mute {
+		rules += "chain in {\ntype filter hook input priority 0\nip saddr { " + set + " } counter drop\n}\n"
+	}
+	if d != deaf {
+		rules += "chain out {\ntype filter hook output priority 0\nip daddr { " + set + " } counter drop\n}\n"
+	}
+	file := filepath.Join(m.rig.dir, m.name+".nft")
+	if err := os.WriteFile(file, []byte(rules+"}\n"), 0o644); err != nil {
+		return err
+	}
+	_, err := m.run("nft", "--file", file)
+	return err
+}
+
+var packetsWord = regexp.MustCompile(`counter packets (\d+)`)
+
+// mend ends the cut and tells how many packets each of its rules dropped.
+func (m *machine) mend() (dropped []int, err error) {
+	text, err := m.run("nft", "list", "table", "inet", "chaos")
+	if err != nil {
+		return nil, err
+	}
+	for _, match := range packetsWord.FindAllStringSubmatch(text, -1) {
+		n, err := strconv.Atoi(match[1])
+		if err != nil {
+			return nil, err
+		}
+		dropped = append(dropped, n)
+	}
+	_, err = m.run("nft", "delete", "table", "inet", "chaos")
+	return dropped, err
+}

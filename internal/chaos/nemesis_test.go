@@ -1,0 +1,251 @@
+package chaos
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// span is one fault, from before it to after it was healed and everything was whole again.
+type span struct {
+	kind        string
+	victim      string
+	begin, end  int64
+	led         []string // groups that the victim led
+	evidence    string   // that it fired
+	failed      int      // calls
+	gaps, gapsL []time.Duration
+}
+
+// nemesis brings one fault after another. Only a stop of etcd goes on beside others.
+type nemesis struct {
+	*store
+	load   *load
+	random *rand.Rand
+	spans  []*span
+	deck   []*fault
+	copied int // twins on copies
+}
+
+// fault is one kind of trouble.
+type fault struct {
+	name string
+	etcd bool // needs etcd
+	disk bool // needs the disks
+	// run makes the fault on a shard, sees that it fires, and heals it. The evidence is in words.
+	run func(n *nemesis, victim *server) (evidence string, err error)
+	// victim chooses; nil: any that leads a group.
+	victim func(s *store) *server
+}
+
+var faults = []*fault{
+	{name: "kill", etcd: true, run: (*nemesis).kill},
+	{name: "stop", run: (*nemesis).stop},
+	{name: "cut-deaf", run: func(n *nemesis, v *server) (string, error) { return n.cutOff(v, deaf) }},
+	{name: "cut-mute", run: func(n *nemesis, v *server) (string, error) { return n.cutOff(v, mute) }},
+	{name: "cut", run: func(n *nemesis, v *server) (string, error) { return n.cutOff(v, silent) }},
+	{name: "slow-disk", disk: true, run: (*nemesis).slowDown, victim: func(s *store) *server { return s.shards[slowedDisk] }},
+	{name: "full-disk", disk: true, run: (*nemesis).fillUp, victim: func(s *store) *server { return s.shards[smallDisk] }},
+	{name: "twin", etcd: true, run: (*nemesis).twin},
+	{name: "twin-copy", etcd: true, run: (*nemesis).twinOnACopy},
+}
+
+// etcdStop is the fault that goes on beside the others.
+const etcdStop = "etcd-stop"
+
+// faultNames of a list, or of all with "".
+func chosen(list string) ([]*fault, bool, error) {
+	if list == "" {
+		return faults, true, nil
+	}
+	var out []*fault
+	etcd := false
+	for name := range strings.SplitSeq(list, ",") {
+		i := slices.IndexFunc(faults, func(f *fault) bool { return f.name == name })
+		switch {
+		case name == etcdStop:
+			etcd = true
+		case i < 0:
+			return nil, false, fmt.Errorf("-faults: there is no %q; there are %s, %s", name, strings.Join(names(faults), ", "), etcdStop)
+		default:
+			out = append(out, faults[i])
+		}
+	}
+	return out, etcd, nil
+}
+
+func names(all []*fault) (out []string) {
+	for _, f := range all {
+		out = append(out, f.name)
+	}
+	return out
+}
+
+// one brings a fault, and waits until all is whole again.
+func (n *nemesis) one(f *fault) error {
+	all, err := n.survey()
+	if err != nil {
+		return err
+	}
+	var victim *server
+	if f.victim != nil {
+		victim = f.victim(n.store)
+	} else {
+		victim = n.leading(all)
+	}
+	s := &span{kind: f.name, victim: victim.name, led: led(all, victim), begin: n.load.now()}
+	n.t.Logf("%7.1fs %s of %s, which leads %d groups", time.Duration(s.begin).Seconds(), f.name, victim.name, len(s.led))
+	if s.evidence, err = f.run(n, victim); err != nil {
+		return fmt.Errorf("%s of shard %s: %w", f.name, victim.name, err)
+	}
+	if err := n.settle(); err != nil {
+		return fmt.Errorf("after %s of shard %s: %w", f.name, victim.name, err)
+	}
+	s.end = n.load.now()
+	n.spans = append(n.spans, s)
+	n.t.Logf("%7.1fs it is over: %s", time.Duration(s.end).Seconds(), s.evidence)
+	return n.calm()
+}
+
+// leading picks a shard that leads a group.
+func (n *nemesis) leading(all map[string][]replica) *server {
+	var some []*server
+	for _, h := range n.shards {
+		if len(led(all, h)) > 0 {
+			some = append(some, h)
+		}
+	}
+	if len(some) == 0 {
+		some = n.shards
+	}
+	return some[n.random.IntN(len(some))]
+}
+
+// calm lets some calls go by, all of which should succeed.
+func (n *nemesis) calm() error {
+	before := n.load.history.count()
+	return await("calls go on", time.Minute, func() error {
+		if v := n.load.history.violations(); v > 0 {
+			return fmt.Errorf("%w: the clients saw %d impossible answers", errHopeless, v)
+		}
+		if now := n.load.history.count(); now < before+200 {
+			return fmt.Errorf("%d calls were answered since", now-before)
+		}
+		return nil
+	})
+}
+
+// next takes a fault from the deck: each kind that may be comes once before any comes again.
+func (n *nemesis) next(from []*fault) *fault {
+	if len(n.deck) == 0 {
+		n.deck = slices.Clone(from)
+		n.random.Shuffle(len(n.deck), func(i, j int) { n.deck[i], n.deck[j] = n.deck[j], n.deck[i] })
+	}
+	f := n.deck[0]
+	n.deck = n.deck[1:]
+	return f
+}
+
+// live brings faults until the end: every kind once, then on until the time is over and the calls are made.
+func (n *nemesis) live() error {
+	some, etcd, err := chosen(n.cfg.faults)
+	if err != nil {
+		return err
+	}
+	some = slices.DeleteFunc(slices.Clone(some), func(f *fault) bool { return f.disk && !n.cfg.disks })
+	if err := n.calm(); err != nil {
+		return err
+	}
+	// What needs etcd, and a full disk, which must lead groups to fire: while etcd is away nobody gives it any.
+	for _, f := range some {
+		if f.etcd || f.name == "full-disk" {
+			if err := n.one(f); err != nil {
+				return err
+			}
+		}
+	}
+	if etcd && n.cfg.etcdStop > 0 {
+		if err := n.withoutEtcd(some); err != nil {
+			return err
+		}
+	}
+	for _, f := range some {
+		if n.fired(f.name) == 0 {
+			if err := n.one(f); err != nil {
+				return err
+			}
+		}
+	}
+	n.deck = nil
+	for len(some) > 0 && (time.Duration(n.load.now()) < n.cfg.duration || n.load.calls.Load() < n.cfg.calls) {
+		if err := n.one(n.next(some)); err != nil {
+			return err
+		}
+	}
+	return n.settle()
+}
+
+func (n *nemesis) fired(kind string) (times int) {
+	for _, s := range n.spans {
+		if s.kind == kind {
+			times++
+		}
+	}
+	return times
+}
+
+// withoutEtcd kills every member of etcd, goes on with all faults that a store without etcd must bear, at the end with the kill of
+// a shard, which cannot come back before etcd, and starts etcd again.
+func (n *nemesis) withoutEtcd(some []*fault) error {
+	s := &span{kind: etcdStop, victim: "all", begin: n.load.now()}
+	for g := range n.cfg.groups {
+		s.led = append(s.led, fmt.Sprint(g))
+	}
+	for _, e := range n.etcds {
+		e.kill()
+		if !e.killed() {
+			return fmt.Errorf("%s was not killed: %v", e.name, e.cmd.ProcessState)
+		}
+	}
+	stopped := time.Now()
+	n.t.Logf("%7.1fs etcd is stopped for %v", time.Duration(s.begin).Seconds(), n.cfg.etcdStop)
+	before := n.load.history.count()
+	some = slices.DeleteFunc(slices.Clone(some), func(f *fault) bool { return f.etcd || f.name == "full-disk" })
+	n.deck = nil
+	for time.Since(stopped) < n.cfg.etcdStop {
+		if len(some) == 0 {
+			time.Sleep(time.Second)
+			continue
+		}
+		if err := n.one(n.next(some)); err != nil {
+			return fmt.Errorf("while etcd is stopped: %w", err)
+		}
+	}
+	if err := n.killWithoutEtcd(); err != nil {
+		return err
+	}
+	answered := n.load.history.count() - before
+	for _, e := range n.etcds {
+		if e.alive() {
+			return fmt.Errorf("%s runs, it should be stopped", e.name)
+		}
+		if err := e.start(); err != nil {
+			return err
+		}
+	}
+	away := time.Since(stopped)
+	for _, e := range n.etcds {
+		if err := await(e.name, 2*time.Minute, e.ready); err != nil {
+			return err
+		}
+	}
+	if err := n.settle(); err != nil {
+		return fmt.Errorf("after the stop of etcd: %w", err)
+	}
+	s.end, s.evidence = n.load.now(), fmt.Sprintf("%d members killed, away for %.0f s, %d calls answered meanwhile", len(n.etcds), away.Seconds(), answered)
+	n.spans = append(n.spans, s)
+	n.t.Logf("%7.1fs etcd is back: %s", time.Duration(s.end).Seconds(), s.evidence)
+	return n.calm()
+}

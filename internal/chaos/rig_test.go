@@ -1,0 +1,326 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// rig is what a run makes of this machine: a folder, and processes that hold namespaces without a name. Nothing of it has a
+// name outside but the folder, so that two runs do not meet; and the kernel takes all of it away with the last process, each of which
+// it kills when the test's process ends, however that ends. The folder is removed by the test or, where that was killed, by the janitor.
+type rig struct {
+	t       *testing.T
+	dir     string
+	own     int      // network namespace of this process, an open file
+	hub     *machine // where all meet: the bridge, and the clients
+	starter chan func()
+	janitor io.Closer
+	http    *http.Client
+
+	mu        sync.Mutex
+	processes []*process
+	machines  []*machine
+}
+
+// folderPrefix of the folders of all runs.
+const folderPrefix = "sheaf-chaos-"
+
+func newRig(t *testing.T) *rig {
+	sweep(t)
+	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", folderPrefix, os.Getpid()))
+	must(t, err)
+	r := &rig{t: t, dir: dir, starter: make(chan func())}
+	t.Cleanup(r.remove)
+	r.own, err = unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	// The kernel kills a child when the thread that started it ends: one thread starts all, and stays.
+	go func() {
+		runtime.LockOSThread()
+		for do := range r.starter {
+			do()
+		}
+	}()
+	r.janitor = r.startJanitor()
+	must(t, os.Mkdir(filepath.Join(dir, "logs"), 0o755))
+	r.hub = r.newMachine("hub", hubAddress)
+	r.hub.must("ip", "link", "add", "bridge", "type", "bridge", "mcast_snooping", "0", "stp_state", "0")
+	r.hub.must("ip", "address", "add", hubAddress+"/24", "dev", "bridge")
+	r.hub.must("ip", "link", "set", "bridge", "up")
+	r.http = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: r.dial, DisableKeepAlives: true}}
+	return r
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sweep removes the folders of runs whose process is gone, and loop devices on files in them.
+func sweep(t *testing.T) {
+	left, err := filepath.Glob(filepath.Join(os.TempDir(), folderPrefix+"*"))
+	must(t, err)
+	for _, dir := range left {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), folderPrefix), "-")
+		if comm, err := os.ReadFile("/proc/" + pid + "/comm"); err == nil && strings.Contains(string(comm), "chaos") {
+			continue // it runs
+		}
+		t.Logf("a run that was killed left %s: removed", dir)
+		detachLoops(dir)
+		must(t, os.RemoveAll(dir))
+	}
+}
+
+// startJanitor starts a process that outlives this one, for a moment, and removes the folder.
+func (r *rig) startJanitor() io.Closer {
+	cmd := exec.Command("sh", "-c", `cat >/dev/null; sleep 1; rm -rf --one-file-system "$0"`, r.dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	pipe, err := cmd.StdinPipe() // it ends with this process
+	must(r.t, err)
+	must(r.t, cmd.Start())
+	go func() { _ = cmd.Wait() }() // only so that it is no zombie
+	return pipe
+}
+
+// remove ends everything and looks whether anything is left.
+func (r *rig) remove() {
+	r.keepLogs()
+	r.mu.Lock()
+	processes, machines := r.processes, r.machines
+	r.mu.Unlock()
+	for _, p := range processes {
+		p.kill()
+	}
+	for _, m := range machines {
+		m.remove()
+	}
+	close(r.starter)
+	_ = unix.Close(r.own)
+	for deadline := time.Now().Add(20 * time.Second); loopsOn(r.dir) != "" && time.Now().Before(deadline); {
+		time.Sleep(50 * time.Millisecond) // the kernel takes mounts down behind the last process
+	}
+	if left := loopsOn(r.dir); left != "" {
+		r.t.Errorf("loop devices are left: %s", left)
+		detachLoops(r.dir)
+	}
+	if err := os.RemoveAll(r.dir); err != nil {
+		r.t.Errorf("removing the folder of the run: %v", err)
+	}
+	if r.janitor != nil {
+		_ = r.janitor.Close()
+	}
+}
+
+// keepLogs prints how the logs end where the test failed, and copies them to where -logs says.
+func (r *rig) keepLogs() {
+	logs := filepath.Join(r.dir, "logs")
+	if *logsFlag != "" {
+		_ = os.RemoveAll(filepath.Join(*logsFlag, "logs"))
+		if err := os.CopyFS(filepath.Join(*logsFlag, "logs"), os.DirFS(logs)); err != nil {
+			r.t.Errorf("keeping the logs: %v", err)
+		}
+	}
+	if !r.t.Failed() {
+		return
+	}
+	entries, _ := os.ReadDir(logs)
+	for _, e := range entries {
+		text, _ := os.ReadFile(filepath.Join(logs, e.Name()))
+		r.t.Logf("--- the end of %s:\n%s", e.Name(), text[max(0, len(text)-6000):])
+	}
+}
+
+func loopsOn(dir string) string {
+	out, _ := exec.Command("losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE").Output()
+	text := ""
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, dir) {
+			text += line
+		}
+	}
+	return text
+}
+
+func detachLoops(dir string) {
+	for line := range strings.Lines(loopsOn(dir)) {
+		_ = exec.Command("losetup", "--detach", strings.Fields(line)[0]).Run()
+	}
+}
+
+// start starts a command on the thread that stays.
+func (r *rig) start(cmd *exec.Cmd) error {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	result := make(chan error)
+	r.starter <- func() { result <- cmd.Start() }
+	return <-result
+}
+
+// command runs a command to its end.
+func (r *rig) command(args ...string) (string, error) {
+	cmd := exec.Command(args[0], args[1:]...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := r.start(cmd); err != nil {
+		return "", fmt.Errorf("%s: %w", strings.Join(args, " "), err)
+	}
+	if err := cmd.Wait(); err != nil {
+		return out.String(), fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, out.String())
+	}
+	return out.String(), nil
+}
+
+// dial connects from the hub: a socket stays in the namespace in which it was made.
+func (r *rig) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	type answer struct {
+		conn net.Conn
+		err  error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		runtime.LockOSThread()
+		if err := unix.Setns(r.hub.netns, unix.CLONE_NEWNET); err != nil {
+			runtime.UnlockOSThread()
+			answers <- answer{err: fmt.Errorf("entering the hub's namespace: %w", err)}
+			return
+		}
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		if back := unix.Setns(r.own, unix.CLONE_NEWNET); back == nil {
+			runtime.UnlockOSThread()
+		} // else the thread ends with this goroutine
+		answers <- answer{conn, err}
+	}()
+	a := <-answers
+	return a.conn, a.err
+}
+
+// ask gets a page of a process's HTTP.
+func (r *rig) ask(address, path string) error {
+	response, err := r.http.Get("http://" + address + path)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 2000))
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", response.Status, strings.TrimSpace(string(text)))
+	}
+	return nil
+}
+
+// process is a running program of the store.
+type process struct {
+	name  string
+	cmd   *exec.Cmd
+	log   string
+	ended chan struct{} // closed when it has ended
+}
+
+// launch starts a program in a machine; its words go to the end of the log of that name.
+func (m *machine) launch(name string, args ...string) (*process, error) {
+	r := m.rig
+	p := &process{name: name, log: filepath.Join(r.dir, "logs", name+".log"), ended: make(chan struct{})}
+	file, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	fmt.Fprintf(file, "--- %s started at %s\n", name, time.Now().UTC().Format("15:04:05.000"))
+	args = m.inside(args...)
+	p.cmd = exec.Command(args[0], args[1:]...)
+	p.cmd.Stdout, p.cmd.Stderr = file, file
+	if err := r.start(p.cmd); err != nil {
+		return nil, fmt.Errorf("starting %s: %w", name, err)
+	}
+	go func() {
+		_ = p.cmd.Wait() // how it ended is in ProcessState
+		close(p.ended)
+	}()
+	r.mu.Lock()
+	r.processes = append(r.processes, p)
+	r.mu.Unlock()
+	return p, nil
+}
+
+// kill ends it by SIGKILL and returns when it is gone.
+func (p *process) kill() {
+	_ = p.cmd.Process.Signal(syscall.SIGKILL) // it may have ended
+	<-p.ended
+}
+
+// killed tells whether SIGKILL ended it.
+func (p *process) killed() bool {
+	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
+}
+
+// stop ends it by SIGTERM.
+func (p *process) stop() error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.ended:
+	case <-time.After(2 * time.Minute):
+		return fmt.Errorf("%s does not stop", p.name)
+	}
+	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
+		return fmt.Errorf("%s: SIGTERM: exit code %d", p.name, code)
+	}
+	return nil
+}
+
+// state is the letter of a process in /proc: T is stopped.
+func (p *process) state() string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		return err.Error()
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	return rest[:min(1, len(rest))]
+}
+
+// alive tells whether it runs.
+func (p *process) alive() bool {
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// await asks until the condition holds.
+func await(what string, patience time.Duration, holds func() error) error {
+	deadline := time.Now().Add(patience)
+	for {
+		err := holds()
+		if err == nil {
+			return nil
+		}
+		if errors.Is(err, errHopeless) || time.Now().After(deadline) {
+			return fmt.Errorf("%s: not within %v: %w", what, patience, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// errHopeless ends an await.
+var errHopeless = errors.New("and it will not")

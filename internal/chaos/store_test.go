@@ -1,0 +1,274 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+)
+
+// copies of each group.
+const copies = 3
+
+// store is etcd, gateways and shards, each a process on a machine of its own.
+type store struct {
+	*rig
+	cfg      config
+	etcds    []*server
+	gateways []*server
+	shards   []*server
+	spare    *machine // for a twin
+	common   []string // arguments of gateways and shards
+}
+
+// server is a program of the store that is started over and over with the same arguments.
+type server struct {
+	*process
+	machine *machine
+	name    string
+	args    []string
+	http    string
+	dir     string // shard: of its volume
+	disk    string // where its file system is mounted; empty: it has none of its own
+	conn    *grpc.ClientConn
+	admin   recordv1.AdminServiceClient
+}
+
+func (s *server) grpc() string { return s.machine.address + ":7610" }
+
+func (s *server) start() (err error) {
+	s.process, err = s.machine.launch(s.name, s.args...)
+	return err
+}
+
+func (s *server) ready() error {
+	if !s.alive() {
+		return fmt.Errorf("%w: %s has ended: %s", errHopeless, s.name, s.lastWords())
+	}
+	return s.machine.rig.ask(s.http, "/readyz")
+}
+
+// lastWords is the end of the log.
+func (p *process) lastWords() string {
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-1500):])
+}
+
+// newStore starts a store and waits until every group has all its copies.
+func newStore(r *rig, cfg config) *store {
+	s := &store{rig: r, cfg: cfg}
+	s.startEtcds()
+	s.startGateways()
+	for i := range cfg.shards {
+		s.addShard(i)
+	}
+	if cfg.spare {
+		s.spare = r.newNode("spare")
+	}
+	must(r.t, await("every group has its copies", 5*time.Minute, s.settledNow))
+	return s
+}
+
+func (s *store) startEtcds() {
+	var cluster, endpoints []string
+	for i := range s.cfg.etcds {
+		e := &server{machine: s.newNode("etcd-" + strconv.Itoa(i)), name: "etcd-" + strconv.Itoa(i)}
+		e.http = e.machine.address + ":2381"
+		cluster = append(cluster, e.name+"="+e.machine.address+":2380")
+		endpoints = append(endpoints, e.machine.address+":2379")
+		s.etcds = append(s.etcds, e)
+	}
+	for _, e := range s.etcds {
+		at := e.machine.address
+		e.args = []string{
+			sheafBinary, "etcd", "--name", e.name, "--dir", filepath.Join(s.dir, e.name), "--listen-client", at + ":2379",
+			"--listen-peer", at + ":2380", "--http", e.http, "--initial-cluster", strings.Join(cluster, ","),
+		}
+		must(s.t, e.start())
+	}
+	for _, e := range s.etcds {
+		must(s.t, await(e.name, 2*time.Minute, e.ready))
+	}
+	s.common = []string{"--etcd", strings.Join(endpoints, ","), "--store", "chaos"}
+}
+
+func (s *store) startGateways() {
+	for i := range 2 {
+		g := &server{machine: s.newNode("gateway-" + strconv.Itoa(i)), name: "gateway-" + strconv.Itoa(i)}
+		g.http = g.machine.address + ":7601"
+		g.args = append([]string{
+			sheafBinary, "gateway", "--listen", g.machine.address + ":7600", "--http", g.http, "--create", "--groups", strconv.Itoa(s.cfg.groups),
+			"--copies", strconv.Itoa(copies), "--shards-min", strconv.Itoa(s.cfg.shards),
+		}, s.common...)
+		must(s.t, g.start())
+		must(s.t, await(g.name, 2*time.Minute, g.ready))
+		s.gateways = append(s.gateways, g)
+	}
+}
+
+// Which shard has which disk, and their sizes.
+const (
+	smallDisk  = 1
+	slowedDisk = 2
+	diskBytes  = 512 << 20
+)
+
+func (s *store) addShard(number int) {
+	name := string(rune('a' + number))
+	h := &server{machine: s.newNode(name), name: name}
+	switch {
+	case s.cfg.disks && number == smallDisk:
+		h.disk = h.machine.mountDisk(diskBytes)
+	case s.cfg.disks && number == slowedDisk:
+		h.disk = h.machine.mountSlowDisk(diskBytes)
+	default:
+		h.dir = filepath.Join(s.dir, "volume-"+name)
+	}
+	if h.disk != "" {
+		h.dir = filepath.Join(h.disk, "volume")
+	}
+	h.http = h.machine.address + ":7611"
+	h.args = s.shardArgs(name, h.machine.address, h.dir)
+	must(s.t, h.start())
+	var err error
+	h.conn, err = grpc.NewClient(h.grpc(), s.dialOptions()...)
+	must(s.t, err)
+	s.t.Cleanup(func() { h.conn.Close() })
+	h.admin = recordv1.NewAdminServiceClient(h.conn)
+	s.shards = append(s.shards, h)
+}
+
+// shardArgs make segments small and compaction eager, so that much happens.
+func (s *store) shardArgs(name, address, dir string) []string {
+	return append([]string{
+		sheafBinary, "shard", "--name", name, "--dir", dir, "--listen", address + ":7610", "--http", address + ":7611",
+		"--segment-bytes", "1MiB", "--compaction-interval", "1s", "--compaction-min", "1MiB", "--compaction-share", "0.3",
+	}, s.common...)
+}
+
+func (s *store) dialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(s.dialGRPC),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}),
+	}
+}
+
+// replica is what a shard says of one of its groups.
+type replica struct {
+	shard *server
+	row   *recordv1.Group
+}
+
+// survey asks all shards for their replicas, by group. A shard that does not answer has none.
+func (s *store) survey() (map[string][]replica, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	var (
+		mu   sync.Mutex
+		wait sync.WaitGroup
+		errs []error
+	)
+	all := map[string][]replica{}
+	for _, h := range s.shards {
+		wait.Go(func() {
+			h.conn.ResetConnectBackoff()
+			answer, err := h.admin.ListGroups(ctx, &recordv1.ListGroupsRequest{})
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, fmt.Errorf("shard %s: %w", h.name, err))
+			}
+			for _, row := range answer.GetGroups() {
+				all[row.GetGroup()] = append(all[row.GetGroup()], replica{h, row})
+			}
+		})
+	}
+	wait.Wait()
+	return all, errors.Join(errs...)
+}
+
+// led are the groups that a shard leads.
+func led(all map[string][]replica, h *server) (groups []string) {
+	for name, replicas := range all {
+		for _, r := range replicas {
+			if r.shard == h && r.row.GetLeader() {
+				groups = append(groups, name)
+			}
+		}
+	}
+	slices.Sort(groups)
+	return groups
+}
+
+// whole says what of the replicas is not well: each group has its copies, all serve, one leads.
+func (s *store) whole(all map[string][]replica) error {
+	var errs []error
+	for g := range s.cfg.groups {
+		name, serving, leaders := strconv.Itoa(g), 0, 0
+		words := ""
+		for _, r := range all[name] {
+			if r.row.GetState() == recordv1.GroupState_GROUP_STATE_SERVING {
+				serving++
+			}
+			if r.row.GetLeader() {
+				leaders++
+			}
+			words += fmt.Sprintf(" %s %v at %d %s", r.shard.name, r.row.GetState(), r.row.GetAppliedIndex(), r.row.GetMessage())
+		}
+		if serving != copies || len(all[name]) != copies || leaders != 1 {
+			errs = append(errs, fmt.Errorf("group %s has %d of %d copies and %d leaders:%s", name, serving, copies, leaders, words))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// settledNow says why the store is not whole at this moment.
+func (s *store) settledNow() error {
+	all, err := s.survey()
+	if err != nil {
+		return err
+	}
+	return s.whole(all)
+}
+
+// settle waits until every replica has applied what any of them has applied now, and all is whole.
+func (s *store) settle() error {
+	if err := await("the store is whole again", 3*time.Minute, s.settledNow); err != nil {
+		return err
+	}
+	goal := map[string]uint64{}
+	return await("all copies have caught up", 3*time.Minute, func() error {
+		all, err := s.survey()
+		if err != nil {
+			return err
+		}
+		first := len(goal) == 0
+		for name, replicas := range all {
+			for _, r := range replicas {
+				if first {
+					goal[name] = max(goal[name], r.row.GetAppliedIndex())
+				} else if at := r.row.GetAppliedIndex(); at < goal[name] {
+					return fmt.Errorf("shard %s has applied group %s up to %d of %d", r.shard.name, name, at, goal[name])
+				}
+			}
+		}
+		if first {
+			return errors.New("not asked twice yet")
+		}
+		return s.whole(all)
+	})
+}
