@@ -57,7 +57,7 @@ func firstWords(list []v1alpha1.GroupTrouble) string {
 func firstStalled(pools []v1alpha1.ShardPool) *v1alpha1.ShardPool {
 	for n := range pools {
 		c := meta.FindStatusCondition(pools[n].Status.Conditions, v1alpha1.ConditionReady)
-		if c != nil && c.Status != metav1.ConditionTrue {
+		if c != nil && c.Status == metav1.ConditionFalse { // Unknown: its controller has not looked at it yet
 			return &pools[n]
 		}
 	}
@@ -248,6 +248,9 @@ func (r *RecordStoreReconciler) tell(before, after *v1alpha1.RecordStore) {
 		old := meta.FindStatusCondition(before.Status.Conditions, c.Type)
 		if old != nil && old.Status == c.Status && old.Reason == c.Reason {
 			continue
+		}
+		if old != nil && old.Status == metav1.ConditionUnknown && old.Reason == v1alpha1.ReasonPending { // nobody has looked before
+			old = nil
 		}
 		kind := corev1.EventTypeNormal
 		if c.Status == metav1.ConditionFalse && c.Type != v1alpha1.ConditionReady || c.Type == v1alpha1.ConditionStalled {

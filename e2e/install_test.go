@@ -10,6 +10,9 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
 // Scenario 1: two Helm commands on a cluster that enforces Pod Security "restricted".
@@ -36,7 +39,7 @@ pools:
 		s.diskSet("install-ext4", "ext4", disks...)
 	})
 
-	It("serves the first record by the Service's name soon after", func() {
+	It("returns from helm --wait when the store serves, and not before", func() {
 		file := filepath.Join(GinkgoT().TempDir(), "values.yaml")
 		Expect(os.WriteFile(file, []byte(values), 0o600)).To(Succeed())
 		o := try(4*time.Minute, "", "helm", "upgrade", "--install", "quotes", "charts/sheaf-store", "--namespace", s.name, "--wait",
@@ -44,14 +47,24 @@ pools:
 			"--set", "test.image.repository="+repository(image), "--set", "test.image.tag="+tag(image))
 		Expect(o.err).NotTo(HaveOccurred(), "%v", o)
 		Expect(o.words).NotTo(ContainSubstring("Warning"))
-		s.awaitStore("quotes", 3*time.Minute)
+		// Asked once: what is not there now, helm has not waited for.
+		store, err := s.store("quotes")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(condition(store.Status.Conditions, v1alpha1.ConditionReady)).To(HaveField("Status", metav1.ConditionTrue))
+		Expect(store.Status.Groups).To(HaveField("Serving", int32(16)))
+		pool, err := s.pool("quotes-main")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(condition(pool.Status.Conditions, v1alpha1.ConditionReady)).To(HaveField("Status", metav1.ConditionTrue))
+	})
+
+	It("passes helm test right after", func() {
+		must(3*time.Minute, "", "helm", "test", "quotes", "--namespace", s.name, "--timeout", "2m")
+	})
+
+	It("serves the first record by the Service's name", func() {
 		s.client()
 		s.put("quotes", 42, "hello")
 		Expect(s.get("quotes", 42)).To(Equal("hello"))
-	})
-
-	It("passes helm test", func() {
-		must(3*time.Minute, "", "helm", "test", "quotes", "--namespace", s.name, "--timeout", "2m")
 	})
 
 	It("shows what is there", func() {

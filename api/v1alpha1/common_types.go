@@ -20,7 +20,10 @@ const FieldManager = "sheaf-operator"
 // Finalizer keeps one of our objects until the operator has let go of what belongs to it.
 const Finalizer = "sheaf.dev/finalizer"
 
-// Condition types. Ready, Reconciling and Stalled follow kstatus: Ready is absent or False while work goes on;
+// ReasonPending of Ready and Reconciling is the API server's default, by the CRDs: the operator has not looked at the object yet.
+const ReasonPending = "Pending"
+
+// Condition types. Ready, Reconciling and Stalled follow kstatus: Ready is Unknown or False while work goes on;
 // Reconciling and Stalled are present only while they are True.
 const (
 	// ConditionReady is True when everything asked for is there and serves.

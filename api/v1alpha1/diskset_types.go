@@ -27,8 +27,9 @@ type DiskSet struct {
 	// Spec is what is asked of the disks.
 	// +required
 	Spec DiskSetSpec `json:"spec"`
-	// Status is what was seen of the disks; the operator writes it.
+	// Status is what was seen of the disks; the operator writes it. Until it has looked at the object, the API server says so here.
 	// +optional
+	// +kubebuilder:default={total: 0, free: 0, bound: 0, conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DiskSetStatus `json:"status,omitzero"`
 }
 

@@ -41,8 +41,8 @@ func TestStatusSubresource(t *testing.T) {
 	for kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			object := create(t, build(t, kind, fields{"status/observedGeneration": 7}))
-			if status := field(object, "status"); status != nil {
-				t.Fatalf("a new object has the status %v", status)
+			if seen := field(object, "status", "observedGeneration"); seen != nil {
+				t.Fatalf("a person has set status.observedGeneration of a new object to %v", seen)
 			}
 			counts := map[string]fields{
 				"RecordStore": {"status/observedGeneration": 1, "status/load": "62% 1.9GiB/s ETA 2m"},

@@ -28,8 +28,9 @@ type RecordStore struct {
 	// Spec is what is asked of the store.
 	// +required
 	Spec RecordStoreSpec `json:"spec"`
-	// Status is what was seen of the store; the operator writes it.
+	// Status is what was seen of the store; the operator writes it. Until it has looked at the object, the API server says so here.
 	// +optional
+	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status RecordStoreStatus `json:"status,omitzero"`
 }
 

@@ -32,8 +32,9 @@ type ShardPool struct {
 	// Spec is what is asked of the pool.
 	// +required
 	Spec ShardPoolSpec `json:"spec"`
-	// Status is what was seen of the pool; the operator writes it.
+	// Status is what was seen of the pool; the operator writes it. Until it has looked at the object, the API server says so here.
 	// +optional
+	// +kubebuilder:default={shards: 0, serving: 0, updated: 0, conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status ShardPoolStatus `json:"status,omitzero"`
 }
 

@@ -20,7 +20,7 @@ Used by:{{ range $i, $r := .SortedReferences }}{{ if $i }},{{ end }} {{ markdown
 | `kind` string | `{{ .GVK.Kind }}` | | |
 {{ end -}}
 {{ range .Members -}}
-| `{{ .Name }}` {{ markdownRenderType .Type }} | {{ if eq .Name "metadata" }}As of every Kubernetes object.{{ else }}{{ markdownRenderFieldDoc .Doc }}{{ end }} | {{ markdownRenderDefault .Default }} | {{ template "bounds" .Validation }} |
+| `{{ .Name }}` {{ markdownRenderType .Type }} | {{ if eq .Name "metadata" }}As of every Kubernetes object.{{ else }}{{ markdownRenderFieldDoc .Doc }}{{ end }} | {{ if eq .Name "status" }}condition Reconciling, reason Pending{{ else }}{{ markdownRenderDefault .Default }}{{ end }} | {{ template "bounds" .Validation }} |
 {{ end -}}
 {{- end }}
 {{- if .EnumValues }}
