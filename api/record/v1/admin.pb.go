@@ -2047,11 +2047,11 @@ type GroupFacts struct {
 	Uuid  string `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"`
 	// Store of the group.
 	StoreUuid string `protobuf:"bytes,3,opt,name=store_uuid,json=storeUuid,proto3" json:"store_uuid,omitempty"`
-	// Raft id of this replica; 0: not known while the group is not served and it has several voters.
+	// Raft id of this replica; 0: not known.
 	RaftId   uint64   `protobuf:"varint,4,opt,name=raft_id,json=raftId,proto3" json:"raft_id,omitempty"`
 	Voters   []uint64 `protobuf:"varint,5,rep,packed,name=voters,proto3" json:"voters,omitempty"`
 	Learners []uint64 `protobuf:"varint,6,rep,packed,name=learners,proto3" json:"learners,omitempty"`
-	// Raft term, and index of the last entry known to be committed: of two answers the higher one knows the newer membership.
+	// Raft term, and index of the last entry known to be committed.
 	Term           uint64 `protobuf:"varint,7,opt,name=term,proto3" json:"term,omitempty"`
 	CommittedIndex uint64 `protobuf:"varint,8,opt,name=committed_index,json=committedIndex,proto3" json:"committed_index,omitempty"`
 	// 0 while the group is not served.
@@ -2060,7 +2060,16 @@ type GroupFacts struct {
 	// True where this replica leads.
 	Leader bool `protobuf:"varint,11,opt,name=leader,proto3" json:"leader,omitempty"`
 	// What is wrong; empty where nothing is.
-	Message       string `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"`
+	// Index of the membership change that made voters and learners; 0: that with which the group was made. Of two answers the
+	// higher one knows the newer membership.
+	ConfIndex uint64 `protobuf:"varint,13,opt,name=conf_index,json=confIndex,proto3" json:"conf_index,omitempty"`
+	// The voters before, while both memberships must agree.
+	VotersOutgoing []uint64 `protobuf:"varint,14,rep,packed,name=voters_outgoing,json=votersOutgoing,proto3" json:"voters_outgoing,omitempty"`
+	// It has a Raft id and no data yet: it is being made from another member.
+	Joining bool `protobuf:"varint,15,opt,name=joining,proto3" json:"joining,omitempty"`
+	// It was made on another volume, or of another group: it never runs here, and counts for nothing.
+	Foreign       bool `protobuf:"varint,16,opt,name=foreign,proto3" json:"foreign,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2177,6 +2186,34 @@ func (x *GroupFacts) GetMessage() string {
 		return x.Message
 	}
 	return ""
+}
+
+func (x *GroupFacts) GetConfIndex() uint64 {
+	if x != nil {
+		return x.ConfIndex
+	}
+	return 0
+}
+
+func (x *GroupFacts) GetVotersOutgoing() []uint64 {
+	if x != nil {
+		return x.VotersOutgoing
+	}
+	return nil
+}
+
+func (x *GroupFacts) GetJoining() bool {
+	if x != nil {
+		return x.Joining
+	}
+	return false
+}
+
+func (x *GroupFacts) GetForeign() bool {
+	if x != nil {
+		return x.Foreign
+	}
+	return false
 }
 
 var File_record_v1_admin_proto protoreflect.FileDescriptor
@@ -2342,7 +2379,7 @@ const file_record_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"groups_max\x18\x04 \x01(\x05R\tgroupsMax\x12\x18\n" +
 	"\acreated\x18\x05 \x01(\tR\acreated\x12\x14\n" +
-	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\"\xce\x02\n" +
+	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\"\xca\x03\n" +
 	"\n" +
 	"GroupFacts\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
@@ -2358,7 +2395,12 @@ const file_record_v1_admin_proto_rawDesc = "" +
 	"\fstored_bytes\x18\n" +
 	" \x01(\x03R\vstoredBytes\x12\x16\n" +
 	"\x06leader\x18\v \x01(\bR\x06leader\x12\x18\n" +
-	"\amessage\x18\f \x01(\tR\amessage*\xc2\x01\n" +
+	"\amessage\x18\f \x01(\tR\amessage\x12\x1d\n" +
+	"\n" +
+	"conf_index\x18\r \x01(\x04R\tconfIndex\x12'\n" +
+	"\x0fvoters_outgoing\x18\x0e \x03(\x04R\x0evotersOutgoing\x12\x18\n" +
+	"\ajoining\x18\x0f \x01(\bR\ajoining\x12\x18\n" +
+	"\aforeign\x18\x10 \x01(\bR\aforeign*\xc2\x01\n" +
 	"\n" +
 	"GroupState\x12\x1b\n" +
 	"\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
