@@ -23,10 +23,10 @@ func (a *app) benchCommand() *cobra.Command {
 compares medians. Ratios count; the figures beside them are those of this machine.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("say what to measure: load or rpc")
+			return errors.New("say what to measure: load, rpc or copies")
 		},
 	}
-	cmd.AddCommand(a.benchLoad(), a.benchRPC())
+	cmd.AddCommand(a.benchLoad(), a.benchRPC(), a.benchCopies())
 	return cmd
 }
 

@@ -1,0 +1,167 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+)
+
+// CopiesOptions of Copies.
+type CopiesOptions struct {
+	Dir       string // a temporary folder is made in it: all copies are on its device
+	Binary    string // sheaf: its processes are those that are killed, and etcd's members
+	Rounds    int    // at least RoundsMin
+	Time      time.Duration
+	MoveBytes int64 // of a group that is moved
+	Kills     int   // of a leader
+	Groups    int   // that rest
+	Only      string
+	Say       func(string, ...any)
+}
+
+// Parts of the benchmark, in order.
+var copiesParts = []struct {
+	name string
+	run  func(*copiesBench, context.Context) error
+}{
+	{"put", (*copiesBench).puts},
+	{"move", (*copiesBench).moves},
+	{"foreground", (*copiesBench).foreground},
+	{"read", (*copiesBench).reads},
+	{"etcd", (*copiesBench).peer},
+	{"failover", (*copiesBench).failover},
+	{"quiet", (*copiesBench).quiet},
+}
+
+// CopiesParts names the parts.
+func CopiesParts() []string {
+	names := make([]string, 0, len(copiesParts))
+	for _, p := range copiesParts {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+type copiesBench struct {
+	opts CopiesOptions
+	dir  string
+	rows []Row
+}
+
+// Copies measures what copies on several shards cost, and how soon others go on when a shard is killed.
+func Copies(ctx context.Context, opts CopiesOptions) (report Report, err error) {
+	begin := time.Now()
+	report = Report{Began: begin.UTC().Format(time.RFC3339)}
+	b := &copiesBench{opts: opts}
+	if b.dir, err = os.MkdirTemp(opts.Dir, "sheaf-bench-"); err != nil {
+		return report, fmt.Errorf("making a temporary folder: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+	report.Machine = thisMachine(b.dir)
+	for _, p := range copiesParts {
+		if opts.Only != "" && opts.Only != p.name {
+			continue
+		}
+		opts.Say("%s", p.name)
+		err = p.run(b, ctx)
+		report.Rows = b.rows
+		if err != nil {
+			return report, fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	report.Seconds = time.Since(begin).Seconds()
+	return report, nil
+}
+
+func (b *copiesBench) add(rows ...Row) { b.rows = append(b.rows, rows...) }
+
+// folder makes a folder for one part. What is in it goes when the benchmark ends.
+func (b *copiesBench) folder(name string) (string, error) { return os.MkdirTemp(b.dir, name+"-") }
+
+// latencies are the times that calls took. Safe for concurrent use.
+type latencies struct {
+	mu    sync.Mutex
+	times []time.Duration
+}
+
+func (l *latencies) add(times ...time.Duration) {
+	l.mu.Lock()
+	l.times = append(l.times, times...)
+	l.mu.Unlock()
+}
+
+// at gives a quantile in seconds; 0 where there were no calls.
+func (l *latencies) at(q float64) float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.times) == 0 {
+		return 0
+	}
+	slices.Sort(l.times)
+	return l.times[min(int(q*float64(len(l.times))), len(l.times)-1)].Seconds()
+}
+
+// load is what callers did in a time.
+type load struct {
+	perSecond float64
+	p99       float64 // seconds
+}
+
+// callers call one after another for a time, and gives how often and how fast. call gets a number that no other call gets.
+func callers(n int, duration time.Duration, call func(worker int, i int64) error) (load, error) {
+	var all latencies
+	calls := make([]int64, n)
+	begin := time.Now()
+	err := parallel(n, func(worker int) error {
+		times := make([]time.Duration, 0, 1<<14)
+		defer func() { all.add(times...) }()
+		for now := begin; now.Sub(begin) < duration; {
+			if err := call(worker, int64(worker)<<32+calls[worker]); err != nil {
+				return err
+			}
+			calls[worker]++
+			after := time.Now()
+			times = append(times, after.Sub(now))
+			now = after
+		}
+		return nil
+	})
+	took := time.Since(begin).Seconds()
+	sum := int64(0)
+	for _, c := range calls {
+		sum += c
+	}
+	return load{perSecond: float64(sum) / took, p99: all.at(0.99)}, err
+}
+
+// loads collects what variants did, round by round.
+type loads map[string][]load
+
+// variant makes a variant whose loads are kept.
+func (l loads) variant(name string, run func() (load, error)) variant {
+	return variant{name, func() (float64, error) {
+		one, err := run()
+		l[name] = append(l[name], one)
+		return one.perSecond, err
+	}}
+}
+
+func (l loads) p99(name string) []float64 {
+	out := make([]float64, 0, len(l[name]))
+	for _, one := range l[name] {
+		out = append(out, one.p99)
+	}
+	return out
+}
+
+func times(v []float64, by float64) []float64 {
+	out := make([]float64, len(v))
+	for i := range v {
+		out[i] = by * v[i]
+	}
+	return out
+}

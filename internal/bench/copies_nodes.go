@@ -1,0 +1,288 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/grpc"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/peer"
+	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// benchNode is the part of a shard that keeps copies: the logs of its groups, their committer, and the streams to the others. It
+// knows nothing of etcd.
+type benchNode struct {
+	name      string
+	dir       string
+	hub       *peer.Hub
+	server    *grpc.Server
+	committer *replica.Committer
+	logs      map[uuid.UUID]*group.Log
+	replicas  map[uuid.UUID]*replica.Replica
+	made      atomic.Bool // logs and replicas are complete
+}
+
+// benchNodes are shards in one process, each on a folder of its own, with all groups on each of them.
+type benchNodes struct {
+	store     uuid.UUID
+	dir       string
+	groups    []uuid.UUID
+	nodes     []*benchNode
+	addresses map[string]string
+	leaders   []*replica.Replica // by group
+}
+
+// newNodes makes so many nodes, each with a copy of so many groups. Leaders are spread evenly.
+func newNodes(ctx context.Context, dir string, copies, groups int) (n *benchNodes, err error) {
+	n = &benchNodes{store: uuid.New(), dir: dir, addresses: map[string]string{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.close())
+		}
+	}()
+	for range groups {
+		n.groups = append(n.groups, uuid.New())
+	}
+	listeners := make([]net.Listener, copies)
+	for i := range copies {
+		if listeners[i], err = new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
+			return n, err
+		}
+		node := &benchNode{
+			name: strconv.Itoa(i + 1), dir: filepath.Join(dir, strconv.Itoa(i+1)), committer: replica.NewCommitter(nil),
+			logs: map[uuid.UUID]*group.Log{}, replicas: map[uuid.UUID]*replica.Replica{},
+		}
+		n.nodes = append(n.nodes, node)
+		n.addresses[node.name] = listeners[i].Addr().String()
+	}
+	for _, node := range n.nodes {
+		node.hub = peer.New(peer.Options{
+			Shard: node.name, Store: n.store, Deliver: node.deliver, Source: node,
+			Address: func(shard string) (string, bool) { a, ok := n.addresses[shard]; return a, ok },
+		})
+		if err := n.start(ctx, node); err != nil {
+			return n, err
+		}
+	}
+	for i, node := range n.nodes {
+		node.server = grpc.NewServer(grpc.ForceServerCodecV2(message.Codec{}), grpc.MaxRecvMsgSize(16<<20), grpc.WaitForHandlers(true))
+		node.hub.Register(node.server)
+		go func() { _ = node.server.Serve(listeners[i]) }() // ends with close
+	}
+	return n, n.lead(ctx)
+}
+
+// start makes and starts the replicas of a node. The Raft id of a member is the number of its node.
+func (n *benchNodes) start(ctx context.Context, node *benchNode) error {
+	conf := &raftpb.ConfState{}
+	for i := range n.nodes {
+		conf.Voters = append(conf.Voters, uint64(i+1))
+	}
+	id, err := strconv.ParseUint(node.name, 10, 64)
+	if err != nil {
+		return err
+	}
+	for i, g := range n.groups {
+		opts := n.options(node, i)
+		if err := group.Create(opts, conf); err != nil {
+			return err
+		}
+		log, _, err := group.Load(ctx, opts, nil)
+		if err != nil {
+			return err
+		}
+		node.logs[g] = log
+		r, err := replica.Start(replica.Options{
+			Log: log, Committer: node.committer, RaftID: id,
+			Transport: node.hub.Transport(g, func(raftID uint64) (string, bool) { return strconv.FormatUint(raftID, 10), true }),
+		})
+		if err != nil {
+			return err
+		}
+		node.replicas[g] = r
+	}
+	node.made.Store(true)
+	return nil
+}
+
+func (n *benchNodes) options(node *benchNode, i int) group.Options {
+	return group.Options{
+		FS: vfs.OS{}, Dir: filepath.Join(node.dir, n.groups[i].String()), Retention: group.Retention{Versions: 1},
+		Identity: group.Identity{Store: n.store, Group: n.groups[i], Name: strconv.Itoa(i)},
+	}
+}
+
+// lead waits until each group has a leader, and spreads them.
+func (n *benchNodes) lead(ctx context.Context) error {
+	n.leaders = make([]*replica.Replica, len(n.groups))
+	for i, g := range n.groups {
+		want := n.nodes[i%len(n.nodes)]
+		err := eventually(ctx, fmt.Sprintf("group %d has its leader", i), func() error {
+			for _, node := range n.nodes {
+				if r := node.replicas[g]; r.Status().Leader {
+					n.leaders[i] = r
+					if node == want {
+						return nil
+					}
+					id, _ := strconv.ParseUint(want.name, 10, 64)
+					return r.TransferLeader(ctx, id)
+				}
+			}
+			return errors.New("nobody leads")
+		})
+		if err != nil {
+			return err
+		}
+		n.leaders[i] = want.replicas[g]
+		if err := eventually(ctx, fmt.Sprintf("group %d serves", i), func() error {
+			_, err := n.leaders[i].Propose(replica.Write{ID: -1, Data: []byte("first")}).Wait(ctx)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eventually tries until it succeeds.
+func eventually(ctx context.Context, what string, try func() error) error {
+	const patience = 2 * time.Minute
+	end := time.Now().Add(patience)
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(end) || ctx.Err() != nil {
+			return fmt.Errorf("%s: not within %v: %w", what, patience, err)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func (n *benchNodes) close() error {
+	var errs []error
+	for _, node := range n.nodes {
+		for _, r := range node.replicas {
+			ended, cancel := context.WithCancel(context.Background())
+			cancel()
+			errs = append(errs, r.Stop(ended))
+		}
+		node.committer.Close()
+		if node.hub != nil {
+			node.hub.Close()
+		}
+		if node.server != nil {
+			node.server.Stop()
+		}
+		for _, log := range node.logs {
+			errs = append(errs, log.Close(false))
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(n.dir))...)
+}
+
+// put writes by concurrent writers, each durable before the next of the same writer, spread over the groups.
+func (n *benchNodes) put(ctx context.Context, writers, size int, duration time.Duration) (load, error) {
+	payload := randomBytes(size)
+	return callers(writers, duration, func(worker int, i int64) error {
+		_, err := n.leaders[worker%len(n.leaders)].Propose(replica.Write{ID: i, Data: payload}).Wait(ctx)
+		return err
+	})
+}
+
+// guest is a node without groups, which fetches from the others.
+func (n *benchNodes) guest() (hub *peer.Hub, stop func()) {
+	hub = peer.New(peer.Options{
+		Shard: "guest", Store: n.store, Deliver: func(uuid.UUID, *raftpb.Message) bool { return false },
+		Address: func(shard string) (string, bool) { a, ok := n.addresses[shard]; return a, ok },
+	})
+	return hub, hub.Close
+}
+
+func (d *benchNode) deliver(g uuid.UUID, m *raftpb.Message) bool {
+	if !d.made.Load() {
+		return false
+	}
+	r := d.replicas[g]
+	if r == nil {
+		return false
+	}
+	_ = r.Step(m) // Raft repeats what matters
+	return true
+}
+
+// Export implements peer.Source.
+func (d *benchNode) Export(ctx context.Context, g uuid.UUID) (peer.Export, error) {
+	log := d.logs[g]
+	if log == nil {
+		return nil, peer.ErrNotHere
+	}
+	e, err := log.Export(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return benchExport{e}, nil
+}
+
+// Entries implements peer.Source.
+func (d *benchNode) Entries(context.Context, uuid.UUID, uint64, uint64, int) (peer.Entries, error) {
+	return peer.Entries{}, peer.ErrNotHere
+}
+
+// Blob implements peer.Source.
+func (d *benchNode) Blob(context.Context, uuid.UUID, []byte) (peer.File, int64, error) {
+	return nil, 0, peer.ErrNotHere
+}
+
+// benchExport is a peer.Export.
+type benchExport struct{ *group.Export }
+
+func (e benchExport) Describe() peer.Description {
+	return peer.Description{Manifest: e.Manifest(), Index: e.Index, Term: e.Term, Bytes: e.Bytes}
+}
+
+// benchSink is a peer.Sink: it installs what comes, as a shard does.
+type benchSink struct {
+	ctx     context.Context
+	opts    group.Options
+	replica group.ReplicaFile
+	install *group.Install
+	missing map[string]group.ExportFile
+}
+
+// Describe implements peer.Sink.
+func (s *benchSink) Describe(d peer.Description) (err error) {
+	s.install, err = group.NewInstall(s.ctx, s.opts, s.replica, d.Manifest)
+	return err
+}
+
+// Wanted implements peer.Sink.
+func (s *benchSink) Wanted() ([]peer.FileRange, error) {
+	s.missing = map[string]group.ExportFile{}
+	missing := s.install.Missing()
+	wanted := make([]peer.FileRange, 0, len(missing))
+	for _, f := range missing {
+		s.missing[f.Name] = f
+		wanted = append(wanted, peer.FileRange{Name: f.Name, Offset: f.Have, Bytes: f.Bytes})
+	}
+	return wanted, nil
+}
+
+// Create implements peer.Sink.
+func (s *benchSink) Create(r peer.FileRange) (peer.SinkFile, error) {
+	return s.install.File(s.missing[r.Name])
+}

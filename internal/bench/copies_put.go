@@ -1,0 +1,278 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	copiesWriters = 64
+	copiesGroups  = 64
+	copiesOf      = 3
+)
+
+// puts compares durable puts of three copies with three plain appenders and a loopback copy of the bytes.
+func (b *copiesBench) puts(ctx context.Context) (err error) {
+	dir, err := b.folder("put")
+	if err != nil {
+		return err
+	}
+	nodes := map[int]*benchNodes{}
+	defer func() {
+		for _, n := range nodes {
+			err = errors.Join(err, n.close())
+		}
+	}()
+	for _, copies := range []int{1, copiesOf} {
+		n, err := newNodes(ctx, filepath.Join(dir, fmt.Sprint(copies)), copies, copiesGroups)
+		if n != nil {
+			nodes[copies] = n
+		}
+		if err != nil {
+			return fmt.Errorf("%d copies: %w", copies, err)
+		}
+	}
+	for _, size := range []int{10 << 10, 1 << 10} {
+		if err := b.putsOf(ctx, dir, nodes, size); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *copiesBench) putsOf(ctx context.Context, dir string, nodes map[int]*benchNodes, size int) error {
+	kept := loads{}
+	ours := func(copies int) func() (load, error) {
+		return func() (load, error) { return nodes[copies].put(ctx, copiesWriters, size, b.opts.Time) }
+	}
+	raw := func(mode appendMode) func() (load, error) {
+		return func() (load, error) { return rawCopies(ctx, dir, mode, copiesWriters, size, b.opts.Time) }
+	}
+	rates, err := takeTurns(b.opts.Rounds, b.opts.Say,
+		kept.variant("own files", raw(ownFiles)),
+		kept.variant("copies 3", ours(copiesOf)),
+		kept.variant("one file", raw(groupOfOne)),
+		kept.variant("copies 1", ours(1)),
+	)
+	if err != nil {
+		return err
+	}
+	bytes := func(name string) []float64 { return times(rates[name], float64(size)) }
+	target := 0.8
+	if size < 10<<10 {
+		target = 0
+	}
+	name := fmt.Sprintf("durable put of %d KB with copies 3, %d writers, %d groups", size>>10, copiesWriters, copiesGroups)
+	b.add(
+		against(name+" / 3 plain appenders, a file per writer", "B/s", bytes("copies 3"), bytes("own files"), target).
+			note("plain: each writer appends to a file of its own on each of 3 folders and calls fdatasync, two of them behind a TCP connection over loopback; it goes on when 2 of 3 are durable"),
+		against(name+" / 3 plain appenders, a file each", "B/s", bytes("copies 3"), bytes("one file"), target).
+			note("the same with one file per folder, where one fdatasync serves all that wait: the least that a group commit can be"),
+		atMost("its p99 / p99 with copies 1", "s", kept.p99("copies 3"), kept.p99("copies 1"), 3*target/0.8),
+		against(name+" / copies 1", "B/s", bytes("copies 3"), bytes("copies 1"), 0),
+	)
+	return nil
+}
+
+// appender is one plain file that many append to, or one of each writer.
+type appender struct {
+	mode  appendMode
+	files []*os.File // one, or one of each writer
+	one   *groupFile
+}
+
+func newAppender(dir string, name string, mode appendMode, writers int) (*appender, error) {
+	a := &appender{mode: mode}
+	if mode == groupOfOne {
+		writers = 1
+	}
+	for i := range writers {
+		f, err := os.Create(filepath.Join(dir, fmt.Sprintf("raw-%s-%03d", name, i)))
+		if err != nil {
+			return a, err
+		}
+		a.files = append(a.files, f)
+	}
+	a.one = &groupFile{f: a.files[0]}
+	a.one.cond.L = &a.one.mu
+	return a, nil
+}
+
+func (a *appender) append(writer int, payload []byte) error {
+	if a.mode == groupOfOne {
+		return a.one.append(payload)
+	}
+	if _, err := a.files[writer].Write(payload); err != nil {
+		return err
+	}
+	return unix.Fdatasync(int(a.files[writer].Fd()))
+}
+
+func (a *appender) close() error {
+	errs := make([]error, 0, 2*len(a.files))
+	for _, f := range a.files {
+		errs = append(errs, f.Close(), os.Remove(f.Name()))
+	}
+	return errors.Join(errs...)
+}
+
+// remoteAppender is an appender behind loopback: each writer has a connection, on which it sends records and gets a byte for
+// each that is durable.
+type remoteAppender struct {
+	*appender
+	listener net.Listener
+	group    sync.WaitGroup
+}
+
+func newRemoteAppender(ctx context.Context, dir, name string, mode appendMode, writers, size int) (r *remoteAppender, err error) {
+	r = &remoteAppender{}
+	if r.appender, err = newAppender(dir, name, mode, writers); err != nil {
+		return r, err
+	}
+	if r.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
+		return r, err
+	}
+	r.group.Go(func() {
+		for writer := 0; ; writer++ {
+			conn, err := r.listener.Accept()
+			if err != nil {
+				return
+			}
+			r.group.Go(func() {
+				_ = r.serve(conn, writer, size) // the writer finds its connection closed
+				_ = conn.Close()
+			})
+		}
+	})
+	return r, nil
+}
+
+func (r *remoteAppender) serve(conn net.Conn, writer, size int) error {
+	record := make([]byte, size)
+	for {
+		if _, err := io.ReadFull(conn, record); err != nil {
+			return err
+		}
+		if err := r.append(writer, record); err != nil {
+			return err
+		}
+		if _, err := conn.Write([]byte{1}); err != nil {
+			return err
+		}
+	}
+}
+
+func (r *remoteAppender) close() error {
+	if r.listener != nil {
+		_ = r.listener.Close()
+	}
+	r.group.Wait()
+	return r.appender.close()
+}
+
+// behindMax is how many records the slower of two remote appenders may be behind.
+const behindMax = 16
+
+// rawWriter sends each record to all remote appenders, and appends it to the own one meanwhile.
+type rawWriter struct {
+	conns []net.Conn
+	acks  []chan struct{}
+	count []int64
+}
+
+func newRawWriter(ctx context.Context, remotes []*remoteAppender) (*rawWriter, error) {
+	w := &rawWriter{}
+	for _, r := range remotes {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", r.listener.Addr().String())
+		if err != nil {
+			return w, err
+		}
+		acks := make(chan struct{}, 4*behindMax)
+		w.conns, w.acks, w.count = append(w.conns, conn), append(w.acks, acks), append(w.count, 0)
+		go func() {
+			defer close(acks)
+			for b := make([]byte, 1); ; {
+				if _, err := conn.Read(b); err != nil {
+					return
+				}
+				acks <- struct{}{}
+			}
+		}()
+	}
+	return w, nil
+}
+
+// put sends record number n (from 1 on), and returns when the own copy and one other are durable.
+func (w *rawWriter) put(own *appender, writer int, n int64, payload []byte) error {
+	for _, conn := range w.conns {
+		if _, err := conn.Write(payload); err != nil {
+			return err
+		}
+	}
+	if err := own.append(writer, payload); err != nil {
+		return err
+	}
+	for max(w.count[0], w.count[1]) < n || min(w.count[0], w.count[1]) < n-behindMax {
+		var ok bool
+		var i int
+		select {
+		case _, ok = <-w.acks[0]:
+		case _, ok = <-w.acks[1]:
+			i = 1
+		}
+		if !ok {
+			return errors.New("a plain appender has failed")
+		}
+		w.count[i]++
+	}
+	return nil
+}
+
+func (w *rawWriter) close() {
+	for i, conn := range w.conns {
+		_ = conn.Close() // its reader ends
+		for range w.acks[i] {
+		}
+	}
+}
+
+// rawCopies appends records by concurrent writers to three folders, for a time.
+func rawCopies(ctx context.Context, dir string, mode appendMode, writers, size int, duration time.Duration) (out load, err error) {
+	own, err := newAppender(dir, "0", mode, writers)
+	defer func() { err = errors.Join(err, own.close()) }()
+	if err != nil {
+		return out, err
+	}
+	var remotes []*remoteAppender
+	for i := 1; i < copiesOf; i++ {
+		r, err := newRemoteAppender(ctx, dir, fmt.Sprint(i), mode, writers, size)
+		remotes = append(remotes, r)
+		defer func() { _ = r.close() }() // what it appended is thrown away
+		if err != nil {
+			return out, err
+		}
+	}
+	each := make([]*rawWriter, writers)
+	for i := range each {
+		each[i], err = newRawWriter(ctx, remotes)
+		defer each[i].close()
+		if err != nil {
+			return out, err
+		}
+	}
+	payload := randomBytes(size)
+	numbers := make([]int64, writers)
+	return callers(writers, duration, func(worker int, _ int64) error {
+		numbers[worker]++
+		return each[worker].put(own, worker, numbers[worker], payload)
+	})
+}

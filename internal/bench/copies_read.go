@@ -1,0 +1,57 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+)
+
+// readRecords are those that are read again and again.
+const readRecords = 20000
+
+// reads compares unary reads of groups with three copies with those of groups with one, on as many shards.
+func (b *copiesBench) reads(ctx context.Context) error {
+	dir, err := b.folder("read")
+	if err != nil {
+		return err
+	}
+	stores := map[int]*benchStore{}
+	for _, copies := range []int{1, copiesOf} {
+		s, err := startStore(ctx, filepath.Join(dir, fmt.Sprint(copies)), b.opts.Binary, 3, copies, copiesGroups)
+		if err != nil {
+			return fmt.Errorf("%d copies: %w", copies, err)
+		}
+		defer s.close()
+		stores[copies] = s
+	}
+	for _, size := range []int{1 << 10, 10 << 10} {
+		for _, s := range stores {
+			if err := s.fill(ctx, readRecords, size); err != nil {
+				return err
+			}
+		}
+		for _, n := range []int{16, 64} {
+			kept := loads{}
+			side := func(copies int) func() (load, error) {
+				return func() (load, error) {
+					return callers(n, b.opts.Time/2, func(_ int, i int64) error { return stores[copies].get(ctx, scatter(i)%readRecords, size) })
+				}
+			}
+			for copies := range stores {
+				if _, err := side(copies)(); err != nil { // connections, and what is read first
+					return err
+				}
+			}
+			rates, err := takeTurns(b.opts.Rounds, b.opts.Say, kept.variant("3", side(copiesOf)), kept.variant("1", side(1)))
+			if err != nil {
+				return err
+			}
+			name := fmt.Sprintf("unary Get of %d KB, %d callers, %d groups on 3 shards, copies 3 / copies 1", size>>10, n, copiesGroups)
+			b.add(
+				against(name, "/s", rates["3"], rates["1"], 0.9),
+				atMost(name+", p99", "s", kept.p99("3"), kept.p99("1"), 0),
+			)
+		}
+	}
+	return nil
+}

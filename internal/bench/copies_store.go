@@ -1,0 +1,278 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// benchStore is a store whose shards are processes of their own. etcd and the gateway, which tells the client where groups are, are
+// in this process. There is no planner: targets are what the benchmark sets.
+type benchStore struct {
+	dir     string
+	binary  string
+	copies  int
+	groups  int
+	etcd    *etcd.Server
+	client  *clientv3.Client
+	place   *placement.Store
+	gateway *gateway.Gateway
+	records *client.Client // to the shards themselves
+	shards  map[string]*child
+}
+
+// child is a process.
+type child struct {
+	cmd   *exec.Cmd
+	said  *lockedBuffer
+	ended chan struct{}
+}
+
+// lockedBuffer keeps the end of what a process writes.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	const most = 64 << 10
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.b.Len() > most {
+		l.b.Reset()
+	}
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// startChild starts a process that ends with this one.
+func startChild(binary string, args ...string) (*child, error) {
+	c := &child{cmd: exec.Command(binary, args...), said: &lockedBuffer{}, ended: make(chan struct{})} //nolint:gosec,noctx // our own binary; kill ends it
+	c.cmd.Stdout, c.cmd.Stderr = c.said, c.said
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := c.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting %s %s: %w", binary, args[0], err)
+	}
+	go func() {
+		_ = c.cmd.Wait() // it was killed
+		close(c.ended)
+	}()
+	return c, nil
+}
+
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill() // it may have ended
+	<-c.ended
+}
+
+// startStore starts a store of so many shards, and waits until every copy of each group is there and leaders are spread. flags go
+// to each shard.
+func startStore(ctx context.Context, dir, binary string, shards, copies, groups int, flags ...string) (s *benchStore, err error) {
+	s = &benchStore{dir: dir, binary: binary, copies: copies, groups: groups, shards: map[string]*child{}}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if s.etcd, err = etcd.StartEmbedded(filepath.Join(dir, "etcd")); err != nil {
+		return s, err
+	}
+	if s.client, err = s.etcd.Client(); err != nil {
+		return s, err
+	}
+	if s.place, err = placement.NewStore(s.client, "bench"); err != nil {
+		return s, err
+	}
+	meta, err := s.place.InitMeta(ctx, placement.Meta{
+		StoreUUID: uuid.New(), Routing: placement.Routing{Mode: placement.Hash, Groups: groups}, Copies: copies,
+		CreatedUTC: time.Now().UTC().Format(time.RFC3339), ShardsMin: shards,
+	})
+	if err != nil {
+		return s, err
+	}
+	if s.gateway, err = gateway.Start(ctx, gateway.Config{Listen: "127.0.0.1:0", Store: s.place}); err != nil {
+		return s, err
+	}
+	for i := range shards {
+		if err := s.start(strconv.Itoa(i+1), flags...); err != nil {
+			return s, err
+		}
+	}
+	if err := s.placed(ctx, meta, shards); err != nil {
+		return s, err
+	}
+	s.records, err = client.Dial(ctx, client.Config{Addresses: []string{s.gateway.Addr()}, Direct: true, CallTimeout: time.Minute})
+	return s, err
+}
+
+// start starts a shard, each time at another address.
+func (s *benchStore) start(name string, flags ...string) error {
+	args := append([]string{
+		"shard", "--name", name, "--dir", filepath.Join(s.dir, "shard-"+name), "--etcd", strings.Join(s.etcd.Endpoints(), ","), "--store", "bench",
+		"--listen", "127.0.0.1:0", "--http", "", "--log-level", "warn",
+	}, flags...)
+	if err := os.MkdirAll(filepath.Join(s.dir, "shard-"+name), 0o755); err != nil {
+		return err
+	}
+	c, err := startChild(s.binary, args...)
+	if err == nil {
+		s.shards[name] = c
+	}
+	return err
+}
+
+// placed has the groups made.
+func (s *benchStore) placed(ctx context.Context, meta placement.Meta, shards int) error {
+	err := eventually(ctx, "groups are placed", func() error {
+		view, err := s.place.View(ctx)
+		if err != nil {
+			return err
+		}
+		if len(view.Shards) < shards {
+			return errors.Join(fmt.Errorf("%d of %d shards are registered", len(view.Shards), shards), s.ended())
+		}
+		if len(view.Targets) == s.groups {
+			return nil
+		}
+		policy := meta.Policy()
+		policy.Moves = false
+		_, err = s.place.PlanOnce(ctx, meta.StoreUUID, policy)
+		return errors.Join(err, errors.New("not all groups have targets"))
+	})
+	if err != nil {
+		return err
+	}
+	return s.settled(ctx)
+}
+
+// ended says which shards have ended, and what they said.
+func (s *benchStore) ended() error {
+	for name, c := range s.shards {
+		select {
+		case <-c.ended:
+			return fmt.Errorf("shard %s has ended: %s", name, c.said)
+		default:
+		}
+	}
+	return nil
+}
+
+// settled waits until each group is where its target says.
+func (s *benchStore) settled(ctx context.Context) error {
+	views, stop := context.WithCancel(ctx)
+	defer stop()
+	end := time.After(5 * time.Minute)
+	watch := s.place.Watch(views)
+	why := "nothing was heard of etcd"
+	for {
+		select {
+		case view := <-watch:
+			if why = s.unsettled(view); why == "" {
+				return nil
+			}
+		case <-end:
+			return fmt.Errorf("not within 5 minutes: %s", why)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := s.ended(); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *benchStore) unsettled(view placement.View) string {
+	for name, target := range view.Targets {
+		g := view.Groups[name]
+		if g.Leader != target.Shards[0] || len(g.Members) != len(target.Shards) {
+			return fmt.Sprintf("group %s is led by %q, has %d members, and is to be on %v", name, g.Leader, len(g.Members), target.Shards)
+		}
+		for _, m := range g.Members {
+			if m.Role != placement.Voter || !slices.Contains(target.Shards, m.Shard) {
+				return fmt.Sprintf("group %s: %+v", name, m)
+			}
+		}
+	}
+	if len(view.Targets) != s.groups {
+		return fmt.Sprintf("%d of %d groups", len(view.Targets), s.groups)
+	}
+	return ""
+}
+
+func (s *benchStore) close() {
+	if s.records != nil {
+		_ = s.records.Close() // nothing is under way
+	}
+	for _, c := range s.shards {
+		c.kill()
+	}
+	if s.gateway != nil {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = s.gateway.Stop(ended) // it says that it could not wait
+	}
+	if s.client != nil {
+		_ = s.client.Close()
+	}
+	if s.etcd != nil {
+		s.etcd.Close()
+	}
+	_ = os.RemoveAll(s.dir) // the folder around it is removed in the end, with its error
+}
+
+// put and get are calls of the Go client, which goes to the shards themselves.
+func (s *benchStore) put(ctx context.Context, id int64, data []byte) error {
+	_, err := s.records.Put(ctx, client.Key{ID: id}, data, nil)
+	return err
+}
+
+func (s *benchStore) get(ctx context.Context, id int64, size int) error {
+	r, err := s.records.Get(ctx, client.Key{ID: id}, nil)
+	if err == nil && len(r.Data) != size {
+		return fmt.Errorf("record %d has %d bytes, not %d", id, len(r.Data), size)
+	}
+	return err
+}
+
+// fill stores records with ids from 0 on.
+func (s *benchStore) fill(ctx context.Context, records int64, size int) error {
+	data := randomBytes(size)
+	const batch = 64
+	return parallel(8, func(worker int) error {
+		for first := int64(worker) * batch; first < records; first += 8 * batch {
+			items := make([]client.PutItem, 0, batch)
+			for id := first; id < min(first+batch, records); id++ {
+				items = append(items, client.PutItem{Key: client.Key{ID: id}, Data: data})
+			}
+			for _, outcome := range s.records.BatchPut(ctx, items) {
+				if outcome.Err != nil {
+					return fmt.Errorf("filling: %w", outcome.Err)
+				}
+			}
+		}
+		return nil
+	})
+}
