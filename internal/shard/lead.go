@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,6 +30,10 @@ const (
 	etcdTime     = 5 * time.Second
 	stepsAtOnce  = 32 // of one group, before others have their turn
 	handOverTime = 3 * time.Second
+	handOverWait = 50 * time.Millisecond // between two tries of that
+	// leadRest is how long a new leader keeps the lead, though the target names another first: the one that it has it from may be about to
+	// stop, and still be registered.
+	leadRest = 5 * time.Second
 )
 
 // steering is the list of groups to look at. It has its own lock: groups are put in with their replica locked.
@@ -257,6 +262,9 @@ func (s *Shard) limitTombstones(sv *served, m replica.Members) {
 // step decides and acts.
 func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state groupView) (stepped, error) {
 	g := sv.group
+	if g.leadTerm != m.Term {
+		g.leadTerm, g.leadSince = m.Term, time.Now()
+	}
 	if state.Leader != s.cfg.Name || state.Term < m.Term || state.ConfIndex < m.ConfIndex {
 		return stepAgain, s.storeAsLeader(ctx, sv, m, state.Group) // calls find the leader there
 	}
@@ -291,6 +299,9 @@ func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state g
 	}
 	if a.Kind == move.TransferLeader && time.Since(g.changedAt) < settleTime {
 		return stepLater, nil // it would refuse, and writes would wait for that
+	}
+	if a.Kind == move.TransferLeader && slices.Contains(state.Target, s.cfg.Name) && time.Since(g.leadSince) < leadRest {
+		return stepLater, nil
 	}
 	s.steering.stepped(g)
 	s.logger.Info("a step of a move", "group", g.name, "step", a.Kind.String(), "reason", a.Reason)
@@ -335,7 +346,8 @@ func (s *Shard) storeAsLeader(ctx context.Context, sv *served, m replica.Members
 	return nil
 }
 
-// handOver lets others lead all groups, before this shard stops.
+// handOver lets others lead all groups, before this shard stops. Where one does not take it, or gives it back, it is offered again for
+// a while.
 func (s *Shard) handOver(ctx context.Context) {
 	r := s.routes.Load()
 	if r == nil {
@@ -343,7 +355,27 @@ func (s *Shard) handOver(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, handOverTime)
 	defer cancel()
+	handed := 0
+	for {
+		took, open, kept := s.handOverAll(ctx, r)
+		handed += took
+		if open == 0 || ctx.Err() != nil {
+			if handed+kept > 0 {
+				s.logger.Info("handed the lead over before the stop", "groups", handed, "kept", kept)
+			}
+			return
+		}
+		select {
+		case <-time.After(handOverWait):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// handOverAll tries it once for each group: others took so many, and so many are kept. Open are those of them that another could take.
+func (s *Shard) handOverAll(ctx context.Context, r *routes) (took, open, kept int) {
 	var wait sync.WaitGroup
+	var mu sync.Mutex
 	slots := make(chan struct{}, 4*steerAtOnce)
 	for _, g := range r.byUUID {
 		sv := g.served.Load()
@@ -353,30 +385,43 @@ func (s *Shard) handOver(ctx context.Context) {
 		slots <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-slots }()
-			if err := s.handOverOne(ctx, sv); err != nil && ctx.Err() == nil {
-				s.logger.Warn("handing the lead over", "group", g.name, "error", err)
+			m := sv.replica.Members()
+			if m.LeaderID != sv.raftID {
+				return
+			}
+			to := heir(sv, m)
+			var err error
+			if to != 0 {
+				if err = sv.replica.TransferLeader(ctx, to); err != nil && ctx.Err() == nil {
+					s.logger.Warn("handing the lead over", "group", g.name, "error", err)
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case sv.replica.Members().LeaderID != sv.raftID:
+				took++
+			case to != 0 && !errors.Is(err, replica.ErrFailed):
+				open++
+				fallthrough
+			default:
+				kept++
 			}
 		})
 	}
 	wait.Wait()
+	return took, open, kept
 }
 
-// handOverOne lets the member lead that has most.
-func (s *Shard) handOverOne(ctx context.Context, sv *served) error {
-	m := sv.replica.Members()
-	if m.LeaderID != sv.raftID {
-		return nil
-	}
+// heir is the member that has most, of those that can take the lead; 0: nobody can.
+func heir(sv *served, m replica.Members) uint64 {
 	var to, match uint64
 	for _, p := range m.Progress {
 		if p.ID != sv.raftID && !p.Learner && p.RecentActive && !p.Down && p.State == replica.StateReplicate && p.Match >= match {
 			to, match = p.ID, p.Match
 		}
 	}
-	if to == 0 {
-		return nil // nobody can take it
-	}
-	return sv.replica.TransferLeader(ctx, to)
+	return to
 }
 
 // catchUp is told that a leader has no entries any more that the replica here needs. It never blocks.

@@ -32,7 +32,10 @@ type groupReplica struct {
 	// known is every member that etcd ever named, by Raft id: see members.
 	known atomic.Pointer[map[uint64]placement.Member]
 
-	changedAt time.Time // of the last membership change asked for here; of lead alone
+	// Of lead alone.
+	changedAt time.Time // of the last membership change asked for here
+	leadTerm  uint64    // in which this shard led it last
+	leadSince time.Time // when that was seen
 
 	// Guarded by Shard.mu.
 	state recordv1.GroupState
