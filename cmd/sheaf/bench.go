@@ -23,10 +23,10 @@ func (a *app) benchCommand() *cobra.Command {
 compares medians. Ratios count; the figures beside them are those of this machine.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("say what to measure: load, rpc or copies")
+			return errors.New("say what to measure: load, rpc, copies or layouts")
 		},
 	}
-	cmd.AddCommand(a.benchLoad(), a.benchRPC(), a.benchCopies())
+	cmd.AddCommand(a.benchLoad(), a.benchRPC(), a.benchCopies(), a.benchLayouts())
 	return cmd
 }
 

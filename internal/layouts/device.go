@@ -1,0 +1,103 @@
+package layouts
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// probeBytes at the begin and at the end of a device must be zero for it to count as blank: every known file system, partition
+// table, volume manager and RAID has its superblock there.
+const probeBytes = 1 << 20
+
+// signatures name what is on a device, for the message.
+var signatures = []struct {
+	offset int
+	magic  string
+	what   string
+}{
+	{0, "XFSB", "xfs"},
+	{3, "NTFS    ", "ntfs"},
+	{82, "FAT32", "fat32"},
+	{512, "EFI PART", "a partition table (GPT)"},
+	{512, "LABELONE", "LVM"},
+	{0, "LUKS\xba\xbe", "LUKS"},
+	{0x438, "\x53\xef", "ext2, ext3 or ext4"},
+	{0x10040, "_BHRfS_M", "btrfs"},
+	{510, "\x55\xaa", "a partition table (MBR)"},
+}
+
+// openDevice opens a block device that nobody uses and that is blank, unless destroy is given.
+func openDevice(name string, destroy bool) (f *os.File, size int64, err error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, 0, err
+	}
+	if info.Mode()&os.ModeDevice == 0 || info.Mode()&os.ModeCharDevice != 0 {
+		return nil, 0, fmt.Errorf("%s is no block device", name)
+	}
+	// O_EXCL on a block device fails while it is mounted or part of something.
+	f, err = os.OpenFile(name, os.O_RDWR|unix.O_EXCL, 0)
+	if errors.Is(err, unix.EBUSY) {
+		return nil, 0, fmt.Errorf("%w: %s is in use: mounted, or part of a volume", ErrHasData, name)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	size, err = f.Seek(0, io.SeekEnd)
+	if err == nil && !destroy {
+		err = checkBlank(f, size)
+	}
+	if err == nil {
+		// Kept open without O_EXCL: mkfs and mount want it for themselves.
+		err = f.Close()
+		if err == nil {
+			f, err = os.OpenFile(name, os.O_RDWR, 0)
+		}
+		return f, size, err
+	}
+	return nil, 0, errors.Join(fmt.Errorf("%s: %w", name, err), f.Close())
+}
+
+// checkBlank refuses a device that is not all zeros where data would begin.
+func checkBlank(f io.ReaderAt, size int64) error {
+	head, err := readAt(f, 0, size)
+	if err != nil {
+		return err
+	}
+	for _, s := range signatures {
+		if s.offset+len(s.magic) <= len(head) && string(head[s.offset:s.offset+len(s.magic)]) == s.magic {
+			return fmt.Errorf("%w: %s; --destroy writes over it", ErrHasData, s.what)
+		}
+	}
+	tail, err := readAt(f, max(0, size-probeBytes), size)
+	if err != nil {
+		return err
+	}
+	zeros := make([]byte, probeBytes)
+	if !bytes.Equal(head, zeros[:len(head)]) || !bytes.Equal(tail, zeros[:len(tail)]) {
+		return fmt.Errorf("%w: its first or last MiB is not blank; --destroy writes over it", ErrHasData)
+	}
+	return nil
+}
+
+func readAt(f io.ReaderAt, offset, size int64) ([]byte, error) {
+	b := make([]byte, min(probeBytes, size-offset))
+	n, err := f.ReadAt(b, offset)
+	if n == len(b) {
+		return b, nil
+	}
+	return nil, fmt.Errorf("reading %d bytes at %d: %w", len(b), offset, err)
+}
+
+// makeBlank writes zeros where the next run looks, so that a device that was given is blank again.
+func makeBlank(f *os.File, size int64) error {
+	zeros := make([]byte, min(probeBytes, size))
+	_, first := f.WriteAt(zeros, 0)
+	_, last := f.WriteAt(zeros, max(0, size-probeBytes))
+	return errors.Join(first, last, f.Sync())
+}

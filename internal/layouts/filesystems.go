@@ -1,0 +1,161 @@
+package layouts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// fileSystem is one kind of file system, and how it is made, mounted and checked.
+type fileSystem struct {
+	name    string
+	driver  string   // of the kernel, as in /proc/filesystems; empty: it cannot be had
+	options string   // of the mount
+	mkfs    []string // command; the device is added
+	inodes  string   // option of mkfs that takes the number of files; empty: they come as needed
+	check   []string // its own check; the device is added
+	fine    []int    // exit codes of the check beside 0
+	debian  string   // package of the tools
+	fuse    []string // the program that serves it, where the kernel has no driver; $DEVICE and $POINT stand for themselves
+	fuseDeb string
+	gone    string // why it cannot be had any more
+	// filesMax bounds the records of a measurement: what serves it is too slow for more. 0: no bound.
+	filesMax int
+	// bytesMin is the smallest device that its mkfs takes.
+	bytesMin int64
+}
+
+// fileSystems are all that the texts name, and those that took their place.
+var fileSystems = []fileSystem{
+	{name: "ext2", driver: "ext2", mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext2", "-E", "nodiscard"}, inodes: "-N",
+		check: []string{"e2fsck", "-f", "-y"}, fine: []int{1}, debian: "e2fsprogs"},
+	{name: "ext3", driver: "ext3", mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext3", "-O", "dir_index", "-E", "nodiscard"}, inodes: "-N",
+		check: []string{"e2fsck", "-f", "-y"}, fine: []int{1}, debian: "e2fsprogs"},
+	{name: "ext3-nodirindex", driver: "ext3", mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext3", "-O", "^dir_index", "-E", "nodiscard"}, inodes: "-N",
+		check: []string{"e2fsck", "-f", "-y"}, fine: []int{1}, debian: "e2fsprogs"},
+	{name: "ext4", driver: "ext4", options: "noinit_itable", mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext4", "-E", "nodiscard"}, inodes: "-N",
+		check: []string{"e2fsck", "-f", "-y"}, fine: []int{1}, debian: "e2fsprogs"},
+	{name: "xfs", driver: "xfs", mkfs: []string{"mkfs.xfs", "-q", "-f", "-K"}, check: []string{"xfs_repair"}, debian: "xfsprogs", bytesMin: 320 << 20},
+	{name: "btrfs", driver: "btrfs", options: "nodiscard", mkfs: []string{"mkfs.btrfs", "-q", "-f", "-K"},
+		check: []string{"btrfs", "check"}, debian: "btrfs-progs", bytesMin: 512 << 20},
+	{name: "ntfs", driver: "ntfs3", mkfs: []string{"mkntfs", "-q", "-Q", "-F"}, check: []string{"ntfsfix", "-n"}, debian: "ntfs-3g",
+		fuse: []string{"ntfs-3g", "-o", "no_detach,noatime", "$DEVICE", "$POINT"}, fuseDeb: "ntfs-3g", filesMax: 20000},
+	{name: "fat32", driver: "vfat", mkfs: []string{"mkfs.fat", "-F", "32"}, check: []string{"fsck.fat", "-a"}, fine: []int{1}, debian: "dosfstools",
+		fuse: []string{"fusefat", "-f", "-o", "rw+", "$DEVICE", "$POINT"}, fuseDeb: "fusefat", filesMax: 200, bytesMin: 64 << 20},
+	{name: "reiserfs", gone: "ReiserFS was removed from Linux in 6.13"},
+	{name: "jfs", driver: "jfs", mkfs: []string{"mkfs.jfs", "-q"}, check: []string{"fsck.jfs", "-f"}, fine: []int{1}, debian: "jfsutils"},
+}
+
+// FileSystemNames are all names that --fs takes.
+func FileSystemNames() []string {
+	names := make([]string, 0, len(fileSystems))
+	for i := range fileSystems {
+		names = append(names, fileSystems[i].name)
+	}
+	return names
+}
+
+// DefaultFileSystems are those measured where none is named: all, so that one that cannot be had has a row that says why.
+func DefaultFileSystems() []string { return FileSystemNames() }
+
+func findFileSystem(name string) *fileSystem {
+	i := slices.IndexFunc(fileSystems, func(f fileSystem) bool { return f.name == name })
+	if i < 0 {
+		return nil
+	}
+	return &fileSystems[i]
+}
+
+// missing says why a file system cannot be made and mounted here; empty where it can. byFuse: a program serves it, as the
+// kernel has no driver.
+func (f *fileSystem) missing(ctx context.Context) (why string, byFuse bool) {
+	if f.gone != "" {
+		return f.gone, false
+	}
+	if !kernelHas(ctx, f.driver) {
+		if len(f.fuse) == 0 {
+			return fmt.Sprintf("this kernel has no driver %s (not in /proc/filesystems)", f.driver), false
+		}
+		byFuse = true
+		if _, err := exec.LookPath(f.fuse[0]); err != nil {
+			return fmt.Sprintf("this kernel has no driver %s, and %s, which serves it through FUSE, is not installed: apt-get install %s", f.driver, f.fuse[0], f.fuseDeb), true
+		}
+		if _, err := os.Stat("/dev/fuse"); err != nil {
+			return fmt.Sprintf("this kernel has no driver %s, and there is no /dev/fuse for %s", f.driver, f.fuse[0]), true
+		}
+	}
+	if _, err := exec.LookPath(f.mkfs[0]); err != nil {
+		return fmt.Sprintf("%s is not installed: apt-get install %s", f.mkfs[0], f.debian), byFuse
+	}
+	return "", byFuse
+}
+
+// kernelHas asks for the module where the driver is not there yet.
+func kernelHas(ctx context.Context, driver string) bool {
+	if inKernel(driver) {
+		return true
+	}
+	modprobe, err := exec.LookPath("modprobe")
+	if err != nil || os.Geteuid() != 0 {
+		return false
+	}
+	_ = exec.CommandContext(ctx, modprobe, "-q", driver).Run() // whether it came is looked at below
+	return inKernel(driver)
+}
+
+func inKernel(driver string) bool {
+	content, err := os.ReadFile("/proc/filesystems")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(content)) {
+		fields := strings.Fields(line)
+		if len(fields) > 0 && fields[len(fields)-1] == driver {
+			return true
+		}
+	}
+	return false
+}
+
+// mkfsCommand makes the file system for so many files.
+func (f *fileSystem) mkfsCommand(device string, files int) []string {
+	command := slices.Clone(f.mkfs)
+	if f.inodes != "" {
+		command = append(command, f.inodes, strconv.Itoa(files+files/8+4096))
+	}
+	return append(command, device)
+}
+
+// command runs a program to its end; its words are in the error.
+func command(ctx context.Context, fine []int, words ...string) error {
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for us: ctx ends it
+	out, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && slices.Contains(fine, exit.ExitCode()) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(words, " "), err, lastWords(out))
+	}
+	return nil
+}
+
+// lastWords of what a program said.
+func lastWords(out []byte) string {
+	const wordsMax = 400
+	s := strings.TrimSpace(string(out))
+	if len(s) > wordsMax {
+		s = "... " + s[len(s)-wordsMax:]
+	}
+	return strings.ReplaceAll(s, "\n", "; ")
+}

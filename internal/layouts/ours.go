@@ -1,0 +1,204 @@
+package layouts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+	"golang.org/x/sync/errgroup"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// ours is Sheaf's group file: one group, by the calls that a shard makes, with the same commit.
+type ours struct{ residency group.Residency }
+
+const (
+	oursTitle = "group file"
+	groupDir  = "group"
+	// A batch is what one commit takes, as BatchPut and concurrent callers fill it.
+	batchBytes   = 4 << 20
+	batchEntries = 4096
+	// splitBytes is what a worker scans at a time.
+	splitBytes = 8 << 20
+	scanTTL    = time.Hour
+)
+
+func (o *ours) name() string { return oursTitle }
+
+// groupWriter appends to a group; what it has written is durable and applied when a call returns.
+type groupWriter struct {
+	log   *group.Log
+	index uint64
+	now   int64
+}
+
+// createGroup makes a group in a folder.
+func createGroup(ctx context.Context, dir string) (*groupWriter, error) {
+	opts := group.Options{
+		FS: vfs.OS{}, Dir: filepath.Join(dir, groupDir), Retention: group.Retention{Versions: 1},
+		Identity: group.Identity{Store: uuid.New(), Group: uuid.New(), Name: "bench"},
+	}
+	if err := group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}); err != nil {
+		return nil, err
+	}
+	log, _, err := group.Load(ctx, opts, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &groupWriter{log: log, now: time.Now().UnixNano()}, nil
+}
+
+// commit makes entries durable and visible.
+func (w *groupWriter) commit(entries []group.Entry) error {
+	batch := make([]*raftpb.Entry, len(entries))
+	for i := range entries {
+		e := &entries[i]
+		w.index++
+		e.Used, e.Index, e.Term, e.CommitTime, e.Timestamp = true, w.index, 1, w.now, w.now
+		batch[i] = group.RaftEntry(e)
+	}
+	term, vote, commit := uint64(1), uint64(1), w.index
+	if err := w.log.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, batch); err != nil {
+		return err
+	}
+	if err := w.log.Sync(); err != nil {
+		return err
+	}
+	return w.log.Apply(commit, nil)
+}
+
+// batchOf is how many versions one commit takes.
+func batchOf(set *recordSet) int {
+	return max(1, min(batchBytes/max(set.size, 1), batchEntries))
+}
+
+// put writes versions first to last - 1.
+func (w *groupWriter) put(set *recordSet, first, last int, entries []group.Entry) error {
+	entries = entries[:0]
+	for k := first; k < last; k++ {
+		entries = append(entries, group.Entry{Kind: group.KindPut, ID: set.id(k), Data: set.data(k)})
+	}
+	return w.commit(entries)
+}
+
+func (o *ours) fill(ctx context.Context, dir string, set *recordSet, syncEach bool) (err error) {
+	w, err := createGroup(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.log.Close(true)) }()
+	batch := batchOf(set)
+	if syncEach {
+		batch = 1
+	}
+	entries := make([]group.Entry, 0, batch)
+	for k := 0; k < set.total; k += batch {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		if err := w.put(set, k, min(k+batch, set.total), entries); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// load loads the group of a folder as the start of a shard does, and counts its records.
+func (o *ours) load(ctx context.Context, dir string) (*group.Log, error) {
+	dir = filepath.Join(dir, groupDir)
+	id, err := group.ReadIdentity(vfs.OS{}, dir)
+	if err != nil {
+		return nil, err
+	}
+	loader := group.NewLoader(group.LoaderOptions{})
+	log, report, err := group.Load(ctx, group.Options{
+		FS: vfs.OS{}, Dir: dir, Identity: id, Residency: o.residency, Retention: group.Retention{Versions: 1}, Loader: loader,
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if report.Outcome != group.Loaded {
+		return nil, errors.Join(fmt.Errorf("group in %s: it was not loaded whole: %+v", dir, report), log.Close(false))
+	}
+	return log, nil
+}
+
+// read loads the group: every record is checked and in memory then. A visitor is served by a scan in as many parts as there are processors.
+func (o *ours) read(ctx context.Context, dir string, _ *recordSet, _ int, visit visitor) (n int64, err error) {
+	log, err := o.load(ctx, dir)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, log.Close(false)) }()
+	if visit == nil {
+		return log.Stats().Records, nil
+	}
+	var scanned atomic.Int64
+	err = scan(ctx, log, false, func(r *group.Record) error {
+		scanned.Add(1)
+		return visit(r.ID, r.Data)
+	})
+	return scanned.Load(), err
+}
+
+// scan hands on all records, from as many goroutines as there are processors.
+func scan(ctx context.Context, log *group.Log, metadataOnly bool, each func(*group.Record) error) error {
+	id, err := log.OpenScan(scanTTL)
+	if err != nil {
+		return err
+	}
+	defer log.CloseScan(id)
+	bounds, err := log.ScanSplits(id, splitBytes)
+	if err != nil {
+		return err
+	}
+	var next atomic.Int64
+	g, ctx := errgroup.WithContext(ctx)
+	for range runtime.GOMAXPROCS(0) {
+		g.Go(func() error {
+			for {
+				i := int(next.Add(1))
+				if i >= len(bounds) {
+					return nil
+				}
+				for record, err := range log.Scan(ctx, id, bounds[i-1], bounds[i], metadataOnly) {
+					if err != nil {
+						return err
+					}
+					if err := each(&record); err != nil {
+						return err
+					}
+				}
+			}
+		})
+	}
+	return g.Wait()
+}
+
+// words of a number of records.
+func countWords(n int) string {
+	switch {
+	case n >= 1000000 && n%100000 == 0:
+		return strconv.FormatFloat(float64(n)/1e6, 'f', -1, 64) + "M"
+	case n >= 1000 && n%1000 == 0:
+		return strconv.Itoa(n/1000) + "k"
+	}
+	return strconv.Itoa(n)
+}
+
+// sizeWords of a record.
+func sizeWords(bytes int) string {
+	if bytes >= 1<<10 && bytes%(1<<10) == 0 {
+		return strconv.Itoa(bytes>>10) + " KB"
+	}
+	return strconv.Itoa(bytes) + " B"
+}

@@ -1,0 +1,114 @@
+package layouts
+
+// sizeCase is so many records of one size.
+type sizeCase struct{ size, records int }
+
+// scale says how much is measured.
+type scale struct {
+	rounds int
+
+	sizes    []sizeCase // table 1
+	syncEach int        // records that are written with a sync each
+	// Versions superseded, percent, in a set of so many versions in all.
+	superseded      []int
+	supersededTotal sizeCase
+
+	hashed []int // table 2: records
+	random int   // of these, opened, read and deleted at random
+
+	lifeRecords, lifeFolders int // table 3
+
+	latency int // table 4: files made
+
+	deep      int  // table 5: records
+	limitShow bool // what happens where a flat folder is full
+
+	prewritten int64 // bytes of an image at most; the rest is sparse
+}
+
+var scales = map[string]*scale{
+	"quick": {
+		rounds: 3,
+		sizes:  []sizeCase{{1 << 10, 8000}, {20 << 10, 3000}}, syncEach: 200,
+		superseded: []int{50}, supersededTotal: sizeCase{10 << 10, 6000},
+		hashed: []int{1 << 13}, random: 1 << 11,
+		lifeRecords: 15000, lifeFolders: 15,
+		latency: 20000,
+		deep:    10000, limitShow: true,
+		prewritten: 16 << 30,
+	},
+	"full": {
+		rounds: 3,
+		sizes:  []sizeCase{{1 << 10, 50000}, {10 << 10, 50000}, {20 << 10, 50000}, {100 << 10, 10000}}, syncEach: 2000,
+		superseded: []int{10, 30, 50, 70, 90}, supersededTotal: sizeCase{10 << 10, 100000},
+		hashed: []int{1 << 16, 1 << 18}, random: 1 << 14,
+		lifeRecords: 200000, lifeFolders: 200,
+		latency: 400000,
+		deep:    200000, limitShow: true,
+		prewritten: 16 << 30,
+	},
+	"paper": {
+		rounds: 3,
+		sizes:  []sizeCase{{1 << 10, 50000}, {10 << 10, 50000}, {20 << 10, 50000}, {100 << 10, 50000}}, syncEach: 5000,
+		superseded: []int{10, 20, 30, 40, 50, 60, 70, 80, 90}, supersededTotal: sizeCase{10 << 10, 100000},
+		hashed: []int{1 << 16, 1 << 18, 1 << 20}, random: 1 << 14,
+		lifeRecords: 1000000, lifeFolders: 1000,
+		latency: 400000,
+		deep:    10000000, limitShow: true,
+		prewritten: 16 << 30,
+	},
+	// tiny is for tests: its figures mean nothing.
+	"tiny": {
+		rounds: 1,
+		sizes:  []sizeCase{{1 << 10, 200}, {20 << 10, 100}}, syncEach: 10,
+		superseded: []int{50}, supersededTotal: sizeCase{1 << 10, 200},
+		hashed: []int{256}, random: 64,
+		lifeRecords: 200, lifeFolders: 4,
+		latency: 2000,
+		deep:    200,
+	},
+}
+
+// Scales are the names that --scale takes.
+func Scales() []string { return []string{"quick", "full", "paper"} }
+
+// need is what a measurement takes, for the checks before the first one.
+type need struct {
+	files   int   // names made
+	disk    int64 // bytes
+	memory  int64 // bytes
+	seconds float64
+}
+
+// What things are taken to cost, so that a run can say how long it will take. Only the estimate depends on them.
+const (
+	secondsPerMeasurement = 0.8
+	secondsPerFile        = 120e-6 // made, read cold, checked, removed
+	secondsPerFileFUSE    = 400e-6
+	secondsPerFileFusefat = 70e-3
+	bytesPerSecond        = 300e6
+	blockBytes            = 4 << 10
+	inodeBytes            = 1 << 10
+	memoryBase            = 256 << 20
+)
+
+// needOf files of so many bytes, of which memory holds all where hold is set.
+func needOf(files, size int, hold bool) need {
+	blocks := int64((size + blockBytes - 1) / blockBytes * blockBytes)
+	n := need{files: files, disk: int64(files) * (blocks + inodeBytes)}
+	n.seconds = secondsPerMeasurement + float64(files)*secondsPerFile + float64(n.disk)/bytesPerSecond
+	n.memory = memoryBase
+	if hold {
+		n.memory += int64(files) * int64(size)
+	}
+	return n
+}
+
+// needOne of records in one file.
+func needOne(records, size int) need {
+	const perRecord = 160 // header, padding, hint, index
+	n := need{files: 64, disk: int64(records)*int64(size+perRecord) + 64<<20}
+	n.seconds = secondsPerMeasurement + 2*float64(n.disk)/bytesPerSecond
+	n.memory = memoryBase + int64(records)*int64(size+perRecord)*5/4
+	return n
+}

@@ -1,0 +1,179 @@
+package layouts
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"sheaf.dev/sheaf/internal/group"
+)
+
+// Names of the layouts that several tables have.
+const (
+	flatTitle   = "flat"
+	manyReaders = 8 // readers where more than one reads
+)
+
+// Parts of table 1.
+const (
+	partSizes      = "sizes"
+	partSync       = "sync"
+	partSuperseded = "superseded"
+)
+
+// table1 is Vorontsov's: files against composite files.
+func table1(fs *fileSystem, s *scale) []cell {
+	var cells []cell
+	for _, c := range s.sizes {
+		n := fs.bounded(c.records)
+		variant := fmt.Sprintf("%s x %s", countWords(n), sizeWords(c.size))
+		set := func() *recordSet { return newSet(n, n, c.size) }
+		add := func(l layout, needs need, readers ...int) {
+			cells = append(cells, cell{table: 1, part: partSizes, fs: fs, layout: l.name(), variant: variant, x: float64(c.size), needs: fs.cost(needs),
+				run: func(ctx context.Context, s *site, m *figures) error {
+					return fillAndRead(ctx, s, m, l, set(), readers...)
+				}})
+		}
+		add(&fileLayout{title: flatTitle, folder: flatFolder}, needOf(n, c.size, true), 1, manyReaders)
+		add(&fileLayout{title: "2 levels of 16 folders", folder: tree(1, 1)}, needOf(n, c.size, true), 1, manyReaders)
+		add(&composite{}, needOne(n, c.size), 1)
+		add(&ours{residency: group.Resident}, needOne(n, c.size), 1)
+	}
+	n := fs.bounded(s.syncEach)
+	last := s.sizes[len(s.sizes)-1]
+	for _, c := range s.sizes {
+		if c.size == 20<<10 {
+			last = c
+		}
+	}
+	for _, l := range []layout{&fileLayout{title: flatTitle, folder: flatFolder}, &ours{residency: group.Resident}} {
+		cells = append(cells, cell{table: 1, part: partSync, fs: fs, layout: l.name(), variant: fmt.Sprintf("%s x %s, a sync each", countWords(n), sizeWords(last.size)),
+			x:     float64(last.size),
+			needs: fs.cost(needOf(n, last.size, false)),
+			run: func(ctx context.Context, s *site, m *figures) error {
+				set := newSet(n, n, last.size)
+				return fill(ctx, s, m, l, set, true)
+			}})
+	}
+	return append(cells, table1Superseded(fs, s)...)
+}
+
+// table1Superseded reads sets in which newer versions have superseded others.
+func table1Superseded(fs *fileSystem, s *scale) []cell {
+	var cells []cell
+	total := fs.bounded(s.supersededTotal.records)
+	for _, percent := range s.superseded {
+		live := max(1, total*(100-percent)/100)
+		for _, l := range []layout{&composite{}, &composite{flags: flagInPlace}, &composite{flags: flagBitmap}, &ours{residency: group.Resident}} {
+			cells = append(cells, cell{table: 1, part: partSuperseded, fs: fs, layout: l.name(), x: float64(percent),
+				variant: fmt.Sprintf("%s versions of %s, %d %% superseded", countWords(total), sizeWords(s.supersededTotal.size), percent),
+				needs:   fs.cost(needOne(total, s.supersededTotal.size)),
+				run: func(ctx context.Context, site *site, m *figures) error {
+					return fillAndParse(ctx, site, m, l, newSet(live, total, s.supersededTotal.size))
+				}})
+		}
+	}
+	return cells
+}
+
+// bounded is a number of records that a file system can do in a time that makes sense.
+func (f *fileSystem) bounded(records int) int {
+	if f.filesMax > 0 && !inKernel(f.driver) {
+		return min(records, f.filesMax)
+	}
+	return records
+}
+
+// cost adapts an estimate to a file system.
+func (f *fileSystem) cost(n need) need {
+	if len(f.fuse) == 0 || inKernel(f.driver) {
+		return n
+	}
+	per := secondsPerFileFUSE
+	if f.name == "fat32" {
+		per = secondsPerFileFusefat
+	}
+	n.seconds += float64(n.files) * per
+	return n
+}
+
+// preparer is a layout that makes something before the clock runs.
+type preparer interface {
+	prepare(ctx context.Context, dir string, set *recordSet) error
+}
+
+func fill(ctx context.Context, s *site, m *figures, l layout, set *recordSet, syncEach bool) error {
+	before, err := usedBytes(s.dir)
+	if err != nil {
+		return err
+	}
+	if p, ok := l.(preparer); ok {
+		if err := p.prepare(ctx, s.dir, set); err != nil {
+			return err
+		}
+	}
+	begin := time.Now()
+	if err := l.fill(ctx, s.dir, set, syncEach); err != nil {
+		return err
+	}
+	took := since(begin)
+	if err := syncFS(s.dir); err != nil {
+		return err
+	}
+	m.set("fill", took)
+	m.set("durable", since(begin))
+	m.set("rate", float64(set.total)/took)
+	after, err := usedBytes(s.dir)
+	if err != nil {
+		return err
+	}
+	m.set("disk", float64(max(0, after-before)))
+	return nil
+}
+
+// readCold reads everything after the caches were emptied, and counts the records.
+func readCold(ctx context.Context, s *site, l layout, set *recordSet, readers int, visit visitor) (seconds float64, err error) {
+	if err := s.cold(ctx); err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	n, err := l.read(ctx, s.dir, set, readers, visit)
+	took := since(begin)
+	if err == nil && n != int64(set.live) {
+		err = fmt.Errorf("%s: %d records were read, %d are stored in %s", l.name(), n, set.live, filepath.Base(s.dir))
+	}
+	return took, err
+}
+
+func fillAndRead(ctx context.Context, s *site, m *figures, l layout, set *recordSet, readers ...int) error {
+	if err := fill(ctx, s, m, l, set, false); err != nil {
+		return err
+	}
+	for _, n := range readers {
+		took, err := readCold(ctx, s, l, set, n, nil)
+		if err != nil {
+			return err
+		}
+		m.set(map[bool]string{true: "read", false: "read8"}[n == 1], took)
+	}
+	return nil
+}
+
+// fillAndParse reads with a visitor that does with each record what parsing it would cost: it goes over every byte.
+func fillAndParse(ctx context.Context, s *site, m *figures, l layout, set *recordSet) error {
+	if err := fill(ctx, s, m, l, set, false); err != nil {
+		return err
+	}
+	var sum atomic.Uint64
+	took, err := readCold(ctx, s, l, set, 1, func(_ int64, data []byte) error {
+		h := fnv.New64a()
+		_, _ = h.Write(data) // never fails
+		sum.Add(h.Sum64())
+		return nil
+	})
+	m.set("load", took)
+	return err
+}

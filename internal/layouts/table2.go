@@ -1,0 +1,200 @@
+package layouts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/internal/group"
+)
+
+const hashedBytes = 1 << 10 // of a record of table 2
+
+// table2 is that of the hashed paths: single records, at random.
+func table2(fs *fileSystem, s *scale) []cell {
+	var cells []cell
+	for _, records := range s.hashed {
+		n := fs.bounded(records)
+		random := min(s.random, n/2)
+		add := func(title string, needs need, steps func(dir string, set *recordSet) oneByOne) {
+			cells = append(cells, cell{table: 2, fs: fs, layout: title, x: float64(n), needs: fs.cost(needs),
+				variant: fmt.Sprintf("%s of 1 KB, %s at random", countWords(n), countWords(random)),
+				run: func(ctx context.Context, s *site, m *figures) error {
+					set := newSet(n, n, hashedBytes)
+					return randomAccess(ctx, s, m, steps(s.dir, set), set, random)
+				}})
+		}
+		for _, l := range []*fileLayout{
+			{title: flatTitle, folder: flatFolder},
+			{title: "hashed path, first character", folder: tree(1)},
+			{title: "hashed path, first two characters", folder: tree(1, 1)},
+		} {
+			add(l.title, needOf(n, hashedBytes, false), func(dir string, set *recordSet) oneByOne { return &filesOneByOne{l: l, dir: dir, set: set} })
+		}
+		add(oursTitle, needOne(n, hashedBytes), func(dir string, set *recordSet) oneByOne { return &oursOneByOne{dir: dir, set: set} })
+	}
+	return cells
+}
+
+// oneByOne is a layout whose records are asked for one at a time, by their number.
+type oneByOne interface {
+	create(ctx context.Context) error
+	// start opens what has to be open after the caches were emptied; stop closes it.
+	start(ctx context.Context) error
+	stop() error
+	seek(i int) error
+	get(i int, buffer []byte) error
+	remove(ctx context.Context, numbers []int) error
+}
+
+// randomAccess creates all records, and opens, reads and deletes some, each first with cold caches. A start is part of the time.
+func randomAccess(ctx context.Context, s *site, m *figures, l oneByOne, set *recordSet, n int) (err error) {
+	numbers := rand.New(rand.NewPCG(2, 3)).Perm(set.live)[:n]
+	begin := time.Now()
+	if err := l.create(ctx); err != nil {
+		return err
+	}
+	m.set("create", since(begin))
+	buffer := make([]byte, hashedBytes+1<<10)
+	seek := func() error { return eachNumber(ctx, numbers, l.seek) }
+	get := func() error { return eachNumber(ctx, numbers, func(i int) error { return l.get(i, buffer) }) }
+	for _, step := range []struct {
+		key  string
+		cold bool
+		run  func() error
+	}{
+		{"seek", true, seek}, {"seek-warm", false, seek}, {"get", true, get}, {"get-warm", false, get},
+		{"delete", true, func() error { return l.remove(ctx, numbers) }},
+	} {
+		if step.cold {
+			if err := errors.Join(l.stop(), s.cold(ctx)); err != nil {
+				return err
+			}
+		}
+		begin := time.Now()
+		err := l.start(ctx)
+		if err == nil {
+			err = step.run()
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", step.key, err), l.stop())
+		}
+		m.set(step.key, since(begin))
+	}
+	return l.stop()
+}
+
+func eachNumber(ctx context.Context, numbers []int, each func(i int) error) error {
+	for k, i := range numbers {
+		if err := stopped(ctx, k); err != nil {
+			return err
+		}
+		if err := each(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// filesOneByOne are files.
+type filesOneByOne struct {
+	l   *fileLayout
+	dir string
+	set *recordSet
+}
+
+func (f *filesOneByOne) create(ctx context.Context) error { return f.l.fill(ctx, f.dir, f.set, false) }
+func (f *filesOneByOne) start(context.Context) error      { return nil }
+func (f *filesOneByOne) stop() error                      { return nil }
+
+func (f *filesOneByOne) seek(i int) error {
+	_, path := f.l.path(f.dir, f.set, i)
+	fd, err := open(path, unix.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+func (f *filesOneByOne) get(i int, buffer []byte) error {
+	_, path := f.l.path(f.dir, f.set, i)
+	return readFile(path, buffer[:f.set.size])
+}
+
+func (f *filesOneByOne) remove(ctx context.Context, numbers []int) error {
+	return eachNumber(ctx, numbers, func(i int) error {
+		_, path := f.l.path(f.dir, f.set, i)
+		return unix.Unlink(path)
+	})
+}
+
+// oursOneByOne is a group with its index in memory, and its data on disk.
+type oursOneByOne struct {
+	dir string
+	set *recordSet
+	log *group.Log
+}
+
+func (o *oursOneByOne) create(ctx context.Context) error {
+	return (&ours{}).fill(ctx, o.dir, o.set, false)
+}
+
+func (o *oursOneByOne) start(ctx context.Context) (err error) {
+	if o.log == nil {
+		o.log, err = (&ours{residency: group.Index}).load(ctx, o.dir)
+	}
+	return err
+}
+
+func (o *oursOneByOne) stop() error {
+	if o.log == nil {
+		return nil
+	}
+	err := o.log.Close(false)
+	o.log = nil
+	return err
+}
+
+func (o *oursOneByOne) seek(i int) error {
+	_, deleted, err := o.log.Head(o.set.id(i))
+	if err == nil && deleted {
+		err = group.ErrNotFound
+	}
+	return err
+}
+
+func (o *oursOneByOne) get(i int, buffer []byte) error {
+	r, err := o.log.Get(o.set.id(i), group.GetOptions{Buffer: buffer})
+	if err == nil && len(r.Data) != o.set.size {
+		err = fmt.Errorf("record %d has %d bytes, not %d", r.ID, len(r.Data), o.set.size)
+	}
+	return err
+}
+
+// remove deletes durably, so many at a time as one commit takes.
+func (o *oursOneByOne) remove(ctx context.Context, numbers []int) error {
+	last, err := o.log.LastIndex()
+	if err != nil {
+		return err
+	}
+	w := &groupWriter{log: o.log, index: last, now: time.Now().UnixNano()}
+	for len(numbers) > 0 {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		n := min(batchEntries, len(numbers))
+		entries := make([]group.Entry, 0, n)
+		for _, i := range numbers[:n] {
+			entries = append(entries, group.Entry{Kind: group.KindDelete, ID: o.set.id(i)})
+		}
+		if err := w.commit(entries); err != nil {
+			return err
+		}
+		numbers = numbers[n:]
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+package layouts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+const lifeBytes = 1 << 10 // of a record of table 3
+
+// table3 is Wheeler's: make, fill, iterate, repair, remove.
+func table3(fs *fileSystem, s *scale) []cell {
+	n := fs.bounded(s.lifeRecords)
+	folders := max(1, s.lifeFolders*n/s.lifeRecords)
+	files := &fileLayout{title: fmt.Sprintf("%d folders", folders), folder: inTurn(folders)}
+	variant := fmt.Sprintf("%s of 1 KB", countWords(n))
+	return []cell{
+		{table: 3, fs: fs, layout: "files in " + files.title, variant: variant, needs: fs.cost(needOf(n, lifeBytes, false)),
+			run: func(ctx context.Context, s *site, m *figures) error {
+				return life(ctx, s, m, files, newSet(n, n, lifeBytes), iterateFiles, func(ctx context.Context) error {
+					if s.check == nil {
+						return nil
+					}
+					took, err := s.check(ctx)
+					m.set("check", took)
+					return err
+				})
+			}},
+		{table: 3, fs: fs, layout: oursTitle, variant: variant, needs: fs.cost(needOne(n, lifeBytes)),
+			run: func(ctx context.Context, s *site, m *figures) error {
+				return life(ctx, s, m, &ours{residency: group.Index}, newSet(n, n, lifeBytes), iterateOurs, func(ctx context.Context) error {
+					return verifyOurs(ctx, s, m, n)
+				})
+			}},
+	}
+}
+
+func life(ctx context.Context, s *site, m *figures, l layout, set *recordSet,
+	iterate func(context.Context, string) (int64, error), check func(context.Context) error) error {
+	if s.mkfsSeconds > 0 {
+		m.set("mkfs", s.mkfsSeconds)
+	}
+	if err := fill(ctx, s, m, l, set, false); err != nil {
+		return err
+	}
+	if err := s.cold(ctx); err != nil {
+		return err
+	}
+	begin := time.Now()
+	n, err := iterate(ctx, s.dir)
+	if err != nil {
+		return fmt.Errorf("iterate: %w", err)
+	}
+	m.set("iterate", since(begin))
+	if n != int64(set.live) {
+		return fmt.Errorf("iterate: %d records were found, %d are stored", n, set.live)
+	}
+	if err := check(ctx); err != nil {
+		return fmt.Errorf("check: %w", err)
+	}
+	if err := s.cold(ctx); err != nil {
+		return err
+	}
+	begin = time.Now()
+	if err := os.RemoveAll(s.dir); err != nil {
+		return err
+	}
+	if err := syncFS(filepath.Dir(s.dir)); err != nil {
+		return err
+	}
+	m.set("remove", since(begin))
+	return nil
+}
+
+// iterateFiles asks for name and size of each file.
+func iterateFiles(ctx context.Context, dir string) (n int64, err error) {
+	err = walkFiles(dir, func(path string) error {
+		n++
+		if err := stopped(ctx, int(n)); err != nil {
+			return err
+		}
+		var s unix.Stat_t
+		return unix.Lstat(path, &s)
+	})
+	return n, err
+}
+
+// iterateOurs asks for id and size of each record.
+func iterateOurs(ctx context.Context, dir string) (_ int64, err error) {
+	log, err := (&ours{residency: group.Index}).load(ctx, dir)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, log.Close(false)) }()
+	var n atomic.Int64
+	err = scan(ctx, log, true, func(*group.Record) error {
+		n.Add(1)
+		return nil
+	})
+	return n.Load(), err
+}
+
+// verifyOurs is what `sheaf verify` does with a group, beside a raw read of the same files past the page cache.
+func verifyOurs(ctx context.Context, s *site, m *figures, records int) error {
+	dir := filepath.Join(s.dir, groupDir)
+	names, err := filepath.Glob(filepath.Join(dir, "segment-*"))
+	if err != nil {
+		return err
+	}
+	if err := s.cold(ctx); err != nil {
+		return err
+	}
+	rate, ok, err := rawRate(names)
+	if err != nil {
+		return err
+	}
+	if ok {
+		m.set("rawrate", rate)
+	}
+	if err := s.cold(ctx); err != nil {
+		return err
+	}
+	begin := time.Now()
+	report, err := group.VerifyDir(ctx, vfs.OS{}, dir, nil)
+	if err != nil {
+		return err
+	}
+	took := since(begin)
+	if len(report.Damages) > 0 || report.Entries != int64(records) {
+		return fmt.Errorf("verify: %d entries, %d were written; damage: %v", report.Entries, records, report.Damages)
+	}
+	m.set("check", took)
+	m.set("checkrate", float64(report.Bytes)/took)
+	return nil
+}

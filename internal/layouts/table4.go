@@ -1,0 +1,94 @@
+package layouts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"sheaf.dev/sheaf/internal/group"
+)
+
+const (
+	latencyBytes   = 100 // of a record of table 4
+	latencyWindow  = 1000
+	latencyFolders = 40
+	latencyCallers = 64 // of ours: one commit takes what so many callers have brought
+	latencyEnds    = 10 // windows at each end that the figures are medians of
+)
+
+// table4 is Turner's: how long the creation of number N takes.
+func table4(fs *fileSystem, s *scale) []cell {
+	n := fs.bounded(s.latency)
+	variant := fmt.Sprintf("%s of %d B", countWords(n), latencyBytes)
+	cells := make([]cell, 0, 4)
+	for _, l := range []*fileLayout{
+		{title: "one folder", folder: flatFolder},
+		{title: fmt.Sprintf("%d folders in turn", latencyFolders), folder: inTurn(latencyFolders)},
+		{title: fmt.Sprintf("%d folders striped", latencyFolders), folder: striped(latencyFolders)},
+	} {
+		cells = append(cells, cell{table: 4, fs: fs, layout: l.title, variant: variant, needs: fs.cost(needOf(n, latencyBytes, false)),
+			run: func(ctx context.Context, s *site, m *figures) error {
+				set, known := newSet(n, n, latencyBytes), folders{s.dir: {}}
+				return latencies(ctx, m, n, 1, func(i, _ int) error { return l.create(s.dir, set, i, known, false) })
+			}})
+	}
+	return append(cells, cell{table: 4, fs: fs, layout: oursTitle, variant: variant, needs: fs.cost(needOne(n, latencyBytes)),
+		run: func(ctx context.Context, s *site, m *figures) (err error) {
+			set := newSet(n, n, latencyBytes)
+			w, err := createGroup(ctx, s.dir)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, w.log.Close(false)) }()
+			entries := make([]group.Entry, 0, latencyCallers)
+			return latencies(ctx, m, n, latencyCallers, func(first, last int) error { return w.put(set, first, last, entries) })
+		}})
+}
+
+// latencies makes n records, so many at a time, and keeps the median and the 99th percentile of each thousand.
+func latencies(ctx context.Context, m *figures, n, atOnce int, create func(first, last int) error) error {
+	window := min(latencyWindow, max(1, n/latencyEnds))
+	took := make([]float64, 0, window+atOnce)
+	var p50, p99 [][2]float64
+	begin := time.Now()
+	for i := 0; i < n; i += atOnce {
+		if err := stopped(ctx, i/atOnce); err != nil {
+			return err
+		}
+		last := min(i+atOnce, n)
+		at := time.Now()
+		if err := create(i, last); err != nil {
+			return fmt.Errorf("number %d: %w", i+1, err)
+		}
+		each := since(at)
+		for range last - i {
+			took = append(took, each)
+		}
+		if len(took) >= window || last == n {
+			slices.Sort(took)
+			x := float64(last)
+			p50 = append(p50, [2]float64{x, took[len(took)/2]})
+			p99 = append(p99, [2]float64{x, took[len(took)*99/100]})
+			took = took[:0]
+		}
+	}
+	m.set("total", since(begin))
+	m.series["p50"], m.series["p99"] = p50, p99
+	ends := min(latencyEnds, max(1, len(p50)/3))
+	m.set("p50-first", medianOf(p50[:ends]))
+	m.set("p50-last", medianOf(p50[len(p50)-ends:]))
+	m.set("p99-first", medianOf(p99[:ends]))
+	m.set("p99-last", medianOf(p99[len(p99)-ends:]))
+	return nil
+}
+
+func medianOf(points [][2]float64) float64 {
+	v := make([]float64, 0, len(points))
+	for _, p := range points {
+		v = append(v, p[1])
+	}
+	slices.Sort(v)
+	return v[len(v)/2]
+}

@@ -1,0 +1,121 @@
+package layouts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/internal/group"
+)
+
+const deepBytes = 32 // of a record of table 5
+
+// Parts of table 5.
+const (
+	partDeep  = "deep"
+	partLimit = "limit"
+)
+
+// table5 is that of deep and flat directories.
+func table5(fs *fileSystem, s *scale) []cell {
+	n := fs.bounded(s.deep)
+	variant := fmt.Sprintf("%s of %d B", countWords(n), deepBytes)
+	var cells []cell
+	add := func(l layout, needs need) {
+		cells = append(cells, cell{table: 5, part: partDeep, fs: fs, layout: l.name(), variant: variant, needs: fs.cost(needs),
+			run: func(ctx context.Context, s *site, m *figures) error {
+				return fillAndRead(ctx, s, m, l, newSet(n, n, deepBytes), 1)
+			}})
+	}
+	files := needOf(n, deepBytes, true)
+	add(&fileLayout{title: flatTitle, folder: flatFolder}, files)
+	for depth := 1; depth <= 4; depth++ {
+		l := &fileLayout{title: fmt.Sprintf("%d deep, 16 folders each", depth), folder: tree(slicesOf(1, depth)...)}
+		needs := files
+		needs.files += min(1<<(4*depth), n)
+		add(l, needs)
+	}
+	two := files
+	two.files += min(256*256+256, 2*n)
+	two.disk += int64(two.files-n) * blockBytes
+	add(&fileLayout{title: "two-level tree of 256 x 256", folder: tree(2, 2)}, two)
+	add(&fileLayout{title: "two-level tree of 256 x 256, folders made before", folder: tree(2, 2), made: true}, two)
+	add(&ours{residency: group.Resident}, needOne(n, deepBytes))
+	if s.limitShow && fs.name == "ext4" {
+		cells = append(cells, limitCells()...)
+	}
+	return cells
+}
+
+func slicesOf(digits, levels int) []int {
+	out := make([]int, levels)
+	for i := range out {
+		out[i] = digits
+	}
+	return out
+}
+
+// smallIndex is an ext4 whose folder index has blocks of 1 KiB: it is full, with names of 255 bytes, after some ten thousands, as
+// one with blocks of 4 KiB and short names is after some ten millions.
+var smallIndex = &fileSystem{name: "ext4, blocks of 1 KiB", driver: "ext4", options: "noinit_itable",
+	mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext4", "-b", "1024", "-I", "128", "-O", "^large_dir", "-E", "nodiscard"}, inodes: "-N", debian: "e2fsprogs"}
+
+const (
+	limitRecords   = 100000 // that are tried
+	limitNameBytes = 255
+)
+
+// limitCells show what happens to a flat folder at its limit, and that a group goes on.
+func limitCells() []cell {
+	variant := fmt.Sprintf("until it is full, at most %s, names of %d B", countWords(limitRecords), limitNameBytes)
+	needs := needOf(limitRecords, 0, false)
+	return []cell{
+		{table: 5, part: partLimit, fs: smallIndex, layout: flatTitle, variant: variant, needs: needs, run: fillFolder},
+		{table: 5, part: partLimit, fs: smallIndex, layout: oursTitle, variant: variant, needs: needs,
+			run: func(ctx context.Context, s *site, m *figures) error {
+				set := newSet(limitRecords, limitRecords, limitNameBytes) // what is in the name is data here
+				l := &ours{residency: group.Index}
+				if err := l.fill(ctx, s.dir, set, false); err != nil {
+					return err
+				}
+				n, err := l.read(ctx, s.dir, set, 1, nil)
+				m.set("names", float64(n))
+				m.text["limit"] = "not full"
+				return err
+			}},
+	}
+}
+
+// fillFolder makes files in one folder until the file system refuses.
+func fillFolder(ctx context.Context, s *site, m *figures) error {
+	names := 0
+	for ; names < limitRecords; names++ {
+		if err := stopped(ctx, names); err != nil {
+			return err
+		}
+		name := fileName(int64(names + 1))
+		name += strings.Repeat("x", limitNameBytes-len(name))
+		err := writeFile(s.dir+"/"+name, nil, false)
+		if errors.Is(err, unix.ENOSPC) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	m.set("names", float64(names))
+	if names == limitRecords {
+		m.text["limit"] = "not full"
+		return nil
+	}
+	var free unix.Statfs_t
+	if err := unix.Statfs(s.dir, &free); err != nil {
+		return &os.PathError{Op: "statfs", Path: s.dir, Err: err}
+	}
+	m.text["limit"] = fmt.Sprintf("full: no space left on device, with %d MiB and %d inodes free", int64(free.Bfree)*free.Bsize>>20, free.Ffree)
+	return nil
+}
