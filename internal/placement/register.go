@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,9 +19,9 @@ import (
 const leaseSeconds = 6
 
 // RegisterShard makes a shard known as long as the returned stop is not called: under a lease that is kept alive, and
-// made anew after an outage of etcd. It refuses with ErrNameTaken a name under which another volume, or a later
-// generation of this one (then this is a clone), is registered live, and a volume that is live under another name. It
-// refuses with ErrRolledBack a generation of the volume at or below the highest that was ever registered, live or not;
+// made anew after an outage of etcd. It refuses with ErrNameTaken a name under which another volume, a later generation of
+// this one or, at another address, an earlier one (then this is a clone) is registered live, and a volume that is live under
+// another name. It refuses with ErrRolledBack a generation of the volume at or below the highest that was ever registered, live or not;
 // the same generation at the same address is the same process. ctx bounds the first registration and, when it
 // ends later, ends the registration like stop. stop takes the shard out of etcd (within a second) and may be called
 // more than once.
@@ -101,7 +102,11 @@ func (s *Store) tryRegister(ctx context.Context, shard Shard, lease clientv3.Lea
 		}
 	}
 	if values[0] != nil {
-		if err := mayReplace(values[0], shard); err != nil {
+		there, err := mayReplace(values[0], shard)
+		if err != nil {
+			return false, err
+		}
+		if err := s.gone(ctx, there, shard, clientv3.LeaseID(read.Responses[0].GetResponseRange().Kvs[0].Lease)); err != nil {
 			return false, err
 		}
 	}
@@ -171,21 +176,67 @@ func (s *Store) notLive(ctx context.Context, key string, shard Shard) (revision 
 	return answer.Kvs[0].ModRevision, nil
 }
 
-// mayReplace says whether a shard may take the place of what is registered under its name.
-func mayReplace(value []byte, shard Shard) error {
-	var there Shard
+// mayReplace says whether a shard may take the place of what is registered under its name, which it answers.
+func mayReplace(value []byte, shard Shard) (there Shard, err error) {
 	if err := json.Unmarshal(value, &there); err != nil {
-		return fmt.Errorf("shard %s is registered with a value that cannot be read: %w", shard.Name, err)
+		return there, fmt.Errorf("shard %s is registered with a value that cannot be read: %w", shard.Name, err)
 	}
 	if there.VolumeUUID != shard.VolumeUUID {
-		return fmt.Errorf("%w: shard %s at %s is live on volume %s, this one has volume %s: stop one of them, or give another name",
+		return there, fmt.Errorf("%w: shard %s at %s is live on volume %s, this one has volume %s: stop one of them, or give another name",
 			ErrNameTaken, shard.Name, there.Address, there.VolumeUUID, shard.VolumeUUID)
 	}
 	if there.Generation > shard.Generation || there.Generation == shard.Generation && there.Address != shard.Address {
-		return fmt.Errorf("%w: shard %s at %s is live on generation %d of volume %s, this one has generation %d: the volume was cloned or rolled back",
+		return there, fmt.Errorf("%w: shard %s at %s is live on generation %d of volume %s, this one has generation %d: the volume was cloned or rolled back",
 			ErrNameTaken, shard.Name, there.Address, there.Generation, there.VolumeUUID, shard.Generation)
 	}
-	return nil
+	return there, nil
+}
+
+// A registration that was seen to be renewed so often is of a process that lives. Once may be etcd, which lengthens all leases when
+// its leader changes.
+const renewalsOfALivingShard = 2
+
+// gone returns when the process that is registered under the shard's name, at another address and on an earlier generation of its
+// volume, runs no more: nobody listens there, as after a crash, or its registration has run out. Where it goes on to renew that, it
+// lives, and this volume is a copy of its own: whoever starts on a copy raises the copied generation too.
+func (s *Store) gone(ctx context.Context, there, shard Shard, lease clientv3.LeaseID) error {
+	if there.Address == shard.Address || there.Generation == shard.Generation {
+		return nil
+	}
+	for last, renewals := int64(leaseSeconds), 0; ; {
+		if refuses(ctx, there.Address) {
+			return nil
+		}
+		left, err := s.client.TimeToLive(ctx, lease)
+		if err != nil {
+			return err
+		}
+		if left.TTL <= 0 {
+			return nil
+		}
+		if left.TTL > last {
+			renewals++
+		}
+		if last = left.TTL; renewals >= renewalsOfALivingShard {
+			return fmt.Errorf("%w: shard %s at %s is live on generation %d of volume %s, this one has generation %d and is a copy: stop one of them",
+				ErrNameTaken, shard.Name, there.Address, there.Generation, there.VolumeUUID, shard.Generation)
+		}
+		sleep(ctx, goneEvery)
+	}
+}
+
+// goneEvery is the time between two looks at a registration, of which etcd tells the whole seconds left.
+const goneEvery = 200 * time.Millisecond
+
+// refuses tells whether surely no process listens at an address.
+func refuses(ctx context.Context, address string) bool {
+	soon, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(soon, "tcp", address)
+	if err == nil {
+		_ = conn.Close() // nothing was said
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // keepRegistered keeps the lease alive, and registers again when it is lost, until ctx ends.

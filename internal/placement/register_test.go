@@ -2,6 +2,8 @@ package placement_test
 
 import (
 	"errors"
+	"net"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -35,6 +37,36 @@ func TestRegisterShardRefusesAVolumeThatWasRolledBack(t *testing.T) {
 	try(9, "127.0.0.1:2", nil)
 	try(8, "127.0.0.1:2", placement.ErrRolledBack)
 	try(10, "127.0.0.1:1", nil)
+}
+
+// Whoever starts on a copy of a live shard's volume has a later generation than that shard, as a restart has.
+func TestRegisterShardRefusesACopyOfALiveVolume(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	store := newStore(t, connect(t, etcdtest.Shared(t)))
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	first := shard("a")
+	first.Address = listener.Addr().String()
+	stop, err := store.RegisterShard(ctx, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	clone := first
+	clone.Generation, clone.Address = 2, "127.0.0.1:2"
+	if _, err := store.RegisterShard(ctx, clone); !errors.Is(err, placement.ErrNameTaken) || !strings.Contains(err.Error(), "copy") {
+		t.Fatalf("a copy of a live volume: error %v", err)
+	}
+	stop()
+	stopClone, err := store.RegisterShard(ctx, clone) // the listener is somebody else's now
+	if err != nil {
+		t.Fatalf("the shard has stopped: %v", err)
+	}
+	stopClone()
 }
 
 // A volume has one name at a time.
