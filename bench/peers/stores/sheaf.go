@@ -1,0 +1,175 @@
+package stores
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/bench/peers/store"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/routing"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// sheafGroups is what `sheaf dev` makes where it is not told otherwise.
+const sheafGroups = 16
+
+func sheafKind() store.Kind {
+	return store.Kind{
+		Name: "Sheaf", Version: "this tree", Ours: true,
+		Settings: fmt.Sprintf("%d groups of one copy: Raft, committer, log and index as in a shard; fdatasync before an answer; start-up and warm reads Resident, cold reads Index; 1 version kept", sheafGroups),
+		Open:     openSheaf,
+	}
+}
+
+// sheafStore is what a shard has on its volume, without gRPC around it.
+type sheafStore struct {
+	committer *replica.Committer
+	loader    *group.Loader
+	logs      []*group.Log
+	replicas  []*replica.Replica
+	resident  bool
+}
+
+func openSheaf(dir string, o store.Options) (_ store.Store, err error) {
+	ctx := context.Background()
+	s := &sheafStore{
+		committer: replica.NewCommitter(nil), loader: group.NewLoader(group.LoaderOptions{}), resident: o.InMemory,
+		logs: make([]*group.Log, sheafGroups), replicas: make([]*replica.Replica, sheafGroups),
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	return s, store.Parallel(sheafGroups, func(i int) error { return s.openGroup(ctx, dir, i) })
+}
+
+func (s *sheafStore) openGroup(ctx context.Context, dir string, i int) error {
+	name := strconv.Itoa(i)
+	opts := group.Options{
+		FS: vfs.OS{}, Dir: filepath.Join(dir, name), Retention: group.Retention{Versions: 1}, Loader: s.loader,
+		Identity: group.Identity{Store: uuid.NewSHA1(uuid.Nil, []byte("peers")), Group: uuid.NewSHA1(uuid.Nil, []byte(name)), Name: name},
+	}
+	if s.resident {
+		opts.Residency = group.Resident
+	}
+	if _, err := os.Stat(opts.Dir); os.IsNotExist(err) {
+		if err := group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}); err != nil {
+			return err
+		}
+	}
+	log, report, err := group.Load(ctx, opts, nil)
+	if err != nil {
+		return err
+	}
+	s.logs[i] = log
+	if report.Outcome == group.Damaged {
+		return fmt.Errorf("group %s is damaged: %v", name, report.Damages)
+	}
+	s.replicas[i], err = replica.Start(replica.Options{Log: log, Committer: s.committer, RaftID: 1})
+	return err
+}
+
+// groupOf finds the group of an id: equal ranges of its mix, as Hash routing has them.
+func groupOf(id int64) int { return int(routing.Key(id) >> 60) }
+
+func (s *sheafStore) Put(batch []store.Record) error {
+	pending := make([]*replica.Pending, 0, len(batch))
+	for _, r := range batch {
+		pending = append(pending, s.replicas[groupOf(r.ID)].Propose(replica.Write{ID: r.ID, Data: r.Data}))
+	}
+	var first error
+	for _, p := range pending { // all of them: data must not change before
+		if _, err := p.Wait(context.Background()); first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+func (s *sheafStore) Get(id int64, into []byte) ([]byte, error) {
+	r, err := s.logs[groupOf(id)].Get(id, group.GetOptions{Buffer: into[len(into):]})
+	if errors.Is(err, group.ErrNotFound) {
+		return nil, store.ErrNotFound
+	} else if err != nil {
+		return nil, err
+	}
+	if len(into) == 0 {
+		return r.Data, nil
+	}
+	return append(into, r.Data...), nil
+}
+
+func (s *sheafStore) LoadAll(n int, m *store.Memory) (records int64, err error) {
+	if s.resident && m.Each == nil { // Open has read and checked every byte
+		for _, log := range s.logs {
+			records += log.Stats().Records
+		}
+		return records, nil
+	}
+	var next atomic.Int64
+	err = store.Parallel(n, func(worker int) error {
+		for {
+			i := next.Add(1) - 1
+			if i >= int64(len(s.logs)) {
+				return nil
+			}
+			log := s.logs[i]
+			scan, err := log.OpenScan(time.Hour)
+			if err != nil {
+				return err
+			}
+			for r, err := range log.Scan(context.Background(), scan, 0, math.MaxUint64, false) {
+				if err != nil {
+					return err
+				}
+				m.Keep(worker, r.ID, r.Data)
+			}
+			log.CloseScan(scan)
+		}
+	})
+	records, _ = m.Records()
+	return records, err
+}
+
+func (s *sheafStore) Compact() error {
+	return store.Parallel(2, func(worker int) error {
+		for i := worker; i < len(s.logs); i += 2 {
+			if err := s.logs[i].Seal(); err != nil {
+				return err
+			}
+			if _, err := s.logs[i].Compact(context.Background(), group.CompactOptions{All: true}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (s *sheafStore) Close() error {
+	var errs []error
+	for _, r := range s.replicas {
+		if r != nil {
+			errs = append(errs, r.Stop(context.Background()))
+		}
+	}
+	s.committer.Close()
+	for _, log := range s.logs {
+		if log != nil {
+			errs = append(errs, log.Close(true))
+		}
+	}
+	s.loader.Close()
+	return errors.Join(errs...)
+}
