@@ -44,19 +44,27 @@ retry() {
   return 1
 }
 
+# fresh NAME: it was built from the same pins by the same Go. Sets what describe does, and stamp.
+fresh() {
+  describe "$1" || exit
+  stamp=$({ go env GOVERSION GOOS GOARCH; echo "$package $ldflags"; find "$pins/$folder" -type f | sort | xargs cat; } | sha256sum)
+  [ -x "$out/$1" ] && [ "$(cat "$out/.$1.stamp" 2>/dev/null)" = "$stamp" ]
+}
+
 build() {
   local folder package ldflags stamp start=$SECONDS
-  describe "$1"
-  stamp=$({ go env GOVERSION GOOS GOARCH; echo "$package $ldflags"; find "$pins/$folder" -type f | sort | xargs cat; } | sha256sum)
-  [ -x "$out/$1" ] && [ "$(cat "$out/.$1.stamp" 2>/dev/null)" = "$stamp" ] && return
-  (cd "$pins/$folder" && retry go list -deps "$package" >/dev/null && nice -n 5 go build -trimpath -ldflags "$ldflags" -o "$out/.$1.new" "$package")
-  mv "$out/.$1.new" "$out/$1"
-  echo "$stamp" >"$out/.$1.stamp"
-  echo "built bin/kube/$1 in $((SECONDS - start))s"
+  fresh "$1" && return
+  exec 9>"$out/.lock" # two callers at once would build everything twice; who finds all built waits for nobody
+  flock 9
+  if ! fresh "$1"; then
+    (cd "$pins/$folder" && retry go list -deps "$package" >/dev/null && nice -n 5 go build -trimpath -ldflags "$ldflags" -o "$out/.$1.new" "$package")
+    mv "$out/.$1.new" "$out/$1"
+    echo "$stamp" >"$out/.$1.stamp"
+    echo "built bin/kube/$1 in $((SECONDS - start))s"
+  fi
+  exec 9>&-
 }
 
 [ $# -gt 0 ] || { echo "usage: hack/kube/build.sh NAME..." >&2; exit 2; }
 mkdir -p "$out"
-exec 9>"$out/.lock" # two callers at once would build everything twice
-flock 9
 for name in "$@"; do build "$name"; done
