@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -11,56 +12,221 @@ import (
 	"sheaf.dev/sheaf/internal/cli"
 )
 
+const clearScreen = "\x1b[H\x1b[2J"
+
 func (a *app) movesCommand() *cobra.Command {
-	return &cobra.Command{
+	var (
+		watch bool
+		every time.Duration
+	)
+	cmd := &cobra.Command{
 		Use:     "moves",
-		Short:   "Show which groups move, and which would",
+		Short:   "Show which groups move and how far they are, and which would",
 		GroupID: groupCare,
-		Long: `Shows the groups that are being moved to other shards, and those that the planner would move if nothing else changed:
-they follow as the limits on moves at a time allow. Nothing is changed.`,
+		Long: `Shows the groups that are being moved to other shards, with the bytes that are there and the time that the rest takes, and
+those that the planner would move if nothing else changed: they follow as the limits on moves at a time allow. Nothing is
+changed. With --watch it shows that again and again, until nothing moves or it is interrupted.`,
+		Example: `  sheaf moves
+  sheaf moves --watch`,
 		Args: cobra.NoArgs,
-		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, _ []string) error {
-			list, err := conn.Admin.PlanMoves(ctx, &recordv1.PlanMovesRequest{})
+	}
+	cmd.RunE = func(c *cobra.Command, args []string) error {
+		if every <= 0 {
+			return cli.Usagef("--every %v: must be more than 0", every)
+		}
+		return a.call(watch, func(ctx context.Context, conn *cli.Conn, _ []string) error {
+			if watch {
+				return a.watchMoves(ctx, conn, every)
+			}
+			moves, err := planMoves(ctx, conn)
 			if err != nil {
-				return fmt.Errorf("asking for moves: %w", err)
+				return err
 			}
-			if a.out.JSON {
-				return a.out.WriteJSON(movesJSON(list.GetMoves()))
+			return a.printMoves(moves)
+		})(c, args)
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it again and again, until nothing moves")
+	cmd.Flags().DurationVar(&every, "every", time.Second, "pause between two looks, with --watch")
+	return cmd
+}
+
+func planMoves(ctx context.Context, conn *cli.Conn) ([]*recordv1.Move, error) {
+	list, err := conn.Admin.PlanMoves(ctx, &recordv1.PlanMovesRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("asking for moves: %w", err)
+	}
+	return list.GetMoves(), nil
+}
+
+// watchMoves shows moves until there are none. A terminal is written anew each time; elsewhere one look follows the other.
+func (a *app) watchMoves(ctx context.Context, conn *cli.Conn, every time.Duration) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		moves, err := planMoves(ctx, conn)
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // interrupted: that is how it ends
+		}
+		if err != nil {
+			return err
+		}
+		if !a.out.JSON && a.out.Colour() {
+			if _, err := fmt.Fprint(a.out.Out, clearScreen); err != nil {
+				return err
 			}
-			return a.printMoves(list.GetMoves())
-		}),
+		}
+		if err := a.printMoves(moves); err != nil || len(moves) == 0 {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
 	}
 }
 
 func (a *app) printMoves(moves []*recordv1.Move) error {
-	t := cli.Table{Header: []string{"GROUP", "STATE", "FROM", "TO", "BYTES", "REASON"}}
+	if a.out.JSON {
+		return a.out.WriteJSON(movesJSON(moves))
+	}
+	t := cli.Table{Header: []string{"GROUP", "STATE", "FROM", "TO", "DONE", "BYTES", "RATE", "ETA", "REASON"}}
 	for _, m := range moves {
-		state := cli.Text("planned")
-		if m.GetRunning() {
-			state = cli.Cell{Text: "running", Colour: cli.Yellow}
-		}
 		t.Rows = append(t.Rows, []cli.Cell{
-			cli.Text(m.GetGroup()), state, cli.Text(strings.Join(m.GetFrom(), ",")), cli.Text(strings.Join(m.GetTo(), ",")),
-			cli.Number(cli.FormatBytes(m.GetBytes())), cli.Text(m.GetReason()),
+			cli.Text(m.GetGroup()), moveCell(m), cli.Text(strings.Join(m.GetFrom(), ",")), cli.Text(strings.Join(m.GetTo(), ",")),
+			cli.Number(percentWords(m)), cli.Number(cli.FormatBytes(m.GetBytes())), cli.Number(rateWords(m.GetBytesPerSecond())),
+			cli.Number(etaWords(m)), cli.Text(m.GetReason()),
 		})
 	}
-	return a.out.WriteTable(t)
+	if err := a.out.WriteTable(t); err != nil {
+		return err
+	}
+	a.out.Sayf("%s", movesWords(moves))
+	return nil
+}
+
+// moveCell is the phase of a move that is running.
+func moveCell(m *recordv1.Move) cli.Cell {
+	if !m.GetRunning() {
+		return cli.Text("planned")
+	}
+	return cli.Cell{Text: phaseWord(m), Colour: cli.Yellow}
+}
+
+func phaseWord(m *recordv1.Move) string {
+	switch m.GetPhase() {
+	case recordv1.MovePhase_MOVE_PHASE_WAITING:
+		return "waiting"
+	case recordv1.MovePhase_MOVE_PHASE_COPYING:
+		return "copying"
+	case recordv1.MovePhase_MOVE_PHASE_CATCHING_UP:
+		return "catching up"
+	case recordv1.MovePhase_MOVE_PHASE_SWITCHING:
+		return "switching"
+	}
+	return "running"
+}
+
+func percentWords(m *recordv1.Move) string {
+	if !m.GetRunning() || m.GetBytes() <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d%%", 100*min(m.GetBytesDone(), m.GetBytes())/m.GetBytes())
+}
+
+func rateWords(bytesPerSecond float64) string {
+	if bytesPerSecond <= 0 {
+		return ""
+	}
+	return cli.FormatBytes(int64(bytesPerSecond)) + "/s"
+}
+
+func etaWords(m *recordv1.Move) string {
+	if m.EtaSeconds == nil || m.GetPhase() != recordv1.MovePhase_MOVE_PHASE_COPYING {
+		return ""
+	}
+	return seconds(m.GetEtaSeconds()).String()
+}
+
+// seconds is a duration in whole seconds. Of an estimate that is beyond all measure it is the greatest one.
+func seconds(s float64) time.Duration {
+	return time.Duration(min(s, 1e9)) * time.Second
+}
+
+// movesWords sums up what moves.
+func movesWords(moves []*recordv1.Move) string {
+	var running, planned int
+	var done, total, left, rate float64
+	for _, m := range moves {
+		if !m.GetRunning() {
+			planned++
+			continue
+		}
+		running++
+		done, total = done+float64(m.GetBytesDone()), total+float64(m.GetBytes())
+		rate += m.GetBytesPerSecond()
+	}
+	if running == 0 && planned == 0 {
+		return "nothing moves"
+	}
+	words := fmt.Sprintf("%d running, %d planned", running, planned)
+	if running > 0 {
+		words += fmt.Sprintf(": %s of %s", cli.FormatBytes(int64(done)), cli.FormatBytes(int64(total)))
+	}
+	if left = total - done; rate > 0 && left > 0 {
+		words += fmt.Sprintf(", %s, ETA %v", rateWords(rate), seconds(left/rate))
+	}
+	return words
 }
 
 // moveRow is a move as the command prints it.
 type moveRow struct {
-	Group   string   `json:"group"`
-	Running bool     `json:"running"`
-	From    []string `json:"from"`
-	To      []string `json:"to"`
-	Bytes   int64    `json:"bytes"`
-	Reason  string   `json:"reason"`
+	Group          string    `json:"group"`
+	Running        bool      `json:"running"`
+	Phase          string    `json:"phase,omitempty"`
+	From           []string  `json:"from"`
+	To             []string  `json:"to"`
+	Bytes          int64     `json:"bytes"`
+	BytesDone      int64     `json:"bytes_done"`
+	BytesPerSecond float64   `json:"bytes_per_second"`
+	ETASeconds     *float64  `json:"eta_seconds,omitempty"`
+	Reason         string    `json:"reason"`
+	Copies         []copyRow `json:"copies,omitempty"`
+}
+
+// copyRow is a copy that is being made.
+type copyRow struct {
+	Shard          string   `json:"shard"`
+	Phase          string   `json:"phase"`
+	From           string   `json:"from,omitempty"`
+	BytesTotal     int64    `json:"bytes_total"`
+	BytesDone      int64    `json:"bytes_done"`
+	BytesPerSecond float64  `json:"bytes_per_second"`
+	ETASeconds     *float64 `json:"eta_seconds,omitempty"`
 }
 
 func movesJSON(moves []*recordv1.Move) []moveRow {
 	rows := make([]moveRow, 0, len(moves))
 	for _, m := range moves {
-		rows = append(rows, moveRow{m.GetGroup(), m.GetRunning(), m.GetFrom(), m.GetTo(), m.GetBytes(), m.GetReason()})
+		row := moveRow{
+			Group: m.GetGroup(), Running: m.GetRunning(), From: m.GetFrom(), To: m.GetTo(), Bytes: m.GetBytes(),
+			BytesDone: m.GetBytesDone(), BytesPerSecond: m.GetBytesPerSecond(), ETASeconds: m.EtaSeconds, Reason: m.GetReason(),
+		}
+		if m.GetRunning() {
+			row.Phase = phaseWord(m)
+		}
+		for _, c := range m.GetCopies() {
+			row.Copies = append(row.Copies, copyRow{
+				Shard: c.GetShard(), Phase: copyWords[c.GetPhase()], From: c.GetFrom(), BytesTotal: c.GetBytesTotal(),
+				BytesDone: c.GetBytesDone(), BytesPerSecond: c.GetBytesPerSecond(), ETASeconds: c.EtaSeconds,
+			})
+		}
+		rows = append(rows, row)
 	}
 	return rows
+}
+
+var copyWords = map[recordv1.CopyPhase]string{
+	recordv1.CopyPhase_COPY_PHASE_WAITING: "waiting", recordv1.CopyPhase_COPY_PHASE_FILES: "files",
+	recordv1.CopyPhase_COPY_PHASE_ENTRIES: "entries", recordv1.CopyPhase_COPY_PHASE_DONE: "done",
 }

@@ -65,14 +65,14 @@ func (a *app) printStatus(shards []*recordv1.Shard, groups []*recordv1.Group, li
 	if err := a.out.WriteTable(t); err != nil || !list {
 		return err
 	}
-	t = cli.Table{Header: []string{"GROUP", "STATE", "SHARD", "RECORDS", "STORED", "SUPERSEDED", "SEGMENTS", "MEMORY", "MESSAGE"}}
+	t = cli.Table{Header: []string{"GROUP", "STATE", "SHARD", "ROLE", "LAG", "RECORDS", "STORED", "SUPERSEDED", "SEGMENTS", "MEMORY", "MESSAGE"}}
 	for _, g := range groups {
 		message := g.GetMessage()
 		if n := len(g.GetDamages()); n > 0 && message == "" {
 			message = fmt.Sprintf("%d places of damage", n)
 		}
 		t.Rows = append(t.Rows, []cli.Cell{
-			cli.Text(g.GetGroup()), groupCell(g), cli.Text(g.GetShard()),
+			cli.Text(g.GetGroup()), groupCell(g), cli.Text(g.GetShard()), cli.Text(roleWord(g)), cli.Number(lagWords(g)),
 			cli.Number(cli.FormatCount(g.GetRecords())), cli.Number(cli.FormatBytes(g.GetStoredBytes())),
 			cli.Number(cli.FormatBytes(g.GetSupersededBytes())), cli.Number(strconv.Itoa(int(g.GetSegments()))),
 			cli.Number(cli.FormatBytes(g.GetMemoryBytes())), cli.Text(message),
@@ -97,6 +97,32 @@ func groupCell(g *recordv1.Group) cli.Cell {
 		return c
 	}
 	return cli.Text(g.GetState().String())
+}
+
+// roleWord is what a replica is in its group.
+func roleWord(g *recordv1.Group) string {
+	switch g.GetRole() {
+	case recordv1.MemberRole_MEMBER_ROLE_LEADER:
+		return "leader"
+	case recordv1.MemberRole_MEMBER_ROLE_VOTER:
+		return "voter"
+	case recordv1.MemberRole_MEMBER_ROLE_LEARNER:
+		return "learner"
+	case recordv1.MemberRole_MEMBER_ROLE_REMOVED:
+		return "removed"
+	}
+	return ""
+}
+
+// lagWords is how far a replica is behind its leader: in percent of the files while those come, else in entries.
+func lagWords(g *recordv1.Group) string {
+	switch c := g.GetCopy(); {
+	case c.GetBytesTotal() > 0:
+		return fmt.Sprintf("%d%% of %s", 100*c.GetBytesDone()/c.GetBytesTotal(), cli.FormatBytes(c.GetBytesTotal()))
+	case g.LagEntries != nil:
+		return strconv.FormatUint(g.GetLagEntries(), 10)
+	}
+	return ""
 }
 
 // loadWords is "done in 1.2 s, 1.9 GiB/s" or "62% 1.9 GiB/s ETA 2m".
@@ -172,6 +198,10 @@ func statusJSON(shards []*recordv1.Shard, groups []*recordv1.Group) any {
 		Outcome         string           `json:"outcome"`
 		Message         string           `json:"message,omitempty"`
 		Leader          bool             `json:"leader"`
+		Role            string           `json:"role,omitempty"`
+		RaftID          uint64           `json:"raft_id,omitempty"`
+		MatchIndex      *uint64          `json:"match_index,omitempty"`
+		LagEntries      *uint64          `json:"lag_entries,omitempty"`
 		Records         int64            `json:"records"`
 		StoredBytes     int64            `json:"stored_bytes"`
 		SupersededBytes int64            `json:"superseded_bytes"`
@@ -198,7 +228,8 @@ func statusJSON(shards []*recordv1.Shard, groups []*recordv1.Group) any {
 	for _, g := range groups {
 		out.Groups = append(out.Groups, groupRow{
 			Group: g.GetGroup(), UUID: g.GetUuid(), Shard: g.GetShard(), State: groupCell(g).Text, Outcome: outcomeWord(g.GetOutcome()),
-			Message: g.GetMessage(), Leader: g.GetLeader(), Records: g.GetRecords(), StoredBytes: g.GetStoredBytes(),
+			Message: g.GetMessage(), Leader: g.GetLeader(), Role: roleWord(g), RaftID: g.GetRaftId(),
+			MatchIndex: g.MatchIndex, LagEntries: g.LagEntries, Records: g.GetRecords(), StoredBytes: g.GetStoredBytes(),
 			SupersededBytes: g.GetSupersededBytes(), Segments: g.GetSegments(), AppliedIndex: g.GetAppliedIndex(),
 			MemoryBytes: g.GetMemoryBytes(), Damages: cli.DamagesJSON(g.GetDamages()),
 		})

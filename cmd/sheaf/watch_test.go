@@ -103,4 +103,8 @@ func TestWatchFollowsAGroup(t *testing.T) {
 	if o := p.do(t, "", "moves", "-o", "json").want(t, 0); strings.TrimSpace(o.stdout) != "[]" {
 		t.Errorf("moves of a settled store: %s", o.stdout)
 	}
+	if o := p.do(t, "", "moves", "--watch").want(t, 0); strings.TrimSpace(o.stderr) != "nothing moves" {
+		t.Errorf("watched moves of a settled store: %s%s", o.stdout, o.stderr)
+	}
+	p.do(t, "", "moves", "--every", "0s").want(t, 2)
 }

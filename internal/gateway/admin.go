@@ -65,6 +65,7 @@ func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGrou
 	out := &recordv1.ListGroupsResponse{}
 	answered := map[string]bool{} // group and shard
 	listed := map[string]bool{}
+	tellMembers(answers)
 	for i, answer := range answers {
 		for _, row := range answer.GetGroups() {
 			answered[row.GetGroup()+"/"+shards[i].name], listed[row.GetGroup()] = true, true
@@ -274,21 +275,6 @@ func (a *adminServer) CreateGroup(ctx context.Context, request *recordv1.CreateG
 		return nil, fail(codes.AlreadyExists, reasonGroupExists, "group %q exists, UUID %s", g.Name, g.UUID)
 	}
 	return &recordv1.CreateGroupResponse{Group: g.Name, Uuid: g.UUID.String()}, nil
-}
-
-// PlanMoves shows what is under way, and what the planner would do.
-func (a *adminServer) PlanMoves(ctx context.Context, _ *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse, error) {
-	t, err := a.g.router.wait(ctx)
-	if err != nil {
-		return nil, err
-	}
-	out := &recordv1.PlanMovesResponse{}
-	for _, m := range placement.Moves(t.view, t.view.Meta.Policy()) {
-		out.Moves = append(out.Moves, &recordv1.Move{
-			Group: m.Group, From: m.From, To: m.To, Bytes: m.Bytes, Reason: string(m.Reason), Running: m.Running,
-		})
-	}
-	return out, nil
 }
 
 // atGroup does a call at the shard that leads a group. It is not repeated where it may have begun.

@@ -39,6 +39,7 @@ type standIn struct {
 	name     string
 	address  string
 	volume   uuid.UUID
+	raftID   uint64
 	server   *grpc.Server
 	mu       sync.Mutex
 	records  map[string]map[int64]*recordv1.Record
@@ -50,6 +51,8 @@ type standIn struct {
 	fault    func(method string, key *recordv1.RecordKey) error
 	late     func(method string, key *recordv1.RecordKey) error
 	trailer  metadata.MD // of each answer to Put
+	moves    []*recordv1.Move
+	members  map[string][]*recordv1.Member // that it tells of as the leader, by group
 }
 
 func (s *standIn) begin(method string, key *recordv1.RecordKey) error {
@@ -324,9 +327,20 @@ func (s *standIn) ListGroups(context.Context, *recordv1.ListGroupsRequest) (*rec
 	defer s.mu.Unlock()
 	out := &recordv1.ListGroupsResponse{}
 	for group := range s.records {
-		out.Groups = append(out.Groups, &recordv1.Group{Group: group, Shard: s.name, State: recordv1.GroupState_GROUP_STATE_SERVING})
+		out.Groups = append(out.Groups, &recordv1.Group{
+			Group: group, Shard: s.name, State: recordv1.GroupState_GROUP_STATE_SERVING, RaftId: s.raftID, Members: s.members[group],
+		})
 	}
 	return out, nil
+}
+
+func (s *standIn) PlanMoves(context.Context, *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.moves == nil {
+		return nil, status.Error(codes.Unimplemented, "as an older shard answers")
+	}
+	return &recordv1.PlanMovesResponse{Moves: s.moves}, nil
 }
 
 func (s *standIn) ListShards(context.Context, *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {

@@ -3,6 +3,7 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -90,6 +91,16 @@ type Stats struct {
 	ExportsRefused   uint64
 	MessagesQueued   int64
 	MessageBytesKept int64
+}
+
+// PeerStats is what there is to say of the way to one peer.
+type PeerStats struct {
+	Shard    string
+	Alive    bool          // heard within SilenceMax
+	Silence  time.Duration // since it was heard, or since it was first looked for
+	Connects uint64        // since the link to it was made
+	Messages int64         // that wait to be sent
+	Bytes    int64         // of them
 }
 
 type counters struct {
@@ -206,6 +217,24 @@ func (h *Hub) Stats() Stats {
 		s.MessageBytesKept += bytes
 	}
 	return s
+}
+
+// Peers tells of each peer, by name.
+func (h *Hub) Peers() []PeerStats {
+	h.mu.Lock()
+	links := slices.SortedFunc(maps.Values(h.links), func(a, b *link) int { return cmp.Compare(a.shard, b.shard) })
+	out := make([]PeerStats, 0, len(links))
+	now := time.Since(started)
+	for _, l := range links {
+		heard := max(l.madeAt, time.Duration(l.heardAt.Load()))
+		out = append(out, PeerStats{Shard: l.shard, Alive: l.alive, Silence: max(0, now-heard), Connects: l.connects.Load()})
+	}
+	h.mu.Unlock()
+	for i, l := range links {
+		n, bytes := l.queue.held()
+		out[i].Messages, out[i].Bytes = int64(n), bytes
+	}
+	return out
 }
 
 // Transport sends the messages of one group.

@@ -24,9 +24,9 @@ func (s *adminServer) CreateGroup(context.Context, *recordv1.CreateGroupRequest)
 	return nil, notHere("CreateGroup")
 }
 
-// PlanMoves implements AdminService.
+// PlanMoves implements AdminService: the copies that are being made here.
 func (s *adminServer) PlanMoves(context.Context, *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse, error) {
-	return nil, notHere("PlanMoves")
+	return &recordv1.PlanMovesResponse{Moves: s.copies()}, nil
 }
 
 // ListGroups implements AdminService: the replicas of this shard.
@@ -59,6 +59,7 @@ func (s *Shard) groupStatuses() []*recordv1.Group {
 		}
 		p := &recordv1.Group{Group: g.name, Uuid: g.uuid.String(), Shard: s.cfg.Name, State: g.state, Lost: g.lost}
 		p.Outcome = outcomeOf(g.report.Outcome)
+		p.RaftId, p.Copy = g.raftID, s.copyOf(g)
 		if g.err != nil {
 			p.Message = g.err.Error()
 		}
@@ -78,6 +79,7 @@ func (s *Shard) groupStatuses() []*recordv1.Group {
 func describe(p *recordv1.Group, sv *served) {
 	stats, node := sv.log.Stats(), sv.replica.Status()
 	p.Leader = node.Leader
+	describeMembers(p, sv, node)
 	p.AppliedIndex = node.AppliedIndex
 	p.Records, p.StoredBytes, p.SupersededBytes = stats.Records, stats.StoredBytes, stats.SupersededBytes
 	p.Segments, p.MemoryBytes = int32(stats.Segments), stats.MemoryBytes

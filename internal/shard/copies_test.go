@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -208,6 +209,49 @@ func TestGroupsAreMadeWithTheirCopies(t *testing.T) {
 		}
 		return true
 	})
+}
+
+func TestMetricsTellOfPeers(t *testing.T) {
+	metrics := prometheus.NewRegistry()
+	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, []string{"a", "b"})
+	c.add("c", func(cfg *Config) { cfg.Registry = metrics })
+	c.registry.change(func(v *placement.View) { v.Meta.Copies = 3 })
+	c.aim(abc...)
+	c.settled(abc...)
+	c.put(1, data(1, 10))
+	peer := func(name string, labels map[string]string) (value float64) {
+		families, err := metrics.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		value = -1
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				match := f.GetName() == name
+				for _, l := range m.GetLabel() {
+					if want, ok := labels[l.GetName()]; ok && want != l.GetValue() {
+						match = false
+					}
+				}
+				if match {
+					value = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+				}
+			}
+		}
+		return value
+	}
+	a := map[string]string{"peer": "a"}
+	c.eventually("a is alive", func() bool {
+		return peer("sheaf_shard_peer_alive", a) == 1 && peer("sheaf_shard_peer_sent_messages_total", nil) > 0 &&
+			peer("sheaf_shard_peer_connects_total", nil) >= 2 && peer("sheaf_shard_peer_queued_bytes", a) >= 0 && peer("sheaf_shard_peer_silence_seconds", a) < 60
+	})
+	c.kill("a")
+	c.eventually("a is silent", func() bool {
+		return peer("sheaf_shard_peer_alive", a) == 0 && peer("sheaf_shard_peer_silence_seconds", a) > 0
+	})
+	if peer("sheaf_shard_peer_dropped_messages_total", map[string]string{"reason": "down"}) < 0 || peer("sheaf_shard_peer_exports", nil) != 0 {
+		t.Error("what is dropped, or exported, is not told")
+	}
 }
 
 // A shard that is not the leader says who is.

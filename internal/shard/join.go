@@ -61,11 +61,13 @@ func (s *Shard) joinGroup(g *groupReplica) {
 	s.mu.Lock()
 	ctx := g.fetch
 	s.mu.Unlock()
+	g.copying.Store(&copying{now: time.Now})
 	defer func() {
 		s.mu.Lock()
 		g.stopFetch()
 		g.fetching = false
 		s.mu.Unlock()
+		g.copying.Store(nil)
 	}()
 	for delay := installFirst; ; delay = min(2*delay, installMax) {
 		state, wanted := s.stateOf(g)
@@ -123,7 +125,11 @@ func (s *Shard) install(ctx context.Context, g *groupReplica, from string, ready
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	sink := &installSink{ctx: ctx, opts: s.logOptions(g), replica: s.replicaFile(g, g.raftID), missing: map[string]group.ExportFile{}}
+	sink := &installSink{
+		ctx: ctx, opts: s.logOptions(g), replica: s.replicaFile(g, g.raftID), missing: map[string]group.ExportFile{},
+		from: from, copying: g.copying.Load(),
+	}
+	defer sink.copying.waits()
 	if err := s.hub.Fetcher(from).Group(ctx, g.uuid, sink); err != nil {
 		return err
 	}
@@ -142,15 +148,29 @@ type installSink struct {
 	replica group.ReplicaFile
 	install *group.Install
 	missing map[string]group.ExportFile // as last told
+
+	from            string // shard
+	copying         *copying
+	segments, total int64 // bytes
 }
 
 func (i *installSink) Describe(d peer.Description) (err error) {
-	i.install, err = group.NewInstall(i.ctx, i.opts, i.replica, d.Manifest)
-	return err
+	if i.install, err = group.NewInstall(i.ctx, i.opts, i.replica, d.Manifest); err != nil {
+		return err
+	}
+	i.total = d.Bytes
+	if m, _, err := group.DecodeManifest(d.Manifest); err == nil { // NewInstall has taken it
+		for _, segment := range m.Segments {
+			i.segments += segment.Bytes
+		}
+	}
+	i.copying.begin(i.from, i.total)
+	return nil
 }
 
 func (i *installSink) Wanted() ([]peer.FileRange, error) {
 	missing := i.install.Missing()
+	i.copying.have(haveBytes(missing, i.segments, i.total))
 	wanted := make([]peer.FileRange, 0, len(missing))
 	clear(i.missing)
 	for _, f := range missing {
@@ -161,7 +181,11 @@ func (i *installSink) Wanted() ([]peer.FileRange, error) {
 }
 
 func (i *installSink) Create(r peer.FileRange) (peer.SinkFile, error) {
-	return i.install.File(i.missing[r.Name])
+	file, err := i.install.File(i.missing[r.Name])
+	if err != nil {
+		return nil, err
+	}
+	return countedFile{file, i.copying}, nil
 }
 
 // installAgain brings a replica up to date whose leader has compacted what it needs.
@@ -174,10 +198,12 @@ func (s *Shard) installAgain(ctx context.Context, g *groupReplica, from uint64) 
 	if busy {
 		return
 	}
+	g.copying.Store(&copying{now: time.Now})
 	defer func() {
 		s.mu.Lock()
 		g.fetching = false
 		s.mu.Unlock()
+		g.copying.Store(nil)
 	}()
 	shard, ok := g.route(from)
 	if !ok {

@@ -211,6 +211,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, g.Group)
 		}
 	}
+	c.shard.collectPeers(ch)
 	for state, n := range states {
 		ch <- prometheus.MustNewConstMetric(descGroups, prometheus.GaugeValue, float64(n), strings.ToLower(state))
 	}

@@ -24,6 +24,8 @@ type groupReplica struct {
 	dir  string
 
 	progress group.Progress
+	// copying is how far its files are that come from another shard; nil: none come.
+	copying atomic.Pointer[copying]
 	// served is nil while the group does not serve.
 	served atomic.Pointer[served]
 	// changing is held while what is served is stopped or replaced.

@@ -149,6 +149,128 @@ func (LoadOutcome) EnumDescriptor() ([]byte, []int) {
 	return file_record_v1_admin_proto_rawDescGZIP(), []int{1}
 }
 
+// MemberRole is what a replica is in its group.
+type MemberRole int32
+
+const (
+	// The replica does not serve.
+	MemberRole_MEMBER_ROLE_UNSPECIFIED MemberRole = 0
+	// Has a vote, and leads.
+	MemberRole_MEMBER_ROLE_LEADER MemberRole = 1
+	// Has a vote.
+	MemberRole_MEMBER_ROLE_VOTER MemberRole = 2
+	// Is being brought up to date, and has no vote yet.
+	MemberRole_MEMBER_ROLE_LEARNER MemberRole = 3
+	// The group's membership does not name it any more.
+	MemberRole_MEMBER_ROLE_REMOVED MemberRole = 4
+)
+
+// Enum value maps for MemberRole.
+var (
+	MemberRole_name = map[int32]string{
+		0: "MEMBER_ROLE_UNSPECIFIED",
+		1: "MEMBER_ROLE_LEADER",
+		2: "MEMBER_ROLE_VOTER",
+		3: "MEMBER_ROLE_LEARNER",
+		4: "MEMBER_ROLE_REMOVED",
+	}
+	MemberRole_value = map[string]int32{
+		"MEMBER_ROLE_UNSPECIFIED": 0,
+		"MEMBER_ROLE_LEADER":      1,
+		"MEMBER_ROLE_VOTER":       2,
+		"MEMBER_ROLE_LEARNER":     3,
+		"MEMBER_ROLE_REMOVED":     4,
+	}
+)
+
+func (x MemberRole) Enum() *MemberRole {
+	p := new(MemberRole)
+	*p = x
+	return p
+}
+
+func (x MemberRole) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MemberRole) Descriptor() protoreflect.EnumDescriptor {
+	return file_record_v1_admin_proto_enumTypes[2].Descriptor()
+}
+
+func (MemberRole) Type() protoreflect.EnumType {
+	return &file_record_v1_admin_proto_enumTypes[2]
+}
+
+func (x MemberRole) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MemberRole.Descriptor instead.
+func (MemberRole) EnumDescriptor() ([]byte, []int) {
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+// CopyPhase is what a copy waits for.
+type CopyPhase int32
+
+const (
+	// Never sent.
+	CopyPhase_COPY_PHASE_UNSPECIFIED CopyPhase = 0
+	// For its turn: a shard sends and takes a few groups at a time.
+	CopyPhase_COPY_PHASE_WAITING CopyPhase = 1
+	// Files are coming.
+	CopyPhase_COPY_PHASE_FILES CopyPhase = 2
+	// Has the files; what was written meanwhile is coming, and then its vote.
+	CopyPhase_COPY_PHASE_ENTRIES CopyPhase = 3
+	// Has its vote.
+	CopyPhase_COPY_PHASE_DONE CopyPhase = 4
+)
+
+// Enum value maps for CopyPhase.
+var (
+	CopyPhase_name = map[int32]string{
+		0: "COPY_PHASE_UNSPECIFIED",
+		1: "COPY_PHASE_WAITING",
+		2: "COPY_PHASE_FILES",
+		3: "COPY_PHASE_ENTRIES",
+		4: "COPY_PHASE_DONE",
+	}
+	CopyPhase_value = map[string]int32{
+		"COPY_PHASE_UNSPECIFIED": 0,
+		"COPY_PHASE_WAITING":     1,
+		"COPY_PHASE_FILES":       2,
+		"COPY_PHASE_ENTRIES":     3,
+		"COPY_PHASE_DONE":        4,
+	}
+)
+
+func (x CopyPhase) Enum() *CopyPhase {
+	p := new(CopyPhase)
+	*p = x
+	return p
+}
+
+func (x CopyPhase) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CopyPhase) Descriptor() protoreflect.EnumDescriptor {
+	return file_record_v1_admin_proto_enumTypes[3].Descriptor()
+}
+
+func (CopyPhase) Type() protoreflect.EnumType {
+	return &file_record_v1_admin_proto_enumTypes[3]
+}
+
+func (x CopyPhase) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CopyPhase.Descriptor instead.
+func (CopyPhase) EnumDescriptor() ([]byte, []int) {
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
 // ShardState is what a shard does.
 type ShardState int32
 
@@ -214,11 +336,11 @@ func (x ShardState) String() string {
 }
 
 func (ShardState) Descriptor() protoreflect.EnumDescriptor {
-	return file_record_v1_admin_proto_enumTypes[2].Descriptor()
+	return file_record_v1_admin_proto_enumTypes[4].Descriptor()
 }
 
 func (ShardState) Type() protoreflect.EnumType {
-	return &file_record_v1_admin_proto_enumTypes[2]
+	return &file_record_v1_admin_proto_enumTypes[4]
 }
 
 func (x ShardState) Number() protoreflect.EnumNumber {
@@ -227,7 +349,68 @@ func (x ShardState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ShardState.Descriptor instead.
 func (ShardState) EnumDescriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+// MovePhase is how far a move is.
+type MovePhase int32
+
+const (
+	// Not running, or not known.
+	MovePhase_MOVE_PHASE_UNSPECIFIED MovePhase = 0
+	// Nothing was done for it yet: its leader has others to move, or the new copies wait for their turn.
+	MovePhase_MOVE_PHASE_WAITING MovePhase = 1
+	// Files are being copied.
+	MovePhase_MOVE_PHASE_COPYING MovePhase = 2
+	// The new copies get what was written meanwhile.
+	MovePhase_MOVE_PHASE_CATCHING_UP MovePhase = 3
+	// The new copies are there: the lead is handed over, old members are removed.
+	MovePhase_MOVE_PHASE_SWITCHING MovePhase = 4
+)
+
+// Enum value maps for MovePhase.
+var (
+	MovePhase_name = map[int32]string{
+		0: "MOVE_PHASE_UNSPECIFIED",
+		1: "MOVE_PHASE_WAITING",
+		2: "MOVE_PHASE_COPYING",
+		3: "MOVE_PHASE_CATCHING_UP",
+		4: "MOVE_PHASE_SWITCHING",
+	}
+	MovePhase_value = map[string]int32{
+		"MOVE_PHASE_UNSPECIFIED": 0,
+		"MOVE_PHASE_WAITING":     1,
+		"MOVE_PHASE_COPYING":     2,
+		"MOVE_PHASE_CATCHING_UP": 3,
+		"MOVE_PHASE_SWITCHING":   4,
+	}
+)
+
+func (x MovePhase) Enum() *MovePhase {
+	p := new(MovePhase)
+	*p = x
+	return p
+}
+
+func (x MovePhase) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MovePhase) Descriptor() protoreflect.EnumDescriptor {
+	return file_record_v1_admin_proto_enumTypes[5].Descriptor()
+}
+
+func (MovePhase) Type() protoreflect.EnumType {
+	return &file_record_v1_admin_proto_enumTypes[5]
+}
+
+func (x MovePhase) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MovePhase.Descriptor instead.
+func (MovePhase) EnumDescriptor() ([]byte, []int) {
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 type Group struct {
@@ -258,7 +441,19 @@ type Group struct {
 	Damages []*Damage `protobuf:"bytes,14,rep,name=damages,proto3" json:"damages,omitempty"`
 	// The data are not on the volume of this shard, where they should be. The state is GROUP_STATE_FAILED, and message says
 	// what to bring back.
-	Lost          bool `protobuf:"varint,15,opt,name=lost,proto3" json:"lost,omitempty"`
+	Lost bool `protobuf:"varint,15,opt,name=lost,proto3" json:"lost,omitempty"`
+	// What this replica is in its group; not set while it does not serve.
+	Role MemberRole `protobuf:"varint,16,opt,name=role,proto3,enum=sheaf.record.v1.MemberRole" json:"role,omitempty"`
+	// Index of the last entry of its log that the leader knows to be there. Absent: no leader has said so.
+	MatchIndex *uint64 `protobuf:"varint,17,opt,name=match_index,json=matchIndex,proto3,oneof" json:"match_index,omitempty"`
+	// Entries of the leader's log that are not known to be in this one's. Absent as match_index.
+	LagEntries *uint64 `protobuf:"varint,18,opt,name=lag_entries,json=lagEntries,proto3,oneof" json:"lag_entries,omitempty"`
+	// Raft id of this replica; 0 where that is not known.
+	RaftId uint64 `protobuf:"varint,19,opt,name=raft_id,json=raftId,proto3" json:"raft_id,omitempty"`
+	// Only in the row of the leader: every member of the group as it sees them, by Raft id.
+	Members []*Member `protobuf:"bytes,20,rep,name=members,proto3" json:"members,omitempty"`
+	// The files of the group are being taken over from another shard; absent: they are not.
+	Copy          *Copy `protobuf:"bytes,21,opt,name=copy,proto3" json:"copy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -398,6 +593,254 @@ func (x *Group) GetLost() bool {
 	return false
 }
 
+func (x *Group) GetRole() MemberRole {
+	if x != nil {
+		return x.Role
+	}
+	return MemberRole_MEMBER_ROLE_UNSPECIFIED
+}
+
+func (x *Group) GetMatchIndex() uint64 {
+	if x != nil && x.MatchIndex != nil {
+		return *x.MatchIndex
+	}
+	return 0
+}
+
+func (x *Group) GetLagEntries() uint64 {
+	if x != nil && x.LagEntries != nil {
+		return *x.LagEntries
+	}
+	return 0
+}
+
+func (x *Group) GetRaftId() uint64 {
+	if x != nil {
+		return x.RaftId
+	}
+	return 0
+}
+
+func (x *Group) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *Group) GetCopy() *Copy {
+	if x != nil {
+		return x.Copy
+	}
+	return nil
+}
+
+// Member is a member of a group as its leader sees it.
+type Member struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	RaftId uint64                 `protobuf:"varint,1,opt,name=raft_id,json=raftId,proto3" json:"raft_id,omitempty"`
+	// Name of its shard; empty: not known.
+	Shard string     `protobuf:"bytes,2,opt,name=shard,proto3" json:"shard,omitempty"`
+	Role  MemberRole `protobuf:"varint,3,opt,name=role,proto3,enum=sheaf.record.v1.MemberRole" json:"role,omitempty"`
+	// Its log is known to hold everything up to this index.
+	MatchIndex uint64 `protobuf:"varint,4,opt,name=match_index,json=matchIndex,proto3" json:"match_index,omitempty"`
+	// Entries of the leader's log behind match_index.
+	LagEntries uint64 `protobuf:"varint,5,opt,name=lag_entries,json=lagEntries,proto3" json:"lag_entries,omitempty"`
+	// It answers, and is sent what it lacks as it comes.
+	CaughtUp bool `protobuf:"varint,6,opt,name=caught_up,json=caughtUp,proto3" json:"caught_up,omitempty"`
+	// It was heard within an election timeout.
+	Active bool `protobuf:"varint,7,opt,name=active,proto3" json:"active,omitempty"`
+	// It needs entries that are compacted away, so that it has to take the files over.
+	NeedsFiles    bool `protobuf:"varint,8,opt,name=needs_files,json=needsFiles,proto3" json:"needs_files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Member) Reset() {
+	*x = Member{}
+	mi := &file_record_v1_admin_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Member) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Member) ProtoMessage() {}
+
+func (x *Member) ProtoReflect() protoreflect.Message {
+	mi := &file_record_v1_admin_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Member.ProtoReflect.Descriptor instead.
+func (*Member) Descriptor() ([]byte, []int) {
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Member) GetRaftId() uint64 {
+	if x != nil {
+		return x.RaftId
+	}
+	return 0
+}
+
+func (x *Member) GetShard() string {
+	if x != nil {
+		return x.Shard
+	}
+	return ""
+}
+
+func (x *Member) GetRole() MemberRole {
+	if x != nil {
+		return x.Role
+	}
+	return MemberRole_MEMBER_ROLE_UNSPECIFIED
+}
+
+func (x *Member) GetMatchIndex() uint64 {
+	if x != nil {
+		return x.MatchIndex
+	}
+	return 0
+}
+
+func (x *Member) GetLagEntries() uint64 {
+	if x != nil {
+		return x.LagEntries
+	}
+	return 0
+}
+
+func (x *Member) GetCaughtUp() bool {
+	if x != nil {
+		return x.CaughtUp
+	}
+	return false
+}
+
+func (x *Member) GetActive() bool {
+	if x != nil {
+		return x.Active
+	}
+	return false
+}
+
+func (x *Member) GetNeedsFiles() bool {
+	if x != nil {
+		return x.NeedsFiles
+	}
+	return false
+}
+
+// Copy is how far a replica is that takes the files of its group over from another shard.
+type Copy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Shard that it is made on.
+	Shard string    `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	Phase CopyPhase `protobuf:"varint,2,opt,name=phase,proto3,enum=sheaf.record.v1.CopyPhase" json:"phase,omitempty"`
+	// Shard that the files come from; empty: none yet.
+	From string `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
+	// Of all files; 0: not known yet.
+	BytesTotal int64 `protobuf:"varint,4,opt,name=bytes_total,json=bytesTotal,proto3" json:"bytes_total,omitempty"`
+	// Of them here, with those of earlier attempts.
+	BytesDone int64 `protobuf:"varint,5,opt,name=bytes_done,json=bytesDone,proto3" json:"bytes_done,omitempty"`
+	// Over the last seconds.
+	BytesPerSecond float64 `protobuf:"fixed64,6,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
+	// Seconds until all bytes are here, estimated; absent: not known.
+	EtaSeconds    *float64 `protobuf:"fixed64,7,opt,name=eta_seconds,json=etaSeconds,proto3,oneof" json:"eta_seconds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Copy) Reset() {
+	*x = Copy{}
+	mi := &file_record_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Copy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Copy) ProtoMessage() {}
+
+func (x *Copy) ProtoReflect() protoreflect.Message {
+	mi := &file_record_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Copy.ProtoReflect.Descriptor instead.
+func (*Copy) Descriptor() ([]byte, []int) {
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Copy) GetShard() string {
+	if x != nil {
+		return x.Shard
+	}
+	return ""
+}
+
+func (x *Copy) GetPhase() CopyPhase {
+	if x != nil {
+		return x.Phase
+	}
+	return CopyPhase_COPY_PHASE_UNSPECIFIED
+}
+
+func (x *Copy) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *Copy) GetBytesTotal() int64 {
+	if x != nil {
+		return x.BytesTotal
+	}
+	return 0
+}
+
+func (x *Copy) GetBytesDone() int64 {
+	if x != nil {
+		return x.BytesDone
+	}
+	return 0
+}
+
+func (x *Copy) GetBytesPerSecond() float64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return 0
+}
+
+func (x *Copy) GetEtaSeconds() float64 {
+	if x != nil && x.EtaSeconds != nil {
+		return *x.EtaSeconds
+	}
+	return 0
+}
+
 // Damage is one place where stored bytes are bad.
 type Damage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -418,7 +861,7 @@ type Damage struct {
 
 func (x *Damage) Reset() {
 	*x = Damage{}
-	mi := &file_record_v1_admin_proto_msgTypes[1]
+	mi := &file_record_v1_admin_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -430,7 +873,7 @@ func (x *Damage) String() string {
 func (*Damage) ProtoMessage() {}
 
 func (x *Damage) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[1]
+	mi := &file_record_v1_admin_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -443,7 +886,7 @@ func (x *Damage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Damage.ProtoReflect.Descriptor instead.
 func (*Damage) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Damage) GetGroup() string {
@@ -505,7 +948,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[2]
+	mi := &file_record_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -517,7 +960,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[2]
+	mi := &file_record_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -530,7 +973,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListGroupsRequest) GetGroup() string {
@@ -549,7 +992,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[3]
+	mi := &file_record_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -561,7 +1004,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[3]
+	mi := &file_record_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -574,7 +1017,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -592,7 +1035,7 @@ type ListShardsRequest struct {
 
 func (x *ListShardsRequest) Reset() {
 	*x = ListShardsRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[4]
+	mi := &file_record_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -604,7 +1047,7 @@ func (x *ListShardsRequest) String() string {
 func (*ListShardsRequest) ProtoMessage() {}
 
 func (x *ListShardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[4]
+	mi := &file_record_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -617,7 +1060,7 @@ func (x *ListShardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListShardsRequest.ProtoReflect.Descriptor instead.
 func (*ListShardsRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 type ListShardsResponse struct {
@@ -629,7 +1072,7 @@ type ListShardsResponse struct {
 
 func (x *ListShardsResponse) Reset() {
 	*x = ListShardsResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[5]
+	mi := &file_record_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -641,7 +1084,7 @@ func (x *ListShardsResponse) String() string {
 func (*ListShardsResponse) ProtoMessage() {}
 
 func (x *ListShardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[5]
+	mi := &file_record_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -654,7 +1097,7 @@ func (x *ListShardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListShardsResponse.ProtoReflect.Descriptor instead.
 func (*ListShardsResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListShardsResponse) GetShards() []*Shard {
@@ -730,7 +1173,7 @@ type Shard struct {
 
 func (x *Shard) Reset() {
 	*x = Shard{}
-	mi := &file_record_v1_admin_proto_msgTypes[6]
+	mi := &file_record_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -742,7 +1185,7 @@ func (x *Shard) String() string {
 func (*Shard) ProtoMessage() {}
 
 func (x *Shard) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[6]
+	mi := &file_record_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -755,7 +1198,7 @@ func (x *Shard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shard.ProtoReflect.Descriptor instead.
 func (*Shard) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Shard) GetName() string {
@@ -1019,7 +1462,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_record_v1_admin_proto_msgTypes[7]
+	mi := &file_record_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1031,7 +1474,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[7]
+	mi := &file_record_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1044,7 +1487,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Load) GetGroupsTotal() int32 {
@@ -1125,7 +1568,7 @@ type WatchLoadRequest struct {
 
 func (x *WatchLoadRequest) Reset() {
 	*x = WatchLoadRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[8]
+	mi := &file_record_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1580,7 @@ func (x *WatchLoadRequest) String() string {
 func (*WatchLoadRequest) ProtoMessage() {}
 
 func (x *WatchLoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[8]
+	mi := &file_record_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +1593,7 @@ func (x *WatchLoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchLoadRequest.ProtoReflect.Descriptor instead.
 func (*WatchLoadRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 type WatchLoadResponse struct {
@@ -1165,7 +1608,7 @@ type WatchLoadResponse struct {
 
 func (x *WatchLoadResponse) Reset() {
 	*x = WatchLoadResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[9]
+	mi := &file_record_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1177,7 +1620,7 @@ func (x *WatchLoadResponse) String() string {
 func (*WatchLoadResponse) ProtoMessage() {}
 
 func (x *WatchLoadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[9]
+	mi := &file_record_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1190,7 +1633,7 @@ func (x *WatchLoadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchLoadResponse.ProtoReflect.Descriptor instead.
 func (*WatchLoadResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WatchLoadResponse) GetLoad() *Load {
@@ -1217,7 +1660,7 @@ type CreateGroupRequest struct {
 
 func (x *CreateGroupRequest) Reset() {
 	*x = CreateGroupRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[10]
+	mi := &file_record_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1229,7 +1672,7 @@ func (x *CreateGroupRequest) String() string {
 func (*CreateGroupRequest) ProtoMessage() {}
 
 func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[10]
+	mi := &file_record_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1242,7 +1685,7 @@ func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupRequest.ProtoReflect.Descriptor instead.
 func (*CreateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CreateGroupRequest) GetGroup() string {
@@ -1262,7 +1705,7 @@ type CreateGroupResponse struct {
 
 func (x *CreateGroupResponse) Reset() {
 	*x = CreateGroupResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[11]
+	mi := &file_record_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1717,7 @@ func (x *CreateGroupResponse) String() string {
 func (*CreateGroupResponse) ProtoMessage() {}
 
 func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[11]
+	mi := &file_record_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1730,7 @@ func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupResponse.ProtoReflect.Descriptor instead.
 func (*CreateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CreateGroupResponse) GetGroup() string {
@@ -1312,7 +1755,7 @@ type PlanMovesRequest struct {
 
 func (x *PlanMovesRequest) Reset() {
 	*x = PlanMovesRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[12]
+	mi := &file_record_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1767,7 @@ func (x *PlanMovesRequest) String() string {
 func (*PlanMovesRequest) ProtoMessage() {}
 
 func (x *PlanMovesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[12]
+	mi := &file_record_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1780,7 @@ func (x *PlanMovesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMovesRequest.ProtoReflect.Descriptor instead.
 func (*PlanMovesRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 type PlanMovesResponse struct {
@@ -1349,7 +1792,7 @@ type PlanMovesResponse struct {
 
 func (x *PlanMovesResponse) Reset() {
 	*x = PlanMovesResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[13]
+	mi := &file_record_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1361,7 +1804,7 @@ func (x *PlanMovesResponse) String() string {
 func (*PlanMovesResponse) ProtoMessage() {}
 
 func (x *PlanMovesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[13]
+	mi := &file_record_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1374,7 +1817,7 @@ func (x *PlanMovesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMovesResponse.ProtoReflect.Descriptor instead.
 func (*PlanMovesResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PlanMovesResponse) GetMoves() []*Move {
@@ -1396,14 +1839,24 @@ type Move struct {
 	// Why: Repair, Drain, Domain or Balance; empty: not known.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	// It is under way: the group's target says so already. The others follow as the limits on moves allow.
-	Running       bool `protobuf:"varint,6,opt,name=running,proto3" json:"running,omitempty"`
+	Running bool `protobuf:"varint,6,opt,name=running,proto3" json:"running,omitempty"`
+	// What comes next; only of one that is running.
+	Phase MovePhase `protobuf:"varint,7,opt,name=phase,proto3,enum=sheaf.record.v1.MovePhase" json:"phase,omitempty"`
+	// Of bytes, those that are there already; only of one that is running.
+	BytesDone int64 `protobuf:"varint,8,opt,name=bytes_done,json=bytesDone,proto3" json:"bytes_done,omitempty"`
+	// Sum over copies.
+	BytesPerSecond float64 `protobuf:"fixed64,9,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
+	// Seconds until all bytes are there, estimated; absent: not known.
+	EtaSeconds *float64 `protobuf:"fixed64,10,opt,name=eta_seconds,json=etaSeconds,proto3,oneof" json:"eta_seconds,omitempty"`
+	// The copies that are being made, by shard.
+	Copies        []*Copy `protobuf:"bytes,11,rep,name=copies,proto3" json:"copies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_record_v1_admin_proto_msgTypes[14]
+	mi := &file_record_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1415,7 +1868,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[14]
+	mi := &file_record_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1428,7 +1881,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Move) GetGroup() string {
@@ -1473,6 +1926,41 @@ func (x *Move) GetRunning() bool {
 	return false
 }
 
+func (x *Move) GetPhase() MovePhase {
+	if x != nil {
+		return x.Phase
+	}
+	return MovePhase_MOVE_PHASE_UNSPECIFIED
+}
+
+func (x *Move) GetBytesDone() int64 {
+	if x != nil {
+		return x.BytesDone
+	}
+	return 0
+}
+
+func (x *Move) GetBytesPerSecond() float64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return 0
+}
+
+func (x *Move) GetEtaSeconds() float64 {
+	if x != nil && x.EtaSeconds != nil {
+		return *x.EtaSeconds
+	}
+	return 0
+}
+
+func (x *Move) GetCopies() []*Copy {
+	if x != nil {
+		return x.Copies
+	}
+	return nil
+}
+
 type VerifyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -1485,7 +1973,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[15]
+	mi := &file_record_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1497,7 +1985,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[15]
+	mi := &file_record_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1510,7 +1998,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *VerifyRequest) GetGroup() string {
@@ -1538,7 +2026,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[16]
+	mi := &file_record_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1550,7 +2038,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[16]
+	mi := &file_record_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1563,7 +2051,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *VerifyResponse) GetBytes() int64 {
@@ -1601,7 +2089,7 @@ type CompactRequest struct {
 
 func (x *CompactRequest) Reset() {
 	*x = CompactRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[17]
+	mi := &file_record_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1613,7 +2101,7 @@ func (x *CompactRequest) String() string {
 func (*CompactRequest) ProtoMessage() {}
 
 func (x *CompactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[17]
+	mi := &file_record_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1626,7 +2114,7 @@ func (x *CompactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactRequest.ProtoReflect.Descriptor instead.
 func (*CompactRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CompactRequest) GetGroup() string {
@@ -1662,7 +2150,7 @@ type CompactResponse struct {
 
 func (x *CompactResponse) Reset() {
 	*x = CompactResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[18]
+	mi := &file_record_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1674,7 +2162,7 @@ func (x *CompactResponse) String() string {
 func (*CompactResponse) ProtoMessage() {}
 
 func (x *CompactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[18]
+	mi := &file_record_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1687,7 +2175,7 @@ func (x *CompactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactResponse.ProtoReflect.Descriptor instead.
 func (*CompactResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CompactResponse) GetSegmentsRewritten() int32 {
@@ -1728,7 +2216,7 @@ type AcceptLossRequest struct {
 
 func (x *AcceptLossRequest) Reset() {
 	*x = AcceptLossRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[19]
+	mi := &file_record_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1740,7 +2228,7 @@ func (x *AcceptLossRequest) String() string {
 func (*AcceptLossRequest) ProtoMessage() {}
 
 func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[19]
+	mi := &file_record_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1753,7 +2241,7 @@ func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossRequest.ProtoReflect.Descriptor instead.
 func (*AcceptLossRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AcceptLossRequest) GetGroup() string {
@@ -1773,7 +2261,7 @@ type AcceptLossResponse struct {
 
 func (x *AcceptLossResponse) Reset() {
 	*x = AcceptLossResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[20]
+	mi := &file_record_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1785,7 +2273,7 @@ func (x *AcceptLossResponse) String() string {
 func (*AcceptLossResponse) ProtoMessage() {}
 
 func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[20]
+	mi := &file_record_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1798,7 +2286,7 @@ func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossResponse.ProtoReflect.Descriptor instead.
 func (*AcceptLossResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AcceptLossResponse) GetDamages() []*Damage {
@@ -1816,7 +2304,7 @@ type DescribeVolumeRequest struct {
 
 func (x *DescribeVolumeRequest) Reset() {
 	*x = DescribeVolumeRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[21]
+	mi := &file_record_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1828,7 +2316,7 @@ func (x *DescribeVolumeRequest) String() string {
 func (*DescribeVolumeRequest) ProtoMessage() {}
 
 func (x *DescribeVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[21]
+	mi := &file_record_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1841,7 +2329,7 @@ func (x *DescribeVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeVolumeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 type DescribeVolumeResponse struct {
@@ -1865,7 +2353,7 @@ type DescribeVolumeResponse struct {
 
 func (x *DescribeVolumeResponse) Reset() {
 	*x = DescribeVolumeResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[22]
+	mi := &file_record_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1877,7 +2365,7 @@ func (x *DescribeVolumeResponse) String() string {
 func (*DescribeVolumeResponse) ProtoMessage() {}
 
 func (x *DescribeVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[22]
+	mi := &file_record_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1890,7 +2378,7 @@ func (x *DescribeVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeVolumeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DescribeVolumeResponse) GetShard() string {
@@ -1969,7 +2457,7 @@ type StoreFacts struct {
 
 func (x *StoreFacts) Reset() {
 	*x = StoreFacts{}
-	mi := &file_record_v1_admin_proto_msgTypes[23]
+	mi := &file_record_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1981,7 +2469,7 @@ func (x *StoreFacts) String() string {
 func (*StoreFacts) ProtoMessage() {}
 
 func (x *StoreFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[23]
+	mi := &file_record_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1994,7 +2482,7 @@ func (x *StoreFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreFacts.ProtoReflect.Descriptor instead.
 func (*StoreFacts) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StoreFacts) GetRouting() string {
@@ -2076,7 +2564,7 @@ type GroupFacts struct {
 
 func (x *GroupFacts) Reset() {
 	*x = GroupFacts{}
-	mi := &file_record_v1_admin_proto_msgTypes[24]
+	mi := &file_record_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2088,7 +2576,7 @@ func (x *GroupFacts) String() string {
 func (*GroupFacts) ProtoMessage() {}
 
 func (x *GroupFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[24]
+	mi := &file_record_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2101,7 +2589,7 @@ func (x *GroupFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupFacts.ProtoReflect.Descriptor instead.
 func (*GroupFacts) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GroupFacts) GetGroup() string {
@@ -2220,7 +2708,7 @@ var File_record_v1_admin_proto protoreflect.FileDescriptor
 
 const file_record_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x15record/v1/admin.proto\x12\x0fsheaf.record.v1\"\xf7\x03\n" +
+	"\x15record/v1/admin.proto\x12\x0fsheaf.record.v1\"\x8b\x06\n" +
 	"\x05Group\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x14\n" +
@@ -2237,7 +2725,41 @@ const file_record_v1_admin_proto_rawDesc = "" +
 	"\rapplied_index\x18\f \x01(\x04R\fappliedIndex\x12!\n" +
 	"\fmemory_bytes\x18\r \x01(\x03R\vmemoryBytes\x121\n" +
 	"\adamages\x18\x0e \x03(\v2\x17.sheaf.record.v1.DamageR\adamages\x12\x12\n" +
-	"\x04lost\x18\x0f \x01(\bR\x04lost\"\xbf\x01\n" +
+	"\x04lost\x18\x0f \x01(\bR\x04lost\x12/\n" +
+	"\x04role\x18\x10 \x01(\x0e2\x1b.sheaf.record.v1.MemberRoleR\x04role\x12$\n" +
+	"\vmatch_index\x18\x11 \x01(\x04H\x00R\n" +
+	"matchIndex\x88\x01\x01\x12$\n" +
+	"\vlag_entries\x18\x12 \x01(\x04H\x01R\n" +
+	"lagEntries\x88\x01\x01\x12\x17\n" +
+	"\araft_id\x18\x13 \x01(\x04R\x06raftId\x121\n" +
+	"\amembers\x18\x14 \x03(\v2\x17.sheaf.record.v1.MemberR\amembers\x12)\n" +
+	"\x04copy\x18\x15 \x01(\v2\x15.sheaf.record.v1.CopyR\x04copyB\x0e\n" +
+	"\f_match_indexB\x0e\n" +
+	"\f_lag_entries\"\x80\x02\n" +
+	"\x06Member\x12\x17\n" +
+	"\araft_id\x18\x01 \x01(\x04R\x06raftId\x12\x14\n" +
+	"\x05shard\x18\x02 \x01(\tR\x05shard\x12/\n" +
+	"\x04role\x18\x03 \x01(\x0e2\x1b.sheaf.record.v1.MemberRoleR\x04role\x12\x1f\n" +
+	"\vmatch_index\x18\x04 \x01(\x04R\n" +
+	"matchIndex\x12\x1f\n" +
+	"\vlag_entries\x18\x05 \x01(\x04R\n" +
+	"lagEntries\x12\x1b\n" +
+	"\tcaught_up\x18\x06 \x01(\bR\bcaughtUp\x12\x16\n" +
+	"\x06active\x18\a \x01(\bR\x06active\x12\x1f\n" +
+	"\vneeds_files\x18\b \x01(\bR\n" +
+	"needsFiles\"\x82\x02\n" +
+	"\x04Copy\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\tR\x05shard\x120\n" +
+	"\x05phase\x18\x02 \x01(\x0e2\x1a.sheaf.record.v1.CopyPhaseR\x05phase\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\tR\x04from\x12\x1f\n" +
+	"\vbytes_total\x18\x04 \x01(\x03R\n" +
+	"bytesTotal\x12\x1d\n" +
+	"\n" +
+	"bytes_done\x18\x05 \x01(\x03R\tbytesDone\x12(\n" +
+	"\x10bytes_per_second\x18\x06 \x01(\x01R\x0ebytesPerSecond\x12$\n" +
+	"\veta_seconds\x18\a \x01(\x01H\x00R\n" +
+	"etaSeconds\x88\x01\x01B\x0e\n" +
+	"\f_eta_seconds\"\xbf\x01\n" +
 	"\x06Damage\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
 	"\x04file\x18\x02 \x01(\tR\x04file\x12!\n" +
@@ -2328,14 +2850,23 @@ const file_record_v1_admin_proto_rawDesc = "" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\"\x12\n" +
 	"\x10PlanMovesRequest\"@\n" +
 	"\x11PlanMovesResponse\x12+\n" +
-	"\x05moves\x18\x01 \x03(\v2\x15.sheaf.record.v1.MoveR\x05moves\"\x88\x01\n" +
+	"\x05moves\x18\x01 \x03(\v2\x15.sheaf.record.v1.MoveR\x05moves\"\xe8\x02\n" +
 	"\x04Move\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
 	"\x04from\x18\x02 \x03(\tR\x04from\x12\x0e\n" +
 	"\x02to\x18\x03 \x03(\tR\x02to\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\x03R\x05bytes\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x18\n" +
-	"\arunning\x18\x06 \x01(\bR\arunning\"X\n" +
+	"\arunning\x18\x06 \x01(\bR\arunning\x120\n" +
+	"\x05phase\x18\a \x01(\x0e2\x1a.sheaf.record.v1.MovePhaseR\x05phase\x12\x1d\n" +
+	"\n" +
+	"bytes_done\x18\b \x01(\x03R\tbytesDone\x12(\n" +
+	"\x10bytes_per_second\x18\t \x01(\x01R\x0ebytesPerSecond\x12$\n" +
+	"\veta_seconds\x18\n" +
+	" \x01(\x01H\x00R\n" +
+	"etaSeconds\x88\x01\x01\x12-\n" +
+	"\x06copies\x18\v \x03(\v2\x15.sheaf.record.v1.CopyR\x06copiesB\x0e\n" +
+	"\f_eta_seconds\"X\n" +
 	"\rVerifyRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x121\n" +
 	"\x15rate_bytes_per_second\x18\x02 \x01(\x03R\x12rateBytesPerSecond\"s\n" +
@@ -2414,7 +2945,20 @@ const file_record_v1_admin_proto_rawDesc = "" +
 	"\x18LOAD_OUTCOME_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13LOAD_OUTCOME_LOADED\x10\x01\x12\x1a\n" +
 	"\x16LOAD_OUTCOME_TRUNCATED\x10\x02\x12\x18\n" +
-	"\x14LOAD_OUTCOME_DAMAGED\x10\x03*\xa2\x02\n" +
+	"\x14LOAD_OUTCOME_DAMAGED\x10\x03*\x8a\x01\n" +
+	"\n" +
+	"MemberRole\x12\x1b\n" +
+	"\x17MEMBER_ROLE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12MEMBER_ROLE_LEADER\x10\x01\x12\x15\n" +
+	"\x11MEMBER_ROLE_VOTER\x10\x02\x12\x17\n" +
+	"\x13MEMBER_ROLE_LEARNER\x10\x03\x12\x17\n" +
+	"\x13MEMBER_ROLE_REMOVED\x10\x04*\x82\x01\n" +
+	"\tCopyPhase\x12\x1a\n" +
+	"\x16COPY_PHASE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12COPY_PHASE_WAITING\x10\x01\x12\x14\n" +
+	"\x10COPY_PHASE_FILES\x10\x02\x12\x16\n" +
+	"\x12COPY_PHASE_ENTRIES\x10\x03\x12\x13\n" +
+	"\x0fCOPY_PHASE_DONE\x10\x04*\xa2\x02\n" +
 	"\n" +
 	"ShardState\x12\x1b\n" +
 	"\x17SHARD_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -2426,7 +2970,13 @@ const file_record_v1_admin_proto_rawDesc = "" +
 	" SHARD_STATE_FILE_SYSTEM_MISMATCH\x10\x06\x12\x17\n" +
 	"\x13SHARD_STATE_FOREIGN\x10\a\x12\x19\n" +
 	"\x15SHARD_STATE_DISK_LOST\x10\b\x12 \n" +
-	"\x1cSHARD_STATE_MEMORY_TOO_SMALL\x10\t2\x93\x06\n" +
+	"\x1cSHARD_STATE_MEMORY_TOO_SMALL\x10\t*\x8d\x01\n" +
+	"\tMovePhase\x12\x1a\n" +
+	"\x16MOVE_PHASE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12MOVE_PHASE_WAITING\x10\x01\x12\x16\n" +
+	"\x12MOVE_PHASE_COPYING\x10\x02\x12\x1a\n" +
+	"\x16MOVE_PHASE_CATCHING_UP\x10\x03\x12\x18\n" +
+	"\x14MOVE_PHASE_SWITCHING\x10\x042\x93\x06\n" +
 	"\fAdminService\x12U\n" +
 	"\n" +
 	"ListGroups\x12\".sheaf.record.v1.ListGroupsRequest\x1a#.sheaf.record.v1.ListGroupsResponse\x12U\n" +
@@ -2453,78 +3003,90 @@ func file_record_v1_admin_proto_rawDescGZIP() []byte {
 	return file_record_v1_admin_proto_rawDescData
 }
 
-var file_record_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_record_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_record_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_record_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_record_v1_admin_proto_goTypes = []any{
 	(GroupState)(0),                // 0: sheaf.record.v1.GroupState
 	(LoadOutcome)(0),               // 1: sheaf.record.v1.LoadOutcome
-	(ShardState)(0),                // 2: sheaf.record.v1.ShardState
-	(*Group)(nil),                  // 3: sheaf.record.v1.Group
-	(*Damage)(nil),                 // 4: sheaf.record.v1.Damage
-	(*ListGroupsRequest)(nil),      // 5: sheaf.record.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),     // 6: sheaf.record.v1.ListGroupsResponse
-	(*ListShardsRequest)(nil),      // 7: sheaf.record.v1.ListShardsRequest
-	(*ListShardsResponse)(nil),     // 8: sheaf.record.v1.ListShardsResponse
-	(*Shard)(nil),                  // 9: sheaf.record.v1.Shard
-	(*Load)(nil),                   // 10: sheaf.record.v1.Load
-	(*WatchLoadRequest)(nil),       // 11: sheaf.record.v1.WatchLoadRequest
-	(*WatchLoadResponse)(nil),      // 12: sheaf.record.v1.WatchLoadResponse
-	(*CreateGroupRequest)(nil),     // 13: sheaf.record.v1.CreateGroupRequest
-	(*CreateGroupResponse)(nil),    // 14: sheaf.record.v1.CreateGroupResponse
-	(*PlanMovesRequest)(nil),       // 15: sheaf.record.v1.PlanMovesRequest
-	(*PlanMovesResponse)(nil),      // 16: sheaf.record.v1.PlanMovesResponse
-	(*Move)(nil),                   // 17: sheaf.record.v1.Move
-	(*VerifyRequest)(nil),          // 18: sheaf.record.v1.VerifyRequest
-	(*VerifyResponse)(nil),         // 19: sheaf.record.v1.VerifyResponse
-	(*CompactRequest)(nil),         // 20: sheaf.record.v1.CompactRequest
-	(*CompactResponse)(nil),        // 21: sheaf.record.v1.CompactResponse
-	(*AcceptLossRequest)(nil),      // 22: sheaf.record.v1.AcceptLossRequest
-	(*AcceptLossResponse)(nil),     // 23: sheaf.record.v1.AcceptLossResponse
-	(*DescribeVolumeRequest)(nil),  // 24: sheaf.record.v1.DescribeVolumeRequest
-	(*DescribeVolumeResponse)(nil), // 25: sheaf.record.v1.DescribeVolumeResponse
-	(*StoreFacts)(nil),             // 26: sheaf.record.v1.StoreFacts
-	(*GroupFacts)(nil),             // 27: sheaf.record.v1.GroupFacts
-	nil,                            // 28: sheaf.record.v1.WatchLoadResponse.ShardsEntry
+	(MemberRole)(0),                // 2: sheaf.record.v1.MemberRole
+	(CopyPhase)(0),                 // 3: sheaf.record.v1.CopyPhase
+	(ShardState)(0),                // 4: sheaf.record.v1.ShardState
+	(MovePhase)(0),                 // 5: sheaf.record.v1.MovePhase
+	(*Group)(nil),                  // 6: sheaf.record.v1.Group
+	(*Member)(nil),                 // 7: sheaf.record.v1.Member
+	(*Copy)(nil),                   // 8: sheaf.record.v1.Copy
+	(*Damage)(nil),                 // 9: sheaf.record.v1.Damage
+	(*ListGroupsRequest)(nil),      // 10: sheaf.record.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),     // 11: sheaf.record.v1.ListGroupsResponse
+	(*ListShardsRequest)(nil),      // 12: sheaf.record.v1.ListShardsRequest
+	(*ListShardsResponse)(nil),     // 13: sheaf.record.v1.ListShardsResponse
+	(*Shard)(nil),                  // 14: sheaf.record.v1.Shard
+	(*Load)(nil),                   // 15: sheaf.record.v1.Load
+	(*WatchLoadRequest)(nil),       // 16: sheaf.record.v1.WatchLoadRequest
+	(*WatchLoadResponse)(nil),      // 17: sheaf.record.v1.WatchLoadResponse
+	(*CreateGroupRequest)(nil),     // 18: sheaf.record.v1.CreateGroupRequest
+	(*CreateGroupResponse)(nil),    // 19: sheaf.record.v1.CreateGroupResponse
+	(*PlanMovesRequest)(nil),       // 20: sheaf.record.v1.PlanMovesRequest
+	(*PlanMovesResponse)(nil),      // 21: sheaf.record.v1.PlanMovesResponse
+	(*Move)(nil),                   // 22: sheaf.record.v1.Move
+	(*VerifyRequest)(nil),          // 23: sheaf.record.v1.VerifyRequest
+	(*VerifyResponse)(nil),         // 24: sheaf.record.v1.VerifyResponse
+	(*CompactRequest)(nil),         // 25: sheaf.record.v1.CompactRequest
+	(*CompactResponse)(nil),        // 26: sheaf.record.v1.CompactResponse
+	(*AcceptLossRequest)(nil),      // 27: sheaf.record.v1.AcceptLossRequest
+	(*AcceptLossResponse)(nil),     // 28: sheaf.record.v1.AcceptLossResponse
+	(*DescribeVolumeRequest)(nil),  // 29: sheaf.record.v1.DescribeVolumeRequest
+	(*DescribeVolumeResponse)(nil), // 30: sheaf.record.v1.DescribeVolumeResponse
+	(*StoreFacts)(nil),             // 31: sheaf.record.v1.StoreFacts
+	(*GroupFacts)(nil),             // 32: sheaf.record.v1.GroupFacts
+	nil,                            // 33: sheaf.record.v1.WatchLoadResponse.ShardsEntry
 }
 var file_record_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: sheaf.record.v1.Group.state:type_name -> sheaf.record.v1.GroupState
 	1,  // 1: sheaf.record.v1.Group.outcome:type_name -> sheaf.record.v1.LoadOutcome
-	4,  // 2: sheaf.record.v1.Group.damages:type_name -> sheaf.record.v1.Damage
-	3,  // 3: sheaf.record.v1.ListGroupsResponse.groups:type_name -> sheaf.record.v1.Group
-	9,  // 4: sheaf.record.v1.ListShardsResponse.shards:type_name -> sheaf.record.v1.Shard
-	10, // 5: sheaf.record.v1.Shard.load:type_name -> sheaf.record.v1.Load
-	2,  // 6: sheaf.record.v1.Shard.state:type_name -> sheaf.record.v1.ShardState
-	10, // 7: sheaf.record.v1.WatchLoadResponse.load:type_name -> sheaf.record.v1.Load
-	28, // 8: sheaf.record.v1.WatchLoadResponse.shards:type_name -> sheaf.record.v1.WatchLoadResponse.ShardsEntry
-	17, // 9: sheaf.record.v1.PlanMovesResponse.moves:type_name -> sheaf.record.v1.Move
-	4,  // 10: sheaf.record.v1.VerifyResponse.damages:type_name -> sheaf.record.v1.Damage
-	4,  // 11: sheaf.record.v1.AcceptLossResponse.damages:type_name -> sheaf.record.v1.Damage
-	26, // 12: sheaf.record.v1.DescribeVolumeResponse.facts:type_name -> sheaf.record.v1.StoreFacts
-	27, // 13: sheaf.record.v1.DescribeVolumeResponse.groups:type_name -> sheaf.record.v1.GroupFacts
-	10, // 14: sheaf.record.v1.WatchLoadResponse.ShardsEntry.value:type_name -> sheaf.record.v1.Load
-	5,  // 15: sheaf.record.v1.AdminService.ListGroups:input_type -> sheaf.record.v1.ListGroupsRequest
-	7,  // 16: sheaf.record.v1.AdminService.ListShards:input_type -> sheaf.record.v1.ListShardsRequest
-	11, // 17: sheaf.record.v1.AdminService.WatchLoad:input_type -> sheaf.record.v1.WatchLoadRequest
-	13, // 18: sheaf.record.v1.AdminService.CreateGroup:input_type -> sheaf.record.v1.CreateGroupRequest
-	15, // 19: sheaf.record.v1.AdminService.PlanMoves:input_type -> sheaf.record.v1.PlanMovesRequest
-	18, // 20: sheaf.record.v1.AdminService.Verify:input_type -> sheaf.record.v1.VerifyRequest
-	20, // 21: sheaf.record.v1.AdminService.Compact:input_type -> sheaf.record.v1.CompactRequest
-	22, // 22: sheaf.record.v1.AdminService.AcceptLoss:input_type -> sheaf.record.v1.AcceptLossRequest
-	24, // 23: sheaf.record.v1.AdminService.DescribeVolume:input_type -> sheaf.record.v1.DescribeVolumeRequest
-	6,  // 24: sheaf.record.v1.AdminService.ListGroups:output_type -> sheaf.record.v1.ListGroupsResponse
-	8,  // 25: sheaf.record.v1.AdminService.ListShards:output_type -> sheaf.record.v1.ListShardsResponse
-	12, // 26: sheaf.record.v1.AdminService.WatchLoad:output_type -> sheaf.record.v1.WatchLoadResponse
-	14, // 27: sheaf.record.v1.AdminService.CreateGroup:output_type -> sheaf.record.v1.CreateGroupResponse
-	16, // 28: sheaf.record.v1.AdminService.PlanMoves:output_type -> sheaf.record.v1.PlanMovesResponse
-	19, // 29: sheaf.record.v1.AdminService.Verify:output_type -> sheaf.record.v1.VerifyResponse
-	21, // 30: sheaf.record.v1.AdminService.Compact:output_type -> sheaf.record.v1.CompactResponse
-	23, // 31: sheaf.record.v1.AdminService.AcceptLoss:output_type -> sheaf.record.v1.AcceptLossResponse
-	25, // 32: sheaf.record.v1.AdminService.DescribeVolume:output_type -> sheaf.record.v1.DescribeVolumeResponse
-	24, // [24:33] is the sub-list for method output_type
-	15, // [15:24] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	9,  // 2: sheaf.record.v1.Group.damages:type_name -> sheaf.record.v1.Damage
+	2,  // 3: sheaf.record.v1.Group.role:type_name -> sheaf.record.v1.MemberRole
+	7,  // 4: sheaf.record.v1.Group.members:type_name -> sheaf.record.v1.Member
+	8,  // 5: sheaf.record.v1.Group.copy:type_name -> sheaf.record.v1.Copy
+	2,  // 6: sheaf.record.v1.Member.role:type_name -> sheaf.record.v1.MemberRole
+	3,  // 7: sheaf.record.v1.Copy.phase:type_name -> sheaf.record.v1.CopyPhase
+	6,  // 8: sheaf.record.v1.ListGroupsResponse.groups:type_name -> sheaf.record.v1.Group
+	14, // 9: sheaf.record.v1.ListShardsResponse.shards:type_name -> sheaf.record.v1.Shard
+	15, // 10: sheaf.record.v1.Shard.load:type_name -> sheaf.record.v1.Load
+	4,  // 11: sheaf.record.v1.Shard.state:type_name -> sheaf.record.v1.ShardState
+	15, // 12: sheaf.record.v1.WatchLoadResponse.load:type_name -> sheaf.record.v1.Load
+	33, // 13: sheaf.record.v1.WatchLoadResponse.shards:type_name -> sheaf.record.v1.WatchLoadResponse.ShardsEntry
+	22, // 14: sheaf.record.v1.PlanMovesResponse.moves:type_name -> sheaf.record.v1.Move
+	5,  // 15: sheaf.record.v1.Move.phase:type_name -> sheaf.record.v1.MovePhase
+	8,  // 16: sheaf.record.v1.Move.copies:type_name -> sheaf.record.v1.Copy
+	9,  // 17: sheaf.record.v1.VerifyResponse.damages:type_name -> sheaf.record.v1.Damage
+	9,  // 18: sheaf.record.v1.AcceptLossResponse.damages:type_name -> sheaf.record.v1.Damage
+	31, // 19: sheaf.record.v1.DescribeVolumeResponse.facts:type_name -> sheaf.record.v1.StoreFacts
+	32, // 20: sheaf.record.v1.DescribeVolumeResponse.groups:type_name -> sheaf.record.v1.GroupFacts
+	15, // 21: sheaf.record.v1.WatchLoadResponse.ShardsEntry.value:type_name -> sheaf.record.v1.Load
+	10, // 22: sheaf.record.v1.AdminService.ListGroups:input_type -> sheaf.record.v1.ListGroupsRequest
+	12, // 23: sheaf.record.v1.AdminService.ListShards:input_type -> sheaf.record.v1.ListShardsRequest
+	16, // 24: sheaf.record.v1.AdminService.WatchLoad:input_type -> sheaf.record.v1.WatchLoadRequest
+	18, // 25: sheaf.record.v1.AdminService.CreateGroup:input_type -> sheaf.record.v1.CreateGroupRequest
+	20, // 26: sheaf.record.v1.AdminService.PlanMoves:input_type -> sheaf.record.v1.PlanMovesRequest
+	23, // 27: sheaf.record.v1.AdminService.Verify:input_type -> sheaf.record.v1.VerifyRequest
+	25, // 28: sheaf.record.v1.AdminService.Compact:input_type -> sheaf.record.v1.CompactRequest
+	27, // 29: sheaf.record.v1.AdminService.AcceptLoss:input_type -> sheaf.record.v1.AcceptLossRequest
+	29, // 30: sheaf.record.v1.AdminService.DescribeVolume:input_type -> sheaf.record.v1.DescribeVolumeRequest
+	11, // 31: sheaf.record.v1.AdminService.ListGroups:output_type -> sheaf.record.v1.ListGroupsResponse
+	13, // 32: sheaf.record.v1.AdminService.ListShards:output_type -> sheaf.record.v1.ListShardsResponse
+	17, // 33: sheaf.record.v1.AdminService.WatchLoad:output_type -> sheaf.record.v1.WatchLoadResponse
+	19, // 34: sheaf.record.v1.AdminService.CreateGroup:output_type -> sheaf.record.v1.CreateGroupResponse
+	21, // 35: sheaf.record.v1.AdminService.PlanMoves:output_type -> sheaf.record.v1.PlanMovesResponse
+	24, // 36: sheaf.record.v1.AdminService.Verify:output_type -> sheaf.record.v1.VerifyResponse
+	26, // 37: sheaf.record.v1.AdminService.Compact:output_type -> sheaf.record.v1.CompactResponse
+	28, // 38: sheaf.record.v1.AdminService.AcceptLoss:output_type -> sheaf.record.v1.AcceptLossResponse
+	30, // 39: sheaf.record.v1.AdminService.DescribeVolume:output_type -> sheaf.record.v1.DescribeVolumeResponse
+	31, // [31:40] is the sub-list for method output_type
+	22, // [22:31] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_record_v1_admin_proto_init() }
@@ -2532,14 +3094,17 @@ func file_record_v1_admin_proto_init() {
 	if File_record_v1_admin_proto != nil {
 		return
 	}
-	file_record_v1_admin_proto_msgTypes[6].OneofWrappers = []any{}
+	file_record_v1_admin_proto_msgTypes[0].OneofWrappers = []any{}
+	file_record_v1_admin_proto_msgTypes[2].OneofWrappers = []any{}
+	file_record_v1_admin_proto_msgTypes[8].OneofWrappers = []any{}
+	file_record_v1_admin_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_record_v1_admin_proto_rawDesc), len(file_record_v1_admin_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   26,
+			NumEnums:      6,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

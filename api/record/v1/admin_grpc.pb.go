@@ -46,7 +46,8 @@ type AdminServiceClient interface {
 	WatchLoad(ctx context.Context, in *WatchLoadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchLoadResponse], error)
 	// CreateGroup makes a group. Only in Named routing. ALREADY_EXISTS where it is there.
 	CreateGroup(ctx context.Context, in *CreateGroupRequest, opts ...grpc.CallOption) (*CreateGroupResponse, error)
-	// PlanMoves shows what is being moved, and all that the planner would move if nothing else changed, without doing it.
+	// PlanMoves shows what is being moved, how far that is, and all that the planner would move if nothing else changed,
+	// without doing it. On a shard: the copies that are being made there.
 	PlanMoves(ctx context.Context, in *PlanMovesRequest, opts ...grpc.CallOption) (*PlanMovesResponse, error)
 	// Verify reads every byte of a group and checks it, at a byte rate. Serving goes on.
 	Verify(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (*VerifyResponse, error)
@@ -181,7 +182,8 @@ type AdminServiceServer interface {
 	WatchLoad(*WatchLoadRequest, grpc.ServerStreamingServer[WatchLoadResponse]) error
 	// CreateGroup makes a group. Only in Named routing. ALREADY_EXISTS where it is there.
 	CreateGroup(context.Context, *CreateGroupRequest) (*CreateGroupResponse, error)
-	// PlanMoves shows what is being moved, and all that the planner would move if nothing else changed, without doing it.
+	// PlanMoves shows what is being moved, how far that is, and all that the planner would move if nothing else changed,
+	// without doing it. On a shard: the copies that are being made there.
 	PlanMoves(context.Context, *PlanMovesRequest) (*PlanMovesResponse, error)
 	// Verify reads every byte of a group and checks it, at a byte rate. Serving goes on.
 	Verify(context.Context, *VerifyRequest) (*VerifyResponse, error)

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/cli"
+)
+
+func TestMovesInWords(t *testing.T) {
+	const mib = 1 << 20
+	eta := 75.4
+	moves := []*recordv1.Move{
+		{
+			Group: "3", From: []string{"a"}, To: []string{"d"}, Running: true, Phase: recordv1.MovePhase_MOVE_PHASE_COPYING, Bytes: 1000 * mib,
+			BytesDone: 250 * mib, BytesPerSecond: 10 * mib, EtaSeconds: &eta, Reason: "Drain",
+		},
+		{Group: "4", From: []string{"a"}, To: []string{"d"}, Running: true, Phase: recordv1.MovePhase_MOVE_PHASE_WAITING, Bytes: 0, Reason: "Drain"},
+		{Group: "5", From: []string{"a"}, To: []string{"d"}, Bytes: 7 * mib, Reason: "Drain"},
+	}
+	var out, words bytes.Buffer
+	a := app{out: &cli.Output{Out: &out, Err: &words}}
+	if err := a.printMoves(moves); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	var got []string
+	for _, line := range lines[1:] {
+		got = append(got, strings.Join(strings.Fields(line), " "))
+	}
+	want := []string{"3 copying a d 25% 1000.0 MiB 10.0 MiB/s 1m15s Drain", "4 waiting a d 0 B Drain", "5 planned a d 7.0 MiB Drain"}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("table:\n%s", out.String())
+	}
+	if w := strings.TrimSpace(words.String()); w != "2 running, 1 planned: 250.0 MiB of 1000.0 MiB, 10.0 MiB/s, ETA 1m15s" {
+		t.Errorf("words: %q", w)
+	}
+	if w := movesWords(nil); w != "nothing moves" {
+		t.Errorf("no moves: %q", w)
+	}
+}
+
+func TestRolesAndLagInWords(t *testing.T) {
+	lag := uint64(12)
+	for want, g := range map[string]*recordv1.Group{
+		"/":                   {},
+		"leader/":             {Role: recordv1.MemberRole_MEMBER_ROLE_LEADER},
+		"voter/12":            {Role: recordv1.MemberRole_MEMBER_ROLE_VOTER, LagEntries: &lag},
+		"learner/50% of 10 B": {Role: recordv1.MemberRole_MEMBER_ROLE_LEARNER, LagEntries: &lag, Copy: &recordv1.Copy{BytesTotal: 10, BytesDone: 5}},
+	} {
+		if got := roleWord(g) + "/" + lagWords(g); got != want {
+			t.Errorf("%v is %q, want %q", g, got, want)
+		}
+	}
+}

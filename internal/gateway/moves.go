@@ -1,0 +1,180 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// tellMembers puts what the leader of a group says of its members into their own rows.
+func tellMembers(answers []*recordv1.ListGroupsResponse) {
+	type replica struct {
+		group string
+		id    uint64
+	}
+	said := map[replica]*recordv1.Member{}
+	for _, answer := range answers {
+		for _, row := range answer.GetGroups() {
+			for _, m := range row.GetMembers() {
+				said[replica{row.GetGroup(), m.GetRaftId()}] = m
+			}
+		}
+	}
+	for _, answer := range answers {
+		for _, row := range answer.GetGroups() {
+			m := said[replica{row.GetGroup(), row.GetRaftId()}]
+			if m == nil || row.MatchIndex != nil || row.GetRaftId() == 0 {
+				continue
+			}
+			match, lag := m.GetMatchIndex(), m.GetLagEntries()
+			row.MatchIndex, row.LagEntries = &match, &lag
+		}
+	}
+}
+
+// PlanMoves shows what is under way, how far that is, and what the planner would do.
+func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse, error) {
+	t, err := a.g.router.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	copies, err := a.copies(ctx, t, request)
+	if err != nil {
+		return nil, err
+	}
+	out := &recordv1.PlanMovesResponse{}
+	planned := map[string]bool{}
+	for _, m := range placement.Moves(t.view, t.view.Meta.Policy()) {
+		planned[m.Group] = true
+		move := &recordv1.Move{
+			Group: m.Group, From: m.From, To: m.To, Bytes: m.Bytes, Reason: string(m.Reason), Running: m.Running,
+		}
+		if m.Running {
+			follow(move, t.view.Groups[m.Group], copies[m.Group])
+		}
+		out.Moves = append(out.Moves, move)
+	}
+	for group, made := range copies {
+		if !planned[group] { // the shards stay, a copy is made anew: on another volume of the same shard
+			out.Moves = append(out.Moves, t.madeAnew(group, made))
+		}
+	}
+	slices.SortFunc(out.Moves, func(a, b *recordv1.Move) int { return cmpNames(a.GetGroup(), b.GetGroup()) })
+	return out, nil
+}
+
+// copies asks all shards which copies are being made there, by group. One that does not answer, or is older than the
+// question, tells of none.
+func (a *adminServer) copies(ctx context.Context, t *table, request *recordv1.PlanMovesRequest) (map[string][]*recordv1.Copy, error) {
+	shards := t.sortedShards()
+	answers := make([]*recordv1.PlanMovesResponse, len(shards))
+	a.g.eachParallel(len(shards), func(i int) {
+		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+		defer cancel()
+		if answer, err := recordv1.NewAdminServiceClient(shards[i].conn()).PlanMoves(ctx, request); err == nil {
+			answers[i] = answer
+		}
+	})
+	if err := ctx.Err(); err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	out := map[string][]*recordv1.Copy{}
+	for _, answer := range answers {
+		for _, m := range answer.GetMoves() {
+			if _, known := t.view.Groups[m.GetGroup()]; known {
+				out[m.GetGroup()] = append(out[m.GetGroup()], m.GetCopies()...)
+			}
+		}
+	}
+	return out, nil
+}
+
+// madeAnew is the move of a group whose shards stay the same.
+func (t *table) madeAnew(group string, copies []*recordv1.Copy) *recordv1.Move {
+	g := t.view.Groups[group]
+	m := &recordv1.Move{Group: group, Running: true, Reason: string(placement.ForRepair)}
+	for _, one := range g.Members {
+		if one.Role == placement.Voter {
+			m.From = append(m.From, one.Shard)
+		}
+	}
+	m.To = slices.Clone(m.From)
+	for _, c := range copies {
+		if !slices.Contains(m.To, c.GetShard()) {
+			m.To = append(m.To, c.GetShard())
+		}
+		m.Bytes += g.Bytes
+	}
+	follow(m, g, copies)
+	return m
+}
+
+// follow says how far a move is: g is what etcd knows of the group, copies what the shards that take it say.
+func follow(m *recordv1.Move, g placement.Group, copies []*recordv1.Copy) {
+	for _, shard := range m.GetTo() {
+		i := slices.IndexFunc(copies, func(c *recordv1.Copy) bool { return c.GetShard() == shard })
+		j := slices.IndexFunc(g.Members, func(one placement.Member) bool { return one.Shard == shard })
+		switch {
+		case i >= 0:
+			m.Copies = append(m.Copies, copies[i])
+		case slices.Contains(m.GetFrom(), shard): // it stays
+		case j >= 0 && g.Members[j].Role == placement.Voter:
+			m.Copies = append(m.Copies, &recordv1.Copy{
+				Shard: shard, Phase: recordv1.CopyPhase_COPY_PHASE_DONE, BytesTotal: g.Bytes, BytesDone: g.Bytes,
+			})
+		default:
+			m.Copies = append(m.Copies, &recordv1.Copy{Shard: shard, Phase: recordv1.CopyPhase_COPY_PHASE_WAITING})
+		}
+	}
+	slices.SortFunc(m.GetCopies(), func(a, b *recordv1.Copy) int { return cmp.Compare(a.GetShard(), b.GetShard()) })
+	sumUp(m, g.Bytes)
+}
+
+// sumUp makes the figures of a move of those of its copies. One whose size is not known yet is as large as the group was
+// last.
+func sumUp(m *recordv1.Move, bytes int64) {
+	m.Phase, m.Bytes = recordv1.MovePhase_MOVE_PHASE_SWITCHING, 0
+	var eta float64
+	known := true
+	for _, c := range m.GetCopies() {
+		total := c.GetBytesTotal()
+		if total == 0 {
+			total = bytes
+		}
+		m.Bytes += total
+		m.BytesDone += min(c.GetBytesDone(), total)
+		m.BytesPerSecond += c.GetBytesPerSecond()
+		phase := movePhases[c.GetPhase()]
+		m.Phase = behind(m.GetPhase(), phase)
+		switch {
+		case phase > recordv1.MovePhase_MOVE_PHASE_COPYING:
+		case c.EtaSeconds != nil:
+			eta = max(eta, c.GetEtaSeconds()) // they come side by side
+		default:
+			known = false
+		}
+	}
+	if known {
+		m.EtaSeconds = &eta
+	}
+}
+
+// behind is the phase of a move with copies in two phases: that with work to do, of these the earlier one.
+func behind(a, b recordv1.MovePhase) recordv1.MovePhase {
+	if a == recordv1.MovePhase_MOVE_PHASE_COPYING || b == recordv1.MovePhase_MOVE_PHASE_COPYING {
+		return recordv1.MovePhase_MOVE_PHASE_COPYING
+	}
+	return min(a, b)
+}
+
+var movePhases = map[recordv1.CopyPhase]recordv1.MovePhase{
+	recordv1.CopyPhase_COPY_PHASE_WAITING: recordv1.MovePhase_MOVE_PHASE_WAITING,
+	recordv1.CopyPhase_COPY_PHASE_FILES:   recordv1.MovePhase_MOVE_PHASE_COPYING,
+	recordv1.CopyPhase_COPY_PHASE_ENTRIES: recordv1.MovePhase_MOVE_PHASE_CATCHING_UP,
+	recordv1.CopyPhase_COPY_PHASE_DONE:    recordv1.MovePhase_MOVE_PHASE_SWITCHING,
+}

@@ -1,0 +1,131 @@
+package shard
+
+import (
+	"testing"
+	"time"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+func TestTheRateOfACopyIsThatOfItsLastSeconds(t *testing.T) {
+	now := time.Unix(0, 0)
+	c := &copying{now: func() time.Time { return now }}
+	describe := func() *recordv1.Copy {
+		p := &recordv1.Copy{}
+		c.describe(p)
+		return p
+	}
+	if p := describe(); p.GetPhase() != recordv1.CopyPhase_COPY_PHASE_WAITING || p.EtaSeconds != nil {
+		t.Errorf("before it begins: %v", p)
+	}
+	c.begin("a", 1000_000)
+	c.have(400_000) // of an earlier attempt: not of this rate
+	for range 40 {
+		now = now.Add(time.Second)
+		c.add(1000)
+	}
+	if p := describe(); p.GetPhase() != recordv1.CopyPhase_COPY_PHASE_FILES || p.GetBytesDone() != 440_000 || p.GetBytesTotal() != 1000_000 ||
+		p.GetBytesPerSecond() != 1000 || p.GetEtaSeconds() != 560 || p.GetFrom() != "a" {
+		t.Errorf("at 1,000 a second: %v", p)
+	}
+	for range 20 {
+		now = now.Add(time.Second)
+		c.add(10_000)
+	}
+	if p := describe(); p.GetBytesPerSecond() != 10_000 || p.GetEtaSeconds() != 36 {
+		t.Errorf("at 10,000 a second: %v", p)
+	}
+	c.have(700_000) // a file was here already
+	if p := describe(); p.GetBytesPerSecond() != 10_000 || p.GetBytesDone() != 700_000 {
+		t.Errorf("with what was here: %v", p)
+	}
+	now = now.Add(time.Hour)
+	if p := describe(); p.GetBytesPerSecond() > 100 {
+		t.Errorf("after an hour without a byte: %v", p)
+	}
+	c.waits()
+	if p := describe(); p.GetPhase() != recordv1.CopyPhase_COPY_PHASE_WAITING || p.GetBytesDone() != 700_000 || p.GetBytesPerSecond() != 0 {
+		t.Errorf("while it waits: %v", p)
+	}
+}
+
+func TestBlobsCountOnlyWhenTheyAreHere(t *testing.T) {
+	segment := group.ExportFile{Kind: group.SegmentFile, Bytes: 100, Have: 30}
+	blob := group.ExportFile{Kind: group.BlobFile, Bytes: 400}
+	for _, one := range []struct {
+		missing []group.ExportFile
+		want    int64
+	}{
+		{[]group.ExportFile{segment}, 530 - 400 - 70}, // 130 of segments and 400 of a blob nobody knows of yet
+		{[]group.ExportFile{blob}, 130},
+		{nil, 530},
+	} {
+		if got := haveBytes(one.missing, 130, 530); got != one.want {
+			t.Errorf("%v are missing: %d bytes are here, want %d", one.missing, got, one.want)
+		}
+	}
+}
+
+// A shard tells how far the copies are that it takes, and the leader of a group how its members are.
+func TestAMoveTellsHowFarItIs(t *testing.T) {
+	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, []string{"a"}, "d")
+	c.settled("a")
+	for id := range int64(6) {
+		c.put(id, data(id, 1000_000))
+	}
+	c.kill("a")
+	c.shards["a"] = c.stopped["a"].again(func(cfg *Config) { cfg.Limits.FetchBytesPerSecond = 1 << 20 })
+	a, d := c.shards["a"], c.shards["d"]
+	c.aim("d")
+	var last *recordv1.Move
+	c.eventually("d tells of files with a rate", func() bool {
+		out, err := d.admin.PlanMoves(d.ctx(), &recordv1.PlanMovesRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(out.GetMoves()) != 1 {
+			return false
+		}
+		last = out.GetMoves()[0]
+		return last.GetCopies()[0].GetBytesPerSecond() > 0
+	})
+	one := last.GetCopies()[0]
+	if last.GetGroup() != "0" || !last.GetRunning() || last.GetPhase() != recordv1.MovePhase_MOVE_PHASE_COPYING || one.GetShard() != "d" || one.GetFrom() != "a" ||
+		one.GetPhase() != recordv1.CopyPhase_COPY_PHASE_FILES || one.GetBytesTotal() < 6000_000 || one.GetBytesDone() <= 0 ||
+		one.GetBytesDone() >= one.GetBytesTotal() || one.GetEtaSeconds() <= 0 {
+		t.Errorf("move: %v", last)
+	}
+	rows, err := d.admin.ListGroups(d.ctx(), &recordv1.ListGroupsRequest{})
+	if err != nil || len(rows.GetGroups()) != 1 || rows.GetGroups()[0].GetCopy().GetBytesTotal() != one.GetBytesTotal() {
+		t.Errorf("d's groups: %v, %v", rows, err)
+	}
+	c.eventually("the leader tells of its learner", func() bool {
+		rows, err := a.admin.ListGroups(a.ctx(), &recordv1.ListGroupsRequest{Group: "0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		row := rows.GetGroups()[0]
+		m := row.GetMembers()
+		if len(m) != 2 {
+			return false
+		}
+		if m[0].GetShard() != "a" {
+			m[0], m[1] = m[1], m[0]
+		}
+		if row.GetRole() != recordv1.MemberRole_MEMBER_ROLE_LEADER || row.GetLagEntries() != 0 || row.GetMatchIndex() < 6 ||
+			m[0].GetRole() != recordv1.MemberRole_MEMBER_ROLE_LEADER || !m[0].GetCaughtUp() ||
+			m[1].GetRole() != recordv1.MemberRole_MEMBER_ROLE_LEARNER || m[1].GetShard() != "d" || m[1].GetCaughtUp() || m[1].GetLagEntries() < 6 {
+			t.Errorf("leader: %v", row)
+		}
+		return true
+	})
+	// Nobody waits for the rest: it is not wanted any more.
+	c.aim("a")
+	c.settled("a")
+	c.eventually("d makes no copy any more", func() bool {
+		out, err := d.admin.PlanMoves(d.ctx(), &recordv1.PlanMovesRequest{})
+		return err == nil && len(out.GetMoves()) == 0
+	})
+}

@@ -1,0 +1,54 @@
+package shard
+
+import "github.com/prometheus/client_golang/prometheus"
+
+var (
+	descPeerSent      = desc("peer_sent_messages_total", "Messages sent to other shards: those of consensus between copies.")
+	descPeerSentBytes = desc("peer_sent_bytes_total", "Bytes of these messages.")
+	descPeerReceived  = desc("peer_received_messages_total", "Messages that came from other shards.")
+	descPeerDropped   = desc("peer_dropped_messages_total",
+		"Messages lost, by why: the queue to a peer was full, it was not connected, what they were for is not here, they cannot be read. They are repeated.", "reason")
+	descPeerConnects = desc("peer_connects_total", "Connections made to other shards. All but the first one of each are reconnects.")
+	descPeerFetched  = desc("peer_fetched_bytes_total", "Bytes of files, entries and blobs that other shards took from here.")
+	descPeerExports  = desc("peer_exports", "Groups whose files other shards are taking from here.")
+	descPeerRefused  = desc("peer_exports_refused_total", "Requests for files that were put off, because enough groups were being sent.")
+
+	descPeerAlive   = desc("peer_alive", "1 where the peer was heard within a second.", "peer")
+	descPeerSilence = desc("peer_silence_seconds", "Time since the peer was heard.", "peer")
+	descPeerQueued  = desc("peer_queued_messages", "Messages that wait to be sent to the peer.", "peer")
+	descPeerQueue   = desc("peer_queued_bytes", "Bytes of the messages that wait to be sent to the peer.", "peer")
+)
+
+// collectPeers tells of what goes between this shard and its peers.
+func (s *Shard) collectPeers(ch chan<- prometheus.Metric) {
+	st := s.hub.Stats()
+	for _, m := range []struct {
+		desc   *prometheus.Desc
+		value  uint64
+		labels []string
+	}{
+		{descPeerSent, st.Sent, nil},
+		{descPeerSentBytes, st.SentBytes, nil},
+		{descPeerReceived, st.Received, nil},
+		{descPeerDropped, st.DroppedFull, []string{"full"}},
+		{descPeerDropped, st.DroppedDown, []string{"down"}},
+		{descPeerDropped, st.DroppedStray, []string{"stray"}},
+		{descPeerDropped, st.DroppedBad, []string{"bad"}},
+		{descPeerConnects, st.Connects, nil},
+		{descPeerFetched, st.FetchedBytes, nil},
+		{descPeerRefused, st.ExportsRefused, nil},
+	} {
+		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.CounterValue, float64(m.value), m.labels...)
+	}
+	ch <- prometheus.MustNewConstMetric(descPeerExports, prometheus.GaugeValue, float64(st.ExportsUnderWay))
+	for _, p := range s.hub.Peers() {
+		alive := 0.0
+		if p.Alive {
+			alive = 1
+		}
+		ch <- prometheus.MustNewConstMetric(descPeerAlive, prometheus.GaugeValue, alive, p.Shard)
+		ch <- prometheus.MustNewConstMetric(descPeerSilence, prometheus.GaugeValue, p.Silence.Seconds(), p.Shard)
+		ch <- prometheus.MustNewConstMetric(descPeerQueued, prometheus.GaugeValue, float64(p.Messages), p.Shard)
+		ch <- prometheus.MustNewConstMetric(descPeerQueue, prometheus.GaugeValue, float64(p.Bytes), p.Shard)
+	}
+}
