@@ -1,0 +1,293 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"sheaf.dev/sheaf/bench/peers/store"
+	"sheaf.dev/sheaf/bench/peers/stores"
+)
+
+// Every step of every store runs in a process of its own, so that its peak of memory is its own and nothing of an earlier step
+// is left in it.
+
+// job is what such a process is told, on its standard input.
+type job struct {
+	Store   string
+	Step    string
+	Dir     string
+	Size    int
+	Records int64
+	Callers int
+	Batch   int
+	Workers int // that read everything into memory
+	Gets    int64
+	Time    time.Duration // of warm gets
+}
+
+// outcome is what it answers, on its standard output.
+type outcome struct {
+	Seconds   float64
+	Units     float64 // records put or read
+	PeakBytes int64   // VmHWM
+	AnonBytes int64   // RssAnon at the end
+	Error     string
+}
+
+func (o *outcome) rate() float64 { return o.Units / o.Seconds }
+
+// childEnv makes this program do one job.
+const childEnv = "PEERS_JOB"
+
+// The steps, in their order.
+var steps = map[string]func(*job, *store.Kind) (outcome, error){
+	"fill": (*job).fill, "start": (*job).start, "cold": (*job).cold, "warm": (*job).warm, "update": (*job).update, "compact": (*job).compact,
+}
+
+// runChild does the job on standard input.
+func runChild(in io.Reader, out io.Writer) error {
+	var j job
+	if err := json.NewDecoder(in).Decode(&j); err != nil {
+		return fmt.Errorf("reading the job: %w", err)
+	}
+	kind, step := stores.Find(j.Store), steps[j.Step]
+	if kind == nil || step == nil {
+		return fmt.Errorf("no such store or step: %q, %q", j.Store, j.Step)
+	}
+	o, err := step(&j, kind)
+	if err != nil {
+		o.Error = err.Error()
+	}
+	return json.NewEncoder(out).Encode(o)
+}
+
+// run does the job in a process of its own, which ends with this one.
+func (j *job) run(ctx context.Context) (outcome, error) {
+	request, err := json.Marshal(j)
+	if err != nil {
+		return outcome{}, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return outcome{}, err
+	}
+	cmd := exec.CommandContext(ctx, self)
+	cmd.Env = append(os.Environ(), childEnv+"=1")
+	cmd.Stdin = strings.NewReader(string(request))
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	answer, err := cmd.Output()
+	if ctx.Err() != nil {
+		return outcome{}, context.Cause(ctx)
+	}
+	var o outcome
+	if jsonErr := json.Unmarshal(answer, &o); jsonErr != nil {
+		return o, fmt.Errorf("%s, %s: %w: %s", j.Store, j.Step, errors.Join(err, jsonErr), lastLines(stderr.String()))
+	}
+	if o.Error != "" {
+		return o, fmt.Errorf("%s, %s: %s", j.Store, j.Step, o.Error)
+	}
+	return o, nil
+}
+
+func lastLines(s string) string { return s[max(0, len(s)-2000):] }
+
+// measured times one thing and looks at the memory after it.
+func measured(units float64, do func() error) (o outcome, err error) {
+	begin := time.Now()
+	err = do()
+	o = outcome{Seconds: time.Since(begin).Seconds(), Units: units}
+	o.PeakBytes, o.AnonBytes = memory()
+	return o, err
+}
+
+// memory of this process: its peak, and what is not of files now.
+func memory() (peak, anon int64) {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, 0
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(line, ":")
+		kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+		switch {
+		case err != nil:
+		case name == "VmHWM":
+			peak = kib << 10
+		case name == "RssAnon":
+			anon = kib << 10
+		}
+	}
+	return peak, anon
+}
+
+// open opens the store, uses it and closes it.
+func (j *job) open(k *store.Kind, o store.Options, use func(store.Store) error) error {
+	s, err := k.Open(j.Dir, o)
+	if err != nil {
+		return err
+	}
+	return errors.Join(use(s), s.Close())
+}
+
+func (j *job) fill(k *store.Kind) (o outcome, err error) {
+	err = j.open(k, store.Options{}, func(s store.Store) error {
+		o, err = measured(float64(j.Records), func() error { return j.put(s, 1, 1) })
+		return err
+	})
+	return o, err
+}
+
+// put writes a version of every step-th record, in ascending order of ids: what suits trees best.
+func (j *job) put(s store.Store, version int64, step int64) error {
+	var next atomic.Int64
+	pool := randomPool()
+	each := int64(j.Batch) * step
+	return store.Parallel(j.Callers, func(int) error {
+		for {
+			from := next.Add(each) - each
+			if from >= j.Records {
+				return nil
+			}
+			batch := make([]store.Record, 0, j.Batch)
+			for id := from; id < min(from+each, j.Records); id += step {
+				batch = append(batch, store.Record{ID: id, Data: makeData(pool, id, version, j.Size)})
+			}
+			if err := s.Put(batch); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// start is from nothing in memory to all of it.
+func (j *job) start(k *store.Kind) (o outcome, err error) {
+	var s store.Store
+	m := store.NewMemory(j.Workers)
+	o, err = measured(float64(j.Records), func() error {
+		if s, err = k.Open(j.Dir, store.Options{InMemory: true}); err != nil {
+			return err
+		}
+		n, err := s.LoadAll(j.Workers, m)
+		if err == nil && n != j.Records {
+			err = fmt.Errorf("%d records were read, %d are stored", n, j.Records)
+		}
+		return err
+	})
+	if s != nil {
+		err = errors.Join(err, s.Close())
+	}
+	m.Records() // it is in use until here
+	return o, err
+}
+
+func (j *job) cold(k *store.Kind) (o outcome, err error) {
+	err = j.open(k, store.Options{}, func(s store.Store) error {
+		o, err = measured(float64(j.Gets), func() error { return j.get(s, j.Gets, time.Hour) })
+		return err
+	})
+	return o, err
+}
+
+func (j *job) warm(k *store.Kind) (o outcome, err error) {
+	options := store.Options{InMemory: true, CacheBytes: j.Records * int64(j.Size) * 5 / 4}
+	err = j.open(k, options, func(s store.Store) error {
+		err := store.Ranges(0, j.Records-1, j.Callers, func(_ int, from, through int64) error {
+			var buffer []byte
+			for id := from; id <= through; id++ {
+				if buffer, err = s.Get(id, buffer[:0]); err != nil {
+					return fmt.Errorf("record %d: %w", id, err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		var n int64
+		o, err = measured(0, func() error {
+			n, err = j.getFor(s, 1<<62, j.Time)
+			return err
+		})
+		o.Units = float64(n)
+		return err
+	})
+	return o, err
+}
+
+func (j *job) get(s store.Store, n int64, most time.Duration) error {
+	_, err := j.getFor(s, n, most)
+	return err
+}
+
+// getFor reads random records and checks each: n of them, or for a time.
+func (j *job) getFor(s store.Store, n int64, most time.Duration) (int64, error) {
+	var done atomic.Int64
+	end := time.Now().Add(most)
+	err := store.Parallel(j.Callers, func(int) error {
+		buffer := make([]byte, 0, j.Size+4096)
+		random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+		for i := int64(0); ; i++ {
+			if i%32 == 0 && (done.Add(32) > n || time.Now().After(end)) {
+				done.Add(-32)
+				return nil
+			}
+			id := random.Int64N(j.Records)
+			data, err := s.Get(id, buffer[:0])
+			if err != nil {
+				return fmt.Errorf("record %d: %w", id, err)
+			}
+			if len(data) != j.Size || int64(binary.LittleEndian.Uint64(data)) != id {
+				return fmt.Errorf("record %d: %d bytes of another record", id, len(data))
+			}
+		}
+	})
+	return done.Load(), err
+}
+
+func (j *job) update(k *store.Kind) (o outcome, err error) {
+	err = j.open(k, store.Options{}, func(s store.Store) error {
+		o, err = measured(float64(j.Records)/2, func() error { return j.put(s, 2, 2) })
+		return err
+	})
+	return o, err
+}
+
+func (j *job) compact(k *store.Kind) (o outcome, err error) {
+	err = j.open(k, store.Options{}, func(s store.Store) error {
+		o, err = measured(float64(j.Records), s.Compact)
+		return err
+	})
+	return o, err
+}
+
+const poolBytes = 4 << 20
+
+// randomPool is what data is cut from: no store can compress it.
+func randomPool() []byte {
+	pool := make([]byte, poolBytes)
+	source := rand.NewChaCha8([32]byte{1})
+	_, _ = source.Read(pool) // never fails
+	return pool
+}
+
+// makeData makes the data of a version of a record; it begins with the id.
+func makeData(pool []byte, id, version int64, size int) []byte {
+	from := (uint64(id)*0x9e3779b97f4a7c15 + uint64(version)*0xbf58476d1ce4e5b9) >> 20 % uint64(len(pool)-size)
+	data := append(make([]byte, 0, size), pool[from:from+uint64(size)]...)
+	binary.LittleEndian.PutUint64(data, uint64(id))
+	return data
+}
