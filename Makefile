@@ -68,6 +68,12 @@ test: $(TOOLS)/gotestsum envtest-assets ## Run all tests (FOCUS=name, PKG=./inte
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector.
 	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -race -short -timeout 14m $(if $(FOCUS),-run '$(FOCUS)') ./internal/... ./client/...
 
+.PHONY: chaos
+chaos: build ## Break real processes in network namespaces under load, as root (ARGS="-faults kill,cut"; internal/chaos/README.md).
+	internal/chaos/packages.sh
+	hack/kube/build.sh slowdisk
+	SHEAF_CHAOS=required go test -count=1 -timeout 3h -run TestChaos -v ./internal/chaos -binary $(CURDIR)/bin/sheaf $(ARGS)
+
 .PHONY: charts-test
 charts-test: $(TOOLS)/helm $(TOOLS)/kubeconform $(TOOLS)/helm-unittest ## Lint and render the charts, check what they render against schemas, run their unit tests.
 	hack/charts/test.sh
@@ -78,7 +84,8 @@ check-image: ## Test the packer, build the images twice, and fail where they dif
 	$(IMAGE_ENV) hack/image/check.sh
 
 .PHONY: soak
-soak: $(TOOLS)/gotestsum build ## Run the long versions of the crash, kill and property tests.
+soak: $(TOOLS)/gotestsum build ## Run the long versions of the crash, kill, chaos and property tests.
+	hack/kube/build.sh slowdisk
 	SHEAF_SOAK=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -timeout 6h $(if $(FOCUS),-run '$(FOCUS)') $(PKG)
 
 .PHONY: fuzz

@@ -20,6 +20,7 @@ var (
 	callsFlag    = flag.Int64("calls", 0, "calls to make at least; 0: 100,000, with -faults 5,000")
 	etcdFlag     = flag.Duration("etcd-stop", 0, "how long etcd is stopped; 0: 5 minutes, with -faults 30 s")
 	seedFlag     = flag.Uint64("seed", 0, "of the order of the faults and of the calls; 0: another each time")
+	binaryFlag   = flag.String("binary", "", "program to run; empty: it is built")
 	logsFlag     = flag.String("logs", "", "folder to copy the logs of all processes to")
 )
 
@@ -40,7 +41,7 @@ var sheafBinary, slowdiskBinary string
 func TestMain(m *testing.M) {
 	flag.Parse()
 	code := m.Run()
-	if sheafBinary != "" {
+	if sheafBinary != *binaryFlag {
 		_ = os.RemoveAll(filepath.Dir(sheafBinary))
 	}
 	os.Exit(code)
@@ -97,6 +98,10 @@ var buildOnce sync.Once
 // build makes the program, once for all tests.
 func build(t *testing.T) {
 	t.Helper()
+	if *binaryFlag != "" {
+		sheafBinary = *binaryFlag
+		return
+	}
 	buildOnce.Do(func() {
 		dir, err := os.MkdirTemp("", "sheaf-bin-")
 		must(t, err)
@@ -116,7 +121,7 @@ func TestChaos(t *testing.T) {
 	}
 	needed(t, true)
 	cfg := config{
-		shards: 5, etcds: 3, groups: 16, workers: 16, disks: true, spare: true, faults: *faultsFlag, duration: *durationFlag,
+		shards: 5, etcds: 3, groups: 16, workers: 24, disks: true, spare: true, faults: *faultsFlag, duration: *durationFlag,
 		calls: 100_000, etcdStop: 5 * time.Minute, seed: *seedFlag,
 	}
 	if cfg.faults != "" {
@@ -179,6 +184,9 @@ func (n *nemesis) judge(lived error) {
 		must(t, err)
 	}
 	violations := l.history.judge(time.Minute)
+	if lived == nil {
+		l.history.mutate(t)
+	}
 	for _, v := range violations[:min(len(violations), 10)] {
 		t.Errorf("violation: %s", v)
 	}

@@ -70,38 +70,76 @@ func TestTheCheckerTakesWhatCanBe(t *testing.T) {
 	}
 }
 
+// lost leaves out a write, of which somebody reads what nobody has written then.
+func lost(all []operation, i int) ([]operation, bool) {
+	o := all[i]
+	read := slices.ContainsFunc(all, func(g operation) bool { return g.verb == get && g.seen == o.value })
+	if o.verb != put || o.refused != none || !read {
+		return nil, false
+	}
+	return slices.Delete(all, i, i+1), true
+}
+
+// older lets a read give a version that another one had taken the place of before the read began.
+func older(all []operation, i int) ([]operation, bool) {
+	if all[i].verb != get || all[i].seen == 0 {
+		return nil, false
+	}
+	var first, newest operation
+	for _, o := range all {
+		if o.verb == put && o.refused == none && o.end < all[i].begin && o.version > 0 {
+			if first.version == 0 || o.version < first.version {
+				first = o
+			}
+			if o.version > newest.version {
+				newest = o
+			}
+		}
+	}
+	if first.version == newest.version {
+		return nil, false
+	}
+	all[i].seen, all[i].version = first.value, first.version
+	return all, true
+}
+
+// mutate changes what was really seen, of some records, and fails where that goes unnoticed: this run could have failed.
+func (h *history) mutate(t *testing.T) {
+	byKey := map[int64][]operation{}
+	for _, o := range h.operations {
+		byKey[o.key] = append(byKey[o.key], o)
+	}
+	for name, change := range map[string]func([]operation, int) ([]operation, bool){"a write that was acknowledged left out": lost, "a read made stale": older} {
+		made := 0
+		for key, all := range byKey {
+			for i := len(all) / 2; i < len(all); i++ {
+				changed, ok := change(slices.Clone(all), i)
+				if !ok {
+					continue
+				}
+				if made++; linearizable(changed, time.Minute) == porcupine.Ok {
+					t.Errorf("record %d: %s is not found", key, name)
+				}
+				break
+			}
+			if made == 10 {
+				break
+			}
+		}
+		if made == 0 {
+			t.Errorf("%s: there is no call to change", name)
+		}
+		t.Logf("%s in %d records: found in each", name, made)
+	}
+}
+
 // mutations make of a history one that cannot be. False: there is nothing to change at this place.
 var mutations = []struct {
 	name   string
 	change func(all []operation, i int) ([]operation, bool)
 }{
-	{"an acknowledged write is lost", func(all []operation, i int) ([]operation, bool) {
-		// Nobody wrote what somebody reads.
-		o := all[i]
-		read := slices.ContainsFunc(all, func(g operation) bool { return g.verb == get && g.seen == o.value })
-		if o.verb != put || o.refused != none || !read {
-			return nil, false
-		}
-		return slices.Delete(all, i, i+1), true
-	}},
-	{"a read gives an older version", func(all []operation, i int) ([]operation, bool) {
-		// The version before the last one that was written before the read began.
-		if all[i].verb != get || all[i].seen == 0 {
-			return nil, false
-		}
-		var before []operation
-		for _, o := range all {
-			if o.verb == put && o.refused == none && o.end < all[i].begin {
-				before = append(before, o)
-			}
-		}
-		if len(before) < 2 {
-			return nil, false
-		}
-		older := before[len(before)-2]
-		all[i].seen, all[i].version = older.value, older.version
-		return all, true
-	}},
+	{"an acknowledged write is lost", lost},
+	{"a read gives an older version", older},
 	{"a read misses a record", func(all []operation, i int) ([]operation, bool) {
 		// It was written before the read began, and nobody deletes it until the read has ended.
 		if all[i].verb != get || all[i].seen == 0 {

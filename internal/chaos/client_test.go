@@ -44,7 +44,7 @@ type load struct {
 const (
 	keysAtOnce = 3
 	keyCalls   = 250
-	batchItems = 8
+	batchItems = 12
 )
 
 func newLoad(s *store, ctx context.Context, goal int64) *load {
@@ -337,6 +337,10 @@ func (w *worker) mustNotBe(c *call, err error) {
 		if errors.Is(err, fine) {
 			return
 		}
+	}
+	var e *client.Error
+	if errors.As(err, &e) && (e.Reason == routing.ReasonNotLeader || e.Reason == routing.ReasonWrongShard) {
+		return // until its time was over
 	}
 	w.load.history.violate("%v: an error of no kind that a client expects: %v", c.operation, err)
 }

@@ -26,9 +26,12 @@ const holdAtLeast = 8 * time.Second
 // othersLead waits until other shards lead all of some groups.
 func (n *nemesis) othersLead(groups []string, but *server) error {
 	return await("others lead the groups of shard "+but.name, time.Minute, func() error {
-		all, _ := n.survey() // that one shard does not answer is the fault
+		all, err := n.survey(but)
+		if err != nil {
+			return err
+		}
 		for _, g := range groups {
-			if !slices.ContainsFunc(all[g], func(r replica) bool { return r.shard != but && r.row.GetLeader() }) {
+			if !slices.ContainsFunc(all[g], func(r replica) bool { return r.row.GetLeader() }) {
 				return fmt.Errorf("nobody else leads group %s", g)
 			}
 		}

@@ -47,7 +47,7 @@ var faults = []*fault{
 	{name: "cut-mute", run: func(n *nemesis, v *server) (string, error) { return n.cutOff(v, mute) }},
 	{name: "cut", run: func(n *nemesis, v *server) (string, error) { return n.cutOff(v, silent) }},
 	{name: "slow-disk", disk: true, run: (*nemesis).slowDown, victim: func(s *store) *server { return s.shards[slowedDisk] }},
-	{name: "full-disk", disk: true, run: (*nemesis).fillUp, victim: func(s *store) *server { return s.shards[smallDisk] }},
+	{name: "full-disk", disk: true, run: (*nemesis).fillUp, victim: func(s *store) *server { return s.shards[filledDisk] }},
 	{name: "twin", etcd: true, run: (*nemesis).twin},
 	{name: "twin-copy", etcd: true, run: (*nemesis).twinOnACopy},
 }

@@ -143,7 +143,7 @@ func (r *rig) keepLogs() {
 	entries, _ := os.ReadDir(logs)
 	for _, e := range entries {
 		text, _ := os.ReadFile(filepath.Join(logs, e.Name()))
-		r.t.Logf("--- the end of %s:\n%s", e.Name(), text[max(0, len(text)-6000):])
+		r.t.Logf("--- the end of %s:\n%s", e.Name(), text[max(0, len(text)-2500):])
 	}
 }
 

@@ -40,7 +40,7 @@ type server struct {
 	args    []string
 	http    string
 	dir     string // shard: of its volume
-	disk    string // where its file system is mounted; empty: it has none of its own
+	disk    string // shard: where its file system is mounted
 	conn    *grpc.ClientConn
 	admin   recordv1.AdminServiceClient
 }
@@ -120,9 +120,9 @@ func (s *store) startGateways() {
 	}
 }
 
-// Which shard has which disk, and their sizes.
+// Where there are disks, all are alike in size, so that the planner gives all shards the same share; one of them can be slow.
 const (
-	smallDisk  = 1
+	filledDisk = 1
 	slowedDisk = 2
 	diskBytes  = 512 << 20
 )
@@ -131,16 +131,14 @@ func (s *store) addShard(number int) {
 	name := string(rune('a' + number))
 	h := &server{machine: s.newNode(name), name: name}
 	switch {
-	case s.cfg.disks && number == smallDisk:
-		h.disk = h.machine.mountDisk(diskBytes)
-	case s.cfg.disks && number == slowedDisk:
+	case !s.cfg.disks:
+		h.disk = s.dir
+	case number == slowedDisk:
 		h.disk = h.machine.mountSlowDisk(diskBytes)
 	default:
-		h.dir = filepath.Join(s.dir, "volume-"+name)
+		h.disk = h.machine.mountDisk(diskBytes)
 	}
-	if h.disk != "" {
-		h.dir = filepath.Join(h.disk, "volume")
-	}
+	h.dir = filepath.Join(h.disk, "volume-"+name)
 	h.http = h.machine.address + ":7611"
 	h.args = s.shardArgs(name, h.machine.address, h.dir)
 	must(s.t, h.start())
@@ -173,8 +171,8 @@ type replica struct {
 	row   *recordv1.Group
 }
 
-// survey asks all shards for their replicas, by group. A shard that does not answer has none.
-func (s *store) survey() (map[string][]replica, error) {
+// survey asks the shards but one for their replicas, by group. A shard that does not answer has none.
+func (s *store) survey(but ...*server) (map[string][]replica, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	var (
@@ -184,6 +182,9 @@ func (s *store) survey() (map[string][]replica, error) {
 	)
 	all := map[string][]replica{}
 	for _, h := range s.shards {
+		if slices.Contains(but, h) {
+			continue
+		}
 		wait.Go(func() {
 			h.conn.ResetConnectBackoff()
 			answer, err := h.admin.ListGroups(ctx, &recordv1.ListGroupsRequest{})
