@@ -105,7 +105,7 @@ func (r *run) ratio(rows []result.Ratio, t *target, c *cell) []result.Ratio {
 		return rows
 	}
 	row := result.Ratio{Unit: findFigure(t.figure).unit, Ours: kept.Values[t.figure], Faster: t.faster, Target: t.least(c), AtMost: t.atMost, Note: t.note}
-	against := t.limit
+	var against string
 	if t.limit != "" {
 		row.Limit = kept.Values[t.limit]
 		against = findFigure(t.limit).title

@@ -45,9 +45,6 @@ func (s *recordSet) newest(id int64) (int, bool) {
 	return i + s.live*((s.total-1-i)/s.live), true
 }
 
-// bytes of all versions' data.
-func (s *recordSet) bytes() int64 { return int64(s.total) * int64(s.size) }
-
 // mix spreads numbers over all bits, and is its own kind of random.
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -104,7 +101,7 @@ func (a *arena) take(n int) ([]byte, error) {
 
 func (a *arena) release() { _ = unix.Munmap(a.memory) } // fails for what is not mapped only
 
-// everySteps looks at the context now and then: each look costs as much as a small write.
+// stopped looks at the context once in lookEvery steps: each look costs as much as a small write.
 const lookEvery = 256
 
 func stopped(ctx context.Context, i int) error {

@@ -63,7 +63,7 @@ func table1(fs *fileSystem, s *scale) []cell {
 
 // table1Superseded reads sets in which newer versions have superseded others.
 func table1Superseded(fs *fileSystem, s *scale) []cell {
-	var cells []cell
+	cells := make([]cell, 0, 4*len(s.superseded))
 	total := fs.bounded(s.supersededTotal.records)
 	for _, percent := range s.superseded {
 		live := max(1, total*(100-percent)/100)
