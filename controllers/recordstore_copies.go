@@ -240,12 +240,12 @@ func shardStatuses(pools []v1alpha1.ShardPool) map[string]v1alpha1.ShardStatus {
 	return all
 }
 
-// replaceLost empties shards whose node is lost, where every group of theirs goes on without all of them. What it does is
-// taken back when the node is.
+// replaceLost empties shards whose node is lost, or whose device the kubelet neither mounts nor formats, where every group of theirs goes
+// on without all of them. What it does is taken back when the node is back, or the device mounted.
 func (r *RecordStoreReconciler) replaceLost(ctx context.Context, run *storeRun, states map[string]v1alpha1.PoolState) error {
 	lost := map[string]bool{}
 	for name, s := range shardStatuses(run.pools) {
-		if s.State == v1alpha1.ShardNodeLost {
+		if s.State == v1alpha1.ShardNodeLost || s.State == v1alpha1.ShardFormatBlocked {
 			lost[name] = true
 		}
 	}

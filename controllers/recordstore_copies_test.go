@@ -116,7 +116,7 @@ var _ = Describe("A store with several copies", func() {
 		Expect(out.Reason() + " " + out.Message()).To(And(HavePrefix("CopiesDiffer"), ContainSubstring("made with 1 copies"), ContainSubstring("export")))
 	})
 
-	It("gives groups of a lost node to other shards, and takes that back when the node is back", func(ctx context.Context) {
+	It("gives groups of a lost node, or of a device that nobody mounts, to other shards, and takes that back when it is back", func(ctx context.Context) {
 		p.create(ctx, threeCopies)
 		p.pool(ctx, 4)
 		p.settle(ctx)
@@ -139,14 +139,16 @@ var _ = Describe("A store with several copies", func() {
 			return len(v.holds("ssd-1"))
 		}
 		Expect(on()).To(BeNumerically(">", 0))
-		away(ctx, "ssd-1")
-		lost(v1alpha1.ShardNodeDown)
-		Expect(on()).To(BeNumerically(">", 0), "a node that is down keeps its copies")
-		lost(v1alpha1.ShardNodeLost)
-		Expect(on()).To(BeZero())
-		p.NoSets = false
-		p.settle(ctx)
-		p.ready(ctx)
-		Expect(on()).To(BeNumerically(">", 0), "balanced again")
+		for _, state := range []v1alpha1.ShardState{v1alpha1.ShardNodeLost, v1alpha1.ShardFormatBlocked} {
+			away(ctx, "ssd-1")
+			lost(v1alpha1.ShardNodeDown)
+			Expect(on()).To(BeNumerically(">", 0), "a node that is down keeps its copies")
+			lost(state)
+			Expect(on()).To(BeZero(), "%s", state)
+			p.NoSets = false
+			p.settle(ctx)
+			p.ready(ctx)
+			Expect(on()).To(BeNumerically(">", 0), "balanced again")
+		}
 	})
 })

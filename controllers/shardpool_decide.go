@@ -199,6 +199,9 @@ var formatWords = regexp.MustCompile(`(?i)wrong fs type|already contains|partiti
 var lostWords = regexp.MustCompile(`(?i)unexpected inconsistency|run fsck|fsck found errors|can't read superblock|structure needs cleaning|` +
 	`input/output error|path "[^"]*" does not exist|failed to stat file|no such (file|device)|invalid path`)
 
+// brokenWords are in the events of a device with a file system that is not whole: the kubelet neither mounts nor formats it.
+var brokenWords = regexp.MustCompile(`(?i)unexpected inconsistency|run fsck|fsck found errors|can't read superblock|structure needs cleaning`)
+
 // waitingState looks at a container that does not run.
 func (o *observedShard) waitingState() (v1alpha1.ShardState, string) {
 	status := o.containerStatus()
@@ -233,9 +236,9 @@ func (o *observedShard) waitingState() (v1alpha1.ShardState, string) {
 				"disk can be repaired (fsck) or brought back, do that on node %s; otherwise park the shard (spec.parked), replace the disk, %s. "+
 				"The kubelet says: %s", v.UUID, o.NodeName, o.forgetWords(), event)
 		}
-		if formatWords.MatchString(event) {
+		if formatWords.MatchString(event) || strings.HasPrefix(event, "FailedMount: ") && brokenWords.MatchString(event) {
 			return v1alpha1.ShardFormatBlocked, fmt.Sprintf("the kubelet does not format or mount the volume, and nothing was written to it. Something is on "+
-				"the device already (a partition table, or another file system): if it can go, wipe it (wipefs -a) on node %s; otherwise name "+
+				"the device already (a partition table, another file system, or what is left of one): if it can go, wipe it (wipefs -a) on node %s; otherwise name "+
 				"another disk. The kubelet says: %s", o.NodeName, event)
 		}
 	}

@@ -172,6 +172,11 @@ var decideTests = []struct {
 		o.Last.Volume = nil
 		o.Events = []string{"FailedMount: format of disk failed: mkfs.xfs: /dev/loop3 appears to contain an existing filesystem"}
 	}, v1alpha1.ShardFormatBlocked, nil},
+	{"unmountable, and what was there is given up", func(o *observedShard) {
+		waiting(o, "ContainerCreating", "")
+		o.Last.Volume = nil
+		o.Events = []string{"FailedMount: /dev/loop1: UNEXPECTED INCONSISTENCY; RUN fsck MANUALLY"}
+	}, v1alpha1.ShardFormatBlocked, []string{"what is left of one", "wipefs", "RUN fsck"}},
 	{"unmountable, and there was a volume", func(o *observedShard) {
 		waiting(o, "ContainerCreating", "")
 		o.Events = []string{"FailedMount: /dev/loop1: UNEXPECTED INCONSISTENCY; RUN fsck MANUALLY"}
