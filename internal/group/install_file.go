@@ -42,7 +42,7 @@ func (i *Install) open(f ExportFile) (*installFile, error) {
 		return nil, fmt.Errorf("%w: it is there, or being received", iofs.ErrExist)
 	}
 	in.busy = true
-	w := &installFile{install: i, in: in, at: in.Have, name: path.Join(i.incoming, in.name())}
+	w := &installFile{install: i, in: in, at: in.Have, started: in.Have, name: path.Join(i.incoming, in.name())}
 	i.mu.Unlock()
 	if in.Kind == BlobFile {
 		w.name += TmpSuffix
@@ -73,8 +73,13 @@ type installFile struct {
 	name    string
 	file    vfs.File
 	at      int64
+	started int64 // up to here the kernel was told to write
 	err     error
 }
+
+// writeOutBytes is how much is gathered in the page cache before the kernel is told to write it: the device works while more comes, so
+// that little is left for the sync.
+const writeOutBytes = 8 << 20
 
 // begin opens the file, and cuts off what cannot be used.
 func (w *installFile) begin() (err error) {
@@ -107,6 +112,10 @@ func (w *installFile) Write(p []byte) (int, error) {
 	w.at += int64(n)
 	if err != nil {
 		w.err = w.failed(noSpace(err))
+	}
+	if w.at-w.started >= writeOutBytes {
+		vfs.StartWriting(w.file, w.started, w.at-w.started)
+		w.started = w.at
 	}
 	return n, w.err
 }

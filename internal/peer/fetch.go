@@ -111,20 +111,47 @@ func receiveFiles(stream peerv1.PeerService_FetchGroupClient, wanted []FileRange
 		}
 		return in.GetChunk(), nil
 	}
+	var last committing
 	for _, r := range wanted {
 		file, err := sink.Create(r)
 		if err != nil {
-			return err
+			return errors.Join(err, last.wait())
 		}
 		err = receiveFile(next, file, r)
-		if err == nil {
-			err = file.Commit()
+		if before := last.wait(); err == nil {
+			err = before
 		}
-		if err := errors.Join(err, file.Close()); err != nil {
-			return fmt.Errorf("file %s: %w", r.Name, err)
+		if err != nil {
+			return fmt.Errorf("file %s: %w", r.Name, errors.Join(err, file.Close()))
 		}
+		last.begin(file, r.Name)
 	}
-	return nil
+	return last.wait()
+}
+
+// committing is a file that has come whole and is being checked and synced, while the next one comes.
+type committing struct{ over chan error }
+
+func (c *committing) begin(file SinkFile, name string) {
+	over := make(chan error, 1)
+	c.over = over
+	go func() {
+		err := errors.Join(file.Commit(), file.Close())
+		if err != nil {
+			err = fmt.Errorf("file %s: %w", name, err)
+		}
+		over <- err
+	}()
+}
+
+// wait gives the outcome; nil where nothing was begun.
+func (c *committing) wait() error {
+	if c.over == nil {
+		return nil
+	}
+	err := <-c.over
+	c.over = nil
+	return err
 }
 
 func receiveDescription(stream peerv1.PeerService_FetchGroupClient) (d Description, err error) {

@@ -58,8 +58,8 @@ type Sink interface {
 	Describe(d Description) error
 	// Wanted says which files are wanted now. It is asked again when they have come; none: it has all.
 	Wanted() ([]FileRange, error)
-	// Create opens a wanted file for writing from its offset on. Commit is called when all of it has come; Close always,
-	// without Commit what has come is kept for a later attempt.
+	// Create opens a wanted file for writing from its offset on. Commit is called when all of it has come, perhaps while the next
+	// file comes; Close always, without Commit what has come is kept for a later attempt.
 	Create(r FileRange) (SinkFile, error)
 }
 
