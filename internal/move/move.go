@@ -154,7 +154,9 @@ func newDecider(s State) (*decider, *Action) {
 	d := &decider{State: s, where: map[uint64]placement.Member{}, holder: map[string]uint64{}}
 	for _, list := range [][]placement.Member{s.Known, s.Members} { // etcd has the last word
 		for _, m := range list {
-			d.where[m.RaftID] = m
+			if _, known := d.where[m.RaftID]; !known || m.Shard != "" {
+				d.where[m.RaftID] = m
+			}
 		}
 	}
 	d.voters = slices.Clone(s.Conf.GetVoters())
@@ -178,11 +180,12 @@ func newDecider(s State) (*decider, *Action) {
 	return d, nil
 }
 
-// gone: the replica is not coming back, because its shard has another volume now or is known to have lost it.
+// gone: the replica is not coming back, because its shard has another volume now or is known to have lost it, or because
+// nobody knows where it is: etcd was rebuilt without it.
 func (d *decider) gone(id uint64) bool {
 	m := d.where[id]
 	now := d.Shards[m.Shard].Volume
-	return id != d.Self && (d.Lost[id] || now != uuid.Nil && now != m.VolumeUUID)
+	return id != d.Self && (d.Lost[id] || m.Shard == "" || now != uuid.Nil && now != m.VolumeUUID)
 }
 
 // well: the member is there and caught up.
@@ -213,7 +216,12 @@ func (d *decider) canCommit(next []uint64) bool {
 	return have >= quorum(len(d.voters)) && then >= quorum(len(next)) && (then >= have || then >= quorum(len(d.Target)))
 }
 
-func (d *decider) name(id uint64) string { return "shard " + d.where[id].Shard }
+func (d *decider) name(id uint64) string {
+	if d.where[id].Shard == "" {
+		return fmt.Sprintf("a shard that nobody knows (member %x)", id)
+	}
+	return "shard " + d.where[id].Shard
+}
 
 func without(ids []uint64, id uint64) []uint64 {
 	return slices.DeleteFunc(slices.Clone(ids), func(other uint64) bool { return other == id })

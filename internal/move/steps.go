@@ -35,6 +35,9 @@ func (d *decider) membersNow() []placement.Member {
 		if listed[m.RaftID] || !member && !d.planned(m) {
 			continue
 		}
+		if m.Shard == "" { // it may be known by now where it is
+			m = d.where[m.RaftID]
+		}
 		if member {
 			m.Role = role
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -30,11 +31,24 @@ func (s *Store) MetaOf(ctx context.Context, store uuid.UUID) (Meta, error) {
 }
 
 // ViewOf is View of a store that is known to exist: ErrPlacementLost where etcd is empty, ErrOtherStore where it holds
-// another.
+// another, ErrFrozen where it was set back.
 func (s *Store) ViewOf(ctx context.Context, store uuid.UUID) (View, error) {
-	view, err := s.View(ctx)
-	return view, s.known(store, view.Meta.StoreUUID, err)
+	st, err := s.list(ctx)
+	if err == nil && !st.hasMeta {
+		err = fmt.Errorf("%w: no key %s", ErrNoMeta, s.prefix+metaKey)
+	}
+	if err != nil {
+		return View{}, s.known(store, uuid.Nil, err)
+	}
+	view := st.publish()
+	if err := s.known(store, view.Meta.StoreUUID, nil); err != nil {
+		return view, err
+	}
+	return view, s.frozen(ctx, st, whoPlans)
 }
+
+// whoPlans is who notices, where it is not a shard.
+const whoPlans = "the planner or operator"
 
 // known compares what etcd holds with the store that is meant.
 func (s *Store) known(want, have uuid.UUID, err error) error {
@@ -76,10 +90,13 @@ func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy Policy) (P
 	if err := s.known(store, view.Meta.StoreUUID, err); err != nil {
 		return Planned{}, err
 	}
+	if err := s.frozen(ctx, st, whoPlans); err != nil {
+		return Planned{View: view}, err
+	}
 	out := Planned{View: view}
 	meta := clientv3.Compare(clientv3.ModRevision(s.prefix+metaKey), "=", st.metaRevision)
 	if missing := missingGroups(view); len(missing) > 0 {
-		if err := s.createGroups(ctx, missing, meta); err != nil {
+		if err := s.createGroups(ctx, missing, meta, s.notFrozen()); err != nil {
 			return out, changed(err)
 		}
 		out.GroupsCreated = len(missing)
@@ -89,7 +106,7 @@ func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy Policy) (P
 	out.Unplaced = unplaced
 	for len(targets) > 0 {
 		n := min(len(targets), targetsPerTxn)
-		if err := s.setTargetsFrom(ctx, view, targets[:n], meta); err != nil {
+		if err := s.setTargetsFrom(ctx, view, targets[:n], meta, s.notFrozen()); err != nil {
 			return out, changed(err)
 		}
 		out.TargetsWritten += n
@@ -99,12 +116,11 @@ func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy Policy) (P
 }
 
 // targetsPerTxn: each target has two conditions, and a transaction at most txnOpsMax of them.
-const targetsPerTxn = txnOpsMax/2 - 1
+const targetsPerTxn = txnOpsMax/2 - 2
 
 // setTargetsFrom writes targets where neither they nor their groups have changed since the view.
-func (s *Store) setTargetsFrom(ctx context.Context, view View, targets []Target, onlyIf clientv3.Cmp) error {
-	conditions := make([]clientv3.Cmp, 0, 1+2*len(targets))
-	conditions = append(conditions, onlyIf)
+func (s *Store) setTargetsFrom(ctx context.Context, view View, targets []Target, onlyIf ...clientv3.Cmp) error {
+	conditions := slices.Grow(slices.Clone(onlyIf), 2*len(targets))
 	for _, t := range targets {
 		conditions = append(conditions,
 			clientv3.Compare(clientv3.ModRevision(s.prefix+groupsKey+t.Group), "=", view.Groups[t.Group].Revision),

@@ -288,6 +288,11 @@ func TestRebuildSaysWhatContradictsItself(t *testing.T) {
 			v[1].Replicas[0].UUID = uuid.New()
 			return v
 		}, fails: true},
+		"two histories": {volumes: func() []placement.FoundVolume {
+			v := volumes(2)
+			v[0].Replicas, v[1].Replicas = []placement.FoundReplica{replica("0", 7, 1)}, []placement.FoundReplica{replica("0", 8, 2)}
+			return v
+		}, fails: true},
 		"a copied replica": {volumes: func() []placement.FoundVolume {
 			v := volumes(2)
 			v[0].Replicas, v[1].Replicas = []placement.FoundReplica{replica("0", 7, 1)}, []placement.FoundReplica{replica("0", 7, 1)}
@@ -306,6 +311,7 @@ func TestRebuildSaysWhatContradictsItself(t *testing.T) {
 	v := volumes(2)
 	v[0].Replicas = []placement.FoundReplica{replica("0", 7, 1), {UUID: uuid.New(), Message: "unreadable"}}
 	v[1].Replicas = []placement.FoundReplica{replica("0", 8, 2)}
+	v[1].Replicas[0].ConfIndex = 5
 	out, err := placement.Rebuild(store, v, nil)
 	if err != nil || len(out.Groups) != 1 || len(out.Groups[0].Members) != 1 || out.Groups[0].Members[0].Shard != "s1" ||
 		len(out.Notes) != 2 || !reflect.DeepEqual(out.Missing, []string{"1"}) {

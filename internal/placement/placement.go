@@ -82,6 +82,7 @@ const (
 // Member is one replica of a group: one incarnation, which has a Raft id of its own. A shard may be named twice while the
 // replica on its former volume is being replaced by one on the volume that it has now.
 type Member struct {
+	// Shard is empty where nobody knows where the member is: etcd was rebuilt, and it did not answer. Its shard sets it.
 	Shard      string    `json:"shard"`
 	VolumeUUID uuid.UUID `json:"volumeUUID"`
 	RaftID     uint64    `json:"raftID"`
@@ -138,6 +139,10 @@ type View struct {
 	Groups  map[string]Group
 	Targets map[string]Target
 	States  map[string]ShardState // what SetShardState wants of shards, registered or not
+	Mark    Mark
+	// Freeze: etcd was set back, and is not reconciled yet; nil: it was not. SetBack: this process has noticed that by itself.
+	Freeze  *Freeze
+	SetBack string
 }
 
 // Policy of the planner.

@@ -122,7 +122,7 @@ func newPlanner(view View, policy Policy) *planner {
 	for _, name := range slices.Sorted(maps.Keys(view.Groups)) {
 		g := planned{Group: view.Groups[name], old: view.Targets[name]}
 		for _, m := range g.Members {
-			if m.Role == Voter {
+			if m.Role == Voter && m.Shard != "" { // empty: nobody knows where it is
 				g.voters = append(g.voters, p.find(m.Shard))
 			}
 		}

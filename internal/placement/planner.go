@@ -76,9 +76,13 @@ func (s *Store) plannerTerm(ctx context.Context, policy Policy, logger *slog.Log
 func (s *Store) planView(ctx context.Context, view View, policy Policy, elected clientv3.Cmp, unplaced map[string]string,
 	logger *slog.Logger,
 ) error {
+	if held := view.Held(); held != "" {
+		logger.Warn("nothing is planned", "reason", held)
+		return nil
+	}
 	if missing := missingGroups(view); len(missing) > 0 {
 		logger.Info("creating groups", "groups", len(missing))
-		return s.createGroups(ctx, missing, elected) // the next view holds them
+		return s.createGroups(ctx, missing, elected, s.notFrozen()) // the next view holds them
 	}
 	targets, now := Plan(view, policy)
 	logUnplaced(unplaced, now, logger)
@@ -88,7 +92,7 @@ func (s *Store) planView(ctx context.Context, view View, policy Policy, elected 
 		return nil
 	}
 	logger.Info("setting targets", "targets", len(targets), "epoch", view.Epoch)
-	return s.setTargets(ctx, targets, elected)
+	return s.setTargets(ctx, targets, elected, s.notFrozen())
 }
 
 // logUnplaced says once for each reason which groups cannot be placed now and were not known to before.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -43,7 +42,12 @@ type FoundReplica struct {
 	Store           uuid.UUID
 	RaftID          uint64 // 0: not known
 	Voters          []uint64
+	Outgoing        []uint64 // the voters before, while both memberships must agree
+	Learners        []uint64
+	ConfIndex       uint64 // of the membership change that made this membership
 	Term, Committed uint64
+	Joining         bool // it has a Raft id and no data yet
+	Foreign         bool // it was made on another volume: it counts for nothing
 	Records, Bytes  int64
 	Leader          bool
 	Message         string // what is wrong with it
@@ -55,6 +59,8 @@ type Rebuilt struct {
 	Groups []Group // by name
 	// Missing are groups of Hash routing that no volume holds.
 	Missing []string
+	// Short are groups of which too few voters were found to go on, and why. They are in Groups too.
+	Short map[string]string
 	// Notes in words: what a person should look at before this is written.
 	Notes []string
 }
@@ -72,7 +78,7 @@ func Rebuild(store uuid.UUID, volumes []FoundVolume, given *FoundFacts) (Rebuilt
 	if err != nil {
 		return Rebuilt{}, err
 	}
-	out := Rebuilt{Meta: Meta{
+	out := Rebuilt{Short: map[string]string{}, Meta: Meta{
 		StoreUUID: store, Routing: facts.Routing, Copies: facts.Copies, GroupsMax: facts.GroupsMax, CreatedUTC: facts.CreatedUTC,
 		EpochBase: facts.Epoch + epochJump,
 	}}
@@ -134,85 +140,6 @@ func agreedFacts(volumes []FoundVolume, given *FoundFacts) (FoundFacts, error) {
 	return *facts, nil
 }
 
-// located is a replica and where it is.
-type located struct {
-	FoundReplica
-	volume FoundVolume
-}
-
-// addGroups finds the members of each group.
-func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
-	replicas, ids := map[string][]located{}, map[string]uuid.UUID{}
-	for _, v := range volumes {
-		for _, f := range v.Replicas {
-			if f.Name == "" || f.Store != store || f.Message != "" && f.RaftID == 0 {
-				r.Notes = append(r.Notes, fmt.Sprintf("shard %s: group %s %s is left out: %s", v.Shard, f.Name, f.UUID,
-					cmp.Or(f.Message, "it is of another store")))
-				continue
-			}
-			if err := ValidateGroupName(f.Name); err != nil {
-				return fmt.Errorf("shard %s: %w", v.Shard, err)
-			}
-			if id, ok := ids[f.Name]; ok && id != f.UUID {
-				return fmt.Errorf("group %s was found as %s and as %s, the latter on shard %s: move the folder that is wrong away", f.Name, id, f.UUID, v.Shard)
-			}
-			ids[f.Name] = f.UUID
-			replicas[f.Name] = append(replicas[f.Name], located{f, v})
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(replicas)) {
-		g, err := r.group(name, replicas[name])
-		if err != nil {
-			return fmt.Errorf("group %s: %w", name, err)
-		}
-		r.Groups = append(r.Groups, g)
-	}
-	for n := range r.Meta.Routing.Groups {
-		if name := GroupName(n); replicas[name] == nil {
-			r.Missing = append(r.Missing, name)
-		}
-	}
-	return nil
-}
-
-// group makes the state of one group: the replica that has heard most knows who its voters are.
-func (r *Rebuilt) group(name string, found []located) (Group, error) {
-	slices.SortFunc(found, func(a, b located) int {
-		return cmp.Or(cmp.Compare(b.Term, a.Term), cmp.Compare(b.Committed, a.Committed), cmp.Compare(a.volume.Shard, b.volume.Shard))
-	})
-	newest := found[0]
-	g := Group{Name: name, UUID: newest.UUID, Bytes: newest.Bytes, Records: newest.Records, Term: newest.Term}
-	if r.Meta.Routing.Mode == Hash {
-		n, err := strconv.Atoi(name)
-		if err != nil || n < 0 || n >= r.Meta.Routing.Groups || GroupName(n) != name {
-			return g, fmt.Errorf("the store has only groups 0 to %d", r.Meta.Routing.Groups-1)
-		}
-		g.KeyFirst, g.KeyLast = r.Meta.Routing.KeyRange(n)
-	}
-	for _, f := range found {
-		switch {
-		case f.RaftID == 0:
-			return g, fmt.Errorf("shard %s does not say which voter it is: start it, so that it serves", f.volume.Shard)
-		case !slices.Contains(newest.Voters, f.RaftID):
-			r.Notes = append(r.Notes, fmt.Sprintf("group %s: the copy on shard %s is no voter any more, and left out", name, f.volume.Shard))
-			continue
-		case slices.ContainsFunc(g.Members, func(m Member) bool { return m.RaftID == f.RaftID }):
-			return g, fmt.Errorf("shards %s and %s hold the same replica: one is a copy, move its folder away", g.Members[0].Shard, f.volume.Shard)
-		}
-		g.Members = append(g.Members, Member{Shard: f.volume.Shard, VolumeUUID: f.volume.UUID, RaftID: f.RaftID})
-		if f.Leader {
-			g.Leader = f.volume.Shard
-		}
-	}
-	if missing := len(newest.Voters) - len(g.Members); missing > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("group %s: %d of its %d voters were not found", name, missing, len(newest.Voters)))
-	}
-	if g.Leader == "" && len(g.Members) > 0 {
-		g.Leader = g.Members[0].Shard
-	}
-	return g, nil
-}
-
 // ErrStoreExists says that etcd holds placement of the store, or of another one. Nothing was written.
 var ErrStoreExists = errors.New("etcd already holds a store here")
 
@@ -232,6 +159,9 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 	if st.hasMeta && !force {
 		return fmt.Errorf("%w: it is this store %s, with %d groups: nothing is lost, and nothing is changed", ErrStoreExists,
 			r.Meta.StoreUUID, len(st.groups))
+	}
+	if len(r.Short) > 0 && !force {
+		return fmt.Errorf("%w: %s", ErrShort, r.ShortWords())
 	}
 	if st.hasMeta {
 		r.Meta.EpochBase = max(r.Meta.EpochBase, st.view.Meta.EpochBase+epochJump)
@@ -263,7 +193,29 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 	if err != nil {
 		return fmt.Errorf("encode meta: %w", err)
 	}
-	return restoring(s.write(ctx, []clientv3.Op{clientv3.OpPut(s.prefix+metaKey, string(value))}, unchanged))
+	return restoring(s.write(ctx, []clientv3.Op{
+		clientv3.OpDelete(s.prefix+targetsKey, clientv3.WithPrefix()), // of before: they are planned anew
+		clientv3.OpPut(s.prefix+metaKey, string(value)), s.thaw(),
+	}, unchanged))
+}
+
+// ErrShort says that of some groups too few voters were found. Nothing was written.
+var ErrShort = errors.New("too few voters of some groups were found")
+
+// shortWordsMax bounds the groups that are named.
+const shortWordsMax = 20
+
+// ShortWords says of which groups too few voters were found.
+func (r Rebuilt) ShortWords() string {
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(r.Short)) {
+		if len(words) == shortWordsMax {
+			words = append(words, fmt.Sprintf("and %d more", len(r.Short)-shortWordsMax))
+			break
+		}
+		words = append(words, fmt.Sprintf("group %s: %s", name, r.Short[name]))
+	}
+	return strings.Join(words, "; ")
 }
 
 func restoring(err error) error {

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
+	"sync"
 
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -54,6 +56,9 @@ const (
 type Store struct {
 	client *clientv3.Client
 	prefix string
+
+	mu   sync.Mutex
+	seen Seen // guarded by mu: how far this process has seen the store
 }
 
 // NewStore names a store in etcd. Nothing is read or written. Name as ValidateShardName.
@@ -71,6 +76,9 @@ func NewStoreAt(client *clientv3.Client, prefix, name string) (*Store, error) {
 	}
 	return &Store{client: client, prefix: prefix + "/" + name + "/"}, nil
 }
+
+// Name of the store, as it was given.
+func (s *Store) Name() string { return path.Base(s.prefix) }
 
 // InitMeta makes the store where there is none, and returns what is there then: the caller compares.
 func (s *Store) InitMeta(ctx context.Context, meta Meta) (Meta, error) {
@@ -188,12 +196,15 @@ func (s *Store) PutGroup(ctx context.Context, g Group) (Group, error) {
 	}
 	key := s.prefix + groupsKey + g.Name
 	answer, err := s.client.Txn(ctx).
-		If(clientv3.Compare(clientv3.ModRevision(key), "=", g.Revision)).
-		Then(clientv3.OpPut(key, string(value))).Commit()
+		If(clientv3.Compare(clientv3.ModRevision(key), "=", g.Revision), s.notFrozen()).
+		Then(clientv3.OpPut(key, string(value))).Else(clientv3.OpGet(s.prefix+frozenKey, clientv3.WithCountOnly())).Commit()
 	if err != nil {
 		return Group{}, fmt.Errorf("write group %s to etcd: %w", g.Name, err)
 	}
 	if !answer.Succeeded {
+		if answer.Responses[0].GetResponseRange().Count > 0 {
+			return Group{}, fmt.Errorf("group %s: %w: nothing is written until that is put right", g.Name, ErrFrozen)
+		}
 		return Group{}, fmt.Errorf("%w: %s", ErrChanged, g.Name)
 	}
 	g.Revision = answer.Header.Revision

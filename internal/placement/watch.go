@@ -41,13 +41,25 @@ func (s *Store) View(ctx context.Context) (View, error) {
 // growing. A slow reader gets only the newest. It goes on over etcd's outages and compactions. The channel is closed
 // when ctx ends.
 //
-// Where etcd has lost the store, holds another one by then, or was set back to an earlier revision, nothing is given: the
-// reader keeps the last view, and gets the next one when placement was rebuilt.
+// Where etcd has lost the store, holds another one by then, or was set back to an earlier state, nothing is given: the
+// reader keeps the last view, and gets the next one when placement was rebuilt or reconciled. A reader that begins then
+// gets what there is, with View.Freeze set.
 func (s *Store) Watch(ctx context.Context) <-chan View {
+	return s.watch(ctx, &watcher{store: s})
+}
+
+// Follow is Watch for shards, which tell what is true: they get views of an etcd that was set back too, with SetBack or
+// Freeze set. before is how far the shard has seen the store, as its volume remembers it.
+func (s *Store) Follow(ctx context.Context, before Seen) <-chan View {
+	s.See(before)
+	return s.watch(ctx, &watcher{store: s, follow: true})
+}
+
+func (s *Store) watch(ctx context.Context, w *watcher) <-chan View {
 	out := make(chan View, 1)
+	w.out = out
 	go func() {
 		defer close(out)
-		w := &watcher{store: s, out: out}
 		delay := retryFirst
 		for ctx.Err() == nil {
 			began := time.Now()
@@ -77,9 +89,13 @@ type watcher struct {
 	store *Store
 	out   chan View
 	epoch uint64 // of the last view given
-	given bool
-	known uuid.UUID // the store of the views given
-	held  string    // why no view is given now, as it was logged; empty: one was
+	// setBack of the last view given.
+	setBack string
+	given   bool
+	known   uuid.UUID // the store of the views given
+	// follow: views of an etcd that was set back are given too.
+	follow bool
+	held   string // why no view is given now, as it was logged; empty: one was
 }
 
 // run lists, then follows changes until the watch breaks or ctx ends.
@@ -130,16 +146,21 @@ var errSetBack = errors.New("etcd was emptied or set back")
 func (w *watcher) look(ctx context.Context, st *state) error {
 	ctx, cancel := context.WithTimeout(ctx, lookEvery)
 	defer cancel()
-	answer, err := w.store.client.Get(ctx, w.store.prefix+metaKey)
+	newest := st.contentKey
+	content := st.content
+	answer, err := w.store.client.Txn(ctx).Then(clientv3.OpGet(w.store.prefix+metaKey), clientv3.OpGet(w.store.prefix+newest)).Commit()
 	if err != nil {
 		return nil // the watch goes on over outages
 	}
-	var meta int64
-	if len(answer.Kvs) > 0 {
-		meta = answer.Kvs[0].ModRevision
+	var revisions [2]int64
+	for i, r := range answer.Responses {
+		if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
+			revisions[i] = kvs[0].ModRevision
+		}
 	}
 	// A change of meta that the watch has not told yet is listed again too: that does no harm.
-	if answer.Header.Revision < st.revision || meta != st.metaRevision {
+	if answer.Header.Revision < st.revision || answer.Header.ClusterId != st.cluster || revisions[0] != st.metaRevision ||
+		newest != "" && revisions[1] < content {
 		return errSetBack
 	}
 	return nil
@@ -154,11 +175,12 @@ func (w *watcher) give(st *state) {
 		w.held = reason
 		return
 	}
-	if w.given && st.epoch() == w.epoch {
+	if w.given && st.epoch() == w.epoch && st.setBack == w.setBack {
 		return
 	}
+	w.store.saw(st)
 	view := st.publish()
-	w.given, w.epoch, w.known, w.held = true, view.Epoch, view.Meta.StoreUUID, ""
+	w.given, w.epoch, w.setBack, w.known, w.held = true, view.Epoch, view.SetBack, view.Meta.StoreUUID, ""
 	for {
 		select {
 		case w.out <- view:
@@ -179,9 +201,10 @@ func (w *watcher) holdBack(st *state) string {
 		return "it holds no such store: rebuild it with sheaf recover placement"
 	case w.given && st.view.Meta.StoreUUID != w.known:
 		return fmt.Sprintf("it holds store %s, known is store %s", st.view.Meta.StoreUUID, w.known)
-	case w.given && st.epoch() < w.epoch:
-		return fmt.Sprintf("it was set back from epoch %d to %d: bring its newest state back, or rebuild it with sheaf recover placement",
-			w.epoch, st.epoch())
+	case st.setBack != "" && !w.follow:
+		return "it was set back to an earlier state: " + st.setBack
+	case st.view.Freeze != nil && w.given && !w.follow:
+		return st.view.Freeze.String()
 	}
 	return ""
 }
@@ -191,6 +214,12 @@ type state struct {
 	revision     int64 // that of the listing, then of the last change
 	metaRevision int64 // of the last change of meta; 0: none is there
 	hasMeta      bool
+	content      int64  // see Mark
+	contentKey   string // the key that was written then
+	cluster      uint64
+	base         uint64 // that of meta when it was compared
+	setBack      string // why it is older than what was seen before; empty: it is not
+	freezeAt     int64  // revision of the key frozen; 0: it is not there
 	view         View
 	stale        [4]bool // shards, groups, targets, states: changed since published
 	shards       map[string]Shard
@@ -201,6 +230,27 @@ type state struct {
 
 // epoch of the state.
 func (st *state) epoch() uint64 { return st.view.Meta.EpochBase + uint64(st.revision) }
+
+// mark of the state.
+func (st *state) mark() Mark {
+	return Mark{Base: st.view.Meta.EpochBase, Revision: st.revision, Content: st.content, Cluster: st.cluster}
+}
+
+// wrote notes when a key was written that is never deleted.
+func (st *state) wrote(name string, revision int64) {
+	if revision > st.content {
+		st.content, st.contentKey = revision, name
+	}
+}
+
+// compare finds out whether the state is older than what was seen before. Once it is, only a higher base ends that: writes to
+// an older etcd raise its revision too.
+func (st *state) compare(seen Seen) {
+	if st.hasMeta && st.view.Meta.StoreUUID == seen.Store {
+		st.setBack = st.mark().Behind(seen.Mark)
+	}
+	st.base = st.view.Meta.EpochBase
+}
 
 // publish makes a View that nobody changes any more.
 func (st *state) publish() View {
@@ -223,7 +273,7 @@ func (st *state) publish() View {
 		st.view.States = maps.Clone(st.states)
 	}
 	st.stale = [4]bool{}
-	st.view.Epoch = st.epoch()
+	st.view.Epoch, st.view.Mark, st.view.SetBack = st.epoch(), st.mark(), st.setBack
 	return st.view
 }
 
@@ -234,6 +284,7 @@ func (s *Store) list(ctx context.Context) (*state, error) {
 		stale: [4]bool{true, true, true, true},
 	}
 	from, end := s.prefix, clientv3.GetPrefixRangeEnd(s.prefix)
+	before := s.before()
 	for {
 		options := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(listPageKeys)}
 		if st.revision > 0 {
@@ -244,7 +295,7 @@ func (s *Store) list(ctx context.Context) (*state, error) {
 			return nil, fmt.Errorf("list %s in etcd: %w", s.prefix, err)
 		}
 		if st.revision == 0 {
-			st.revision = answer.Header.Revision
+			st.revision, st.cluster = answer.Header.Revision, answer.Header.ClusterId
 		}
 		for _, kv := range answer.Kvs {
 			if _, err := st.put(s.name(kv.Key), kv); err != nil {
@@ -252,6 +303,8 @@ func (s *Store) list(ctx context.Context) (*state, error) {
 			}
 		}
 		if !answer.More {
+			st.compare(before)
+			s.saw(st)
 			return st, nil
 		}
 		from = string(answer.Kvs[len(answer.Kvs)-1].Key) + "\x00"
@@ -289,7 +342,19 @@ func (st *state) put(name string, kv *mvccpb.KeyValue) (relevant bool, err error
 		var meta Meta
 		if meta, err = decodeMeta(kv.Value); err == nil {
 			st.view.Meta, st.hasMeta, st.metaRevision = meta, true, kv.ModRevision
+			st.wrote(name, kv.ModRevision)
+			if meta.EpochBase > st.base {
+				st.setBack = ""
+			}
 		}
+	case frozenKey + "/":
+		f := &Freeze{}
+		if err = json.Unmarshal(kv.Value, f); err == nil {
+			st.view.Freeze, st.freezeAt = f, kv.ModRevision
+		}
+	case volumesKey:
+		st.wrote(name, kv.ModRevision)
+		return false, nil
 	case shardsKey:
 		var shard Shard
 		err = json.Unmarshal(kv.Value, &shard)
@@ -307,6 +372,7 @@ func (st *state) put(name string, kv *mvccpb.KeyValue) (relevant bool, err error
 		}
 		if err == nil {
 			st.groups[rest], st.stale[1] = g, true
+			st.wrote(name, kv.ModRevision)
 		}
 	case targetsKey:
 		var t Target
@@ -316,6 +382,7 @@ func (st *state) put(name string, kv *mvccpb.KeyValue) (relevant bool, err error
 		if err == nil {
 			t.Revision = kv.ModRevision
 			st.targets[rest], st.stale[2] = t, true
+			st.wrote(name, kv.ModRevision)
 		}
 	case statesKey:
 		var w wish
@@ -343,6 +410,8 @@ func (st *state) drop(name string) bool {
 	switch kind + "/" {
 	case metaKey + "/":
 		st.hasMeta, st.metaRevision = false, 0
+	case frozenKey + "/":
+		st.view.Freeze, st.freezeAt = nil, 0
 	case statesKey:
 		delete(st.states, rest)
 		st.stale[3] = true

@@ -114,9 +114,12 @@ type Compaction struct {
 type Registry interface {
 	Meta(ctx context.Context) (placement.Meta, error)
 	RegisterShard(ctx context.Context, s placement.Shard) (stop func(), err error)
-	Watch(ctx context.Context) <-chan placement.View
+	Follow(ctx context.Context, before placement.Seen) <-chan placement.View
 	PutGroup(ctx context.Context, g placement.Group) (placement.Group, error)
 	PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error)
+	Freeze(ctx context.Context, by, reason string) error
+	Reconcile(ctx context.Context, r placement.Rebuilt, silent []string) (placement.Reconciled, error)
+	Unreconciled(ctx context.Context, why ...string) error
 }
 
 var _ Registry = (*placement.Store)(nil)

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
@@ -118,6 +119,7 @@ func (s *Shard) describeServed(p *recordv1.GroupFacts, g *groupReplica) {
 	s.mu.Lock()
 	p.RaftId = g.raftID
 	s.mu.Unlock()
+	p.ConfIndex = sv.log.ConfIndex()
 	stats := sv.log.Stats()
 	p.Leader, p.Records, p.StoredBytes = sv.replica.Status().Leader, stats.Records, stats.StoredBytes
 	hard, conf, err := sv.log.InitialState()
@@ -125,7 +127,8 @@ func (s *Shard) describeServed(p *recordv1.GroupFacts, g *groupReplica) {
 		p.Message = err.Error()
 		return
 	}
-	p.Voters, p.Learners, p.Term, p.CommittedIndex = conf.GetVoters(), conf.GetLearners(), hard.GetTerm(), hard.GetCommit()
+	p.Voters, p.Learners, p.Term, p.CommittedIndex = conf.GetVoters(), learnersOf(conf), hard.GetTerm(), hard.GetCommit()
+	p.VotersOutgoing = conf.GetVotersOutgoing()
 }
 
 // describeVolume reads from the files alone what a volume holds.
@@ -148,7 +151,7 @@ func describeVolume(cfg *Config, sb volume.Superblock) (*recordv1.DescribeVolume
 		return nil, err
 	}
 	for _, id := range ids {
-		out.Groups = append(out.Groups, groupFacts(cfg, id))
+		out.Groups = append(out.Groups, groupFacts(cfg, sb, id))
 	}
 	slices.SortFunc(out.Groups, func(a, b *recordv1.GroupFacts) int {
 		return cmp.Or(cmp.Compare(a.GetGroup(), b.GetGroup()), cmp.Compare(a.GetUuid(), b.GetUuid()))
@@ -156,22 +159,44 @@ func describeVolume(cfg *Config, sb volume.Superblock) (*recordv1.DescribeVolume
 	return out, nil
 }
 
-// groupFacts reads the manifest of a group.
-func groupFacts(cfg *Config, id uuid.UUID) *recordv1.GroupFacts {
+// groupFacts reads the manifest and the replica file of a group.
+func groupFacts(cfg *Config, sb volume.Superblock, id uuid.UUID) *recordv1.GroupFacts {
 	p := &recordv1.GroupFacts{Uuid: id.String()}
-	m, err := group.ReadManifest(cfg.FS, volume.GroupDirIn(cfg.Dir, id))
-	if err == nil && m.Identity.Group != id {
-		err = fmt.Errorf("the folder of group %s holds group %s", id, m.Identity.Group)
-	}
+	dir := volume.GroupDirIn(cfg.Dir, id)
+	file, found, err := group.ReadReplicaFile(cfg.FS, dir)
 	if err != nil {
 		p.Message = err.Error()
 		return p
 	}
+	if found {
+		p.RaftId, p.Joining = file.RaftID, file.Joining
+		if file.Volume != sb.Volume || file.Store != sb.Store || file.Group != id {
+			p.Foreign, p.StoreUuid = true, file.Store.String()
+			p.Message = fmt.Sprintf("it was made on volume %s as one of group %s of store %s: a copy never runs", file.Volume, file.Group, file.Store)
+		}
+		if file.Joining {
+			p.StoreUuid = file.Store.String()
+			return p
+		}
+	}
+	m, err := group.ReadManifest(cfg.FS, dir)
+	if err == nil && m.Identity.Group != id {
+		err = fmt.Errorf("the folder of group %s holds group %s", id, m.Identity.Group)
+	}
+	if err != nil {
+		p.Message, p.RaftId = err.Error(), 0
+		return p
+	}
 	p.Group, p.StoreUuid = m.Identity.Name, m.Identity.Store.String()
-	p.Term, p.CommittedIndex = m.HardState.Term, m.HardState.Commit
-	p.Voters, p.Learners = m.Conf.GetVoters(), m.Conf.GetLearners()
-	if len(p.GetVoters()) == 1 {
+	p.Term, p.CommittedIndex, p.ConfIndex = m.HardState.Term, m.HardState.Commit, m.ConfIndex
+	p.Voters, p.Learners, p.VotersOutgoing = m.Conf.GetVoters(), learnersOf(m.Conf), m.Conf.GetVotersOutgoing()
+	if !found && len(p.GetVoters()) == 1 {
 		p.RaftId = p.GetVoters()[0]
 	}
 	return p
+}
+
+// learnersOf are all, also those that are voters until both memberships have agreed.
+func learnersOf(conf *raftpb.ConfState) []uint64 {
+	return slices.Concat(conf.GetLearners(), conf.GetLearnersNext())
 }

@@ -108,6 +108,11 @@ func (s *Shard) reconcile(ctx context.Context) (unfinished bool) {
 	s.publish()
 	s.forgetDone(todo)
 	s.mu.Unlock()
+	if todo.acts() {
+		if err := s.remember(view); err != nil {
+			return true // an older etcd could not be told from this one
+		}
+	}
 
 	for _, g := range todo.leave {
 		// The files stay: nobody said that the group lives elsewhere.
@@ -130,11 +135,12 @@ func (s *Shard) reconcile(ctx context.Context) (unfinished bool) {
 	notCreated := s.inParallel(todo.create, func(state placement.Group) error { return s.create(ctx, state) })
 	notAdopted := s.inParallel(todo.adopt, func(state placement.Group) error { return s.adopt(ctx, state) })
 	notConfessed := s.inParallel(todo.confess, func(state placement.Group) error { return s.confess(ctx, state) })
+	notClaimed := s.inParallel(todo.claim, func(state placement.Group) error { return s.claimOne(ctx, state) })
 	begun := s.inParallel(todo.begin, func(state placement.Group) error { return s.beginOne(state) })
 	if len(todo.begin) > 0 && !begun {
 		return s.reconcile(ctx) || unfinished // which installs them
 	}
-	return unfinished || notCreated || notAdopted || notConfessed || begun || todo.later
+	return unfinished || notCreated || notAdopted || notConfessed || notClaimed || begun || todo.later
 }
 
 // isWanted tells whether this shard is to have a copy of a group.
@@ -149,7 +155,7 @@ func groupProblem(group string) string { return "group " + group }
 // more. Called with mu held.
 func (s *Shard) forgetDone(todo work) {
 	wanted := map[string]bool{}
-	for _, state := range slices.Concat(todo.create, todo.adopt, todo.begin, todo.confess) {
+	for _, state := range slices.Concat(todo.create, todo.adopt, todo.begin, todo.confess, todo.claim) {
 		wanted[groupProblem(state.Name)] = true
 	}
 	for what := range s.problems {
@@ -165,11 +171,17 @@ type work struct {
 	adopt   []placement.Group // groups made here whose state was not written to etcd
 	begin   []placement.Group // a learner of this shard is recorded, and has no folder yet
 	confess []placement.Group // this shard is a member without its data
+	claim   []placement.Group // a member is here of which etcd does not know where it is
 	load    []*groupReplica   // became this shard's after the first load
 	join    []*groupReplica   // have a folder, and are to be installed
 	leave   []*groupReplica   // is served and no longer this shard's
 	trash   []*groupReplica   // has left its group
 	later   bool              // something waits for what is under way
+}
+
+// acts tells whether anything is made or taken away on the word of etcd.
+func (w work) acts() bool {
+	return len(w.create)+len(w.adopt)+len(w.begin)+len(w.confess)+len(w.claim)+len(w.trash) > 0
 }
 
 // decide says what to do, and sets which groups are strays or lost. Called with mu held.
@@ -185,10 +197,18 @@ func (s *Shard) decide(view placement.View) work {
 				g.name = name // its manifest cannot be read, or it has none yet
 			}
 		}
+		if s.held != "" {
+			s.decideHeld(&todo, state, g)
+			continue
+		}
 		s.decideOne(&todo, view, state, g)
 	}
 	for _, g := range s.groups {
-		if !known[g] && !g.lost {
+		switch {
+		case known[g] || g.lost:
+		case s.held != "":
+			s.decideHeld(&todo, placement.Group{}, g)
+		default:
 			s.stray(&todo, g, "etcd does not know it")
 		}
 	}
@@ -211,6 +231,8 @@ func (s *Shard) decideOne(todo *work, view placement.View, state placement.Group
 			g.seen = seen
 			s.steer(g)
 		}
+	case g != nil && !g.lost && g.foreign == "" && g.isLookedFor(state):
+		todo.claim = append(todo.claim, state)
 	case g != nil && !g.lost && !g.isOneOf(here) && g.hasLeft(state) && (g.foreign == "" || len(here) > 0):
 		if g.fetching {
 			g.stopFetch()
@@ -267,6 +289,11 @@ func (s *Shard) decideMember(todo *work, g *groupReplica) {
 // isOneOf tells whether the folder is of one of these members. Called with Shard.mu held.
 func (g *groupReplica) isOneOf(members []placement.Member) bool {
 	return slices.ContainsFunc(members, func(m placement.Member) bool { return g.raftID == 0 || m.RaftID == g.raftID })
+}
+
+// isLookedFor tells whether etcd names the replica in the folder as a member, and does not know where it is.
+func (g *groupReplica) isLookedFor(state placement.Group) bool {
+	return slices.ContainsFunc(state.Members, func(m placement.Member) bool { return m.RaftID == g.raftID && m.Shard == "" })
 }
 
 // hasLeft tells whether the replica in the folder, which etcd does not name, was a member of its group and is none any more:

@@ -122,7 +122,15 @@ func (r *memRegistry) RegisterShard(_ context.Context, s placement.Shard) (func(
 	return func() { r.change(func(v *placement.View) { delete(v.Shards, s.Name) }) }, nil
 }
 
-func (r *memRegistry) Watch(ctx context.Context) <-chan placement.View {
+func (r *memRegistry) Freeze(context.Context, string, string) error { return nil }
+
+func (r *memRegistry) Reconcile(context.Context, placement.Rebuilt, []string) (placement.Reconciled, error) {
+	return placement.Reconciled{}, nil
+}
+
+func (r *memRegistry) Unreconciled(context.Context, ...string) error { return nil }
+
+func (r *memRegistry) Follow(ctx context.Context, _ placement.Seen) <-chan placement.View {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w := make(chan placement.View, 1)

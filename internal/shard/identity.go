@@ -151,27 +151,10 @@ func stillSame(fsys vfs.FS, dir string, opened volume.Superblock) error {
 	return nil
 }
 
-// remember writes what the volume should know of its store, where it does not yet.
-func (s *Shard) remember(epoch uint64) {
-	facts := volume.Facts{
-		Routing: string(s.meta.Routing.Mode), Groups: s.meta.Routing.Groups, Copies: s.meta.Copies,
-		GroupsMax: s.meta.GroupsMax, Created: s.meta.CreatedUTC, Epoch: epoch,
-	}
-	there, err := volume.ReadFacts(s.cfg.FS, s.cfg.Dir)
-	if errors.Is(err, volume.ErrFormatVersion) {
-		return // a newer program wrote them
-	}
-	there.Format, there.Store = 0, uuid.Nil
-	if err == nil && there == facts {
-		return
-	}
-	s.problem("remembering the store on the volume", s.volume.WriteFacts(facts))
-}
-
 // adoptMembers takes over the groups that etcd gives to another shard, which is not there, on just this volume. It returns
 // the view as it is then.
 func (s *Shard) adoptMembers(ctx context.Context, view placement.View) (placement.View, error) {
-	if !s.cfg.Wanted.Adopt {
+	if !s.cfg.Wanted.Adopt || view.Held() != "" {
 		return view, nil
 	}
 	groups := maps.Clone(view.Groups)

@@ -186,6 +186,9 @@ func (s *Shard) lead(ctx context.Context, g *groupReplica) (again bool) {
 			s.steering.moved(g)
 			return status.LeaderID == sv.raftID // it leads, and has not applied an entry of its own yet
 		}
+		if s.isHeld() {
+			return true
+		}
 		state, ok := s.stateOf(g)
 		if !ok || len(state.Members) == 0 {
 			return false // adopt tells etcd of it first
@@ -259,13 +262,24 @@ func (s *Shard) limitTombstones(sv *served, m replica.Members) {
 	sv.log.SetTombstoneLimit(limit)
 }
 
+// namesAll tells whether a list has every member of a membership. Where it has not, it must not be written as of that membership:
+// a replica that it leaves out would take itself for one that has left.
+func namesAll(members []placement.Member, conf *raftpb.ConfState) bool {
+	for _, id := range slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing(), conf.GetLearners(), conf.GetLearnersNext()) {
+		if !slices.ContainsFunc(members, func(m placement.Member) bool { return m.RaftID == id }) {
+			return false
+		}
+	}
+	return true
+}
+
 // step decides and acts.
 func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state groupView) (stepped, error) {
 	g := sv.group
 	if g.leadTerm != m.Term {
 		g.leadTerm, g.leadSince = m.Term, time.Now()
 	}
-	if state.Leader != s.cfg.Name || state.Term < m.Term || state.ConfIndex < m.ConfIndex {
+	if namesAll(state.Members, m.Conf) && (state.Leader != s.cfg.Name || state.Term < m.Term || state.ConfIndex < m.ConfIndex) {
 		return stepAgain, s.storeAsLeader(ctx, sv, m, state.Group) // calls find the leader there
 	}
 	in := move.State{

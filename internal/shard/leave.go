@@ -78,6 +78,9 @@ func (s *Shard) emptyTrash(ctx context.Context) {
 }
 
 func (s *Shard) emptyTrashOnce(now time.Time) error {
+	if s.isHeld() {
+		return nil
+	}
 	trash := s.volume.TrashDir()
 	names, err := s.cfg.FS.List(trash)
 	if errors.Is(err, fs.ErrNotExist) {

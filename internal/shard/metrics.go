@@ -156,6 +156,7 @@ var (
 	descInFlight    = desc("in_flight_bytes", "Data of requests and answers being worked on.")
 	descCalls       = desc("calls_under_way", "Calls being worked on.")
 	descEpoch       = desc("routing_epoch", "Revision of etcd that the shard has seen.")
+	descFrozen      = desc("etcd_set_back", "1 while etcd holds an older state of the store than was seen before: nothing is moved, made or deleted.")
 	descProblems    = desc("problems", "Number of things that a person should look at; /status says which.")
 
 	descGroupRecords    = desc("group_records", "Records of the group.", "group")
@@ -193,6 +194,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		{descCalls, float64(c.shard.calls.used.Load())},
 		{descEpoch, float64(st.Epoch)},
 		{descProblems, float64(len(st.Problems))},
+		{descFrozen, map[bool]float64{true: 1}[c.shard.isHeld()]},
 	} {
 		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, m.value)
 	}

@@ -115,7 +115,9 @@ func (g *groupReplica) learn(named []placement.Member) {
 		next = map[uint64]placement.Member{}
 	}
 	for _, m := range named {
-		next[m.RaftID] = m
+		if m.Shard != "" { // empty: etcd does not know
+			next[m.RaftID] = m
+		}
 	}
 	g.known.Store(&next)
 }
@@ -123,7 +125,7 @@ func (g *groupReplica) learn(named []placement.Member) {
 // route says on which shard a member is.
 func (g *groupReplica) route(raftID uint64) (shard string, ok bool) {
 	m, ok := g.members()[raftID]
-	return m.Shard, ok
+	return m.Shard, ok && m.Shard != ""
 }
 
 // connectPeers keeps connections to the shards that hold a member of a group which is here. Called with mu held.
@@ -139,6 +141,7 @@ func (s *Shard) connectPeers() {
 		}
 	}
 	delete(wanted, s.cfg.Name)
+	delete(wanted, "")
 	s.hub.SetPeers(slices.Collect(maps.Keys(wanted)))
 }
 

@@ -28,7 +28,7 @@ func (s *Shard) reportAll(ctx context.Context) {
 		}
 		s.scans.expire(scanGrace)
 		r := s.routes.Load()
-		if r == nil {
+		if r == nil || s.isHeld() {
 			continue
 		}
 		var failed error

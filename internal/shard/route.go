@@ -73,6 +73,8 @@ func (s *Shard) notServed(r *routes, name string, epoch uint64) (*groupReplica, 
 	}
 	state, known := r.view.Groups[name]
 	switch {
+	case r.held:
+		return nil, nil, loadingError(name, thawEvery) // etcd may not know yet where it is
 	case s.isTarget(r.view, name) && len(state.Members) == 0, epoch > r.epoch:
 		// About to be made here, or the caller has heard more than this shard.
 		return nil, nil, loadingError(name, 0)

@@ -36,6 +36,7 @@ type Shard struct {
 	address   string // as advertised
 	hub       *peer.Hub
 	steering  steering
+	seen      memory
 	installs  chan struct{} // bounds them
 
 	listener net.Listener
@@ -59,6 +60,8 @@ type Shard struct {
 	mu        sync.Mutex
 	groups    map[uuid.UUID]*groupReplica // on the volume, strays included
 	view      placement.View
+	told      placement.View // the newest, also of an etcd that was set back
+	held      string         // why nothing is done on the word of etcd; empty: it is
 	load      loadState
 	loaded    chan struct{}     // closed when the first load is over
 	addresses map[string]string // of shards, as etcd last said
@@ -69,6 +72,7 @@ type Shard struct {
 // routes is an immutable picture of which groups this shard answers for.
 type routes struct {
 	epoch    uint64
+	held     bool // etcd was set back: what it says of groups may be old
 	view     placement.View
 	byName   map[string]*groupReplica
 	byUUID   map[uuid.UUID]*groupReplica
@@ -177,7 +181,7 @@ func (s *Shard) renew() error {
 
 // join makes the shard known in etcd and begins to follow it.
 func (s *Shard) join(ctx context.Context) error {
-	views := s.cfg.Placement.Watch(s.ctx)
+	views := s.cfg.Placement.Follow(s.ctx, s.recall())
 	select {
 	case view, ok := <-views:
 		if !ok {
@@ -187,8 +191,12 @@ func (s *Shard) join(ctx context.Context) error {
 		if view, err = s.adoptMembers(ctx, view); err != nil {
 			return err
 		}
-		s.remember(view.Epoch)
 		s.see(view)
+		// Before it registers, so that nobody gives it anything on the word of an older etcd.
+		if err := s.freeze(ctx); err != nil {
+			return fmt.Errorf("etcd was set back, and cannot be told so: %w", err)
+		}
+		_ = s.remember(view) // it is a problem that is shown
 		s.mu.Lock()
 		s.decide(view) // what it says is done by follow
 		s.publish()
@@ -229,6 +237,7 @@ func (s *Shard) join(ctx context.Context) error {
 	s.wait.Go(func() { s.emptyTrash(s.ctx) })
 	s.wait.Go(func() { s.mendAll(s.ctx) })
 	s.wait.Go(func() { s.scrubAll(s.ctx) })
+	s.wait.Go(func() { s.thawAll(s.ctx) })
 	return nil
 }
 
@@ -245,20 +254,10 @@ func (s *Shard) WaitLoaded(ctx context.Context) error {
 	}
 }
 
-// see takes a view in.
-func (s *Shard) see(view placement.View) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.view = view
-	for name, shard := range view.Shards {
-		s.addresses[name] = shard.Address
-	}
-}
-
 // publish replaces what calls look at. Called with mu held.
 func (s *Shard) publish() {
 	r := &routes{
-		epoch: s.view.Epoch, view: s.view, byName: make(map[string]*groupReplica, len(s.groups)),
+		epoch: s.view.Epoch, held: s.held != "", view: s.view, byName: make(map[string]*groupReplica, len(s.groups)),
 		byUUID: make(map[uuid.UUID]*groupReplica, len(s.groups)),
 	}
 	if s.meta.Routing.Mode == placement.Hash {

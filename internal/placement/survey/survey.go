@@ -49,7 +49,8 @@ func foundVolume(out *recordv1.DescribeVolumeResponse) (v placement.FoundVolume,
 	for _, g := range out.GetGroups() {
 		r := placement.FoundReplica{
 			Name: g.GetGroup(), UUID: parse("group", g.GetUuid()), RaftID: g.GetRaftId(), Voters: g.GetVoters(), Term: g.GetTerm(),
-			Committed: g.GetCommittedIndex(), Records: g.GetRecords(), Bytes: g.GetStoredBytes(), Leader: g.GetLeader(), Message: g.GetMessage(),
+			Outgoing: g.GetVotersOutgoing(), Learners: g.GetLearners(), ConfIndex: g.GetConfIndex(), Joining: g.GetJoining(),
+			Foreign: g.GetForeign(), Committed: g.GetCommittedIndex(), Records: g.GetRecords(), Bytes: g.GetStoredBytes(), Leader: g.GetLeader(), Message: g.GetMessage(),
 		}
 		if g.GetStoreUuid() != "" {
 			r.Store = parse("store of group "+g.GetGroup(), g.GetStoreUuid())

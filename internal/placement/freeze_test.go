@@ -1,0 +1,283 @@
+package placement_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// backedUp is an etcd of its own that can be set back.
+type backedUp struct {
+	t            *testing.T
+	dir, address string
+	server       *etcd.Server
+	client       *clientv3.Client
+}
+
+func newBackedUp(t *testing.T) *backedUp {
+	b := &backedUp{t: t, dir: filepath.Join(t.TempDir(), "etcd"), address: "unix://" + filepath.Join(t.TempDir(), "s")}
+	b.start()
+	t.Cleanup(func() { b.server.Close() })
+	var err error
+	if b.client, err = etcd.Connect([]string{b.address}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.client.Close() })
+	return b
+}
+
+func (b *backedUp) start() {
+	b.t.Helper()
+	var err error
+	if b.server, err = etcd.StartEmbedded(b.dir, b.address); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// backup copies what etcd holds, and gives the folder.
+func (b *backedUp) backup() string {
+	b.t.Helper()
+	b.server.Close()
+	to := filepath.Join(b.t.TempDir(), "backup")
+	if err := os.CopyFS(to, os.DirFS(b.dir)); err != nil {
+		b.t.Fatal(err)
+	}
+	b.start()
+	return to
+}
+
+// restore sets etcd back.
+func (b *backedUp) restore(from string) {
+	b.t.Helper()
+	b.server.Close()
+	if err := errors.Join(os.RemoveAll(b.dir), os.CopyFS(b.dir, os.DirFS(from))); err != nil {
+		b.t.Fatal(err)
+	}
+	b.start()
+}
+
+func TestMarks(t *testing.T) {
+	seen := placement.Mark{Base: 1, Revision: 10, Content: 8, Cluster: 5}
+	for name, c := range map[string]struct {
+		now    placement.Mark
+		behind bool
+	}{
+		"the same":                          {seen, false},
+		"later":                             {placement.Mark{Base: 1, Revision: 11, Content: 11, Cluster: 5}, false},
+		"an older revision":                 {placement.Mark{Base: 1, Revision: 9, Content: 8, Cluster: 5}, true},
+		"older keys, and a raised revision": {placement.Mark{Base: 1, Revision: 1000, Content: 7, Cluster: 5}, true},
+		"another cluster":                   {placement.Mark{Base: 1, Revision: 11, Content: 11, Cluster: 6}, true},
+		"a cluster that is not known":       {placement.Mark{Base: 1, Revision: 11, Content: 11}, false},
+		"reconciled since":                  {placement.Mark{Base: 2, Revision: 3, Content: 3, Cluster: 6}, false},
+		"before it was reconciled":          {placement.Mark{Base: 0, Revision: 1000, Content: 1000, Cluster: 5}, true},
+	} {
+		if why := c.now.Behind(seen); (why != "") != c.behind {
+			t.Errorf("%s: %q", name, why)
+		}
+	}
+}
+
+// An etcd is set back under those who follow it, and under those who begin then; also where its revision has grown beyond
+// what was seen.
+func TestAnOlderEtcdIsFrozenUntilItIsReconciled(t *testing.T) {
+	for name, grown := range map[string]bool{"its revision is lower": false, "its revision has grown": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			setBack(t, grown)
+		})
+	}
+}
+
+func setBack(t *testing.T, grown bool) {
+	ctx, b := testContext(t), newBackedUp(t)
+	store := newStore(t, b.client)
+	meta := namedMeta()
+	mustInit(t, ctx, store, meta)
+	at := func(group string, term, conf uint64, shards ...string) placement.Group {
+		g, err := store.Group(ctx, group)
+		if errors.Is(err, placement.ErrNoGroup) {
+			g, err = placement.NewGroup(meta.Routing, group, 0), nil
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Members, g.Leader, g.Term, g.ConfIndex = nil, shards[0], term, conf
+		for _, s := range shards {
+			g.Members = append(g.Members, placement.Member{Shard: s, VolumeUUID: volumeOf(s), RaftID: uint64(s[0])})
+		}
+		if g, err = store.PutGroup(ctx, g); err != nil {
+			t.Fatal(err)
+		}
+		if err := store.SetTargets(ctx, []placement.Target{{Group: group, Shards: shards}}); err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	at("moved", 1, 1, "a")
+	stays := at("stays", 1, 1, "a")
+	backup := b.backup()
+	moved, later := at("moved", 2, 5, "b"), at("later", 1, 1, "b")
+	// The volume of a shard remembers it.
+	view, err := store.View(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := placement.Seen{Store: meta.StoreUUID, Mark: view.Mark}
+	watched := store.Watch(ctx)
+	if v := <-watched; len(v.Groups) != 3 {
+		t.Fatalf("before: %+v", v)
+	}
+
+	b.restore(backup)
+	if grown {
+		for {
+			put, err := b.client.Put(ctx, "somebody/else", "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if put.Header.Revision > seen.Revision+2 {
+				break
+			}
+		}
+	}
+	again := sameStore(t, b, store) // a process that begins now
+	held := await(t, ctx, again.Follow(ctx, seen), "it is known to be older", func(v placement.View) bool { return v.Held() != "" })
+	if held.SetBack == "" || len(held.Groups) != 2 {
+		t.Errorf("followed: %+v", held)
+	}
+	if _, err := again.PlanOnce(ctx, meta.StoreUUID, meta.Policy()); !errors.Is(err, placement.ErrFrozen) {
+		t.Errorf("planning on it: %v", err)
+	}
+	fresh := sameStore(t, b, store) // and one that has never seen it
+	if v, err := fresh.View(ctx); err != nil || v.Freeze == nil || v.SetBack != "" {
+		t.Fatalf("nobody else hears of it: %+v, %v", v, err)
+	}
+	for what, do := range map[string]func() error{
+		"plan":   func() error { _, err := fresh.PlanOnce(ctx, meta.StoreUUID, meta.Policy()); return err },
+		"look":   func() error { _, err := fresh.ViewOf(ctx, meta.StoreUUID); return err },
+		"forget": func() error { return fresh.ForgetShard(ctx, meta.StoreUUID, "b") },
+		"create": func() error {
+			_, _, err := fresh.CreateGroup(ctx, placement.NewGroup(meta.Routing, "later", 0))
+			return err
+		},
+		"write": func() error { _, err := fresh.PutGroup(ctx, stays); return err },
+	} {
+		if err := do(); !errors.Is(err, placement.ErrFrozen) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	select {
+	case v := <-watched:
+		t.Fatalf("a gateway follows it: %+v", v)
+	default:
+	}
+
+	// What is true comes from the volumes. That of group later did not answer at first.
+	found := func(shard string, groups ...placement.Group) placement.FoundVolume {
+		v := placement.FoundVolume{
+			Shard: shard, UUID: volumeOf(shard), Store: meta.StoreUUID,
+			Facts: &placement.FoundFacts{Routing: meta.Routing, Copies: 1, Epoch: seen.Base + uint64(seen.Revision)},
+		}
+		for _, g := range groups {
+			v.Replicas = append(v.Replicas, placement.FoundReplica{
+				Name: g.Name, UUID: g.UUID, Store: meta.StoreUUID, RaftID: uint64(shard[0]), Voters: []uint64{uint64(shard[0])}, ConfIndex: g.ConfIndex,
+				Term: g.Term, Leader: true,
+			})
+		}
+		return v
+	}
+	reconcile := func(volumes ...placement.FoundVolume) placement.Reconciled {
+		t.Helper()
+		r, err := placement.Rebuild(meta.StoreUUID, volumes, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done, err := fresh.Reconcile(ctx, r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	done := reconcile(found("b", moved, later))
+	if len(done.Waits) != 1 || !strings.Contains(done.Waits[0], "group stays") {
+		t.Errorf("without shard a: %+v", done)
+	}
+	v, err := fresh.View(ctx)
+	if err != nil || v.Freeze == nil || !slices.Equal(v.Freeze.Waits, done.Waits) || v.Groups["moved"].Members[0].Shard != "b" {
+		t.Errorf("frozen still, and known groups are right: %+v, %v", v, err)
+	}
+	if done := reconcile(found("a", stays), found("b", moved, later)); len(done.Waits) > 0 {
+		t.Errorf("with all: %+v", done)
+	}
+	v = await(t, ctx, watched, "the gateway goes on", func(v placement.View) bool { return true })
+	if v.Held() != "" || v.Epoch <= view.Epoch || len(v.Groups) != 3 {
+		t.Errorf("after: %+v", v)
+	}
+	for _, g := range []placement.Group{moved, later, stays} {
+		now := v.Groups[g.Name]
+		if now.UUID != g.UUID || !slices.Equal(now.Members, g.Members) || now.ConfIndex != g.ConfIndex || v.Targets[g.Name].Shards[0] != g.Members[0].Shard {
+			t.Errorf("group %+v, was %+v; target %+v", now, g, v.Targets[g.Name])
+		}
+	}
+	if planned, err := store.PlanOnce(ctx, meta.StoreUUID, meta.Policy()); err != nil || planned.TargetsWritten > 0 {
+		t.Errorf("planning again: %+v, %v", planned, err)
+	}
+	// The state before it was reconciled is older now, whatever its revision.
+	if v.Mark.Behind(seen.Mark) != "" || seen.Behind(v.Mark) == "" {
+		t.Errorf("marks %+v, %+v", v.Mark, seen)
+	}
+}
+
+// A group that somebody made anew under the name of one that volumes hold is not overwritten: a person decides.
+func TestAGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
+	ctx, b := testContext(t), newBackedUp(t)
+	store, meta := newStore(t, b.client), namedMeta()
+	mustInit(t, ctx, store, meta)
+	g, _, err := store.CreateGroup(ctx, placement.NewGroup(meta.Routing, "g", 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := placement.FoundVolume{
+		Shard: "a", UUID: volumeOf("a"), Store: meta.StoreUUID, Facts: &placement.FoundFacts{Routing: meta.Routing, Copies: 1},
+		Replicas: []placement.FoundReplica{{Name: "g", UUID: uuid.New(), Store: meta.StoreUUID, RaftID: 7, Voters: []uint64{7}}},
+	}
+	r, err := placement.Rebuild(meta.StoreUUID, []placement.FoundVolume{found}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Members = []placement.Member{{Shard: "b", VolumeUUID: volumeOf("b"), RaftID: 9}}
+	if g, err = store.PutGroup(ctx, g); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Freeze(ctx, "a test", "it says so"); err != nil {
+		t.Fatal(err)
+	}
+	done, err := store.Reconcile(ctx, r, []string{"shard z does not answer"})
+	if err != nil || done.Written > 0 || len(done.Waits) != 2 || !strings.Contains(done.Waits[0], "decide which one is right") {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if v, err := store.View(ctx); err != nil || v.Freeze == nil || v.Groups["g"].UUID != g.UUID {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+// sameStore is the store as another process has it.
+func sameStore(t *testing.T, b *backedUp, of *placement.Store) *placement.Store {
+	t.Helper()
+	out, err := placement.NewStore(b.client, of.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func volumeOf(shard string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(shard)) }

@@ -1,0 +1,171 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// located is a replica and where it is.
+type located struct {
+	FoundReplica
+	volume FoundVolume
+}
+
+// addGroups finds the members of each group.
+func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
+	replicas, ids := map[string][]located{}, map[string]uuid.UUID{}
+	joining := map[uuid.UUID][]located{} // they do not know their group's name
+	for _, v := range volumes {
+		for _, f := range v.Replicas {
+			switch {
+			case f.Joining && !f.Foreign && f.RaftID != 0:
+				joining[f.UUID] = append(joining[f.UUID], located{f, v})
+				continue
+			case f.Name == "" || f.Store != store || f.Foreign || f.Message != "" && f.RaftID == 0:
+				r.note("shard %s: group %s %s is left out: %s", v.Shard, f.Name, f.UUID, cmp.Or(f.Message, "it is of another store"))
+				continue
+			}
+			if err := ValidateGroupName(f.Name); err != nil {
+				return fmt.Errorf("shard %s: %w", v.Shard, err)
+			}
+			if id, ok := ids[f.Name]; ok && id != f.UUID {
+				return fmt.Errorf("group %s was found as %s and as %s, the latter on shard %s: move the folder that is wrong away", f.Name, id, f.UUID, v.Shard)
+			}
+			ids[f.Name] = f.UUID
+			replicas[f.Name] = append(replicas[f.Name], located{f, v})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(replicas)) {
+		g, err := r.group(name, replicas[name], joining[ids[name]])
+		if err != nil {
+			return fmt.Errorf("group %s: %w", name, err)
+		}
+		r.Groups = append(r.Groups, g)
+	}
+	for n := range r.Meta.Routing.Groups {
+		if name := GroupName(n); replicas[name] == nil {
+			r.Missing = append(r.Missing, name)
+		}
+	}
+	return nil
+}
+
+func (r *Rebuilt) note(format string, args ...any) {
+	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+}
+
+// group makes the state of one group. The replica that has applied the latest membership change knows who the members are;
+// all of them are named, those that were not found without a shard. Whether they are enough to go on is said in Short.
+func (r *Rebuilt) group(name string, found, joining []located) (Group, error) {
+	slices.SortFunc(found, func(a, b located) int {
+		return cmp.Or(cmp.Compare(b.ConfIndex, a.ConfIndex), cmp.Compare(b.Term, a.Term), cmp.Compare(b.Committed, a.Committed),
+			cmp.Compare(a.volume.Shard, b.volume.Shard))
+	})
+	newest := found[0]
+	g := Group{Name: name, UUID: newest.UUID, Bytes: newest.Bytes, Records: newest.Records, ConfIndex: newest.ConfIndex}
+	if r.Meta.Routing.Mode == Hash {
+		n, err := strconv.Atoi(name)
+		if err != nil || n < 0 || n >= r.Meta.Routing.Groups || GroupName(n) != name {
+			return g, fmt.Errorf("the store has only groups 0 to %d", r.Meta.Routing.Groups-1)
+		}
+		g.KeyFirst, g.KeyLast = r.Meta.Routing.KeyRange(n)
+	}
+	where := map[uint64]located{}
+	members := slices.Concat(newest.Voters, newest.Outgoing, newest.Learners)
+	for _, f := range slices.Concat(found, joining) {
+		if err := r.agrees(newest, f); err != nil {
+			return g, err
+		}
+		if other, twice := where[f.RaftID]; twice {
+			return g, fmt.Errorf("shards %s and %s hold the same replica: one is a copy, move its folder away", other.volume.Shard, f.volume.Shard)
+		}
+		where[f.RaftID] = f
+		if !slices.Contains(members, f.RaftID) {
+			r.note("group %s: the copy on shard %s is no member any more, and left out", name, f.volume.Shard)
+		}
+	}
+	r.addMembers(&g, newest, where)
+	r.findLeader(&g, where)
+	r.weigh(name, newest, where)
+	return g, nil
+}
+
+// agrees refuses what cannot be of one history.
+func (r *Rebuilt) agrees(newest, f located) error {
+	switch {
+	case f.Joining:
+	case f.RaftID == 0:
+		return fmt.Errorf("shard %s does not say which voter it is: start it, so that it serves", f.volume.Shard)
+	case f.ConfIndex == newest.ConfIndex && !sameIDs(f.Voters, newest.Voters):
+		return fmt.Errorf("shards %s and %s disagree about who its voters are (%x, %x), as of the same change %d: one of them is not of "+
+			"this group's history, move its folder away", newest.volume.Shard, f.volume.Shard, newest.Voters, f.Voters, f.ConfIndex)
+	}
+	return nil
+}
+
+func sameIDs(a, b []uint64) bool {
+	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
+	return slices.Equal(a, b)
+}
+
+// addMembers names those of the newest membership.
+func (r *Rebuilt) addMembers(g *Group, newest located, where map[uint64]located) {
+	for _, list := range []struct {
+		ids  []uint64
+		role Role
+	}{{newest.Voters, Voter}, {newest.Outgoing, Voter}, {newest.Learners, Learner}} {
+		for _, id := range list.ids {
+			if slices.ContainsFunc(g.Members, func(m Member) bool { return m.RaftID == id }) {
+				continue
+			}
+			m := Member{RaftID: id, Role: list.role}
+			if f, ok := where[id]; ok {
+				m.Shard, m.VolumeUUID = f.volume.Shard, f.volume.UUID
+			}
+			g.Members = append(g.Members, m)
+		}
+	}
+	slices.SortStableFunc(g.Members, func(a, b Member) int {
+		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Shard, b.Shard))
+	})
+}
+
+// findLeader names the one with the highest term of those that say they lead, else the first voter. Only the term of one
+// that leads is written: later terms of others would keep it from being heard.
+func (r *Rebuilt) findLeader(g *Group, where map[uint64]located) {
+	for _, m := range g.Members {
+		if f, ok := where[m.RaftID]; ok && m.Role == Voter && f.Leader && f.Term >= g.Term {
+			g.Leader, g.Term, g.Bytes, g.Records = m.Shard, f.Term, f.Bytes, f.Records
+		}
+	}
+	for _, m := range g.Members {
+		if g.Leader == "" && m.Role == Voter {
+			g.Leader = m.Shard
+		}
+	}
+}
+
+// weigh says where too few voters were found.
+func (r *Rebuilt) weigh(name string, newest located, where map[uint64]located) {
+	for _, voters := range [][]uint64{newest.Voters, newest.Outgoing} {
+		var have []string
+		for _, id := range voters {
+			if f, ok := where[id]; ok && !f.Joining {
+				have = append(have, f.volume.Shard)
+			}
+		}
+		if len(have) < len(voters) {
+			r.note("group %s: %d of its %d voters were not found", name, len(voters)-len(have), len(voters))
+		}
+		if need := len(voters)/2 + 1; len(voters) > 0 && len(have) < need {
+			r.Short[name] = fmt.Sprintf("%d of its %d voters were found (%s), needed are %d: start the shards that hold the others",
+				len(have), len(voters), cmp.Or(strings.Join(have, ", "), "none"), need)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package placement_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// One group of several copies, as volumes hold it after all kinds of days.
+func TestRebuildPicksTheNewestMembership(t *testing.T) {
+	type r = placement.FoundReplica
+	on := func(shards map[string]r) (store uuid.UUID, volumes []placement.FoundVolume) {
+		store = uuid.New()
+		group := uuid.New()
+		for _, name := range []string{"a", "b", "c", "d"} {
+			v := placement.FoundVolume{Shard: name, UUID: uuid.New(), Store: store, Facts: &placement.FoundFacts{
+				Routing: placement.Routing{Mode: placement.Named}, Copies: 3, Epoch: 9,
+			}}
+			if found, ok := shards[name]; ok {
+				if found.Name = "g"; found.Joining {
+					found.Name = ""
+				}
+				found.UUID, found.Store = group, store
+				v.Replicas = []r{found}
+			}
+			volumes = append(volumes, v)
+		}
+		return store, volumes
+	}
+	abc, bcd := []uint64{1, 3, 5}, []uint64{3, 5, 7}
+	for name, c := range map[string]struct {
+		shards  map[string]r
+		members string // shard and role of each, in order; ? is one that was not found
+		leader  string
+		short   bool
+		fails   bool
+	}{
+		"all well": {
+			shards:  map[string]r{"a": {RaftID: 1, Voters: abc, Term: 3}, "b": {RaftID: 3, Voters: abc, Term: 4, Leader: true}, "c": {RaftID: 5, Voters: abc, Term: 4}},
+			members: "abc", leader: "b",
+		},
+		"a leader of an earlier term thinks so still": {
+			shards:  map[string]r{"a": {RaftID: 1, Voters: abc, Term: 3, Leader: true}, "b": {RaftID: 3, Voters: abc, Term: 4, Leader: true}, "c": {RaftID: 5, Voters: abc, Term: 4}},
+			members: "abc", leader: "b",
+		},
+		"one was away while the group moved": {
+			shards: map[string]r{
+				"a": {RaftID: 1, Voters: abc, Term: 9, ConfIndex: 10}, "b": {RaftID: 3, Voters: bcd, Term: 2, ConfIndex: 20},
+				"c": {RaftID: 5, Voters: bcd, Term: 2, ConfIndex: 20}, "d": {RaftID: 7, Voters: bcd, Term: 2, ConfIndex: 20},
+			},
+			members: "bcd", leader: "b",
+		},
+		"one is lost, a majority is there": {
+			shards:  map[string]r{"a": {RaftID: 1, Voters: abc}, "b": {RaftID: 3, Voters: abc}},
+			members: "?ab", leader: "a",
+		},
+		"two are lost": {
+			shards:  map[string]r{"a": {RaftID: 1, Voters: abc}},
+			members: "??a", leader: "a", short: true,
+		},
+		"the majority of the newest membership is not there, that of the one before is": {
+			shards: map[string]r{
+				"a": {RaftID: 1, Voters: abc, ConfIndex: 10}, "b": {RaftID: 3, Voters: abc, ConfIndex: 10},
+				"c": {RaftID: 5, Voters: []uint64{5, 7, 9}, ConfIndex: 20},
+			},
+			members: "??c", leader: "c", short: true,
+		},
+		"between two memberships": {
+			shards: map[string]r{
+				"b": {RaftID: 3, Voters: bcd, Outgoing: abc, ConfIndex: 20}, "c": {RaftID: 5, Voters: bcd, Outgoing: abc, ConfIndex: 20},
+			},
+			members: "??bc", leader: "b",
+		},
+		"between two, with a majority of one only": {
+			shards: map[string]r{
+				"c": {RaftID: 5, Voters: bcd, Outgoing: []uint64{1, 3, 9}, ConfIndex: 20}, "d": {RaftID: 7, Voters: bcd, ConfIndex: 19},
+			},
+			members: "???cd", leader: "c", short: true,
+		},
+		"a learner that is being made, and one that nobody has added": {
+			shards: map[string]r{
+				"a": {RaftID: 1, Voters: []uint64{1}, Learners: []uint64{3}, ConfIndex: 7}, "b": {RaftID: 3, Joining: true},
+				"c": {RaftID: 5, Joining: true},
+			},
+			members: "aB", leader: "a",
+		},
+		"a copied folder": {
+			shards:  map[string]r{"a": {RaftID: 1, Voters: []uint64{1}}, "b": {RaftID: 1, Voters: []uint64{1}, Foreign: true}},
+			members: "a", leader: "a",
+		},
+		"a copied folder that does not say so": {
+			shards: map[string]r{"a": {RaftID: 1, Voters: []uint64{1}}, "b": {RaftID: 1, Voters: []uint64{1}}}, fails: true,
+		},
+		"two histories": {
+			shards: map[string]r{"a": {RaftID: 1, Voters: abc, ConfIndex: 5}, "b": {RaftID: 7, Voters: bcd, ConfIndex: 5}}, fails: true,
+		},
+		"one does not say which it is": {
+			shards: map[string]r{"a": {RaftID: 1, Voters: abc}, "b": {Voters: abc}}, fails: true,
+		},
+	} {
+		store, volumes := on(c.shards)
+		out, err := placement.Rebuild(store, volumes, nil)
+		if err != nil {
+			if !c.fails {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		if c.fails || len(out.Groups) != 1 {
+			t.Errorf("%s: %+v", name, out)
+			continue
+		}
+		members := ""
+		for _, m := range out.Groups[0].Members {
+			word := m.Shard
+			if m.Role == placement.Learner {
+				word = string(word[0] - 'a' + 'A')
+			}
+			if members += word; word == "" {
+				members += "?"
+			}
+		}
+		_, short := out.Short["g"]
+		if members != c.members || out.Groups[0].Leader != c.leader || short != c.short {
+			t.Errorf("%s: members %s, leader %s, short %v; want %+v", name, members, out.Groups[0].Leader, out.Short, c)
+		}
+		slices.Reverse(volumes)
+		if again, err := placement.Rebuild(store, volumes, nil); err != nil || again.Groups[0].Leader != c.leader {
+			t.Errorf("%s: in another order: %+v, %v", name, again, err)
+		}
+	}
+}

@@ -1,0 +1,227 @@
+package placement
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Reconciled says how far a frozen store is.
+type Reconciled struct {
+	Written int      // groups whose members were written over what etcd held
+	Waits   []string // what keeps the freeze from being lifted; empty: it was lifted
+}
+
+// Reconcile writes what the shards' volumes say of a frozen store over what its etcd holds, never the other way round, and
+// lifts the freeze where every group is accounted for: it has a majority of its voters among what was found, or nobody ever
+// had it. silent are the shards that did not answer, in words.
+func (s *Store) Reconcile(ctx context.Context, r Rebuilt, silent []string) (Reconciled, error) {
+	st, err := s.list(ctx)
+	if err != nil {
+		return Reconciled{}, err
+	}
+	if !st.hasMeta || st.view.Freeze == nil || st.view.Meta.StoreUUID != r.Meta.StoreUUID {
+		return Reconciled{}, nil
+	}
+	c := &reconciler{store: s, st: st}
+	for _, g := range r.Groups {
+		if short, ok := r.Short[g.Name]; ok {
+			c.waits("group %s: %s", g.Name, short)
+			continue
+		}
+		if err := c.group(ctx, g); err != nil {
+			return c.done, err
+		}
+	}
+	c.unfound(r)
+	if len(c.done.Waits) > 0 {
+		c.done.Waits = append(c.done.Waits, silent...)
+		return c.done, c.say(ctx)
+	}
+	return c.done, c.lift(ctx, r.Meta.EpochBase)
+}
+
+// Unreconciled says why it cannot be reconciled now.
+func (s *Store) Unreconciled(ctx context.Context, why ...string) error {
+	st, err := s.list(ctx)
+	if err != nil || st.view.Freeze == nil {
+		return err
+	}
+	c := &reconciler{store: s, st: st, done: Reconciled{Waits: why}}
+	return c.say(ctx)
+}
+
+// reconciler compares one listing with what was found.
+type reconciler struct {
+	store *Store
+	st    *state
+	done  Reconciled
+}
+
+func (c *reconciler) waits(format string, args ...any) {
+	c.done.Waits = append(c.done.Waits, fmt.Sprintf(format, args...))
+}
+
+// group writes one group that was found with a majority of its voters.
+func (c *reconciler) group(ctx context.Context, g Group) error {
+	there, known := c.st.groups[g.Name]
+	if known && there.UUID != g.UUID && len(there.Members) > 0 {
+		c.waits("group %s: etcd knows it as %s on shard %s, the volumes of %s hold it as %s: decide which one is right, and move the folders of "+
+			"the other away", g.Name, there.UUID, there.Members[0].Shard, shardsOf(g), g.UUID)
+		return nil
+	}
+	if there.UUID == g.UUID {
+		if there.ConfIndex > g.ConfIndex && len(there.Members) > 0 {
+			return nil // its leader wrote this, and those that were found have not heard of it yet
+		}
+		// Where a member is that did not answer, the older state may still know.
+		for i, m := range g.Members {
+			if old := slices.IndexFunc(there.Members, func(o Member) bool { return o.RaftID == m.RaftID }); old >= 0 && m.Shard == "" {
+				g.Members[i].Shard, g.Members[i].VolumeUUID = there.Members[old].Shard, there.Members[old].VolumeUUID
+			}
+		}
+	}
+	target := Target{Group: g.Name, Shards: targetOf(g, c.st.view.Meta.Copies)}
+	old := c.st.targets[g.Name]
+	if known && there.UUID == g.UUID && there.ConfIndex == g.ConfIndex && sameSet(membersIn(there), membersIn(g)) && sameSet(old.Shards, target.Shards) {
+		return nil
+	}
+	if sameSet(old.Shards, target.Shards) {
+		target.Shards = old.Shards
+	}
+	return c.put(ctx, g, target, there.Revision)
+}
+
+// put writes a group and its target.
+func (c *reconciler) put(ctx context.Context, g Group, target Target, revision int64) error {
+	value, err := json.Marshal(g)
+	if err != nil {
+		return fmt.Errorf("encode group %s: %w", g.Name, err)
+	}
+	wanted, err := json.Marshal(target)
+	if err != nil {
+		return fmt.Errorf("encode target of %s: %w", g.Name, err)
+	}
+	s, key := c.store, c.store.prefix+groupsKey+g.Name
+	answer, err := s.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.ModRevision(key), "=", revision), clientv3.Compare(clientv3.CreateRevision(s.prefix+frozenKey), ">", 0)).
+		Then(clientv3.OpPut(key, string(value)), clientv3.OpPut(s.prefix+targetsKey+g.Name, string(wanted))).Commit()
+	if err != nil {
+		return fmt.Errorf("write group %s to etcd: %w", g.Name, err)
+	}
+	if !answer.Succeeded {
+		return fmt.Errorf("%w: %s", ErrChanged, g.Name)
+	}
+	c.done.Written++
+	return nil
+}
+
+// unfound says which groups were found nowhere that somebody may have.
+func (c *reconciler) unfound(r Rebuilt) {
+	found := map[string]bool{}
+	for _, g := range r.Groups {
+		found[g.Name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.st.groups)) {
+		if g := c.st.groups[name]; !found[name] && len(g.Members) > 0 {
+			c.waits("group %s: no volume that was asked holds it, etcd says it is on %s: start these shards", name, shardsOf(g))
+		}
+	}
+	for _, name := range r.Missing {
+		if len(c.st.groups[name].Members) == 0 {
+			c.waits("group %s: no volume that was asked holds it: start the shards that do, or, where none ever did, let it begin empty with "+
+				"sheaf recover placement --force", name)
+		}
+	}
+}
+
+// say tells in etcd what is waited for, where that is news.
+func (c *reconciler) say(ctx context.Context) error {
+	f := *c.st.view.Freeze
+	waits := c.done.Waits
+	if len(waits) > shortWordsMax {
+		waits = append(slices.Clone(waits[:shortWordsMax]), fmt.Sprintf("and %d more", len(waits)-shortWordsMax))
+	}
+	if slices.Equal(f.Waits, waits) {
+		return nil
+	}
+	f.Waits = waits
+	value, err := json.Marshal(f)
+	if err != nil {
+		return fmt.Errorf("encode the freeze: %w", err)
+	}
+	key := c.store.prefix + frozenKey
+	_, err = c.store.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", c.st.freezeAt)).
+		Then(clientv3.OpPut(key, string(value))).Commit()
+	if err != nil {
+		return fmt.Errorf("write %s to etcd: %w", key, err)
+	}
+	return nil
+}
+
+// lift ends the freeze: from now on epochs are above all that were ever seen, and everybody follows etcd again.
+func (c *reconciler) lift(ctx context.Context, base uint64) error {
+	s, meta := c.store, c.st.view.Meta
+	meta.EpochBase = max(base, meta.EpochBase+epochJump)
+	value, err := json.Marshal(meta)
+	if err != nil {
+		return fmt.Errorf("encode meta: %w", err)
+	}
+	answer, err := s.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.ModRevision(s.prefix+frozenKey), "=", c.st.freezeAt),
+			clientv3.Compare(clientv3.ModRevision(s.prefix+metaKey), "=", c.st.metaRevision)).
+		Then(clientv3.OpPut(s.prefix+metaKey, string(value)), s.thaw()).Commit()
+	if err != nil {
+		return fmt.Errorf("lift the freeze in etcd: %w", err)
+	}
+	if !answer.Succeeded {
+		return fmt.Errorf("lifting the freeze: %w", ErrChanged)
+	}
+	return nil
+}
+
+// membersIn tells members apart, for sameSet.
+func membersIn(g Group) []string {
+	out := make([]string, 0, len(g.Members))
+	for _, m := range g.Members {
+		out = append(out, fmt.Sprintf("%s %s %x %s", m.Shard, m.VolumeUUID, m.RaftID, m.Role))
+	}
+	return out
+}
+
+// targetOf wants a group just where it is.
+func targetOf(g Group, copies int) []string {
+	var out []string
+	for _, m := range g.Members {
+		switch {
+		case m.Role != Voter || m.Shard == "" || slices.Contains(out, m.Shard):
+		case m.Shard == g.Leader:
+			out = slices.Insert(out, 0, m.Shard)
+		default:
+			out = append(out, m.Shard)
+		}
+	}
+	return out[:min(len(out), copies)]
+}
+
+// shardsOf names them.
+func shardsOf(g Group) string {
+	var names []string
+	for _, m := range g.Members {
+		if m.Shard != "" && !slices.Contains(names, m.Shard) {
+			names = append(names, m.Shard)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// FactsOf is what etcd itself says of a store, for volumes that do not remember it.
+func FactsOf(view View) *FoundFacts {
+	m := view.Meta
+	return &FoundFacts{Routing: m.Routing, Copies: m.Copies, GroupsMax: m.GroupsMax, CreatedUTC: m.CreatedUTC, Epoch: view.Epoch}
+}

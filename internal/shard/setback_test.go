@@ -1,0 +1,302 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// backedUp is several shards of one store on an etcd of its own, which can be set back.
+type backedUp struct {
+	*cluster
+	dir, address string
+	server       *etcd.Server
+	store        *placement.Store
+	id           uuid.UUID
+}
+
+func newBackedUp(t *testing.T, copies int, shards ...string) *backedUp {
+	b := &backedUp{
+		cluster: &cluster{t: t, registry: newRegistry(hash4, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}},
+		dir:     filepath.Join(t.TempDir(), "etcd"), address: "unix://" + filepath.Join(t.TempDir(), "s"), id: uuid.New(),
+	}
+	b.start()
+	t.Cleanup(func() { b.server.Close() })
+	b.store = b.connect()
+	_, err := b.store.InitMeta(t.Context(), placement.Meta{
+		StoreUUID: b.id, Routing: hash4, Copies: copies, CreatedUTC: time.Now().UTC().Format(time.RFC3339), ShardsMin: len(shards),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range shards {
+		b.run(name)
+	}
+	b.eventually("groups are planned", func() bool { return b.plan() == nil && len(b.view().Targets) == hash4.Groups })
+	return b
+}
+
+// connect is a process of its own: it remembers nothing.
+func (b *backedUp) connect() *placement.Store {
+	b.t.Helper()
+	client, err := etcd.Connect([]string{b.address})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _ = client.Close() })
+	store, err := placement.NewStore(client, "test")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return store
+}
+
+func (b *backedUp) start() {
+	b.t.Helper()
+	var err error
+	if b.server, err = etcd.StartEmbedded(b.dir, b.address); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *backedUp) run(name string) {
+	b.t.Helper()
+	f := b.stopped[name]
+	delete(b.stopped, name)
+	if f == nil {
+		f = &fixture{t: b.t, cfg: Config{
+			Name: name, Dir: b.t.TempDir(), Listen: "127.0.0.1:0", SegmentBytes: 64 << 10, ReserveBytes: 16 << 20,
+			Compaction: Compaction{Off: true}, ReportInterval: 20 * time.Millisecond,
+			Logger: slog.New(slog.NewTextHandler(testWriter{b.t}, &slog.HandlerOptions{Level: slog.LevelWarn})).With("shard", name),
+		}}
+	}
+	f.cfg.Placement = b.connect()
+	f.run()
+	b.shards[name] = f
+}
+
+func (b *backedUp) plan() error {
+	_, err := b.store.PlanOnce(b.t.Context(), b.id, placement.Policy{Copies: b.view().Meta.Copies})
+	return err
+}
+
+func (b *backedUp) view() placement.View {
+	b.t.Helper()
+	v, err := b.store.View(b.t.Context())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return v
+}
+
+func (b *backedUp) aimAll(shards ...string) {
+	b.t.Helper()
+	var targets []placement.Target
+	for n := range hash4.Groups {
+		targets = append(targets, placement.Target{Group: placement.GroupName(n), Shards: shards})
+	}
+	if err := b.store.SetTargets(b.t.Context(), targets); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// on waits until etcd says that all groups are on just these shards, and that nothing is frozen.
+func (b *backedUp) on(shards ...string) placement.View {
+	b.t.Helper()
+	var v placement.View
+	b.eventually(fmt.Sprintf("all groups are on %v", shards), func() bool {
+		v = b.view()
+		for _, g := range v.Groups {
+			var on []string
+			for _, m := range g.Members {
+				if m.Role == placement.Voter {
+					on = append(on, m.Shard)
+				}
+			}
+			if slices.Sort(on); !slices.Equal(on, shards) || len(g.Members) != len(shards) {
+				return false
+			}
+		}
+		return len(v.Groups) == hash4.Groups && v.Held() == ""
+	})
+	return v
+}
+
+func (b *backedUp) backup() string {
+	b.t.Helper()
+	b.server.Close()
+	to := filepath.Join(b.t.TempDir(), "backup")
+	if err := os.CopyFS(to, os.DirFS(b.dir)); err != nil {
+		b.t.Fatal(err)
+	}
+	b.start()
+	return to
+}
+
+// restore sets etcd back while it is stopped.
+func (b *backedUp) restore(from string) {
+	b.t.Helper()
+	if err := errors.Join(os.RemoveAll(b.dir), os.CopyFS(b.dir, os.DirFS(from))); err != nil {
+		b.t.Fatal(err)
+	}
+	b.start()
+}
+
+// folders are those that a shard has of groups, and in its trash.
+func (b *backedUp) folders(name string) (groups, trash int) {
+	f := b.shards[name]
+	if f == nil {
+		f = b.stopped[name]
+	}
+	there, err := filepath.Glob(filepath.Join(f.cfg.Dir, "groups", "*"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return len(there), len(trashOf(b.t, f))
+}
+
+// Groups move after a backup of etcd; then etcd is set back to it. Whoever starts on it, or ran all the time: nothing that
+// was made since is deleted, moved or served wrong, and etcd ends up with what is true.
+func TestRule9_AnEtcdThatWasSetBackIsReconciled(t *testing.T) {
+	for _, c := range []struct {
+		copies          int
+		from, restarted []string
+	}{
+		{1, []string{"a"}, []string{"a", "b", "c", "d"}},
+		{1, []string{"a"}, nil},
+		{3, abc, []string{"a", "b", "c", "d"}},
+		{3, abc, []string{"a", "d"}},
+	} {
+		t.Run(fmt.Sprintf("%d copies, %d shards start on it", c.copies, len(c.restarted)), func(t *testing.T) {
+			t.Parallel()
+			setBack(t, c.copies, c.from, c.restarted)
+		})
+	}
+}
+
+func setBack(t *testing.T, copies int, from, restarted []string) {
+	b := newBackedUp(t, copies, "a", "b", "c", "d")
+	b.aimAll(from...)
+	b.on(from...)
+	for id := range int64(12) {
+		b.put(id, data(id, 100))
+	}
+	backup := b.backup()
+	to := slices.Sorted(slices.Values(append(slices.Clone(from[1:]), "d")))
+	b.aimAll(to...)
+	before := b.on(to...)
+	b.eventually("a has left its groups", func() bool { groups, _ := b.folders("a"); return groups == 0 })
+	had := map[string][2]int{}
+	for name := range b.shards {
+		groups, trash := b.folders(name)
+		had[name] = [2]int{groups, trash}
+	}
+	for id := range int64(12) {
+		b.put(id, data(id, 200))
+	}
+
+	for _, name := range restarted {
+		b.kill(name)
+	}
+	b.server.Close()
+	for id := range int64(12) {
+		if len(restarted) == 0 { // settled groups go on
+			b.holds(id, data(id, 200))
+		}
+	}
+	b.restore(backup)
+	for _, name := range restarted {
+		b.run(name)
+	}
+	after := b.on(to...)
+	for name, g := range after.Groups {
+		if was := before.Groups[name]; g.UUID != was.UUID || !sameMembersOf(g, was) || after.Epoch <= before.Epoch {
+			t.Errorf("group %s is %+v, was %+v; epoch %d after %d", name, g, was, after.Epoch, before.Epoch)
+		}
+	}
+	for id := range int64(12) {
+		b.holds(id, data(id, 200))
+		b.put(id, data(id, 300))
+	}
+	for name, want := range had {
+		if groups, trash := b.folders(name); groups != want[0] || trash != want[1] {
+			t.Errorf("shard %s has %d groups, and %d in its trash; want %v", name, groups, trash, want)
+		}
+	}
+	b.eventually("nothing is wrong", func() bool {
+		for _, f := range b.shards {
+			if st := f.shard.Status(); len(st.Problems) > 0 || len(st.Strays) > 0 {
+				return false
+			}
+		}
+		return true
+	})
+	// And moves go on.
+	b.aimAll(from...)
+	b.on(from...)
+	for id := range int64(12) {
+		b.holds(id, data(id, 300))
+	}
+}
+
+func sameMembersOf(a, b placement.Group) bool {
+	return len(a.Members) == len(b.Members) && !slices.ContainsFunc(a.Members, func(m placement.Member) bool { return !slices.Contains(b.Members, m) })
+}
+
+// While shards are away that hold the majority of a group, the freeze stays and names it; what else there is serves.
+func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
+	b := newBackedUp(t, 1, "a", "b")
+	b.eventually("all groups are made", func() bool {
+		return !slices.ContainsFunc(slices.Collect(maps.Values(b.view().Groups)), func(g placement.Group) bool { return len(g.Members) == 0 })
+	})
+	for id := range int64(12) {
+		b.put(id, data(id, 100))
+	}
+	backup := b.backup()
+	b.aimAll("b")
+	b.on("b")
+	b.aimAll("a")
+	b.on("a") // other members than before, on the same shards
+	b.kill("a")
+	b.kill("b")
+	b.server.Close()
+	b.restore(backup)
+	b.run("b")
+	b.eventually("it says what it waits for", func() bool {
+		v := b.view()
+		return v.Freeze != nil && len(v.Freeze.Waits) == 4 && strings.Contains(v.Freeze.Waits[0], "group 0")
+	})
+	f := b.shards["b"]
+	b.eventually("its status says so", func() bool {
+		return slices.ContainsFunc(f.shard.Status().Problems, func(p string) bool { return strings.Contains(p, "set back") && strings.Contains(p, "group 0") })
+	})
+	if err := b.plan(); !errors.Is(err, placement.ErrFrozen) {
+		t.Errorf("planning: %v", err)
+	}
+	for id := range int64(12) {
+		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
+		if status.Code(err) != codes.Unavailable {
+			t.Errorf("record %d: %v", id, err)
+		}
+	}
+	b.run("a")
+	b.on("a")
+	for id := range int64(12) {
+		b.holds(id, data(id, 100))
+	}
+}
