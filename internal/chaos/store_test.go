@@ -80,7 +80,29 @@ func newStore(r *rig, cfg config) *store {
 		s.spare = r.newNode("spare")
 	}
 	must(r.t, await("every group has its copies", 5*time.Minute, s.settledNow))
+	must(r.t, await("every copy has a vote", 5*time.Minute, s.noMoves))
 	return s
+}
+
+// noMoves says what still moves, as etcd knows it: until then a copy may be one that does not vote.
+func (s *store) noMoves() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	conn, err := grpc.NewClient(s.gateways[0].machine.address+":7600", s.dialOptions()...)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	answer, err := recordv1.NewAdminServiceClient(conn).PlanMoves(ctx, &recordv1.PlanMovesRequest{})
+	if err != nil {
+		return err
+	}
+	for _, m := range answer.GetMoves() {
+		if m.GetRunning() {
+			return fmt.Errorf("group %s moves from %v to %v", m.GetGroup(), m.GetFrom(), m.GetTo())
+		}
+	}
+	return nil
 }
 
 func (s *store) startEtcds() {
