@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -12,14 +13,25 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
+// failoverMax is how long a call may wait at most when a node goes away under load.
+const failoverMax = 5 * time.Second
+
+// drainShards of a node, by the eviction API.
+func drainShards(node, timeout string) output {
+	return try(2*time.Minute, "", "kubectl", "drain", node, "--pod-selector=app.kubernetes.io/component=shard", "--delete-emptydir-data",
+		"--ignore-daemonsets", "--timeout="+timeout)
+}
+
 // With three copies a node that goes away takes no record with it, and calls succeed again soon.
-var _ = Describe("a store with three copies on three nodes", func() {
-	It("goes on when a node is away, and is redundant again when it is back", func() {
-		const records = 12
-		s := newSpace("copies")
+var _ = Describe("a store with three copies on three nodes", Serial, Ordered, func() {
+	const records = 12
+	var s *space
+	var l *load
+	BeforeAll(func() {
+		s = newSpace("copies")
+		s.groups = 24
 		class := s.threeDisks()
-		disks := []diskSpec{{"n1", s.disk("n1", "e2e-copies-etcd", "256M"), "240Mi"}}
-		s.diskSet("e2e-copies-etcd", "ext4", disks...)
+		s.diskSet("e2e-copies-etcd", "ext4", diskSpec{"n1", s.disk("n1", "e2e-copies-etcd", "256M"), "240Mi"})
 		// What a caller needs beside the shards stays on n1, so that only a shard goes away.
 		onlyOn("n1", func() {
 			s.makeStore("e2e-copies-etcd", "replication: {copies: 3}")
@@ -30,38 +42,79 @@ var _ = Describe("a store with three copies on three nodes", func() {
 		s.awaitStoreCondition(v1alpha1.ConditionRedundant, "True", 5*time.Minute, "3 copies")
 		s.awaitStore("q", 2*time.Minute)
 		s.putAll(records)
+		l = s.newLoad()
+	})
+	BeforeEach(func() {
+		l.start()
+		l.awaitCalls(200)
+	})
 
-		pool, err := s.pool("main")
-		Expect(err).NotTo(HaveOccurred())
+	It("lets one of two nodes that are drained at once go, and holds the other back", func() {
+		nodes := [2]string{"n2", "n3"}
+		for _, node := range nodes {
+			DeferCleanup(func() { kubectl("uncordon", node) })
+		}
+		var drains [2]output
+		var both sync.WaitGroup
+		for n, node := range nodes {
+			both.Go(func() { drains[n] = drainShards(node, "30s") })
+		}
+		both.Wait()
+		held := 0
+		if drains[0].err == nil {
+			held = 1
+		}
+		Expect(drains[1-held].err).NotTo(HaveOccurred(), "%v", drains)
+		Expect(drains[held].err).To(HaveOccurred(), "both nodes were drained: %v", drains)
+		Expect(drains[held].words).To(ContainSubstring("disruption budget"), "%v", drains[held])
+		s.awaitStoreCondition(v1alpha1.ConditionRedundant, "False", time.Minute)
+		l.awaitCalls(100)
+
+		By("when the first node takes its shard again, the other may go")
+		kubectl("uncordon", nodes[1-held])
+		s.awaitSettled()
+		Eventually(func() error { return drainShards(nodes[held], "20s").err }).WithTimeout(2 * time.Minute).Should(Succeed())
+		kubectl("uncordon", nodes[held])
+		s.awaitSettled()
+		s.awaitStore("q", 2*time.Minute)
+		l.awaitCalls(100)
+		Expect(l.end()).To(BeEmpty())
+		l.check()
+	})
+
+	It("goes on when a node is away, and is redundant again when it is back", func() {
 		away := v1alpha1.ShardStatus{}
-		for _, shard := range pool.Status.ShardStatuses {
+		for _, shard := range s.shards("main") {
 			if shard.Node != "n1" && shard.Node != operatorNodes()[0] {
 				away = shard
 			}
 		}
-		Expect(away.Node).NotTo(BeEmpty(), "%+v", pool.Status.ShardStatuses)
+		Expect(away.Node).NotTo(BeEmpty())
 
-		By("the node goes away: every record is there, and can be put again")
-		cluster("node-stop", away.Node)
+		By("the node goes away: no call fails, and none waits for long")
 		stopped := time.Now()
+		cluster("node-stop", away.Node)
 		DeferCleanup(func() {
 			cluster("node-start", away.Node)
 			kubectl("wait", "--for=condition=Ready", "node/"+away.Node, "--timeout=180s")
 		})
-		s.getAll(records)
-		for id := range records {
-			s.put("q", id+1, fmt.Sprint("again ", id+1))
-		}
-		AddReportEntry("time from the stop of a node until every record was read, and put again", time.Since(stopped).Round(100*time.Millisecond).String())
-		GinkgoWriter.Printf("node %s stopped: %d gets and %d puts had succeeded after %s\n", away.Node, records, records, time.Since(stopped))
 		s.awaitStoreCondition(v1alpha1.ConditionRedundant, "False", 3*time.Minute, away.Name)
-		s.awaitShard("main", away.Number, v1alpha1.ShardNodeDown, 3*time.Minute)
+		l.awaitCalls(500)
+		Expect(l.end()).To(BeEmpty())
+		longest, until := l.longest(stopped)
+		words := fmt.Sprintf("failover: no call waited longer than %v; the last one above %v was answered %v after the node was stopped",
+			longest.Round(time.Millisecond), slowCall, until.Round(time.Millisecond))
+		AddReportEntry(words)
+		GinkgoWriter.Println(words)
+		Expect(longest).To(BeNumerically("<=", failoverMax), words)
+		l.check()
+		s.getAll(records)
 
 		By("meanwhile no other shard can be drained away")
-		for _, shard := range pool.Status.ShardStatuses {
+		s.awaitShard("main", away.Number, v1alpha1.ShardNodeDown, 3*time.Minute)
+		for _, shard := range s.shards("main") {
 			if shard.Name != away.Name {
-				o := try(time.Minute, "", "kubectl", "drain", shard.Node, "--pod-selector=app.kubernetes.io/component=shard", "--delete-emptydir-data",
-					"--ignore-daemonsets", "--timeout=5s")
+				o := drainShards(shard.Node, "5s")
 				kubectl("uncordon", shard.Node)
 				Expect(o.err).To(HaveOccurred(), "%v", o)
 				Expect(o.words).To(ContainSubstring("disruption budget"), "%v", o)
@@ -70,12 +123,14 @@ var _ = Describe("a store with three copies on three nodes", func() {
 		}
 
 		By("the node comes back")
+		l.start()
 		cluster("node-start", away.Node)
 		kubectl("wait", "--for=condition=Ready", "node/"+away.Node, "--timeout=180s")
-		s.awaitStoreCondition(v1alpha1.ConditionRedundant, "True", 5*time.Minute)
+		s.awaitSettled()
 		s.awaitStore("q", 2*time.Minute)
-		for id := range records {
-			Expect(s.get("q", id+1)).To(Equal(fmt.Sprint("again ", id+1)))
-		}
+		l.awaitCalls(100)
+		Expect(l.end()).To(BeEmpty())
+		l.check()
+		s.getAll(records)
 	})
 })

@@ -194,7 +194,7 @@ func (s *space) untouched(name string, before pod) {
 // Scenario 11: a full disk, and what a person can do. Not shown, as there is no CSI driver here: a volume that a driver makes
 // larger. In its place a disk grows as a logical volume does, and the kubelet makes the file system larger, as it does
 // for a driver; and where a driver refuses, the test writes what its resizer would.
-var _ = Describe("a full disk", func() {
+var _ = Describe("a full disk", SpecPriority(1), func() {
 	It("refuses puts alone, takes them again when there is room, and grows under its pod", func() {
 		s := newSpace("diskfull")
 		s.groups = 2

@@ -61,7 +61,7 @@ func awaitUnmounted(node, device string) {
 const outage = 2 * time.Minute
 
 // Scenario 8: etcd away, and etcd that lost everything.
-var _ = Describe("etcd", func() {
+var _ = Describe("etcd", SpecPriority(1), func() {
 	It("may be down, and comes back from the shards' volumes when it was wiped", func() {
 		s := newSpace("etcd")
 		class := s.threeDisks()
@@ -70,13 +70,11 @@ var _ = Describe("etcd", func() {
 		s.awaitStore("q", 2*time.Minute)
 		s.client()
 		s.putAll(8)
-		etcd := s.pod("q-etcd-0")
 		disk := s.diskOf(class, "data-q-etcd-0")
 
 		By("down for two minutes: no call fails, nothing restarts, the status says so, and nobody hurries")
 		shards := [2]pod{s.pod("main-0-0"), s.pod("main-1-0")}
-		kubectl("cordon", etcd.Spec.NodeName)
-		DeferCleanup(func() { kubectl("uncordon", etcd.Spec.NodeName) })
+		Expect(s.holdPods().err).NotTo(HaveOccurred())
 		t := s.startTraffic()
 		kubectl("delete", "pod", "-n", s.name, "q-etcd-0", "--wait=true", "--timeout=60s")
 		down := time.Now()
@@ -102,7 +100,7 @@ var _ = Describe("etcd", func() {
 		By("wiped: nothing is made afresh")
 		awaitUnmounted(disk.Node, disk.Device)
 		cluster("disk", "zero", disk.Node, s.name)
-		kubectl("uncordon", etcd.Spec.NodeName)
+		s.letPods("q-etcd")
 		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "False", 2*time.Minute, "sheaf.dev/allow-new-etcd")
 		s.getAll(8)
 		store, err := s.store("q")

@@ -142,6 +142,7 @@ func (s *space) remove() {
 	if CurrentSpecReport().Failed() {
 		s.dump()
 	}
+	s.empty()
 	kubectl("delete", "namespace", s.name, "--ignore-not-found", "--wait=true", "--timeout=110s")
 	for _, set := range s.sets {
 		kubectl("delete", "diskset", set, "--ignore-not-found", "--wait=true", "--timeout=60s")
@@ -149,6 +150,39 @@ func (s *space) remove() {
 	}
 	for _, disk := range s.disks {
 		cluster("disk", "rm", disk[0], disk[1])
+	}
+}
+
+// noMorePods is the quota by which no pod is made anew in a scenario's namespace.
+const noMorePods = "no-more-pods"
+
+// holdPods sets it.
+func (s *space) holdPods() output {
+	yaml := fmt.Sprintf("apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: %s, namespace: %s}\nspec: {hard: {pods: '0'}}\n", noMorePods, s.name)
+	return try(time.Minute, yaml, "kubectl", "apply", "--server-side", "-f", "-")
+}
+
+// letPods takes it away for a StatefulSet, whose controller has long pauses between its tries by then.
+func (s *space) letPods(set string) {
+	GinkgoHelper()
+	kubectl("delete", "resourcequota", noMorePods, "-n", s.name)
+	kubectl("annotate", "statefulset", set, "-n", s.name, "e2e/pods=again", "--overwrite")
+}
+
+// empty ends the pods and takes away what has finalizers: a namespace that still has such things when it is deleted is looked at again
+// only half a minute later.
+func (s *space) empty() {
+	if s.holdPods().err != nil {
+		return // the scenario has deleted the namespace
+	}
+	for _, args := range [][]string{
+		{"recordstores,shardpools", "--wait=false"},
+		{"pods", "--grace-period=1", "--timeout=90s"},
+		{"recordstores,shardpools,persistentvolumeclaims", "--timeout=60s"},
+	} {
+		if o := try(2*time.Minute, "", "kubectl", append([]string{"delete", "--all", "-n", s.name, "--ignore-not-found"}, args...)...); o.err != nil {
+			GinkgoWriter.Println(o) // the namespace takes the rest along, or says why not
+		}
 	}
 }
 

@@ -110,7 +110,7 @@ func operatorNodes() []string {
 }
 
 // Scenario 10: the shard of a node that is away stays where its disk is, and so does the data.
-var _ = Describe("a node that is away for longer than pods are left there", func() {
+var _ = Describe("a node that is away for longer than pods are left there", Serial, func() {
 	It("keeps its shard, which serves every record when the node is back", func() {
 		s := newSpace("nodedown")
 		class := s.threeDisks()

@@ -9,6 +9,8 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
 // traffic puts and gets records until it is stopped.
@@ -92,16 +94,36 @@ func scaleOperator(replicas int) {
 	}).WithTimeout(time.Minute).Should(BeEmpty())
 }
 
-// Scenario 6: nothing that serves needs the operator.
-var _ = Describe("without the operator", func() {
-	It("a deleted shard comes back, and puts and gets never stop", func() {
-		s := newSpace("operatordown")
+// Scenarios 6 and 7: nothing that serves needs the operator, and another one restarts nothing.
+var _ = Describe("the operator", Serial, Ordered, func() {
+	var s *space
+	BeforeAll(func() {
+		s = newSpace("operatordown")
 		class := s.threeDisks()
 		s.makeStore(class)
 		s.makePool("main", class, 2, "fileSystem: {type: ext4}")
 		s.awaitStore("q", 2*time.Minute)
 		s.client()
 		s.putAll(8)
+	})
+
+	It("is upgraded, and that restarts nothing else", func() {
+		before, old := s.pods(storePods), awaitLeader(operatorImage)
+		installOperator("image.repository="+repository(nextOperatorImage), "image.tag="+tag(nextOperatorImage))
+		DeferCleanup(func() { installOperator() })
+		leader := awaitLeader(nextOperatorImage)
+		Expect(leader.Status.ContainerStatuses[0].ImageID).NotTo(Equal(old.Status.ContainerStatuses[0].ImageID), "it is the same image")
+		By("it has work to do, and so has looked at everything")
+		kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", `{"spec":{"gateway":{"serviceAnnotations":{"example.org/a":"b"}}}}`)
+		s.updateMode(v1alpha1.UpdatePaused)
+		s.awaitObserved()
+		s.awaitCondition("main", v1alpha1.ConditionUpdated, "True", time.Minute)
+		s.awaitStore("q", time.Minute)
+		Expect(changed(before, s.pods(storePods))).To(BeEmpty())
+		Expect(s.pods(storePods)).To(HaveLen(len(before)))
+	})
+
+	It("is away: a deleted shard comes back, and puts and gets never stop", func() {
 		scaleOperator(0)
 		t := s.startTraffic()
 		t.awaitCalls(4)

@@ -32,11 +32,22 @@ func TestE2E(t *testing.T) {
 	RunSpecs(t, "sheaf on Kubernetes")
 }
 
-var _ = BeforeSuite(func() {
+// endOperatorWatch looks at what the operators have said; of the first process only, which watches them.
+var endOperatorWatch func()
+
+// The first of the suite's processes installs the operator, for all.
+var _ = SynchronizedBeforeSuite(func() {
 	Expect(os.Getenv("KUBECONFIG")).NotTo(BeEmpty(), "KUBECONFIG names the cluster: run this by `make e2e`")
 	Expect(image).NotTo(BeEmpty(), "E2E_IMAGE and E2E_OPERATOR_IMAGE name the images: run this by `make e2e`")
-	watchOperators()
+	endOperatorWatch = watchOperators()
 	installOperator()
+}, func() {})
+
+// When all are done.
+var _ = SynchronizedAfterSuite(func() {}, func() {
+	if endOperatorWatch != nil {
+		endOperatorWatch()
+	}
 })
 
 // installOperator is the first of the two Helm commands of the README.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the e2e suite (e2e/README.md) on the cluster of KUBECONFIG, where the images E2E_IMAGE and E2E_OPERATOR_IMAGE must be, and
 # what they are upgraded to, E2E_NEXT_IMAGE and E2E_NEXT_OPERATOR_IMAGE; by default on a cluster of its own, which it starts, gives
-# the images to, and removes. FOCUS=words runs only matching scenarios. KEEP=1 leaves that cluster running.
+# the images to, and removes. FOCUS=words runs only matching scenarios, PROCS=n so many at once (3). KEEP=1 leaves that cluster running.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cluster=hack/cluster/cluster
@@ -35,4 +35,6 @@ if [ "$KUBECONFIG" = "$PWD/.cache/cluster/kubeconfig" ]; then
     done
   done
 fi
-go test -tags e2e ./e2e -v -count=1 -timeout 50m -ginkgo.no-color -ginkgo.v ${FOCUS:+-ginkgo.focus="$FOCUS"}
+# Each scenario has its own namespace and disks, so some run at once, in processes of Ginkgo's own command. Those marked Serial, which
+# break nodes or the operator, follow one by one.
+go run github.com/onsi/ginkgo/v2/ginkgo run --tags e2e --procs "${PROCS:-3}" --timeout 50m --no-color -v ${FOCUS:+--focus "$FOCUS"} ./e2e

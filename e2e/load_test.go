@@ -1,0 +1,203 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"sheaf.dev/sheaf/client"
+)
+
+// A load is callers that put records and read them back all the time, by the Go client at the gateway's Service, as a
+// program in the cluster would: this machine has to reach Services by their addresses.
+const (
+	loadCallers = 8
+	loadRecords = 64                     // of each caller
+	loadEvery   = 100 * time.Millisecond // a caller puts and gets a record so often: it is a rate, nothing waits for it
+	loadFirst   = 1_000_000              // id of the first record
+	slowCall    = 500 * time.Millisecond // calls that took longer are noted
+)
+
+// load of a store. It can be started and ended several times; what was acknowledged is remembered.
+type load struct {
+	store   *client.Client
+	callers [loadCallers]*caller
+	stop    context.CancelFunc // nil: it does not run
+	done    sync.WaitGroup
+	mutex   sync.Mutex
+	calls   int         // guarded by mutex
+	failed  []string    // guarded by mutex: calls that failed for good, after the client's own retries
+	slow    []timedCall // guarded by mutex
+}
+
+type timedCall struct {
+	what        string
+	began, ends time.Time
+}
+
+// caller is alone with its records, so it knows what it has to read.
+type caller struct {
+	number int
+	turn   int
+	// valid is what a record may hold: the last data acknowledged, and after that those whose outcome is not known.
+	valid map[int64][]string
+}
+
+// newLoad of the store q. It does not run yet.
+func (s *space) newLoad() *load {
+	GinkgoHelper()
+	host := strings.TrimSpace(kubectl("get", "service", "q-gateway", "-n", s.name, "-o", "jsonpath={.spec.clusterIP}:{.spec.ports[0].port}"))
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	store, err := client.Dial(ctx, client.Config{Addresses: []string{host}})
+	Expect(err).NotTo(HaveOccurred(), "this machine has to reach Services, such as %s, by their addresses", host)
+	l := &load{store: store}
+	for n := range l.callers {
+		l.callers[n] = &caller{number: n, valid: map[int64][]string{}}
+	}
+	DeferCleanup(func() {
+		l.end()
+		_ = store.Close() // it answers only that calls are cut
+	})
+	return l
+}
+
+// start the callers.
+func (l *load) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	l.stop, l.calls, l.failed, l.slow = cancel, 0, nil, nil
+	for _, c := range l.callers {
+		l.done.Go(func() {
+			turns := time.NewTicker(loadEvery)
+			defer turns.Stop()
+			for ctx.Err() == nil {
+				c.do(l)
+				select {
+				case <-turns.C:
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+}
+
+// do puts a record and reads one.
+func (c *caller) do(l *load) {
+	c.turn++
+	id, data := c.id(c.turn), fmt.Sprintf("caller %d, turn %d", c.number, c.turn)
+	err := l.timed(fmt.Sprint("put ", id), func(ctx context.Context) error {
+		_, err := l.store.Put(ctx, client.Key{ID: id}, []byte(data), nil)
+		return err
+	})
+	if err == nil {
+		c.valid[id] = nil
+	}
+	c.valid[id] = append(c.valid[id], data)
+	id = c.id(c.turn * 7) // another one, which may not be there yet
+	if len(c.valid[id]) > 0 {
+		_ = l.timed(fmt.Sprint("get ", id), func(ctx context.Context) error { return c.read(ctx, l, id) }) // it is noted
+	}
+}
+
+func (c *caller) id(n int) int64 { return int64(loadFirst + c.number*loadRecords + n%loadRecords) }
+
+// read fails where a record is not what it has to be.
+func (c *caller) read(ctx context.Context, l *load, id int64) error {
+	record, err := l.store.Get(ctx, client.Key{ID: id}, nil)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(c.valid[id], string(record.Data)) {
+		return fmt.Errorf("record %d is %q, and has to be one of %q", id, record.Data, c.valid[id])
+	}
+	return nil
+}
+
+// timed does a call, and notes it where it failed or was slow. The client bounds it by its own time.
+func (l *load) timed(what string, do func(ctx context.Context) error) error {
+	call := timedCall{what: what, began: time.Now()}
+	err := do(context.Background())
+	call.ends = time.Now()
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.calls++
+	if err != nil {
+		l.failed = append(l.failed, fmt.Sprintf("%s, after %v: %v", what, call.ends.Sub(call.began).Round(time.Millisecond), err))
+	}
+	if call.ends.Sub(call.began) > slowCall {
+		l.slow = append(l.slow, call)
+	}
+	return err
+}
+
+// end stops the callers, and gives the calls that failed.
+func (l *load) end() []string {
+	if l.stop == nil {
+		return nil
+	}
+	l.stop()
+	l.done.Wait()
+	l.stop = nil
+	slowest := timedCall{what: "none above " + slowCall.String()}
+	if len(l.slow) > 0 {
+		slowest = slices.MaxFunc(l.slow, func(a, b timedCall) int { return cmp.Compare(a.ends.Sub(a.began), b.ends.Sub(b.began)) })
+	}
+	AddReportEntry("load", fmt.Sprintf("%d calls, %d failed, slowest: %s, %v", l.calls, len(l.failed), slowest.what,
+		slowest.ends.Sub(slowest.began).Round(time.Millisecond)))
+	return l.failed
+}
+
+// awaitCalls waits until so many more calls were answered.
+func (l *load) awaitCalls(more int) {
+	GinkgoHelper()
+	count := func() int {
+		l.mutex.Lock()
+		defer l.mutex.Unlock()
+		return l.calls
+	}
+	before := count()
+	Eventually(count).WithTimeout(3 * time.Minute).Should(BeNumerically(">=", before+more))
+}
+
+// longest is how long a call had to wait at most behind a moment, and how long behind it the last slow one was answered. The load
+// has to be ended.
+func (l *load) longest(since time.Time) (longest, until time.Duration) {
+	for _, call := range l.slow {
+		if call.ends.Before(since) {
+			continue
+		}
+		began := call.began
+		if began.Before(since) {
+			began = since
+		}
+		longest, until = max(longest, call.ends.Sub(began)), max(until, call.ends.Sub(since))
+	}
+	return longest, until
+}
+
+// check reads everything that was ever acknowledged. The load has to be ended.
+func (l *load) check() {
+	GinkgoHelper()
+	var lost []string
+	records := 0
+	for _, c := range l.callers {
+		for _, id := range slices.Sorted(maps.Keys(c.valid)) {
+			records++
+			if err := c.read(context.Background(), l, id); err != nil {
+				lost = append(lost, err.Error())
+			}
+		}
+	}
+	Expect(records).To(BeNumerically(">", 0), "there was no load")
+	Expect(lost).To(BeEmpty(), "of %d records", records)
+}

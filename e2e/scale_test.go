@@ -1,0 +1,252 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// shards of a pool, as its status says.
+func (s *space) shards(pool string) map[string]v1alpha1.ShardStatus {
+	GinkgoHelper()
+	p, err := s.pool(pool)
+	Expect(err).NotTo(HaveOccurred())
+	shards := map[string]v1alpha1.ShardStatus{}
+	for _, shard := range p.Status.ShardStatuses {
+		shards[shard.Name] = shard
+	}
+	return shards
+}
+
+// copiesOn counts the copies of groups on the shards that have a prefix, as these say themselves.
+func (s *space) copiesOn(prefix string) int {
+	GinkgoHelper()
+	var status struct {
+		Groups []struct{ Group, Shard string }
+	}
+	o := s.sheaf("q", "", "status", "--output=json")
+	Expect(json.Unmarshal([]byte(o.out), &status)).To(Succeed(), "%v", o) // it exits with 1 where something is not well
+	n := 0
+	for _, g := range status.Groups {
+		if strings.HasPrefix(g.Shard, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+// awaitSettled waits until all copies are there and nothing moves.
+func (s *space) awaitSettled() {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		store, err := s.store("q")
+		g.Expect(err).NotTo(HaveOccurred())
+		c := condition(store.Status.Conditions, v1alpha1.ConditionRedundant)
+		g.Expect(c).NotTo(BeNil())
+		g.Expect(string(c.Status)).To(Equal("True"), "%+v", c)
+		g.Expect(store.Status.Groups.Moving).To(BeZero())
+		g.Expect(store.Status.Groups.Serving).To(Equal(store.Status.Groups.Total))
+	}).WithTimeout(4 * time.Minute).Should(Succeed())
+}
+
+// handOvers follows the logs of pods until they end, and gives what each shard said of its lead when it stopped.
+func (s *space) handOvers(pods map[string]pod) func() map[string]string {
+	ctx, cancel := context.WithCancel(context.Background())
+	DeferCleanup(cancel)
+	var done sync.WaitGroup
+	var mutex sync.Mutex
+	said := map[string]string{}
+	for name := range pods {
+		done.Go(func() {
+			cmd := exec.CommandContext(ctx, tool("kubectl"), "logs", "-n", s.name, name, "--follow", "--tail=1")
+			cmd.WaitDelay = 5 * time.Second
+			out, _ := cmd.Output() // ended by the container's end, or the scenario's
+			for line := range strings.Lines(string(out)) {
+				if strings.Contains(line, "handed the lead over") {
+					mutex.Lock()
+					said[strings.TrimSuffix(name, "-0")] = strings.TrimSpace(line)
+					mutex.Unlock()
+				}
+			}
+		})
+	}
+	return func() map[string]string {
+		done.Wait()
+		return said
+	}
+}
+
+// Issue 4: shards come and go, restart, lose a disk and change their file system under load: no call fails past the client's own retries, and
+// nothing that was acknowledged is lost. There are three nodes, and so three failure domains; each has shards enough.
+var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority(3), func() {
+	var s *space
+	var l *load
+	disks := map[string][]diskSpec{}
+	addDisk := func(set, node string, size int) {
+		name := fmt.Sprintf("%s-%d", set, len(disks[set]))
+		disks[set] = append(disks[set], diskSpec{node, s.disk(node, strings.TrimPrefix(name, "e2e-"), fmt.Sprintf("%dM", size)), fmt.Sprintf("%dMi", size-10)})
+	}
+	BeforeAll(func() {
+		s = newSpace("scale")
+		s.groups = 24
+		s.diskSet("e2e-scale-etcd", "ext4", diskSpec{"n1", s.disk("n1", "scale-etcd", "256M"), "240Mi"})
+		for _, node := range []string{"n1", "n2", "n3"} {
+			addDisk("e2e-scale", node, 192)
+		}
+		s.diskSet("e2e-scale", "ext4", disks["e2e-scale"]...)
+		s.makeStore("e2e-scale-etcd", "replication: {copies: 3}")
+		s.makePool("main", "e2e-scale", 3, "fileSystem: {type: ext4}")
+		s.client()
+		s.awaitStoreCondition(v1alpha1.ConditionRedundant, "True", 3*time.Minute, "3 copies")
+		s.awaitStore("q", 2*time.Minute)
+		l = s.newLoad()
+	})
+	BeforeEach(func() {
+		l.start()
+		l.awaitCalls(100)
+	})
+	// well is how each scenario ends.
+	well := func() {
+		GinkgoHelper()
+		l.awaitCalls(100)
+		Expect(l.end()).To(BeEmpty())
+		l.check()
+	}
+
+	It("grows from three shards to five, which fill themselves", func() {
+		node := s.pod("main-1-0").Spec.NodeName // so that shard 1 can go: its node keeps another
+		addDisk("e2e-scale", node, 192)
+		for _, other := range []string{"n1", "n2", "n3"} {
+			if other != node {
+				addDisk("e2e-scale", other, 192)
+				break
+			}
+		}
+		s.diskSet("e2e-scale", "ext4", disks["e2e-scale"]...)
+		kubectl("scale", "shardpool", "main", "-n", s.name, "--replicas=5")
+		for _, number := range []int32{3, 4} {
+			shard := s.awaitShard("main", number, v1alpha1.ShardServing, 3*time.Minute)
+			Eventually(func() int { return s.copiesOn(shard.Name) }).WithTimeout(3*time.Minute).Should(BeNumerically(">", 0), "%s stays empty", shard.Name)
+		}
+		s.awaitSettled()
+		well()
+	})
+
+	It("gives shard 1 away: first its groups, then its set, then its claim as the policy says", func() {
+		kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", `{"spec":{"deletionPolicy":"Delete"}}`)
+		Expect(s.copiesOn("main-1")).To(BeNumerically(">", 0))
+		kubectl("patch", "shardpool", "main", "-n", s.name, "--type=merge", "-p", `{"spec":{"shards":4,"remove":[1]}}`)
+		Eventually(func() string {
+			return kubectl("get", "statefulsets", "-n", s.name, "-l", shardPods, "-o", "jsonpath={.items[*].metadata.name}")
+		}).WithTimeout(3 * time.Minute).Should(Equal("main-0 main-2 main-3 main-4"))
+		Expect(s.copiesOn("main-1")).To(BeZero(), "its set went before its groups did")
+		Eventually(func() string { return kubectl("get", "pvc", "-n", s.name, "-l", shardPods, "-o", "name") }).
+			WithTimeout(time.Minute).ShouldNot(ContainSubstring("data-main-1-0"))
+		s.awaitSettled()
+		kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", `{"spec":{"deletionPolicy":"Retain"}}`)
+		well()
+	})
+
+	It("changes its image shard by shard, each after it has handed its lead over", func() {
+		before := s.pods(shardPods)
+		seen := s.watchShards()
+		said := s.handOvers(before)
+		s.useImage(nextImage)
+		s.awaitUpdated(nextImage)
+		order := seen.seen()
+		Expect(order).To(ConsistOf("main-0", "main-2", "main-3", "main-4"))
+		AddReportEntry("order of restarts", order)
+		words := said()
+		for _, shard := range order {
+			Expect(words).To(HaveKeyWithValue(shard, ContainSubstring(`"kept":0`)), "it stopped as a leader: %v", words)
+			AddReportEntry(shard, words[shard])
+		}
+		s.awaitSettled()
+		well()
+	})
+
+	It("replaces a disk that comes back blank, and nobody has to do anything", func() {
+		before := s.shards("main")["main-2"]
+		disk := s.diskOf("e2e-scale", "data-main-2-0")
+		// Its pod is away while the disk is changed, as it would be with its machine. Under a pod that runs, what the kernel writes at
+		// the end leaves half a file system, which the kubelet neither mounts nor formats: FormatBlocked.
+		Expect(s.holdPods().err).NotTo(HaveOccurred())
+		kubectl("delete", "pod", "main-2-0", "-n", s.name, "--timeout=60s")
+		awaitUnmounted(disk.Node, disk.Device)
+		cluster("disk", "zero", disk.Node, strings.TrimPrefix(filepath.Base(disk.Device), "virtio-"))
+		zeroed := time.Now()
+		s.letPods("main-2")
+		Eventually(func(g Gomega) {
+			now := s.shards("main")["main-2"]
+			g.Expect(now.Volume).NotTo(BeNil())
+			g.Expect(now.Volume.UUID).NotTo(Or(BeEmpty(), Equal(before.Volume.UUID)), "%+v", now)
+			g.Expect(now.State).To(Equal(v1alpha1.ShardServing), "%+v", now)
+		}).WithTimeout(4 * time.Minute).Should(Succeed())
+		s.awaitSettled()
+		AddReportEntry(fmt.Sprintf("redundant again %v after the disk was zeroed", time.Since(zeroed).Round(time.Second)))
+		well()
+	})
+
+	It("goes from ext4 to xfs by a second pool, back half-way, and then for good", func() {
+		for _, node := range []string{"n1", "n2", "n3"} {
+			addDisk("e2e-scale-xfs", node, 320)
+		}
+		s.diskSet("e2e-scale-xfs", "xfs", disks["e2e-scale-xfs"]...)
+		s.makePool("xfs", "e2e-scale-xfs", 3, "fileSystem: {type: xfs}")
+		for n := range int32(3) {
+			s.awaitShard("xfs", n, v1alpha1.ShardServing, 3*time.Minute)
+		}
+		s.awaitSettled() // it has filled itself
+
+		By("half-way, and back")
+		all := s.copiesOn("main-")
+		Expect(all).To(BeNumerically(">", 0))
+		s.poolState("main", v1alpha1.PoolDrained)
+		left := 0
+		Eventually(func() int {
+			left = s.copiesOn("main-")
+			return left
+		}).WithTimeout(3 * time.Minute).WithPolling(50 * time.Millisecond).Should(BeNumerically("<=", all*3/4))
+		s.poolState("main", v1alpha1.PoolActive)
+		Expect(left).To(BeNumerically(">", 0), "the pool was emptied before it was taken back")
+		s.awaitSettled()
+		Expect(s.copiesOn("main-")).To(BeNumerically(">", 0), "groups went on to leave")
+		for name, shard := range s.shards("main") {
+			Expect(shard.State).To(Equal(v1alpha1.ShardServing), name)
+		}
+		AddReportEntry(fmt.Sprintf("copies on the first pool: %d, half-way %d, taken back %d", all, left, s.copiesOn("main-")))
+
+		By("for good")
+		s.poolState("main", v1alpha1.PoolDrained)
+		Eventually(func() int { return s.copiesOn("main-") }).WithTimeout(4 * time.Minute).Should(BeZero())
+		kubectl("delete", "shardpool", "main", "-n", s.name, "--wait=true", "--timeout=110s")
+		Expect(kubectl("get", "pvc", "-n", s.name, "-l", shardPods, "-o", "name")).NotTo(BeEmpty(), "the claims went, with deletionPolicy Retain")
+		s.awaitSettled()
+		s.awaitStore("q", 2*time.Minute)
+		shards := s.shards("xfs")
+		Expect(shards).To(HaveLen(3))
+		for name, shard := range shards {
+			Expect(shard.Volume).NotTo(BeNil(), name)
+			Expect(shard.Volume.FileSystem).To(Equal("xfs"), name)
+		}
+		well()
+	})
+})
+
+// poolState of a pool.
+func (s *space) poolState(pool string, state v1alpha1.PoolState) {
+	GinkgoHelper()
+	kubectl("patch", "shardpool", pool, "-n", s.name, "--type=merge", "-p", `{"spec":{"state":"`+string(state)+`"}}`)
+}
