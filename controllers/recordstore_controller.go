@@ -64,7 +64,9 @@ type storeRun struct {
 	access    workload.EtcdAccess
 	secrets   EtcdCredentials
 	etcdPods  []corev1.Pod
+	etcdImage string
 	gateway   *appsv1.Deployment
+	trouble   string // of a gateway's pod
 	state     PlacementState
 	hasState  bool
 	placement Placement
@@ -116,8 +118,8 @@ func (r *RecordStoreReconciler) steps() []Step[storeRun] {
 		{"identity", r.identity},
 		{"pools", r.gatherPools},
 		{"secret", r.gatherSecret},
-		{"etcd objects", r.applyEtcd},
 		{"gateway objects", r.applyGateway},
+		{"etcd objects", r.applyEtcd}, // their image follows the gateway's
 		{"budgets", r.applyBudgets},
 		{"etcd claims", r.growEtcdClaims},
 		{"etcd pods", r.replaceEtcdPods},

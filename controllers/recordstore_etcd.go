@@ -36,7 +36,10 @@ func (r *RecordStoreReconciler) applyEtcd(ctx context.Context, run *storeRun) Ou
 	if store.Spec.Etcd.Managed == nil {
 		return Complete()
 	}
-	set, err := workload.EtcdStatefulSet(store, workload.ImageOf(store, r.Image), etcdState(store))
+	if out := r.chooseEtcdImage(ctx, run); !out.IsComplete() {
+		return out
+	}
+	set, err := workload.EtcdStatefulSet(store, run.etcdImage, etcdState(store))
 	if err != nil {
 		return Retry(err)
 	}
@@ -108,17 +111,11 @@ func (r *RecordStoreReconciler) replaceEtcdPods(ctx context.Context, run *storeR
 	if store.Spec.Etcd.Managed == nil {
 		return Complete()
 	}
-	var pods corev1.PodList
-	err := r.Client.List(ctx, &pods, client.InNamespace(store.Namespace), client.MatchingLabels(workload.Selector(store.Name, workload.ContainerEtcd)))
-	if err != nil {
-		return Retry(fmt.Errorf("list the pods of etcd of store %s: %w", client.ObjectKeyFromObject(store), err))
-	}
-	run.etcdPods = pods.Items
-	set, err := workload.EtcdStatefulSet(store, workload.ImageOf(store, r.Image), etcdState(store))
+	set, err := workload.EtcdStatefulSet(store, run.etcdImage, etcdState(store))
 	if err != nil {
 		return Retry(err)
 	}
-	victim := etcdPodToReplace(pods.Items, set, time.Now())
+	victim := etcdPodToReplace(run.etcdPods, set, time.Now())
 	if victim == nil {
 		return Complete()
 	}

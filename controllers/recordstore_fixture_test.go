@@ -67,7 +67,8 @@ type storePlay struct {
 	r      *RecordStoreReconciler
 	pools  *ShardPoolReconciler
 	events *events.FakeRecorder
-	away   bool // the shards do not register
+	away   bool   // the shards do not register
+	bad    string // an image that nobody can pull
 	// reported changes what a shard says beside its groups.
 	reported func(shard string, r *ShardReport)
 }
@@ -158,6 +159,9 @@ func (p *storePlay) playGateway(ctx context.Context) {
 		d := &all.Items[n]
 		want := appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: *d.Spec.Replicas, UpdatedReplicas: *d.Spec.Replicas,
 			ReadyReplicas: *d.Spec.Replicas, AvailableReplicas: *d.Spec.Replicas}
+		if imageOf(&d.Spec.Template.Spec) == p.bad { // the old pods stay
+			want.Replicas, want.UpdatedReplicas, want.UnavailableReplicas = want.Replicas+1, 1, 1
+		}
 		if d.Status.ObservedGeneration != d.Generation {
 			d.Status = want
 			Expect(api.Status().Update(ctx, d)).To(Succeed())

@@ -28,7 +28,7 @@ func (r *RecordStoreReconciler) applyGateway(ctx context.Context, run *storeRun)
 	} else if !apierrors.IsNotFound(err) { // the cache may lag behind
 		return Retry(fmt.Errorf("read Deployment %s: %w", client.ObjectKeyFromObject(run.gateway), err))
 	}
-	return Complete()
+	return r.gatewayTrouble(ctx, run)
 }
 
 // apply applies objects that the store owns.

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,15 +66,17 @@ func firstStalled(pools []v1alpha1.ShardPool) *v1alpha1.ShardPool {
 // awaitGateway waits until every gateway asked for is ready.
 func (r *RecordStoreReconciler) awaitGateway(_ context.Context, run *storeRun) Outcome {
 	if ready, wanted := gatewaysReady(run); ready < wanted {
-		return Wait("GatewayNotReady", fmt.Sprintf("%d of %d gateways are ready", ready, wanted), PauseShort)
+		return Wait("GatewayNotReady", fmt.Sprintf("%d of %d gateways are ready%s", ready, wanted, run.trouble), PauseShort)
 	}
 	return Complete()
 }
 
+// gatewaysReady counts those of the wanted template.
 func gatewaysReady(run *storeRun) (ready, wanted int32) {
 	wanted = workload.GatewayReplicas(run.store)
 	if d := run.gateway; d != nil && d.Status.ObservedGeneration >= d.Generation {
-		ready = min(d.Status.UpdatedReplicas, d.Status.AvailableReplicas)
+		old := d.Status.Replicas - d.Status.UpdatedReplicas
+		ready = max(0, min(d.Status.UpdatedReplicas, d.Status.AvailableReplicas-old))
 	}
 	return ready, wanted
 }
@@ -94,8 +95,9 @@ func (r *RecordStoreReconciler) summarize(run *storeRun, out Outcome) {
 	}
 	if run.gateway != nil {
 		ready, wanted := gatewaysReady(run)
-		setTruth(&status.Conditions, generation, v1alpha1.ConditionGatewayReady, ready > 0 || wanted == 0,
-			"Ready", "NotReady", fmt.Sprintf("%d of %d gateways are ready", ready, wanted)+gatewayTrouble(run.gateway))
+		serves := run.gateway.Status.AvailableReplicas > 0 // of an older template too
+		setTruth(&status.Conditions, generation, v1alpha1.ConditionGatewayReady, serves || wanted == 0,
+			"Ready", "NotReady", fmt.Sprintf("%d of %d gateways are ready%s", ready, wanted, run.trouble))
 	}
 	Summarize(&status.Conditions, generation, out, fmt.Sprintf("%d groups on %d shards serve", status.Groups.Total, status.Shards.Total))
 }
@@ -123,16 +125,7 @@ func (r *RecordStoreReconciler) summarizePools(run *storeRun) {
 	} {
 		rollUpCondition(status, run.store.Generation, run.pools, kind)
 	}
-}
-
-// gatewayTrouble is why the Deployment has too few pods, where it says so.
-func gatewayTrouble(d *appsv1.Deployment) string {
-	for _, c := range d.Status.Conditions {
-		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
-			return ": " + c.Message
-		}
-	}
-	return ""
+	run.summarizeImage(workload.ImageOf(run.store, r.Image))
 }
 
 func setTruth(conditions *[]metav1.Condition, generation int64, kind string, truth bool, good, bad, message string) {

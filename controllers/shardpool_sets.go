@@ -45,7 +45,8 @@ func (w *poolWork) applySet(ctx context.Context, o *observedShard) Outcome {
 		return Fail("NameTaken", fmt.Sprintf("StatefulSet %s belongs to %s %s: delete that, or list %d in spec.remove", o.Name, owner.Kind, owner.Name, o.Number))
 	}
 	wanted.Spec.VolumeClaimTemplates[0].Spec.Resources.Requests[corev1.ResourceStorage] = templateSize(o.Set)
-	if setTemplate(o.Set) == o.Template || o.Pod == nil {
+	keepsImage := w.store.Status.Image != "" && w.store.Status.Image != w.image() && imageOf(&o.Set.Spec.Template.Spec) != w.image()
+	if setTemplate(o.Set) == o.Template || o.Pod == nil && !keepsImage {
 		if _, err := Apply(ctx, w.Client, w.pool, wanted); err != nil {
 			return Retry(err)
 		}

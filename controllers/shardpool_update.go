@@ -54,11 +54,27 @@ func (w *poolWork) restartOne(ctx context.Context) Outcome {
 		return Retry(err)
 	}
 	name, heldUpBy := chooseTurn(turns, w.parkedWell())
+	if name == "" && slices.ContainsFunc(w.shards, w.waitsForImage) {
+		heldUpBy = fmt.Sprintf("gateway and etcd of RecordStore %s do not run image %s: its condition Updated says why", w.store.Name, w.image())
+	}
 	if name == "" {
 		return w.heldUp(heldUpBy)
 	}
 	i := slices.IndexFunc(w.shards, func(o *observedShard) bool { return o.Name == name })
 	return w.note(w.restart(ctx, w.shards[i], turns))
+}
+
+// image that the shards are to run.
+func (w *poolWork) image() string { return workload.ImageOf(w.store, w.Image) }
+
+// waitsForImage says whether a shard keeps its image for now: where a new one is bad, a gateway or a member of etcd is lost with
+// less. One that serves nothing has nothing to lose.
+func (w *poolWork) waitsForImage(o *observedShard) bool {
+	seen := w.store.Status.Image
+	if seen == "" || seen == w.image() || o.Pod == nil || imageOf(&o.Pod.Spec) == w.image() {
+		return false
+	}
+	return restartCost(w.statusOf(o.Number).State) != costNone
 }
 
 func (w *poolWork) heldUp(by string) Outcome {
@@ -76,7 +92,7 @@ func (w *poolWork) parkedWell() bool {
 func (w *poolWork) cachedTurns(ctx context.Context) ([]turn, error) {
 	var turns []turn
 	for i, o := range w.shards {
-		t := turn{Name: o.Name, State: w.statuses[i].State, Outdated: o.outdated(), Mine: true}
+		t := turn{Name: o.Name, State: w.statuses[i].State, Outdated: o.outdated() && !w.waitsForImage(o), Mine: true}
 		if o.Pod != nil {
 			t.Since = o.Pod.CreationTimestamp.Time
 		}

@@ -83,6 +83,7 @@ var storeChanged = predicate.Funcs{
 		before, ok := e.ObjectOld.(*v1alpha1.RecordStore)
 		after, ok2 := e.ObjectNew.(*v1alpha1.RecordStore)
 		return !ok || !ok2 || before.Generation != after.Generation || before.Status.StoreUID != after.Status.StoreUID ||
+			before.Status.Image != after.Status.Image ||
 			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 			(etcdTroubleOf(before) == nil) != (etcdTroubleOf(after) == nil)
 	},

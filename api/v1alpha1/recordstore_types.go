@@ -347,6 +347,9 @@ type RecordStoreStatus struct {
 	// Address of the gateway inside the cluster, host:port.
 	// +optional
 	Address string `json:"address,omitempty"`
+	// Image that the gateway and then etcd were seen to run, all of them. Shards take a new one after that.
+	// +optional
+	Image string `json:"image,omitempty"`
 	// Groups counts groups by state.
 	// +optional
 	Groups GroupCounts `json:"groups,omitzero"`

@@ -1,0 +1,159 @@
+package controllers
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// member of etcd that runs an image, ready or stuck.
+func member(name, image string, ready bool) corev1.Pod {
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	pod.Spec.Containers = []corev1.Container{{Image: image}}
+	if ready {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}
+	return pod
+}
+
+func TestEtcdImage(t *testing.T) {
+	well := []corev1.Pod{member("e-1", "old", true), member("e-0", "old", true)}
+	for name, c := range map[string]struct {
+		ofSet   string
+		pods    []corev1.Pod
+		gateway bool
+		want    string
+	}{
+		"the first time":                         {"", nil, false, "new"},
+		"the gateway runs it":                    {"old", well, true, "new"},
+		"the gateway does not":                   {"old", well, false, "old"},
+		"nor where the set had it once":          {"new", well, false, "old"},
+		"a pod is being made":                    {"old", nil, false, "old"},
+		"a member that does not run":             {"old", []corev1.Pod{member("e-0", "old", true), member("e-1", "old", false)}, false, "new"},
+		"half-way, and the gateway lost a pod":   {"new", []corev1.Pod{member("e-1", "old", true), member("e-0", "new", true)}, false, "new"},
+		"half-way of the one before the new one": {"mid", []corev1.Pod{member("e-1", "old", true), member("e-0", "mid", true)}, false, "mid"},
+	} {
+		if got := etcdImage("new", c.ofSet, c.pods, c.gateway, time.Now()); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+func TestGatewaysOfTheWantedTemplateAreCounted(t *testing.T) {
+	run := &storeRun{store: &v1alpha1.RecordStore{}, gateway: &appsv1.Deployment{}}
+	run.store.Spec.Gateway.Replicas = new(int32(1))
+	run.gateway.Spec.Template.Spec.Containers = []corev1.Container{{Image: "new"}}
+	for name, c := range map[string]struct {
+		status appsv1.DeploymentStatus
+		ready  int32
+		runs   bool
+	}{
+		"none yet":                         {appsv1.DeploymentStatus{}, 0, false},
+		"the old one serves":               {appsv1.DeploymentStatus{Replicas: 2, UpdatedReplicas: 1, AvailableReplicas: 1}, 0, false},
+		"both serve":                       {appsv1.DeploymentStatus{Replicas: 2, UpdatedReplicas: 1, AvailableReplicas: 2}, 1, false},
+		"the new one alone":                {appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1}, 1, true},
+		"the new one alone, and not ready": {appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1}, 0, false},
+	} {
+		run.gateway.Status = c.status
+		if ready, _ := gatewaysReady(run); ready != c.ready || run.gatewayRuns("new") != c.runs || run.gatewayRuns("other") {
+			t.Errorf("%s: %d ready, want %d; runs the image: %t, want %t", name, ready, c.ready, run.gatewayRuns("new"), c.runs)
+		}
+	}
+}
+
+var _ = Describe("A new image", func() {
+	var p *storePlay
+	BeforeEach(func(ctx context.Context) { p = newStorePlay(ctx) })
+
+	image := func(ctx context.Context, pod string) string {
+		GinkgoHelper()
+		var got corev1.Pod
+		err := api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: pod}, &got)
+		if err != nil {
+			return ""
+		}
+		return imageOf(&got.Spec)
+	}
+	use := func(ctx context.Context, image string) {
+		GinkgoHelper()
+		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Image = image })
+	}
+
+	It("that is bad stops at the gateway, and a good one reaches etcd and then the shards", func(ctx context.Context) {
+		p.create(ctx)
+		p.pool(ctx, 2)
+		p.settle(ctx)
+		p.ready(ctx)
+		Expect(p.get(ctx).Status.Image).To(Equal("sheaf:1"))
+
+		p.bad = "sheaf:bad"
+		use(ctx, p.bad)
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionUpdated, metav1.ConditionFalse, "Updating", "sheaf:bad", "etcd and shards keep theirs", "spec.image")
+		p.expect(ctx, v1alpha1.ConditionGatewayReady, metav1.ConditionTrue, "Ready", "0 of 2")
+		p.expect(ctx, v1alpha1.ConditionEtcdReady, metav1.ConditionTrue, "Ready")
+		updated := meta.FindStatusCondition(p.getPool(ctx).Status.Conditions, v1alpha1.ConditionUpdated)
+		Expect(updated.Reason).To(Equal("UpdateHeldUp"))
+		Expect(updated.Message).To(ContainSubstring("do not run image sheaf:bad"))
+		for _, shard := range []string{"quotes-etcd", "ssd-0", "ssd-1"} {
+			Expect(p.started[shard]).To(Equal(1), shard)
+		}
+
+		By("a pod that is lost meanwhile coming back with its image")
+		for _, pod := range []string{"quotes-etcd-0", "ssd-0-0"} {
+			Expect(api.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: pod}})).To(Succeed())
+		}
+		p.settle(ctx)
+		Expect(image(ctx, "quotes-etcd-0")).To(Equal("sheaf:1"))
+		Expect(image(ctx, "ssd-0-0")).To(Equal("sheaf:1"))
+
+		By("a good one")
+		use(ctx, "sheaf:2")
+		for range 60 {
+			Expect(p.round(ctx)).To(Succeed())
+			etcd := image(ctx, "quotes-etcd-0")
+			for _, shard := range []string{"ssd-0-0", "ssd-1-0"} {
+				if image(ctx, shard) == "sheaf:2" {
+					Expect(etcd).To(Equal("sheaf:2"), "a shard before etcd")
+				}
+			}
+		}
+		p.settle(ctx)
+		p.ready(ctx)
+		p.expect(ctx, v1alpha1.ConditionUpdated, metav1.ConditionTrue, "Pools")
+		Expect(p.get(ctx).Status.Image).To(Equal("sheaf:2"))
+		Expect(image(ctx, "ssd-1-0")).To(Equal("sheaf:2"))
+
+		By("a bad one taken back, which restarts nothing")
+		started := map[string]int{"quotes-etcd": p.started["quotes-etcd"], "ssd-0": p.started["ssd-0"], "ssd-1": p.started["ssd-1"]}
+		use(ctx, p.bad)
+		p.settle(ctx)
+		use(ctx, "sheaf:2")
+		p.settle(ctx)
+		p.ready(ctx)
+		for shard, n := range started {
+			Expect(p.started[shard]).To(Equal(n), shard)
+		}
+	})
+
+	It("heals what a bad one has broken, without waiting for a gateway", func(ctx context.Context) {
+		p.create(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Gateway.Replicas = new(int32(0)) })
+		p.pool(ctx, 1)
+		p.settle(ctx)
+		p.ready(ctx)
+		use(ctx, "sheaf:2")
+		p.settle(ctx)
+		p.ready(ctx)
+		Expect(image(ctx, "ssd-0-0")).To(Equal("sheaf:2"))
+		Expect(p.get(ctx).Status.Image).To(Equal("sheaf:2"))
+	})
+})
