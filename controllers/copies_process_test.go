@@ -12,7 +12,9 @@ import (
 
 	"github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/workload"
@@ -135,8 +137,61 @@ var _ = Describe("Real shards with three copies of each group", func() {
 		})
 		redundant(ctx)
 		allThere()
+
+		By("an etcd that is wiped: nothing is rebuilt while a shard is silent, then all of it is, without a person")
+		p.r.Placements = reaching{p}
+		silent := r.running[string(p.pod(ctx, "ssd-2").UID)]
+		Expect(silent.Process.Signal(syscall.SIGSTOP)).To(Succeed())
+		DeferCleanup(func() { _ = silent.Process.Signal(syscall.SIGCONT) }) // it may have ended
+		Expect(p.etcd.Wipe(ctx)).To(Succeed())
+		until(ctx, func(g Gomega) {
+			c := meta.FindStatusCondition(p.get(ctx).Status.Conditions, v1alpha1.ConditionPlacementReady)
+			g.Expect(c.Reason).To(Equal("PlacementLost"), c.Message)
+			g.Expect(c.Message).To(And(ContainSubstring("when every shard answers"), ContainSubstring("ssd-2"), ContainSubstring("sheaf recover placement")))
+		})
+		held, _ := p.holds(ctx)
+		Expect(held).To(BeEmpty())
+		Expect(silent.Process.Signal(syscall.SIGCONT)).To(Succeed())
+		redundant(ctx)
+		Expect(p.said()).To(ContainElement(ContainSubstring("PlacementRebuilt")))
+		allThere()
+		sheaf("record 0", "put", "0", "-")
 	})
 })
+
+// reaching lets the operator find shards by their pods' addresses: there is no DNS here.
+type reaching struct{ p *storePlay }
+
+func (r reaching) Close(key string) { r.p.etcd.Close(key) }
+
+func (r reaching) Open(key string, access workload.EtcdAccess, credentials EtcdCredentials) (Placement, error) {
+	placement, err := r.p.etcd.Open(key, access, credentials)
+	return reachingPlacement{placement, r.p}, err
+}
+
+type reachingPlacement struct {
+	Placement
+	p *storePlay
+}
+
+func (r reachingPlacement) Recover(ctx context.Context, spec PlacementSpec, addresses []string) error {
+	var found []string
+	for _, address := range addresses {
+		pod := &corev1.Pod{}
+		name, _, _ := strings.Cut(address, ".")
+		if err := api.Get(ctx, types.NamespacedName{Namespace: r.p.Namespace, Name: name}, pod); err != nil {
+			return err
+		}
+		found = append(found, net.JoinHostPort(pod.Status.PodIP, fmt.Sprint(workload.PortShard)))
+	}
+	err := r.Placement.Recover(ctx, spec, found)
+	for i, address := range found {
+		if err != nil {
+			err = fmt.Errorf("%s is %s: %w", addresses[i], address, err)
+		}
+	}
+	return err
+}
 
 // freeAddress is one on the loopback that nobody listens on now.
 func freeAddress() string {

@@ -14,6 +14,8 @@ var (
 	ErrPlacementLost = errors.New("etcd has lost the placement of this store")
 	// ErrOtherStore: etcd holds another store under this name.
 	ErrOtherStore = errors.New("etcd holds another store")
+	// ErrEtcdRolledBack: etcd holds an older state of the store than was seen before. Nothing is done on its word.
+	ErrEtcdRolledBack = errors.New("etcd was set back")
 	// ErrPlacementChanged: somebody else wrote in between; the next reconcile decides anew.
 	ErrPlacementChanged = errors.New("the placement changed meanwhile")
 	// ErrCopiesDiffer: the store was made with another number of copies.
@@ -49,7 +51,7 @@ type Placement interface {
 	// Init makes the placement where etcd holds none, and fails with ErrOtherStore where it holds another store's.
 	Init(ctx context.Context, spec PlacementSpec) error
 	// Plan says what is wanted of shards by name, writes the targets that the planner then wants, and tells what is there.
-	// Errors: ErrPlacementLost, ErrOtherStore, ErrCopiesDiffer, ErrPlacementChanged.
+	// Errors: ErrPlacementLost, ErrOtherStore, ErrCopiesDiffer, ErrPlacementChanged, ErrEtcdRolledBack.
 	Plan(ctx context.Context, spec PlacementSpec, states map[string]v1alpha1.PoolState) (PlacementState, error)
 	// Look tells where groups are, and writes nothing.
 	Look(ctx context.Context, spec PlacementSpec) (PlacementView, error)

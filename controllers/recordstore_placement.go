@@ -146,6 +146,8 @@ func (r *RecordStoreReconciler) initPlacement(ctx context.Context, run *storeRun
 		return r.otherStore(run, err)
 	case is(err, ErrCopiesDiffer):
 		return copiesDiffer(err)
+	case is(err, ErrEtcdRolledBack):
+		return r.etcdRolledBack(run, err)
 	case is(err, ErrVolumesIncomplete):
 		SetFalse(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "Adopting", err.Error())
 		return Wait("Adopting", fmt.Sprintf("spec.adoptStoreUID: the placement of store %s is rebuilt from its volumes: %v",
@@ -176,12 +178,9 @@ func (r *RecordStoreReconciler) plan(ctx context.Context, run *storeRun) Outcome
 			"etcd holds the placement of store "+store.Status.StoreUID)
 		return r.forgetAllowance(ctx, run)
 	case is(err, ErrPlacementLost):
-		message := lostMessage(run)
-		SetFalse(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "PlacementLost", message)
-		SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionEtcdReady, "Ready", "etcd answers")
-		out := Fail("PlacementLost", message)
-		out.after = PauseShort
-		return out
+		return r.placementLost(ctx, run)
+	case is(err, ErrEtcdRolledBack):
+		return r.etcdRolledBack(run, err)
 	case is(err, ErrOtherStore):
 		return r.otherStore(run, err)
 	case is(err, ErrCopiesDiffer):

@@ -40,8 +40,9 @@ func (a *app) recoverCommand() *cobra.Command {
 	place := &cobra.Command{
 		Use:   "placement",
 		Short: "Rebuild placement in an etcd that has lost it, from the shards' volumes",
-		Long: `Asks every shard what its volume holds, and writes into etcd which groups there are and where. The shards may run and serve
-meanwhile. Without --yes nothing is written: it shows what would be. Give all shards of the store: what no volume holds cannot be
+		Long: `Asks every shard what its volume holds, and writes into etcd which groups there are and where. Of a group of several copies the newest
+membership counts, where a majority of it was found; copies that are no members any more are left out, and made anew. The shards may
+run and serve meanwhile. Without --yes nothing is written: it shows what would be. Give all shards of the store: what no volume holds cannot be
 rebuilt. An etcd that holds placement of a store is left as it is.`,
 		Example: `  sheaf recover placement --etcd etcd:2379 --store quotes --store-uid 0b8e... --shards quotes-0:7610,quotes-1:7610
   sheaf recover placement ... --yes`,
@@ -63,7 +64,7 @@ rebuilt. An etcd that holds placement of a store is left as it is.`,
 	flags.IntVar(&f.groups, "groups", 0, "number of groups of hash routing; only where the volumes do not remember it")
 	flags.IntVar(&f.copies, "copies", 1, "copies of a group; only where the volumes do not remember it")
 	flags.BoolVar(&f.yes, "yes", false, "write; without it, only show")
-	flags.BoolVar(&f.force, "force", false, "also replace placement of this store that etcd holds, and let groups that no volume holds begin empty")
+	flags.BoolVar(&f.force, "force", false, "also replace placement of this store that etcd holds, let groups that no volume holds begin empty, and write groups that lack a majority of their copies")
 	a.complete(place, "routing", "hash", "named")
 	require(place, "store-uid")
 	cmd.AddCommand(place)
@@ -131,6 +132,10 @@ func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) 
 		return fmt.Errorf("%d groups are on none of these shards, such as %s: give all shards of the store. --force lets them begin empty",
 			len(rebuilt.Missing), rebuilt.Missing[0])
 	}
+	if len(rebuilt.Short) > 0 && !f.force {
+		return fmt.Errorf("too few copies of %d groups were found: %s. Where they are gone for good, --force writes these groups as they are: "+
+			"they do not serve, and nothing of them is deleted, until enough of their copies are back", len(rebuilt.Short), rebuilt.ShortWords())
+	}
 	if !f.yes {
 		a.out.Sayf("Nothing was written. --yes writes it.")
 		return nil
@@ -142,6 +147,18 @@ func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) 
 	return nil
 }
 
+// memberWord is a member in the table.
+func memberWord(m placement.Member) string {
+	word := m.Shard
+	if word == "" {
+		word = "(not found)"
+	}
+	if m.Role == placement.Learner {
+		word += " (learner)"
+	}
+	return word
+}
+
 // showRebuilt prints what would be written: the table is data, the rest are words.
 func (a *app) showRebuilt(r placement.Rebuilt) {
 	a.out.Sayf("store %s: routing %s, %d groups, copies %d", r.Meta.StoreUUID, r.Meta.Routing.Mode, len(r.Groups), r.Meta.Copies)
@@ -150,7 +167,7 @@ func (a *app) showRebuilt(r placement.Rebuilt) {
 	for _, g := range r.Groups {
 		members := make([]string, 0, len(g.Members))
 		for _, m := range g.Members {
-			members = append(members, m.Shard)
+			members = append(members, memberWord(m))
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\n", g.Name, g.UUID, strings.Join(members, ","), g.Records, g.Bytes)
 	}

@@ -226,7 +226,7 @@ func stateOf(state v1alpha1.PoolState) placement.ShardState {
 func translate(err error) error {
 	for from, to := range map[error]error{
 		placement.ErrPlacementLost: controllers.ErrPlacementLost, placement.ErrOtherStore: controllers.ErrOtherStore,
-		placement.ErrChanged: controllers.ErrPlacementChanged,
+		placement.ErrChanged: controllers.ErrPlacementChanged, placement.ErrFrozen: controllers.ErrEtcdRolledBack,
 	} {
 		if errors.Is(err, from) {
 			return fmt.Errorf("%w: %w", to, err)

@@ -3,6 +3,8 @@ package operator
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 
 	"github.com/google/uuid"
 
@@ -20,24 +22,20 @@ func (p *placed) Recover(ctx context.Context, spec controllers.PlacementSpec, ad
 	if len(addresses) == 0 {
 		return fmt.Errorf("%w: there is no ShardPool yet", controllers.ErrVolumesIncomplete)
 	}
-	volumes := make([]placement.FoundVolume, 0, len(addresses))
-	for _, address := range addresses {
-		v, err := survey.Volume(ctx, address)
-		if err != nil {
-			return fmt.Errorf("%w: asking the shard at %s: %w", controllers.ErrVolumesIncomplete, address, err)
-		}
-		if v.Store == uuid.Nil && len(v.Replicas) == 0 {
-			continue // a blank volume has nothing to tell
-		}
-		volumes = append(volumes, v)
+	volumes, err := surveyAll(ctx, addresses)
+	if err != nil {
+		return err
 	}
-	if len(volumes) == 0 {
+	if !slices.ContainsFunc(volumes, func(v placement.FoundVolume) bool { return !v.Blank() }) {
 		return fmt.Errorf("%w: none of the shards has a volume of store %s: see that the claims are those of the old store",
 			controllers.ErrVolumesIncomplete, id)
 	}
 	rebuilt, err := placement.Rebuild(id, volumes, nil)
 	if err != nil {
 		return fmt.Errorf("%w: %w", controllers.ErrVolumesIncomplete, err)
+	}
+	if len(rebuilt.Short) > 0 {
+		return fmt.Errorf("%w: %s", controllers.ErrVolumesIncomplete, rebuilt.ShortWords())
 	}
 	if n := len(rebuilt.Missing); n > 0 {
 		return fmt.Errorf("%w: %d groups are on none of the %d volumes, such as %s: give the store all shards that it had",
@@ -52,4 +50,27 @@ func (p *placed) Recover(ctx context.Context, spec controllers.PlacementSpec, ad
 			controllers.ErrVolumesIncomplete, rebuilt.Meta.Copies, spec.Copies)
 	}
 	return p.store.Restore(ctx, rebuilt, false)
+}
+
+// surveyAll asks all shards what their volumes hold: every one must answer.
+func surveyAll(ctx context.Context, addresses []string) ([]placement.FoundVolume, error) {
+	var wait sync.WaitGroup
+	volumes, errs := make([]placement.FoundVolume, len(addresses)), make([]error, len(addresses))
+	slots := make(chan struct{}, 16)
+	for i, address := range addresses {
+		slots <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-slots }()
+			ctx, cancel := context.WithTimeout(ctx, describeTimeout)
+			defer cancel()
+			volumes[i], errs[i] = survey.Volume(ctx, address)
+		})
+	}
+	wait.Wait()
+	for i, err := range errs {
+		if err != nil {
+			return nil, fmt.Errorf("%w: asking the shard at %s: %w", controllers.ErrVolumesIncomplete, addresses[i], err)
+		}
+	}
+	return volumes, nil
 }

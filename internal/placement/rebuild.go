@@ -26,6 +26,11 @@ type FoundVolume struct {
 	Replicas []FoundReplica
 }
 
+// Blank says that there is no volume yet: it has nothing to tell.
+func (v FoundVolume) Blank() bool {
+	return v.Store == uuid.Nil && v.UUID == uuid.Nil && len(v.Replicas) == 0
+}
+
 // FoundFacts is what a volume remembers of its store.
 type FoundFacts struct {
 	Routing    Routing
@@ -68,8 +73,9 @@ type Rebuilt struct {
 // Rebuild makes the placement of a store from what its volumes hold. It is pure. given stands in for facts that no volume
 // knows; nil: none. An error says what contradicts itself.
 func Rebuild(store uuid.UUID, volumes []FoundVolume, given *FoundFacts) (Rebuilt, error) {
+	volumes = slices.DeleteFunc(slices.Clone(volumes), FoundVolume.Blank)
 	if len(volumes) == 0 {
-		return Rebuilt{}, errors.New("no volume is given")
+		return Rebuilt{}, errors.New("no volume is given that holds anything")
 	}
 	if err := sameStore(store, volumes); err != nil {
 		return Rebuilt{}, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
@@ -93,6 +94,10 @@ func (s *heldServer) WatchLoad(_ *recordv1.WatchLoadRequest, stream recordv1.Adm
 // DescribeVolume implements AdminService.
 func (s *heldServer) DescribeVolume(context.Context, *recordv1.DescribeVolumeRequest) (*recordv1.DescribeVolumeResponse, error) {
 	h := s.host
+	if blank, err := volume.Blank(h.cfg.FS, h.cfg.Dir); err == nil && blank {
+		none := uuid.Nil.String()
+		return &recordv1.DescribeVolumeResponse{Shard: h.cfg.Name, Address: h.address(), VolumeUuid: none, StoreUuid: none}, nil
+	}
 	sb, err := volume.FreshSuperblock(h.cfg.FS, h.cfg.Dir)
 	if err != nil {
 		return nil, fail(codes.FailedPrecondition, reasonNotServing, "shard %s: %v", h.cfg.Name, err)

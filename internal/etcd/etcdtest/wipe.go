@@ -2,12 +2,23 @@ package etcdtest
 
 import (
 	"context"
+	"errors"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Wipe deletes all that etcd holds, as the loss of its volumes does.
+// Wipe deletes all that etcd holds, as the loss of its volumes does: leases too.
 func Wipe(ctx context.Context, client *clientv3.Client) error {
-	_, err := client.Delete(ctx, "\x00", clientv3.WithFromKey())
+	leases, err := client.Leases(ctx)
+	if err != nil {
+		return err
+	}
+	for _, lease := range leases.Leases {
+		if _, err := client.Revoke(ctx, lease.ID); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return err
+		}
+	}
+	_, err = client.Delete(ctx, "\x00", clientv3.WithFromKey())
 	return err
 }
