@@ -315,7 +315,11 @@ func TestEveryBitOfTheManifestIsHealedAndNoticed(t *testing.T) {
 	if err != nil || bad != [2]error{} || !sameManifest(got, want) {
 		t.Fatalf("%+v, %v, %v", got, bad, err)
 	}
-	for bit := range len(b) * 8 {
+	step := 1
+	if testing.Short() {
+		step = 13
+	}
+	for bit := 0; bit < len(b)*8; bit += step {
 		b[bit/8] ^= 1 << (bit % 8)
 		got, bad, err := DecodeManifest(b)
 		hit := bit / 8 / (len(b) / 2)

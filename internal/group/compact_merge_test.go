@@ -50,7 +50,11 @@ func TestMergeCrashAtEveryOperation(t *testing.T) {
 func crashWhileCompacting(t *testing.T, fill func(b *compactBed)) {
 	var points atomic.Int64
 	bothResidencies(t, func(t *testing.T, residency Residency) {
-		for seed := range uint64(3) {
+		seeds := uint64(3)
+		if testing.Short() {
+			seeds = 1
+		}
+		for seed := range seeds {
 			mem := vfs.NewMem()
 			b := newCompactBed(t, mem, residency, seed, 1+int(seed%2))
 			fill(b)

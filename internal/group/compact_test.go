@@ -239,7 +239,11 @@ func bothResidencies(t *testing.T, run func(t *testing.T, residency Residency)) 
 
 func TestStoreEqualsModelAfterPutsDeletesCompactionsAndReloads(t *testing.T) {
 	bothResidencies(t, func(t *testing.T, residency Residency) {
-		for seed := range uint64(12) {
+		seeds := uint64(12)
+		if testing.Short() {
+			seeds = 3
+		}
+		for seed := range seeds {
 			b := newCompactBed(t, vfs.NewMem(), residency, seed, 1+int(seed%3))
 			for i := range 250 {
 				err := b.step()
