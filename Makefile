@@ -97,6 +97,10 @@ bench: build ## Measure against the limits of this machine (ARGS=--quick: small 
 	bin/sheaf bench load $(ARGS)
 	bin/sheaf bench rpc $(ARGS)
 
+.PHONY: bench-layouts
+bench-layouts: build ## Files in folders, composite file and group files on ext4, xfs and btrfs, at quick scale, as root; the report is in bin/bench-layouts (FS=all that you have, ARGS=--table=1).
+	hack/bench-layouts.sh $(ARGS)
+
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint $(TOOLS)/buf bin/protodeps ## Lint Go, proto and shell.
 	$(TOOLS)/golangci-lint run --allow-parallel-runners ./...

@@ -62,7 +62,7 @@ takes are said, and checked, before it starts.`,
 	flags.StringSliceVar(&f.FileSystems, "fs", nil, "file systems: "+strings.Join(layouts.FileSystemNames(), ",")+" (default: all)")
 	flags.StringVar(&f.tables, "table", "all", "tables: 1 to 5, as in 1,3, or all")
 	flags.StringVar(&f.Scale, "scale", "quick", "how much: "+strings.Join(layouts.Scales(), ", "))
-	flags.IntVar(&f.Rounds, "rounds", 0, "rounds to take medians of (default: 3)")
+	flags.IntVar(&f.Rounds, "rounds", 0, "rounds to take medians of (default: 2 at quick scale, else 3)")
 	flags.StringVar(&f.out, "out", "", "folder for report.json, report.md, report.html and plots")
 	flags.BoolVar(&f.Resume, "resume", false, "go on with the run that --out keeps: what is measured is not measured again")
 	flags.StringVar(&f.compare, "compare", "", "report.json of an older run; marks what got worse")

@@ -70,6 +70,7 @@ var targets = []target{
 	{what: "cold read of everything / best files, 8 readers", table: 1, part: partSizes, figure: "read", also: "read8", faster: true, others: isFiles, least: always(0)},
 	{what: "cold read of everything / composite file", table: 1, part: partSizes, figure: "read", faster: true, others: is("composite file"), least: always(1)},
 	{what: "fill, durable / best files without any sync", table: 1, part: partSizes, figure: "rate", others: isFiles, least: always(1)},
+	{what: "fill, durable / best files, written out at the end", table: 1, part: partSizes, figure: "durable", faster: true, others: isFiles, least: always(0)},
 	{what: "read and parse / composite file without flags", table: 1, part: partSuperseded, figure: "load", faster: true, others: is("composite file"), least: superseded50(1.5)},
 	{what: "read and parse / composite file, flag in place", table: 1, part: partSuperseded, figure: "load", faster: true, others: is("composite file, flag in place"), least: always(1)},
 	{what: "read and parse / composite file, bitmap", table: 1, part: partSuperseded, figure: "load", faster: true, others: is("composite file, bitmap"), least: always(1)},

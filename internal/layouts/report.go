@@ -16,7 +16,7 @@ var parts = []struct {
 	title string
 	about string
 }{
-	{1, partSizes, "t1-sizes", "fill and read everything", "Fill: until the last file is closed; files and composite file are not synced, ours is durable (one commit per 4 MiB or 4,096 records). " +
+	{1, partSizes, "t1-sizes", "fill and read everything", "Fill: until the last file is closed; files and composite file are not synced, ours is durable (one commit per 3.5 MiB or 4,096 records, while the callers bring the next ones). " +
 		"Cold read: until the data of every record is in memory; ours checks every CRC and builds its index, the composite file has neither."},
 	{1, partSync, "t1-sync", "each record durable before the next, one writer", ""},
 	{1, partSuperseded, "t1-superseded", "superseded versions", "Cold read of everything, where each newest version (without flags: each version) is gone over byte by byte, as a parser would. " +

@@ -28,13 +28,13 @@ type scale struct {
 
 var scales = map[string]*scale{
 	"quick": {
-		rounds: 3,
+		rounds: 2,
 		sizes:  []sizeCase{{1 << 10, 8000}, {20 << 10, 3000}}, syncEach: 200,
 		superseded: []int{50}, supersededTotal: sizeCase{10 << 10, 6000},
 		hashed: []int{1 << 13}, random: 1 << 11,
-		lifeRecords: 15000, lifeFolders: 15,
+		lifeRecords: 12000, lifeFolders: 12,
 		latency: 20000,
-		deep:    10000, limitShow: true,
+		deep:    5000, limitShow: true,
 		prewritten: 16 << 30,
 	},
 	"full": {

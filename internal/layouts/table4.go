@@ -43,7 +43,7 @@ func table4(fs *fileSystem, s *scale) []cell {
 			}
 			defer func() { err = errors.Join(err, w.log.Close(false)) }()
 			entries := make([]group.Entry, 0, latencyCallers)
-			return latencies(ctx, m, n, latencyCallers, func(first, last int) error { return w.put(set, first, last, entries) })
+			return latencies(ctx, m, n, latencyCallers, func(first, last int) error { return w.commit(puts(set, first, last, entries)) })
 		}})
 }
 
