@@ -109,6 +109,9 @@ func (a *app) runLayouts(ctx context.Context, f *layoutsFlags) error {
 	show.stop()
 	if err != nil {
 		err = layoutsError(err)
+		if ctx.Err() != nil {
+			err = errors.New("interrupted")
+		}
 		if f.out != "" && report != nil {
 			err = fmt.Errorf("%w (what was measured is kept: go on with --resume)", err)
 		}

@@ -30,7 +30,7 @@ var parts = []struct {
 
 // report puts together what was measured.
 func (r *run) report() *result.Report {
-	out := &result.Report{Schema: result.Schema, Kind: "layouts", Title: "sheaf bench layouts", Machine: result.ThisMachine(r.opts.Dir)}
+	out := &result.Report{Schema: result.Schema, Kind: "layouts", Title: "sheaf bench layouts", Machine: result.ThisMachine(r.dir())}
 	where := "interrupted before anything was measured"
 	if r.place != nil {
 		where = r.place.words()
@@ -59,6 +59,14 @@ func (r *run) report() *result.Report {
 		out.Notes = append(out.Notes, fmt.Sprintf("%s was not measured: %s.", a.fs, a.why))
 	}
 	return out
+}
+
+// dir is where bytes are in the end.
+func (r *run) dir() string {
+	if r.opts.Path != "" {
+		return r.opts.Path
+	}
+	return r.opts.Dir
 }
 
 func (r *run) coldWords() string {
