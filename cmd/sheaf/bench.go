@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/internal/bench"
+	"sheaf.dev/sheaf/internal/bench/result"
 	"sheaf.dev/sheaf/internal/cli"
 )
 
@@ -26,8 +28,38 @@ compares medians. Ratios count; the figures beside them are those of this machin
 			return errors.New("say what to measure: load, rpc, copies or layouts")
 		},
 	}
-	cmd.AddCommand(a.benchLoad(), a.benchRPC(), a.benchCopies(), a.benchLayouts())
+	for _, c := range []*cobra.Command{a.benchLoad(), a.benchRPC(), a.benchCopies()} {
+		a.reportFlags(c)
+		cmd.AddCommand(c)
+	}
+	cmd.AddCommand(a.benchLayouts())
 	return cmd
+}
+
+// benchFlags say what becomes of a report.
+type benchFlags struct {
+	out, compare string
+	old          *result.Report // of compare
+	kind         string
+}
+
+// reportFlags lets a command write its report as files and compare it with an older one, which is read before anything is measured.
+func (a *app) reportFlags(cmd *cobra.Command) {
+	f := &a.bench
+	cmd.Flags().StringVar(&f.out, "out", "", "folder for report.json, report.md, report.html and plots")
+	cmd.Flags().StringVar(&f.compare, "compare", "", "report.json of an older run; marks what got worse")
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if f.kind = cmd.Name(); f.compare != "" {
+			f.old, err = result.ReadFile(f.compare)
+		}
+		if err == nil && f.out != "" {
+			err = os.MkdirAll(f.out, 0o755)
+		}
+		if err != nil {
+			return &done{err: err}
+		}
+		return nil
+	}
 }
 
 func (a *app) benchLoad() *cobra.Command {
@@ -116,13 +148,26 @@ func (a *app) benchRPC() *cobra.Command {
 // printBench prints what was measured, also where an error ended it. Targets are shown, not enforced: a machine under load
 // misses them.
 func (a *app) printBench(report bench.Report, err error) error {
+	common := report.Result(a.bench.kind, version)
+	if a.bench.old != nil {
+		err = errors.Join(err, common.Compare(a.bench.old))
+	}
+	if a.bench.out != "" {
+		err = errors.Join(err, common.WriteDir(a.bench.out))
+	}
 	if a.out.JSON {
-		return errors.Join(err, a.out.WriteJSON(report))
+		return errors.Join(err, common.WriteJSON(a.out.Out))
 	}
 	m := report.Machine
 	fmt.Fprintf(a.out.Out, "%s, %d CPUs, %s memory, Linux %s, %s; %.0f s\n", m.CPU, m.CPUs, cli.FormatBytes(m.MemoryBytes), m.Kernel, m.Go, report.Seconds)
 	for _, row := range report.Rows {
 		fmt.Fprintln(a.out.Out, row)
+	}
+	if c := common.Comparison; c != nil {
+		fmt.Fprintln(a.out.Out, c.Words(), c.Warning)
+		for i := range c.Changes {
+			fmt.Fprintf(a.out.Out, "  %s, %s: %s, was %s: %s\n", c.Changes[i].Row, c.Changes[i].Column, c.Changes[i].New, c.Changes[i].Old, c.Changes[i].Verdict())
+		}
 	}
 	return err
 }

@@ -1,31 +1,56 @@
 package main
 
 import (
+	"bytes"
 	"os"
+	"path/filepath"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/bench/result"
 )
 
-// benchReport is what bench prints with -o json.
+// benchReport is what bench prints with -o json: the rows of its table.
 type benchReport struct {
-	Machine struct{ CPUs int }
-	Rows    []struct {
-		Name   string
-		Ours   float64
-		Ratio  float64
-		Target float64
-		Rounds int
+	Machine result.Machine
+	Rows    []benchRow
+}
+
+type benchRow struct {
+	Name   string
+	Ours   float64
+	Target float64
+	Rounds int
+}
+
+func (b *benchReport) UnmarshalJSON(text []byte) error {
+	r, err := result.ReadJSON(bytes.NewReader(text))
+	if err != nil {
+		return err
 	}
+	b.Machine = r.Machine
+	for _, row := range r.Tables[0].Rows {
+		ours := row.Cells["ours"]
+		b.Rows = append(b.Rows, benchRow{Name: row.Name(), Ours: ours.Median, Target: row.Cells["target"].Median, Rounds: ours.Rounds})
+	}
+	return nil
 }
 
 // The benchmarks run to their end at tiny sizes. What they measure then means nothing, so no figure is judged.
 func TestBenchmarksRun(t *testing.T) {
-	tmp := t.TempDir()
+	tmp, out := t.TempDir(), t.TempDir()
 	for _, args := range [][]string{
 		{"rpc", "--time", "5ms", "--records", "300", "--sizes", "100", "--callers", "2,64"},
 		{"load", "--large", "3MiB", "--small", "1MiB", "--records", "120000", "--put-time", "10ms"},
 	} {
 		var r benchReport
-		sheaf(t, nil, append([]string{"bench", "-o", "json", "--dir", tmp}, args...)...).want(t, 0).json(t, &r)
+		folder := filepath.Join(out, args[0])
+		sheaf(t, nil, append([]string{"bench", "-o", "json", "--dir", tmp, "--out", folder}, args...)...).want(t, 0).json(t, &r)
+		if page, err := os.Stat(filepath.Join(folder, "report.html")); err != nil || page.Size() == 0 {
+			t.Errorf("%s: no page: %v", args[0], err)
+		}
+		if written, err := result.ReadFile(filepath.Join(folder, "report.json")); err != nil || written.Kind != args[0] {
+			t.Errorf("%s: %v: %+v", args[0], err, written)
+		}
 		if r.Machine.CPUs == 0 || len(r.Rows) < 10 {
 			t.Fatalf("%s: %+v", args[0], r)
 		}
@@ -45,6 +70,7 @@ func TestBenchmarksRun(t *testing.T) {
 	if names, err := os.ReadDir(tmp); err != nil || len(names) != 0 {
 		t.Errorf("left behind: %v %v", names, err)
 	}
+	sheaf(t, nil, "bench", "rpc", "--compare", filepath.Join(tmp, "none")).want(t, 1)
 	for _, args := range [][]string{{"rpc", "--rounds", "1"}, {"rpc", "--sizes", "0"}, {"load", "--only", "nonsense"}, {"load", "--records", "-1"}, {"load", "--large", "0"}} {
 		sheaf(t, nil, append([]string{"bench"}, args...)...).want(t, 2)
 	}

@@ -18,6 +18,7 @@ type app struct {
 	format  string
 	timeout time.Duration
 	out     *cli.Output
+	bench   benchFlags
 }
 
 const (

@@ -5,9 +5,12 @@ package bench
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"sheaf.dev/sheaf/internal/bench/result"
 )
 
 // RoundsMin is the least number of rounds that a median is taken from.
@@ -27,7 +30,14 @@ type Row struct {
 	Spread float64 `json:"spread"` // of Ours: (largest - smallest) / median
 	Rounds int     `json:"rounds"`
 	Note   string  `json:"note,omitempty"`
+
+	ours, limit []float64 // of the rounds
 }
+
+// Machine says where something was measured.
+type Machine = result.Machine
+
+func thisMachine(dir string) Machine { return result.ThisMachine(dir) }
 
 // Report is the outcome of a benchmark.
 type Report struct {
@@ -37,9 +47,40 @@ type Report struct {
 	Rows    []Row   `json:"rows"`
 }
 
+// Result is the report in the form that all benchmarks have.
+func (r *Report) Result(kind, version string) *result.Report {
+	began, err := time.Parse(time.RFC3339, r.Began)
+	if err != nil { // a report that was not begun
+		began = time.Now().UTC()
+	}
+	ratios := make([]result.Ratio, 0, len(r.Rows))
+	seen := map[string]int{}
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		name := row.Name
+		if seen[name]++; seen[name] > 1 {
+			name = fmt.Sprintf("%s (%d)", name, seen[name])
+		}
+		ratio := result.Ratio{Labels: result.Labels("what", name), Unit: row.Unit, Ours: row.ours, Limit: row.limit, Target: row.Target, AtMost: row.AtMost, Note: row.Note}
+		if len(ratio.Ours) == 0 {
+			ratio.Ours = []float64{row.Ours}
+			if row.Limit != 0 {
+				ratio.Limit = []float64{row.Limit}
+			}
+		}
+		ratios = append(ratios, ratio)
+	}
+	machine := r.Machine
+	machine.Dir = filepath.Dir(machine.Dir) // the folder itself has another name in each run, and is gone
+	return &result.Report{
+		Schema: result.Schema, Kind: kind, Started: began, Ended: began.Add(time.Duration(r.Seconds * float64(time.Second))), Version: version, Machine: machine,
+		Tables: []result.Table{result.Ratios(kind, "Ours against the limits of this machine", "Each row is a ratio of medians of this run; the range beside it is that of the single rounds.", ratios)},
+	}
+}
+
 // against makes a row that compares the medians of two series of rates (more is better).
 func against(name, unit string, ours, limit []float64, target float64) Row {
-	r := Row{Name: name, Unit: unit, Ours: median(ours), Limit: median(limit), Target: target, Spread: spread(ours), Rounds: len(ours)}
+	r := Row{Name: name, Unit: unit, Ours: median(ours), Limit: median(limit), Target: target, Spread: spread(ours), Rounds: len(ours), ours: ours, limit: limit}
 	if r.Limit > 0 {
 		r.Ratio = r.Ours / r.Limit
 	}
@@ -57,7 +98,7 @@ func atMost(name, unit string, ours, limit []float64, target float64) Row {
 
 // plain makes a row of one figure that should not exceed the target; 0: no target.
 func plain(name, unit string, ours []float64, target float64) Row {
-	r := Row{Name: name, Unit: unit, Ours: median(ours), Target: target, AtMost: true, Spread: spread(ours), Rounds: len(ours)}
+	r := Row{Name: name, Unit: unit, Ours: median(ours), Target: target, AtMost: true, Spread: spread(ours), Rounds: len(ours), ours: ours}
 	r.Met = target == 0 || r.Ours <= target
 	return r
 }

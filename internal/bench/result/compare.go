@@ -143,14 +143,18 @@ func (c *Comparison) of(t *Table, row *Row, column string) *Change {
 
 // Words says the change: "1.42 x of 3.1 ms, worse".
 func (c *Change) Words() string {
-	verdict := "better"
-	if c.Worse {
-		verdict = "worse"
-	}
 	if c.Factor == 0 {
-		return "was " + c.Old + ", " + verdict
+		return "was " + c.Old + ", " + c.Verdict()
 	}
-	return digits(c.Factor) + " x of " + c.Old + ", " + verdict
+	return digits(c.Factor) + " x of " + c.Old + ", " + c.Verdict()
+}
+
+// Verdict is "worse" or "better".
+func (c *Change) Verdict() string {
+	if c.Worse {
+		return "worse"
+	}
+	return "better"
 }
 
 // Words says what came of the comparison.
