@@ -150,7 +150,7 @@ func (b *bench) drive(ctx context.Context, r remote, w way, pool []byte, size, c
 		if w.batch {
 			batch = batchOf(size)
 		}
-		for time.Since(begin) < b.opts.time {
+		for first := true; first || time.Since(begin) < b.opts.time; first = false { // once, however late it starts
 			id := random.Int64N(b.opts.netRecords)
 			if w.get {
 				data, err := r.get(ctx, id)

@@ -47,7 +47,8 @@ type Options struct {
 	InMemory   bool  // a store that can keeps all data in memory from its start on
 }
 
-// Memory is where LoadAll puts the records: copied, as a program that works on them would keep them. No index is built.
+// Memory is where LoadAll puts the records: copied, in a list with their ids, which is the least that a program needs to work on
+// them. No index is built.
 type Memory struct {
 	// Each is given every record, for tests; called by several workers at once.
 	Each func(id int64, data []byte)
@@ -56,12 +57,15 @@ type Memory struct {
 }
 
 type arena struct {
-	chunks  [][]byte
-	records int64
-	_       [64]byte // workers write side by side
+	chunk []byte     // the last one
+	lists [][]Record // full ones but the last
+	_     [64]byte   // workers write side by side
 }
 
-const chunkBytes = 4 << 20
+const (
+	chunkBytes  = 4 << 20
+	listRecords = 16 << 10
+)
 
 // NewMemory for so many workers.
 func NewMemory(workers int) *Memory { return &Memory{arenas: make([]arena, workers)} }
@@ -69,13 +73,17 @@ func NewMemory(workers int) *Memory { return &Memory{arenas: make([]arena, worke
 // Keep copies a record. Each worker has a number of its own, from 0.
 func (m *Memory) Keep(worker int, id int64, data []byte) {
 	a := &m.arenas[worker]
-	a.records++
-	last := len(a.chunks) - 1
-	if last < 0 || len(a.chunks[last])+len(data) > cap(a.chunks[last]) {
-		a.chunks = append(a.chunks, make([]byte, 0, max(chunkBytes, len(data))))
+	if len(a.chunk)+len(data) > cap(a.chunk) {
+		a.chunk = make([]byte, 0, max(chunkBytes, len(data)))
+	}
+	from := len(a.chunk)
+	a.chunk = append(a.chunk, data...)
+	last := len(a.lists) - 1
+	if last < 0 || len(a.lists[last]) == listRecords {
+		a.lists = append(a.lists, make([]Record, 0, listRecords))
 		last++
 	}
-	a.chunks[last] = append(a.chunks[last], data...)
+	a.lists[last] = append(a.lists[last], Record{ID: id, Data: a.chunk[from:len(a.chunk):len(a.chunk)]})
 	if m.Each != nil {
 		m.Each(id, data)
 	}
@@ -84,9 +92,11 @@ func (m *Memory) Keep(worker int, id int64, data []byte) {
 // Records that were kept, and their bytes.
 func (m *Memory) Records() (records, bytes int64) {
 	for i := range m.arenas {
-		records += m.arenas[i].records
-		for _, c := range m.arenas[i].chunks {
-			bytes += int64(len(c))
+		for _, list := range m.arenas[i].lists {
+			records += int64(len(list))
+			for j := range list {
+				bytes += int64(len(list[j].Data))
+			}
 		}
 	}
 	return records, bytes

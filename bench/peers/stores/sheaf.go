@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -24,12 +25,16 @@ import (
 // sheafGroups is what `sheaf dev` makes where it is not told otherwise.
 const sheafGroups = 16
 
-func sheafKind() store.Kind {
-	return store.Kind{
-		Name: "Sheaf", Version: "this tree", Ours: true,
-		Settings: fmt.Sprintf("%d groups of one copy: Raft, committer, log and index as in a shard; fdatasync before an answer; start-up and warm reads Resident, cold reads Index; 1 version kept", sheafGroups),
-		Open:     openSheaf,
+// sheafKinds are ours with the usual number of groups, which is the one that is held against the peers, and with one.
+func sheafKinds() []store.Kind {
+	const settings = "of one copy: Raft, committer, log and index as in a shard; fdatasync before an answer; start-up and warm reads Resident, cold reads Index; 1 version kept"
+	kind := func(name string, groups int) store.Kind {
+		return store.Kind{
+			Name: name, Version: "this tree", Ours: true, Settings: fmt.Sprintf("groups: %d, ", groups) + settings,
+			Open: func(dir string, o store.Options) (store.Store, error) { return openSheaf(dir, groups, o) },
+		}
 	}
+	return []store.Kind{kind("Sheaf", sheafGroups), kind("Sheaf, one group", 1)}
 }
 
 // sheafStore is what a shard has on its volume, without gRPC around it.
@@ -41,18 +46,18 @@ type sheafStore struct {
 	resident  bool
 }
 
-func openSheaf(dir string, o store.Options) (_ store.Store, err error) {
+func openSheaf(dir string, groups int, o store.Options) (_ store.Store, err error) {
 	ctx := context.Background()
 	s := &sheafStore{
 		committer: replica.NewCommitter(nil), loader: group.NewLoader(group.LoaderOptions{}), resident: o.InMemory,
-		logs: make([]*group.Log, sheafGroups), replicas: make([]*replica.Replica, sheafGroups),
+		logs: make([]*group.Log, groups), replicas: make([]*replica.Replica, groups),
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	return s, store.Parallel(sheafGroups, func(i int) error { return s.openGroup(ctx, dir, i) })
+	return s, store.Parallel(groups, func(i int) error { return s.openGroup(ctx, dir, i) })
 }
 
 func (s *sheafStore) openGroup(ctx context.Context, dir string, i int) error {
@@ -82,12 +87,15 @@ func (s *sheafStore) openGroup(ctx context.Context, dir string, i int) error {
 }
 
 // groupOf finds the group of an id: equal ranges of its mix, as Hash routing has them.
-func groupOf(id int64) int { return int(routing.Key(id) >> 60) }
+func (s *sheafStore) groupOf(id int64) int {
+	group, _ := bits.Mul64(routing.Key(id), uint64(len(s.logs)))
+	return int(group)
+}
 
 func (s *sheafStore) Put(batch []store.Record) error {
 	pending := make([]*replica.Pending, 0, len(batch))
 	for _, r := range batch {
-		pending = append(pending, s.replicas[groupOf(r.ID)].Propose(replica.Write{ID: r.ID, Data: r.Data}))
+		pending = append(pending, s.replicas[s.groupOf(r.ID)].Propose(replica.Write{ID: r.ID, Data: r.Data}))
 	}
 	var first error
 	for _, p := range pending { // all of them: data must not change before
@@ -99,7 +107,7 @@ func (s *sheafStore) Put(batch []store.Record) error {
 }
 
 func (s *sheafStore) Get(id int64, into []byte) ([]byte, error) {
-	r, err := s.logs[groupOf(id)].Get(id, group.GetOptions{Buffer: into[len(into):]})
+	r, err := s.logs[s.groupOf(id)].Get(id, group.GetOptions{Buffer: into[len(into):]})
 	if errors.Is(err, group.ErrNotFound) {
 		return nil, store.ErrNotFound
 	} else if err != nil {

@@ -5,7 +5,7 @@ import "sheaf.dev/sheaf/bench/peers/store"
 
 // All lists them. Add yours here.
 func All() []store.Kind {
-	return []store.Kind{sheafKind(), pebbleKind(), badgerKind(), bboltKind(), sqliteKind(), filesKind()}
+	return append(sheafKinds(), pebbleKind(), badgerKind(), bboltKind(), sqliteKind(), filesKind())
 }
 
 // Find finds a store by its name; nil where there is none.
