@@ -101,6 +101,17 @@ bench: build ## Measure against the limits of this machine (ARGS=--quick: small 
 bench-layouts: build ## Files in folders, composite file and group files on ext4, xfs and btrfs, at quick scale, as root; the report is in bin/bench-layouts (FS=all that you have, ARGS=--table=1).
 	hack/bench-layouts.sh $(ARGS)
 
+# The stores to compare with are a module of their own: no dependencies of the product, and two minutes of compiling.
+.PHONY: bench-peers
+bench-peers: build ## Compare with other stores at equal durability (ARGS="--scale full --dir DISK --out REPORT").
+	hack/kube/build.sh etcd
+	cd bench/peers && go build -o ../../bin/bench-peers .
+	bin/bench-peers --sheaf bin/sheaf --etcd bin/kube/etcd $(ARGS)
+
+.PHONY: bench-peers-test
+bench-peers-test: $(TOOLS)/golangci-lint ## Lint and test that module.
+	cd bench/peers && ../../$(TOOLS)/golangci-lint run --allow-parallel-runners ./... && go test ./...
+
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint $(TOOLS)/buf bin/protodeps ## Lint Go, proto and shell.
 	$(TOOLS)/golangci-lint run --allow-parallel-runners ./...
