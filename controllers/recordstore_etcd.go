@@ -91,7 +91,7 @@ func (r *RecordStoreReconciler) growEtcdClaims(ctx context.Context, run *storeRu
 		err := r.Client.Patch(ctx, &claim, patch, client.FieldOwner(v1alpha1.FieldManager))
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
 			refused = fmt.Sprintf("spec.etcd.managed.storage.size asks for %s, and claim %s cannot grow: %v. Use a StorageClass with "+
-				"allowVolumeExpansion, or leave it as it is: etcd runs on", want.String(), claim.Name, err)
+				"allowVolumeExpansion, set it back, or leave it as it is: etcd runs on", want.String(), claim.Name, err)
 		} else if err != nil {
 			return Retry(fmt.Errorf("grow claim %s: %w", key, err))
 		}

@@ -141,12 +141,13 @@ func (w *poolWork) grown(what claimGrowth, words string) {
 	case claimFits:
 		return
 	case claimForbidden:
-		next.reason, next.stalled = "VolumeExpansionNotAllowed", true
+		next.reason, next.stalled = "ResizeInfeasible", true
 		next.message += fmt.Sprintf(". StorageClass %q does not allow volumes to grow: set allowVolumeExpansion there if its driver can. "+
-			"Otherwise add a second pool with larger volumes and drain this one (state: Drained)", w.pool.Spec.Storage.StorageClassName)
+			"Otherwise set spec.storage.size back, or add a second pool with larger volumes and drain this one (state: Drained)",
+			w.pool.Spec.Storage.StorageClassName)
 	case claimInfeasible:
 		next.reason, next.stalled = "ResizeInfeasible", true
-		next.message += ". Make room in the storage, or add a second pool and drain this one (state: Drained)"
+		next.message += ". Make room in the storage, set spec.storage.size back, or add a second pool and drain this one (state: Drained)"
 	default:
 		next.reason = "Resizing"
 	}

@@ -234,14 +234,28 @@ var _ = Describe("ShardPool", func() {
 			}
 		})
 
+		// takenBack sets the size back, and only that heals.
+		takenBack := func(ctx context.Context) {
+			GinkgoHelper()
+			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Storage.Size = resource.MustParse("1Gi") })
+			p.settle(ctx, 0)
+			p.expect(ctx, "ssd", v1alpha1.ConditionVolumesGrown, metav1.ConditionTrue, "Grown")
+			p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready")
+			Expect(p.started).To(Equal(map[string]int{"ssd-0": 1}))
+			pool := p.get(ctx, "ssd")
+			pool.Spec.Storage.Size = resource.MustParse("100Mi")
+			Expect(apierrors.IsInvalid(api.Update(ctx, pool))).To(BeTrue(), "what has grown cannot be lowered")
+		}
+
 		It("say why they do not grow", func(ctx context.Context) {
 			p.pool(ctx, "ssd", 1, func(pool *v1alpha1.ShardPool) { pool.Spec.Storage.StorageClassName = classFixed })
 			p.settle(ctx, 0)
 			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Storage.Size = resource.MustParse("2Gi") })
 			p.settle(ctx, 0)
-			p.expect(ctx, "ssd", v1alpha1.ConditionVolumesGrown, metav1.ConditionFalse, "VolumeExpansionNotAllowed", "1Gi", "2Gi", classFixed)
-			p.expect(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "VolumeExpansionNotAllowed")
+			p.expect(ctx, "ssd", v1alpha1.ConditionVolumesGrown, metav1.ConditionFalse, "ResizeInfeasible", "1Gi", "2Gi", classFixed, "set spec.storage.size back")
+			p.expect(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "ResizeInfeasible")
 			Expect(p.started).To(Equal(map[string]int{"ssd-0": 1}))
+			takenBack(ctx)
 		})
 
 		It("say when the storage cannot do it", func(ctx context.Context) {
@@ -256,7 +270,8 @@ var _ = Describe("ShardPool", func() {
 			claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: corev1.PersistentVolumeClaimControllerResizeInfeasible}
 			Expect(api.Status().Update(ctx, claim)).To(Succeed())
 			p.settle(ctx, 0)
-			p.expect(ctx, "ssd", v1alpha1.ConditionVolumesGrown, metav1.ConditionFalse, "ResizeInfeasible", "data-ssd-0-0")
+			p.expect(ctx, "ssd", v1alpha1.ConditionVolumesGrown, metav1.ConditionFalse, "ResizeInfeasible", "data-ssd-0-0", "set spec.storage.size back")
+			takenBack(ctx)
 		})
 
 		It("that were never bound are asked for anew", func(ctx context.Context) {

@@ -304,9 +304,15 @@ spec:
 
 		By("above it")
 		s.storageSize("main", "160Mi")
-		s.awaitGrown("main", "False", "VolumeExpansionNotAllowed", "90Mi", "160Mi", `"`+class+`"`, "allowVolumeExpansion", "second pool", "Drained")
+		s.awaitGrown("main", "False", "ResizeInfeasible", "90Mi", "160Mi", `"`+class+`"`, "allowVolumeExpansion", "second pool", "Drained")
 		s.awaitCondition("main", v1alpha1.ConditionStalled, "True", time.Minute, "allowVolumeExpansion")
 		Expect(kubectl("get", "pvc", "data-main-0-0", "-n", s.name, "-o", "jsonpath={.spec.resources.requests.storage}")).To(Equal("64Mi"))
+		s.untouched("main-0-0", before)
+
+		By("set back to what there is")
+		s.storageSize("main", "80Mi")
+		s.awaitGrown("main", "True", "Grown", "80Mi")
+		s.awaitCondition("main", v1alpha1.ConditionReady, "True", time.Minute)
 		s.untouched("main-0-0", before)
 	})
 })

@@ -19,6 +19,7 @@ import (
 // +kubebuilder:printcolumn:name="Shards",type=integer,JSONPath=`.status.shards.total`
 // +kubebuilder:printcolumn:name="Load",type=string,JSONPath=`.status.load`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.etcd) || !has(self.spec.etcd.managed) || !has(self.spec.etcd.managed.storage) || !has(self.spec.etcd.managed.storage.size) || !has(oldSelf.spec.etcd) || !has(oldSelf.spec.etcd.managed) || !has(oldSelf.spec.etcd.managed.storage) || !has(oldSelf.spec.etcd.managed.storage.size) || !isQuantity(self.spec.etcd.managed.storage.size) || !isQuantity(oldSelf.spec.etcd.managed.storage.size) || quantity(self.spec.etcd.managed.storage.size).compareTo(quantity(oldSelf.spec.etcd.managed.storage.size)) >= 0 || has(oldSelf.status) && has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(c, c.type == 'VolumesGrown' && c.status == 'False')",fieldPath=".spec.etcd.managed.storage.size",message="size can only grow, as volumes do: put back the old size. It can be lowered while condition VolumesGrown is False"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 40",message="metadata.name must be at most 40 characters: names of pods and services are made from it"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must begin with a letter and hold only a-z, 0-9 and -: a Service is named after it"
 type RecordStore struct {
@@ -219,14 +220,14 @@ type EtcdStorage struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="storageClassName must be the name of a StorageClass: kubectl get storageclasses shows them"
 	StorageClassName *string `json:"storageClassName,omitempty"`
-	// Size of the volume, from 64Mi to 4Pi. Can grow where the class allows it.
+	// Size of the volume, from 64Mi to 4Pi. Can grow where the class allows it; what could not grow (condition VolumesGrown) can be
+	// taken back.
 	// +optional
 	// +kubebuilder:default="2Gi"
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('64Mi')) >= 0 && quantity(self).compareTo(quantity('4Pi')) <= 0",message="size must be a number with a unit, from 64Mi to 4Pi, such as 500Gi"
-	// +kubebuilder:validation:XValidation:rule="!isQuantity(self) || !isQuantity(oldSelf) || quantity(self).compareTo(quantity(oldSelf)) >= 0",message="size can only grow: put back the old size"
 	Size resource.Quantity `json:"size,omitzero"`
 }
 

@@ -22,6 +22,7 @@ import (
 // +kubebuilder:printcolumn:name="Residency",type=string,JSONPath=`.spec.residency`
 // +kubebuilder:printcolumn:name="Load",type=string,JSONPath=`.status.load`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="!isQuantity(self.spec.storage.size) || !isQuantity(oldSelf.spec.storage.size) || quantity(self.spec.storage.size).compareTo(quantity(oldSelf.spec.storage.size)) >= 0 || has(oldSelf.status) && has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(c, c.type == 'VolumesGrown' && c.status == 'False')",fieldPath=".spec.storage.size",message="size can only grow, as volumes do: put back the old size. It can be lowered while condition VolumesGrown is False"
 // +kubebuilder:validation:XValidation:rule="!self.metadata.name.endsWith('-etcd') && !self.metadata.name.endsWith('-gateway')",message="metadata.name must not end in -etcd or -gateway: Services of RecordStores are named so. Choose another name"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 45",message="metadata.name must be at most 45 characters: names of StatefulSets and pods are made from it"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must begin with a letter and hold only a-z, 0-9 and -: a Service is named after it"
@@ -162,13 +163,13 @@ type Storage struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="storageClassName must be the name of a StorageClass: kubectl get storageclasses shows them"
 	StorageClassName string `json:"storageClassName"`
-	// Size of each volume, from 64Mi to 4Pi, such as 500Gi. Can grow where the class allows it.
+	// Size of each volume, from 64Mi to 4Pi, such as 500Gi. Can grow where the class allows it; what could not grow (condition
+	// VolumesGrown) can be taken back.
 	// +required
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('64Mi')) >= 0 && quantity(self).compareTo(quantity('4Pi')) <= 0",message="size must be a number with a unit, from 64Mi to 4Pi, such as 500Gi"
-	// +kubebuilder:validation:XValidation:rule="!isQuantity(self) || !isQuantity(oldSelf) || quantity(self).compareTo(quantity(oldSelf)) >= 0",message="size can only grow: put back the old size"
 	Size resource.Quantity `json:"size"`
 }
 
