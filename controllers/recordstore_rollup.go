@@ -155,6 +155,9 @@ func rollUpCondition(status *v1alpha1.RecordStoreStatus, generation int64, pools
 		meta.RemoveStatusCondition(&status.Conditions, kind)
 	case result != nil:
 		SetCondition(&status.Conditions, generation, kind, result.Status, result.Reason, message)
+	case have == 1 && len(pools) == 1:
+		c := meta.FindStatusCondition(pools[0].Status.Conditions, kind)
+		SetTrue(&status.Conditions, generation, kind, "Pools", fmt.Sprintf("pool %s: %s", pools[0].Name, c.Message))
 	case have == len(pools):
 		SetTrue(&status.Conditions, generation, kind, "Pools", fmt.Sprintf("so in all %d pools", len(pools)))
 	}
