@@ -315,25 +315,21 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 		Expect(seen.seen()).To(Equal([]string{held, held}))
 	})
 
-	It("to an image that does not exist stops at the first shard, and is taken back", func() {
-		before := s.pods(shardPods)
-		seen := s.watchShards()
+	It("to an image that does not exist stops at the gateway, and is taken back", func() {
+		before, etcd := s.pods(shardPods), s.pod("q-etcd-0").Metadata.UID
 		missing := repository(nextImage) + ":no-such-tag"
 		s.useImage(missing)
-		s.awaitCondition("main", v1alpha1.ConditionUpdated, "False", 2*time.Minute, "is ImagePull", "none is restarted")
-		s.awaitCondition("main", v1alpha1.ConditionReady, "False", time.Minute, missing, "cannot be had", "Correct the store's spec.image")
-		s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, missing)
-		first := changed(before, s.pods(shardPods))
-		Expect(first).To(HaveLen(1))
-		held := strings.TrimSuffix(first[0], "-0")
-		Expect(s.shardState(held)).To(Equal(v1alpha1.ShardImagePull))
-		s.othersGoOn(held, ids)
-		Expect(seen.seen()).To(Equal([]string{held}))
+		s.awaitStoreCondition(v1alpha1.ConditionUpdated, "False", 2*time.Minute, missing, "etcd and shards keep theirs", "Image", "spec.image")
+		s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, "0 of 1 gateways")
+		s.awaitCondition("main", v1alpha1.ConditionUpdated, "False", time.Minute, "3 of 3 shards", "do not run image "+missing)
+		s.awaitStoreCondition(v1alpha1.ConditionGatewayReady, "True", time.Minute)
+		s.put("q", records+1, "put meanwhile")
+		s.getAll(records)
 
 		s.useImage(nextImage)
 		s.awaitUpdated(nextImage)
-		Expect(changed(before, s.pods(shardPods))).To(Equal(first))
-		Expect(seen.seen()).To(Equal([]string{held, held}))
+		Expect(changed(before, s.pods(shardPods))).To(BeEmpty())
+		Expect(s.pod("q-etcd-0").Metadata.UID).To(Equal(etcd))
 		s.getAll(records)
 	})
 })
