@@ -75,7 +75,7 @@ type figure struct {
 var allFigures = []figure{
 	{"mkfs", "mkfs", "s", result.Lower, false},
 	{"fill", "fill", "s", result.Lower, false},
-	{"rate", "fill", "/s", result.Higher, true},
+	{"rate", "rate of the fill", "/s", result.Higher, true},
 	{"durable", "fill, all durable", "s", result.Lower, false},
 	{"load", "read and parse, cold", "s", result.Lower, true},
 	{"read", "read all, cold", "s", result.Lower, true},

@@ -57,7 +57,7 @@ func usage(format string, a ...any) error {
 var Tables = []string{
 	"Single file against many (Vorontsov)",
 	"Too many files: hashed paths (2007)",
-	"One billion files (Wheeler): the life of a file system",
+	"One billion files (Wheeler)",
 	"File creation latency (Turner)",
 	"Deep against flat directories",
 }

@@ -178,7 +178,11 @@ func (r *run) estimate() error {
 				what, disk>>20, dir, diskReserved, free>>20)
 		}
 	}
-	r.opts.Say("%s: %d measurements on %d file systems, %d of them done; about %v, up to %d MiB of disk and %d MiB of memory", what, r.total, len(r.present), r.done,
+	names := make([]string, 0, len(r.present))
+	for _, fs := range r.present {
+		names = append(names, fs.name)
+	}
+	r.opts.Say("%s: %d measurements, %d of them done, on %s; about %v, up to %d MiB of disk and %d MiB of memory", what, r.total, r.done, strings.Join(names, ", "),
 		(time.Duration(left) * time.Second).Round(time.Second), disk>>20, most.memory>>20)
 	return nil
 }
