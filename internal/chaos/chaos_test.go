@@ -186,6 +186,9 @@ func (n *nemesis) judge(lived error) {
 	violations := l.history.judge(time.Minute)
 	if lived == nil {
 		l.history.mutate(t)
+		if n := len(l.history.leftOut); n > 0 {
+			t.Errorf("%d records are not judged", n)
+		}
 	}
 	for _, v := range violations[:min(len(violations), 10)] {
 		t.Errorf("violation: %s", v)

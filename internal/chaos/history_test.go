@@ -145,6 +145,17 @@ type history struct {
 	mu         sync.Mutex
 	operations []operation
 	wrong      []string // what no order of calls can explain: other bytes, errors that must not be
+	leftOut    map[int64]bool
+}
+
+// leaveOut does not judge a record: the run was cut short while a write with a condition had no answer.
+func (h *history) leaveOut(key int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.leftOut == nil {
+		h.leftOut = map[int64]bool{}
+	}
+	h.leftOut[key] = true
 }
 
 func (h *history) add(o operation) {
@@ -177,7 +188,9 @@ func (h *history) judge(patience time.Duration) []string {
 	violations := slices.Clone(h.wrong)
 	byKey := map[int64][]operation{}
 	for _, o := range h.operations {
-		byKey[o.key] = append(byKey[o.key], o)
+		if !h.leftOut[o.key] {
+			byKey[o.key] = append(byKey[o.key], o)
+		}
 	}
 	h.mu.Unlock()
 	for key, all := range byKey {
