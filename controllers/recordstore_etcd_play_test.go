@@ -159,6 +159,20 @@ func (e *etcdPlay) Leave(ctx context.Context, namespace, name, shard string) err
 	return e.drop(ctx, fmt.Sprintf("%s/%s/shards/%s", placement.PrefixDefault, workload.Placement(namespace, name), shard))
 }
 
+// Freeze is what a shard does that has seen a later state of etcd; Thaw what reconciling ends with.
+func (e *etcdPlay) Freeze(ctx context.Context, namespace, name, reason string) error {
+	store, err := e.store(workload.Placement(namespace, name))
+	if err != nil {
+		return err
+	}
+	return store.Freeze(ctx, "shard ssd-0", reason)
+}
+
+// Thaw takes it back.
+func (e *etcdPlay) Thaw(ctx context.Context, namespace, name string) error {
+	return e.drop(ctx, fmt.Sprintf("%s/%s/frozen", placement.PrefixDefault, workload.Placement(namespace, name)))
+}
+
 // Shards asks shards as the operator does.
 func (e *etcdPlay) Shards() controllers.ShardClient { return operator.Shards{} }
 
