@@ -105,7 +105,7 @@ bench-layouts: build ## Files in folders, composite file and group files on ext4
 .PHONY: bench-peers
 bench-peers: build ## Compare with other stores at equal durability (ARGS="--scale full --dir DISK --out REPORT").
 	hack/kube/build.sh etcd
-	cd bench/peers && go build -o ../../bin/bench-peers .
+	cd bench/peers && go build -trimpath -ldflags '$(LDFLAGS)' -o ../../bin/bench-peers .
 	bin/bench-peers --sheaf bin/sheaf --etcd bin/kube/etcd $(ARGS)
 
 .PHONY: bench-peers-test

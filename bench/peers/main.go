@@ -23,6 +23,9 @@ import (
 	"sheaf.dev/sheaf/internal/bench/result"
 )
 
+// version is stamped by the build.
+var version = "unknown"
+
 // Exit codes, as those of sheaf.
 const (
 	exitFailed = 1
@@ -188,7 +191,7 @@ func (b *bench) run(ctx context.Context) (r *result.Report, err error) {
 	if err := b.room(); err != nil {
 		return nil, err
 	}
-	r = &result.Report{Schema: result.Schema, Kind: "peers", Title: "Sheaf and its peers at equal durability", Started: b.began, Version: "this tree", Machine: result.ThisMachine(b.dir)}
+	r = &result.Report{Schema: result.Schema, Kind: "peers", Title: "Sheaf and its peers at equal durability", Started: b.began, Version: version, Machine: result.ThisMachine(b.dir)}
 	r.Machine.Dir = filepath.Dir(b.dir)
 	r.Settings = b.settings()
 	var ratios []result.Ratio
@@ -255,7 +258,7 @@ func (b *bench) allEmbedded(ctx context.Context, r *result.Report) (ratios []res
 func (b *bench) allNetwork(ctx context.Context, r *result.Report) (ratios []result.Ratio, err error) {
 	t := result.Table{
 		ID: "network", Title: "Over the network", About: "Loopback; client and server share the machine. Each server is one process with one copy.",
-		Columns: []result.Column{{Key: "rate", Title: "records", Unit: "/s", Better: result.Higher}},
+		Columns: []result.Column{{Key: "rate", Title: "rate", Unit: "/s", Better: result.Higher}},
 	}
 	plots := map[int]*result.Plot{}
 	for _, s := range b.opts.sizes {
