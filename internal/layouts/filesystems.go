@@ -25,6 +25,8 @@ type fileSystem struct {
 	fuse    []string // the program that serves it, where the kernel has no driver; $DEVICE and $POINT stand for themselves
 	fuseDeb string
 	gone    string // why it cannot be had any more
+	// unindexed: a name is found by reading the folder from its begin.
+	unindexed bool
 	// filesMax bounds the records of a measurement: what serves it is too slow for more. 0: no bound.
 	filesMax int
 	// bytesMin is the smallest device that its mkfs takes.
@@ -33,11 +35,11 @@ type fileSystem struct {
 
 // fileSystems are all that the texts name, and those that took their place.
 var fileSystems = []fileSystem{
-	{name: "ext2", driver: "ext2", mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext2", "-E", "nodiscard"}, inodes: "-N",
+	{name: "ext2", driver: "ext2", unindexed: true, mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext2", "-E", "nodiscard"}, inodes: "-N",
 		check: []string{"e2fsck", "-f", "-y"}, fine: []int{1}, debian: "e2fsprogs"},
 	{name: "ext3", driver: "ext3", mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext3", "-O", "dir_index", "-E", "nodiscard"}, inodes: "-N",
 		check: []string{"e2fsck", "-f", "-y"}, fine: []int{1}, debian: "e2fsprogs"},
-	{name: "ext3-nodirindex", driver: "ext3", mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext3", "-O", "^dir_index", "-E", "nodiscard"}, inodes: "-N",
+	{name: "ext3-nodirindex", driver: "ext3", unindexed: true, mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext3", "-O", "^dir_index", "-E", "nodiscard"}, inodes: "-N",
 		check: []string{"e2fsck", "-f", "-y"}, fine: []int{1}, debian: "e2fsprogs"},
 	{name: "ext4", driver: "ext4", options: "noinit_itable", mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext4", "-E", "nodiscard"}, inodes: "-N",
 		check: []string{"e2fsck", "-f", "-y"}, fine: []int{1}, debian: "e2fsprogs"},

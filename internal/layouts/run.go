@@ -79,6 +79,11 @@ func (r *run) plan(ctx context.Context) error {
 			if o.Path != "" {
 				cells = slices.DeleteFunc(cells, func(c cell) bool { return c.part == partLimit })
 			}
+			for i := range cells {
+				if c := &cells[i]; fs.unindexed && (c.layout == flatTitle || c.layout == oneFolderTitle) {
+					c.needs.seconds += float64(c.needs.files) * float64(c.needs.files) * secondsPerFileScanned
+				}
+			}
 			r.cells = append(r.cells, cells...)
 		}
 	}

@@ -86,6 +86,7 @@ const (
 	secondsPerFile        = 120e-6 // made, read cold, checked, removed
 	secondsPerFileFUSE    = 400e-6
 	secondsPerFileFusefat = 70e-3
+	secondsPerFileScanned = 12e-9 // for each file that is in the folder already, where that has no index
 	bytesPerSecond        = 300e6
 	blockBytes            = 4 << 10
 	inodeBytes            = 1 << 10

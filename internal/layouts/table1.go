@@ -13,8 +13,9 @@ import (
 
 // Names of the layouts that several tables have.
 const (
-	flatTitle   = "flat"
-	manyReaders = 8 // readers where more than one reads
+	flatTitle      = "flat"
+	oneFolderTitle = "one folder"
+	manyReaders    = 8 // readers where more than one reads
 )
 
 // Parts of table 1.

@@ -24,7 +24,7 @@ func table4(fs *fileSystem, s *scale) []cell {
 	variant := fmt.Sprintf("%s of %d B", countWords(n), latencyBytes)
 	cells := make([]cell, 0, 4)
 	for _, l := range []*fileLayout{
-		{title: "one folder", folder: flatFolder},
+		{title: oneFolderTitle, folder: flatFolder},
 		{title: fmt.Sprintf("%d folders in turn", latencyFolders), folder: inTurn(latencyFolders)},
 		{title: fmt.Sprintf("%d folders striped", latencyFolders), folder: striped(latencyFolders)},
 	} {
