@@ -268,6 +268,13 @@ func TestAGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 	if v, err := store.View(ctx); err != nil || v.Freeze == nil || v.Groups["g"].UUID != g.UUID {
 		t.Errorf("%+v, %v", v, err)
 	}
+	// A person does, by force.
+	if err := store.Restore(ctx, r, true); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := store.ViewOf(ctx, meta.StoreUUID); err != nil || v.Freeze != nil || v.Groups["g"].UUID == g.UUID || v.Meta.EpochBase == 0 {
+		t.Errorf("by force: %+v, %v", v, err)
+	}
 }
 
 // sameStore is the store as another process has it.
