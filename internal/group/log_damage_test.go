@@ -277,7 +277,7 @@ func TestRule4_EveryBitFlipped(t *testing.T) {
 	case soak:
 		step = 1
 	case testing.Short():
-		step = 37
+		step = 149
 	}
 	var detected, accepted atomic.Int64
 	n := int64(len(places)) * 8 / step
@@ -416,7 +416,7 @@ func TestRule4_EverySectorZeroedAndSwapped(t *testing.T) {
 	}
 	step := int64(1)
 	if testing.Short() {
-		step = 11
+		step = 37
 	}
 	var damaged atomic.Int64
 	each(t, int64(len(swaps))/step, func(i int64) error {

@@ -35,7 +35,7 @@ func TestRule6_EveryOperationThatFailsOnceIsSurvived(t *testing.T) {
 	}
 	step := int64(1)
 	if testing.Short() {
-		step = 5
+		step = 23
 	}
 	var fired atomic.Int64
 	each(t, int64(len(all))/step, func(i int64) error {
