@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,7 +75,7 @@ func TestEmbeddedRun(t *testing.T) {
 // A server that is not there has rows that say so, and what to do.
 func TestServersThatAreNotThere(t *testing.T) {
 	r := peers(t, "--only", "network", "--sizes", "300:1000", "--rounds", "1", "--time", "5ms", "--sheaf", "/none/sheaf", "--etcd", "/none/etcd", "--redis", "/none/redis")
-	rows := append(r.Table("network").Rows, r.Table("targets").Rows...)
+	rows := slices.Concat(r.Table("network").Rows, r.Table("targets").Rows)
 	if len(rows) != 2*(len(ways)+6) {
 		t.Errorf("%d rows", len(rows))
 	}

@@ -232,8 +232,8 @@ func (t *tail) Write(p []byte) (int, error) {
 }
 
 // startProcess starts a server, which ends with this program.
-func startProcess(dir, name string, args ...string) (*process, error) {
-	p := &process{cmd: exec.Command(name, args...), ended: make(chan struct{})}
+func startProcess(ctx context.Context, dir, name string, args ...string) (*process, error) {
+	p := &process{cmd: exec.CommandContext(ctx, name, args...), ended: make(chan struct{})}
 	p.cmd.Dir = dir
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

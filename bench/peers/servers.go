@@ -33,7 +33,7 @@ func find(program, flag, hint string) (path, missing string) {
 
 // versionOf is the first line that a program says of itself.
 func versionOf(program string, args ...string) string {
-	out, err := exec.Command(program, args...).Output()
+	out, err := exec.CommandContext(context.Background(), program, args...).Output()
 	line, _, _ := strings.Cut(string(out), "\n")
 	if err != nil || line == "" {
 		return "unknown version"
@@ -53,7 +53,7 @@ func (b *bench) sheafServer() server {
 		if err != nil {
 			return nil, err
 		}
-		p, err := startProcess(dir, program, "dev", "--dir", dir+"/store", "--shards", "1", "--listen", address, "--http", "", "--residency", "resident")
+		p, err := startProcess(ctx, dir, program, "dev", "--dir", dir+"/store", "--shards", "1", "--listen", address, "--http", "", "--residency", "resident")
 		if err != nil {
 			return nil, err
 		}
@@ -127,7 +127,7 @@ func (b *bench) etcdServer() server {
 		if err != nil {
 			return nil, err
 		}
-		p, err := startProcess(dir, program, "--data-dir", dir+"/data", "--listen-client-urls", "http://"+clients, "--advertise-client-urls", "http://"+clients,
+		p, err := startProcess(ctx, dir, program, "--data-dir", dir+"/data", "--listen-client-urls", "http://"+clients, "--advertise-client-urls", "http://"+clients,
 			"--listen-peer-urls", "http://"+peers, "--initial-advertise-peer-urls", "http://"+peers, "--initial-cluster", "default=http://"+peers,
 			"--quota-backend-bytes", strconv.Itoa(8<<30), "--log-level", "error")
 		if err != nil {
@@ -193,7 +193,7 @@ func (b *bench) redisServer() server {
 		if err != nil {
 			return nil, err
 		}
-		p, err := startProcess(dir, program, "--bind", "127.0.0.1", "--port", port, "--dir", dir, "--appendonly", "yes", "--appendfsync", "always",
+		p, err := startProcess(ctx, dir, program, "--bind", "127.0.0.1", "--port", port, "--dir", dir, "--appendonly", "yes", "--appendfsync", "always",
 			"--no-appendfsync-on-rewrite", "no", "--save", "", "--daemonize", "no")
 		if err != nil {
 			return nil, err
