@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/pulse"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
@@ -56,7 +58,8 @@ type Config struct {
 	Credentials credentials.TransportCredentials
 	// CallTimeout bounds calls whose context has no deadline, and how long streams try to go on; 0: 30 s.
 	CallTimeout time.Duration
-	// DialOptions are added to those of each connection.
+	// DialOptions are added to those of each connection. With a dialer of the caller's own, calls at a server that hangs end
+	// by keepalive, after up to 25 s, and not within 3 s.
 	DialOptions []grpc.DialOption
 }
 
@@ -69,7 +72,7 @@ type Client struct {
 	watched chan struct{}
 
 	mu     sync.Mutex
-	conns  map[string]*grpc.ClientConn // by address
+	conns  map[string]*server // by address
 	closed bool
 }
 
@@ -87,7 +90,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Credentials == nil {
 		cfg.Credentials = insecure.NewCredentials()
 	}
-	c := &Client{cfg: cfg, conns: map[string]*grpc.ClientConn{}, watched: make(chan struct{})}
+	c := &Client{cfg: cfg, conns: map[string]*server{}, watched: make(chan struct{})}
 	for _, address := range cfg.Addresses {
 		if _, err := c.conn(address); err != nil {
 			return nil, errors.Join(err, c.closeConns())
@@ -141,24 +144,45 @@ func (c *Client) closeConns() error {
 	defer c.mu.Unlock()
 	c.closed = true
 	errs := make([]error, 0, len(c.conns))
-	for _, conn := range c.conns {
-		errs = append(errs, conn.Close())
+	for _, s := range c.conns {
+		errs = append(errs, s.close())
 	}
 	clear(c.conns)
 	return errors.Join(errs...)
 }
 
+// server is one that the client is connected to.
+type server struct {
+	*grpc.ClientConn
+	pulse *pulse.Pulse
+}
+
+func (s *server) close() error {
+	s.pulse.Close()
+	return s.Close()
+}
+
+// dialTarget is what gRPC is to connect to. Passthrough: each attempt to connect looks the name up. gRPC's own resolver does so
+// every 30 s at most, and what was restarted may have another address behind its name.
+func dialTarget(address string) string {
+	if strings.Contains(address, "://") || strings.HasPrefix(address, "unix:") {
+		return address // the caller says how
+	}
+	return "passthrough:///" + address
+}
+
 // conn is the connection to an address, made the first time.
-func (c *Client) conn(address string) (*grpc.ClientConn, error) {
+func (c *Client) conn(address string) (*server, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, ErrClosed
 	}
-	if conn := c.conns[address]; conn != nil {
-		return conn, nil
+	if s := c.conns[address]; s != nil {
+		return s, nil
 	}
-	options := append([]grpc.DialOption{
+	s := &server{pulse: pulse.New(pulse.Options{})}
+	options := append(s.pulse.DialOptions(),
 		grpc.WithTransportCredentials(c.cfg.Credentials),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(message.Codec{}), grpc.MaxCallRecvMsgSize(messageBytes)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
@@ -167,13 +191,16 @@ func (c *Client) conn(address string) (*grpc.ClientConn, error) {
 			MinConnectTimeout: 2 * time.Second,
 		}),
 		grpc.WithDisableServiceConfig(), grpc.WithUserAgent("sheaf-go"),
-	}, c.cfg.DialOptions...)
-	conn, err := grpc.NewClient(address, options...)
+	)
+	conn, err := grpc.NewClient(dialTarget(address), append(options, c.cfg.DialOptions...)...)
 	if err != nil {
+		s.pulse.Close()
 		return nil, fmt.Errorf("sheaf: address %q: %w", address, err)
 	}
-	c.conns[address] = conn
-	return conn, nil
+	s.ClientConn = conn
+	s.pulse.Ask(conn)
+	c.conns[address] = s
+	return s, nil
 }
 
 // call describes a call to do.
@@ -197,8 +224,8 @@ type target struct {
 func (c *Client) target(what call, attempt int) (target, error) {
 	if attempt%2 == 0 {
 		if t := c.table.Load(); t != nil {
-			if r := t.find(what); r != nil {
-				return target{conn: r.conn, epoch: t.epoch}, nil
+			if r := t.find(what); r != nil && !r.server.pulse.Silent() {
+				return target{conn: r.server, epoch: t.epoch}, nil
 			}
 		}
 	}

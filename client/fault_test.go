@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -34,7 +35,7 @@ func (f *faults) config() client.Config {
 			if f.unary == nil {
 				return err
 			}
-			return f.unary(method, cc.Target(), out, err)
+			return f.unary(method, strings.TrimPrefix(cc.Target(), "passthrough:///"), out, err)
 		}),
 		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
 			stream, err := open(ctx, desc, cc, method, options...)

@@ -22,7 +22,7 @@ type table struct {
 // shardRoute is where a group's leader is.
 type shardRoute struct {
 	first, last uint64
-	conn        *grpc.ClientConn
+	server      *server
 	address     string
 }
 
@@ -57,12 +57,12 @@ func (c *Client) setTable(message *recordv1.WatchRoutingResponse) {
 		if address == "" {
 			continue
 		}
-		conn, err := c.conn(address)
+		to, err := c.conn(address)
 		if err != nil {
 			continue // closed, or an address that cannot be: gateways stay
 		}
 		inUse[address] = true
-		r := &shardRoute{first: g.GetKeyFirst(), last: g.GetKeyLast(), conn: conn, address: address}
+		r := &shardRoute{first: g.GetKeyFirst(), last: g.GetKeyLast(), server: to, address: address}
 		t.named[g.GetGroup()] = r
 		if hash {
 			t.hash = append(t.hash, r)
@@ -82,10 +82,10 @@ func (c *Client) setTable(message *recordv1.WatchRoutingResponse) {
 func (c *Client) forget(inUse map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for address, conn := range c.conns {
+	for address, s := range c.conns {
 		if !inUse[address] && !slices.Contains(c.cfg.Addresses, address) {
 			delete(c.conns, address)
-			time.AfterFunc(closeAfter, func() { _ = conn.Close() })
+			time.AfterFunc(closeAfter, func() { _ = s.close() })
 		}
 	}
 }

@@ -97,8 +97,8 @@ func (s *scanning) run(ctx context.Context, take func([]Record) bool) error {
 // target goes to the shard of a split first where Direct is wanted.
 func (s *scanning) target() (target, error) {
 	if s.client.cfg.Direct && len(s.addresses) > 0 && s.attempts.n%2 == 0 {
-		if conn, err := s.client.conn(s.addresses[0]); err == nil {
-			return target{conn: conn}, nil
+		if to, err := s.client.conn(s.addresses[0]); err == nil && !to.pulse.Silent() {
+			return target{conn: to}, nil
 		}
 	}
 	return s.client.target(s.attempts.what, s.attempts.n)

@@ -221,7 +221,7 @@ func TestCopiesSurviveKills(t *testing.T) {
 func TestCopiesSurviveAHang(t *testing.T) {
 	s := newCopiesStore(t)
 	s.waitReady()
-	l := s.load(false, false, false, false)
+	l := s.load(false, true, false, true)
 	names := copiesShards
 	if testing.Short() {
 		names = names[:1]

@@ -65,7 +65,7 @@ func (a *app) watchMoves(ctx context.Context, conn *cli.Conn, every time.Duratio
 	for {
 		moves, err := planMoves(ctx, conn)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // interrupted: that is how it ends
+			return nil // interrupted: that is how it ends
 		}
 		if err != nil {
 			return err

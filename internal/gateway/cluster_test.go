@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/pulse/pulsetest"
 )
 
 // cluster is a gateway over stand-ins.
@@ -111,7 +112,9 @@ func (c *cluster) startAt(name, address string, volume uuid.UUID, generation uin
 	}
 	recordv1.RegisterRecordServiceServer(s.server, s)
 	recordv1.RegisterAdminServiceServer(s.server, s)
-	go func() { _ = s.server.Serve(listener) }()
+	s.listener = pulsetest.Listen(listener)
+	go func() { _ = s.server.Serve(s.listener) }()
+	c.t.Cleanup(s.listener.GoOn)
 	c.t.Cleanup(s.server.Stop)
 	stop, err := c.store.RegisterShard(c.ctx, placement.Shard{
 		Name: name, Address: s.address, VolumeUUID: volume, Generation: generation, CapacityBytes: 1 << 30,

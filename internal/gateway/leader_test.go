@@ -104,6 +104,43 @@ func TestCallsAskTheOthersWhereNobodyIsNamed(t *testing.T) {
 	}
 }
 
+// Calls at a shard that hangs as a whole go elsewhere soon, whatever etcd says; new ones do not go there at all.
+func TestCallsLeaveAShardThatAnswersNothing(t *testing.T) {
+	meta := hash(2)
+	meta.Copies = 3
+	c := newCluster(t, meta, gateway.Config{}, "a", "b", "c")
+	shared(c, "a", 1, "a", "b", "c")
+	put := func(id int64, request string) {
+		t.Helper()
+		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id), Data: []byte("x"), RequestId: []byte(request)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(1, "0123456789abcdef")
+	a := c.shards["a"]
+	if a.count("Put") != 1 {
+		t.Fatal("a does not lead")
+	}
+	a.listener.Hang()
+	put(1, "0123456789abcdeg")
+	began := time.Now()
+	for id := range int64(100) {
+		put(id, "0123456789abcd"+string(rune('0'+id/10))+string(rune('0'+id%10)))
+	}
+	t.Logf("100 calls after that in %v", time.Since(began))
+	if b := c.shards["b"].count("Put"); b != 101 {
+		t.Errorf("%d calls went to b", b)
+	}
+	a.listener.GoOn()
+	for c.shards["a"].count("Get") == 0 && c.ctx.Err() == nil { // it is back, and leads again
+		shared(c, "b", 2, "a", "b", "c")
+		shared(c, "a", 3, "a", "b", "c")
+		if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); err != nil && status.Code(err) != codes.NotFound {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Calls at a shard that hangs end when another leads and its registration has run out, not at their deadline.
 func TestCallsAtAHungShardGoElsewhere(t *testing.T) {
 	c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")

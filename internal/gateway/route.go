@@ -20,6 +20,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/pulse"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
@@ -45,7 +46,7 @@ type shard struct {
 	generation uint64
 	// deposed: another shard has come to lead a group in its place. Guarded by router.mu.
 	deposed bool
-	lines   lines
+	pulse   *pulse.Pulse
 }
 
 // conn picks a connection in turn.
@@ -64,8 +65,21 @@ type route struct {
 	lead    atomic.Pointer[shard] // where calls go: told, until answers say better
 }
 
-// leader is where calls go; nil: nobody is known.
-func (r *route) leader() *shard { return r.lead.Load() }
+// leader is where calls go; nil: nobody is known. One that hangs is left out where there are others.
+func (r *route) leader() *shard {
+	s := r.lead.Load()
+	if s == nil || len(r.members) < 2 || !s.pulse.Silent() {
+		return s
+	}
+	at := slices.Index(r.members, s)
+	for i := range r.members {
+		if next := r.members[(at+1+i)%len(r.members)]; !next.pulse.Silent() {
+			r.lead.CompareAndSwap(s, next)
+			return next
+		}
+	}
+	return s
+}
 
 // learn takes in what became of a call at a shard: another member may lead now. Its answer may say which; else the others
 // are asked in turn.
@@ -124,6 +138,7 @@ type router struct {
 	credentials credentials.TransportCredentials
 	codec       codec
 	bytesMax    int
+	several     atomic.Bool // copies of each group
 	logger      *slog.Logger
 	table       atomic.Pointer[table]
 
@@ -164,6 +179,7 @@ func (r *router) set(view placement.View) {
 	}
 	before := r.table.Load()
 	r.resetHung(before, view)
+	r.several.Store(view.Meta.Copies > 1)
 	t := &table{view: view, changed: make(chan struct{}), named: make(map[string]*route, len(view.Groups)), shards: map[string]*shard{}}
 	for name, s := range view.Shards {
 		r.addresses[name] = s.Address
@@ -211,7 +227,7 @@ func (r *router) resetHung(before *table, view placement.View) {
 		case s.deposed && !registered:
 			r.logger.Warn("a shard does not answer any more: calls at it are ended", "shard", name)
 			s.deposed = false
-			s.lines.hangUp()
+			s.pulse.HangUp()
 		case s.deposed && view.Shards[name].Generation != s.generation:
 			s.deposed = false // it has begun anew
 		}
@@ -273,11 +289,17 @@ func (r *router) dial(t *table, name string) *shard {
 
 func (r *router) connect(name, address string) (*shard, error) {
 	s := &shard{name: name, address: address}
+	s.pulse = pulse.New(pulse.Options{
+		May: r.several.Load, // only another copy can answer in its place
+		Hung: func() {
+			r.logger.Warn("a shard does not answer any more: calls at it are ended", "shard", name, "address", address)
+		},
+	})
 	for range connsPerShard {
 		// Passthrough: each attempt to connect looks the name up. gRPC's own resolver does so every 30 s at most, and a shard that
 		// was restarted has another address behind its name.
-		conn, err := grpc.NewClient("passthrough:///"+address,
-			grpc.WithTransportCredentials(r.credentials), grpc.WithContextDialer(s.lines.dial),
+		conn, err := grpc.NewClient("passthrough:///"+address, append(s.pulse.DialOptions(),
+			grpc.WithTransportCredentials(r.credentials),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(r.codec), grpc.MaxCallRecvMsgSize(r.bytesMax), grpc.MaxCallSendMsgSize(r.bytesMax)),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveWait}),
 			grpc.WithConnectParams(grpc.ConnectParams{
@@ -286,7 +308,7 @@ func (r *router) connect(name, address string) (*shard, error) {
 			}),
 			grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connWindow),
 			grpc.WithIdleTimeout(0), grpc.WithDisableServiceConfig(), grpc.WithUserAgent("sheaf-gateway"),
-		)
+		)...)
 		if err != nil {
 			s.closeNow()
 			return nil, fmt.Errorf("address %q: %w", address, err)
@@ -294,6 +316,7 @@ func (r *router) connect(name, address string) (*shard, error) {
 		conn.Connect()
 		s.conns = append(s.conns, conn)
 	}
+	s.pulse.Ask(s.conns[0])
 	return s, nil
 }
 
@@ -309,6 +332,7 @@ func (s *shard) started(generation uint64) {
 }
 
 func (s *shard) closeNow() {
+	s.pulse.Close()
 	for _, c := range s.conns {
 		_ = c.Close() // answers only that it is closed already
 	}

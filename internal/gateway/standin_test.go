@@ -24,6 +24,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/pulse/pulsetest"
 	"sheaf.dev/sheaf/internal/shard/cursor"
 )
 
@@ -41,6 +42,7 @@ type standIn struct {
 	volume   uuid.UUID
 	raftID   uint64
 	server   *grpc.Server
+	listener *pulsetest.Listener
 	mu       sync.Mutex
 	records  map[string]map[int64]*recordv1.Record
 	requests map[string]string // request id to version

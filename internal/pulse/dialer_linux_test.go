@@ -1,4 +1,4 @@
-package gateway
+package pulse
 
 import (
 	"net"
@@ -8,7 +8,7 @@ import (
 )
 
 // What it does on a cut network, the e2e suite shows; here, that each connection is set up for it.
-func TestConnectionsToShardsNoticeAMachineThatIsGone(t *testing.T) {
+func TestConnectionsNoticeAMachineThatIsGone(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

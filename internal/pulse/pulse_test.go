@@ -1,0 +1,151 @@
+package pulse_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/pulse"
+	"sheaf.dev/sheaf/internal/pulse/pulsetest"
+)
+
+// slow is a server whose calls wait for their turn.
+type slow struct {
+	recordv1.UnimplementedRecordServiceServer
+	begun chan struct{}
+	turn  chan struct{}
+}
+
+func (s *slow) Get(ctx context.Context, _ *recordv1.GetRequest) (*recordv1.GetResponse, error) {
+	s.begun <- struct{}{}
+	select {
+	case <-s.turn:
+	case <-ctx.Done():
+	}
+	return &recordv1.GetResponse{}, ctx.Err()
+}
+
+func (s *slow) Watch(_ *recordv1.WatchRequest, stream grpc.ServerStreamingServer[recordv1.WatchResponse]) error {
+	s.begun <- struct{}{}
+	<-stream.Context().Done()
+	return stream.Context().Err()
+}
+
+type rig struct {
+	*slow
+	listener *pulsetest.Listener
+	pulse    *pulse.Pulse
+	client   recordv1.RecordServiceClient
+}
+
+func newRig(t *testing.T, opts pulse.Options) *rig {
+	t.Helper()
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{slow: &slow{begun: make(chan struct{}), turn: make(chan struct{})}, listener: pulsetest.Listen(l), pulse: pulse.New(opts)}
+	server := grpc.NewServer()
+	recordv1.RegisterRecordServiceServer(server, r.slow)
+	healthv1.RegisterHealthServer(server, health.NewServer())
+	go func() { _ = server.Serve(r.listener) }()
+	t.Cleanup(server.Stop)
+	t.Cleanup(r.listener.GoOn)
+	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), append(r.pulse.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.pulse.Ask(conn)
+	t.Cleanup(func() { _ = conn.Close() })
+	t.Cleanup(r.pulse.Close)
+	r.client = recordv1.NewRecordServiceClient(conn)
+	return r
+}
+
+// call makes a call, and returns when the server has it.
+func (r *rig) call(t *testing.T) <-chan error {
+	answer := make(chan error, 1)
+	go func() {
+		_, err := r.client.Get(t.Context(), &recordv1.GetRequest{})
+		answer <- err
+	}()
+	<-r.begun
+	return answer
+}
+
+var quick = pulse.Options{After: 20 * time.Millisecond, Patience: 100 * time.Millisecond}
+
+func TestCallsAtAServerThatHangsEnd(t *testing.T) {
+	hung := make(chan struct{}, 10)
+	opts := quick
+	opts.Hung = func() { hung <- struct{}{} }
+	r := newRig(t, opts)
+	unary := r.call(t)
+	stream, err := r.client.Watch(t.Context(), &recordv1.WatchRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-r.begun
+	r.listener.Hang()
+	if err := <-unary; status.Code(err) != codes.Unavailable {
+		t.Errorf("unary: %v", err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("stream: %v", err)
+	}
+	<-hung
+	if !r.pulse.Silent() {
+		t.Error("it counts as alive")
+	}
+	r.listener.GoOn()
+	for r.pulse.Silent() { // nobody calls it: it is asked
+		time.Sleep(time.Millisecond)
+	}
+	again := r.call(t)
+	r.turn <- struct{}{}
+	if err := <-again; err != nil {
+		t.Errorf("after it went on: %v", err)
+	}
+}
+
+func TestASlowServerIsWaitedFor(t *testing.T) {
+	r := newRig(t, pulse.Options{After: 10 * time.Millisecond, Patience: time.Minute})
+	answer := r.call(t)
+	select {
+	case err := <-answer:
+		t.Fatalf("the call ended: %v", err)
+	case <-time.After(300 * time.Millisecond): // it was asked many times
+	}
+	r.turn <- struct{}{}
+	if err := <-answer; err != nil || r.pulse.Silent() {
+		t.Errorf("%v, silent %v", err, r.pulse.Silent())
+	}
+}
+
+func TestCallsThatNobodyElseCanAnswerWait(t *testing.T) {
+	asked := make(chan struct{}, 1000)
+	opts := quick
+	opts.May = func() bool { asked <- struct{}{}; return false }
+	r := newRig(t, opts)
+	answer := r.call(t)
+	r.listener.Hang()
+	for range 3 {
+		<-asked
+	}
+	r.listener.GoOn()
+	r.turn <- struct{}{}
+	if err := <-answer; err != nil {
+		t.Error(err)
+	}
+}
