@@ -124,6 +124,9 @@ func (a *app) dev(ctx context.Context, cfg dev.Config) (err error) {
 		return fmt.Errorf("--dir: %w", err)
 	}
 	d, err := dev.Start(ctx, cfg)
+	if errors.Is(err, dev.ErrUsage) {
+		return cli.Usagef("%w", err)
+	}
 	if err != nil {
 		return fmt.Errorf("sheaf dev: %w", err)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestDevRemembersOverStopAndKill(t *testing.T) {
@@ -228,8 +230,9 @@ func TestDevWithCopies(t *testing.T) {
 	}
 	dev("--copies", "2").want(t, 2).has(t, "--copies 2")
 	dev("--copies", "0").want(t, 2).has(t, "--copies 0")
-	dev("--copies", "5").want(t, 1).has(t, "--shards 5 or more")
-	dev("--copies", "3", "--shards", "2").want(t, 1).has(t, "--shards 3 or more")
+	dev("--copies", "5").want(t, 2).has(t, "--shards 5 or more")
+	dev("--copies", "5", "--shards", "3").want(t, 2).has(t, "--shards 5 or more")
+	dev("--copies", "3", "--shards", "2").want(t, 2).has(t, "--shards 3 or more")
 
 	p := startDev(t, dir, "--copies", "3", "--groups", "4")
 	for _, id := range strings.Fields("1 2 3 4 5 6 7 8") {
@@ -251,4 +254,38 @@ func TestDevWithCopies(t *testing.T) {
 	if code := p.stop(t); code != 0 {
 		t.Errorf("SIGTERM: exit code %d: %s", code, p.stderr)
 	}
+}
+
+// A shard that is new gets its part of the groups by itself.
+func TestDevWithAnotherShard(t *testing.T) {
+	dir := t.TempDir()
+	p := startDev(t, dir, "--groups", "12", "--shards", "3")
+	for id := range 40 {
+		p.do(t, fmt.Sprint(id), "put", fmt.Sprint(id)).want(t, 0)
+	}
+	p.stop(t)
+	p = startDev(t, dir, "--shards", "4")
+	var got struct {
+		Shards []struct {
+			Name   string `json:"name"`
+			Groups int    `json:"groups"`
+		} `json:"shards"`
+	}
+	for full := false; !full; time.Sleep(20 * time.Millisecond) {
+		o := p.do(t, "", "status", "-o", "json")
+		if err := json.Unmarshal([]byte(o.stdout), &got); err != nil {
+			t.Fatalf("status: %v: %s", err, o.stdout)
+		}
+		full = len(got.Shards) == 4
+		for _, s := range got.Shards {
+			full = full && s.Groups == 3
+		}
+	}
+	for id := range 40 {
+		if o := p.do(t, "", "get", fmt.Sprint(id)).want(t, 0); o.stdout != fmt.Sprint(id) {
+			t.Errorf("get %d: %q", id, o.stdout)
+		}
+	}
+	p.stop(t)
+	sheaf(t, nil, "dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t), "--shards", "3").want(t, 1).has(t, "--shards 4")
 }

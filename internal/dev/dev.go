@@ -30,6 +30,7 @@ type Dev struct {
 	etcd     *etcd.Server
 	client   *clientv3.Client
 	store    *placement.Store
+	meta     placement.Meta
 	registry *prometheus.Registry
 	shards   []*shard.Shard
 	gateway  *gateway.Gateway
@@ -105,6 +106,7 @@ func (d *Dev) startEtcd(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	d.meta = there
 	if there.StoreUUID != s.StoreUUID || there.Routing != s.Routing || there.Copies != s.copies() {
 		return fmt.Errorf("%s and %s belong to different stores: bring both back from the same copy", d.folder.path(etcdName), d.folder.path(settingsName))
 	}
@@ -120,7 +122,7 @@ func (d *Dev) startPlanner() {
 	d.stopPlanner = cancel
 	logger := d.cfg.Logger.With("process", "planner")
 	d.background.Go(func() {
-		if err := placement.RunPlanner(ctx, d.store, placement.Policy{Copies: d.folder.settings.copies(), ShardsMin: d.folder.settings.Shards}, logger); err != nil {
+		if err := placement.RunPlanner(ctx, d.store, d.meta.Policy(), logger); err != nil {
 			logger.Error("planner has ended", "error", err)
 		}
 	})

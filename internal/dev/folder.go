@@ -44,10 +44,21 @@ type settings struct {
 
 func (s *settings) copies() int { return max(s.Copies, 1) }
 
+// ErrUsage says that what is asked for cannot be.
+var ErrUsage = errors.New("wrong usage")
+
+// usageError is an ErrUsage in its own words.
+type usageError string
+
+func (e usageError) Error() string { return string(e) }
+
+// Is implements errors.Is.
+func (usageError) Is(target error) bool { return target == ErrUsage }
+
 // enoughShards refuses more copies than shards: no two copies of a group are on the same one.
 func (f *folder) enoughShards(shards int) error {
 	if copies := f.settings.copies(); shards < copies {
-		return fmt.Errorf("--copies %d needs as many shards, and --shards is %d: give --shards %d or more, or fewer copies", copies, shards, copies)
+		return usageError(fmt.Sprintf("--copies %d needs as many shards, and --shards is %d: give --shards %d or more, or fewer copies", copies, shards, copies))
 	}
 	return nil
 }
