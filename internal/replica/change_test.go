@@ -290,6 +290,64 @@ func TestLeadIsHandedOver(t *testing.T) {
 	})
 }
 
+// A voter that was a learner just now does not know yet that it may lead: the call to do so waits for that.
+func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		_, leader := n.lead()
+		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
+		fourth := n.start(4)
+		until(t, "the learner has everything", func() bool {
+			m := leader.Members()
+			return m.Progress[3].Match == m.LastIndex && m.Progress[3].State == StateReplicate
+		})
+		// The call overtakes what makes it a voter.
+		id, term := leader.Members().LeaderID, leader.Members().Term
+		ok(t, fourth.Step(&raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: &id, To: new(uint64(4)), Term: &term}))
+		ok(t, leader.ChangeMembers(timeout(t), change(add(4))))
+		begin := time.Now()
+		until(t, "the new voter serves", func() bool { return fourth.Status().Leader })
+		if took := time.Since(begin); took >= time.Second {
+			t.Fatalf("it took %v: that was an election by a timeout", took)
+		}
+		fourth.must(t, put(1, "a"))
+		// One that comes too late for its leader is not followed.
+		id, term = leader.Members().LeaderID, leader.Members().Term
+		ok(t, fourth.ChangeMembers(timeout(t), change(learner(5))))
+		fifth := n.start(5)
+		until(t, "the next learner has everything", func() bool {
+			m := fourth.Members()
+			return m.Progress[4].Match == m.LastIndex && m.Progress[4].State == StateReplicate
+		})
+		ok(t, fifth.Step(&raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: &id, To: new(uint64(5)), Term: &term}))
+		time.Sleep(2 * summonsTicksMax * raftTicks * clockInterval)
+		ok(t, fourth.ChangeMembers(timeout(t), change(add(5))))
+		time.Sleep(time.Second)
+		if fifth.Status().Leader {
+			t.Fatal("a call to lead was kept for ever")
+		}
+	})
+}
+
+// Writes go on while the voter that is to lead is far behind.
+func TestLeadIsHandedOverWhenTheOtherIsNear(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		first, leader := n.lead()
+		second, _ := n.follower(first)
+		n.isolate(second, true)
+		for i := range int64(transferLagMax + 200) {
+			leader.must(t, put(i%7, fmt.Sprint(i)))
+		}
+		handed := make(chan error, 1)
+		go func() { handed <- leader.TransferLeader(timeout(t), second) }()
+		synctest.Wait()
+		leader.must(t, put(1, "meanwhile")) // ErrNoLeader, where the transfer has begun
+		n.isolate(second, false)
+		ok(t, <-handed)
+	})
+}
+
 // damage breaks the stored bytes of a member's record.
 func (n *network) damage(id uint64, record int64, needle string) {
 	flip(n.t, n.disks[id], "/v/7", needle)

@@ -191,6 +191,8 @@ type Replica struct {
 	retryTicks int
 	retryWait  int
 
+	summons summons // guarded by mu
+
 	round round // of whoever runs the round, but for what it says
 }
 

@@ -181,6 +181,7 @@ func (r *Replica) advance() bool {
 	r.node.Advance(r.round.ready)
 	r.round.ready = raft.Ready{}
 	r.round.taken, r.round.appended, r.round.done = false, false, false
+	r.followSummons()
 	if !r.node.HasReady() {
 		return false
 	}

@@ -129,6 +129,7 @@ func (r *Replica) tickNode() []*raftpb.Message {
 	}
 	r.observe()
 	r.tickReaders()
+	r.tickSummons()
 	r.tickOffers()
 	if len(r.readers) > 0 || r.node.HasReady() {
 		r.schedule()

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
 	"go.etcd.io/raft/v3/tracker"
 )
 
@@ -27,19 +29,26 @@ func (r *Replica) announce() {
 	}
 }
 
+// transferLagMax is how many entries a voter may lack when the lead is handed to it: writes are refused until it has them.
+const transferLagMax = 1000
+
 // TransferLeader hands the lead over to a voter and waits until that leads. Where it does not within about an election
-// timeout, the error says so, and this replica may lead on. Writes are refused with ErrNoLeader meanwhile.
+// timeout, the error says so, and this replica may lead on. Writes are refused with ErrNoLeader meanwhile, but not while the voter is
+// far behind, or has not the membership change that gave it its vote: that is waited for first.
 func (r *Replica) TransferLeader(ctx context.Context, to uint64) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, transferTimeMax, ErrNotTransferred)
 	defer cancel()
-	for begun := false; ; begun = true {
-		changed, err := r.transferStep(to, begun)
+	look := time.NewTicker(clockInterval)
+	defer look.Stop()
+	for begun := false; ; {
+		changed, err := r.transferStep(to, &begun)
 		if changed == nil {
 			return err
 		}
 		r.schedule()
 		select {
 		case <-changed:
+		case <-look.C:
 		case <-r.detached:
 			return ErrStopping
 		case <-ctx.Done():
@@ -49,9 +58,10 @@ func (r *Replica) TransferLeader(ctx context.Context, to uint64) error {
 }
 
 // transferStep begins a transfer or looks how it stands. Where changed is nil, it has ended with err.
-func (r *Replica) transferStep(to uint64, begun bool) (changed <-chan struct{}, err error) {
+func (r *Replica) transferStep(to uint64, hasBegun *bool) (changed <-chan struct{}, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	begun := *hasBegun
 	switch {
 	case r.err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrFailed, r.err)
@@ -61,7 +71,10 @@ func (r *Replica) transferStep(to uint64, begun bool) (changed <-chan struct{}, 
 		return nil, ErrNoLeader
 	case !begun && !slices.Contains(r.conf.GetVoters(), to):
 		return nil, fmt.Errorf("%w: replica %x is no voter of the group", ErrInvalid, to)
+	case !begun && !r.mayTake(to):
+		r.wake() // it is brought up to date meanwhile
 	case !begun:
+		*hasBegun = true
 		r.wake()
 		r.node.TransferLeader(to)
 		r.observe()
@@ -74,6 +87,73 @@ func (r *Replica) transferStep(to uint64, begun bool) (changed <-chan struct{}, 
 		r.changed = make(chan struct{})
 	}
 	return r.changed, nil
+}
+
+// mayTake tells whether a voter is near enough to take the lead. Called with mu held, by the leader.
+func (r *Replica) mayTake(to uint64) (may bool) {
+	last, err := r.log.LastIndex()
+	if err != nil {
+		return false
+	}
+	r.node.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
+		if id == to {
+			may = id == r.opts.RaftID ||
+				!r.down[id] && pr.State == tracker.StateReplicate && pr.Match >= r.confIndex && pr.Match+transferLagMax >= last
+		}
+	})
+	return may
+}
+
+// summonsTicksMax is how long a call to lead is kept.
+const summonsTicksMax = electionTicks / 2
+
+// summons is a call to lead that came before its time; none where message is nil.
+type summons struct {
+	message *raftpb.Message
+	ticks   int // since it came
+}
+
+// keepSummons keeps a call to lead until this replica has applied what it knows to be committed: Raft would ignore it before, and writes
+// would be refused for an election timeout. Called with mu held. False: it can be followed now.
+func (r *Replica) keepSummons(m *raftpb.Message) bool {
+	if r.canCampaign() || m.GetTerm() != r.term || m.GetFrom() != r.leaderID || !r.member || r.barred() {
+		return false
+	}
+	r.wake()
+	r.summons = summons{message: m}
+	return true
+}
+
+// canCampaign is called with mu held.
+func (r *Replica) canCampaign() bool {
+	status := r.node.BasicStatus()
+	return isVoter(r.conf, r.opts.RaftID) && status.Applied >= status.GetCommit()
+}
+
+// followSummons follows a call to lead that was kept. Called with mu held, when entries were applied.
+func (r *Replica) followSummons() {
+	m := r.summons.message
+	if m == nil || !r.canCampaign() {
+		return
+	}
+	r.summons = summons{}
+	if m.GetTerm() != r.term || m.GetFrom() != r.leaderID || r.barred() {
+		return
+	}
+	if err := r.node.Step(m); err != nil {
+		r.logger.Debug("a call to lead was not taken", "error", err)
+	}
+	r.observe()
+}
+
+// tickSummons forgets a call that is too old: its leader has given the transfer up. Called with mu held.
+func (r *Replica) tickSummons() {
+	if r.summons.message == nil {
+		return
+	}
+	if r.summons.ticks++; r.summons.ticks > summonsTicksMax {
+		r.summons = summons{}
+	}
 }
 
 // yield hands the lead over where the log has damage (rule 4), to the member that has most. Called with mu held, by the

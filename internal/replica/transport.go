@@ -76,6 +76,7 @@ func (r *Replica) stepNode(m *raftpb.Message) (answer *raftpb.Message, err error
 	switch {
 	case isQuietMark(m):
 		answer, err = r.stepMark(m)
+	case m.GetType() == raftpb.MsgTimeoutNow && r.keepSummons(m):
 	case m.GetType() == raftpb.MsgSnapStatus:
 		status := raft.SnapshotFinish
 		if m.GetReject() {
