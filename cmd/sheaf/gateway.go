@@ -31,6 +31,7 @@ type gatewayFlags struct {
 	groups  int
 	shards  int
 	uid     uuidFlag
+	given   func(flag string) bool // on the command line
 }
 
 func (a *app) gatewayCommand() *cobra.Command {
@@ -48,6 +49,7 @@ takes part in the planner's election; any number of gateways may run. --create m
 		}),
 	}
 	flags := cmd.Flags()
+	f.given = flags.Changed
 	addressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address for gRPC")
 	httpVar(flags, &f.http, "127.0.0.1:7601", "address of /metrics, /healthz and /readyz; empty: none")
 	flags.BoolVar(&f.planner, "planner", true, "also run the planner (one of all is elected)")
@@ -138,6 +140,9 @@ func (f *gatewayFlags) meta(ctx context.Context, store *placement.Store) (placem
 	soon, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	meta, err := store.Meta(soon)
+	if err == nil && f.create {
+		return meta, f.sameStore(meta)
+	}
 	if !errors.Is(err, placement.ErrNoMeta) {
 		return meta, err
 	}
@@ -156,4 +161,16 @@ func (f *gatewayFlags) meta(ctx context.Context, store *placement.Store) (placem
 		StoreUUID: uuid.New(), Routing: routing, Copies: f.copies, CreatedUTC: time.Now().UTC().Format(time.RFC3339),
 		ShardsMin: f.shards,
 	})
+}
+
+// sameStore refuses a store that is there already and is not what --create asks for.
+func (f *gatewayFlags) sameStore(meta placement.Meta) error {
+	differs := f.given("routing") && !strings.EqualFold(f.routing, string(meta.Routing.Mode)) ||
+		f.given("groups") && meta.Routing.Mode == placement.Hash && f.groups != meta.Routing.Groups || f.given("copies") && f.copies != meta.Copies
+	if !differs {
+		return nil
+	}
+	return fmt.Errorf("etcd holds another store %q already: %s, routing %s, %d groups, copies %d. Give the new store another name (--store) or an etcd "+
+		"prefix of its own (--etcd-prefix); to serve the one that is there, leave out what differs", f.place.store, meta.StoreUUID,
+		meta.Routing.Mode, meta.Routing.Groups, meta.Copies)
 }

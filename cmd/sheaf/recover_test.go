@@ -27,17 +27,22 @@ type cluster struct {
 }
 
 func newCluster(t *testing.T) *cluster {
+	return newClusterOf(t, []string{"a", "b"}, "--shards-min", "2")
+}
+
+func newClusterOf(t *testing.T, shards []string, gateway ...string) *cluster {
 	c := &cluster{
 		t: t, etcdDir: filepath.Join(t.TempDir(), "etcd"), endpoint: freeAddress(t), dirs: map[string]string{}, address: map[string]string{},
 		shards: map[string]*process{},
 	}
-	for _, name := range []string{"a", "b"} {
+	for _, name := range shards {
 		c.dirs[name], c.address[name] = t.TempDir(), freeAddress(t)
 	}
 	c.startEtcd("new")
-	c.startGateway("--create", "--groups", "4", "--shards-min", "2")
-	c.startShard("a")
-	c.startShard("b")
+	c.startGateway(append([]string{"--create", "--groups", "4"}, gateway...)...)
+	for _, name := range shards {
+		c.startShard(name)
+	}
 	for _, id := range clusterIDs {
 		eventually(t, func() bool {
 			return sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).code == 0
@@ -163,6 +168,36 @@ func TestRecoverPlacement(t *testing.T) {
 	}
 }
 
+// Of several copies a majority is enough, and a shard that was not asked takes its place again when it is back.
+func TestRecoverPlacementOfSeveralCopies(t *testing.T) {
+	c := newClusterOf(t, []string{"a", "b", "c"}, "--copies", "3", "--shards-min", "3")
+	store := statusOf(t, c.shards["a"].http).StoreUUID
+	for _, p := range []*process{c.etcd, c.shards["b"], c.shards["c"]} {
+		p.kill()
+	}
+	must(t, os.RemoveAll(c.etcdDir))
+	c.startEtcd("new")
+	recover := []string{"recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", store, "--yes", "--shards"}
+	o := sheaf(t, nil, append(recover, c.address["a"])...)
+	o.want(t, 1).has(t, "too few copies of 4 groups were found")
+	o.has(t, "1 of its 3 voters were found (a), needed are 2")
+	o = sheaf(t, nil, append(recover, c.address["a"]+","+c.address["b"])...)
+	o.want(t, 1).has(t, c.address["b"])
+
+	c.startShard("b")
+	eventually(t, func() bool { return c.shards["b"].alive() })
+	o = sheaf(t, nil, append(recover, c.address["a"]+","+c.address["b"])...)
+	if o.want(t, 0); strings.Count(o.stdout, "(not found)") != 4 {
+		t.Errorf("it shows %s", o.stdout)
+	}
+	c.holds("recovered", true)
+	c.startShard("c")
+	look := append(slices.Clone(recover[:len(recover)-2]), "--shards", c.address["a"]+","+c.address["b"]+","+c.address["c"])
+	eventually(t, func() bool { return strings.Count(sheaf(t, nil, look...).stdout, " a,b,c ") == 4 })
+	c.shards["a"].kill()
+	c.holds("without a", true)
+}
+
 // alive asks /healthz.
 func (p *process) alive() bool {
 	response, err := http.Get("http://" + p.http + "/healthz")
@@ -218,6 +253,24 @@ func await(t *testing.T, failed <-chan string, d time.Duration) {
 		t.Fatal(words)
 	case <-time.After(d):
 	}
+}
+
+// A second store on the name of one that is there is refused, and changes nothing.
+func TestASecondStoreOnOneNameIsRefused(t *testing.T) {
+	c := newCluster(t)
+	for _, flag := range []string{"--groups=8", "--copies=3", "--routing=named"} {
+		o := sheaf(t, nil, "gateway", "--listen", freeAddress(t), "--http", "", "--etcd", c.endpoint, "--store", "quotes", "--create", flag)
+		o.want(t, 1).has(t, "holds another store")
+		o.has(t, "--etcd-prefix")
+	}
+	store := statusOf(t, c.shards["a"].http).StoreUUID
+	o := sheaf(t, nil, "shard", "--name", "a", "--dir", c.dirs["b"], "--listen", freeAddress(t), "--http", "", "--etcd", c.endpoint, "--store", "quotes")
+	o.want(t, 1).has(t, "shard \"b\"")
+	other := newCluster(t)
+	other.shards["a"].kill()
+	o = sheaf(t, nil, "shard", "--name", "a", "--dir", other.dirs["a"], "--listen", freeAddress(t), "--http", "", "--etcd", c.endpoint, "--store", "quotes")
+	o.want(t, 1).has(t, store)
+	c.holds("after all that", false)
 }
 
 func TestEtcdCommandRefusesBadFlags(t *testing.T) {
