@@ -99,7 +99,7 @@ var _ = Describe("A new image", func() {
 		use(ctx, p.bad)
 		p.settle(ctx)
 		p.expect(ctx, v1alpha1.ConditionUpdated, metav1.ConditionFalse, "Updating", "sheaf:bad", "etcd and shards keep theirs", "spec.image")
-		p.expect(ctx, v1alpha1.ConditionGatewayReady, metav1.ConditionTrue, "Ready", "0 of 2")
+		p.expect(ctx, v1alpha1.ConditionGatewayReady, metav1.ConditionTrue, "Ready", "0 of 2 gateways are ready, and 2 older ones serve")
 		p.expect(ctx, v1alpha1.ConditionEtcdReady, metav1.ConditionTrue, "Ready")
 		updated := meta.FindStatusCondition(p.getPool(ctx).Status.Conditions, v1alpha1.ConditionUpdated)
 		Expect(updated.Reason).To(Equal("UpdateHeldUp"))

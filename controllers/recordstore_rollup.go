@@ -66,9 +66,18 @@ func firstStalled(pools []v1alpha1.ShardPool) *v1alpha1.ShardPool {
 // awaitGateway waits until every gateway asked for is ready.
 func (r *RecordStoreReconciler) awaitGateway(_ context.Context, run *storeRun) Outcome {
 	if ready, wanted := gatewaysReady(run); ready < wanted {
-		return Wait("GatewayNotReady", fmt.Sprintf("%d of %d gateways are ready%s", ready, wanted, run.trouble), PauseShort)
+		return Wait("GatewayNotReady", gatewayWords(run), PauseShort)
 	}
 	return Complete()
+}
+
+func gatewayWords(run *storeRun) string {
+	ready, wanted := gatewaysReady(run)
+	words := fmt.Sprintf("%d of %d gateways are ready", ready, wanted)
+	if older := run.gateway.Status.AvailableReplicas - ready; older > 0 {
+		words += fmt.Sprintf(", and %d older ones serve", older)
+	}
+	return words + run.trouble
 }
 
 // gatewaysReady counts those of the wanted template.
@@ -94,10 +103,10 @@ func (r *RecordStoreReconciler) summarize(run *storeRun, out Outcome) {
 		r.summarizePools(run)
 	}
 	if run.gateway != nil {
-		ready, wanted := gatewaysReady(run)
+		_, wanted := gatewaysReady(run)
 		serves := run.gateway.Status.AvailableReplicas > 0 // of an older template too
 		setTruth(&status.Conditions, generation, v1alpha1.ConditionGatewayReady, serves || wanted == 0,
-			"Ready", "NotReady", fmt.Sprintf("%d of %d gateways are ready%s", ready, wanted, run.trouble))
+			"Ready", "NotReady", gatewayWords(run))
 	}
 	Summarize(&status.Conditions, generation, out, fmt.Sprintf("%d groups on %d shards serve", status.Groups.Total, status.Shards.Total))
 }
