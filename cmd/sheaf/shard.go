@@ -93,6 +93,7 @@ type shardFlags struct {
 	store   uuidFlag
 	volume  uuidFlag
 	fetch   cli.Size
+	lease   bool
 }
 
 func (a *app) shardCommand() *cobra.Command {
@@ -151,6 +152,8 @@ func (f *shardFlags) add(a *app, cmd *cobra.Command) {
 	flags.Var(&f.volume, "expect-volume", "volume that was here before: a blank or another one is never initialised or served")
 	flags.BoolVar(&cfg.Wanted.Adopt, "adopt", false, "take over a volume of this store that is of another shard, and its groups")
 	flags.DurationVar(&cfg.TrashDelay, "trash-delay", time.Hour, "time after which the files of a replica that has left its group are deleted; sooner where the volume is full")
+	flags.BoolVar(&f.lease, "read-lease", true, "leaders answer reads for half a second after a majority of copies has answered them; "+
+		"false: each read asks a majority, for machines that are paused together with their clocks")
 	flags.Var(&f.fetch, "fetch-rate", "bytes per second of files that are sent to other shards in all, as in 64MiB; 0: no limit")
 	f.place.add(cmd)
 	f.storage.add(a, cmd)
@@ -165,7 +168,7 @@ func (f *shardFlags) fill(cmd *cobra.Command) (err error) {
 	if err := f.storage.fill(&f.cfg); err != nil {
 		return err
 	}
-	f.cfg.Limits.FetchBytesPerSecond = int64(f.fetch)
+	f.cfg.Limits.FetchBytesPerSecond, f.cfg.NoReadLease = int64(f.fetch), !f.lease
 	f.cfg.Wanted.Store, f.cfg.Wanted.Volume = uuid.UUID(f.store), uuid.UUID(f.volume)
 	if f.cfg.Logger, err = f.log.logger(); err != nil {
 		return err

@@ -361,11 +361,19 @@ func TestDamageBarsFromLeading(t *testing.T) {
 		n := newNetwork(t)
 		first, leader := n.lead()
 		leader.must(t, put(1, "needle"))
-		leader.must(t, put(2, "b"))
+		last := leader.must(t, put(2, "b")).Index
+		until(t, "all have everything", func() bool { // else the leader would have to read what is damaged, for who has not
+			for _, m := range n.members {
+				if m.Status().AppliedIndex < last {
+					return false
+				}
+			}
+			return true
+		})
 		n.damage(first, 1, "needle")
 		until(t, "another leads", func() bool {
 			id, _ := n.lead()
-			return id != first
+			return id != first && !leader.Status().Leader
 		})
 		if !leader.Status().Damaged {
 			t.Fatal("the status does not tell the damage")

@@ -96,6 +96,7 @@ func (r *Replica) observe() {
 	if r.leader != leader || r.term != status.GetTerm() {
 		r.serving, r.lost = false, true
 		r.readable.Store(false)
+		r.endLease()
 	}
 	news := r.leader != leader || r.leaderID != status.Lead || r.term != status.GetTerm() || r.transferee != status.LeadTransferee
 	if !news {
@@ -106,6 +107,7 @@ func (r *Replica) observe() {
 		r.askAgain()
 	}
 	r.leader, r.leaderID, r.term, r.transferee = leader, status.Lead, status.GetTerm(), status.LeadTransferee
+	r.noteTransfer()
 	if leader && r.unsafe(UnsafeServe) {
 		r.serving = true
 	}
@@ -182,6 +184,7 @@ func (r *Replica) fail(err error) {
 	if first {
 		r.err = err
 	}
+	r.endLease()
 	r.mu.Unlock()
 	r.round.failed = true
 	if first {

@@ -21,15 +21,18 @@ type Unsafe uint32
 
 // The rules that can be switched off. Each of these must make a simulation fail.
 const (
-	UnsafeSync     Unsafe = 1 << iota // what was appended counts as synced
-	UnsafePromise                     // answers to the leader and votes do not wait for the sync
-	UnsafeVote                        // a vote is not remembered over a restart
-	UnsafeRead                        // a read asks nobody whether this replica still leads
-	UnsafeDecline                     // a refusal does not ask either
-	UnsafeQuestion                    // the answer to any question passes for the answer to this one
-	UnsafeRequests                    // only the requests that this replica itself led are remembered
-	UnsafeApply                       // entries become visible before they are committed
-	UnsafeServe                       // a leader serves before it has applied what its predecessors committed
+	UnsafeSync          Unsafe = 1 << iota // what was appended counts as synced
+	UnsafePromise                          // answers to the leader and votes do not wait for the sync
+	UnsafeVote                             // a vote is not remembered over a restart
+	UnsafeRead                             // a read asks nobody whether this replica still leads
+	UnsafeDecline                          // a refusal does not ask either
+	UnsafeQuestion                         // the answer to any question passes for the answer to this one
+	UnsafeRequests                         // only the requests that this replica itself led are remembered
+	UnsafeApply                            // entries become visible before they are committed
+	UnsafeServe                            // a leader serves before it has applied what its predecessors committed
+	UnsafeLease                            // a lease does not end by the clock
+	UnsafeLeaseVote                        // a replica gives votes as soon as it has started
+	UnsafeLeaseTransfer                    // a lease goes on when the lead is handed over
 )
 
 func (r *Replica) unsafe(rule Unsafe) bool {

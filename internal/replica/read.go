@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"go.etcd.io/raft/v3"
 )
@@ -23,12 +24,15 @@ type readRound struct {
 	readers []*reader
 	index   uint64 // the answer: what must be applied; 0: none yet
 	ticks   int    // since it was asked
+
+	askedAt    int64  // since leaseClock, before it was asked
+	leaderTerm uint64 // of this replica as the leader that asks; 0: it is none
 }
 
 // ReadBarrier returns when reads from the log see every write acknowledged before the call (linearizable). Errors:
 // ErrStopping, why the replica failed, or those of ctx; without a leader it waits.
 func (r *Replica) ReadBarrier(ctx context.Context) error {
-	if r.readable.Load() || r.probeBarrier(ctx) {
+	if r.Readable() || r.probeBarrier(ctx) {
 		return nil
 	}
 	w := &reader{done: make(chan error, 1)}
@@ -60,10 +64,15 @@ func (r *Replica) askReaders() {
 		r.releaseReaders()
 		return
 	}
-	if len(r.readers) == 0 || len(r.readRound.readers) > 0 || r.leaderID == raft.None {
+	renew := r.renew.Swap(false) && r.leader
+	if len(r.readers) == 0 && !renew || len(r.readRound.readers) > 0 || r.leaderID == raft.None {
 		return
 	}
-	r.readRound = readRound{number: r.readRound.number + 1, readers: r.readers}
+	r.wake() // also where nobody waits: a group that is read does not rest
+	r.readRound = readRound{number: r.readRound.number + 1, readers: r.readers, askedAt: int64(time.Since(leaseClock))}
+	if r.leader {
+		r.readRound.leaderTerm = r.term
+	}
 	r.readers = nil
 	r.node.ReadIndex(r.question())
 }
@@ -92,6 +101,7 @@ func (r *Replica) askAgain() {
 func (r *Replica) readAnswered(state raft.ReadState) {
 	if bytes.Equal(state.RequestCtx, r.question()) {
 		r.readRound.index = state.Index
+		r.startLease(&r.readRound)
 	}
 }
 

@@ -80,6 +80,8 @@ type Options struct {
 	// OnChange is told that the leader, the term or the membership has changed. It is called with the replica locked, so it
 	// must neither block nor call the replica; nil: nobody is told.
 	OnChange func()
+	// Lease lets a leader answer reads by itself for a while after a majority has answered it, see lease.go.
+	Lease bool
 	// Quiet lets a group without work rest: no clock, no heartbeats. PeerDown and PeerUp must be called then.
 	Quiet bool
 	// Probe is for simulations; nil everywhere else.
@@ -120,11 +122,15 @@ type Replica struct {
 
 	// readable: this node is the sole voter and leader, and an entry of its own term is applied, so that the log
 	// holds everything that was ever acknowledged.
-	readable atomic.Bool
-	alone    atomic.Bool   // the only member: Raft needs no clock
-	quiet    atomic.Bool   // the group rests: Raft needs no clock; written with mu held
-	stuck    atomic.Bool   // noRoom is not nil
-	marks    atomic.Uint32 // of the local synced mark: markWritten, markBehind or markDue
+	readable   atomic.Bool
+	leaseUntil atomic.Int64 // since leaseClock; until then this leader may answer reads by itself; 0: it may not
+	renew      atomic.Bool  // the majority is to be asked although nobody waits, so that the lease goes on
+	startedAt  time.Time
+
+	alone atomic.Bool   // the only member: Raft needs no clock
+	quiet atomic.Bool   // the group rests: Raft needs no clock; written with mu held
+	stuck atomic.Bool   // noRoom is not nil
+	marks atomic.Uint32 // of the local synced mark: markWritten, markBehind or markDue
 
 	// For gather.go.
 	waiting     atomic.Int32 // writes queued
@@ -152,19 +158,21 @@ type Replica struct {
 	lost     bool // leadership or term changed: what is on its way is to be answered as unknown, unless it is seen applied
 	sole     bool // the only voter
 
-	conf        *raftpb.ConfState // replaced as a whole
-	confIndex   uint64            // of the change that made it
-	member      bool              // conf names this replica
-	formed      bool              // Forming has let writes in
-	change      *memberChange     // under way; nil: none
-	transferee  uint64            // whom the lead is handed to; 0: nobody
-	changed     chan struct{}     // closed by announce; nil: nobody waits
-	yieldTicks  int               // until the lead may be handed over again because of damage
-	offerTicks  int               // since a member needs a snapshot
-	restedTicks int               // how long there was nothing to do
-	callTicks   int               // since a leader was looked for, by a member that cannot campaign
-	down        map[uint64]bool   // members whose shard is silent
-	fetching    map[uint64]bool   // messages that wait for blobs, by their index
+	conf        *raftpb.ConfState          // replaced as a whole
+	confIndex   uint64                     // of the change that made it
+	member      bool                       // conf names this replica
+	formed      bool                       // Forming has let writes in
+	change      *memberChange              // under way; nil: none
+	transferee  uint64                     // whom the lead is handed to; 0: nobody
+	handedOver  uint64                     // the last term in which this leader has handed the lead over, or tried to
+	changed     chan struct{}              // closed by announce; nil: nobody waits
+	yieldTicks  int                        // until the lead may be handed over again because of damage
+	offerTicks  int                        // since a member needs a snapshot
+	restedTicks int                        // how long there was nothing to do
+	callTicks   int                        // since a leader was looked for, by a member that cannot campaign
+	down        map[uint64]bool            // members whose shard is silent
+	notices     map[uint64]*raftpb.Message // appends without entries that wait for the clock, by member
+	fetching    map[uint64]bool            // messages that wait for blobs, by their index
 
 	queued    []*Pending // accepted, in order, not given to Raft yet
 	logged    fifo       // given to Raft, not answered yet, in order
@@ -216,7 +224,7 @@ func start(opts Options, log store) (_ *Replica, err error) {
 		newest:   make(map[int64]*Pending),
 		requests: make(map[[16]byte]*Pending),
 		window:   window{writesMax: opts.WindowWrites, age: opts.WindowAge},
-		nonce:    rand.Uint64(),
+		nonce:    rand.Uint64(), startedAt: time.Now(),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	if err := r.makeNode(); err != nil {
@@ -247,8 +255,8 @@ func setDefaults(opts *Options) {
 	}
 }
 
-// Readable tells, at no cost, that ReadBarrier returns at once: this is the sole voter, and serves.
-func (r *Replica) Readable() bool { return r.readable.Load() }
+// Readable tells, at no cost, that ReadBarrier returns at once: this is the sole voter, or a leader with a lease, and serves.
+func (r *Replica) Readable() bool { return r.readable.Load() || r.leased() }
 
 // Status of a replica.
 type Status struct {
@@ -301,6 +309,7 @@ func (r *Replica) Stop(ctx context.Context) error {
 	<-r.detached
 	r.fetches.Wait()
 	r.readable.Store(false)
+	r.endLease()
 	cut := r.abandon(ErrStopping)
 	if err := r.saveState(); err != nil {
 		return err
@@ -317,6 +326,7 @@ func (r *Replica) refuseAll() {
 	r.cancel()
 	r.fetches.Wait()
 	r.readable.Store(false)
+	r.endLease()
 	r.abandon(ErrStopping)
 }
 

@@ -235,6 +235,7 @@ func (r *Replica) takeReady() {
 	for _, state := range rd.ReadStates {
 		r.readAnswered(state)
 	}
+	rd.Messages = r.holdNotices(rd.Messages)
 }
 
 // setIndexes tells the writes which index Raft gave them, and gives Raft their payloads. Raft adds entries of its own between them: empty ones, and

@@ -134,10 +134,11 @@ func (r *Replica) tickNode() []*raftpb.Message {
 	if len(r.readers) > 0 || r.node.HasReady() {
 		r.schedule()
 	}
+	due := r.dueNotices()
 	if calls := r.callLeader(barred); calls != nil || barred {
-		return calls
+		return append(due, calls...)
 	}
-	return r.rest()
+	return append(due, r.rest()...)
 }
 
 // tickOffers lets Raft try anew to bring members up to date that were offered a snapshot: the offer, or the word that it was

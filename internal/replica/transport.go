@@ -89,6 +89,8 @@ func (r *Replica) stepNode(m *raftpb.Message) (answer *raftpb.Message, err error
 		return nil, fmt.Errorf("%w: the lead, with damage in the log", ErrInvalid)
 	case m.GetType() == raftpb.MsgHeartbeatResp:
 		err = r.node.Step(m) // no work; in a rest, the answer to the last heartbeat before it
+	case r.mayHavePromised(m):
+		return nil, nil // whoever asks does so again
 	default:
 		r.wake()
 		if t := m.GetType(); (t == raftpb.MsgPreVote || t == raftpb.MsgVote) && m.GetFrom() == r.leaderID && m.GetTerm() > r.term && !r.leader {

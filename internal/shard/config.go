@@ -59,6 +59,9 @@ type Config struct {
 	// ScrubBytesPerSecond is the rate at which groups of several copies are read over and over to find damage; 0: 4 MiB/s;
 	// negative: never.
 	ScrubBytesPerSecond int64
+	// NoReadLease has leaders ask a majority of copies before each read, see replica.Options.Lease: for machines whose clocks may stand
+	// still while others go on.
+	NoReadLease bool
 	// PeerCredentials for the connections to other shards; nil: no TLS.
 	PeerCredentials credentials.TransportCredentials
 

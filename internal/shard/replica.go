@@ -109,6 +109,7 @@ func (s *Shard) serve(g *groupReplica, log *group.Log) error {
 		},
 		OnChange: func() { s.steer(g) },
 		Quiet:    true,
+		Lease:    !s.cfg.NoReadLease,
 	}
 	if copies := s.meta.Copies; copies > 1 {
 		options.Forming = func(conf *raftpb.ConfState) bool { return len(conf.GetVoters()) < copies }

@@ -126,7 +126,7 @@ func (m *machine) start() {
 		fetch = nil
 	}
 	p.replica, err = replica.Start(replica.Options{
-		Log: log, Committer: p.committer, RaftID: file.RaftID, Transport: p, Quiet: w.cfg.quiet,
+		Log: log, Committer: p.committer, RaftID: file.RaftID, Transport: p, Quiet: w.cfg.quiet, Lease: true,
 		OnSnapshot: func(_, _, from uint64) { w.wait.Go(func() { p.reinstall(from) }) },
 		FetchBlobs: fetch,
 		Probe:      &replica.Probe{BeforeSync: p.beforeSync, Applied: w.ledger.applier(p), Unsafe: w.cfg.unsafe},

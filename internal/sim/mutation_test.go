@@ -24,6 +24,9 @@ var rules = []struct {
 	{name: "requests are remembered over a failover", unsafe: replica.UnsafeRequests, faults: networkFaults},
 	{name: "only what is committed is visible", unsafe: replica.UnsafeApply, faults: networkFaults},
 	{name: "a leader serves what its predecessors committed", unsafe: replica.UnsafeServe, faults: networkFaults},
+	{name: "a lease ends", unsafe: replica.UnsafeLease, faults: networkFaults},
+	{name: "who may have promised a lease gives no vote", unsafe: replica.UnsafeLeaseVote, faults: leaseFaults, tweak: crowded},
+	{name: "a lead that is handed over has no lease", unsafe: replica.UnsafeLeaseTransfer, faults: handFaults, tweak: crowded},
 	{name: "an emptied volume is another replica", mutation: mutateReuse, faults: volumeFaults},
 	{name: "a volume rolled back is another replica", mutation: mutateRollBack, faults: volumeFaults},
 	{name: "an entry is promised with its blob", mutation: mutateBlobs, faults: networkFaults},
@@ -42,7 +45,9 @@ var (
 	volumeFaults = map[string]int{
 		"volume lost at the worst moment": 10, "network healed": 6, "crash": 1,
 	}
-	lateFaults = map[string]int{"network bad": 10, "lead handed over": 1}
+	leaseFaults = map[string]int{"partition": 10, "crash": 20, "network healed": 6}
+	handFaults  = map[string]int{"lead handed over": 20, "one-way cut": 10, "partition": 8, "network healed": 8, "network bad": 6}
+	lateFaults  = map[string]int{"network bad": 10, "lead handed over": 1}
 )
 
 // crowded has many conditional calls.

@@ -1,0 +1,151 @@
+package replica
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+)
+
+// leasing is a group of three whose leader may answer reads by itself.
+func leasing(t *testing.T) *network {
+	n := makeNetwork(t)
+	n.change = func(_ uint64, o *Options) { o.Lease = true }
+	for _, id := range voters {
+		n.start(id)
+	}
+	return n
+}
+
+// questions counts what was sent for one read.
+func (n *network) questions(t *testing.T, leader *member) int {
+	t.Helper()
+	sent := func() int {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.sent[raftpb.MsgHeartbeat]
+	}
+	synctest.Wait()
+	before := sent()
+	ok(t, leader.ReadBarrier(timeout(t)))
+	synctest.Wait()
+	return sent() - before
+}
+
+func TestALeaseSparesQuestionsUntilItEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := leasing(t)
+		id, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		if n.questions(t, leader) == 0 {
+			t.Fatal("the first read asked nobody")
+		}
+		if q := n.questions(t, leader); q != 0 || !leader.Readable() {
+			t.Fatalf("the second read asked: %d questions", q)
+		}
+		// Reads that follow one another keep the lease, without one of them waiting.
+		for range 40 {
+			time.Sleep(leaseTime / 5)
+			if !leader.Readable() {
+				t.Fatal("the lease of a leader that is read has ended")
+			}
+		}
+		// Cut off, it answers nothing once the lease is over, though it still takes itself for the leader.
+		n.isolate(id, true)
+		time.Sleep(leaseTime)
+		if leader.Readable() || !leader.Status().Leader {
+			t.Fatalf("readable %v, leads %v: the lease must end first", leader.Readable(), leader.Status().Leader)
+		}
+	})
+}
+
+func TestHandingOverEndsTheLeaseForTheTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := leasing(t)
+		id, leader := n.lead()
+		n.questions(t, leader)
+		to, _ := n.follower(id)
+		n.isolate(to, true) // the call to campaign does not reach it, now
+		if err := leader.TransferLeader(timeout(t), to); !errors.Is(err, ErrNotTransferred) {
+			t.Fatal(err)
+		}
+		until(t, "it leads on", func() bool { return leader.Status().Leader })
+		for range 2 {
+			if leader.Readable() || n.questions(t, leader) == 0 {
+				t.Fatal("it reads by a lease, though the other one may campaign at any time")
+			}
+		}
+	})
+}
+
+func TestWhoHasJustStartedGivesNoVote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := leasing(t)
+		id, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		restarted, _ := n.follower(id)
+		n.stop(restarted)
+		n.isolate(id, true)
+		one := n.start(restarted)
+		votes := func() int {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.sent[raftpb.MsgPreVoteResp]
+		}
+		call := func() {
+			last := one.Members().LastIndex
+			m := &raftpb.Message{
+				Type: raftpb.MsgPreVote.Enum(), From: proto.Uint64(6 - id - restarted), To: &restarted,
+				Term: proto.Uint64(one.Members().Term + 1), Index: &last, LogTerm: proto.Uint64(one.Members().Term),
+			}
+			ok(t, one.Step(m))
+			synctest.Wait()
+		}
+		before := votes()
+		call()
+		if votes() != before {
+			t.Fatal("it answers a call for votes, though it does not know what it promised before")
+		}
+		time.Sleep(voteSilence)
+		if call(); votes() == before {
+			t.Fatal("it does not answer a call for votes when no lease can run any more")
+		}
+	})
+}
+
+func TestFollowersHearOfCommitsLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		_, leader := n.lead()
+		appends := func() int {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.sent[raftpb.MsgApp]
+		}
+		same := func(last uint64) func() bool {
+			return func() bool {
+				for _, m := range n.members {
+					if m.Status().AppliedIndex < last {
+						return false
+					}
+				}
+				return true
+			}
+		}
+		until(t, "all follow", same(leader.must(t, put(1, "a")).Index))
+		const writes = 50
+		var last uint64
+		before := appends()
+		for i := range int64(writes) {
+			last = leader.must(t, put(i, "a")).Index
+			synctest.Wait()
+		}
+		if sent := appends() - before; sent > 2*writes+4 { // a tick of the clock may fall in between
+			t.Errorf("%d appends were sent for %d writes to two followers", sent, writes)
+		}
+		until(t, "all have applied everything", same(last))
+	})
+}
