@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -25,6 +26,9 @@ func (b *bench) servers() []server {
 // find looks for a program; missing says what to do where there is none.
 func find(program, flag, hint string) (path, missing string) {
 	path, err := exec.LookPath(program)
+	if err == nil {
+		path, err = filepath.Abs(path) // a server runs in a folder of its own
+	}
 	if err != nil {
 		return "", fmt.Sprintf("%s is not there (%s): %s, or say where it is with %s", program, errors.Unwrap(err), hint, flag)
 	}
