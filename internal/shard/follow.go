@@ -108,10 +108,9 @@ func (s *Shard) reconcile(ctx context.Context) (unfinished bool) {
 	s.publish()
 	s.forgetDone(todo)
 	s.mu.Unlock()
-	if todo.acts() {
-		if err := s.remember(view); err != nil {
-			return true // an older etcd could not be told from this one
-		}
+	if todo.acts() && s.remember(view) != nil {
+		// An older etcd could not be told from this one later: what may wait does.
+		todo = work{load: todo.load, join: todo.join, leave: todo.leave, later: true}
 	}
 
 	for _, g := range todo.leave {
