@@ -88,10 +88,24 @@ func (l *Loader) allocate(bytes int64, fresh bool) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes for a segment: %w", size, err)
 	}
-	if size >= hugePageBytes {
-		_ = unix.Madvise(room, unix.MADV_HUGEPAGE) // a kernel without it only is slower
-	}
+	adviseHuge(room, bytes, fresh)
 	return room[:bytes], nil
+}
+
+// adviseHuge asks for huge pages where all of them will be used: not at the end of room that is filled at once, nor for the
+// first of room that grows. Else each group of a store, however small, would take up to 4 MiB that no budget counts: a huge
+// page for a few bytes behind the last whole one, and one for the few bytes of its newest segment.
+func adviseHuge(room []byte, bytes int64, grows bool) {
+	whole, rest := room[:bytes&^(hugePageBytes-1)], room[bytes&^(hugePageBytes-1):]
+	if grows {
+		rest, whole = room[:min(hugePageBytes, len(room))], room[min(hugePageBytes, len(room)):]
+	}
+	if len(whole) > 0 { // a kernel that knows neither is only slower
+		_ = unix.Madvise(whole, unix.MADV_HUGEPAGE)
+	}
+	if len(rest) > 0 {
+		_ = unix.Madvise(rest, unix.MADV_NOHUGEPAGE)
+	}
 }
 
 // takeKept finds the smallest kept room that is large enough, but not much larger than asked for.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -205,5 +206,39 @@ func TestLoaderKeepsMemory(t *testing.T) {
 	l.Close()
 	if len(l.kept) != 0 {
 		t.Error("memory is kept after Close")
+	}
+}
+
+// Memory that is hardly used is hardly taken: the budget counts bytes, not huge pages.
+func TestImagesTakeWhatIsWritten(t *testing.T) {
+	for _, c := range []struct {
+		what    string
+		bytes   int64
+		grows   bool
+		written int64
+	}{
+		{"a new segment's first frame", 256 << 20, true, 100},
+		{"a small segment read whole", 5 << 10, false, 5 << 10},
+		{"a segment read whole that ends just behind a huge page", 2*hugePageBytes + 1, false, 2*hugePageBytes + 1},
+	} {
+		room, err := NewLoader(LoaderOptions{}).allocate(c.bytes, c.grows)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at := int64(0); at < c.written; at += 4096 {
+			room[at] = 1
+		}
+		all := room[:cap(room)]
+		pages := make([]byte, (len(all)+4095)/4096)
+		if _, _, errno := syscall.Syscall(syscall.SYS_MINCORE, uintptr(unsafe.Pointer(&all[0])), uintptr(len(all)), uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
+			t.Fatal(errno)
+		}
+		taken := int64(0)
+		for _, p := range pages {
+			taken += int64(p&1) * 4096
+		}
+		if taken < c.written || taken > c.written+4096 {
+			t.Errorf("%s: %d bytes were written to, %d of memory are taken", c.what, c.written, taken)
+		}
 	}
 }
