@@ -30,7 +30,8 @@ var (
 	ErrDiskFull = errors.New("disk full")
 	// ErrOverloaded: the server is at one of its limits (also of memory or groups).
 	ErrOverloaded = errors.New("overloaded")
-	// ErrUnavailable: nobody could answer inside the deadline. A write was surely not applied.
+	// ErrUnavailable: nobody could answer inside the deadline, also where the last one who was asked named another (Error.Reason
+	// NOT_LEADER or WRONG_SHARD). A write was surely not applied.
 	ErrUnavailable = errors.New("unavailable")
 	// ErrOutcomeUnknown: the write may or may not have been applied. Repeat it with the same RequestID to know.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
@@ -106,7 +107,8 @@ func (e *Error) Is(target error) bool {
 	case ErrOverloaded:
 		return e.Code == codes.ResourceExhausted && e.Reason != "DISK_FULL"
 	case ErrUnavailable:
-		return e.Code == codes.Unavailable && !e.doubtful
+		elsewhere := e.Reason == routing.ReasonNotLeader || e.Reason == routing.ReasonWrongShard
+		return (e.Code == codes.Unavailable || elsewhere) && !e.doubtful
 	case ErrDataLoss:
 		return e.Code == codes.DataLoss
 	case ErrCursorExpired:

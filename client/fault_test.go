@@ -262,6 +262,47 @@ func TestAWrongShardSendsTheCallToTheGateway(t *testing.T) {
 	}
 }
 
+// Between leaders the last word before the deadline may be that somebody else is to be asked.
+func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
+	s := sheaftest.Start(t)
+	f := &faults{}
+	c := s.Client(t, f.config())
+	ctx := testContext(t)
+	for _, reason := range []string{"NOT_LEADER", "WRONG_SHARD"} {
+		st, err := status.New(codes.FailedPrecondition, "not here").WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: reason})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost := int64(0) // of the first answers
+		f.unary = func(_, _ string, _ any, err error) error {
+			if f.fired.Add(1) <= lost {
+				return errBroken
+			}
+			return st.Err()
+		}
+		f.message = func(string, int, any) error { return st.Err() }
+		for name, do := range map[string]func(ctx context.Context) error{
+			"get":      func(ctx context.Context) error { _, err := c.Get(ctx, client.Key{ID: 1}, nil); return err },
+			"put":      func(ctx context.Context) error { _, err := c.Put(ctx, client.Key{ID: 1}, nil, nil); return err },
+			"batchput": func(ctx context.Context) error { return c.BatchPut(ctx, []client.PutItem{{}})[0].Err },
+		} {
+			short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+			if err := do(short); !errors.Is(err, client.ErrUnavailable) || errors.Is(err, client.ErrOutcomeUnknown) {
+				t.Errorf("%s, %s: %v", reason, name, err)
+			}
+			cancel()
+		}
+		// What an earlier attempt did is not known, whatever the last one said.
+		f.fired.Store(0)
+		lost = 1
+		short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		if _, err := c.Put(short, client.Key{ID: 1}, nil, nil); !errors.Is(err, client.ErrOutcomeUnknown) || errors.Is(err, client.ErrUnavailable) {
+			t.Errorf("%s after a lost answer: %v", reason, err)
+		}
+		cancel()
+	}
+}
+
 func TestAnotherGatewayIsTakenWhereOneIsDown(t *testing.T) {
 	s := sheaftest.Start(t)
 	c, err := client.New(client.Config{Addresses: []string{"127.0.0.1:1", s.Addr()}})
