@@ -24,8 +24,9 @@ const leaseSeconds = 6
 // another name. It refuses with ErrRolledBack a generation of the volume at or below the highest that was ever registered, live or not;
 // the same generation at the same address is the same process. ctx bounds the first registration and, when it
 // ends later, ends the registration like stop. stop takes the shard out of etcd (within a second) and may be called
-// more than once.
-func (s *Store) RegisterShard(ctx context.Context, shard Shard) (stop func(), err error) {
+// more than once. refused is told, once, that the shard cannot be registered anew after its lease ran out, because its name or volume is
+// another's by now: it must stop serving. An etcd that does not answer is no such reason. stop waits for refused to return.
+func (s *Store) RegisterShard(ctx context.Context, shard Shard, refused ...func(error)) (stop func(), err error) {
 	if err := validateShard(shard); err != nil {
 		return nil, err
 	}
@@ -37,7 +38,12 @@ func (s *Store) RegisterShard(ctx context.Context, shard Shard) (stop func(), er
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.keepRegistered(ctx, shard, lease)
+		if err := s.keepRegistered(ctx, shard, lease); err != nil {
+			slog.Error("cannot register again", "shard", shard.Name, "error", err)
+			for _, tell := range refused {
+				tell(err)
+			}
+		}
 	}()
 	return sync.OnceFunc(func() {
 		cancel()
@@ -239,8 +245,9 @@ func refuses(ctx context.Context, address string) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// keepRegistered keeps the lease alive, and registers again when it is lost, until ctx ends.
-func (s *Store) keepRegistered(ctx context.Context, shard Shard, lease clientv3.LeaseID) {
+// keepRegistered keeps the lease alive, and registers again when it is lost, until ctx ends. The error says that the shard's name or
+// volume is another's.
+func (s *Store) keepRegistered(ctx context.Context, shard Shard, lease clientv3.LeaseID) error {
 	delay := retryFirst
 	for {
 		if lease != 0 {
@@ -249,7 +256,7 @@ func (s *Store) keepRegistered(ctx context.Context, shard Shard, lease clientv3.
 		}
 		if ctx.Err() != nil {
 			s.revoke(lease)
-			return
+			return nil
 		}
 		var err error
 		attempt, cancel := context.WithTimeout(ctx, leaseSeconds*time.Second)
@@ -259,8 +266,8 @@ func (s *Store) keepRegistered(ctx context.Context, shard Shard, lease clientv3.
 			slog.Info("registered again", "shard", shard.Name)
 			continue
 		}
-		if (errors.Is(err, ErrNameTaken) || errors.Is(err, ErrRolledBack)) && delay == retryFirst {
-			slog.Error("cannot register again", "shard", shard.Name, "error", err)
+		if errors.Is(err, ErrNameTaken) || errors.Is(err, ErrRolledBack) {
+			return err
 		}
 		sleep(ctx, delay)
 		delay = min(2*delay, retryMax)

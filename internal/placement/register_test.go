@@ -1,12 +1,15 @@
 package placement_test
 
 import (
+	"encoding/json"
 	"errors"
 	"net"
 	"strings"
 	"testing"
 
 	"github.com/google/uuid"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/placement"
@@ -67,6 +70,71 @@ func TestRegisterShardRefusesACopyOfALiveVolume(t *testing.T) {
 		t.Fatalf("the shard has stopped: %v", err)
 	}
 	stopClone()
+}
+
+// A shard whose lease ran out, and in whose place another has registered meanwhile, is told so; one that etcd merely forgot is not.
+func TestAShardInWhosePlaceAnotherRegisteredIsTold(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	client := connect(t, etcdtest.Shared(t))
+	store := newStore(t, client)
+	first := shard("a")
+	told := make(chan error, 1)
+	stop, err := store.RegisterShard(ctx, first, func(err error) { told <- err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	key := placement.PrefixDefault + "/" + store.Name() + "/shards/a"
+	registered := func() *mvccpb.KeyValue {
+		for ctx.Err() == nil {
+			answer, err := client.Get(ctx, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(answer.Kvs) > 0 {
+				return answer.Kvs[0]
+			}
+		}
+		t.Fatal("it does not register")
+		return nil
+	}
+	// The lease runs out: it registers again.
+	before := registered()
+	revoke := func(lease int64) {
+		if _, err := client.Revoke(ctx, clientv3.LeaseID(lease)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	revoke(before.Lease)
+	again := registered()
+	if again.Lease == before.Lease {
+		t.Fatal("nothing happened")
+	}
+	select {
+	case err := <-told:
+		t.Fatalf("it was told %v", err)
+	default:
+	}
+	// A twin takes the key, as it may when that is gone, and the lease runs out.
+	twin := first
+	twin.Generation, twin.Address = 2, "127.0.0.1:2"
+	value, err := json.Marshal(twin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Put(ctx, key, string(value)); err != nil {
+		t.Fatal(err)
+	}
+	revoke(again.Lease)
+	select {
+	case err := <-told:
+		if !errors.Is(err, placement.ErrNameTaken) || !strings.Contains(err.Error(), "generation 2") {
+			t.Errorf("it was told %v", err)
+		}
+	case <-ctx.Done():
+		t.Fatal("it was not told")
+	}
 }
 
 // A volume has one name at a time.

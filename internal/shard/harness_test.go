@@ -30,17 +30,18 @@ type memRegistry struct {
 	mu       sync.Mutex
 	view     placement.View
 	watchers map[chan placement.View]bool
-	seen     map[uuid.UUID]uint64 // highest generation of a volume
-	down     bool                 // etcd does not answer
-	refuse   bool                 // groups are not written, and all else goes on
-	puts     int                  // of groups
+	seen     map[uuid.UUID]uint64   // highest generation of a volume
+	down     bool                   // etcd does not answer
+	refuse   bool                   // groups are not written, and all else goes on
+	puts     int                    // of groups
+	refused  map[string]func(error) // of registered shards
 }
 
 var errDown = errors.New("etcd is down")
 
 // newRegistry makes a store with groups that nobody holds; every group is wanted on the shard of this name.
 func newRegistry(routing placement.Routing, shard string, names ...string) *memRegistry {
-	r := &memRegistry{seen: map[uuid.UUID]uint64{}, watchers: map[chan placement.View]bool{}}
+	r := &memRegistry{seen: map[uuid.UUID]uint64{}, refused: map[string]func(error){}, watchers: map[chan placement.View]bool{}}
 	r.view = placement.View{
 		Epoch: 1, Meta: placement.Meta{StoreUUID: uuid.New(), Routing: routing, Copies: 1},
 		Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{}, Targets: map[string]placement.Target{},
@@ -104,7 +105,7 @@ func (r *memRegistry) Meta(context.Context) (placement.Meta, error) {
 	return r.now().Meta, nil
 }
 
-func (r *memRegistry) RegisterShard(_ context.Context, s placement.Shard) (func(), error) {
+func (r *memRegistry) RegisterShard(_ context.Context, s placement.Shard, refused ...func(error)) (func(), error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.down {
@@ -118,6 +119,11 @@ func (r *memRegistry) RegisterShard(_ context.Context, s placement.Shard) (func(
 	}
 	r.seen[s.VolumeUUID] = s.Generation
 	s.Alive = true
+	r.refused[s.Name] = func(err error) {
+		for _, tell := range refused {
+			tell(err)
+		}
+	}
 	r.changeLocked(func(v *placement.View) { v.Shards[s.Name] = s })
 	return func() { r.change(func(v *placement.View) { delete(v.Shards, s.Name) }) }, nil
 }

@@ -120,6 +120,10 @@ func (h *Host) run() {
 			h.fatal <- held
 			return
 		}
+		if errors.Is(held, errDeposed) {
+			<-h.ctx.Done() // to come back when the other one is silent would set back what it has acknowledged
+			return
+		}
 		select {
 		case <-h.ctx.Done():
 		case <-time.After(h.cfg.inspectEvery):
@@ -137,10 +141,14 @@ func (h *Host) setHeld(held *heldError) {
 	h.held = held
 }
 
-// errEtcd marks what waits for etcd.
-var errEtcd = errors.New("etcd does not answer")
+var (
+	// errEtcd marks what waits for etcd.
+	errEtcd = errors.New("etcd does not answer")
+	// errDeposed marks the end of a shard in whose place another process serves.
+	errDeposed = errors.New("another process took the place of this shard while it was silent")
+)
 
-// serve looks at the volume, starts a shard on it and returns when it is lost, or why it was not started.
+// serve looks at the volume, starts a shard on it and returns when that may not go on, or why it was not started.
 func (h *Host) serve() *heldError {
 	seen, held := inspect(&h.cfg)
 	h.mu.Lock()
@@ -165,24 +173,21 @@ func (h *Host) serve() *heldError {
 	h.shard, h.held = shard, nil
 	h.mu.Unlock()
 	h.cfg.Logger.Info("shard serves", "name", cfg.Name, "address", h.Addr(), "dir", cfg.Dir)
-	lost := h.guard(shard)
-	if lost == nil {
-		return nil // stopped: Stop does the rest
+	held = h.guard(shard)
+	if held != nil { // nil: stopped, Stop does the rest
+		h.lose(shard, held)
 	}
-	return h.lose(shard, lost)
+	return held
 }
 
-// lose takes a shard whose volume is lost out of service: first the word, then the calls, then the files.
-func (h *Host) lose(shard *Shard, lost error) *heldError {
-	held := hold(recordv1.ShardState_SHARD_STATE_DISK_LOST, "%w: writes are not acknowledged and nothing is served any more: bring the "+
-		"disk back, or give it up", lost)
+// lose takes a shard out of service: first the word, then the calls, then the files.
+func (h *Host) lose(shard *Shard, held *heldError) {
 	h.setHeld(held)
 	h.mu.Lock()
 	h.shard, h.seen = nil, inspected{superblock: shard.volume.Superblock()}
 	h.mu.Unlock()
 	h.answer()
 	shard.Kill()
-	return held
 }
 
 // store asks etcd for the store, and refuses one that is not meant.
@@ -204,8 +209,8 @@ func (h *Host) store(sb volume.Superblock) error {
 	return nil
 }
 
-// guard returns why the volume of a shard is lost, or nil when the host is stopped.
-func (h *Host) guard(shard *Shard) error {
+// guard returns why a shard may not go on, or nil when the host is stopped.
+func (h *Host) guard(shard *Shard) *heldError {
 	tick := time.NewTicker(h.cfg.guardEvery)
 	defer tick.Stop()
 	opened := shard.volume.Superblock()
@@ -213,6 +218,9 @@ func (h *Host) guard(shard *Shard) error {
 		select {
 		case <-h.ctx.Done():
 			return nil
+		case <-shard.deposed:
+			return hold(recordv1.ShardState_SHARD_STATE_FOREIGN, "%w: nothing is served any more: stop one of them, they are on copies of one "+
+				"volume or have one name: %w", errDeposed, shard.successor)
 		case <-tick.C:
 		}
 		shard.refreshHealth()
@@ -224,7 +232,8 @@ func (h *Host) guard(shard *Shard) error {
 		strikes++
 		h.cfg.Logger.Warn("the volume is not what it was", "shard", h.cfg.Name, "error", err, "times", strikes)
 		if strikes >= guardStrikes {
-			return err
+			return hold(recordv1.ShardState_SHARD_STATE_DISK_LOST, "%w: writes are not acknowledged and nothing is served any more: bring the "+
+				"disk back, or give it up", err)
 		}
 	}
 }
@@ -249,6 +258,8 @@ func (h *Host) look(shard *Shard, opened volume.Superblock) error {
 			return err
 		case <-patience.C:
 			shard.problem(slow, fmt.Errorf("a read of its superblock takes more than %v", guardPatience))
+		case <-shard.deposed:
+			return nil
 		case <-h.ctx.Done():
 			return nil
 		}

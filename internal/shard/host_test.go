@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -356,6 +357,39 @@ func TestHostNoticesALostDisk(t *testing.T) {
 	}
 	if shards := f.registry.now().Shards; len(shards) != 0 {
 		t.Errorf("still registered: %v", shards)
+	}
+}
+
+// A twin, on a copy of the volume, registered while this shard was silent: its name is the twin's.
+func TestHostEndsAShardInWhosePlaceAnotherServes(t *testing.T) {
+	twin := fmt.Errorf("%w: shard s1 is live on generation 2", placement.ErrNameTaken)
+	for _, stay := range []bool{true, false} {
+		registry := newRegistry(hash4, "s1")
+		f := startHost(t, registry, func(c *Config) { c.Stay = stay })
+		f.put(1, "one")
+		f.reaches(serving)
+		registry.mu.Lock()
+		refused := registry.refused["s1"]
+		registry.mu.Unlock()
+		refused(twin)
+		f.holdsBack(foreign, "took the place", "generation 2")
+		if stay {
+			// It does not try again: the twin may only be between two starts.
+			time.Sleep(10 * f.cfg.inspectEvery)
+			if state := f.row().GetState(); state != foreign || len(registry.now().Shards) != 0 {
+				t.Errorf("it came back: %v", state)
+			}
+			f.stop() // ends it nonetheless
+			continue
+		}
+		select {
+		case err := <-f.host.Failed():
+			if !errors.Is(err, errDeposed) || !errors.Is(err, placement.ErrNameTaken) {
+				t.Errorf("error %v", err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("it stays up")
+		}
 	}
 }
 

@@ -47,12 +47,14 @@ type Shard struct {
 	bytes    gauge // data being worked on
 	scans    scanCloser
 
-	stopping atomic.Bool
-	stopped  chan struct{} // closed when stopping begins
-	once     sync.Once     // of the end
-	cancel   context.CancelFunc
-	ctx      context.Context // of everything in the background
-	wait     sync.WaitGroup  // of everything in the background
+	stopping  atomic.Bool
+	stopped   chan struct{} // closed when stopping begins
+	deposed   chan struct{} // closed when the name or the volume is another's: successor says whose
+	successor error         // written before deposed is closed
+	once      sync.Once     // of the end
+	cancel    context.CancelFunc
+	ctx       context.Context // of everything in the background
+	wait      sync.WaitGroup  // of everything in the background
 
 	// routes is what calls look at; replaced as a whole by publish.
 	routes atomic.Pointer[routes]
@@ -105,6 +107,7 @@ func newShard(cfg Config) *Shard {
 		bytes:    gauge{what: "bytes in flight", limit: cfg.Limits.BytesInFlightMax},
 		groups:   map[uuid.UUID]*groupReplica{},
 		stopped:  make(chan struct{}),
+		deposed:  make(chan struct{}),
 		loaded:   make(chan struct{}),
 		problems: map[string]error{}, addresses: map[string]string{},
 		health: health.NewServer(),
@@ -215,7 +218,7 @@ func (s *Shard) join(ctx context.Context) error {
 	unregister, err := s.cfg.Placement.RegisterShard(registration, placement.Shard{
 		Name: s.cfg.Name, Address: s.address, VolumeUUID: superblock.Volume, Generation: superblock.Generation,
 		Domain: s.cfg.Domain, CapacityBytes: space.TotalBytes, Node: s.cfg.Node, Zone: s.cfg.Zone,
-	})
+	}, s.depose)
 	if err == nil && !release() {
 		unregister()
 		err = ctx.Err()
@@ -239,6 +242,13 @@ func (s *Shard) join(ctx context.Context) error {
 	s.wait.Go(func() { s.scrubAll(s.ctx) })
 	s.wait.Go(func() { s.thawAll(s.ctx) })
 	return nil
+}
+
+// depose notes that another process took the shard's place while this one was silent; the host ends it.
+func (s *Shard) depose(err error) {
+	s.problem("the registration in etcd", err)
+	s.successor = err
+	close(s.deposed) // told once
 }
 
 // Addr is the address that gRPC listens on.
