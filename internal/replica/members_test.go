@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -177,6 +179,86 @@ func (n *network) cutOff(t *testing.T, w Write) (uint64, *member, *Pending) {
 		_, _ = p.Wait(ctx)
 		ok(t, ctx.Err())
 	}
+}
+
+// A leader that was deposed, as one whose process was stopped, declines a write before it hears of the other leader. That one answers its
+// question, and must not confirm what the old one held.
+func TestARefusalOfADeposedLeaderIsNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		id, old := n.lead()
+		first := old.must(t, put(1, "first"))
+		n.isolate(id, true)
+		mismatch := old.Propose(put(1, "x").ifVersion(first.Index + 1000))
+		exists := old.Propose(put(1, "x").ifAbsent().request(1, 1))
+		again := old.Propose(put(1, "x").ifAbsent().request(1, 1))
+		gone := old.Propose(del(2))
+		reads := make(chan error, 1)
+		go func() { reads <- old.ReadBarrier(timeout(t)) }()
+		for i := range int64(2) {
+			_, err := n.write(t, id, put(1+i, "second"))
+			ok(t, err)
+		}
+		n.isolate(id, false)
+		for i, p := range []*Pending{mismatch, exists, again, gone} {
+			if result, err := p.Wait(timeout(t)); !errors.Is(err, ErrNoLeader) {
+				t.Errorf("write %d that was declined by the old leader: %+v, %v", i, result, err)
+			}
+		}
+		ok(t, <-reads) // it asks whoever leads
+		n.wantData(t, old, 1, "second")
+	})
+}
+
+// keeping keeps the acknowledgements to a leader back, as a process that is stopped leaves them unread.
+type keeping struct {
+	Transport
+	to   *atomic.Uint64 // 0: nobody
+	kept chan *raftpb.Message
+}
+
+func (k keeping) Send(messages []*raftpb.Message) {
+	k.Transport.Send(slices.DeleteFunc(slices.Clone(messages), func(m *raftpb.Message) bool {
+		keep := m.GetType() == raftpb.MsgAppResp && m.GetTo() == k.to.Load()
+		if keep {
+			k.kept <- proto.Clone(m).(*raftpb.Message)
+		}
+		return keep
+	}))
+}
+
+// Old acknowledgements commit a write, and tell nothing of who leads now: a refusal that waits for that write waits for a majority, too.
+func TestARefusalBehindAWriteAsksTheMajority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := makeNetwork(t)
+		to, kept := &atomic.Uint64{}, make(chan *raftpb.Message, 100)
+		n.change = func(_ uint64, o *Options) { o.Transport = keeping{o.Transport, to, kept} }
+		for _, id := range voters {
+			n.start(id)
+		}
+		id, leader := n.lead()
+		synctest.Wait()
+		to.Store(id)
+		write := leader.Propose(put(1, "a"))
+		exists := leader.Propose(put(1, "x").ifAbsent())
+		gone := leader.Propose(del(1))
+		nothing := leader.Propose(del(1))
+		synctest.Wait()
+		n.isolate(id, true)
+		to.Store(0)
+		for len(kept) > 0 {
+			ok(t, leader.Step(<-kept))
+		}
+		synctest.Wait()
+		if !answeredYet(write) || answeredYet(exists) || answeredYet(nothing) {
+			t.Fatalf("the write is answered: %v, what was declined: %v, %v", answeredYet(write), answeredYet(exists), answeredYet(nothing))
+		}
+		n.isolate(id, false)
+		wantCondition(t, exists, ErrExists, mustWait(t, write).Index)
+		if !mustWait(t, gone).Existed || mustWait(t, nothing) != (Result{}) {
+			t.Error("the first delete deletes, the second finds nothing")
+		}
+	})
 }
 
 func TestThreeVotersTakeTheSameWritePath(t *testing.T) {

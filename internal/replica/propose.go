@@ -236,7 +236,7 @@ func evaluate(w *Write, before *Pending, current uint64) (role, error) {
 	return written, nil
 }
 
-// decline answers a write that makes no entry: at once where what it depends on is committed, else with it (rule 2).
+// decline answers a write that makes no entry: when what it depends on is committed (rule 2), and surely the newest.
 func (r *Replica) decline(p *Pending, before *Pending, current uint64) *Pending {
 	if before == nil && (r.sole || r.unsafe(UnsafeDecline)) {
 		p.answerAfter(current)
@@ -251,11 +251,24 @@ func (r *Replica) decline(p *Pending, before *Pending, current uint64) *Pending 
 		before.after = append(before.after, p)
 		return p
 	}
-	// Another leader may be at work already: only a majority can tell that current is the newest version.
+	r.confirm(p, current)
+	return p
+}
+
+// confirm answers a declined write when a majority has said that this replica leads still: else another leader may be at work already, and
+// current not be the newest version. Called with mu held.
+func (r *Replica) confirm(p *Pending, current uint64) {
 	r.wake()
 	r.readers = append(r.readers, &reader{declined: p, current: current})
 	r.schedule()
-	return p
+}
+
+// newest is the version of the record after a write.
+func (p *Pending) newest() uint64 {
+	if p.delete {
+		return 0
+	}
+	return p.index
 }
 
 // answerAfter sets the answer of a declined write, given the newest version of the record.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.etcd.io/raft/v3"
@@ -134,6 +135,20 @@ func (r *Replica) release(readers []*reader) {
 		}
 		w.declined.answerAfter(w.current)
 		r.answer(w.declined)
+	}
+}
+
+// loseDeclined refuses the writes that were declined by what this replica held as the leader: whoever leads now may hold a newer
+// version, and answers the question all the same. Called with mu held, before releaseReaders.
+func (r *Replica) loseDeclined(why error) {
+	for _, readers := range []*[]*reader{&r.readers, &r.readRound.readers} {
+		*readers = slices.DeleteFunc(*readers, func(w *reader) bool {
+			if w.declined != nil {
+				w.declined.err = why
+				r.answer(w.declined)
+			}
+			return w.declined != nil
+		})
 	}
 }
 

@@ -344,6 +344,7 @@ func (r *Replica) noteApplied(committed []*raftpb.Entry) {
 		const why = "the leadership was lost"
 		r.loseChange(errLeadLost)
 		r.answerLost(notServing(ErrOutcomeUnknown, why), notServing(ErrNoLeader, why))
+		r.loseDeclined(notServing(ErrNoLeader, why))
 	}
 	r.releaseReaders()
 	r.checkDrained()
@@ -382,10 +383,11 @@ func (r *Replica) answer(p *Pending) {
 			q.result.Repeated = p.err == nil && p.role == written
 		case p.err != nil:
 			q.err = notServing(ErrNoLeader, "nothing was written, and what that depends on has an unknown outcome")
-		case p.delete:
-			q.answerAfter(0)
+		case !r.sole && !r.unsafe(UnsafeDecline):
+			r.confirm(q, p.newest()) // that p is committed may be old news
+			continue
 		default:
-			q.answerAfter(p.index)
+			q.answerAfter(p.newest())
 		}
 		r.answer(q)
 	}
