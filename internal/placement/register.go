@@ -254,9 +254,11 @@ func (s *Store) keepRegistered(ctx context.Context, shard Shard, lease clientv3.
 			s.keepAlive(ctx, lease)
 			delay = retryFirst
 		}
-		if ctx.Err() != nil {
+		select {
+		case <-ctx.Done():
 			s.revoke(lease)
 			return nil
+		default:
 		}
 		var err error
 		attempt, cancel := context.WithTimeout(ctx, leaseSeconds*time.Second)
