@@ -188,6 +188,33 @@ func TestMembershipChangeThatRaftPassesOverIsNotDone(t *testing.T) {
 	})
 }
 
+// Raft leaves a joint membership when it applies an entry, but not while the lead is handed over. Where that comes to nothing and
+// nobody writes, it is left all the same.
+func TestAJointMembershipIsLeftAfterATransferThatFailed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		id, leader := n.lead()
+		away, _ := n.follower(id)
+		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
+		n.start(4)
+		until(t, "the learner has everything", func() bool { m := leader.Members(); return m.Progress[3].Match == m.LastIndex })
+		n.isolate(away, true)
+		leader.mu.Lock()
+		ok(t, leader.node.ProposeConfChange(change(add(4), remove(away))))
+		leader.node.TransferLeader(away) // it never hears of that
+		leader.observe()
+		leader.mu.Unlock()
+		leader.schedule()
+		until(t, "the membership is joint", func() bool { return len(leader.Members().Conf.GetVotersOutgoing()) > 0 })
+		leader.mu.Lock()
+		if leader.transferee != away {
+			t.Error("the lead is not handed over any more: the test does not test")
+		}
+		leader.mu.Unlock()
+		until(t, "it is left", func() bool { return len(leader.Members().Conf.GetVotersOutgoing()) == 0 })
+	})
+}
+
 // The membership is durable before the commit index is: after a restart Raft commits a change again that is in force.
 func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

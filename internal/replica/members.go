@@ -174,6 +174,35 @@ func (r *Replica) proposeChange() {
 	c.proposed = true
 }
 
+// tickJoint leaves a joint membership where Raft did not. Raft proposes that when it applies an entry, and drops it while the lead is
+// being handed over; where that fails and nobody writes, no entry follows. Called with mu held.
+func (r *Replica) tickJoint() {
+	last, err := r.log.LastIndex()
+	if !r.leader || r.transferee != raft.None || !r.conf.GetAutoLeave() || err != nil || r.applied != last {
+		r.jointTicks = 0
+		return
+	}
+	if r.jointTicks++; r.jointTicks >= electionTicks {
+		r.jointTicks, r.leave = 0, true
+		r.schedule()
+	}
+}
+
+// proposeLeave asks Raft to leave a joint membership; where it may not, it puts an empty entry in its place. Called with mu held, and no Ready
+// taken.
+func (r *Replica) proposeLeave() {
+	if !r.leave {
+		return
+	}
+	r.leave = false
+	if !r.leader || !r.conf.GetAutoLeave() {
+		return
+	}
+	if err := r.node.ProposeConfChange(&raftpb.ConfChangeV2{}); err != nil {
+		r.logger.Info("a joint membership is not left yet", "error", err)
+	}
+}
+
 // findChange looks for the entry of the change among those that Raft has made of what it was given. Where it is not there,
 // Raft has put an empty entry in its place. Called with mu held.
 func (r *Replica) findChange(entries []*raftpb.Entry) {

@@ -168,6 +168,8 @@ type Replica struct {
 	changed     chan struct{}              // closed by announce; nil: nobody waits
 	yieldTicks  int                        // until the lead may be handed over again because of damage
 	offerTicks  int                        // since a member needs a snapshot
+	jointTicks  int                        // since a joint membership could be left and nothing is on its way
+	leave       bool                       // a joint membership is to be left
 	restedTicks int                        // how long there was nothing to do
 	callTicks   int                        // since a leader was looked for, by a member that cannot campaign
 	down        map[uint64]bool            // members whose shard is silent

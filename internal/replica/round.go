@@ -164,6 +164,7 @@ func (r *Replica) take() bool {
 	if !r.lost {
 		r.flush()
 		r.proposeChange()
+		r.proposeLeave()
 	}
 	r.askReaders()
 	if !r.node.HasReady() {

@@ -131,6 +131,7 @@ func (r *Replica) tickNode() []*raftpb.Message {
 	r.tickReaders()
 	r.tickSummons()
 	r.tickOffers()
+	r.tickJoint()
 	if len(r.readers) > 0 || r.node.HasReady() {
 		r.schedule()
 	}
