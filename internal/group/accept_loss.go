@@ -207,6 +207,7 @@ func (a *acceptance) rewrite(v view) (*rewrite, error) {
 		MoveFrame(buf[at:], next.id, r.bytes, true)
 		if e.Kind.isVersion() {
 			tombstone := e.Kind == KindDelete
+			next.rows.cut(next.first, e.Index) // it was made void, and came again: it is copied twice
 			next.rows.add(next.first, e, r.bytes, step.Bytes)
 			r.moves = append(r.moves, move{e.ID, e.Index, v.place(step.Offset, step.Bytes, tombstone), next.place(r.bytes, step.Bytes, tombstone)})
 		}

@@ -183,7 +183,36 @@ func (ld *loading) fillTail(commit uint64) error {
 		st.tail.entries = append(st.tail.entries, tailEntry{raft: r, entry: kept, loc: loc})
 		return true
 	})
-	return errors.Join(err, bad)
+	if err := errors.Join(err, bad); err != nil {
+		return err
+	}
+	return ld.placeTail()
+}
+
+// placeTail tells the entries of the tail the place that rows and hints have. An entry that was made void and came again stands twice
+// in a segment, and the first one is void: compaction leaves it out.
+func (ld *loading) placeTail() error {
+	t := &ld.state.tail
+	views := ld.views(t.first, ld.state.last)
+	defer unpinAll(views)
+	for _, v := range views {
+		ordinal := uint64(v.ordinal) << 44
+		rows := v.rows
+		if rows == nil {
+			h, err := ld.hintOf(v)
+			if err != nil {
+				return err
+			}
+			rows = &rowTable{places: h.Places, indexes: h.Indexes}
+		}
+		for i, place := range rows.places {
+			at := v.first + uint64(rows.indexes[i])
+			if e := t.at(at); e != nil && at <= v.through && e.entry.Kind.isVersion() {
+				e.loc = index.Loc(place | ordinal)
+			}
+		}
+	}
+	return nil
 }
 
 // conclude makes the report.

@@ -49,6 +49,11 @@ type workload struct {
 	model  *model
 	random *rand.Rand
 	ids    int64
+
+	valid []modelEntry // the log as it was appended
+	other []modelEntry // what the last cut made void, from index otherAt on
+	// otherAt is 0 where there is nothing that may come again.
+	otherAt uint64
 }
 
 func newWorkload(t testing.TB, seed uint64, mem *vfs.Mem, fs vfs.FS, residency Residency) *workload {
@@ -77,8 +82,6 @@ func (w *workload) randomEntry() modelEntry {
 
 // appendBatch appends a batch from an index on: the next one, or below it, where nothing is applied.
 func (w *workload) appendBatch(from uint64, batch []modelEntry) error {
-	m := w.model
-	raftEntries := make([]*raftpb.Entry, len(batch))
 	for i := range batch {
 		e := &batch[i].entry
 		e.Index, e.Term = from+uint64(i), w.term
@@ -86,23 +89,8 @@ func (w *workload) appendBatch(from uint64, batch []modelEntry) error {
 			w.time++
 			e.CommitTime = w.time
 		}
-		raftEntries[i] = RaftEntry(e)
 	}
-	m.mu.Lock()
-	for _, b := range batch {
-		m.byIndex[b.entry.Index] = append(m.byIndex[b.entry.Index], b)
-	}
-	m.synced = min(m.synced, from-1)
-	m.mu.Unlock()
-	vote, commit := uint64(1), w.log.AppliedIndex()
-	err := w.log.Append(&raftpb.HardState{Term: &w.term, Vote: &vote, Commit: &commit}, raftEntries)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err == nil && len(batch) > 0 {
-		m.last = from + uint64(len(batch)) - 1
-		m.written = w.term
-	}
-	return err
+	return w.appendStamped(from, batch)
 }
 
 func (w *workload) batch() []modelEntry {
@@ -151,8 +139,7 @@ func (w *workload) step() error {
 		return w.putBlob()
 	case 12:
 		if w.model.last > w.model.applied { // a new leader has other entries
-			w.term++
-			return w.appendBatch(w.model.applied+1+w.random.Uint64N(w.model.last-w.model.applied), w.batch())
+			return w.conflict(w.model.applied + 1 + w.random.Uint64N(w.model.last-w.model.applied))
 		}
 	case 13:
 		return w.reload()

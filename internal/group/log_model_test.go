@@ -26,9 +26,8 @@ func TestReloadEqualsTheModel(t *testing.T) {
 				if w.model.last == w.model.applied {
 					rt.Skip("nothing to cut")
 				}
-				w.term++
 				from := rapid.Uint64Range(w.model.applied+1, w.model.last).Draw(rt, "from")
-				if err := w.appendBatch(from, w.batch()); err != nil {
+				if err := w.conflict(from); err != nil {
 					rt.Fatal(err)
 				}
 			},

@@ -14,14 +14,14 @@ type lostRange struct {
 	what          string
 	known         *Entry // the header is whole: without attributes and data
 	before, after uint64 // indexes of the whole entries around it; after 0: none follows
-	// cutFrom, where it is not 0: a new leader's entries may have been here, which made void what stands before from this index
+	// cutFrom, where it is not 0: another leader's entries may have been here, which made void what stands before from this index
 	// on, because the term of what follows is another one.
 	cutFrom uint64
 }
 
-// mayHideCut tells whether bad bytes have room for an entry and stand where the term changes.
+// mayHideCut tells whether bad bytes have room for an entry and stand where the term changes, to a greater or a lower one. 0: not known.
 func mayHideCut(bytes int64, before, after uint64) bool {
-	return bytes >= FrameHeaderBytes && before != 0 && after > before
+	return bytes >= FrameHeaderBytes && before != 0 && after != 0 && after != before
 }
 
 // segmentWalk is what reading all frames of a segment gives.
@@ -63,8 +63,7 @@ func walkSegment(r *FrameReader, first uint64, end int64, rows bool) (*segmentWa
 			if e.Kind != KindState {
 				w.closeRanges(&e, open)
 				open = len(w.bad)
-				w.last = e.Index
-				w.addTerm(e.Index, e.Term)
+				w.follow(first, &e)
 			}
 		case FrameZeros:
 			if step.Offset+step.Bytes == end {
@@ -92,17 +91,8 @@ func (w *segmentWalk) whole(first uint64, step *FrameStep, open int) {
 		return
 	}
 	w.closeRanges(e, open)
-	if e.Index <= w.last {
-		w.rows.cut(first, e.Index)
-		n := len(w.terms)
-		for n > 0 && w.terms[n-1].FirstIndex >= e.Index {
-			n--
-		}
-		w.terms = w.terms[:n]
-	}
+	w.follow(first, e)
 	w.entries++
-	w.last = e.Index
-	w.addTerm(e.Index, e.Term)
 	switch e.Kind {
 	case KindPut, KindDelete:
 		if !w.withoutRows {
@@ -110,6 +100,23 @@ func (w *segmentWalk) whole(first uint64, step *FrameStep, open int) {
 		}
 	case KindConf:
 		w.confs = append(w.confs, e.Index)
+	}
+}
+
+// follow makes void what an entry makes void, and notes its index and term. In a log terms do not fall: where a greater term stands
+// before, bad bytes have hidden what made that void.
+func (w *segmentWalk) follow(first uint64, e *Entry) {
+	from, n := e.Index, len(w.terms)
+	for ; n > 0 && (w.terms[n-1].FirstIndex >= e.Index || w.terms[n-1].Term > e.Term); n-- {
+		from = min(from, w.terms[n-1].FirstIndex)
+	}
+	if from <= w.last {
+		w.rows.cut(first, from)
+		w.terms = w.terms[:n]
+	}
+	w.last = e.Index
+	if n == 0 || w.terms[n-1].Term < e.Term {
+		w.terms = append(w.terms, TermRun{FirstIndex: e.Index, Term: e.Term})
 	}
 }
 
@@ -123,12 +130,6 @@ func (w *segmentWalk) closeRanges(e *Entry, open int) {
 		}
 	}
 	w.term = e.Term
-}
-
-func (w *segmentWalk) addTerm(at, term uint64) {
-	if n := len(w.terms); n == 0 || w.terms[n-1].Term < term {
-		w.terms = append(w.terms, TermRun{FirstIndex: at, Term: term})
-	}
 }
 
 // damages says what the bad ranges of a walk mean. lastIndex is that of the last entry ever before the end of the range
@@ -158,6 +159,9 @@ func (w *segmentWalk) damages(group string, m ManifestSegment, lastIndex uint64,
 		if b.cutFrom != 0 && cuts && hint == nil {
 			d.IndexFirst, d.IndexLast = min(d.IndexFirst, max(b.cutFrom, m.FirstIndex)), max(d.IndexLast, b.before)
 		}
+		if b.after != 0 { // what stands behind says where the log ends
+			d.IndexLast = min(d.IndexLast, w.end(lastIndex))
+		}
 		if d.IndexLast < d.IndexFirst {
 			d.IndexFirst, d.IndexLast = 0, 0 // padding or a state record: no entry is lost
 			continue
@@ -175,6 +179,14 @@ func (w *segmentWalk) damages(group string, m ManifestSegment, lastIndex uint64,
 		slices.Sort(d.IDs)
 	}
 	return out, ids
+}
+
+// end is the greatest index that the log may have there: another one was made void by what stands behind it.
+func (w *segmentWalk) end(lastIndex uint64) uint64 {
+	if n := len(w.bad); n > 0 && w.bad[n-1].after == 0 {
+		return max(w.last, lastIndex)
+	}
+	return w.last
 }
 
 // lostState tells whether bytes below the synced mark are bad in which a state frame may have been that counts: behind the last

@@ -175,6 +175,7 @@ func (l *Log) ReadRange(r IndexRange, maxBytes uint64) (RangeAnswer, error) {
 func (l *Log) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (more bool, err error) {
 	through := min(a.Through, v.through)
 	more = true
+	next := from
 	var damage error
 	err = l.frames(v, l.startOf(v, from), func(step *FrameStep) bool {
 		e := &step.Entry
@@ -184,9 +185,10 @@ func (l *Log) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (more
 		case step.Status != FrameWhole:
 			damage = &DamageError{Damage: v.damage(l.opts.Identity.Name, step)}
 			return false
-		case e.Kind == KindState || e.Index < from || e.Index > through || !l.isValid(e):
+		case e.Kind == KindState || e.Index < next || e.Index > through || !l.isValid(e):
 			return true
 		}
+		next = e.Index + 1
 		r := RaftEntry(e)
 		if e.Kind == KindConf {
 			r.Data = slices.Clone(r.Data)

@@ -51,7 +51,7 @@ func (l *Log) survey(v view) (*survey, error) {
 		for _, g := range open {
 			g.after = after
 			if !s.rows && mayHideCut(g.bytes, term, afterTerm) {
-				s.lost = append(s.lost, IndexRange{max(v.first, commit+1), max(g.before, after-1)})
+				s.lost = append(s.lost, IndexRange{max(v.first, commit+1), min(max(g.before, after-1), v.through)})
 			}
 			gaps = append(gaps, g)
 		}

@@ -350,8 +350,8 @@ func (v view) damage(group string, step *FrameStep) Damage {
 	return d
 }
 
-// isValid tells whether an entry read from a segment is not void: one that was cut off has an older term. Compaction leaves
-// void ones in segments that it passes over, so Raft's floor does not matter.
+// isValid tells whether an entry read from a segment is not void: one that was cut off has another term, or came again later and is the
+// same then, byte for byte, at another place. Compaction leaves void ones in segments that it passes over, so Raft's floor does not matter.
 func (l *Log) isValid(e *Entry) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -17,7 +17,7 @@ func (v *verifier) checkOrder() {
 	for i, s := range v.scans {
 		if first := s.manifest.FirstIndex; last >= first {
 			v.cutBefore(i, commit)
-			last = first - 1
+			last, term = first-1, v.termBefore(i)
 		}
 		v.addFileEnds(s)
 		v.report.Entries += s.entries
@@ -90,6 +90,18 @@ func (v *verifier) cutBefore(i int, commit uint64) {
 	for _, before := range v.scans[:i] {
 		before.through = min(before.through, first-1)
 	}
+}
+
+// termBefore is the term of the last entry before segment i that it does not make void; 0: there is none.
+func (v *verifier) termBefore(i int) uint64 {
+	at := v.scans[i].manifest.FirstIndex - 1
+	for k := i - 1; k >= 0; k-- {
+		if term := termAt(v.scans[k].terms, at); term != 0 {
+			return term
+		}
+		at = min(at, v.scans[k].manifest.FirstIndex-1)
+	}
+	return 0
 }
 
 // addFileEnds adds what is missing at the end of a file, and what is too much.

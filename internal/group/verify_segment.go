@@ -6,6 +6,7 @@ import (
 	iofs "io/fs"
 	"math"
 	"path"
+	"sort"
 
 	"sheaf.dev/sheaf/internal/index"
 )
@@ -260,14 +261,18 @@ func (s *segmentScan) takeOrder(step *FrameStep, m *Manifest) bool {
 	for i := len(s.bad) - 1; i >= 0 && s.bad[i].after == 0; i-- {
 		s.bad[i].after, unknown = e.Index, true
 	}
+	if unknown {
+		s.cutHidden(e)
+	}
 	switch {
 	case e.Index < s.manifest.FirstIndex: // void ones may be above the last index
 		fault.what = fmt.Sprintf("index %d is not one of this segment", e.Index)
 	case s.last == 0:
-	case e.Index <= s.last && (e.Term <= s.term || e.Index <= s.hard.Commit):
-		fault.what = fmt.Sprintf("index %d of term %d behind index %d of term %d", e.Index, e.Term, s.last, s.term)
-	case e.Term < s.term:
-		fault.what = fmt.Sprintf("term %d behind term %d", e.Term, s.term)
+	case e.Index <= s.last && e.Index <= s.hard.Commit:
+		fault.what = fmt.Sprintf("index %d of term %d behind index %d of term %d, with a commit of %d", e.Index, e.Term, s.last, s.term, s.hard.Commit)
+	case e.Term < termAt(s.terms, e.Index-1): // of what it makes void, the term may be lower or greater
+		fault.what = fmt.Sprintf("index %d of term %d behind index %d of term %d: term %d behind term %d", e.Index, e.Term, s.last, s.term,
+			e.Term, termAt(s.terms, e.Index-1))
 	}
 	if fault.what != "" {
 		s.faults = append(s.faults, fault)
@@ -289,6 +294,32 @@ func (s *segmentScan) takeOrder(step *FrameStep, m *Manifest) bool {
 	}
 	s.last, s.term = e.Index, e.Term
 	return true
+}
+
+// cutHidden makes void what bad bytes before an entry must have made void, because in a log terms do not fall.
+func (s *segmentScan) cutHidden(e *Entry) {
+	n := len(s.terms)
+	for n > 0 && s.terms[n-1].Term > e.Term {
+		n--
+	}
+	if n == len(s.terms) || s.terms[n].FirstIndex >= e.Index {
+		return // the entry makes it void itself
+	}
+	before := s.terms[n].FirstIndex - 1
+	s.cut(before + 1)
+	for i := len(s.bad) - 1; i >= 0 && s.bad[i].after == e.Index; i-- {
+		s.bad[i].before = min(s.bad[i].before, before)
+	}
+	s.last, s.term = before, termAt(s.terms, before)
+}
+
+// termAt is the term of the last entry at or below an index; 0: there is none.
+func termAt(runs []TermRun, at uint64) uint64 {
+	n := sort.Search(len(runs), func(i int) bool { return runs[i].FirstIndex > at })
+	if n == 0 {
+		return 0
+	}
+	return runs[n-1].Term
 }
 
 // cut makes all entries from an index on void.

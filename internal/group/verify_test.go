@@ -230,7 +230,8 @@ func TestVerifyFindsAnImpossibleOrder(t *testing.T) {
 		"the next entry":                   {func(*testGroup, *Entry) {}, ""},
 		"a new term cuts above the commit": {func(_ *testGroup, e *Entry) { e.Index, e.Term = e.Index-3, 9 }, ""},
 		"a new term cuts below the commit": {func(g *testGroup, e *Entry) { e.Index, e.Term = g.manifest.Segments[2].FirstIndex+1, 9 }, "behind index"},
-		"the same index and term":          {func(_ *testGroup, e *Entry) { e.Index-- }, "behind index"},
+		"the same index and term again":    {func(_ *testGroup, e *Entry) { e.Index-- }, ""}, // another leader's was there and is void
+		"an older term cuts":               {func(_ *testGroup, e *Entry) { e.Index--; e.Term-- }, "term 2 behind term 3"},
 		"an older term":                    {func(_ *testGroup, e *Entry) { e.Term-- }, "term 2 behind term 3"},
 		"below the segment":                {func(_ *testGroup, e *Entry) { e.Index, e.Term = 1, 9 }, "is not one of this segment"},
 		"a gap":                            {func(_ *testGroup, e *Entry) { e.Index++ }, "missing before it"},
