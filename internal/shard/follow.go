@@ -226,7 +226,7 @@ func (s *Shard) decideOne(todo *work, view placement.View, state placement.Group
 	case g != nil && !g.lost && g.foreign == "" && g.isOneOf(here):
 		g.stray = ""
 		s.decideMember(todo, g)
-		if seen := [2]int64{state.Revision, view.Targets[name].Revision}; g.seen != seen {
+		if seen := [3]int64{state.Revision, view.Targets[name].Revision, replacedMembers(view, state)}; g.seen != seen {
 			g.seen = seen
 			s.steer(g)
 		}

@@ -35,6 +35,16 @@ func (s *Shard) membersHere(state placement.Group) []placement.Member {
 	return here
 }
 
+// replacedMembers counts the members of a group whose shard is registered with another volume than theirs: those are gone.
+func replacedMembers(view placement.View, state placement.Group) (n int64) {
+	for _, m := range state.Members {
+		if shard, registered := view.Shards[m.Shard]; registered && shard.VolumeUUID != m.VolumeUUID {
+			n++
+		}
+	}
+	return n
+}
+
 // beginJoin makes the folder of a replica that etcd wants here.
 func (s *Shard) beginJoin(state placement.Group, raftID uint64) error {
 	if err := s.volume.Admit(0, false); err != nil {

@@ -55,8 +55,10 @@ type groupReplica struct {
 	fetching   bool            // an install is under way
 	fetch      context.Context // of the install of a replica that joins
 	stopFetch  context.CancelFunc
-	foreign    string   // not empty: the folder was made on another volume, so that it must not run
-	seen       [2]int64 // revisions of the group and its target when it was looked at last
+	foreign    string // not empty: the folder was made on another volume, so that it must not run
+	// seen is what was there when it was looked at last: the revisions of the group and its target, and how many of its members'
+	// shards have another volume now.
+	seen [3]int64
 	// stored is the group as this shard wrote it to etcd last: views may be older.
 	stored placement.Group
 	// confirmed is the epoch at which etcd was told that the group made here is here: what an older view says of it is late.
