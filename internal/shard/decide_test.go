@@ -14,6 +14,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/volume"
 )
@@ -30,10 +31,11 @@ func lone(t *testing.T) *Shard {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.loader, s.hub = s.newLoader(), s.newHub()
+	s.committer, s.loader, s.hub = replica.NewCommitter(s.logger), s.newLoader(), s.newHub()
 	s.load.beganAt = time.Now()
 	t.Cleanup(func() {
 		s.hub.Close()
+		s.committer.Close()
 		s.loader.Close()
 		if err := s.volume.Close(); err != nil {
 			t.Error(err)

@@ -1,0 +1,205 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/volume"
+)
+
+var oneGroup = placement.Routing{Mode: placement.Hash, Groups: 1}
+
+// A group that has fewer voters than copies, and none before, takes no write: there would be one copy of it.
+func TestAGroupTakesNoWriteBeforeItHasItsCopies(t *testing.T) {
+	registry := newRegistry(oneGroup, "s1")
+	registry.change(func(v *placement.View) {
+		v.Meta.Copies = 3
+		v.Targets["0"] = placement.Target{Group: "0", Shards: []string{"s1", "b", "c"}}
+	})
+	f := start(t, registry, nil).ready()
+	sv := f.served(0)
+	f.eventually("it leads", sv.replica.Readable)
+	_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: []byte("x")})
+	want(t, err, codes.Unavailable, reasonNoLeader)
+}
+
+// lines keeps what is logged.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.text.String(), text)
+}
+
+// Stop offers the lead to others before it refuses calls.
+func TestStopHandsTheLeadOver(t *testing.T) {
+	log := &lines{}
+	c := &cluster{t: t, registry: newRegistry(oneGroup, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
+	c.registry.view.Meta.Copies = 2
+	c.aim("a", "b")
+	a := c.add("a", func(cfg *Config) { cfg.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	c.add("b", nil)
+	c.settled("a", "b")
+	sv := a.served(0)
+	c.eventually("a leads", func() bool { return sv.replica.Status().Leader })
+	a.stop()
+	// It may have lost the lead just before, on a machine that is busy; then b has it.
+	if st := sv.replica.Status(); !log.has("handed the lead over") && (st.LeaderID == 0 || st.LeaderID == sv.raftID) {
+		t.Errorf("a has kept the lead, and offered it to nobody: %+v", st)
+	}
+}
+
+// The trash is deleted when its time is over, or the volume is full, and never while etcd was set back: it may be needed then.
+func TestWhatIsDeletedFromTheTrash(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		held string
+		full bool
+		age  time.Duration
+		want bool // it is deleted
+	}{
+		{name: "young", age: 59 * time.Minute},
+		{name: "old", age: 61 * time.Minute, want: true},
+		{name: "young, and the volume is full", full: true, want: true},
+		{name: "old, while etcd was set back", held: "etcd was set back", age: 61 * time.Minute},
+		{name: "young, full, while etcd was set back", held: "etcd was set back", full: true},
+	} {
+		s := lone(t)
+		g := madeGroup(t, s, 1)
+		if err := s.toTrash(g, 1); err != nil {
+			t.Fatal(err)
+		}
+		trash := s.volume.TrashDir()
+		names, err := s.cfg.FS.List(trash)
+		if err != nil || len(names) != 1 {
+			t.Fatalf("in the trash: %v, %v", names, err)
+		}
+		s.held = c.held
+		if c.full {
+			s.cfg.FS.(*vfs.Mem).SetCapacity(1)
+			if _, _, err := s.volume.Space(); err != nil { // which looks
+				t.Fatal(err)
+			}
+		}
+		others := []string{"kept-by-a-person", uuid.NewString() + "-1", uuid.NewString() + "-0000000000000001-today"}
+		for _, name := range others {
+			if err := s.cfg.FS.MkdirAll(path.Join(trash, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.emptyTrashOnce(time.Now().Add(c.age)); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		left, err := s.cfg.FS.List(trash)
+		if err != nil || slices.Contains(left, names[0]) == c.want || len(left) != len(others)+map[bool]int{false: 1}[c.want] {
+			t.Errorf("%s: left are %v, %v", c.name, left, err)
+		}
+	}
+}
+
+// A shard says that its replica is gone only of the one that was on its volume.
+func TestConfessedIsOnlyWhatWasHere(t *testing.T) {
+	s := lone(t)
+	registry := newRegistry(oneGroup, "a")
+	s.cfg.Placement = registry
+	state := registry.now().Groups["0"]
+	here := s.volume.Superblock().Volume
+	state.Members = []placement.Member{member("a", 2, 1), {Shard: "a", VolumeUUID: here, RaftID: 5}, member("b", 1, 2), {Shard: "b", VolumeUUID: here, RaftID: 3}}
+	if err := s.confess(t.Context(), state); err != nil {
+		t.Fatal(err)
+	}
+	want := slices.Clone(state.Members)
+	want[1].VolumeUUID = uuid.Nil
+	if got := registry.now().Groups["0"].Members; !slices.Equal(got, want) {
+		t.Errorf("etcd holds %v, want %v", got, want)
+	}
+}
+
+// What the volume remembers of etcd never becomes older, and a view of an etcd that was set back is not taken in.
+func TestTheVolumeRemembersTheNewestEtcd(t *testing.T) {
+	s := lone(t)
+	at := func(revision int64, setBack string) placement.View {
+		return placement.View{
+			Epoch: uint64(revision), SetBack: setBack, Mark: placement.Mark{Revision: revision, Content: revision, Cluster: 1},
+			Groups: map[string]placement.Group{fmt.Sprint(revision): {}},
+		}
+	}
+	for _, step := range []struct {
+		view       placement.View
+		seen, told int64
+		held       bool
+	}{
+		{at(5, ""), 5, 5, false},
+		{at(3, "its revision is 3, and was 5"), 5, 3, true},
+		{at(7, "its keys are older"), 5, 7, true},
+		{at(9, ""), 9, 9, false},
+	} {
+		s.see(step.view)
+		if err := s.remember(step.view); err != nil {
+			t.Fatal(err)
+		}
+		if s.view.Mark.Revision != step.seen || s.told.Mark.Revision != step.told || s.isHeld() != step.held {
+			t.Errorf("revision %d: followed is %d, told %d, held %t", step.view.Mark.Revision, s.view.Mark.Revision, s.told.Mark.Revision, s.isHeld())
+		}
+		facts, err := volume.ReadFacts(s.cfg.FS, s.cfg.Dir)
+		if err != nil || facts.EtcdRevision != step.seen {
+			t.Errorf("revision %d: the volume remembers %+v, %v", step.view.Mark.Revision, facts, err)
+		}
+	}
+	again := newShard(s.cfg)
+	again.store = s.store
+	if got := again.recall(); got.Store != s.store || got.Revision != 9 {
+		t.Errorf("the next start knows %+v", got)
+	}
+	again.store = uuid.New()
+	if got := again.recall(); got != (placement.Seen{}) {
+		t.Errorf("of another store it knows %+v", got)
+	}
+}
+
+// A volume that is expected is not given another UUID because it was set back: a person is to bring the right one.
+func TestAnExpectedVolumeThatWasRolledBackIsRefused(t *testing.T) {
+	f := start(t, newRegistry(oneGroup, "s1"), nil).ready()
+	f.stop()
+	earlier := t.TempDir()
+	if err := os.CopyFS(earlier, os.DirFS(f.cfg.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	f.again(nil).stop()
+	id := f.registry.now().Groups["0"].Members[0].VolumeUUID
+	f.cfg.Dir, f.cfg.Wanted.Volume = earlier, id
+	s, err := Start(f.ctx(), f.cfg)
+	if err == nil {
+		s.Kill()
+	}
+	if !errors.Is(err, placement.ErrRolledBack) || classify(err).state != diskLost {
+		t.Errorf("start: %v", err)
+	}
+	if sb, err := volume.FreshSuperblock(vfs.OS{}, earlier); err != nil || sb.Volume != id {
+		t.Errorf("it is volume %s now, was %s: %v", sb.Volume, id, err)
+	}
+}
