@@ -1,6 +1,9 @@
 package group
 
-import "slices"
+import (
+	"errors"
+	"slices"
+)
 
 // damagedID is a record whose entry with an index was hit.
 type damagedID struct {
@@ -26,6 +29,14 @@ func (l *Log) noteDamage(d Damage) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.addDamage(&d)
+}
+
+// noteDamageOf is noteDamage where an error is a *DamageError.
+func (l *Log) noteDamageOf(err error) {
+	var damage *DamageError
+	if errors.As(err, &damage) {
+		l.noteDamage(damage.Damage)
+	}
 }
 
 // forgetDamage forgets damage that was repaired.

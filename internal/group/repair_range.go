@@ -162,6 +162,7 @@ func (l *Log) ReadRange(r IndexRange, maxBytes uint64) (RangeAnswer, error) {
 	for _, v := range views {
 		more, err := l.readRange(v, r.First, &a, &maxBytes)
 		if err != nil {
+			l.noteDamageOf(err)
 			return RangeAnswer{}, fmt.Errorf("group %s: entries from index %d: %w", l.opts.Identity.Name, r.First, err)
 		}
 		if !more {

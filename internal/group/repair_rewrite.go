@@ -460,14 +460,20 @@ func (p *rangeRepair) swapIn() error {
 	return nil
 }
 
-// findOld finds the places of returning versions that the index still has, so that they move as the others do.
+// findOld finds the places of returning versions that the index still has, so that they move as the others do. The index has one of
+// each record at most: the newest takes its place, and the others are weighed against it.
 func (p *rangeRepair) findOld() {
 	kept := make(map[index.Loc]bool, len(p.out.moves))
 	for _, m := range p.out.moves {
 		kept[m.from] = true
 	}
-	for i := range p.returns {
+	newer := make(map[int64]bool)
+	for i := range slices.Backward(p.returns) {
 		m := &p.returns[i]
+		if newer[m.id] {
+			continue
+		}
+		newer[m.id] = true
 		if loc, ok := p.table.Get(m.id); ok && loc.Ordinal() == p.v.ordinal && !kept[loc] {
 			m.from = loc
 			p.out.moves = append(p.out.moves, *m)

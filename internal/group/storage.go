@@ -95,6 +95,7 @@ func (l *Log) Entries(lo, hi, maxBytes uint64) ([]*raftpb.Entry, error) {
 		return more
 	})
 	if err != nil {
+		l.noteDamageOf(err)
 		return nil, fmt.Errorf("group %s: entries from index %d: %w", l.opts.Identity.Name, lo, err)
 	}
 	if len(out) == 0 {

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.etcd.io/raft/v3/raftpb"
-
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/peer"
 )
@@ -58,7 +56,7 @@ func (s *Shard) mend(ctx context.Context, sv *served) error {
 		return err
 	}
 	for _, r := range repairs {
-		err := s.mendFile(ctx, sv, from, r)
+		err := sv.log.Mend(ctx, r, mendSource{s, sv, from})
 		if errors.Is(err, group.ErrRepairByInstall) {
 			s.catchUp(sv.group, m.LeaderID)
 			return nil
@@ -71,25 +69,30 @@ func (s *Shard) mend(ctx context.Context, sv *served) error {
 	return nil
 }
 
-func (s *Shard) mendFile(ctx context.Context, sv *served, from string, r group.Repair) error {
-	if r.Blob != nil {
-		return s.fetchBlob(ctx, sv.group, sv.log, from, *r.Blob)
+// mendSource is the shard with the copy from which a replica is repaired.
+type mendSource struct {
+	*Shard
+	sv   *served
+	from string
+}
+
+// Entries implements group.MendSource.
+func (m mendSource) Entries(ctx context.Context, r group.IndexRange) (group.RangeAnswer, error) {
+	got, err := m.hub.Fetcher(m.from).Entries(ctx, m.sv.group.uuid, r.First, r.Last)
+	if errors.Is(err, peer.ErrNotHere) {
+		err = group.ErrRepairLater
 	}
-	var (
-		entries []*raftpb.Entry
-		applied uint64
-	)
-	for _, span := range r.Ranges {
-		got, err := s.hub.Fetcher(from).Entries(ctx, sv.group.uuid, span.First, span.Last)
-		if errors.Is(err, peer.ErrNotHere) || err == nil && got.Through < span.Last {
-			return group.ErrRepairLater
-		}
-		if err != nil {
-			return err
-		}
-		entries, applied = append(entries, got.Entries...), max(applied, got.Applied)
+	return group.RangeAnswer{Entries: got.Entries, Through: got.Through, Applied: got.Applied}, err
+}
+
+// FetchBlob implements group.MendSource.
+func (m mendSource) FetchBlob(ctx context.Context, ref group.BlobRef) error {
+	err := m.fetchBlob(ctx, m.sv.group, m.sv.log, m.from, ref)
+	if errors.Is(err, peer.ErrNotHere) {
+		// Or the group does not serve there now: then an install from there comes to nothing too.
+		err = group.ErrVersionNotFound
 	}
-	return sv.log.RepairRange(ctx, r, entries, applied)
+	return err
 }
 
 // scrubAll reads every byte of all groups of several copies over and over, slowly, so that damage is found while there are

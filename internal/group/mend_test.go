@@ -1,0 +1,159 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"path"
+	"slices"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// mendTwin repairs from a whole log.
+type mendTwin struct {
+	peer, log *Log
+	blobs     int
+	gone      bool // it has no blob any more
+	through   uint64
+}
+
+func (m *mendTwin) Entries(_ context.Context, r IndexRange) (RangeAnswer, error) {
+	entries, applied, err := fetch(m.peer, []IndexRange{r})
+	return RangeAnswer{Entries: entries, Through: min(r.Last, m.through), Applied: applied}, err
+}
+
+func (m *mendTwin) FetchBlob(_ context.Context, ref BlobRef) error {
+	if m.gone {
+		return ErrVersionNotFound
+	}
+	m.blobs++
+	return fetchBlob(m.peer, m.log, ref)
+}
+
+// spoil damages all entries of a record: while the log is open, or before it is loaded without hints. All damage is found.
+func (b *damageBed) spoil(t *testing.T, id int64, open bool) (l *Log) {
+	t.Helper()
+	opts := b.opts
+	disk := b.mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+	opts.FS = disk
+	load := func() {
+		var err error
+		l, _, err = Load(t.Context(), opts, nil)
+		ok(t, err)
+		last, _ := l.LastIndex()
+		ok(t, l.Apply(max(last, l.AppliedIndex()), nil))
+	}
+	if open {
+		load()
+	}
+	for name, frames := range b.frames {
+		for _, f := range frames {
+			at := f.offset + f.bytes - 1
+			if f.kind == KindDelete {
+				at = f.offset + 30 // its header is all there is
+			}
+			if (f.kind == KindPut || f.kind == KindDelete) && f.id == id {
+				ok(t, b.inflict(disk, name, func(file vfs.File) error { return flip(file, at) }, false))
+			}
+		}
+	}
+	if !open {
+		for _, name := range b.names {
+			if _, isHint := ParseHintName(name); isHint {
+				ok(t, disk.Remove(path.Join(b.opts.Dir, name)))
+			}
+		}
+		load()
+	}
+	_, err := l.Verify(t.Context(), 0)
+	ok(t, err)
+	return l
+}
+
+// The index knows the newest of them: it must be that which comes back into its place.
+func TestMendOfAllVersionsOfARecord(t *testing.T) {
+	b := newDamageBed(t)
+	twin := b.twin(t)
+	l := b.spoil(t, 3, true) // put and deleted in one segment
+	repairs, err := l.Repairs(t.Context())
+	ok(t, err)
+	if !slices.ContainsFunc(repairs, func(r Repair) bool { return len(r.Ranges) == 2 }) {
+		t.Fatalf("two versions in one segment are to be hit: %v", repairs)
+	}
+	ok(t, repairFrom(twin, l))
+	if err := sameLogs(twin, l); err != nil {
+		t.Error(err)
+	}
+	want, _, err := twin.Head(3)
+	ok(t, err)
+	if got, _, err := l.Head(3); err != nil || got != want {
+		t.Errorf("the newest version is that with index %d, %v, not %d", got, err, want)
+	}
+	ok(t, errors.Join(l.Close(false), twin.Close(false)))
+}
+
+// Load removes the blob of an entry that it cannot read.
+func TestMendFetchesTheBlobsOfEntries(t *testing.T) {
+	b := newDamageBed(t)
+	twin := b.twin(t)
+	l := b.spoil(t, 15, false)
+	m := &mendTwin{peer: twin, log: l, through: 1 << 40}
+	repairs, err := l.Repairs(t.Context())
+	ok(t, err)
+	for _, r := range repairs {
+		m.gone = true
+		if err := l.Mend(t.Context(), r, m); !errors.Is(err, ErrRepairLater) {
+			t.Errorf("the entry is there and its blob is not: %v", err)
+		}
+		m.gone, m.through = false, 1
+		if err := l.Mend(t.Context(), r, m); !errors.Is(err, ErrRepairLater) {
+			t.Errorf("the entry was not applied there: %v", err)
+		}
+		m.through = 1 << 40
+		ok(t, l.Mend(t.Context(), r, m))
+	}
+	if m.blobs != 1 || l.Damaged() {
+		t.Errorf("%d blobs were fetched, damage %v", m.blobs, l.Stats().Damages)
+	}
+	if err := sameLogs(twin, l); err != nil {
+		t.Error(err)
+	}
+	ok(t, errors.Join(l.Close(false), twin.Close(false)))
+}
+
+func TestMendOfABlobThatIsNowhere(t *testing.T) {
+	b := newDamageBed(t)
+	l := b.twin(t)
+	repair := Repair{File: "blob", Blob: &BlobRef{}}
+	if err := l.Mend(t.Context(), repair, &mendTwin{gone: true}); !errors.Is(err, ErrRepairByInstall) {
+		t.Errorf("the peer has compacted it away: %v", err)
+	}
+	ok(t, l.Close(false))
+}
+
+// A leader that cannot read what a follower needs must come to know that it is damaged, and hand over.
+func TestDamageThatAPeerMeetsIsKnown(t *testing.T) {
+	b := newDamageBed(t)
+	for what, read := range map[string]func(*Log) error{
+		"entries": func(l *Log) error {
+			_, err := l.Entries(l.state.floor+1, l.state.last+1, 1<<40)
+			return err
+		},
+		"range": func(l *Log) error {
+			_, err := l.ReadRange(IndexRange{First: 1, Last: l.state.last}, 1<<40)
+			return err
+		},
+	} {
+		l := b.spoil(t, 4, true)
+		l.forgetDamage(func(*Damage) bool { return true })
+		var damage *DamageError
+		if err := read(l); !errors.As(err, &damage) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if !l.Damaged() {
+			t.Errorf("%s: the log takes itself for whole", what)
+		}
+		ok(t, l.Close(false))
+	}
+}
