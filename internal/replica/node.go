@@ -41,7 +41,7 @@ func (r *Replica) makeNode() (err error) {
 		ID:                        r.opts.RaftID,
 		ElectionTick:              electionTicks,
 		HeartbeatTick:             heartbeatTicks,
-		Storage:                   r.log,
+		Storage:                   storage{r.log},
 		Applied:                   min(r.applied, state.GetCommit()),
 		MaxSizePerMsg:             messageBytesMax,
 		MaxCommittedSizePerReady:  applyBytesMax,
@@ -115,7 +115,7 @@ func (r *Replica) observe() {
 }
 
 // barred tells that damage keeps this replica from leading (rule 4): with other voters one of them can. Called with mu held.
-func (r *Replica) barred() bool { return !r.sole && r.log.Damaged() }
+func (r *Replica) barred() bool { return !r.sole && r.log.Damaged() && !r.unsafe(UnsafeDamage) }
 
 func isVoter(conf *raftpb.ConfState, id uint64) bool {
 	return slices.Contains(conf.GetVoters(), id) || slices.Contains(conf.GetVotersOutgoing(), id)

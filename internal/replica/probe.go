@@ -33,6 +33,7 @@ const (
 	UnsafeLease                            // a lease does not end by the clock
 	UnsafeLeaseVote                        // a replica gives votes as soon as it has started
 	UnsafeLeaseTransfer                    // a lease goes on when the lead is handed over
+	UnsafeDamage                           // damage bars nobody from leading
 )
 
 func (r *Replica) unsafe(rule Unsafe) bool {
