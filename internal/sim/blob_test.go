@@ -51,22 +51,28 @@ func (p *process) fetchBlobs(ctx context.Context, from uint64, refs []group.Blob
 		return errUnreachable
 	}
 	for _, ref := range refs {
-		data, err := source.readBlob(ref)
-		if err != nil {
-			return err
-		}
-		b, err := p.log.BlobWriter(ref)
-		if err != nil {
-			return err
-		}
-		defer b.Close()
-		if _, err := b.Write(data); err != nil {
-			return err
-		}
-		if _, err := b.Commit(); err != nil {
+		if err := source.copyBlob(p, ref); err != nil {
 			return err
 		}
 	}
 	w.fire("blob fetched")
 	return nil
+}
+
+// copyBlob brings a blob to another replica.
+func (p *process) copyBlob(to *process, ref group.BlobRef) error {
+	data, err := p.readBlob(ref)
+	if err != nil {
+		return err
+	}
+	b, err := to.log.BlobWriter(ref)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	if _, err := b.Write(data); err != nil {
+		return err
+	}
+	_, err = b.Commit()
+	return err
 }

@@ -197,7 +197,9 @@ func (w *world) write(ctx context.Context, p *process, op *operation, request [1
 		op.reply = reply{index: condition.Current, refused: condition.Err}
 		return true
 	case errors.As(err, &damage) && !p.disk.Crashed():
-		w.violate("%v: write: %v", p.machine, err)
+		if !w.rotsOf(p.machine) {
+			w.violate("%v: write: %v, and its disk is good", p.machine, err)
+		}
 		return false
 	case err != nil:
 		return false
@@ -225,7 +227,10 @@ func (w *world) read(ctx context.Context, p *process, op *operation) bool {
 		op.reply = reply{}
 		return true
 	case errors.As(err, &damage) && !p.disk.Crashed():
-		w.violate("%v: read: %v", p.machine, err)
+		w.noteFound(p.machine, "by a read", damage.Damage.File)
+		if !w.rotsOf(p.machine) {
+			w.violate("%v: read: %v, and its disk is good", p.machine, err)
+		}
 		return false
 	case err != nil:
 		return false
@@ -233,7 +238,9 @@ func (w *world) read(ctx context.Context, p *process, op *operation) bool {
 	data := record.Data
 	if record.Blob != nil {
 		if content, err := p.readBlob(*record.Blob); err != nil || !w.ledger.isBlob(*record.Blob, content) {
-			if !errors.Is(err, group.ErrClosed) && !p.disk.Crashed() {
+			if errors.As(err, &damage) && w.rotsOf(p.machine) {
+				w.noteFound(p.machine, "by a read", damage.Damage.File)
+			} else if !errors.Is(err, group.ErrClosed) && !p.disk.Crashed() {
 				w.violate("%v: version %d of record %d: blob %v is not what was put: %v", p.machine, record.Index, op.call.id, record.Blob, err)
 			}
 			return false

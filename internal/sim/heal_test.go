@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,10 +82,14 @@ func (w *world) converge() {
 			return false
 		}
 		last = m.LastIndex
+		w.members = map[uint64]bool{}
+		for _, member := range m.Progress {
+			w.members[member.ID] = true
+		}
 		up := 0
 		for _, p := range w.processes() {
 			for _, member := range m.Progress {
-				if member.ID == p.raftID && p.log.AppliedIndex() == last {
+				if member.ID == p.raftID && p.log.AppliedIndex() == last && w.isMended(p) {
 					up++
 				}
 			}
@@ -99,9 +105,10 @@ func (w *world) converge() {
 // compare reads every record through every member: it is what the newest entry made of it.
 func (w *world) compare(last uint64) {
 	for _, p := range w.processes() {
-		if p.log.AppliedIndex() != last {
+		if p.log.AppliedIndex() != last || !w.members[p.raftID] {
 			continue // removed
 		}
+		w.compareLog(p, last)
 		for id := range w.cfg.keys {
 			op := operation{client: w.cfg.clients, call: call{what: "get", id: id}, begin: moments.Add(1)}
 			ctx, cancel := context.WithTimeout(w.ctx, healTime)
@@ -125,6 +132,33 @@ func (w *world) compare(last uint64) {
 	}
 }
 
+// isMended tells whether nothing is damaged any more.
+func (w *world) isMended(p *process) bool {
+	return !p.log.Damaged() && (!w.isRotten(p.machine) || w.scrub(p))
+}
+
+// compareLog compares every entry that a replica has with what was applied first anywhere.
+func (w *world) compareLog(p *process, last uint64) {
+	for next := uint64(1); next <= last; {
+		got, err := p.log.ReadRange(group.IndexRange{First: next, Last: last}, 64<<10)
+		if errors.Is(err, group.ErrClosed) {
+			return
+		}
+		if err != nil || got.Through < next {
+			w.violate("%v: entries from index %d: through %d, %v", p.machine, next, got.Through, err)
+			return
+		}
+		for _, r := range got.Entries {
+			e, err := group.DecodePayload(r)
+			if problem := w.ledger.has(&e); err != nil || problem != "" {
+				w.violate("%v: index %d of its log: %v %s", p.machine, r.GetIndex(), err, problem)
+				return
+			}
+		}
+		next = got.Through + 1
+	}
+}
+
 // verifyDisks checks every byte that is left, the used flags too.
 func (w *world) verifyDisks() {
 	for _, m := range w.machines {
@@ -132,11 +166,32 @@ func (w *world) verifyDisks() {
 		if err != nil || !found || file.Joining || file.Volume != m.volume {
 			continue
 		}
+		if len(m.rots) > 0 && !w.members[m.raftID] {
+			continue // it was removed: nobody repairs it
+		}
 		report, err := group.VerifyDir(context.Background(), m.disk, groupDir, nil)
 		if err != nil || len(report.Damages) > 0 {
-			w.violate("%v: verify: %v, %v", m, err, report.Damages)
+			w.violate("%v: verify: %v, %v\n%s", m, err, report.Damages, w.dump(m, report.Damages))
 		}
 	}
+}
+
+// dump writes the manifest, and each file that is damaged, in words: a run does not come again, so what it left is all there is.
+func (w *world) dump(m *machine, damages []group.Damage) string {
+	names := []string{group.ManifestName, group.MarkName}
+	for _, d := range damages {
+		if d.File != "" && !slices.Contains(names, d.File) {
+			names = append(names, d.File)
+		}
+	}
+	var b strings.Builder
+	for _, name := range names {
+		fmt.Fprintf(&b, "%s:\n", name)
+		if err := group.Dump(&b, m.disk, path.Join(groupDir, name)); err != nil {
+			fmt.Fprintln(&b, err)
+		}
+	}
+	return b.String()
 }
 
 // describe tells how everything stands.

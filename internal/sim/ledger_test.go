@@ -96,7 +96,8 @@ func (l *ledger) apply(raftID uint64, e *group.Entry, last *uint64) string {
 		return fmt.Sprintf("behind index %d", *last)
 	}
 	*last = e.Index
-	f := fact{index: e.Index, term: e.Term, kind: e.Kind, id: e.ID, request: e.RequestID, data: hash(e.Data), by: raftID}
+	f := factOf(e)
+	f.by = raftID
 	if first, known := l.entries[e.Index]; known {
 		f.by = first.by
 		if f != first {
@@ -112,6 +113,23 @@ func (l *ledger) apply(raftID uint64, e *group.Entry, last *uint64) string {
 		return ""
 	}
 	return l.check(f)
+}
+
+func factOf(e *group.Entry) fact {
+	return fact{index: e.Index, term: e.Term, kind: e.Kind, id: e.ID, request: e.RequestID, data: hash(e.Data)}
+}
+
+// has says what is wrong with an entry of a log.
+func (l *ledger) has(e *group.Entry) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	first, known := l.entries[e.Index]
+	f := factOf(e)
+	f.by = first.by
+	if !known || f != first {
+		return fmt.Sprintf("it is %+v, applied was %+v (%v)", f, first, known)
+	}
+	return ""
 }
 
 // check asks whether a client wanted an entry, and whether it is there once.

@@ -26,9 +26,12 @@ type machine struct {
 	joining    bool          // comeUp is at work
 	starting   *vfs.Mem      // start is at work on this disk
 	installing *vfs.Mem      // install is at work on this disk
+	rejoining  *vfs.Mem      // rejoin is at work on this disk
 	epoch      int           // raised whenever the process or the disk goes
 	slow       time.Duration // what a sync takes at most
 	backup     *vfs.Mem      // an older state of the disk
+	rots       []rot         // bytes of the disk that are bad
+	rotted     bool          // there were some, on this disk
 }
 
 // process is a shard with its replica of the group.
@@ -40,6 +43,7 @@ type process struct {
 	committer *replica.Committer
 	log       *group.Log
 	replica   *replica.Replica
+	loaded    []group.Damage // that was found by its Load
 }
 
 func (m *machine) options(disk *vfs.Mem) group.Options {
@@ -116,11 +120,21 @@ func (m *machine) start() {
 	switch {
 	case errors.Is(err, vfs.ErrCrashed):
 		return
-	case err != nil || report.Outcome == group.Damaged:
+	case errors.Is(err, group.ErrTailDamaged) && w.rotsOf(m) && w.cfg.mutation == mutateTail && cutTail(disk):
+		w.startLater(m, time.Millisecond)
+		return
+	case errors.Is(err, group.ErrTailDamaged) && w.rotsOf(m):
+		w.trace("%v: load: %v", m, err)
+		w.wait.Go(func() { m.rejoin(disk, file, epoch) })
+		return
+	case err != nil || report.Outcome == group.Damaged && !w.rotsOf(m):
 		w.violate("machine %d: load: %v, %+v", m.number, err, report)
 		return
 	}
-	p := &process{machine: m, raftID: file.RaftID, disk: disk, committer: replica.NewCommitter(nil), log: log}
+	for _, d := range report.Damages {
+		w.noteFound(m, "at load", d.File)
+	}
+	p := &process{machine: m, raftID: file.RaftID, loaded: report.Damages, disk: disk, committer: replica.NewCommitter(nil), log: log}
 	fetch := p.fetchBlobs
 	if w.cfg.mutation == mutateBlobs {
 		fetch = nil
@@ -231,7 +245,7 @@ func (m *machine) comeUp(raftID uint64) {
 	w := m.world
 	w.mu.Lock()
 	running := m.process != nil && m.process.raftID == raftID
-	if m.joining || running || m.raftID != raftID {
+	if m.joining || running || m.raftID != raftID || m.rejoining == m.disk {
 		w.mu.Unlock()
 		return
 	}
@@ -262,7 +276,7 @@ func (m *machine) wipe(disk *vfs.Mem) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if m.disk == disk && !disk.Crashed() {
-		m.disk = vfs.NewMem()
+		m.disk, m.rots, m.rotted = vfs.NewMem(), nil, false
 	}
 }
 

@@ -24,12 +24,15 @@ var rules = []struct {
 	{name: "requests are remembered over a failover", unsafe: replica.UnsafeRequests, faults: networkFaults},
 	{name: "only what is committed is visible", unsafe: replica.UnsafeApply, faults: networkFaults},
 	{name: "a leader serves what its predecessors committed", unsafe: replica.UnsafeServe, faults: networkFaults},
-	{name: "a lease ends", unsafe: replica.UnsafeLease, faults: networkFaults},
+	{name: "a lease ends", unsafe: replica.UnsafeLease, faults: cutFaults, tweak: busy},
 	{name: "who may have promised a lease gives no vote", unsafe: replica.UnsafeLeaseVote, faults: leaseFaults, tweak: crowded},
 	{name: "a lead that is handed over has no lease", unsafe: replica.UnsafeLeaseTransfer, faults: handFaults, tweak: crowded},
 	{name: "an emptied volume is another replica", mutation: mutateReuse, faults: volumeFaults},
 	{name: "a volume rolled back is another replica", mutation: mutateRollBack, faults: volumeFaults},
 	{name: "an entry is promised with its blob", mutation: mutateBlobs, faults: networkFaults},
+	{name: "who is damaged does not come to lead", unsafe: replica.UnsafeDamage, faults: rotFaults, tweak: rotten},
+	{name: "who lost what it acknowledged gives no vote", mutation: mutateTail, faults: tailFaults},
+	{name: "a repair comes from one that has applied as much", mutation: mutateMend, faults: rotFaults, tweak: rotten},
 }
 
 var (
@@ -45,18 +48,27 @@ var (
 	volumeFaults = map[string]int{
 		"volume lost at the worst moment": 10, "network healed": 6, "crash": 1,
 	}
+	cutFaults   = map[string]int{"partition": 10, "network healed": 5}
 	leaseFaults = map[string]int{"partition": 10, "crash": 20, "network healed": 6}
 	handFaults  = map[string]int{"lead handed over": 20, "one-way cut": 10, "partition": 8, "network healed": 8, "network bad": 6}
+	rotFaults   = map[string]int{"bytes rot": 20, "bytes rot at the worst moment": 10, "partition": 12, "network healed": 6, "crash": 4}
+	tailFaults  = map[string]int{"bytes rot at the worst moment": 10, "network healed": 6, "crash": 1}
 	lateFaults  = map[string]int{"network bad": 10, "lead handed over": 1}
 )
 
 // crowded has many conditional calls.
 func crowded(c *config) { c.keys, c.clients, c.pause = 12, 6, 60*time.Millisecond }
 
+// busy has many calls on few records: where two lead, what one writes is soon read through the other.
+func busy(c *config) { c.keys, c.clients, c.pause = 2, 10, 40*time.Millisecond }
+
 // sparse has few calls: what matters are the elections.
 func sparse(c *config) {
 	c.clients, c.pause, c.length = 3, 200*time.Millisecond, 20*time.Second
 }
+
+// rotten has many records, and what is bad is found soon.
+func rotten(c *config) { c.keys, c.scrub = 30, 500*time.Millisecond }
 
 // late has many messages that come late, though soon enough to be of the same term.
 func late(c *config) {

@@ -36,6 +36,8 @@ var faults = []fault{
 	{"volume rolled back", 8, (*world).rollBack},
 	{"volume lost at the worst moment", 4, (*world).worstMoment},
 	{"volume backed up", 8, (*world).backUp},
+	{"bytes rot", 10, (*world).rotOne},
+	{"bytes rot at the worst moment", 2, (*world).worstRot},
 }
 
 // nemesis makes faults for the length of the run.
@@ -267,6 +269,9 @@ func (w *world) mayLose(o *operator, m *machine) bool {
 		if w.lost[id] {
 			return false
 		}
+		if other := w.at[id]; other != nil && other != m && len(other.rots) > 0 {
+			return false
+		}
 	}
 	// The leader may be one of the past: only the newest membership that anybody applied counts.
 	return members.ConfIndex == w.ledger.newestConf() && m.raftID != 0
@@ -287,7 +292,7 @@ func (w *world) loseVolume(o *operator, r *rand.Rand) bool {
 func (w *world) replaceVolume(m *machine, disk *vfs.Mem, r *rand.Rand) {
 	w.mu.Lock()
 	end := m.kill()
-	m.disk, m.backup = disk, nil
+	m.disk, m.backup, m.rots, m.rotted = disk, nil, nil, false
 	old, volume := m.raftID, m.volume
 	sound := w.cfg.mutation != mutateReuse && w.cfg.mutation != mutateRollBack
 	if sound {
@@ -308,7 +313,7 @@ func (w *world) backUp(_ *operator, r *rand.Rand) bool {
 	m := w.one(r)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if m.process == nil {
+	if m.process == nil || len(m.rots) > 0 {
 		return false
 	}
 	m.backup = m.disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})

@@ -13,7 +13,7 @@ import (
 // usual is a run as most are.
 func usual(seed uint64) config {
 	c := config{
-		machines: 5, copies: 3, clients: 4, keys: 6, length: 15 * time.Second, pause: 80 * time.Millisecond,
+		machines: 5, copies: 3, clients: 4, keys: 6, length: 15 * time.Second, pause: 80 * time.Millisecond, scrub: 5 * time.Second,
 		lossOdds: 0.1, lateOdds: 0.02, lateMax: 6 * time.Second, quiet: seed%2 == 0,
 	}
 	if seed%10 == 9 {

@@ -28,6 +28,7 @@ type config struct {
 	keys     int64
 	length   time.Duration // of the time with faults
 	pause    time.Duration // between two calls of a client, at most
+	scrub    time.Duration // between two times that everything is read, at most
 	faults   map[string]int
 	unsafe   replica.Unsafe
 	mutation mutation
@@ -46,6 +47,8 @@ const (
 	mutateReuse             // an emptied volume goes on under its old Raft id
 	mutateRollBack          // an old state of a volume goes on under its Raft id
 	mutateBlobs             // followers take entries without the blobs that they refer to
+	mutateTail              // damage below the synced mark is taken for a torn write
+	mutateMend              // damage is repaired from anybody, also from one that has not applied so much
 )
 
 // world is a run. Everything happens in one bubble of testing/synctest.
@@ -77,6 +80,7 @@ type world struct {
 	violations []string
 	stuck      bool // the violation is that the group came to no end
 	history    []operation
+	members    map[uint64]bool // at the end
 }
 
 // result is what is left of a run.
@@ -139,6 +143,8 @@ func (w *world) live() {
 	}
 	w.wait.Go(w.churn)
 	w.wait.Go(w.watchShards)
+	w.wait.Go(w.mends)
+	w.wait.Go(w.scrubs)
 	operator := newOperator(w)
 	w.wait.Go(operator.work)
 	w.nemesis(operator)

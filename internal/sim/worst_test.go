@@ -11,6 +11,37 @@ import (
 // acknowledged; then the disk of one of them is emptied or rolled back, and the other one, which leads, is cut off. What the
 // two that are left may not do is elect the one that was left behind.
 func (w *world) worstMoment(o *operator, r *rand.Rand) bool {
+	return w.atWorst(o, r, func(lost *machine) bool {
+		disk := vfs.NewMem()
+		if lost.backup != nil {
+			disk = lost.backup
+		}
+		w.replaceVolume(lost, disk, r)
+		return true
+	})
+}
+
+// worstRot lets the last synced bytes of the log rot at such a moment. They are found at once: the machine restarts, or reads
+// everything.
+func (w *world) worstRot(o *operator, r *rand.Rand) bool {
+	return w.atWorst(o, r, func(lost *machine) bool {
+		if !w.rotDisk(lost, r, 1+r.IntN(3)/2*3) {
+			return false
+		}
+		w.mu.Lock()
+		p := lost.process
+		w.mu.Unlock()
+		if p != nil && r.IntN(3) == 0 {
+			w.wait.Go(func() { w.scrub(p) })
+			return true
+		}
+		lost.cutPower(survival(r))
+		w.startLater(lost, between(r, 10*time.Millisecond, 300*time.Millisecond))
+		return true
+	})
+}
+
+func (w *world) atWorst(o *operator, r *rand.Rand, lose func(*machine) bool) bool {
 	leader := w.leader()
 	if leader == nil || w.cfg.copies != 3 {
 		return false
@@ -29,7 +60,7 @@ func (w *world) worstMoment(o *operator, r *rand.Rand) bool {
 	i := r.IntN(2)
 	behind, lost := others[i], others[1-i]
 	w.mu.Lock()
-	if r.IntN(2) == 0 {
+	if r.IntN(2) == 0 && len(lost.rots) == 0 {
 		lost.backup = lost.disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
 	}
 	w.mu.Unlock()
@@ -37,23 +68,18 @@ func (w *world) worstMoment(o *operator, r *rand.Rand) bool {
 	if !w.sleep(between(r, 200*time.Millisecond, 800*time.Millisecond)) {
 		return false
 	}
-	return w.loseAlone(o, r, lost, leader.machine) && w.sleep(between(r, time.Second, 4*time.Second))
+	return w.loseAlone(o, lost, leader.machine, lose) && w.sleep(between(r, time.Second, 4*time.Second))
 }
 
-// loseAlone takes the disk of a machine and cuts the leader off at the same moment. Nobody may sleep with a lock held: the
+// loseAlone takes what a machine has and cuts the leader off at the same moment. Nobody may sleep with a lock held: the
 // time of the bubble would stand still.
-func (w *world) loseAlone(o *operator, r *rand.Rand, lost, leader *machine) bool {
+func (w *world) loseAlone(o *operator, lost, leader *machine, lose func(*machine) bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !w.mayLose(o, lost) {
+	if !w.mayLose(o, lost) || !lose(lost) {
 		return false
 	}
 	w.only(func(a, b int) bool { return a != leader.number && b != leader.number })
-	disk := vfs.NewMem()
-	if lost.backup != nil {
-		disk = lost.backup
-	}
-	w.replaceVolume(lost, disk, r)
 	return true
 }
 
