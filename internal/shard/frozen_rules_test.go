@@ -1,0 +1,101 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/google/uuid"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// While etcd was set back the leader of a group changes nothing of its members.
+func TestRule9_NothingMovesWhileEtcdWasSetBack(t *testing.T) {
+	registry := newRegistry(oneGroup, "s1")
+	f := start(t, registry, nil).ready()
+	s, sv := f.shard, f.served(0)
+	f.eventually("it leads a group that etcd knows", func() bool {
+		state, _ := s.stateOf(sv.group)
+		return len(state.Members) == 1 && sv.replica.Status().Leader
+	})
+	targets := map[string]placement.Target{"0": {Group: "0", Shards: []string{"b", "s1"}}}
+	shards := map[string]placement.Shard{"b": {Name: "b", VolumeUUID: uuid.New()}}
+	registry.change(func(v *placement.View) { v.SetBack = "its revision is 3, and was 5" })
+	f.eventually("it is noticed", s.isHeld)
+	s.mu.Lock()
+	s.view.Targets, s.view.Shards = targets, shards // as if that had been known before
+	s.mu.Unlock()
+	if again := s.lead(t.Context(), sv.group); !again || len(registry.now().Groups["0"].Members) != 1 {
+		t.Errorf("while it was set back: looked at again: %t, members %+v", again, registry.now().Groups["0"].Members)
+	}
+	registry.change(func(v *placement.View) { v.SetBack, v.Targets, v.Shards = "", targets, shards })
+	f.eventually("the move begins", func() bool { return len(registry.now().Groups["0"].Members) == 2 })
+}
+
+// Nor are groups of another shard taken over then.
+func TestRule9_NothingIsAdoptedWhileEtcdWasSetBack(t *testing.T) {
+	s := lone(t)
+	registry := newRegistry(oneGroup, "a")
+	s.cfg.Placement, s.cfg.Wanted.Adopt = registry, true
+	registry.change(func(v *placement.View) {
+		g := v.Groups["0"]
+		g.Members = []placement.Member{{Shard: "gone", VolumeUUID: s.volume.Superblock().Volume, RaftID: 1}}
+		v.Groups["0"] = g
+	})
+	for setBack, want := range map[string]string{"": "a", "its revision is 3, and was 5": "gone"} {
+		view := registry.now()
+		view.SetBack = setBack
+		adopted, err := s.adoptMembers(t.Context(), view)
+		if err != nil || adopted.Groups["0"].Members[0].Shard != want {
+			t.Errorf("set back %q: members %+v, %v", setBack, adopted.Groups["0"].Members, err)
+		}
+		registry.change(func(v *placement.View) { v.Groups["0"] = view.Groups["0"] })
+	}
+}
+
+// unfrozen cannot be told that it was set back.
+type unfrozen struct{ *memRegistry }
+
+func (unfrozen) Freeze(context.Context, string, string) error { return errDown }
+
+// A shard that notices first, and cannot tell others, does not register: they would go on with it on the word of that etcd.
+func TestRule9_AShardThatCannotFreezeDoesNotStart(t *testing.T) {
+	registry := newRegistry(oneGroup, "s1")
+	registry.view.SetBack = "its revision is 3, and was 5"
+	s, err := Start(t.Context(), Config{
+		Name: "s1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: unfrozen{registry}, ReserveBytes: 16 << 20, Compaction: Compaction{Off: true},
+	})
+	if err == nil {
+		s.Kill()
+	}
+	if !errors.Is(err, errDown) || len(registry.seen) > 0 {
+		t.Errorf("start: %v; volumes that were registered: %v", err, registry.seen)
+	}
+}
+
+// Nothing is taken away on the word of an etcd that the volume cannot remember: an older one could not be told from it later.
+func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
+	s := lone(t)
+	g := madeGroup(t, s, 1)
+	g.confIndex, g.state = 7, recordv1.GroupState_GROUP_STATE_PENDING
+	s.groups[g.uuid] = g
+	s.view = placement.View{
+		Epoch: 100, Mark: placement.Mark{Revision: 100}, Shards: map[string]placement.Shard{}, Targets: map[string]placement.Target{},
+		Groups: map[string]placement.Group{"0": {Name: "0", UUID: g.uuid, ConfIndex: 7, Members: others}},
+	}
+	disk := s.cfg.FS.(*vfs.Mem)
+	disk.SetCapacity(1)
+	if unfinished := s.reconcile(t.Context()); !unfinished || s.groups[g.uuid] == nil {
+		t.Errorf("while nothing can be written: unfinished: %t, the group is left alone: %t", unfinished, s.groups[g.uuid] != nil)
+	}
+	if names, err := disk.List(g.dir); err != nil || len(names) == 0 {
+		t.Errorf("its folder holds %v, %v", names, err)
+	}
+	disk.SetCapacity(0)
+	if s.reconcile(t.Context()); s.groups[g.uuid] != nil {
+		t.Error("it is not thrown away when that is remembered")
+	}
+}
