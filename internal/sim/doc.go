@@ -1,7 +1,6 @@
 // Package sim holds the simulation of a group with several copies, as tests: the real log and the real replicas on machines
 // with disks that lose power and whose bytes rot, in a network that loses, delays and repeats messages, in a time of its own.
-// Seeded faults come
-// while clients read and write; what they saw and what is on the disks is judged at the end.
+// Seeded faults come while clients read and write; what they saw and what is on the disks is judged at the end.
 //
 // What must hold: no acknowledged write is lost and none is invented; the replicas agree on every entry that becomes visible;
 // each request is applied once; for each record there is one order of all calls that fits what every client saw; every byte on

@@ -239,7 +239,7 @@ func (w *world) scrubs() {
 	r := rand.New(rand.NewPCG(w.seed, 7))
 	for w.sleep(between(r, w.cfg.scrub/10, w.cfg.scrub)) {
 		for _, p := range w.processes() {
-			if w.isRotten(p.machine) || r.IntN(8) == 0 {
+			if w.isRotten(p.machine) || r.IntN(20) == 0 {
 				w.scrub(p)
 			}
 		}

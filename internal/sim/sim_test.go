@@ -76,6 +76,7 @@ func TestSeeds(t *testing.T) {
 		for _, f := range append([]string{
 			"message lost", "message doubled", "message late", "membership changed", "lead handed over in fact", "installed",
 			"far behind", "compaction dropped entries",
+			"bits flipped", "sector zeroed", "rot found at load", "rot found at load, in the tail", "rot found by scrub", "rot repaired",
 		}, names(faults)...) {
 			if fired[f] == 0 {
 				t.Errorf("%s never came: the simulation tests less than it says", f)
