@@ -215,6 +215,25 @@ func TestAJointMembershipIsLeftAfterATransferThatFailed(t *testing.T) {
 	})
 }
 
+// Where the leader dies right after a membership change, those left know of it: by the membership before, the other of two is no majority.
+func TestMembersHearOfAMembershipChangeAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		id, leader := n.lead()
+		gone, _ := n.follower(id)
+		ok(t, leader.ChangeMembers(timeout(t), change(remove(gone))))
+		n.stop(gone)
+		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
+		n.start(4)
+		until(t, "the learner has everything", func() bool { m := leader.Members(); return m.Progress[2].Match == m.LastIndex })
+		ok(t, leader.ChangeMembers(timeout(t), change(add(4))))
+		synctest.Wait() // for what was sent, and for no clock
+		n.stop(id)
+		_, leader = n.lead()
+		leader.must(t, put(1, "a"))
+	})
+}
+
 // The membership is durable before the commit index is: after a restart Raft commits a change again that is in force.
 func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

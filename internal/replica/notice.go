@@ -1,6 +1,8 @@
 package replica
 
 import (
+	"slices"
+
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.etcd.io/raft/v3/tracker"
@@ -11,9 +13,13 @@ import (
 // back until the clock's next tick, and are dropped where an append with entries follows, or the follower turns out to have everything.
 // One that says no more than Raft's own retransmission would is sent then: by its refusal a leader learns that appends were lost.
 
+//
+// What waits for nothing is the word that a membership change is committed: until a member hears it, it counts votes by the membership before. Of
+// a group whose members were two for a while, nobody could be elected where the leader died meanwhile.
+
 // holdNotices takes out of a Ready's messages what can wait. Called with mu held.
 func (r *Replica) holdNotices(messages []*raftpb.Message) []*raftpb.Message {
-	if !r.leader {
+	if !r.leader || r.changing() {
 		return messages
 	}
 	left := messages[:0:0]
@@ -31,6 +37,12 @@ func (r *Replica) holdNotices(messages []*raftpb.Message) []*raftpb.Message {
 		left = append(left, m)
 	}
 	return left
+}
+
+// changing tells that a membership change is on its way, or committed by the Ready at hand. Called with mu held.
+func (r *Replica) changing() bool {
+	return r.change != nil || len(r.conf.GetVotersOutgoing()) > 0 ||
+		slices.ContainsFunc(r.round.ready.CommittedEntries, func(e *raftpb.Entry) bool { return e.GetType() != raftpb.EntryNormal })
 }
 
 // replicates tells that appends to a member flow, so that it is not being found out what the member has. Called with mu held.
