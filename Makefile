@@ -141,7 +141,7 @@ charts: $(TOOLS)/helm-docs ## Write what the charts take from config/: CRDs, RBA
 
 .PHONY: check-generate
 check-generate: generate charts ## Regenerate, and fail where the tree differs from what is committed.
-	@git diff --exit-code -- $(GENERATED) && test -z "$$(git ls-files --others --exclude-standard -- $(GENERATED) | tee /dev/stderr)" || { echo "generated files differ: run 'make generate' and commit" >&2; exit 1; }
+	@git diff --exit-code -- $(GENERATED) && ! git ls-files --others --exclude-standard -- $(GENERATED) | grep . || { echo "generated files differ: run 'make generate' and commit" >&2; exit 1; }
 
 .PHONY: proto-baseline
 proto-baseline: $(TOOLS)/buf bin/protodeps ## At a release: take the present contract as the one that later ones must not break.
