@@ -21,7 +21,7 @@ func TestRule9_NothingMovesWhileEtcdWasSetBack(t *testing.T) {
 		state, _ := s.stateOf(sv.group)
 		return len(state.Members) == 1 && sv.replica.Status().Leader
 	})
-	targets := map[string]placement.Target{"0": {Group: "0", Shards: []string{"b", "s1"}}}
+	targets := map[string]placement.Target{"0": {Group: "0", Shards: []string{"b", "s1"}, Revision: 1000}}
 	shards := map[string]placement.Shard{"b": {Name: "b", VolumeUUID: uuid.New()}}
 	registry.change(func(v *placement.View) { v.SetBack = "its revision is 3, and was 5" })
 	f.eventually("it is noticed", s.isHeld)
