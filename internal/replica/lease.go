@@ -9,8 +9,7 @@ import (
 
 // A leader whose question the majority has answered may answer reads by itself for a while: for leaseTime since it asked. It can,
 // because whoever answers hears of a leader, and gives nobody else a vote for an election timeout since then. So no other leader can be
-// elected, and nothing be acknowledged elsewhere, while the lease runs. Four rules make that true; each has a simulation that fails
-// without it.
+// elected, and nothing be acknowledged elsewhere, while the lease runs. Four rules make that true; each has a test that fails without it.
 //
 //  1. The lease counts from before the question was sent, and ends by this process's monotonic clock, which goes on while the process is
 //     stopped. It is looked at before the log is read, so that what is read afterwards is at least as new.
