@@ -66,7 +66,7 @@ func TestDevRefusesWhatDoesNotFitItsFolder(t *testing.T) {
 	again("--shards", "3").want(t, 1).has(t, "--shards 4")
 
 	// What fits, fits: the same flags, none, and more shards.
-	for _, flags := range [][]string{{"--shards", "4", "--groups", "8"}, {}, {"--shards", "5"}, {"--shards", "4"}} {
+	for _, flags := range [][]string{{"--shards", "4", "--groups", "8"}, {}, {"--shards", "5"}} {
 		p := startDev(t, dir, flags...)
 		for _, id := range strings.Fields("1 2 3 4 5 6 7 8") {
 			if o := p.do(t, "", "get", id).want(t, 0); o.stdout != id {
