@@ -2,6 +2,7 @@ package shard
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -49,5 +50,42 @@ func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 	}
 	for id := range int64(8) {
 		c.holds(id, data(id, 100))
+	}
+}
+
+// Where the others lead already, the shard that comes back takes its place all the same: they wait for what it says.
+func TestALeaderWaitsForTheClaimOfAShardThatHasJustCome(t *testing.T) {
+	lost := placement.Member{RaftID: 5}
+	state := groupView{
+		Group:  placement.Group{Members: []placement.Member{{Shard: "a", RaftID: 1}, lost}},
+		Target: []string{"a", "b"},
+		Shards: map[string]placement.Shard{"a": {Name: "a", VolumeUUID: uuid.New()}},
+	}
+	g := &groupReplica{}
+	longAgo := time.Now().Add(-time.Hour)
+	for _, c := range []struct {
+		what  string
+		since time.Time
+		come  string // the shard that has come besides
+		id    uint64
+		wait  bool
+	}{
+		{"there is nobody to take its place", longAgo, "", lost.RaftID, true},
+		{"a shard that is not wanted has come", longAgo, "c", lost.RaftID, true},
+		{"a wanted shard has come", longAgo, "b", lost.RaftID, true},
+		{"it has come long ago", longAgo, "b", lost.RaftID, false},
+		{"a member with a known place", time.Now(), "b", 1, false},
+	} {
+		g.comeSince = c.since
+		if c.come != "" && state.Shards[c.come].Name == "" {
+			state.Shards[c.come] = placement.Shard{Name: c.come, VolumeUUID: uuid.New()}
+		}
+		if got := mayStillClaim(g, state, c.id); got != c.wait {
+			t.Errorf("%s: %v", c.what, got)
+		}
+	}
+	state.Target = []string{"a"}
+	if mayStillClaim(g, state, lost.RaftID) {
+		t.Error("every wanted shard holds a member, and one that is too much is waited for")
 	}
 }

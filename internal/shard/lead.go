@@ -317,9 +317,36 @@ func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state g
 	if a.Kind == move.TransferLeader && slices.Contains(state.Target, s.cfg.Name) && time.Since(g.leadSince) < leadRest {
 		return stepLater, nil
 	}
+	if a.Kind == move.RemoveMember && mayStillClaim(g, state, a.ID) {
+		return stepLater, nil
+	}
 	s.steering.stepped(g)
 	s.logger.Info("a step of a move", "group", g.name, "step", a.Kind.String(), "reason", a.Reason)
 	return stepAgain, s.act(ctx, sv, m, state.Group, a)
+}
+
+// claimTime is how long a wanted shard that has come has to say that it holds a member of which etcd lost where it is.
+const claimTime = 3 * time.Second
+
+// mayStillClaim tells that a member to be removed is only looked for, and may be found yet: no shard is there that could take its place, or one has
+// just come, and has not said what it holds. Removed too early, the group would be without a copy that is there, and need both of two that are left.
+func mayStillClaim(g *groupReplica, state groupView, id uint64) bool {
+	var come []string
+	whole := len(state.Target) > 0 // nothing is missing without it
+	for _, name := range state.Target {
+		if _, holds := memberOf(state.Group, name); holds {
+			continue
+		}
+		whole = false
+		if shard, ok := state.Shards[name]; ok {
+			come = append(come, name, shard.VolumeUUID.String())
+		}
+	}
+	if !slices.Equal(g.come, come) {
+		g.come, g.comeSince = come, time.Now()
+	}
+	lookedFor := slices.ContainsFunc(state.Members, func(m placement.Member) bool { return m.RaftID == id && m.Shard == "" })
+	return lookedFor && !whole && (len(come) == 0 || time.Since(g.comeSince) < claimTime)
 }
 
 // act does what was decided.
