@@ -163,53 +163,56 @@ func countUnwell(shards []*recordv1.Shard, groups []*recordv1.Group) int {
 	return n
 }
 
+// shardRow and groupRow are the printed form of what they are named after.
+type shardRow struct {
+	Name           string  `json:"name"`
+	Address        string  `json:"address"`
+	Alive          bool    `json:"alive"`
+	VolumeUUID     string  `json:"volume_uuid"`
+	Generation     uint64  `json:"generation"`
+	Path           string  `json:"path"`
+	FileSystem     string  `json:"file_system"`
+	CapacityBytes  int64   `json:"capacity_bytes"`
+	FreeBytes      int64   `json:"free_bytes"`
+	ReserveBytes   int64   `json:"reserve_bytes"`
+	MemoryNeed     int64   `json:"memory_need_bytes"`
+	MemoryLimit    int64   `json:"memory_limit_bytes"`
+	Residency      string  `json:"residency"`
+	Groups         int32   `json:"groups"`
+	Leaders        int32   `json:"leaders"`
+	Version        string  `json:"version"`
+	LoadDone       bool    `json:"load_done"`
+	LoadBytesTotal int64   `json:"load_bytes_total"`
+	LoadBytesDone  int64   `json:"load_bytes_done"`
+	LoadRate       float64 `json:"load_bytes_per_second"`
+	DeviceRate     float64 `json:"device_bytes_per_second"`
+	LoadSeconds    float64 `json:"load_seconds"`
+	ETASeconds     float64 `json:"load_eta_seconds"`
+}
+
+type groupRow struct {
+	Group           string           `json:"group"`
+	UUID            string           `json:"uuid"`
+	Shard           string           `json:"shard"`
+	State           string           `json:"state"`
+	Outcome         string           `json:"outcome"`
+	Message         string           `json:"message,omitempty"`
+	Leader          bool             `json:"leader"`
+	Role            string           `json:"role,omitempty"`
+	RaftID          uint64           `json:"raft_id,omitempty"`
+	MatchIndex      *uint64          `json:"match_index,omitempty"`
+	LagEntries      *uint64          `json:"lag_entries,omitempty"`
+	Records         int64            `json:"records"`
+	StoredBytes     int64            `json:"stored_bytes"`
+	SupersededBytes int64            `json:"superseded_bytes"`
+	Segments        int32            `json:"segments"`
+	AppliedIndex    uint64           `json:"applied_index"`
+	MemoryBytes     int64            `json:"memory_bytes"`
+	Damages         []cli.DamageJSON `json:"damages,omitempty"`
+}
+
 // statusJSON is the printed form of the status.
 func statusJSON(shards []*recordv1.Shard, groups []*recordv1.Group) any {
-	type shardRow struct {
-		Name           string  `json:"name"`
-		Address        string  `json:"address"`
-		Alive          bool    `json:"alive"`
-		VolumeUUID     string  `json:"volume_uuid"`
-		Generation     uint64  `json:"generation"`
-		Path           string  `json:"path"`
-		FileSystem     string  `json:"file_system"`
-		CapacityBytes  int64   `json:"capacity_bytes"`
-		FreeBytes      int64   `json:"free_bytes"`
-		ReserveBytes   int64   `json:"reserve_bytes"`
-		MemoryNeed     int64   `json:"memory_need_bytes"`
-		MemoryLimit    int64   `json:"memory_limit_bytes"`
-		Residency      string  `json:"residency"`
-		Groups         int32   `json:"groups"`
-		Leaders        int32   `json:"leaders"`
-		Version        string  `json:"version"`
-		LoadDone       bool    `json:"load_done"`
-		LoadBytesTotal int64   `json:"load_bytes_total"`
-		LoadBytesDone  int64   `json:"load_bytes_done"`
-		LoadRate       float64 `json:"load_bytes_per_second"`
-		DeviceRate     float64 `json:"device_bytes_per_second"`
-		LoadSeconds    float64 `json:"load_seconds"`
-		ETASeconds     float64 `json:"load_eta_seconds"`
-	}
-	type groupRow struct {
-		Group           string           `json:"group"`
-		UUID            string           `json:"uuid"`
-		Shard           string           `json:"shard"`
-		State           string           `json:"state"`
-		Outcome         string           `json:"outcome"`
-		Message         string           `json:"message,omitempty"`
-		Leader          bool             `json:"leader"`
-		Role            string           `json:"role,omitempty"`
-		RaftID          uint64           `json:"raft_id,omitempty"`
-		MatchIndex      *uint64          `json:"match_index,omitempty"`
-		LagEntries      *uint64          `json:"lag_entries,omitempty"`
-		Records         int64            `json:"records"`
-		StoredBytes     int64            `json:"stored_bytes"`
-		SupersededBytes int64            `json:"superseded_bytes"`
-		Segments        int32            `json:"segments"`
-		AppliedIndex    uint64           `json:"applied_index"`
-		MemoryBytes     int64            `json:"memory_bytes"`
-		Damages         []cli.DamageJSON `json:"damages,omitempty"`
-	}
 	out := struct {
 		Shards []shardRow `json:"shards"`
 		Groups []groupRow `json:"groups"`

@@ -2,8 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"sync"
@@ -24,10 +22,7 @@ type CopiesOptions struct {
 }
 
 // Parts of the benchmark, in order.
-var copiesParts = []struct {
-	name string
-	run  func(*copiesBench, context.Context) error
-}{
+var copiesParts = parts[copiesBench]{
 	{"put", (*copiesBench).puts},
 	{"move", (*copiesBench).moves},
 	{"foreground", (*copiesBench).foreground},
@@ -38,13 +33,7 @@ var copiesParts = []struct {
 }
 
 // CopiesParts names the parts.
-func CopiesParts() []string {
-	names := make([]string, 0, len(copiesParts))
-	for _, p := range copiesParts {
-		names = append(names, p.name)
-	}
-	return names
-}
+func CopiesParts() []string { return copiesParts.names() }
 
 type copiesBench struct {
 	opts CopiesOptions
@@ -54,27 +43,8 @@ type copiesBench struct {
 
 // Copies measures what copies on several shards cost, and how soon others go on when a shard is killed.
 func Copies(ctx context.Context, opts CopiesOptions) (report Report, err error) {
-	begin := time.Now()
-	report = Report{Began: begin.UTC().Format(time.RFC3339)}
 	b := &copiesBench{opts: opts}
-	if b.dir, err = os.MkdirTemp(opts.Dir, "sheaf-bench-"); err != nil {
-		return report, fmt.Errorf("making a temporary folder: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	report.Machine = thisMachine(b.dir)
-	for _, p := range copiesParts {
-		if opts.Only != "" && opts.Only != p.name {
-			continue
-		}
-		opts.Say("%s", p.name)
-		err = p.run(b, ctx)
-		report.Rows = b.rows
-		if err != nil {
-			return report, fmt.Errorf("%s: %w", p.name, err)
-		}
-	}
-	report.Seconds = time.Since(begin).Seconds()
-	return report, nil
+	return copiesParts.measure(ctx, b, &b.dir, &b.rows, opts.Dir, opts.Only, opts.Say)
 }
 
 func (b *copiesBench) add(rows ...Row) { b.rows = append(b.rows, rows...) }

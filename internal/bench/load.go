@@ -29,10 +29,7 @@ type LoadOptions struct {
 }
 
 // Parts of the benchmark, in order.
-var loadParts = []struct {
-	name string
-	run  func(*loadBench, context.Context) error
-}{
+var loadParts = parts[loadBench]{
 	{"load", (*loadBench).residentLoads},
 	{"index", (*loadBench).indexStart},
 	{"get", (*loadBench).coldGets},
@@ -41,13 +38,7 @@ var loadParts = []struct {
 }
 
 // LoadParts names the parts.
-func LoadParts() []string {
-	names := make([]string, 0, len(loadParts))
-	for _, p := range loadParts {
-		names = append(names, p.name)
-	}
-	return names
-}
+func LoadParts() []string { return loadParts.names() }
 
 type loadBench struct {
 	opts LoadOptions
@@ -57,27 +48,8 @@ type loadBench struct {
 
 // Load measures loading, starting, putting and getting against what the device gives.
 func Load(ctx context.Context, opts LoadOptions) (report Report, err error) {
-	begin := time.Now()
-	report = Report{Began: begin.UTC().Format(time.RFC3339)}
 	b := &loadBench{opts: opts}
-	if b.dir, err = os.MkdirTemp(opts.Dir, "sheaf-bench-"); err != nil {
-		return report, fmt.Errorf("making a temporary folder: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	report.Machine = thisMachine(b.dir)
-	for _, p := range loadParts {
-		if opts.Only != "" && opts.Only != p.name {
-			continue
-		}
-		opts.Say("%s", p.name)
-		err = p.run(b, ctx)
-		report.Rows = b.rows
-		if err != nil {
-			return report, fmt.Errorf("%s: %w", p.name, err)
-		}
-	}
-	report.Seconds = time.Since(begin).Seconds()
-	return report, nil
+	return loadParts.measure(ctx, b, &b.dir, &b.rows, opts.Dir, opts.Only, opts.Say)
 }
 
 func (b *loadBench) add(rows ...Row) { b.rows = append(b.rows, rows...) }

@@ -270,7 +270,7 @@ func (a *adminServer) CreateGroup(ctx context.Context, request *recordv1.CreateG
 	g, created, err := a.g.cfg.Store.CreateGroup(ctx, placement.NewGroup(t.view.Meta.Routing, request.GetGroup(), 0))
 	switch {
 	case err != nil:
-		return nil, fail(codes.Unavailable, routing.ReasonNoLeader, "etcd does not answer: %v", err)
+		return nil, fail(codes.Unavailable, routing.ReasonNoLeader, "group %q cannot be made in etcd: %v", request.GetGroup(), err)
 	case !created:
 		return nil, fail(codes.AlreadyExists, reasonGroupExists, "group %q exists, UUID %s", g.Name, g.UUID)
 	}

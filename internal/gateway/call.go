@@ -67,7 +67,7 @@ func (g *Gateway) resolve(ctx context.Context, t *table, k *key, creates bool) (
 	case errors.Is(err, placement.ErrGroupLimit):
 		return nil, fail(codes.ResourceExhausted, reasonGroupLimit, "group %q: %v", name, err)
 	default:
-		return nil, fail(codes.Unavailable, routing.ReasonNoLeader, "group %q is not known here and etcd cannot be asked: %v", name, err)
+		return nil, fail(codes.Unavailable, routing.ReasonNoLeader, "group %q is not known here, and cannot be looked up or made in etcd: %v", name, err)
 	}
 }
 

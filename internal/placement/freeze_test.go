@@ -2,8 +2,6 @@ package placement_test
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,57 +10,19 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// backedUp is an etcd of its own that can be set back.
-type backedUp struct {
-	t            *testing.T
-	dir, address string
-	server       *etcd.Server
-	client       *clientv3.Client
-}
-
-func newBackedUp(t *testing.T) *backedUp {
-	b := &backedUp{t: t, dir: filepath.Join(t.TempDir(), "etcd"), address: "unix://" + filepath.Join(t.TempDir(), "s")}
-	b.start()
-	t.Cleanup(func() { b.server.Close() })
-	var err error
-	if b.client, err = etcd.Connect([]string{b.address}); err != nil {
+// newBackedUp is an etcd that can be set back, and a client of it.
+func newBackedUp(t *testing.T) (*etcdtest.Own, *clientv3.Client) {
+	own := etcdtest.NewOwn(t)
+	client, err := etcd.Connect([]string{own.Address})
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = b.client.Close() })
-	return b
-}
-
-func (b *backedUp) start() {
-	b.t.Helper()
-	var err error
-	if b.server, err = etcd.StartEmbedded(b.dir, b.address); err != nil {
-		b.t.Fatal(err)
-	}
-}
-
-// backup copies what etcd holds, and gives the folder.
-func (b *backedUp) backup() string {
-	b.t.Helper()
-	b.server.Close()
-	to := filepath.Join(b.t.TempDir(), "backup")
-	if err := os.CopyFS(to, os.DirFS(b.dir)); err != nil {
-		b.t.Fatal(err)
-	}
-	b.start()
-	return to
-}
-
-// restore sets etcd back.
-func (b *backedUp) restore(from string) {
-	b.t.Helper()
-	b.server.Close()
-	if err := errors.Join(os.RemoveAll(b.dir), os.CopyFS(b.dir, os.DirFS(from))); err != nil {
-		b.t.Fatal(err)
-	}
-	b.start()
+	t.Cleanup(func() { _ = client.Close() })
+	return own, client
 }
 
 func TestMarks(t *testing.T) {
@@ -98,8 +58,9 @@ func TestAnOlderEtcdIsFrozenUntilItIsReconciled(t *testing.T) {
 }
 
 func setBack(t *testing.T, grown bool) {
-	ctx, b := testContext(t), newBackedUp(t)
-	store := newStore(t, b.client)
+	ctx := testContext(t)
+	own, client := newBackedUp(t)
+	store := newStore(t, client)
 	meta := namedMeta()
 	mustInit(t, ctx, store, meta)
 	at := func(group string, term, conf uint64, shards ...string) placement.Group {
@@ -124,7 +85,7 @@ func setBack(t *testing.T, grown bool) {
 	}
 	at("moved", 1, 1, "a")
 	stays := at("stays", 1, 1, "a")
-	backup := b.backup()
+	backup := own.Backup()
 	moved, later := at("moved", 2, 5, "b"), at("later", 1, 1, "b")
 	// The volume of a shard remembers it.
 	view, err := store.View(ctx)
@@ -137,10 +98,11 @@ func setBack(t *testing.T, grown bool) {
 		t.Fatalf("before: %+v", v)
 	}
 
-	b.restore(backup)
+	own.Stop()
+	own.Restore(backup)
 	if grown {
 		for {
-			put, err := b.client.Put(ctx, "somebody/else", "x")
+			put, err := client.Put(ctx, "somebody/else", "x")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -149,7 +111,7 @@ func setBack(t *testing.T, grown bool) {
 			}
 		}
 	}
-	again := sameStore(t, b, store) // a process that begins now
+	again := sameStore(t, client, store) // a process that begins now
 	held := await(t, ctx, again.Follow(ctx, seen), "it is known to be older", func(v placement.View) bool { return v.Held() != "" })
 	if held.SetBack == "" || len(held.Groups) != 2 {
 		t.Errorf("followed: %+v", held)
@@ -157,7 +119,7 @@ func setBack(t *testing.T, grown bool) {
 	if _, err := again.PlanOnce(ctx, meta.StoreUUID, meta.Policy()); !errors.Is(err, placement.ErrFrozen) {
 		t.Errorf("planning on it: %v", err)
 	}
-	fresh := sameStore(t, b, store) // and one that has never seen it
+	fresh := sameStore(t, client, store) // and one that has never seen it
 	if v, err := fresh.View(ctx); err != nil || v.Freeze == nil || v.SetBack != "" {
 		t.Fatalf("nobody else hears of it: %+v, %v", v, err)
 	}
@@ -239,8 +201,9 @@ func setBack(t *testing.T, grown bool) {
 
 // A group that somebody made anew under the name of one that volumes hold is not overwritten: a person decides.
 func TestAGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
-	ctx, b := testContext(t), newBackedUp(t)
-	store, meta := newStore(t, b.client), namedMeta()
+	ctx := testContext(t)
+	_, client := newBackedUp(t)
+	store, meta := newStore(t, client), namedMeta()
 	mustInit(t, ctx, store, meta)
 	g, _, err := store.CreateGroup(ctx, placement.NewGroup(meta.Routing, "g", 0))
 	if err != nil {
@@ -278,9 +241,9 @@ func TestAGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 }
 
 // sameStore is the store as another process has it.
-func sameStore(t *testing.T, b *backedUp, of *placement.Store) *placement.Store {
+func sameStore(t *testing.T, client *clientv3.Client, of *placement.Store) *placement.Store {
 	t.Helper()
-	out, err := placement.NewStore(b.client, of.Name())
+	out, err := placement.NewStore(client, of.Name())
 	if err != nil {
 		t.Fatal(err)
 	}

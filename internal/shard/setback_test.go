@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,25 +17,23 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
 // backedUp is several shards of one store on an etcd of its own, which can be set back.
 type backedUp struct {
 	*cluster
-	dir, address string
-	server       *etcd.Server
-	store        *placement.Store
-	id           uuid.UUID
+	etcd  *etcdtest.Own
+	store *placement.Store
+	id    uuid.UUID
 }
 
 func newBackedUp(t *testing.T, copies int, shards ...string) *backedUp {
 	b := &backedUp{
 		cluster: &cluster{t: t, registry: newRegistry(hash4, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}},
-		dir:     filepath.Join(t.TempDir(), "etcd"), address: "unix://" + filepath.Join(t.TempDir(), "s"), id: uuid.New(),
+		etcd:    etcdtest.NewOwn(t), id: uuid.New(),
 	}
-	b.start()
-	t.Cleanup(func() { b.server.Close() })
 	b.store = b.connect()
 	_, err := b.store.InitMeta(t.Context(), placement.Meta{
 		StoreUUID: b.id, Routing: hash4, Copies: copies, CreatedUTC: time.Now().UTC().Format(time.RFC3339), ShardsMin: len(shards),
@@ -54,7 +51,7 @@ func newBackedUp(t *testing.T, copies int, shards ...string) *backedUp {
 // connect is a process of its own: it remembers nothing.
 func (b *backedUp) connect() *placement.Store {
 	b.t.Helper()
-	client, err := etcd.Connect([]string{b.address})
+	client, err := etcd.Connect([]string{b.etcd.Address})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -64,14 +61,6 @@ func (b *backedUp) connect() *placement.Store {
 		b.t.Fatal(err)
 	}
 	return store
-}
-
-func (b *backedUp) start() {
-	b.t.Helper()
-	var err error
-	if b.server, err = etcd.StartEmbedded(b.dir, b.address); err != nil {
-		b.t.Fatal(err)
-	}
 }
 
 func (b *backedUp) run(name string) {
@@ -137,26 +126,6 @@ func (b *backedUp) on(shards ...string) placement.View {
 	return v
 }
 
-func (b *backedUp) backup() string {
-	b.t.Helper()
-	b.server.Close()
-	to := filepath.Join(b.t.TempDir(), "backup")
-	if err := os.CopyFS(to, os.DirFS(b.dir)); err != nil {
-		b.t.Fatal(err)
-	}
-	b.start()
-	return to
-}
-
-// restore sets etcd back while it is stopped.
-func (b *backedUp) restore(from string) {
-	b.t.Helper()
-	if err := errors.Join(os.RemoveAll(b.dir), os.CopyFS(b.dir, os.DirFS(from))); err != nil {
-		b.t.Fatal(err)
-	}
-	b.start()
-}
-
 // folders are those that a shard has of groups, and in its trash.
 func (b *backedUp) folders(name string) (groups, trash int) {
 	f := b.shards[name]
@@ -196,7 +165,7 @@ func setBack(t *testing.T, copies int, from, restarted []string) {
 	for id := range int64(12) {
 		b.put(id, data(id, 100))
 	}
-	backup := b.backup()
+	backup := b.etcd.Backup()
 	to := slices.Sorted(slices.Values(append(slices.Clone(from[1:]), "d")))
 	b.aimAll(to...)
 	before := b.on(to...)
@@ -213,13 +182,13 @@ func setBack(t *testing.T, copies int, from, restarted []string) {
 	for _, name := range restarted {
 		b.kill(name)
 	}
-	b.server.Close()
+	b.etcd.Stop()
 	for id := range int64(12) {
 		if len(restarted) == 0 { // settled groups go on
 			b.holds(id, data(id, 200))
 		}
 	}
-	b.restore(backup)
+	b.etcd.Restore(backup)
 	for _, name := range restarted {
 		b.run(name)
 	}
@@ -267,15 +236,15 @@ func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	for id := range int64(12) {
 		b.put(id, data(id, 100))
 	}
-	backup := b.backup()
+	backup := b.etcd.Backup()
 	b.aimAll("b")
 	b.on("b")
 	b.aimAll("a")
 	b.on("a") // other members than before, on the same shards
 	b.kill("a")
 	b.kill("b")
-	b.server.Close()
-	b.restore(backup)
+	b.etcd.Stop()
+	b.etcd.Restore(backup)
 	b.run("b")
 	b.eventually("it says what it waits for", func() bool {
 		v := b.view()

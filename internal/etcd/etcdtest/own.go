@@ -1,0 +1,60 @@
+package etcdtest
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/etcd"
+)
+
+// Own is an etcd of one test alone, which can be stopped and set back to an earlier state. Not safe for concurrent use.
+type Own struct {
+	tb      testing.TB
+	dir     string
+	server  *etcd.Server
+	Address string
+}
+
+// NewOwn starts one. It ends with the test.
+func NewOwn(tb testing.TB) *Own {
+	tb.Helper()
+	o := &Own{tb: tb, dir: filepath.Join(tb.TempDir(), "etcd"), Address: "unix://" + filepath.Join(tb.TempDir(), "s")}
+	o.Start()
+	tb.Cleanup(func() { o.server.Close() })
+	return o
+}
+
+// Start starts it, after Stop.
+func (o *Own) Start() {
+	o.tb.Helper()
+	var err error
+	if o.server, err = etcd.StartEmbedded(o.dir, o.Address); err != nil {
+		o.tb.Fatal(err)
+	}
+}
+
+// Stop ends it; what it holds stays.
+func (o *Own) Stop() { o.server.Close() }
+
+// Backup copies what it holds, and gives the folder. It is stopped meanwhile.
+func (o *Own) Backup() string {
+	o.tb.Helper()
+	o.Stop()
+	to := filepath.Join(o.tb.TempDir(), "backup")
+	if err := os.CopyFS(to, os.DirFS(o.dir)); err != nil {
+		o.tb.Fatal(err)
+	}
+	o.Start()
+	return to
+}
+
+// Restore starts it, after Stop, with what a Backup holds.
+func (o *Own) Restore(backup string) {
+	o.tb.Helper()
+	if err := errors.Join(os.RemoveAll(o.dir), os.CopyFS(o.dir, os.DirFS(backup))); err != nil {
+		o.tb.Fatal(err)
+	}
+	o.Start()
+}
