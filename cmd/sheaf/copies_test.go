@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"maps"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -53,6 +56,23 @@ func (s *copiesStore) start(name string) {
 		"shard", "--name", name, "--dir", s.dirs[name], "--listen", freeAddress(s.t), "--http", http, "--segment-bytes", "1MiB",
 	}, s.common...)...)
 	s.shards[name].http = http
+}
+
+// describe logs what each process says of itself, for somebody who must find out why a call failed.
+func (s *copiesStore) describe() {
+	processes := map[string]*process{"gateway": s.gateway}
+	maps.Copy(processes, s.shards)
+	short := http.Client{Timeout: 3 * time.Second}
+	for name, p := range processes {
+		status := "no answer"
+		if answer, err := short.Get("http://" + p.http + "/status"); err == nil {
+			body, _ := io.ReadAll(answer.Body)
+			_ = answer.Body.Close()
+			status = string(body)
+		}
+		lines := strings.Split(p.stderr.String(), "\n")
+		s.t.Logf("%s: %s\nits log ends with\n%s", name, status, strings.Join(lines[max(0, len(lines)-60):], "\n"))
+	}
 }
 
 func (s *copiesStore) client(direct bool) *client.Client {
@@ -118,6 +138,7 @@ func (w *copiesWriter) check(id int64, seed uint64) error {
 // copiesLoad is writers at work.
 type copiesLoad struct {
 	t       *testing.T
+	store   *copiesStore
 	writers []*copiesWriter
 	calls   atomic.Int64
 	failed  atomic.Pointer[error]
@@ -128,7 +149,7 @@ type copiesLoad struct {
 // load starts writers; those with direct go to the shards themselves.
 func (s *copiesStore) load(direct ...bool) *copiesLoad {
 	ctx, stop := context.WithCancel(context.Background())
-	l := &copiesLoad{t: s.t, stop: stop}
+	l := &copiesLoad{t: s.t, store: s, stop: stop}
 	for i, d := range direct {
 		w := &copiesWriter{
 			c: s.client(d), random: rand.New(rand.NewPCG(uint64(i), 4)), first: int64(1000 * i), known: map[int64]uint64{}, calls: &l.calls,
@@ -149,6 +170,7 @@ func (l *copiesLoad) more(n int64) {
 	l.t.Helper()
 	for until := l.calls.Load() + n; ; time.Sleep(time.Millisecond) {
 		if err := l.failed.Load(); err != nil {
+			l.store.describe()
 			l.t.Fatalf("a call failed: %v", *err)
 		}
 		if l.calls.Load() >= until {
@@ -163,6 +185,7 @@ func (l *copiesLoad) end() {
 	l.stop()
 	l.wait.Wait()
 	if err := l.failed.Load(); err != nil {
+		l.store.describe()
 		l.t.Fatalf("a call failed: %v", *err)
 	}
 }

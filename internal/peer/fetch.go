@@ -17,7 +17,11 @@ import (
 	peerv1 "sheaf.dev/sheaf/api/peer/v1"
 )
 
-// Fetcher fetches from one peer, on connections of its own: files must not hold up heartbeats.
+// errSilent ends what is fetched from a peer that has fallen silent.
+var errSilent = errors.New("it is silent")
+
+// Fetcher fetches from one peer, on connections of its own: files must not hold up heartbeats. A call ends where the peer falls silent:
+// a process that was stopped would not end it for as long as that lasts.
 type Fetcher struct {
 	hub   *Hub
 	shard string
@@ -33,15 +37,22 @@ func (f *Fetcher) connect(ctx context.Context) (context.Context, peerv1.PeerServ
 		return nil, nil, nil, err
 	}
 	ctx, cancel := f.hub.until(ctx)
+	ctx, silent := context.WithCancelCause(ctx)
+	leave := f.hub.onSilence(f.shard, func() { silent(errSilent) })
 	return ctx, peerv1.NewPeerServiceClient(conn), func() {
+		leave()
+		silent(nil)
 		cancel()
 		_ = conn.Close() // it was only read from
 	}, nil
 }
 
 // failed makes the error of a call that this package's callers look for.
-func (f *Fetcher) failed(what string, group uuid.UUID, err error) error {
+func (f *Fetcher) failed(ctx context.Context, what string, group uuid.UUID, err error) error {
 	var kind error
+	if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
+		err = cause
+	}
 	switch status.Code(err) {
 	case codes.NotFound:
 		kind = ErrNotHere
@@ -63,15 +74,15 @@ func (f *Fetcher) Group(ctx context.Context, group uuid.UUID, sink Sink) error {
 	defer end()
 	stream, err := client.FetchGroup(ctx)
 	if err != nil {
-		return f.failed("the files", group, err)
+		return f.failed(ctx, "the files", group, err)
 	}
 	start := &peerv1.FetchGroupStart{Header: f.hub.header(f.shard), Group: group[:]}
 	if err := stream.Send(&peerv1.FetchGroupRequest{Part: &peerv1.FetchGroupRequest_Start{Start: start}}); err != nil && !errors.Is(err, io.EOF) {
-		return f.failed("the files", group, err) // io.EOF: Recv says why
+		return f.failed(ctx, "the files", group, err) // io.EOF: Recv says why
 	}
 	d, err := receiveDescription(stream)
 	if err != nil {
-		return f.failed("the files", group, err)
+		return f.failed(ctx, "the files", group, err)
 	}
 	if err := sink.Describe(d); err != nil {
 		return err
@@ -87,7 +98,7 @@ func (f *Fetcher) Group(ctx context.Context, group uuid.UUID, sink Sink) error {
 		for len(wanted) > 0 {
 			n := min(len(wanted), filesPerMessage)
 			if err := receiveFiles(stream, wanted[:n], sink); err != nil {
-				return f.failed("the files", group, err)
+				return f.failed(ctx, "the files", group, err)
 			}
 			wanted = wanted[n:]
 		}
@@ -222,7 +233,7 @@ func (f *Fetcher) Entries(ctx context.Context, group uuid.UUID, first, last uint
 			err = out.add(in, first, last)
 		}
 	}
-	return out, f.failed("entries", group, err)
+	return out, f.failed(ctx, "entries", group, err)
 }
 
 // add takes a piece of an answer in.
@@ -254,7 +265,7 @@ func (f *Fetcher) Blob(ctx context.Context, group uuid.UUID, ref []byte, offset,
 		Header: f.hub.header(f.shard), Group: group[:], Ref: ref, OffsetBytes: offset,
 	}, grpc.WaitForReady(false))
 	if err != nil {
-		return f.failed("a blob", group, err)
+		return f.failed(ctx, "a blob", group, err)
 	}
 	next := func() (*peerv1.FileChunk, error) {
 		in, err := stream.Recv()
@@ -264,7 +275,7 @@ func (f *Fetcher) Blob(ctx context.Context, group uuid.UUID, ref []byte, offset,
 		return in.GetChunk(), nil
 	}
 	if err := receiveFile(next, out, FileRange{Offset: offset, Bytes: size}); err != nil {
-		return f.failed("a blob", group, err)
+		return f.failed(ctx, "a blob", group, err)
 	}
 	return nil
 }

@@ -10,8 +10,10 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
@@ -384,4 +386,40 @@ func (c *chunkCase) next() (*peerv1.FileChunk, error) {
 		c.sum = crc32.Checksum(c.data, castagnoli)
 	}
 	return &peerv1.FileChunk{Name: c.name, OffsetBytes: c.offset, Data: c.data, DataCrc32C: c.sum, Last: true}, nil
+}
+
+// hanging is a source that answers nothing.
+type hanging struct {
+	*store
+	asked chan struct{}
+}
+
+func (h hanging) Blob(ctx context.Context, _ uuid.UUID, _ []byte) (File, int64, error) {
+	close(h.asked)
+	<-ctx.Done()
+	return nil, 0, ctx.Err()
+}
+
+// A process that was stopped keeps its connections: what is fetched from it would never come.
+func TestAFetchEndsWhereThePeerFallsSilent(t *testing.T) {
+	n := newNetwork(t)
+	source := hanging{&store{}, make(chan struct{})}
+	a := n.start("a", func(o *Options) { o.Source, o.PingEvery = source, time.Hour }) // b hears it by its answers alone
+	b := n.start("b", nil)
+	b.SetPeers([]string{"a"})
+	b.until(t, "a is alive", func() bool { return b.alive["a"] })
+	failed := make(chan error, 1)
+	go func() { failed <- b.Fetcher("a").Blob(t.Context(), testGroup, []byte("ref"), 0, 1, &bytes.Buffer{}) }()
+	<-source.asked
+	a.block()
+	b.to("a").Send([]*raftpb.Message{msg(raftpb.MsgHeartbeat, 1, 0)})
+	b.until(t, "a is silent", func() bool { return b.downs > 0 })
+	select {
+	case err := <-failed:
+		if err == nil || !strings.Contains(err.Error(), "from shard a: it is silent") {
+			t.Fatalf("got %v", err)
+		}
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the fetch goes on")
+	}
 }

@@ -127,6 +127,13 @@ type Hub struct {
 	mu      sync.Mutex
 	links   map[string]*link // by shard
 	reports []report         // not told to the groups yet
+	fetches map[*fetching]struct{}
+}
+
+// fetching is what a Fetcher waits for.
+type fetching struct {
+	shard string
+	end   func()
 }
 
 // report tells a group that a message to one of its members was lost.
@@ -138,7 +145,7 @@ type report struct {
 // New makes a hub. Close must follow.
 func New(opts Options) *Hub {
 	opts.setDefaults()
-	h := &Hub{opts: opts, logger: opts.Logger, links: map[string]*link{}, stir: make(chan struct{}, 1), number: rand.Uint64() | 1}
+	h := &Hub{opts: opts, logger: opts.Logger, links: map[string]*link{}, stir: make(chan struct{}, 1), number: rand.Uint64() | 1, fetches: map[*fetching]struct{}{}}
 	if opts.FetchBytesPerSecond > 0 {
 		h.limiter = rate.NewLimiter(rate.Limit(opts.FetchBytesPerSecond), chunkBytesMax)
 	}
@@ -346,7 +353,33 @@ func (h *Hub) tellAlive() {
 	}
 	h.mu.Unlock()
 	for _, c := range changes {
+		if !c.alive {
+			h.endFetches(c.shard)
+		}
 		h.opts.Alive(c.shard, c.alive)
+	}
+}
+
+// onSilence has end called where a shard falls silent, until leave is called.
+func (h *Hub) onSilence(shard string, end func()) (leave func()) {
+	f := &fetching{shard: shard, end: end}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.fetches[f] = struct{}{}
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.fetches, f)
+	}
+}
+
+func (h *Hub) endFetches(shard string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for f := range h.fetches {
+		if f.shard == shard {
+			f.end()
+		}
 	}
 }
 

@@ -95,6 +95,52 @@ func TestFollowersHaveABlobBeforeTheyPromiseItsEntry(t *testing.T) {
 	})
 }
 
+// A leader that hangs in the middle of a blob keeps nobody from taking it from the next leader.
+func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := makeNetwork(t)
+		var hung, slow atomic.Uint64 // from this leader, this follower gets nothing
+		var waiting atomic.Bool
+		n.change = func(id uint64, o *Options) {
+			o.FetchBlobs = func(ctx context.Context, from uint64, refs []group.BlobRef) error {
+				if from == hung.Load() && id == slow.Load() {
+					waiting.Store(true)
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				n.mu.Lock()
+				source := n.members[from]
+				n.mu.Unlock()
+				for _, ref := range refs {
+					if err := copyBlob(o.Log, source.log, ref); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+		}
+		for _, id := range voters {
+			n.start(id)
+		}
+		first, leader := n.lead()
+		follower, one := n.follower(first)
+		hung.Store(first)
+		slow.Store(follower)
+		ref := leader.blob(t, "large")
+		mustWait(t, leader.Propose(Write{ID: 1, Blob: &ref})) // by the third member
+		until(t, "the follower waits for the blob", waiting.Load)
+		n.isolate(first, true)
+		_, err := n.write(t, first, put(2, "by both that are left"))
+		ok(t, err)
+		n.wantData(t, one, 2, "by both that are left")
+		record, err := one.log.Get(1, group.GetOptions{})
+		ok(t, err)
+		if record.Blob == nil || *record.Blob != ref {
+			t.Fatalf("got blob %v, want %v", record.Blob, ref)
+		}
+	})
+}
+
 // A fetch that hangs ends with Stop, and no more than a few messages wait for one.
 func TestStopEndsFetches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -105,6 +105,9 @@ func (r *Replica) observe() {
 	r.wake()
 	if r.leaderID != status.Lead {
 		r.askAgain()
+		if status.Lead != raft.None {
+			r.endFetches(errLeaderGone, func(from uint64) bool { return from == status.Lead })
+		}
 	}
 	r.leader, r.leaderID, r.term, r.transferee = leader, status.Lead, status.GetTerm(), status.LeadTransferee
 	r.noteTransfer()

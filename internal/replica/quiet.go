@@ -45,6 +45,7 @@ func (r *Replica) PeerDown(raftID uint64) {
 		r.down = make(map[uint64]bool)
 	}
 	r.down[raftID] = true
+	r.endFetches(errMemberQuiet, func(from uint64) bool { return from != raftID })
 	if !r.quiet.Load() || !r.leader && r.leaderID != raftID {
 		return
 	}

@@ -71,8 +71,8 @@ type Options struct {
 	// installed anew, as of index or later, and its leader told by MsgSnapStatus. Told again until then. It must not block.
 	OnSnapshot func(index, term, from uint64)
 	// FetchBlobs gets blobs from the member from; they are durable when it returns nil. It is called in a goroutine of its
-	// own, perhaps twice at once for the same blob; ctx ends with Stop. Nil: messages with entries that refer to blobs are
-	// taken as they are.
+	// own, perhaps twice at once for the same blob; ctx ends with Stop, where another member leads than from, and where from
+	// falls silent. Nil: messages with entries that refer to blobs are taken as they are.
 	FetchBlobs func(ctx context.Context, from uint64, refs []group.BlobRef) error
 	// Forming tells whether a group that never held a write takes none yet, because it has fewer voters than it is to have;
 	// nil: it takes writes. Called with the replica locked, so it must not call the replica.
@@ -174,7 +174,7 @@ type Replica struct {
 	callTicks   int                        // since a leader was looked for, by a member that cannot campaign
 	down        map[uint64]bool            // members whose shard is silent
 	notices     map[uint64]*raftpb.Message // appends without entries that wait for the clock, by member
-	fetching    map[uint64]bool            // messages that wait for blobs, by their index
+	fetching    map[uint64]blobFetch       // messages that wait for blobs, by their index
 
 	queued    []*Pending // accepted, in order, not given to Raft yet
 	logged    fifo       // given to Raft, not answered yet, in order

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"go.etcd.io/raft/v3"
@@ -152,22 +153,50 @@ func (r *Replica) fetchBlobs(m *raftpb.Message) (held bool, err error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.stopping || r.err != nil || r.fetching[m.GetIndex()] || len(r.fetching) >= fetchesMax {
+	_, waits := r.fetching[m.GetIndex()]
+	if r.stopping || r.err != nil || waits || len(r.fetching) >= fetchesMax {
 		return true, nil
 	}
 	r.wake()
 	if r.fetching == nil {
-		r.fetching = make(map[uint64]bool)
+		r.fetching = make(map[uint64]blobFetch)
 	}
-	r.fetching[m.GetIndex()] = true
-	r.fetches.Go(func() { r.fetch(m, missing) })
+	ctx, cancel := context.WithCancelCause(r.ctx)
+	r.fetching[m.GetIndex()] = blobFetch{from: m.GetFrom(), cancel: cancel}
+	r.fetches.Go(func() { r.fetch(ctx, m, missing) })
 	return true, nil
 }
 
+// blobFetch is a message that waits for blobs.
+type blobFetch struct {
+	from   uint64
+	cancel context.CancelCauseFunc
+}
+
+// Why fetches of blobs end.
+var (
+	errLeaderGone  = errors.New("the member that they come from does not lead any more")
+	errMemberQuiet = errors.New("the member that they come from is silent")
+)
+
+// endFetches ends those fetches of blobs that stay is not true for: a member that hangs never ends them, and while they wait, nothing
+// is taken that another leader sends in their place. Called with mu held.
+func (r *Replica) endFetches(why error, stay func(from uint64) bool) {
+	for _, f := range r.fetching {
+		if !stay(f.from) {
+			f.cancel(why)
+		}
+	}
+}
+
 // fetch gets blobs, and gives their message to Raft then.
-func (r *Replica) fetch(m *raftpb.Message, missing []group.BlobRef) {
-	err := r.opts.FetchBlobs(r.ctx, m.GetFrom(), missing)
+func (r *Replica) fetch(ctx context.Context, m *raftpb.Message, missing []group.BlobRef) {
+	err := r.opts.FetchBlobs(ctx, m.GetFrom(), missing)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
 	r.mu.Lock()
+	r.fetching[m.GetIndex()].cancel(nil)
 	delete(r.fetching, m.GetIndex())
 	r.mu.Unlock()
 	if err == nil {
