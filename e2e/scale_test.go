@@ -220,10 +220,12 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 			return left
 		}).WithTimeout(3 * time.Minute).WithPolling(10 * time.Millisecond).Should(BeNumerically("<", all))
 		s.poolState("main", v1alpha1.PoolActive)
+		Eventually(func(g Gomega) { // the status says so some seconds later
+			for name, shard := range s.shards("main") {
+				g.Expect(shard.State).To(Equal(v1alpha1.ShardServing), name)
+			}
+		}).WithTimeout(2 * time.Minute).Should(Succeed())
 		s.awaitSettled()
-		for name, shard := range s.shards("main") {
-			Expect(shard.State).To(Equal(v1alpha1.ShardServing), name)
-		}
 		AddReportEntry(fmt.Sprintf("copies on the first pool: %d, half-way %d, taken back %d", all, left, s.copiesOn("main-")))
 
 		By("for good")

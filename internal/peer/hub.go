@@ -93,8 +93,8 @@ type Stats struct {
 	MessageBytesKept int64
 }
 
-// PeerStats is what there is to say of the way to one peer.
-type PeerStats struct {
+// LinkStats is what there is to say of the way to one peer.
+type LinkStats struct {
 	Shard    string
 	Alive    bool          // heard within SilenceMax
 	Silence  time.Duration // since it was heard, or since it was first looked for
@@ -227,14 +227,14 @@ func (h *Hub) Stats() Stats {
 }
 
 // Peers tells of each peer, by name.
-func (h *Hub) Peers() []PeerStats {
+func (h *Hub) Peers() []LinkStats {
 	h.mu.Lock()
 	links := slices.SortedFunc(maps.Values(h.links), func(a, b *link) int { return cmp.Compare(a.shard, b.shard) })
-	out := make([]PeerStats, 0, len(links))
+	out := make([]LinkStats, 0, len(links))
 	now := time.Since(started)
 	for _, l := range links {
 		heard := max(l.madeAt, time.Duration(l.heardAt.Load()))
-		out = append(out, PeerStats{Shard: l.shard, Alive: l.alive, Silence: max(0, now-heard), Connects: l.connects.Load()})
+		out = append(out, LinkStats{Shard: l.shard, Alive: l.alive, Silence: max(0, now-heard), Connects: l.connects.Load()})
 	}
 	h.mu.Unlock()
 	for i, l := range links {
