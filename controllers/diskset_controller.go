@@ -238,14 +238,14 @@ func (r *DiskSetReconciler) delete(ctx context.Context, set *v1alpha1.DiskSet) e
 	return client.IgnoreNotFound(r.Client.Patch(ctx, set, patch, client.FieldOwner(v1alpha1.FieldManager)))
 }
 
-// SetupWithManager watches DiskSets, their volumes and classes, claims of stores, and the readiness of nodes.
+// SetupWithManager watches DiskSets, their volumes and classes, claims of stores and of bench Jobs, and the readiness of nodes.
 func (r *DiskSetReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	byLabel := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		return setRequest(o.GetLabels()[v1alpha1.LabelDiskSet])
 	})
 	byClass := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-		if claim, ok := o.(*corev1.PersistentVolumeClaim); ok && claim.Labels[v1alpha1.LabelStore] != "" && claim.Spec.StorageClassName != nil {
-			return setRequest(*claim.Spec.StorageClassName)
+		if claim, ok := o.(*corev1.PersistentVolumeClaim); ok {
+			return setRequest(classOf(claim))
 		}
 		return nil
 	})

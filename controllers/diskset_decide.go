@@ -18,7 +18,7 @@ type observedDisks struct {
 	others  []v1alpha1.DiskSet              // all DiskSets but this one
 	volumes []corev1.PersistentVolume       // all of the cluster
 	nodes   map[string]corev1.Node          // by label kubernetes.io/hostname
-	claims  []corev1.PersistentVolumeClaim  // of stores, of this class, in allowed namespaces
+	claims  []corev1.PersistentVolumeClaim  // of stores and of bench Jobs, of this class, in allowed namespaces
 	stores  map[string]string               // namespace/name -> status.storeUID
 	blocked map[string]v1alpha1.ShardStatus // volume -> a shard that waits for it to be formatted
 }
@@ -150,9 +150,7 @@ func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.Disk
 		delete(pv.Annotations, workload.AnnotationStoreUID)
 	case ref.UID != "" && pv.Status.Phase == corev1.VolumeReleased:
 		status.State, status.Claim = v1alpha1.DiskReleased, claim
-		status.Message = fmt.Sprintf("its claim was deleted and the data is still there (store %s). A claim of that name of the same store gets it back; "+
-			"to use the disk otherwise, wipe it on the node and then: kubectl annotate pv %s %s=true",
-			pv.Annotations[workload.AnnotationStoreUID], pv.Name, workload.AnnotationRelease)
+		status.Message = releasedWords(pv)
 	case ref.UID != "":
 		status.State, status.Claim = v1alpha1.DiskBound, claim
 		if s, there := d.blocked[pv.Name]; there {
@@ -166,6 +164,17 @@ func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.Disk
 		pv.Spec.ClaimRef = free
 		delete(pv.Annotations, workload.AnnotationStoreUID)
 	}
+}
+
+// releasedWords say how a disk is given to somebody else.
+func releasedWords(pv *corev1.PersistentVolume) string {
+	release := fmt.Sprintf("kubectl annotate pv %s %s=true", pv.Name, workload.AnnotationRelease)
+	store := pv.Annotations[workload.AnnotationStoreUID]
+	if store == benchStore {
+		return "it was measured, and the claim of that was deleted. Where the Job ended well the file system is empty: " + release
+	}
+	return fmt.Sprintf("its claim was deleted and the data is still there (store %s). A claim of that name of the same store gets it back; "+
+		"to use the disk otherwise, wipe it on the node and then: %s", store, release)
 }
 
 func (d *diskDecision) claimOf(ref *corev1.ObjectReference) *corev1.PersistentVolumeClaim {
@@ -200,7 +209,7 @@ func (d *diskDecision) assign() {
 		if claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil || taken[key] {
 			continue
 		}
-		store := d.stores[claim.Namespace+"/"+claim.Labels[v1alpha1.LabelStore]]
+		store := d.storeOf(claim)
 		if store == "" {
 			continue // the store is not known yet
 		}
@@ -214,6 +223,17 @@ func (d *diskDecision) assign() {
 		taken[key] = true
 		perNode[store+"/"+d.states[name].Node]++
 	}
+}
+
+// benchStore stands for the UID of a store on a disk that a bench Job got.
+const benchStore = "bench"
+
+// storeOf is the UID of a claim's store; empty: not known yet.
+func (d *diskDecision) storeOf(claim *corev1.PersistentVolumeClaim) string {
+	if isBench(claim) {
+		return benchStore
+	}
+	return d.stores[claim.Namespace+"/"+claim.Labels[v1alpha1.LabelStore]]
 }
 
 // choose is the disk for a claim: its own from before, else one on the node with the fewest of the store's, the smallest

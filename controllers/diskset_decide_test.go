@@ -3,6 +3,7 @@ package controllers
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -155,6 +156,35 @@ func TestADiskThatIsTooSmallOrOnANodeThatIsDownIsNotGiven(t *testing.T) {
 	}
 	w.node("n2", true)
 	wantState(t, w.settle(), 1, v1alpha1.DiskReserved, "prod/data-p-0-0")
+}
+
+// A disk that was measured is not given to a store before a person says so; the same Job may measure it again.
+func TestABenchJobGetsADisk(t *testing.T) {
+	w := newDiskWorld(disk("n1", "a", "1Gi"))
+	w.o.stores = nil // qualified before there is a store
+	bench := func() {
+		w.claim("sheaf-bench", "1Gi")
+		w.o.claims[len(w.o.claims)-1].Labels = map[string]string{v1alpha1.LabelComponent: v1alpha1.ComponentBench}
+	}
+	bench()
+	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/sheaf-bench")
+	w.bind()
+	wantState(t, w.settle(), 0, v1alpha1.DiskBound, "prod/sheaf-bench")
+	w.forget("sheaf-bench")
+	w.o.stores = map[string]string{"prod/quotes": "uid-1"}
+	w.claim("data-p-0-0", "1Gi")
+	d := w.settle()
+	wantState(t, d, 0, v1alpha1.DiskReleased, "prod/sheaf-bench")
+	if message := d.statuses[0].Message; !strings.Contains(message, "kubectl annotate pv "+w.o.volumes[0].Name) || !strings.Contains(message, "measured") {
+		t.Errorf("message %q", message)
+	}
+	bench()
+	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/sheaf-bench")
+	w.bind()
+	w.forget("sheaf-bench")
+	w.settle()
+	w.o.volumes[0].Annotations[workload.AnnotationRelease] = "true"
+	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
 }
 
 func TestAReservationEndsWithItsClaim(t *testing.T) {

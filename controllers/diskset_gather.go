@@ -24,18 +24,17 @@ func (r *DiskSetReconciler) gather(ctx context.Context, run *diskRun) Outcome {
 		pools   v1alpha1.ShardPoolList
 	)
 	for _, list := range []struct {
-		what    string
-		into    client.ObjectList
-		options []client.ListOption
+		what string
+		into client.ObjectList
 	}{
-		{"DiskSets", &sets, nil},
-		{"PersistentVolumes", &volumes, nil},
-		{"nodes", &nodes, nil},
-		{"claims", &claims, []client.ListOption{client.HasLabels{v1alpha1.LabelStore}}},
-		{"RecordStores", &stores, nil},
-		{"ShardPools", &pools, nil},
+		{"DiskSets", &sets},
+		{"PersistentVolumes", &volumes},
+		{"nodes", &nodes},
+		{"claims", &claims},
+		{"RecordStores", &stores},
+		{"ShardPools", &pools},
 	} {
-		if err := r.Client.List(ctx, list.into, list.options...); err != nil {
+		if err := r.Client.List(ctx, list.into); err != nil {
 			return Retry(fmt.Errorf("list %s: %w", list.what, err))
 		}
 	}
@@ -52,7 +51,7 @@ func (r *DiskSetReconciler) gather(ctx context.Context, run *diskRun) Outcome {
 		o.nodes[node.Labels[corev1.LabelHostname]] = node
 	}
 	for _, claim := range claims.Items {
-		if class := claim.Spec.StorageClassName; class != nil && *class == run.set.Name && slices.Contains(run.set.Spec.Namespaces, claim.Namespace) {
+		if classOf(&claim) == run.set.Name && slices.Contains(run.set.Spec.Namespaces, claim.Namespace) {
 			o.claims = append(o.claims, claim)
 		}
 	}
@@ -66,6 +65,19 @@ func (r *DiskSetReconciler) gather(ctx context.Context, run *diskRun) Outcome {
 	}
 	run.observed = o
 	return Complete()
+}
+
+// classOf is the StorageClass of a claim of a store, or of a Job that measures the class; empty: it is neither's.
+func classOf(claim *corev1.PersistentVolumeClaim) string {
+	if claim.Spec.StorageClassName == nil || claim.Labels[v1alpha1.LabelStore] == "" && !isBench(claim) {
+		return ""
+	}
+	return *claim.Spec.StorageClassName
+}
+
+// isBench says whether a claim is of a Job that measures a StorageClass.
+func isBench(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Labels[v1alpha1.LabelComponent] == v1alpha1.ComponentBench
 }
 
 // blockedShards are those whose volume the kubelet does not format.

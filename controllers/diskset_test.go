@@ -204,6 +204,17 @@ var _ = Describe("A DiskSet", func() {
 		Expect(pv.Spec.ClaimRef.Namespace).NotTo(Equal(theirs.Namespace))
 	})
 
+	It("gives a disk to a Job that measures its class, but to no claim of somebody else", func(ctx context.Context) {
+		p.create(ctx, p.disk("a"))
+		for name, label := range map[string]string{"theirs": "database", "sheaf-bench": v1alpha1.ComponentBench} {
+			claim := p.claim(ctx, p.Namespace, name)
+			claim.Labels = map[string]string{v1alpha1.LabelName: v1alpha1.NameSheaf, v1alpha1.LabelComponent: label}
+			Expect(api.Update(ctx, claim)).To(Succeed())
+		}
+		p.settle(ctx)
+		Expect(p.get(ctx).Status.Disks[0]).To(And(HaveField("State", v1alpha1.DiskReserved), HaveField("Claim", p.Namespace+"/sheaf-bench")))
+	})
+
 	It("keeps volumes with data when it is deleted, and takes them up again", func(ctx context.Context) {
 		p.create(ctx, p.disk("a"), p.disk("b"))
 		p.settle(ctx)

@@ -213,7 +213,7 @@ func (p *play) playPods(ctx context.Context, sets map[types.UID]bool) {
 			Expect(client.IgnoreNotFound(api.Delete(ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())
 		case owner != nil && !sets[owner.UID]:
 			Expect(client.IgnoreNotFound(api.Delete(ctx, pod))).To(Succeed())
-		case pod.Status.Phase != corev1.PodRunning && !p.NoKubelet:
+		case pod.Status.Phase != corev1.PodRunning && owner != nil && !p.NoKubelet:
 			p.run(ctx, pod)
 		}
 	}

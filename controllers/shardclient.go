@@ -58,6 +58,7 @@ type LoadReport struct {
 	GroupsTotal, GroupsLoaded int32
 	BytesTotal, BytesDone     int64
 	BytesPerSecond            float64
+	DeviceBytesPerSecond      float64 // of a sample that the shard read before; 0: it took none
 	ETA                       time.Duration
 	Done                      bool
 }

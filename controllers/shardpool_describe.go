@@ -17,6 +17,7 @@ func (o *observedShard) describe(s *v1alpha1.ShardStatus) {
 	last := o.Last
 	s.Node = o.NodeName
 	s.MemoryNeedBytes, s.MemoryLimitBytes, s.Version = last.MemoryNeedBytes, last.MemoryLimitBytes, last.Version
+	s.LoadBytesPerSecond, s.LoadDevicePercent = last.LoadBytesPerSecond, last.LoadDevicePercent
 	s.Updated = o.Pod != nil && o.Pod.DeletionTimestamp == nil && o.Pod.Annotations[workload.AnnotationTemplate] == o.Template
 	s.Volume = o.volume()
 	o.countGroups(s)
@@ -29,16 +30,20 @@ func (o *observedShard) describe(s *v1alpha1.ShardStatus) {
 	if s.State == v1alpha1.ShardMemoryTooSmall || last.State == v1alpha1.ShardMemoryTooSmall {
 		s.MemoryNeedBytes = r.Memory.NeedBytes
 	}
+	if serving(r.State) {
+		o.loadRate(s)
+	}
 	if s.State == v1alpha1.ShardLoading {
 		o.progress(s)
 	}
 }
 
 func (o *observedShard) progress(s *v1alpha1.ShardStatus) {
-	s.LoadPercent, s.Load = loadPercent(o.Report.Load), loadText(o.Report.Load)
+	s.LoadPercent, s.Load = loadPercent(o.Report.Load), loadText(o.load())
 	last := o.Last
 	if o.KeepLoad && last.State == v1alpha1.ShardLoading && s.LoadPercent >= last.LoadPercent && s.LoadPercent < last.LoadPercent+stepPercent {
 		s.LoadPercent, s.Load = last.LoadPercent, last.Load
+		s.LoadBytesPerSecond, s.LoadDevicePercent = last.LoadBytesPerSecond, last.LoadDevicePercent
 		s.ServingGroups = max(last.ServingGroups, min(s.ServingGroups, 1))
 	}
 }
@@ -100,9 +105,12 @@ func loadPercent(l LoadReport) int32 {
 	return int32(min(100, max(0, 100*float64(l.BytesDone)/float64(l.BytesTotal))))
 }
 
-// loadText is such as "62% 1.9GiB/s ETA 2m".
+// loadText is such as "62% 1.9GiB/s (87% of the device) ETA 2m".
 func loadText(l LoadReport) string {
 	text := fmt.Sprintf("%d%% %s/s", loadPercent(l), bytesText(int64(l.BytesPerSecond)))
+	if percent := devicePercent(l); percent > 0 {
+		text += fmt.Sprintf(" (%d%% of the device)", percent)
+	}
 	if l.ETA > 0 {
 		text += " ETA " + roundTime(l.ETA)
 	}

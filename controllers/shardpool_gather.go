@@ -38,6 +38,9 @@ func (w *poolWork) gather(ctx context.Context) Outcome {
 	if err := w.lists(ctx); err != nil {
 		return Retry(err)
 	}
+	if err := w.deviceRate(ctx); err != nil {
+		return Retry(err)
+	}
 	w.planShards(ctx)
 	nodes, err := w.nodes(ctx)
 	if err != nil {
@@ -157,6 +160,9 @@ func (w *poolWork) observed(n int32) *observedShard {
 	}
 	if at, ok := w.written.Load(w.pool.UID); ok {
 		o.KeepLoad = o.Now.Sub(at.(time.Time)) < PauseShort
+	}
+	if w.pool.Status.Device != nil {
+		o.DeviceRate = w.pool.Status.Device.ReadBytesPerSecond
 	}
 	for _, last := range w.before.Status.ShardStatuses {
 		if last.Number == n {

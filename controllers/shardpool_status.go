@@ -114,19 +114,23 @@ func (w *poolWork) shardStatus(status *v1alpha1.ShardPoolStatus) {
 // poolLoad sums the progress of the shards that load.
 func (w *poolWork) poolLoad(status *v1alpha1.ShardPoolStatus) {
 	var sum LoadReport
-	loading := false
+	loading, known := false, true
 	for _, o := range w.shards {
 		if o.Report == nil || o.Report.State != v1alpha1.ShardLoading {
 			continue
 		}
-		l := o.Report.Load
-		loading = true
+		l := o.load()
+		loading, known = true, known && l.DeviceBytesPerSecond > 0
+		sum.DeviceBytesPerSecond += l.DeviceBytesPerSecond
 		sum.BytesTotal, sum.BytesDone, sum.BytesPerSecond = sum.BytesTotal+l.BytesTotal, sum.BytesDone+l.BytesDone, sum.BytesPerSecond+l.BytesPerSecond
 		sum.ETA = max(sum.ETA, l.ETA)
 	}
 	if !loading {
 		status.Load = ""
 		return
+	}
+	if !known {
+		sum.DeviceBytesPerSecond = 0
 	}
 	var before int32
 	if _, err := fmt.Sscanf(w.before.Status.Load, "%d%%", &before); err == nil && w.keepLoad() {

@@ -8,10 +8,21 @@ const (
 	LabelPool = "sheaf.dev/pool"
 	// LabelShard is the number of the shard in its pool.
 	LabelShard = "sheaf.dev/shard"
-	// LabelComponent is shard, gateway or etcd.
+	// LabelComponent is shard, gateway, etcd or bench.
 	LabelComponent = "app.kubernetes.io/component"
 	// LabelDiskSet names the DiskSet a PersistentVolume or StorageClass belongs to.
 	LabelDiskSet = "sheaf.dev/diskset"
+)
+
+// What a person puts on the claim and the pods of a Job that measures a StorageClass (config/samples/bench-job.yaml): the operator sees no
+// others that it did not make.
+const (
+	// LabelName with NameSheaf is on all pods and claims of Sheaf.
+	LabelName = "app.kubernetes.io/name"
+	// NameSheaf is the value of LabelName.
+	NameSheaf = "sheaf"
+	// ComponentBench is the value of LabelComponent.
+	ComponentBench = "bench"
 )
 
 // FieldManager is the operator's name in server-side apply.

@@ -363,7 +363,7 @@ type RecordStoreStatus struct {
 	// StoredBytes of all copies of all groups on their volumes, as reported last.
 	// +optional
 	StoredBytes int64 `json:"storedBytes,omitempty"`
-	// Load in words, such as "62% 1.9GiB/s ETA 2m"; empty when nothing loads.
+	// Load in words, such as "62% 1.9GiB/s (87% of the device) ETA 2m"; empty when nothing loads.
 	// +optional
 	Load string `json:"load,omitempty"`
 	// Conditions: Ready, Reconciling, Stalled, EtcdReady, PlacementReady, GatewayReady, Loaded, SpaceAvailable, VolumesReady...

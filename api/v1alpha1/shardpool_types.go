@@ -207,9 +207,13 @@ type ShardPoolStatus struct {
 	Serving int32 `json:"serving"`
 	// Updated shards: their pods run the wanted template.
 	Updated int32 `json:"updated"`
-	// Load in words, such as "62% 1.9GiB/s ETA 2m"; empty when nothing loads.
+	// Load in words, such as "62% 1.9GiB/s (87% of the device) ETA 2m"; empty when nothing loads.
 	// +optional
 	Load string `json:"load,omitempty"`
+	// Device is how fast a disk of the pool's StorageClass is read, as a Job of `sheaf bench layouts` in this namespace has measured it
+	// last (config/samples/bench-job.yaml). Absent: no Job did.
+	// +optional
+	Device *DeviceRate `json:"device,omitempty"`
 	// Groups counts the copies of groups on this pool's shards by their state.
 	// +optional
 	Groups GroupCounts `json:"groups,omitzero"`
@@ -232,6 +236,22 @@ type ShardPoolStatus struct {
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=32
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// DeviceRate is how fast a disk is read, as a Job has measured it.
+type DeviceRate struct {
+	// ReadBytesPerSecond in order, past the page cache.
+	ReadBytesPerSecond int64 `json:"readBytesPerSecond"`
+	// FileSystem that it was read through.
+	// +optional
+	FileSystem string `json:"fileSystem,omitempty"`
+	// PersistentVolume that was measured.
+	// +optional
+	PersistentVolume string `json:"persistentVolume,omitempty"`
+	// Pod of the Job.
+	Pod string `json:"pod"`
+	// MeasuredAt is when that pod ended.
+	MeasuredAt metav1.Time `json:"measuredAt"`
 }
 
 // ShardState is the state of a shard.
@@ -315,9 +335,17 @@ type ShardStatus struct {
 	// LoadPercent of the bytes to load, 0 to 100.
 	// +optional
 	LoadPercent int32 `json:"loadPercent,omitempty"`
-	// Load in words, such as "62% 1.9GiB/s ETA 2m".
+	// Load in words, such as "62% 1.9GiB/s (87% of the device) ETA 2m".
 	// +optional
 	Load string `json:"load,omitempty"`
+	// LoadBytesPerSecond of the load that goes on, or was the last one, in steps of 5 %. Absent: it had less than 64 MiB, whose rate says
+	// nothing.
+	// +optional
+	LoadBytesPerSecond int64 `json:"loadBytesPerSecond,omitempty"`
+	// LoadDevicePercent is that in percent of the device's rate: of status.device where a Job has measured it, else of a sample that
+	// the shard took before it loaded. Above 100: part of it came from the page cache.
+	// +optional
+	LoadDevicePercent int32 `json:"loadDevicePercent,omitempty"`
 	// MemoryNeedBytes computed before loading.
 	// +optional
 	MemoryNeedBytes int64 `json:"memoryNeedBytes,omitempty"`

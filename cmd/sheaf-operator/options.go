@@ -96,15 +96,16 @@ func scheme() *runtime.Scheme {
 	return s
 }
 
-// manager says what is cached: of kinds that are not ours only what we made.
+// manager says what is cached: of kinds that are not ours only what we made, and pods and claims of Jobs that measure disks.
 func (o *options) manager() ctrl.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": "sheaf-operator"})}
 	byObject := map[client.Object]cache.ByObject{}
-	for _, kind := range []client.Object{
-		&corev1.Pod{}, &corev1.Service{}, &corev1.PersistentVolumeClaim{}, &appsv1.StatefulSet{}, &appsv1.Deployment{},
-		&policyv1.PodDisruptionBudget{},
-	} {
+	for _, kind := range []client.Object{&corev1.Service{}, &appsv1.StatefulSet{}, &appsv1.Deployment{}, &policyv1.PodDisruptionBudget{}} {
 		byObject[kind] = ours
+	}
+	named := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelName: v1alpha1.NameSheaf})}
+	for _, kind := range []client.Object{&corev1.Pod{}, &corev1.PersistentVolumeClaim{}} {
+		byObject[kind] = named
 	}
 	resync := 10 * time.Hour
 	cached := cache.Options{ByObject: byObject, SyncPeriod: &resync, DefaultTransform: cache.TransformStripManagedFields()}

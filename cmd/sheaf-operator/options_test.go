@@ -9,7 +9,11 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
 )
 
 // call runs the command line; the options are those that the operator would run with, nil where it would not.
@@ -93,6 +97,17 @@ func TestOptionsReachTheManager(t *testing.T) {
 	for kind, by := range m.Cache.ByObject {
 		if by.Label == nil {
 			t.Errorf("%T: all of the cluster is cached", kind)
+		}
+	}
+	bench := labels.Set{v1alpha1.LabelName: v1alpha1.NameSheaf, v1alpha1.LabelComponent: v1alpha1.ComponentBench}
+	for kind, by := range m.Cache.ByObject {
+		_, pod := kind.(*corev1.Pod)
+		_, claim := kind.(*corev1.PersistentVolumeClaim)
+		if !by.Label.Matches(labels.Set(workload.ShardLabels("quotes", "ssd", 1))) || !by.Label.Matches(labels.Set(workload.Labels("quotes", "etcd"))) {
+			t.Errorf("%T: what we make is not cached", kind)
+		}
+		if by.Label.Matches(bench) != (pod || claim) || by.Label.Matches(labels.Set{"app": "a"}) {
+			t.Errorf("%T: %s is cached", kind, by.Label)
 		}
 	}
 	// A Secret must not be cached: that takes the right to list all of them.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -28,6 +29,7 @@ type layoutsFlags struct {
 	tables  string
 	out     string
 	compare string
+	rate    string
 }
 
 // layoutsState is the file in --out that --resume goes on with.
@@ -51,7 +53,7 @@ takes are said, and checked, before it starts.`,
 		Example: `  sudo sheaf bench layouts --fs ext4,xfs,btrfs --out report
   sudo sheaf bench layouts --scale full --out report --resume
   sudo sheaf bench layouts --device /dev/sdx --fs xfs --table 1,4
-  sheaf bench layouts --path /data --table 1 -o json`,
+  sheaf bench layouts --path /data --table 1 --device-rate rate.json -o json`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
@@ -66,6 +68,7 @@ takes are said, and checked, before it starts.`,
 	flags.StringVar(&f.out, "out", "", "folder for report.json, report.md, report.html and plots")
 	flags.BoolVar(&f.Resume, "resume", false, "go on with the run that --out keeps: what is measured is not measured again")
 	flags.StringVar(&f.compare, "compare", "", "report.json of an older run; marks what got worse")
+	flags.StringVar(&f.rate, "device-rate", "", "measure first how fast the device below --path is read in order, and write that to this file; in a Job /dev/termination-log, where the operator finds it")
 	a.complete(cmd, "scale", layouts.Scales()...)
 	a.complete(cmd, "fs", layouts.FileSystemNames()...)
 	a.complete(cmd, "table", "all", "1", "2", "3", "4", "5")
@@ -87,6 +90,9 @@ func (a *app) runLayouts(ctx context.Context, f *layoutsFlags) error {
 	if err := f.Check(); err != nil {
 		return layoutsError(err)
 	}
+	if f.rate != "" && f.Path == "" {
+		return cli.Usagef("--device-rate goes with --path: other devices are made anew for each measurement")
+	}
 	var old *result.Report
 	if f.compare != "" {
 		if old, err = result.ReadFile(f.compare); err != nil {
@@ -102,6 +108,10 @@ func (a *app) runLayouts(ctx context.Context, f *layoutsFlags) error {
 		if err := os.MkdirAll(f.out, 0o755); err != nil {
 			return err
 		}
+	}
+	note, err := f.deviceRate(ctx)
+	if err != nil {
+		return fmt.Errorf("--device-rate: %w", err)
 	}
 	show := newLayoutsProgress(a.out)
 	f.Say, f.Progress = show.say, show.show
@@ -119,7 +129,32 @@ func (a *app) runLayouts(ctx context.Context, f *layoutsFlags) error {
 	if report == nil {
 		return err
 	}
+	if note != "" {
+		report.Notes = append(report.Notes, note)
+	}
 	return errors.Join(err, a.finishLayouts(f, report, old))
+}
+
+// deviceRate measures and writes what --device-rate asks for, and says so for the report.
+func (f *layoutsFlags) deviceRate(ctx context.Context) (note string, err error) {
+	if f.rate == "" {
+		return "", nil
+	}
+	rate, err := layouts.MeasureDevice(ctx, f.Path, f.Scale)
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(rate)
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(f.rate, append(text, '\n'), 0o644); err != nil {
+		return "", err
+	}
+	note = fmt.Sprintf("The device below %s is read at %s/s in order and past the page cache (a file of %s, 4 reads of 1 MiB at a time).",
+		f.Path, cli.FormatBytes(rate.ReadBytesPerSecond), cli.FormatBytes(rate.SampleBytes))
+	f.Say("%s", note)
+	return note, nil
 }
 
 // finishLayouts writes the report. Targets are shown, not enforced.

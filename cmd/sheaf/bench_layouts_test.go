@@ -49,6 +49,24 @@ func TestBenchLayoutsWithoutRoot(t *testing.T) {
 		t.Errorf("%d rows say that they need root; notes: %q", missing, report.Notes)
 	}
 	runAs(t, benchUser, program, "bench", "layouts", "--device", "/dev/loop0").want(t, 2).has(t, "root")
+	rateFile := filepath.Join(dir, "rate.json")
+	if err := os.WriteFile(rateFile, nil, 0o666); err != nil { // as the kubelet makes it
+		t.Fatal(err)
+	}
+	if err := os.Chmod(rateFile, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	o = runAs(t, benchUser, program, "bench", "layouts", "--path", dir, "--table", "5", "--scale", "tiny", "--device-rate", rateFile)
+	if !strings.Contains(o.stderr, "cannot be read past the page cache") { // no such file system here
+		o.want(t, 0)
+		content, err := os.ReadFile(rateFile)
+		if err != nil || !strings.HasPrefix(string(content), `{"kind":"sheaf.dev/device-rate","readBytesPerSecond":`) || !strings.Contains(o.stdout, "past the page cache") {
+			t.Errorf("%s %v\n%s", content, err, o.stdout)
+		}
+	}
+	if err := os.Remove(rateFile); err != nil {
+		t.Fatal(err)
+	}
 	names, err := os.ReadDir(dir)
 	if err != nil || len(names) != 1 {
 		t.Errorf("left behind: %v %v", names, err)
@@ -122,7 +140,7 @@ func until(t *testing.T, what string, is func() bool) {
 
 func TestBenchLayoutsUsage(t *testing.T) {
 	for _, args := range [][]string{
-		{"--fs", "zfs"}, {"--table", "6"}, {"--table", "two"}, {"--scale", "huge"}, {"--resume"}, {"--destroy"}, {"--path", "/", "--fs", "xfs"}, {"--rounds", "-1"},
+		{"--fs", "zfs"}, {"--table", "6"}, {"--table", "two"}, {"--scale", "huge"}, {"--resume"}, {"--destroy"}, {"--path", "/", "--fs", "xfs"}, {"--rounds", "-1"}, {"--device-rate", "rate.json"},
 	} {
 		sheaf(t, nil, append([]string{"bench", "layouts"}, args...)...).want(t, 2)
 	}

@@ -80,7 +80,7 @@ func (o *Options) Check() error {
 	if o.Path != "" && len(o.FileSystems) > 0 {
 		return usage("--path takes the file system that is there: leave --fs out")
 	}
-	if len(o.FileSystems) == 0 {
+	if len(o.FileSystems) == 0 && o.Path == "" {
 		o.FileSystems = DefaultFileSystems()
 	}
 	for i, name := range o.FileSystems {

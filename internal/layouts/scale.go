@@ -24,6 +24,8 @@ type scale struct {
 	limitShow bool // what happens where a flat folder is full
 
 	prewritten int64 // bytes of an image at most; the rest is sparse
+
+	sample int64 // bytes that the rate of a device is read from, at most
 }
 
 var scales = map[string]*scale{
@@ -36,6 +38,7 @@ var scales = map[string]*scale{
 		latency: 20000,
 		deep:    5000, limitShow: true,
 		prewritten: 16 << 30,
+		sample:     1 << 30,
 	},
 	"full": {
 		rounds: 3,
@@ -46,6 +49,7 @@ var scales = map[string]*scale{
 		latency: 400000,
 		deep:    200000, limitShow: true,
 		prewritten: 16 << 30,
+		sample:     1 << 30,
 	},
 	"paper": {
 		rounds: 3,
@@ -56,6 +60,7 @@ var scales = map[string]*scale{
 		latency: 400000,
 		deep:    10000000, limitShow: true,
 		prewritten: 16 << 30,
+		sample:     1 << 30,
 	},
 	// tiny is for tests: its figures mean nothing.
 	"tiny": {
@@ -66,6 +71,7 @@ var scales = map[string]*scale{
 		lifeRecords: 200, lifeFolders: 4,
 		latency: 2000,
 		deep:    200,
+		sample:  16 << 20,
 	},
 }
 

@@ -67,7 +67,8 @@ func report(s *recordv1.Shard, groups []*recordv1.Group) *controllers.ShardRepor
 		Load: controllers.LoadReport{
 			GroupsTotal: load.GetGroupsTotal(), GroupsLoaded: load.GetGroupsLoaded(),
 			BytesTotal: load.GetBytesTotal(), BytesDone: load.GetBytesDone(), BytesPerSecond: load.GetBytesPerSecond(),
-			ETA: time.Duration(load.GetEtaSeconds() * float64(time.Second)), Done: load.GetDone(),
+			DeviceBytesPerSecond: load.GetDeviceBytesPerSecond(),
+			ETA:                  time.Duration(load.GetEtaSeconds() * float64(time.Second)), Done: load.GetDone(),
 		},
 	}
 	for _, g := range groups {

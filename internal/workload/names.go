@@ -107,7 +107,7 @@ func Placement(namespace, store string) string { return namespace + "." + store 
 // Labels of an object of a store. The component is a container's name.
 func Labels(store, component string) map[string]string {
 	labels := Selector(store, component)
-	labels["app.kubernetes.io/name"] = "sheaf"
+	labels[v1alpha1.LabelName] = v1alpha1.NameSheaf
 	labels["app.kubernetes.io/instance"] = store
 	labels["app.kubernetes.io/managed-by"] = "sheaf-operator"
 	return labels
