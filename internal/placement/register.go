@@ -93,12 +93,24 @@ type volumeSeen struct {
 	Address    string    `json:"address"`
 }
 
-// tryRegister writes shard and volume in one transaction, where both are as they were read; false: they were not.
-func (s *Store) tryRegister(ctx context.Context, shard Shard, lease clientv3.LeaseID) (bool, error) {
+// MayRegister tells, as RegisterShard would, whether a shard may be registered as it will be. Nothing is written, here or to its volume: a
+// copy that raised its generation each time it is refused would come to have a later one than the volume it is a copy of.
+func (s *Store) MayRegister(ctx context.Context, shard Shard) error {
+	if err := validateShard(shard); err != nil {
+		return err
+	}
+	if _, err := s.mayRegister(ctx, shard); err != nil {
+		return fmt.Errorf("register shard %s in etcd: %w", shard.Name, err)
+	}
+	return nil
+}
+
+// mayRegister gives the conditions under which what it has read still holds.
+func (s *Store) mayRegister(ctx context.Context, shard Shard) ([]clientv3.Cmp, error) {
 	key, volumeKey := s.prefix+shardsKey+shard.Name, s.prefix+volumesKey+shard.VolumeUUID.String()
 	read, err := s.client.Txn(ctx).Then(clientv3.OpGet(key), clientv3.OpGet(volumeKey)).Commit()
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	var revisions [2]int64
 	var values [2][]byte
@@ -110,10 +122,10 @@ func (s *Store) tryRegister(ctx context.Context, shard Shard, lease clientv3.Lea
 	if values[0] != nil {
 		there, err := mayReplace(values[0], shard)
 		if err != nil {
-			return false, err
+			return nil, err
 		}
 		if err := s.gone(ctx, there, shard, clientv3.LeaseID(read.Responses[0].GetResponseRange().Kvs[0].Lease)); err != nil {
-			return false, err
+			return nil, err
 		}
 	}
 	conditions := []clientv3.Cmp{
@@ -123,16 +135,26 @@ func (s *Store) tryRegister(ctx context.Context, shard Shard, lease clientv3.Lea
 	if values[1] != nil {
 		other, err := mayFollow(values[1], shard)
 		if err != nil {
-			return false, err
+			return nil, err
 		}
 		if other != "" {
 			otherKey := s.prefix + shardsKey + other
 			revision, err := s.notLive(ctx, otherKey, shard)
 			if err != nil {
-				return false, err
+				return nil, err
 			}
 			conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(otherKey), "=", revision))
 		}
+	}
+	return conditions, nil
+}
+
+// tryRegister writes shard and volume in one transaction, where both are as they were read; false: they were not.
+func (s *Store) tryRegister(ctx context.Context, shard Shard, lease clientv3.LeaseID) (bool, error) {
+	key, volumeKey := s.prefix+shardsKey+shard.Name, s.prefix+volumesKey+shard.VolumeUUID.String()
+	conditions, err := s.mayRegister(ctx, shard)
+	if err != nil {
+		return false, err
 	}
 	value, err := json.Marshal(shard)
 	if err != nil {

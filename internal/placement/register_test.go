@@ -25,6 +25,9 @@ func TestRegisterShardRefusesAVolumeThatWasRolledBack(t *testing.T) {
 		t.Helper()
 		s := me
 		s.Generation, s.Address = generation, address
+		if err := store.MayRegister(ctx, s); !errors.Is(err, want) {
+			t.Fatalf("generation %d at %s: before: error %v, want %v", generation, address, err, want)
+		}
 		stop, err := store.RegisterShard(ctx, s)
 		if !errors.Is(err, want) {
 			t.Fatalf("generation %d at %s: error %v, want %v", generation, address, err, want)

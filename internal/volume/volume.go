@@ -62,6 +62,8 @@ type Options struct {
 	Shard  string    // must match too; empty: take what is there. Needed to create one
 	Create bool      // make a superblock where the folder is absent or empty (but for lost+found)
 	Adopt  bool      // where the volume is of another shard of the store, make it this one's
+	// Renew gives an existing volume another UUID, as Volume.Renew does, in the one write in which its generation would be raised.
+	Renew bool
 	// ReserveBytes kept free for compaction, deletes and consensus; 0: the smaller of 5 % and 1 GiB, at least 16 MiB.
 	ReserveBytes int64
 	Logger       *slog.Logger // nil: discards
@@ -195,6 +197,10 @@ func (v *Volume) start(opts Options) error {
 		}
 	} else {
 		v.superblock = Superblock{Store: opts.Store, Volume: uuid.New(), Created: v.now().UnixNano(), Shard: opts.Shard}
+	}
+	if opts.Renew && there {
+		v.logger.Warn("the volume has another UUID from now on", "volume", v.dir, "before", v.superblock.Volume)
+		v.superblock.Volume, v.superblock.Generation, v.superblock.Created = uuid.New(), 0, v.now().UnixNano()
 	}
 	v.superblock.Generation++
 	if err := v.writeSuperblock(state); err != nil {
