@@ -103,6 +103,9 @@ type Group struct {
 	// change that it had applied. An older leader does not write over them, see PutGroupAsLeader.
 	Term      uint64 `json:"term,omitempty"`
 	ConfIndex uint64 `json:"confIndex,omitempty"`
+	// Everywhere is an index up to which every member has the whole log, as the leader knew when it reported last: so far
+	// those that do not lead may drop tombstones too.
+	Everywhere uint64 `json:"everywhere,omitempty"`
 
 	// Revision is etcd's revision of the key when it was read, 0 for a group that is not stored. Store.PutGroup writes
 	// only where it is unchanged.

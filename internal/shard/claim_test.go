@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -48,6 +49,44 @@ func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 			t.Errorf("%s has thrown %v away", name, trash)
 		}
 	}
+	for id := range int64(8) {
+		c.holds(id, data(id, 100))
+	}
+}
+
+// Somebody wrote a membership to etcd that is older than the group's own, and lacks a member. Its shard says that it is there: nothing is
+// thrown away, and the group can be moved again.
+func TestAMemberThatEtcdDoesNotNameSaysWhereItIs(t *testing.T) {
+	c := newCluster(t, oneGroup, abc, "d")
+	c.settled(abc...)
+	for id := range int64(8) {
+		c.put(id, data(id, 100))
+	}
+	before := c.registry.now().Groups["0"]
+	for _, name := range abc { // whoever ran remembers where the members are
+		c.kill(name)
+	}
+	c.registry.change(func(v *placement.View) {
+		g := v.Groups["0"]
+		g.Members = slices.DeleteFunc(slices.Clone(g.Members), func(m placement.Member) bool { return m.Shard == "c" })
+		g.ConfIndex--
+		g.Revision = int64(v.Epoch)
+		v.Groups["0"] = g
+	})
+	for _, name := range abc {
+		c.restart(name)
+	}
+	c.settled(abc...)
+	if after := c.registry.now().Groups["0"]; !sameMembersOf(after, before) {
+		t.Errorf("members %+v, were %+v", after.Members, before.Members)
+	}
+	for _, name := range abc {
+		if trash := trashOf(t, c.shards[name]); len(trash) > 0 {
+			t.Errorf("%s has thrown %v away", name, trash)
+		}
+	}
+	c.aim("a", "b", "d")
+	c.settled("a", "b", "d")
 	for id := range int64(8) {
 		c.holds(id, data(id, 100))
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/replica"
 )
 
 // compactAll compacts groups in the background, one at a time, at a byte rate, where enough is superseded or many small
@@ -85,9 +86,33 @@ func (s *Shard) compactLog(ctx context.Context, sv *served, opts group.CompactOp
 			return group.CompactReport{}, err
 		}
 	}
+	s.limitTombstones(sv)
 	report, err := sv.log.Compact(ctx, opts)
 	if report.BytesAfter < report.BytesBefore { // also where it ended early
 		s.committer.RoomMade()
 	}
 	return report, err
+}
+
+// limitTombstones tells the log up to where every member has everything: the leader knows it, the others have it from etcd, as it
+// was a while ago. It only grows: a member that came since took over files, or entries, of one that had them.
+func (s *Shard) limitTombstones(sv *served) {
+	if m := sv.replica.Members(); m.LeaderID == sv.raftID && len(m.Progress) > 0 {
+		sv.log.SetTombstoneLimit(everywhere(sv, m))
+		return
+	}
+	if state, ok := s.stateOf(sv.group); ok {
+		sv.log.SetTombstoneLimit(min(state.Everywhere, sv.log.AppliedIndex()))
+	}
+}
+
+// everywhere is the index up to which every member has everything, as its leader knows.
+func everywhere(sv *served, m replica.Members) uint64 {
+	index := m.AppliedIndex
+	for _, p := range m.Progress {
+		if p.ID != sv.raftID {
+			index = min(index, p.Match)
+		}
+	}
+	return index
 }

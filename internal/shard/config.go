@@ -116,6 +116,7 @@ type Compaction struct {
 // Registry is what a shard needs of etcd: part of *placement.Store, which says what each method does.
 type Registry interface {
 	Meta(ctx context.Context) (placement.Meta, error)
+	MayRegister(ctx context.Context, s placement.Shard) error
 	RegisterShard(ctx context.Context, s placement.Shard, refused ...func(error)) (stop func(), err error)
 	Follow(ctx context.Context, before placement.Seen) <-chan placement.View
 	PutGroup(ctx context.Context, g placement.Group) (placement.Group, error)

@@ -52,7 +52,7 @@ func does(s *Shard, todo work, g *groupReplica) string {
 		n    int
 	}{
 		{"create", len(todo.create)}, {"adopt", len(todo.adopt)}, {"begin", len(todo.begin)}, {"confess", len(todo.confess)},
-		{"claim", len(todo.claim)}, {"load", len(todo.load)}, {"join", len(todo.join)}, {"leave", len(todo.leave)}, {"trash", len(todo.trash)},
+		{"claim", len(todo.claim)}, {"load", len(todo.load)}, {"join", len(todo.join)}, {"mend", len(todo.mend)}, {"leave", len(todo.leave)}, {"trash", len(todo.trash)},
 	} {
 		if one.n > 0 {
 			words = append(words, one.word)
@@ -106,6 +106,11 @@ var decideCases = []decideCase{
 	{name: "a member that has left", folder: plain, members: others, want: "trash", held: "stray"},
 	{name: "a member that has left, and is replaced here", folder: plain, members: with(member("a", 1, 9, placement.Learner)), want: "trash", held: "stray"},
 	{name: "etcd's membership is older", folder: plain, members: others, index: 6, want: "stray", held: "stray"},
+	{name: "etcd's membership is older, and the replica's has it", folder: inConf(1, 2, 3), members: others, index: 6, want: "claim", held: "stray"},
+	{name: "the replica's membership is older, and has it", folder: inConf(1, 2, 3), members: others, want: "trash", held: "stray"},
+	{name: "etcd's membership is older, and the replica's has it not", folder: inConf(2, 3), members: others, index: 6, want: "stray", held: "stray"},
+	{name: "etcd's membership is older, and names another one here", folder: inConf(1, 2, 3), members: with(member("a", 1, 9)), index: 6, want: "lost",
+		held: "stray"},
 	{name: "nobody wrote a membership", folder: plain, members: others, index: -1, want: "stray", held: "stray"},
 	{name: "the only copy, where nobody ever wrote a membership", folder: func(g *groupReplica) { g.confIndex = 0 }, members: others, index: -1,
 		want: "stray", held: "stray"},
@@ -127,6 +132,14 @@ var decideCases = []decideCase{
 	{name: "the only copy's folder is gone", members: of(member("a", 1, 1)), index: -1, want: "lost"},
 	{name: "the only copy's volume is gone", members: of(member("a", 2, 1)), index: -1, target: "a", want: "lost"},
 	{name: "a voter's volume is gone", members: with(member("a", 2, 1)), target: "a b c", want: ""},
+	{name: "a torn member", folder: torn, members: with(member("a", 1, 1)), want: "mend"},
+	{name: "a torn member, before the first load", folder: torn, early: true, members: with(member("a", 1, 1)), want: ""},
+	{name: "a torn member that is given up", folder: givenUp, members: with(member("a", 1, 1)), want: "confess"},
+	{name: "a torn member that etcd knows is given up", folder: givenUp, members: with(placement.Member{Shard: "a", RaftID: 1}), want: "stray"},
+	{name: "such a one that was removed", folder: givenUp, members: others, want: "trash"},
+	{name: "a member whose volume etcd does not know", folder: plain, members: with(placement.Member{Shard: "a", RaftID: 1}), want: "stray", held: "stray"},
+	{name: "its folder cannot be read, and it is replaced", folder: unread, members: with(member("a", 1, 9, placement.Learner)), want: "trash",
+		held: "stray"},
 	{name: "etcd does not know where it is", folder: plain, members: with(placement.Member{RaftID: 1}), want: "claim", held: "stray"},
 	{name: "a new group", target: "a b c", want: "create"},
 	{name: "a new group that another makes", target: "b a c", want: ""},
@@ -141,7 +154,15 @@ var decideCases = []decideCase{
 }
 
 func serves(g *groupReplica) { g.served.Store(&served{group: g, raftID: 1}) }
-func joins(g *groupReplica)  { g.joining, g.confIndex = true, 0 }
+func torn(g *groupReplica)   { g.torn, g.state = true, recordv1.GroupState_GROUP_STATE_FAILED }
+func givenUp(g *groupReplica) {
+	torn(g)
+	g.givenUp = true
+}
+func joins(g *groupReplica) { g.joining, g.confIndex = true, 0 }
+func inConf(voters ...uint64) func(*groupReplica) {
+	return func(g *groupReplica) { g.conf = &raftpb.ConfState{Voters: voters} }
+}
 func untold(g *groupReplica) { g.stray = unconfirmed }
 func copied(g *groupReplica) {
 	g.foreign, g.stray = "it was made on another volume", "it was made on another volume"

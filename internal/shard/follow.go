@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"sync"
@@ -50,12 +51,16 @@ func (s *Shard) foundGroup(id uuid.UUID) *groupReplica {
 	case err != nil:
 		// The folder's name still says which group it is; etcd may know its name.
 		g.state, g.err, g.unreadable = recordv1.GroupState_GROUP_STATE_FAILED, fmt.Errorf("reading its manifest: %w", err), true
+		if found && (errors.Is(err, group.ErrCorrupt) || errors.Is(err, fs.ErrNotExist)) {
+			g.torn = true
+			s.metrics.tails.WithLabelValues(tailFound).Inc()
+		}
 		s.logger.Error("group cannot be read", "uuid", id, "error", err)
 		return g
 	case m.Identity.Store != s.store || m.Identity.Group != id:
 		g.stray = fmt.Sprintf("it is group %s of store %s", m.Identity.Group, m.Identity.Store)
 	}
-	g.name, g.confIndex = m.Identity.Name, m.ConfIndex
+	g.name, g.confIndex, g.conf = m.Identity.Name, m.ConfIndex, m.Conf
 	if !found && len(m.Conf.GetVoters()) == 1 {
 		g.raftID = m.Conf.GetVoters()[0]
 	}
@@ -92,6 +97,8 @@ func (s *Shard) follow(ctx context.Context, views <-chan placement.View) {
 				case <-ctx.Done():
 				}
 			}
+		case <-s.nudged:
+			unfinished = s.reconcile(ctx)
 		case <-again.C:
 			if unfinished {
 				unfinished = s.reconcile(ctx)
@@ -110,7 +117,7 @@ func (s *Shard) reconcile(ctx context.Context) (unfinished bool) {
 	s.mu.Unlock()
 	if todo.acts() && s.remember(view) != nil {
 		// An older etcd could not be told from this one later: what may wait does.
-		todo = work{load: todo.load, join: todo.join, leave: todo.leave, later: true}
+		todo = work{load: todo.load, join: todo.join, mend: todo.mend, leave: todo.leave, later: true}
 	}
 
 	for _, g := range todo.leave {
@@ -125,6 +132,9 @@ func (s *Shard) reconcile(ctx context.Context) (unfinished bool) {
 	}
 	for _, g := range todo.join {
 		s.wait.Go(func() { s.joinGroup(g) })
+	}
+	for _, g := range todo.mend {
+		s.wait.Go(func() { s.mendTail(g) })
 	}
 	for _, g := range todo.trash {
 		err := s.leaveGroup(ctx, g)
@@ -173,6 +183,7 @@ type work struct {
 	claim   []placement.Group // a member is here of which etcd does not know where it is
 	load    []*groupReplica   // became this shard's after the first load
 	join    []*groupReplica   // have a folder, and are to be installed
+	mend    []*groupReplica   // are torn, and are to be installed in place
 	leave   []*groupReplica   // is served and no longer this shard's
 	trash   []*groupReplica   // has left its group
 	later   bool              // something waits for what is under way
@@ -225,14 +236,14 @@ func (s *Shard) decideOne(todo *work, view placement.View, state placement.Group
 		s.stray(todo, g, "etcd knows it by the name "+name)
 	case g != nil && !g.lost && g.foreign == "" && g.isOneOf(here):
 		g.stray = ""
-		s.decideMember(todo, g)
+		s.decideMember(todo, state, g)
 		if seen := [3]int64{state.Revision, view.Targets[name].Revision, replacedMembers(view, state)}; g.seen != seen {
 			g.seen = seen
 			s.steer(g)
 		}
-	case g != nil && !g.lost && g.foreign == "" && g.isLookedFor(state):
+	case g != nil && !g.lost && g.foreign == "" && (g.isLookedFor(state) || len(here) == 0 && g.isForgotten(state)):
 		todo.claim = append(todo.claim, state)
-	case g != nil && !g.lost && !g.isOneOf(here) && g.hasLeft(state) && (g.foreign == "" || len(here) > 0):
+	case g != nil && !g.lost && !g.isOneOf(here) && g.hasLeft(state) && (g.foreign == "" && !g.unreadable || len(here) > 0):
 		if g.fetching {
 			g.stopFetch()
 			todo.later = true
@@ -242,14 +253,14 @@ func (s *Shard) decideOne(todo *work, view placement.View, state placement.Group
 			g.stray = "it has left its group"
 		}
 		todo.trash = append(todo.trash, g)
-	case (g == nil || g.lost) && len(here) == 1 && here[0].Role == placement.Learner && s.load.begun():
+	case (g == nil || g.lost) && len(here) == 1 && here[0].Role == placement.Learner && s.load.begun() && !s.isSpent(here[0].RaftID):
 		todo.begin = append(todo.begin, state)
 	case (g == nil || g.lost) && len(here) > 0 && isShared(state):
 		todo.confess = append(todo.confess, state)
 	case isMember && len(here) == 0 && isShared(state):
 		// The volume that had it is gone: its leader replaces it.
 		if g != nil && !g.lost {
-			s.stray(todo, g, "etcd says it is on another volume")
+			s.stray(todo, g, g.awayReason(state))
 		}
 	case isMember:
 		s.lose(state, member)
@@ -269,15 +280,20 @@ func (s *Shard) decideOne(todo *work, view placement.View, state placement.Group
 }
 
 // decideMember goes on with a replica that etcd says is here.
-func (s *Shard) decideMember(todo *work, g *groupReplica) {
+func (s *Shard) decideMember(todo *work, state placement.Group, g *groupReplica) {
 	switch {
 	case g.joining:
 		if !g.fetching && s.load.begun() {
-			g.fetching = true
 			g.state = recordv1.GroupState_GROUP_STATE_LOADING
-			ctx, cancel := context.WithCancel(s.ctx)
-			g.fetch, g.stopFetch = ctx, cancel
+			g.beginFetch(s.ctx)
 			todo.join = append(todo.join, g)
+		}
+	case g.givenUp:
+		todo.confess = append(todo.confess, state)
+	case g.torn:
+		if !g.fetching && s.load.begun() {
+			g.beginFetch(s.ctx)
+			todo.mend = append(todo.mend, g)
 		}
 	case g.state == recordv1.GroupState_GROUP_STATE_PENDING && s.load.begun():
 		g.state = recordv1.GroupState_GROUP_STATE_LOADING
@@ -290,23 +306,22 @@ func (g *groupReplica) isOneOf(members []placement.Member) bool {
 	return slices.ContainsFunc(members, func(m placement.Member) bool { return g.raftID == 0 || m.RaftID == g.raftID })
 }
 
-// isLookedFor tells whether etcd names the replica in the folder as a member, and does not know where it is.
-func (g *groupReplica) isLookedFor(state placement.Group) bool {
-	return slices.ContainsFunc(state.Members, func(m placement.Member) bool { return m.RaftID == g.raftID && m.Shard == "" })
+// isNamed tells whether etcd names the replica in the folder, wherever it says it is. Called with Shard.mu held.
+func (g *groupReplica) isNamed(state placement.Group) bool {
+	return slices.ContainsFunc(state.Members, func(m placement.Member) bool { return m.RaftID == g.raftID })
 }
 
-// hasLeft tells whether the replica in the folder, which etcd does not name, was a member of its group and is none any more:
-// the leader wrote a membership that is not older than the one that the replica knows. Where only one copy was ever
-// wanted nobody writes that, and nothing is deleted. Called with Shard.mu held.
+// hasLeft tells whether the replica in the folder was a member of its group and is none any more: etcd does not name it, on no
+// shard and no volume, and the leader wrote a membership that is not older than the one that the replica knows. Where only one
+// copy was ever wanted nobody writes that, and nothing is deleted. Called with Shard.mu held.
 func (g *groupReplica) hasLeft(state placement.Group) bool {
+	if g.foreign == "" && g.isNamed(state) {
+		return false
+	}
 	if g.joining {
 		return true
 	}
-	confIndex := g.confIndex
-	if sv := g.served.Load(); sv != nil {
-		confIndex = max(confIndex, sv.log.ConfIndex())
-	}
-	return g.raftID != 0 && !g.unreadable && g.stray != unconfirmed && state.ConfIndex > 0 && state.ConfIndex >= confIndex
+	return g.raftID != 0 && g.stray != unconfirmed && state.ConfIndex > 0 && state.ConfIndex >= g.knownIndex()
 }
 
 // isShared tells whether a group has several copies.
@@ -461,26 +476,5 @@ func (s *Shard) adopt(ctx context.Context, state placement.Group) error {
 	g.stray, g.confirmed = "", s.view.Meta.EpochBase+uint64(stored.Revision)
 	s.publish()
 	s.mu.Unlock()
-	return nil
-}
-
-// beginOne makes the folder of a replica that is to join.
-func (s *Shard) beginOne(state placement.Group) error {
-	return s.beginJoin(state, s.membersHere(state)[0].RaftID)
-}
-
-// confess tells etcd that a replica of a group of several copies is not here any more, so that its leader replaces it. It
-// never comes back: its Raft id is not used again.
-func (s *Shard) confess(ctx context.Context, state placement.Group) error {
-	state.Members = slices.Clone(state.Members)
-	for i, m := range state.Members {
-		if m.Shard == s.cfg.Name && m.VolumeUUID == s.volume.Superblock().Volume {
-			s.logger.Error("the replica of a group is not on its volume: it is to be replaced", "group", state.Name, "raft_id", m.RaftID)
-			state.Members[i].VolumeUUID = uuid.Nil
-		}
-	}
-	if _, err := s.cfg.Placement.PutGroup(ctx, state); err != nil {
-		return fmt.Errorf("telling etcd that its replica here is gone: %w", err)
-	}
 	return nil
 }

@@ -134,10 +134,10 @@ const heldStray = "etcd was set back to an older state, and does not say yet tha
 // replica that is no member any more from doing harm.
 func (s *Shard) decideHeld(todo *work, state placement.Group, g *groupReplica) {
 	switch {
-	case g == nil || g.lost || g.foreign != "" || g.served.Load() != nil || g.joining:
+	case g == nil || g.lost || g.torn || g.foreign != "" || g.served.Load() != nil || g.joining:
 	case g.name == state.Name && len(s.membersHere(state)) > 0 && g.isOneOf(s.membersHere(state)):
 		g.stray = ""
-		s.decideMember(todo, g)
+		s.decideMember(todo, state, g)
 	case g.stray == "" || g.stray == unconfirmed:
 		g.stray = heldStray
 	}
@@ -240,26 +240,4 @@ func (s *Shard) surveyAll(ctx context.Context, view placement.View) (volumes []p
 	wait.Wait()
 	slices.Sort(silent)
 	return volumes, silent
-}
-
-// claimOne tells etcd that a member is here of which it does not know where it is.
-func (s *Shard) claimOne(ctx context.Context, state placement.Group) error {
-	s.mu.Lock()
-	g := s.groups[state.UUID]
-	var raftID uint64
-	if g != nil {
-		raftID = g.raftID
-	}
-	s.mu.Unlock()
-	i := slices.IndexFunc(state.Members, func(m placement.Member) bool { return m.RaftID == raftID && m.Shard == "" })
-	if g == nil || i < 0 {
-		return nil
-	}
-	state.Members = slices.Clone(state.Members)
-	state.Members[i].Shard, state.Members[i].VolumeUUID = s.cfg.Name, s.volume.Superblock().Volume
-	if _, err := s.cfg.Placement.PutGroup(ctx, state); err != nil {
-		return fmt.Errorf("telling etcd that member %x is here: %w", raftID, err)
-	}
-	s.logger.Warn("etcd did not know where a member is: it is here", "group", state.Name, "raft_id", raftID)
-	return nil
 }

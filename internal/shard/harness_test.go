@@ -34,6 +34,8 @@ type memRegistry struct {
 	down     bool                   // etcd does not answer
 	refuse   bool                   // groups are not written, and all else goes on
 	puts     int                    // of groups
+	taken    bool                   // the shards' names are those of other processes
+	asked    int                    // whether a shard may be registered
 	refused  map[string]func(error) // of registered shards
 }
 
@@ -105,17 +107,31 @@ func (r *memRegistry) Meta(context.Context) (placement.Meta, error) {
 	return r.now().Meta, nil
 }
 
+func (r *memRegistry) MayRegister(_ context.Context, s placement.Shard) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked++
+	return r.mayRegister(s)
+}
+
+// mayRegister is called with mu held.
+func (r *memRegistry) mayRegister(s placement.Shard) error {
+	switch there, ok := r.view.Shards[s.Name]; {
+	case r.down:
+		return errDown
+	case r.taken, ok && there.VolumeUUID != s.VolumeUUID:
+		return placement.ErrNameTaken
+	case s.Generation <= r.seen[s.VolumeUUID]:
+		return placement.ErrRolledBack
+	}
+	return nil
+}
+
 func (r *memRegistry) RegisterShard(_ context.Context, s placement.Shard, refused ...func(error)) (func(), error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.down {
-		return nil, errDown
-	}
-	if there, ok := r.view.Shards[s.Name]; ok && there.VolumeUUID != s.VolumeUUID {
-		return nil, placement.ErrNameTaken
-	}
-	if s.Generation <= r.seen[s.VolumeUUID] {
-		return nil, placement.ErrRolledBack
+	if err := r.mayRegister(s); err != nil {
+		return nil, err
 	}
 	r.seen[s.VolumeUUID] = s.Generation
 	s.Alive = true

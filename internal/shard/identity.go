@@ -136,6 +136,49 @@ func classify(err error) *heldError {
 	return &heldError{state: state, err: err}
 }
 
+// openVolume opens the volume, where etcd says that it may be registered. Before that nothing is written to it: an open raises its
+// generation, and a copy that is refused again and again, or a volume that was set back, would come to have a later one than the true one.
+func (s *Shard) openVolume(ctx context.Context) error {
+	opts := volume.Options{
+		FS: s.cfg.FS, Dir: s.cfg.Dir, Store: s.store, Shard: s.cfg.Name, Create: s.cfg.Wanted.Volume == uuid.Nil,
+		Adopt: s.cfg.Wanted.Adopt, ReserveBytes: s.cfg.ReserveBytes, Logger: s.logger,
+	}
+	// What cannot be read, or is of another store, is refused by the open.
+	if sb, err := volume.FreshSuperblock(s.cfg.FS, s.cfg.Dir); err == nil && sb.Store == s.store {
+		err := s.cfg.Placement.MayRegister(ctx, placement.Shard{
+			Name: s.cfg.Name, Address: s.address, VolumeUUID: sb.Volume, Generation: sb.Generation + 1,
+		})
+		opts.Renew = s.isRolledBack(err)
+		if err != nil && !opts.Renew {
+			return err
+		}
+	}
+	var err error
+	s.volume, err = volume.Open(opts)
+	return err
+}
+
+// isRolledBack tells that the volume was set back, and is to be taken for another one.
+func (s *Shard) isRolledBack(err error) bool {
+	if !errors.Is(err, placement.ErrRolledBack) || s.cfg.Wanted.Volume != uuid.Nil {
+		return false
+	}
+	s.logger.Error("the volume holds an earlier state of itself: its replicas of groups with other copies join anew, "+
+		"groups of one copy are lost until the right volume is brought back", "error", err)
+	return true
+}
+
+// renew takes the volume for another one, before anything on it has served: none of its replicas votes again.
+func (s *Shard) renew() error {
+	if err := s.volume.Renew(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	clear(s.groups)
+	s.mu.Unlock()
+	return s.findGroups()
+}
+
 // stillSame says why a volume in use is not what it was when it was opened; nil: it is.
 func stillSame(fsys vfs.FS, dir string, opened volume.Superblock) error {
 	now, err := volume.FreshSuperblock(fsys, dir)

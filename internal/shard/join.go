@@ -45,6 +45,35 @@ func replacedMembers(view placement.View, state placement.Group) (n int64) {
 	return n
 }
 
+// isSpent tells whether a replica of this Raft id was begun on the volume before, or may have been: it is never begun again, since it may have
+// answered, and voted (rule 7). Called with mu held.
+func (s *Shard) isSpent(raftID uint64) bool { return s.spent[raftID] }
+
+// spend notes the replicas that etcd names here at the start, before anybody can give the shard a new one: an earlier process may have begun
+// them. What was begun, the volume remembers the view of: no earlier one is followed.
+func (s *Shard) spend(view placement.View) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, state := range view.Groups {
+		for _, m := range s.membersHere(state) {
+			s.spent[m.RaftID] = true
+		}
+	}
+}
+
+// beginOne makes the folder of a replica that is to join. What is in its way is no member any more, or never was one here.
+func (s *Shard) beginOne(state placement.Group) error {
+	s.mu.Lock()
+	before := s.groups[state.UUID]
+	s.mu.Unlock()
+	if before != nil {
+		if err := s.toTrash(before, before.raftID); err != nil {
+			return err
+		}
+	}
+	return s.beginJoin(state, s.membersHere(state)[0].RaftID)
+}
+
 // beginJoin makes the folder of a replica that etcd wants here.
 func (s *Shard) beginJoin(state placement.Group, raftID uint64) error {
 	if err := s.volume.Admit(0, false); err != nil {
@@ -61,57 +90,83 @@ func (s *Shard) beginJoin(state placement.Group, raftID uint64) error {
 		return err
 	}
 	s.mu.Lock()
-	s.groups[g.uuid] = g // the reconcile that follows publishes it
+	s.groups[g.uuid], s.spent[raftID] = g, true // the reconcile that follows publishes it
 	s.mu.Unlock()
 	return nil
 }
 
+// beginFetch makes the context of an install. Called with Shard.mu held.
+func (g *groupReplica) beginFetch(ctx context.Context) {
+	g.fetching = true
+	g.fetch, g.stopFetch = context.WithCancel(ctx)
+	g.copying.Store(&copying{now: time.Now})
+}
+
+// endFetch is the end of what beginFetch began.
+func (s *Shard) endFetch(g *groupReplica) {
+	s.mu.Lock()
+	g.stopFetch()
+	s.mu.Unlock()
+	s.fetched(g)
+}
+
+// fetched notes that no install is under way any more: what waited for its end goes on.
+func (s *Shard) fetched(g *groupReplica) {
+	s.mu.Lock()
+	g.fetching = false
+	torn := g.torn
+	s.mu.Unlock()
+	g.copying.Store(nil)
+	if torn {
+		s.nudge()
+	}
+}
+
 // joinGroup installs a replica that has nothing yet, and serves it.
 func (s *Shard) joinGroup(g *groupReplica) {
+	defer s.endFetch(g)
 	s.mu.Lock()
 	ctx := g.fetch
 	s.mu.Unlock()
-	g.copying.Store(&copying{now: time.Now})
-	defer func() {
-		s.mu.Lock()
-		g.stopFetch()
-		g.fetching = false
-		s.mu.Unlock()
-		g.copying.Store(nil)
-	}()
-	for delay := installFirst; ; delay = min(2*delay, installMax) {
-		state, wanted := s.stateOf(g)
-		if !wanted || !slices.ContainsFunc(state.Members, func(m placement.Member) bool { return m.RaftID == g.raftID }) {
-			return // follow removes it
-		}
-		from, err := s.fetchFrom(g, state.Group)
-		if err == nil {
-			err = s.install(ctx, g, from, nil)
-		}
-		if err == nil {
-			break
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		if !errors.Is(err, peer.ErrBusy) && !errors.Is(err, peer.ErrNotHere) {
-			s.problem("joining group "+g.name, err)
-		}
-		if errors.Is(err, peer.ErrBusy) {
-			delay = min(delay, installBusy) // its turn comes
-		}
-		select {
-		case <-time.After(delay/2 + rand.N(delay)): //nolint:gosec // jitter
-		case <-ctx.Done():
-			return
-		}
+	if !s.takeOver(ctx, g, "joining group "+g.name, nil) {
+		return
 	}
-	s.problem("joining group "+g.name, nil)
 	s.mu.Lock()
 	g.joining = false
 	s.mu.Unlock()
 	s.logger.Info("a replica was installed", "group", g.name)
 	s.loadOne(s.ctx, g)
+}
+
+// takeOver installs a replica that does not run from another member, again and again until it is done. False: etcd does not name it any
+// more, its context has ended, or giveUp, where that is not nil, said so of an error.
+func (s *Shard) takeOver(ctx context.Context, g *groupReplica, what string, giveUp func(state placement.Group, from string, err error) bool) bool {
+	defer s.problem(what, nil)
+	for delay := installFirst; ; delay = min(2*delay, installMax) {
+		state, wanted := s.stateOf(g)
+		if !wanted || !slices.ContainsFunc(s.membersHere(state.Group), func(m placement.Member) bool { return m.RaftID == g.raftID }) {
+			return false // follow sees to it
+		}
+		from, err := s.fetchFrom(g, state.Group)
+		if err == nil {
+			err = s.install(ctx, g, from, nil)
+		}
+		switch {
+		case err == nil:
+			return true
+		case ctx.Err() != nil, giveUp != nil && giveUp(state.Group, from, err):
+			return false
+		case errors.Is(err, peer.ErrBusy):
+			delay = min(delay, installBusy) // its turn comes
+		case !errors.Is(err, peer.ErrNotHere):
+			s.problem(what, err)
+		}
+		select {
+		case <-time.After(delay/2 + rand.N(delay)): //nolint:gosec // jitter
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 // fetchFrom chooses the shard to install from: the leader, else another voter.
@@ -209,12 +264,7 @@ func (s *Shard) installAgain(ctx context.Context, g *groupReplica, from uint64) 
 		return
 	}
 	g.copying.Store(&copying{now: time.Now})
-	defer func() {
-		s.mu.Lock()
-		g.fetching = false
-		s.mu.Unlock()
-		g.copying.Store(nil)
-	}()
+	defer s.fetched(g)
 	shard, ok := g.route(from)
 	if !ok {
 		return

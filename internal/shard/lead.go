@@ -197,7 +197,6 @@ func (s *Shard) lead(ctx context.Context, g *groupReplica) (again bool) {
 		if isPlain(sv, m, state) {
 			return false
 		}
-		s.limitTombstones(sv, m)
 		next, err := s.step(ctx, sv, m, state)
 		switch {
 		case errors.Is(err, placement.ErrChanged), errors.Is(err, placement.ErrStaleLeader), errors.Is(err, replica.ErrChanging),
@@ -249,17 +248,6 @@ func isPlain(sv *served, m replica.Members, state groupView) bool {
 	return len(m.Conf.GetVoters()) == 1 && len(m.Conf.GetLearners()) == 0 && len(m.Conf.GetVotersOutgoing()) == 0 &&
 		len(state.Members) == 1 && state.Members[0].RaftID == sv.raftID && state.Members[0].Role == placement.Voter &&
 		state.ConfIndex == m.ConfIndex && (len(state.Target) == 0 || len(state.Target) == 1 && state.Target[0] == state.Members[0].Shard)
-}
-
-// limitTombstones tells the log up to where every member has everything.
-func (s *Shard) limitTombstones(sv *served, m replica.Members) {
-	limit := m.AppliedIndex
-	for _, p := range m.Progress {
-		if p.ID != sv.raftID {
-			limit = min(limit, p.Match)
-		}
-	}
-	sv.log.SetTombstoneLimit(limit)
 }
 
 // namesAll tells whether a list has every member of a membership. Where it has not, it must not be written as of that membership:
@@ -375,7 +363,7 @@ func (s *Shard) storeAsLeader(ctx context.Context, sv *served, m replica.Members
 	defer cancel()
 	stats := sv.log.Stats()
 	state.Leader, state.Term, state.ConfIndex = s.cfg.Name, m.Term, m.ConfIndex
-	state.Bytes, state.Records = stats.StoredBytes, stats.Records
+	state.Bytes, state.Records, state.Everywhere = stats.StoredBytes, stats.Records, everywhere(sv, m)
 	stored, err := s.cfg.Placement.PutGroupAsLeader(ctx, state)
 	if err != nil {
 		return fmt.Errorf("telling etcd: %w", err)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -63,7 +65,9 @@ func (s *Shard) toTrash(g *groupReplica, raftID uint64) error {
 	return nil
 }
 
-// emptyTrash deletes what has been in the trash for long enough, or as soon as the volume is full.
+// emptyTrash deletes what has been in the trash for long enough, or as soon as the volume is full. What is there has left its group by
+// a change that a majority of the others has committed, so nothing is lost with it; but where another copy is to take its place here,
+// it stays until that is complete, as long as there is room.
 func (s *Shard) emptyTrash(ctx context.Context) {
 	tick := time.NewTicker(min(trashEvery, s.cfg.TrashDelay/2+time.Millisecond))
 	defer tick.Stop()
@@ -93,7 +97,7 @@ func (s *Shard) emptyTrashOnce(now time.Time) error {
 	deleted := false
 	for _, name := range names {
 		since, ok := trashedAt(name)
-		if !ok || !full && now.Sub(since) < s.cfg.TrashDelay {
+		if !ok || !full && (now.Sub(since) < s.cfg.TrashDelay || s.isComing(name)) {
 			continue
 		}
 		if err := removeAll(s.cfg.FS, path.Join(trash, name)); err != nil {
@@ -106,6 +110,25 @@ func (s *Shard) emptyTrashOnce(now time.Time) error {
 		s.committer.RoomMade()
 	}
 	return nil
+}
+
+// isComing tells whether another copy of the group whose folder is in the trash by this name is to be here, and is not complete.
+func (s *Shard) isComing(name string) bool {
+	id, err := uuid.Parse(name[:36])
+	if err != nil {
+		return false
+	}
+	var sv *served
+	wanted := false
+	s.mu.Lock()
+	for _, state := range s.view.Groups {
+		wanted = wanted || state.UUID == id && len(s.membersHere(state)) > 0
+	}
+	if g := s.groups[id]; g != nil {
+		sv = g.served.Load()
+	}
+	s.mu.Unlock()
+	return wanted && (sv == nil || sv.replica.Status().Learner)
 }
 
 // trashedAt is when a folder was put into the trash; false: it was put there by somebody else, who will see to it.

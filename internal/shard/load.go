@@ -49,6 +49,7 @@ func (s *Shard) newLoader() *group.Loader {
 func (s *Shard) loadFirst(ctx context.Context) {
 	defer close(s.loaded)
 	groups := s.takePending()
+	s.nudge() // what joins waits for this
 	s.planLoad(groups)
 	s.measureDevice(groups)
 	groups = s.fitMemory(groups)
@@ -173,6 +174,7 @@ func (s *Shard) loadOne(ctx context.Context, g *groupReplica) {
 	} else {
 		g.state, g.err = recordv1.GroupState_GROUP_STATE_SERVING, nil
 	}
+	s.noteTail(g, err)
 	s.mu.Unlock()
 	switch {
 	case err == nil:

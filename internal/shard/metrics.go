@@ -19,6 +19,7 @@ type metrics struct {
 	calls    *prometheus.CounterVec
 	dropped  prometheus.Counter
 	freed    prometheus.Counter
+	tails    *prometheus.CounterVec
 	methods  map[string]*methodMetrics // by full method name; never changed
 	other    *methodMetrics
 	get, put *methodMetrics
@@ -55,7 +56,14 @@ func newMetrics(s *Shard) *metrics {
 		freed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sheaf_shard_compaction_freed_bytes_total", Help: "Bytes freed by background compaction.",
 		}),
+		tails: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sheaf_shard_damaged_tails_total",
+			Help: "Replicas of groups with several copies that may lack what they acknowledged: found, installed anew in place, given up for another one.",
+		}, []string{"outcome"}),
 		methods: map[string]*methodMetrics{},
+	}
+	for _, outcome := range []string{tailFound, tailInstalled, tailGivenUp} {
+		m.tails.WithLabelValues(outcome)
 	}
 	m.other = m.newMethod("other")
 	for _, service := range []struct {
@@ -114,7 +122,7 @@ func (m *metrics) register() error {
 		return nil
 	}
 	m.registry = prometheus.WrapRegistererWith(prometheus.Labels{"shard": m.shard.cfg.Name}, m.shard.cfg.Registry)
-	for _, c := range []prometheus.Collector{m.duration, m.calls, m.dropped, m.freed, &collector{m.shard}} {
+	for _, c := range []prometheus.Collector{m.duration, m.calls, m.dropped, m.freed, m.tails, &collector{m.shard}} {
 		if err := m.registry.Register(c); err != nil {
 			return err
 		}

@@ -47,17 +47,22 @@ type groupReplica struct {
 	lost  bool  // Failed because etcd says that this shard holds data which are not here
 	// unreadable: Failed because the folder has no manifest that can be read.
 	unreadable bool
-	need       group.Need
-	planned    bool // need is known
-	report     group.Report
-	stray      string          // not empty: not served, because etcd says that it is elsewhere or does not know it
-	raftID     uint64          // of this incarnation; 0: not known before it is loaded
-	confIndex  uint64          // of the membership in the manifest that was found
-	joining    bool            // it has a Raft id and nothing else yet: it is to be installed from another member
-	fetching   bool            // an install is under way
-	fetch      context.Context // of the install of a replica that joins
-	stopFetch  context.CancelFunc
-	foreign    string // not empty: the folder was made on another volume, so that it must not run
+	// torn: Failed because what it acknowledged or voted for may be missing. It never runs as it is: see mendTail.
+	torn bool
+	// givenUp: it is torn, and nothing here can mend it. Its leader is to replace it.
+	givenUp   bool
+	need      group.Need
+	planned   bool // need is known
+	report    group.Report
+	stray     string            // not empty: not served, because etcd says that it is elsewhere or does not know it
+	raftID    uint64            // of this incarnation; 0: not known before it is loaded
+	confIndex uint64            // of the membership in the manifest that was found
+	conf      *raftpb.ConfState // that membership
+	joining   bool              // it has a Raft id and nothing else yet: it is to be installed from another member
+	fetching  bool              // an install is under way
+	fetch     context.Context   // of the install of a replica that joins
+	stopFetch context.CancelFunc
+	foreign   string // not empty: the folder was made on another volume, so that it must not run
 	// seen is what was there when it was looked at last: the revisions of the group and its target, and how many of its members'
 	// shards have another volume now.
 	seen [3]int64

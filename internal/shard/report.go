@@ -46,7 +46,7 @@ func (s *Shard) reportAll(ctx context.Context) {
 					continue // its leader tells
 				}
 				m := sv.replica.Members()
-				next.Term, next.ConfIndex = m.Term, m.ConfIndex
+				next.Term, next.ConfIndex, next.Everywhere = m.Term, m.ConfIndex, everywhere(sv, m)
 			}
 			if leads {
 				next.Leader = s.cfg.Name

@@ -38,6 +38,7 @@ type Shard struct {
 	steering  steering
 	seen      memory
 	installs  chan struct{} // bounds them
+	nudged    chan struct{} // follow looks again
 
 	listener net.Listener
 	grpc     *grpc.Server
@@ -69,6 +70,7 @@ type Shard struct {
 	addresses map[string]string // of shards, as etcd last said
 	memory    error             // why not everything could be loaded; nil: it could
 	problems  map[string]error
+	spent     map[uint64]bool // Raft ids: see isSpent
 }
 
 // routes is an immutable picture of which groups this shard answers for.
@@ -109,7 +111,8 @@ func newShard(cfg Config) *Shard {
 		stopped:  make(chan struct{}),
 		deposed:  make(chan struct{}),
 		loaded:   make(chan struct{}),
-		problems: map[string]error{}, addresses: map[string]string{},
+		problems: map[string]error{}, addresses: map[string]string{}, spent: map[uint64]bool{},
+		nudged: make(chan struct{}, 1),
 		health: health.NewServer(),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -135,12 +138,7 @@ func (s *Shard) start(ctx context.Context) error {
 		return fmt.Errorf("asking etcd for the store: %w", err)
 	}
 	s.store = s.meta.StoreUUID
-	s.volume, err = volume.Open(volume.Options{
-		FS: s.cfg.FS, Dir: s.cfg.Dir, Store: s.store, Shard: s.cfg.Name, Create: s.cfg.Wanted.Volume == uuid.Nil,
-		Adopt:        s.cfg.Wanted.Adopt,
-		ReserveBytes: s.cfg.ReserveBytes, Logger: s.logger,
-	})
-	if err != nil {
+	if err := s.openVolume(ctx); err != nil {
 		return err
 	}
 	s.committer = replica.NewCommitter(s.logger)
@@ -160,26 +158,13 @@ func (s *Shard) start(ctx context.Context) error {
 		return err
 	}
 	err = s.join(ctx)
-	if errors.Is(err, placement.ErrRolledBack) && s.cfg.Wanted.Volume == uuid.Nil {
-		s.logger.Error("the volume holds an earlier state of itself: its replicas of groups with other copies join anew, "+
-			"groups of one copy are lost until the right volume is brought back", "error", err)
+	if s.isRolledBack(err) {
 		if err := s.renew(); err != nil {
 			return err
 		}
 		err = s.join(ctx)
 	}
 	return err
-}
-
-// renew takes the volume for another one, before anything on it has served: none of its replicas votes again.
-func (s *Shard) renew() error {
-	if err := s.volume.Renew(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	clear(s.groups)
-	s.mu.Unlock()
-	return s.findGroups()
 }
 
 // join makes the shard known in etcd and begins to follow it.
@@ -195,6 +180,7 @@ func (s *Shard) join(ctx context.Context) error {
 			return err
 		}
 		s.see(view)
+		s.spend(view)
 		// Before it registers, so that nobody gives it anything on the word of an older etcd.
 		if err := s.freeze(ctx); err != nil {
 			return fmt.Errorf("etcd was set back, and cannot be told so: %w", err)

@@ -1,0 +1,325 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// tailDamage says what is hit at the end of a log.
+type tailDamage int
+
+const (
+	lastEntry tailDamage = iota // of a batch that was synced: it may be what made a quorum
+	lastVote                    // the record behind it, of term, vote and commit
+	manifest
+)
+
+// damageTail damages the only group of a shard that is stopped.
+func damageTail(t *testing.T, f *fixture, what tailDamage) {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(f.cfg.Dir, "groups", "*"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("folders %v, %v", found, err)
+	}
+	dir := found[0]
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	hit := func(name string, at int64, b []byte) {
+		t.Helper()
+		file, err := vfs.OS{}.OpenWrite(path.Join(dir, name))
+		ok(err)
+		_, err = file.WriteAt(b, at)
+		ok(err)
+		ok(file.Close())
+	}
+	if what == manifest {
+		hit(group.ManifestName, 0, make([]byte, 64<<10))
+		return
+	}
+	m, err := group.ReadManifest(vfs.OS{}, dir)
+	ok(err)
+	active := m.Segments[len(m.Segments)-1]
+	entry, state, size := lastBatch(t, path.Join(dir, group.SegmentName(active.Number)), active.ID)
+	// What was written behind it was not synced, and is lost. The batch was.
+	end := state.Offset + state.Bytes
+	hit(group.SegmentName(active.Number), end, make([]byte, size-end))
+	mark, _, _, err := group.ReadMark(vfs.OS{}, dir)
+	ok(err)
+	file, err := vfs.OS{}.OpenWrite(path.Join(dir, group.MarkName))
+	ok(err)
+	ok(group.WriteMark(file, group.Mark{Sequence: mark.Sequence + 1, Segment: active.ID, Offset: end, Index: entry.Entry.Index}))
+	ok(file.Close())
+	if what == lastVote {
+		entry = state
+	}
+	hit(group.SegmentName(active.Number), entry.Offset, []byte("these bytes are bad"))
+}
+
+// lastBatch finds the last entry of a segment, and the record behind it.
+func lastBatch(t *testing.T, name string, id group.SegmentID) (entry, state group.FrameStep, size int64) {
+	t.Helper()
+	file, err := vfs.OS{}.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if size, err = file.Size(); err != nil {
+		t.Fatal(err)
+	}
+	frames := group.NewFrameReader(file, id, group.SegmentHeaderBytes, size)
+	for frames.Next() {
+		step := frames.Step()
+		switch {
+		case step.Status != group.FrameWhole:
+		case step.Entry.Kind != group.KindState:
+			entry, state = *step, group.FrameStep{}
+		case state.Bytes == 0:
+			state = *step
+		}
+	}
+	if err := frames.Err(); err != nil || entry.Bytes == 0 || state.Bytes == 0 {
+		t.Fatalf("%s: the last entry at %d, a record behind it at %d, %v", name, entry.Offset, state.Offset, err)
+	}
+	return entry, state, size
+}
+
+// tails is what the metrics tell of an outcome.
+func tails(t *testing.T, metrics *prometheus.Registry, outcome string) float64 {
+	t.Helper()
+	families, err := metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if f.GetName() == "sheaf_shard_damaged_tails_total" && l.GetName() == "outcome" && l.GetValue() == outcome {
+					return m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	t.Fatal("there is no such metric")
+	return 0
+}
+
+// A replica that may lack what it acknowledged, or has forgotten whom it voted for, comes back without a person: as itself where
+// another copy surely holds all that it had, else as a new one.
+func TestAReplicaWithADamagedTailComesBack(t *testing.T) {
+	for name, what := range map[string]tailDamage{"an entry": lastEntry, "a vote": lastVote, "the manifest": manifest} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			comesBack(t, what)
+		})
+	}
+}
+
+func comesBack(t *testing.T, what tailDamage) {
+	c := newCluster(t, oneGroup, abc)
+	c.settled(abc...)
+	for id := range int64(20) {
+		c.put(id, data(id, 1000))
+	}
+	c.kill("c")
+	f := c.stopped["c"]
+	damageTail(t, f, what)
+	c.put(20, data(20, 1000)) // nobody misses c
+	before, _ := memberOf(c.registry.now().Groups["0"], "c")
+	metrics := prometheus.NewRegistry()
+	f.cfg.Registry = metrics
+	c.restart("c")
+	s := c.shards["c"].shard
+	c.eventually("c has a replica that votes again", func() bool {
+		g := c.registry.now().Groups["0"]
+		m, _ := memberOf(g, "c")
+		sv := s.servedBy(g.UUID)
+		if sv != nil && sv.raftID == before.RaftID && what != lastEntry {
+			t.Fatal("it runs as what it was")
+		}
+		leader := c.shards[g.Leader]
+		if sv == nil || leader == nil || m.Role != placement.Voter || sv.raftID != m.RaftID || m.VolumeUUID != s.volume.Superblock().Volume {
+			return false
+		}
+		leads := leader.shard.servedBy(g.UUID)
+		return leads != nil && sv.log.AppliedIndex() == leads.log.AppliedIndex()
+	})
+	after, _ := memberOf(c.registry.now().Groups["0"], "c")
+	trash := trashOf(t, f)
+	if what == lastEntry && (after.RaftID != before.RaftID || len(trash) > 0 || tails(t, metrics, tailInstalled) != 1) {
+		t.Errorf("another copy has all: member %+v, was %+v; trash %v, installed %v", after, before, trash, tails(t, metrics, tailInstalled))
+	}
+	if what != lastEntry && (after.RaftID == before.RaftID || len(trash) != 1 || tails(t, metrics, tailGivenUp) != 1) {
+		t.Errorf("it was not replaced: member %+v, was %+v; trash %v, given up %v", after, before, trash, tails(t, metrics, tailGivenUp))
+	}
+	if n := tails(t, metrics, tailFound); n != 1 {
+		t.Errorf("found %v times", n)
+	}
+	c.settled(abc...)
+	if err := s.emptyTrashOnce(time.Now().Add(2 * time.Hour)); err != nil || len(trashOf(t, f)) > 0 {
+		t.Errorf("the new copy is complete, and the old one stays: %v, %v", trashOf(t, f), err)
+	}
+	c.kill("a")
+	for id := range int64(21) {
+		c.holds(id, data(id, 1000))
+	}
+}
+
+// While no majority is elsewhere nothing is given up, and the status says which group it is and what to do.
+func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
+	c := newCluster(t, oneGroup, abc)
+	c.settled(abc...)
+	for id := range int64(5) {
+		c.put(id, data(id, 1000))
+	}
+	for _, name := range abc {
+		c.kill(name)
+	}
+	f := c.stopped["c"]
+	damageTail(t, f, lastVote)
+	c.restart("c")
+	s := c.shards["c"].shard
+	c.eventually("its status says so", func() bool {
+		st := s.Status()
+		return len(st.Groups) == 1 && st.Groups[0].Group == "0" && st.Groups[0].State == "Failed" && strings.Contains(st.Groups[0].Message, "start the shards")
+	})
+	if s.servedBy(c.registry.now().Groups["0"].UUID) != nil {
+		t.Error("it runs")
+	}
+	if m, _ := memberOf(c.registry.now().Groups["0"], "c"); m.VolumeUUID != s.volume.Superblock().Volume || len(trashOf(t, f)) > 0 {
+		t.Errorf("it was given up: %+v, trash %v", m, trashOf(t, f))
+	}
+	c.restart("a")
+	c.restart("b")
+	c.settled(abc...)
+	for id := range int64(5) {
+		c.holds(id, data(id, 1000))
+	}
+}
+
+// Given up is only who is a learner, or a voter of so many that the others can remove it.
+func TestWhoIsGivenUp(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		members []placement.Member
+		want    bool
+	}{
+		{"the only copy", of(member("a", 1, 1)), false},
+		{"one of two", of(member("a", 1, 1), member("b", 1, 2)), false},
+		{"one of two, and a learner comes", of(member("a", 1, 1), member("b", 1, 2), member("c", 1, 3, placement.Learner)), false},
+		{"one of three", with(member("a", 1, 1)), true},
+		{"a learner beside one", of(member("a", 1, 1, placement.Learner), member("b", 1, 2)), true},
+	} {
+		if got := isReplaceable(placement.Group{Members: c.members}, 1); got != c.want {
+			t.Errorf("%s: %t", c.name, got)
+		}
+	}
+}
+
+// What is in the trash stays, whatever its age, until the copy that takes its place is complete.
+func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
+	s := lone(t)
+	g := madeGroup(t, s, 1)
+	if err := s.toTrash(g, 1); err != nil {
+		t.Fatal(err)
+	}
+	late := time.Now().Add(24 * time.Hour)
+	kept := func(members ...placement.Member) bool {
+		t.Helper()
+		for i, m := range members {
+			if m.Shard == "a" {
+				members[i].VolumeUUID = s.volume.Superblock().Volume
+			}
+		}
+		s.view = placement.View{Groups: map[string]placement.Group{"0": {Name: "0", UUID: g.uuid, Members: members}}}
+		if err := s.emptyTrashOnce(late); err != nil {
+			t.Fatal(err)
+		}
+		names, err := s.cfg.FS.List(s.volume.TrashDir())
+		return err == nil && len(names) == 1
+	}
+	if !kept(member("b", 1, 2), member("a", 1, 9, placement.Learner)) {
+		t.Error("a learner is to come, and the old folder is gone")
+	}
+	s.groups[g.uuid] = &groupReplica{name: "0", uuid: g.uuid, raftID: 9, joining: true}
+	if !kept(member("b", 1, 2), member("a", 1, 9)) {
+		t.Error("it is not complete, and the old folder is gone")
+	}
+	if kept(member("b", 1, 2)) {
+		t.Error("none is to come, and the old folder stays")
+	}
+}
+
+// A replica that was begun on the volume before is not begun again under its Raft id: it may have answered, and voted.
+func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
+	s := lone(t)
+	id, here := uuid.New(), s.volume.Superblock().Volume
+	view := func(raftID uint64) placement.View {
+		state := placement.Group{Name: "0", UUID: id, ConfIndex: 7, Members: with(placement.Member{Shard: "a", VolumeUUID: here, RaftID: raftID, Role: placement.Learner})}
+		return placement.View{Epoch: 100, Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{}}
+	}
+	does := func(v placement.View) string {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.view = v
+		todo := s.decide(v)
+		return fmt.Sprint("begin ", len(todo.begin), ", confess ", len(todo.confess))
+	}
+	s.spend(view(9)) // as it was when the shard started
+	if got := does(view(9)); got != "begin 0, confess 1" {
+		t.Errorf("a learner that was recorded before the start: %s", got)
+	}
+	if got := does(view(11)); got != "begin 1, confess 0" {
+		t.Errorf("a new learner: %s", got)
+	}
+	if err := s.beginOne(view(11).Groups["0"]); err != nil {
+		t.Fatal(err)
+	}
+	g := s.groups[id]
+	if err := s.leaveGroup(context.Background(), g); err != nil {
+		t.Fatal(err)
+	}
+	if got := does(view(11)); got != "begin 0, confess 1" {
+		t.Errorf("a learner that was begun, and has gone: %s", got)
+	}
+	if got := does(view(13)); got != "begin 1, confess 0" {
+		t.Errorf("its successor: %s", got)
+	}
+}
+
+// A folder that is in the way of a new replica is kept in the trash, and never becomes part of that.
+func TestANewReplicaBeginsInAnEmptyFolder(t *testing.T) {
+	s := lone(t)
+	g := madeGroup(t, s, 1)
+	g.lost = true
+	s.groups[g.uuid] = g
+	state := placement.Group{Name: "0", UUID: g.uuid, Members: of(placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 9, Role: placement.Learner})}
+	if err := s.beginOne(state); err != nil {
+		t.Fatal(err)
+	}
+	file, found, err := group.ReadReplicaFile(s.cfg.FS, g.dir)
+	if err != nil || !found || !file.Joining || file.RaftID != 9 {
+		t.Errorf("the folder is that of %+v, %t, %v", file, found, err)
+	}
+	names, err := s.cfg.FS.List(g.dir)
+	trash, _ := s.cfg.FS.List(s.volume.TrashDir())
+	if err != nil || !slices.Equal(names, []string{group.ReplicaName}) || len(trash) != 1 {
+		t.Errorf("it holds %v, %v; the trash %v", names, err, trash)
+	}
+}

@@ -1,0 +1,154 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/survey"
+)
+
+// A replica is torn where what it acknowledged or voted for may be missing: its tail is damaged, or its manifest lost. It must not
+// run as what it was (rule 7). Either another member has, committed, all that it ever had: then it is installed anew in place and
+// goes on. Or it is given up: etcd is told that it is gone, the leader removes it as soon as a majority is elsewhere, and a new
+// replica takes its place. Its files stay until that one is complete.
+
+// tailRefusals is how often the leader's files are not enough before a replica is given up: about 3 s. What the leader has of the
+// replica's last entries is committed by then.
+const tailRefusals = 6
+
+// What became of torn replicas, as metrics tell it.
+const (
+	tailFound     = "found"
+	tailInstalled = "installed"
+	tailGivenUp   = "given_up"
+)
+
+// noteTail notes, after a load, whether the replica is torn. Called with mu held.
+func (s *Shard) noteTail(g *groupReplica, err error) {
+	g.torn = errors.Is(err, group.ErrTailDamaged)
+	if !g.torn {
+		return
+	}
+	g.err = fmt.Errorf("%w; it does not vote, and is installed anew from another copy, or replaced; where it stays so, start the shards that "+
+		"hold the other copies: a replacement needs a majority without this one", err)
+	s.metrics.tails.WithLabelValues(tailFound).Inc()
+	s.nudge()
+}
+
+// nudge has follow look again. It never blocks.
+func (s *Shard) nudge() {
+	select {
+	case s.nudged <- struct{}{}:
+	default:
+	}
+}
+
+// mendTail installs a torn replica in place, or gives it up.
+func (s *Shard) mendTail(g *groupReplica) {
+	defer s.endFetch(g)
+	s.mu.Lock()
+	ctx := g.fetch
+	s.mu.Unlock()
+	what := "the damaged tail of group " + g.name
+	refused := 0
+	if !s.takeOver(ctx, g, what, func(state placement.Group, from string, err error) bool {
+		if !errors.Is(err, group.ErrInstallBehind) || from != state.Leader {
+			return false
+		}
+		if refused++; refused < tailRefusals || !isReplaceable(state, g.raftID) || !s.isLed(ctx, state) {
+			return false
+		}
+		s.giveUp(g, err)
+		return true
+	}) {
+		return
+	}
+	s.metrics.tails.WithLabelValues(tailInstalled).Inc()
+	s.logger.Warn("a replica with a damaged tail was installed anew: another copy holds all that it had", "group", g.name)
+	s.loadOne(s.ctx, g)
+	s.mu.Lock()
+	torn := g.torn
+	s.mu.Unlock()
+	if torn { // the disk is bad: not again and again without a pause
+		select {
+		case <-time.After(installMax):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// isReplaceable tells whether the others can remove a member while it is missing: a learner always, a voter where there are three and more.
+func isReplaceable(state placement.Group, raftID uint64) bool {
+	voters := 0
+	role := placement.Voter
+	for _, m := range state.Members {
+		if m.Role == placement.Voter {
+			voters++
+		}
+		if m.RaftID == raftID {
+			role = m.Role
+		}
+	}
+	return role != placement.Voter || voters >= 3
+}
+
+// isLed asks the shard that etcd names as a group's leader whether it leads. Then a majority is elsewhere: who is not heard by one steps down.
+func (s *Shard) isLed(ctx context.Context, state placement.Group) bool {
+	address, known := s.peerAddress(state.Leader)
+	if !known {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, surveyTime)
+	defer cancel()
+	v, err := survey.Volume(ctx, address)
+	return err == nil && slices.ContainsFunc(v.Replicas, func(r placement.FoundReplica) bool { return r.UUID == state.UUID && r.Leader })
+}
+
+// giveUp notes that a replica is to be replaced.
+func (s *Shard) giveUp(g *groupReplica, why error) {
+	s.mu.Lock()
+	g.givenUp = true
+	s.mu.Unlock()
+	s.metrics.tails.WithLabelValues(tailGivenUp).Inc()
+	s.logger.Error("a replica with a damaged tail is given up: its leader is to replace it, and its files stay until that is done",
+		"group", g.name, "raft_id", g.raftID, "reason", why)
+	s.nudge()
+}
+
+// confess tells etcd that replicas of a group of several copies are not here any more, or not whole, so that the leader replaces them.
+// They never come back: a Raft id is not used again.
+func (s *Shard) confess(ctx context.Context, state placement.Group) error {
+	s.mu.Lock()
+	g := s.groups[state.UUID]
+	sound := uint64(0) // the one that is here, and well
+	if g != nil && !g.lost && !g.givenUp {
+		sound = g.raftID
+	}
+	s.mu.Unlock()
+	state.Members = slices.Clone(state.Members)
+	for i, m := range state.Members {
+		if m.Shard == s.cfg.Name && m.VolumeUUID == s.volume.Superblock().Volume && (m.RaftID != sound || sound == 0) {
+			s.logger.Error("the replica of a group is not on its volume, or not whole: it is to be replaced", "group", state.Name, "raft_id", m.RaftID)
+			state.Members[i].VolumeUUID = uuid.Nil
+		}
+	}
+	if _, err := s.cfg.Placement.PutGroup(ctx, state); err != nil {
+		return fmt.Errorf("telling etcd that its replica here is gone: %w", err)
+	}
+	return nil
+}
+
+// awayReason says why a folder is a stray whose group has a member on this shard, and not on this volume. Called with mu held.
+func (g *groupReplica) awayReason(state placement.Group) string {
+	if slices.ContainsFunc(state.Members, func(m placement.Member) bool { return m.RaftID == g.raftID && m.VolumeUUID == uuid.Nil }) {
+		return "it was given up, because it is damaged: it waits for its leader to replace it, which needs a majority of the other copies"
+	}
+	return "etcd says it is on another volume"
+}
