@@ -164,3 +164,16 @@ func (s *segment) readCold(cache *pageCache, loc index.Loc) (frame []byte, done 
 	frame = (*buffer)[min(skip, int64(n)):min(skip+loc.LengthBound(), int64(n))]
 	return frame, func() { pool.Put(buffer) }, true, nil
 }
+
+// readInOrder gives what a part of a view is read from for a scan: past the page cache, with more reads under way, where that
+// part is cold and scanned for the first time. Nil: the file as it is. drop must be called.
+func (l *Log) readInOrder(v view, from, to int64) *readAhead {
+	if !v.scan || v.cold == nil || to-from < aheadBytes || !v.cold.direct(l.loader.cache, from, to-from) {
+		return nil
+	}
+	file := v.cold.open(v.fs, v.path)
+	if file == nil {
+		return nil
+	}
+	return newReadAhead(file, to)
+}

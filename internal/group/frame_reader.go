@@ -14,6 +14,7 @@ const (
 	FrameContent                        // a frame with a whole header and bad content: Entry has the header's fields
 	FrameBad                            // bytes that are no frame
 	FrameZeros                          // zeros: room at the end of an active segment, or a hole
+	FramePassed                         // a frame with a whole header that nobody wanted: what is behind the header was not looked at
 )
 
 // String is the status in words, for a Damage.
@@ -27,6 +28,8 @@ func (s FrameStatus) String() string {
 		return "no frame can be read"
 	case FrameZeros:
 		return "zeros where frames should be"
+	case FramePassed:
+		return "not looked at"
 	}
 	return "unknown"
 }
@@ -37,7 +40,7 @@ type FrameStep struct {
 	Offset     int64 // in the segment, bytes
 	Bytes      int64
 	Unreadable bool   // the device refused to read a part of it
-	Entry      Entry  // FrameWhole: everything; FrameContent: without attributes and data
+	Entry      Entry  // FrameWhole: everything; FrameContent, FramePassed: without attributes and data
 	Raw        []byte // FrameWhole: the frame as stored
 }
 
@@ -52,6 +55,8 @@ type FrameReader struct {
 	segment SegmentID
 	offset  int64 // of the next step
 	step    FrameStep
+	// pass, where it is not nil, sees each header and says that the frame's content is not wanted.
+	pass func(step *FrameStep) bool
 }
 
 // NewFrameReader walks src, the file of the segment, between two offsets; from is a multiple of 8 where a frame begins or
@@ -89,11 +94,16 @@ func (r *FrameReader) Next() bool {
 		r.skip()
 		return r.err == nil
 	}
+	r.step = FrameStep{Status: FramePassed, Offset: r.offset, Bytes: frameBytes, Entry: e}
+	if r.pass != nil && r.offset+frameBytes <= r.end && r.pass(&r.step) {
+		r.offset += frameBytes
+		return true
+	}
 	buf = r.fill(r.offset, frameBytes)
 	if r.err != nil {
 		return false
 	}
-	r.step = FrameStep{Status: FrameWhole, Offset: r.offset, Bytes: frameBytes, Entry: e}
+	r.step.Status = FrameWhole
 	if err := r.step.Entry.decodeContent(buf, attributesBytes, dataBytes, frameBytes); err != nil {
 		r.step.Status = FrameContent
 		r.step.Bytes = min(frameBytes, r.end-r.offset)

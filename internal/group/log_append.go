@@ -4,18 +4,24 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/index"
+	"sheaf.dev/sheaf/internal/vfs"
 )
 
 const (
 	allocateBytesMin = 256 << 10
 	allocateBytesMax = 16 << 20
 	// allocateShare of what the volume has to spare is allocated ahead at most, for there are many groups.
-	allocateShare   = 64
-	bufferBytesKept = 4 << 20 // a greater write buffer is given back
+	allocateShare = 64
+	// bufferBytesKept is the write buffer that a group keeps for its small batches; greater ones share frameBuffers.
+	bufferBytesKept = 32 << 10
+	// writePieceBytes of a batch are written at a time: the device begins with them while the next ones are encoded, and they
+	// stay in the processor's cache from the one to the other. With the greatest frame they fit into one of frameBuffers.
+	writePieceBytes = 512 << 10
 )
 
 // tailEntry is an entry in memory: not applied, or not synced yet.
@@ -84,7 +90,7 @@ func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	if err := l.makeRoom(batch, bytes); err != nil {
 		return fmt.Errorf("group %s: append: %w", l.opts.Identity.Name, err)
 	}
-	if err := l.writeBatch(hs, batch); err != nil {
+	if err := l.writeBatch(hs, batch, bytes); err != nil {
 		return fmt.Errorf("group %s: append: %w", l.opts.Identity.Name, err)
 	}
 	return nil
@@ -184,8 +190,8 @@ func (l *Log) allocate(bytes int64) error {
 	return nil
 }
 
-// writeBatch encodes and writes the batch in one piece, then changes the state in memory.
-func (l *Log) writeBatch(hs *raftpb.HardState, batch []tailEntry) error {
+// writeBatch writes the batch, which takes so many bytes, then changes the state in memory.
+func (l *Log) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64) error {
 	w := &l.w
 	hard := w.hard
 	if hs != nil {
@@ -193,10 +199,9 @@ func (l *Log) writeBatch(hs *raftpb.HardState, batch []tailEntry) error {
 	}
 	begin := w.end
 	for {
-		buf := l.encodeBatch(hs != nil, hard, batch)
-		_, err := w.active.file.Load().WriteAt(buf, begin)
+		end, err := l.writeFrames(hs != nil, hard, batch, bytes)
 		if err == nil {
-			w.end = begin + int64(len(buf))
+			w.end = end
 			w.ahead.zeros(w.active.file.Load(), begin, w.end, w.allocated)
 			break
 		}
@@ -205,37 +210,55 @@ func (l *Log) writeBatch(hs *raftpb.HardState, batch []tailEntry) error {
 		}
 		begin = w.end // continued in a new segment
 	}
-	if cap(w.buffer) > bufferBytesKept {
-		w.buffer = nil
-	}
 	w.hard, w.dirty = hard, true
 	l.keepBatch(batch)
 	return nil
 }
 
-// encodeBatch makes the frames for the end of the active segment and tells the batch its places. In Resident residency
-// they are made where they stay: in the image.
-func (l *Log) encodeBatch(withState bool, hard StateRecord, batch []tailEntry) []byte {
-	w := &l.w
-	s := w.active
-	buf := w.buffer[:0]
-	if s.image != nil {
-		buf = s.image[w.end:w.end]
+// writeFrames encodes the batch at the end of the active segment, piece by piece, writes it, and tells it its places. end is
+// behind it. In Resident residency frames are made where they stay: in the image.
+func (l *Log) writeFrames(withState bool, hard StateRecord, batch []tailEntry, bytes int64) (end int64, err error) {
+	s, file := l.w.active, l.w.active.file.Load()
+	var buffer []byte
+	if s.image == nil {
+		if bytes > bufferBytesKept {
+			shared := frameBuffers.Get().(*[]byte)
+			defer frameBuffers.Put(shared)
+			buffer = *shared
+		} else {
+			l.w.buffer = slices.Grow(l.w.buffer[:0], int(bytes))
+			buffer = l.w.buffer
+		}
 	}
+	at := l.w.end
+	piece := func() []byte {
+		if s.image != nil {
+			return s.image[at:at]
+		}
+		return buffer[:0]
+	}
+	buf := piece()
 	for i := range batch {
 		t := &batch[i]
-		at := len(buf)
-		buf = AppendFrame(buf, s.id, w.end+int64(at), &t.entry)
-		t.loc = s.place(w.end+int64(at), int64(len(buf)-at), t.entry.Kind == KindDelete)
+		from := len(buf)
+		buf = AppendFrame(buf, s.id, at+int64(from), &t.entry)
+		t.loc = s.place(at+int64(from), int64(len(buf)-from), t.entry.Kind == KindDelete)
+		if len(buf) < writePieceBytes || i == len(batch)-1 {
+			continue
+		}
+		if _, err := file.WriteAt(buf, at); err != nil {
+			return 0, err
+		}
+		vfs.StartWriting(file, at, int64(len(buf)))
+		at += int64(len(buf))
+		buf = piece()
 	}
 	if withState {
 		hard.SyncedOffset, hard.SyncedIndex = l.state.syncedEnd, l.state.syncedLast
-		buf = AppendStateFrame(buf, s.id, w.end+int64(len(buf)), hard)
+		buf = AppendStateFrame(buf, s.id, at+int64(len(buf)), hard)
 	}
-	if s.image == nil {
-		w.buffer = buf
-	}
-	return buf
+	_, err = file.WriteAt(buf, at)
+	return at + int64(len(buf)), err
 }
 
 // writeFailed decides what a failed write means. Nil: the log was continued in a new segment, write again.

@@ -23,7 +23,7 @@ func EncodePayload(e *Entry) []byte {
 	if e.Kind == KindConf {
 		return e.Data
 	}
-	b := make([]byte, payloadHeaderBytes, payloadHeaderBytes+len(e.Attributes)+len(e.Data))
+	var b [payloadHeaderBytes]byte
 	le := binary.LittleEndian
 	b[0], b[1] = byte(e.Kind), byte(e.Codec)
 	le.PutUint32(b[4:], uint32(len(e.Attributes)))
@@ -31,8 +31,8 @@ func EncodePayload(e *Entry) []byte {
 	le.PutUint64(b[16:], uint64(e.CommitTime))
 	le.PutUint64(b[24:], uint64(e.Timestamp))
 	copy(b[32:], e.RequestID[:])
-	b = append(b, e.Attributes...)
-	return append(b, e.Data...)
+	// By append, which does not clear memory that it is about to fill, whereas make does.
+	return append(append(b[:], e.Attributes...), e.Data...)
 }
 
 // DecodePayload of a raftpb.Entry, index and term taken from it. A membership change of Raft's first kind becomes one of

@@ -18,6 +18,8 @@ type scanCursor struct {
 	stopped      bool
 	again        bool // compaction swapped the segment: look for it anew
 	given        map[damagePlace]bool
+	seen         sight // of the frame at seenAt
+	seenAt       int64 // 0: of none
 }
 
 type damagePlace struct {
@@ -52,9 +54,14 @@ func (c *scanCursor) step(ctx context.Context) bool {
 	unpinAll(views[1:])
 	v := views[0]
 	defer v.unpin()
-	c.again = false
+	v.scan, c.again, c.seenAt = true, false, 0
 	steps := 0
-	err := l.frames(v, l.startOf(v, max(c.next, v.first)), func(step *FrameStep) bool {
+	var pass func(*FrameStep) bool
+	if v.image != nil && l.damaged.Load() == 0 {
+		// Every byte in memory was checked when it came there. A superseded version is not gone over a second time.
+		pass = func(step *FrameStep) bool { return c.unwanted(v, step) }
+	}
+	err := l.framesOf(v, l.startOf(v, max(c.next, v.first)), l.boundOf(v, c.through), pass, func(step *FrameStep) bool {
 		if steps++; steps%scanUseSteps == 0 {
 			if !c.use(ctx) {
 				return false
@@ -99,11 +106,23 @@ func (c *scanCursor) fail(err error) {
 	}
 }
 
+// unwanted tells by its header that a frame is none that the caller gets, so that its content does not matter.
+func (c *scanCursor) unwanted(v view, step *FrameStep) bool {
+	e := &step.Entry
+	if e.Kind != KindPut || e.Index < c.next || e.Index > c.through {
+		return true
+	}
+	c.seenAt, c.seen = step.Offset, c.log.sees(c.id, v.segment, e.ID, v.place(step.Offset, step.Bytes, false))
+	return c.seen == sightNo
+}
+
 // frame gives one frame to the caller where the snapshot sees it. False: read no further in this segment.
 func (c *scanCursor) frame(v view, step *FrameStep) bool {
 	e := &step.Entry
 	switch step.Status {
 	case FrameWhole:
+	case FramePassed:
+		return true
 	case FrameContent:
 		if e.Index < c.next || e.Index > c.through || !e.Kind.isVersion() {
 			return true
@@ -116,7 +135,11 @@ func (c *scanCursor) frame(v view, step *FrameStep) bool {
 		return true
 	}
 	loc := v.place(step.Offset, step.Bytes, false)
-	switch c.log.sees(c.id, v.segment, e.ID, loc) {
+	seen := c.seen
+	if c.seenAt != step.Offset {
+		seen = c.log.sees(c.id, v.segment, e.ID, loc)
+	}
+	switch seen {
 	case sightGone:
 		c.fail(ErrCursorExpired)
 		return false

@@ -3,6 +3,7 @@ package group
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"iter"
 	"slices"
 	"sort"
@@ -226,6 +227,7 @@ type view struct {
 	end     int64  // behind the last frame
 	rows    *rowTable
 	active  bool
+	scan    bool // it is read for a scan: perhaps once
 }
 
 // views pins the segments that hold indexes from lo to hi. The caller calls unpin on each.
@@ -257,27 +259,38 @@ func unpinAll(views []view) {
 
 // frames walks the frames of a view from an offset on until fn answers false.
 func (l *Log) frames(v view, from int64, fn func(step *FrameStep) bool) error {
+	return l.framesOf(v, from, v.end, nil, fn)
+}
+
+// framesOf is frames up to an offset, where a frame ends. It does not look at the content of those that pass, which may be nil,
+// says of.
+func (l *Log) framesOf(v view, from, to int64, pass, fn func(step *FrameStep) bool) error {
 	var r *FrameReader
-	var missing FrameStep
+	var size int64
 	if v.image != nil {
-		size := int64(len(v.image))
-		r = NewFrameReaderBytes(v.image[:min(v.end, size)], v.id, from)
-		missing = FrameStep{Status: FrameBad, Offset: max(size, from), Bytes: v.end - max(size, from)}
+		size = int64(len(v.image))
+		r = NewFrameReaderBytes(v.image[:min(to, size)], v.id, from)
 	} else {
 		f, err := v.reader()
 		if err != nil {
 			return err
 		}
-		size, err := f.Size()
-		if err != nil {
+		if size, err = f.Size(); err != nil {
 			return err
+		}
+		var src io.ReaderAt = f
+		end := min(to, max(size, from))
+		if ahead := l.readInOrder(v, from, end); ahead != nil {
+			defer ahead.drop()
+			src = ahead
 		}
 		window := frameBuffers.Get().(*[]byte)
 		defer frameBuffers.Put(window)
-		r = NewFrameReader(f, v.id, from, min(v.end, max(size, from)))
+		r = NewFrameReader(src, v.id, from, end)
 		r.UseBuffer(*window)
-		missing = FrameStep{Status: FrameBad, Offset: max(size, from), Bytes: v.end - max(size, from)}
 	}
+	missing := FrameStep{Status: FrameBad, Offset: max(size, from), Bytes: to - max(size, from)}
+	r.pass = pass
 	for r.Next() {
 		if !fn(r.Step()) {
 			return nil
@@ -377,6 +390,25 @@ func (l *Log) startOf(v view, at uint64) int64 {
 		return SegmentHeaderBytes
 	}
 	return points[i].offset
+}
+
+// boundOf is an offset in a view behind all that stands in it of entries up to an index, but for void ones: those that are not void rise
+// in index as they rise in place.
+func (l *Log) boundOf(v view, through uint64) int64 {
+	if through >= v.through {
+		return v.end
+	}
+	if v.rows != nil {
+		if i := v.rows.atOrBelow(v.first, through) + 1; i < len(v.rows.places) {
+			return min(v.end, index.Loc(v.rows.places[i]).Offset())
+		}
+		return v.end
+	}
+	points := l.checkpointsOf(v)
+	if i := sort.Search(len(points), func(i int) bool { return points[i].index > through }); i < len(points) {
+		return min(v.end, points[i].offset)
+	}
+	return v.end
 }
 
 // checkpointsOf makes the checkpoints of a sealed segment from its hint, once. None where there is no hint.
