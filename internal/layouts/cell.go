@@ -74,9 +74,10 @@ type figure struct {
 // allFigures are the columns that there are, in their order.
 var allFigures = []figure{
 	{"mkfs", "mkfs", "s", result.Lower, false},
-	{"fill", "fill", "s", result.Lower, false},
-	{"rate", "rate of the fill", "/s", result.Higher, true},
-	{"durable", "fill, all durable", "s", result.Lower, false},
+	{"fill", "fill, until the last call returns", "s", result.Lower, false},
+	{"rate", "rate of that", "/s", result.Higher, true},
+	{"durable", "fill, until all is on disk", "s", result.Lower, false},
+	{"rawfill", "raw write of the same", "s", result.Lower, false},
 	{"load", "read and parse, cold", "s", result.Lower, true},
 	{"read", "read all, cold", "s", result.Lower, true},
 	{"read8", "the same, 8 readers", "s", result.Lower, true},

@@ -25,8 +25,8 @@ const (
 	oursTitle = "group file"
 	groupDir  = "group"
 	// A batch is what one commit takes, as BatchPut and concurrent callers fill it.
-	batchBytes   = 7 << 19 // 3.5 MiB: with headers, what a log keeps its write buffer for
-	batchEntries = 4096
+	batchBytes   = 8 << 20
+	batchEntries = 8192
 	// splitBytes is what a worker scans at a time.
 	splitBytes = 8 << 20
 	scanTTL    = time.Hour

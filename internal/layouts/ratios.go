@@ -69,8 +69,10 @@ var targets = []target{
 	{what: "cold read of everything / best files, one reader", table: 1, part: partSizes, figure: "read", faster: true, others: isFiles, least: coldTarget},
 	{what: "cold read of everything / best files, 8 readers", table: 1, part: partSizes, figure: "read", also: "read8", faster: true, others: isFiles, least: always(0)},
 	{what: "cold read of everything / composite file", table: 1, part: partSizes, figure: "read", faster: true, others: is("composite file"), least: always(1)},
-	{what: "fill, durable / best files without any sync", table: 1, part: partSizes, figure: "rate", others: isFiles, least: always(1)},
-	{what: "fill, durable / best files, written out at the end", table: 1, part: partSizes, figure: "durable", faster: true, others: isFiles, least: always(0)},
+	{what: "fill, all on disk / best files, all on disk", table: 1, part: partSizes, figure: "durable", faster: true, others: isFiles, least: always(1)},
+	{what: "fill, all on disk / composite file, all on disk", table: 1, part: partSizes, figure: "durable", faster: true, others: is("composite file"), least: always(0)},
+	{what: "fill, ours on disk / best files, theirs in memory", table: 1, part: partSizes, figure: "rate", others: isFiles, least: always(1)},
+	{what: "fill, ours on disk / raw write of the same bytes, synced", table: 1, part: partSizes, figure: "fill", faster: true, limit: "rawfill", least: always(0)},
 	{what: "read and parse / composite file without flags", table: 1, part: partSuperseded, figure: "load", faster: true, others: is("composite file"), least: superseded50(1.5)},
 	{what: "read and parse / composite file, flag in place", table: 1, part: partSuperseded, figure: "load", faster: true, others: is("composite file, flag in place"), least: always(1)},
 	{what: "read and parse / composite file, bitmap", table: 1, part: partSuperseded, figure: "load", faster: true, others: is("composite file, bitmap"), least: always(1)},
@@ -81,7 +83,7 @@ var targets = []target{
 	{what: "removal / removal of the files", table: 3, figure: "remove", faster: true, others: isFiles, least: always(100)},
 	{what: "median latency of the last thousands / of the first", table: 4, figure: "p50-last", limit: "p50-first", least: always(1.1), atMost: true},
 	{what: "cold read of tiny records / best files", table: 5, part: partDeep, figure: "read", faster: true, others: isFiles, least: always(0)},
-	{what: "fill of tiny records, durable / best files without any sync", table: 5, part: partDeep, figure: "rate", others: isFiles, least: always(0)},
+	{what: "fill of tiny records, ours on disk / best files, theirs in memory", table: 5, part: partDeep, figure: "rate", others: isFiles, least: always(0)},
 }
 
 // ratios make the table that says what the figures show.

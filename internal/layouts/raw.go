@@ -4,11 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -58,6 +62,44 @@ func rawRate(names []string) (rate float64, ok bool, err error) {
 	}
 	err = g.Wait()
 	return float64(bytes.Load()) / since(begin), len(pieces) > 0, err
+}
+
+// rawWrite writes so many bytes to a new file past the page cache, large pieces and several at a time, syncs and removes it: what
+// the device takes at most. ok: the file system allows it.
+func rawWrite(dir string, bytes int64) (seconds float64, ok bool, err error) {
+	name := filepath.Join(dir, "raw-write")
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_DIRECT, 0o644)
+	if errors.Is(err, unix.EINVAL) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	defer func() { err = errors.Join(err, f.Close(), os.Remove(name)) }()
+	bytes = (bytes + rawReadBytes - 1) / rawReadBytes * rawReadBytes
+	begin := time.Now()
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, bytes); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		return 0, false, fmt.Errorf("%s: %w", name, err)
+	}
+	var next atomic.Int64
+	var g errgroup.Group
+	for range rawReaders {
+		buffer := aligned(rawReadBytes)
+		_, _ = rand.NewChaCha8([32]byte{1}).Read(buffer) // never fails
+		g.Go(func() error {
+			for at := next.Add(rawReadBytes) - rawReadBytes; at < bytes; at = next.Add(rawReadBytes) - rawReadBytes {
+				if _, err := f.WriteAt(buffer, at); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	err = errors.Join(g.Wait(), f.Sync())
+	if errors.Is(err, unix.EINVAL) { // some programs behind FUSE refuse the write, not the open
+		return 0, false, nil
+	}
+	return since(begin), err == nil, err
 }
 
 // aligned gives memory as reads past the page cache need it.

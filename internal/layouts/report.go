@@ -16,7 +16,8 @@ var parts = []struct {
 	title string
 	about string
 }{
-	{1, partSizes, "t1-sizes", "fill and read everything", "Fill: until the last file is closed; files and composite file are not synced, ours is durable (one commit per 3.5 MiB or 4,096 records, while the callers bring the next ones). " +
+	{1, partSizes, "t1-sizes", "fill and read everything", "Fill: until the last call returns, when files and the composite file are in memory only (nothing was synced) and ours is on disk: each call returns after the sync of its commit, which takes 8 MiB or 8,192 records, while the callers bring the next ones. " +
+		"Until all is on disk: files and the composite file with one syncfs at the end, the cheapest way that makes them as durable as ours; before it a power cut may take any of them. Raw write: the same bytes past the page cache, 1 MiB and four at a time, one sync at the end. " +
 		"Cold read: until the data of every record is in memory; ours checks every CRC and builds its index, the composite file has neither."},
 	{1, partSync, "t1-sync", "each record durable before the next, one writer", ""},
 	{1, partSuperseded, "t1-superseded", "superseded versions", "Cold read of everything, where each newest version (without flags: each version) is gone over byte by byte, as a parser would. " +
