@@ -68,6 +68,10 @@ test: $(TOOLS)/gotestsum envtest-assets ## Run all tests (FOCUS=name, PKG=./inte
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector.
 	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -race -short -timeout 14m $(if $(FOCUS),-run '$(FOCUS)') ./internal/... ./client/...
 
+.PHONY: test-versions
+test-versions: ## Run shards and gateways of this version and of an older one together (REF=commit; default: the newest tag).
+	hack/test-versions.sh $(REF)
+
 .PHONY: chaos
 chaos: build ## Break real processes in network namespaces under load, as root (ARGS="-faults kill,cut"; internal/chaos/README.md).
 	internal/chaos/packages.sh

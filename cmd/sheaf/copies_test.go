@@ -22,6 +22,8 @@ import (
 // copiesStore is etcd, a gateway and three shards as processes of their own; each group has a copy on each shard.
 type copiesStore struct {
 	t       *testing.T
+	program string // of the next process to start
+	address string // of the gateway
 	common  []string
 	gateway *process
 	shards  map[string]*process
@@ -30,18 +32,17 @@ type copiesStore struct {
 
 var copiesShards = []string{"a", "b", "c"}
 
-func newCopiesStore(t *testing.T) *copiesStore {
+func newCopiesStore(t *testing.T) *copiesStore { return newCopiesStoreOf(t, sheafBinary) }
+
+func newCopiesStoreOf(t *testing.T, program string) *copiesStore {
 	server, err := etcd.StartEmbedded(t.TempDir())
 	must(t, err)
 	t.Cleanup(server.Close)
 	s := &copiesStore{
-		t: t, common: []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes"},
+		t: t, program: program, address: freeAddress(t), common: []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes"},
 		shards: map[string]*process{}, dirs: map[string]string{},
 	}
-	address, http := freeAddress(t), freeAddress(t)
-	s.gateway = serve(t, append([]string{"gateway", "--listen", address, "--http", http, "--create", "--groups", "16", "--copies", "3", "--shards-min", "3"}, s.common...)...)
-	s.gateway.server, s.gateway.http = address, http
-	s.gateway.waitReady(t)
+	s.startGateway()
 	for _, name := range copiesShards {
 		s.dirs[name] = t.TempDir()
 		s.start(name)
@@ -49,10 +50,20 @@ func newCopiesStore(t *testing.T) *copiesStore {
 	return s
 }
 
+// startGateway starts the gateway, each time at the same address.
+func (s *copiesStore) startGateway() {
+	http := freeAddress(s.t)
+	s.gateway = serveProgram(s.t, s.program, append([]string{
+		"gateway", "--listen", s.address, "--http", http, "--create", "--groups", "16", "--copies", "3", "--shards-min", "3",
+	}, s.common...)...)
+	s.gateway.server, s.gateway.http = s.address, http
+	s.gateway.waitReady(s.t)
+}
+
 // start starts a shard, each time at other addresses.
 func (s *copiesStore) start(name string) {
 	http := freeAddress(s.t)
-	s.shards[name] = serve(s.t, append([]string{
+	s.shards[name] = serveProgram(s.t, s.program, append([]string{
 		"shard", "--name", name, "--dir", s.dirs[name], "--listen", freeAddress(s.t), "--http", http, "--segment-bytes", "1MiB",
 	}, s.common...)...)
 	s.shards[name].http = http

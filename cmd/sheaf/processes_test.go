@@ -13,8 +13,13 @@ import (
 // serve starts sheaf shard or sheaf gateway.
 func serve(t *testing.T, args ...string) *process {
 	t.Helper()
+	return serveProgram(t, sheafBinary, args...)
+}
+
+func serveProgram(t *testing.T, program string, args ...string) *process {
+	t.Helper()
 	p := &process{stderr: &lockedBuffer{}, ended: make(chan struct{})}
-	p.cmd = exec.Command(sheafBinary, args...)
+	p.cmd = exec.Command(program, args...)
 	p.cmd.Stderr = p.stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	must(t, p.cmd.Start())

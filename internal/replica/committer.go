@@ -3,7 +3,9 @@ package replica
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 )
@@ -16,8 +18,8 @@ const (
 	clockInterval = 50 * time.Millisecond
 	// raftTicks is Raft's clock: a tick each 100 ms.
 	raftTicks = 2
-	// trimTicks is how often replicas forget request ids that are too old.
-	trimTicks = 1200
+	// trimInterval is how often replicas forget request ids that are too old.
+	trimInterval = time.Minute
 	// marksMax is how many marks are written in parallel: they must not hold up the syncs.
 	marksMax = 4
 )
@@ -29,6 +31,7 @@ const (
 type Committer struct {
 	logger *slog.Logger
 	stop   chan struct{}  // closed by Close
+	woken  chan struct{}  // the clock has something to look at
 	group  sync.WaitGroup // of all goroutines
 
 	mu       sync.Mutex // guards all below
@@ -36,7 +39,8 @@ type Committer struct {
 	list     []*Replica // those that wait for a round, in order
 	head     int        // of list
 	replicas map[*Replica]struct{}
-	rounds   int // under way
+	clocked  map[*Replica]struct{} // those that the clock looks at; the others rest
+	rounds   int                   // under way
 	gather   gathering
 	closed   bool
 	marking  bool // marks of an earlier tick are still being written
@@ -50,7 +54,9 @@ func NewCommitter(logger *slog.Logger) *Committer {
 	c := &Committer{
 		logger:   logger,
 		stop:     make(chan struct{}),
+		woken:    make(chan struct{}, 1),
 		replicas: make(map[*Replica]struct{}),
+		clocked:  make(map[*Replica]struct{}),
 	}
 	c.work.L = &c.mu
 	c.gather.init(c)
@@ -107,7 +113,29 @@ func (c *Committer) add(r *Replica) error {
 		return fmt.Errorf("%w: its committer is closed", ErrStopping)
 	}
 	c.replicas[r] = struct{}{}
+	c.watchLocked(r)
 	return nil
+}
+
+// watch has the clock look at a replica, until that rests.
+func (c *Committer) watch(r *Replica) {
+	if r.clocked.Load() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watchLocked(r)
+}
+
+func (c *Committer) watchLocked(r *Replica) {
+	if _, there := c.replicas[r]; !there || !r.clocked.CompareAndSwap(false, true) {
+		return
+	}
+	c.clocked[r] = struct{}{}
+	select {
+	case c.woken <- struct{}{}:
+	default:
+	}
 }
 
 // remove lets go of a replica: no round of it begins any more, and its detached is closed when none is under way. False
@@ -115,6 +143,7 @@ func (c *Committer) add(r *Replica) error {
 func (c *Committer) remove(r *Replica) bool {
 	c.mu.Lock()
 	delete(c.replicas, r)
+	delete(c.clocked, r)
 	c.mu.Unlock()
 	return r.detach()
 }
@@ -123,6 +152,7 @@ func (c *Committer) remove(r *Replica) bool {
 func (c *Committer) push(r *Replica) {
 	c.mu.Lock()
 	c.list = append(c.list, r)
+	c.watchLocked(r)
 	c.mu.Unlock()
 	c.work.Signal()
 }
@@ -184,44 +214,69 @@ func (c *Committer) run() {
 }
 
 func (c *Committer) clock() {
-	clock := time.NewTicker(clockInterval)
+	clock, trim := time.NewTicker(clockInterval), time.NewTicker(trimInterval)
 	defer clock.Stop()
-	for ticks := 1; ; ticks++ {
+	defer trim.Stop()
+	for ticks, stands := 1, false; ; {
 		select {
 		case <-c.stop:
 			return
+		case <-trim.C:
+			c.trim()
 		case <-clock.C:
-			c.tick(ticks)
+			ticks++
+			if stands = !c.tick(ticks); stands {
+				clock.Stop() // a shard whose groups all rest is not woken 20 times a second
+			}
+		case <-c.woken:
+			if stands {
+				stands = false
+				clock.Reset(clockInterval)
+			}
 		}
 	}
 }
 
-// tick runs Raft's clocks, tries again what had no room, and has the marks of idle groups written.
-func (c *Committer) tick(ticks int) {
-	var clocked, idle, trimmed []*Replica
+// trim has all replicas forget old request ids.
+func (c *Committer) trim() {
 	c.mu.Lock()
-	for r := range c.replicas {
+	all := slices.Collect(maps.Keys(c.replicas))
+	c.mu.Unlock()
+	for _, r := range all {
+		r.trimWindow()
+	}
+}
+
+// tick runs Raft's clocks, tries again what had no room, and has the marks of idle groups written. False: all rest.
+func (c *Committer) tick(ticks int) bool {
+	var clocked, idle []*Replica
+	c.mu.Lock()
+	for r := range c.clocked {
 		if ticks%raftTicks == 0 && r.needsClock() {
 			clocked = append(clocked, r)
 		}
 		if !c.marking && r.isIdle() {
 			idle = append(idle, r)
 		}
-		if ticks%trimTicks == 0 {
-			trimmed = append(trimmed, r)
+		if r.rests() {
+			r.clocked.Store(false)
+			if r.rests() { // else it woke up meanwhile, and took the clock for running
+				delete(c.clocked, r)
+			} else {
+				r.clocked.Store(true)
+			}
 		}
 	}
+	left := len(c.clocked) > 0
 	c.marking = c.marking || len(idle) > 0
 	c.mu.Unlock()
 	for _, r := range clocked {
 		r.tick()
 	}
-	for _, r := range trimmed {
-		r.trimWindow()
-	}
 	if len(idle) > 0 {
 		c.group.Go(func() { c.mark(idle) })
 	}
+	return left
 }
 
 // mark writes the marks of replicas that are idle still.

@@ -33,6 +33,7 @@ func (r *Replica) wake() {
 	r.restedTicks = 0
 	if r.quiet.Load() {
 		r.quiet.Store(false)
+		r.committer.watch(r)
 	}
 }
 
@@ -46,12 +47,12 @@ func (r *Replica) PeerDown(raftID uint64) {
 	}
 	r.down[raftID] = true
 	r.endFetches(errMemberQuiet, func(from uint64) bool { return from != raftID })
-	if !r.quiet.Load() || !r.leader && r.leaderID != raftID {
-		return
-	}
-	r.wake()
-	if !r.leader && r.err == nil {
+	switch {
+	case !r.leader && (r.leaderID == raftID || r.leaderID == raft.None) && r.err == nil:
+		r.wake()
 		r.mourn()
+	case r.leader && r.quiet.Load():
+		r.wake()
 	}
 }
 
@@ -65,13 +66,56 @@ func (r *Replica) PeerUp(raftID uint64) {
 	}
 }
 
-// mourn lets this member vote for others at once, and campaign soon: its leader is gone. Called with mu held.
+// mourn lets this member vote for others at once, and campaign soon: its leader is gone. The leader's shard has said nothing for twice the
+// time of a lease, so that there is none any more. Called with mu held.
 func (r *Replica) mourn() {
-	for range electionTicks {
-		r.node.TickQuiesced()
-	}
 	if err := r.node.ForgetLeader(); err != nil {
 		r.logger.Error("forget the leader", "error", err)
+	}
+	before, left := 0, 0
+	for _, id := range r.conf.GetVoters() {
+		switch {
+		case r.down[id]:
+		case id < r.opts.RaftID:
+			before++
+			fallthrough
+		default:
+			left++
+		}
+	}
+	r.hurry = hurry{tries: hurryTries, ticks: 1 + hurryTicks*before, again: hurryTicks * left}
+	r.observe()
+}
+
+// hurry is the campaign of a member whose leader is gone. Raft's own waits for 1 to 2 election timeouts, so that one of several members
+// is first; here those that are left campaign in turn, by their ids.
+type hurry struct {
+	tries int // left
+	ticks int // until the next
+	again int // ticks from one to the next
+}
+
+const (
+	hurryTries = 3
+	hurryTicks = 3 // for an election
+)
+
+// tickHurry campaigns when it is this member's turn. Called by the clock of one that may lead, with mu held.
+func (r *Replica) tickHurry() {
+	if r.hurry.tries == 0 {
+		return
+	}
+	if r.leaderID != raft.None || !isVoter(r.conf, r.opts.RaftID) {
+		r.hurry = hurry{}
+		return
+	}
+	if r.hurry.ticks--; r.hurry.ticks > 0 {
+		return
+	}
+	r.hurry.tries--
+	r.hurry.ticks = r.hurry.again
+	if err := r.node.Campaign(); err != nil {
+		r.logger.Error("campaign", "error", err)
 	}
 	r.observe()
 }

@@ -115,6 +115,41 @@ func TestRestEndsWhenTheLeadersShardFallsSilent(t *testing.T) {
 	})
 }
 
+// Whoever is left campaigns in turn, so that no two of them take votes from each other; this is also so while the group is at work. The
+// time is that of synctest.
+func TestAnotherLeadsSoonAfterTheLeadersShardFellSilent(t *testing.T) {
+	for _, rests := range []bool{true, false} {
+		t.Run(fmt.Sprintf("rests %v", rests), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := makeNetwork(t)
+				n.quiet = rests
+				for _, id := range voters {
+					n.start(id)
+				}
+				for i := range int64(20) {
+					first, leader := n.lead()
+					leader.must(t, put(i, "a"))
+					if rests {
+						n.rest(3)
+					}
+					n.stop(first)
+					if !rests {
+						time.Sleep(time.Second) // of silence
+					}
+					n.down(first)
+					begin := time.Now()
+					n.lead()
+					if took, want := time.Since(begin), (1+hurryTicks+1)*raftTicks*clockInterval; took > want {
+						t.Fatalf("%d: after %v, want at most %v", i, took, want)
+					}
+					n.start(first)
+					n.up(first)
+				}
+			})
+		})
+	}
+}
+
 // A leader that is killed and started again within the election timeout is silent for too short a time to be noticed.
 func TestLeaderBackSoonDoesNotLeaveTheOthersAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

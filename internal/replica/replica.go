@@ -127,10 +127,11 @@ type Replica struct {
 	renew      atomic.Bool  // the majority is to be asked although nobody waits, so that the lease goes on
 	startedAt  time.Time
 
-	alone atomic.Bool   // the only member: Raft needs no clock
-	quiet atomic.Bool   // the group rests: Raft needs no clock; written with mu held
-	stuck atomic.Bool   // noRoom is not nil
-	marks atomic.Uint32 // of the local synced mark: markWritten, markBehind or markDue
+	alone   atomic.Bool   // the only member: Raft needs no clock
+	quiet   atomic.Bool   // the group rests: Raft needs no clock; written with mu held
+	stuck   atomic.Bool   // noRoom is not nil
+	clocked atomic.Bool   // in Committer.clocked; written with its mu held
+	marks   atomic.Uint32 // of the local synced mark: markWritten, markBehind or markDue
 
 	// For gather.go.
 	waiting     atomic.Int32 // writes queued
@@ -173,6 +174,7 @@ type Replica struct {
 	restedTicks int                        // how long there was nothing to do
 	callTicks   int                        // since a leader was looked for, by a member that cannot campaign
 	down        map[uint64]bool            // members whose shard is silent
+	hurry       hurry                      // a campaign because the leader is one of them
 	notices     map[uint64]*raftpb.Message // appends without entries that wait for the clock, by member
 	fetching    map[uint64]blobFetch       // messages that wait for blobs, by their index
 

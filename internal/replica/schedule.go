@@ -94,6 +94,11 @@ func (r *Replica) detach() bool {
 // needsClock tells whether tick has anything to do: quiet groups cost nothing.
 func (r *Replica) needsClock() bool { return !r.alone.Load() && !r.quiet.Load() || r.stuck.Load() }
 
+// rests tells that the clock has nothing to do here, until the replica is put in the committer's list or wakes.
+func (r *Replica) rests() bool {
+	return !r.needsClock() && r.marks.Load() == markWritten && r.scheduled.Load() == 0
+}
+
 // tick is the committer's clock.
 func (r *Replica) tick() {
 	if marks := r.tickNode(); len(marks) > 0 && r.opts.Transport != nil {
@@ -126,6 +131,7 @@ func (r *Replica) tickNode() []*raftpb.Message {
 		r.yield()
 	default:
 		r.node.Tick()
+		r.tickHurry()
 	}
 	r.observe()
 	r.tickReaders()

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"os"
+	"testing"
+)
+
+// TestTwoVersions replaces an older version of this program by this one, process by process, under load, and takes some of it back, as a
+// rolling upgrade and its rollback do: no call fails, and everything that was acknowledged is there. make test-versions builds the older one.
+func TestTwoVersions(t *testing.T) {
+	older := os.Getenv("SHEAF_OLDER")
+	if older == "" {
+		t.Skip("of make test-versions: SHEAF_OLDER names no older program")
+	}
+	s := newCopiesStoreOf(t, older)
+	s.waitReady()
+	l := s.load(false, true, false, true)
+	l.more(300)
+	replace := func(program string, names ...string) {
+		t.Helper()
+		s.program = program
+		for _, name := range names {
+			if code := s.shards[name].stop(t); code != 0 {
+				t.Fatalf("shard %s ended with %d:\n%s", name, code, s.shards[name].stderr)
+			}
+			l.more(100) // by the other two
+			s.start(name)
+			s.shards[name].waitReady(t)
+			l.more(300)
+		}
+		if code := s.gateway.stop(t); code != 0 {
+			t.Fatalf("the gateway ended with %d:\n%s", code, s.gateway.stderr)
+		}
+		s.startGateway()
+		l.more(300)
+	}
+	replace(sheafBinary, "a", "b") // shards of both versions, behind the newer gateway
+	replace(older, "b", "a")
+	replace(sheafBinary, copiesShards...)
+	l.end()
+	for _, name := range copiesShards {
+		s.shards[name].kill()
+		t.Logf("%d records are there without shard %s", l.check(), name)
+		s.start(name)
+		s.shards[name].waitReady(t)
+	}
+}

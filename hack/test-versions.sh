@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Builds an older version of the program from this repository's history and runs TestTwoVersions with it.
+# $1: a commit or tag; default: the newest tag before this commit, of which there may be none yet.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+ref="${1:-$(git describe --tags --abbrev=0 HEAD^ 2>/dev/null || true)}"
+if [ -z "$ref" ]; then
+  echo "test-versions: NOT RUN: there is no tag before this commit; name one: make test-versions REF=COMMIT"
+  exit 0
+fi
+dir=$(mktemp -d)
+trap 'git worktree remove --force "$dir/tree" 2>/dev/null || true; rm -rf "$dir"; git worktree prune' EXIT
+git worktree add --quiet --detach "$dir/tree" "$ref"
+(cd "$dir/tree" && CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(git rev-parse --short HEAD)" -o "$dir/sheaf" ./cmd/sheaf)
+echo "older: $("$dir/sheaf" --version)"
+SHEAF_OLDER="$dir/sheaf" go test -count=1 -timeout 15m -run TestTwoVersions -v ./cmd/sheaf

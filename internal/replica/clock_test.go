@@ -1,0 +1,42 @@
+package replica
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// clockedNow gives how many replicas the committer's clock looks at.
+func (c *Committer) clockedNow() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.clocked)
+}
+
+// The clock costs nothing for replicas that rest, and runs for them again as soon as they have something to do.
+func TestTheClockLooksAtNoReplicaThatRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newQuietNetwork(t)
+		first, leader := n.lead()
+		all := func() (count int) {
+			for _, one := range n.members {
+				count += one.machine.committer.clockedNow()
+			}
+			return count
+		}
+		for i := range int64(20) {
+			leader.must(t, put(i, "a"))
+			if all() == 0 {
+				t.Fatal("the clock looks at none of those at work")
+			}
+			n.rest(3)
+			until(t, "the marks are written, and the clock stops", func() bool { return all() == 0 })
+			time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+		}
+		n.stop(first)
+		n.down(first)
+		_, leader = n.lead() // by the clocks of the others
+		leader.must(t, put(1, "b"))
+		until(t, "the marks are written, and the clock stops again", func() bool { return all() == 0 })
+	})
+}
