@@ -116,6 +116,14 @@ func (o *observedShard) copiesWords() string {
 	return "Where every group that had a copy there has a majority without it, copies are made on other shards, as far as there are failure domains for them. "
 }
 
+// adoptWords say what to do where a store was deleted and made again: the claims have stayed, and with them the volumes of the first.
+func (o *observedShard) adoptWords() string {
+	if theirs := o.Report.Volume.StoreUUID; theirs != "" && o.StoreUID != "" && !strings.EqualFold(theirs, o.StoreUID) {
+		return fmt.Sprintf(". Where that store was deleted and this one is to have its data: delete this one, and make it again with adoptStoreUID: %s", theirs)
+	}
+	return ""
+}
+
 func (o *observedShard) localWords() string {
 	if o.Volume != nil && o.Volume.Spec.Local != nil {
 		return fmt.Sprintf(", and with it the local volume %s", o.Volume.Name)
@@ -284,8 +292,10 @@ func (o *observedShard) reportedState() (v1alpha1.ShardState, string) {
 		return v1alpha1.ShardPending, o.etcdWords()
 	}
 	switch r.State {
-	case v1alpha1.ShardPending, v1alpha1.ShardFileSystemMismatch, v1alpha1.ShardForeign, v1alpha1.ShardMemoryTooSmall:
+	case v1alpha1.ShardPending, v1alpha1.ShardFileSystemMismatch, v1alpha1.ShardMemoryTooSmall:
 		return r.State, r.Message
+	case v1alpha1.ShardForeign:
+		return r.State, r.Message + o.adoptWords()
 	case v1alpha1.ShardDiskLost:
 		return r.State, fmt.Sprintf("%s. If the volume cannot be brought back: park the shard (spec.parked), replace the disk, %s",
 			strings.TrimSuffix(r.Message, "."), o.forgetWords())
@@ -295,7 +305,7 @@ func (o *observedShard) reportedState() (v1alpha1.ShardState, string) {
 			r.State, r.Version)
 	}
 	if r.Volume.StoreUUID != "" && o.StoreUID != "" && !strings.EqualFold(r.Volume.StoreUUID, o.StoreUID) {
-		return v1alpha1.ShardForeign, fmt.Sprintf("the volume is of store %s, this is store %s: give the shard its own volume", r.Volume.StoreUUID, o.StoreUID)
+		return v1alpha1.ShardForeign, fmt.Sprintf("the volume is of store %s, this is store %s: give the shard its own volume%s", r.Volume.StoreUUID, o.StoreUID, o.adoptWords())
 	}
 	if was := o.Last.Volume; was != nil && was.UUID != "" && r.Volume.UUID != "" && !strings.EqualFold(was.UUID, r.Volume.UUID) {
 		return v1alpha1.ShardForeign, fmt.Sprintf("the shard runs on volume %s, its own is %s: bring that back; or %s", r.Volume.UUID, was.UUID, o.forgetWords())

@@ -88,7 +88,11 @@ var decideTests = []struct {
 	{"says memory", says(v1alpha1.ShardMemoryTooSmall, "needs 3GiB, limit is 1GiB"), v1alpha1.ShardMemoryTooSmall, []string{"3GiB", "1GiB"}},
 	{"says what nobody knows", says("Dreaming", ""), v1alpha1.ShardUnreachable, []string{"Dreaming", "upgrade the operator"}},
 	{"says nothing of its state", says("", ""), v1alpha1.ShardUnreachable, []string{"upgrade the operator"}},
-	{"serves another store", func(o *observedShard) { o.Report.Volume.StoreUUID = "store-2" }, v1alpha1.ShardForeign, []string{"store-2", "store-1"}},
+	{"serves another store", func(o *observedShard) { o.Report.Volume.StoreUUID = "store-2" }, v1alpha1.ShardForeign, []string{"store-2", "store-1", "adoptStoreUID: store-2"}},
+	{"says foreign, of another store", func(o *observedShard) {
+		says(v1alpha1.ShardForeign, "belongs to another store")(o)
+		o.Report.Volume.StoreUUID = "store-2"
+	}, v1alpha1.ShardForeign, []string{"belongs to another store", "make it again with adoptStoreUID: store-2"}},
 	{"serves another volume", func(o *observedShard) { o.Report.Volume.UUID = "vol-2" }, v1alpha1.ShardForeign, []string{"vol-1", "vol-2"}},
 
 	{"parked", func(o *observedShard) { o.Parked, o.Pod, o.Report = true, nil, nil }, v1alpha1.ShardParked, []string{"Take 1 out of spec.parked"}},
