@@ -52,20 +52,21 @@ func (w *world) client(number int) {
 			return
 		}
 		w.mu.Lock()
-		stopping := w.stopping
+		stopping, calm := w.stopping, w.calm
 		w.mu.Unlock()
 		if stopping {
 			return
 		}
 		op := operation{client: number, call: randomCall(random, last, w.cfg.keys), begin: moments.Add(1), at: time.Since(begun)}
-		if !w.perform(&op, random, number, n) {
+		if calm {
+			op.call = call{what: "get", id: op.call.id}
+		}
+		if !w.perform(&op, random, nil, n) {
 			return
 		}
 		op.until = time.Since(begun)
 		last[op.call.id] = op.reply.index
-		w.mu.Lock()
-		w.history = append(w.history, op)
-		w.mu.Unlock()
+		w.remember(op)
 	}
 }
 
@@ -78,10 +79,13 @@ func (w *world) churn() {
 	random := rand.New(rand.NewPCG(w.seed, 99))
 	for n := 0; w.sleep(between(random, 0, w.cfg.pause)); n++ {
 		w.mu.Lock()
-		stopping := w.stopping
+		stopping, calm := w.stopping, w.calm
 		w.mu.Unlock()
 		if stopping {
 			return
+		}
+		if calm {
+			continue
 		}
 		write := replica.Write{ID: churnIDs + random.Int64N(8), Delete: random.IntN(4) == 0}
 		if !write.Delete {
@@ -115,18 +119,21 @@ func randomCall(random *rand.Rand, last map[int64]uint64, keys int64) call {
 	return c
 }
 
-// perform repeats a call until it is answered; false where the run ended before.
-func (w *world) perform(op *operation, random *rand.Rand, number int, n uint64) bool {
+// perform repeats a call, the n-th of its client, until it is answered; false where the run ended before. It goes to p first; nil: to
+// anybody that says it leads.
+func (w *world) perform(op *operation, random *rand.Rand, p *process, n uint64) bool {
 	var request [16]byte
-	binary.LittleEndian.PutUint64(request[:], uint64(number)+1)
+	binary.LittleEndian.PutUint64(request[:], uint64(op.client)+1)
 	binary.LittleEndian.PutUint64(request[8:], n+1)
-	data := []byte(fmt.Sprintf("%d/%d:%s", number, n, strings.Repeat("x", random.IntN(2500))))
+	data := []byte(fmt.Sprintf("%d/%d:%s", op.client, n, strings.Repeat("x", random.IntN(2500))))
 	blob := random.IntN(12) == 0
 	if op.call.what == "delete" {
 		data, blob = nil, false
 	}
-	for {
-		p := w.choose(random, op.call.what == "get")
+	for ; ; p = nil {
+		if p == nil {
+			p = w.choose(random, op.call.what == "get")
+		}
 		if p != nil {
 			ctx, cancel := context.WithTimeout(w.ctx, between(random, 100*time.Millisecond, 2*time.Second))
 			var answered bool
@@ -198,7 +205,7 @@ func (w *world) write(ctx context.Context, p *process, op *operation, request [1
 		return true
 	case errors.As(err, &damage) && !p.disk.Crashed():
 		if !w.rotsOf(p.machine) {
-			w.violate("%v: write: %v, and its disk is good", p.machine, err)
+			w.violate(oracleDisk, "%v: write: %v, and its disk is good", p.machine, err)
 		}
 		return false
 	case err != nil:
@@ -207,7 +214,7 @@ func (w *world) write(ctx context.Context, p *process, op *operation, request [1
 	op.reply = reply{index: result.Index}
 	if result.Index != 0 {
 		if problem := w.ledger.acknowledged(request, result.Index); problem != "" {
-			w.violate("%v: request %x: %s", p.machine, request[:4], problem)
+			w.violate(oracleKept, "%v: request %x: %s", p.machine, request[:4], problem)
 		}
 	}
 	return true
@@ -229,7 +236,7 @@ func (w *world) read(ctx context.Context, p *process, op *operation) bool {
 	case errors.As(err, &damage) && !p.disk.Crashed():
 		w.noteFound(p.machine, "by a read", damage.Damage.File)
 		if !w.rotsOf(p.machine) {
-			w.violate("%v: read: %v, and its disk is good", p.machine, err)
+			w.violate(oracleDisk, "%v: read: %v, and its disk is good", p.machine, err)
 		}
 		return false
 	case err != nil:
@@ -241,14 +248,18 @@ func (w *world) read(ctx context.Context, p *process, op *operation) bool {
 			if errors.As(err, &damage) && w.rotsOf(p.machine) {
 				w.noteFound(p.machine, "by a read", damage.Damage.File)
 			} else if !errors.Is(err, group.ErrClosed) && !p.disk.Crashed() {
-				w.violate("%v: version %d of record %d: blob %v is not what was put: %v", p.machine, record.Index, op.call.id, record.Blob, err)
+				o := oracleRead
+				if err != nil {
+					o = oracleDisk
+				}
+				w.violate(o, "%v: version %d of record %d: blob %v is not what was put: %v", p.machine, record.Index, op.call.id, record.Blob, err)
 			}
 			return false
 		}
 		data = record.Blob.Encode()
 	}
 	if problem := w.ledger.seen(op.call.id, record.Index, data); problem != "" {
-		w.violate("%v: %s", p.machine, problem)
+		w.violate(oracleRead, "%v: %s", p.machine, problem)
 	}
 	op.reply = reply{index: record.Index}
 	return true
@@ -277,7 +288,7 @@ var model = porcupine.Model{
 }
 
 // judge asks whether what the clients saw can be: for each record, one order of all operations that fits what each saw.
-func judge(history []operation) (violations []string) {
+func judge(history []operation) (violations []violation) {
 	byID := map[int64][]operation{}
 	for _, op := range history {
 		byID[op.call.id] = append(byID[op.call.id], op)
@@ -288,7 +299,7 @@ func judge(history []operation) (violations []string) {
 			input[i] = porcupine.Operation{ClientId: op.client, Input: op.call, Output: op.reply, Call: op.begin, Return: op.end}
 		}
 		if result := porcupine.CheckOperationsTimeout(model, input, time.Minute); result != porcupine.Ok {
-			violations = append(violations, fmt.Sprintf("record %d is not linearizable: %v", id, result))
+			violations = append(violations, violation{oracleLinear, fmt.Sprintf("record %d is not linearizable: %v", id, result)})
 		}
 	}
 	return violations

@@ -60,10 +60,7 @@ func (w *world) within(what string, is func() bool) bool {
 		}
 		w.sleep(20 * time.Millisecond)
 	}
-	if w.ctx.Err() == nil {
-		w.stuck = true
-	}
-	w.violate("not within %v of healing: %s\n%s", healTime, what, w.describe())
+	w.violate(oracleEnd, "not within %v of healing: %s\n%s", healTime, what, w.describe())
 	return false
 }
 
@@ -113,9 +110,7 @@ func (w *world) compare(last uint64) {
 			op := operation{client: w.cfg.clients, call: call{what: "get", id: id}, begin: moments.Add(1)}
 			ctx, cancel := context.WithTimeout(w.ctx, healTime)
 			if w.read(ctx, p, &op) {
-				w.mu.Lock()
-				w.history = append(w.history, op)
-				w.mu.Unlock()
+				w.remember(op)
 			}
 			cancel()
 		}
@@ -126,7 +121,7 @@ func (w *world) compare(last uint64) {
 			}
 			gone := errors.Is(err, group.ErrNotFound) && want.kind == group.KindDelete // the tombstone was dropped
 			if !gone && (err != nil || index != want.index || deleted != (want.kind == group.KindDelete)) {
-				w.violate("%v: record %d at index %d: %d, deleted %v, %v; the newest entry is %+v", p.machine, id, last, index, deleted, err, want)
+				w.violate(oracleKept, "%v: record %d at index %d: %d, deleted %v, %v; the newest entry is %+v", p.machine, id, last, index, deleted, err, want)
 			}
 		}
 	}
@@ -145,13 +140,13 @@ func (w *world) compareLog(p *process, last uint64) {
 			return
 		}
 		if err != nil || got.Through < next {
-			w.violate("%v: entries from index %d: through %d, %v", p.machine, next, got.Through, err)
+			w.violate(oracleDisk, "%v: entries from index %d: through %d, %v", p.machine, next, got.Through, err)
 			return
 		}
 		for _, r := range got.Entries {
 			e, err := group.DecodePayload(r)
 			if problem := w.ledger.has(&e); err != nil || problem != "" {
-				w.violate("%v: index %d of its log: %v %s", p.machine, r.GetIndex(), err, problem)
+				w.violate(oracleAgree, "%v: index %d of its log: %v %s", p.machine, r.GetIndex(), err, problem)
 				return
 			}
 		}
@@ -171,7 +166,7 @@ func (w *world) verifyDisks() {
 		}
 		report, err := group.VerifyDir(context.Background(), m.disk, groupDir, nil)
 		if err != nil || len(report.Damages) > 0 {
-			w.violate("%v: verify: %v, %v\n%s", m, err, report.Damages, w.dump(m, report.Damages))
+			w.violate(oracleDisk, "%v: verify: %v, %v\n%s", m, err, report.Damages, w.dump(m, report.Damages))
 		}
 	}
 }

@@ -83,17 +83,17 @@ func (l *ledger) applier(p *process) func(*group.Entry) {
 			return
 		}
 		w.trace("replica %x applies index %d term %d kind %d", p.raftID, e.Index, e.Term, e.Kind)
-		if problem := l.apply(p.raftID, e, &last); problem != "" {
-			w.violate("replica %x applies index %d: %s", p.raftID, e.Index, problem)
+		if o, problem := l.apply(p.raftID, e, &last); problem != "" {
+			w.violate(o, "replica %x applies index %d: %s", p.raftID, e.Index, problem)
 		}
 	}
 }
 
-func (l *ledger) apply(raftID uint64, e *group.Entry, last *uint64) string {
+func (l *ledger) apply(raftID uint64, e *group.Entry, last *uint64) (o oracle, problem string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if *last != 0 && e.Index != *last+1 {
-		return fmt.Sprintf("behind index %d", *last)
+		return oracleAgree, fmt.Sprintf("behind index %d", *last)
 	}
 	*last = e.Index
 	f := factOf(e)
@@ -101,16 +101,16 @@ func (l *ledger) apply(raftID uint64, e *group.Entry, last *uint64) string {
 	if first, known := l.entries[e.Index]; known {
 		f.by = first.by
 		if f != first {
-			return fmt.Sprintf("logs disagree: it is %+v, replica %x had %+v", f, first.by, first)
+			return oracleAgree, fmt.Sprintf("logs disagree: it is %+v, replica %x had %+v", f, first.by, first)
 		}
-		return ""
+		return "", ""
 	}
 	l.entries[e.Index] = f
 	if e.Kind == group.KindConf {
 		l.noteConf(e)
 	}
 	if e.Kind != group.KindPut && e.Kind != group.KindDelete {
-		return ""
+		return "", ""
 	}
 	return l.check(f)
 }
@@ -133,22 +133,22 @@ func (l *ledger) has(e *group.Entry) string {
 }
 
 // check asks whether a client wanted an entry, and whether it is there once.
-func (l *ledger) check(f fact) string {
+func (l *ledger) check(f fact) (o oracle, problem string) {
 	w := write{id: f.id, data: f.data, delete: f.kind == group.KindDelete}
 	if f.request == ([16]byte{}) {
 		if !l.churned[w] {
-			return fmt.Sprintf("nobody asked for %+v", f)
+			return oracleAsked, fmt.Sprintf("nobody asked for %+v", f)
 		}
-		return ""
+		return "", ""
 	}
 	if at, twice := l.requests[f.request]; twice {
-		return fmt.Sprintf("request %x was applied at index %d already", f.request[:9], at)
+		return oracleOnce, fmt.Sprintf("request %x was applied at index %d already", f.request[:9], at)
 	}
 	l.requests[f.request] = f.index
 	if !slices.Contains(l.asked[f.request], w) {
-		return fmt.Sprintf("nobody asked for %+v", f)
+		return oracleAsked, fmt.Sprintf("nobody asked for %+v", f)
 	}
-	return ""
+	return "", ""
 }
 
 // newest gives what is known of the newest entry of each record.

@@ -17,21 +17,39 @@ import (
 
 // machine is a computer with one volume, on which at most one process runs. Its fields are guarded by world.mu.
 type machine struct {
-	world      *world
-	number     int
-	disk       *vfs.Mem
-	volume     uuid.UUID
-	raftID     uint64        // the incarnation that the operator has put here; 0: none
-	process    *process      // nil: down
-	joining    bool          // comeUp is at work
-	starting   *vfs.Mem      // start is at work on this disk
-	installing *vfs.Mem      // install is at work on this disk
-	rejoining  *vfs.Mem      // rejoin is at work on this disk
-	epoch      int           // raised whenever the process or the disk goes
-	slow       time.Duration // what a sync takes at most
-	backup     *vfs.Mem      // an older state of the disk
-	rots       []rot         // bytes of the disk that are bad
-	rotted     bool          // there were some, on this disk
+	world     *world
+	number    int
+	disk      *vfs.Mem
+	volume    uuid.UUID
+	raftID    uint64            // the incarnation that the operator has put here; 0: none
+	process   *process          // nil: down
+	joining   bool              // comeUp is at work
+	busy      map[*vfs.Mem]bool // disks at which a start, an install or the end of a process is at work: one at a time, as flock sees to
+	rejoining *vfs.Mem          // rejoin is at work on this disk
+	foreign   *vfs.Mem          // this disk is known to be another volume's
+	epoch     int               // raised whenever the process or the disk goes
+	slow      time.Duration     // what a sync takes at most
+	backup    *vfs.Mem          // an older state of the disk
+	rots      []rot             // bytes of the disk that are bad
+	rotted    bool              // there were some in segments or blobs, on this disk
+}
+
+// insert puts another disk in. Called with world.mu held.
+func (m *machine) insert(disk *vfs.Mem) { m.disk, m.rots, m.rotted = disk, nil, false }
+
+// hold takes a disk for one that is to work at it; false: another one does. Called with world.mu held.
+func (m *machine) hold(disk *vfs.Mem) bool {
+	if m.busy[disk] {
+		return false
+	}
+	m.busy[disk] = true
+	return true
+}
+
+func (m *machine) letGo(disk *vfs.Mem) {
+	m.world.mu.Lock()
+	defer m.world.mu.Unlock()
+	delete(m.busy, disk)
 }
 
 // process is a shard with its replica of the group.
@@ -68,7 +86,7 @@ func (w *world) create() {
 			err = group.WriteReplicaFile(m.disk, groupDir, m.replicaFile(m.raftID, m.volume, false))
 		}
 		if err != nil {
-			w.violate("create: %v", err)
+			w.violate(oracleDisk, "create: %v", err)
 			return
 		}
 		m.start()
@@ -88,48 +106,70 @@ func (m *machine) replicaFile(raftID uint64, volume uuid.UUID, joining bool) gro
 	return group.ReplicaFile{RaftID: raftID, Volume: volume, Store: identity.Store, Group: identity.Group, Joining: joining}
 }
 
-// start loads what the disk holds and runs it. Nothing where the replica is only joining, or there is none.
+// start loads what the disk holds and runs it. Nothing where the replica is only joining, or there is none, or somebody is at work at
+// the disk: who that is, starts it then.
 func (m *machine) start() {
 	w := m.world
 	w.mu.Lock()
 	disk, volume, epoch := m.disk, m.volume, m.epoch
-	if m.process != nil || m.starting == disk || m.installing == disk || w.ctx.Err() != nil {
+	if m.process != nil || w.ctx.Err() != nil || !m.hold(disk) {
 		w.mu.Unlock()
 		return
 	}
-	m.starting = disk
 	w.mu.Unlock()
-	defer func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if m.starting == disk {
-			m.starting = nil
-		}
-	}()
+	defer m.letGo(disk)
 	file, found, err := group.ReadReplicaFile(disk, groupDir)
 	switch {
 	case errors.Is(err, vfs.ErrCrashed):
 		return
 	case err != nil:
-		w.violate("machine %d: %v", m.number, err)
+		w.violate(oracleDisk, "%v: %v", m, err)
 		return
-	case !found || file.Joining || file.Volume != volume:
+	case !found || file.Joining:
+		return
+	case file.Volume != volume && w.cfg.mutation != mutateCopy:
+		w.mu.Lock()
+		again := m.foreign == disk
+		m.foreign = disk
+		w.mu.Unlock()
+		if !again {
+			w.fire("replica of another volume not run")
+		}
 		return
 	}
+	p := m.load(disk, file, epoch)
+	if p == nil {
+		return
+	}
+	w.mu.Lock()
+	if m.epoch != epoch || m.disk != disk || m.process != nil || w.ctx.Err() != nil {
+		p.dead = true
+		w.mu.Unlock()
+		p.halt()
+		return
+	}
+	m.process = p
+	w.mu.Unlock()
+	w.tellRestart(p.raftID)
+}
+
+// load makes a process of what the disk holds; nil: it cannot, now.
+func (m *machine) load(disk *vfs.Mem, file group.ReplicaFile, epoch int) *process {
+	w := m.world
 	log, report, err := group.Load(context.Background(), m.options(disk), nil)
 	switch {
 	case errors.Is(err, vfs.ErrCrashed):
-		return
+		return nil
 	case errors.Is(err, group.ErrTailDamaged) && w.rotsOf(m) && w.cfg.mutation == mutateTail && cutTail(disk):
 		w.startLater(m, time.Millisecond)
-		return
+		return nil
 	case errors.Is(err, group.ErrTailDamaged) && w.rotsOf(m):
 		w.trace("%v: load: %v", m, err)
 		w.wait.Go(func() { m.rejoin(disk, file, epoch) })
-		return
+		return nil
 	case err != nil || report.Outcome == group.Damaged && !w.rotsOf(m):
-		w.violate("machine %d: load: %v, %+v", m.number, err, report)
-		return
+		w.violate(oracleDisk, "%v: load: %v, %+v", m, err, report)
+		return nil
 	}
 	for _, d := range report.Damages {
 		w.noteFound(m, "at load", d.File)
@@ -147,24 +187,15 @@ func (m *machine) start() {
 	})
 	if err != nil {
 		if !disk.Crashed() {
-			w.violate("machine %d: start: %v", m.number, err)
+			w.violate(oracleDisk, "%v: start: %v", m, err)
 		}
 		p.halt()
-		return
+		return nil
 	}
 	hard, conf, _ := log.InitialState()
 	last, _ := log.LastIndex()
 	w.trace("%v starts replica %x: applied %d, last %d, hard state %v, membership %v of %d, report %+v", m, file.RaftID, log.AppliedIndex(), last, hard, conf, log.ConfIndex(), report)
-	w.mu.Lock()
-	if m.epoch != epoch || m.process != nil || w.ctx.Err() != nil {
-		p.dead = true
-		w.mu.Unlock()
-		p.halt()
-		return
-	}
-	m.process = p
-	w.mu.Unlock()
-	w.tellRestart(p.raftID)
+	return p
 }
 
 // beforeSync is the time that a disk takes.
@@ -180,11 +211,12 @@ func (p *process) beforeSync() {
 func (p *process) halt() {
 	p.committer.Close()
 	if err := p.log.Close(false); err != nil && !p.disk.Crashed() {
-		p.machine.world.violate("machine %d: close: %v", p.machine.number, err)
+		p.machine.world.violate(oracleDisk, "%v: close: %v", p.machine, err)
 	}
 }
 
-// kill ends the process at once. Called with world.mu held; what is returned ends its goroutines.
+// kill ends the process at once. Called with world.mu held; what is returned ends its goroutines. Until then nobody else may work at
+// its disk.
 func (m *machine) kill() (end func()) {
 	p := m.process
 	m.process = nil
@@ -193,7 +225,11 @@ func (m *machine) kill() (end func()) {
 		return func() {}
 	}
 	p.dead = true
-	return p.halt
+	m.busy[p.disk] = true
+	return func() {
+		p.halt()
+		m.letGo(p.disk)
+	}
 }
 
 // cutPower kills the process; the disk is what a power cut leaves.
@@ -276,7 +312,7 @@ func (m *machine) wipe(disk *vfs.Mem) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if m.disk == disk && !disk.Crashed() {
-		m.disk, m.rots, m.rotted = vfs.NewMem(), nil, false
+		m.insert(vfs.NewMem())
 	}
 }
 
@@ -301,25 +337,23 @@ func (m *machine) join(raftID uint64) {
 func (m *machine) install(disk *vfs.Mem, file group.ReplicaFile, epoch int, from uint64) {
 	w := m.world
 	w.mu.Lock()
-	if m.installing == disk {
-		w.mu.Unlock()
-		return
-	}
-	m.installing = disk
+	held := m.hold(disk)
 	w.mu.Unlock()
 	defer func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if m.installing == disk {
-			m.installing = nil
+		if held {
+			m.letGo(disk)
 		}
 	}()
 	for w.sleep(50 * time.Millisecond) {
 		w.mu.Lock()
 		current := m.epoch == epoch && m.process == nil
+		held = held || current && m.hold(disk)
 		w.mu.Unlock()
 		if !current {
 			return
+		}
+		if !held {
+			continue
 		}
 		source := w.source(m, from)
 		if source == nil {
@@ -332,9 +366,8 @@ func (m *machine) install(disk *vfs.Mem, file group.ReplicaFile, epoch int, from
 			continue
 		}
 		w.fire("installed")
-		w.mu.Lock()
-		m.installing = nil
-		w.mu.Unlock()
+		m.letGo(disk)
+		held = false
 		m.start()
 		w.snapshotTaken(file.RaftID)
 		return

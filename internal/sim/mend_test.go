@@ -48,7 +48,7 @@ func (w *world) watchDamaged(p *process, before []group.Damage) []group.Damage {
 			dead := p.dead
 			w.mu.Unlock()
 			if !dead {
-				w.violate("%v: replica %x leads in term %d though it was damaged before: %v", p.machine, p.raftID, s.Term, d)
+				w.violate(oracleDamaged, "%v: replica %x leads in term %d though it was damaged before: %v", p.machine, p.raftID, s.Term, d)
 			}
 		}
 	}
@@ -98,7 +98,7 @@ func (w *world) mend(p *process, r *rand.Rand) {
 		w.wait.Go(func() { p.reinstall(source.raftID) })
 	case errors.Is(err, group.ErrVersionNotFound): // compacted away meanwhile
 	default:
-		w.violate("%v: repair from %v: %v", p.machine, source.machine, err)
+		w.violate(oracleMend, "%v: repair from %v: %v", p.machine, source.machine, err)
 	}
 }
 
@@ -193,8 +193,8 @@ func (m *machine) rejoin(disk *vfs.Mem, file group.ReplicaFile, epoch int) {
 		}
 		if m.disk == disk && m.process == nil && w.ctx.Err() == nil {
 			m.kill()
-			m.disk, m.raftID = vfs.NewMem(), 0
-			m.rots, m.rotted = nil, false
+			m.insert(vfs.NewMem())
+			m.raftID = 0
 			w.lost[file.RaftID] = true
 			w.fired["rotten replica given up"]++
 		}

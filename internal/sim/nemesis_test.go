@@ -7,8 +7,6 @@ import (
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/vfs"
-
-	"github.com/google/uuid"
 )
 
 // fault is one kind of trouble; it tells whether it was made.
@@ -36,8 +34,14 @@ var faults = []fault{
 	{"volume rolled back", 8, (*world).rollBack},
 	{"volume lost at the worst moment", 4, (*world).worstMoment},
 	{"volume backed up", 8, (*world).backUp},
+	{"volumes swapped", 4, (*world).swapVolumes},
+	{"volume copied at the worst moment", 2, (*world).copyVolume},
 	{"bytes rot", 10, (*world).rotOne},
 	{"bytes rot at the worst moment", 2, (*world).worstRot},
+	{"bytes rot in a small file", 8, (*world).rotSmall},
+	{"lead handed over behind a cut", 1, (*world).handOverBehindCut},
+	{"call to lead comes late", 1, (*world).callComesLate},
+	{"vote asked of one just started", 1, (*world).askJustStarted},
 }
 
 // nemesis makes faults for the length of the run.
@@ -163,7 +167,10 @@ func (w *world) cutOneWay(_ *operator, r *rand.Rand) bool {
 	return a != b
 }
 
-func (w *world) healNetwork(_ *operator, _ *rand.Rand) bool {
+func (w *world) healNetwork(_ *operator, _ *rand.Rand) bool { return w.connect() }
+
+// connect lets every message through; false: it was so.
+func (w *world) connect() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	was := len(w.cut) > 0 || w.bad
@@ -246,96 +253,5 @@ func (w *world) retarget(o *operator, r *rand.Rand) bool {
 	defer o.mu.Unlock()
 	o.target = r.Perm(len(w.machines))[:w.cfg.copies]
 	slices.Sort(o.target)
-	return true
-}
-
-// mayLose tells whether the disk of a machine may go without the loss of what a quorum of the others does not hold: no other
-// incarnation that has a vote is lost. Called with o.mu held, under which the operator changes members.
-func (w *world) mayLose(o *operator, m *machine) bool {
-	if o.changing {
-		return false
-	}
-	leader := w.leader()
-	if leader == nil {
-		return false
-	}
-	members := leader.replica.Members()
-	if members.Changing || len(members.Conf.GetVoters()) < 3 || len(members.Conf.GetVoters()) < w.cfg.copies {
-		return false
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, id := range members.Conf.GetVoters() {
-		if w.lost[id] {
-			return false
-		}
-		if other := w.at[id]; other != nil && other != m && len(other.rots) > 0 {
-			return false
-		}
-	}
-	// The leader may be one of the past: only the newest membership that anybody applied counts.
-	return members.ConfIndex == w.ledger.newestConf() && m.raftID != 0
-}
-
-func (w *world) loseVolume(o *operator, r *rand.Rand) bool {
-	m := w.one(r)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !w.mayLose(o, m) {
-		return false
-	}
-	w.replaceVolume(m, vfs.NewMem(), r)
-	return true
-}
-
-// replaceVolume gives a machine another disk. What was on it is gone for good, and with it the incarnation.
-func (w *world) replaceVolume(m *machine, disk *vfs.Mem, r *rand.Rand) {
-	w.mu.Lock()
-	end := m.kill()
-	m.disk, m.backup, m.rots, m.rotted = disk, nil, nil, false
-	old, volume := m.raftID, m.volume
-	sound := w.cfg.mutation != mutateReuse && w.cfg.mutation != mutateRollBack
-	if sound {
-		m.volume = uuid.UUID{3, byte(m.number), byte(m.epoch), byte(m.epoch >> 8)}
-		m.raftID = 0
-	}
-	w.lost[old] = sound
-	w.mu.Unlock()
-	w.wait.Go(end)
-	if w.cfg.mutation == mutateReuse {
-		_ = group.Create(m.options(disk), w.ledger.firstConf)
-		_ = group.WriteReplicaFile(disk, groupDir, m.replicaFile(old, volume, false))
-	}
-	w.startLater(m, between(r, 10*time.Millisecond, time.Second))
-}
-
-func (w *world) backUp(_ *operator, r *rand.Rand) bool {
-	m := w.one(r)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if m.process == nil || len(m.rots) > 0 {
-		return false
-	}
-	m.backup = m.disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
-	return true
-}
-
-// rollBack puts an older state of the disk in its place. The shard sees that by the generation, and begins anew.
-func (w *world) rollBack(o *operator, r *rand.Rand) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	var m *machine
-	w.mu.Lock()
-	for _, i := range r.Perm(len(w.machines)) {
-		if w.machines[i].backup != nil {
-			m = w.machines[i]
-		}
-	}
-	w.mu.Unlock()
-	if m == nil || !w.mayLose(o, m) {
-		return false
-	}
-	backup := m.backup
-	w.replaceVolume(m, backup, r)
 	return true
 }

@@ -7,6 +7,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
+// trap sees each message that is sent while it is laid; true: it has taken it. Called with world.mu held.
+type trap func(from *process, m *raftpb.Message) (taken bool)
+
 // Send implements replica.Transport: a message comes after some time, not at all, or twice; later ones may overtake it.
 func (p *process) Send(messages []*raftpb.Message) {
 	w := p.machine.world
@@ -18,6 +21,9 @@ func (p *process) Send(messages []*raftpb.Message) {
 	for _, m := range messages {
 		to := w.at[m.GetTo()]
 		if to == nil || w.cut[[2]int{p.machine.number, to.number}] {
+			continue
+		}
+		if w.trap != nil && w.trap(p, m) {
 			continue
 		}
 		copies := 1
@@ -52,13 +58,12 @@ func (w *world) delay() time.Duration {
 }
 
 func (w *world) deliver(m *raftpb.Message) {
-	w.mu.Lock()
-	var p *process
-	if to := w.at[m.GetTo()]; to != nil && w.ctx.Err() == nil {
-		p = to.process
+	if w.ctx.Err() != nil {
+		return
 	}
-	w.mu.Unlock()
-	if p != nil && p.raftID == m.GetTo() {
-		_ = p.replica.Step(m) // what is not taken is lost
+	for _, p := range w.processes() { // of a member there is one, unless a copy runs
+		if p.raftID == m.GetTo() {
+			_ = p.replica.Step(m) // what is not taken is lost
+		}
 	}
 }

@@ -16,6 +16,12 @@ type rot struct {
 	file  string
 	at    int64 // moment
 	found bool
+	small bool // nothing is lost by it
+}
+
+// isHit tells whether entries of a disk may be damaged. Called with world.mu held.
+func (m *machine) isHit() bool {
+	return slices.ContainsFunc(m.rots, func(r rot) bool { return !r.small })
 }
 
 // place is where rot may come: a file's bytes that were synced, and are known to be.
@@ -64,11 +70,11 @@ func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
 		return false
 	}
 	all := segments[max(0, len(segments)-newest):]
-	if newest == anyFrame && len(blobs) > 0 && r.IntN(2) == 0 {
+	if newest == anyFrame && len(blobs) > 0 && r.IntN(4) > 0 {
 		all = blobs
 	}
 	p := all[r.IntN(len(all))]
-	kind := "bits flipped"
+	kind, where := "bits flipped", "rot in a segment"
 	change := func(b []byte) { b[r.IntN(len(b))] ^= 1 << r.IntN(8) }
 	from, to := p.offset, p.offset+p.bytes
 	if r.IntN(3) == 0 {
@@ -97,8 +103,12 @@ func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
 		disk.Rot(path.Join(groupDir, p.file), from, to-from, func(b []byte) { copy(b, was) })
 		return false
 	}
+	if p.segment == nil {
+		where = "rot in a blob"
+	}
 	w.trace("%v: %s of %s from %d to %d", m, kind, p.file, from, to)
 	w.fire(kind)
+	w.fire(where)
 	return true
 }
 
@@ -130,8 +140,7 @@ func places(disk *vfs.Mem) (segments, blobs []place, ok bool) {
 				return
 			}
 			if ref, err := group.DecodeBlobRef(e.Data); err == nil && ref.Size > 0 {
-				const header = 128 // the zeros at its end are nobody's
-				blobs = append(blobs, place{file: group.BlobName(ref.ID), offset: header, bytes: group.BlobFileBytes(ref.Size) - header})
+				blobs = append(blobs, place{file: group.BlobName(ref.ID), bytes: group.BlobFileBytes(ref.Size)})
 			}
 		})
 		if !walk {
@@ -190,19 +199,21 @@ func (w *world) isRotten(m *machine) bool {
 	return len(m.rots) > 0
 }
 
-// noteFound counts what came to light.
-func (w *world) noteFound(m *machine, how string, file string) {
+// noteFound counts what came to light; false: nothing is known to be bad there. Without a file: any segment or blob.
+func (w *world) noteFound(m *machine, how string, file string) (known bool) {
 	w.mu.Lock()
 	counted := false
 	for i := range m.rots {
-		if r := &m.rots[i]; !r.found && (file == "" || r.file == file) {
-			r.found, counted = true, true
+		if r := &m.rots[i]; r.file == file || file == "" && !r.small {
+			counted, known = counted || !r.found && !r.small, true
+			r.found = true
 		}
 	}
 	w.mu.Unlock()
 	if counted {
 		w.fire("rot found " + how)
 	}
+	return known
 }
 
 // scrub reads everything of a replica, and gives whether nothing was found.
@@ -214,13 +225,18 @@ func (w *world) scrub(p *process) bool {
 	}
 	whole := true
 	for _, d := range report.Damages {
-		if _, isHint := group.ParseHintName(d.File); isHint {
+		small := smallKind(d.File) != ""
+		known := w.noteFound(p.machine, "by scrub", d.File)
+		if _, isHint := group.ParseHintName(d.File); isHint && !known {
 			continue // it may be on its way
 		}
 		whole = false
-		w.noteFound(p.machine, "by scrub", d.File)
-		if !w.rotsOf(p.machine) && !p.disk.Crashed() {
-			w.violate("%v: scrub: %v, and its disk is good", p.machine, d)
+		if small && known {
+			w.fire("rot in a " + smallKind(d.File) + " found by scrub")
+			continue // it is written anew
+		}
+		if (small || !w.rotsOf(p.machine)) && !p.disk.Crashed() {
+			w.violate(oracleDisk, "%v: scrub: %v, and its disk is good", p.machine, d)
 		}
 	}
 	if !whole || p.log.Damaged() {

@@ -49,6 +49,7 @@ const (
 	mutateBlobs             // followers take entries without the blobs that they refer to
 	mutateTail              // damage below the synced mark is taken for a torn write
 	mutateMend              // damage is repaired from anybody, also from one that has not applied so much
+	mutateCopy              // a copy of a volume goes on under its Raft id
 )
 
 // world is a run. Everything happens in one bubble of testing/synctest.
@@ -60,10 +61,11 @@ type world struct {
 	cancel context.CancelFunc
 	wait   sync.WaitGroup // of all goroutines
 
-	calling atomic.Int32 // clients that are not done
-	begun   time.Time
-	tracing bool
-	events  struct {
+	calling   atomic.Int32 // clients that are not done
+	contrasts uint64       // so far. Of the nemesis
+	begun     time.Time
+	tracing   bool
+	events    struct {
 		sync.Mutex
 		list []string
 	}
@@ -75,18 +77,18 @@ type world struct {
 	lost       map[uint64]bool     // incarnations whose disk is gone
 	cut        map[[2]int]bool     // from, to: nothing goes through
 	bad        bool                // the network loses, repeats and delays
+	trap       trap                // nil: none
+	calm       bool                // clients read, and write nothing new
 	stopping   bool                // no new call, no new fault
 	fired      map[string]int
-	violations []string
-	stuck      bool // the violation is that the group came to no end
+	violations []violation
 	history    []operation
 	members    map[uint64]bool // at the end
 }
 
 // result is what is left of a run.
 type result struct {
-	violations []string
-	stuck      bool // nothing is wrong, but the healed group does not come to an end
+	violations []violation
 	fired      map[string]int
 	history    []operation
 	calls      int
@@ -106,7 +108,6 @@ func run(t *testing.T, seed uint64, cfg config) *result {
 		if len(w.violations) > 0 {
 			out.events = w.events.list
 		}
-		out.stuck = w.stuck
 		out.violations, out.fired, out.history, out.calls = w.violations, w.fired, w.history, len(w.history)
 	})
 	if len(out.violations) == 0 {
@@ -124,7 +125,7 @@ func newWorld(seed uint64, cfg config) *world {
 	w.ledger = newLedger(w)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	for i := range cfg.machines {
-		w.machines = append(w.machines, &machine{world: w, number: i, disk: vfs.NewMem(), volume: uuid.UUID{3, byte(i)}})
+		w.machines = append(w.machines, &machine{world: w, number: i, disk: vfs.NewMem(), volume: uuid.UUID{3, byte(i)}, busy: map[*vfs.Mem]bool{}})
 	}
 	return w
 }
@@ -166,11 +167,11 @@ func (w *world) live() {
 }
 
 // violate notes that something is not as it must be, and ends the run.
-func (w *world) violate(format string, args ...any) {
+func (w *world) violate(o oracle, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.violations) < 10 {
-		w.violations = append(w.violations, fmt.Sprintf(format, args...))
+		w.violations = append(w.violations, violation{o, fmt.Sprintf(format, args...)})
 	}
 	w.cancel()
 }

@@ -1,0 +1,26 @@
+package sim
+
+// oracle is what must hold.
+type oracle string
+
+// The oracles.
+const (
+	oracleAgree   oracle = "the replicas agree on every entry, and apply them in order"
+	oracleAsked   oracle = "nothing is applied that nobody asked for"
+	oracleOnce    oracle = "each request is applied once"
+	oracleKept    oracle = "what is acknowledged, or applied, is kept"
+	oracleRead    oracle = "a read gives what was put"
+	oracleLinear  oracle = "there is one order of the calls that fits what every client saw"
+	oracleDisk    oracle = "disks are as the log says, but where bytes rot"
+	oracleDamaged oracle = "who knew that it is damaged does not come to lead"
+	oracleMend    oracle = "what is damaged can be repaired"
+	oracleEnd     oracle = "a healed group comes to an end"
+)
+
+// violation is what an oracle has found.
+type violation struct {
+	oracle oracle
+	what   string
+}
+
+func (v violation) String() string { return string(v.oracle) + ": " + v.what }
