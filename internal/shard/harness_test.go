@@ -101,10 +101,12 @@ func (r *memRegistry) setDown(down bool) {
 }
 
 func (r *memRegistry) Meta(context.Context) (placement.Meta, error) {
-	if r.now(); r.down {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
 		return placement.Meta{}, errDown
 	}
-	return r.now().Meta, nil
+	return r.view.Meta, nil
 }
 
 func (r *memRegistry) MayRegister(_ context.Context, s placement.Shard) error {
