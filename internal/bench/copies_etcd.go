@@ -15,8 +15,11 @@ import (
 	"sheaf.dev/sheaf/internal/etcd"
 )
 
-// peerCallers call one after another.
-const peerCallers = 64
+// peerCallers call one after another; many more of them put too, as their writes share syncs.
+const (
+	peerCallers     = 64
+	peerCallersMany = 512
+)
 
 // peerRecords are those that are read.
 const peerRecords = 10000
@@ -53,30 +56,35 @@ func (b *copiesBench) peerOf(ctx context.Context, s *benchStore, e *etcdCluster,
 	if err := e.fill(ctx, peerRecords, data); err != nil {
 		return err
 	}
-	side := func(call func(id int64) error) func() (load, error) {
+	side := func(count int, call func(id int64) error) func() (load, error) {
 		return func() (load, error) {
-			return callers(peerCallers, b.opts.Time/2, func(_ int, i int64) error { return call(scatter(i) % peerRecords) })
+			return callers(count, b.opts.Time/2, func(_ int, i int64) error { return call(scatter(i) % peerRecords) })
 		}
 	}
 	kept := loads{}
 	rates, err := takeTurns(b.opts.Rounds, b.opts.Say,
-		kept.variant("put", side(func(id int64) error { return s.put(ctx, id, data) })),
-		kept.variant("etcd put", side(func(id int64) error { return e.put(ctx, id, data) })),
-		kept.variant("get", side(func(id int64) error { return s.get(ctx, id, size) })),
-		kept.variant("etcd get", side(func(id int64) error { return e.get(ctx, id, size) })),
-		kept.variant("etcd serializable", side(func(id int64) error { return e.get(ctx, id, size, clientv3.WithSerializable()) })),
+		kept.variant("put", side(peerCallers, func(id int64) error { return s.put(ctx, id, data) })),
+		kept.variant("etcd put", side(peerCallers, func(id int64) error { return e.put(ctx, id, data) })),
+		kept.variant("put by many", side(peerCallersMany, func(id int64) error { return s.put(ctx, id, data) })),
+		kept.variant("etcd put by many", side(peerCallersMany, func(id int64) error { return e.put(ctx, id, data) })),
+		kept.variant("get", side(peerCallers, func(id int64) error { return s.get(ctx, id, size) })),
+		kept.variant("etcd get", side(peerCallers, func(id int64) error { return e.get(ctx, id, size) })),
+		kept.variant("etcd serializable", side(peerCallers, func(id int64) error { return e.get(ctx, id, size, clientv3.WithSerializable()) })),
 	)
 	if err != nil {
 		return err
 	}
-	name := func(what string) string {
-		return fmt.Sprintf("%s of %d KB, copies 3, %d callers, ", what, size>>10, peerCallers)
+	nameOf := func(what string, count int) string {
+		return fmt.Sprintf("%s of %d KB, copies 3, %d callers, ", what, size>>10, count)
 	}
+	name := func(what string) string { return nameOf(what, peerCallers) }
 	groups := fmt.Sprintf("%d groups / ", copiesGroups)
 	b.add(
 		against(name("unary put")+groups+"etcd put, 3 members", "/s", rates["put"], rates["etcd put"], 1).
 			note("3 processes on each side, on one device, a put durable on 2 of 3; the target is to be faster"),
 		atMost(name("unary put")+"p99 / etcd", "s", kept.p99("put"), kept.p99("etcd put"), 0),
+		against(nameOf("unary put", peerCallersMany)+groups+"etcd put, 3 members", "/s", rates["put by many"], rates["etcd put by many"], 1),
+		atMost(nameOf("unary put", peerCallersMany)+"p99 / etcd", "s", kept.p99("put by many"), kept.p99("etcd put by many"), 0),
 		against(name("unary get")+groups+"etcd range, linearizable", "/s", rates["get"], rates["etcd get"], 1),
 		against(name("unary get")+groups+"etcd range, serializable", "/s", rates["get"], rates["etcd serializable"], 0).
 			note("ours is linearizable; a serializable one may be stale"),
