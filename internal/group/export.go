@@ -221,13 +221,36 @@ func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, fmt.Errorf("group %s: export: %w", e.log.opts.Identity.Name, err)
 	}
-	return &exportReader{file: f, SectionReader: io.NewSectionReader(f, offset, size-offset)}, nil
+	return &exportReader{file: f, at: offset, asked: offset, end: size}, nil
 }
 
 // exportReader is a part of a file. The file may be removed while it is read.
 type exportReader struct {
-	*io.SectionReader
-	file vfs.File
+	file  vfs.File
+	at    int64 // what comes next
+	asked int64 // up to here the device was told to read
+	end   int64
+}
+
+// readAheadBytes is how far the device reads ahead of what is sent.
+const readAheadBytes = 4 << 20
+
+// Read implements io.Reader.
+func (r *exportReader) Read(p []byte) (int, error) {
+	if r.at >= r.end {
+		return 0, io.EOF
+	}
+	if r.asked < r.end && r.at+readAheadBytes/2 >= r.asked {
+		to := min(r.at+readAheadBytes, r.end)
+		vfs.StartReading(r.file, r.asked, to-r.asked)
+		r.asked = to
+	}
+	n, err := r.file.ReadAt(p[:min(int64(len(p)), r.end-r.at)], r.at)
+	r.at += int64(n)
+	if n > 0 && errors.Is(err, io.EOF) {
+		err = nil // a file that ends too early says so with the next read
+	}
+	return n, err
 }
 
 func (r *exportReader) Close() error { return r.file.Close() }

@@ -42,7 +42,7 @@ func (i *Install) open(f ExportFile) (*installFile, error) {
 		return nil, fmt.Errorf("%w: it is there, or being received", iofs.ErrExist)
 	}
 	in.busy = true
-	w := &installFile{install: i, in: in, at: in.Have, started: in.Have, name: path.Join(i.incoming, in.name())}
+	w := &installFile{install: i, in: in, at: in.Have, started: in.Have, written: in.Have, dropped: in.Have, name: path.Join(i.incoming, in.name())}
 	i.mu.Unlock()
 	if in.Kind == BlobFile {
 		w.name += TmpSuffix
@@ -73,13 +73,23 @@ type installFile struct {
 	name    string
 	file    vfs.File
 	at      int64
-	started int64 // up to here the kernel was told to write
 	err     error
+
+	arrivals *arrivals // checks what comes; nil: little comes
+	started  int64     // up to here the kernel was told to write
+	written  int64     // up to here it has written
+	dropped  int64     // up to here it was told to drop it from the page cache
+	// unwritten: the device has failed to write, and what is in the page cache is not what is on the disk.
+	unwritten bool
 }
 
-// writeOutBytes is how much is gathered in the page cache before the kernel is told to write it: the device works while more comes, so
-// that little is left for the sync.
-const writeOutBytes = 8 << 20
+// The device is told to write in small steps, while more comes: little is left for the sync, and others who write to the device wait for
+// a step and not for a file. What it has not written yet is bounded, so that it is the source that waits for a slow device. What is
+// written and checked is dropped from the page cache, which others need: a log is read past it.
+const (
+	writeOutBytes    = 1 << 20
+	writeBehindBytes = 8 << 20
+)
 
 // begin opens the file, and cuts off what cannot be used.
 func (w *installFile) begin() (err error) {
@@ -94,7 +104,13 @@ func (w *installFile) begin() (err error) {
 	if err != nil {
 		return err
 	}
-	return w.file.Truncate(w.at)
+	if err := w.file.Truncate(w.at); err != nil {
+		return err
+	}
+	if w.in.Bytes-w.at >= followBytesMin {
+		w.arrivals = w.follow()
+	}
+	return nil
 }
 
 func (w *installFile) Write(p []byte) (int, error) {
@@ -110,14 +126,34 @@ func (w *installFile) Write(p []byte) (int, error) {
 	}
 	n, err := w.file.WriteAt(p, w.at)
 	w.at += int64(n)
+	if err == nil && w.arrivals != nil {
+		err = w.writeOut(w.arrivals.advance(w.at))
+	}
 	if err != nil {
 		w.err = w.failed(noSpace(err))
 	}
-	if w.at-w.started >= writeOutBytes {
-		vfs.StartWriting(w.file, w.started, w.at-w.started)
-		w.started = w.at
-	}
 	return n, w.err
+}
+
+// writeOut keeps the device busy. What is before read was checked.
+func (w *installFile) writeOut(read int64) error {
+	if w.at-w.started < writeOutBytes {
+		return nil
+	}
+	vfs.StartWriting(w.file, w.started, w.at-w.started)
+	w.started = w.at
+	if behind := w.at - writeBehindBytes; behind > w.written {
+		if err := vfs.AwaitWriting(w.file, w.written, behind-w.written); err != nil {
+			w.unwritten = true
+			return err
+		}
+		w.written = behind
+	}
+	if done := min(read, w.written); done > w.dropped {
+		vfs.Forget(w.file, w.dropped, done-w.dropped)
+		w.dropped = done
+	}
+	return nil
 }
 
 func (w *installFile) failed(err error) error {
@@ -138,13 +174,8 @@ func (w *installFile) Commit() error {
 	err := w.commit()
 	if err != nil {
 		w.err = w.failed(noSpace(err))
-		if !errors.Is(err, ErrCorrupt) {
-			return w.err
-		}
-		// Nothing tells which of the bytes are right: all come anew.
-		w.at = 0
-		if err := errors.Join(w.file.Truncate(0), w.file.Sync()); err != nil {
-			w.err = errors.Join(w.err, err)
+		if errors.Is(err, ErrCorrupt) || w.unwritten {
+			w.err = errors.Join(w.err, w.discard())
 		}
 		return w.err
 	}
@@ -159,31 +190,31 @@ func (w *installFile) Commit() error {
 	return w.err
 }
 
+// discard empties the file: nothing tells which of its bytes are right, so all come anew.
+func (w *installFile) discard() error {
+	w.at, w.unwritten = 0, false
+	return errors.Join(w.file.Truncate(0), w.file.Sync())
+}
+
 // commit checks the file, through the page cache where it still is, then makes it durable, and then says that it is whole.
 func (w *installFile) commit() error {
 	i := w.install
-	if w.in.Kind == BlobFile {
-		_, bad, err := scanBlobPrefix(w.file, w.at, w.in.ref)
-		if bad != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, bad)
-		}
-		if err == nil {
-			err = w.file.Sync()
-		}
-		if err == nil {
-			err = i.opts.FS.Rename(w.name, path.Join(i.incoming, w.in.name()))
-		}
-		if err == nil {
-			err = i.opts.FS.SyncDir(i.incoming)
-		}
-		return err
-	}
-	hint, err := checkSegment(w.file, i.opts.Identity, w.in.segment)
+	hint, err := w.checked()
 	if err != nil {
 		return err
 	}
 	if err := w.file.Sync(); err != nil {
+		w.unwritten = true // what it could not write still reads back, and another sync would succeed
 		return err
+	}
+	if w.arrivals != nil {
+		vfs.Forget(w.file, 0, w.at)
+	}
+	if w.in.Kind == BlobFile {
+		if err := i.opts.FS.Rename(w.name, path.Join(i.incoming, w.in.name())); err != nil {
+			return err
+		}
+		return i.opts.FS.SyncDir(i.incoming)
 	}
 	if err := i.opts.FS.SyncDir(i.incoming); err != nil {
 		return err
@@ -191,8 +222,16 @@ func (w *installFile) commit() error {
 	return WriteHint(i.opts.FS, i.incoming, w.in.segment.Number, hint)
 }
 
+// checked tells what is wrong with the file, and gives the hint of a segment.
+func (w *installFile) checked() (*Hint, error) {
+	if w.arrivals == nil {
+		return w.check(w.file)
+	}
+	return w.arrivals.end()
+}
+
 // checkSegment reads a sealed segment and makes its hint. ErrCorrupt: it is not as the manifest says.
-func checkSegment(f vfs.File, identity Identity, m ManifestSegment) (*Hint, error) {
+func checkSegment(f io.ReaderAt, identity Identity, m ManifestSegment) (*Hint, error) {
 	header := make([]byte, SegmentHeaderBytes)
 	if err := readFull(f, header, 0); err != nil {
 		return nil, err
@@ -266,15 +305,22 @@ func scanBlobPrefix(f io.ReaderAt, size int64, ref BlobRef) (end int64, bad, err
 // Close implements InstallFile.
 func (w *installFile) Close() error {
 	i := w.install
+	if w.arrivals != nil {
+		_, _ = w.arrivals.end() // Commit has asked what it found, or nobody wants to know
+	}
+	var err error
+	if w.unwritten {
+		err = w.discard()
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if w.in.busy {
 		w.in.busy, w.in.Have = false, w.at
 	}
 	if w.file == nil {
-		return nil
+		return err
 	}
 	f := w.file
 	w.file = nil
-	return f.Close()
+	return errors.Join(err, f.Close())
 }

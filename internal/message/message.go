@@ -51,6 +51,18 @@ func (p *pool) Put(b *[]byte) {
 	p.sizes[size].Put(b)
 }
 
+// Encoder is a message that encodes itself as protobuf would: one with so many bytes that they should not be copied for it.
+type Encoder interface {
+	// Encode gives the encoded message. gRPC frees its buffers when they are sent.
+	Encode() (mem.BufferSlice, error)
+}
+
+// Decoder is a message that decodes itself, for the same reason.
+type Decoder interface {
+	// Decode takes a message in. It holds nothing of data afterwards.
+	Decode(data mem.BufferSlice) error
+}
+
 // Codec is gRPC's protobuf codec with buffers of Pool. On the wire nothing changes.
 type Codec struct{}
 
@@ -58,6 +70,9 @@ var _ encoding.CodecV2 = Codec{}
 
 // Marshal implements encoding.CodecV2.
 func (Codec) Marshal(v any) (mem.BufferSlice, error) {
+	if e, ok := v.(Encoder); ok {
+		return e.Encode()
+	}
 	m, ok := v.(proto.Message)
 	if !ok {
 		return nil, fmt.Errorf("encoding a message: %T is no protobuf message", v)
@@ -102,11 +117,14 @@ func (b *Bounded) TooLarge() bool { return b.Bytes > b.BytesMax }
 
 // Unmarshal implements encoding.CodecV2. The message holds nothing of data afterwards.
 func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
-	if b, ok := v.(*Bounded); ok {
-		if b.Bytes = data.Len(); b.TooLarge() {
+	switch v := v.(type) {
+	case *Bounded:
+		if v.Bytes = data.Len(); v.TooLarge() {
 			return nil
 		}
-		return c.Unmarshal(data, b.Message)
+		return c.Unmarshal(data, v.Message)
+	case Decoder:
+		return v.Decode(data)
 	}
 	m, ok := v.(proto.Message)
 	if !ok {

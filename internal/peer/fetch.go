@@ -115,13 +115,9 @@ func receiveFiles(stream peerv1.PeerService_FetchGroupClient, wanted []FileRange
 	if err != nil && !errors.Is(err, io.EOF) { // io.EOF: Recv says why
 		return err
 	}
-	next := func() (*peerv1.FileChunk, error) {
-		in, err := stream.Recv()
-		if err != nil {
-			return nil, err
-		}
-		return in.GetChunk(), nil
-	}
+	chunks := chunksOfGroup()
+	defer chunks.free()
+	next := chunks.next(stream.RecvMsg)
 	var last committing
 	for _, r := range wanted {
 		file, err := sink.Create(r)
@@ -267,14 +263,9 @@ func (f *Fetcher) Blob(ctx context.Context, group uuid.UUID, ref []byte, offset,
 	if err != nil {
 		return f.failed(ctx, "a blob", group, err)
 	}
-	next := func() (*peerv1.FileChunk, error) {
-		in, err := stream.Recv()
-		if err != nil {
-			return nil, err
-		}
-		return in.GetChunk(), nil
-	}
-	if err := receiveFile(next, out, FileRange{Offset: offset, Bytes: size}); err != nil {
+	chunks := chunksOfBlob()
+	defer chunks.free()
+	if err := receiveFile(chunks.next(stream.RecvMsg), out, FileRange{Offset: offset, Bytes: size}); err != nil {
 		return f.failed(ctx, "a blob", group, err)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/protobuf/proto"
 
 	peerv1 "sheaf.dev/sheaf/api/peer/v1"
@@ -135,6 +136,7 @@ func (h *Hub) dial(shard string) (*grpc.ClientConn, error) {
 			Backoff:           backoff.Config{BaseDelay: redialFirst, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialMax},
 			MinConnectTimeout: dialMax,
 		}),
+		experimental.WithBufferPool(message.Pool), // which clears nothing
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
 		grpc.WithIdleTimeout(0), grpc.WithDisableServiceConfig(), grpc.WithUserAgent("sheaf-shard"),
 	)
