@@ -190,7 +190,7 @@ func (h *Host) lose(shard *Shard, held *heldError) {
 	shard.Kill()
 }
 
-// store asks etcd for the store, and refuses one that is not meant.
+// store asks etcd for the store, and refuses one that is not meant, or in which the volume may not serve.
 func (h *Host) store(sb volume.Superblock) error {
 	ctx, cancel := context.WithTimeout(h.ctx, metaPatience)
 	defer cancel()
@@ -205,8 +205,18 @@ func (h *Host) store(sb volume.Superblock) error {
 		return fmt.Errorf("%w: %w", errEtcd, err)
 	case want != uuid.Nil && meta.StoreUUID != want:
 		return fmt.Errorf("etcd holds store %s, wanted is store %s: see that endpoints, prefix and store are right", meta.StoreUUID, want)
+	case sb.Volume == uuid.Nil || sb.Store != meta.StoreUUID:
+		return nil // it is new, or refused when it is opened
 	}
-	return nil
+	// Start asks this too. It may take a while to see whether another process lives, and here who asks for the state is answered meanwhile.
+	err = mayRegister(h.ctx, &h.cfg, h.address(), sb)
+	switch {
+	case err == nil, isRenewed(&h.cfg, err):
+		return nil
+	case errors.Is(err, placement.ErrNameTaken), errors.Is(err, placement.ErrRolledBack):
+		return err
+	}
+	return fmt.Errorf("%w: %w", errEtcd, err)
 }
 
 // guard returns why a shard may not go on, or nil when the host is stopped.

@@ -145,9 +145,7 @@ func (s *Shard) openVolume(ctx context.Context) error {
 	}
 	// What cannot be read, or is of another store, is refused by the open.
 	if sb, err := volume.FreshSuperblock(s.cfg.FS, s.cfg.Dir); err == nil && sb.Store == s.store {
-		err := s.cfg.Placement.MayRegister(ctx, placement.Shard{
-			Name: s.cfg.Name, Address: s.address, VolumeUUID: sb.Volume, Generation: sb.Generation + 1,
-		})
+		err := mayRegister(ctx, &s.cfg, s.address, sb)
 		opts.Renew = s.isRolledBack(err)
 		if err != nil && !opts.Renew {
 			return err
@@ -158,9 +156,21 @@ func (s *Shard) openVolume(ctx context.Context) error {
 	return err
 }
 
-// isRolledBack tells that the volume was set back, and is to be taken for another one.
+// mayRegister asks etcd whether a volume may be registered as it will be once it is opened.
+func mayRegister(ctx context.Context, cfg *Config, address string, sb volume.Superblock) error {
+	return cfg.Placement.MayRegister(ctx, placement.Shard{
+		Name: cfg.Name, Address: address, VolumeUUID: sb.Volume, Generation: sb.Generation + 1,
+	})
+}
+
+// isRenewed tells that a volume was set back, and is to be taken for another one.
+func isRenewed(cfg *Config, err error) bool {
+	return errors.Is(err, placement.ErrRolledBack) && cfg.Wanted.Volume == uuid.Nil
+}
+
+// isRolledBack is isRenewed, and says so.
 func (s *Shard) isRolledBack(err error) bool {
-	if !errors.Is(err, placement.ErrRolledBack) || s.cfg.Wanted.Volume != uuid.Nil {
+	if !isRenewed(&s.cfg, err) {
 		return false
 	}
 	s.logger.Error("the volume holds an earlier state of itself: its replicas of groups with other copies join anew, "+
