@@ -189,7 +189,7 @@ func (w *poolWork) patchClaim(ctx context.Context, claim *corev1.PersistentVolum
 	return nil
 }
 
-// remakeClaim deletes a claim that is not bound; its set makes it again.
+// remakeClaim deletes a claim that is not bound; its set makes it again, where it is still there.
 func (w *poolWork) remakeClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	err := w.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
 	if client.IgnoreNotFound(err) != nil {

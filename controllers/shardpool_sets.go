@@ -151,8 +151,15 @@ func (w *poolWork) removeShard(ctx context.Context, n int32) Outcome {
 	if err := w.deleteSet(ctx, set, metav1.DeletePropagationBackground); err != nil {
 		return Retry(err)
 	}
-	if w.store.Spec.DeletionPolicy == v1alpha1.DeletionDelete {
-		if err := w.deleteClaim(ctx, w.claims[n]); err != nil {
+	claim := w.claims[n]
+	switch {
+	case w.store.Spec.DeletionPolicy == v1alpha1.DeletionDelete:
+		if err := w.deleteClaim(ctx, claim); err != nil {
+			return Retry(err)
+		}
+	case claim != nil && claim.Spec.VolumeName == "" && claim.DeletionTimestamp == nil:
+		// It holds no data, and would ask its class for a disk for ever.
+		if err := w.remakeClaim(ctx, claim); err != nil {
 			return Retry(err)
 		}
 	}

@@ -97,6 +97,27 @@ var _ = Describe("ShardPool", func() {
 		p.expect(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "FileSystemMismatch")
 	})
 
+	It("leaves no claim of a shard that never had a volume", func(ctx context.Context) {
+		p.pool(ctx, "ssd", 1)
+		p.settle(ctx, 0)
+		p.NoBinding = true
+		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Shards = new(int32(2)) })
+		p.settle(ctx, 0)
+		claims := func() (names []string) {
+			var list corev1.PersistentVolumeClaimList
+			Expect(api.List(ctx, &list, client.InNamespace(p.Namespace))).To(Succeed())
+			for _, claim := range list.Items {
+				names = append(names, claim.Name)
+			}
+			return names
+		}
+		Expect(claims()).To(ConsistOf("data-ssd-0-0", "data-ssd-1-0"))
+		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Shards = new(int32(1)) })
+		p.settle(ctx, 0)
+		Expect(claims()).To(ConsistOf("data-ssd-0-0"))
+		p.ready(ctx, "ssd")
+	})
+
 	It("parks a shard and starts it again on its volume", func(ctx context.Context) {
 		p.pool(ctx, "ssd", 2)
 		p.settle(ctx, 0)
