@@ -205,8 +205,18 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 	if m, _ := memberOf(c.registry.now().Groups["0"], "c"); m.VolumeUUID != s.volume.Superblock().Volume || len(trashOf(t, f)) > 0 {
 		t.Errorf("it was given up: %+v, trash %v", m, trashOf(t, f))
 	}
-	c.restart("a")
 	c.restart("b")
+	group := c.registry.now().Groups["0"]
+	group.Leader = "b"
+	c.eventually("b is there", func() bool {
+		_, known := s.peerAddress("b")
+		return known && c.shards["b"].shard.servedBy(group.UUID) != nil
+	})
+	if s.isLed(t.Context(), group) {
+		t.Error("b is taken for the leader, and has no majority")
+	}
+	c.restart("a")
+	c.eventually("somebody leads", func() bool { return s.isLed(t.Context(), c.registry.now().Groups["0"]) })
 	c.settled(abc...)
 	for id := range int64(5) {
 		c.holds(id, data(id, 1000))
