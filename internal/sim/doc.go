@@ -4,7 +4,7 @@
 // again is in CONTRIBUTING.md.
 //
 // What must hold (the oracles): no acknowledged write is lost and none is invented; the replicas agree on every entry that becomes
-// visible; each request is applied once; for each record there is one order of all calls that fits what every client saw; every byte
+// visible; in each term one leads; each request is applied once; for each record there is one order of all calls that fits what every client saw; every byte
 // on the disks, and every used flag, is as the log says; and a healed group comes to an end. That the simulation would notice a
 // fault is proven by switching the rules off, one after another: each has to be found by the oracle that it is for.
 //

@@ -89,10 +89,7 @@ func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
 		w.trap = nil
 		one = to
 		asked <- proto.Clone(m).(*raftpb.Message)
-		w.deafen(leader.machine)
-		for _, other := range w.machines {
-			w.cut[[2]int{leader.machine.number, other.number}] = true
-		}
+		w.cutOff(leader.machine)
 		return true
 	})
 	w.mu.Lock()
@@ -218,6 +215,14 @@ func (w *world) beCalm(calm bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.calm = calm
+}
+
+// cutOff cuts a machine off from all others, and lets these hear each other as they do. Called with mu held.
+func (w *world) cutOff(m *machine) {
+	w.deafen(m)
+	for _, other := range w.machines {
+		w.cut[[2]int{m.number, other.number}] = true
+	}
 }
 
 // deafen cuts off all that goes to a machine. Called with mu held.

@@ -21,12 +21,12 @@ var rules = []struct {
 }{
 	{name: "acknowledged means synced", unsafe: replica.UnsafeSync, faults: powerFaults, oracles: lost},
 	{name: "a promise waits for the sync", unsafe: replica.UnsafePromise, faults: powerFaults, oracles: lost},
-	{name: "a vote is remembered", unsafe: replica.UnsafeVote, faults: voteFaults, tweak: sparse, oracles: lost},
+	{name: "a vote is remembered", unsafe: replica.UnsafeVote, faults: voteFaults, oracles: []oracle{oracleOneLead}},
 	{name: "a read asks the majority", unsafe: replica.UnsafeRead, faults: networkFaults, oracles: stale},
 	{name: "a refusal asks the majority", unsafe: replica.UnsafeDecline, faults: calledFaults, oracles: stale},
 	{name: "an answer belongs to its question", unsafe: replica.UnsafeQuestion, faults: lateFaults, tweak: late, oracles: stale},
 	{name: "requests are remembered over a failover", unsafe: replica.UnsafeRequests, faults: networkFaults, oracles: []oracle{oracleOnce}},
-	{name: "only what is committed is visible", unsafe: replica.UnsafeApply, faults: networkFaults, oracles: lost},
+	{name: "only what is committed is visible", unsafe: replica.UnsafeApply, faults: networkFaults, oracles: []oracle{oracleAgree}},
 	{name: "a leader serves what its predecessors committed", unsafe: replica.UnsafeServe, faults: networkFaults, oracles: stale},
 	{name: "a lease ends", unsafe: replica.UnsafeLease, faults: cutFaults, tweak: busy, oracles: stale},
 	{name: "who may have promised a lease gives no vote", unsafe: replica.UnsafeLeaseVote, faults: startedFaults, oracles: stale},
@@ -43,17 +43,15 @@ var rules = []struct {
 
 // What comes of a rule that is broken.
 var (
-	lost  = []oracle{oracleAgree, oracleKept} // an entry that was applied is another one elsewhere, or gone
-	stale = []oracle{oracleLinear}            // somebody saw what was no longer so
+	lost  = []oracle{oracleAgree, oracleKept, oracleOneLead} // what was applied is another entry elsewhere, or gone; so may a vote be
+	stale = []oracle{oracleLinear}                           // somebody saw what was no longer so
 )
 
 var (
 	powerFaults = map[string]int{
 		"power cut of all": 10, "crash": 5, "slow disk": 5, "lead handed over": 3, "partition": 3, "network healed": 3,
 	}
-	voteFaults = map[string]int{
-		"power cut of all": 10, "crash": 10, "crash at an operation": 5, "partition": 4, "network healed": 4, "network bad": 4,
-	}
+	voteFaults    = map[string]int{"power cut behind a vote": 1}
 	networkFaults = map[string]int{
 		"partition": 10, "one-way cut": 5, "network healed": 4, "network bad": 8, "lead handed over": 4, "crash": 3,
 	}
@@ -72,11 +70,6 @@ var (
 
 // busy has many calls on few records: where two lead, what one writes is soon read through the other.
 func busy(c *config) { c.keys, c.clients, c.pause = 2, 10, 40*time.Millisecond }
-
-// sparse has few calls: what matters are the elections.
-func sparse(c *config) {
-	c.clients, c.pause, c.length = 3, 200*time.Millisecond, 20*time.Second
-}
 
 // rotten has many records, and what is bad is found soon.
 func rotten(c *config) { c.keys, c.scrub = 30, 500*time.Millisecond }

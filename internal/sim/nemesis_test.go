@@ -42,6 +42,7 @@ var faults = []fault{
 	{"lead handed over behind a cut", 1, (*world).handOverBehindCut},
 	{"call to lead comes late", 1, (*world).callComesLate},
 	{"vote asked of one just started", 1, (*world).askJustStarted},
+	{"power cut behind a vote", 1, (*world).voteTwice},
 }
 
 // nemesis makes faults for the length of the run.

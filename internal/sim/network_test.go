@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -19,6 +20,7 @@ func (p *process) Send(messages []*raftpb.Message) {
 		return
 	}
 	for _, m := range messages {
+		w.noteLead(m)
 		to := w.at[m.GetTo()]
 		if to == nil || w.cut[[2]int{p.machine.number, to.number}] {
 			continue
@@ -42,6 +44,17 @@ func (p *process) Send(messages []*raftpb.Message) {
 			time.AfterFunc(w.delay(), func() { w.deliver(clone) })
 		}
 	}
+}
+
+// noteLead sees by a leader's messages who leads. Called with mu held.
+func (w *world) noteLead(m *raftpb.Message) {
+	if t := m.GetType(); t != raftpb.MsgApp && t != raftpb.MsgHeartbeat {
+		return
+	}
+	if other, known := w.leads[m.GetTerm()]; known && other != m.GetFrom() {
+		w.found(oracleOneLead, fmt.Sprintf("replica %x leads in term %d, and so did replica %x", m.GetFrom(), m.GetTerm(), other))
+	}
+	w.leads[m.GetTerm()] = m.GetFrom()
 }
 
 // delay is that of a message: by chance longer than that of those behind it. Called with mu held.

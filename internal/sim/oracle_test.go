@@ -5,6 +5,7 @@ type oracle string
 
 // The oracles.
 const (
+	oracleOneLead oracle = "in each term one leads"
 	oracleAgree   oracle = "the replicas agree on every entry, and apply them in order"
 	oracleAsked   oracle = "nothing is applied that nobody asked for"
 	oracleOnce    oracle = "each request is applied once"

@@ -75,6 +75,7 @@ type world struct {
 	machines   []*machine
 	at         map[uint64]*machine // Raft id -> where it is, or was
 	lost       map[uint64]bool     // incarnations whose disk is gone
+	leads      map[uint64]uint64   // term -> who has led in it
 	cut        map[[2]int]bool     // from, to: nothing goes through
 	bad        bool                // the network loses, repeats and delays
 	trap       trap                // nil: none
@@ -119,7 +120,7 @@ func run(t *testing.T, seed uint64, cfg config) *result {
 func newWorld(seed uint64, cfg config) *world {
 	w := &world{
 		cfg: cfg, seed: seed, random: rand.New(rand.NewPCG(seed, 1)),
-		at: map[uint64]*machine{}, lost: map[uint64]bool{}, cut: map[[2]int]bool{}, fired: map[string]int{},
+		at: map[uint64]*machine{}, lost: map[uint64]bool{}, leads: map[uint64]uint64{}, cut: map[[2]int]bool{}, fired: map[string]int{},
 	}
 	w.begun, w.tracing = time.Now(), os.Getenv("SHEAF_SIM_TRACE") != ""
 	w.ledger = newLedger(w)
@@ -170,8 +171,13 @@ func (w *world) live() {
 func (w *world) violate(o oracle, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.found(o, fmt.Sprintf(format, args...))
+}
+
+// found is violate with mu held.
+func (w *world) found(o oracle, what string) {
 	if len(w.violations) < 10 {
-		w.violations = append(w.violations, violation{o, fmt.Sprintf(format, args...)})
+		w.violations = append(w.violations, violation{o, what})
 	}
 	w.cancel()
 }
