@@ -46,6 +46,9 @@ func TestALeaseSparesQuestionsUntilItEnds(t *testing.T) {
 		if q := n.questions(t, leader); q != 0 || !leader.Readable() {
 			t.Fatalf("the second read asked: %d questions", q)
 		}
+		if leader.Alone() {
+			t.Fatal("a leader with a lease takes itself for the only voter")
+		}
 		// Reads that follow one another keep the lease, without one of them waiting.
 		for range 40 {
 			time.Sleep(leaseTime / 5)

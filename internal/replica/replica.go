@@ -262,6 +262,9 @@ func setDefaults(opts *Options) {
 // Readable tells, at no cost, that ReadBarrier returns at once: this is the sole voter, or a leader with a lease, and serves.
 func (r *Replica) Readable() bool { return r.readable.Load() || r.leased() }
 
+// Alone tells, at no cost, that this is the only voter, and serves: nobody else can lead in its place.
+func (r *Replica) Alone() bool { return r.readable.Load() }
+
 // Status of a replica.
 type Status struct {
 	Leader        bool // and writes are accepted

@@ -391,6 +391,9 @@ func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
+	for id := range int64(8) { // reads give a lease, which must not keep it
+		c.holds(id, data(id, 10))
+	}
 	a, began := c.shards["a"].shard, time.Now()
 	a.handOver(ctx)
 	// Targets name it first, and it is registered still: it must not be given the lead back before it has stopped.

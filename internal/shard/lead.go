@@ -408,7 +408,7 @@ func (s *Shard) handOverAll(ctx context.Context, r *routes) (took, open, kept in
 	slots := make(chan struct{}, 4*steerAtOnce)
 	for _, g := range r.byUUID {
 		sv := g.served.Load()
-		if sv == nil || sv.replica.Readable() { // alone: nobody can lead in its place
+		if sv == nil || sv.replica.Alone() { // nobody can lead in its place
 			continue
 		}
 		slots <- struct{}{}

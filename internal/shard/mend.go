@@ -33,7 +33,7 @@ func (s *Shard) mendAll(ctx context.Context) {
 			continue
 		}
 		for _, g := range r.byUUID {
-			if sv := g.served.Load(); sv != nil && sv.log.Damaged() && !sv.replica.Readable() && ctx.Err() == nil {
+			if sv := g.served.Load(); sv != nil && sv.log.Damaged() && !sv.replica.Alone() && ctx.Err() == nil {
 				err := s.mend(ctx, sv)
 				if errors.Is(err, group.ErrClosed) || errors.Is(err, group.ErrRepairLater) || ctx.Err() != nil {
 					err = nil
@@ -113,7 +113,7 @@ func (s *Shard) scrubAll(ctx context.Context) {
 		}
 		for _, g := range r.byUUID {
 			sv := g.served.Load()
-			if sv == nil || sv.replica.Readable() {
+			if sv == nil || sv.replica.Alone() {
 				continue // with one copy nothing can be repaired: sheaf verify tells
 			}
 			report, err := sv.log.Verify(ctx, s.cfg.ScrubBytesPerSecond)
