@@ -1,6 +1,7 @@
 package group
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"path"
@@ -181,7 +182,10 @@ func (l *Log) writeHint(s *segment) error {
 	var h *Hint
 	if rows == nil {
 		var err error
-		if h, err = ReadHint(l.fs, l.dir, m); err != nil {
+		if h, err = ReadHint(l.fs, l.dir, m); errors.Is(err, ErrCorrupt) {
+			h, err = l.remakeHint(s, m)
+		}
+		if err != nil {
 			return err
 		}
 	} else {

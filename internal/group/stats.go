@@ -59,8 +59,22 @@ func (l *Log) memoryOf(entries int, bytes int64) int64 {
 	return int64(entries) * perEntry
 }
 
-// Verify reads every byte of the group's files and checks it, at a byte rate (0: no limit).
+// Verify reads every byte of the group's files and checks it, at a byte rate (0: no limit). What is bad in the files that are kept
+// twice, and in hints, is in the report alone, and written anew.
 func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (VerifyReport, error) {
+	report, err := l.verify(ctx, rateBytesPerSecond)
+	if err == nil {
+		var more []Damage
+		more, err = l.renew(report.Damages)
+		report.Damages = append(report.Damages, more...)
+	}
+	if err != nil {
+		return report, fmt.Errorf("group %s: verify: %w", l.opts.Identity.Name, err)
+	}
+	return report, nil
+}
+
+func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (VerifyReport, error) {
 	l.wmu.Lock() // before enter: Close has it while it waits for those that are in
 	if err := l.enter(); err != nil {
 		l.wmu.Unlock()
@@ -91,8 +105,5 @@ func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (VerifyRepor
 	if err == nil {
 		err = ctx.Err() // ended while it waited for its rate, behind the last read
 	}
-	if err != nil {
-		return report, fmt.Errorf("group %s: verify: %w", l.opts.Identity.Name, err)
-	}
-	return report, nil
+	return report, err
 }

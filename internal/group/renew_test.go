@@ -1,0 +1,67 @@
+package group
+
+import (
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// Bytes of small files rot under an open log: it is told, the file is written anew, durable, and nothing counts as damaged.
+func TestVerifyWritesBadSmallFilesAnew(t *testing.T) {
+	for _, kind := range []string{ManifestName, MarkName, ReplicaName, hintPrefix} {
+		t.Run(kind, func(t *testing.T) {
+			mem := vfs.NewMem()
+			w := newWorkload(t, 7, mem, mem, Index)
+			for range 60 {
+				must(t, w.step())
+			}
+			must(t, w.sync())
+			must(t, w.apply())
+			must(t, w.log.Tick())
+			id := w.opts.Identity
+			must(t, WriteReplicaFile(mem, w.opts.Dir, ReplicaFile{RaftID: 1, Store: id.Store, Group: id.Group}))
+			w.log.hints.Wait()
+			names, err := mem.List(w.opts.Dir)
+			must(t, err)
+			names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, kind) })
+			if len(names) == 0 {
+				t.Fatal("there is none")
+			}
+			for _, name := range names {
+				for third := range int64(4) {
+					info, err := mem.Stat(path.Join(w.opts.Dir, name)) // a hint made anew may lack what is void
+					must(t, err)
+					rotAndRenew(t, mem, w.log, name, third*(info.Size()-1)/3)
+				}
+			}
+		})
+	}
+}
+
+func rotAndRenew(t *testing.T, mem *vfs.Mem, l *Log, name string, at int64) {
+	t.Helper()
+	if !mem.Rot(path.Join(l.dir, name), at, 1, func(b []byte) { b[0] ^= 4 }) {
+		t.Fatalf("%s: byte %d is not on the disk", name, at)
+	}
+	report, err := l.Verify(t.Context(), 0)
+	must(t, err)
+	if len(report.Damages) != 1 || report.Damages[0].File != name || report.Damages[0].Group != l.opts.Identity.Name {
+		t.Fatalf("%s, byte %d: found %v", name, at, report.Damages)
+	}
+	if l.Damaged() {
+		t.Fatalf("%s, byte %d: the log counts as damaged", name, at)
+	}
+	report, err = l.Verify(t.Context(), 0)
+	must(t, err)
+	if len(report.Damages) > 0 {
+		t.Fatalf("%s, byte %d: it was not written anew: %v", name, at, report.Damages)
+	}
+	report, err = VerifyDir(t.Context(), mem.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}), l.dir, nil)
+	must(t, err)
+	if len(report.Damages) > 0 {
+		t.Fatalf("%s, byte %d: behind a power cut: %v", name, at, report.Damages)
+	}
+}
