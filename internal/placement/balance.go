@@ -9,12 +9,19 @@ import "slices"
 // all shards within their slack or does not make their squares greater. So the steps come to an end, and a plan that was
 // carried out is followed by none.
 
-// The slacks: this part of what the shard with more has, and at least so much.
+// slack is by how much a load may be greater than another: a part of what the shard with more has, and at least so much.
+type slack struct{ part, least float64 }
+
+func (s slack) of(load float64) float64 { return max(s.least, s.part*load) }
+
+// Groups may differ more than bytes: what is moved for their number is moved on top of what the bytes need.
+var (
+	bytesSlack   = slack{0.1, 64 << 20}
+	groupsSlack  = slack{0.25, 1}
+	leadersSlack = slack{0.1, 1}
+)
+
 const (
-	slackPart       = 0.1
-	bytesSlackMin   = 64 << 20
-	groupsSlackMin  = 1
-	leadersSlackMin = 1
 	// slackAbove: a shard that has the mean already gets more only from one that has so many times the slack more.
 	slackAbove = 3
 	// aboveMeanPart is by how much of it a shard that had less may come above the mean.
@@ -35,9 +42,6 @@ type balancer struct {
 	bytesMean   float64
 	least, most float64 // of the bytes of the shards that take part
 }
-
-// slackOf is by how much a load may be greater than others.
-func slackOf(load, least float64) float64 { return max(least, slackPart*load) }
 
 // balance moves copies and leaders of groups that are settled. While one moves, or is to move, for another reason, it
 // does nothing.
@@ -67,8 +71,8 @@ func (p *planner) balance() {
 	b.extremes()
 	b.stepsLeft = 1000 + 16*p.policy.Copies*len(b.movers) // more than are needed
 	for moved := true; moved && b.stepsLeft > 0; {
-		moved = b.level(b.bytesOf, b.bytesMean, bytesSlackMin, b.pickBytes)
-		moved = b.level(b.groupsOf, groups/n, groupsSlackMin, b.pickSmall) || moved
+		moved = b.level(b.bytesOf, b.bytesMean, bytesSlack, b.pickBytes)
+		moved = b.level(b.groupsOf, groups/n, groupsSlack, b.pickSmall) || moved
 	}
 	b.levelLeaders()
 }
@@ -104,9 +108,8 @@ func (b *balancer) extremes() {
 	}
 }
 
-// level moves groups from shards with much of a load to those with little, as long as two differ by more than the least
-// that counts. pick names the group for a pair; -1: none.
-func (b *balancer) level(loadOf func(int) float64, mean, least float64, pick func(from, to int, gap float64) int) (moved bool) {
+// level moves groups from shards with much of a load to those with little, as long as two differ by more than the slack. pick names the group for a pair; -1: none.
+func (b *balancer) level(loadOf func(int) float64, mean float64, may slack, pick func(from, to int, gap float64) int) (moved bool) {
 	order := slices.Clone(b.part)
 	slices.SortStableFunc(order, func(x, y int) int {
 		if loadOf(x) < loadOf(y) {
@@ -121,7 +124,7 @@ func (b *balancer) level(loadOf func(int) float64, mean, least float64, pick fun
 		again = false
 		for high := len(order) - 1; high > 0; {
 			from, done := order[high], false
-			slack := slackOf(loadOf(from), least)
+			slack := may.of(loadOf(from))
 			for low := 0; low < high && !done; low++ {
 				to := order[low]
 				gap := loadOf(from) - loadOf(to)
@@ -176,7 +179,7 @@ func (b *balancer) may(g *planned, from, to int) bool {
 // One of which too many would have to move stays.
 func (b *balancer) pickBytes(from, to int, gap float64) int {
 	best, bestOver := -1, -1
-	slack := slackOf(b.bytesOf(from), bytesSlackMin)
+	slack := bytesSlack.of(b.bytesOf(from))
 	for _, i := range b.on[from] {
 		g := &b.groups[i]
 		step := b.step(g, from, to)
@@ -209,7 +212,7 @@ func (b *balancer) step(g *planned, from, to int) float64 {
 
 // pickSmall is the smallest group that may go from one shard to another for the number of groups.
 func (b *balancer) pickSmall(from, to int, gap float64) int {
-	if 1/b.shards[from].weight+1/b.shards[to].weight > gap+slackOf(b.groupsOf(from), groupsSlackMin)/2 {
+	if 1/b.shards[from].weight+1/b.shards[to].weight > gap+groupsSlack.of(b.groupsOf(from))/2 {
 		return -1
 	}
 	best := -1
@@ -233,7 +236,7 @@ func (b *balancer) bytesStay(g *planned, from, to int) bool {
 	if less <= gap && more <= gap || g.Bytes == 0 {
 		return true
 	}
-	within := func(load, other float64) bool { return load-other <= slackOf(load, bytesSlackMin)/2 }
+	within := func(load, other float64) bool { return load-other <= bytesSlack.of(load)/2 }
 	after, afterTo := b.bytesOf(from)-less, b.bytesOf(to)+more
 	return within(b.most, b.least) && within(afterTo, b.least) && within(b.most, after) && within(afterTo, after)
 }
@@ -272,7 +275,7 @@ func (b *balancer) levelLeaders() {
 	for _, i := range b.part {
 		sum += b.shards[i].leaders
 	}
-	slack := int(slackOf(float64(sum)/float64(len(b.part)), leadersSlackMin))
+	slack := int(leadersSlack.of(float64(sum) / float64(len(b.part))))
 	for again := true; again; {
 		again = false
 		for _, at := range b.movers {
