@@ -60,7 +60,11 @@ func TestAWatchGoesOnOverTheCrashOfAShard(t *testing.T) {
 				}
 				done <- nil
 			}()
-			<-began
+			select {
+			case <-began:
+			case err := <-done:
+				t.Fatalf("the watch ended before its first cursor: %v", err)
+			}
 			want := map[int64][]byte{}
 			for round := range 4 {
 				for id := range int64(30) {
