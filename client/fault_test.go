@@ -289,16 +289,15 @@ func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
 			"put":      func(ctx context.Context) error { _, err := c.Put(ctx, client.Key{ID: 1}, nil, nil); return err },
 			"batchput": func(ctx context.Context) error { return c.BatchPut(ctx, []client.PutItem{{}})[0].Err },
 		} {
-			// On a busy machine the time may be over before anybody has answered.
+			// On a busy machine the time may be over before anybody has answered, or in the middle of a later attempt.
 			for limit := 200 * time.Millisecond; ; limit *= 2 {
 				short, cancel := context.WithTimeout(ctx, limit)
-				answered := f.fired.Load()
 				err := do(short)
 				cancel()
 				if errors.Is(err, client.ErrUnavailable) && !errors.Is(err, client.ErrOutcomeUnknown) {
 					break
 				}
-				if f.fired.Load() > answered+1 || limit > 10*time.Second {
+				if limit > 10*time.Second {
 					t.Errorf("%s, %s: %v", reason, name, err)
 					break
 				}
