@@ -299,8 +299,7 @@ func (n *nemesis) twin(victim *server) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// By etcd, which is asked first and knows the first one alive, else by the lock of the folder.
-	return n.refused(p, victim, "is live on", "locked by another process")
+	return n.refused(p, victim, "locked by another process")
 }
 
 // twinOnACopy starts it on a copy of its volume, on another machine.
@@ -322,8 +321,8 @@ func (n *nemesis) twinOnACopy(victim *server) (string, error) {
 	return n.refused(p, victim, "is live on")
 }
 
-// refused waits until a twin has ended by itself with one of these words, while the first one serves.
-func (n *nemesis) refused(p *process, first *server, words ...string) (string, error) {
+// refused waits until a twin has ended by itself with these words, while the first one serves.
+func (n *nemesis) refused(p *process, first *server, words string) (string, error) {
 	begin := time.Now()
 	select {
 	case <-p.ended:
@@ -333,12 +332,11 @@ func (n *nemesis) refused(p *process, first *server, words ...string) (string, e
 	}
 	code := p.cmd.ProcessState.ExitCode()
 	text := p.lastWords()
-	at := slices.IndexFunc(words, func(w string) bool { return strings.Contains(text, w) })
-	if code != 1 || at < 0 {
-		return "", fmt.Errorf("the twin ended with code %d, without any of the words %q: %s", code, words, text)
+	if code != 1 || !strings.Contains(text, words) {
+		return "", fmt.Errorf("the twin ended with code %d, without the words %q: %s", code, words, text)
 	}
 	if err := first.ready(); err != nil {
 		return "", fmt.Errorf("the first one is not ready: %w", err)
 	}
-	return fmt.Sprintf("refused after %.1f s: %s", time.Since(begin).Seconds(), words[at]), nil
+	return fmt.Sprintf("refused after %.1f s: %s", time.Since(begin).Seconds(), words), nil
 }

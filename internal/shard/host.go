@@ -213,7 +213,7 @@ func (h *Host) store(sb volume.Superblock) error {
 	switch {
 	case err == nil, isRenewed(&h.cfg, err):
 		return nil
-	case errors.Is(err, placement.ErrNameTaken), errors.Is(err, placement.ErrRolledBack):
+	case errors.Is(err, placement.ErrNameTaken), errors.Is(err, placement.ErrRolledBack), errors.Is(err, volume.ErrLocked):
 		return err
 	}
 	return fmt.Errorf("%w: %w", errEtcd, err)

@@ -157,7 +157,11 @@ func (s *Shard) openVolume(ctx context.Context) error {
 }
 
 // mayRegister asks etcd whether a volume may be registered as it will be once it is opened.
+// The folder's lock is looked at first: a second process on it is no copy.
 func mayRegister(ctx context.Context, cfg *Config, address string, sb volume.Superblock) error {
+	if err := volume.InUse(cfg.FS, cfg.Dir); err != nil {
+		return err
+	}
 	return cfg.Placement.MayRegister(ctx, placement.Shard{
 		Name: cfg.Name, Address: address, VolumeUUID: sb.Volume, Generation: sb.Generation + 1,
 	})

@@ -100,13 +100,9 @@ func Open(opts Options) (*Volume, error) {
 	if _, err := v.exists(opts.Create); err != nil {
 		return nil, err
 	}
-	lock, err := opts.FS.Lock(path.Join(opts.Dir, lockName))
-	if errors.Is(err, vfs.ErrLocked) {
-		return nil, fmt.Errorf("open volume %s: %w: stop the other process first (fuser %s names it), or use another folder",
-			opts.Dir, ErrLocked, path.Join(opts.Dir, lockName))
-	}
+	lock, err := takeLock(opts.FS, opts.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("open volume %s: take its lock: %w: the folder must be writable for this user", opts.Dir, err)
+		return nil, err
 	}
 	if err := v.start(opts); err != nil {
 		return nil, errors.Join(err, lock.Close())
@@ -312,4 +308,25 @@ func (v *Volume) Close() error {
 		return fmt.Errorf("close volume %s: release its lock: %w", v.dir, err)
 	}
 	return nil
+}
+
+// InUse says which process is in the way where another one has the volume open; nil: none has. Nothing is written to a volume.
+func InUse(fsys vfs.FS, dir string) error {
+	lock, err := takeLock(fsys, dir)
+	if err != nil {
+		return err
+	}
+	return lock.Close()
+}
+
+func takeLock(fsys vfs.FS, dir string) (io.Closer, error) {
+	lock, err := fsys.Lock(path.Join(dir, lockName))
+	if errors.Is(err, vfs.ErrLocked) {
+		return nil, fmt.Errorf("open volume %s: %w: stop the other process first (fuser %s names it), or use another folder",
+			dir, ErrLocked, path.Join(dir, lockName))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open volume %s: take its lock: %w: the folder must be writable for this user", dir, err)
+	}
+	return lock, nil
 }
