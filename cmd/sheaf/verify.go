@@ -11,6 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -85,12 +86,16 @@ func (a *app) printVerify(r cli.VerifyTreeReport) {
 func (a *app) dumpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "dump FILE",
-		Short:   "Write a segment, hint, manifest, mark, blob or replica file in words",
+		Short:   "Write a segment, hint, manifest, mark, blob, replica or journal file in words",
 		GroupID: groupCare,
-		Long:    "Writes what a file of a group's folder holds, in words, bad bytes included. It changes nothing and needs no lock.",
+		Long:    "Writes what a file of a group's folder, or the journal of a volume, holds, in words, bad bytes included. It changes nothing and needs no lock.",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.body(func(_ context.Context, args []string) error {
-			if err := group.Dump(a.out.Out, vfs.OS{}, args[0]); err != nil {
+			dump := group.Dump
+			if journal.IsName(filepath.Base(args[0])) {
+				dump = journal.Dump
+			}
+			if err := dump(a.out.Out, vfs.OS{}, args[0]); err != nil {
 				return fmt.Errorf("dump: %w", err)
 			}
 			return nil

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/peer"
 	"sheaf.dev/sheaf/internal/replica"
@@ -30,6 +31,7 @@ type benchNode struct {
 	hub       *peer.Hub
 	server    *grpc.Server
 	committer *replica.Committer
+	journal   *journal.Journal
 	logs      map[uuid.UUID]*group.Log
 	replicas  map[uuid.UUID]*replica.Replica
 	made      atomic.Bool // logs and replicas are complete
@@ -63,7 +65,8 @@ func newNodes(ctx context.Context, dir string, copies, groups int) (n *benchNode
 		}
 		node := &benchNode{
 			name: strconv.Itoa(i + 1), dir: filepath.Join(dir, strconv.Itoa(i+1)), committer: replica.NewCommitter(nil),
-			logs: map[uuid.UUID]*group.Log{}, replicas: map[uuid.UUID]*replica.Replica{},
+			journal: journal.New(journal.Options{FS: vfs.OS{}, Dir: filepath.Join(dir, strconv.Itoa(i+1))}),
+			logs:    map[uuid.UUID]*group.Log{}, replicas: map[uuid.UUID]*replica.Replica{},
 		}
 		n.nodes = append(n.nodes, node)
 		n.addresses[node.name] = listeners[i].Addr().String()
@@ -121,7 +124,7 @@ func (n *benchNodes) start(ctx context.Context, node *benchNode) error {
 func (n *benchNodes) options(node *benchNode, i int) group.Options {
 	return group.Options{
 		FS: vfs.OS{}, Dir: filepath.Join(node.dir, n.groups[i].String()), Retention: group.Retention{Versions: 1},
-		Identity: group.Identity{Store: n.store, Group: n.groups[i], Name: strconv.Itoa(i)},
+		Identity: group.Identity{Store: n.store, Group: n.groups[i], Name: strconv.Itoa(i)}, Journal: node.journal,
 	}
 }
 
@@ -191,6 +194,8 @@ func (n *benchNodes) close() error {
 		for _, log := range node.logs {
 			errs = append(errs, log.Close(false))
 		}
+		_, err := node.journal.Close()
+		errs = append(errs, err)
 	}
 	return errors.Join(append(errs, os.RemoveAll(n.dir))...)
 }

@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -22,12 +23,13 @@ import (
 type putStore struct {
 	dir       string
 	committer *replica.Committer
+	journal   *journal.Journal
 	logs      logs
 	replicas  []*replica.Replica
 }
 
 func newPutStore(ctx context.Context, dir string, groups int) (s *putStore, err error) {
-	s = &putStore{dir: dir, committer: replica.NewCommitter(nil)}
+	s = &putStore{dir: dir, committer: replica.NewCommitter(nil), journal: journal.New(journal.Options{FS: vfs.OS{}, Dir: dir})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
@@ -36,7 +38,7 @@ func newPutStore(ctx context.Context, dir string, groups int) (s *putStore, err 
 	store := uuid.New()
 	for i := range groups {
 		id := group.Identity{Store: store, Group: uuid.New(), Name: strconv.Itoa(i)}
-		opts := group.Options{FS: vfs.OS{}, Dir: filepath.Join(dir, id.Group.String()), Identity: id, Retention: group.Retention{Versions: 1}}
+		opts := group.Options{FS: vfs.OS{}, Dir: filepath.Join(dir, id.Group.String()), Identity: id, Retention: group.Retention{Versions: 1}, Journal: s.journal}
 		if err := group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}); err != nil {
 			return s, err
 		}
@@ -60,7 +62,9 @@ func (s *putStore) close() error {
 		errs = append(errs, r.Stop(context.Background()))
 	}
 	s.committer.Close()
-	return errors.Join(append(errs, s.logs.close(), os.RemoveAll(s.dir))...)
+	errs = append(errs, s.logs.close())
+	_, err := s.journal.Close()
+	return errors.Join(append(errs, err, os.RemoveAll(s.dir))...)
 }
 
 // put writes from concurrent writers, each durable before the next of the same writer, spread over the groups, for a time,

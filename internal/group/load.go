@@ -63,6 +63,10 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 		return fail(err)
 	}
 	opts.Identity = m.Identity
+	member, err := joinJournal(opts)
+	if err != nil {
+		return fail(err)
+	}
 	need, err := planLoad(opts, m)
 	if err != nil {
 		return fail(err)
@@ -71,6 +75,7 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 	if err != nil {
 		return fail(err)
 	}
+	l.journal = member
 	progress.BytesTotal.Add(need.LoadBytes)
 	ld := &loading{Log: l, ctx: ctx, progress: progress, manifest: m}
 	if err := ld.run(); err != nil {

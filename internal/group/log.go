@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/index"
+	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -61,9 +62,10 @@ type Log struct {
 	// tombstoneLimit is what SetTombstoneLimit told.
 	tombstoneLimit atomic.Uint64
 	loader         *Loader
-	compacting     sync.Mutex   // one Compact or AcceptLoss at a time
-	swapping       sync.RWMutex // held while places change from one segment to another; scans wait
-	incoming       []*segment   // of the swap under way: published, not in the list yet. Guarded by mu
+	journal        *journal.Member // nil: none
+	compacting     sync.Mutex      // one Compact or AcceptLoss at a time
+	swapping       sync.RWMutex    // held while places change from one segment to another; scans wait
+	incoming       []*segment      // of the swap under way: published, not in the list yet. Guarded by mu
 }
 
 // writer is the state of the end of the log.
@@ -79,6 +81,9 @@ type writer struct {
 	dirty      bool        // something was written since the last sync
 	suspect    error       // a write or sync of the active file failed: it must not be continued; nil: it is well
 	buffer     []byte
+	journaled  int64  // offset in the active segment up to which the journal has what is not synced; 0: nothing
+	batch      []byte // the frames that were written last, where they are in memory as one; they stand at batchAt
+	batchAt    int64
 	nextNumber uint64 // of the next segment file
 	sequence   uint64 // of the last manifest that was tried
 }

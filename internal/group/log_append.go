@@ -231,6 +231,7 @@ func (l *Log) writeFrames(withState bool, hard StateRecord, batch []tailEntry, b
 		}
 	}
 	at := l.w.end
+	l.w.batch = nil
 	piece := func() []byte {
 		if s.image != nil {
 			return s.image[at:at]
@@ -258,6 +259,9 @@ func (l *Log) writeFrames(withState bool, hard StateRecord, batch []tailEntry, b
 		buf = AppendStateFrame(buf, s.id, at+int64(len(buf)), hard)
 	}
 	_, err = file.WriteAt(buf, at)
+	if at == l.w.end && bytes <= bufferBytesKept {
+		l.w.batch, l.w.batchAt = buf, at
+	}
 	return at + int64(len(buf)), err
 }
 

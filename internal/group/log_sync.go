@@ -40,7 +40,7 @@ func (l *Log) sync() error {
 
 // syncedTo notes that the active segment is on disk up to end, where last is its last entry. The caller holds wmu.
 func (l *Log) syncedTo(end int64, last uint64) {
-	l.w.dirty = false
+	l.clean()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state.syncedEnd, l.state.syncedLast = end, last
@@ -114,7 +114,7 @@ func (l *Log) continueLog() error {
 		return err
 	}
 	w.active, w.end, w.allocated = next, SegmentHeaderBytes+int64(len(buf)), SegmentHeaderBytes+int64(len(buf))
-	w.last = next.first - 1
+	w.last, w.journaled, w.batch = next.first-1, 0, nil
 	if n := len(unsynced); n > 0 {
 		w.last = unsynced[n-1].entry.Index
 	}
@@ -166,7 +166,7 @@ func (l *Log) adoptContinued(old, next *segment, sealed ManifestSegment, unsynce
 		}
 		old.loc = t.loc
 	}
-	l.w.dirty = false
+	l.clean()
 	st.end, st.syncedEnd, st.syncedLast, st.syncedIndex = l.w.end, l.w.end, l.w.last, st.last
 	l.trimTail()
 }

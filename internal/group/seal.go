@@ -87,6 +87,7 @@ func (l *Log) roll(first uint64, bytes int64) error {
 func (l *Log) begin(next *segment, first uint64) {
 	w, st := &l.w, &l.state
 	w.active, w.end, w.allocated, w.last = next, SegmentHeaderBytes, SegmentHeaderBytes, first-1
+	w.journaled, w.batch = 0, nil
 	st.end, st.syncedEnd, st.syncedLast = SegmentHeaderBytes, SegmentHeaderBytes, first-1
 	st.segments = append(slices.Clip(st.segments), next)
 	l.cutState(first)
@@ -115,7 +116,7 @@ func (l *Log) replaceSegments(first uint64, bytes int64) error {
 	void := l.state.segments[keep:]
 	l.state.segments = l.state.segments[:keep]
 	l.begin(next, first)
-	l.w.dirty = false
+	l.clean()
 	l.mu.Unlock()
 	for _, s := range void {
 		l.retireSegment(s)
@@ -279,6 +280,7 @@ func (l *Log) Close(seal bool) error {
 		err = l.seal()
 		l.refreshHints()
 	}
+	l.leaveJournal()
 	l.closed.Store(true)
 	l.changed.fire()
 	l.hints.Wait()

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -78,6 +79,7 @@ type Options struct {
 	Budget       Budget           // nil: no limit
 	Spare        func() int64     // bytes that the volume has above its reserve, which is not allocated ahead; nil: enough
 	Loader       *Loader          // shared reader of the volume; nil: a small one of its own
+	Journal      *journal.Journal // of the volume, for SyncShared; nil: none
 	Now          func() time.Time // nil: time.Now
 	Logger       *slog.Logger     // nil: discards
 }

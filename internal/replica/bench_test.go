@@ -213,6 +213,7 @@ func (l *memoryLog) Apply(index uint64, _ func(*group.Entry)) error {
 }
 
 func (l *memoryLog) Sync() error                             { return nil }
+func (l *memoryLog) SyncShared() bool                        { return true }
 func (l *memoryLog) Tick() error                             { return nil }
 func (l *memoryLog) SetConf(*raftpb.ConfState, uint64) error { return nil }
 func (l *memoryLog) AppliedIndex() uint64                    { return l.applied.Load() }

@@ -7,12 +7,17 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 const (
-	// syncsMax is how many groups are synced in parallel.
+	// roundsMax is how many groups are written at a time; those that share a sync wait for it together.
+	roundsMax = 64
+	// syncsMax is how many segments are synced in parallel.
 	syncsMax = 16
+	// sharedFrom is the number of rounds under way from which on they share syncs: alone, a group's own sync is cheaper.
+	sharedFrom = 3
 	// clockInterval is the committer's clock. A group is idle when it was not synced between two ticks, and its local
 	// synced mark is written then: at most 100 ms after its last sync.
 	clockInterval = 50 * time.Millisecond
@@ -24,8 +29,8 @@ const (
 	marksMax = 4
 )
 
-// Committer makes the entries of all groups of one volume durable. At most 16 groups are written and synced at a time;
-// the others wait in order. A round of a group serves all its writes that wait, and what comes meanwhile gathers for its
+// Committer makes the entries of all groups of one volume durable. At most 64 groups are written at a time, the others wait in order.
+// Small writes of several groups share a sync (group.Log.SyncShared), at most 16 segments are synced at a time. A round of a group serves all its writes that wait, and what comes meanwhile gathers for its
 // next one; see gather.go. Groups do not wait for one another's rounds to end: a slow one holds up nobody. It also calls
 // Log.Tick of each group that has become idle, and runs Raft's clocks.
 type Committer struct {
@@ -33,6 +38,10 @@ type Committer struct {
 	stop   chan struct{}  // closed by Close
 	woken  chan struct{}  // the clock has something to look at
 	group  sync.WaitGroup // of all goroutines
+	syncs  chan struct{}  // a token for each segment that is being synced
+	// waiting is how many wait for such a token.
+	waiting atomic.Int32
+	busy    atomic.Int32 // rounds, for those that do not hold mu
 
 	mu       sync.Mutex // guards all below
 	work     sync.Cond  // list is not empty, or closed
@@ -55,13 +64,14 @@ func NewCommitter(logger *slog.Logger) *Committer {
 		logger:   logger,
 		stop:     make(chan struct{}),
 		woken:    make(chan struct{}, 1),
+		syncs:    make(chan struct{}, syncsMax),
 		replicas: make(map[*Replica]struct{}),
 		clocked:  make(map[*Replica]struct{}),
 	}
 	c.work.L = &c.mu
 	c.gather.init(c)
 	c.group.Go(c.clock)
-	for range syncsMax {
+	for range roundsMax {
 		c.group.Go(c.run)
 	}
 	return c
@@ -148,6 +158,18 @@ func (c *Committer) remove(r *Replica) bool {
 	return r.detach()
 }
 
+// sync makes what was appended to a log durable: with the writes of other groups, where several are under way.
+func (c *Committer) sync(log store, share bool) error {
+	if (share || int(c.busy.Load()) >= sharedFrom) && log.SyncShared() {
+		return nil
+	}
+	c.waiting.Add(1)
+	c.syncs <- struct{}{}
+	c.waiting.Add(-1)
+	defer func() { <-c.syncs }()
+	return log.Sync()
+}
+
 // push puts a replica in the list. It is not in it.
 func (c *Committer) push(r *Replica) {
 	c.mu.Lock()
@@ -178,6 +200,7 @@ func (c *Committer) next() *Replica {
 		c.list, c.head = c.list[:n], 0
 	}
 	c.rounds++
+	c.busy.Store(int32(c.rounds))
 	return r
 }
 
@@ -186,6 +209,7 @@ func (c *Committer) roundOver(r *Replica, again bool, expected int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rounds--
+	c.busy.Store(int32(c.rounds))
 	switch {
 	case !again:
 	case expected > 0 && c.rounds > 0 && c.gather.park(r, expected):

@@ -37,7 +37,10 @@ func TestCrashKeepsWhatWasAcknowledgedAndRepeatsAreExact(t *testing.T) {
 	if os.Getenv("SHEAF_SOAK") != "" {
 		crashes = 2000
 	}
-	small := func(g *group.Options, _ *Options) { g.SegmentBytes = 32 << 10 }
+	shared := false
+	small := func(g *group.Options, o *Options) {
+		g.SegmentBytes, o.Probe = 32<<10, &Probe{Shared: shared}
+	}
 	const groups = 3
 	random := rand.New(rand.NewPCG(3, 4))
 	mem := vfs.NewMem()
@@ -46,7 +49,16 @@ func TestCrashKeepsWhatWasAcknowledgedAndRepeatsAreExact(t *testing.T) {
 	next := int64(0)
 	for crash := range crashes {
 		survival := vfs.Survival{Kind: vfs.SurvivalKinds[crash%len(vfs.SurvivalKinds)], Seed: uint64(crash)}
+		shared = crash%4 > 0
+		if crash%4 == 2 { // another one while the journal is read back
+			mem.CrashAfter(mem.OpCount() + int64(random.IntN(6)))
+			_, _ = replay(mem, "/v")
+			mem = mem.CrashClone(survival)
+		}
 		m := newMachine(t, mem, "/v")
+		if m.replayed > 0 {
+			seen.replayed++
+		}
 		members := make([]*member, groups)
 		for i := range members {
 			members[i] = m.open(name(i), small)
@@ -75,13 +87,13 @@ func TestCrashKeepsWhatWasAcknowledgedAndRepeatsAreExact(t *testing.T) {
 		mem = mem.CrashClone(survival)
 	}
 	t.Logf("%+v", seen)
-	if seen.verified < crashes*50 || seen.repeated == 0 || seen.lost == 0 || seen.crashes < crashes/2 {
+	if seen.verified < crashes*50 || seen.repeated == 0 || seen.lost == 0 || seen.crashes < crashes/2 || seen.replayed < crashes/4 {
 		t.Fatal("the test tests little")
 	}
 }
 
 // crashCounts is what the test saw.
-type crashCounts struct{ crashes, verified, repeated, lost int }
+type crashCounts struct{ crashes, verified, repeated, lost, replayed int }
 
 // checkAfterCrash reads every record back, and repeats every write of the last round.
 func checkAfterCrash(t *testing.T, members []*member, known *ledger, next int64, seen *crashCounts) {

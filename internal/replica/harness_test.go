@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -29,6 +30,8 @@ type machine struct {
 	fs        vfs.FS
 	dir       string
 	committer *Committer
+	journal   *journal.Journal
+	replayed  int // writes that the journal held
 	members   []*member
 }
 
@@ -42,14 +45,40 @@ type member struct {
 
 func newMachine(t testing.TB, fs vfs.FS, dir string) *machine {
 	m := &machine{t: t, fs: fs, dir: dir, committer: NewCommitter(nil)}
+	var err error
+	m.replayed, err = replay(fs, dir)
+	ok(t, err)
+	m.journal = journal.New(journal.Options{FS: fs, Dir: dir, FileBytes: 64 << 10})
 	t.Cleanup(m.halt)
 	return m
 }
 
+// replay writes what the journal of a machine that was killed holds to the segments.
+func replay(fs vfs.FS, dir string) (writes int, err error) {
+	found, err := journal.Replay(fs, dir, func(id uuid.UUID, ranges []journal.Range) error {
+		names, err := fs.List(dir)
+		for _, name := range names {
+			if err == nil && groupID(name) == id {
+				err = group.Redo(fs, dir+"/"+name, ranges)
+			}
+		}
+		return err
+	})
+	if err == nil && len(found.Bad) > 0 {
+		err = found.Bad[0]
+	}
+	if err == nil {
+		err = journal.Remove(fs, dir)
+	}
+	return len(found.Ranges), err
+}
+
+func groupID(name string) uuid.UUID { return uuid.NewSHA1(uuid.UUID{2}, []byte(name)) }
+
 func (m *machine) logOptions(name string) group.Options {
 	return group.Options{
 		FS: m.fs, Dir: m.dir + "/" + name,
-		Identity: group.Identity{Store: uuid.UUID{1}, Group: uuid.NewSHA1(uuid.UUID{2}, []byte(name)), Name: name},
+		Identity: group.Identity{Store: uuid.UUID{1}, Group: groupID(name), Name: name}, Journal: m.journal,
 	}
 }
 
@@ -82,6 +111,7 @@ func (m *machine) halt() {
 		return
 	}
 	m.committer.Close()
+	_, _ = m.journal.Close() // its files stay where a log needs them
 	for _, one := range m.members {
 		one.log.Close(false)
 	}

@@ -14,6 +14,7 @@ type Probe struct {
 	BeforeSync func()             // between the write and the sync of a round; no lock is held
 	Applied    func(*group.Entry) // each entry that becomes visible, in order; it must not be kept
 	Unsafe     Unsafe             // rules switched off
+	Shared     bool               // one group alone shares syncs too, where there is a journal
 }
 
 // Unsafe switches rules of safety off.
@@ -56,7 +57,7 @@ func (r *Replica) probeSync() error {
 	if r.unsafe(UnsafeSync) {
 		return nil
 	}
-	return r.log.Sync()
+	return r.committer.sync(r.log, r.opts.Probe != nil && r.opts.Probe.Shared)
 }
 
 // probeApply makes entries visible that may not be committed.

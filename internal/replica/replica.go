@@ -93,6 +93,7 @@ type store interface {
 	raft.Storage
 	Append(hs *raftpb.HardState, entries []*raftpb.Entry) error
 	Sync() error
+	SyncShared() bool
 	Apply(index uint64, each func(*group.Entry)) error
 	SetConf(conf *raftpb.ConfState, index uint64) error
 	Tick() error

@@ -79,7 +79,7 @@ func TestRule1_SyncsSixteenGroupsInParallelAndNoMore(t *testing.T) {
 	m := newMachine(t, faulty, "/v")
 	members := make([]*member, groups)
 	for i := range members {
-		members[i] = m.open(name(i), nil)
+		members[i] = m.open(name(i), func(o *group.Options, _ *Options) { o.Journal = nil })
 	}
 	g := holdSyncs(faulty)
 	defer g.release()
@@ -94,11 +94,9 @@ func TestRule1_SyncsSixteenGroupsInParallelAndNoMore(t *testing.T) {
 			t.Fatalf("%d syncs in parallel, want %d", g.fault.Fired(), parallel)
 		}
 	}
-	// All others wait in the committer's list, so nothing else is about to sync.
+	// All others are written, and wait for their turn to sync.
 	for ctx, waiting := timeout(t), 0; waiting != groups-parallel; time.Sleep(time.Millisecond) {
-		m.committer.mu.Lock()
-		waiting = len(m.committer.list) - m.committer.head
-		m.committer.mu.Unlock()
+		waiting = int(m.committer.waiting.Load())
 		if ctx.Err() != nil {
 			t.Fatalf("%d groups wait, want %d", waiting, groups-parallel)
 		}

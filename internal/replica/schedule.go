@@ -193,6 +193,11 @@ func (r *Replica) mark() {
 	if r.round.failed {
 		return
 	}
+	// What was made durable together with other groups is not in the segment for sure.
+	if err := r.log.Sync(); err != nil {
+		r.logger.Error("the segment of an idle group cannot be synced: tried again", "error", err)
+		return
+	}
 	if err := r.log.Tick(); err != nil {
 		r.logger.Error("the local synced mark cannot be written: tried again", "error", err)
 		return

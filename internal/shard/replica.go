@@ -219,6 +219,7 @@ func (s *Shard) logOptions(g *groupReplica) group.Options {
 		Budget:       &s.budget,
 		Spare:        s.volume.Spare,
 		Loader:       s.loader,
+		Journal:      s.journal,
 		Logger:       s.logger.With("group", g.name),
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/health"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/peer"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
@@ -30,6 +31,7 @@ type Shard struct {
 	store     uuid.UUID
 	meta      placement.Meta
 	volume    *volume.Volume
+	journal   *journal.Journal
 	committer *replica.Committer
 	loader    *group.Loader
 	budget    budget
@@ -322,8 +324,10 @@ func (s *Shard) end(ctx context.Context, gracefully bool) (err error) {
 			s.committer.Close()
 		}
 		if s.volume != nil {
-			s.loader.Close()
-			err = errors.Join(err, s.volume.Close())
+			if s.loader != nil {
+				s.loader.Close()
+			}
+			err = errors.Join(err, s.closeJournal(), s.volume.Close())
 		}
 	})
 	return err

@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -59,6 +60,7 @@ type process struct {
 	dead      bool // guarded by world.mu: what it still does, nobody sees
 	disk      *vfs.Mem
 	committer *replica.Committer
+	journal   *journal.Journal // nil: none
 	log       *group.Log
 	replica   *replica.Replica
 	loaded    []group.Damage // that was found by its Load
@@ -156,7 +158,14 @@ func (m *machine) start() {
 // load makes a process of what the disk holds; nil: it cannot, now.
 func (m *machine) load(disk *vfs.Mem, file group.ReplicaFile, epoch int) *process {
 	w := m.world
-	log, report, err := group.Load(context.Background(), m.options(disk), nil)
+	if !m.redo(disk) {
+		return nil
+	}
+	opts := m.options(disk)
+	if w.cfg.journal > 0 {
+		opts.Journal = journal.New(journal.Options{FS: disk, Dir: volumeDir, FileBytes: w.cfg.journal, Unsafe: w.cfg.mutation == mutateRoom})
+	}
+	log, report, err := group.Load(context.Background(), opts, nil)
 	switch {
 	case errors.Is(err, vfs.ErrCrashed):
 		return nil
@@ -174,7 +183,7 @@ func (m *machine) load(disk *vfs.Mem, file group.ReplicaFile, epoch int) *proces
 	for _, d := range report.Damages {
 		w.noteFound(m, "at load", d.File)
 	}
-	p := &process{machine: m, raftID: file.RaftID, loaded: report.Damages, disk: disk, committer: replica.NewCommitter(nil), log: log}
+	p := &process{machine: m, raftID: file.RaftID, loaded: report.Damages, disk: disk, committer: replica.NewCommitter(nil), journal: opts.Journal, log: log}
 	fetch := p.fetchBlobs
 	if w.cfg.mutation == mutateBlobs {
 		fetch = nil
@@ -183,7 +192,7 @@ func (m *machine) load(disk *vfs.Mem, file group.ReplicaFile, epoch int) *proces
 		Log: log, Committer: p.committer, RaftID: file.RaftID, Transport: p, Quiet: w.cfg.quiet, Lease: true,
 		OnSnapshot: func(_, _, from uint64) { w.wait.Go(func() { p.reinstall(from) }) },
 		FetchBlobs: fetch,
-		Probe:      &replica.Probe{BeforeSync: p.beforeSync, Applied: w.ledger.applier(p), Unsafe: w.cfg.unsafe},
+		Probe:      &replica.Probe{BeforeSync: p.beforeSync, Applied: w.ledger.applier(p), Unsafe: w.cfg.unsafe, Shared: true},
 	})
 	if err != nil {
 		if !disk.Crashed() {
@@ -198,6 +207,30 @@ func (m *machine) load(disk *vfs.Mem, file group.ReplicaFile, epoch int) *proces
 	return p
 }
 
+// redo writes what the journal of a disk holds to the segment, before anything else looks at it; false: the disk crashed.
+func (m *machine) redo(disk *vfs.Mem) bool {
+	w := m.world
+	found, err := journal.Replay(disk, volumeDir, func(_ uuid.UUID, ranges []journal.Range) error {
+		if w.cfg.mutation == mutateJournal {
+			return nil
+		}
+		return group.Redo(disk, groupDir, ranges)
+	})
+	if err == nil {
+		err = journal.Remove(disk, volumeDir)
+	}
+	switch {
+	case errors.Is(err, vfs.ErrCrashed):
+		return false
+	case err != nil || len(found.Bad) > 0:
+		w.violate(oracleDisk, "%v: journal: %v, %v", m, err, found.Bad)
+		return false
+	case len(found.Ranges) > 0:
+		w.fire("journal written to the segment")
+	}
+	return true
+}
+
 // beforeSync is the time that a disk takes.
 func (p *process) beforeSync() {
 	w := p.machine.world
@@ -210,6 +243,11 @@ func (p *process) beforeSync() {
 // halt stops what is left of a process, as a kill does.
 func (p *process) halt() {
 	p.committer.Close()
+	if p.journal != nil {
+		if _, err := p.journal.Close(); err != nil && !p.disk.Crashed() {
+			p.machine.world.violate(oracleDisk, "%v: close the journal: %v", p.machine, err)
+		}
+	}
 	if err := p.log.Close(false); err != nil && !p.disk.Crashed() {
 		p.machine.world.violate(oracleDisk, "%v: close: %v", p.machine, err)
 	}
@@ -354,6 +392,9 @@ func (m *machine) install(disk *vfs.Mem, file group.ReplicaFile, epoch int, from
 		}
 		if !held {
 			continue
+		}
+		if !m.redo(disk) {
+			return
 		}
 		source := w.source(m, from)
 		if source == nil {

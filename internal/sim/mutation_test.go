@@ -38,6 +38,8 @@ var rules = []struct {
 	{name: "an entry is promised with its blob", mutation: mutateBlobs, faults: networkFaults, oracles: []oracle{oracleDisk}},
 	{name: "who is damaged does not come to lead", unsafe: replica.UnsafeDamage, faults: rotFaults, tweak: rotten, oracles: []oracle{oracleDamaged}},
 	{name: "who lost what it acknowledged gives no vote", mutation: mutateTail, faults: tailFaults, oracles: lost},
+	{name: "what the journal holds is written after a power cut", mutation: mutateJournal, faults: powerFaults, tweak: journaled, oracles: lost},
+	{name: "the journal's room is free when the segments are synced", mutation: mutateRoom, faults: powerFaults, tweak: journaled, oracles: lost},
 	{name: "a repair comes from one that has applied as much", mutation: mutateMend, faults: rotFaults, tweak: rotten, oracles: []oracle{oracleKept, oracleAgree}},
 }
 
@@ -70,6 +72,9 @@ var (
 
 // busy has many calls on few records: where two lead, what one writes is soon read through the other.
 func busy(c *config) { c.keys, c.clients, c.pause = 2, 10, 40*time.Millisecond }
+
+// journaled has a small journal.
+func journaled(c *config) { c.journal = 8 << 10 }
 
 // rotten has many records, and what is bad is found soon.
 func rotten(c *config) { c.keys, c.scrub = 30, 500*time.Millisecond }

@@ -17,6 +17,7 @@ func usual(seed uint64) config {
 	c := config{
 		machines: 5, copies: 3, clients: 4, keys: 6, length: 15 * time.Second, pause: 80 * time.Millisecond, scrub: 5 * time.Second,
 		lossOdds: 0.1, lateOdds: 0.02, lateMax: 6 * time.Second, quiet: seed%2 == 0,
+		journal: []int64{0, 8 << 10, 32 << 10, 1 << 20}[seed/2%4],
 	}
 	if seed%10 == 9 {
 		c.machines, c.copies = 7, 5
@@ -90,7 +91,8 @@ func mustCome() map[string]bool {
 		"message lost": true, "message doubled": true, "message late": true, "membership changed": true, "lead handed over in fact": true,
 		"installed": true, "far behind": true, "compaction dropped entries": true, "blob fetched": true, "replica of another volume not run": true,
 		"bits flipped": true, "sector zeroed": true, "rot in a segment": true, "rot in a blob": true,
-		"rot found at load": true, "rot found at load, in the tail": true, "rot found by scrub": true, "rot repaired": true,
+		"journal written to the segment": true,
+		"rot found at load":              true, "rot found at load, in the tail": true, "rot found by scrub": true, "rot repaired": true,
 	}
 	for _, f := range faults {
 		must[f.name] = true

@@ -33,6 +33,7 @@ type config struct {
 	unsafe   replica.Unsafe
 	mutation mutation
 	quiet    bool
+	journal  int64   // bytes of a file of the journal; 0: there is none
 	lossOdds float64 // of a message while the network is bad
 	lateOdds float64 // of one that comes long after those behind it
 	lateMax  time.Duration
@@ -50,6 +51,8 @@ const (
 	mutateTail              // damage below the synced mark is taken for a torn write
 	mutateMend              // damage is repaired from anybody, also from one that has not applied so much
 	mutateCopy              // a copy of a volume goes on under its Raft id
+	mutateJournal           // what the journal holds is not written to the segments after a power cut
+	mutateRoom              // the journal's room is used again before the segments are synced
 )
 
 // world is a run. Everything happens in one bubble of testing/synctest.
@@ -96,7 +99,10 @@ type result struct {
 	events     []string // where SHEAF_SIM_TRACE is set
 }
 
-const groupDir = "/v/g"
+const (
+	volumeDir = "/v"
+	groupDir  = "/v/g"
+)
 
 var identity = group.Identity{Store: uuid.UUID{1}, Group: uuid.UUID{2}, Name: "g"}
 

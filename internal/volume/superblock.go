@@ -24,12 +24,18 @@ import (
 //	       |        | version|        | UUID  | UUID   |            | Unix ns | bytes | name  |       |        |
 //	       +--------+--------+--------+-------+--------+------------+---------+-------+-------+-------+--------+
 //
+// The format version is 2 while the volume has a journal that may hold what stands nowhere else yet (internal/journal), so that a program
+// that knows none does not open it; 1 else.
+//
 // A copy is valid if and only if the CRC32C of its bytes 0 to 4091 is the one stored, the magic is right, the format
 // version is known, the shard's name has 1 to 253 bytes without a zero, and all bytes called zero are. Magic, format
 // version and CRC stay where they are in all formats to come. docs/format.md says the same.
 const (
-	// FormatVersion of the superblock that this program writes.
-	FormatVersion = 1
+	// FormatVersion is the greatest one of a superblock that this program knows.
+	FormatVersion = 2
+	// journalVersion is that of a volume with a journal, plainVersion that of one without.
+	journalVersion = 2
+	plainVersion   = 1
 
 	copyBytes  = 4096
 	copyCount  = 2
@@ -52,7 +58,11 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func (s *Superblock) encode() []byte {
 	b := make([]byte, copyBytes)
 	copy(b, magic)
-	binary.LittleEndian.PutUint32(b[versionAt:], FormatVersion)
+	version := uint32(plainVersion)
+	if s.Journal {
+		version = journalVersion
+	}
+	binary.LittleEndian.PutUint32(b[versionAt:], version)
 	copy(b[storeAt:], s.Store[:])
 	copy(b[volumeAt:], s.Volume[:])
 	binary.LittleEndian.PutUint64(b[generateAt:], s.Generation)
@@ -97,6 +107,7 @@ func decode(b []byte) (Superblock, error) {
 		Generation: binary.LittleEndian.Uint64(b[generateAt:]),
 		Created:    int64(binary.LittleEndian.Uint64(b[createdAt:])),
 		Shard:      string(b[shardAt : shardAt+length]),
+		Journal:    version == journalVersion,
 	}, nil
 }
 
@@ -222,8 +233,10 @@ func readBlocks(name string, open func(name string) (vfs.File, error)) (blocks [
 // writeSuperblock makes the superblock durable: aside, synced, renamed, the folder synced. Where the disk has no room
 // for that, a full disk must not keep a shard from reading: then in place, the older or damaged copy first, the other
 // one only after that is synced.
-func (v *Volume) writeSuperblock(old copies) error {
-	one := v.superblock.encode()
+func (v *Volume) writeSuperblock(old copies) error { return v.replaceSuperblock(old, v.superblock) }
+
+func (v *Volume) replaceSuperblock(old copies, next Superblock) error {
+	one := next.encode()
 	temp, name := path.Join(v.dir, superblockTempName), path.Join(v.dir, superblockName)
 	if err := v.fs.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

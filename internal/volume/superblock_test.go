@@ -119,7 +119,7 @@ func TestNewerFormatVersionIsNotDamage(t *testing.T) {
 		seal(b)
 	}
 	check(t, vfstest.Write(t, m, "/v/superblock", content).Close())
-	refused(t, options(m), ErrFormatVersion, "format version 2", "newer one")
+	refused(t, options(m), ErrFormatVersion, "format version 3", "newer one")
 	if _, err := ReadSuperblock(m, "/v"); !errors.Is(err, ErrFormatVersion) || errors.Is(err, ErrDamaged) {
 		t.Errorf("error is %v", err)
 	}

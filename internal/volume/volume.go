@@ -52,6 +52,7 @@ type Superblock struct {
 	Generation uint64 // raised, durably, at every Open; 1 at the first
 	Created    int64  // Unix ns
 	Shard      string // name of the shard that owns it, 1 to ShardNameBytesMax bytes
+	Journal    bool   // there is a journal, which may hold what stands nowhere else yet
 }
 
 // Options of Open.
@@ -78,6 +79,7 @@ type Volume struct {
 	reserveBytes int64 // of Options; 0: by the size of the file system
 	logger       *slog.Logger
 	now          func() time.Time
+	journalNoted bool // in the superblock on disk
 
 	mu   sync.Mutex // guards what follows
 	lock io.Closer  // nil: closed
@@ -202,6 +204,7 @@ func (v *Volume) start(opts Options) error {
 	if err := v.writeSuperblock(state); err != nil {
 		return fmt.Errorf("open volume %s: raise its generation to %d: %w", v.dir, v.superblock.Generation, err)
 	}
+	v.journalNoted = v.superblock.Journal
 	for _, name := range []string{groupsName, trashName} {
 		if err := v.fs.MkdirAll(path.Join(v.dir, name)); err != nil {
 			return fmt.Errorf("open volume %s: make its layout: %w", v.dir, err)
@@ -249,6 +252,28 @@ func (v *Volume) Renew() error {
 
 // Superblock as of this start.
 func (v *Volume) Superblock() Superblock { return v.superblock }
+
+// SetJournal notes, durably, whether there is a journal: before its first file is made, and after its files were removed. Not to be
+// called by two at a time.
+func (v *Volume) SetJournal(there bool) error {
+	v.mu.Lock()
+	open := v.lock != nil
+	v.mu.Unlock()
+	before := v.journalNoted
+	switch {
+	case before == there:
+		return nil
+	case !open:
+		return ErrClosed
+	}
+	next := v.superblock
+	next.Journal = there
+	if err := v.replaceSuperblock(copies{superblock: v.superblock}, next); err != nil {
+		return fmt.Errorf("volume %s: note in its superblock whether there is a journal: %w", v.dir, err)
+	}
+	v.journalNoted = there
+	return nil
+}
 
 // Dir is the folder of the volume.
 func (v *Volume) Dir() string { return v.dir }

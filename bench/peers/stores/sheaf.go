@@ -17,6 +17,7 @@ import (
 
 	"sheaf.dev/sheaf/bench/peers/store"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/routing"
 	"sheaf.dev/sheaf/internal/vfs"
@@ -40,6 +41,7 @@ func sheafKinds() []store.Kind {
 // sheafStore is what a shard has on its volume, without gRPC around it.
 type sheafStore struct {
 	committer *replica.Committer
+	journal   *journal.Journal
 	loader    *group.Loader
 	logs      []*group.Log
 	replicas  []*replica.Replica
@@ -57,14 +59,36 @@ func openSheaf(dir string, groups int, o store.Options) (_ store.Store, err erro
 			err = errors.Join(err, s.Close())
 		}
 	}()
+	if err := replay(dir, groups); err != nil {
+		return s, err
+	}
+	s.journal = journal.New(journal.Options{FS: vfs.OS{}, Dir: dir})
 	return s, store.Parallel(groups, func(i int) error { return s.openGroup(ctx, dir, i) })
 }
+
+// replay writes what a journal holds to the groups' segments, as the start of a shard does.
+func replay(dir string, groups int) error {
+	_, err := journal.Replay(vfs.OS{}, dir, func(id uuid.UUID, ranges []journal.Range) error {
+		for i := range groups {
+			if name := strconv.Itoa(i); groupID(name) == id {
+				return group.Redo(vfs.OS{}, filepath.Join(dir, name), ranges)
+			}
+		}
+		return fmt.Errorf("the journal knows a group %s", id)
+	})
+	if err != nil {
+		return err
+	}
+	return journal.Remove(vfs.OS{}, dir)
+}
+
+func groupID(name string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(name)) }
 
 func (s *sheafStore) openGroup(ctx context.Context, dir string, i int) error {
 	name := strconv.Itoa(i)
 	opts := group.Options{
-		FS: vfs.OS{}, Dir: filepath.Join(dir, name), Retention: group.Retention{Versions: 1}, Loader: s.loader,
-		Identity: group.Identity{Store: uuid.NewSHA1(uuid.Nil, []byte("peers")), Group: uuid.NewSHA1(uuid.Nil, []byte(name)), Name: name},
+		FS: vfs.OS{}, Dir: filepath.Join(dir, name), Retention: group.Retention{Versions: 1}, Loader: s.loader, Journal: s.journal,
+		Identity: group.Identity{Store: uuid.NewSHA1(uuid.Nil, []byte("peers")), Group: groupID(name), Name: name},
 	}
 	if s.resident {
 		opts.Residency = group.Resident
@@ -179,5 +203,9 @@ func (s *sheafStore) Close() error {
 		}
 	}
 	s.loader.Close()
+	if s.journal != nil {
+		_, err := s.journal.Close()
+		errs = append(errs, err)
+	}
 	return errors.Join(errs...)
 }

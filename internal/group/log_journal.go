@@ -1,0 +1,109 @@
+package group
+
+import (
+	"errors"
+	iofs "io/fs"
+	"path"
+
+	"sheaf.dev/sheaf/internal/journal"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// joinJournal takes a log that is to be opened into the journal of its volume; nil: there is none.
+func joinJournal(opts Options) (*journal.Member, error) {
+	if opts.Journal == nil {
+		return nil, nil
+	}
+	return opts.Journal.Join(opts.Identity.Group, func(ranges []journal.Range) error { return Redo(opts.FS, opts.Dir, ranges) })
+}
+
+// SyncShared makes everything appended durable by the journal of the volume, in one sync with the small batches of other groups. The
+// segment itself is synced later: by the next Sync, which must come before the mark of a quiet group is written (Tick). False:
+// nothing was done, because there is no journal, the batch is large, or the journal needs its room; call Sync.
+func (l *Log) SyncShared() bool {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	return !l.closed.Load() && l.syncJournal()
+}
+
+// syncJournal has the journal make durable what neither it nor the segment has; false: it does not. The caller holds wmu.
+func (l *Log) syncJournal() bool {
+	w := &l.w
+	if l.journal == nil || w.unsure || w.suspect != nil || !w.dirty || l.journal.MustSync() {
+		return false
+	}
+	from := max(w.journaled, l.state.syncedEnd)
+	if from == w.end {
+		return true
+	}
+	if w.batch == nil || w.batchAt != from || from+int64(len(w.batch)) != w.end {
+		return false
+	}
+	s := w.active
+	if err := l.journal.Write(s.number, s.id, from, w.batch); err != nil {
+		return false
+	}
+	w.journaled = w.end
+	return true
+}
+
+// clean notes that nothing is left to be synced. The caller holds wmu.
+func (l *Log) clean() {
+	l.w.dirty = false
+	if l.journal != nil {
+		l.journal.Settled()
+	}
+}
+
+// leaveJournal syncs what only the journal has made durable, as a log that is closed is not asked for it any more. Where that fails, the
+// journal keeps it until the next load; so it does where it was closed before the log, as if the process were killed. The caller holds wmu.
+func (l *Log) leaveJournal() {
+	if l.journal == nil || l.w.journaled <= l.state.syncedEnd || l.journal.Ended() {
+		return
+	}
+	if err := l.sync(); err != nil {
+		l.logger.Warn("the segment could not be synced: the journal keeps what was written last", "group", l.opts.Identity.Name, "error", err)
+	}
+}
+
+// Redo writes what a journal holds into the active segment of a group that is not open, and syncs it. Ranges of other segments are left out: a
+// sealed one was synced before, and one that is not listed any more is void. A folder without a manifest that can be read is
+// left as it is; its load says why it cannot be used.
+func Redo(fs vfs.FS, dir string, ranges []journal.Range) (err error) {
+	m, err := ReadManifest(fs, dir)
+	if errors.Is(err, iofs.ErrNotExist) || errors.Is(err, ErrCorrupt) || errors.Is(err, ErrFormatVersion) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	n := len(m.Segments)
+	if n == 0 || m.Segments[n-1].Sealed() {
+		return nil
+	}
+	active := m.Segments[n-1]
+	var file vfs.File
+	for i := range ranges {
+		r := &ranges[i]
+		if r.Group != m.Identity.Group || r.Number != active.Number || SegmentID(r.Segment) != active.ID || r.Offset < SegmentHeaderBytes {
+			continue
+		}
+		if file == nil {
+			file, err = fs.OpenWrite(path.Join(dir, SegmentName(active.Number)))
+			if errors.Is(err, iofs.ErrNotExist) {
+				return nil // damage, which the load finds
+			}
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, file.Close()) }()
+		}
+		if _, err := file.WriteAt(r.Bytes, r.Offset); err != nil {
+			return err
+		}
+	}
+	if file == nil {
+		return nil
+	}
+	return file.Sync()
+}

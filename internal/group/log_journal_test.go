@@ -1,0 +1,178 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"testing"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/journal"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// journaled is a log with a journal on a disk.
+type journaled struct {
+	t       *testing.T
+	disk    vfs.FS
+	opts    Options
+	journal *journal.Journal
+	log     *Log
+	next    uint64
+}
+
+func newJournaled(t *testing.T, disk vfs.FS, residency Residency) *journaled {
+	t.Helper()
+	must(t, disk.MkdirAll("/v"))
+	j := &journaled{t: t, disk: disk, next: 1, journal: journal.New(journal.Options{FS: disk, Dir: "/v"})}
+	j.opts = Options{FS: disk, Dir: "/v/g", Identity: Identity{Name: "g"}, Residency: residency, Journal: j.journal}
+	must(t, Create(j.opts, &raftpb.ConfState{Voters: []uint64{1}}))
+	j.load()
+	return j
+}
+
+func (j *journaled) load() {
+	j.t.Helper()
+	log, _, err := Load(context.Background(), j.opts, nil)
+	must(j.t, err)
+	j.log = log
+	j.t.Cleanup(func() { _ = log.Close(false) })
+}
+
+// append appends one put; its record is its index.
+func (j *journaled) append() uint64 {
+	j.t.Helper()
+	e := &Entry{Kind: KindPut, Used: true, ID: int64(j.next), Index: j.next, Term: 1, Data: fmt.Appendf(nil, "record %d", j.next)}
+	must(j.t, j.log.Append(nil, []*raftpb.Entry{RaftEntry(e)}))
+	j.next++
+	return e.Index
+}
+
+func (j *journaled) shared() {
+	j.t.Helper()
+	if !j.log.SyncShared() {
+		j.t.Fatal("the journal did not take it")
+	}
+}
+
+// after loads what a power cut leaves, and gives its last index.
+func (j *journaled) after(redo bool) uint64 {
+	j.t.Helper()
+	disk := mem(j.disk).CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
+	if redo {
+		found, err := journal.Read(disk, "/v")
+		must(j.t, err)
+		must(j.t, Redo(disk, "/v/g", found.Ranges))
+		must(j.t, Redo(disk, "/v/g", found.Ranges)) // however often
+	}
+	opts := j.opts
+	opts.FS, opts.Journal = disk, nil
+	log, report, err := Load(context.Background(), opts, nil)
+	must(j.t, err)
+	defer log.Close(false)
+	if report.Outcome == Damaged {
+		j.t.Errorf("report %+v", report)
+	}
+	last, err := log.LastIndex()
+	must(j.t, err)
+	return last
+}
+
+func mem(fs vfs.FS) *vfs.Mem {
+	if faulty, ok := fs.(*vfs.Faulty); ok {
+		return faulty.Unwrap().(*vfs.Mem)
+	}
+	return fs.(*vfs.Mem)
+}
+
+func TestSyncSharedIsDurable(t *testing.T) {
+	for _, residency := range []Residency{Index, Resident} {
+		j := newJournaled(t, vfs.NewMem(), residency)
+		j.append()
+		must(t, j.log.Sync())
+		for range 3 {
+			j.append()
+			j.shared()
+		}
+		j.shared() // nothing new
+		if with, without := j.after(true), j.after(false); with != 4 || without != 1 {
+			t.Errorf("last index %d with the journal, %d without; want 4 and 1", with, without)
+		}
+		must(t, j.log.Sync())
+		if last := j.after(false); last != 4 {
+			t.Errorf("last index %d after the segment was synced", last)
+		}
+		j.append()
+		j.append() // what two appends wrote is not at hand in one piece
+		if j.log.SyncShared() {
+			t.Error("two appends were taken")
+		}
+	}
+}
+
+// TestRedoLeavesOtherSegmentsAlone: the log went on elsewhere after a failed sync, so what the journal has of the abandoned segment is void.
+func TestRedoLeavesOtherSegmentsAlone(t *testing.T) {
+	faulty := vfs.NewFaulty(vfs.NewMem())
+	j := newJournaled(t, faulty, Index)
+	j.append()
+	must(t, j.log.Sync())
+	j.append()
+	j.shared()
+	fault := faulty.Add(&vfs.Fault{
+		Match:  func(op vfs.Op) bool { return op.Kind == vfs.OpSync && path.Base(op.Name) == SegmentName(1) },
+		Effect: vfs.EffectDrop, Count: 1,
+	})
+	must(t, j.log.Sync())
+	if fault.Fired() != 1 {
+		t.Fatal("no sync failed")
+	}
+	j.append()
+	j.shared()
+	if last := j.after(true); last != 3 {
+		t.Errorf("last index %d, want 3", last)
+	}
+	must(t, j.log.Seal())
+	j.append()
+	j.shared()
+	if last := j.after(true); last != 4 {
+		t.Errorf("last index %d, want 4", last)
+	}
+	must(t, Redo(j.disk, "/v/absent", []journal.Range{{Offset: 64}}))
+}
+
+// TestALogIsLoadedWithWhatTheJournalHas: its predecessor in the same process could not sync its segment when it was closed.
+func TestALogIsLoadedWithWhatTheJournalHas(t *testing.T) {
+	faulty := vfs.NewFaulty(vfs.NewMem())
+	j := newJournaled(t, faulty, Index)
+	j.append()
+	j.shared()
+	fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool {
+		return op.Kind == vfs.OpSync && path.Base(path.Dir(op.Name)) == "g" || op.Kind == vfs.OpCreate
+	}, Effect: vfs.EffectDrop})
+	must(t, j.log.Close(false))
+	if fault.Fired() == 0 {
+		t.Fatal("no sync failed")
+	}
+	if _, _, err := Load(context.Background(), j.opts, nil); err == nil {
+		t.Fatal("loaded although the segment cannot be synced")
+	}
+	fault.Remove()
+	j.load()
+	if last, err := j.log.LastIndex(); last != 1 || err != nil {
+		t.Errorf("last index %d, %v", last, err)
+	}
+	if last := j.after(false); last != 1 {
+		t.Errorf("last index %d after a power cut", last)
+	}
+	j.append()
+	j.shared()
+	must(t, j.log.Close(false))
+	if clean, err := j.journal.Close(); !clean || err != nil {
+		t.Errorf("clean %v, %v: the log was synced when it was closed", clean, err)
+	}
+	if err := j.log.Sync(); !errors.Is(err, ErrClosed) {
+		t.Errorf("%v", err)
+	}
+}

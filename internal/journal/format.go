@@ -1,0 +1,152 @@
+// Package journal is a file of a volume into which small writes of many groups go together, so that one sync makes all of them
+// durable. The bytes stand in the groups' own segments too; these are synced later. After a crash they are written there again
+// (Replay) before anything else looks at the groups. See docs/adr/0012-journal.md and docs/format-volume.md.
+//
+// The same bytes are only ever written to the same place: a place of a segment, which is named by its random id, is written once.
+// So it does not matter how often, or from which state of the segments, they are written again.
+package journal
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math"
+
+	"github.com/google/uuid"
+)
+
+// Range is bytes of a segment of a group.
+type Range struct {
+	Group   uuid.UUID
+	Number  uint64  // of the segment's file
+	Segment [8]byte // its id
+	Offset  int64
+	Bytes   []byte
+}
+
+// A record is what one sync made durable, little-endian, from a multiple of 4 KiB on, with zeros up to the next one:
+//
+//	offset  0        8        12       16       24         32      36     40
+//	       +--------+--------+--------+--------+----------+-------+------+----------
+//	       | magic  | CRC32C | length | epoch  | sequence | count | zero | ranges...
+//	       +--------+--------+--------+--------+----------+-------+------+----------
+//
+// and each range, padded with zeros to a multiple of 8:
+//
+//	 0       16       24           32       40       44     48
+//	+-------+--------+------------+--------+--------+------+---------
+//	| group | number | segment id | offset | length | zero | bytes...
+//	+-------+--------+------------+--------+--------+------+---------
+//
+// The CRC32C covers everything behind it up to length. A file holds the records of one epoch, the greatest one that is found in it;
+// what is of another epoch is left over from an earlier use of the file.
+const (
+	magic       = "SHEAFJNL"
+	crcAt       = 8
+	lengthAt    = 12
+	epochAt     = 16
+	sequenceAt  = 24
+	countAt     = 32
+	zeroAt      = 36
+	headerBytes = 40
+
+	rangeHeaderBytes = 48
+	blockBytes       = 4096
+	// recordBytesMax is far above what a batch can be.
+	recordBytesMax = 64 << 20
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+var errRecord = errors.New("is no record")
+
+// record is one as read.
+type record struct {
+	epoch, sequence uint64
+	ranges          []Range // their Bytes alias what was read
+	bytes           int     // with padding
+}
+
+func padded(n, to int) int { return (n + to - 1) / to * to }
+
+func rangeBytes(bytes int) int { return rangeHeaderBytes + padded(bytes, 8) }
+
+// appendRange appends a range to a record that is being made.
+func appendRange(b []byte, r *Range) []byte {
+	from := len(b)
+	b = append(b, r.Group[:]...)
+	b = binary.LittleEndian.AppendUint64(b, r.Number)
+	b = append(b, r.Segment[:]...)
+	b = binary.LittleEndian.AppendUint64(b, uint64(r.Offset))
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(r.Bytes)))
+	b = append(b, 0, 0, 0, 0)
+	b = append(b, r.Bytes...)
+	return zeroTo(b, from+rangeBytes(len(r.Bytes)))
+}
+
+func zeroTo(b []byte, length int) []byte {
+	var zeros [blockBytes]byte
+	return append(b, zeros[:length-len(b)]...)
+}
+
+// encode appends a record to an empty buffer, padded to blocks.
+func encode(b []byte, epoch, sequence uint64, ranges []Range) []byte {
+	b = append(b[:0], magic...)
+	b = zeroTo(b, headerBytes)
+	for i := range ranges {
+		b = appendRange(b, &ranges[i])
+	}
+	binary.LittleEndian.PutUint32(b[lengthAt:], uint32(len(b)))
+	binary.LittleEndian.PutUint64(b[epochAt:], epoch)
+	binary.LittleEndian.PutUint64(b[sequenceAt:], sequence)
+	binary.LittleEndian.PutUint32(b[countAt:], uint32(len(ranges)))
+	binary.LittleEndian.PutUint32(b[crcAt:], crc32.Checksum(b[lengthAt:], castagnoli))
+	return zeroTo(b, padded(len(b), blockBytes))
+}
+
+// bytesOf is how long the record of these ranges is, with padding.
+func bytesOf(ranges []Range) int {
+	n := headerBytes
+	for i := range ranges {
+		n += rangeBytes(len(ranges[i].Bytes))
+	}
+	return padded(n, blockBytes)
+}
+
+// decode reads the record at the begin of b; anything may stand there.
+func decode(b []byte) (record, error) {
+	if len(b) < headerBytes || string(b[:len(magic)]) != magic {
+		return record{}, errRecord
+	}
+	length := int(binary.LittleEndian.Uint32(b[lengthAt:]))
+	if length < headerBytes || length > len(b) || length > recordBytesMax {
+		return record{}, fmt.Errorf("%w: a length of %d", errRecord, length)
+	}
+	if crc32.Checksum(b[lengthAt:length], castagnoli) != binary.LittleEndian.Uint32(b[crcAt:]) {
+		return record{}, fmt.Errorf("%w: its checksum is wrong", errRecord)
+	}
+	r := record{
+		epoch: binary.LittleEndian.Uint64(b[epochAt:]), sequence: binary.LittleEndian.Uint64(b[sequenceAt:]), bytes: padded(length, blockBytes),
+	}
+	rest := b[headerBytes:length]
+	for range binary.LittleEndian.Uint32(b[countAt:]) {
+		if len(rest) < rangeHeaderBytes {
+			return record{}, fmt.Errorf("%w: a range is cut off", errRecord)
+		}
+		one := Range{
+			Group: uuid.UUID(rest[:16]), Number: binary.LittleEndian.Uint64(rest[16:]), Segment: [8]byte(rest[24:32]),
+		}
+		offset, bytes := binary.LittleEndian.Uint64(rest[32:]), binary.LittleEndian.Uint32(rest[40:])
+		if offset > math.MaxInt64-uint64(bytes) || rangeBytes(int(bytes)) > len(rest) {
+			return record{}, fmt.Errorf("%w: a range of %d bytes at offset %d", errRecord, bytes, offset)
+		}
+		one.Offset, one.Bytes = int64(offset), rest[rangeHeaderBytes:rangeHeaderBytes+bytes:rangeHeaderBytes+bytes]
+		r.ranges = append(r.ranges, one)
+		rest = rest[rangeBytes(int(bytes)):]
+	}
+	if len(rest) > 0 {
+		return record{}, fmt.Errorf("%w: %d bytes behind its ranges", errRecord, len(rest))
+	}
+	return r, nil
+}

@@ -1,0 +1,407 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// ErrUnused says that the journal did not take a write, which is durable only once the group's own file is synced.
+var ErrUnused = errors.New("the journal does not take it")
+
+const (
+	fileBytesFirst = 1 << 20
+	fileBytesMax   = 16 << 20
+	// A file that is full sooner than that is followed by a larger one.
+	fullSoon = 4 * time.Second
+	// After a failure to make a file, the next try comes that much later.
+	tryAgain = time.Minute
+)
+
+// Options of New.
+type Options struct {
+	FS  vfs.FS
+	Dir string // of the volume. What Read finds there must have been replayed and removed
+	// Begin is called before the first file is made: what may not be opened by a program that knows no journal is marked so,
+	// durably. nil: nothing.
+	Begin func() error
+	// FileBytes is the size of a file, a multiple of 4 KiB; 0: 1 MiB, growing to 16 MiB while it is filled quickly.
+	FileBytes int64
+	Logger    *slog.Logger // nil: discards
+	// Unsafe uses room again while groups still need what is in it, for simulations that prove that they notice.
+	Unsafe bool
+}
+
+// Stats are counted since New.
+type Stats struct {
+	Writes  int64 // made durable
+	Syncs   int64 // that this took
+	Bytes   int64 // written, with padding
+	Refused int64 // writes: no room yet, or the journal is broken
+}
+
+// Journal writes. Two files are used in turn: when one is full, the other is begun anew, as soon as no group needs anything of it any
+// more. So each Member is told to sync its own file (MustSync) when the files change. Safe for concurrent use.
+type Journal struct {
+	opts   Options
+	logger *slog.Logger
+
+	mu       sync.Mutex // guards what follows
+	halves   [2]half
+	current  int // of halves
+	pending  *batch
+	flushing bool // somebody writes: only they use halves' file, size, end, next and epoch, began, and what is below made
+	broken   error
+	closed   bool
+	stats    Stats
+
+	made   bool // Begin was called
+	epoch  uint64
+	buffer []byte
+	failed time.Time // when no file could be made
+}
+
+// half is one of the files.
+type half struct {
+	file  vfs.File // nil: none
+	size  int64
+	end   int64
+	next  uint64 // sequence of the next record
+	began time.Time
+	live  map[*Member]struct{} // those whose own file is not synced since they wrote here. Guarded by Journal.mu
+}
+
+// batch is what one sync makes durable.
+type batch struct {
+	ranges  []Range
+	members []*Member
+	lead    chan struct{} // tells one who waits to write the batch
+	done    chan struct{}
+	err     error // set before done is closed
+}
+
+// Member is an open log of a group. Its methods are called by one goroutine at a time.
+type Member struct {
+	journal  *Journal
+	group    uuid.UUID
+	live     atomic.Bool
+	mustSync atomic.Bool
+}
+
+// New begins a journal. It makes no file before the first write.
+func New(opts Options) *Journal {
+	j := &Journal{opts: opts, logger: opts.Logger}
+	if j.logger == nil {
+		j.logger = slog.New(slog.DiscardHandler)
+	}
+	for i := range j.halves {
+		j.halves[i].live = make(map[*Member]struct{})
+	}
+	return j
+}
+
+// Join takes a log in that is being opened. Where an earlier log of the group was closed before its own file could be synced, what
+// the journal holds for it is given to apply first.
+func (j *Journal) Join(group uuid.UUID, apply func([]Range) error) (*Member, error) {
+	j.mu.Lock()
+	var left []*Member
+	for i := range j.halves {
+		for m := range j.halves[i].live {
+			if m.group == group && !slices.Contains(left, m) {
+				left = append(left, m)
+			}
+		}
+	}
+	j.mu.Unlock()
+	if len(left) > 0 {
+		found, err := Read(j.opts.FS, j.opts.Dir)
+		if err != nil {
+			return nil, err
+		}
+		found.Ranges = slices.DeleteFunc(found.Ranges, func(r Range) bool { return r.Group != group })
+		if err := apply(found.Ranges); err != nil {
+			return nil, fmt.Errorf("journal: what it holds of group %s cannot be written to the group's segment: %w", group, err)
+		}
+		for _, m := range left {
+			m.Settled()
+		}
+	}
+	return &Member{journal: j, group: group}, nil
+}
+
+// MustSync tells that the log is to sync its own file now, and not to write here: the journal needs the room.
+func (m *Member) MustSync() bool { return m.mustSync.Load() }
+
+// Ended tells that the journal was closed: what it held at that time stays in its files.
+func (m *Member) Ended() bool {
+	m.journal.mu.Lock()
+	defer m.journal.mu.Unlock()
+	return m.journal.closed
+}
+
+// Settled tells that everything that was written here stands, durably, in the log's own files, or is void.
+func (m *Member) Settled() {
+	if !m.live.Load() {
+		return
+	}
+	j := m.journal
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for i := range j.halves {
+		delete(j.halves[i].live, m)
+	}
+	m.live.Store(false)
+	m.mustSync.Store(false)
+}
+
+// Write makes bytes of a segment durable. They must stand in the segment's file already, perhaps not synced, and must not change
+// before it returns. ErrUnused: they are not durable, and the file is to be synced.
+func (m *Member) Write(number uint64, segment [8]byte, offset int64, b []byte) error {
+	j := m.journal
+	j.mu.Lock()
+	if j.broken != nil || j.closed || m.mustSync.Load() {
+		j.stats.Refused++
+		j.mu.Unlock()
+		return ErrUnused
+	}
+	p := j.pending
+	if p == nil {
+		p = &batch{lead: make(chan struct{}, 1), done: make(chan struct{})}
+		j.pending = p
+	}
+	p.ranges = append(p.ranges, Range{Group: m.group, Number: number, Segment: segment, Offset: offset, Bytes: b})
+	p.members = append(p.members, m)
+	lead := !j.flushing
+	j.flushing = true
+	j.mu.Unlock()
+	if !lead {
+		select {
+		case <-p.done:
+			return p.err
+		case <-p.lead:
+		}
+	}
+	j.flush()
+	return p.err
+}
+
+// flush writes what is pending, for all who wait for it. The caller has set flushing, or was told to lead.
+func (j *Journal) flush() {
+	j.mu.Lock()
+	p := j.pending
+	j.pending = nil
+	j.mu.Unlock()
+	err := j.write(p)
+	j.mu.Lock()
+	if err != nil {
+		j.stats.Refused += int64(len(p.ranges))
+	} else {
+		j.stats.Writes += int64(len(p.ranges))
+		j.stats.Syncs++
+	}
+	if next := j.pending; next != nil {
+		next.lead <- struct{}{}
+	} else {
+		j.flushing = false
+	}
+	j.mu.Unlock()
+	p.err = err
+	close(p.done)
+}
+
+// write makes a batch durable; ErrUnused where it cannot.
+func (j *Journal) write(p *batch) error {
+	n := int64(bytesOf(p.ranges))
+	h := j.room(n)
+	if h == nil {
+		return ErrUnused
+	}
+	j.mu.Lock()
+	for _, m := range p.members {
+		h.live[m] = struct{}{}
+		m.live.Store(true)
+	}
+	j.stats.Bytes += n
+	j.mu.Unlock()
+	j.buffer = encode(j.buffer, j.epoch, h.next, p.ranges)
+	_, err := h.file.WriteAt(j.buffer, h.end)
+	if err == nil {
+		err = h.file.Sync()
+	}
+	if err != nil {
+		// Whether it is on the disk is not known, so it is not used any more (rule 5). What was written here before stays until the groups
+		// have synced their own files.
+		j.logger.Error("the journal cannot be written: each group syncs its own file from now on", "file", h.file.Name(), "error", err)
+		j.giveUp(err)
+		return ErrUnused
+	}
+	h.end += n
+	h.next++
+	return nil
+}
+
+// giveUp has no more written.
+func (j *Journal) giveUp(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.broken = err
+	for i := range j.halves {
+		j.release(&j.halves[i])
+	}
+}
+
+// release asks those who need a half to sync their own files. Called with mu held.
+func (j *Journal) release(h *half) {
+	for m := range h.live {
+		m.mustSync.Store(!j.opts.Unsafe)
+	}
+}
+
+// room gives the half with room for n bytes; nil: there is none now.
+func (j *Journal) room(n int64) *half {
+	h := &j.halves[j.current]
+	if h.file != nil && h.end+n <= h.size {
+		return h
+	}
+	now := time.Now()
+	if now.Sub(j.failed) < tryAgain {
+		return nil
+	}
+	j.mu.Lock()
+	other := &j.halves[1-j.current]
+	waits := len(other.live) > 0 && !j.opts.Unsafe
+	if waits {
+		j.release(other)
+	}
+	j.mu.Unlock()
+	if waits {
+		return nil
+	}
+	size := max(j.opts.FileBytes, fileBytesFirst)
+	if j.opts.FileBytes > 0 {
+		size = j.opts.FileBytes
+	} else if h.file != nil {
+		size = h.size
+		if now.Sub(h.began) < fullSoon {
+			size = min(4*size, fileBytesMax)
+		}
+	}
+	if n > size {
+		return nil
+	}
+	if err := j.begin(1-j.current, size); err != nil {
+		j.logger.Warn("no file for the journal: each group syncs its own file", "error", err)
+		j.failed = now
+		return nil
+	}
+	other.began = now
+	j.mu.Lock()
+	j.release(h)
+	j.current = 1 - j.current
+	j.mu.Unlock()
+	return other
+}
+
+// begin begins a half anew, in which nothing is live.
+func (j *Journal) begin(i int, size int64) error {
+	h := &j.halves[i]
+	if h.file == nil || h.size < size {
+		file, err := j.make(names[i], size)
+		if err != nil {
+			return err
+		}
+		if h.file != nil {
+			_ = h.file.Close() // what was in it is needed no more
+		}
+		h.file, h.size = file, size
+	}
+	j.epoch++
+	h.end, h.next = 0, 0
+	return nil
+}
+
+// make makes a file of zeros, in the place of one that is there.
+func (j *Journal) make(name string, size int64) (vfs.File, error) {
+	if !j.made && j.opts.Begin != nil {
+		if err := j.opts.Begin(); err != nil {
+			return nil, err
+		}
+	}
+	j.made = true
+	name = path.Join(j.opts.Dir, name)
+	if err := j.opts.FS.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	file, err := j.opts.FS.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	err = zero(file, size)
+	if err == nil {
+		err = j.opts.FS.SyncDir(j.opts.Dir)
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// zero makes a new file so long, durably. Where that makes later syncs cheaper, because they have no metadata to write, it is filled with zeros.
+func zero(file vfs.File, size int64) error {
+	if err := file.Allocate(0, size); err != nil {
+		return err
+	}
+	if file.CheapOverwrite() {
+		zeros := make([]byte, min(size, fileBytesFirst))
+		for at := int64(0); at < size; at += int64(len(zeros)) {
+			if _, err := file.WriteAt(zeros[:min(int64(len(zeros)), size-at)], at); err != nil {
+				return err
+			}
+		}
+	}
+	return file.Sync()
+}
+
+// Stats since New.
+func (j *Journal) Stats() Stats {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.stats
+}
+
+// Close ends it; no Write may be under way. Where no log needs anything of it any more, its files are removed, and clean is true.
+func (j *Journal) Close() (clean bool, err error) {
+	j.mu.Lock()
+	if j.closed {
+		j.mu.Unlock()
+		return false, nil
+	}
+	j.closed = true
+	clean = true
+	var errs []error
+	for i := range j.halves {
+		h := &j.halves[i]
+		clean = clean && len(h.live) == 0
+		if h.file != nil {
+			errs = append(errs, h.file.Close())
+		}
+	}
+	j.mu.Unlock()
+	if !clean {
+		return false, errors.Join(errs...)
+	}
+	if err := Remove(j.opts.FS, j.opts.Dir); err != nil {
+		return false, errors.Join(append(errs, err)...)
+	}
+	return true, errors.Join(errs...)
+}

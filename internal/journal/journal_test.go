@@ -1,0 +1,372 @@
+package journal
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+const dir = "/v"
+
+func groupID(n int) uuid.UUID { return uuid.UUID{9, byte(n)} }
+
+func newDisk(t *testing.T) *vfs.Mem {
+	t.Helper()
+	m := vfs.NewMem()
+	if err := m.MkdirAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// member is a log as the journal knows it: bytes are appended to it, and synced now and then.
+type member struct {
+	*Member
+	group        uuid.UUID
+	bytes        []byte // appended
+	durable, own int    // of these, by whomever, and in the log's own file
+}
+
+func join(t testing.TB, j *Journal, n int) *member {
+	t.Helper()
+	m, err := j.Join(groupID(n), func([]Range) error { return errors.New("nothing is left of an earlier log") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &member{Member: m, group: groupID(n)}
+}
+
+// write appends bytes and makes them durable, by the journal or by itself. It tells whether the journal took them.
+func (m *member) write(b []byte) bool {
+	m.bytes = append(m.bytes, b...)
+	if !m.MustSync() && m.Write(7, [8]byte{1}, int64(m.durable), m.bytes[m.durable:]) == nil {
+		m.durable = len(m.bytes)
+		return true
+	}
+	m.durable, m.own = len(m.bytes), len(m.bytes)
+	m.Settled()
+	return false
+}
+
+// check compares what a disk has of a group with what was made durable.
+func (m *member) check(t testing.TB, found Found) {
+	t.Helper()
+	got := bytes.Clone(m.bytes[:m.own])
+	for _, r := range found.Ranges {
+		if r.Group != m.group {
+			continue
+		}
+		if r.Number != 7 || r.Segment != [8]byte{1} || r.Offset > int64(len(got)) {
+			t.Errorf("group %s: a range of segment %d at offset %d, where %d bytes are", m.group, r.Number, r.Offset, len(got))
+			return
+		}
+		got = append(got[:r.Offset], append(bytes.Clone(r.Bytes), got[min(len(got), int(r.Offset)+len(r.Bytes)):]...)...)
+	}
+	if len(got) < m.durable || !bytes.Equal(got[:m.durable], m.bytes[:m.durable]) {
+		t.Errorf("group %s: %d bytes are there, %d were made durable", m.group, len(got), m.durable)
+	}
+}
+
+func syncs(op vfs.Op) bool { return op.Kind == vfs.OpSync }
+
+func read(t testing.TB, fs vfs.FS) Found {
+	t.Helper()
+	found, err := Read(fs, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// TestWhatWasTakenSurvivesAPowerCut writes for many groups at once, cuts the power at any time, and finds every byte that was said to be
+// durable, whatever the disk kept of the rest.
+func TestWhatWasTakenSurvivesAPowerCut(t *testing.T) {
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 1))
+			disk := newDisk(t)
+			j := New(Options{FS: disk, Dir: dir, FileBytes: []int64{8 << 10, 32 << 10, 1 << 20}[seed%3]})
+			members := make([]*member, 5)
+			for i := range members {
+				members[i] = join(t, j, i)
+			}
+			var taken atomic.Int64
+			for range 1 + r.IntN(20) {
+				var wait sync.WaitGroup
+				for _, m := range members {
+					sizes := make([]int, r.IntN(4))
+					for k := range sizes {
+						sizes[k] = 1 + r.IntN(3000)
+					}
+					b := make([]byte, 3000)
+					for k := range b {
+						b[k] = byte(r.Uint32())
+					}
+					wait.Go(func() {
+						for _, n := range sizes {
+							if m.write(b[:n]) {
+								taken.Add(1)
+							}
+						}
+					})
+				}
+				wait.Wait()
+			}
+			kind := vfs.SurvivalKinds[seed%uint64(len(vfs.SurvivalKinds))]
+			found := read(t, disk.CrashClone(vfs.Survival{Kind: kind, Seed: seed}))
+			if len(found.Bad) > 0 {
+				t.Errorf("bad records: %v", found.Bad)
+			}
+			for _, m := range members {
+				m.check(t, found)
+			}
+			if s := j.Stats(); s.Writes != taken.Load() || s.Writes > 0 && s.Syncs == 0 {
+				t.Errorf("%+v, and %d writes were taken", s, taken.Load())
+			}
+		})
+	}
+}
+
+// TestOneSyncServesAllThatWait counts the syncs of writes that come while one is under way.
+func TestOneSyncServesAllThatWait(t *testing.T) {
+	disk := newDisk(t)
+	slow, entered, release := vfs.NewFaulty(disk), make(chan struct{}), make(chan struct{})
+	j := New(Options{FS: slow, Dir: dir})
+	first := join(t, j, 0)
+	first.write([]byte("makes the file"))
+	slow.Add(&vfs.Fault{Match: syncs, Count: 1, Effect: vfs.EffectPass, Before: func(vfs.Op) {
+		close(entered)
+		<-release
+	}})
+	var wait sync.WaitGroup
+	wait.Go(func() { first.write([]byte("is under way")) })
+	<-entered
+	before := j.Stats()
+	const many = 20
+	for i := range many {
+		m := join(t, j, i+1)
+		wait.Go(func() { m.write([]byte("waits")) })
+	}
+	for waits := 0; waits < many; {
+		j.mu.Lock()
+		if j.pending != nil {
+			waits = len(j.pending.ranges)
+		}
+		j.mu.Unlock()
+	}
+	close(release)
+	wait.Wait()
+	after := j.Stats()
+	if writes, syncs := after.Writes-before.Writes, after.Syncs-before.Syncs; writes != many+1 || syncs != 2 {
+		t.Errorf("%d writes took %d syncs, want %d and 2", writes, syncs, many+1)
+	}
+}
+
+// TestRoomIsUsedAgainWhenNobodyNeedsIt: a group that does not sync its own file keeps the room, and the others go on without.
+func TestRoomIsUsedAgainWhenNobodyNeedsIt(t *testing.T) {
+	disk := newDisk(t)
+	j := New(Options{FS: disk, Dir: dir, FileBytes: 8 << 10})
+	idle, busy := join(t, j, 0), join(t, j, 1)
+	if !idle.write([]byte("stays in the journal alone")) {
+		t.Fatal("the first write was not taken")
+	}
+	refused := 0
+	for range 20 {
+		if !busy.write(make([]byte, 2000)) {
+			refused++
+		}
+	}
+	if !idle.MustSync() || refused < 15 {
+		t.Errorf("asked to sync %v, %d of 20 writes were refused", idle.MustSync(), refused)
+	}
+	idle.check(t, read(t, disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})))
+	idle.own = len(idle.bytes)
+	idle.Settled()
+	taken := 0
+	for range 20 {
+		if busy.write(make([]byte, 2000)) {
+			taken++
+		}
+	}
+	if taken < 10 {
+		t.Errorf("%d of 20 writes were taken after there was room again", taken)
+	}
+	if clean, err := j.Close(); clean || err != nil {
+		t.Errorf("clean %v although a group needs what is in it, %v", clean, err)
+	}
+	if found := read(t, disk); found.Files != 2 {
+		t.Errorf("%d files are left", found.Files)
+	}
+}
+
+// TestALogThatCouldNotSyncGetsItsBytesBack: its successor in the same process must have them before it is loaded.
+func TestALogThatCouldNotSyncGetsItsBytesBack(t *testing.T) {
+	disk := newDisk(t)
+	j := New(Options{FS: disk, Dir: dir})
+	m, other := join(t, j, 0), join(t, j, 1)
+	m.write([]byte("one, "))
+	other.write([]byte("of another group"))
+	m.write([]byte("two"))
+	var got []byte
+	fail := errors.New("the disk says no")
+	if _, err := j.Join(m.group, func([]Range) error { return fail }); !errors.Is(err, fail) {
+		t.Errorf("joined although it cannot be written: %v", err)
+	}
+	if _, err := j.Join(m.group, func(ranges []Range) error {
+		for _, r := range ranges {
+			got = append(got[:r.Offset], r.Bytes...)
+		}
+		return nil
+	}); err != nil || string(got) != "one, two" {
+		t.Errorf("%q, %v", got, err)
+	}
+	join(t, j, 0) // nothing is left now
+	other.Settled()
+	if clean, err := j.Close(); !clean || err != nil {
+		t.Errorf("clean %v, %v", clean, err)
+	}
+	if found := read(t, disk); found.Files != 0 {
+		t.Errorf("%d files are left", found.Files)
+	}
+}
+
+// TestAFailedSyncEndsIt: nothing is said to be durable after it, and what was before stays readable.
+func TestAFailedSyncEndsIt(t *testing.T) {
+	disk := newDisk(t)
+	faulty := vfs.NewFaulty(disk)
+	j := New(Options{FS: faulty, Dir: dir})
+	m, other := join(t, j, 0), join(t, j, 1)
+	m.write([]byte("before"))
+	fault := faulty.Add(&vfs.Fault{Match: syncs, Err: syscall.EIO, Effect: vfs.EffectDrop})
+	if other.write([]byte("during")) {
+		t.Error("a write was taken whose sync failed")
+	}
+	fault.Remove()
+	if !m.MustSync() {
+		t.Error("who has something in it is not asked to sync")
+	}
+	m.check(t, read(t, disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})))
+	m.write(nil)
+	if m.write([]byte("after")) || fault.Fired() != 1 {
+		t.Errorf("a write was taken after a sync failed; %d faults", fault.Fired())
+	}
+}
+
+// TestNoRoomForAFile: the groups sync their own files, and nobody tries again and again.
+func TestNoRoomForAFile(t *testing.T) {
+	disk := newDisk(t)
+	faulty := vfs.NewFaulty(disk)
+	fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpAllocate }, Err: syscall.ENOSPC})
+	j := New(Options{FS: faulty, Dir: dir})
+	m := join(t, j, 0)
+	for range 5 {
+		if m.write([]byte("x")) {
+			t.Fatal("taken without a file")
+		}
+	}
+	if fault.Fired() != 1 {
+		t.Errorf("tried %d times", fault.Fired())
+	}
+}
+
+// TestBegin is called before the first file is there, and its failure lets none be made.
+func TestBegin(t *testing.T) {
+	disk := newDisk(t)
+	fail := errors.New("the superblock cannot be written")
+	calls := 0
+	var answer error
+	j := New(Options{FS: disk, Dir: dir, Begin: func() error {
+		calls++
+		if read(t, disk).Files > 0 {
+			t.Error("there is a file before Begin")
+		}
+		return answer
+	}})
+	m := join(t, j, 0)
+	answer = fail
+	if m.write([]byte("x")) {
+		t.Error("taken although Begin failed")
+	}
+	answer, j.failed = nil, j.failed.Add(-2*tryAgain)
+	if !m.write([]byte("x")) || calls != 2 {
+		t.Errorf("not taken, or Begin called %d times", calls)
+	}
+}
+
+// TestBadBytes: a bad record in the middle is told, and costs only itself; one at the end is torn.
+func TestBadBytes(t *testing.T) {
+	disk := newDisk(t)
+	j := New(Options{FS: disk, Dir: dir})
+	m := join(t, j, 0)
+	for i := range 5 {
+		m.write([]byte{byte(i)})
+	}
+	name := path.Join(dir, names[1])
+	whole := read(t, disk)
+	if len(whole.Ranges) != 5 || len(whole.Bad) != 0 {
+		t.Fatalf("%d ranges, %v", len(whole.Ranges), whole.Bad)
+	}
+	for record, want := range []string{"records 0 to 0", "records 1 to 1", "records 2 to 2", "records 3 to 3", ""} {
+		bad := disk.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+		if !bad.Rot(name, int64(record)*blockBytes+headerBytes+20, 1, func(b []byte) { b[0] ^= 4 }) {
+			t.Fatal("nothing to damage")
+		}
+		found := read(t, bad)
+		said := strings.Contains(fmt.Sprint(found.Bad), want) && len(found.Bad) == min(1, len(want))
+		if len(found.Ranges) != 4 || !said {
+			t.Errorf("record %d: %d ranges, %v", record, len(found.Ranges), found.Bad)
+		}
+	}
+}
+
+// TestAnEarlierUseOfAFileDoesNotCount: what is left of it behind the new records is not read.
+func TestAnEarlierUseOfAFileDoesNotCount(t *testing.T) {
+	disk := newDisk(t)
+	j := New(Options{FS: disk, Dir: dir, FileBytes: 16 << 10})
+	m := join(t, j, 0)
+	for range 4 {
+		m.write([]byte("old"))
+	}
+	m.own = len(m.bytes)
+	m.Settled()
+	for range 4 {
+		m.write([]byte("mid"))
+	}
+	m.own = len(m.bytes)
+	m.Settled()
+	m.write([]byte("new"))
+	var got []string
+	for _, r := range read(t, disk).Ranges {
+		got = append(got, string(r.Bytes))
+	}
+	if !slices.Equal(got, []string{"mid", "mid", "mid", "mid", "new"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// FuzzDecode: no panic on any input, and what is taken is what is made of it.
+func FuzzDecode(f *testing.F) {
+	f.Add(encode(nil, 3, 4, []Range{{Group: groupID(1), Number: 2, Segment: [8]byte{3}, Offset: 64, Bytes: []byte("abc")}}))
+	f.Add(encode(nil, 1, 0, nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := decode(b)
+		if err != nil {
+			return
+		}
+		if again := encode(nil, r.epoch, r.sequence, r.ranges); !bytes.HasPrefix(again, b[:min(len(b), 8)]) || len(again) != r.bytes {
+			t.Errorf("%d bytes became %d", r.bytes, len(again))
+		}
+	})
+}
