@@ -55,7 +55,8 @@ func (c *MemberConfig) claim() error {
 		return fmt.Errorf("%s has format %d, known is %d: use the program that wrote it or a newer one", file, there.Format, claimVersion)
 	}
 	if there.Token != c.Token || there.Name != c.Name {
-		return fmt.Errorf("%w: %s is of member %q of cluster %q, this is member %q of cluster %q: give each member its own folder",
+		return fmt.Errorf("%w: %s is of member %q of cluster %q, this is member %q of cluster %q: mount this member's own folder, or an empty one. "+
+			"Where the folder is of an earlier store of this name: adopt that store (adoptStoreUID), or delete the claims of its etcd",
 			ErrOtherCluster, c.Dir, there.Name, there.Token, c.Name, c.Token)
 	}
 	if c.Existing && len(c.Cluster) == 1 && !c.hasData() {

@@ -51,7 +51,7 @@ func StartEmbedded(dir string, listen ...string) (*Server, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("embedded etcd: %w", err)
 	}
-	server, err := embed.StartEtcd(cfg)
+	server, err := start(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("embedded etcd in %s: %w", dir, err)
 	}
@@ -74,6 +74,16 @@ func StartEmbedded(dir string, listen ...string) (*Server, error) {
 		s.endpoints = append(s.endpoints, l.Addr().String())
 	}
 	return s, nil
+}
+
+// start turns a panic, by which etcd says that it cannot write its first files, into an error.
+func start(cfg *embed.Config) (server *embed.Etcd, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			server, err = nil, fmt.Errorf("etcd gave up: %v: see that its folder can be written and has room (its log begins with 64 MiB)", p)
+		}
+	}()
+	return embed.StartEtcd(cfg)
 }
 
 func config(dir string, listen []string) (*embed.Config, error) {

@@ -122,7 +122,7 @@ func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	m := &Member{cfg: cfg, logger: cfg.Logger, server: &Server{closing: make(chan struct{})}}
 	ec := cfg.embed()
 	ec.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainStreamInterceptor(m.server.endStreams)}
-	server, err := embed.StartEtcd(ec)
+	server, err := start(ec)
 	if err != nil {
 		return nil, fmt.Errorf("etcd member %s in %s: %w", cfg.Name, cfg.Dir, cfg.explain(err))
 	}
@@ -171,6 +171,11 @@ func (c *MemberConfig) setDefaults() error {
 	for _, address := range []string{c.ListenClient, c.ListenPeer, c.AdvertiseClient, c.AdvertisePeer} {
 		if _, _, err := net.SplitHostPort(address); err != nil && address != "" {
 			errs = append(errs, fmt.Errorf("address %q: give host:port: %w", address, err))
+		}
+	}
+	for _, address := range []string{c.ListenClient, c.ListenPeer} { // what etcd itself would say only after the folder was claimed
+		if host, _, err := net.SplitHostPort(address); err == nil && host != "" && host != "localhost" && net.ParseIP(host) == nil {
+			errs = append(errs, fmt.Errorf("address %q: etcd listens on an IP, not on a name: give one, or none (\":PORT\") for all; advertise the name", address))
 		}
 	}
 	if len(c.Cluster) == 0 {

@@ -345,6 +345,7 @@ func TestMemberRefusesWhatCannotBe(t *testing.T) {
 		"name":            func(c *etcd.MemberConfig) { c.Name = "a=b" },
 		"no folder":       func(c *etcd.MemberConfig) { c.Dir = "" },
 		"address":         func(c *etcd.MemberConfig) { c.ListenPeer = "nowhere" },
+		"name to listen":  func(c *etcd.MemberConfig) { c.ListenPeer = "etcd-0.example:2380" },
 		"not in cluster":  func(c *etcd.MemberConfig) { c.Cluster = map[string]string{"b": c.ListenPeer} },
 		"other address":   func(c *etcd.MemberConfig) { c.Cluster = map[string]string{"a": "127.0.0.1:1"} },
 		"compaction":      func(c *etcd.MemberConfig) { c.CompactionMode = "never" },
@@ -357,6 +358,11 @@ func TestMemberRefusesWhatCannotBe(t *testing.T) {
 		if m, err := etcd.StartMember(testContext(t), cfg); err == nil {
 			m.Close()
 			t.Errorf("%s: taken", name)
+		}
+		if name == "name to listen" {
+			if files, err := os.ReadDir(cfg.Dir); err == nil && len(files) > 0 {
+				t.Errorf("%s: the folder was claimed: %v", name, files)
+			}
 		}
 	}
 }
