@@ -78,7 +78,7 @@ func etcdImage(wanted, ofSet string, pods []corev1.Pod, gatewayRuns bool, now ti
 	}
 	kept, name := ofSet, ""
 	for n := range pods {
-		if podStuck(&pods[n], now) {
+		if podStuck(&pods[n], now) && !podBegins(&pods[n], now) {
 			return wanted
 		}
 		if name == "" || pods[n].Name < name { // the first one is updated first
@@ -86,6 +86,16 @@ func etcdImage(wanted, ofSet string, pods []corev1.Pod, gatewayRuns bool, now ti
 		}
 	}
 	return kept
+}
+
+// podBegins says whether a pod was made just now and nothing is known against it: its image may be the one before the wanted one.
+func podBegins(pod *corev1.Pod, now time.Time) bool {
+	for _, c := range pod.Status.ContainerStatuses {
+		if c.State.Waiting == nil || c.State.Waiting.Reason != "ContainerCreating" {
+			return false
+		}
+	}
+	return now.Sub(pod.CreationTimestamp.Time) < blipMax
 }
 
 // gatewayTrouble finds out why a gateway does not run as wanted.

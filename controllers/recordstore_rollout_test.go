@@ -27,20 +27,32 @@ func member(name, image string, ready bool) corev1.Pod {
 
 func TestEtcdImage(t *testing.T) {
 	well := []corev1.Pod{member("e-1", "old", true), member("e-0", "old", true)}
+	waits := func(age time.Duration, reason string) []corev1.Pod {
+		pod := member("e-0", "mid", false)
+		pod.CreationTimestamp = metav1.NewTime(time.Now().Add(-age))
+		if reason != "" {
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}}
+		}
+		return []corev1.Pod{pod, member("e-1", "old", true)}
+	}
 	for name, c := range map[string]struct {
 		ofSet   string
 		pods    []corev1.Pod
 		gateway bool
 		want    string
 	}{
-		"the first time":                         {"", nil, false, "new"},
-		"the gateway runs it":                    {"old", well, true, "new"},
-		"the gateway does not":                   {"old", well, false, "old"},
-		"nor where the set had it once":          {"new", well, false, "old"},
-		"a pod is being made":                    {"old", nil, false, "old"},
-		"a member that does not run":             {"old", []corev1.Pod{member("e-0", "old", true), member("e-1", "old", false)}, false, "new"},
-		"half-way, and the gateway lost a pod":   {"new", []corev1.Pod{member("e-1", "old", true), member("e-0", "new", true)}, false, "new"},
-		"half-way of the one before the new one": {"mid", []corev1.Pod{member("e-1", "old", true), member("e-0", "mid", true)}, false, "mid"},
+		"a member is made anew for the image before": {"mid", waits(time.Second, ""), false, "mid"},
+		"and its container is":                       {"mid", waits(time.Second, "ContainerCreating"), false, "mid"},
+		"its image cannot be had":                    {"mid", waits(time.Second, "ErrImagePull"), false, "new"},
+		"nothing happens for long":                   {"mid", waits(time.Hour, ""), false, "new"},
+		"the first time":                             {"", nil, false, "new"},
+		"the gateway runs it":                        {"old", well, true, "new"},
+		"the gateway does not":                       {"old", well, false, "old"},
+		"nor where the set had it once":              {"new", well, false, "old"},
+		"a pod is being made":                        {"old", nil, false, "old"},
+		"a member that does not run":                 {"old", []corev1.Pod{member("e-0", "old", true), member("e-1", "old", false)}, false, "new"},
+		"half-way, and the gateway lost a pod":       {"new", []corev1.Pod{member("e-1", "old", true), member("e-0", "new", true)}, false, "new"},
+		"half-way of the one before the new one":     {"mid", []corev1.Pod{member("e-1", "old", true), member("e-0", "mid", true)}, false, "mid"},
 	} {
 		if got := etcdImage("new", c.ofSet, c.pods, c.gateway, time.Now()); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)

@@ -394,3 +394,27 @@ func TestChooseTurn(t *testing.T) {
 		})
 	}
 }
+
+func TestHoldReason(t *testing.T) {
+	for _, test := range []struct {
+		name       string
+		states     []v1alpha1.ShardState
+		parkedWell bool
+		want       string
+	}{
+		{"the one before loads", []v1alpha1.ShardState{v1alpha1.ShardServing, v1alpha1.ShardLoading}, false, reasonUpdating},
+		{"its pod is being made", []v1alpha1.ShardState{v1alpha1.ShardServing, v1alpha1.ShardPending}, false, reasonUpdating},
+		{"it crashes", []v1alpha1.ShardState{v1alpha1.ShardServing, v1alpha1.ShardCrashLooping}, false, reasonHeldUp},
+		{"one loads and one is lost", []v1alpha1.ShardState{v1alpha1.ShardLoading, v1alpha1.ShardNodeLost}, false, reasonHeldUp},
+		{"a parked copy", []v1alpha1.ShardState{v1alpha1.ShardServing, v1alpha1.ShardParked}, false, reasonHeldUp},
+		{"parked on purpose", []v1alpha1.ShardState{v1alpha1.ShardLoading, v1alpha1.ShardParked}, true, reasonUpdating},
+	} {
+		var turns []turn
+		for _, state := range test.states {
+			turns = append(turns, turn{Name: "a", State: state})
+		}
+		if got := holdReason(turns, test.parkedWell); got != test.want {
+			t.Errorf("%s: %s, want %s", test.name, got, test.want)
+		}
+	}
+}

@@ -91,3 +91,13 @@ func holdsUp(c cost, other v1alpha1.ShardState, parkedWell bool) bool {
 	}
 	return restartCost(other) != costAll && (other != v1alpha1.ShardParked || !parkedWell)
 }
+
+// holdReason is why no shard is restarted: others are on their way up, as between any two restarts, or one of them stays down.
+func holdReason(turns []turn, parkedWell bool) string {
+	for _, t := range turns {
+		if settled(t.State) && holdsUp(costAll, t.State, parkedWell) {
+			return reasonHeldUp
+		}
+	}
+	return reasonUpdating
+}

@@ -17,6 +17,12 @@ import (
 	"sheaf.dev/sheaf/internal/workload"
 )
 
+// Reasons of condition Updated while pods differ from the wanted template.
+const (
+	reasonUpdating = "Updating"     // it goes on by itself
+	reasonHeldUp   = "UpdateHeldUp" // it goes on when something else is well again
+)
+
 // updateWords is how far the pods are from the wanted template.
 type updateWords struct {
 	reason  string // empty: all run it
@@ -44,7 +50,7 @@ func (w *poolWork) restartOne(ctx context.Context) Outcome {
 	if outdated == 0 {
 		return Complete()
 	}
-	w.update = updateWords{reason: "Updating", message: fmt.Sprintf("%d of %d shards do not run the wanted pod template yet", outdated, len(w.shards))}
+	w.update = updateWords{reason: reasonUpdating, message: fmt.Sprintf("%d of %d shards do not run the wanted pod template yet", outdated, len(w.shards))}
 	if w.pool.Spec.Update.Mode == v1alpha1.UpdatePaused {
 		w.update.reason, w.update.message = "Paused", w.update.message+"; update.mode is Paused: set it to OneByOne to go on"
 		return Complete()
@@ -54,11 +60,13 @@ func (w *poolWork) restartOne(ctx context.Context) Outcome {
 		return Retry(err)
 	}
 	name, heldUpBy := chooseTurn(turns, w.parkedWell())
+	reason := holdReason(turns, w.parkedWell())
 	if name == "" && slices.ContainsFunc(w.shards, w.waitsForImage) {
+		reason = reasonHeldUp
 		heldUpBy = fmt.Sprintf("gateway and etcd of RecordStore %s do not run image %s: its condition Updated says why", w.store.Name, w.image())
 	}
 	if name == "" {
-		return w.heldUp(heldUpBy)
+		return w.heldUp(reason, heldUpBy)
 	}
 	i := slices.IndexFunc(w.shards, func(o *observedShard) bool { return o.Name == name })
 	return w.note(w.restart(ctx, w.shards[i], turns))
@@ -77,8 +85,8 @@ func (w *poolWork) waitsForImage(o *observedShard) bool {
 	return restartCost(w.statusOf(o.Number).State) != costNone
 }
 
-func (w *poolWork) heldUp(by string) Outcome {
-	w.update.reason = "UpdateHeldUp"
+func (w *poolWork) heldUp(reason, by string) Outcome {
+	w.update.reason = reason
 	w.update.message += "; none is restarted while " + first(by, "their nodes are away")
 	return w.note(Wait(w.update.reason, w.update.message, PauseShort))
 }
@@ -119,7 +127,7 @@ func (w *poolWork) cachedTurns(ctx context.Context) ([]turn, error) {
 func (w *poolWork) restart(ctx context.Context, o *observedShard, turns []turn) Outcome {
 	words := fmt.Sprintf("shard %s is to be restarted: %s", o.Name, w.update.message)
 	if o.Set == nil || o.Set.DeletionTimestamp != nil {
-		return Wait("Updating", words, PauseShort)
+		return Wait(reasonUpdating, words, PauseShort)
 	}
 	lock := w.turnLock()
 	lock.Lock()
@@ -129,23 +137,23 @@ func (w *poolWork) restart(ctx context.Context, o *observedShard, turns []turn) 
 		return Retry(err)
 	}
 	if name, heldUpBy := chooseTurn(turns, w.parkedWell()); name != o.Name {
-		w.update.reason = "UpdateHeldUp"
+		w.update.reason = holdReason(turns, w.parkedWell())
 		return Wait(w.update.reason, w.update.message+"; none is restarted while "+first(heldUpBy, "another one is"), PauseShort)
 	}
 	if held := w.spare(ctx, o.Name, turns); held != "" {
-		w.update.reason, w.update.message = "UpdateHeldUp", fmt.Sprintf("%s; shard %s is not restarted: %s", w.update.message, o.Name, held)
+		w.update.reason, w.update.message = reasonHeldUp, fmt.Sprintf("%s; shard %s is not restarted: %s", w.update.message, o.Name, held)
 		return Wait(w.update.reason, w.update.message, PauseShort)
 	}
 	if changed, err := Apply(ctx, w.Client, w.pool, w.wanted[o.Number]); err != nil {
 		return Retry(err)
 	} else if changed || setTemplate(o.Set) != o.Template || o.Set.Status.ObservedGeneration < o.Set.Generation {
-		return Wait("Updating", words, PauseShort)
+		return Wait(reasonUpdating, words, PauseShort)
 	}
 	if err := w.Client.Delete(ctx, o.Pod, client.Preconditions{UID: &o.Pod.UID}); client.IgnoreNotFound(err) != nil {
 		return Retry(fmt.Errorf("delete Pod %s: %w", o.Pod.Name, err))
 	}
 	w.event(corev1.EventTypeNormal, "ShardRestarts", "Restart", "restarting shard %s for a changed pod template", o.Name)
-	return Wait("Updating", words, PauseShort)
+	return Wait(reasonUpdating, words, PauseShort)
 }
 
 func (w *poolWork) turnLock() *sync.Mutex {

@@ -54,7 +54,7 @@ var _ = Describe("An update", func() {
 		image(ctx, "sheaf:2")
 		p.settle(ctx, 0)
 		Expect(updated(images(ctx), "sheaf:2")).To(Equal(1), "%v", images(ctx))
-		p.expect(ctx, "a", v1alpha1.ConditionUpdated, metav1.ConditionFalse, "UpdateHeldUp", "Loading")
+		p.expect(ctx, "a", v1alpha1.ConditionUpdated, metav1.ConditionFalse, "Updating", "Loading")
 		for n := range 2 {
 			By("the next one, when that has loaded")
 			for shard, name := range images(ctx) {
