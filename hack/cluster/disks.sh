@@ -102,7 +102,10 @@ disk() {
   "disk_$action" "$@"
 }
 
-disks_loops() { losetup -nl -O NAME,BACK-FILE | grep -F -e "$state/" -e /sheaf-slowdisk || true; }
+# A slow disk's file is below $inner, or, where that mount is gone, has its bare name. make chaos has such disks elsewhere.
+disks_loops() {
+  losetup -nl -O NAME,BACK-FILE | awk -v state="$state/" -v inner="$inner/" 'index($2, state) || index($2, inner) || $2 == "/sheaf-slowdisk"'
+}
 
 disks_detach() { # at the end: also of devices whose record was lost
   local device
