@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -199,16 +200,21 @@ func (o *osFile) ReadAlign() int64                         { return o.align }
 
 // CheapOverwrite implements File.
 func (o *osFile) CheapOverwrite() bool {
-	cheap := false
+	kind := o.fileSystem()
+	return kind == unix.EXT4_SUPER_MAGIC || kind == unix.XFS_SUPER_MAGIC
+}
+
+// fileSystem is the magic number of its kind; 0: it cannot be told.
+func (o *osFile) fileSystem() (kind int64) {
 	_ = control(o.f, func(fd int) error {
 		var facts unix.Statfs_t
 		if err := unix.Fstatfs(fd, &facts); err != nil {
 			return err
 		}
-		cheap = facts.Type == unix.EXT4_SUPER_MAGIC || facts.Type == unix.XFS_SUPER_MAGIC
+		kind = facts.Type
 		return nil
 	})
-	return cheap
+	return kind
 }
 
 func (o *osFile) Size() (int64, error) {
@@ -265,6 +271,13 @@ func (o *osFile) Allocate(offset, length int64) error {
 	if offset < 0 || length <= 0 {
 		return &fs.PathError{Op: "fallocate", Path: o.Name(), Err: fmt.Errorf("offset %d length %d: %w", offset, length, syscall.EINVAL)}
 	}
+	if offset > math.MaxInt64-length {
+		return &fs.PathError{Op: "fallocate", Path: o.Name(), Err: fmt.Errorf("offset %d length %d: %w", offset, length, syscall.EFBIG)}
+	}
+	if o.fileSystem() == unix.BTRFS_SUPER_MAGIC {
+		// Each write goes elsewhere in any case, and what splits allocated room makes each sync dearer than the one before.
+		return o.grow(offset + length)
+	}
 	err := control(o.f, func(fd int) error {
 		for {
 			err := unix.Fallocate(fd, 0, offset, length)
@@ -279,11 +292,16 @@ func (o *osFile) Allocate(offset, length int64) error {
 	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENOSYS) {
 		return &fs.PathError{Op: "fallocate", Path: o.Name(), Err: err}
 	}
+	return o.grow(offset + length)
+}
+
+// grow makes the file so long, where it is not.
+func (o *osFile) grow(length int64) error {
 	size, err := o.Size()
-	if err != nil || size >= offset+length {
+	if err != nil || size >= length {
 		return err
 	}
-	return o.Truncate(offset + length)
+	return o.Truncate(length)
 }
 
 // control runs f with the descriptor, which cannot be closed and used for another file meanwhile.
