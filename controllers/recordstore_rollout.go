@@ -88,8 +88,12 @@ func etcdImage(wanted, ofSet string, pods []corev1.Pod, gatewayRuns bool, now ti
 	return kept
 }
 
-// podBegins says whether a pod was made just now and nothing is known against it: its image may be the one before the wanted one.
+// podBegins says whether a pod is being replaced, or was made just now and nothing is known against it: that it does not run says
+// nothing of its image, which may be the one before the wanted one.
 func podBegins(pod *corev1.Pod, now time.Time) bool {
+	if pod.DeletionTimestamp != nil {
+		return true
+	}
 	for _, c := range pod.Status.ContainerStatuses {
 		if c.State.Waiting == nil || c.State.Waiting.Reason != "ContainerCreating" {
 			return false

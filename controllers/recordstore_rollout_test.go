@@ -35,6 +35,9 @@ func TestEtcdImage(t *testing.T) {
 		}
 		return []corev1.Pod{pod, member("e-1", "old", true)}
 	}
+	leaves := member("e-0", "mid", false)
+	leaves.DeletionTimestamp = new(metav1.Now())
+	leaves.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
 	for name, c := range map[string]struct {
 		ofSet   string
 		pods    []corev1.Pod
@@ -43,6 +46,7 @@ func TestEtcdImage(t *testing.T) {
 	}{
 		"a member is made anew for the image before": {"mid", waits(time.Second, ""), false, "mid"},
 		"and its container is":                       {"mid", waits(time.Second, "ContainerCreating"), false, "mid"},
+		"and was stopped for it":                     {"mid", []corev1.Pod{leaves, member("e-1", "old", true)}, false, "mid"},
 		"its image cannot be had":                    {"mid", waits(time.Second, "ErrImagePull"), false, "new"},
 		"nothing happens for long":                   {"mid", waits(time.Hour, ""), false, "new"},
 		"the first time":                             {"", nil, false, "new"},
