@@ -125,6 +125,16 @@ func TestWhatGroupsGoOnWithout(t *testing.T) {
 	}
 }
 
+// TestPauseOfASettledStore: nothing has to be done soon, but for a store whose groups come by name.
+func TestPauseOfASettledStore(t *testing.T) {
+	for routing, want := range map[v1alpha1.RoutingMode]time.Duration{v1alpha1.RoutingHash: 30 * time.Second, v1alpha1.RoutingNamed: 2 * time.Second} {
+		run := &storeRun{store: &v1alpha1.RecordStore{Spec: v1alpha1.RecordStoreSpec{Groups: v1alpha1.Groups{Routing: routing}}}}
+		if got := new(RecordStoreReconciler).pause(run); got != want {
+			t.Errorf("%s: %s, want %s", routing, got, want)
+		}
+	}
+}
+
 func TestMovePause(t *testing.T) {
 	for groups, want := range map[int32]time.Duration{0: 2 * time.Second, 4096: 3 * time.Second, 65536: 10 * time.Second} {
 		run := &storeRun{state: PlacementState{Groups: groups}}

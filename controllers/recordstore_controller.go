@@ -164,8 +164,8 @@ func (r *RecordStoreReconciler) writeMetadata(ctx context.Context, store *v1alph
 
 // pause until the next look where nothing changes: at etcd, which is not watched.
 func (r *RecordStoreReconciler) pause(run *storeRun) time.Duration {
-	if run.state.Changed || run.store.Status.Groups.Moving > 0 {
-		return run.movePause()
+	if run.state.Changed || run.store.Status.Groups.Moving > 0 || run.store.Spec.Groups.Routing == v1alpha1.RoutingNamed {
+		return run.movePause() // the first put of a new group waits until it is placed
 	}
 	if len(run.state.Silent) > 0 || run.state.Homeless > 0 {
 		return PauseShort

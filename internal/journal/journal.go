@@ -24,6 +24,8 @@ const (
 	fileBytesMax   = 16 << 20
 	// A file that is full sooner than that is followed by a larger one.
 	fullSoon = 4 * time.Second
+	// spareShare of what the volume has to spare is what a file may take.
+	spareShare = 16
 	// After a failure to make a file, the next try comes that much later.
 	tryAgain = time.Minute
 )
@@ -37,7 +39,9 @@ type Options struct {
 	Begin func() error
 	// FileBytes is the size of a file, a multiple of 4 KiB; 0: 1 MiB, growing to 16 MiB while it is filled quickly.
 	FileBytes int64
-	Logger    *slog.Logger // nil: discards
+	// Spare is the bytes that the volume has above its reserve, of which a file takes a small part at most; nil: enough.
+	Spare  func() int64
+	Logger *slog.Logger // nil: discards
 	// Unsafe uses room again while groups still need what is in it, for simulations that prove that they notice.
 	Unsafe bool
 }
@@ -287,14 +291,9 @@ func (j *Journal) room(n int64) *half {
 	if waits {
 		return nil
 	}
-	size := max(j.opts.FileBytes, fileBytesFirst)
-	if j.opts.FileBytes > 0 {
-		size = j.opts.FileBytes
-	} else if h.file != nil {
-		size = h.size
-		if now.Sub(h.began) < fullSoon {
-			size = min(4*size, fileBytesMax)
-		}
+	size := j.sizeAfter(h, other, now)
+	if size == 0 {
+		j.failed = now
 	}
 	if n > size {
 		return nil
@@ -310,6 +309,29 @@ func (j *Journal) room(n int64) *half {
 	j.current = 1 - j.current
 	j.mu.Unlock()
 	return other
+}
+
+// sizeAfter is how large the half has to be that follows h; 0: the volume has no room for one.
+func (j *Journal) sizeAfter(h, other *half, now time.Time) int64 {
+	size := j.opts.FileBytes
+	switch {
+	case size > 0:
+	case h.file == nil:
+		size = fileBytesFirst
+	case now.Sub(h.began) < fullSoon:
+		size = min(4*h.size, fileBytesMax)
+	default:
+		size = h.size
+	}
+	if other.file != nil && other.size >= size || j.opts.Spare == nil {
+		return max(size, other.size)
+	}
+	for room := j.opts.Spare() / spareShare; size > room; size /= 4 {
+		if size <= max(other.size, fileBytesFirst) {
+			return other.size // what is there; else there is none
+		}
+	}
+	return size
 }
 
 // begin begins a half anew, in which nothing is live.

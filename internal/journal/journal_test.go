@@ -281,6 +281,38 @@ func TestNoRoomForAFile(t *testing.T) {
 	}
 }
 
+// TestTheReserveIsLeftAlone: a file takes a small part of what the volume has to spare, and none where that is too little.
+func TestTheReserveIsLeftAlone(t *testing.T) {
+	disk := newDisk(t)
+	spare := int64(spareShare*fileBytesFirst - 1)
+	j := New(Options{FS: disk, Dir: dir, Spare: func() int64 { return spare }})
+	m := join(t, j, 0)
+	if m.write([]byte("x")) || read(t, disk).Files > 0 {
+		t.Error("a file was made without room")
+	}
+	spare, j.failed = spare+1, j.failed.Add(-2*tryAgain)
+	for range 5 * fileBytesFirst / blockBytes { // as fast as to have larger files where there is room
+		m.write(make([]byte, 100))
+		m.Settled()
+	}
+	if s := j.Stats(); s.Refused != 1 {
+		t.Errorf("%+v", s)
+	}
+	for _, h := range j.halves {
+		if h.size != fileBytesFirst {
+			t.Errorf("a file has %d bytes", h.size)
+		}
+	}
+	spare *= 4
+	for range 5 * fileBytesFirst / blockBytes {
+		m.write(make([]byte, 100))
+		m.Settled()
+	}
+	if got := max(j.halves[0].size, j.halves[1].size); got != 4*fileBytesFirst {
+		t.Errorf("the larger file has %d bytes, with room for more", got)
+	}
+}
+
 // TestBegin is called before the first file is there, and its failure lets none be made.
 func TestBegin(t *testing.T) {
 	disk := newDisk(t)

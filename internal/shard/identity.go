@@ -181,7 +181,7 @@ func (s *Shard) openJournal() error {
 		return err
 	}
 	s.journal = journal.New(journal.Options{
-		FS: s.cfg.FS, Dir: s.cfg.Dir, Logger: s.logger, Begin: func() error { return s.volume.SetJournal(true) },
+		FS: s.cfg.FS, Dir: s.cfg.Dir, Logger: s.logger, Begin: func() error { return s.volume.SetJournal(true) }, Spare: s.volume.Spare,
 	})
 	return nil
 }
