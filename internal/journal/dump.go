@@ -21,7 +21,7 @@ func Dump(out io.Writer, fsys vfs.FS, name string) error {
 	for i := range records {
 		r := &records[i]
 		if i == 0 {
-			fmt.Fprintf(out, "journal, %d bytes, epoch %d, %d records\n", len(content), r.epoch, len(records))
+			fmt.Fprintf(out, "journal, %d bytes, epoch %x, %d records\n", len(content), r.epoch, len(records))
 		}
 		fmt.Fprintf(out, "record %d, %d bytes\n", r.sequence, r.bytes)
 		for _, one := range r.ranges {

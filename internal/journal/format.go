@@ -39,8 +39,9 @@ type Range struct {
 //	| group | number | segment id | offset | length | zero | bytes...
 //	+-------+--------+------------+--------+--------+------+---------
 //
-// The CRC32C covers everything behind it up to length. A file holds the records of one epoch, the greatest one that is found in it;
-// what is of another epoch is left over from an earlier use of the file.
+// The CRC32C covers everything behind it up to length. The epoch is the number of the use of a file in its upper half, and random in its
+// lower half, so that no data that a client stores can pass for a record. A file holds the records of one epoch, that of the first one
+// which is whole; what is of another epoch stands behind them, left over from an earlier use of the file.
 const (
 	magic       = "SHEAFJNL"
 	crcAt       = 8

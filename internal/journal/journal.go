@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math/rand/v2"
 	"path"
 	"slices"
 	"sync"
@@ -64,13 +65,13 @@ type Journal struct {
 	halves   [2]half
 	current  int // of halves
 	pending  *batch
-	flushing bool // somebody writes: only they use halves' file, size, end, next and epoch, began, and what is below made
+	flushing bool // somebody writes: only they use halves, but for live, and what is below made
 	broken   error
 	closed   bool
 	stats    Stats
 
-	made   bool // Begin was called
-	epoch  uint64
+	made   bool   // Begin was called
+	uses   uint64 // of files, so far
 	buffer []byte
 	failed time.Time // when no file could be made
 }
@@ -79,6 +80,7 @@ type Journal struct {
 type half struct {
 	file  vfs.File // nil: none
 	size  int64
+	epoch uint64
 	end   int64
 	next  uint64 // sequence of the next record
 	began time.Time
@@ -237,7 +239,7 @@ func (j *Journal) write(p *batch) error {
 	}
 	j.stats.Bytes += n
 	j.mu.Unlock()
-	j.buffer = encode(j.buffer, j.epoch, h.next, p.ranges)
+	j.buffer = encode(j.buffer, h.epoch, h.next, p.ranges)
 	_, err := h.file.WriteAt(j.buffer, h.end)
 	if err == nil {
 		err = h.file.Sync()
@@ -338,17 +340,18 @@ func (j *Journal) sizeAfter(h, other *half, now time.Time) int64 {
 func (j *Journal) begin(i int, size int64) error {
 	h := &j.halves[i]
 	if h.file == nil || h.size < size {
+		if h.file != nil {
+			_ = h.file.Close() // what was in it is needed no more
+		}
+		h.file, h.size = nil, 0 // it is removed, even where no other one can be made
 		file, err := j.make(names[i], size)
 		if err != nil {
 			return err
 		}
-		if h.file != nil {
-			_ = h.file.Close() // what was in it is needed no more
-		}
 		h.file, h.size = file, size
 	}
-	j.epoch++
-	h.end, h.next = 0, 0
+	j.uses++
+	h.epoch, h.end, h.next = j.uses<<32|uint64(rand.Uint32()), 0, 0
 	return nil
 }
 

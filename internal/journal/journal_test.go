@@ -350,7 +350,7 @@ func TestBadBytes(t *testing.T) {
 	if len(whole.Ranges) != 5 || len(whole.Bad) != 0 {
 		t.Fatalf("%d ranges, %v", len(whole.Ranges), whole.Bad)
 	}
-	for record, want := range []string{"records 0 to 0", "records 1 to 1", "records 2 to 2", "records 3 to 3", ""} {
+	for record, want := range []string{"", "records 1 to 1", "records 2 to 2", "records 3 to 3", ""} {
 		bad := disk.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
 		if !bad.Rot(name, int64(record)*blockBytes+headerBytes+20, 1, func(b []byte) { b[0] ^= 4 }) {
 			t.Fatal("nothing to damage")
@@ -386,6 +386,55 @@ func TestAnEarlierUseOfAFileDoesNotCount(t *testing.T) {
 	if !slices.Equal(got, []string{"mid", "mid", "mid", "mid", "new"}) {
 		t.Errorf("%q", got)
 	}
+}
+
+// TestTheFirstRecordOfAnotherUseIsTorn: a power cut leaves what an earlier use of the file has left behind it, which is no damage.
+func TestTheFirstRecordOfAnotherUseIsTorn(t *testing.T) {
+	disk := newDisk(t)
+	j := New(Options{FS: disk, Dir: dir, FileBytes: 16 << 10})
+	m := join(t, j, 0)
+	for range 9 { // both files are full, and the first one has been begun again
+		m.write([]byte("x"))
+		m.own = len(m.bytes)
+		m.Settled()
+	}
+	if !disk.Rot(path.Join(dir, names[1]), headerBytes, 1, func(b []byte) { b[0] ^= 1 }) {
+		t.Fatal("nothing to damage")
+	}
+	if found := read(t, disk); len(found.Bad) > 0 || len(found.Ranges) != 3+4 {
+		t.Errorf("%d ranges, %v", len(found.Ranges), found.Bad)
+	}
+}
+
+// TestAFileThatWasRemovedIsNotUsedAgain: no larger one could be made in its place.
+func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
+	disk := newDisk(t)
+	faulty := vfs.NewFaulty(disk)
+	spare := int64(1) << 40
+	j := New(Options{FS: faulty, Dir: dir, Spare: func() int64 { return spare }})
+	m := join(t, j, 0)
+	fill := func(files int) {
+		for range files * fileBytesFirst / blockBytes {
+			m.write([]byte("x"))
+			m.own = len(m.bytes)
+			m.Settled()
+		}
+	}
+	fill(1)
+	j.halves[1].began = j.halves[1].began.Add(-fullSoon) // no larger one follows
+	fill(1)
+	fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpCreate }, Err: syscall.ENOSPC})
+	m.write([]byte("x"))
+	if fault.Fired() != 1 || m.live.Load() {
+		t.Fatalf("%d faults; the test does not test", fault.Fired())
+	}
+	fault.Remove()
+	spare, j.failed = spareShare*fileBytesFirst, j.failed.Add(-2*tryAgain) // as large as the one that was removed
+	m.own = len(m.bytes)
+	if !m.write([]byte("new")) {
+		t.Fatal("not taken")
+	}
+	m.check(t, read(t, disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})))
 }
 
 // FuzzDecode: no panic on any input, and what is taken is what is made of it.

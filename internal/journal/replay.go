@@ -21,8 +21,8 @@ var names = [2]string{"journal-0", "journal-1"}
 type Found struct {
 	Files  int // that there are
 	Ranges []Range
-	// Bad are records that cannot be read although later ones can: what was in them may be lost, unless it stands in the segments
-	// too. One at the end is torn, and was never acknowledged.
+	// Bad are records between others that cannot be read: what was in them may be lost, unless it stands in the segments too. One at
+	// the end is torn, and was never acknowledged; so may be the first ones, where what follows is left over from an earlier use.
 	Bad []error
 }
 
@@ -80,7 +80,7 @@ func readFile(fsys vfs.FS, name string) (b []byte, err error) {
 	return b, nil
 }
 
-// scan finds the records of a file's last epoch.
+// scan finds the records of a file's last use.
 func scan(content []byte) (records []record, bad []error) {
 	for at := 0; at < len(content); {
 		r, err := decode(content[at:])
@@ -94,12 +94,11 @@ func scan(content []byte) (records []record, bad []error) {
 	if len(records) == 0 {
 		return nil, nil
 	}
-	epoch := slices.MaxFunc(records, func(a, b record) int { return cmp.Compare(a.epoch, b.epoch) }).epoch
+	epoch, next := records[0].epoch, records[0].sequence
 	records = slices.DeleteFunc(records, func(r record) bool { return r.epoch != epoch })
-	next := uint64(0)
 	for _, r := range records {
 		if r.sequence > next {
-			bad = append(bad, fmt.Errorf("records %d to %d of epoch %d cannot be read", next, r.sequence-1, epoch))
+			bad = append(bad, fmt.Errorf("records %d to %d of epoch %x cannot be read", next, r.sequence-1, epoch))
 		}
 		next = r.sequence + 1
 	}
