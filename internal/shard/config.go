@@ -16,6 +16,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -78,7 +79,8 @@ type Config struct {
 	// ServerOptions are added to those of the gRPC server: credentials, seams for tests.
 	ServerOptions []grpc.ServerOption
 
-	listener net.Listener // of a Host; nil: Listen
+	listener net.Listener   // of a Host; nil: Listen
+	probe    *replica.Probe // of all replicas, for tests; nil: none
 	// Of a Host, shorter in tests: between two looks at a volume that is served, and at one that is not.
 	guardEvery, inspectEvery time.Duration
 	// Shorter in tests: between two looks for damage, and before everything is read again.

@@ -13,12 +13,17 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
-// many has as many groups as it takes for writes to share syncs.
+// many groups, whose syncs are shared however few of them are under way: on a disk in memory they take no time.
 var many = placement.Routing{Mode: placement.Hash, Groups: 16}
+
+func sharing(fs vfs.FS) func(*Config) {
+	return func(c *Config) { c.FS, c.Dir, c.probe = fs, "/v", &replica.Probe{Shared: true} }
+}
 
 // putAll puts records from several callers, and gives what was acknowledged at the moment at which look is called, which is while they
 // are under way.
@@ -54,7 +59,10 @@ func (f *fixture) putAll(from, records int64, look func()) map[int64][]byte {
 func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 	disk := vfs.NewMem()
 	registry := prometheus.NewRegistry()
-	f := start(t, newRegistry(many, "s1"), func(c *Config) { c.FS, c.Dir, c.Registry = disk, "/v", registry }).ready()
+	f := start(t, newRegistry(many, "s1"), func(c *Config) {
+		sharing(disk)(c)
+		c.Registry = registry
+	}).ready()
 	there := map[int64][]byte{}
 	for round := range int64(3) {
 		var after *vfs.Mem
@@ -90,7 +98,7 @@ func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 // TestNothingIsServedBeforeTheJournalIsBack: where a segment cannot be written, the shard does not start, and the journal stays.
 func TestNothingIsServedBeforeTheJournalIsBack(t *testing.T) {
 	disk := vfs.NewMem()
-	f := start(t, newRegistry(many, "s1"), func(c *Config) { c.FS, c.Dir = disk, "/v" }).ready()
+	f := start(t, newRegistry(many, "s1"), sharing(disk)).ready()
 	var after *vfs.Mem
 	there := f.putAll(0, 1000, func() { after = disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}) })
 	f.shard.Kill()

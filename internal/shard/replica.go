@@ -119,6 +119,7 @@ func (s *Shard) serve(g *groupReplica, log *group.Log) error {
 		OnChange: func() { s.steer(g) },
 		Quiet:    true,
 		Lease:    !s.cfg.NoReadLease,
+		Probe:    s.cfg.probe,
 	}
 	if copies := s.meta.Copies; copies > 1 {
 		options.Forming = func(conf *raftpb.ConfState) bool { return len(conf.GetVoters()) < copies }
