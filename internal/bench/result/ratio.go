@@ -97,7 +97,9 @@ func (r *Ratio) row() Row {
 		ratio = r.ratio(ours, limit)
 		row.Cells[keyRatio] = ratio
 	}
-	row.Cells[keySpread] = Value{Median: 100 * ratio.Spread(), Rounds: ratio.Rounds}
+	if ratio.Rounds > 1 { // one round says nothing of it
+		row.Cells[keySpread] = Value{Median: 100 * ratio.Spread(), Rounds: ratio.Rounds}
+	}
 	if r.Target == 0 {
 		return row
 	}
