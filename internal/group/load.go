@@ -491,13 +491,3 @@ func (ld *loading) insertRows(s *segment, r *rowTable, through uint64) error {
 	}
 	return nil
 }
-
-// isBad tells whether a frame at offset is in a bad range.
-func (w *segmentWalk) isBad(offset int64) bool {
-	for _, b := range w.bad {
-		if offset >= b.offset && offset < b.offset+b.bytes {
-			return true
-		}
-	}
-	return false
-}

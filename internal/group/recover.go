@@ -181,6 +181,16 @@ func (w *segmentWalk) damages(group string, m ManifestSegment, lastIndex uint64,
 	return out, ids
 }
 
+// isBad tells whether a frame at offset is in a bad range.
+func (w *segmentWalk) isBad(offset int64) bool {
+	for _, b := range w.bad {
+		if offset >= b.offset && offset < b.offset+b.bytes {
+			return true
+		}
+	}
+	return false
+}
+
 // end is the greatest index that the log may have there: another one was made void by what stands behind it.
 func (w *segmentWalk) end(lastIndex uint64) uint64 {
 	if n := len(w.bad); n > 0 && w.bad[n-1].after == 0 {

@@ -146,31 +146,26 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	descLoadDone       = desc("load_done_bytes", "Bytes that the first load has read.")
-	descLoadTotal      = desc("load_total_bytes", "Bytes that the first load reads in all.")
-	descLoadRate       = desc("load_rate_bytes_per_second", "Rate of the first load so far.")
-	descDeviceRate     = desc("device_rate_bytes_per_second", "Sequential rate of the device as measured before the load; 0: not measured.")
-	descLoadShare      = desc("load_device_percent", "Rate of the first load in percent of the device's own.")
-	descLoadETA        = desc("load_eta_seconds", "Time that the first load still takes, estimated.")
-	descLoadTime       = desc("load_elapsed_seconds", "Time since the first load began, or that it took.")
-	descGroups         = desc("groups", "Groups by state.", "state")
-	descStrays         = desc("stray_groups", "Groups on the volume that are not served: etcd says they are elsewhere or does not know them.")
-	descMemoryNeed     = desc("memory_need_bytes", "Memory that the groups need, computed before loading.")
-	descMemoryUsed     = desc("memory_used_bytes", "Memory of indexes and images.")
-	descMemoryLimit    = desc("memory_limit_bytes", "Limit of that memory; 0: none.")
-	descCapacity       = desc("volume_capacity_bytes", "Size of the volume.")
-	descFree           = desc("volume_free_bytes", "Free bytes of the volume.")
-	descReserve        = desc("volume_reserve_bytes", "Bytes kept free for compaction, deletes and consensus.")
-	descInFlight       = desc("in_flight_bytes", "Data of requests and answers being worked on.")
-	descCalls          = desc("calls_under_way", "Calls being worked on.")
-	descEpoch          = desc("routing_epoch", "Revision of etcd that the shard has seen.")
-	descFrozen         = desc("etcd_set_back", "1 while etcd holds an older state of the store than was seen before: nothing is moved, made or deleted.")
-	descJournalWrites  = desc("journal_writes_total", "Small writes of groups that were made durable by the journal.")
-	descJournalSyncs   = desc("journal_syncs_total", "Syncs of the journal that this took.")
-	descJournalBytes   = desc("journal_bytes_total", "Bytes written to the journal.")
-	descJournalRefused = desc("journal_refused_total", "Writes that the journal did not take, because it had no room yet or is broken: their groups synced their own files.")
-
-	descProblems = desc("problems", "Number of things that a person should look at; /status says which.")
+	descLoadDone    = desc("load_done_bytes", "Bytes that the first load has read.")
+	descLoadTotal   = desc("load_total_bytes", "Bytes that the first load reads in all.")
+	descLoadRate    = desc("load_rate_bytes_per_second", "Rate of the first load so far.")
+	descDeviceRate  = desc("device_rate_bytes_per_second", "Sequential rate of the device as measured before the load; 0: not measured.")
+	descLoadShare   = desc("load_device_percent", "Rate of the first load in percent of the device's own.")
+	descLoadETA     = desc("load_eta_seconds", "Time that the first load still takes, estimated.")
+	descLoadTime    = desc("load_elapsed_seconds", "Time since the first load began, or that it took.")
+	descGroups      = desc("groups", "Groups by state.", "state")
+	descStrays      = desc("stray_groups", "Groups on the volume that are not served: etcd says they are elsewhere or does not know them.")
+	descMemoryNeed  = desc("memory_need_bytes", "Memory that the groups need, computed before loading.")
+	descMemoryUsed  = desc("memory_used_bytes", "Memory of indexes and images.")
+	descMemoryLimit = desc("memory_limit_bytes", "Limit of that memory; 0: none.")
+	descCapacity    = desc("volume_capacity_bytes", "Size of the volume.")
+	descFree        = desc("volume_free_bytes", "Free bytes of the volume.")
+	descReserve     = desc("volume_reserve_bytes", "Bytes kept free for compaction, deletes and consensus.")
+	descInFlight    = desc("in_flight_bytes", "Data of requests and answers being worked on.")
+	descCalls       = desc("calls_under_way", "Calls being worked on.")
+	descEpoch       = desc("routing_epoch", "Revision of etcd that the shard has seen.")
+	descFrozen      = desc("etcd_set_back", "1 while etcd holds an older state of the store than was seen before: nothing is moved, made or deleted.")
+	descProblems    = desc("problems", "Number of things that a person should look at; /status says which.")
 
 	descGroupRecords    = desc("group_records", "Records of the group.", "group")
 	descGroupStored     = desc("group_stored_bytes", "Bytes of the group's files.", "group")
@@ -230,20 +225,5 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.shard.collectJournal(ch)
 	for state, n := range states {
 		ch <- prometheus.MustNewConstMetric(descGroups, prometheus.GaugeValue, float64(n), strings.ToLower(state))
-	}
-}
-
-func (s *Shard) collectJournal(ch chan<- prometheus.Metric) {
-	if s.journal == nil {
-		return
-	}
-	st := s.journal.Stats()
-	for _, m := range []struct {
-		desc  *prometheus.Desc
-		value int64
-	}{
-		{descJournalWrites, st.Writes}, {descJournalSyncs, st.Syncs}, {descJournalBytes, st.Bytes}, {descJournalRefused, st.Refused},
-	} {
-		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.CounterValue, float64(m.value))
 	}
 }
