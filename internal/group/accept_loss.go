@@ -199,7 +199,7 @@ func (a *acceptance) rewrite(v view) (*rewrite, error) {
 	var failed error
 	err = a.frames(v, SegmentHeaderBytes, func(step *FrameStep) bool {
 		e := &step.Entry
-		if step.Status != FrameWhole || e.Kind == KindState || e.Index > v.through || !a.isValid(e) || a.isBadBlob(e) {
+		if step.Status != FrameWhole || e.Kind == KindState || e.Index > v.through || !a.isValid(e) || a.isBadBlob(e) || a.isDoubtful(v, step) {
 			return true
 		}
 		at := len(buf)
@@ -236,6 +236,14 @@ func (a *acceptance) rewrite(v view) (*rewrite, error) {
 	next.bytes, next.last = r.bytes, v.m.LastIndex
 	next.rowCount.Store(int64(len(next.rows.ids)))
 	return r, nil
+}
+
+// isDoubtful tells whether bad bytes behind a frame may hide what made it void.
+func (a *acceptance) isDoubtful(v view, step *FrameStep) bool {
+	name, at := SegmentName(v.number), step.Entry.Index
+	return slices.ContainsFunc(a.damages, func(d Damage) bool {
+		return d.IDsUnknown && d.File == name && step.Offset < d.Offset && d.IndexFirst <= at && at <= d.IndexLast
+	})
 }
 
 func (a *acceptance) isBadBlob(e *Entry) bool {

@@ -387,7 +387,7 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m ManifestSegment) (*
 	}
 	hint, part := readHint(), new(loaded)
 	if w != nil {
-		part.damages, part.ids = w.damages(ld.opts.Identity.Name, m, m.LastIndex, hint, ld.mayHaveCuts())
+		part.damages, part.ids = w.damages(ld.opts.Identity.Name, m, m.LastIndex, hint, ld.w.manifest.mayHaveCuts())
 	}
 	if hint == nil {
 		part.terms, part.blobs, part.lastCommit = w.terms, w.rows.blobs, w.rows.lastCommit

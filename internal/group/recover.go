@@ -3,6 +3,7 @@ package group
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"sheaf.dev/sheaf/internal/index"
@@ -14,6 +15,7 @@ type lostRange struct {
 	what          string
 	known         *Entry // the header is whole: without attributes and data
 	before, after uint64 // indexes of the whole entries around it; after 0: none follows
+	commit        uint64 // of the state records in front of it
 	// cutFrom, where it is not 0: another leader's entries may have been here, which made void what stands before from this index
 	// on, because the term of what follows is another one.
 	cutFrom uint64
@@ -59,7 +61,7 @@ func walkSegment(r *FrameReader, first uint64, end int64, rows bool) (*segmentWa
 		case FrameContent:
 			e := step.Entry
 			b := lostRange{offset: step.Offset, bytes: step.Bytes, what: step.Status.String(), known: &e, before: w.last, after: e.Index}
-			w.bad = append(w.bad, b)
+			w.bad = append(w.bad, b) // commit does not matter: where it stands is known
 			if e.Kind != KindState {
 				w.closeRanges(&e, open)
 				open = len(w.bad)
@@ -70,12 +72,17 @@ func walkSegment(r *FrameReader, first uint64, end int64, rows bool) (*segmentWa
 				w.zeros = step.Offset
 				break
 			}
-			w.bad = append(w.bad, lostRange{offset: step.Offset, bytes: step.Bytes, what: step.Status.String(), before: w.last})
+			w.unknown(step.Offset, step.Bytes, step.Status.String())
 		default:
-			w.bad = append(w.bad, lostRange{offset: step.Offset, bytes: step.Bytes, what: step.Status.String(), before: w.last})
+			w.unknown(step.Offset, step.Bytes, step.Status.String())
 		}
 	}
 	return w, r.Err()
+}
+
+// unknown notes bad bytes that may have been anything.
+func (w *segmentWalk) unknown(offset, bytes int64, what string) {
+	w.bad = append(w.bad, lostRange{offset: offset, bytes: bytes, what: what, before: w.last, commit: w.state.Commit})
 }
 
 func (w *segmentWalk) whole(first uint64, step *FrameStep, open int) {
@@ -126,7 +133,7 @@ func (w *segmentWalk) closeRanges(e *Entry, open int) {
 		b := &w.bad[i]
 		b.after = e.Index
 		if b.known == nil && mayHideCut(b.bytes, w.term, e.Term) {
-			b.cutFrom = w.state.Commit + 1 // no state record in front of it allows more
+			b.cutFrom = b.commit + 1 // no state record in front of it allows more
 		}
 	}
 	w.term = e.Term
@@ -151,6 +158,9 @@ func (w *segmentWalk) damages(group string, m ManifestSegment, lastIndex uint64,
 		after := b.after
 		if after == 0 {
 			after = lastIndex + 1
+			if mayHideCut(b.bytes, w.term, math.MaxUint64) { // any term may follow
+				b.cutFrom = b.commit + 1
+			}
 		}
 		d.IndexFirst, d.IndexLast = b.before+1, after-1
 		if after <= b.before {
@@ -242,20 +252,15 @@ func (l *Log) recoverActive(s *segment, size int64, mark Mark, found bool, walk 
 		}
 	}
 	if out.end < synced { // zeros, or the end of the file, where there was something
-		out.bad = append(out.bad, lostRange{
-			offset: out.end, bytes: synced - out.end, what: "what was synced is gone", before: out.last,
-		})
+		out.unknown(out.end, synced-out.end, "what was synced is gone")
 		out.end = synced
 	}
-	out.damages, out.ids = out.segmentWalk.damages(l.opts.Identity.Name, s.manifest(), max(out.last, syncedIndex), nil, l.mayHaveCuts())
+	out.damages, out.ids = out.segmentWalk.damages(l.opts.Identity.Name, s.manifest(), max(out.last, syncedIndex), nil, l.w.manifest.mayHaveCuts())
 	return out, nil
 }
 
 // mayHaveCuts tells whether a new leader may ever have cut the log: not as long as one voter was alone.
-func (l *Log) mayHaveCuts() bool {
-	m := l.w.manifest
-	return m.ConfIndex > 0 || len(votersOf(m.Conf)) > 1
-}
+func (m *Manifest) mayHaveCuts() bool { return m.ConfIndex > 0 || len(votersOf(m.Conf)) > 1 }
 
 // firstHole finds the first bad bytes at or above the synced mark: the log ends there. What begins below the mark is
 // damage up to the mark.

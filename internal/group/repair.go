@@ -108,6 +108,7 @@ func (r *repairer) plan() {
 	for _, s := range r.scans {
 		s.rows = slices.DeleteFunc(s.rows, func(row scanRow) bool { return row.place&rowBad != 0 })
 		r.dropBlobs(s)
+		r.dropDoubtful(s)
 		for _, row := range s.rows {
 			r.newest[row.id] = max(r.newest[row.id], row.index)
 		}
@@ -146,6 +147,26 @@ func (r *repairer) dropBlobs(s *segmentScan) {
 	s.blobs = slices.DeleteFunc(s.blobs, func(b scanBlob) bool { return bad[b.index] })
 	s.dropped = int64(len(bad))
 	r.report.Dropped += s.dropped
+}
+
+// dropDoubtful drops the entries before bad bytes that may hide what made them void: given up with what was there, as a version that
+// was never acknowledged must not take its place.
+func (r *repairer) dropDoubtful(s *segmentScan) {
+	if s.hint != nil || !r.manifest.mayHaveCuts() {
+		return // where there is a hint, it has just what counts
+	}
+	for i := range s.bad {
+		b := &s.bad[i]
+		if b.Status <= FrameContent || !mayHideCut(b.Bytes, b.termBefore, b.termAfter) {
+			continue
+		}
+		doubtful := func(at uint64) bool { return at > b.commit && at <= b.before }
+		n := len(s.rows)
+		s.rows = slices.DeleteFunc(s.rows, func(row scanRow) bool { return doubtful(row.index) })
+		s.blobs = slices.DeleteFunc(s.blobs, func(b scanBlob) bool { return doubtful(b.index) })
+		s.dropped += int64(n - len(s.rows))
+		r.report.Dropped += int64(n - len(s.rows))
+	}
 }
 
 // falseFrameFlag tells whether a used byte says "superseded" of what is now the newest.

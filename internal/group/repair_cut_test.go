@@ -3,6 +3,8 @@ package group
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"path"
 	"testing"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -13,48 +15,179 @@ import (
 // TestRule4_DamageThatHidesACut: the entry that made another one void is hit. The void one must not count again: the record
 // answers DATA_LOSS until it is repaired.
 func TestRule4_DamageThatHidesACut(t *testing.T) {
-	for _, hint := range []bool{false, true} {
-		d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
-		d.put(Entry{ID: 1, Data: payload(1, 200)})
-		ok(t, d.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1)) // others were there
-		ok(t, d.append(Entry{ID: 2, Data: []byte("void")}))
-		d.term = 2
-		at, right := d.last(), payload(7, 200)
-		ok(t, d.log.Append(nil, []*raftpb.Entry{
-			d.entry(at, Entry{ID: 2, Data: right}), d.entry(at+1, Entry{ID: 3, Data: payload(3, 200)}),
-		}))
-		ok(t, d.log.Sync())
-		place := d.log.state.tail.at(at).loc.Offset()
-		ok(t, d.log.Apply(d.last(), nil))
-		ok(t, d.append()) // the commit of all
-		ok(t, d.log.Seal())
-		d.log.hints.Wait()
-		ok(t, d.log.Close(false))
+	for n := range 1 << 5 {
+		c := hiddenCut{hint: n&1 > 0, void: n&2 > 0, end: n&4 > 0, same: n&8 > 0, next: n&16 > 0}
+		t.Run(fmt.Sprintf("%+v", c), c.test)
+	}
+}
 
-		b := &damageBed{mem: d.opts.FS.(*vfs.Mem), opts: d.opts, names: d.names()}
-		twin := b.twin(t)
-		disk := b.mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
-		ok(t, b.inflict(disk, SegmentName(1), func(f vfs.File) error { return flip(f, place+20) }, !hint))
-		opts := d.opts
-		opts.FS = disk
+// hiddenCut is one case of it.
+type hiddenCut struct {
+	hint bool // there is one
+	void bool // the content of the void entry is hit as well
+	end  bool // nothing follows in the batch of the entry that is hit
+	same bool // another entry follows in the same segment
+	next bool // another entry follows in the next segment
+}
+
+func (c hiddenCut) test(t *testing.T) {
+	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	d.put(Entry{ID: 1, Data: payload(1, 200)})
+	ok(t, d.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1)) // others were there
+	ok(t, d.append(Entry{ID: 2, Data: []byte("void")}))
+	voidPlace := d.log.state.tail.at(d.last()).loc.Offset()
+	d.term = 2
+	at, right := d.last(), payload(7, 200)
+	batch := []*raftpb.Entry{d.entry(at, Entry{ID: 2, Data: right})}
+	if !c.end {
+		batch = append(batch, d.entry(at+1, Entry{ID: 3, Data: payload(3, 200)}))
+	}
+	ok(t, d.log.Append(nil, batch))
+	ok(t, d.log.Sync())
+	place := d.log.state.tail.at(at).loc.Offset()
+	ok(t, d.log.Apply(d.last(), nil))
+	ok(t, d.append()) // the commit of all
+	if c.same {
+		d.put(Entry{ID: 4, Data: payload(4, 200)})
+		ok(t, d.append())
+	}
+	ok(t, d.log.Seal())
+	if c.next {
+		d.put(Entry{ID: 5, Data: payload(5, 200)})
+		ok(t, d.append())
+	}
+	d.log.hints.Wait()
+	ok(t, d.log.Close(false))
+
+	b := &damageBed{mem: d.opts.FS.(*vfs.Mem), opts: d.opts, names: d.names()}
+	twin := b.twin(t)
+	disk := b.mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+	ok(t, b.inflict(disk, SegmentName(1), func(f vfs.File) error {
+		err := flip(f, place+20)
+		if c.void {
+			err = errors.Join(err, flip(f, voidPlace+FrameHeaderBytes+1))
+		}
+		return err
+	}, !c.hint))
+	given := disk.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+	opts := d.opts
+	opts.FS = disk
+	l, _, err := Load(t.Context(), opts, nil)
+	ok(t, err)
+	last, _ := l.LastIndex()
+	ok(t, l.Apply(max(last, l.AppliedIndex()), nil))
+	_, err = l.Verify(t.Context(), 0)
+	ok(t, err)
+	var damage *DamageError
+	if r, err := l.Get(2, GetOptions{}); !errors.As(err, &damage) {
+		t.Errorf("%q, %v", r.Data, err)
+	}
+	ok(t, repairFrom(twin, l))
+	if r, err := l.Get(2, GetOptions{}); err != nil || !bytes.Equal(r.Data, right) {
+		t.Errorf("%q, %v", r.Data, err)
+	}
+	if err := sameLogs(twin, l); err != nil {
+		t.Error(err)
+	}
+	ok(t, l.Close(false))
+	ok(t, twin.Close(false))
+
+	c.givenUp(t, opts, given.CrashClone(vfs.Survival{Kind: vfs.SurviveAll}), func(opts Options) error {
+		_, err = RepairDir(t.Context(), opts.FS, opts.Dir, nil)
+		return err
+	})
+	c.givenUp(t, opts, given, func(opts Options) error {
 		l, _, err := Load(t.Context(), opts, nil)
 		ok(t, err)
-		last, _ := l.LastIndex()
-		ok(t, l.Apply(max(last, l.AppliedIndex()), nil))
 		_, err = l.Verify(t.Context(), 0)
 		ok(t, err)
-		var damage *DamageError
-		if r, err := l.Get(2, GetOptions{}); !errors.As(err, &damage) {
-			t.Errorf("hint %t: %q, %v", hint, r.Data, err)
-		}
-		ok(t, repairFrom(twin, l))
-		if r, err := l.Get(2, GetOptions{}); err != nil || !bytes.Equal(r.Data, right) {
-			t.Errorf("hint %t: %q, %v", hint, r.Data, err)
-		}
-		if err := sameLogs(twin, l); err != nil {
-			t.Errorf("hint %t: %v", hint, err)
-		}
-		ok(t, l.Close(false))
-		ok(t, twin.Close(false))
+		_, err = l.AcceptLoss()
+		return errors.Join(err, l.Close(false))
+	})
+}
+
+// givenUp: where what was hit is given up, the void one does not come back either.
+func (c hiddenCut) givenUp(t *testing.T, opts Options, disk vfs.FS, giveUp func(Options) error) {
+	opts.FS = disk
+	ok(t, giveUp(opts))
+	l, _, err := Load(t.Context(), opts, nil)
+	ok(t, err)
+	if r, err := l.Get(2, GetOptions{}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("given up: %q, %v", r.Data, err)
 	}
+	for id, is := range map[int64]bool{1: true, 4: c.same, 5: c.next} {
+		want := payload(id, 200)
+		if r, err := l.Get(id, GetOptions{}); is && (err != nil || !bytes.Equal(r.Data, want)) {
+			t.Errorf("given up: record %d: %q, %v", id, r.Data, err)
+		}
+	}
+	ok(t, l.Close(false))
+}
+
+// TestRepairKnowsOnlyWhatWasAskedFor: between Repairs and RepairRange more was hit. What nobody asked the peer for is not
+// what the peer has compacted away.
+func TestRepairKnowsOnlyWhatWasAskedFor(t *testing.T) {
+	b := newDamageBed(t)
+	twin := b.twin(t)
+	disk, l := b.damagedEntry(t, 5)
+	repairs, err := l.Repairs(t.Context())
+	ok(t, err)
+	entries, applied, err := fetch(twin, repairs[0].Ranges)
+	ok(t, err)
+	other := int64(0)
+	for _, f := range b.frames[repairs[0].File] {
+		if f.kind == KindPut && f.index != 5 {
+			other = f.offset
+		}
+	}
+	f, err := disk.OpenWrite(path.Join(b.opts.Dir, repairs[0].File))
+	ok(t, err)
+	ok(t, flip(f, other+FrameHeaderBytes+1))
+	ok(t, f.Close())
+	if err := l.RepairRange(t.Context(), repairs[0], entries, applied); !errors.Is(err, ErrRepairLater) {
+		t.Errorf("%v", err)
+	}
+	ok(t, repairFrom(twin, l))
+	if err := sameLogs(twin, l); err != nil {
+		t.Error(err)
+	}
+	ok(t, l.Close(false))
+	ok(t, twin.Close(false))
+}
+
+// TestRepairOfWhatIsVoidSince: between Repairs and RepairRange a new leader has cut the damaged entry off.
+func TestRepairOfWhatIsVoidSince(t *testing.T) {
+	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	l := d.log
+	d.put(Entry{ID: 1, Data: payload(1, 200)})
+	ok(t, l.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1)) // others were there
+	ok(t, d.append(Entry{ID: 2, Data: payload(2, 200)}))
+	ok(t, l.Sync())
+	at := d.last()
+	f, err := d.opts.FS.OpenWrite(path.Join(d.opts.Dir, SegmentName(1)))
+	ok(t, err)
+	ok(t, flip(f, l.state.tail.at(at).loc.Offset()+FrameHeaderBytes+1))
+	ok(t, f.Close())
+	_, err = l.Verify(t.Context(), 0)
+	ok(t, err)
+	repairs, err := l.Repairs(t.Context())
+	ok(t, err)
+	if len(repairs) != 1 || len(repairs[0].Ranges) != 1 || repairs[0].Ranges[0].Last != at {
+		t.Fatalf("%+v", repairs)
+	}
+	d.term = 2
+	now := d.entry(at, Entry{ID: 3, Data: payload(3, 200)})
+	ok(t, l.Append(nil, []*raftpb.Entry{now}))
+	ok(t, l.Sync())
+	ok(t, l.Apply(at, nil))
+	ok(t, l.RepairRange(t.Context(), repairs[0], []*raftpb.Entry{now}, at))
+	if damages := l.Stats().Damages; len(damages) > 0 {
+		t.Errorf("%v", damages)
+	}
+	for id, want := range map[int64][]byte{1: payload(1, 200), 3: payload(3, 200)} {
+		if r, err := l.Get(id, GetOptions{}); err != nil || !bytes.Equal(r.Data, want) {
+			t.Errorf("record %d: %q, %v", id, r.Data, err)
+		}
+	}
+	ok(t, l.Close(false))
 }

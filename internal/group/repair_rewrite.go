@@ -18,6 +18,7 @@ type rangeRepair struct {
 	*Log
 	ctx     context.Context
 	v       view
+	asked   []IndexRange // of the peer
 	s       *survey
 	given   []Entry // what the peer has of what is lost, in order
 	peer    uint64  // applied index of the peer
@@ -56,7 +57,7 @@ func (l *Log) repairRange(ctx context.Context, r Repair, entries []*raftpb.Entry
 	case i < 0 || views[i].active:
 		return ErrRepairLater
 	}
-	p := &rangeRepair{Log: l, ctx: ctx, v: views[i], peer: peerApplied}
+	p := &rangeRepair{Log: l, ctx: ctx, v: views[i], asked: r.Ranges, peer: peerApplied}
 	if p.v.through = min(p.v.through, p.v.m.LastIndex); p.v.through > l.applied.Load() {
 		return ErrRepairLater
 	}
@@ -79,8 +80,16 @@ func (l *Log) repairRange(ctx context.Context, r Repair, entries []*raftpb.Entry
 	return p.swapIn()
 }
 
-// take decodes and checks the entries, and leaves out those that are whole here.
+// take decodes and checks the entries, and leaves out those that are whole here, or void by now.
 func (p *rangeRepair) take(entries []*raftpb.Entry) error {
+	for _, lost := range p.s.lost { // an index that nobody asked for would look as if the peer had compacted it away
+		if !slices.ContainsFunc(p.asked, func(r IndexRange) bool { return r.First <= lost.First && lost.Last <= r.Last }) {
+			return fmt.Errorf("%w: indexes %d to %d were hit since the peer was asked", ErrRepairLater, lost.First, lost.Last)
+		}
+	}
+	in := func(ranges []IndexRange, at uint64) bool {
+		return slices.ContainsFunc(ranges, func(r IndexRange) bool { return at >= r.First && at <= r.Last })
+	}
 	var before uint64
 	for _, r := range entries {
 		e, err := DecodePayload(r)
@@ -91,10 +100,10 @@ func (p *rangeRepair) take(entries []*raftpb.Entry) error {
 			return fmt.Errorf("%w: index %d follows %d", ErrCorrupt, e.Index, before)
 		}
 		before = e.Index
-		if !slices.ContainsFunc(p.s.lost, func(r IndexRange) bool { return e.Index >= r.First && e.Index <= r.Last }) {
+		if !in(p.asked, e.Index) {
 			return fmt.Errorf("%w: index %d was not asked for", ErrCorrupt, e.Index)
 		}
-		if kept := p.s.have[e.Index]; kept != nil && kept.term == e.Term {
+		if kept := p.s.have[e.Index]; kept != nil && kept.term == e.Term || !in(p.s.lost, e.Index) {
 			continue
 		}
 		if err := p.checkKnown(&e); err != nil {

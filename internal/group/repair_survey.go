@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	iofs "io/fs"
+	"maps"
+	"math"
 	"slices"
 
 	"sheaf.dev/sheaf/internal/index"
@@ -14,6 +16,7 @@ import (
 type survey struct {
 	kept  []keptFrame           // whole frames of entries that count, in order
 	known map[uint64]knownEntry // what is known of entries that are not among them, by index
+	told  map[uint64]knownEntry // what only the headers of bad frames tell, as long as nothing may have made them void
 	lost  []IndexRange          // where entries are, or may be, missing; in order, apart
 	rows  bool                  // known has every version of the segment: what it lacks is none
 	have  map[uint64]*keptFrame // kept, by index
@@ -38,7 +41,7 @@ type knownEntry struct {
 
 // survey reads a sealed segment, and finds out what it lacks.
 func (l *Log) survey(v view) (*survey, error) {
-	s := &survey{known: make(map[uint64]knownEntry)}
+	s := &survey{known: make(map[uint64]knownEntry), told: make(map[uint64]knownEntry)}
 	v.through = min(v.through, v.m.LastIndex) // the next segment may begin far behind, after an accepted loss
 	l.mu.RLock()
 	floor := l.state.floor
@@ -50,8 +53,8 @@ func (l *Log) survey(v view) (*survey, error) {
 	closeGaps := func(after, afterTerm uint64) {
 		for _, g := range open {
 			g.after = after
-			if !s.rows && mayHideCut(g.bytes, term, afterTerm) {
-				s.lost = append(s.lost, IndexRange{max(v.first, commit+1), min(max(g.before, after-1), v.through)})
+			if mayHideCut(g.bytes, term, afterTerm) {
+				s.doubt(v, g.commit+1, max(g.before, after-1))
 			}
 			gaps = append(gaps, g)
 		}
@@ -72,12 +75,12 @@ func (l *Log) survey(v view) (*survey, error) {
 		case step.Status == FrameContent && e.Kind != KindState:
 			closeGaps(e.Index, e.Term)
 			s.cut(e.Index)
-			s.known[e.Index] = l.knownByHeader(v, step)
+			s.learnHeader(e.Index, l.knownByHeader(v, step), step.Offset)
 			s.lost = append(s.lost, IndexRange{e.Index, e.Index})
 			before = e.Index
 		case step.Status == FrameContent:
 		default:
-			open = append(open, gap{before: before, bytes: step.Bytes})
+			open = append(open, gap{before: before, commit: commit, bytes: step.Bytes})
 		}
 		return true
 	})
@@ -87,7 +90,7 @@ func (l *Log) survey(v view) (*survey, error) {
 	if err != nil {
 		return nil, err
 	}
-	closeGaps(v.through+1, 0)
+	closeGaps(v.through+1, math.MaxUint64) // any term may follow
 	s.finish(v, floor, gaps)
 	return s, nil
 }
@@ -95,6 +98,7 @@ func (l *Log) survey(v view) (*survey, error) {
 // gap is bad bytes between two entries that are known by place.
 type gap struct {
 	before, after uint64
+	commit        uint64 // of the state records in front of it
 	bytes         int64
 }
 
@@ -139,6 +143,25 @@ func (l *Log) knownByHeader(v view, step *FrameStep) knownEntry {
 	return k
 }
 
+// learnHeader takes what the header of a bad frame at an offset tells.
+func (s *survey) learnHeader(at uint64, k knownEntry, offset int64) {
+	row, ok := s.known[at]
+	switch {
+	case !ok:
+		s.told[at] = k
+	case row.offset == offset:
+		s.known[at] = k
+	} // it is void where the row is at another place
+}
+
+// doubt is for bad bytes that may hide a new leader's entries from an index on, and so an end of those that stand before.
+func (s *survey) doubt(v view, from, through uint64) {
+	if !s.rows { // else it shows in the rows what is void
+		s.lost = append(s.lost, IndexRange{max(v.first, from), min(through, v.through)})
+	}
+	maps.DeleteFunc(s.told, func(at uint64, _ knownEntry) bool { return at >= from })
+}
+
 // keep adds a whole entry; what it makes void goes.
 func (s *survey) keep(step *FrameStep) {
 	e := &step.Entry
@@ -153,6 +176,7 @@ func (s *survey) cut(from uint64) {
 	}
 	s.kept = s.kept[:n]
 	s.lost = slices.DeleteFunc(s.lost, func(r IndexRange) bool { return r.First >= from })
+	maps.DeleteFunc(s.told, func(at uint64, _ knownEntry) bool { return at >= from })
 }
 
 // finish works out what is lost.
@@ -187,6 +211,7 @@ func (s *survey) finish(v view, floor uint64, gaps []gap) {
 			}
 		}
 	}
+	maps.Copy(s.known, s.told)
 	for at := range s.known {
 		if s.have[at] == nil {
 			s.lost = append(s.lost, IndexRange{at, at})

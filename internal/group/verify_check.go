@@ -112,7 +112,7 @@ func (v *verifier) addFileEnds(s *segmentScan) {
 		want = v.syncedOffset(s)
 		if s.room > 0 && s.end < want {
 			n := min(s.room, want-s.end)
-			s.bad = append(s.bad, badRange{FrameStep: FrameStep{Status: FrameZeros, Offset: s.end, Bytes: n}, before: s.last})
+			s.bad = append(s.bad, s.badRange(FrameStep{Status: FrameZeros, Offset: s.end, Bytes: n}, s.last))
 			s.end += n
 		}
 	}
@@ -120,7 +120,7 @@ func (v *verifier) addFileEnds(s *segmentScan) {
 	case s.fileBytes < 0:
 		s.bad = append(s.bad, badRange{FrameStep: FrameStep{Status: frameMissing, Bytes: max(want, SegmentHeaderBytes)}})
 	case s.fileBytes < want:
-		s.bad = append(s.bad, badRange{FrameStep: FrameStep{Status: frameMissing, Offset: s.fileBytes, Bytes: want - s.fileBytes}, before: s.last})
+		s.bad = append(s.bad, s.badRange(FrameStep{Status: frameMissing, Offset: s.fileBytes, Bytes: want - s.fileBytes}, s.last))
 	}
 	if s.manifest.Sealed() && s.last > s.manifest.LastIndex {
 		v.damage(Damage{File: s.name, What: fmt.Sprintf("it ends with index %d, the manifest says %d", s.last, s.manifest.LastIndex)})

@@ -88,6 +88,14 @@ type badRange struct {
 	FrameStep
 	before uint64 // index of the last entry before it in this segment; 0: none
 	after  uint64 // of the first entry behind it in this segment; 0: none
+	commit uint64 // as far as state records before it in this segment have it
+	// Terms of the entries around it in this segment: 0: none is before; math.MaxUint64: none is behind.
+	termBefore, termAfter uint64
+}
+
+// badRange is for bad bytes behind what was seen so far.
+func (s *segmentScan) badRange(step FrameStep, before uint64) badRange {
+	return badRange{FrameStep: step, before: before, commit: s.hard.Commit, termBefore: s.term, termAfter: math.MaxUint64}
 }
 
 func (v *verifier) scanSegments() error {
@@ -211,7 +219,9 @@ func (s *segmentScan) take(step *FrameStep, m *Manifest, end int64) {
 	case step.Status == FrameWhole:
 		s.takeState(step)
 	default:
-		s.bad = append(s.bad, badRange{FrameStep: *step, before: before, after: e.Index})
+		b := s.badRange(*step, before)
+		b.after = e.Index
+		s.bad = append(s.bad, b)
 	}
 }
 
@@ -259,7 +269,7 @@ func (s *segmentScan) takeOrder(step *FrameStep, m *Manifest) bool {
 	fault := scanFault{offset: step.Offset, bytes: step.Bytes}
 	unknown := false // whether bad bytes lie before this entry
 	for i := len(s.bad) - 1; i >= 0 && s.bad[i].after == 0; i-- {
-		s.bad[i].after, unknown = e.Index, true
+		s.bad[i].after, s.bad[i].termAfter, unknown = e.Index, e.Term, true
 	}
 	if unknown {
 		s.cutHidden(e)

@@ -9,14 +9,14 @@ import (
 )
 
 // gathers makes a group of which one write was just answered, and one more waits for its next round, while another group
-// is being synced (busy) or not. wait is how long it may gather.
+// is being synced (busy) or there is none. wait is how long it may gather.
 func gathers(t *testing.T, busy bool, wait time.Duration) (one *member, waiting *Pending, syncs *vfs.Fault) {
 	faulty := vfs.NewFaulty(vfs.NewMem())
 	m := newMachine(t, faulty, "/v")
 	m.committer.mu.Lock()
 	m.committer.gather.wait = func(time.Duration) time.Duration { return wait }
 	m.committer.mu.Unlock()
-	one, other := m.open("one", nil), m.open("other", nil)
+	one = m.open("one", nil)
 	hold := func(name string) (reached, open chan struct{}) {
 		reached, open = make(chan struct{}), make(chan struct{})
 		faulty.Add(&vfs.Fault{
@@ -26,6 +26,7 @@ func gathers(t *testing.T, busy bool, wait time.Duration) (one *member, waiting 
 		return reached, open
 	}
 	if busy {
+		other := m.open("other", nil)
 		reached, open := hold("other")
 		p := other.Propose(put(1, "a"))
 		<-reached
