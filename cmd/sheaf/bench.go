@@ -78,7 +78,7 @@ func (a *app) benchLoad() *cobra.Command {
 	flags.IntVar(&opts.Rounds, "rounds", bench.RoundsMin, "rounds to take medians of")
 	flags.Var(&large, "large", "bytes of the dataset of 10 KB records")
 	flags.Var(&small, "small", "bytes of the dataset of 1 KB records; 0: none")
-	flags.Int64Var(&opts.IndexRecords, "records", 10_000_000, "records of the Index start, and of linearity against 100,000")
+	flags.Int64Var(&opts.IndexRecords, "records", 10_000_000, "records of the Index start, and of linearity against 100,000; twice as many in one group")
 	flags.DurationVar(&opts.PutTime, "put-time", 3*time.Second, "of one variant of durable puts in one round")
 	flags.StringVar(&opts.Only, "only", "", "one part: "+strings.Join(bench.LoadParts(), ", "))
 	flags.BoolVar(&quick, "quick", false, "short: 1 GB, 256 MB, 1M records, 1 s")

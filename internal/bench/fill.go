@@ -32,18 +32,18 @@ func (d *dataset) groupDir(i int) string {
 }
 
 // fill makes a dataset by writing through the logs, as a shard does, and seals it, so that hints are there.
-func fill(ctx context.Context, dir string, records int64, size int, say func(string, ...any)) (*dataset, error) {
+func fill(ctx context.Context, dir string, groups int, records int64, size int, say func(string, ...any)) (*dataset, error) {
 	begin := time.Now()
 	d := &dataset{dir: dir, size: size}
 	store := uuid.New()
 	if err := (vfs.OS{}).MkdirAll(dir); err != nil {
 		return nil, err
 	}
-	for i := range groupCount {
+	for i := range groups {
 		d.groups = append(d.groups, group.Identity{Store: store, Group: uuid.New(), Name: strconv.Itoa(i)})
 	}
-	each := max(records/groupCount, 1)
-	d.records = each * groupCount
+	each := max(records/int64(groups), 1)
+	d.records = each * int64(groups)
 	var next sync.Mutex
 	i := 0
 	err := parallel(2, func(int) error {
@@ -52,7 +52,7 @@ func fill(ctx context.Context, dir string, records int64, size int, say func(str
 			g := i
 			i++
 			next.Unlock()
-			if g >= groupCount {
+			if g >= groups {
 				return nil
 			}
 			if err := d.fillGroup(ctx, g, int64(g)*each, each); err != nil {
@@ -63,7 +63,7 @@ func fill(ctx context.Context, dir string, records int64, size int, say func(str
 	if err != nil {
 		return nil, err
 	}
-	say("filled %d records of %d bytes in %d groups in %.1f s", d.records, size, groupCount, time.Since(begin).Seconds())
+	say("filled %d records of %d bytes in %d groups in %.1f s", d.records, size, groups, time.Since(begin).Seconds())
 	return d, nil
 }
 

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 )
 
-// What the time per record is compared at: one store of LoadOptions.IndexRecords, and small ones. Record size and number
+// What the time per record is compared at: one store of LoadOptions.IndexRecords, and small ones (oneGroup: twice as many, and tenths). Record size and number
 // of groups are the same, so that what grows is the records of a group.
 const (
 	linearRecords = 100_000 // of a small store
@@ -30,6 +30,10 @@ const (
 // number of records, and so do the same work in a round: the same bytes are read, each once, into the same amount of memory.
 type linear struct {
 	*loadBench
+	groups  int   // of a store
+	records int64 // of the large store
+	each    int64 // of a small one
+
 	large []*dataset // one
 	small []*dataset
 	empty []*dataset // as the small ones, with one record in a group: what a start costs for any number of records
@@ -41,29 +45,45 @@ func (b *loadBench) linearity(ctx context.Context) error {
 		b.opts.Say("  left out: it needs more than %d records", linearRecords)
 		return nil
 	}
-	l := &linear{loadBench: b}
-	dir := filepath.Join(b.dir, "linear")
-	err := l.fill(ctx, dir)
-	if err == nil {
-		err = l.measure(ctx)
-	}
-	if err = errors.Join(err, os.RemoveAll(dir)); err != nil {
+	l := &linear{loadBench: b, groups: groupCount, records: b.opts.IndexRecords, each: linearRecords}
+	if err := l.run(ctx, l.measure); err != nil {
 		return err
 	}
 	return b.linearCalls(ctx)
 }
 
+// oneGroup is what linearity is for the loads of a store of one group: as many records as a group has in a store that is cut too coarsely.
+func (b *loadBench) oneGroup(ctx context.Context) error {
+	l := &linear{loadBench: b, groups: 1, records: 2 * b.opts.IndexRecords, each: b.opts.IndexRecords / 5}
+	return l.run(ctx, func(ctx context.Context) error {
+		if err := l.loads(ctx, "Index load", group.Index, linearTarget, newLoaders().fresh); err != nil {
+			return err
+		}
+		return l.resident(ctx)
+	})
+}
+
+// run fills the stores, measures and removes them.
+func (l *linear) run(ctx context.Context, measure func(context.Context) error) error {
+	dir := filepath.Join(l.dir, "linear")
+	err := l.fill(ctx, dir)
+	if err == nil {
+		err = measure(ctx)
+	}
+	return errors.Join(err, os.RemoveAll(dir))
+}
+
 func (l *linear) fill(ctx context.Context, dir string) error {
-	stores := int(l.opts.IndexRecords / linearRecords)
+	stores := int(l.records / l.each)
 	for _, side := range []struct {
 		name    string
 		sets    *[]*dataset
 		stores  int
 		records int64
-	}{{"large", &l.large, 1, l.opts.IndexRecords}, {"small", &l.small, stores, linearRecords}, {"empty", &l.empty, min(stores, 10), groupCount}} {
+	}{{"large", &l.large, 1, l.records}, {"small", &l.small, stores, l.each}, {"empty", &l.empty, min(stores, 10), int64(l.groups)}} {
 		begin := time.Now()
 		for i := range side.stores {
-			d, err := fill(ctx, filepath.Join(dir, side.name, strconv.Itoa(i)), side.records, linearBytes, func(string, ...any) {})
+			d, err := fill(ctx, filepath.Join(dir, side.name, strconv.Itoa(i)), l.groups, side.records, linearBytes, func(string, ...any) {})
 			if err != nil {
 				return err
 			}
@@ -90,9 +110,15 @@ func (l *linear) measure(ctx context.Context) error {
 }
 
 // linearName is the name of a row.
-func (b *loadBench) linearName(what string) string {
-	return fmt.Sprintf("time per record of %s, %.1fM records / 0.1M", what, float64(b.opts.IndexRecords)/1e6)
+func linearName(what string, groups int, large, small int64) string {
+	in := ""
+	if groups == 1 {
+		in = " in one group"
+	}
+	return fmt.Sprintf("time per record of %s, %.1fM records%s / %.1fM", what, float64(large)/1e6, in, float64(small)/1e6)
 }
+
+func (l *linear) name(what string) string { return linearName(what, l.groups, l.records, l.each) }
 
 // cost of a record in nanoseconds: of the clock, and of the processors as the kernel counts them for this process.
 type cost struct{ clock, processor float64 }
@@ -128,24 +154,24 @@ func processorTime() int64 {
 // costFigure measures once.
 type costFigure func() (cost, error)
 
-// compareCosts lets sides take turns and adds a row that compares the large one with the small one; target 0: none. It gives
+// compareCosts lets sides take turns and adds a row, name, that compares the large one with the small one; target 0: none. It gives
 // the costs of all sides.
-func (b *loadBench) compareCosts(what string, target float64, sides map[string]costFigure) (map[string][]float64, error) {
+func (b *loadBench) compareCosts(name string, target float64, sides map[string]costFigure) (map[string][]float64, error) {
 	processor := map[string][]float64{}
 	variants := make([]variant, 0, len(sides))
-	for _, name := range slices.Sorted(maps.Keys(sides)) {
-		variants = append(variants, variant{name, func() (float64, error) {
-			c, err := sides[name]()
-			processor[name] = append(processor[name], c.processor)
+	for _, side := range slices.Sorted(maps.Keys(sides)) {
+		variants = append(variants, variant{side, func() (float64, error) {
+			c, err := sides[side]()
+			processor[side] = append(processor[side], c.processor)
 			return c.clock, err
 		}})
 	}
 	clock, err := takeTurns(b.opts.Rounds, b.opts.Say, variants...)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	large, small := median(processor["large"]), median(processor["small"])
-	b.add(atMost(b.linearName(what), "ns", clock["large"], clock["small"], target).
+	b.add(atMost(name, "ns", clock["large"], clock["small"], target).
 		note(fmt.Sprintf("processor time: %.0f ns / %.0f ns, ratio %.2f", large, small, large/small)))
 	return clock, nil
 }
@@ -174,7 +200,7 @@ func (l *linear) loads(ctx context.Context, what string, residency group.Residen
 	side := func(sets []*dataset) costFigure {
 		return func() (cost, error) { return loadAll(ctx, sets, residency, loader) }
 	}
-	costs, err := l.compareCosts(what, target, map[string]costFigure{"small": side(l.small), "large": side(l.large), "empty": side(l.empty)})
+	costs, err := l.compareCosts(l.name(what), target, map[string]costFigure{"small": side(l.small), "large": side(l.large), "empty": side(l.empty)})
 	if err != nil {
 		return err
 	}
@@ -186,8 +212,8 @@ func (l *linear) loads(ctx context.Context, what string, residency group.Residen
 		}
 		return out
 	}
-	l.add(atMost(l.linearName(what+" without the start"), "ns", net(costs["large"], l.large[0]), net(costs["small"], l.small[0]), target).
-		note(fmt.Sprintf("the start: %.2f ms for %d groups with one record each", start/1e6, groupCount)))
+	l.add(atMost(l.name(what+" without the start"), "ns", net(costs["large"], l.large[0]), net(costs["small"], l.small[0]), target).
+		note(fmt.Sprintf("the start: %.2f ms for %d groups with one record each", start/1e6, l.groups)))
 	return nil
 }
 
@@ -231,7 +257,7 @@ func (l *linear) gets(ctx context.Context, what string, residency group.Residenc
 			return watch.per(int64(each * len(sets))), nil
 		}
 	}
-	_, err := l.compareCosts(what, target, map[string]costFigure{"small": side(small), "large": side(l.large)})
+	_, err := l.compareCosts(l.name(what), target, map[string]costFigure{"small": side(small), "large": side(l.large)})
 	return err
 }
 

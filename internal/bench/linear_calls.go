@@ -61,7 +61,7 @@ func (b *loadBench) linearCalls(ctx context.Context) (err error) {
 			}
 		}
 		name := fmt.Sprintf("%s, %d callers", what.name, what.callers)
-		if _, err := b.compareCosts(name, linearTarget, map[string]costFigure{"small": side(stores[0]), "large": side(stores[1])}); err != nil {
+		if _, err := b.compareCosts(linearName(name, groupCount, b.opts.IndexRecords, linearRecords), linearTarget, map[string]costFigure{"small": side(stores[0]), "large": side(stores[1])}); err != nil {
 			return err
 		}
 	}

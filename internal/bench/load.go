@@ -22,8 +22,8 @@ type LoadOptions struct {
 	Rounds       int    // at least RoundsMin
 	LargeBytes   int64  // dataset of 10 KB records
 	SmallBytes   int64  // dataset of 1 KB records
-	IndexRecords int64  // dataset for the index-only start and for linearity
-	Only         string // one part only: load, index, put, get, linear; empty: all
+	IndexRecords int64  // dataset for the index-only start and for linearity; twice as many for one group
+	Only         string // one part only: load, index, put, get, linear, group; empty: all
 	PutTime      time.Duration
 	Say          func(string, ...any)
 }
@@ -35,6 +35,7 @@ var loadParts = parts[loadBench]{
 	{"get", (*loadBench).coldGets},
 	{"put", (*loadBench).durablePuts},
 	{"linear", (*loadBench).linearity},
+	{"group", (*loadBench).oneGroup},
 }
 
 // LoadParts names the parts.
@@ -61,7 +62,7 @@ func (b *loadBench) withDataset(ctx context.Context, records int64, size int, us
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	d, err := fill(ctx, dir, records, size, b.opts.Say)
+	d, err := fill(ctx, dir, groupCount, records, size, b.opts.Say)
 	if err != nil {
 		return err
 	}

@@ -202,30 +202,49 @@ func (s *segmentScan) describe(b badRange) Damage {
 	return d
 }
 
-// checkHints reads the hints and compares them with the segments. A hint that is not right does not count any more.
+// checkHints checks the hints that checkHintEarly has left.
 func (v *verifier) checkHints() error {
 	return v.each(len(v.scans), func(i int, _ []byte) error {
-		s := v.scans[i]
-		if !s.manifest.Sealed() {
-			return nil
+		if s := v.scans[i]; s.manifest.Sealed() && !s.hintChecked {
+			return v.checkHint(s)
 		}
-		name := HintName(s.manifest.Number)
-		h, err := ReadHint(v.fs, v.dir, s.manifest)
-		if errors.Is(err, iofs.ErrNotExist) {
-			return nil
-		}
-		if err == nil {
-			l := layoutHint(int64(len(h.IDs)), int64(len(h.Terms)), int64(len(h.Blobs)))
-			v.count(l.end)
-			err = s.compareHint(h)
-		}
-		if err != nil {
-			v.damage(Damage{File: name, What: "hint does not count (the next load does without it): " + err.Error()})
-			return v.ctx.Err()
-		}
-		s.hint = h
-		return v.ctx.Err()
+		return nil
 	})
+}
+
+// checkHintEarly checks the hint of segment i behind its scan, while others are read, where nothing that is found later matters to it:
+// not a cut by a later segment, nor what is bad.
+func (v *verifier) checkHintEarly(i int, s *segmentScan) error {
+	if !s.manifest.Sealed() || len(s.bad)+len(s.faults) > 0 || s.fileBytes < s.manifest.Bytes {
+		return nil
+	}
+	for _, later := range v.manifest.Segments[i+1:] {
+		if later.FirstIndex <= s.last {
+			return nil
+		}
+	}
+	return v.checkHint(s)
+}
+
+// checkHint reads a hint and compares it with its segment. One that is not right does not count any more.
+func (v *verifier) checkHint(s *segmentScan) error {
+	s.hintChecked = true
+	name := HintName(s.manifest.Number)
+	h, err := ReadHint(v.fs, v.dir, s.manifest)
+	if errors.Is(err, iofs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		l := layoutHint(int64(len(h.IDs)), int64(len(h.Terms)), int64(len(h.Blobs)))
+		v.count(l.end)
+		err = s.compareHint(h)
+	}
+	if err != nil {
+		v.damage(Damage{File: name, What: "hint does not count (the next load does without it): " + err.Error()})
+		return v.ctx.Err()
+	}
+	s.hint = h
+	return v.ctx.Err()
 }
 
 // compareHint says where a hint differs from the segment, and takes over its used flags where it does not. Rows that the
@@ -238,11 +257,10 @@ func (s *segmentScan) compareHint(h *Hint) error {
 		}
 	}
 	flags := make([]bool, len(s.rows))
+	find := s.finder()
 	for i, place := range h.Places {
 		offset := index.Loc(place).Offset()
-		k, ok := slices.BinarySearchFunc(s.rows, offset, func(r scanRow, offset int64) int {
-			return int(r.loc().Offset() - offset)
-		})
+		k, ok := find(offset)
 		if !ok {
 			if !s.isBad(offset) {
 				return fmt.Errorf("row %d: there is no entry of id %d at offset %d", i, h.IDs[i], offset)
@@ -274,6 +292,36 @@ func (s *segmentScan) compareHint(h *Hint) error {
 		}
 	}
 	return nil
+}
+
+// finder gives a search for the row at an offset. Hints have their rows in no order that a search through all rows would be fast for:
+// so it goes to the part of the file first, as many parts as rows.
+func (s *segmentScan) finder() func(offset int64) (k int, found bool) {
+	shift := 0
+	for s.end>>shift > int64(len(s.rows)) {
+		shift++
+	}
+	begin := make([]int32, s.end>>shift+2) // of each part: its first row
+	part := 0
+	for k, r := range s.rows {
+		for ; int64(part) <= r.loc().Offset()>>shift; part++ {
+			begin[part] = int32(k) //nolint:gosec // a segment has fewer
+		}
+	}
+	for ; part < len(begin); part++ {
+		begin[part] = int32(len(s.rows)) //nolint:gosec // see above
+	}
+	return func(offset int64) (int, bool) {
+		at := offset >> shift
+		if at < 0 || at+1 >= int64(len(begin)) {
+			return 0, false
+		}
+		lo := int(begin[at])
+		k, ok := slices.BinarySearchFunc(s.rows[lo:begin[at+1]], offset, func(r scanRow, offset int64) int {
+			return int(r.loc().Offset() - offset)
+		})
+		return lo + k, ok
+	}
 }
 
 // compareHintRest compares blobs, terms and commit time. What a later segment made void may be in the hint or not. Terms are

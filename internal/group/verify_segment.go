@@ -43,7 +43,8 @@ type segmentScan struct {
 	room    int64 // bytes of preallocated room behind end
 	end     int64 // of the frames
 
-	hint *Hint // nil: none, or one that does not count
+	hint        *Hint // nil: none, or one that does not count
+	hintChecked bool
 }
 
 // scanRow is one put or delete: index.Loc with ordinal 0, and above it what is to be remembered of it.
@@ -116,7 +117,7 @@ func (v *verifier) scanSegments() error {
 			}
 		}
 		v.scans[i] = s
-		return nil
+		return v.checkHintEarly(i, s)
 	})
 	if err != nil {
 		return err
