@@ -101,13 +101,13 @@ func readPiece(p piece, b []byte) error {
 	return nil
 }
 
-// allocate maps fresh anonymous memory, in huge pages where the kernel gives them. touch writes to every page first.
+// allocate maps fresh anonymous memory, in small pages as ours is (ADR 13). touch writes to every page first.
 func allocate(bytes int64, touch bool) (memory []byte, release func(), err error) {
 	memory, err = unix.Mmap(-1, 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, nil, fmt.Errorf("mapping %d bytes: %w", bytes, err)
 	}
-	_ = unix.Madvise(memory, unix.MADV_HUGEPAGE) // an advice
+	_ = unix.Madvise(memory, unix.MADV_NOHUGEPAGE) // an advice
 	if touch {
 		for i := 0; i < len(memory); i += vfs.DirectAlign {
 			memory[i] = 1

@@ -15,8 +15,7 @@ import (
 
 const (
 	loadChunkBytes = 1 << 20 // of one read
-	hugePageBytes  = 2 << 20
-	loaderReads    = 8 // reads under way on an SSD
+	loaderReads    = 8       // reads under way on an SSD
 )
 
 // LoaderOptions of NewLoader.
@@ -32,7 +31,7 @@ type LoaderOptions struct {
 	CacheBytes int64
 }
 
-// Loader reads segment files into memory: 1 MiB reads past the page cache, into anonymous mappings with huge pages. One
+// Loader reads segment files into memory: 1 MiB reads past the page cache, into anonymous mappings. One
 // Loader is shared by all groups of a volume, so that the device sees one bounded queue. Safe for concurrent use.
 type Loader struct {
 	opts  LoaderOptions
@@ -76,9 +75,6 @@ func (l *Loader) Close() {
 // is filled little by little must be fresh: it is zero, and takes memory only as it is written to.
 func (l *Loader) allocate(bytes int64, fresh bool) ([]byte, error) {
 	size := (max(bytes, 1) + vfs.DirectAlign - 1) &^ (vfs.DirectAlign - 1)
-	if size >= hugePageBytes {
-		size = (size + hugePageBytes - 1) &^ (hugePageBytes - 1)
-	}
 	if !fresh {
 		if room := l.takeKept(size); room != nil {
 			return room[:bytes], nil
@@ -88,24 +84,8 @@ func (l *Loader) allocate(bytes int64, fresh bool) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes for a segment: %w", size, err)
 	}
-	adviseHuge(room, bytes, fresh)
+	_ = unix.Madvise(room, unix.MADV_NOHUGEPAGE) // ADR 13. A kernel that does not know it has no huge pages
 	return room[:bytes], nil
-}
-
-// adviseHuge asks for huge pages where all of them will be used: not at the end of room that is filled at once, nor for the
-// first of room that grows. Else each group of a store, however small, would take up to 4 MiB that no budget counts: a huge
-// page for a few bytes behind the last whole one, and one for the few bytes of its newest segment.
-func adviseHuge(room []byte, bytes int64, grows bool) {
-	whole, rest := room[:bytes&^(hugePageBytes-1)], room[bytes&^(hugePageBytes-1):]
-	if grows {
-		rest, whole = room[:min(hugePageBytes, len(room))], room[min(hugePageBytes, len(room)):]
-	}
-	if len(whole) > 0 { // a kernel that knows neither is only slower
-		_ = unix.Madvise(whole, unix.MADV_HUGEPAGE)
-	}
-	if len(rest) > 0 {
-		_ = unix.Madvise(rest, unix.MADV_NOHUGEPAGE)
-	}
 }
 
 // takeKept finds the smallest kept room that is large enough, but not much larger than asked for.

@@ -219,7 +219,7 @@ func TestImagesTakeWhatIsWritten(t *testing.T) {
 	}{
 		{"a new segment's first frame", 256 << 20, true, 100},
 		{"a small segment read whole", 5 << 10, false, 5 << 10},
-		{"a segment read whole that ends just behind a huge page", 2*hugePageBytes + 1, false, 2*hugePageBytes + 1},
+		{"a segment read whole that ends just behind a huge page", 4<<20 + 1, false, 4<<20 + 1},
 	} {
 		room, err := NewLoader(LoaderOptions{}).allocate(c.bytes, c.grows)
 		if err != nil {

@@ -84,7 +84,7 @@ func newArena(bytes int64) (*arena, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mapping %d bytes: %w", bytes, err)
 	}
-	_ = unix.Madvise(memory, unix.MADV_HUGEPAGE) // as Sheaf's own loader asks for; an advice
+	_ = unix.Madvise(memory, unix.MADV_NOHUGEPAGE) // as Sheaf's own loader asks for; an advice
 	return &arena{memory: memory}, nil
 }
 
