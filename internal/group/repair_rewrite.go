@@ -20,9 +20,10 @@ type rangeRepair struct {
 	v       view
 	asked   []IndexRange // of the peer
 	s       *survey
-	given   []Entry // what the peer has of what is lost, in order
-	peer    uint64  // applied index of the peer
-	floor   uint64  // Raft's compaction floor as it will be
+	given   []Entry         // what the peer has of what is lost, in order
+	same    map[uint64]bool // indexes of entries that the peer has too
+	peer    uint64          // applied index of the peer
+	floor   uint64          // Raft's compaction floor as it will be
 	terms   []TermRun
 	out     *rewrite
 	buf     []byte // not written yet: ends at out.bytes
@@ -57,7 +58,7 @@ func (l *Log) repairRange(ctx context.Context, r Repair, entries []*raftpb.Entry
 	case i < 0 || views[i].active:
 		return ErrRepairLater
 	}
-	p := &rangeRepair{Log: l, ctx: ctx, v: views[i], asked: r.Ranges, peer: peerApplied}
+	p := &rangeRepair{Log: l, ctx: ctx, v: views[i], asked: r.Ranges, peer: peerApplied, same: make(map[uint64]bool)}
 	if p.v.through = min(p.v.through, p.v.m.LastIndex); p.v.through > l.applied.Load() {
 		return ErrRepairLater
 	}
@@ -104,6 +105,7 @@ func (p *rangeRepair) take(entries []*raftpb.Entry) error {
 			return fmt.Errorf("%w: index %d was not asked for", ErrCorrupt, e.Index)
 		}
 		if kept := p.s.have[e.Index]; kept != nil && kept.term == e.Term || !in(p.s.lost, e.Index) {
+			p.same[e.Index] = true
 			continue
 		}
 		if err := p.checkKnown(&e); err != nil {
@@ -157,6 +159,7 @@ func entryChecksum(e *Entry) uint32 {
 
 // checkAbsent decides whether what the peer has compacted away may be left out here too. A put that it has not was superseded
 // there, by what is applied here. A tombstone it drops when it holds no older version; if one is stored here, it would come back.
+// A whole entry that may be void, and that the peer does not have, is left out as well: it is not known what took its place.
 func (p *rangeRepair) checkAbsent() error {
 	given := make(map[uint64]bool)
 	for i := range p.given {
@@ -171,9 +174,10 @@ func (p *rangeRepair) checkAbsent() error {
 	absent := uint64(0)
 	for _, r := range p.s.lost {
 		for at := r.First; at <= r.Last; at++ {
-			if given[at] || p.s.have[at] != nil {
+			if k := p.s.have[at]; given[at] || k != nil && (k.sure || p.same[at]) {
 				continue
 			}
+			delete(p.s.have, at)
 			absent = at
 			k, known := p.s.known[at]
 			switch {
@@ -246,7 +250,7 @@ func (p *rangeRepair) checkOrder() error {
 	for i := range p.given {
 		given[p.given[i].Index] = true
 	}
-	p.s.kept = slices.DeleteFunc(p.s.kept, func(k keptFrame) bool { return given[k.index] })
+	p.s.kept = slices.DeleteFunc(p.s.kept, func(k keptFrame) bool { return given[k.index] || p.s.have[k.index] == nil })
 	next := max(p.v.first, p.floor+1) // of those that must be there
 	term := uint64(0)
 	check := func(at, is uint64) error {

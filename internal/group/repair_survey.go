@@ -26,6 +26,7 @@ type survey struct {
 type keptFrame struct {
 	offset, bytes int64
 	index, term   uint64
+	sure          bool // a row says that it counts
 }
 
 // knownEntry is what header or hint tell of an entry whose frame is not whole.
@@ -166,7 +167,7 @@ func (s *survey) doubt(v view, from, through uint64) {
 func (s *survey) keep(step *FrameStep) {
 	e := &step.Entry
 	s.cut(e.Index)
-	s.kept = append(s.kept, keptFrame{step.Offset, step.Bytes, e.Index, e.Term})
+	s.kept = append(s.kept, keptFrame{offset: step.Offset, bytes: step.Bytes, index: e.Index, term: e.Term})
 }
 
 func (s *survey) cut(from uint64) {
@@ -191,6 +192,8 @@ func (s *survey) finish(v view, floor uint64, gaps []gap) {
 	})
 	s.have = make(map[uint64]*keptFrame, len(s.kept))
 	for i := range s.kept {
+		known, ok := s.known[s.kept[i].index]
+		s.kept[i].sure = ok && s.rows && known.offset == s.kept[i].offset
 		s.have[s.kept[i].index] = &s.kept[i]
 	}
 	for _, g := range gaps {

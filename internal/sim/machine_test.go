@@ -31,6 +31,7 @@ type machine struct {
 	epoch     int               // raised whenever the process or the disk goes
 	slow      time.Duration     // what a sync takes at most
 	backup    *vfs.Mem          // an older state of the disk
+	cloned    bool              // the disk is a copy of a member's, which may be older than that
 	rots      []rot             // bytes of the disk that are bad
 	rotted    bool              // there were some in segments or blobs, on this disk
 }

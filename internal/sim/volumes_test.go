@@ -55,11 +55,11 @@ func (w *world) replaceVolume(m *machine, disk *vfs.Mem, r *rand.Rand) {
 	w.mu.Lock()
 	end := m.kill()
 	m.insert(disk)
-	m.backup = nil
+	m.backup, m.cloned = nil, false
 	old, volume := m.raftID, m.volume
 	sound := w.cfg.mutation != mutateReuse && w.cfg.mutation != mutateRollBack
 	if sound {
-		m.volume = uuid.UUID{3, byte(m.number), byte(m.epoch), byte(m.epoch >> 8)}
+		m.beginAnew()
 		m.raftID = 0
 	}
 	w.lost[old] = sound
@@ -70,6 +70,11 @@ func (w *world) replaceVolume(m *machine, disk *vfs.Mem, r *rand.Rand) {
 		_ = group.WriteReplicaFile(disk, groupDir, m.replicaFile(old, volume, false))
 	}
 	w.startLater(m, between(r, 10*time.Millisecond, time.Second))
+}
+
+// beginAnew gives a machine whose disk was just changed a volume of its own, whatever the disk is. Called with world.mu held.
+func (m *machine) beginAnew() {
+	m.volume = uuid.UUID{3, byte(m.number), byte(m.epoch), byte(m.epoch >> 8)}
 }
 
 func (w *world) backUp(_ *operator, r *rand.Rand) bool {
@@ -121,11 +126,15 @@ func (w *world) swapVolumes(o *operator, r *rand.Rand) bool {
 	disk := m.disk.CrashClone(survival(r))
 	m.insert(other.disk.CrashClone(survival(r)))
 	other.insert(disk)
+	m.cloned, other.cloned = other.cloned, m.cloned
 	for i, machine := range []*machine{m, other} {
 		if machine.raftID != 0 {
 			w.lost[machine.raftID] = true
 		}
 		machine.raftID, machine.backup = 0, nil
+		if machine.cloned {
+			machine.beginAnew() // it may be an older state of its own disk: the shard sees that by the generation
+		}
 		w.wait.Go(ends[i])
 		w.startLater(machine, between(r, 10*time.Millisecond, time.Second))
 	}
@@ -163,7 +172,7 @@ func (w *world) copyVolume(o *operator, r *rand.Rand) bool {
 		w.mu.Lock()
 		end := to.kill()
 		to.insert(copied.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}))
-		to.raftID, to.backup = 0, nil
+		to.raftID, to.backup, to.cloned = 0, nil, true
 		w.mu.Unlock()
 		w.wait.Go(end)
 		w.startLater(to, time.Millisecond)
