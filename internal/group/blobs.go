@@ -134,7 +134,8 @@ func (b *blobSet) forget(id uuid.UUID, s *blobState) bool {
 }
 
 // OpenBlob opens the data of a blob record for reading, each chunk checked. The file stays until it is closed, also
-// where compaction drops the version.
+// where compaction drops the version. Errors: ErrVersionNotFound where no entry refers to it and it is not there: it was compacted
+// away. *DamageError, which is noted.
 func (l *Log) OpenBlob(ref BlobRef) (BlobReader, error) {
 	if err := l.enter(); err != nil {
 		return nil, err
@@ -145,12 +146,11 @@ func (l *Log) OpenBlob(ref BlobRef) (BlobReader, error) {
 	}
 	r, err := OpenBlob(l.fs, l.dir, l.opts.Identity.Name, ref)
 	if err != nil {
+		gone := l.isGone(ref.ID)
 		l.closeBlob(ref.ID)
 		var damage *DamageError
-		if errors.Is(err, iofs.ErrNotExist) {
-			err = &DamageError{Damage: Damage{
-				Group: l.opts.Identity.Name, File: BlobName(ref.ID), Length: BlobFileBytes(ref.Size), What: "the blob is gone",
-			}}
+		if gone {
+			return nil, ErrVersionNotFound
 		}
 		if errors.As(err, &damage) {
 			l.noteDamage(damage.Damage)
@@ -158,6 +158,15 @@ func (l *Log) OpenBlob(ref BlobRef) (BlobReader, error) {
 		return nil, err
 	}
 	return &sharedBlob{BlobReader: r, log: l, id: ref.ID}, nil
+}
+
+// isGone tells whether a blob is not there, and is not missed: others ask by entries of theirs, which may be dropped here.
+func (l *Log) isGone(id uuid.UUID) bool {
+	if l.blobs.isReferred(id) {
+		return false
+	}
+	_, err := l.fs.Stat(path.Join(l.dir, BlobName(id)))
+	return errors.Is(err, iofs.ErrNotExist)
 }
 
 // sharedBlob counts as a reader until it is closed.

@@ -132,6 +132,33 @@ func TestMendOfABlobThatIsNowhere(t *testing.T) {
 	ok(t, l.Close(false))
 }
 
+// One that has compacted a blob away is not damaged by being asked for it, also after another start.
+func TestABlobThatWasCompactedAwayIsNoDamage(t *testing.T) {
+	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 1<<20))
+	ref := d.putBlob(1, payload(1, 5000))
+	kept := d.putBlob(2, payload(2, 5000))
+	d.put(Entry{ID: 1, Data: []byte("small")})
+	ok(t, d.log.Seal())
+	_, err := d.log.Compact(t.Context(), CompactOptions{All: true})
+	ok(t, err)
+	for range 2 {
+		if _, err := d.log.OpenBlob(ref); !errors.Is(err, ErrVersionNotFound) {
+			t.Errorf("%v", err)
+		}
+		if d.log.Damaged() {
+			t.Errorf("%v", d.log.Stats().Damages)
+		}
+		ok(t, d.log.Close(false))
+		d.load()
+	}
+	ok(t, d.opts.FS.Remove(path.Join(d.opts.Dir, BlobName(kept.ID))))
+	var damage *DamageError
+	if _, err := d.log.OpenBlob(kept); !errors.As(err, &damage) || !d.log.Damaged() {
+		t.Errorf("it is gone, and an entry refers to it: %v", err)
+	}
+	ok(t, d.log.Close(false))
+}
+
 // A leader that cannot read what a follower needs must come to know that it is damaged, and hand over.
 func TestDamageThatAPeerMeetsIsKnown(t *testing.T) {
 	b := newDamageBed(t)
