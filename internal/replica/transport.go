@@ -86,7 +86,9 @@ func (r *Replica) stepNode(m *raftpb.Message) (answer *raftpb.Message, err error
 		r.node.ReportSnapshot(m.GetFrom(), status)
 	case m.GetType() == raftpb.MsgUnreachable:
 		r.node.ReportUnreachable(m.GetFrom())
-	case m.GetType() == raftpb.MsgTimeoutNow && (r.barred() || r.behindFloor()):
+	case m.GetType() == raftpb.MsgTimeoutNow && r.behindFloor():
+		return nil, fmt.Errorf("%w: the lead, while entries are being applied that a repair has dropped", ErrInvalid)
+	case m.GetType() == raftpb.MsgTimeoutNow && r.barred():
 		return nil, fmt.Errorf("%w: the lead, with damage in the log", ErrInvalid)
 	case m.GetType() == raftpb.MsgHeartbeatResp:
 		err = r.node.Step(m) // no work; in a rest, the answer to the last heartbeat before it
