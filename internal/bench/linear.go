@@ -24,7 +24,6 @@ const (
 	linearGets    = 50_000  // of one side in one round
 	linearDepth   = 16      // cold gets at a time
 	linearTarget  = 1.2
-	oneGroupMin   = 1000 // below, there is nothing to compare
 )
 
 // linear compares the time per record in one large store with that in so many small ones that both sides have the same
@@ -55,10 +54,6 @@ func (b *loadBench) linearity(ctx context.Context) error {
 
 // oneGroup is what linearity is for the loads of a store of one group: as many records as a group has in a store that is cut too coarsely.
 func (b *loadBench) oneGroup(ctx context.Context) error {
-	if b.opts.IndexRecords < oneGroupMin {
-		b.opts.Say("  left out: it needs at least %d records", oneGroupMin)
-		return nil
-	}
 	l := &linear{loadBench: b, groups: 1, records: 2 * b.opts.IndexRecords, each: b.opts.IndexRecords / 5}
 	return l.run(ctx, func(ctx context.Context) error {
 		if err := l.loads(ctx, "Index load", group.Index, linearTarget, newLoaders().fresh); err != nil {
