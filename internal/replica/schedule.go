@@ -106,9 +106,9 @@ func (r *Replica) tick() {
 	}
 }
 
-// behindFloor tells that the log has dropped entries which are applied, but of which Raft was not told yet: a repair can, and the end of the
-// round that applied them tells it. Raft reads what it takes for unapplied before it campaigns, and panics where that is gone. Called with
-// mu held.
+// behindFloor tells that the log has dropped entries which are applied, but of which Raft was not told yet: a compaction or a repair can, and
+// the end of the round that applied them tells it. Raft reads what it takes for unapplied before it campaigns, and panics where that is gone.
+// Called with mu held.
 func (r *Replica) behindFloor() bool {
 	first, err := r.log.FirstIndex()
 	return err == nil && first > r.node.BasicStatus().Applied+1
@@ -132,7 +132,7 @@ func (r *Replica) tickNode() []*raftpb.Message {
 	}
 	barred := r.barred()
 	switch {
-	case (barred || r.behindFloor()) && !r.leader:
+	case !r.leader && (barred || r.behindFloor()):
 		r.node.TickQuiesced() // its clock runs, so that it votes, but it never campaigns
 	case barred:
 		r.node.Tick()

@@ -87,7 +87,7 @@ func (r *Replica) stepNode(m *raftpb.Message) (answer *raftpb.Message, err error
 	case m.GetType() == raftpb.MsgUnreachable:
 		r.node.ReportUnreachable(m.GetFrom())
 	case m.GetType() == raftpb.MsgTimeoutNow && r.behindFloor():
-		return nil, fmt.Errorf("%w: the lead, while entries are being applied that a repair has dropped", ErrInvalid)
+		return nil, fmt.Errorf("%w: the lead, while entries are being applied that were compacted away or repaired", ErrInvalid)
 	case m.GetType() == raftpb.MsgTimeoutNow && r.barred():
 		return nil, fmt.Errorf("%w: the lead, with damage in the log", ErrInvalid)
 	case m.GetType() == raftpb.MsgHeartbeatResp:

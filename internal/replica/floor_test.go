@@ -1,0 +1,72 @@
+package replica
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"sheaf.dev/sheaf/internal/group"
+)
+
+// A round applies an entry and waits for a sync; meanwhile the entry is compacted away, so that the log begins behind what Raft was told of, and
+// the leader goes. Raft panics over a campaign in this moment.
+func TestNobodyCampaignsBeforeRaftKnowsWhatIsApplied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := makeNetwork(t)
+		var held atomic.Uint64 // whose round is held up before its sync
+		entered, end := make(chan struct{}), make(chan struct{})
+		release := sync.OnceFunc(func() { close(end) })
+		defer release()
+		n.change = func(id uint64, o *Options) {
+			o.Probe = &Probe{BeforeSync: func() {
+				if held.CompareAndSwap(id, 0) {
+					close(entered)
+					<-end
+				}
+			}}
+		}
+		for _, id := range voters {
+			n.start(id)
+		}
+		id, leader := n.lead()
+		to, one := n.follower(id)
+		leader.must(t, put(1, "old"))
+		var newest uint64
+		until(t, "the follower holds the newest version and does not know yet that it is committed", func() bool {
+			newest = leader.must(t, put(1, "new")).Index
+			synctest.Wait()
+			last, err := one.log.LastIndex()
+			ok(t, err)
+			return last == newest && one.log.AppliedIndex() < newest
+		})
+		ok(t, one.log.Seal())
+		held.Store(to)
+		leader.must(t, put(2, "behind"))
+		<-entered
+		_, err := one.log.Compact(t.Context(), group.CompactOptions{All: true})
+		ok(t, err)
+		if first, err := one.log.FirstIndex(); err != nil || first != newest+1 {
+			t.Fatalf("the log begins at index %d, %v, not behind %d", first, err, newest)
+		}
+
+		n.isolate(id, true)
+		rejected := one.Step(&raftpb.Message{ // from a leader that it does not know yet: nothing to keep for later
+			Type: raftpb.MsgTimeoutNow.Enum(), From: proto.Uint64(6 - id - to), To: &to, Term: proto.Uint64(one.Members().Term),
+		})
+		if rejected == nil {
+			t.Error("it took the call to lead")
+		}
+		time.Sleep(10 * electionTicks * raftTicks * clockInterval)
+		ok(t, one.Status().Err)
+		release()
+		n.wantData(t, one, 1, "new")
+		n.wantData(t, one, 2, "behind")
+		_, err = n.write(t, id, put(3, "goes on"))
+		ok(t, err)
+	})
+}
