@@ -151,6 +151,7 @@ func (g *Gateway) newServer() *grpc.Server {
 		grpc.ForceServerCodecV2(g.router.codec),
 		grpc.MaxRecvMsgSize(message.RefusedBytesMax(l.MessageBytesMax)),
 		grpc.MaxConcurrentStreams(l.StreamsPerConnectionMax),
+		grpc.NumStreamWorkers(message.ServerWorkers),
 		grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: l.KeepaliveMin, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{

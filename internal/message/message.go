@@ -105,6 +105,10 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 // instead of sending a message above a limit. gRPC answers a longer one itself: it gives no way to say more.
 func RefusedBytesMax(bytesMax int) int { return 3 * bytesMax }
 
+// ServerWorkers is how many goroutines a gRPC server of records keeps for its calls; more calls at a time get one of their own. A new goroutine
+// grows its stack in each call, which is a fifteenth of what a server spends on a durable put.
+const ServerWorkers = 64
+
 // Bounded receives a message that is decoded only where it is not too long.
 type Bounded struct {
 	Message  proto.Message
