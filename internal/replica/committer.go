@@ -30,9 +30,9 @@ const (
 )
 
 // Committer makes the entries of all groups of one volume durable. At most 64 groups are written at a time, the others wait in order.
-// Small writes of several groups share a sync (group.Log.SyncShared), at most 16 segments are synced at a time. A round of a group serves all its writes that wait, and what comes meanwhile gathers for its
-// next one; see gather.go. Groups do not wait for one another's rounds to end: a slow one holds up nobody. It also calls
-// Log.Tick of each group that has become idle, and runs Raft's clocks.
+// Small writes of several groups share a sync (group.Log.SyncShared), at most 16 segments are synced at a time. A round of a group serves
+// all its writes that wait, and what comes meanwhile its next one. Groups do not wait for one another's rounds to end: a slow one holds up
+// nobody. It also calls Log.Tick of each group that has become idle, and runs Raft's clocks.
 type Committer struct {
 	logger *slog.Logger
 	stop   chan struct{}  // closed by Close
@@ -50,7 +50,6 @@ type Committer struct {
 	replicas map[*Replica]struct{}
 	clocked  map[*Replica]struct{} // those that the clock looks at; the others rest
 	rounds   int                   // under way
-	gather   gathering
 	closed   bool
 	marking  bool // marks of an earlier tick are still being written
 }
@@ -69,7 +68,6 @@ func NewCommitter(logger *slog.Logger) *Committer {
 		clocked:  make(map[*Replica]struct{}),
 	}
 	c.work.L = &c.mu
-	c.gather.init(c)
 	c.group.Go(c.clock)
 	for range roundsMax {
 		c.group.Go(c.run)
@@ -84,7 +82,6 @@ func (c *Committer) Close() {
 	if !c.closed {
 		c.closed = true
 		close(c.stop)
-		c.gather.stop()
 		c.work.Broadcast()
 	}
 	left := make([]*Replica, 0, len(c.replicas))
@@ -204,16 +201,13 @@ func (c *Committer) next() *Replica {
 	return r
 }
 
-// roundOver ends what next began. With again the replica wants another round, and expected writes may come for it.
-func (c *Committer) roundOver(r *Replica, again bool, expected int) {
+// roundOver ends what next began. With again the replica wants another round.
+func (c *Committer) roundOver(r *Replica, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rounds--
 	c.busy.Store(int32(c.rounds))
-	switch {
-	case !again:
-	case expected > 0 && c.rounds > 0 && c.gather.park(r, expected):
-	default:
+	if again {
 		c.list = append(c.list, r)
 	}
 }
@@ -225,15 +219,14 @@ func (c *Committer) run() {
 		if r == nil {
 			return
 		}
-		again, expected := false, 0
+		again := false
 		if r.begin() {
 			r.runOnce()
-			expected = r.expected()
 			if again = r.end(); again {
 				runtime.Gosched() // whoever was answered may write again, and be part of the next round
 			}
 		}
-		c.roundOver(r, again, expected)
+		c.roundOver(r, again)
 	}
 }
 

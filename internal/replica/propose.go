@@ -111,9 +111,6 @@ func (r *Replica) Propose(w Write) *Pending {
 	p := r.accept(&w, h)
 	if p.role == written && p.done != answered {
 		r.schedule()
-		if r.full() {
-			r.committer.unpark(r)
-		}
 	}
 	return p
 }
@@ -321,7 +318,6 @@ func (r *Replica) enqueue(w *Write, p *Pending) {
 	p.payload = group.EncodePayload(&entry)
 	r.wake()
 	r.queued = append(r.queued, p)
-	r.waiting.Add(1)
 	r.inFlightBytes += p.bytes
 	r.newest[w.ID] = p
 	if p.requestID != ([16]byte{}) {

@@ -134,13 +134,6 @@ type Replica struct {
 	clocked atomic.Bool   // in Committer.clocked; written with its mu held
 	marks   atomic.Uint32 // of the local synced mark: markWritten, markBehind or markDue
 
-	// For gather.go.
-	waiting     atomic.Int32 // writes queued
-	answered    atomic.Int32 // writes that the last round answered
-	roundTime   atomic.Int64 // ns that the last round took
-	parked      atomic.Int32 // writes that it waits for; 0: it is not parked
-	parkedUntil time.Time    // guarded by Committer.mu
-
 	restore        sync.Once // of the request-id window, by the first write with a request id
 	startedApplied uint64    // applied index when it started: the window of all before comes from the log
 	startedConf    uint64    // index of the membership change that the log knew when it started

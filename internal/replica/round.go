@@ -203,7 +203,6 @@ func (r *Replica) flush() {
 	}
 	writes := r.queued
 	r.queued = nil
-	r.waiting.Store(0)
 	alone := r.alone.Load()
 	entries := make([]*raftpb.Entry, len(writes))
 	for i, p := range writes {
@@ -320,7 +319,6 @@ func (r *Replica) apply(committed []*raftpb.Entry) error {
 // settle answers the writes among committed entries that were applied, then those that were lost with the leadership.
 func (r *Replica) settle(committed []*raftpb.Entry) {
 	r.noteApplied(committed)
-	r.answered.Add(int32(len(r.round.answered)))
 	for i, p := range r.round.answered {
 		close(p.done)
 		r.round.answered[i] = nil
@@ -413,6 +411,5 @@ func (r *Replica) answerLost(logged, queued error) {
 	r.unindexed = 0
 	writes := r.queued
 	r.queued = nil
-	r.waiting.Store(0)
 	r.answerAll(writes, queued)
 }

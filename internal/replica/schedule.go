@@ -1,8 +1,6 @@
 package replica
 
 import (
-	"time"
-
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.etcd.io/raft/v3/tracker"
@@ -64,9 +62,6 @@ func (r *Replica) tryBegin() bool { return r.scheduled.CompareAndSwap(0, busy) }
 
 // runOnce runs one round alone; false where there was nothing to do.
 func (r *Replica) runOnce() bool {
-	began := time.Now()
-	r.answered.Store(0)
-	defer func() { r.roundTime.Store(int64(time.Since(began))) }()
 	switch r.write() {
 	case stepEnd:
 		return false
