@@ -25,7 +25,7 @@ type Members struct {
 	Term         uint64
 	AppliedIndex uint64
 	LastIndex    uint64
-	Changing     bool     // a change is proposed here, or the membership is joint
+	Changing     bool     // a change is proposed here, the membership is joint, or a majority may not know yet that it is the new one
 	Quiet        bool     // the group rests: see Options.Quiet
 	Progress     []Member // on the leader only: of all members, itself too, in the order of their ids
 }
@@ -64,7 +64,7 @@ func (r *Replica) Members() Members {
 	m := Members{
 		Conf: r.conf, ConfIndex: r.confIndex, LeaderID: r.leaderID, Term: r.term,
 		AppliedIndex: r.applied, LastIndex: last,
-		Changing: r.change != nil || len(r.conf.GetVotersOutgoing()) > 0,
+		Changing: r.changeUnderWay(),
 		Quiet:    r.quiet.Load(),
 	}
 	if !r.leader {
@@ -94,8 +94,8 @@ type memberChange struct {
 	err      error // set before done is closed
 }
 
-// ChangeMembers proposes a membership change on the leader, and returns when it is applied; one that goes through a joint
-// membership when that is left, which Raft does by itself. One at a time. ErrNoLeader, ErrChanging, ErrInvalid: surely
+// ChangeMembers proposes a membership change on the leader, and returns when a majority of the new members knows that it is committed; one
+// that goes through a joint membership when that is left, which Raft does by itself. One at a time. ErrNoLeader, ErrChanging, ErrInvalid: surely
 // nothing was changed. ErrOutcomeUnknown: see Members of the leader to come.
 func (r *Replica) ChangeMembers(ctx context.Context, change *raftpb.ConfChangeV2) error {
 	if change.GetTransition() == raftpb.ConfChangeTransitionJointExplicit || len(change.GetChanges()) == 0 {
@@ -128,7 +128,7 @@ func (r *Replica) beginChange(c *memberChange, change *raftpb.ConfChangeV2) erro
 		return ErrStopping
 	case !r.serving:
 		return ErrNoLeader
-	case r.change != nil || len(r.conf.GetVotersOutgoing()) > 0:
+	case r.changeUnderWay():
 		return ErrChanging
 	}
 	if err := checkChange(r.conf, change); err != nil {
@@ -157,6 +157,11 @@ func checkChange(conf *raftpb.ConfState, change *raftpb.ConfChangeV2) error {
 	return nil
 }
 
+// changeUnderWay is called with mu held.
+func (r *Replica) changeUnderWay() bool {
+	return r.change != nil || len(r.conf.GetVotersOutgoing()) > 0 || r.told.pending()
+}
+
 // proposeChange gives a membership change to Raft. Called with mu held, and no Ready taken.
 func (r *Replica) proposeChange() {
 	c := r.change
@@ -177,6 +182,9 @@ func (r *Replica) proposeChange() {
 // tickJoint leaves a joint membership where Raft did not. Raft proposes that when it applies an entry, and drops it while the lead is
 // being handed over; where that fails and nobody writes, no entry follows. Called with mu held.
 func (r *Replica) tickJoint() {
+	if r.told.due {
+		r.schedule()
+	}
 	last, err := r.log.LastIndex()
 	if !r.leader || r.transferee != raft.None || !r.conf.GetAutoLeave() || err != nil || r.applied != last {
 		r.jointTicks = 0
@@ -223,8 +231,9 @@ func (r *Replica) findChange(entries []*raftpb.Entry) {
 func (r *Replica) noteConf(conf *raftpb.ConfState, at uint64) {
 	r.setMembers(conf)
 	r.confIndex = at
-	if c := r.change; c != nil && c.index != 0 && c.index <= at && len(conf.GetVotersOutgoing()) == 0 {
-		r.endChange(nil)
+	r.told = told{}
+	if len(conf.GetVotersOutgoing()) == 0 {
+		r.tell()
 	}
 	r.announce()
 }

@@ -94,7 +94,7 @@ func (r *Replica) observe() {
 	status := r.node.BasicStatus()
 	leader := status.RaftState == raft.StateLeader
 	if r.leader != leader || r.term != status.GetTerm() {
-		r.serving, r.lost = false, true
+		r.serving, r.lost, r.told = false, true, told{}
 		r.readable.Store(false)
 		r.endLease()
 	}

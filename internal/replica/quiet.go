@@ -177,7 +177,7 @@ func (r *Replica) callLeader(barred bool) (calls []*raftpb.Message) {
 // hasWork tells whether something is on its way in this replica. Called with mu held.
 func (r *Replica) hasWork() bool {
 	return len(r.queued) > 0 || r.logged.len() > 0 || len(r.readers) > 0 || len(r.readRound.readers) > 0 ||
-		r.change != nil || r.transferee != raft.None || r.noRoom != nil || r.err != nil || len(r.conf.GetVotersOutgoing()) > 0
+		r.changeUnderWay() || r.transferee != raft.None || r.noRoom != nil || r.err != nil
 }
 
 // inRound tells whether Raft has something to say. Called with mu held.

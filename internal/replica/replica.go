@@ -158,6 +158,7 @@ type Replica struct {
 	member      bool                       // conf names this replica
 	formed      bool                       // Forming has let writes in
 	change      *memberChange              // under way; nil: none
+	told        told                       // whether a majority knows of the last one
 	transferee  uint64                     // whom the lead is handed to; 0: nobody
 	handedOver  uint64                     // the last term in which this leader has handed the lead over, or tried to
 	changed     chan struct{}              // closed by announce; nil: nobody waits

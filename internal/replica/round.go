@@ -165,6 +165,7 @@ func (r *Replica) take() bool {
 		r.flush()
 		r.proposeChange()
 		r.proposeLeave()
+		r.proposeTold()
 	}
 	r.askReaders()
 	if !r.node.HasReady() {
@@ -254,6 +255,7 @@ func (r *Replica) setIndexes(entries []*raftpb.Entry) {
 	if r.change != nil {
 		r.findChange(entries)
 	}
+	r.noteTold(entries)
 	last := entries[len(entries)-1].GetIndex()
 	r.nextIndex = max(r.nextIndex, last+1+uint64(len(writes)+len(r.queued)))
 }
@@ -352,6 +354,10 @@ func (r *Replica) noteApplied(committed []*raftpb.Entry) {
 // settleOne is called with mu held.
 func (r *Replica) settleOne(e *raftpb.Entry) {
 	r.applied = e.GetIndex()
+	if r.told.index != 0 && r.applied >= r.told.index {
+		r.toldAll()
+		r.announce()
+	}
 	if r.logged.len() > 0 && r.logged.front().index == e.GetIndex() && r.logged.front().term == e.GetTerm() {
 		p := r.logged.pop()
 		p.result = Result{Index: p.index, CommitTime: p.commitTime, Existed: p.delete}
