@@ -35,13 +35,17 @@ func (r *Replica) makeNode() (err error) {
 	if err != nil {
 		return fmt.Errorf("read the Raft state: %w", err)
 	}
+	commit, err := committedByChanges(r.log)
+	if err != nil {
+		return fmt.Errorf("read what is not applied: %w", err)
+	}
 	r.applied = r.log.AppliedIndex()
 	r.startedApplied = r.applied
 	r.node, err = raft.NewRawNode(&raft.Config{
 		ID:                        r.opts.RaftID,
 		ElectionTick:              electionTicks,
 		HeartbeatTick:             heartbeatTicks,
-		Storage:                   storage{r.log},
+		Storage:                   storage{r.log, commit},
 		Applied:                   min(r.applied, state.GetCommit()),
 		MaxSizePerMsg:             messageBytesMax,
 		MaxCommittedSizePerReady:  applyBytesMax,
