@@ -180,7 +180,7 @@ func (r *Replica) proposeChange() {
 }
 
 // tickJoint leaves a joint membership where Raft did not. Raft proposes that when it applies an entry, and drops it while the lead is
-// being handed over; where that fails and nobody writes, no entry follows. Called with mu held.
+// being handed over; where that fails and nobody writes, no entry follows. So it is with what tells of a change. Called with mu held.
 func (r *Replica) tickJoint() {
 	if r.told.due {
 		r.schedule()

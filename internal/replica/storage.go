@@ -44,7 +44,7 @@ func committedByChanges(log store) (uint64, error) {
 		entries, err := log.Entries(next, last+1, changesBytesMax)
 		var damage *group.DamageError
 		if errors.As(err, &damage) {
-			return before, nil // it bars the replica from leading, until whoever repairs it has told it more
+			return before, nil // it bars the replica from leading until it is repaired
 		}
 		if err != nil {
 			return 0, err
