@@ -241,9 +241,7 @@ func (a *acceptance) rewrite(v view) (*rewrite, error) {
 // isDoubtful tells whether bad bytes behind a frame may hide what made it void.
 func (a *acceptance) isDoubtful(v view, step *FrameStep) bool {
 	name, at := SegmentName(v.number), step.Entry.Index
-	return slices.ContainsFunc(a.damages, func(d Damage) bool {
-		return d.IDsUnknown && d.File == name && step.Offset < d.Offset && d.IndexFirst <= at && at <= d.IndexLast
-	})
+	return slices.ContainsFunc(a.damages, func(d Damage) bool { return d.mayVoid(name, step.Offset, at) })
 }
 
 func (a *acceptance) isBadBlob(e *Entry) bool {

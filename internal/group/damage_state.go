@@ -12,6 +12,27 @@ type damagedID struct {
 	damage *Damage
 }
 
+// mayVoid tells whether damage may hide what made an entry void whose frame stands in a file at an offset.
+func (d *Damage) mayVoid(file string, offset int64, at uint64) bool {
+	return d.IDsUnknown && d.File == file && offset < d.Offset && d.IndexFirst <= at && at <= d.IndexLast
+}
+
+// doubtRange is the *DamageError for entries from lo to hi of a segment, where damage may hide what made them void: a walk that ends
+// before the bad bytes does not see it.
+func (l *Log) doubtRange(v view, lo, hi uint64) error {
+	if l.damaged.Load() == 0 || !v.incomplete {
+		return nil
+	}
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for _, d := range l.state.damages {
+		if d.File == SegmentName(v.number) && d.IndexFirst <= hi && lo <= d.IndexLast {
+			return &DamageError{Damage: *d}
+		}
+	}
+	return nil
+}
+
 // addDamage remembers damage; the same place only once. The caller holds mu.
 func (l *Log) addDamage(d *Damage) {
 	for _, old := range l.state.damages {

@@ -394,7 +394,7 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m ManifestSegment) (*
 		s.terms = w.terms
 		s.rows, s.incomplete = &w.rows, lostEntries(part.damages)
 		s.rowCount.Store(int64(len(w.rows.ids)))
-		if err := ld.insertRows(s, &w.rows, through); err != nil {
+		if err := ld.insertRows(s, &w.rows, through, part.damages); err != nil {
 			return nil, err
 		}
 		if len(w.bad) == 0 {
@@ -478,12 +478,17 @@ func (ld *loading) inTail(id int64) bool {
 	return ok
 }
 
-// insertRows fills the index from rows.
-func (ld *loading) insertRows(s *segment, r *rowTable, through uint64) error {
-	ordinal := uint64(s.ordinal) << 44
+// insertRows fills the index from rows. What damage may have made void is left out until it is repaired: it must not supersede what it may
+// never have superseded. Reads of these records tell the damage either way.
+func (ld *loading) insertRows(s *segment, r *rowTable, through uint64, damages []*Damage) error {
+	ordinal, name := uint64(s.ordinal)<<44, SegmentName(s.number)
 	for i, place := range r.places {
-		if s.first+uint64(r.indexes[i]) > through {
+		at := s.first + uint64(r.indexes[i])
+		if at > through {
 			break
+		}
+		if slices.ContainsFunc(damages, func(d *Damage) bool { return d.mayVoid(name, index.Loc(place).Offset(), at) }) {
+			continue
 		}
 		if err := ld.insert(r.ids[i], index.Loc(place|ordinal)); err != nil {
 			return err

@@ -63,12 +63,15 @@ func (ld *loading) assemble(active *recovered) error {
 		ld.damages = append(ld.damages, part.damages...)
 		ld.ids = append(ld.ids, part.ids...)
 	}
+	if ld.tailInDoubt() {
+		return ErrTailDamaged
+	}
 	commit := max(ld.commit, st.floor)
 	ld.w.hard.Commit = max(min(ld.w.hard.Commit, st.last), commit)
 	st.conf, st.confIndex = ld.manifest.Conf, ld.manifest.ConfIndex
 	if active != nil {
 		s := st.segments[len(st.segments)-1]
-		if err := ld.insertRows(s, s.rows, commit); err != nil {
+		if err := ld.insertRows(s, s.rows, commit, active.damages); err != nil {
 			return err
 		}
 		if err := ld.openActive(s, active); err != nil {
@@ -79,6 +82,12 @@ func (ld *loading) assemble(active *recovered) error {
 	}
 	st.syncedIndex = st.last
 	return ld.fillTail(commit)
+}
+
+// tailInDoubt tells whether damage, in a group with several voters, may hide what made entries above the commit void: they are whole and
+// in order, and must not be given to Raft.
+func (ld *loading) tailInDoubt() bool {
+	return len(votersOf(ld.manifest.Conf)) > 1 && slices.ContainsFunc(ld.damages, func(d *Damage) bool { return d.IDsUnknown && d.IndexLast > ld.commit })
 }
 
 // openActive opens the last segment for writing, after the cut of a torn tail.

@@ -15,37 +15,61 @@ import (
 // TestRule4_DamageThatHidesACut: the entry that made another one void is hit. The void one must not count again: the record
 // answers DATA_LOSS until it is repaired.
 func TestRule4_DamageThatHidesACut(t *testing.T) {
-	for n := range 1 << 6 {
-		c := hiddenCut{hint: n&1 > 0, void: n&2 > 0, end: n&4 > 0, same: n&8 > 0, next: n&16 > 0, gone: n&32 > 0}
+	for n := range 1 << 9 {
+		c := hiddenCut{hint: n&1 > 0, void: n&2 > 0, end: n&4 > 0, same: n&8 > 0, next: n&16 > 0, gone: n&32 > 0, none: n&64 > 0, two: n&128 > 0, older: n&256 > 0}
 		t.Run(fmt.Sprintf("%+v", c), c.test)
 	}
 }
 
+// placeOf is the offset of the frame of an entry that is not applied yet.
+func (d *logDriver) placeOf(at uint64) int64 { return d.log.state.tail.at(at).loc.Offset() }
+
 // hiddenCut is one case of it.
 type hiddenCut struct {
-	hint bool // there is one
-	void bool // the content of the void entry is hit as well
-	end  bool // nothing follows in the batch of the entry that is hit
-	same bool // another entry follows in the same segment
-	next bool // another entry follows in the next segment
-	gone bool // the member that repairs has compacted away what was hit
+	hint  bool // there is one
+	void  bool // the content of the void entry is hit as well
+	end   bool // nothing follows in the batch of the entry that is hit
+	same  bool // another entry follows in the same segment
+	next  bool // another entry follows in the next segment
+	gone  bool // the member that repairs has compacted away what was hit
+	none  bool // the entry that is hit is no version of a record: a new leader's first one
+	two   bool // two entries are void, and what took the second one's place is hit as well
+	older bool // of the record, a version is there that the void one would have superseded, in another segment
 }
 
 func (c hiddenCut) test(t *testing.T) {
 	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
 	d.put(Entry{ID: 1, Data: payload(1, 200)})
+	if c.older {
+		d.put(Entry{ID: 2, Data: payload(6, 200)})
+		ok(t, d.log.Seal())
+	}
+	file := path.Base(d.log.w.active.path)
 	ok(t, d.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1)) // others were there
 	ok(t, d.append(Entry{ID: 2, Data: []byte("void")}))
-	voidPlace := d.log.state.tail.at(d.last()).loc.Offset()
-	d.term = 2
 	at, right := d.last(), payload(7, 200)
-	batch := []*raftpb.Entry{d.entry(at, Entry{ID: 2, Data: right})}
+	voidPlace := d.placeOf(at)
+	if c.two {
+		ok(t, d.append(Entry{ID: 2, Data: []byte("void, too")}))
+	}
+	d.term = 2
+	next := Entry{ID: 2, Data: right}
+	if c.none {
+		next = Entry{Kind: KindEmpty}
+	}
+	batch := []*raftpb.Entry{d.entry(at, next)}
+	if c.two {
+		batch = append(batch, d.entry(at+1, Entry{ID: 6, Data: right}))
+	}
 	if !c.end {
-		batch = append(batch, d.entry(at+1, Entry{ID: 3, Data: payload(3, 200)}))
+		batch = append(batch, d.entry(at+uint64(len(batch)), Entry{ID: 3, Data: payload(3, 200)}))
 	}
 	ok(t, d.log.Append(nil, batch))
 	ok(t, d.log.Sync())
-	place := d.log.state.tail.at(at).loc.Offset()
+	place, second := d.placeOf(at), int64(0)
+	if c.two {
+		second = d.placeOf(at + 1)
+	}
 	ok(t, d.log.Apply(d.last(), nil))
 	ok(t, d.append()) // the commit of all
 	if c.same {
@@ -72,8 +96,11 @@ func (c hiddenCut) test(t *testing.T) {
 		ok(t, err)
 	}
 	disk := b.mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
-	ok(t, b.inflict(disk, SegmentName(1), func(f vfs.File) error {
+	ok(t, b.inflict(disk, file, func(f vfs.File) error {
 		err := flip(f, place+20)
+		if c.two {
+			err = errors.Join(err, flip(f, second+20))
+		}
 		if c.void {
 			err = errors.Join(err, flip(f, voidPlace+FrameHeaderBytes+1))
 		}
@@ -89,8 +116,25 @@ func (c hiddenCut) test(t *testing.T) {
 	_, err = l.Verify(t.Context(), 0)
 	ok(t, err)
 	var damage *DamageError
-	if r, err := l.Get(2, GetOptions{}); !errors.As(err, &damage) && !c.gone {
+	newest := func(r Record, err error) bool { // as if it had never been void
+		switch {
+		case c.gone || !c.none:
+			return err == nil && bytes.Equal(r.Data, right)
+		case c.older:
+			return err == nil && bytes.Equal(r.Data, payload(6, 200))
+		default:
+			return errors.Is(err, ErrNotFound)
+		}
+	}
+	if r, err := l.Get(2, GetOptions{}); !errors.As(err, &damage) && !c.gone && !(c.hint && c.none && newest(r, err)) {
 		t.Errorf("%q, %v", r.Data, err)
+	}
+	answer, err := l.ReadRange(IndexRange{at, at}, 1<<20)
+	if err == nil {
+		t.Errorf("a peer is given %v", answer.Entries)
+	}
+	if entries, err := l.Entries(at, at+1, 1<<20); err == nil {
+		t.Errorf("Raft is given %v", entries)
 	}
 	err = repairFrom(twin, l)
 	if c.gone && !c.hint && errors.Is(err, ErrRepairByInstall) {
@@ -99,7 +143,7 @@ func (c hiddenCut) test(t *testing.T) {
 		return // nobody knows any more what was there
 	}
 	ok(t, err)
-	if r, err := l.Get(2, GetOptions{}); err != nil || !bytes.Equal(r.Data, right) {
+	if r, err := l.Get(2, GetOptions{}); !newest(r, err) {
 		t.Errorf("%q, %v", r.Data, err)
 	}
 	if err := sameLogs(twin, l); err != nil && !c.gone {
@@ -128,22 +172,55 @@ func (c hiddenCut) test(t *testing.T) {
 	})
 }
 
-// givenUp: where what was hit is given up, the void one does not come back either.
+// givenUp: where what was hit is given up, the void one does not come back either; what was there before does.
 func (c hiddenCut) givenUp(t *testing.T, opts Options, disk vfs.FS, giveUp func(Options) error) {
 	opts.FS = disk
 	ok(t, giveUp(opts))
 	l, _, err := Load(t.Context(), opts, nil)
 	ok(t, err)
-	if r, err := l.Get(2, GetOptions{}); !errors.Is(err, ErrNotFound) {
+	if r, err := l.Get(2, GetOptions{}); !c.older && !errors.Is(err, ErrNotFound) {
 		t.Errorf("given up: %q, %v", r.Data, err)
 	}
-	for id, is := range map[int64]bool{1: true, 4: c.same, 5: c.next} {
+	for id, is := range map[int64]bool{1: true, 2: c.older, 4: c.same, 5: c.next} {
 		want := payload(id, 200)
+		if id == 2 {
+			want = payload(6, 200)
+		}
 		if r, err := l.Get(id, GetOptions{}); is && (err != nil || !bytes.Equal(r.Data, want)) {
 			t.Errorf("given up: record %d: %q, %v", id, r.Data, err)
 		}
 	}
 	ok(t, l.Close(false))
+}
+
+// TestDamageThatHidesACutOfTheTail: what may be void is above the commit, whole, and all that follows is there. Raft must not be given it.
+func TestDamageThatHidesACutOfTheTail(t *testing.T) {
+	for _, seal := range []bool{false, true} {
+		opts := driverOptions(vfs.NewMem(), Index, 64<<10)
+		ok(t, Create(opts, &raftpb.ConfState{Voters: []uint64{1, 2, 3}}))
+		d := &logDriver{t: t, opts: opts, term: 1}
+		d.load()
+		d.put(Entry{ID: 1, Data: []byte("committed")})
+		ok(t, d.append(Entry{ID: 2, Data: []byte("void")}))
+		at := d.last()
+		d.term = 2
+		ok(t, d.log.Append(nil, []*raftpb.Entry{d.entry(at, Entry{ID: 2, Data: []byte("right")}), d.entry(at+1, Entry{ID: 3})}))
+		ok(t, d.log.Sync())
+		ok(t, d.log.Tick())
+		place, name := d.placeOf(at), d.log.w.active.path
+		if seal {
+			ok(t, d.log.Seal())
+			d.log.hints.Wait()
+			ok(t, opts.FS.Remove(path.Join(opts.Dir, HintName(1))))
+		}
+		ok(t, d.log.Close(false))
+		f, err := opts.FS.OpenWrite(name)
+		ok(t, err)
+		ok(t, errors.Join(flip(f, place+20), f.Close()))
+		if _, _, err := Load(t.Context(), opts, nil); !errors.Is(err, ErrTailDamaged) {
+			t.Errorf("sealed %v: %v", seal, err)
+		}
+	}
 }
 
 // TestRepairKnowsOnlyWhatWasAskedFor: between Repairs and RepairRange more was hit. What nobody asked the peer for is not

@@ -175,6 +175,9 @@ func (l *Log) ReadRange(r IndexRange, maxBytes uint64) (RangeAnswer, error) {
 // readRange adds the entries of a view; false where there is no room for more.
 func (l *Log) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (more bool, err error) {
 	through := min(a.Through, v.through)
+	if err := l.doubtRange(v, from, through); err != nil {
+		return false, err
+	}
 	more = true
 	next := from
 	var damage error

@@ -13,6 +13,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/index"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -501,4 +502,41 @@ func TestReadRangeAnswersNothingThatIsBad(t *testing.T) {
 		t.Errorf("export of a damaged log: %v", err)
 	}
 	ok(t, l.Close(false))
+}
+
+// TestRepairForgetsATombstoneThatThePeerHasNotAnyMore: nothing older is stored here either, so that nothing comes back without it.
+func TestRepairForgetsATombstoneThatThePeerHasNotAnyMore(t *testing.T) {
+	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	d.put(Entry{ID: 1, Data: payload(1, 200)}, Entry{ID: 7, Data: payload(7, 200)})
+	d.put(Entry{ID: 7, Kind: KindDelete})
+	at, last := d.last(), Entry{ID: 2, Data: payload(2, 200)}
+	d.put(last)
+	ok(t, d.log.Seal())
+	_, err := d.log.Compact(t.Context(), CompactOptions{All: true}) // the version; the tombstone goes one compaction later
+	ok(t, err)
+	d.log.hints.Wait()
+	b := &damageBed{mem: d.opts.FS.(*vfs.Mem), opts: d.opts, names: d.names()}
+	twin := b.twin(t)
+	_, err = twin.Compact(t.Context(), CompactOptions{All: true})
+	ok(t, err)
+	if _, is := d.log.table.Get(7); !is {
+		t.Fatal("the tombstone is gone here, too")
+	}
+	place := int64(0)
+	ok(t, d.log.readEntries(at, at, func(_ *Entry, loc index.Loc) bool {
+		place = loc.Offset()
+		return true
+	}))
+	f, err := d.opts.FS.OpenWrite(d.log.state.segments[0].path)
+	ok(t, err)
+	ok(t, errors.Join(flip(f, place+20), f.Close()))
+	_, err = d.log.Verify(t.Context(), 0)
+	ok(t, err)
+	ok(t, repairFrom(twin, d.log))
+	if loc, is := d.log.table.Get(7); is {
+		t.Errorf("the index has record 7 at %v", loc)
+	}
+	d.wants(7, nil)
+	d.wants(2, last.Data)
+	ok(t, errors.Join(d.log.Close(false), twin.Close(false)))
 }

@@ -26,8 +26,9 @@ type rangeRepair struct {
 	floor   uint64          // Raft's compaction floor as it will be
 	terms   []TermRun
 	out     *rewrite
-	buf     []byte // not written yet: ends at out.bytes
-	returns []move // versions that the index did not know of, or knew at another place
+	buf     []byte  // not written yet: ends at out.bytes
+	returns []move  // versions that the index did not know of, or knew at another place
+	gone    []int64 // records with a version that was left out
 }
 
 // RepairRange replaces a damaged segment (r is of Repairs) by one without damage. entries are those of all its ranges that the
@@ -177,14 +178,20 @@ func (p *rangeRepair) checkAbsent() error {
 			if k := p.s.have[at]; given[at] || k != nil && (k.sure || p.same[at]) {
 				continue
 			}
-			delete(p.s.have, at)
-			absent = at
 			k, known := p.s.known[at]
+			if kept := p.s.have[at]; kept != nil {
+				k, known = knownEntry{id: kept.id, version: kept.version, tombstone: kept.tombstone}, true
+				delete(p.s.have, at)
+			}
+			absent = at
 			switch {
 			case !known && !p.s.rows:
 				return fmt.Errorf("%w: the peer has no entry with index %d, and it is not known what it was", ErrRepairByInstall, at)
 			case known && k.tombstone:
 				deleted = append(deleted, row{id: k.id, index: at})
+			}
+			if k.version {
+				p.gone = append(p.gone, k.id)
 			}
 		}
 	}
@@ -205,7 +212,7 @@ func (p *rangeRepair) raiseFloor(absent uint64, given map[uint64]bool) error {
 	if absent <= p.floor {
 		return nil
 	}
-	if k := p.s.known[absent]; k.term != 0 {
+	if p.s.term(absent) != 0 {
 		p.floor = absent
 		return nil
 	}
@@ -391,10 +398,13 @@ func (p *rangeRepair) put(step *FrameStep) error {
 	at := len(p.buf)
 	p.buf = append(p.buf, step.Raw...)
 	MoveFrame(p.buf[at:], p.out.next.id, p.out.bytes, e.Used)
-	if e.Kind.isVersion() {
-		tombstone := e.Kind == KindDelete
-		p.out.moves = append(p.out.moves, move{e.ID, e.Index, p.v.place(step.Offset, step.Bytes, tombstone),
-			p.out.next.place(p.out.bytes, step.Bytes, tombstone)})
+	tombstone := e.Kind == KindDelete
+	switch to := p.out.next.place(p.out.bytes, step.Bytes, tombstone); {
+	case !e.Kind.isVersion():
+	case p.s.rows:
+		p.out.moves = append(p.out.moves, move{e.ID, e.Index, p.v.place(step.Offset, step.Bytes, tombstone), to})
+	default: // the load may have left it out, as void perhaps
+		p.returns = append(p.returns, move{id: e.ID, index: e.Index, to: to})
 	}
 	return p.wrote(e, step.Bytes)
 }
@@ -436,8 +446,8 @@ func (p *rangeRepair) swapIn() error {
 	p.mu.Lock()
 	p.state.terms = replaceTerms(p.state.terms, p.terms, p.v.first, p.v.through)
 	term, err := p.term(p.floor)
-	if k := p.s.known[p.floor]; k.term != 0 {
-		term, err = k.term, nil
+	if known := p.s.term(p.floor); known != 0 {
+		term, err = known, nil
 	}
 	p.mu.Unlock()
 	if err != nil {
@@ -473,8 +483,8 @@ func (p *rangeRepair) swapIn() error {
 	return nil
 }
 
-// findOld finds the places of returning versions that the index still has, so that they move as the others do. The index has one of
-// each record at most: the newest takes its place, and the others are weighed against it.
+// findOld finds the places of returning versions that the index still has, so that they move as the others do, and of those that the peer
+// has not any more. The index has one of each record at most: the newest takes its place, and the others are weighed against it.
 func (p *rangeRepair) findOld() {
 	kept := make(map[index.Loc]bool, len(p.out.moves))
 	for _, m := range p.out.moves {
@@ -490,6 +500,11 @@ func (p *rangeRepair) findOld() {
 		if loc, ok := p.table.Get(m.id); ok && loc.Ordinal() == p.v.ordinal && !kept[loc] {
 			m.from = loc
 			p.out.moves = append(p.out.moves, *m)
+		}
+	}
+	for _, id := range p.gone {
+		if loc, ok := p.table.Get(id); ok && loc.Ordinal() == p.v.ordinal && !kept[loc] && !newer[id] {
+			p.out.moves = append(p.out.moves, move{id: id, from: loc})
 		}
 	}
 }

@@ -18,7 +18,8 @@ type survey struct {
 	known map[uint64]knownEntry // what is known of entries that are not among them, by index
 	told  map[uint64]knownEntry // what only the headers of bad frames tell, as long as nothing may have made them void
 	lost  []IndexRange          // where entries are, or may be, missing; in order, apart
-	rows  bool                  // known has every version of the segment: what it lacks is none
+	rows  bool                  // known has every version of the segment, and terms are right: what is not among them is void
+	terms []TermRun             // where rows is true
 	have  map[uint64]*keptFrame // kept, by index
 }
 
@@ -26,7 +27,10 @@ type survey struct {
 type keptFrame struct {
 	offset, bytes int64
 	index, term   uint64
-	sure          bool // a row says that it counts
+	id            int64
+	version       bool
+	tombstone     bool
+	sure          bool // rows or terms say that it counts
 }
 
 // knownEntry is what header or hint tell of an entry whose frame is not whole.
@@ -115,7 +119,9 @@ func (l *Log) learnRows(s *survey, v view) {
 		if v.incomplete {
 			return
 		}
-		s.rows = true
+		l.mu.RLock()
+		s.rows, s.terms = true, l.termsOf(v.segment)
+		l.mu.RUnlock()
 		for i, id := range v.rows.ids {
 			add(id, v.first+uint64(v.rows.indexes[i]), v.rows.places[i], 0)
 		}
@@ -125,7 +131,7 @@ func (l *Log) learnRows(s *survey, v view) {
 	if err != nil {
 		return // without it less is known
 	}
-	s.rows = true
+	s.rows, s.terms = true, h.Terms
 	for i, id := range h.IDs {
 		at := h.FirstIndex + uint64(h.Indexes[i])
 		add(id, at, h.Places[i], h.Term(at))
@@ -157,9 +163,7 @@ func (s *survey) learnHeader(at uint64, k knownEntry, offset int64) {
 
 // doubt is for bad bytes that may hide a new leader's entries from an index on, and so an end of those that stand before.
 func (s *survey) doubt(v view, from, through uint64) {
-	if !s.rows { // else it shows in the rows what is void
-		s.lost = append(s.lost, IndexRange{max(v.first, from), min(through, v.through)})
-	}
+	s.lost = append(s.lost, IndexRange{max(v.first, from), min(through, v.through)})
 	maps.DeleteFunc(s.told, func(at uint64, _ knownEntry) bool { return at >= from })
 }
 
@@ -167,7 +171,8 @@ func (s *survey) doubt(v view, from, through uint64) {
 func (s *survey) keep(step *FrameStep) {
 	e := &step.Entry
 	s.cut(e.Index)
-	s.kept = append(s.kept, keptFrame{offset: step.Offset, bytes: step.Bytes, index: e.Index, term: e.Term})
+	s.kept = append(s.kept, keptFrame{offset: step.Offset, bytes: step.Bytes, index: e.Index, term: e.Term, id: e.ID,
+		version: e.Kind.isVersion(), tombstone: e.Kind == KindDelete})
 }
 
 func (s *survey) cut(from uint64) {
@@ -185,36 +190,18 @@ func (s *survey) finish(v view, floor uint64, gaps []gap) {
 	for n := len(s.kept); n > 0 && s.kept[n-1].index > v.through; n-- {
 		s.kept = s.kept[:n-1]
 	}
-	// A whole frame at another place than the hint has it is void: what made it so was hit.
-	s.kept = slices.DeleteFunc(s.kept, func(k keptFrame) bool {
-		known, ok := s.known[k.index]
-		return ok && s.rows && known.offset != 0 && known.offset != k.offset
-	})
+	if s.rows {
+		s.dropVoid()
+	}
 	s.have = make(map[uint64]*keptFrame, len(s.kept))
 	for i := range s.kept {
-		known, ok := s.known[s.kept[i].index]
-		s.kept[i].sure = ok && s.rows && known.offset == s.kept[i].offset
 		s.have[s.kept[i].index] = &s.kept[i]
 	}
-	for _, g := range gaps {
-		if g.after <= g.before { // the log was cut here: of what stands before, anything may be void
-			s.lost = append(s.lost, IndexRange{v.first, v.through})
-			continue
-		}
-		for at := g.before + 1; at < g.after && at <= v.through; at++ {
-			_, version := s.known[at]
-			// Where all versions are known, another index was none, and matters to Raft alone.
-			if s.have[at] != nil || !version && s.rows && at <= floor {
-				continue
-			}
-			if n := len(s.lost); n > 0 && s.lost[n-1].Last+1 == at {
-				s.lost[n-1].Last = at
-			} else {
-				s.lost = append(s.lost, IndexRange{at, at})
-			}
-		}
+	if s.rows {
+		s.findLost(v, floor)
+	} else {
+		s.guessLost(v, gaps)
 	}
-	maps.Copy(s.known, s.told)
 	for at := range s.known {
 		if s.have[at] == nil {
 			s.lost = append(s.lost, IndexRange{at, at})
@@ -225,6 +212,52 @@ func (s *survey) finish(v view, floor uint64, gaps []gap) {
 	s.lost = slices.DeleteFunc(s.lost, func(r IndexRange) bool { return r.First > v.through || r.Last < v.first })
 	slices.SortFunc(s.lost, func(a, b IndexRange) int { return cmp.Or(cmp.Compare(a.First, b.First), cmp.Compare(b.Last, a.Last)) })
 	s.lost = joinRanges(s.lost)
+}
+
+// dropVoid leaves out what is void, where what made it so was hit: a version without a row, or with one at another place; another entry, or
+// the header of a bad frame, of another term.
+func (s *survey) dropVoid() {
+	otherTerm := func(at, term uint64) bool {
+		is := termAt(s.terms, at)
+		return is != 0 && is != term
+	}
+	s.kept = slices.DeleteFunc(s.kept, func(k keptFrame) bool {
+		known, isVersion := s.known[k.index]
+		return k.version != isVersion || isVersion && known.offset != k.offset || !isVersion && otherTerm(k.index, k.term)
+	})
+	for i := range s.kept {
+		k := &s.kept[i]
+		k.sure = k.version || termAt(s.terms, k.index) != 0
+	}
+	maps.DeleteFunc(s.told, func(at uint64, k knownEntry) bool { return k.version || otherTerm(at, k.term) })
+	maps.Copy(s.known, s.told)
+}
+
+// findLost works out what is lost where all versions are known: they, and each entry above Raft's floor. Another one below it matters to
+// nobody.
+func (s *survey) findLost(v view, floor uint64) {
+	s.lost = s.lost[:0]
+	for at := max(v.first, floor+1); at <= v.through; at++ {
+		if s.have[at] == nil {
+			s.lost = append(s.lost, IndexRange{at, at})
+		}
+	}
+}
+
+// guessLost works out what may be lost where only the whole frames tell what was there.
+func (s *survey) guessLost(v view, gaps []gap) {
+	for _, g := range gaps {
+		if g.after <= g.before { // the log was cut here: of what stands before, anything may be void
+			s.lost = append(s.lost, IndexRange{v.first, v.through})
+			continue
+		}
+		for at := g.before + 1; at < g.after && at <= v.through; at++ {
+			if s.have[at] == nil {
+				s.lost = append(s.lost, IndexRange{at, at})
+			}
+		}
+	}
+	maps.Copy(s.known, s.told)
 }
 
 // joinRanges joins ranges, in order of First, that touch.
@@ -238,6 +271,14 @@ func joinRanges(ranges []IndexRange) []IndexRange {
 		out = append(out, r)
 	}
 	return out
+}
+
+// term is that of an entry that is not among the whole ones; 0: not known.
+func (s *survey) term(at uint64) uint64 {
+	if k := s.known[at]; k.term != 0 {
+		return k.term
+	}
+	return termAt(s.terms, at)
 }
 
 // ranges is what is to be fetched.

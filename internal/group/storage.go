@@ -322,6 +322,11 @@ func (l *Log) walkEntries(lo, hi uint64, gaps bool, fn func(*Entry, index.Loc) b
 			continue
 		}
 		through := min(hi, v.through)
+		if !gaps {
+			if err := l.doubtRange(v, next, through); err != nil {
+				return err
+			}
+		}
 		err := l.frames(v, l.startOf(v, next), func(step *FrameStep) bool {
 			e := &step.Entry
 			switch {

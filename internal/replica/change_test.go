@@ -107,7 +107,7 @@ func TestLearnerCatchesUpReplacesAVoterInOneChange(t *testing.T) {
 	})
 }
 
-func TestLeaderMayRemoveItselfAndKnowsThat(t *testing.T) {
+func TestLeaderHandsOverBeforeItIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
 		first, leader := n.lead()
@@ -115,22 +115,27 @@ func TestLeaderMayRemoveItselfAndKnowsThat(t *testing.T) {
 		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
 		n.start(4)
 		until(t, "the learner has everything", func() bool { m := leader.Members(); return m.Progress[3].Match == m.LastIndex })
-		ok(t, leader.ChangeMembers(timeout(t), change(add(4), remove(first))))
-		if s := leader.Status(); s.Leader || !s.Removed {
-			t.Fatalf("status of the removed leader: %+v", s)
-		}
-		until(t, "another leader", func() bool {
-			for id, one := range n.members {
-				if id != first && one.Status().Leader {
-					return true
-				}
+		before := leader.Members()
+		for what, c := range map[string]*raftpb.ConfChangeV2{
+			"removed": change(remove(first)), "demoted": change(learner(first)), "replaced": change(add(4), remove(first)),
+		} {
+			if err := leader.ChangeMembers(timeout(t), c); !errors.Is(err, ErrInvalid) {
+				t.Errorf("the leader is %s: %v", what, err)
 			}
-			return false
-		})
-		before := leader.Members().Term
+		}
+		if m := leader.Members(); m.ConfIndex != before.ConfIndex || m.Changing || !leader.Status().Leader {
+			t.Fatalf("after refused changes: %+v", m)
+		}
+
+		heir, _ := n.follower(first)
+		ok(t, leader.TransferLeader(timeout(t), heir))
+		until(t, "the heir serves", func() bool { return n.members[heir].Status().Leader })
+		ok(t, n.members[heir].ChangeMembers(timeout(t), change(add(4), remove(first))))
+		until(t, "the removed replica knows", func() bool { return leader.Status().Removed })
+		term := leader.Members().Term
 		time.Sleep(time.Minute) // it never campaigns
-		if m := leader.Members(); m.Term != before {
-			t.Fatalf("the removed replica's term rose from %d to %d", before, m.Term)
+		if m := leader.Members(); m.Term != term {
+			t.Fatalf("the removed replica's term rose from %d to %d", term, m.Term)
 		}
 		if err := leader.ChangeMembers(t.Context(), change(learner(9))); !errors.Is(err, ErrNoLeader) {
 			t.Fatalf("membership change by a removed replica: %v", err)

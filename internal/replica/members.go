@@ -95,8 +95,8 @@ type memberChange struct {
 }
 
 // ChangeMembers proposes a membership change on the leader, and returns when a majority of the new members knows that it is committed; one
-// that goes through a joint membership when that is left, which Raft does by itself. One at a time. ErrNoLeader, ErrChanging, ErrInvalid: surely
-// nothing was changed. ErrOutcomeUnknown: see Members of the leader to come.
+// that goes through a joint membership when that is left, which Raft does by itself. One at a time. The leader keeps its
+// vote: hand over the lead first (TransferLeader). ErrNoLeader, ErrChanging, ErrInvalid: surely nothing was changed. ErrOutcomeUnknown: see Members of the leader to come.
 func (r *Replica) ChangeMembers(ctx context.Context, change *raftpb.ConfChangeV2) error {
 	if change.GetTransition() == raftpb.ConfChangeTransitionJointExplicit || len(change.GetChanges()) == 0 {
 		return fmt.Errorf("%w: a membership change names members, and leaves a joint membership by itself", ErrInvalid)
@@ -131,7 +131,7 @@ func (r *Replica) beginChange(c *memberChange, change *raftpb.ConfChangeV2) erro
 	case r.changeUnderWay():
 		return ErrChanging
 	}
-	if err := checkChange(r.conf, change); err != nil {
+	if err := r.checkChange(change); err != nil {
 		return err
 	}
 	r.wake()
@@ -139,17 +139,22 @@ func (r *Replica) beginChange(c *memberChange, change *raftpb.ConfChangeV2) erro
 	return nil
 }
 
-// checkChange refuses what Raft could not apply: there it would be too late, on every member.
-func checkChange(conf *raftpb.ConfState, change *raftpb.ConfChangeV2) error {
+// checkChange refuses what Raft could not apply: there it would be too late, on every member. It refuses a change that takes this replica's own
+// vote, too: it would lead no more when it applies that, and the others, who have not heard yet that it is committed, could still need its vote,
+// which it does not give to whom lacks what it wrote last. Called with mu held.
+func (r *Replica) checkChange(change *raftpb.ConfChangeV2) error {
 	c := confchange.Changer{Tracker: tracker.MakeProgressTracker(1, 0)}
-	config, progress, err := confchange.Restore(c, conf)
+	config, progress, err := confchange.Restore(c, r.conf)
 	if err == nil {
 		c.Tracker.Config, c.Tracker.Progress = config, progress
 		if leave, joint := change.EnterJoint(); joint {
-			_, _, err = c.EnterJoint(leave, change.GetChanges()...)
+			config, _, err = c.EnterJoint(leave, change.GetChanges()...)
 		} else {
-			_, _, err = c.Simple(change.GetChanges()...)
+			config, _, err = c.Simple(change.GetChanges()...)
 		}
+	}
+	if _, stays := config.Voters[0][r.opts.RaftID]; err == nil && !stays {
+		err = fmt.Errorf("replica %x leads: hand over the lead before its vote is taken", r.opts.RaftID)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: membership change %s: %w", ErrInvalid, raft.DescribeConfChange(change), err)

@@ -97,7 +97,7 @@ func (o *operator) decide(s state) (change *raftpb.ConfChangeV2, to uint64) {
 		case !wanted(id):
 			return &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{single(raftpb.ConfChangeRemoveNode, id)}}, 0
 		case s.caughtUp(id):
-			return o.promote(s, id, wanted), 0
+			return o.promote(s, id, wanted)
 		}
 	}
 	for _, number := range s.target {
@@ -122,13 +122,19 @@ func (o *operator) decide(s state) (change *raftpb.ConfChangeV2, to uint64) {
 		}
 	}
 	if !wanted(s.members.LeaderID) && o.random.IntN(3) > 0 {
-		for _, id := range s.voters {
-			if wanted(id) {
-				return nil, id
-			}
-		}
+		return nil, s.heir(wanted)
 	}
 	return nil, 0
+}
+
+// heir is a voter that may lead instead of one that is not wanted any more; 0: there is none.
+func (s state) heir(wanted func(uint64) bool) uint64 {
+	for _, id := range s.voters {
+		if id != s.members.LeaderID && wanted(id) {
+			return id
+		}
+	}
+	return 0
 }
 
 func (s state) caughtUp(id uint64) bool {
@@ -140,16 +146,21 @@ func (s state) caughtUp(id uint64) bool {
 	return false
 }
 
-// promote gives a learner its vote, and takes that of one that is not wanted any more.
-func (o *operator) promote(s state, id uint64, wanted func(uint64) bool) *raftpb.ConfChangeV2 {
+// promote gives a learner its vote, and takes that of one that is not wanted any more: the leader's, when it has handed over.
+func (o *operator) promote(s state, id uint64, wanted func(uint64) bool) (change *raftpb.ConfChangeV2, to uint64) {
 	c := &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{single(raftpb.ConfChangeAddNode, id)}}
 	for _, old := range s.voters {
-		if !wanted(old) && len(s.voters) >= o.world.cfg.copies {
+		if wanted(old) || len(s.voters) < o.world.cfg.copies {
+			continue
+		}
+		if heir := s.heir(wanted); old == s.members.LeaderID && heir != 0 {
+			return nil, heir
+		} else if old != s.members.LeaderID {
 			c.Changes = append(c.Changes, single(raftpb.ConfChangeRemoveNode, old))
 			break
 		}
 	}
-	return c
+	return c, 0
 }
 
 // startJoins has the machines whose incarnation is a member, and that have nothing of it, take it from the others.
