@@ -21,12 +21,14 @@ func (t told) pending() bool { return t.due || t.asked }
 
 // tell is called with mu held when a change was applied that is not joint.
 func (r *Replica) tell() {
-	if r.leader && len(r.conf.GetVoters()) > 1 && isVoter(r.conf, r.opts.RaftID) {
+	switch {
+	case !r.leader: // one that has just lost the lead cannot know who knows: the change ends with an unknown outcome
+	case len(r.conf.GetVoters()) > 1 && isVoter(r.conf, r.opts.RaftID):
 		r.told = told{due: true}
 		r.schedule()
-		return
+	default:
+		r.toldAll()
 	}
-	r.toldAll()
 }
 
 // proposeTold is called with mu held, and no Ready taken, as the last that proposes anything before one is.

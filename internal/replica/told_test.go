@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"errors"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -105,5 +106,31 @@ func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
 			}
 			return true
 		})
+	})
+}
+
+// A leader that is deposed in the round in which it applies its change does not know who knows of it.
+func TestChangeOfALeaderThatWasJustDeposedEndsUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		_, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		r := leader.Replica
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		at := r.applied
+		c := &memberChange{proposed: true, index: at, done: make(chan struct{})}
+		r.change, r.leader, r.lost = c, false, true // as observe does, before the entries of the round are applied
+		r.noteConf(r.conf, at)
+		select {
+		case <-c.done:
+			t.Errorf("it ended with %v", c.err)
+		default:
+			r.loseChange(errLeadLost)
+			if !errors.Is(c.err, ErrOutcomeUnknown) {
+				t.Errorf("it ended with %v", c.err)
+			}
+		}
+		r.leader, r.lost = true, false
 	})
 }
