@@ -63,8 +63,8 @@ func (ld *loading) assemble(active *recovered) error {
 		ld.damages = append(ld.damages, part.damages...)
 		ld.ids = append(ld.ids, part.ids...)
 	}
-	if ld.tailInDoubt() {
-		return ErrTailDamaged
+	if err := ld.checkTail(); err != nil {
+		return err
 	}
 	commit := max(ld.commit, st.floor)
 	ld.w.hard.Commit = max(min(ld.w.hard.Commit, st.last), commit)
@@ -84,10 +84,14 @@ func (ld *loading) assemble(active *recovered) error {
 	return ld.fillTail(commit)
 }
 
-// tailInDoubt tells whether damage, in a group with several voters, may hide what made entries above the commit void: they are whole and
-// in order, and must not be given to Raft.
-func (ld *loading) tailInDoubt() bool {
-	return len(votersOf(ld.manifest.Conf)) > 1 && slices.ContainsFunc(ld.damages, func(d *Damage) bool { return d.IDsUnknown && d.IndexLast > ld.commit })
+// checkTail is ErrTailDamaged, with the *DamageError, where damage in a group with several voters may hide what made entries above the commit
+// void: they are whole and in order, and must not be given to Raft.
+func (ld *loading) checkTail() error {
+	i := slices.IndexFunc(ld.damages, func(d *Damage) bool { return d.IDsUnknown && d.IndexLast > ld.commit })
+	if i < 0 || len(votersOf(ld.manifest.Conf)) <= 1 {
+		return nil
+	}
+	return errors.Join(&DamageError{Damage: *ld.damages[i]}, ErrTailDamaged)
 }
 
 // openActive opens the last segment for writing, after the cut of a torn tail.

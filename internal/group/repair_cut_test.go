@@ -217,7 +217,8 @@ func TestDamageThatHidesACutOfTheTail(t *testing.T) {
 		f, err := opts.FS.OpenWrite(name)
 		ok(t, err)
 		ok(t, errors.Join(flip(f, place+20), f.Close()))
-		if _, _, err := Load(t.Context(), opts, nil); !errors.Is(err, ErrTailDamaged) {
+		var damage *DamageError
+		if _, _, err := Load(t.Context(), opts, nil); !errors.Is(err, ErrTailDamaged) || !errors.As(err, &damage) || damage.Damage.File != path.Base(name) {
 			t.Errorf("sealed %v: %v", seal, err)
 		}
 	}

@@ -202,6 +202,7 @@ func (s *survey) finish(v view, floor uint64, gaps []gap) {
 	} else {
 		s.guessLost(v, gaps)
 	}
+	maps.Copy(s.known, s.told)
 	for at := range s.known {
 		if s.have[at] == nil {
 			s.lost = append(s.lost, IndexRange{at, at})
@@ -230,7 +231,6 @@ func (s *survey) dropVoid() {
 		k.sure = k.version || termAt(s.terms, k.index) != 0
 	}
 	maps.DeleteFunc(s.told, func(at uint64, k knownEntry) bool { return k.version || otherTerm(at, k.term) })
-	maps.Copy(s.known, s.told)
 }
 
 // findLost works out what is lost where all versions are known: they, and each entry above Raft's floor. Another one below it matters to
@@ -257,7 +257,6 @@ func (s *survey) guessLost(v view, gaps []gap) {
 			}
 		}
 	}
-	maps.Copy(s.known, s.told)
 }
 
 // joinRanges joins ranges, in order of First, that touch.
