@@ -84,14 +84,14 @@ func (ld *loading) assemble(active *recovered) error {
 	return ld.fillTail(commit)
 }
 
-// checkTail is ErrTailDamaged, with the *DamageError, where damage in a group with several voters may hide what made entries above the commit
+// checkTail is ErrTailDamaged where damage in a group with several voters may hide what made entries above the commit
 // void: they are whole and in order, and must not be given to Raft.
 func (ld *loading) checkTail() error {
 	i := slices.IndexFunc(ld.damages, func(d *Damage) bool { return d.IDsUnknown && d.IndexLast > ld.commit })
 	if i < 0 || len(votersOf(ld.manifest.Conf)) <= 1 {
 		return nil
 	}
-	return errors.Join(&DamageError{Damage: *ld.damages[i]}, ErrTailDamaged)
+	return fmt.Errorf("%w: %s", ErrTailDamaged, ld.damages[i])
 }
 
 // openActive opens the last segment for writing, after the cut of a torn tail.

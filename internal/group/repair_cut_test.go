@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"strings"
 	"testing"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -217,8 +218,7 @@ func TestDamageThatHidesACutOfTheTail(t *testing.T) {
 		f, err := opts.FS.OpenWrite(name)
 		ok(t, err)
 		ok(t, errors.Join(flip(f, place+20), f.Close()))
-		var damage *DamageError
-		if _, _, err := Load(t.Context(), opts, nil); !errors.Is(err, ErrTailDamaged) || !errors.As(err, &damage) || damage.Damage.File != path.Base(name) {
+		if _, _, err := Load(t.Context(), opts, nil); !errors.Is(err, ErrTailDamaged) || seal && !strings.Contains(err.Error(), path.Base(name)) {
 			t.Errorf("sealed %v: %v", seal, err)
 		}
 	}
