@@ -193,7 +193,7 @@ func (ld *loading) fillTail(commit uint64) error {
 			return false
 		}
 		kept.Used = true
-		st.tail.entries = append(st.tail.entries, tailEntry{raft: r, entry: kept, loc: loc})
+		st.tail.push(kept.Index, []tailEntry{{raft: r, entry: kept, loc: loc}})
 		return true
 	})
 	if err := errors.Join(err, bad); err != nil {

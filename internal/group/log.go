@@ -82,6 +82,7 @@ type writer struct {
 	suspect    error       // a write or sync of the active file failed: it must not be continued; nil: it is well
 	buffer     []byte
 	journaled  int64  // offset in the active segment up to which the journal has what is not synced; 0: nothing
+	started    int64  // offset in the active segment up to which the kernel was told to begin to write
 	batch      []byte // the frames that were written last, where they are in memory as one; they stand at batchAt
 	batchAt    int64
 	nextNumber uint64 // of the next segment file

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"go.etcd.io/raft/v3/raftpb"
 
@@ -24,48 +25,8 @@ const (
 	writePieceBytes = 512 << 10
 )
 
-// tailEntry is an entry in memory: not applied, or not synced yet.
-type tailEntry struct {
-	raft  *raftpb.Entry
-	entry Entry     // decoded; aliases raft.Data
-	loc   index.Loc // its place
-}
-
-// tail is the end of the log in memory: consecutive entries from first on.
-type tail struct {
-	first   uint64
-	entries []tailEntry
-}
-
-// at gives an entry; nil where it is not in memory.
-func (t *tail) at(at uint64) *tailEntry {
-	if at < t.first || at-t.first >= uint64(len(t.entries)) {
-		return nil
-	}
-	return &t.entries[at-t.first]
-}
-
-// cut drops the entries from an index on.
-func (t *tail) cut(from uint64) {
-	if from >= t.first && from-t.first < uint64(len(t.entries)) {
-		clear(t.entries[from-t.first:])
-		t.entries = t.entries[:from-t.first]
-	}
-}
-
-// trim drops the entries up to an index.
-func (t *tail) trim(through uint64) {
-	if through < t.first {
-		return
-	}
-	n := min(through-t.first+1, uint64(len(t.entries)))
-	clear(t.entries[:n]) // the array lives on; what it points to need not
-	t.entries = t.entries[n:]
-	t.first = through + 1
-	if len(t.entries) == 0 {
-		t.entries = nil
-	}
-}
+// batches are used again for what decodeBatch takes apart.
+var batches = sync.Pool{New: func() any { return new([]tailEntry) }}
 
 // Append writes entries (consecutive indexes; one at or below the last index cuts the log there first, never at or
 // below the commit) and, where it is not nil, the hard state. Not durable before Sync. Seals the segment and begins a
@@ -77,7 +38,11 @@ func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	if err := l.usable(); err != nil {
 		return err
 	}
-	batch, bytes, err := l.decodeBatch(entries)
+	used := batches.Get().(*[]tailEntry)
+	defer batches.Put(used)
+	batch, bytes, err := l.decodeBatch((*used)[:0], entries)
+	*used = batch[:0]
+	defer clear(batch)
 	if err != nil {
 		return err
 	}
@@ -96,30 +61,30 @@ func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	return nil
 }
 
-// decodeBatch checks the order of the entries against the log and takes them apart. bytes is what they take on disk.
-func (l *Log) decodeBatch(entries []*raftpb.Entry) (batch []tailEntry, bytes int64, err error) {
+// decodeBatch checks the order of the entries against the log, takes them apart, and adds them to batch. bytes is what they take on disk.
+func (l *Log) decodeBatch(batch []tailEntry, entries []*raftpb.Entry) (_ []tailEntry, bytes int64, err error) {
 	if len(entries) == 0 {
-		return nil, 0, nil
+		return batch, 0, nil
 	}
 	first, last, commit := entries[0].GetIndex(), l.state.last, l.commitFloor()
 	switch {
 	case first > last+1:
-		return nil, 0, fmt.Errorf("group %s: append: index %d leaves a gap behind %d", l.opts.Identity.Name, first, last)
+		return batch, 0, fmt.Errorf("group %s: append: index %d leaves a gap behind %d", l.opts.Identity.Name, first, last)
 	case first <= commit:
-		return nil, 0, fmt.Errorf("group %s: append: index %d would cut the log at or below its commit %d",
+		return batch, 0, fmt.Errorf("group %s: append: index %d would cut the log at or below its commit %d",
 			l.opts.Identity.Name, first, commit)
 	}
-	batch = make([]tailEntry, len(entries))
+	batch = slices.Grow(batch, len(entries))
 	for i, r := range entries {
 		if r.GetIndex() != first+uint64(i) {
-			return nil, 0, fmt.Errorf("group %s: append: index %d follows %d", l.opts.Identity.Name, r.GetIndex(), first+uint64(i)-1)
+			return batch, 0, fmt.Errorf("group %s: append: index %d follows %d", l.opts.Identity.Name, r.GetIndex(), first+uint64(i)-1)
 		}
 		e, err := DecodePayload(r)
 		if err != nil {
-			return nil, 0, fmt.Errorf("group %s: append: %w", l.opts.Identity.Name, err)
+			return batch, 0, fmt.Errorf("group %s: append: %w", l.opts.Identity.Name, err)
 		}
 		e.Used = true
-		batch[i] = tailEntry{raft: r, entry: e}
+		batch = append(batch, tailEntry{raft: r, entry: e})
 		bytes += FrameBytes(len(e.Attributes), len(e.Data))
 	}
 	return batch, bytes, nil
@@ -197,18 +162,15 @@ func (l *Log) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64) e
 	if hs != nil {
 		hard.Term, hard.Vote, hard.Commit = hs.GetTerm(), hs.GetVote(), hs.GetCommit()
 	}
-	begin := w.end
 	for {
 		end, err := l.writeFrames(hs != nil, hard, batch, bytes)
 		if err == nil {
 			w.end = end
-			w.ahead.zeros(w.active.file.Load(), begin, w.end, w.allocated)
 			break
 		}
 		if err := l.writeFailed(err); err != nil {
 			return err
-		}
-		begin = w.end // continued in a new segment
+		} // else it was continued in a new segment
 	}
 	w.hard, w.dirty = hard, true
 	l.keepBatch(batch)
@@ -304,10 +266,7 @@ func (l *Log) keepBatch(batch []tailEntry) {
 	if first <= st.last {
 		l.cutState(first)
 	}
-	if len(st.tail.entries) == 0 {
-		st.tail.first = first
-	}
-	st.tail.entries = append(st.tail.entries, batch...)
+	st.tail.push(first, batch)
 	for i := range batch {
 		e := &batch[i].entry
 		l.addTerm(e.Index, e.Term)

@@ -44,7 +44,22 @@ func (l *Log) syncJournal() bool {
 		return false
 	}
 	w.journaled = w.end
+	l.startWriting()
 	return true
+}
+
+// startBytes is how much the journal may make durable before the kernel begins to write it to the segment.
+const startBytes = 256 << 10
+
+// startWriting has the kernel begin to write what only the journal made durable, so that not all is left to the sync for which the journal asks of all groups
+// at once, and which every batch waits for that has a record in one of them. The caller holds wmu.
+func (l *Log) startWriting() {
+	w := &l.w
+	from, to := max(w.started, l.state.syncedEnd&^(blockBytes-1)), w.end&^(blockBytes-1)
+	if to-from >= startBytes {
+		vfs.StartWriting(w.active.file.Load(), from, to-from)
+		w.started = to
+	}
 }
 
 // clean notes that nothing is left to be synced. The caller holds wmu.

@@ -112,6 +112,45 @@ func TestSyncSharedIsDurable(t *testing.T) {
 	}
 }
 
+// TestWritingBeginsBeforeTheJournalAsks: what the journal made durable is handed to the kernel in pieces of whole blocks, once each.
+func TestWritingBeginsBeforeTheJournalAsks(t *testing.T) {
+	mem := vfs.NewMem()
+	mem.SetCheapOverwrite(true)
+	fs := &aheadFS{Mem: mem}
+	j := newJournaled(t, mem, Index)
+	must(t, j.log.Close(true))
+	j.opts.FS, j.opts.Journal = fs, journal.New(journal.Options{FS: mem, Dir: "/v", FileBytes: 16 << 20})
+	j.load()
+	w := &j.log.w
+	pieces := 0
+	for range 3 * startBytes / 1000 {
+		e := &Entry{Kind: KindPut, Used: true, ID: int64(j.next), Index: j.next, Term: 1, Data: randomBytes(j.next, 1000)}
+		j.next++
+		must(t, j.log.Append(nil, []*raftpb.Entry{RaftEntry(e)}))
+		before := w.started
+		j.shared()
+		if w.started == before {
+			continue
+		}
+		pieces++
+		if n := w.started - max(before, j.log.state.syncedEnd&^(blockBytes-1)); n < startBytes || w.started%blockBytes != 0 || w.started > w.end {
+			t.Fatalf("a piece of %d bytes ends at %d of %d", n, w.started, w.end)
+		}
+	}
+	if pieces != 3 || fs.zeros != 0 {
+		t.Errorf("%d pieces, want 3; %d writes of zeros, want none without a sync", pieces, fs.zeros)
+	}
+	must(t, j.log.Seal())
+	if w.started != 0 {
+		t.Errorf("the new segment is begun to be written up to %d", w.started)
+	}
+	j.append()
+	must(t, j.log.Sync())
+	if fs.zeros != 1 {
+		t.Errorf("%d writes of zeros, want one with the sync", fs.zeros)
+	}
+}
+
 // TestRedoLeavesOtherSegmentsAlone: the log went on elsewhere after a failed sync, so what the journal has of the abandoned segment is void.
 func TestRedoLeavesOtherSegmentsAlone(t *testing.T) {
 	faulty := vfs.NewFaulty(vfs.NewMem())

@@ -28,7 +28,9 @@ func (l *Log) sync() error {
 	if !w.dirty {
 		return nil
 	}
-	if err := w.active.file.Load().Sync(); err != nil {
+	file := w.active.file.Load()
+	w.ahead.zeros(file, l.state.syncedEnd, w.end, w.allocated)
+	if err := file.Sync(); err != nil {
 		l.logger.Warn("sync failed: the segment is abandoned at its synced mark", "group", l.opts.Identity.Name,
 			"segment", w.active.number, "offset", l.state.syncedEnd, "error", err)
 		w.suspect = err
@@ -115,6 +117,7 @@ func (l *Log) continueLog() error {
 	}
 	w.active, w.end, w.allocated = next, SegmentHeaderBytes+int64(len(buf)), SegmentHeaderBytes+int64(len(buf))
 	w.last, w.journaled, w.batch = next.first-1, 0, nil
+	w.started = 0
 	if n := len(unsynced); n > 0 {
 		w.last = unsynced[n-1].entry.Index
 	}

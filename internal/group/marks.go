@@ -27,13 +27,14 @@ func (l *Log) Tick() error {
 		return err
 	}
 	defer l.leave()
-	l.mu.RLock()
+	l.mu.Lock()
 	st := &l.state
+	st.tail.release()
 	mark := Mark{Offset: st.syncedEnd, Index: st.syncedLast}
 	if n := len(st.segments); n > 0 {
 		mark.Segment = st.segments[n-1].id
 	}
-	l.mu.RUnlock()
+	l.mu.Unlock()
 	if mark.Offset <= SegmentHeaderBytes {
 		return nil
 	}

@@ -87,7 +87,7 @@ func (l *Log) roll(first uint64, bytes int64) error {
 func (l *Log) begin(next *segment, first uint64) {
 	w, st := &l.w, &l.state
 	w.active, w.end, w.allocated, w.last = next, SegmentHeaderBytes, SegmentHeaderBytes, first-1
-	w.journaled, w.batch = 0, nil
+	w.journaled, w.started, w.batch = 0, 0, nil
 	st.end, st.syncedEnd, st.syncedLast = SegmentHeaderBytes, SegmentHeaderBytes, first-1
 	st.segments = append(slices.Clip(st.segments), next)
 	l.cutState(first)

@@ -5,7 +5,8 @@ import (
 )
 
 // Room that was only allocated costs a journal commit of the file system with each sync: its extents become written ones.
-// So small writes take zeros behind them along, and the next ones overwrite these: their syncs write data alone.
+// So the sync of a small write takes zeros behind it along, and the next writes overwrite these: their syncs write data alone. What the journal
+// makes durable needs none of that.
 // See docs/adr/0009-zeros-ahead.md.
 const (
 	aheadWriteMax = 16 << 10 // greater writes share one commit among many bytes anyway
@@ -23,7 +24,7 @@ type writeAhead struct {
 	end   int64 // all before it were written
 }
 
-// zeros follows a write of the bytes from begin to end, and writes zeros behind them where that pays. They are room as
+// zeros comes before a sync of the bytes from begin to end, and writes zeros behind them where that pays. They are room as
 // before, so that an error changes nothing but the speed.
 func (a *writeAhead) zeros(file vfs.File, begin, end, allocated int64) {
 	if a.file != file {

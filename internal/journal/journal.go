@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"path"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,9 @@ const (
 	fullSoon = 4 * time.Second
 	// spareShare of what the volume has to spare is what a file may take.
 	spareShare = 16
+	// yields is how often one who is to write lets others run first: those who wrote before go on, answer their callers, and write again. Written at
+	// once, a batch held hardly half of the groups that had something to write. See docs/adr/0015-cheaper-rounds.md.
+	yields = 4
 	// After a failure to make a file, the next try comes that much later.
 	tryAgain = time.Minute
 )
@@ -196,6 +200,9 @@ func (m *Member) Write(number uint64, segment [8]byte, offset int64, b []byte) e
 			return p.err
 		case <-p.lead:
 		}
+	}
+	for range yields {
+		runtime.Gosched()
 	}
 	j.flush()
 	return p.err

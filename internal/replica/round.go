@@ -191,8 +191,8 @@ func (r *Replica) advance() bool {
 	return true
 }
 
-// stub stands for a payload where Raft need not see it.
-var stub = []byte{0}
+// stub stands for an entry whose payload Raft need not see.
+var stub = &raftpb.Entry{Data: []byte{0}}
 
 // flush gives the accepted writes to Raft in one message. Called with mu held, and no Ready taken.
 //
@@ -207,9 +207,8 @@ func (r *Replica) flush() {
 	alone := r.alone.Load()
 	entries := make([]*raftpb.Entry, len(writes))
 	for i, p := range writes {
-		entries[i] = &raftpb.Entry{Data: p.payload}
-		if alone {
-			entries[i].Data = stub
+		if entries[i] = stub; !alone {
+			entries[i] = &raftpb.Entry{Data: p.payload}
 		}
 	}
 	err := r.node.Step(&raftpb.Message{Type: raftpb.MsgProp.Enum(), From: proto.Uint64(r.opts.RaftID), Entries: entries})
