@@ -85,7 +85,62 @@ func walkBoth(t *testing.T, image []byte) []FrameStep {
 	if !reflect.DeepEqual(a, b) {
 		t.Fatalf("memory and file differ: %d and %d steps", len(a), len(b))
 	}
+	if c := walkAhead(t, alignedReader{image: image}, nil); !reflect.DeepEqual(a, c) {
+		t.Fatalf("memory and what is read ahead differ: %d and %d steps", len(a), len(c))
+	}
 	return a
+}
+
+// walkAhead walks what is read ahead.
+func walkAhead(t *testing.T, src alignedReader, pass func(*FrameStep) bool) []FrameStep {
+	t.Helper()
+	end := int64(len(src.image))
+	ahead := newReadAhead(src, end)
+	defer ahead.close()
+	r := NewFrameReader(ahead, testSegment, SegmentHeaderBytes, end)
+	r.pass = pass
+	return walk(t, r, SegmentHeaderBytes, end)
+}
+
+// TestFrameReaderReadsAheadOfAFrameOverThreeReads: the last of them cannot be read, so the frame is read again by hand, from the block where it begins.
+func TestFrameReaderReadsAheadOfAFrameOverThreeReads(t *testing.T) {
+	image := sampleHeader().Encode()
+	const begin = aheadBytes - 40
+	add := func(id int64, bytes int) {
+		image = AppendFrame(image, testSegment, int64(len(image)), &Entry{Kind: KindPut, ID: id, Index: uint64(id), Term: 1, Data: randomBytes(uint64(id), bytes)})
+	}
+	add(1, begin-SegmentHeaderBytes-FrameHeaderBytes)
+	add(2, DataBytesMax)
+	add(3, 100_000)
+	steps := walkAhead(t, alignedReader{image: image, bad: map[int64]bool{2 * aheadBytes / blockBytes: true}}, nil)
+	if len(steps) != 3 || steps[0].Status != FrameWhole || steps[1].Status != FrameContent || !steps[1].Unreadable || steps[1].Offset != begin ||
+		steps[2].Status != FrameBad || !steps[2].Unreadable {
+		t.Errorf("steps %+v", steps)
+	}
+}
+
+// TestFrameReaderReadsAhead: with frames over several reads, blocks that cannot be read, and frames that nobody wants, what is read ahead is walked
+// as the file is.
+func TestFrameReaderReadsAhead(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(5, 6))
+	for round := range 40 {
+		image, _ := buildImage(rnd, 12, []int{DataBytesMax, 3 * DataBytesMax / 4}[round%2])
+		src := alignedReader{image: image, bad: map[int64]bool{}}
+		for range round % 4 {
+			src.bad[rnd.Int64N(int64(len(image))/blockBytes)] = true
+		}
+		delete(src.bad, 0)
+		var pass func(*FrameStep) bool
+		if round%3 == 0 {
+			pass = func(s *FrameStep) bool { return s.Entry.ID%4 != 0 }
+		}
+		r := NewFrameReader(src, testSegment, SegmentHeaderBytes, int64(len(image)))
+		r.pass = pass
+		want := walk(t, r, SegmentHeaderBytes, int64(len(image)))
+		if got := walkAhead(t, src, pass); !reflect.DeepEqual(got, want) {
+			t.Fatalf("round %d: %d and %d steps", round, len(got), len(want))
+		}
+	}
 }
 
 func TestFrameReaderWalksWholeSegments(t *testing.T) {

@@ -11,24 +11,27 @@ import (
 const (
 	aheadBytes = 1 << 20 // of one read
 	aheadDepth = 3       // reads under way at the same time
+	// aheadRoom in front of what is read takes the end of the piece before it, so that a frame that is in both is in one piece.
+	aheadRoom = windowBytes
 )
 
-var aheadBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(aheadBytes); return &b }}
+var aheadBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(aheadRoom + aheadBytes); return &b }}
 
 // readAhead keeps reads of a file under way that is read in order, so that the device works while checksums are computed. A
 // read at another place than expected begins anew there; one of a single block, as behind a bad sector, goes to the file
-// itself. For one goroutine.
+// itself. A window takes the pieces as they are, anyone else copies. For one goroutine.
 type readAhead struct {
 	src   io.ReaderAt
 	end   int64 // nothing is asked for from here on
 	at    int64 // what comes next in order
 	asked int64 // up to here it was asked for
 	queue []*aheadRead
+	lent  []*aheadRead // what next gave away, until release or close
 }
 
 type aheadRead struct {
 	offset int64
-	buffer *[]byte
+	buffer *[]byte // aheadRoom, then what was read
 	n      int
 	err    error
 	done   chan struct{} // closed when n and err are set
@@ -55,7 +58,7 @@ func (r *readAhead) ReadAt(p []byte, offset int64) (int, error) {
 		<-head.done
 		skip := int(r.at - head.offset)
 		if skip < head.n {
-			k := copy(p[n:], (*head.buffer)[skip:head.n])
+			k := copy(p[n:], (*head.buffer)[aheadRoom+skip:aheadRoom+head.n])
 			n, r.at, skip = n+k, r.at+int64(k), skip+k
 		}
 		if skip < head.n {
@@ -84,12 +87,53 @@ func (r *readAhead) ask() {
 		r.asked += aheadBytes
 		go func() {
 			defer close(a.done)
-			a.n, a.err = r.src.ReadAt(*a.buffer, a.offset)
+			a.n, a.err = r.src.ReadAt((*a.buffer)[aheadRoom:], a.offset)
 		}()
 	}
 }
 
-// drop waits for all reads under way; the file may be closed after it.
+// next gives what stands at an offset, a multiple of a block, as far as one read brought it: the bytes of buffer from begin on. Those before are free
+// for the caller until release. Nil: there is nothing, or it cannot be read; ReadAt says what is wrong.
+func (r *readAhead) next(at int64) (buffer []byte, begin int) {
+	if at%blockBytes != 0 || at >= r.end {
+		return nil, 0
+	}
+	if at != r.at {
+		r.drop()
+		r.at, r.asked = at, at
+	}
+	r.ask()
+	head := r.queue[0]
+	<-head.done
+	skip := int(at - head.offset)
+	if head.err != nil && !errors.Is(head.err, io.EOF) || skip >= head.n {
+		r.drop()
+		r.at = -1
+		return nil, 0
+	}
+	r.queue, r.lent = r.queue[1:], append(r.lent, head)
+	r.at = head.offset + int64(head.n)
+	return (*head.buffer)[:aheadRoom+head.n], aheadRoom + skip
+}
+
+// release takes back all that next gave but the last.
+func (r *readAhead) release() {
+	for len(r.lent) > 1 {
+		r.free(r.lent[0])
+		r.lent = append(r.lent[:0], r.lent[1:]...)
+	}
+}
+
+// close takes back everything, and waits for all reads under way; the file may be closed after it.
+func (r *readAhead) close() {
+	r.drop()
+	for _, a := range r.lent {
+		r.free(a)
+	}
+	r.lent = nil
+}
+
+// drop waits for all reads under way.
 func (r *readAhead) drop() {
 	for _, a := range r.queue {
 		<-a.done

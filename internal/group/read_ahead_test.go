@@ -23,6 +23,19 @@ func TestReadAheadReadsWhatTheFileHolds(t *testing.T) {
 				break
 			}
 			must(t, err)
+			if rand.IntN(4) == 0 { // the rest of a read as it is
+				piece, begin := r.next(at)
+				if piece == nil {
+					break
+				}
+				got = append(got, piece[begin:]...)
+				at += int64(len(piece) - begin)
+				clear(piece) // it is the caller's, until release
+				r.release()
+				if at%blockBytes != 0 {
+					break
+				}
+			}
 			if rand.IntN(4) == 0 { // another place, and back
 				other := rand.Int64N(int64(size)) &^ (blockBytes - 1)
 				n, err := r.ReadAt(buffer[:blockBytes], other)
@@ -31,7 +44,7 @@ func TestReadAheadReadsWhatTheFileHolds(t *testing.T) {
 				}
 			}
 		}
-		r.drop()
+		r.close()
 		if !bytes.Equal(got, image) {
 			t.Errorf("size %d: %d bytes, not those of the file", size, len(got))
 		}
@@ -41,7 +54,7 @@ func TestReadAheadReadsWhatTheFileHolds(t *testing.T) {
 func TestReadAheadAnswersTheErrorOfABadSectorOnce(t *testing.T) {
 	image := randomBytes(1, 8<<20)
 	r := newReadAhead(alignedReader{image: image, bad: map[int64]bool{600: true}}, int64(len(image)))
-	defer r.drop()
+	defer r.close()
 	buffer := make([]byte, aheadBytes)
 	for at := int64(0); at < 600*blockBytes&^(aheadBytes-1); at += aheadBytes {
 		if n, err := r.ReadAt(buffer, at); n != aheadBytes || err != nil {

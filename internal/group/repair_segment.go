@@ -169,7 +169,7 @@ func (r *repairer) copyEntries(s *segmentScan, m *ManifestSegment, out vfs.File)
 	}
 	end := min(s.end, s.fileBytes)
 	ahead := newReadAhead(countingFile{in, r.verifier}, end)
-	defer ahead.drop()
+	defer ahead.close()
 	walk := NewFrameReader(ahead, s.manifest.ID, SegmentHeaderBytes, end)
 	for walk.Next() {
 		step := walk.Step()

@@ -281,7 +281,7 @@ func (l *Log) framesOf(v view, from, to int64, pass, fn func(step *FrameStep) bo
 		var src io.ReaderAt = f
 		end := min(to, max(size, from))
 		if ahead := l.readInOrder(v, from, end); ahead != nil {
-			defer ahead.drop()
+			defer ahead.close()
 			src = ahead
 		}
 		window := frameBuffers.Get().(*[]byte)

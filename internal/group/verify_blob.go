@@ -66,7 +66,7 @@ func (v *verifier) checkBlob(ref BlobRef, buffer []byte) (bad []Damage, err erro
 		return nil, err
 	}
 	ahead := newReadAhead(countingFile{f, v}, size)
-	defer ahead.drop()
+	defer ahead.close()
 	bad, err = scanBlobFile(ahead, size, buffer)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path.Join(v.dir, name), err)

@@ -180,7 +180,7 @@ func (v *verifier) scanSegment(m ManifestSegment, to int64, buffer []byte) (s *s
 		end = min(end, v.opts.ActiveBytes)
 	}
 	ahead := newReadAhead(countingFile{f, v}, end)
-	defer ahead.drop()
+	defer ahead.close()
 	r := NewFrameReader(ahead, m.ID, SegmentHeaderBytes, end)
 	r.UseBuffer(buffer)
 	header := r.fill(0, min(SegmentHeaderBytes, end))

@@ -14,6 +14,7 @@ const windowBytes = 2 << 20
 // become bytes that no checksum passes.
 type window struct {
 	src        io.ReaderAt // nil: bytes is the whole file
+	ahead      *readAhead  // src where it is one
 	end        int64       // of what is read of the file
 	bytes      []byte      // of the file from at on
 	at         int64
@@ -32,7 +33,8 @@ var errStop = errors.New("stopped")
 type byteRange struct{ offset, bytes int64 }
 
 func openWindow(src io.ReaderAt, from, to int64) window {
-	return window{src: src, end: to, at: from &^ (blockBytes - 1)}
+	ahead, _ := src.(*readAhead)
+	return window{src: src, ahead: ahead, end: to, at: from &^ (blockBytes - 1)}
 }
 
 // FrameBuffer makes a buffer for FrameReader.UseBuffer.
@@ -46,20 +48,52 @@ func (w *window) fill(offset, n int64) []byte {
 	}
 	have := w.at + int64(len(w.bytes))
 	if offset+n > have && w.src != nil && w.err == nil {
-		w.slide(offset)
+		w.slide(offset, n)
 		have = w.at + int64(len(w.bytes))
 	}
 	return w.bytes[offset-w.at : min(have, w.end)-w.at]
 }
 
-// slide moves the window to offset and fills it up.
-func (w *window) slide(offset int64) {
+// slideAhead moves the window to offset, in pieces that are being read already, until it has n bytes there; only what is kept of the piece before is
+// copied. False: that cannot be, because something cannot be read.
+func (w *window) slideAhead(offset, n int64) bool {
+	for {
+		have := w.at + int64(len(w.bytes))
+		if offset+n <= have {
+			return true
+		}
+		var kept []byte
+		at := have
+		switch {
+		case offset < have:
+			kept = w.bytes[offset-w.at:]
+		case offset-have >= aheadBytes:
+			at = offset &^ (blockBytes - 1)
+		}
+		if len(kept) > aheadRoom {
+			return false
+		}
+		buffer, begin := w.ahead.next(at)
+		if buffer == nil {
+			return false
+		}
+		w.at, w.bytes = at-int64(len(kept)), buffer[begin-len(kept):]
+		copy(w.bytes, kept)
+		w.ahead.release()
+	}
+}
+
+// slide moves the window to offset, where so many bytes are wanted at least, and fills it up.
+func (w *window) slide(offset, want int64) {
+	if w.ahead != nil && w.slideAhead(offset, want) {
+		return
+	}
 	if w.space == nil {
 		w.space = FrameBuffer()
 	}
 	at := offset &^ (blockBytes - 1)
 	kept := 0
-	if have := w.at + int64(len(w.bytes)); at < have {
+	if have := w.at + int64(len(w.bytes)); at >= w.at && at < have {
 		// What is kept ends at a block, because all reads before the end of the file do.
 		kept = copy(w.space, w.bytes[at-w.at:])
 	}
