@@ -16,7 +16,7 @@ import (
 )
 
 func (a *app) verifyCommand() *cobra.Command {
-	var repair bool
+	var opts cli.VerifyTreeOptions
 	cmd := &cobra.Command{
 		Use:     "verify DIR",
 		Short:   "Check every byte of volumes that nobody serves",
@@ -31,7 +31,7 @@ without them. The records that were hit are then lost for good.`,
   sheaf verify ./store -o json`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.body(func(ctx context.Context, args []string) error {
-			report, err := cli.VerifyTree(ctx, args[0], repair, a.out)
+			report, err := cli.VerifyTree(ctx, args[0], opts, a.out)
 			if err != nil {
 				return err
 			}
@@ -42,7 +42,7 @@ without them. The records that were hit are then lost for good.`,
 			} else {
 				a.printVerify(report)
 			}
-			if n := report.Bad(); n > 0 && !repair {
+			if n := report.Bad(); n > 0 && !opts.Repair {
 				return fmt.Errorf("%s: %d places of damage (--repair quarantines them)", args[0], n)
 			} else if n > 0 {
 				return fmt.Errorf("%s: %d places of damage were found; what could be was quarantined", args[0], n)
@@ -50,7 +50,8 @@ without them. The records that were hit are then lost for good.`,
 			return nil
 		}),
 	}
-	cmd.Flags().BoolVar(&repair, "repair", false, "move damaged bytes aside, into quarantine")
+	cmd.Flags().BoolVar(&opts.Repair, "repair", false, "move damaged bytes aside, into quarantine")
+	cmd.Flags().BoolVar(&opts.Quiet, "quiet", false, "show no progress")
 	return cmd
 }
 

@@ -103,7 +103,7 @@ func Export(ctx context.Context, conn *Conn, out *Output, opts ExportOptions) (E
 		return ExportReport{}, err
 	}
 	begin := time.Now()
-	progress := startProgress(out, opts.Quiet, "exported", func() tally { return tally{files: e.files.Load(), bytes: e.bytes.Load()} })
+	progress := startProgress(out, opts.Quiet, "exported", "files", func() tally { return tally{files: e.files.Load(), bytes: e.bytes.Load()} })
 	err = e.run(ctx)
 	progress.stop()
 	report := ExportReport{

@@ -19,6 +19,7 @@ type tally struct {
 type progress struct {
 	out   *Output
 	verb  string
+	unit  string // what tally.files counts
 	read  func() tally
 	begin time.Time
 	bar   *progressbar.ProgressBar
@@ -27,8 +28,8 @@ type progress struct {
 }
 
 // startProgress begins to show; quiet shows nothing.
-func startProgress(out *Output, quiet bool, verb string, read func() tally) *progress {
-	p := &progress{out: out, verb: verb, read: read, begin: time.Now(), end: make(chan struct{})}
+func startProgress(out *Output, quiet bool, verb, unit string, read func() tally) *progress {
+	p := &progress{out: out, verb: verb, unit: unit, read: read, begin: time.Now(), end: make(chan struct{})}
 	if quiet {
 		return p
 	}
@@ -76,7 +77,7 @@ func (p *progress) show() {
 		if t.totalKnown && p.bar.GetMax64() != t.totalBytes && t.totalBytes > 0 {
 			p.bar.ChangeMax64(t.totalBytes)
 		}
-		p.bar.Describe(fmt.Sprintf("%s %s files", p.verb, FormatCount(t.files)))
+		p.bar.Describe(fmt.Sprintf("%s %s %s", p.verb, FormatCount(t.files), p.unit))
 		_ = p.bar.Set64(t.bytes) // as in stop
 		return
 	}
@@ -86,7 +87,7 @@ func (p *progress) show() {
 func (p *progress) line(t tally) string {
 	seconds := time.Since(p.begin).Seconds()
 	rate := float64(t.bytes) / seconds
-	line := fmt.Sprintf("%s %s files, %s, %s/s", p.verb, FormatCount(t.files), FormatBytes(t.bytes), FormatBytes(int64(rate)))
+	line := fmt.Sprintf("%s %s %s, %s, %s/s", p.verb, FormatCount(t.files), p.unit, FormatBytes(t.bytes), FormatBytes(int64(rate)))
 	if t.totalKnown && rate > 0 && t.totalBytes >= t.bytes {
 		left := time.Duration(float64(t.totalBytes-t.bytes) / rate * float64(time.Second))
 		line += fmt.Sprintf(", %d%%, %v to go", 100*t.bytes/max(t.totalBytes, 1), left.Round(time.Second))
@@ -99,7 +100,7 @@ func (im *importer) startProgress() *progress {
 	if im.opts.DryRun {
 		verb = "looked at"
 	}
-	return startProgress(im.out, im.opts.Quiet, verb, func() tally {
+	return startProgress(im.out, im.opts.Quiet, verb, "files", func() tally {
 		return tally{
 			files: im.seenFiles.Load(), bytes: im.seenBytes.Load(),
 			totalFiles: im.totalFiles.Load(), totalBytes: im.totalBytes.Load(), totalKnown: im.totalKnown.Load(),

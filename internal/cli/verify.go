@@ -7,9 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/journal"
@@ -54,21 +58,34 @@ func (r *VerifyTreeReport) Bad() int {
 	return n
 }
 
+// VerifyTreeOptions of VerifyTree.
+type VerifyTreeOptions struct {
+	Repair bool // damaged bytes are moved aside
+	Quiet  bool // no progress
+}
+
 // verifier walks folders.
 type verifier struct {
 	fs     vfs.FS
 	out    *Output
 	repair bool
 	report VerifyTreeReport
+
+	groups, bytes atomic.Int64 // so far, for the progress
+	total         atomic.Int64 // bytes of all; 0: not known
 }
 
 // depthMax is how deep volumes are looked for: the folder of sheaf dev holds them two levels down.
 const depthMax = 4
 
+// verifyGroupsMax is how many groups of a volume are checked at a time, as far as there are processors: a group of one segment keeps one of
+// them busy. Each takes memory for the places of its entries.
+const verifyGroupsMax = 4
+
 // VerifyTree checks a group's folder, a volume, or all volumes below a folder. Volumes are locked meanwhile; one that is
-// in use is an error. With repair, damaged bytes are moved aside. What is bad is in the report.
-func VerifyTree(ctx context.Context, dir string, repair bool, out *Output) (VerifyTreeReport, error) {
-	v := &verifier{fs: vfs.OS{}, out: out, repair: repair}
+// in use is an error. What is bad is in the report.
+func VerifyTree(ctx context.Context, dir string, opts VerifyTreeOptions, out *Output) (VerifyTreeReport, error) {
+	v := &verifier{fs: vfs.OS{}, out: out, repair: opts.Repair}
 	v.report.Groups = []VerifyGroupReport{}
 	begin := time.Now()
 	if info, err := os.Stat(dir); err != nil {
@@ -76,7 +93,9 @@ func VerifyTree(ctx context.Context, dir string, repair bool, out *Output) (Veri
 	} else if !info.IsDir() {
 		return v.report, fmt.Errorf("verify: %s is not a folder (sheaf dump shows a file)", dir)
 	}
+	stop := v.startProgress(dir, opts.Quiet)
 	err := v.walk(ctx, dir, 0)
+	stop()
 	v.report.Seconds = time.Since(begin).Seconds()
 	if err == nil && v.report.Volumes == 0 && len(v.report.Groups) == 0 {
 		err = fmt.Errorf("verify: %s holds neither a volume nor a group", dir)
@@ -84,10 +103,48 @@ func VerifyTree(ctx context.Context, dir string, repair bool, out *Output) (Veri
 	return v.report, err
 }
 
+// startProgress begins to show how far it is, until stop is called. The total is counted beside it; a repair reads some of it more than once.
+func (v *verifier) startProgress(dir string, quiet bool) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var counting sync.WaitGroup
+	if !quiet && !v.repair {
+		counting.Go(func() {
+			if n, err := filesBytes(ctx, dir); err == nil { // else there is no total, and the walk says what is wrong
+				v.total.Store(n)
+			}
+		})
+	}
+	p := startProgress(v.out, quiet, "checked", "groups", func() tally {
+		total := v.total.Load()
+		return tally{files: v.groups.Load(), bytes: v.bytes.Load(), totalBytes: total, totalKnown: total > 0}
+	})
+	return func() {
+		cancel()
+		counting.Wait()
+		p.stop()
+	}
+}
+
+// filesBytes is the size of all files below a folder.
+func filesBytes(ctx context.Context, dir string) (total int64, err error) {
+	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		total += info.Size()
+		return ctx.Err()
+	})
+	return total, err
+}
+
 func (v *verifier) walk(ctx context.Context, dir string, depth int) error {
 	switch {
 	case exists(filepath.Join(dir, group.ManifestName)) || exists(filepath.Join(dir, group.MarkName)) || exists(filepath.Join(dir, group.ReplicaName)):
-		return v.lockedBy(filepath.Join(dir, "..", ".."), func() error { return v.group(ctx, dir) })
+		return v.lockedBy(filepath.Join(dir, "..", ".."), func() error { return v.groupsOf(ctx, dir) })
 	case exists(filepath.Join(dir, "superblock")):
 		return v.volume(ctx, dir)
 	case depth == depthMax:
@@ -169,41 +226,57 @@ func (v *verifier) volume(ctx context.Context, dir string) error {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("verify: %w", err)
 		}
+		var dirs []string
 		for _, e := range groups {
-			if !e.IsDir() {
-				continue
-			}
-			if err := v.group(ctx, filepath.Join(dir, "groups", e.Name())); err != nil {
-				return err
+			if e.IsDir() {
+				dirs = append(dirs, filepath.Join(dir, "groups", e.Name()))
 			}
 		}
-		return nil
+		return v.groupsOf(ctx, dirs...)
 	})
 }
 
-// group checks one group. Only the end of ctx is an error; all else is in the report.
-func (v *verifier) group(ctx context.Context, dir string) error {
+// groupsOf checks groups, some at a time, and reports them in their order. Only the end of ctx is an error; all else is in the report.
+func (v *verifier) groupsOf(ctx context.Context, dirs ...string) error {
+	reports := make([]VerifyGroupReport, len(dirs))
+	var workers errgroup.Group
+	workers.SetLimit(min(verifyGroupsMax, runtime.GOMAXPROCS(0)))
+	for i, dir := range dirs {
+		workers.Go(func() error {
+			reports[i] = v.group(ctx, dir)
+			v.groups.Add(1)
+			return context.Cause(ctx)
+		})
+	}
+	if err := workers.Wait(); err != nil {
+		return err
+	}
+	for i := range reports {
+		v.report.Bytes += reports[i].Bytes
+		v.report.Entries += reports[i].Entries
+	}
+	v.report.Groups = append(v.report.Groups, reports...)
+	return nil
+}
+
+// group checks one group.
+func (v *verifier) group(ctx context.Context, dir string) VerifyGroupReport {
 	one := VerifyGroupReport{Dir: dir}
+	progress := func(bytes int64) { v.bytes.Add(bytes) }
 	var r group.VerifyReport
 	var err error
 	if v.repair {
 		var repaired group.RepairReport
-		repaired, err = group.RepairDir(ctx, v.fs, dir, nil)
+		repaired, err = group.RepairDir(ctx, v.fs, dir, progress)
 		r = repaired.Before
 		one.Quarantined, one.Rewritten, one.Whole = repaired.Quarantined, repaired.Rewritten, err == nil && len(repaired.After.Damages) == 0
 	} else {
-		r, err = group.VerifyDir(ctx, v.fs, dir, nil)
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		r, err = group.VerifyDir(ctx, v.fs, dir, progress)
 	}
 	one.Group, one.Bytes, one.Entries, one.TornBytes, one.Damages = r.Group, r.Bytes, r.Entries, r.TornBytes, r.Damages
 	one.Joining = r.Joining
 	if err != nil {
 		one.Error = err.Error()
 	}
-	v.report.Bytes += r.Bytes
-	v.report.Entries += r.Entries
-	v.report.Groups = append(v.report.Groups, one)
-	return nil
+	return one
 }

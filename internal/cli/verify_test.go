@@ -3,6 +3,8 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,7 +60,7 @@ func TestVerifyKnowsTheJournal(t *testing.T) {
 		{false, 1, ""},
 	} {
 		said.Reset()
-		report, err := VerifyTree(context.Background(), dir, c.repair, out)
+		report, err := VerifyTree(context.Background(), dir, VerifyTreeOptions{Repair: c.repair}, out)
 		if err != nil || report.Bad() != 0 || report.Entries != c.entries || !strings.Contains(said.String(), c.says) {
 			t.Errorf("%+v: %+v, %v\n%s", c, report, err, said.String())
 		}
@@ -69,6 +71,63 @@ func TestVerifyKnowsTheJournal(t *testing.T) {
 	defer log.Close(false)
 	if last, err := log.LastIndex(); last != 1 || err != nil {
 		t.Errorf("last index %d, %v", last, err)
+	}
+}
+
+// TestVerifyReportsGroupsInOrder: groups of a volume are checked at the same time, and each is in its place in the report.
+func TestVerifyReportsGroupsInOrder(t *testing.T) {
+	dir := t.TempDir()
+	store := uuid.New()
+	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true, ReserveBytes: 16 << 20})
+	must(t, err)
+	const groups, bad = 9, 4
+	var damaged string
+	for i := range groups {
+		id := uuid.New()
+		opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: group.Identity{Store: store, Group: id, Name: fmt.Sprint(i)}}
+		must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
+		log, _, err := group.Load(context.Background(), opts, nil)
+		must(t, err)
+		for at := range uint64(i + 1) {
+			must(t, log.Append(nil, []*raftpb.Entry{group.RaftEntry(&group.Entry{Kind: group.KindPut, Used: true, ID: int64(at), Index: at + 1, Term: 1, Data: []byte("data")})}))
+		}
+		must(t, log.Sync())
+		must(t, log.Close(true))
+		if i == bad {
+			damaged = opts.Dir
+			segment, err := os.OpenFile(filepath.Join(opts.Dir, group.SegmentName(1)), os.O_RDWR, 0)
+			must(t, err)
+			_, err = segment.WriteAt([]byte("X"), group.SegmentHeaderBytes+group.FrameHeaderBytes) // the first one's data
+			must(t, err)
+			must(t, segment.Close())
+		}
+	}
+	must(t, v.Close())
+
+	var said bytes.Buffer
+	out := &Output{Out: &said, Err: &said}
+	report, err := VerifyTree(context.Background(), dir, VerifyTreeOptions{}, out)
+	must(t, err)
+	if len(report.Groups) != groups || report.Entries != groups*(groups+1)/2-1 || report.Bad() != 1 {
+		t.Fatalf("%d groups, %d entries, %d damages\n%+v", len(report.Groups), report.Entries, report.Bad(), report)
+	}
+	var bytes int64
+	for i, g := range report.Groups {
+		bytes += g.Bytes
+		if i > 0 && g.Dir <= report.Groups[i-1].Dir {
+			t.Errorf("group %d is in %s, the one before in %s", i, g.Dir, report.Groups[i-1].Dir)
+		}
+		if (len(g.Damages) == 1) != (g.Dir == damaged) || g.Error != "" {
+			t.Errorf("%+v; what is damaged is %s", g, damaged)
+		}
+	}
+	if report.Bytes != bytes || bytes == 0 {
+		t.Errorf("%d bytes of %d", report.Bytes, bytes)
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if report, err := VerifyTree(ended, dir, VerifyTreeOptions{}, out); !errors.Is(err, context.Canceled) {
+		t.Errorf("after its end: %+v, %v", report, err)
 	}
 }
 
