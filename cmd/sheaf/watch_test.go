@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"io"
 	"os/exec"
@@ -23,6 +24,7 @@ type watching struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	lines *bufio.Reader
+	said  bytes.Buffer // on standard error, complete when the program has ended
 }
 
 func (p *process) watch(t *testing.T, args ...string) *watching {
@@ -32,6 +34,7 @@ func (p *process) watch(t *testing.T, args ...string) *watching {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.cmd.Stderr = &w.said
 	if err := w.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +49,8 @@ func (w *watching) until(is func(watchLine) bool) watchLine {
 	for {
 		text, err := w.lines.ReadString('\n')
 		if err != nil {
-			w.t.Fatalf("%q, %v", text, err)
+			ended := w.cmd.Wait()
+			w.t.Fatalf("%q, %v, %v\n%s", text, err, ended, w.said.String())
 		}
 		var line watchLine
 		if err := json.Unmarshal([]byte(text), &line); err != nil {

@@ -41,13 +41,14 @@ func (t *table) sortedShards() []*shard {
 
 // ListGroups asks all shards. A group that no shard answers for is listed too, with why.
 func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse, error) {
-	t, err := a.g.router.wait(ctx)
+	only := request.GetGroup()
+	find := a.g.router.wait
+	if only != "" {
+		find = func(ctx context.Context) (*table, error) { return a.g.tableWith(ctx, only) }
+	}
+	t, err := find(ctx)
 	if err != nil {
 		return nil, err
-	}
-	only := request.GetGroup()
-	if only != "" && t.byName(only) == nil {
-		return nil, fail(codes.NotFound, reasonGroupNotFound, "group %q does not exist", only)
 	}
 	shards := t.sortedShards()
 	answers := make([]*recordv1.ListGroupsResponse, len(shards))

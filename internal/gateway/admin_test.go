@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"testing"
 	"time"
@@ -88,6 +89,26 @@ func TestListingsTellAlsoOfWhoIsSilent(t *testing.T) {
 		t.Fatalf("%v", shards)
 	}
 	_, err = c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{Group: "99"})
+	wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
+}
+
+// TestAGroupOfJustNowIsFound: what another gateway made a moment ago may not be in the table yet. It is there, so "does not exist" is no answer.
+func TestAGroupOfJustNowIsFound(t *testing.T) {
+	meta := named()
+	c := newCluster(t, meta, gateway.Config{}, "a")
+	for n := range 60 {
+		name := fmt.Sprintf("made-%d", n)
+		if _, _, err := c.store.CreateGroup(c.ctx, placement.NewGroup(meta.Routing, name, 0)); err != nil {
+			t.Fatal(err)
+		}
+		groups, err := c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{Group: name})
+		if err != nil || len(groups.GetGroups()) != 1 || groups.GetGroups()[0].GetGroup() != name {
+			t.Fatalf("group %s: %v, %v", name, groups, err)
+		}
+	}
+	_, err := c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{Group: "made-60"})
+	wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
+	_, err = c.admin.Verify(c.ctx, &recordv1.VerifyRequest{Group: "no\nname"})
 	wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
 }
 

@@ -41,7 +41,12 @@ func (g *Gateway) resolve(ctx context.Context, t *table, k *key, creates bool) (
 	if err := placement.ValidateGroupName(name); err != nil {
 		return nil, invalid("key.group", "%v", err)
 	}
-	// The table may lag behind what another gateway has made, so etcd is asked.
+	return nil, g.lookUp(ctx, t, name, creates)
+}
+
+// lookUp asks etcd for a group that is not in the table, which may lag behind what another gateway has made. Nil: it is there, or was made where
+// creates says so; a newer table will have it.
+func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates bool) error {
 	_, err, _ := g.creating.Do(name, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
 		defer cancel()
@@ -59,16 +64,43 @@ func (g *Gateway) resolve(ctx context.Context, t *table, k *key, creates bool) (
 	})
 	switch {
 	case err == nil:
-		return nil, nil
+		return nil
 	case errors.Is(err, placement.ErrNoGroup) && creates:
-		return nil, nil // joined a read's look-up: the next attempt makes it
+		return nil // joined a read's look-up: the next attempt makes it
 	case errors.Is(err, placement.ErrNoGroup):
-		return nil, fail(codes.NotFound, reasonGroupNotFound, "group %q does not exist", name)
+		return fail(codes.NotFound, reasonGroupNotFound, "group %q does not exist", name)
 	case errors.Is(err, placement.ErrGroupLimit):
-		return nil, fail(codes.ResourceExhausted, reasonGroupLimit, "group %q: %v", name, err)
+		return fail(codes.ResourceExhausted, reasonGroupLimit, "group %q: %v", name, err)
 	default:
-		return nil, fail(codes.Unavailable, routing.ReasonNoLeader, "group %q is not known here, and cannot be looked up or made in etcd: %v", name, err)
+		return fail(codes.Unavailable, routing.ReasonNoLeader, "group %q is not known here, and cannot be looked up or made in etcd: %v", name, err)
 	}
+}
+
+// tableWith gives a table that has a group, by its name. Where etcd has the group and the table does not, it waits for a newer one.
+func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
+	t, err := g.router.wait(ctx)
+	if err != nil || t.byName(group) != nil {
+		return t, err
+	}
+	if placement.ValidateGroupName(group) != nil {
+		return nil, fail(codes.NotFound, reasonGroupNotFound, "group %q does not exist", group)
+	}
+	if err := g.lookUp(ctx, t, group, false); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, g.cfg.Limits.CallTimeout)
+	defer cancel()
+	for t.byName(group) == nil {
+		select {
+		case <-t.changed:
+			t = g.router.table.Load()
+		case <-g.stopping:
+			return nil, fail(codes.Unavailable, routing.ReasonStopping, "the gateway is stopping")
+		case <-ctx.Done():
+			return nil, fail(codes.Unavailable, routing.ReasonNoLeader, "group %q is in etcd, but not known here yet", group)
+		}
+	}
+	return t, nil
 }
 
 // attempt is one try to do a call at a shard. sent says whether the request may have left this process.
@@ -105,7 +137,7 @@ func (c *repeated) route(ctx context.Context, k *key, creates bool, do attempt) 
 
 // named is route for a group that must be there.
 func (c *repeated) named(ctx context.Context, group string, do attempt) error {
-	t, err := c.g.router.wait(ctx)
+	t, err := c.g.tableWith(ctx, group)
 	if err != nil {
 		return err
 	}
