@@ -40,6 +40,7 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 	registry := newRegistry(hash4, "s1")
 	f := startHost(t, registry, func(c *Config) { c.Dir, c.Wanted.FileSystem, c.guardEvery = point, "ext4", 0 }) // the real interval
 	f.put(1, "one")
+	f.placed()
 	id := f.reaches(serving).GetVolumeUuid()
 
 	disk, err := os.OpenFile(device, os.O_WRONLY|unix.O_SYNC, 0)
