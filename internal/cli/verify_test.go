@@ -129,6 +129,16 @@ func TestVerifyReportsGroupsInOrder(t *testing.T) {
 	if report, err := VerifyTree(ended, dir, VerifyTreeOptions{}, out); !errors.Is(err, context.Canceled) {
 		t.Errorf("after its end: %+v, %v", report, err)
 	}
+	repaired, err := VerifyTree(context.Background(), dir, VerifyTreeOptions{Repair: true}, out)
+	must(t, err)
+	for _, g := range repaired.Groups {
+		if (len(g.Quarantined) > 0) != (g.Dir == damaged) || !g.Whole || g.Error != "" {
+			t.Errorf("repaired: %+v; what was damaged is %s", g, damaged)
+		}
+	}
+	if report, err := VerifyTree(context.Background(), dir, VerifyTreeOptions{}, out); err != nil || report.Bad() != 0 || len(report.Groups) != groups {
+		t.Errorf("after the repair: %+v, %v", report, err)
+	}
 }
 
 func must(t *testing.T, err error) {
