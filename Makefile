@@ -68,6 +68,13 @@ test: $(TOOLS)/gotestsum envtest-assets ## Run all tests (FOCUS=name, PKG=./inte
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector.
 	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -race -short -timeout 14m $(if $(FOCUS),-run '$(FOCUS)') ./internal/... ./client/...
 
+.PHONY: test-python
+test-python: ## Run the Python program of docs/clients.md against a store whose shards and gateway are killed.
+	hack/python/packages.sh
+	python3 -m venv bin/python
+	bin/python/bin/pip install --quiet --disable-pip-version-check -r hack/python/requirements.txt
+	SHEAF_PYTHON=$(CURDIR)/bin/python/bin/python go test -count=1 -timeout 15m -run 'TestPythonProgram' -v ./cmd/sheaf
+
 .PHONY: test-versions
 test-versions: ## Run shards and gateways of this version and of an older one together (REF=commit; default: the newest tag).
 	hack/test-versions.sh $(REF)
@@ -88,7 +95,7 @@ check-image: ## Test the packer, build the images twice, and fail where they dif
 	$(IMAGE_ENV) hack/image/check.sh
 
 .PHONY: soak
-soak: $(TOOLS)/gotestsum build ## Run the long versions of the crash, kill, chaos and property tests.
+soak: $(TOOLS)/gotestsum build ## Run the long versions of the crash, kill, power cut, chaos and property tests.
 	hack/kube/build.sh slowdisk
 	SHEAF_SOAK=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -timeout 6h $(if $(FOCUS),-run '$(FOCUS)') $(PKG)
 

@@ -44,7 +44,12 @@ type pendingItem struct {
 	get      *recordv1.GetRequest
 	to       target
 	err      error
+	verdict  routing.Verdict // on err
 	sent     bool
+}
+
+func (p *pendingItem) failed(err error) {
+	p.err, p.verdict = err, routing.Judge(status.Convert(err), p.sent)
 }
 
 // BatchPut stores many records, with one outcome for each in the same place. Puts of one key are applied in their order
@@ -126,11 +131,11 @@ func (c *Client) remaining(ctx context.Context, pending []*pendingItem, failed f
 			continue
 		}
 		a := &p.attempts
-		v := routing.Judge(status.Convert(p.err), p.sent)
+		v := p.verdict
 		if v.Fate == routing.Unknown && a.what.write {
 			a.doubtful = true
 		}
-		if v.Fate == routing.Final && v.Reason != reasonOverloaded {
+		if v.Fate == routing.Final && v.Reason != reasonOverloaded && !p.to.mayAskOthers(v) {
 			failed(p, newError(a.what.op, p.err, a.what.write && p.sent, a.doubtful))
 			continue
 		}
@@ -186,8 +191,11 @@ func (c *Client) putPart(ctx context.Context, part []*pendingItem, outcomes []Pu
 	}
 	cancel() // ends a Send that waits
 	sending.Wait()
-	for _, items := range messages[received:] {
-		failAll(items, err)
+	err = notEOF(err)
+	for n, items := range messages[received:] {
+		for _, p := range items {
+			p.err, p.verdict = err, routing.JudgeStream(status.Convert(err), n == 0, p.sent)
+		}
 	}
 }
 
@@ -207,12 +215,18 @@ func splitPuts(part []*pendingItem) [][]*pendingItem {
 }
 
 func failAll(items []*pendingItem, err error) {
-	if err == nil || errors.Is(err, io.EOF) {
-		err = status.Error(codes.Unavailable, "the server ended the stream without an answer")
-	}
+	err = notEOF(err)
 	for _, p := range items {
-		p.err = err
+		p.failed(err)
 	}
+}
+
+// notEOF is the error of a stream that ended too early without one.
+func notEOF(err error) error {
+	if err == nil || errors.Is(err, io.EOF) {
+		return status.Error(codes.Unavailable, "the server ended the stream without an answer")
+	}
+	return err
 }
 
 func takePuts(items []*pendingItem, answer *recordv1.BatchPutResponse, outcomes []PutOutcome) {
@@ -223,7 +237,7 @@ func takePuts(items []*pendingItem, answer *recordv1.BatchPutResponse, outcomes 
 		}
 		result := answer.GetResults()[i]
 		if st := status.FromProto(result.GetStatus()); st.Code() != codes.OK {
-			p.err = st.Err()
+			p.failed(st.Err())
 			continue
 		}
 		out := &outcomes[p.place]
@@ -308,7 +322,7 @@ func (c *Client) getMessage(ctx context.Context, items []*pendingItem, message *
 			p := items[position]
 			answered[position] = true
 			if st := status.FromProto(result.GetStatus()); st.Code() != codes.OK {
-				p.err = st.Err()
+				p.failed(st.Err())
 				continue
 			}
 			out := &outcomes[p.place]

@@ -106,30 +106,68 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// Dial is New that returns when a gateway has answered. ctx bounds only that.
+// Dial is New that returns when a gateway has answered. ctx bounds only that, or Config.CallTimeout where it has no
+// deadline. Where no gateway answers in that time, the error is ErrUnavailable and context.DeadlineExceeded at once (or
+// context.Canceled, where ctx was cancelled), whatever was tried last; it names the addresses.
 func Dial(ctx context.Context, cfg Config) (*Client, error) {
 	c, err := New(cfg)
 	if err != nil {
 		return nil, err
 	}
+	var failure error
 	err = c.do(ctx, call{op: "dial"}, func(ctx context.Context, to target, options ...grpc.CallOption) error {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		stream, err := recordv1.NewRoutingServiceClient(to.conn).WatchRouting(ctx, &recordv1.WatchRoutingRequest{},
-			append(options, grpc.MaxCallRecvMsgSize(routingBytes))...)
-		if err != nil {
-			return err
-		}
-		message, err := stream.Recv()
-		if err == nil && cfg.Direct {
+		message, err := askRouting(ctx, to, options)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			failure = err
+		case err == nil && cfg.Direct:
 			c.setTable(message)
 		}
 		return err
 	})
 	if err != nil {
-		return nil, errors.Join(err, c.Close())
+		return nil, errors.Join(unanswered(ctx, cfg.Addresses, err, failure), c.Close())
 	}
 	return c, nil
+}
+
+// askRouting takes the first message of the routing.
+func askRouting(ctx context.Context, to target, options []grpc.CallOption) (*recordv1.WatchRoutingResponse, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := recordv1.NewRoutingServiceClient(to.conn).WatchRouting(ctx, &recordv1.WatchRoutingRequest{},
+		append(options, grpc.MaxCallRecvMsgSize(routingBytes))...)
+	if err != nil {
+		return nil, err
+	}
+	return stream.Recv()
+}
+
+// unanswered is the error of a Dial that no gateway has answered; an answer stays as it is. failure is what the last
+// attempt found that was not cut by the end of its time; nil: none.
+func unanswered(ctx context.Context, addresses []string, err, failure error) error {
+	var e *Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	switch e.Code {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+	default:
+		return err
+	}
+	why := context.DeadlineExceeded
+	if errors.Is(ctx.Err(), context.Canceled) {
+		why = context.Canceled
+	}
+	reason := e.Reason
+	if reason == routing.ReasonShardUnreachable {
+		reason = "" // of the transport: no server has said so
+	}
+	message := fmt.Sprintf("no gateway has answered at %s: %v", strings.Join(addresses, ", "), why)
+	if failure != nil {
+		message += ": " + status.Convert(failure).Message()
+	}
+	return &Error{Op: e.Op, Code: codes.Unavailable, Reason: reason, Message: message, RetryAfter: e.RetryAfter, Metadata: e.Metadata, err: why}
 }
 
 // Close ends all connections. Calls under way fail.
@@ -234,6 +272,12 @@ func (c *Client) target(what call, attempt int) (target, error) {
 	return target{conn: conn, gateway: true, place: place}, err
 }
 
+// mayAskOthers: a shard could not load its copy of the group. A gateway knows whether there are other copies, and asks
+// them.
+func (to target) mayAskOthers(v routing.Verdict) bool {
+	return !to.gateway && v.Reason == routing.ReasonGroupFailed
+}
+
 // unreachable notes that a gateway does not answer, so that the next attempt goes to another.
 func (c *Client) unreachable(to target) {
 	if to.gateway {
@@ -255,7 +299,7 @@ func (a *attempts) failed(ctx context.Context, to target, err error, sent bool) 
 	st := status.Convert(err)
 	v := routing.Judge(st, sent)
 	overloaded := st.Code() == codes.ResourceExhausted && v.Reason == reasonOverloaded
-	if v.Fate == routing.Final && !overloaded {
+	if v.Fate == routing.Final && !overloaded && !to.mayAskOthers(v) {
 		return newError(a.what.op, err, a.what.write && sent, a.doubtful)
 	}
 	if v.Reason == routing.ReasonShardUnreachable {

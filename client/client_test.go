@@ -140,6 +140,10 @@ func TestARequestIDMakesAWriteRepeatable(t *testing.T) {
 		if err != nil || !again.Repeated || again.Version != first.Version {
 			t.Fatalf("%+v, then %+v, %v", first, again, err)
 		}
+		_, err = c.Put(ctx, client.Key{ID: 6}, []byte("y"), &client.PutOptions{RequestID: id})
+		if !errors.Is(err, client.ErrRequestIDReused) || !errors.Is(err, client.ErrInvalid) || errors.Is(err, client.ErrOutcomeUnknown) {
+			t.Fatalf("other data under the same request id: %v", err)
+		}
 	})
 }
 
@@ -165,11 +169,6 @@ func TestWrongInputIsRefused(t *testing.T) {
 		if _, err := client.New(cfg); err == nil {
 			t.Errorf("config %+v was taken", cfg)
 		}
-	}
-	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-	defer cancel()
-	if _, err := client.Dial(short, client.Config{Addresses: []string{"127.0.0.1:1"}}); !errors.Is(err, client.ErrUnavailable) {
-		t.Errorf("dial of nobody: %v", err)
 	}
 	if _, err := c.NewBatcher(client.BatcherConfig{BytesMax: -1}); err == nil {
 		t.Error("a negative limit of a batcher was taken")

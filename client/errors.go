@@ -18,6 +18,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrGroupNotFound: the group of Named routing does not exist. It is also ErrNotFound.
 	ErrGroupNotFound = errors.New("group not found")
+	// ErrVersionNotFound: the record has no such version, or retention has dropped it. It is also ErrNotFound.
+	ErrVersionNotFound = errors.New("version not found")
 	// ErrVersionMismatch: the record's version is not that of IfVersion; Error.Version holds the current one.
 	ErrVersionMismatch = errors.New("version mismatch")
 	// ErrExists: IfAbsent was asked for and there is a record; Error.Version holds its version.
@@ -30,11 +32,24 @@ var (
 	ErrDiskFull = errors.New("disk full")
 	// ErrOverloaded: the server is at one of its limits (also of memory or groups).
 	ErrOverloaded = errors.New("overloaded")
+	// ErrMemoryFull: the server is at its limit of memory: it takes no writes that need more. It is also ErrOverloaded.
+	ErrMemoryFull = errors.New("memory full")
+	// ErrGroupLimit: the store has as many groups as it may have. It is also ErrOverloaded.
+	ErrGroupLimit = errors.New("group limit")
+	// ErrHashRouting: the groups of the store are fixed, none can be made.
+	ErrHashRouting = errors.New("hash routing")
 	// ErrUnavailable: nobody could answer inside the deadline, also where the last one who was asked named another (Error.Reason
 	// NOT_LEADER or WRONG_SHARD). A write was surely not applied.
 	ErrUnavailable = errors.New("unavailable")
-	// ErrOutcomeUnknown: the write may or may not have been applied. Repeat it with the same RequestID to know.
+	// ErrGroupFailed: the group cannot be loaded where it is, and of its other copies no majority is left. The message
+	// says which, where and why. Waiting does not help: somebody has to mend it. A write was surely not applied. It is not
+	// ErrUnavailable.
+	ErrGroupFailed = errors.New("group failed")
+	// ErrOutcomeUnknown: the write may or may not have been applied. Repeat it with the same RequestID to know. An error can be this
+	// and another at once: after an attempt without an answer, ErrOverloaded or ErrDiskFull of the next one says nothing of the first.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
+	// ErrRequestIDReused: the RequestID is that of another write (another record or data, or a delete). Nothing was written.
+	ErrRequestIDReused = errors.New("request id reused")
 	// ErrDataLoss: stored bytes are bad, or bytes were changed on their way.
 	ErrDataLoss = errors.New("data loss")
 	// ErrCursorExpired: the snapshot of a scan is gone. Begin the scan again.
@@ -94,12 +109,22 @@ func (e *Error) Is(target error) bool {
 		return e.Code == codes.NotFound
 	case ErrGroupNotFound:
 		return e.Reason == "GROUP_NOT_FOUND"
+	case ErrVersionNotFound:
+		return e.Reason == "VERSION_NOT_FOUND"
+	case ErrMemoryFull:
+		return e.Reason == "MEMORY_FULL"
+	case ErrGroupLimit:
+		return e.Reason == "GROUP_LIMIT"
+	case ErrHashRouting:
+		return e.Reason == "HASH_ROUTING"
 	case ErrVersionMismatch:
 		return e.Reason == "VERSION_MISMATCH"
 	case ErrExists:
 		return e.Code == codes.AlreadyExists
 	case ErrInvalid:
 		return e.Code == codes.InvalidArgument
+	case ErrRequestIDReused:
+		return e.Reason == reasonRequestIDReused
 	case ErrTooLarge:
 		return e.Reason == reasonUseDownload || e.Reason == reasonUseUpload
 	case ErrDiskFull:
@@ -107,8 +132,10 @@ func (e *Error) Is(target error) bool {
 	case ErrOverloaded:
 		return e.Code == codes.ResourceExhausted && e.Reason != "DISK_FULL"
 	case ErrUnavailable:
-		elsewhere := e.Reason == routing.ReasonNotLeader || e.Reason == routing.ReasonWrongShard
+		elsewhere := e.Reason == routing.ReasonNotLeader || e.Reason == routing.ReasonWrongShard || e.Reason == "NOT_SERVING"
 		return (e.Code == codes.Unavailable || elsewhere) && !e.doubtful
+	case ErrGroupFailed:
+		return e.Reason == routing.ReasonGroupFailed
 	case ErrDataLoss:
 		return e.Code == codes.DataLoss
 	case ErrCursorExpired:
@@ -128,10 +155,12 @@ const (
 	reasonUseUpload   = "USE_UPLOAD"
 	reasonOverloaded  = "OVERLOADED"
 	reasonChecksum    = "CHECKSUM"
+
+	reasonRequestIDReused = "REQUEST_ID_REUSED"
 )
 
 // newError describes the failure of a call. write: a deadline leaves the outcome unknown. doubtful: an earlier attempt
-// may have been applied.
+// may have been applied, and only an answer from behind the look-up of the request id says that it was not.
 func newError(op string, err error, write, doubtful bool) *Error {
 	var made *Error
 	if errors.As(err, &made) {
@@ -147,7 +176,7 @@ func newError(op string, err error, write, doubtful bool) *Error {
 		Metadata: v.Info, Version: v.Info["version"], err: err,
 	}
 	cut := e.Code == codes.DeadlineExceeded || e.Code == codes.Canceled
-	e.doubtful = write && cut || doubtful && (cut || v.Fate != routing.Final)
+	e.doubtful = write && cut || doubtful && !v.EndsDoubt
 	return e
 }
 

@@ -280,9 +280,12 @@ func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
 			}
 			return st.Err()
 		}
-		f.message = func(string, int, any) error {
+		f.message = func(_ string, _ int, reply any) error {
 			f.fired.Add(1)
-			return st.Err()
+			if puts, ok := reply.(*recordv1.BatchPutResponse); ok {
+				puts.Results[0] = &recordv1.BatchPutResult{Status: st.Proto()}
+			}
+			return nil
 		}
 		for name, do := range map[string]func(ctx context.Context) error{
 			"get":      func(ctx context.Context) error { _, err := c.Get(ctx, client.Key{ID: 1}, nil); return err },

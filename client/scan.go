@@ -17,8 +17,10 @@ import (
 type ScanOptions struct {
 	// Group to scan; empty: all.
 	Group string
-	// Cursor of an earlier scan: goes on behind it. Excludes Group and Parallel.
+	// Cursor of an earlier scan: goes on behind it. Excludes Group, Split and Parallel.
 	Cursor []byte
+	// Split of PlanScan: scans that part alone. Excludes Group, Cursor and Parallel.
+	Split *Split
 	// MetadataOnly leaves the data out.
 	MetadataOnly bool
 	// Parallel is the number of splits scanned at a time; 0 or 1: no splits, records come in the order of the log.
@@ -27,6 +29,47 @@ type ScanOptions struct {
 	SplitBytes int64
 	// OnCursor is called with the cursor behind all records given so far. Not with Parallel.
 	OnCursor func(cursor []byte)
+}
+
+// Split is a part of a snapshot of a group, which any process may scan alone. It may be sent to others, as JSON.
+type Split struct {
+	// Group of the split.
+	Group string
+	// Token is opaque. The server keeps the snapshot for 10 minutes after its last use; then the scan is ErrCursorExpired.
+	Token []byte
+	// Addresses of the shards that hold it, host:port, best first: to do the work near them. With Config.Direct the scan
+	// goes there.
+	Addresses []string
+	// Bytes that are stored, about.
+	Bytes int64
+	// Records, about.
+	Records int64
+}
+
+// PlanScanOptions of PlanScan. The zero value plans a scan of all groups.
+type PlanScanOptions struct {
+	// Groups to scan; none: all.
+	Groups []string
+	// SplitBytes aimed at for each split, 1 MiB to 1 TiB; 0: 256 MiB.
+	SplitBytes int64
+}
+
+// PlanScan takes a snapshot of each group and cuts it into splits, which together hold the newest version of every
+// record once: for batch systems that share the work out. Scan with Parallel does both in one process.
+func (c *Client) PlanScan(ctx context.Context, options *PlanScanOptions) ([]Split, error) {
+	var o PlanScanOptions
+	if options != nil {
+		o = *options
+	}
+	plan, err := c.planScan(ctx, &recordv1.PlanScanRequest{Groups: o.Groups, SplitBytes: o.SplitBytes})
+	if err != nil {
+		return nil, err
+	}
+	splits := make([]Split, 0, len(plan.GetSplits()))
+	for _, s := range plan.GetSplits() {
+		splits = append(splits, Split{Group: s.GetGroup(), Token: s.GetSplit(), Addresses: s.GetAddresses(), Bytes: s.GetBytes(), Records: s.GetRecords()})
+	}
+	return splits, nil
 }
 
 // Scan gives the newest version of every record, as of a snapshot of each group. A stream that breaks is taken up again
@@ -38,8 +81,15 @@ func (c *Client) Scan(ctx context.Context, options *ScanOptions) iter.Seq2[Recor
 		o = *options
 	}
 	return func(yield func(Record, error) bool) {
-		if len(o.Cursor) > 0 && (o.Group != "" || o.Parallel > 1) {
-			yield(Record{}, invalid("scan", "Cursor excludes Group and Parallel"))
+		switch {
+		case len(o.Cursor) > 0 && (o.Group != "" || o.Split != nil || o.Parallel > 1):
+			yield(Record{}, invalid("scan", "Cursor excludes Group, Split and Parallel"))
+			return
+		case o.Split != nil && (o.Group != "" || o.Parallel > 1):
+			yield(Record{}, invalid("scan", "Split excludes Group and Parallel"))
+			return
+		case o.Split != nil && len(o.Split.Token) == 0:
+			yield(Record{}, invalid("scan", "Split has no Token: take it from PlanScan"))
 			return
 		}
 		ctx, cancel := context.WithCancel(ctx)
@@ -50,6 +100,9 @@ func (c *Client) Scan(ctx context.Context, options *ScanOptions) iter.Seq2[Recor
 		}
 		s := &scanning{client: c, request: recordv1.ScanRequest{Group: o.Group, Cursor: o.Cursor, MetadataOnly: o.MetadataOnly}}
 		s.attempts = attempts{client: c, what: call{op: "scan", group: o.Group}}
+		if o.Split != nil {
+			s.request.Split, s.addresses = o.Split.Token, o.Split.Addresses
+		}
 		err := s.run(ctx, func(records []Record) bool {
 			for _, r := range records {
 				if !yield(r, nil) {
@@ -138,11 +191,7 @@ func (s *scanning) once(ctx context.Context, to target, take func([]Record) bool
 }
 
 // planScan takes the snapshots of a scan and cuts them into splits.
-func (c *Client) planScan(ctx context.Context, o ScanOptions) (plan *recordv1.PlanScanResponse, err error) {
-	request := &recordv1.PlanScanRequest{SplitBytes: o.SplitBytes}
-	if o.Group != "" {
-		request.Groups = []string{o.Group}
-	}
+func (c *Client) planScan(ctx context.Context, request *recordv1.PlanScanRequest) (plan *recordv1.PlanScanResponse, err error) {
 	err = c.do(ctx, call{op: "plan a scan"}, func(ctx context.Context, to target, options ...grpc.CallOption) (err error) {
 		plan, err = recordv1.NewRecordServiceClient(to.conn).PlanScan(ctx, request, append(options, grpc.MaxCallRecvMsgSize(routingBytes))...)
 		return err
@@ -190,7 +239,11 @@ func (c *Client) scanEach(ctx context.Context, o ScanOptions, splits []*recordv1
 
 // scanSplits scans several splits at a time. Memory is bounded: each waits until its message was taken.
 func (c *Client) scanSplits(ctx context.Context, o ScanOptions, yield func(Record, error) bool) {
-	plan, err := c.planScan(ctx, o)
+	request := &recordv1.PlanScanRequest{SplitBytes: o.SplitBytes}
+	if o.Group != "" {
+		request.Groups = []string{o.Group}
+	}
+	plan, err := c.planScan(ctx, request)
 	if err != nil {
 		yield(Record{}, err)
 		return

@@ -80,7 +80,7 @@ func (u *uploading) run(ctx context.Context) (PutResult, error) {
 			return result, err
 		}
 		if u.readErr != nil {
-			return PutResult{}, &Error{Op: u.op, Code: codes.Aborted, Message: "nothing was stored, the data cannot be read: " + u.readErr.Error(), err: u.readErr}
+			return PutResult{}, u.unreadable(a.doubtful)
 		}
 		if again := a.failed(ctx, to, err, at.Addr != nil); again != nil {
 			return PutResult{}, again
@@ -96,6 +96,15 @@ func (u *uploading) run(ctx context.Context) (PutResult, error) {
 		}
 		u.read = 0
 	}
+}
+
+// unreadable is the error of an upload whose data cannot be read. doubtful: an earlier attempt had sent all of them.
+func (u *uploading) unreadable(doubtful bool) *Error {
+	message := "nothing was stored, the data cannot be read: "
+	if doubtful {
+		message = "an earlier attempt may have been stored, and the data cannot be read again: "
+	}
+	return &Error{Op: u.op, Code: codes.Aborted, Message: message + u.readErr.Error(), doubtful: doubtful, err: u.readErr}
 }
 
 // measure finds where the data begin, and their size.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/loopback"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -196,8 +197,7 @@ func (r reachingPlacement) Recover(ctx context.Context, spec PlacementSpec, addr
 // freeAddress is one on the loopback that nobody listens on now.
 func freeAddress() string {
 	GinkgoHelper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := loopback.FreeAddress()
 	Expect(err).NotTo(HaveOccurred())
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	return address
 }

@@ -14,6 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/bench"
 	"sheaf.dev/sheaf/internal/bench/result"
 	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/layouts"
 )
 
 func (a *app) benchCommand() *cobra.Command {
@@ -64,7 +65,7 @@ func (a *app) reportFlags(cmd *cobra.Command) {
 
 func (a *app) benchLoad() *cobra.Command {
 	opts := bench.LoadOptions{}
-	large, small := cli.Size(8e9), cli.Size(2e9)
+	large, small, start := cli.Size(8e9), cli.Size(2e9), cli.Size(256<<20)
 	var quick bool
 	cmd := &cobra.Command{
 		Use:   "load",
@@ -78,6 +79,8 @@ func (a *app) benchLoad() *cobra.Command {
 	flags.IntVar(&opts.Rounds, "rounds", bench.RoundsMin, "rounds to take medians of")
 	flags.Var(&large, "large", "bytes of the dataset of 10 KB records")
 	flags.Var(&small, "small", "bytes of the dataset of 1 KB records; 0: none")
+	flags.Var(&start, "start", "bytes of each dataset of the starts")
+	flags.StringSliceVar(&opts.FileSystems, "fs", defaultStartFileSystems(), "file systems that starts are measured on, on loop devices as root, as in ext4,xfs; empty: that of --dir")
 	flags.Int64Var(&opts.IndexRecords, "records", 10_000_000, "records of the Index start, and of linearity against 100,000; twice as many in one group")
 	flags.DurationVar(&opts.PutTime, "put-time", 3*time.Second, "of one variant of durable puts in one round")
 	flags.StringVar(&opts.Only, "only", "", "one part: "+strings.Join(bench.LoadParts(), ", "))
@@ -88,6 +91,7 @@ func (a *app) benchLoad() *cobra.Command {
 		if quick {
 			setUnless(changed("large"), &large, 1e9)
 			setUnless(changed("small"), &small, 256e6)
+			setUnless(changed("start"), &start, 64<<20)
 			setUnless(changed("records"), &opts.IndexRecords, 1_000_000)
 			setUnless(changed("put-time"), &opts.PutTime, time.Second)
 		}
@@ -97,11 +101,27 @@ func (a *app) benchLoad() *cobra.Command {
 		if opts.Rounds < bench.RoundsMin || large < 1<<20 || opts.IndexRecords < 1000 || opts.PutTime <= 0 {
 			return cli.Usagef("--rounds must be at least %d, --large at least 1 MiB, --records at least 1000, --put-time positive", bench.RoundsMin)
 		}
-		opts.LargeBytes, opts.SmallBytes, opts.Say = int64(large), int64(small), a.out.Sayf
+		for _, fs := range opts.FileSystems {
+			if !slices.Contains(layouts.FileSystemNames(), fs) {
+				return cli.Usagef("--fs %q: must be some of %s", fs, strings.Join(layouts.FileSystemNames(), ", "))
+			}
+		}
+		if start < 1<<20 {
+			return cli.Usagef("--start must be at least 1 MiB")
+		}
+		opts.LargeBytes, opts.SmallBytes, opts.StartBytes, opts.Say = int64(large), int64(small), int64(start), a.out.Sayf
 		report, err := bench.Load(ctx, opts)
 		return a.printBench(report, err)
 	})
 	return cmd
+}
+
+// defaultStartFileSystems are those that local volumes mostly have, where they can be made.
+func defaultStartFileSystems() []string {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	return []string{"ext4", "xfs", "btrfs"}
 }
 
 func setUnless[T any](given bool, flag *T, value T) {

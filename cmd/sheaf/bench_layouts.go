@@ -21,6 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/bench/result"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/layouts"
+	"sheaf.dev/sheaf/internal/loop"
 )
 
 // layoutsFlags are what is given to bench layouts beside its options.
@@ -100,7 +101,7 @@ func (a *app) runLayouts(ctx context.Context, f *layoutsFlags) error {
 		}
 	}
 	if f.Path == "" {
-		if err := layouts.OwnMounts(); err != nil {
+		if err := loop.OwnMounts(); err != nil {
 			return err
 		}
 	}

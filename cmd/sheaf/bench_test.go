@@ -40,7 +40,7 @@ func TestBenchmarksRun(t *testing.T) {
 	tmp, out := t.TempDir(), t.TempDir()
 	for _, args := range [][]string{
 		{"rpc", "--time", "5ms", "--records", "300", "--sizes", "100", "--callers", "2,64"},
-		{"load", "--large", "3MiB", "--small", "1MiB", "--records", "120000", "--put-time", "10ms"},
+		{"load", "--large", "3MiB", "--small", "1MiB", "--records", "120000", "--put-time", "10ms", "--start", "2MiB", "--fs", ""},
 	} {
 		var r benchReport
 		folder := filepath.Join(out, args[0])

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/shard"
 )
 
@@ -65,16 +67,37 @@ func headroomOf(limit int64) int64 {
 }
 
 // fitCgroup bounds index and resident data, and what surrounds them, by the limit of the cgroup: the kernel must never
-// have to kill the process.
+// have to kill the process. All allowances together fit the headroom.
 func fitCgroup(cfg *shard.Config, limit int64) {
 	if limit == 0 {
 		return
 	}
 	headroom := headroomOf(limit)
 	cfg.MemoryLimitBytes = limit - headroom
-	cfg.Limits.BytesInFlightMax = min(256<<20, headroom/4)
-	cfg.Limits.ReplicaBytesInFlightMax = min(64<<20, headroom/8)
+	l := &cfg.Limits
+	l.BytesInFlightMax = min(256<<20, headroom/4)
+	l.ReplicaBytesInFlightMax = min(64<<20, headroom/8)
+	l.ScansReadingMax = int(min(max(headroom/8/group.ScanBufferBytes, 2), 16))
+	if headroom < 4*group.ScanBufferBytes {
+		l.ScansReadingMax = 1
+	}
+	// A quarter, or less where the headroom is small: an eighth is for all else.
+	rest := headroom - headroom/8 - l.BytesInFlightMax - l.ReplicaBytesInFlightMax - int64(l.ScansReadingMax)*group.ScanBufferBytes
+	l.AnswerBytesMax = max(min(256<<20, headroom/4, rest), headroom/16)
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(headroom)
+	}
+}
+
+// fitGatewayCgroup bounds what a gateway holds of requests and answers by the limit of the cgroup: a quarter each, the
+// rest is for connections and what the garbage collector has not come to.
+func fitGatewayCgroup(l *gateway.Limits, limit int64) {
+	if limit == 0 {
+		return
+	}
+	l.BytesInFlightMax = min(512<<20, limit/4)
+	l.AnswerBytesMax = min(512<<20, limit/4)
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(limit - limit/8)
 	}
 }

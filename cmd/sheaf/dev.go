@@ -50,7 +50,7 @@ acknowledged, also after a crash.`,
 	flags.IntVar(&f.groups, "groups", 16, "groups, with --routing hash; fixed when the folder is made")
 	flags.StringVar(&f.routing, "routing", "hash", "how ids find their group: hash or named; fixed when the folder is made")
 	addressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address of the gateway (gRPC)")
-	httpVar(flags, &f.http, "127.0.0.1:7601", "address of /metrics, /healthz, /readyz and /status; empty: none")
+	httpVar(flags, &f.http, "127.0.0.1:7601", "address of a page at /, /metrics, /healthz, /readyz and /status; empty: none")
 	f.storage.add(a, cmd)
 	f.log.add(a, cmd, "warn")
 	a.complete(cmd, "routing", "hash", "named")
@@ -123,6 +123,9 @@ func (a *app) dev(ctx context.Context, cfg dev.Config) (err error) {
 	} else if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
 		return fmt.Errorf("--dir: %w", err)
 	}
+	cfg.Progress = func(s dev.Status) {
+		a.out.Sayf("sheaf dev: %s (after %.0f s)", devWaitWords(s), time.Since(begin).Seconds())
+	}
 	d, err := dev.Start(ctx, cfg)
 	if errors.Is(err, dev.ErrUsage) {
 		return cli.Usagef("%w", err)
@@ -130,7 +133,7 @@ func (a *app) dev(ctx context.Context, cfg dev.Config) (err error) {
 	if err != nil {
 		return fmt.Errorf("sheaf dev: %w", err)
 	}
-	err = d.WaitReady(ctx, func(s dev.Status) { a.out.Sayf("sheaf dev: %s, %s", s.NotYet, devLoadWords(s.Load)) })
+	err = d.WaitReady(ctx, cfg.Progress)
 	if err == nil {
 		a.sayServing(d, cfg, time.Since(begin))
 		select {
@@ -143,6 +146,14 @@ func (a *app) dev(ctx context.Context, cfg dev.Config) (err error) {
 		err = nil // asked to stop
 	}
 	return errors.Join(err, a.stopGracefully(d.Stop))
+}
+
+// devWaitWords say what a store waits for, and how far the load is.
+func devWaitWords(s dev.Status) string {
+	if s.Load.BytesTotal == 0 {
+		return s.NotYet
+	}
+	return s.NotYet + ", " + devLoadWords(s.Load)
 }
 
 func devLoadWords(l shard.LoadStatus) string {
@@ -178,6 +189,7 @@ func (a *app) sayServing(d *dev.Dev, cfg dev.Config, took time.Duration) {
 	a.out.Sayf("  grpcurl -plaintext %s list", d.Addr())
 	if d.HTTPAddr() != "" {
 		a.out.Sayf("  curl http://%s/status", d.HTTPAddr())
+		a.out.Sayf("or look at http://%s/ in a browser.", d.HTTPAddr())
 	}
 	a.out.Sayf("Ctrl-C stops it.")
 }

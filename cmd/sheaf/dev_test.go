@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sheaf.dev/sheaf/internal/dev"
 )
 
 func TestDevRemembersOverStopAndKill(t *testing.T) {
@@ -117,23 +119,72 @@ func TestDevHTTP(t *testing.T) {
 		must(t, err)
 		return response.StatusCode, string(body)
 	}
-	for path, want := range map[string]string{"/healthz": "ok", "/readyz": "ok", "/metrics": "process=\"shard-1\""} {
+	for path, want := range map[string]string{"/": "<!doctype html>", "/healthz": "ok", "/readyz": "ok", "/metrics": "process=\"shard-1\""} {
 		if code, body := get(path); code != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %s", path, code, shortened(body))
 		}
 	}
 	_, body := get("/status")
 	var status struct {
-		Ready  bool
-		Shards []struct{ Name string }
+		Ready   bool
+		Summary struct{ State, Text string }
+		Shards  []struct{ Name string }
 	}
 	must(t, json.Unmarshal([]byte(body), &status))
-	if !status.Ready || len(status.Shards) != 2 {
+	if !status.Ready || len(status.Shards) != 2 || status.Summary.State != "Ready" || status.Summary.Text != "Ready: 16 groups on 2 shards serve" {
 		t.Errorf("/status: %s", body)
 	}
 	if code, _ := get("/nonsense"); code != http.StatusNotFound {
 		t.Errorf("/nonsense: %d", code)
 	}
+}
+
+// After a SIGKILL the old registration of a shard lives on in etcd for some seconds. Where another program listens on
+// its address by then, the shard waits until that registration has run out; /readyz and the process say so meanwhile.
+func TestAStartSaysWhatItWaitsFor(t *testing.T) {
+	dir := t.TempDir()
+	p := startDev(t, dir)
+	p.do(t, "x", "put", "1").want(t, 0)
+	var status dev.Status
+	must(t, json.Unmarshal([]byte(get(t, p.http, "/status")), &status))
+	p.kill()
+	l, err := net.Listen("tcp", status.Shards[1].Address)
+	must(t, err)
+	defer l.Close()
+
+	p = launch(t, dir, freeAddress(t), freeAddress(t))
+	const waits = "the start waits for volumes to be opened and registered: shard-1"
+	eventually(t, func() bool {
+		response, err := http.Get("http://" + p.http + "/readyz")
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		must(t, err)
+		if response.StatusCode == http.StatusOK {
+			t.Fatal("it is ready before the old registration has run out, or never said what it waited for")
+		}
+		return strings.TrimSpace(string(body)) == waits
+	})
+	p.waitReady(t)
+	if !strings.Contains(p.stderr.String(), waits) {
+		t.Errorf("the process did not say what it waits for: %s", p.stderr)
+	}
+	if o := p.do(t, "", "get", "1").want(t, 0); o.stdout != "x" {
+		t.Errorf("get 1: %q", o.stdout)
+	}
+}
+
+// get is the body of an answer over HTTP.
+func get(t *testing.T, address, path string) string {
+	t.Helper()
+	response, err := http.Get("http://" + address + path)
+	must(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	must(t, err)
+	return string(body)
 }
 
 func TestVerifyFindsDamageAndNamesIt(t *testing.T) {

@@ -21,6 +21,7 @@ it is, listed and counted (exit code 1), unless --force.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
 			opts.Dir = args[0]
+			conn.NoNotes() // progress is shown
 			report, err := cli.Export(ctx, conn, a.out, opts)
 			if report.Seconds == 0 {
 				return err // it never began

@@ -51,7 +51,7 @@ takes part in the planner's election; any number of gateways may run. --create m
 	flags := cmd.Flags()
 	f.given = flags.Changed
 	addressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address for gRPC")
-	httpVar(flags, &f.http, "127.0.0.1:7601", "address of /metrics, /healthz and /readyz; empty: none")
+	httpVar(flags, &f.http, "127.0.0.1:7601", "address of a page at /, /metrics, /healthz, /readyz and /status; empty: none")
 	flags.BoolVar(&f.planner, "planner", true, "also run the planner (one of all is elected)")
 	flags.BoolVar(&f.create, "create", false, "make the store in etcd where it is missing")
 	flags.StringVar(&f.routing, "routing", "hash", "with --create: hash or named")
@@ -85,13 +85,14 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 		}
 	}
 	registry := newRegistry()
-	g, err := gateway.Start(ctx, gateway.Config{
-		Listen: f.listen, Store: store, StoreUUID: uuid.UUID(f.uid), Logger: logger, Registry: registry,
-	})
+	cfg := gateway.Config{Listen: f.listen, Store: store, StoreUUID: uuid.UUID(f.uid), Version: version, Logger: logger, Registry: registry}
+	fitGatewayCgroup(&cfg.Limits, cgroupLimit("/"))
+	g, err := gateway.Start(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	mux := http.NewServeMux()
+	g.HandleStatus(mux)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {

@@ -49,20 +49,28 @@ func (a *app) groupVerify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify GROUP",
 		Short: "Read every byte of a group and check it, while it serves",
-		Args:  cobra.ExactArgs(1),
+		Long: `Reads every byte of each copy of a group on its shard, all copies at the same time, and checks it. Exit code 1 where any has damage, or could
+not be checked: the shard is named. A copy with damage is repaired from another one by itself, within seconds.`,
+		Args: cobra.ExactArgs(1),
 		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
 			report, err := conn.Admin.Verify(ctx, &recordv1.VerifyRequest{Group: args[0], RateBytesPerSecond: int64(rate)})
 			if err != nil {
 				return fmt.Errorf("verifying group %s: %w", args[0], err)
 			}
+			copies, unchecked := a.verifiedCopies(args[0], report.GetCopies())
 			if err := a.printDamages(report.GetDamages(), map[string]any{
-				"group": args[0], "bytes": report.GetBytes(), "entries": report.GetEntries(),
+				"group": args[0], "bytes": report.GetBytes(), "entries": report.GetEntries(), "copies": copies,
 			}); err != nil {
 				return err
 			}
 			a.out.Sayf("group %s: %s in %s entries checked", args[0], cli.FormatBytes(report.GetBytes()), cli.FormatCount(report.GetEntries()))
-			if n := len(report.GetDamages()); n > 0 {
+			switch n := len(report.GetDamages()); {
+			case n > 0 && unchecked > 0:
+				return fmt.Errorf("group %s: %d places of damage, and %d of %d copies could not be checked", args[0], n, unchecked, len(copies))
+			case n > 0:
 				return fmt.Errorf("group %s: %d places of damage", args[0], n)
+			case unchecked > 0:
+				return fmt.Errorf("group %s: %d of %d copies could not be checked", args[0], unchecked, len(copies))
 			}
 			return nil
 		}),
@@ -71,17 +79,38 @@ func (a *app) groupVerify() *cobra.Command {
 	return cmd
 }
 
+// verifiedCopies says what was checked of each copy, where there are several, and gives the rows of the JSON.
+func (a *app) verifiedCopies(group string, copies []*recordv1.VerifiedCopy) (rows []map[string]any, unchecked int) {
+	for _, c := range copies {
+		row := map[string]any{"shard": c.GetShard(), "bytes": c.GetBytes(), "entries": c.GetEntries(), "damages": c.GetDamages()}
+		rows = append(rows, row)
+		switch {
+		case c.GetError() != "":
+			unchecked++
+			row["error"] = c.GetError()
+			a.out.Sayf("group %s on shard %s: not checked: %s", group, c.GetShard(), c.GetError())
+		case len(copies) > 1:
+			a.out.Sayf("group %s on shard %s: %s in %s entries, %d places of damage", group, c.GetShard(), cli.FormatBytes(c.GetBytes()),
+				cli.FormatCount(c.GetEntries()), c.GetDamages())
+		}
+	}
+	return rows, unchecked
+}
+
 func (a *app) groupCompact() *cobra.Command {
 	var rate cli.Size
-	var all bool
+	var all, why bool
 	cmd := &cobra.Command{
 		Use:   "compact GROUP",
-		Short: "Drop the versions of a group that retention no longer keeps",
+		Short: "Drop the versions of a group that retention no longer keeps, or say why they are still there",
 		Args:  cobra.ExactArgs(1),
 		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
-			r, err := conn.Admin.Compact(ctx, &recordv1.CompactRequest{Group: args[0], All: all, RateBytesPerSecond: int64(rate)})
+			r, err := conn.Admin.Compact(ctx, &recordv1.CompactRequest{Group: args[0], All: all, RateBytesPerSecond: int64(rate), Explain: why})
 			if err != nil {
 				return fmt.Errorf("compacting group %s: %w", args[0], err)
+			}
+			if why {
+				return a.writeHolds(args[0], r.GetHolds())
 			}
 			if a.out.JSON {
 				return a.out.WriteJSON(map[string]any{
@@ -96,7 +125,29 @@ func (a *app) groupCompact() *cobra.Command {
 	}
 	cmd.Flags().Var(&rate, "rate", "bytes per second; 0: no limit")
 	cmd.Flags().BoolVar(&all, "all", false, "also segments that hold little to drop, and the newest one")
+	cmd.Flags().BoolVar(&why, "why", false, "compact nothing: say what is superseded and still stored, and why")
 	return cmd
+}
+
+// writeHolds says why superseded bytes of a group are still stored.
+func (a *app) writeHolds(group string, holds []*recordv1.CompactionHold) error {
+	if a.out.JSON {
+		rows := make([]map[string]any, 0, len(holds))
+		for _, h := range holds {
+			rows = append(rows, map[string]any{"reason": h.GetReason(), "bytes": h.GetBytes(), "text": h.GetText()})
+		}
+		return a.out.WriteJSON(map[string]any{"group": group, "holds": rows})
+	}
+	if len(holds) == 0 {
+		_, err := fmt.Fprintf(a.out.Out, "group %s: nothing is superseded that is still stored\n", group)
+		return err
+	}
+	for _, h := range holds {
+		if _, err := fmt.Fprintf(a.out.Out, "group %s: %s (%s): %s\n", group, cli.FormatBytes(h.GetBytes()), h.GetReason(), h.GetText()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (a *app) groupAcceptLoss() *cobra.Command {

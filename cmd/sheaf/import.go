@@ -35,6 +35,7 @@ cannot be read. After a kill, --resume goes on and stores nothing twice; --updat
 		Args: cobra.ExactArgs(1),
 		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
 			opts.Dir = args[0]
+			conn.NoNotes() // progress is shown
 			report, err := cli.Import(ctx, conn, a.out, opts)
 			return a.reportImport(report, err)
 		}),
@@ -83,9 +84,12 @@ func importWords(r cli.ImportReport) string {
 	if r.DryRun {
 		verb = "would store"
 	}
-	rate := float64(r.StoredBytes) / r.Seconds
-	fmt.Fprintf(&b, "%s %s files, %s, in %.1f s: %s files/s, %s/s\n", verb, cli.FormatCount(r.Stored), cli.FormatBytes(r.StoredBytes),
-		r.Seconds, cli.FormatCount(int64(float64(r.Stored)/r.Seconds)), cli.FormatBytes(int64(rate)))
+	fmt.Fprintf(&b, "%s %s files, %s, in %.1f s: %s files/s", verb, cli.FormatCount(r.Stored), cli.FormatBytes(r.StoredBytes),
+		r.Seconds, cli.FormatCount(int64(float64(r.Stored)/r.Seconds)))
+	if !r.DryRun { // which reads no bytes
+		fmt.Fprintf(&b, ", %s/s", cli.FormatBytes(int64(float64(r.StoredBytes)/r.Seconds)))
+	}
+	b.WriteByte('\n')
 	for _, row := range []struct {
 		n    int64
 		what string

@@ -10,14 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +23,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"sheaf.dev/sheaf/internal/loopback"
 )
 
 // sheafBinary is the real program, built once for all tests of this package.
@@ -145,27 +145,14 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// freeAddress gives an address that nobody listens on. Its port is below those that the kernel gives to outgoing
-// connections, so that none of these takes it while a process under test is down; and no other test is given it.
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	for range 1000 {
-		address := fmt.Sprintf("127.0.0.1:%d", 12000+nextPort.Add(1)%18000)
-		if l, err := net.Listen("tcp", address); err == nil {
-			_ = l.Close()
-			return address
-		}
+	address, err := loopback.FreeAddress()
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no port is free")
-	return ""
+	return address
 }
-
-// nextPort starts at another place in each process, so that two test runs on one machine seldom meet.
-var nextPort = func() *atomic.Uint32 {
-	var n atomic.Uint32
-	n.Store(uint32(os.Getpid()) * 97)
-	return &n
-}()
 
 // launch starts sheaf dev and does not wait for anything.
 func launch(t testing.TB, dir, server, httpAddress string, flags ...string) *process {

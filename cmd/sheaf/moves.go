@@ -90,6 +90,14 @@ func (a *app) printMoves(moves []*recordv1.Move) error {
 	if a.out.JSON {
 		return a.out.WriteJSON(movesJSON(moves))
 	}
+	if err := a.out.WriteTable(movesTable(moves)); err != nil {
+		return err
+	}
+	a.out.Sayf("%s", movesWords(moves))
+	return nil
+}
+
+func movesTable(moves []*recordv1.Move) cli.Table {
 	t := cli.Table{Header: []string{"GROUP", "STATE", "FROM", "TO", "DONE", "BYTES", "RATE", "ETA", "REASON"}}
 	for _, m := range moves {
 		t.Rows = append(t.Rows, []cli.Cell{
@@ -98,11 +106,7 @@ func (a *app) printMoves(moves []*recordv1.Move) error {
 			cli.Number(etaWords(m)), cli.Text(m.GetReason()),
 		})
 	}
-	if err := a.out.WriteTable(t); err != nil {
-		return err
-	}
-	a.out.Sayf("%s", movesWords(moves))
-	return nil
+	return t
 }
 
 // moveCell is the phase of a move that is running.

@@ -269,6 +269,12 @@ func TestCommandsOnRecords(t *testing.T) {
 
 	t.Run("verify and compact a group while it serves", func(t *testing.T) {
 		p.do(t, "", "group", "verify", "0").want(t, 0)
+		if o := p.do(t, "", "group", "compact", "0", "--why").want(t, 0); !strings.Contains(o.stdout, "group 0: ") {
+			t.Errorf("why: %s", o.stdout)
+		}
+		if o := p.do(t, "", "group", "compact", "0", "--why", "-o", "json").want(t, 0); !strings.Contains(o.stdout, `"holds"`) {
+			t.Errorf("why: %s", o.stdout)
+		}
 		p.do(t, "", "group", "compact", "0", "--all").want(t, 0)
 		p.do(t, "", "group", "verify", "no-such").want(t, 3)
 	})

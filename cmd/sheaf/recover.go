@@ -43,7 +43,8 @@ func (a *app) recoverCommand() *cobra.Command {
 		Long: `Asks every shard what its volume holds, and writes into etcd which groups there are and where. Of a group of several copies the newest
 membership counts, where a majority of it was found; copies that are no members any more are left out, and made anew. The shards may
 run and serve meanwhile. Without --yes nothing is written: it shows what would be. Give all shards of the store: what no volume holds cannot be
-rebuilt. An etcd that holds placement of a store is left as it is.`,
+rebuilt. Generation and step of each volume are taken from it: one that was set back while etcd was lost is not noticed.
+An etcd that holds placement of a store is left as it is.`,
 		Example: `  sheaf recover placement --etcd etcd:2379 --store quotes --store-uid 0b8e... --shards quotes-0:7610,quotes-1:7610
   sheaf recover placement ... --yes`,
 		Args: cobra.NoArgs,

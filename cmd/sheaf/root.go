@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,7 +43,13 @@ func (a *app) run(ctx context.Context, args []string) error {
 	if errors.As(err, &d) {
 		return d.err
 	}
-	return cli.Usagef("%w (see %s --help)", err, cmd.CommandPath())
+	return cli.Usagef("%s (see %s --help)", oneLine(err.Error()), cmd.CommandPath())
+}
+
+// oneLine makes a line of cobra's words about a command that it does not know.
+func oneLine(text string) string {
+	text = strings.ReplaceAll(strings.TrimSpace(text), "\n\nDid you mean this?\n\t", ": did you mean ")
+	return strings.Join(strings.Fields(text), " ")
 }
 
 // done marks an error that a command returned, as opposed to one of the flag parser.
@@ -70,7 +77,8 @@ func (a *app) body(run func(ctx context.Context, args []string) error) func(*cob
 	}
 }
 
-// call makes the RunE of a command that talks to the server. streams are not bounded in time unless --timeout is given.
+// call makes the RunE of a command that talks to the server. --timeout is the deadline of the whole command. streams:
+// where it is not given, what has one answer (get and put up to 1 MiB) is bounded alone.
 func (a *app) call(streams bool, run func(ctx context.Context, conn *cli.Conn, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		return a.body(func(ctx context.Context, args []string) (err error) {
@@ -84,6 +92,12 @@ func (a *app) call(streams bool, run func(ctx context.Context, conn *cli.Conn, a
 				return err
 			}
 			defer func() { err = errors.Join(err, conn.Close()) }()
+			if streams && !cmd.Flags().Changed("timeout") {
+				conn.CallTimeout = a.timeout
+			}
+			if a.out.Terminal() {
+				conn.NoteWaits(func(note string) { a.out.Sayf("%s", note) })
+			}
 			return run(ctx, conn, args)
 		})(cmd, args)
 	}
@@ -116,13 +130,13 @@ or hexadecimal behind 0x.`,
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.server, "server", "127.0.0.1:7600", "gateway (or shard) to talk to, host:port")
 	flags.StringVarP(&a.format, "output", "o", "text", "how to print: text or json")
-	flags.DurationVar(&a.timeout, "timeout", 30*time.Second, "for one call; 0: none. Streams (import, export, scan, large records) have none unless it is given")
+	flags.DurationVar(&a.timeout, "timeout", 30*time.Second, "end the command after this time, whatever it does; 0: never. Unless it is given, import, export, scan, watch, verify, compact, and get and put above 1 MiB go on for as long as they take")
 	a.complete(root, "output", "text", "json")
 	root.AddCommand(
 		a.putCommand(), a.getCommand(), a.rmCommand(), a.versionsCommand(), a.findCommand(), a.scanCommand(), a.watchCommand(),
 		a.importCommand(), a.exportCommand(),
 		a.devCommand(), a.shardCommand(), a.gatewayCommand(), a.etcdCommand(), a.recoverCommand(),
-		a.statusCommand(), a.movesCommand(), a.groupCommand(), a.verifyCommand(), a.dumpCommand(), a.benchCommand(), a.versionCommand(), a.runDemoCommand(),
+		a.statusCommand(), a.topCommand(), a.doctorCommand(), a.movesCommand(), a.groupCommand(), a.verifyCommand(), a.dumpCommand(), a.benchCommand(), a.versionCommand(), a.runDemoCommand(),
 	)
 	return root
 }

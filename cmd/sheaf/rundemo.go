@@ -26,7 +26,7 @@ func (a *app) runDemoCommand() *cobra.Command {
 		}),
 	}
 	addressVar(cmd.Flags(), &opts.Listen, "listen", "127.0.0.1:7600", "address of the gateway")
-	httpVar(cmd.Flags(), &opts.HTTP, "127.0.0.1:7601", "address of metrics, health and status")
+	httpVar(cmd.Flags(), &opts.HTTP, "127.0.0.1:7601", "address of the page, metrics, health and status")
 	cmd.Flags().StringVar(&opts.Residency, "residency", "resident", "index or resident")
 	cmd.Flags().BoolVar(&opts.Once, "once", false, "end after the report")
 	return cmd

@@ -103,7 +103,7 @@ func (a *app) shardCommand() *cobra.Command {
 		Short:   "Run one shard on one volume",
 		GroupID: groupRun,
 		Long: `Owns the groups on one volume, loads them and serves them. The volume is made where the folder is empty; a volume of
-another shard or store is refused. SIGTERM stops gracefully (calls end, segments are sealed, hints written), a second one at
+another shard or store is refused. SIGTERM stops gracefully (calls end, all is synced, hints written), a second one at
 once.
 
 What must not be served (another file system than --file-system, another store or volume, a disk that is lost, groups that need
@@ -111,8 +111,8 @@ more memory than there is) ends the process, or, with --stay, is shown as its st
 served. Nothing is written to a volume before all of it was checked.
 
 HTTP, in every state: /healthz (liveness: the process answers; never judges loading), /startupz (fails only while a load has not
-moved for 5 minutes), /readyz (a group serves, or there is none to load), /status (JSON: state, message, volume, load, groups),
-/metrics. States: Pending, Loading, Serving, Draining, FileSystemMismatch, Foreign, DiskLost, MemoryTooSmall.`,
+moved for 5 minutes), /readyz (a group serves, or there is none to load), /status (JSON: state, message, volume, load, groups), / (the same as a page for
+people), /metrics. States: Pending, Loading, Serving, Draining, FileSystemMismatch, Foreign, DiskLost, MemoryTooSmall.`,
 		Example: `  sheaf shard --name quotes-0 --dir /data --etcd etcd:2379 --store quotes --listen :7610 --advertise quotes-0:7610
   sheaf shard --name quotes-0 --dir /data --file-system xfs --mount-option noatime --stay`,
 		Args: cobra.NoArgs,
@@ -144,7 +144,7 @@ func (f *shardFlags) add(a *app, cmd *cobra.Command) {
 	flags.StringVar(&cfg.Domain, "domain", "", "failure domain: no two copies of a group go to the same one (default: the node, else the name)")
 	flags.StringVar(&cfg.Node, "node", "", "node that it runs on, for its registration")
 	flags.StringVar(&cfg.Zone, "zone", "", "zone of the node, for its registration")
-	httpVar(flags, &f.http, "127.0.0.1:7611", "address of /metrics, /healthz, /startupz, /readyz and /status; empty: none")
+	httpVar(flags, &f.http, "127.0.0.1:7611", "address of a page at /, /metrics, /healthz, /startupz, /readyz and /status; empty: none")
 	flags.BoolVar(&cfg.Stay, "stay", false, "stay up and show as a state what cannot be served, instead of ending")
 	flags.StringVar(&cfg.Wanted.FileSystem, "file-system", "", "type that the volume must be on, as xfs; ext2, ext3 and ext4 are told apart; empty: any")
 	flags.StringSliceVar(&cfg.Wanted.MountOptions, "mount-option", nil, "mount option that must be in force; may be repeated")

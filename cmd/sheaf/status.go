@@ -45,23 +45,7 @@ func (a *app) statusCommand() *cobra.Command {
 }
 
 func (a *app) printStatus(shards []*recordv1.Shard, groups []*recordv1.Group, list bool) error {
-	t := cli.Table{Header: []string{"SHARD", "STATE", "GROUPS", "LEADERS", "LOAD", "MEMORY", "FREE", "FILE SYSTEM", "ADDRESS"}}
-	for _, s := range shards {
-		state := cli.Cell{Text: "alive", Colour: cli.Green}
-		if !s.GetAlive() {
-			state = cli.Cell{Text: "silent", Colour: cli.Red}
-		}
-		memory := cli.FormatBytes(s.GetMemoryNeedBytes())
-		if limit := s.GetMemoryLimitBytes(); limit > 0 {
-			memory += " of " + cli.FormatBytes(limit)
-		}
-		t.Rows = append(t.Rows, []cli.Cell{
-			cli.Text(s.GetName()), state,
-			cli.Number(strconv.Itoa(int(s.GetGroups()))), cli.Number(strconv.Itoa(int(s.GetLeaders()))),
-			cli.Text(loadWords(s.GetLoad())), cli.Number(memory), cli.Number(cli.FormatBytes(s.GetFreeBytes())),
-			cli.Text(s.GetFileSystem()), cli.Text(s.GetAddress()),
-		})
-	}
+	t := shardTable(shards)
 	if err := a.out.WriteTable(t); err != nil || !list {
 		return err
 	}
@@ -82,6 +66,27 @@ func (a *app) printStatus(shards []*recordv1.Shard, groups []*recordv1.Group, li
 		return err
 	}
 	return a.out.WriteTable(t)
+}
+
+func shardTable(shards []*recordv1.Shard) cli.Table {
+	t := cli.Table{Header: []string{"SHARD", "STATE", "GROUPS", "LEADERS", "LOAD", "MEMORY", "FREE", "FILE SYSTEM", "ADDRESS"}}
+	for _, s := range shards {
+		state := cli.Cell{Text: "alive", Colour: cli.Green}
+		if !s.GetAlive() {
+			state = cli.Cell{Text: "silent", Colour: cli.Red}
+		}
+		memory := cli.FormatBytes(s.GetMemoryNeedBytes())
+		if limit := s.GetMemoryLimitBytes(); limit > 0 {
+			memory += " of " + cli.FormatBytes(limit)
+		}
+		t.Rows = append(t.Rows, []cli.Cell{
+			cli.Text(s.GetName()), state,
+			cli.Number(strconv.Itoa(int(s.GetGroups()))), cli.Number(strconv.Itoa(int(s.GetLeaders()))),
+			cli.Text(loadWords(s.GetLoad())), cli.Number(memory), cli.Number(cli.FormatBytes(s.GetFreeBytes())),
+			cli.Text(s.GetFileSystem()), cli.Text(s.GetAddress()),
+		})
+	}
+	return t
 }
 
 func groupCell(g *recordv1.Group) cli.Cell {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,8 +24,12 @@ func (a *app) verifyCommand() *cobra.Command {
 group, file and offset of each damage; exit code 1 where there is any. A volume that a process serves is refused: ask that
 with ` + "`sheaf group verify`" + `.
 
+A missing superblock, the mark of another group of the volume, bad records of the journal and folders or manifests that were exchanged
+are damage too. That a whole volume, superblock and all, is an older state of itself only etcd can tell: the shard is refused when it starts.
+
 Nothing is changed, unless --repair is given: then the damaged bytes are moved aside into quarantine, so that the group loads
-without them. The records that were hit are then lost for good.`,
+without them. The records that were hit are then lost for good. A volume with exchanged folders or manifests is not repaired: everything
+in it is whole, and in the wrong place.`,
 		Example: `  sheaf verify /data
   sheaf verify ./store -o json`,
 		Args: cobra.ExactArgs(1),
@@ -61,11 +64,8 @@ func (a *app) printVerify(r cli.VerifyTreeReport) {
 	}
 	for _, g := range r.Groups {
 		for _, d := range g.Damages {
-			ids := "ids " + strconv.Quote(fmt.Sprint(d.IDs))
-			if d.IDsUnknown {
-				ids = "ids unknown"
-			}
-			fmt.Fprintf(a.out.Out, "group %s, %s, offset %d, %d bytes: %s; %s\n", d.Group, filepath.Join(g.Dir, d.File), d.Offset, d.Length, d.What, ids)
+			fmt.Fprintf(a.out.Out, "group %s, %s, offset %d, %d bytes: %s%s\n", d.Group, filepath.Join(g.Dir, d.File), d.Offset, d.Length, d.What,
+				cli.IDsWords(d.IDs, d.IDsUnknown))
 		}
 		if g.Error != "" {
 			fmt.Fprintf(a.out.Out, "group %s in %s: %s\n", g.Group, g.Dir, g.Error)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/loopback"
 )
 
 // peerCallers call one after another; many more of them put too, as their writes share syncs.
@@ -105,9 +105,11 @@ func startEtcdCluster(ctx context.Context, dir, binary string) (e *etcdCluster, 
 			e.close()
 		}
 	}()
-	addresses, err := freeAddresses(ctx, 2*copiesOf)
-	if err != nil {
-		return e, err
+	addresses := make([]string, 2*copiesOf)
+	for i := range addresses {
+		if addresses[i], err = loopback.FreeAddress(); err != nil {
+			return e, err
+		}
 	}
 	clients, peers := addresses[:copiesOf], addresses[copiesOf:]
 	var cluster []string
@@ -139,19 +141,6 @@ func startEtcdCluster(ctx context.Context, dir, binary string) (e *etcdCluster, 
 		}
 		return err
 	})
-}
-
-// freeAddresses finds ports of loopback that nobody listens on now.
-func freeAddresses(ctx context.Context, n int) (addresses []string, err error) {
-	for range n {
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close() //nolint:errcheck // nobody connected
-		addresses = append(addresses, l.Addr().String())
-	}
-	return addresses, nil
 }
 
 func (e *etcdCluster) close() {

@@ -22,6 +22,9 @@ type dataset struct {
 	groups  []group.Identity
 	records int64 // in all groups
 	size    int   // bytes of data of each record
+	open    bool  // the active segments are left as they are
+	roomy   bool  // addRoom was there
+	killed  bool  // and so are their hints: as a kill leaves them, not a stop
 }
 
 // groupCount of a dataset: as many as one shard of a small store holds.
@@ -33,10 +36,14 @@ func (d *dataset) groupDir(i int) string {
 
 // fill makes a dataset by writing through the logs, as a shard does, and seals it, so that hints are there.
 func fill(ctx context.Context, dir string, groups int, records int64, size int, say func(string, ...any)) (*dataset, error) {
+	return (&dataset{dir: dir, size: size}).fill(ctx, groups, records, say)
+}
+
+// fill is fill of a dataset that says by open whether its groups are sealed.
+func (d *dataset) fill(ctx context.Context, groups int, records int64, say func(string, ...any)) (*dataset, error) {
 	begin := time.Now()
-	d := &dataset{dir: dir, size: size}
 	store := uuid.New()
-	if err := (vfs.OS{}).MkdirAll(dir); err != nil {
+	if err := (vfs.OS{}).MkdirAll(d.dir); err != nil {
 		return nil, err
 	}
 	for i := range groups {
@@ -63,7 +70,7 @@ func fill(ctx context.Context, dir string, groups int, records int64, size int, 
 	if err != nil {
 		return nil, err
 	}
-	say("filled %d records of %d bytes in %d groups in %.1f s", d.records, size, groups, time.Since(begin).Seconds())
+	say("filled %d records of %d bytes in %d groups in %.1f s", d.records, d.size, groups, time.Since(begin).Seconds())
 	return d, nil
 }
 
@@ -80,7 +87,12 @@ func (d *dataset) fillGroup(ctx context.Context, g int, firstID, records int64) 
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, log.Close(true)) }()
+	defer func() {
+		if !d.open && err == nil {
+			err = log.Seal()
+		}
+		err = errors.Join(err, log.Close(!d.killed))
+	}()
 	data := randomBytes(d.size)
 	now := time.Now().UnixNano()
 	batch := max(min(4<<20/max(int64(d.size), 1), 4096), 1)
@@ -92,6 +104,7 @@ func (d *dataset) fillGroup(ctx context.Context, g int, firstID, records int64) 
 		for index := first; index < min(first+batch, records+1); index++ {
 			entries = append(entries, group.RaftEntry(&group.Entry{
 				Kind: group.KindPut, Used: true, ID: firstID + index - 1, Index: uint64(index), Term: 1, CommitTime: now, Timestamp: now, Data: data,
+				RequestID: uuid.New(), // as all clients send one
 			}))
 		}
 		if err := appendAll(log, entries); err != nil {

@@ -142,7 +142,7 @@ func fillGroupOf(ctx context.Context, dir string, records int64) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, log.Close(true)) }()
+	defer func() { err = errors.Join(err, log.Seal(), log.Close(true)) }()
 	hard, _, err := log.InitialState()
 	if err != nil {
 		return err

@@ -18,18 +18,21 @@ import (
 
 // LoadOptions of Load.
 type LoadOptions struct {
-	Dir          string // a temporary folder is made in it; must allow O_DIRECT
-	Rounds       int    // at least RoundsMin
-	LargeBytes   int64  // dataset of 10 KB records
-	SmallBytes   int64  // dataset of 1 KB records
-	IndexRecords int64  // dataset for the index-only start and for linearity; twice as many for one group
-	Only         string // one part only: load, index, put, get, linear, group; empty: all
+	Dir          string   // a temporary folder is made in it; must allow O_DIRECT
+	Rounds       int      // at least RoundsMin
+	LargeBytes   int64    // dataset of 10 KB records
+	SmallBytes   int64    // dataset of 1 KB records
+	StartBytes   int64    // each dataset of the starts
+	FileSystems  []string // names of layouts.FileSystemNames on which starts are measured, on loop devices; empty: that of Dir
+	IndexRecords int64    // dataset for the index-only start and for linearity; twice as many for one group
+	Only         string   // one part only: start, load, index, put, get, linear, group; empty: all
 	PutTime      time.Duration
 	Say          func(string, ...any)
 }
 
 // Parts of the benchmark, in order.
 var loadParts = parts[loadBench]{
+	{"start", (*loadBench).starts},
 	{"load", (*loadBench).residentLoads},
 	{"index", (*loadBench).indexStart},
 	{"get", (*loadBench).coldGets},

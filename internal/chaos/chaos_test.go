@@ -158,6 +158,11 @@ func live(t *testing.T, cfg config) {
 		l.wait.Wait()
 	})
 	n := &nemesis{store: s, load: l, random: rand.New(rand.NewPCG(cfg.seed, 7))}
+	n.watchSigns(ctx)
+	t.Cleanup(func() {
+		cancel()
+		n.signs.wait.Wait()
+	})
 	lived := n.live()
 	if lived == nil {
 		l.end()
@@ -165,6 +170,7 @@ func live(t *testing.T, cfg config) {
 	}
 	cancel()
 	l.wait.Wait()
+	n.signs.wait.Wait()
 	n.judge(lived)
 	t.Logf("%.1f s in all", time.Since(begin).Seconds())
 }
@@ -201,5 +207,5 @@ func (n *nemesis) judge(lived error) {
 		}
 		agreed = fmt.Sprintf("%d entries compared, %d records read", entries, len(newest))
 	}
-	t.Logf("\n%s%s\ncopies: %s\n%d violations\n", n.report(), l.summary(), agreed, len(violations))
+	t.Logf("\n%s%s\ncopies: %s\n%d violations\n", n.report()+n.signs.words(), l.summary(), agreed, len(violations))
 }

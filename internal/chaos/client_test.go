@@ -34,6 +34,9 @@ type load struct {
 	goal    int64        // calls wanted: from then on workers take their time
 	failed  failures
 	clients []*client.Client
+	// damaged: calls that were begun before may be told of bad bytes, which are on a disk of this test until they are
+	// repaired.
+	damaged atomic.Int64
 
 	halt chan struct{} // closed: begin nothing new
 	ctx  context.Context
@@ -325,6 +328,9 @@ func (w *worker) version(c *call, version string) uint64 {
 
 // mustNotBe notes errors that no fault of this test excuses.
 func (w *worker) mustNotBe(c *call, err error) {
+	if errors.Is(err, client.ErrDataLoss) && c.begin <= w.load.damaged.Load() {
+		return
+	}
 	for _, bad := range []error{client.ErrDataLoss, client.ErrInvalid, client.ErrGroupNotFound, client.ErrTooLarge} {
 		if errors.Is(err, bad) {
 			w.load.history.violate("%v: %v", c.operation, err)
@@ -332,7 +338,7 @@ func (w *worker) mustNotBe(c *call, err error) {
 		}
 	}
 	for _, fine := range []error{
-		client.ErrUnavailable, client.ErrOutcomeUnknown, client.ErrDiskFull, client.ErrOverloaded, context.DeadlineExceeded, context.Canceled,
+		client.ErrUnavailable, client.ErrOutcomeUnknown, client.ErrDiskFull, client.ErrOverloaded, client.ErrGroupFailed, context.DeadlineExceeded, context.Canceled,
 	} {
 		if errors.Is(err, fine) {
 			return

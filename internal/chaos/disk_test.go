@@ -28,13 +28,19 @@ func (m *machine) makeImage(image string, bytes int64) {
 func (m *machine) mountImage(image string) string {
 	at := filepath.Join(m.rig.dir, "disk-"+m.name)
 	must(m.rig.t, os.Mkdir(at, 0o755))
-	m.must("mount", "-t", "ext4", "-o", "loop,noatime", image, at)
+	must(m.rig.t, m.mountAt(image, at))
 	return at
+}
+
+func (m *machine) mountAt(image, at string) error {
+	_, err := m.run("mount", "-t", "ext4", "-o", "loop,noatime", image, at)
+	return err
 }
 
 // slowDisk is a disk whose speed can be set: hack/kube/slowdisk serves its image.
 type slowDisk struct {
 	rate string // file
+	file string // in the machine: what the loop device is on
 	at   string // folder, in the machine
 	m    *machine
 }
@@ -54,11 +60,20 @@ func (m *machine) mountSlowDisk(bytes int64) string {
 		_, err := os.Stat(m.path(file))
 		return err
 	}))
+	m.slow.file = file
 	m.slow.at = m.mountImage(file)
 	return m.slow.at
 }
 
-// set takes effect within a tenth of a second: off, bytes per second as 64K, or hang.
+// mountAgain mounts the disk anew, as a file system that met an error refuses all from then on. Nobody uses it.
+func (s *slowDisk) mountAgain() error {
+	if _, err := s.m.run("umount", s.at); err != nil {
+		return err
+	}
+	return s.m.mountAt(s.file, s.at)
+}
+
+// set takes effect within a tenth of a second: off, bytes per second as 64K, error (EIO) or hang.
 func (s *slowDisk) set(rate string) {
 	if err := os.WriteFile(s.rate+".new", []byte(rate), 0o644); err == nil {
 		_ = os.Rename(s.rate+".new", s.rate) // a run that ends removes the folder

@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -42,6 +41,16 @@ func (n *nemesis) othersLead(groups []string, but *server) error {
 func (n *nemesis) ledBy(victim *server) []string {
 	all, _ := n.survey()
 	return led(all, victim)
+}
+
+// leads waits until a shard leads a group.
+func (n *nemesis) leads(victim *server) (groups []string, err error) {
+	return groups, await("shard "+victim.name+" leads a group", time.Minute, func() error {
+		if groups = n.ledBy(victim); len(groups) == 0 {
+			return errors.New("it leads none")
+		}
+		return nil
+	})
 }
 
 // kill ends a shard by SIGKILL and starts it again when others lead its groups.
@@ -89,32 +98,41 @@ func (n *nemesis) killWithoutEtcd() error {
 	return victim.start()
 }
 
-// stop stops a shard by SIGSTOP until others lead its groups and its registration has run out, and lets it go on.
-func (n *nemesis) stop(victim *server) (string, error) {
-	groups := n.ledBy(victim)
+// hold stops a process by SIGSTOP until something has happened, at least for so long, and lets it go on.
+func hold(p *process, atLeast time.Duration, until func() error) (length time.Duration, err error) {
 	at := time.Now()
-	if err := victim.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		return "", err
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return 0, err
 	}
-	defer func() { _ = victim.cmd.Process.Signal(syscall.SIGCONT) }()
+	defer func() { err = errors.Join(err, p.cmd.Process.Signal(syscall.SIGCONT)) }()
 	if err := await("it is stopped", time.Minute, func() error {
-		if state := victim.state(); state != "T" {
+		if state := p.state(); state != "T" {
 			return fmt.Errorf("its state is %s", state)
 		}
 		return nil
 	}); err != nil {
-		return "", err
+		return 0, err
 	}
-	if err := n.othersLead(groups, victim); err != nil {
-		return "", err
+	if err := until(); err != nil {
+		return 0, err
 	}
-	took := time.Since(at)
-	time.Sleep(time.Until(at.Add(holdAtLeast))) // it is the length of the stop that is tested
-	if state := victim.state(); state != "T" {
-		return "", fmt.Errorf("it went on by itself: its state is %s", state)
+	time.Sleep(time.Until(at.Add(atLeast))) // it is the length of the stop that is tested
+	if state := p.state(); state != "T" {
+		return 0, fmt.Errorf("it went on by itself: its state is %s", state)
 	}
-	stopped := time.Since(at)
-	if err := victim.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+	return time.Since(at), nil
+}
+
+// stop stops a shard by SIGSTOP until others lead its groups and its registration has run out, and lets it go on.
+func (n *nemesis) stop(victim *server) (string, error) {
+	groups := n.ledBy(victim)
+	at := time.Now()
+	var took time.Duration
+	stopped, err := hold(victim.process, holdAtLeast, func() error {
+		defer func() { took = time.Since(at) }()
+		return n.othersLead(groups, victim)
+	})
+	if err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("stopped for %.1f s, others led its %d groups after %.1f s", stopped.Seconds(), len(groups), took.Seconds()), nil
@@ -193,13 +211,7 @@ func (n *nemesis) slowDown(victim *server) (string, error) {
 // fillUp fills the file system of a shard to the last byte, sees that it refuses writes as the leader of a group, and that it
 // takes them again when there is room.
 func (n *nemesis) fillUp(victim *server) (string, error) {
-	var groups []string
-	if err := await("shard "+victim.name+" leads a group", time.Minute, func() error {
-		if groups = n.ledBy(victim); len(groups) == 0 {
-			return errors.New("it leads none")
-		}
-		return nil
-	}); err != nil {
+	if _, err := n.leads(victim); err != nil {
 		return "", err
 	}
 	freeBefore, err := victim.machine.free(victim.disk)
@@ -224,7 +236,7 @@ func (n *nemesis) fillUp(victim *server) (string, error) {
 		if err := victim.machine.fill(victim.disk); err != nil { // what compaction made free
 			return err
 		}
-		reason, err := n.probe(victim)
+		reason, err := n.probe(victim, []byte("probe"))
 		if reason == "DISK_FULL" {
 			refused = err.Error()
 			return nil
@@ -243,7 +255,7 @@ func (n *nemesis) fillUp(victim *server) (string, error) {
 		return "", err
 	}
 	if err := await("shard "+victim.name+" takes writes again", time.Minute, func() error {
-		reason, err := n.probe(victim)
+		reason, err := n.probe(victim, []byte("probe"))
 		if err != nil {
 			return fmt.Errorf("%s: %w", reason, err)
 		}
@@ -259,7 +271,7 @@ func (n *nemesis) fillUp(victim *server) (string, error) {
 
 // probe puts a record to the shard itself, into a group that it leads, and gives the reason of the refusal. Its record is none
 // of the workers', whose ids are not negative.
-func (n *nemesis) probe(victim *server) (reason string, err error) {
+func (n *nemesis) probe(victim *server, data []byte) (reason string, err error) {
 	groups := n.ledBy(victim)
 	if len(groups) == 0 {
 		return "", errors.New("it leads no group now")
@@ -276,13 +288,9 @@ func (n *nemesis) probe(victim *server) (reason string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	_, err = recordv1.NewRecordServiceClient(victim.conn).Put(ctx, &recordv1.PutRequest{
-		Key: &recordv1.RecordKey{Id: id}, Data: []byte("probe"), RequestId: make([]byte, 0),
+		Key: &recordv1.RecordKey{Id: id}, Data: data, RequestId: make([]byte, 0),
 	})
-	for _, detail := range status.Convert(err).Details() {
-		if info, ok := detail.(*errdetails.ErrorInfo); ok {
-			reason = info.GetReason()
-		}
-	}
+	reason = reasonOf(err)
 	if reason == "DISK_FULL" && status.Code(err) != codes.ResourceExhausted {
 		return "", fmt.Errorf("DISK_FULL with code %v", status.Code(err))
 	}

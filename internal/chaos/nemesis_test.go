@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -26,31 +27,58 @@ type nemesis struct {
 	random *rand.Rand
 	spans  []*span
 	deck   []*fault
-	copied int // twins on copies
+	copied int    // twins on copies
+	rounds uint64 // of ballast
+	signs  signs
 }
 
 // fault is one kind of trouble.
 type fault struct {
 	name string
-	etcd bool // needs etcd
+	etcd bool // needs etcd, if only to be given the lead of a group
 	disk bool // needs the disks
+	bad  bool // there are bad bytes on a disk meanwhile, and who reads them is told so
 	// run makes the fault on a shard, sees that it fires, and heals it. The evidence is in words.
 	run func(n *nemesis, victim *server) (evidence string, err error)
-	// victim chooses; nil: any that leads a group.
-	victim func(s *store) *server
+	// victim chooses; nil: any shard that leads a group.
+	victim func(n *nemesis) *server
 }
 
 var faults = []*fault{
 	{name: "kill", etcd: true, run: (*nemesis).kill},
 	{name: "stop", run: (*nemesis).stop},
+	{name: "pause", run: (*nemesis).pause},
 	{name: "cut-deaf", run: func(n *nemesis, v *server) (string, error) { return n.cutOff(v, deaf) }},
 	{name: "cut-mute", run: func(n *nemesis, v *server) (string, error) { return n.cutOff(v, mute) }},
 	{name: "cut", run: func(n *nemesis, v *server) (string, error) { return n.cutOff(v, silent) }},
-	{name: "slow-disk", disk: true, run: (*nemesis).slowDown, victim: func(s *store) *server { return s.shards[slowedDisk] }},
-	{name: "full-disk", disk: true, run: (*nemesis).fillUp, victim: func(s *store) *server { return s.shards[filledDisk] }},
+	{name: "slow-disk", disk: true, run: (*nemesis).slowDown, victim: onSlowDisk},
+	{name: "full-disk", disk: true, run: (*nemesis).fillUp, victim: func(n *nemesis) *server { return n.shards[filledDisk] }},
+	{name: "disk-error", etcd: true, disk: true, run: (*nemesis).failDisk, victim: onSlowDisk},
 	{name: "twin", etcd: true, run: (*nemesis).twin},
 	{name: "twin-copy", etcd: true, run: (*nemesis).twinOnACopy},
+	{name: "gateway-stop", run: (*nemesis).stopGateway, victim: anyGateway},
+	{name: "gateway-kill", etcd: true, run: (*nemesis).killGateway, victim: anyGateway},
+	{name: "overload", etcd: true, disk: true, run: (*nemesis).overload, victim: onSlowDisk},
+	{name: "overload-kill", etcd: true, run: (*nemesis).overloadAndKill},
+	{name: "drain", etcd: true, run: (*nemesis).drain},
+	{name: "stalled-readers", etcd: true, run: (*nemesis).stallReaders},
+	{name: "damaged-copy", etcd: true, bad: true, run: (*nemesis).damageCopy},
+	{name: "zeroed-disk", etcd: true, disk: true, bad: true, run: (*nemesis).zeroDisk, victim: onLoopDevice},
 }
+
+// onSlowDisk is the shard whose disk can be slowed, and fail.
+func onSlowDisk(n *nemesis) *server { return n.shards[slowedDisk] }
+
+// onLoopDevice is a shard whose disk is right on a loop device.
+func onLoopDevice(n *nemesis) *server {
+	for {
+		if i := n.random.IntN(len(n.shards)); i != slowedDisk {
+			return n.shards[i]
+		}
+	}
+}
+
+func anyGateway(n *nemesis) *server { return n.gateways[n.random.IntN(len(n.gateways))] }
 
 // etcdStop is the fault that goes on beside the others.
 const etcdStop = "etcd-stop"
@@ -91,19 +119,25 @@ func (n *nemesis) one(f *fault) error {
 	}
 	var victim *server
 	if f.victim != nil {
-		victim = f.victim(n.store)
+		victim = f.victim(n)
 	} else {
 		victim = n.leading(all)
 	}
 	s := &span{kind: f.name, victim: victim.name, led: led(all, victim), begin: n.load.now()}
 	n.t.Logf("%7.1fs %s of %s, which leads %d groups", time.Duration(s.begin).Seconds(), f.name, victim.name, len(s.led))
+	if f.bad {
+		n.load.damaged.Store(math.MaxInt64)
+	}
 	if s.evidence, err = f.run(n, victim); err != nil {
-		return fmt.Errorf("%s of shard %s: %w", f.name, victim.name, err)
+		return fmt.Errorf("%s of %s: %w", f.name, victim.name, err)
 	}
 	if err := n.settle(); err != nil {
-		return fmt.Errorf("after %s of shard %s: %w", f.name, victim.name, err)
+		return fmt.Errorf("after %s of %s: %w", f.name, victim.name, err)
 	}
 	s.end = n.load.now()
+	if f.bad {
+		n.load.damaged.Store(s.end)
+	}
 	n.spans = append(n.spans, s)
 	n.t.Logf("%7.1fs it is over: %s", time.Duration(s.end).Seconds(), s.evidence)
 	return n.calm()

@@ -34,8 +34,8 @@ func (n *nemesis) report() string {
 		}
 	}
 	out := strings.Builder{}
-	fmt.Fprintf(&out, "%-10s %5s %12s   %-25s %s\n", "fault", "fired", "calls failed", "longest time without a success, s", "")
-	fmt.Fprintf(&out, "%-10s %5s %12s   %-25s %s\n", "", "", "meanwhile", "all groups: p50, max", "groups led by the victim: p50, max")
+	fmt.Fprintf(&out, "%-15s %5s %12s   %-25s %s\n", "fault", "fired", "calls failed", "longest time without a success, s", "")
+	fmt.Fprintf(&out, "%-15s %5s %12s   %-25s %s\n", "", "", "meanwhile", "all groups: p50, max", "groups led by the victim: p50, max")
 	for _, kind := range append(names(faults), etcdStop) {
 		spans := byKind[kind]
 		if len(spans) == 0 {
@@ -47,7 +47,7 @@ func (n *nemesis) report() string {
 			failures += s.failed
 			gaps, gapsL = append(gaps, s.gaps...), append(gapsL, s.gapsL...)
 		}
-		fmt.Fprintf(&out, "%-10s %5d %12d   %-25s %s\n", kind, len(spans), failures, middleAndMost(gaps), middleAndMost(gapsL))
+		fmt.Fprintf(&out, "%-15s %5d %12d   %-25s %s\n", kind, len(spans), failures, middleAndMost(gaps), middleAndMost(gapsL))
 	}
 	reasons := map[string]int{}
 	for _, f := range failed {

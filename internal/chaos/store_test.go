@@ -18,6 +18,9 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 )
 
+// storeName in etcd.
+const storeName = "chaos"
+
 // copies of each group.
 const copies = 3
 
@@ -125,7 +128,7 @@ func (s *store) startEtcds() {
 	for _, e := range s.etcds {
 		must(s.t, await(e.name, 2*time.Minute, e.ready))
 	}
-	s.common = []string{"--etcd", strings.Join(endpoints, ","), "--store", "chaos"}
+	s.common = []string{"--etcd", strings.Join(endpoints, ","), "--store", storeName}
 }
 
 func (s *store) startGateways() {
@@ -147,11 +150,22 @@ const (
 	filledDisk = 1
 	slowedDisk = 2
 	diskBytes  = 512 << 20
+
+	// memoryOfShard is what a shard takes for the limit of its cgroup, so that few callers are too many.
+	memoryOfShard = 256 << 20
 )
+
+// limitMemory has programs of the machine see a limit of their memory, which nobody enforces.
+func (m *machine) limitMemory(bytes int64) {
+	const cgroups = "/sys/fs/cgroup"
+	m.must("mount", "-t", "tmpfs", "tmpfs", cgroups)
+	must(m.rig.t, os.WriteFile(m.path(cgroups+"/memory.max"), []byte(strconv.FormatInt(bytes, 10)), 0o644))
+}
 
 func (s *store) addShard(number int) {
 	name := string(rune('a' + number))
 	h := &server{machine: s.newNode(name), name: name}
+	h.machine.limitMemory(memoryOfShard)
 	switch {
 	case !s.cfg.disks:
 		h.disk = s.dir

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 )
@@ -17,6 +18,7 @@ func SortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps
 // DamageJSON is a place of damage as the commands print it.
 type DamageJSON struct {
 	Group       string   `json:"group"`
+	Shard       string   `json:"shard,omitempty"`
 	File        string   `json:"file"`
 	OffsetBytes int64    `json:"offset_bytes"`
 	LengthBytes int64    `json:"length_bytes"`
@@ -30,7 +32,7 @@ func DamagesJSON(damages []*recordv1.Damage) []DamageJSON {
 	rows := make([]DamageJSON, 0, len(damages))
 	for _, d := range damages {
 		row := DamageJSON{
-			Group: d.GetGroup(), File: d.GetFile(), OffsetBytes: d.GetOffsetBytes(), LengthBytes: d.GetLengthBytes(), What: d.GetWhat(),
+			Group: d.GetGroup(), Shard: d.GetShard(), File: d.GetFile(), OffsetBytes: d.GetOffsetBytes(), LengthBytes: d.GetLengthBytes(), What: d.GetWhat(),
 			IDs: make([]string, 0, len(d.GetIds())), IDsUnknown: d.GetIdsUnknown(),
 		}
 		for _, id := range d.GetIds() {
@@ -41,13 +43,27 @@ func DamagesJSON(damages []*recordv1.Damage) []DamageJSON {
 	return rows
 }
 
-// DamageWords names group, file, offset, what is bad, and whose ids it hits.
+// DamageWords names group, shard where that is told, file, offset, what is bad, and whose ids it hits.
 func DamageWords(d *recordv1.Damage) string {
-	ids := fmt.Sprintf("ids %v", d.GetIds())
-	if d.GetIdsUnknown() {
-		ids = "ids unknown"
+	of := ""
+	if d.GetShard() != "" {
+		of = " on shard " + d.GetShard()
 	}
-	return fmt.Sprintf("group %s, %s, offset %d, %d bytes: %s; %s", d.GetGroup(), d.GetFile(), d.GetOffsetBytes(), d.GetLengthBytes(), d.GetWhat(), ids)
+	return fmt.Sprintf("group %s%s, %s, offset %d, %d bytes: %s%s", d.GetGroup(), of, d.GetFile(), d.GetOffsetBytes(), d.GetLengthBytes(), d.GetWhat(),
+		IDsWords(d.GetIds(), d.GetIdsUnknown()))
+}
+
+// IDsWords says which records damage hits, as the end of a sentence; empty where it hits none.
+func IDsWords(ids []int64, unknown bool) string {
+	switch {
+	case unknown:
+		return "; ids unknown"
+	case len(ids) == 0:
+		return ""
+	case len(ids) == 1:
+		return fmt.Sprintf("; id %d", ids[0])
+	}
+	return "; ids " + strings.Trim(fmt.Sprint(ids), "[]")
 }
 
 // Delete deletes a record. The request must carry a request id, as it may be repeated.

@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"fmt"
 	"hash/crc32"
+	"net"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -14,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/routing"
 )
 
 // Sizes in bytes that the contract of the API sets.
@@ -35,27 +38,42 @@ type Conn struct {
 	Routing recordv1.RoutingServiceClient
 	Admin   recordv1.AdminServiceClient
 	Server  string
+	// CallTimeout bounds each call with one answer (also where it is repeated) whose context has no deadline; 0: not at
+	// all.
+	CallTimeout time.Duration
+
+	waits atomic.Pointer[waits] // nil: nobody wants to know
 }
 
-// Dial prepares a connection; nothing is sent yet.
+// Dial prepares a connection to HOST:PORT; nothing is sent yet.
 func Dial(server string) (*Conn, error) {
-	cc, err := grpc.NewClient(server,
+	if _, port, err := net.SplitHostPort(server); err != nil || port == "" {
+		return nil, Usagef("--server %q: must be HOST:PORT, as 127.0.0.1:7600", server)
+	}
+	c := &Conn{Server: server}
+	// Passthrough: the name is looked up by the attempt to connect, which says what is wrong with it.
+	cc, err := grpc.NewClient("passthrough:///"+server,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageBytes)),
 		grpc.WithUserAgent("sheaf-cli"),
 		// An import goes on over a restart of the server: it must notice soon that it is back.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnects, MinConnectTimeout: 5 * time.Second}),
+		grpc.WithChainUnaryInterceptor(c.unaryWaits), grpc.WithChainStreamInterceptor(c.streamWaits),
 	)
 	if err != nil {
 		return nil, Usagef("--server %q: %w", server, err)
 	}
-	return &Conn{
-		grpc:    cc,
-		Records: recordv1.NewRecordServiceClient(cc),
-		Routing: recordv1.NewRoutingServiceClient(cc),
-		Admin:   recordv1.NewAdminServiceClient(cc),
-		Server:  server,
-	}, nil
+	c.grpc = cc
+	c.Records, c.Routing, c.Admin = recordv1.NewRecordServiceClient(cc), recordv1.NewRoutingServiceClient(cc), recordv1.NewAdminServiceClient(cc)
+	return c, nil
+}
+
+// bounded gives a context without a deadline that of one call.
+func (c *Conn) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok || c.CallTimeout == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, c.CallTimeout)
 }
 
 // Close ends the connection.
@@ -69,15 +87,34 @@ func NewRequestID() []byte {
 }
 
 // Retry calls do until it succeeds, fails for good, or the time is up. do must be safe to repeat: a read, or a write
-// with a request id.
+// with a request id. Once the outcome of a write was unknown it stays so, whatever a later attempt was refused for before its request id was
+// looked up.
 func Retry(ctx context.Context, patience time.Duration, do func() error) error {
 	const first, most = 20 * time.Millisecond, time.Second
 	wait, deadline := first, time.Now().Add(patience)
+	if until, ok := ctx.Deadline(); ok && until.Before(deadline) {
+		deadline = until
+	}
+	var doubt, last error
 	for {
 		err := do()
-		if err == nil || !Retryable(err) || time.Now().Add(wait).After(deadline) {
+		v := routing.Judge(status.Convert(err), true)
+		switch {
+		case err == nil || v.EndsDoubt:
+			return err
+		case v.Reason == routing.ReasonOutcomeUnknown:
+			doubt = err
+		case doubt != nil:
+			err = fmt.Errorf("%w; tried again: %v", doubt, err) //nolint:errorlint // the later failure says nothing of the write
+		}
+		if code := status.Code(err); last != nil && doubt == nil && ctx.Err() != nil && (code == codes.DeadlineExceeded || code == codes.Canceled) {
+			return fmt.Errorf("%w; the answer before was: %v", err, status.Convert(last).Message()) // this attempt was cut, and says less
+		}
+		// A try in the little time that is left would be cut, and tell nothing.
+		if !Retryable(err) || time.Now().Add(2*wait).After(deadline) {
 			return err
 		}
+		last = err
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w (stopped waiting: %w)", err, context.Cause(ctx))

@@ -54,6 +54,8 @@ func (c *Conn) Put(ctx context.Context, opts PutOptions, data io.Reader) (*recor
 		Key: opts.Key, RequestId: opts.RequestID, Condition: opts.Condition, TimestampUnixNs: opts.Timestamp,
 		Attributes: opts.Attributes, DataCrc32C: &crc, Data: head,
 	}
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
 	var response *recordv1.PutResponse
 	err = c.retry(ctx, func() error {
 		var err error
@@ -121,10 +123,12 @@ func (c *Conn) upload(ctx context.Context, opts PutOptions, data io.Reader) (*re
 // Get reads a record: by Get, and where that is refused because of the size, by Download. The data is written to w
 // piece by piece, after each piece's CRC32C was checked.
 func (c *Conn) Get(ctx context.Context, request *recordv1.GetRequest, w io.Writer) (*recordv1.Record, error) {
+	short, cancel := c.bounded(ctx)
+	defer cancel()
 	var response *recordv1.GetResponse
-	err := c.retry(ctx, func() error {
+	err := c.retry(short, func() error {
 		var err error
-		response, err = c.Records.Get(ctx, request)
+		response, err = c.Records.Get(short, request)
 		return err
 	})
 	if Reason(err) == "USE_DOWNLOAD" {

@@ -6,12 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/internal/routing"
 )
 
 // The exit codes of every command.
@@ -86,11 +89,15 @@ func Describe(err error, server string) string {
 		return err.Error()
 	}
 	s := carrier.GRPCStatus()
-	words := []string{strings.TrimSuffix(err.Error(), carrier.Error()) + codeWords(s.Code())}
-	if reason := Reason(err); reason != "" {
+	before, after, found := strings.Cut(err.Error(), carrier.Error())
+	if !found {
+		before, after = "", ""
+	}
+	words := []string{before + codeWords(s.Code())}
+	if reason := infoOf(s).GetReason(); reason != "" {
 		words[0] += " " + reason
 	}
-	words = append(words, s.Message())
+	words = append(words, s.Message()+after)
 	for _, detail := range s.Details() {
 		switch d := detail.(type) {
 		case *errdetails.BadRequest:
@@ -100,15 +107,28 @@ func Describe(err error, server string) string {
 				}
 			}
 		case *errdetails.ErrorInfo:
-			if len(d.GetMetadata()) > 0 {
-				words = append(words, metadataWords(d.GetMetadata()))
+			if more := metadataWords(d.GetMetadata(), s.Message()); more != "" {
+				words = append(words, more)
 			}
 		}
 	}
-	if s.Code() == codes.Unavailable && strings.Contains(s.Message(), "connection error") {
-		words = append(words, fmt.Sprintf("nobody answers at %s: start `sheaf dev`, or give --server", server))
+	if hint := hintFor(s, server); hint != "" {
+		words = append(words, hint)
 	}
 	return strings.Join(words, ": ")
+}
+
+// hintFor says what to do where the message of a status does not; empty: nothing is known.
+func hintFor(s *status.Status, server string) string {
+	switch {
+	case infoOf(s).GetReason() == routing.ReasonGroupFailed:
+		return "`sheaf status` lists every group that failed, `sheaf verify DIR` reads what is on a volume"
+	case s.Code() != codes.Unavailable || !strings.Contains(s.Message(), "connection error"):
+		return ""
+	case strings.Contains(s.Message(), "server preface: http2:"): // something answered; a process that just ended resets the connection
+		return fmt.Sprintf("what answers at %s does not speak gRPC: give --server the address of a gateway, not that of --http", server)
+	}
+	return fmt.Sprintf("nobody answers at %s: start `sheaf dev`, or give --server", server)
 }
 
 func codeWords(c codes.Code) string {
@@ -122,10 +142,17 @@ func codeWords(c codes.Code) string {
 	return strings.ToUpper(b.String())
 }
 
-func metadataWords(metadata map[string]string) string {
+// metadataWords are those that a message does not tell already; empty: none.
+func metadataWords(metadata map[string]string, message string) string {
+	told := strings.FieldsFunc(message, func(r rune) bool { return strings.ContainsRune(" ,;:()\"", r) })
 	pairs := make([]string, 0, len(metadata))
 	for k, v := range metadata {
-		pairs = append(pairs, k+"="+v)
+		if !slices.Contains(told, v) {
+			pairs = append(pairs, k+"="+v)
+		}
+	}
+	if len(pairs) == 0 {
+		return ""
 	}
 	sort.Strings(pairs)
 	return "(" + strings.Join(pairs, " ") + ")"

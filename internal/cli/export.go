@@ -76,6 +76,11 @@ type exporter struct {
 	written map[nameHash]struct{} // paths of this run
 
 	files, bytes, symlinks, noPath atomic.Int64
+
+	// For the progress alone: records of the scan that are done with, in whatever way, and how many there are. Bytes of
+	// files are not known before.
+	done, total atomic.Int64
+	totalKnown  atomic.Bool
 }
 
 // Export writes records back as files: those that import made under their path, with mode and time. The scan is one
@@ -103,8 +108,13 @@ func Export(ctx context.Context, conn *Conn, out *Output, opts ExportOptions) (E
 		return ExportReport{}, err
 	}
 	begin := time.Now()
-	progress := startProgress(out, opts.Quiet, "exported", "files", func() tally { return tally{files: e.files.Load(), bytes: e.bytes.Load()} })
+	progress := startProgress(out, opts.Quiet, "exported", "records", e.tally)
+	counting, stopCounting := context.WithCancel(ctx)
+	var counted sync.WaitGroup
+	counted.Go(func() { e.count(counting) })
 	err = e.run(ctx)
+	stopCounting()
+	counted.Wait()
 	progress.stop()
 	report := ExportReport{
 		Files: e.files.Load(), Bytes: e.bytes.Load(), Symlinks: e.symlinks.Load(), NoPath: e.noPath.Load(),
@@ -114,6 +124,27 @@ func Export(ctx context.Context, conn *Conn, out *Output, opts ExportOptions) (E
 		err = closeErr
 	}
 	return report, err
+}
+
+// count asks how many records there are. Where that fails, the progress says less.
+func (e *exporter) count(ctx context.Context) {
+	listed, err := e.conn.Admin.ListGroups(ctx, &recordv1.ListGroupsRequest{Group: e.opts.Group})
+	if err != nil {
+		return
+	}
+	records := map[string]int64{} // each copy of a group tells
+	for _, g := range listed.GetGroups() {
+		records[g.GetGroup()] = max(records[g.GetGroup()], g.GetRecords())
+	}
+	for _, n := range records {
+		e.total.Add(n)
+	}
+	e.totalKnown.Store(true)
+}
+
+// tally counts records as files: also those that are passed over, as the total does.
+func (e *exporter) tally() tally {
+	return tally{files: e.done.Load(), bytes: e.bytes.Load(), totalFiles: e.total.Load(), totalKnown: e.totalKnown.Load()}
 }
 
 func (e *exporter) run(ctx context.Context) error {
@@ -136,6 +167,7 @@ func (e *exporter) run(ctx context.Context) error {
 				if err := e.record(ctx, r); err != nil {
 					return err
 				}
+				e.done.Add(1)
 			}
 			return nil
 		})

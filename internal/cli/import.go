@@ -354,7 +354,7 @@ func (im *importer) requestID(name string, size int64, mtime string) []byte {
 
 func (im *importer) fail(kind, rel string, err error) {
 	im.seenFiles.Add(1)
-	im.failed.add(Failure{Kind: kind, Path: rel, What: err.Error()}, im.out)
+	im.failed.add(Failure{Kind: kind, Path: rel, What: whatOf(err)}, im.out)
 }
 
 func (im *importer) report() ImportReport {
@@ -363,6 +363,14 @@ func (im *importer) report() ImportReport {
 		Updated: im.updated.Load(), Empty: im.empty.Load(), Symlinks: im.symlinks.Load(), Large: im.large.Load(),
 		Skipped: im.skipped.Load(), Failed: im.failed.counts(),
 	}
+}
+
+// whatOf is what an error says beside the path, which is told already.
+func whatOf(err error) string {
+	if p, ok := err.(*fs.PathError); ok { //nolint:errorlint // one that is wrapped is told in the words around it
+		return p.Op + ": " + p.Err.Error()
+	}
+	return err.Error()
 }
 
 // failures counts and lists what failed. Safe for concurrent use.
@@ -392,7 +400,7 @@ func (f *failures) add(failure Failure, out *Output) {
 	f.n[failure.Kind]++
 	switch n := f.n[failure.Kind]; {
 	case n <= reportedFailures:
-		out.Sayf("%s: %s: %s", failure.Kind, DisplayName(failure.Path), failure.What)
+		out.Sayf("%s: %s: %s", failure.Kind, shortName(failure.Path), failure.What)
 	case n == reportedFailures+1:
 		out.Sayf("%s: more follow; --failures FILE lists all", failure.Kind)
 	}

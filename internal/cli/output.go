@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -16,10 +17,37 @@ type Output struct {
 	Out  io.Writer
 	Err  io.Writer
 	JSON bool
+
+	mu   sync.Mutex // guards line, and writing to Err
+	line string     // the last line of a terminal, which is written anew again and again; empty: there is none
 }
 
-// Sayf writes a line of words.
-func (o *Output) Sayf(format string, args ...any) { fmt.Fprintf(o.Err, format+"\n", args...) }
+// Sayf writes a line of words. Safe for concurrent use.
+func (o *Output) Sayf(format string, args ...any) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.line != "" {
+		fmt.Fprint(o.Err, clearLine)
+	}
+	fmt.Fprintf(o.Err, format+"\n", args...)
+	fmt.Fprint(o.Err, o.line)
+}
+
+// clearLine begins the last line of a terminal anew.
+const clearLine = "\r\x1b[K"
+
+// setLine writes the last line of a terminal anew, cut to its width; empty: it goes.
+func (o *Output) setLine(line string) {
+	if f, ok := o.Err.(*os.File); ok {
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil && len(line) >= width {
+			line = line[:max(width-1, 0)]
+		}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.line = line
+	fmt.Fprint(o.Err, clearLine+line)
+}
 
 // WriteJSON writes v as one indented JSON document.
 func (o *Output) WriteJSON(v any) error {
@@ -57,6 +85,9 @@ const (
 	Red    Colour = "\x1b[31m"
 )
 
+// ColourEnd stands behind what is coloured.
+const ColourEnd Colour = "\x1b[0m"
+
 // Text makes a plain cell.
 func Text(s string) Cell { return Cell{Text: s} }
 
@@ -65,6 +96,14 @@ func Number(s string) Cell { return Cell{Text: s, Right: true} }
 
 // WriteTable writes t to Out.
 func (o *Output) WriteTable(t Table) error {
+	if _, err := io.WriteString(o.Out, t.Format(o.Colour())); err != nil {
+		return fmt.Errorf("writing the output: %w", err)
+	}
+	return nil
+}
+
+// Format gives the lines of t, with or without colours.
+func (t *Table) Format(colour bool) string {
 	widths := make([]int, len(t.Header))
 	for i, h := range t.Header {
 		widths[i] = utf8.RuneCountInString(h)
@@ -78,15 +117,11 @@ func (o *Output) WriteTable(t Table) error {
 	for i, h := range t.Header {
 		header[i] = Cell{Text: h, Right: len(t.Rows) > 0 && t.Rows[0][i].Right}
 	}
-	colour := o.Colour()
 	var b strings.Builder
 	for _, row := range append([][]Cell{header}, t.Rows...) {
 		writeRow(&b, row, widths, colour)
 	}
-	if _, err := io.WriteString(o.Out, b.String()); err != nil {
-		return fmt.Errorf("writing the output: %w", err)
-	}
-	return nil
+	return b.String()
 }
 
 func writeRow(b *strings.Builder, row []Cell, widths []int, colour bool) {
@@ -94,7 +129,7 @@ func writeRow(b *strings.Builder, row []Cell, widths []int, colour bool) {
 		pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c.Text))
 		text := c.Text
 		if colour && c.Colour != Plain {
-			text = string(c.Colour) + text + "\x1b[0m"
+			text = string(c.Colour) + text + string(ColourEnd)
 		}
 		switch {
 		case c.Right:
@@ -115,6 +150,9 @@ func writeRow(b *strings.Builder, row []Cell, widths []int, colour bool) {
 func (o *Output) Colour() bool {
 	return os.Getenv("NO_COLOR") == "" && isTerminal(o.Out)
 }
+
+// Terminal tells whether a person reads Err.
+func (o *Output) Terminal() bool { return isTerminal(o.Err) }
 
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)

@@ -2,10 +2,9 @@ package cli
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"time"
-
-	"github.com/schollz/progressbar/v3"
 )
 
 // tally is how far something is. The totals grow while they are not known.
@@ -15,16 +14,35 @@ type tally struct {
 	totalKnown             bool
 }
 
-// progress shows how far something is: as a bar with rate and time to go on a terminal, else as a line now and then.
+// fileBytes is what a file costs beside its bytes, in bytes: so that neither many small files nor a few large ones make
+// the time to go wrong.
+const fileBytes = 16 << 10
+
+// done is the part of the whole that is done, 0 to 1; negative: the whole is not known.
+func (t tally) done() float64 {
+	var done, whole float64
+	if t.totalFiles > 0 {
+		done, whole = fileBytes*float64(t.files), fileBytes*float64(t.totalFiles)
+	}
+	if t.totalBytes > 0 { // else nobody knows
+		done, whole = done+float64(t.bytes), whole+float64(t.totalBytes)
+	}
+	if !t.totalKnown || whole == 0 {
+		return -1
+	}
+	return min(done/whole, 1)
+}
+
+// progress shows how far something is: a line that is written anew on a terminal, else a line now and then.
 type progress struct {
-	out   *Output
-	verb  string
-	unit  string // what tally.files counts
-	read  func() tally
-	begin time.Time
-	bar   *progressbar.ProgressBar
-	end   chan struct{}
-	done  sync.WaitGroup
+	out      *Output
+	verb     string
+	unit     string // what tally.files counts
+	read     func() tally
+	begin    time.Time
+	terminal bool
+	end      chan struct{}
+	shown    sync.WaitGroup
 }
 
 // startProgress begins to show; quiet shows nothing.
@@ -34,20 +52,10 @@ func startProgress(out *Output, quiet bool, verb, unit string, read func() tally
 		return p
 	}
 	every := 3 * time.Second
-	if isTerminal(out.Err) {
+	if p.terminal = out.Terminal(); p.terminal {
 		every = 200 * time.Millisecond
-		p.bar = progressbar.NewOptions64(-1,
-			progressbar.OptionSetWriter(out.Err),
-			progressbar.OptionSetDescription(verb),
-			progressbar.OptionShowBytes(true),
-			progressbar.OptionUseIECUnits(true),
-			progressbar.OptionShowTotalBytes(true),
-			progressbar.OptionSetPredictTime(true),
-			progressbar.OptionFullWidth(),
-			progressbar.OptionClearOnFinish(),
-		)
 	}
-	p.done.Go(func() {
+	p.shown.Go(func() {
 		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for {
@@ -62,35 +70,46 @@ func startProgress(out *Output, quiet bool, verb, unit string, read func() tally
 	return p
 }
 
-// stop ends the showing and clears the bar.
+// stop ends the showing and clears the line.
 func (p *progress) stop() {
 	close(p.end)
-	p.done.Wait()
-	if p.bar != nil {
-		_ = p.bar.Finish() // a bar that cannot be drawn is no reason to fail
+	p.shown.Wait()
+	if p.terminal {
+		p.out.setLine("")
 	}
 }
 
 func (p *progress) show() {
 	t := p.read()
-	if p.bar != nil {
-		if t.totalKnown && p.bar.GetMax64() != t.totalBytes && t.totalBytes > 0 {
-			p.bar.ChangeMax64(t.totalBytes)
-		}
-		p.bar.Describe(fmt.Sprintf("%s %s %s", p.verb, FormatCount(t.files), p.unit))
-		_ = p.bar.Set64(t.bytes) // as in stop
+	line := p.line(t, time.Since(p.begin))
+	if !p.terminal {
+		p.out.Sayf("%s", line)
 		return
 	}
-	p.out.Sayf("%s", p.line(t))
+	p.out.setLine(bar(t.done()) + line)
 }
 
-func (p *progress) line(t tally) string {
-	seconds := time.Since(p.begin).Seconds()
-	rate := float64(t.bytes) / seconds
-	line := fmt.Sprintf("%s %s %s, %s, %s/s", p.verb, FormatCount(t.files), p.unit, FormatBytes(t.bytes), FormatBytes(int64(rate)))
-	if t.totalKnown && rate > 0 && t.totalBytes >= t.bytes {
-		left := time.Duration(float64(t.totalBytes-t.bytes) / rate * float64(time.Second))
-		line += fmt.Sprintf(", %d%%, %v to go", 100*t.bytes/max(t.totalBytes, 1), left.Round(time.Second))
+// bar draws a part of the whole; nothing where the whole is not known.
+func bar(done float64) string {
+	const width = 20
+	if done < 0 {
+		return ""
+	}
+	full := int(done * width)
+	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] "
+}
+
+// line says what is done, at which rate, which part of the whole that is, and for how long it goes on at this rate.
+func (p *progress) line(t tally, passed time.Duration) string {
+	rate := float64(t.bytes) / max(passed.Seconds(), 1e-9)
+	count := FormatCount(t.files)
+	if t.totalKnown && t.totalFiles > 0 {
+		count += " of " + FormatCount(t.totalFiles)
+	}
+	line := fmt.Sprintf("%s %s %s, %s, %s/s", p.verb, count, p.unit, FormatBytes(t.bytes), FormatBytes(int64(rate)))
+	if done := t.done(); done > 0 {
+		left := time.Duration(float64(passed) * (1 - done) / done)
+		line += fmt.Sprintf(", %d%%, %v to go", int(100*done), left.Round(time.Second))
 	}
 	return line
 }

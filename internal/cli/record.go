@@ -148,3 +148,14 @@ func DisplayName(name string) string {
 	}
 	return strconv.QuoteToASCII(name)
 }
+
+// shortName is DisplayName, without its middle where it is very long.
+func shortName(name string) string {
+	const most = 256
+	name = DisplayName(name)
+	if len(name) <= most {
+		return name
+	}
+	head, tail := name[:most/2], name[len(name)-most/2:]
+	return fmt.Sprintf("%s...%s (%d bytes)", strings.ToValidUTF8(head, ""), strings.ToValidUTF8(tail, ""), len(name))
+}

@@ -27,7 +27,7 @@ type VerifyTreeReport struct {
 	Bytes    int64               `json:"bytes"`
 	Entries  int64               `json:"entries"`
 	Seconds  float64             `json:"seconds"`
-	Problems []string            `json:"problems,omitempty"` // of superblocks
+	Problems []string            `json:"problems,omitempty"` // of superblocks and journals
 	Groups   []VerifyGroupReport `json:"groups"`
 }
 
@@ -145,7 +145,7 @@ func (v *verifier) walk(ctx context.Context, dir string, depth int) error {
 	switch {
 	case exists(filepath.Join(dir, group.ManifestName)) || exists(filepath.Join(dir, group.MarkName)) || exists(filepath.Join(dir, group.ReplicaName)):
 		return v.lockedBy(filepath.Join(dir, "..", ".."), func() error { return v.groupsOf(ctx, dir) })
-	case exists(filepath.Join(dir, "superblock")):
+	case exists(filepath.Join(dir, "superblock")) || wasVolume(dir):
 		return v.volume(ctx, dir)
 	case depth == depthMax:
 		return nil
@@ -162,6 +162,12 @@ func (v *verifier) walk(ctx context.Context, dir string, depth int) error {
 		}
 	}
 	return nil
+}
+
+// wasVolume tells that a folder without a superblock was a volume: its groups are there.
+func wasVolume(dir string) bool {
+	ids, err := volume.GroupsIn(vfs.OS{}, dir)
+	return err == nil && len(ids) > 0
 }
 
 func exists(name string) bool {
@@ -182,28 +188,59 @@ func (v *verifier) lockedBy(dir string, do func() error) error {
 	if err != nil {
 		return fmt.Errorf("verify: locking %s: %w", dir, err)
 	}
-	if err := v.journal(dir); err != nil {
+	err = v.mayRepair(dir)
+	if err == nil {
+		err = v.journal(dir)
+	}
+	if err != nil {
 		return errors.Join(err, lock.Close())
 	}
 	return errors.Join(do(), lock.Close())
+}
+
+// mayRepair refuses the repair of a volume with exchanged groups: what its journal holds of them has no place to go to.
+func (v *verifier) mayRepair(dir string) error {
+	if !v.repair {
+		return nil
+	}
+	ids, err := volume.GroupsIn(v.fs, dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("verify: %w", err)
+	}
+	var errs []error
+	for _, id := range ids {
+		folder := volume.GroupDirIn(dir, id)
+		if why := group.Exchanged(v.fs, folder); why != "" {
+			errs = append(errs, fmt.Errorf("verify: volume %s is not repaired, nothing in it was changed: %s: %s", dir, folder, why))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // journal looks at what the journal of a volume holds. Before a repair it is written to the segments, as a start of the shard does.
 func (v *verifier) journal(dir string) error {
 	found, err := journal.Read(v.fs, dir)
 	if err == nil && v.repair {
-		_, err = journal.Replay(v.fs, dir, func(id uuid.UUID, ranges []journal.Range) error {
-			return group.Redo(v.fs, volume.GroupDirIn(dir, id), ranges)
+		found, err = journal.Replay(v.fs, dir, journal.Target{
+			Groups: func() ([]uuid.UUID, error) { return volume.GroupsIn(v.fs, dir) },
+			Apply: func(id uuid.UUID, share journal.Share) error {
+				return group.Redo(v.fs, volume.GroupDirIn(dir, id), share)
+			},
 		})
-		if err == nil {
-			err = journal.Remove(v.fs, dir)
-		}
 	}
 	if err != nil {
 		return fmt.Errorf("verify: %w", err)
 	}
 	for _, bad := range found.Bad {
-		v.out.Sayf("%v: it matters only where a power cut took the same writes from their segments", bad)
+		v.report.Problems = append(v.report.Problems, fmt.Sprintf("%v: what it held was acknowledged, and is lost where a power cut took it from the segments too", bad))
+	}
+	_, kept, err := journal.Left(v.fs, dir)
+	if err != nil {
+		return fmt.Errorf("verify: %w", err)
+	}
+	for _, name := range kept {
+		v.report.Problems = append(v.report.Problems, fmt.Sprintf("%s: acknowledged writes that could not be written to the files of their group: a start of the shard tries again",
+			filepath.Join(dir, name)))
 	}
 	if n := len(found.Ranges); n > 0 && v.repair {
 		v.out.Sayf("%s: %d writes of the journal were written to their segments", dir, n)
@@ -217,6 +254,9 @@ func (v *verifier) volume(ctx context.Context, dir string) error {
 	v.report.Volumes++
 	return v.lockedBy(dir, func() error {
 		_, damages, err := volume.VerifySuperblock(v.fs, dir)
+		if errors.Is(err, volume.ErrNoVolume) {
+			err = fmt.Errorf("%s: the superblock is missing, beside the folder of the volume's groups: no shard serves them without it: put it back", dir)
+		}
 		for _, d := range append(damages, err) {
 			if d != nil {
 				v.report.Problems = append(v.report.Problems, d.Error())

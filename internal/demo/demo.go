@@ -3,18 +3,13 @@
 package demo
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -30,16 +25,22 @@ type Options struct {
 	Residency string // index or resident
 	Once      bool   // end after the report
 	Out       *cli.Output
+	StallMax  time.Duration // how long nothing may move while the store is waited for; 0: a minute
+	Program   string        // runs sheaf dev; empty: this one
 }
 
 // demo is one run.
 type demo struct {
 	Options
-	dir   string
-	child *exec.Cmd
-	ended chan struct{} // closed when child has ended
-	conn  *cli.Conn
-	named []tree
+	dir     string
+	logDir  string // of the log of sheaf dev
+	keepLog bool   // something went wrong
+	child   *child
+	conn    *cli.Conn
+	named   []tree
+	// last is what /status answered last, and lastBody its bytes; nil: the present process has not answered.
+	last     dev.Status
+	lastBody []byte
 }
 
 // tree is an imported tree.
@@ -48,10 +49,19 @@ type tree struct {
 	prefix string
 }
 
-// Run starts a store in a process of its own, imports the trees, kills the process, starts it again, and says what all that
-// took. Without Once it then waits until ctx ends. It leaves nothing behind.
+// Run starts a store in a process of its own, imports the trees, kills the process, starts it again, and says what
+// all that took. Without Once it then waits until ctx ends. It leaves nothing behind, unless something goes wrong:
+// then the error says what the store told last, and where its log is kept.
 func Run(ctx context.Context, opts Options) (err error) {
 	d := &demo{Options: opts}
+	if d.StallMax <= 0 {
+		d.StallMax = stallMaxDefault
+	}
+	if d.Program == "" {
+		if d.Program, err = os.Executable(); err != nil {
+			return fmt.Errorf("finding the binary: %w", err)
+		}
+	}
 	for _, address := range []string{opts.Listen, opts.HTTP} {
 		if err := checkFree(ctx, address); err != nil {
 			return err
@@ -64,23 +74,39 @@ func Run(ctx context.Context, opts Options) (err error) {
 		return fmt.Errorf("making a temporary folder: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(d.dir)) }()
+	if d.logDir, err = os.MkdirTemp("", "sheaf-run-log-"); err != nil {
+		return fmt.Errorf("making a folder for the log: %w", err)
+	}
+	defer func() {
+		if !d.keepLog {
+			err = errors.Join(err, os.RemoveAll(d.logDir))
+		}
+	}()
 	if d.conn, err = cli.Dial(opts.Listen); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.conn.Close()) }()
-	defer d.end()
-	if err := d.show(ctx); err != nil {
-		return err
+	defer func() { err = errors.Join(err, d.end()) }()
+	if err := d.run(ctx); err != nil {
+		if ctx.Err() != nil {
+			return err // somebody stopped it
+		}
+		return d.evidence(err)
 	}
-	if opts.Once {
-		return nil
+	return nil
+}
+
+// run is Run on a folder.
+func (d *demo) run(ctx context.Context) error {
+	if err := d.show(ctx); err != nil || d.Once {
+		return err
 	}
 	d.sayTry()
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-d.ended:
-		return errors.New("sheaf dev has ended by itself")
+	case <-d.child.ended:
+		return errChildEnded
 	}
 }
 
@@ -142,14 +168,14 @@ func (d *demo) show(ctx context.Context) error {
 	}
 
 	d.say("3. Kill: SIGKILL, no warning")
-	if err := d.child.Process.Kill(); err != nil {
-		return fmt.Errorf("killing sheaf dev: %w", err)
+	if err := d.child.kill(); err != nil {
+		return err
 	}
-	<-d.ended
-	rate, err := d.deviceRate()
+	segments, blobBytes, err := d.onDisk()
 	if err != nil {
 		return err
 	}
+	rate := d.deviceRate(segments)
 	cold := dropCaches()
 
 	d.say("4. Start again: the groups are read back in parallel")
@@ -157,112 +183,40 @@ func (d *demo) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	load, err := d.status(ctx)
+	status, err := d.status(ctx)
 	if err != nil {
 		return err
 	}
-	d.sayLoad(took, load, rate)
+	l := d.measureLoad(took, status, blobBytes)
+	d.sayLoad(l, rate, cold)
 	if err := d.check(ctx); err != nil {
 		return err
 	}
 
 	d.say("5. The same bytes as one file per record")
-	return d.sayFiles(ctx, took, load, cold)
+	return d.sayFiles(ctx, l, cold)
 }
 
-// start runs sheaf dev on the folder and returns when it serves every group.
+// start runs sheaf dev on the folder, and returns the time from exec until it serves every group.
 func (d *demo) start(ctx context.Context) (time.Duration, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return 0, fmt.Errorf("finding the binary: %w", err)
+	if err := d.launch(); err != nil {
+		return 0, err
 	}
-	begin := time.Now()
-	log, err := os.CreateTemp("", "sheaf-run-log-")
-	if err != nil {
-		return 0, fmt.Errorf("making a log: %w", err)
+	if err := d.awaitReady(ctx); err != nil {
+		return 0, err
 	}
-	defer func() { _ = errors.Join(log.Close(), os.Remove(log.Name())) }()                                                                          // it is needed only when the start fails
-	d.child = exec.Command(self, "dev", "--dir", filepath.Join(d.dir, "store"), "--listen", d.Listen, "--http", d.HTTP, "--residency", d.Residency) //nolint:noctx // it is stopped by end
-	d.child.Stderr = log
-	// A Ctrl-C is for us: we stop it. It must not outlive us either.
-	d.child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	if err := d.child.Start(); err != nil {
-		return 0, fmt.Errorf("starting sheaf dev: %w", err)
-	}
-	d.ended = make(chan struct{})
-	go func(child *exec.Cmd, ended chan struct{}) {
-		_ = child.Wait() // how it ended does not matter, that it did does
-		close(ended)
-	}(d.child, d.ended)
-	for !d.ready(ctx) {
-		select {
-		case <-ctx.Done():
-			return 0, context.Cause(ctx)
-		case <-d.ended:
-			words, _ := os.ReadFile(log.Name())
-			return 0, fmt.Errorf("sheaf dev ended: %s", words)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-	return time.Since(begin), nil
-}
-
-func (d *demo) ready(ctx context.Context) bool {
-	body, err := d.get(ctx, "/readyz")
-	return err == nil && strings.HasPrefix(string(body), "ok")
-}
-
-func (d *demo) status(ctx context.Context) (dev.Status, error) {
-	var s dev.Status
-	body, err := d.get(ctx, "/status")
-	if err == nil {
-		err = json.Unmarshal(body, &s)
-	}
-	if err != nil {
-		return s, fmt.Errorf("asking for the status: %w", err)
-	}
-	return s, nil
-}
-
-func (d *demo) get(ctx context.Context, path string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.HTTP+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close() //nolint:errcheck // only read from
-	var body strings.Builder
-	if _, err := bufio.NewReader(response.Body).WriteTo(&body); err != nil {
-		return nil, err
-	}
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %s", response.Status, body.String())
-	}
-	return []byte(body.String()), nil
-}
-
-// end stops the process, if it runs.
-func (d *demo) end() {
-	if d.child == nil || d.child.Process == nil {
-		return
-	}
-	_ = d.child.Process.Signal(syscall.SIGTERM) // it may have ended
-	select {
-	case <-d.ended:
-	case <-time.After(30 * time.Second):
-		_ = d.child.Process.Kill()
-		<-d.ended
-	}
+	return time.Since(d.child.began), nil
 }
 
 func (d *demo) importTrees(ctx context.Context) error {
 	var files, bytes int64
 	begin := time.Now()
 	for _, t := range d.named {
-		r, err := cli.Import(ctx, d.conn, d.Out, cli.ImportOptions{Dir: t.dir, ID: "hash", Prefix: t.prefix, FirstID: 1, Symlinks: "keep"})
+		var r cli.ImportReport
+		err := d.while(ctx, "the import", writeMark, func(ctx context.Context) (err error) {
+			r, err = cli.Import(ctx, d.conn, d.Out, cli.ImportOptions{Dir: t.dir, ID: "hash", Prefix: t.prefix, FirstID: 1, Symlinks: "keep"})
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("importing %s: %w", t.dir, err)
 		}

@@ -21,7 +21,7 @@ type Config struct {
 	Mode   placement.Mode // empty: as the folder has; Hash in a new one
 
 	Listen string // host:port of the gateway; port 0 takes a free one
-	HTTP   string // host:port of metrics, health and status; empty: none
+	HTTP   string // host:port of a page, metrics, health and status; empty: none
 
 	Residency        group.Residency
 	Medium           shard.Medium
@@ -33,6 +33,8 @@ type Config struct {
 
 	Version string
 	Logger  *slog.Logger // nil: discards
+	// Progress is called now and then while Start waits, with what it waits for in NotYet; nil: nobody is told.
+	Progress func(Status)
 }
 
 const (

@@ -7,7 +7,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,13 +39,19 @@ type Dev struct {
 	gateway  *gateway.Gateway
 	http     *http.Server
 	httpAddr string
+	// waits is what a start waits for; empty once all parts run. Until then only Start touches the fields above.
+	waits atomic.Pointer[string]
 
 	stopPlanner context.CancelFunc
 	background  sync.WaitGroup // planner and HTTP
 }
 
-// Start starts a store on a folder and returns when its gateway listens; groups may still be loading (WaitReady). ctx
-// bounds the start alone. The folder is locked until Stop or Kill. Errors say what to do.
+// etcdPatience bounds what a start asks etcd, which runs in the same process.
+const etcdPatience = time.Minute
+
+// Start starts a store on a folder and returns when its gateway listens; groups may still be loading (WaitReady).
+// HTTP answers from the beginning on, so that /status says what a start waits for; Config.Progress is told the same.
+// ctx bounds the start alone. The folder is locked until Stop or Kill. Errors say what to do.
 func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -64,6 +73,11 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 			d.Kill()
 		}
 	}()
+	d.waitFor("etcd")
+	defer d.tellProgress()()
+	if err := d.startHTTP(ctx); err != nil {
+		return nil, err
+	}
 	if err := d.startEtcd(ctx); err != nil {
 		return nil, err
 	}
@@ -71,6 +85,7 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 		return nil, err
 	}
 	d.startPlanner()
+	d.waitFor("the gateway")
 	d.gateway, err = gateway.Start(ctx, gateway.Config{
 		Listen: cfg.Listen, Store: d.store, Logger: cfg.Logger.With("process", "gateway"),
 		Registry: prometheus.WrapRegistererWith(prometheus.Labels{"process": "gateway"}, d.registry),
@@ -78,7 +93,36 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting the gateway: %w (--listen gives it another address)", err)
 	}
-	return d, d.startHTTP(ctx)
+	d.waitFor("")
+	return d, nil
+}
+
+// waitFor notes what a start waits for; empty: all parts run.
+func (d *Dev) waitFor(what string) { d.waits.Store(&what) }
+
+// tellProgress tells Config.Progress what the start waits for, now and then, until the returned function is called.
+func (d *Dev) tellProgress() (end func()) {
+	if d.cfg.Progress == nil {
+		return func() {}
+	}
+	ended := make(chan struct{})
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ended:
+				return
+			case <-tick.C:
+				d.cfg.Progress(d.Status())
+			}
+		}
+	})
+	return func() {
+		close(ended)
+		telling.Wait()
+	}
 }
 
 // startEtcd starts etcd, and makes the store in it the first time.
@@ -92,6 +136,10 @@ func (d *Dev) startEtcd(ctx context.Context) (err error) {
 	if d.store, err = placement.NewStore(d.client, storeName); err != nil {
 		return err
 	}
+	d.waitFor("etcd to answer")
+	ctx, cancel := context.WithTimeoutCause(ctx, etcdPatience,
+		fmt.Errorf("etcd in %s does not answer within %v: see that its disk is not full or very slow", d.folder.path(etcdName), etcdPatience))
+	defer cancel()
 	s := &d.folder.settings
 	var there placement.Meta
 	if s.Made {
@@ -104,7 +152,7 @@ func (d *Dev) startEtcd(ctx context.Context) (err error) {
 		there, err = d.store.InitMeta(ctx, placement.Meta{StoreUUID: s.StoreUUID, Routing: s.Routing, Copies: s.copies(), CreatedUTC: s.Created, ShardsMin: s.Shards})
 	}
 	if err != nil {
-		return err
+		return causeOf(ctx, err)
 	}
 	d.meta = there
 	if there.StoreUUID != s.StoreUUID || there.Routing != s.Routing || there.Copies != s.copies() {
@@ -115,6 +163,14 @@ func (d *Dev) startEtcd(ctx context.Context) (err error) {
 	}
 	s.Made = true
 	return d.folder.writeSettings()
+}
+
+// causeOf says why the time of an error was over, where it was that.
+func causeOf(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, ctx.Err()) {
+		return fmt.Errorf("%w (%w)", cause, err)
+	}
+	return err
 }
 
 func (d *Dev) startPlanner() {
@@ -132,10 +188,24 @@ func (d *Dev) startPlanner() {
 func (d *Dev) startShards(ctx context.Context) error {
 	d.shards = make([]*shard.Shard, d.folder.settings.Shards)
 	errs := make([]error, len(d.shards))
-	var all sync.WaitGroup
+	var (
+		all sync.WaitGroup
+		mu  sync.Mutex
+	)
+	left := make([]string, 0, len(d.shards))
+	for i := range d.shards {
+		left = append(left, shardName(i))
+	}
+	d.waitFor("volumes to be opened and registered: " + strings.Join(left, ", "))
 	for i := range d.shards {
 		all.Go(func() {
 			name := shardName(i)
+			defer func() {
+				mu.Lock()
+				defer mu.Unlock()
+				left = slices.DeleteFunc(left, func(n string) bool { return n == name })
+				d.waitFor("volumes to be opened and registered: " + strings.Join(left, ", "))
+			}()
 			s, err := shard.Start(ctx, shard.Config{
 				Name: name, Dir: d.folder.shardDir(i), Listen: "127.0.0.1:0",
 				Residency: d.cfg.Residency, Medium: d.cfg.Medium, MemoryLimitBytes: d.cfg.MemoryLimitBytes, ReserveBytes: d.cfg.ReserveBytes,
@@ -176,7 +246,7 @@ func (d *Dev) startHTTP(ctx context.Context) error {
 // Addr is the gateway's address.
 func (d *Dev) Addr() string { return d.gateway.Addr() }
 
-// HTTPAddr is the address of metrics, health and status; empty where there is none.
+// HTTPAddr is the address of the page, metrics, health and status; empty where there is none.
 func (d *Dev) HTTPAddr() string { return d.httpAddr }
 
 // Settings tells how many shards run and how records are routed.
@@ -187,8 +257,8 @@ func (d *Dev) Settings() (shards int, routing placement.Routing) {
 // EtcdErr reports when etcd fails by itself.
 func (d *Dev) EtcdErr() <-chan error { return d.etcd.Err() }
 
-// Stop stops gracefully: the gateway first, then the shards, which seal and write hints, then etcd. When ctx ends first,
-// the rest is done without waiting. What was acknowledged is on disk either way.
+// Stop stops gracefully: the gateway first, then the shards, which sync and write hints, then etcd. When ctx ends
+// first, the rest is done without waiting. What was acknowledged is on disk either way.
 func (d *Dev) Stop(ctx context.Context) error {
 	var errs []error
 	if d.gateway != nil {
@@ -206,7 +276,7 @@ func (d *Dev) Stop(ctx context.Context) error {
 	return errors.Join(append(append(errs, shardErrs...), d.close())...)
 }
 
-// Kill stops at once without sealing anything; the folder can be opened again when it returns.
+// Kill stops at once without writing hints; the folder can be opened again when it returns.
 func (d *Dev) Kill() {
 	if d.gateway != nil {
 		ended, cancel := context.WithCancel(context.Background())

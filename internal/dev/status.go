@@ -4,7 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -12,15 +17,18 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard"
 )
 
 // Status of a dev store; its JSON is served at /status.
 type Status struct {
+	Summary page.Summary      `json:"summary"` // the state in a sentence, and what to do
 	Dir     string            `json:"dir"`
 	Address string            `json:"address"`
 	Version string            `json:"version"`
+	PID     int               `json:"pid"`
 	Routing placement.Routing `json:"routing"`
 	Ready   bool              `json:"ready"`
 	NotYet  string            `json:"notYet,omitempty"` // why it is not ready
@@ -30,8 +38,18 @@ type Status struct {
 
 // Status tells the present state.
 func (d *Dev) Status() Status {
-	s := Status{Dir: d.cfg.Dir, Address: d.Addr(), Version: d.cfg.Version, Routing: d.folder.settings.Routing}
-	s.Load.Done = true
+	s := d.status()
+	s.summarize(d.folder.settings.copies())
+	return s
+}
+
+func (d *Dev) status() Status {
+	s := Status{Dir: d.cfg.Dir, Version: d.cfg.Version, Routing: d.folder.settings.Routing, PID: os.Getpid()}
+	if waits := *d.waits.Load(); waits != "" {
+		s.NotYet = "the start waits for " + waits
+		return s
+	}
+	s.Address, s.Load.Done = d.Addr(), true
 	groups, serving := 0, 0
 	for _, one := range d.shards {
 		st := one.Status()
@@ -65,6 +83,46 @@ func (d *Dev) Status() Status {
 	return s
 }
 
+// summarize puts the state into a sentence. copies is how many a group is to have: it serves while a majority of them does.
+func (s *Status) summarize(copies int) {
+	f := page.Facts{Load: page.Load{
+		GroupsDone: s.Load.GroupsLoaded, GroupsAll: s.Load.GroupsTotal, BytesDone: s.Load.BytesDone, BytesAll: s.Load.BytesTotal, LeftSeconds: s.Load.ETASeconds,
+	}}
+	if len(s.Shards) == 0 {
+		f.Waits = s.NotYet
+	}
+	serving, damaged := map[string]int{}, map[string]bool{}
+	for i := range s.Shards {
+		st := &s.Shards[i]
+		f.Load.Runs = f.Load.Runs || st.State == "Loading"
+		f.EtcdSilent = max(f.EtcdSilent, time.Duration(st.EtcdSilentSeconds*float64(time.Second)))
+		for _, problem := range st.Problems {
+			f.Problems = append(f.Problems, st.Name+": "+problem)
+		}
+		for _, g := range st.Groups {
+			n := 0
+			if g.State == "Serving" || g.State == "Damaged" {
+				n = 1
+			}
+			serving[g.Group] += n
+			damaged[g.Group] = damaged[g.Group] || g.State == "Damaged"
+		}
+	}
+	for _, group := range slices.Sorted(maps.Keys(serving)) {
+		switch {
+		case 2*serving[group] <= copies:
+			f.Failed = append(f.Failed, group)
+		case damaged[group]:
+			f.Damaged = append(f.Damaged, group)
+		}
+	}
+	f.Groups, f.Shards = len(serving), len(s.Shards)
+	if f.Waits == "" && !f.Load.Runs && f.Groups < s.Routing.Groups {
+		f.Waits = fmt.Sprintf("%d of %d groups are made", f.Groups, s.Routing.Groups)
+	}
+	s.Summary = page.Summarize(&f)
+}
+
 // addLoad sums the loads of shards, which run side by side.
 func addLoad(sum *shard.LoadStatus, l shard.LoadStatus) {
 	sum.GroupsTotal += l.GroupsTotal
@@ -85,6 +143,9 @@ func addLoad(sum *shard.LoadStatus, l shard.LoadStatus) {
 	sum.Done = sum.Done && l.Done
 }
 
+// progressEvery is the time between two words about a wait.
+const progressEvery = 2 * time.Second
+
 // WaitReady returns when every group serves that can, or ctx ends. progress, which may be nil, is called with the status
 // now and then.
 func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
@@ -95,9 +156,9 @@ func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
 	for {
 		s := d.Status()
 		if s.Ready || s.Load.Done && s.Load.GroupsFailed > 0 {
-			return d.waitRouted(ctx)
+			return d.waitRouted(ctx, progress)
 		}
-		if progress != nil && time.Since(shown) > 2*time.Second {
+		if progress != nil && time.Since(shown) > progressEvery {
 			progress(s)
 			shown = time.Now()
 		}
@@ -113,7 +174,16 @@ func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
 
 // waitRouted returns when the gateway knows an owner of every group of Hash routing: it learns of them through etcd, a
 // moment after the shards have made them.
-func (d *Dev) waitRouted(ctx context.Context) error {
+func (d *Dev) waitRouted(ctx context.Context, progress func(Status)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var owned atomic.Int64
+	var telling sync.WaitGroup
+	defer telling.Wait()
+	defer cancel()
+	groups := d.folder.settings.Routing.Groups
+	if progress != nil {
+		telling.Go(func() { d.tellRouted(ctx, &owned, groups, progress) })
+	}
 	cc, err := grpc.NewClient(d.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		return fmt.Errorf("asking the gateway: %w", err)
@@ -128,21 +198,39 @@ func (d *Dev) waitRouted(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("asking the gateway: %w", err)
 		}
-		owned := 0
+		n := 0
 		for _, g := range table.GetGroups() {
 			if g.GetLeaderAddress() != "" {
-				owned++
+				n++
 			}
 		}
-		if owned >= d.folder.settings.Routing.Groups {
+		if n >= groups {
 			return nil
+		}
+		owned.Store(int64(n))
+	}
+}
+
+// tellRouted tells progress how many groups the gateway knows an owner of, until ctx ends.
+func (d *Dev) tellRouted(ctx context.Context, owned *atomic.Int64, groups int, progress func(Status)) {
+	tick := time.NewTicker(progressEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			s := d.Status()
+			s.NotYet = fmt.Sprintf("the gateway has heard from etcd of the shards of %d of %d groups", owned.Load(), groups)
+			progress(s)
 		}
 	}
 }
 
-// handler serves /metrics, /healthz (the process answers), /readyz (every group serves) and /status (JSON of Status).
+// handler serves a page for people at /, /metrics, /healthz (the process answers), /readyz (every group serves) and /status (JSON of Status).
 func (d *Dev) handler() http.Handler {
 	mux := http.NewServeMux()
+	page.Handle(mux)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {

@@ -289,13 +289,70 @@ func (a *adminServer) atGroup(ctx context.Context, group string, do func(context
 	})
 }
 
-// Verify implements AdminService.
+// Verify implements AdminService: of every copy that votes.
 func (a *adminServer) Verify(ctx context.Context, request *recordv1.VerifyRequest) (out *recordv1.VerifyResponse, err error) {
+	if request.GetGroup() == "" {
+		return nil, invalid("group", "required")
+	}
+	t, err := a.g.tableWith(ctx, request.GetGroup())
+	if err != nil {
+		return nil, err
+	}
+	if voters := votersOf(t, request.GetGroup()); len(voters) > 1 {
+		return a.verifyCopies(ctx, t, voters, request)
+	}
 	err = a.atGroup(ctx, request.GetGroup(), func(ctx context.Context, c recordv1.AdminServiceClient) (err error) {
 		out, err = c.Verify(ctx, request)
 		return err
 	})
 	return out, err
+}
+
+// votersOf are the members of a group that vote, by the name of their shard.
+func votersOf(t *table, group string) (voters []placement.Member) {
+	for _, m := range t.view.Groups[group].Members {
+		if m.Role == placement.Voter {
+			voters = append(voters, m)
+		}
+	}
+	slices.SortFunc(voters, func(a, b placement.Member) int { return cmp.Compare(a.Shard, b.Shard) })
+	return voters
+}
+
+// verifyCopies asks the shard of each copy, all at once. The first error is told where no copy was checked.
+func (a *adminServer) verifyCopies(ctx context.Context, t *table, voters []placement.Member, request *recordv1.VerifyRequest) (*recordv1.VerifyResponse, error) {
+	answers, errs := make([]*recordv1.VerifyResponse, len(voters)), make([]error, len(voters))
+	var all sync.WaitGroup
+	for i, m := range voters {
+		s, known := t.shards[m.Shard]
+		if !known {
+			errs[i] = fail(codes.Unavailable, routing.ReasonNoLeader, "shard %s is not registered", m.Shard)
+			continue
+		}
+		all.Go(func() { answers[i], errs[i] = recordv1.NewAdminServiceClient(s.conn()).Verify(ctx, request) })
+	}
+	all.Wait()
+	out := &recordv1.VerifyResponse{}
+	checked := false
+	for i, m := range voters {
+		verified := &recordv1.VerifiedCopy{Shard: m.Shard}
+		out.Copies = append(out.Copies, verified)
+		if errs[i] != nil {
+			verified.Error = status.Convert(errs[i]).Message()
+			continue
+		}
+		checked = true
+		verified.Bytes, verified.Entries, verified.Damages = answers[i].GetBytes(), answers[i].GetEntries(), int32(len(answers[i].GetDamages()))
+		out.Bytes, out.Entries = out.GetBytes()+verified.GetBytes(), out.GetEntries()+verified.GetEntries()
+		for _, d := range answers[i].GetDamages() {
+			d.Shard = m.Shard
+			out.Damages = append(out.Damages, d)
+		}
+	}
+	if !checked {
+		return nil, errs[0]
+	}
+	return out, nil
 }
 
 // Compact implements AdminService.

@@ -22,6 +22,7 @@ type item struct {
 	doubtful   bool
 	answered   bool
 	err        error // the last failure, when not answered
+	failures   failures
 	route      *route
 	to         *shard // where it was sent last
 }
@@ -75,7 +76,16 @@ func (b *batch) free() { b.base.Free() }
 // part is what one shard gets of a batch.
 type part struct {
 	shard *shard
-	items []int // places in the batch, in order
+	items []int        // places in the batch, in order
+	told  map[int]bool // those of them whose result says that they are to be repeated
+}
+
+// refused notes that the shard has told of an item what is wrong: the end of the stream says no more of it.
+func (p *part) refused(i int) {
+	if p.told == nil {
+		p.told = map[int]bool{}
+	}
+	p.told[i] = true
 }
 
 // split divides the items that are not answered yet by shard, in order. Those without a route stay behind, with the
@@ -91,8 +101,7 @@ func (g *Gateway) split(ctx context.Context, t *table, b *batch, creates bool) [
 		r := t.route0(&it.key)
 		if r == nil {
 			if err := failed[string(it.key.group)]; err != nil {
-				it.err = err
-				it.answered = routing.Judge(status.Convert(err), false).Fate == routing.Final
+				it.note(err, routing.Judge(status.Convert(err), false), false)
 				continue
 			}
 		}
@@ -101,7 +110,8 @@ func (g *Gateway) split(ctx context.Context, t *table, b *batch, creates bool) [
 			leader = r.leader()
 		}
 		if leader == nil {
-			it.err = fail(codes.Unavailable, routing.ReasonNoLeader, "no shard owns the group yet, or its shard is not registered")
+			err := fail(codes.Unavailable, routing.ReasonNoLeader, "no shard owns the group yet, or its shard is not registered")
+			it.note(err, routing.Judge(status.Convert(err), false), false)
 			continue
 		}
 		it.route, it.to = r, leader
@@ -169,32 +179,28 @@ func (b *batch) message(p *part) *frame {
 func (b *batch) failPart(p *part, err error, v routing.Verdict, write bool) {
 	err = unreachable(err, p.shard.name)
 	for _, i := range p.items {
-		if it := &b.items[i]; !it.answered {
+		if it := &b.items[i]; !it.answered && !p.told[i] {
 			it.failed(err, v, write)
 		}
 	}
 }
 
-// failed notes that an attempt failed, and decides whether the item is answered by that.
+// failed notes that an attempt at a shard failed.
 func (it *item) failed(err error, v routing.Verdict, write bool) {
-	it.err = err
 	if it.route != nil {
 		it.route.learn(it.to, v)
 	}
-	switch v.Fate {
-	case routing.Final:
-		it.answered = true
-	case routing.Unknown:
-		if write {
-			it.doubtful = true
-			it.err = outcomeUnknown(err)
-			it.answered = !it.key.requestID
-		}
-	case routing.Refused:
-		if it.doubtful {
-			it.err = outcomeUnknown(err)
-		}
+	it.note(err, v, write)
+}
+
+// note notes a failure, and decides whether the item is answered by that.
+func (it *item) note(err error, v routing.Verdict, write bool) {
+	it.answered = v.Fate == routing.Final
+	if v.Fate == routing.Unknown && write {
+		it.doubtful = true
+		it.answered = !it.key.requestID
 	}
+	it.err = told(err, v, it.doubtful)
 }
 
 // open lists the items that have no answer yet; v is the verdict on the first of them.

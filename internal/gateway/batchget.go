@@ -22,7 +22,8 @@ const (
 )
 
 // batchGet splits the reads by shard, runs the parts in parallel and hands results on as they come, each with the
-// position that the caller knows it by. Memory is bounded by flow control: one message per shard is held at a time.
+// position that the caller knows it by. A call is bounded by flow control, one message per shard, all together by
+// Limits.AnswerBytesMax.
 func (g *Gateway) batchGet(stream grpc.ServerStream) error {
 	in := &frame{}
 	if err := stream.RecvMsg(in); err != nil {
@@ -44,7 +45,7 @@ func (g *Gateway) batchGet(stream grpc.ServerStream) error {
 	if _, err := g.router.wait(ctx); err != nil {
 		return err
 	}
-	get := &getting{g: g, batch: b, stream: stream, cancel: cancel}
+	get := &getting{g: g, batch: b, stream: stream, cancel: cancel, held: message.HeldOf(ctx)}
 	get.run(ctx)
 	if get.sendErr != nil {
 		return get.sendErr
@@ -58,6 +59,7 @@ type getting struct {
 	*batch
 	stream  grpc.ServerStream
 	cancel  context.CancelFunc
+	held    *message.Held
 	mu      sync.Mutex // guards sending and sendErr
 	sendErr error
 }
@@ -104,32 +106,44 @@ func (get *getting) read(ctx context.Context, p *part) error {
 	if err := from.CloseSend(); err != nil {
 		return err
 	}
-	for {
+	for bytes := int64(0); ; {
 		in := &frame{}
 		if err := from.RecvMsg(in); err != nil {
 			return err
 		}
+		bytes += int64(in.bufs.Len())
 		out, err := get.renumber(p, in)
 		in.free()
 		if err != nil {
 			return err
 		}
-		if err := get.send(out); err != nil {
+		if err := get.send(out, bytes); err != nil {
 			return err
 		}
 	}
 }
 
-// send hands one message to the caller.
-func (get *getting) send(out *frame) error {
+// send hands one message to the caller. bytes: that came from its shard so far.
+func (get *getting) send(out *frame, bytes int64) error {
 	if out.bufs.Len() == 0 {
 		out.free()
 		return nil
 	}
+	// What waits in line is held too.
+	n := int64(out.bufs.Len()) + min(streamWindow, bytes)
+	err := get.held.More(n)
+	if err == nil {
+		defer func() { _ = get.held.More(-n) }() // less is never refused
+	} else {
+		out.free()
+	}
 	get.mu.Lock()
 	defer get.mu.Unlock()
 	if get.sendErr == nil {
-		if get.sendErr = get.stream.SendMsg(out); get.sendErr != nil {
+		if err == nil {
+			err = handOn(get.held, get.stream, out, 0)
+		}
+		if get.sendErr = err; err != nil {
 			get.cancel()
 		}
 	}
@@ -160,8 +174,9 @@ func (get *getting) renumber(p *part, in *frame) (*frame, error) {
 			return err
 		}
 		if st != nil {
-			if v := routing.Judge(st, true); v.Fate != routing.Final {
+			if v := it.failures.judge(it.route, it.to, st, true); v.Fate != routing.Final {
 				it.failed(st.Err(), v, false)
+				p.refused(i)
 				return nil
 			}
 		}
@@ -208,5 +223,5 @@ func (get *getting) sendFailures() error {
 			out = getFailure(out, i, err)
 		}
 	}
-	return get.send(&frame{bufs: mem.BufferSlice{mem.SliceBuffer(out)}})
+	return get.send(&frame{bufs: mem.BufferSlice{mem.SliceBuffer(out)}}, 0)
 }

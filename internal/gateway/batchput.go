@@ -175,7 +175,7 @@ func (b *putting) once(ctx context.Context, pb *putBatch, p *part) {
 	out := &frame{}
 	if err := to.RecvMsg(out); err != nil {
 		err = notEOF(err)
-		pb.failPart(p, err, routing.Judge(status.Convert(err), true), true)
+		pb.failPart(p, err, routing.JudgeStream(status.Convert(err), true, true), true)
 		return
 	}
 	pb.take(p, out)
@@ -207,7 +207,7 @@ func (pb *putBatch) take(p *part, out *frame) {
 			return err
 		}
 		if st != nil {
-			if v := routing.Judge(st, true); v.Fate != routing.Final {
+			if v := it.failures.judge(it.route, it.to, st, true); v.Fate != routing.Final || it.doubtful && !v.EndsDoubt {
 				it.failed(st.Err(), v, true)
 				return nil
 			}
@@ -325,7 +325,7 @@ func (l *lane) receive() {
 		if broken == nil {
 			s.pb.take(s.p, out)
 		} else {
-			s.pb.failPart(s.p, broken, streamVerdict(broken, first, s.sent), true)
+			s.pb.failPart(s.p, broken, routing.JudgeStream(status.Convert(broken), first, s.sent), true)
 		}
 		s.pb.wait.Done()
 	}
@@ -333,22 +333,6 @@ func (l *lane) receive() {
 		close(l.ended)
 	}
 	l.cancel()
-}
-
-// streamVerdict says what the end of a stream means for a part that has no answer: the status speaks of the first such
-// part at most, and where it does not refuse that for good, anything that was sent may have been applied.
-func streamVerdict(err error, first, sent bool) routing.Verdict {
-	v := routing.Judge(status.Convert(err), sent)
-	if !sent {
-		if v.Fate == routing.Final {
-			v.Fate = routing.Refused
-		}
-		return v
-	}
-	if !first || v.Fate == routing.Refused {
-		v.Fate = routing.Unknown
-	}
-	return v
 }
 
 // close ends the lane when its parts are answered.

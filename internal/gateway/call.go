@@ -113,6 +113,7 @@ type repeated struct {
 	safe     bool // may be repeated where the outcome is unknown
 	tries    int
 	doubtful bool // an attempt's outcome is unknown
+	failed   failures
 	last     error
 	until    time.Time // by when the last attempt has to begin: set by the first pause
 }
@@ -121,7 +122,7 @@ type repeated struct {
 func (c *repeated) route(ctx context.Context, k *key, creates bool, do attempt) error {
 	t, err := c.g.router.wait(ctx)
 	if err != nil {
-		return err
+		return c.end(err)
 	}
 	for {
 		r, err := c.g.resolve(ctx, t, k, creates)
@@ -176,12 +177,12 @@ func (c *repeated) tryAt(ctx context.Context, t *table, r *route, at *shard, do 
 		}
 		var stop broken
 		if errors.As(err, &stop) {
-			return true, stop.error
+			return true, c.end(stop.error)
 		}
 		if ctx.Err() != nil && c.last != nil && (!sent || !c.write) {
 			return true, c.end(c.last) // time ran out in an attempt that changed nothing: why there was more than one says more
 		}
-		if v = routing.Judge(status.Convert(err), sent); v.Fate == routing.Final {
+		if v = c.failed.judge(r, at, status.Convert(err), sent); v.Fate == routing.Final {
 			return true, c.end(err)
 		}
 		r.learn(at, v)
@@ -199,12 +200,9 @@ func (c *repeated) tryAt(ctx context.Context, t *table, r *route, at *shard, do 
 	return false, nil
 }
 
-// end is the answer when no attempt follows: a refusal does not count where an earlier attempt may have been applied.
+// end is the answer when no attempt follows.
 func (c *repeated) end(err error) error {
-	if st := status.Convert(err); c.doubtful && routing.Judge(st, false).Fate == routing.Refused {
-		return outcomeUnknown(err)
-	}
-	return err
+	return told(err, routing.Judge(status.Convert(err), false), c.doubtful)
 }
 
 // pause waits until the next attempt makes sense; false where that is behind the deadline.
@@ -246,8 +244,7 @@ func (g *Gateway) admit(bytes int64) error {
 	calls, held := g.calls.Add(1), g.bytes.Add(bytes)
 	if calls > g.cfg.Limits.CallsMax || held > g.cfg.Limits.BytesInFlightMax {
 		g.release(bytes)
-		return fail(codes.ResourceExhausted, reasonOverloaded,
-			"the gateway works on %d calls with %d bytes: send less at a time", calls, held)
+		return overloaded("the gateway works on %d calls with %d bytes: send less at a time", calls, held)
 	}
 	return nil
 }

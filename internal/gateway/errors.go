@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/routing"
@@ -22,6 +24,7 @@ const (
 	reasonGroupExists   = "GROUP_EXISTS"
 	reasonHashRouting   = "HASH_ROUTING"
 	reasonUseUpload     = "USE_UPLOAD"
+	reasonSlowReader    = "SLOW_READER"
 )
 
 // fail makes an error with a reason.
@@ -37,9 +40,18 @@ func invalid(field, format string, args ...any) error {
 	})
 }
 
-func withDetails(code codes.Code, text string, detail protoadapt.MessageV1) error {
+// overloaded is fail for a call that is refused because others hold too much; it says when to try again.
+func overloaded(format string, args ...any) error {
+	return withDetails(codes.ResourceExhausted, fmt.Sprintf(format, args...),
+		&errdetails.ErrorInfo{Domain: routing.Domain, Reason: reasonOverloaded}, &errdetails.RetryInfo{RetryDelay: durationpb.New(overloadedPause)})
+}
+
+// overloadedPause is when who is refused may try again.
+const overloadedPause = 100 * time.Millisecond
+
+func withDetails(code codes.Code, text string, details ...protoadapt.MessageV1) error {
 	plain := status.New(code, text)
-	full, err := plain.WithDetails(detail)
+	full, err := plain.WithDetails(details...)
 	if err != nil { // only where code is OK
 		return plain.Err()
 	}
@@ -50,6 +62,19 @@ func withDetails(code codes.Code, text string, detail protoadapt.MessageV1) erro
 func outcomeUnknown(cause error) error {
 	return fail(codes.Unknown, routing.ReasonOutcomeUnknown,
 		"the write may or may not have been applied: repeat it with its request_id (%v)", status.Convert(cause).Message())
+}
+
+// told is what the caller of a write hears of a failure. doubtful: an attempt may have been applied; then only what ends the doubt is told
+// as it is, and the end of the caller's own time, which says as little about the outcome.
+func told(err error, v routing.Verdict, doubtful bool) error {
+	switch status.Code(err) {
+	case codes.DeadlineExceeded, codes.Canceled:
+		return err
+	}
+	if !doubtful || v.EndsDoubt || v.Reason == routing.ReasonOutcomeUnknown {
+		return err
+	}
+	return outcomeUnknown(err)
 }
 
 // unreachable gives an error of the transport its reason, where the request surely was not applied.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,6 +36,7 @@ type Config struct {
 	// StoreUUID is the store that must be there: views of another one are not followed; zero: any.
 	StoreUUID uuid.UUID
 	Limits    Limits
+	Version   string                // of the binary, for status
 	Logger    *slog.Logger          // nil: discards
 	Registry  prometheus.Registerer // nil: no metrics
 	// ServerOptions are added to those of the gRPC server: credentials, seams for tests.
@@ -49,6 +51,8 @@ type Limits struct {
 	StreamsPerConnectionMax uint32        // concurrent calls of one connection; 4,096
 	CallsMax                int64         // concurrent calls in all, OVERLOADED beyond; 65,536
 	BytesInFlightMax        int64         // bytes of requests being worked on, OVERLOADED beyond; 512 MiB
+	AnswerBytesMax          int64         // held of the answers of streams that are handed on or not taken by their callers, OVERLOADED beyond; 512 MiB
+	SendTimeout             time.Duration // for one message of a stream until its caller takes it, SLOW_READER beyond; 1 min
 	CallTimeout             time.Duration // for unary calls that come without a deadline, and for each message of a batch; 60 s
 	KeepaliveMin            time.Duration // clients that ping more often are cut off; 10 s
 	ConnectionAgeMax        time.Duration // 30 min, then clients connect anew; negative: never
@@ -60,11 +64,13 @@ func (l *Limits) setDefaults() error {
 	setDefault(&l.StreamsPerConnectionMax, 4096)
 	setDefault(&l.CallsMax, 65536)
 	setDefault(&l.BytesInFlightMax, 512<<20)
+	setDefault(&l.AnswerBytesMax, 512<<20)
+	setDefault(&l.SendTimeout, time.Minute)
 	setDefault(&l.CallTimeout, time.Minute)
 	setDefault(&l.KeepaliveMin, 10*time.Second)
 	setDefault(&l.ConnectionAgeMax, 30*time.Minute)
 	setDefault(&l.ConnectionAgeGrace, 10*time.Minute)
-	if l.MessageBytesMax < 0 || l.CallsMax < 0 || l.BytesInFlightMax < 0 || l.CallTimeout < 0 || l.KeepaliveMin < 0 || l.ConnectionAgeGrace < 0 {
+	if l.MessageBytesMax < 0 || l.CallsMax < 0 || l.BytesInFlightMax < 0 || l.AnswerBytesMax < 0 || l.SendTimeout < 0 || l.CallTimeout < 0 || l.KeepaliveMin < 0 || l.ConnectionAgeGrace < 0 {
 		return fmt.Errorf("gateway: a limit is negative: %+v", *l)
 	}
 	return nil
@@ -96,6 +102,9 @@ type Gateway struct {
 	calls atomic.Int64 // under way
 	bytes atomic.Int64 // of requests under way
 
+	answers answers
+	streams sync.WaitGroup // handlers of streams
+
 	cancel  context.CancelFunc // ends the watch
 	watched chan struct{}      // closed when the watch has ended
 	served  chan error         // the result of Serve
@@ -125,15 +134,15 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 	}
 	g := &Gateway{
 		cfg: cfg, listener: listener, health: health.NewServer(), watched: make(chan struct{}), served: make(chan error, 1),
-		stopping: make(chan struct{}),
-		router:   newRouter(cfg.ShardCredentials, cfg.Limits.MessageBytesMax, cfg.Logger),
+		stopping: make(chan struct{}), answers: answers{limit: cfg.Limits.AnswerBytesMax},
+		router: newRouter(cfg.ShardCredentials, cfg.Limits.MessageBytesMax, cfg.Logger),
 	}
 	if g.metrics, err = newMetrics(cfg.Registry, g); err != nil {
 		_ = listener.Close()
 		return nil, err
 	}
 	g.server = g.newServer()
-	g.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
+	g.setHealth(healthv1.HealthCheckResponse_NOT_SERVING)
 	var watch context.Context
 	watch, g.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	go g.follow(watch)
@@ -167,6 +176,15 @@ func (g *Gateway) newServer() *grpc.Server {
 	return server
 }
 
+// setHealth tells the same of the process and of each service by its name, which a probe may ask for.
+func (g *Gateway) setHealth(st healthv1.HealthCheckResponse_ServingStatus) {
+	for _, service := range []string{
+		"", recordv1.RecordService_ServiceDesc.ServiceName, recordv1.RoutingService_ServiceDesc.ServiceName, recordv1.AdminService_ServiceDesc.ServiceName,
+	} {
+		g.health.SetServingStatus(service, st)
+	}
+}
+
 // follow takes views in until ctx ends.
 func (g *Gateway) follow(ctx context.Context) {
 	defer close(g.watched)
@@ -177,7 +195,7 @@ func (g *Gateway) follow(ctx context.Context) {
 		}
 		began := time.Now()
 		g.router.set(view)
-		g.health.SetServingStatus("", healthv1.HealthCheckResponse_SERVING)
+		g.setHealth(healthv1.HealthCheckResponse_SERVING)
 		// A store of very many groups must not keep a processor busy with tables while groups are being made: the newest
 		// view waits a little, those between are left out.
 		if cost := time.Since(began); cost > tableCostMax {
@@ -221,6 +239,7 @@ func (g *Gateway) Stop(ctx context.Context) error {
 		g.server.Stop()
 		<-graceful
 	}
+	g.streams.Wait() // their streams have ended
 	g.cancel()
 	<-g.watched
 	g.router.close()

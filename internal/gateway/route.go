@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
@@ -60,6 +61,7 @@ type route struct {
 	told   *shard   // its leader, as etcd says; nil: none is known
 	voters []string // addresses
 	holds  bool     // some shard has made the group: it may hold records
+	votes  int      // of its members that vote, also where no address is known
 
 	members []*shard              // that vote
 	lead    atomic.Pointer[shard] // where calls go: told, until answers say better
@@ -98,6 +100,25 @@ func (r *route) learn(from *shard, v routing.Verdict) {
 	r.lead.CompareAndSwap(from, next) // unless another call has learned it already
 }
 
+// failures are the shards that one call has heard of that their copy of its group cannot be loaded.
+type failures []*shard
+
+// judge is routing.Judge for an answer of a shard of the group. GROUP_FAILED is the answer of the call only where no
+// majority of the group's copies is left; before that the call goes on to the others.
+func (f *failures) judge(r *route, at *shard, st *status.Status, sent bool) routing.Verdict {
+	v := routing.Judge(st, sent)
+	if v.Reason != routing.ReasonGroupFailed || v.Fate != routing.Final || r == nil {
+		return v
+	}
+	if !slices.Contains(*f, at) {
+		*f = append(*f, at)
+	}
+	if 2*len(*f) < r.votes {
+		v.Fate = routing.Refused
+	}
+	return v
+}
+
 // table is the routing of one view. It never changes, but for changed, which is closed when a newer one is there.
 type table struct {
 	view    placement.View
@@ -106,6 +127,7 @@ type table struct {
 	shards  map[string]*shard // registered, or holding a group at an address known from before
 	changed chan struct{}
 	message func() *recordv1.WatchRoutingResponse
+	places  func() places
 }
 
 // route finds the group of a key; nil where it is not there.
@@ -200,7 +222,7 @@ func (r *router) set(view placement.View) {
 			t.named[name] = r.route(t, before, g)
 		}
 	}
-	t.message = sync.OnceValue(t.build)
+	t.message, t.places = sync.OnceValue(t.build), sync.OnceValue(t.tell)
 	old := r.table.Swap(t)
 	if old == nil {
 		close(r.first)
@@ -240,7 +262,11 @@ func (r *router) route(t, before *table, g placement.Group) *route {
 	out := &route{group: g.Name, holds: len(g.Members) > 0}
 	for _, m := range g.Members {
 		s := r.dial(t, m.Shard)
-		if s == nil || m.Role == placement.Learner {
+		if m.Role == placement.Learner {
+			continue
+		}
+		out.votes++
+		if s == nil {
 			continue
 		}
 		if registered, ok := t.view.Shards[m.Shard]; ok && registered.VolumeUUID != m.VolumeUUID {

@@ -232,6 +232,10 @@ func (g *Gateway) find(ctx context.Context, m *method, in *frame) (any, error) {
 			return out, nil
 		}
 		v := routing.Judge(status.Convert(err), true)
+		if r := t.byName(v.Info["group"]); v.Reason == routing.ReasonGroupFailed && r != nil && r.votes > 1 {
+			r.learn(r.leader(), routing.Verdict{Fate: routing.Refused}) // another copy may lead
+			v.Fate = routing.Refused
+		}
 		if v.Fate == routing.Final || !call.pause(ctx, t.changed, v) {
 			return nil, err
 		}

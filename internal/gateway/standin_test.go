@@ -55,6 +55,16 @@ type standIn struct {
 	trailer  metadata.MD // of each answer to Put
 	moves    []*recordv1.Move
 	members  map[string][]*recordv1.Member // that it tells of as the leader, by group
+	bad      []*recordv1.Damage            // that Verify finds
+}
+
+func (s *standIn) Verify(_ context.Context, in *recordv1.VerifyRequest) (*recordv1.VerifyResponse, error) {
+	if err := s.begin("Verify", &recordv1.RecordKey{Group: in.GetGroup()}); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &recordv1.VerifyResponse{Bytes: 100, Entries: 10, Damages: s.bad}, nil
 }
 
 func (s *standIn) begin(method string, key *recordv1.RecordKey) error {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
@@ -22,13 +23,13 @@ var (
 	bidiDesc     = &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 )
 
-// counted counts the calls of a streaming method in and out.
+// counted counts the calls of a streaming method in and out, and what they hold of answers.
 func (g *Gateway) counted(full string, handle func(grpc.ServerStream) error) grpc.StreamHandler {
 	mm := g.metrics.method(full)
 	return func(_ any, stream grpc.ServerStream) error {
 		err := g.admit(0)
 		if err == nil {
-			err = handle(stream)
+			err = g.sendWithin(stream, handle)
 			g.release(0)
 		}
 		mm.done(status.Code(err), time.Time{})
@@ -55,11 +56,12 @@ func (g *Gateway) download(m *method) grpc.StreamHandler {
 }
 
 // pump opens a stream at the shard that through chooses, sends in, and hands on all answers, each given to change
-// first. Memory is bounded by flow control on both sides: one message is held at a time.
+// first. A stream is bounded by flow control on both sides, all together by Limits.AnswerBytesMax.
 func (g *Gateway) pump(stream grpc.ServerStream, through func(*repeated, context.Context, attempt) error, full string, in *frame,
 	change func(*frame) error,
 ) error {
 	call := &repeated{g: g, safe: true}
+	held := message.HeldOf(stream.Context())
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	return through(call, ctx, func(ctx context.Context, s *shard) (bool, error) {
@@ -75,6 +77,7 @@ func (g *Gateway) pump(stream grpc.ServerStream, through func(*repeated, context
 		if err := from.CloseSend(); err != nil {
 			return true, err
 		}
+		bytes := int64(0)
 		for first := true; ; first = false {
 			out := &frame{}
 			if err := from.RecvMsg(out); err != nil {
@@ -93,7 +96,8 @@ func (g *Gateway) pump(stream grpc.ServerStream, through func(*repeated, context
 					return true, broken{err}
 				}
 			}
-			if err := stream.SendMsg(out); err != nil {
+			bytes += int64(out.bufs.Len())
+			if err := handOn(held, stream, out, bytes); err != nil {
 				return true, broken{err}
 			}
 		}

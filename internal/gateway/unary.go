@@ -118,7 +118,7 @@ func (g *Gateway) forward(ctx context.Context, m *method, in *frame) (*frame, er
 				if err == nil {
 					return out, nil
 				}
-				if routing.Judge(status.Convert(err), sent).Fate == routing.Final {
+				if new(failures).judge(r, s, status.Convert(err), sent).Fate == routing.Final {
 					return nil, err
 				}
 				return out, g.again(ctx, m, &k, in, out, &tried{err: err, sent: sent, shard: s, route: r, table: t})

@@ -330,18 +330,32 @@ func TestHealthServesOnceThereIsAView(t *testing.T) {
 	if err := c.gateway.Ready(c.ctx); err != nil {
 		t.Fatal(err)
 	}
-	watch, err := healthv1.NewHealthClient(c.conn).Watch(c.ctx, &healthv1.HealthCheckRequest{})
+	health := healthv1.NewHealthClient(c.conn)
+	watch, err := health.Watch(c.ctx, &healthv1.HealthCheckRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for {
+	for serving := false; !serving; {
 		answer, err := watch.Recv()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if answer.GetStatus() == healthv1.HealthCheckResponse_SERVING {
-			return
+		serving = answer.GetStatus() == healthv1.HealthCheckResponse_SERVING
+	}
+	// By the name of each service too, as probes ask. These are set right behind the process as a whole.
+	for _, name := range []string{"RecordService", "RoutingService", "AdminService"} {
+		for {
+			answer, err := health.Check(c.ctx, &healthv1.HealthCheckRequest{Service: "sheaf.record.v1." + name})
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if answer.GetStatus() == healthv1.HealthCheckResponse_SERVING {
+				break
+			}
 		}
+	}
+	if _, err := health.Check(c.ctx, &healthv1.HealthCheckRequest{Service: "other"}); status.Code(err) != codes.NotFound {
+		t.Errorf("a service that is not there: %v", err)
 	}
 }
 

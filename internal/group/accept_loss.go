@@ -185,7 +185,7 @@ func (a *acceptance) refersToBad(v view) bool {
 
 // rewrite copies what is whole into a new segment, durable when it returns.
 func (a *acceptance) rewrite(v view) (*rewrite, error) {
-	next, err := a.createSegmentAt(v.first, v.ordinal^1)
+	next, err := a.createSegmentAt(v.first, v.ordinal^1, true)
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +205,10 @@ func (a *acceptance) rewrite(v view) (*rewrite, error) {
 		at := len(buf)
 		buf = append(buf, step.Raw...)
 		MoveFrame(buf[at:], next.id, r.bytes, true)
-		if e.Kind.isVersion() {
+		switch {
+		case e.Kind == KindRequest:
+			next.rows.addRequest(e)
+		case e.Kind.isVersion():
 			tombstone := e.Kind == KindDelete
 			next.rows.cut(next.first, e.Index) // it was made void, and came again: it is copied twice
 			next.rows.add(next.first, e, r.bytes, step.Bytes)
@@ -234,7 +237,7 @@ func (a *acceptance) rewrite(v view) (*rewrite, error) {
 		return nil, err
 	}
 	next.bytes, next.last = r.bytes, v.m.LastIndex
-	next.rowCount.Store(int64(len(next.rows.ids)))
+	next.counted(next.rows)
 	return r, nil
 }
 

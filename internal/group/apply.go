@@ -33,10 +33,12 @@ func (l *Log) Apply(through uint64, each func(*Entry)) error {
 		}
 		at += uint64(len(chunk))
 	}
+	l.ages.note(l.applied.Load())
 	l.mu.Lock()
 	l.trimTail()
 	l.mu.Unlock()
 	l.changed.fire()
+	l.hintWhileOpen()
 	return nil
 }
 

@@ -115,7 +115,7 @@ func TestChangesTellEveryLatestState(t *testing.T) {
 			}
 			seldom.follow(t, d.log, ChangesOptions{RecordsMax: 1000, BytesMax: 1})
 			seldom.wants(t, d.log, truth)
-			ok(t, d.log.Close(true))
+			ok(t, sealAndClose(d.log))
 		}
 	})
 }
@@ -134,7 +134,7 @@ func TestChangesExpireBelowForgottenDeletes(t *testing.T) {
 	}
 	for _, reopened := range []bool{false, true} {
 		if reopened {
-			ok(t, d.log.Close(true))
+			ok(t, sealAndClose(d.log))
 			d.load()
 		}
 		for after := range seen + 1 {
@@ -149,7 +149,7 @@ func TestChangesExpireBelowForgottenDeletes(t *testing.T) {
 	if _, _, err := d.log.Changes(context.Background(), d.last()+1, ChangesOptions{RecordsMax: 1}); !errors.Is(err, ErrCursorExpired) {
 		t.Fatalf("a cursor of the future: error %v", err)
 	}
-	ok(t, d.log.Close(true))
+	ok(t, sealAndClose(d.log))
 	if _, _, err := d.log.Changes(context.Background(), deleted, ChangesOptions{RecordsMax: 1}); !errors.Is(err, ErrClosed) {
 		t.Fatalf("a closed log: error %v", err)
 	}
@@ -213,7 +213,7 @@ func TestChangesWakeThoseWhoWait(t *testing.T) {
 		}
 	}
 	ready.Wait()
-	ok(t, d.log.Close(true))
+	ok(t, sealAndClose(d.log))
 	all.Wait()
 }
 

@@ -9,7 +9,7 @@ import (
 	"hash/crc32"
 )
 
-// FormatVersion of all files that this program writes.
+// FormatVersion of all files that this program writes, but for the segments of SegmentVersionRequests.
 const FormatVersion = 1
 
 // Sizes in bytes.
@@ -86,16 +86,17 @@ func checkHead(b []byte, magic string) error {
 	if binary.LittleEndian.Uint32(b[12:]) != headChecksum(b) {
 		return fmt.Errorf("%w: checksum", ErrCorrupt)
 	}
-	return checkVersion(binary.LittleEndian.Uint32(b[8:]))
+	return checkVersion(binary.LittleEndian.Uint32(b[8:]), FormatVersion)
 }
 
-// checkVersion is asked only after the checksum: then a version that is not ours is really another one.
-func checkVersion(version uint32) error {
+// checkVersion is asked only after the checksum: then a version that is not ours is really another one. known is the
+// newest that this program reads.
+func checkVersion(version, known uint32) error {
 	switch {
 	case version == FormatVersion:
 		return nil
 	case version > FormatVersion:
-		return fmt.Errorf("%w: it is %d, this program knows %d: use a newer program", ErrFormatVersion, version, FormatVersion)
+		return fmt.Errorf("%w: it is %d, this program knows %d: use a newer program", ErrFormatVersion, version, known)
 	default:
 		return fmt.Errorf("%w: version %d was never written", ErrCorrupt, version)
 	}

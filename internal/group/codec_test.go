@@ -247,7 +247,7 @@ func flipEveryBit(t *testing.T, b []byte, decode func() error) {
 
 func TestNewerVersionIsNotDamage(t *testing.T) {
 	header := sampleHeader().Encode()
-	header[8] = 2
+	header[8] = SegmentVersionRequests + 1
 	putUint32(header[124:], checksum(header[:124]))
 	_, headerErr := DecodeSegmentHeader(header)
 

@@ -61,7 +61,7 @@ func coldLog(t *testing.T, cacheBytes int64, sizes ...int) (*logDriver, *coldFS)
 		d.put(Entry{ID: int64(i), Data: coldData(int64(i), size), Attributes: coldAttributes})
 	}
 	d.put(Entry{ID: math.MaxInt64}) // its batch says that those before are committed
-	ok(t, d.log.Close(true))
+	ok(t, sealAndClose(d.log))
 	d.opts.Loader = NewLoader(LoaderOptions{CacheBytes: cacheBytes})
 	d.load()
 	t.Cleanup(func() { ok(t, d.log.Close(false)) })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path"
 	"time"
 
@@ -13,10 +14,6 @@ import (
 const (
 	// compactShare of a segment must be superseded, or tombstones that may go, before it is rewritten, unless CompactOptions.All.
 	compactShare = 4
-	// Entries with a request id are kept as long as a replica's window may ask for them after a restart, both bounds
-	// together: a repeated write must find the first one (section 8 of the design: retries are exact).
-	requestWindowEntries = 65536
-	requestWindowAge     = 10 * time.Minute
 	// compactBufferBytes are written at a time.
 	compactBufferBytes = 1 << 20
 )
@@ -34,16 +31,21 @@ type compaction struct {
 	opts    CompactOptions
 	history *history
 	applied uint64
-	now     time.Time
-	pace    pace
-	report  CompactReport
+	// forgotten: entries above it with a request id are kept, because a replica's window may ask for them after a restart: a repeated
+	// write must find the first one (section 8 of the design: retries are exact).
+	forgotten uint64
+	now       time.Time
+	pace      pace
+	report    CompactReport
+	kept      bytesByOrdinal // superseded bytes that retention's number of versions or an open snapshot keeps
+	garbage   bytesByOrdinal // bytes of blobs whose entries are superseded
 }
 
 // Compact rewrites sealed, committed, applied segments without the versions that retention and open snapshots no
 // longer need, merges small neighbours, and takes out of the manifest what is left empty. Checks the room first (ErrNoSpace). One at a time per Log; serving goes on. A superseded version is kept if
 // it is among the newest Retention.Versions of its record, was committed less than Retention.MinAge ago, is seen by an
 // open snapshot, or carries a request id that a repeated write may still ask for. A tombstone goes once no older version of
-// its record is stored any more: one Compact later than these. A group with damage is not compacted: *DamageError.
+// its record is stored any more, one Compact later than these, and no repeated delete may ask for it. A group with damage is not compacted: *DamageError.
 // Segments rewritten before an error stay rewritten; the report counts them.
 func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, error) {
 	l.compacting.Lock() // Close waits for it, and ends l.ctx before
@@ -54,7 +56,10 @@ func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.ctx, func() { cancel(ErrClosed) })()
-	c := &compaction{Log: l, ctx: ctx, opts: opts, applied: l.applied.Load(), now: l.now()}
+	c := &compaction{Log: l, ctx: ctx, opts: opts, applied: l.applied.Load(), forgotten: l.forgotten(DefaultRequestWindow), now: l.now()}
+	if opts.Unsafe {
+		c.forgotten = math.MaxUint64
+	}
 	c.pace = pace{bytesPerSecond: opts.RateBytesPerSecond, began: time.Now()}
 	err := c.run()
 	l.memory.settle(l.memoryBytes())
@@ -78,20 +83,47 @@ func (c *compaction) run() error {
 	if damage != nil {
 		return fmt.Errorf("repair the group or accept the loss first: %w", damage)
 	}
+	if err := c.sealEarly(); err != nil {
+		return err
+	}
 	views := c.compactable()
 	defer func() { unpinAll(views) }()
 	var err error
 	if c.history, err = c.learnHistory(views); err != nil {
 		return err
 	}
-	if err := c.raiseFloor(); err != nil {
-		return err
+	if !c.opts.LookOnly {
+		if err := c.raiseFloor(); err != nil {
+			return err
+		}
 	}
 	c.history.countTombstones()
+	if err := c.look(views); err != nil || c.opts.LookOnly {
+		return err
+	}
+	own := views
+	views = nil
+	if err = c.rewriteRuns(own); err == nil {
+		c.rest()
+	}
+	if c.opts.Room { // a hint on its way keeps its segment, and with it the room
+		c.wmu.Lock()
+		c.hints.Wait()
+		c.wmu.Unlock()
+	}
+	return err
+}
+
+// rewriteRuns rewrites what is worth it, and unpins the views. Where there is no room for one run, others are still
+// tried: they may make some.
+func (c *compaction) rewriteRuns(views []view) (failed error) {
+	defer func() { unpinAll(views) }()
 	for _, run := range c.runs(views) {
 		err := c.stopped()
 		if err == nil && c.worth(run) {
-			err = c.compactRun(run)
+			if err = c.compactRun(run); errors.Is(err, ErrNoSpace) && len(run) > 1 {
+				err = errors.Join(err, c.compactAlone(run))
+			}
 		}
 		unpinAll(run) // at once: the room of the old files is wanted for the next one
 		views = views[len(run):]
@@ -100,8 +132,24 @@ func (c *compaction) run() error {
 		case errors.Is(err, errConfAhead):
 			// Nor is anything behind it: the floor must not pass a membership change that is not in the manifest.
 			c.logger.Debug("segment is compacted later", "group", c.Log.opts.Identity.Name, "segment", run[0].number, "why", err)
-			return nil
+			return failed
+		case errors.Is(err, ErrNoSpace):
+			failed = err
 		case err != nil:
+			return err
+		}
+	}
+	return failed
+}
+
+// compactAlone compacts the segments of a run one by one, where there is room for that.
+func (c *compaction) compactAlone(run []view) error {
+	for i := range run {
+		alone := run[i : i+1]
+		if !c.worth(alone) {
+			continue
+		}
+		if err := c.compactRun(alone); err != nil && !errors.Is(err, errNothingToDrop) && !errors.Is(err, ErrNoSpace) {
 			return err
 		}
 	}
@@ -150,7 +198,7 @@ func (c *compaction) raiseFloor() error {
 func (c *compaction) compactRun(run []view) error {
 	var bytes, superseded, rows int64
 	for _, v := range run {
-		_, drop := v.used.figures()
+		drop := v.used.figures()
 		bytes, superseded, rows = bytes+v.end, superseded+drop, rows+v.rowCount.Load()
 	}
 	if err := c.room(max(0, bytes-superseded) + hintBytesFor(rows)); err != nil {
@@ -200,9 +248,10 @@ func (c *compaction) room(bytes int64) error {
 	return nil
 }
 
-// dropBlobs removes the blobs of dropped entries to which no other entry refers.
+// dropBlobs removes the blobs of dropped entries to which no other entry refers. Where some cannot be read, which may,
+// the blobs are garbage for a later load.
 func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
-	if len(dropped) == 0 {
+	if len(dropped) == 0 || c.Damaged() {
 		return nil
 	}
 	views := c.views(0, ^uint64(0))
@@ -216,9 +265,11 @@ func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 			delete(dropped, b.Ref.ID)
 		}
 	}
+	before := c.blobs.bytes()
 	for id := range dropped {
 		c.dropBlob(id)
 	}
+	c.report.BytesBefore += max(0, before-c.blobs.bytes()) // they are freed as well
 	return nil
 }
 

@@ -18,7 +18,11 @@ type history struct {
 	// floor: each newest tombstone at or below it has no older version stored.
 	floor uint64
 	// tombstoneBytes of those that may go, by ordinal of the segment.
-	tombstoneBytes map[uint32]int64
+	tombstoneBytes bytesByOrdinal
+	// blocked are bytes of newest versions that are deletes, and have an older version stored; blockedThrough is their
+	// greatest index.
+	blocked        int64
+	blockedThrough uint64
 }
 
 // row is a version as the rows of a segment tell it.
@@ -37,7 +41,7 @@ func (h *history) mayGo(e *Entry) bool {
 // learnHistory reads the rows of segments, which are all that are sealed and applied. What is put or deleted meanwhile
 // only makes more versions superseded, never fewer.
 func (c *compaction) learnHistory(views []view) (*history, error) {
-	h := &history{tombstones: map[int64]row{}, tombstoneBytes: map[uint32]int64{}}
+	h := &history{tombstones: map[int64]row{}, tombstoneBytes: bytesByOrdinal{}}
 	versions := max(1, c.Log.opts.Retention.Versions)
 	ranks := map[int64]int{} // newer versions seen so far
 	for _, v := range views {
@@ -72,6 +76,8 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 			}
 			if tombstone, ok := h.tombstones[r.id]; ok && r.index < tombstone.index {
 				h.floor = min(h.floor, tombstone.index-1)
+				h.blocked += tombstone.loc.LengthBound()
+				h.blockedThrough = max(h.blockedThrough, tombstone.index)
 				delete(h.tombstones, r.id)
 			}
 		})
@@ -89,6 +95,18 @@ func (h *history) countTombstones() {
 			h.tombstoneBytes[r.loc.Ordinal()] += r.loc.LengthBound()
 		}
 	}
+}
+
+// waitingTombstones sums up those that stay, some of them perhaps because somebody may ask for them by a request id,
+// and gives the greatest index among them.
+func (h *history) waitingTombstones(forgotten uint64) (bytes int64, through uint64) {
+	for _, r := range h.tombstones {
+		if r.index > min(h.floor, forgotten) {
+			bytes += r.loc.LengthBound()
+			through = max(through, r.index)
+		}
+	}
+	return bytes, through
 }
 
 // eachRow gives the applied versions of a segment that are not void; those of one record newest first.

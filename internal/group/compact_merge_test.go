@@ -156,7 +156,7 @@ func TestCompactMergesWhatManyRestartsLeft(t *testing.T) {
 		for i := range int64(restarts) {
 			ok(t, d.append(Entry{Kind: KindEmpty})) // as a leader begins
 			d.put(Entry{ID: i, Data: payload(i, 300)})
-			ok(t, d.log.Close(true))
+			ok(t, sealAndClose(d.log))
 			d.load()
 			ok(t, d.log.Apply(d.last(), nil))
 		}
@@ -279,7 +279,7 @@ func TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid(t *testing.T) {
 			names, err := d.opts.FS.List(d.opts.Dir)
 			ok(t, err)
 			for _, name := range names { // without hints the frames themselves say what is void
-				if _, isHint := ParseHintName(name); isHint {
+				if isHintName(name) {
 					ok(t, d.opts.FS.Remove(path.Join(d.opts.Dir, name)))
 				}
 			}

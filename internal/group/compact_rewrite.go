@@ -10,6 +10,8 @@ import (
 type rewritten struct {
 	*rewrite
 	dropped int64              // versions
+	forgot  int64              // remembered requests that nobody may ask for any more
+	aged    aged               // what only Retention.MinAge keeps
 	blobs   map[uuid.UUID]bool // that dropped entries refer to
 }
 
@@ -27,7 +29,7 @@ type rewriter struct {
 // may do without. errNothingToDrop and errConfAhead: the segments stay as they are.
 func (c *compaction) rewrite(run []view) (*rewritten, error) {
 	c.wmu.Lock()
-	next, err := c.createSegmentAt(run[0].first, run[0].ordinal^1)
+	next, err := c.createSegmentAt(run[0].first, run[0].ordinal^1, true)
 	c.wmu.Unlock()
 	if err != nil {
 		return nil, noSpace(err)
@@ -42,7 +44,7 @@ func (c *compaction) rewrite(run []view) (*rewritten, error) {
 	c.mu.RUnlock()
 	next.terms = c.termsOfRun(run)
 	err = w.copyAll(run)
-	if err == nil && len(next.rows.ids) == 0 && c.isRemovable(run) {
+	if err == nil && next.rows.isEmpty() && c.isRemovable(run) {
 		c.discardSegment(next)
 		w.out.next, w.out.bytes = nil, 0
 		return w.out, nil
@@ -57,8 +59,9 @@ func (c *compaction) rewrite(run []view) (*rewritten, error) {
 		c.discardSegment(next)
 		return nil, err
 	}
+	next.aged = w.out.aged
 	next.bytes, next.last = w.out.bytes, run[len(run)-1].m.LastIndex
-	next.rowCount.Store(int64(len(next.rows.ids)))
+	next.counted(next.rows)
 	return w.out, nil
 }
 
@@ -74,7 +77,11 @@ func (w *rewriter) copyAll(run []view) error {
 			return err
 		}
 	}
-	if len(run) == 1 && w.out.dropped == 0 && len(w.out.next.rows.ids) > 0 {
+	w.out.aged.keep(w.Log.opts.Retention.MinAge)
+	if len(run) == 1 && w.out.dropped == 0 && w.out.forgot == 0 && !w.out.next.rows.isEmpty() {
+		w.mu.Lock()
+		w.v.aged = w.out.aged
+		w.mu.Unlock()
 		return errNothingToDrop
 	}
 	return w.flush()
@@ -113,6 +120,16 @@ func (w *rewriter) frame(step *FrameStep) error {
 	if e.Kind == KindConf && e.Index > w.conf {
 		return errConfAhead
 	}
+	if e.Kind == KindRequest {
+		if !w.mayBeAsked(e) {
+			w.out.forgot++
+			return nil
+		}
+		at := len(w.buf)
+		w.buf = append(w.buf, step.Raw...)
+		MoveFrame(w.buf[at:], w.out.next.id, w.out.bytes, false)
+		return w.remembered(e)
+	}
 	if !e.Kind.isVersion() { // Raft's first index will be above it
 		return nil
 	}
@@ -121,19 +138,38 @@ func (w *rewriter) frame(step *FrameStep) error {
 		w.leave(e)
 		return nil
 	}
-	keep, used := w.keeps(e, from)
-	if !keep {
+	fate := w.decide(e, from)
+	if fate == isAged {
+		w.out.aged.add(e, from.LengthBound())
+	}
+	if fate == isGone {
 		w.out.dropped++
 		w.out.moves = append(w.out.moves, move{e.ID, e.Index, from, 0})
 		w.leave(e)
-		return nil
+		if !w.mayBeAsked(e) {
+			return nil
+		}
+		r := requestEntry(e)
+		w.buf = AppendFrame(w.buf, w.out.next.id, w.out.bytes, &r)
+		return w.remembered(&r)
 	}
 	at := len(w.buf)
 	w.buf = append(w.buf, step.Raw...)
-	MoveFrame(w.buf[at:], w.out.next.id, w.out.bytes, used)
+	MoveFrame(w.buf[at:], w.out.next.id, w.out.bytes, fate == isNewest)
 	w.out.next.rows.add(w.out.next.first, e, w.out.bytes, step.Bytes)
 	w.out.moves = append(w.out.moves, move{e.ID, e.Index, from, w.out.next.place(w.out.bytes, step.Bytes, e.Kind == KindDelete)})
-	w.out.bytes += step.Bytes
+	return w.wrote(step.Bytes)
+}
+
+// remembered counts a remembered request, whose frame is at the end of buf.
+func (w *rewriter) remembered(e *Entry) error {
+	w.out.next.rows.addRequest(e)
+	return w.wrote(requestFrameBytes)
+}
+
+// wrote counts a frame at the end of buf.
+func (w *rewriter) wrote(bytes int64) error {
+	w.out.bytes += bytes
 	if len(w.buf) >= compactBufferBytes {
 		return w.flush()
 	}
@@ -156,9 +192,26 @@ func (w *rewriter) flush() error {
 	return noSpace(err)
 }
 
-// keeps decides about an applied version. Once superseded and not needed it never is again, so no lock need be held until
-// the swap.
-func (c *compaction) keeps(e *Entry, loc index.Loc) (keep, used bool) {
+// mayBeAsked tells whether a repeated write may still ask for an entry by its request id: then a KindRequest is left of
+// it.
+func (c *compaction) mayBeAsked(e *Entry) bool {
+	return e.RequestID != [16]byte{} && e.Index > c.forgotten
+}
+
+// fate is what becomes of a version.
+type fate int
+
+// The fates. History is what retention's number of versions keeps, or an open snapshot.
+const (
+	isGone fate = iota
+	isNewest
+	isHistory
+	isAged // superseded, and too young to go
+)
+
+// decide decides about an applied version. Once superseded and not needed it never is again, so no lock need be held
+// until the swap.
+func (c *compaction) decide(e *Entry, loc index.Loc) fate {
 	c.mu.RLock()
 	newest, known := c.table.Get(e.ID)
 	held := false
@@ -169,18 +222,23 @@ func (c *compaction) keeps(e *Entry, loc index.Loc) (keep, used bool) {
 	}
 	c.mu.RUnlock()
 	if newest == loc {
-		return e.Kind != KindDelete || !c.history.mayGo(e), true
+		if e.Kind == KindDelete && c.history.mayGo(e) && !c.mayBeAsked(e) {
+			return isGone
+		}
+		return isNewest
 	}
 	if _, recent := c.history.recent[loc]; held || recent {
-		return true, false
+		return isHistory
 	}
 	if !known || !loc.Less(newest) { // nothing that is known supersedes it
-		return true, e.Used
+		if e.Used {
+			return isNewest
+		}
+		return isHistory
 	}
 	age := c.now.UnixNano() - e.CommitTime
 	if minAge := c.Log.opts.Retention.MinAge; minAge > 0 && age < int64(minAge) {
-		return true, false
+		return isAged
 	}
-	asked := e.RequestID != [16]byte{} && age < int64(requestWindowAge) && e.Index+requestWindowEntries > c.applied
-	return asked, false
+	return isGone
 }

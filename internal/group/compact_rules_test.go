@@ -41,7 +41,7 @@ func TestCompactRevivesNoVoidEntry(t *testing.T) {
 	names, err := d.opts.FS.List(d.opts.Dir)
 	ok(t, err)
 	for _, name := range names { // without hints the frames themselves say what is void
-		if _, isHint := ParseHintName(name); isHint {
+		if isHintName(name) {
 			ok(t, d.opts.FS.Remove(path.Join(d.opts.Dir, name)))
 		}
 	}
@@ -194,7 +194,7 @@ func TestVoidEntriesBelowTheFloorStayVoid(t *testing.T) {
 			t.Fatalf("first index is %d", first)
 		}
 		var ids []byte
-		for e := range d.log.RecentRequests(1000, 0) {
+		for _, e := range d.requests() {
 			ids = append(ids, e.RequestID[0])
 		}
 		if !bytes.Equal(ids, []byte{3}) {

@@ -41,7 +41,10 @@ func (c *compaction) runs(views []view) [][]view {
 	}
 	var out [][]view
 	for len(views) > 0 {
-		n := mergeRun(extents, c.Log.opts.SegmentBytes, c.opts.All)
+		n := 1
+		if !c.opts.Room {
+			n = mergeRun(extents, c.Log.opts.SegmentBytes, c.opts.All)
+		}
 		out = append(out, views[:n:n])
 		views, extents = views[n:], extents[n:]
 	}
@@ -58,7 +61,7 @@ func (l *Log) mergeable() int {
 		if s.bytes == 0 || through > applied || s.first > applied {
 			break
 		}
-		empty := s.rowCount.Load() == 0 && l.removable(i)
+		empty := s.rowCount.Load() == 0 && s.requestCount.Load() == 0 && l.removable(i)
 		extents = append(extents, extent{s.first, through, s.bytes - SegmentHeaderBytes, empty})
 	}
 	count := 0
@@ -91,15 +94,18 @@ func (c *compaction) worth(run []view) bool {
 		return true
 	}
 	v := run[0]
-	if v.rowCount.Load() == 0 {
+	requests := v.requestCount.Load()
+	if v.rowCount.Load() == 0 && requests == 0 {
 		return c.isRemovable(run) || v.end > SegmentHeaderBytes
 	}
-	superseded, bytes := v.used.figures()
-	tombstones := c.history.tombstoneBytes[v.ordinal]
-	if superseded == 0 && tombstones == 0 {
-		return false
+	bytes, blobs := c.droppable(v), c.garbage[v.ordinal]
+	if c.opts.All {
+		return bytes+blobs > 0 || requests > 0 && v.first <= c.forgotten
 	}
-	return c.opts.All || (bytes+tombstones)*compactShare >= v.end
+	if c.opts.Room {
+		return blobs > 0 || bytes > 0 && bytes*roomShare >= v.end
+	}
+	return bytes+blobs > 0 && (bytes*compactShare >= v.end || blobs*compactShare >= c.blobs.bytes())
 }
 
 // termsOfRun gives the term runs of what a run keeps.

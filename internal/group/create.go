@@ -31,7 +31,7 @@ func Create(opts Options, conf *raftpb.ConfState) error {
 	}
 	segment := ManifestSegment{Number: 1, FirstIndex: 1}
 	segment.ID = newSegmentID()
-	f, err := writeSegmentHeader(opts, segment)
+	f, err := writeSegmentHeader(opts, segment, false)
 	if err != nil {
 		return fail(err)
 	}
@@ -83,7 +83,7 @@ func newSegmentID() SegmentID {
 }
 
 // writeSegmentHeader makes a segment file with its header, durable when it returns.
-func writeSegmentHeader(opts Options, m ManifestSegment) (vfs.File, error) {
+func writeSegmentHeader(opts Options, m ManifestSegment, rewritten bool) (vfs.File, error) {
 	name := path.Join(opts.Dir, SegmentName(m.Number))
 	f, err := createAnew(opts.FS, name)
 	if err != nil {
@@ -91,7 +91,7 @@ func writeSegmentHeader(opts Options, m ManifestSegment) (vfs.File, error) {
 	}
 	header := SegmentHeader{
 		Store: opts.Identity.Store, Group: opts.Identity.Group, ID: m.ID,
-		FirstIndex: m.FirstIndex, Created: opts.Now().UnixNano(),
+		FirstIndex: m.FirstIndex, Created: opts.Now().UnixNano(), Rewritten: rewritten,
 	}
 	_, err = f.WriteAt(header.Encode(), 0)
 	if err == nil {
@@ -118,7 +118,7 @@ func ReadIdentity(fs vfs.FS, dir string) (Identity, error) {
 // createSegment makes the file of the next segment, with room in memory for a first batch of bytes: durable, and not in
 // the manifest yet. The caller holds wmu.
 func (l *Log) createSegment(first uint64, bytes int64) (*segment, error) {
-	s, err := l.createSegmentAt(first, l.w.active.ordinal&^1+ordinalStep)
+	s, err := l.createSegmentAt(first, l.w.active.ordinal&^1+ordinalStep, false)
 	if err != nil {
 		return nil, err
 	}
@@ -129,15 +129,16 @@ func (l *Log) createSegment(first uint64, bytes int64) (*segment, error) {
 	return s, nil
 }
 
-// createSegmentAt is createSegment with an ordinal, without an image. The caller holds wmu.
-func (l *Log) createSegmentAt(first uint64, ordinal uint32) (*segment, error) {
+// createSegmentAt is createSegment with an ordinal, without an image, also for one that entries of others are copied
+// to. The caller holds wmu.
+func (l *Log) createSegmentAt(first uint64, ordinal uint32, rewritten bool) (*segment, error) {
 	w := &l.w
 	if ordinal > index.OrdinalMax {
 		return nil, fmt.Errorf("the log has used up its %d segment ordinals: load it again", index.OrdinalMax)
 	}
 	m := ManifestSegment{Number: w.nextNumber, ID: newSegmentID(), FirstIndex: first}
 	w.nextNumber++
-	f, err := writeSegmentHeader(l.opts, m)
+	f, err := writeSegmentHeader(l.opts, m, rewritten)
 	if err != nil {
 		return nil, err
 	}

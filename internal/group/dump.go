@@ -40,6 +40,8 @@ func Dump(w io.Writer, fs vfs.FS, name string) (err error) {
 		err = d.segment()
 	case hintMagic:
 		err = d.hint()
+	case pieceMagic:
+		err = d.activeHint()
 	case manifestMagic:
 		err = d.manifest()
 	case markMagic:
@@ -60,7 +62,7 @@ func Dump(w io.Writer, fs vfs.FS, name string) (err error) {
 
 // fileTypes are the magics of the files of a group, with what their names begin with.
 var fileTypes = []struct{ magic, prefix string }{
-	{segmentMagic, segmentPrefix}, {hintMagic, hintPrefix}, {manifestMagic, ManifestName}, {markMagic, MarkName}, {blobMagic, blobPrefix},
+	{segmentMagic, segmentPrefix}, {pieceMagic, ActiveHintName}, {hintMagic, hintPrefix}, {manifestMagic, ManifestName}, {markMagic, MarkName}, {blobMagic, blobPrefix},
 	{replicaMagic, ReplicaName},
 }
 
@@ -153,6 +155,10 @@ func (d *dumper) frame(s *FrameStep) {
 			return
 		}
 		d.line("offset %d: %d bytes: state: %s", s.Offset, s.Bytes, dumpState(state))
+	case KindRequest:
+		r := RequestOf(e)
+		d.line("offset %d: %d bytes: request%s of a %s of id %d index %d term %d commit %s crc %08x", s.Offset, s.Bytes, dumpRequest(e),
+			Kind(e.Data[0]), e.ID, e.Index, e.Term, dumpTime(e.CommitTime), r.CRC32C)
 	case KindEmpty, KindConf:
 		d.line("offset %d: %d bytes: %s index %d term %d data %d", s.Offset, s.Bytes, e.Kind, e.Index, e.Term, len(e.Data))
 	default:
@@ -233,12 +239,47 @@ func (d *dumper) hint() error {
 		d.line("index %d: %s", blob.Index, dumpRef(blob.Ref))
 	}
 	for row, id := range h.IDs {
-		loc, word := index.Loc(h.Places[row]), "put"
-		if loc.Tombstone() {
-			word = "delete"
+		d.line("%s %s", dumpRow(row, id, h.Places[row], h.FirstIndex+uint64(h.Indexes[row])), usedWord(h.IsUsed(row)))
+	}
+	return nil
+}
+
+func dumpRow(row int, id int64, place, at uint64) string {
+	loc, word := index.Loc(place), "put"
+	if loc.Tombstone() {
+		word = "delete"
+	}
+	return fmt.Sprintf("row %d: %s id %d index %d offset %d at most %d bytes", row, word, id, at, loc.Offset(), loc.LengthBound())
+}
+
+// activeHint writes the pieces of the hint of an active segment. What is behind the last whole one does not count.
+func (d *dumper) activeHint() error {
+	b, err := readAll(d.fs, d.name, hintBytesMax)
+	if err != nil {
+		return err
+	}
+	row := 0
+	for at := int64(0); at < int64(len(b)); {
+		p, length, err := decodePiece(b[at:])
+		if err != nil {
+			if at == 0 {
+				return err
+			}
+			d.line("byte %d: what is from here on, %d bytes, does not count: %v", at, int64(len(b))-at, err)
+			return nil
 		}
-		d.line("row %d: %s id %d index %d offset %d at most %d bytes %s", row, word, id, h.FirstIndex+uint64(h.Indexes[row]), loc.Offset(),
-			loc.LengthBound(), usedWord(h.IsUsed(row)))
+		d.line("byte %d: piece of the hint of the active segment %x, first index %d: version %d, from offset %d to %d, indexes %d to %d, last commit %s, %d rows", at, p.segment,
+			p.first, FormatVersion, p.begin, p.end, p.lastBefore+1, p.last, dumpTime(p.table.lastCommit), len(p.table.ids))
+		for _, run := range p.terms {
+			d.line("from index %d: term %d", run.FirstIndex, run.Term)
+		}
+		for _, blob := range p.table.blobs {
+			d.line("index %d: %s", blob.Index, dumpRef(blob.Ref))
+		}
+		for i, id := range p.table.ids {
+			d.line("%s", dumpRow(row+i, id, p.table.places[i], p.first+uint64(p.table.indexes[i])))
+		}
+		row, at = row+len(p.table.ids), at+length
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 
@@ -82,6 +83,12 @@ func TestDumpOfOtherFiles(t *testing.T) {
 	if lines := dumped(t, g, HintName(2)); len(lines) != 1+1+1+30 {
 		t.Errorf("%d lines", len(lines))
 	}
+	piece := samplePiece().encode()
+	must(t, writeReplace(g.fs, g.dir, ActiveHintName, append(slices.Clone(piece), piece[:100]...)))
+	if lines := dumped(t, g, ActiveHintName); len(lines) != 1+2+1+71+1 || !strings.Contains(lines[len(lines)-1], "does not count") {
+		t.Errorf("%q", lines)
+	}
+	must(t, g.fs.Remove(path.Join(g.dir, ActiveHintName)))
 	if lines := dumped(t, g, BlobName(g.blobs[0].ID)); lines[len(lines)-1] != "all chunks are whole" {
 		t.Errorf("%q", lines)
 	}

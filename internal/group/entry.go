@@ -14,6 +14,10 @@ const (
 	KindEmpty  Kind = 3 // an internal entry of Raft without content (a new leader's first)
 	KindConf   Kind = 4 // an internal entry: membership change; Data is the raftpb message (ConfChangeV2)
 	KindState  Kind = 5 // not an entry of the Raft log and without an index: term, vote, commit and synced mark
+	// KindRequest is what compaction leaves of a put or delete whose request id a repeated write may still ask for: id,
+	// index, term, commit time and request id are those of the write, the data is what RequestOf needs beside them. It
+	// is no version of the record. No log has it above the compaction floor, so Raft never sees it.
+	KindRequest Kind = 6
 )
 
 // Codec says how the data of an entry is stored.

@@ -150,6 +150,9 @@ func (e *Entry) decodeContent(buf []byte, attributesBytes, dataBytes int, frameB
 		e.Attributes = buf[FrameHeaderBytes:dataAt:dataAt]
 	}
 	e.Data = buf[dataAt:end:end]
+	if e.Kind == KindRequest && !isRequestData(e.Data) {
+		return ErrFrameContent
+	}
 	return nil
 }
 
@@ -181,6 +184,10 @@ func (e *Entry) refusal(attributesBytes, dataBytes int) string {
 		if attributesBytes+dataBytes != 0 || e.Codec != CodecPlain {
 			return "a delete has neither attributes nor data"
 		}
+	case KindRequest:
+		if why := e.requestRefusal(attributesBytes, dataBytes); why != "" {
+			return why
+		}
 	case KindEmpty, KindConf, KindState:
 		if why := e.internalRefusal(attributesBytes, dataBytes); why != "" {
 			return why
@@ -190,6 +197,14 @@ func (e *Entry) refusal(attributesBytes, dataBytes int) string {
 	}
 	if e.Index == 0 && e.Kind != KindState {
 		return "index is zero"
+	}
+	return ""
+}
+
+// requestRefusal is the rule of KindRequest, but for what its data says.
+func (e *Entry) requestRefusal(attributesBytes, dataBytes int) string {
+	if attributesBytes != 0 || dataBytes != requestDataBytes || e.Codec != CodecPlain || e.Timestamp != 0 || e.RequestID == [16]byte{} {
+		return "a remembered request has a request id, no attributes, no timestamp and 8 bytes of data"
 	}
 	return ""
 }
@@ -229,6 +244,8 @@ func (k Kind) String() string {
 		return "conf"
 	case KindState:
 		return "state"
+	case KindRequest:
+		return "request"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }

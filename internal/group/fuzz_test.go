@@ -242,6 +242,28 @@ func FuzzHint(f *testing.F) {
 	})
 }
 
+func FuzzHintPiece(f *testing.F) {
+	addGolden(f, ActiveHintName, func(b []byte) { f.Add(b, true) })
+	f.Add(samplePiece().encode(), true)
+	f.Fuzz(func(t *testing.T, b []byte, fix bool) {
+		if fix && len(b) >= pieceHeaderBytes+pieceTrailBytes {
+			_, length, _, _, _ := pieceHead(b)
+			b = repair(b[:max(pieceHeaderBytes+pieceTrailBytes, min(length, int64(len(b))))])
+		}
+		var p *hintPiece
+		var length int64
+		var err error
+		bounded(t, len(b), func() { p, length, err = decodePiece(b) })
+		if err != nil {
+			return
+		}
+		again := p.encode()
+		if q, n, err := decodePiece(again); err != nil || n != int64(len(again)) || !reflect.DeepEqual(p, q) || n > length {
+			t.Fatalf("%x became %x, %v", b, again, err)
+		}
+	})
+}
+
 func FuzzReplicaFile(f *testing.F) {
 	addGolden(f, ReplicaName, func(b []byte) {
 		f.Add(b, true)

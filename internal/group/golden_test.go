@@ -68,6 +68,11 @@ func goldenFiles(t *testing.T) map[string][]byte {
 		files[SegmentName(number)] = b
 		m.Segments = append(m.Segments, s)
 	}
+	var active []byte
+	for _, p := range goldenPieces(m.Segments[1], files[SegmentName(2)]) {
+		active = append(active, p.encode()...)
+	}
+	files[ActiveHintName] = active
 	hint := goldenHint(m.Segments[0], files[SegmentName(1)])
 	var err error
 	files[HintName(1)], err = hint.Encode()
@@ -110,6 +115,17 @@ func goldenHint(s ManifestSegment, image []byte) *Hint {
 	}
 	orderRows(h)
 	return h
+}
+
+// goldenPieces are written down by hand, the first one for the put, the second for a part without one.
+func goldenPieces(s ManifestSegment, image []byte) []*hintPiece {
+	length := FrameBytes(0, len("second"))
+	state := SegmentHeaderBytes + length
+	return []*hintPiece{{
+		segment: s.ID, first: 8, begin: SegmentHeaderBytes, end: state, lastBefore: 7, last: 8,
+		table: rowTable{ids: []int64{7}, places: []uint64{SegmentHeaderBytes/8<<16 | uint64(length+63)/64<<1}, indexes: []uint32{0}, lastCommit: 1700000000000000005},
+		terms: []TermRun{{8, 2}},
+	}, {segment: s.ID, first: 8, begin: state, end: int64(len(image)) - 512, lastBefore: 8, last: 8, rowsBefore: 1}}
 }
 
 func TestGoldenFilesOfVersion1AreWrittenTheSame(t *testing.T) {
@@ -155,6 +171,9 @@ func TestGoldenFilesOfVersion1AreRead(t *testing.T) {
 	}
 	if _, err := ReadHint(fs, goldenV1, m.Segments[0]); err != nil {
 		t.Error(err)
+	}
+	if h, err := readPieces(fs, goldenV1, m.Segments[1]); err != nil || h == nil || h.rows != 1 || h.last != 8 || h.table.ids[0] != 7 {
+		t.Error(h, err)
 	}
 	mark, found, bad, err := ReadMark(fs, goldenV1)
 	if err != nil || !found || bad != [2]error{} || mark.Offset != 216 || mark.Segment != m.Segments[1].ID {

@@ -13,8 +13,8 @@ import (
 
 // A hint:
 //
-//	0       8         12    16           24            32           40     48            56     64           72     80
-//	├ magic ┼ version ┼ CRC ┼ segment id ┼ first index ┼ last index ┼ size ┼ commit time ┼ rows ┼ runs,blobs ┼ zero ┤
+//	0       8         12    16           24            32           40     48            56     64           72         76     80
+//	├ magic ┼ version ┼ CRC ┼ segment id ┼ first index ┼ last index ┼ size ┼ commit time ┼ rows ┼ runs,blobs ┼ requests ┼ zero ┤
 //	80
 //	├ ids (8 each) ┼ places (8 each) ┼ indexes (4 each), zeros to 8 ┼ used bitmap ┼ term runs (16 each) ┼ blobs (48 each) ┤
 const (
@@ -31,8 +31,9 @@ type Hint struct {
 	Segment    SegmentID
 	FirstIndex uint64
 	LastIndex  uint64    // of the last entry ever in the segment
-	LastCommit int64     // commit time of the last put or delete; 0: none
+	LastCommit int64     // commit time of the last put, delete or remembered request; 0: none
 	Bytes      int64     // of the segment
+	Requests   uint32    // number of entries of KindRequest, which have no row
 	IDs        []int64   // row -> id
 	Places     []uint64  // row -> index.Loc with ordinal 0 (offset, length, tombstone)
 	Indexes    []uint32  // row -> index - FirstIndex
@@ -76,8 +77,20 @@ func (h *Hint) Term(index uint64) uint64 {
 
 // ReadHint reads and checks the hint of a segment; any error means: do without it. The columns alias one buffer, off no
 // other; they are the caller's.
-func ReadHint(fs vfs.FS, dir string, segment ManifestSegment) (h *Hint, err error) {
+func ReadHint(fs vfs.FS, dir string, segment ManifestSegment) (*Hint, error) {
 	name := path.Join(dir, HintName(segment.Number))
+	h, err := readHintFile(fs, name)
+	if err != nil {
+		return nil, err
+	}
+	if h.Segment != segment.ID || h.FirstIndex != segment.FirstIndex || h.LastIndex != segment.LastIndex || h.Bytes != segment.Bytes {
+		return nil, fmt.Errorf("%s: %w: it is of another segment or another state of it", name, ErrCorrupt)
+	}
+	return h, nil
+}
+
+// readHintFile reads a hint and checks it by itself.
+func readHintFile(fs vfs.FS, name string) (h *Hint, err error) {
 	f, err := fs.Open(name)
 	if err != nil {
 		return nil, err
@@ -94,12 +107,8 @@ func ReadHint(fs vfs.FS, dir string, segment ManifestSegment) (h *Hint, err erro
 	if err := readFull(f, b, 0); err != nil {
 		return nil, err
 	}
-	h, err = DecodeHint(b)
-	if err != nil {
+	if h, err = DecodeHint(b); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	if h.Segment != segment.ID || h.FirstIndex != segment.FirstIndex || h.LastIndex != segment.LastIndex || h.Bytes != segment.Bytes {
-		return nil, fmt.Errorf("%s: %w: it is of another segment or another state of it", name, ErrCorrupt)
 	}
 	return h, nil
 }
@@ -148,6 +157,7 @@ func (h *Hint) Encode() ([]byte, error) {
 	le.PutUint64(b[56:], uint64(rows))
 	le.PutUint32(b[64:], uint32(len(h.Terms)))
 	le.PutUint32(b[68:], uint32(len(h.Blobs)))
+	le.PutUint32(b[72:], h.Requests)
 	for i, id := range h.IDs {
 		le.PutUint64(b[hintHeaderBytes+8*i:], uint64(id))
 	}
@@ -184,22 +194,18 @@ func DecodeHint(b []byte) (*Hint, error) {
 	}
 	le := binary.LittleEndian
 	rows, terms, blobs := le.Uint64(b[56:]), int64(le.Uint32(b[64:])), int64(le.Uint32(b[68:]))
-	if rows > uint64(len(b)) || !isZero(b[72:hintHeaderBytes]) {
+	if rows > uint64(len(b)) || !isZero(b[76:hintHeaderBytes]) {
 		return nil, fmt.Errorf("hint: %w: counts or reserved bytes", ErrCorrupt)
 	}
 	l := layoutHint(int64(rows), terms, blobs)
 	if l.end != int64(len(b)) || !isZero(b[l.indexes+4*int64(rows):l.used]) {
 		return nil, fmt.Errorf("hint: %w: counts do not fit the length, or padding", ErrCorrupt)
 	}
-	h := &Hint{
-		FirstIndex: le.Uint64(b[24:]), LastIndex: le.Uint64(b[32:]),
-		Bytes: int64(le.Uint64(b[40:])), LastCommit: int64(le.Uint64(b[48:])),
-		IDs:     column[int64](b[hintHeaderBytes:l.places]),
-		Places:  column[uint64](b[l.places:l.indexes]),
-		Indexes: column[uint32](b[l.indexes : l.indexes+4*int64(rows)]),
-		Used:    column[uint64](b[l.used:l.terms]),
-	}
-	copy(h.Segment[:], b[16:])
+	h := hintHead(b)
+	h.IDs = column[int64](b[hintHeaderBytes:l.places])
+	h.Places = column[uint64](b[l.places:l.indexes])
+	h.Indexes = column[uint32](b[l.indexes : l.indexes+4*int64(rows)])
+	h.Used = column[uint64](b[l.used:l.terms])
 	for at := l.terms; at < l.blobs; at += termRunBytes {
 		h.Terms = append(h.Terms, TermRun{FirstIndex: le.Uint64(b[at:]), Term: le.Uint64(b[at+8:])})
 	}
@@ -216,9 +222,21 @@ func DecodeHint(b []byte) (*Hint, error) {
 	return h, nil
 }
 
+// hintHead takes what a hint says of its segment from its header, without a check.
+func hintHead(b []byte) *Hint {
+	le := binary.LittleEndian
+	h := &Hint{
+		FirstIndex: le.Uint64(b[24:]), LastIndex: le.Uint64(b[32:]),
+		Bytes: int64(le.Uint64(b[40:])), LastCommit: int64(le.Uint64(b[48:])), Requests: le.Uint32(b[72:]),
+	}
+	copy(h.Segment[:], b[16:])
+	return h
+}
+
 // check is the rule of the format beyond the bytes. It is on the path of every start, so it is one pass over the rows.
 func (h *Hint) check() error {
-	if h.FirstIndex == 0 || h.LastIndex < h.FirstIndex-1 || h.Bytes < SegmentHeaderBytes || h.Bytes > index.OffsetMax {
+	if h.FirstIndex == 0 || h.LastIndex < h.FirstIndex-1 || h.Bytes < SegmentHeaderBytes || h.Bytes > index.OffsetMax ||
+		int64(h.Requests) > h.Bytes/requestFrameBytes {
 		return fmt.Errorf("%w: indexes or size are impossible", ErrCorrupt)
 	}
 	span := h.LastIndex - h.FirstIndex + 1 // wraps to 0 where there is no entry

@@ -79,7 +79,8 @@ func TestHintWithARightChecksumAndWrongContentIsRefused(t *testing.T) {
 	l := layoutHint(71, 2, 1)
 	flip := func(at int64) func(b []byte) { return func(b []byte) { b[at] ^= 0x50 } }
 	for what, change := range map[string]func(b []byte){
-		"reserved bytes":                   flip(72),
+		"reserved bytes":                   flip(76),
+		"more requests than there is room": flip(75),
 		"padding behind the indexes":       flip(l.used - 1),
 		"used flags behind the last row":   flip(l.terms - 1),
 		"ordinal of a place":               flip(l.indexes - 1),

@@ -32,30 +32,36 @@ func (l *Log) mapImage(s *segment, bytes int64, grows bool) error {
 	return nil
 }
 
-// loadImage reads a segment into memory, in Resident residency.
+// loadImage reads a segment that was just written into memory, in Resident residency, and checks every frame: reads do not do it any more.
 func (l *Log) loadImage(ctx context.Context, s *segment, size int64) error {
 	if l.opts.Residency != Resident {
 		return nil
 	}
-	return l.fillImage(ctx, s, size, size, nil, nil)
+	w := newWalk(s.first, false)
+	err := l.walkImage(ctx, s, size, size, func() *segmentWalk { return w }, nil)
+	switch {
+	case err != nil:
+		return err
+	case len(w.bad) > 0:
+		b := w.bad[0]
+		return fmt.Errorf("%s: what was written is read back wrong at offset %d, %d bytes: %s: %w", s.path, b.offset, b.bytes, b.what, ErrCorrupt)
+	case w.zeros < size:
+		return fmt.Errorf("%s: what was written is read back as zeros from offset %d on: %w", s.path, w.zeros, ErrCorrupt)
+	}
+	return nil
 }
 
 // walkImage reads the first size bytes of a segment's file into an image with room, and walks the frames while it does.
-// rows, as for walkSegment, is asked for after the first reads were begun.
-func (l *Log) walkImage(
-	ctx context.Context, s *segment, size, room int64, rows func() bool, onto func(bytes int64),
-) (w *segmentWalk, err error) {
-	err = l.fillImage(ctx, s, size, room, onto, func(read *imageRead) error {
+// begin gives the walk, after the first reads were begun.
+func (l *Log) walkImage(ctx context.Context, s *segment, size, room int64, begin func() *segmentWalk, onto func(bytes int64)) error {
+	return l.fillImage(ctx, s, size, room, onto, func(read *imageRead) error {
 		frames := NewFrameReaderBytes(s.image[:size], s.id, SegmentHeaderBytes)
-		frames.await = read.await
-		w, err = walkSegment(frames, s.first, size, rows())
-		return err
+		frames.read = read
+		return begin().goOn(frames, s.first, size)
 	})
-	return w, err
 }
 
-// fillImage reads the first size bytes of a segment's file past the page cache into a new image with room; use, which may
-// be nil, works on it meanwhile.
+// fillImage reads the first size bytes of a segment's file past the page cache into a new image with room; use works on it meanwhile.
 func (l *Log) fillImage(ctx context.Context, s *segment, size, room int64, onto func(int64), use func(*imageRead) error) error {
 	f, err := l.fs.OpenDirect(s.path)
 	if err != nil {
@@ -65,19 +71,13 @@ func (l *Log) fillImage(ctx context.Context, s *segment, size, room int64, onto 
 		return errors.Join(err, f.Close())
 	}
 	if size == 0 {
-		if use != nil {
-			err = use(&imageRead{})
-		}
-		return errors.Join(err, f.Close())
+		return errors.Join(use(&imageRead{}), f.Close())
 	}
 	read, err := l.loader.read(ctx, f, s.image[:size], onto)
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	if use != nil {
-		err = use(read)
-	}
-	if err := errors.Join(err, read.finish(), f.Close()); err != nil {
+	if err := errors.Join(use(read), read.finish(), f.Close()); err != nil {
 		return fmt.Errorf("%s: %w", s.path, err)
 	}
 	return nil

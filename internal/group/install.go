@@ -391,13 +391,16 @@ func removeIncoming(fs vfs.FS, dir string) error {
 	return fs.SyncDir(dir)
 }
 
-// endInstall ends what a crash behind an Install's commit point left, and removes what was gathered for one that the log does
-// not need any more. Best effort: a joining file beside a manifest reads as a member's, and the rest costs room.
-func (l *Log) endInstall() {
+// endInstall ends what a crash behind an Install's commit point left, and removes what was gathered for one that the
+// log does not need any more, where there is a folder of it. Best effort: a joining file beside a manifest reads as a
+// member's, and the rest costs room.
+func (l *Log) endInstall(incoming bool) {
 	err := l.endJoining()
-	m, readErr := ReadManifest(l.fs, path.Join(l.dir, IncomingName))
-	if readErr != nil || m.HardState.Commit <= l.applied.Load() {
-		err = errors.Join(err, removeIncoming(l.fs, l.dir))
+	if incoming {
+		m, readErr := ReadManifest(l.fs, path.Join(l.dir, IncomingName))
+		if readErr != nil || m.HardState.Commit <= l.applied.Load() {
+			err = errors.Join(err, removeIncoming(l.fs, l.dir))
+		}
 	}
 	if err != nil {
 		l.logger.Warn("what an install has left could not be put in order", "group", l.opts.Identity.Name, "error", err)

@@ -125,7 +125,7 @@ func (i *Install) makeActive(next *Manifest) error {
 	active := ManifestSegment{Number: next.NextSegment, ID: newSegmentID(), FirstIndex: i.manifest.HardState.Commit + 1}
 	next.NextSegment++
 	next.Segments = append(next.Segments, active)
-	f, err := writeSegmentHeader(i.opts, active)
+	f, err := writeSegmentHeader(i.opts, active, false)
 	if err != nil {
 		return err
 	}

@@ -322,7 +322,7 @@ func TestInstallNeverLosesWhatWasAcknowledged(t *testing.T) {
 		if got, _ := l.LastIndex(); got != last+1 {
 			t.Errorf("%s: last index is %d", what, got)
 		}
-		ok(t, l.Close(true)) // sealed: the next one looks at hints
+		ok(t, sealAndClose(l)) // sealed: the next one looks at hints
 	}
 	refused("in the active segment")
 	refused("in a sealed segment")

@@ -23,8 +23,11 @@ type loading struct {
 	ctx      context.Context
 	progress *Progress
 	manifest *Manifest
-	sizes    []int64   // of the files, by segment; -1: gone
-	parts    []*loaded // by segment
+	sizes    []int64 // of the files, by segment; of the active one, without the room at its end. 0: gone
+	active   *activeFile
+	names    []string         // in the folder, before garbage was removed
+	early    map[uint64]*Hint // hints that were read before the segments, by number; nil: it cannot be used
+	parts    []*loaded        // by segment
 	report   Report
 	commit   uint64
 	ids      []damagedID
@@ -40,6 +43,7 @@ type loaded struct {
 	terms      []TermRun
 	blobs      []HintBlob
 	lastCommit int64
+	header     []*Damage // of the header: no entry is hit
 	damages    []*Damage
 	ids        []damagedID
 	hintGone   bool // it can and must be written
@@ -67,22 +71,31 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 	if err != nil {
 		return fail(err)
 	}
-	need, err := planLoad(opts, m)
+	active, err := openActiveFile(opts, m)
 	if err != nil {
 		return fail(err)
+	}
+	names, err := opts.FS.List(opts.Dir)
+	if err != nil {
+		return fail(errors.Join(err, active.close()))
+	}
+	need, err := planLoad(opts, m, active, names)
+	if err != nil {
+		return fail(errors.Join(err, active.close()))
 	}
 	l, err := newLog(opts, m, need)
 	if err != nil {
-		return fail(err)
+		return fail(errors.Join(err, active.close()))
 	}
 	l.journal = member
 	progress.BytesTotal.Add(need.LoadBytes)
-	ld := &loading{Log: l, ctx: ctx, progress: progress, manifest: m}
+	ld := &loading{Log: l, ctx: ctx, progress: progress, manifest: m, active: active, names: names}
 	if err := ld.run(); err != nil {
+		err = errors.Join(err, active.close())
 		l.abandon()
 		return fail(err)
 	}
-	l.endInstall()
+	l.endInstall(slices.Contains(names, IncomingName))
 	return l, ld.report, nil
 }
 
@@ -103,10 +116,8 @@ func (ld *loading) run() error {
 	if err := ld.removeGarbage(); err != nil { // 2
 		return err
 	}
-	if err := ld.openSegments(); err != nil { // 3
-		return err
-	}
-	active, err := ld.recoverLast() // 5; before 4, because the commit is there
+	ld.openSegments()
+	active, err := ld.recoverLast() // 3 and 5 of the active segment; before 4, because the commit is there
 	if err != nil {
 		return err
 	}
@@ -117,7 +128,7 @@ func (ld *loading) run() error {
 	if err := ld.findTailIDs(); err != nil {
 		return err
 	}
-	if err := ld.loadSealed(); err != nil { // 4
+	if err := ld.loadSealed(); err != nil { // 3 and 4
 		return err
 	}
 	if err := ld.assemble(active); err != nil { // 6
@@ -132,17 +143,13 @@ func (ld *loading) run() error {
 
 // removeGarbage removes the files that no manifest lists. Blobs are looked at when all references are known.
 func (ld *loading) removeGarbage() error {
-	names, err := ld.fs.List(ld.dir)
-	if err != nil {
-		return err
-	}
 	listed := make(map[string]bool)
 	for _, s := range ld.manifest.Segments {
 		listed[SegmentName(s.Number)] = true
 		listed[HintName(s.Number)] = s.Sealed()
 	}
 	removed := 0
-	for _, name := range names {
+	for _, name := range ld.names {
 		_, isSegment := ParseSegmentName(name)
 		_, isHint := ParseHintName(name)
 		if !strings.HasSuffix(name, TmpSuffix) && (!isSegment && !isHint || listed[name]) {
@@ -160,8 +167,8 @@ func (ld *loading) removeGarbage() error {
 	return nil
 }
 
-// openSegments makes the segments and compares headers and sizes with the manifest.
-func (ld *loading) openSegments() error {
+// openSegments makes the segments.
+func (ld *loading) openSegments() {
 	st := &ld.state
 	ld.parts = make([]*loaded, len(ld.manifest.Segments))
 	ld.sizes = make([]int64, len(ld.manifest.Segments))
@@ -169,178 +176,71 @@ func (ld *loading) openSegments() error {
 		s := newSegment(ld.fs, ld.dir, m, ordinalStep*uint32(i+1))
 		st.segments = append(st.segments, s)
 		ld.parts[i] = new(loaded)
-		if err := ld.openSegment(i, s, m); err != nil {
-			return err
+		switch f := ld.active.file; {
+		case m.Sealed() && ld.opts.Residency == Index:
+			s.cold = &coldFile{bytes: m.Bytes}
+		case !m.Sealed() && f != nil:
+			s.adviseRandom(f)
+			s.file.Store(&openFile{ld.active.take()})
+			ld.sizes[i] = ld.active.end
 		}
 	}
 	ld.publishSegments()
-	return nil
 }
 
-func (ld *loading) openSegment(i int, s *segment, m ManifestSegment) error {
-	damage := func(offset, length int64, what string) {
-		d := &Damage{Group: ld.opts.Identity.Name, File: SegmentName(m.Number), Offset: offset, Length: length, What: what}
-		ld.damages = append(ld.damages, d)
-	}
+// openSealed opens the file of a sealed segment and compares its size with the manifest. False: it is gone.
+func (ld *loading) openSealed(s *segment, i int, m ManifestSegment) (bool, error) {
 	f, err := s.reader()
 	if errors.Is(err, iofs.ErrNotExist) {
-		ld.sizes[i] = 0
-		damage(0, SegmentHeaderBytes, "the file is gone")
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
-	if m.Sealed() {
-		s.adviseRandom(f)
-		if ld.opts.Residency == Index {
-			s.cold = &coldFile{bytes: m.Bytes}
-		}
-	}
+	s.adviseRandom(f)
 	size, err := f.Size()
 	if err != nil {
-		return err
+		return false, err
 	}
-	ld.sizes[i] = size
-	header := make([]byte, SegmentHeaderBytes)
-	err = readFull(f, header, 0)
+	if size > m.Bytes {
+		// What a sealed segment has too much was cut off by the manifest, for example after a failed sync.
+		ld.logger.Debug("segment is longer than the manifest says", "group", ld.opts.Identity.Name, "segment", m.Number)
+	}
+	ld.sizes[i] = min(size, m.Bytes)
+	return true, nil
+}
+
+// checkHeader compares the header of a segment, whose file there is or not, with the manifest: that in memory, where
+// the segment is. What differs is damage of these bytes alone; a foreign or a newer one is an error.
+func (ld *loading) checkHeader(s *segment, m ManifestSegment, there bool) (*Damage, error) {
+	damage := func(what string) *Damage {
+		return &Damage{Group: ld.opts.Identity.Name, File: SegmentName(m.Number), Length: SegmentHeaderBytes, What: what}
+	}
+	if !there {
+		return damage("the file is gone"), nil
+	}
+	var header []byte
+	var err error
+	if s.image != nil {
+		header = s.image[:min(SegmentHeaderBytes, int64(len(s.image)))]
+	} else {
+		header = make([]byte, SegmentHeaderBytes)
+		for range blockTries {
+			if err = readFull(s.file.Load(), header, 0); err == nil {
+				break
+			}
+		}
+	}
 	if err == nil {
 		err = CheckSegmentHeader(header, ld.opts.Identity, m)
 	}
-	if errors.Is(err, ErrFormatVersion) || errors.Is(err, ErrForeign) {
-		return fmt.Errorf("%s: %w", s.path, err)
+	switch {
+	case errors.Is(err, ErrFormatVersion) || errors.Is(err, ErrForeign):
+		return nil, fmt.Errorf("%s: %w", s.path, err)
+	case err != nil:
+		return damage(err.Error()), nil
 	}
-	if err != nil {
-		damage(0, SegmentHeaderBytes, err.Error())
-	}
-	if m.Sealed() && size > m.Bytes {
-		// What a sealed segment has too much was cut off by the manifest, for example after a failed sync.
-		ld.logger.Debug("segment is longer than the manifest says", "group", ld.opts.Identity.Name, "segment", m.Number)
-		ld.sizes[i] = m.Bytes
-	}
-	return nil
-}
-
-// recoverLast recovers the active segment and with it the commit. Nil where the manifest has no active segment.
-func (ld *loading) recoverLast() (*recovered, error) {
-	mark, found, bad, err := ReadMark(ld.fs, ld.dir)
-	if err != nil {
-		return nil, err
-	}
-	for slot, e := range bad {
-		if e != nil {
-			ld.logger.Info("a slot of the mark file is not whole: torn by a crash, or damaged", "group", ld.opts.Identity.Name,
-				"slot", slot, "error", e)
-		}
-	}
-	ld.marks.sequence = mark.Sequence
-	hard := &ld.w.hard
-	*hard = ld.manifest.HardState
-	hard.SyncedOffset, hard.SyncedIndex = 0, 0
-	n := len(ld.manifest.Segments)
-	if n == 0 || ld.manifest.Segments[n-1].Sealed() {
-		ld.state.last = ld.manifest.CompactedThrough
-		if n > 0 {
-			ld.state.last = max(ld.state.last, ld.manifest.Segments[n-1].LastIndex)
-		}
-		ld.commit = min(hard.Commit, ld.state.last)
-		return nil, nil
-	}
-	s := ld.state.segments[n-1]
-	r, err := ld.recoverActive(s, ld.sizes[n-1], mark, found, ld.walkActive(s, ld.sizes[n-1]))
-	if err != nil {
-		return nil, err
-	}
-	if r.states {
-		hard.MergeHardState(r.state)
-		hard.SyncedOffset, hard.SyncedIndex = 0, 0
-	}
-	s.rows, s.incomplete = &r.rows, lostEntries(r.damages)
-	ld.parts[n-1] = &loaded{terms: r.terms, blobs: r.rows.blobs, lastCommit: r.rows.lastCommit, damages: r.damages, ids: r.ids}
-	ld.state.last, ld.state.end = r.last, r.end
-	for _, d := range r.damages {
-		ld.state.last = max(ld.state.last, d.IndexLast)
-	}
-	ld.commit = min(hard.Commit, ld.state.last)
-	return r, nil
-}
-
-// lostEntries tells whether damage has hit entries.
-func lostEntries(damages []*Damage) bool {
-	return slices.ContainsFunc(damages, func(d *Damage) bool { return d.IndexLast != 0 })
-}
-
-// walkActive walks the active segment from its begin: in Resident residency from the image, which the first walk loads.
-func (ld *loading) walkActive(s *segment, size int64) func(through int64) (*segmentWalk, error) {
-	return func(through int64) (*segmentWalk, error) {
-		switch {
-		case ld.opts.Residency != Resident || size <= SegmentHeaderBytes:
-			w, err := ld.walkFile(s, through, true)
-			if through == size {
-				ld.read(size)
-			}
-			return w, err
-		case s.image == nil:
-			return ld.walkImage(ld.ctx, s, size, max(ld.opts.SegmentBytes, size), func() bool { return true }, ld.read)
-		default:
-			return walkSegment(NewFrameReaderBytes(s.image[:through], s.id, SegmentHeaderBytes), s.first, through, true)
-		}
-	}
-}
-
-// holdBackConf lowers the commit below a membership change that the manifest does not know yet, so that Raft gives it out
-// again. The manifest's commit is never above what was applied when it was written, so only what follows can hold one.
-func (ld *loading) holdBackConf(active *recovered) error {
-	known := max(ld.manifest.ConfIndex, ld.manifest.CompactedThrough)
-	hold := func(at uint64) {
-		if at > known && at <= ld.commit {
-			ld.commit = at - 1
-		}
-	}
-	through := ld.state.last
-	if active != nil {
-		for _, at := range active.confs {
-			hold(at)
-		}
-		through = ld.state.segments[len(ld.state.segments)-1].first - 1
-	}
-	from := max(ld.manifest.HardState.Commit, known) + 1
-	through = min(through, ld.commit)
-	if from > through {
-		return nil
-	}
-	return ld.walkEntries(from, through, true, func(e *Entry, _ index.Loc) bool {
-		if e.Kind == KindConf {
-			hold(e.Index)
-		}
-		return true
-	})
-}
-
-// findTailIDs looks for the records with an entry above the commit. Where one of these entries is damaged, all up to it
-// count as committed: Raft cannot be given what is lost, and with a single voter what was synced was committed. With several
-// it may have been cut off, or be what made a quorum: ErrTailDamaged.
-func (ld *loading) findTailIDs() error {
-	ld.tailIDs = make(map[int64]struct{})
-	commit := ld.commit
-	next := ld.commit + 1
-	err := ld.walkEntries(next, ld.state.last, true, func(e *Entry, _ index.Loc) bool {
-		if e.Index > next {
-			ld.commit = e.Index - 1
-		}
-		next = e.Index + 1
-		if e.Kind.isVersion() {
-			ld.tailIDs[e.ID] = struct{}{}
-		}
-		return true
-	})
-	if next <= ld.state.last {
-		ld.commit = ld.state.last
-	}
-	if len(votersOf(ld.manifest.Conf)) > 1 && (ld.commit != commit || ld.voteLost) {
-		return errors.Join(err, ErrTailDamaged)
-	}
-	return err
+	return nil, nil
 }
 
 // through is the last index of a segment that is not void: a later segment may have cut the log.
@@ -375,17 +275,27 @@ func (ld *loading) loadSealed() error {
 func (ld *loading) loadSegment(ctx context.Context, i int, m ManifestSegment) (*loaded, error) {
 	s := ld.state.segments[i]
 	through := min(ld.commit, ld.through(i))
+	there, err := ld.openSealed(s, i, m)
+	if err != nil {
+		return nil, err
+	}
 	// An image's first reads are in flight before its hint is asked for, so that the device does not wait for that.
 	readHint := sync.OnceValue(func() *Hint { return ld.readHint(m) })
 	noHint := func() bool { return readHint() == nil }
 	var w *segmentWalk
 	if ld.opts.Residency == Resident || noHint() || ld.sizes[i] < m.Bytes {
-		var err error
 		if w, err = ld.readSegment(ctx, s, i, m, noHint); err != nil {
 			return nil, err
 		}
 	}
 	hint, part := readHint(), new(loaded)
+	damage, err := ld.checkHeader(s, m, there)
+	if err != nil {
+		return nil, err
+	}
+	if damage != nil {
+		part.header = append(part.header, damage)
+	}
 	if w != nil {
 		part.damages, part.ids = w.damages(ld.opts.Identity.Name, m, m.LastIndex, hint, ld.w.manifest.mayHaveCuts())
 	}
@@ -393,7 +303,7 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m ManifestSegment) (*
 		part.terms, part.blobs, part.lastCommit = w.terms, w.rows.blobs, w.rows.lastCommit
 		s.terms = w.terms
 		s.rows, s.incomplete = &w.rows, lostEntries(part.damages)
-		s.rowCount.Store(int64(len(w.rows.ids)))
+		s.counted(&w.rows)
 		if err := ld.insertRows(s, &w.rows, through, part.damages); err != nil {
 			return nil, err
 		}
@@ -405,12 +315,16 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m ManifestSegment) (*
 	}
 	part.terms, part.blobs, part.lastCommit = hint.Terms, hint.Blobs, hint.LastCommit
 	s.rowCount.Store(int64(len(hint.IDs)))
+	s.requestCount.Store(int64(hint.Requests))
 	ld.progress.BytesDone.Add(hintBytes(hint))
 	return part, ld.insertHint(s, hint, through, w)
 }
 
 // readHint answers nil where a segment has no hint that can be used.
 func (ld *loading) readHint(m ManifestSegment) *Hint {
+	if hint, ok := ld.early[m.Number]; ok {
+		return hint
+	}
 	hint, err := ReadHint(ld.fs, ld.dir, m)
 	if err == nil {
 		return hint
@@ -432,7 +346,10 @@ func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m Manifes
 	case size <= SegmentHeaderBytes: // no frame, or no file
 		size = min(m.Bytes, SegmentHeaderBytes)
 	case ld.opts.Residency == Resident:
-		w, err = ld.walkImage(ctx, s, size, size, rows, ld.read)
+		err = ld.walkImage(ctx, s, size, size, func() *segmentWalk {
+			w = newWalk(s.first, rows())
+			return w
+		}, ld.read)
 	default:
 		w, err = ld.walkFile(s, size, rows())
 		ld.progress.BytesDone.Add(size)

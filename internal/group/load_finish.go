@@ -60,7 +60,7 @@ func (ld *loading) assemble(active *recovered) error {
 			ld.addTerm(run.FirstIndex, run.Term)
 		}
 		st.lastCommit = max(st.lastCommit, part.lastCommit)
-		ld.damages = append(ld.damages, part.damages...)
+		ld.damages = append(append(ld.damages, part.header...), part.damages...)
 		ld.ids = append(ld.ids, part.ids...)
 	}
 	if err := ld.checkTail(); err != nil {
@@ -97,36 +97,36 @@ func (ld *loading) checkTail() error {
 // openActive opens the last segment for writing, after the cut of a torn tail.
 func (ld *loading) openActive(s *segment, r *recovered) error {
 	w, st := &ld.w, &ld.state
-	if f := s.file.Swap(nil); f != nil {
-		if err := f.Close(); err != nil {
-			return err
-		}
-	}
-	f, err := ld.fs.OpenWrite(s.path)
+	f, err := s.reader() // opened for writing, unless the file was gone
 	if err != nil {
 		return err
 	}
-	s.file.Store(&openFile{f})
-	if r.cut {
+	if err := ld.active.awaitSync(); err != nil {
+		return fmt.Errorf("%s: sync the recovered tail: %w; start again: it will be recovered anew", s.path, noSpace(err))
+	}
+	size := ld.active.size
+	switch {
+	case r.cut:
 		if err := f.Truncate(r.end); err != nil {
 			return fmt.Errorf("%s: cut the torn tail at offset %d: %w", s.path, r.end, err)
 		}
-		ld.report.CutBytes = r.cutBytes
-	}
-	// The recovered tail counts only once it is synced (rule 3).
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("%s: sync the recovered tail: %w; start again: it will be recovered anew", s.path, noSpace(err))
-	}
-	size, err := f.Size()
-	if err != nil {
-		return err
+		if err := f.Sync(); err != nil {
+			return fmt.Errorf("%s: sync the cut of the torn tail: %w; start again: it will be recovered anew", s.path, noSpace(err))
+		}
+		size, ld.report.CutBytes = r.end, r.cutBytes
+	case r.end < size:
+		w.inherited = true // what is there reads as zero
 	}
 	last := r.last
 	for _, d := range r.damages {
 		last = max(last, d.IndexLast) // what is lost at the end was there
 	}
-	w.active, w.end, w.allocated, w.last = s, r.end, size, last
+	w.active, w.end, w.allocated, w.opened, w.last = s, r.end, size, r.end, last
+	if r.states {
+		w.state = stateFrame{offset: r.stateAt, last: r.stateLast}
+	}
 	st.end, st.syncedEnd, st.syncedLast = r.end, r.end, last
+	s.rows.synced()
 	return ld.growActiveImage(s, r.end, ld.sizes[len(ld.sizes)-1])
 }
 
@@ -177,6 +177,7 @@ func (ld *loading) beginActive() error {
 func (ld *loading) fillTail(commit uint64) error {
 	st := &ld.state
 	ld.applied.Store(commit)
+	ld.ages.note(commit)
 	st.tail.first = commit + 1
 	if st.last <= commit {
 		return nil
@@ -264,19 +265,19 @@ func (l *Log) abandon() {
 	}
 }
 
-// collectBlobs learns which blobs are referred to and removes the others.
+// collectBlobs learns which blobs are referred to and removes the others, unless an entry that could not be read may
+// refer to them: the device may read it the next time.
 func (ld *loading) collectBlobs() error {
 	for _, part := range ld.parts {
 		for _, b := range part.blobs {
 			ld.blobs.refer(b.Ref)
 		}
 	}
-	names, err := ld.fs.List(ld.dir)
-	if err != nil {
-		return err
+	if len(ld.damages) > 0 {
+		return nil
 	}
 	removed := 0
-	for _, name := range names {
+	for _, name := range ld.names {
 		id, ok := ParseBlobName(name)
 		if !ok || ld.blobs.isReferred(id) {
 			continue

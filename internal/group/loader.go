@@ -236,6 +236,13 @@ func (r *imageRead) arrived(chunk int, bad []byteRange) {
 	r.moved.Broadcast()
 }
 
+// isUnreadable tells whether the device refused to read a part of a range that has arrived.
+func (r *imageRead) isUnreadable(offset, bytes int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return overlaps(r.unreadable, offset, bytes)
+}
+
 func (r *imageRead) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"unsafe"
 
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -228,16 +227,7 @@ func TestImagesTakeWhatIsWritten(t *testing.T) {
 		for at := int64(0); at < c.written; at += 4096 {
 			room[at] = 1
 		}
-		all := room[:cap(room)]
-		pages := make([]byte, (len(all)+4095)/4096)
-		if _, _, errno := syscall.Syscall(syscall.SYS_MINCORE, uintptr(unsafe.Pointer(&all[0])), uintptr(len(all)), uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
-			t.Fatal(errno)
-		}
-		taken := int64(0)
-		for _, p := range pages {
-			taken += int64(p&1) * 4096
-		}
-		if taken < c.written || taken > c.written+4096 {
+		if taken := touchedBytes(t, room); taken < c.written || taken > c.written+4096 {
 			t.Errorf("%s: %d bytes were written to, %d of memory are taken", c.what, c.written, taken)
 		}
 	}

@@ -43,6 +43,7 @@ type Log struct {
 	byOrdinal atomic.Pointer[[]*segment]
 	// applied is the index of the last entry applied. Written under mu.
 	applied atomic.Uint64
+	ages    ages // of what is applied
 	closed  atomic.Bool
 	changed signal // of applied, and of closed
 	// changesFloor: of the changes at or below it some may be missing. See Changes.
@@ -75,6 +76,8 @@ type writer struct {
 	active     *segment
 	end        int64       // offset of the next frame
 	allocated  int64       // size of the file
+	inherited  bool        // the room behind the end is what the process before has allocated
+	opened     int64       // what of end was there when the log was opened
 	ahead      writeAhead  // of the active file
 	last       uint64      // index of the last entry in the active segment by place; first - 1: none
 	hard       StateRecord // term, vote, commit as given by Raft
@@ -85,8 +88,13 @@ type writer struct {
 	started    int64  // offset in the active segment up to which the kernel was told to begin to write
 	batch      []byte // the frames that were written last, where they are in memory as one; they stand at batchAt
 	batchAt    int64
-	nextNumber uint64 // of the next segment file
-	sequence   uint64 // of the last manifest that was tried
+	state      stateFrame // the last one of the active segment
+	hintable   stateFrame // the last one of the active segment that was seen to have all entries before it applied
+	hinted     hintPart   // of the active segment, what its hint tells of
+	hintTried  int64      // up to where a hint was tried last; 0: not yet
+	hintDirty  bool       // the hint was not synced
+	nextNumber uint64     // of the next segment file
+	sequence   uint64     // of the last manifest that was tried
 }
 
 // state is what readers and the writer share.
@@ -108,15 +116,18 @@ type state struct {
 	confIndex   uint64
 	confsAhead  []uint64 // indexes of applied membership changes that SetConf was not told of yet
 	snapshots   map[ScanID]*snapshot
+	closed      uint64 // snapshots that were closed or have expired, and are not among them any more
+	looked      looked
 	damages     []*Damage
 	damagedIDs  map[int64]damagedID
 }
 
-const segmentBytesDefault = 256 << 20
+// SegmentBytesDefault is the size at which a segment is sealed where Options say nothing.
+const SegmentBytesDefault = 256 << 20
 
 func (o Options) withDefaults() Options {
 	if o.SegmentBytes <= 0 {
-		o.SegmentBytes = segmentBytesDefault
+		o.SegmentBytes = SegmentBytesDefault
 	}
 	o.SegmentBytes = min(o.SegmentBytes, index.OffsetMax)
 	if o.Now == nil {

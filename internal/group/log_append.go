@@ -83,6 +83,9 @@ func (l *Log) decodeBatch(batch []tailEntry, entries []*raftpb.Entry) (_ []tailE
 		if err != nil {
 			return batch, 0, fmt.Errorf("group %s: append: %w", l.opts.Identity.Name, err)
 		}
+		if e.Kind == KindRequest {
+			return batch, 0, fmt.Errorf("group %s: append: %w: index %d is a remembered request, which no leader sends", l.opts.Identity.Name, ErrCorrupt, e.Index)
+		}
 		e.Used = true
 		batch = append(batch, tailEntry{raft: r, entry: e})
 		bytes += FrameBytes(len(e.Attributes), len(e.Data))
@@ -109,19 +112,22 @@ func (l *Log) makeRoom(batch []tailEntry, bytes int64) error {
 		return err
 	}
 	w := &l.w
-	switch {
-	case first < w.active.first:
-		if err := l.replaceSegments(first, bytes); err != nil {
-			return err
+	// Again for each new segment: where a sync of the old one failed, the new one holds what was not synced, and begins with it.
+	for s := (*segment)(nil); s != w.active; {
+		s = w.active
+		var err error
+		switch {
+		case first < s.first:
+			err = l.replaceSegments(first, bytes)
+		case w.end == SegmentHeaderBytes && !s.holds(bytes):
+			// An empty segment whose image is too small for this batch makes room for a greater one.
+			err = l.replaceSegments(first, bytes)
+		case w.end > SegmentHeaderBytes && (w.end+bytes > l.opts.SegmentBytes || first+uint64(len(batch))-s.first >= math.MaxUint32):
+			if err = l.roll(first, bytes); err == nil && l.opts.Sealed != nil {
+				l.opts.Sealed()
+			}
 		}
-	case w.end == SegmentHeaderBytes && !w.active.holds(bytes):
-		// An empty segment whose image is too small for this batch makes room for a greater one.
-		if err := l.replaceSegments(first, bytes); err != nil {
-			return err
-		}
-	case w.end > SegmentHeaderBytes && (w.end+bytes > l.opts.SegmentBytes ||
-		first+uint64(len(batch))-w.active.first >= math.MaxUint32):
-		if err := l.roll(first, bytes); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -138,7 +144,7 @@ func (l *Log) allocate(bytes int64) error {
 	if need <= w.allocated {
 		return nil
 	}
-	step := min(max(w.end, allocateBytesMin), allocateBytesMax)
+	step := min(max(w.end-w.opened, allocateBytesMin), allocateBytesMax) // little for a group that is opened and hardly written to
 	if l.opts.Spare != nil {
 		step = min(step, max(0, l.opts.Spare()/allocateShare))
 	}
@@ -170,9 +176,14 @@ func (l *Log) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64) e
 		}
 		if err := l.writeFailed(err); err != nil {
 			return err
-		} // else it was continued in a new segment
+		}
+		// It was continued in a new segment, which begins behind what is synced: too late for a batch that cuts the log.
+		if err := l.makeRoom(batch, bytes); err != nil {
+			return err
+		}
 	}
 	w.hard, w.dirty = hard, true
+	l.noteStates(hs != nil, batch)
 	l.keepBatch(batch)
 	return nil
 }

@@ -104,7 +104,7 @@ func BenchmarkLoad(b *testing.B) {
 		ok(b, d.append(batch...))
 		ok(b, d.log.Apply(d.last(), nil))
 	}
-	ok(b, d.log.Close(true))
+	ok(b, sealAndClose(d.log))
 	for _, residency := range []Residency{Index, Resident} {
 		b.Run(fmt.Sprintf("residency=%d", residency), func(b *testing.B) {
 			d.opts.Residency = residency

@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -129,6 +131,37 @@ type verdict struct {
 	lost   int // records that answered DATA_LOSS
 }
 
+// scan checks that a scan gives the newest version of each record, once, and leaves none out without naming damage.
+func (b *damageBed) scan(l *Log) error {
+	id, err := l.OpenScan(time.Minute)
+	if err != nil {
+		return err
+	}
+	defer l.CloseScan(id)
+	given, damaged := map[int64]bool{}, false
+	for r, err := range l.Scan(context.Background(), id, 0, math.MaxUint64, true) {
+		var damage *DamageError
+		if errors.As(err, &damage) {
+			damaged = true
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("scan: %w", err)
+		}
+		want, known := b.newest[r.ID]
+		if !known || want.entry.Kind == KindDelete || r.Index != want.entry.Index || given[r.ID] {
+			return fmt.Errorf("a scan gives version %d of record %d, its newest is %d of kind %d", r.Index, r.ID, want.entry.Index, want.entry.Kind)
+		}
+		given[r.ID] = true
+	}
+	for id, want := range b.newest {
+		if want.entry.Kind == KindPut && !given[id] && !damaged {
+			return fmt.Errorf("a scan leaves record %d out and names no damage", id)
+		}
+	}
+	return nil
+}
+
 // check loads a damaged group: every record is right or DATA_LOSS, none is wrong or missing.
 func (b *damageBed) check(disk *vfs.Mem, residency Residency) (l *Log, v verdict, err error) {
 	opts := b.opts
@@ -141,6 +174,9 @@ func (b *damageBed) check(disk *vfs.Mem, residency Residency) (l *Log, v verdict
 		if err := l.Apply(last, nil); err != nil {
 			return l, v, err
 		}
+	}
+	if err := b.scan(l); err != nil {
+		return l, v, err
 	}
 	for id := range int64(25) {
 		want, known := b.newest[id]
@@ -155,7 +191,7 @@ func (b *damageBed) check(disk *vfs.Mem, residency Residency) (l *Log, v verdict
 			return l, v, err
 		}
 	}
-	return l, v, nil
+	return l, v, b.scan(l)
 }
 
 // afterLoss accepts the loss: every record that was not hit is right, new indexes jump, and all stays so.

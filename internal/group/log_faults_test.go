@@ -90,7 +90,7 @@ func oneFailure(t *testing.T, kind vfs.OpKind, effect vfs.Effect, errno error, s
 			}
 		}
 	}
-	ok(t, w.log.Close(true))
+	ok(t, sealAndClose(w.log))
 	return fault.Fired()
 }
 
@@ -108,6 +108,7 @@ func TestRule8_IndexesAreNeverReusedAfterAcceptedLoss(t *testing.T) {
 		return err
 	}, name)
 	ok(t, err)
+	ok(t, disk.Remove(path.Join(b.opts.Dir, ActiveHintName))) // with it, the segment is not read
 	l, v, err := b.check(disk, Index)
 	ok(t, err)
 	if v.report.Outcome != Damaged {
@@ -150,7 +151,7 @@ func TestRule8_IndexesAreNeverReusedAfterAcceptedLoss(t *testing.T) {
 	if err != nil || len(report.Damages) > 0 {
 		t.Errorf("verify: %v, %v", report.Damages, err)
 	}
-	ok(t, l.Close(true))
+	ok(t, sealAndClose(l))
 }
 
 func TestRule8_ACrashWhileLossIsAcceptedLosesNothingMore(t *testing.T) {
@@ -202,7 +203,7 @@ func TestRule8_ACrashWhileLossIsAcceptedLosesNothingMore(t *testing.T) {
 		t.Errorf("%d crash points", points)
 	}
 	ok(t, b.unhit(l, hit))
-	ok(t, l.Close(true))
+	ok(t, sealAndClose(l))
 }
 
 // unhitOrDamaged is unhit, but a hit record may answer DATA_LOSS.
@@ -306,7 +307,7 @@ func TestRule8_TheVersionThatIsLeftAnswersAfterAcceptedLoss(t *testing.T) {
 		d.put(Entry{ID: 1, Data: []byte("older")}, Entry{ID: 2, Data: []byte("two")})
 		ok(t, d.log.Seal())
 		d.put(Entry{ID: 1, Data: payload(1, 100)}, Entry{ID: 3, Data: []byte("three")})
-		ok(t, d.log.Close(true)) // writes the hint of the first segment again
+		ok(t, sealAndClose(d.log)) // writes the hint of the first segment again
 		m, err := ReadManifest(mem, d.opts.Dir)
 		ok(t, err)
 		h, err := ReadHint(mem, d.opts.Dir, m.Segments[0])
@@ -330,8 +331,27 @@ func TestRule8_TheVersionThatIsLeftAnswersAfterAcceptedLoss(t *testing.T) {
 			d.wants(1, []byte("older"))
 			d.wants(2, []byte("two"))
 			d.wants(3, []byte("three"))
-			ok(t, d.log.Close(true))
+			ok(t, sealAndClose(d.log))
 			d.load()
 		}
 	})
+}
+
+func TestTheHintOfAnAbandonedSegmentKnowsOnlyWhatItHolds(t *testing.T) {
+	mem := vfs.NewMem()
+	fs := vfs.NewFaulty(mem)
+	d := newDriver(t, driverOptions(fs, Index, 64<<10))
+	d.put(Entry{ID: 1, Data: []byte("one"), CommitTime: 100})
+	fault := fs.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpSync && isSegmentFile(op.Name) }, Count: 1, Effect: vfs.EffectDrop})
+	d.put(Entry{ID: 2, Data: []byte("two"), CommitTime: 200})
+	if fault.Fired() != 1 {
+		t.Fatal("no sync failed")
+	}
+	d.log.hints.Wait()
+	report, err := VerifyDir(t.Context(), mem, d.opts.Dir, nil)
+	ok(t, err)
+	if len(report.Damages) > 0 {
+		t.Error(report.Damages)
+	}
+	ok(t, sealAndClose(d.log))
 }

@@ -1,10 +1,6 @@
 package group
 
 import (
-	"errors"
-	iofs "io/fs"
-	"path"
-
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -14,7 +10,7 @@ func joinJournal(opts Options) (*journal.Member, error) {
 	if opts.Journal == nil {
 		return nil, nil
 	}
-	return opts.Journal.Join(opts.Identity.Group, func(ranges []journal.Range) error { return Redo(opts.FS, opts.Dir, ranges) })
+	return opts.Journal.Join(opts.Identity.Group, func(share journal.Share) error { return Redo(opts.FS, opts.Dir, share) })
 }
 
 // SyncShared makes everything appended durable by the journal of the volume, in one sync with the small batches of other groups. The
@@ -79,46 +75,4 @@ func (l *Log) leaveJournal() {
 	if err := l.sync(); err != nil {
 		l.logger.Warn("the segment could not be synced: the journal keeps what was written last", "group", l.opts.Identity.Name, "error", err)
 	}
-}
-
-// Redo writes what a journal holds into the active segment of a group that is not open, and syncs it. Ranges of other segments are left out: a
-// sealed one was synced before, and one that is not listed any more is void. A folder without a manifest that can be read is
-// left as it is; its load says why it cannot be used.
-func Redo(fs vfs.FS, dir string, ranges []journal.Range) (err error) {
-	m, err := ReadManifest(fs, dir)
-	if errors.Is(err, iofs.ErrNotExist) || errors.Is(err, ErrCorrupt) || errors.Is(err, ErrFormatVersion) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	n := len(m.Segments)
-	if n == 0 || m.Segments[n-1].Sealed() {
-		return nil
-	}
-	active := m.Segments[n-1]
-	var file vfs.File
-	for i := range ranges {
-		r := &ranges[i]
-		if r.Group != m.Identity.Group || r.Number != active.Number || SegmentID(r.Segment) != active.ID || r.Offset < SegmentHeaderBytes {
-			continue
-		}
-		if file == nil {
-			file, err = fs.OpenWrite(path.Join(dir, SegmentName(active.Number)))
-			if errors.Is(err, iofs.ErrNotExist) {
-				return nil // damage, which the load finds
-			}
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, file.Close()) }()
-		}
-		if _, err := file.WriteAt(r.Bytes, r.Offset); err != nil {
-			return err
-		}
-	}
-	if file == nil {
-		return nil
-	}
-	return file.Sync()
 }

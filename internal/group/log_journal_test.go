@@ -64,8 +64,9 @@ func (j *journaled) after(redo bool) uint64 {
 	if redo {
 		found, err := journal.Read(disk, "/v")
 		must(j.t, err)
-		must(j.t, Redo(disk, "/v/g", found.Ranges))
-		must(j.t, Redo(disk, "/v/g", found.Ranges)) // however often
+		share := found.Share(j.opts.Identity.Group)
+		must(j.t, Redo(disk, "/v/g", share))
+		must(j.t, Redo(disk, "/v/g", share)) // however often
 	}
 	opts := j.opts
 	opts.FS, opts.Journal = disk, nil
@@ -118,7 +119,7 @@ func TestWritingBeginsBeforeTheJournalAsks(t *testing.T) {
 	mem.SetCheapOverwrite(true)
 	fs := &aheadFS{Mem: mem}
 	j := newJournaled(t, mem, Index)
-	must(t, j.log.Close(true))
+	must(t, sealAndClose(j.log))
 	j.opts.FS, j.opts.Journal = fs, journal.New(journal.Options{FS: mem, Dir: "/v", FileBytes: 16 << 20})
 	j.load()
 	w := &j.log.w
@@ -178,7 +179,7 @@ func TestRedoLeavesOtherSegmentsAlone(t *testing.T) {
 	if last := j.after(true); last != 4 {
 		t.Errorf("last index %d, want 4", last)
 	}
-	must(t, Redo(j.disk, "/v/absent", []journal.Range{{Offset: 64}}))
+	must(t, Redo(j.disk, "/v/absent", journal.Share{Ranges: []journal.Range{{Offset: 64}}}))
 }
 
 // TestALogIsLoadedWithWhatTheJournalHas: its predecessor in the same process could not sync its segment when it was closed.

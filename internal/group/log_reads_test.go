@@ -214,49 +214,6 @@ func TestStorageOfRaft(t *testing.T) {
 			t.Fatalf("from %d: %d entries in no room, %v", lo, len(one), err)
 		}
 	}
-	n := 0
-	for e := range d.log.RecentRequests(50, 0) {
-		t.Errorf("index %d has no request id", e.Index)
-	}
-	d.put(Entry{ID: 7, RequestID: [16]byte{1}}, Entry{ID: 8, RequestID: [16]byte{2}}, Entry{ID: 9})
-	for e := range d.log.RecentRequests(3, 0) {
-		n++
-		if e.RequestID[0] != byte(n) || e.ID != int64(6+n) {
-			t.Errorf("request %d is %v of record %d", n, e.RequestID, e.ID)
-		}
-	}
-	if n != 2 {
-		t.Errorf("%d requests", n)
-	}
-}
-
-// Of a log whose older segments end before a time, only the others are read.
-func TestRecentRequestsSinceATime(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 1<<20))
-	d.put(Entry{ID: 1, RequestID: [16]byte{1}})
-	early := d.log.LastCommitTime()
-	must(t, d.log.Seal())
-	d.log.hints.Wait()
-	d.put(Entry{ID: 2, RequestID: [16]byte{2}})
-	late := d.log.LastCommitTime()
-	d.put(Entry{ID: 3, RequestID: [16]byte{3}})
-	if late <= early || d.log.LastCommitTime() <= late {
-		t.Fatal("commit times do not grow")
-	}
-	last, err := d.log.LastIndex()
-	must(t, err)
-	if from := d.log.firstSince(1, last, early+1); from <= 1 {
-		t.Errorf("reads from index %d, although the first segment is older", from)
-	}
-	for since, want := range map[int64]string{0: "123", early: "123", early + 1: "23", late: "23", late + 1: "3", late + 1e12: ""} {
-		got := ""
-		for e := range d.log.RecentRequests(100, since) {
-			got += fmt.Sprint(e.RequestID[0])
-		}
-		if got != want {
-			t.Errorf("since %d: requests %q, want %q", since, got, want)
-		}
-	}
 }
 
 func TestABatchGreaterThanASegment(t *testing.T) {
@@ -273,7 +230,7 @@ func TestABatchGreaterThanASegment(t *testing.T) {
 				d.wants(i, payload(i+round, 300))
 			}
 		}
-		ok(t, d.log.Close(true))
+		ok(t, sealAndClose(d.log))
 		d.load()
 		for i := range int64(40) {
 			d.wants(i, payload(i+2, 300))
@@ -312,7 +269,7 @@ func TestMemoryBudgetIsAskedFirst(t *testing.T) {
 		d.wants(1, payload(1, 300))
 		budget.limit = 64 << 20
 		d.put(Entry{ID: 5, Data: []byte("again")})
-		ok(t, d.log.Close(true))
+		ok(t, sealAndClose(d.log))
 		if budget.taken != 0 {
 			t.Fatalf("%d bytes were not given back", budget.taken)
 		}
@@ -340,28 +297,4 @@ func (b *testBudget) Take(n int64) error {
 	}
 	b.taken += n
 	return nil
-}
-
-// A segment of which compaction left nothing does not say how old those before it are.
-func TestRecentRequestsBeforeAnEmptySegment(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 1<<20))
-	d.put(Entry{ID: 1, RequestID: [16]byte{1}})
-	since := d.log.LastCommitTime()
-	must(t, d.log.Seal())
-	d.put(Entry{ID: 9}, Entry{ID: 9})
-	must(t, d.log.Seal())
-	d.put(Entry{ID: 9})
-	must(t, d.log.Seal())
-	d.log.hints.Wait()
-	if r, err := d.log.Compact(t.Context(), CompactOptions{All: true}); err != nil || r.EntriesDropped < 2 {
-		t.Fatalf("%+v, %v", r, err)
-	}
-	d.log.hints.Wait()
-	n := 0
-	for range d.log.RecentRequests(100, since) {
-		n++
-	}
-	if n != 1 {
-		t.Errorf("%d requests, want 1", n)
-	}
 }

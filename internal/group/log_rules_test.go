@@ -75,7 +75,7 @@ func TestRule2_UncommittedEntriesAreInvisible(t *testing.T) {
 		ok(t, d.log.Apply(5, nil))
 		d.wants(1, []byte("not yet"))
 		d.wants(2, nil)
-		ok(t, d.log.Close(true))
+		ok(t, sealAndClose(d.log))
 	})
 }
 
@@ -257,7 +257,7 @@ func TestRule5_AppliedBeforeSyncedMovesWithTheLog(t *testing.T) {
 		if n != 1 {
 			t.Errorf("scan gave %d records", n)
 		}
-		ok(t, d.log.Close(true))
+		ok(t, sealAndClose(d.log))
 		d.load()
 		ok(t, d.log.Apply(4, nil))
 		d.wants(2, payload(3, 100))

@@ -29,7 +29,7 @@ func (l *Log) sync() error {
 		return nil
 	}
 	file := w.active.file.Load()
-	w.ahead.zeros(file, l.state.syncedEnd, w.end, w.allocated)
+	w.ahead.zeros(file, l.state.syncedEnd, w.end, w.allocated, l.opts.Residency.zerosShare())
 	if err := file.Sync(); err != nil {
 		l.logger.Warn("sync failed: the segment is abandoned at its synced mark", "group", l.opts.Identity.Name,
 			"segment", w.active.number, "offset", l.state.syncedEnd, "error", err)
@@ -37,6 +37,7 @@ func (l *Log) sync() error {
 		return l.settle()
 	}
 	l.syncedTo(w.end, w.last)
+	l.hintWhileOpen()
 	return nil
 }
 
@@ -47,6 +48,7 @@ func (l *Log) syncedTo(end int64, last uint64) {
 	defer l.mu.Unlock()
 	l.state.syncedEnd, l.state.syncedLast = end, last
 	l.state.syncedIndex = l.state.last
+	l.w.active.rows.synced()
 	l.trimTail()
 }
 
@@ -118,6 +120,8 @@ func (l *Log) continueLog() error {
 	w.active, w.end, w.allocated = next, SegmentHeaderBytes+int64(len(buf)), SegmentHeaderBytes+int64(len(buf))
 	w.last, w.journaled, w.batch = next.first-1, 0, nil
 	w.started = 0
+	w.opened, w.inherited = 0, false
+	l.dropHint()
 	if n := len(unsynced); n > 0 {
 		w.last = unsynced[n-1].entry.Index
 	}
@@ -154,8 +158,8 @@ func (l *Log) adoptContinued(old, next *segment, sealed ManifestSegment, unsynce
 	defer l.mu.Unlock()
 	st := &l.state
 	old.bytes, old.last = sealed.Bytes, sealed.LastIndex
-	old.rows.cutOffset(old.first, sealed.Bytes)
-	old.rowCount.Store(int64(len(old.rows.ids)))
+	old.rows.cutUnsynced(old.first, sealed.Bytes)
+	old.counted(old.rows)
 	st.segments = append(st.segments[:len(st.segments):len(st.segments)], next)
 	l.publishSegments()
 	for i := range unsynced {
@@ -171,5 +175,6 @@ func (l *Log) adoptContinued(old, next *segment, sealed ManifestSegment, unsynce
 	}
 	l.clean()
 	st.end, st.syncedEnd, st.syncedLast, st.syncedIndex = l.w.end, l.w.end, l.w.last, st.last
+	next.rows.synced()
 	l.trimTail()
 }

@@ -21,12 +21,48 @@ type markFile struct {
 }
 
 // Tick makes durable that everything synced so far was: the mark on disk is up to date when it returns. The volume calls
-// it within 100 ms of a group's last sync; while a group is busy, its state records carry the mark.
+// it within 100 ms of a group's last sync; while a group is busy, its state records carry the mark. The room that the
+// process before has allocated in the active segment, and this one has not filled by then, is given back.
 func (l *Log) Tick() error {
+	l.giveBackRoom()
 	if err := l.enter(); err != nil {
 		return err
 	}
 	defer l.leave()
+	return l.writeMark()
+}
+
+// giveBackRoom cuts off the room behind the end that the load has found there, as the next write may be far away. The
+// load does not do it: to free blocks takes its time. They read as zero before and after, so that nothing has to be
+// durable.
+func (l *Log) giveBackRoom() {
+	l.wmu.Lock() // before enter: Close has it while it waits for those that are in
+	defer l.wmu.Unlock()
+	w := &l.w
+	if !w.inherited || l.closed.Load() || w.suspect != nil {
+		return
+	}
+	w.inherited = false
+	if err := l.cutRoom(); err != nil {
+		l.logger.Warn("the room behind the end of the log stays allocated", "group", l.opts.Identity.Name, "file", w.active.path, "error", err)
+	}
+}
+
+// cutRoom gives back the room behind the end of the active segment. The caller holds wmu.
+func (l *Log) cutRoom() error {
+	w := &l.w
+	if w.allocated <= w.end {
+		return nil
+	}
+	if err := w.active.file.Load().Truncate(w.end); err != nil {
+		return noSpace(err)
+	}
+	w.allocated = w.end
+	w.ahead.cut(w.end)
+	return nil
+}
+
+func (l *Log) writeMark() error {
 	l.mu.Lock()
 	st := &l.state
 	st.tail.release()

@@ -1,8 +1,10 @@
 package group
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"path"
 	"slices"
 	"testing"
@@ -60,7 +62,7 @@ func (b *damageBed) spoil(t *testing.T, id int64, open bool) (l *Log) {
 	}
 	if !open {
 		for _, name := range b.names {
-			if _, isHint := ParseHintName(name); isHint {
+			if isHintName(name) {
 				ok(t, disk.Remove(path.Join(b.opts.Dir, name)))
 			}
 		}
@@ -93,11 +95,14 @@ func TestMendOfAllVersionsOfARecord(t *testing.T) {
 	ok(t, errors.Join(l.Close(false), twin.Close(false)))
 }
 
-// Load removes the blob of an entry that it cannot read.
+// The blob of an entry that could not be read may be gone, too.
 func TestMendFetchesTheBlobsOfEntries(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
 	l := b.spoil(t, 15, false)
+	head, err := twin.Get(15, GetOptions{})
+	ok(t, err)
+	ok(t, l.fs.Remove(path.Join(l.dir, BlobName(head.Blob.ID))))
 	m := &mendTwin{peer: twin, log: l, through: 1 << 40}
 	repairs, err := l.Repairs(t.Context())
 	ok(t, err)
@@ -130,6 +135,65 @@ func TestMendOfABlobThatIsNowhere(t *testing.T) {
 		t.Errorf("the peer has compacted it away: %v", err)
 	}
 	ok(t, l.Close(false))
+}
+
+// A load that cannot read an entry keeps the blob that it may refer to: the device may read it the next time. So does a
+// compaction.
+func TestTheBlobOfAnEntryThatCannotBeReadStays(t *testing.T) {
+	for _, residency := range []Residency{Index, Resident} {
+		for _, repaired := range []bool{false, true} {
+			mem := vfs.NewMem()
+			disk := vfs.NewFaulty(mem)
+			d := newDriver(t, driverOptions(disk, residency, 1<<20))
+			data := payload(1, 5000)
+			ref := d.putBlob(1, data)
+			d.put(Entry{ID: 3, Data: payload(3, 9000)}) // not all of the segment is unreadable
+			ok(t, d.log.Seal())
+			d.put(Entry{ID: 2, Data: []byte("a")}, Entry{ID: 2, Data: []byte("b")})
+			ok(t, d.log.Seal())
+			ok(t, d.log.Close(false))
+			ok(t, disk.Remove(path.Join(d.opts.Dir, HintName(1))))
+			twin := d.opts
+			twin.FS = mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+			peer, _, err := Load(t.Context(), twin, nil)
+			ok(t, err)
+			fault := disk.Add(&vfs.Fault{Match: func(op vfs.Op) bool {
+				return op.Kind == vfs.OpRead && path.Base(op.Name) == SegmentName(1) && op.Offset < 4096
+			}})
+			d.load()
+			fault.Remove()
+			if fault.Fired() == 0 || !d.log.Damaged() {
+				t.Fatalf("%d reads failed, damage %v", fault.Fired(), d.log.Stats().Damages)
+			}
+			_, err = d.log.Compact(t.Context(), CompactOptions{All: true})
+			if err != nil && !isDamageError(err) {
+				t.Fatal(err)
+			}
+			if repaired {
+				repairs, err := d.log.Repairs(t.Context())
+				ok(t, err)
+				for _, r := range repairs {
+					ok(t, d.log.Mend(t.Context(), r, &mendTwin{peer: peer, log: d.log, gone: true, through: 1 << 40}))
+				}
+			} else {
+				ok(t, d.log.Close(false))
+				d.load()
+			}
+			b, err := d.log.OpenBlob(ref)
+			ok(t, err)
+			got, err := io.ReadAll(io.NewSectionReader(b, 0, ref.Size))
+			ok(t, errors.Join(err, b.Close()))
+			if !bytes.Equal(got, data) || d.log.Damaged() || !d.log.blobs.isReferred(ref.ID) {
+				t.Errorf("%v, repaired %v: %d bytes, damage %v", residency, repaired, len(got), d.log.Stats().Damages)
+			}
+			ok(t, errors.Join(d.log.Close(false), peer.Close(false)))
+		}
+	}
+}
+
+func isDamageError(err error) bool {
+	var damage *DamageError
+	return errors.As(err, &damage)
 }
 
 // One that has compacted a blob away is not damaged by being asked for it, also after another start.

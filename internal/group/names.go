@@ -13,7 +13,8 @@ const (
 	ManifestName   = "manifest"
 	MarkName       = "mark"
 	ReplicaName    = "replica"
-	IncomingName   = "incoming" // folder: files of an Install that has not ended
+	ActiveHintName = "hint-active" // of the active segment, whichever that is
+	IncomingName   = "incoming"    // folder: files of an Install that has not ended
 	QuarantineName = "quarantine"
 	TmpSuffix      = ".tmp" // of a file being made; garbage after a crash
 
@@ -38,6 +39,12 @@ func ParseSegmentName(name string) (number uint64, ok bool) {
 
 // ParseHintName tells the number of a hint's file name.
 func ParseHintName(name string) (number uint64, ok bool) { return parseNumbered(name, hintPrefix) }
+
+// isHintName tells whether a file is a hint, also that of the active segment.
+func isHintName(name string) bool {
+	_, numbered := ParseHintName(name)
+	return numbered || name == ActiveHintName
+}
 
 func parseNumbered(name, prefix string) (uint64, bool) {
 	digits, ok := strings.CutPrefix(name, prefix)

@@ -85,7 +85,7 @@ func TestAnOlderTermCutsANewerOne(t *testing.T) {
 		ok(t, d.log.Close(false))
 		d.load()
 		check()
-		ok(t, d.log.Close(true))
+		ok(t, sealAndClose(d.log))
 	}
 }
 
@@ -110,7 +110,7 @@ func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 			_, err = d.log.Compact(t.Context(), CompactOptions{All: true})
 			ok(t, err)
 			d.wants(3, payload(3, 20))
-			ok(t, d.log.Close(true))
+			ok(t, sealAndClose(d.log))
 			d.load()
 			d.wants(3, payload(3, 20))
 			ok(t, d.log.Close(false))
@@ -223,4 +223,59 @@ func (w *workload) appendStamped(from uint64, batch []modelEntry) error {
 		m.written = w.term
 	}
 	return err
+}
+
+// Before a batch that makes synced entries void, or halfway through it, the file refuses: the log goes on in a new segment, which must begin with the
+// batch, not behind what it makes void.
+func TestABatchThatCutsTheLogIsWrittenToANewSegmentWhole(t *testing.T) {
+	t.Run("halfway", func(t *testing.T) { // nor can the half of it be cut away
+		cutsInNewSegment(t, 20, vfs.OpWrite, vfs.OpTruncate)
+	})
+	t.Run("before", func(t *testing.T) { // there is no room for it in the old segment, which is synced first
+		cutsInNewSegment(t, 64<<10, vfs.OpSync)
+	})
+}
+
+func cutsInNewSegment(t *testing.T, size int, fail ...vfs.OpKind) {
+	residencies(t, func(t *testing.T, residency Residency) {
+		mem := vfs.NewMem()
+		fs := vfs.NewFaulty(mem)
+		opts := driverOptions(fs, residency, 64<<10)
+		ok(t, Create(opts, &raftpb.ConfState{Voters: []uint64{1, 2, 3}}))
+		d := &logDriver{t: t, opts: opts, term: 1}
+		d.load()
+		ok(t, d.append(Entry{ID: 1, Data: payload(1, 10)}, Entry{ID: 2, Data: payload(2, 10)}))
+		ok(t, d.log.Sync())
+		ok(t, d.log.Apply(1, nil))
+		d.write(d.entry(3, Entry{ID: 3, Data: payload(3, 20)}), d.entry(4, Entry{ID: 4, Data: payload(4, 20)}))
+		for _, kind := range fail {
+			fs.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == kind && isSegmentFile(op.Name) }, Count: 1, Effect: vfs.EffectPart})
+		}
+		d.term = 2
+		d.write(d.entry(3, Entry{ID: 9, Data: payload(9, size)}), d.entry(4, Entry{ID: 5, Data: payload(5, 20)}))
+		if fs.Fired() != int64(len(fail)) {
+			t.Fatalf("%d faults fired", fs.Fired())
+		}
+		d.write(d.entry(5, Entry{ID: 6, Data: payload(6, 20)}))
+		for _, again := range []bool{false, true} {
+			if again {
+				ok(t, d.log.Close(false))
+				d.opts.FS = mem.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
+				if report := d.load(); report.Outcome == Damaged {
+					t.Fatalf("%+v", report)
+				}
+			}
+			ok(t, d.log.Apply(5, nil))
+			for id, data := range map[int64][]byte{1: payload(1, 10), 2: payload(2, 10), 9: payload(9, size), 5: payload(5, 20), 6: payload(6, 20), 3: nil, 4: nil} {
+				d.wants(id, data)
+			}
+			d.log.hints.Wait()
+			report, err := VerifyDir(t.Context(), mem, opts.Dir, nil)
+			ok(t, err)
+			if len(report.Damages) > 0 {
+				t.Errorf("again %v: %v", again, report.Damages)
+			}
+		}
+		ok(t, d.log.Close(false))
+	})
 }

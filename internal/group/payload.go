@@ -8,14 +8,15 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A payload, the Data of a raftpb.Entry with a put or delete:
+// A payload, the Data of a raftpb.Entry with a put or delete; in answers of ReadRange also with what is remembered of
+// one:
 //
 //	0      1       2      4                  8    16            24          32            48
 //	├ kind ┼ codec ┼ zero ┼ attributes length ┼ id ┼ commit time ┼ timestamp ┼ request id ┼ attributes ┼ data ┤
 const payloadHeaderBytes = 48
 
-// EncodePayload makes the Data of a raftpb.Entry from a put or delete (index and term are not in it);
-// DecodePayload the reverse, aliasing data. An empty payload is KindEmpty.
+// EncodePayload makes the Data of a raftpb.Entry from a put, a delete or a remembered request (index and term are not
+// in it); DecodePayload the reverse, aliasing data. An empty payload is KindEmpty.
 func EncodePayload(e *Entry) []byte {
 	if e.Kind == KindEmpty {
 		return nil
@@ -69,7 +70,7 @@ func (e *Entry) decodePayload(b []byte) error {
 	attributesBytes := int64(le.Uint32(b[4:]))
 	kind := Kind(b[0])
 	switch {
-	case !kind.isVersion():
+	case !kind.isVersion() && kind != KindRequest:
 		return fmt.Errorf("%w: kind %d is neither put nor delete", ErrCorrupt, b[0])
 	case b[2] != 0 || b[3] != 0:
 		return fmt.Errorf("%w: reserved bytes are not zero", ErrCorrupt)
@@ -86,6 +87,9 @@ func (e *Entry) decodePayload(b []byte) error {
 		e.Attributes = b[payloadHeaderBytes:dataAt:dataAt]
 	}
 	e.Data = b[dataAt:]
+	if kind == KindRequest && !isRequestData(e.Data) {
+		return fmt.Errorf("%w: a remembered request that says neither put nor delete", ErrCorrupt)
+	}
 	return nil
 }
 

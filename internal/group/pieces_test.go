@@ -167,7 +167,7 @@ func TestSplitsOfAScanReadTheirPart(t *testing.T) {
 		}
 	}
 	check("active segment")
-	ok(t, d.log.Close(true))
+	ok(t, sealAndClose(d.log))
 	d.load()
 	ok(t, d.log.Apply(d.last(), nil)) // the last batch is not known to be committed
 	check("sealed segment, cold")

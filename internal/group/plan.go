@@ -7,6 +7,7 @@ import (
 	"path"
 
 	"sheaf.dev/sheaf/internal/index"
+	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // PlanLoad computes the Need of the group in opts.Dir.
@@ -19,39 +20,57 @@ func PlanLoad(opts Options) (Need, error) {
 	if err != nil {
 		return Need{}, fmt.Errorf("plan the load of group %s from %s: %w", opts.Identity.Name, opts.Dir, err)
 	}
-	need, err := planLoad(opts, m)
+	var need Need
+	names, err := opts.FS.List(opts.Dir)
+	if err == nil {
+		var active *activeFile
+		if active, err = lookAtActiveFile(opts, m); err == nil {
+			need, err = planLoad(opts, m, active, names)
+		}
+	}
 	if err != nil {
 		return Need{}, fmt.Errorf("plan the load of group %s from %s: %w", opts.Identity.Name, opts.Dir, err)
 	}
 	return need, nil
 }
 
-// planLoad looks at the sizes of the files, and of an unsealed segment into what is above the mark.
-func planLoad(opts Options, m *Manifest) (Need, error) {
+// planLoad looks at the sizes of the files, and of an unsealed segment into what is above the mark. names are those
+// in the folder.
+func planLoad(opts Options, m *Manifest, active *activeFile, names []string) (Need, error) {
 	var need Need
-	mark, _, _, err := ReadMark(opts.FS, opts.Dir)
-	if err != nil {
-		return Need{}, err
-	}
 	for _, s := range m.Segments {
 		bytes, err := sizeOf(opts, SegmentName(s.Number))
 		if err != nil {
 			return Need{}, err
 		}
-		hint, err := sizeOf(opts, HintName(s.Number))
+		name := HintName(s.Number)
+		if !s.Sealed() {
+			name = ActiveHintName
+		}
+		hint, err := sizeOf(opts, name)
 		if err != nil {
 			return Need{}, err
 		}
 		records, end := hint/hintRowBytes, bytes
-		if hint == 0 || !s.Sealed() {
-			if records, end, err = entriesAtMost(opts, s, bytes, mark); err != nil {
+		switch {
+		case !s.Sealed():
+			end = active.end
+			head, used := activeHintHead(opts, s, active)
+			if records, err = entriesOfActive(opts, s, active, head); err != nil {
 				return Need{}, err
 			}
-			need.LoadBytes += bytes
+			need.LoadBytes += end
+			if used {
+				need.LoadBytes += hint - head.end
+			}
 			need.MemoryBytes += records * hintRowBytes
-		} else if opts.Residency == Resident {
+		case hint == 0:
+			records = entriesAtMost(s, bytes)
+			need.LoadBytes += end
+			need.MemoryBytes += records * hintRowBytes
+		case opts.Residency == Resident:
 			need.LoadBytes += bytes + hint
-		} else {
+		default:
 			need.LoadBytes += hint
 		}
 		if opts.Residency == Resident {
@@ -61,10 +80,6 @@ func planLoad(opts Options, m *Manifest) (Need, error) {
 		need.StoredBytes += bytes + hint
 	}
 	need.MemoryBytes += index.BytesFor(need.Records)
-	names, err := opts.FS.List(opts.Dir)
-	if err != nil {
-		return Need{}, err
-	}
 	for _, name := range names {
 		if _, ok := ParseBlobName(name); ok {
 			bytes, err := sizeOf(opts, name)
@@ -82,54 +97,94 @@ const hintRowBytes = 8 + 8 + 4
 
 func hintBytesFor(rows int64) int64 { return layoutHint(rows, 1, 0).end }
 
-// entriesAtMost bounds the entries of a segment without a hint, and tells where they end. Of a sealed segment the manifest
-// knows the indexes. An unsealed one has room at its end, which may be most of the file: where that is much, what is above
-// the mark is counted up to the first header that is none, where recovery cuts it.
-func entriesAtMost(opts Options, s ManifestSegment, bytes int64, mark Mark) (entries, end int64, err error) {
-	fit := max(0, bytes-SegmentHeaderBytes) / (FrameHeaderBytes + 8)
-	if s.Sealed() {
-		return min(fit, int64(s.LastIndex-s.FirstIndex+1)), bytes, nil
+// entriesAtMost bounds the entries of a sealed segment without a hint: the manifest knows the indexes.
+func entriesAtMost(s ManifestSegment, bytes int64) int64 {
+	return min(entriesThatFit(bytes), int64(s.LastIndex-s.FirstIndex+1))
+}
+
+// entriesThatFit is how many entries a segment can have.
+func entriesThatFit(bytes int64) int64 {
+	return max(0, bytes-SegmentHeaderBytes) / (FrameHeaderBytes + 8)
+}
+
+// entriesOfActive estimates the entries of the active segment: the mark or its hint tell those in front of them, and
+// what is behind is counted where it is much.
+func entriesOfActive(opts Options, s ManifestSegment, active *activeFile, hint hintPart) (int64, error) {
+	from, known := int64(SegmentHeaderBytes), int64(0)
+	if mark := active.mark; mark.Segment == s.ID && mark.Index >= s.FirstIndex && mark.Offset >= from && mark.Offset <= active.end {
+		from, known = mark.Offset, int64(mark.Index-s.FirstIndex+1)
 	}
-	if bytes < SegmentHeaderBytes {
-		return 0, bytes, nil
+	if hint.end > from {
+		from, known = hint.end, int64(hint.last-s.FirstIndex+1)
 	}
-	from := int64(SegmentHeaderBytes)
-	if mark.Segment == s.ID && mark.Index >= s.FirstIndex && mark.Offset >= from && mark.Offset <= bytes {
-		from, entries = mark.Offset, min(fit, int64(mark.Index-s.FirstIndex+1))
+	fit, above := entriesThatFit(active.end), (active.end-from)/(FrameHeaderBytes+8)
+	if above >= countedMin {
+		var err error
+		if above, err = countFrames(opts, s, from, active.end); err != nil {
+			return 0, err
+		}
 	}
-	if room := (bytes - from) / (FrameHeaderBytes + 8); room < countedMin {
-		return min(fit, entries+room), bytes, nil
-	}
-	above, end, err := countFrames(opts, s, from, bytes)
-	return entries + above, end, err
+	return max(0, min(fit, known+above)), nil
 }
 
 // countedMin is the number of entries that may be above the mark from which they are counted. Fewer cost little memory, and
 // the plan of all groups should not wait for a read in each.
 const countedMin = 8192
 
-// countFrames counts the frames of entries with a whole header from an offset on, and tells where they end.
-func countFrames(opts Options, s ManifestSegment, from, bytes int64) (frames, end int64, err error) {
-	f, err := opts.FS.Open(path.Join(opts.Dir, SegmentName(s.Number)))
+const (
+	countPieceBytes = 16 << 10 // read at a time: headers are looked at alone
+	countPieces     = 64       // read of a segment at most
+	countPiecesMin  = 2        // and at least
+	countShare      = 64       // of what is above the mark is read, as the load reads all of it again
+)
+
+// countFrames estimates how many entries there are from an offset to the end of the data, from pieces of it: rather
+// too many.
+func countFrames(opts Options, s ManifestSegment, from, end int64) (entries int64, err error) {
+	f, err := opts.FS.OpenDirect(path.Join(opts.Dir, SegmentName(s.Number)))
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	space := frameBuffers.Get().(*[]byte)
-	defer frameBuffers.Put(space)
-	w := openWindow(f, from, bytes)
-	w.space = *space
-	for end = from; end < bytes && w.err == nil; {
-		e, _, _, n, err := DecodeHeader(w.fill(end, FrameHeaderBytes), s.ID, end)
+	buffer := vfs.AlignedBytes(countPieceBytes)
+	pieces := min(max((end-from)/(countShare*countPieceBytes), countPiecesMin), countPieces)
+	var seen int64 // bytes looked through
+	for i := range pieces {
+		at := (from + (end-from)/pieces*i) &^ (blockBytes - 1)
+		n, bytes, err := countHeaders(f, s.ID, buffer, max(at, from), min(at+countPieceBytes, end))
 		if err != nil {
-			break
+			return 0, err
 		}
-		if e.Kind != KindState {
-			frames++
-		}
-		end = min(end+n, bytes)
+		entries, seen = entries+n, seen+bytes
 	}
-	return frames, end, w.err
+	return int64(float64(entries)*float64(end-from)/float64(max(seen, 1))*countReserve) + countPieces, nil
+}
+
+// countReserve is the factor on an estimate: sizes of records differ from piece to piece.
+const countReserve = 1.25
+
+// countHeaders counts the entries that begin in a part of a segment, and tells how many bytes it looked through: to
+// the end of the part, or to where no frame follows the last one.
+func countHeaders(f vfs.File, id SegmentID, buffer []byte, from, end int64) (entries, bytes int64, err error) {
+	w := openWindow(f, from, end)
+	w.space = buffer
+	inFrames := false
+	for at := from; at < end && w.err == nil; {
+		e, _, _, n, err := DecodeHeader(w.fill(at, FrameHeaderBytes), id, at)
+		switch {
+		case err == nil:
+			inFrames = true
+			if e.Kind != KindState {
+				entries++
+			}
+			at += n
+		case inFrames:
+			return entries, at - from, nil
+		default:
+			at += 8
+		}
+	}
+	return entries, end - from, w.err
 }
 
 // sizeOf is the size of a file in the group's folder; 0 where there is none.

@@ -43,8 +43,8 @@ func (l *Log) newest(id int64, opts GetOptions) (Record, error) {
 		if loc.Tombstone() && opts.Index == 0 && l.damaged.Load() == 0 {
 			return Record{Deleted: true}, nil
 		}
-		s := l.segmentAt(loc.Ordinal())
-		if s == nil || !s.pin() {
+		s := l.pinPlace(id, loc)
+		if s == nil {
 			continue
 		}
 		r, err := l.readRecord(s, loc, id, &opts)
@@ -58,6 +58,21 @@ func (l *Log) newest(id int64, opts GetOptions) (Record, error) {
 		return r, nil
 	}
 	return Record{}, fmt.Errorf("group %s: record %d moves faster than it can be read", l.opts.Identity.Name, id)
+}
+
+// pinPlace pins the segment of the place that the index has of a record; nil: the index has another one by now. An
+// ordinal is used again: a reader that was held up between two looks would find another segment under it, so the index
+// is asked once more while the segment is known to be in its place.
+func (l *Log) pinPlace(id int64, loc index.Loc) *segment {
+	s := l.segmentAt(loc.Ordinal())
+	if s == nil || !s.pin() {
+		return nil
+	}
+	if now, ok := l.table.Get(id); ok && now == loc && l.segmentAt(loc.Ordinal()) == s {
+		return s
+	}
+	s.unpin()
+	return nil
 }
 
 // readRecord reads the frame at a place, which must be of the record. The caller has pinned the segment.
@@ -221,8 +236,8 @@ func (l *Log) Head(id int64) (at uint64, deleted bool, err error) {
 		if !ok {
 			return 0, false, l.absent(id)
 		}
-		s := l.segmentAt(loc.Ordinal())
-		if s == nil || !s.pin() {
+		s := l.pinPlace(id, loc)
+		if s == nil {
 			continue
 		}
 		at, err := l.indexAt(s, loc, id)

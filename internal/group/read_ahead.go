@@ -13,6 +13,9 @@ const (
 	aheadDepth = 3       // reads under way at the same time
 	// aheadRoom in front of what is read takes the end of the piece before it, so that a frame that is in both is in one piece.
 	aheadRoom = windowBytes
+	// ScanBufferBytes is what a Scan holds in buffers at most while it reads a log that is cold: what is read ahead, the
+	// piece that it works on, and a window.
+	ScanBufferBytes = (aheadDepth+1)*(aheadRoom+aheadBytes) + windowBytes
 )
 
 var aheadBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(aheadRoom + aheadBytes); return &b }}

@@ -13,6 +13,7 @@ import (
 type lostRange struct {
 	offset, bytes int64
 	what          string
+	doubt         bool   // what is acknowledged may be there: unlike a torn write, it is no end of the log
 	known         *Entry // the header is whole: without attributes and data
 	before, after uint64 // indexes of the whole entries around it; after 0: none follows
 	commit        uint64 // of the state records in front of it
@@ -33,25 +34,49 @@ type segmentWalk struct {
 	last    uint64 // index of the last entry by place; first - 1: none
 	entries int64
 	state   StateRecord
-	states  bool   // there was a state record
-	stateAt int64  // offset of the last one; 0: none
-	term    uint64 // of the last entry by place
-	synced  int64  // greatest synced offset of a state record
+	states  bool  // there was a state record
+	stateAt int64 // offset of the last one; 0: none
+	// stateFirst is the offset of the first one, 0: none; stateLast the index of the last entry in front of the last one.
+	stateFirst int64
+	stateLast  uint64
+	term       uint64 // of the last entry by place
+	synced     int64  // greatest synced offset of a state record
 	// syncedIndex is the index of that record.
 	syncedIndex uint64
 	confs       []uint64 // indexes of membership changes
 	bad         []lostRange
 	zeros       int64 // offset of the zeros at the end; the end where there are none
 	withoutRows bool  // rows stays empty
+	gapless     bool  // indexes follow one another, as in a segment that was only appended to: what is between two is missing
 }
 
 // walkSegment reads frames until the reader ends, and checks them all. The effect on the log is followed: rows and terms
 // of void entries are dropped. Without rows, where a hint has them, none are gathered.
 func walkSegment(r *FrameReader, first uint64, end int64, rows bool) (*segmentWalk, error) {
-	w := &segmentWalk{last: first - 1, zeros: end, withoutRows: !rows}
+	w := newWalk(first, rows)
+	return w, w.goOn(r, first, end)
+}
+
+func newWalk(first uint64, rows bool) *segmentWalk {
+	return &segmentWalk{last: first - 1, withoutRows: !rows}
+}
+
+// newActiveWalk is a walk of a segment that was only appended to.
+func newActiveWalk(first uint64) *segmentWalk {
+	w := newWalk(first, true)
+	w.gapless = true
+	return w
+}
+
+// goOn is walkSegment of the frames behind those that the walk has seen.
+func (w *segmentWalk) goOn(r *FrameReader, first uint64, end int64) error {
+	w.zeros = end
 	open := 0 // bad ranges whose after is not known yet
 	for r.Next() {
 		step := r.Step()
+		if e := &step.Entry; w.gapless && e.Index > w.last+1 && open == len(w.bad) {
+			w.unknown(step.Offset, 0, "entries are missing", true)
+		}
 		switch step.Status {
 		case FrameWhole:
 			w.whole(first, step, open)
@@ -60,7 +85,9 @@ func walkSegment(r *FrameReader, first uint64, end int64, rows bool) (*segmentWa
 			}
 		case FrameContent:
 			e := step.Entry
-			b := lostRange{offset: step.Offset, bytes: step.Bytes, what: step.Status.String(), known: &e, before: w.last, after: e.Index}
+			b := lostRange{
+				offset: step.Offset, bytes: step.Bytes, what: step.Status.String() + unreadable(step), doubt: step.Unreadable, known: &e, before: w.last, after: e.Index,
+			}
 			w.bad = append(w.bad, b) // commit does not matter: where it stands is known
 			if e.Kind != KindState {
 				w.closeRanges(&e, open)
@@ -72,17 +99,17 @@ func walkSegment(r *FrameReader, first uint64, end int64, rows bool) (*segmentWa
 				w.zeros = step.Offset
 				break
 			}
-			w.unknown(step.Offset, step.Bytes, step.Status.String())
+			w.unknown(step.Offset, step.Bytes, step.Status.String(), false)
 		default:
-			w.unknown(step.Offset, step.Bytes, step.Status.String())
+			w.unknown(step.Offset, step.Bytes, step.Status.String()+unreadable(step), step.Unreadable)
 		}
 	}
-	return w, r.Err()
+	return r.Err()
 }
 
 // unknown notes bad bytes that may have been anything.
-func (w *segmentWalk) unknown(offset, bytes int64, what string) {
-	w.bad = append(w.bad, lostRange{offset: offset, bytes: bytes, what: what, before: w.last, commit: w.state.Commit})
+func (w *segmentWalk) unknown(offset, bytes int64, what string, doubt bool) {
+	w.bad = append(w.bad, lostRange{offset: offset, bytes: bytes, what: what, doubt: doubt, before: w.last, commit: w.state.Commit})
 }
 
 func (w *segmentWalk) whole(first uint64, step *FrameStep, open int) {
@@ -90,7 +117,10 @@ func (w *segmentWalk) whole(first uint64, step *FrameStep, open int) {
 	if e.Kind == KindState {
 		if s, err := DecodeStateRecord(e.Data); err == nil {
 			w.state.MergeHardState(s)
-			w.states, w.stateAt = true, step.Offset
+			if !w.states {
+				w.stateFirst = step.Offset
+			}
+			w.states, w.stateAt, w.stateLast = true, step.Offset, w.last
 			if s.SyncedOffset >= w.synced {
 				w.synced, w.syncedIndex = s.SyncedOffset, s.SyncedIndex
 			}
@@ -105,6 +135,8 @@ func (w *segmentWalk) whole(first uint64, step *FrameStep, open int) {
 		if !w.withoutRows {
 			w.rows.add(first, e, step.Offset, step.Bytes)
 		}
+	case KindRequest:
+		w.rows.addRequest(e)
 	case KindConf:
 		w.confs = append(w.confs, e.Index)
 	}
@@ -209,11 +241,11 @@ func (w *segmentWalk) end(lastIndex uint64) uint64 {
 	return w.last
 }
 
-// lostState tells whether bytes below the synced mark are bad in which a state frame may have been that counts: behind the last
-// one that is whole.
+// lostState tells whether bytes are bad in which a state frame may have been that counts: below the synced mark, or such that cannot be
+// read, behind the last one that is whole.
 func (w *segmentWalk) lostState(synced int64) bool {
 	for _, b := range w.bad {
-		if (b.known == nil || b.known.Kind == KindState) && b.offset+b.bytes > w.stateAt && b.offset < synced {
+		if (b.known == nil || b.known.Kind == KindState) && b.offset+b.bytes > w.stateAt && (b.offset < synced || b.doubt) {
 			return true
 		}
 	}
@@ -231,14 +263,15 @@ type recovered struct {
 	ids      []damagedID
 }
 
-// recoverActive is step 5 of the recovery in docs/format.md, but for the cut itself. walk reads the segment up to an offset.
-func (l *Log) recoverActive(s *segment, size int64, mark Mark, found bool, walk func(through int64) (*segmentWalk, error)) (*recovered, error) {
+// recoverActive is step 5 of the recovery in docs/format.md, but for the cut itself. size is where the data of the
+// file ends; walk reads the segment up to an offset.
+func (l *Log) recoverActive(s *segment, size int64, mark Mark, walk func(through int64) (*segmentWalk, error)) (*recovered, error) {
 	w, err := walk(size)
 	if err != nil {
 		return nil, err
 	}
 	synced, syncedIndex := max(w.synced, SegmentHeaderBytes), w.syncedIndex
-	if found && mark.Segment == s.id && mark.Offset >= synced {
+	if mark.Segment == s.id && mark.Offset >= synced {
 		synced, syncedIndex = mark.Offset, mark.Index
 	}
 	out := &recovered{segmentWalk: w, voteLost: w.lostState(synced), end: max(min(w.zeros, size), SegmentHeaderBytes)}
@@ -251,22 +284,36 @@ func (l *Log) recoverActive(s *segment, size int64, mark Mark, found bool, walk 
 			out.end = out.zeros
 		}
 	}
+	last := max(out.last, syncedIndex, out.mayReach())
 	if out.end < synced { // zeros, or the end of the file, where there was something
-		out.unknown(out.end, synced-out.end, "what was synced is gone")
+		out.unknown(out.end, synced-out.end, "what was synced is gone", true)
 		out.end = synced
 	}
-	out.damages, out.ids = out.segmentWalk.damages(l.opts.Identity.Name, s.manifest(), max(out.last, syncedIndex), nil, l.w.manifest.mayHaveCuts())
+	if commit := max(l.w.manifest.HardState.Commit, out.state.Commit); commit > last {
+		out.unknown(out.end, 0, "committed entries are gone", true)
+		last, out.voteLost = commit, true // a vote may have stood behind them
+	}
+	out.damages, out.ids = out.segmentWalk.damages(l.opts.Identity.Name, s.manifest(), last, nil, l.w.manifest.mayHaveCuts())
 	return out, nil
 }
 
 // mayHaveCuts tells whether a new leader may ever have cut the log: not as long as one voter was alone.
 func (m *Manifest) mayHaveCuts() bool { return m.ConfIndex > 0 || len(votersOf(m.Conf)) > 1 }
 
-// firstHole finds the first bad bytes at or above the synced mark: the log ends there. What begins below the mark is
-// damage up to the mark.
+// mayReach is the greatest index that an entry may have had in bytes at the end that cannot be read; 0: there are none.
+func (w *segmentWalk) mayReach() uint64 {
+	n := len(w.bad)
+	if n == 0 || !w.bad[n-1].doubt || w.bad[n-1].after != 0 {
+		return 0
+	}
+	return w.bad[n-1].before + uint64(w.bad[n-1].bytes/FrameHeaderBytes)
+}
+
+// firstHole finds the first bytes at or above the synced mark that a torn write may have left: the log ends there. What begins below the mark is
+// damage up to the mark. Bytes that cannot be read are no hole: a torn write reads as what was there before.
 func (w *segmentWalk) firstHole(synced int64) (offset int64, found bool) {
 	for _, b := range w.bad {
-		if b.offset+b.bytes > synced {
+		if b.offset+b.bytes > synced && !b.doubt {
 			return max(b.offset, synced), true
 		}
 	}
@@ -276,17 +323,23 @@ func (w *segmentWalk) firstHole(synced int64) (offset int64, found bool) {
 // walkFile reads all frames of a segment's file up to an offset. It reads past the page cache where it can: after a
 // failed sync the cache holds what the disk does not (rule 5). rows as for walkSegment.
 func (l *Log) walkFile(s *segment, through int64, rows bool) (*segmentWalk, error) {
+	w := newWalk(s.first, rows)
+	return w, l.walkFileOn(s, w, SegmentHeaderBytes, through)
+}
+
+// walkFileOn is walkFile from an offset on, with what is known of the frames before it.
+func (l *Log) walkFileOn(s *segment, w *segmentWalk, from, through int64) error {
 	f, err := l.fs.OpenDirect(s.path)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	window := frameBuffers.Get().(*[]byte)
 	defer frameBuffers.Put(window)
-	r := NewFrameReader(f, s.id, SegmentHeaderBytes, through)
+	r := NewFrameReader(f, s.id, from, through)
 	r.UseBuffer(*window)
-	w, err := walkSegment(r, s.first, through, rows)
+	err = w.goOn(r, s.first, through)
 	if err := errors.Join(err, f.Close()); err != nil {
-		return nil, fmt.Errorf("%s: %w", s.path, err)
+		return fmt.Errorf("%s: %w", s.path, err)
 	}
-	return w, nil
+	return nil
 }

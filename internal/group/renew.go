@@ -21,6 +21,7 @@ func (l *Log) renew(found []Damage) ([]Damage, error) {
 			return bad, err
 		}
 	}
+	bad = append(bad, l.renewActiveHint(found)...)
 	return bad, l.renewHints(found)
 }
 
@@ -123,6 +124,35 @@ func (f *markFile) renew() (bad [markSlots]error, err error) {
 	err = writeReplace(f.fs, f.dir, MarkName, content)
 	f.broken = err != nil
 	return bad, err
+}
+
+// renewActiveHint writes the hint of the active segment anew where it tells less than was written, or is among what was
+// found.
+func (l *Log) renewActiveHint(found []Damage) []Damage {
+	l.wmu.Lock()
+	part, s := l.w.hinted, l.w.active.manifest()
+	l.wmu.Unlock()
+	told := slices.ContainsFunc(found, func(d Damage) bool { return d.File == ActiveHintName })
+	whole := func() bool {
+		h, err := readPieces(l.fs, l.dir, s)
+		return err == nil && h != nil && h.bytes >= part.bytes && !told
+	}
+	if part.bytes == 0 || whole() {
+		return nil
+	}
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	w := &l.w
+	if l.closed.Load() || w.active.id != s.ID || w.hinted.end < part.end || whole() {
+		return nil // that one is gone, or was written anew meanwhile
+	}
+	w.hinted, w.hintTried = hintPart{}, 0
+	l.hintActive()
+	l.logger.Warn("the hint of the active segment was bad and is made anew", "group", l.opts.Identity.Name, "segment", s.Number)
+	if told {
+		return nil
+	}
+	return []Damage{{Group: l.opts.Identity.Name, File: ActiveHintName, Length: part.bytes, What: "a piece does not count, it is written anew"}}
 }
 
 // renewHints makes the hints anew that were found bad.

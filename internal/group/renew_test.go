@@ -26,7 +26,7 @@ func TestVerifyWritesBadSmallFilesAnew(t *testing.T) {
 			w.log.hints.Wait()
 			names, err := mem.List(w.opts.Dir)
 			must(t, err)
-			names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, kind) })
+			names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, kind) || name == ActiveHintName })
 			if len(names) == 0 {
 				t.Fatal("there is none")
 			}
@@ -64,4 +64,53 @@ func rotAndRenew(t *testing.T, mem *vfs.Mem, l *Log, name string, at int64) {
 	if len(report.Damages) > 0 {
 		t.Fatalf("%s, byte %d: behind a power cut: %v", name, at, report.Damages)
 	}
+}
+
+// The hint of the active segment is written anew as well. It was not synced, so that a power cut may take it.
+func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
+	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<20))
+	const records, size = 100, 10 << 10
+	for id := range int64(records) {
+		d.put(Entry{ID: id, Data: randomBytes(uint64(id), size)})
+	}
+	pieces := len(readTestPieces(t, d))
+	for what, change := range map[string]func(b []byte) []byte{
+		"a flipped bit in the first piece": func(b []byte) []byte { b[50] ^= 1; return b },
+		"a flipped bit in the last piece":  func(b []byte) []byte { b[len(b)-50] ^= 1; return b },
+		"the last piece torn":              func(b []byte) []byte { return b[:len(b)-1] },
+		"nothing left":                     func([]byte) []byte { return nil },
+	} {
+		changeFile(t, d, change)
+		report, err := d.log.Verify(t.Context(), 0)
+		ok(t, err)
+		if len(report.Damages) != 1 || report.Damages[0].File != ActiveHintName || d.log.Damaged() {
+			t.Fatalf("%s: found %v, damaged %v", what, report.Damages, d.log.Damaged())
+		}
+		if report, err = d.log.Verify(t.Context(), 0); err != nil || len(report.Damages) > 0 {
+			t.Fatalf("%s: it was not written anew: %v, %v", what, report.Damages, err)
+		}
+		if now := readTestPieces(t, d); len(now) != 1 || pieces < 3 {
+			t.Fatalf("%s: %d pieces were, %d are", what, pieces, len(now))
+		}
+		for id := range int64(records) { // it goes on
+			d.put(Entry{ID: id, Data: randomBytes(uint64(id), size)})
+		}
+		if now := readTestPieces(t, d); len(now) < 3 {
+			t.Fatalf("%s: then there are %d pieces", what, len(now))
+		}
+	}
+	changePieces(t, d, func(p *hintPiece) { p.table.ids[0]++ })
+	report, err := d.log.Verify(t.Context(), 0)
+	ok(t, err)
+	if len(report.Damages) != 1 || report.Damages[0].File != ActiveHintName || d.log.Damaged() {
+		t.Fatalf("an id that is not there: found %v", report.Damages)
+	}
+	ok(t, d.log.Close(false))
+	if report := d.load(); report.Outcome != Loaded || report.HintedBytes == 0 {
+		t.Fatalf("report %+v", report)
+	}
+	for id := range int64(records) {
+		d.wants(id, randomBytes(uint64(id), size))
+	}
+	ok(t, d.log.Close(false))
 }

@@ -28,12 +28,15 @@ type RepairReport struct {
 // folder quarantine/ of the group first; docs/format.md has the steps. progress is as in VerifyDir. Where nothing is
 // damaged, nothing is changed.
 //
-// It refuses, without a change, where there is no manifest, where the membership changed after the manifest was written,
+// It refuses, without a change, where there is no manifest, where the manifest is another group's than the folder, where the membership changed after the manifest was written,
 // and where there is no room (ErrNoSpace).
 func RepairDir(ctx context.Context, fs vfs.FS, dir string, progress func(bytes int64)) (RepairReport, error) {
 	v := newVerifier(ctx, fs, dir, VerifyOptions{Progress: progress})
 	if err := v.run(); err != nil {
 		return RepairReport{Before: v.report}, fmt.Errorf("repair %s: %w", dir, err)
+	}
+	if why := v.report.Exchanged; why != "" {
+		return RepairReport{Before: v.report}, fmt.Errorf("repair %s: nothing is given up here: %s", dir, why)
 	}
 	r := &repairer{verifier: v, report: RepairReport{Before: v.report}}
 	if len(v.report.Damages) == 0 {

@@ -20,6 +20,9 @@ func (p *rangeRepair) take(entries []*raftpb.Entry) error {
 		return slices.ContainsFunc(ranges, func(r IndexRange) bool { return at >= r.First && at <= r.Last })
 	}
 	var before uint64
+	p.mu.RLock()
+	p.floor = p.state.floor
+	p.mu.RUnlock()
 	for _, r := range entries {
 		e, err := DecodePayload(r)
 		if err != nil {
@@ -36,13 +39,26 @@ func (p *rangeRepair) take(entries []*raftpb.Entry) error {
 			p.same[e.Index] = true
 			continue
 		}
+		if p.isOnlyRequest(&e) {
+			if e.RequestID == [16]byte{} {
+				continue // compaction has left nothing of it here
+			}
+			e = requestEntry(&e)
+		}
 		if err := p.checkKnown(&e); err != nil {
 			return err
 		}
-		e.Used = true
+		e.Used = e.Kind.isVersion()
 		p.given = append(p.given, e)
 	}
 	return nil
+}
+
+// isOnlyRequest tells whether a version that the peer has is none here any more: compaction has left what is remembered
+// of its request, or nothing.
+func (p *rangeRepair) isOnlyRequest(e *Entry) bool {
+	k, known := p.s.known[e.Index]
+	return e.Kind.isVersion() && p.s.rows && e.Index <= p.floor && (!known || !k.version)
 }
 
 // checkKnown compares an entry with what header and hint tell of it.
@@ -52,10 +68,13 @@ func (p *rangeRepair) checkKnown(e *Entry) error {
 	switch {
 	case !known && e.Kind.isVersion() && p.s.rows:
 		what = "it is a version of a record, and the hint has none"
+	case !known && e.Kind == KindRequest:
+		p.s.known[e.Index] = knownEntry{id: e.ID, version: !p.s.rows, tombstone: RequestOf(e).Delete, term: e.Term}
 	case !known:
 	case k.term != 0 && k.term != e.Term:
 		what = fmt.Sprintf("term %d was %d", e.Term, k.term)
-	case k.version != e.Kind.isVersion() || k.version && (k.id != e.ID || k.tombstone != (e.Kind == KindDelete)):
+	case k.version && e.Kind == KindRequest && k.id == e.ID && k.tombstone == RequestOf(e).Delete: // the peer has compacted it
+	case k.version != e.Kind.isVersion() || k.id != e.ID || k.version && k.tombstone != (e.Kind == KindDelete):
 		what = fmt.Sprintf("%s of id %d was another entry, of id %d", e.Kind, e.ID, k.id)
 	case k.length != 0 && k.length != index.MakeLoc(0, 0, FrameBytes(len(e.Attributes), len(e.Data)), false).LengthBound():
 		what = "it has another length"
@@ -89,9 +108,10 @@ func entryChecksum(e *Entry) uint32 {
 // there, by what is applied here. A tombstone it drops when it holds no older version; if one is stored here, it would come back.
 // A whole entry that may be void, and that the peer does not have, is left out as well: it is not known what took its place.
 func (p *rangeRepair) checkAbsent() error {
-	given := make(map[uint64]bool)
+	given := make(map[uint64]bool) // not those of which the peer has but the request: the version is absent
 	for i := range p.given {
-		given[p.given[i].Index] = true
+		e := &p.given[i]
+		given[e.Index] = e.Kind != KindRequest || !p.s.known[e.Index].version
 	}
 	l := p.Log
 	l.mu.RLock()

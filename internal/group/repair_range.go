@@ -215,6 +215,11 @@ func (l *Log) SetTombstoneLimit(through uint64) { l.tombstoneLimit.Store(through
 func (l *Log) tombstoneFloorMax() uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
+	return l.tombstoneMax()
+}
+
+// tombstoneMax is tombstoneFloorMax. The caller holds mu.
+func (l *Log) tombstoneMax() uint64 {
 	conf := l.state.conf
 	members := make(map[uint64]bool)
 	for _, id := range slices.Concat(conf.GetVoters(), conf.GetLearners(), conf.GetVotersOutgoing(), conf.GetLearnersNext()) {

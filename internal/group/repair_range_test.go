@@ -249,7 +249,7 @@ func swapSectors(f vfs.File, a, b int64) error {
 func (b *damageBed) inflict(disk *vfs.Mem, name string, change func(vfs.File) error, hintless bool) error {
 	if hintless {
 		for _, hint := range b.names {
-			if _, ok := ParseHintName(hint); ok {
+			if isHintName(hint) {
 				if err := disk.Remove(path.Join(b.opts.Dir, hint)); err != nil {
 					return err
 				}

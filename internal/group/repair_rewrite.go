@@ -109,7 +109,7 @@ func (p *rangeRepair) rewrite() error {
 		return err
 	}
 	p.wmu.Lock()
-	next, err := p.createSegmentAt(p.v.first, p.v.ordinal^1)
+	next, err := p.createSegmentAt(p.v.first, p.v.ordinal^1, true)
 	p.wmu.Unlock()
 	if err != nil {
 		return noSpace(err)
@@ -130,7 +130,7 @@ func (p *rangeRepair) rewrite() error {
 		return err
 	}
 	next.bytes, next.last, next.terms = p.out.bytes, p.v.m.LastIndex, p.terms
-	next.rowCount.Store(int64(len(next.rows.ids)))
+	next.counted(next.rows)
 	return nil
 }
 
@@ -221,7 +221,10 @@ func (p *rangeRepair) putGiven(e *Entry) error {
 }
 
 func (p *rangeRepair) wrote(e *Entry, bytes int64) error {
-	if e.Kind.isVersion() {
+	switch {
+	case e.Kind == KindRequest:
+		p.out.next.rows.addRequest(e)
+	case e.Kind.isVersion():
 		p.out.next.rows.add(p.out.next.first, e, p.out.bytes, bytes)
 	}
 	p.out.bytes += bytes
@@ -254,6 +257,7 @@ func (p *rangeRepair) swapIn() error {
 		return err
 	}
 	p.findOld()
+	blobs := p.out.next.rows.blobs // also of entries that the load could not read, and that are there after all
 	err = p.swap([]*rewrite{p.out}, func(m *Manifest) {
 		if p.floor > m.CompactedThrough {
 			m.CompactedThrough, m.CompactedTerm = p.floor, term
@@ -272,12 +276,8 @@ func (p *rangeRepair) swapIn() error {
 			return err
 		}
 	}
-	for i := range p.given {
-		if e := &p.given[i]; e.Kind == KindPut && e.Codec == CodecBlob {
-			if ref, err := DecodeBlobRef(e.Data); err == nil {
-				p.blobs.refer(ref)
-			}
-		}
+	for _, b := range blobs {
+		p.blobs.refer(b.Ref)
 	}
 	p.forgetDamage(func(d *Damage) bool { return d.File == SegmentName(p.v.number) })
 	return nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -77,6 +78,8 @@ func repairRandomLog(t *testing.T, seed uint64, seen *atomic.Int64) {
 // TestRule4_NoHintHidesDamage: a hint made of what could be read would make the next load believe that nothing is missing.
 func TestRule4_NoHintHidesDamage(t *testing.T) {
 	b := newDamageBed(t)
+	ok(t, b.mem.Remove(path.Join(b.opts.Dir, ActiveHintName))) // it was made before anything was damaged
+	b.names = slices.DeleteFunc(b.names, func(name string) bool { return name == ActiveHintName })
 	for _, at := range []uint64{25, 5} { // in the active segment, in a sealed one without a hint
 		disk, l := b.damagedEntry(t, at)
 		ok(t, l.Close(false))
@@ -89,7 +92,7 @@ func TestRule4_NoHintHidesDamage(t *testing.T) {
 		for i := range int64(30) {
 			d.put(Entry{ID: 100 + i%3, Data: payload(i, 400)}) // seals the active segment
 		}
-		ok(t, d.log.Close(true))
+		ok(t, sealAndClose(d.log))
 		if report := d.load(); report.Outcome != Damaged {
 			t.Errorf("index %d: outcome %d of the next load", at, report.Outcome)
 		}

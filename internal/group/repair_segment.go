@@ -158,7 +158,7 @@ func (r *repairer) copyEntries(s *segmentScan, m *ManifestSegment, out vfs.File)
 	}
 	defer func() { err = errors.Join(err, in.Close()) }()
 	buf := SegmentHeader{Store: r.manifest.Identity.Store, Group: r.manifest.Identity.Group, ID: m.ID, FirstIndex: m.FirstIndex,
-		Created: time.Now().UnixNano()}.Encode()
+		Created: time.Now().UnixNano(), Rewritten: true}.Encode()
 	at := int64(0) // of buf in the file
 	table = new(rowTable)
 	flush := func() error {
@@ -182,7 +182,10 @@ func (r *repairer) copyEntries(s *segmentScan, m *ManifestSegment, out vfs.File)
 		buf = append(buf, step.Raw...)
 		used := row != nil && r.newest[row.id] == row.index
 		MoveFrame(buf[begin:], m.ID, offset, used)
-		if row != nil {
+		switch {
+		case step.Entry.Kind == KindRequest:
+			table.addRequest(&step.Entry)
+		case row != nil:
 			table.add(m.FirstIndex, &step.Entry, offset, step.Bytes)
 		}
 		if len(buf) >= windowBytes {

@@ -19,8 +19,10 @@ type survey struct {
 	told  map[uint64]knownEntry // what only the headers of bad frames tell, as long as nothing may have made them void
 	lost  []IndexRange          // where entries are, or may be, missing; in order, apart
 	rows  bool                  // known has every version of the segment, and terms are right: what is not among them is void
-	terms []TermRun             // where rows is true
-	have  map[uint64]*keptFrame // kept, by index
+	// requests: there are entries of KindRequest, of which no row tells.
+	requests bool
+	terms    []TermRun             // where rows is true
+	have     map[uint64]*keptFrame // kept, by index
 }
 
 // keptFrame is a whole frame.
@@ -122,6 +124,7 @@ func (l *Log) learnRows(s *survey, v view) {
 		l.mu.RLock()
 		s.rows, s.terms = true, l.termsOf(v.segment)
 		l.mu.RUnlock()
+		s.requests = v.rows.requests > 0
 		for i, id := range v.rows.ids {
 			add(id, v.first+uint64(v.rows.indexes[i]), v.rows.places[i], 0)
 		}
@@ -131,7 +134,7 @@ func (l *Log) learnRows(s *survey, v view) {
 	if err != nil {
 		return // without it less is known
 	}
-	s.rows, s.terms = true, h.Terms
+	s.rows, s.terms, s.requests = true, h.Terms, h.Requests > 0
 	for i, id := range h.IDs {
 		at := h.FirstIndex + uint64(h.Indexes[i])
 		add(id, at, h.Places[i], h.Term(at))
@@ -199,6 +202,9 @@ func (s *survey) finish(v view, floor uint64, gaps []gap) {
 	}
 	if s.rows {
 		s.findLost(v, floor)
+		if s.requests {
+			s.askRequests(gaps, floor)
+		}
 	} else {
 		s.guessLost(v, gaps)
 	}
@@ -240,6 +246,15 @@ func (s *survey) findLost(v view, floor uint64) {
 	for at := max(v.first, floor+1); at <= v.through; at++ {
 		if s.have[at] == nil {
 			s.lost = append(s.lost, IndexRange{at, at})
+		}
+	}
+}
+
+// askRequests adds the indexes at which remembered requests may have stood that bad bytes have hit.
+func (s *survey) askRequests(gaps []gap, floor uint64) {
+	for _, g := range gaps {
+		if last := min(g.after-1, floor); g.bytes >= requestFrameBytes && g.before < last {
+			s.lost = append(s.lost, IndexRange{g.before + 1, last})
 		}
 	}
 }

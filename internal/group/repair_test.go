@@ -171,7 +171,7 @@ func (g *testGroup) verifyUsedBytes(t *testing.T) {
 	t.Helper()
 	bare := &testGroup{fs: g.fs.(*vfs.Mem).CrashClone(vfs.Survival{}), dir: g.dir} //nolint:forcetypeassert // a Mem in these tests
 	for _, name := range bare.names(t) {
-		if _, isHint := ParseHintName(name); isHint {
+		if isHintName(name) {
 			must(t, bare.fs.Remove(path.Join(g.dir, name)))
 		}
 	}

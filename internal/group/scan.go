@@ -104,11 +104,15 @@ func (l *Log) edgeOf(s *segment, at uint64) index.Loc {
 // expireSnapshots drops the snapshots that were not used for their time to live. The caller holds mu.
 func (l *Log) expireSnapshots(now time.Time) {
 	for id, s := range l.state.snapshots {
-		if s.gone || now.After(s.expires) {
+		if s.isOver(now) {
 			delete(l.state.snapshots, id)
+			l.state.closed++
 		}
 	}
 }
+
+// isOver tells whether nobody can use the snapshot any more.
+func (s *snapshot) isOver(now time.Time) bool { return s.gone || now.After(s.expires) }
 
 // use finds an open snapshot and counts this as its use. The caller holds mu.
 func (l *Log) useSnapshot(id ScanID) (*snapshot, error) {
@@ -137,7 +141,10 @@ func (l *Log) ScanInfo(id ScanID) (ScanInfo, error) {
 func (l *Log) CloseScan(id ScanID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.state.snapshots, id)
+	if _, open := l.state.snapshots[id]; open {
+		delete(l.state.snapshots, id)
+		l.state.closed++
+	}
 }
 
 // ScanSplits cuts a snapshot into index ranges (first, last] of about splitBytes each: the bounds, from 0 to Index.
@@ -197,7 +204,8 @@ func (l *Log) splitPoints(v view, splitBytes int64) []checkpoint {
 
 // Scan gives the records of the snapshot with an index in (after, through], in order of the index, superseded and
 // deleted ones left out. The record is valid until the next step. A damaged entry is given as a *DamageError and the
-// scan goes on. It locks nothing for long.
+// scan goes on; so is, in the place of a record, the damage that may have hit a newer version of that one: what Get refuses, Scan leaves
+// out. It locks nothing for long.
 func (l *Log) Scan(ctx context.Context, id ScanID, after, through uint64, metadataOnly bool) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		c := &scanCursor{log: l, id: id, next: after + 1, through: through, metadataOnly: metadataOnly, yield: yield}

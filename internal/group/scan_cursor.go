@@ -2,7 +2,9 @@ package group
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"sheaf.dev/sheaf/internal/index"
 )
@@ -23,7 +25,7 @@ type scanCursor struct {
 }
 
 type damagePlace struct {
-	file   string
+	file   string // name within the group's folder
 	offset int64
 }
 
@@ -32,8 +34,29 @@ const scanUseSteps = 4096
 
 // run goes segment by segment. Each is pinned while it is read, so nothing is held up by a slow reader but its files.
 func (c *scanCursor) run(ctx context.Context) {
+	first := c.next
 	for !c.stopped && c.next <= c.through {
 		if !c.step(ctx) {
+			break
+		}
+	}
+	if !c.stopped {
+		c.rest(first)
+	}
+}
+
+// rest gives the damage that the walk over the frames did not meet, as that of a segment whose end is gone, where it may have hit what the
+// scan was to give.
+func (c *scanCursor) rest(first uint64) {
+	l := c.log
+	if l.damaged.Load() == 0 || l.opts.UnsafeScan {
+		return
+	}
+	l.mu.RLock()
+	damages := slices.Clone(l.state.damages)
+	l.mu.RUnlock()
+	for _, d := range damages {
+		if d.IDsUnknown && d.IndexFirst <= c.through && first <= d.IndexLast && !c.tell(&DamageError{Damage: *d}) {
 			return
 		}
 	}
@@ -149,6 +172,14 @@ func (c *scanCursor) frame(v view, step *FrameStep) bool {
 	case sightNo:
 		return true
 	}
+	if c.log.damaged.Load() > 0 && !c.log.opts.UnsafeScan {
+		// What Get refuses is not told here: a newer version may be among the bad bytes.
+		var doubt *DamageError
+		if errors.As(c.log.doubt(e.ID, e.Index), &doubt) {
+			c.next = e.Index + 1
+			return c.tell(doubt)
+		}
+	}
 	r := recordOf(v.segment, loc, e)
 	if err := r.finish(e, c.metadataOnly); err != nil {
 		return c.damaged(v, step)
@@ -160,9 +191,20 @@ func (c *scanCursor) frame(v view, step *FrameStep) bool {
 	return !c.stopped
 }
 
-// damaged gives bad bytes to the caller, each place once, and goes on.
+// damaged notes bad bytes, gives them to the caller and goes on.
 func (c *scanCursor) damaged(v view, step *FrameStep) bool {
-	place := damagePlace{v.path, step.Offset}
+	d := v.damage(c.log.opts.Identity.Name, step)
+	c.log.noteDamage(d)
+	damage := &DamageError{Damage: d}
+	if len(d.IDs) == 1 {
+		damage.ID = d.IDs[0]
+	}
+	return c.tell(damage)
+}
+
+// tell gives damage to the caller, each place once. False: the caller wants no more.
+func (c *scanCursor) tell(damage *DamageError) bool {
+	place := damagePlace{damage.Damage.File, damage.Damage.Offset}
 	if c.given[place] {
 		return true
 	}
@@ -170,14 +212,6 @@ func (c *scanCursor) damaged(v view, step *FrameStep) bool {
 		c.given = make(map[damagePlace]bool)
 	}
 	c.given[place] = true
-	d := v.damage(c.log.opts.Identity.Name, step)
-	c.log.mu.Lock()
-	c.log.addDamage(&d)
-	c.log.mu.Unlock()
-	damage := &DamageError{Damage: d}
-	if len(d.IDs) == 1 {
-		damage.ID = d.IDs[0]
-	}
 	if !c.yield(Record{}, damage) {
 		c.stopped = true
 	}

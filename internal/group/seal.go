@@ -71,9 +71,10 @@ func (l *Log) roll(first uint64, bytes int64) error {
 		l.discardUnlessListed(next)
 		return err
 	}
+	l.dropHint()
 	l.mu.Lock()
 	old.last, old.bytes = sealed.LastIndex, sealed.Bytes
-	old.rowCount.Store(int64(len(old.rows.ids)))
+	old.counted(old.rows)
 	l.begin(next, first)
 	l.mu.Unlock()
 	if f := old.file.Load(); f != nil {
@@ -88,6 +89,7 @@ func (l *Log) begin(next *segment, first uint64) {
 	w, st := &l.w, &l.state
 	w.active, w.end, w.allocated, w.last = next, SegmentHeaderBytes, SegmentHeaderBytes, first-1
 	w.journaled, w.started, w.batch = 0, 0, nil
+	w.opened, w.inherited = 0, false
 	st.end, st.syncedEnd, st.syncedLast = SegmentHeaderBytes, SegmentHeaderBytes, first-1
 	st.segments = append(slices.Clip(st.segments), next)
 	l.cutState(first)
@@ -112,6 +114,7 @@ func (l *Log) replaceSegments(first uint64, bytes int64) error {
 		l.discardUnlessListed(next)
 		return err
 	}
+	l.dropHint()
 	l.mu.Lock()
 	void := l.state.segments[keep:]
 	l.state.segments = l.state.segments[:keep]
@@ -230,7 +233,7 @@ func (r *rowTable) hint(m ManifestSegment, terms []TermRun) *Hint {
 		return 1
 	})
 	h := &Hint{
-		Segment: m.ID, FirstIndex: m.FirstIndex, LastIndex: m.LastIndex, LastCommit: r.lastCommit, Bytes: m.Bytes,
+		Segment: m.ID, FirstIndex: m.FirstIndex, LastIndex: m.LastIndex, LastCommit: r.lastCommit, Bytes: m.Bytes, Requests: r.requests,
 		IDs: make([]int64, n), Places: make([]uint64, n), Indexes: make([]uint32, n), Used: make([]uint64, (n+63)/64),
 		Terms: terms, Blobs: r.blobs,
 	}
@@ -251,22 +254,29 @@ func (l *Log) termsOf(s *segment) []TermRun {
 	if s.terms != nil || s.last < s.first {
 		return s.terms
 	}
+	return l.termsWithin(s.first, s.last)
+}
+
+// termsWithin gives the term runs between two indexes. The caller holds mu.
+func (l *Log) termsWithin(first, last uint64) []TermRun {
 	var out []TermRun
 	for i, run := range l.state.terms {
 		end := uint64(math.MaxUint64)
 		if i+1 < len(l.state.terms) {
 			end = l.state.terms[i+1].FirstIndex - 1
 		}
-		if run.FirstIndex <= s.last && end >= s.first {
-			out = append(out, TermRun{FirstIndex: max(run.FirstIndex, s.first), Term: run.Term})
+		if run.FirstIndex <= last && end >= first {
+			out = append(out, TermRun{FirstIndex: max(run.FirstIndex, first), Term: run.Term})
 		}
 	}
 	return out
 }
 
-// Close stops using the files. With seal, the active segment is sealed and its hint written first, so that the next
-// load needs no data; without, it only closes (fast stop). What was synced is safe either way.
-func (l *Log) Close(seal bool) error {
+// Close stops using the files. With hints, all is synced, the mark says so, and hints are written first, also that of
+// the active segment, so that the next load reads little of it in Index residency; without, it only closes (fast
+// stop). The active segment goes on with the next load: a start leaves no file behind. What was synced is safe either
+// way.
+func (l *Log) Close(hints bool) error {
 	l.cancel()
 	l.compacting.Lock() // until Compact has noticed: it must not write files any more
 	defer l.compacting.Unlock()
@@ -276,8 +286,8 @@ func (l *Log) Close(seal bool) error {
 		return nil
 	}
 	var err error
-	if seal {
-		err = l.seal()
+	if hints {
+		err = l.rest()
 		l.refreshHints()
 	}
 	l.leaveJournal()
@@ -289,6 +299,20 @@ func (l *Log) Close(seal bool) error {
 		return fmt.Errorf("group %s: close: %w", l.opts.Identity.Name, err)
 	}
 	return nil
+}
+
+// rest brings the files to where the next load has least to do. The caller holds wmu.
+func (l *Log) rest() error {
+	if err := l.sync(); err != nil {
+		return err
+	}
+	if err := l.writeMark(); err != nil {
+		return err
+	}
+	l.hintActive()
+	l.keepHint()
+	// The room behind the end is given back. It reads as zero before and after, so that need not be durable.
+	return l.cutRoom()
 }
 
 // hintStalePart of the rows: a hint whose used flags lag by more is written again when the log is closed.

@@ -55,6 +55,9 @@ type segment struct {
 	used       usedFlags
 	// rowCount is the number of puts and deletes once that is known; 0 before.
 	rowCount atomic.Int64
+	// requestCount is the number of entries of KindRequest, as far as that is known.
+	requestCount atomic.Int64
+	aged         aged // guarded by Log.mu
 
 	checkpointsOnce sync.Mutex
 	checkpoints     []checkpoint // sparse: where to begin reading for an index; made when first needed
@@ -81,6 +84,12 @@ func newSegment(fs vfs.FS, dir string, m ManifestSegment, ordinal uint32) *segme
 // manifest is what the manifest says of the segment. The caller holds Log.mu or Log.wmu.
 func (s *segment) manifest() ManifestSegment {
 	return ManifestSegment{Number: s.number, ID: s.id, FirstIndex: s.first, LastIndex: s.last, Bytes: s.bytes}
+}
+
+// counted notes what a table says of how many entries the segment has.
+func (s *segment) counted(r *rowTable) {
+	s.rowCount.Store(int64(len(r.ids)))
+	s.requestCount.Store(int64(r.requests))
 }
 
 // pin keeps the segment usable until unpin; false where it is freed already.
@@ -221,11 +230,11 @@ func (u *usedFlags) superseded(offset int64) bool {
 	return piece[bit/64]>>(bit%64)&1 != 0
 }
 
-// figures tells count and bytes of what is superseded.
-func (u *usedFlags) figures() (count, bytes int64) {
+// figures tells the bytes of what is superseded.
+func (u *usedFlags) figures() int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.count, u.bytes
+	return u.bytes
 }
 
 // drop forgets all flags, and tells the bytes of what was superseded.
@@ -257,8 +266,19 @@ type rowTable struct {
 	places  []uint64 // index.Loc with ordinal 0
 	indexes []uint32 // index - first index of the segment
 	blobs   []HintBlob
-	// lastCommit is the greatest commit time so far.
-	lastCommit int64
+	// lastCommit is the greatest commit time so far, syncedCommit that of what was synced.
+	lastCommit, syncedCommit int64
+	// requests is the number of entries of KindRequest, which have no row.
+	requests uint32
+}
+
+// isEmpty tells whether nothing of a log is in the segment that anybody may ask for.
+func (r *rowTable) isEmpty() bool { return len(r.ids) == 0 && r.requests == 0 }
+
+// addRequest takes in an entry of KindRequest.
+func (r *rowTable) addRequest(e *Entry) {
+	r.requests++
+	r.lastCommit = max(r.lastCommit, e.CommitTime)
 }
 
 func (r *rowTable) add(first uint64, e *Entry, offset, length int64) {
@@ -287,8 +307,12 @@ func (r *rowTable) cut(first, from uint64) {
 	r.ids, r.places, r.indexes, r.blobs = r.ids[:n:n], r.places[:n:n], r.indexes[:n:n], r.blobs[:b:b]
 }
 
-// cutOffset drops the rows from an offset on.
-func (r *rowTable) cutOffset(first uint64, offset int64) {
+// synced notes that everything so far is on disk.
+func (r *rowTable) synced() { r.syncedCommit = r.lastCommit }
+
+// cutUnsynced drops the rows from an offset on, up to which the segment was synced.
+func (r *rowTable) cutUnsynced(first uint64, offset int64) {
+	r.lastCommit = r.syncedCommit
 	n := sort.Search(len(r.places), func(i int) bool { return index.Loc(r.places[i]).Offset() >= offset })
 	if n < len(r.ids) {
 		r.cut(first, first+uint64(r.indexes[n]))

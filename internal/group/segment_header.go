@@ -9,6 +9,11 @@ import (
 
 const segmentMagic = "SHEAFSEG"
 
+// SegmentVersionRequests is the version of a segment that may hold entries of KindRequest: those that compaction and
+// repair write. A program from before them says of it that it is newer. Segments that were only appended to have
+// FormatVersion.
+const SegmentVersionRequests = 2
+
 // SegmentHeader begins every segment, in SegmentHeaderBytes:
 //
 //	0       8         12     16           32           48           56            64        72     124   128
@@ -19,6 +24,7 @@ type SegmentHeader struct {
 	ID         SegmentID
 	FirstIndex uint64
 	Created    int64 // Unix ns
+	Rewritten  bool  // by compaction or repair: its version is SegmentVersionRequests
 }
 
 // Encode makes the SegmentHeaderBytes of a header.
@@ -27,6 +33,9 @@ func (h SegmentHeader) Encode() []byte {
 	le := binary.LittleEndian
 	copy(b, segmentMagic)
 	le.PutUint32(b[8:], FormatVersion)
+	if h.Rewritten {
+		le.PutUint32(b[8:], SegmentVersionRequests)
+	}
 	copy(b[16:], h.Store[:])
 	copy(b[32:], h.Group[:])
 	copy(b[48:], h.ID[:])
@@ -48,13 +57,16 @@ func DecodeSegmentHeader(b []byte) (SegmentHeader, error) {
 	if le.Uint32(b[124:]) != checksum(b[:124]) {
 		return SegmentHeader{}, fmt.Errorf("segment header: %w: checksum", ErrCorrupt)
 	}
-	if err := checkVersion(le.Uint32(b[8:])); err != nil {
-		return SegmentHeader{}, fmt.Errorf("segment header: %w", err)
+	rewritten := le.Uint32(b[8:]) == SegmentVersionRequests
+	if !rewritten {
+		if err := checkVersion(le.Uint32(b[8:]), SegmentVersionRequests); err != nil {
+			return SegmentHeader{}, fmt.Errorf("segment header: %w", err)
+		}
 	}
 	if !isZero(b[12:16]) || !isZero(b[72:124]) {
 		return SegmentHeader{}, fmt.Errorf("segment header: %w: reserved bytes are not zero", ErrCorrupt)
 	}
-	h := SegmentHeader{FirstIndex: le.Uint64(b[56:]), Created: int64(le.Uint64(b[64:]))}
+	h := SegmentHeader{FirstIndex: le.Uint64(b[56:]), Created: int64(le.Uint64(b[64:])), Rewritten: rewritten}
 	copy(h.Store[:], b[16:])
 	copy(h.Group[:], b[32:])
 	copy(h.ID[:], b[48:])

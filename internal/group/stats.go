@@ -16,6 +16,11 @@ func (l *Log) Stats() Stats {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	out.Segments, out.Mergeable = len(l.state.segments), l.mergeable()
+	now := l.now()
+	out.Reclaim = l.reclaim(now)
+	if k := &l.state.looked; now.Before(k.until) {
+		out.Mergeable = max(0, out.Mergeable-k.mergeable)
+	}
 	for _, s := range l.state.segments {
 		out.StoredBytes += s.bytes
 		if s.bytes > 0 {
@@ -96,7 +101,7 @@ func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (VerifyRepor
 	})
 	l.mu.Lock()
 	for i := range report.Damages {
-		if _, isHint := ParseHintName(report.Damages[i].File); isHint {
+		if isHintName(report.Damages[i].File) {
 			continue // in the report alone: nothing is lost by it
 		}
 		l.addDamage(&report.Damages[i])

@@ -2,11 +2,13 @@ package group
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"slices"
 	"sort"
+	"time"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -167,39 +169,81 @@ func (l *Log) LastCommitTime() int64 {
 	return l.state.lastCommit
 }
 
-// RecentRequests gives the applied puts and deletes with a request id among the last entries (at most n), and with a
-// commit time of at least since (Unix ns), oldest first, so that the replica can rebuild its window after a restart. They
-// come without attributes and data. What cannot be read is left out. Segments that are wholly older are not read.
-func (l *Log) RecentRequests(n int, since int64) iter.Seq[Entry] {
-	return func(yield func(Entry) bool) {
-		if err := l.enter(); err != nil || n <= 0 {
-			if err == nil {
-				l.leave()
-			}
+// RecentRequests gives the applied puts and deletes with a request id that a window may remember, oldest first, so that the replica can
+// rebuild it after a restart. What cannot be read is left out. now is Unix ns by the machine's clock.
+//
+// How old they are is told by the commit times of the log: between two entries no more than commitStepMax passes, so that a jump of
+// these, by a clock that was wrong, makes nothing old. Rather too much is given than too little. The machine's clock counts only where it is
+// ahead by clockErrorMax: segments that are older are not read.
+func (l *Log) RecentRequests(w RequestWindow, now int64) iter.Seq[Request] {
+	return func(yield func(Request) bool) {
+		if err := l.enter(); err != nil {
 			return
 		}
 		defer l.leave()
+		since := now - int64(w.Age+clockErrorMax)
 		through := l.applied.Load()
-		from := uint64(1)
-		if through >= uint64(n) {
-			from = through - uint64(n) + 1
-		}
-		from = l.firstSince(from, through, since)
-		if from > through {
-			return
-		}
-		err := l.walkEntries(from, through, true, func(e *Entry, _ index.Loc) bool {
-			if e.RequestID == [16]byte{} || e.CommitTime < since {
-				return true
+		from := l.firstSince(through-min(through, uint64(w.WritesMax))+1, through, since)
+		var pieces [][]Request // the newest first
+		span, next := time.Duration(0), through+1
+		var begin int64 // commit time of the first write in the last piece; 0: none was seen
+		for size := uint64(64); next > from && span < w.Age && (span < w.AgeMin || through-next < uint64(w.Writes)); size *= 2 {
+			hi := next - 1
+			next = max(from, next-min(next, size))
+			piece, err := l.requestsIn(next, hi, since)
+			if err != nil {
+				l.logger.Warn("request ids could not be read: a repeated write may be written again", "group", l.opts.Identity.Name, "error", err)
 			}
-			c := *e
-			c.Attributes, c.Data = nil, nil
-			return yield(c)
-		})
-		if err != nil {
-			l.logger.Warn("request ids could not be read: a repeated write may be written again", "group", l.opts.Identity.Name, "error", err)
+			if begin != 0 && piece.last != 0 {
+				span += commitStep(piece.last, begin)
+			}
+			if piece.first != 0 {
+				begin = piece.first
+			}
+			span += piece.span
+			pieces = append(pieces, piece.requests)
+		}
+		for _, requests := range slices.Backward(pieces) {
+			for _, r := range requests {
+				if !yield(r) {
+					return
+				}
+			}
 		}
 	}
+}
+
+// requestPiece is what requestsIn finds.
+type requestPiece struct {
+	requests    []Request
+	first, last int64         // commit times, of all writes; 0: there are none
+	span        time.Duration // that passed between them in the log
+}
+
+// requestsIn reads the requests in a part of the log that were committed since a time.
+func (l *Log) requestsIn(lo, hi uint64, since int64) (p requestPiece, err error) {
+	// Damage that is found is noted: the replica asks again when it is repaired.
+	err = l.walkEntries(lo, hi, l.noteDamage, func(e *Entry, _ index.Loc) bool {
+		if !e.Kind.isVersion() && e.Kind != KindRequest || e.CommitTime < since {
+			return true
+		}
+		if p.first == 0 {
+			p.first = e.CommitTime
+		} else {
+			p.span += commitStep(p.last, e.CommitTime)
+		}
+		p.last = e.CommitTime
+		if e.RequestID != [16]byte{} {
+			p.requests = append(p.requests, RequestOf(e))
+		}
+		return true
+	})
+	return p, err
+}
+
+// commitStep is the time that passed in the log between two writes that follow each other.
+func commitStep(before, after int64) time.Duration {
+	return min(max(0, time.Duration(after-before)), commitStepMax)
 }
 
 // firstSince raises from to the begin of the first segment that holds an entry committed since then: commit times never
@@ -305,18 +349,19 @@ func (l *Log) framesOf(v view, from, to int64, pass, fn func(step *FrameStep) bo
 // readEntries gives the entries with indexes from lo to hi in order, none left out, until fn answers false. They are valid
 // until the next one. Bad bytes among them are an error.
 func (l *Log) readEntries(lo, hi uint64, fn func(*Entry, index.Loc) bool) error {
-	return l.walkEntries(lo, hi, false, fn)
+	return l.walkEntries(lo, hi, nil, fn)
 }
 
-// walkEntries is readEntries that, where gaps is set, passes over what is not there or cannot be read.
-func (l *Log) walkEntries(lo, hi uint64, gaps bool, fn func(*Entry, index.Loc) bool) error {
+// walkEntries is readEntries that, where pass is not nil, passes over what is not there, and tells it of bad bytes.
+// Then it goes on behind a file that cannot be read at all, and gives that error in the end.
+func (l *Log) walkEntries(lo, hi uint64, pass func(Damage), fn func(*Entry, index.Loc) bool) error {
 	if lo > hi {
 		return nil
 	}
 	views := l.views(lo, hi)
 	defer unpinAll(views)
-	next, stopped := lo, false
-	var damage error
+	next, stopped, gaps := lo, false, pass != nil
+	var damage, unread error
 	for _, v := range views {
 		if stopped || next > v.through {
 			continue
@@ -331,14 +376,16 @@ func (l *Log) walkEntries(lo, hi uint64, gaps bool, fn func(*Entry, index.Loc) b
 			e := &step.Entry
 			switch {
 			case step.Status == FrameZeros || step.Status == FrameBad || step.Status == FrameContent && e.Index >= next:
-				if !gaps && (step.Status != FrameContent || e.Index == next) {
+				if gaps {
+					pass(v.damage(l.opts.Identity.Name, step))
+				} else if step.Status != FrameContent || e.Index == next {
 					damage = &DamageError{Damage: v.damage(l.opts.Identity.Name, step)}
 				}
 				return damage == nil || step.Status != FrameContent
 			case step.Status != FrameWhole || e.Kind == KindState || e.Index < next || e.Index > through || !l.isValid(e):
 				return true
-			case e.Index > next && !gaps:
-				return false // a gap
+			case (e.Index > next || e.Kind == KindRequest) && !gaps:
+				return false // a gap: compaction has left no entry there
 			}
 			damage = nil
 			next = e.Index + 1
@@ -350,9 +397,12 @@ func (l *Log) walkEntries(lo, hi uint64, gaps bool, fn func(*Entry, index.Loc) b
 		if err != nil && !gaps {
 			return err
 		}
+		unread = errors.Join(unread, err)
 	}
 	switch {
-	case stopped || gaps || next > hi:
+	case gaps:
+		return unread
+	case stopped || next > hi:
 		return nil
 	case damage != nil:
 		return damage

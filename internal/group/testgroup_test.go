@@ -189,3 +189,6 @@ func (g *testGroup) change(t testing.TB, name string, offset int64, edit func(b 
 		must(t, errors.Join(err, f.Close()))
 	}
 }
+
+// sealAndClose closes a log with everything sealed, so that the next load finds hints of all.
+func sealAndClose(l *Log) error { return errors.Join(l.Seal(), l.Close(true)) }

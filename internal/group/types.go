@@ -56,6 +56,14 @@ const (
 	Resident                  // the image of every segment
 )
 
+// String is the residency in one word.
+func (r Residency) String() string {
+	if r == Resident {
+		return "Resident"
+	}
+	return "Index"
+}
+
 // Retention says which superseded versions compaction keeps: a version is kept if either rule keeps it.
 type Retention struct {
 	Versions int           // number of newest versions kept, at least 1
@@ -80,8 +88,11 @@ type Options struct {
 	Spare        func() int64     // bytes that the volume has above its reserve, which is not allocated ahead; nil: enough
 	Loader       *Loader          // shared reader of the volume; nil: a small one of its own
 	Journal      *journal.Journal // of the volume, for SyncShared; nil: none
+	Sealed       func()           // called when the newest segment was sealed because it was full; must not wait; nil: nothing
 	Now          func() time.Time // nil: time.Now
 	Logger       *slog.Logger     // nil: discards
+	// UnsafeScan is for simulations, which prove that they would notice: a scan gives what damage may have superseded.
+	UnsafeScan bool
 }
 
 // Progress of loading, filled in while it runs. Safe for concurrent use.
@@ -113,6 +124,8 @@ type Report struct {
 	Outcome  Outcome
 	Damages  []Damage
 	CutBytes int64 // torn tail removed
+	// HintedBytes of the active segment were not read, as its hint tells them.
+	HintedBytes int64
 }
 
 // Record is one version of a record as read.
@@ -167,6 +180,13 @@ type CompactOptions struct {
 	// Through: segments with entries above it stay as they are, so that members that have not got them yet can be given them
 	// one by one. 0: all that is applied.
 	Through uint64
+	// Room: room is short. Nothing is merged; the newest segment is sealed where much of it is superseded; every
+	// segment is rewritten of which a 16th can go.
+	Room bool
+	// LookOnly: nothing is rewritten, but Stats knows then exactly what may go and what must stay.
+	LookOnly bool
+	// Unsafe is for simulations, which prove that they would notice: request ids keep nothing.
+	Unsafe bool
 }
 
 // CompactReport of Compact.
@@ -186,6 +206,7 @@ type Stats struct {
 	Mergeable       int // of these: small neighbours to be merged, and empty ones, that Compact would replace by fewer
 	MemoryBytes     int64
 	Damages         []Damage
+	Reclaim         Reclaim
 }
 
 // Location is where a record stands, for messages. It is text only where it is asked for: reading builds no strings.

@@ -32,6 +32,8 @@ type VerifyReport struct {
 	Damages   []Damage
 	TornBytes int64 // a torn tail above the synced mark, which the next load cuts off: no damage
 	Joining   bool  // the replica is only joining: nothing that counts is there yet
+	// Exchanged says why the folder is another group's than its manifest's; empty: it is not. Then nothing else was looked at.
+	Exchanged string
 }
 
 // VerifyOptions of VerifyFiles.
@@ -96,6 +98,11 @@ func (v *verifier) run() error {
 		}
 		if ok, err := v.readManifest(); err != nil || !ok {
 			return err
+		}
+		if why := exchanged(v.fs, v.dir, v.manifest); why != "" {
+			v.report.Exchanged = why
+			v.damage(Damage{File: ManifestName, What: why})
+			return nil
 		}
 		if err := v.readMark(); err != nil {
 			return err
@@ -215,9 +222,34 @@ func (v *verifier) readMark() error {
 	}
 	if found {
 		v.mark = mark
+		if owner := v.neighbourOf(mark.Segment); owner != "" {
+			v.mark, v.badMark = Mark{}, true
+			v.damage(Damage{File: MarkName, Length: MarkFileBytes, What: "it is the mark of group " + owner + ", whose folder is beside this one"})
+		}
 	}
 	v.count(MarkFileBytes)
 	return nil
+}
+
+// neighbourOf is the group of a folder beside this one that has a segment; empty: there is none, or this group has it. A mark may well
+// name a segment that no group has any more, as compaction makes new ones.
+func (v *verifier) neighbourOf(id SegmentID) string {
+	has := func(m *Manifest) bool {
+		return slices.ContainsFunc(m.Segments, func(s ManifestSegment) bool { return s.ID == id })
+	}
+	if id == (SegmentID{}) || has(v.manifest) {
+		return ""
+	}
+	beside, _ := v.fs.List(path.Dir(v.dir)) // where it cannot be listed, nothing is known
+	for _, name := range beside {
+		if name == path.Base(v.dir) {
+			continue
+		}
+		if m, err := ReadManifest(v.fs, path.Join(path.Dir(v.dir), name)); err == nil && has(m) {
+			return m.Identity.Name
+		}
+	}
+	return ""
 }
 
 // damage adds one to the report.

@@ -6,6 +6,7 @@ import (
 	iofs "io/fs"
 	"math"
 	"slices"
+	"sort"
 
 	"sheaf.dev/sheaf/internal/index"
 )
@@ -46,6 +47,16 @@ func (v *verifier) checkOrder() {
 	for _, b := range open {
 		// Nothing is behind: what may have been there is bounded by what is known to have been written.
 		b.after = max(b.before, v.hard.Commit, v.mark.Index) + 1
+		if b.Unreadable {
+			b.after = max(b.after, b.before+uint64(b.Bytes/FrameHeaderBytes)+1)
+		}
+	}
+	// Of a log that is open, more may be committed than is synced in its own file.
+	if n := len(v.scans); n > 0 && len(open) == 0 && v.opts.ActiveBytes == 0 && v.hard.Commit > max(last, v.manifest.CompactedThrough) {
+		s := v.scans[n-1]
+		s.faults = append(s.faults, scanFault{
+			offset: s.end, what: fmt.Sprintf("it ends with index %d, and %d was committed", last, v.hard.Commit), missingFirst: last + 1, missingLast: v.hard.Commit,
+		})
 	}
 	for _, s := range v.scans {
 		for k := range s.bad {
@@ -205,10 +216,14 @@ func (s *segmentScan) describe(b badRange) Damage {
 // checkHints checks the hints that checkHintEarly has left.
 func (v *verifier) checkHints() error {
 	return v.each(len(v.scans), func(i int, _ []byte) error {
-		if s := v.scans[i]; s.manifest.Sealed() && !s.hintChecked {
+		switch s := v.scans[i]; {
+		case s.hintChecked:
+			return nil
+		case s.manifest.Sealed():
 			return v.checkHint(s)
+		default:
+			return v.checkActiveHint(s)
 		}
-		return nil
 	})
 }
 
@@ -245,6 +260,48 @@ func (v *verifier) checkHint(s *segmentScan) error {
 	}
 	s.hint = h
 	return v.ctx.Err()
+}
+
+// checkActiveHint compares the hint of the active segment with what stands there. Pieces that are not whole are none: a
+// power cut may have torn them, or they are being written.
+func (v *verifier) checkActiveHint(s *segmentScan) error {
+	h, err := readPieces(v.fs, v.dir, s.manifest)
+	if h != nil {
+		v.count(h.bytes)
+		err = s.compareActiveHint(h)
+	}
+	if err != nil {
+		v.damage(Damage{File: ActiveHintName, What: "hint does not count (the next load does without it): " + err.Error()})
+	}
+	return v.ctx.Err()
+}
+
+// compareActiveHint says where a hint of the active segment differs from what was read of it: it may tell of more.
+func (s *segmentScan) compareActiveHint(h *activeHint) error {
+	end := min(h.end, s.end)
+	find := s.finder()
+	seen := 0
+	for i, place := range h.table.places {
+		offset := index.Loc(place).Offset()
+		if offset >= end {
+			break
+		}
+		k, ok := find(offset)
+		if !ok && len(s.bad) > 0 {
+			continue // it was there, or bad bytes hide what may have made it void
+		}
+		if !ok || s.rows[k].id != h.table.ids[i] || s.rows[k].index != s.manifest.FirstIndex+uint64(h.table.indexes[i]) || s.rows[k].loc() != index.Loc(place) {
+			return fmt.Errorf("row %d: there is no entry of id %d at offset %d", i, h.table.ids[i], offset)
+		}
+		seen++
+	}
+	if len(s.bad) > 0 {
+		return nil
+	}
+	if needed := sort.Search(len(s.rows), func(i int) bool { return s.rows[i].loc().Offset() >= end }); seen != needed {
+		return fmt.Errorf("%d of %d entries in front of offset %d have a row", seen, needed, end)
+	}
+	return nil
 }
 
 // compareHint says where a hint differs from the segment, and takes over its used flags where it does not. Rows that the
@@ -348,6 +405,8 @@ func (s *segmentScan) compareHintRest(h *Hint) error {
 		return errors.New("blobs differ from those of the segment")
 	case !sameTerms:
 		return fmt.Errorf("term runs %v differ from those of the segment, %v, last index %d, not void through %d", h.Terms, s.terms, s.last, s.through)
+	case s.request != h.Requests && s.last <= s.through:
+		return fmt.Errorf("%d remembered requests, the segment has %d", h.Requests, s.request)
 	case s.commit != h.LastCommit && s.last <= s.through:
 		return errors.New("commit time differs from that of the segment")
 	}

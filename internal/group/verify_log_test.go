@@ -58,7 +58,7 @@ func TestVerifyPassesWhatAPowerCutLeavesOfALog(t *testing.T) {
 				mu.Unlock()
 			}
 			mem.AfterOp(nil)
-			must(t, w.log.Close(true))
+			must(t, sealAndClose(w.log))
 			if torn == 0 || torn == points {
 				t.Errorf("%d of %d crash points had a torn tail", torn, points)
 			}

@@ -33,6 +33,7 @@ type segmentScan struct {
 
 	term    uint64 // of the last entry
 	commit  int64  // greatest commit time
+	request uint32 // number of entries of KindRequest
 	conf    uint64 // index of the last membership change
 	through uint64 // rows above are void, because a later segment cut the log
 	synced  int64  // greatest synced offset of a state record
@@ -146,10 +147,10 @@ func (v *verifier) syncedOffset(s *segmentScan) int64 {
 	return synced
 }
 
-// hole is where the log of an active segment ends: the first bad bytes at or above the synced mark.
+// hole is where the log of an active segment ends: the first bytes at or above the synced mark that a torn write may have left.
 func (s *segmentScan) hole(synced int64) int64 {
 	for _, b := range s.bad {
-		if b.Offset >= synced {
+		if b.Offset >= synced && !b.Unreadable {
 			return b.Offset
 		}
 	}
@@ -230,8 +231,12 @@ func (s *segmentScan) take(step *FrameStep, m *Manifest, end int64) {
 func (s *segmentScan) takeVersion(step *FrameStep) {
 	e := &step.Entry
 	if !e.Kind.isVersion() {
-		if e.Kind == KindConf {
+		switch e.Kind {
+		case KindConf:
 			s.conf = e.Index
+		case KindRequest:
+			s.commit = max(s.commit, e.CommitTime)
+			s.request++
 		}
 		s.others = append(s.others, scanOther{e.Index, step.Offset})
 		return

@@ -3,6 +3,7 @@ package group
 import (
 	"errors"
 	"io"
+	"slices"
 
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -20,11 +21,9 @@ type window struct {
 	at         int64
 	space      []byte // what bytes is a part of; aligned for O_DIRECT
 	unreadable []byteRange
-	err        error // the file cannot be read at all
-	// await, where it is not nil, waits until bytes, which are being read into from elsewhere, are there up to an offset. It
-	// returns up to where they are.
-	await   func(through int64) (int64, error)
-	arrived int64
+	err        error      // the file cannot be read at all
+	read       *imageRead // that fills bytes meanwhile; nil: they are there
+	arrived    int64      // up to where they are
 }
 
 // errStop from a reader ends the reading, whereas any other error is taken for a bad sector.
@@ -43,8 +42,8 @@ func FrameBuffer() []byte { return vfs.AlignedBytes(windowBytes) }
 // fill returns the bytes of the file from offset on: at least n, unless the end comes before.
 func (w *window) fill(offset, n int64) []byte {
 	n = min(n, w.end-offset)
-	if w.await != nil && offset+n > w.arrived && w.err == nil {
-		w.arrived, w.err = w.await(offset + n)
+	if w.read != nil && offset+n > w.arrived && w.err == nil {
+		w.arrived, w.err = w.read.await(offset + n)
 	}
 	have := w.at + int64(len(w.bytes))
 	if offset+n > have && w.src != nil && w.err == nil {
@@ -113,6 +112,9 @@ func (w *window) slide(offset, want int64) {
 	}
 }
 
+// blockTries is how often a block is read before it counts as unreadable: some devices fail once and then answer.
+const blockTries = 3
+
 // readBlocks reads block by block where a large read failed. Blocks that cannot be read become bytes that no checksum
 // passes; where none can, the error is returned.
 func (w *window) readBlocks(b []byte, offset int64) (n int, err error) {
@@ -121,6 +123,9 @@ func (w *window) readBlocks(b []byte, offset int64) (n int, err error) {
 	for n < len(b) {
 		block := b[n:min(n+blockBytes, len(b))]
 		got, err := w.src.ReadAt(block, offset+int64(n))
+		for try := 1; try < blockTries && err != nil && !errors.Is(err, io.EOF); try++ {
+			got, err = w.src.ReadAt(block, offset+int64(n))
+		}
 		switch {
 		case err == nil || errors.Is(err, io.EOF):
 			good = true
@@ -151,10 +156,9 @@ func (w *window) noteUnreadable(offset, bytes int64) {
 }
 
 func (w *window) isUnreadable(offset, bytes int64) bool {
-	for _, u := range w.unreadable {
-		if u.offset < offset+bytes && offset < u.offset+u.bytes {
-			return true
-		}
-	}
-	return false
+	return overlaps(w.unreadable, offset, bytes) || w.read != nil && w.read.isUnreadable(offset, bytes)
+}
+
+func overlaps(ranges []byteRange, offset, bytes int64) bool {
+	return slices.ContainsFunc(ranges, func(r byteRange) bool { return r.offset < offset+bytes && offset < r.offset+r.bytes })
 }

@@ -12,6 +12,10 @@ const (
 	aheadWriteMax = 16 << 10 // greater writes share one commit among many bytes anyway
 	aheadFactor   = 16       // zeros for so many writes of the same size
 	aheadMax      = 256 << 10
+	aheadMin      = 16 << 10
+	// Of what the segment holds: a start after a kill reads the zeros, and in Index residency little else.
+	aheadShare      = 32
+	aheadShareIndex = 256
 )
 
 // aheadZeros is what is written ahead. Never changed.
@@ -24,9 +28,17 @@ type writeAhead struct {
 	end   int64 // all before it were written
 }
 
-// zeros comes before a sync of the bytes from begin to end, and writes zeros behind them where that pays. They are room as
-// before, so that an error changes nothing but the speed.
-func (a *writeAhead) zeros(file vfs.File, begin, end, allocated int64) {
+// zerosShare is the part of a segment that zeros may be.
+func (r Residency) zerosShare() int64 {
+	if r == Index {
+		return aheadShareIndex
+	}
+	return aheadShare
+}
+
+// zeros comes before a sync of the bytes from begin to end, and writes zeros behind them where that pays, at most a
+// share of what the segment holds. They are room as before, so that an error changes nothing but the speed.
+func (a *writeAhead) zeros(file vfs.File, begin, end, allocated, share int64) {
 	if a.file != file {
 		*a = writeAhead{file: file, cheap: file.CheapOverwrite()}
 	}
@@ -38,7 +50,7 @@ func (a *writeAhead) zeros(file vfs.File, begin, end, allocated int64) {
 	if n > aheadWriteMax {
 		return
 	}
-	to := min(end+min(aheadFactor*n, aheadMax-blockBytes), allocated)
+	to := min(end+min(aheadFactor*n, aheadMax-blockBytes, max(aheadMin, end/share)), allocated)
 	if cut := to &^ (blockBytes - 1); cut > end {
 		to = cut
 	}

@@ -3,35 +3,31 @@ package journal
 import (
 	"fmt"
 	"io"
-	"slices"
 
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
-// IsName tells whether a file's name is that of a journal.
-func IsName(name string) bool { return slices.Contains(names[:], name) }
-
 // Dump writes what a file holds in words.
 func Dump(out io.Writer, fsys vfs.FS, name string) error {
-	content, err := readFile(fsys, name)
+	c, err := readFile(fsys, name)
 	if err != nil {
 		return err
 	}
-	records, bad := scan(content)
-	for i := range records {
-		r := &records[i]
+	u := c.scan()
+	for i := range u.records {
+		r := &u.records[i]
 		if i == 0 {
-			fmt.Fprintf(out, "journal, %d bytes, epoch %x, %d records\n", len(content), r.epoch, len(records))
+			fmt.Fprintf(out, "journal, %d bytes, epoch %x, %d records\n", len(c.bytes), r.epoch, len(u.records))
 		}
-		fmt.Fprintf(out, "record %d, %d bytes\n", r.sequence, r.bytes)
+		fmt.Fprintf(out, "record %d at offset %d, %d bytes\n", r.sequence, r.at, r.bytes)
 		for _, one := range r.ranges {
 			fmt.Fprintf(out, "  group %s, segment %d (%x), offset %d, %d bytes\n", one.Group, one.Number, one.Segment, one.Offset, len(one.Bytes))
 		}
 	}
-	if len(records) == 0 {
-		fmt.Fprintf(out, "journal, %d bytes, no record\n", len(content))
+	if len(u.records) == 0 {
+		fmt.Fprintf(out, "journal, %d bytes, no record\n", len(c.bytes))
 	}
-	for _, err := range bad {
+	for _, err := range u.bad {
 		fmt.Fprintln(out, err)
 	}
 	return nil

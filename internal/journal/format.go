@@ -23,6 +23,14 @@ type Range struct {
 	Segment [8]byte // its id
 	Offset  int64
 	Bytes   []byte
+	// Before, where it is not 0, is a number of bytes of which the last record before this one made that place durable: Bytes is empty, and
+	// nothing is to be written. So a record that cannot be read is known by the next one.
+	Before int64
+}
+
+// named is what the next record says of a range.
+func named(r *Range) Range {
+	return Range{Group: r.Group, Number: r.Number, Segment: r.Segment, Offset: r.Offset, Before: int64(len(r.Bytes))}
 }
 
 // A record is what one sync made durable, little-endian, from a multiple of 4 KiB on, with zeros up to the next one:
@@ -35,13 +43,16 @@ type Range struct {
 // and each range, padded with zeros to a multiple of 8:
 //
 //	 0       16       24           32       40       44     48
-//	+-------+--------+------------+--------+--------+------+---------
-//	| group | number | segment id | offset | length | zero | bytes...
-//	+-------+--------+------------+--------+--------+------+---------
+//	+-------+--------+------------+--------+--------+--------+---------
+//	| group | number | segment id | offset | length | before | bytes...
+//	+-------+--------+------------+--------+--------+--------+---------
+//
+// Before is 0, or length is 0 and it is Range.Before: such ranges stand first, one for each range of the last record that had any, be it in the other file.
 //
 // The CRC32C covers everything behind it up to length. The epoch is the number of the use of a file in its upper half, and random in its
-// lower half, so that no data that a client stores can pass for a record. A file holds the records of one epoch, that of the first one
-// which is whole; what is of another epoch stands behind them, left over from an earlier use of the file.
+// lower half, so that no data that a client stores can pass for a record. A file holds the records of one epoch, that of its first one;
+// what is of another epoch stands behind them, left over from an earlier use of the file. The first record of a use has sequence 0 and no ranges, and
+// is durable before any other is written: it fits into a sector, so that no power cut tears it, and a file that begins with anything else is damaged.
 const (
 	magic       = "SHEAFJNL"
 	crcAt       = 8
@@ -66,7 +77,8 @@ var errRecord = errors.New("is no record")
 type record struct {
 	epoch, sequence uint64
 	ranges          []Range // their Bytes alias what was read
-	bytes           int     // with padding
+	before          []Range // of the last record that had ranges
+	at, bytes       int     // in the file, with padding
 }
 
 func padded(n, to int) int { return (n + to - 1) / to * to }
@@ -81,7 +93,7 @@ func appendRange(b []byte, r *Range) []byte {
 	b = append(b, r.Segment[:]...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(r.Offset))
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(r.Bytes)))
-	b = append(b, 0, 0, 0, 0)
+	b = binary.LittleEndian.AppendUint32(b, uint32(r.Before))
 	b = append(b, r.Bytes...)
 	return zeroTo(b, from+rangeBytes(len(r.Bytes)))
 }
@@ -92,23 +104,26 @@ func zeroTo(b []byte, length int) []byte {
 }
 
 // encode appends a record to an empty buffer, padded to blocks.
-func encode(b []byte, epoch, sequence uint64, ranges []Range) []byte {
+func encode(b []byte, epoch, sequence uint64, before, ranges []Range) []byte {
 	b = append(b[:0], magic...)
 	b = zeroTo(b, headerBytes)
+	for i := range before {
+		b = appendRange(b, &before[i])
+	}
 	for i := range ranges {
 		b = appendRange(b, &ranges[i])
 	}
 	binary.LittleEndian.PutUint32(b[lengthAt:], uint32(len(b)))
 	binary.LittleEndian.PutUint64(b[epochAt:], epoch)
 	binary.LittleEndian.PutUint64(b[sequenceAt:], sequence)
-	binary.LittleEndian.PutUint32(b[countAt:], uint32(len(ranges)))
+	binary.LittleEndian.PutUint32(b[countAt:], uint32(len(before)+len(ranges)))
 	binary.LittleEndian.PutUint32(b[crcAt:], crc32.Checksum(b[lengthAt:], castagnoli))
 	return zeroTo(b, padded(len(b), blockBytes))
 }
 
 // bytesOf is how long the record of these ranges is, with padding.
-func bytesOf(ranges []Range) int {
-	n := headerBytes
+func bytesOf(before, ranges []Range) int {
+	n := headerBytes + len(before)*rangeHeaderBytes
 	for i := range ranges {
 		n += rangeBytes(len(ranges[i].Bytes))
 	}
@@ -143,7 +158,12 @@ func decode(b []byte) (record, error) {
 			return record{}, fmt.Errorf("%w: a range of %d bytes at offset %d", errRecord, bytes, offset)
 		}
 		one.Offset, one.Bytes = int64(offset), rest[rangeHeaderBytes:rangeHeaderBytes+bytes:rangeHeaderBytes+bytes]
-		r.ranges = append(r.ranges, one)
+		if one.Before = int64(binary.LittleEndian.Uint32(rest[44:])); one.Before > 0 && bytes == 0 {
+			r.before = append(r.before, one)
+		} else {
+			one.Before = 0
+			r.ranges = append(r.ranges, one)
+		}
 		rest = rest[rangeBytes(int(bytes)):]
 	}
 	if len(rest) > 0 {

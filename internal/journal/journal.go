@@ -74,8 +74,9 @@ type Journal struct {
 	closed   bool
 	stats    Stats
 
-	made   bool   // Begin was called
-	uses   uint64 // of files, so far
+	before []Range // tell of the last record
+	made   bool    // Begin was called
+	uses   uint64  // of files, so far
 	buffer []byte
 	failed time.Time // when no file could be made
 }
@@ -120,9 +121,12 @@ func New(opts Options) *Journal {
 	return j
 }
 
-// Join takes a log in that is being opened. Where an earlier log of the group was closed before its own file could be synced, what
-// the journal holds for it is given to apply first.
-func (j *Journal) Join(group uuid.UUID, apply func([]Range) error) (*Member, error) {
+// Join takes a log in that is being opened. Where an earlier log of the group was closed before its own file could be synced, or
+// its files could not be written when the journal was replayed, what the journal holds for it is given to apply first.
+func (j *Journal) Join(group uuid.UUID, apply func(Share) error) (*Member, error) {
+	if err := applyKept(j.opts.FS, j.opts.Dir, group, apply); err != nil {
+		return nil, err
+	}
 	j.mu.Lock()
 	var left []*Member
 	for i := range j.halves {
@@ -138,8 +142,7 @@ func (j *Journal) Join(group uuid.UUID, apply func([]Range) error) (*Member, err
 		if err != nil {
 			return nil, err
 		}
-		found.Ranges = slices.DeleteFunc(found.Ranges, func(r Range) bool { return r.Group != group })
-		if err := apply(found.Ranges); err != nil {
+		if err := apply(found.Share(group)); err != nil {
 			return nil, fmt.Errorf("journal: what it holds of group %s cannot be written to the group's segment: %w", group, err)
 		}
 		for _, m := range left {
@@ -234,7 +237,7 @@ func (j *Journal) flush() {
 
 // write makes a batch durable; ErrUnused where it cannot.
 func (j *Journal) write(p *batch) error {
-	n := int64(bytesOf(p.ranges))
+	n := int64(bytesOf(j.before, p.ranges))
 	h := j.room(n)
 	if h == nil {
 		return ErrUnused
@@ -246,7 +249,7 @@ func (j *Journal) write(p *batch) error {
 	}
 	j.stats.Bytes += n
 	j.mu.Unlock()
-	j.buffer = encode(j.buffer, h.epoch, h.next, p.ranges)
+	j.buffer = encode(j.buffer, h.epoch, h.next, j.before, p.ranges)
 	_, err := h.file.WriteAt(j.buffer, h.end)
 	if err == nil {
 		err = h.file.Sync()
@@ -260,6 +263,10 @@ func (j *Journal) write(p *batch) error {
 	}
 	h.end += n
 	h.next++
+	j.before = j.before[:0]
+	for i := range p.ranges {
+		j.before = append(j.before, named(&p.ranges[i]))
+	}
 	return nil
 }
 
@@ -304,7 +311,7 @@ func (j *Journal) room(n int64) *half {
 	if size == 0 {
 		j.failed = now
 	}
-	if n > size {
+	if n+blockBytes > size { // behind the record with which it begins
 		return nil
 	}
 	if err := j.begin(1-j.current, size); err != nil {
@@ -358,8 +365,16 @@ func (j *Journal) begin(i int, size int64) error {
 		h.file, h.size = file, size
 	}
 	j.uses++
-	h.epoch, h.end, h.next = j.uses<<32|uint64(rand.Uint32()), 0, 0
-	return nil
+	h.epoch, h.end, h.next = j.uses<<32|uint64(rand.Uint32()), blockBytes, 1
+	_, err := h.file.WriteAt(encode(nil, h.epoch, 0, nil, nil), 0)
+	if err == nil {
+		err = h.file.Sync()
+	}
+	if err != nil { // what is on the disk is not known: another file takes its place
+		err = errors.Join(err, h.file.Close())
+		h.file, h.size = nil, 0
+	}
+	return err
 }
 
 // make makes a file of zeros, in the place of one that is there.

@@ -41,7 +41,7 @@ type member struct {
 
 func join(t testing.TB, j *Journal, n int) *member {
 	t.Helper()
-	m, err := j.Join(groupID(n), func([]Range) error { return errors.New("nothing is left of an earlier log") })
+	m, err := j.Join(groupID(n), func(Share) error { return errors.New("nothing is left of an earlier log") })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,11 +221,11 @@ func TestALogThatCouldNotSyncGetsItsBytesBack(t *testing.T) {
 	m.write([]byte("two"))
 	var got []byte
 	fail := errors.New("the disk says no")
-	if _, err := j.Join(m.group, func([]Range) error { return fail }); !errors.Is(err, fail) {
+	if _, err := j.Join(m.group, func(Share) error { return fail }); !errors.Is(err, fail) {
 		t.Errorf("joined although it cannot be written: %v", err)
 	}
-	if _, err := j.Join(m.group, func(ranges []Range) error {
-		for _, r := range ranges {
+	if _, err := j.Join(m.group, func(share Share) error {
+		for _, r := range share.Ranges {
 			got = append(got[:r.Offset], r.Bytes...)
 		}
 		return nil
@@ -337,30 +337,188 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// TestBadBytes: a bad record in the middle is told, and costs only itself; one at the end is torn.
+// TestBadBytes: a bad record between others is told, costs only itself, and is known by the next one; one at the end is torn.
 func TestBadBytes(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir})
-	m := join(t, j, 0)
+	m, idle := join(t, j, 0), join(t, j, 1)
+	idle.write([]byte("x")) // record 1
 	for i := range 5 {
 		m.write([]byte{byte(i)})
 	}
 	name := path.Join(dir, names[1])
-	whole := read(t, disk)
-	if len(whole.Ranges) != 5 || len(whole.Bad) != 0 {
+	if whole := read(t, disk); len(whole.Ranges) != 6 || len(whole.Bad) != 0 || whole.Doubtful() {
 		t.Fatalf("%d ranges, %v", len(whole.Ranges), whole.Bad)
 	}
-	for record, want := range []string{"", "records 1 to 1", "records 2 to 2", "records 3 to 3", ""} {
+	for _, c := range []struct {
+		first, last int // records that are bad
+		said        string
+		lost        int  // ranges that are known to be
+		mine, other bool // groups that may have lost more
+	}{
+		{0, 0, "records 0 to 0", 0, false, false},
+		{1, 1, "records 1 to 1", 1, false, false},
+		{3, 3, "records 3 to 3", 1, false, false},
+		{5, 5, "records 5 to 5", 1, false, false},
+		{6, 6, "", 0, false, false},
+		{0, 1, "records 0 to 1", 1, false, false},
+		{2, 4, "records 2 to 4", 1, false, true},
+		{0, 2, "records 0 to 2", 1, false, true},
+		{0, 6, "no record", 0, true, true},
+	} {
 		bad := disk.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
-		if !bad.Rot(name, int64(record)*blockBytes+headerBytes+20, 1, func(b []byte) { b[0] ^= 4 }) {
-			t.Fatal("nothing to damage")
+		for r := c.first; r <= c.last; r++ {
+			if !bad.Rot(name, int64(r)*blockBytes+lengthAt, 1, func(b []byte) { b[0] ^= 4 }) {
+				t.Fatal("nothing to damage")
+			}
 		}
 		found := read(t, bad)
-		said := strings.Contains(fmt.Sprint(found.Bad), want) && len(found.Bad) == min(1, len(want))
-		if len(found.Ranges) != 4 || !said {
-			t.Errorf("record %d: %d ranges, %v", record, len(found.Ranges), found.Bad)
+		whole := 6 - (c.last - max(c.first, 1) + 1)
+		if len(found.Ranges) != whole || len(found.Lost) != c.lost || !strings.Contains(fmt.Sprint(found.Bad), c.said) || len(found.Bad) != min(1, len(c.said)) {
+			t.Errorf("%+v: %d ranges, %d lost, %v", c, len(found.Ranges), len(found.Lost), found.Bad)
+		}
+		if mine, other := found.Share(m.group).Doubt > 0, found.Share(groupID(1)).Doubt > 0; mine != c.mine || other != c.other || found.Doubtful() != (mine || other) {
+			t.Errorf("%+v: doubt %v of who writes, %v of who is idle", c, mine, other)
+		}
+		if c.lost == 1 && c.last < 6 {
+			if l := found.Lost[0]; l.Before != 1 || l.Group != m.group && c.last > 1 || l.Number != 7 || l.Segment != [8]byte{1} || c.last > 1 && l.Offset != int64(c.last-2) {
+				t.Errorf("%+v: lost is %+v", c, l)
+			}
 		}
 	}
+}
+
+// TestTheLastRecordOfAFileIsKnownByTheOther: it is no torn one, where the next use of the other file tells of it.
+func TestTheLastRecordOfAFileIsKnownByTheOther(t *testing.T) {
+	disk := newDisk(t)
+	j := New(Options{FS: disk, Dir: dir, FileBytes: 16 << 10})
+	m := join(t, j, 0)
+	for range 4 { // the last one is in the second file
+		m.write([]byte("abc"))
+	}
+	if whole := read(t, disk); whole.Files != 2 || len(whole.Ranges) != 4 || len(whole.Bad) > 0 {
+		t.Fatalf("%d files, %d ranges, %v", whole.Files, len(whole.Ranges), whole.Bad)
+	}
+	if !disk.Rot(path.Join(dir, names[1]), 3*blockBytes+lengthAt, 1, func(b []byte) { b[0] ^= 4 }) {
+		t.Fatal("nothing to damage")
+	}
+	found := read(t, disk)
+	if len(found.Bad) != 1 || len(found.Lost) != 1 || found.Lost[0].Offset != 6 || found.Lost[0].Before != 3 || found.Doubtful() {
+		t.Errorf("%v, lost %+v", found.Bad, found.Lost)
+	}
+}
+
+// TestBlocksThatCannotBeRead: what may have stood there is told; behind the end, where the record that follows is known not to be there, nothing was.
+func TestBlocksThatCannotBeRead(t *testing.T) {
+	disk := newDisk(t)
+	j := New(Options{FS: disk, Dir: dir})
+	m := join(t, j, 0)
+	for i := range 3 {
+		m.write([]byte{byte(i)})
+	}
+	for _, c := range []struct {
+		from, to, times int64
+		lost            int
+		bad, doubt      bool
+		err             error
+	}{
+		{0, 1 << 40, 0, 0, false, false, syscall.EIO},
+		{0, 1 << 40, 1, 0, false, false, nil},
+		{2, 3, 0, 1, true, false, nil},
+		{2, 3, 2, 0, false, false, nil},
+		{3, 4, 0, 0, true, true, nil}, // the last one: a torn one can be read
+		{4, 5, 0, 0, true, true, nil},
+		{5, 6, 0, 0, false, false, nil},
+	} {
+		faulty := vfs.NewFaulty(disk)
+		faulty.Add(&vfs.Fault{Count: c.times, Match: func(op vfs.Op) bool {
+			return op.Kind == vfs.OpRead && op.Offset < c.to*blockBytes && c.from*blockBytes < op.Offset+op.Length
+		}})
+		found, err := Read(faulty, dir)
+		if !errors.Is(err, c.err) || len(found.Bad) > 0 != c.bad || len(found.Lost) != c.lost || found.Share(m.group).Doubt > 0 != c.doubt {
+			t.Errorf("%+v: %v, %v, lost %v, doubt %d", c, err, found.Bad, found.Lost, found.Share(m.group).Doubt)
+		}
+	}
+}
+
+// TestReplayKeepsWhatItCannotGive: a group whose files cannot be written keeps nobody else from starting, and loses nothing.
+func TestReplayKeepsWhatItCannotGive(t *testing.T) {
+	disk := newDisk(t)
+	begin := func(texts ...string) {
+		j := New(Options{FS: disk, Dir: dir})
+		for i := range 2 {
+			m := join(t, j, i)
+			for _, text := range texts {
+				m.write([]byte(text))
+			}
+		}
+	}
+	var mu sync.Mutex // guards got: groups are applied side by side
+	got := map[uuid.UUID]string{}
+	fail := errors.New("the disk says no")
+	var refused uuid.UUID
+	target := Target{Groups: func() ([]uuid.UUID, error) { return []uuid.UUID{groupID(0), groupID(1)}, nil }, Apply: func(g uuid.UUID, s Share) error {
+		if g == refused {
+			return fail
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, r := range s.Ranges {
+			got[g] += string(r.Bytes)
+		}
+		got[g] += strings.Repeat("?", int(s.Doubt/blockBytes))
+		for _, l := range s.Lost {
+			got[g] += fmt.Sprintf("-%d", l.Before)
+		}
+		return nil
+	}}
+	replay := func(want0, want1 string, damaged, kept int) {
+		t.Helper()
+		clear(got)
+		_, err := Replay(disk, dir, target)
+		d, k, lerr := Left(disk, dir)
+		if err != nil || lerr != nil || got[groupID(0)] != want0 || got[groupID(1)] != want1 || len(d) != damaged || len(k) != kept {
+			t.Fatalf("%v, %v: %q, %d damaged, %d kept", err, lerr, got, len(d), len(k))
+		}
+		if left := read(t, disk); left.Files != 0 {
+			t.Fatalf("%d files are left", left.Files)
+		}
+	}
+	refused = groupID(1)
+	begin("a", "bc")
+	replay("abc", "", 0, 1)
+	begin2 := func() { // by group 0 alone: a log of the other cannot be opened
+		j := New(Options{FS: disk, Dir: dir})
+		m := join(t, j, 0)
+		for range 4 {
+			m.write([]byte("d"))
+		}
+		if _, err := j.Join(refused, func(Share) error { return fail }); !errors.Is(err, fail) {
+			t.Fatalf("joined: %v", err)
+		}
+	}
+	begin2()
+	for _, record := range []int64{2, 3} {
+		if !disk.Rot(path.Join(dir, names[1]), record*blockBytes+lengthAt, 1, func(b []byte) { b[0] ^= 4 }) {
+			t.Fatal("nothing to damage")
+		}
+	}
+	replay("dd-1", "", 1, 1)
+	refused = uuid.UUID{}
+	replay("", "abc??", 1, 0)
+	begin("e")
+	replay("e", "e", 1, 0)
+	refused = groupID(0)
+	begin("f")
+	replay("", "f", 1, 1)
+	j := New(Options{FS: disk, Dir: dir})
+	if _, err := j.Join(refused, func(s Share) error {
+		got[refused] = string(s.Ranges[0].Bytes)
+		return nil
+	}); err != nil || got[refused] != "f" {
+		t.Errorf("%v, %q", err, got[refused])
+	}
+	replay("", "", 1, 0)
 }
 
 // TestAnEarlierUseOfAFileDoesNotCount: what is left of it behind the new records is not read.
@@ -368,12 +526,12 @@ func TestAnEarlierUseOfAFileDoesNotCount(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir, FileBytes: 16 << 10})
 	m := join(t, j, 0)
-	for range 4 {
+	for range 3 {
 		m.write([]byte("old"))
 	}
 	m.own = len(m.bytes)
 	m.Settled()
-	for range 4 {
+	for range 3 {
 		m.write([]byte("mid"))
 	}
 	m.own = len(m.bytes)
@@ -383,26 +541,8 @@ func TestAnEarlierUseOfAFileDoesNotCount(t *testing.T) {
 	for _, r := range read(t, disk).Ranges {
 		got = append(got, string(r.Bytes))
 	}
-	if !slices.Equal(got, []string{"mid", "mid", "mid", "mid", "new"}) {
+	if !slices.Equal(got, []string{"mid", "mid", "mid", "new"}) {
 		t.Errorf("%q", got)
-	}
-}
-
-// TestTheFirstRecordOfAnotherUseIsTorn: a power cut leaves what an earlier use of the file has left behind it, which is no damage.
-func TestTheFirstRecordOfAnotherUseIsTorn(t *testing.T) {
-	disk := newDisk(t)
-	j := New(Options{FS: disk, Dir: dir, FileBytes: 16 << 10})
-	m := join(t, j, 0)
-	for range 9 { // both files are full, and the first one has been begun again
-		m.write([]byte("x"))
-		m.own = len(m.bytes)
-		m.Settled()
-	}
-	if !disk.Rot(path.Join(dir, names[1]), headerBytes, 1, func(b []byte) { b[0] ^= 1 }) {
-		t.Fatal("nothing to damage")
-	}
-	if found := read(t, disk); len(found.Bad) > 0 || len(found.Ranges) != 3+4 {
-		t.Errorf("%d ranges, %v", len(found.Ranges), found.Bad)
 	}
 }
 
@@ -414,7 +554,7 @@ func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 	j := New(Options{FS: faulty, Dir: dir, Spare: func() int64 { return spare }})
 	m := join(t, j, 0)
 	fill := func(files int) {
-		for range files * fileBytesFirst / blockBytes {
+		for range files * (fileBytesFirst/blockBytes - 1) {
 			m.write([]byte("x"))
 			m.own = len(m.bytes)
 			m.Settled()
@@ -439,14 +579,14 @@ func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 
 // FuzzDecode: no panic on any input, and what is taken is what is made of it.
 func FuzzDecode(f *testing.F) {
-	f.Add(encode(nil, 3, 4, []Range{{Group: groupID(1), Number: 2, Segment: [8]byte{3}, Offset: 64, Bytes: []byte("abc")}}))
-	f.Add(encode(nil, 1, 0, nil))
+	f.Add(encode(nil, 3, 4, nil, []Range{{Group: groupID(1), Number: 2, Segment: [8]byte{3}, Offset: 64, Bytes: []byte("abc")}}))
+	f.Add(encode(nil, 1, 0, []Range{{Group: groupID(1), Number: 2, Offset: 64, Before: 80}}, nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := decode(b)
 		if err != nil {
 			return
 		}
-		if again := encode(nil, r.epoch, r.sequence, r.ranges); !bytes.HasPrefix(again, b[:min(len(b), 8)]) || len(again) != r.bytes {
+		if again := encode(nil, r.epoch, r.sequence, r.before, r.ranges); !bytes.HasPrefix(again, b[:min(len(b), 8)]) || len(again) != r.bytes {
 			t.Errorf("%d bytes became %d", r.bytes, len(again))
 		}
 	})

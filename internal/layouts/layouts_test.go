@@ -11,11 +11,12 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/loop"
 )
 
 // The tests mount where nobody else sees it: another test that begins a process meanwhile would hold on to the mounts.
 func TestMain(m *testing.M) {
-	if err := OwnMounts(); err != nil {
+	if err := loop.OwnMounts(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

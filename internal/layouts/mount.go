@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -136,28 +135,4 @@ func (d *daemon) wait() error {
 	err := d.cmd.Process.Kill()
 	<-d.ended
 	return errors.Join(fmt.Errorf("%s did not end within %v after its file system was unmounted", d.cmd.Path, mountWait), err)
-}
-
-// ownMounts is set in the environment of a program that has mounts of its own.
-const ownMounts = "SHEAF_BENCH_OWN_MOUNTS"
-
-// OwnMounts runs this program anew in a mount namespace of its own, where it has the right to: what it mounts, nobody else sees,
-// and it is gone when the process ends, however it does. It returns where the program has one already, or cannot have one.
-func OwnMounts() error {
-	if os.Getenv(ownMounts) != "" || os.Geteuid() != 0 {
-		return nil
-	}
-	runtime.LockOSThread() // the namespace is the thread's, until exec ends all others
-	defer runtime.UnlockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		if errors.Is(err, unix.EPERM) {
-			return nil // in a container: loop devices will say what is missing
-		}
-		return fmt.Errorf("a mount namespace of its own: %w", err)
-	}
-	if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("making mounts private: %w", err)
-	}
-	err := syscall.Exec("/proc/self/exe", os.Args, append(os.Environ(), ownMounts+"=1"))
-	return fmt.Errorf("running anew in a mount namespace of its own: %w", err)
 }

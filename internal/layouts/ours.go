@@ -19,7 +19,10 @@ import (
 )
 
 // ours is Sheaf's group file: one group, by the calls that a shard makes, with the same commit.
-type ours struct{ residency group.Residency }
+type ours struct {
+	residency group.Residency
+	loaded    *group.Log // by the last read
+}
 
 const (
 	oursTitle = "group file"
@@ -162,7 +165,7 @@ func (o *ours) read(ctx context.Context, dir string, _ *recordSet, _ int, visit 
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, log.Close(false)) }()
+	o.loaded = log
 	if visit == nil {
 		return log.Stats().Records, nil
 	}
@@ -172,6 +175,15 @@ func (o *ours) read(ctx context.Context, dir string, _ *recordSet, _ int, visit 
 		return visit(r.ID, r.Data)
 	})
 	return scanned.Load(), err
+}
+
+// end gives back the memory of the last read.
+func (o *ours) end() error {
+	log := o.loaded
+	if o.loaded = nil; log == nil {
+		return nil
+	}
+	return log.Close(false)
 }
 
 // scan hands on all records, from as many goroutines as there are processors.

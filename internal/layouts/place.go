@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/internal/loop"
 )
 
 // place is where file systems stand: a device that they are made on, or a folder of one that is there.
@@ -140,15 +142,15 @@ func newLoopPlace(ctx context.Context, dir string, bytes, prewritten int64, onto
 	if err != nil {
 		return nil, err
 	}
-	loop, err := attachLoop(image)
+	device, err := loop.Attach(image, 0)
 	if err != nil {
 		return nil, err
 	}
 	past := "through its page cache"
-	if loop.direct() {
+	if device.Direct() {
 		past = "past its page cache"
 	}
-	p := &blockPlace{device: loop.name, file: loop.file, bytes: bytes}
+	p := &blockPlace{device: device.Name, file: device.File, bytes: bytes}
 	p.about = fmt.Sprintf("a loop device of %d MiB on a file in %s, %s", bytes>>20, dir, past)
 	if prewritten < bytes {
 		p.about += fmt.Sprintf(" (%d MiB of it written before, the rest sparse)", prewritten>>20)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/internal/bench/result"
+	"sheaf.dev/sheaf/internal/loop"
 )
 
 // needLoop skips a test where nothing can be mounted, but fails where SHEAF_LOOP=required says that it must be possible.
@@ -22,7 +23,7 @@ func needLoop(t *testing.T, tools ...string) {
 		why = "mounting needs root"
 	} else if _, err := os.Stat("/dev/loop-control"); err != nil {
 		why = err.Error()
-	} else if os.Getenv(ownMounts) == "" {
+	} else if !loop.HasOwnMounts() {
 		why = "no mount namespace of its own"
 	}
 	for _, tool := range tools {
@@ -209,40 +210,40 @@ func TestDeviceWithData(t *testing.T) {
 	dir := t.TempDir()
 	image, err := newImage(t.Context(), dir, 256<<20, 0, func(int64) {})
 	must(t, err)
-	loop, err := attachLoop(image)
+	device, err := loop.Attach(image, 0)
 	must(t, err)
-	defer loop.file.Close()
+	defer device.File.Close()
 	blank := func() error {
-		f, _, err := openDevice(loop.name, false)
+		f, _, err := openDevice(device.Name, false)
 		if err == nil {
 			err = f.Close()
 		}
 		return err
 	}
 	must(t, blank())
-	must(t, command(t.Context(), nil, findFileSystem("ext4").mkfsCommand(loop.name, 100)...))
+	must(t, command(t.Context(), nil, findFileSystem("ext4").mkfsCommand(device.Name, 100)...))
 	if err := blank(); !errors.Is(err, ErrHasData) || !strings.Contains(err.Error(), "ext4") {
 		t.Errorf("a device with ext4: %v", err)
 	}
 	point := filepath.Join(dir, "point")
 	must(t, os.Mkdir(point, 0o700))
-	must(t, unix.Mount(loop.name, point, "ext4", 0, ""))
-	if _, _, err := openDevice(loop.name, true); !errors.Is(err, ErrHasData) {
+	must(t, unix.Mount(device.Name, point, "ext4", 0, ""))
+	if _, _, err := openDevice(device.Name, true); !errors.Is(err, ErrHasData) {
 		t.Errorf("a device that is mounted, with --destroy: %v", err)
 	}
 	must(t, unix.Unmount(point, 0))
 	must(t, os.Remove(point))
-	p, err := newDevicePlace(loop.name, dir, true)
+	p, err := newDevicePlace(device.Name, dir, true)
 	must(t, err)
 	must(t, p.close())
 	must(t, blank())
 	zero := make([]byte, 1)
-	_, err = loop.file.WriteAt([]byte{1}, 256<<20-1)
+	_, err = device.File.WriteAt([]byte{1}, 256<<20-1)
 	must(t, err)
 	if err := blank(); !errors.Is(err, ErrHasData) {
 		t.Errorf("a device with one byte at its end: %v", err)
 	}
-	_, err = loop.file.WriteAt(zero, 256<<20-1)
+	_, err = device.File.WriteAt(zero, 256<<20-1)
 	must(t, err)
 	if _, _, err := openDevice("/dev/null", true); err == nil {
 		t.Error("a character device passes for a block device")
@@ -252,7 +253,7 @@ func TestDeviceWithData(t *testing.T) {
 // Without root, the file system that is there is measured, and what is left out is said.
 func TestRunOnAPath(t *testing.T) {
 	dir := t.TempDir()
-	if os.Getenv(ownMounts) != "" { // to sync it is to wait for no one else
+	if loop.HasOwnMounts() { // to sync it is to wait for no one else
 		must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
 		defer func() { must(t, unix.Unmount(dir, 0)) }()
 	}

@@ -2,6 +2,7 @@ package layouts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"path/filepath"
@@ -115,6 +116,9 @@ type preparer interface {
 	prepare(ctx context.Context, dir string, set *recordSet) error
 }
 
+// ender is a layout that keeps what it has read, as a program does at its start. To give it back is no part of a read.
+type ender interface{ end() error }
+
 func fill(ctx context.Context, s *site, m *figures, l layout, set *recordSet, syncEach bool) error {
 	before, err := usedBytes(s.dir)
 	if err != nil {
@@ -152,6 +156,9 @@ func readCold(ctx context.Context, s *site, l layout, set *recordSet, readers in
 	begin := time.Now()
 	n, err := l.read(ctx, s.dir, set, readers, visit)
 	took := since(begin)
+	if e, ok := l.(ender); ok {
+		err = errors.Join(err, e.end())
+	}
 	if err == nil && n != int64(set.live) {
 		err = fmt.Errorf("%s: %d records were read, %d are stored in %s", l.name(), n, set.live, filepath.Base(s.dir))
 	}

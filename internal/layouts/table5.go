@@ -83,6 +83,7 @@ func limitCells() []cell {
 					return err
 				}
 				n, err := l.read(ctx, s.dir, set, 1, nil)
+				err = errors.Join(err, l.end())
 				m.set("names", float64(n))
 				m.text["limit"] = "not full"
 				return err

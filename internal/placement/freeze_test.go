@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -251,3 +252,39 @@ func sameStore(t *testing.T, client *clientv3.Client, of *placement.Store) *plac
 }
 
 func volumeOf(shard string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(shard)) }
+
+// A status says since when etcd has not answered, and why it is not followed.
+func TestAStoreTellsWhenEtcdAnsweredLast(t *testing.T) {
+	own, client := newBackedUp(t)
+	ctx, store := testContext(t), newStore(t, client)
+	until := func(what string, is func(silent time.Duration, held string) bool) {
+		t.Helper()
+		for {
+			last, held := store.Heard()
+			if !last.IsZero() && is(time.Since(last), held) {
+				return
+			}
+			if ctx.Err() != nil {
+				t.Fatalf("%s: %v, %q", what, last, held)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	if last, held := store.Heard(); !last.IsZero() || held != "" {
+		t.Errorf("before it is watched: %v, %q", last, held)
+	}
+	views := store.Watch(ctx)
+	until("there is no store", func(_ time.Duration, held string) bool { return strings.Contains(held, "no such store") })
+	mustInit(t, ctx, store, hashMeta(1))
+	await(t, ctx, views, "the store is there", func(placement.View) bool { return true })
+	if _, held := store.Heard(); held != "" {
+		t.Errorf("it is followed: %q", held)
+	}
+	first, _ := store.Heard()
+	until("a quiet etcd answers", func(time.Duration, string) bool { last, _ := store.Heard(); return last.After(first) })
+	own.Stop()
+	const silent = 3 * time.Second // longer than the time between two questions
+	until("etcd is gone", func(d time.Duration, _ string) bool { return d > silent })
+	own.Start()
+	until("etcd is back", func(d time.Duration, _ string) bool { return d < silent })
+}

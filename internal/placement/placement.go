@@ -66,7 +66,12 @@ type Shard struct {
 	CapacityBytes int64      `json:"capacityBytes"`
 	Node          string     `json:"node,omitempty"` // where it runs, as it was told; for people
 	Zone          string     `json:"zone,omitempty"`
-	Alive         bool       `json:"-"`
+	// Boot is random, of this process. Zero: RegisterShard makes one.
+	Boot uuid.UUID `json:"boot"`
+	// Step that the volume is in, and the last one of which the volume knows that etcd held it. Both are in the key of the volume.
+	Step       Step `json:"-"`
+	Registered Step `json:"-"`
+	Alive      bool `json:"-"`
 }
 
 // Role is what a member is in its group.

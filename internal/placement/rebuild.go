@@ -19,11 +19,15 @@ const epochJump = 1 << 32
 
 // FoundVolume is what one shard says that its volume holds.
 type FoundVolume struct {
-	Shard    string
-	UUID     uuid.UUID
-	Store    uuid.UUID
-	Facts    *FoundFacts // nil: the volume does not know
-	Replicas []FoundReplica
+	Shard   string
+	Address string
+	UUID    uuid.UUID
+	Store   uuid.UUID
+	// Generation and Step of its superblock.
+	Generation uint64
+	Step       Step
+	Facts      *FoundFacts // nil: the volume does not know
+	Replicas   []FoundReplica
 }
 
 // Blank says that there is no volume yet: it has nothing to tell.
@@ -62,6 +66,8 @@ type FoundReplica struct {
 type Rebuilt struct {
 	Meta   Meta
 	Groups []Group // by name
+	// Volumes as they are registered from now on, where etcd knows nothing of them: an earlier state of one is noticed again.
+	Volumes []VolumeSeen
 	// Missing are groups of Hash routing that no volume holds.
 	Missing []string
 	// Short are groups of which too few voters were found to go on, and why. They are in Groups too.
@@ -90,6 +96,9 @@ func Rebuild(store uuid.UUID, volumes []FoundVolume, given *FoundFacts) (Rebuilt
 	}}
 	if err := out.Meta.Validate(); err != nil {
 		return Rebuilt{}, err
+	}
+	for _, v := range volumes {
+		out.Volumes = append(out.Volumes, VolumeSeen{Volume: v.UUID, Generation: v.Generation, Step: v.Step, Shard: v.Shard, Address: v.Address})
 	}
 	return out, out.addGroups(store, volumes)
 }
@@ -149,8 +158,8 @@ func agreedFacts(volumes []FoundVolume, given *FoundFacts) (FoundFacts, error) {
 // ErrStoreExists says that etcd holds placement of the store, or of another one. Nothing was written.
 var ErrStoreExists = errors.New("etcd already holds a store here")
 
-// Restore writes a placement that was rebuilt, meta last: nobody follows etcd before. Where etcd holds meta already, it
-// answers ErrStoreExists; with force it replaces that of the same store, never that of another one.
+// Restore writes a placement that was rebuilt, meta last: nobody follows etcd before. What etcd knows of a volume stays as it is. Where
+// etcd holds meta already, it answers ErrStoreExists; with force it replaces that of the same store, never that of another one.
 func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 	if err := r.Meta.Validate(); err != nil {
 		return err
@@ -173,7 +182,7 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 		r.Meta.EpochBase = max(r.Meta.EpochBase, st.view.Meta.EpochBase+epochJump)
 	}
 	known := map[string]bool{}
-	ops := make([]clientv3.Op, 0, len(r.Groups)+1)
+	ops := make([]clientv3.Op, 0, len(r.Groups)+len(r.Volumes))
 	for _, g := range r.Groups {
 		known[g.Name] = true
 		value, err := json.Marshal(g)
@@ -181,6 +190,15 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 			return fmt.Errorf("encode group %s: %w", g.Name, err)
 		}
 		ops = append(ops, clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value)))
+	}
+	for _, v := range r.Volumes {
+		value, err := json.Marshal(v)
+		if err != nil {
+			return fmt.Errorf("encode volume %s: %w", v.Volume, err)
+		}
+		key := s.prefix + volumesKey + v.Volume.String()
+		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
+			[]clientv3.Op{clientv3.OpPut(key, string(value))}, nil))
 	}
 	var unknown []string
 	for name := range st.groups {

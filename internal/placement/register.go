@@ -12,17 +12,20 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // leaseSeconds is the time after which a shard that went silent is taken for gone.
 const leaseSeconds = 6
 
 // RegisterShard makes a shard known as long as the returned stop is not called: under a lease that is kept alive, and
-// made anew after an outage of etcd. It refuses with ErrNameTaken a name under which another volume, a later generation of
-// this one or, at another address, an earlier one (then this is a clone) is registered live, and a volume that is live under
-// another name. It refuses with ErrRolledBack a generation of the volume at or below the highest that was ever registered, live or not;
-// the same generation at the same address is the same process. ctx bounds the first registration and, when it
+// made anew after an outage of etcd. It refuses with ErrNameTaken a name under which another volume, the same or a later generation of
+// this one or, at another address, an earlier one (then this is a clone) is registered live by another process, and a volume that is live under
+// another name. It refuses with ErrRolledBack a volume that does not come of what was ever registered of it, live or not: see MayFollow. ctx bounds
+// the first registration and, when it
 // ends later, ends the registration like stop. stop takes the shard out of etcd (within a second) and may be called
 // more than once. refused is told, once, that the shard cannot be registered anew after its lease ran out, because its name or volume is
 // another's by now: it must stop serving. An etcd that does not answer is no such reason. stop waits for refused to return.
@@ -30,7 +33,10 @@ func (s *Store) RegisterShard(ctx context.Context, shard Shard, refused ...func(
 	if err := validateShard(shard); err != nil {
 		return nil, err
 	}
-	lease, err := s.registerOnce(ctx, shard)
+	if shard.Boot == uuid.Nil {
+		shard.Boot = uuid.New()
+	}
+	lease, err := s.registerFirst(ctx, shard)
 	if err != nil {
 		return nil, err
 	}
@@ -38,6 +44,7 @@ func (s *Store) RegisterShard(ctx context.Context, shard Shard, refused ...func(
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		defer s.forgetSteps(shard.Boot)
 		if err := s.keepRegistered(ctx, shard, lease); err != nil {
 			slog.Error("cannot register again", "shard", shard.Name, "error", err)
 			for _, tell := range refused {
@@ -67,6 +74,32 @@ func validateShard(shard Shard) error {
 	return nil
 }
 
+// registerPatience bounds the tries of the first registration while etcd is too slow for it.
+const registerPatience = time.Minute
+
+// registerFirst is registerOnce, again while etcd is too slow: its disk stands still for a while, mostly. What a try
+// that had no answer has written is this process's own, and does not stand in the way of the next one.
+func (s *Store) registerFirst(ctx context.Context, shard Shard) (clientv3.LeaseID, error) {
+	began := time.Now()
+	for delay := retryFirst; ; delay = min(2*delay, retryMax) {
+		lease, err := s.registerOnce(ctx, shard)
+		if err == nil || !isPassing(err) || ctx.Err() != nil || time.Since(began) > registerPatience {
+			return lease, err
+		}
+		slog.Warn("the shard could not be registered, tried again", "shard", shard.Name, "error", err)
+		sleep(ctx, delay)
+	}
+}
+
+// isPassing tells that etcd did not answer in time, or was so slow that the lease ran out before it was used.
+func isPassing(err error) bool {
+	var answer rpctypes.EtcdError
+	if errors.As(err, &answer) {
+		return answer.Code() == codes.Unavailable || errors.Is(err, rpctypes.ErrLeaseNotFound)
+	}
+	return status.Code(err) == codes.Unavailable
+}
+
 // registerOnce makes a lease and writes the shard under it, and its volume's generation for good.
 func (s *Store) registerOnce(ctx context.Context, shard Shard) (clientv3.LeaseID, error) {
 	granted, err := s.client.Grant(ctx, leaseSeconds)
@@ -85,32 +118,26 @@ func (s *Store) registerOnce(ctx context.Context, shard Shard) (clientv3.LeaseID
 	}
 }
 
-// volumeSeen is the value of volumes/UUID: who registered a volume last, and with which generation.
-type volumeSeen struct {
-	Volume     uuid.UUID `json:"volume"`
-	Generation uint64    `json:"generation"`
-	Shard      string    `json:"shard"`
-	Address    string    `json:"address"`
-}
-
-// MayRegister tells, as RegisterShard would, whether a shard may be registered as it will be. Nothing is written, here or to its volume: a
-// copy that raised its generation each time it is refused would come to have a later one than the volume it is a copy of.
-func (s *Store) MayRegister(ctx context.Context, shard Shard) error {
+// MayRegister tells, as RegisterShard would, whether a shard may be registered as it will be, and which step of its volume is registered now;
+// zero: none is. Nothing is written, here or to its volume: a copy that raised its generation each time it is refused would come to have a later
+// one than the volume it is a copy of.
+func (s *Store) MayRegister(ctx context.Context, shard Shard) (registered Step, err error) {
 	if err := validateShard(shard); err != nil {
-		return err
+		return Step{}, err
 	}
-	if _, err := s.mayRegister(ctx, shard); err != nil {
-		return fmt.Errorf("register shard %s in etcd: %w", shard.Name, err)
+	_, registered, err = s.mayRegister(ctx, shard)
+	if err != nil {
+		return Step{}, fmt.Errorf("register shard %s in etcd: %w", shard.Name, err)
 	}
-	return nil
+	return registered, nil
 }
 
-// mayRegister gives the conditions under which what it has read still holds.
-func (s *Store) mayRegister(ctx context.Context, shard Shard) ([]clientv3.Cmp, error) {
+// mayRegister gives the conditions under which what it has read still holds, and the step of the volume that is registered.
+func (s *Store) mayRegister(ctx context.Context, shard Shard) (conditions []clientv3.Cmp, registered Step, err error) {
 	key, volumeKey := s.prefix+shardsKey+shard.Name, s.prefix+volumesKey+shard.VolumeUUID.String()
 	read, err := s.client.Txn(ctx).Then(clientv3.OpGet(key), clientv3.OpGet(volumeKey)).Commit()
 	if err != nil {
-		return nil, err
+		return nil, Step{}, err
 	}
 	var revisions [2]int64
 	var values [2][]byte
@@ -120,39 +147,47 @@ func (s *Store) mayRegister(ctx context.Context, shard Shard) ([]clientv3.Cmp, e
 		}
 	}
 	if values[0] != nil {
-		there, err := mayReplace(values[0], shard)
-		if err != nil {
-			return nil, err
+		var there Shard
+		if err := json.Unmarshal(values[0], &there); err != nil {
+			return nil, Step{}, fmt.Errorf("shard %s is registered with a value that cannot be read: %w", shard.Name, err)
+		}
+		if err := MayReplace(there, shard); err != nil {
+			return nil, Step{}, err
 		}
 		if err := s.gone(ctx, there, shard, clientv3.LeaseID(read.Responses[0].GetResponseRange().Kvs[0].Lease)); err != nil {
-			return nil, err
+			return nil, Step{}, err
 		}
 	}
-	conditions := []clientv3.Cmp{
+	conditions = []clientv3.Cmp{
 		clientv3.Compare(clientv3.ModRevision(key), "=", revisions[0]),
 		clientv3.Compare(clientv3.ModRevision(volumeKey), "=", revisions[1]),
 	}
 	if values[1] != nil {
-		other, err := mayFollow(values[1], shard)
+		seen, err := decodeVolumeSeen(values[1], shard.VolumeUUID)
 		if err != nil {
-			return nil, err
+			return nil, Step{}, err
 		}
-		if other != "" {
-			otherKey := s.prefix + shardsKey + other
+		if err := MayFollow(seen, shard); err != nil {
+			return nil, Step{}, err
+		}
+		registered = seen.Step
+		if seen.Shard != shard.Name {
+			otherKey := s.prefix + shardsKey + seen.Shard
 			revision, err := s.notLive(ctx, otherKey, shard)
 			if err != nil {
-				return nil, err
+				return nil, Step{}, err
 			}
 			conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(otherKey), "=", revision))
 		}
 	}
-	return conditions, nil
+	return conditions, registered, nil
 }
 
 // tryRegister writes shard and volume in one transaction, where both are as they were read; false: they were not.
 func (s *Store) tryRegister(ctx context.Context, shard Shard, lease clientv3.LeaseID) (bool, error) {
 	key, volumeKey := s.prefix+shardsKey+shard.Name, s.prefix+volumesKey+shard.VolumeUUID.String()
-	conditions, err := s.mayRegister(ctx, shard)
+	shard = s.inStep(shard)
+	conditions, _, err := s.mayRegister(ctx, shard)
 	if err != nil {
 		return false, err
 	}
@@ -160,31 +195,13 @@ func (s *Store) tryRegister(ctx context.Context, shard Shard, lease clientv3.Lea
 	if err != nil {
 		return false, err
 	}
-	seen, err := json.Marshal(volumeSeen{shard.VolumeUUID, shard.Generation, shard.Name, shard.Address})
+	seen, err := json.Marshal(shard.Seen())
 	if err != nil {
 		return false, err
 	}
 	put, err := s.client.Txn(ctx).If(conditions...).
 		Then(clientv3.OpPut(key, string(value), clientv3.WithLease(lease)), clientv3.OpPut(volumeKey, string(seen))).Commit()
 	return err == nil && put.Succeeded, err
-}
-
-// mayFollow says whether a shard may register its volume after what was registered of it before, and which other shard
-// it was then, if any.
-func mayFollow(value []byte, shard Shard) (other string, err error) {
-	var seen volumeSeen
-	if err := json.Unmarshal(value, &seen); err != nil {
-		return "", fmt.Errorf("volume %s was registered with a value that cannot be read: %w", shard.VolumeUUID, err)
-	}
-	same := shard.Generation == seen.Generation && shard.Name == seen.Shard && shard.Address == seen.Address
-	if shard.Generation <= seen.Generation && !same {
-		return "", fmt.Errorf("%w: volume %s has generation %d, and generation %d of it was registered by shard %s at %s",
-			ErrRolledBack, shard.VolumeUUID, shard.Generation, seen.Generation, seen.Shard, seen.Address)
-	}
-	if seen.Shard != shard.Name {
-		other = seen.Shard
-	}
-	return other, nil
 }
 
 // notLive refuses a volume that is registered live under another shard's key, whose revision it answers.
@@ -204,22 +221,6 @@ func (s *Store) notLive(ctx context.Context, key string, shard Shard) (revision 
 	return answer.Kvs[0].ModRevision, nil
 }
 
-// mayReplace says whether a shard may take the place of what is registered under its name, which it answers.
-func mayReplace(value []byte, shard Shard) (there Shard, err error) {
-	if err := json.Unmarshal(value, &there); err != nil {
-		return there, fmt.Errorf("shard %s is registered with a value that cannot be read: %w", shard.Name, err)
-	}
-	if there.VolumeUUID != shard.VolumeUUID {
-		return there, fmt.Errorf("%w: shard %s at %s is live on volume %s, this one has volume %s: stop one of them, or give another name",
-			ErrNameTaken, shard.Name, there.Address, there.VolumeUUID, shard.VolumeUUID)
-	}
-	if there.Generation > shard.Generation || there.Generation == shard.Generation && there.Address != shard.Address {
-		return there, fmt.Errorf("%w: shard %s at %s is live on generation %d of volume %s, this one has generation %d: the volume was cloned or rolled back",
-			ErrNameTaken, shard.Name, there.Address, there.Generation, there.VolumeUUID, shard.Generation)
-	}
-	return there, nil
-}
-
 // A registration that was seen to be renewed so often is of a process that lives. Once may be etcd, which lengthens all leases when
 // its leader changes.
 const renewalsOfALivingShard = 2
@@ -231,6 +232,7 @@ func (s *Store) gone(ctx context.Context, there, shard Shard, lease clientv3.Lea
 	if there.Address == shard.Address || there.Generation == shard.Generation {
 		return nil
 	}
+	began, said := time.Now(), false
 	for last, renewals := int64(leaseSeconds), 0; ; {
 		if refuses(ctx, there.Address) {
 			return nil
@@ -249,12 +251,30 @@ func (s *Store) gone(ctx context.Context, there, shard Shard, lease clientv3.Lea
 			return fmt.Errorf("%w: shard %s at %s is live on generation %d of volume %s, this one has generation %d and is a copy: stop one of them",
 				ErrNameTaken, shard.Name, there.Address, there.Generation, there.VolumeUUID, shard.Generation)
 		}
+		waited := time.Since(began)
+		if waited > goneMax {
+			return fmt.Errorf("the registration of shard %s at %s, on generation %d of volume %s, neither runs out nor is renewed: it has %d s left after "+
+				"%.0f s: see that etcd is well, or delete its key %s", shard.Name, there.Address, there.Generation, there.VolumeUUID, left.TTL,
+				waited.Seconds(), s.prefix+shardsKey+shard.Name)
+		}
+		if waited > goneEvery && !said {
+			said = true
+			slog.Warn("somebody listens at the address of an earlier process of this shard: it is waited until that registration has run out",
+				"shard", shard.Name, "address", there.Address, "seconds", left.TTL)
+		}
 		sleep(ctx, goneEvery)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 	}
 }
 
 // goneEvery is the time between two looks at a registration, of which etcd tells the whole seconds left.
 const goneEvery = 200 * time.Millisecond
+
+// goneMax bounds the wait for a registration to run out, which takes leaseSeconds where etcd is well. Tests make it
+// shorter.
+var goneMax = 5 * leaseSeconds * time.Second
 
 // refuses tells whether surely no process listens at an address.
 func refuses(ctx context.Context, address string) bool {

@@ -13,36 +13,169 @@ import (
 
 	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/placementtest"
 )
 
-// A volume that was set back does not register any more, also long after the later generation has gone.
-func TestRegisterShardRefusesAVolumeThatWasRolledBack(t *testing.T) {
-	ctx := testContext(t)
-	store := newStore(t, connect(t, etcdtest.Shared(t)))
-	me := shard("a")
-	me.Generation = 7
-	try := func(generation uint64, address string, want error) {
-		t.Helper()
-		s := me
-		s.Generation, s.Address = generation, address
-		if err := store.MayRegister(ctx, s); !errors.Is(err, want) {
-			t.Fatalf("generation %d at %s: before: error %v, want %v", generation, address, err, want)
-		}
-		stop, err := store.RegisterShard(ctx, s)
-		if !errors.Is(err, want) {
-			t.Fatalf("generation %d at %s: error %v, want %v", generation, address, err, want)
-		}
-		if err == nil {
-			stop()
+// The table that every registry passes, also those that stand in for this one.
+func TestRegisterShard(t *testing.T) {
+	placementtest.Register(t, func(t *testing.T) placementtest.Registry { return newStore(t, connect(t, etcdtest.Shared(t))) })
+}
+
+// What the table cannot show: an etcd that was set back knows less than the volume, whose fault that is not. A volume that was set back is
+// noticed there, too, where it is further back than etcd.
+func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
+	step := func(n uint64) placement.Step { return placement.Step{Number: n, Nonce: uuid.UUID{byte(n)}} }
+	volume := uuid.New()
+	for _, c := range []struct {
+		registered, generation uint64 // in etcd
+		here, known            uint64 // on the volume, which is in generation 9
+		want                   error
+	}{
+		{20, 8, 21, 20, nil},
+		{15, 7, 21, 20, nil}, // set back
+		{1, 1, 21, 20, nil},
+		{0, 0, 21, 20, nil}, // to before steps were known
+		{15, 7, 14, 13, placement.ErrRolledBack},
+		{15, 7, 16, 15, nil},
+		{15, 7, 16, 14, placement.ErrRolledBack}, // another has registered meanwhile
+		{15, 9, 21, 20, placement.ErrRolledBack},
+	} {
+		err := placement.MayFollow(placement.VolumeSeen{Volume: volume, Generation: c.generation, Step: step(c.registered), Boot: uuid.New()},
+			placement.Shard{Name: "a", VolumeUUID: volume, Generation: 9, Boot: uuid.New(), Step: step(c.here), Registered: step(c.known)})
+		if !errors.Is(err, c.want) {
+			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	try(7, "127.0.0.1:1", nil)
-	try(7, "127.0.0.1:1", nil) // the same process
-	try(7, "127.0.0.1:2", placement.ErrRolledBack)
-	try(6, "127.0.0.1:1", placement.ErrRolledBack)
-	try(9, "127.0.0.1:2", nil)
-	try(8, "127.0.0.1:2", placement.ErrRolledBack)
-	try(10, "127.0.0.1:1", nil)
+}
+
+// The registration that is made anew after a lease has run out tells the step that the volume is in by then, also to an etcd that was set back to
+// a step between the one at the start and that.
+func TestARegistrationMadeAnewTellsTheLastStep(t *testing.T) {
+	ctx := testContext(t)
+	client := connect(t, etcdtest.Shared(t))
+	store := newStore(t, client)
+	disk := placementtest.NewDisk()
+	p, err := placementtest.Start(ctx, store, &disk, "a", "127.0.0.1:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var steps []placement.Step
+	for range 4 {
+		if err := p.Write(ctx); err != nil {
+			t.Fatal(err)
+		}
+		steps = append(steps, disk.Step)
+	}
+	key := placement.PrefixDefault + "/" + store.Name() + "/shards/a"
+	volumeKey := placement.PrefixDefault + "/" + store.Name() + "/volumes/" + disk.Volume.String()
+	lease := func() int64 {
+		answer, err := client.Get(ctx, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(answer.Kvs) == 0 {
+			return 0
+		}
+		return answer.Kvs[0].Lease
+	}
+	before := lease()
+	old, err := json.Marshal(placement.VolumeSeen{Volume: disk.Volume, Generation: disk.Generation - 1, Step: steps[1], Boot: uuid.New(), Shard: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Put(ctx, volumeKey, string(old)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Revoke(ctx, clientv3.LeaseID(before)); err != nil {
+		t.Fatal(err)
+	}
+	for now := lease(); now == 0 || now == before; now = lease() {
+		if ctx.Err() != nil {
+			t.Fatal("it does not register again")
+		}
+	}
+	answer, err := client.Get(ctx, volumeKey)
+	if err != nil || len(answer.Kvs) != 1 {
+		t.Fatalf("%v, %v", answer, err)
+	}
+	var seen placement.VolumeSeen
+	if err := json.Unmarshal(answer.Kvs[0].Value, &seen); err != nil || seen.Step != disk.Step || seen.Generation != disk.Generation {
+		t.Errorf("etcd holds %+v, the volume is in step %+v, %v", seen, disk.Step, err)
+	}
+}
+
+// An etcd that was made anew from the volumes knows the step that each is in: an earlier state of one is noticed then, too. A shard that ran on
+// meanwhile, and has told etcd itself, is not set back by what it was asked before.
+func TestARebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
+	ctx := testContext(t)
+	client := connect(t, etcdtest.Shared(t))
+	store := newStore(t, client)
+	mustStart := func(d *placementtest.Disk, name string, want error) *placementtest.Process {
+		t.Helper()
+		p, err := placementtest.Start(ctx, store, d, name, "127.0.0.1:1")
+		if !errors.Is(err, want) {
+			t.Fatalf("shard %s on %+v: %v, want %v", name, *d, err, want)
+		}
+		return p
+	}
+	write := func(p *placementtest.Process) {
+		t.Helper()
+		if err := p.Write(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stopped, running := placementtest.NewDisk(), placementtest.NewDisk()
+	stopped.Open(placement.Step{})
+	image := stopped
+	stopped.Open(image.Step)
+	p := mustStart(&running, "b", nil)
+	for range 3 {
+		write(p)
+	}
+	id := uuid.New()
+	meta := placement.FoundFacts{Routing: placement.Routing{Mode: placement.Named}, Copies: 1}
+	var volumes []placement.FoundVolume
+	for name, d := range map[string]placementtest.Disk{"a": stopped, "b": running} {
+		volumes = append(volumes, placement.FoundVolume{
+			Shard: name, Address: "127.0.0.1:1", UUID: d.Volume, Store: id, Facts: &meta, Generation: d.Generation, Step: d.Step,
+		})
+	}
+	imageOfRunning := running
+	forget := func() {
+		t.Helper()
+		if _, err := client.Delete(ctx, placement.PrefixDefault+"/"+store.Name()+"/volumes/", clientv3.WithPrefix()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	forget()
+	rebuilt, err := placement.Rebuild(id, volumes, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Restore(ctx, rebuilt, false); err != nil {
+		t.Fatal(err)
+	}
+	// It goes on: in the step that it was asked for, and in later ones.
+	for range 3 {
+		if err := p.Again(ctx); err != nil {
+			t.Fatalf("the shard that ran all the time cannot register again: %v", err)
+		}
+		write(p)
+		write(p)
+		forget()
+		if err := store.Restore(ctx, rebuilt, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(p)
+	mustStart(&image, "a", placement.ErrRolledBack)
+	mustStart(&stopped, "a", nil)
+	if _, err := store.MayRegister(ctx, placement.Shard{
+		Name: "c", Address: "127.0.0.1:1", VolumeUUID: running.Volume, Generation: imageOfRunning.Generation + 1, Step: imageOfRunning.Step,
+		Registered: imageOfRunning.Registered,
+	}); !errors.Is(err, placement.ErrRolledBack) {
+		t.Errorf("an image from when the shard was asked: %v", err)
+	}
 }
 
 // Whoever starts on a copy of a live shard's volume has a later generation than that shard, as a restart has.

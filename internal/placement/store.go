@@ -8,6 +8,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -23,8 +24,8 @@ var (
 	ErrChanged = errors.New("the group was changed since it was read")
 	// ErrNameTaken: a live shard with the same name has another volume, or a later generation of the same one.
 	ErrNameTaken = errors.New("the shard's name is taken")
-	// ErrRolledBack: the volume was registered with a later generation before. It was set back to an earlier state, or is
-	// a clone: what it holds may be less than what it has acknowledged.
+	// ErrRolledBack: the volume was registered in a later generation or step before, or in one that it does not come of. It was set back
+	// to an earlier state, or is a clone: what it holds may be less than what it has acknowledged.
 	ErrRolledBack = errors.New("the volume was rolled back or cloned")
 	// ErrStaleLeader: a leader of a later term, or one that has applied a later membership, has written the group.
 	ErrStaleLeader = errors.New("another leader has written the group since")
@@ -57,8 +58,26 @@ type Store struct {
 	client *clientv3.Client
 	prefix string
 
-	mu   sync.Mutex
-	seen Seen // guarded by mu: how far this process has seen the store
+	mu    sync.Mutex          // guards what follows
+	seen  Seen                // how far this process has seen the store
+	steps map[uuid.UUID]Shard // as NextStep told of it last, by Shard.Boot
+	heard time.Time           // when etcd answered a watch last
+	held  string              // why a Watch gives no view of what etcd holds now; empty: it does
+}
+
+// Heard tells when etcd last answered a Watch or Follow of this Store, zero: never, and why a Watch does not give what etcd holds
+// since then; empty: it does.
+func (s *Store) Heard() (last time.Time, held string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.heard, s.held
+}
+
+// hear notes that etcd has answered.
+func (s *Store) hear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heard = time.Now()
 }
 
 // NewStore names a store in etcd. Nothing is read or written. Name as ValidateShardName.
@@ -74,7 +93,7 @@ func NewStoreAt(client *clientv3.Client, prefix, name string) (*Store, error) {
 	if !strings.HasPrefix(prefix, "/") || strings.HasSuffix(prefix, "/") {
 		return nil, fmt.Errorf("the prefix of stores in etcd %q: give one such as %s, with a slash before and none behind", prefix, PrefixDefault)
 	}
-	return &Store{client: client, prefix: prefix + "/" + name + "/"}, nil
+	return &Store{client: client, prefix: prefix + "/" + name + "/", steps: map[uuid.UUID]Shard{}}, nil
 }
 
 // Name of the store, as it was given.

@@ -25,6 +25,9 @@ const (
 	lookEvery = 2 * time.Second
 )
 
+// sayFailing is the time without a listing after which that is worth a word. Tests make it shorter.
+var sayFailing = 5 * time.Second
+
 // View lists everything now, at one revision. ErrNoMeta where the store does not exist.
 func (s *Store) View(ctx context.Context) (View, error) {
 	st, err := s.list(ctx)
@@ -60,12 +63,20 @@ func (s *Store) watch(ctx context.Context, w *watcher) <-chan View {
 	w.out = out
 	go func() {
 		defer close(out)
-		delay := retryFirst
+		delay, failing, said := retryFirst, time.Now(), false
 		for ctx.Err() == nil {
 			began := time.Now()
-			_ = w.run(ctx) // whatever ended it, the remedy is to list again
+			w.listed = false
+			err := w.run(ctx) // whatever ended it, the remedy is to list again
 			if time.Since(began) > retryMax {
 				delay = retryFirst
+			}
+			if w.listed {
+				failing, said = time.Now(), false
+			}
+			if !said && time.Since(failing) > sayFailing && ctx.Err() == nil {
+				said = true
+				slog.Warn("etcd cannot be listed: tried again, what was known before goes on", "prefix", s.prefix, "since", failing, "error", err)
 			}
 			sleep(ctx, delay)
 			delay = min(2*delay, retryMax)
@@ -96,6 +107,7 @@ type watcher struct {
 	// follow: views of an etcd that was set back are given too.
 	follow bool
 	held   string // why no view is given now, as it was logged; empty: one was
+	listed bool   // the present run has listed etcd
 }
 
 // run lists, then follows changes until the watch breaks or ctx ends.
@@ -104,10 +116,13 @@ func (w *watcher) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	w.listed = true
+	w.store.hear()
 	w.give(st)
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	changes := w.store.client.Watch(ctx, w.store.prefix, clientv3.WithPrefix(), clientv3.WithRev(st.revision+1))
+	// The keys of volumes come last. They are in no view, and all shards that write change theirs every few seconds.
+	changes := w.store.client.Watch(ctx, w.store.prefix, clientv3.WithRange(w.store.prefix+volumesKey), clientv3.WithRev(st.revision+1))
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	settle := time.NewTimer(time.Hour)
@@ -152,6 +167,7 @@ func (w *watcher) look(ctx context.Context, st *state) error {
 	if err != nil {
 		return nil // the watch goes on over outages
 	}
+	w.store.hear()
 	var revisions [2]int64
 	for i, r := range answer.Responses {
 		if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
@@ -168,7 +184,13 @@ func (w *watcher) look(ctx context.Context, st *state) error {
 
 // give replaces what the reader has not taken yet.
 func (w *watcher) give(st *state) {
-	if reason := w.holdBack(st); reason != "" {
+	reason := w.holdBack(st)
+	if !w.follow {
+		w.store.mu.Lock()
+		w.store.held = reason
+		w.store.mu.Unlock()
+	}
+	if reason != "" {
 		if w.held != reason && w.given {
 			slog.Warn("etcd is not followed, what was known before goes on", "prefix", w.store.prefix, "reason", reason)
 		}

@@ -223,8 +223,8 @@ func (l *memoryLog) Damaged() bool                           { return false }
 func (l *memoryLog) MissingBlobs([]*raftpb.Entry) ([]group.BlobRef, error) {
 	return nil, nil
 }
-func (l *memoryLog) RecentRequests(int, int64) iter.Seq[group.Entry] {
-	return func(func(group.Entry) bool) {}
+func (l *memoryLog) RecentRequests(group.RequestWindow, int64) iter.Seq[group.Request] {
+	return func(func(group.Request) bool) {}
 }
 func (l *memoryLog) Head(int64) (index uint64, deleted bool, err error) {
 	return 0, false, group.ErrNotFound

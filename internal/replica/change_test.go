@@ -131,9 +131,13 @@ func TestLeaderHandsOverBeforeItIsRemoved(t *testing.T) {
 		ok(t, leader.TransferLeader(timeout(t), heir))
 		until(t, "the heir serves", func() bool { return n.members[heir].Status().Leader })
 		ok(t, n.members[heir].ChangeMembers(timeout(t), change(add(4), remove(first))))
-		until(t, "the removed replica knows", func() bool { return leader.Status().Removed })
+		// The removed replica mostly hears of it, and never where the last message to it was on its way when the heir applied the change: placement
+		// tells it then. In both cases it disturbs nobody.
 		term := leader.Members().Term
-		time.Sleep(time.Minute) // it never campaigns
+		time.Sleep(time.Minute)
+		if !n.members[heir].Status().Leader {
+			t.Error("the heir does not lead any more")
+		}
 		if m := leader.Members(); m.Term != term {
 			t.Fatalf("the removed replica's term rose from %d to %d", term, m.Term)
 		}

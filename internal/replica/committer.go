@@ -41,7 +41,8 @@ type Committer struct {
 	syncs  chan struct{}  // a token for each segment that is being synced
 	// waiting is how many wait for such a token.
 	waiting atomic.Int32
-	busy    atomic.Int32 // rounds, for those that do not hold mu
+	busy    atomic.Int32  // rounds, for those that do not hold mu
+	synced  atomic.Uint64 // see Synced
 
 	mu       sync.Mutex // guards all below
 	work     sync.Cond  // list is not empty, or closed
@@ -155,8 +156,13 @@ func (c *Committer) remove(r *Replica) bool {
 	return r.detach()
 }
 
+// Synced counts the rounds whose entries were made durable. Each is counted before anything of it is acknowledged, and after it is durable: where
+// the count is what it was at some moment, nothing was acknowledged since that was not durable then.
+func (c *Committer) Synced() uint64 { return c.synced.Load() }
+
 // sync makes what was appended to a log durable: with the writes of other groups, where several are under way.
 func (c *Committer) sync(log store, share bool) error {
+	defer c.synced.Add(1)
 	if (share || int(c.busy.Load()) >= sharedFrom) && log.SyncShared() {
 		return nil
 	}

@@ -3,6 +3,7 @@ package replica
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -119,6 +120,31 @@ func TestCommitterCloseAnswersEverything(t *testing.T) {
 		t.Fatalf("write after Close: %v", err)
 	}
 	ok(t, one.Stop(timeout(t)))
+}
+
+// A membership that Raft has taken over is recorded in a new file, which a full disk refuses.
+func TestMembershipWaitsForRoom(t *testing.T) {
+	faulty := vfs.NewFaulty(vfs.NewMem())
+	m := newMachine(t, faulty, "/v")
+	one := m.open("7", nil)
+	one.must(t, put(1, "a"))
+	fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpCreate }, Err: errNoSpace})
+	changed := make(chan error, 1)
+	go func() { changed <- one.ChangeMembers(timeout(t), change(learner(4))) }()
+	until(t, "it says that there is no room", func() bool { return errors.Is(one.Status().Err, group.ErrNoSpace) })
+	if fault.Fired() == 0 {
+		t.Fatal("the fault did not fire")
+	}
+	fault.Remove()
+	ok(t, <-changed)
+	until(t, "it has room", func() bool { return one.Status().Err == nil })
+	one.must(t, put(2, "b"))
+	if got := one.Members().Conf.GetLearners(); !slices.Equal(got, []uint64{4}) {
+		t.Fatalf("learners: %v", got)
+	}
+	if _, conf, err := one.log.InitialState(); err != nil || !slices.Equal(conf.GetLearners(), []uint64{4}) {
+		t.Fatalf("the log has learners %v (%v)", conf.GetLearners(), err)
+	}
 }
 
 func TestInFlightBytesAreBounded(t *testing.T) {

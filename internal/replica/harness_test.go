@@ -3,6 +3,7 @@ package replica
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -55,20 +56,17 @@ func newMachine(t testing.TB, fs vfs.FS, dir string) *machine {
 
 // replay writes what the journal of a machine that was killed holds to the segments.
 func replay(fs vfs.FS, dir string) (writes int, err error) {
-	found, err := journal.Replay(fs, dir, func(id uuid.UUID, ranges []journal.Range) error {
+	found, err := journal.Replay(fs, dir, journal.Target{Apply: func(id uuid.UUID, share journal.Share) error {
 		names, err := fs.List(dir)
 		for _, name := range names {
 			if err == nil && groupID(name) == id {
-				err = group.Redo(fs, dir+"/"+name, ranges)
+				err = group.Redo(fs, dir+"/"+name, share)
 			}
 		}
 		return err
-	})
+	}, Groups: func() ([]uuid.UUID, error) { return nil, errors.New("the journal is damaged") }})
 	if err == nil && len(found.Bad) > 0 {
 		err = found.Bad[0]
-	}
-	if err == nil {
-		err = journal.Remove(fs, dir)
 	}
 	return len(found.Ranges), err
 }

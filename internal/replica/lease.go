@@ -15,7 +15,8 @@ import (
 //     stopped. It is looked at before the log is read, so that what is read afterwards is at least as new.
 //  2. leaseTime is far below the election timeout of 10 ticks (of which a late clock may make 9), which followers measure by their own
 //     clocks: they may run faster by 80 %.
-//     A member whose leader's shard has said nothing for 1 s (PeerDown) gives its vote before that time is over: the lease has ended then, too.
+//     A member that is told that its leader's shard is silent (PeerDown) may vote sooner, but not before it has heard nothing of the leader
+//     for an election timeout itself: the word may come late, when the member has answered the leader again.
 //  3. A replica that has just started does not know what it has answered: it gives no vote for voteSilence, which is more than leaseTime.
 //  4. A member to whom the lead is handed over need not wait for anybody: whoever hands it over has no lease for the rest of its term.
 //

@@ -119,6 +119,43 @@ func TestWhoHasJustStartedGivesNoVote(t *testing.T) {
 	})
 }
 
+// The leader's shard was silent for a second, and is back. One member is told so late, when it has answered the leader again; another
+// one, told in time, hears nothing of the leader and would vote for it.
+func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := leasing(t)
+		id, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		b, c := id%3+1, (id+1)%3+1
+		if c < b {
+			b, c = c, b // the lower one campaigns first
+		}
+		time.Sleep(time.Second) // all know that it is committed
+		n.isolate(id, true)
+		time.Sleep(time.Second)
+		n.members[c].PeerDown(id)
+		n.isolate(c, true)
+		n.isolate(id, false)
+		n.questions(t, leader)
+		n.isolate(id, true)
+		n.isolate(c, false)
+		n.members[b].PeerDown(id)
+		for leader.Readable() {
+			for _, other := range []uint64{b, c} {
+				if n.members[other].Status().Leader {
+					t.Fatalf("replica %d leads while the lease of replica %d runs", other, id)
+				}
+			}
+			time.Sleep(time.Millisecond)
+		}
+		begin := time.Now()
+		n.leader(t, id)
+		if took, want := time.Since(begin), time.Second; took > want {
+			t.Errorf("the election took %v behind the lease, want at most %v", took, want)
+		}
+	})
+}
+
 func TestFollowersHearOfCommitsLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

@@ -293,7 +293,7 @@ func testThreeVoters(t *testing.T) {
 	}
 	_, err := n.write(t, first, put(100, "kept"))
 	ok(t, err)
-	if again, err := n.write(t, first, put(7, "x").request(7, 1)); err != nil || !again.Repeated {
+	if again, err := n.write(t, first, put(7, "7").request(7, 1)); err != nil || !again.Repeated {
 		t.Fatalf("the new leader does not know a request id of the old one: %v", err)
 	}
 	if _, err := lost.Wait(timeout(t)); !errors.Is(err, ErrOutcomeUnknown) {

@@ -52,8 +52,8 @@ func (r *Replica) makeNode() (err error) {
 		MaxInflightMsgs:           inflightMessages,
 		CheckQuorum:               true,
 		PreVote:                   true,
-		DisableProposalForwarding: true, // conditions are evaluated by the leader
-		StepDownOnRemoval:         true,
+		DisableProposalForwarding: true,  // conditions are evaluated by the leader
+		StepDownOnRemoval:         false, // it hands the lead over: nobody else may know yet that it is no member (tell)
 		Logger:                    raftLogger{r.logger},
 	})
 	if err != nil {
@@ -146,25 +146,28 @@ func (r *Replica) changeMembers(e *raftpb.Entry) error {
 	if e.GetIndex() <= r.startedConf {
 		return nil
 	}
-	var change raftpb.ConfChangeI
-	if e.GetType() == raftpb.EntryConfChange {
-		first := &raftpb.ConfChange{}
-		if err := proto.Unmarshal(e.Data, first); err != nil {
+	if r.round.unrecorded == nil {
+		change, err := changeOf(e)
+		if err != nil {
 			return fmt.Errorf("membership change: %w", err)
 		}
-		change = first
-	} else {
-		second := &raftpb.ConfChangeV2{}
-		if err := proto.Unmarshal(e.Data, second); err != nil {
-			return fmt.Errorf("membership change: %w", err)
-		}
-		change = second
+		r.round.unrecorded = r.applyChange(change, e.GetIndex())
 	}
-	conf := r.applyChange(change, e.GetIndex())
-	if err := r.log.SetConf(conf, e.GetIndex()); err != nil {
+	if err := r.log.SetConf(r.round.unrecorded, e.GetIndex()); err != nil {
 		return fmt.Errorf("membership change: %w", err)
 	}
+	r.round.unrecorded = nil
 	return nil
+}
+
+// changeOf reads the membership change of an entry.
+func changeOf(e *raftpb.Entry) (raftpb.ConfChangeI, error) {
+	if e.GetType() == raftpb.EntryConfChange {
+		first := &raftpb.ConfChange{}
+		return first, proto.Unmarshal(e.Data, first)
+	}
+	second := &raftpb.ConfChangeV2{}
+	return second, proto.Unmarshal(e.Data, second)
 }
 
 func (r *Replica) applyChange(change raftpb.ConfChangeI, at uint64) *raftpb.ConfState {

@@ -35,6 +35,10 @@ const (
 	UnsafeLeaseVote                        // a replica gives votes as soon as it has started
 	UnsafeLeaseTransfer                    // a lease goes on when the lead is handed over
 	UnsafeDamage                           // damage bars nobody from leading
+	UnsafeClock                            // request ids are forgotten by the machine's clock
+	UnsafeForget                           // a write that made no entry is not remembered
+	UnsafeReuse                            // a request id answers for another write than its own
+	UnsafeSilence                          // a leader that was just answered is forgotten when its shard is told to be silent
 )
 
 func (r *Replica) unsafe(rule Unsafe) bool {

@@ -48,7 +48,8 @@ type Pending struct {
 	index      uint64 // expected, then real; guarded by Replica.mu until done
 	term       uint64 // 0 until the index is real
 	commitTime int64
-	requestID  [16]byte
+	condition  Condition
+	request    group.Request // what tells it from another write with its request id
 	bytes      int64
 	payload    []byte     // until Raft has it; guarded by Replica.mu
 	after      []*Pending // answered together with this one; guarded by Replica.mu
@@ -74,6 +75,15 @@ var answered = func() chan struct{} {
 func failed(err error) *Pending              { return &Pending{done: answered, err: err} }
 func succeeded(result Result) *Pending       { return &Pending{done: answered, result: result} }
 func notServing(err error, why string) error { return fmt.Errorf("%w: %s", err, why) }
+
+// Refused is the error of a write that was refused at once, before anything was done; nil: it was not, or that is not
+// known yet.
+func (p *Pending) Refused() error {
+	if p.done == answered {
+		return p.err
+	}
+	return nil
+}
 
 // Wait returns when the write is committed, durable and visible, or refused. When ctx ends first the error wraps
 // ErrOutcomeUnknown, unless the write was refused.
@@ -105,10 +115,10 @@ func (r *Replica) Propose(w Write) *Pending {
 		return failed(err)
 	}
 	if w.RequestID != ([16]byte{}) {
-		r.restore.Do(r.restoreWindow)
+		r.restored.read(r)
 	}
 	h := r.lookUp(&w)
-	p := r.accept(&w, h)
+	p := r.accept(&w, requestOf(&w), h)
 	if p.role == written && p.done != answered {
 		r.schedule()
 	}
@@ -127,6 +137,29 @@ func check(w *Write) error {
 		return fmt.Errorf("%w: a delete with data or attributes", ErrInvalid)
 	}
 	return nil
+}
+
+// requestOf gives what tells a write from another one with its request id; nothing, where it has none.
+func requestOf(w *Write) group.Request {
+	e := group.Entry{Kind: group.KindPut, ID: w.ID, RequestID: w.RequestID, Data: w.Data}
+	switch {
+	case w.RequestID == [16]byte{}:
+		return group.Request{}
+	case w.Delete:
+		e.Kind = group.KindDelete
+	case w.Blob != nil:
+		e.Codec, e.Data = group.CodecBlob, w.Blob.Encode()
+	}
+	return group.RequestOf(&e)
+}
+
+// reused refuses a write whose request id is that of another one.
+func reused(first *group.Request) error {
+	what := "put"
+	if first.Delete {
+		what = "delete"
+	}
+	return fmt.Errorf("%w: a %s of record %d with CRC32C %08x", ErrReused, what, first.ID, first.CRC32C)
 }
 
 // head is the newest committed version of a record.
@@ -155,7 +188,7 @@ func (r *Replica) lookUp(w *Write) head {
 }
 
 // accept decides about a write, in the order of all writes of the group.
-func (r *Replica) accept(w *Write, h head) *Pending {
+func (r *Replica) accept(w *Write, request group.Request, h head) *Pending {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.mayWrite(); err != nil {
@@ -163,15 +196,20 @@ func (r *Replica) accept(w *Write, h head) *Pending {
 	}
 	if w.RequestID != ([16]byte{}) {
 		if first := r.requests[w.RequestID]; first != nil {
+			if !first.request.IsSame(&request) && !r.unsafe(UnsafeReuse) {
+				return failed(reused(&first.request))
+			}
 			p := &Pending{done: make(chan struct{}), role: repeated}
 			first.after = append(first.after, p)
 			return p
 		}
-		if result, ok := r.window.find(w.RequestID, r.now().UnixNano()); ok {
-			return succeeded(result)
+		if first := r.remembered(w.RequestID); first != nil {
+			if p := first.answer(w, &request, r.unsafe(UnsafeReuse)); p != nil {
+				return p
+			}
 		}
 	}
-	p := &Pending{id: w.ID, delete: w.Delete, requestID: w.RequestID}
+	p := &Pending{id: w.ID, delete: w.Delete, request: request, condition: w.Condition}
 	if h.known {
 		before := r.newest[w.ID]
 		if before == nil && h.applied != r.log.AppliedIndex() {
@@ -236,13 +274,13 @@ func evaluate(w *Write, before *Pending, current uint64) (role, error) {
 // decline answers a write that makes no entry: when what it depends on is committed (rule 2), and surely the newest.
 func (r *Replica) decline(p *Pending, before *Pending, current uint64) *Pending {
 	if before == nil && (r.sole || r.unsafe(UnsafeDecline)) {
-		p.answerAfter(current)
+		r.answerDeclined(p, current)
 		p.done = answered
 		return p
 	}
 	p.done = make(chan struct{})
-	if p.requestID != ([16]byte{}) {
-		r.requests[p.requestID] = p
+	if p.request.RequestID != ([16]byte{}) {
+		r.requests[p.request.RequestID] = p
 	}
 	if before != nil {
 		before.after = append(before.after, p)
@@ -268,11 +306,16 @@ func (p *Pending) newest() uint64 {
 	return p.index
 }
 
-// answerAfter sets the answer of a declined write, given the newest version of the record.
-func (p *Pending) answerAfter(current uint64) {
+// answerDeclined sets the answer of a declined write, given the newest version of the record, and remembers it: a duplicate that comes
+// when the record is another one must not be done. Called with mu held.
+func (r *Replica) answerDeclined(p *Pending, current uint64) {
 	if p.role == refused {
 		p.err = &ConditionError{Err: p.refusal, Current: current}
 	}
+	if p.request.RequestID == [16]byte{} || r.unsafe(UnsafeForget) {
+		return
+	}
+	r.window.add(declinedSlot(p, current, windowNow()))
 }
 
 func (r *Replica) admit(w *Write, p *Pending) error {
@@ -320,7 +363,7 @@ func (r *Replica) enqueue(w *Write, p *Pending) {
 	r.queued = append(r.queued, p)
 	r.inFlightBytes += p.bytes
 	r.newest[w.ID] = p
-	if p.requestID != ([16]byte{}) {
-		r.requests[p.requestID] = p
+	if p.request.RequestID != ([16]byte{}) {
+		r.requests[p.request.RequestID] = p
 	}
 }

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"bytes"
+	"time"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -38,7 +39,7 @@ func (r *Replica) wake() {
 }
 
 // PeerDown tells that the shard of a member is silent for longer than an election timeout, or has begun anew: what was
-// agreed with it about a rest no longer counts.
+// agreed with it about a rest no longer counts. The word may come late, when that member is heard again.
 func (r *Replica) PeerDown(raftID uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,7 +51,8 @@ func (r *Replica) PeerDown(raftID uint64) {
 	switch {
 	case !r.leader && (r.leaderID == raftID || r.leaderID == raft.None) && r.err == nil:
 		r.wake()
-		r.mourn()
+		r.mourned = true
+		r.tickMourning()
 	case r.leader && r.quiet.Load():
 		r.wake()
 	}
@@ -66,8 +68,31 @@ func (r *Replica) PeerUp(raftID uint64) {
 	}
 }
 
-// mourn lets this member vote for others at once, and campaign soon: its leader is gone. The leader's shard has said nothing for twice the
-// time of a lease, so that there is none any more. Called with mu held.
+// silenceMin is how long a leader must not have been heard before it is forgotten, whatever is told of its shard: the election timeout.
+const silenceMin = electionTicks * raftTicks * clockInterval
+
+// noteHeard notes a message from another member that Raft has taken. Called with mu held.
+func (r *Replica) noteHeard(m *raftpb.Message) {
+	if m.GetFrom() == r.leaderID && m.GetTerm() == r.term {
+		r.heardAt, r.mourned = time.Now(), false
+	}
+}
+
+// tickMourning forgets a leader whose shard is silent when this replica has heard nothing of the leader for silenceMin either. Until
+// then the leader may read by a lease that this replica has answered. Called with mu held.
+func (r *Replica) tickMourning() {
+	switch {
+	case !r.mourned:
+	case r.leader:
+		r.mourned = false
+	case time.Since(r.heardAt) >= silenceMin || r.unsafe(UnsafeSilence):
+		r.mourned = false
+		r.mourn()
+	}
+}
+
+// mourn lets this member vote for others at once, and campaign soon: its leader is gone. This member has heard nothing of the leader for
+// twice the time of a lease, so that there is none any more. Called with mu held.
 func (r *Replica) mourn() {
 	if err := r.node.ForgetLeader(); err != nil {
 		r.logger.Error("forget the leader", "error", err)

@@ -133,9 +133,7 @@ func TestAnotherLeadsSoonAfterTheLeadersShardFellSilent(t *testing.T) {
 						n.rest(3)
 					}
 					n.stop(first)
-					if !rests {
-						time.Sleep(time.Second) // of silence
-					}
+					time.Sleep(time.Second) // of silence
 					n.down(first)
 					begin := time.Now()
 					n.lead()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -31,7 +32,7 @@ type readRound struct {
 }
 
 // ReadBarrier returns when reads from the log see every write acknowledged before the call (linearizable). Errors:
-// ErrStopping, why the replica failed, or those of ctx; without a leader it waits.
+// ErrStopping, ErrFailed with why the replica failed, or those of ctx; without a leader it waits.
 func (r *Replica) ReadBarrier(ctx context.Context) error {
 	if r.Readable() || r.probeBarrier(ctx) {
 		return nil
@@ -133,7 +134,7 @@ func (r *Replica) release(readers []*reader) {
 			w.done <- nil
 			continue
 		}
-		w.declined.answerAfter(w.current)
+		r.answerDeclined(w.declined, w.current)
 		r.answer(w.declined)
 	}
 }
@@ -165,9 +166,13 @@ func (r *Replica) tickReaders() {
 
 // failReaders is called with mu held.
 func (r *Replica) failReaders(why error) {
+	failed := why
+	if !errors.Is(why, ErrStopping) {
+		failed = fmt.Errorf("%w: %w", ErrFailed, why)
+	}
 	for _, w := range append(r.readRound.readers, r.readers...) {
 		if w.declined == nil {
-			w.done <- why
+			w.done <- failed
 			continue
 		}
 		w.declined.err = notServing(ErrNoLeader, why.Error())

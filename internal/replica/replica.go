@@ -26,6 +26,7 @@ var (
 	ErrOverloaded     = errors.New("too many writes in flight")                  // refused
 	ErrInvalid        = errors.New("the write is not valid")                     // refused
 	ErrFailed         = errors.New("the replica cannot write until a restart")   // refused
+	ErrReused         = errors.New("the request id is that of another write")    // refused: the record, its data or the kind of write differ
 	ErrOutcomeUnknown = errors.New("the write may or may not have been applied") // repeat it with its request id
 	ErrExists         = errors.New("the record exists")                          // always inside a *ConditionError
 	ErrMismatch       = errors.New("the record's version is another")            // always inside a *ConditionError
@@ -43,8 +44,6 @@ func (e *ConditionError) Unwrap() error { return e.Err }
 
 // Defaults of Options.
 const (
-	DefaultWindowWrites     = 65536
-	DefaultWindowAge        = 10 * time.Minute
 	DefaultInFlightBytesMax = 64 << 20
 )
 
@@ -53,10 +52,9 @@ type Options struct {
 	Log       *group.Log
 	Committer *Committer
 	RaftID    uint64
-	// WindowWrites and WindowAge bound the request-id window: a request id is remembered until one of the two is
-	// passed, counted in writes with a request id and in commit time.
-	WindowWrites int           // 0: DefaultWindowWrites
-	WindowAge    time.Duration // 0: DefaultWindowAge
+	// Window says how long request ids are remembered, counted in writes with one. The zero value: group.DefaultRequestWindow, by which
+	// the log keeps what a window is read back from.
+	Window group.RequestWindow
 	// InFlightBytesMax bounds the bytes proposed and not yet applied; ErrOverloaded beyond. A single write passes
 	// always. 0: DefaultInFlightBytesMax.
 	InFlightBytesMax int64
@@ -99,7 +97,7 @@ type store interface {
 	Tick() error
 	AppliedIndex() uint64
 	LastCommitTime() int64
-	RecentRequests(n int, since int64) iter.Seq[group.Entry]
+	RecentRequests(w group.RequestWindow, now int64) iter.Seq[group.Request]
 	Head(id int64) (index uint64, deleted bool, err error)
 	ConfIndex() uint64
 	Damaged() bool
@@ -134,10 +132,11 @@ type Replica struct {
 	clocked atomic.Bool   // in Committer.clocked; written with its mu held
 	marks   atomic.Uint32 // of the local synced mark: markWritten, markBehind or markDue
 
-	restore        sync.Once // of the request-id window, by the first write with a request id
-	startedApplied uint64    // applied index when it started: the window of all before comes from the log
-	startedConf    uint64    // index of the membership change that the log knew when it started
-	nonce          uint64    // of this start, random
+	restored       restored
+	startedApplied uint64 // applied index when it started: the window of all before comes from the log
+	startedWindow  int64  // when it started, by windowClock
+	startedConf    uint64 // index of the membership change that the log knew when it started
+	nonce          uint64 // of this start, random
 
 	ctx     context.Context // ends with Stop
 	cancel  context.CancelFunc
@@ -169,6 +168,8 @@ type Replica struct {
 	restedTicks int                        // how long there was nothing to do
 	callTicks   int                        // since a leader was looked for, by a member that cannot campaign
 	down        map[uint64]bool            // members whose shard is silent
+	heardAt     time.Time                  // when the present leader was heard last; zero: none was, since the start
+	mourned     bool                       // the leader's shard is told to be silent: forget the leader when it was not heard for silenceMin
 	hurry       hurry                      // a campaign because the leader is one of them
 	notices     map[uint64]*raftpb.Message // appends without entries that wait for the clock, by member
 	fetching    map[uint64]blobFetch       // messages that wait for blobs, by their index
@@ -222,9 +223,10 @@ func start(opts Options, log store) (_ *Replica, err error) {
 		detached: make(chan struct{}),
 		newest:   make(map[int64]*Pending),
 		requests: make(map[[16]byte]*Pending),
-		window:   window{writesMax: opts.WindowWrites, age: opts.WindowAge},
-		nonce:    rand.Uint64(), startedAt: time.Now(),
+		window:   window{RequestWindow: opts.Window},
+		nonce:    rand.Uint64(), startedAt: time.Now(), startedWindow: windowNow(),
 	}
+	r.marks.Store(markBehind) // a load has synced what was above the mark
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	if err := r.makeNode(); err != nil {
 		return nil, err
@@ -237,11 +239,8 @@ func start(opts Options, log store) (_ *Replica, err error) {
 }
 
 func setDefaults(opts *Options) {
-	if opts.WindowWrites <= 0 {
-		opts.WindowWrites = DefaultWindowWrites
-	}
-	if opts.WindowAge <= 0 {
-		opts.WindowAge = DefaultWindowAge
+	if opts.Window == (group.RequestWindow{}) {
+		opts.Window = group.DefaultRequestWindow
 	}
 	if opts.InFlightBytesMax <= 0 {
 		opts.InFlightBytesMax = DefaultInFlightBytesMax
@@ -358,10 +357,10 @@ func (r *Replica) checkDrained() {
 
 // saveState writes the commit index that was not written yet, so that the next load finds everything committed.
 func (r *Replica) saveState() error {
-	if r.round.late == nil || r.round.failed || r.round.taken {
+	if r.round.commit == nil || r.round.failed || r.round.taken {
 		return nil
 	}
-	err := r.log.Append(r.round.late, nil)
+	err := r.log.Append(r.round.commit, nil)
 	if err == nil {
 		err = r.log.Sync()
 	}
@@ -371,6 +370,6 @@ func (r *Replica) saveState() error {
 	if err != nil {
 		return fmt.Errorf("write the commit index: %w", err)
 	}
-	r.round.late = nil
+	r.round.commit = nil
 	return nil
 }

@@ -42,7 +42,7 @@ func TestConditionSeesWhatWasAppliedSinceTheLogWasAsked(t *testing.T) {
 	w := put(1, "mine").ifAbsent()
 	h := one.lookUp(&w)
 	other := one.must(t, put(1, "other"))
-	wantCondition(t, one.accept(&w, h), ErrExists, other.Index)
+	wantCondition(t, one.accept(&w, requestOf(&w), h), ErrExists, other.Index)
 }
 
 // The commit time never decreases, also where the clock goes back and over a restart.

@@ -3,6 +3,7 @@ package replica
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -17,13 +18,21 @@ type round struct {
 	taken    bool       // ready was taken from Raft and is not finished
 	ready    raft.Ready // of which entries and hard state are to be written, committed entries to be applied
 	appended bool       // ready is in the group's log, perhaps not synced
-	done     bool       // the committed entries of ready are applied and its early messages sent
+	synced   bool       // and is synced
+	done     bool       // the committed entries of ready that the log held already are applied
+	early    bool       // the messages that need not wait for the sync are sent
+	late     bool       // the others are sent
 	failed   bool
 
-	late *raftpb.HardState // a commit index that rides along with the next append
+	commit *raftpb.HardState // a commit index that rides along with the next append
 
-	applied  []windowSlot // scratch
-	answered []*Pending   // scratch: whose result is set and who waits for it
+	// What is left to do of the committed entries, when a membership found no room on the disk.
+	visible    bool              // the log has applied them
+	behind     int               // how many of them are done
+	unrecorded *raftpb.ConfState // Raft has taken it over; the log has not recorded it
+
+	applied  []group.Request // of the committed entries that are visible
+	answered []*Pending      // scratch: whose result is set and who waits for it
 }
 
 // fifo holds the writes that Raft has, in order.
@@ -74,23 +83,26 @@ func (r *Replica) write() (next step) {
 	}
 	rd := &r.round.ready
 	if err := r.applyEarly(); err != nil {
-		r.fail(err)
+		r.logFailed(err)
 		return stepEnd
 	}
 	state := rd.HardState
 	if raft.IsEmptyHardState(state) {
-		state = r.round.late
+		state = r.round.commit
 	}
 	if len(rd.Entries) == 0 && !rd.MustSync {
-		r.round.late = state
+		r.round.commit = state
 		return stepFinish
 	}
 	if !r.round.appended {
 		if err := r.log.Append(r.probeState(state), rd.Entries); err != nil {
-			r.writeFailed("append", err)
+			r.logFailed(fmt.Errorf("append: %w", err))
 			return stepEnd
 		}
-		r.round.appended, r.round.late = true, nil
+		r.round.appended, r.round.commit = true, nil
+	}
+	if r.round.synced {
+		return stepFinish
 	}
 	return stepSync
 }
@@ -99,18 +111,17 @@ func (r *Replica) write() (next step) {
 func (r *Replica) sync() (synced bool) {
 	defer r.guard()
 	if err := r.probeSync(); err != nil {
-		r.writeFailed("sync", err)
+		r.logFailed(fmt.Errorf("sync: %w", err))
 		return false
 	}
-	r.setNoRoom(nil)
+	r.round.synced = true
 	r.marks.Store(markBehind)
 	return true
 }
 
-// writeFailed decides what an error of the log means. Without room the Ready stays taken and is tried again; anything
-// else leaves open what is on the disk, so nothing is acknowledged any more.
-func (r *Replica) writeFailed(what string, err error) {
-	err = fmt.Errorf("%s: %w", what, err)
+// logFailed decides what an error of the log means. Without room the Ready stays taken, with what was done of it, and is tried again;
+// anything else leaves open what is on the disk, so nothing is acknowledged any more.
+func (r *Replica) logFailed(err error) {
 	if errors.Is(err, group.ErrNoSpace) || errors.Is(err, group.ErrMemory) {
 		r.setNoRoom(err)
 		return
@@ -121,18 +132,19 @@ func (r *Replica) writeFailed(what string, err error) {
 // finish tells Raft that the log is durable, applies what is committed by that, and answers.
 func (r *Replica) finish() {
 	defer r.guard()
-	r.send(r.round.ready.Messages, true)
+	r.sendLate()
 	if err := r.probeApply(r.round.ready.Entries); err != nil {
 		r.fail(err)
 		return
 	}
 	if err := r.applyReady(); err != nil {
-		r.fail(err)
+		r.logFailed(err)
 		return
 	}
+	r.setNoRoom(nil)
 	for r.advance() {
 		if err := r.applyEarly(); err != nil {
-			r.fail(err)
+			r.logFailed(err)
 			return
 		}
 		rd := &r.round.ready
@@ -141,11 +153,11 @@ func (r *Replica) finish() {
 			return
 		}
 		if !raft.IsEmptyHardState(rd.HardState) {
-			r.round.late = rd.HardState
+			r.round.commit = rd.HardState
 		}
-		r.send(rd.Messages, true)
+		r.sendLate()
 		if err := r.applyReady(); err != nil {
-			r.fail(err)
+			r.logFailed(err)
 			return
 		}
 	}
@@ -182,7 +194,7 @@ func (r *Replica) advance() bool {
 	defer r.mu.Unlock()
 	r.node.Advance(r.round.ready)
 	r.round.ready = raft.Ready{}
-	r.round.taken, r.round.appended, r.round.done = false, false, false
+	r.round.taken = false
 	r.followSummons()
 	if !r.node.HasReady() {
 		return false
@@ -225,7 +237,8 @@ func (r *Replica) flush() {
 func (r *Replica) takeReady() {
 	rd := &r.round.ready
 	*rd = r.node.Ready()
-	r.round.taken, r.round.appended, r.round.done = true, false, false
+	r.round.taken, r.round.appended, r.round.synced, r.round.done = true, false, false, false
+	r.round.early, r.round.late = false, false
 	if rd.SoftState != nil || rd.GetTerm() > r.term {
 		r.observe()
 	}
@@ -266,7 +279,10 @@ func (r *Replica) applyEarly() error {
 	if r.round.done {
 		return nil
 	}
-	r.send(rd.Messages, false)
+	if !r.round.early {
+		r.send(rd.Messages, false)
+		r.round.early = true
+	}
 	n := len(rd.CommittedEntries)
 	if n > 0 && (len(rd.Entries) == 0 || rd.CommittedEntries[n-1].GetIndex() < rd.Entries[0].GetIndex()) {
 		if err := r.apply(rd.CommittedEntries); err != nil {
@@ -276,6 +292,15 @@ func (r *Replica) applyEarly() error {
 	}
 	r.round.done = true
 	return nil
+}
+
+// sendLate sends what had to wait for the sync. A Ready that is tried again for want of room is not sent again: each answer would begin
+// another round.
+func (r *Replica) sendLate() {
+	if !r.round.late {
+		r.send(r.round.ready.Messages, true)
+		r.round.late = true
+	}
 }
 
 func (r *Replica) applyReady() error {
@@ -291,30 +316,40 @@ func (r *Replica) applyReady() error {
 	return err
 }
 
-// apply makes committed entries visible, then answers their writes.
+// apply makes committed entries visible, then answers their writes. After group.ErrNoSpace it is to be called again with the same entries,
+// and goes on where it stopped.
 func (r *Replica) apply(committed []*raftpb.Entry) error {
-	last := committed[len(committed)-1].GetIndex()
+	if !r.round.visible {
+		if err := r.makeVisible(committed[len(committed)-1].GetIndex()); err != nil {
+			return fmt.Errorf("apply: %w", err)
+		}
+		r.round.visible, r.round.behind = true, 0
+	}
+	for ; r.round.behind < len(committed); r.round.behind++ {
+		e := committed[r.round.behind]
+		if e.GetType() == raftpb.EntryNormal {
+			continue
+		}
+		if err := r.changeMembers(e); err != nil {
+			return fmt.Errorf("apply index %d: %w", e.GetIndex(), err)
+		}
+	}
+	r.round.visible = false
+	r.settle(committed)
+	return nil
+}
+
+// makeVisible applies the entries up to last.
+func (r *Replica) makeVisible(last uint64) error {
 	r.round.applied = r.round.applied[:0]
-	err := r.log.Apply(last, func(e *group.Entry) {
+	return r.log.Apply(last, func(e *group.Entry) {
 		if e.RequestID != ([16]byte{}) && (!r.unsafe(UnsafeRequests) || r.leads(e)) {
-			r.round.applied = append(r.round.applied, slotOf(e))
+			r.round.applied = append(r.round.applied, group.RequestOf(e))
 		}
 		if r.opts.Probe != nil && r.opts.Probe.Applied != nil {
 			r.opts.Probe.Applied(e)
 		}
 	})
-	if err != nil {
-		return fmt.Errorf("apply: %w", err)
-	}
-	for _, e := range committed {
-		if e.GetType() != raftpb.EntryNormal {
-			if err := r.changeMembers(e); err != nil {
-				return fmt.Errorf("apply index %d: %w", e.GetIndex(), err)
-			}
-		}
-	}
-	r.settle(committed)
-	return nil
 }
 
 // settle answers the writes among committed entries that were applied, then those that were lost with the leadership.
@@ -332,8 +367,9 @@ var errLeadLost = errors.New("the leadership was lost")
 func (r *Replica) noteApplied(committed []*raftpb.Entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	now := windowNow()
 	for i := range r.round.applied {
-		r.window.add(r.round.applied[i])
+		r.window.add(appliedSlot(&r.round.applied[i], now))
 	}
 	r.round.applied = r.round.applied[:0]
 	for _, e := range committed {
@@ -365,6 +401,9 @@ func (r *Replica) settleOne(e *raftpb.Entry) {
 	if r.leader && !r.serving && e.GetTerm() == r.term {
 		r.serving = true
 		r.lastCommitTime = max(r.lastCommitTime, r.log.LastCommitTime())
+		if ahead := time.Duration(r.lastCommitTime - r.now().UnixNano()); ahead > time.Minute {
+			r.logger.Warn("the last commit time is ahead of this machine's clock, or another's was: commit times stand still until it is reached", "ahead", ahead)
+		}
 		r.readable.Store(r.sole)
 	}
 }
@@ -376,8 +415,8 @@ func (r *Replica) answer(p *Pending) {
 	if r.newest[p.id] == p {
 		delete(r.newest, p.id)
 	}
-	if p.requestID != ([16]byte{}) && r.requests[p.requestID] == p {
-		delete(r.requests, p.requestID)
+	if p.request.RequestID != ([16]byte{}) && r.requests[p.request.RequestID] == p {
+		delete(r.requests, p.request.RequestID)
 	}
 	r.round.answered = append(r.round.answered, p)
 	for _, q := range p.after {
@@ -391,7 +430,7 @@ func (r *Replica) answer(p *Pending) {
 			r.confirm(q, p.newest()) // that p is committed may be old news
 			continue
 		default:
-			q.answerAfter(p.newest())
+			r.answerDeclined(q, p.newest())
 		}
 		r.answer(q)
 	}

@@ -126,10 +126,11 @@ func (r *Replica) tickNode() []*raftpb.Message {
 		return nil
 	}
 	barred := r.barred()
+	r.tickMourning()
 	switch {
 	case !r.leader && (barred || r.behindFloor()):
 		r.node.TickQuiesced() // its clock runs, so that it votes, but it never campaigns
-	case barred:
+	case barred || r.leader && !isVoter(r.conf, r.opts.RaftID):
 		r.node.Tick()
 		r.yield()
 	default:

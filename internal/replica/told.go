@@ -9,7 +9,8 @@ import (
 // applied, not by the newest one in its log. Where only the leader knows that the old membership is left, and is lost in that moment, the
 // others still ask a majority of the old one, of which a member may be gone for good: then nobody is elected ever again, though only one
 // of the new members is lost. So the leader puts an empty entry behind the change that it has applied, and says only when that one is
-// committed that the change is over: whoever has the entry has heard with it that the change is committed.
+// committed that the change is over: whoever has the entry has heard with it that the change is committed. A leader that the change removes, because it came to
+// lead in the midst of it, can propose nothing any more: it hands the lead over (yield), and its successor leaves the joint membership again or finds that it is left.
 type told struct {
 	due   bool   // the entry is to be proposed
 	index uint64 // of the entry; 0: not known yet
@@ -23,7 +24,7 @@ func (t told) pending() bool { return t.due || t.asked }
 func (r *Replica) tell() {
 	switch {
 	case !r.leader: // one that has just lost the lead cannot know who knows: the change ends with an unknown outcome
-	case len(r.conf.GetVoters()) > 1 && isVoter(r.conf, r.opts.RaftID):
+	case len(r.conf.GetVoters()) > 1 || !isVoter(r.conf, r.opts.RaftID):
 		r.told = told{due: true}
 		r.schedule()
 	default:

@@ -156,8 +156,8 @@ func (r *Replica) tickSummons() {
 	}
 }
 
-// yield hands the lead over where the log has damage (rule 4), to the member that has most. Called with mu held, by the
-// clock of a leader that is not alone.
+// yield hands the lead over, to the member that has most: where the log has damage (rule 4), and where the leader is no voter any more. Called with mu
+// held, by the clock of a leader that is not alone.
 func (r *Replica) yield() {
 	if r.yieldTicks--; r.yieldTicks > 0 || r.transferee != raft.None {
 		return
@@ -175,7 +175,7 @@ func (r *Replica) yield() {
 		return
 	}
 	r.yieldTicks = yieldTicks
-	r.logger.Warn("the log is damaged: the lead is handed over", "to", fmt.Sprintf("%x", to))
+	r.logger.Warn("the log is damaged, or this is no voter any more: the lead is handed over", "to", fmt.Sprintf("%x", to))
 	r.node.TransferLeader(to)
 }
 

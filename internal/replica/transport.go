@@ -74,6 +74,13 @@ func (r *Replica) stepNode(m *raftpb.Message) (answer *raftpb.Message, err error
 	if r.err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFailed, r.err)
 	}
+	if err := r.hasLost(m); err != nil {
+		r.logger.Error("the replica has failed, and is not to run again as what it was", "error", err)
+		r.err, r.broken = err, true
+		r.schedule() // what waits for an answer gets one
+		r.announce()
+		return nil, fmt.Errorf("message %v: %w", m.GetType(), err)
+	}
 	switch {
 	case isQuietMark(m):
 		answer, err = r.stepMark(m)
@@ -108,6 +115,7 @@ func (r *Replica) stepNode(m *raftpb.Message) (answer *raftpb.Message, err error
 		return nil, fmt.Errorf("message %v: %w", m.GetType(), err)
 	}
 	r.observe()
+	r.noteHeard(m)
 	return answer, nil
 }
 

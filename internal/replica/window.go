@@ -1,16 +1,18 @@
 package replica
 
 import (
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
 )
 
-// window remembers the results of the last writes with a request id, in the order of the log. It holds no pointer, so
-// that its size costs the garbage collector nothing. Not safe for concurrent use.
+// window remembers the last writes with a request id and their results, in the order in which this replica applied or declined them. It holds
+// no pointer, so that its size costs the garbage collector nothing. Ages are measured by this process's monotonic clock, in ns since
+// windowClock: the machine's time may be set. Not safe for concurrent use.
 type window struct {
-	writesMax int           // at most so many, at least 1
-	age       time.Duration // none with a commit time older than this
+	group.RequestWindow // how long
 
 	at    map[[16]byte]uint32 // request id -> low bits of its sequence number
 	slots []windowSlot        // a ring; its length is a power of two
@@ -18,46 +20,75 @@ type window struct {
 	next  uint64              // sequence number of the next one; next-first are held
 }
 
+// windowClock is the zero of the ages of windows.
+var windowClock = time.Now()
+
+func windowNow() int64 { return int64(time.Since(windowClock)) }
+
+// windowSlot is a write that is remembered, in 56 bytes: a busy shard has millions of them.
 type windowSlot struct {
-	requestID  [16]byte
-	index      uint64
-	commitTime int64
-	deleted    bool // a delete made an entry, so there was a record
+	requestID [16]byte
+	id        int64
+	index     uint64
+	time      int64 // commit time, Unix ns; of a refused write IfVersion of its condition
+	at        int64 // when it was applied or declined here, or the window was read from the log
+	crc       uint32
+	delete    bool
+	// role is written, refused or nothing. Where it is not written, the write made no entry: index is the record's newest version that it
+	// was declined for, 0: none. No log has that: it is forgotten with this process.
+	role     role
+	ifAbsent bool // of the condition of a refused write
+}
+
+// appliedSlot is a write that the log has.
+func appliedSlot(r *group.Request, at int64) windowSlot {
+	return windowSlot{requestID: r.RequestID, id: r.ID, index: r.Index, time: r.CommitTime, at: at, crc: r.CRC32C, delete: r.Delete}
+}
+
+// declinedSlot is a write that made no entry, because of the record's newest version.
+func declinedSlot(p *Pending, current uint64, at int64) windowSlot {
+	r := &p.request
+	return windowSlot{
+		requestID: r.RequestID, id: r.ID, index: current, time: int64(p.condition.IfVersion), at: at, crc: r.CRC32C, delete: r.Delete,
+		role: p.role, ifAbsent: p.condition.IfAbsent,
+	}
+}
+
+// request is what tells the write from others under its request id.
+func (s *windowSlot) request() group.Request {
+	return group.Request{RequestID: s.requestID, ID: s.id, Index: s.index, Delete: s.delete, CRC32C: s.crc}
 }
 
 func (w *window) slot(sequence uint64) *windowSlot {
 	return &w.slots[sequence&uint64(len(w.slots)-1)]
 }
 
-// find gives the result of a write that was applied, marked as repeated. now is Unix ns.
-func (w *window) find(requestID [16]byte, now int64) (Result, bool) {
+// find gives the write with a request id that is remembered; nil: none is. It must not be kept.
+func (w *window) find(requestID [16]byte, now int64) *windowSlot {
 	low, ok := w.at[requestID]
 	if !ok {
-		return Result{}, false
+		return nil
 	}
 	s := w.slot(uint64(low)) // the ring is shorter than 2^32, so the low bits name the slot
 	if w.expired(s, now) {
-		return Result{}, false
+		return nil
 	}
-	return Result{Index: s.index, CommitTime: s.commitTime, Repeated: true, Existed: s.deleted}, true
+	return s
 }
 
-func (w *window) expired(s *windowSlot, now int64) bool { return now-s.commitTime > int64(w.age) }
+func (w *window) expired(s *windowSlot, now int64) bool { return now-s.at > int64(w.Age) }
 
-// add remembers a write. Where its request id is remembered already, the first result stays.
+// add remembers a write. Where its request id is remembered already, the first one stays, unless that wrote nothing.
 func (w *window) add(s windowSlot) {
-	w.trim(s.commitTime)
-	if _, ok := w.at[s.requestID]; ok {
+	w.forget(s.at, 1)
+	if low, ok := w.at[s.requestID]; ok && w.slot(uint64(low)).role == written {
 		return
 	}
 	if w.at == nil {
 		w.at = make(map[[16]byte]uint32)
 	}
-	if w.held() >= w.writesMax {
-		w.drop()
-	}
 	if w.held() == len(w.slots) {
-		w.grow()
+		w.resize(max(16, 2*len(w.slots)))
 	}
 	*w.slot(w.next) = s
 	w.at[s.requestID] = uint32(w.next)
@@ -67,31 +98,61 @@ func (w *window) add(s windowSlot) {
 func (w *window) held() int { return int(w.next - w.first) }
 
 func (w *window) drop() {
-	delete(w.at, w.slot(w.first).requestID)
+	id := w.slot(w.first).requestID
+	if w.at[id] == uint32(w.first) { // else a later one took its place
+		delete(w.at, id)
+	}
 	w.first++
 }
 
-func (w *window) grow() {
+func (w *window) resize(slots int) {
 	old := *w
-	w.slots = make([]windowSlot, max(16, 2*len(old.slots)))
+	w.slots = make([]windowSlot, slots)
 	for i := old.first; i < old.next; i++ {
 		*w.slot(i) = *old.slot(i)
 	}
 }
 
-// trim forgets what is too old and gives the memory back where nothing is left. now is Unix ns.
-func (w *window) trim(now int64) {
-	for w.held() > 0 && w.expired(w.slot(w.first), now) {
+// forgottenMax writes are dropped at a time, so that nobody waits long for it.
+const forgottenMax = 8192
+
+// forget drops what need not be remembered any more when so many are to come; true: there may be more of it.
+func (w *window) forget(now int64, coming int) (more bool) {
+	for range forgottenMax {
+		if w.held() == 0 {
+			return false
+		}
+		oldest, held := w.slot(w.first), w.held()+coming
+		if !w.expired(oldest, now) && held <= w.WritesMax && (held <= w.Writes || now-oldest.at <= int64(w.AgeMin)) {
+			return false
+		}
 		w.drop()
 	}
-	if w.held() == 0 {
-		w.at, w.slots = nil, nil
+	return true
+}
+
+// trim forgets what is too old or too much, and gives memory back where little is left; true: there may be more of it.
+func (w *window) trim(now int64) (more bool) {
+	if w.forget(now, 0) {
+		return true
 	}
+	switch held := w.held(); {
+	case held == 0:
+		w.at, w.slots = nil, nil
+	case len(w.slots) > 1024 && held < len(w.slots)/8:
+		w.resize(len(w.slots) / 4)
+		at := make(map[[16]byte]uint32, held)
+		for id, low := range w.at {
+			at[id] = low
+		}
+		w.at = at
+	}
+	return false
 }
 
 // putBefore remembers older writes, oldest first, before all that it holds.
 func (w *window) putBefore(older []windowSlot) {
-	all := window{writesMax: w.writesMax, age: w.age}
+	all := window{RequestWindow: w.RequestWindow}
 	for _, s := range older {
 		all.add(s)
 	}
@@ -101,17 +162,59 @@ func (w *window) putBefore(older []windowSlot) {
 	*w = all
 }
 
-// restoreWindow reads back what was applied before the start. It runs once, in the first write with a request id: a
-// start must not wait for it.
+// answer is that to a write with its request id; nil: it is a new one, and nothing was written under the id before.
+func (s *windowSlot) answer(w *Write, request *group.Request, reuse bool) *Pending {
+	first := s.request()
+	same := first.IsSame(request)
+	switch {
+	case s.role == written && !same && !reuse:
+		return failed(reused(&first))
+	case s.role == written:
+		return succeeded(Result{Index: s.index, CommitTime: s.time, Repeated: true, Existed: s.delete})
+	case !same || w.Condition != Condition{IfAbsent: s.ifAbsent, IfVersion: uint64(s.time)}:
+		return nil
+	case s.role == nothing:
+		return succeeded(Result{Repeated: true})
+	}
+	why := ErrMismatch
+	if s.ifAbsent && s.index != 0 {
+		why = ErrExists
+	}
+	return failed(&ConditionError{Err: why, Current: s.index})
+}
+
+// restored says how far the window was read back that was there before the start.
+type restored struct {
+	whole atomic.Bool
+	mu    sync.Mutex
+	part  bool // guarded by mu: it was read while the log had damage, so something may be missing
+}
+
+// read reads the window back, in the first write with a request id: a start must not wait for it. Where the log has damage, it does so again when that is
+// repaired: before, other members can lead.
+func (s *restored) read(r *Replica) {
+	if s.whole.Load() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.whole.Load() || s.part && r.log.Damaged() {
+		return
+	}
+	r.restoreWindow()
+	s.part = r.log.Damaged() // known before, or found by reading
+	s.whole.Store(!s.part)
+}
+
+// restoreWindow reads back what was applied before the start.
 func (r *Replica) restoreWindow() {
-	if r.unsafe(UnsafeRequests) {
+	if r.unsafe(UnsafeRequests) || windowNow()-r.startedWindow > int64(r.opts.Window.Age) {
 		return
 	}
 	var older []windowSlot
-	since := r.now().Add(-r.opts.WindowAge).UnixNano()
-	for e := range r.log.RecentRequests(r.opts.WindowWrites, since) {
+	for e := range r.log.RecentRequests(r.opts.Window, r.now().UnixNano()) {
 		if e.Index <= r.startedApplied {
-			older = append(older, slotOf(&e))
+			older = append(older, appliedSlot(&e, r.startedWindow))
 		}
 	}
 	if len(older) == 0 {
@@ -122,12 +225,19 @@ func (r *Replica) restoreWindow() {
 	r.window.putBefore(older)
 }
 
-func slotOf(e *group.Entry) windowSlot {
-	return windowSlot{requestID: e.RequestID, index: e.Index, commitTime: e.CommitTime, deleted: e.Kind == group.KindDelete}
+func (r *Replica) trimWindow() {
+	for more := true; more; {
+		r.mu.Lock()
+		more = r.window.trim(windowNow())
+		r.mu.Unlock()
+	}
 }
 
-func (r *Replica) trimWindow() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.window.trim(r.now().UnixNano())
+// remembered gives the write with a request id that was applied or declined; nil: none is remembered. Called with mu held.
+func (r *Replica) remembered(requestID [16]byte) *windowSlot {
+	s := r.window.find(requestID, windowNow())
+	if s != nil && s.role == written && r.unsafe(UnsafeClock) && r.now().UnixNano()-s.time > int64(r.opts.Window.Age) {
+		return nil
+	}
+	return s
 }

@@ -13,6 +13,7 @@ const Domain = "sheaf.dev"
 
 // Reasons that decide about a retry.
 const (
+	ReasonGroupFailed      = "GROUP_FAILED"
 	ReasonGroupLoading     = "GROUP_LOADING"
 	ReasonNoLeader         = "NO_LEADER"
 	ReasonShardUnreachable = "SHARD_UNREACHABLE"
@@ -20,6 +21,10 @@ const (
 	ReasonWrongShard       = "WRONG_SHARD"
 	ReasonNotLeader        = "NOT_LEADER"
 	ReasonOutcomeUnknown   = "OUTCOME_UNKNOWN"
+
+	reasonVersionMismatch = "VERSION_MISMATCH"
+	reasonRecordExists    = "RECORD_EXISTS"
+	reasonRequestIDReused = "REQUEST_ID_REUSED"
 )
 
 // Fate says what a failed attempt means for the call.
@@ -38,6 +43,9 @@ type Verdict struct {
 	Reason string            // of our ErrorInfo; SHARD_UNREACHABLE for an error of the transport
 	Info   map[string]string // metadata of our ErrorInfo
 	Wait   time.Duration     // the server asks for at least this; 0: no wish
+	// EndsDoubt: the group's leader gave this answer to a write after it had looked for the request id, so no earlier attempt
+	// with that id was applied. All other failures leave open what an earlier attempt did.
+	EndsDoubt bool
 }
 
 // Judge classifies the error of an attempt. sent says whether the request may have left this process: then an error of
@@ -66,6 +74,23 @@ func Judge(st *status.Status, sent bool) Verdict {
 	case code == codes.FailedPrecondition && (v.Reason == ReasonWrongShard || v.Reason == ReasonNotLeader):
 		v.Fate = Refused
 	case code == codes.Unknown && v.Reason == ReasonOutcomeUnknown:
+		v.Fate = Unknown
+	}
+	switch v.Reason {
+	case reasonVersionMismatch, reasonRecordExists, reasonRequestIDReused:
+		v.EndsDoubt = v.Fate == Final
+	}
+	return v
+}
+
+// JudgeStream is Judge for a message whose stream of writes ended before it was answered. first: it is the first such message. The
+// status speaks of that one at most, and where it does not refuse that for good, whatever was sent may have been applied.
+func JudgeStream(st *status.Status, first, sent bool) Verdict {
+	v := Judge(st, sent)
+	switch {
+	case !sent && v.Fate == Final:
+		v.Fate = Refused
+	case sent && (!first || v.Fate == Refused):
 		v.Fate = Unknown
 	}
 	return v

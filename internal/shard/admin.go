@@ -180,7 +180,14 @@ func (s *adminServer) Verify(ctx context.Context, in *recordv1.VerifyRequest) (*
 	if err != nil {
 		return nil, answerError(err, where{group: g.name})
 	}
-	return &recordv1.VerifyResponse{Bytes: report.Bytes, Entries: report.Entries, Damages: damagesOf(report.Damages)}, nil
+	out := &recordv1.VerifyResponse{
+		Bytes: report.Bytes, Entries: report.Entries, Damages: damagesOf(report.Damages),
+		Copies: []*recordv1.VerifiedCopy{{Shard: s.cfg.Name, Bytes: report.Bytes, Entries: report.Entries, Damages: int32(len(report.Damages))}},
+	}
+	for _, d := range out.Damages {
+		d.Shard = s.cfg.Name
+	}
+	return out, nil
 }
 
 // Compact implements AdminService.
@@ -191,6 +198,13 @@ func (s *adminServer) Compact(ctx context.Context, in *recordv1.CompactRequest) 
 	g, sv, err := s.asked(in.GetGroup())
 	if err != nil {
 		return nil, err
+	}
+	if in.GetExplain() {
+		holds, err := s.explain(g, sv)
+		if err != nil {
+			return nil, answerError(err, where{group: g.name})
+		}
+		return &recordv1.CompactResponse{Holds: holds}, nil
 	}
 	report, err := s.compactLog(ctx, sv, group.CompactOptions{All: in.GetAll(), RateBytesPerSecond: in.GetRateBytesPerSecond()})
 	if err != nil {

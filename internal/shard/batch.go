@@ -105,7 +105,7 @@ func (s *recordServer) receiveBatch(stream recordv1.RecordService_BatchPutServer
 	for i, put := range in.GetPuts() {
 		w := &b.writes[i]
 		if b.errs[i] = s.preparePut(put, w); b.errs[i] == nil {
-			b.errs[i] = s.propose(w)
+			b.errs[i] = s.propose(stream.Context(), w)
 		}
 	}
 	return b

@@ -2,10 +2,13 @@ package shard
 
 import (
 	"context"
+	"errors"
+	"math/bits"
 	"sync"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/message"
 )
 
 // BatchGet implements RecordService.
@@ -16,22 +19,22 @@ func (s *recordServer) BatchGet(in *recordv1.BatchGetRequest, stream recordv1.Re
 	}
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
-	b := &batchGet{shard: s.Shard, stream: stream, gets: in.GetGets()}
+	b := &batchGet{shard: s.Shard, stream: stream, gets: in.GetGets(), held: message.HeldOf(ctx)}
+	readers, err := b.open()
+	if err != nil {
+		return err
+	}
 	b.prepare(ctx)
 
-	readers := min(batchReadersMax, (n+batchReadsPerFork-1)/batchReadsPerFork)
-	if s.cfg.Residency == group.Resident {
-		readers = 1 // nothing to wait for
-	}
 	var wait sync.WaitGroup
-	for first := 1; first < readers; first++ {
+	for first, r := range readers[1:] {
 		wait.Go(func() {
-			if err := b.read(ctx, first, readers); err != nil {
+			if err := b.read(ctx, r, first+1, len(readers)); err != nil {
 				cancel(err)
 			}
 		})
 	}
-	if err := b.read(ctx, 0, readers); err != nil {
+	if err := b.read(ctx, readers[0], 0, len(readers)); err != nil {
 		cancel(err)
 	}
 	wait.Wait()
@@ -55,9 +58,49 @@ type batchGet struct {
 	gets   []*recordv1.GetRequest
 	reads  []read
 	errs   []error
+	held   *message.Held
+
+	asking  sync.Mutex
+	encoded int64 // what an encoded message may take: asked for twice, as one is in the transport and one waits
 
 	send sync.Mutex     // one message at a time; guards all below
 	rest []*batchReader // ended, and their last results not sent
+}
+
+// batchGetHeldBytes is what a read takes in memory: its request, and its result without data and attributes.
+const batchGetHeldBytes = 512 + recordHeldBytes
+
+// open makes readers: one at least, and so many as there is memory for, up to what the reads are worth.
+func (b *batchGet) open() ([]*batchReader, error) {
+	n := len(b.gets)
+	most := min(batchReadersMax, (n+batchReadsPerFork-1)/batchReadsPerFork)
+	if b.shard.cfg.Residency == group.Resident {
+		most = 1 // nothing to wait for
+	}
+	arena := min(max(message.RoundUp(int64(n)/int64(most)*batchDataBytes), batchArenaMin), answerBytes)
+	if err := b.held.More(arena + int64(n)*batchGetHeldBytes); err != nil {
+		return nil, err
+	}
+	readers := []*batchReader{newBatchReader(arena)}
+	for len(readers) < most && b.held.More(arena) == nil {
+		readers = append(readers, newBatchReader(arena))
+	}
+	return readers, nil
+}
+
+// message asks for what messages of up to size bytes take.
+func (b *batchGet) message(size int64) error {
+	b.asking.Lock()
+	defer b.asking.Unlock()
+	size = message.RoundUp(size)
+	if size <= b.encoded {
+		return nil
+	}
+	if err := b.held.More(2 * (size - b.encoded)); err != nil {
+		return err
+	}
+	b.encoded = size
+	return nil
 }
 
 // prepare checks all reads and waits once per group until they see what was acknowledged.
@@ -82,10 +125,13 @@ func (b *batchGet) prepare(ctx context.Context) {
 
 // batchReader makes the messages of one goroutine of a BatchGet. It is used again, with its memory, for another one.
 type batchReader struct {
-	out   recordv1.BatchGetResponse
-	items []*batchItem
-	arena []byte // data of the records in out
-	bytes int64  // of them; taken from Shard.bytes
+	out     recordv1.BatchGetResponse
+	items   []*batchItem
+	arena   []byte // data of the records in out
+	size    int64  // of out, encoded, at most
+	granted int64  // that size may come to
+	largest int64  // of the sizes of records
+	apart   int64  // asked for attributes, and data that are not in the arena
 }
 
 // batchItem is a result with what it points to.
@@ -96,25 +142,46 @@ type batchItem struct {
 	crc    uint32
 }
 
-// blobRefBytes is the length of a group.BlobRef, which may stand in the place of data.
-const blobRefBytes = 40
+const (
+	// blobRefBytes is the length of a group.BlobRef, which may stand in the place of data.
+	blobRefBytes = 40
+	// batchDataBytes is what a reader has room for by each of its reads; larger data get memory of their own.
+	batchDataBytes = 16 << 10
+	batchArenaMin  = 64 << 10
+	// batchFailedBytes is about what a result takes that says why there is no record.
+	batchFailedBytes = 512
+)
 
-var batchReaders = sync.Pool{New: func() any { return &batchReader{arena: make([]byte, 0, answerBytes+group.DataBytesMax/4)} }}
+// batchReaders are those that are not used, by the binary logarithm of their arena's capacity.
+var batchReaders [32]sync.Pool
+
+// newBatchReader makes one with an arena of so many bytes, a power of two.
+func newBatchReader(arena int64) *batchReader {
+	if r, ok := batchReaders[bits.Len64(uint64(arena))].Get().(*batchReader); ok {
+		return r
+	}
+	return &batchReader{arena: make([]byte, 0, arena)}
+}
 
 // read does every stride-th read from first on.
-func (b *batchGet) read(ctx context.Context, first, stride int) error {
-	r := batchReaders.Get().(*batchReader)
+func (b *batchGet) read(ctx context.Context, r *batchReader, first, stride int) error {
 	defer b.keep(r)
 	for i := first; i < len(b.gets); i += stride {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		item := r.next(i)
-		if err := b.one(i, r, item); err != nil {
-			item.result.Record, item.result.Status = nil, itemStatus(err)
-			continue
+		err := b.one(i, r, item)
+		var refused refusedError
+		if errors.As(err, &refused) {
+			return refused.error // one answer for all that is left: thousands of them would take memory where there is none
 		}
-		if r.bytes >= answerBytes || len(r.out.Results) == scanRecordsMax {
+		if err != nil {
+			item.result.Record, item.result.Status = nil, itemStatus(err)
+			r.size += batchFailedBytes
+		}
+		// The next record is taken for one of the largest: a message is to stay within its limit.
+		if r.size+r.largest > answerBytes-messageSize || len(r.out.Results) == scanRecordsMax {
 			if err := b.flush(r); err != nil {
 				return err
 			}
@@ -130,26 +197,25 @@ func (b *batchGet) keep(r *batchReader) {
 	b.rest = append(b.rest, r)
 }
 
-// done gives back what a reader took.
+// done leaves a reader to others.
 func (b *batchGet) done(r *batchReader) {
-	b.shard.bytes.give(r.bytes)
-	r.clear()
-	batchReaders.Put(r)
+	b.clear(r)
+	batchReaders[bits.Len(uint(cap(r.arena)))].Put(r)
 }
 
 // sendRest sends what the readers had not come to send, in messages of about answerBytes. All have ended.
 func (b *batchGet) sendRest() error {
 	out := &recordv1.BatchGetResponse{Results: make([]*recordv1.BatchGetResult, 0, min(len(b.gets), scanRecordsMax))}
-	bytes := int64(0)
+	size := int64(messageSize)
 	for _, r := range b.rest {
-		if len(out.Results) > 0 && (bytes+r.bytes > answerBytes || len(out.Results)+len(r.out.Results) > scanRecordsMax) {
+		if len(out.Results) > 0 && (size+r.size > answerBytes || len(out.Results)+len(r.out.Results) > scanRecordsMax || b.message(size+r.size) != nil) {
 			if err := b.stream.Send(out); err != nil {
 				return err
 			}
-			out.Results, bytes = out.Results[:0], 0
+			out.Results, size = out.Results[:0], messageSize
 		}
 		out.Results = append(out.Results, r.out.Results...)
-		bytes += r.bytes
+		size += r.size
 	}
 	if len(out.Results) == 0 {
 		return nil
@@ -168,18 +234,48 @@ func (b *batchGet) one(i int, r *batchReader, item *batchItem) error {
 	if err != nil {
 		return err
 	}
-	n := len(rec.Data)
-	if err := b.shard.bytes.take(int64(n)); err != nil {
-		return err
-	}
-	r.bytes += int64(n)
 	// At most a whole frame of the arena is taken now.
-	room := cap(r.arena) - len(r.arena)
-	taken := min(int64(room), group.FrameBytes(len(rec.Attributes), max(n, blobRefBytes)))
-	r.arena = r.arena[:len(r.arena)+int(taken)]
+	n := len(rec.Data)
+	frame := group.FrameBytes(len(rec.Attributes), max(n, blobRefBytes))
+	room := int64(cap(r.arena) - len(r.arena))
+	if err := b.admit(r, &rec, get.where.group, room < 2*frame); err != nil {
+		return refusedError{err}
+	}
+	r.arena = r.arena[:len(r.arena)+int(min(room, frame))]
 	item.result.Record = &item.record
 	item.record.Key = &item.key
 	return fillRecord(&item.record, get.where, &rec, dataOf(&rec, get.options.MetadataOnly, &item.crc))
+}
+
+// refusedError: there is no memory for the record.
+type refusedError struct{ error }
+
+// admit asks for what a record takes that was read. apart: its data may have got memory of their own.
+func (b *batchGet) admit(r *batchReader, rec *group.Record, name string, apart bool) error {
+	size := answerSize(name, rec)
+	if r.size+size+messageSize > r.granted {
+		granted := message.RoundUp(r.size + size + messageSize)
+		if err := b.message(granted); err != nil {
+			return err
+		}
+		r.granted = granted
+	}
+	more := int64(0)
+	if apart {
+		more = int64(len(rec.Data) + len(rec.Data)/8)
+	}
+	if len(rec.Attributes) > 0 {
+		more += int64(512 + 5*len(rec.Attributes))
+	}
+	if more > 0 {
+		if err := b.held.More(more); err != nil {
+			return err
+		}
+	}
+	r.apart += more
+	r.size += size
+	r.largest = max(r.largest, size)
+	return nil
 }
 
 // next is the item for the result of a read.
@@ -199,13 +295,13 @@ func (b *batchGet) flush(r *batchReader) error {
 	b.send.Lock()
 	err := b.stream.Send(&r.out)
 	b.send.Unlock()
-	b.shard.bytes.give(r.bytes)
-	r.clear()
+	b.clear(r)
 	return err
 }
 
-// clear makes it as new, but for the memory.
-func (r *batchReader) clear() {
+// clear makes a reader as new, but for its memory.
+func (b *batchGet) clear(r *batchReader) {
+	_ = b.held.More(-r.apart) // less is never refused
 	for _, item := range r.items[:len(r.out.Results)] {
 		item.result.Reset()
 		item.record.Reset()
@@ -213,5 +309,5 @@ func (r *batchReader) clear() {
 	}
 	r.out.Results = r.out.Results[:0]
 	r.arena = r.arena[:0]
-	r.bytes = 0
+	r.size, r.granted, r.largest, r.apart = 0, 0, 0, 0
 }

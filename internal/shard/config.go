@@ -81,10 +81,12 @@ type Config struct {
 
 	listener net.Listener   // of a Host; nil: Listen
 	probe    *replica.Probe // of all replicas, for tests; nil: none
+	unsafe   unsafe         // rules switched off, for tests
 	// Of a Host, shorter in tests: between two looks at a volume that is served, and at one that is not.
 	guardEvery, inspectEvery time.Duration
 	// Shorter in tests: between two looks for damage, and before everything is read again.
 	mendEvery, scrubPause time.Duration
+	stepEvery             time.Duration // shorter in tests
 }
 
 // Limits of serving. A zero field takes its default.
@@ -92,7 +94,10 @@ type Limits struct {
 	MessageBytesMax         int           // of one gRPC message; 8 MiB
 	StreamsPerConnectionMax uint32        // concurrent calls of one connection; 1,024
 	CallsMax                int           // concurrent calls in all, OVERLOADED beyond; 16,384
-	BytesInFlightMax        int64         // data of requests and answers being worked on, OVERLOADED beyond; 256 MiB
+	BytesInFlightMax        int64         // data of writes being worked on, OVERLOADED beyond; 256 MiB
+	AnswerBytesMax          int64         // data of answers being worked on or not taken by their callers, OVERLOADED beyond; 256 MiB
+	ScansReadingMax         int           // scans that read their log at the same time, 16 MiB each where it is cold; others wait in line; 16
+	SendTimeout             time.Duration // for one message of a stream until its caller takes it, SLOW_READER beyond; 1 min
 	ReplicaBytesInFlightMax int64         // see replica.Options; 64 MiB
 	CallTimeout             time.Duration // for unary calls that come without a deadline; 60 s
 	KeepaliveMin            time.Duration // clients that ping more often are cut off; 10 s
@@ -107,25 +112,29 @@ type Limits struct {
 // Compaction in the background. A zero field takes its default.
 type Compaction struct {
 	Off bool
-	// SupersededShareMin is the share of a group's stored bytes that must be superseded; 0.5.
+	// SupersededShareMin is the share of a group's sealed segments and blobs that must be superseded; 0.5. A group
+	// holds at most what it needs, divided by 1 - SupersededShareMin, and one segment.
 	SupersededShareMin float64
-	// SupersededBytesMin must be superseded too; 64 MiB.
+	// SupersededBytesMin must be superseded too, or what makes more than a segment together with the newest one; 64
+	// MiB.
 	SupersededBytesMin int64
-	RateBytesPerSecond int64         // 0: 64 MiB/s; negative: no limit
-	Interval           time.Duration // between looks; 30 s
+	RateBytesPerSecond int64         // 0: 64 MiB/s; negative: no limit. Raised where more than that is superseded, and off where room is short
+	Interval           time.Duration // between looks at all groups; 30 s
 }
 
 // Registry is what a shard needs of etcd: part of *placement.Store, which says what each method does.
 type Registry interface {
 	Meta(ctx context.Context) (placement.Meta, error)
-	MayRegister(ctx context.Context, s placement.Shard) error
+	MayRegister(ctx context.Context, s placement.Shard) (registered placement.Step, err error)
 	RegisterShard(ctx context.Context, s placement.Shard, refused ...func(error)) (stop func(), err error)
+	NextStep(ctx context.Context, s placement.Shard) error
 	Follow(ctx context.Context, before placement.Seen) <-chan placement.View
 	PutGroup(ctx context.Context, g placement.Group) (placement.Group, error)
 	PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error)
 	Freeze(ctx context.Context, by, reason string) error
 	Reconcile(ctx context.Context, r placement.Rebuilt, silent []string) (placement.Reconciled, error)
 	Unreconciled(ctx context.Context, why ...string) error
+	Heard() (last time.Time, held string)
 }
 
 var _ Registry = (*placement.Store)(nil)
@@ -145,6 +154,9 @@ func (c *Config) setDefaults() {
 	setDefault(&l.StreamsPerConnectionMax, 1024)
 	setDefault(&l.CallsMax, 16384)
 	setDefault(&l.BytesInFlightMax, 256<<20)
+	setDefault(&l.AnswerBytesMax, 256<<20)
+	setDefault(&l.ScansReadingMax, 16)
+	setDefault(&l.SendTimeout, time.Minute)
 	setDefault(&l.ReplicaBytesInFlightMax, 64<<20)
 	setDefault(&l.CallTimeout, time.Minute)
 	setDefault(&l.KeepaliveMin, 10*time.Second)
@@ -157,6 +169,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.ScrubBytesPerSecond, 4<<20)
 	setDefault(&c.mendEvery, mendEvery)
 	setDefault(&c.scrubPause, scrubPause)
+	setDefault(&c.stepEvery, stepEvery)
 	k := &c.Compaction
 	setDefault(&k.SupersededShareMin, 0.5)
 	setDefault(&k.SupersededBytesMin, 64<<20)
@@ -205,6 +218,9 @@ func (c *Config) validate() error {
 		{"message limit", int64(c.Limits.MessageBytesMax)},
 		{"limit of calls", int64(c.Limits.CallsMax)},
 		{"limit of bytes in flight", c.Limits.BytesInFlightMax},
+		{"limit of bytes of answers", c.Limits.AnswerBytesMax},
+		{"limit of scans reading", int64(c.Limits.ScansReadingMax)},
+		{"time to send one message", int64(c.Limits.SendTimeout)},
 		{"limit of bytes in flight of a replica", c.Limits.ReplicaBytesInFlightMax},
 		{"limit of groups loading", int64(c.Limits.GroupsLoadingMax)},
 		{"limit of groups moving", int64(c.Limits.GroupsMovingMax)},

@@ -91,7 +91,7 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 	damaged := 0
 	for _, name := range files {
 		info, err := os.Stat(name)
-		if err != nil || info.Size() < 64<<10 || damaged == 3 {
+		if err != nil || info.Size() < 24<<10 || damaged == 3 {
 			continue
 		}
 		file, err := os.OpenFile(name, os.O_RDWR, 0)

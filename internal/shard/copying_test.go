@@ -6,6 +6,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -96,6 +97,14 @@ func TestAMoveTellsHowFarItIs(t *testing.T) {
 		one.GetPhase() != recordv1.CopyPhase_COPY_PHASE_FILES || one.GetBytesTotal() < 6000_000 || one.GetBytesDone() <= 0 ||
 		one.GetBytesDone() >= one.GetBytesTotal() || one.GetEtaSeconds() <= 0 {
 		t.Errorf("move: %v", last)
+	}
+	// What comes is shown, and is no group that d fails to serve.
+	st := d.shard.Status()
+	if len(st.Moves) != 1 || st.Summary.State != page.Ready {
+		t.Errorf("status: %+v, moves %+v", st.Summary, st.Moves)
+	} else if m := st.Moves[0]; m.Group != "0" || m.From != "a" || m.To != "d" || m.Phase != "Files" || m.BytesTotal != one.GetBytesTotal() ||
+		m.BytesDone < one.GetBytesDone() || m.BytesPerSecond <= 0 || m.ETASeconds == nil {
+		t.Errorf("status: %+v", m)
 	}
 	rows, err := d.admin.ListGroups(d.ctx(), &recordv1.ListGroupsRequest{})
 	if err != nil || len(rows.GetGroups()) != 1 || rows.GetGroups()[0].GetCopy().GetBytesTotal() != one.GetBytesTotal() {

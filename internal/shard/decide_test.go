@@ -127,6 +127,9 @@ var decideCases = []decideCase{
 	{name: "a copy of another volume, replaced", folder: copied, members: with(member("a", 1, 9, placement.Learner)), want: "trash", held: "stray"},
 	{name: "a copied folder of a member", folder: copied, members: with(member("a", 1, 1)), want: "lost", held: "stray"},
 	{name: "a learner is wanted", members: with(member("a", 1, 9, placement.Learner)), want: "begin"},
+	{name: "a learner is wanted, and its folder holds nothing", folder: remnant, members: with(member("a", 1, 9, placement.Learner)), want: "begin"},
+	{name: "a voter whose folder holds nothing", folder: remnant, members: with(member("a", 1, 9)), want: "", held: ""},
+	{name: "the only copy, whose folder holds nothing", folder: remnant, members: of(member("a", 1, 9)), index: -1, want: "", held: ""},
 	{name: "a learner that was here before", early: true, members: with(member("a", 1, 9, placement.Learner)), want: "confess"},
 	{name: "a voter's folder is gone", members: with(member("a", 1, 1)), want: "confess"},
 	{name: "the only copy's folder is gone", members: of(member("a", 1, 1)), index: -1, want: "lost"},
@@ -170,6 +173,12 @@ func copied(g *groupReplica) {
 func unread(g *groupReplica) {
 	g.unreadable, g.confIndex, g.name = true, 0, ""
 	g.state = recordv1.GroupState_GROUP_STATE_FAILED
+}
+
+// remnant is a folder that does not even say which replica it is.
+func remnant(g *groupReplica) {
+	unread(g)
+	g.raftID = 0
 }
 
 // What a shard does with what is on its volume, as etcd says, and what it leaves alone.

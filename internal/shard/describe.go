@@ -92,6 +92,7 @@ func (s *adminServer) DescribeVolume(context.Context, *recordv1.DescribeVolumeRe
 		return nil, fail(codes.FailedPrecondition, reasonNotServing, "shard %s: %v", s.cfg.Name, err)
 	}
 	out.Address = s.address
+	setStep(out, s.volume.Step())
 	s.mu.Lock()
 	epoch := s.view.Epoch
 	groups := make(map[string]*groupReplica, len(s.groups))
@@ -136,6 +137,7 @@ func describeVolume(cfg *Config, sb volume.Superblock) (*recordv1.DescribeVolume
 	out := &recordv1.DescribeVolumeResponse{
 		Shard: cfg.Name, VolumeUuid: sb.Volume.String(), Generation: sb.Generation, VolumeShard: sb.Shard, StoreUuid: sb.Store.String(),
 	}
+	setStep(out, sb.Step)
 	facts, err := volume.ReadFacts(cfg.FS, cfg.Dir)
 	switch {
 	case err == nil && facts.Store == sb.Store:
@@ -157,6 +159,10 @@ func describeVolume(cfg *Config, sb volume.Superblock) (*recordv1.DescribeVolume
 		return cmp.Or(cmp.Compare(a.GetGroup(), b.GetGroup()), cmp.Compare(a.GetUuid(), b.GetUuid()))
 	})
 	return out, nil
+}
+
+func setStep(out *recordv1.DescribeVolumeResponse, step volume.Step) {
+	out.Step, out.StepNonce = step.Number, step.Nonce.String()
 }
 
 // groupFacts reads the manifest and the replica file of a group.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -56,6 +57,9 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.holdsBack(diskLost, id)
+	if row := f.row(); row.GetCapacityBytes() < 0 || row.GetFreeBytes() < 0 {
+		t.Errorf("the room of a device that holds nothing: %d bytes, %d free", row.GetCapacityBytes(), row.GetFreeBytes())
+	}
 	t.Logf("noticed after %v", time.Since(began))
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -66,6 +70,22 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 	f.cfg.Wanted.Volume = registry.now().Groups["0"].Members[0].VolumeUUID
 	f.run()
 	f.holdsBack(diskLost, f.cfg.Wanted.Volume.String())
+}
+
+// Whatever it is of a volume that cannot be looked at, the message names the volume that was expected.
+func TestAVolumeThatCannotBeLookedAtIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	id := uuid.New()
+	for _, at := range []string{filepath.Join(file, "below"), file} {
+		cfg := Config{Name: "s1", Dir: at, FS: vfs.OS{}, Wanted: Wanted{Volume: id}}
+		if _, held := inspect(&cfg); held == nil || !strings.Contains(held.Error(), id.String()) {
+			t.Errorf("%s: %v", at, held)
+		}
+	}
 }
 
 // The file system that is wanted is told from its relatives before anything is written.

@@ -4,17 +4,14 @@ import (
 	"errors"
 	"hash/crc32"
 	"io"
-	"sync"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/message"
 )
-
-// chunkBuffers hold one chunk of a download each.
-var chunkBuffers = sync.Pool{New: func() any {
-	b := make([]byte, group.BlobChunkBytes)
-	return &b
-}}
 
 // Download implements RecordService.
 func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.RecordService_DownloadServer) error {
@@ -40,10 +37,10 @@ func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.Re
 	if err := s.barrier(stream.Context(), sv); err != nil {
 		return answerError(err, r.where)
 	}
-	if err := s.bytes.take(group.BlobChunkBytes); err != nil {
+	held := message.HeldOf(stream.Context())
+	if err := held.Ask(group.BlobChunkBytes); err != nil {
 		return err
 	}
-	defer s.bytes.give(group.BlobChunkBytes)
 	rec, err := sv.log.Get(r.where.id, r.options)
 	if err != nil {
 		return answerError(err, r.where)
@@ -62,6 +59,10 @@ func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.Re
 	if rec.Blob == nil {
 		return sendSlice(stream, head, rec.Data[in.GetOffsetBytes():end])
 	}
+	// What was read last, a chunk that waits and one in the transport.
+	if err := held.Ask(group.BlobChunkBytes + 2*min(group.BlobChunkBytes, message.RoundUp(end-in.GetOffsetBytes()))); err != nil {
+		return err
+	}
 	blob, err := sv.log.OpenBlob(*rec.Blob)
 	if err != nil {
 		return answerError(err, r.where)
@@ -74,18 +75,27 @@ func sendHead(stream recordv1.RecordService_DownloadServer, head *recordv1.Recor
 	return stream.Send(&recordv1.DownloadResponse{Part: &recordv1.DownloadResponse_Record{Record: head}})
 }
 
-func sendChunk(stream recordv1.RecordService_DownloadServer, data []byte) error {
-	return stream.Send(&recordv1.DownloadResponse{Part: &recordv1.DownloadResponse_Chunk{
-		Chunk: &recordv1.DownloadChunk{Data: data, DataCrc32C: crc32.Checksum(data, castagnoli)},
-	}})
+// chunk is the message of a chunk. Its data are not copied to encode it.
+type chunk struct{ data mem.Buffer }
+
+// Encode implements message.Encoder. The data are let go with the message.
+func (c chunk) Encode() (mem.BufferSlice, error) {
+	n := c.data.Len()
+	inner := protowire.SizeTag(1) + protowire.SizeBytes(n) + protowire.SizeTag(2) + protowire.SizeFixed32()
+	front := make([]byte, 0, 32)
+	front = protowire.AppendVarint(protowire.AppendTag(front, 2, protowire.BytesType), uint64(inner))
+	front = protowire.AppendVarint(protowire.AppendTag(front, 1, protowire.BytesType), uint64(n))
+	behind := protowire.AppendTag(make([]byte, 0, 16), 2, protowire.Fixed32Type)
+	behind = protowire.AppendFixed32(behind, crc32.Checksum(c.data.ReadOnlyData(), castagnoli))
+	return mem.BufferSlice{mem.SliceBuffer(front), c.data, mem.SliceBuffer(behind)}, nil
 }
 
-// sendSlice sends data of at most one chunk.
+// sendSlice sends data of at most one chunk, which nobody else uses.
 func sendSlice(stream recordv1.RecordService_DownloadServer, head *recordv1.Record, data []byte) error {
 	if err := sendHead(stream, head); err != nil || len(data) == 0 {
 		return err
 	}
-	return sendChunk(stream, data)
+	return stream.SendMsg(chunk{mem.SliceBuffer(data)})
 }
 
 // sendBlob sends the bytes in [offset, end). Reads follow the blob's own chunks, so that each is checked once.
@@ -93,18 +103,17 @@ func sendBlob(stream recordv1.RecordService_DownloadServer, head *recordv1.Recor
 	if err := sendHead(stream, head); err != nil {
 		return err
 	}
-	buffer := chunkBuffers.Get().(*[]byte)
-	defer chunkBuffers.Put(buffer)
 	for offset < end {
 		next := min(end, (offset/group.BlobChunkBytes+1)*group.BlobChunkBytes)
-		data := (*buffer)[:next-offset]
-		if n, err := blob.ReadAt(data, offset); n < len(data) {
+		buffer := message.Pool.Get(int(next - offset))
+		if n, err := blob.ReadAt(*buffer, offset); n < len(*buffer) {
+			message.Pool.Put(buffer)
 			if err == nil || errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
 			return err
 		}
-		if err := sendChunk(stream, data); err != nil {
+		if err := stream.SendMsg(chunk{mem.NewBuffer(buffer, message.Pool)}); err != nil {
 			return err
 		}
 		offset = next

@@ -35,6 +35,7 @@ const (
 	reasonRecordExists    = "RECORD_EXISTS"
 	reasonVersionMismatch = "VERSION_MISMATCH"
 	reasonGroupLoading    = "GROUP_LOADING"
+	reasonGroupFailed     = "GROUP_FAILED"
 	reasonNoLeader        = "NO_LEADER"
 	reasonNotLeader       = "NOT_LEADER"
 	reasonStopping        = "STOPPING"
@@ -48,6 +49,8 @@ const (
 	reasonCursorExpired   = "CURSOR_EXPIRED"
 	reasonBadRange        = "BAD_RANGE"
 	reasonOutcomeUnknown  = "OUTCOME_UNKNOWN"
+	reasonRequestIDReused = "REQUEST_ID_REUSED"
+	reasonSlowReader      = "SLOW_READER"
 )
 
 // callError is an answer other than OK.
@@ -141,6 +144,9 @@ func answerError(err error, w where) error {
 	if errors.As(err, &condition) {
 		return conditionError(condition, w)
 	}
+	if errors.Is(err, replica.ErrReused) {
+		return reusedError(err, w)
+	}
 	var damage *group.DamageError
 	if errors.As(err, &damage) {
 		return damageError(damage, w)
@@ -160,7 +166,11 @@ func answerError(err error, w where) error {
 func knownError(err error, w where) error {
 	for _, k := range knownErrors {
 		if errors.Is(err, k.err) {
-			return fail(k.code, k.reason, "%v: %v%s", w, err, k.advice)
+			answer := fail(k.code, k.reason, "%v: %v%s", w, err, k.advice)
+			if k.reason == reasonGroupFailed {
+				answer.metadata = map[string]string{"group": w.group}
+			}
+			return answer
 		}
 	}
 	return nil
@@ -174,6 +184,7 @@ var knownErrors = []struct {
 }{
 	{group.ErrNotFound, codes.NotFound, reasonRecordNotFound, ""},
 	{group.ErrVersionNotFound, codes.NotFound, reasonVersionNotFound, ""},
+	{volume.ErrRoom, codes.Unavailable, reasonNoLeader, "; see to the disk of this shard"}, // others lead soon, where there are copies
 	{volume.ErrFull, codes.ResourceExhausted, reasonDiskFull, "; delete records, compact, or enlarge the volume"},
 	{group.ErrNoSpace, codes.ResourceExhausted, reasonDiskFull, "; delete records, compact, or enlarge the volume"},
 	{syscall.ENOSPC, codes.ResourceExhausted, reasonDiskFull, "; delete records, compact, or enlarge the volume"},
@@ -182,20 +193,39 @@ var knownErrors = []struct {
 	{replica.ErrOverloaded, codes.ResourceExhausted, reasonOverloaded, "; send less at a time and try again"},
 	{group.ErrCursorExpired, codes.OutOfRange, reasonCursorExpired, "; begin the scan again"},
 	{replica.ErrNoLeader, codes.Unavailable, reasonNoLeader, ""},
-	{replica.ErrFailed, codes.Unavailable, reasonNoLeader, ""},
+	{replica.ErrFailed, codes.FailedPrecondition, reasonGroupFailed, "; see to its volume and start its shard again"},
 	{replica.ErrStopping, codes.Unavailable, reasonStopping, ""},
 	{group.ErrClosed, codes.Unavailable, reasonStopping, ""},
 	{cursor.ErrBad, codes.InvalidArgument, "", ""},
+	{errNotStored, codes.Unavailable, reasonNoLeader, "; see to the disk of this shard"}, // behind what is known better, as that it is full
+}
+
+// errNotStored: the file of a blob could not be written. Nothing refers to it.
+var errNotStored = errors.New("the data cannot be stored")
+
+// storing notes that an error came of writing a blob's file.
+func storing(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errNotStored, err)
 }
 
 // surelyNotApplied tells whether an answer to a write rules out that it was or will be applied.
 func surelyNotApplied(err error) bool {
 	switch codeOf(err) {
-	case codes.Aborted, codes.AlreadyExists, codes.Unavailable, codes.ResourceExhausted:
+	case codes.Aborted, codes.AlreadyExists, codes.Unavailable, codes.ResourceExhausted, codes.InvalidArgument:
 		return true
 	default:
 		return false
 	}
+}
+
+// reusedError: nothing was written, and what was written under the request id is something else.
+func reusedError(err error, w where) error {
+	answer := fail(codes.InvalidArgument, reasonRequestIDReused, "%v: nothing is written: %v; give each write 16 random bytes of its own", w, err)
+	answer.violations = []*errdetails.BadRequest_FieldViolation{{Field: "request_id", Description: err.Error()}}
+	return answer
 }
 
 func conditionError(e *replica.ConditionError, w where) error {
@@ -232,6 +262,10 @@ func stoppingError() error {
 	answer := fail(codes.Unavailable, reasonStopping, "the shard is stopping; go to another, or come back")
 	answer.retryAfter = time.Second
 	return answer
+}
+
+func slowReaderError(most time.Duration) error {
+	return fail(codes.Unavailable, reasonSlowReader, "a message of the answer was not taken for %v: read faster, or go on from the last cursor", most)
 }
 
 func overloadedError(what string, limit int64) error {
@@ -285,11 +319,15 @@ func lostError(group string, err error) error {
 	return answer
 }
 
-func failedError(name string, err error) error {
+// failedError: the copy of the group on this shard is not loaded, and waiting will not change that.
+func failedError(name, shard string, err error) error {
 	if errors.Is(err, group.ErrMemory) {
 		return fail(codes.ResourceExhausted, reasonMemoryFull, "group %s is not loaded: %v", name, err)
 	}
-	return fail(codes.Unavailable, reasonNoLeader, "group %s could not be loaded: %v", name, err)
+	answer := fail(codes.FailedPrecondition, reasonGroupFailed,
+		"group %s could not be loaded by shard %s: %v; mend or restore it, then start the shard again: calls fail until then", name, shard, err)
+	answer.metadata = map[string]string{"group": name, "shard": shard}
+	return answer
 }
 
 func groupNotFoundError(group string) error {

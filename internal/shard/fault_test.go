@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -16,6 +17,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -141,6 +143,9 @@ func TestDamageWithoutANewerVersionAnswersUntilAccepted(t *testing.T) {
 	f.again(nil)
 	_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(13)})
 	want(t, err, codes.DataLoss, reasonDamaged)
+	if s := f.shard.Status().Summary; s.State != page.Damaged || !strings.HasPrefix(s.Text, "Damaged: group "+name+":") || !strings.Contains(s.Do, "accept-loss "+name) {
+		t.Errorf("the sentence is %+v", s)
+	}
 	if _, err := f.admin.AcceptLoss(f.ctx(), &recordv1.AcceptLossRequest{Group: name}); err != nil {
 		t.Fatal(err)
 	}

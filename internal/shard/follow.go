@@ -59,6 +59,10 @@ func (s *Shard) foundGroup(id uuid.UUID) *groupReplica {
 		return g
 	case m.Identity.Store != s.store || m.Identity.Group != id:
 		g.stray = fmt.Sprintf("it is group %s of store %s", m.Identity.Group, m.Identity.Store)
+		if g.exchanged = group.Exchanged(s.cfg.FS, g.dir); g.exchanged != "" {
+			g.stray = g.exchanged
+			s.logger.Error("a folder is not that of its group", "uuid", id, "reason", g.exchanged)
+		}
 	}
 	g.name, g.confIndex, g.conf = m.Identity.Name, m.ConfIndex, m.Conf
 	if !found && len(m.Conf.GetVoters()) == 1 {
@@ -145,11 +149,11 @@ func (s *Shard) reconcile(ctx context.Context) (unfinished bool) {
 	notAdopted := s.inParallel(todo.adopt, func(state placement.Group) error { return s.adopt(ctx, state) })
 	notConfessed := s.inParallel(todo.confess, func(state placement.Group) error { return s.confess(ctx, state) })
 	notClaimed := s.inParallel(todo.claim, func(state placement.Group) error { return s.claimOne(ctx, state) })
-	begun := s.inParallel(todo.begin, func(state placement.Group) error { return s.beginOne(state) })
-	if len(todo.begin) > 0 && !begun {
+	notBegun := s.inParallel(todo.begin, func(state placement.Group) error { return s.beginOne(state) })
+	if len(todo.begin) > 0 && !notBegun {
 		return s.reconcile(ctx) || unfinished // which installs them
 	}
-	return unfinished || notCreated || notAdopted || notConfessed || notClaimed || begun || todo.later
+	return unfinished || notCreated || notAdopted || notConfessed || notClaimed || notBegun || todo.later
 }
 
 // isWanted tells whether this shard is to have a copy of a group.
@@ -231,10 +235,13 @@ func (s *Shard) decideOne(todo *work, view placement.View, state placement.Group
 	name := state.Name
 	member, isMember := memberOf(state, s.cfg.Name)
 	here := s.membersHere(state)
+	absent := g == nil || g.lost || g.isRemnant(here) && !s.unsafe(unsafeRemnant)
 	switch {
+	case g != nil && g.name != name && g.exchanged != "":
+		s.stray(todo, g, g.exchanged)
 	case g != nil && g.name != name:
 		s.stray(todo, g, "etcd knows it by the name "+name)
-	case g != nil && !g.lost && g.foreign == "" && g.isOneOf(here):
+	case !absent && g.foreign == "" && g.isOneOf(here):
 		g.stray = ""
 		s.decideMember(todo, state, g)
 		if seen := [3]int64{state.Revision, view.Targets[name].Revision, replacedMembers(view, state)}; g.seen != seen {
@@ -253,9 +260,9 @@ func (s *Shard) decideOne(todo *work, view placement.View, state placement.Group
 			g.stray = "it has left its group"
 		}
 		todo.trash = append(todo.trash, g)
-	case (g == nil || g.lost) && len(here) == 1 && here[0].Role == placement.Learner && s.load.begun() && !s.isSpent(here[0].RaftID):
+	case absent && len(here) == 1 && here[0].Role == placement.Learner && s.load.begun() && !s.isSpent(here[0].RaftID):
 		todo.begin = append(todo.begin, state)
-	case (g == nil || g.lost) && len(here) > 0 && isShared(state):
+	case absent && len(here) > 0 && isShared(state):
 		todo.confess = append(todo.confess, state)
 	case isMember && len(here) == 0 && isShared(state):
 		// The volume that had it is gone: its leader replaces it.
@@ -304,6 +311,12 @@ func (s *Shard) decideMember(todo *work, state placement.Group, g *groupReplica)
 // isOneOf tells whether the folder is of one of these members. Called with Shard.mu held.
 func (g *groupReplica) isOneOf(members []placement.Member) bool {
 	return slices.ContainsFunc(members, func(m placement.Member) bool { return g.raftID == 0 || m.RaftID == g.raftID })
+}
+
+// isRemnant tells whether the folder is what a kill leaves of a replica that was just begun, or being removed, where etcd wants a learner
+// here: it holds no manifest, and not which replica it is. Nothing in it counts. Called with Shard.mu held.
+func (g *groupReplica) isRemnant(here []placement.Member) bool {
+	return g.unreadable && g.raftID == 0 && len(here) == 1 && here[0].Role == placement.Learner
 }
 
 // isNamed tells whether etcd names the replica in the folder, wherever it says it is. Called with Shard.mu held.
@@ -403,10 +416,11 @@ func (s *Shard) inParallel(groups []placement.Group, do func(placement.Group) er
 		wait.Go(func() {
 			defer func() { <-slots }()
 			err := do(state)
-			if errors.Is(err, placement.ErrChanged) || s.ctx.Err() != nil {
+			if errors.Is(err, placement.ErrChanged) || s.ctx.Err() != nil && s.unsafe(unsafeStop) {
 				err = nil // the next view says what to do
 			}
-			if errors.Is(err, errLater) {
+			// An error in a shard that stops is nobody's problem, and nothing is done all the same.
+			if errors.Is(err, errLater) || err != nil && s.ctx.Err() != nil {
 				mu.Lock()
 				failed = true
 				mu.Unlock()

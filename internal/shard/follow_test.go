@@ -251,3 +251,49 @@ func TestOnlyChangesAreWorthAReport(t *testing.T) {
 		}
 	}
 }
+
+// Manifests or folders of two groups that were exchanged are named as that, and neither served nor deleted. Put back, all is as before.
+func TestExchangedGroupsAreNamed(t *testing.T) {
+	for what, words := range map[string]string{group.ManifestName: "was the manifest exchanged", "": "was the folder exchanged"} {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		ids := []int64{idsOf(hash4, 0, 1)[0], idsOf(hash4, 1, 1)[0]}
+		for _, id := range ids {
+			f.put(id, data(id, 100))
+		}
+		f.stop()
+		of := func(name string) string {
+			return filepath.Join(f.cfg.Dir, "groups", f.registry.now().Groups[name].UUID.String(), what)
+		}
+		exchange := func() {
+			for _, step := range [][2]string{{of("0"), f.cfg.Dir + ".tmp"}, {of("1"), of("0")}, {f.cfg.Dir + ".tmp", of("1")}} {
+				if err := os.Rename(step[0], step[1]); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		exchange()
+		f.again(nil)
+		f.eventually("both are named", func() bool {
+			named := 0
+			for _, stray := range f.shard.Status().Strays {
+				if strings.Contains(stray.Reason, words) {
+					named++
+				}
+			}
+			return named == 2
+		})
+		for _, id := range ids {
+			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
+			if want(t, err, codes.FailedPrecondition, reasonGroupFailed); err == nil || !strings.Contains(err.Error(), words) {
+				t.Errorf("a record of an exchanged group answers %v", err)
+			}
+		}
+		f.stop()
+		exchange()
+		f.again(nil).ready()
+		for _, id := range ids {
+			f.holds(id, data(id, 100))
+		}
+		f.stop()
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"log/slog"
 	"maps"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -30,20 +31,21 @@ type memRegistry struct {
 	mu       sync.Mutex
 	view     placement.View
 	watchers map[chan placement.View]bool
-	seen     map[uuid.UUID]uint64   // highest generation of a volume
+	seen     map[uuid.UUID]placement.VolumeSeen
 	down     bool                   // etcd does not answer
 	refuse   bool                   // groups are not written, and all else goes on
 	puts     int                    // of groups
 	taken    bool                   // the shards' names are those of other processes
 	asked    int                    // whether a shard may be registered
 	refused  map[string]func(error) // of registered shards
+	silent   time.Duration          // since etcd answered last
 }
 
 var errDown = errors.New("etcd is down")
 
 // newRegistry makes a store with groups that nobody holds; every group is wanted on the shard of this name.
 func newRegistry(routing placement.Routing, shard string, names ...string) *memRegistry {
-	r := &memRegistry{seen: map[uuid.UUID]uint64{}, refused: map[string]func(error){}, watchers: map[chan placement.View]bool{}}
+	r := &memRegistry{seen: map[uuid.UUID]placement.VolumeSeen{}, refused: map[string]func(error){}, watchers: map[chan placement.View]bool{}}
 	r.view = placement.View{
 		Epoch: 1, Meta: placement.Meta{StoreUUID: uuid.New(), Routing: routing, Copies: 1},
 		Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{}, Targets: map[string]placement.Target{},
@@ -60,7 +62,8 @@ func newRegistry(routing placement.Routing, shard string, names ...string) *memR
 	return r
 }
 
-// change alters the view and tells the watchers.
+// change alters the view and tells the watchers. A group that is altered gets a revision of its own, as in etcd: a write that was begun
+// on what stood there before is refused.
 func (r *memRegistry) change(do func(v *placement.View)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,6 +75,12 @@ func (r *memRegistry) changeLocked(do func(v *placement.View)) {
 	v.Shards, v.Groups, v.Targets = maps.Clone(v.Shards), maps.Clone(v.Groups), maps.Clone(v.Targets)
 	v.Epoch++
 	do(&v)
+	for name, g := range v.Groups {
+		if was := r.view.Groups[name]; was.Revision == g.Revision && !reflect.DeepEqual(was, g) {
+			g.Revision = int64(v.Epoch)
+			v.Groups[name] = g
+		}
+	}
 	r.view = v
 	if r.down {
 		return
@@ -109,23 +118,48 @@ func (r *memRegistry) Meta(context.Context) (placement.Meta, error) {
 	return r.view.Meta, nil
 }
 
-func (r *memRegistry) MayRegister(_ context.Context, s placement.Shard) error {
+func (r *memRegistry) MayRegister(_ context.Context, s placement.Shard) (placement.Step, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked++
-	return r.mayRegister(s)
+	return r.seen[s.VolumeUUID].Step, r.mayRegister(s)
 }
 
 // mayRegister is called with mu held.
 func (r *memRegistry) mayRegister(s placement.Shard) error {
-	switch there, ok := r.view.Shards[s.Name]; {
-	case r.down:
+	if r.down {
 		return errDown
-	case r.taken, ok && there.VolumeUUID != s.VolumeUUID:
-		return placement.ErrNameTaken
-	case s.Generation <= r.seen[s.VolumeUUID]:
-		return placement.ErrRolledBack
 	}
+	if r.taken {
+		return placement.ErrNameTaken
+	}
+	for name, there := range r.view.Shards {
+		if name == s.Name {
+			if err := placement.MayReplace(there, s); err != nil {
+				return err
+			}
+		} else if there.VolumeUUID == s.VolumeUUID {
+			return placement.ErrNameTaken
+		}
+	}
+	if seen, ok := r.seen[s.VolumeUUID]; ok {
+		return placement.MayFollow(seen, s)
+	}
+	return nil
+}
+
+func (r *memRegistry) NextStep(_ context.Context, s placement.Shard) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		return errDown
+	}
+	if seen, ok := r.seen[s.VolumeUUID]; ok {
+		if err := placement.MayFollow(seen, s); err != nil {
+			return err
+		}
+	}
+	r.seen[s.VolumeUUID] = s.Seen()
 	return nil
 }
 
@@ -135,7 +169,7 @@ func (r *memRegistry) RegisterShard(_ context.Context, s placement.Shard, refuse
 	if err := r.mayRegister(s); err != nil {
 		return nil, err
 	}
-	r.seen[s.VolumeUUID] = s.Generation
+	r.seen[s.VolumeUUID] = s.Seen()
 	s.Alive = true
 	r.refused[s.Name] = func(err error) {
 		for _, tell := range refused {
@@ -153,6 +187,12 @@ func (r *memRegistry) Reconcile(context.Context, placement.Rebuilt, []string) (p
 }
 
 func (r *memRegistry) Unreconciled(context.Context, ...string) error { return nil }
+
+func (r *memRegistry) Heard() (last time.Time, held string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return time.Now().Add(-r.silent), ""
+}
 
 func (r *memRegistry) Follow(ctx context.Context, _ placement.Seen) <-chan placement.View {
 	r.mu.Lock()

@@ -147,5 +147,8 @@ func (h *Host) Status() Status {
 	if space, err := h.cfg.FS.Space(h.cfg.Dir); err == nil {
 		st.CapacityBytes, st.FreeBytes = space.TotalBytes, space.FreeBytes
 	}
+	last, _ := h.cfg.Placement.Heard()
+	st.EtcdSilentSeconds = silentSeconds(last)
+	st.summarize()
 	return st
 }

@@ -165,7 +165,11 @@ func (h *Host) serve() *heldError {
 	shard, err := Start(h.ctx, cfg)
 	if err != nil {
 		h.answer()
-		return classify(err)
+		held := classify(err)
+		if held.state == recordv1.ShardState_SHARD_STATE_DISK_LOST {
+			held.err = expecting(h.cfg.Wanted.Volume, held.err)
+		}
+		return held
 	}
 	// From now on just this volume is served here, also after it was lost.
 	h.mu.Lock()
@@ -209,7 +213,7 @@ func (h *Host) store(sb volume.Superblock) error {
 		return nil // it is new, or refused when it is opened
 	}
 	// Start asks this too. It may take a while to see whether another process lives, and here who asks for the state is answered meanwhile.
-	err = mayRegister(h.ctx, &h.cfg, h.address(), sb)
+	_, err = mayRegister(h.ctx, &h.cfg, h.address(), sb)
 	switch {
 	case err == nil, isRenewed(&h.cfg, err):
 		return nil

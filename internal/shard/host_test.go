@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/volume"
@@ -119,7 +120,7 @@ func (f *hostFixture) http(path string) (int, string) {
 func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
 	f.t.Helper()
 	row := f.reaches(state, words...)
-	for path, want := range map[string]int{"/healthz": 200, "/startupz": 200, "/readyz": 503, "/status": 200} {
+	for path, want := range map[string]int{"/": 200, "/nothing": 404, "/healthz": 200, "/startupz": 200, "/readyz": 503, "/status": 200} {
 		if code, body := f.http(path); code != want {
 			f.t.Errorf("%s: %d %s, want %d", path, code, body, want)
 		}
@@ -128,6 +129,9 @@ func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
 	_, body := f.http("/status")
 	if err := json.Unmarshal([]byte(body), &st); err != nil || st.State != state.Word() || st.Message != row.GetMessage() {
 		f.t.Errorf("/status: %v: %s", err, body)
+	}
+	if want := "Not ready: " + state.Word() + ": " + row.GetMessage(); st.Summary.State != page.NotReady || st.Summary.Text != want {
+		f.t.Errorf("the sentence is %+v, want %q", st.Summary, want)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/page"
 )
 
 // startupPatience: a load that reads nothing for so long is stuck. A slow disk is not: it reads something.
@@ -104,11 +105,12 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(stateDesc, prometheus.GaugeValue, 1, state.Word())
 }
 
-// Handler serves, from the first moment on and in every state: /metrics (where Config.Registry is also a
+// Handler serves, from the first moment on and in every state: a page for people at /, /metrics (where Config.Registry is also a
 // prometheus.Gatherer), /healthz (the process answers; never judges anything else), /startupz (fails only while a load
 // does not move), /readyz (a group serves, or there is none to load) and /status (JSON of Status).
 func (h *Host) Handler() http.Handler {
 	mux := http.NewServeMux()
+	page.Handle(mux)
 	if gatherer, ok := h.cfg.Registry.(prometheus.Gatherer); ok {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}))
 	}

@@ -93,10 +93,10 @@ func (s *recordServer) answerGet(ss grpc.ServerStream, c *getCall) error {
 		return err
 	}
 	size := int64(len(rec.Data))
-	if err := s.bytes.take(size); err != nil {
+	if err := s.answers.take(size); err != nil {
 		return err
 	}
-	defer s.bytes.give(size)
+	defer s.answers.give(size)
 	c.record.Key = &c.key
 	if err := fillRecord(&c.record, c.read.where, &rec, dataOf(&rec, c.read.options.MetadataOnly, &c.crc)); err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/page"
 )
 
 // methodNames lists the methods of a service.
@@ -56,9 +57,13 @@ func (s *Shard) Status() Status {
 	} else {
 		st.Problems = append(st.Problems, "asking for the mount of the volume: "+err.Error())
 	}
+	st.Problems = append(st.Problems, s.left.problems(s.cfg.Dir)...)
 	for _, g := range s.groupStatuses() {
 		st.Groups = append(st.Groups, groupStatusOf(g))
 	}
+	st.Moves, st.Uncompacted = s.moveStatuses(), s.compactor.uncompacted()
+	last, _ := s.cfg.Placement.Heard()
+	st.EtcdSilentSeconds = silentSeconds(last)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st.Epoch, st.MemoryNeedBytes = s.view.Epoch, s.load.need
@@ -80,6 +85,7 @@ func (s *Shard) Status() Status {
 		st.Problems = append(st.Problems, what+": "+err.Error())
 	}
 	slices.Sort(st.Problems)
+	st.summarize()
 	return st
 }
 
@@ -134,10 +140,11 @@ func (s *Shard) ready() error {
 	return nil
 }
 
-// Handler serves /metrics (where Config.Registry is also a prometheus.Gatherer), /healthz (the process answers; never
-// judges loading), /readyz (it serves all its groups) and /status (JSON of Status).
+// Handler serves a page for people at /, /metrics (where Config.Registry is also a prometheus.Gatherer), /healthz (the process
+// answers; never judges loading), /readyz (it serves all its groups) and /status (JSON of Status).
 func (s *Shard) Handler() http.Handler {
 	mux := http.NewServeMux()
+	page.Handle(mux)
 	if gatherer, ok := s.cfg.Registry.(prometheus.Gatherer); ok {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}))
 	}

@@ -52,7 +52,7 @@ func inspect(cfg *Config) (seen inspected, held *heldError) {
 	w := cfg.Wanted
 	mount, err := volume.MountOf(cfg.FS, cfg.Dir)
 	if err != nil {
-		return seen, classify(err)
+		return seen, classify(expecting(w.Volume, err))
 	}
 	seen.mount = mount
 	if err := mount.Check(w.FileSystem, w.MountOptions); err != nil {
@@ -143,30 +143,39 @@ func (s *Shard) openVolume(ctx context.Context) error {
 		FS: s.cfg.FS, Dir: s.cfg.Dir, Store: s.store, Shard: s.cfg.Name, Create: s.cfg.Wanted.Volume == uuid.Nil,
 		Adopt: s.cfg.Wanted.Adopt, ReserveBytes: s.cfg.ReserveBytes, Logger: s.logger,
 	}
-	// What cannot be read, or is of another store, is refused by the open.
-	if sb, err := volume.FreshSuperblock(s.cfg.FS, s.cfg.Dir); err == nil && sb.Store == s.store {
-		err := mayRegister(ctx, &s.cfg, s.address, sb)
-		opts.Renew = s.isRolledBack(err)
+	sb, err := volume.FreshSuperblock(s.cfg.FS, s.cfg.Dir)
+	switch {
+	case err == nil && sb.Store == s.store: // one of another store is refused by the open
+		registered, err := mayRegister(ctx, &s.cfg, s.address, sb)
+		opts.Renew, opts.Registered = s.isRolledBack(err), volume.Step(registered)
 		if err != nil && !opts.Renew {
 			return err
 		}
+	case err != nil && !errors.Is(err, volume.ErrNoVolume):
+		return err // an open that can read it after all would not know what is registered
 	}
-	var err error
 	if s.volume, err = volume.Open(opts); err != nil {
 		return err
 	}
 	return s.openJournal()
 }
 
-// mayRegister asks etcd whether a volume may be registered as it will be once it is opened.
+// mayRegister asks etcd whether a volume may be registered once it is opened, and which step of it is registered now.
 // The folder's lock is looked at first: a second process on it is no copy.
-func mayRegister(ctx context.Context, cfg *Config, address string, sb volume.Superblock) error {
+func mayRegister(ctx context.Context, cfg *Config, address string, sb volume.Superblock) (registered placement.Step, err error) {
 	if err := volume.InUse(cfg.FS, cfg.Dir); err != nil {
-		return err
+		return placement.Step{}, err
 	}
-	return cfg.Placement.MayRegister(ctx, placement.Shard{
-		Name: cfg.Name, Address: address, VolumeUUID: sb.Volume, Generation: sb.Generation + 1,
-	})
+	sb.Generation++
+	return cfg.Placement.MayRegister(ctx, shardOn(cfg, address, sb))
+}
+
+// shardOn is a shard as etcd is told of it, on a volume as it is.
+func shardOn(cfg *Config, address string, sb volume.Superblock) placement.Shard {
+	return placement.Shard{
+		Name: cfg.Name, Address: address, VolumeUUID: sb.Volume, Generation: sb.Generation, Step: placement.Step(sb.Step),
+		Registered: placement.Step(sb.Registered), Domain: cfg.Domain, Node: cfg.Node, Zone: cfg.Zone,
+	}
 }
 
 // isRenewed tells that a volume was set back, and is to be taken for another one.

@@ -203,6 +203,7 @@ func (s *Shard) install(ctx context.Context, g *groupReplica, from string, ready
 			return err
 		}
 	}
+	defer s.tookOver.Add(1)
 	return sink.install.Finish(ctx)
 }
 

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,13 +15,16 @@ var (
 	descJournalWrites  = desc("journal_writes_total", "Small writes of groups that were made durable by the journal.")
 	descJournalSyncs   = desc("journal_syncs_total", "Syncs of the journal that this took.")
 	descJournalBytes   = desc("journal_bytes_total", "Bytes written to the journal.")
+	descJournalDamaged = desc("journal_damaged_files", "Files of journals that were set aside because something of them cannot be read, as of the start.")
+	descJournalKept    = desc("journal_kept_groups", "Groups whose part of a journal is kept aside because it could not be written to their files, as of the start.")
 	descJournalRefused = desc("journal_refused_total", "Writes that the journal did not take, because it had no room yet or is broken: their groups synced their own files.")
 )
 
 // openJournal writes what a journal still holds into the segments, before anything else looks at them, and begins a new one.
 func (s *Shard) openJournal() error {
-	found, err := journal.Replay(s.cfg.FS, s.cfg.Dir, func(id uuid.UUID, ranges []journal.Range) error {
-		return group.Redo(s.cfg.FS, s.volume.GroupDir(id), ranges)
+	found, err := journal.Replay(s.cfg.FS, s.cfg.Dir, journal.Target{
+		Groups: s.volume.Groups,
+		Apply:  func(id uuid.UUID, share journal.Share) error { return s.redo(id, share) },
 	})
 	if err != nil {
 		return fmt.Errorf("%w: nothing is served before that, as it was acknowledged: see to the disk, then start the shard again", err)
@@ -31,16 +35,43 @@ func (s *Shard) openJournal() error {
 	if len(found.Ranges) > 0 {
 		s.logger.Info("the journal was written to the segments", "writes", len(found.Ranges))
 	}
-	if err := journal.Remove(s.cfg.FS, s.cfg.Dir); err != nil {
+	if s.left.damaged, s.left.kept, err = journal.Left(s.cfg.FS, s.cfg.Dir); err != nil {
 		return err
 	}
-	if err := s.volume.SetJournal(false); err != nil {
+	if err := s.volume.SetJournal(len(s.left.kept) > 0); err != nil {
 		return err
 	}
 	s.journal = journal.New(journal.Options{
 		FS: s.cfg.FS, Dir: s.cfg.Dir, Logger: s.logger, Begin: func() error { return s.volume.SetJournal(true) }, Spare: s.volume.Spare,
 	})
 	return nil
+}
+
+// redo writes the share of a group into its segment.
+func (s *Shard) redo(id uuid.UUID, share journal.Share) error {
+	err := group.Redo(s.cfg.FS, s.volume.GroupDir(id), share)
+	if err != nil {
+		s.logger.Error("what the journal holds of a group cannot be written to its segment: it is kept aside, and the group cannot be loaded before it can", "group", id, "error", err)
+	}
+	if err == nil && (share.Doubt > 0 || len(share.Lost) > 0) {
+		s.logger.Error("the journal has lost acknowledged writes of a group, or may have: what its segment does not have is damage", "group", id)
+	}
+	return err
+}
+
+// journalLeft are the files of earlier journals that were there when the shard started. Whoever asks for its status is not to wait for the disk.
+type journalLeft struct{ damaged, kept []string }
+
+// problems say what is to be done about them.
+func (l journalLeft) problems(dir string) (problems []string) {
+	if len(l.damaged) > 0 {
+		problems = append(problems, fmt.Sprintf("the journal could not be read as a whole at a start: groups that it may have hit are damaged where they have no other copy; "+
+			"once that is settled, remove %s from %s; the next start does not name it any more", strings.Join(l.damaged, ", "), dir))
+	}
+	for _, name := range l.kept {
+		problems = append(problems, fmt.Sprintf("%s in %s holds acknowledged writes of a group whose files could not be read or written: see to the disk, then start the shard again", name, dir))
+	}
+	return problems
 }
 
 // closeJournal removes the journal where all groups have what it held. The groups are closed.
@@ -59,6 +90,8 @@ func (s *Shard) collectJournal(ch chan<- prometheus.Metric) {
 	if s.journal == nil {
 		return
 	}
+	ch <- prometheus.MustNewConstMetric(descJournalDamaged, prometheus.GaugeValue, float64(len(s.left.damaged)))
+	ch <- prometheus.MustNewConstMetric(descJournalKept, prometheus.GaugeValue, float64(len(s.left.kept)))
 	st := s.journal.Stats()
 	for _, m := range []struct {
 		desc  *prometheus.Desc

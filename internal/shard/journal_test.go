@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"path"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -95,7 +96,7 @@ func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 	}
 }
 
-// TestNothingIsServedBeforeTheJournalIsBack: where a segment cannot be written, the shard does not start, and the journal stays.
+// TestNothingIsServedBeforeTheJournalIsBack: where segments cannot be written, nor a file beside them, the shard does not start, and the journal stays.
 func TestNothingIsServedBeforeTheJournalIsBack(t *testing.T) {
 	disk := vfs.NewMem()
 	f := start(t, newRegistry(many, "s1"), sharing(disk)).ready()
@@ -104,7 +105,7 @@ func TestNothingIsServedBeforeTheJournalIsBack(t *testing.T) {
 	f.shard.Kill()
 	faulty := vfs.NewFaulty(after)
 	fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool {
-		return op.Kind == vfs.OpWrite && path.Base(path.Dir(path.Dir(op.Name))) == "groups"
+		return op.Kind == vfs.OpWrite && (path.Base(path.Dir(path.Dir(op.Name))) == "groups" || strings.HasPrefix(path.Base(op.Name), "journal-kept-"))
 	}})
 	f.cfg.FS = faulty
 	if _, err := Start(f.ctx(), f.cfg); !errors.Is(err, syscall.EIO) || fault.Fired() == 0 {

@@ -182,6 +182,10 @@ func (s *Shard) lead(ctx context.Context, g *groupReplica) (again bool) {
 			return false
 		}
 		status := sv.replica.Status()
+		if errors.Is(status.Err, replica.ErrLostEntries) {
+			s.forget(ctx, sv, status.Err)
+			return false
+		}
 		if !status.Leader {
 			s.steering.moved(g)
 			return status.LeaderID == sv.raftID // it leads, and has not applied an entry of its own yet

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -142,7 +143,7 @@ func trashedAt(name string) (time.Time, bool) {
 }
 
 // removeAll removes a folder and what is in it. Again after a crash: the rest. The manifest goes first, so that no half of
-// a group is ever taken for one.
+// a group is ever taken for one, and the replica file last, so that the rest is known as what it is.
 func removeAll(fsys vfs.FS, dir string) error {
 	if err := fsys.Remove(path.Join(dir, group.ManifestName)); err == nil {
 		if err := fsys.SyncDir(dir); err != nil {
@@ -157,6 +158,9 @@ func removeAll(fsys vfs.FS, dir string) error {
 		return err
 	}
 	for _, name := range names {
+		if name == group.ReplicaName {
+			continue
+		}
 		file := path.Join(dir, name)
 		info, err := fsys.Stat(file)
 		switch {
@@ -168,6 +172,14 @@ func removeAll(fsys vfs.FS, dir string) error {
 			err = fsys.Remove(file)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if slices.Contains(names, group.ReplicaName) {
+		if err := fsys.SyncDir(dir); err != nil {
+			return err
+		}
+		if err := fsys.Remove(path.Join(dir, group.ReplicaName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 // Measuring the device before loading is worth it only where loading takes long, and must not.
 const (
-	measureShare    = 32 // of the bytes to load
+	measureShare    = 64 // of the bytes to load: a start reads them on top of what is held
 	measureBytesMin = 8 << 20
 	measureBytesMax = 256 << 20
 )

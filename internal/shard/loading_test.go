@@ -14,6 +14,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -55,7 +56,10 @@ func TestGroupsServeAsSoonAsTheyAreLoaded(t *testing.T) {
 	if out, err := health.Check(f.ctx(), &grpc_health_v1.HealthCheckRequest{Service: "group/1"}); err != nil || out.GetStatus() != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
 		t.Errorf("health of the group that loads: %v, %v", out, err)
 	}
-	for path, code := range map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable} {
+	if s := f.shard.Status().Summary; s.State != page.Loading || !strings.HasPrefix(s.Text, "Loading: 3 of 4 groups, ") {
+		t.Errorf("the sentence is %+v", s)
+	}
+	for path, code := range map[string]int{"/": http.StatusOK, "/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable} {
 		answer := httptest.NewRecorder()
 		f.shard.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
 		if answer.Code != code {

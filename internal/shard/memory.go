@@ -53,12 +53,34 @@ type gauge struct {
 
 // take answers OVERLOADED where the limit would be passed. One taker passes whatever it asks for, so that nothing is
 // refused for ever.
-func (g *gauge) take(n int64) error {
-	if used := g.used.Add(n); used > g.limit && used != n {
+func (g *gauge) take(n int64) error { return g.Take(n, 0) }
+
+// Take implements message.Allowance: take for one that has taken have before.
+func (g *gauge) Take(n, have int64) error {
+	if used := g.used.Add(n); used > g.limit && used != have+n {
 		g.used.Add(-n)
 		return overloadedError(g.what, g.limit)
 	}
 	return nil
 }
 
+// Add implements message.Allowance.
+func (g *gauge) Add(n int64) { g.used.Add(n) }
+
 func (g *gauge) give(n int64) { g.used.Add(-n) }
+
+const (
+	// messageSize is what a message of results may take beside the results: its cursor above all.
+	messageSize = 1 << 10
+	// recordHeldBytes is what a record's message takes in memory beside data and attributes.
+	recordHeldBytes = 320
+)
+
+// answerSize bounds what a record takes in an encoded answer, and, where it has attributes, in memory.
+func answerSize(name string, rec *group.Record) int64 {
+	n := 128 + len(name) + len(rec.Data)
+	if len(rec.Attributes) > 0 {
+		n += 512 + 4*len(rec.Attributes)
+	}
+	return int64(n)
+}

@@ -161,10 +161,12 @@ var (
 	descCapacity    = desc("volume_capacity_bytes", "Size of the volume.")
 	descFree        = desc("volume_free_bytes", "Free bytes of the volume.")
 	descReserve     = desc("volume_reserve_bytes", "Bytes kept free for compaction, deletes and consensus.")
-	descInFlight    = desc("in_flight_bytes", "Data of requests and answers being worked on.")
+	descInFlight    = desc("in_flight_bytes", "Data of writes being worked on.")
+	descAnswers     = desc("answer_bytes", "Data of answers being worked on, or not taken by their callers yet.")
 	descCalls       = desc("calls_under_way", "Calls being worked on.")
 	descEpoch       = desc("routing_epoch", "Revision of etcd that the shard has seen.")
 	descFrozen      = desc("etcd_set_back", "1 while etcd holds an older state of the store than was seen before: nothing is moved, made or deleted.")
+	descUncompacted = desc("uncompacted_bytes", "Superseded bytes that are still stored, of all groups, by why; sheaf group compact --why says it of one group.", "reason")
 	descProblems    = desc("problems", "Number of things that a person should look at; /status says which.")
 
 	descGroupRecords    = desc("group_records", "Records of the group.", "group")
@@ -199,6 +201,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		{descFree, float64(st.FreeBytes)},
 		{descReserve, float64(st.ReserveBytes)},
 		{descInFlight, float64(c.shard.bytes.used.Load())},
+		{descAnswers, float64(c.shard.answers.used.Load())},
 		{descCalls, float64(c.shard.calls.used.Load())},
 		{descEpoch, float64(st.Epoch)},
 		{descProblems, float64(len(st.Problems))},
@@ -220,6 +223,13 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		} {
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, g.Group)
 		}
+	}
+	uncompacted := make(map[string]int64, len(st.Uncompacted))
+	for _, u := range st.Uncompacted {
+		uncompacted[u.Reason] = u.Bytes
+	}
+	for _, reason := range holdReasons {
+		ch <- prometheus.MustNewConstMetric(descUncompacted, prometheus.GaugeValue, float64(uncompacted[reason]), reason)
 	}
 	c.shard.collectPeers(ch)
 	c.shard.collectJournal(ch)

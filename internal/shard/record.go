@@ -28,13 +28,17 @@ type write struct {
 	replica replica.Write
 }
 
-// propose hands the write to its group. finish must follow.
-func (s *Shard) propose(w *write) error {
+// propose hands the write to its group, unless the caller waits no more. finish must follow where there is no error.
+func (s *Shard) propose(ctx context.Context, w *write) error {
+	if err := overdue(ctx); err != nil {
+		w.bytes = 0
+		return err
+	}
 	if err := s.bytes.take(w.bytes); err != nil {
 		w.bytes = 0
 		return err
 	}
-	w.pending = w.served.replica.Propose(w.replica)
+	w.pending = s.proposeWithRoom(ctx, w)
 	return nil
 }
 
@@ -117,31 +121,12 @@ func (s *Shard) preparePut(in *recordv1.PutRequest, w *write) error {
 	return nil
 }
 
-// putResponse fills in the answer to a put.
+// putResponse fills in the answer to a put. A repeated one has the data of the first: the replica compares their checksums.
 func (w *write) putResponse(out *recordv1.PutResponse, result replica.Result) {
 	out.Version = cursor.Version(result.Index)
 	out.CommitTimeUnixNs = result.CommitTime
 	out.DataCrc32C = w.crc
 	out.Repeated = result.Repeated
-	if result.Repeated {
-		// Retries carry the same data by contract; the answer is about what is stored all the same.
-		if crc, ok := storedCRC(w.served.log, w.replica.ID, result.Index); ok {
-			out.DataCrc32C = crc
-		}
-	}
-}
-
-// storedCRC is the CRC32C of the data of a version; false where it cannot be read any more.
-func storedCRC(log *group.Log, id int64, index uint64) (uint32, bool) {
-	rec, err := log.Get(id, group.GetOptions{Index: index})
-	switch {
-	case err != nil:
-		return 0, false
-	case rec.Blob != nil:
-		return rec.Blob.CRC32C, true
-	default:
-		return crc32.Checksum(rec.Data, castagnoli), true
-	}
 }
 
 // Put implements RecordService.
@@ -150,7 +135,7 @@ func (s *recordServer) Put(ctx context.Context, in *recordv1.PutRequest) (*recor
 	if err := s.preparePut(in, &w); err != nil {
 		return nil, err
 	}
-	if err := s.propose(&w); err != nil {
+	if err := s.propose(ctx, &w); err != nil {
 		return nil, err
 	}
 	result, err := s.finish(ctx, &w)
@@ -181,7 +166,7 @@ func (s *recordServer) Delete(ctx context.Context, in *recordv1.DeleteRequest) (
 	}
 	w.served, w.where = sv, where{group: g.name, id: in.GetKey().GetId()}
 	w.replica.ID, w.replica.Delete = in.GetKey().GetId(), true
-	if err := s.propose(&w); err != nil {
+	if err := s.propose(ctx, &w); err != nil {
 		return nil, err
 	}
 	result, err := s.finish(ctx, &w)

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -263,6 +264,74 @@ func TestRequestIDMakesRetriesExact(t *testing.T) {
 	f.holds(9, []byte("back"))
 }
 
+// One request id is for one write: another one under the same id is refused, and never answered as if it were stored.
+func TestOneRequestIDForTwoWritesIsRefused(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), nil).ready()
+	request := bytes.Repeat([]byte{9}, 16)
+	ids := idsOf(hash4, 1, 2)
+	id, second := ids[0], ids[1]
+	first := &recordv1.PutRequest{Key: key(id), Data: []byte("once"), RequestId: request}
+	put := func(in *recordv1.PutRequest) error {
+		_, err := f.records.Put(f.ctx(), in)
+		return err
+	}
+	if err := put(first); err != nil {
+		t.Fatal(err)
+	}
+	others := map[string]func() error{
+		"another record": func() error {
+			return put(&recordv1.PutRequest{Key: key(second), Data: []byte("once"), RequestId: request})
+		},
+		"other data": func() error {
+			return put(&recordv1.PutRequest{Key: key(id), Data: []byte("twice"), RequestId: request})
+		},
+		"a delete": func() error {
+			_, err := f.records.Delete(f.ctx(), &recordv1.DeleteRequest{Key: key(id), RequestId: request})
+			return err
+		},
+		"an upload": func() error {
+			_, err := f.upload(&recordv1.UploadHeader{Key: key(id), RequestId: request}, []byte("third"))
+			return err
+		},
+		"an upload of a blob": func() error {
+			_, err := f.upload(&recordv1.UploadHeader{Key: key(id), RequestId: request}, cut(data(1, 2<<20), 1<<20)...)
+			return err
+		},
+	}
+	check := func() {
+		t.Helper()
+		for what, do := range others {
+			t.Run(what, func(t *testing.T) { want(t, do(), codes.InvalidArgument, "REQUEST_ID_REUSED") })
+		}
+		if err := put(first); err != nil {
+			t.Errorf("the first write, repeated: %v", err)
+		}
+		f.holds(id, []byte("once"))
+		f.absent(second)
+		if n := f.blobs(); n != 0 {
+			t.Errorf("%d blob files are left of refused uploads", n)
+		}
+	}
+	check()
+	f.shard.Kill()
+	f.again(nil)
+	check()
+}
+
+// A call that is read when its deadline has passed, as by a process that was stopped, writes nothing: its caller has gone on.
+func TestAWriteWhoseCallerWaitsNoMoreIsNotBegun(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), nil).ready()
+	f.put(3, []byte("x"))
+	server := &recordServer{Shard: f.shard}
+	late, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
+	_, err := server.Put(late, &recordv1.PutRequest{Key: key(3), Data: []byte("y")})
+	want(t, err, codes.DeadlineExceeded, "")
+	_, err = server.Delete(late, &recordv1.DeleteRequest{Key: key(3)})
+	want(t, err, codes.DeadlineExceeded, "")
+	f.holds(3, []byte("x"))
+}
+
 func TestGetPinsVersions(t *testing.T) {
 	residencies(t, func(t *testing.T, f *fixture) {
 		v1, v2 := f.put(3, []byte("one")), f.put(3, []byte("two"))
@@ -386,6 +455,19 @@ func TestNamedGroupNames(t *testing.T) {
 	want(t, err, codes.Unavailable, reasonGroupLoading)
 }
 
+// justNow is a context that ends right behind the first look at it.
+type justNow struct {
+	context.Context
+	looks atomic.Int32
+}
+
+func (c *justNow) Err() error {
+	if c.looks.Add(1) == 1 {
+		return nil
+	}
+	return c.Context.Err()
+}
+
 func TestDeadlinePassed(t *testing.T) {
 	f := start(t, newRegistry(hash4, "s1"), nil).ready()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
@@ -394,13 +476,13 @@ func TestDeadlinePassed(t *testing.T) {
 	if code := codeOf(err); code != codes.DeadlineExceeded {
 		t.Errorf("code %v: %v", code, err)
 	}
-	// Where the shard itself sees the deadline pass, the outcome is unknown.
+	// Where the shard itself sees the deadline pass when it has begun the write, the outcome is unknown.
 	gone, stop := context.WithCancel(context.Background())
 	stop()
 	unknown := 0
 	for range 50 {
 		// A put that was faster than the look at the deadline is simply done.
-		if _, err = (&recordServer{Shard: f.shard}).Put(gone, &recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil {
+		if _, err = (&recordServer{Shard: f.shard}).Put(&justNow{Context: gone}, &recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil {
 			want(t, err, codes.Unknown, reasonOutcomeUnknown)
 			unknown++
 		}

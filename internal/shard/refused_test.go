@@ -37,7 +37,11 @@ func TestRule7_ARefusedVolumeIsNotWritten(t *testing.T) {
 		refuse func(r *memRegistry, volume uuid.UUID)
 	}{
 		"another process has its name": {foreign, func(r *memRegistry, _ uuid.UUID) { r.taken = true }},
-		"it was set back":              {diskLost, func(r *memRegistry, volume uuid.UUID) { r.seen[volume] += 3 }},
+		"it was set back": {diskLost, func(r *memRegistry, volume uuid.UUID) {
+			seen := r.seen[volume]
+			seen.Step.Number += 3
+			r.seen[volume] = seen
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			registry := newRegistry(oneGroup, "s1")

@@ -47,8 +47,12 @@ type groupReplica struct {
 	lost  bool  // Failed because etcd says that this shard holds data which are not here
 	// unreadable: Failed because the folder has no manifest that can be read.
 	unreadable bool
+	// exchanged says why the folder is another group's than its manifest's, as group.Exchanged; empty: it is not.
+	exchanged string
 	// torn: Failed because what it acknowledged or voted for may be missing. It never runs as it is: see mendTail.
 	torn bool
+	// forgetful: it is torn, and a leader counts on entries that are not here. No copy of another log mends that: it is to be replaced.
+	forgetful bool
 	// givenUp: it is torn, and nothing here can mend it. Its leader is to replace it.
 	givenUp   bool
 	need      group.Need
@@ -221,12 +225,14 @@ func (s *Shard) logOptions(g *groupReplica) group.Options {
 		Spare:        s.volume.Spare,
 		Loader:       s.loader,
 		Journal:      s.journal,
+		Sealed:       func() { s.compactor.noteSealed(g.name) },
 		Logger:       s.logger.With("group", g.name),
+		UnsafeScan:   s.unsafe(unsafeScan),
 	}
 }
 
 // close stops serving the group. Calls under way get STOPPING.
-func (g *groupReplica) close(ctx context.Context, seal bool) error {
+func (g *groupReplica) close(ctx context.Context, hints bool) error {
 	g.changing.Lock()
 	defer g.changing.Unlock()
 	sv := g.served.Swap(nil)
@@ -234,19 +240,19 @@ func (g *groupReplica) close(ctx context.Context, seal bool) error {
 		return nil
 	}
 	if err := sv.replica.Stop(ctx); err != nil {
-		// What was in flight is cut: sealing would wait for it.
+		// What was in flight is cut: an orderly close would wait for it.
 		return errors.Join(err, sv.log.Close(false))
 	}
-	return sv.log.Close(seal)
+	return sv.log.Close(hints)
 }
 
-// unavailable says why the group does not serve. Called with Shard.mu held.
-func (g *groupReplica) unavailable(eta time.Duration) error {
+// unavailable says why the group does not serve on the shard of this name. Called with Shard.mu held.
+func (g *groupReplica) unavailable(shard string, eta time.Duration) error {
 	switch {
 	case g.lost:
 		return lostError(g.name, g.err)
 	case g.state == recordv1.GroupState_GROUP_STATE_FAILED:
-		return failedError(g.name, g.err)
+		return failedError(g.name, shard, g.err)
 	default:
 		return loadingError(g.name, eta)
 	}

@@ -69,7 +69,7 @@ func (s *Shard) notServed(r *routes, name string, epoch uint64) (*groupReplica, 
 		eta := s.eta()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return nil, nil, g.unavailable(eta)
+		return nil, nil, g.unavailable(s.cfg.Name, eta)
 	}
 	state, known := r.view.Groups[name]
 	switch {
@@ -81,7 +81,31 @@ func (s *Shard) notServed(r *routes, name string, epoch uint64) (*groupReplica, 
 	case !known && s.meta.Routing.Mode == placement.Named:
 		return nil, nil, groupNotFoundError(name)
 	}
+	if err := s.anothersFolder(r, state); err != nil {
+		return nil, nil, err
+	}
 	return nil, nil, wrongShardError(name, addressOf(r.view, state), r.epoch)
+}
+
+// anothersFolder is the error of a group that etcd says is here, where the folder of its UUID holds another group's
+// files; else nil. That stays so until somebody puts the files back.
+func (s *Shard) anothersFolder(r *routes, state placement.Group) error {
+	if len(s.membersHere(state)) == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	g, reason := s.groups[state.UUID], ""
+	if g != nil && g.name != "" && g.name != state.Name {
+		reason = g.stray
+	}
+	s.mu.Unlock()
+	if reason == "" {
+		return nil
+	}
+	if address := s.otherMember(r.view, state.Name); address != "" {
+		return notLeaderError(state.Name, address, r.epoch)
+	}
+	return failedError(state.Name, s.cfg.Name, errors.New(reason))
 }
 
 // barrierTime bounds the wait of a read for the majority: a leader that is cut off does not know it, and the caller has

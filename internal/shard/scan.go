@@ -10,6 +10,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/shard/cursor"
 )
 
@@ -117,7 +118,10 @@ func (s *Shard) groupsToScan(asked []string) ([]string, *routes, error) {
 // Scan implements RecordService. Damaged entries do not end it: all that is whole is sent first, then DATA_LOSS says
 // what was left out.
 func (s *recordServer) Scan(in *recordv1.ScanRequest, stream recordv1.RecordService_ScanServer) error {
-	sc := &scan{shard: s.Shard, stream: stream, metadataOnly: in.GetMetadataOnly()}
+	sc := &scan{
+		shard: s.Shard, stream: stream, metadataOnly: in.GetMetadataOnly(), held: message.HeldOf(stream.Context()),
+		sizeMax: scanSizeFirst, sent: make(chan error, 1),
+	}
 	defer sc.release()
 	at, groups, err := sc.begin(in)
 	if err != nil {
@@ -154,11 +158,19 @@ type scan struct {
 	metadataOnly bool
 	damage       *group.DamageError // the first one met
 
+	held    *message.Held
 	out     recordv1.ScanResponse
 	records []*recordv1.Record // reused from message to message
 	sums    []*uint32          // of the records
-	arena   []byte             // data of the records of one message
-	taken   int64              // of Shard.bytes
+	arena   *[]byte            // data of the records of one message; of message.Pool
+	size    int64              // of the message, encoded, at most
+	sizeMax int64              // of a message of several records
+	encoded int64              // what an encoded message may take
+
+	turn    time.Time  // when it began
+	sending bool       // out and what it refers to are being sent
+	sent    chan error // of capacity 1: how that ended
+	look    *time.Timer
 }
 
 // begin says where to begin (no group: with the first of groups) and which groups follow.
@@ -219,17 +231,6 @@ func (sc *scan) resume(in *recordv1.ScanRequest) (at cursor.Cursor, groups []str
 	return at, groups, sc.take()
 }
 
-// take bounds the memory of all scans: each holds about one message.
-func (sc *scan) take() error {
-	if err := sc.shard.bytes.take(answerBytes); err != nil {
-		return err
-	}
-	sc.taken = answerBytes
-	return nil
-}
-
-func (sc *scan) release() { sc.shard.bytes.give(sc.taken) }
-
 // group scans one group from at on; at follows what was sent.
 func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) error {
 	s := sc.shard
@@ -250,6 +251,34 @@ func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) erro
 		s.scans.use(sv.log, at.Scan)
 	}
 	at.Kind = cursor.Resume
+	for ended := false; !ended; {
+		ended, err = sc.read(ctx, sv, at)
+		if err == nil {
+			err = sc.settle()
+		}
+		if err != nil {
+			return answerError(err, w)
+		}
+	}
+	at.After = at.Through
+	if err := sc.send(at); err != nil {
+		return err
+	}
+	if at.Own {
+		s.scans.done(sv.log, at.Scan)
+	}
+	return nil
+}
+
+// read reads the group from at on. ended: to its end. Else it has let go of the log, as its message is not taken or
+// others wait for their turn, and goes on from at when it is called again; what is being sent then is settled first.
+func (sc *scan) read(ctx context.Context, sv *served, at *cursor.Cursor) (ended bool, err error) {
+	s := sc.shard
+	if err := s.reading.begin(ctx); err != nil {
+		return false, err
+	}
+	defer s.reading.end()
+	sc.turn = time.Now()
 	for rec, err := range sv.log.Scan(ctx, at.Scan, at.After, at.Through, sc.metadataOnly) {
 		var damage *group.DamageError
 		if errors.As(err, &damage) {
@@ -260,26 +289,16 @@ func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) erro
 			continue
 		}
 		if err != nil {
-			return answerError(err, w)
+			return false, err
 		}
-		if err := sc.add(at, &rec); err != nil {
-			return answerError(err, w)
+		if added, err := sc.add(at, &rec); err != nil || !added {
+			return false, err
 		}
 		if s.stopping.Load() {
-			return stoppingError()
+			return false, stoppingError()
 		}
 	}
-	if err := ctx.Err(); err != nil {
-		return answerError(err, w)
-	}
-	at.After = at.Through
-	if err := sc.send(at); err != nil {
-		return err
-	}
-	if at.Own {
-		s.scans.done(sv.log, at.Scan)
-	}
-	return nil
+	return true, ctx.Err()
 }
 
 // open takes a snapshot.
@@ -297,45 +316,6 @@ func (sc *scan) open(ctx context.Context, sv *served, at *cursor.Cursor) error {
 	}
 	at.Scan, at.After, at.Through = id, 0, info.Index
 	return nil
-}
-
-// add takes a record into the message, and sends it first where it is full.
-func (sc *scan) add(at *cursor.Cursor, rec *group.Record) error {
-	if n := len(sc.out.Records); n > 0 && (len(sc.arena)+len(rec.Data) > answerBytes || n == scanRecordsMax) {
-		if err := sc.send(at); err != nil {
-			return err
-		}
-	}
-	n := len(sc.out.Records)
-	if n == len(sc.records) {
-		sc.records = append(sc.records, &recordv1.Record{})
-		sc.sums = append(sc.sums, new(uint32))
-	}
-	out := sc.records[n]
-	out.Reset()
-	begin := len(sc.arena)
-	sc.arena = append(sc.arena, rec.Data...) // valid until the next step only
-	copied := *rec
-	copied.Data = sc.arena[begin:len(sc.arena):len(sc.arena)]
-	sum := dataOf(&copied, sc.metadataOnly, sc.sums[n])
-	if err := fillRecord(out, where{group: at.Group, id: rec.ID}, &copied, sum); err != nil {
-		return err
-	}
-	sc.out.Records = append(sc.out.Records, out)
-	at.After = rec.Index
-	return nil
-}
-
-// send sends what has come together; the cursor goes on behind it.
-func (sc *scan) send(at *cursor.Cursor) error {
-	if len(sc.out.Records) == 0 {
-		return nil
-	}
-	sc.out.Cursor = at.Encode()
-	err := sc.stream.Send(&sc.out)
-	sc.out.Records = sc.out.Records[:0]
-	sc.arena = sc.arena[:0]
-	return err
 }
 
 // scanCloser closes snapshots that Scan took for itself a while after they were read to the end: the caller may not

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +18,9 @@ import (
 // scan reads up to most messages (0: all) and gives the records and the last cursor.
 func (f *fixture) scan(in *recordv1.ScanRequest, most int) (records []*recordv1.Record, last []byte, err error) {
 	f.t.Helper()
-	stream, err := f.records.Scan(f.ctx(), in)
+	ctx, cancel := context.WithCancel(f.ctx())
+	defer cancel() // what is not read is not held
+	stream, err := f.records.Scan(ctx, in)
 	if err != nil {
 		f.t.Fatal(err)
 	}

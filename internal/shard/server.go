@@ -82,10 +82,21 @@ func (s *Shard) begin() error {
 func (s *Shard) endCall(method *methodMetrics, began time.Time, err *error) {
 	s.calls.give(1)
 	if p := recover(); p != nil {
-		s.logger.Error("panic", "method", method.name, "panic", p, "stack", string(debug.Stack()))
-		*err = panicError(method.name)
+		*err = s.panicked(method, p)
 	}
 	method.observe(*err, time.Since(began))
+}
+
+// contain is deferred on a goroutine of a call that endCall does not see.
+func (s *Shard) contain(method *methodMetrics, err *error) {
+	if p := recover(); p != nil {
+		*err = s.panicked(method, p)
+	}
+}
+
+func (s *Shard) panicked(method *methodMetrics, p any) error {
+	s.logger.Error("panic", "method", method.name, "panic", p, "stack", string(debug.Stack()))
+	return panicError(method.name)
 }
 
 // unary is the interceptor of unary calls.
@@ -137,7 +148,7 @@ func (s *Shard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 		return err
 	}
 	defer s.endCall(method, time.Now(), &err)
-	return handler(srv, ss)
+	return s.sendWithin(srv, ss, method, handler)
 }
 
 // codeOf is the code that the caller sees.

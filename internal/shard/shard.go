@@ -32,10 +32,13 @@ type Shard struct {
 	meta      placement.Meta
 	volume    *volume.Volume
 	journal   *journal.Journal
+	left      journalLeft // set before anybody can ask
 	committer *replica.Committer
 	loader    *group.Loader
 	budget    budget
 	address   string // as advertised
+	boot      uuid.UUID
+	tookOver  atomic.Uint64 // replicas that were installed from other shards
 	hub       *peer.Hub
 	steering  steering
 	seen      memory
@@ -47,17 +50,22 @@ type Shard struct {
 	health   *health.Server
 	metrics  *metrics
 	calls    gauge // calls under way
-	bytes    gauge // data being worked on
+	bytes    gauge // data of writes being worked on
+	answers  gauge // what is held for answers that are made, or that their callers have not taken
+	reading  *turns
 	scans    scanCloser
 
 	stopping  atomic.Bool
 	stopped   chan struct{} // closed when stopping begins
+	deposing  sync.Once
 	deposed   chan struct{} // closed when the name or the volume is another's: successor says whose
 	successor error         // written before deposed is closed
 	once      sync.Once     // of the end
 	cancel    context.CancelFunc
 	ctx       context.Context // of everything in the background
 	wait      sync.WaitGroup  // of everything in the background
+
+	compactor *compactor
 
 	// routes is what calls look at; replaced as a whole by publish.
 	routes atomic.Pointer[routes]
@@ -109,17 +117,21 @@ func newShard(cfg Config) *Shard {
 		budget:   budget{limit: cfg.MemoryLimitBytes},
 		calls:    gauge{what: "calls", limit: int64(cfg.Limits.CallsMax)},
 		bytes:    gauge{what: "bytes in flight", limit: cfg.Limits.BytesInFlightMax},
+		answers:  gauge{what: "bytes of answers", limit: cfg.Limits.AnswerBytesMax},
+		reading:  newTurns(cfg.Limits.ScansReadingMax),
 		groups:   map[uuid.UUID]*groupReplica{},
 		stopped:  make(chan struct{}),
 		deposed:  make(chan struct{}),
 		loaded:   make(chan struct{}),
 		problems: map[string]error{}, addresses: map[string]string{}, spent: map[uint64]bool{},
 		nudged: make(chan struct{}, 1),
+		boot:   uuid.New(),
 		health: health.NewServer(),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.steering.init()
 	s.installs = make(chan struct{}, installsAtOnce)
+	s.compactor = newCompactor(s)
 	s.metrics = newMetrics(s)
 	return s
 }
@@ -195,7 +207,6 @@ func (s *Shard) join(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for the first view of etcd: %w", ctx.Err())
 	}
-	superblock := s.volume.Superblock()
 	space, _, err := s.volume.Space()
 	if err != nil {
 		return err
@@ -203,10 +214,9 @@ func (s *Shard) join(ctx context.Context) error {
 	// The registration outlives ctx; the first attempt must not.
 	registration, cancel := context.WithCancel(s.ctx)
 	release := context.AfterFunc(ctx, cancel)
-	unregister, err := s.cfg.Placement.RegisterShard(registration, placement.Shard{
-		Name: s.cfg.Name, Address: s.address, VolumeUUID: superblock.Volume, Generation: superblock.Generation,
-		Domain: s.cfg.Domain, CapacityBytes: space.TotalBytes, Node: s.cfg.Node, Zone: s.cfg.Zone,
-	}, s.depose)
+	known := shardOn(&s.cfg, s.address, s.volume.Superblock())
+	known.Boot, known.CapacityBytes = s.boot, space.TotalBytes
+	unregister, err := s.cfg.Placement.RegisterShard(registration, known, s.depose)
 	if err == nil && !release() {
 		unregister()
 		err = ctx.Err()
@@ -221,9 +231,10 @@ func (s *Shard) join(ctx context.Context) error {
 		cancel()
 	})
 	s.wait.Go(func() { s.loadFirst(s.ctx) })
+	s.wait.Go(func() { s.stepAll(s.ctx, known) })
 	s.wait.Go(func() { s.follow(s.ctx, views) })
 	s.wait.Go(func() { s.reportAll(s.ctx) })
-	s.wait.Go(func() { s.compactAll(s.ctx) })
+	s.wait.Go(func() { s.compactor.run(s.ctx) })
 	s.wait.Go(func() { s.steerAll(s.ctx) })
 	s.wait.Go(func() { s.emptyTrash(s.ctx) })
 	s.wait.Go(func() { s.mendAll(s.ctx) })
@@ -235,8 +246,10 @@ func (s *Shard) join(ctx context.Context) error {
 // depose notes that another process took the shard's place while this one was silent; the host ends it.
 func (s *Shard) depose(err error) {
 	s.problem("the registration in etcd", err)
-	s.successor = err
-	close(s.deposed) // told once
+	s.deposing.Do(func() {
+		s.successor = err
+		close(s.deposed)
+	})
 }
 
 // Addr is the address that gRPC listens on.
@@ -287,14 +300,14 @@ func (s *Shard) problem(what string, err error) {
 	s.problems[what] = err
 }
 
-// Stop stops gracefully: refuses new calls, lets those under way end, seals, writes hints, unregisters. When ctx ends
-// first, calls under way are cut and the rest is done without sealing.
+// Stop stops gracefully: refuses new calls, lets those under way end, syncs, writes hints, unregisters. When ctx ends
+// first, calls under way are cut and the rest is done without hints.
 func (s *Shard) Stop(ctx context.Context) error {
 	s.handOver(ctx)
 	return s.end(ctx, true)
 }
 
-// Kill stops at once, as SIGKILL would: calls are cut, nothing is sealed. What was acknowledged is on disk. The folder
+// Kill stops at once, as SIGKILL would: calls are cut, no hint is written. What was acknowledged is on disk. The folder
 // can be opened again when it returns.
 func (s *Shard) Kill() {
 	if err := s.end(context.Background(), false); err != nil {
@@ -367,9 +380,9 @@ func (s *Shard) endCalls(ctx context.Context, gracefully bool) {
 	<-drained
 }
 
-// closeGroups closes all groups in parallel; seal only where there is time.
-func (s *Shard) closeGroups(ctx context.Context, seal bool) error {
-	if !seal {
+// closeGroups closes all groups in parallel; with hints only where there is time.
+func (s *Shard) closeGroups(ctx context.Context, hints bool) error {
+	if !hints {
 		over, cancel := context.WithCancel(ctx)
 		cancel()
 		ctx = over
@@ -390,11 +403,11 @@ func (s *Shard) closeGroups(ctx context.Context, seal bool) error {
 		slots <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-slots }()
-			err := g.close(ctx, seal)
+			err := g.close(ctx, hints)
 			switch {
 			case err == nil:
 			case ctx.Err() != nil:
-				s.logger.Info("group was not sealed: the next start reads its last segment", "group", g.name, "error", err)
+				s.logger.Info("the hint of the active segment was not written: the next start reads more of it", "group", g.name, "error", err)
 			default:
 				mu.Lock()
 				errs = append(errs, fmt.Errorf("group %s: %w", g.name, err))

@@ -1,17 +1,22 @@
 package shard
 
-import recordv1 "sheaf.dev/sheaf/api/record/v1"
+import (
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/page"
+)
 
 // Status of a shard, for people and machines; its JSON is served at /status.
 type Status struct {
-	Name       string `json:"name"`
-	Address    string `json:"address"`
-	Version    string `json:"version"`
-	VolumeUUID string `json:"volumeUUID"`
-	StoreUUID  string `json:"storeUUID"`
-	Generation uint64 `json:"generation"`
-	Path       string `json:"path"`
-	FileSystem string `json:"fileSystem"`
+	// Summary is the state in a sentence, and what to do.
+	Summary    page.Summary `json:"summary"`
+	Name       string       `json:"name"`
+	Address    string       `json:"address"`
+	Version    string       `json:"version"`
+	VolumeUUID string       `json:"volumeUUID"`
+	StoreUUID  string       `json:"storeUUID"`
+	Generation uint64       `json:"generation"`
+	Path       string       `json:"path"`
+	FileSystem string       `json:"fileSystem"`
 	// MountOptions as mounted.
 	MountOptions  []string `json:"mountOptions,omitempty"`
 	Source        string   `json:"source"`
@@ -28,6 +33,12 @@ type Status struct {
 	Stopping         bool          `json:"stopping"`
 	Load             LoadStatus    `json:"load"`
 	Groups           []GroupStatus `json:"groups"`
+	// EtcdSilentSeconds since etcd answered last; -1: it never has.
+	EtcdSilentSeconds float64 `json:"etcdSilentSeconds"`
+	// Moves are the copies that are being made here.
+	Moves []MoveStatus `json:"moves,omitempty"`
+	// Uncompacted says why superseded bytes are still stored, the most bytes first.
+	Uncompacted []Uncompacted `json:"uncompacted,omitempty"`
 	// Strays are groups on the volume that etcd says are elsewhere or does not know: not served, not deleted.
 	Strays []Stray `json:"strays,omitempty"`
 	// Problems in words: what is wrong and what to do; empty where all is well.
@@ -98,4 +109,26 @@ type Stray struct {
 	Group  string `json:"group"`
 	UUID   string `json:"uuid"`
 	Reason string `json:"reason"`
+}
+
+// MoveStatus is a copy of a group that is being made on this shard.
+type MoveStatus struct {
+	Group          string   `json:"group"`
+	From           string   `json:"from,omitempty"` // shard that sends files now
+	To             string   `json:"to"`
+	Phase          string   `json:"phase"` // Waiting, Files, Entries
+	BytesTotal     int64    `json:"bytesTotal"`
+	BytesDone      int64    `json:"bytesDone"`
+	BytesPerSecond float64  `json:"bytesPerSecond"`
+	ETASeconds     *float64 `json:"etaSeconds,omitempty"` // missing: not known
+}
+
+// Uncompacted is one reason for which superseded bytes are still stored.
+type Uncompacted struct {
+	Reason string `json:"reason"` // as sheaf_shard_uncompacted_bytes has it
+	Bytes  int64  `json:"bytes"`  // of all groups
+	Groups int    `json:"groups"`
+	// Group has the most of these bytes; Text is what sheaf group compact --why says of it.
+	Group string `json:"group"`
+	Text  string `json:"text"`
 }

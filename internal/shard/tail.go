@@ -9,15 +9,16 @@ import (
 
 	"github.com/google/uuid"
 
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/survey"
 )
 
-// A replica is torn where what it acknowledged or voted for may be missing: its tail is damaged, or its manifest lost. It must not
-// run as what it was (rule 7). Either another member has, committed, all that it ever had: then it is installed anew in place and
-// goes on. Or it is given up: etcd is told that it is gone, the leader removes it as soon as a majority is elsewhere, and a new
-// replica takes its place. Its files stay until that one is complete.
+// A replica is torn where what it acknowledged or voted for may be missing: its tail is damaged, or its manifest lost. It must not run as
+// what it was (rule 7). So is one that has lost entries which its leader counts on. Either another member has, committed, all that it ever
+// had: then it is installed anew in place and goes on. Or it is given up: etcd is told that it is gone, the leader removes it as soon as a
+// majority is elsewhere, and a new replica takes its place. Its files stay until that one is complete.
 
 // tailRefusals is how often the leader's files are not enough before a replica is given up: about 3 s. What the leader has of the
 // replica's last entries is committed by then.
@@ -50,12 +51,53 @@ func (s *Shard) nudge() {
 	}
 }
 
+// forget takes a replica out of service that lacks entries which its leader counts on.
+func (s *Shard) forget(ctx context.Context, sv *served, why error) {
+	g := sv.group
+	closed, err := s.pause(ctx, g, sv)
+	if !closed {
+		return // whoever closed it loads it again, or ends it
+	}
+	defer g.changing.Unlock()
+	s.mu.Lock()
+	g.state, g.forgetful = recordv1.GroupState_GROUP_STATE_FAILED, true
+	s.noteTail(g, errors.Join(fmt.Errorf("%w: %w", group.ErrTailDamaged, why), err))
+	s.mu.Unlock()
+	s.logger.Error("a replica has forgotten what it acknowledged: was its disk set back?", "group", g.name, "error", why)
+}
+
+// replaceForgetful gives a replica up as soon as the others can replace it.
+func (s *Shard) replaceForgetful(ctx context.Context, g *groupReplica) {
+	for {
+		state, wanted := s.stateOf(g)
+		if !wanted {
+			return // follow sees to it
+		}
+		if isReplaceable(state.Group, g.raftID) && s.isLed(ctx, state.Group) {
+			s.mu.Lock()
+			why := g.err
+			s.mu.Unlock()
+			s.giveUp(g, why)
+			return
+		}
+		select {
+		case <-time.After(installMax / 2):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // mendTail installs a torn replica in place, or gives it up.
 func (s *Shard) mendTail(g *groupReplica) {
 	defer s.endFetch(g)
 	s.mu.Lock()
-	ctx := g.fetch
+	ctx, forgetful := g.fetch, g.forgetful
 	s.mu.Unlock()
+	if forgetful {
+		s.replaceForgetful(ctx, g)
+		return
+	}
 	what := "the damaged tail of group " + g.name
 	refused := 0
 	if !s.takeOver(ctx, g, what, func(state placement.Group, from string, err error) bool {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/group"
@@ -299,6 +300,39 @@ func TestUploadRepeatedByRequestID(t *testing.T) {
 	}
 	if _, got, err := f.download(&recordv1.DownloadRequest{Key: key(1)}); err != nil || !bytes.Equal(got, d) {
 		t.Errorf("download: %d bytes, %v", len(got), err)
+	}
+}
+
+// A batch whose puts all have one request id stores the first of each group, and says of each other one that it is not stored.
+func TestBatchPutWithOneRequestIDForAllLosesNothingInSilence(t *testing.T) {
+	f := start(t, newRegistry(hash4, "s1"), nil).ready()
+	in := &recordv1.BatchPutRequest{}
+	for id := range int64(20) {
+		in.Puts = append(in.Puts, &recordv1.PutRequest{Key: key(id), Data: fmt.Append(nil, id), RequestId: bytes.Repeat([]byte{7}, 16)})
+	}
+	stream, err := f.records.BatchPut(f.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(stream.Send(in), stream.CloseSend()); err != nil {
+		t.Fatal(err)
+	}
+	out, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := 0
+	for id, r := range out.GetResults() {
+		if r.GetStatus().GetCode() == 0 {
+			stored++
+			f.holds(int64(id), fmt.Append(nil, id))
+			continue
+		}
+		want(t, status.FromProto(r.GetStatus()).Err(), codes.InvalidArgument, "REQUEST_ID_REUSED")
+		f.absent(int64(id))
+	}
+	if stored < 1 || stored > 4 {
+		t.Errorf("%d puts of 20 in 4 groups are stored, want one for each group", stored)
 	}
 }
 

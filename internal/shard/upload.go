@@ -50,7 +50,7 @@ func (s *recordServer) Upload(stream recordv1.RecordService_UploadServer) error 
 		if !ok {
 			return invalid("chunk", "is required in every message behind the first")
 		}
-		if err := u.take(chunk.Chunk); err != nil {
+		if err := u.take(stream.Context(), chunk.Chunk); err != nil {
 			return err
 		}
 		if s.stopping.Load() {
@@ -116,7 +116,7 @@ func (u *upload) begin(in *recordv1.UploadHeader) error {
 }
 
 // take takes one chunk in.
-func (u *upload) take(chunk []byte) error {
+func (u *upload) take(ctx context.Context, chunk []byte) error {
 	if len(chunk) > group.BlobChunkBytes {
 		return invalid("chunk", "has %d bytes: give at most %d", len(chunk), group.BlobChunkBytes)
 	}
@@ -136,24 +136,24 @@ func (u *upload) take(chunk []byte) error {
 	if u.blob == nil {
 		blob, err := u.write.served.log.CreateBlob()
 		if err != nil {
-			return answerError(err, u.write.where)
+			return answerError(storing(err), u.write.where)
 		}
 		u.blob = blob
-		if err := u.store(u.data); err != nil {
+		if err := u.store(ctx, u.data); err != nil {
 			return err
 		}
 		u.release()
 		u.data = nil
 	}
-	return u.store(chunk)
+	return u.store(ctx, chunk)
 }
 
-func (u *upload) store(data []byte) error {
-	if err := u.shard.volume.Admit(int64(len(data)), false); err != nil {
+func (u *upload) store(ctx context.Context, data []byte) error {
+	if err := u.shard.admitBlob(ctx, int64(len(data))); err != nil {
 		return answerError(err, u.write.where)
 	}
 	_, err := u.blob.Write(data)
-	return answerError(err, u.write.where)
+	return answerError(storing(err), u.write.where)
 }
 
 // check compares with what was announced, when all has come.
@@ -178,7 +178,7 @@ func (u *upload) commit() error {
 	}
 	ref, err := u.blob.Commit()
 	if err != nil {
-		return err
+		return storing(err)
 	}
 	u.write.replica.Blob = &ref
 	return nil
@@ -187,11 +187,13 @@ func (u *upload) commit() error {
 // put writes the entry. A blob that no entry will refer to is removed: the put was refused for sure, or an earlier one
 // with the same request id counts.
 func (u *upload) put(ctx context.Context) (result replica.Result, err error) {
-	if err = u.shard.propose(&u.write); err == nil {
+	err = u.shard.propose(ctx, &u.write)
+	proposed := err == nil
+	if proposed {
 		result, err = u.shard.finish(ctx, &u.write)
 	}
 	ref := u.write.replica.Blob
-	if ref != nil && (result.Repeated || surelyNotApplied(err)) {
+	if ref != nil && (!proposed || result.Repeated || surelyNotApplied(err) || err != nil && u.shard.unsafe(unsafeDoubt)) {
 		u.write.served.log.DiscardBlob(*ref)
 	}
 	return result, err

@@ -9,6 +9,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/record/v1"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/cursor"
 )
@@ -116,11 +117,11 @@ func (w *watch) stillHere() error {
 // tell sends one message of changes. busy: the shard is at its limit of bytes, and nothing was done. Nothing is held of
 // the log while the message waits for a slow reader, but the message.
 func (w *watch) tell(ctx context.Context) (busy bool, err error) {
-	if w.shard.bytes.take(watchBytes) != nil {
+	held := message.HeldOf(ctx)
+	if held.Ask(watchBytes) != nil {
 		return true, nil
 	}
-	held := int64(watchBytes)
-	defer func() { w.shard.bytes.give(held) }()
+	defer func() { _ = held.Ask(0) }() // less is never refused; what is not written yet stays counted
 	records, through, err := w.sv.log.Changes(ctx, w.at, group.ChangesOptions{RecordsMax: watchRecordsMax, BytesMax: answerBytes})
 	switch {
 	case errors.Is(err, group.ErrCursorExpired):
@@ -130,18 +131,54 @@ func (w *watch) tell(ctx context.Context) (busy bool, err error) {
 	case err != nil:
 		return false, answerError(err, w.what)
 	}
-	size := int64(0)
-	for i := range records {
-		size += int64(len(records[i].Data) + len(records[i].Attributes))
+	parts := w.parts(records)
+	if held.Ask(w.size(records, parts)) != nil {
+		return true, nil
 	}
-	w.shard.bytes.give(held - size)
-	held = size
-	w.at = through
 	applied, _ := w.sv.log.Applied()
-	if len(records) == 0 && applied != w.at {
+	if len(records) == 0 && applied != through {
+		w.at = through
 		return false, nil // superseded ones only: the cursor comes with what follows
 	}
-	return false, w.send(records)
+	for i, part := range parts {
+		w.at = through
+		if i < len(parts)-1 {
+			w.at = part[len(part)-1].Index
+		}
+		if err := w.send(part); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// parts divides records into those of single messages; one part at least.
+func (w *watch) parts(records []group.Record) (parts [][]group.Record) {
+	first, size := 0, int64(messageSize)
+	for i := range records {
+		n := answerSize(w.group.name, &records[i])
+		if i > first && size+n > answerBytes {
+			parts = append(parts, records[first:i])
+			first, size = i, messageSize
+		}
+		size += n
+	}
+	return append(parts, records[first:])
+}
+
+// size is what records hold while they are sent in parts: they, and the largest message twice, as one is in the
+// transport and one waits.
+func (w *watch) size(records []group.Record, parts [][]group.Record) int64 {
+	size, largest := int64(0), int64(0)
+	for _, part := range parts {
+		encoded := int64(messageSize)
+		for i := range part {
+			encoded += answerSize(w.group.name, &part[i])
+		}
+		size += encoded
+		largest = max(largest, encoded)
+	}
+	return size + recordHeldBytes*int64(len(records)) + 2*message.RoundUp(largest)
 }
 
 // send sends records and the cursor behind them.

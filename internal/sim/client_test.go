@@ -140,7 +140,7 @@ func (w *world) perform(op *operation, random *rand.Rand, p *process, n uint64) 
 			if op.call.what == "get" {
 				answered = w.read(ctx, p, op)
 			} else {
-				answered = w.write(ctx, p, op, request, data, blob)
+				answered = w.write(ctx, random, p, op, request, data, blob)
 			}
 			cancel()
 			if answered {
@@ -179,7 +179,7 @@ func (w *world) reached(p *process, op *operation) bool {
 	return !p.dead
 }
 
-func (w *world) write(ctx context.Context, p *process, op *operation, request [16]byte, data []byte, blob bool) bool {
+func (w *world) write(ctx context.Context, random *rand.Rand, p *process, op *operation, request [16]byte, data []byte, blob bool) bool {
 	ask := replica.Write{
 		Delete: op.call.what == "delete", ID: op.call.id, Data: data, RequestID: request, Condition: op.call.cond,
 	}
@@ -202,6 +202,7 @@ func (w *world) write(ctx context.Context, p *process, op *operation, request [1
 	switch {
 	case errors.As(err, &condition):
 		op.reply = reply{index: condition.Current, refused: condition.Err}
+		w.repeatLate(random, p, ask, data, op.reply)
 		return true
 	case errors.As(err, &damage) && !p.disk.Crashed():
 		if !w.rotsOf(p.machine) {
@@ -212,6 +213,7 @@ func (w *world) write(ctx context.Context, p *process, op *operation, request [1
 		return false
 	}
 	op.reply = reply{index: result.Index}
+	w.repeatLate(random, p, ask, data, op.reply)
 	if result.Index != 0 {
 		if problem := w.ledger.acknowledged(request, result.Index); problem != "" {
 			w.violate(oracleKept, "%v: request %x: %s", p.machine, request[:4], problem)

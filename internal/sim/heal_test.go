@@ -21,7 +21,7 @@ func (w *world) heal() {
 	r := rand.New(rand.NewPCG(w.seed, 4))
 	w.mu.Lock()
 	clear(w.cut)
-	w.bad = false
+	w.bad, w.etcdSilent = false, time.Time{}
 	w.stopping = true
 	for _, m := range w.machines {
 		m.slow = 0

@@ -21,6 +21,7 @@ type ledger struct {
 	requests map[[16]byte]uint64  // request id -> index
 	asked    map[[16]byte][]write // request id -> what a client asked for: with a blob, in each try something else
 	blobs    map[uuid.UUID]uint64 // blob -> hash of its data
+	nothing  map[[16]byte]bool    // requests that were answered as having written nothing
 	churned  map[write]bool       // writes without a request id
 	members  map[uint64]bool      // every id that was in a membership
 
@@ -36,6 +37,7 @@ type fact struct {
 	id      int64
 	request [16]byte
 	data    uint64 // hash
+	crc     uint32 // as request ids remember it
 	by      uint64 // Raft id
 }
 
@@ -48,7 +50,7 @@ type write struct {
 
 func newLedger(w *world) *ledger {
 	return &ledger{
-		world: w, entries: map[uint64]fact{}, requests: map[[16]byte]uint64{}, asked: map[[16]byte][]write{}, blobs: map[uuid.UUID]uint64{}, members: map[uint64]bool{}, churned: map[write]bool{},
+		world: w, entries: map[uint64]fact{}, requests: map[[16]byte]uint64{}, asked: map[[16]byte][]write{}, blobs: map[uuid.UUID]uint64{}, members: map[uint64]bool{}, churned: map[write]bool{}, nothing: map[[16]byte]bool{},
 	}
 }
 
@@ -77,7 +79,7 @@ func (l *ledger) applier(p *process) func(*group.Entry) {
 	return func(e *group.Entry) {
 		w := l.world
 		w.mu.Lock()
-		dead := p.dead
+		dead := p.dead || p.epoch != p.machine.epoch && p.machine.process != p // killed while it started
 		w.mu.Unlock()
 		if dead {
 			return
@@ -116,7 +118,15 @@ func (l *ledger) apply(raftID uint64, e *group.Entry, last *uint64) (o oracle, p
 }
 
 func factOf(e *group.Entry) fact {
-	return fact{index: e.Index, term: e.Term, kind: e.Kind, id: e.ID, request: e.RequestID, data: hash(e.Data)}
+	return fact{index: e.Index, term: e.Term, kind: e.Kind, id: e.ID, request: e.RequestID, data: hash(e.Data), crc: group.RequestOf(e).CRC32C}
+}
+
+// remembered is what compaction leaves of it.
+func (f fact) remembered() fact {
+	if f.kind == group.KindPut || f.kind == group.KindDelete {
+		f.kind, f.data = group.KindRequest, map[bool]uint64{true: 1}[f.kind == group.KindDelete]
+	}
+	return f
 }
 
 // has says what is wrong with an entry of a log.
@@ -126,6 +136,9 @@ func (l *ledger) has(e *group.Entry) string {
 	first, known := l.entries[e.Index]
 	f := factOf(e)
 	f.by = first.by
+	if e.Kind == group.KindRequest {
+		first, f.data = first.remembered(), map[bool]uint64{true: 1}[group.RequestOf(e).Delete]
+	}
 	if !known || f != first {
 		return fmt.Sprintf("it is %+v, applied was %+v (%v)", f, first, known)
 	}
@@ -143,6 +156,9 @@ func (l *ledger) check(f fact) (o oracle, problem string) {
 	}
 	if at, twice := l.requests[f.request]; twice {
 		return oracleOnce, fmt.Sprintf("request %x was applied at index %d already", f.request[:9], at)
+	}
+	if l.nothing[f.request] {
+		return oracleOnce, fmt.Sprintf("request %x was answered before as having written nothing", f.request[:9])
 	}
 	l.requests[f.request] = f.index
 	if !slices.Contains(l.asked[f.request], w) {
@@ -182,6 +198,13 @@ func (l *ledger) acknowledged(request [16]byte, index uint64) string {
 		return fmt.Sprintf("acknowledged as index %d, applied at index %d", index, at)
 	}
 	return ""
+}
+
+// declined notes a request that was answered as having written nothing.
+func (l *ledger) declined(request [16]byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.nothing[request] = true
 }
 
 // seen checks what a read has given.

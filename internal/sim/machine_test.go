@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -30,14 +31,22 @@ type machine struct {
 	foreign   *vfs.Mem          // this disk is known to be another volume's
 	epoch     int               // raised whenever the process or the disk goes
 	slow      time.Duration     // what a sync takes at most
+	clock     atomic.Int64      // what the clock is wrong by, in ns
+	session   *session          // nil: no shard has opened the volume
 	backup    *vfs.Mem          // an older state of the disk
-	cloned    bool              // the disk is a copy of a member's, which may be older than that
-	rots      []rot             // bytes of the disk that are bad
-	rotted    bool              // there were some in segments or blobs, on this disk
+	since     sinceBackup
+	aged      uuid.UUID // the disk is an older state of this volume, and nobody has noticed yet; zero: it is not
+	cloned    bool      // the disk is a copy of a member's, which may be older than that
+	rots      []rot     // bytes of the disk that are bad
+	rotted    bool      // there were some in segments or blobs, on this disk
+	hostile   *hostile  // what fails at the next start; nil: nothing
+	kept      kept      // what the neighbours on the disk were promised
 }
 
 // insert puts another disk in. Called with world.mu held.
-func (m *machine) insert(disk *vfs.Mem) { m.disk, m.rots, m.rotted = disk, nil, false }
+func (m *machine) insert(disk *vfs.Mem) {
+	m.disk, m.rots, m.rotted, m.aged, m.kept = disk, nil, false, uuid.UUID{}, kept{}
+}
 
 // hold takes a disk for one that is to work at it; false: another one does. Called with world.mu held.
 func (m *machine) hold(disk *vfs.Mem) bool {
@@ -56,23 +65,40 @@ func (m *machine) letGo(disk *vfs.Mem) {
 
 // process is a shard with its replica of the group.
 type process struct {
-	machine   *machine
-	raftID    uint64
-	dead      bool // guarded by world.mu: what it still does, nobody sees
-	disk      *vfs.Mem
-	committer *replica.Committer
-	journal   *journal.Journal // nil: none
-	log       *group.Log
-	replica   *replica.Replica
-	loaded    []group.Damage // that was found by its Load
+	machine    *machine
+	raftID     uint64
+	epoch      int  // of the machine when it began
+	dead       bool // guarded by world.mu: what it still does, nobody sees
+	disk       *vfs.Mem
+	faulty     *vfs.Faulty // the disk as the process sees it
+	committer  *replica.Committer
+	journal    *journal.Journal // nil: none
+	log        *group.Log
+	replica    *replica.Replica
+	neighbours []*neighbour   // other groups on the volume
+	loaded     []group.Damage // that was found by its Load
+	orderly    bool           // it is asked to stop, not killed
+	// writesFailed tells that its disk did not write what it was to write.
+	writesFailed atomic.Bool
+	full         atomic.Int32 // faults of a full disk that are there
+	toldAt       time.Time    // guarded by world.mu: when it hears the last word about the shards of other members
 }
 
-func (m *machine) options(disk *vfs.Mem) group.Options {
-	skew := time.Duration(m.number) * 7 * time.Millisecond
-	return group.Options{
-		FS: disk, Dir: groupDir, Identity: identity, SegmentBytes: 8 << 10,
-		Now: func() time.Time { return time.Now().Add(skew) },
+func (m *machine) options(disk vfs.FS) group.Options {
+	residency := group.Index
+	if m.world.cfg.resident && m.number%2 == 1 {
+		residency = group.Resident
 	}
+	return group.Options{
+		FS: disk, Dir: groupDir, Identity: identity, SegmentBytes: 8 << 10, Residency: residency,
+		Now: m.now,
+	}
+}
+
+// now is the machine's clock.
+func (m *machine) now() time.Time {
+	skew := time.Duration(m.number) * 7 * time.Millisecond
+	return time.Now().Add(skew + time.Duration(m.clock.Load()))
 }
 
 // create makes the group on the first machines.
@@ -129,15 +155,20 @@ func (m *machine) start() {
 		w.violate(oracleDisk, "%v: %v", m, err)
 		return
 	case !found || file.Joining:
+		m.noticeAge(disk)
 		return
 	case file.Volume != volume && w.cfg.mutation != mutateCopy:
 		w.mu.Lock()
 		again := m.foreign == disk
 		m.foreign = disk
 		w.mu.Unlock()
+		m.noticeAge(disk)
 		if !again {
 			w.fire("replica of another volume not run")
 		}
+		return
+	}
+	if !m.openVolume(disk) || m.isWithoutManifest(disk, file) {
 		return
 	}
 	p := m.load(disk, file, epoch)
@@ -153,24 +184,50 @@ func (m *machine) start() {
 	}
 	m.process = p
 	w.mu.Unlock()
+	for _, n := range p.neighbours {
+		w.wait.Go(func() { p.writeNeighbour(n) })
+	}
 	w.tellRestart(p.raftID)
+}
+
+// noticeAge opens a volume that was set back to a state in which it held nothing of the incarnation that is wanted: a
+// shard opens its volume whatever the volume holds, and so notices.
+func (m *machine) noticeAge(disk *vfs.Mem) {
+	m.world.mu.Lock()
+	aged := m.aged
+	m.world.mu.Unlock()
+	if aged != uuid.Nil {
+		m.openVolume(disk)
+	}
 }
 
 // load makes a process of what the disk holds; nil: it cannot, now.
 func (m *machine) load(disk *vfs.Mem, file group.ReplicaFile, epoch int) *process {
 	w := m.world
-	if !m.redo(disk) {
+	fs, ended := m.takeHostile(disk)
+	if !m.redo(fs) {
+		ended()
 		return nil
 	}
-	opts := m.options(disk)
+	opts := m.options(fs)
 	if w.cfg.journal > 0 {
-		opts.Journal = journal.New(journal.Options{FS: disk, Dir: volumeDir, FileBytes: w.cfg.journal, Unsafe: w.cfg.mutation == mutateRoom})
+		opts.Journal = journal.New(journal.Options{FS: fs, Dir: volumeDir, FileBytes: w.cfg.journal, Unsafe: w.cfg.mutation == mutateRoom})
 	}
 	log, report, err := group.Load(context.Background(), opts, nil)
+	forGood := ended()
+	if report.HintedBytes > 0 {
+		w.fire("start from the hint of the active segment")
+	}
 	switch {
 	case errors.Is(err, vfs.ErrCrashed):
 		return nil
+	case refusedToRead(err) && forGood != nil:
+		w.startLater(m, time.Millisecond)
+		return nil
 	case errors.Is(err, group.ErrTailDamaged) && w.rotsOf(m) && w.cfg.mutation == mutateTail && cutTail(disk):
+		w.startLater(m, time.Millisecond)
+		return nil
+	case errors.Is(err, group.ErrTailDamaged) && forGood != nil && w.cfg.mutation == mutateRead && forGood.cut():
 		w.startLater(m, time.Millisecond)
 		return nil
 	case errors.Is(err, group.ErrTailDamaged) && w.rotsOf(m):
@@ -184,13 +241,13 @@ func (m *machine) load(disk *vfs.Mem, file group.ReplicaFile, epoch int) *proces
 	for _, d := range report.Damages {
 		w.noteFound(m, "at load", d.File)
 	}
-	p := &process{machine: m, raftID: file.RaftID, loaded: report.Damages, disk: disk, committer: replica.NewCommitter(nil), journal: opts.Journal, log: log}
+	p := &process{machine: m, raftID: file.RaftID, epoch: epoch, loaded: report.Damages, disk: disk, faulty: fs, committer: replica.NewCommitter(nil), journal: opts.Journal, log: log}
 	fetch := p.fetchBlobs
 	if w.cfg.mutation == mutateBlobs {
 		fetch = nil
 	}
 	p.replica, err = replica.Start(replica.Options{
-		Log: log, Committer: p.committer, RaftID: file.RaftID, Transport: p, Quiet: w.cfg.quiet, Lease: true,
+		Log: log, Committer: p.committer, RaftID: file.RaftID, Transport: p, Quiet: w.cfg.quiet, Lease: true, Now: m.now,
 		OnSnapshot: func(_, _, from uint64) { w.wait.Go(func() { p.reinstall(from) }) },
 		FetchBlobs: fetch,
 		Probe:      &replica.Probe{BeforeSync: p.beforeSync, Applied: w.ledger.applier(p), Unsafe: w.cfg.unsafe, Shared: true},
@@ -202,6 +259,10 @@ func (m *machine) load(disk *vfs.Mem, file group.ReplicaFile, epoch int) *proces
 		p.halt()
 		return nil
 	}
+	if !p.startNeighbours() {
+		p.halt()
+		return nil
+	}
 	hard, conf, _ := log.InitialState()
 	last, _ := log.LastIndex()
 	w.trace("%v starts replica %x: applied %d, last %d, hard state %v, membership %v of %d, report %+v", m, file.RaftID, log.AppliedIndex(), last, hard, conf, log.ConfIndex(), report)
@@ -209,23 +270,34 @@ func (m *machine) load(disk *vfs.Mem, file group.ReplicaFile, epoch int) *proces
 }
 
 // redo writes what the journal of a disk holds to the segment, before anything else looks at it; false: the disk crashed.
-func (m *machine) redo(disk *vfs.Mem) bool {
+func (m *machine) redo(disk vfs.FS) bool {
 	w := m.world
-	found, err := journal.Replay(disk, volumeDir, func(_ uuid.UUID, ranges []journal.Range) error {
-		if w.cfg.mutation == mutateJournal {
-			return nil
-		}
-		return group.Redo(disk, groupDir, ranges)
+	found, err := journal.Replay(disk, volumeDir, journal.Target{
+		Apply: func(id uuid.UUID, share journal.Share) error {
+			if w.cfg.mutation == mutateJournal {
+				return nil
+			}
+			if w.cfg.mutation == mutateDoubt {
+				share.Lost, share.Doubt = nil, 0
+			}
+			if id != identity.Group && len(share.Ranges) > 0 {
+				w.fire("journal written to the segment of a neighbour")
+			}
+			return group.Redo(disk, dirOf(id), share)
+		},
+		Groups: func() ([]uuid.UUID, error) { return groupsOn(disk) },
 	})
-	if err == nil {
-		err = journal.Remove(disk, volumeDir)
-	}
 	switch {
 	case errors.Is(err, vfs.ErrCrashed):
 		return false
-	case err != nil || len(found.Bad) > 0:
+	case err != nil || len(found.Bad) > 0 && !w.rotsOf(m):
 		w.violate(oracleDisk, "%v: journal: %v, %v", m, err, found.Bad)
 		return false
+	case len(found.Bad) > 0:
+		w.trace("%v: journal: %v", m, found.Bad)
+		w.fire("journal damaged at a start")
+		w.noteFound(m, "in the journal", "journal-0")
+		w.noteFound(m, "in the journal", "journal-1")
 	case len(found.Ranges) > 0:
 		w.fire("journal written to the segment")
 	}
@@ -245,11 +317,12 @@ func (p *process) beforeSync() {
 func (p *process) halt() {
 	p.committer.Close()
 	if p.journal != nil {
-		if _, err := p.journal.Close(); err != nil && !p.disk.Crashed() {
+		if _, err := p.journal.Close(); err != nil && !p.disk.Crashed() && !p.writesFailed.Load() {
 			p.machine.world.violate(oracleDisk, "%v: close the journal: %v", p.machine, err)
 		}
 	}
-	if err := p.log.Close(false); err != nil && !p.disk.Crashed() {
+	p.closeNeighbours()
+	if err := p.log.Close(p.orderly); err != nil && !p.disk.Crashed() && !p.writesFailed.Load() {
 		p.machine.world.violate(oracleDisk, "%v: close: %v", p.machine, err)
 	}
 }
@@ -259,6 +332,7 @@ func (p *process) halt() {
 func (m *machine) kill() (end func()) {
 	p := m.process
 	m.process = nil
+	m.closeVolume()
 	m.epoch++
 	if p == nil {
 		return func() {}
@@ -306,6 +380,7 @@ func (m *machine) restart() {
 	mine := m.process == p
 	end := func() {}
 	if mine {
+		p.orderly = true
 		end = m.kill()
 	}
 	w.mu.Unlock()
@@ -351,7 +426,7 @@ func (m *machine) wipe(disk *vfs.Mem) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if m.disk == disk && !disk.Crashed() {
-		m.insert(vfs.NewMem())
+		m.empty()
 	}
 }
 
@@ -394,7 +469,7 @@ func (m *machine) install(disk *vfs.Mem, file group.ReplicaFile, epoch int, from
 		if !held {
 			continue
 		}
-		if !m.redo(disk) {
+		if !m.openVolume(disk) || !m.redo(disk) {
 			return
 		}
 		source := w.source(m, from)

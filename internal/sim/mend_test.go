@@ -91,6 +91,7 @@ func (w *world) mend(p *process, r *rand.Rand) {
 	}
 	switch {
 	case err == nil, w.ctx.Err() != nil, p.disk.Crashed(), source.disk.Crashed():
+	case p.writesFailed.Load() && refusedToWrite(err):
 	case errors.Is(err, group.ErrClosed), errors.Is(err, group.ErrRepairLater), errors.Is(err, errUnreachable), isDamage(err):
 	case errors.Is(err, group.ErrRepairByInstall):
 		w.trace("%v: %v", p.machine, err)
@@ -193,7 +194,7 @@ func (m *machine) rejoin(disk *vfs.Mem, file group.ReplicaFile, epoch int) {
 		}
 		if m.disk == disk && m.process == nil && w.ctx.Err() == nil {
 			m.kill()
-			m.insert(vfs.NewMem())
+			m.empty()
 			m.raftID = 0
 			w.lost[file.RaftID] = true
 			w.fired["rotten replica given up"]++

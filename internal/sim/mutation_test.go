@@ -26,20 +26,29 @@ var rules = []struct {
 	{name: "a refusal asks the majority", unsafe: replica.UnsafeDecline, faults: calledFaults, oracles: stale},
 	{name: "an answer belongs to its question", unsafe: replica.UnsafeQuestion, faults: lateFaults, tweak: late, oracles: stale},
 	{name: "requests are remembered over a failover", unsafe: replica.UnsafeRequests, faults: networkFaults, oracles: []oracle{oracleOnce}},
+	{name: "a request id is that of one write", unsafe: replica.UnsafeReuse, faults: networkFaults, oracles: []oracle{oracleKept}},
+	{name: "a write that did nothing is remembered", unsafe: replica.UnsafeForget, faults: clockFaults, oracles: []oracle{oracleOnce}},
+	{name: "requests are remembered whatever the clock says", unsafe: replica.UnsafeClock, faults: clockFaults, oracles: []oracle{oracleOnce}},
+	{name: "a delete is kept while it may be repeated", mutation: mutateTombstones, faults: tombstoneFaults, tweak: deleting, oracles: []oracle{oracleOnce}},
+	{name: "a request is remembered when its write is compacted away", mutation: mutateTombstones, faults: tombstoneFaults, tweak: busy, oracles: []oracle{oracleOnce}},
 	{name: "only what is committed is visible", unsafe: replica.UnsafeApply, faults: networkFaults, oracles: []oracle{oracleAgree}},
 	{name: "a leader serves what its predecessors committed", unsafe: replica.UnsafeServe, faults: networkFaults, oracles: stale},
 	{name: "a lease ends", unsafe: replica.UnsafeLease, faults: cutFaults, tweak: busy, oracles: stale},
 	{name: "who may have promised a lease gives no vote", unsafe: replica.UnsafeLeaseVote, faults: startedFaults, oracles: stale},
 	{name: "a lead that is handed over has no lease", unsafe: replica.UnsafeLeaseTransfer, faults: handFaults, oracles: stale},
 	{name: "nor has one whose handing over was given up", unsafe: replica.UnsafeLeaseTransfer, faults: calledFaults, oracles: stale},
+	{name: "who has answered its leader forgets it only when that is silent", unsafe: replica.UnsafeSilence, faults: silenceFaults, oracles: stale},
 	{name: "an emptied volume is another replica", mutation: mutateReuse, faults: volumeFaults, oracles: lost},
 	{name: "a volume rolled back is another replica", mutation: mutateRollBack, faults: volumeFaults, oracles: lost},
+	{name: "a volume set back to an image of its running shard is another replica", mutation: mutateSteps, faults: volumeFaults, oracles: lost},
 	{name: "a copy of a volume is no replica", mutation: mutateCopy, faults: copyFaults, oracles: lost},
 	{name: "an entry is promised with its blob", mutation: mutateBlobs, faults: networkFaults, oracles: []oracle{oracleDisk}},
 	{name: "who is damaged does not come to lead", unsafe: replica.UnsafeDamage, faults: rotFaults, tweak: rotten, oracles: []oracle{oracleDamaged}},
 	{name: "who lost what it acknowledged gives no vote", mutation: mutateTail, faults: tailFaults, oracles: lost},
+	{name: "what cannot be read is no torn write", mutation: mutateRead, faults: readFaults, oracles: lost},
+	{name: "what a bad record of the journal held is lost, not unwritten", mutation: mutateDoubt, faults: readFaults, tweak: journaled, oracles: lost},
 	{name: "what the journal holds is written after a power cut", mutation: mutateJournal, faults: powerFaults, tweak: journaled, oracles: lost},
-	{name: "the journal's room is free when the segments are synced", mutation: mutateRoom, faults: powerFaults, tweak: journaled, oracles: lost},
+	{name: "the journal's room is free when the segments are synced", mutation: mutateRoom, faults: powerFaults, tweak: journaled, oracles: append([]oracle{oracleDisk}, lost...)},
 	{name: "a repair comes from one that has applied as much", mutation: mutateMend, faults: rotFaults, tweak: rotten, oracles: []oracle{oracleKept, oracleAgree}},
 }
 
@@ -60,18 +69,25 @@ var (
 	volumeFaults = map[string]int{
 		"volume lost at the worst moment": 10, "network healed": 6, "crash": 1,
 	}
-	copyFaults    = map[string]int{"volume copied at the worst moment": 10, "network healed": 6, "crash": 1}
-	cutFaults     = map[string]int{"partition": 10, "network healed": 5}
-	startedFaults = map[string]int{"vote asked of one just started": 1}
-	handFaults    = map[string]int{"lead handed over behind a cut": 1}
-	calledFaults  = map[string]int{"call to lead comes late": 1}
-	rotFaults     = map[string]int{"bytes rot": 20, "bytes rot at the worst moment": 10, "partition": 12, "network healed": 6, "crash": 4}
-	tailFaults    = map[string]int{"bytes rot at the worst moment": 10, "network healed": 6, "crash": 1}
-	lateFaults    = map[string]int{"network bad": 10, "lead handed over": 1}
+	copyFaults      = map[string]int{"volume copied at the worst moment": 10, "network healed": 6, "crash": 1}
+	cutFaults       = map[string]int{"partition": 10, "network healed": 5}
+	startedFaults   = map[string]int{"vote asked of one just started": 1}
+	handFaults      = map[string]int{"lead handed over behind a cut": 1}
+	calledFaults    = map[string]int{"call to lead comes late": 1}
+	clockFaults     = map[string]int{"clock set": 10, "lead handed over": 5, "crash": 3}
+	tombstoneFaults = map[string]int{"compaction": 20, "power cut of all": 3, "orderly restart": 3}
+	silenceFaults   = map[string]int{"told late of a silence": 1}
+	rotFaults       = map[string]int{"bytes rot": 20, "bytes rot at the worst moment": 10, "partition": 12, "network healed": 6, "crash": 4}
+	tailFaults      = map[string]int{"bytes rot at the worst moment": 10, "network healed": 6, "crash": 1}
+	readFaults      = map[string]int{"reads fail at the worst moment": 10, "network healed": 6, "crash": 1}
+	lateFaults      = map[string]int{"network bad": 10, "lead handed over": 1}
 )
 
 // busy has many calls on few records: where two lead, what one writes is soon read through the other.
 func busy(c *config) { c.keys, c.clients, c.pause = 2, 10, 40*time.Millisecond }
+
+// deleting has few records and calls that follow each other soon, so that there are many deletes.
+func deleting(c *config) { c.keys, c.clients, c.pause = 3, 6, 40*time.Millisecond }
 
 // journaled has a small journal.
 func journaled(c *config) { c.journal = 8 << 10 }

@@ -34,15 +34,26 @@ var faults = []fault{
 	{"volume rolled back", 8, (*world).rollBack},
 	{"volume lost at the worst moment", 4, (*world).worstMoment},
 	{"volume backed up", 8, (*world).backUp},
+	{"etcd silent", 2, (*world).silenceEtcd},
 	{"volumes swapped", 4, (*world).swapVolumes},
 	{"volume copied at the worst moment", 2, (*world).copyVolume},
 	{"bytes rot", 10, (*world).rotOne},
 	{"bytes rot at the worst moment", 2, (*world).worstRot},
 	{"bytes rot in a small file", 8, (*world).rotSmall},
+	{"both copies of a small file bad", 4, (*world).rotBoth},
+	{"reads fail at a start", 6, (*world).failReads},
+	{"the journal rots", 4, (*world).rotJournal},
+	{"reads fail at the worst moment", 2, (*world).worstRead},
 	{"lead handed over behind a cut", 1, (*world).handOverBehindCut},
 	{"call to lead comes late", 1, (*world).callComesLate},
 	{"vote asked of one just started", 1, (*world).askJustStarted},
 	{"power cut behind a vote", 1, (*world).voteTwice},
+	{"clock set", 4, (*world).setClock},
+	{"disk full", 4, (*world).fullDisk},
+	{"syncs fail", 6, (*world).failSync},
+	{"writes fail", 5, (*world).failWrite},
+	{"silence of a moment", 6, (*world).silence},
+	{"told late of a silence", 2, (*world).tellLate},
 }
 
 // nemesis makes faults for the length of the run.
@@ -220,7 +231,8 @@ func (w *world) compact(_ *operator, r *rand.Rand) bool {
 	p := all[r.IntN(len(all))]
 	w.wait.Go(func() {
 		p.log.SetTombstoneLimit(w.appliedByAll())
-		report, err := p.log.Compact(w.ctx, group.CompactOptions{All: true})
+		defer w.misread(p)()
+		report, err := p.log.Compact(w.ctx, group.CompactOptions{All: true, Unsafe: w.cfg.mutation == mutateTombstones})
 		if err == nil && report.EntriesDropped > 0 {
 			w.fire("compaction dropped entries")
 		}

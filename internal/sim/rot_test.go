@@ -225,9 +225,10 @@ func (w *world) scrub(p *process) bool {
 	}
 	whole := true
 	for _, d := range report.Damages {
-		small := smallKind(d.File) != ""
+		kind := smallKind(d.File)
+		small := kind != ""
 		known := w.noteFound(p.machine, "by scrub", d.File)
-		if _, isHint := group.ParseHintName(d.File); isHint && !known {
+		if kind == "hint" && !known {
 			continue // it may be on its way
 		}
 		whole = false

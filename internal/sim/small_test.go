@@ -2,19 +2,22 @@ package sim
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"math/rand/v2"
 	"path"
 	"slices"
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // smallKind tells which of the small files of a group it is: those that are kept twice, or can be made anew. Empty: none.
 func smallKind(file string) string {
 	_, isHint := group.ParseHintName(file)
 	switch {
-	case isHint:
+	case isHint || file == group.ActiveHintName:
 		return "hint"
 	case slices.Contains([]string{group.ManifestName, group.MarkName, group.ReplicaName}, file):
 		return file
@@ -78,6 +81,66 @@ func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	if r.IntN(2) == 0 { // it is loaded so
 		m.cutPower(survival(r))
 		w.startLater(m, between(r, 10*time.Millisecond, time.Second))
+	}
+	return true
+}
+
+// rotBoth lets both copies of the manifest, or both slots of the mark, go bad behind a power cut. Without a manifest nobody can tell what the replica
+// voted for: it comes back as another one. Without a mark nothing is damaged.
+func (w *world) rotBoth(o *operator, r *rand.Rand) bool {
+	return w.cfg.copies > 1 && w.cutOne(o, r, func(m *machine) bool {
+		file, found, err := group.ReadReplicaFile(m.disk, groupDir)
+		if err != nil || !found || file.Joining || file.RaftID != m.raftID {
+			return false
+		}
+		name, isMark := group.ManifestName, r.IntN(2) == 0
+		if isMark {
+			name = group.MarkName
+		}
+		hit := slices.ContainsFunc(m.rots, func(r rot) bool { return r.file == name })
+		info, err := m.disk.Stat(path.Join(groupDir, name))
+		if err != nil || info.Size() == 0 || hit || isMark && m.isHit() {
+			return false
+		}
+		const every = 8
+		if !m.disk.Rot(path.Join(groupDir, name), 0, info.Size(), func(b []byte) {
+			for i := r.IntN(every); i < len(b); i += every {
+				b[i] ^= 1 << r.IntN(8)
+			}
+		}) {
+			return false
+		}
+		m.rots = append(m.rots, rot{file: name, at: moments.Add(1), small: isMark})
+		m.rotted = m.rotted || !isMark
+		w.fired["both copies bad: "+name]++
+		return true
+	})
+}
+
+// isWithoutManifest tells whether both copies of the manifest of a disk are bad. Then nothing there is loaded, and the replica is given up.
+func (m *machine) isWithoutManifest(disk *vfs.Mem, file group.ReplicaFile) bool {
+	w := m.world
+	if _, err := group.ReadManifest(disk, groupDir); !errors.Is(err, group.ErrCorrupt) {
+		return false
+	}
+	log, _, err := group.Load(context.Background(), m.options(disk), nil)
+	switch {
+	case err == nil:
+		_ = log.Close(false)
+		w.violate(oracleDisk, "%v: a group without a manifest is loaded", m)
+	case disk.Crashed():
+	case !w.rotsOf(m):
+		w.violate(oracleDisk, "%v: no manifest, and its disk is good: %v", m, err)
+	default:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if m.disk == disk && m.process == nil {
+			m.kill()
+			m.empty()
+			m.raftID = 0
+			w.lost[file.RaftID] = true
+			w.fired["replica without a manifest given up"]++
+		}
 	}
 	return true
 }

@@ -9,6 +9,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/volume"
 )
 
 // mayLose tells whether the disk of a machine may go without the loss of what a quorum of the others does not hold: no other
@@ -57,7 +58,7 @@ func (w *world) replaceVolume(m *machine, disk *vfs.Mem, r *rand.Rand) {
 	m.insert(disk)
 	m.backup, m.cloned = nil, false
 	old, volume := m.raftID, m.volume
-	sound := w.cfg.mutation != mutateReuse && w.cfg.mutation != mutateRollBack
+	sound := w.cfg.mutation != mutateReuse
 	if sound {
 		m.beginAnew()
 		m.raftID = 0
@@ -81,30 +82,16 @@ func (w *world) backUp(_ *operator, r *rand.Rand) bool {
 	m := w.one(r)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if m.process == nil || len(m.rots) > 0 {
+	if len(m.rots) > 0 || m.disk.Crashed() {
 		return false
 	}
-	m.backup = m.disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
-	return true
-}
-
-// rollBack puts an older state of the disk in its place. The shard sees that by the generation, and begins anew.
-func (w *world) rollBack(o *operator, r *rand.Rand) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	var m *machine
-	w.mu.Lock()
-	for _, i := range r.Perm(len(w.machines)) {
-		if w.machines[i].backup != nil {
-			m = w.machines[i]
-		}
+	if sb, err := volume.ReadSuperblock(m.disk, superDir); err != nil || sb.Shard != m.shardName() {
+		return false // there is nothing to put back
 	}
-	w.mu.Unlock()
-	if m == nil || !w.mayLose(o, m) {
-		return false
+	if m.process == nil {
+		w.fired["volume backed up while its machine was down"]++
 	}
-	backup := m.backup
-	w.replaceVolume(m, backup, r)
+	m.backUpNow()
 	return true
 }
 

@@ -3,10 +3,8 @@ package sim
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -33,6 +32,7 @@ type config struct {
 	unsafe   replica.Unsafe
 	mutation mutation
 	quiet    bool
+	resident bool    // each second machine has its segments in memory
 	journal  int64   // bytes of a file of the journal; 0: there is none
 	lossOdds float64 // of a message while the network is bad
 	lateOdds float64 // of one that comes long after those behind it
@@ -44,15 +44,19 @@ type mutation uint8
 
 // The mutations.
 const (
-	mutateNothing  mutation = iota
-	mutateReuse             // an emptied volume goes on under its old Raft id
-	mutateRollBack          // an old state of a volume goes on under its Raft id
-	mutateBlobs             // followers take entries without the blobs that they refer to
-	mutateTail              // damage below the synced mark is taken for a torn write
-	mutateMend              // damage is repaired from anybody, also from one that has not applied so much
-	mutateCopy              // a copy of a volume goes on under its Raft id
-	mutateJournal           // what the journal holds is not written to the segments after a power cut
-	mutateRoom              // the journal's room is used again before the segments are synced
+	mutateNothing    mutation = iota
+	mutateReuse               // an emptied volume goes on under its old Raft id
+	mutateRollBack            // an old state of a volume goes on under its Raft id
+	mutateSteps               // volumes are told apart by their generations alone, not by steps
+	mutateBlobs               // followers take entries without the blobs that they refer to
+	mutateTail                // damage below the synced mark is taken for a torn write
+	mutateMend                // damage is repaired from anybody, also from one that has not applied so much
+	mutateCopy                // a copy of a volume goes on under its Raft id
+	mutateJournal             // what the journal holds is not written to the segments after a power cut
+	mutateRead                // what cannot be read at the end of the log is taken for a torn write
+	mutateDoubt               // what a record of the journal held that cannot be read is forgotten
+	mutateTombstones          // compaction drops what may be asked for again: deletes, and the request ids of what was overwritten
+	mutateRoom                // the journal's room is used again before the segments are synced
 )
 
 // world is a run. Everything happens in one bubble of testing/synctest.
@@ -76,14 +80,16 @@ type world struct {
 	mu         sync.Mutex // guards all below
 	random     *rand.Rand // of the network
 	machines   []*machine
-	at         map[uint64]*machine // Raft id -> where it is, or was
-	lost       map[uint64]bool     // incarnations whose disk is gone
-	leads      map[uint64]uint64   // term -> who has led in it
-	cut        map[[2]int]bool     // from, to: nothing goes through
-	bad        bool                // the network loses, repeats and delays
-	trap       trap                // nil: none
-	calm       bool                // clients read, and write nothing new
-	stopping   bool                // no new call, no new fault
+	at         map[uint64]*machine                // Raft id -> where it is, or was
+	lost       map[uint64]bool                    // incarnations whose disk is gone
+	leads      map[uint64]uint64                  // term -> who has led in it
+	cut        map[[2]int]bool                    // from, to: nothing goes through
+	bad        bool                               // the network loses, repeats and delays
+	trap       trap                               // nil: none
+	calm       bool                               // clients read, and write nothing new
+	stopping   bool                               // no new call, no new fault
+	volumes    map[uuid.UUID]placement.VolumeSeen // in etcd
+	etcdSilent time.Time                          // until then
 	fired      map[string]int
 	violations []violation
 	history    []operation
@@ -127,6 +133,7 @@ func newWorld(seed uint64, cfg config) *world {
 	w := &world{
 		cfg: cfg, seed: seed, random: rand.New(rand.NewPCG(seed, 1)),
 		at: map[uint64]*machine{}, lost: map[uint64]bool{}, leads: map[uint64]uint64{}, cut: map[[2]int]bool{}, fired: map[string]int{},
+		volumes: map[uuid.UUID]placement.VolumeSeen{},
 	}
 	w.begun, w.tracing = time.Now(), os.Getenv("SHEAF_SIM_TRACE") != ""
 	w.ledger = newLedger(w)
@@ -142,6 +149,7 @@ func (w *world) live() {
 	defer w.wait.Wait()
 	defer w.cancel()
 	w.create()
+	w.fire("a run with " + map[int]string{1: "one copy", 3: "three", 5: "five"}[w.cfg.copies])
 	for i := range w.cfg.clients {
 		w.calling.Add(1)
 		w.wait.Go(func() {
@@ -150,9 +158,12 @@ func (w *world) live() {
 		})
 	}
 	w.wait.Go(w.churn)
+	w.wait.Go(w.reuse)
 	w.wait.Go(w.watchShards)
 	w.wait.Go(w.mends)
 	w.wait.Go(w.scrubs)
+	w.wait.Go(w.restarts)
+	w.wait.Go(w.steps)
 	operator := newOperator(w)
 	w.wait.Go(operator.work)
 	w.nemesis(operator)
@@ -243,43 +254,12 @@ func (w *world) leader() (leader *process) {
 	return leader
 }
 
-// watchShards tells the replicas whose shard is heard, as the transport does.
-func (w *world) watchShards() {
-	silent := map[[2]int]time.Duration{}
-	const interval = 300 * time.Millisecond
-	for w.sleep(interval) {
-		for _, p := range w.processes() {
-			for _, other := range w.machines {
-				w.mu.Lock()
-				heard := other.process != nil && !w.cut[[2]int{other.number, p.machine.number}]
-				ids := slices.Sorted(maps.Keys(w.at))
-				ids = slices.DeleteFunc(ids, func(id uint64) bool { return w.at[id] != other })
-				w.mu.Unlock()
-				link := [2]int{other.number, p.machine.number}
-				before := silent[link]
-				silent[link] += interval
-				if heard {
-					silent[link] = 0
-				}
-				for _, id := range ids {
-					switch {
-					case silent[link] > time.Second && before <= time.Second:
-						p.replica.PeerDown(id)
-					case heard && before > time.Second:
-						p.replica.PeerUp(id)
-					}
-				}
-			}
-		}
-	}
-}
-
 // tellRestart tells the others that a process began anew.
 func (w *world) tellRestart(raftID uint64) {
 	for _, p := range w.processes() {
 		if p.raftID != raftID {
-			p.replica.PeerDown(raftID)
-			p.replica.PeerUp(raftID)
+			w.tell(p, raftID, false)
+			w.tell(p, raftID, true)
 		}
 	}
 }

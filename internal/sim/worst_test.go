@@ -12,11 +12,14 @@ import (
 // two that are left may not do is elect the one that was left behind.
 func (w *world) worstMoment(o *operator, r *rand.Rand) bool {
 	return w.atWorst(o, r, func(lost *machine) bool {
-		disk := vfs.NewMem()
-		if lost.backup != nil {
-			disk = lost.backup
+		w.mu.Lock()
+		old := lost.backup != nil && lost.since.isOld()
+		w.mu.Unlock()
+		if old {
+			w.putBack(lost, r)
+			return true
 		}
-		w.replaceVolume(lost, disk, r)
+		w.replaceVolume(lost, vfs.NewMem(), r)
 		return true
 	})
 }
@@ -60,12 +63,14 @@ func (w *world) atWorst(o *operator, r *rand.Rand, lose func(*machine) bool) boo
 	i := r.IntN(2)
 	behind, lost := others[i], others[1-i]
 	w.mu.Lock()
+	longer := time.Duration(0)
 	if r.IntN(2) == 0 && len(lost.rots) == 0 {
-		lost.backup = lost.disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
+		lost.backUpNow()
+		longer = stepBound + 2*stepLook // then it is old
 	}
 	w.mu.Unlock()
 	w.only(func(a, b int) bool { return a != behind.number && b != behind.number })
-	if !w.sleep(between(r, 200*time.Millisecond, 800*time.Millisecond)) {
+	if !w.sleep(longer + between(r, 200*time.Millisecond, 800*time.Millisecond)) {
 		return false
 	}
 	return w.loseAlone(o, lost, leader.machine, lose) && w.sleep(between(r, time.Second, 4*time.Second))

@@ -268,6 +268,14 @@ func (f *faultyFile) Size() (size int64, err error) {
 	return size, err
 }
 
+func (f *faultyFile) DataEnd(from int64) (end int64, err error) {
+	err = f.f.do(Op{Kind: OpSize, Name: f.Name()}, func() (err error) {
+		end, err = f.inner.DataEnd(from)
+		return err
+	})
+	return end, err
+}
+
 // half is a half of n bytes in whole sectors.
 func half(n int) int { return n / 2 / sectorBytes * sectorBytes }
 

@@ -128,6 +128,13 @@ func TestRule5_FailedSyncDropsData(t *testing.T) {
 	}
 	want := append(fill(4, 1), make([]byte, 2*sector)...)
 	copy(want[sector:], fill(1, 55))
+	direct, err := f.OpenDirect("f")
+	check(t, err)
+	past := vfs.AlignedBytes(len(want))
+	if _, err := direct.ReadAt(past, 0); err != nil || !bytes.Equal(past, want) {
+		t.Errorf("what is read past the page cache is not what is on the disk: %v", err)
+	}
+	check(t, direct.Close())
 	kinds(t, func(t *testing.T, s vfs.Survival) {
 		if got := vfstest.Read(t, m.CrashClone(s), "f"); !bytes.Equal(got, want) {
 			t.Error("what the failed sync dropped is on the disk, or what was written again is not")

@@ -223,6 +223,21 @@ func (n *memNode) drop() {
 	n.dirty, n.last = nil, memWrite{}
 }
 
+// readLost puts what is on the disk in the place of what only the page cache has, after a failed sync: a direct read sees that. offset is that of
+// the first of the bytes, the begin of a sector.
+func (n *memNode) readLost(b []byte, offset int64) {
+	if len(n.lost) == 0 {
+		return
+	}
+	for s := offset / sectorBytes; len(b) > 0; s++ {
+		one := b[:min(sectorBytes, len(b))]
+		if onDisk, lost := n.lost[s]; lost {
+			clear(one[copy(one, onDisk):])
+		}
+		b = b[len(one):]
+	}
+}
+
 // memFile is an open file of a Mem.
 type memFile struct {
 	m      *Mem
@@ -272,6 +287,27 @@ func (f *memFile) Size() (int64, error) {
 	return f.node.size, nil
 }
 
+// DataEnd implements File: a page counts from the first write into it on.
+func (f *memFile) DataEnd(from int64) (int64, error) {
+	f.m.mu.RLock()
+	defer f.m.mu.RUnlock()
+	err := f.usable(false)
+	if err == nil && from < 0 {
+		err = syscall.EINVAL
+	}
+	if err != nil {
+		return 0, &fs.PathError{Op: "dataend", Path: f.name, Err: err}
+	}
+	n := f.node
+	from = min(from, n.size)
+	for i := int64(len(n.pages)) - 1; i*pageBytes+pageBytes > from && i >= 0; i-- {
+		if n.pages[i] != nil && n.pages[i] != zeroPage {
+			return min((i+1)*pageBytes, n.size), nil
+		}
+	}
+	return from, nil
+}
+
 // CheapOverwrite implements File.
 func (f *memFile) CheapOverwrite() bool {
 	f.m.mu.RLock()
@@ -307,6 +343,9 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 			clear(part)
 		}
 		done += len(part)
+	}
+	if f.direct {
+		n.readLost(want, off)
 	}
 	if len(want) < len(p) {
 		return len(want), io.EOF

@@ -165,7 +165,24 @@ func (OS) Space(dir string) (Space, error) {
 	if block == 0 {
 		block = st.Bsize
 	}
-	return Space{TotalBytes: int64(st.Blocks) * block, FreeBytes: int64(st.Bavail) * block}, nil
+	space, err := spaceOf(st.Blocks, st.Bavail, block)
+	if err != nil {
+		return Space{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	return space, nil
+}
+
+// spaceOf makes bytes of blocks. A file system whose superblock was overwritten answers with numbers that cannot be: the kernel takes what
+// the file system needs for itself from a size of 0, say. That is an EUCLEAN. Free blocks alone may be below zero where root has used
+// what is kept for it: then nothing is free.
+func spaceOf(blocks, free uint64, block int64) (Space, error) {
+	if block < 0 || block > 0 && blocks > uint64(math.MaxInt64/block) {
+		return Space{}, fmt.Errorf("it says that it has %d blocks of %d bytes, which cannot be: %w", int64(blocks), block, unix.EUCLEAN)
+	}
+	if int64(free) < 0 {
+		free = 0
+	}
+	return Space{TotalBytes: int64(blocks) * block, FreeBytes: int64(min(free, blocks)) * block}, nil
 }
 
 // osFile is an open file of OS.

@@ -34,6 +34,9 @@ func TestContractOnRealFileSystems(t *testing.T) {
 			if got, want := f.CheapOverwrite(), fsType != "btrfs"; got != want {
 				t.Errorf("overwriting is cheap: %v", got)
 			}
+			if end, err := f.DataEnd(0); err != nil || end < 10*sector || end > 64<<10 {
+				t.Errorf("%d bytes were written, 1 MiB is allocated: the data ends at %d, %v", 10*sector, end, err)
+			}
 			direct, err := vfs.OS{}.OpenDirect(f.Name())
 			check(t, err)
 			if !direct.Direct() {

@@ -72,6 +72,11 @@ type File interface {
 	// Allocate reserves room for length bytes from offset and grows the size; the new room reads as zero. Where the
 	// file system cannot, it only grows the size.
 	Allocate(offset, length int64) error
+	// DataEnd tells where the data ends: every byte from there on, up to Size, reads as zero because it was never
+	// written, as in room that Allocate made. It looks from an offset on, and the answer is between that offset and
+	// Size, rounded up to whole blocks of the file system. What was written counts, synced or not. Where the file
+	// system cannot tell (OS: no FIEMAP), the answer is Size.
+	DataEnd(from int64) (int64, error)
 	// CheapOverwrite tells whether bytes that were written before are cheaper to write and sync again than room that was
 	// only allocated: the sync has no metadata to commit then (ext4, xfs; not where files are copied on write).
 	CheapOverwrite() bool

@@ -56,16 +56,16 @@ func (v *Volume) reserve(totalBytes int64) int64 {
 func (v *Volume) look() error {
 	space, err := v.fs.Space(v.dir)
 	if err != nil {
-		return fmt.Errorf("room of volume %s: %w", v.dir, err)
+		return fmt.Errorf("volume %s: %w: %w", v.dir, ErrRoom, err)
 	}
 	v.room = room{looked: v.now(), space: space}
 	return nil
 }
 
-// Admit says whether bytes may be written now: a *FullError, which is an ErrFull, where they would eat into the reserve.
-// Deletes may use half of the reserve. It looks at the disk at most every 50 ms and counts what was admitted since, so
-// room made is noticed without a restart. What was admitted before the last look and is not on the disk yet goes
-// uncounted: the reserve bears that.
+// Admit says whether bytes may be written now: a *FullError, which is an ErrFull, where they would eat into the
+// reserve, and an ErrRoom where the file system is broken. Deletes may use half of the reserve. It looks at the disk at
+// most every 50 ms and counts what was admitted since, so room made is noticed without a restart. What was admitted
+// before the last look and is not on the disk yet goes uncounted: the reserve bears that.
 func (v *Volume) Admit(bytes int64, forDelete bool) error {
 	if bytes < 0 {
 		return fmt.Errorf("volume %s: a write of %d bytes cannot be", v.dir, bytes)

@@ -18,37 +18,44 @@ import (
 
 // The superblock file is two copies of one block, little-endian:
 //
-//	offset  0        8       12       16      32       48           56        64      66      319     4092     4096
-//	       +--------+--------+--------+-------+--------+------------+---------+-------+-------+-------+--------+
-//	       | magic  | format | zero   | store | volume | generation | created | shard | shard | zero  | CRC32C |
-//	       |        | version|        | UUID  | UUID   |            | Unix ns | bytes | name  |       |        |
-//	       +--------+--------+--------+-------+--------+------------+---------+-------+-------+-------+--------+
+//	offset  0        8       12       16      32       48           56        64      66      319     320    344        368   4092     4096
+//	       +--------+--------+--------+-------+--------+------------+---------+-------+-------+-------+------+----------+-----+--------+
+//	       | magic  | format | flags  | store | volume | generation | created | shard | shard | zero  | step |registered| zero| CRC32C |
+//	       |        | version|        | UUID  | UUID   |            | Unix ns | bytes | name  |       |      |   step   |     |        |
+//	       +--------+--------+--------+-------+--------+------------+---------+-------+-------+-------+------+----------+-----+--------+
 //
-// The format version is 2 while the volume has a journal that may hold what stands nowhere else yet (internal/journal), so that a program
-// that knows none does not open it; 1 else.
+// A step is its number, 8 bytes, and its nonce, 16 bytes. Bit 0 of the flags: the volume has a journal that may hold what stands nowhere
+// else yet (internal/journal).
+//
+// Format versions 1 and 2 are read too, and written by no program of today: they have zeros in the place of flags and steps. Version 2 was
+// that of a volume with a journal, version 1 that of one without.
 //
 // A copy is valid if and only if the CRC32C of its bytes 0 to 4091 is the one stored, the magic is right, the format
-// version is known, the shard's name has 1 to 253 bytes without a zero, and all bytes called zero are. Magic, format
-// version and CRC stay where they are in all formats to come. docs/format.md says the same.
+// version is known, the shard's name has 1 to 253 bytes without a zero, no flag is set but those that are known, and all bytes called zero
+// are. Magic, format version and CRC stay where they are in all formats to come. docs/format-volume.md says the same.
 const (
-	// FormatVersion is the greatest one of a superblock that this program knows.
-	FormatVersion = 2
-	// journalVersion is that of a volume with a journal, plainVersion that of one without.
-	journalVersion = 2
-	plainVersion   = 1
+	// FormatVersion is the greatest one of a superblock that this program knows, and the one that it writes.
+	FormatVersion = 3
+	// oldJournalVersion was that of a volume with a journal.
+	oldJournalVersion = 2
+
+	flagJournal = 1
 
 	copyBytes  = 4096
 	copyCount  = 2
 	fileBytes  = copyCount * copyBytes
 	magic      = "SHEAFVOL"
 	versionAt  = 8
-	zeroAt     = 12
+	flagsAt    = 12
 	storeAt    = 16
 	volumeAt   = 32
 	generateAt = 48
 	createdAt  = 56
 	shardLenAt = 64
 	shardAt    = 66
+	stepAt     = 320
+	registerAt = stepAt + stepBytes
+	stepBytes  = 8 + 16
 	crcAt      = copyBytes - 4
 )
 
@@ -58,17 +65,18 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func (s *Superblock) encode() []byte {
 	b := make([]byte, copyBytes)
 	copy(b, magic)
-	version := uint32(plainVersion)
+	binary.LittleEndian.PutUint32(b[versionAt:], FormatVersion)
 	if s.Journal {
-		version = journalVersion
+		binary.LittleEndian.PutUint32(b[flagsAt:], flagJournal)
 	}
-	binary.LittleEndian.PutUint32(b[versionAt:], version)
 	copy(b[storeAt:], s.Store[:])
 	copy(b[volumeAt:], s.Volume[:])
 	binary.LittleEndian.PutUint64(b[generateAt:], s.Generation)
 	binary.LittleEndian.PutUint64(b[createdAt:], uint64(s.Created))
 	binary.LittleEndian.PutUint16(b[shardLenAt:], uint16(len(s.Shard)))
 	copy(b[shardAt:shardAt+ShardNameBytesMax], s.Shard)
+	s.Step.encode(b[stepAt:])
+	s.Registered.encode(b[registerAt:])
 	binary.LittleEndian.PutUint32(b[crcAt:], crc32.Checksum(b[:crcAt], castagnoli))
 	return b
 }
@@ -98,7 +106,15 @@ func decode(b []byte) (Superblock, error) {
 	if length == 0 || length > ShardNameBytesMax || bytes.IndexByte(b[shardAt:shardAt+length], 0) >= 0 {
 		return Superblock{}, fmt.Errorf("has a shard's name of %d bytes or with a zero in it", length)
 	}
-	if !allZero(b[zeroAt:storeAt]) || !allZero(b[shardAt+length:crcAt]) {
+	flags, storedTo := binary.LittleEndian.Uint32(b[flagsAt:]), shardAt+length
+	journal := flags&flagJournal != 0
+	if version < FormatVersion {
+		journal = version == oldJournalVersion
+	} else {
+		flags &^= flagJournal
+		storedTo = registerAt + stepBytes
+	}
+	if flags != 0 || !allZero(b[shardAt+length:stepAt]) || !allZero(b[storedTo:crcAt]) {
 		return Superblock{}, errors.New("has bytes that are not zero where nothing is stored")
 	}
 	return Superblock{
@@ -107,8 +123,19 @@ func decode(b []byte) (Superblock, error) {
 		Generation: binary.LittleEndian.Uint64(b[generateAt:]),
 		Created:    int64(binary.LittleEndian.Uint64(b[createdAt:])),
 		Shard:      string(b[shardAt : shardAt+length]),
-		Journal:    version == journalVersion,
+		Journal:    journal,
+		Step:       decodeStep(b[stepAt:]),
+		Registered: decodeStep(b[registerAt:]),
 	}, nil
+}
+
+func (s Step) encode(b []byte) {
+	binary.LittleEndian.PutUint64(b, s.Number)
+	copy(b[8:stepBytes], s.Nonce[:])
+}
+
+func decodeStep(b []byte) Step {
+	return Step{Number: binary.LittleEndian.Uint64(b), Nonce: uuid.UUID(b[8:stepBytes])}
 }
 
 func allZero(b []byte) bool {
@@ -122,9 +149,9 @@ func allZero(b []byte) bool {
 
 // copies is what the superblock file held.
 type copies struct {
-	superblock Superblock // of the valid copy; of the one with the higher generation
+	superblock Superblock // of the valid copy; of the later one, by generation and step
 	bad        []badCopy  // the copies that are damaged
-	older      int        // the copy that is damaged or of a lower generation; the last one where both are alike
+	older      int        // the copy that is damaged or earlier; the last one where both are alike
 }
 
 // badCopy is a damaged copy.
@@ -201,7 +228,7 @@ func copiesFrom(dir string, open func(name string) (vfs.File, error)) (copies, e
 			"from a backup", ErrDamaged, name, a.Volume, b.Volume)
 	}
 	state.superblock = a
-	if b.Generation > a.Generation {
+	if b.Generation > a.Generation || b.Generation == a.Generation && b.Step.Number > a.Step.Number {
 		state.superblock, state.older = b, 0
 	}
 	return state, nil
@@ -230,18 +257,22 @@ func readBlocks(name string, open func(name string) (vfs.File, error)) (blocks [
 	return blocks, f.Close()
 }
 
-// writeSuperblock makes the superblock durable: aside, synced, renamed, the folder synced. Where the disk has no room
+// replaceSuperblock makes the superblock durable: aside, synced, renamed, the folder synced. Where the disk has no room
 // for that, a full disk must not keep a shard from reading: then in place, the older or damaged copy first, the other
-// one only after that is synced.
-func (v *Volume) writeSuperblock(old copies) error { return v.replaceSuperblock(old, v.superblock) }
-
-func (v *Volume) replaceSuperblock(old copies, next Superblock) error {
+// one only after that is synced. Called with writing held, or before the volume is known to others.
+func (v *Volume) replaceSuperblock(old copies, next Superblock) (err error) {
+	v.tried = next
+	defer func() {
+		if err == nil {
+			v.written = next
+		}
+	}()
 	one := next.encode()
 	temp, name := path.Join(v.dir, superblockTempName), path.Join(v.dir, superblockName)
 	if err := v.fs.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	err := v.writeAside(temp, bytes.Repeat(one, copyCount))
+	err = v.writeAside(temp, bytes.Repeat(one, copyCount))
 	if err == nil {
 		err = v.fs.Rename(temp, name)
 	}

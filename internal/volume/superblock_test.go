@@ -35,6 +35,14 @@ func flip(t testing.TB, m *vfs.Mem, offset int64, bit int) {
 	check(t, f.Close())
 }
 
+// after is what a superblock has to be at the next start; the nonce of its step is that of now.
+func after(before, now Superblock) Superblock {
+	before.Generation++
+	before.Step.Number++
+	before.Step.Nonce = now.Step.Nonce
+	return before
+}
+
 func TestEveryBitOfTheSuperblockFlipped(t *testing.T) {
 	m := vfs.NewMem()
 	want := openOnce(t, options(m))
@@ -53,8 +61,8 @@ func TestEveryBitOfTheSuperblockFlipped(t *testing.T) {
 		}
 		if offset%97 == 0 { // both healed by a start
 			flip(t, m, offset, 3)
-			want.Generation++
-			if sb := openOnce(t, options(m)); sb != want {
+			sb := openOnce(t, options(m))
+			if want = after(want, sb); sb != want {
 				t.Fatalf("byte %d damaged: the start says %+v", offset, sb)
 			}
 			if _, damages, err := VerifySuperblock(m, "/v"); err != nil || len(damages) > 0 {
@@ -115,11 +123,11 @@ func TestNewerFormatVersionIsNotDamage(t *testing.T) {
 	for at := 0; at < fileBytes; at += copyBytes {
 		b := content[at : at+copyBytes]
 		binary.LittleEndian.PutUint32(b[versionAt:], FormatVersion+1)
-		b[zeroAt] = 9 // a newer format may use it
+		b[flagsAt] = 9 // a newer format may use it
 		seal(b)
 	}
 	check(t, vfstest.Write(t, m, "/v/superblock", content).Close())
-	refused(t, options(m), ErrFormatVersion, "format version 3", "newer one")
+	refused(t, options(m), ErrFormatVersion, "format version 4", "newer one")
 	if _, err := ReadSuperblock(m, "/v"); !errors.Is(err, ErrFormatVersion) || errors.Is(err, ErrDamaged) {
 		t.Errorf("error is %v", err)
 	}
@@ -137,7 +145,11 @@ func TestWellSealedNonsenseIsDamage(t *testing.T) {
 		"shard enormous":     func(b []byte) { binary.LittleEndian.PutUint16(b[shardLenAt:], 0xffff) },
 		"zero in shard":      func(b []byte) { b[shardAt] = 0 },
 		"byte behind shard":  func(b []byte) { b[shardAt+2] = 1 },
-		"byte before store":  func(b []byte) { b[zeroAt] = 1 },
+		"unknown flag":       func(b []byte) { b[flagsAt] = 2 },
+		"byte before steps":  func(b []byte) { b[stepAt-1] = 1 },
+		"byte behind steps":  func(b []byte) { b[registerAt+stepBytes] = 1 },
+		"step of version 2":  func(b []byte) { b[versionAt] = 2; b[stepAt] = 1 },
+		"flag of version 1":  func(b []byte) { b[versionAt], b[flagsAt] = 1, 1 },
 		"last unused byte":   func(b []byte) { b[crcAt-1] = 1 },
 		"another magic":      func(b []byte) { b[0] = 's' },
 		"CRC of other bytes": func(b []byte) { b[crcAt] ^= 1; b[generateAt] ^= 1 },
@@ -163,12 +175,15 @@ func TestCopiesOfDifferentVolumesAreDamage(t *testing.T) {
 	other.Volume = uuid.New()
 	check(t, vfstest.Write(t, m, "/v/superblock", append(sb.encode(), other.encode()...)).Close())
 	refused(t, options(m), ErrDamaged, sb.Volume.String(), other.Volume.String())
-	newer := sb
+	newer, further := sb, sb
 	newer.Generation = 40
-	for _, content := range [][]byte{append(sb.encode(), newer.encode()...), append(newer.encode(), sb.encode()...)} {
-		check(t, vfstest.Write(t, m, "/v/superblock", content).Close())
-		if got, err := ReadSuperblock(m, "/v"); err != nil || got != newer {
-			t.Errorf("of two generations %+v was taken, error %v", got, err)
+	further.Step.Number++
+	for _, later := range []Superblock{newer, further} {
+		for _, content := range [][]byte{append(sb.encode(), later.encode()...), append(later.encode(), sb.encode()...)} {
+			check(t, vfstest.Write(t, m, "/v/superblock", content).Close())
+			if got, err := ReadSuperblock(m, "/v"); err != nil || got != later {
+				t.Errorf("of two states %+v was taken, error %v", got, err)
+			}
 		}
 	}
 }
@@ -191,23 +206,90 @@ func TestCopyThatCannotBeRead(t *testing.T) {
 
 // TestGoldenSuperblock reads the files of every format version that ever was. They stay for ever.
 func TestGoldenSuperblock(t *testing.T) {
-	want := Superblock{Store: storeA, Volume: storeB, Generation: 0x0102030405060708, Created: 1795236447085296573, Shard: "quotes-ssd-0"}
-	const name = "testdata/superblock-v1.hex"
-	if *update {
-		if _, err := os.Stat(name); err == nil {
-			t.Fatalf("%s exists and stays as it is", name)
+	first := Superblock{Store: storeA, Volume: storeB, Generation: 0x0102030405060708, Created: 1795236447085296573, Shard: "quotes-ssd-0"}
+	second, third := first, first
+	second.Journal = true
+	third.Journal = true
+	third.Step = Step{Number: 0x1112131415161718, Nonce: storeA}
+	third.Registered = Step{Number: 0x2122232425262728, Nonce: storeB}
+	for i, want := range []Superblock{first, second, third} {
+		version := i + 1
+		name := fmt.Sprintf("testdata/superblock-v%d.hex", version)
+		if *update && version == FormatVersion {
+			if _, err := os.Stat(name); err == nil {
+				t.Fatalf("%s exists and stays as it is", name)
+			}
+			check(t, os.WriteFile(name, []byte(hex.Dump(want.encode())), 0o600))
 		}
-		check(t, os.MkdirAll("testdata", 0o750))
-		check(t, os.WriteFile(name, []byte(hex.Dump(want.encode())), 0o600))
+		golden, err := os.ReadFile(name)
+		check(t, err)
+		if FormatVersion == version && string(golden) != hex.Dump(want.encode()) {
+			t.Errorf("the format changed without a new version; it is now\n%s", hex.Dump(want.encode()))
+		}
+		got, err := decode(undump(t, golden))
+		if err != nil || got != want {
+			t.Errorf("version %d reads as %+v, %v", version, got, err)
+		}
 	}
-	golden, err := os.ReadFile(name)
+}
+
+// A volume of every earlier format is opened, and has the newest one then.
+func TestAnOlderSuperblockIsOpened(t *testing.T) {
+	for version := 1; version < FormatVersion; version++ {
+		golden, err := os.ReadFile(fmt.Sprintf("testdata/superblock-v%d.hex", version))
+		check(t, err)
+		m := vfs.NewMem()
+		check(t, m.MkdirAll("/v"))
+		b := undump(t, golden)
+		check(t, vfstest.Write(t, m, "/v/superblock", append(bytes.Clone(b), b...)).Close())
+		was, err := ReadSuperblock(m, "/v")
+		check(t, err)
+		sb := openOnce(t, Options{FS: m, Dir: "/v", ReserveBytes: 1})
+		if sb != after(was, sb) || sb.Step.Number != 1 || sb.Step.Nonce == uuid.Nil || sb.Journal != (version == 2) {
+			t.Errorf("version %d is opened as %+v, was %+v", version, sb, was)
+		}
+		if got, err := ReadSuperblock(m, "/v"); err != nil || got != sb {
+			t.Errorf("version %d reads as %+v then, %v", version, got, err)
+		}
+	}
+}
+
+// Each start and each NextStep makes another state; a crash at any moment leaves the one before or the one after, and what is known to be
+// registered stays with it.
+func TestStepsOfAVolume(t *testing.T) {
+	m := vfs.NewMem()
+	seen := map[Step]bool{}
+	last := Step{}
+	for range 3 {
+		opts := options(m)
+		opts.Registered = last
+		v, err := Open(opts)
+		check(t, err)
+		if sb := v.Superblock(); sb.Step.Number != last.Number+1 || sb.Registered != last || seen[sb.Step] {
+			t.Fatalf("a start makes %+v after %+v", sb, last)
+		}
+		last = v.Superblock().Step
+		for range 3 {
+			seen[last] = true
+			before := last
+			last, err = v.NextStep(before)
+			check(t, err)
+			sb, err := ReadSuperblock(m.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}), "/v")
+			if err != nil || sb.Step != last || sb.Registered != before || last.Number != before.Number+1 || seen[last] {
+				t.Fatalf("the step behind %+v is %+v; on disk %+v, %v", before, last, sb, err)
+			}
+			check(t, v.SetJournal(!sb.Journal))
+			if sb, err := ReadSuperblock(m, "/v"); err != nil || sb.Step != last {
+				t.Fatalf("a note of a journal leaves %+v, %v", sb, err)
+			}
+		}
+		check(t, v.Close())
+	}
+	v, err := Open(options(m))
 	check(t, err)
-	if FormatVersion == 1 && string(golden) != hex.Dump(want.encode()) {
-		t.Errorf("the format changed without a new version; it is now\n%s", hex.Dump(want.encode()))
-	}
-	got, err := decode(undump(t, golden))
-	if err != nil || got != want {
-		t.Errorf("reads as %+v, %v", got, err)
+	check(t, v.Close())
+	if _, err := v.NextStep(last); !errors.Is(err, ErrClosed) {
+		t.Errorf("a step of a closed volume: %v", err)
 	}
 }
 
@@ -241,8 +323,42 @@ func FuzzDecodeSuperblock(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !bytes.Equal(sb.encode(), b) {
+		if binary.LittleEndian.Uint32(b[versionAt:]) == FormatVersion && !bytes.Equal(sb.encode(), b) {
 			t.Errorf("%+v was read, and is written in another way", sb)
 		}
 	})
+}
+
+// A device that lost what was on it is not given a superblock again by the next step: whoever looks at it is to see that it is another one.
+func TestAStepDoesNotHealWhatTheDeviceLost(t *testing.T) {
+	for name, now := range map[string]func(was []byte) []byte{
+		"zeros":     func(was []byte) []byte { return make([]byte, len(was)) },
+		"it before": func(was []byte) []byte { return was },
+	} {
+		m := vfs.NewMem()
+		v, err := Open(options(m))
+		check(t, err)
+		sb := v.Superblock()
+		was := bytes.Repeat(sb.encode(), copyCount)
+		first, err := v.NextStep(Step{})
+		check(t, err)
+		content := now(was)
+		check(t, vfstest.Write(t, m, "/v/superblock", content).Close())
+		if _, err := v.NextStep(first); !errors.Is(err, ErrChanged) {
+			t.Errorf("%s: a step over it: %v", name, err)
+		}
+		if err := v.SetJournal(!v.Superblock().Journal); !errors.Is(err, ErrChanged) {
+			t.Errorf("%s: a note over it: %v", name, err)
+		}
+		f, err := m.Open("/v/superblock")
+		check(t, err)
+		got := make([]byte, len(content))
+		_, err = f.ReadAt(got, 0)
+		check(t, err)
+		if !bytes.Equal(got, content) {
+			t.Errorf("%s: the superblock was written", name)
+		}
+		check(t, f.Close())
+		check(t, v.Close())
+	}
 }

@@ -29,7 +29,9 @@ var (
 	ErrFormatVersion = errors.New("volume has a newer format than this program")
 	ErrDamaged       = errors.New("superblock is damaged")
 	ErrFull          = errors.New("volume is full")
+	ErrRoom          = errors.New("the file system does not tell how much room it has")
 	ErrClosed        = errors.New("volume is closed")
+	ErrChanged       = errors.New("the device does not hold what was written to it")
 )
 
 // Names in the folder of a volume.
@@ -53,7 +55,22 @@ type Superblock struct {
 	Created    int64  // Unix ns
 	Shard      string // name of the shard that owns it, 1 to ShardNameBytesMax bytes
 	Journal    bool   // there is a journal, which may hold what stands nowhere else yet
+	// Step tells this state of the volume from all earlier ones: another one at every Open, and now and then while the volume is written
+	// to (Volume.NextStep). Zero: no program that knows steps has opened it.
+	Step Step
+	// Registered is the last step of which the volume knows that etcd held it. Zero: of none.
+	Registered Step
 }
+
+// Step is one of the states that a volume was in, one after the other.
+type Step struct {
+	Number uint64 // 1 at the first, raised by one
+	// Nonce is random: two copies of one volume that go on, each by itself, have other ones under one number.
+	Nonce uuid.UUID
+}
+
+// next is the step behind this one.
+func (s Step) next() Step { return Step{Number: s.Number + 1, Nonce: uuid.New()} }
 
 // Options of Open.
 type Options struct {
@@ -65,6 +82,8 @@ type Options struct {
 	Adopt  bool      // where the volume is of another shard of the store, make it this one's
 	// Renew gives an existing volume another UUID, as Volume.Renew does, in the one write in which its generation would be raised.
 	Renew bool
+	// Registered is the step that etcd holds of the volume; zero: etcd holds none.
+	Registered Step
 	// ReserveBytes kept free for compaction, deletes and consensus; 0: the smaller of 5 % and 1 GiB, at least 16 MiB.
 	ReserveBytes int64
 	Logger       *slog.Logger // nil: discards
@@ -75,11 +94,14 @@ type Options struct {
 type Volume struct {
 	fs           vfs.FS
 	dir          string
-	superblock   Superblock
-	reserveBytes int64 // of Options; 0: by the size of the file system
+	superblock   Superblock // as of this start
+	reserveBytes int64      // of Options; 0: by the size of the file system
 	logger       *slog.Logger
 	now          func() time.Time
-	journalNoted bool // in the superblock on disk
+
+	writing sync.Mutex // of the superblock; guards what follows
+	written Superblock // on disk
+	tried   Superblock // what was to be written last; on disk, perhaps, where that failed
 
 	mu   sync.Mutex // guards what follows
 	lock io.Closer  // nil: closed
@@ -198,13 +220,15 @@ func (v *Volume) start(opts Options) error {
 	}
 	if opts.Renew && there {
 		v.logger.Warn("the volume has another UUID from now on", "volume", v.dir, "before", v.superblock.Volume)
-		v.superblock.Volume, v.superblock.Generation, v.superblock.Created = uuid.New(), 0, v.now().UnixNano()
+		v.superblock.renew(v.now())
+		v.superblock.Generation = 0
+		opts.Registered = Step{}
 	}
 	v.superblock.Generation++
-	if err := v.writeSuperblock(state); err != nil {
+	v.superblock.Step, v.superblock.Registered = v.superblock.Step.next(), opts.Registered
+	if err := v.replaceSuperblock(state, v.superblock); err != nil {
 		return fmt.Errorf("open volume %s: raise its generation to %d: %w", v.dir, v.superblock.Generation, err)
 	}
-	v.journalNoted = v.superblock.Journal
 	for _, name := range []string{groupsName, trashName} {
 		if err := v.fs.MkdirAll(path.Join(v.dir, name)); err != nil {
 			return fmt.Errorf("open volume %s: make its layout: %w", v.dir, err)
@@ -241,37 +265,85 @@ func (v *Volume) admitIdentity(opts Options) error {
 // the old UUID is. The files stay. It is called before the volume is used.
 func (v *Volume) Renew() error {
 	before := v.superblock
-	v.superblock.Volume, v.superblock.Generation, v.superblock.Created = uuid.New(), 1, v.now().UnixNano()
-	if err := v.writeSuperblock(copies{superblock: before}); err != nil {
-		v.superblock = before
+	next := before
+	next.renew(v.now())
+	err := v.rewrite(func(sb *Superblock) { journal := sb.Journal; *sb = next; sb.Journal = journal })
+	if err != nil {
 		return fmt.Errorf("volume %s: give it another UUID: %w", v.dir, err)
 	}
+	v.superblock = next
 	v.logger.Warn("the volume has another UUID from now on", "volume", v.dir, "before", before.Volume, "now", v.superblock.Volume)
 	return nil
 }
 
-// Superblock as of this start.
-func (v *Volume) Superblock() Superblock { return v.superblock }
+// renew makes the superblock that of another volume, which nobody has heard of.
+func (s *Superblock) renew(now time.Time) {
+	s.Volume, s.Generation, s.Created = uuid.New(), 1, now.UnixNano()
+	s.Step, s.Registered = Step{}.next(), Step{}
+}
 
-// SetJournal notes, durably, whether there is a journal: before its first file is made, and after its files were removed. Not to be
-// called by two at a time.
-func (v *Volume) SetJournal(there bool) error {
+// NextStep takes the volume to its next step, durably, and gives that. registered is the step of which etcd is known to hold it by now. The
+// next step is to be told to etcd before there is another one: an image of the volume from before this call is told from the volume then.
+func (v *Volume) NextStep(registered Step) (next Step, err error) {
+	err = v.rewrite(func(sb *Superblock) {
+		sb.Step, sb.Registered = sb.Step.next(), registered
+		next = sb.Step
+	})
+	if err != nil {
+		return Step{}, fmt.Errorf("volume %s: note its next step in the superblock: %w", v.dir, err)
+	}
+	return next, nil
+}
+
+// Step that the volume is in now.
+func (v *Volume) Step() Step {
+	v.writing.Lock()
+	defer v.writing.Unlock()
+	return v.written.Step
+}
+
+// rewrite changes the superblock on disk.
+func (v *Volume) rewrite(change func(*Superblock)) error {
+	v.writing.Lock()
+	defer v.writing.Unlock()
 	v.mu.Lock()
 	open := v.lock != nil
 	v.mu.Unlock()
-	before := v.journalNoted
-	switch {
-	case before == there:
+	next := v.written
+	if change(&next); next == v.written {
 		return nil
-	case !open:
+	}
+	if !open {
 		return ErrClosed
 	}
-	next := v.superblock
-	next.Journal = there
-	if err := v.replaceSuperblock(copies{superblock: v.superblock}, next); err != nil {
+	if err := v.checkWritten(); err != nil {
+		return err
+	}
+	return v.replaceSuperblock(copies{superblock: v.written}, next)
+}
+
+// checkWritten tells that the device does not hold what was written to it last. It must not be written again then: a device that was zeroed or
+// exchanged under the file system would look like the one that was opened. Called with writing held.
+func (v *Volume) checkWritten() error {
+	now, err := FreshSuperblock(v.fs, v.dir)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrChanged, err)
+	}
+	if now != v.written && now != v.tried {
+		return fmt.Errorf("%w: generation %d, step %d of volume %s was written, generation %d, step %d of volume %s is there", ErrChanged, v.written.Generation,
+			v.written.Step.Number, v.written.Volume, now.Generation, now.Step.Number, now.Volume)
+	}
+	return nil
+}
+
+// Superblock as of this start; its step, too.
+func (v *Volume) Superblock() Superblock { return v.superblock }
+
+// SetJournal notes, durably, whether there is a journal: before its first file is made, and after its files were removed.
+func (v *Volume) SetJournal(there bool) error {
+	if err := v.rewrite(func(sb *Superblock) { sb.Journal = there }); err != nil {
 		return fmt.Errorf("volume %s: note in its superblock whether there is a journal: %w", v.dir, err)
 	}
-	v.journalNoted = there
 	return nil
 }
 

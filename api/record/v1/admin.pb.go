@@ -854,7 +854,9 @@ type Damage struct {
 	// Ids known to be hit.
 	Ids []int64 `protobuf:"fixed64,6,rep,packed,name=ids,proto3" json:"ids,omitempty"`
 	// True where it is not known which ids are hit.
-	IdsUnknown    bool `protobuf:"varint,7,opt,name=ids_unknown,json=idsUnknown,proto3" json:"ids_unknown,omitempty"`
+	IdsUnknown bool `protobuf:"varint,7,opt,name=ids_unknown,json=idsUnknown,proto3" json:"ids_unknown,omitempty"`
+	// Whose copy it is of, in the answer of Verify; else empty.
+	Shard         string `protobuf:"bytes,8,opt,name=shard,proto3" json:"shard,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -936,6 +938,13 @@ func (x *Damage) GetIdsUnknown() bool {
 		return x.IdsUnknown
 	}
 	return false
+}
+
+func (x *Damage) GetShard() string {
+	if x != nil {
+		return x.Shard
+	}
+	return ""
 }
 
 type ListGroupsRequest struct {
@@ -2016,10 +2025,13 @@ func (x *VerifyRequest) GetRateBytesPerSecond() int64 {
 }
 
 type VerifyResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Bytes         int64                  `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	Entries       int64                  `protobuf:"varint,2,opt,name=entries,proto3" json:"entries,omitempty"`
-	Damages       []*Damage              `protobuf:"bytes,3,rep,name=damages,proto3" json:"damages,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of all copies together.
+	Bytes   int64     `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Entries int64     `protobuf:"varint,2,opt,name=entries,proto3" json:"entries,omitempty"`
+	Damages []*Damage `protobuf:"bytes,3,rep,name=damages,proto3" json:"damages,omitempty"`
+	// By shard.
+	Copies        []*VerifiedCopy `protobuf:"bytes,4,rep,name=copies,proto3" json:"copies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2075,6 +2087,92 @@ func (x *VerifyResponse) GetDamages() []*Damage {
 	return nil
 }
 
+func (x *VerifyResponse) GetCopies() []*VerifiedCopy {
+	if x != nil {
+		return x.Copies
+	}
+	return nil
+}
+
+// VerifiedCopy is one copy of a group that was to be checked.
+type VerifiedCopy struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Shard   string                 `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	Bytes   int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Entries int64                  `protobuf:"varint,3,opt,name=entries,proto3" json:"entries,omitempty"`
+	// Places of damage.
+	Damages int32 `protobuf:"varint,4,opt,name=damages,proto3" json:"damages,omitempty"`
+	// Why the copy was not checked, in words; empty: it was.
+	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifiedCopy) Reset() {
+	*x = VerifiedCopy{}
+	mi := &file_record_v1_admin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifiedCopy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifiedCopy) ProtoMessage() {}
+
+func (x *VerifiedCopy) ProtoReflect() protoreflect.Message {
+	mi := &file_record_v1_admin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifiedCopy.ProtoReflect.Descriptor instead.
+func (*VerifiedCopy) Descriptor() ([]byte, []int) {
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *VerifiedCopy) GetShard() string {
+	if x != nil {
+		return x.Shard
+	}
+	return ""
+}
+
+func (x *VerifiedCopy) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *VerifiedCopy) GetEntries() int64 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *VerifiedCopy) GetDamages() int32 {
+	if x != nil {
+		return x.Damages
+	}
+	return 0
+}
+
+func (x *VerifiedCopy) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 type CompactRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -2083,13 +2181,15 @@ type CompactRequest struct {
 	All bool `protobuf:"varint,2,opt,name=all,proto3" json:"all,omitempty"`
 	// Bytes per second; 0: no limit.
 	RateBytesPerSecond int64 `protobuf:"varint,3,opt,name=rate_bytes_per_second,json=rateBytesPerSecond,proto3" json:"rate_bytes_per_second,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Nothing is compacted: the answer says in holds what is superseded and still stored, and why.
+	Explain       bool `protobuf:"varint,4,opt,name=explain,proto3" json:"explain,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CompactRequest) Reset() {
 	*x = CompactRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[19]
+	mi := &file_record_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2101,7 +2201,7 @@ func (x *CompactRequest) String() string {
 func (*CompactRequest) ProtoMessage() {}
 
 func (x *CompactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[19]
+	mi := &file_record_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2114,7 +2214,7 @@ func (x *CompactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactRequest.ProtoReflect.Descriptor instead.
 func (*CompactRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CompactRequest) GetGroup() string {
@@ -2138,19 +2238,28 @@ func (x *CompactRequest) GetRateBytesPerSecond() int64 {
 	return 0
 }
 
+func (x *CompactRequest) GetExplain() bool {
+	if x != nil {
+		return x.Explain
+	}
+	return false
+}
+
 type CompactResponse struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	SegmentsRewritten int32                  `protobuf:"varint,1,opt,name=segments_rewritten,json=segmentsRewritten,proto3" json:"segments_rewritten,omitempty"`
 	EntriesDropped    int64                  `protobuf:"varint,2,opt,name=entries_dropped,json=entriesDropped,proto3" json:"entries_dropped,omitempty"`
 	BytesBefore       int64                  `protobuf:"varint,3,opt,name=bytes_before,json=bytesBefore,proto3" json:"bytes_before,omitempty"`
 	BytesAfter        int64                  `protobuf:"varint,4,opt,name=bytes_after,json=bytesAfter,proto3" json:"bytes_after,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// With explain alone: one for each reason that holds for any byte.
+	Holds         []*CompactionHold `protobuf:"bytes,5,rep,name=holds,proto3" json:"holds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CompactResponse) Reset() {
 	*x = CompactResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[20]
+	mi := &file_record_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2162,7 +2271,7 @@ func (x *CompactResponse) String() string {
 func (*CompactResponse) ProtoMessage() {}
 
 func (x *CompactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[20]
+	mi := &file_record_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2175,7 +2284,7 @@ func (x *CompactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactResponse.ProtoReflect.Descriptor instead.
 func (*CompactResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CompactResponse) GetSegmentsRewritten() int32 {
@@ -2206,6 +2315,78 @@ func (x *CompactResponse) GetBytesAfter() int64 {
 	return 0
 }
 
+func (x *CompactResponse) GetHolds() []*CompactionHold {
+	if x != nil {
+		return x.Holds
+	}
+	return nil
+}
+
+// CompactionHold is why superseded bytes of a group are still stored.
+type CompactionHold struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A word: due, threshold, newest_segment, versions, age, scan, request_ids, tombstones, damage, off, no_room, memory, error, other. The
+	// metric sheaf_shard_uncompacted_bytes has the same.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Bytes, estimated.
+	Bytes int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// The same in a sentence.
+	Text          string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompactionHold) Reset() {
+	*x = CompactionHold{}
+	mi := &file_record_v1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompactionHold) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompactionHold) ProtoMessage() {}
+
+func (x *CompactionHold) ProtoReflect() protoreflect.Message {
+	mi := &file_record_v1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompactionHold.ProtoReflect.Descriptor instead.
+func (*CompactionHold) Descriptor() ([]byte, []int) {
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *CompactionHold) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *CompactionHold) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *CompactionHold) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 type AcceptLossRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -2216,7 +2397,7 @@ type AcceptLossRequest struct {
 
 func (x *AcceptLossRequest) Reset() {
 	*x = AcceptLossRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[21]
+	mi := &file_record_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2228,7 +2409,7 @@ func (x *AcceptLossRequest) String() string {
 func (*AcceptLossRequest) ProtoMessage() {}
 
 func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[21]
+	mi := &file_record_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2241,7 +2422,7 @@ func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossRequest.ProtoReflect.Descriptor instead.
 func (*AcceptLossRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AcceptLossRequest) GetGroup() string {
@@ -2261,7 +2442,7 @@ type AcceptLossResponse struct {
 
 func (x *AcceptLossResponse) Reset() {
 	*x = AcceptLossResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[22]
+	mi := &file_record_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2273,7 +2454,7 @@ func (x *AcceptLossResponse) String() string {
 func (*AcceptLossResponse) ProtoMessage() {}
 
 func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[22]
+	mi := &file_record_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2286,7 +2467,7 @@ func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossResponse.ProtoReflect.Descriptor instead.
 func (*AcceptLossResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AcceptLossResponse) GetDamages() []*Damage {
@@ -2304,7 +2485,7 @@ type DescribeVolumeRequest struct {
 
 func (x *DescribeVolumeRequest) Reset() {
 	*x = DescribeVolumeRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[23]
+	mi := &file_record_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2316,7 +2497,7 @@ func (x *DescribeVolumeRequest) String() string {
 func (*DescribeVolumeRequest) ProtoMessage() {}
 
 func (x *DescribeVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[23]
+	mi := &file_record_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2329,7 +2510,7 @@ func (x *DescribeVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeVolumeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 type DescribeVolumeResponse struct {
@@ -2345,15 +2526,20 @@ type DescribeVolumeResponse struct {
 	VolumeShard string `protobuf:"bytes,5,opt,name=volume_shard,json=volumeShard,proto3" json:"volume_shard,omitempty"`
 	StoreUuid   string `protobuf:"bytes,6,opt,name=store_uuid,json=storeUuid,proto3" json:"store_uuid,omitempty"`
 	// What the volume remembers of its store; absent on a volume that no shard of this version has opened.
-	Facts         *StoreFacts   `protobuf:"bytes,7,opt,name=facts,proto3" json:"facts,omitempty"`
-	Groups        []*GroupFacts `protobuf:"bytes,8,rep,name=groups,proto3" json:"groups,omitempty"`
+	Facts  *StoreFacts   `protobuf:"bytes,7,opt,name=facts,proto3" json:"facts,omitempty"`
+	Groups []*GroupFacts `protobuf:"bytes,8,rep,name=groups,proto3" json:"groups,omitempty"`
+	// Number of the step that the volume is in, as in its superblock: raised at every start, and every few seconds while it is written to. 0: of
+	// a program that knows no steps.
+	Step uint64 `protobuf:"varint,9,opt,name=step,proto3" json:"step,omitempty"`
+	// Random UUID of this step.
+	StepNonce     string `protobuf:"bytes,10,opt,name=step_nonce,json=stepNonce,proto3" json:"step_nonce,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DescribeVolumeResponse) Reset() {
 	*x = DescribeVolumeResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[24]
+	mi := &file_record_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2365,7 +2551,7 @@ func (x *DescribeVolumeResponse) String() string {
 func (*DescribeVolumeResponse) ProtoMessage() {}
 
 func (x *DescribeVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[24]
+	mi := &file_record_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2378,7 +2564,7 @@ func (x *DescribeVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeVolumeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DescribeVolumeResponse) GetShard() string {
@@ -2437,6 +2623,20 @@ func (x *DescribeVolumeResponse) GetGroups() []*GroupFacts {
 	return nil
 }
 
+func (x *DescribeVolumeResponse) GetStep() uint64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *DescribeVolumeResponse) GetStepNonce() string {
+	if x != nil {
+		return x.StepNonce
+	}
+	return ""
+}
+
 // StoreFacts is what is fixed about a store, as a volume remembers it.
 type StoreFacts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2457,7 +2657,7 @@ type StoreFacts struct {
 
 func (x *StoreFacts) Reset() {
 	*x = StoreFacts{}
-	mi := &file_record_v1_admin_proto_msgTypes[25]
+	mi := &file_record_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2469,7 +2669,7 @@ func (x *StoreFacts) String() string {
 func (*StoreFacts) ProtoMessage() {}
 
 func (x *StoreFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[25]
+	mi := &file_record_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2482,7 +2682,7 @@ func (x *StoreFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreFacts.ProtoReflect.Descriptor instead.
 func (*StoreFacts) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StoreFacts) GetRouting() string {
@@ -2564,7 +2764,7 @@ type GroupFacts struct {
 
 func (x *GroupFacts) Reset() {
 	*x = GroupFacts{}
-	mi := &file_record_v1_admin_proto_msgTypes[26]
+	mi := &file_record_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2576,7 +2776,7 @@ func (x *GroupFacts) String() string {
 func (*GroupFacts) ProtoMessage() {}
 
 func (x *GroupFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[26]
+	mi := &file_record_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2589,7 +2789,7 @@ func (x *GroupFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupFacts.ProtoReflect.Descriptor instead.
 func (*GroupFacts) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_record_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GroupFacts) GetGroup() string {
@@ -2759,7 +2959,7 @@ const file_record_v1_admin_proto_rawDesc = "" +
 	"\x10bytes_per_second\x18\x06 \x01(\x01R\x0ebytesPerSecond\x12$\n" +
 	"\veta_seconds\x18\a \x01(\x01H\x00R\n" +
 	"etaSeconds\x88\x01\x01B\x0e\n" +
-	"\f_eta_seconds\"\xbf\x01\n" +
+	"\f_eta_seconds\"\xd5\x01\n" +
 	"\x06Damage\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
 	"\x04file\x18\x02 \x01(\tR\x04file\x12!\n" +
@@ -2768,7 +2968,8 @@ const file_record_v1_admin_proto_rawDesc = "" +
 	"\x04what\x18\x05 \x01(\tR\x04what\x12\x10\n" +
 	"\x03ids\x18\x06 \x03(\x10R\x03ids\x12\x1f\n" +
 	"\vids_unknown\x18\a \x01(\bR\n" +
-	"idsUnknown\")\n" +
+	"idsUnknown\x12\x14\n" +
+	"\x05shard\x18\b \x01(\tR\x05shard\")\n" +
 	"\x11ListGroupsRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\"D\n" +
 	"\x12ListGroupsResponse\x12.\n" +
@@ -2869,26 +3070,39 @@ const file_record_v1_admin_proto_rawDesc = "" +
 	"\f_eta_seconds\"X\n" +
 	"\rVerifyRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x121\n" +
-	"\x15rate_bytes_per_second\x18\x02 \x01(\x03R\x12rateBytesPerSecond\"s\n" +
+	"\x15rate_bytes_per_second\x18\x02 \x01(\x03R\x12rateBytesPerSecond\"\xaa\x01\n" +
 	"\x0eVerifyResponse\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x18\n" +
 	"\aentries\x18\x02 \x01(\x03R\aentries\x121\n" +
-	"\adamages\x18\x03 \x03(\v2\x17.sheaf.record.v1.DamageR\adamages\"k\n" +
+	"\adamages\x18\x03 \x03(\v2\x17.sheaf.record.v1.DamageR\adamages\x125\n" +
+	"\x06copies\x18\x04 \x03(\v2\x1d.sheaf.record.v1.VerifiedCopyR\x06copies\"\x84\x01\n" +
+	"\fVerifiedCopy\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\tR\x05shard\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x18\n" +
+	"\aentries\x18\x03 \x01(\x03R\aentries\x12\x18\n" +
+	"\adamages\x18\x04 \x01(\x05R\adamages\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\"\x85\x01\n" +
 	"\x0eCompactRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x10\n" +
 	"\x03all\x18\x02 \x01(\bR\x03all\x121\n" +
-	"\x15rate_bytes_per_second\x18\x03 \x01(\x03R\x12rateBytesPerSecond\"\xad\x01\n" +
+	"\x15rate_bytes_per_second\x18\x03 \x01(\x03R\x12rateBytesPerSecond\x12\x18\n" +
+	"\aexplain\x18\x04 \x01(\bR\aexplain\"\xe4\x01\n" +
 	"\x0fCompactResponse\x12-\n" +
 	"\x12segments_rewritten\x18\x01 \x01(\x05R\x11segmentsRewritten\x12'\n" +
 	"\x0fentries_dropped\x18\x02 \x01(\x03R\x0eentriesDropped\x12!\n" +
 	"\fbytes_before\x18\x03 \x01(\x03R\vbytesBefore\x12\x1f\n" +
 	"\vbytes_after\x18\x04 \x01(\x03R\n" +
-	"bytesAfter\")\n" +
+	"bytesAfter\x125\n" +
+	"\x05holds\x18\x05 \x03(\v2\x1f.sheaf.record.v1.CompactionHoldR\x05holds\"R\n" +
+	"\x0eCompactionHold\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\")\n" +
 	"\x11AcceptLossRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\"G\n" +
 	"\x12AcceptLossResponse\x121\n" +
 	"\adamages\x18\x01 \x03(\v2\x17.sheaf.record.v1.DamageR\adamages\"\x17\n" +
-	"\x15DescribeVolumeRequest\"\xb3\x02\n" +
+	"\x15DescribeVolumeRequest\"\xe6\x02\n" +
 	"\x16DescribeVolumeResponse\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\tR\x05shard\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1f\n" +
@@ -2901,7 +3115,11 @@ const file_record_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"store_uuid\x18\x06 \x01(\tR\tstoreUuid\x121\n" +
 	"\x05facts\x18\a \x01(\v2\x1b.sheaf.record.v1.StoreFactsR\x05facts\x123\n" +
-	"\x06groups\x18\b \x03(\v2\x1b.sheaf.record.v1.GroupFactsR\x06groups\"\xa5\x01\n" +
+	"\x06groups\x18\b \x03(\v2\x1b.sheaf.record.v1.GroupFactsR\x06groups\x12\x12\n" +
+	"\x04step\x18\t \x01(\x04R\x04step\x12\x1d\n" +
+	"\n" +
+	"step_nonce\x18\n" +
+	" \x01(\tR\tstepNonce\"\xa5\x01\n" +
 	"\n" +
 	"StoreFacts\x12\x18\n" +
 	"\arouting\x18\x01 \x01(\tR\arouting\x12\x16\n" +
@@ -3004,7 +3222,7 @@ func file_record_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_record_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_record_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_record_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_record_v1_admin_proto_goTypes = []any{
 	(GroupState)(0),                // 0: sheaf.record.v1.GroupState
 	(LoadOutcome)(0),               // 1: sheaf.record.v1.LoadOutcome
@@ -3031,15 +3249,17 @@ var file_record_v1_admin_proto_goTypes = []any{
 	(*Move)(nil),                   // 22: sheaf.record.v1.Move
 	(*VerifyRequest)(nil),          // 23: sheaf.record.v1.VerifyRequest
 	(*VerifyResponse)(nil),         // 24: sheaf.record.v1.VerifyResponse
-	(*CompactRequest)(nil),         // 25: sheaf.record.v1.CompactRequest
-	(*CompactResponse)(nil),        // 26: sheaf.record.v1.CompactResponse
-	(*AcceptLossRequest)(nil),      // 27: sheaf.record.v1.AcceptLossRequest
-	(*AcceptLossResponse)(nil),     // 28: sheaf.record.v1.AcceptLossResponse
-	(*DescribeVolumeRequest)(nil),  // 29: sheaf.record.v1.DescribeVolumeRequest
-	(*DescribeVolumeResponse)(nil), // 30: sheaf.record.v1.DescribeVolumeResponse
-	(*StoreFacts)(nil),             // 31: sheaf.record.v1.StoreFacts
-	(*GroupFacts)(nil),             // 32: sheaf.record.v1.GroupFacts
-	nil,                            // 33: sheaf.record.v1.WatchLoadResponse.ShardsEntry
+	(*VerifiedCopy)(nil),           // 25: sheaf.record.v1.VerifiedCopy
+	(*CompactRequest)(nil),         // 26: sheaf.record.v1.CompactRequest
+	(*CompactResponse)(nil),        // 27: sheaf.record.v1.CompactResponse
+	(*CompactionHold)(nil),         // 28: sheaf.record.v1.CompactionHold
+	(*AcceptLossRequest)(nil),      // 29: sheaf.record.v1.AcceptLossRequest
+	(*AcceptLossResponse)(nil),     // 30: sheaf.record.v1.AcceptLossResponse
+	(*DescribeVolumeRequest)(nil),  // 31: sheaf.record.v1.DescribeVolumeRequest
+	(*DescribeVolumeResponse)(nil), // 32: sheaf.record.v1.DescribeVolumeResponse
+	(*StoreFacts)(nil),             // 33: sheaf.record.v1.StoreFacts
+	(*GroupFacts)(nil),             // 34: sheaf.record.v1.GroupFacts
+	nil,                            // 35: sheaf.record.v1.WatchLoadResponse.ShardsEntry
 }
 var file_record_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: sheaf.record.v1.Group.state:type_name -> sheaf.record.v1.GroupState
@@ -3055,38 +3275,40 @@ var file_record_v1_admin_proto_depIdxs = []int32{
 	15, // 10: sheaf.record.v1.Shard.load:type_name -> sheaf.record.v1.Load
 	4,  // 11: sheaf.record.v1.Shard.state:type_name -> sheaf.record.v1.ShardState
 	15, // 12: sheaf.record.v1.WatchLoadResponse.load:type_name -> sheaf.record.v1.Load
-	33, // 13: sheaf.record.v1.WatchLoadResponse.shards:type_name -> sheaf.record.v1.WatchLoadResponse.ShardsEntry
+	35, // 13: sheaf.record.v1.WatchLoadResponse.shards:type_name -> sheaf.record.v1.WatchLoadResponse.ShardsEntry
 	22, // 14: sheaf.record.v1.PlanMovesResponse.moves:type_name -> sheaf.record.v1.Move
 	5,  // 15: sheaf.record.v1.Move.phase:type_name -> sheaf.record.v1.MovePhase
 	8,  // 16: sheaf.record.v1.Move.copies:type_name -> sheaf.record.v1.Copy
 	9,  // 17: sheaf.record.v1.VerifyResponse.damages:type_name -> sheaf.record.v1.Damage
-	9,  // 18: sheaf.record.v1.AcceptLossResponse.damages:type_name -> sheaf.record.v1.Damage
-	31, // 19: sheaf.record.v1.DescribeVolumeResponse.facts:type_name -> sheaf.record.v1.StoreFacts
-	32, // 20: sheaf.record.v1.DescribeVolumeResponse.groups:type_name -> sheaf.record.v1.GroupFacts
-	15, // 21: sheaf.record.v1.WatchLoadResponse.ShardsEntry.value:type_name -> sheaf.record.v1.Load
-	10, // 22: sheaf.record.v1.AdminService.ListGroups:input_type -> sheaf.record.v1.ListGroupsRequest
-	12, // 23: sheaf.record.v1.AdminService.ListShards:input_type -> sheaf.record.v1.ListShardsRequest
-	16, // 24: sheaf.record.v1.AdminService.WatchLoad:input_type -> sheaf.record.v1.WatchLoadRequest
-	18, // 25: sheaf.record.v1.AdminService.CreateGroup:input_type -> sheaf.record.v1.CreateGroupRequest
-	20, // 26: sheaf.record.v1.AdminService.PlanMoves:input_type -> sheaf.record.v1.PlanMovesRequest
-	23, // 27: sheaf.record.v1.AdminService.Verify:input_type -> sheaf.record.v1.VerifyRequest
-	25, // 28: sheaf.record.v1.AdminService.Compact:input_type -> sheaf.record.v1.CompactRequest
-	27, // 29: sheaf.record.v1.AdminService.AcceptLoss:input_type -> sheaf.record.v1.AcceptLossRequest
-	29, // 30: sheaf.record.v1.AdminService.DescribeVolume:input_type -> sheaf.record.v1.DescribeVolumeRequest
-	11, // 31: sheaf.record.v1.AdminService.ListGroups:output_type -> sheaf.record.v1.ListGroupsResponse
-	13, // 32: sheaf.record.v1.AdminService.ListShards:output_type -> sheaf.record.v1.ListShardsResponse
-	17, // 33: sheaf.record.v1.AdminService.WatchLoad:output_type -> sheaf.record.v1.WatchLoadResponse
-	19, // 34: sheaf.record.v1.AdminService.CreateGroup:output_type -> sheaf.record.v1.CreateGroupResponse
-	21, // 35: sheaf.record.v1.AdminService.PlanMoves:output_type -> sheaf.record.v1.PlanMovesResponse
-	24, // 36: sheaf.record.v1.AdminService.Verify:output_type -> sheaf.record.v1.VerifyResponse
-	26, // 37: sheaf.record.v1.AdminService.Compact:output_type -> sheaf.record.v1.CompactResponse
-	28, // 38: sheaf.record.v1.AdminService.AcceptLoss:output_type -> sheaf.record.v1.AcceptLossResponse
-	30, // 39: sheaf.record.v1.AdminService.DescribeVolume:output_type -> sheaf.record.v1.DescribeVolumeResponse
-	31, // [31:40] is the sub-list for method output_type
-	22, // [22:31] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	25, // 18: sheaf.record.v1.VerifyResponse.copies:type_name -> sheaf.record.v1.VerifiedCopy
+	28, // 19: sheaf.record.v1.CompactResponse.holds:type_name -> sheaf.record.v1.CompactionHold
+	9,  // 20: sheaf.record.v1.AcceptLossResponse.damages:type_name -> sheaf.record.v1.Damage
+	33, // 21: sheaf.record.v1.DescribeVolumeResponse.facts:type_name -> sheaf.record.v1.StoreFacts
+	34, // 22: sheaf.record.v1.DescribeVolumeResponse.groups:type_name -> sheaf.record.v1.GroupFacts
+	15, // 23: sheaf.record.v1.WatchLoadResponse.ShardsEntry.value:type_name -> sheaf.record.v1.Load
+	10, // 24: sheaf.record.v1.AdminService.ListGroups:input_type -> sheaf.record.v1.ListGroupsRequest
+	12, // 25: sheaf.record.v1.AdminService.ListShards:input_type -> sheaf.record.v1.ListShardsRequest
+	16, // 26: sheaf.record.v1.AdminService.WatchLoad:input_type -> sheaf.record.v1.WatchLoadRequest
+	18, // 27: sheaf.record.v1.AdminService.CreateGroup:input_type -> sheaf.record.v1.CreateGroupRequest
+	20, // 28: sheaf.record.v1.AdminService.PlanMoves:input_type -> sheaf.record.v1.PlanMovesRequest
+	23, // 29: sheaf.record.v1.AdminService.Verify:input_type -> sheaf.record.v1.VerifyRequest
+	26, // 30: sheaf.record.v1.AdminService.Compact:input_type -> sheaf.record.v1.CompactRequest
+	29, // 31: sheaf.record.v1.AdminService.AcceptLoss:input_type -> sheaf.record.v1.AcceptLossRequest
+	31, // 32: sheaf.record.v1.AdminService.DescribeVolume:input_type -> sheaf.record.v1.DescribeVolumeRequest
+	11, // 33: sheaf.record.v1.AdminService.ListGroups:output_type -> sheaf.record.v1.ListGroupsResponse
+	13, // 34: sheaf.record.v1.AdminService.ListShards:output_type -> sheaf.record.v1.ListShardsResponse
+	17, // 35: sheaf.record.v1.AdminService.WatchLoad:output_type -> sheaf.record.v1.WatchLoadResponse
+	19, // 36: sheaf.record.v1.AdminService.CreateGroup:output_type -> sheaf.record.v1.CreateGroupResponse
+	21, // 37: sheaf.record.v1.AdminService.PlanMoves:output_type -> sheaf.record.v1.PlanMovesResponse
+	24, // 38: sheaf.record.v1.AdminService.Verify:output_type -> sheaf.record.v1.VerifyResponse
+	27, // 39: sheaf.record.v1.AdminService.Compact:output_type -> sheaf.record.v1.CompactResponse
+	30, // 40: sheaf.record.v1.AdminService.AcceptLoss:output_type -> sheaf.record.v1.AcceptLossResponse
+	32, // 41: sheaf.record.v1.AdminService.DescribeVolume:output_type -> sheaf.record.v1.DescribeVolumeResponse
+	33, // [33:42] is the sub-list for method output_type
+	24, // [24:33] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_record_v1_admin_proto_init() }
@@ -3104,7 +3326,7 @@ func file_record_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_record_v1_admin_proto_rawDesc), len(file_record_v1_admin_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   28,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -49,9 +49,10 @@ type AdminServiceClient interface {
 	// PlanMoves shows what is being moved, how far that is, and all that the planner would move if nothing else changed,
 	// without doing it. On a shard: the copies that are being made there.
 	PlanMoves(ctx context.Context, in *PlanMovesRequest, opts ...grpc.CallOption) (*PlanMovesResponse, error)
-	// Verify reads every byte of a group and checks it, at a byte rate. Serving goes on.
+	// Verify reads every byte of a group and checks it, at a byte rate. Serving goes on. On a shard: of its copy; on the gateway: of every
+	// copy that votes, all at the same time. A copy that cannot be checked is named in the answer; where none can be, the call fails.
 	Verify(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (*VerifyResponse, error)
-	// Compact rewrites the group's sealed segments that hold superseded versions which retention no longer keeps.
+	// Compact rewrites the group's sealed segments that hold superseded versions which retention no longer keeps, or says why they were not.
 	Compact(ctx context.Context, in *CompactRequest, opts ...grpc.CallOption) (*CompactResponse, error)
 	// AcceptLoss declares the damaged entries of a group lost. Reads that answered DATA_LOSS answer from what is left.
 	// It cannot be undone.
@@ -185,9 +186,10 @@ type AdminServiceServer interface {
 	// PlanMoves shows what is being moved, how far that is, and all that the planner would move if nothing else changed,
 	// without doing it. On a shard: the copies that are being made there.
 	PlanMoves(context.Context, *PlanMovesRequest) (*PlanMovesResponse, error)
-	// Verify reads every byte of a group and checks it, at a byte rate. Serving goes on.
+	// Verify reads every byte of a group and checks it, at a byte rate. Serving goes on. On a shard: of its copy; on the gateway: of every
+	// copy that votes, all at the same time. A copy that cannot be checked is named in the answer; where none can be, the call fails.
 	Verify(context.Context, *VerifyRequest) (*VerifyResponse, error)
-	// Compact rewrites the group's sealed segments that hold superseded versions which retention no longer keeps.
+	// Compact rewrites the group's sealed segments that hold superseded versions which retention no longer keeps, or says why they were not.
 	Compact(context.Context, *CompactRequest) (*CompactResponse, error)
 	// AcceptLoss declares the damaged entries of a group lost. Reads that answered DATA_LOSS answer from what is left.
 	// It cannot be undone.

@@ -289,9 +289,14 @@ type PutRequest struct {
 	Key *RecordKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// The routing epoch that the caller routed by; 0: unknown. A shard that does not own the group answers WRONG_SHARD.
 	RoutingEpoch uint64 `protobuf:"varint,2,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
-	// 16 bytes chosen at random by the caller, the same in each retry: a repeated Put returns the first result.
-	// Empty: the server does not recognise retries. Remembered for at least 10 minutes and 65,536 writes per group,
-	// whichever ends first.
+	// 16 bytes chosen at random by the caller for this write alone, the same in each retry: a repeated Put returns the first
+	// result. While it is remembered, any other write under it (record id, data or kind of write differ; also another put of the
+	// same batch) is INVALID_ARGUMENT REQUEST_ID_REUSED, and nothing is written.
+	// Empty: the server does not recognise retries. Remembered for at least 10 minutes, or where more than 65,536 writes of the
+	// group followed, for at least 2 minutes or 1,048,576 writes, whichever ends first: repeat a call for less than 2 minutes.
+	// No change of a clock shortens this. That a write was refused by its condition, or found nothing to delete, is remembered
+	// too, by the process that answered: a late duplicate gets the same answer, unless another copy leads or the shard was
+	// started anew since.
 	RequestId []byte `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Optional.
 	Condition *WriteCondition `protobuf:"bytes,4,opt,name=condition,proto3" json:"condition,omitempty"`
@@ -736,7 +741,8 @@ func (x *DeleteResponse) GetRepeated() bool {
 
 type BatchPutRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 1,024 puts, at most 4 MiB in all; each as in Put.
+	// 1 to 1,024 puts, each as in Put. The message as encoded has at most 4 MiB: data, attributes, keys and about 64 bytes for each put. A put
+	// that does not fit beside others goes into a message of its own.
 	Puts          []*PutRequest `protobuf:"bytes,1,rep,name=puts,proto3" json:"puts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -880,7 +886,8 @@ func (x *BatchPutResult) GetPut() *PutResponse {
 
 type BatchGetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 4,096 reads; each as in Get.
+	// 1 to 4,096 reads, each as in Get, also with metadata_only. The message as encoded has at most 4 MiB. Its answers have no limit together:
+	// they come in messages of about 1 MiB.
 	Gets          []*GetRequest `protobuf:"bytes,1,rep,name=gets,proto3" json:"gets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1970,7 +1977,7 @@ func (x *ScanRequest) GetRoutingEpoch() uint64 {
 
 type ScanResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// About 1 MiB per message, or one record. Records above 1 MiB come without data: use Download with the version.
+	// Up to 1 MiB per message, less in the first ones and where the shard is short of memory, or one record. Records above 1 MiB come without data: use Download with the version.
 	Records []*Record `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
 	// Opaque. Goes on behind the last record of this message. OUT_OF_RANGE CURSOR_EXPIRED when its snapshot is gone.
 	Cursor        []byte `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`

@@ -8,8 +8,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Wipe deletes all that etcd holds, as the loss of its volumes does: leases too.
+// Wipe deletes all that etcd holds, as the loss of its volumes does: leases too. The keys go first: who registers again
+// while leases end one by one has a key with its new lease.
 func Wipe(ctx context.Context, client *clientv3.Client) error {
+	if _, err := client.Delete(ctx, "\x00", clientv3.WithFromKey()); err != nil {
+		return err
+	}
 	leases, err := client.Leases(ctx)
 	if err != nil {
 		return err
@@ -19,6 +23,5 @@ func Wipe(ctx context.Context, client *clientv3.Client) error {
 			return err
 		}
 	}
-	_, err = client.Delete(ctx, "\x00", clientv3.WithFromKey())
-	return err
+	return nil
 }

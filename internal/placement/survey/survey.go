@@ -39,7 +39,13 @@ func foundVolume(out *recordv1.DescribeVolumeResponse) (v placement.FoundVolume,
 		}
 		return id
 	}
-	v = placement.FoundVolume{Shard: out.GetShard(), UUID: parse("volume", out.GetVolumeUuid()), Store: parse("store", out.GetStoreUuid())}
+	v = placement.FoundVolume{
+		Shard: out.GetShard(), Address: out.GetAddress(), UUID: parse("volume", out.GetVolumeUuid()), Store: parse("store", out.GetStoreUuid()),
+		Generation: out.GetGeneration(),
+	}
+	if out.GetStep() > 0 {
+		v.Step = placement.Step{Number: out.GetStep(), Nonce: parse("nonce of the step", out.GetStepNonce())}
+	}
 	if facts := out.GetFacts(); facts != nil {
 		v.Facts = &placement.FoundFacts{
 			Routing: placement.Routing{Mode: placement.Mode(facts.GetRouting()), Groups: int(facts.GetGroups())},

@@ -30,6 +30,7 @@ func Run(t *testing.T, open func(t *testing.T) (vfs.FS, string)) {
 		{"HoleReadsAsZero", holeReadsAsZero},
 		{"Truncate", truncate},
 		{"Allocate", allocate},
+		{"DataEnd", dataEnd},
 		{"BadArguments", badArguments},
 		{"OpenDirect", openDirect},
 		{"Remove", remove},
@@ -291,6 +292,51 @@ func allocate(t *testing.T, fsys vfs.FS, dir string) {
 	if got := Read(t, fsys, name); !bytes.Equal(got, want) {
 		t.Error("content changed, or the new room does not read as zero")
 	}
+}
+
+// dataEnd asks that nothing is ever taken for room that is not. How near to the data the answer is, each file system
+// says.
+func dataEnd(t *testing.T, fsys vfs.FS, dir string) {
+	name := path.Join(dir, "f")
+	f := Write(t, fsys, name, []byte("begin"))
+	check(t, f.Allocate(0, 1<<20))
+	content := make([]byte, 1<<20)
+	copy(content, "begin")
+	look := func(from, data int64) {
+		t.Helper()
+		end, err := f.DataEnd(from)
+		check(t, err)
+		if got := Read(t, fsys, name); !bytes.Equal(got, content) { // through the page cache too, which must not change the answer
+			t.Fatal("content changed")
+		}
+		again, err := f.DataEnd(from)
+		check(t, err)
+		if again != end {
+			t.Errorf("from %d: the data ends at %d, and after a read through the page cache at %d", from, end, again)
+		}
+		if end < data || end < from || end > int64(len(content)) {
+			t.Errorf("from %d: the data ends at %d; there is some up to %d, and the file ends at %d", from, end, data, len(content))
+		}
+	}
+	look(0, 5)
+	look(5, 5)
+	for _, at := range []int64{700_000, 300_000, 1<<20 - 1} {
+		content[at] = 1
+		_, err := f.WriteAt([]byte{1}, at)
+		check(t, err)
+		look(0, 700_001)
+		look(at+1, at+1)
+	}
+	look(0, 1<<20)
+	if end, err := f.DataEnd(2 << 20); err != nil || end != 1<<20 {
+		t.Errorf("from behind the end: %d, %v", end, err)
+	}
+	if _, err := f.DataEnd(-1); err == nil {
+		t.Error("from -1: no error")
+	}
+	check(t, f.Truncate(100))
+	content = content[:100]
+	look(0, 5)
 }
 
 func badArguments(t *testing.T, fsys vfs.FS, dir string) {

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"runtime/debug"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/shard"
+)
+
+// All that a process may hold beside index and resident data fits what its cgroup leaves for it.
+func TestAllowancesFitTheCgroup(t *testing.T) {
+	before := debug.SetMemoryLimit(-1)
+	t.Cleanup(func() { debug.SetMemoryLimit(before) })
+	for limit := int64(64 << 20); limit <= 64<<30; limit += limit / 2 {
+		var cfg shard.Config
+		fitCgroup(&cfg, limit)
+		l, headroom := &cfg.Limits, headroomOf(limit)
+		if sum := l.BytesInFlightMax + l.ReplicaBytesInFlightMax + l.AnswerBytesMax + int64(l.ScansReadingMax)*group.ScanBufferBytes; sum > headroom {
+			t.Errorf("a shard of %d MiB: %d MiB of allowances, headroom %d MiB: %+v", limit>>20, sum>>20, headroom>>20, l)
+		}
+		if l.ScansReadingMax < 1 || limit >= 128<<20 && l.ScansReadingMax < 2 || l.AnswerBytesMax < headroom/16 {
+			t.Errorf("a shard of %d MiB: %+v", limit>>20, l)
+		}
+		if cfg.MemoryLimitBytes+headroom != limit {
+			t.Errorf("a shard of %d MiB: %d of index and headroom %d", limit>>20, cfg.MemoryLimitBytes, headroom)
+		}
+		var g gateway.Limits
+		fitGatewayCgroup(&g, limit)
+		if g.BytesInFlightMax+g.AnswerBytesMax > limit/2 || g.AnswerBytesMax < limit/4 && g.AnswerBytesMax < 512<<20 {
+			t.Errorf("a gateway of %d MiB: %+v", limit>>20, g)
+		}
+	}
+}

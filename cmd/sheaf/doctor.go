@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/doctor"
+)
+
+func (a *app) doctorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "doctor [DIR|HOST:PORT]",
+		Short:   "Say what is wrong, and what to do next",
+		GroupID: groupCare,
+		Long: `Looks at a store that runs (HOST:PORT of a gateway or shard; without an argument: --server), or reads every byte of volumes that
+nobody serves (DIR, as sheaf verify does). Says what is wrong, the worst first, and the next step for each. It changes nothing.
+
+Exit code 1 where there is a problem: calls fail, or data are at risk. Warnings and notes leave it at 0.`,
+		Example: `  sheaf doctor
+  sheaf doctor gateway:7600
+  sheaf doctor /data`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return a.doctorOfStore(cmd, args)
+			}
+			if info, err := os.Stat(args[0]); err == nil && info.IsDir() {
+				return a.body(a.doctorOfVolumes)(cmd, args)
+			}
+			if !strings.Contains(args[0], ":") {
+				return fmt.Errorf("doctor: %s is neither a folder nor HOST:PORT", args[0])
+			}
+			a.server = args[0]
+			return a.doctorOfStore(cmd, nil)
+		},
+	}
+}
+
+// doctorOfStore asks a store that runs.
+func (a *app) doctorOfStore(cmd *cobra.Command, args []string) error {
+	return a.call(false, func(ctx context.Context, conn *cli.Conn, _ []string) error {
+		shards, err := conn.Admin.ListShards(ctx, &recordv1.ListShardsRequest{})
+		if err != nil {
+			return fmt.Errorf("listing shards: %w", err)
+		}
+		groups, err := conn.Admin.ListGroups(ctx, &recordv1.ListGroupsRequest{})
+		if err != nil {
+			return fmt.Errorf("listing groups: %w", err)
+		}
+		return a.tellFindings(doctor.Store(shards.GetShards(), groups.GetGroups()),
+			fmt.Sprintf("%d shards, %d copies of groups", len(shards.GetShards()), len(groups.GetGroups())))
+	})(cmd, args)
+}
+
+// doctorOfVolumes reads volumes that nobody serves.
+func (a *app) doctorOfVolumes(ctx context.Context, args []string) error {
+	report, err := cli.VerifyTree(ctx, args[0], cli.VerifyTreeOptions{}, a.out)
+	if err != nil {
+		return err
+	}
+	return a.tellFindings(doctor.Tree(&report), fmt.Sprintf("%d volumes, %d groups, %s in %s entries", report.Volumes, len(report.Groups),
+		cli.FormatBytes(report.Bytes), cli.FormatCount(report.Entries)))
+}
+
+// tellFindings prints findings; an error where one is a problem.
+func (a *app) tellFindings(findings []doctor.Finding, lookedAt string) error {
+	if a.out.JSON {
+		if findings == nil {
+			findings = []doctor.Finding{}
+		}
+		if err := a.out.WriteJSON(struct {
+			Findings []doctor.Finding `json:"findings"`
+		}{findings}); err != nil {
+			return err
+		}
+	} else {
+		for _, f := range findings {
+			fmt.Fprintf(a.out.Out, "%-8s %s: %s\n", f.Severity, f.Where, f.What)
+			if f.Do != "" {
+				fmt.Fprintf(a.out.Out, "%-8s do: %s\n", "", f.Do)
+			}
+		}
+	}
+	problems := doctor.Count(findings, doctor.Problem)
+	if problems > 0 {
+		return fmt.Errorf("%d problems, %d warnings, %d notes (%s)", problems, doctor.Count(findings, doctor.Warning),
+			doctor.Count(findings, doctor.Note), lookedAt)
+	}
+	words := "nothing is wrong"
+	if len(findings) > 0 {
+		words = fmt.Sprintf("no problem, %d warnings, %d notes", doctor.Count(findings, doctor.Warning), doctor.Count(findings, doctor.Note))
+	}
+	a.out.Sayf("%s: %s", words, lookedAt)
+	return nil
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/doctor"
+)
+
+// The doctor looks at a store that is well, at one of which a segment is harmed, while it serves and while it does not, and at what is none.
+func TestDoctor(t *testing.T) {
+	dir := t.TempDir()
+	p := startDev(t, dir, "--groups", "2")
+	p.do(t, "some text that is harmed", "put", "1").want(t, 0)
+	p.do(t, "", "doctor").want(t, 0).has(t, "nothing is wrong")
+	sheaf(t, nil, "doctor", p.server).want(t, 0).has(t, "nothing is wrong")
+	sheaf(t, nil, "doctor", dir).want(t, 1).has(t, "a process serves")
+	p.stop(t)
+	sheaf(t, nil, "doctor", dir).want(t, 0).has(t, "nothing is wrong")
+
+	segment := harm(t, dir, "some text that is harmed")
+	tells := func(o outcome, words ...string) {
+		t.Helper()
+		o.want(t, 1).has(t, "1 problems")
+		for _, w := range words {
+			if !strings.Contains(o.stdout, w) {
+				t.Errorf("stdout does not say %q: %s", w, o.stdout)
+			}
+		}
+	}
+	tells(sheaf(t, nil, "doctor", dir), "problem  group", filepath.Base(segment), "--repair")
+	p = startDev(t, dir, "--groups", "2")
+	tells(p.do(t, "", "doctor"), "problem  group", "sheaf group accept-loss")
+	var told struct{ Findings []doctor.Finding }
+	p.do(t, "", "doctor", "-o", "json").want(t, 1).json(t, &told)
+	if len(told.Findings) != 1 || told.Findings[0].Severity != doctor.Problem {
+		t.Errorf("%+v", told)
+	}
+
+	sheaf(t, nil, "doctor", "nowhere").want(t, 2).has(t, "neither a folder nor HOST:PORT")
+	sheaf(t, nil, "doctor", t.TempDir()).want(t, 1).has(t, "neither a volume nor a group")
+	sheaf(t, nil, "doctor", "127.0.0.1:1").want(t, 1).has(t, "nobody answers")
+	if _, err := os.Stat(filepath.Join(filepath.Dir(segment), "quarantine")); err == nil {
+		t.Error("the doctor changed something")
+	}
+}
+
+// harm changes a byte of a text that is in a segment below dir.
+func harm(t *testing.T, dir, text string) (segment string) {
+	t.Helper()
+	segments, err := filepath.Glob(filepath.Join(dir, "shards", "*", "groups", "*", "segment-*"))
+	must(t, err)
+	for _, name := range segments {
+		data, err := os.ReadFile(name)
+		must(t, err)
+		if at := strings.Index(string(data), text); at >= 0 {
+			data[at+3] ^= 1
+			must(t, os.WriteFile(name, data, 0o600))
+			return name
+		}
+	}
+	t.Fatalf("the text is in none of %v", segments)
+	return ""
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+)
+
+const (
+	hardStarts     = 24
+	hardStartsLong = 1000
+	// hardStartMax is far above any start of a small store: one that takes longer hangs.
+	hardStartMax = 3 * time.Minute
+)
+
+// TestHardStartsUnderPressure kills a small store by SIGKILL and starts it again, over and over, while other
+// processes take the processors and sync files, with cold caches where root may drop them, and with the process
+// stopped and continued in turn in a part of the starts. Each start must end ready. One that does not leaves its
+// status, its words and the stacks of its goroutines. 1,000 starts with SHEAF_SOAK=1.
+func TestHardStartsUnderPressure(t *testing.T) {
+	starts, spinners := hardStarts, runtime.NumCPU()
+	if os.Getenv("SHEAF_SOAK") != "" {
+		starts, spinners = hardStartsLong, 4*runtime.NumCPU()
+	}
+	dir, seed := t.TempDir(), rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	p := startDev(t, dir, "--residency", "resident")
+	press(t, spinners)
+	var took []time.Duration
+	for n := range starts {
+		kept := writeUntilKilled(t, p, uint64(n), random)
+		if n%3 == 0 {
+			_ = os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0o200) // root alone may
+		}
+		begin := time.Now()
+		p = launch(t, dir, p.server, p.http, "--residency", []string{"resident", "index"}[random.IntN(2)])
+		p.waitHardStart(t, n, n%4 == 1, random)
+		took = append(took, time.Since(begin))
+		if kept != "" {
+			if o := p.do(t, "", "get", kept).want(t, 0); o.stdout != kept {
+				t.Fatalf("start %d: record %s holds %q", n, kept, o.stdout)
+			}
+		}
+	}
+	slices.Sort(took)
+	t.Logf("%d starts: min %.2f s, median %.2f s, max %.2f s", len(took), took[0].Seconds(), took[len(took)/2].Seconds(), took[len(took)-1].Seconds())
+}
+
+// press keeps processors and disk busy until the test ends.
+func press(t *testing.T, spinners int) {
+	t.Helper()
+	for range spinners {
+		cmd := exec.Command("sh", "-c", "while :; do :; done")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		must(t, cmd.Start())
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+	}
+	name := filepath.Join(t.TempDir(), "pressure")
+	ctx, cancel := context.WithCancel(context.Background())
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		block := make([]byte, 8<<20)
+		for ctx.Err() == nil {
+			if err := writeSynced(name, block); err != nil {
+				t.Errorf("keeping the disk busy: %v", err)
+				return
+			}
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		writing.Wait()
+	})
+}
+
+// writeSynced makes a file of a few blocks anew, and syncs it.
+func writeSynced(name string, block []byte) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for range 8 {
+		if _, err := f.Write(block); err != nil {
+			return err
+		}
+	}
+	return f.Sync()
+}
+
+// writeUntilKilled puts records and kills the store at some moment. It answers the id of a record that was
+// acknowledged, whose data is its id; empty: none was.
+func writeUntilKilled(t *testing.T, p *process, round uint64, random *rand.Rand) string {
+	t.Helper()
+	cc := dial(t, p.server)
+	defer cc.Close()
+	reconnect(t, cc)
+	records := recordv1.NewRecordServiceClient(cc)
+	kills := 1 + random.Int64N(200) // acknowledgements before the kill
+	var acknowledged atomic.Int64
+	var last atomic.Value
+	enough := make(chan struct{})
+	var once sync.Once
+	var writing sync.WaitGroup
+	for worker := range 4 {
+		writing.Go(func() {
+			for n := 0; ; n++ {
+				id := int64(round)<<32 | int64(worker)<<24 | int64(n)
+				text := strconv.FormatInt(id, 10)
+				ctx, cancel := context.WithTimeout(context.Background(), hardStartMax)
+				_, err := records.Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: id}, Data: []byte(text)})
+				cancel()
+				if err != nil {
+					once.Do(func() { close(enough) })
+					return
+				}
+				last.Store(text)
+				if acknowledged.Add(1) >= kills {
+					once.Do(func() { close(enough) })
+				}
+			}
+		})
+	}
+	<-enough
+	p.kill()
+	writing.Wait()
+	kept, _ := last.Load().(string)
+	return kept
+}
+
+// waitHardStart returns when the store serves every group. In a throttled start the process runs a tenth of the time.
+func (p *process) waitHardStart(t *testing.T, n int, throttled bool, random *rand.Rand) {
+	t.Helper()
+	deadline := time.Now().Add(hardStartMax)
+	client := &http.Client{Timeout: 5 * time.Second}
+	for {
+		if _, err := ask(client, p.http, "/readyz"); err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("start %d is not ready after %v: %s", n, hardStartMax, p.evidence(client))
+		}
+		running := 5 * time.Millisecond
+		if throttled {
+			_ = p.cmd.Process.Signal(syscall.SIGSTOP)
+			time.Sleep(time.Duration(10+random.IntN(80)) * time.Millisecond) // this is the pressure itself, nothing is awaited
+			_ = p.cmd.Process.Signal(syscall.SIGCONT)
+		}
+		select {
+		case <-p.ended:
+			t.Fatalf("start %d ended before it was ready: %s", n, p.stderr)
+		case <-time.After(running):
+		}
+	}
+}
+
+// evidence ends the process, and gives what it said last and the stacks of its goroutines.
+func (p *process) evidence(client *http.Client) string {
+	status, err := ask(client, p.http, "/status")
+	if err != nil {
+		status = err.Error()
+	}
+	_ = p.cmd.Process.Signal(syscall.SIGQUIT)
+	select {
+	case <-p.ended:
+	case <-time.After(time.Minute):
+	}
+	return fmt.Sprintf("/status: %s\nits words and stacks: %s", status, p.stderr)
+}
+
+// ask is the body of a good answer over HTTP.
+func ask(client *http.Client, address, path string) (string, error) {
+	response, err := client.Get("http://" + address + path)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", response.Status, body)
+	}
+	return string(body), err
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/volume"
+)
+
+// The folder of a shard is put back from an image that was taken while the shard ran, with a real etcd, and at the same address: the shard says
+// so and serves nothing. The right folder is served again.
+func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
+	c := newCluster(t)
+	a := c.shards["a"]
+	right, id := c.dirs["a"], statusOf(t, a.http).VolumeUUID
+	step := func() volume.Step {
+		sb, err := volume.ReadSuperblock(vfs.OS{}, right)
+		must(t, err)
+		return sb.Step
+	}
+	image := t.TempDir()
+	must(t, a.cmd.Process.Signal(syscall.SIGSTOP)) // for an image of one moment
+	must(t, os.CopyFS(image, os.DirFS(right)))
+	must(t, a.cmd.Process.Signal(syscall.SIGCONT))
+	before := step()
+	for _, id := range clusterIDs {
+		eventually(t, func() bool {
+			return sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).code == 0
+		})
+	}
+	// It takes the second one when etcd has been told of the first.
+	eventually(t, func() bool {
+		sheaf(t, strings.NewReader("r1"), "put", clusterIDs[0], "--server", c.gateway.server)
+		sheaf(t, strings.NewReader("r2"), "put", clusterIDs[1], "--server", c.gateway.server)
+		sheaf(t, strings.NewReader("r3"), "put", clusterIDs[2], "--server", c.gateway.server)
+		sheaf(t, strings.NewReader("r4"), "put", clusterIDs[3], "--server", c.gateway.server)
+		return step().Number >= before.Number+2
+	})
+	a.kill()
+	c.dirs["a"] = image
+	c.startShard("a", "--expect-volume", id)
+	eventually(t, func() bool { return c.shards["a"].alive() })
+	eventually(t, func() bool {
+		st := statusOf(t, c.shards["a"].http)
+		return st.State == "DiskLost" && strings.Contains(st.Message, "earlier state of itself")
+	})
+	if sb, err := volume.ReadSuperblock(vfs.OS{}, image); err != nil || sb.Volume != uuid.MustParse(id) {
+		t.Errorf("the image is volume %s now, %v", sb.Volume, err)
+	}
+	c.shards["a"].kill()
+	c.dirs["a"] = right
+	c.startShard("a", "--expect-volume", id)
+	c.holds("the right folder is back", true)
+}

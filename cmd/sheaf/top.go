@@ -1,0 +1,240 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/doctor"
+)
+
+func (a *app) topCommand() *cobra.Command {
+	var every time.Duration
+	cmd := &cobra.Command{
+		Use:     "top",
+		Short:   "Show the store on a terminal, live",
+		GroupID: groupCare,
+		Long: `Shows on one screen, again and again until it is interrupted: what is wrong and what to do (as sheaf doctor), what moves, a letter for
+each group (its worst copy: S serves, P pending, L loading, D damaged, F failed, U unavailable), and the shards. A server that does
+not answer is said so and asked again.`,
+		Args: cobra.NoArgs,
+	}
+	cmd.RunE = func(c *cobra.Command, args []string) error {
+		if every <= 0 {
+			return cli.Usagef("--every %v: must be more than 0", every)
+		}
+		file, ok := a.out.Out.(*os.File)
+		if !ok || !term.IsTerminal(int(file.Fd())) {
+			return cli.Usagef("sheaf top draws on a terminal, and this is none: sheaf status and sheaf doctor write text or JSON")
+		}
+		return a.call(true, func(ctx context.Context, conn *cli.Conn, _ []string) error {
+			return a.runTop(ctx, conn, file, every)
+		})(c, args)
+	}
+	cmd.Flags().DurationVar(&every, "every", time.Second, "pause between two looks")
+	return cmd
+}
+
+// runTop draws until ctx ends.
+func (a *app) runTop(ctx context.Context, conn *cli.Conn, file *os.File, every time.Duration) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		seen := lookAtStore(ctx, conn)
+		if ctx.Err() != nil {
+			return nil // interrupted: that is how it ends
+		}
+		width, height, err := term.GetSize(int(file.Fd()))
+		if err != nil {
+			return fmt.Errorf("the size of the terminal: %w", err)
+		}
+		screen := seen.draw(a.server, time.Now(), a.out.Colour(), width, height)
+		if _, err := fmt.Fprint(file, clearScreen+screen); err != nil {
+			return fmt.Errorf("writing to the terminal: %w", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// storeSeen is what a look at a store gave.
+type storeSeen struct {
+	shards []*recordv1.Shard
+	groups []*recordv1.Group
+	moves  []*recordv1.Move
+	err    error // the look failed, and the others are empty
+}
+
+// lookTime is how long one look may take.
+const lookTime = 5 * time.Second
+
+func lookAtStore(ctx context.Context, conn *cli.Conn) (seen storeSeen) {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	shards, err := conn.Admin.ListShards(ctx, &recordv1.ListShardsRequest{})
+	if err != nil {
+		return storeSeen{err: fmt.Errorf("listing shards: %w", err)}
+	}
+	groups, err := conn.Admin.ListGroups(ctx, &recordv1.ListGroupsRequest{})
+	if err != nil {
+		return storeSeen{err: fmt.Errorf("listing groups: %w", err)}
+	}
+	moves, err := planMoves(ctx, conn)
+	if err != nil && !errors.Is(err, context.Canceled) {
+		moves = nil // a shard that is asked itself knows of none
+	}
+	return storeSeen{shards: shards.GetShards(), groups: groups.GetGroups(), moves: moves}
+}
+
+// Lines of a screen that findings and moves take at most, of a quarter each; the rest is for groups and shards.
+const topShare = 4
+
+// draw gives a screen of so many columns and lines.
+func (s *storeSeen) draw(server string, now time.Time, colour bool, width, height int) string {
+	height = max(height, 8)
+	var lines []string
+	add := func(of []string, most int) {
+		if len(of) > most {
+			left := len(of) - most + 1
+			of = append(slices.Clip(of[:most-1]), fmt.Sprintf("(%d more lines)", left))
+		}
+		lines = append(lines, of...)
+	}
+	add([]string{fmt.Sprintf("%s  %s  %s", server, now.Format(time.TimeOnly), s.headline())}, 1)
+	if s.err != nil {
+		add([]string{"", cli.Describe(s.err, server)}, height-2)
+		return cutLines(lines, width)
+	}
+	if found := s.findingLines(); len(found) > 0 {
+		add(append([]string{""}, found...), height/topShare+1)
+	}
+	if len(s.moves) > 0 {
+		t := movesTable(s.moves)
+		add(append([]string{"", movesWords(s.moves)}, tableLines(&t, colour)...), height/topShare+1)
+	}
+	t := shardTable(s.shards)
+	shards := append([]string{""}, tableLines(&t, colour)...)
+	tiles := append([]string{""}, s.tiles(colour, width)...)
+	left := height - 1 - len(lines)
+	forShards := min(len(shards), max(left/2, left-len(tiles)))
+	add(tiles, max(left-forShards, 1))
+	add(shards, max(forShards, 1))
+	return cutLines(lines[:min(len(lines), height)], width)
+}
+
+// headline counts.
+func (s *storeSeen) headline() string {
+	if s.err != nil {
+		return "no answer"
+	}
+	found := doctor.Store(s.shards, s.groups)
+	words := "nothing is wrong"
+	if len(found) > 0 {
+		words = fmt.Sprintf("%d problems, %d warnings, %d notes", doctor.Count(found, doctor.Problem), doctor.Count(found, doctor.Warning),
+			doctor.Count(found, doctor.Note))
+	}
+	return fmt.Sprintf("%d shards, %d groups: %s", len(s.shards), len(s.worst()), words)
+}
+
+func (s *storeSeen) findingLines() (lines []string) {
+	for _, f := range doctor.Store(s.shards, s.groups) {
+		lines = append(lines, fmt.Sprintf("%-8s %s: %s", f.Severity, f.Where, f.What))
+		if f.Do != "" {
+			lines = append(lines, "         do: "+f.Do)
+		}
+	}
+	return lines
+}
+
+// badness of the states of a group, the worst last.
+var badness = []recordv1.GroupState{
+	recordv1.GroupState_GROUP_STATE_UNSPECIFIED, recordv1.GroupState_GROUP_STATE_SERVING, recordv1.GroupState_GROUP_STATE_LOADING,
+	recordv1.GroupState_GROUP_STATE_PENDING, recordv1.GroupState_GROUP_STATE_DAMAGED, recordv1.GroupState_GROUP_STATE_FAILED,
+	recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
+}
+
+// worst gives the worst copy of each group.
+func (s *storeSeen) worst() map[string]*recordv1.Group {
+	worst := map[string]*recordv1.Group{}
+	for _, g := range s.groups {
+		there := worst[g.GetGroup()]
+		if there == nil || slices.Index(badness, g.GetState()) > slices.Index(badness, there.GetState()) {
+			worst[g.GetGroup()] = g
+		}
+	}
+	return worst
+}
+
+// tiles gives a letter for each group, in the order of their names.
+func (s *storeSeen) tiles(colour bool, width int) []string {
+	worst := s.worst()
+	names := cli.SortedKeys(worst)
+	slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) }) // numbers in their order
+	perLine := max((width+1)/2, 1)
+	var lines []string
+	for len(names) > 0 {
+		var b strings.Builder
+		for i, name := range names[:min(perLine, len(names))] {
+			if i > 0 {
+				b.WriteByte(' ')
+			}
+			cell := groupCell(worst[name])
+			letter := cell.Text[:1]
+			if colour && cell.Colour != cli.Plain {
+				letter = string(cell.Colour) + letter + string(cli.ColourEnd)
+			}
+			b.WriteString(letter)
+		}
+		lines = append(lines, b.String())
+		names = names[min(perLine, len(names)):]
+	}
+	return lines
+}
+
+func tableLines(t *cli.Table, colour bool) []string {
+	return strings.Split(strings.TrimSuffix(t.Format(colour), "\n"), "\n")
+}
+
+// cutLines joins lines, each cut to so many columns. Colours take none.
+func cutLines(lines []string, width int) string {
+	var b strings.Builder
+	for i, line := range lines {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		columns, escape, coloured := 0, false, false
+		for _, r := range line {
+			switch {
+			case escape:
+				escape = r != 'm'
+			case r == '\x1b':
+				escape, coloured = true, true
+			case columns == width:
+				continue
+			default:
+				columns++
+			}
+			b.WriteRune(r)
+		}
+		if coloured {
+			b.WriteString(string(cli.ColourEnd))
+		}
+	}
+	if !utf8.ValidString(b.String()) {
+		return strings.ToValidUTF8(b.String(), "?")
+	}
+	return b.String()
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/cli"
+)
+
+func storeOf(shards, groups int) *storeSeen {
+	s := &storeSeen{}
+	for n := range shards {
+		s.shards = append(s.shards, &recordv1.Shard{
+			Name: fmt.Sprintf("shard-%d", n), Alive: true, Address: "host:7610", CapacityBytes: 100, FreeBytes: 90, ReserveBytes: 1,
+			Load: &recordv1.Load{Done: true}, FileSystem: "ext4",
+		})
+	}
+	for n := range groups {
+		s.groups = append(s.groups, &recordv1.Group{
+			Group: fmt.Sprint(n), Shard: "shard-0", State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: true,
+		})
+	}
+	return s
+}
+
+// A screen never has more lines or columns than the terminal, says first what is wrong, and how much is left out.
+func TestTopFitsTheTerminal(t *testing.T) {
+	many := storeOf(50, 1000)
+	for n := range 30 {
+		many.shards[n].Alive = false
+		many.moves = append(many.moves, &recordv1.Move{Group: fmt.Sprint(n), Running: true, Bytes: 10})
+	}
+	for name, s := range map[string]*storeSeen{
+		"small": storeOf(3, 3), "many": many, "empty": {}, "away": {err: errors.New(strings.Repeat("nobody answers ", 30))},
+	} {
+		for _, size := range [][2]int{{80, 24}, {140, 50}, {20, 8}, {1, 1}} {
+			for _, colour := range []bool{false, true} {
+				screen := s.draw("127.0.0.1:7600", time.Now(), colour, size[0], size[1])
+				lines := strings.Split(screen, "\n")
+				if len(lines) > max(size[1], 8) {
+					t.Errorf("%s at %v: %d lines", name, size, len(lines))
+				}
+				for _, line := range lines {
+					for _, c := range []cli.Colour{cli.Green, cli.Yellow, cli.Red, cli.ColourEnd} {
+						line = strings.ReplaceAll(line, string(c), "")
+					}
+					if n := utf8.RuneCountInString(line); n > size[0] || strings.Contains(line, "\x1b") {
+						t.Errorf("%s at %v: %d columns: %q", name, size, n, line)
+					}
+				}
+			}
+		}
+	}
+	screen := many.draw("server", time.Now(), false, 140, 50)
+	for _, words := range []string{"50 shards, 1000 groups: 30 problems", "problem  shard shard-0", "do: start", "30 running", "more lines", "S S S"} {
+		if !strings.Contains(screen, words) {
+			t.Errorf("%q is not in\n%s", words, screen)
+		}
+	}
+}
+
+func TestTopShowsTheWorstCopyOfEachGroup(t *testing.T) {
+	s := storeOf(1, 3)
+	s.groups = append(s.groups, &recordv1.Group{Group: "1", Shard: "shard-0", State: recordv1.GroupState_GROUP_STATE_DAMAGED})
+	if screen := s.draw("server", time.Now(), false, 80, 24); !strings.Contains(screen, "\nS D S\n") {
+		t.Errorf("%s", screen)
+	}
+	if screen := s.draw("server", time.Now(), true, 80, 24); !strings.Contains(screen, string(cli.Red)+"D"+string(cli.ColourEnd)) {
+		t.Errorf("%q", screen)
+	}
+}
+
+func TestTopNeedsATerminal(t *testing.T) {
+	sheaf(t, nil, "top").want(t, 2).has(t, "sheaf status")
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Each of three copies has a bad byte, in another record. Whoever leads, all three are found, and mended from the others.
+func TestGroupVerifyReadsAllCopies(t *testing.T) {
+	dir := t.TempDir()
+	p := startDev(t, dir, "--copies", "3", "--groups", "1")
+	for _, id := range strings.Fields("0 1 2 3") {
+		p.do(t, strings.Repeat(id, 5000), "put", id).want(t, 0)
+	}
+	p.do(t, "", "group", "verify", "0").want(t, 0)
+	for n := range 3 {
+		hit := false
+		for deadline := time.Now().Add(time.Minute); !hit; time.Sleep(10 * time.Millisecond) { // a copy may be behind, or still joining
+			segments, err := filepath.Glob(filepath.Join(dir, "shards", fmt.Sprintf("shard-%d", n), "groups", "*", "segment-*"))
+			must(t, err)
+			for _, name := range segments {
+				data, err := os.ReadFile(name)
+				must(t, err)
+				if at := strings.Index(string(data), strings.Repeat(fmt.Sprint(n), 5000)); at >= 0 {
+					f, err := os.OpenFile(name, os.O_RDWR, 0)
+					must(t, err)
+					_, err = f.WriteAt([]byte("X"), int64(at+10))
+					must(t, err)
+					must(t, f.Close())
+					hit = true
+				}
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("record %d is in none of %v", n, segments)
+			}
+		}
+	}
+	o := p.do(t, "", "group", "verify", "0").want(t, 1)
+	for n := range 3 {
+		if words := fmt.Sprintf("group 0 on shard shard-%d, segment-", n); !strings.Contains(o.stdout, words) {
+			t.Errorf("%q is not in %s", words, o.stdout)
+		}
+	}
+	for deadline := time.Now().Add(time.Minute); p.do(t, "", "group", "verify", "0").code != 0; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the copies are not mended")
+		}
+	}
+	for _, id := range strings.Fields("0 1 2 3") {
+		if o := p.do(t, "", "get", id).want(t, 0); o.stdout != strings.Repeat(id, 5000) {
+			t.Errorf("get %s: %d bytes", id, len(o.stdout))
+		}
+	}
+}

@@ -1,0 +1,262 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/journal"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// addRoom makes the active segments what a kill leaves: room that was allocated ahead, a part of it with zeros,
+// behind their end. A start leaves it as it is, so that it is made once.
+func (d *dataset) addRoom(residency group.Residency) error {
+	if d.roomy {
+		return nil
+	}
+	d.roomy = true
+	names, err := d.actives()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		f, err := (vfs.OS{}).OpenWrite(name)
+		if err != nil {
+			return err
+		}
+		size, err := f.DataEnd(0)
+		if err == nil {
+			err = f.Truncate(size)
+		}
+		if err == nil {
+			err = f.Allocate(size, min(max(size, roomBytesMin), roomBytesMax))
+		}
+		if err == nil && f.CheapOverwrite() {
+			_, err = f.WriteAt(make([]byte, min(size/zerosShare[residency], roomBytesMin)), size)
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// actives lists the active segments.
+func (d *dataset) actives() (names []string, err error) {
+	for i := range d.groups {
+		m, err := group.ReadManifest(vfs.OS{}, d.groupDir(i))
+		if err != nil {
+			return nil, err
+		}
+		if s := m.Segments[len(m.Segments)-1]; !s.Sealed() {
+			names = append(names, filepath.Join(d.groupDir(i), group.SegmentName(s.Number)))
+		}
+	}
+	return names, nil
+}
+
+// writeAndKill writes small batches to all groups, which the journal makes durable, and leaves everything as a kill
+// does.
+func (d *dataset) writeAndKill(ctx context.Context) error {
+	j := journal.New(journal.Options{FS: vfs.OS{}, Dir: d.dir})
+	loaded := make(logs, len(d.groups))
+	defer func() { _ = loaded.close() }() // the journal has ended, so that nothing is made durable
+	defer j.Close()                       //nolint:errcheck // it says that it is not clean
+	for i := range d.groups {
+		opts := d.options(i)
+		opts.Journal = j
+		log, _, err := group.Load(ctx, opts, nil)
+		if err != nil {
+			return err
+		}
+		loaded[i] = log
+	}
+	data := randomBytes(d.size)
+	return parallel(len(d.groups), func(g int) error {
+		log := loaded[g]
+		for n := range journalPuts / len(d.groups) {
+			last, err := log.LastIndex()
+			if err != nil {
+				return err
+			}
+			now := time.Now().UnixNano()
+			e := group.Entry{Kind: group.KindPut, Used: true, ID: int64(1<<40 + n), Index: last + 1, Term: 1, CommitTime: now, Timestamp: now, Data: data, RequestID: uuid.New()}
+			term, vote, commit := uint64(1), uint64(1), last+1
+			if err := log.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, []*raftpb.Entry{group.RaftEntry(&e)}); err != nil {
+				return err
+			}
+			if !log.SyncShared() {
+				if err := log.Sync(); err != nil {
+					return err
+				}
+			}
+			if err := log.Apply(commit, nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// replayJournal is what a start does first, where a journal was left.
+func (d *dataset) replayJournal() error {
+	_, err := journal.Replay(vfs.OS{}, d.dir, journal.Target{
+		Apply: func(id uuid.UUID, share journal.Share) error {
+			return group.Redo(vfs.OS{}, filepath.Join(d.dir, id.String()), share)
+		},
+		Groups: func() ([]uuid.UUID, error) { return nil, nil },
+	})
+	return err
+}
+
+// otherWays are ways to bring the same bytes into memory: files, a composite file, a raw read of the segments.
+func (s *startBench) otherWays(ctx context.Context, sealed *dataset, records int64) ([]variant, error) {
+	files, composite := filepath.Join(s.dir, "files"), filepath.Join(s.dir, "composite")
+	inFiles := min(records, filesMax)
+	if err := writeFiles(files, inFiles, s.size); err != nil {
+		return nil, err
+	}
+	if err := writeComposite(composite, records, s.size); err != nil {
+		return nil, err
+	}
+	bytes := float64(records) * float64(s.size)
+	coldly := func(bytes float64, run func() error) figure {
+		return func() (float64, error) {
+			if err := s.cold(ctx); err != nil {
+				return 0, err
+			}
+			return timed(bytes, run)
+		}
+	}
+	return []variant{
+		{"files", coldly(float64(inFiles)*float64(s.size), func() error { return readFiles(files, inFiles) })},
+		{"composite", coldly(bytes, func() error { return readComposite(composite, nil) })},
+		{"composite kept", coldly(bytes, func() error {
+			memory, release, err := allocate(int64(bytes)+records*compositeHeaderBytes, false)
+			if err != nil {
+				return err
+			}
+			defer release()
+			return readComposite(composite, memory)
+		})},
+		{"raw", func() (float64, error) {
+			if err := s.cold(ctx); err != nil {
+				return 0, err
+			}
+			names, err := sealed.segments()
+			if err != nil {
+				return 0, err
+			}
+			begin := time.Now()
+			raw, err := openRaw(names)
+			if err != nil {
+				return 0, err
+			}
+			defer raw.close()
+			memory, release, err := allocate(raw.room, false)
+			if err != nil {
+				return 0, err
+			}
+			defer release()
+			err = raw.readInto(memory)
+			return float64(raw.bytes) / time.Since(begin).Seconds(), err
+		}},
+	}, nil
+}
+
+// filesMax is how many files are made and read: their rate does not depend on the number, and they are slow.
+const filesMax = 20_000
+
+// filesPerFolder keeps folders small, as a program that knows file systems would.
+const filesPerFolder = 1000
+
+func fileOf(dir string, i int64) string {
+	return filepath.Join(dir, fmt.Sprint(i/filesPerFolder), fmt.Sprint(i))
+}
+
+func writeFiles(dir string, records int64, size int) error {
+	data := randomBytes(size)
+	for i := range records {
+		if i%filesPerFolder == 0 {
+			if err := os.MkdirAll(filepath.Dir(fileOf(dir, i)), 0o700); err != nil {
+				return err
+			}
+		}
+		if err := os.WriteFile(fileOf(dir, i), data, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readFiles(dir string, records int64) error {
+	var next atomic.Int64
+	return parallel(8, func(int) error {
+		for i := next.Add(1) - 1; i < records; i = next.Add(1) - 1 {
+			if _, err := os.ReadFile(fileOf(dir, i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+const compositeHeaderBytes = 8
+
+// writeComposite writes the text's composite file: id, length and data of each record.
+func writeComposite(name string, records int64, size int) (err error) {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	one := append(make([]byte, compositeHeaderBytes), randomBytes(size)...)
+	var buffer []byte
+	for i := range records {
+		binary.LittleEndian.PutUint32(one, uint32(i)) //nolint:gosec // there are fewer
+		binary.LittleEndian.PutUint32(one[4:], uint32(size))
+		if buffer = append(buffer, one...); len(buffer) >= 1<<20 || i == records-1 {
+			if _, err := f.Write(buffer); err != nil {
+				return err
+			}
+			buffer = buffer[:0]
+		}
+	}
+	return unix.Fdatasync(int(f.Fd()))
+}
+
+// readComposite reads it in order, a MiB at a time, into memory, or where that is nil into one buffer.
+func readComposite(name string, memory []byte) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // only read from
+	buffer := make([]byte, 1<<20)
+	for at := 0; ; {
+		to := buffer
+		if memory != nil {
+			to = memory[at:min(at+len(buffer), len(memory))]
+		}
+		n, err := f.Read(to)
+		at += n
+		if errors.Is(err, io.EOF) || n == 0 && at >= len(memory) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

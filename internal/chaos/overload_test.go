@@ -1,0 +1,219 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/routing"
+)
+
+// bursts are the callers of an overload by the size of their puts: the great ones want more than the 16 MiB that one group takes at a
+// time (memoryOfShard), and the small ones the room that these leave, so that the workers' calls are refused too.
+var bursts = []struct{ callers, bytes int }{{40, 512 << 10}, {110, 8 << 10}, {130, 500}}
+
+const (
+	burstTakenMax = 32 << 20        // bytes: each is on three disks for ten minutes, as a gateway gives each put a request id
+	burstRefusals = 20              // that must come
+	burstLasts    = 7 * time.Second // from then on: longer than most calls of the workers try
+
+	overloadedRate = "1M"         // bytes per second of a disk that makes its groups easy to overload
+	overloaded     = "OVERLOADED" // the reason of a refusal
+)
+
+// burst is many callers who put to one group by the gateways, as fast as they are answered.
+type burst struct {
+	taken, bytes, refused, failed atomic.Int64 // bytes: of what was taken
+	numbers                       atomic.Int64 // of puts, which are their timestamps
+	cancel                        context.CancelFunc
+	wait                          sync.WaitGroup
+	conns                         []*grpc.ClientConn
+
+	mu   sync.Mutex
+	told map[int64][]int64 // by record: the puts that were refused as too many. Guarded by mu
+}
+
+// newBurst begins one. Its records are none of the workers', whose ids are not negative.
+func (n *nemesis) newBurst(group int) (*burst, error) {
+	b := &burst{told: map[int64][]int64{}}
+	for _, g := range n.gateways {
+		conn, err := grpc.NewClient(g.machine.address+":7600", n.dialOptions()...)
+		if err != nil {
+			return nil, err
+		}
+		b.conns = append(b.conns, conn)
+	}
+	hash := routing.Routing{Mode: routing.Hash, Groups: n.cfg.groups}
+	var ctx context.Context
+	ctx, b.cancel = context.WithCancel(context.Background())
+	id := int64(0)
+	for _, of := range bursts {
+		data := make([]byte, of.bytes)
+		for i := range of.callers {
+			for id--; hash.GroupOf(id) != group; id-- { // each caller has a record
+			}
+			of := id
+			b.wait.Go(func() { b.put(ctx, recordv1.NewRecordServiceClient(b.conns[i%len(b.conns)]), of, data) })
+		}
+	}
+	return b, nil
+}
+
+// put puts until the burst is over. A caller who is refused is soon back, with another put.
+func (b *burst) put(ctx context.Context, to recordv1.RecordServiceClient, id int64, data []byte) {
+	for ctx.Err() == nil && b.bytes.Load() < burstTakenMax {
+		number := b.numbers.Add(1)
+		call, cancel := context.WithTimeout(ctx, 5*time.Second)
+		_, err := to.Put(call, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: id}, Data: data, TimestampUnixNs: &number})
+		cancel()
+		switch {
+		case err == nil:
+			b.taken.Add(1)
+			b.bytes.Add(int64(len(data)))
+		case reasonOf(err) == overloaded:
+			b.refused.Add(1)
+			b.mu.Lock()
+			b.told[id] = append(b.told[id], number)
+			b.mu.Unlock()
+			time.Sleep(20 * time.Millisecond)
+		default:
+			b.failed.Add(1)
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+}
+
+// refusedIsNotThere looks for puts that were refused as too many, and are there all the same.
+func (n *nemesis) refusedIsNotThere(b *burst) error {
+	for id, told := range b.told {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		for r, err := range n.load.clients[0].Versions(ctx, client.Key{ID: id}) {
+			if err != nil && !errors.Is(err, client.ErrNotFound) {
+				cancel()
+				return fmt.Errorf("versions of record %d of the burst: %w", id, err)
+			}
+			if number := r.Timestamp.UnixNano(); err == nil && slices.Contains(told, number) {
+				n.load.history.violate("put %d of record %d was refused as OVERLOADED, and is version %s", number, id, r.Version)
+			}
+		}
+		cancel()
+	}
+	return nil
+}
+
+func reasonOf(err error) string {
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok {
+			return info.GetReason()
+		}
+	}
+	return ""
+}
+
+// over ends a burst, and judges what its callers were told.
+func (n *nemesis) over(b *burst) error {
+	if err := b.end(); err != nil {
+		return err
+	}
+	return n.refusedIsNotThere(b)
+}
+
+// end waits until all callers have gone.
+func (b *burst) end() error {
+	b.cancel()
+	b.wait.Wait()
+	var errs []error
+	for _, c := range b.conns {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// overload brings more callers to a group than its leader's slow disk can serve, and meanwhile stops a gateway: what it had taken is
+// repeated by another one, and refused there.
+func (n *nemesis) overload(victim *server) (words string, err error) {
+	disk := victim.machine.slow
+	defer disk.set("off")
+	before := n.load.failed.of(overloaded)
+	b, group, err := n.flood(victim, func() { disk.set(overloadedRate) })
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, n.over(b)) }()
+	gateway := anyGateway(n)
+	stopped, err := hold(gateway.process, burstLasts, func() error { return nil })
+	if err != nil {
+		return "", err
+	}
+	disk.set("off")
+	return fmt.Sprintf("%v; %s was stopped for %.1f s; %d of the workers' calls ended with that", b.words(group), gateway.name, stopped.Seconds(),
+		n.load.failed.of(overloaded)-before), await(gateway.name, time.Minute, gateway.ready)
+}
+
+// overloadAndKill brings more callers to a group than it takes, and kills its leader in the midst of it, so that everybody's repeats come
+// to the next one.
+func (n *nemesis) overloadAndKill(victim *server) (words string, err error) {
+	before := n.load.failed.of(overloaded)
+	b, group, err := n.flood(victim, func() {})
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, n.over(b)) }()
+	killed, err := n.kill(victim)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%v; %d of the workers' calls ended with that; %s", b.words(group), n.load.failed.of(overloaded)-before, killed), nil
+}
+
+// flood begins a burst at a group that a shard leads, and waits until it is too much.
+func (n *nemesis) flood(victim *server, begin func()) (b *burst, group int, err error) {
+	groups, err := n.leads(victim)
+	if err != nil {
+		return nil, 0, err
+	}
+	if group, err = strconv.Atoi(groups[n.random.IntN(len(groups))]); err != nil {
+		return nil, 0, err
+	}
+	begin()
+	if b, err = n.newBurst(group); err != nil {
+		return nil, 0, err
+	}
+	if err := await("the group is overloaded", time.Minute, func() error {
+		if b.refused.Load() < burstRefusals {
+			return errors.New(b.words(group))
+		}
+		return nil
+	}); err != nil {
+		return nil, 0, errors.Join(err, b.end())
+	}
+	return b, group, nil
+}
+
+func (b *burst) words(group int) string {
+	return fmt.Sprintf("group %d: %d puts of %d MiB were taken, %d refused as too many, %d failed", group, b.taken.Load(), b.bytes.Load()>>20,
+		b.refused.Load(), b.failed.Load())
+}
+
+// of counts the failures of one kind.
+func (f *failures) of(what string) (count int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, one := range f.all {
+		if one.what == what {
+			count++
+		}
+	}
+	return count
+}

@@ -1,0 +1,69 @@
+package chaos
+
+import (
+	"fmt"
+	"time"
+)
+
+// Pauses are about as long as a lease and an election timeout (1 to 2 s).
+const (
+	pauses     = 6
+	pauseLeast = 500 * time.Millisecond
+	pauseMost  = 2 * time.Second
+)
+
+// pause stops a shard several times for about as long as leases and election timeouts last.
+func (n *nemesis) pause(victim *server) (string, error) {
+	words, changes := "", 0
+	for range pauses {
+		before := n.ledBy(victim)
+		length := pauseLeast + time.Duration(n.random.Int64N(int64(pauseMost-pauseLeast)))
+		took, err := hold(victim.process, length, func() error { return nil })
+		if err != nil {
+			return "", err
+		}
+		words += fmt.Sprintf(" %.1f", took.Seconds())
+		time.Sleep(time.Duration(n.random.Int64N(int64(pauseLeast)))) // it goes on for a moment
+		changes += max(0, len(before)-len(n.ledBy(victim)))
+	}
+	return fmt.Sprintf("stopped for%s s, and lost the lead of %d groups by it", words, changes), nil
+}
+
+// stopGateway stops a gateway by SIGSTOP: what it had taken goes on when it does, late.
+func (n *nemesis) stopGateway(victim *server) (string, error) {
+	before := n.load.history.count()
+	length := pauseLeast + time.Duration(n.random.Int64N(int64(holdAtLeast)))
+	took, err := hold(victim.process, length, func() error { return n.answered(before, 50) })
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("stopped for %.1f s, %d calls were answered meanwhile", took.Seconds(), n.load.history.count()-before),
+		await(victim.name, time.Minute, victim.ready)
+}
+
+// killGateway ends a gateway by SIGKILL and starts it again.
+func (n *nemesis) killGateway(victim *server) (string, error) {
+	before := n.load.history.count()
+	victim.kill()
+	if !victim.killed() {
+		return "", fmt.Errorf("it was not killed: %v", victim.cmd.ProcessState)
+	}
+	if err := n.answered(before, 200); err != nil {
+		return "", err
+	}
+	answered := n.load.history.count() - before
+	if err := victim.start(); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("ended by SIGKILL, %d calls were answered without it", answered), await(victim.name, time.Minute, victim.ready)
+}
+
+// answered waits until so many calls were answered since.
+func (n *nemesis) answered(before, calls int) error {
+	return await("calls are answered meanwhile", time.Minute, func() error {
+		if now := n.load.history.count(); now < before+calls {
+			return fmt.Errorf("%d were", now-before)
+		}
+		return nil
+	})
+}

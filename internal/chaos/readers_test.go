@@ -1,0 +1,203 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/routing"
+)
+
+// Records of a ballast, which are none of the workers': their ids are below these of bursts and probes.
+const (
+	ballastFirst   = -1_000_000_000
+	ballastRecords = 4
+	ballastBytes   = 400 << 10 // of one: all together are more than a segment
+)
+
+// ballastData are those of the given round: text, so that they are found in a segment.
+func ballastData(id int64, round uint64) []byte {
+	line := fmt.Sprintf("ballast %d of round %d;", id, round)
+	out := make([]byte, 0, ballastBytes+len(line))
+	for len(out) < ballastBytes {
+		out = append(out, line...)
+	}
+	return out
+}
+
+// ballastOf gives the ids of a group's ballast.
+func (n *nemesis) ballastOf(group int) (ids []int64) {
+	hash := routing.Routing{Mode: routing.Hash, Groups: n.cfg.groups}
+	for id := int64(ballastFirst); len(ids) < ballastRecords; id-- {
+		if hash.GroupOf(id) == group {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// ballast writes another round of a group's ballast.
+func (n *nemesis) ballast(group int) (round uint64, err error) {
+	n.rounds++
+	for _, id := range n.ballastOf(group) {
+		data := ballastData(id, n.rounds)
+		if err := await("ballast is put", time.Minute, func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			_, err := n.load.clients[0].Put(ctx, client.Key{ID: id}, data, nil)
+			return err
+		}); err != nil {
+			return 0, err
+		}
+	}
+	return n.rounds, nil
+}
+
+// Streams that nobody reads: at most so many. A scan takes 192 KiB of what a shard has for answers while its records are small, and more
+// than 1 MiB where they are ballast.
+const (
+	stalledMax   = 510
+	stalledKinds = 6        // open opens one of each, one after another
+	window       = 64 << 10 // bytes that their caller takes in
+)
+
+// stallReaders opens scans, batches of reads and watches at a shard and reads none of them, until there is no room for
+// a further answer. Puts must go on meanwhile. The callers stay for a while, as those do that hang, and go away.
+func (n *nemesis) stallReaders(victim *server) (words string, err error) {
+	group, err := n.ledWithBallast(victim)
+	if err != nil {
+		return "", err
+	}
+	// By itself gRPC takes in more and more of what nobody reads.
+	conn, err := grpc.NewClient(victim.grpc(), append(n.dialOptions(), grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window))...)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	gone := false
+	goAway := func() error {
+		gone = true
+		cancel()
+		return conn.Close()
+	}
+	defer func() {
+		if !gone {
+			err = errors.Join(err, goAway())
+		}
+	}()
+	reader := recordv1.NewRecordServiceClient(conn)
+	opened := 0
+	if err := await("there is no room for a further answer", time.Minute, func() error {
+		if opened >= stalledMax {
+			return fmt.Errorf("%w: %d streams are not read, and there is room for a scan", errHopeless, opened)
+		}
+		for range stalledKinds {
+			if err := n.open(ctx, reader, group, opened); err != nil {
+				return err
+			}
+			opened++
+		}
+		err := n.scans(victim, group)
+		switch {
+		case reasonOf(err) == overloaded:
+			return nil
+		case err != nil:
+			// Its lead went elsewhere, most likely: the last streams were refused, too, and hold nothing. On with another group.
+			refused := err
+			opened = 0
+			if group, err = n.ledWithBallast(victim); err != nil {
+				return err
+			}
+			return fmt.Errorf("a scan answered: %w", refused)
+		}
+		return fmt.Errorf("beside %d streams that nobody reads, a scan is answered", opened)
+	}); err != nil {
+		return "", err
+	}
+	taken, err := n.putsAreTaken(victim)
+	if err != nil {
+		return "", err
+	}
+	if err := goAway(); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d streams of group %d were not read until a scan was refused as OVERLOADED; %d puts to the shard were taken meanwhile", opened,
+			group, taken), await("scans go on", time.Minute, func() error {
+			err := n.scans(victim, group)
+			if status.Code(err) == codes.FailedPrecondition {
+				return nil // it is led elsewhere: the shard refuses it for that, not for want of room
+			}
+			return err
+		})
+}
+
+// ledWithBallast gives a group that a shard leads, with ballast in it.
+func (n *nemesis) ledWithBallast(victim *server) (group int, err error) {
+	groups, err := n.leads(victim)
+	if err != nil {
+		return 0, err
+	}
+	if group, err = strconv.Atoi(groups[n.random.IntN(len(groups))]); err != nil {
+		return 0, err
+	}
+	_, err = n.ballast(group)
+	return group, err
+}
+
+// putsAreTaken puts to a shard for a while. A put of as much as a scan takes finds no room where that finds none, if
+// they share it.
+func (n *nemesis) putsAreTaken(victim *server) (taken int, err error) {
+	data := make([]byte, 1<<20)
+	for at := time.Now(); time.Since(at) < holdAtLeast || taken < 5; {
+		switch reason, err := n.probe(victim, data); {
+		case err == nil:
+			taken++
+		case reason == overloaded:
+			return 0, fmt.Errorf("a put is refused because of readers that do not read: %w", err)
+		case time.Since(at) > time.Minute:
+			return 0, fmt.Errorf("%d puts were taken in a minute: %w", taken, err)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	return taken, nil
+}
+
+// open opens a stream that is not read: of one kind after another, most are scans.
+func (n *nemesis) open(ctx context.Context, reader recordv1.RecordServiceClient, group, number int) (err error) {
+	switch number % stalledKinds {
+	case 4:
+		in := &recordv1.BatchGetRequest{}
+		for _, id := range n.ballastOf(group) {
+			in.Gets = append(in.Gets, &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: id}})
+		}
+		_, err = reader.BatchGet(ctx, in)
+	case 5:
+		_, err = reader.Watch(ctx, &recordv1.WatchRequest{Group: strconv.Itoa(group)})
+	default:
+		_, err = reader.Scan(ctx, &recordv1.ScanRequest{Group: strconv.Itoa(group)})
+	}
+	return err
+}
+
+// scans reads a group by Scan, to the end: where the first records are small, the first message may find room when no further one does.
+func (n *nemesis) scans(victim *server, group int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	stream, err := recordv1.NewRecordServiceClient(victim.conn).Scan(ctx, &recordv1.ScanRequest{Group: strconv.Itoa(group)})
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}

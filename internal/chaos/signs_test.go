@@ -1,0 +1,90 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+)
+
+// signs are the vital signs of the shards: what they say of themselves while faults come. No figure may be impossible.
+type signs struct {
+	wait sync.WaitGroup
+
+	mu       sync.Mutex
+	looked   int
+	answered map[string]int // by state
+}
+
+// watchSigns asks every shard over and over, until ctx ends.
+func (n *nemesis) watchSigns(ctx context.Context) {
+	n.signs.answered = map[string]int{}
+	for _, h := range n.shards {
+		n.signs.wait.Go(func() {
+			for ctx.Err() == nil {
+				n.lookAt(ctx, h)
+				select {
+				case <-ctx.Done():
+				case <-time.After(200 * time.Millisecond):
+				}
+			}
+		})
+	}
+}
+
+func (n *nemesis) lookAt(ctx context.Context, h *server) {
+	call, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	shards, err := h.admin.ListShards(call, &recordv1.ListShardsRequest{})
+	groups, errGroups := h.admin.ListGroups(call, &recordv1.ListGroupsRequest{})
+	n.signs.mu.Lock()
+	defer n.signs.mu.Unlock()
+	n.signs.looked++
+	if err == nil {
+		for _, row := range shards.GetShards() {
+			n.signs.answered[row.GetState().String()]++
+			for _, what := range impossible(row) {
+				n.load.history.violate("shard %s says of itself: %s", h.name, what)
+			}
+		}
+	}
+	if errGroups == nil {
+		for _, row := range groups.GetGroups() {
+			if row.GetRecords() < 0 || row.GetStoredBytes() < 0 || row.GetSupersededBytes() < 0 || row.GetMemoryBytes() < 0 || row.GetSegments() < 0 {
+				n.load.history.violate("shard %s says of group %s: %v", h.name, row.GetGroup(), row)
+			}
+		}
+	}
+}
+
+// impossible names the figures of a shard that cannot be.
+func impossible(row *recordv1.Shard) (bad []string) {
+	for name, figure := range map[string]int64{
+		"capacity": row.GetCapacityBytes(), "free": row.GetFreeBytes(), "reserve": row.GetReserveBytes(), "memory needed": row.GetMemoryNeedBytes(),
+		"memory used": row.GetMemoryUsedBytes(), "memory limit": row.GetMemoryLimitBytes(),
+	} {
+		if figure < 0 {
+			bad = append(bad, fmt.Sprintf("%s: %d bytes", name, figure))
+		}
+	}
+	if row.GetFreeBytes() > row.GetCapacityBytes() {
+		bad = append(bad, fmt.Sprintf("%d bytes are free of %d", row.GetFreeBytes(), row.GetCapacityBytes()))
+	}
+	return bad
+}
+
+// words say how often it was looked, and in which states the shards were.
+func (s *signs) words() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var states []string
+	for _, state := range slices.Sorted(maps.Keys(s.answered)) {
+		states = append(states, fmt.Sprintf("%s %d", strings.TrimPrefix(state, "SHARD_STATE_"), s.answered[state]))
+	}
+	return fmt.Sprintf("vital signs: looked at %d times; %s\n", s.looked, strings.Join(states, ", "))
+}

@@ -1,0 +1,165 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+)
+
+const (
+	noteAfter = time.Second // a command that waits for its first answer for so long says what for
+	probeTime = time.Second // to find out what it waits for
+)
+
+// waits says once, for a person at a terminal, what a command waits for. It looks at the calls of a connection from its
+// interceptors. Safe for concurrent use.
+type waits struct {
+	conn  *Conn
+	after time.Duration
+	say   func(note string)
+
+	mu       sync.Mutex
+	begun    bool
+	answered chan struct{} // closed by the first answer that is none of "try again"
+	last     error         // the last answer
+}
+
+// NoteWaits has say called where the first answer takes longer than a second. Call it before the first call; say is
+// called at most once, from another goroutine, and with one line.
+func (c *Conn) NoteWaits(say func(note string)) { c.noteWaits(noteAfter, say) }
+
+func (c *Conn) noteWaits(after time.Duration, say func(string)) {
+	c.waits.Store(&waits{conn: c, after: after, say: say, answered: make(chan struct{})})
+}
+
+// NoNotes ends what NoteWaits began: of a command that shows its progress.
+func (c *Conn) NoNotes() { c.waits.Store(nil) }
+
+// begin notes that a call begins.
+func (w *waits) begin(ctx context.Context, request any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.begun {
+		return
+	}
+	w.begun = true
+	go func() {
+		timer := time.NewTimer(w.after)
+		defer timer.Stop()
+		select {
+		case <-w.answered:
+			return
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		why := w.why(ctx, request)
+		select {
+		case <-w.answered: // meanwhile
+		case <-ctx.Done():
+		default:
+			w.say(why)
+		}
+	}()
+}
+
+// end notes how a call was answered.
+func (w *waits) end(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = err
+	if err != nil && Retryable(err) {
+		return
+	}
+	select {
+	case <-w.answered:
+	default:
+		close(w.answered)
+	}
+}
+
+// why is what the command waits for: the last answer, or that to a small question about the same group.
+func (w *waits) why(ctx context.Context, request any) string {
+	w.mu.Lock()
+	err := w.last
+	w.mu.Unlock()
+	if err == nil {
+		err = w.probe(ctx, request)
+	}
+	note := "waiting for an answer of " + w.conn.Server
+	if err != nil && Retryable(err) {
+		note += ": " + status.Convert(err).Message()
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		note += fmt.Sprintf("; for %v more at most", max(time.Until(deadline), 0).Round(time.Second))
+	}
+	return note + " (Ctrl-C ends it)"
+}
+
+// probe reads what is known about the record of a request; nil where the request names none.
+func (w *waits) probe(ctx context.Context, request any) error {
+	keyed, ok := request.(interface{ GetKey() *recordv1.RecordKey })
+	if !ok || keyed.GetKey() == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, probing{}, true), probeTime)
+	defer cancel()
+	_, err := w.conn.Records.Get(ctx, &recordv1.GetRequest{Key: keyed.GetKey(), MetadataOnly: true})
+	return err
+}
+
+// probing marks the context of a call that is not one of the command.
+type probing struct{}
+
+// of gives the waits to tell about a call; nil: none.
+func (c *Conn) waitsOf(ctx context.Context) *waits {
+	if ctx.Value(probing{}) != nil {
+		return nil
+	}
+	return c.waits.Load()
+}
+
+func (c *Conn) unaryWaits(ctx context.Context, method string, in, out any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	w := c.waitsOf(ctx)
+	if w == nil {
+		return invoke(ctx, method, in, out, cc, options...)
+	}
+	w.begin(ctx, in)
+	err := invoke(ctx, method, in, out, cc, options...)
+	w.end(err)
+	return err
+}
+
+func (c *Conn) streamWaits(
+	ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	stream, err := open(ctx, d, cc, method, options...)
+	w := c.waitsOf(ctx)
+	if w == nil || err != nil || d.ClientStreams { // who sends a stream may take its time
+		return stream, err
+	}
+	return &waitingStream{ClientStream: stream, waits: w}, nil
+}
+
+// waitingStream is a stream of answers.
+type waitingStream struct {
+	grpc.ClientStream
+	waits *waits
+}
+
+func (s *waitingStream) SendMsg(m any) error {
+	s.waits.begin(s.Context(), m)
+	return s.ClientStream.SendMsg(m)
+}
+
+func (s *waitingStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	s.waits.end(err)
+	return err
+}

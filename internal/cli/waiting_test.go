@@ -1,0 +1,196 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+)
+
+// reluctant answers a Put when it may, and says meanwhile that the group is loading.
+type reluctant struct {
+	recordv1.UnimplementedRecordServiceServer
+	may chan struct{}
+}
+
+func (r *reluctant) Put(ctx context.Context, _ *recordv1.PutRequest) (*recordv1.PutResponse, error) {
+	select {
+	case <-r.may:
+		return &recordv1.PutResponse{Version: "1"}, nil
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+func (r *reluctant) Get(context.Context, *recordv1.GetRequest) (*recordv1.GetResponse, error) {
+	return nil, withReason(codes.Unavailable, "GROUP_LOADING", "group 4 is loading")
+}
+
+func withReason(code codes.Code, reason, message string) error {
+	st, err := status.New(code, message).WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: reason, Metadata: map[string]string{"group": "4"}})
+	if err != nil {
+		panic(err)
+	}
+	return st.Err()
+}
+
+func served(t *testing.T, records recordv1.RecordServiceServer) *Conn {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	server := grpc.NewServer()
+	recordv1.RegisterRecordServiceServer(server, records)
+	go func() { _ = server.Serve(listener) }() // ends with Stop
+	t.Cleanup(server.Stop)
+	conn, err := Dial(listener.Addr().String())
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close() }) // only that it is closed already
+	return conn
+}
+
+func TestACommandThatWaitsSaysWhatFor(t *testing.T) {
+	server := &reluctant{may: make(chan struct{})}
+	conn := served(t, server)
+	notes := make(chan string, 10)
+	conn.noteWaits(time.Millisecond, func(note string) {
+		notes <- note
+		close(server.may)
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	if _, err := conn.Records.Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, word := range []string{conn.Server, "group 4 is loading", "more at most"} {
+		if note := <-notes; !strings.Contains(note, word) {
+			t.Errorf("%q does not say %q", note, word)
+		} else {
+			notes <- note
+		}
+	}
+	if _, err := conn.Records.Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 1}}); err != nil || len(notes) != 1 {
+		t.Errorf("%d notes, %v", len(notes), err)
+	}
+}
+
+func TestACommandThatIsAnsweredSaysNothing(t *testing.T) {
+	server := &reluctant{may: make(chan struct{})}
+	close(server.may)
+	conn := served(t, server)
+	conn.noteWaits(time.Hour, func(note string) { t.Error(note) })
+	if _, err := conn.Records.Put(t.Context(), &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	<-conn.waits.Load().answered // nobody waits any more
+}
+
+// Without a deadline of its own a call with one answer has that of the connection.
+func TestACallHasTheTimeoutOfItsConnection(t *testing.T) {
+	conn := served(t, &reluctant{may: make(chan struct{})})
+	conn.CallTimeout = 10 * time.Millisecond
+	_, _, err := conn.Put(t.Context(), PutOptions{Key: &recordv1.RecordKey{Id: 1}}, strings.NewReader("x"))
+	if status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("put: %v", err)
+	}
+}
+
+func TestMessagesComeOnce(t *testing.T) {
+	loading := withReason(codes.Unavailable, "GROUP_LOADING", "group 4 is loading")
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{fmt.Errorf("get 1: %w (stopped waiting: %w)", loading, context.DeadlineExceeded),
+			"get 1: UNAVAILABLE GROUP_LOADING: group 4 is loading (stopped waiting: context deadline exceeded)"},
+		{fmt.Errorf("put 1: %w", withReason(codes.AlreadyExists, "RECORD_EXISTS", "group 4, record 1 exists")), "put 1: ALREADY_EXISTS RECORD_EXISTS: group 4, record 1 exists"},
+	} {
+		if got := Describe(c.err, "s:1"); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+	failed := Describe(withReason(codes.FailedPrecondition, "GROUP_FAILED", "group 4 could not be loaded"), "s:1")
+	if !strings.Contains(failed, "sheaf status") || strings.Count(failed, "group 4") != 1 {
+		t.Error(failed)
+	}
+}
+
+// The last attempt before a deadline is cut, and tells nothing: why there was more than one does.
+func TestRetryTellsWhyItWaitedUntilTheDeadline(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	calls := 0
+	err := Retry(ctx, time.Hour, func() error {
+		if calls++; calls == 1 {
+			return withReason(codes.Unavailable, "GROUP_LOADING", "group 4 is loading")
+		}
+		<-ctx.Done()
+		return status.FromContextError(ctx.Err()).Err()
+	})
+	if got := Describe(err, "s:1"); strings.Count(got, "group 4 is loading") != 1 {
+		t.Error(got)
+	}
+}
+
+func TestAnAddressThatCannotBeIsWrongUsage(t *testing.T) {
+	for _, server := range []string{"foo", "", "foo:", "http://foo:1"} {
+		if _, err := Dial(server); ExitCode(err) != ExitUsage || !strings.Contains(err.Error(), "HOST:PORT") {
+			t.Errorf("%q: %v", server, err)
+		}
+	}
+	conn, err := Dial("no-such-host.invalid:1")
+	must(t, err)
+	_, err = conn.Records.Get(t.Context(), &recordv1.GetRequest{})
+	if got := Describe(err, conn.Server); !strings.Contains(got, "nobody answers at no-such-host.invalid:1") || strings.Contains(got, "produced zero") {
+		t.Error(got)
+	}
+	must(t, conn.Close())
+}
+
+func TestProgressCountsFromTheBegin(t *testing.T) {
+	p := &progress{verb: "imported", unit: "files"}
+	for _, c := range []struct {
+		tally tally
+		want  string
+	}{
+		{tally{files: 80_000, bytes: 80_000 * 1024}, "imported 80,000 files, 78.1 MiB, 7.8 MiB/s"},
+		{tally{files: 94_171, bytes: 94_171 * 1024, totalFiles: 100_000, totalBytes: 100_000 * 1024, totalKnown: true},
+			"imported 94,171 of 100,000 files, 92.0 MiB, 9.2 MiB/s, 94%, 1s to go"},
+		{tally{files: 25, bytes: 1 << 30, totalFiles: 100, totalKnown: true}, "imported 25 of 100 files, 1.0 GiB, 102.4 MiB/s, 25%, 30s to go"},
+		{tally{files: 3, bytes: 50 << 20, totalBytes: 100 << 20, totalKnown: true}, "imported 3 files, 50.0 MiB, 5.0 MiB/s, 50%, 10s to go"},
+		{tally{files: 9, totalKnown: true}, "imported 9 files, 0 B, 0 B/s"},
+	} {
+		if got := p.line(c.tally, 10*time.Second); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+	if got := bar(0.5); got != "[##########..........] " || bar(-1) != "" || bar(1) != "["+strings.Repeat("#", 20)+"] " {
+		t.Error(got)
+	}
+}
+
+func TestWordsOfLongPathsAndIDs(t *testing.T) {
+	long := strings.Repeat("d/", 3000) + "file"
+	if got := shortName(long); len(got) > 300 || !strings.HasSuffix(got, "/file (6004 bytes)") {
+		t.Errorf("%d bytes: %s", len(got), got)
+	}
+	err := &fs.PathError{Op: "lstat", Path: long, Err: errors.New("file name too long")}
+	if got := whatOf(err); got != "lstat: file name too long" {
+		t.Error(got)
+	}
+	for want, ids := range map[string][]int64{"": nil, "; id 64": {64}, "; ids 1 2": {1, 2}} {
+		if got := IDsWords(ids, false); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

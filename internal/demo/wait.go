@@ -1,0 +1,256 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/dev"
+)
+
+// Every wait for the store ends: when what is waited for holds, when the process ends, or when nothing has moved for
+// Options.StallMax. Then the error holds what /status said last and the end of the log, and the log is kept.
+
+const (
+	stallMaxDefault = time.Minute
+	askEvery        = 500 * time.Millisecond // the time between two looks at /status
+	wordsEvery      = 5 * time.Second        // the time between two words about a wait
+	dumpMax         = 20 * time.Second       // for the process to write the stacks of its goroutines
+	logLinesMax     = 20
+	groupsSaidMax   = 5
+)
+
+// stallError says that nothing has moved for too long.
+type stallError struct {
+	what  string
+	still time.Duration
+}
+
+func (e *stallError) Error() string {
+	return fmt.Sprintf("%s: nothing has moved for %.0f s", e.what, e.still.Seconds())
+}
+
+// wait follows one wait for the store.
+type wait struct {
+	d     *demo
+	what  string
+	began time.Time
+	asked time.Time
+	said  time.Time
+	moved time.Time // when mark was seen to change last
+	mark  string
+}
+
+func (d *demo) newWait(what string) *wait {
+	now := time.Now()
+	return &wait{d: d, what: what, began: now, asked: now, said: now, moved: now}
+}
+
+// look asks /status now and then, says in words how far it is, and answers a stallError where nothing has moved for
+// too long. markOf makes the text that changes as long as something moves.
+func (w *wait) look(ctx context.Context, markOf func(dev.Status) string) error {
+	if time.Since(w.asked) >= min(askEvery, w.d.StallMax/4) {
+		if s, err := w.d.status(ctx); err == nil {
+			if mark := markOf(s); mark != w.mark {
+				w.mark, w.moved = mark, time.Now()
+			}
+		}
+		w.asked = time.Now()
+	}
+	still := time.Since(w.moved)
+	if still > w.d.StallMax {
+		return &stallError{w.what, still}
+	}
+	if time.Since(w.said) >= min(wordsEvery, w.d.StallMax/4) {
+		w.said = time.Now()
+		w.d.say("   %s: %s (%.0f s, the last progress %.0f s ago)", w.what, w.d.waitsFor(), time.Since(w.began).Seconds(), still.Seconds())
+	}
+	return nil
+}
+
+// waitsFor is why the store is not ready, as far as it has told.
+func (d *demo) waitsFor() string {
+	switch {
+	case d.lastBody == nil:
+		return "the process does not answer yet"
+	case d.last.NotYet != "":
+		return d.last.NotYet
+	}
+	return "the process answered last that all is well"
+}
+
+// awaitReady returns when the store serves every group.
+func (d *demo) awaitReady(ctx context.Context) error {
+	d.last, d.lastBody = dev.Status{}, nil
+	w := d.newWait("the start of sheaf dev")
+	for !d.ready(ctx) {
+		if err := w.look(ctx, loadMark); err != nil {
+			return err
+		}
+		// A group that cannot be loaded never serves.
+		if l := d.last.Load; l.Done && l.GroupsFailed > 0 {
+			return fmt.Errorf("%d of %d groups cannot be loaded", l.GroupsFailed, l.GroupsTotal)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-d.child.ended:
+			return errChildEnded
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+var errChildEnded = errors.New("sheaf dev has ended by itself")
+
+// loadMark changes as long as a load goes on.
+func loadMark(s dev.Status) string {
+	mark := fmt.Sprint(s.NotYet, s.Load.BytesDone, s.Load.GroupsLoaded, s.Load.GroupsFailed, s.Load.Done)
+	for _, one := range s.Shards {
+		for _, g := range one.Groups {
+			mark += g.State
+		}
+	}
+	return mark
+}
+
+// writeMark changes as long as something is written. The free room of the file system is a part of it, because the
+// store counts a large record when it is whole.
+func writeMark(s dev.Status) string {
+	mark := ""
+	for _, one := range s.Shards {
+		mark += fmt.Sprint(one.FreeBytes, " ")
+		for _, g := range one.Groups {
+			mark += fmt.Sprint(g.AppliedIndex, " ", g.StoredBytes, " ")
+		}
+	}
+	return mark
+}
+
+// while runs work that needs the store, and ends it where the process ends or nothing moves.
+func (d *demo) while(ctx context.Context, what string, markOf func(dev.Status) string, work func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan error, 1)
+	go func() { done <- work(ctx) }()
+	tick := time.NewTicker(min(askEvery, d.StallMax/4))
+	defer tick.Stop()
+	w := d.newWait(what)
+	w.said = w.began.Add(24 * time.Hour) // the work has words of its own
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-d.child.ended:
+			cancel(errChildEnded)
+			awaitWork(done)
+			return errChildEnded
+		case <-tick.C:
+			if err := w.look(ctx, markOf); err != nil {
+				cancel(err)
+				awaitWork(done)
+				return err
+			}
+		}
+	}
+}
+
+// awaitWork gives work whose context has ended the time to end.
+func awaitWork(done <-chan error) {
+	select {
+	case <-done: //nolint:errcheck // it is that of the context
+	case <-time.After(requestMax):
+	}
+}
+
+// evidence adds to an error what tells why: the store's last status, the end of its log, and where the log is kept.
+// The stacks of all goroutines are at the end of the log where the process did not go on.
+func (d *demo) evidence(err error) error {
+	if d.child == nil {
+		return err
+	}
+	d.keepLog = true
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v\n", err)
+	d.writeStatus(&b)
+	if tail := d.logTail(); tail != "" {
+		fmt.Fprintf(&b, "the end of its log:\n%s\n", tail)
+	}
+	var stalled *stallError
+	if errors.As(err, &stalled) {
+		fmt.Fprintf(&b, "%s\n", d.dump())
+	}
+	fmt.Fprintf(&b, "kept: %s; please add it to a report", d.logDir)
+	return &evidenceError{err, b.String()}
+}
+
+// evidenceError is an error in the words of evidence.
+type evidenceError struct {
+	error
+	words string
+}
+
+func (e *evidenceError) Error() string { return e.words }
+func (e *evidenceError) Unwrap() error { return e.error }
+
+// writeStatus writes what is not well in the last status, and keeps all of it beside the log.
+func (d *demo) writeStatus(b *strings.Builder) {
+	if d.lastBody == nil {
+		fmt.Fprintf(b, "http://%s/status did not answer\n", d.HTTP)
+		return
+	}
+	s, l := d.last, d.last.Load
+	fmt.Fprintf(b, "/status said last: ready %v; %s; %d of %d groups loaded, %d failed, %s of %s\n", s.Ready, d.waitsFor(),
+		l.GroupsLoaded, l.GroupsTotal, l.GroupsFailed, cli.FormatBytes(l.BytesDone), cli.FormatBytes(l.BytesTotal))
+	said := 0
+	for _, one := range s.Shards {
+		for _, problem := range one.Problems {
+			fmt.Fprintf(b, "  %s: %s\n", one.Name, problem)
+		}
+		for _, g := range one.Groups {
+			if g.State == "Serving" {
+				continue
+			}
+			if said++; said <= groupsSaidMax {
+				fmt.Fprintf(b, "  %s: group %s is %s %s\n", one.Name, g.Group, g.State, g.Message)
+			}
+		}
+	}
+	if said > groupsSaidMax {
+		fmt.Fprintf(b, "  and %d more groups\n", said-groupsSaidMax)
+	}
+	if err := os.WriteFile(filepath.Join(d.logDir, "status.json"), d.lastBody, 0o600); err != nil {
+		fmt.Fprintf(b, "  (all of it cannot be kept: %v)\n", err)
+	}
+}
+
+// logTail is the end of the log.
+func (d *demo) logTail() string {
+	content, err := os.ReadFile(d.logName())
+	if err != nil {
+		return fmt.Sprintf("(%v)", err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(content)), "\n")
+	return strings.Join(lines[max(0, len(lines)-logLinesMax):], "\n")
+}
+
+// dump has the process write the stacks of its goroutines to the log, which ends it, and says whether it did.
+func (d *demo) dump() string {
+	place := d.child.kernelPlace()
+	_ = d.child.cmd.Process.Signal(syscall.SIGQUIT) // it may have ended
+	select {
+	case <-d.child.ended:
+		return "the stacks of its goroutines are at the end of the log"
+	case <-time.After(dumpMax):
+		return fmt.Sprintf("process %d does not write the stacks of its goroutines within %v: the kernel holds it in %s", d.child.pid(), dumpMax, place)
+	}
+}
+
+func (d *demo) logName() string { return filepath.Join(d.logDir, "log") }

@@ -1,0 +1,151 @@
+package faultdisk
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+)
+
+// Keep says which of the writes that were not flushed a power cut leaves.
+type Keep uint8
+
+// What is left.
+const (
+	KeepNone    Keep = iota
+	KeepAll          // as if the process had been killed and not the machine
+	KeepSome         // any whole writes
+	KeepSectors      // any sectors of any writes, in any order
+	keeps
+)
+
+func (k Keep) String() string { return [...]string{"none", "all", "some", "sectors"}[k] }
+
+// Survival is what a power cut leaves of what was not flushed.
+type Survival struct {
+	Keep        Keep
+	SectorBytes int64  // that the disk writes as a whole; it divides PageBytes
+	Seed        uint64 // of what is left to chance
+}
+
+// AnySurvival takes all from a seed but the size of sectors.
+func AnySurvival(seed uint64, sectorBytes int64) Survival {
+	return Survival{Keep: Keep(rand.New(rand.NewPCG(seed, 1)).IntN(int(keeps))), SectorBytes: sectorBytes, Seed: seed}
+}
+
+// Loss counts what a power cut did to the writes that were not flushed.
+type Loss struct {
+	Pending   int // that were not flushed
+	Dropped   int // of which nothing is left
+	Torn      int // of which some sectors are left
+	Reordered int // that are left, at least in part, though an earlier one is not or not as a whole
+}
+
+// Add adds up.
+func (l *Loss) Add(other Loss) {
+	l.Pending += other.Pending
+	l.Dropped += other.Dropped
+	l.Torn += other.Torn
+	l.Reordered += other.Reordered
+}
+
+// Cutter makes the images that power cuts leave, of a disk's content and of the record that begins with it.
+type Cutter struct {
+	durable pages // up to the last flush at or before the last cut
+	record  []Op
+	flushed int // operations in durable
+}
+
+// NewCutter takes what Device.Begin and Device.Record gave.
+func NewCutter(before *Image, record []Op) *Cutter {
+	return &Cutter{durable: slices.Clone(before.pages), record: record}
+}
+
+// Cut cuts the power when so many operations of the record were done. It must not be fewer than at the last cut.
+func (c *Cutter) Cut(done int, s Survival) (*Image, Loss) {
+	if done > len(c.record) || done < c.flushed {
+		panic(fmt.Sprintf("faultdisk: a cut at %d, after one at %d or later, of %d", done, c.flushed, len(c.record)))
+	}
+	for i := done - 1; i >= c.flushed; i-- {
+		if c.record[i].Kind == Flush {
+			for _, op := range c.record[c.flushed:i] {
+				c.durable.do(op)
+			}
+			c.flushed = i + 1
+			break
+		}
+	}
+	left := slices.Clone(c.durable)
+	return &Image{left}, left.keep(c.record[c.flushed:done], s)
+}
+
+// keep brings those of pending writes to a disk's content that survive.
+func (p pages) keep(pending []Op, s Survival) Loss {
+	random := rand.New(rand.NewPCG(s.Seed, 2))
+	order := make([]int, len(pending))
+	for i := range order {
+		order[i] = i
+	}
+	share := 1.0 // of what is kept
+	switch s.Keep {
+	case KeepNone:
+		share = 0
+	case KeepSome, KeepSectors:
+		share = []float64{0.05, 0.25, 0.5, 0.75, 0.95}[random.IntN(5)]
+		if random.IntN(2) == 0 {
+			random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+		}
+	}
+	kept := make([]sectors, len(pending)) // of each write
+	for _, i := range order {
+		op := pending[i]
+		if s.Keep != KeepSectors {
+			if kept[i].all = s.Keep == KeepAll || random.Float64() < share; kept[i].all {
+				p.do(op)
+			}
+			continue
+		}
+		kept[i] = p.keepSectors(op, s.SectorBytes, func() bool { return random.Float64() < share })
+	}
+	return count(kept)
+}
+
+// sectors tells how much of a write is left.
+type sectors struct{ all, some bool }
+
+func (p pages) keepSectors(op Op, sector int64, keep func() bool) (left sectors) {
+	left.all = true
+	end := op.Offset + op.Bytes
+	for from := op.Offset; from < end; {
+		to := min(end, (from/sector+1)*sector)
+		if !keep() {
+			left.all = false
+		} else {
+			left.some = true
+			part := Op{Kind: op.Kind, Offset: from, Bytes: to - from}
+			if op.Kind == Write {
+				part.Data = op.Data[from-op.Offset : to-op.Offset]
+			}
+			p.do(part)
+		}
+		from = to
+	}
+	return left
+}
+
+func count(kept []sectors) Loss {
+	loss := Loss{Pending: len(kept)}
+	missed := false // an earlier write, or a part of it
+	for _, k := range kept {
+		switch {
+		case (k.all || k.some) && missed:
+			loss.Reordered++
+		case !k.all && !k.some:
+			loss.Dropped++
+		}
+		if k.some && !k.all {
+			loss.Torn++
+		}
+		missed = missed || !k.all
+	}
+	return loss
+}

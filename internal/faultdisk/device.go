@@ -1,0 +1,158 @@
+package faultdisk
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+)
+
+// Kind of a recorded operation.
+type Kind uint8
+
+// The kinds.
+const (
+	Write Kind = iota
+	Zero       // a range was zeroed, or given back and reads as zeros
+	Flush      // all that is recorded before it survives a power cut from here on
+)
+
+// Op is one operation that a disk took.
+type Op struct {
+	Kind   Kind
+	Offset int64
+	Bytes  int64
+	Data   []byte // of a Write, Bytes long; it does not change
+}
+
+// Device is a disk in memory. Safe for concurrent use.
+type Device struct {
+	mu     sync.Mutex // guards all below
+	eased  sync.Cond  // a fault was removed
+	now    pages
+	record []Op
+	faults []*Fault
+}
+
+// New makes a disk of zeros. Its size in bytes must be a multiple of PageBytes.
+func New(bytes int64) *Device {
+	if bytes <= 0 || bytes%PageBytes != 0 {
+		panic(fmt.Sprintf("faultdisk: a disk of %d bytes", bytes))
+	}
+	return newDevice(make(pages, bytes/PageBytes))
+}
+
+// Of makes a disk with the content of an image and an empty record.
+func Of(i *Image) *Device { return newDevice(slices.Clone(i.pages)) }
+
+func newDevice(content pages) *Device {
+	d := &Device{now: content}
+	d.eased.L = &d.mu
+	return d
+}
+
+// Size of the disk in bytes.
+func (d *Device) Size() int64 { return d.now.size() }
+
+// Begin forgets the record, and gives the content that a new one begins with.
+func (d *Device) Begin() *Image {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.record = nil
+	return &Image{slices.Clone(d.now)}
+}
+
+// Position is the number of operations recorded so far. What a caller saw done before it asks is among them.
+func (d *Device) Position() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.record)
+}
+
+// Record gives all operations since Begin, in the order in which they were done.
+func (d *Device) Record() []Op {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.record)
+}
+
+// Rot flips bits of one byte; the record does not have it.
+func (d *Device) Rot(offset int64, mask byte) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.inside(offset, 1); err != nil {
+		return err
+	}
+	var b [1]byte
+	d.now.read(b[:], offset)
+	d.now.write([]byte{b[0] ^ mask}, offset)
+	return nil
+}
+
+// ReadAt implements io.ReaderAt, but reads nothing where it cannot read all.
+func (d *Device) ReadAt(p []byte, offset int64) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.meet(Reads, offset, int64(len(p))); err != nil {
+		return 0, err
+	}
+	d.now.read(p, offset)
+	return len(p), nil
+}
+
+// WriteAt implements io.WriterAt, but writes nothing where it cannot write all. It keeps a copy of p.
+func (d *Device) WriteAt(p []byte, offset int64) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.meet(Writes, offset, int64(len(p))); err != nil {
+		return 0, err
+	}
+	d.take(Op{Kind: Write, Offset: offset, Bytes: int64(len(p)), Data: slices.Clone(p)})
+	return len(p), nil
+}
+
+// Zero writes zeros.
+func (d *Device) Zero(offset, bytes int64) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.meet(Writes, offset, bytes); err != nil {
+		return err
+	}
+	d.take(Op{Kind: Zero, Offset: offset, Bytes: bytes})
+	return nil
+}
+
+// Flush has all that was written before survive a power cut.
+func (d *Device) Flush() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.meet(Flushes, 0, d.now.size()); err != nil {
+		return err
+	}
+	d.take(Op{Kind: Flush})
+	return nil
+}
+
+// take is called with mu held.
+func (d *Device) take(op Op) {
+	d.now.do(op)
+	d.record = append(d.record, op)
+}
+
+// do brings an operation to a disk's content.
+func (p pages) do(op Op) {
+	switch op.Kind {
+	case Write:
+		p.write(op.Data, op.Offset)
+	case Zero:
+		p.zero(op.Offset, op.Bytes)
+	case Flush:
+	}
+}
+
+func (d *Device) inside(offset, bytes int64) error {
+	if offset < 0 || bytes < 0 || offset > d.now.size()-bytes {
+		return fmt.Errorf("faultdisk: %d bytes at %d of a disk of %d: %w", bytes, offset, d.now.size(), syscall.EINVAL)
+	}
+	return nil
+}

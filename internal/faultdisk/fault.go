@@ -1,0 +1,86 @@
+package faultdisk
+
+import (
+	"slices"
+	"syscall"
+)
+
+// Calls are kinds of calls to a disk, as a set.
+type Calls uint8
+
+// The calls.
+const (
+	Reads Calls = 1 << iota
+	Writes
+	Flushes
+)
+
+// Fault is trouble of a disk, for calls that touch a range. Its fields must not be changed once it is added.
+type Fault struct {
+	Calls         Calls
+	Offset, Bytes int64         // 0 bytes: the whole disk
+	Err           syscall.Errno // the answer; 0: none, calls wait until the fault is removed and are done then
+	Times         int           // it ends after so many calls; 0: it goes on until it is removed
+
+	device *Device
+	fired  int // guarded by the device
+}
+
+// Add brings a fault, from the next call on.
+func (d *Device) Add(f *Fault) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f.device = d
+	d.faults = append(d.faults, f)
+}
+
+// Remove ends a fault that was added. Again: nothing.
+func (f *Fault) Remove() {
+	f.device.mu.Lock()
+	defer f.device.mu.Unlock()
+	f.device.remove(f)
+}
+
+// Fired is how many calls met the fault.
+func (f *Fault) Fired() int {
+	f.device.mu.Lock()
+	defer f.device.mu.Unlock()
+	return f.fired
+}
+
+func (d *Device) remove(f *Fault) {
+	d.faults = slices.DeleteFunc(d.faults, func(other *Fault) bool { return other == f })
+	d.eased.Broadcast()
+}
+
+func (f *Fault) concerns(calls Calls, offset, bytes int64) bool {
+	return f.Calls&calls != 0 && (f.Bytes == 0 || offset < f.Offset+f.Bytes && f.Offset < offset+bytes)
+}
+
+// meet waits or fails as the faults say, and where the disk does not reach so far. Called with mu held.
+func (d *Device) meet(calls Calls, offset, bytes int64) error {
+	if err := d.inside(offset, bytes); err != nil {
+		return err
+	}
+	met := map[*Fault]bool{}
+	for {
+		i := slices.IndexFunc(d.faults, func(f *Fault) bool { return f.concerns(calls, offset, bytes) })
+		if i < 0 {
+			return nil
+		}
+		f := d.faults[i]
+		if !met[f] {
+			met[f] = true
+			f.fired++
+			if f.Times > 0 && f.fired == f.Times {
+				d.remove(f)
+			}
+		}
+		if f.Err != 0 {
+			return f.Err
+		}
+		if slices.Contains(d.faults, f) {
+			d.eased.Wait()
+		}
+	}
+}

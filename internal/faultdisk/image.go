@@ -1,0 +1,64 @@
+package faultdisk
+
+// PageBytes is the unit in which the content of a disk is kept and shared between images.
+const PageBytes = 4096
+
+// Image is the content of a disk at one moment. It does not change, and shares what is equal with others.
+type Image struct{ pages pages }
+
+// Size of the disk in bytes.
+func (i *Image) Size() int64 { return i.pages.size() }
+
+// pages are the content of a disk; nil: zeros. A page is never changed, only replaced, so that a copy of the slice is a copy of the disk.
+type pages []*[PageBytes]byte
+
+func (p pages) size() int64 { return int64(len(p)) * PageBytes }
+
+func (p pages) read(to []byte, offset int64) {
+	for len(to) > 0 {
+		at := int(offset % PageBytes)
+		n := min(len(to), PageBytes-at)
+		if page := p[offset/PageBytes]; page != nil {
+			copy(to[:n], page[at:])
+		} else {
+			clear(to[:n])
+		}
+		to, offset = to[n:], offset+int64(n)
+	}
+}
+
+func (p pages) write(from []byte, offset int64) {
+	for len(from) > 0 {
+		at := int(offset % PageBytes)
+		n := min(len(from), PageBytes-at)
+		p.page(offset/PageBytes).set(from[:n], at)
+		from, offset = from[n:], offset+int64(n)
+	}
+}
+
+func (p pages) zero(offset, bytes int64) {
+	for bytes > 0 {
+		at := offset % PageBytes
+		n := min(bytes, PageBytes-at)
+		if n == PageBytes {
+			p[offset/PageBytes] = nil
+		} else {
+			p.page(offset/PageBytes).set(make([]byte, n), int(at))
+		}
+		offset, bytes = offset+n, bytes-n
+	}
+}
+
+// page replaces a page by its copy, which the caller may change.
+func (p pages) page(number int64) *page {
+	fresh := new(page)
+	if old := p[number]; old != nil {
+		*fresh = page(*old)
+	}
+	p[number] = (*[PageBytes]byte)(fresh)
+	return fresh
+}
+
+type page [PageBytes]byte
+
+func (p *page) set(from []byte, at int) { copy(p[at:], from) }

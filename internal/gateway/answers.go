@@ -1,0 +1,61 @@
+package gateway
+
+import (
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"sheaf.dev/sheaf/internal/message"
+)
+
+// answers bounds what is held of answers that are handed on. It implements message.Allowance.
+type answers struct {
+	limit int64
+	used  atomic.Int64
+}
+
+// Take implements message.Allowance.
+func (a *answers) Take(n, have int64) error {
+	if used := a.used.Add(n); used > a.limit && used != have+n {
+		a.used.Add(-n)
+		return overloaded("the gateway is at its limit of %d bytes of answers; wait and try again", a.limit)
+	}
+	return nil
+}
+
+// Add implements message.Allowance.
+func (a *answers) Add(n int64) { a.used.Add(n) }
+
+// sendWithin runs the handler of a stream, counts what it holds of answers, and ends the stream where a message took
+// longer than Limits.SendTimeout. The handler ends when the stream has.
+func (g *Gateway) sendWithin(stream grpc.ServerStream, handle func(grpc.ServerStream) error) error {
+	out := message.NewStream(stream, g.router.codec, &g.answers, g.cfg.Limits.SendTimeout)
+	ended := make(chan error, 1)
+	g.streams.Go(func() {
+		err := handle(out)
+		out.End()
+		ended <- err
+	})
+	select {
+	case err := <-ended:
+		return err
+	case <-out.Slow():
+		out.Cut()
+		return fail(codes.Unavailable, reasonSlowReader,
+			"a message of the answer was not taken for %v: read faster, or go on from the last cursor", g.cfg.Limits.SendTimeout)
+	}
+}
+
+// handOn sends a message to the caller. While it waits the shard goes on until the window of its stream is full. bytes:
+// that came from the shard so far.
+func handOn(held *message.Held, to grpc.ServerStream, out *frame, bytes int64) error {
+	n := 2*int64(out.bufs.Len()) + min(streamWindow, bytes) // one message waits, one is in the transport
+	if err := held.More(n); err != nil {
+		out.free()
+		return err
+	}
+	err := to.SendMsg(out)
+	_ = held.More(-n) // less is never refused; what is not written yet stays counted
+	return err
+}

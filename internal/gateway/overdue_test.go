@@ -1,0 +1,54 @@
+package gateway_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/gateway"
+)
+
+// stopped is the context of a call in a process that was stopped until the deadline had passed, and whose timers have not run yet.
+type stopped struct{ context.Context }
+
+func (stopped) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
+
+type stoppedStream struct{ grpc.ServerStream }
+
+func (s stoppedStream) Context() context.Context { return stopped{s.ServerStream.Context()} }
+
+// gRPC itself sends no request whose deadline has passed.
+func TestWritesHeldBeyondTheirDeadlineAreDropped(t *testing.T) {
+	late := gateway.Config{ServerOptions: []grpc.ServerOption{
+		grpc.UnaryInterceptor(func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			return handle(stopped{ctx}, in)
+		}),
+		grpc.StreamInterceptor(func(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+			return handle(service, stoppedStream{stream})
+		}),
+	}}
+	c := newCluster(t, hash(1), late, "a")
+	_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)})
+	wantError(t, err, codes.DeadlineExceeded, "")
+	_, err = c.records.Delete(c.ctx, &recordv1.DeleteRequest{Key: key(1)})
+	wantError(t, err, codes.DeadlineExceeded, "")
+	stream, err := c.records.Upload(c.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = stream.CloseAndRecv()
+	wantError(t, err, codes.DeadlineExceeded, "")
+	s := c.shards["a"]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.applied != 0 || len(s.calls) != 0 {
+		t.Errorf("%d writes applied, calls %v", s.applied, s.calls)
+	}
+}

@@ -1,0 +1,213 @@
+package gateway
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"sheaf.dev/sheaf/internal/page"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// Status of a gateway: what it knows from etcd, and how long ago that was. Its JSON is served at /status. Shards are not asked: what
+// they hold, load and need is in their own status.
+type Status struct {
+	Summary page.Summary `json:"summary"` // the state in a sentence, and what to do
+	Store   string       `json:"store"`
+	Address string       `json:"address"`
+	Version string       `json:"version"`
+	// StoreUUID, Routing and Copies are known once etcd was read.
+	StoreUUID string             `json:"storeUUID,omitempty"`
+	Routing   *placement.Routing `json:"routing,omitempty"`
+	Copies    int                `json:"copies,omitempty"`
+	Epoch     uint64             `json:"routingEpoch"` // 0: etcd was not read yet
+	// EtcdSilentSeconds since etcd answered last; -1: it never has.
+	EtcdSilentSeconds float64       `json:"etcdSilentSeconds"`
+	Calls             int64         `json:"calls"` // under way
+	Stopping          bool          `json:"stopping"`
+	Shards            []ShardStatus `json:"shards"`
+	Groups            []GroupStatus `json:"groups"`
+	// Moves are groups that are to be elsewhere than they are, as the planner sees it.
+	Moves []MoveStatus `json:"moves,omitempty"`
+	// Problems in words: what is wrong and what to do; empty where all is well.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// ShardStatus is a shard that is registered, or that holds groups.
+type ShardStatus struct {
+	Name          string `json:"name"`
+	Address       string `json:"address,omitempty"`
+	State         string `json:"state"` // Active, Cordoned, Draining; Silent: it is not registered
+	Node          string `json:"node,omitempty"`
+	Zone          string `json:"zone,omitempty"`
+	Domain        string `json:"domain,omitempty"`
+	CapacityBytes int64  `json:"capacityBytes,omitempty"`
+	GroupCount    int    `json:"groupCount"` // copies that vote
+	Leaders       int    `json:"leaders"`
+	StoredBytes   int64  `json:"storedBytes"` // of these, as last reported
+}
+
+// GroupStatus is where a group is.
+type GroupStatus struct {
+	Group       string   `json:"group"`
+	State       string   `json:"state"` // Routed; Degraded: a shard of its copies is silent; Unavailable: a majority of them; Pending: not made yet
+	Leader      string   `json:"leader,omitempty"`
+	Shards      []string `json:"shards"` // of the copies that vote
+	Records     int64    `json:"records"`
+	StoredBytes int64    `json:"storedBytes"`
+}
+
+// MoveStatus is a group that is to be elsewhere.
+type MoveStatus struct {
+	Group   string   `json:"group"`
+	From    []string `json:"from"`
+	To      []string `json:"to"`
+	Bytes   int64    `json:"bytesTotal"`
+	Reason  string   `json:"reason,omitempty"`
+	Running bool     `json:"running"` // it was decided; else the planner would do it
+}
+
+// Status tells the present state.
+func (g *Gateway) Status() Status {
+	last, held := g.cfg.Store.Heard()
+	st := Status{
+		Store: g.cfg.Store.Name(), Address: g.Addr(), Version: g.cfg.Version, EtcdSilentSeconds: -1, Calls: g.calls.Load(),
+		Shards: []ShardStatus{}, Groups: []GroupStatus{},
+	}
+	if !last.IsZero() {
+		st.EtcdSilentSeconds = time.Since(last).Seconds()
+	}
+	select {
+	case <-g.stopping:
+		st.Stopping = true
+	default:
+	}
+	t := g.router.table.Load()
+	if t != nil {
+		meta := t.view.Meta
+		st.StoreUUID, st.Routing, st.Copies, st.Epoch = meta.StoreUUID.String(), &meta.Routing, meta.Copies, t.view.Epoch
+		places := t.places()
+		st.Shards, st.Groups, st.Moves = places.shards, places.groups, places.moves
+		for i := range st.Shards {
+			if s := &st.Shards[i]; s.State == silent {
+				st.Problems = append(st.Problems, fmt.Sprintf("shard %s is not registered, and %d copies of groups are on it: start it, or see to its node", s.Name, s.GroupCount))
+			}
+		}
+	}
+	st.summarize(t != nil, held)
+	return st
+}
+
+const silent = "Silent"
+
+// places is what a view says of shards, groups and moves.
+type places struct {
+	shards []ShardStatus
+	groups []GroupStatus
+	moves  []MoveStatus
+}
+
+// tell makes the lists of a status. It is called once for each view at most.
+func (t *table) tell() places {
+	shards := make(map[string]*ShardStatus, len(t.view.Shards))
+	for name, s := range t.view.Shards {
+		shards[name] = &ShardStatus{
+			Name: name, Address: s.Address, State: string(cmp.Or(s.State, placement.Active)), Node: s.Node, Zone: s.Zone, Domain: s.Domain, CapacityBytes: s.CapacityBytes,
+		}
+	}
+	out := places{groups: make([]GroupStatus, 0, len(t.view.Groups)), shards: make([]ShardStatus, 0, len(shards))}
+	for name, g := range t.view.Groups {
+		row := GroupStatus{Group: name, Leader: g.Leader, Shards: []string{}, Records: g.Records, StoredBytes: g.Bytes}
+		there := 0
+		for _, m := range g.Members {
+			if m.Role == placement.Learner {
+				continue
+			}
+			s := shards[m.Shard]
+			if s == nil {
+				s = &ShardStatus{Name: m.Shard, State: silent}
+				shards[m.Shard] = s
+			}
+			row.Shards = append(row.Shards, m.Shard)
+			s.GroupCount++
+			s.StoredBytes += g.Bytes
+			if m.Shard == g.Leader {
+				s.Leaders++
+			}
+			if registered, ok := t.view.Shards[m.Shard]; ok && registered.VolumeUUID == m.VolumeUUID {
+				there++
+			}
+		}
+		slices.Sort(row.Shards)
+		row.State = groupState(len(row.Shards), there)
+		out.groups = append(out.groups, row)
+	}
+	for _, s := range shards {
+		out.shards = append(out.shards, *s)
+	}
+	slices.SortFunc(out.shards, func(a, b ShardStatus) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(out.groups, func(a, b GroupStatus) int { return cmpNames(a.Group, b.Group) })
+	for _, m := range placement.Moves(t.view, t.view.Meta.Policy()) {
+		out.moves = append(out.moves, MoveStatus{Group: m.Group, From: m.From, To: m.To, Bytes: m.Bytes, Reason: string(m.Reason), Running: m.Running})
+	}
+	return out
+}
+
+// groupState of a group with so many copies that vote, so many of them on shards that are registered with their volume.
+func groupState(copies, there int) string {
+	switch {
+	case copies == 0:
+		return "Pending"
+	case 2*there <= copies:
+		return "Unavailable"
+	case there < copies:
+		return "Degraded"
+	}
+	return "Routed"
+}
+
+// summarize puts the state into a sentence.
+func (st *Status) summarize(known bool, held string) {
+	f := page.Facts{
+		EtcdSilent: time.Duration(max(0, st.EtcdSilentSeconds) * float64(time.Second)), EtcdHeld: held, Problems: st.Problems,
+		Groups: len(st.Groups), Shards: len(st.Shards), Routes: true,
+	}
+	waiting := 0
+	for i := range st.Groups {
+		switch st.Groups[i].State {
+		case "Unavailable":
+			f.Failed = append(f.Failed, st.Groups[i].Group)
+		case "Pending":
+			waiting++
+		}
+	}
+	switch {
+	case st.Stopping:
+		f.Waits = "the gateway is stopping"
+	case !known && held != "":
+		f.Waits = "etcd is not followed: " + held
+	case !known:
+		f.Waits = "etcd has not answered yet: start it, or see that --etcd and --store are right"
+	case waiting > 0:
+		f.Waits = fmt.Sprintf("%d of %d groups are not made yet: shards make them when they start", waiting, len(st.Groups))
+	case f.EtcdSilent >= page.EtcdSilentMin:
+		f.Failed = nil // registrations run out while etcd is away: who is silent is not known
+	}
+	st.Summary = page.Summarize(&f)
+}
+
+// HandleStatus serves a page for people at /, and /status (JSON of Status).
+func (g *Gateway) HandleStatus(mux *http.ServeMux) {
+	page.Handle(mux)
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		if err := encoder.Encode(g.Status()); err != nil {
+			g.cfg.Logger.Debug("answering /status", "error", err)
+		}
+	})
+}

@@ -1,0 +1,75 @@
+package group
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
+)
+
+// On real file systems a start after a kill reads what a group holds, and touches memory for that alone: the room
+// behind the end of the active segment, which each of them allocates in its own way, costs nothing.
+func TestAStartOnRealFileSystems(t *testing.T) {
+	for fsType, size := range map[string]int64{"ext4": 128 << 20, "xfs": 320 << 20, "btrfs": 256 << 20} {
+		t.Run(fsType, func(t *testing.T) {
+			point := vfstest.LoopMount(t, fsType, "", size)
+			residencies(t, func(t *testing.T, residency Residency) {
+				opts := driverOptions(vfs.OS{}, residency, 64<<20)
+				opts.Dir = filepath.Join(point, residency.String())
+				d := newDriver(t, opts)
+				const records, size = 1200, 10 << 10
+				for id := range int64(records) {
+					d.put(Entry{ID: id, Data: randomBytes(uint64(id), size)})
+				}
+				ok(t, d.log.Tick())
+				stored := d.log.Stats().StoredBytes
+				ok(t, d.log.Close(false))
+				name := filepath.Join(opts.Dir, SegmentName(1))
+				info, err := os.Stat(name)
+				ok(t, err)
+				if info.Size() < stored*5/4 {
+					t.Fatalf("the file has %d bytes for %d stored: no room at its end, so this test tests nothing", info.Size(), stored)
+				}
+				_, err = os.ReadFile(name) // somebody looks at it: the room is in the page cache now
+				ok(t, err)
+
+				seen := watchReads(t, &d.opts)
+				if report := d.load(); report.Outcome != Loaded {
+					t.Errorf("report %+v", report)
+				}
+				defer func() { ok(t, d.log.Close(false)) }()
+				if read := seen.bytes(""); read > stored*105/100 {
+					t.Errorf("%d bytes were read, %d are stored", read, stored)
+				}
+				for _, s := range d.log.state.segments {
+					if touched := touchedBytes(t, s.image); touched > stored+64<<10 {
+						t.Errorf("%d bytes of memory were touched for an image of %d", touched, stored)
+					}
+				}
+				ok(t, d.log.Apply(d.last(), nil))
+				d.wants(records-1, randomBytes(records-1, size))
+			})
+		})
+	}
+}
+
+// touchedBytes is how much of a mapping, with what is behind it up to its capacity, is memory.
+func touchedBytes(t *testing.T, room []byte) (touched int64) {
+	t.Helper()
+	all := room[:cap(room)]
+	if len(all) == 0 {
+		return 0
+	}
+	pages := make([]byte, (len(all)+4095)/4096)
+	if _, _, errno := syscall.Syscall(syscall.SYS_MINCORE, uintptr(unsafe.Pointer(&all[0])), uintptr(len(all)), uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
+		t.Fatal(errno)
+	}
+	for _, p := range pages {
+		touched += int64(p&1) * 4096
+	}
+	return touched
+}

@@ -1,0 +1,101 @@
+// Package loop makes block devices of files (losetup), of which nothing stays behind, and runs a program in a mount namespace of its
+// own. It needs root, and is for benchmarks and tests.
+package loop
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// tries is how often another free device is asked for, where others take each one first.
+const tries = 100
+
+// Device is a file used as a block device. The kernel lets the device go when the last who has it open or mounted does, however the
+// process ends.
+type Device struct {
+	File *os.File // /dev/loopN, open for reading and writing; closing it lets go of the device
+	Name string
+}
+
+// Attach makes a block device of an image, which it closes. Its sectors have so many bytes; 0: 512.
+func Attach(image *os.File, sectorBytes int) (d *Device, err error) {
+	defer func() { err = errors.Join(err, image.Close()) }()
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("loop devices cannot be had: %w", err)
+	}
+	defer func() { err = errors.Join(err, control.Close()) }()
+	for range tries {
+		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return nil, fmt.Errorf("no free loop device: %w", err)
+		}
+		d, err := configure(fmt.Sprintf("/dev/loop%d", number), number, image, sectorBytes)
+		if errors.Is(err, unix.EBUSY) { // somebody else was faster
+			continue
+		}
+		return d, err
+	}
+	return nil, errors.New("no free loop device: others took each one first")
+}
+
+func configure(name string, number int, image *os.File, sectorBytes int) (*Device, error) {
+	device, err := os.OpenFile(name, os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) { // in a container nobody makes the node
+		const loopMajor = 7
+		if err := unix.Mknod(name, unix.S_IFBLK|0o600, int(unix.Mkdev(loopMajor, uint32(number)))); err != nil && !errors.Is(err, unix.EEXIST) {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		device, err = os.OpenFile(name, os.O_RDWR, 0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	// Past the page cache of the file system below, where that can do it.
+	config := unix.LoopConfig{
+		Fd: uint32(image.Fd()), Size: uint32(sectorBytes), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_DIRECT_IO},
+	}
+	copy(config.Info.File_name[:], "sheaf-loop")
+	if err := unix.IoctlLoopConfigure(int(device.Fd()), &config); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), device.Close())
+	}
+	return &Device{File: device, Name: name}, nil
+}
+
+// Direct tells whether the page cache below is passed by.
+func (d *Device) Direct() bool {
+	info, err := unix.IoctlLoopGetStatus64(int(d.File.Fd()))
+	return err == nil && info.Flags&unix.LO_FLAGS_DIRECT_IO != 0
+}
+
+// ownMounts is set in the environment of a program that has mounts of its own.
+const ownMounts = "SHEAF_OWN_MOUNTS"
+
+// HasOwnMounts tells whether OwnMounts gave this program a mount namespace of its own.
+func HasOwnMounts() bool { return os.Getenv(ownMounts) != "" }
+
+// OwnMounts runs this program anew in a mount namespace of its own, where it has the right to: what it mounts, nobody else sees,
+// and it is gone when the process ends, however it does. It returns where the program has one already, or cannot have one.
+func OwnMounts() error {
+	if HasOwnMounts() || os.Geteuid() != 0 {
+		return nil
+	}
+	runtime.LockOSThread() // the namespace is the thread's, until exec ends all others
+	defer runtime.UnlockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		if errors.Is(err, unix.EPERM) {
+			return nil // in a container: loop devices will say what is missing
+		}
+		return fmt.Errorf("a mount namespace of its own: %w", err)
+	}
+	if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("making mounts private: %w", err)
+	}
+	err := syscall.Exec("/proc/self/exe", os.Args, append(os.Environ(), ownMounts+"=1"))
+	return fmt.Errorf("running anew in a mount namespace of its own: %w", err)
+}

@@ -1,0 +1,160 @@
+package page
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// State of what a process serves, in a word.
+type State string
+
+// The states, the worst first.
+const (
+	NotReady State = "NotReady" // something does not serve
+	Damaged  State = "Damaged"  // all serve, but some stored bytes are bad
+	Loading  State = "Loading"
+	Problems State = "Problems" // all serve, and something is to be done
+	Ready    State = "Ready"
+)
+
+// Summary is the state in a sentence, and what to do where there is something.
+type Summary struct {
+	State State  `json:"state"`
+	Text  string `json:"text"`
+	Do    string `json:"do,omitempty"`
+}
+
+// EtcdSilentMin is the time without an answer of etcd from which on that is said. A process asks every 2 s, and waits 2 s.
+const EtcdSilentMin = 6 * time.Second
+
+// Facts are what a sentence is made of. A field that a process does not know stays zero.
+type Facts struct {
+	Waits      string        // why nothing is served, and what to do; empty: something is
+	EtcdSilent time.Duration // since etcd answered last
+	EtcdHeld   string        // why what etcd says is not followed
+	Load       Load
+	Groups     int    // that should serve
+	Shards     int    // that they are on; 0: the one that tells
+	Routes     bool   // that they have a route is all that is known
+	And        string // what else is to be said where all serve
+	Failed     []string
+	Damaged    []string
+	Problems   []string
+}
+
+// Load is the progress of a first load.
+type Load struct {
+	Runs                  bool
+	GroupsDone, GroupsAll int
+	BytesDone, BytesAll   int64
+	LeftSeconds           float64 // 0: not known
+}
+
+// Summarize says the state that facts add up to: of several the one that most is to be done about.
+func Summarize(f *Facts) Summary {
+	switch {
+	case f.Waits != "":
+		return Summary{State: NotReady, Text: "Not ready: " + f.Waits}
+	case f.Load.Runs:
+		return Summary{State: Loading, Text: f.Load.words(), Do: f.withoutEtcd()}
+	case len(f.Failed) > 0:
+		return Summary{
+			State: NotReady, Text: fmt.Sprintf("Not ready: %d of %s not served: %s", len(f.Failed), are(f.Groups), some(f.Failed)),
+			Do: "The list below says why. Start the shards that hold them, or mend what the messages name (sheaf verify DIR reads all of a volume).",
+		}
+	case len(f.Damaged) > 0:
+		named, one := "groups", "GROUP"
+		if len(f.Damaged) == 1 {
+			named, one = "group", f.Damaged[0]
+		}
+		return Summary{
+			State: Damaged, Text: fmt.Sprintf("Damaged: %s %s: some records answer DATA_LOSS, all others are served", named, some(f.Damaged)),
+			Do: fmt.Sprintf("With several copies it is mended from another one by itself. Else restore these records, or accept the loss: sheaf group accept-loss %s --yes.", one),
+		}
+	case f.EtcdSilent >= EtcdSilentMin:
+		return Summary{
+			State: Problems, Text: fmt.Sprintf("Without etcd for %s: what was served before is served; what starts, moves or is new waits", about(f.EtcdSilent)),
+			Do: "Start etcd again, or see to the network between it and here.",
+		}
+	case f.EtcdHeld != "":
+		return Summary{State: Problems, Text: "What etcd says is not followed: " + f.EtcdHeld, Do: "What was known before is served."}
+	case len(f.Problems) > 0:
+		return Summary{State: Problems, Text: fmt.Sprintf("Ready, with %s: %s", count(len(f.Problems), "problem"), f.serving()), Do: f.Problems[0]}
+	case f.Groups == 0:
+		return Summary{State: Ready, Text: "Ready: there are no groups yet"}
+	}
+	return Summary{State: Ready, Text: "Ready: " + f.serving()}
+}
+
+// serving as in "16 groups on 3 shards serve".
+func (f *Facts) serving() string {
+	where, one, several := "here", "serves", "serve"
+	if f.Shards > 0 {
+		where = "on " + count(f.Shards, "shard")
+	}
+	if f.Routes {
+		one, several = "has a route", "have a route"
+	}
+	verb := several
+	if f.Groups == 1 {
+		verb = one
+	}
+	return count(f.Groups, "group") + " " + where + " " + verb + f.And
+}
+
+func (f *Facts) withoutEtcd() string {
+	if f.EtcdSilent < EtcdSilentMin {
+		return ""
+	}
+	return fmt.Sprintf("etcd has not answered for %s: start it, or see to the network between it and here.", about(f.EtcdSilent))
+}
+
+// words as in "Loading: 5 of 16 groups, 42 %, 3 s left".
+func (l *Load) words() string {
+	if l.GroupsAll == 0 {
+		return "Loading: looking at what there is"
+	}
+	text := fmt.Sprintf("Loading: %d of %s", l.GroupsDone, count(l.GroupsAll, "group"))
+	if l.BytesAll > 0 {
+		text += fmt.Sprintf(", %d %%", int64(100*float64(l.BytesDone)/float64(l.BytesAll)))
+	}
+	if l.LeftSeconds > 0 {
+		text += ", " + about(time.Duration(l.LeftSeconds*float64(time.Second))) + " left"
+	}
+	return text
+}
+
+// about is a time in seconds, or in minutes where it is long.
+func about(d time.Duration) string {
+	if d < 2*time.Minute {
+		return fmt.Sprintf("%d s", max(1, int(d.Round(time.Second).Seconds())))
+	}
+	return fmt.Sprintf("%d min", int(d.Round(time.Minute).Minutes()))
+}
+
+// namesMax is how many names a sentence has.
+const namesMax = 5
+
+// some names the first few.
+func some(names []string) string {
+	if len(names) <= namesMax {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:namesMax], ", "), len(names)-namesMax)
+}
+
+// count as in "1 group", "2 groups".
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func are(groups int) string {
+	if groups == 1 {
+		return "1 group is"
+	}
+	return count(groups, "group") + " are"
+}

@@ -1,0 +1,293 @@
+// Package placementtest holds what every registry of shards has to pass: the one in etcd, and those that stand in for it in tests.
+package placementtest
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// Registry is what a shard asks before it serves a volume, and tells then: see placement.Store.
+type Registry interface {
+	MayRegister(ctx context.Context, s placement.Shard) (registered placement.Step, err error)
+	RegisterShard(ctx context.Context, s placement.Shard, refused ...func(error)) (stop func(), err error)
+	NextStep(ctx context.Context, s placement.Shard) error
+}
+
+// Disk is what a volume knows of itself. A copy of the value is an image of the disk.
+type Disk struct {
+	Volume     uuid.UUID
+	Generation uint64
+	Step       placement.Step
+	Registered placement.Step // the last step of which the volume knows that it was registered
+}
+
+// NewDisk is a disk that nobody has started on.
+func NewDisk() Disk { return Disk{Volume: uuid.New()} }
+
+// Open is what a start writes to the disk, which knows then that a step is registered.
+func (d *Disk) Open(registered placement.Step) {
+	d.Generation++
+	d.next(registered)
+}
+
+func (d *Disk) next(registered placement.Step) {
+	d.Step = placement.Step{Number: d.Step.Number + 1, Nonce: uuid.New()}
+	d.Registered = registered
+}
+
+// Process is a shard on a disk.
+type Process struct {
+	registry Registry
+	disk     *Disk
+	shard    placement.Shard
+	stop     func()
+}
+
+// shardOn is a shard on a disk as it is.
+func (d *Disk) shardOn(name, address string) placement.Shard {
+	return placement.Shard{
+		Name: name, Address: address, Boot: uuid.New(), VolumeUUID: d.Volume, Generation: d.Generation, Step: d.Step, Registered: d.Registered,
+	}
+}
+
+// Start does on a disk what a shard does at its start: it asks, opens the volume, and registers.
+func Start(ctx context.Context, registry Registry, d *Disk, name, address string) (*Process, error) {
+	asking := d.shardOn(name, address)
+	asking.Generation++
+	registered, err := registry.MayRegister(ctx, asking)
+	if err != nil {
+		return nil, err
+	}
+	d.Open(registered)
+	p := &Process{registry: registry, disk: d, shard: d.shardOn(name, address)}
+	p.stop, err = registry.RegisterShard(ctx, p.shard)
+	return p, err
+}
+
+// Write is what a shard does every few seconds while it writes.
+func (p *Process) Write(ctx context.Context) error {
+	p.disk.next(p.shard.Step)
+	p.shard.Step, p.shard.Registered = p.disk.Step, p.disk.Registered
+	return p.registry.NextStep(ctx, p.shard)
+}
+
+// Again registers the process again, as after its lease has run out.
+func (p *Process) Again(ctx context.Context) error {
+	p.stop()
+	var err error
+	p.stop, err = p.registry.RegisterShard(ctx, p.shard)
+	return err
+}
+
+// run is one case.
+type run struct {
+	*testing.T
+	registry Registry
+	disk     Disk
+}
+
+const (
+	here      = "127.0.0.1:1" // nobody listens there
+	elsewhere = "127.0.0.1:2"
+)
+
+// start has to end with an error, or with a process that runs.
+func (r *run) start(d *Disk, name, address string, want error) *Process {
+	r.Helper()
+	p, err := Start(r.Context(), r.registry, d, name, address)
+	if !errors.Is(err, want) {
+		r.Fatalf("shard %s at %s starts on %+v: error %v, want %v", name, address, *d, err, want)
+	}
+	return p
+}
+
+// again starts on the disk and stops.
+func (r *run) again() {
+	r.Helper()
+	r.start(&r.disk, "a", here, nil).stop()
+}
+
+func (r *run) write(p *Process, want error) {
+	r.Helper()
+	if err := p.Write(r.Context()); !errors.Is(err, want) {
+		r.Fatalf("the next step of %+v: error %v, want %v", *p.disk, err, want)
+	}
+}
+
+var cases = []struct {
+	name string
+	run  func(r *run)
+}{
+	{"a disk starts again and again", func(r *run) {
+		for range 3 {
+			r.again()
+			p := r.start(&r.disk, "a", elsewhere, nil)
+			r.write(p, nil)
+			r.write(p, nil)
+			p.stop()
+		}
+	}},
+	{"a backup from before the last start", func(r *run) {
+		r.again()
+		backup := r.disk
+		r.again()
+		r.start(&backup, "a", here, placement.ErrRolledBack)
+	}},
+	{"a backup from before the last three starts", func(r *run) {
+		r.again()
+		backup := r.disk
+		r.again()
+		r.again()
+		r.again()
+		r.start(&backup, "a", here, placement.ErrRolledBack)
+		r.start(&backup, "a", elsewhere, placement.ErrRolledBack)
+		r.again()
+	}},
+	{"an image of a running disk", func(r *run) {
+		p := r.start(&r.disk, "a", here, nil)
+		image := r.disk
+		r.write(p, nil)
+		p.stop()
+		r.start(&image, "a", here, placement.ErrRolledBack)
+		r.again()
+	}},
+	{"an image of a running disk, of several runs", func(r *run) {
+		p := r.start(&r.disk, "a", here, nil)
+		r.write(p, nil)
+		p.stop()
+		p = r.start(&r.disk, "a", here, nil)
+		r.write(p, nil)
+		image := r.disk
+		r.write(p, nil)
+		r.write(p, nil)
+		p.stop()
+		for range 3 {
+			r.start(&image, "a", here, placement.ErrRolledBack)
+		}
+	}},
+	{"an image of the last step is not told from the disk", func(r *run) {
+		p := r.start(&r.disk, "a", here, nil)
+		r.write(p, nil)
+		image := r.disk
+		p.stop()
+		r.start(&image, "a", here, nil).stop()
+		r.start(&r.disk, "a", here, placement.ErrRolledBack)
+	}},
+	{"killed between a step on the disk and in etcd", func(r *run) {
+		p := r.start(&r.disk, "a", here, nil)
+		r.write(p, nil)
+		r.disk.next(p.shard.Step)
+		p.stop()
+		r.again()
+	}},
+	{"killed again and again before it is registered", func(r *run) {
+		r.again()
+		for range 3 {
+			asking := r.disk.shardOn("a", here)
+			asking.Generation++
+			registered, err := r.registry.MayRegister(r.Context(), asking)
+			if err != nil {
+				r.Fatal(err)
+			}
+			r.disk.Open(registered)
+		}
+		r.again()
+	}},
+	{"a copy that went on by itself", func(r *run) {
+		r.again()
+		backup := r.disk
+		for range 5 { // none of them is registered
+			backup.Open(backup.Registered)
+		}
+		r.again()
+		r.start(&backup, "a", here, placement.ErrRolledBack)
+		r.again()
+	}},
+	{"a copy in a step of the same number", func(r *run) {
+		p := r.start(&r.disk, "a", here, nil)
+		backup := r.disk
+		r.write(p, nil)
+		p.stop()
+		backup.Open(backup.Step)
+		r.start(&backup, "a", here, placement.ErrRolledBack)
+	}},
+	{"another process in the same generation", func(r *run) {
+		p := r.start(&r.disk, "a", here, nil)
+		twin := p.shard
+		twin.Boot = uuid.New()
+		if _, err := r.registry.RegisterShard(r.Context(), twin); !errors.Is(err, placement.ErrNameTaken) {
+			r.Errorf("while the first one is live: %v", err)
+		}
+		p.stop()
+		if _, err := r.registry.RegisterShard(r.Context(), twin); !errors.Is(err, placement.ErrRolledBack) {
+			r.Errorf("after the first one: %v", err)
+		}
+	}},
+	{"the same process again", func(r *run) {
+		p := r.start(&r.disk, "a", here, nil)
+		r.write(p, nil)
+		p.stop()
+		stop, err := r.registry.RegisterShard(r.Context(), p.shard)
+		if err != nil {
+			r.Fatal(err)
+		}
+		r.write(p, nil)
+		stop()
+		r.again()
+	}},
+	{"a process in whose place another one is", func(r *run) {
+		p := r.start(&r.disk, "a", here, nil)
+		copied := r.disk
+		p.stop()
+		other := r.start(&copied, "a", elsewhere, nil)
+		r.write(p, placement.ErrRolledBack)
+		r.write(other, nil)
+		other.stop()
+	}},
+	{"a volume of a program that knows no steps", func(r *run) {
+		r.disk.Generation = 7
+		p := r.disk.shardOn("a", here)
+		stop, err := r.registry.RegisterShard(r.Context(), p)
+		if err != nil {
+			r.Fatal(err)
+		}
+		stop()
+		before := r.disk
+		earlier := r.disk
+		earlier.Generation = 6
+		r.start(&earlier, "a", here, placement.ErrRolledBack)
+		r.again()
+		r.again()
+		before.Generation = 20
+		r.start(&before, "a", here, placement.ErrRolledBack) // from before the first start that knew steps
+	}},
+	{"another volume under the name of a live shard", func(r *run) {
+		p := r.start(&r.disk, "a", here, nil)
+		other := NewDisk()
+		r.start(&other, "a", elsewhere, placement.ErrNameTaken)
+		p.stop()
+		r.start(&other, "a", elsewhere, nil).stop()
+	}},
+	{"the volume of a live shard under another name", func(r *run) {
+		p := r.start(&r.disk, "a", here, nil)
+		copied := r.disk
+		r.start(&copied, "b", here, placement.ErrNameTaken)
+		p.stop()
+		r.start(&copied, "b", here, nil).stop()
+		r.start(&r.disk, "a", here, placement.ErrRolledBack)
+	}},
+}
+
+// Register runs all cases, each on a registry of its own.
+func Register(t *testing.T, registry func(t *testing.T) Registry) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			c.run(&run{T: t, registry: registry(t), disk: NewDisk()})
+		})
+	}
+}

@@ -1,0 +1,141 @@
+package placement
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Step is one of the states that a volume was in, one after the other: each start of a shard makes another one, and so does a shard every few
+// seconds while it writes. The volume has its step in the superblock, and etcd is told of each: of an image of the volume that is
+// put back, etcd knows a later step.
+type Step struct {
+	Number uint64    `json:"number"` // raised by one; 0: of a program that knows no steps
+	Nonce  uuid.UUID `json:"nonce"`  // random
+}
+
+// VolumeSeen is what etcd holds of a volume (key "volumes/UUID"), also while no shard runs on it.
+type VolumeSeen struct {
+	Volume     uuid.UUID `json:"volume"`
+	Generation uint64    `json:"generation"` // the highest that was ever registered
+	Step       Step      `json:"step"`       // the last that was registered
+	// Boot is the process that registered it. Zero: none did, it was written for one, as its volume was then (Store.Restore).
+	Boot    uuid.UUID `json:"boot"`
+	Shard   string    `json:"shard"`
+	Address string    `json:"address"`
+}
+
+// Seen is what etcd is to hold of a shard's volume.
+func (s Shard) Seen() VolumeSeen {
+	return VolumeSeen{Volume: s.VolumeUUID, Generation: s.Generation, Step: s.Step, Boot: s.Boot, Shard: s.Name, Address: s.Address}
+}
+
+// MayFollow says whether a shard may serve its volume after what was registered of it: nil, or ErrRolledBack with the reason. It may where
+// it is the process that was registered. Else its volume must be in a later generation (or in that one, where no process registered it),
+// and be the successor of what was registered: in the very step that was registered, or in a later one that was made by whoever knew that
+// step to be registered. A volume that knows a later step to have been registered than etcd does is not at fault: etcd was set back.
+func MayFollow(seen VolumeSeen, shard Shard) error {
+	if shard.Boot != uuid.Nil && shard.Boot == seen.Boot {
+		return nil
+	}
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf("%w: volume %s: %s; it was registered by shard %s at %s", ErrRolledBack, shard.VolumeUUID, fmt.Sprintf(format, args...),
+			seen.Shard, seen.Address)
+	}
+	registered, here, known := seen.Step, shard.Step, shard.Registered
+	mayBeSame := seen.Boot == uuid.Nil && registered.Number > 0 // process: the steps say whether it is
+	switch {
+	case shard.Generation < seen.Generation, shard.Generation == seen.Generation && !mayBeSame:
+		return refuse("it has generation %d, and generation %d of it was registered", shard.Generation, seen.Generation)
+	case registered.Number == 0:
+		return nil // by a program that knows no steps
+	case here.Number < registered.Number:
+		return refuse("it is in step %d of its states, and step %d was registered: it holds an earlier state of itself", here.Number, registered.Number)
+	case registered.Number == here.Number && registered.Nonce != here.Nonce,
+		registered.Number == known.Number && registered.Nonce != known.Nonce,
+		known.Number < registered.Number && registered.Number < here.Number:
+		return refuse("it is in step %d of its states, and does not come of the step %d that was registered: one of the two is a copy", here.Number,
+			registered.Number)
+	}
+	return nil
+}
+
+// MayReplace says whether a shard may take the place of one that is registered under its name: nil, or ErrNameTaken with the reason. The other
+// one may be alive yet: nothing is said of that.
+func MayReplace(there, shard Shard) error {
+	switch {
+	case there.VolumeUUID != shard.VolumeUUID:
+		return fmt.Errorf("%w: shard %s at %s is live on volume %s, this one has volume %s: stop one of them, or give another name",
+			ErrNameTaken, shard.Name, there.Address, there.VolumeUUID, shard.VolumeUUID)
+	case shard.Boot != uuid.Nil && shard.Boot == there.Boot:
+		return nil
+	case there.Generation >= shard.Generation:
+		return fmt.Errorf("%w: shard %s at %s is live on generation %d of volume %s, this one has generation %d: the volume was cloned or rolled back",
+			ErrNameTaken, shard.Name, there.Address, there.Generation, there.VolumeUUID, shard.Generation)
+	}
+	return nil
+}
+
+func decodeVolumeSeen(value []byte, volume uuid.UUID) (seen VolumeSeen, err error) {
+	if err := json.Unmarshal(value, &seen); err != nil {
+		return seen, fmt.Errorf("volume %s was registered with a value that cannot be read: %w", volume, err)
+	}
+	return seen, nil
+}
+
+// NextStep tells etcd that the volume of a shard that is registered is in its next step. ErrRolledBack: another process has
+// registered the volume meanwhile, and this one must stop serving. After any other error the same step is to be told again.
+func (s *Store) NextStep(ctx context.Context, shard Shard) error {
+	s.mu.Lock()
+	s.steps[shard.Boot] = shard // the step is on the disk: a registration made anew tells this one
+	s.mu.Unlock()
+	key := s.prefix + volumesKey + shard.VolumeUUID.String()
+	value, err := json.Marshal(shard.Seen())
+	if err != nil {
+		return err
+	}
+	for {
+		answer, err := s.client.Get(ctx, key)
+		if err != nil {
+			return fmt.Errorf("read %s from etcd: %w", key, err)
+		}
+		var revision int64
+		if len(answer.Kvs) > 0 {
+			seen, err := decodeVolumeSeen(answer.Kvs[0].Value, shard.VolumeUUID)
+			if err != nil {
+				return err
+			}
+			if err := MayFollow(seen, shard); err != nil {
+				return err
+			}
+			revision = answer.Kvs[0].ModRevision
+		}
+		put, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).Then(clientv3.OpPut(key, string(value))).Commit()
+		if err != nil {
+			return fmt.Errorf("write %s in etcd: %w", key, err)
+		}
+		if put.Succeeded {
+			return nil
+		}
+	}
+}
+
+// inStep is a shard with the last step that its volume was taken to since it was registered.
+func (s *Store) inStep(shard Shard) Shard {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last, stepped := s.steps[shard.Boot]; stepped {
+		shard.Step, shard.Registered = last.Step, last.Registered
+	}
+	return shard
+}
+
+// forgetSteps ends what NextStep remembers of a process.
+func (s *Store) forgetSteps(boot uuid.UUID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.steps, boot)
+}

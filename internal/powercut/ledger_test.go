@@ -1,0 +1,116 @@
+package powercut
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// write is a put or a delete of one record, as its caller saw it.
+type write struct {
+	value  uint64 // names the data, see data; 0: a delete
+	issued int    // operations of the disk before it began
+	acked  int    // operations of the disk when it was acknowledged; never: it was not
+}
+
+const never = -1
+
+// ledger is all that callers asked for and were told. The writes of one record come one after another.
+type ledger struct {
+	mu     sync.Mutex
+	writes map[int64][]write
+	acks   []int // positions
+}
+
+// begin notes a write of a record, which the caller repeats to end.
+func (l *ledger) begin(id int64, value uint64, at int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.writes[id] = append(l.writes[id], write{value: value, issued: at, acked: never})
+}
+
+// end notes that the newest write of a record was acknowledged.
+func (l *ledger) end(id int64, at int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := l.writes[id]
+	of[len(of)-1].acked = at
+	l.acks = append(l.acks, at)
+}
+
+// known gives the value of the last write of a record; it is called by the record's own writer.
+func (l *ledger) known(id int64) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := l.writes[id]
+	if len(of) == 0 {
+		return 0
+	}
+	return of[len(of)-1].value
+}
+
+// judge compares the records found after a power cut with what was written before it. Neither a write that was acknowledged before the
+// cut may be missing, nor may there be one that had not begun.
+func (l *ledger) judge(cut int, found map[int64]uint64) error {
+	var wrong []string
+	for id, value := range found {
+		if len(l.writes[id]) == 0 {
+			wrong = append(wrong, fmt.Sprintf("record %d has value %d, and was never written", id, value))
+		}
+	}
+	for id, of := range l.writes {
+		may := []uint64{0} // before its first write
+		for _, w := range of {
+			switch {
+			case w.acked != never && w.acked <= cut:
+				may = []uint64{w.value}
+			case w.issued <= cut:
+				may = append(may, w.value)
+			}
+		}
+		if !slices.Contains(may, found[id]) {
+			wrong = append(wrong, fmt.Sprintf("record %d has value %d, and may have %d (0: none) of %+v", id, found[id], may, of))
+		}
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	slices.Sort(wrong)
+	return fmt.Errorf("%d records are wrong: %s", len(wrong), strings.Join(wrong[:min(len(wrong), 5)], "; "))
+}
+
+// sizes of data in bytes: small ones, a block, some blocks, and a record that is a file of its own.
+var sizes = []int{20, 300, 4096, 40_000}
+
+const (
+	largeBytes = 1<<20 + 100_000
+	largeOneOf = 150
+)
+
+// data of a value: its number, and bytes that follow from it.
+func data(value uint64) []byte {
+	size := sizes[value*2654435761>>7%uint64(len(sizes))]
+	if value%largeOneOf == 0 {
+		size = largeBytes
+	}
+	b := binary.LittleEndian.AppendUint64(make([]byte, 0, size), value)
+	for word := value; len(b) < size; {
+		word = word*6364136223846793005 + 1442695040888963407
+		b = binary.LittleEndian.AppendUint64(b, word)
+	}
+	return b[:max(size, 8)]
+}
+
+// valueOf is the number of data, all of which must be as data makes them.
+func valueOf(b []byte) (uint64, error) {
+	if len(b) < 8 {
+		return 0, fmt.Errorf("%d bytes that nobody wrote", len(b))
+	}
+	value := binary.LittleEndian.Uint64(b)
+	if want := data(value); value == 0 || !slices.Equal(b, want) {
+		return 0, fmt.Errorf("%d bytes that nobody wrote, which begin like value %d", len(b), value)
+	}
+	return value, nil
+}

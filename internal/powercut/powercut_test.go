@@ -1,0 +1,92 @@
+package powercut
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/etcd/etcdtest"
+	"sheaf.dev/sheaf/internal/faultdisk"
+	"sheaf.dev/sheaf/internal/loop"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// What the tests mount nobody else sees, and it ends with the process.
+func TestMain(m *testing.M) {
+	if err := loop.OwnMounts(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	etcdtest.Main(m)
+}
+
+const (
+	cutsOfTest       = 20
+	cutsOfSoak       = 2000
+	cutsOfARecording = 50
+	writesRecorded   = 1500
+	wrongMax         = 5 // no more are looked for
+)
+
+// cutsWanted of each file system.
+func cutsWanted(t *testing.T) int {
+	t.Helper()
+	if text := os.Getenv("SHEAF_POWERCUTS"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			t.Fatalf("SHEAF_POWERCUTS=%s: give a number of cuts for each file system", text)
+		}
+		return n
+	}
+	if os.Getenv("SHEAF_SOAK") != "" {
+		return cutsOfSoak
+	}
+	return cutsOfTest
+}
+
+// seedWanted is the first seed of the loads and of the cuts.
+func seedWanted(t *testing.T) uint64 {
+	t.Helper()
+	text := os.Getenv("SHEAF_POWERCUT_SEED")
+	if text == "" {
+		return 1
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	must(t, err)
+	return n
+}
+
+// TestPowerCuts: what was acknowledged before the power was cut is there, nothing is there that nobody wrote, and the file system and
+// verify find nothing wrong.
+func TestPowerCuts(t *testing.T) {
+	for _, fs := range fileSystems {
+		t.Run(fs.name, func(t *testing.T) {
+			if testing.Short() {
+				t.Skip("of the long tests")
+			}
+			fs.needed(t)
+			etcd := newEtcdOf(t)
+			total := &tally{keeps: map[faultdisk.Keep]int{}}
+			wanted, wrong := cutsWanted(t), 0
+			for seed := seedWanted(t); total.cuts < wanted && wrong < wrongMax; seed++ {
+				r, err := record(t.Context(), fs, etcd, t.TempDir(), vfs.OS{}, writesRecorded, seed)
+				must(t, err)
+				for i, name := range evidence {
+					if r.counted[i] == 0 {
+						t.Errorf("seed %d: %s is 0: the load does not test", seed, name)
+					}
+				}
+				c := &cutter{recording: r, dir: t.TempDir(), tally: total}
+				for _, err := range c.cuts(t.Context(), min(cutsOfARecording, wanted-total.cuts), seed) {
+					wrong++
+					t.Errorf("seed %d: %v", seed, err)
+				}
+			}
+			t.Logf("%s: %v", fs.name, total)
+			if total.loss.Dropped == 0 || total.loss.Reordered == 0 || total.loss.Torn == 0 || total.redo == 0 {
+				t.Error("some of it never came: the test does not test")
+			}
+		})
+	}
+}

@@ -1,0 +1,36 @@
+package replica
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+)
+
+// A heartbeat that names more as committed than a follower has is of a leader that counts on what the follower has acknowledged: it fails with
+// a name for that, and the others go on.
+func TestAFollowerThatLacksWhatItAcknowledgedFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		first, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		var follower *member
+		for id, one := range n.members {
+			if id != first {
+				follower = one
+			}
+		}
+		last, err := follower.log.LastIndex()
+		ok(t, err)
+		err = follower.Step(&raftpb.Message{
+			Type: raftpb.MsgHeartbeat.Enum(), From: &first, To: &follower.opts.RaftID,
+			Term: proto.Uint64(leader.Members().Term), Commit: proto.Uint64(last + 1),
+		})
+		if !errors.Is(err, ErrLostEntries) || !errors.Is(follower.Status().Err, ErrLostEntries) {
+			t.Fatalf("a heartbeat beyond the log: %v, %v", err, follower.Status().Err)
+		}
+		leader.must(t, put(2, "b"))
+	})
+}

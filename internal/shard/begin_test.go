@@ -1,0 +1,232 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// afterCut is a shard that starts anew on a disk as a power cut or a kill left it, with what it found of a group.
+func afterCut(s *Shard, disk *vfs.Mem, id uuid.UUID) (*Shard, *groupReplica) {
+	cfg := s.cfg
+	cfg.FS = disk
+	started := newShard(cfg)
+	started.store, started.volume, started.hub = s.store, s.volume, s.hub
+	started.load.beganAt = time.Now()
+	if _, err := disk.Stat(s.volume.GroupDir(id)); err != nil {
+		return started, nil
+	}
+	g := started.foundGroup(id)
+	g.fetch, g.stopFetch = context.Background(), func() {}
+	started.groups[id] = g
+	return started, g
+}
+
+// cuts calls check with the disk that is left by a cut before, between and behind the operations of do, in each way.
+func cuts(disk *vfs.Mem, do func(), check func(when string, disk *vfs.Mem)) {
+	at := func(when string) {
+		for _, kind := range vfs.SurvivalKinds {
+			for seed := range uint64(3) {
+				check(fmt.Sprintf("cut after %s, survival %v/%d", when, kind, seed), disk.CrashClone(vfs.Survival{Kind: kind, Seed: seed}))
+			}
+		}
+	}
+	at("nothing")
+	disk.AfterOp(func(op vfs.Op) { at(op.String()) })
+	do()
+	disk.AfterOp(nil)
+}
+
+// A shard that dies while it makes the folder of a learner does something about that learner when it comes back: it goes on with it, or tells
+// etcd that it is gone, and begins the one that takes its place.
+func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
+	s := lone(t)
+	disk, _ := s.cfg.FS.(*vfs.Mem)
+	here := s.volume.Superblock().Volume
+	learner := func(raftID uint64) placement.Member {
+		return placement.Member{Shard: "a", VolumeUUID: here, RaftID: raftID, Role: placement.Learner}
+	}
+	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with(learner(5))}
+	seen := map[string]int{}
+	view := func() placement.View {
+		return placement.View{
+			Epoch: 100, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{},
+		}
+	}
+	check := func(when string, disk *vfs.Mem) {
+		started, g := afterCut(s, disk, state.UUID)
+		before := state
+		defer func() { state = before }()
+		started.spend(view())
+		words := does(started, started.decide(view()), &groupReplica{uuid: state.UUID})
+		seen[words]++
+		switch words {
+		case "join":
+		case "confess":
+			// The leader takes the learner away that is gone, and another in its place.
+			state.Members = with(placement.Member{Shard: "a", RaftID: 5, Role: placement.Learner})
+			started.decide(view())
+			state.Members = with(learner(9))
+			if g != nil {
+				g.learn(state.Members)
+			}
+			if words := does(started, started.decide(view()), &groupReplica{uuid: state.UUID}); !strings.HasPrefix(words, "begin") {
+				t.Fatalf("%s: the next learner: %q", when, words)
+			}
+			if err := started.beginOne(state); err != nil {
+				t.Fatalf("%s: the next learner: %v", when, err)
+			}
+			if again, g := afterCut(s, disk, state.UUID); !g.joining || g.raftID != 9 {
+				t.Fatalf("%s: the next learner is found as %+v of %v", when, g, again.groups)
+			}
+		default:
+			t.Fatalf("%s: %q", when, words)
+		}
+	}
+	cuts(disk, func() {
+		if err := s.beginOne(state); err != nil {
+			t.Fatal(err)
+		}
+	}, check)
+	if seen["join"] == 0 || seen["confess"] == 0 {
+		t.Fatalf("not both were seen: %v", seen)
+	}
+}
+
+// The same where the shard dies while it removes a learner that is not wanted any more, and where another is wanted by then.
+func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
+	s := lone(t)
+	disk, _ := s.cfg.FS.(*vfs.Mem)
+	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with()}
+	learner := placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 5, Role: placement.Learner}
+	state.Members = with(learner)
+	if err := s.beginOne(state); err != nil {
+		t.Fatal(err)
+	}
+	dir := s.volume.GroupDir(state.UUID)
+	for _, name := range []string{group.SegmentName(1), "zz"} {
+		f, err := disk.Create(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(f.Sync(), f.Close(), disk.SyncDir(dir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	view := func(members ...placement.Member) placement.View {
+		state.Members = members
+		return placement.View{
+			Epoch: 100, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{},
+		}
+	}
+	seen := map[string]int{}
+	check := func(when string, disk *vfs.Mem) {
+		started, g := afterCut(s, disk, state.UUID)
+		started.spend(view(others...))
+		words := does(started, started.decide(view(others...)), &groupReplica{uuid: state.UUID})
+		seen[words]++
+		if !slices.Contains([]string{"trash", "", "stray"}, words) || words == "" && g != nil {
+			t.Fatalf("%s: %q", when, words)
+		}
+		next := learner
+		next.RaftID = 9
+		// A folder that is still known as the one of the learner before is removed first.
+		words = does(started, started.decide(view(with(next)...)), &groupReplica{uuid: state.UUID})
+		if !strings.HasPrefix(words, "begin") && (words != "trash" || !g.joining) {
+			t.Fatalf("%s, and another is wanted: %q", when, words)
+		}
+	}
+	cuts(disk, func() {
+		if err := s.leaveGroup(t.Context(), s.groups[state.UUID]); err != nil {
+			t.Fatal(err)
+		}
+	}, check)
+	if seen["trash"] == 0 || seen[""] == 0 {
+		t.Fatalf("not all was seen: %v", seen)
+	}
+}
+
+// A move to a shard that is killed at any operation with which it begins its replica ends all the same.
+func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
+	inReplica := func(op vfs.Op) bool { return strings.Contains(op.Name, group.ReplicaName) }
+	for name, match := range map[string]func(op vfs.Op) bool{
+		"create": func(op vfs.Op) bool { return op.Kind == vfs.OpCreate && inReplica(op) },
+		"write":  func(op vfs.Op) bool { return op.Kind == vfs.OpWrite && inReplica(op) },
+		"rename": func(op vfs.Op) bool { return op.Kind == vfs.OpRename && inReplica(op) },
+		"syncdir": func(op vfs.Op) bool {
+			return op.Kind == vfs.OpSyncDir && strings.HasPrefix(filepath.Base(filepath.Dir(op.Name)), "groups")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
+			c.settled(abc...)
+			c.put(1, data(1, 5000))
+			faulty := vfs.NewFaulty(vfs.OS{})
+			c.add("d", func(cfg *Config) { cfg.FS = faulty })
+			hit := make(chan struct{})
+			var dead atomic.Bool // the process is gone: from the first hit on nothing is done any more
+			first := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool {
+				if match(op) && dead.CompareAndSwap(false, true) {
+					close(hit)
+				}
+				return dead.Load() && op.Kind.Mutates()
+			}})
+			c.aim("b", "c", "d")
+			<-hit
+			c.kill("d")
+			faulty.Clear()
+			c.restart("d")
+			c.settled("b", "c", "d")
+			c.holds(1, data(1, 5000))
+			if first.Fired() == 0 {
+				t.Error("the fault did not fire")
+			}
+		})
+	}
+}
+
+// A shard that stops while its disk takes nothing does not begin the same replica again and again.
+func TestAStopEndsTheBeginningOfAReplicaThatFails(t *testing.T) {
+	s := lone(t)
+	faulty := vfs.NewFaulty(s.cfg.FS)
+	s.cfg.FS = faulty
+	const most = 100
+	tries := 0
+	var full *vfs.Fault
+	full = faulty.Add(&vfs.Fault{
+		Match: func(op vfs.Op) bool { return op.Kind == vfs.OpCreate && strings.Contains(op.Name, group.ReplicaName) },
+		Err:   syscall.ENOSPC,
+		Before: func(vfs.Op) {
+			if tries++; tries == most {
+				full.Remove() // what never ends would take all the memory there is
+			}
+		},
+	})
+	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with(placement.Member{
+		Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 5, Role: placement.Learner,
+	})}
+	s.view = placement.View{
+		Epoch: 100, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{},
+	}
+	s.cancel()
+	if !s.reconcile(s.ctx) {
+		t.Error("nothing is left to do, though nothing was done")
+	}
+	if tries == 0 || tries > 2 {
+		t.Errorf("tried %d times", tries)
+	}
+}

@@ -1,0 +1,100 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+)
+
+// uncompacted is why superseded bytes of a group are still stored.
+type uncompacted struct {
+	reason string
+	bytes  int64
+	text   string
+}
+
+// The reasons of what is uncompacted, as the contract and the metric have them.
+const (
+	holdDue        = "due"
+	holdThreshold  = "threshold"
+	holdNewest     = "newest_segment"
+	holdVersions   = "versions"
+	holdAge        = "age"
+	holdScan       = "scan"
+	holdRequests   = "request_ids"
+	holdTombstones = "tombstones"
+	holdDamage     = "damage"
+	holdOff        = "off"
+	holdNoRoom     = "no_room"
+	holdMemory     = "memory"
+	holdError      = "error"
+	holdOther      = "other"
+)
+
+var holdReasons = []string{
+	holdDue, holdThreshold, holdNewest, holdVersions, holdAge, holdScan, holdRequests, holdTombstones, holdDamage, holdOff, holdNoRoom, holdMemory,
+	holdError, holdOther,
+}
+
+// holds says why superseded bytes of a group are still stored, by figures in memory; those of no bytes are left out.
+func (c *compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
+	r, retention := &stats.Reclaim, &c.cfg.Retention
+	add := func(reason string, bytes int64, text string, args ...any) {
+		if bytes > 0 {
+			out = append(out, uncompacted{reason, bytes, fmt.Sprintf(text, args...)})
+		}
+	}
+	reason, text := c.whyFree(name, stats)
+	add(reason, r.Free, "%s", text)
+	add(holdNewest, r.Newest, "they are in the newest segment, which is compacted when it is full (at %d bytes; it has %d) or room is short, and with --all",
+		r.SegmentMax, r.NewestEnd)
+	add(holdVersions, r.Versions, "retention keeps the newest %d versions of a record", max(1, retention.Versions))
+	add(holdAge, r.Age, "retention keeps versions younger than %v", retention.MinAge)
+	add(holdScan, r.Scans, "an open scan sees them: they go when it ends, or expires")
+	add(holdRequests, r.Requests, "they answer writes that are repeated: a small entry without data for each superseded write with a request id, for 10 minutes or "+
+		"65,536 further writes")
+	add(holdTombstones, r.Tombstones, "deletes, kept until every copy has them, nothing older of the record is stored, and their request ids have run out")
+	add(holdOther, r.Other, "the last look could not free them: a membership change that is not settled yet, or what a segment holds that is not known; the next "+
+		"look is within 5 minutes")
+	return out
+}
+
+// whyFree says why what could be freed was not.
+func (c *compactor) whyFree(name string, stats *group.Stats) (reason, text string) {
+	r, k := &stats.Reclaim, &c.cfg.Compaction
+	failure := c.failure(name)
+	switch {
+	case len(stats.Damages) > 0:
+		return holdDamage, "the group is damaged: repair it, or accept the loss, first"
+	case k.Off:
+		return holdOff, "compaction in the background is off (--compaction-off)"
+	case errors.Is(failure, group.ErrNoSpace):
+		return holdNoRoom, "a segment cannot be written anew: " + failure.Error()
+	case errors.Is(failure, group.ErrMemory):
+		return holdMemory, "the memory limit leaves no room for a segment that is written anew: " + failure.Error()
+	case failure != nil:
+		return holdError, failure.Error()
+	case c.isDue(stats):
+		return holdDue, "they are compacted within --compaction-interval, one group after another"
+	}
+	return holdThreshold, fmt.Sprintf("a compaction begins at %.0f %% of the %d bytes in sealed segments and blobs, and %d bytes, or what makes a segment together with "+
+		"the newest one", 100*k.SupersededShareMin, r.Sealed, k.SupersededBytesMin)
+}
+
+// explain looks at a group as a compaction does, and says why what is superseded stays.
+func (s *adminServer) explain(g *groupReplica, sv *served) ([]*recordv1.CompactionHold, error) {
+	s.limitTombstones(sv)
+	if len(sv.log.Stats().Damages) == 0 {
+		if _, err := sv.log.Compact(s.ctx, group.CompactOptions{LookOnly: true}); err != nil {
+			return nil, err
+		}
+	}
+	stats := sv.log.Stats()
+	var out []*recordv1.CompactionHold
+	for _, h := range s.compactor.holds(g.name, &stats) {
+		out = append(out, &recordv1.CompactionHold{Reason: h.reason, Bytes: h.bytes, Text: h.text})
+	}
+	return out, nil
+}

@@ -1,0 +1,307 @@
+package shard
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// written is one write of a record, or its delete.
+type written struct {
+	bytes int // of the data; negative: a delete
+	acked bool
+}
+
+// absent is the place of what stands for "nothing was written", or of a delete.
+const absent = -1
+
+// record is what was written under one id, in the order in which its only writer began. Of the writes whose outcome
+// nobody knows each may have been done at any time, of the others only the last counts.
+type record struct {
+	id     int64
+	writes []written
+}
+
+// mayBe tells whether the record may be as its n-th write left it; absent: whether it may be without data.
+func (r *record) mayBe(n int) bool {
+	last := -1
+	for i, w := range r.writes {
+		if w.acked {
+			last = i
+		}
+	}
+	if n == absent {
+		if last < 0 || r.writes[last].bytes < 0 {
+			return true
+		}
+		for _, w := range r.writes {
+			if !w.acked && w.bytes < 0 {
+				return true
+			}
+		}
+		return false
+	}
+	return n >= 0 && n < len(r.writes) && r.writes[n].bytes >= 0 && (n == last || !r.writes[n].acked)
+}
+
+const tags = 100_000 // writes of one record, at most
+
+func (r *record) content(n int) []byte {
+	return data(r.id*tags+int64(n), r.writes[n].bytes)[:r.writes[n].bytes]
+}
+
+// which tells by which write these data came; absent: by none.
+func (r *record) which(b []byte) int {
+	tag, _, _ := bytes.Cut(b, []byte("/"))
+	n, err := strconv.ParseInt(string(tag), 10, 64)
+	n -= r.id * tags
+	if err != nil || n < 0 || n >= int64(len(r.writes)) || r.writes[n].bytes < 0 || !bytes.Equal(b, r.content(int(n))) {
+		return absent
+	}
+	return int(n)
+}
+
+// person writes some records that are nobody else's, one call after another, each until it is answered, or given up for
+// good.
+type person struct {
+	x       *exploration
+	random  *rand.Rand
+	records []*record
+	calls   int
+}
+
+// patienceOfCall is that of one try. More than enough where a leader is there.
+const patienceOfCall = 5 * time.Second
+
+func (p *person) live(ctx context.Context) {
+	for ctx.Err() == nil {
+		r := p.records[p.random.IntN(len(p.records))]
+		switch dice := p.random.IntN(100); {
+		case dice < 55:
+			p.put(r, 20+p.random.IntN(3000))
+		case dice < 65:
+			p.delete(r)
+		case dice < 75:
+			p.upload(r, group.DataBytesMax+1+p.random.IntN(5000))
+		default:
+			p.read(r)
+		}
+		p.calls++
+		time.Sleep(time.Duration(p.random.IntN(30)) * time.Millisecond)
+	}
+}
+
+// tries does a call for a record until it is answered.
+func (p *person) tries(r *record, do func(ctx context.Context, c recordv1.RecordServiceClient) error) bool {
+	name := placement.GroupName(p.x.routing.GroupOf(r.id))
+	err := p.x.atLeader(name, p.random.IntN, do)
+	if err != nil {
+		p.x.violate(oracleOf(err), "record %d of group %s: %v", r.id, name, err)
+	}
+	return err == nil
+}
+
+// oracleOf is what an error is a violation of that does not end.
+func oracleOf(err error) oracle {
+	if status.Code(err) == codes.DataLoss {
+		return oracleDamage
+	}
+	return oracleStuck
+}
+
+// atLeader does a call at the leader of a group, as far as etcd knows, or at any other shard, until it is answered, or
+// patience ends. Damage is an answer.
+func (x *exploration) atLeader(name string, choose func(n int) int, do func(ctx context.Context, c recordv1.RecordServiceClient) error) (err error) {
+	for began, try := time.Now(), 0; time.Since(began) < x.patience; try++ {
+		m := x.machines[choose(len(x.machines))]
+		if leader := x.machineOf(x.registry.now().Groups[name].Leader); leader != nil && try%3 < 2 {
+			m = leader
+		}
+		_, client := m.running()
+		if client == nil {
+			time.Sleep(2 * time.Millisecond)
+			continue
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), patienceOfCall)
+		err = do(ctx, client)
+		cancel()
+		switch status.Code(err) {
+		case codes.OK, codes.DataLoss:
+			return err
+		case codes.Internal, codes.InvalidArgument, codes.Unimplemented:
+			x.violate(oracleAnswers, "group %s at %s: %v", name, m.name, err)
+			return err
+		}
+		time.Sleep(time.Duration(1+choose(10)) * time.Millisecond)
+	}
+	return err
+}
+
+// begin notes a write before it is sent.
+func (r *record) begin(bytes int) int {
+	r.writes = append(r.writes, written{bytes: bytes})
+	return len(r.writes) - 1
+}
+
+// request is the id of a write's request.
+func (r *record) request(n int) []byte {
+	id := make([]byte, 16)
+	binary.LittleEndian.PutUint64(id, uint64(r.id)+1)
+	binary.LittleEndian.PutUint64(id[8:], uint64(n)+1)
+	return id
+}
+
+func (p *person) put(r *record, bytes int) {
+	n := r.begin(bytes)
+	in := &recordv1.PutRequest{Key: key(r.id), Data: r.content(n), RequestId: r.request(n)}
+	r.writes[n].acked = p.tries(r, func(ctx context.Context, c recordv1.RecordServiceClient) error {
+		_, err := c.Put(ctx, in)
+		return err
+	})
+}
+
+func (p *person) delete(r *record) {
+	n := r.begin(-1)
+	in := &recordv1.DeleteRequest{Key: key(r.id), RequestId: r.request(n)}
+	r.writes[n].acked = p.tries(r, func(ctx context.Context, c recordv1.RecordServiceClient) error {
+		_, err := c.Delete(ctx, in)
+		return err
+	})
+}
+
+// upload writes a blob. Often the connection is cut in the middle, or when all was sent; some of these uploads are
+// repeated.
+func (p *person) upload(r *record, bytes int) {
+	n := r.begin(bytes)
+	content := r.content(n)
+	cutAt, repeat := p.random.IntN(8), p.random.IntN(3) > 0
+	for once := true; once || repeat; once = false {
+		cut := once && cutAt < 5
+		ok := p.tries(r, func(ctx context.Context, c recordv1.RecordServiceClient) error {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			stream, err := c.Upload(ctx)
+			if err != nil {
+				return err
+			}
+			_ = stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{
+				Header: &recordv1.UploadHeader{Key: key(r.id), RequestId: r.request(n)},
+			}})
+			half := len(content) / 2
+			for i, part := range [][]byte{content[:half], content[half:]} {
+				if cut && i == cutAt {
+					p.x.fire("upload cut in the middle")
+					return nil
+				}
+				_ = stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: part}})
+			}
+			if cut {
+				_ = stream.CloseSend()
+				p.cutSoon(stream, cancel)
+				return nil
+			}
+			_, err = stream.CloseAndRecv()
+			return err
+		})
+		if ok && !cut {
+			r.writes[n].acked = true
+			return
+		}
+		if !ok {
+			return
+		}
+		p.read(r)
+	}
+}
+
+// cutSoon cuts an upload off that was sent as a whole, while it is worked on.
+func (p *person) cutSoon(stream recordv1.RecordService_UploadClient, cancel func()) {
+	timer := time.AfterFunc(time.Duration(p.random.IntN(30_000))*time.Microsecond, cancel)
+	defer timer.Stop()
+	if err := stream.RecvMsg(&recordv1.UploadResponse{}); status.Code(err) == codes.Canceled {
+		p.x.fire("upload cut behind its end")
+	}
+}
+
+// read reads a record as the leader has it.
+func (p *person) read(r *record) {
+	var got []byte
+	var found bool
+	if !p.tries(r, func(ctx context.Context, c recordv1.RecordServiceClient) (err error) {
+		got, found, err = download(ctx, c, r.id)
+		return err
+	}) {
+		return
+	}
+	p.x.judgeRecord("a read", r, got, found)
+}
+
+// download gives what a record holds; found is false where there is none.
+func download(ctx context.Context, c recordv1.RecordServiceClient, id int64) (got []byte, found bool, err error) {
+	stream, err := c.Download(ctx, &recordv1.DownloadRequest{Key: key(id)})
+	if err != nil {
+		return nil, false, err
+	}
+	for {
+		out, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return got, true, nil
+		case reasonOf(err) == reasonRecordNotFound:
+			return nil, false, nil
+		case err != nil:
+			return nil, false, err
+		}
+		got = append(got, out.GetChunk().GetData()...)
+	}
+}
+
+// judgeRecord compares what is there with what was written.
+func (x *exploration) judgeRecord(who string, r *record, got []byte, found bool) {
+	n := absent
+	if found {
+		if n = r.which(got); n == absent {
+			x.violate(oracleInvented, "%s of record %d gave %d bytes that nobody wrote: %.60q", who, r.id, len(got), got)
+			return
+		}
+	}
+	if !r.mayBe(n) {
+		x.violate(oracleKept, "%s of record %d gave its write %d of %d: %+v", who, r.id, n, len(r.writes), r.writes[max(0, len(r.writes)-5):])
+	}
+}
+
+// people are all clients.
+type people struct {
+	all  []*person
+	wait sync.WaitGroup
+	quit context.CancelFunc
+}
+
+func (x *exploration) newPeople(n, records int) *people {
+	ps := &people{}
+	ctx, cancel := context.WithCancel(context.Background())
+	ps.quit = cancel
+	for i := range n {
+		p := &person{x: x, random: rand.New(rand.NewPCG(x.seed, uint64(100+i)))}
+		for j := range records {
+			r := &record{id: int64(i*records + j)}
+			p.records, x.records[r.id] = append(p.records, r), r
+		}
+		ps.all = append(ps.all, p)
+		ps.wait.Go(func() { p.live(ctx) })
+	}
+	return ps
+}

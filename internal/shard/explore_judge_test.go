@@ -1,0 +1,334 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// oracle is what finds a violation.
+type oracle string
+
+// The oracles.
+const (
+	oracleKept     oracle = "acknowledged"  // what was acknowledged is there
+	oracleInvented oracle = "invented"      // nothing else is
+	oracleDamage   oracle = "damage"        // without rot nothing is bad
+	oracleAgree    oracle = "copies agree"  // the copies of a group hold the same
+	oracleStuck    oracle = "comes to rest" // each group has its wanted members, no learner, and a leader that answers
+	oracleStop     oracle = "stops"         // a stop and a kill end
+	oracleStart    oracle = "starts"        // a shard starts on what is left of its disk
+	oraclePast     oracle = "past"          // of damaged groups nothing old is told as current
+	oracleAnswers  oracle = "answers"       // no call ends with an error that is nobody's
+	oracleSigns    oracle = "vital signs"   // no figure of a status is impossible
+)
+
+// rests waits until every group is where it is wanted, and its leader answers.
+func (x *exploration) rests() bool {
+	what := ""
+	ok := x.await(func() bool {
+		view := x.registry.now()
+		for name, g := range view.Groups {
+			wanted := slices.Sorted(slices.Values(view.Targets[name].Shards))
+			var have []string
+			for _, m := range g.Members {
+				if m.Role != placement.Voter {
+					what = fmt.Sprintf("group %s has a learner on shard %s: %+v", name, m.Shard, g.Members)
+					return false
+				}
+				have = append(have, m.Shard)
+			}
+			slices.Sort(have)
+			if !slices.Equal(have, wanted) {
+				what = fmt.Sprintf("group %s is on %v, wanted on %v", name, have, wanted)
+				return false
+			}
+			if why := x.led(name, g); why != "" {
+				what = why
+				return false
+			}
+		}
+		return true
+	})
+	if !ok {
+		x.violate(oracleStuck, "after %v: %s%s", x.patience, what, x.states())
+	}
+	return ok
+}
+
+// led says why a group has no leader that answers, or copies that are not as far as it.
+func (x *exploration) led(name string, g placement.Group) string {
+	m := x.machineOf(g.Leader)
+	if m == nil {
+		return fmt.Sprintf("group %s has no leader", name)
+	}
+	_, client := m.running()
+	if client == nil {
+		return fmt.Sprintf("group %s is led by shard %s, which does not run", name, g.Leader)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patienceOfCall)
+	defer cancel()
+	id := idsOf(x.routing, x.groupNumber(name), 1)[0]
+	if _, err := client.Get(ctx, &recordv1.GetRequest{Key: key(id), MetadataOnly: true}); err != nil && reasonOf(err) != reasonRecordNotFound {
+		return fmt.Sprintf("group %s at its leader %s: %v", name, g.Leader, err)
+	}
+	var at []uint64
+	for _, member := range g.Members {
+		sv := x.servedOn(member.Shard, g)
+		if sv == nil {
+			return fmt.Sprintf("group %s does not serve on %s", name, member.Shard)
+		}
+		at = append(at, sv.log.AppliedIndex())
+	}
+	if slices.Min(at) != slices.Max(at) {
+		return fmt.Sprintf("the copies of group %s are at %v", name, at)
+	}
+	return ""
+}
+
+func (x *exploration) servedOn(shard string, g placement.Group) *served {
+	m := x.machineOf(shard)
+	if m == nil {
+		return nil
+	}
+	s, _ := m.running()
+	if s == nil {
+		return nil
+	}
+	return s.servedBy(g.UUID)
+}
+
+// states are those of all replicas, for messages.
+func (x *exploration) states() string {
+	var b strings.Builder
+	for _, m := range x.machines {
+		s, _ := m.running()
+		if s == nil {
+			fmt.Fprintf(&b, "\n%s does not run", m.name)
+			continue
+		}
+		st := s.Status()
+		fmt.Fprintf(&b, "\n%s: problems %q, strays %+v", m.name, st.Problems, st.Strays)
+		for _, g := range st.Groups {
+			fmt.Fprintf(&b, "\n  group %s %s, leader %t, applied %d: %s", g.Group, g.State, g.Leader, g.AppliedIndex, g.Message)
+		}
+	}
+	return b.String()
+}
+
+// judge reads everything, in each way, when all is at rest and nobody writes any more.
+func (x *exploration) judge() {
+	view := x.registry.now()
+	for name, g := range view.Groups {
+		scanned, _ := x.scan(name, false)
+		for id, r := range x.records {
+			if placement.GroupName(x.routing.GroupOf(id)) != name {
+				continue
+			}
+			got, found := x.readOne(name, r)
+			if other, there := scanned[id]; there != found || there && other != nil && string(other) != string(got) {
+				x.violate(oracleAgree, "record %d of group %s: a read gives %d bytes (there: %t), a scan %d (there: %t)", id, name, len(got), found, len(other), there)
+			}
+		}
+		x.judgeCopies(name, g)
+	}
+}
+
+// readOne reads a record at rest, by Get too where its data are no blob.
+func (x *exploration) readOne(name string, r *record) (got []byte, found bool) {
+	err := x.atLeader(name, x.dice, func(ctx context.Context, c recordv1.RecordServiceClient) (err error) {
+		if got, found, err = download(ctx, c, r.id); err != nil || !found || len(got) > group.DataBytesMax {
+			return err
+		}
+		out, err := c.Get(ctx, &recordv1.GetRequest{Key: key(r.id)})
+		if err == nil && string(out.GetRecord().GetData()) != string(got) {
+			x.violate(oracleAgree, "at rest, Get and Download of record %d differ: %v", r.id, err)
+		}
+		return err
+	})
+	if err != nil {
+		x.violate(oracleOf(err), "at rest, record %d: %v", r.id, err)
+		return nil, false
+	}
+	x.judgeRecord("at rest, a download", r, got, found)
+	return got, found
+}
+
+// scan gives what a scan of a group gives: nil data for a blob. Where damage is allowed, it may end with DATA_LOSS;
+// whole is false then.
+func (x *exploration) scan(name string, damage bool) (all map[int64][]byte, whole bool) {
+	err := x.atLeader(name, x.dice, func(ctx context.Context, c recordv1.RecordServiceClient) error {
+		all = map[int64][]byte{}
+		stream, err := c.Scan(ctx, &recordv1.ScanRequest{Group: name})
+		for err == nil {
+			var out *recordv1.ScanResponse
+			if out, err = stream.Recv(); err != nil {
+				break
+			}
+			for _, r := range out.GetRecords() {
+				if all[r.GetKey().GetId()] = nil; r.GetSizeBytes() <= group.DataBytesMax {
+					all[r.GetKey().GetId()] = append([]byte{}, r.GetData()...)
+				}
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return err
+	})
+	switch {
+	case err == nil:
+		return all, true
+	case damage && status.Code(err) == codes.DataLoss:
+		x.fire("scan of a damaged group refused")
+	default:
+		x.violate(oracleOf(err), "scan of group %s: %v", name, err)
+	}
+	return all, false
+}
+
+// judgeCopies compares what the copies of a group hold, and reads every byte of each.
+func (x *exploration) judgeCopies(name string, g placement.Group) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	var first map[int64]string
+	for _, member := range g.Members {
+		sv := x.servedOn(member.Shard, g)
+		if sv == nil {
+			x.violate(oracleStuck, "group %s does not serve on %s any more", name, member.Shard)
+			return
+		}
+		report, err := sv.log.Verify(ctx, 0)
+		if err != nil || len(report.Damages) > 0 {
+			x.violate(oracleDamage, "verify of group %s on %s: %v, %v", name, member.Shard, report.Damages, err)
+		}
+		holds, err := holdings(ctx, sv.log)
+		if err != nil {
+			x.violate(oracleDamage, "reading group %s on %s: %v", name, member.Shard, err)
+		}
+		if first == nil {
+			first = holds
+		}
+		for id := range x.records {
+			if first[id] != holds[id] {
+				x.violate(oracleAgree, "record %d of group %s: %s on %s, %s on %s", id, name, first[id], g.Members[0].Shard, holds[id], member.Shard)
+			}
+		}
+	}
+}
+
+// holdings are the records of a copy, in words.
+func holdings(ctx context.Context, log *group.Log) (map[int64]string, error) {
+	id, err := log.OpenScan(time.Minute)
+	if err != nil {
+		return nil, err
+	}
+	defer log.CloseScan(id)
+	info, err := log.ScanInfo(id)
+	if err != nil {
+		return nil, err
+	}
+	all := map[int64]string{}
+	for rec, err := range log.Scan(ctx, id, 0, info.Index, false) {
+		if err != nil {
+			return all, err
+		}
+		all[rec.ID] = fmt.Sprintf("version %d with %d bytes %x", rec.Index, rec.Size, rec.Data[:min(len(rec.Data), 20)])
+	}
+	return all, nil
+}
+
+// truncated cuts a segment of one copy off while its shard is down, when everything else is over. With other copies it
+// comes whole again. Alone it is damaged: what is told of it is right, and what may be wrong is refused.
+func (x *exploration) truncated() {
+	m, name, g := x.anyReplica()
+	if m == nil {
+		return
+	}
+	m.stop()
+	if !x.truncate(m, g) {
+		return
+	}
+	x.fire(fmt.Sprintf("segment truncated, copies %d", x.copies))
+	m.start(vfs.Survival{Kind: vfs.SurviveAll})
+	if x.copies > 1 {
+		if x.rests() {
+			x.await(func() bool { // what is bad is repaired, or made anew
+				for _, member := range x.registry.now().Groups[name].Members {
+					sv := x.servedOn(member.Shard, g)
+					if sv == nil || sv.log.Damaged() {
+						return false
+					}
+				}
+				return true
+			})
+			x.judge()
+		}
+		return
+	}
+	s, _ := m.running()
+	if !x.await(func() bool { // it serves, or it cannot
+		st := s.Status()
+		i := slices.IndexFunc(st.Groups, func(s GroupStatus) bool { return s.Group == name })
+		return i >= 0 && (st.Groups[i].Leader || st.Groups[i].State == "Failed")
+	}) {
+		x.violate(oracleStuck, "group %s with a truncated segment neither serves nor fails%s", name, x.states())
+		return
+	}
+	if sv := s.servedBy(g.UUID); sv == nil {
+		x.fire("damaged group does not serve")
+		return
+	}
+	x.judgeDamaged(name)
+}
+
+// judgeDamaged reads a damaged group: each record is as it was, or refused.
+func (x *exploration) judgeDamaged(name string) {
+	scanned, whole := x.scan(name, true)
+	for id, r := range x.records {
+		if placement.GroupName(x.routing.GroupOf(id)) != name {
+			continue
+		}
+		var got []byte
+		var found bool
+		err := x.atLeader(name, x.dice, func(ctx context.Context, c recordv1.RecordServiceClient) (err error) {
+			got, found, err = download(ctx, c, id)
+			return err
+		})
+		switch {
+		case status.Code(err) == codes.DataLoss:
+			x.fire("read of a damaged group refused")
+		case err != nil:
+			x.violate(oracleStuck, "record %d of damaged group %s: %v", id, name, err)
+		default:
+			n := absent
+			if found {
+				n = r.which(got)
+			}
+			if !r.mayBe(n) || found && n == absent {
+				x.violate(oraclePast, "a read of record %d of damaged group %s gave its write %d of %d", id, name, n, len(r.writes))
+			}
+		}
+		told, there := scanned[id]
+		if there && told != nil {
+			if n := r.which(told); n == absent || !r.mayBe(n) {
+				x.violate(oraclePast, "a scan of damaged group %s gave write %d of %d of record %d", name, n, len(r.writes), id)
+			}
+		}
+		if there && (err != nil || !found) || whole && !there && (err != nil || found) {
+			x.violate(oraclePast, "a scan of damaged group %s gave record %d: %t (whole: %t), a read: %t, %v", name, id, there, whole, found, err)
+		}
+	}
+}

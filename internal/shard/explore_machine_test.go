@@ -1,0 +1,272 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// line is what one process has of etcd: nothing any more once the process is dead.
+type line struct {
+	*memRegistry
+	dead  atomic.Bool
+	stays bool // the registration outlives the process, as a lease does that nobody gives back
+}
+
+func (l *line) Meta(ctx context.Context) (placement.Meta, error) {
+	if l.dead.Load() {
+		return placement.Meta{}, errDown
+	}
+	return l.memRegistry.Meta(ctx)
+}
+
+func (l *line) MayRegister(ctx context.Context, s placement.Shard) (placement.Step, error) {
+	if l.dead.Load() {
+		return placement.Step{}, errDown
+	}
+	return l.memRegistry.MayRegister(ctx, s)
+}
+
+func (l *line) NextStep(ctx context.Context, s placement.Shard) error {
+	if l.dead.Load() {
+		return errDown
+	}
+	return l.memRegistry.NextStep(ctx, s)
+}
+
+func (l *line) RegisterShard(ctx context.Context, s placement.Shard, refused ...func(error)) (func(), error) {
+	if l.dead.Load() {
+		return nil, errDown
+	}
+	stop, err := l.memRegistry.RegisterShard(ctx, s, refused...)
+	return func() {
+		if !l.dead.Load() || !l.stays {
+			stop()
+		}
+	}, err
+}
+
+func (l *line) PutGroup(ctx context.Context, g placement.Group) (placement.Group, error) {
+	if l.dead.Load() {
+		return g, errDown
+	}
+	return l.memRegistry.PutGroup(ctx, g)
+}
+
+func (l *line) PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error) {
+	if l.dead.Load() {
+		return g, errDown
+	}
+	return l.memRegistry.PutGroupAsLeader(ctx, g)
+}
+
+// machine is a disk in memory, and the shard that runs on it, or none. Only the nemesis starts and ends it.
+type machine struct {
+	x    *exploration
+	name string
+
+	disk   *vfs.Mem
+	faulty *vfs.Faulty // the disk, as the shard sees it
+	line   *line
+
+	mu      sync.Mutex // guards what clients look at
+	shard   *Shard     // nil: none runs
+	conn    *grpc.ClientConn
+	records recordv1.RecordServiceClient
+}
+
+// stage is a part of a replica's life, by what is done to the disk in it.
+type stage struct {
+	name  string
+	match func(op vfs.Op) bool
+	most  int // operations of it before the machine dies
+}
+
+const exploreDir = "/v"
+
+// inGroup is the name of a file in the folder of a group, or in a folder of that; "." is the folder itself.
+func inGroup(name string) (file string, ok bool) {
+	_, rest, ok := strings.Cut(name, exploreDir+"/groups/")
+	if !ok {
+		return "", false
+	}
+	_, file, _ = strings.Cut(rest, "/")
+	return path.Clean(file), true
+}
+
+// The stages at which a machine dies.
+var (
+	beginning = stage{"begins a replica", func(op vfs.Op) bool {
+		file, ok := inGroup(op.Name)
+		return ok && (op.Kind == vfs.OpMkdir && file == "." || strings.HasPrefix(file, group.ReplicaName))
+	}, 5}
+	joining = stage{"installs a replica", func(op vfs.Op) bool {
+		file, _ := inGroup(op.Name)
+		return strings.HasPrefix(file, group.IncomingName)
+	}, 30}
+	leaving = stage{"removes a replica", func(op vfs.Op) bool {
+		trash := exploreDir + "/trash"
+		return strings.HasPrefix(op.Name, trash) || strings.HasPrefix(op.NewName, trash) ||
+			op.Kind == vfs.OpSyncDir && op.Name == exploreDir+"/groups"
+	}, 8}
+	anything = stage{"does anything", func(vfs.Op) bool { return true }, 200}
+)
+
+// arm has the machine die behind the n-th operation of a stage, at once and with all that it says to etcd. The channel
+// is closed then.
+func (m *machine) arm(s stage, n int) (hit chan struct{}) {
+	hit = make(chan struct{})
+	disk, line := m.disk, m.line
+	var seen atomic.Int64
+	disk.AfterOp(func(op vfs.Op) {
+		if s.match(op) && seen.Add(1) == int64(n) {
+			line.dead.Store(true)
+			disk.CrashAfter(op.Number)
+			m.x.event("%s is hit behind %v", m.name, op)
+			close(hit)
+		}
+	})
+	return hit
+}
+
+func (m *machine) disarm() { m.disk.AfterOp(nil) }
+
+// die ends the process at this moment, and leaves of the disk what survives: everything behind a kill, less behind a
+// power cut.
+func (m *machine) die(how vfs.Survival) {
+	m.line.dead.Store(true)
+	m.disk.CrashAfter(0)
+	m.end(func(s *Shard) { s.Kill() })
+	m.renew(how)
+}
+
+// renew gives the machine the disk that survives.
+func (m *machine) renew(how vfs.Survival) {
+	m.disarm()
+	m.disk = m.disk.CrashClone(how)
+	m.faulty = vfs.NewFaulty(m.disk)
+}
+
+// end stops the shard, in whatever way. One that does not come to its end in time is a violation: its disk is mended
+// then, so that the test ends.
+func (m *machine) end(how func(s *Shard)) {
+	m.mu.Lock()
+	s, conn := m.shard, m.conn
+	m.shard, m.conn, m.records = nil, nil, nil
+	m.mu.Unlock()
+	if s == nil {
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		how(s)
+	}()
+	select {
+	case <-done:
+	case <-time.After(m.x.patience):
+		m.x.violate(oracleStop, "shard %s does not come to its end within %v", m.name, m.x.patience)
+		m.faulty.Clear()
+		<-done
+	}
+	_ = conn.Close()
+}
+
+// stop stops the shard in order.
+func (m *machine) stop() {
+	m.end(func(s *Shard) {
+		ctx, cancel := context.WithTimeout(context.Background(), m.x.patience/2)
+		defer cancel()
+		if err := s.Stop(ctx); err != nil {
+			m.x.event("stop of %s: %v", m.name, err)
+		}
+	})
+}
+
+// start starts the shard, and again where etcd is away, or where the machine dies meanwhile: then how says what of its
+// disk survives.
+func (m *machine) start(how vfs.Survival) {
+	for began := time.Now(); ; {
+		err := m.startOnce()
+		if err == nil {
+			return
+		}
+		switch {
+		case m.disk.Crashed() || m.line.dead.Load():
+			m.renew(how)
+			m.x.fire("killed again as it starts")
+		case errors.Is(err, errDown) && time.Since(began) < m.x.patience:
+			time.Sleep(5 * time.Millisecond)
+		default:
+			m.x.violate(oracleStart, "shard %s does not start: %v", m.name, err)
+			return
+		}
+	}
+}
+
+func (m *machine) startOnce() error {
+	m.line = &line{memRegistry: m.x.registry, stays: m.x.dice(2) == 0}
+	cfg := m.x.shardConfig
+	cfg.Name, cfg.Dir, cfg.Listen, cfg.FS, cfg.Placement = m.name, exploreDir, "127.0.0.1:0", m.faulty, m.line
+	cfg.Logger = slog.New(slog.NewTextHandler(eventWriter{m.x}, &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: noTime}))
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	s, err := Start(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	conn, err := grpc.NewClient(s.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20), grpc.MaxCallSendMsgSize(16<<20)))
+	if err != nil {
+		s.Kill()
+		return err
+	}
+	m.mu.Lock()
+	m.shard, m.conn, m.records = s, conn, recordv1.NewRecordServiceClient(conn)
+	m.mu.Unlock()
+	m.x.event("%s runs", m.name)
+	return nil
+}
+
+// running is the shard, and a client of it; nil: none runs.
+func (m *machine) running() (*Shard, recordv1.RecordServiceClient) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.shard, m.records
+}
+
+// eventWriter writes the log of a shard among the events.
+type eventWriter struct{ x *exploration }
+
+func (w eventWriter) Write(b []byte) (int, error) {
+	w.x.event("%s", strings.TrimSuffix(string(b), "\n"))
+	return len(b), nil
+}
+
+func noTime(_ []string, a slog.Attr) slog.Attr {
+	if a.Key == slog.TimeKey {
+		return slog.Attr{}
+	}
+	return a
+}
+
+// event notes what happens, for the trace of a violation.
+func (x *exploration) event(format string, args ...any) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.events = append(x.events, fmt.Sprintf("%8.3f ", time.Since(x.began).Seconds())+fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,261 @@
+package shard
+
+import (
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// misfortune is one kind of trouble. It tells whether it came; when it has ended, all shards run.
+type misfortune struct {
+	name string
+	run  func(x *exploration) bool
+}
+
+var misfortunes = []misfortune{
+	{"group moved", func(x *exploration) bool {
+		x.aim(placement.GroupName(x.dice(exploreGroups)), nil, nil)
+		return true
+	}},
+	{"killed as it begins", (*exploration).killedAsItBegins},
+	{"killed as it joins", func(x *exploration) bool { return x.killedAsItJoins(joining) }},
+	{"killed as it leaves", (*exploration).killedAsItLeaves},
+	{"killed", func(x *exploration) bool {
+		m := x.anyMachine()
+		return x.killed(m, anything, func() {})
+	}},
+	{"killed while etcd is away", (*exploration).killedWithoutEtcd},
+	{"stopped in order", func(x *exploration) bool {
+		m := x.anyMachine()
+		m.stop()
+		x.pause(time.Second)
+		m.start(vfs.Survival{})
+		return true
+	}},
+	{"stopped while it cannot begin", (*exploration).stoppedWhileItCannotBegin},
+	{"cannot begin for a while", (*exploration).cannotBegin},
+	{"slow disk", (*exploration).slowDisk},
+	{"room of a disk unknown", (*exploration).roomUnknown},
+	{"killed when its disk has failed", (*exploration).killedWhenItsDiskHasFailed},
+}
+
+// step brings one misfortune; every fourth time the groups are moved meanwhile.
+func (x *exploration) step(n int, names []string) {
+	some := misfortunes
+	if len(names) > 0 {
+		some = slices.DeleteFunc(slices.Clone(some), func(m misfortune) bool { return !slices.Contains(names, m.name) })
+	}
+	m := some[x.dice(len(some))]
+	x.event("step %d: %s", n, m.name)
+	if m.run(x) {
+		x.fire(m.name)
+	}
+	x.pause(400 * time.Millisecond)
+}
+
+// killed has a machine die at some operation of a stage, that begins with the function, and starts it again on what is
+// left of its disk, where it may die once more.
+func (x *exploration) killed(m *machine, s stage, begins func()) bool {
+	how := x.survival()
+	hit := m.arm(s, 1+x.dice(s.most))
+	if x.dice(2) == 0 {
+		m.slow(time.Duration(1+x.dice(30)) * time.Millisecond)
+	}
+	begins()
+	select {
+	case <-hit:
+	case <-time.After(3 * time.Second):
+	}
+	m.disarm()
+	select {
+	case <-hit:
+	default:
+		m.faulty.Clear()
+		return false
+	}
+	m.die(how)
+	x.pause(time.Second)
+	if x.dice(3) == 0 {
+		m.arm(anything, 1+x.dice(s.most))
+	}
+	m.start(how)
+	m.disarm()
+	if m.line.dead.Load() { // it was hit when it ran already
+		m.die(how)
+		m.start(how)
+	}
+	return true
+}
+
+// killedAsItBegins gives a shard a group, and kills it when it begins its replica.
+func (x *exploration) killedAsItBegins() bool { return x.killedAsItJoins(beginning) }
+
+func (x *exploration) killedAsItJoins(s stage) bool {
+	m := x.anyMachine()
+	name := x.some(m, false)
+	return name != "" && x.killed(m, s, func() { x.aim(name, m, nil) })
+}
+
+// killedAsItLeaves takes a group from a shard, sometimes one that it was just given.
+func (x *exploration) killedAsItLeaves() bool {
+	m := x.anyMachine()
+	name := x.some(m, x.dice(3) > 0)
+	if name == "" {
+		return false
+	}
+	if !x.isOn(m, x.registry.now().Groups[name]) {
+		x.aim(name, m, nil)
+		x.pause(300 * time.Millisecond)
+	}
+	return x.killed(m, leaving, func() { x.aim(name, nil, m) })
+}
+
+func (x *exploration) killedWithoutEtcd() bool {
+	x.registry.setDown(true)
+	x.aim(placement.GroupName(x.dice(exploreGroups)), nil, nil)
+	x.pause(500 * time.Millisecond)
+	m, how := x.anyMachine(), x.survival()
+	m.die(how)
+	x.pause(500 * time.Millisecond)
+	x.registry.setDown(false)
+	m.start(how)
+	return true
+}
+
+// unbegun has the first steps of a replica's folder fail.
+func (x *exploration) unbegun(before func(op vfs.Op)) *vfs.Fault {
+	return &vfs.Fault{
+		Match:  func(op vfs.Op) bool { return op.Kind.Mutates() && beginning.match(op) },
+		Err:    []error{syscall.ENOSPC, syscall.EIO}[x.dice(2)],
+		Before: before,
+	}
+}
+
+// stoppedWhileItCannotBegin stops a shard at the moment at which its disk refuses a replica.
+func (x *exploration) stoppedWhileItCannotBegin() bool {
+	m := x.anyMachine()
+	name := x.some(m, false)
+	if name == "" {
+		return false
+	}
+	s, _ := m.running()
+	hit := make(chan struct{})
+	var once sync.Once
+	fault := m.faulty.Add(x.unbegun(func(vfs.Op) {
+		once.Do(func() { close(hit) })
+		select { // the answer of the disk comes when the shard stops already
+		case <-s.ctx.Done():
+		case <-time.After(3 * time.Second):
+		}
+		time.Sleep(time.Millisecond)
+	}))
+	x.aim(name, m, nil)
+	fired := false
+	select {
+	case <-hit:
+		fired = true
+	case <-time.After(3 * time.Second):
+	}
+	if x.dice(2) == 0 {
+		m.stop()
+	} else {
+		m.end(func(s *Shard) { s.Kill() })
+	}
+	fault.Remove()
+	m.start(vfs.Survival{})
+	return fired
+}
+
+func (x *exploration) cannotBegin() bool {
+	m := x.anyMachine()
+	name := x.some(m, false)
+	if name == "" {
+		return false
+	}
+	fault := m.faulty.Add(x.unbegun(nil))
+	x.aim(name, m, nil)
+	x.pause(2 * time.Second)
+	fault.Remove()
+	return fault.Fired() > 0
+}
+
+// slow has each sync of a segment and of the journal take a while.
+func (m *machine) slow(each time.Duration) *vfs.Fault {
+	return m.faulty.Add(&vfs.Fault{
+		Match: func(op vfs.Op) bool {
+			name := path.Base(op.Name)
+			return op.Kind == vfs.OpSync && (strings.HasPrefix(name, "segment-") || strings.HasPrefix(name, "journal"))
+		},
+		Effect: vfs.EffectPass, Before: func(vfs.Op) { time.Sleep(each) },
+	})
+}
+
+// slowDisk has all disks be slow for a while.
+func (x *exploration) slowDisk() bool {
+	var all []*vfs.Fault
+	for _, m := range x.machines {
+		all = append(all, m.slow(time.Duration(1+x.dice(30))*time.Millisecond))
+	}
+	time.Sleep(time.Second)
+	fired := false
+	for _, f := range all {
+		f.Remove()
+		fired = fired || f.Fired() > 0
+	}
+	return fired
+}
+
+// roomUnknown has the file system of a machine not tell its room.
+func (x *exploration) roomUnknown() bool {
+	fault := x.anyMachine().faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpSpace }, Err: syscall.EUCLEAN})
+	x.pause(time.Second)
+	fault.Remove()
+	return fault.Fired() > 0
+}
+
+// truncate cuts off a segment of a group, at any place.
+func (x *exploration) truncate(m *machine, g placement.Group) bool {
+	dir := path.Join(exploreDir, "groups", g.UUID.String())
+	names, err := m.disk.List(dir)
+	if err != nil {
+		return false
+	}
+	segments := slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, "segment-") })
+	if len(segments) == 0 {
+		return false
+	}
+	file, err := m.disk.OpenWrite(path.Join(dir, segments[x.dice(len(segments))]))
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	size, err := file.DataEnd(0)
+	if err != nil || size <= 1 {
+		return false
+	}
+	at := int64(x.dice(int(size)))
+	x.event("%s of group %s on %s is cut off at %d of %d", file.Name(), g.Name, m.name, at, size)
+	return file.Truncate(at) == nil && file.Sync() == nil
+}
+
+// killedWhenItsDiskHasFailed has a disk refuse all that changes it, from one moment on, until the process is killed.
+func (x *exploration) killedWhenItsDiskHasFailed() bool {
+	m := x.anyMachine()
+	kinds := []vfs.Effect{vfs.EffectNone, vfs.EffectDone, vfs.EffectPart, vfs.EffectDrop}
+	fault := m.faulty.Add(&vfs.Fault{
+		Match:  func(op vfs.Op) bool { return op.Kind.Mutates() },
+		Err:    []error{syscall.EIO, syscall.EUCLEAN, syscall.EROFS}[x.dice(3)],
+		Effect: kinds[x.dice(len(kinds))],
+	})
+	x.pause(2 * time.Second)
+	how := x.survival()
+	m.die(how)
+	m.start(how)
+	return fault.Fired() > 0
+}

@@ -1,0 +1,105 @@
+package shard
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sheaf.dev/sheaf/internal/replica"
+)
+
+// exploreRules are those that an exploration can judge. Each is switched off, and the exploration must notice, by the
+// oracle that the rule is for.
+var exploreRules = []struct {
+	name    string
+	unsafe  unsafe
+	replica replica.Unsafe
+	copies  int
+	faults  []string
+	fires   string // what has come by then
+	oracles []oracle
+	says    string // the violation, among other words
+	long    bool   // it takes many seeds: of the long run
+}{
+	{
+		name: "what a kill leaves of a learner's folder is replaced", unsafe: unsafeRemnant, copies: 3,
+		faults: []string{"killed as it begins"}, fires: "killed as it begins", oracles: []oracle{oracleStuck}, says: "has a learner on shard",
+	},
+	{
+		name: "a stop ends the beginning of a replica that fails", unsafe: unsafeStop, copies: 3,
+		faults: []string{"stopped while it cannot begin"}, fires: "stopped while it cannot begin", oracles: []oracle{oracleStop},
+	},
+	{
+		name: "the blob of an upload of unknown outcome stays", unsafe: unsafeDoubt, copies: 1,
+		faults: []string{"slow disk"}, fires: "upload cut behind its end", oracles: []oracle{oracleDamage},
+	},
+	{
+		name: "a scan of a damaged group leaves out what may be old", unsafe: unsafeScan, copies: 1,
+		faults: []string{"stopped in order"}, fires: "segment truncated, copies 1", oracles: []oracle{oraclePast}, says: "a scan",
+	},
+	{
+		name: "acknowledged means synced", replica: replica.UnsafeSync, copies: 1,
+		faults: []string{"killed"}, fires: "killed", oracles: []oracle{oracleKept}, long: true,
+	},
+}
+
+// With a rule switched off, what does not come to an end by then never does; with all rules on the patience is longer,
+// for machines that are busy.
+const patienceOfRules = 20 * time.Second
+
+// TestEveryRuleOfShardsIsNeeded switches one rule off and lives through seeds until the exploration finds what that
+// rule is for.
+func TestEveryRuleOfShardsIsNeeded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("of the long run")
+	}
+	t.Parallel()
+	seeds := exploreNumber(t, "SHEAF_EXPLORE_MUTATION_SEEDS", 200) // far more than any rule takes
+	var wait sync.WaitGroup
+	for _, rule := range exploreRules {
+		if rule.long && os.Getenv("SHEAF_SOAK") == "" {
+			continue
+		}
+		wait.Go(func() { // not parallel tests, of which as many run as there are processors: an exploration mostly waits
+			others := map[oracle]int{}
+			for seed := uint64(1); seed <= seeds; seed++ {
+				x := explore(seed, settings{copies: rule.copies, faults: rule.faults, steps: 6, patience: patienceOfRules, unsafe: rule.unsafe, replica: rule.replica})
+				if len(x.violations) == 0 {
+					continue
+				}
+				v := x.violations[0] // what follows may come of it
+				if slices.Contains(rule.oracles, v.oracle) && x.fired[rule.fires] > 0 && strings.Contains(v.what, rule.says) {
+					t.Logf("%s: found by seed %d, %v: %.400s; before it %v", rule.name, seed, x.fired, v.String(), others)
+					return
+				}
+				others[v.oracle]++
+			}
+			t.Errorf("%s: not found within %d seeds: %q; others found %v", rule.name, seeds, rule.oracles, others)
+		})
+	}
+	wait.Wait()
+}
+
+// TestEveryRuleOfShardsHolds lives through the same faults with the rules on: what is found without them comes of
+// nothing else.
+func TestEveryRuleOfShardsHolds(t *testing.T) {
+	if os.Getenv("SHEAF_SOAK") == "" {
+		t.Skip("of the long run; TestExplore has all of these faults")
+	}
+	seeds := exploreNumber(t, "SHEAF_EXPLORE_MUTATION_SEEDS", 30)
+	var wait sync.WaitGroup
+	for _, rule := range exploreRules {
+		wait.Go(func() {
+			for seed := uint64(1); seed <= seeds; seed++ {
+				x := explore(seed, settings{copies: rule.copies, faults: rule.faults, steps: 6, patience: usually(seed).patience})
+				if len(x.violations) > 0 {
+					t.Errorf("%s: seed %d, %v: %v\n%s", rule.name, seed, x.fired, x.violations, strings.Join(x.events, "\n"))
+				}
+			}
+		})
+	}
+	wait.Wait()
+}

@@ -1,0 +1,358 @@
+package shard
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// An exploration is a random walk through the life of shards: real shards, with all that they are made of, talk to each
+// other and to their clients over real connections; their disks are in memory, and lose power. Groups are moved from
+// shard to shard while shards die where they begin, install and remove replicas, stop while they cannot begin one, and
+// uploads are cut off. When everything is whole again, each group has to come to rest, and hold all that was
+// acknowledged. The dice are those of the seed; the turns of the goroutines, and the clock, are not.
+type exploration struct {
+	seed        uint64
+	copies      int
+	routing     placement.Routing
+	shardConfig Config
+	patience    time.Duration // for whatever must come to an end
+	began       time.Time
+
+	registry *memRegistry
+	machines []*machine
+	records  map[int64]*record // written by the people, read when they have ended
+
+	mu         sync.Mutex // guards what follows
+	random     *rand.Rand // of the nemesis
+	fired      map[string]int
+	events     []string
+	violations []violation
+}
+
+type violation struct {
+	oracle oracle
+	what   string
+}
+
+func (v violation) String() string { return fmt.Sprintf("%s: %s", v.oracle, v.what) }
+
+func (x *exploration) violate(o oracle, format string, args ...any) {
+	x.event("VIOLATION %s: "+format, append([]any{o}, args...)...)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.violations = append(x.violations, violation{o, fmt.Sprintf(format, args...)})
+}
+
+func (x *exploration) failed() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.violations) > 0
+}
+
+func (x *exploration) fire(what string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.fired[what]++
+}
+
+// dice gives 0 to n-1.
+func (x *exploration) dice(n int) int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.random.IntN(n)
+}
+
+func (x *exploration) pause(most time.Duration) { time.Sleep(time.Duration(x.dice(int(most)))) }
+
+// await waits for something, as long as patience lasts and nothing is violated.
+func (x *exploration) await(is func() bool) bool {
+	for end := time.Now().Add(x.patience); ; time.Sleep(5 * time.Millisecond) {
+		switch {
+		case is():
+			return true
+		case time.Now().After(end):
+			return false
+		}
+	}
+}
+
+func (x *exploration) machineOf(name string) *machine {
+	for _, m := range x.machines {
+		if m.name == name {
+			return m
+		}
+	}
+	return nil
+}
+
+func (x *exploration) groupNumber(name string) int {
+	n, _ := strconv.Atoi(name)
+	return n
+}
+
+func (x *exploration) anyMachine() *machine { return x.machines[x.dice(len(x.machines))] }
+
+// anyReplica is one that etcd knows.
+func (x *exploration) anyReplica() (*machine, string, placement.Group) {
+	groups := x.registry.now().Groups
+	names := slices.Sorted(maps.Keys(groups))
+	name := names[x.dice(len(names))]
+	members := groups[name].Members
+	if len(members) == 0 {
+		return nil, name, groups[name]
+	}
+	return x.machineOf(members[x.dice(len(members))].Shard), name, groups[name]
+}
+
+// survival is what is left of a disk: behind a kill, or a power cut.
+func (x *exploration) survival() vfs.Survival {
+	if x.dice(2) == 0 {
+		return vfs.Survival{Kind: vfs.SurviveAll}
+	}
+	return vfs.Survival{Kind: vfs.SurvivalKinds[x.dice(len(vfs.SurvivalKinds))], Seed: uint64(x.dice(1 << 30))}
+}
+
+// aim gives a group to shards at random, of which must, where it is not nil, is one, and not is none. The target says
+// which leads.
+func (x *exploration) aim(name string, must, not *machine) {
+	order := slices.Clone(x.machines)
+	x.mu.Lock()
+	x.random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	x.mu.Unlock()
+	order = slices.DeleteFunc(order, func(m *machine) bool { return m == not || m == must })
+	if must != nil {
+		order = slices.Insert(order, x.dice(x.copies), must)
+	}
+	var shards []string
+	for _, m := range order[:x.copies] {
+		shards = append(shards, m.name)
+	}
+	x.event("group %s is wanted on %v", name, shards)
+	x.registry.change(func(v *placement.View) {
+		v.Targets[name] = placement.Target{Group: name, Shards: shards, Revision: int64(v.Epoch)}
+	})
+}
+
+// isOn tells whether a shard is a member of a group.
+func (x *exploration) isOn(m *machine, g placement.Group) bool { return isMember(g, m.name) }
+
+// some group that a shard is a member of, or is none of; "": there is none.
+func (x *exploration) some(m *machine, member bool) string {
+	var names []string
+	for name, g := range x.registry.now().Groups {
+		if x.isOn(m, g) == member {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	return names[x.dice(len(names))]
+}
+
+// settings of an exploration.
+type settings struct {
+	copies   int
+	faults   []string // none: all
+	steps    int
+	patience time.Duration
+	unsafe   unsafe         // rules switched off
+	replica  replica.Unsafe // the same, of replicas
+}
+
+const exploreGroups = 3
+
+// explore lives through one seed.
+func explore(seed uint64, set settings) *exploration {
+	x := &exploration{
+		seed: seed, copies: set.copies, patience: set.patience, began: time.Now(), random: rand.New(rand.NewPCG(seed, 1)),
+		routing: placement.Routing{Mode: placement.Hash, Groups: exploreGroups}, records: map[int64]*record{}, fired: map[string]int{},
+	}
+	x.registry = newRegistry(x.routing, "")
+	x.registry.view.Meta.Copies = x.copies
+	x.shardConfig = Config{
+		SegmentBytes: []int64{16 << 10, 64 << 10, 1 << 20}[x.dice(3)], ReserveBytes: 16 << 20, ReportInterval: 20 * time.Millisecond,
+		stepEvery: []time.Duration{20 * time.Millisecond, time.Second}[x.dice(2)], mendEvery: 100 * time.Millisecond, unsafe: set.unsafe,
+		TrashDelay: []time.Duration{time.Millisecond, time.Second, time.Hour}[x.dice(3)], ScrubBytesPerSecond: -1,
+		Residency:  []group.Residency{group.Index, group.Resident}[x.dice(2)],
+		Compaction: Compaction{Off: x.dice(2) == 0, SupersededBytesMin: 16 << 10, Interval: 300 * time.Millisecond},
+	}
+	if set.replica != 0 {
+		x.shardConfig.probe = &replica.Probe{Unsafe: set.replica}
+	}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		m := &machine{x: x, name: name, disk: vfs.NewMem()}
+		m.disk.SetCheapOverwrite(x.dice(2) == 0)
+		m.faulty = vfs.NewFaulty(m.disk)
+		x.machines = append(x.machines, m)
+	}
+	for n := range exploreGroups {
+		x.aim(placement.GroupName(n), nil, nil)
+	}
+	for _, m := range x.machines {
+		m.start(vfs.Survival{})
+	}
+	watched := x.watch()
+	ps := x.newPeople(3, 5)
+	if x.rests() {
+		for n := range set.steps {
+			if x.failed() {
+				break
+			}
+			x.step(n, set.faults)
+		}
+	}
+	whole := !x.failed() && x.rests()
+	ps.quit()
+	ps.wait.Wait()
+	if whole && !x.failed() && x.rests() {
+		x.judge()
+		if !x.failed() {
+			x.truncated()
+		}
+	}
+	watched()
+	for _, m := range x.machines {
+		m.end(func(s *Shard) { s.Kill() })
+	}
+	for _, p := range ps.all {
+		x.fired["calls"] += p.calls
+	}
+	return x
+}
+
+// watch looks at what the shards say of themselves, until the function that it gives is called.
+func (x *exploration) watch() (end func()) {
+	quit, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			for _, m := range x.machines {
+				if s, _ := m.running(); s != nil {
+					if what := impossible(s.Status()); what != "" {
+						x.violate(oracleSigns, "the status of %s: %s", m.name, what)
+					}
+				}
+			}
+			select {
+			case <-quit:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}()
+	return func() {
+		close(quit)
+		<-ended
+	}
+}
+
+// impossible names figures of a status that cannot be.
+func impossible(st Status) string {
+	var bad []string
+	for name, n := range map[string]int64{
+		"capacity": st.CapacityBytes, "free": st.FreeBytes, "reserve": st.ReserveBytes, "memory needed": st.MemoryNeedBytes, "memory used": st.MemoryUsedBytes,
+	} {
+		if n < 0 {
+			bad = append(bad, fmt.Sprintf("%s %d", name, n))
+		}
+	}
+	if st.FreeBytes > st.CapacityBytes {
+		bad = append(bad, fmt.Sprintf("%d bytes are free of %d", st.FreeBytes, st.CapacityBytes))
+	}
+	for _, g := range st.Groups {
+		if g.Records < 0 || g.StoredBytes < 0 || g.SupersededBytes < 0 || g.MemoryBytes < 0 || g.CutBytes < 0 || g.Segments < 0 {
+			bad = append(bad, fmt.Sprintf("%+v", g))
+		}
+	}
+	return strings.Join(bad, ", ")
+}
+
+const exploreAgain = "again: SHEAF_EXPLORE_SEED=%d SHEAF_EXPLORE_SEEDS=5 go test ./internal/shard -run TestExplore -v (the goroutines' turns differ from run to run)"
+
+// exploreNumber gives that in a variable of the environment.
+func exploreNumber(t *testing.T, name string, otherwise uint64) uint64 {
+	s := os.Getenv(name)
+	if s == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// usually is how most seeds are lived through.
+func usually(seed uint64) settings {
+	set := settings{copies: 3, steps: 10, patience: 2 * time.Minute}
+	if seed%3 == 0 {
+		set.copies = 1
+	}
+	return set
+}
+
+// explorations are lived through at a time: each mostly waits.
+const explorationsAtOnce = 6
+
+// TestExplore lives through some seeds: 6, 300 with SHEAF_SOAK, or as many as SHEAF_EXPLORE_SEEDS says.
+// SHEAF_EXPLORE_SEED runs one seed so many times.
+func TestExplore(t *testing.T) {
+	t.Parallel()
+	seeds := uint64(6)
+	switch {
+	case os.Getenv("SHEAF_SOAK") != "":
+		seeds = 300
+	case testing.Short():
+		seeds = 2
+	}
+	seeds = exploreNumber(t, "SHEAF_EXPLORE_SEEDS", seeds)
+	only := exploreNumber(t, "SHEAF_EXPLORE_SEED", 0)
+	var wait sync.WaitGroup
+	var mu sync.Mutex
+	fired, slots := map[string]int{}, make(chan struct{}, explorationsAtOnce)
+	for i := range seeds {
+		seed := cmp.Or(only, i+1)
+		slots <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-slots }()
+			x := explore(seed, usually(seed))
+			mu.Lock()
+			defer mu.Unlock()
+			for what, n := range x.fired {
+				fired[what] += n
+			}
+			if len(x.violations) > 0 {
+				t.Errorf("seed %d, %v: %v\n"+exploreAgain+"\n%s", seed, x.fired, x.violations, seed, strings.Join(x.events, "\n"))
+			}
+		})
+	}
+	wait.Wait()
+	if only == 0 && seeds >= 30 && !t.Failed() {
+		for _, m := range misfortunes {
+			if fired[m.name] == 0 {
+				t.Errorf("%q never came: the exploration tests less than it says", m.name)
+			}
+		}
+	}
+	var table strings.Builder
+	for _, what := range slices.Sorted(maps.Keys(fired)) {
+		fmt.Fprintf(&table, "\n%8d  %s", fired[what], what)
+	}
+	t.Logf("%d seeds%s", seeds, table.String())
+}

@@ -1,0 +1,46 @@
+package shard
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// One group of a volume has lost what it acknowledged, and its leader goes on counting on that: the replica is replaced by another one.
+func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
+	c := newCluster(t, oneGroup, abc)
+	c.settled(abc...)
+	leader, follower := "", ""
+	c.eventually("one leads", func() bool {
+		for _, name := range abc {
+			if c.shards[name].served(0).replica.Status().Leader {
+				leader = name
+			} else {
+				follower = name
+			}
+		}
+		return leader != ""
+	})
+	c.put(1, data(1, 100))
+	f := c.shards[follower]
+	applied := func() uint64 { return f.served(0).log.AppliedIndex() }
+	c.eventually("the follower has it", func() bool { return applied() == c.shards[leader].served(0).log.AppliedIndex() })
+	image := f.image()
+	for id := range int64(10) {
+		c.put(id, data(id, 200))
+	}
+	c.eventually("the follower has all", func() bool { return applied() == c.shards[leader].served(0).log.AppliedIndex() })
+	c.kill(follower)
+	before := c.raftIDOn(follower)
+	groups := filepath.Join(c.stopped[follower].cfg.Dir, "groups")
+	if err := errors.Join(os.RemoveAll(groups), os.CopyFS(groups, os.DirFS(filepath.Join(image, "groups")))); err != nil {
+		t.Fatal(err)
+	}
+	c.restart(follower)
+	c.eventually("it is replaced", func() bool { now := c.raftIDOn(follower); return now != 0 && now != before })
+	c.settled(abc...)
+	for id := range int64(10) {
+		c.holds(id, data(id, 200))
+	}
+}

@@ -1,0 +1,235 @@
+package shard
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"syscall"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/journal"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// afterAPowerCut is a disk on which acknowledged writes stand in the journal alone, and these.
+func afterAPowerCut(t *testing.T) (f *fixture, after *vfs.Mem, there map[int64][]byte) {
+	t.Helper()
+	disk := vfs.NewMem()
+	f = start(t, newRegistry(many, "s1"), sharing(disk)).ready()
+	there = f.putAll(0, 1000, func() { after = disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}) })
+	f.shard.Kill()
+	found, err := journal.Read(after, "/v")
+	if err != nil || len(found.Ranges) < 100 {
+		t.Fatalf("the journal holds %d writes, %v: the test does not test", len(found.Ranges), err)
+	}
+	return f, after, there
+}
+
+// servedOrRefused counts which of these records are served as they were acknowledged, and which are refused by name. None may be told as never written.
+func (f *fixture) servedOrRefused(there map[int64][]byte) (served, refused int) {
+	f.t.Helper()
+	for id, d := range there {
+		r, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
+		switch {
+		case err == nil && string(r.GetRecord().GetData()) == string(d):
+			served++
+		case status.Code(err) == codes.DataLoss || reasonOf(err) == reasonGroupFailed:
+			refused++
+		default:
+			f.t.Errorf("record %d: %d bytes, %v", id, len(r.GetRecord().GetData()), err)
+		}
+	}
+	return served, refused
+}
+
+func isJournal(op vfs.Op) bool { return strings.HasPrefix(path.Base(op.Name), "journal-") }
+
+// TestAJournalThatCannotBeReadLosesNothingInSilence: what was acknowledged stands nowhere but in the journal after a power cut, and its disk fails.
+func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
+	const block = 4096
+	reads := func(from, to int64) func(op vfs.Op) bool {
+		return func(op vfs.Op) bool {
+			return op.Kind == vfs.OpRead && isJournal(op) && op.Offset < to && from < op.Offset+op.Length
+		}
+	}
+	t.Run("not at all", func(t *testing.T) {
+		f, after, there := afterAPowerCut(t)
+		faulty := vfs.NewFaulty(after)
+		fault := faulty.Add(&vfs.Fault{Match: reads(0, 1<<40)})
+		f.cfg.FS = faulty
+		if _, err := Start(f.ctx(), f.cfg); !errors.Is(err, syscall.EIO) || fault.Fired() == 0 {
+			t.Fatalf("started, or for another reason: %v; %d faults", err, fault.Fired())
+		}
+		fault.Remove() // the device answers again
+		f.again(nil)
+		f.ready()
+		if served, _ := f.servedOrRefused(there); served != len(there) {
+			t.Errorf("%d of %d are served", served, len(there))
+		}
+	})
+	t.Run("for a moment", func(t *testing.T) {
+		f, after, there := afterAPowerCut(t)
+		faulty := vfs.NewFaulty(after)
+		fault := faulty.Add(&vfs.Fault{Match: reads(0, 1<<40), Count: 2})
+		f.again(func(c *Config) { c.FS = faulty })
+		f.ready()
+		if served, _ := f.servedOrRefused(there); served != len(there) || fault.Fired() == 0 {
+			t.Errorf("%d of %d are served; %d faults", served, len(there), fault.Fired())
+		}
+	})
+	for name, c := range map[string]struct {
+		from, to int64
+		refused  bool // something must be
+	}{
+		"its first block":            {0, block, false},
+		"a block in the middle":      {20 * block, 21 * block, true},
+		"some blocks in the middle":  {20 * block, 30 * block, true},
+		"all but the first ones":     {20 * block, 1 << 40, true},
+		"the first ones":             {0, 20 * block, true},
+		"a block that was not used ": {1 << 20, 1<<20 + block, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, after, there := afterAPowerCut(t)
+			faulty := vfs.NewFaulty(after)
+			fault := faulty.Add(&vfs.Fault{Match: reads(c.from, c.to)})
+			f.again(func(c *Config) { c.FS = faulty })
+			f.ready()
+			served, refused := f.servedOrRefused(there)
+			t.Logf("%d served, %d refused; %d faults", served, refused, fault.Fired())
+			if c.refused && refused == 0 {
+				t.Error("nothing is refused")
+			}
+			if st := f.shard.Status(); c.refused && (len(st.Problems) == 0 || !strings.Contains(strings.Join(st.Problems, "\n"), "journal-damaged-1")) {
+				t.Errorf("problems: %q", st.Problems)
+			}
+			fault.Remove()
+			f.shard.Kill()
+			f.again(nil) // who was refused stays so: the journal is gone from where it stood
+			f.ready()
+			if again, _ := f.servedOrRefused(there); again != served {
+				t.Errorf("%d are served after the next start, %d before", again, served)
+			}
+		})
+	}
+}
+
+// neededRecord gives the offset of the record of a journal's file that holds the most bytes that are not in the
+// segments, among those behind which there is another one.
+func neededRecord(t *testing.T, disk *vfs.Mem, name string) (offset int64) {
+	t.Helper()
+	var said bytes.Buffer
+	if err := journal.Dump(&said, disk, name); err != nil {
+		t.Fatal(err)
+	}
+	needed, most := int64(0), int64(0) // of the record that the lines are of, and of that with the most before it
+	var at int64
+	for line := range strings.Lines(said.String()) {
+		var g, segment string
+		var sequence, number, from, length int64
+		if n, _ := fmt.Sscanf(strings.ReplaceAll(line, ",", " "), " group %s segment %d %s offset %d %d bytes", &g, &number, &segment, &from, &length); n == 5 {
+			if !isWritten(t, disk, path.Join("/v/groups", g, group.SegmentName(uint64(number))), from, length) {
+				needed += length
+			}
+			continue
+		}
+		if needed > most {
+			most, offset = needed, at
+		}
+		needed = 0
+		_, _ = fmt.Sscanf(line, "record %d at offset %d, %d bytes", &sequence, &at, &length)
+	}
+	if most == 0 {
+		t.Fatalf("the test does not test: %s", said.String())
+	}
+	return offset
+}
+
+// isWritten tells whether a part of a file is there, and not zero.
+func isWritten(t *testing.T, disk *vfs.Mem, name string, offset, length int64) bool {
+	t.Helper()
+	f, err := disk.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b := make([]byte, length)
+	n, err := f.ReadAt(b, offset)
+	return err == nil && len(bytes.Trim(b[:n], "\x00")) > 0
+}
+
+// TestABadBitInTheJournalHitsWhatStoodThere: one record of the journal is bad, and whole ones stand behind it.
+func TestABadBitInTheJournalHitsWhatStoodThere(t *testing.T) {
+	f, after, there := afterAPowerCut(t)
+	if !after.Rot("/v/journal-1", neededRecord(t, after, "/v/journal-1")+100, 1, func(b []byte) { b[0] ^= 4 }) {
+		t.Fatal("no rot")
+	}
+	found, err := journal.Read(after, "/v")
+	if err != nil || found.Doubtful() || len(found.Lost) == 0 {
+		t.Fatalf("found %v, lost %v, %v", found.Bad, found.Lost, err)
+	}
+	hit := map[string]bool{}
+	for i := range found.Lost {
+		hit[found.Lost[i].Group.String()] = true
+	}
+	f.again(func(c *Config) { c.FS = after })
+	f.ready()
+	served, refused := f.servedOrRefused(there)
+	t.Logf("%d served, %d refused", served, refused)
+	damaged := 0
+	for _, g := range f.shard.Status().Groups {
+		if len(g.Damages) > 0 {
+			damaged++
+			if !hit[g.UUID] {
+				t.Errorf("group %s is damaged, which the bad record did not touch", g.Group)
+			}
+		}
+	}
+	if refused == 0 || damaged == 0 {
+		t.Errorf("%d groups are damaged, %d records refused", damaged, refused)
+	}
+}
+
+// TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal: the shard starts without the group, and what the journal holds for it is written when it can be.
+func TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal(t *testing.T) {
+	for name, kind := range map[string]vfs.OpKind{"its manifest cannot be read": vfs.OpRead, "its segment cannot be written": vfs.OpWrite} {
+		t.Run(name, func(t *testing.T) {
+			f, after, there := afterAPowerCut(t)
+			var bad string
+			found, err := journal.Read(after, "/v")
+			if err != nil {
+				t.Fatal(err)
+			}
+			bad = found.Ranges[0].Group.String()
+			faulty := vfs.NewFaulty(after)
+			fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool {
+				file := path.Base(op.Name)
+				return op.Kind == kind && path.Base(path.Dir(op.Name)) == bad && (file == "manifest" || strings.HasPrefix(file, "segment-"))
+			}})
+			f.again(func(c *Config) { c.FS = faulty })
+			served, refused := f.servedOrRefused(there)
+			if fault.Fired() == 0 || served == 0 || refused == 0 {
+				t.Fatalf("%d served, %d refused; %d faults", served, refused, fault.Fired())
+			}
+			if st := f.shard.Status(); !strings.Contains(strings.Join(st.Problems, "\n"), "journal") {
+				t.Errorf("problems: %q", st.Problems)
+			}
+			fault.Remove()
+			f.shard.Kill()
+			f.again(nil)
+			f.ready()
+			if served, _ := f.servedOrRefused(there); served != len(there) {
+				t.Errorf("%d of %d are served", served, len(there))
+			}
+			if st := f.shard.Status(); len(st.Problems) > 0 {
+				t.Errorf("problems: %q", st.Problems)
+			}
+		})
+	}
+}

@@ -1,0 +1,243 @@
+package shard
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/placementtest"
+	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/volume"
+)
+
+// The registry of these tests has the rules of the one in etcd.
+func TestMemRegistryHasTheRulesOfEtcd(t *testing.T) {
+	placementtest.Register(t, func(*testing.T) placementtest.Registry { return newRegistry(oneGroup, "a") })
+}
+
+// soon has a shard take its steps often.
+func soon(cfg *Config) { cfg.stepEvery = 10 * time.Millisecond }
+
+// image copies the disk of a shard. Nothing must be written to it meanwhile: real images are of one moment.
+func (f *fixture) image() string {
+	f.t.Helper()
+	dir := f.t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(f.cfg.Dir)); err != nil {
+		f.t.Fatal(err)
+	}
+	return dir
+}
+
+// steps waits until etcd has been told of a step that the volume took after now.
+func (f *fixture) steps(r *memRegistry) {
+	f.t.Helper()
+	id := f.shard.volume.Superblock().Volume
+	now := func() uint64 {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.seen[id].Step.Number
+	}
+	before := now()
+	f.eventually("etcd is told of a later step", func() bool { return now() > before })
+}
+
+// settles waits until the volume takes no step any more: it is not written to.
+func (f *fixture) settles() {
+	f.t.Helper()
+	last, since := volume.Step{}, time.Now()
+	f.eventually("nothing is written", func() bool {
+		sb, err := volume.ReadSuperblock(vfs.OS{}, f.cfg.Dir)
+		if err != nil || sb.Step != last {
+			last, since = sb.Step, time.Now()
+		}
+		return time.Since(since) > 20*f.cfg.stepEvery
+	})
+}
+
+// The disk of one copy is put back from an image that was taken while its shard ran: what was acknowledged since is not there, and nothing is
+// served as if it were.
+func TestRule7_AnImageOfARunningDiskIsNoticed(t *testing.T) {
+	f := start(t, newRegistry(oneGroup, "s1"), soon).ready()
+	f.put(1, data(1, 100))
+	f.settles()
+	image := f.image()
+	f.put(1, data(1, 200))
+	f.steps(f.registry)
+	f.shard.Kill()
+	id := f.registry.now().Groups["0"].Members[0].VolumeUUID
+	right := f.cfg.Dir
+	f.cfg.Dir, f.cfg.Wanted.Volume = image, id
+	s, err := Start(f.ctx(), f.cfg)
+	if err == nil {
+		s.Kill()
+	}
+	if !errors.Is(err, placement.ErrRolledBack) || classify(err).state != diskLost {
+		t.Fatalf("start on the image: %v", err)
+	}
+	f.cfg.Dir = right
+	f.again(nil).ready()
+	f.holds(1, data(1, 200))
+}
+
+// A cold backup of the last run is one generation behind, and is started at the same address.
+func TestRule7_ABackupOfTheLastRunIsNoticed(t *testing.T) {
+	f := start(t, newRegistry(oneGroup, "s1"), nil).ready()
+	f.cfg.Listen = f.shard.Addr()
+	f.put(1, data(1, 100))
+	f.stop()
+	image := f.image()
+	f.again(nil).ready()
+	f.put(1, data(1, 200))
+	f.stop()
+	f.cfg.Dir, f.cfg.Wanted.Volume = image, f.registry.now().Groups["0"].Members[0].VolumeUUID
+	s, err := Start(f.ctx(), f.cfg)
+	if err == nil {
+		s.Kill()
+	}
+	if !errors.Is(err, placement.ErrRolledBack) {
+		t.Fatalf("start on the backup: %v", err)
+	}
+}
+
+// One disk of three is put back while another copy is late: what the two others have acknowledged stays.
+func TestRule7_ADiskOfThreeThatWasPutBackDoesNotVote(t *testing.T) {
+	c := &cluster{t: t, registry: newRegistry(oneGroup, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
+	c.registry.view.Meta.Copies = 3
+	c.aim(abc...)
+	for _, name := range abc {
+		c.add(name, soon)
+	}
+	c.settled(abc...)
+	c.put(1, data(1, 100))
+	c.kill("b") // it is late from now on
+	c.put(2, data(2, 100))
+	f := c.shards["c"]
+	f.settles()
+	image := f.image()
+	c.put(1, data(1, 200))
+	f.steps(c.registry)
+	c.kill("a")
+	c.kill("c")
+	before, volumeBefore := c.raftIDOn("c"), f.shard.volume.Superblock().Volume
+	c.stopped["c"].cfg.Dir = image
+	c.restart("b")
+	c.restart("c")
+	// Without a, nobody can serve: of the others, b alone has a vote.
+	if now := c.shards["c"].shard.volume.Superblock().Volume; now == volumeBefore {
+		t.Error("c has the volume that it had before")
+	}
+	c.restart("a")
+	c.eventually("c has another replica", func() bool { now := c.raftIDOn("c"); return now != 0 && now != before })
+	c.settled(abc...)
+	c.holds(1, data(1, 200))
+	c.holds(2, data(2, 100))
+}
+
+// raftIDOn is the replica of the group on a shard and its volume of now; 0: there is none.
+func (c *cluster) raftIDOn(name string) uint64 {
+	for _, m := range c.registry.now().Groups["0"].Members {
+		if m.Shard == name && m.VolumeUUID != uuid.Nil {
+			return m.RaftID
+		}
+	}
+	return 0
+}
+
+// A shard goes on without etcd, in the step that etcd is to be told of, and takes further ones when etcd answers.
+func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
+	f := start(t, newRegistry(oneGroup, "s1"), soon).ready()
+	f.put(1, data(1, 100))
+	f.settles()
+	before, err := volume.ReadSuperblock(vfs.OS{}, f.cfg.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.registry.setDown(true)
+	told := func() bool {
+		for _, p := range f.shard.Status().Problems {
+			if len(p) > 0 {
+				return true
+			}
+		}
+		return false
+	}
+	f.put(1, data(1, 200))
+	f.eventually("it says so", told)
+	for n := range int64(5) {
+		f.put(1, data(1, 300+int(n)))
+	}
+	now, err := volume.ReadSuperblock(vfs.OS{}, f.cfg.Dir)
+	if err != nil || now.Step.Number != before.Step.Number+1 || now.Registered != before.Step {
+		t.Errorf("without etcd it is in step %+v, was %+v, %v", now, before, err)
+	}
+	f.registry.setDown(false)
+	f.steps(f.registry)
+	f.eventually("it is well", func() bool { return !told() })
+	f.shard.Kill()
+	f.again(nil).ready()
+	f.holds(1, data(1, 304))
+}
+
+// What docs/operations.md says of the time for which an image passes for the disk: a step is due within stepEvery of a write, also of the first one
+// after a rest; nothing is written in a rest; and after an outage of etcd it takes a step that was due, and then the next one.
+func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry := newRegistry(oneGroup, "a")
+		cfg := Config{Name: "a", Dir: "/v", Listen: "x", Placement: registry, FS: vfs.NewMem()}
+		cfg.setDefaults()
+		s := newShard(cfg)
+		defer s.cancel()
+		var err error
+		s.volume, err = volume.Open(volume.Options{FS: cfg.FS, Dir: cfg.Dir, Store: uuid.New(), Shard: "a", Create: true, ReserveBytes: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.volume.Close()
+		s.committer = replica.NewCommitter(s.logger)
+		defer s.committer.Close()
+		known := shardOn(&cfg, "127.0.0.1:1", s.volume.Superblock())
+		known.Boot = s.boot
+		stop, err := registry.RegisterShard(s.ctx, known)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		s.wait.Go(func() { s.stepAll(s.ctx, known) })
+		defer s.wait.Wait()
+		defer s.cancel()
+		in := func(registered, here uint64) {
+			t.Helper()
+			synctest.Wait()
+			registry.mu.Lock()
+			defer registry.mu.Unlock()
+			if got := registry.seen[known.VolumeUUID].Step; got.Number != registered || s.volume.Step().Number != here {
+				t.Fatalf("etcd has step %d, the volume is in step %d; want %d and %d", got.Number, s.volume.Step().Number, registered, here)
+			}
+		}
+		write := func() { s.tookOver.Add(1) }
+		in(1, 1)
+		time.Sleep(time.Hour)
+		in(1, 1)
+		time.Sleep(time.Second)
+		write()
+		time.Sleep(stepEvery)
+		in(2, 2)
+		time.Sleep(time.Hour)
+		in(2, 2)
+		registry.setDown(true)
+		for range 100 {
+			write()
+			time.Sleep(time.Second)
+		}
+		in(2, 3)
+		registry.setDown(false)
+		time.Sleep(2 * stepEvery)
+		in(4, 4)
+	})
+}

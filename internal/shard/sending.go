@@ -1,0 +1,29 @@
+package shard
+
+import (
+	"google.golang.org/grpc"
+
+	"sheaf.dev/sheaf/internal/message"
+)
+
+// sendWithin runs the handler of a stream, counts what it holds for its answers, and ends the stream where a message
+// took longer than Limits.SendTimeout. The message that waits is given up when the stream has ended, and the handler
+// with it.
+func (s *Shard) sendWithin(srv any, stream grpc.ServerStream, method *methodMetrics, handler grpc.StreamHandler) error {
+	out := message.NewStream(stream, message.Codec{}, &s.answers, s.cfg.Limits.SendTimeout)
+	ended := make(chan error, 1)
+	s.wait.Go(func() {
+		var err error
+		defer func() { ended <- err }()
+		defer out.End()
+		defer s.contain(method, &err)
+		err = handler(srv, out)
+	})
+	select {
+	case err := <-ended:
+		return err
+	case <-out.Slow():
+		out.Cut()
+		return slowReaderError(s.cfg.Limits.SendTimeout)
+	}
+}

@@ -1,0 +1,236 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+
+	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// unreadSlack is what an unread stream may take beside what is counted: 64 KiB that the caller's own side has received,
+// messages that are too small to be counted one by one, goroutines and what gRPC keeps of a stream.
+const unreadSlack = 256 << 10
+
+// sends counts the messages of all streams of a shard.
+type sends struct{ begun, ended, calls atomic.Int64 }
+
+type countedStream struct {
+	grpc.ServerStream
+	sends *sends
+}
+
+func (s countedStream) SendMsg(m any) error {
+	s.sends.begun.Add(1)
+	defer s.sends.ended.Add(1)
+	return s.ServerStream.SendMsg(m)
+}
+
+func (s *sends) option() grpc.ServerOption {
+	return grpc.ChainStreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		defer s.calls.Add(1)
+		return handler(srv, countedStream{ss, s})
+	})
+}
+
+// quiet waits until each of n streams waits for its reader, or has handed all to gRPC, and nothing moved for a while.
+func (f *fixture) quiet(s *sends, n int64) {
+	f.t.Helper()
+	last, since := int64(-1), time.Now()
+	f.eventually("nobody sends any more", func() bool {
+		begun, ended := s.begun.Load(), s.ended.Load()
+		if begun != last {
+			last, since = begun, time.Now()
+		}
+		return begun-ended+s.calls.Load() >= n && time.Since(since) > 300*time.Millisecond
+	})
+}
+
+// unreadConn is a connection whose streams take in 64 KiB each of what is not read.
+func (f *fixture) unreadConn() recordv1.RecordServiceClient {
+	f.t.Helper()
+	conn, err := grpc.NewClient(f.shard.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStaticStreamWindowSize(1<<16), grpc.WithStaticConnWindowSize(64<<20), grpc.WithDefaultCallOptions(
+			grpc.MaxCallRecvMsgSize(16<<20), grpc.ForceCodecV2(message.Codec{}))) // gRPC's own holds 1 MiB for a request above 32 KiB
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { _ = conn.Close() })
+	return recordv1.NewRecordServiceClient(conn)
+}
+
+func heapBytes() int64 {
+	runtime.GC()
+	runtime.GC() // a pool keeps what it has over one collection
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// unreadCall opens the n-th stream, which nobody reads.
+type unreadCall func(ctx context.Context, c recordv1.RecordServiceClient, n int) error
+
+func unreadScan(ctx context.Context, c recordv1.RecordServiceClient, _ int) error {
+	_, err := c.Scan(ctx, &recordv1.ScanRequest{Group: "0"})
+	return err
+}
+
+func unreadBatchGet(records int) unreadCall {
+	in := &recordv1.BatchGetRequest{} // gRPC's client keeps it: one for all streams
+	for id := range int64(records) {
+		in.Gets = append(in.Gets, &recordv1.GetRequest{Key: key(id)})
+	}
+	return func(ctx context.Context, c recordv1.RecordServiceClient, _ int) error {
+		_, err := c.BatchGet(ctx, in)
+		return err
+	}
+}
+
+func unreadDownload(id int64) unreadCall {
+	return func(ctx context.Context, c recordv1.RecordServiceClient, _ int) error {
+		_, err := c.Download(ctx, &recordv1.DownloadRequest{Key: key(id)})
+		return err
+	}
+}
+
+func unreadWatch(ctx context.Context, c recordv1.RecordServiceClient, _ int) error {
+	stream, err := c.Watch(ctx, &recordv1.WatchRequest{Group: "0"})
+	if err == nil {
+		_, err = stream.Recv() // it begins before there is something to tell
+	}
+	return err
+}
+
+func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
+	const (
+		streams = 16
+		blobID  = 1 << 40
+		bigID   = 1<<40 + 1
+	)
+	writes := func(f *fixture) {
+		for id := range int64(300) {
+			f.put(id, data(id+1, 10_000))
+		}
+	}
+	for _, c := range []struct {
+		name      string
+		residency group.Residency
+		cold      bool
+		records   int // of 10,000 bytes
+		bytes     int // of one; 0: 10,000
+		call      unreadCall
+		after     func(f *fixture) // when the streams are open
+	}{
+		{name: "Scan/warm", call: unreadScan},
+		{name: "Scan/cold", call: unreadScan, cold: true},
+		{name: "Scan/resident", call: unreadScan, residency: group.Resident},
+		{name: "Scan/small records", call: unreadScan, records: 20_000, bytes: 20},
+		{name: "Scan/large records", call: unreadScan, records: 12, bytes: group.DataBytesMax},
+		{name: "BatchGet/4 of 10,000 bytes", call: unreadBatchGet(4)},
+		{name: "BatchGet/100 of 10,000 bytes", call: unreadBatchGet(100)},
+		{name: "BatchGet/1,000 of 10,000 bytes", call: unreadBatchGet(1000)},
+		{name: "BatchGet/resident", call: unreadBatchGet(1000), residency: group.Resident},
+		{name: "BatchGet/small records", call: unreadBatchGet(4096), records: 5000, bytes: 20},
+		{name: "BatchGet/large records", call: unreadBatchGet(12), records: 12, bytes: group.DataBytesMax},
+		{name: "Download/blob", call: unreadDownload(blobID)},
+		{name: "Download/inline", call: unreadDownload(bigID)},
+		{name: "Watch", call: unreadWatch, after: writes},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := &sends{}
+			f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(cfg *Config) {
+				cfg.Residency, cfg.SegmentBytes = c.residency, 4<<20
+				cfg.Limits = Limits{AnswerBytesMax: 1 << 30, SendTimeout: time.Hour}
+				cfg.ServerOptions = []grpc.ServerOption{s.option()}
+			}).ready()
+			setDefault(&c.records, 1200)
+			setDefault(&c.bytes, 10_000)
+			f.fillBatches(c.records, c.bytes)
+			f.put(bigID, data(bigID, group.DataBytesMax))
+			if _, err := f.upload(&recordv1.UploadHeader{Key: key(blobID)}, cut(data(blobID, 8<<20), 1<<20)...); err != nil {
+				t.Fatal(err)
+			}
+			if c.cold {
+				f.stop()
+				f = f.again(nil).ready()
+			}
+			client := f.unreadConn()
+			first, end := context.WithCancel(f.ctx())
+			if err := unreadBatchGet(1)(first, client, 0); err != nil { // what the first call makes is not counted
+				t.Fatal(err)
+			}
+			end()
+			f.eventually("the first call has ended", func() bool { return f.shard.calls.used.Load() == 0 })
+			f.eventually("what was held is given back", func() bool { return f.shard.answers.used.Load() == 0 })
+			ended := s.calls.Load()
+			before := heapBytes()
+			for n := range streams {
+				if err := c.call(f.ctx(), client, n); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.after != nil {
+				c.after(f)
+			}
+			f.quiet(s, ended+streams)
+			var growth, counted int64
+			ok := func() bool {
+				growth, counted = heapBytes()-before, f.shard.answers.used.Load()
+				return growth <= counted+streams*unreadSlack
+			}
+			for end := time.Now().Add(20 * time.Second); !ok() && time.Now().Before(end); {
+				time.Sleep(100 * time.Millisecond) // a scan lets go of the log's buffers after a while
+			}
+			what := fmt.Sprintf("%d streams hold %.2f MiB each, %.2f MiB are counted", streams, mebibytes(growth)/streams, mebibytes(counted)/streams)
+			t.Log(what)
+			if !ok() {
+				t.Error(what)
+			}
+			_ = f.conn.Close()
+		})
+	}
+}
+
+func mebibytes(n int64) float64 { return float64(n) / (1 << 20) }
+
+// fillBatches stores n records with ids from 0 on.
+func (f *fixture) fillBatches(n, bytes int) {
+	f.t.Helper()
+	stream, err := f.records.BatchPut(f.ctx())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	per := max(1, min(batchPutsMax, (3<<20)/bytes))
+	for id := 0; id < n; {
+		in := &recordv1.BatchPutRequest{}
+		for ; id < n && len(in.GetPuts()) < per; id++ {
+			in.Puts = append(in.Puts, &recordv1.PutRequest{Key: key(int64(id)), Data: data(int64(id), bytes)})
+		}
+		if err := stream.Send(in); err != nil {
+			f.t.Fatal(err)
+		}
+		out, err := stream.Recv()
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		for _, r := range out.GetResults() {
+			if r.GetStatus().GetCode() != int32(codes.OK) {
+				f.t.Fatalf("put: %v", r.GetStatus())
+			}
+		}
+	}
+	if err := stream.CloseSend(); err != nil {
+		f.t.Fatal(err)
+	}
+	_, _ = stream.Recv() // the end
+}

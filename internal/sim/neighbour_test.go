@@ -1,0 +1,196 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"math/rand/v2"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// Beside the group, each volume with a journal has groups with one copy, which share the journal and the committer with it: what one of them was
+// promised must be there after each start.
+
+const (
+	neighbours     = 2 // on each volume
+	neighbourVoter = 1 // Raft id
+)
+
+// neighbour is one of these groups in a process.
+type neighbour struct {
+	number  int
+	log     *group.Log
+	replica *replica.Replica
+}
+
+// kept is what neighbours were promised, by number and index: the hash of the data. It belongs to a disk and what power cuts leave of it.
+type kept [neighbours]map[uint64]uint64
+
+func neighbourID(number int) uuid.UUID { return uuid.UUID{4, byte(number)} }
+
+func neighbourDir(number int) string { return path.Join(volumeDir, fmt.Sprint("n", number)) }
+
+// dirOf is the folder of a group on a volume.
+func dirOf(id uuid.UUID) string {
+	for i := range neighbours {
+		if id == neighbourID(i) {
+			return neighbourDir(i)
+		}
+	}
+	return groupDir
+}
+
+// groupsOn lists the groups that a journal may hold something of.
+func groupsOn(disk vfs.FS) (ids []uuid.UUID, err error) {
+	ids = append(ids, identity.Group)
+	for i := range neighbours {
+		_, err := disk.Stat(neighbourDir(i))
+		switch {
+		case err == nil:
+			ids = append(ids, neighbourID(i))
+		case !errors.Is(err, iofs.ErrNotExist):
+			return nil, err
+		}
+	}
+	return ids, nil
+}
+
+// startNeighbours opens the neighbours of a disk, and makes those that are missing; false: not now.
+func (p *process) startNeighbours() bool {
+	if p.journal == nil {
+		return true
+	}
+	for i := range neighbours {
+		if err := p.startNeighbour(i); err != nil {
+			if !p.disk.Crashed() {
+				p.machine.world.violate(oracleDisk, "%v: neighbour %d: %v", p.machine, i, err)
+			}
+			return false
+		}
+	}
+	return true
+}
+
+func (p *process) startNeighbour(number int) error {
+	m := p.machine
+	opts := m.options(p.faulty)
+	opts.Dir, opts.Journal = neighbourDir(number), p.journal
+	opts.Identity = group.Identity{Store: identity.Store, Group: neighbourID(number), Name: fmt.Sprint("n", number)}
+	_, err := p.disk.Stat(path.Join(opts.Dir, group.ManifestName))
+	if errors.Is(err, iofs.ErrNotExist) {
+		err = group.Create(opts, &raftpb.ConfState{Voters: []uint64{neighbourVoter}})
+	}
+	if err != nil {
+		return err
+	}
+	log, report, err := group.Load(context.Background(), opts, nil)
+	if (err != nil || report.Outcome == group.Damaged) && m.world.rotsOf(m) { // it is told
+		m.forget(number)
+		if err == nil {
+			err = log.Close(false)
+		} else {
+			err = nil
+		}
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	n := &neighbour{number: number, log: log}
+	p.neighbours = append(p.neighbours, n)
+	if report.Outcome == group.Damaged {
+		return fmt.Errorf("damaged: %+v", report)
+	}
+	n.replica, err = replica.Start(replica.Options{
+		Log: log, Committer: p.committer, RaftID: neighbourVoter, Now: m.now, Probe: &replica.Probe{BeforeSync: p.beforeSync, Shared: true},
+	})
+	if err == nil {
+		n.check(p) // a voter that is alone has applied everything by now
+	}
+	return err
+}
+
+// forget ends what a neighbour was promised.
+func (m *machine) forget(number int) {
+	m.world.mu.Lock()
+	defer m.world.mu.Unlock()
+	m.kept[number] = nil
+}
+
+// check asks whether everything is in the log that was promised.
+func (n *neighbour) check(p *process) {
+	m, want := p.machine, map[uint64]uint64{}
+	m.world.mu.Lock()
+	if m.disk == p.disk {
+		for index, data := range m.kept[n.number] {
+			want[index] = data
+		}
+	}
+	m.world.mu.Unlock()
+	for index, data := range want {
+		got, err := n.log.ReadRange(group.IndexRange{First: index, Last: index}, 64<<10)
+		if err == nil && len(got.Entries) == 0 {
+			err = errors.New("it is not there")
+		}
+		if err == nil {
+			var e group.Entry
+			if e, err = group.DecodePayload(got.Entries[0]); err == nil && hash(e.Data) != data {
+				err = errors.New("it is another one")
+			}
+		}
+		if err != nil && !p.disk.Crashed() {
+			m.world.violate(oracleKept, "%v: entry %d of neighbour %d: %v", m, index, n.number, err)
+			return
+		}
+	}
+	if len(want) > 0 {
+		m.world.fire("neighbour has what it was promised")
+	}
+}
+
+// writeNeighbour writes to a neighbour as long as its process lives.
+func (p *process) writeNeighbour(n *neighbour) {
+	m, w := p.machine, p.machine.world
+	r := rand.New(rand.NewPCG(w.seed, 1000+uint64(10*m.number+n.number)))
+	for count := 0; w.sleep(between(r, time.Millisecond, 2*w.cfg.pause)); count++ {
+		w.mu.Lock()
+		over := p.dead || w.stopping
+		w.mu.Unlock()
+		if over {
+			return
+		}
+		data := []byte(fmt.Sprintf("neighbour %d of process %x of machine %d, %d:%s", n.number, p.epoch, m.number, count, strings.Repeat("x", r.IntN(600))))
+		result, err := n.replica.Propose(replica.Write{ID: r.Int64N(50), Data: data}).Wait(w.ctx)
+		if err != nil {
+			continue
+		}
+		w.mu.Lock()
+		if m.process == p && m.disk == p.disk {
+			if m.kept[n.number] == nil {
+				m.kept[n.number] = map[uint64]uint64{}
+			}
+			m.kept[n.number][result.Index] = hash(data)
+			w.fired["write of a neighbour"]++
+		}
+		w.mu.Unlock()
+	}
+}
+
+// closeNeighbours closes the logs, behind the end of the committer.
+func (p *process) closeNeighbours() {
+	for _, n := range p.neighbours {
+		if err := n.log.Close(p.orderly); err != nil && !p.disk.Crashed() && !p.writesFailed.Load() {
+			p.machine.world.violate(oracleDisk, "%v: close neighbour %d: %v", p.machine, n.number, err)
+		}
+	}
+}

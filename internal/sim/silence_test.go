@@ -1,0 +1,145 @@
+package sim
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// watchShards tells the replicas whose shard is heard, as the transport does.
+func (w *world) watchShards() {
+	silent := map[[2]int]time.Duration{}
+	const interval = 300 * time.Millisecond
+	for w.sleep(interval) {
+		for _, p := range w.processes() {
+			for _, other := range w.machines {
+				w.mu.Lock()
+				heard := other.process != nil && !w.cut[[2]int{other.number, p.machine.number}]
+				ids := slices.Sorted(maps.Keys(w.at))
+				ids = slices.DeleteFunc(ids, func(id uint64) bool { return w.at[id] != other })
+				w.mu.Unlock()
+				link := [2]int{other.number, p.machine.number}
+				before := silent[link]
+				silent[link] += interval
+				if heard {
+					silent[link] = 0
+				}
+				for _, id := range ids {
+					switch {
+					case silent[link] > time.Second && before <= time.Second:
+						w.tell(p, id, false)
+					case heard && before > time.Second:
+						w.tell(p, id, true)
+					}
+				}
+			}
+		}
+	}
+}
+
+// tell has a replica hear whether the shard of a member is heard. A shard tells its groups one after the other, in any order: the word
+// may come late to this one, and other members have heard it long before. Words do not overtake each other.
+func (w *world) tell(p *process, raftID uint64, heard bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	late := time.Duration(0)
+	if w.random.IntN(4) == 0 {
+		late = between(w.random, time.Millisecond, time.Second)
+		w.fired["word of a silence late"]++
+	}
+	at := time.Now().Add(late)
+	if next := p.toldAt.Add(time.Microsecond); at.Before(next) {
+		at = next
+	}
+	p.toldAt = at
+	time.AfterFunc(time.Until(at), func() {
+		switch {
+		case w.ctx.Err() != nil:
+		case heard:
+			p.replica.PeerUp(raftID)
+		default:
+			p.replica.PeerDown(raftID)
+		}
+	})
+}
+
+// silence cuts a machine off for about as long as the transport and Raft wait for it: a process that is stopped for a moment, a network
+// that is changed over.
+func (w *world) silence(_ *operator, r *rand.Rand) bool {
+	m, length := w.one(r), between(r, 500*time.Millisecond, 2*time.Second)
+	if leader := w.leader(); leader != nil && r.IntN(2) == 0 {
+		m = leader.machine
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.cut) > 0 {
+		return false
+	}
+	w.cutOff(m)
+	w.wait.Go(func() {
+		if w.sleep(length) {
+			w.hear(m, nil)
+		}
+	})
+	return true
+}
+
+// hear lets a machine hear and be heard by another one again; nil: by all.
+func (w *world) hear(m, only *machine) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, other := range w.machines {
+		if only == nil || other == only {
+			delete(w.cut, [2]int{m.number, other.number})
+			delete(w.cut, [2]int{other.number, m.number})
+		}
+	}
+}
+
+// tellLate has the leader's shard be silent for a second. One member is told so in time, and hears nothing of the leader for longer.
+// Another one has answered the leader again when it is told, and then the leader is silent once more. True where it is told so while
+// the leader has a lease.
+func (w *world) tellLate(_ *operator, r *rand.Rand) bool {
+	w.connect()
+	leader := w.leader()
+	if leader == nil || w.cfg.copies != 3 || !w.readThrough(leader) {
+		return false
+	}
+	told, late := w.otherVoter(leader, r), (*process)(nil)
+	for range 10 {
+		if late = w.otherVoter(leader, r); late != told {
+			break
+		}
+	}
+	if told == nil || late == nil || late == told {
+		return false
+	}
+	if told.raftID < late.raftID {
+		told, late = late, told // the one with the lower id campaigns first
+	}
+	w.beCalm(true) // who lacks an entry that another one has gets no vote
+	defer w.beCalm(false)
+	defer w.connect()
+	if !w.sleep(between(r, 200*time.Millisecond, 400*time.Millisecond)) {
+		return false
+	}
+	w.mu.Lock()
+	w.cutOff(leader.machine)
+	w.mu.Unlock()
+	if !w.sleep(time.Second) {
+		return false
+	}
+	told.replica.PeerDown(leader.raftID)
+	w.hear(leader.machine, late.machine)
+	if !w.readThrough(leader) {
+		return false
+	}
+	w.mu.Lock()
+	w.cutOff(leader.machine)
+	w.mu.Unlock()
+	late.replica.PeerDown(leader.raftID)
+	w.beCalm(false)
+	w.contrast(late, leader, r)
+	return true
+}
