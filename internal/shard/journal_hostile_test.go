@@ -85,20 +85,21 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 		}
 	})
 	for name, c := range map[string]struct {
-		from, to int64
-		refused  bool // something must be
+		bad     func(needed int64) (from, to int64) // by the offset of a record whose bytes no segment has
+		refused bool                                // something must be
 	}{
-		"its first block":            {0, block, false},
-		"a block in the middle":      {20 * block, 21 * block, true},
-		"some blocks in the middle":  {20 * block, 30 * block, true},
-		"all but the first ones":     {20 * block, 1 << 40, true},
-		"the first ones":             {0, 20 * block, true},
-		"a block that was not used ": {1 << 20, 1<<20 + block, false},
+		"its first block":            {func(int64) (int64, int64) { return 0, block }, false},
+		"a block in the middle":      {func(needed int64) (int64, int64) { return needed, needed + 1 }, true},
+		"some blocks in the middle":  {func(needed int64) (int64, int64) { return needed, needed + 10*block }, true},
+		"all but the first ones":     {func(needed int64) (int64, int64) { return needed, 1 << 40 }, true},
+		"the first ones":             {func(needed int64) (int64, int64) { return 0, needed + 1 }, true},
+		"a block that was not used ": {func(int64) (int64, int64) { return 1 << 20, 1<<20 + block }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, after, there := afterAPowerCut(t)
 			faulty := vfs.NewFaulty(after)
-			fault := faulty.Add(&vfs.Fault{Match: reads(c.from, c.to)})
+			from, to := c.bad(neededRecord(t, after, "/v/journal-1"))
+			fault := faulty.Add(&vfs.Fault{Match: reads(from, to)})
 			f.again(func(c *Config) { c.FS = faulty })
 			f.ready()
 			served, refused := f.servedOrRefused(there)
