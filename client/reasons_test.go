@@ -23,7 +23,7 @@ func TestEveryReasonHasAnError(t *testing.T) {
 		client.ErrUnavailable, client.ErrGroupFailed, client.ErrOutcomeUnknown, client.ErrRequestIDReused, client.ErrDataLoss, client.ErrCursorExpired,
 		client.ErrBadRange,
 	}
-	content, err := os.ReadFile("../api/record/v1/record.proto")
+	content, err := os.ReadFile("../api/sheaf/record/v1/record.proto")
 	if err != nil {
 		t.Fatal(err)
 	}

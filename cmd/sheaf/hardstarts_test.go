@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
 const (

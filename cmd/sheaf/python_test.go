@@ -87,7 +87,7 @@ func pythonClient(t *testing.T, python string) string {
 	where, err := exec.Command(python, "-c", "import google.rpc as g; print(list(g.__path__)[0])").Output()
 	must(t, err)
 	site := filepath.Dir(filepath.Dir(strings.TrimSpace(string(where))))
-	protos, err := filepath.Glob("../../api/record/v1/*.proto")
+	protos, err := filepath.Glob("../../api/sheaf/record/v1/*.proto")
 	must(t, err)
 	gen := filepath.Join(dir, "gen")
 	out, err := exec.Command(python, append([]string{"-m", "grpc_tools.protoc", "-I", "../../api", "-I", site, "--python_out=" + gen, "--grpc_python_out=" + gen},

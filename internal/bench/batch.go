@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
 // batches compares BatchGet and BatchPut of 100 with unary calls, direct and through the gateway.

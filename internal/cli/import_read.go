@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
 // put is one file that was read and is to be stored.

@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
 // RecordJSON is a record as the commands print it. Numbers that a JSON reader may round (ids) are strings. Attribute values

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
 // Scan calls visit for every record of a scan, one at a time. Where the stream breaks it goes on from the last cursor;

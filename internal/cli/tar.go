@@ -13,7 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
 // WriteScanJSON writes every record of a scan as a line of JSON; see WriteJSONLine.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
 // Watch calls visit with each message of a watch, until visit or the context ends it, or nobody answers any more.

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/bench"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/dev"

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/group"
 )

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
-	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
 // cut splits bytes into buffers at random places.

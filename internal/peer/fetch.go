@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	peerv1 "sheaf.dev/sheaf/api/peer/v1"
+	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 )
 
 // errSilent ends what is fetched from a peer that has fallen silent.

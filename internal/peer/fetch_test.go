@@ -19,7 +19,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 
-	peerv1 "sheaf.dev/sheaf/api/peer/v1"
+	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 )
 
 // store is a Source in memory.

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
-	peerv1 "sheaf.dev/sheaf/api/peer/v1"
+	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 )
 
 // Options of a Hub. Shard, Store, Address and Deliver are required.

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	peerv1 "sheaf.dev/sheaf/api/peer/v1"
+	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 )
 
 func TestMessagesComeInTheirOrder(t *testing.T) {

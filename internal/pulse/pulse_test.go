@@ -14,7 +14,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
-	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/pulse"
 	"sheaf.dev/sheaf/internal/pulse/pulsetest"
 )

@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/volume"
 )
 
-// This file alone chooses the gRPC code and the reason of an error; api/record/v1/record.proto lists them.
+// This file alone chooses the gRPC code and the reason of an error; api/sheaf/record/v1/record.proto lists them.
 
 // errorDomain is the domain of every ErrorInfo.
 const errorDomain = "sheaf.dev"

@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
 // Get and Put are most of the calls. They are registered as streams that neither side streams, which is the same on

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
 // files are those of a volume, by name. The lock is taken without a change to it.

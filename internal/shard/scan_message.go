@@ -3,7 +3,7 @@ package shard
 import (
 	"time"
 
-	recordv1 "sheaf.dev/sheaf/api/record/v1"
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/shard/cursor"

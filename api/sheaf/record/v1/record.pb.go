@@ -4,7 +4,7 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        (unknown)
-// source: record/v1/record.proto
+// source: sheaf/record/v1/record.proto
 
 package recordv1
 
@@ -38,7 +38,7 @@ type RecordKey struct {
 
 func (x *RecordKey) Reset() {
 	*x = RecordKey{}
-	mi := &file_record_v1_record_proto_msgTypes[0]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -50,7 +50,7 @@ func (x *RecordKey) String() string {
 func (*RecordKey) ProtoMessage() {}
 
 func (x *RecordKey) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[0]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -63,7 +63,7 @@ func (x *RecordKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordKey.ProtoReflect.Descriptor instead.
 func (*RecordKey) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{0}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *RecordKey) GetId() int64 {
@@ -107,7 +107,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_record_v1_record_proto_msgTypes[1]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -119,7 +119,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[1]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -132,7 +132,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{1}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Record) GetKey() *RecordKey {
@@ -212,7 +212,7 @@ type WriteCondition struct {
 
 func (x *WriteCondition) Reset() {
 	*x = WriteCondition{}
-	mi := &file_record_v1_record_proto_msgTypes[2]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -224,7 +224,7 @@ func (x *WriteCondition) String() string {
 func (*WriteCondition) ProtoMessage() {}
 
 func (x *WriteCondition) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[2]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -237,7 +237,7 @@ func (x *WriteCondition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteCondition.ProtoReflect.Descriptor instead.
 func (*WriteCondition) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{2}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *WriteCondition) GetCondition() isWriteCondition_Condition {
@@ -314,7 +314,7 @@ type PutRequest struct {
 
 func (x *PutRequest) Reset() {
 	*x = PutRequest{}
-	mi := &file_record_v1_record_proto_msgTypes[3]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -326,7 +326,7 @@ func (x *PutRequest) String() string {
 func (*PutRequest) ProtoMessage() {}
 
 func (x *PutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[3]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -339,7 +339,7 @@ func (x *PutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutRequest.ProtoReflect.Descriptor instead.
 func (*PutRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{3}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PutRequest) GetKey() *RecordKey {
@@ -414,7 +414,7 @@ type PutResponse struct {
 
 func (x *PutResponse) Reset() {
 	*x = PutResponse{}
-	mi := &file_record_v1_record_proto_msgTypes[4]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -426,7 +426,7 @@ func (x *PutResponse) String() string {
 func (*PutResponse) ProtoMessage() {}
 
 func (x *PutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[4]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -439,7 +439,7 @@ func (x *PutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutResponse.ProtoReflect.Descriptor instead.
 func (*PutResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{4}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PutResponse) GetVersion() string {
@@ -486,7 +486,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_record_v1_record_proto_msgTypes[5]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -498,7 +498,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[5]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -511,7 +511,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{5}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetRequest) GetKey() *RecordKey {
@@ -551,7 +551,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_record_v1_record_proto_msgTypes[6]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -563,7 +563,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[6]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -576,7 +576,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{6}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetResponse) GetRecord() *Record {
@@ -604,7 +604,7 @@ type DeleteRequest struct {
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_record_v1_record_proto_msgTypes[7]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -616,7 +616,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[7]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -629,7 +629,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{7}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DeleteRequest) GetKey() *RecordKey {
@@ -683,7 +683,7 @@ type DeleteResponse struct {
 
 func (x *DeleteResponse) Reset() {
 	*x = DeleteResponse{}
-	mi := &file_record_v1_record_proto_msgTypes[8]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -695,7 +695,7 @@ func (x *DeleteResponse) String() string {
 func (*DeleteResponse) ProtoMessage() {}
 
 func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[8]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -708,7 +708,7 @@ func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{8}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DeleteResponse) GetVersion() string {
@@ -750,7 +750,7 @@ type BatchPutRequest struct {
 
 func (x *BatchPutRequest) Reset() {
 	*x = BatchPutRequest{}
-	mi := &file_record_v1_record_proto_msgTypes[9]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -762,7 +762,7 @@ func (x *BatchPutRequest) String() string {
 func (*BatchPutRequest) ProtoMessage() {}
 
 func (x *BatchPutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[9]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -775,7 +775,7 @@ func (x *BatchPutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchPutRequest.ProtoReflect.Descriptor instead.
 func (*BatchPutRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{9}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *BatchPutRequest) GetPuts() []*PutRequest {
@@ -795,7 +795,7 @@ type BatchPutResponse struct {
 
 func (x *BatchPutResponse) Reset() {
 	*x = BatchPutResponse{}
-	mi := &file_record_v1_record_proto_msgTypes[10]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -807,7 +807,7 @@ func (x *BatchPutResponse) String() string {
 func (*BatchPutResponse) ProtoMessage() {}
 
 func (x *BatchPutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[10]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -820,7 +820,7 @@ func (x *BatchPutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchPutResponse.ProtoReflect.Descriptor instead.
 func (*BatchPutResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{10}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *BatchPutResponse) GetResults() []*BatchPutResult {
@@ -842,7 +842,7 @@ type BatchPutResult struct {
 
 func (x *BatchPutResult) Reset() {
 	*x = BatchPutResult{}
-	mi := &file_record_v1_record_proto_msgTypes[11]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +854,7 @@ func (x *BatchPutResult) String() string {
 func (*BatchPutResult) ProtoMessage() {}
 
 func (x *BatchPutResult) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[11]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +867,7 @@ func (x *BatchPutResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchPutResult.ProtoReflect.Descriptor instead.
 func (*BatchPutResult) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{11}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *BatchPutResult) GetStatus() *status.Status {
@@ -895,7 +895,7 @@ type BatchGetRequest struct {
 
 func (x *BatchGetRequest) Reset() {
 	*x = BatchGetRequest{}
-	mi := &file_record_v1_record_proto_msgTypes[12]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -907,7 +907,7 @@ func (x *BatchGetRequest) String() string {
 func (*BatchGetRequest) ProtoMessage() {}
 
 func (x *BatchGetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[12]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -920,7 +920,7 @@ func (x *BatchGetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchGetRequest.ProtoReflect.Descriptor instead.
 func (*BatchGetRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{12}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *BatchGetRequest) GetGets() []*GetRequest {
@@ -939,7 +939,7 @@ type BatchGetResponse struct {
 
 func (x *BatchGetResponse) Reset() {
 	*x = BatchGetResponse{}
-	mi := &file_record_v1_record_proto_msgTypes[13]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -951,7 +951,7 @@ func (x *BatchGetResponse) String() string {
 func (*BatchGetResponse) ProtoMessage() {}
 
 func (x *BatchGetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[13]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -964,7 +964,7 @@ func (x *BatchGetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchGetResponse.ProtoReflect.Descriptor instead.
 func (*BatchGetResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{13}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *BatchGetResponse) GetResults() []*BatchGetResult {
@@ -987,7 +987,7 @@ type BatchGetResult struct {
 
 func (x *BatchGetResult) Reset() {
 	*x = BatchGetResult{}
-	mi := &file_record_v1_record_proto_msgTypes[14]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -999,7 +999,7 @@ func (x *BatchGetResult) String() string {
 func (*BatchGetResult) ProtoMessage() {}
 
 func (x *BatchGetResult) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[14]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1012,7 +1012,7 @@ func (x *BatchGetResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchGetResult.ProtoReflect.Descriptor instead.
 func (*BatchGetResult) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{14}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *BatchGetResult) GetPosition() uint32 {
@@ -1049,7 +1049,7 @@ type UploadRequest struct {
 
 func (x *UploadRequest) Reset() {
 	*x = UploadRequest{}
-	mi := &file_record_v1_record_proto_msgTypes[15]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1061,7 +1061,7 @@ func (x *UploadRequest) String() string {
 func (*UploadRequest) ProtoMessage() {}
 
 func (x *UploadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[15]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1074,7 +1074,7 @@ func (x *UploadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadRequest.ProtoReflect.Descriptor instead.
 func (*UploadRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{15}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *UploadRequest) GetPart() isUploadRequest_Part {
@@ -1144,7 +1144,7 @@ type UploadHeader struct {
 
 func (x *UploadHeader) Reset() {
 	*x = UploadHeader{}
-	mi := &file_record_v1_record_proto_msgTypes[16]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1156,7 +1156,7 @@ func (x *UploadHeader) String() string {
 func (*UploadHeader) ProtoMessage() {}
 
 func (x *UploadHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[16]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1169,7 +1169,7 @@ func (x *UploadHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadHeader.ProtoReflect.Descriptor instead.
 func (*UploadHeader) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{16}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *UploadHeader) GetKey() *RecordKey {
@@ -1239,7 +1239,7 @@ type UploadResponse struct {
 
 func (x *UploadResponse) Reset() {
 	*x = UploadResponse{}
-	mi := &file_record_v1_record_proto_msgTypes[17]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1251,7 +1251,7 @@ func (x *UploadResponse) String() string {
 func (*UploadResponse) ProtoMessage() {}
 
 func (x *UploadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[17]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1264,7 +1264,7 @@ func (x *UploadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadResponse.ProtoReflect.Descriptor instead.
 func (*UploadResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{17}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UploadResponse) GetPut() *PutResponse {
@@ -1299,7 +1299,7 @@ type DownloadRequest struct {
 
 func (x *DownloadRequest) Reset() {
 	*x = DownloadRequest{}
-	mi := &file_record_v1_record_proto_msgTypes[18]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1311,7 +1311,7 @@ func (x *DownloadRequest) String() string {
 func (*DownloadRequest) ProtoMessage() {}
 
 func (x *DownloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[18]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1324,7 @@ func (x *DownloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DownloadRequest.ProtoReflect.Descriptor instead.
 func (*DownloadRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{18}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DownloadRequest) GetKey() *RecordKey {
@@ -1375,7 +1375,7 @@ type DownloadResponse struct {
 
 func (x *DownloadResponse) Reset() {
 	*x = DownloadResponse{}
-	mi := &file_record_v1_record_proto_msgTypes[19]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1387,7 +1387,7 @@ func (x *DownloadResponse) String() string {
 func (*DownloadResponse) ProtoMessage() {}
 
 func (x *DownloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[19]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1400,7 +1400,7 @@ func (x *DownloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DownloadResponse.ProtoReflect.Descriptor instead.
 func (*DownloadResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{19}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DownloadResponse) GetPart() isDownloadResponse_Part {
@@ -1458,7 +1458,7 @@ type DownloadChunk struct {
 
 func (x *DownloadChunk) Reset() {
 	*x = DownloadChunk{}
-	mi := &file_record_v1_record_proto_msgTypes[20]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1470,7 +1470,7 @@ func (x *DownloadChunk) String() string {
 func (*DownloadChunk) ProtoMessage() {}
 
 func (x *DownloadChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[20]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1483,7 +1483,7 @@ func (x *DownloadChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DownloadChunk.ProtoReflect.Descriptor instead.
 func (*DownloadChunk) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{20}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DownloadChunk) GetData() []byte {
@@ -1516,7 +1516,7 @@ type ListVersionsRequest struct {
 
 func (x *ListVersionsRequest) Reset() {
 	*x = ListVersionsRequest{}
-	mi := &file_record_v1_record_proto_msgTypes[21]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1528,7 +1528,7 @@ func (x *ListVersionsRequest) String() string {
 func (*ListVersionsRequest) ProtoMessage() {}
 
 func (x *ListVersionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[21]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1541,7 +1541,7 @@ func (x *ListVersionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVersionsRequest.ProtoReflect.Descriptor instead.
 func (*ListVersionsRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{21}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListVersionsRequest) GetKey() *RecordKey {
@@ -1584,7 +1584,7 @@ type ListVersionsResponse struct {
 
 func (x *ListVersionsResponse) Reset() {
 	*x = ListVersionsResponse{}
-	mi := &file_record_v1_record_proto_msgTypes[22]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1596,7 +1596,7 @@ func (x *ListVersionsResponse) String() string {
 func (*ListVersionsResponse) ProtoMessage() {}
 
 func (x *ListVersionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[22]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1609,7 +1609,7 @@ func (x *ListVersionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVersionsResponse.ProtoReflect.Descriptor instead.
 func (*ListVersionsResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{22}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListVersionsResponse) GetVersions() []*Record {
@@ -1635,7 +1635,7 @@ type FindRequest struct {
 
 func (x *FindRequest) Reset() {
 	*x = FindRequest{}
-	mi := &file_record_v1_record_proto_msgTypes[23]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1647,7 +1647,7 @@ func (x *FindRequest) String() string {
 func (*FindRequest) ProtoMessage() {}
 
 func (x *FindRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[23]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1660,7 +1660,7 @@ func (x *FindRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindRequest.ProtoReflect.Descriptor instead.
 func (*FindRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{23}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *FindRequest) GetId() int64 {
@@ -1680,7 +1680,7 @@ type FindResponse struct {
 
 func (x *FindResponse) Reset() {
 	*x = FindResponse{}
-	mi := &file_record_v1_record_proto_msgTypes[24]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1692,7 +1692,7 @@ func (x *FindResponse) String() string {
 func (*FindResponse) ProtoMessage() {}
 
 func (x *FindResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[24]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1705,7 +1705,7 @@ func (x *FindResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindResponse.ProtoReflect.Descriptor instead.
 func (*FindResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{24}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *FindResponse) GetRecords() []*Record {
@@ -1727,7 +1727,7 @@ type PlanScanRequest struct {
 
 func (x *PlanScanRequest) Reset() {
 	*x = PlanScanRequest{}
-	mi := &file_record_v1_record_proto_msgTypes[25]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1739,7 +1739,7 @@ func (x *PlanScanRequest) String() string {
 func (*PlanScanRequest) ProtoMessage() {}
 
 func (x *PlanScanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[25]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1752,7 +1752,7 @@ func (x *PlanScanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanScanRequest.ProtoReflect.Descriptor instead.
 func (*PlanScanRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{25}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PlanScanRequest) GetGroups() []string {
@@ -1778,7 +1778,7 @@ type PlanScanResponse struct {
 
 func (x *PlanScanResponse) Reset() {
 	*x = PlanScanResponse{}
-	mi := &file_record_v1_record_proto_msgTypes[26]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1790,7 +1790,7 @@ func (x *PlanScanResponse) String() string {
 func (*PlanScanResponse) ProtoMessage() {}
 
 func (x *PlanScanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[26]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1803,7 +1803,7 @@ func (x *PlanScanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanScanResponse.ProtoReflect.Descriptor instead.
 func (*PlanScanResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{26}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PlanScanResponse) GetSplits() []*ScanSplit {
@@ -1831,7 +1831,7 @@ type ScanSplit struct {
 
 func (x *ScanSplit) Reset() {
 	*x = ScanSplit{}
-	mi := &file_record_v1_record_proto_msgTypes[27]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1843,7 +1843,7 @@ func (x *ScanSplit) String() string {
 func (*ScanSplit) ProtoMessage() {}
 
 func (x *ScanSplit) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[27]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1856,7 +1856,7 @@ func (x *ScanSplit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanSplit.ProtoReflect.Descriptor instead.
 func (*ScanSplit) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{27}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ScanSplit) GetGroup() string {
@@ -1912,7 +1912,7 @@ type ScanRequest struct {
 
 func (x *ScanRequest) Reset() {
 	*x = ScanRequest{}
-	mi := &file_record_v1_record_proto_msgTypes[28]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1924,7 +1924,7 @@ func (x *ScanRequest) String() string {
 func (*ScanRequest) ProtoMessage() {}
 
 func (x *ScanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[28]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1937,7 +1937,7 @@ func (x *ScanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanRequest.ProtoReflect.Descriptor instead.
 func (*ScanRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{28}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ScanRequest) GetGroup() string {
@@ -1987,7 +1987,7 @@ type ScanResponse struct {
 
 func (x *ScanResponse) Reset() {
 	*x = ScanResponse{}
-	mi := &file_record_v1_record_proto_msgTypes[29]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1999,7 +1999,7 @@ func (x *ScanResponse) String() string {
 func (*ScanResponse) ProtoMessage() {}
 
 func (x *ScanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[29]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2012,7 +2012,7 @@ func (x *ScanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanResponse.ProtoReflect.Descriptor instead.
 func (*ScanResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{29}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ScanResponse) GetRecords() []*Record {
@@ -2042,7 +2042,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_record_v1_record_proto_msgTypes[30]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2054,7 +2054,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[30]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2067,7 +2067,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{30}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WatchRequest) GetGroup() string {
@@ -2097,7 +2097,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_record_v1_record_proto_msgTypes[31]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2109,7 +2109,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_record_proto_msgTypes[31]
+	mi := &file_sheaf_record_v1_record_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2122,7 +2122,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_record_proto_rawDescGZIP(), []int{31}
+	return file_sheaf_record_v1_record_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WatchResponse) GetRecords() []*Record {
@@ -2139,11 +2139,11 @@ func (x *WatchResponse) GetCursor() []byte {
 	return nil
 }
 
-var File_record_v1_record_proto protoreflect.FileDescriptor
+var File_sheaf_record_v1_record_proto protoreflect.FileDescriptor
 
-const file_record_v1_record_proto_rawDesc = "" +
+const file_sheaf_record_v1_record_proto_rawDesc = "" +
 	"\n" +
-	"\x16record/v1/record.proto\x12\x0fsheaf.record.v1\x1a\x17google/rpc/status.proto\"1\n" +
+	"\x1csheaf/record/v1/record.proto\x12\x0fsheaf.record.v1\x1a\x17google/rpc/status.proto\"1\n" +
 	"\tRecordKey\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x10R\x02id\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\"\xb6\x03\n" +
@@ -2326,22 +2326,22 @@ const file_record_v1_record_proto_rawDesc = "" +
 	"\x04Find\x12\x1c.sheaf.record.v1.FindRequest\x1a\x1d.sheaf.record.v1.FindResponse\x12O\n" +
 	"\bPlanScan\x12 .sheaf.record.v1.PlanScanRequest\x1a!.sheaf.record.v1.PlanScanResponse\x12E\n" +
 	"\x04Scan\x12\x1c.sheaf.record.v1.ScanRequest\x1a\x1d.sheaf.record.v1.ScanResponse0\x01\x12H\n" +
-	"\x05Watch\x12\x1d.sheaf.record.v1.WatchRequest\x1a\x1e.sheaf.record.v1.WatchResponse0\x01B(Z&sheaf.dev/sheaf/api/record/v1;recordv1b\x06proto3"
+	"\x05Watch\x12\x1d.sheaf.record.v1.WatchRequest\x1a\x1e.sheaf.record.v1.WatchResponse0\x01B.Z,sheaf.dev/sheaf/api/sheaf/record/v1;recordv1b\x06proto3"
 
 var (
-	file_record_v1_record_proto_rawDescOnce sync.Once
-	file_record_v1_record_proto_rawDescData []byte
+	file_sheaf_record_v1_record_proto_rawDescOnce sync.Once
+	file_sheaf_record_v1_record_proto_rawDescData []byte
 )
 
-func file_record_v1_record_proto_rawDescGZIP() []byte {
-	file_record_v1_record_proto_rawDescOnce.Do(func() {
-		file_record_v1_record_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_record_v1_record_proto_rawDesc), len(file_record_v1_record_proto_rawDesc)))
+func file_sheaf_record_v1_record_proto_rawDescGZIP() []byte {
+	file_sheaf_record_v1_record_proto_rawDescOnce.Do(func() {
+		file_sheaf_record_v1_record_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_sheaf_record_v1_record_proto_rawDesc), len(file_sheaf_record_v1_record_proto_rawDesc)))
 	})
-	return file_record_v1_record_proto_rawDescData
+	return file_sheaf_record_v1_record_proto_rawDescData
 }
 
-var file_record_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
-var file_record_v1_record_proto_goTypes = []any{
+var file_sheaf_record_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_sheaf_record_v1_record_proto_goTypes = []any{
 	(*RecordKey)(nil),            // 0: sheaf.record.v1.RecordKey
 	(*Record)(nil),               // 1: sheaf.record.v1.Record
 	(*WriteCondition)(nil),       // 2: sheaf.record.v1.WriteCondition
@@ -2379,7 +2379,7 @@ var file_record_v1_record_proto_goTypes = []any{
 	nil,                          // 34: sheaf.record.v1.UploadHeader.AttributesEntry
 	(*status.Status)(nil),        // 35: google.rpc.Status
 }
-var file_record_v1_record_proto_depIdxs = []int32{
+var file_sheaf_record_v1_record_proto_depIdxs = []int32{
 	0,  // 0: sheaf.record.v1.Record.key:type_name -> sheaf.record.v1.RecordKey
 	32, // 1: sheaf.record.v1.Record.attributes:type_name -> sheaf.record.v1.Record.AttributesEntry
 	0,  // 2: sheaf.record.v1.PutRequest.key:type_name -> sheaf.record.v1.RecordKey
@@ -2442,25 +2442,25 @@ var file_record_v1_record_proto_depIdxs = []int32{
 	0,  // [0:31] is the sub-list for field type_name
 }
 
-func init() { file_record_v1_record_proto_init() }
-func file_record_v1_record_proto_init() {
-	if File_record_v1_record_proto != nil {
+func init() { file_sheaf_record_v1_record_proto_init() }
+func file_sheaf_record_v1_record_proto_init() {
+	if File_sheaf_record_v1_record_proto != nil {
 		return
 	}
-	file_record_v1_record_proto_msgTypes[1].OneofWrappers = []any{}
-	file_record_v1_record_proto_msgTypes[2].OneofWrappers = []any{
+	file_sheaf_record_v1_record_proto_msgTypes[1].OneofWrappers = []any{}
+	file_sheaf_record_v1_record_proto_msgTypes[2].OneofWrappers = []any{
 		(*WriteCondition_IfVersion)(nil),
 		(*WriteCondition_IfAbsent)(nil),
 	}
-	file_record_v1_record_proto_msgTypes[3].OneofWrappers = []any{}
-	file_record_v1_record_proto_msgTypes[7].OneofWrappers = []any{}
-	file_record_v1_record_proto_msgTypes[15].OneofWrappers = []any{
+	file_sheaf_record_v1_record_proto_msgTypes[3].OneofWrappers = []any{}
+	file_sheaf_record_v1_record_proto_msgTypes[7].OneofWrappers = []any{}
+	file_sheaf_record_v1_record_proto_msgTypes[15].OneofWrappers = []any{
 		(*UploadRequest_Header)(nil),
 		(*UploadRequest_Chunk)(nil),
 	}
-	file_record_v1_record_proto_msgTypes[16].OneofWrappers = []any{}
-	file_record_v1_record_proto_msgTypes[18].OneofWrappers = []any{}
-	file_record_v1_record_proto_msgTypes[19].OneofWrappers = []any{
+	file_sheaf_record_v1_record_proto_msgTypes[16].OneofWrappers = []any{}
+	file_sheaf_record_v1_record_proto_msgTypes[18].OneofWrappers = []any{}
+	file_sheaf_record_v1_record_proto_msgTypes[19].OneofWrappers = []any{
 		(*DownloadResponse_Record)(nil),
 		(*DownloadResponse_Chunk)(nil),
 	}
@@ -2468,17 +2468,17 @@ func file_record_v1_record_proto_init() {
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_record_v1_record_proto_rawDesc), len(file_record_v1_record_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sheaf_record_v1_record_proto_rawDesc), len(file_sheaf_record_v1_record_proto_rawDesc)),
 			NumEnums:      0,
 			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
-		GoTypes:           file_record_v1_record_proto_goTypes,
-		DependencyIndexes: file_record_v1_record_proto_depIdxs,
-		MessageInfos:      file_record_v1_record_proto_msgTypes,
+		GoTypes:           file_sheaf_record_v1_record_proto_goTypes,
+		DependencyIndexes: file_sheaf_record_v1_record_proto_depIdxs,
+		MessageInfos:      file_sheaf_record_v1_record_proto_msgTypes,
 	}.Build()
-	File_record_v1_record_proto = out.File
-	file_record_v1_record_proto_goTypes = nil
-	file_record_v1_record_proto_depIdxs = nil
+	File_sheaf_record_v1_record_proto = out.File
+	file_sheaf_record_v1_record_proto_goTypes = nil
+	file_sheaf_record_v1_record_proto_depIdxs = nil
 }

@@ -4,7 +4,7 @@
 // versions:
 // - protoc-gen-go-grpc v1.6.2
 // - protoc             (unknown)
-// source: record/v1/record.proto
+// source: sheaf/record/v1/record.proto
 
 package recordv1
 
@@ -631,5 +631,5 @@ var RecordService_ServiceDesc = grpc.ServiceDesc{
 			ServerStreams: true,
 		},
 	},
-	Metadata: "record/v1/record.proto",
+	Metadata: "sheaf/record/v1/record.proto",
 }

@@ -5,7 +5,7 @@
 // versions:
 // - protoc-gen-go-grpc v1.6.2
 // - protoc             (unknown)
-// source: peer/v1/peer.proto
+// source: sheaf/peer/v1/peer.proto
 
 package peerv1
 
@@ -258,5 +258,5 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 			ServerStreams: true,
 		},
 	},
-	Metadata: "peer/v1/peer.proto",
+	Metadata: "sheaf/peer/v1/peer.proto",
 }

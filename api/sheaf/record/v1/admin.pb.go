@@ -4,7 +4,7 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        (unknown)
-// source: record/v1/admin.proto
+// source: sheaf/record/v1/admin.proto
 
 package recordv1
 
@@ -76,11 +76,11 @@ func (x GroupState) String() string {
 }
 
 func (GroupState) Descriptor() protoreflect.EnumDescriptor {
-	return file_record_v1_admin_proto_enumTypes[0].Descriptor()
+	return file_sheaf_record_v1_admin_proto_enumTypes[0].Descriptor()
 }
 
 func (GroupState) Type() protoreflect.EnumType {
-	return &file_record_v1_admin_proto_enumTypes[0]
+	return &file_sheaf_record_v1_admin_proto_enumTypes[0]
 }
 
 func (x GroupState) Number() protoreflect.EnumNumber {
@@ -89,7 +89,7 @@ func (x GroupState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use GroupState.Descriptor instead.
 func (GroupState) EnumDescriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{0}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
 // LoadOutcome is what loading found.
@@ -133,11 +133,11 @@ func (x LoadOutcome) String() string {
 }
 
 func (LoadOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_record_v1_admin_proto_enumTypes[1].Descriptor()
+	return file_sheaf_record_v1_admin_proto_enumTypes[1].Descriptor()
 }
 
 func (LoadOutcome) Type() protoreflect.EnumType {
-	return &file_record_v1_admin_proto_enumTypes[1]
+	return &file_sheaf_record_v1_admin_proto_enumTypes[1]
 }
 
 func (x LoadOutcome) Number() protoreflect.EnumNumber {
@@ -146,7 +146,7 @@ func (x LoadOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LoadOutcome.Descriptor instead.
 func (LoadOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{1}
 }
 
 // MemberRole is what a replica is in its group.
@@ -194,11 +194,11 @@ func (x MemberRole) String() string {
 }
 
 func (MemberRole) Descriptor() protoreflect.EnumDescriptor {
-	return file_record_v1_admin_proto_enumTypes[2].Descriptor()
+	return file_sheaf_record_v1_admin_proto_enumTypes[2].Descriptor()
 }
 
 func (MemberRole) Type() protoreflect.EnumType {
-	return &file_record_v1_admin_proto_enumTypes[2]
+	return &file_sheaf_record_v1_admin_proto_enumTypes[2]
 }
 
 func (x MemberRole) Number() protoreflect.EnumNumber {
@@ -207,7 +207,7 @@ func (x MemberRole) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use MemberRole.Descriptor instead.
 func (MemberRole) EnumDescriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{2}
 }
 
 // CopyPhase is what a copy waits for.
@@ -255,11 +255,11 @@ func (x CopyPhase) String() string {
 }
 
 func (CopyPhase) Descriptor() protoreflect.EnumDescriptor {
-	return file_record_v1_admin_proto_enumTypes[3].Descriptor()
+	return file_sheaf_record_v1_admin_proto_enumTypes[3].Descriptor()
 }
 
 func (CopyPhase) Type() protoreflect.EnumType {
-	return &file_record_v1_admin_proto_enumTypes[3]
+	return &file_sheaf_record_v1_admin_proto_enumTypes[3]
 }
 
 func (x CopyPhase) Number() protoreflect.EnumNumber {
@@ -268,7 +268,7 @@ func (x CopyPhase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CopyPhase.Descriptor instead.
 func (CopyPhase) EnumDescriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
 // ShardState is what a shard does.
@@ -336,11 +336,11 @@ func (x ShardState) String() string {
 }
 
 func (ShardState) Descriptor() protoreflect.EnumDescriptor {
-	return file_record_v1_admin_proto_enumTypes[4].Descriptor()
+	return file_sheaf_record_v1_admin_proto_enumTypes[4].Descriptor()
 }
 
 func (ShardState) Type() protoreflect.EnumType {
-	return &file_record_v1_admin_proto_enumTypes[4]
+	return &file_sheaf_record_v1_admin_proto_enumTypes[4]
 }
 
 func (x ShardState) Number() protoreflect.EnumNumber {
@@ -349,7 +349,7 @@ func (x ShardState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ShardState.Descriptor instead.
 func (ShardState) EnumDescriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 // MovePhase is how far a move is.
@@ -397,11 +397,11 @@ func (x MovePhase) String() string {
 }
 
 func (MovePhase) Descriptor() protoreflect.EnumDescriptor {
-	return file_record_v1_admin_proto_enumTypes[5].Descriptor()
+	return file_sheaf_record_v1_admin_proto_enumTypes[5].Descriptor()
 }
 
 func (MovePhase) Type() protoreflect.EnumType {
-	return &file_record_v1_admin_proto_enumTypes[5]
+	return &file_sheaf_record_v1_admin_proto_enumTypes[5]
 }
 
 func (x MovePhase) Number() protoreflect.EnumNumber {
@@ -410,7 +410,7 @@ func (x MovePhase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use MovePhase.Descriptor instead.
 func (MovePhase) EnumDescriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 type Group struct {
@@ -460,7 +460,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_record_v1_admin_proto_msgTypes[0]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -472,7 +472,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[0]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -485,7 +485,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{0}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *Group) GetGroup() string {
@@ -658,7 +658,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_record_v1_admin_proto_msgTypes[1]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -670,7 +670,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[1]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -683,7 +683,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Member) GetRaftId() uint64 {
@@ -764,7 +764,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_record_v1_admin_proto_msgTypes[2]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -776,7 +776,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[2]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -789,7 +789,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Copy) GetShard() string {
@@ -863,7 +863,7 @@ type Damage struct {
 
 func (x *Damage) Reset() {
 	*x = Damage{}
-	mi := &file_record_v1_admin_proto_msgTypes[3]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -875,7 +875,7 @@ func (x *Damage) String() string {
 func (*Damage) ProtoMessage() {}
 
 func (x *Damage) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[3]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -888,7 +888,7 @@ func (x *Damage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Damage.ProtoReflect.Descriptor instead.
 func (*Damage) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Damage) GetGroup() string {
@@ -957,7 +957,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[4]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +969,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[4]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +982,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListGroupsRequest) GetGroup() string {
@@ -1001,7 +1001,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[5]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1013,7 +1013,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[5]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1026,7 +1026,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -1044,7 +1044,7 @@ type ListShardsRequest struct {
 
 func (x *ListShardsRequest) Reset() {
 	*x = ListShardsRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[6]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1056,7 +1056,7 @@ func (x *ListShardsRequest) String() string {
 func (*ListShardsRequest) ProtoMessage() {}
 
 func (x *ListShardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[6]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1069,7 +1069,7 @@ func (x *ListShardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListShardsRequest.ProtoReflect.Descriptor instead.
 func (*ListShardsRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 type ListShardsResponse struct {
@@ -1081,7 +1081,7 @@ type ListShardsResponse struct {
 
 func (x *ListShardsResponse) Reset() {
 	*x = ListShardsResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[7]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1093,7 +1093,7 @@ func (x *ListShardsResponse) String() string {
 func (*ListShardsResponse) ProtoMessage() {}
 
 func (x *ListShardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[7]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1106,7 +1106,7 @@ func (x *ListShardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListShardsResponse.ProtoReflect.Descriptor instead.
 func (*ListShardsResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListShardsResponse) GetShards() []*Shard {
@@ -1182,7 +1182,7 @@ type Shard struct {
 
 func (x *Shard) Reset() {
 	*x = Shard{}
-	mi := &file_record_v1_admin_proto_msgTypes[8]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1194,7 @@ func (x *Shard) String() string {
 func (*Shard) ProtoMessage() {}
 
 func (x *Shard) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[8]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1207,7 @@ func (x *Shard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shard.ProtoReflect.Descriptor instead.
 func (*Shard) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Shard) GetName() string {
@@ -1471,7 +1471,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_record_v1_admin_proto_msgTypes[9]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1483,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[9]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1496,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Load) GetGroupsTotal() int32 {
@@ -1577,7 +1577,7 @@ type WatchLoadRequest struct {
 
 func (x *WatchLoadRequest) Reset() {
 	*x = WatchLoadRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[10]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1589,7 +1589,7 @@ func (x *WatchLoadRequest) String() string {
 func (*WatchLoadRequest) ProtoMessage() {}
 
 func (x *WatchLoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[10]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1602,7 +1602,7 @@ func (x *WatchLoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchLoadRequest.ProtoReflect.Descriptor instead.
 func (*WatchLoadRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 type WatchLoadResponse struct {
@@ -1617,7 +1617,7 @@ type WatchLoadResponse struct {
 
 func (x *WatchLoadResponse) Reset() {
 	*x = WatchLoadResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[11]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1629,7 +1629,7 @@ func (x *WatchLoadResponse) String() string {
 func (*WatchLoadResponse) ProtoMessage() {}
 
 func (x *WatchLoadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[11]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1642,7 +1642,7 @@ func (x *WatchLoadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchLoadResponse.ProtoReflect.Descriptor instead.
 func (*WatchLoadResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WatchLoadResponse) GetLoad() *Load {
@@ -1669,7 +1669,7 @@ type CreateGroupRequest struct {
 
 func (x *CreateGroupRequest) Reset() {
 	*x = CreateGroupRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[12]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1681,7 @@ func (x *CreateGroupRequest) String() string {
 func (*CreateGroupRequest) ProtoMessage() {}
 
 func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[12]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1694,7 @@ func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupRequest.ProtoReflect.Descriptor instead.
 func (*CreateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CreateGroupRequest) GetGroup() string {
@@ -1714,7 +1714,7 @@ type CreateGroupResponse struct {
 
 func (x *CreateGroupResponse) Reset() {
 	*x = CreateGroupResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[13]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1726,7 +1726,7 @@ func (x *CreateGroupResponse) String() string {
 func (*CreateGroupResponse) ProtoMessage() {}
 
 func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[13]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1739,7 +1739,7 @@ func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupResponse.ProtoReflect.Descriptor instead.
 func (*CreateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CreateGroupResponse) GetGroup() string {
@@ -1764,7 +1764,7 @@ type PlanMovesRequest struct {
 
 func (x *PlanMovesRequest) Reset() {
 	*x = PlanMovesRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[14]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +1776,7 @@ func (x *PlanMovesRequest) String() string {
 func (*PlanMovesRequest) ProtoMessage() {}
 
 func (x *PlanMovesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[14]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1789,7 +1789,7 @@ func (x *PlanMovesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMovesRequest.ProtoReflect.Descriptor instead.
 func (*PlanMovesRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 type PlanMovesResponse struct {
@@ -1801,7 +1801,7 @@ type PlanMovesResponse struct {
 
 func (x *PlanMovesResponse) Reset() {
 	*x = PlanMovesResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[15]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1813,7 +1813,7 @@ func (x *PlanMovesResponse) String() string {
 func (*PlanMovesResponse) ProtoMessage() {}
 
 func (x *PlanMovesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[15]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1826,7 +1826,7 @@ func (x *PlanMovesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMovesResponse.ProtoReflect.Descriptor instead.
 func (*PlanMovesResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PlanMovesResponse) GetMoves() []*Move {
@@ -1865,7 +1865,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_record_v1_admin_proto_msgTypes[16]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1877,7 +1877,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[16]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1890,7 +1890,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Move) GetGroup() string {
@@ -1982,7 +1982,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[17]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1994,7 +1994,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[17]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2007,7 +2007,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *VerifyRequest) GetGroup() string {
@@ -2038,7 +2038,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[18]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2050,7 +2050,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[18]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2063,7 +2063,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *VerifyResponse) GetBytes() int64 {
@@ -2110,7 +2110,7 @@ type VerifiedCopy struct {
 
 func (x *VerifiedCopy) Reset() {
 	*x = VerifiedCopy{}
-	mi := &file_record_v1_admin_proto_msgTypes[19]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2122,7 +2122,7 @@ func (x *VerifiedCopy) String() string {
 func (*VerifiedCopy) ProtoMessage() {}
 
 func (x *VerifiedCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[19]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2135,7 +2135,7 @@ func (x *VerifiedCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifiedCopy.ProtoReflect.Descriptor instead.
 func (*VerifiedCopy) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *VerifiedCopy) GetShard() string {
@@ -2189,7 +2189,7 @@ type CompactRequest struct {
 
 func (x *CompactRequest) Reset() {
 	*x = CompactRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[20]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +2201,7 @@ func (x *CompactRequest) String() string {
 func (*CompactRequest) ProtoMessage() {}
 
 func (x *CompactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[20]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2214,7 +2214,7 @@ func (x *CompactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactRequest.ProtoReflect.Descriptor instead.
 func (*CompactRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CompactRequest) GetGroup() string {
@@ -2259,7 +2259,7 @@ type CompactResponse struct {
 
 func (x *CompactResponse) Reset() {
 	*x = CompactResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[21]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2271,7 +2271,7 @@ func (x *CompactResponse) String() string {
 func (*CompactResponse) ProtoMessage() {}
 
 func (x *CompactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[21]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2284,7 +2284,7 @@ func (x *CompactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactResponse.ProtoReflect.Descriptor instead.
 func (*CompactResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CompactResponse) GetSegmentsRewritten() int32 {
@@ -2338,7 +2338,7 @@ type CompactionHold struct {
 
 func (x *CompactionHold) Reset() {
 	*x = CompactionHold{}
-	mi := &file_record_v1_admin_proto_msgTypes[22]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2350,7 +2350,7 @@ func (x *CompactionHold) String() string {
 func (*CompactionHold) ProtoMessage() {}
 
 func (x *CompactionHold) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[22]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2363,7 +2363,7 @@ func (x *CompactionHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactionHold.ProtoReflect.Descriptor instead.
 func (*CompactionHold) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CompactionHold) GetReason() string {
@@ -2397,7 +2397,7 @@ type AcceptLossRequest struct {
 
 func (x *AcceptLossRequest) Reset() {
 	*x = AcceptLossRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[23]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2409,7 +2409,7 @@ func (x *AcceptLossRequest) String() string {
 func (*AcceptLossRequest) ProtoMessage() {}
 
 func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[23]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2422,7 +2422,7 @@ func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossRequest.ProtoReflect.Descriptor instead.
 func (*AcceptLossRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AcceptLossRequest) GetGroup() string {
@@ -2442,7 +2442,7 @@ type AcceptLossResponse struct {
 
 func (x *AcceptLossResponse) Reset() {
 	*x = AcceptLossResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[24]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2454,7 +2454,7 @@ func (x *AcceptLossResponse) String() string {
 func (*AcceptLossResponse) ProtoMessage() {}
 
 func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[24]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2467,7 +2467,7 @@ func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossResponse.ProtoReflect.Descriptor instead.
 func (*AcceptLossResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AcceptLossResponse) GetDamages() []*Damage {
@@ -2485,7 +2485,7 @@ type DescribeVolumeRequest struct {
 
 func (x *DescribeVolumeRequest) Reset() {
 	*x = DescribeVolumeRequest{}
-	mi := &file_record_v1_admin_proto_msgTypes[25]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2497,7 +2497,7 @@ func (x *DescribeVolumeRequest) String() string {
 func (*DescribeVolumeRequest) ProtoMessage() {}
 
 func (x *DescribeVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[25]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2510,7 +2510,7 @@ func (x *DescribeVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeVolumeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 type DescribeVolumeResponse struct {
@@ -2539,7 +2539,7 @@ type DescribeVolumeResponse struct {
 
 func (x *DescribeVolumeResponse) Reset() {
 	*x = DescribeVolumeResponse{}
-	mi := &file_record_v1_admin_proto_msgTypes[26]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2551,7 +2551,7 @@ func (x *DescribeVolumeResponse) String() string {
 func (*DescribeVolumeResponse) ProtoMessage() {}
 
 func (x *DescribeVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[26]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2564,7 +2564,7 @@ func (x *DescribeVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeVolumeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DescribeVolumeResponse) GetShard() string {
@@ -2657,7 +2657,7 @@ type StoreFacts struct {
 
 func (x *StoreFacts) Reset() {
 	*x = StoreFacts{}
-	mi := &file_record_v1_admin_proto_msgTypes[27]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2669,7 +2669,7 @@ func (x *StoreFacts) String() string {
 func (*StoreFacts) ProtoMessage() {}
 
 func (x *StoreFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[27]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2682,7 +2682,7 @@ func (x *StoreFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreFacts.ProtoReflect.Descriptor instead.
 func (*StoreFacts) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StoreFacts) GetRouting() string {
@@ -2764,7 +2764,7 @@ type GroupFacts struct {
 
 func (x *GroupFacts) Reset() {
 	*x = GroupFacts{}
-	mi := &file_record_v1_admin_proto_msgTypes[28]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2776,7 +2776,7 @@ func (x *GroupFacts) String() string {
 func (*GroupFacts) ProtoMessage() {}
 
 func (x *GroupFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_admin_proto_msgTypes[28]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2789,7 +2789,7 @@ func (x *GroupFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupFacts.ProtoReflect.Descriptor instead.
 func (*GroupFacts) Descriptor() ([]byte, []int) {
-	return file_record_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GroupFacts) GetGroup() string {
@@ -2904,11 +2904,11 @@ func (x *GroupFacts) GetForeign() bool {
 	return false
 }
 
-var File_record_v1_admin_proto protoreflect.FileDescriptor
+var File_sheaf_record_v1_admin_proto protoreflect.FileDescriptor
 
-const file_record_v1_admin_proto_rawDesc = "" +
+const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x15record/v1/admin.proto\x12\x0fsheaf.record.v1\"\x8b\x06\n" +
+	"\x1bsheaf/record/v1/admin.proto\x12\x0fsheaf.record.v1\"\x8b\x06\n" +
 	"\x05Group\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x14\n" +
@@ -3207,23 +3207,23 @@ const file_record_v1_admin_proto_rawDesc = "" +
 	"\aCompact\x12\x1f.sheaf.record.v1.CompactRequest\x1a .sheaf.record.v1.CompactResponse\x12U\n" +
 	"\n" +
 	"AcceptLoss\x12\".sheaf.record.v1.AcceptLossRequest\x1a#.sheaf.record.v1.AcceptLossResponse\x12a\n" +
-	"\x0eDescribeVolume\x12&.sheaf.record.v1.DescribeVolumeRequest\x1a'.sheaf.record.v1.DescribeVolumeResponseB(Z&sheaf.dev/sheaf/api/record/v1;recordv1b\x06proto3"
+	"\x0eDescribeVolume\x12&.sheaf.record.v1.DescribeVolumeRequest\x1a'.sheaf.record.v1.DescribeVolumeResponseB.Z,sheaf.dev/sheaf/api/sheaf/record/v1;recordv1b\x06proto3"
 
 var (
-	file_record_v1_admin_proto_rawDescOnce sync.Once
-	file_record_v1_admin_proto_rawDescData []byte
+	file_sheaf_record_v1_admin_proto_rawDescOnce sync.Once
+	file_sheaf_record_v1_admin_proto_rawDescData []byte
 )
 
-func file_record_v1_admin_proto_rawDescGZIP() []byte {
-	file_record_v1_admin_proto_rawDescOnce.Do(func() {
-		file_record_v1_admin_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_record_v1_admin_proto_rawDesc), len(file_record_v1_admin_proto_rawDesc)))
+func file_sheaf_record_v1_admin_proto_rawDescGZIP() []byte {
+	file_sheaf_record_v1_admin_proto_rawDescOnce.Do(func() {
+		file_sheaf_record_v1_admin_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_sheaf_record_v1_admin_proto_rawDesc), len(file_sheaf_record_v1_admin_proto_rawDesc)))
 	})
-	return file_record_v1_admin_proto_rawDescData
+	return file_sheaf_record_v1_admin_proto_rawDescData
 }
 
-var file_record_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_record_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
-var file_record_v1_admin_proto_goTypes = []any{
+var file_sheaf_record_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_sheaf_record_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_sheaf_record_v1_admin_proto_goTypes = []any{
 	(GroupState)(0),                // 0: sheaf.record.v1.GroupState
 	(LoadOutcome)(0),               // 1: sheaf.record.v1.LoadOutcome
 	(MemberRole)(0),                // 2: sheaf.record.v1.MemberRole
@@ -3261,7 +3261,7 @@ var file_record_v1_admin_proto_goTypes = []any{
 	(*GroupFacts)(nil),             // 34: sheaf.record.v1.GroupFacts
 	nil,                            // 35: sheaf.record.v1.WatchLoadResponse.ShardsEntry
 }
-var file_record_v1_admin_proto_depIdxs = []int32{
+var file_sheaf_record_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: sheaf.record.v1.Group.state:type_name -> sheaf.record.v1.GroupState
 	1,  // 1: sheaf.record.v1.Group.outcome:type_name -> sheaf.record.v1.LoadOutcome
 	9,  // 2: sheaf.record.v1.Group.damages:type_name -> sheaf.record.v1.Damage
@@ -3311,31 +3311,31 @@ var file_record_v1_admin_proto_depIdxs = []int32{
 	0,  // [0:24] is the sub-list for field type_name
 }
 
-func init() { file_record_v1_admin_proto_init() }
-func file_record_v1_admin_proto_init() {
-	if File_record_v1_admin_proto != nil {
+func init() { file_sheaf_record_v1_admin_proto_init() }
+func file_sheaf_record_v1_admin_proto_init() {
+	if File_sheaf_record_v1_admin_proto != nil {
 		return
 	}
-	file_record_v1_admin_proto_msgTypes[0].OneofWrappers = []any{}
-	file_record_v1_admin_proto_msgTypes[2].OneofWrappers = []any{}
-	file_record_v1_admin_proto_msgTypes[8].OneofWrappers = []any{}
-	file_record_v1_admin_proto_msgTypes[16].OneofWrappers = []any{}
+	file_sheaf_record_v1_admin_proto_msgTypes[0].OneofWrappers = []any{}
+	file_sheaf_record_v1_admin_proto_msgTypes[2].OneofWrappers = []any{}
+	file_sheaf_record_v1_admin_proto_msgTypes[8].OneofWrappers = []any{}
+	file_sheaf_record_v1_admin_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_record_v1_admin_proto_rawDesc), len(file_record_v1_admin_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sheaf_record_v1_admin_proto_rawDesc), len(file_sheaf_record_v1_admin_proto_rawDesc)),
 			NumEnums:      6,
 			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
-		GoTypes:           file_record_v1_admin_proto_goTypes,
-		DependencyIndexes: file_record_v1_admin_proto_depIdxs,
-		EnumInfos:         file_record_v1_admin_proto_enumTypes,
-		MessageInfos:      file_record_v1_admin_proto_msgTypes,
+		GoTypes:           file_sheaf_record_v1_admin_proto_goTypes,
+		DependencyIndexes: file_sheaf_record_v1_admin_proto_depIdxs,
+		EnumInfos:         file_sheaf_record_v1_admin_proto_enumTypes,
+		MessageInfos:      file_sheaf_record_v1_admin_proto_msgTypes,
 	}.Build()
-	File_record_v1_admin_proto = out.File
-	file_record_v1_admin_proto_goTypes = nil
-	file_record_v1_admin_proto_depIdxs = nil
+	File_sheaf_record_v1_admin_proto = out.File
+	file_sheaf_record_v1_admin_proto_goTypes = nil
+	file_sheaf_record_v1_admin_proto_depIdxs = nil
 }

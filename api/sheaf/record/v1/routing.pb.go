@@ -4,7 +4,7 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        (unknown)
-// source: record/v1/routing.proto
+// source: sheaf/record/v1/routing.proto
 
 package recordv1
 
@@ -60,11 +60,11 @@ func (x RoutingMode) String() string {
 }
 
 func (RoutingMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_record_v1_routing_proto_enumTypes[0].Descriptor()
+	return file_sheaf_record_v1_routing_proto_enumTypes[0].Descriptor()
 }
 
 func (RoutingMode) Type() protoreflect.EnumType {
-	return &file_record_v1_routing_proto_enumTypes[0]
+	return &file_sheaf_record_v1_routing_proto_enumTypes[0]
 }
 
 func (x RoutingMode) Number() protoreflect.EnumNumber {
@@ -73,7 +73,7 @@ func (x RoutingMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RoutingMode.Descriptor instead.
 func (RoutingMode) EnumDescriptor() ([]byte, []int) {
-	return file_record_v1_routing_proto_rawDescGZIP(), []int{0}
+	return file_sheaf_record_v1_routing_proto_rawDescGZIP(), []int{0}
 }
 
 type WatchRoutingRequest struct {
@@ -86,7 +86,7 @@ type WatchRoutingRequest struct {
 
 func (x *WatchRoutingRequest) Reset() {
 	*x = WatchRoutingRequest{}
-	mi := &file_record_v1_routing_proto_msgTypes[0]
+	mi := &file_sheaf_record_v1_routing_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -98,7 +98,7 @@ func (x *WatchRoutingRequest) String() string {
 func (*WatchRoutingRequest) ProtoMessage() {}
 
 func (x *WatchRoutingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_routing_proto_msgTypes[0]
+	mi := &file_sheaf_record_v1_routing_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -111,7 +111,7 @@ func (x *WatchRoutingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRoutingRequest.ProtoReflect.Descriptor instead.
 func (*WatchRoutingRequest) Descriptor() ([]byte, []int) {
-	return file_record_v1_routing_proto_rawDescGZIP(), []int{0}
+	return file_sheaf_record_v1_routing_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *WatchRoutingRequest) GetKnownEpoch() uint64 {
@@ -136,7 +136,7 @@ type WatchRoutingResponse struct {
 
 func (x *WatchRoutingResponse) Reset() {
 	*x = WatchRoutingResponse{}
-	mi := &file_record_v1_routing_proto_msgTypes[1]
+	mi := &file_sheaf_record_v1_routing_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -148,7 +148,7 @@ func (x *WatchRoutingResponse) String() string {
 func (*WatchRoutingResponse) ProtoMessage() {}
 
 func (x *WatchRoutingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_routing_proto_msgTypes[1]
+	mi := &file_sheaf_record_v1_routing_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -161,7 +161,7 @@ func (x *WatchRoutingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRoutingResponse.ProtoReflect.Descriptor instead.
 func (*WatchRoutingResponse) Descriptor() ([]byte, []int) {
-	return file_record_v1_routing_proto_rawDescGZIP(), []int{1}
+	return file_sheaf_record_v1_routing_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *WatchRoutingResponse) GetEpoch() uint64 {
@@ -210,7 +210,7 @@ type GroupRoute struct {
 
 func (x *GroupRoute) Reset() {
 	*x = GroupRoute{}
-	mi := &file_record_v1_routing_proto_msgTypes[2]
+	mi := &file_sheaf_record_v1_routing_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -222,7 +222,7 @@ func (x *GroupRoute) String() string {
 func (*GroupRoute) ProtoMessage() {}
 
 func (x *GroupRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_record_v1_routing_proto_msgTypes[2]
+	mi := &file_sheaf_record_v1_routing_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -235,7 +235,7 @@ func (x *GroupRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupRoute.ProtoReflect.Descriptor instead.
 func (*GroupRoute) Descriptor() ([]byte, []int) {
-	return file_record_v1_routing_proto_rawDescGZIP(), []int{2}
+	return file_sheaf_record_v1_routing_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *GroupRoute) GetGroup() string {
@@ -273,11 +273,11 @@ func (x *GroupRoute) GetAddresses() []string {
 	return nil
 }
 
-var File_record_v1_routing_proto protoreflect.FileDescriptor
+var File_sheaf_record_v1_routing_proto protoreflect.FileDescriptor
 
-const file_record_v1_routing_proto_rawDesc = "" +
+const file_sheaf_record_v1_routing_proto_rawDesc = "" +
 	"\n" +
-	"\x17record/v1/routing.proto\x12\x0fsheaf.record.v1\"6\n" +
+	"\x1dsheaf/record/v1/routing.proto\x12\x0fsheaf.record.v1\"6\n" +
 	"\x13WatchRoutingRequest\x12\x1f\n" +
 	"\vknown_epoch\x18\x01 \x01(\x04R\n" +
 	"knownEpoch\"\xb2\x01\n" +
@@ -299,29 +299,29 @@ const file_record_v1_routing_proto_rawDesc = "" +
 	"\x11ROUTING_MODE_HASH\x10\x01\x12\x16\n" +
 	"\x12ROUTING_MODE_NAMED\x10\x022o\n" +
 	"\x0eRoutingService\x12]\n" +
-	"\fWatchRouting\x12$.sheaf.record.v1.WatchRoutingRequest\x1a%.sheaf.record.v1.WatchRoutingResponse0\x01B(Z&sheaf.dev/sheaf/api/record/v1;recordv1b\x06proto3"
+	"\fWatchRouting\x12$.sheaf.record.v1.WatchRoutingRequest\x1a%.sheaf.record.v1.WatchRoutingResponse0\x01B.Z,sheaf.dev/sheaf/api/sheaf/record/v1;recordv1b\x06proto3"
 
 var (
-	file_record_v1_routing_proto_rawDescOnce sync.Once
-	file_record_v1_routing_proto_rawDescData []byte
+	file_sheaf_record_v1_routing_proto_rawDescOnce sync.Once
+	file_sheaf_record_v1_routing_proto_rawDescData []byte
 )
 
-func file_record_v1_routing_proto_rawDescGZIP() []byte {
-	file_record_v1_routing_proto_rawDescOnce.Do(func() {
-		file_record_v1_routing_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_record_v1_routing_proto_rawDesc), len(file_record_v1_routing_proto_rawDesc)))
+func file_sheaf_record_v1_routing_proto_rawDescGZIP() []byte {
+	file_sheaf_record_v1_routing_proto_rawDescOnce.Do(func() {
+		file_sheaf_record_v1_routing_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_sheaf_record_v1_routing_proto_rawDesc), len(file_sheaf_record_v1_routing_proto_rawDesc)))
 	})
-	return file_record_v1_routing_proto_rawDescData
+	return file_sheaf_record_v1_routing_proto_rawDescData
 }
 
-var file_record_v1_routing_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_record_v1_routing_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
-var file_record_v1_routing_proto_goTypes = []any{
+var file_sheaf_record_v1_routing_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_sheaf_record_v1_routing_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_sheaf_record_v1_routing_proto_goTypes = []any{
 	(RoutingMode)(0),             // 0: sheaf.record.v1.RoutingMode
 	(*WatchRoutingRequest)(nil),  // 1: sheaf.record.v1.WatchRoutingRequest
 	(*WatchRoutingResponse)(nil), // 2: sheaf.record.v1.WatchRoutingResponse
 	(*GroupRoute)(nil),           // 3: sheaf.record.v1.GroupRoute
 }
-var file_record_v1_routing_proto_depIdxs = []int32{
+var file_sheaf_record_v1_routing_proto_depIdxs = []int32{
 	0, // 0: sheaf.record.v1.WatchRoutingResponse.mode:type_name -> sheaf.record.v1.RoutingMode
 	3, // 1: sheaf.record.v1.WatchRoutingResponse.groups:type_name -> sheaf.record.v1.GroupRoute
 	1, // 2: sheaf.record.v1.RoutingService.WatchRouting:input_type -> sheaf.record.v1.WatchRoutingRequest
@@ -333,27 +333,27 @@ var file_record_v1_routing_proto_depIdxs = []int32{
 	0, // [0:2] is the sub-list for field type_name
 }
 
-func init() { file_record_v1_routing_proto_init() }
-func file_record_v1_routing_proto_init() {
-	if File_record_v1_routing_proto != nil {
+func init() { file_sheaf_record_v1_routing_proto_init() }
+func file_sheaf_record_v1_routing_proto_init() {
+	if File_sheaf_record_v1_routing_proto != nil {
 		return
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_record_v1_routing_proto_rawDesc), len(file_record_v1_routing_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sheaf_record_v1_routing_proto_rawDesc), len(file_sheaf_record_v1_routing_proto_rawDesc)),
 			NumEnums:      1,
 			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
-		GoTypes:           file_record_v1_routing_proto_goTypes,
-		DependencyIndexes: file_record_v1_routing_proto_depIdxs,
-		EnumInfos:         file_record_v1_routing_proto_enumTypes,
-		MessageInfos:      file_record_v1_routing_proto_msgTypes,
+		GoTypes:           file_sheaf_record_v1_routing_proto_goTypes,
+		DependencyIndexes: file_sheaf_record_v1_routing_proto_depIdxs,
+		EnumInfos:         file_sheaf_record_v1_routing_proto_enumTypes,
+		MessageInfos:      file_sheaf_record_v1_routing_proto_msgTypes,
 	}.Build()
-	File_record_v1_routing_proto = out.File
-	file_record_v1_routing_proto_goTypes = nil
-	file_record_v1_routing_proto_depIdxs = nil
+	File_sheaf_record_v1_routing_proto = out.File
+	file_sheaf_record_v1_routing_proto_goTypes = nil
+	file_sheaf_record_v1_routing_proto_depIdxs = nil
 }

@@ -4,7 +4,7 @@
 // versions:
 // - protoc-gen-go-grpc v1.6.2
 // - protoc             (unknown)
-// source: record/v1/routing.proto
+// source: sheaf/record/v1/routing.proto
 
 package recordv1
 
@@ -128,5 +128,5 @@ var RoutingService_ServiceDesc = grpc.ServiceDesc{
 			ServerStreams: true,
 		},
 	},
-	Metadata: "record/v1/routing.proto",
+	Metadata: "sheaf/record/v1/routing.proto",
 }

@@ -4,7 +4,7 @@
 // versions:
 // - protoc-gen-go-grpc v1.6.2
 // - protoc             (unknown)
-// source: record/v1/admin.proto
+// source: sheaf/record/v1/admin.proto
 
 package recordv1
 
@@ -457,5 +457,5 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 			ServerStreams: true,
 		},
 	},
-	Metadata: "record/v1/admin.proto",
+	Metadata: "sheaf/record/v1/admin.proto",
 }

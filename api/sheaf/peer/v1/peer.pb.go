@@ -5,7 +5,7 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        (unknown)
-// source: peer/v1/peer.proto
+// source: sheaf/peer/v1/peer.proto
 
 package peerv1
 
@@ -41,7 +41,7 @@ type PeerHeader struct {
 
 func (x *PeerHeader) Reset() {
 	*x = PeerHeader{}
-	mi := &file_peer_v1_peer_proto_msgTypes[0]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -53,7 +53,7 @@ func (x *PeerHeader) String() string {
 func (*PeerHeader) ProtoMessage() {}
 
 func (x *PeerHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[0]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -66,7 +66,7 @@ func (x *PeerHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerHeader.ProtoReflect.Descriptor instead.
 func (*PeerHeader) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{0}
+	return file_sheaf_peer_v1_peer_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *PeerHeader) GetStore() []byte {
@@ -111,7 +111,7 @@ type RaftMessage struct {
 
 func (x *RaftMessage) Reset() {
 	*x = RaftMessage{}
-	mi := &file_peer_v1_peer_proto_msgTypes[1]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -123,7 +123,7 @@ func (x *RaftMessage) String() string {
 func (*RaftMessage) ProtoMessage() {}
 
 func (x *RaftMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[1]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -136,7 +136,7 @@ func (x *RaftMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaftMessage.ProtoReflect.Descriptor instead.
 func (*RaftMessage) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{1}
+	return file_sheaf_peer_v1_peer_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *RaftMessage) GetGroup() []byte {
@@ -167,7 +167,7 @@ type ExchangeRequest struct {
 
 func (x *ExchangeRequest) Reset() {
 	*x = ExchangeRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[2]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -179,7 +179,7 @@ func (x *ExchangeRequest) String() string {
 func (*ExchangeRequest) ProtoMessage() {}
 
 func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[2]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -192,7 +192,7 @@ func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeRequest.ProtoReflect.Descriptor instead.
 func (*ExchangeRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{2}
+	return file_sheaf_peer_v1_peer_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ExchangeRequest) GetHeader() *PeerHeader {
@@ -228,7 +228,7 @@ type ExchangeResponse struct {
 
 func (x *ExchangeResponse) Reset() {
 	*x = ExchangeResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[3]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -240,7 +240,7 @@ func (x *ExchangeResponse) String() string {
 func (*ExchangeResponse) ProtoMessage() {}
 
 func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[3]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -253,7 +253,7 @@ func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeResponse.ProtoReflect.Descriptor instead.
 func (*ExchangeResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{3}
+	return file_sheaf_peer_v1_peer_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ExchangeResponse) GetPing() uint64 {
@@ -283,7 +283,7 @@ type FetchGroupRequest struct {
 
 func (x *FetchGroupRequest) Reset() {
 	*x = FetchGroupRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[4]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -295,7 +295,7 @@ func (x *FetchGroupRequest) String() string {
 func (*FetchGroupRequest) ProtoMessage() {}
 
 func (x *FetchGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[4]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -308,7 +308,7 @@ func (x *FetchGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchGroupRequest.ProtoReflect.Descriptor instead.
 func (*FetchGroupRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{4}
+	return file_sheaf_peer_v1_peer_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *FetchGroupRequest) GetPart() isFetchGroupRequest_Part {
@@ -365,7 +365,7 @@ type FetchGroupStart struct {
 
 func (x *FetchGroupStart) Reset() {
 	*x = FetchGroupStart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -377,7 +377,7 @@ func (x *FetchGroupStart) String() string {
 func (*FetchGroupStart) ProtoMessage() {}
 
 func (x *FetchGroupStart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -390,7 +390,7 @@ func (x *FetchGroupStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchGroupStart.ProtoReflect.Descriptor instead.
 func (*FetchGroupStart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{5}
+	return file_sheaf_peer_v1_peer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *FetchGroupStart) GetHeader() *PeerHeader {
@@ -417,7 +417,7 @@ type FetchGroupWanted struct {
 
 func (x *FetchGroupWanted) Reset() {
 	*x = FetchGroupWanted{}
-	mi := &file_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -429,7 +429,7 @@ func (x *FetchGroupWanted) String() string {
 func (*FetchGroupWanted) ProtoMessage() {}
 
 func (x *FetchGroupWanted) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -442,7 +442,7 @@ func (x *FetchGroupWanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchGroupWanted.ProtoReflect.Descriptor instead.
 func (*FetchGroupWanted) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{6}
+	return file_sheaf_peer_v1_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *FetchGroupWanted) GetFiles() []*FileRange {
@@ -465,7 +465,7 @@ type FileRange struct {
 
 func (x *FileRange) Reset() {
 	*x = FileRange{}
-	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -477,7 +477,7 @@ func (x *FileRange) String() string {
 func (*FileRange) ProtoMessage() {}
 
 func (x *FileRange) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -490,7 +490,7 @@ func (x *FileRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileRange.ProtoReflect.Descriptor instead.
 func (*FileRange) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{7}
+	return file_sheaf_peer_v1_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *FileRange) GetName() string {
@@ -520,7 +520,7 @@ type FetchGroupResponse struct {
 
 func (x *FetchGroupResponse) Reset() {
 	*x = FetchGroupResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -532,7 +532,7 @@ func (x *FetchGroupResponse) String() string {
 func (*FetchGroupResponse) ProtoMessage() {}
 
 func (x *FetchGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -545,7 +545,7 @@ func (x *FetchGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchGroupResponse.ProtoReflect.Descriptor instead.
 func (*FetchGroupResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{8}
+	return file_sheaf_peer_v1_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *FetchGroupResponse) GetPart() isFetchGroupResponse_Part {
@@ -606,7 +606,7 @@ type FetchGroupDescription struct {
 
 func (x *FetchGroupDescription) Reset() {
 	*x = FetchGroupDescription{}
-	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -618,7 +618,7 @@ func (x *FetchGroupDescription) String() string {
 func (*FetchGroupDescription) ProtoMessage() {}
 
 func (x *FetchGroupDescription) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -631,7 +631,7 @@ func (x *FetchGroupDescription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchGroupDescription.ProtoReflect.Descriptor instead.
 func (*FetchGroupDescription) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{9}
+	return file_sheaf_peer_v1_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *FetchGroupDescription) GetManifest() []byte {
@@ -688,7 +688,7 @@ type FileChunk struct {
 
 func (x *FileChunk) Reset() {
 	*x = FileChunk{}
-	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -700,7 +700,7 @@ func (x *FileChunk) String() string {
 func (*FileChunk) ProtoMessage() {}
 
 func (x *FileChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -713,7 +713,7 @@ func (x *FileChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileChunk.ProtoReflect.Descriptor instead.
 func (*FileChunk) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_sheaf_peer_v1_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FileChunk) GetName() string {
@@ -766,7 +766,7 @@ type FetchEntriesRequest struct {
 
 func (x *FetchEntriesRequest) Reset() {
 	*x = FetchEntriesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +778,7 @@ func (x *FetchEntriesRequest) String() string {
 func (*FetchEntriesRequest) ProtoMessage() {}
 
 func (x *FetchEntriesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +791,7 @@ func (x *FetchEntriesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchEntriesRequest.ProtoReflect.Descriptor instead.
 func (*FetchEntriesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
+	return file_sheaf_peer_v1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *FetchEntriesRequest) GetHeader() *PeerHeader {
@@ -837,7 +837,7 @@ type FetchEntriesResponse struct {
 
 func (x *FetchEntriesResponse) Reset() {
 	*x = FetchEntriesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -849,7 +849,7 @@ func (x *FetchEntriesResponse) String() string {
 func (*FetchEntriesResponse) ProtoMessage() {}
 
 func (x *FetchEntriesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -862,7 +862,7 @@ func (x *FetchEntriesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchEntriesResponse.ProtoReflect.Descriptor instead.
 func (*FetchEntriesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_sheaf_peer_v1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *FetchEntriesResponse) GetEntries() [][]byte {
@@ -901,7 +901,7 @@ type FetchBlobRequest struct {
 
 func (x *FetchBlobRequest) Reset() {
 	*x = FetchBlobRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -913,7 +913,7 @@ func (x *FetchBlobRequest) String() string {
 func (*FetchBlobRequest) ProtoMessage() {}
 
 func (x *FetchBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -926,7 +926,7 @@ func (x *FetchBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchBlobRequest.ProtoReflect.Descriptor instead.
 func (*FetchBlobRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
+	return file_sheaf_peer_v1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *FetchBlobRequest) GetHeader() *PeerHeader {
@@ -967,7 +967,7 @@ type FetchBlobResponse struct {
 
 func (x *FetchBlobResponse) Reset() {
 	*x = FetchBlobResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -979,7 +979,7 @@ func (x *FetchBlobResponse) String() string {
 func (*FetchBlobResponse) ProtoMessage() {}
 
 func (x *FetchBlobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_sheaf_peer_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -992,7 +992,7 @@ func (x *FetchBlobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchBlobResponse.ProtoReflect.Descriptor instead.
 func (*FetchBlobResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+	return file_sheaf_peer_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *FetchBlobResponse) GetChunk() *FileChunk {
@@ -1002,11 +1002,11 @@ func (x *FetchBlobResponse) GetChunk() *FileChunk {
 	return nil
 }
 
-var File_peer_v1_peer_proto protoreflect.FileDescriptor
+var File_sheaf_peer_v1_peer_proto protoreflect.FileDescriptor
 
-const file_peer_v1_peer_proto_rawDesc = "" +
+const file_sheaf_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x12peer/v1/peer.proto\x12\rsheaf.peer.v1\"x\n" +
+	"\x18sheaf/peer/v1/peer.proto\x12\rsheaf.peer.v1\"x\n" +
 	"\n" +
 	"PeerHeader\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\fR\x05store\x12\x1d\n" +
@@ -1077,22 +1077,22 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
 	"FetchGroup\x12 .sheaf.peer.v1.FetchGroupRequest\x1a!.sheaf.peer.v1.FetchGroupResponse(\x010\x01\x12Y\n" +
 	"\fFetchEntries\x12\".sheaf.peer.v1.FetchEntriesRequest\x1a#.sheaf.peer.v1.FetchEntriesResponse0\x01\x12P\n" +
-	"\tFetchBlob\x12\x1f.sheaf.peer.v1.FetchBlobRequest\x1a .sheaf.peer.v1.FetchBlobResponse0\x01B$Z\"sheaf.dev/sheaf/api/peer/v1;peerv1b\x06proto3"
+	"\tFetchBlob\x12\x1f.sheaf.peer.v1.FetchBlobRequest\x1a .sheaf.peer.v1.FetchBlobResponse0\x01B*Z(sheaf.dev/sheaf/api/sheaf/peer/v1;peerv1b\x06proto3"
 
 var (
-	file_peer_v1_peer_proto_rawDescOnce sync.Once
-	file_peer_v1_peer_proto_rawDescData []byte
+	file_sheaf_peer_v1_peer_proto_rawDescOnce sync.Once
+	file_sheaf_peer_v1_peer_proto_rawDescData []byte
 )
 
-func file_peer_v1_peer_proto_rawDescGZIP() []byte {
-	file_peer_v1_peer_proto_rawDescOnce.Do(func() {
-		file_peer_v1_peer_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)))
+func file_sheaf_peer_v1_peer_proto_rawDescGZIP() []byte {
+	file_sheaf_peer_v1_peer_proto_rawDescOnce.Do(func() {
+		file_sheaf_peer_v1_peer_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_sheaf_peer_v1_peer_proto_rawDesc), len(file_sheaf_peer_v1_peer_proto_rawDesc)))
 	})
-	return file_peer_v1_peer_proto_rawDescData
+	return file_sheaf_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
-var file_peer_v1_peer_proto_goTypes = []any{
+var file_sheaf_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_sheaf_peer_v1_peer_proto_goTypes = []any{
 	(*PeerHeader)(nil),            // 0: sheaf.peer.v1.PeerHeader
 	(*RaftMessage)(nil),           // 1: sheaf.peer.v1.RaftMessage
 	(*ExchangeRequest)(nil),       // 2: sheaf.peer.v1.ExchangeRequest
@@ -1109,7 +1109,7 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*FetchBlobRequest)(nil),      // 13: sheaf.peer.v1.FetchBlobRequest
 	(*FetchBlobResponse)(nil),     // 14: sheaf.peer.v1.FetchBlobResponse
 }
-var file_peer_v1_peer_proto_depIdxs = []int32{
+var file_sheaf_peer_v1_peer_proto_depIdxs = []int32{
 	0,  // 0: sheaf.peer.v1.ExchangeRequest.header:type_name -> sheaf.peer.v1.PeerHeader
 	1,  // 1: sheaf.peer.v1.ExchangeRequest.messages:type_name -> sheaf.peer.v1.RaftMessage
 	5,  // 2: sheaf.peer.v1.FetchGroupRequest.start:type_name -> sheaf.peer.v1.FetchGroupStart
@@ -1136,16 +1136,16 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	0,  // [0:11] is the sub-list for field type_name
 }
 
-func init() { file_peer_v1_peer_proto_init() }
-func file_peer_v1_peer_proto_init() {
-	if File_peer_v1_peer_proto != nil {
+func init() { file_sheaf_peer_v1_peer_proto_init() }
+func file_sheaf_peer_v1_peer_proto_init() {
+	if File_sheaf_peer_v1_peer_proto != nil {
 		return
 	}
-	file_peer_v1_peer_proto_msgTypes[4].OneofWrappers = []any{
+	file_sheaf_peer_v1_peer_proto_msgTypes[4].OneofWrappers = []any{
 		(*FetchGroupRequest_Start)(nil),
 		(*FetchGroupRequest_Wanted)(nil),
 	}
-	file_peer_v1_peer_proto_msgTypes[8].OneofWrappers = []any{
+	file_sheaf_peer_v1_peer_proto_msgTypes[8].OneofWrappers = []any{
 		(*FetchGroupResponse_Description)(nil),
 		(*FetchGroupResponse_Chunk)(nil),
 	}
@@ -1153,17 +1153,17 @@ func file_peer_v1_peer_proto_init() {
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sheaf_peer_v1_peer_proto_rawDesc), len(file_sheaf_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
 			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
-		GoTypes:           file_peer_v1_peer_proto_goTypes,
-		DependencyIndexes: file_peer_v1_peer_proto_depIdxs,
-		MessageInfos:      file_peer_v1_peer_proto_msgTypes,
+		GoTypes:           file_sheaf_peer_v1_peer_proto_goTypes,
+		DependencyIndexes: file_sheaf_peer_v1_peer_proto_depIdxs,
+		MessageInfos:      file_sheaf_peer_v1_peer_proto_msgTypes,
 	}.Build()
-	File_peer_v1_peer_proto = out.File
-	file_peer_v1_peer_proto_goTypes = nil
-	file_peer_v1_peer_proto_depIdxs = nil
+	File_sheaf_peer_v1_peer_proto = out.File
+	file_sheaf_peer_v1_peer_proto_goTypes = nil
+	file_sheaf_peer_v1_peer_proto_depIdxs = nil
 }
