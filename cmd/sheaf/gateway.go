@@ -16,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/telemetry"
 )
 
 // gatewayFlags of gateway.
@@ -84,7 +85,7 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 			return err
 		}
 	}
-	registry := newRegistry()
+	registry := telemetry.NewRegistry(version)
 	cfg := gateway.Config{Listen: f.listen, Store: store, StoreUUID: uuid.UUID(f.uid), Version: version, Logger: logger, Registry: registry}
 	fitGatewayCgroup(&cfg.Limits, cgroupLimit("/"))
 	g, err := gateway.Start(ctx, cfg)

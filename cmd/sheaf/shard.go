@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -18,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard"
+	"sheaf.dev/sheaf/internal/telemetry"
 )
 
 // placementFlags say where etcd is and which store is meant.
@@ -180,7 +179,7 @@ func (f *shardFlags) fill(cmd *cobra.Command) (err error) {
 }
 
 func (a *app) shard(ctx context.Context, cfg shard.Config, httpListen string) error {
-	cfg.Registry = newRegistry()
+	cfg.Registry = telemetry.NewRegistry(version)
 	h, err := shard.StartHost(ctx, cfg)
 	if err != nil {
 		return err
@@ -195,12 +194,6 @@ func (a *app) shard(ctx context.Context, cfg shard.Config, httpListen string) er
 		err = fmt.Errorf("shard %s: %w", cfg.Name, err)
 	}
 	return errors.Join(err, a.stopGracefully(h.Stop), stopHTTP())
-}
-
-func newRegistry() *prometheus.Registry {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return registry
 }
 
 // serveHTTP serves in the background until stop is called; an empty address serves nothing.

@@ -14,13 +14,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard"
+	"sheaf.dev/sheaf/internal/telemetry"
 )
 
 // storeName is the name of the store in the embedded etcd.
@@ -66,8 +66,7 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Dev{cfg: cfg, folder: f, registry: prometheus.NewRegistry(), stopPlanner: func() {}}
-	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	d := &Dev{cfg: cfg, folder: f, registry: telemetry.NewRegistry(cfg.Version), stopPlanner: func() {}}
 	defer func() {
 		if err != nil {
 			d.Kill()

@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
+
+	"sheaf.dev/sheaf/internal/telemetry"
 )
 
 // metrics of a gateway. All of them exist also without a registry, so that nobody has to ask.
@@ -25,7 +27,7 @@ func newMetrics(registry prometheus.Registerer, g *Gateway) (*metrics, error) {
 		}, []string{"method", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "sheaf_gateway_call_duration_seconds", Help: "Time from the request to the answer of unary calls.",
-			Buckets: prometheus.ExponentialBuckets(100e-6, 2.5, 14),
+			Buckets: telemetry.Seconds(),
 		}, []string{"method"}),
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sheaf_gateway_retries_total", Help: "Attempts repeated, by the reason why.",

@@ -118,11 +118,13 @@ func (s *recordServer) finishBatch(ctx context.Context, b *batch) *recordv1.Batc
 	results := make([]recordv1.BatchPutResult, len(b.writes))
 	puts := make([]recordv1.PutResponse, len(b.writes))
 	out := &recordv1.BatchPutResponse{Results: make([]*recordv1.BatchPutResult, len(b.writes))}
+	moved, bytes := 0, int64(0)
 	for i := range b.writes {
 		w, err := &b.writes[i], b.errs[i]
 		if err == nil {
 			var result replica.Result
 			if result, err = s.finish(ctx, w); err == nil {
+				moved, bytes = moved+1, bytes+w.bytes
 				w.putResponse(&puts[i], result)
 				results[i].Put = &puts[i]
 			}
@@ -132,6 +134,7 @@ func (s *recordServer) finishBatch(ctx context.Context, b *batch) *recordv1.Batc
 		}
 		out.Results[i] = &results[i]
 	}
+	s.metrics.method(recordv1.RecordService_BatchPut_FullMethodName).moved(moved, bytes)
 	return out
 }
 

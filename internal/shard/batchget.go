@@ -209,7 +209,7 @@ func (b *batchGet) sendRest() error {
 	size := int64(messageSize)
 	for _, r := range b.rest {
 		if len(out.Results) > 0 && (size+r.size > answerBytes || len(out.Results)+len(r.out.Results) > scanRecordsMax || b.message(size+r.size) != nil) {
-			if err := b.stream.Send(out); err != nil {
+			if err := b.transmit(out); err != nil {
 				return err
 			}
 			out.Results, size = out.Results[:0], messageSize
@@ -220,7 +220,22 @@ func (b *batchGet) sendRest() error {
 	if len(out.Results) == 0 {
 		return nil
 	}
-	return b.stream.Send(out)
+	return b.transmit(out)
+}
+
+// transmit sends a message, and counts what was taken.
+func (b *batchGet) transmit(out *recordv1.BatchGetResponse) error {
+	if err := b.stream.Send(out); err != nil {
+		return err
+	}
+	records, bytes := 0, int64(0)
+	for _, result := range out.Results {
+		if result.Record != nil {
+			records, bytes = records+1, bytes+int64(len(result.Record.Data))
+		}
+	}
+	b.shard.metrics.method(recordv1.RecordService_BatchGet_FullMethodName).moved(records, bytes)
+	return nil
 }
 
 // one reads one record into its item.
@@ -293,7 +308,7 @@ func (r *batchReader) next(position int) *batchItem {
 // flush sends what has come together.
 func (b *batchGet) flush(r *batchReader) error {
 	b.send.Lock()
-	err := b.stream.Send(&r.out)
+	err := b.transmit(&r.out)
 	b.send.Unlock()
 	b.clear(r)
 	return err

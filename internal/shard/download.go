@@ -56,8 +56,13 @@ func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.Re
 	if err := fillRecord(head, r.where, &rec, nil); err != nil {
 		return err
 	}
+	method := s.metrics.method(recordv1.RecordService_Download_FullMethodName)
 	if rec.Blob == nil {
-		return sendSlice(stream, head, rec.Data[in.GetOffsetBytes():end])
+		err := sendSlice(stream, head, rec.Data[in.GetOffsetBytes():end])
+		if err == nil {
+			method.moved(1, end-in.GetOffsetBytes())
+		}
+		return err
 	}
 	// What was read last, a chunk that waits and one in the transport.
 	if err := held.Ask(group.BlobChunkBytes + 2*min(group.BlobChunkBytes, message.RoundUp(end-in.GetOffsetBytes()))); err != nil {
@@ -67,7 +72,9 @@ func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.Re
 	if err != nil {
 		return answerError(err, r.where)
 	}
-	err = sendBlob(stream, head, blob, in.GetOffsetBytes(), end)
+	if err = sendBlob(stream, head, blob, in.GetOffsetBytes(), end); err == nil {
+		method.moved(1, end-in.GetOffsetBytes())
+	}
 	return answerError(errors.Join(err, blob.Close()), r.where)
 }
 

@@ -102,6 +102,7 @@ func (s *recordServer) answerGet(ss grpc.ServerStream, c *getCall) error {
 		return err
 	}
 	c.out.Record = &c.record
+	s.metrics.get.moved(1, int64(len(c.record.Data)))
 	return ss.SendMsg(&c.out)
 }
 

@@ -142,6 +142,7 @@ func (s *recordServer) Put(ctx context.Context, in *recordv1.PutRequest) (*recor
 	if err != nil {
 		return nil, err
 	}
+	s.metrics.put.moved(1, w.bytes)
 	out := &recordv1.PutResponse{}
 	w.putResponse(out, result)
 	return out, nil
@@ -173,6 +174,7 @@ func (s *recordServer) Delete(ctx context.Context, in *recordv1.DeleteRequest) (
 	if err != nil {
 		return nil, err
 	}
+	s.metrics.method(recordv1.RecordService_Delete_FullMethodName).moved(1, 0)
 	out := &recordv1.DeleteResponse{
 		Version: cursor.Version(result.Index), Existed: result.Existed, Repeated: result.Repeated,
 	}
@@ -246,6 +248,7 @@ func (s *recordServer) Get(ctx context.Context, in *recordv1.GetRequest) (*recor
 	if err := fillRecord(out, r.where, &rec, dataOf(&rec, r.options.MetadataOnly, nil)); err != nil {
 		return nil, err
 	}
+	s.metrics.get.moved(1, int64(len(out.Data)))
 	return &recordv1.GetResponse{Record: out}, nil
 }
 

@@ -130,7 +130,7 @@ func (sc *scan) sendReading(at *cursor.Cursor) (going bool, err error) {
 		var err error
 		defer func() { sc.sent <- err }()
 		defer sc.shard.contain(sc.shard.metrics.method(recordv1.RecordService_Scan_FullMethodName), &err)
-		err = sc.stream.Send(&sc.out)
+		err = sc.transmit()
 	}()
 	if sc.look == nil {
 		sc.look = time.NewTimer(scanLook)
@@ -173,7 +173,16 @@ func (sc *scan) send(at *cursor.Cursor) error {
 		return nil
 	}
 	sc.out.Cursor = at.Encode()
-	err := sc.stream.Send(&sc.out)
+	err := sc.transmit()
 	sc.clear()
 	return err
+}
+
+// transmit sends out as it is, and counts what was taken.
+func (sc *scan) transmit() error {
+	if err := sc.stream.Send(&sc.out); err != nil {
+		return err
+	}
+	sc.shard.metrics.method(recordv1.RecordService_Scan_FullMethodName).movedRecords(sc.out.Records)
+	return nil
 }

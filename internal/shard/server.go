@@ -148,6 +148,9 @@ func (s *Shard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 		return err
 	}
 	defer s.endCall(method, time.Now(), &err)
+	open := s.metrics.streams.WithLabelValues(method.name)
+	open.Inc()
+	defer open.Dec()
 	return s.sendWithin(srv, ss, method, handler)
 }
 

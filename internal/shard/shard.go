@@ -133,6 +133,7 @@ func newShard(cfg Config) *Shard {
 	s.installs = make(chan struct{}, installsAtOnce)
 	s.compactor = newCompactor(s)
 	s.metrics = newMetrics(s)
+	s.cfg.FS = vfs.NewTimed(s.cfg.FS, s.metrics.synced)
 	return s
 }
 

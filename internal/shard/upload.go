@@ -68,6 +68,7 @@ func (s *recordServer) Upload(stream recordv1.RecordService_UploadServer) error 
 		return err
 	}
 	out := &recordv1.UploadResponse{Put: &recordv1.PutResponse{}, SizeBytes: u.n}
+	s.metrics.method(recordv1.RecordService_Upload_FullMethodName).moved(1, u.n)
 	u.write.crc = u.sum
 	u.write.putResponse(out.Put, result)
 	return stream.SendAndClose(out)

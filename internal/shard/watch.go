@@ -193,5 +193,9 @@ func (w *watch) send(records []group.Record) error {
 			return err
 		}
 	}
-	return w.stream.Send(out)
+	err := w.stream.Send(out)
+	if err == nil {
+		w.shard.metrics.method(recordv1.RecordService_Watch_FullMethodName).movedRecords(out.Records)
+	}
+	return err
 }

@@ -2,6 +2,7 @@ package vfs_test
 
 import (
 	"testing"
+	"time"
 
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
@@ -34,4 +35,10 @@ func TestContractFaultyWithoutFaults(t *testing.T) {
 	if f.Fired() != 0 {
 		t.Errorf("%d faults fired, and there are none", f.Fired())
 	}
+}
+
+func TestContractTimed(t *testing.T) {
+	vfstest.Run(t, func(t *testing.T) (vfs.FS, string) {
+		return vfs.NewTimed(vfs.OS{}, func(string, time.Duration, error) {}), t.TempDir()
+	})
 }

@@ -1,0 +1,134 @@
+package shard
+
+import (
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// collector reads the shard's status when metrics are asked for.
+type collector struct{ shard *Shard }
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("sheaf_shard_"+name, help, labels, nil)
+}
+
+var (
+	descLoadDone    = desc("load_done_bytes", "Bytes that the first load has read.")
+	descLoadTotal   = desc("load_total_bytes", "Bytes that the first load reads in all.")
+	descLoadRate    = desc("load_rate_bytes_per_second", "Rate of the first load so far.")
+	descDeviceRate  = desc("device_rate_bytes_per_second", "Sequential rate of the device as measured before the load; 0: not measured.")
+	descLoadShare   = desc("load_device_percent", "Rate of the first load in percent of the device's own.")
+	descLoadETA     = desc("load_eta_seconds", "Time that the first load still takes, estimated.")
+	descLoadTime    = desc("load_elapsed_seconds", "Time since the first load began, or that it took.")
+	descGroups      = desc("groups", "Groups by state.", "state")
+	descStrays      = desc("stray_groups", "Groups on the volume that are not served: etcd says they are elsewhere or does not know them.")
+	descMemoryNeed  = desc("memory_need_bytes", "Memory that the groups need, computed before loading.")
+	descMemoryUsed  = desc("memory_used_bytes", "Memory of indexes and images.")
+	descMemoryLimit = desc("memory_limit_bytes", "Limit of that memory; 0: none.")
+	descCapacity    = desc("volume_capacity_bytes", "Size of the volume.")
+	descFree        = desc("volume_free_bytes", "Free bytes of the volume.")
+	descReserve     = desc("volume_reserve_bytes", "Bytes kept free for compaction, deletes and consensus.")
+	descInFlight    = desc("bytes_in_flight", "Data of writes being worked on.")
+	descAnswers     = desc("answer_bytes", "Data of answers being worked on, or not taken by their callers yet.")
+	descCalls       = desc("calls_in_flight", "Calls being worked on.")
+	descEpoch       = desc("routing_epoch", "Revision of etcd that the shard has seen.")
+	descFrozen      = desc("etcd_set_back", "1 while etcd holds an older state of the store than was seen before: nothing is moved, made or deleted.")
+	descUncompacted = desc("uncompacted_bytes", "Superseded bytes that are still stored, of all groups, by why; sheaf group compact --why says it of one group.", "reason")
+	descProblems    = desc("problems", "Number of things that a person should look at; /status says which.")
+
+	descRecords    = desc("records", "Records of all groups.")
+	descStored     = desc("stored_bytes", "Bytes of the files of all groups.")
+	descSuperseded = desc("superseded_bytes", "Bytes of superseded entries in sealed segments, of all groups.")
+	descDamages    = desc("damages", "Places of damage known in all groups.")
+	descLeading    = desc("leading_groups", "Groups that this shard leads.")
+
+	// Of single groups, where there are few.
+	descGroupRecords    = desc("group_records", "Records of the group.", "group")
+	descGroupStored     = desc("group_stored_bytes", "Bytes of the group's files.", "group")
+	descGroupSuperseded = desc("group_superseded_bytes", "Bytes of superseded entries in sealed segments.", "group")
+	descGroupDamages    = desc("group_damages", "Places of damage known in the group.", "group")
+	descGroupLeader     = desc("group_leader", "1 where this shard leads the group.", "group")
+)
+
+// groupSeriesMax is the number of groups up to which each has series of its own: above it five per group are more than
+// all else together, times the shards, and the sums have to do; /status has each group.
+const groupSeriesMax = 256
+
+// Describe implements prometheus.Collector: unchecked, since groups come and go.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) { ch <- descLoadDone }
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	st := c.shard.Status()
+	for _, m := range []struct {
+		desc  *prometheus.Desc
+		value float64
+	}{
+		{descLoadDone, float64(st.Load.BytesDone)},
+		{descLoadTotal, float64(st.Load.BytesTotal)},
+		{descLoadRate, st.Load.BytesPerSecond},
+		{descDeviceRate, st.Load.DeviceBytesPerSecond},
+		{descLoadShare, st.Load.DevicePercent},
+		{descLoadETA, st.Load.ETASeconds},
+		{descLoadTime, st.Load.ElapsedSeconds},
+		{descStrays, float64(len(st.Strays))},
+		{descMemoryNeed, float64(st.MemoryNeedBytes)},
+		{descMemoryUsed, float64(st.MemoryUsedBytes)},
+		{descMemoryLimit, float64(st.MemoryLimitBytes)},
+		{descCapacity, float64(st.CapacityBytes)},
+		{descFree, float64(st.FreeBytes)},
+		{descReserve, float64(st.ReserveBytes)},
+		{descInFlight, float64(c.shard.bytes.used.Load())},
+		{descAnswers, float64(c.shard.answers.used.Load())},
+		{descCalls, float64(c.shard.calls.used.Load())},
+		{descEpoch, float64(st.Epoch)},
+		{descProblems, float64(len(st.Problems))},
+		{descFrozen, map[bool]float64{true: 1}[c.shard.isHeld()]},
+	} {
+		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, m.value)
+	}
+	c.collectGroups(ch, st.Groups)
+	uncompacted := make(map[string]int64, len(st.Uncompacted))
+	for _, u := range st.Uncompacted {
+		uncompacted[u.Reason] = u.Bytes
+	}
+	for _, reason := range holdReasons {
+		ch <- prometheus.MustNewConstMetric(descUncompacted, prometheus.GaugeValue, float64(uncompacted[reason]), reason)
+	}
+	c.shard.collectPeers(ch)
+	c.shard.collectJournal(ch)
+}
+
+// collectGroups tells of all groups in sums, and of each where they are few.
+func (c *collector) collectGroups(ch chan<- prometheus.Metric, groups []GroupStatus) {
+	states := map[string]int{"Pending": 0, "Loading": 0, "Serving": 0, "Damaged": 0, "Failed": 0}
+	var records, stored, superseded, damages, leading float64
+	for _, g := range groups {
+		states[g.State]++
+		leader := 0.0
+		if g.Leader {
+			leader = 1
+		}
+		records, stored, superseded = records+float64(g.Records), stored+float64(g.StoredBytes), superseded+float64(g.SupersededBytes)
+		damages, leading = damages+float64(len(g.Damages)), leading+leader
+		if len(groups) > groupSeriesMax {
+			continue
+		}
+		for desc, value := range map[*prometheus.Desc]float64{
+			descGroupRecords: float64(g.Records), descGroupStored: float64(g.StoredBytes),
+			descGroupSuperseded: float64(g.SupersededBytes), descGroupDamages: float64(len(g.Damages)),
+			descGroupLeader: leader,
+		} {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, g.Group)
+		}
+	}
+	for state, n := range states {
+		ch <- prometheus.MustNewConstMetric(descGroups, prometheus.GaugeValue, float64(n), strings.ToLower(state))
+	}
+	for desc, value := range map[*prometheus.Desc]float64{
+		descRecords: records, descStored: stored, descSuperseded: superseded, descDamages: damages, descLeading: leading,
+	} {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
+	}
+}

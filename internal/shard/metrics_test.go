@@ -1,0 +1,219 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// gathered are all samples of a registry by name and labels, the shard's left out: `name{method="Get"}`; of histograms the counts.
+func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	samples := map[string]float64{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			var labels []string
+			for _, label := range m.GetLabel() {
+				if label.GetName() != "shard" {
+					labels = append(labels, fmt.Sprintf("%s=%q", label.GetName(), label.GetValue()))
+				}
+			}
+			name := family.GetName()
+			if len(labels) > 0 {
+				name += "{" + strings.Join(labels, ",") + "}"
+			}
+			samples[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return samples
+}
+
+// TestEveryMethodCountsItsRecords: with their bytes, once each, when the caller has them; what is refused or not there counts for nothing.
+func TestEveryMethodCountsItsRecords(t *testing.T) {
+	metrics := prometheus.NewRegistry()
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Registry = metrics }).ready()
+	f.put(1, data(1, 1000))
+	f.put(2, data(2, 500))
+	f.get(1)
+	f.get(2)
+	f.absent(3)
+	f.delete(2)
+
+	puts, err := f.records.BatchPut(f.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := &recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{
+		{Key: key(10), Data: data(10, 100)}, {Key: key(11), Data: data(11, 200)}, {Data: []byte("no key")},
+		{Key: key(1), Data: data(9, 50), Condition: &recordv1.WriteCondition{Condition: &recordv1.WriteCondition_IfAbsent{IfAbsent: true}}},
+	}}
+	if err := puts.Send(batch); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := puts.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	if err := puts.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := puts.Recv(); !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+
+	gets, err := f.records.BatchGet(f.ctx(), &recordv1.BatchGetRequest{Gets: []*recordv1.GetRequest{
+		{Key: key(10)}, {Key: key(3)}, {Key: key(11)}, {Key: key(1), MetadataOnly: true},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = gets.Recv()
+	}
+	if !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+
+	const large = group.DataBytesMax + 5
+	if _, err := f.upload(&recordv1.UploadHeader{Key: key(20)}, cut(data(20, large), group.BlobChunkBytes)...); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := f.download(&recordv1.DownloadRequest{Key: key(20), OffsetBytes: 5}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := f.download(&recordv1.DownloadRequest{Key: key(1)}); err != nil {
+		t.Fatal(err)
+	}
+	if records, _, err := f.scan(&recordv1.ScanRequest{}, 0); err != nil || len(records) != 4 {
+		t.Fatal(len(records), err)
+	}
+	w := f.watch("0", nil)
+	if err := w.next(); err != nil {
+		t.Fatal(err)
+	}
+	open := `sheaf_shard_open_streams{method="Watch"}`
+	if n := gathered(t, metrics)[open]; n != 1 {
+		t.Errorf("%s is %v beside one Watch", open, n)
+	}
+	w.stop()
+
+	f.eventually("no stream is open", func() bool { return gathered(t, metrics)[open] == 0 })
+	for method, want := range map[string][2]float64{
+		"Put": {2, 1500}, "Get": {2, 1500}, "Delete": {1, 0}, "BatchPut": {2, 300}, "BatchGet": {3, 300},
+		"Upload": {1, large}, "Download": {2, large - 5 + 1000}, "Scan": {4, 1300}, "Watch": {0, 0},
+	} {
+		samples := gathered(t, metrics)
+		label := fmt.Sprintf("{method=%q}", method)
+		records, known := samples["sheaf_shard_records_total"+label]
+		if bytes := samples["sheaf_shard_record_bytes_total"+label]; !known || records != want[0] || bytes != want[1] {
+			t.Errorf("%s: %v records of %v bytes (%v), want %v", method, records, bytes, known, want)
+		}
+	}
+}
+
+// TestSyncsAreCountedByTheirFile: those that a put waits for are, with the time that they took.
+func TestSyncsAreCountedByTheirFile(t *testing.T) {
+	metrics := prometheus.NewRegistry()
+	faulty := vfs.NewFaulty(vfs.NewMem())
+	const late = 60 * time.Millisecond
+	slow := faulty.Add(&vfs.Fault{
+		Match:  func(op vfs.Op) bool { return op.Kind == vfs.OpSync && strings.Contains(op.Name, "/segment-") },
+		Effect: vfs.EffectPass, Before: func(vfs.Op) { time.Sleep(late) },
+	})
+	f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) {
+		c.Registry, c.FS, c.Dir = metrics, faulty, "/s1"
+	}).ready()
+	const name = `sheaf_shard_sync_duration_seconds{file="segment"}`
+	before := gathered(t, metrics)[name]
+	f.put(1, []byte("x"))
+	if n := gathered(t, metrics)[name] - before; n < 1 || slow.Fired() == 0 {
+		t.Errorf("%v syncs were counted, %d were slow", n, slow.Fired())
+	}
+	families, err := metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() != "sheaf_shard_sync_duration_seconds" {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			for _, label := range m.GetLabel() {
+				n, sum := m.GetHistogram().GetSampleCount(), m.GetHistogram().GetSampleSum()
+				if label.GetName() == "file" && label.GetValue() == "segment" && sum < late.Seconds() {
+					t.Errorf("%d syncs of segments took %v s", n, sum)
+				}
+			}
+		}
+	}
+}
+
+// TestASyncThatFailsIsCounted, too: the device took its time for it.
+func TestASyncThatFailsIsCounted(t *testing.T) {
+	m := newMetrics(&Shard{})
+	m.synced("/a/groups/b/blob-1", time.Second, syscall.EIO)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(m.syncTime)
+	for file, want := range map[string]float64{syncBlob: 1, syncSegment: 0, syncJournal: 0, syncOther: 0} {
+		if n := gathered(t, registry)[fmt.Sprintf("sheaf_shard_sync_duration_seconds{file=%q}", file)]; n != want {
+			t.Errorf("%s: %v", file, n)
+		}
+	}
+	for name, want := range map[string]string{
+		group.SegmentName(3): syncSegment, "journal-1": syncJournal, "journal-kept-1": syncJournal, group.ManifestName: syncOther, "sheaf": syncOther,
+	} {
+		if got := syncKind(name); got != want {
+			t.Errorf("%s is of kind %s", name, got)
+		}
+	}
+}
+
+// TestManyGroupsAreToldInSums: single ones only up to a number, sums always.
+func TestManyGroupsAreToldInSums(t *testing.T) {
+	for _, n := range []int{groupSeriesMax, groupSeriesMax + 1} {
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(groupsCollector(n))
+		samples := gathered(t, registry)
+		want := map[string]float64{
+			"sheaf_shard_records": float64(3 * n), "sheaf_shard_stored_bytes": float64(50 * n), "sheaf_shard_superseded_bytes": float64(7 * n),
+			"sheaf_shard_damages": float64(n), "sheaf_shard_leading_groups": 1, `sheaf_shard_groups{state="serving"}`: float64(n),
+		}
+		for name, value := range want {
+			if samples[name] != value {
+				t.Errorf("%d groups: %s is %v, want %v", n, name, samples[name], value)
+			}
+		}
+		if _, single := samples[`sheaf_shard_group_records{group="1"}`]; single != (n <= groupSeriesMax) {
+			t.Errorf("%d groups: series of single ones: %v", n, single)
+		}
+	}
+}
+
+// groupsCollector tells of so many groups.
+type groupsCollector int
+
+func (groupsCollector) Describe(chan<- *prometheus.Desc) {}
+
+func (n groupsCollector) Collect(ch chan<- prometheus.Metric) {
+	groups := make([]GroupStatus, n)
+	for i := range groups {
+		groups[i] = GroupStatus{
+			Group: fmt.Sprint(i), State: "Serving", Records: 3, StoredBytes: 50, SupersededBytes: 7, Damages: make([]Damage, 1), Leader: i == 1,
+		}
+	}
+	new(collector).collectGroups(ch, groups)
+}

@@ -1,0 +1,57 @@
+package vfs
+
+import (
+	"errors"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestTimedTellsEachSyncOfAFile: with its name, its time and its error.
+func TestTimedTellsEachSyncOfAFile(t *testing.T) {
+	faulty := NewFaulty(NewMem())
+	const late = 20 * time.Millisecond
+	faulty.Add(&Fault{Match: func(op Op) bool { return op.Kind == OpSync && op.Name == "/slow" }, Effect: EffectPass,
+		Before: func(Op) { time.Sleep(late) }})
+	faulty.Add(&Fault{Match: func(op Op) bool { return op.Kind == OpSync && op.Name == "/bad" }, Err: syscall.EIO})
+	var names []string
+	timed := NewTimed(faulty, func(name string, took time.Duration, err error) {
+		names = append(names, name)
+		if took < 0 || name == "/slow" && took < late {
+			t.Errorf("the sync of %s took %v", name, took)
+		}
+		if (name == "/bad") != errors.Is(err, syscall.EIO) {
+			t.Errorf("the sync of %s: %v", name, err)
+		}
+	})
+	for _, name := range []string{"/slow", "/bad"} {
+		f, err := timed.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Sync(); (err != nil) != (name == "/bad") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := timed.OpenWrite("/slow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(names, []string{"/slow", "/bad", "/slow"}) {
+		t.Errorf("told of %v", names)
+	}
+	if _, err := timed.OpenWrite("/none"); err == nil {
+		t.Error("opened a file that is not there")
+	}
+	if timed.Unwrap() != FS(faulty) {
+		t.Error("Unwrap is not the file system inside")
+	}
+}
