@@ -58,12 +58,20 @@ func (n *nemesis) damageCopy(victim *server) (words string, err error) {
 		return "", err
 	}
 	// Who has found it as it started may have repaired it by now.
-	found := "its shard found it as it started"
-	if !strings.Contains(victim.logSince(logged), "damage") {
-		found = "verify of the group named the shard"
-		if out, err := n.verifyGroup(name); err == nil || !strings.Contains(out, fmt.Sprintf("group %s on shard %s, ", name, victim.name)) {
-			return "", fmt.Errorf("%s: verify of the group does not name the shard: %s: %s", how, fmt.Sprint(err), out)
+	var found string
+	if err := await("verify of the group names the shard", time.Minute, func() error {
+		found = "its shard found it as it started"
+		if strings.Contains(victim.logSince(logged), "damage") {
+			return nil
 		}
+		found = "verify of the group named the shard"
+		out, err := n.verifyGroup(name)
+		if err == nil || !strings.Contains(out, fmt.Sprintf("group %s on shard %s, ", name, victim.name)) {
+			return fmt.Errorf("%s: %s: %s", how, fmt.Sprint(err), out)
+		}
+		return nil
+	}); err != nil {
+		return "", err
 	}
 	if err := n.scanBallast(group, round); err != nil {
 		return "", err
@@ -205,7 +213,7 @@ func (n *nemesis) zeroDisk(victim *server) (words string, err error) {
 		return "", fmt.Errorf("shard %s ended with code %d: %s", victim.name, code, victim.lastWords())
 	}
 	if err := await("the disk is made anew", time.Minute, func() error {
-		if _, err := victim.machine.run("umount", victim.disk); err != nil {
+		if err := victim.machine.unmount(victim.disk); err != nil {
 			return err
 		}
 		image := filepath.Join(n.dir, victim.machine.name+".image")

@@ -37,6 +37,15 @@ func (m *machine) mountAt(image, at string) error {
 	return err
 }
 
+// unmount takes down what is mounted at a folder, if anything is: an earlier try to mount it anew may have come so far and no further.
+func (m *machine) unmount(at string) error {
+	if _, err := m.run("findmnt", "--noheadings", "--mountpoint", at); err != nil {
+		return nil //nolint:nilerr // nothing is mounted there
+	}
+	_, err := m.run("umount", at)
+	return err
+}
+
 // slowDisk is a disk whose speed can be set: hack/kube/slowdisk serves its image.
 type slowDisk struct {
 	rate string // file
@@ -67,7 +76,7 @@ func (m *machine) mountSlowDisk(bytes int64) string {
 
 // mountAgain mounts the disk anew, as a file system that met an error refuses all from then on. Nobody uses it.
 func (s *slowDisk) mountAgain() error {
-	if _, err := s.m.run("umount", s.at); err != nil {
+	if err := s.m.unmount(s.at); err != nil {
 		return err
 	}
 	return s.m.mountAt(s.file, s.at)

@@ -343,8 +343,9 @@ func (n *nemesis) refused(p *process, first *server, words string) (string, erro
 	if code != 1 || !strings.Contains(text, words) {
 		return "", fmt.Errorf("the twin ended with code %d, without the words %q: %s", code, words, text)
 	}
-	if err := first.ready(); err != nil {
-		return "", fmt.Errorf("the first one is not ready: %w", err)
+	took := time.Since(begin)
+	if err := await("the first one is ready", time.Minute, first.ready); err != nil {
+		return "", err
 	}
-	return fmt.Sprintf("refused after %.1f s: %s", time.Since(begin).Seconds(), words), nil
+	return fmt.Sprintf("refused after %.1f s: %s", took.Seconds(), words), nil
 }
