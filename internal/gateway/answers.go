@@ -1,12 +1,14 @@
 package gateway
 
 import (
+	"errors"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/routing"
 )
 
 // answers bounds what is held of answers that are handed on. It implements message.Allowance.
@@ -28,7 +30,7 @@ func (a *answers) Take(n, have int64) error {
 func (a *answers) Add(n int64) { a.used.Add(n) }
 
 // sendWithin runs the handler of a stream, counts what it holds of answers, and ends the stream where a message took
-// longer than Limits.SendTimeout. The handler ends when the stream has.
+// longer than Limits.SendTimeout, or where the gateway stops and nothing moves. The handler ends when the stream has.
 func (g *Gateway) sendWithin(stream grpc.ServerStream, handle func(grpc.ServerStream) error) error {
 	out := message.NewStream(stream, g.router.codec, &g.answers, g.cfg.Limits.SendTimeout)
 	ended := make(chan error, 1)
@@ -37,14 +39,15 @@ func (g *Gateway) sendWithin(stream grpc.ServerStream, handle func(grpc.ServerSt
 		out.End()
 		ended <- err
 	})
-	select {
-	case err := <-ended:
-		return err
-	case <-out.Slow():
-		out.Cut()
+	err := out.Await(ended, g.stopping)
+	switch {
+	case errors.Is(err, message.ErrSlow):
 		return fail(codes.Unavailable, reasonSlowReader,
 			"a message of the answer was not taken for %v: read faster, or go on from the last cursor", g.cfg.Limits.SendTimeout)
+	case errors.Is(err, message.ErrStopping):
+		return fail(codes.Unavailable, routing.ReasonStopping, "the gateway is stopping: go on from the last cursor")
 	}
+	return err
 }
 
 // handOn sends a message to the caller. While it waits the shard goes on until the window of its stream is full. bytes:

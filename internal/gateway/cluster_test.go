@@ -69,6 +69,9 @@ func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ..
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if c.gateway == nil { // the test has stopped it
+			return
+		}
 		stop, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if err := c.gateway.Stop(stop); err != nil {

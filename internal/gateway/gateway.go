@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -99,6 +100,7 @@ type Gateway struct {
 	metrics  *metrics
 	creating singleflight.Group
 
+	open  atomic.Int64 // calls that a stop waits for
 	calls atomic.Int64 // under way
 	bytes atomic.Int64 // of requests under way
 
@@ -161,6 +163,7 @@ func (g *Gateway) newServer() *grpc.Server {
 		grpc.MaxRecvMsgSize(message.RefusedBytesMax(l.MessageBytesMax)),
 		grpc.MaxConcurrentStreams(l.StreamsPerConnectionMax),
 		grpc.NumStreamWorkers(message.ServerWorkers),
+		grpc.ChainStreamInterceptor(g.countStream), grpc.ChainUnaryInterceptor(g.countUnary),
 		grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: l.KeepaliveMin, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
@@ -224,7 +227,53 @@ func (g *Gateway) Epoch() uint64 {
 	return 0
 }
 
-// Stop refuses new calls and lets those under way end; when ctx ends first, they are cut. To be called once.
+// awaitCalls returns when no call of ours is under way and the last answers had time to leave, when graceful is closed, or ctx ends. Watches
+// of health never end by themselves, and what a caller does not read keeps its connection.
+func (g *Gateway) awaitCalls(ctx context.Context, graceful <-chan struct{}) {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	var idle time.Time
+	for idle.IsZero() || time.Since(idle) < lastAnswers {
+		switch open := g.open.Load(); {
+		case open > 0:
+			idle = time.Time{}
+		case idle.IsZero():
+			idle = time.Now()
+		}
+		select {
+		case <-graceful:
+			return
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// ourServices begins the names of the methods whose calls a stop waits for.
+const ourServices = "/sheaf."
+
+func (g *Gateway) countStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if strings.HasPrefix(info.FullMethod, ourServices) {
+		g.open.Add(1)
+		defer g.open.Add(-1)
+	}
+	return handler(srv, ss)
+}
+
+func (g *Gateway) countUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if strings.HasPrefix(info.FullMethod, ourServices) {
+		g.open.Add(1)
+		defer g.open.Add(-1)
+	}
+	return handler(ctx, req)
+}
+
+// lastAnswers is the time for answers of calls that ended to leave, where something else keeps the connection open.
+const lastAnswers = 500 * time.Millisecond
+
+// Stop refuses new calls and lets those under way end; when ctx ends first, they are cut. Streams whose callers neither take nor send
+// anything are cut before. To be called once.
 func (g *Gateway) Stop(ctx context.Context) error {
 	g.health.Shutdown()
 	close(g.stopping)
@@ -233,12 +282,9 @@ func (g *Gateway) Stop(ctx context.Context) error {
 		defer close(graceful)
 		g.server.GracefulStop()
 	}()
-	select {
-	case <-graceful:
-	case <-ctx.Done():
-		g.server.Stop()
-		<-graceful
-	}
+	g.awaitCalls(ctx, graceful)
+	g.server.Stop()
+	<-graceful
 	g.streams.Wait() // their streams have ended
 	g.cancel()
 	<-g.watched

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
@@ -166,4 +167,28 @@ func TestAReaderThatDoesNotReadIsCutOffByTheGateway(t *testing.T) {
 		t.Errorf("%v, reason %q", err, reason)
 	}
 	until(t, "all is given back", func() bool { return held() == 0 })
+}
+
+// TestAStopOfTheGatewayDoesNotWaitForReadersThatDoNotRead, nor for who watches its health.
+func TestAStopOfTheGatewayDoesNotWaitForReadersThatDoNotRead(t *testing.T) {
+	c, held, _ := unread(t, gateway.Limits{SendTimeout: time.Hour})
+	ctx, end := context.WithCancel(c.ctx)
+	defer end()
+	watch, err := healthv1.NewHealthClient(c.conn).Watch(ctx, &healthv1.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watch.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.records.Scan(ctx, &recordv1.ScanRequest{Group: "0"}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the stream holds something", func() bool { return held() > 0 })
+	stop, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	if err := c.gateway.Stop(stop); err != nil || stop.Err() != nil {
+		t.Errorf("stopping: %v; waited for the end: %v", err, stop.Err())
+	}
+	c.gateway = nil
 }

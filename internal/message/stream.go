@@ -2,6 +2,7 @@ package message
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,7 +25,21 @@ type Stream struct {
 	once    sync.Once
 	slow    chan struct{} // closed when a message took too long
 	cut     atomic.Bool
+
+	waits atomic.Int64 // SendMsg and RecvMsg that are under way
+	moved atomic.Int64 // messages sent and received
 }
+
+// Why Await does not wait for a call.
+var (
+	// ErrSlow: a message took longer than it may.
+	ErrSlow = errors.New("a message was not taken in time")
+	// ErrStopping: the process is to end, and the caller neither takes nor sends a message.
+	ErrStopping = errors.New("stopping")
+)
+
+// stoppingPatience is how long a process that is to end waits for the next message of a caller: far longer than one takes who is there.
+const stoppingPatience = 2 * time.Second
 
 type heldKey struct{}
 
@@ -61,6 +76,7 @@ func (s *Stream) Context() context.Context { return s.ctx }
 
 // SendMsg implements grpc.ServerStream. One at a time, as of every stream.
 func (s *Stream) SendMsg(m any) error {
+	s.waits.Add(1)
 	s.under.Store(true)
 	s.timer.Reset(s.most)
 	s.message.message = m
@@ -68,15 +84,48 @@ func (s *Stream) SendMsg(m any) error {
 	s.message.message = nil
 	s.timer.Stop()
 	s.under.Store(false)
+	s.moved.Add(1)
+	s.waits.Add(-1)
 	return err
 }
 
-// Slow is closed when a message took too long.
-func (s *Stream) Slow() <-chan struct{} { return s.slow }
+// RecvMsg implements grpc.ServerStream. One at a time, as of every stream.
+func (s *Stream) RecvMsg(m any) error {
+	s.waits.Add(1)
+	err := s.ServerStream.RecvMsg(m)
+	s.moved.Add(1)
+	s.waits.Add(-1)
+	return err
+}
 
-// Cut tells that the caller is answered while the handler goes on: what gRPC holds of its messages stays until the
-// caller reads it.
-func (s *Stream) Cut() { s.cut.Store(true) }
+// Await gives the error with which the handler ended, or ErrSlow, or, from the moment on that stopping is closed, ErrStopping. With these
+// two the caller is answered while the handler goes on until the stream has ended: what gRPC holds of its messages stays until
+// the caller reads it. To be called once.
+func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
+	var look <-chan time.Time
+	moved := int64(0)
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-s.slow:
+			s.cut.Store(true)
+			return ErrSlow
+		case <-stopping:
+			stopping = nil
+			ticker := time.NewTicker(stoppingPatience)
+			defer ticker.Stop()
+			look, moved = ticker.C, s.moved.Load()
+		case <-look:
+			now := s.moved.Load()
+			if now == moved && s.waits.Load() > 0 {
+				s.cut.Store(true)
+				return ErrStopping
+			}
+			moved = now
+		}
+	}
+}
 
 // End gives back what is held. To be called when the handler has ended, before the stream is told so.
 func (s *Stream) End() {

@@ -50,11 +50,17 @@ func cuts(disk *vfs.Mem, do func(), check func(when string, disk *vfs.Mem)) {
 	disk.AfterOp(nil)
 }
 
+// memoryDisk is the file system in memory that a shard of a test is on.
+func memoryDisk(s *Shard) *vfs.Mem {
+	timed, _ := s.cfg.FS.(*vfs.Timed)
+	return timed.Unwrap().(*vfs.Mem)
+}
+
 // A shard that dies while it makes the folder of a learner does something about that learner when it comes back: it goes on with it, or tells
 // etcd that it is gone, and begins the one that takes its place.
 func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 	s := lone(t)
-	disk, _ := s.cfg.FS.(*vfs.Mem)
+	disk := memoryDisk(s)
 	here := s.volume.Superblock().Volume
 	learner := func(raftID uint64) placement.Member {
 		return placement.Member{Shard: "a", VolumeUUID: here, RaftID: raftID, Role: placement.Learner}
@@ -109,7 +115,7 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 // The same where the shard dies while it removes a learner that is not wanted any more, and where another is wanted by then.
 func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	s := lone(t)
-	disk, _ := s.cfg.FS.(*vfs.Mem)
+	disk := memoryDisk(s)
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with()}
 	learner := placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 5, Role: placement.Learner}
 	state.Members = with(learner)

@@ -100,7 +100,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 		}
 		s.held = c.held
 		if c.full {
-			s.cfg.FS.(*vfs.Mem).SetCapacity(1)
+			memoryDisk(s).SetCapacity(1)
 			if _, _, err := s.volume.Space(); err != nil { // which looks
 				t.Fatal(err)
 			}

@@ -9,7 +9,6 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // While etcd was set back the leader of a group changes nothing of its members.
@@ -86,7 +85,7 @@ func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
 		Epoch: 100, Mark: placement.Mark{Revision: 100}, Shards: map[string]placement.Shard{}, Targets: map[string]placement.Target{},
 		Groups: map[string]placement.Group{"0": {Name: "0", UUID: g.uuid, ConfIndex: 7, Members: others}},
 	}
-	disk := s.cfg.FS.(*vfs.Mem)
+	disk := memoryDisk(s)
 	disk.SetCapacity(1)
 	if unfinished := s.reconcile(t.Context()); !unfinished || s.groups[g.uuid] == nil {
 		t.Errorf("while nothing can be written: unfinished: %t, the group is left alone: %t", unfinished, s.groups[g.uuid] != nil)

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/message"
 )
 
 // budget gates the memory of all groups of a shard. It implements group.Budget.
@@ -68,6 +69,25 @@ func (g *gauge) Take(n, have int64) error {
 func (g *gauge) Add(n int64) { g.used.Add(n) }
 
 func (g *gauge) give(n int64) { g.used.Add(-n) }
+
+// streamAnswers is what streams may hold of the room for answers. The rest is for Get, whose answer is gone in a moment: callers that
+// do not read their streams must not keep others from reading a record.
+type streamAnswers struct{ *gauge }
+
+func (s *Shard) streamAnswers() message.Allowance { return streamAnswers{&s.answers} }
+
+// getShare of the room for answers is kept for Get.
+const getShare = 8
+
+// Take implements message.Allowance.
+func (a streamAnswers) Take(n, have int64) error {
+	limit := a.limit - a.limit/getShare
+	if used := a.used.Add(n); used > limit && used != have+n {
+		a.used.Add(-n)
+		return overloadedError(a.what, limit)
+	}
+	return nil
+}
 
 const (
 	// messageSize is what a message of results may take beside the results: its cursor above all.

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"context"
 	"errors"
 	"io"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -35,11 +37,17 @@ func stalledShard(t *testing.T, answers int64, sendTimeout time.Duration) *fixtu
 	return f
 }
 
-func TestReadersThatDoNotReadRefuseNoWrites(t *testing.T) {
+// TestReadersThatDoNotReadKeepNobodyFromWriting, nor from reading a record by Get; streams are refused.
+func TestReadersThatDoNotReadKeepNobodyFromWriting(t *testing.T) {
 	f := stalledShard(t, 4<<20, time.Hour)
 	f.stalled(10)
 	f.eventually("no further scan of such records fits", func() bool { return f.shard.answers.used.Load() >= 3<<20 })
 	f.put(100, data(100, 1000))
+	for f.shard.streamAnswers().Take(10_000, 0) == nil { // as streams of small messages do
+		continue
+	}
+	f.put(101, data(101, 400_000))
+	f.holds(101, data(101, 400_000))
 	stream, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{})
 	if err == nil {
 		_, err = stream.Recv()
@@ -108,5 +116,61 @@ func TestAReaderThatReadsSlowlyIsNotCutOff(t *testing.T) {
 	}
 	if given != 20 {
 		t.Errorf("%d records", given)
+	}
+}
+
+// TestAStopDoesNotWaitForCallersThatDoNothing: readers that do not read, and one who began an upload and sends nothing, are told that the
+// shard stops. One that reads slowly is not cut off.
+func TestAStopDoesNotWaitForCallersThatDoNothing(t *testing.T) {
+	f := stalledShard(t, 64<<20, time.Hour)
+	const blob = 8 << 20
+	if _, err := f.upload(&recordv1.UploadHeader{Key: key(1000)}, cut(data(1000, blob), group.BlobChunkBytes)...); err != nil {
+		t.Fatal(err)
+	}
+	unread := f.unreadConn()
+	calls := int64(0)
+	for _, call := range []unreadCall{unreadScan, unreadBatchGet(20), unreadDownload(1000), unreadWatch} {
+		for n := range 3 {
+			if err := call(f.ctx(), unread, n); err != nil {
+				t.Fatal(err)
+			}
+			calls++
+		}
+	}
+	upload, err := f.records.Upload(f.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := upload.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}}); err != nil {
+		t.Fatal(err)
+	}
+	slow, err := unread.Download(f.ctx(), &recordv1.DownloadRequest{Key: key(1000)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("all calls are under way", func() bool { return f.shard.calls.used.Load() == calls+2 })
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	stopped := make(chan error, 1)
+	go func() { stopped <- f.shard.Stop(ctx) }()
+	got := 0
+	for {
+		out, err := slow.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("the slow reader was cut off after %d bytes: %v", got, err)
+		}
+		got += len(out.GetChunk().GetData())
+		time.Sleep(400 * time.Millisecond) // the pace of the reader, which is what is tested
+	}
+	if got != blob {
+		t.Errorf("the slow reader has %d bytes of %d", got, blob)
+	}
+	_, err = upload.CloseAndRecv()
+	want(t, err, codes.Unavailable, reasonStopping)
+	if err := <-stopped; err != nil || ctx.Err() != nil {
+		t.Errorf("stopping: %v; waited for the end: %v", err, ctx.Err())
 	}
 }
