@@ -182,12 +182,16 @@ func (s *space) awaitGrown(pool, status, reason string, words ...string) {
 	}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
 }
 
-// untouched says that a shard's pod is the one that was there, and that its process never ended.
+// untouched says that a shard's pod is the one that was there, and that its process never ended. The kubelet may come to see that it is
+// ready after the store says so.
 func (s *space) untouched(name string, before pod) {
 	GinkgoHelper()
-	now := s.pod(name)
+	var now pod
+	Eventually(func(g Gomega) {
+		now = s.pod(name)
+		g.Expect(now.ready()).To(BeTrue(), "%+v", now)
+	}).WithTimeout(time.Minute).Should(Succeed())
 	Expect(now.Metadata.UID).To(Equal(before.Metadata.UID))
-	Expect(now.ready()).To(BeTrue(), "%+v", now)
 	Expect(now.Status.ContainerStatuses[0].RestartCount).To(BeZero())
 }
 
