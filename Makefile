@@ -99,6 +99,10 @@ soak: $(TOOLS)/gotestsum build ## Run the long versions of the crash, kill, powe
 	hack/kube/build.sh slowdisk
 	SHEAF_SOAK=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -timeout 6h $(if $(FOCUS),-run '$(FOCUS)') $(PKG)
 
+.PHONY: soak-short
+soak-short: ## Run three minutes of the soak of a small disk and little memory, with hanging readers and kills, as root (FOR=1h).
+	SHEAF_SOAK_FOR=$(or $(FOR),3m) go test -count=1 -timeout 3h -run 'TestSoak$$' -v ./cmd/sheaf
+
 .PHONY: fuzz
 fuzz: ## Fuzz every decoder for FUZZTIME each.
 	hack/fuzz.sh $(FUZZTIME)

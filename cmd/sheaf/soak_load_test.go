@@ -1,0 +1,252 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
+)
+
+// soakSizes of records: an id always has the same, so that what is live is known.
+var soakSizes = []int{10, 100, 1000, 10_000, 10_000, 10_000, 100_000, 1 << 20}
+
+const (
+	soakBlob     = 3 << 20 // more than a group's files hold by themselves
+	soakIDs      = 41      // of a writer: the first one is a blob
+	soakPace     = 2 << 20 // bytes per second of a writer: open scans keep what is overwritten beside them
+	soakCallMax  = time.Minute
+	soakReadMax  = 2 * time.Second // of a blob, which is a stream: readers that hang may have all the room for these
+	soakStalled  = 1000
+	soakConns    = 10
+	soakPerBatch = 100
+)
+
+// soakWriter overwrites, deletes and reads some ids, one call after another. The client gives each write a request id.
+type soakWriter struct {
+	c      *client.Client
+	random *rand.Rand
+	first  int64
+	known  map[int64]uint64 // id -> seed of what was acknowledged last; 0: there is none
+	writes *atomic.Int64    // acknowledged
+	most   time.Duration    // that a call took
+}
+
+func (w *soakWriter) size(id int64) int {
+	if n := int(id - w.first); n > 0 {
+		return soakSizes[n%len(soakSizes)]
+	}
+	return soakBlob
+}
+
+// run goes on until ctx ends. No call may fail: each has a minute, and a start takes seconds.
+func (w *soakWriter) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		id := w.first + w.random.Int64N(soakIDs)
+		begin := time.Now()
+		if err := w.one(id); err != nil {
+			return fmt.Errorf("record %d, after %v: %w", id, time.Since(begin).Round(time.Millisecond), err)
+		}
+		w.most = max(w.most, time.Since(begin))
+		if w.known[id] != 0 {
+			time.Sleep(time.Duration(w.size(id)) * time.Second / soakPace)
+		}
+	}
+	return nil
+}
+
+func (w *soakWriter) one(id int64) error {
+	ctx, cancel := context.WithTimeout(context.Background(), soakCallMax)
+	defer cancel()
+	switch w.random.IntN(8) {
+	case 0:
+		return w.mayCheck(ctx, id)
+	case 1:
+		if _, err := w.c.Delete(ctx, client.Key{ID: id}, nil); err != nil {
+			return fmt.Errorf("delete: %w", err)
+		}
+		w.known[id] = 0
+	default:
+		seed := w.random.Uint64() | 1
+		if _, err := w.c.Put(ctx, client.Key{ID: id}, pattern(seed, w.size(id)), nil); err != nil {
+			return fmt.Errorf("put: %w", err)
+		}
+		w.known[id] = seed
+	}
+	w.writes.Add(1)
+	return nil
+}
+
+// mayCheck reads an id. A blob may be refused while others hold all the room for streams, and is not waited for.
+func (w *soakWriter) mayCheck(ctx context.Context, id int64) error {
+	if w.size(id) != soakBlob {
+		return w.check(ctx, id)
+	}
+	ctx, cancel := context.WithTimeout(ctx, soakReadMax)
+	defer cancel()
+	err := w.check(ctx, id)
+	for _, refused := range []error{client.ErrOverloaded, client.ErrUnavailable, context.DeadlineExceeded} {
+		if errors.Is(err, refused) {
+			return nil
+		}
+	}
+	return err
+}
+
+func (w *soakWriter) check(ctx context.Context, id int64) error {
+	got, err := w.c.Get(ctx, client.Key{ID: id}, nil)
+	switch seed := w.known[id]; {
+	case seed == 0:
+		if !errors.Is(err, client.ErrNotFound) {
+			return fmt.Errorf("it was deleted, or never written: %w, %d bytes", err, len(got.Data))
+		}
+	case err != nil:
+		return fmt.Errorf("get: %w", err)
+	case !bytes.Equal(got.Data, pattern(seed, w.size(id))):
+		return fmt.Errorf("its %d bytes are not those that were acknowledged last", len(got.Data))
+	}
+	return nil
+}
+
+// live is what the acknowledged records hold, each with its frame, attributes and key.
+func (w *soakWriter) live() (bytes int64) {
+	for id, seed := range w.known {
+		if bytes += 90; seed != 0 {
+			bytes += int64(w.size(id))
+		}
+	}
+	return bytes
+}
+
+// soakLoad is writers at work.
+type soakLoad struct {
+	s       *soakStore
+	writers []*soakWriter
+	probe   *client.Client
+	writes  atomic.Int64
+	failed  atomic.Pointer[error]
+	stop    context.CancelFunc
+	wait    sync.WaitGroup
+}
+
+// load starts writers: two of three by the gateway, the others straight to the shard.
+func (s *soakStore) load() *soakLoad {
+	ctx, stop := context.WithCancel(context.Background())
+	l := &soakLoad{s: s, stop: stop}
+	s.t.Cleanup(l.end)
+	var err error
+	l.probe, err = client.New(client.Config{Addresses: []string{s.gateway.server}, Direct: true, CallTimeout: soakCallMax})
+	must(s.t, err)
+	s.t.Cleanup(func() { l.probe.Close() })
+	for i := range 6 {
+		c, err := client.New(client.Config{Addresses: []string{s.gateway.server}, Direct: i%3 == 2, CallTimeout: soakCallMax})
+		must(s.t, err)
+		s.t.Cleanup(func() { c.Close() })
+		w := &soakWriter{c: c, random: rand.New(rand.NewPCG(uint64(i), 5)), first: int64(1000 * i), known: map[int64]uint64{}, writes: &l.writes}
+		l.writers = append(l.writers, w)
+		l.wait.Go(func() {
+			if err := w.run(ctx); err != nil {
+				l.failed.CompareAndSwap(nil, &err)
+			}
+		})
+	}
+	return l
+}
+
+// more waits until so many more writes were acknowledged and some time is over.
+func (l *soakLoad) more(n int64, least time.Duration) {
+	l.s.t.Helper()
+	begin, before := time.Now(), l.writes.Load()
+	for l.writes.Load() < before+n || time.Since(begin) < least {
+		if err := l.failed.Load(); err != nil {
+			l.s.t.Fatalf("a call failed: %v\nshard: %s\ngateway: %s", *err, lastLines(l.s.shard), lastLines(l.s.gateway))
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// rate is how many puts of 1 KB a few callers of the shard have acknowledged per second, as fast as they can.
+func (l *soakLoad) rate() float64 {
+	ctx, cancel := context.WithCancel(context.Background())
+	var done atomic.Int64
+	var wait sync.WaitGroup
+	for i := range 8 {
+		wait.Go(func() {
+			for n := int64(0); ctx.Err() == nil; n++ {
+				if _, err := l.probe.Put(ctx, client.Key{ID: int64(100_000*(i+1)) + n%64}, pattern(uint64(n), 1000), nil); err == nil {
+					done.Add(1)
+				}
+			}
+		})
+	}
+	begin := time.Now()
+	l.more(0, 3*time.Second)
+	cancel()
+	wait.Wait()
+	return float64(done.Load()) / time.Since(begin).Seconds()
+}
+
+func lastLines(p *process) string {
+	text := p.stderr.String()
+	return text[max(0, len(text)-4000):]
+}
+
+func (l *soakLoad) end() {
+	l.stop()
+	l.wait.Wait()
+}
+
+// stall opens streams of every method that answers with many messages, and reads none of them. Those of the shard itself and those of the
+// gateway are half each.
+func (s *soakStore) stall() (goAway func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var conns []*grpc.ClientConn
+	for i := range soakConns {
+		to := s.shard.server
+		if i%2 == 1 {
+			to = s.gateway.server
+		}
+		// By itself gRPC's client takes in more and more of what nobody reads.
+		conn, err := grpc.NewClient(to, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithInitialWindowSize(64<<10),
+			grpc.WithInitialConnWindowSize(64<<10))
+		must(s.t, err)
+		conns = append(conns, conn)
+	}
+	batch := &recordv1.BatchGetRequest{}
+	for i := range soakPerBatch {
+		batch.Gets = append(batch.Gets, &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: int64(1000*(i%6) + i%soakIDs)}})
+	}
+	for i := range soakStalled {
+		c := recordv1.NewRecordServiceClient(conns[i%soakConns])
+		group := fmt.Sprint(i / 7 % soakGroups)
+		var err error
+		switch i / soakConns % 4 {
+		case 0:
+			_, err = c.Scan(ctx, &recordv1.ScanRequest{Group: group})
+		case 1:
+			_, err = c.BatchGet(ctx, batch)
+		case 2:
+			_, err = c.Watch(ctx, &recordv1.WatchRequest{Group: group})
+		case 3:
+			_, err = c.Download(ctx, &recordv1.DownloadRequest{Key: &recordv1.RecordKey{Id: int64(1000 * (i % 6))}})
+		}
+		if err != nil {
+			s.t.Logf("stream %d: %v", i, err) // where a start is under way
+		}
+	}
+	return func() {
+		cancel()
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"sheaf.dev/sheaf/internal/etcd"
+)
+
+// Limits of the soak: what is live is an eighth of the disk, and is overwritten many times over.
+const (
+	soakGroups  = 4
+	soakSegment = 4 << 20
+	soakDisk    = 448 << 20
+	soakMemory  = 512 << 20
+)
+
+// soakStore is a store of one copy: etcd, a gateway and a shard as processes of their own. Gateway and shard may have 512 MiB of memory
+// each, with their page cache, and the kernel ends who takes more; the shard's disk is small.
+type soakStore struct {
+	t              *testing.T
+	disk, dir      string
+	common         []string
+	gateway, shard *process
+	limits         map[string]*memoryCgroup // by process
+	addresses      map[string][2]string     // gRPC and HTTP, by process
+}
+
+func newSoakStore(t *testing.T) *soakStore {
+	server, err := etcd.StartEmbedded(t.TempDir())
+	must(t, err)
+	t.Cleanup(server.Close)
+	s := &soakStore{
+		t: t, disk: smallDisk(t, soakDisk), common: []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "soak"},
+		limits: map[string]*memoryCgroup{}, addresses: map[string][2]string{},
+	}
+	s.dir = filepath.Join(s.disk, "volume")
+	for _, name := range []string{"gateway", "shard"} {
+		s.limits[name] = newMemoryCgroup(t, "sheaf-soak-"+name+"-"+strconv.Itoa(os.Getpid()), soakMemory)
+		s.addresses[name] = [2]string{freeAddress(t), freeAddress(t)}
+	}
+	s.startGateway()
+	s.gateway.waitReady(t)
+	s.startShard()
+	return s
+}
+
+// begin starts a process of the store within its memory, each time at the same addresses.
+func (s *soakStore) begin(name string, args ...string) *process {
+	s.t.Helper()
+	at := s.addresses[name]
+	args = append(append([]string{sheafBinary}, args...), "--listen", at[0], "--http", at[1])
+	enter := []string{"-c", `echo $$ >"$0" && exec "$@"`, s.limits[name].procs()}
+	p := serveProgram(s.t, "sh", append(enter, append(args, s.common...)...)...)
+	p.server, p.http = at[0], at[1]
+	return p
+}
+
+func (s *soakStore) startGateway() {
+	s.gateway = s.begin("gateway", "gateway", "--create", "--groups", strconv.Itoa(soakGroups))
+}
+
+func (s *soakStore) startShard() {
+	s.shard = s.begin("shard", "shard", "--name", "a", "--dir", s.dir, "--segment-bytes", strconv.Itoa(soakSegment))
+	s.shard.waitReady(s.t)
+}
+
+// free bytes of the disk.
+func (s *soakStore) free() int64 {
+	var fs syscall.Statfs_t
+	must(s.t, syscall.Statfs(s.disk, &fs))
+	return int64(fs.Bavail) * fs.Bsize
+}
+
+// files of all groups.
+func (s *soakStore) files() int {
+	names, err := filepath.Glob(filepath.Join(s.dir, "groups", "*", "*"))
+	must(s.t, err)
+	return len(names)
+}
+
+// smallDisk mounts an ext4 of so many bytes on a loop device until the test ends.
+func smallDisk(t *testing.T, bytes int64) string {
+	t.Helper()
+	image, dir := filepath.Join(t.TempDir(), "image"), t.TempDir()
+	must(t, os.WriteFile(image, nil, 0o600))
+	must(t, os.Truncate(image, bytes))
+	for _, args := range [][]string{{"mkfs.ext4", "-q", "-F", "-m", "0", image}, {"mount", "-o", "loop,noatime", image, dir}} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", strings.Join(args, " "), err, out)
+		}
+	}
+	t.Cleanup(func() { must(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
+	return dir
+}
+
+// memoryCgroup bounds the memory of processes together, with the page cache of what they read and write.
+type memoryCgroup struct {
+	t   *testing.T
+	dir string
+	v2  bool
+}
+
+// newMemoryCgroup makes one, and removes it when the test ends.
+func newMemoryCgroup(t *testing.T, name string, bytes int64) *memoryCgroup {
+	t.Helper()
+	g := &memoryCgroup{t: t, dir: filepath.Join("/sys/fs/cgroup/memory", name)}
+	limit := "memory.limit_in_bytes"
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		g.dir, g.v2, limit = filepath.Join("/sys/fs/cgroup", name), true, "memory.max"
+		must(t, os.WriteFile("/sys/fs/cgroup/cgroup.subtree_control", []byte("+memory"), 0o644))
+	}
+	must(t, os.Mkdir(g.dir, 0o755))
+	t.Cleanup(func() {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // the kernel lets go of ended processes by and by
+			err := os.Remove(g.dir)
+			if err == nil {
+				return
+			}
+			if time.Now().After(end) {
+				t.Errorf("removing the cgroup: %v", err)
+				return
+			}
+		}
+	})
+	must(t, os.WriteFile(filepath.Join(g.dir, limit), []byte(strconv.FormatInt(bytes, 10)), 0o644))
+	return g
+}
+
+// procs is the file that takes processes in.
+func (g *memoryCgroup) procs() string { return filepath.Join(g.dir, "cgroup.procs") }
+
+// kills counts the processes that the kernel has ended for want of memory.
+func (g *memoryCgroup) kills() int64 {
+	name := "memory.oom_control"
+	if g.v2 {
+		name = "memory.events"
+	}
+	text, err := os.ReadFile(filepath.Join(g.dir, name))
+	must(g.t, err)
+	for line := range strings.Lines(string(text)) {
+		var kills int64
+		if _, err := fmt.Sscanf(line, "oom_kill %d", &kills); err == nil {
+			return kills
+		}
+	}
+	g.t.Fatalf("%s does not say how many were killed: %s", name, text)
+	return 0
+}
