@@ -87,6 +87,8 @@ type Config struct {
 	// Shorter in tests: between two looks for damage, and before everything is read again.
 	mendEvery, scrubPause time.Duration
 	stepEvery             time.Duration // shorter in tests
+	// Shorter in tests: calls and syncs that take longer are kept.
+	slowCallMin, slowSyncMin time.Duration
 }
 
 // Limits of serving. A zero field takes its default.
@@ -170,6 +172,8 @@ func (c *Config) setDefaults() {
 	setDefault(&c.mendEvery, mendEvery)
 	setDefault(&c.scrubPause, scrubPause)
 	setDefault(&c.stepEvery, stepEvery)
+	setDefault(&c.slowCallMin, slowCallMin)
+	setDefault(&c.slowSyncMin, slowSyncMin)
 	k := &c.Compaction
 	setDefault(&k.SupersededShareMin, 0.5)
 	setDefault(&k.SupersededBytesMin, 64<<20)

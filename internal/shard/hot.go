@@ -60,12 +60,15 @@ func handleGet(srv any, ss grpc.ServerStream) (err error) {
 		s.metrics.get.observe(err, 0)
 		return err
 	}
-	defer s.endCall(s.metrics.get, time.Now(), &err)
+	call := running{method: s.metrics.get, began: time.Now()}
+	defer s.endCall(&call, &err)
 	c := getCalls.Get().(*getCall)
 	if err := ss.RecvMsg(&c.in); err != nil {
 		return err
 	}
-	if err := s.answerGet(ss, c); err != nil {
+	err = s.answerGet(ss, c)
+	call.group = c.read.where.group
+	if err != nil {
 		return err // what an error may refer to is not used again
 	}
 	// The answer was encoded: nothing refers to the call any more.
@@ -112,8 +115,9 @@ func handlePut(srv any, ss grpc.ServerStream) (err error) {
 		s.metrics.put.observe(err, 0)
 		return err
 	}
-	defer s.endCall(s.metrics.put, time.Now(), &err)
 	var in recordv1.PutRequest
+	call := running{method: s.metrics.put, began: time.Now(), request: &in}
+	defer s.endCall(&call, &err)
 	bounded := s.bounded(&in)
 	if err := ss.RecvMsg(bounded); err != nil {
 		return err

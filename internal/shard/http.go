@@ -11,24 +11,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"google.golang.org/grpc"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/page"
 )
-
-// methodNames lists the methods of a service.
-func methodNames(d *grpc.ServiceDesc) []string {
-	names := make([]string, 0, len(d.Methods)+len(d.Streams))
-	for _, m := range d.Methods {
-		names = append(names, m.MethodName)
-	}
-	for _, m := range d.Streams {
-		names = append(names, m.StreamName)
-	}
-	return names
-}
 
 func (s *Shard) loadStatus() LoadStatus {
 	s.mu.Lock()
@@ -61,7 +48,7 @@ func (s *Shard) Status() Status {
 	for _, g := range s.groupStatuses() {
 		st.Groups = append(st.Groups, groupStatusOf(g))
 	}
-	st.Moves, st.Uncompacted = s.moveStatuses(), s.compactor.uncompacted()
+	st.Moves, st.Uncompacted, st.Slow = s.moveStatuses(), s.compactor.uncompacted(), s.slow.status()
 	last, _ := s.cfg.Placement.Heard()
 	st.EtcdSilentSeconds = silentSeconds(last)
 	s.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
@@ -37,8 +38,9 @@ type metrics struct {
 
 // methodMetrics are the metrics of one method, looked up when it is called for the first time.
 type methodMetrics struct {
-	name string
-	long bool // no deadline of ours
+	name    string
+	long    bool          // no deadline of ours
+	slowMin time.Duration // calls that take longer are kept
 
 	vectors  *metrics
 	once     sync.Once
@@ -99,15 +101,15 @@ func newMetrics(s *Shard) *metrics {
 		m.tails.WithLabelValues(outcome)
 	}
 	m.other = m.newMethod("other")
-	for _, service := range []struct {
-		name  string
-		names []string
-	}{
-		{recordv1.RecordService_ServiceDesc.ServiceName, methodNames(&recordv1.RecordService_ServiceDesc)},
-		{recordv1.AdminService_ServiceDesc.ServiceName, methodNames(&recordv1.AdminService_ServiceDesc)},
-	} {
-		for _, name := range service.names {
-			m.methods["/"+service.name+"/"+name] = m.newMethod(name)
+	for _, service := range []*grpc.ServiceDesc{&recordv1.RecordService_ServiceDesc, &recordv1.AdminService_ServiceDesc} {
+		for _, method := range service.Methods {
+			m.methods["/"+service.ServiceName+"/"+method.MethodName] = m.newMethod(method.MethodName)
+		}
+		for _, stream := range service.Streams {
+			// A stream takes as long as its two sides go on, a Watch hours.
+			method := m.newMethod(stream.StreamName)
+			method.slowMin = neverSlow
+			m.methods["/"+service.ServiceName+"/"+stream.StreamName] = method
 		}
 	}
 	m.get, m.put = m.method(recordv1.RecordService_Get_FullMethodName), m.method(recordv1.RecordService_Put_FullMethodName)
@@ -115,7 +117,11 @@ func newMetrics(s *Shard) *metrics {
 }
 
 func (m *metrics) newMethod(name string) *methodMetrics {
-	return &methodMetrics{name: name, long: name == "Verify" || name == "Compact", vectors: m}
+	method := &methodMetrics{name: name, long: name == "Verify" || name == "Compact", slowMin: m.shard.cfg.slowCallMin, vectors: m}
+	if method.long {
+		method.slowMin = neverSlow // as long as the group is large
+	}
+	return method
 }
 
 // method finds the metrics of a method by its full name.
@@ -168,8 +174,12 @@ func (mm *methodMetrics) observe(err error, took time.Duration) {
 }
 
 // synced counts the time of one sync. It has the form that vfs.NewTimed asks for.
-func (m *metrics) synced(name string, took time.Duration, _ error) {
-	m.syncs[syncKind(path.Base(name))].Observe(took.Seconds())
+func (m *metrics) synced(name string, took time.Duration, err error) {
+	kind := syncKind(path.Base(name))
+	m.syncs[kind].Observe(took.Seconds())
+	if took > m.shard.cfg.slowSyncMin {
+		m.shard.syncWasSlow(name, kind, took, err)
+	}
 }
 
 // syncKind is the kind of a file by its name.

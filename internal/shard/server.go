@@ -79,12 +79,16 @@ func (s *Shard) begin() error {
 }
 
 // endCall counts a call. It is deferred, so that it also catches panics: one call must not stop the process.
-func (s *Shard) endCall(method *methodMetrics, began time.Time, err *error) {
+func (s *Shard) endCall(c *running, err *error) {
 	s.calls.give(1)
 	if p := recover(); p != nil {
-		*err = s.panicked(method, p)
+		*err = s.panicked(c.method, p)
 	}
-	method.observe(*err, time.Since(began))
+	took := time.Since(c.began)
+	c.method.observe(*err, took)
+	if took > c.method.slowMin {
+		s.wasSlow(c, took, *err)
+	}
 }
 
 // contain is deferred on a goroutine of a call that endCall does not see.
@@ -109,7 +113,8 @@ func (s *Shard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		method.observe(err, 0)
 		return nil, err
 	}
-	defer s.endCall(method, time.Now(), &err)
+	call := running{method: method, began: time.Now(), request: req}
+	defer s.endCall(&call, &err)
 	var cancel context.CancelFunc
 	if method.long {
 		ctx, cancel = s.untilStopped(ctx)
@@ -147,7 +152,8 @@ func (s *Shard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 		method.observe(err, 0)
 		return err
 	}
-	defer s.endCall(method, time.Now(), &err)
+	call := running{method: method, began: time.Now()}
+	defer s.endCall(&call, &err)
 	open := s.metrics.streams.WithLabelValues(method.name)
 	open.Inc()
 	defer open.Dec()

@@ -49,6 +49,7 @@ type Shard struct {
 	grpc     *grpc.Server
 	health   *health.Server
 	metrics  *metrics
+	slow     slow
 	calls    gauge // calls under way
 	bytes    gauge // data of writes being worked on
 	answers  gauge // what is held for answers that are made, or that their callers have not taken

@@ -39,6 +39,8 @@ type Status struct {
 	Moves []MoveStatus `json:"moves,omitempty"`
 	// Uncompacted says why superseded bytes are still stored, the most bytes first.
 	Uncompacted []Uncompacted `json:"uncompacted,omitempty"`
+	// Slow is what took long since this process serves the volume.
+	Slow SlowStatus `json:"slow"`
 	// Strays are groups on the volume that etcd says are elsewhere or does not know: not served, not deleted.
 	Strays []Stray `json:"strays,omitempty"`
 	// Problems in words: what is wrong and what to do; empty where all is well.
@@ -131,4 +133,32 @@ type Uncompacted struct {
 	// Group has the most of these bytes; Text is what sheaf group compact --why says of it.
 	Group string `json:"group"`
 	Text  string `json:"text"`
+}
+
+// SlowStatus is what took long since the shard started: how often, and the newest 32 of each, the newest first.
+type SlowStatus struct {
+	CallsTotal int64      `json:"callsTotal"` // longer than 1 s; without streams, Verify and Compact
+	SyncsTotal int64      `json:"syncsTotal"` // longer than 500 ms
+	Calls      []SlowCall `json:"calls,omitempty"`
+	Syncs      []SlowSync `json:"syncs,omitempty"`
+}
+
+// SlowCall is one call that took long.
+type SlowCall struct {
+	BeganUnixNs int64  `json:"beganUnixNs"`
+	DurationNs  int64  `json:"durationNs"`
+	Method      string `json:"method"`
+	Group       string `json:"group,omitempty"`  // empty: of none, or it is not here
+	Code        string `json:"code"`             // of gRPC, as in sheaf_shard_calls_total
+	Reason      string `json:"reason,omitempty"` // of the ErrorInfo
+}
+
+// SlowSync is one sync of a file that took long.
+type SlowSync struct {
+	BeganUnixNs int64  `json:"beganUnixNs"`
+	DurationNs  int64  `json:"durationNs"`
+	Kind        string `json:"kind"`            // as in sheaf_shard_sync_duration_seconds
+	File        string `json:"file"`            // without its folder
+	Group       string `json:"group,omitempty"` // empty: of none, or it is not served
+	Error       string `json:"error,omitempty"` // empty: it succeeded
 }
