@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 
 	"github.com/spf13/pflag"
@@ -13,6 +14,7 @@ import (
 type addressFlag struct {
 	value    *string
 	optional bool // may be empty
+	loopback bool // nobody on another machine may reach it
 	host     bool // must not be empty
 }
 
@@ -26,6 +28,12 @@ func addressVar(flags *pflag.FlagSet, value *string, name, normal, usage string)
 func httpVar(flags *pflag.FlagSet, value *string, normal, usage string) {
 	*value = normal
 	flags.Var(&addressFlag{value: value, optional: true}, "http", usage)
+}
+
+// pprofVar adds the flag of the address of profiles, empty where they are not served.
+func pprofVar(flags *pflag.FlagSet, value *string) {
+	flags.Var(&addressFlag{value: value, optional: true, loopback: true}, "pprof",
+		"address of /debug/pprof/, for go tool pprof: of the loopback device, as 127.0.0.1:6060; empty: none")
 }
 
 // advertiseVar adds a flag for an address that others are told; empty: the one listened on.
@@ -56,6 +64,9 @@ func (a *addressFlag) Set(s string) error {
 	}
 	if host == "" && a.host {
 		return errors.New("must be HOST:PORT, with a host that others can reach")
+	}
+	if ip, err := netip.ParseAddr(host); a.loopback && (err != nil || !ip.IsLoopback()) {
+		return errors.New("must be a loopback address, 127.0.0.1:PORT or [::1]:PORT: there is no password")
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		return fmt.Errorf("port %q: must be a number up to 65535", port)

@@ -24,6 +24,7 @@ type devFlags struct {
 	copies         int
 	routing        string
 	listen, http   string
+	pprof          string
 	storage        storageFlags
 	log            logFlags
 }
@@ -51,6 +52,7 @@ acknowledged, also after a crash.`,
 	flags.StringVar(&f.routing, "routing", "hash", "how ids find their group: hash or named; fixed when the folder is made")
 	addressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address of the gateway (gRPC)")
 	httpVar(flags, &f.http, "127.0.0.1:7601", "address of a page at /, /metrics, /healthz, /readyz and /status; empty: none")
+	pprofVar(flags, &f.pprof)
 	f.storage.add(a, cmd)
 	f.log.add(a, cmd, "warn")
 	a.complete(cmd, "routing", "hash", "named")
@@ -60,7 +62,11 @@ acknowledged, also after a crash.`,
 			if err != nil {
 				return err
 			}
-			return a.dev(ctx, cfg)
+			stopProfiles, err := serveProfiles(ctx, f.pprof)
+			if err != nil {
+				return err
+			}
+			return errors.Join(a.dev(ctx, cfg), stopProfiles())
 		})(c, args)
 	}
 	return cmd

@@ -123,7 +123,7 @@ func (f *etcdFlags) fill() (err error) {
 
 func (a *app) etcd(ctx context.Context, f etcdFlags) error {
 	var member memberHolder
-	stopHTTP, err := serveHTTP(ctx, f.http, member.handler())
+	stopHTTP, err := serveHTTP(ctx, "--http", f.http, member.handler())
 	if err != nil {
 		return err
 	}

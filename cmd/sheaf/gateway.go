@@ -25,6 +25,7 @@ type gatewayFlags struct {
 	log     logFlags
 	listen  string
 	http    string
+	pprof   string
 	planner bool
 	create  bool
 	copies  int
@@ -53,6 +54,7 @@ takes part in the planner's election; any number of gateways may run. --create m
 	f.given = flags.Changed
 	addressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address for gRPC")
 	httpVar(flags, &f.http, "127.0.0.1:7601", "address of a page at /, /metrics, /healthz, /readyz and /status; empty: none")
+	pprofVar(flags, &f.pprof)
 	flags.BoolVar(&f.planner, "planner", true, "also run the planner (one of all is elected)")
 	flags.BoolVar(&f.create, "create", false, "make the store in etcd where it is missing")
 	flags.StringVar(&f.routing, "routing", "hash", "with --create: hash or named")
@@ -71,6 +73,11 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 	if err != nil {
 		return err
 	}
+	stopProfiles, err := serveProfiles(ctx, f.pprof)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopProfiles()) }()
 	client, store, err := f.place.open()
 	if err != nil {
 		return err
@@ -105,7 +112,7 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 		}
 		fmt.Fprintln(w, "ok")
 	})
-	stopHTTP, err := serveHTTP(ctx, f.http, mux)
+	stopHTTP, err := serveHTTP(ctx, "--http", f.http, mux)
 	if err != nil {
 		return errors.Join(err, a.stopGracefully(g.Stop))
 	}

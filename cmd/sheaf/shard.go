@@ -89,6 +89,7 @@ type shardFlags struct {
 	storage storageFlags
 	log     logFlags
 	http    string
+	pprof   string
 	store   uuidFlag
 	volume  uuidFlag
 	fetch   cli.Size
@@ -127,7 +128,7 @@ people), /metrics. States: Pending, Loading, Serving, Draining, FileSystemMismat
 			}
 			defer func() { err = errors.Join(err, client.Close()) }()
 			f.cfg.Placement, f.cfg.Version = store, version
-			return a.shard(ctx, f.cfg, f.http)
+			return a.shard(ctx, f.cfg, f.http, f.pprof)
 		})(c, args)
 	}
 	f.add(a, cmd)
@@ -144,6 +145,7 @@ func (f *shardFlags) add(a *app, cmd *cobra.Command) {
 	flags.StringVar(&cfg.Node, "node", "", "node that it runs on, for its registration")
 	flags.StringVar(&cfg.Zone, "zone", "", "zone of the node, for its registration")
 	httpVar(flags, &f.http, "127.0.0.1:7611", "address of a page at /, /metrics, /healthz, /startupz, /readyz and /status; empty: none")
+	pprofVar(flags, &f.pprof)
 	flags.BoolVar(&cfg.Stay, "stay", false, "stay up and show as a state what cannot be served, instead of ending")
 	flags.StringVar(&cfg.Wanted.FileSystem, "file-system", "", "type that the volume must be on, as xfs; ext2, ext3 and ext4 are told apart; empty: any")
 	flags.StringSliceVar(&cfg.Wanted.MountOptions, "mount-option", nil, "mount option that must be in force; may be repeated")
@@ -178,13 +180,18 @@ func (f *shardFlags) fill(cmd *cobra.Command) (err error) {
 	return nil
 }
 
-func (a *app) shard(ctx context.Context, cfg shard.Config, httpListen string) error {
+func (a *app) shard(ctx context.Context, cfg shard.Config, httpListen, pprofListen string) (err error) {
+	stopProfiles, err := serveProfiles(ctx, pprofListen)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopProfiles()) }()
 	cfg.Registry = telemetry.NewRegistry(version)
 	h, err := shard.StartHost(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	stopHTTP, err := serveHTTP(ctx, httpListen, h.Handler())
+	stopHTTP, err := serveHTTP(ctx, "--http", httpListen, h.Handler())
 	if err != nil {
 		return errors.Join(err, a.stopGracefully(h.Stop))
 	}
@@ -196,15 +203,20 @@ func (a *app) shard(ctx context.Context, cfg shard.Config, httpListen string) er
 	return errors.Join(err, a.stopGracefully(h.Stop), stopHTTP())
 }
 
-// serveHTTP serves in the background until stop is called; an empty address serves nothing.
-func serveHTTP(ctx context.Context, address string, handler http.Handler) (stop func() error, err error) {
+// serveProfiles serves profiles as serveHTTP does, from before the rest starts, so that a start that is slow can be looked at.
+func serveProfiles(ctx context.Context, address string) (stop func() error, err error) {
+	return serveHTTP(ctx, "--pprof", address, telemetry.Profiles())
+}
+
+// serveHTTP serves at an address that a flag gave, in the background until stop is called; an empty address serves nothing.
+func serveHTTP(ctx context.Context, flag, address string, handler http.Handler) (stop func() error, err error) {
 	if address == "" {
 		return func() error { return nil }, nil
 	}
 	var lc net.ListenConfig
 	listener, err := lc.Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("listening for HTTP on %s: %w (give another --http)", address, err)
+		return nil, fmt.Errorf("listening for HTTP on %s: %w (give another %s)", address, err, flag)
 	}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	served := make(chan error, 1)
