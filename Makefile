@@ -68,12 +68,25 @@ test: $(TOOLS)/gotestsum envtest-assets ## Run all tests (FOCUS=name, PKG=./inte
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector.
 	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -race -short -timeout 14m $(if $(FOCUS),-run '$(FOCUS)') ./internal/... ./client/...
 
+# The programs of docs/clients.md, each in its language, against a store whose shards and gateway are killed, and one that answers by a script.
+.PHONY: test-clients
+test-clients: client-python client-node ## Run the programs of docs/clients.md against a store whose shards and gateway are killed.
+	SHEAF_PYTHON=$(CURDIR)/bin/python/bin/python SHEAF_NODE_MODULES=$(CURDIR)/bin/clients/node/node_modules \
+	  go test -count=1 -timeout 25m -run 'TestClients' -v ./cmd/sheaf
+
 .PHONY: test-python
-test-python: ## Run the Python program of docs/clients.md against a store whose shards and gateway are killed.
-	hack/python/packages.sh
+test-python: client-python ## Of these, the Python program alone.
+	SHEAF_PYTHON=$(CURDIR)/bin/python/bin/python go test -count=1 -timeout 15m -run 'TestClients/python' -v ./cmd/sheaf
+
+.PHONY: client-python client-node
+client-python:
+	hack/clients/packages.sh python
 	python3 -m venv bin/python
 	bin/python/bin/pip install --quiet --disable-pip-version-check -r hack/python/requirements.txt
-	SHEAF_PYTHON=$(CURDIR)/bin/python/bin/python go test -count=1 -timeout 15m -run 'TestPythonProgram' -v ./cmd/sheaf
+client-node:
+	hack/clients/packages.sh node
+	mkdir -p bin/clients/node && cp hack/clients/node/*.json bin/clients/node/
+	npm ci --prefix bin/clients/node --ignore-scripts --no-audit --no-fund --loglevel=error
 
 .PHONY: test-versions
 test-versions: ## Run shards and gateways of this version and of an older one together (REF=commit; default: the newest tag).

@@ -1,0 +1,19 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// SHEAF_NODE_MODULES is a folder node_modules with the packages of hack/clients/node, for the node in the PATH.
+var nodeClient = clientProgram{
+	language: "node", variable: "SHEAF_NODE_MODULES", first: "// sheaf_client.cjs:", driver: "driver.cjs", calls: "all",
+	command: func(t *testing.T, modules, dir string) []string {
+		api, err := filepath.Abs("../../api")
+		must(t, err)
+		must(t, os.Symlink(api, filepath.Join(dir, "api")))
+		must(t, os.Symlink(modules, filepath.Join(dir, "node_modules")))
+		return []string{"node", filepath.Join(dir, "driver.cjs")}
+	},
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// clientProgram is a program of docs/clients.md in one language. Each has a driver in testdata, which writes with it: called with an
+// address alone it makes rounds until standard input says "stop", and then reads everything back; called with an address and "answers" it
+// makes the calls of TestClientsHeedAnswers.
+type clientProgram struct {
+	language string
+	variable string // of the environment: what the program runs with; make test-clients sets it
+	first    string // first line of the program on the page, which names its file
+	driver   string
+	calls    string // what it can do besides put and get: "", or "all"
+	// command gives what to run in the folder that holds the program and its driver. It prepares the folder. with is what the variable says.
+	command func(t *testing.T, with, dir string) []string
+}
+
+var clientPrograms = []clientProgram{pythonClient, nodeClient}
+
+// TestClients runs the programs of docs/clients.md, as they stand there, against a store of three copies whose shards and gateway are killed
+// one after another while they write: no call fails, and all that was acknowledged is read back.
+func TestClients(t *testing.T) {
+	for _, program := range clientPrograms {
+		t.Run(program.language, func(t *testing.T) {
+			command := program.prepared(t)
+			s := newCopiesStore(t)
+			s.waitReady()
+			d := startDriver(t, append(command, s.address))
+			for _, name := range copiesShards { // one of them leads whatever group is written just then
+				d.rounds(10)
+				s.shards[name].kill()
+				d.rounds(30)
+				s.start(name)
+				s.shards[name].waitReady(t)
+			}
+			for range 3 { // what the gateway does not repeat, the program must
+				d.rounds(10)
+				s.gateway.kill()
+				s.startGateway()
+			}
+			d.rounds(10)
+			_, err := io.WriteString(d.stdin, "stop\n")
+			must(t, err)
+			lines := d.rest()
+			if last := lines[len(lines)-1]; !strings.HasPrefix(last, "all ") {
+				t.Fatalf("the last line is %q", last)
+			}
+			t.Log(lines[len(lines)-1])
+		})
+	}
+}
+
+// prepared gives the command that runs the driver, without its arguments. It skips where the language is not asked for.
+func (p *clientProgram) prepared(t *testing.T) []string {
+	t.Helper()
+	with := os.Getenv(p.variable)
+	if with == "" {
+		t.Skip(p.variable + " is not set: make test-clients")
+	}
+	dir := t.TempDir()
+	page, err := os.ReadFile("../../docs/clients.md")
+	must(t, err)
+	_, text, found := strings.Cut(string(page), "\n"+p.first)
+	text, _, closed := strings.Cut(text, "\n```\n")
+	if !found || !closed {
+		t.Fatalf("docs/clients.md has no program that begins with %q", p.first)
+	}
+	must(t, os.WriteFile(filepath.Join(dir, strings.Trim(strings.Fields(p.first)[1], ":")), []byte(p.first+text+"\n"), 0o600))
+	driver, err := os.ReadFile(filepath.Join("testdata", p.driver))
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, p.driver), driver, 0o600))
+	return p.command(t, with, dir)
+}
+
+// clientDriver is a driver at work.
+type clientDriver struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	stdin  io.Writer
+	stdout *bufio.Scanner
+	stderr *lockedBuffer
+}
+
+func startDriver(t *testing.T, command []string) *clientDriver {
+	t.Helper()
+	d := &clientDriver{t: t, cmd: exec.Command(command[0], command[1:]...), stderr: &lockedBuffer{}}
+	stdin, err := d.cmd.StdinPipe()
+	must(t, err)
+	stdout, err := d.cmd.StdoutPipe()
+	must(t, err)
+	d.stdin, d.stdout, d.cmd.Stderr = stdin, bufio.NewScanner(stdout), d.stderr
+	must(t, d.cmd.Start())
+	end := time.AfterFunc(10*time.Minute, func() { _ = d.cmd.Process.Kill() })
+	t.Cleanup(func() {
+		end.Stop()
+		_ = d.cmd.Process.Kill()
+	})
+	return d
+}
+
+// rounds waits for n more lines.
+func (d *clientDriver) rounds(n int) {
+	d.t.Helper()
+	for range n {
+		if !d.stdout.Scan() {
+			_ = d.cmd.Wait()
+			d.t.Fatalf("the program ended early: %s", d.stderr)
+		}
+	}
+}
+
+// rest waits for the end, which must be a good one, and gives the lines that came until then.
+func (d *clientDriver) rest() (lines []string) {
+	d.t.Helper()
+	for d.stdout.Scan() {
+		lines = append(lines, d.stdout.Text())
+	}
+	if err := d.cmd.Wait(); err != nil || len(lines) == 0 {
+		d.t.Fatalf("%v, after %q: %s", err, lines, d.stderr)
+	}
+	return lines
+}
+
+// output runs a command of a preparation, which must not fail.
+func output(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %q: %v: %s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// recordProtos gives the files of the contract.
+func recordProtos(t *testing.T) []string {
+	t.Helper()
+	protos, err := filepath.Glob("../../api/sheaf/record/v1/*.proto")
+	must(t, err)
+	return protos
+}
