@@ -10,6 +10,7 @@ for language in "$@"; do
     command -v node >/dev/null || missing+=(nodejs)
     command -v npm >/dev/null || missing+=(npm)
     ;;
+  grpcurl) command -v jq >/dev/null || missing+=(jq) ;;
   *)
     echo "packages.sh: no language: $language" >&2
     exit 2
