@@ -3,6 +3,7 @@ package shard
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"slices"
@@ -109,7 +110,7 @@ func TestSlowSyncsAreTold(t *testing.T) {
 		f.shard.metrics.synced(fmt.Sprintf("%s/blob-%d", volume.GroupDirIn(f.cfg.Dir, id), n), 700*time.Millisecond, long)
 	}
 	recorder := httptest.NewRecorder()
-	f.shard.Handler().ServeHTTP(recorder, httptest.NewRequest("GET", "/status", nil))
+	f.shard.Handler().ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/status", nil))
 	var page struct {
 		Slow struct {
 			SyncsTotal int64 `json:"syncsTotal"`
