@@ -70,20 +70,24 @@ race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under
 
 # The programs of docs/clients.md, each in its language, against a store whose shards and gateway are killed, and one that answers by a script.
 .PHONY: test-clients
-test-clients: client-python client-node client-grpcurl ## Run the programs of docs/clients.md against a store whose shards and gateway are killed.
+test-clients: client-python client-node client-java client-grpcurl ## Run the programs of docs/clients.md against a store whose shards and gateway are killed.
 	SHEAF_PYTHON=$(CURDIR)/bin/python/bin/python SHEAF_NODE_MODULES=$(CURDIR)/bin/clients/node/node_modules \
-	  SHEAF_GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl \
+	  SHEAF_JAVA=$(CURDIR)/bin/clients/java/target SHEAF_GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl \
 	  go test -count=1 -timeout 25m -run 'TestClients' -v ./cmd/sheaf
 
 .PHONY: test-python
 test-python: client-python ## Of these, the Python program alone.
 	SHEAF_PYTHON=$(CURDIR)/bin/python/bin/python go test -count=1 -timeout 15m -run 'TestClients/python' -v ./cmd/sheaf
 
-.PHONY: client-python client-node client-grpcurl
+.PHONY: client-python client-node client-java client-grpcurl
 client-python:
 	hack/clients/packages.sh python
 	python3 -m venv bin/python
 	bin/python/bin/pip install --quiet --disable-pip-version-check -r hack/python/requirements.txt
+client-java:
+	hack/clients/packages.sh java
+	mkdir -p bin/clients/java && cp hack/clients/java/pom.xml bin/clients/java/
+	mvn -q -B -f bin/clients/java/pom.xml -Dprotos=$(CURDIR)/api process-classes
 client-grpcurl: $(TOOLS)/grpcurl
 	hack/clients/packages.sh grpcurl
 client-node:

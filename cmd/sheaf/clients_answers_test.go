@@ -32,7 +32,7 @@ type oneAnswer struct {
 
 var (
 	unknown    = oneAnswer{code: codes.Unknown, reason: "OUTCOME_UNKNOWN"}
-	overloaded = oneAnswer{code: codes.ResourceExhausted, reason: "OVERLOADED", wait: 300 * time.Millisecond}
+	overloaded = oneAnswer{code: codes.ResourceExhausted, reason: "OVERLOADED", wait: time.Second}
 	broken     = oneAnswer{code: codes.Unavailable}
 	silent     = oneAnswer{code: codes.Unavailable, reason: "SHARD_UNREACHABLE"}
 	slowReader = oneAnswer{code: codes.Unavailable, reason: "SLOW_READER"}

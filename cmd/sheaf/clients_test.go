@@ -24,7 +24,7 @@ type clientProgram struct {
 	command func(t *testing.T, with, dir string) []string
 }
 
-var clientPrograms = []clientProgram{pythonClient, nodeClient, grpcurlClient}
+var clientPrograms = []clientProgram{pythonClient, nodeClient, javaClient, grpcurlClient}
 
 // TestClients runs the programs of docs/clients.md, as they stand there, against a store of three copies whose shards and gateway are killed
 // one after another while they write: no call fails, and all that was acknowledged is read back.

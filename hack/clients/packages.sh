@@ -10,6 +10,10 @@ for language in "$@"; do
     command -v node >/dev/null || missing+=(nodejs)
     command -v npm >/dev/null || missing+=(npm)
     ;;
+  java)
+    command -v javac >/dev/null || missing+=(openjdk-17-jdk-headless)
+    command -v mvn >/dev/null || missing+=(maven)
+    ;;
   grpcurl) command -v jq >/dev/null || missing+=(jq) ;;
   *)
     echo "packages.sh: no language: $language" >&2

@@ -1,0 +1,16 @@
+package main
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+// SHEAF_JAVA is the folder target that Maven makes of hack/clients/java/pom.xml, for the javac and java in the PATH.
+var javaClient = clientProgram{
+	language: "java", variable: "SHEAF_JAVA", first: "// SheafClient.java:", driver: "Driver.java", calls: "all",
+	command: func(t *testing.T, target, dir string) []string {
+		classes := filepath.Join(target, "classes") + ":" + filepath.Join(target, "lib", "*")
+		output(t, "javac", "--release", "17", "-cp", classes, "-d", dir, filepath.Join(dir, "SheafClient.java"), filepath.Join(dir, "Driver.java"))
+		return []string{"java", "-cp", dir + ":" + classes, "Driver"}
+	},
+}
