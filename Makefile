@@ -69,15 +69,18 @@ race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under
 	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -race -short -timeout 14m $(if $(FOCUS),-run '$(FOCUS)') ./internal/... ./client/...
 
 # The programs of docs/clients.md, each in its language, against a store whose shards and gateway are killed, and one that answers by a script.
+CLIENTS ?= python node java grpcurl
+CLIENT_python = SHEAF_PYTHON=$(CURDIR)/bin/python/bin/python
+CLIENT_node = SHEAF_NODE_MODULES=$(CURDIR)/bin/clients/node/node_modules
+CLIENT_java = SHEAF_JAVA=$(CURDIR)/bin/clients/java/target
+CLIENT_grpcurl = SHEAF_GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl
 .PHONY: test-clients
-test-clients: client-python client-node client-java client-grpcurl ## Run the programs of docs/clients.md against a store whose shards and gateway are killed.
-	SHEAF_PYTHON=$(CURDIR)/bin/python/bin/python SHEAF_NODE_MODULES=$(CURDIR)/bin/clients/node/node_modules \
-	  SHEAF_JAVA=$(CURDIR)/bin/clients/java/target SHEAF_GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl \
-	  go test -count=1 -timeout 25m -run 'TestClients' -v ./cmd/sheaf
+test-clients: $(CLIENTS:%=client-%) ## Run the programs of docs/clients.md against a store whose shards and gateway are killed (CLIENTS="python node").
+	$(foreach client,$(CLIENTS),$(CLIENT_$(client))) go test -count=1 -timeout 25m -run 'TestClients' -v ./cmd/sheaf
 
 .PHONY: test-python
 test-python: client-python ## Of these, the Python program alone.
-	SHEAF_PYTHON=$(CURDIR)/bin/python/bin/python go test -count=1 -timeout 15m -run 'TestClients/python' -v ./cmd/sheaf
+	$(CLIENT_python) go test -count=1 -timeout 15m -run 'TestClients/python' -v ./cmd/sheaf
 
 .PHONY: client-python client-node client-java client-grpcurl
 client-python:
