@@ -53,7 +53,7 @@ func newCopiesStoreOf(t *testing.T, program string) *copiesStore {
 // startGateway starts the gateway, each time at the same address.
 func (s *copiesStore) startGateway() {
 	http := freeAddress(s.t)
-	s.gateway = serveProgram(s.t, s.program, append([]string{
+	s.gateway = serveProgram(s.t, nil, s.program, append([]string{
 		"gateway", "--listen", s.address, "--http", http, "--create", "--groups", "16", "--copies", "3", "--shards-min", "3",
 	}, s.common...)...)
 	s.gateway.server, s.gateway.http = s.address, http
@@ -63,7 +63,7 @@ func (s *copiesStore) startGateway() {
 // start starts a shard, each time at other addresses.
 func (s *copiesStore) start(name string) {
 	http := freeAddress(s.t)
-	s.shards[name] = serveProgram(s.t, s.program, append([]string{
+	s.shards[name] = serveProgram(s.t, nil, s.program, append([]string{
 		"shard", "--name", name, "--dir", s.dirs[name], "--listen", freeAddress(s.t), "--http", http, "--segment-bytes", "1MiB",
 	}, s.common...)...)
 	s.shards[name].http = http

@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/dev"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard"
+	"sheaf.dev/sheaf/internal/telemetry"
 )
 
 // devFlags of dev.
@@ -66,7 +67,12 @@ acknowledged, also after a crash.`,
 			if err != nil {
 				return err
 			}
-			return errors.Join(a.dev(ctx, cfg), stopProfiles())
+			cfg.Traces, err = telemetry.StartTraces(ctx, telemetry.Process{Service: "sheaf-dev", Version: version}, cfg.Logger)
+			if err == nil {
+				err = a.dev(ctx, cfg)
+			}
+			cfg.Traces.Stop()
+			return errors.Join(err, stopProfiles())
 		})(c, args)
 	}
 	return cmd

@@ -78,6 +78,11 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stopProfiles()) }()
+	traces, err := telemetry.StartTraces(ctx, telemetry.Process{Service: "sheaf-gateway", Version: version, Store: f.place.store}, logger)
+	if err != nil {
+		return err
+	}
+	defer traces.Stop()
 	client, store, err := f.place.open()
 	if err != nil {
 		return err
@@ -93,7 +98,10 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 		}
 	}
 	registry := telemetry.NewRegistry(version)
-	cfg := gateway.Config{Listen: f.listen, Store: store, StoreUUID: uuid.UUID(f.uid), Version: version, Logger: logger, Registry: registry}
+	cfg := gateway.Config{
+		Listen: f.listen, Store: store, StoreUUID: uuid.UUID(f.uid), Version: version, Logger: logger, Registry: registry,
+		ServerOptions: traces.ServerOptions(), ShardDialOptions: traces.DialOptions(),
+	}
 	fitGatewayCgroup(&cfg.Limits, cgroupLimit("/"))
 	g, err := gateway.Start(ctx, cfg)
 	if err != nil {

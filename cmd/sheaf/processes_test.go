@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -13,14 +14,15 @@ import (
 // serve starts sheaf shard or sheaf gateway.
 func serve(t *testing.T, args ...string) *process {
 	t.Helper()
-	return serveProgram(t, sheafBinary, args...)
+	return serveProgram(t, nil, sheafBinary, args...)
 }
 
-func serveProgram(t *testing.T, program string, args ...string) *process {
+// serveProgram starts another program, with more variables in its environment.
+func serveProgram(t *testing.T, env []string, program string, args ...string) *process {
 	t.Helper()
 	p := &process{stderr: &lockedBuffer{}, ended: make(chan struct{})}
 	p.cmd = exec.Command(program, args...)
-	p.cmd.Stderr = p.stderr
+	p.cmd.Stderr, p.cmd.Env = p.stderr, append(os.Environ(), env...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	must(t, p.cmd.Start())
 	go func() {

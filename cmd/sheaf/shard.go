@@ -128,7 +128,7 @@ people), /metrics. States: Pending, Loading, Serving, Draining, FileSystemMismat
 			}
 			defer func() { err = errors.Join(err, client.Close()) }()
 			f.cfg.Placement, f.cfg.Version = store, version
-			return a.shard(ctx, f.cfg, f.http, f.pprof)
+			return a.shard(ctx, f.cfg, f.place.store, f.http, f.pprof)
 		})(c, args)
 	}
 	f.add(a, cmd)
@@ -180,12 +180,18 @@ func (f *shardFlags) fill(cmd *cobra.Command) (err error) {
 	return nil
 }
 
-func (a *app) shard(ctx context.Context, cfg shard.Config, httpListen, pprofListen string) (err error) {
+func (a *app) shard(ctx context.Context, cfg shard.Config, store, httpListen, pprofListen string) (err error) {
 	stopProfiles, err := serveProfiles(ctx, pprofListen)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stopProfiles()) }()
+	traces, err := telemetry.StartTraces(ctx, telemetry.Process{Service: "sheaf-shard", Version: version, Store: store, Shard: cfg.Name}, cfg.Logger)
+	if err != nil {
+		return err
+	}
+	defer traces.Stop()
+	cfg.ServerOptions, cfg.Tracer = traces.ServerOptions(), traces.Tracer()
 	cfg.Registry = telemetry.NewRegistry(version)
 	h, err := shard.StartHost(ctx, cfg)
 	if err != nil {

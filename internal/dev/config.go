@@ -10,6 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard"
+	"sheaf.dev/sheaf/internal/telemetry"
 )
 
 // Config of a dev store. Dir is required.
@@ -32,7 +33,8 @@ type Config struct {
 	Compaction       shard.Compaction
 
 	Version string
-	Logger  *slog.Logger // nil: discards
+	Traces  *telemetry.Traces // nil: none are sent
+	Logger  *slog.Logger      // nil: discards
 	// Progress is called now and then while Start waits, with what it waits for in NotYet; nil: nobody is told.
 	Progress func(Status)
 }

@@ -87,7 +87,8 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 	d.waitFor("the gateway")
 	d.gateway, err = gateway.Start(ctx, gateway.Config{
 		Listen: cfg.Listen, Store: d.store, Logger: cfg.Logger.With("process", "gateway"),
-		Registry: prometheus.WrapRegistererWith(prometheus.Labels{"process": "gateway"}, d.registry),
+		Registry:      prometheus.WrapRegistererWith(prometheus.Labels{"process": "gateway"}, d.registry),
+		ServerOptions: cfg.Traces.ServerOptions(), ShardDialOptions: cfg.Traces.DialOptions(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("starting the gateway: %w (--listen gives it another address)", err)
@@ -210,7 +211,8 @@ func (d *Dev) startShards(ctx context.Context) error {
 				Residency: d.cfg.Residency, Medium: d.cfg.Medium, MemoryLimitBytes: d.cfg.MemoryLimitBytes, ReserveBytes: d.cfg.ReserveBytes,
 				SegmentBytes: d.cfg.SegmentBytes, Retention: d.cfg.Retention, Compaction: d.cfg.Compaction,
 				Placement: d.store, Version: d.cfg.Version, Logger: d.cfg.Logger.With("process", name),
-				Registry: prometheus.WrapRegistererWith(prometheus.Labels{"process": name}, d.registry),
+				Registry:      prometheus.WrapRegistererWith(prometheus.Labels{"process": name}, d.registry),
+				ServerOptions: d.cfg.Traces.ServerOptions(), Tracer: d.cfg.Traces.Tracer(),
 			})
 			if err != nil {
 				errs[i] = fmt.Errorf("starting %s: %w", name, err)

@@ -44,6 +44,8 @@ type Config struct {
 	ServerOptions []grpc.ServerOption
 	// ShardCredentials for the connections to shards; nil: no TLS.
 	ShardCredentials credentials.TransportCredentials
+	// ShardDialOptions are added to those of the connections to shards.
+	ShardDialOptions []grpc.DialOption
 }
 
 // Limits of serving. A zero field takes its default.
@@ -137,7 +139,7 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 	g := &Gateway{
 		cfg: cfg, listener: listener, health: health.NewServer(), watched: make(chan struct{}), served: make(chan error, 1),
 		stopping: make(chan struct{}), answers: answers{limit: cfg.Limits.AnswerBytesMax},
-		router: newRouter(cfg.ShardCredentials, cfg.Limits.MessageBytesMax, cfg.Logger),
+		router: newRouter(cfg.ShardCredentials, cfg.Limits.MessageBytesMax, cfg.Logger, cfg.ShardDialOptions...),
 	}
 	if g.metrics, err = newMetrics(cfg.Registry, g); err != nil {
 		_ = listener.Close()

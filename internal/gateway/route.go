@@ -159,6 +159,7 @@ func (t *table) groups() []*route {
 type router struct {
 	credentials credentials.TransportCredentials
 	codec       codec
+	options     []grpc.DialOption
 	bytesMax    int
 	several     atomic.Bool // copies of each group
 	logger      *slog.Logger
@@ -172,9 +173,9 @@ type router struct {
 	closed    bool
 }
 
-func newRouter(creds credentials.TransportCredentials, bytesMax int, logger *slog.Logger) *router {
+func newRouter(creds credentials.TransportCredentials, bytesMax int, logger *slog.Logger, options ...grpc.DialOption) *router {
 	return &router{
-		credentials: creds, codec: newCodec(), bytesMax: bytesMax, logger: logger,
+		credentials: creds, options: options, codec: newCodec(), bytesMax: bytesMax, logger: logger,
 		first: make(chan struct{}), addresses: map[string]string{}, dialled: map[string]*shard{},
 	}
 }
@@ -324,7 +325,7 @@ func (r *router) connect(name, address string) (*shard, error) {
 	for range connsPerShard {
 		// Passthrough: each attempt to connect looks the name up. gRPC's own resolver does so every 30 s at most, and a shard that
 		// was restarted has another address behind its name.
-		conn, err := grpc.NewClient("passthrough:///"+address, append(s.pulse.DialOptions(),
+		options := append(s.pulse.DialOptions(),
 			grpc.WithTransportCredentials(r.credentials),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(r.codec), grpc.MaxCallRecvMsgSize(r.bytesMax), grpc.MaxCallSendMsgSize(r.bytesMax)),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveWait}),
@@ -334,7 +335,8 @@ func (r *router) connect(name, address string) (*shard, error) {
 			}),
 			grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connWindow),
 			grpc.WithIdleTimeout(0), grpc.WithDisableServiceConfig(), grpc.WithUserAgent("sheaf-gateway"),
-		)...)
+		)
+		conn, err := grpc.NewClient("passthrough:///"+address, append(options, r.options...)...)
 		if err != nil {
 			s.closeNow()
 			return nil, fmt.Errorf("address %q: %w", address, err)

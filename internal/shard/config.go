@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
@@ -76,8 +77,9 @@ type Config struct {
 	Registry       prometheus.Registerer // nil: no metrics
 	Logger         *slog.Logger          // nil: discards
 	FS             vfs.FS                // nil: the operating system's
-	// ServerOptions are added to those of the gRPC server: credentials, seams for tests.
+	// ServerOptions are added to those of the gRPC server: credentials, traces, seams for tests.
 	ServerOptions []grpc.ServerOption
+	Tracer        trace.Tracer // of spans inside calls that are traced; nil: there are none
 
 	listener net.Listener   // of a Host; nil: Listen
 	probe    *replica.Probe // of all replicas, for tests; nil: none

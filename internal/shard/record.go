@@ -4,6 +4,8 @@ import (
 	"context"
 	"hash/crc32"
 
+	"go.opentelemetry.io/otel/trace"
+
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/replica"
@@ -22,8 +24,9 @@ type recordServer struct {
 type write struct {
 	where   where
 	served  *served
-	crc     uint32 // of the data
-	bytes   int64  // taken from Shard.bytes
+	crc     uint32     // of the data
+	bytes   int64      // taken from Shard.bytes
+	span    trace.Span // nil: the call is not traced
 	pending *replica.Pending
 	replica replica.Write
 }
@@ -38,6 +41,9 @@ func (s *Shard) propose(ctx context.Context, w *write) error {
 		w.bytes = 0
 		return err
 	}
+	if s.cfg.Tracer != nil {
+		w.span = s.spanOf(ctx, w)
+	}
 	w.pending = s.proposeWithRoom(ctx, w)
 	return nil
 }
@@ -46,6 +52,9 @@ func (s *Shard) propose(ctx context.Context, w *write) error {
 func (s *Shard) finish(ctx context.Context, w *write) (replica.Result, error) {
 	result, err := w.pending.Wait(ctx)
 	s.bytes.give(w.bytes)
+	if w.span != nil {
+		endSpan(w.span, err)
+	}
 	if err != nil {
 		return result, answerError(s.elsewhere(err, w.served), w.where)
 	}
