@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/etcd"
 )
@@ -31,6 +33,9 @@ type copiesStore struct {
 }
 
 var copiesShards = []string{"a", "b", "c"}
+
+// copiesGroups is how many groups it has.
+const copiesGroups = 16
 
 func newCopiesStore(t *testing.T) *copiesStore { return newCopiesStoreOf(t, sheafBinary) }
 
@@ -54,7 +59,7 @@ func newCopiesStoreOf(t *testing.T, program string) *copiesStore {
 func (s *copiesStore) startGateway() {
 	http := freeAddress(s.t)
 	s.gateway = serveProgram(s.t, nil, s.program, append([]string{
-		"gateway", "--listen", s.address, "--http", http, "--create", "--groups", "16", "--copies", "3", "--shards-min", "3",
+		"gateway", "--listen", s.address, "--http", http, "--create", "--groups", strconv.Itoa(copiesGroups), "--copies", "3", "--shards-min", "3",
 	}, s.common...)...)
 	s.gateway.server, s.gateway.http = s.address, http
 	s.gateway.waitReady(s.t)
@@ -213,11 +218,27 @@ func (l *copiesLoad) check() (records int) {
 	return records
 }
 
+// waitReady waits until every copy of every group is there and has a vote: until then a group may not do without the one that has all votes.
 func (s *copiesStore) waitReady() {
 	s.t.Helper()
 	for _, name := range copiesShards {
 		s.shards[name].waitReady(s.t)
 	}
+	admin := recordv1.NewAdminServiceClient(dial(s.t, s.address))
+	eventually(s.t, func() bool {
+		answer, err := admin.ListGroups(s.t.Context(), &recordv1.ListGroupsRequest{})
+		voters := 0
+		for _, group := range answer.GetGroups() {
+			for _, member := range group.GetMembers() {
+				switch member.GetRole() {
+				case recordv1.MemberRole_MEMBER_ROLE_LEADER, recordv1.MemberRole_MEMBER_ROLE_VOTER:
+					voters++
+				default:
+				}
+			}
+		}
+		return err == nil && voters == copiesGroups*len(copiesShards)
+	})
 }
 
 // TestCopiesSurviveKills kills one shard of three by SIGKILL under load, over and over: no call fails, and nothing that was

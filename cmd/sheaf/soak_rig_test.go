@@ -58,7 +58,7 @@ func (s *soakStore) begin(name string, args ...string) *process {
 	at := s.addresses[name]
 	args = append(append([]string{sheafBinary}, args...), "--listen", at[0], "--http", at[1])
 	enter := []string{"-c", `echo $$ >"$0" && exec "$@"`, s.limits[name].procs()}
-	p := serveProgram(s.t, "sh", append(enter, append(args, s.common...)...)...)
+	p := serveProgram(s.t, nil, "sh", append(enter, append(args, s.common...)...)...)
 	p.server, p.http = at[0], at[1]
 	return p
 }
