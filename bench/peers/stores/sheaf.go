@@ -66,20 +66,24 @@ func openSheaf(dir string, groups int, o store.Options) (_ store.Store, err erro
 	return s, store.Parallel(groups, func(i int) error { return s.openGroup(ctx, dir, i) })
 }
 
-// replay writes what a journal holds to the groups' segments, as the start of a shard does.
+// replay writes what a journal holds to the groups' segments, and removes it, as the start of a shard does.
 func replay(dir string, groups int) error {
-	_, err := journal.Replay(vfs.OS{}, dir, func(id uuid.UUID, ranges []journal.Range) error {
-		for i := range groups {
-			if name := strconv.Itoa(i); groupID(name) == id {
-				return group.Redo(vfs.OS{}, filepath.Join(dir, name), ranges)
-			}
-		}
-		return fmt.Errorf("the journal knows a group %s", id)
-	})
-	if err != nil {
-		return err
+	folders, ids := map[uuid.UUID]string{}, make([]uuid.UUID, groups)
+	for i := range groups {
+		ids[i] = groupID(strconv.Itoa(i))
+		folders[ids[i]] = filepath.Join(dir, strconv.Itoa(i))
 	}
-	return journal.Remove(vfs.OS{}, dir)
+	_, err := journal.Replay(vfs.OS{}, dir, journal.Target{
+		Groups: func() ([]uuid.UUID, error) { return ids, nil },
+		Apply: func(id uuid.UUID, share journal.Share) error {
+			folder, known := folders[id]
+			if !known {
+				return fmt.Errorf("the journal knows a group %s", id)
+			}
+			return group.Redo(vfs.OS{}, folder, share)
+		},
+	})
+	return err
 }
 
 func groupID(name string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(name)) }
