@@ -23,7 +23,7 @@ var soakSizes = []int{10, 100, 1000, 10_000, 10_000, 10_000, 100_000, 1 << 20}
 const (
 	soakBlob     = 3 << 20 // more than a group's files hold by themselves
 	soakIDs      = 41      // of a writer: the first one is a blob
-	soakPace     = 2 << 20 // bytes per second of a writer: open scans keep what is overwritten beside them
+	soakPace     = 1 << 20 // bytes per second of a writer: open scans keep what is overwritten beside them
 	soakCallMax  = time.Minute
 	soakReadMax  = 2 * time.Second // of a blob, which is a stream: readers that hang may have all the room for these
 	soakStalled  = 1000

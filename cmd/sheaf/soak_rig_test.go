@@ -14,11 +14,11 @@ import (
 	"sheaf.dev/sheaf/internal/etcd"
 )
 
-// Limits of the soak: what is live is an eighth of the disk, and is overwritten many times over.
+// Limits of the soak: what is live is a tenth of the disk, and is overwritten many times over.
 const (
 	soakGroups  = 4
 	soakSegment = 4 << 20
-	soakDisk    = 448 << 20
+	soakDisk    = 512 << 20
 	soakMemory  = 512 << 20
 )
 
