@@ -229,29 +229,6 @@ func (g *Gateway) Epoch() uint64 {
 	return 0
 }
 
-// awaitCalls returns when no call of ours is under way and the last answers had time to leave, when graceful is closed, or ctx ends. Watches
-// of health never end by themselves, and what a caller does not read keeps its connection.
-func (g *Gateway) awaitCalls(ctx context.Context, graceful <-chan struct{}) {
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	var idle time.Time
-	for idle.IsZero() || time.Since(idle) < lastAnswers {
-		switch open := g.open.Load(); {
-		case open > 0:
-			idle = time.Time{}
-		case idle.IsZero():
-			idle = time.Now()
-		}
-		select {
-		case <-graceful:
-			return
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
-
 // ourServices begins the names of the methods whose calls a stop waits for.
 const ourServices = "/sheaf."
 
@@ -271,22 +248,12 @@ func (g *Gateway) countUnary(ctx context.Context, req any, info *grpc.UnaryServe
 	return handler(ctx, req)
 }
 
-// lastAnswers is the time for answers of calls that ended to leave, where something else keeps the connection open.
-const lastAnswers = 500 * time.Millisecond
-
 // Stop refuses new calls and lets those under way end; when ctx ends first, they are cut. Streams whose callers neither take nor send
 // anything are cut before. To be called once.
 func (g *Gateway) Stop(ctx context.Context) error {
 	g.health.Shutdown()
 	close(g.stopping)
-	graceful := make(chan struct{})
-	go func() {
-		defer close(graceful)
-		g.server.GracefulStop()
-	}()
-	g.awaitCalls(ctx, graceful)
-	g.server.Stop()
-	<-graceful
+	message.Drain(ctx, g.server, g.open.Load)
 	g.streams.Wait() // their streams have ended
 	g.cancel()
 	<-g.watched

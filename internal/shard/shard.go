@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/google/uuid"
 	"google.golang.org/grpc"
@@ -17,6 +16,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/journal"
+	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/peer"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
@@ -324,7 +324,11 @@ func (s *Shard) end(ctx context.Context, gracefully bool) (err error) {
 		close(s.stopped)
 		s.health.Shutdown()
 		if s.grpc != nil {
-			s.endCalls(ctx, gracefully)
+			if gracefully {
+				message.Drain(ctx, s.grpc, s.calls.used.Load)
+			} else {
+				s.grpc.Stop()
+			}
 		} else if s.listener != nil {
 			err = errors.Join(err, s.listener.Close())
 		}
@@ -346,40 +350,6 @@ func (s *Shard) end(ctx context.Context, gracefully bool) (err error) {
 		}
 	})
 	return err
-}
-
-// lastAnswers is the time for answers of calls that ended to leave, where other streams keep the connection open.
-const lastAnswers = 500 * time.Millisecond
-
-// endCalls returns when no call is under way any more.
-func (s *Shard) endCalls(ctx context.Context, gracefully bool) {
-	if !gracefully {
-		s.grpc.Stop()
-		return
-	}
-	drained := make(chan struct{})
-	go func() {
-		s.grpc.GracefulStop()
-		close(drained)
-	}()
-	// Health watches never end by themselves: wait for our own calls, then a little for their answers to leave.
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	var idle time.Time
-	for idle.IsZero() || time.Since(idle) < lastAnswers {
-		if idle.IsZero() && s.calls.used.Load() == 0 {
-			idle = time.Now()
-		}
-		select {
-		case <-drained:
-			return
-		case <-ctx.Done():
-			idle = time.Now().Add(-lastAnswers)
-		case <-tick.C:
-		}
-	}
-	s.grpc.Stop()
-	<-drained
 }
 
 // closeGroups closes all groups in parallel; with hints only where there is time.
