@@ -156,8 +156,10 @@ func (l logs) close() error {
 // load loads all groups at once by one loader, as a shard does at its start.
 func (d *dataset) load(ctx context.Context, residency group.Residency, loader *group.Loader) (logs, error) {
 	loaded := make(logs, len(d.groups))
+	durable := sync.OnceValue(func() error { return (vfs.OS{}).SyncAll(d.dir) })
 	err := parallel(len(d.groups), func(i int) error {
 		opts := d.options(i)
+		opts.Durable = durable
 		opts.Residency, opts.Loader = residency, loader
 		log, report, err := group.Load(ctx, opts, &group.Progress{})
 		if err != nil {

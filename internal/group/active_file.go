@@ -28,7 +28,13 @@ func openActiveFile(opts Options, m *Manifest) (*activeFile, error) {
 	if err == nil && a.file != nil {
 		file := a.file
 		a.synced = make(chan error, 1)
-		go func() { a.synced <- file.Sync() }() // beside the reading: a device takes its time for it, also where nothing is to be written
+		go func() { // beside the reading: a device takes its time for it, also where nothing is to be written
+			if opts.Durable != nil && opts.Durable() == nil {
+				a.synced <- nil
+				return
+			}
+			a.synced <- file.Sync()
+		}()
 	}
 	return a, err
 }

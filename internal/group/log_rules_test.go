@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"path"
+	"syscall"
 	"testing"
 
 	"sheaf.dev/sheaf/internal/vfs"
@@ -182,6 +183,39 @@ func TestRule3_TheRecoveredTailIsSyncedBeforeItCounts(t *testing.T) {
 	d.load()
 	if d.last() != 1 {
 		t.Fatalf("last index %d after a power cut: what loading gave to Raft was not synced", d.last())
+	}
+}
+
+// A start syncs the volume once for all groups; where that fails, the group's own file is synced. Left out, the write is gone.
+func TestRule3_TheRecoveredTailIsSyncedWithTheVolume(t *testing.T) {
+	for name, c := range map[string]struct {
+		durable         func(*vfs.Mem) error
+		ownSyncs, keeps bool
+	}{
+		"with the volume": {func(m *vfs.Mem) error { return m.SyncAll(".") }, false, true},
+		"by itself":       {func(*vfs.Mem) error { return syscall.EIO }, true, true},
+		"not at all":      {func(*vfs.Mem) error { return nil }, false, false}, // else this test proves nothing
+	} {
+		t.Run(name, func(t *testing.T) {
+			mem := vfs.NewMem()
+			d := newDriver(t, driverOptions(mem, Index, 64<<10))
+			ok(t, d.append(Entry{ID: 1, Data: []byte("written, not synced")}))
+			ok(t, d.log.Close(false))
+			faulty := vfs.NewFaulty(mem)
+			d.opts.FS, d.opts.Durable = faulty, func() error { return c.durable(mem) }
+			d.load()
+			if d.last() != 1 {
+				t.Fatalf("last index %d", d.last())
+			}
+			if own := faulty.Calls(vfs.OpSync) > 0; own != c.ownSyncs {
+				t.Errorf("the file was synced by itself: %t", own)
+			}
+			d.opts.FS, d.opts.Durable = mem.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}), nil
+			d.load()
+			if kept := d.last() == 1; kept != c.keeps {
+				t.Errorf("after a power cut the entry is there: %t, want %t", kept, c.keeps)
+			}
+		})
 	}
 }
 

@@ -88,9 +88,13 @@ type Options struct {
 	Spare        func() int64     // bytes that the volume has above its reserve, which is not allocated ahead; nil: enough
 	Loader       *Loader          // shared reader of the volume; nil: a small one of its own
 	Journal      *journal.Journal // of the volume, for SyncShared; nil: none
-	Sealed       func()           // called when the newest segment was sealed because it was full; must not wait; nil: nothing
-	Now          func() time.Time // nil: time.Now
-	Logger       *slog.Logger     // nil: discards
+	// Durable makes durable, for all groups of the volume at once, what their files held when this process began; Load waits for
+	// it in place of a sync of its own file, which it does where Durable fails. Nothing of this process may have been written to
+	// the group's files after Durable has begun. Called by each Load, at the same time. nil: each Load syncs its own file.
+	Durable func() error
+	Sealed  func()           // called when the newest segment was sealed because it was full; must not wait; nil: nothing
+	Now     func() time.Time // nil: time.Now
+	Logger  *slog.Logger     // nil: discards
 	// UnsafeScan is for simulations, which prove that they would notice: a scan gives what damage may have superseded.
 	UnsafeScan bool
 }

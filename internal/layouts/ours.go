@@ -149,6 +149,7 @@ func (o *ours) load(ctx context.Context, dir string) (*group.Log, error) {
 	loader := group.NewLoader(group.LoaderOptions{})
 	log, report, err := group.Load(ctx, group.Options{
 		FS: vfs.OS{}, Dir: dir, Identity: id, Residency: o.residency, Retention: group.Retention{Versions: 1}, Loader: loader,
+		Durable: func() error { return (vfs.OS{}).SyncAll(dir) },
 	}, nil)
 	if err != nil {
 		return nil, err

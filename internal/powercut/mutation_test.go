@@ -1,6 +1,7 @@
 package powercut
 
 import (
+	"errors"
 	"os"
 	"path"
 	"strings"
@@ -32,6 +33,14 @@ func (l lazy) SyncDir(dir string) error {
 		return nil
 	}
 	return l.OS.SyncDir(dir)
+}
+
+// SyncAll would make durable what was left out.
+func (l lazy) SyncAll(dir string) error {
+	if l.folders || l.files != "" {
+		return errors.ErrUnsupported
+	}
+	return l.OS.SyncAll(dir)
 }
 
 // Cuts at most until left-out syncs are found.

@@ -132,7 +132,7 @@ func (s *Shard) reconcile(ctx context.Context) (unfinished bool) {
 		}
 	}
 	for _, g := range todo.load {
-		s.wait.Go(func() { s.loadOne(ctx, g) })
+		s.wait.Go(func() { s.loadOne(ctx, g, nil) })
 	}
 	for _, g := range todo.join {
 		s.wait.Go(func() { s.joinGroup(g) })
@@ -455,7 +455,7 @@ func (s *Shard) create(ctx context.Context, state placement.Group) error {
 	s.groups[g.uuid] = g
 	s.publish()
 	s.mu.Unlock()
-	s.loadOne(ctx, g)
+	s.loadOne(ctx, g, nil)
 	return s.adopt(ctx, state)
 }
 
@@ -472,7 +472,7 @@ func (s *Shard) adopt(ctx context.Context, state placement.Group) error {
 		return nil
 	}
 	if pending {
-		s.loadOne(ctx, g)
+		s.loadOne(ctx, g, nil)
 	}
 	if g.served.Load() == nil {
 		return errLater // still loading, or failed: its state says so

@@ -135,7 +135,7 @@ func (s *Shard) joinGroup(g *groupReplica) {
 	g.joining = false
 	s.mu.Unlock()
 	s.logger.Info("a replica was installed", "group", g.name)
-	s.loadOne(s.ctx, g)
+	s.loadOne(s.ctx, g, nil)
 }
 
 // takeOver installs a replica that does not run from another member, again and again until it is done. False: etcd does not name it any
@@ -277,7 +277,7 @@ func (s *Shard) installAgain(ctx context.Context, g *groupReplica, from uint64) 
 		return err
 	})
 	if stopped {
-		s.loadOne(ctx, g)
+		s.loadOne(ctx, g, nil)
 		g.changing.Unlock()
 	}
 	if ctx.Err() != nil {

@@ -52,6 +52,7 @@ func (s *Shard) loadFirst(ctx context.Context) {
 	s.nudge() // what joins waits for this
 	s.planLoad(groups)
 	s.measureDevice(groups)
+	durable := s.syncVolume()
 	groups = s.fitMemory(groups)
 
 	var wait sync.WaitGroup
@@ -64,7 +65,7 @@ func (s *Shard) loadFirst(ctx context.Context) {
 		slots <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-slots }()
-			s.loadOne(ctx, g)
+			s.loadOne(ctx, g, durable)
 		})
 	}
 	wait.Wait()
@@ -164,9 +165,22 @@ func (s *Shard) measureDevice(groups []*groupReplica) {
 	s.mu.Unlock()
 }
 
-// loadOne loads a group and serves it. Its state says how it went.
-func (s *Shard) loadOne(ctx context.Context, g *groupReplica) {
-	report, err := s.open(ctx, g)
+// syncVolume makes what the volume holds durable, by one sync of its file system when the first group asks for it: a device
+// takes about as long for the sync of one file as for that of all of them. It is for the first load alone, before which this
+// process has written nothing but what it has synced.
+func (s *Shard) syncVolume() func() error {
+	return sync.OnceValue(func() error {
+		err := s.cfg.FS.SyncAll(s.volume.Dir())
+		if err != nil {
+			s.logger.Info("the volume is not synced as a whole: each group syncs its own file", "reason", err)
+		}
+		return err
+	})
+}
+
+// loadOne loads a group and serves it. Its state says how it went. durable as in group.Options.
+func (s *Shard) loadOne(ctx context.Context, g *groupReplica, durable func() error) {
+	report, err := s.open(ctx, g, durable)
 	s.mu.Lock()
 	g.report = report
 	if err != nil {

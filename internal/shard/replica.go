@@ -84,15 +84,17 @@ type served struct {
 	raftID  uint64
 }
 
-// open loads the group's log and starts its node. It returns with g.served set, or an error.
-func (s *Shard) open(ctx context.Context, g *groupReplica) (report group.Report, err error) {
+// open loads the group's log and starts its node. It returns with g.served set, or an error. durable as in group.Options.
+func (s *Shard) open(ctx context.Context, g *groupReplica, durable func() error) (report group.Report, err error) {
 	// A group that cannot be loaded must not take its neighbours along.
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	log, report, err := group.Load(ctx, s.logOptions(g), &g.progress)
+	options := s.logOptions(g)
+	options.Durable = durable
+	log, report, err := group.Load(ctx, options, &g.progress)
 	if err != nil {
 		return report, err
 	}

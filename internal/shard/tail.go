@@ -114,7 +114,7 @@ func (s *Shard) mendTail(g *groupReplica) {
 	}
 	s.metrics.tails.WithLabelValues(tailInstalled).Inc()
 	s.logger.Warn("a replica with a damaged tail was installed anew: another copy holds all that it had", "group", g.name)
-	s.loadOne(s.ctx, g)
+	s.loadOne(s.ctx, g, nil)
 	s.mu.Lock()
 	torn := g.torn
 	s.mu.Unlock()

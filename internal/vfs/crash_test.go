@@ -237,6 +237,25 @@ func TestCrashNamesNeedSyncDir(t *testing.T) {
 	}
 }
 
+func TestCrashAfterSyncAllKeepsContentAndNames(t *testing.T) {
+	m := vfs.NewMem()
+	check(t, m.MkdirAll("d"))
+	f := vfstest.Write(t, m, "d/f", fill(1, 1))
+	check(t, m.Rename("d/f", "d/g"))
+	none := vfs.Survival{Kind: vfs.SurviveNone}
+	if names, err := m.CrashClone(none).List("d"); err != nil || len(names) != 0 {
+		t.Fatalf("before it: %q, %v", names, err)
+	}
+	check(t, m.SyncAll("."))
+	if got := vfstest.Read(t, m.CrashClone(none), "d/g"); !bytes.Equal(got, fill(1, 1)) {
+		t.Error("what SyncAll made durable is gone")
+	}
+	check(t, second(f.WriteAt(fill(1, 2), 0)))
+	if got := vfstest.Read(t, m.CrashClone(none), "d/g"); !bytes.Equal(got, fill(1, 1)) {
+		t.Error("what was written after SyncAll counts as durable")
+	}
+}
+
 func TestCrashRenameIsAtomic(t *testing.T) {
 	m, _ := synced(t, []byte("old"))
 	tmp := vfstest.Write(t, m, "tmp", []byte("new"))
@@ -385,7 +404,7 @@ func TestCrashAfterStopsAtEveryOperation(t *testing.T) {
 			t.Errorf("stop after %d: crashed %v after %d operations", n, m.Crashed(), m.OpCount())
 		}
 		for what, err := range map[string]error{
-			"mkdir": m.MkdirAll("x"), "syncdir": m.SyncDir("."), "remove": m.Remove("d"), "rename": m.Rename("d", "x"),
+			"mkdir": m.MkdirAll("x"), "syncdir": m.SyncDir("."), "syncall": m.SyncAll("."), "remove": m.Remove("d"), "rename": m.Rename("d", "x"),
 			"create": second(m.Create("x")), "open": second(m.Open("d/f")), "stat": second(m.Stat(".")),
 			"list": second(m.List(".")), "lock": second(m.Lock("x")), "space": second(m.Space(".")),
 		} {

@@ -225,6 +225,11 @@ func (f *Faulty) SyncDir(dir string) error {
 	return f.do(Op{Kind: OpSyncDir, Name: dir}, func() error { return f.inner.SyncDir(dir) })
 }
 
+// SyncAll implements FS. Where it fails, what was not synced stays as it is: a sync of each file then tells its own outcome.
+func (f *Faulty) SyncAll(dir string) error {
+	return f.do(Op{Kind: OpSyncAll, Name: dir}, func() error { return f.inner.SyncAll(dir) })
+}
+
 // Lock implements FS.
 func (f *Faulty) Lock(name string) (lock io.Closer, err error) {
 	err = f.do(Op{Kind: OpLock, Name: name}, func() (err error) {

@@ -38,6 +38,7 @@ func TestFaultHitsEveryKindOfOperation(t *testing.T) {
 			vfs.OpSync: file.Sync, vfs.OpTruncate: func() error { return file.Truncate(0) },
 			vfs.OpAllocate: func() error { return file.Allocate(0, 5000) }, vfs.OpRemove: func() error { return f.Remove("f") },
 			vfs.OpRename: func() error { return f.Rename("f", "g") }, vfs.OpMkdir: func() error { return f.MkdirAll("d") },
+			vfs.OpSyncAll: func() error { return f.SyncAll(".") },
 			vfs.OpSyncDir: func() error { return f.SyncDir(".") }, vfs.OpOpen: func() error { return second(f.Open("f")) },
 			vfs.OpRead: func() error { return second(file.ReadAt(make([]byte, 1), 0)) }, vfs.OpList: func() error { return second(f.List(".")) },
 			vfs.OpStat: func() error { return second(f.Stat("f")) }, vfs.OpSize: func() error { return second(file.Size()) },

@@ -356,6 +356,41 @@ func (m *Mem) mkdir(dir string) error {
 	})
 }
 
+// SyncAll implements FS.
+func (m *Mem) SyncAll(dir string) error {
+	return m.mutate(Op{Kind: OpSyncAll, Name: dir}, func(begin func() error) error {
+		n, err := m.lookup(dir)
+		if err != nil {
+			return err
+		}
+		if !n.dir {
+			return syscall.ENOTDIR
+		}
+		if err := begin(); err != nil {
+			return err
+		}
+		for _, p := range m.pending {
+			for _, c := range p.changes {
+				setName(c.dir.durable, c)
+			}
+		}
+		m.pending = nil
+		m.root.syncAll()
+		return nil
+	})
+}
+
+// syncAll makes the content of all files below a folder durable.
+func (n *memNode) syncAll() {
+	if !n.dir {
+		n.sync()
+		return
+	}
+	for _, entry := range n.entries {
+		entry.syncAll()
+	}
+}
+
 // SyncDir implements FS.
 func (m *Mem) SyncDir(dir string) error {
 	return m.mutate(Op{Kind: OpSyncDir, Name: dir}, func(begin func() error) error {

@@ -38,6 +38,10 @@ type FS interface {
 	Stat(name string) (fs.FileInfo, error)
 	// SyncDir makes the names in a folder durable: the one helper for rule 6.
 	SyncDir(dir string) error
+	// SyncAll makes all of the file system that holds dir durable, files and names, as they are when it is called.
+	// errors.ErrUnsupported where the answer of the kernel could not be trusted, or other programs' unwritten data would
+	// be waited for: then each file has to be synced by itself, as after any other error.
+	SyncAll(dir string) error
 	// Lock takes an exclusive lock (flock) on a file, made if absent, until the Closer is closed or the process ends.
 	// ErrLocked where it is taken.
 	Lock(name string) (io.Closer, error)
