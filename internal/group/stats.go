@@ -89,7 +89,7 @@ func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (VerifyRepor
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
-	views := l.views(0, ^uint64(0)) // pinned: no file is removed meanwhile
+	views := l.views(0, ^uint64(0)) // pinned: no segment's file is removed meanwhile
 	m := *l.w.manifest
 	l.mu.RLock()
 	end, last := l.state.syncedEnd, l.state.syncedLast
@@ -97,7 +97,7 @@ func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (VerifyRepor
 	l.wmu.Unlock()
 	defer unpinAll(views)
 	report, err := VerifyFiles(ctx, l.fs, l.dir, VerifyOptions{
-		Manifest: &m, ActiveBytes: end, ActiveIndex: last, RateBytesPerSecond: rateBytesPerSecond,
+		Manifest: &m, ActiveBytes: end, ActiveIndex: last, RateBytesPerSecond: rateBytesPerSecond, BlobGone: l.isGone,
 	})
 	l.mu.Lock()
 	for i := range report.Damages {

@@ -44,6 +44,9 @@ type VerifyOptions struct {
 	ActiveBytes int64
 	// ActiveIndex is the index of the last entry before ActiveBytes.
 	ActiveIndex uint64
+	// BlobGone says of a blob whose file is missing whether compaction dropped it since, with the entry that referred to
+	// it; nil: it did not.
+	BlobGone func(id uuid.UUID) bool
 	// RateBytesPerSecond: 0: no limit.
 	RateBytesPerSecond int64
 	// Progress is called with the bytes read since the last call, by one goroutine at a time. Nil: nobody.
@@ -58,7 +61,8 @@ func VerifyDir(ctx context.Context, fs vfs.FS, dir string, progress func(bytes i
 	return VerifyFiles(ctx, fs, dir, VerifyOptions{Progress: progress})
 }
 
-// VerifyFiles is VerifyDir for a log that is open: its caller sees to it that no file of the manifest is removed meanwhile.
+// VerifyFiles is VerifyDir for a log that is open: its caller sees to it that no file of the manifest is removed meanwhile. Blobs may
+// be: see VerifyOptions.BlobGone.
 func VerifyFiles(ctx context.Context, fs vfs.FS, dir string, opts VerifyOptions) (VerifyReport, error) {
 	v := newVerifier(ctx, fs, dir, opts)
 	err := v.run()

@@ -180,3 +180,46 @@ func hitSegments(t *testing.T, mem *vfs.Mem, w *workload, v *verifier) map[int64
 	}
 	return left
 }
+
+// compactsFirst compacts the log before the first blob is opened.
+type compactsFirst struct {
+	vfs.FS
+	compact func()
+}
+
+func (c *compactsFirst) OpenDirect(name string) (vfs.File, error) {
+	if _, ok := ParseBlobName(path.Base(name)); ok && c.compact != nil {
+		compact := c.compact
+		c.compact = nil
+		compact()
+	}
+	return c.FS.OpenDirect(name)
+}
+
+// A blob that compaction drops, with the entry that referred to it, while a verify of the open log is on its way is no damage. One
+// that is missed still is.
+func TestVerifyOfALogTakesNoDroppedBlobForDamage(t *testing.T) {
+	fs := &compactsFirst{FS: vfs.NewMem()}
+	d := newDriver(t, driverOptions(fs, Index, 64<<10))
+	d.putBlob(1, payload(1, 5000))
+	kept := d.putBlob(2, payload(2, 5000))
+	d.put(Entry{ID: 1, Data: []byte("in its place")})
+	ok(t, d.log.Seal())
+	dropped := int64(0)
+	fs.compact = func() {
+		report, err := d.log.Compact(context.Background(), CompactOptions{All: true})
+		ok(t, err)
+		dropped = report.EntriesDropped
+	}
+	report, err := d.log.Verify(context.Background(), 0)
+	ok(t, err)
+	if dropped == 0 || len(report.Damages) > 0 {
+		t.Fatalf("%d entries were dropped meanwhile, damages %v", dropped, report.Damages)
+	}
+	ok(t, fs.Remove(path.Join(d.opts.Dir, BlobName(kept.ID))))
+	report, err = d.log.Verify(context.Background(), 0)
+	ok(t, err)
+	if len(report.Damages) != 1 || !slices.Equal(report.Damages[0].IDs, []int64{2}) {
+		t.Fatalf("damages %v, want that of the blob that is missed", report.Damages)
+	}
+}
