@@ -122,7 +122,7 @@ func TestOnASmallVolumeLessIsSuperseded(t *testing.T) {
 	for n := range hash4.Groups {
 		ids = append(ids, idsOf(hash4, n, 2)...)
 	}
-	there := f.overwrite(ids, 40, 100_000) // 8 MB a group
+	there := f.overwrite(ids, 60, 100_000) // 12 MB a group
 	const most = 128 << 20 / 8 / 4
 	f.eventually("little is superseded", func() bool {
 		for _, g := range f.shard.Status().Groups {
