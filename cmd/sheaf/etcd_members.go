@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"sheaf.dev/sheaf/internal/cli"
@@ -174,13 +176,28 @@ A member whose disk was replaced does this by itself, unless it is started with 
 		if p.Answers && !force {
 			return fmt.Errorf("member %s was not removed: it answers, so that nothing is lost. --force removes it all the same", p.Label())
 		}
-		if _, err := client.MemberRemove(ctx, p.ID); err != nil {
+		if err := whenConnected(ctx, func() error { _, err := client.MemberRemove(ctx, p.ID); return err }); err != nil {
 			return fmt.Errorf("remove member %s (%x): %w", p.Label(), p.ID, err)
 		}
 		a.out.Sayf("member %s (%x) was removed. It joins again as a new one when it is started", p.Label(), p.ID)
 		return nil
 	})
 	return cmd
+}
+
+// whenConnected repeats a change of the members for as long as etcd finds them too shortly connected: it wants five seconds.
+func whenConnected(ctx context.Context, change func() error) error {
+	for {
+		err := change()
+		if !errors.Is(err, rpctypes.ErrUnhealthy) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
 }
 
 func (a *app) etcdPromoteCommand() *cobra.Command {

@@ -80,7 +80,7 @@ func (r *etcdTrio) put(n int) {
 	}
 }
 
-// ended waits until a process has ended by itself.
+// awaitEnd waits until a process has ended by itself.
 func (p *process) awaitEnd(t *testing.T) {
 	t.Helper()
 	select {
@@ -143,6 +143,14 @@ func TestTheMembersOfEtcdAreShownAndRemoved(t *testing.T) {
 		t.Errorf("%+v", now)
 	}
 	// Its folder is that of a member that nobody knows any more.
+	r.start("c", "existing").waitReady(t)
+	r.command("members").want(t, 0).has(t, "3 of 3 members are well")
+	// One that runs ends where it is removed, and joins again when it is started.
+	r.command("remove", "c", "--force").want(t, 0)
+	r.runs["c"].awaitEnd(t)
+	if words := r.runs["c"].stderr.String(); !strings.Contains(words, "the others have removed this member") {
+		t.Errorf("%s", words)
+	}
 	r.start("c", "existing").waitReady(t)
 	r.command("members").want(t, 0).has(t, "3 of 3 members are well")
 	r.runs["b"].kill()

@@ -117,6 +117,7 @@ type Member struct {
 
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
+	failed chan error // one: why the member has ended by itself
 
 	mu   sync.Mutex // guards care
 	care careState
@@ -135,7 +136,7 @@ func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd member %s in %s: %w", cfg.Name, cfg.Dir, err)
 	}
-	m := &Member{cfg: cfg, logger: cfg.Logger, server: &Server{closing: make(chan struct{})}}
+	m := &Member{cfg: cfg, logger: cfg.Logger, server: &Server{closing: make(chan struct{})}, failed: make(chan error, 1)}
 	ec := cfg.embed()
 	if joins {
 		ec.ClusterState = embed.ClusterStateFlagExisting
@@ -149,12 +150,13 @@ func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	m.client = v3client.New(server.Server)
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	m.cancel = cancel
+	m.wait.Go(func() { m.awaitEnd(background) })
 	m.wait.Go(func() { m.takeSnapshots(background) })
 	m.wait.Go(func() { m.defragment(background) })
 	m.wait.Go(func() { m.becomeVoter(background) })
 	select {
 	case <-server.Server.ReadyNotify():
-	case err := <-server.Err():
+	case err := <-m.failed:
 		m.Close()
 		return nil, fmt.Errorf("etcd member %s in %s: %w", cfg.Name, cfg.Dir, err)
 	case <-ctx.Done():
@@ -301,8 +303,22 @@ func (m *Member) Ready(ctx context.Context) error {
 // Endpoint for clients: what it listens on.
 func (m *Member) Endpoint() string { return m.etcd.Clients[0].Addr().String() }
 
-// Err reports when the member fails by itself.
-func (m *Member) Err() <-chan error { return m.etcd.Err() }
+// errRemoved: etcd stops without an error where the others have forgotten the member.
+var errRemoved = errors.New("it has stopped: the others have removed this member. Started again, it joins them as a new one")
+
+// awaitEnd notices that etcd ends by itself.
+func (m *Member) awaitEnd(ctx context.Context) {
+	select {
+	case err := <-m.etcd.Err():
+		m.failed <- err
+	case <-m.etcd.Server.StopNotify():
+		m.failed <- errRemoved
+	case <-ctx.Done():
+	}
+}
+
+// Err reports when the member fails by itself, or the others have removed it.
+func (m *Member) Err() <-chan error { return m.failed }
 
 // Close stops the member cleanly: what it stored is on disk. Calls are cut; clients see UNAVAILABLE.
 func (m *Member) Close() {
