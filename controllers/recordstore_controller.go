@@ -65,6 +65,7 @@ type storeRun struct {
 	secrets   EtcdCredentials
 	etcdPods  []corev1.Pod
 	etcdImage string
+	members   []*observedMember // of a managed etcd
 	gateway   *appsv1.Deployment
 	trouble   string // of a gateway's pod
 	state     PlacementState
@@ -123,6 +124,7 @@ func (r *RecordStoreReconciler) steps() []Step[storeRun] {
 		{"budgets", r.applyBudgets},
 		{"etcd claims", r.growEtcdClaims},
 		{"etcd pods", r.replaceEtcdPods},
+		{"etcd members", r.gatherMembers},
 		{"etcd ready", r.awaitEtcd},
 		{"placement", r.initPlacement},
 		{"plan", r.plan},
@@ -130,6 +132,7 @@ func (r *RecordStoreReconciler) steps() []Step[storeRun] {
 		{"pools ready", r.awaitPools},
 		{"copies", r.awaitCopies},
 		{"gateway ready", r.awaitGateway},
+		{"etcd members ready", r.awaitMembers},
 	}
 }
 
