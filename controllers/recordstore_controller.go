@@ -108,6 +108,9 @@ func (r *RecordStoreReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 	if out.IsComplete() {
 		return ctrl.Result{RequeueAfter: r.pause(run)}, nil
 	}
+	if run.lacksMembers() { // of whom only the readiness is watched, and not why
+		out.after = min(out.after, PauseShort)
+	}
 	return out.Result()
 }
 

@@ -249,6 +249,12 @@ func (run *storeRun) etcdWell() (n int) {
 	return n
 }
 
+// lacksMembers says whether etcd serves without some of its members.
+func (run *storeRun) lacksMembers() bool {
+	well := run.etcdWell()
+	return well > len(run.members)/2 && well < len(run.members)
+}
+
 // etcdWords are such as "2 of 3; quotes-etcd-1: why".
 func (run *storeRun) etcdWords() string {
 	words := []string{fmt.Sprintf("%d of %d", run.etcdWell(), len(run.members))}
