@@ -58,6 +58,14 @@ type Placement interface {
 	// Recover rebuilds the placement of a store from the volumes of shards at these addresses. ErrVolumesIncomplete says
 	// what is missing.
 	Recover(ctx context.Context, spec PlacementSpec, addresses []string) error
+	// EtcdMembers are those of the etcd that holds the placement, as a quorum of them says.
+	EtcdMembers(ctx context.Context) ([]EtcdMember, error)
+}
+
+// EtcdMember is a member of an etcd, as the others know it.
+type EtcdMember struct {
+	PeerAddress string // host:port
+	Trouble     string // why it is not well; empty: it is
 }
 
 // EtcdCredentials are the contents of the Secret of an external etcd.

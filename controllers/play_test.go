@@ -101,6 +101,11 @@ func (p *play) step(ctx context.Context) {
 		alive[set.UID] = true
 		if !p.NoSets {
 			p.playSet(ctx, set, pod)
+			for n := int32(1); n < *set.Spec.Replicas; n++ { // of etcd
+				if byName[fmt.Sprintf("%s-%d", set.Name, n)] == nil {
+					p.makePod(ctx, set, n)
+				}
+			}
 		}
 	}
 	p.playClaims(ctx)
@@ -124,7 +129,7 @@ func (p *play) playSet(ctx context.Context, set *appsv1.StatefulSet, pod *corev1
 		Expect(api.Delete(ctx, pod)).To(Succeed())
 	case *set.Spec.Replicas == 0:
 	case pod == nil:
-		p.makePod(ctx, set)
+		p.makePod(ctx, set, 0)
 	case len(pod.OwnerReferences) == 0: // adopted
 		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
 		Expect(api.Update(ctx, pod)).To(Succeed())
@@ -135,13 +140,14 @@ func (p *play) playSet(ctx context.Context, set *appsv1.StatefulSet, pod *corev1
 	}
 }
 
-func (p *play) makePod(ctx context.Context, set *appsv1.StatefulSet) {
+func (p *play) makePod(ctx context.Context, set *appsv1.StatefulSet, n int32) {
+	name := fmt.Sprintf("%s-%d", set.Name, n)
 	claim := set.Spec.VolumeClaimTemplates[0].DeepCopy()
-	claim.Name, claim.Namespace, claim.Status = workload.ShardClaim(set.Name), p.Namespace, corev1.PersistentVolumeClaimStatus{}
+	claim.Name, claim.Namespace, claim.Status = workload.ClaimTemplate+"-"+name, p.Namespace, corev1.PersistentVolumeClaimStatus{}
 	Expect(client.IgnoreAlreadyExists(api.Create(ctx, claim))).To(Succeed())
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: workload.ShardPod(set.Name), Namespace: p.Namespace, Labels: set.Spec.Template.Labels, Annotations: set.Spec.Template.Annotations,
+			Name: name, Namespace: p.Namespace, Labels: set.Spec.Template.Labels, Annotations: set.Spec.Template.Annotations,
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))},
 		},
 		Spec: *set.Spec.Template.Spec.DeepCopy(),
@@ -155,7 +161,9 @@ func (p *play) makePod(ctx context.Context, set *appsv1.StatefulSet) {
 	Expect(api.Create(ctx, pod)).To(Succeed())
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.started[set.Name]++
+	if n == 0 {
+		p.started[set.Name]++
+	}
 }
 
 // playClaims binds and grows.

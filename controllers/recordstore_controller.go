@@ -65,6 +65,7 @@ type storeRun struct {
 	secrets   EtcdCredentials
 	etcdPods  []corev1.Pod
 	etcdImage string
+	members   []*observedMember // of a managed etcd
 	gateway   *appsv1.Deployment
 	trouble   string // of a gateway's pod
 	state     PlacementState
@@ -107,6 +108,9 @@ func (r *RecordStoreReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 	if out.IsComplete() {
 		return ctrl.Result{RequeueAfter: r.pause(run)}, nil
 	}
+	if run.lacksMembers() { // of whom only the readiness is watched, and not why
+		out.after = min(out.after, PauseShort)
+	}
 	return out.Result()
 }
 
@@ -123,6 +127,7 @@ func (r *RecordStoreReconciler) steps() []Step[storeRun] {
 		{"budgets", r.applyBudgets},
 		{"etcd claims", r.growEtcdClaims},
 		{"etcd pods", r.replaceEtcdPods},
+		{"etcd members", r.gatherMembers},
 		{"etcd ready", r.awaitEtcd},
 		{"placement", r.initPlacement},
 		{"plan", r.plan},
@@ -130,6 +135,7 @@ func (r *RecordStoreReconciler) steps() []Step[storeRun] {
 		{"pools ready", r.awaitPools},
 		{"copies", r.awaitCopies},
 		{"gateway ready", r.awaitGateway},
+		{"etcd members ready", r.awaitMembers},
 	}
 }
 

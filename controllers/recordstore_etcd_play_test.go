@@ -31,7 +31,7 @@ func init() {
 			return nil, err
 		}
 		return &etcdPlay{
-			server: server, placements: operator.NewPlacements(), close: client.Close,
+			server: server, placements: operator.NewPlacements(), close: client.Close, members: map[string][]controllers.EtcdMember{},
 			wipe:  func(ctx context.Context) error { return etcdtest.Wipe(ctx, client) },
 			store: func(name string) (*placement.Store, error) { return placement.NewStore(client, name) },
 			put: func(ctx context.Context, key, value string) error {
@@ -57,13 +57,29 @@ type etcdPlay struct {
 	drop  func(ctx context.Context, key string) error
 	close func() error
 	stuck bool
+	// members is what the etcd says of its members, by store.
+	members map[string][]controllers.EtcdMember
 }
 
 // Open is the operator's, but for the address: names of Services are not known here.
 func (e *etcdPlay) Open(key string, access workload.EtcdAccess, credentials controllers.EtcdCredentials) (controllers.Placement, error) {
 	access.Endpoints = e.server.Endpoints()
-	return e.placements.Open(key, access, credentials)
+	opened, err := e.placements.Open(key, access, credentials)
+	return playedPlacement{opened, e.members[key]}, err
 }
+
+// playedPlacement is the operator's, but for the members: this etcd is a single one whatever the store asks for.
+type playedPlacement struct {
+	controllers.Placement
+	members []controllers.EtcdMember
+}
+
+func (p playedPlacement) EtcdMembers(context.Context) ([]controllers.EtcdMember, error) {
+	return p.members, nil
+}
+
+// SayMembers says what the members of a store's etcd are from now on.
+func (e *etcdPlay) SayMembers(key string, members []controllers.EtcdMember) { e.members[key] = members }
 
 func (e *etcdPlay) Close(key string) { e.placements.Close(key) }
 

@@ -34,6 +34,7 @@ type EtcdPlay interface {
 	Shards() ShardClient
 	Endpoints() []string
 	Stick(stuck bool)
+	SayMembers(key string, members []EtcdMember)
 	Volume(shard string) string
 	Wipe(ctx context.Context) error
 	Stop()

@@ -30,23 +30,18 @@ func placementSpec(run *storeRun) PlacementSpec {
 }
 
 // awaitEtcd opens the placement; for a managed etcd, once a majority is ready.
-func (r *RecordStoreReconciler) awaitEtcd(_ context.Context, run *storeRun) Outcome {
+func (r *RecordStoreReconciler) awaitEtcd(ctx context.Context, run *storeRun) Outcome {
 	store := run.store
 	if store.Spec.Etcd.Managed != nil {
-		ready, trouble := int32(0), ""
-		for n := range run.etcdPods {
-			if pod := &run.etcdPods[n]; podReady(pod) {
-				ready++
-			} else if why := etcdTrouble(pod); why != "" && trouble == "" {
-				trouble = why
-			}
-		}
-		if members := workload.EtcdMembers(store); ready <= members/2 {
+		if ready, members := run.etcdWell(), len(run.members); ready <= members/2 {
 			message := fmt.Sprintf("%d of %d members of etcd are ready; %d are needed", ready, members, members/2+1)
-			if trouble != "" {
-				message += ": " + trouble
+			for _, o := range run.members {
+				if !o.well() {
+					message += ": " + o.why()
+					break
+				}
 			}
-			if strings.Contains(trouble, emptyMember) {
+			if run.emptyMember() {
 				message += fmt.Sprintf(". Where the data of etcd is lost for good, let it begin anew, and then rebuild the placement as "+
 					"condition PlacementReady says: kubectl -n %s annotate recordstore/%s %s=%s", store.Namespace, store.Name,
 					AnnotationAllowNewEtcd, store.Status.StoreUID)
@@ -59,7 +54,15 @@ func (r *RecordStoreReconciler) awaitEtcd(_ context.Context, run *storeRun) Outc
 	if run.placement, err = r.Placements.Open(key, run.access, run.secrets); err != nil {
 		return r.etcdUnreachable(run, err)
 	}
+	run.askMembers(ctx)
 	return Complete()
+}
+
+// emptyMember says whether a member has ended because it has no data where there was some.
+func (run *storeRun) emptyMember() bool {
+	return slices.ContainsFunc(run.members, func(o *observedMember) bool {
+		return o.Pod != nil && !o.well() && strings.Contains(etcdTrouble(o.Pod), emptyMember)
+	})
 }
 
 // emptyMember is part of the last words of a member of etcd that has no data where there was some (etcd.ErrEmptyExisting).
@@ -85,10 +88,10 @@ func (r *RecordStoreReconciler) etcdUnreachable(run *storeRun, err error) Outcom
 func etcdTrouble(pod *corev1.Pod) string {
 	for _, c := range pod.Status.ContainerStatuses {
 		if end := c.LastTerminationState.Terminated; end != nil && end.ExitCode != 0 && end.Message != "" {
-			return fmt.Sprintf("%s: %s", pod.Name, tail(end.Message, 512))
+			return fmt.Sprintf("%s: %s", pod.Name, lastWords(end.Message))
 		}
 		if end := c.State.Terminated; end != nil && end.ExitCode != 0 && end.Message != "" {
-			return fmt.Sprintf("%s: %s", pod.Name, tail(end.Message, 512))
+			return fmt.Sprintf("%s: %s", pod.Name, lastWords(end.Message))
 		}
 		if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
 			return fmt.Sprintf("%s: %s: %s", pod.Name, w.Reason, w.Message)
@@ -100,6 +103,14 @@ func etcdTrouble(pod *corev1.Pod) string {
 		}
 	}
 	return ""
+}
+
+// lastWords are what a program of ours has said last, without the log before it.
+func lastWords(message string) string {
+	if at := strings.LastIndex(message, "\nsheaf: "); at >= 0 {
+		message = message[at+1:]
+	}
+	return tail(message, 512)
 }
 
 // tail is the end of a text: the last words say why a process ended.

@@ -312,6 +312,12 @@ func storeChanges() map[string]storeChange {
 		"etcd snapshotEvery": {func(s *v1alpha1.RecordStoreSpec) {
 			s.Etcd.Managed.SnapshotEvery = &metav1.Duration{Duration: time.Minute}
 		}, true},
+		"etcd scheduling": {func(s *v1alpha1.RecordStoreSpec) {
+			s.Etcd.Managed.Scheduling = &v1alpha1.Scheduling{
+				NodeSelector: map[string]string{"disk": "ssd"}, PriorityClassName: "system-cluster-critical",
+				Tolerations: []corev1.Toleration{{Key: "a", Operator: corev1.TolerationOpExists}},
+			}
+		}, true},
 		"gateway replicas":  {func(s *v1alpha1.RecordStoreSpec) { s.Gateway.Replicas = new(int32(3)) }, true},
 		"gateway none":      {func(s *v1alpha1.RecordStoreSpec) { s.Gateway.Replicas = new(int32(0)) }, true},
 		"gateway resources": {func(s *v1alpha1.RecordStoreSpec) { s.Gateway.Resources = small }, true},

@@ -279,15 +279,23 @@ func (w *poolWork) readEvents(ctx context.Context) Outcome {
 		default:
 			continue
 		}
-		var list corev1.EventList
-		err := w.Live.List(ctx, &list, client.InNamespace(w.pool.Namespace),
-			client.MatchingFields{"involvedObject.uid": string(about.GetUID()), "type": corev1.EventTypeWarning})
-		if err != nil {
-			return Retry(fmt.Errorf("list events of %s: %w", about.GetName(), err))
+		var err error
+		if o.Events, err = warnings(ctx, w.Live, about); err != nil {
+			return Retry(err)
 		}
-		o.Events = eventWords(list.Items)
 	}
 	return Complete()
+}
+
+// warnings are the newest complaints about an object, newest first.
+func warnings(ctx context.Context, live client.Reader, about client.Object) ([]string, error) {
+	var list corev1.EventList
+	err := live.List(ctx, &list, client.InNamespace(about.GetNamespace()),
+		client.MatchingFields{"involvedObject.uid": string(about.GetUID()), "type": corev1.EventTypeWarning})
+	if err != nil {
+		return nil, fmt.Errorf("list events of %s: %w", about.GetName(), err)
+	}
+	return eventWords(list.Items), nil
 }
 
 // eventWords are the newest messages, newest first.

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"strings"
@@ -60,7 +61,7 @@ func awaitUnmounted(node, device string) {
 // outage is how long etcd is away.
 const outage = 2 * time.Minute
 
-// Scenario 8: etcd away, and etcd that lost everything.
+// Scenario 8: etcd away, etcd that lost everything, and a member of three that lost its disk.
 var _ = Describe("etcd", SpecPriority(1), func() {
 	It("may be down, and comes back from the shards' volumes when it was wiped", func() {
 		s := newSpace("etcd")
@@ -120,4 +121,66 @@ var _ = Describe("etcd", SpecPriority(1), func() {
 		s.awaitNewPod("main-0-0", old, 2*time.Minute)
 		s.getAll(8)
 	})
+
+	It("has three members: one whose disk was replaced joins the others again by itself", func() {
+		s := newSpace("etcdmember")
+		class := s.threeDisks()
+		apply(fmt.Sprintf(`
+apiVersion: sheaf.dev/v1alpha1
+kind: RecordStore
+metadata: {name: q, namespace: %s}
+spec:
+  groups: {routing: Hash, count: 8}
+  etcd: {managed: {members: 3, storage: {storageClassName: %s, size: 128Mi}}}
+  gateway: {replicas: 0}
+`, s.name, class))
+		s.awaitStoreCondition(v1alpha1.ConditionEtcdRedundant, "True", 2*time.Minute, "3 of 3")
+		s.awaitStoreCondition(v1alpha1.ConditionPlacementReady, "True", time.Minute)
+		before := s.etcdMembers()
+		Expect(before).To(HaveLen(3), "%v", before)
+		disk := s.diskOf(class, "data-q-etcd-1")
+
+		By("its disk is replaced by a blank one")
+		Expect(s.holdPods().err).NotTo(HaveOccurred())
+		kubectl("delete", "pod", "-n", s.name, "q-etcd-1", "--wait=true", "--timeout=60s")
+		s.awaitStoreCondition(v1alpha1.ConditionEtcdRedundant, "False", time.Minute, "2 of 3; q-etcd-1: ", "exceeded quota")
+		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "True", time.Minute)
+		Expect(s.evictable()).To(Equal("0"))
+		awaitUnmounted(disk.Node, disk.Device)
+		cluster("disk", "zero", disk.Node, s.name)
+		s.letPods("q-etcd")
+
+		By("it is a member again, another one, and the next node can be drained")
+		s.awaitStoreCondition(v1alpha1.ConditionEtcdRedundant, "True", 2*time.Minute, "3 of 3")
+		after := s.etcdMembers()
+		Expect(after).To(HaveLen(3), "%v", after)
+		Expect(after["q-etcd-1"]).NotTo(Equal(before["q-etcd-1"]))
+		Expect(after["q-etcd-0"]).To(Equal(before["q-etcd-0"]))
+		Expect(after["q-etcd-2"]).To(Equal(before["q-etcd-2"]))
+		Eventually(s.evictable).WithTimeout(time.Minute).Should(Equal("1"))
+	})
 })
+
+// etcdMembers are the ids of the members that are well and vote, by name.
+func (s *space) etcdMembers() map[string]string {
+	GinkgoHelper()
+	var rows []struct {
+		Name, ID, Role string
+		Healthy        bool
+	}
+	out := kubectl("exec", "-n", s.name, "q-etcd-0", "--", "/sheaf", "etcd", "members", "--output=json")
+	Expect(json.Unmarshal([]byte(out), &rows)).To(Succeed(), out)
+	ids := map[string]string{}
+	for _, row := range rows {
+		if row.Healthy && row.Role != "learner" {
+			ids[row.Name] = row.ID
+		}
+	}
+	return ids
+}
+
+// evictable is how many members of etcd a drain may take now.
+func (s *space) evictable() string {
+	GinkgoHelper()
+	return kubectl("get", "pdb", "-n", s.name, "q-etcd", "-o", "jsonpath={.status.disruptionsAllowed}")
+}

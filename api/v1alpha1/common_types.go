@@ -51,6 +51,9 @@ const (
 	ConditionSpaceAvailable = "SpaceAvailable"
 	// ConditionEtcdReady is True when etcd answers.
 	ConditionEtcdReady = "EtcdReady"
+	// ConditionEtcdRedundant is True when every member of a managed etcd serves and votes; the message counts them, and says of each
+	// other one what is wrong, such as "2 of 3; quotes-etcd-1: why".
+	ConditionEtcdRedundant = "EtcdRedundant"
 	// ConditionGatewayReady is True when at least one gateway is ready.
 	ConditionGatewayReady = "GatewayReady"
 	// ConditionPlacementReady is True when the placement in etcd is this store's.

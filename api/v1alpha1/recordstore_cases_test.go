@@ -2,6 +2,7 @@ package v1alpha1_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -137,7 +138,7 @@ var recordStoreCases = append(append(append([]badCase{
 	{field: "spec/adoptStoreUID", value: nil, with: fields{"spec/adoptStoreUID": uid}, update: true, says: "adoptStoreUID cannot be changed"},
 }, resourcesCases("spec/etcd/managed/resources")...),
 	resourcesCases("spec/gateway/resources")...),
-	schedulingCases("spec/gateway/scheduling")...)
+	slices.Concat(schedulingCases("spec/etcd/managed/scheduling"), schedulingCases("spec/gateway/scheduling"))...)
 
 // resourcesCases are those of every field that holds requests and limits.
 func resourcesCases(path string) []badCase {

@@ -19,6 +19,7 @@ import (
 // +kubebuilder:printcolumn:name="Shards",type=integer,JSONPath=`.status.shards.total`
 // +kubebuilder:printcolumn:name="Load",type=string,JSONPath=`.status.load`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Etcd",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="EtcdRedundant")].message`
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.etcd) || !has(self.spec.etcd.managed) || !has(self.spec.etcd.managed.storage) || !has(self.spec.etcd.managed.storage.size) || !has(oldSelf.spec.etcd) || !has(oldSelf.spec.etcd.managed) || !has(oldSelf.spec.etcd.managed.storage) || !has(oldSelf.spec.etcd.managed.storage.size) || !isQuantity(self.spec.etcd.managed.storage.size) || !isQuantity(oldSelf.spec.etcd.managed.storage.size) || quantity(self.spec.etcd.managed.storage.size).compareTo(quantity(oldSelf.spec.etcd.managed.storage.size)) >= 0 || has(oldSelf.status) && has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(c, c.type == 'VolumesGrown' && c.status == 'False')",fieldPath=".spec.etcd.managed.storage.size",message="size can only grow, as volumes do: put back the old size. It can be lowered while condition VolumesGrown is False"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 40",message="metadata.name must be at most 40 characters: names of pods and services are made from it"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must begin with a letter and hold only a-z, 0-9 and -: a Service is named after it"
@@ -241,6 +242,9 @@ type ManagedEtcd struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}(ms|s|m|h)){1,4}$') && duration(self) >= duration('1m') && duration(self) <= duration('168h')",message="snapshotEvery must be a duration from 1m to 168h, such as 90s, 15m or 24h"
 	SnapshotEvery *metav1.Duration `json:"snapshotEvery,omitempty"`
+	// Scheduling of the members' pods.
+	// +optional
+	Scheduling *Scheduling `json:"scheduling,omitempty"`
 }
 
 // EtcdStorage is the volume of a member of etcd.
@@ -398,7 +402,7 @@ type RecordStoreStatus struct {
 	// Load in words, such as "62% 1.9GiB/s (87% of the device) ETA 2m"; empty when nothing loads.
 	// +optional
 	Load string `json:"load,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled, EtcdReady, PlacementReady, GatewayReady, Loaded, SpaceAvailable, VolumesReady...
+	// Conditions: Ready, Reconciling, Stalled, EtcdReady, EtcdRedundant, PlacementReady, GatewayReady, Loaded, SpaceAvailable, VolumesReady...
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -36,6 +37,10 @@ func (a *app) etcdCommand() *cobra.Command {
 		Long: `Runs one member of etcd: alone, or one of three. Started again on its folder it joins again. A folder of another cluster
 (token) or member is refused. With --initial-cluster-state existing an empty folder never forms a new cluster.
 
+A member whose disk was replaced (its folder is empty, or lacks what the others count on) joins the others as a new
+one while all of them are well: they forget the member that it was, it copies their log as a learner, and votes once it has it.
+Without a quorum of the others nothing is changed. With --rejoin=false it does not start.
+
 HTTP: /healthz (the process answers), /readyz (a read through the leader works), /metrics, /status (JSON).`,
 		Example: `  sheaf etcd --name etcd-0 --dir /data
   sheaf etcd --name etcd-0 --dir /data --listen-client :2379 --listen-peer :2380 --advertise-client etcd-0:2379 \
@@ -49,6 +54,7 @@ HTTP: /healthz (the process answers), /readyz (a read through the leader works),
 		}),
 	}
 	f.add(a, cmd)
+	cmd.AddCommand(a.etcdMembersCommand(), a.etcdRemoveCommand(), a.etcdPromoteCommand())
 	return cmd
 }
 
@@ -62,6 +68,7 @@ func (f *etcdFlags) add(a *app, cmd *cobra.Command) {
 	advertiseVar(flags, &c.AdvertisePeer, "advertise-peer", "address that members reach it by (default: the one it listens on)")
 	flags.StringVar(&f.cluster, "initial-cluster", "", "all members, as in a=host:2380,b=host:2380 (default: this one alone)")
 	flags.StringVar(&f.state, "initial-cluster-state", "new", "new, or existing: the cluster was formed before")
+	flags.BoolVar(&c.Rejoin, "rejoin", true, "where the disk of this member was replaced, join the others as a new member")
 	flags.StringVar(&c.Token, "initial-cluster-token", "sheaf", "tells clusters apart: a folder of another token is refused")
 	flags.StringVar(&c.Snapshots.Dir, "snapshot-dir", "", "folder for snapshots of this member; empty: none are taken")
 	flags.DurationVar(&c.Snapshots.Every, "snapshot-every", 30*time.Minute, "between two snapshots")
@@ -121,13 +128,20 @@ func (f *etcdFlags) fill() (err error) {
 	return err
 }
 
+// joinTimeout is how long a member without data waits for the others until it ends and says so. Whoever runs it starts it again.
+const joinTimeout = 30 * time.Second
+
 func (a *app) etcd(ctx context.Context, f etcdFlags) error {
 	var member memberHolder
 	stopHTTP, err := serveHTTP(ctx, "--http", f.http, member.handler())
 	if err != nil {
 		return err
 	}
-	f.cfg.StartTimeout = time.Minute
+	f.cfg.StartTimeout, f.cfg.JoinTimeout = time.Minute, joinTimeout
+	f.cfg.Fatal = func(err error) {
+		a.out.Sayf("sheaf: etcd member %s: %v. Started again, it joins the others as a new member, unless with --rejoin=false", f.cfg.Name, err)
+		os.Exit(cli.ExitCode(err))
+	}
 	m, err := etcd.StartMember(ctx, f.cfg)
 	if err != nil {
 		if ctx.Err() != nil {

@@ -27,15 +27,21 @@ type placementFlags struct {
 }
 
 func (f *placementFlags) add(cmd *cobra.Command) {
+	etcdVar(cmd, &f.etcd)
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.etcd.Endpoints, "etcd", []string{"127.0.0.1:2379"}, "endpoints of etcd, host:port")
 	flags.StringVar(&f.prefix, "etcd-prefix", placement.PrefixDefault, "key in etcd below which stores are")
 	flags.StringVar(&f.store, "store", "default", "name of the store in etcd")
-	flags.StringVar(&f.etcd.CAFile, "etcd-ca", "", "authorities of etcd's certificates; TLS is used where this or --etcd-cert is given")
-	flags.StringVar(&f.etcd.CertFile, "etcd-cert", "", "certificate to show to etcd")
-	flags.StringVar(&f.etcd.KeyFile, "etcd-key", "", "its key; these files are read again for each connection")
-	flags.StringVar(&f.etcd.Username, "etcd-username", "", "user name for etcd")
-	flags.StringVar(&f.etcd.PasswordFile, "etcd-password-file", "", "file with the password, read at the start")
+}
+
+// etcdVar adds the flags that say how etcd is reached.
+func etcdVar(cmd *cobra.Command, c *etcd.ClientConfig) {
+	flags := cmd.Flags()
+	flags.StringSliceVar(&c.Endpoints, "etcd", []string{"127.0.0.1:2379"}, "endpoints of etcd, host:port")
+	flags.StringVar(&c.CAFile, "etcd-ca", "", "authorities of etcd's certificates; TLS is used where this or --etcd-cert is given")
+	flags.StringVar(&c.CertFile, "etcd-cert", "", "certificate to show to etcd")
+	flags.StringVar(&c.KeyFile, "etcd-key", "", "its key; these files are read again for each connection")
+	flags.StringVar(&c.Username, "etcd-username", "", "user name for etcd")
+	flags.StringVar(&c.PasswordFile, "etcd-password-file", "", "file with the password, read at the start")
 }
 
 // open connects to etcd. Nothing is read yet. The caller closes the client.

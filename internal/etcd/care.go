@@ -51,6 +51,7 @@ type Status struct {
 	ClusterID         string         `json:"clusterID"`
 	LeaderID          string         `json:"leaderID"` // empty: none known
 	IsLeader          bool           `json:"isLeader"`
+	IsLearner         bool           `json:"isLearner"` // joined, and has no vote yet
 	Revision          int64          `json:"revision"`
 	DBBytes           int64          `json:"dbBytes"`
 	DBInUseBytes      int64          `json:"dbInUseBytes"`
@@ -69,6 +70,7 @@ func (m *Member) Status() Status {
 		Name: m.cfg.Name, Version: m.cfg.Version, Token: m.cfg.Token, MemberID: s.MemberID().String(),
 		ClusterID: s.Cluster().ID().String(), Revision: s.KV().Rev(), DBBytes: s.Backend().Size(),
 		DBInUseBytes: s.Backend().SizeInUse(), QuotaBytes: m.cfg.QuotaBytes, IsLeader: s.Leader() == s.MemberID(),
+		IsLearner: m.learns(),
 	}
 	if s.Leader() != 0 {
 		st.LeaderID = s.Leader().String()

@@ -40,7 +40,7 @@ func (c *MemberConfig) claim() error {
 			return fmt.Errorf("%w: %s has data of an etcd, but no file %s: give an empty folder", ErrOtherCluster, c.Dir, claimName)
 		}
 		if c.Existing && len(c.Cluster) == 1 {
-			return c.explain(errors.New("there is no other member"))
+			return c.emptyExisting("there is no other member")
 		}
 		return writeSynced(c.Dir, claimName, claimed{Format: claimVersion, Name: c.Name, Token: c.Token})
 	}
@@ -60,7 +60,7 @@ func (c *MemberConfig) claim() error {
 			ErrOtherCluster, c.Dir, there.Name, there.Token, c.Name, c.Token)
 	}
 	if c.Existing && len(c.Cluster) == 1 && !c.hasData() {
-		return c.explain(errors.New("there is no other member"))
+		return c.emptyExisting("there is no other member")
 	}
 	return nil
 }
@@ -94,9 +94,5 @@ func writeAside(dir, name string, write func(*os.File) error) (err error) {
 	if err != nil {
 		return errors.Join(err, os.Remove(temp))
 	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return syncFolder(dir)
 }

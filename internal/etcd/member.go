@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -45,6 +46,15 @@ type MemberConfig struct {
 
 	Snapshots   SnapshotConfig
 	DefragEvery time.Duration // 0: never
+
+	// Rejoin lets a member whose data are lost join the others as a new one: where its folder is empty or lacks what the cluster
+	// counts on, while a quorum of the others is there, and all of them are well. What the folder held is set aside, and
+	// removed once the member votes again. Without it such a member does not start.
+	Rejoin bool
+	// JoinTimeout: how long to wait for the other members before etcd starts, where the folder alone is not enough; 0: one look.
+	JoinTimeout time.Duration
+	// Fatal is called where etcd cannot go on with this folder, and must not return; nil: etcd panics. The next start knows why.
+	Fatal func(error)
 
 	// StartTimeout: how long to wait for the cluster at the start; 0: for ever. A member that waits is not ready, and lives.
 	StartTimeout time.Duration
@@ -87,10 +97,12 @@ func (f TLSFiles) url(address string) url.URL {
 	return url.URL{Scheme: scheme, Host: address}
 }
 
-// Errors of StartMember that no retry heals.
+// Errors of StartMember that no retry heals, unless other members come back.
 var (
 	// ErrOtherCluster: the folder is of another cluster or member.
 	ErrOtherCluster = errors.New("the folder belongs to another etcd")
+	// ErrNotTheMember: the folder has not what the cluster knows this member to have.
+	ErrNotTheMember = errors.New("the folder is not that of the member that the cluster knows")
 	// ErrEmptyExisting: the folder is empty, and the cluster that it is to join is not there.
 	ErrEmptyExisting = errors.New("the folder is empty, and the cluster was formed before")
 )
@@ -105,6 +117,7 @@ type Member struct {
 
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
+	failed chan error // one: why the member has ended by itself
 
 	mu   sync.Mutex // guards care
 	care careState
@@ -119,22 +132,31 @@ func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	if err := cfg.claim(); err != nil {
 		return nil, fmt.Errorf("etcd member %s: %w", cfg.Name, err)
 	}
-	m := &Member{cfg: cfg, logger: cfg.Logger, server: &Server{closing: make(chan struct{})}}
+	joins, err := cfg.prepare(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("etcd member %s in %s: %w", cfg.Name, cfg.Dir, err)
+	}
+	m := &Member{cfg: cfg, logger: cfg.Logger, server: &Server{closing: make(chan struct{})}, failed: make(chan error, 1)}
 	ec := cfg.embed()
+	if joins {
+		ec.ClusterState = embed.ClusterStateFlagExisting
+	}
 	ec.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainStreamInterceptor(m.server.endStreams)}
 	server, err := start(ec)
 	if err != nil {
-		return nil, fmt.Errorf("etcd member %s in %s: %w", cfg.Name, cfg.Dir, cfg.explain(err))
+		return nil, fmt.Errorf("etcd member %s in %s: %w", cfg.Name, cfg.Dir, err)
 	}
 	m.etcd, m.server.etcd = server, server
 	m.client = v3client.New(server.Server)
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	m.cancel = cancel
+	m.wait.Go(func() { m.awaitEnd(background) })
 	m.wait.Go(func() { m.takeSnapshots(background) })
 	m.wait.Go(func() { m.defragment(background) })
+	m.wait.Go(func() { m.becomeVoter(background) })
 	select {
 	case <-server.Server.ReadyNotify():
-	case err := <-server.Err():
+	case err := <-m.failed:
 		m.Close()
 		return nil, fmt.Errorf("etcd member %s in %s: %w", cfg.Name, cfg.Dir, err)
 	case <-ctx.Done():
@@ -228,7 +250,7 @@ func everywhere(address string) string {
 func (c *MemberConfig) embed() *embed.Config {
 	ec := embed.NewConfig()
 	ec.Name, ec.Dir = c.Name, filepath.Clean(c.Dir)
-	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(c.Logger))
+	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(&zapCore{logger: c.Logger, panics: c.panics}))
 	ec.ListenClientUrls = []url.URL{c.ClientTLS.url(everywhere(c.ListenClient))}
 	ec.ListenPeerUrls = []url.URL{c.PeerTLS.url(everywhere(c.ListenPeer))}
 	ec.AdvertiseClientUrls = []url.URL{c.ClientTLS.url(c.AdvertiseClient)}
@@ -236,8 +258,7 @@ func (c *MemberConfig) embed() *embed.Config {
 	ec.ClientTLSInfo, ec.PeerTLSInfo = c.ClientTLS.info(), c.PeerTLS.info()
 	members := make([]string, 0, len(c.Cluster))
 	for _, name := range c.members() {
-		peer := c.PeerTLS.url(c.Cluster[name])
-		members = append(members, name+"="+peer.String())
+		members = append(members, name+"="+c.peerURL(c.Cluster[name]))
 	}
 	ec.InitialCluster, ec.InitialClusterToken = strings.Join(members, ","), c.Token
 	ec.ClusterState = embed.ClusterStateFlagNew
@@ -263,21 +284,15 @@ func (c *MemberConfig) members() []string {
 	return names
 }
 
-// explain says what to do where a member with an empty folder cannot join.
-func (c *MemberConfig) explain(err error) error {
-	if c.Existing && !c.hasData() {
-		return fmt.Errorf("%w: no other member lets it join (%w). Bring the folder back from a copy or a snapshot. Where the whole "+
-			"of etcd is lost: start it once with the initial cluster state new, and then run sheaf recover placement", ErrEmptyExisting, err)
-	}
-	return err
-}
-
 // Ready is nil when the member serves: a read through the leader works.
 func (m *Member) Ready(ctx context.Context) error {
 	select {
 	case <-m.etcd.Server.ReadyNotify():
 	default:
 		return errors.New("the member has not joined its cluster yet: are the other members up?")
+	}
+	if m.learns() {
+		return errors.New("the member is a learner: it copies the log of the others, and votes once it has it")
 	}
 	if _, err := m.client.Get(ctx, "ready"); err != nil {
 		return fmt.Errorf("a read through the leader fails: %w", err)
@@ -288,8 +303,22 @@ func (m *Member) Ready(ctx context.Context) error {
 // Endpoint for clients: what it listens on.
 func (m *Member) Endpoint() string { return m.etcd.Clients[0].Addr().String() }
 
-// Err reports when the member fails by itself.
-func (m *Member) Err() <-chan error { return m.etcd.Err() }
+// errRemoved: etcd stops without an error where the others have forgotten the member.
+var errRemoved = errors.New("it has stopped: the others have removed this member. Started again, it joins them as a new one")
+
+// awaitEnd notices that etcd ends by itself.
+func (m *Member) awaitEnd(ctx context.Context) {
+	select {
+	case err := <-m.etcd.Err():
+		m.failed <- err
+	case <-m.etcd.Server.StopNotify():
+		m.failed <- errRemoved
+	case <-ctx.Done():
+	}
+}
+
+// Err reports when the member fails by itself, or the others have removed it.
+func (m *Member) Err() <-chan error { return m.failed }
 
 // Close stops the member cleanly: what it stored is on disk. Calls are cut; clients see UNAVAILABLE.
 func (m *Member) Close() {
@@ -303,5 +332,19 @@ func (m *Member) Close() {
 	m.server.Close()
 }
 
-// zapTo writes etcd's warnings and errors into the process's log.
-func zapTo(logger *slog.Logger) *zap.Logger { return zap.New(&zapCore{logger: logger}) }
+// panics is told what etcd says just before it panics.
+func (c *MemberConfig) panics(words string) {
+	if !lacksEntries.MatchString(words) {
+		return
+	}
+	err := fmt.Errorf("the folder %s lacks entries that the cluster counts on: %s. The disk was replaced, or set back to an older state", c.Dir, words)
+	if failed := c.markBehind(words); failed != nil {
+		err = fmt.Errorf("%w; and that could not be noted for the next start: %w", err, failed)
+	}
+	if c.Fatal != nil {
+		c.Fatal(err)
+	}
+}
+
+// lacksEntries is what the log of Raft says where the leader has had an acknowledgement of entries that this folder lacks.
+var lacksEntries = regexp.MustCompile(`tocommit\(\d+\) is out of range`)

@@ -11,6 +11,7 @@ import (
 type zapCore struct {
 	logger *slog.Logger
 	fields []zapcore.Field
+	panics func(words string) // is told of what precedes a panic; nil: nobody is
 }
 
 var levels = map[zapcore.Level]slog.Level{
@@ -26,12 +27,12 @@ func levelOf(level zapcore.Level) slog.Level {
 
 // Enabled implements zapcore.Core.
 func (c *zapCore) Enabled(level zapcore.Level) bool {
-	return c.logger.Enabled(context.Background(), levelOf(level))
+	return level >= zapcore.DPanicLevel || c.logger.Enabled(context.Background(), levelOf(level))
 }
 
 // With implements zapcore.Core.
 func (c *zapCore) With(fields []zapcore.Field) zapcore.Core {
-	return &zapCore{logger: c.logger, fields: append(c.fields[:len(c.fields):len(c.fields)], fields...)}
+	return &zapCore{logger: c.logger, panics: c.panics, fields: append(c.fields[:len(c.fields):len(c.fields)], fields...)}
 }
 
 // Check implements zapcore.Core.
@@ -53,6 +54,9 @@ func (c *zapCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 		args = append(args, key, value)
 	}
 	c.logger.With("process", "etcd").Log(context.Background(), levelOf(entry.Level), entry.Message, args...)
+	if c.panics != nil && (entry.Level == zapcore.PanicLevel || entry.Level == zapcore.DPanicLevel) {
+		c.panics(entry.Message)
+	}
 	return nil
 }
 

@@ -144,5 +144,8 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 			LivenessProbe:  httpProbe("/healthz", 10, 6),
 		}},
 	}
+	if s := managed.Scheduling; s != nil {
+		pod.NodeSelector, pod.Tolerations, pod.PriorityClassName = s.NodeSelector, s.Tolerations, s.PriorityClassName
+	}
 	return corev1.PodTemplateSpec{Spec: pod}
 }

@@ -132,7 +132,10 @@ func TestEtcdTemplateHash(t *testing.T) {
 	for name, other := range map[string]string{
 		"another image": hash(EtcdNew, func(s *v1alpha1.RecordStore) { s.Spec.Image = "sheaf:2" }),
 		"another uid":   hash(EtcdNew, func(s *v1alpha1.RecordStore) { s.Status.StoreUID = "x" }),
-		"snapshots":     hash(EtcdNew, func(s *v1alpha1.RecordStore) { s.Spec.Etcd.Managed.SnapshotEvery.Duration = time.Minute }),
+		"scheduling": hash(EtcdNew, func(s *v1alpha1.RecordStore) {
+			s.Spec.Etcd.Managed.Scheduling = &v1alpha1.Scheduling{PriorityClassName: "high"}
+		}),
+		"snapshots": hash(EtcdNew, func(s *v1alpha1.RecordStore) { s.Spec.Etcd.Managed.SnapshotEvery.Duration = time.Minute }),
 	} {
 		if other == base {
 			t.Errorf("%s does not reach etcd", name)

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/etcd"
+)
+
+// onEtcd makes the RunE of a command that talks to etcd itself.
+func (a *app) onEtcd(cfg *etcd.ClientConfig, run func(ctx context.Context, client *clientv3.Client, args []string) error) func(*cobra.Command, []string) error {
+	return a.body(func(ctx context.Context, args []string) (err error) {
+		if a.timeout > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, a.timeout)
+			defer cancel()
+		}
+		if len(cfg.Endpoints) == 0 {
+			return cli.Usagef("--etcd is empty: give host:port")
+		}
+		client, err := etcd.Dial(*cfg)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, client.Close()) }()
+		return run(ctx, client, args)
+	})
+}
+
+func (a *app) etcdMembersCommand() *cobra.Command {
+	var cfg etcd.ClientConfig
+	cmd := &cobra.Command{
+		Use:   "members",
+		Short: "Show the members of etcd and how each of them is",
+		Long: `Shows the members that a quorum of etcd knows, with what each says of itself. Where there is no quorum, it shows what any member that
+answers knows, and fails.`,
+		Example: `  sheaf etcd members --etcd etcd-0:2379,etcd-1:2379,etcd-2:2379
+  kubectl exec quotes-etcd-0 -- /sheaf etcd members`,
+		Args: cobra.NoArgs,
+	}
+	etcdVar(cmd, &cfg)
+	cmd.RunE = a.onEtcd(&cfg, func(ctx context.Context, client *clientv3.Client, _ []string) error {
+		view, noQuorum := etcd.Look(ctx, client)
+		if noQuorum != nil {
+			var err error
+			if view, err = etcd.LookWithoutQuorum(ctx, client); err != nil {
+				return fmt.Errorf("no member of etcd answers at %s: %w", strings.Join(cfg.Endpoints, ", "), err)
+			}
+		}
+		return errors.Join(a.printMembers(view), noQuorumError(noQuorum))
+	})
+	return cmd
+}
+
+// noQuorumError says what a person can do where the members that are left are too few.
+func noQuorumError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("etcd has no quorum, and what is shown may be old: bring members back. Where too many of them are lost for good, see "+
+		"docs/operations.md, \"etcd is lost\" (%w)", err)
+}
+
+// memberRow is a member as the command prints it.
+type memberRow struct {
+	Name    string `json:"name"`
+	ID      string `json:"id"`
+	Role    string `json:"role"`
+	Healthy bool   `json:"healthy"`
+	Trouble string `json:"trouble,omitempty"`
+	Index   uint64 `json:"index"`
+	DBBytes int64  `json:"db_bytes"`
+	Version string `json:"version"`
+	Address string `json:"address"`
+}
+
+func memberRowOf(p *etcd.Peer) memberRow {
+	row := memberRow{
+		Name: p.Name, ID: strconv.FormatUint(p.ID, 16), Role: "voter", Healthy: p.Healthy(), Trouble: p.Trouble, Index: p.Index,
+		DBBytes: p.DBBytes, Version: p.Version, Address: strings.Join(p.PeerURLs, ","),
+	}
+	switch {
+	case p.Learner:
+		row.Role = "learner"
+	case p.Leader():
+		row.Role = "leader"
+	}
+	return row
+}
+
+func (a *app) printMembers(view *etcd.View) error {
+	rows := make([]memberRow, 0, len(view.Peers))
+	for n := range view.Peers {
+		rows = append(rows, memberRowOf(&view.Peers[n]))
+	}
+	if a.out.JSON {
+		return a.out.WriteJSON(rows)
+	}
+	t := cli.Table{Header: []string{"NAME", "ID", "ROLE", "INDEX", "SIZE", "VERSION", "ADDRESS", "STATE"}}
+	for _, r := range rows {
+		state := cli.Cell{Text: "well", Colour: cli.Green}
+		if !r.Healthy {
+			state = cli.Cell{Text: r.Trouble, Colour: cli.Red}
+			if r.Role == "learner" {
+				state.Colour = cli.Yellow
+			}
+		}
+		index, size := "", ""
+		if r.Index > 0 {
+			index, size = strconv.FormatUint(r.Index, 10), cli.FormatBytes(r.DBBytes)
+		}
+		t.Rows = append(t.Rows, []cli.Cell{
+			cli.Text(r.Name), cli.Text(r.ID), cli.Text(r.Role), cli.Number(index), cli.Number(size), cli.Text(r.Version), cli.Text(r.Address), state,
+		})
+	}
+	if err := a.out.WriteTable(t); err != nil {
+		return err
+	}
+	a.out.Sayf("%d of %d members are well", view.Healthy(), len(view.Peers))
+	return nil
+}
+
+// memberNamed finds a member by its name, its id in hexadecimal, or its address for peers.
+func memberNamed(view *etcd.View, name string) (*etcd.Peer, error) {
+	p := view.Find(func(p *etcd.Peer) bool {
+		return p.Name == name || strconv.FormatUint(p.ID, 16) == strings.TrimPrefix(name, "0x") || strings.Join(p.PeerURLs, ",") == name
+	})
+	if p != nil {
+		return p, nil
+	}
+	names := make([]string, 0, len(view.Peers))
+	for n := range view.Peers {
+		names = append(names, view.Peers[n].Label())
+	}
+	return nil, fmt.Errorf("etcd has no member %q: its members are %s", name, strings.Join(names, ", "))
+}
+
+func (a *app) etcdRemoveCommand() *cobra.Command {
+	var (
+		cfg   etcd.ClientConfig
+		force bool
+	)
+	cmd := &cobra.Command{
+		Use:   "remove MEMBER",
+		Short: "Have etcd forget a member that is lost",
+		Long: `Removes a member, given by name, id or address for peers, from a cluster that has a quorum without it. A member that answers is not
+lost, and is removed with --force only. The member joins again, as a new one, when it is started.
+
+A member whose disk was replaced does this by itself, unless it is started with --rejoin=false.`,
+		Example: `  sheaf etcd remove etcd-1 --etcd etcd-0:2379,etcd-2:2379`,
+		Args:    cobra.ExactArgs(1),
+	}
+	etcdVar(cmd, &cfg)
+	cmd.Flags().BoolVar(&force, "force", false, "also where the member answers")
+	cmd.RunE = a.onEtcd(&cfg, func(ctx context.Context, client *clientv3.Client, args []string) error {
+		view, err := etcd.Look(ctx, client)
+		if err != nil {
+			return noQuorumError(err)
+		}
+		p, err := memberNamed(view, args[0])
+		if err != nil {
+			return err
+		}
+		if err := view.MayRemove(p.ID); err != nil {
+			return fmt.Errorf("member %s was not removed: %w", p.Label(), err)
+		}
+		if p.Answers && !force {
+			return fmt.Errorf("member %s was not removed: it answers, so that nothing is lost. --force removes it all the same", p.Label())
+		}
+		if err := whenConnected(ctx, func() error { _, err := client.MemberRemove(ctx, p.ID); return err }); err != nil {
+			return fmt.Errorf("remove member %s (%x): %w", p.Label(), p.ID, err)
+		}
+		a.out.Sayf("member %s (%x) was removed. It joins again as a new one when it is started", p.Label(), p.ID)
+		return nil
+	})
+	return cmd
+}
+
+// whenConnected repeats a change of the members for as long as etcd finds them too shortly connected: it wants five seconds.
+func whenConnected(ctx context.Context, change func() error) error {
+	for {
+		err := change()
+		if !errors.Is(err, rpctypes.ErrUnhealthy) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+func (a *app) etcdPromoteCommand() *cobra.Command {
+	var cfg etcd.ClientConfig
+	cmd := &cobra.Command{
+		Use:   "promote MEMBER",
+		Short: "Give a learner of etcd its vote",
+		Long: `Makes a voter of a learner that has caught up with the others. A member does it by itself, unless it was started with
+--rejoin=false; this is for one of another program.`,
+		Example: `  sheaf etcd promote etcd-1 --etcd etcd-0:2379,etcd-2:2379`,
+		Args:    cobra.ExactArgs(1),
+	}
+	etcdVar(cmd, &cfg)
+	cmd.RunE = a.onEtcd(&cfg, func(ctx context.Context, client *clientv3.Client, args []string) error {
+		view, err := etcd.Look(ctx, client)
+		if err != nil {
+			return noQuorumError(err)
+		}
+		p, err := memberNamed(view, args[0])
+		if err != nil {
+			return err
+		}
+		if !p.Learner {
+			return fmt.Errorf("member %s has its vote already", p.Label())
+		}
+		if _, err := client.MemberPromote(ctx, p.ID); err != nil {
+			return fmt.Errorf("promote member %s (%x): %w", p.Label(), p.ID, err)
+		}
+		a.out.Sayf("member %s (%x) votes now", p.Label(), p.ID)
+		return nil
+	})
+	return cmd
+}

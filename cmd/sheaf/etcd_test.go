@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sheaf.dev/sheaf/internal/etcd"
+)
+
+// etcdTrio is three members of etcd as processes of their own.
+type etcdTrio struct {
+	t       *testing.T
+	dirs    map[string]string
+	peers   map[string]string // address for peers, by name
+	clients map[string]string
+	runs    map[string]*process
+}
+
+func newEtcdTrio(t *testing.T) *etcdTrio {
+	t.Helper()
+	r := &etcdTrio{t: t, dirs: map[string]string{}, peers: map[string]string{}, clients: map[string]string{}, runs: map[string]*process{}}
+	for _, name := range []string{"a", "b", "c"} {
+		r.dirs[name] = filepath.Join(t.TempDir(), "etcd")
+		r.peers[name], r.clients[name] = freeAddress(t), freeAddress(t)
+	}
+	for name := range r.dirs {
+		r.start(name, "new")
+	}
+	for _, p := range r.runs {
+		p.waitReady(t)
+	}
+	return r
+}
+
+func (r *etcdTrio) start(name, state string) *process {
+	r.t.Helper()
+	p := serve(r.t, "etcd", "--name", name, "--dir", r.dirs[name], "--listen-client", r.clients[name], "--listen-peer", r.peers[name],
+		"--initial-cluster", fmt.Sprintf("a=%s,b=%s,c=%s", r.peers["a"], r.peers["b"], r.peers["c"]), "--initial-cluster-state", state,
+		"--http", freeAddress(r.t))
+	p.http = p.cmd.Args[len(p.cmd.Args)-1]
+	r.runs[name] = p
+	return p
+}
+
+// command runs a command against the members, of which some may be away.
+func (r *etcdTrio) command(args ...string) outcome {
+	r.t.Helper()
+	return sheaf(r.t, nil, append(append([]string{"etcd"}, args...), "--etcd", strings.Join([]string{r.clients["a"], r.clients["b"], r.clients["c"]}, ","))...)
+}
+
+// members as the command prints them, by name.
+func (r *etcdTrio) members() map[string]memberRow {
+	r.t.Helper()
+	var rows []memberRow
+	r.command("members", "-o", "json").want(r.t, 0).json(r.t, &rows)
+	out := map[string]memberRow{}
+	for _, row := range rows {
+		out[row.Name] = row
+	}
+	return out
+}
+
+// put writes n keys, which the others acknowledge.
+func (r *etcdTrio) put(n int) {
+	r.t.Helper()
+	client, err := etcd.Connect([]string{r.clients["a"], r.clients["b"]})
+	must(r.t, err)
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for i := range n {
+		_, err := client.Put(ctx, fmt.Sprintf("k%d", i), "v")
+		must(r.t, err)
+	}
+}
+
+// awaitEnd waits until a process has ended by itself.
+func (p *process) awaitEnd(t *testing.T) {
+	t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(2 * time.Minute):
+		t.Fatalf("it does not end: %s", p.stderr)
+	}
+}
+
+// A disk that is an older one of this member, or one that a program from before began to fill: etcd itself finds out.
+func TestAMemberOfEtcdOnADiskThatWasSetBackJoinsAgain(t *testing.T) {
+	r := newEtcdTrio(t)
+	r.put(3)
+	if code := r.runs["c"].stop(t); code != 0 {
+		t.Fatalf("exit code %d: %s", code, r.runs["c"].stderr)
+	}
+	old := filepath.Join(t.TempDir(), "old")
+	must(t, os.CopyFS(old, os.DirFS(r.dirs["c"])))
+	r.start("c", "existing").waitReady(t)
+	r.put(20)
+	before := r.members()
+	if len(before) != 3 || !before["c"].Healthy {
+		t.Fatalf("%+v", before)
+	}
+	// It has acknowledged all that the leader has.
+	eventually(t, func() bool { now := r.members(); return now["c"].Index == now["a"].Index })
+	r.runs["c"].kill()
+	must(t, errors.Join(os.RemoveAll(r.dirs["c"]), os.CopyFS(r.dirs["c"], os.DirFS(old))))
+
+	first := r.start("c", "existing")
+	first.awaitEnd(t)
+	if words := first.stderr.String(); first.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(words, "lacks entries that the cluster counts on") ||
+		strings.Contains(words, "goroutine") {
+		t.Fatalf("exit code %d: %s", first.cmd.ProcessState.ExitCode(), words)
+	}
+	r.start("c", "existing").waitReady(t)
+	after := r.members()
+	if after["c"].ID == before["c"].ID || after["a"].ID != before["a"].ID || !after["c"].Healthy || after["c"].Role == "learner" {
+		t.Errorf("before %+v\nafter %+v", before, after)
+	}
+}
+
+func TestTheMembersOfEtcdAreShownAndRemoved(t *testing.T) {
+	r := newEtcdTrio(t)
+	o := r.command("members").want(t, 0).has(t, "3 of 3 members are well")
+	if lines := strings.Split(o.stdout, "\n"); len(lines) != 5 || !strings.HasPrefix(lines[0], "NAME") || !strings.Contains(o.stdout, "leader") {
+		t.Errorf("%s", o.stdout)
+	}
+	r.command("remove", "c").want(t, 1).has(t, "it answers")
+	r.command("remove", "d").want(t, 1).has(t, "its members are a, b, c")
+	r.command("promote", "c").want(t, 1).has(t, "has its vote already")
+	r.runs["c"].kill()
+	o = r.command("members").want(t, 0).has(t, "2 of 3 members are well")
+	if !strings.Contains(o.stdout, "does not answer") {
+		t.Errorf("%s", o.stdout)
+	}
+	r.command("remove", "a").want(t, 1).has(t, "1 of the 2 other members are well, which is no quorum")
+	r.command("remove", "c").want(t, 0).has(t, "was removed")
+	if now := r.members(); len(now) != 2 {
+		t.Errorf("%+v", now)
+	}
+	// Its folder is that of a member that nobody knows any more.
+	r.start("c", "existing").waitReady(t)
+	r.command("members").want(t, 0).has(t, "3 of 3 members are well")
+	// One that runs ends where it is removed, and joins again when it is started.
+	r.command("remove", "c", "--force").want(t, 0)
+	r.runs["c"].awaitEnd(t)
+	if words := r.runs["c"].stderr.String(); !strings.Contains(words, "the others have removed this member") {
+		t.Errorf("%s", words)
+	}
+	r.start("c", "existing").waitReady(t)
+	r.command("members").want(t, 0).has(t, "3 of 3 members are well")
+	r.runs["b"].kill()
+	r.runs["c"].kill()
+	r.command("members").want(t, 1).has(t, "no quorum")
+}

@@ -1,0 +1,161 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// peerTimeout bounds the question to one member.
+const peerTimeout = 2 * time.Second
+
+// Peer is one member of a cluster: what the cluster knows of it, and what it says of itself.
+type Peer struct {
+	ID         uint64
+	Name       string // empty: the member was added and has not started yet
+	PeerURLs   []string
+	ClientURLs []string
+	Learner    bool // copies the log, and has no vote
+
+	Answers  bool
+	Trouble  string // why the member is not well; empty: it is
+	LeaderID uint64 // id of the leader that the member follows, or is; 0: it knows none
+	Index    uint64 // of the last committed entry that the member has
+	DBBytes  int64
+	Version  string
+}
+
+// Leader says whether the member is the leader.
+func (p *Peer) Leader() bool { return p.LeaderID != 0 && p.LeaderID == p.ID }
+
+// Healthy says whether the member answers, follows a leader or is it, and has a vote.
+func (p *Peer) Healthy() bool { return p.Trouble == "" && !p.Learner }
+
+// Label is what people know the member by.
+func (p *Peer) Label() string {
+	if p.Name != "" {
+		return p.Name
+	}
+	return strings.Join(p.PeerURLs, ",")
+}
+
+// View is a cluster as a quorum of it says.
+type View struct {
+	ClusterID uint64
+	Peers     []Peer // by name
+}
+
+// Find is the member with this id, or name; nil: there is none.
+func (v *View) Find(is func(*Peer) bool) *Peer {
+	for n := range v.Peers {
+		if is(&v.Peers[n]) {
+			return &v.Peers[n]
+		}
+	}
+	return nil
+}
+
+// Healthy counts the members that are well.
+func (v *View) Healthy() (n int) {
+	for i := range v.Peers {
+		if v.Peers[i].Healthy() {
+			n++
+		}
+	}
+	return n
+}
+
+// MayRemove is why the cluster must not forget the member with this id: those that are left would have no quorum.
+func (v *View) MayRemove(id uint64) error {
+	voters, well := 0, 0
+	for n := range v.Peers {
+		if p := &v.Peers[n]; p.ID != id && !p.Learner {
+			voters++
+			if p.Healthy() {
+				well++
+			}
+		}
+	}
+	if well < voters/2+1 {
+		return fmt.Errorf("%d of the %d other members are well, which is no quorum: etcd would answer no more. Bring others back first", well, voters)
+	}
+	return nil
+}
+
+// Look asks a quorum who the members are, and then each member how it is. An error means that no quorum has answered.
+func Look(ctx context.Context, client *clientv3.Client) (*View, error) {
+	return look(ctx, client) // goes through the leader
+}
+
+// LookWithoutQuorum is Look by the word of any member: what it says may be old.
+func LookWithoutQuorum(ctx context.Context, client *clientv3.Client) (*View, error) {
+	return look(ctx, client, clientv3.WithSerializable())
+}
+
+func look(ctx context.Context, client *clientv3.Client, options ...clientv3.OpOption) (*View, error) {
+	bounded, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	list, err := client.MemberList(bounded, options...)
+	if err != nil {
+		return nil, fmt.Errorf("list the members of etcd: %w", err)
+	}
+	view := &View{ClusterID: list.Header.GetClusterId(), Peers: make([]Peer, len(list.Members))}
+	var wait sync.WaitGroup
+	for n, m := range list.Members {
+		view.Peers[n] = Peer{ID: m.GetID(), Name: m.GetName(), PeerURLs: m.GetPeerURLs(), ClientURLs: m.GetClientURLs(), Learner: m.GetIsLearner()}
+		wait.Go(func() { view.Peers[n].ask(ctx, client, view.ClusterID) })
+	}
+	wait.Wait()
+	slices.SortFunc(view.Peers, func(a, b Peer) int { return strings.Compare(a.Label(), b.Label()) })
+	return view, nil
+}
+
+// ask lets the member speak for itself.
+func (p *Peer) ask(ctx context.Context, client *clientv3.Client, cluster uint64) {
+	if p.Name == "" || len(p.ClientURLs) == 0 {
+		p.Trouble = "was added, and has not started yet"
+		return
+	}
+	var answer *clientv3.StatusResponse
+	var err error
+	for _, url := range p.ClientURLs {
+		bounded, cancel := context.WithTimeout(ctx, peerTimeout)
+		answer, err = client.Status(bounded, url)
+		cancel()
+		if err == nil {
+			break
+		}
+	}
+	if err != nil {
+		p.Trouble = "does not answer: " + plainWords(err)
+		return
+	}
+	said := (*pb.StatusResponse)(answer)
+	p.Answers, p.LeaderID = true, said.GetLeader()
+	p.Index, p.DBBytes, p.Version = said.GetRaftIndex(), said.GetDbSize(), said.GetVersion()
+	switch {
+	case said.GetHeader().GetMemberId() != p.ID || said.GetHeader().GetClusterId() != cluster:
+		p.Answers, p.Trouble = false, "does not answer: another etcd answers at its address"
+	case said.GetLeader() == 0:
+		p.Trouble = "knows no leader"
+	case len(said.GetErrors()) > 0:
+		p.Trouble = strings.Join(said.GetErrors(), "; ")
+	case p.Learner:
+		p.Trouble = "is a learner: it copies the log of the others, and votes once it has it"
+	}
+}
+
+// plainWords is an error without the frame that gRPC puts around it.
+func plainWords(err error) string {
+	words := strings.TrimPrefix(err.Error(), "rpc error: code = ")
+	if _, after, found := strings.Cut(words, "desc = "); found {
+		words = after
+	}
+	return words
+}

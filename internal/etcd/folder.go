@@ -1,0 +1,150 @@
+package etcd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+)
+
+const (
+	memberFolder = "member"            // of etcd's own data, below the folder of the member
+	asidePrefix  = "replaced-"         // of what was memberFolder
+	behindName   = "sheaf-behind.json" // in memberFolder: etcd has found that the folder lacks what it must have
+)
+
+// folder is what the data in a member's folder say of themselves.
+type folder struct {
+	Empty     bool
+	MemberID  uint64 // 0: the data do not say it
+	ClusterID uint64
+	Behind    bool // the folder lacks entries that the cluster counts on
+}
+
+// readFolder tells what is in the folder. Data that cannot be read have no member id: etcd itself says what is wrong.
+func (c *MemberConfig) readFolder() folder {
+	if !c.hasData() {
+		return folder{Empty: true}
+	}
+	out := folder{}
+	if meta, err := walMetadata(filepath.Join(c.Dir, memberFolder, "wal")); err == nil {
+		out.MemberID, out.ClusterID = meta.GetNodeID(), meta.GetClusterID()
+	}
+	_, err := os.Stat(filepath.Join(c.Dir, memberFolder, behindName))
+	out.Behind = err == nil
+	return out
+}
+
+// walMetadata is what etcd writes at the head of each file of its log.
+func walMetadata(dir string) (*pb.Metadata, error) {
+	names, err := filepath.Glob(filepath.Join(dir, "*.wal"))
+	if err != nil || len(names) == 0 {
+		return nil, errors.Join(err, fmt.Errorf("%s has no log", dir))
+	}
+	slices.Sort(names)
+	f, err := os.Open(names[0])
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	decoder := wal.NewDecoder(fileutil.NewFileReader(f))
+	for {
+		var record walpb.Record
+		if err := decoder.Decode(&record); err != nil {
+			return nil, fmt.Errorf("%s: %w", names[0], err)
+		}
+		switch record.GetType() {
+		case wal.CrcType:
+			decoder.UpdateCRC(record.GetCrc())
+		case wal.MetadataType:
+			meta := &pb.Metadata{}
+			return meta, proto.Unmarshal(record.GetData(), meta)
+		default:
+			return nil, fmt.Errorf("%s: no metadata before its entries", names[0])
+		}
+	}
+}
+
+// asideRoom is how much must be free beside what was set aside: etcd writes its log in files of 64 MiB, and a database.
+const asideRoom = 512 << 20
+
+// setAside renames the data, which belong to a member that the cluster does not know any more. One rename: after a crash the
+// folder has all of the data, or none. On a small disk they are removed: all that was committed is with the quorum.
+func (c *MemberConfig) setAside(f folder) error {
+	name := fmt.Sprintf("%s%x-%s", asidePrefix, f.MemberID, time.Now().UTC().Format(snapshotTime))
+	err := c.removeAside() // of an earlier time
+	if err == nil {
+		err = os.Rename(filepath.Join(c.Dir, memberFolder), filepath.Join(c.Dir, name))
+	}
+	if err == nil {
+		err = syncFolder(c.Dir)
+	}
+	var disk syscall.Statfs_t
+	if err == nil {
+		err = syscall.Statfs(c.Dir, &disk)
+	}
+	if err == nil && disk.Bavail*uint64(disk.Bsize) < asideRoom { //nolint:gosec // a block has a size
+		err = c.removeAside()
+	}
+	if err != nil {
+		return fmt.Errorf("set the data of the former member aside: %w", err)
+	}
+	return nil
+}
+
+// removeAside removes what was set aside. It is called once this member votes: a quorum then has all that was committed.
+func (c *MemberConfig) removeAside() error {
+	entries, err := os.ReadDir(c.Dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), asidePrefix) {
+			errs = append(errs, os.RemoveAll(filepath.Join(c.Dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// behind is the content of the file that says so.
+type behind struct {
+	Time  time.Time `json:"time"`
+	Words string    `json:"words"` // of etcd
+}
+
+// markBehind keeps what etcd has found out about the folder just before it gives up.
+func (c *MemberConfig) markBehind(words string) error {
+	return writeSynced(filepath.Join(c.Dir, memberFolder), behindName, behind{Time: time.Now().UTC(), Words: words})
+}
+
+// behindWords are what etcd has said.
+func (c *MemberConfig) behindWords() string {
+	content, err := os.ReadFile(filepath.Join(c.Dir, memberFolder, behindName))
+	var said behind
+	if err != nil || json.Unmarshal(content, &said) != nil {
+		return "its words are lost"
+	}
+	return said.Words
+}
+
+// syncFolder makes renames in a folder durable.
+func syncFolder(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,267 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+)
+
+// rejoinPause is between two looks at the others.
+const rejoinPause = time.Second
+
+// errWaits is why a member does not start now. It may start later, with nothing changed about it.
+type errWaits struct {
+	why   string
+	empty bool
+}
+
+func (e *errWaits) Error() string {
+	if e.empty {
+		return fmt.Sprintf("%v: %s. Bring the folder back from a copy or a snapshot. Where the whole of etcd is lost: start it once with the "+
+			"initial cluster state new, and then run sheaf recover placement", ErrEmptyExisting, e.why)
+	}
+	return e.why
+}
+
+func (e *errWaits) Is(target error) bool { return e.empty && target == ErrEmptyExisting }
+
+// emptyExisting is the error of an empty folder where no other member is there to join.
+func (c *MemberConfig) emptyExisting(why string) error { return &errWaits{why: why, empty: true} }
+
+// prepare does what must be done before etcd starts on the folder: nothing, as a rule. Where the disk of this member was replaced
+// it sees to it that the cluster forgets the member that it was, and takes it as a new one. It gives up after JoinTimeout.
+func (c *MemberConfig) prepare(ctx context.Context) (joins bool, err error) {
+	if len(c.Cluster) == 1 {
+		return false, nil
+	}
+	deadline := time.Now().Add(c.JoinTimeout)
+	for said := ""; ; {
+		step, err := c.prepareOnce(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return false, ctx.Err()
+		case err == nil && step.Step == stepStart:
+			return false, nil
+		case err == nil && step.Step == stepJoin:
+			return true, nil
+		case err == nil && step.Step == stepRefuse:
+			return false, fmt.Errorf("%w: %s", ErrNotTheMember, step.Why)
+		}
+		wait := step.Step == stepWait || err != nil
+		words := step.Why
+		if err != nil {
+			words = fmt.Sprintf("%s: %v", step.Why, err)
+		}
+		if words != said {
+			said = words
+			c.Logger.Warn("this member of etcd does not start as it is", "name", c.Name, "step", string(step.Step), "reason", words)
+		}
+		if !wait {
+			continue
+		}
+		if !time.Now().Before(deadline) {
+			return false, &errWaits{why: words, empty: step.Step == stepWait && step.alone && c.readFolder().Empty}
+		}
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-time.After(rejoinPause):
+		}
+	}
+}
+
+// prepareOnce looks, decides, and takes one step.
+func (c *MemberConfig) prepareOnce(ctx context.Context) (rejoin, error) {
+	in := &rejoinInput{PeerURL: c.peerURL(c.AdvertisePeer), Members: len(c.Cluster), Existing: c.Existing, Folder: c.readFolder()}
+	others := c.askOthers(ctx)
+	var err error
+	if in.View, err = c.viewOf(ctx, others, in); err != nil {
+		in.NoView = err.Error()
+	}
+	step := decideRejoin(in)
+	step.alone = in.View == nil
+	if in.Folder.Behind {
+		step.Why += " (etcd has said: " + c.behindWords() + ")"
+	}
+	if slices.Contains([]rejoinStep{stepRemove, stepSetAside, stepAdd}, step.Step) && !c.Rejoin {
+		return rejoin{Step: stepRefuse, Why: step.Why + ". Start it with --rejoin, and it joins the others as a new member"}, nil
+	}
+	return step, c.take(ctx, step, in, others)
+}
+
+// take does what was decided.
+func (c *MemberConfig) take(ctx context.Context, step rejoin, in *rejoinInput, others othersSaid) error {
+	if step.Step == stepSetAside {
+		return c.setAside(in.Folder)
+	}
+	if step.Step != stepRemove && step.Step != stepAdd {
+		return nil
+	}
+	client, err := Dial(c.clientOf(others.endpoints))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }() // nothing is lost with a connection
+	bounded, cancel := context.WithTimeout(ctx, 2*peerTimeout)
+	defer cancel()
+	if step.Step == stepRemove {
+		_, err = client.MemberRemove(bounded, step.ID)
+	} else {
+		_, err = client.MemberAddAsLearner(bounded, []string{in.PeerURL})
+	}
+	return err
+}
+
+// othersSaid is what the other members answer on their addresses for peers, each by what it knows itself.
+type othersSaid struct {
+	endpoints []string // of their clients
+	told      [][]othersMember
+	errs      []string
+}
+
+// othersMember is a member in such an answer.
+type othersMember struct {
+	ID         uint64   `json:"id"`
+	PeerURLs   []string `json:"peerURLs"`
+	ClientURLs []string `json:"clientURLs"`
+}
+
+// askOthers asks the other members of the initial cluster who the members are, and where clients reach them.
+func (c *MemberConfig) askOthers(ctx context.Context) othersSaid {
+	own := c.peerURL(c.AdvertisePeer)
+	var said othersSaid
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	round, err := transport.NewTransport(c.PeerTLS.info(), peerTimeout)
+	if err != nil {
+		return othersSaid{errs: []string{err.Error()}}
+	}
+	defer round.CloseIdleConnections()
+	for _, name := range c.members() {
+		if name == c.Name {
+			continue
+		}
+		wait.Go(func() {
+			members, err := fetchMembers(ctx, round, c.peerURL(c.Cluster[name]))
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				said.errs = append(said.errs, err.Error())
+				return
+			}
+			said.told = append(said.told, members)
+			for _, m := range members {
+				if slices.Contains(m.PeerURLs, own) {
+					continue
+				}
+				for _, url := range m.ClientURLs {
+					if !slices.Contains(said.endpoints, url) {
+						said.endpoints = append(said.endpoints, url)
+					}
+				}
+			}
+		})
+	}
+	wait.Wait()
+	slices.Sort(said.errs)
+	return said
+}
+
+func fetchMembers(ctx context.Context, round http.RoundTripper, url string) (members []othersMember, err error) {
+	bounded, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(bounded, http.MethodGet, url+"/members", nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := (&http.Client{Transport: round}).Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, answer.Body.Close()) }()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s", url, answer.Status)
+	}
+	return members, json.NewDecoder(http.MaxBytesReader(nil, answer.Body, 1<<20)).Decode(&members)
+}
+
+// viewOf asks a quorum of the others, and notes under which id each of them knows this member.
+func (c *MemberConfig) viewOf(ctx context.Context, others othersSaid, in *rejoinInput) (*View, error) {
+	if len(others.endpoints) == 0 {
+		if len(others.errs) > 0 {
+			return nil, errors.New(strings.Join(others.errs, "; "))
+		}
+		return nil, errors.New("the other members have not formed the cluster yet")
+	}
+	for _, members := range others.told {
+		told := uint64(0)
+		for _, m := range members {
+			if slices.Contains(m.PeerURLs, in.PeerURL) {
+				told = m.ID
+			}
+		}
+		in.Told = append(in.Told, told)
+	}
+	client, err := Dial(c.clientOf(others.endpoints))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = client.Close() }() // nothing is lost with a connection
+	view, err := Look(ctx, client)
+	if err != nil && len(others.errs) > 0 {
+		err = fmt.Errorf("%w; %s", err, strings.Join(others.errs, "; "))
+	}
+	return view, err
+}
+
+// clientOf connects to the others with the certificate that this member shows to its clients.
+func (c *MemberConfig) clientOf(endpoints []string) ClientConfig {
+	return ClientConfig{Endpoints: endpoints, CAFile: c.ClientTLS.CA, CertFile: c.ClientTLS.Cert, KeyFile: c.ClientTLS.Key}
+}
+
+// peerURL of an address for peers.
+func (c *MemberConfig) peerURL(address string) string {
+	url := c.PeerTLS.url(address)
+	return url.String()
+}
+
+// learns says whether this member is a learner now.
+func (m *Member) learns() bool {
+	self := m.etcd.Server.Cluster().Member(m.etcd.Server.MemberID())
+	return self != nil && self.IsLearner
+}
+
+// becomeVoter asks for the vote until this member has it. The leader gives it once this member's log is near its own.
+func (m *Member) becomeVoter(ctx context.Context) {
+	if !m.cfg.Rejoin || !m.joined(ctx) {
+		return
+	}
+	said := ""
+	for m.learns() {
+		_, err := m.etcd.Server.PromoteMember(ctx, uint64(m.etcd.Server.MemberID()))
+		if errors.Is(err, membership.ErrMemberNotLearner) {
+			err = nil
+		}
+		if err != nil && ctx.Err() == nil && err.Error() != said {
+			said = err.Error()
+			m.logger.Info("this member of etcd catches up with the others", "name", m.cfg.Name, "answer", said)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(rejoinPause):
+		}
+	}
+	if err := m.cfg.removeAside(); err != nil {
+		m.logger.Warn("removing what was set aside of a former member of etcd", "error", err)
+	}
+}

@@ -1,0 +1,130 @@
+package etcd
+
+import (
+	"fmt"
+	"slices"
+)
+
+// A member knows one thing that nobody else can: what is in its folder. A quorum of the others knows who is a member. From both
+// follows what a member does before it starts, one step at a time. Each step is taken from a new look, so that a crash between two
+// steps changes nothing.
+
+// rejoinStep is what a member does next.
+type rejoinStep string
+
+const (
+	// stepStart: start etcd on the folder as it is.
+	stepStart rejoinStep = "Start"
+	// stepJoin: start etcd on the empty folder, as the member that was added for it.
+	stepJoin rejoinStep = "Join"
+	// stepRemove: have the cluster forget the member whose data are lost.
+	stepRemove rejoinStep = "Remove"
+	// stepSetAside: rename the data of a member that the cluster does not know any more.
+	stepSetAside rejoinStep = "SetAside"
+	// stepAdd: have the cluster add this member as a learner.
+	stepAdd rejoinStep = "Add"
+	// stepWait: look again; what is missing may come by itself.
+	stepWait rejoinStep = "Wait"
+	// stepRefuse: a person must act.
+	stepRefuse rejoinStep = "Refuse"
+)
+
+// rejoinInput is what was seen.
+type rejoinInput struct {
+	PeerURL  string // of this member
+	Members  int    // that the cluster is to have
+	Existing bool   // the cluster was formed before
+	Folder   folder
+	// View is what a quorum of the others says; nil: none answers. NoView is why.
+	View   *View
+	NoView string
+	// Told is the id of this member as each of the others that answers has it, which may be older than View; 0: none.
+	Told []uint64
+}
+
+// rejoin is what to do.
+type rejoin struct {
+	Step rejoinStep
+	ID   uint64 // of the member to remove
+	Why  string
+	// alone: no quorum of the others has answered.
+	alone bool
+}
+
+// decideRejoin names the next step: total, and without I/O.
+func decideRejoin(in *rejoinInput) rejoin {
+	switch {
+	case in.View == nil:
+		return in.alone()
+	case in.Folder.Empty:
+		return in.empty()
+	case in.Folder.MemberID == 0:
+		return rejoin{Step: stepStart, Why: "the data do not say whose they are: etcd is to say what is wrong with them"}
+	case in.Folder.ClusterID != in.View.ClusterID:
+		return rejoin{Step: stepRefuse, Why: fmt.Sprintf("the folder is of cluster %x, and the other members are cluster %x. The data may be the only "+
+			"ones: nothing was changed. Where the others are right, give this member an empty folder", in.Folder.ClusterID, in.View.ClusterID)}
+	case in.View.Find(func(p *Peer) bool { return p.ID == in.Folder.MemberID }) == nil:
+		return rejoin{Step: stepSetAside, Why: fmt.Sprintf("the cluster does not know member %x any more, whose data the folder has", in.Folder.MemberID)}
+	case in.Folder.Behind:
+		return in.remove(in.Folder.MemberID, "the folder lacks entries that the cluster counts on: the disk was replaced, or set back to an older state")
+	}
+	return rejoin{Step: stepStart}
+}
+
+// alone decides where no quorum of the others answers. Nothing is removed, added or renamed then.
+func (in *rejoinInput) alone() rejoin {
+	switch {
+	case in.Folder.Empty && in.Existing:
+		return rejoin{Step: stepWait, Why: "no other member lets it join: " + in.NoView}
+	case in.Folder.Behind:
+		return rejoin{Step: stepWait, Why: "the folder lacks entries that the cluster counts on, and no quorum of the other members answers: " + in.NoView}
+	}
+	return rejoin{Step: stepStart} // it may be needed for the quorum
+}
+
+// empty decides for a folder without data, where a quorum answers.
+func (in *rejoinInput) empty() rejoin {
+	me := in.View.Find(func(p *Peer) bool { return slices.Contains(p.PeerURLs, in.PeerURL) })
+	switch {
+	case me == nil && len(in.View.Peers) >= in.Members:
+		return rejoin{Step: stepRefuse, Why: fmt.Sprintf("the cluster has %d members without this one, and is to have %d: remove one of them first "+
+			"(sheaf etcd members, sheaf etcd remove)", len(in.View.Peers), in.Members)}
+	case me == nil:
+		if why := in.othersNotWell(0); why != "" {
+			return rejoin{Step: stepWait, Why: "this member is to be added: " + why}
+		}
+		return rejoin{Step: stepAdd, Why: "the folder is empty, and the cluster does not have this member"}
+	case me.Name != "":
+		return in.remove(me.ID, "the folder is empty, and the cluster knows this member as one that had data: its disk was replaced")
+	case slices.ContainsFunc(in.Told, func(id uint64) bool { return id != me.ID }):
+		// etcd takes its id from whom it asks first: an older one must not be among the answers.
+		return rejoin{Step: stepWait, Why: "not all of the other members know yet that this one was added"}
+	}
+	return rejoin{Step: stepJoin, Why: fmt.Sprintf("the cluster waits for this member as %x", me.ID)}
+}
+
+// remove decides whether the cluster may forget the member with this id: never while that could cost the quorum.
+func (in *rejoinInput) remove(id uint64, why string) rejoin {
+	lost := in.View.Find(func(p *Peer) bool { return p.ID == id })
+	switch wait := in.othersNotWell(id); {
+	case lost.Answers:
+		return rejoin{Step: stepWait, Why: fmt.Sprintf("%s; but a member %x answers at its address", why, id)}
+	case in.View.Find(func(p *Peer) bool { return p.ID != id && p.LeaderID == id }) != nil:
+		return rejoin{Step: stepWait, Why: fmt.Sprintf("%s; but the others follow it as their leader", why)}
+	case wait != "":
+		return rejoin{Step: stepWait, Why: why + "; " + wait}
+	}
+	return rejoin{Step: stepRemove, ID: id, Why: why}
+}
+
+// othersNotWell is why the membership must not be changed now; empty: it may. All others must be well, so that one change
+// follows the other, and each leaves a quorum.
+func (in *rejoinInput) othersNotWell(but uint64) string {
+	for n := range in.View.Peers {
+		p := &in.View.Peers[n]
+		if p.ID != but && !p.Healthy() {
+			return fmt.Sprintf("it waits until all other members are well: %s %s", p.Label(), p.Trouble)
+		}
+	}
+	return ""
+}
