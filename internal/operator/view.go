@@ -56,7 +56,7 @@ func viewOf(view placement.View, unplaced map[string]string) controllers.Placeme
 
 // sharedBy are the failure domains that two copies share while a group moves.
 func sharedBy(view placement.View, g controllers.GroupPlace) []string {
-	var from []string
+	from := make([]string, 0, len(g.Voters))
 	for _, c := range g.Voters {
 		from = append(from, c.Shard)
 	}

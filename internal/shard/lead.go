@@ -294,8 +294,8 @@ func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state g
 		if a.Done || len(m.Conf.GetLearners()) == 0 {
 			s.steering.moved(g)
 		}
-		if a.Done && state.Target[0] == s.cfg.Name {
-			return stepDone, nil
+		if a.Done && (state.Target[0] == s.cfg.Name || s.isSilent(state.Target[0])) {
+			return stepDone, nil // peerAlive looks again when the shard that is to lead is heard
 		}
 		// It waits, be it only for the shard that is to lead.
 		s.logger.Debug("a move waits", "group", g.name, "reason", a.Reason)
