@@ -25,6 +25,9 @@ type GroupPlace struct {
 	Voters   []CopyPlace
 	Learners []CopyPlace // copies that are being made
 	Target   []string    // shards
+	// Shares are the failure domains in which two copies are, or may be, until the group is at its target: no order of the moves
+	// avoids it.
+	Shares []string
 }
 
 // CopyPlace is one copy of a group.

@@ -42,6 +42,16 @@ func viewOf(copies int32, shards string, groups map[string]string) *PlacementVie
 	return v
 }
 
+// shares says of groups of a view which failure domains two copies share on the way.
+func (v *PlacementView) shares(domain string, groups ...string) *PlacementView {
+	for _, name := range groups {
+		g := v.Groups[name]
+		g.Shares = []string{domain}
+		v.Groups[name] = g
+	}
+	return v
+}
+
 func TestDecideRedundancy(t *testing.T) {
 	zones := v1alpha1.Replication{Copies: 3, TopologyKey: corev1.LabelTopologyZone}
 	for name, c := range map[string]struct {
@@ -61,6 +71,10 @@ func TestDecideRedundancy(t *testing.T) {
 		"no label":          {viewOf(3, "a@node-a b@z1 c@z2", map[string]string{"1": "a b c"}), zones, 3, "DomainUnknown", []string{"topology.kubernetes.io/zone", "a (node node-a)", "kubernetes.io/hostname"}},
 		"nodes are domains": {viewOf(3, "a@node-a b@node-b c@node-c", map[string]string{"1": "a b c"}), v1alpha1.Replication{}, 3, "Redundant", nil},
 		"two in one":        {viewOf(3, "a@z1 b@z1 c@z2 d@z3", map[string]string{"1": "a b c > a c d"}), zones, 4, "SharedDomain", []string{"two copies in one", "group 1"}},
+		"two will be in one": {viewOf(3, "a@z1 b@z2 c@z3 d@z1", map[string]string{"1": "a b c > d b c", "2": "a b c > a b d", "3": "a b c"}).shares("z1", "2", "3"), zones, 4, "Redundant",
+			[]string{"all 3 groups", "for a part of their move", "group 2 ", "(z1)", "no order"}},
+		"two may be in one, as one is missing": {viewOf(3, "a@z1 b@z2 c@z3 d@z1", map[string]string{"1": "a b > d b c"}).shares("z1", "1"), zones, 4, "CopiesMissing",
+			[]string{"1 of 1 groups", "for a part of their move", "(z1)"}},
 	} {
 		got := decideRedundancy(c.view, c.replication, c.wanted)
 		if got.reason != c.reason {

@@ -66,12 +66,29 @@ func decideRedundancy(v *PlacementView, replication v1alpha1.Replication, shards
 		if why := v.Unplaced[behind[0]]; why != "" {
 			message += fmt.Sprintf("; group %s: %s", behind[0], why)
 		}
-		return redundancy{reasonCopiesMissing, message}
+		return redundancy{reasonCopiesMissing, message + v.exposedWords(key)}
 	case len(shared) > 0:
 		return redundancy{reasonSharedDomain, fmt.Sprintf("%d of %d groups have two copies in one %s, and are moved apart: %s",
 			len(shared), len(v.Groups), key, groupWords(shared))}
 	}
-	return redundancy{reasonRedundant, fmt.Sprintf("all %d groups have %d copies in different failure domains (%s)", len(v.Groups), v.Copies, key)}
+	return redundancy{reasonRedundant, fmt.Sprintf("all %d groups have %d copies in different failure domains (%s)%s", len(v.Groups), v.Copies, key,
+		v.exposedWords(key))}
+}
+
+// exposedWords foretells which groups will have two copies in one failure domain for a part of their move; empty: none.
+func (v *PlacementView) exposedWords(key string) string {
+	var groups, domains []string
+	for _, name := range v.names() {
+		if g := v.Groups[name]; g.moving() && len(g.Shares) > 0 {
+			groups, domains = append(groups, name), append(domains, g.Shares...)
+		}
+	}
+	if len(groups) == 0 {
+		return ""
+	}
+	slices.Sort(domains)
+	return fmt.Sprintf("; for a part of their move two copies of %s may be in one %s (%s): no order of the moves avoids it", groupWords(groups), key,
+		shardWords(slices.Compact(domains)))
 }
 
 // domainsOf are the failure domains of the registered shards, and the shards that could not learn theirs.

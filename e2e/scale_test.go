@@ -3,11 +3,13 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -59,6 +61,35 @@ func (s *space) awaitSettled() {
 		g.Expect(store.Status.Groups.Moving).To(BeZero())
 		g.Expect(store.Status.Groups.Serving).To(Equal(store.Status.Groups.Total))
 	}).WithTimeout(4 * time.Minute).Should(Succeed())
+}
+
+// redundancy follows condition Redundant, and gives the reasons that it had.
+func (s *space) redundancy() func() []string {
+	GinkgoHelper()
+	ctx, cancel := context.WithCancel(context.Background())
+	DeferCleanup(cancel)
+	cmd := exec.CommandContext(ctx, tool("kubectl"), "get", "recordstore", "q", "-n", s.name, "--watch", "-o",
+		`jsonpath={.status.conditions[?(@.type=="Redundant")].reason}{"\n"}`)
+	cmd.WaitDelay = 5 * time.Second
+	out, err := cmd.StdoutPipe()
+	Expect(err).NotTo(HaveOccurred())
+	Expect(cmd.Start()).To(Succeed())
+	reasons, first := make(chan []string, 1), make(chan struct{})
+	go func() {
+		var seen []string
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if seen = append(seen, lines.Text()); len(seen) == 1 {
+				close(first)
+			}
+		}
+		_ = cmd.Wait() // ended by the scenario
+		reasons <- slices.Compact(seen)
+	}()
+	Eventually(first).WithTimeout(time.Minute).Should(BeClosed())
+	return func() []string {
+		cancel()
+		return <-reasons
+	}
 }
 
 // handOvers follows the logs of pods until they end, and gives what each shard said of its lead when it stopped.
@@ -211,6 +242,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		s.awaitSettled() // it has filled itself
 
 		By("half-way, and back")
+		reasons := s.redundancy()
 		all := s.copiesOn("main-")
 		Expect(all).To(BeNumerically(">", 0))
 		s.poolState("main", v1alpha1.PoolDrained)
@@ -241,6 +273,9 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 			Expect(shard.Volume).NotTo(BeNil(), name)
 			Expect(shard.Volume.FileSystem).To(Equal("xfs"), name)
 		}
+		seen := reasons()
+		AddReportEntry("condition Redundant meanwhile", seen)
+		Expect(seen).NotTo(ContainElement("SharedDomain"), "two copies of a group were on one node on the way")
 		well()
 	})
 })

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,8 +17,8 @@ const clearScreen = "\x1b[H\x1b[2J"
 
 func (a *app) movesCommand() *cobra.Command {
 	var (
-		watch bool
-		every time.Duration
+		watch, dryRun bool
+		every         time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:     "moves",
@@ -25,14 +26,21 @@ func (a *app) movesCommand() *cobra.Command {
 		GroupID: groupCare,
 		Long: `Shows the groups that are being moved to other shards, with the bytes that are there and the time that the rest takes, and
 those that the planner would move if nothing else changed: they follow as the limits on moves at a time allow. Nothing is
-changed. With --watch it shows that again and again, until nothing moves or it is interrupted.`,
+changed. With --watch it shows that again and again, until nothing moves or it is interrupted.
+
+On its way a group never has two copies in one failure domain where an order of the steps avoids it. Where none does, that is said
+before it begins. With --dry-run only what has not begun is shown.`,
 		Example: `  sheaf moves
+  sheaf moves --dry-run
   sheaf moves --watch`,
 		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(c *cobra.Command, args []string) error {
 		if every <= 0 {
 			return cli.Usagef("--every %v: must be more than 0", every)
+		}
+		if watch && dryRun {
+			return cli.Usagef("--watch follows what is under way, --dry-run shows what is not: give one of them")
 		}
 		return a.call(watch, func(ctx context.Context, conn *cli.Conn, _ []string) error {
 			if watch {
@@ -42,10 +50,14 @@ changed. With --watch it shows that again and again, until nothing moves or it i
 			if err != nil {
 				return err
 			}
+			if dryRun {
+				moves = slices.DeleteFunc(moves, (*recordv1.Move).GetRunning)
+			}
 			return a.printMoves(moves)
 		})(c, args)
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it again and again, until nothing moves")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show only the moves that have not begun")
 	cmd.Flags().DurationVar(&every, "every", time.Second, "pause between two looks, with --watch")
 	return cmd
 }
@@ -94,7 +106,31 @@ func (a *app) printMoves(moves []*recordv1.Move) error {
 		return err
 	}
 	a.out.Sayf("%s", movesWords(moves))
+	if words := sharedWords(moves); words != "" {
+		a.out.Sayf("%s", words)
+	}
 	return nil
+}
+
+// sharedWords says which groups have two copies in one failure domain for a part of their move; empty: none.
+func sharedWords(moves []*recordv1.Move) string {
+	const show = 5
+	var groups, domains []string
+	for _, m := range moves {
+		if shared := m.GetSharedDomains(); len(shared) > 0 {
+			groups, domains = append(groups, m.GetGroup()), append(domains, shared...)
+		}
+	}
+	if len(groups) == 0 {
+		return ""
+	}
+	slices.Sort(domains)
+	more := ""
+	if len(groups) > show {
+		more = fmt.Sprintf(" and %d more", len(groups)-show)
+	}
+	return fmt.Sprintf("for a part of their move two copies may be in one failure domain (%s), as no order of the steps avoids it: groups %s%s",
+		strings.Join(slices.Compact(domains), ", "), strings.Join(groups[:min(show, len(groups))], ", "), more)
 }
 
 func movesTable(moves []*recordv1.Move) cli.Table {
@@ -196,6 +232,7 @@ type moveRow struct {
 	ETASeconds     *float64  `json:"eta_seconds,omitempty"`
 	Reason         string    `json:"reason"`
 	Copies         []copyRow `json:"copies,omitempty"`
+	SharedDomains  []string  `json:"shared_domains,omitempty"`
 }
 
 // copyRow is a copy that is being made.
@@ -215,6 +252,7 @@ func movesJSON(moves []*recordv1.Move) []moveRow {
 		row := moveRow{
 			Group: m.GetGroup(), Running: m.GetRunning(), From: m.GetFrom(), To: m.GetTo(), Bytes: m.GetBytes(),
 			BytesDone: m.GetBytesDone(), BytesPerSecond: m.GetBytesPerSecond(), ETASeconds: m.EtaSeconds, Reason: m.GetReason(),
+			SharedDomains: m.GetSharedDomains(),
 		}
 		if m.GetRunning() {
 			row.Phase = phaseWord(m)

@@ -40,6 +40,17 @@ func TestMovesInWords(t *testing.T) {
 	if w := movesWords(nil); w != "nothing moves" {
 		t.Errorf("no moves: %q", w)
 	}
+	if w := sharedWords(moves); w != "" {
+		t.Errorf("no domain is shared: %q", w)
+	}
+	moves[0].SharedDomains, moves[2].SharedDomains = []string{"n2", "n1"}, []string{"n1"}
+	words.Reset()
+	if err := a.printMoves(moves); err != nil || !strings.HasSuffix(strings.TrimSpace(words.String()), "(n1, n2), as no order of the steps avoids it: groups 3, 5") {
+		t.Errorf("shared domains: %q, %v", words.String(), err)
+	}
+	if rows := movesJSON(moves); len(rows[0].SharedDomains) != 2 || len(rows[1].SharedDomains) != 0 {
+		t.Errorf("shared domains: %+v", rows)
+	}
 }
 
 func TestRolesAndLagInWords(t *testing.T) {

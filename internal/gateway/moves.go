@@ -53,6 +53,7 @@ func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMoves
 		planned[m.Group] = true
 		move := &recordv1.Move{
 			Group: m.Group, From: m.From, To: m.To, Bytes: m.Bytes, Reason: string(m.Reason), Running: m.Running,
+			SharedDomains: m.SharedDomains,
 		}
 		if m.Running {
 			follow(move, t.view.Groups[m.Group], copies[m.Group])

@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -86,6 +87,46 @@ func TestPlanMovesTellsHowFarTheyAre(t *testing.T) {
 		if !proto.Equal(m, want[i]) {
 			t.Errorf("move %d:\n got %v\nwant %v", i, m, want[i])
 		}
+	}
+}
+
+// A group that cannot but have two copies in one domain on its way is named before its target is set.
+func TestPlanMovesTellsOfSharedDomains(t *testing.T) {
+	meta := hash(1)
+	meta.Copies = 3
+	c := newCluster(t, meta, gateway.Config{}, "a", "b", "d", "e")
+	g, err := c.store.Group(c.ctx, "0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Members, g.Leader = nil, "a"
+	for n, shard := range []string{"a", "b", "d"} {
+		g.Members = append(g.Members, placement.Member{Shard: shard, VolumeUUID: c.shards[shard].volume, RaftID: uint64(2*n + 1)})
+	}
+	if _, err := c.store.PutGroup(c.ctx, g); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.store.SetTargets(c.ctx, []placement.Target{{Group: "0", Shards: []string{"a", "b", "d"}}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, shard := range []string{"a", "b"} { // their node was labelled anew
+		c.stops[shard]()
+		stop, err := c.store.RegisterShard(c.ctx, placement.Shard{
+			Name: shard, Address: c.shards[shard].address, VolumeUUID: c.shards[shard].volume, Generation: 2, Domain: "n1",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+	}
+	var out *recordv1.PlanMovesResponse
+	for len(out.GetMoves()) == 0 && c.ctx.Err() == nil { // until the gateway has the view
+		if out, err = c.admin.PlanMoves(c.ctx, &recordv1.PlanMovesRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if m := out.GetMoves(); len(m) != 1 || m[0].GetRunning() || m[0].GetReason() != "Domain" || !slices.Equal(m[0].GetSharedDomains(), []string{"n1"}) {
+		t.Fatalf("%v", out)
 	}
 }
 

@@ -1,6 +1,7 @@
 package move_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -12,12 +13,12 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// The model: up to four shards, each with its first volume or a second one that came in its place, so eight replicas that
-// there can be. What happens between two steps of the leader: the leader changes, a learner catches up, a shard falls
+// The model: up to six shards in failure domains, each with its first volume or a second one that came in its place, so twelve
+// replicas that there can be. What happens between two steps of the leader: the leader changes, a learner catches up, a shard falls
 // silent or comes back, a volume is replaced, the target changes. Every state that can be reached is looked at.
 
 const (
-	shards = 4
+	shards = 6
 	slots  = 2 * shards // replica of shard n/2 on its volume n%2
 )
 
@@ -75,10 +76,10 @@ func (w *world) leads() bool {
 	return well >= all/2+1 && w.conf[w.leader] == voter && w.well(int(w.leader))
 }
 
-func (w *world) state(targets [][]string) move.State {
+func (w *world) state(m *model) move.State {
 	s := move.State{
 		Self: slotID(int(w.leader)), Conf: &raftpb.ConfState{}, Last: 5000, Progress: map[uint64]move.Progress{},
-		Target: targets[w.target], Shards: map[string]move.Shard{}, FreshID: freshID, LearnersMax: -1,
+		Target: m.targets[w.target], Shards: map[string]move.Shard{}, FreshID: freshID, LearnersMax: -1,
 	}
 	for slot, role := range w.conf {
 		id := slotID(slot)
@@ -94,17 +95,19 @@ func (w *world) state(targets [][]string) move.State {
 		}
 		s.Progress[id] = p
 		if w.etcd[slot] != none {
-			m := placement.Member{Shard: shardName(slot / 2), VolumeUUID: volumeOf(slot), RaftID: id}
+			member := placement.Member{Shard: shardName(slot / 2), VolumeUUID: volumeOf(slot), RaftID: id}
 			if w.etcd[slot] == learner {
-				m.Role = placement.Learner
+				member.Role = placement.Learner
 			}
-			s.Members = append(s.Members, m)
+			s.Members = append(s.Members, member)
 		}
 	}
-	for i := range shards {
+	for i := range len(m.domains) {
+		shard := move.Shard{Domain: m.domains[i : i+1]}
 		if !w.silent[i] {
-			s.Shards[shardName(i)] = move.Shard{Volume: volumeOf(2*i + int(w.volume[i])), Alive: true}
+			shard.Volume, shard.Alive = volumeOf(2*i+int(w.volume[i])), true
 		}
+		s.Shards[shardName(i)] = shard
 	}
 	return s
 }
@@ -113,18 +116,18 @@ func (w *world) state(targets [][]string) move.State {
 func slotOf(m placement.Member) int { return int(m.VolumeUUID[1]) }
 
 // take does one step, and says what rule it breaks.
-func (w world) take(a move.Action, copies int) (world, error) {
+func (w world) take(a move.Action, m *model) (world, error) {
 	before := w
 	switch a.Kind {
 	case move.RecordMembers:
 		w.etcd = [slots]byte{}
-		for _, m := range a.Members {
-			slot := slotOf(m)
+		for _, member := range a.Members {
+			slot := slotOf(member)
 			if w.etcd[slot] != none {
-				return w, fmt.Errorf("etcd would name the replica on shard %s twice", m.Shard)
+				return w, fmt.Errorf("etcd would name the replica on shard %s twice", member.Shard)
 			}
 			w.etcd[slot] = voter
-			if m.Role == placement.Learner {
+			if member.Role == placement.Learner {
 				w.etcd[slot] = learner
 			}
 		}
@@ -157,7 +160,7 @@ func (w world) take(a move.Action, copies int) (world, error) {
 				w.conf[slot] = voter
 			}
 		}
-		return w, w.checkChange(&before, copies)
+		return w, errors.Join(w.checkChange(&before, len(m.targets[w.target])), w.checkDomains(&before, m))
 	}
 	return w, nil
 }
@@ -173,7 +176,7 @@ func (w *world) checkChange(before *world, copies int) error {
 }
 
 // next gives the states that may follow without the leader doing anything.
-func (w world) next(targets [][]string, yield func(world)) {
+func (w world) next(m *model, yield func(world)) {
 	for slot := range slots {
 		if w.conf[slot] == voter && w.well(slot) && slot != int(w.leader) {
 			n := w
@@ -186,14 +189,14 @@ func (w world) next(targets [][]string, yield func(world)) {
 			yield(n)
 		}
 	}
-	for i := range targets {
+	for i := range m.targets {
 		if w.retargets > 0 && i != int(w.target) {
 			n := w
 			n.target, n.retargets = int8(i), w.retargets-1
 			yield(n)
 		}
 	}
-	for s := range shards {
+	for s := range len(m.domains) {
 		if w.silences > 0 || w.silent[s] {
 			n := w
 			n.silent[s] = !w.silent[s]
@@ -211,16 +214,16 @@ func (w world) next(targets [][]string, yield func(world)) {
 }
 
 // settles follows the leader's steps while nothing else happens but that learners catch up.
-func (w world) settles(targets [][]string, known map[world]bool) error {
+func (w world) settles(m *model, known map[world]bool) error {
 	var path []world
 	for step := 0; !known[w]; step++ {
 		if step > 60 {
 			return fmt.Errorf("the steps go round in a circle")
 		}
 		path = append(path, w)
-		a := move.Decide(w.state(targets))
+		a := move.Decide(w.state(m))
 		if a.Kind != move.Nothing {
-			n, err := w.take(a, len(targets[w.target]))
+			n, err := w.take(a, m)
 			if err != nil {
 				return fmt.Errorf("%v: %w", a, err)
 			}
@@ -231,7 +234,7 @@ func (w world) settles(targets [][]string, known map[world]bool) error {
 			w.caught[slot] = true
 			continue
 		}
-		if err := w.checkEnd(a, targets[w.target]); err != nil {
+		if err := w.checkEnd(a, m.targets[w.target]); err != nil {
 			return fmt.Errorf("%v: %w", a, err)
 		}
 		break
@@ -242,7 +245,7 @@ func (w world) settles(targets [][]string, known map[world]bool) error {
 	return nil
 }
 
-var slotsAll = []int{0, 1, 2, 3, 4, 5, 6, 7}
+var slotsAll = []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
 
 // checkEnd: nothing is left to do, or what is left is barred by a shard that is not there.
 func (w *world) checkEnd(a move.Action, target []string) error {
@@ -287,31 +290,49 @@ func TestEveryStateLeadsToTheTarget(t *testing.T) {
 		return w
 	}
 	for name, c := range map[string]struct {
-		from    world
-		targets [][]string
-		faults  func(*world)
+		from   world
+		model  model
+		faults func(*world)
 	}{
-		"one copy": {start(0), [][]string{{"a"}, {"b"}, {"c"}}, func(w *world) { w.silences = 1 }},
+		"one copy": {start(0), model{[][]string{{"a"}, {"b"}, {"c"}}, "1123"}, func(w *world) { w.silences = 1 }},
 		"three copies": {
-			start(0, 1, 2), [][]string{{"a", "b", "c"}, {"d", "b", "a"}, {"b", "c", "d"}, {"c", "a", "d"}},
+			start(0, 1, 2), model{[][]string{{"a", "b", "c"}, {"d", "b", "a"}, {"b", "c", "d"}, {"c", "a", "d"}}, "1234"},
 			func(w *world) { w.silences = 2 },
 		},
 		"three copies and a volume that is replaced": {
-			start(0, 1, 2), [][]string{{"a", "b", "c"}, {"d", "b", "a"}}, func(w *world) { w.swaps, w.retargets = 1, 1 },
+			start(0, 1, 2), model{[][]string{{"a", "b", "c"}, {"d", "b", "a"}}, "1234"}, func(w *world) { w.swaps, w.retargets = 1, 1 },
 		},
 		"a volume that is replaced while another shard is silent": {
-			start(0, 1, 2), [][]string{{"a", "b", "c"}, {"d", "b", "a"}}, func(w *world) { w.swaps, w.silences, w.retargets = 1, 1, 1 },
+			start(0, 1, 2), model{[][]string{{"a", "b", "c"}, {"d", "b", "a"}}, "1234"},
+			func(w *world) { w.swaps, w.silences, w.retargets = 1, 1, 1 },
 		},
-		"from one copy to three and back": {start(0), [][]string{{"a", "b", "c"}, {"b"}, {"c", "d", "b"}}, func(w *world) { w.silences = 1 }},
+		"from one copy to three and back": {
+			start(0), model{[][]string{{"a", "b", "c"}, {"b"}, {"c", "d", "b"}}, "1231"}, func(w *world) { w.silences = 1 },
+		},
+		"to another pool in the same domains, and back": {
+			start(0, 1, 2), model{[][]string{{"a", "b", "c"}, {"d", "e", "f"}}, "123231"}, func(w *world) { w.silences = 1 },
+		},
+		"to another pool, while a volume is replaced": {
+			start(0, 1, 2), model{[][]string{{"a", "b", "c"}, {"d", "e", "f"}}, "123123"}, func(w *world) { w.swaps, w.retargets = 1, 1 },
+		},
+		"half to other domains": {
+			start(0, 1, 2), model{[][]string{{"a", "b", "c"}, {"d", "e", "a"}, {"e", "b", "a"}}, "12323"}, func(w *world) { w.silences = 1 },
+		},
+		"out of a domain that two copies share": {
+			start(0, 1, 2), model{[][]string{{"a", "c", "e"}, {"f", "d", "b"}}, "112233"}, func(w *world) { w.silences = 1 },
+		},
+		"to a target that shares a domain": {
+			start(0, 1, 2), model{[][]string{{"d", "e", "f"}, {"a", "b", "c"}}, "123112"}, func(w *world) { w.silences = 1 },
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.faults(&c.from)
-			explore(t, c.from, c.targets)
+			explore(t, c.from, &c.model)
 		})
 	}
 }
 
-func explore(t *testing.T, from world, targets [][]string) {
+func explore(t *testing.T, from world, m *model) {
 	seen, settled := map[world]bool{from: true}, map[world]bool{}
 	queue := []world{from}
 	steps := map[move.Kind]int{}
@@ -324,20 +345,20 @@ func explore(t *testing.T, from world, targets [][]string) {
 				queue = append(queue, n)
 			}
 		}
-		w.next(targets, add)
+		w.next(m, add)
 		if !w.leads() {
 			continue // nobody decides anything until another leader is found or shards come back
 		}
-		a := move.Decide(w.state(targets))
+		a := move.Decide(w.state(m))
 		steps[a.Kind]++
 		if a.Kind != move.Nothing {
-			n, err := w.take(a, len(targets[w.target]))
+			n, err := w.take(a, m)
 			if err != nil {
 				t.Fatalf("%v\n%v: %v", &w, a, err)
 			}
 			add(n)
 		}
-		if err := w.settles(targets, settled); err != nil {
+		if err := w.settles(m, settled); err != nil {
 			t.Fatalf("from %v\n%v", &w, err)
 		}
 	}

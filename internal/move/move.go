@@ -50,8 +50,9 @@ type Progress struct {
 	Active      bool  // heard of within the last election timeout
 }
 
-// Shard is what is known of a shard now.
+// Shard is what is known of a shard now; of one that is not registered, what was known last.
 type Shard struct {
+	Domain string    // failure domain; empty: the shard is one of its own
 	Volume uuid.UUID // that it is registered with; zero: it is not registered
 	Alive  bool      // it is registered, or its peers hear of it
 	NoLead bool      // it is about to stop, or must not lead for another reason
@@ -122,6 +123,8 @@ func wait(format string, args ...any) Action { return Action{Reason: fmt.Sprintf
 //     copies that are wanted.
 //   - What is not wanted any more goes first: learners that no target names, then voters that are gone for good.
 //   - Voters that are merely silent stay, until the target names another shard in their place.
+//   - No two voters get into one failure domain where an order of the steps avoids it (domains.go). What is short of copies gets
+//     them first, and is moved apart then.
 func Decide(s State) Action {
 	if s.Pending {
 		return wait("a membership change is on its way")

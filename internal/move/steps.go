@@ -222,7 +222,7 @@ func (d *decider) addLearner() *Action {
 }
 
 // extras are the voters that the target does not want, in the order in which they may go: those that are not well, then
-// the others, this leader last.
+// those in the domain of another voter, then the others, this leader last.
 func (d *decider) extras() []uint64 {
 	var out []uint64
 	for _, id := range d.voters {
@@ -233,11 +233,13 @@ func (d *decider) extras() []uint64 {
 	rank := func(id uint64) int {
 		switch {
 		case id == d.Self:
-			return 2
-		case d.well(id):
+			return 3
+		case !d.well(id):
+			return 0
+		case d.shared(without(d.voters, id)) < d.shared(d.voters):
 			return 1
 		}
-		return 0
+		return 2
 	}
 	slices.SortStableFunc(out, func(a, b uint64) int { return rank(a) - rank(b) })
 	return out
@@ -282,14 +284,20 @@ func (d *decider) ready() []uint64 {
 	})
 }
 
-// replace lets a learner take the place of a voter.
+// replace lets a learner take the place of a voter: of that in its own failure domain, where one is to leave.
 func (d *decider) replace() *Action {
 	extras, ready := d.extras(), d.ready()
 	if len(extras) == 0 || len(ready) == 0 || len(d.voters) < len(d.Target) {
 		return nil
 	}
-	out, in := extras[0], ready[0]
+	best := d.bestSwap(extras, ready)
+	out, in := best.out, best.in
 	if out == d.Self && len(d.voters) > 1 {
+		if best.shared == d.shared(d.voters) && d.coming() {
+			// Others copy from here: they would begin anew from another.
+			d.waiting = fmt.Sprintf("%s is to take the place of %s, which leads and leaves last", d.name(in), d.name(out))
+			return nil
+		}
 		return d.handOver()
 	}
 	if out == d.Self { // the only copy: two voters for a moment, then it hands over
@@ -306,7 +314,8 @@ func (d *decider) replace() *Action {
 }
 
 // grow makes voters of learners where there are fewer than copies: all that are to come at once, because an even number
-// of voters bears no more losses than one less.
+// of voters bears no more losses than one less. Those in domains of their own come first; what is short of copies does not wait
+// for them.
 func (d *decider) grow() *Action {
 	ready := d.ready()
 	need := len(d.Target) - len(d.voters)
@@ -322,7 +331,7 @@ func (d *decider) grow() *Action {
 	if len(ready) < min(need, coming) {
 		return nil
 	}
-	in := ready[:min(need, len(ready))]
+	in := d.apart(ready)[:min(need, len(ready))]
 	if !d.canCommit(slices.Concat(d.voters, in)) {
 		a := wait("%d learners are to become voters, and too few voters are caught up", len(in))
 		return &a

@@ -48,9 +48,22 @@ func viewOf(view placement.View, unplaced map[string]string) controllers.Placeme
 				place.Voters = append(place.Voters, c)
 			}
 		}
+		place.Shares = sharedBy(view, place)
 		out.Groups[name] = place
 	}
 	return out
+}
+
+// sharedBy are the failure domains that two copies share while a group moves.
+func sharedBy(view placement.View, g controllers.GroupPlace) []string {
+	from := make([]string, 0, len(g.Voters))
+	for _, c := range g.Voters {
+		from = append(from, c.Shard)
+	}
+	if len(from) == 0 || view.Meta.Copies == 1 || len(g.Target) == 0 {
+		return nil
+	}
+	return placement.SharedDomains(from, g.Target, view.Domain)
 }
 
 // describe counts what was there when it was planned.

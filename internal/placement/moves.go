@@ -10,6 +10,8 @@ type Move struct {
 	Bytes   int64    // to be copied
 	Reason  Reason
 	Running bool // its target says so already
+	// SharedDomains: see there.
+	SharedDomains []string
 }
 
 // Moves shows what is under way, and all that the planner would do if nothing else changed, whatever the limits on
@@ -43,6 +45,7 @@ func Moves(view View, policy Policy) []Move {
 				m.Bytes += g.Bytes
 			}
 		}
+		m.SharedDomains = SharedDomains(m.From, m.To, view.Domain)
 		out = append(out, m)
 	}
 	return out

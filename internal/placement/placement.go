@@ -153,6 +153,9 @@ type View struct {
 	SetBack string
 }
 
+// Domain is the failure domain of a shard, empty where it is not registered or says none.
+func (v View) Domain(shard string) string { return v.Shards[shard].Domain }
+
 // Policy of the planner.
 type Policy struct {
 	Copies int // 1, 3 or 5

@@ -103,6 +103,7 @@ func (s *Shard) see(view placement.View) {
 	for name, shard := range view.Shards {
 		s.addresses[name] = shard.Address
 	}
+	s.noteDomains(view.Shards)
 	s.told, s.held = view, held
 	if held == "" || s.view.Groups == nil || s.view.Held() != "" {
 		if s.view.Meta.EpochBase != view.Meta.EpochBase {

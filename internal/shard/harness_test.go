@@ -39,6 +39,7 @@ type memRegistry struct {
 	asked    int                    // whether a shard may be registered
 	refused  map[string]func(error) // of registered shards
 	silent   time.Duration          // since etcd answered last
+	changed  func(placement.View)   // is given each view, where it is not nil
 }
 
 var errDown = errors.New("etcd is down")
@@ -82,6 +83,9 @@ func (r *memRegistry) changeLocked(do func(v *placement.View)) {
 		}
 	}
 	r.view = v
+	if r.changed != nil {
+		r.changed(v)
+	}
 	if r.down {
 		return
 	}

@@ -229,8 +229,9 @@ const (
 // groupView is what etcd holds of a group.
 type groupView struct {
 	placement.Group
-	Target []string
-	Shards map[string]placement.Shard
+	Target  []string
+	Shards  map[string]placement.Shard
+	Domains map[string]string // failure domains of shards, also of those that are not registered any more
 }
 
 // stateOf is what etcd says of a group, as this shard knows it.
@@ -244,7 +245,7 @@ func (s *Shard) stateOf(g *groupReplica) (groupView, bool) {
 	if g.stored.Revision > state.Revision {
 		state = g.stored
 	}
-	return groupView{Group: state, Target: s.view.Targets[g.name].Shards, Shards: s.view.Shards}, true
+	return groupView{Group: state, Target: s.view.Targets[g.name].Shards, Shards: s.view.Shards, Domains: s.domains}, true
 }
 
 // isPlain: one copy, which is where it is wanted. Its figures are told by reportAll alone.
@@ -276,8 +277,7 @@ func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state g
 	}
 	in := move.State{
 		Self: sv.raftID, Conf: m.Conf, Pending: m.Changing, Last: m.LastIndex, Progress: map[uint64]move.Progress{},
-		Members: state.Members, Target: state.Target, Shards: map[string]move.Shard{}, FreshID: group.NewRaftID(),
-		LearnersMax: -1,
+		Members: state.Members, Target: state.Target, FreshID: group.NewRaftID(), LearnersMax: -1,
 	}
 	for _, p := range m.Progress {
 		in.Progress[p.ID] = move.Progress{Match: p.Match, Replicating: p.State == replica.StateReplicate, Active: p.RecentActive && !p.Down}
@@ -285,9 +285,7 @@ func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state g
 	for _, known := range g.members() {
 		in.Known = append(in.Known, known)
 	}
-	for name, shard := range state.Shards {
-		in.Shards[name] = move.Shard{Volume: shard.VolumeUUID, Alive: true}
-	}
+	in.Shards = shardsOf(state, in.Known)
 	if len(m.Conf.GetVoters()) >= s.meta.Copies && !s.steering.mayMove(g, s.cfg.Limits.GroupsMovingMax) {
 		in.LearnersMax = 0 // a group that is not whole yet need not wait for others
 	}
@@ -296,8 +294,8 @@ func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state g
 		if a.Done || len(m.Conf.GetLearners()) == 0 {
 			s.steering.moved(g)
 		}
-		if a.Done && state.Target[0] == s.cfg.Name {
-			return stepDone, nil
+		if a.Done && (state.Target[0] == s.cfg.Name || s.isSilent(state.Target[0])) {
+			return stepDone, nil // peerAlive looks again when the shard that is to lead is heard
 		}
 		// It waits, be it only for the shard that is to lead.
 		s.logger.Debug("a move waits", "group", g.name, "reason", a.Reason)

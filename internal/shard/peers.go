@@ -80,13 +80,19 @@ func (s *Shard) peerAlive(shard string, alive bool) {
 	}
 }
 
+// isSilent tells whether a peer was found to be silent. peerAlive tells its groups when it is heard.
+func (s *Shard) isSilent(shard string) bool {
+	alive, since := s.hub.Alive(shard)
+	return !alive && !since.IsZero()
+}
+
 // tellPeers tells a group that has begun to serve which of its members are not heard.
 func (s *Shard) tellPeers(g *groupReplica, sv *served) {
 	for id, m := range g.members() {
 		if id == sv.raftID || m.Shard == s.cfg.Name {
 			continue
 		}
-		if alive, since := s.hub.Alive(m.Shard); alive || since.IsZero() {
+		if !s.isSilent(m.Shard) {
 			continue // heard, or not known yet
 		}
 		sv.replica.PeerDown(id)

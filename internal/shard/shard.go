@@ -80,6 +80,7 @@ type Shard struct {
 	load      loadState
 	loaded    chan struct{}     // closed when the first load is over
 	addresses map[string]string // of shards, as etcd last said
+	domains   map[string]string // failure domains of shards, as etcd last said; see noteDomains
 	memory    error             // why not everything could be loaded; nil: it could
 	problems  map[string]error
 	spent     map[uint64]bool // Raft ids: see isSpent
@@ -125,7 +126,7 @@ func newShard(cfg Config) *Shard {
 		stopped:  make(chan struct{}),
 		deposed:  make(chan struct{}),
 		loaded:   make(chan struct{}),
-		problems: map[string]error{}, addresses: map[string]string{}, spent: map[uint64]bool{},
+		problems: map[string]error{}, addresses: map[string]string{}, domains: map[string]string{}, spent: map[uint64]bool{},
 		nudged: make(chan struct{}, 1),
 		boot:   uuid.New(),
 		health: health.NewServer(),

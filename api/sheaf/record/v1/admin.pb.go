@@ -1938,7 +1938,10 @@ type Move struct {
 	// Seconds until all bytes are there, estimated; absent: not known.
 	EtaSeconds *float64 `protobuf:"fixed64,10,opt,name=eta_seconds,json=etaSeconds,proto3,oneof" json:"eta_seconds,omitempty"`
 	// The copies that are being made, by shard.
-	Copies        []*Copy `protobuf:"bytes,11,rep,name=copies,proto3" json:"copies,omitempty"`
+	Copies []*Copy `protobuf:"bytes,11,rep,name=copies,proto3" json:"copies,omitempty"`
+	// Failure domains in which two copies of the group are, or may be, for a part of the move, because no order of its steps
+	// avoids it: two of the shards in from, or in to, are in one domain, or a copy is missing and made good first. Empty: none.
+	SharedDomains []string `protobuf:"bytes,12,rep,name=shared_domains,json=sharedDomains,proto3" json:"shared_domains,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2046,6 +2049,13 @@ func (x *Move) GetEtaSeconds() float64 {
 func (x *Move) GetCopies() []*Copy {
 	if x != nil {
 		return x.Copies
+	}
+	return nil
+}
+
+func (x *Move) GetSharedDomains() []string {
+	if x != nil {
+		return x.SharedDomains
 	}
 	return nil
 }
@@ -3139,7 +3149,7 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\"\x12\n" +
 	"\x10PlanMovesRequest\"@\n" +
 	"\x11PlanMovesResponse\x12+\n" +
-	"\x05moves\x18\x01 \x03(\v2\x15.sheaf.record.v1.MoveR\x05moves\"\xe8\x02\n" +
+	"\x05moves\x18\x01 \x03(\v2\x15.sheaf.record.v1.MoveR\x05moves\"\x8f\x03\n" +
 	"\x04Move\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
 	"\x04from\x18\x02 \x03(\tR\x04from\x12\x0e\n" +
@@ -3154,7 +3164,8 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\veta_seconds\x18\n" +
 	" \x01(\x01H\x00R\n" +
 	"etaSeconds\x88\x01\x01\x12-\n" +
-	"\x06copies\x18\v \x03(\v2\x15.sheaf.record.v1.CopyR\x06copiesB\x0e\n" +
+	"\x06copies\x18\v \x03(\v2\x15.sheaf.record.v1.CopyR\x06copies\x12%\n" +
+	"\x0eshared_domains\x18\f \x03(\tR\rsharedDomainsB\x0e\n" +
 	"\f_eta_seconds\"X\n" +
 	"\rVerifyRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x121\n" +

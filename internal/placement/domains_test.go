@@ -1,0 +1,65 @@
+package placement
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestSharedDomains(t *testing.T) {
+	domain := func(shard string) string { // the digits of its name
+		return strings.TrimLeft(shard, "abc")
+	}
+	for name, c := range map[string]struct{ from, to, want string }{
+		"to another pool":                      {"a1 a2 a3", "c3 c1 c2", ""},
+		"one stays":                            {"a1 a2 a3", "a1 c2 c4", ""},
+		"it stays":                             {"a1 a2 a3", "a1 a2 a3", ""},
+		"two are in one":                       {"a1 b1 a3", "c1 c2 c3", "1"},
+		"two are to be in one":                 {"a1 a2 a3", "b3 c3 b2", "3"},
+		"both":                                 {"a2 b2 a3", "b1 c1 a3", "1 2"},
+		"no domain is known":                   {"a b c", "b c a", ""},
+		"a copy is missing, its domain free":   {"a1 a2", "a1 a2 c3", ""},
+		"a copy is missing, and others change": {"a1 a2", "a1 c2 c3", "2"},
+		"one copy":                             {"a1", "c1", ""},
+		"from three to one":                    {"a1 a2 a3", "c1", ""},
+		"named twice, on two volumes":          {"a1 a1 a2 a3", "a1 a2 a3", ""},
+	} {
+		if got := SharedDomains(strings.Fields(c.from), strings.Fields(c.to), domain); !slices.Equal(got, strings.Fields(c.want)) {
+			t.Errorf("%s: %v, want %s", name, got, c.want)
+		}
+	}
+}
+
+// A move that cannot avoid it says so before its target is set: here two shards of the group are in one domain since a node was labelled anew.
+func TestMovesTellOfSharedDomains(t *testing.T) {
+	v := loaded(5, 10, 3)
+	for name, s := range v.Shards {
+		s.Domain = "of " + name
+		v.Shards[name] = s
+	}
+	if list := Moves(v, moves(3)); len(list) != 0 {
+		t.Fatalf("%+v", list)
+	}
+	s := v.Shards["s0001"]
+	s.State = Draining
+	v.Shards["s0001"] = s
+	list := Moves(v, moves(3))
+	if len(list) == 0 || slices.ContainsFunc(list, func(m Move) bool { return len(m.SharedDomains) > 0 }) {
+		t.Fatalf("a drain: %+v", list)
+	}
+	s.State, s.Domain = Active, "of s0002"
+	v.Shards["s0001"] = s
+	list = Moves(v, moves(3))
+	both := 0
+	for _, m := range list {
+		if slices.Contains(m.From, "s0001") && slices.Contains(m.From, "s0002") {
+			both++
+			if m.Reason != ForDomain || !slices.Equal(m.SharedDomains, []string{"of s0002"}) {
+				t.Errorf("%+v", m)
+			}
+		}
+	}
+	if both == 0 {
+		t.Fatalf("%+v", list)
+	}
+}

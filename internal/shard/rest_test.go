@@ -1,0 +1,57 @@
+package shard
+
+import (
+	"testing"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// restless counts the groups of a shard that do not rest, and those that are looked at again and again.
+func restless(f *fixture) (awake, looked int) {
+	for _, g := range f.shard.routes.Load().byUUID {
+		if sv := g.served.Load(); sv == nil || !sv.replica.Members().Quiet {
+			awake++
+		}
+	}
+	q := &f.shard.steering
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return awake, len(q.waits) + len(q.due) + len(q.busy)
+}
+
+// A shard that is down keeps nobody else awake: groups rest without it, and nobody looks for it on behalf of those that it is to lead.
+// When it is back, it leads them.
+func TestAShardThatIsDownLetsOthersRest(t *testing.T) {
+	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 12}, abc)
+	c.settled(abc...)
+	ledAsWanted := func() bool {
+		v := c.registry.now()
+		for name, g := range v.Groups {
+			if g.Leader != v.Targets[name].Shards[0] {
+				return false
+			}
+		}
+		return true
+	}
+	resting := func() bool {
+		for _, f := range c.shards {
+			if awake, looked := restless(f); awake+looked > 0 {
+				return false
+			}
+		}
+		return true
+	}
+	c.eventually("the targets lead, and all rest", func() bool { return ledAsWanted() && resting() })
+	c.kill("c")
+	c.put(1, data(1, 100))
+	c.eventually("the others lead what c led, and all rest", func() bool {
+		for _, g := range c.registry.now().Groups {
+			if g.Leader == "c" {
+				return false
+			}
+		}
+		return resting()
+	})
+	c.restart("c")
+	c.eventually("the targets lead again, and all rest", func() bool { return ledAsWanted() && resting() })
+}
