@@ -47,7 +47,7 @@ help: ## Show this help.
 ##@ Build and run
 
 .PHONY: build
-build: ## Build the static binaries bin/sheaf and bin/sheaf-operator, version stamped.
+build: ## Build the static binaries bin/sheaf, bin/sheaf-operator and bin/kubectl-sheaf, version stamped.
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 .PHONY: image
@@ -156,6 +156,7 @@ lint: $(TOOLS)/golangci-lint $(TOOLS)/buf bin/protodeps ## Lint Go, proto and sh
 	$(TOOLS)/buf lint
 	$(TOOLS)/buf breaking api --against api/baseline.binpb
 	@for script in hack/*.sh hack/*/*.sh hack/cluster/cluster .ci/run; do bash -n "$$script"; done
+	hack/kube/build_test.sh
 	@if command -v shellcheck >/dev/null; then shellcheck -x hack/cluster/cluster hack/cluster/*.sh hack/kube/*.sh; fi
 
 ##@ Generate
@@ -200,7 +201,7 @@ $(TOOLS)/$(1): $(TOOLS)/.$(1)-$(3)
 	@touch $$@
 $(TOOLS)/.$(1)-$(3):
 	@mkdir -p $(TOOLS) && rm -f $(TOOLS)/.$(1)-*
-	GOBIN=$(CURDIR)/$(TOOLS) go install $(2)@$(3)
+	GOBIN=$(CURDIR)/$(TOOLS) hack/ticks.sh 'building $(TOOLS)/$(1)' go install $(2)@$(3)
 	@touch $$@
 endef
 $(eval $(call tool,buf,github.com/bufbuild/buf/cmd/buf,$(BUF_VERSION)))

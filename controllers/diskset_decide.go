@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/workload"
@@ -21,6 +22,7 @@ type observedDisks struct {
 	claims  []corev1.PersistentVolumeClaim  // of stores and of bench Jobs, of this class, in allowed namespaces
 	stores  map[string]string               // namespace/name -> status.storeUID
 	blocked map[string]v1alpha1.ShardStatus // volume -> a shard that waits for it to be formatted
+	givenUp map[types.UID]bool              // claims whose disks were replaced
 }
 
 // diskAction is one write.
@@ -148,7 +150,11 @@ func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.Disk
 		pv.Spec.ClaimRef = free
 		delete(pv.Annotations, workload.AnnotationRelease)
 		delete(pv.Annotations, workload.AnnotationStoreUID)
+		delete(pv.Annotations, workload.AnnotationGivenUp)
 	case ref.UID != "" && pv.Status.Phase == corev1.VolumeReleased:
+		if d.givenUp[ref.UID] && pv.Annotations[workload.AnnotationGivenUp] == "" {
+			annotate(&pv.Annotations, workload.AnnotationGivenUp, "true")
+		}
 		status.State, status.Claim = v1alpha1.DiskReleased, claim
 		status.Message = releasedWords(pv)
 	case ref.UID != "":
@@ -173,6 +179,10 @@ func releasedWords(pv *corev1.PersistentVolume) string {
 	if store == benchStore {
 		return "it was measured, and the claim of that was deleted. Where the Job ended well the file system is empty: " + release
 	}
+	if pv.Annotations[workload.AnnotationGivenUp] != "" {
+		return "it was replaced (spec.replace of a ShardPool), and nobody gets it by itself: take it out of the DiskSet; or, where it is whole, wipe it on " +
+			"the node and then: " + release
+	}
 	return fmt.Sprintf("its claim was deleted and the data is still there (store %s). A claim of that name of the same store gets it back; "+
 		"to use the disk otherwise, wipe it on the node and then: %s", store, release)
 }
@@ -191,8 +201,8 @@ func (d *diskDecision) assign() {
 	taken, perNode := map[string]bool{}, map[string]int{} // claim; store and node
 	for _, name := range d.order {
 		status := d.states[name]
-		if status.Claim == "" {
-			continue
+		if status.Claim == "" || d.after[name].Annotations[workload.AnnotationGivenUp] != "" {
+			continue // nobody has it: what replaces it belongs on its node
 		}
 		if status.State != v1alpha1.DiskReleased {
 			taken[status.Claim] = true
@@ -245,7 +255,8 @@ func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store st
 		if pv == nil || pv.Spec.Capacity.Storage().Cmp(*claim.Spec.Resources.Requests.Storage()) < 0 {
 			continue
 		}
-		if status.State == v1alpha1.DiskReleased && status.Claim == key && pv.Annotations[workload.AnnotationStoreUID] == store {
+		if status.State == v1alpha1.DiskReleased && status.Claim == key && pv.Annotations[workload.AnnotationStoreUID] == store &&
+			pv.Annotations[workload.AnnotationGivenUp] == "" {
 			return name
 		}
 		if status.State != v1alpha1.DiskFree || !d.usable(status.Node) {

@@ -29,6 +29,7 @@ func newDiskWorld(disks ...v1alpha1.Disk) *diskWorld {
 			},
 		},
 		nodes: map[string]corev1.Node{}, stores: map[string]string{"prod/quotes": "uid-1"}, blocked: map[string]v1alpha1.ShardStatus{},
+		givenUp: map[types.UID]bool{},
 	}}
 	for _, d := range disks {
 		w.node(d.Node, true)
@@ -216,6 +217,37 @@ func TestAReleasedDiskComesBackOnlyToItsStore(t *testing.T) {
 	w.forget("data-p-0-0")
 	w.claim("data-p-0-0", "1Gi")
 	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
+}
+
+// A disk that was replaced does not come back, also when nobody remembers the claim any more; another one of its node takes its place.
+func TestADiskThatWasReplacedDoesNotComeBack(t *testing.T) {
+	w := newDiskWorld(disk("n1", "a", "1Gi"), disk("n1", "b", "1Gi"), disk("n2", "a", "1Gi"), disk("n2", "b", "1Gi"))
+	w.claim("data-p-0-0", "1Gi")
+	w.claim("data-p-1-0", "1Gi")
+	w.settle()
+	w.bind()
+	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0")
+	w.o.givenUp["claim-data-p-1-0"] = true
+	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0") // as long as the claim is there
+	w.forget("data-p-1-0")
+	w.claim("data-p-1-0", "1Gi")
+	d := w.settle()
+	wantState(t, d, 2, v1alpha1.DiskReleased, "prod/data-p-1-0")
+	if !strings.Contains(d.statuses[2].Message, "it was replaced") {
+		t.Errorf("it says %q", d.statuses[2].Message)
+	}
+	wantState(t, d, 3, v1alpha1.DiskReserved, "prod/data-p-1-0")
+	w.bind()
+	w.o.givenUp = map[types.UID]bool{}
+	w.forget("data-p-1-0")
+	w.claim("data-p-1-0", "1Gi")
+	wantState(t, w.settle(), 3, v1alpha1.DiskReserved, "prod/data-p-1-0")
+	// A person who has wiped it may give it to anybody.
+	w.volume(d.statuses[2].PersistentVolume).Annotations[workload.AnnotationRelease] = "true"
+	wantState(t, w.settle(), 2, v1alpha1.DiskFree, "")
+	if a := w.volume(d.statuses[2].PersistentVolume).Annotations; a[workload.AnnotationGivenUp] != "" {
+		t.Errorf("annotations stay: %v", a)
+	}
 }
 
 func TestAPersonFreesAReleasedDisk(t *testing.T) {

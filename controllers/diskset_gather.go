@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -41,6 +42,7 @@ func (r *DiskSetReconciler) gather(ctx context.Context, run *diskRun) Outcome {
 	o := &observedDisks{
 		set: run.set, volumes: volumes.Items,
 		nodes: map[string]corev1.Node{}, stores: map[string]string{}, blocked: map[string]v1alpha1.ShardStatus{},
+		givenUp: map[types.UID]bool{},
 	}
 	for _, other := range sets.Items {
 		if other.Name != run.set.Name {
@@ -61,6 +63,9 @@ func (r *DiskSetReconciler) gather(ctx context.Context, run *diskRun) Outcome {
 	for _, pool := range pools.Items {
 		for _, shard := range blockedShards(&pool) {
 			o.blocked[shard.Volume.PersistentVolume] = shard
+		}
+		for _, claim := range replacedClaims(&pool) {
+			o.givenUp[claim] = true
 		}
 	}
 	run.observed = o

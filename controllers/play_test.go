@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -302,7 +303,7 @@ func (p *play) versions(ctx context.Context) map[string]string {
 func (p *play) objects(ctx context.Context) []client.Object {
 	lists := []client.ObjectList{
 		&appsv1.StatefulSetList{}, &appsv1.DeploymentList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{}, &corev1.ServiceList{},
-		&policyv1.PodDisruptionBudgetList{}, &v1alpha1.ShardPoolList{}, &v1alpha1.RecordStoreList{},
+		&policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{}, &v1alpha1.ShardPoolList{}, &v1alpha1.RecordStoreList{},
 	}
 	var objects []client.Object
 	for _, list := range lists {

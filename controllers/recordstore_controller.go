@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,6 +34,7 @@ import (
 // +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=list;watch;create;patch
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=list;watch;create;patch
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=services,verbs=list;watch;create;patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;delete
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=list;watch;patch;delete
@@ -49,6 +51,8 @@ type RecordStoreReconciler struct {
 	Placements Placements
 	// Image of shards, gateways and etcd, where a store names none.
 	Image string
+	// Namespace of the operator's own pods, which reach etcd; empty: it is not known, and no NetworkPolicies are made.
+	Namespace string
 
 	changed pacer
 }
@@ -125,6 +129,7 @@ func (r *RecordStoreReconciler) steps() []Step[storeRun] {
 		{"gateway objects", r.applyGateway},
 		{"etcd objects", r.applyEtcd}, // their image follows the gateway's
 		{"budgets", r.applyBudgets},
+		{"network policies", r.applyFences},
 		{"etcd claims", r.growEtcdClaims},
 		{"etcd pods", r.replaceEtcdPods},
 		{"etcd members", r.gatherMembers},
@@ -193,6 +198,7 @@ func (r *RecordStoreReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&appsv1.StatefulSet{}).
 		Owns(&appsv1.Deployment{}).
 		Owns(&corev1.Service{}, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Owns(&networkingv1.NetworkPolicy{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.ShardPool{}, handler.EnqueueRequestsFromMapFunc(storeOfPool)).
 		// An etcd that does not answer holds up its own store alone.

@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -87,7 +88,7 @@ func newStorePlay(ctx context.Context) *storePlay {
 
 // operator starts a new one, which knows nothing.
 func (p *storePlay) operator(c client.Client) {
-	p.r = &RecordStoreReconciler{Client: c, Live: operatorClient, Events: p.events, Placements: p.etcd, Image: "sheaf:1"}
+	p.r = &RecordStoreReconciler{Client: c, Live: operatorClient, Events: p.events, Placements: p.etcd, Image: "sheaf:1", Namespace: "sheaf-system"}
 	p.pools = &ShardPoolReconciler{Client: c, Live: operatorClient, Shards: p.play, Image: "sheaf:1", Register: p.etcd.Register()}
 }
 
@@ -264,8 +265,9 @@ func (p *storePlay) picture(ctx context.Context) map[string]string {
 		deployments appsv1.DeploymentList
 		services    corev1.ServiceList
 		budgets     policyv1.PodDisruptionBudgetList
+		policies    networkingv1.NetworkPolicyList
 	)
-	for _, list := range []client.ObjectList{&sets, &deployments, &services, &budgets} {
+	for _, list := range []client.ObjectList{&sets, &deployments, &services, &budgets, &policies} {
 		Expect(api.List(ctx, list, client.InNamespace(p.Namespace))).To(Succeed())
 	}
 	for n := range sets.Items {
@@ -281,6 +283,9 @@ func (p *storePlay) picture(ctx context.Context) map[string]string {
 	}
 	for n := range budgets.Items {
 		add(&budgets.Items[n], budgets.Items[n].Spec)
+	}
+	for n := range policies.Items {
+		add(&policies.Items[n], policies.Items[n].Spec)
 	}
 	return pictures
 }

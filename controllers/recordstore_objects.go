@@ -7,7 +7,9 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -47,6 +49,37 @@ func (r *RecordStoreReconciler) apply(ctx context.Context, store *v1alpha1.Recor
 		}
 	}
 	return Complete()
+}
+
+// applyFences makes the NetworkPolicies that are wanted, and takes those away that it made and are not. Where the operator does not know
+// in which namespace it runs, it makes none: one would shut it out from etcd.
+func (r *RecordStoreReconciler) applyFences(ctx context.Context, run *storeRun) Outcome {
+	for _, f := range workload.Fences(run.store, r.Namespace) {
+		switch {
+		case !f.Wanted:
+			if err := r.removeFence(ctx, run.store, f.Policy); err != nil {
+				return Retry(err)
+			}
+		case r.Namespace != "":
+			if out := r.apply(ctx, run.store, f.Policy); !out.IsComplete() {
+				return out
+			}
+		}
+	}
+	return Complete()
+}
+
+// removeFence deletes a NetworkPolicy that belongs to the store.
+func (r *RecordStoreReconciler) removeFence(ctx context.Context, store *v1alpha1.RecordStore, policy *networkingv1.NetworkPolicy) error {
+	var live networkingv1.NetworkPolicy
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(policy), &live)
+	if err == nil && metav1.IsControlledBy(&live, store) && live.DeletionTimestamp == nil {
+		err = r.Client.Delete(ctx, &live, client.Preconditions{UID: &live.UID})
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete NetworkPolicy %s: %w", client.ObjectKeyFromObject(policy), err)
+	}
+	return nil
 }
 
 // podReady says whether a pod's Ready condition is True.

@@ -104,6 +104,7 @@ var poolSteps = []Step[poolWork]{
 	poolStep("remove", (*poolWork).removeShards),
 	poolStep("drain", (*poolWork).drainPool),
 	poolStep("replace", (*poolWork).replaceDisks),
+	poolStep("replace as asked", (*poolWork).replaceAsked),
 	poolStep("claims", (*poolWork).growClaims),
 	poolStep("update", (*poolWork).restartOne),
 	poolStep("summary", (*poolWork).summary),

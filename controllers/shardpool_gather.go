@@ -231,7 +231,7 @@ func (w *poolWork) build() error {
 	w.wanted = map[int32]*appsv1.StatefulSet{}
 	for _, o := range w.shards {
 		set, err := workload.ShardSet(workload.ShardInput{
-			Store: w.store, Pool: w.pool, Etcd: w.etcd, Image: w.Image, Number: o.Number, Parked: o.Parked,
+			Store: w.store, Pool: w.pool, Etcd: w.etcd, Image: w.Image, Number: o.Number, Parked: o.Parked || w.givenUp(o.Number),
 			ClaimSize: w.pool.Spec.Storage.Size, Volume: o.Last.Volume.UUID,
 		})
 		if err != nil {

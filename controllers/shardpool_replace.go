@@ -45,12 +45,22 @@ func (w *poolWork) replaceDisks(ctx context.Context) Outcome {
 
 // forget notes on the pool that a volume is given up, as a person would: what follows comes to the same end after a crash.
 func (w *poolWork) forget(ctx context.Context, uuid string) error {
-	pool := w.before.DeepCopy()
+	return w.annotatePool(ctx, func(pool *v1alpha1.ShardPool) { addForgotten(pool, uuid) })
+}
+
+// addForgotten adds a volume to those that are given up.
+func addForgotten(pool *v1alpha1.ShardPool, uuid string) {
 	value := uuid
 	if before := pool.Annotations[annotationForget]; before != "" {
 		value = before + "," + uuid
 	}
 	annotate(&pool.Annotations, annotationForget, value)
+}
+
+// annotatePool changes the pool's annotations at once, where it is still as it was read.
+func (w *poolWork) annotatePool(ctx context.Context, change func(*v1alpha1.ShardPool)) error {
+	pool := w.before.DeepCopy()
+	change(pool)
 	if err := w.Client.Patch(ctx, pool, client.MergeFromWithOptions(w.before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("annotate ShardPool %s with a volume that is given up: %w", w.pool.Name, err)
 	}

@@ -230,6 +230,27 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		well()
 	})
 
+	It("gives a shard another disk by one field", func() {
+		before := s.shards("main")["main-2"]
+		addDisk("e2e-scale", before.Node, 192)
+		s.diskSet("e2e-scale", "ext4", disks["e2e-scale"]...)
+		kubectl("patch", "shardpool", "main", "-n", s.name, "--type=merge", "-p", `{"spec":{"replace":[2]}}`)
+		Eventually(func(g Gomega) {
+			now := s.shards("main")["main-2"]
+			g.Expect(now.Volume).NotTo(BeNil())
+			g.Expect(now.Volume.UUID).NotTo(Or(BeEmpty(), Equal(before.Volume.UUID)), "%+v", now)
+			g.Expect(now.Volume.PersistentVolume).NotTo(Or(BeEmpty(), Equal(before.Volume.PersistentVolume)), "%+v", now)
+			g.Expect(now.State).To(Equal(v1alpha1.ShardServing), "%+v", now)
+			g.Expect(now.Node).To(Equal(before.Node), "its failure domain has another copy now")
+		}).WithTimeout(3 * time.Minute).Should(Succeed())
+		s.awaitSettled()
+		var set v1alpha1.DiskSet
+		Expect(get(&set, "diskset", "e2e-scale")).To(Succeed())
+		Expect(set.Status.Disks).To(ContainElement(And(HaveField("PersistentVolume", before.Volume.PersistentVolume),
+			HaveField("State", v1alpha1.DiskReleased), HaveField("Message", ContainSubstring("it was replaced")))))
+		well()
+	})
+
 	It("goes from ext4 to xfs by a second pool, back half-way, and then for good", func() {
 		for _, node := range []string{"n1", "n2", "n3"} {
 			addDisk("e2e-scale-xfs", node, 320)

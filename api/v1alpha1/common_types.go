@@ -10,6 +10,8 @@ const (
 	LabelShard = "sheaf.dev/shard"
 	// LabelComponent is shard, gateway, etcd or bench.
 	LabelComponent = "app.kubernetes.io/component"
+	// LabelClient, with the name of a RecordStore as value, is on pods that a person lets reach the shards of that store (spec.networkPolicy).
+	LabelClient = "sheaf.dev/client"
 	// LabelDiskSet names the DiskSet a PersistentVolume or StorageClass belongs to.
 	LabelDiskSet = "sheaf.dev/diskset"
 )

@@ -55,6 +55,8 @@ var recordStoreCases = append(append(append([]badCase{
 	{field: "spec/replication/topologyKey", value: "", says: "supported values"},
 	{field: "spec/replication/topologyKey", value: "example.org/rack", says: `supported values: "kubernetes.io/hostname", "topology.kubernetes.io/zone", "topology.kubernetes.io/region"`},
 
+	{field: "spec/networkPolicy/mode", value: "On", says: `supported values: "Managed", "None"`},
+	{field: "spec/networkPolicy/directClients", value: "Nobody", says: `supported values: "Any", "Labelled"`},
 	{field: "spec/retention/versions", value: 0, says: "greater than or equal to 1"},
 	{field: "spec/retention/versions", value: 1001, says: "less than or equal to 1000"},
 	{field: "spec/retention/minAge", value: "-1s", says: "from 0s to 87600h"},

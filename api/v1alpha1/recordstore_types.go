@@ -70,6 +70,10 @@ type RecordStoreSpec struct {
 	// +optional
 	// +kubebuilder:default={replicas:2}
 	Gateway Gateway `json:"gateway,omitzero"`
+	// NetworkPolicy says who may reach the store's pods, where the cluster's network plugin knows NetworkPolicies.
+	// +optional
+	// +kubebuilder:default={mode:Managed}
+	NetworkPolicy NetworkPolicy `json:"networkPolicy,omitzero"`
 	// Image of shards, gateway and etcd; where it is absent, the operator's default. A change restarts one shard at a time.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -330,6 +334,44 @@ type Gateway struct {
 	// Scheduling of the gateway's pods.
 	// +optional
 	Scheduling *Scheduling `json:"scheduling,omitempty"`
+}
+
+// NetworkPolicyMode says who makes a store's NetworkPolicies.
+// +kubebuilder:validation:Enum=Managed;None
+type NetworkPolicyMode string
+
+// Modes of NetworkPolicies.
+const (
+	// NetworkPolicyManaged lets the operator make them.
+	NetworkPolicyManaged NetworkPolicyMode = "Managed"
+	// NetworkPolicyNone makes none, and takes away those that the operator made.
+	NetworkPolicyNone NetworkPolicyMode = "None"
+)
+
+// DirectClients says which clients may call shards past the gateway.
+// +kubebuilder:validation:Enum=Any;Labelled
+type DirectClients string
+
+// Direct clients.
+const (
+	// DirectClientsAny may be any pod.
+	DirectClientsAny DirectClients = "Any"
+	// DirectClientsLabelled have the label sheaf.dev/client with the store's name.
+	DirectClientsLabelled DirectClients = "Labelled"
+)
+
+// NetworkPolicy says who may reach the store's pods.
+type NetworkPolicy struct {
+	// Mode: Managed makes NetworkPolicies by which only the store's pods and the operator reach a managed etcd; None makes none.
+	// Policies add up: to let others in as well, make one of your own beside them.
+	// +optional
+	// +kubebuilder:default=Managed
+	Mode NetworkPolicyMode `json:"mode,omitempty"`
+	// DirectClients that may call shards past the gateway: Any, or Labelled (pods of any namespace with the label sheaf.dev/client: NAME,
+	// NAME being the store's). With Labelled nobody else reaches the port on which shards talk to each other.
+	// +optional
+	// +kubebuilder:default=Any
+	DirectClients DirectClients `json:"directClients,omitempty"`
 }
 
 // Scheduling says where pods may run.

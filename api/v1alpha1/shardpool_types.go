@@ -51,6 +51,7 @@ type ShardPoolList struct {
 // +kubebuilder:validation:XValidation:rule="self.residency != 'Resident' || (has(self.resources) && has(self.resources.limits) && 'memory' in self.resources.limits)",message="residency Resident needs resources.limits.memory: the shards hold their data in memory and check the need against it before they load",fieldPath=".resources"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.fileSystem) || has(self.fileSystem)",message="fileSystem cannot be removed once it is set: put it back"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.fileSystem) || !has(self.fileSystem) || self.fileSystem.type == oldSelf.fileSystem.type",fieldPath=".fileSystem.type",message="fileSystem.type cannot be changed: add a second pool with the new file system, and drain this one (state: Drained)"
+// +kubebuilder:validation:XValidation:rule="!has(self.replace) || !has(self.remove) || !self.replace.exists(n, n in self.remove)",fieldPath=".replace",message="a number cannot be in replace and in remove: a shard that is to go needs no other volume"
 type ShardPoolSpec struct {
 	// StoreRef names the RecordStore, in this namespace, whose groups the shards keep. Cannot be changed.
 	// +required
@@ -76,6 +77,15 @@ type ShardPoolSpec struct {
 	// +kubebuilder:validation:items:Minimum=0
 	// +kubebuilder:validation:items:Maximum=100000
 	Parked []int32 `json:"parked,omitempty"`
+	// Replace are numbers of shards whose volume is given up, once for each time that a number is put here: the claim is deleted, the shard
+	// gets another volume of the StorageClass, and its copies are made anew on it. One shard at a time, and only when every group on it has
+	// a majority of its copies elsewhere; a store with one copy of each group refuses it (condition Stalled, reason ReplaceRefused).
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:Minimum=0
+	// +kubebuilder:validation:items:Maximum=100000
+	Replace []int32 `json:"replace,omitempty"`
 	// State: Active takes groups; Cordoned keeps those it has and takes no new ones; Drained gives them away.
 	// +optional
 	// +kubebuilder:default=Active

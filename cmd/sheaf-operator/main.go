@@ -87,7 +87,7 @@ func run(ctx context.Context, o options) error {
 func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements) error {
 	store := &controllers.RecordStoreReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("sheaf-operator"),
-		Placements: placements, Image: o.shardImage,
+		Placements: placements, Image: o.shardImage, Namespace: o.namespace,
 	}
 	if err := store.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of RecordStores: %w", err)

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -29,6 +30,7 @@ import (
 type options struct {
 	namespaces      []string
 	shardImage      string
+	namespace       string
 	leaderElect     bool
 	leaderNamespace string
 	metricsAddress  string
@@ -57,6 +59,8 @@ The Helm chart sheaf-operator installs it with the rights that it needs.`,
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.namespaces, "namespaces", nil, "namespaces to look after; empty: all")
 	flags.StringVar(&o.shardImage, "shard-image", "", "image of shards, gateways and etcd, where a RecordStore names none (required)")
+	flags.StringVar(&o.namespace, "operator-namespace", "", "namespace of the operator's pods, which NetworkPolicies of stores let in; "+
+		"empty: $POD_NAMESPACE; where that is empty too, none are made")
 	flags.BoolVar(&o.leaderElect, "leader-elect", true, "work only while holding a lease, so that several replicas may run")
 	flags.StringVar(&o.leaderNamespace, "leader-election-namespace", "", "namespace of that lease; empty: $POD_NAMESPACE, else that of the pod")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "address of /metrics; 0: none")
@@ -82,6 +86,9 @@ func (o *options) check() error {
 	if o.leaderNamespace == "" {
 		o.leaderNamespace = os.Getenv("POD_NAMESPACE")
 	}
+	if o.namespace == "" {
+		o.namespace = os.Getenv("POD_NAMESPACE")
+	}
 	return nil
 }
 
@@ -100,7 +107,7 @@ func scheme() *runtime.Scheme {
 func (o *options) manager() ctrl.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": "sheaf-operator"})}
 	byObject := map[client.Object]cache.ByObject{}
-	for _, kind := range []client.Object{&corev1.Service{}, &appsv1.StatefulSet{}, &appsv1.Deployment{}, &policyv1.PodDisruptionBudget{}} {
+	for _, kind := range []client.Object{&corev1.Service{}, &appsv1.StatefulSet{}, &appsv1.Deployment{}, &policyv1.PodDisruptionBudget{}, &networkingv1.NetworkPolicy{}} {
 		byObject[kind] = ours
 	}
 	named := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelName: v1alpha1.NameSheaf})}

@@ -91,7 +91,8 @@ func TestOptionsReachTheManager(t *testing.T) {
 		namespaces = append(namespaces, n)
 	}
 	slices.Sort(namespaces)
-	if !slices.Equal(namespaces, []string{"a", "b"}) || m.Metrics.BindAddress != "0" || got.diskSets || !m.LeaderElection || m.LeaderElectionNamespace != "sheaf-system" {
+	if !slices.Equal(namespaces, []string{"a", "b"}) || m.Metrics.BindAddress != "0" || got.diskSets || !m.LeaderElection || m.LeaderElectionNamespace != "sheaf-system" ||
+		got.namespace != "sheaf-system" {
 		t.Errorf("%+v", m)
 	}
 	for kind, by := range m.Cache.ByObject {

@@ -6,6 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 pins=$PWD/hack/kube out=$PWD/bin/kube
 export CGO_ENABLED=0 GOWORK=off GOFLAGS=-buildvcs=false
+source hack/ticks.sh
 
 # version FOLDER MODULE: the version that the folder's go.mod pins.
 version() { awk -v module="$2" '$1 == "require" && $2 == module {print $3; exit} $1 == module {print $2; exit}' "$pins/$1/go.mod"; }
@@ -51,20 +52,69 @@ fresh() {
   [ -x "$out/$1" ] && [ "$(cat "$out/.$1.stamp" 2>/dev/null)" = "$stamp" ]
 }
 
+# What is to be built, and how far that is: programs, and packages as the compiler names them in $compiled when it has one.
+programs=0 built=0 packages=0 began=$SECONDS compiled='' now=''
+
+# count NAME...: sets programs to those that are not built yet, and packages to how many of theirs have to be compiled. Programs of one module
+# share packages, so that each module is asked once.
+count() {
+  local name folder package ldflags stamp stale
+  declare -A wanted=()
+  for name in "$@"; do
+    fresh "$name" && continue
+    programs=$((programs + 1))
+    wanted[$folder]+=" $package"
+  done
+  for folder in "${!wanted[@]}"; do
+    now="looking at the module $folder"
+    # shellcheck disable=SC2086 # several packages
+    stale=$(cd "$pins/$folder" && ticks far retry go list -deps -trimpath -f '{{if .Stale}}x{{end}}' ${wanted[$folder]} | grep -c x || true)
+    packages=$((packages + stale))
+  done
+}
+
+# far: one line that says how far it is, and how long it may take by what it took so far.
+far() {
+  local spent=$((SECONDS - began)) done=0 left=''
+  [ ! -f "$compiled" ] || done=$(wc -l <"$compiled")
+  if [ "$packages" -gt 0 ] && [ "$done" -ge 20 ] && [ "$done" -le "$packages" ]; then
+    left=", about $(duration $((spent * (packages - done) / done + 1))) left"
+  fi
+  echo "hack/kube/build.sh: $now; $built of $programs programs are built, $done of $packages packages compiled in $(duration "$spent")$left"
+}
+
+# compile FOLDER PACKAGE LDFLAGS OUT: the packages that the compiler names go into $compiled, all else to standard error.
+compile() {
+  cd "$1" && nice -n 5 go build -v -trimpath -ldflags "$3" -o "$4" "$2" 2>&1 >/dev/null |
+    while IFS= read -r line; do
+      case $line in
+      *' '* | '#'* | *:*) echo "$line" >&2 ;;
+      *) echo "$line" >>"$compiled" ;;
+      esac
+    done
+}
+
 build() {
   local folder package ldflags stamp start=$SECONDS
   fresh "$1" && return
+  now="waiting for another build of bin/kube"
   exec 9>"$out/.lock" # two callers at once would build everything twice; who finds all built waits for nobody
-  flock 9
+  ticks far flock 9
   if ! fresh "$1"; then
-    (cd "$pins/$folder" && retry go list -deps "$package" >/dev/null && nice -n 5 go build -trimpath -ldflags "$ldflags" -o "$out/.$1.new" "$package")
+    now="building bin/kube/$1"
+    far >&2
+    (ticks far compile "$pins/$folder" "$package" "$ldflags" "$out/.$1.new")
     mv "$out/.$1.new" "$out/$1"
     echo "$stamp" >"$out/.$1.stamp"
     echo "built bin/kube/$1 in $((SECONDS - start))s"
   fi
+  built=$((built + 1))
   exec 9>&-
 }
 
 [ $# -gt 0 ] || { echo "usage: hack/kube/build.sh NAME..." >&2; exit 2; }
 mkdir -p "$out"
+compiled=$(mktemp)
+trap 'rm -f "$compiled"' EXIT
+count "$@"
 for name in "$@"; do build "$name"; done

@@ -27,6 +27,9 @@ const (
 	ContainerEtcd    = "etcd"
 )
 
+// ComponentOperator is the component of the operator's own pods, which its chart makes.
+const ComponentOperator = "operator"
+
 // Names inside pods.
 const (
 	// ClaimTemplate is the claim template, and the volume, of shards and etcd members.

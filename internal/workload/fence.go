@@ -1,0 +1,96 @@
+package workload
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// EtcdFence is the name of the NetworkPolicy of a store's managed etcd.
+func EtcdFence(store string) string { return store + "-etcd" }
+
+// ShardFence is the name of the NetworkPolicy of a store's shards.
+func ShardFence(store string) string { return store + "-shards" }
+
+// Fence is a NetworkPolicy, and whether it is wanted.
+type Fence struct {
+	Policy *networkingv1.NetworkPolicy
+	Wanted bool
+}
+
+// Fences are the NetworkPolicies of a store, also those that are not wanted. Policies add up: whoever has to let more in writes one of his
+// own. They are about ingress only. Probes and port-forwards come from the node, which network plugins let through.
+//
+// Gateways have none: they are what clients call. Ports for HTTP (health, metrics, status) stay open, as scrapers may be anywhere.
+func Fences(store *v1alpha1.RecordStore, operatorNamespace string) []Fence {
+	managed := store.Spec.NetworkPolicy.Mode != v1alpha1.NetworkPolicyNone
+	labelled := store.Spec.NetworkPolicy.DirectClients == v1alpha1.DirectClientsLabelled
+	return []Fence{
+		{etcdFence(store, operatorNamespace), managed && store.Spec.Etcd.Managed != nil},
+		{shardFence(store, operatorNamespace), managed && labelled},
+	}
+}
+
+// etcdFence lets the store and the operator ask etcd, and its members talk to each other.
+func etcdFence(store *v1alpha1.RecordStore, operatorNamespace string) *networkingv1.NetworkPolicy {
+	return fence(store, EtcdFence(store.Name), ContainerEtcd,
+		networkingv1.NetworkPolicyIngressRule{Ports: ports(PortEtcdClient), From: []networkingv1.NetworkPolicyPeer{ofStore(store), ofOperator(operatorNamespace)}},
+		networkingv1.NetworkPolicyIngressRule{
+			Ports: ports(PortEtcdPeer),
+			From:  []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: Selector(store.Name, ContainerEtcd)}}},
+		},
+		networkingv1.NetworkPolicyIngressRule{Ports: ports(PortEtcdHTTP)},
+	)
+}
+
+// shardFence lets the store, the operator, and clients with the label reach shards. Shards talk to each other on the port on which
+// clients call, so that it is one rule for all.
+func shardFence(store *v1alpha1.RecordStore, operatorNamespace string) *networkingv1.NetworkPolicy {
+	client := networkingv1.NetworkPolicyPeer{
+		NamespaceSelector: &metav1.LabelSelector{}, // any
+		PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelClient: store.Name}},
+	}
+	return fence(store, ShardFence(store.Name), ContainerShard,
+		networkingv1.NetworkPolicyIngressRule{
+			Ports: ports(PortShard), From: []networkingv1.NetworkPolicyPeer{ofStore(store), ofOperator(operatorNamespace), client},
+		},
+		networkingv1.NetworkPolicyIngressRule{Ports: ports(PortShardHTTP)},
+	)
+}
+
+func fence(store *v1alpha1.RecordStore, name, component string, rules ...networkingv1.NetworkPolicyIngressRule) *networkingv1.NetworkPolicy {
+	return &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: name, Labels: Labels(store.Name, component)},
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: Selector(store.Name, component)},
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+			Ingress:     rules,
+		},
+	}
+}
+
+// ofStore are the pods of the store, in its namespace.
+func ofStore(store *v1alpha1.RecordStore) networkingv1.NetworkPolicyPeer {
+	return networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelStore: store.Name}}}
+}
+
+// ofOperator are the pods of the operator, as its chart labels them.
+func ofOperator(namespace string) networkingv1.NetworkPolicyPeer {
+	return networkingv1.NetworkPolicyPeer{
+		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}},
+		PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{
+			v1alpha1.LabelComponent: ComponentOperator, "app.kubernetes.io/part-of": v1alpha1.NameSheaf,
+		}},
+	}
+}
+
+func ports(numbers ...int32) []networkingv1.NetworkPolicyPort {
+	list := make([]networkingv1.NetworkPolicyPort, len(numbers))
+	for i, n := range numbers {
+		list[i] = networkingv1.NetworkPolicyPort{Protocol: new(corev1.ProtocolTCP), Port: new(intstr.FromInt32(n))}
+	}
+	return list
+}
