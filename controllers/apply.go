@@ -55,6 +55,7 @@ func Apply(ctx context.Context, c client.Client, owner, wanted client.Object) (c
 	if err != nil {
 		return false, fmt.Errorf("apply %s: %w", at, err)
 	}
+	logNews(ctx, news{reason: "Applied", action: "Apply", message: "applied " + at})
 	return true, nil
 }
 

@@ -99,7 +99,7 @@ func TestCountCopies(t *testing.T) {
 	v := viewOf(3, "a b c d", map[string]string{
 		"1": "a b c", "2": "a c d", "3": "a b -y", "4": "a -x -y", "5": "-x", "6": "", "7": "a b -y +d > a b d", "8": "a b c > a b d",
 	})
-	got := countCopies(v, states)
+	got := countCopies(v, states, groupSum{})
 	trouble := got.NotWell
 	got.NotWell = nil
 	if got.Total != 8 || got.Serving != 4 || got.Loading != 1 || got.Degraded != 4 || got.DataLost != 1 || got.Moving != 2 {

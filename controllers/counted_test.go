@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,6 +47,25 @@ func countOf(t *testing.T, kind string) float64 {
 	return -1
 }
 
+// seriesOfKind counts the series of a kind.
+func seriesOfKind(t *testing.T, kind string) (n int) {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			for _, label := range m.GetLabel() {
+				if family.GetName() == "sheaf_operator_reconciles_total" && label.GetName() == "kind" && label.GetValue() == kind {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
 func TestReconcilesAreCountedWhileAnObjectExists(t *testing.T) {
 	reader := &readsNothing{}
 	calls := 0
@@ -62,7 +82,23 @@ func TestReconcilesAreCountedWhileAnObjectExists(t *testing.T) {
 	if n := countOf(t, "test"); n != 3 || calls != 3 {
 		t.Errorf("%v counted, %d calls", n, calls)
 	}
-	reader.gone = true
+	for n := range countedMax + 10 {
+		other := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "prod", Name: fmt.Sprint("other-", n)}}
+		if _, err := r.Reconcile(t.Context(), other); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := seriesOfKind(t, "test"); n != countedMax+1 {
+		t.Errorf("%d series of one kind, want %d and one for the others", n, countedMax)
+	}
+	for n := range countedMax + 10 {
+		reader.gone = true
+		other := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "prod", Name: fmt.Sprint("other-", n)}}
+		if _, err := r.Reconcile(t.Context(), other); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reconciles.DeleteLabelValues("test", "", "")
 	if _, err := r.Reconcile(t.Context(), req); err != nil {
 		t.Fatal(err)
 	}

@@ -83,7 +83,7 @@ func (r *DiskSetReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if out.IsStalled() && !stalledBefore(before, out) {
-		r.Events.Eventf(set, nil, corev1.EventTypeWarning, out.Reason(), "Reconcile", "%s", tail(out.Message(), 900))
+		tell(ctx, r.Events, set, news{warning: true, reason: out.Reason(), action: "Reconcile", message: out.Message()})
 	}
 	return out.Result()
 }
@@ -161,18 +161,35 @@ func (r *DiskSetReconciler) do(ctx context.Context, a diskAction) error {
 		if err := r.Client.Create(ctx, a.create, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 			return fmt.Errorf("create PersistentVolume %s: %w", a.create.Name, err)
 		}
+		logNews(ctx, news{reason: "VolumeCreated", action: "Create", object: a.create, message: "made PersistentVolume " + a.create.Name})
 	case a.remove != nil:
 		here := client.Preconditions{UID: &a.remove.UID, ResourceVersion: &a.remove.ResourceVersion}
 		if err := r.Client.Delete(ctx, a.remove, here); err != nil {
 			return fmt.Errorf("delete PersistentVolume %s: %w", a.remove.Name, err)
 		}
+		logNews(ctx, news{reason: "VolumeDeleted", action: "Delete", object: a.remove, message: "deleted PersistentVolume " + a.remove.Name})
 	default:
 		patch := client.MergeFromWithOptions(a.change, client.MergeFromWithOptimisticLock{})
 		if err := r.Client.Patch(ctx, a.after.DeepCopy(), patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 			return fmt.Errorf("change PersistentVolume %s: %w", a.after.Name, err)
 		}
+		logNews(ctx, news{reason: "VolumeChanged", action: "Change", object: a.after, message: changeWords(a.change, a.after)})
 	}
 	return nil
+}
+
+// changeWords say what is changed in a volume.
+func changeWords(before, after *corev1.PersistentVolume) string {
+	holder := func(pv *corev1.PersistentVolume) string {
+		if ref := pv.Spec.ClaimRef; ref != nil {
+			return ref.Namespace + "/" + ref.Name
+		}
+		return "nobody"
+	}
+	if from, to := holder(before), holder(after); from != to {
+		return fmt.Sprintf("PersistentVolume %s was for %s, and is now for %s", after.Name, from, to)
+	}
+	return fmt.Sprintf("changed size or mount options of PersistentVolume %s", after.Name)
 }
 
 // judge says what a person has to do.
@@ -230,8 +247,8 @@ func (r *DiskSetReconciler) delete(ctx context.Context, set *v1alpha1.DiskSet) e
 		return fmt.Errorf("read StorageClass %s: %w", set.Name, err)
 	}
 	if len(kept) > 0 {
-		r.Events.Eventf(set, nil, corev1.EventTypeWarning, "VolumesKept", "Delete",
-			"PersistentVolumes with data stay: %s", tail(strings.Join(kept, ", "), 900))
+		tell(ctx, r.Events, set, news{warning: true, reason: "VolumesKept", action: "Delete",
+			message: "PersistentVolumes with data stay: " + strings.Join(kept, ", ")})
 	}
 	patch := client.MergeFromWithOptions(set.DeepCopy(), client.MergeFromWithOptimisticLock{})
 	controllerutil.RemoveFinalizer(set, v1alpha1.Finalizer)

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -225,8 +226,7 @@ func (d *diskDecision) assign() {
 		}
 		name := d.choose(claim, key, store, perNode)
 		if name == "" {
-			d.out.waiting = append(d.out.waiting, fmt.Sprintf("claim %s asks for %s, and no free disk of a ready node is that large",
-				key, claim.Spec.Resources.Requests.Storage()))
+			d.out.waiting = append(d.out.waiting, fmt.Sprintf("claim %s asks for %s, and %s", key, claim.Spec.Resources.Requests.Storage(), d.noneWords()))
 			continue
 		}
 		d.give(name, claim, key, store)
@@ -267,6 +267,29 @@ func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store st
 		}
 	}
 	return best
+}
+
+// noneWords say why no disk fits a claim.
+func (d *diskDecision) noneWords() string {
+	free, largest := 0, ""
+	var size resource.Quantity
+	for _, name := range d.order {
+		status, pv := d.states[name], d.after[name]
+		if pv == nil || status.State != v1alpha1.DiskFree {
+			continue
+		}
+		free++
+		if d.usable(status.Node) && pv.Spec.Capacity.Storage().Cmp(size) > 0 {
+			size, largest = *pv.Spec.Capacity.Storage(), fmt.Sprintf("%s on %s", status.Device, status.Node)
+		}
+	}
+	switch {
+	case free == 0:
+		return "no disk is free"
+	case largest == "":
+		return fmt.Sprintf("none of the %d free disks is on a node that is ready", free)
+	}
+	return fmt.Sprintf("the largest free disk of a ready node, %s, has %s", largest, size.String())
 }
 
 func (d *diskDecision) less(a, b, store string, perNode map[string]int) bool {

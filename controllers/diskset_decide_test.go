@@ -160,6 +160,21 @@ func TestADiskThatIsTooSmallOrOnANodeThatIsDownIsNotGiven(t *testing.T) {
 }
 
 // A disk that was measured is not given to a store before a person says so; the same Job may measure it again.
+func TestAClaimThatWaitsSaysWhatThereIs(t *testing.T) {
+	for says, prepare := range map[string]func(*diskWorld){
+		"claim prod/data-b asks for 20Gi, and no disk is free":                                                          func(w *diskWorld) { w.claim("data-a", "5Gi") },
+		"claim prod/data-b asks for 20Gi, and none of the 1 free disks is on a node that is ready":                      func(w *diskWorld) { w.node("n1", false) },
+		"claim prod/data-b asks for 20Gi, and the largest free disk of a ready node, /dev/disk/by-id/a on n1, has 10Gi": func(*diskWorld) {},
+	} {
+		w := newDiskWorld(disk("n1", "a", "10Gi"))
+		prepare(w)
+		w.claim("data-b", "20Gi")
+		if d := w.settle(); len(d.waiting) != 1 || d.waiting[0] != says {
+			t.Errorf("%q, want %q", d.waiting, says)
+		}
+	}
+}
+
 func TestABenchJobGetsADisk(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
 	w.o.stores = nil // qualified before there is a store

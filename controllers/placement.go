@@ -44,6 +44,7 @@ type PlacementState struct {
 	Homeless int32             // groups that no shard has made yet
 	Unplaced map[string]string // group -> why it cannot be placed now
 	Changed  bool              // something was written
+	Targets  int32             // groups whose target was written
 }
 
 // Placement is one store's placement in etcd. Calls are bounded by their context.

@@ -1,8 +1,10 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -49,11 +51,14 @@ type RecordStoreReconciler struct {
 	Live       client.Reader
 	Events     events.EventRecorder
 	Placements Placements
+	// Groups is what shards said of their groups, as pools wrote it down; nil: nobody does.
+	Groups *GroupBook
 	// Image of shards, gateways and etcd, where a store names none.
 	Image string
 	// Namespace of the operator's own pods, which reach etcd; empty: it is not known, and no NetworkPolicies are made.
 	Namespace string
 
+	written sync.Map // of a store's UID: time.Time of the last write of its status
 	changed pacer
 }
 
@@ -74,6 +79,8 @@ type storeRun struct {
 	trouble   string // of a gateway's pod
 	state     PlacementState
 	hasState  bool
+	heard     groupSum // of the groups of the store
+	keeps     bool     // too soon for another step of figures
 	placement Placement
 }
 
@@ -84,6 +91,7 @@ func (r *RecordStoreReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 		if apierrors.IsNotFound(err) {
 			r.Placements.Close(req.String())
 			r.changed.done(req)
+			storeSeries.forget(req.NamespacedName)
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, err
@@ -98,6 +106,7 @@ func (r *RecordStoreReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 		return r.changed.again(req), nil
 	}
 	r.summarize(run, out)
+	storeSeries.observe(run)
 	changed, err := r.writeStatus(ctx, before, &store)
 	if passes(err) {
 		return r.changed.again(req), nil
@@ -107,10 +116,14 @@ func (r *RecordStoreReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 		return ctrl.Result{}, err
 	}
 	if changed {
-		r.tell(before, &store)
+		r.written.Store(store.UID, time.Now())
+		r.tell(ctx, before, &store)
 	}
 	if out.IsComplete() {
-		return ctrl.Result{RequeueAfter: r.pause(run)}, nil
+		out.after = r.pause(run)
+	}
+	if run.heard.unsettled {
+		out.after = min(cmp.Or(out.after, leaderGrace), leaderGrace)
 	}
 	if run.lacksMembers() { // of whom only the readiness is watched, and not why
 		out.after = min(out.after, PauseShort)

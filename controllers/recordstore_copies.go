@@ -137,9 +137,9 @@ func (v *PlacementView) away() []string {
 	return slices.Sorted(maps.Keys(shards))
 }
 
-// countCopies counts the groups of a store with several copies: by where etcd says that copies are, and by the states of the
-// shards there.
-func countCopies(v *PlacementView, states map[string]v1alpha1.ShardStatus) (groups v1alpha1.GroupCounts) {
+// countCopies counts the groups of a store with several copies: by where etcd says that copies are, by the states of the shards there,
+// and by whether one of these leads.
+func countCopies(v *PlacementView, states map[string]v1alpha1.ShardStatus, heard groupSum) (groups v1alpha1.GroupCounts) {
 	for _, name := range v.names() {
 		g := v.Groups[name]
 		up, loads, lost := 0, 0, 0
@@ -157,7 +157,13 @@ func countCopies(v *PlacementView, states map[string]v1alpha1.ShardStatus) (grou
 		if g.moving() {
 			groups.Moving++
 		}
-		if g.here(nil) < int(v.Copies) && (lost == 0 || lost < len(g.Voters)) {
+		said := heard.groups[name]
+		switch {
+		case lost > 0 && lost == len(g.Voters):
+		case said.leaderless && len(g.Voters) > 0:
+			groups.Degraded++
+			groups.NotWell = append(groups.NotWell, said.noLeader(name))
+		case g.here(nil) < int(v.Copies):
 			groups.Degraded++
 			groups.NotWell = append(groups.NotWell, v1alpha1.GroupTrouble{Group: name, State: groupDegraded, Message: cut(v.copiesWords(name), troubleBytesMax)})
 		}
@@ -167,13 +173,32 @@ func countCopies(v *PlacementView, states map[string]v1alpha1.ShardStatus) (grou
 			groups.DataLost++
 			groups.NotWell = append(groups.NotWell, v1alpha1.GroupTrouble{Group: name, Shard: g.Voters[0].Shard, State: groupLost,
 				Message: "every copy is on a volume that is gone: bring one back"})
-		case up >= need:
+		case up >= need && !said.leaderless:
 			groups.Serving++
 		case up+loads >= need:
 			groups.Loading++
 		}
 	}
 	return groups
+}
+
+// heardCounts are the counts while etcd is not asked: what shards say of their groups, and what else was known before.
+func heardCounts(before v1alpha1.GroupCounts, heard groupSum, copies int32) v1alpha1.GroupCounts {
+	if !heard.known {
+		return before
+	}
+	out := before
+	out.Serving = min(heard.led(), out.Total-out.DataLost)
+	out.Loading = min(out.Loading, out.Total-out.DataLost-out.Serving)
+	list := heard.troubles(copies)
+	out.Degraded = min(int32(len(list)), out.Total-out.DataLost) //nolint:gosec // at most 65536
+	for _, t := range before.NotWell {                           // of what shards do not know
+		if t.State != groupDegraded && t.State != groupNoLeader {
+			list = append(list, t)
+		}
+	}
+	out.NotWell = firstTroubles(list)
+	return out
 }
 
 // copiesWords says which copies of a group are missing.

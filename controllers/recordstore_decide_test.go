@@ -166,7 +166,7 @@ func TestRollUp(t *testing.T) {
 		poolOf("ssd", 2, v1alpha1.ShardServing, v1alpha1.ShardLoading),
 		poolOf("hdd", 1, v1alpha1.ShardDiskLost),
 	}
-	groups, shards := rollUp(pools, PlacementState{Groups: 12, Silent: map[string]string{"g8": "hdd-0"}, Unplaced: map[string]string{"g9": "no shard", "g8": "x"}}, 1)
+	groups, shards := rollUp(pools, PlacementState{Groups: 12, Silent: map[string]string{"g8": "hdd-0"}, Unplaced: map[string]string{"g9": "no shard", "g8": "x"}}, 1, groupSum{})
 	if groups.Total != 12 || groups.Serving != 5 || groups.Loading != 3 || groups.Degraded != 0 || groups.DataLost != 4 {
 		t.Errorf("%+v", groups)
 	}
@@ -180,7 +180,7 @@ func TestRollUp(t *testing.T) {
 		t.Errorf("%+v", groups.NotWell)
 	}
 	// A status that lags behind never makes a negative count.
-	groups, _ = rollUp(pools, PlacementState{Groups: 2}, 1)
+	groups, _ = rollUp(pools, PlacementState{Groups: 2}, 1, groupSum{})
 	if groups.Serving != 2 || groups.Loading != 0 || groups.Degraded != 0 || groups.DataLost != 0 {
 		t.Errorf("%+v", groups)
 	}
@@ -188,7 +188,7 @@ func TestRollUp(t *testing.T) {
 	for n := range 100 {
 		many[fmt.Sprintf("g%d", n)] = "ssd-9"
 	}
-	if groups, _ = rollUp(nil, PlacementState{Groups: 100, Silent: many, Unplaced: many}, 1); len(groups.NotWell) != 20 {
+	if groups, _ = rollUp(nil, PlacementState{Groups: 100, Silent: many, Unplaced: many}, 1, groupSum{}); len(groups.NotWell) != 20 {
 		t.Errorf("%d groups are named", len(groups.NotWell))
 	}
 }

@@ -46,6 +46,9 @@ func (r *RecordStoreReconciler) deleteEtcdClaims(ctx context.Context, store *v1a
 		claim.Namespace, claim.Name = store.Namespace, workload.ClaimTemplate+"-"+workload.EtcdMember(store.Name, n)
 		if err := r.Client.Delete(ctx, claim); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete claim %s: %w", client.ObjectKeyFromObject(claim), err)
+		} else if err == nil {
+			tell(ctx, r.Events, store, news{reason: "ClaimDeleted", action: "Delete", object: claim,
+				message: fmt.Sprintf("deleted PersistentVolumeClaim %s of etcd, as deletionPolicy is Delete", claim.Name)})
 		}
 	}
 	return nil

@@ -94,6 +94,9 @@ func (r *RecordStoreReconciler) growEtcdClaims(ctx context.Context, run *storeRu
 				"allowVolumeExpansion, set it back, or leave it as it is: etcd runs on", want.String(), claim.Name, err)
 		} else if err != nil {
 			return Retry(fmt.Errorf("grow claim %s: %w", key, err))
+		} else {
+			tell(ctx, r.Events, store, news{reason: "ClaimGrows", action: "Grow", object: &claim,
+				message: fmt.Sprintf("asked for %s in PersistentVolumeClaim %s of etcd", want.String(), claim.Name)})
 		}
 	}
 	if refused != "" {
@@ -123,6 +126,8 @@ func (r *RecordStoreReconciler) replaceEtcdPods(ctx context.Context, run *storeR
 	if err := r.Client.Delete(ctx, victim, options); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return Retry(fmt.Errorf("delete pod %s: %w", client.ObjectKeyFromObject(victim), err))
 	}
+	tell(ctx, r.Events, store, news{reason: "EtcdRestarts", action: "Restart", object: victim,
+		message: fmt.Sprintf("restarting etcd member %s for a changed pod template", victim.Name)})
 	return Wait("EtcdUpdating", fmt.Sprintf("etcd member %s is restarted with its new template", victim.Name), PauseShort)
 }
 

@@ -88,8 +88,11 @@ func newStorePlay(ctx context.Context) *storePlay {
 
 // operator starts a new one, which knows nothing.
 func (p *storePlay) operator(c client.Client) {
-	p.r = &RecordStoreReconciler{Client: c, Live: operatorClient, Events: p.events, Placements: p.etcd, Image: "sheaf:1", Namespace: "sheaf-system"}
-	p.pools = &ShardPoolReconciler{Client: c, Live: operatorClient, Shards: p.play, Image: "sheaf:1", Register: p.etcd.Register()}
+	groups := &GroupBook{}
+	p.r = &RecordStoreReconciler{
+		Client: c, Live: operatorClient, Events: p.events, Placements: p.etcd, Groups: groups, Image: "sheaf:1", Namespace: "sheaf-system",
+	}
+	p.pools = &ShardPoolReconciler{Client: c, Live: operatorClient, Shards: p.play, Image: "sheaf:1", Register: p.etcd.Register(), Groups: groups}
 }
 
 // create makes a store with a managed etcd of one member.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -55,6 +56,10 @@ func (r *RecordStoreReconciler) gatherPools(ctx context.Context, run *storeRun) 
 	}
 	run.hasPools = true
 	slices.SortFunc(run.pools, func(a, b v1alpha1.ShardPool) int { return cmp.Compare(a.Name, b.Name) })
+	run.heard = r.Groups.sum(client.ObjectKeyFromObject(run.store), run.pools)
+	if at, ok := r.written.Load(run.store.UID); ok {
+		run.keeps = time.Since(at.(time.Time)) < PauseShort
+	}
 	return Complete()
 }
 

@@ -184,6 +184,8 @@ func (r *RecordStoreReconciler) plan(ctx context.Context, run *storeRun) Outcome
 	switch {
 	case err == nil:
 		run.state, run.hasState = state, true
+		store.Status.Planned = plannedFor(store, run.pools)
+		tellPlan(ctx, state)
 		SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionEtcdReady, "Ready", "etcd answers")
 		SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "Ready",
 			"etcd holds the placement of store "+store.Status.StoreUID)

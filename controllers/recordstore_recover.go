@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
@@ -19,7 +17,7 @@ func (r *RecordStoreReconciler) placementLost(ctx context.Context, run *storeRun
 		if err == nil {
 			message := fmt.Sprintf("etcd was empty: the placement of store %s was rebuilt from the volumes of its shards", store.Status.StoreUID)
 			SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "PlacementRebuilt", message)
-			r.Events.Eventf(store, nil, corev1.EventTypeNormal, "PlacementRebuilt", "Rebuild", "%s", message)
+			tell(ctx, r.Events, store, news{reason: "PlacementRebuilt", action: "Rebuild", message: message})
 			return Wait("PlacementRebuilt", message, PauseShort)
 		}
 		why = fmt.Sprintf("It is rebuilt by itself when every shard answers and all that their volumes hold fits together, which is not so: %s. ",

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -19,7 +18,7 @@ const troublesMax = 20
 
 // awaitPools waits until every group serves.
 func (r *RecordStoreReconciler) awaitPools(ctx context.Context, run *storeRun) Outcome {
-	counts, shards := rollUp(run.pools, run.state, run.copies())
+	counts, shards := rollUp(run.pools, run.state, run.copies(), run.heard)
 	redundant, _ := run.redundant()
 	switch {
 	case shardsWanted(run.pools) == 0:
@@ -56,7 +55,8 @@ func firstWords(list []v1alpha1.GroupTrouble) string {
 func firstStalled(pools []v1alpha1.ShardPool) *v1alpha1.ShardPool {
 	for n := range pools {
 		c := meta.FindStatusCondition(pools[n].Status.Conditions, v1alpha1.ConditionReady)
-		if c != nil && c.Status == metav1.ConditionFalse { // Unknown: its controller has not looked at it yet
+		// Unknown: its controller has not looked at it yet.
+		if c != nil && c.Status == metav1.ConditionFalse && c.Reason != reasonNoShards {
 			return &pools[n]
 		}
 	}
@@ -108,6 +108,7 @@ func (r *RecordStoreReconciler) summarize(run *storeRun, out Outcome) {
 		setTruth(&status.Conditions, generation, v1alpha1.ConditionGatewayReady, serves || wanted == 0,
 			"Ready", "NotReady", gatewayWords(run))
 	}
+	run.setAvailable()
 	Summarize(&status.Conditions, generation, out, fmt.Sprintf("%d groups on %d shards serve", status.Groups.Total, status.Shards.Total))
 }
 
@@ -115,19 +116,16 @@ func (r *RecordStoreReconciler) summarize(run *storeRun, out Outcome) {
 func (r *RecordStoreReconciler) summarizePools(run *storeRun) {
 	status := &run.store.Status
 	before := status.Groups
-	status.Groups, status.Shards = rollUp(run.pools, run.state, run.copies())
+	status.Groups, status.Shards = rollUp(run.pools, run.state, run.copies(), run.heard)
 	if !run.hasState {
 		status.Groups.NotWell = before.NotWell
-		if run.copies() > 1 { // only etcd knows which copies are of one group
-			status.Groups = before
+		if run.copies() > 1 { // only etcd knows which copies are of one group, and the shards whether they serve
+			status.Groups = heardCounts(before, run.heard, run.copies())
 		}
 	}
 	run.setRedundant()
-	status.Load, status.Records, status.StoredBytes = storeLoadText(run.pools), 0, 0
-	for n := range run.pools {
-		status.Records += run.pools[n].Status.Records
-		status.StoredBytes += run.pools[n].Status.StoredBytes
-	}
+	status.Load, status.Version = storeLoadText(run.pools), versionWords(shardStatuses(run.pools))
+	run.figures()
 	for _, kind := range []string{
 		v1alpha1.ConditionLoaded, v1alpha1.ConditionFileSystemMatches, v1alpha1.ConditionMemoryFits,
 		v1alpha1.ConditionVolumesReady, v1alpha1.ConditionSpaceAvailable, v1alpha1.ConditionUpdated,
@@ -172,8 +170,29 @@ func rollUpCondition(status *v1alpha1.RecordStoreStatus, generation int64, pools
 	}
 }
 
+// figures sums records and bytes. Of several copies of a group its leader's records count, which may be another shard than at the last
+// look of some pool: only the book knows that.
+func (run *storeRun) figures() {
+	status, records := &run.store.Status, int64(0)
+	status.StoredBytes = 0
+	for n := range run.pools {
+		records += run.pools[n].Status.Records
+		status.StoredBytes += run.pools[n].Status.StoredBytes
+	}
+	switch {
+	case run.copies() <= 1:
+	case !run.heard.known:
+		records = status.Records
+	case run.keeps:
+		records = steady(status.Records, run.heard.records, status.Records)
+	default:
+		records = run.heard.records
+	}
+	status.Records = records
+}
+
 // rollUp counts groups and shards.
-func rollUp(pools []v1alpha1.ShardPool, state PlacementState, copies int32) (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
+func rollUp(pools []v1alpha1.ShardPool, state PlacementState, copies int32, heard groupSum) (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
 	groups := v1alpha1.GroupCounts{Total: state.Groups + state.Missing}
 	var shards v1alpha1.ShardCounts
 	lost := map[string]v1alpha1.ShardStatus{}
@@ -196,7 +215,7 @@ func rollUp(pools []v1alpha1.ShardPool, state PlacementState, copies int32) (v1a
 	}
 	if copies > 1 { // what shards count are copies
 		damaged := groups.Damaged
-		groups = countCopies(&state.View, shardStatuses(pools))
+		groups = countCopies(&state.View, shardStatuses(pools), heard)
 		groups.Total += state.Missing
 		groups.Damaged = min(damaged, groups.Total)
 		groups.NotWell = firstTroubles(append(list, groups.NotWell...))
@@ -247,8 +266,22 @@ func storeLoadText(pools []v1alpha1.ShardPool) string {
 	return text
 }
 
-// tell makes events of what changed in the status, after it was written.
-func (r *RecordStoreReconciler) tell(before, after *v1alpha1.RecordStore) {
+// troublesFromTheStart are the conditions that are not False while a store comes up as it should.
+var troublesFromTheStart = []string{
+	v1alpha1.ConditionStalled, v1alpha1.ConditionVolumesReady, v1alpha1.ConditionFileSystemMatches, v1alpha1.ConditionMemoryFits,
+	v1alpha1.ConditionSpaceAvailable, v1alpha1.ConditionPlacementReady, v1alpha1.ConditionVolumesGrown,
+}
+
+// worthWarning says whether a change of a condition is trouble. What a store that starts does not have yet is none.
+func worthWarning(c metav1.Condition, starts bool) bool {
+	if starts && !slices.Contains(troublesFromTheStart, c.Type) {
+		return false
+	}
+	return c.Status == metav1.ConditionFalse && c.Type != v1alpha1.ConditionReady || c.Type == v1alpha1.ConditionStalled
+}
+
+// tell says what changed in the status, after it was written.
+func (r *RecordStoreReconciler) tell(ctx context.Context, before, after *v1alpha1.RecordStore) {
 	for _, c := range after.Status.Conditions {
 		old := meta.FindStatusCondition(before.Status.Conditions, c.Type)
 		if old != nil && old.Status == c.Status && old.Reason == c.Reason {
@@ -257,13 +290,11 @@ func (r *RecordStoreReconciler) tell(before, after *v1alpha1.RecordStore) {
 		if old != nil && old.Status == metav1.ConditionUnknown && old.Reason == v1alpha1.ReasonPending { // nobody has looked before
 			old = nil
 		}
-		kind := corev1.EventTypeNormal
-		if c.Status == metav1.ConditionFalse && c.Type != v1alpha1.ConditionReady || c.Type == v1alpha1.ConditionStalled {
-			kind = corev1.EventTypeWarning
-		}
 		if old == nil && c.Status == metav1.ConditionFalse {
 			continue // nothing was lost: it has not been there yet
 		}
-		r.Events.Eventf(after, nil, kind, c.Reason, "Reconcile", "%s is %s: %s", c.Type, c.Status, tail(c.Message, 900))
+		// The action tells conditions apart that have one reason, such as Ready.
+		tell(ctx, r.Events, after, news{warning: worthWarning(c, starting(before)), reason: c.Reason, action: "Observe" + c.Type,
+			message: fmt.Sprintf("%s is %s: %s", c.Type, c.Status, tail(c.Message, 900))})
 	}
 }

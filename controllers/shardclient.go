@@ -76,6 +76,8 @@ type GroupReport struct {
 	AppliedIndex uint64
 	// Lost: the data are not on the shard's volume.
 	Lost bool
+	// CopyingBytes are still to come of a copy that is being made.
+	CopyingBytes int64
 }
 
 // serves says whether the replica answers calls.

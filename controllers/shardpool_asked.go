@@ -107,7 +107,7 @@ func (w *poolWork) replaceAsked(ctx context.Context) Outcome {
 			if err := w.markReplaced(ctx, a, marks); err != nil {
 				return Retry(err)
 			}
-			w.event(corev1.EventTypeNormal, "VolumeGivenUp", "Replace", "%s", words)
+			w.tell(ctx, "VolumeGivenUp", "Replace", shardObject(w.pool, workload.Shard(w.pool.Name, n)), "%s", words)
 		case replaceRemove:
 			if err := w.removeGivenUp(ctx, a); err != nil {
 				return Retry(err)
@@ -170,7 +170,7 @@ func (w *poolWork) removeGivenUp(ctx context.Context, a askedReplacement) error 
 	if err := w.Client.Delete(ctx, a.Claim, client.Preconditions{UID: &a.Claim.UID}); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete PersistentVolumeClaim %s, which was given up: %w", a.Claim.Name, err)
 	}
-	w.event(corev1.EventTypeNormal, "ClaimDeleted", "Replace", "deleted PersistentVolumeClaim %s, as spec.replace names shard %d", a.Claim.Name, a.Number)
+	w.tell(ctx, "ClaimDeleted", "Replace", a.Claim, "deleted PersistentVolumeClaim %s, as spec.replace names shard %d", a.Claim.Name, a.Number)
 	return nil
 }
 

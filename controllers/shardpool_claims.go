@@ -185,7 +185,7 @@ func (w *poolWork) patchClaim(ctx context.Context, claim *corev1.PersistentVolum
 	if err != nil {
 		return fmt.Errorf("grow PersistentVolumeClaim %s: %w", claim.Name, err)
 	}
-	w.event(corev1.EventTypeNormal, "ClaimGrows", "Grow", "asked for %s in PersistentVolumeClaim %s", w.pool.Spec.Storage.Size.String(), claim.Name)
+	w.tell(ctx, "ClaimGrows", "Grow", claim, "asked for %s in PersistentVolumeClaim %s", w.pool.Spec.Storage.Size.String(), claim.Name)
 	return nil
 }
 
@@ -195,6 +195,7 @@ func (w *poolWork) remakeClaim(ctx context.Context, claim *corev1.PersistentVolu
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete PersistentVolumeClaim %s, which is not bound: %w", claim.Name, err)
 	}
+	w.tell(ctx, "ClaimDeleted", "Delete", claim, "deleted PersistentVolumeClaim %s, which is not bound", claim.Name)
 	return nil
 }
 

@@ -33,6 +33,14 @@ const (
 // pauseSteady is between looks at a pool in which all is well.
 const pauseSteady = 30 * time.Second
 
+// pausePlan is until the store has made its plan for what was asked for just now.
+const pausePlan = 2 * time.Second
+
+// storeKey is the store that a pool belongs to.
+func storeKey(pool *v1alpha1.ShardPool) types.NamespacedName {
+	return types.NamespacedName{Namespace: pool.Namespace, Name: pool.Spec.StoreRef.Name}
+}
+
 // Rights, apart from the type's comment: controller-gen does not see those that stand in one.
 //
 // +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools,verbs=list;watch;patch
@@ -59,6 +67,8 @@ type ShardPoolReconciler struct {
 	Recorder events.EventRecorder
 	// Image of the pods, where the store names none.
 	Image string
+	// Groups is what shards said of their groups, for stores to read; nil: nobody reads it.
+	Groups *GroupBook
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 
@@ -134,6 +144,7 @@ func (r *ShardPoolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	out := Run(ctx, steps, w)
 	if pool.DeletionTimestamp != nil && out.IsComplete() {
 		r.written.Delete(pool.UID)
+		r.Groups.forget(storeKey(pool), pool.Name, w.now())
 		return ctrl.Result{}, nil
 	}
 	if w.ending(out.err) {
@@ -149,10 +160,24 @@ func (r *ShardPoolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	}
 	r.changed.done(req)
 	result, err := out.Result()
-	if err == nil && result.RequeueAfter == 0 {
-		result.RequeueAfter = pauseSteady
+	if err == nil {
+		result.RequeueAfter = w.pause(result.RequeueAfter)
 	}
 	return result, err
+}
+
+// pause until the next look, where the outcome asks for this one. What passes in a moment is looked at soon.
+func (w *poolWork) pause(asked time.Duration) time.Duration {
+	if asked == 0 {
+		asked = pauseSteady
+	}
+	if w.drainsUnasked() {
+		asked = min(asked, pausePlan)
+	}
+	if w.Groups.unsettled(storeKey(w.pool)) {
+		asked = min(asked, leaderGrace)
+	}
+	return asked
 }
 
 // ending says whether the error only says that the namespace is being deleted, or that the cache was behind.
@@ -176,12 +201,6 @@ func (w *poolWork) note(out Outcome) Outcome {
 		w.notes = append(w.notes, out)
 	}
 	return Complete()
-}
-
-func (w *poolWork) event(kind, reason, action, format string, args ...any) {
-	if w.Recorder != nil {
-		w.Recorder.Eventf(w.pool, nil, kind, reason, action, format, args...)
-	}
 }
 
 func (w *poolWork) addFinalizer(ctx context.Context) Outcome {
@@ -254,23 +273,37 @@ func (w *poolWork) writeStatus(ctx context.Context) error {
 		return fmt.Errorf("write the status of ShardPool %s: %w", w.pool.Name, err)
 	}
 	w.written.Store(w.pool.UID, w.now())
-	w.tellChanges()
+	w.tellChanges(ctx)
 	return nil
 }
 
-// tellChanges makes events of shards that a person has to look at, or no longer.
-func (w *poolWork) tellChanges() {
+// tellChanges tells of shards whose state has changed: in the log of all, by events of those that a person has to look at, or no longer.
+func (w *poolWork) tellChanges(ctx context.Context) {
 	before := map[string]v1alpha1.ShardState{}
 	for _, s := range w.before.Status.ShardStatuses {
 		before[s.Name] = s.State
 	}
 	for _, s := range w.pool.Status.ShardStatuses {
+		n := news{reason: string(s.State), action: "Observe", object: shardObject(w.pool, s.Name)}
 		switch {
 		case s.State == before[s.Name]:
 		case needsPerson(s.State):
-			w.event(corev1.EventTypeWarning, string(s.State), "Observe", "shard %s: %s", s.Name, s.Message)
+			n.warning, n.message = true, fmt.Sprintf("shard %s: %s", s.Name, s.Message)
+			tell(ctx, w.Recorder, w.pool, n)
 		case needsPerson(before[s.Name]):
-			w.event(corev1.EventTypeNormal, string(s.State), "Observe", "shard %s is no longer %s", s.Name, before[s.Name])
+			n.message = fmt.Sprintf("shard %s is no longer %s", s.Name, before[s.Name])
+			tell(ctx, w.Recorder, w.pool, n)
+		default:
+			n.message = fmt.Sprintf("shard %s is %s%s", s.Name, s.State, colon(s.Message))
+			logNews(ctx, n)
 		}
 	}
+}
+
+// colon puts a colon before a text that is not empty.
+func colon(text string) string {
+	if text == "" {
+		return ""
+	}
+	return ": " + text
 }

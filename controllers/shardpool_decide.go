@@ -53,6 +53,9 @@ func (o *observedShard) forgotten(uuid string) bool {
 	return uuid != "" && slices.ContainsFunc(o.Forget, func(f string) bool { return strings.EqualFold(f, uuid) })
 }
 
+// volumeGrace is how long a claim may wait for its volume before that counts as trouble: a DiskSet or a provisioner takes less.
+const volumeGrace = 15 * time.Second
+
 // startGrace is how long a container that runs may be silent before it counts as unreachable.
 const startGrace = 30 * time.Second
 
@@ -184,15 +187,18 @@ func (o *observedShard) podState() (v1alpha1.ShardState, string) {
 var volumeWords = regexp.MustCompile(`(?i)available persistent volumes? to bind|unbound immediate PersistentVolumeClaims|persistentvolumeclaim "[^"]*" not found|did ?n[o']t have enough free storage`)
 
 func (o *observedShard) unscheduled() (v1alpha1.ShardState, string) {
-	words := ""
+	words, since := "", time.Time{}
 	for _, condition := range o.Pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
-			words = condition.Message
+			words, since = condition.Message, condition.LastTransitionTime.Time
 		}
 	}
 	bound := o.Claim != nil && o.Claim.Status.Phase == corev1.ClaimBound
 	if words == "" {
 		return v1alpha1.ShardPending, o.withEvent("the pod waits for the scheduler")
+	}
+	if !bound && volumeWords.MatchString(words) && o.Now.Sub(since) < volumeGrace {
+		return v1alpha1.ShardPending, fmt.Sprintf("claim %s waits for a PersistentVolume of StorageClass %q", workload.ShardClaim(o.Name), o.ClassName)
 	}
 	if !bound && volumeWords.MatchString(words) {
 		return v1alpha1.ShardNoVolume, fmt.Sprintf("no free PersistentVolume of StorageClass %q fits the claim %s. Add a disk to the DiskSet, see that its "+

@@ -120,6 +120,10 @@ var decideTests = []struct {
 	{"no volume", func(o *observedShard) {
 		unscheduled(o, "0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind.")
 	}, v1alpha1.ShardNoVolume, []string{"local-xfs", "DiskSet", "0/3 nodes"}},
+	{"no volume yet", func(o *observedShard) {
+		unscheduled(o, "0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind.")
+		o.Pod.Status.Conditions[0].LastTransitionTime = metav1.NewTime(o.Now.Add(-volumeGrace + time.Second))
+	}, v1alpha1.ShardPending, []string{"waits for a PersistentVolume", "local-xfs"}},
 	{"no room", func(o *observedShard) { unscheduled(o, "0/3 nodes are available: 3 Insufficient memory.") }, v1alpha1.ShardUnschedulable, []string{"Insufficient memory"}},
 	{"bound volume, no room", func(o *observedShard) {
 		unscheduled(o, "didn't find available persistent volumes to bind")

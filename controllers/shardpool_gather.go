@@ -327,9 +327,15 @@ func eventWords(list []corev1.Event) []string {
 
 // decide names the state of every shard.
 func (w *poolWork) decide(context.Context) Outcome {
+	said := map[string]*ShardReport{}
 	for _, o := range w.shards {
-		w.statuses = append(w.statuses, decideShard(o))
+		s := decideShard(o)
+		w.statuses = append(w.statuses, s)
+		if said[o.Name] = nil; serving(s.State) {
+			said[o.Name] = o.Report
+		}
 	}
+	w.Groups.note(storeKey(w.pool), w.pool.Name, said, w.now())
 	w.decided = true
 	return Complete()
 }

@@ -21,6 +21,7 @@ const (
 // countGroups counts what the shard says of its groups. What it does not say now stays as it was.
 func (o *observedShard) countGroups(s *v1alpha1.ShardStatus) {
 	last := o.Last
+	s.LeadingGroups = 0 // who is silent leads nothing
 	s.Groups, s.DamagedGroups, s.LostGroups, s.Records, s.StoredBytes = last.Groups, last.DamagedGroups, last.LostGroups, last.Records, last.StoredBytes
 	r := o.Report
 	switch {
@@ -28,6 +29,9 @@ func (o *observedShard) countGroups(s *v1alpha1.ShardStatus) {
 		s.DamagedGroups, s.LostGroups, s.Records, s.StoredBytes = 0, s.Groups, 0, 0
 		return
 	case r == nil || o.Parked:
+		if o.Copies > 1 { // others lead these groups now, and count their records
+			s.Records = 0
+		}
 		return
 	case r.State == v1alpha1.ShardMemoryTooSmall:
 		s.Groups = int32(len(r.Groups)) //nolint:gosec // at most 65536
@@ -49,6 +53,7 @@ func (o *observedShard) countGroups(s *v1alpha1.ShardStatus) {
 		}
 		if g.Leader { // of several copies one counts
 			records += g.Records
+			s.LeadingGroups++
 		}
 		bytes += g.StoredBytes
 	}

@@ -28,14 +28,14 @@ func TestCountGroups(t *testing.T) {
 		want   v1alpha1.ShardStatus
 	}{
 		"serving": {v1alpha1.ShardServing, report(v1alpha1.ShardServing, whole, follower, damaged, gone), false,
-			v1alpha1.ShardStatus{Groups: 4, ServingGroups: 3, DamagedGroups: 1, LostGroups: 1, Records: 150, StoredBytes: 3000}},
+			v1alpha1.ShardStatus{Groups: 4, ServingGroups: 3, LeadingGroups: 2, DamagedGroups: 1, LostGroups: 1, Records: 150, StoredBytes: 3000}},
 		"just written, and moved far": {v1alpha1.ShardServing, report(v1alpha1.ShardServing, whole), true,
-			v1alpha1.ShardStatus{Groups: 1, ServingGroups: 1, Records: 100, StoredBytes: 1000}},
+			v1alpha1.ShardStatus{Groups: 1, ServingGroups: 1, LeadingGroups: 1, Records: 100, StoredBytes: 1000}},
 		"just written, and moved little": {v1alpha1.ShardServing,
 			report(v1alpha1.ShardServing, GroupReport{State: "Serving", Leader: true, Records: 1010, StoredBytes: 9010}), true,
-			v1alpha1.ShardStatus{Groups: 1, ServingGroups: 1, Records: 1000, StoredBytes: 9000}},
+			v1alpha1.ShardStatus{Groups: 1, ServingGroups: 1, LeadingGroups: 1, Records: 1000, StoredBytes: 9000}},
 		"loading": {v1alpha1.ShardLoading, report(v1alpha1.ShardLoading, whole, GroupReport{State: "Loading"}), false,
-			v1alpha1.ShardStatus{Groups: 2, ServingGroups: 1, Records: 1000, StoredBytes: 9000}},
+			v1alpha1.ShardStatus{Groups: 2, ServingGroups: 1, LeadingGroups: 1, Records: 1000, StoredBytes: 9000}},
 		"silent": {v1alpha1.ShardUnreachable, nil, false, v1alpha1.ShardStatus{Groups: 4, DamagedGroups: 2, Records: 1000, StoredBytes: 9000}},
 		"held":   {v1alpha1.ShardPending, report(v1alpha1.ShardPending), false, v1alpha1.ShardStatus{Groups: 4, DamagedGroups: 2, Records: 1000, StoredBytes: 9000}},
 		"disk lost": {v1alpha1.ShardDiskLost, report(v1alpha1.ShardDiskLost), false,
@@ -46,6 +46,18 @@ func TestCountGroups(t *testing.T) {
 		o.countGroups(&got)
 		if c.want.State = c.state; got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+// With several copies others lead the groups of a shard that is silent, and count their records.
+func TestASilentShardHasNoRecordsWhereOthersHaveCopies(t *testing.T) {
+	for copies, want := range map[int32]int64{1: 1000, 3: 0} {
+		o := &observedShard{Copies: copies, Last: v1alpha1.ShardStatus{Groups: 4, LeadingGroups: 2, Records: 1000, StoredBytes: 9000}}
+		got := v1alpha1.ShardStatus{State: v1alpha1.ShardNodeDown}
+		o.countGroups(&got)
+		if got.Records != want || got.LeadingGroups != 0 || got.Groups != 4 || got.StoredBytes != 9000 {
+			t.Errorf("%d copies: %+v", copies, got)
 		}
 	}
 }

@@ -3,6 +3,9 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/workload"
@@ -67,15 +70,66 @@ func (w *poolWork) emptying(ctx context.Context, name, what, undo string) Outcom
 		return Wait(reasonPlacementOff, fmt.Sprintf("shard %s %s, but etcd was not asked for its groups: %v", name, what, w.viewErr), PauseShort)
 	}
 	held := view.holds(name)
-	if names, why := view.stuck(name); len(names) > 0 {
-		return Fail(reasonNowhereToGo, fmt.Sprintf("shard %s %s, and %d of its %d groups have nowhere to go (%s): %s. They stay, and are served: %s",
-			name, what, len(names), len(held), groupWords(names), why, undo))
+	stuck, why := view.stuck(name)
+	away := view.undecided(func(c CopyPlace) bool { return c.Shard == name && !c.Here })
+	if len(stuck)+len(away) > 0 {
+		if later, out := w.judgedLater(ctx, view, len(stuck)); later {
+			out.words = fmt.Sprintf("shard %s %s, and holds %d groups: %s", name, what, len(held), out.words)
+			return out
+		}
 	}
-	if names := view.undecided(func(c CopyPlace) bool { return c.Shard == name && !c.Here }); len(names) > 0 {
-		return Fail(reasonHoldsGroups, fmt.Sprintf("shard %s %s, and it is away with copies that %s cannot do without: bring it back, so that it can "+
-			"give them away", name, what, groupWords(names)))
+	if len(stuck) > 0 {
+		return stalledOfPlan(reasonNowhereToGo, fmt.Sprintf("shard %s %s, and %d of its %d groups have nowhere to go (%s): %s. They stay, and are served: %s",
+			name, what, len(stuck), len(held), groupWords(stuck), why, undo))
+	}
+	if len(away) > 0 {
+		return stalledOfPlan(reasonHoldsGroups, fmt.Sprintf("shard %s %s, and it is away with copies that %s cannot do without: bring it back, so that it can "+
+			"give them away", name, what, groupWords(away)))
 	}
 	return Wait(reasonDraining, fmt.Sprintf("shard %s %s, and gives its groups away: %d are left", name, what, len(held)), PauseShort)
+}
+
+// stalledOfPlan is Fail of what is judged by the plan. Neither etcd nor the shards of other pools are watched: it is looked at again soon.
+func stalledOfPlan(reason, message string) Outcome {
+	out := Fail(reason, message)
+	out.after = PauseShort
+	return out
+}
+
+// judgedLater says whether it is too early to say that groups have nowhere to go, or are needed where they are: the plan is older than
+// what is asked for, or shards are on their way that may take them.
+func (w *poolWork) judgedLater(ctx context.Context, view *PlacementView, stuck int) (bool, Outcome) {
+	var list v1alpha1.ShardPoolList
+	if err := w.Client.List(ctx, &list, client.InNamespace(w.pool.Namespace)); err != nil {
+		return true, Retry(fmt.Errorf("list ShardPools: %w", err))
+	}
+	var pools []v1alpha1.ShardPool
+	for _, pool := range list.Items {
+		if pool.Spec.StoreRef.Name == w.pool.Spec.StoreRef.Name {
+			pools = append(pools, pool)
+		}
+	}
+	if misses := planMisses(w.store, pools); misses != "" {
+		return true, Wait(reasonDraining, fmt.Sprintf("the placement is being planned for %s as it is now", misses), pausePlan)
+	}
+	if come := shardsToCome(view, pools); stuck > 0 && len(come) > 0 {
+		return true, Wait(reasonDraining, fmt.Sprintf("%d of them have nowhere to go until more shards are there; on their way: %s", stuck, shardWords(come)), PauseShort)
+	}
+	return false, Complete()
+}
+
+// drainsUnasked says whether a shard says that it gives its groups away, though nobody asks that of it any more: the placement is told by the
+// store, and the shard by that.
+func (w *poolWork) drainsUnasked() bool {
+	if w.pool.DeletionTimestamp != nil || w.pool.Spec.State == v1alpha1.PoolDrained {
+		return false
+	}
+	for _, s := range w.statuses {
+		if s.State == v1alpha1.ShardDraining && !slices.Contains(w.plan.Leave, s.Number) {
+			return true
+		}
+	}
+	return false
 }
 
 // drainPool says how far the shards of a drained pool are. The store's controller has told the placement.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -37,7 +36,7 @@ func (w *poolWork) replaceDisks(ctx context.Context) Outcome {
 		if err := w.forget(ctx, uuid); err != nil {
 			return Retry(err)
 		}
-		w.event(corev1.EventTypeNormal, "VolumeGivenUp", "Replace", "shard %s: volume %s is given up, as every group on it has a majority elsewhere", o.Name, uuid)
+		w.tell(ctx, "VolumeGivenUp", "Replace", shardObject(w.pool, o.Name), "shard %s: volume %s is given up, as every group on it has a majority elsewhere", o.Name, uuid)
 		return w.note(Wait("ReplacingDisk", fmt.Sprintf("shard %s has lost volume %s, and starts on another one: every group has a majority elsewhere", o.Name, uuid), PauseShort))
 	}
 	return Complete()

@@ -35,7 +35,7 @@ func (w *poolWork) applySet(ctx context.Context, o *observedShard) Outcome {
 		if _, err := Apply(ctx, w.Client, w.pool, wanted); err != nil {
 			return Retry(err)
 		}
-		w.event(corev1.EventTypeNormal, "ShardCreated", "Create", "made StatefulSet %s", o.Name)
+		w.tell(ctx, "ShardCreated", "Create", wanted, "made StatefulSet %s", o.Name)
 		return Complete()
 	}
 	if o.Set.DeletionTimestamp != nil {
@@ -186,7 +186,7 @@ func (w *poolWork) deleteSet(ctx context.Context, set *appsv1.StatefulSet, propa
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete StatefulSet %s: %w", set.Name, err)
 	}
-	w.event(corev1.EventTypeNormal, "SetDeleted", "Delete", "deleted StatefulSet %s (%s)", set.Name, propagation)
+	w.tell(ctx, "SetDeleted", "Delete", set, "deleted StatefulSet %s (%s)", set.Name, propagation)
 	return nil
 }
 
@@ -198,6 +198,6 @@ func (w *poolWork) deleteClaim(ctx context.Context, claim *corev1.PersistentVolu
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete PersistentVolumeClaim %s: %w", claim.Name, err)
 	}
-	w.event(corev1.EventTypeNormal, "ClaimDeleted", "Delete", "deleted PersistentVolumeClaim %s, as deletionPolicy is Delete", claim.Name)
+	w.tell(ctx, "ClaimDeleted", "Delete", claim, "deleted PersistentVolumeClaim %s, as deletionPolicy is Delete", claim.Name)
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -45,11 +46,31 @@ func (w *poolWork) summary(context.Context) Outcome {
 			worst = note
 		}
 	}
+	if worst.IsComplete() {
+		worst = w.servesNothing()
+	}
 	// What is still on its way up is looked at soon, whatever else a person has to do.
 	if len(waits) > 0 && !worst.IsComplete() {
 		worst.after = soon
 	}
 	return worst
+}
+
+// Reasons of Ready of a pool that serves nothing because its spec says so.
+const (
+	reasonNoShards  = "NoShards"
+	reasonAllParked = "AllParked"
+)
+
+// servesNothing is the outcome of a pool without a shard that is to run: it is as its spec wants it, and not ready for anything.
+func (w *poolWork) servesNothing() Outcome {
+	switch {
+	case len(w.statuses) == 0:
+		return Rest(reasonNoShards, "spec.shards is 0: the pool keeps no groups. Raise it, or delete the pool")
+	case !slices.ContainsFunc(w.statuses, func(s v1alpha1.ShardStatus) bool { return s.State != v1alpha1.ShardParked }):
+		return Rest(reasonAllParked, fmt.Sprintf("spec.parked names all %d shards: none serves. Take those that are to serve out of it", len(w.statuses)))
+	}
+	return Complete()
 }
 
 // pauseOf a state that may be left by waiting. Where the kubelet or the scheduler tries again by itself, and tells each time,
@@ -107,6 +128,11 @@ func (w *poolWork) shardStatus(status *v1alpha1.ShardPoolStatus) {
 			status.Updated++
 		}
 	}
+	byName := map[string]v1alpha1.ShardStatus{}
+	for _, s := range w.statuses {
+		byName[s.Name] = s
+	}
+	status.Nodes, status.Version = nodeWords(w.statuses), versionWords(byName)
 	w.poolLoad(status)
 	w.poolGroups(status)
 }
@@ -154,12 +180,21 @@ func (w *poolWork) shardConditions(status *v1alpha1.ShardPoolStatus, generation 
 	w.volumes(set)
 	w.space(set)
 	w.grownCondition(set)
-	if w.update.reason == "" {
-		set(v1alpha1.ConditionUpdated, metav1.ConditionTrue, "Updated", "every pod runs the wanted template")
-	} else {
-		set(v1alpha1.ConditionUpdated, metav1.ConditionFalse, w.update.reason, w.update.message)
-	}
+	w.updated(set)
 	w.drained(status, set)
+}
+
+// updated is Unknown while a shard that is to run has no pod: nobody knows yet what that will run.
+func (w *poolWork) updated(set setter) {
+	without := slices.IndexFunc(w.shards, func(o *observedShard) bool { return o.Pod == nil && !o.Parked })
+	switch {
+	case w.update.reason != "":
+		set(v1alpha1.ConditionUpdated, metav1.ConditionFalse, w.update.reason, w.update.message)
+	case without >= 0:
+		set(v1alpha1.ConditionUpdated, metav1.ConditionUnknown, "NoPod", fmt.Sprintf("shard %s has no pod yet", w.shards[without].Name))
+	default:
+		set(v1alpha1.ConditionUpdated, metav1.ConditionTrue, "Updated", "every pod runs the wanted template")
+	}
 }
 
 type setter func(kind string, value metav1.ConditionStatus, reason, message string)
@@ -269,11 +304,18 @@ func (w *poolWork) space(set setter) {
 }
 
 func (w *poolWork) grownCondition(set setter) {
-	if w.growth.reason == "" {
+	// A claim that is not bound has no size of its own yet.
+	unbound := slices.IndexFunc(w.shards, func(o *observedShard) bool {
+		return !o.Parked && (o.Claim == nil || o.Claim.Status.Phase != corev1.ClaimBound)
+	})
+	switch {
+	case w.growth.reason != "":
+		set(v1alpha1.ConditionVolumesGrown, metav1.ConditionFalse, w.growth.reason, w.growth.message)
+	case unbound >= 0:
+		set(v1alpha1.ConditionVolumesGrown, metav1.ConditionUnknown, "NoVolume", fmt.Sprintf("shard %s has no volume yet", w.shards[unbound].Name))
+	default:
 		set(v1alpha1.ConditionVolumesGrown, metav1.ConditionTrue, "Grown", fmt.Sprintf("every claim has the %s asked for", w.pool.Spec.Storage.Size.String()))
-		return
 	}
-	set(v1alpha1.ConditionVolumesGrown, metav1.ConditionFalse, w.growth.reason, w.growth.message)
 }
 
 func (w *poolWork) drained(status *v1alpha1.ShardPoolStatus, set setter) {

@@ -152,7 +152,7 @@ func (w *poolWork) restart(ctx context.Context, o *observedShard, turns []turn) 
 	if err := w.Client.Delete(ctx, o.Pod, client.Preconditions{UID: &o.Pod.UID}); client.IgnoreNotFound(err) != nil {
 		return Retry(fmt.Errorf("delete Pod %s: %w", o.Pod.Name, err))
 	}
-	w.event(corev1.EventTypeNormal, "ShardRestarts", "Restart", "restarting shard %s for a changed pod template", o.Name)
+	w.tell(ctx, "ShardRestarts", "Restart", o.Pod, "restarting shard %s for a changed pod template", o.Name)
 	return Wait(reasonUpdating, words, PauseShort)
 }
 

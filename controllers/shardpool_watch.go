@@ -77,13 +77,13 @@ func (r *ShardPoolReconciler) pools(ctx context.Context, in []client.ListOption,
 	return requests
 }
 
-// storeChanged: spec, UID, deletion, or that etcd is away or back; the rest of the store's status follows from the pools.
+// storeChanged: spec, UID, deletion, what was planned for, or that etcd is away or back; the rest of the store's status follows from the pools.
 var storeChanged = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.RecordStore)
 		after, ok2 := e.ObjectNew.(*v1alpha1.RecordStore)
 		return !ok || !ok2 || before.Generation != after.Generation || before.Status.StoreUID != after.Status.StoreUID ||
-			before.Status.Image != after.Status.Image ||
+			before.Status.Image != after.Status.Image || !equality.Semantic.DeepEqual(before.Status.Planned, after.Status.Planned) ||
 			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 			(etcdTroubleOf(before) == nil) != (etcdTroubleOf(after) == nil)
 	},

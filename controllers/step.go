@@ -34,6 +34,7 @@ const (
 	wait
 	fail
 	retry
+	resting
 )
 
 // Complete goes on to the next step.
@@ -50,6 +51,11 @@ func Fail(reason, message string) Outcome {
 	return Outcome{kind: fail, reason: reason, words: message, after: PauseLong}
 }
 
+// Rest ends this reconcile: all is as the spec wants it, and that is not to serve.
+func Rest(reason, message string) Outcome {
+	return Outcome{kind: resting, reason: reason, words: message}
+}
+
 // Retry ends this reconcile with an error that may pass by itself; the queue repeats it with a growing delay.
 func Retry(err error) Outcome {
 	return Outcome{kind: retry, reason: "APIError", words: err.Error(), err: err}
@@ -60,6 +66,9 @@ func (o Outcome) IsComplete() bool { return o.kind == complete }
 
 // IsStalled says whether a person has to act.
 func (o Outcome) IsStalled() bool { return o.kind == fail }
+
+// IsResting says whether all is as the spec wants it, and that is not to serve.
+func (o Outcome) IsResting() bool { return o.kind == resting }
 
 // Reason is CamelCase, empty where complete.
 func (o Outcome) Reason() string { return o.reason }

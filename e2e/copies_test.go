@@ -122,6 +122,12 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 			}
 		}
 
+		By("every group serves, so that the store is available, which Prometheus sees too")
+		s.awaitStoreCondition(v1alpha1.ConditionAvailable, "True", time.Minute, "groups serve")
+		for kind, value := range map[string]float64{v1alpha1.ConditionAvailable: 1, v1alpha1.ConditionRedundant: 0} {
+			Expect(operatorMetric("sheaf_store_condition")).To(HaveKeyWithValue(fmt.Sprintf(`condition=%q,namespace=%q,store="q"`, kind, s.name), value))
+		}
+
 		By("the node comes back")
 		l.start()
 		cluster("node-start", away.Node)

@@ -41,6 +41,8 @@ const ReasonPending = "Pending"
 const (
 	// ConditionReady is True when everything asked for is there and serves.
 	ConditionReady = "Ready"
+	// ConditionAvailable is True while every group serves and a gateway answers, whatever else is going on.
+	ConditionAvailable = "Available"
 	// ConditionReconciling is True while the operator works towards the spec.
 	ConditionReconciling = "Reconciling"
 	// ConditionStalled is True where the operator cannot go on without a person; the message says what to do.

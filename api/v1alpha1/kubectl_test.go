@@ -94,17 +94,21 @@ func TestScaleSubresource(t *testing.T) {
 
 // kubectl get with short names and the category, and the columns.
 func TestPrinted(t *testing.T) {
-	want := map[string]struct{ short, header string }{
-		"RecordStore": {"recstore", "NAME READY STATUS GROUPS SERVING SHARDS LOAD AGE"},
-		"ShardPool":   {"shpool", "NAME STORE READY STATUS SHARDS SERVING FS RESIDENCY LOAD AGE"},
-		"DiskSet":     {"dset", "NAME READY FS DISKS FREE BOUND TROUBLE AGE"},
+	want := map[string]struct{ short, header, wide string }{
+		"RecordStore": {"recstore", "NAME READY STATUS AVAILABLE GROUPS SERVING SHARDS LOAD AGE",
+			"NAME READY STATUS AVAILABLE GROUPS SERVING SHARDS LOAD RECORDS COPIES ETCD VERSION AGE"},
+		"ShardPool": {"shpool", "NAME STORE READY STATUS SHARDS SERVING FS RESIDENCY LOAD AGE",
+			"NAME STORE READY STATUS SHARDS SERVING FS RESIDENCY LOAD RECORDS NODES VERSION AGE"},
+		"DiskSet": {"dset", "NAME READY FS DISKS FREE BOUND TROUBLE AGE", "NAME READY FS DISKS FREE BOUND TROUBLE AGE"},
 	}
 	names := map[string]string{}
 	for kind, w := range want {
 		names[kind] = create(t, build(t, kind)).GetName()
-		lines := strings.SplitN(kubectl(t, "get", w.short, names[kind]), "\n", 2)
-		if header := strings.Join(strings.Fields(lines[0]), " "); header != w.header {
-			t.Errorf("%s: columns %s, want %s", kind, header, w.header)
+		for output, want := range map[string]string{"": w.header, "wide": w.wide} {
+			lines := strings.SplitN(kubectl(t, "get", w.short, names[kind], "-o", output), "\n", 2)
+			if header := strings.Join(strings.Fields(lines[0]), " "); header != want {
+				t.Errorf("%s: columns %s, want %s", kind, header, want)
+			}
 		}
 	}
 	all := kubectl(t, "get", "sheaf", "-A")

@@ -14,10 +14,14 @@ import (
 // +kubebuilder:resource:shortName=recstore,categories=sheaf
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Available",type=string,JSONPath=`.status.conditions[?(@.type=="Available")].status`
 // +kubebuilder:printcolumn:name="Groups",type=integer,JSONPath=`.status.groups.total`
 // +kubebuilder:printcolumn:name="Serving",type=integer,JSONPath=`.status.groups.serving`
 // +kubebuilder:printcolumn:name="Shards",type=integer,JSONPath=`.status.shards.total`
 // +kubebuilder:printcolumn:name="Load",type=string,JSONPath=`.status.load`
+// +kubebuilder:printcolumn:name="Records",type=integer,JSONPath=`.status.records`,priority=1
+// +kubebuilder:printcolumn:name="Copies",type=integer,JSONPath=`.spec.replication.copies`,priority=1
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Etcd",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="EtcdRedundant")].message`
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.etcd) || !has(self.spec.etcd.managed) || !has(self.spec.etcd.managed.storage) || !has(self.spec.etcd.managed.storage.size) || !has(oldSelf.spec.etcd) || !has(oldSelf.spec.etcd.managed) || !has(oldSelf.spec.etcd.managed.storage) || !has(oldSelf.spec.etcd.managed.storage.size) || !isQuantity(self.spec.etcd.managed.storage.size) || !isQuantity(oldSelf.spec.etcd.managed.storage.size) || quantity(self.spec.etcd.managed.storage.size).compareTo(quantity(oldSelf.spec.etcd.managed.storage.size)) >= 0 || has(oldSelf.status) && has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(c, c.type == 'VolumesGrown' && c.status == 'False')",fieldPath=".spec.etcd.managed.storage.size",message="size can only grow, as volumes do: put back the old size. It can be lowered while condition VolumesGrown is False"
@@ -435,6 +439,12 @@ type RecordStoreStatus struct {
 	// Shards counts shards of all pools.
 	// +optional
 	Shards ShardCounts `json:"shards,omitzero"`
+	// Planned is what the plan of the placement was made for last: what is asked for since is not in it yet.
+	// +optional
+	Planned *Planned `json:"planned,omitempty"`
+	// Version that the shards run, in words: one, or several with commas between while they are updated.
+	// +optional
+	Version string `json:"version,omitempty"`
 	// Records of all groups, each counted once, as their leaders reported last.
 	// +optional
 	Records int64 `json:"records,omitempty"`
@@ -444,7 +454,8 @@ type RecordStoreStatus struct {
 	// Load in words, such as "62% 1.9GiB/s (87% of the device) ETA 2m"; empty when nothing loads.
 	// +optional
 	Load string `json:"load,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled, EtcdReady, EtcdRedundant, PlacementReady, GatewayReady, Loaded, SpaceAvailable, VolumesReady...
+	// Conditions: Ready, Available, Reconciling, Stalled, EtcdReady, EtcdRedundant, PlacementReady, GatewayReady, Loaded,
+	// SpaceAvailable, VolumesReady...
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -452,11 +463,31 @@ type RecordStoreStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
+// Planned is what a plan of the placement was made for.
+type Planned struct {
+	// Generation of the RecordStore.
+	Generation int64 `json:"generation"`
+	// Pools of the store, each with its generation.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=256
+	Pools []PlannedPool `json:"pools,omitempty"`
+}
+
+// PlannedPool is a pool as a plan of the placement saw it.
+type PlannedPool struct {
+	// Name of the ShardPool.
+	Name string `json:"name"`
+	// Generation of its spec.
+	Generation int64 `json:"generation"`
+}
+
 // GroupCounts counts groups by state.
 type GroupCounts struct {
 	// Total number of groups that exist.
 	Total int32 `json:"total"`
-	// Serving groups.
+	// Serving groups. With several copies: a majority of them serves, and one leads.
 	Serving int32 `json:"serving"`
 	// Loading groups.
 	Loading int32 `json:"loading"`

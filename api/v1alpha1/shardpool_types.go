@@ -21,6 +21,9 @@ import (
 // +kubebuilder:printcolumn:name="FS",type=string,JSONPath=`.spec.fileSystem.type`
 // +kubebuilder:printcolumn:name="Residency",type=string,JSONPath=`.spec.residency`
 // +kubebuilder:printcolumn:name="Load",type=string,JSONPath=`.status.load`
+// +kubebuilder:printcolumn:name="Records",type=integer,JSONPath=`.status.records`,priority=1
+// +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.nodes`,priority=1
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="!isQuantity(self.spec.storage.size) || !isQuantity(oldSelf.spec.storage.size) || quantity(self.spec.storage.size).compareTo(quantity(oldSelf.spec.storage.size)) >= 0 || has(oldSelf.status) && has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(c, c.type == 'VolumesGrown' && c.status == 'False')",fieldPath=".spec.storage.size",message="size can only grow, as volumes do: put back the old size. It can be lowered while condition VolumesGrown is False"
 // +kubebuilder:validation:XValidation:rule="!self.metadata.name.endsWith('-etcd') && !self.metadata.name.endsWith('-gateway')",message="metadata.name must not end in -etcd or -gateway: Services of RecordStores are named so. Choose another name"
@@ -217,6 +220,12 @@ type ShardPoolStatus struct {
 	Serving int32 `json:"serving"`
 	// Updated shards: their pods run the wanted template.
 	Updated int32 `json:"updated"`
+	// Nodes that the shards are on, in words, such as "n1, n2 and 3 more".
+	// +optional
+	Nodes string `json:"nodes,omitempty"`
+	// Version that the shards run, in words: one, or several with commas between while they are updated.
+	// +optional
+	Version string `json:"version,omitempty"`
 	// Load in words, such as "62% 1.9GiB/s (87% of the device) ETA 2m"; empty when nothing loads.
 	// +optional
 	Load string `json:"load,omitempty"`
@@ -330,6 +339,9 @@ type ShardStatus struct {
 	// ServingGroups of those.
 	// +optional
 	ServingGroups int32 `json:"servingGroups,omitempty"`
+	// LeadingGroups of those: this shard leads them now.
+	// +optional
+	LeadingGroups int32 `json:"leadingGroups,omitempty"`
 	// DamagedGroups of those: some entries answer DATA_LOSS.
 	// +optional
 	DamagedGroups int32 `json:"damagedGroups,omitempty"`

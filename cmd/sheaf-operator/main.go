@@ -11,9 +11,11 @@ import (
 	"syscall"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"sheaf.dev/sheaf/controllers"
 	"sheaf.dev/sheaf/internal/operator"
@@ -21,6 +23,11 @@ import (
 
 // version is stamped by the build.
 var version = "unknown"
+
+// leads tells the operator that works from those that wait. It ends when it loses its lease.
+var leads = prometheus.NewGauge(prometheus.GaugeOpts{Name: "sheaf_operator_leads", Help: "1 in the operator that works, 0 in those that wait to."})
+
+func init() { metrics.Registry.MustRegister(leads) }
 
 // Exit codes, as those of sheaf.
 const (
@@ -76,6 +83,13 @@ func run(ctx context.Context, o options) error {
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return failure{err}
 	}
+	go func() {
+		select {
+		case <-mgr.Elected():
+			leads.Set(1)
+		case <-ctx.Done():
+		}
+	}()
 	slog.New(handler).Info("starting", "version", version, "shardImage", o.shardImage, "namespaces", o.namespaces, "disksets", o.diskSets)
 	if err := mgr.Start(ctx); err != nil {
 		return failure{err}
@@ -85,16 +99,17 @@ func run(ctx context.Context, o options) error {
 
 // setup adds the controllers.
 func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements) error {
+	groups := &controllers.GroupBook{}
 	store := &controllers.RecordStoreReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("sheaf-operator"),
-		Placements: placements, Image: o.shardImage, Namespace: o.namespace,
+		Placements: placements, Groups: groups, Image: o.shardImage, Namespace: o.namespace,
 	}
 	if err := store.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of RecordStores: %w", err)
 	}
 	pool := &controllers.ShardPoolReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Shards: operator.Shards{}, Register: operator.Register{Placements: placements},
-		Recorder: mgr.GetEventRecorder("sheaf-operator"), Image: o.shardImage,
+		Recorder: mgr.GetEventRecorder("sheaf-operator"), Groups: groups, Image: o.shardImage,
 	}
 	if err := pool.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of ShardPools: %w", err)

@@ -9,6 +9,9 @@ schemas=bin/schemas
 echo "== the generator"
 (cd hack/charts && go vet ./... && go test ./...)
 
+echo "== alerts and dashboard"
+(cd hack/alerts && go vet ./... && go test ./...)
+
 echo "== schemas of our kinds and of Kubernetes'"
 kubernetes=$(cd hack/kube/kubernetes && go mod download -json k8s.io/kubernetes | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
 rm -rf "$schemas"
@@ -18,9 +21,9 @@ for chart in charts/*/; do
   for values in "$chart"ci/*-values.yaml; do
     echo "== $values"
     helm lint --strict --quiet "$chart" --values "$values"
-    # ServiceMonitor is another project's kind: its schema is not here.
-    helm template test "$chart" --namespace prod --values "$values" |
-      kubeconform -strict -summary -skip monitoring.coreos.com/v1/ServiceMonitor \
+    # ServiceMonitor and PrometheusRule are another project's kinds: their schemas are not here.
+    helm template test "$chart" --namespace prod --values "$values" --api-versions monitoring.coreos.com/v1 |
+      kubeconform -strict -summary -skip monitoring.coreos.com/v1/ServiceMonitor,monitoring.coreos.com/v1/PrometheusRule \
         -schema-location "$schemas/{{.ResourceKind}}-{{.Group}}-{{.ResourceAPIVersion}}.json"
   done
 done

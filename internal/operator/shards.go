@@ -75,6 +75,7 @@ func report(s *recordv1.Shard, groups []*recordv1.Group) *controllers.ShardRepor
 		out.Groups = append(out.Groups, controllers.GroupReport{
 			Group: g.GetGroup(), State: g.GetState().Word(), Message: g.GetMessage(), Leader: g.GetLeader(),
 			Records: g.GetRecords(), StoredBytes: g.GetStoredBytes(), AppliedIndex: g.GetAppliedIndex(), Lost: g.GetLost(),
+			CopyingBytes: max(0, g.GetCopy().GetBytesTotal()-g.GetCopy().GetBytesDone()),
 		})
 	}
 	return out

@@ -70,6 +70,7 @@ func sharedBy(view placement.View, g controllers.GroupPlace) []string {
 func describe(out *controllers.PlacementState, planned placement.Planned) {
 	view := planned.View
 	out.Changed = out.Changed || planned.GroupsCreated+planned.TargetsWritten > 0
+	out.Targets = int32(planned.TargetsWritten) //nolint:gosec // at most 65536
 	out.View = viewOf(view, planned.Unplaced)
 	out.Groups, out.Missing = int32(len(view.Groups)), int32(planned.GroupsCreated) //nolint:gosec // at most 65536
 	out.Alive, out.Silent, out.Unplaced = map[string]bool{}, map[string]string{}, planned.Unplaced

@@ -1,0 +1,226 @@
+package alerts
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	rulesFile     = "../../charts/sheaf-operator/files/alerts.yaml"
+	dashboardFile = "../../charts/sheaf-operator/files/dashboard.json"
+	runbookFile   = "../../docs/operations.md"
+)
+
+var promQL = parser.NewParser(parser.Options{})
+
+// loadRules are the alerts by name.
+func loadRules(t *testing.T) map[string]rulefmt.Rule {
+	t.Helper()
+	content, err := os.ReadFile(rulesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, errs := rulefmt.Parse(content, false, model.UTF8Validation, promQL, slog.New(slog.DiscardHandler))
+	for _, err := range errs {
+		t.Error(err)
+	}
+	if groups == nil {
+		t.FailNow()
+	}
+	rules := map[string]rulefmt.Rule{}
+	for _, group := range groups.Groups {
+		for _, rule := range group.Rules {
+			rules[rule.Alert] = rule
+		}
+	}
+	return rules
+}
+
+// TestAlertsSayWhatToDo: how bad it is, since when, what is wrong, and where it is written what to do.
+func TestAlertsSayWhatToDo(t *testing.T) {
+	page, err := os.ReadFile(runbookFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	anchors := map[string]bool{}
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(page), -1) {
+		anchors[strings.ReplaceAll(strings.ToLower(heading[1]), " ", "-")] = true
+	}
+	for name, rule := range loadRules(t) {
+		if rule.For == 0 {
+			t.Errorf("%s: no for", name)
+		}
+		if s := rule.Labels["severity"]; s != "critical" && s != "warning" {
+			t.Errorf("%s: severity %q", name, s)
+		}
+		for _, key := range []string{"summary", "description"} {
+			if rule.Annotations[key] == "" {
+				t.Errorf("%s: no %s", name, key)
+			}
+		}
+		file, anchor, _ := strings.Cut(rule.Annotations["runbook_url"], "#")
+		if file != "docs/operations.md" || !anchors[anchor] {
+			t.Errorf("%s: %s has no section #%s", name, file, anchor)
+		}
+	}
+}
+
+// ruleCase is a case of testdata/cases.yaml, in the words of promtool's own files of tests.
+type ruleCase struct {
+	Name        string `yaml:"name"`
+	InputSeries []struct {
+		Series string `yaml:"series"`
+		Values string `yaml:"values"`
+	} `yaml:"input_series"`
+	Alerts []struct {
+		Alert    string              `yaml:"alertname"`
+		EvalTime model.Duration      `yaml:"eval_time"`
+		Expected []map[string]string `yaml:"exp_labels"`
+	} `yaml:"alert_rule_test"`
+}
+
+// interval between samples, and between evaluations.
+const interval = time.Minute
+
+func TestAlertsFire(t *testing.T) {
+	content, err := os.ReadFile("testdata/cases.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []ruleCase
+	if err := yaml.Unmarshal(content, &cases); err != nil {
+		t.Fatal(err)
+	}
+	rules, fired := loadRules(t), map[string]bool{}
+	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: promQL})
+	for _, c := range cases {
+		var all memory
+		for _, in := range c.InputSeries {
+			if err := all.add(in.Series, in.Values); err != nil {
+				t.Fatalf("%s: %v", c.Name, err)
+			}
+		}
+		for _, want := range c.Alerts {
+			rule, there := rules[want.Alert]
+			if !there {
+				t.Errorf("%s: there is no alert %s", c.Name, want.Alert)
+				continue
+			}
+			got := firing(t, engine, all, rule, time.Duration(want.EvalTime))
+			if !slices.EqualFunc(got, want.Expected, maps.Equal) {
+				t.Errorf("%s: %s fires after %s for %v, want %v", c.Name, want.Alert, want.EvalTime, got, want.Expected)
+			}
+			fired[want.Alert] = fired[want.Alert] || len(got) > 0
+		}
+	}
+	for name := range rules {
+		if !fired[name] {
+			t.Errorf("%s fires in no case", name)
+		}
+	}
+}
+
+// firing are the labels of what an alert fires for at a moment: of what its expression has held for at every evaluation of the time
+// that its for asks for.
+func firing(t *testing.T, engine *promql.Engine, all memory, rule rulefmt.Rule, at time.Duration) (out []map[string]string) {
+	t.Helper()
+	since := map[string]time.Duration{}
+	labelsOf := map[string]map[string]string{}
+	for now := time.Duration(0); now <= at; now += interval {
+		query, err := engine.NewInstantQuery(context.Background(), all, nil, rule.Expr, time.UnixMilli(now.Milliseconds()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		vector, err := query.Exec(context.Background()).Vector()
+		if err != nil {
+			t.Fatalf("%s: %v", rule.Alert, err)
+		}
+		held := map[string]bool{}
+		for _, sample := range vector {
+			labels := sample.Metric.Map()
+			delete(labels, "__name__")
+			key := fmt.Sprint(labels)
+			held[key], labelsOf[key] = true, labels
+			if _, there := since[key]; !there {
+				since[key] = now
+			}
+		}
+		query.Close()
+		maps.DeleteFunc(since, func(key string, _ time.Duration) bool { return !held[key] })
+	}
+	for _, key := range slices.Sorted(maps.Keys(since)) {
+		if at-since[key] >= time.Duration(rule.For) {
+			out = append(out, labelsOf[key])
+		}
+	}
+	return out
+}
+
+// TestDashboardAsksForWhatThereIs: its queries are PromQL, and of metrics that the sources of the product name.
+func TestDashboardAsksForWhatThereIs(t *testing.T) {
+	content, err := os.ReadFile(dashboardFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		UID    string `json:"uid"`
+		Title  string `json:"title"`
+		Panels []struct {
+			Title   string `json:"title"`
+			Targets []struct {
+				Expr string `json:"expr"`
+			} `json:"targets"`
+		} `json:"panels"`
+	}
+	if err := json.Unmarshal(content, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	if dashboard.UID == "" || dashboard.Title == "" || len(dashboard.Panels) == 0 {
+		t.Errorf("%+v", dashboard)
+	}
+	queries := map[string]string{}
+	for _, panel := range dashboard.Panels {
+		for _, target := range panel.Targets {
+			queries[panel.Title] += target.Expr
+			if _, err := promQL.ParseExpr(target.Expr); err != nil {
+				t.Errorf("%s: %v", panel.Title, err)
+			}
+		}
+	}
+	for name, rule := range loadRules(t) {
+		queries[name] = rule.Expr
+	}
+	sources := ""
+	for _, file := range []string{
+		"../../controllers/storemetrics.go", "../../controllers/counted.go", "../../cmd/sheaf-operator/main.go", "../../internal/gateway/metrics.go",
+	} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources += string(text)
+	}
+	for title, query := range queries {
+		for _, metric := range regexp.MustCompile(`sheaf_[a-z_]+`).FindAllString(query, -1) {
+			short := strings.TrimSuffix(strings.TrimPrefix(metric, "sheaf_store_"), "_bucket")
+			if !strings.Contains(sources, `"`+short+`"`) {
+				t.Errorf("%s: there is no metric %s", title, metric)
+			}
+		}
+	}
+}
