@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -30,7 +29,6 @@ func afterCut(s *Shard, disk *vfs.Mem, id uuid.UUID) (*Shard, *groupReplica) {
 		return started, nil
 	}
 	g := started.foundGroup(id)
-	g.fetch, g.stopFetch = context.Background(), func() {}
 	started.groups[id] = g
 	return started, g
 }

@@ -1,8 +1,8 @@
 package shard
 
 import (
-	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -119,7 +119,7 @@ var decideCases = []decideCase{
 	{name: "made here and never told", folder: untold, members: others, want: "stray", held: "stray"},
 	{name: "a learner that is not wanted any more", folder: joins, members: others, want: "trash"},
 	{name: "the first learner, not wanted any more", folder: joins, members: others[:1], index: -1, want: "trash"},
-	{name: "such a learner, as it fetches", folder: func(g *groupReplica) { joins(g); g.fetching = true }, members: others, want: "later"},
+	{name: "such a learner, as it fetches", folder: func(g *groupReplica) { joins(g); g.stopFetch = func() {} }, members: others, want: "later"},
 	{name: "a lost one", folder: func(g *groupReplica) { g.lost = true }, members: others, want: "lost", held: "lost"},
 	{name: "the only copy is of another volume", folder: copied, members: of(member("a", 2, 1)), want: "lost", held: "stray"},
 	{name: "a copy is of another volume", folder: copied, members: with(member("a", 2, 1)), want: "stray", held: "stray"},
@@ -207,7 +207,6 @@ func (c decideCase) run(s *Shard, held string) string {
 	}
 	g := &groupReplica{
 		name: "0", uuid: state.UUID, raftID: 1, confIndex: 7, state: recordv1.GroupState_GROUP_STATE_PENDING,
-		fetch: context.Background(), stopFetch: func() {},
 	}
 	if c.folder != nil {
 		c.folder(g)
@@ -377,5 +376,50 @@ func TestAMembershipIsWrittenOnlyWhole(t *testing.T) {
 		}
 		state, _ = f.shard.stateOf(sv.group)
 		state.Term = 0
+	}
+}
+
+// A replica that is installed anew beside serving, and leaves its group meanwhile, ends its install first.
+func TestAReplicaThatIsInstalledAnewMayLeave(t *testing.T) {
+	s := lone(t)
+	for range cap(s.installs) {
+		s.installs <- struct{}{} // others are installed: it waits for its turn
+	}
+	g := &groupReplica{name: "0", uuid: uuid.New(), raftID: 1, confIndex: 7, state: recordv1.GroupState_GROUP_STATE_SERVING}
+	serves(g)
+	others := []placement.Member{{Shard: "b", VolumeUUID: uuid.New(), RaftID: 3}}
+	g.learn(others)
+	s.groups[g.uuid] = g
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.installAgain(t.Context(), g, 3)
+	}()
+	state := placement.Group{Name: "0", UUID: g.uuid, ConfIndex: 9, Members: others}
+	look := func() (fetching bool, todo work) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if g.copying.Load() == nil {
+			return false, work{}
+		}
+		g.served.Store(nil) // paused, as for the end of an install
+		s.decideOne(&todo, placement.View{}, state, g)
+		return true, todo
+	}
+	for {
+		if fetching, todo := look(); fetching {
+			if !todo.later || len(todo.trash) > 0 {
+				t.Errorf("while it is installed: later %t, trash %d", todo.later, len(todo.trash))
+			}
+			break
+		}
+		runtime.Gosched()
+	}
+	<-ended
+	var todo work
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.decideOne(&todo, placement.View{}, state, g); len(todo.trash) != 1 {
+		t.Errorf("after the install: trash %d", len(todo.trash))
 	}
 }

@@ -251,7 +251,7 @@ func (s *Shard) decideOne(todo *work, view placement.View, state placement.Group
 	case g != nil && !g.lost && g.foreign == "" && (g.isLookedFor(state) || len(here) == 0 && g.isForgotten(state)):
 		todo.claim = append(todo.claim, state)
 	case g != nil && !g.lost && !g.isOneOf(here) && g.hasLeft(state) && (g.foreign == "" && !g.unreadable || len(here) > 0):
-		if g.fetching {
+		if g.isFetching() {
 			g.stopFetch()
 			todo.later = true
 			return
@@ -290,7 +290,7 @@ func (s *Shard) decideOne(todo *work, view placement.View, state placement.Group
 func (s *Shard) decideMember(todo *work, state placement.Group, g *groupReplica) {
 	switch {
 	case g.joining:
-		if !g.fetching && s.load.begun() {
+		if !g.isFetching() && s.load.begun() {
 			g.state = recordv1.GroupState_GROUP_STATE_LOADING
 			g.beginFetch(s.ctx)
 			todo.join = append(todo.join, g)
@@ -298,7 +298,7 @@ func (s *Shard) decideMember(todo *work, state placement.Group, g *groupReplica)
 	case g.givenUp:
 		todo.confess = append(todo.confess, state)
 	case g.torn:
-		if !g.fetching && s.load.begun() {
+		if !g.isFetching() && s.load.begun() {
 			g.beginFetch(s.ctx)
 			todo.mend = append(todo.mend, g)
 		}

@@ -95,25 +95,21 @@ func (s *Shard) beginJoin(state placement.Group, raftID uint64) error {
 	return nil
 }
 
-// beginFetch makes the context of an install. Called with Shard.mu held.
+// beginFetch makes the context of an install: of a replica that joins, of a torn one, or of one that is installed anew. Called with
+// Shard.mu held.
 func (g *groupReplica) beginFetch(ctx context.Context) {
-	g.fetching = true
 	g.fetch, g.stopFetch = context.WithCancel(ctx)
 	g.copying.Store(&copying{now: time.Now})
 }
 
-// endFetch is the end of what beginFetch began.
+// isFetching tells whether an install is under way; stopFetch ends it. Called with Shard.mu held.
+func (g *groupReplica) isFetching() bool { return g.stopFetch != nil }
+
+// endFetch is the end of what beginFetch began: what waited for it goes on.
 func (s *Shard) endFetch(g *groupReplica) {
 	s.mu.Lock()
 	g.stopFetch()
-	s.mu.Unlock()
-	s.fetched(g)
-}
-
-// fetched notes that no install is under way any more: what waited for its end goes on.
-func (s *Shard) fetched(g *groupReplica) {
-	s.mu.Lock()
-	g.fetching = false
+	g.fetch, g.stopFetch = nil, nil
 	torn := g.torn
 	s.mu.Unlock()
 	g.copying.Store(nil)
@@ -258,21 +254,21 @@ func (i *installSink) Create(r peer.FileRange) (peer.SinkFile, error) {
 func (s *Shard) installAgain(ctx context.Context, g *groupReplica, from uint64) {
 	s.mu.Lock()
 	sv := g.served.Load()
-	busy := g.fetching || sv == nil
-	g.fetching = g.fetching || !busy
-	s.mu.Unlock()
-	if busy {
+	if g.isFetching() || sv == nil {
+		s.mu.Unlock()
 		return
 	}
-	g.copying.Store(&copying{now: time.Now})
-	defer s.fetched(g)
+	g.beginFetch(ctx)
+	fetch := g.fetch
+	s.mu.Unlock()
+	defer s.endFetch(g)
 	shard, ok := g.route(from)
 	if !ok {
 		return
 	}
 	s.logger.Warn("the replica is too far behind: it is installed anew", "group", g.name, "from", shard)
 	stopped := false
-	err := s.install(ctx, g, shard, func() (err error) {
+	err := s.install(fetch, g, shard, func() (err error) {
 		stopped, err = s.pause(ctx, g, sv)
 		return err
 	})
@@ -280,7 +276,7 @@ func (s *Shard) installAgain(ctx context.Context, g *groupReplica, from uint64) 
 		s.loadOne(ctx, g, nil)
 		g.changing.Unlock()
 	}
-	if ctx.Err() != nil {
+	if fetch.Err() != nil { // it stops, or has left its group meanwhile
 		return
 	}
 	if !errors.Is(err, peer.ErrBusy) && !errors.Is(err, peer.ErrNotHere) {

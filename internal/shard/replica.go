@@ -63,8 +63,7 @@ type groupReplica struct {
 	confIndex uint64            // of the membership in the manifest that was found
 	conf      *raftpb.ConfState // that membership
 	joining   bool              // it has a Raft id and nothing else yet: it is to be installed from another member
-	fetching  bool              // an install is under way
-	fetch     context.Context   // of the install of a replica that joins
+	fetch     context.Context   // of an install that is under way; nil: none is
 	stopFetch context.CancelFunc
 	foreign   string // not empty: the folder was made on another volume, so that it must not run
 	// seen is what was there when it was looked at last: the revisions of the group and its target, and how many of its members'
