@@ -11,6 +11,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/doctor"
+	"sheaf.dev/sheaf/internal/finding"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -53,7 +54,7 @@ func (a *app) doctorOfStore(cmd *cobra.Command, args []string) error {
 		if err != nil {
 			return fmt.Errorf("listing groups: %w", err)
 		}
-		return a.tellFindings(doctor.Store(shards.GetShards(), groups.GetGroups()),
+		return a.tellFindings(finding.Of(finding.Seen{Shards: shards.GetShards(), Groups: groups.GetGroups(), Whole: true}),
 			fmt.Sprintf("%d shards, %d copies of groups", len(shards.GetShards()), len(groups.GetGroups())))
 	})(cmd, args)
 }
@@ -69,13 +70,13 @@ func (a *app) doctorOfVolumes(ctx context.Context, args []string) error {
 }
 
 // tellFindings prints findings; an error where one is a problem.
-func (a *app) tellFindings(findings []doctor.Finding, lookedAt string) error {
+func (a *app) tellFindings(findings []finding.Finding, lookedAt string) error {
 	if a.out.JSON {
 		if findings == nil {
-			findings = []doctor.Finding{}
+			findings = []finding.Finding{}
 		}
 		if err := a.out.WriteJSON(struct {
-			Findings []doctor.Finding `json:"findings"`
+			Findings []finding.Finding `json:"findings"`
 		}{findings}); err != nil {
 			return err
 		}
@@ -87,14 +88,14 @@ func (a *app) tellFindings(findings []doctor.Finding, lookedAt string) error {
 			}
 		}
 	}
-	problems := doctor.Count(findings, doctor.Problem)
+	problems := finding.Count(findings, finding.Problem)
 	if problems > 0 {
-		return fmt.Errorf("%d problems, %d warnings, %d notes (%s)", problems, doctor.Count(findings, doctor.Warning),
-			doctor.Count(findings, doctor.Note), lookedAt)
+		return fmt.Errorf("%d problems, %d warnings, %d notes (%s)", problems, finding.Count(findings, finding.Warning),
+			finding.Count(findings, finding.Note), lookedAt)
 	}
 	words := "nothing is wrong"
 	if len(findings) > 0 {
-		words = fmt.Sprintf("no problem, %d warnings, %d notes", doctor.Count(findings, doctor.Warning), doctor.Count(findings, doctor.Note))
+		words = fmt.Sprintf("no problem, %d warnings, %d notes", finding.Count(findings, finding.Warning), finding.Count(findings, finding.Note))
 	}
 	a.out.Sayf("%s: %s", words, lookedAt)
 	return nil

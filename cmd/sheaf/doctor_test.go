@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/doctor"
+	"sheaf.dev/sheaf/internal/finding"
 )
 
 // The doctor looks at a store that is well, at one of which a segment is harmed, while it serves and while it does not, and at what is none.
@@ -33,9 +33,9 @@ func TestDoctor(t *testing.T) {
 	tells(sheaf(t, nil, "doctor", dir), "problem  group", filepath.Base(segment), "--repair")
 	p = startDev(t, dir, "--groups", "2")
 	tells(p.do(t, "", "doctor"), "problem  group", "sheaf group accept-loss")
-	var told struct{ Findings []doctor.Finding }
+	var told struct{ Findings []finding.Finding }
 	p.do(t, "", "doctor", "-o", "json").want(t, 1).json(t, &told)
-	if len(told.Findings) != 1 || told.Findings[0].Severity != doctor.Problem {
+	if len(told.Findings) != 1 || told.Findings[0].Severity != finding.Problem {
 		t.Errorf("%+v", told)
 	}
 

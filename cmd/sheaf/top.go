@@ -15,7 +15,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/doctor"
+	"sheaf.dev/sheaf/internal/finding"
 )
 
 func (a *app) topCommand() *cobra.Command {
@@ -140,17 +140,21 @@ func (s *storeSeen) headline() string {
 	if s.err != nil {
 		return "no answer"
 	}
-	found := doctor.Store(s.shards, s.groups)
+	found := s.findings()
 	words := "nothing is wrong"
 	if len(found) > 0 {
-		words = fmt.Sprintf("%d problems, %d warnings, %d notes", doctor.Count(found, doctor.Problem), doctor.Count(found, doctor.Warning),
-			doctor.Count(found, doctor.Note))
+		words = fmt.Sprintf("%d problems, %d warnings, %d notes", finding.Count(found, finding.Problem), finding.Count(found, finding.Warning),
+			finding.Count(found, finding.Note))
 	}
 	return fmt.Sprintf("%d shards, %d groups: %s", len(s.shards), len(s.worst()), words)
 }
 
+func (s *storeSeen) findings() []finding.Finding {
+	return finding.Of(finding.Seen{Shards: s.shards, Groups: s.groups, Whole: true})
+}
+
 func (s *storeSeen) findingLines() (lines []string) {
-	for _, f := range doctor.Store(s.shards, s.groups) {
+	for _, f := range s.findings() {
 		lines = append(lines, fmt.Sprintf("%-8s %s: %s", f.Severity, f.Where, f.What))
 		if f.Do != "" {
 			lines = append(lines, "         do: "+f.Do)

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"sheaf.dev/sheaf/internal/units"
 )
 
 // ParseID reads a record id: a decimal int64, or up to 16 hexadecimal digits behind 0x (0xffffffffffffffff is -1).
@@ -126,21 +128,7 @@ func (s *Size) Set(text string) error {
 func (s *Size) Type() string { return "size" }
 
 // FormatBytes writes a size with a binary unit: "0 B", "1.5 MiB".
-func FormatBytes(n int64) string {
-	const units = "KMGTPE"
-	if n < 0 {
-		return strconv.FormatInt(n, 10) + " B"
-	}
-	if n < 1<<10 {
-		return strconv.FormatInt(n, 10) + " B"
-	}
-	f, i := float64(n)/(1<<10), 0
-	for f >= 1023.95 && i < len(units)-1 {
-		f /= 1 << 10
-		i++
-	}
-	return strconv.FormatFloat(f, 'f', 1, 64) + " " + units[i:i+1] + "iB"
-}
+func FormatBytes(n int64) string { return units.Bytes(n) }
 
 // FormatCount writes a number with commas: "1,234,567".
 func FormatCount(n int64) string {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/finding"
 	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard"
@@ -96,9 +97,7 @@ func (s *Status) summarize(copies int) {
 		st := &s.Shards[i]
 		f.Load.Runs = f.Load.Runs || st.State == "Loading"
 		f.EtcdSilent = max(f.EtcdSilent, time.Duration(st.EtcdSilentSeconds*float64(time.Second)))
-		for _, problem := range st.Problems {
-			f.Problems = append(f.Problems, st.Name+": "+problem)
-		}
+		f.Problems = append(f.Problems, finding.Problems(st.Findings, "")...)
 		for _, g := range st.Groups {
 			n := 0
 			if g.State == "Serving" || g.State == "Damaged" {

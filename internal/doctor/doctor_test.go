@@ -1,120 +1,13 @@
 package doctor
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/finding"
 	"sheaf.dev/sheaf/internal/group"
 )
-
-func wellShard(name string) *recordv1.Shard {
-	return &recordv1.Shard{
-		Name: name, Alive: true, Address: name + ":7610", Path: "/data/" + name, Version: "v1", CapacityBytes: 100 << 30, FreeBytes: 50 << 30,
-		ReserveBytes: 1 << 30, MemoryNeedBytes: 1 << 20, MemoryLimitBytes: 1 << 30, Load: &recordv1.Load{Done: true},
-	}
-}
-
-func wellGroup(name, shard string, leader bool) *recordv1.Group {
-	return &recordv1.Group{Group: name, Shard: shard, State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: leader}
-}
-
-func TestAWellStoreHasNoFindings(t *testing.T) {
-	found := Store([]*recordv1.Shard{wellShard("a"), wellShard("b")},
-		[]*recordv1.Group{wellGroup("0", "a", true), wellGroup("0", "b", false), wellGroup("1", "b", true)})
-	if len(found) != 0 {
-		t.Fatalf("%+v", found)
-	}
-}
-
-func TestEachThingThatIsWrongIsFound(t *testing.T) {
-	for name, c := range map[string]struct {
-		shard    func(s *recordv1.Shard)
-		group    func(g *recordv1.Group)
-		severity Severity
-		where    string
-		words    []string // of what is wrong and what to do
-	}{
-		"silent shard":  {shard: func(s *recordv1.Shard) { s.Alive = false }, severity: Problem, where: "shard a", words: []string{"a:7610", "start"}},
-		"shard message": {shard: func(s *recordv1.Shard) { s.Message = "etcd is away" }, severity: Problem, where: "shard a", words: []string{"etcd is away"}},
-		"shard problem": {shard: func(s *recordv1.Shard) { s.Problems = []string{"a journal is kept"} }, severity: Problem, where: "shard a",
-			words: []string{"journal"}},
-		"loading": {shard: func(s *recordv1.Shard) {
-			s.Load = &recordv1.Load{GroupsTotal: 4, GroupsLoaded: 1, BytesTotal: 200, BytesDone: 50, EtaSeconds: 3}
-		}, severity: Note, where: "shard a", words: []string{"1 of 4", "25%", "3s"}},
-		"full":        {shard: func(s *recordv1.Shard) { s.FreeBytes = s.ReserveBytes }, severity: Problem, where: "shard a", words: []string{"DISK_FULL", "--why"}},
-		"nearly full": {shard: func(s *recordv1.Shard) { s.FreeBytes = s.ReserveBytes + 1 }, severity: Warning, where: "shard a", words: []string{"soon"}},
-		"memory":      {shard: func(s *recordv1.Shard) { s.MemoryNeedBytes = s.MemoryLimitBytes + 1 }, severity: Problem, where: "shard a", words: []string{"Index"}},
-		"near memory": {shard: func(s *recordv1.Shard) { s.MemoryNeedBytes = s.MemoryLimitBytes }, severity: Warning, where: "shard a",
-			words: []string{"MEMORY_FULL"}},
-		"damaged": {group: func(g *recordv1.Group) {
-			g.State, g.Damages = recordv1.GroupState_GROUP_STATE_DAMAGED, []*recordv1.Damage{{File: "segment-1", OffsetBytes: 4096}}
-		}, severity: Problem, where: "group 7 on shard a", words: []string{"segment-1", "4096", "sheaf group accept-loss 7 --yes", "sheaf group verify 7 names"}},
-		"failed": {group: func(g *recordv1.Group) {
-			g.State, g.Message = recordv1.GroupState_GROUP_STATE_FAILED, "manifest is gone"
-		},
-			severity: Problem, where: "group 7 on shard a", words: []string{"manifest is gone", "sheaf verify /data/a"}},
-		"unavailable": {group: func(g *recordv1.Group) { g.State, g.Shard = recordv1.GroupState_GROUP_STATE_UNAVAILABLE, "" },
-			severity: Problem, where: "group 7", words: []string{"unavailable", "start the shards"}},
-		"no leader": {group: func(g *recordv1.Group) { g.Leader = false }, severity: Problem, where: "group 7", words: []string{"leads", "election"}},
-		"quiet copy": {group: func(g *recordv1.Group) {
-			g.Members = []*recordv1.Member{{Shard: "a", Active: true}, {Shard: "b"}}
-		}, severity: Warning, where: "group 7", words: []string{"start shard b"}},
-		"copy made anew": {group: func(g *recordv1.Group) {
-			g.Members = []*recordv1.Member{{Shard: "b", Active: true, NeedsFiles: true}}
-		}, severity: Note, where: "group 7", words: []string{"anew"}},
-		"superseded": {group: func(g *recordv1.Group) { g.StoredBytes, g.SupersededBytes = 1<<30, 1<<30-1 }, severity: Note, where: "group 7 on shard a",
-			words: []string{"sheaf group compact 7 --why"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s, g := wellShard("a"), wellGroup("7", "a", true)
-			if c.shard != nil {
-				c.shard(s)
-			}
-			if c.group != nil {
-				c.group(g)
-			}
-			found := Store([]*recordv1.Shard{s}, []*recordv1.Group{g})
-			if len(found) != 1 || found[0].Severity != c.severity || found[0].Where != c.where {
-				t.Fatalf("%+v", found)
-			}
-			for _, w := range c.words {
-				if !strings.Contains(found[0].What+"; "+found[0].Do, w) {
-					t.Errorf("%+v does not say %q", found[0], w)
-				}
-			}
-		})
-	}
-}
-
-func TestManyGroupsWithOneCauseAreOneFinding(t *testing.T) {
-	var groups []*recordv1.Group
-	for n := range 1000 {
-		groups = append(groups, &recordv1.Group{Group: fmt.Sprint(n), State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE})
-	}
-	found := Store(nil, groups)
-	if len(found) != 1 || found[0].Where != "groups 0, 1, 2, 3, 4, 5, 6, 7 and 992 more" {
-		t.Fatalf("%+v", found)
-	}
-}
-
-func TestTheWorstComesFirst(t *testing.T) {
-	loading, silent, newer := wellShard("a"), wellShard("b"), wellShard("c")
-	loading.Load = &recordv1.Load{BytesTotal: 1}
-	silent.Alive = false
-	newer.Version = "v2"
-	nearly := wellShard("d")
-	nearly.FreeBytes = nearly.ReserveBytes + 1
-	var got []string
-	for _, f := range Store([]*recordv1.Shard{loading, silent, newer, nearly}, nil) {
-		got = append(got, string(f.Severity)+" "+f.Where)
-	}
-	if want := "problem shard b, warning shard d, note shard a, note shards"; strings.Join(got, ", ") != want {
-		t.Fatalf("%v", got)
-	}
-}
 
 func TestTree(t *testing.T) {
 	if found := Tree(&cli.VerifyTreeReport{Groups: []cli.VerifyGroupReport{{Group: "1"}}}); len(found) != 0 {
@@ -134,7 +27,7 @@ func TestTree(t *testing.T) {
 	if strings.Join(got, ", ") != want {
 		t.Fatalf("%v", got)
 	}
-	if Count(found, Problem) != 3 || !strings.Contains(found[0].Do, "sheaf verify /d/1 --repair") {
+	if finding.Count(found, finding.Problem) != 3 || !strings.Contains(found[0].Do, "sheaf verify /d/1 --repair") {
 		t.Fatalf("%+v", found)
 	}
 }

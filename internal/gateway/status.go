@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/finding"
 	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
 )
@@ -34,6 +36,8 @@ type Status struct {
 	Moves []MoveStatus `json:"moves,omitempty"`
 	// Problems in words: what is wrong and what to do; empty where all is well.
 	Problems []string `json:"problems,omitempty"`
+	// Findings are the same as sheaf doctor has them, the worst first.
+	Findings []finding.Finding `json:"findings,omitempty"`
 }
 
 // ShardStatus is a shard that is registered, or that holds groups.
@@ -91,17 +95,32 @@ func (g *Gateway) Status() Status {
 		st.StoreUUID, st.Routing, st.Copies, st.Epoch = meta.StoreUUID.String(), &meta.Routing, meta.Copies, t.view.Epoch
 		places := t.places()
 		st.Shards, st.Groups, st.Moves = places.shards, places.groups, places.moves
-		for i := range st.Shards {
-			if s := &st.Shards[i]; s.State == silent {
-				st.Problems = append(st.Problems, fmt.Sprintf("shard %s is not registered, and %d copies of groups are on it: start it, or see to its node", s.Name, s.GroupCount))
-			}
-		}
+		st.find()
 	}
 	st.summarize(t != nil, held)
 	return st
 }
 
 const silent = "Silent"
+
+// find says what is wrong of what etcd tells, as sheaf doctor does of what the shards tell.
+func (st *Status) find() {
+	var seen finding.Seen
+	for i := range st.Shards {
+		s := &st.Shards[i]
+		seen.Shards = append(seen.Shards, &recordv1.Shard{Name: s.Name, Address: s.Address, Alive: s.State != silent, Groups: int32(s.GroupCount)})
+	}
+	for i := range st.Groups {
+		if g := &st.Groups[i]; g.State == "Unavailable" {
+			seen.Groups = append(seen.Groups, &recordv1.Group{
+				Group: g.Group, State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
+				Message: "a majority of its copies is on shards that are not registered: it cannot be read or written",
+			})
+		}
+	}
+	st.Findings = finding.Of(seen)
+	st.Problems = finding.Problems(st.Findings, "")
+}
 
 // places is what a view says of shards, groups and moves.
 type places struct {

@@ -111,7 +111,7 @@ func TestStatusTellsWhereGroupsAre(t *testing.T) {
 	})
 	c.stops["d"]()
 	awaitStatus(t, c.gateway, "the shard that is gone is told of", func(st gateway.Status) bool {
-		return st.Shards[2].State == "Silent" && len(st.Problems) == 1 && strings.Contains(st.Problems[0], "shard d is not registered") && st.Summary.State == page.Problems
+		return st.Shards[2].State == "Silent" && len(st.Problems) == 1 && strings.Contains(st.Problems[0], "shard d: it is not registered") && st.Summary.State == page.Problems
 	})
 }
 

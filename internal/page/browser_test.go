@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/dev"
+	"sheaf.dev/sheaf/internal/finding"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
@@ -40,6 +41,11 @@ func TestThePageInABrowser(t *testing.T) {
 	}
 	bad := one
 	bad.State, bad.Load, bad.Problems = "Serving", shard.LoadStatus{Done: true}, []string{"the disk is slow: see to it"}
+	bad.Findings = []finding.Finding{
+		{Severity: finding.Problem, Where: "shard quotes-0", What: "the disk is slow: see to it"},
+		{Severity: finding.Problem, Where: "group b on shard quotes-0", What: "its manifest is gone", Do: "sheaf verify reads all of it"},
+		{Severity: finding.Warning, Where: "shard quotes-0", What: "writes will be refused soon"},
+	}
 	bad.Groups = []shard.GroupStatus{
 		{Group: hostile, State: "Damaged", Damages: []shard.Damage{{File: "segment-1", OffsetBytes: 1234, LengthBytes: 2048, What: "entry content is bad", IDs: []int64{42}}}},
 		{Group: "b", State: "Failed", Message: "its manifest is gone"}, {Group: "c", State: "Serving", Leader: true, Records: 12345},
@@ -56,7 +62,7 @@ func TestThePageInABrowser(t *testing.T) {
 		"sheaf dev with damage": {dev.Status{
 			Dir: "/x", Summary: page.Summary{State: page.Damaged, Text: "Damaged: group " + hostile, Do: "accept the loss"}, Shards: []shard.Status{bad}, Load: bad.Load,
 		}, []string{
-			`class="bad"`, "Damaged: group &lt;img", "accept the loss", "the disk is slow: see to it", "its manifest is gone", "etcd says that it is elsewhere",
+			`class="bad"`, "Damaged: group &lt;img", "accept the loss", "the disk is slow: see to it", "its manifest is gone", "sheaf verify reads all of it", "writes will be refused soon", "etcd says that it is elsewhere",
 			"segment-1, 2.0 KiB at 1,234; ids 42", "on quotes-0 (leader)", "1 Failed", "1 Damaged", "1 Serving", "12,345 records", "3.0 MiB in 2 groups", "an open scan sees them",
 		}},
 		"a gateway": {gateway.Status{
@@ -64,10 +70,10 @@ func TestThePageInABrowser(t *testing.T) {
 			Shards:   []gateway.ShardStatus{{Name: "a", State: "Active", Node: "n1", Zone: "z1", GroupCount: 2, Leaders: 1}, {Name: "b", State: "Silent"}},
 			Groups:   []gateway.GroupStatus{{Group: "g", State: "Degraded", Leader: "a", Shards: []string{"a", "b"}}},
 			Moves:    []gateway.MoveStatus{{Group: "g", From: []string{"a"}, To: []string{"d"}, Bytes: 1 << 20, Reason: "Drain", Running: true}},
-			Problems: []string{"shard b is not registered"},
+			Findings: []finding.Finding{{Severity: finding.Problem, Where: "shard b", What: "it is not registered"}},
 		}, []string{
 			"Gateway of store quotes", "Without etcd for", "node n1, zone z1", "groups </span>2, leads 1", "Silent", "leader a, copies on a, b", "1 Degraded", "a → d",
-			"under way, Drain, 1.0 MiB", "shard b is not registered",
+			"under way, Drain, 1.0 MiB", "shard b:", "it is not registered",
 		}},
 		"no answer": {nil, []string{"The process does not answer"}},
 	} {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
@@ -76,6 +77,14 @@ func shardOf(st Status) *recordv1.Shard {
 		State: st.state, Message: st.Message, WantedFileSystem: st.WantedFileSystem, WantedMountOptions: st.WantedMountOptions,
 		StoreUuid: st.StoreUUID, WantedStoreUuid: st.WantedStoreUUID, WantedVolumeUuid: st.WantedVolumeUUID, VolumeShard: st.VolumeShard,
 		Node: st.Node, Zone: st.Zone, Domain: st.Domain, Medium: st.Medium, MemoryUsedBytes: st.MemoryUsedBytes, Problems: st.Problems,
+	}
+	if slow := st.Slow.Syncs; len(slow) > 0 {
+		newest := &slow[0]
+		ended := time.Unix(0, newest.BeganUnixNs+newest.DurationNs)
+		p.SlowSyncs = &recordv1.SlowSyncs{
+			Total: st.Slow.SyncsTotal, NewestSeconds: time.Duration(newest.DurationNs).Seconds(), NewestSecondsAgo: max(0, time.Since(ended).Seconds()),
+			NewestFile: newest.Kind,
+		}
 	}
 	for _, g := range st.Groups {
 		if g.Leader {

@@ -149,6 +149,7 @@ func (h *Host) Status() Status {
 	}
 	last, _ := h.cfg.Placement.Heard()
 	st.EtcdSilentSeconds = silentSeconds(last)
+	st.find(nil)
 	st.summarize()
 	return st
 }

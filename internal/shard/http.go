@@ -45,7 +45,8 @@ func (s *Shard) Status() Status {
 		st.Problems = append(st.Problems, "asking for the mount of the volume: "+err.Error())
 	}
 	st.Problems = append(st.Problems, s.left.problems(s.cfg.Dir)...)
-	for _, g := range s.groupStatuses() {
+	groups := s.groupStatuses()
+	for _, g := range groups {
 		st.Groups = append(st.Groups, groupStatusOf(g))
 	}
 	st.Moves, st.Uncompacted, st.Slow = s.moveStatuses(), s.compactor.uncompacted(), s.slow.status()
@@ -72,6 +73,7 @@ func (s *Shard) Status() Status {
 		st.Problems = append(st.Problems, what+": "+err.Error())
 	}
 	slices.Sort(st.Problems)
+	st.find(groups)
 	st.summarize()
 	return st
 }

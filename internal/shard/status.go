@@ -2,6 +2,7 @@ package shard
 
 import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/finding"
 	"sheaf.dev/sheaf/internal/page"
 )
 
@@ -45,6 +46,8 @@ type Status struct {
 	Strays []Stray `json:"strays,omitempty"`
 	// Problems in words: what is wrong and what to do; empty where all is well.
 	Problems []string `json:"problems,omitempty"`
+	// Findings are what sheaf doctor says of this shard, the worst first: these problems, and what follows from the figures.
+	Findings []finding.Finding `json:"findings,omitempty"`
 	// State is the word of recordv1.ShardState; Message says why it is so and what to do.
 	State              string   `json:"state"`
 	Message            string   `json:"message,omitempty"`

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/finding"
 	"sheaf.dev/sheaf/internal/page"
 )
 
@@ -57,11 +58,16 @@ func (c *compactor) uncompacted() []Uncompacted {
 	return out
 }
 
+// find says what is wrong, as sheaf doctor does.
+func (st *Status) find(groups []*recordv1.Group) {
+	st.Findings = finding.Of(finding.Seen{Shards: []*recordv1.Shard{shardOf(*st)}, Groups: groups})
+}
+
 // summarize puts the state into a sentence.
 func (st *Status) summarize() {
 	f := page.Facts{
 		EtcdSilent: time.Duration(max(0, st.EtcdSilentSeconds) * float64(time.Second)), Load: st.Load.page(),
-		Groups: len(st.Groups), Problems: st.Problems,
+		Groups: len(st.Groups), Problems: finding.Problems(st.Findings, "shard "+st.Name),
 	}
 	f.Load.Runs = st.state == recordv1.ShardState_SHARD_STATE_LOADING
 	switch st.state {

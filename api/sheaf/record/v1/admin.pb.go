@@ -1175,7 +1175,9 @@ type Shard struct {
 	Medium          string `protobuf:"bytes,32,opt,name=medium,proto3" json:"medium,omitempty"`
 	MemoryUsedBytes int64  `protobuf:"varint,33,opt,name=memory_used_bytes,json=memoryUsedBytes,proto3" json:"memory_used_bytes,omitempty"`
 	// What is wrong and what to do, one sentence each; empty where all is well.
-	Problems      []string `protobuf:"bytes,34,rep,name=problems,proto3" json:"problems,omitempty"`
+	Problems []string `protobuf:"bytes,34,rep,name=problems,proto3" json:"problems,omitempty"`
+	// Syncs that took longer than half a second; absent: there were none, or the shard is older than this field.
+	SlowSyncs     *SlowSyncs `protobuf:"bytes,40,opt,name=slow_syncs,json=slowSyncs,proto3" json:"slow_syncs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1448,6 +1450,84 @@ func (x *Shard) GetProblems() []string {
 	return nil
 }
 
+func (x *Shard) GetSlowSyncs() *SlowSyncs {
+	if x != nil {
+		return x.SlowSyncs
+	}
+	return nil
+}
+
+// SlowSyncs are syncs of files that took long: what was written waited for them.
+type SlowSyncs struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Since the shard serves its volume.
+	Total int64 `protobuf:"varint,1,opt,name=total,proto3" json:"total,omitempty"`
+	// Of the newest one: how long it took, how long ago it ended, and the kind of file: journal, segment, blob or other.
+	NewestSeconds    float64 `protobuf:"fixed64,2,opt,name=newest_seconds,json=newestSeconds,proto3" json:"newest_seconds,omitempty"`
+	NewestSecondsAgo float64 `protobuf:"fixed64,3,opt,name=newest_seconds_ago,json=newestSecondsAgo,proto3" json:"newest_seconds_ago,omitempty"`
+	NewestFile       string  `protobuf:"bytes,4,opt,name=newest_file,json=newestFile,proto3" json:"newest_file,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *SlowSyncs) Reset() {
+	*x = SlowSyncs{}
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SlowSyncs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SlowSyncs) ProtoMessage() {}
+
+func (x *SlowSyncs) ProtoReflect() protoreflect.Message {
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SlowSyncs.ProtoReflect.Descriptor instead.
+func (*SlowSyncs) Descriptor() ([]byte, []int) {
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *SlowSyncs) GetTotal() int64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *SlowSyncs) GetNewestSeconds() float64 {
+	if x != nil {
+		return x.NewestSeconds
+	}
+	return 0
+}
+
+func (x *SlowSyncs) GetNewestSecondsAgo() float64 {
+	if x != nil {
+		return x.NewestSecondsAgo
+	}
+	return 0
+}
+
+func (x *SlowSyncs) GetNewestFile() string {
+	if x != nil {
+		return x.NewestFile
+	}
+	return ""
+}
+
 // Load is the progress of loading.
 type Load struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1471,7 +1551,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[9]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1563,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[9]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1576,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Load) GetGroupsTotal() int32 {
@@ -1577,7 +1657,7 @@ type WatchLoadRequest struct {
 
 func (x *WatchLoadRequest) Reset() {
 	*x = WatchLoadRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[10]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1589,7 +1669,7 @@ func (x *WatchLoadRequest) String() string {
 func (*WatchLoadRequest) ProtoMessage() {}
 
 func (x *WatchLoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[10]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1602,7 +1682,7 @@ func (x *WatchLoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchLoadRequest.ProtoReflect.Descriptor instead.
 func (*WatchLoadRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 type WatchLoadResponse struct {
@@ -1617,7 +1697,7 @@ type WatchLoadResponse struct {
 
 func (x *WatchLoadResponse) Reset() {
 	*x = WatchLoadResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[11]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1629,7 +1709,7 @@ func (x *WatchLoadResponse) String() string {
 func (*WatchLoadResponse) ProtoMessage() {}
 
 func (x *WatchLoadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[11]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1642,7 +1722,7 @@ func (x *WatchLoadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchLoadResponse.ProtoReflect.Descriptor instead.
 func (*WatchLoadResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchLoadResponse) GetLoad() *Load {
@@ -1669,7 +1749,7 @@ type CreateGroupRequest struct {
 
 func (x *CreateGroupRequest) Reset() {
 	*x = CreateGroupRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[12]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1761,7 @@ func (x *CreateGroupRequest) String() string {
 func (*CreateGroupRequest) ProtoMessage() {}
 
 func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[12]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1774,7 @@ func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupRequest.ProtoReflect.Descriptor instead.
 func (*CreateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CreateGroupRequest) GetGroup() string {
@@ -1714,7 +1794,7 @@ type CreateGroupResponse struct {
 
 func (x *CreateGroupResponse) Reset() {
 	*x = CreateGroupResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[13]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1726,7 +1806,7 @@ func (x *CreateGroupResponse) String() string {
 func (*CreateGroupResponse) ProtoMessage() {}
 
 func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[13]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1739,7 +1819,7 @@ func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupResponse.ProtoReflect.Descriptor instead.
 func (*CreateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CreateGroupResponse) GetGroup() string {
@@ -1764,7 +1844,7 @@ type PlanMovesRequest struct {
 
 func (x *PlanMovesRequest) Reset() {
 	*x = PlanMovesRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[14]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +1856,7 @@ func (x *PlanMovesRequest) String() string {
 func (*PlanMovesRequest) ProtoMessage() {}
 
 func (x *PlanMovesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[14]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1789,7 +1869,7 @@ func (x *PlanMovesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMovesRequest.ProtoReflect.Descriptor instead.
 func (*PlanMovesRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 type PlanMovesResponse struct {
@@ -1801,7 +1881,7 @@ type PlanMovesResponse struct {
 
 func (x *PlanMovesResponse) Reset() {
 	*x = PlanMovesResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[15]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1813,7 +1893,7 @@ func (x *PlanMovesResponse) String() string {
 func (*PlanMovesResponse) ProtoMessage() {}
 
 func (x *PlanMovesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[15]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1826,7 +1906,7 @@ func (x *PlanMovesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMovesResponse.ProtoReflect.Descriptor instead.
 func (*PlanMovesResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PlanMovesResponse) GetMoves() []*Move {
@@ -1865,7 +1945,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[16]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1877,7 +1957,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[16]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1890,7 +1970,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Move) GetGroup() string {
@@ -1982,7 +2062,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[17]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1994,7 +2074,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[17]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2007,7 +2087,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *VerifyRequest) GetGroup() string {
@@ -2038,7 +2118,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[18]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2050,7 +2130,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[18]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2063,7 +2143,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *VerifyResponse) GetBytes() int64 {
@@ -2110,7 +2190,7 @@ type VerifiedCopy struct {
 
 func (x *VerifiedCopy) Reset() {
 	*x = VerifiedCopy{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[19]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2122,7 +2202,7 @@ func (x *VerifiedCopy) String() string {
 func (*VerifiedCopy) ProtoMessage() {}
 
 func (x *VerifiedCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[19]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2135,7 +2215,7 @@ func (x *VerifiedCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifiedCopy.ProtoReflect.Descriptor instead.
 func (*VerifiedCopy) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *VerifiedCopy) GetShard() string {
@@ -2189,7 +2269,7 @@ type CompactRequest struct {
 
 func (x *CompactRequest) Reset() {
 	*x = CompactRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[20]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +2281,7 @@ func (x *CompactRequest) String() string {
 func (*CompactRequest) ProtoMessage() {}
 
 func (x *CompactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[20]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2214,7 +2294,7 @@ func (x *CompactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactRequest.ProtoReflect.Descriptor instead.
 func (*CompactRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CompactRequest) GetGroup() string {
@@ -2259,7 +2339,7 @@ type CompactResponse struct {
 
 func (x *CompactResponse) Reset() {
 	*x = CompactResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[21]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2271,7 +2351,7 @@ func (x *CompactResponse) String() string {
 func (*CompactResponse) ProtoMessage() {}
 
 func (x *CompactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[21]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2284,7 +2364,7 @@ func (x *CompactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactResponse.ProtoReflect.Descriptor instead.
 func (*CompactResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CompactResponse) GetSegmentsRewritten() int32 {
@@ -2338,7 +2418,7 @@ type CompactionHold struct {
 
 func (x *CompactionHold) Reset() {
 	*x = CompactionHold{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[22]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2350,7 +2430,7 @@ func (x *CompactionHold) String() string {
 func (*CompactionHold) ProtoMessage() {}
 
 func (x *CompactionHold) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[22]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2363,7 +2443,7 @@ func (x *CompactionHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactionHold.ProtoReflect.Descriptor instead.
 func (*CompactionHold) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CompactionHold) GetReason() string {
@@ -2397,7 +2477,7 @@ type AcceptLossRequest struct {
 
 func (x *AcceptLossRequest) Reset() {
 	*x = AcceptLossRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[23]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2409,7 +2489,7 @@ func (x *AcceptLossRequest) String() string {
 func (*AcceptLossRequest) ProtoMessage() {}
 
 func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[23]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2422,7 +2502,7 @@ func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossRequest.ProtoReflect.Descriptor instead.
 func (*AcceptLossRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AcceptLossRequest) GetGroup() string {
@@ -2442,7 +2522,7 @@ type AcceptLossResponse struct {
 
 func (x *AcceptLossResponse) Reset() {
 	*x = AcceptLossResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[24]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2454,7 +2534,7 @@ func (x *AcceptLossResponse) String() string {
 func (*AcceptLossResponse) ProtoMessage() {}
 
 func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[24]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2467,7 +2547,7 @@ func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossResponse.ProtoReflect.Descriptor instead.
 func (*AcceptLossResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AcceptLossResponse) GetDamages() []*Damage {
@@ -2485,7 +2565,7 @@ type DescribeVolumeRequest struct {
 
 func (x *DescribeVolumeRequest) Reset() {
 	*x = DescribeVolumeRequest{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[25]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2497,7 +2577,7 @@ func (x *DescribeVolumeRequest) String() string {
 func (*DescribeVolumeRequest) ProtoMessage() {}
 
 func (x *DescribeVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[25]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2510,7 +2590,7 @@ func (x *DescribeVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeVolumeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 type DescribeVolumeResponse struct {
@@ -2539,7 +2619,7 @@ type DescribeVolumeResponse struct {
 
 func (x *DescribeVolumeResponse) Reset() {
 	*x = DescribeVolumeResponse{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2551,7 +2631,7 @@ func (x *DescribeVolumeResponse) String() string {
 func (*DescribeVolumeResponse) ProtoMessage() {}
 
 func (x *DescribeVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[26]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2564,7 +2644,7 @@ func (x *DescribeVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeVolumeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DescribeVolumeResponse) GetShard() string {
@@ -2657,7 +2737,7 @@ type StoreFacts struct {
 
 func (x *StoreFacts) Reset() {
 	*x = StoreFacts{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2669,7 +2749,7 @@ func (x *StoreFacts) String() string {
 func (*StoreFacts) ProtoMessage() {}
 
 func (x *StoreFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[27]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2682,7 +2762,7 @@ func (x *StoreFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreFacts.ProtoReflect.Descriptor instead.
 func (*StoreFacts) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StoreFacts) GetRouting() string {
@@ -2764,7 +2844,7 @@ type GroupFacts struct {
 
 func (x *GroupFacts) Reset() {
 	*x = GroupFacts{}
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2776,7 +2856,7 @@ func (x *GroupFacts) String() string {
 func (*GroupFacts) ProtoMessage() {}
 
 func (x *GroupFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_record_v1_admin_proto_msgTypes[28]
+	mi := &file_sheaf_record_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2789,7 +2869,7 @@ func (x *GroupFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupFacts.ProtoReflect.Descriptor instead.
 func (*GroupFacts) Descriptor() ([]byte, []int) {
-	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GroupFacts) GetGroup() string {
@@ -2976,7 +3056,7 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x06groups\x18\x01 \x03(\v2\x16.sheaf.record.v1.GroupR\x06groups\"\x13\n" +
 	"\x11ListShardsRequest\"D\n" +
 	"\x12ListShardsResponse\x12.\n" +
-	"\x06shards\x18\x01 \x03(\v2\x16.sheaf.record.v1.ShardR\x06shards\"\xf5\b\n" +
+	"\x06shards\x18\x01 \x03(\v2\x16.sheaf.record.v1.ShardR\x06shards\"\xb0\t\n" +
 	"\x05Shard\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +
@@ -3020,8 +3100,16 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x06domain\x18\x1f \x01(\tR\x06domain\x12\x16\n" +
 	"\x06medium\x18  \x01(\tR\x06medium\x12*\n" +
 	"\x11memory_used_bytes\x18! \x01(\x03R\x0fmemoryUsedBytes\x12\x1a\n" +
-	"\bproblems\x18\" \x03(\tR\bproblemsB\r\n" +
-	"\v_rotational\"\xf4\x02\n" +
+	"\bproblems\x18\" \x03(\tR\bproblems\x129\n" +
+	"\n" +
+	"slow_syncs\x18( \x01(\v2\x1a.sheaf.record.v1.SlowSyncsR\tslowSyncsB\r\n" +
+	"\v_rotational\"\x97\x01\n" +
+	"\tSlowSyncs\x12\x14\n" +
+	"\x05total\x18\x01 \x01(\x03R\x05total\x12%\n" +
+	"\x0enewest_seconds\x18\x02 \x01(\x01R\rnewestSeconds\x12,\n" +
+	"\x12newest_seconds_ago\x18\x03 \x01(\x01R\x10newestSecondsAgo\x12\x1f\n" +
+	"\vnewest_file\x18\x04 \x01(\tR\n" +
+	"newestFile\"\xf4\x02\n" +
 	"\x04Load\x12!\n" +
 	"\fgroups_total\x18\x01 \x01(\x05R\vgroupsTotal\x12#\n" +
 	"\rgroups_loaded\x18\x02 \x01(\x05R\fgroupsLoaded\x12%\n" +
@@ -3222,7 +3310,7 @@ func file_sheaf_record_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_sheaf_record_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_sheaf_record_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_sheaf_record_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_sheaf_record_v1_admin_proto_goTypes = []any{
 	(GroupState)(0),                // 0: sheaf.record.v1.GroupState
 	(LoadOutcome)(0),               // 1: sheaf.record.v1.LoadOutcome
@@ -3239,27 +3327,28 @@ var file_sheaf_record_v1_admin_proto_goTypes = []any{
 	(*ListShardsRequest)(nil),      // 12: sheaf.record.v1.ListShardsRequest
 	(*ListShardsResponse)(nil),     // 13: sheaf.record.v1.ListShardsResponse
 	(*Shard)(nil),                  // 14: sheaf.record.v1.Shard
-	(*Load)(nil),                   // 15: sheaf.record.v1.Load
-	(*WatchLoadRequest)(nil),       // 16: sheaf.record.v1.WatchLoadRequest
-	(*WatchLoadResponse)(nil),      // 17: sheaf.record.v1.WatchLoadResponse
-	(*CreateGroupRequest)(nil),     // 18: sheaf.record.v1.CreateGroupRequest
-	(*CreateGroupResponse)(nil),    // 19: sheaf.record.v1.CreateGroupResponse
-	(*PlanMovesRequest)(nil),       // 20: sheaf.record.v1.PlanMovesRequest
-	(*PlanMovesResponse)(nil),      // 21: sheaf.record.v1.PlanMovesResponse
-	(*Move)(nil),                   // 22: sheaf.record.v1.Move
-	(*VerifyRequest)(nil),          // 23: sheaf.record.v1.VerifyRequest
-	(*VerifyResponse)(nil),         // 24: sheaf.record.v1.VerifyResponse
-	(*VerifiedCopy)(nil),           // 25: sheaf.record.v1.VerifiedCopy
-	(*CompactRequest)(nil),         // 26: sheaf.record.v1.CompactRequest
-	(*CompactResponse)(nil),        // 27: sheaf.record.v1.CompactResponse
-	(*CompactionHold)(nil),         // 28: sheaf.record.v1.CompactionHold
-	(*AcceptLossRequest)(nil),      // 29: sheaf.record.v1.AcceptLossRequest
-	(*AcceptLossResponse)(nil),     // 30: sheaf.record.v1.AcceptLossResponse
-	(*DescribeVolumeRequest)(nil),  // 31: sheaf.record.v1.DescribeVolumeRequest
-	(*DescribeVolumeResponse)(nil), // 32: sheaf.record.v1.DescribeVolumeResponse
-	(*StoreFacts)(nil),             // 33: sheaf.record.v1.StoreFacts
-	(*GroupFacts)(nil),             // 34: sheaf.record.v1.GroupFacts
-	nil,                            // 35: sheaf.record.v1.WatchLoadResponse.ShardsEntry
+	(*SlowSyncs)(nil),              // 15: sheaf.record.v1.SlowSyncs
+	(*Load)(nil),                   // 16: sheaf.record.v1.Load
+	(*WatchLoadRequest)(nil),       // 17: sheaf.record.v1.WatchLoadRequest
+	(*WatchLoadResponse)(nil),      // 18: sheaf.record.v1.WatchLoadResponse
+	(*CreateGroupRequest)(nil),     // 19: sheaf.record.v1.CreateGroupRequest
+	(*CreateGroupResponse)(nil),    // 20: sheaf.record.v1.CreateGroupResponse
+	(*PlanMovesRequest)(nil),       // 21: sheaf.record.v1.PlanMovesRequest
+	(*PlanMovesResponse)(nil),      // 22: sheaf.record.v1.PlanMovesResponse
+	(*Move)(nil),                   // 23: sheaf.record.v1.Move
+	(*VerifyRequest)(nil),          // 24: sheaf.record.v1.VerifyRequest
+	(*VerifyResponse)(nil),         // 25: sheaf.record.v1.VerifyResponse
+	(*VerifiedCopy)(nil),           // 26: sheaf.record.v1.VerifiedCopy
+	(*CompactRequest)(nil),         // 27: sheaf.record.v1.CompactRequest
+	(*CompactResponse)(nil),        // 28: sheaf.record.v1.CompactResponse
+	(*CompactionHold)(nil),         // 29: sheaf.record.v1.CompactionHold
+	(*AcceptLossRequest)(nil),      // 30: sheaf.record.v1.AcceptLossRequest
+	(*AcceptLossResponse)(nil),     // 31: sheaf.record.v1.AcceptLossResponse
+	(*DescribeVolumeRequest)(nil),  // 32: sheaf.record.v1.DescribeVolumeRequest
+	(*DescribeVolumeResponse)(nil), // 33: sheaf.record.v1.DescribeVolumeResponse
+	(*StoreFacts)(nil),             // 34: sheaf.record.v1.StoreFacts
+	(*GroupFacts)(nil),             // 35: sheaf.record.v1.GroupFacts
+	nil,                            // 36: sheaf.record.v1.WatchLoadResponse.ShardsEntry
 }
 var file_sheaf_record_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: sheaf.record.v1.Group.state:type_name -> sheaf.record.v1.GroupState
@@ -3272,43 +3361,44 @@ var file_sheaf_record_v1_admin_proto_depIdxs = []int32{
 	3,  // 7: sheaf.record.v1.Copy.phase:type_name -> sheaf.record.v1.CopyPhase
 	6,  // 8: sheaf.record.v1.ListGroupsResponse.groups:type_name -> sheaf.record.v1.Group
 	14, // 9: sheaf.record.v1.ListShardsResponse.shards:type_name -> sheaf.record.v1.Shard
-	15, // 10: sheaf.record.v1.Shard.load:type_name -> sheaf.record.v1.Load
+	16, // 10: sheaf.record.v1.Shard.load:type_name -> sheaf.record.v1.Load
 	4,  // 11: sheaf.record.v1.Shard.state:type_name -> sheaf.record.v1.ShardState
-	15, // 12: sheaf.record.v1.WatchLoadResponse.load:type_name -> sheaf.record.v1.Load
-	35, // 13: sheaf.record.v1.WatchLoadResponse.shards:type_name -> sheaf.record.v1.WatchLoadResponse.ShardsEntry
-	22, // 14: sheaf.record.v1.PlanMovesResponse.moves:type_name -> sheaf.record.v1.Move
-	5,  // 15: sheaf.record.v1.Move.phase:type_name -> sheaf.record.v1.MovePhase
-	8,  // 16: sheaf.record.v1.Move.copies:type_name -> sheaf.record.v1.Copy
-	9,  // 17: sheaf.record.v1.VerifyResponse.damages:type_name -> sheaf.record.v1.Damage
-	25, // 18: sheaf.record.v1.VerifyResponse.copies:type_name -> sheaf.record.v1.VerifiedCopy
-	28, // 19: sheaf.record.v1.CompactResponse.holds:type_name -> sheaf.record.v1.CompactionHold
-	9,  // 20: sheaf.record.v1.AcceptLossResponse.damages:type_name -> sheaf.record.v1.Damage
-	33, // 21: sheaf.record.v1.DescribeVolumeResponse.facts:type_name -> sheaf.record.v1.StoreFacts
-	34, // 22: sheaf.record.v1.DescribeVolumeResponse.groups:type_name -> sheaf.record.v1.GroupFacts
-	15, // 23: sheaf.record.v1.WatchLoadResponse.ShardsEntry.value:type_name -> sheaf.record.v1.Load
-	10, // 24: sheaf.record.v1.AdminService.ListGroups:input_type -> sheaf.record.v1.ListGroupsRequest
-	12, // 25: sheaf.record.v1.AdminService.ListShards:input_type -> sheaf.record.v1.ListShardsRequest
-	16, // 26: sheaf.record.v1.AdminService.WatchLoad:input_type -> sheaf.record.v1.WatchLoadRequest
-	18, // 27: sheaf.record.v1.AdminService.CreateGroup:input_type -> sheaf.record.v1.CreateGroupRequest
-	20, // 28: sheaf.record.v1.AdminService.PlanMoves:input_type -> sheaf.record.v1.PlanMovesRequest
-	23, // 29: sheaf.record.v1.AdminService.Verify:input_type -> sheaf.record.v1.VerifyRequest
-	26, // 30: sheaf.record.v1.AdminService.Compact:input_type -> sheaf.record.v1.CompactRequest
-	29, // 31: sheaf.record.v1.AdminService.AcceptLoss:input_type -> sheaf.record.v1.AcceptLossRequest
-	31, // 32: sheaf.record.v1.AdminService.DescribeVolume:input_type -> sheaf.record.v1.DescribeVolumeRequest
-	11, // 33: sheaf.record.v1.AdminService.ListGroups:output_type -> sheaf.record.v1.ListGroupsResponse
-	13, // 34: sheaf.record.v1.AdminService.ListShards:output_type -> sheaf.record.v1.ListShardsResponse
-	17, // 35: sheaf.record.v1.AdminService.WatchLoad:output_type -> sheaf.record.v1.WatchLoadResponse
-	19, // 36: sheaf.record.v1.AdminService.CreateGroup:output_type -> sheaf.record.v1.CreateGroupResponse
-	21, // 37: sheaf.record.v1.AdminService.PlanMoves:output_type -> sheaf.record.v1.PlanMovesResponse
-	24, // 38: sheaf.record.v1.AdminService.Verify:output_type -> sheaf.record.v1.VerifyResponse
-	27, // 39: sheaf.record.v1.AdminService.Compact:output_type -> sheaf.record.v1.CompactResponse
-	30, // 40: sheaf.record.v1.AdminService.AcceptLoss:output_type -> sheaf.record.v1.AcceptLossResponse
-	32, // 41: sheaf.record.v1.AdminService.DescribeVolume:output_type -> sheaf.record.v1.DescribeVolumeResponse
-	33, // [33:42] is the sub-list for method output_type
-	24, // [24:33] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	15, // 12: sheaf.record.v1.Shard.slow_syncs:type_name -> sheaf.record.v1.SlowSyncs
+	16, // 13: sheaf.record.v1.WatchLoadResponse.load:type_name -> sheaf.record.v1.Load
+	36, // 14: sheaf.record.v1.WatchLoadResponse.shards:type_name -> sheaf.record.v1.WatchLoadResponse.ShardsEntry
+	23, // 15: sheaf.record.v1.PlanMovesResponse.moves:type_name -> sheaf.record.v1.Move
+	5,  // 16: sheaf.record.v1.Move.phase:type_name -> sheaf.record.v1.MovePhase
+	8,  // 17: sheaf.record.v1.Move.copies:type_name -> sheaf.record.v1.Copy
+	9,  // 18: sheaf.record.v1.VerifyResponse.damages:type_name -> sheaf.record.v1.Damage
+	26, // 19: sheaf.record.v1.VerifyResponse.copies:type_name -> sheaf.record.v1.VerifiedCopy
+	29, // 20: sheaf.record.v1.CompactResponse.holds:type_name -> sheaf.record.v1.CompactionHold
+	9,  // 21: sheaf.record.v1.AcceptLossResponse.damages:type_name -> sheaf.record.v1.Damage
+	34, // 22: sheaf.record.v1.DescribeVolumeResponse.facts:type_name -> sheaf.record.v1.StoreFacts
+	35, // 23: sheaf.record.v1.DescribeVolumeResponse.groups:type_name -> sheaf.record.v1.GroupFacts
+	16, // 24: sheaf.record.v1.WatchLoadResponse.ShardsEntry.value:type_name -> sheaf.record.v1.Load
+	10, // 25: sheaf.record.v1.AdminService.ListGroups:input_type -> sheaf.record.v1.ListGroupsRequest
+	12, // 26: sheaf.record.v1.AdminService.ListShards:input_type -> sheaf.record.v1.ListShardsRequest
+	17, // 27: sheaf.record.v1.AdminService.WatchLoad:input_type -> sheaf.record.v1.WatchLoadRequest
+	19, // 28: sheaf.record.v1.AdminService.CreateGroup:input_type -> sheaf.record.v1.CreateGroupRequest
+	21, // 29: sheaf.record.v1.AdminService.PlanMoves:input_type -> sheaf.record.v1.PlanMovesRequest
+	24, // 30: sheaf.record.v1.AdminService.Verify:input_type -> sheaf.record.v1.VerifyRequest
+	27, // 31: sheaf.record.v1.AdminService.Compact:input_type -> sheaf.record.v1.CompactRequest
+	30, // 32: sheaf.record.v1.AdminService.AcceptLoss:input_type -> sheaf.record.v1.AcceptLossRequest
+	32, // 33: sheaf.record.v1.AdminService.DescribeVolume:input_type -> sheaf.record.v1.DescribeVolumeRequest
+	11, // 34: sheaf.record.v1.AdminService.ListGroups:output_type -> sheaf.record.v1.ListGroupsResponse
+	13, // 35: sheaf.record.v1.AdminService.ListShards:output_type -> sheaf.record.v1.ListShardsResponse
+	18, // 36: sheaf.record.v1.AdminService.WatchLoad:output_type -> sheaf.record.v1.WatchLoadResponse
+	20, // 37: sheaf.record.v1.AdminService.CreateGroup:output_type -> sheaf.record.v1.CreateGroupResponse
+	22, // 38: sheaf.record.v1.AdminService.PlanMoves:output_type -> sheaf.record.v1.PlanMovesResponse
+	25, // 39: sheaf.record.v1.AdminService.Verify:output_type -> sheaf.record.v1.VerifyResponse
+	28, // 40: sheaf.record.v1.AdminService.Compact:output_type -> sheaf.record.v1.CompactResponse
+	31, // 41: sheaf.record.v1.AdminService.AcceptLoss:output_type -> sheaf.record.v1.AcceptLossResponse
+	33, // 42: sheaf.record.v1.AdminService.DescribeVolume:output_type -> sheaf.record.v1.DescribeVolumeResponse
+	34, // [34:43] is the sub-list for method output_type
+	25, // [25:34] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_sheaf_record_v1_admin_proto_init() }
@@ -3319,14 +3409,14 @@ func file_sheaf_record_v1_admin_proto_init() {
 	file_sheaf_record_v1_admin_proto_msgTypes[0].OneofWrappers = []any{}
 	file_sheaf_record_v1_admin_proto_msgTypes[2].OneofWrappers = []any{}
 	file_sheaf_record_v1_admin_proto_msgTypes[8].OneofWrappers = []any{}
-	file_sheaf_record_v1_admin_proto_msgTypes[16].OneofWrappers = []any{}
+	file_sheaf_record_v1_admin_proto_msgTypes[17].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sheaf_record_v1_admin_proto_rawDesc), len(file_sheaf_record_v1_admin_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   30,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
