@@ -303,6 +303,9 @@ func storeChanges() map[string]storeChange {
 		"retention": {func(s *v1alpha1.RecordStoreSpec) {
 			s.Retention = v1alpha1.Retention{Versions: 3, MinAge: &metav1.Duration{Duration: time.Hour}}
 		}, true},
+		"compaction": {func(s *v1alpha1.RecordStoreSpec) {
+			s.Compaction = v1alpha1.Compaction{SupersededPercent: new(int32(30)), MinSuperseded: new(resource.MustParse("16Mi"))}
+		}, true},
 		"topologyKey":    {func(s *v1alpha1.RecordStoreSpec) { s.Replication.TopologyKey = corev1.LabelTopologyZone }, true},
 		"deletionPolicy": {func(s *v1alpha1.RecordStoreSpec) { s.DeletionPolicy = v1alpha1.DeletionDelete }, true},
 		"etcd resources": {func(s *v1alpha1.RecordStoreSpec) { s.Etcd.Managed.Resources = small }, true},

@@ -108,6 +108,7 @@ var _ = Describe("Every field of a pool's spec", func() {
 		Entry("minimum age", true, storeChange(func(store *v1alpha1.RecordStore) {
 			store.Spec.Retention.MinAge = &metav1.Duration{Duration: time.Hour}
 		})),
+		Entry("compaction", true, storeChange(func(store *v1alpha1.RecordStore) { store.Spec.Compaction.SupersededPercent = new(int32(30)) })),
 		Entry("topology key", true, storeChange(func(store *v1alpha1.RecordStore) { store.Spec.Replication.TopologyKey = corev1.LabelTopologyZone })),
 		Entry("deletion policy", true, storeChange(func(store *v1alpha1.RecordStore) { store.Spec.DeletionPolicy = v1alpha1.DeletionDelete })),
 		Entry("gateway", false, storeChange(func(store *v1alpha1.RecordStore) { three := int32(3); store.Spec.Gateway.Replicas = &three })),

@@ -28,6 +28,8 @@ var goodCases = []goodCase{
 	{kind: "RecordStore", set: fields{"spec/retention": fields{"versions": 1000, "minAge": "87600h"}}},
 	{kind: "RecordStore", set: fields{"spec/retention/minAge": "0s"}},
 	{kind: "RecordStore", set: fields{"spec/retention/minAge": "1h30m"}, update: true},
+	{kind: "RecordStore", set: fields{"spec/compaction": fields{"supersededPercent": 100, "minSuperseded": "1Ti", "bytesPerSecond": "1Mi"}}},
+	{kind: "RecordStore", set: fields{"spec/compaction": fields{"minSuperseded": "16Mi"}}, update: true},
 	{kind: "RecordStore", set: fields{"spec/etcd/managed": fields{"members": 1, "snapshotEvery": "1m", "storage": fields{"size": "64Mi", "storageClassName": "fast"}}}},
 	{kind: "RecordStore", set: fields{"spec/etcd/managed/storage/size": "4Gi"}, update: true},
 	{kind: "RecordStore", set: external},

@@ -62,6 +62,16 @@ var recordStoreCases = append(append(append([]badCase{
 	{field: "spec/retention/minAge", value: "", says: "from 0s to 87600h"},
 	{field: "spec/retention/minAge", value: letters(33), says: "may not be more than 32"},
 
+	{field: "spec/compaction", value: fields{}, says: "should have at least 1 properties"},
+	{field: "spec/compaction/supersededPercent", value: 0, says: "greater than or equal to 1"},
+	{field: "spec/compaction/supersededPercent", value: 101, says: "less than or equal to 100"},
+	{field: "spec/compaction/minSuperseded", value: "1023Ki", says: "from 1Mi to 1Ti"},
+	{field: "spec/compaction/minSuperseded", value: "64MB", says: "such as 16Mi"},
+	{field: "spec/compaction/minSuperseded", value: letters(33), says: "may not be more than 32"},
+	{field: "spec/compaction/bytesPerSecond", value: "0", says: "from 1Mi to 1Ti"},
+	{field: "spec/compaction/bytesPerSecond", value: "2Ti", says: "such as 64Mi"},
+	{field: "spec/compaction/bytesPerSecond", value: letters(33), says: "may not be more than 32"},
+
 	{field: "spec/replication/copies", value: 5, update: true, at: "spec.replication.copies", says: "replication.copies cannot be changed"},
 	{field: "spec/etcd", value: fields{}, says: "exactly one of etcd.managed and etcd.external"},
 	{field: "spec/etcd/managed", value: fields{"members": 1}, with: external, at: "spec.etcd", says: "exactly one of etcd.managed and etcd.external"},

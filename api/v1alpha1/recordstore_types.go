@@ -57,6 +57,10 @@ type RecordStoreSpec struct {
 	// +optional
 	// +kubebuilder:default={versions:1}
 	Retention Retention `json:"retention,omitzero"`
+	// Compaction says when the room of superseded versions comes back. Where room is short, a shard does not wait for it. A change
+	// restarts one shard at a time.
+	// +optional
+	Compaction Compaction `json:"compaction,omitzero"`
 	// Etcd holds the placement: run by the operator (managed) or by somebody else (external).
 	// +optional
 	// +kubebuilder:default={managed:{members:3}}
@@ -161,6 +165,34 @@ type Retention struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}(ms|s|m|h)){1,4}$') && duration(self) >= duration('0s') && duration(self) <= duration('87600h')",message="minAge must be a duration from 0s to 87600h, such as 90s, 15m or 24h"
 	MinAge *metav1.Duration `json:"minAge,omitempty"`
+}
+
+// Compaction says when a shard compacts a group by itself: when so much of it is superseded, by percent and by bytes.
+// +kubebuilder:validation:MinProperties=1
+type Compaction struct {
+	// SupersededPercent of what a group has stored must be superseded, 1 to 100; where it is absent 50. A group takes at most what it
+	// needs, divided by the rest, and a segment: with 50 twice what it needs, with 20 a quarter more, for which each record is written
+	// anew more often.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	SupersededPercent *int32 `json:"supersededPercent,omitempty"`
+	// MinSuperseded is how much of a group must be superseded, from 1Mi to 1Ti; where it is absent 64Mi. On a small volume less is
+	// enough: an eighth of the volume, divided by its groups.
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('1Ti')) <= 0",message="minSuperseded must be a number with a unit, from 1Mi to 1Ti, such as 16Mi"
+	MinSuperseded *resource.Quantity `json:"minSuperseded,omitempty"`
+	// BytesPerSecond is the rate at which a shard compacts, from 1Mi to 1Ti; where it is absent 64Mi. It rises where more is
+	// superseded than it keeps up with.
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('1Ti')) <= 0",message="bytesPerSecond must be a number with a unit, from 1Mi to 1Ti, such as 64Mi"
+	BytesPerSecond *resource.Quantity `json:"bytesPerSecond,omitempty"`
 }
 
 // Etcd says who runs the etcd that holds the placement.

@@ -175,7 +175,22 @@ func shardArgs(in ShardInput, name string) []string {
 	if retention.MinAge != nil {
 		args = append(args, "--retention-min-age="+retention.MinAge.Duration.String())
 	}
+	args = append(args, compactionArgs(&in.Store.Spec.Compaction)...)
 	return append(args, in.Etcd.Args()...)
+}
+
+// compactionArgs are the flags for what is asked for; the rest is left to the shard.
+func compactionArgs(compaction *v1alpha1.Compaction) (args []string) {
+	if percent := compaction.SupersededPercent; percent != nil {
+		args = append(args, fmt.Sprintf("--compaction-share=%.2f", float64(*percent)/100))
+	}
+	if bytes := compaction.MinSuperseded; bytes != nil {
+		args = append(args, fmt.Sprintf("--compaction-min=%d", bytes.Value()))
+	}
+	if bytes := compaction.BytesPerSecond; bytes != nil {
+		args = append(args, fmt.Sprintf("--compaction-rate=%d", bytes.Value()))
+	}
+	return args
 }
 
 // shardEnv is what only the pod knows. The failure domain is the node, or where the node's zone or region is asked for,

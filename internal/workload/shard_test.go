@@ -73,6 +73,7 @@ func TestShardTemplateHash(t *testing.T) {
 		"residency":   func(in *ShardInput) { in.Pool.Spec.Residency = v1alpha1.ResidencyResident },
 		"etcd":        func(in *ShardInput) { in.Etcd.Prefix = "/other" },
 		"file system": func(in *ShardInput) { in.Pool.Spec.FileSystem = nil },
+		"compaction":  func(in *ShardInput) { in.Store.Spec.Compaction.SupersededPercent = new(int32(30)) },
 	} {
 		if hash(change) == base {
 			t.Errorf("%s: does not restart the shard", name)
@@ -84,6 +85,9 @@ func TestShardTemplateHash(t *testing.T) {
 func TestShardPod(t *testing.T) {
 	in := shardInput()
 	in.Volume = "the-volume"
+	in.Store.Spec.Compaction = v1alpha1.Compaction{
+		SupersededPercent: new(int32(5)), MinSuperseded: new(resource.MustParse("16Mi")), BytesPerSecond: new(resource.MustParse("1Gi")),
+	}
 	set := shardSet(t, in)
 	pod, container := set.Spec.Template.Spec, set.Spec.Template.Spec.Containers[0]
 	security := container.SecurityContext
@@ -101,7 +105,7 @@ func TestShardPod(t *testing.T) {
 		t.Errorf("liveness asks %s, which may judge loading", path)
 	}
 	args := strings.Join(container.Args, " ")
-	for _, arg := range []string{"--name=ssd-2", "--stay", "--advertise=ssd-2-0.ssd.prod.svc:7610", "--store=prod.quotes", "--mount-option=noatime", "--file-system=xfs",
+	for _, arg := range []string{"--name=ssd-2", "--stay", "--advertise=ssd-2-0.ssd.prod.svc:7610", "--store=prod.quotes", "--compaction-share=0.05", "--compaction-min=16777216", "--compaction-rate=1073741824", "--mount-option=noatime", "--file-system=xfs",
 		"--expect-volume=$(EXPECT_VOLUME)", "--etcd=quotes-etcd-0.quotes-etcd.prod.svc:2379,quotes-etcd-1.quotes-etcd.prod.svc:2379,quotes-etcd-2.quotes-etcd.prod.svc:2379"} {
 		if !strings.Contains(args, arg) {
 			t.Errorf("no %s in %s", arg, args)
