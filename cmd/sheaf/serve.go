@@ -45,7 +45,7 @@ func (f *storageFlags) add(a *app, cmd *cobra.Command) {
 	flags.BoolVar(&f.compactOff, "compaction-off", false, "compact only when asked (sheaf group compact)")
 	flags.DurationVar(&f.compactEvery, "compaction-interval", 30*time.Second, "between looks at all groups for what can be compacted; one that has filled a segment is looked at at once")
 	flags.Float64Var(&f.compactShare, "compaction-share", 0.5, "share of the sealed segments and blobs of a group that must be superseded before it is compacted")
-	flags.Var(&f.compactAtSize, "compaction-min", "superseded bytes that a group must hold before it is compacted, unless with the newest segment they are more than one segment; 0: 64 MiB")
+	flags.Var(&f.compactAtSize, "compaction-min", "superseded bytes that a group must hold before it is compacted, unless with the newest segment they are more than one segment; 0: 64 MiB; less on a small volume: an eighth of it, divided by its groups")
 	flags.Var(&f.compactRate, "compaction-rate", "bytes per second; 0: 64 MiB")
 	a.complete(cmd, "residency", "index", "resident")
 	a.complete(cmd, "medium", "ssd", "hdd", "auto")

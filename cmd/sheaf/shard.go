@@ -152,7 +152,7 @@ func (f *shardFlags) add(a *app, cmd *cobra.Command) {
 	flags.Var(&f.store, "store-uid", "store that volume and etcd must be of")
 	flags.Var(&f.volume, "expect-volume", "volume that was here before: a blank or another one is never initialised or served")
 	flags.BoolVar(&cfg.Wanted.Adopt, "adopt", false, "take over a volume of this store that is of another shard, and its groups")
-	flags.DurationVar(&cfg.TrashDelay, "trash-delay", time.Hour, "time after which the files of a replica that has left its group are deleted; sooner where the volume is full")
+	flags.DurationVar(&cfg.TrashDelay, "trash-delay", time.Hour, "time after which the files of a replica that has left its group are deleted; sooner where room is short")
 	flags.BoolVar(&f.lease, "read-lease", true, "leaders answer reads for half a second after a majority of copies has answered them; "+
 		"false: each read asks a majority, for machines that are paused together with their clocks")
 	flags.Var(&f.fetch, "fetch-rate", "bytes per second of files that are sent to other shards in all, as in 64MiB; 0: no limit")

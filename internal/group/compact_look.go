@@ -81,6 +81,8 @@ type Reclaim struct {
 	// Superseded entries that stay: in the newest segment; among the newest Retention.Versions of their record; younger
 	// than Retention.MinAge; seen by an open snapshot; for another reason, as of a moment ago.
 	Newest, Versions, Age, Scans, Other int64
+	// ScanBlobs are the bytes of the blobs that open snapshots alone see.
+	ScanBlobs int64
 	// Tombstones that go when every member has them, nobody may ask for them by a request id, and nothing older is
 	// stored.
 	Tombstones int64
@@ -116,7 +118,7 @@ func (l *Log) reclaim(now time.Time) Reclaim {
 		}
 	}
 	if k.closed == l.closedSnapshots(now) {
-		r.Scans = k.scans
+		r.Scans, r.ScanBlobs = k.scans, k.scanBlobs
 	}
 	blobs := l.blobs.bytes()
 	r.FreeBlobs += max(0, blobs-k.blobs)
@@ -238,7 +240,7 @@ func (c *compaction) blobGarbage(v view, held map[index.Loc]struct{}) (seen, gar
 }
 
 // sealEarly seals the newest segment where the entries of many blobs in it are superseded, as it may be long until it
-// is full; and where room is short and much of it is superseded.
+// is full; where room is short and much of it is superseded; and where more of it is than CompactOptions.SealBytes.
 func (c *compaction) sealEarly() error {
 	views := c.views(c.applied, c.applied)
 	defer unpinAll(views)
@@ -253,7 +255,8 @@ func (c *compaction) sealEarly() error {
 		}
 		superseded := v.used.figures()
 		isShort := c.opts.Room && superseded > 0 && superseded*roomShare >= v.end
-		if !isShort && (garbage == 0 || garbage < min(c.Log.opts.SegmentBytes, c.blobs.bytes())/compactShare) {
+		isMuch := c.opts.SealBytes > 0 && superseded >= c.opts.SealBytes && 2*superseded >= v.end
+		if !isShort && !isMuch && (garbage == 0 || garbage < min(c.Log.opts.SegmentBytes, c.blobs.bytes())/compactShare) {
 			continue
 		}
 		c.wmu.Lock()

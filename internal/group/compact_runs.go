@@ -9,6 +9,9 @@ import (
 // entry is at least in a segment twice as large each time it is copied only to be merged.
 const mergeMin = 4
 
+// roomMergeBytes of neighbours are merged at most where room is short: files of some KB are many before they are much.
+const roomMergeBytes = 4 << 20
+
 // extent is what deciding about a sealed segment needs.
 type extent struct {
 	first, through uint64 // not void
@@ -41,10 +44,11 @@ func (c *compaction) runs(views []view) [][]view {
 	}
 	var out [][]view
 	for len(views) > 0 {
-		n := 1
-		if !c.opts.Room {
-			n = mergeRun(extents, c.Log.opts.SegmentBytes, c.opts.All)
+		most := c.Log.opts.SegmentBytes
+		if c.opts.Room { // what waits for room does not wait for much to be copied
+			most = min(most, roomMergeBytes)
 		}
+		n := mergeRun(extents, most, c.opts.All)
 		out = append(out, views[:n:n])
 		views, extents = views[n:], extents[n:]
 	}

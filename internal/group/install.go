@@ -151,10 +151,21 @@ func (i *Install) gather(ctx context.Context, own *ownLog) error {
 func (i *Install) room(bytes int64) error {
 	space, err := i.opts.FS.Space(i.opts.Dir)
 	if err == nil && space.FreeBytes < bytes {
-		err = fmt.Errorf("%w: %d bytes are missing, the volume has %d free; delete other files or grow the volume", ErrNoSpace, bytes, space.FreeBytes)
+		err = &RoomError{NeedBytes: bytes, FreeBytes: space.FreeBytes}
 	}
 	return err
 }
+
+// RoomError says how much room an install needs. It is an ErrNoSpace.
+type RoomError struct{ NeedBytes, FreeBytes int64 }
+
+// Error says bytes, room and what to do.
+func (e *RoomError) Error() string {
+	return fmt.Sprintf("%v: %d bytes are missing, the volume has %d free; delete other files or grow the volume", ErrNoSpace, e.NeedBytes, e.FreeBytes)
+}
+
+// Is makes errors.Is(err, ErrNoSpace) true.
+func (e *RoomError) Is(target error) bool { return target == ErrNoSpace }
 
 // takeBack moves files back that a Finish which did not come to its end has put into the group's folder.
 func (i *Install) takeBack(own *ownLog) error {

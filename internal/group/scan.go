@@ -11,7 +11,8 @@ import (
 )
 
 // Snapshots: a scan sees the newest version of every record as of the snapshot. Compaction keeps what open snapshots
-// need; a snapshot that holds back too much, or was not used for its time to live, expires.
+// need; a snapshot that holds back too much, or was not used for its time to live, expires. Where room is short, the shard
+// gives snapshots up before that (Scans, CloseScan).
 
 // snapshotHeldPart of the stored bytes, and at least snapshotHeldMin, is what one snapshot may hold back.
 const (
@@ -30,7 +31,9 @@ type snapshot struct {
 	held    map[index.Loc]struct{}
 	bytes   int64 // of held
 	limit   int64
-	expires time.Time
+	opened  time.Time
+	used    time.Time // last
+	readers int       // that have entered it
 	ttl     time.Duration
 	gone    bool // held too much
 	info    ScanInfo
@@ -74,7 +77,7 @@ func (l *Log) OpenScan(ttl time.Duration) (ScanID, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.expireSnapshots(now)
-	s := &snapshot{index: l.applied.Load(), expires: now.Add(ttl), ttl: ttl}
+	s := &snapshot{index: l.applied.Load(), opened: now, used: now, ttl: ttl}
 	stored := l.state.end
 	for _, seg := range l.state.segments {
 		stored += seg.bytes
@@ -112,7 +115,7 @@ func (l *Log) expireSnapshots(now time.Time) {
 }
 
 // isOver tells whether nobody can use the snapshot any more.
-func (s *snapshot) isOver(now time.Time) bool { return s.gone || now.After(s.expires) }
+func (s *snapshot) isOver(now time.Time) bool { return s.gone || now.After(s.used.Add(s.ttl)) }
 
 // use finds an open snapshot and counts this as its use. The caller holds mu.
 func (l *Log) useSnapshot(id ScanID) (*snapshot, error) {
@@ -122,8 +125,44 @@ func (l *Log) useSnapshot(id ScanID) (*snapshot, error) {
 	if s == nil {
 		return nil, ErrCursorExpired
 	}
-	s.expires = now.Add(s.ttl)
+	s.used = now
 	return s, nil
+}
+
+// EnterScan says that a caller reads a snapshot from now on, until LeaveScan; ErrCursorExpired where it is gone.
+func (l *Log) EnterScan(id ScanID) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, err := l.useSnapshot(id)
+	if err == nil {
+		s.readers++
+	}
+	return err
+}
+
+// LeaveScan says that the caller of an EnterScan reads no longer.
+func (l *Log) LeaveScan(id ScanID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s, err := l.useSnapshot(id); err == nil {
+		s.readers--
+	}
+}
+
+// Scans gives the open snapshots, in no order.
+func (l *Log) Scans() (open []OpenScan) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	l.expireSnapshots(now)
+	for id, s := range l.state.snapshots {
+		scan := OpenScan{ID: id, Opened: s.opened, Used: s.used, Read: s.readers > 0, Keeps: len(s.held) > 0}
+		if scan.Read {
+			scan.Used = now
+		}
+		open = append(open, scan)
+	}
+	return open
 }
 
 // ScanInfo describes an open snapshot; ErrCursorExpired where it is gone.

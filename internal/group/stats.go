@@ -21,6 +21,14 @@ func (l *Log) Stats() Stats {
 	if k := &l.state.looked; now.Before(k.until) {
 		out.Mergeable = max(0, out.Mergeable-k.mergeable)
 	}
+	for _, s := range l.state.snapshots {
+		if s.isOver(now) {
+			continue
+		}
+		if out.Scans++; s.readers > 0 {
+			out.ScansRead++
+		}
+	}
 	for _, s := range l.state.segments {
 		out.StoredBytes += s.bytes
 		if s.bytes > 0 {

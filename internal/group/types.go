@@ -166,6 +166,15 @@ type BlobWriter interface {
 // ScanID names an open snapshot of a group, unique also over restarts.
 type ScanID [16]byte
 
+// OpenScan is an open snapshot, as who decides which to give up needs it.
+type OpenScan struct {
+	ID     ScanID
+	Opened time.Time
+	Used   time.Time // last; now, where it is read
+	Read   bool      // somebody has entered it
+	Keeps  bool      // it sees what was superseded since
+}
+
 // ScanInfo describes an open snapshot.
 type ScanInfo struct {
 	Index   uint64 // applied index of the snapshot
@@ -180,9 +189,12 @@ type CompactOptions struct {
 	// Through: segments with entries above it stay as they are, so that members that have not got them yet can be given them
 	// one by one. 0: all that is applied.
 	Through uint64
-	// Room: room is short. Nothing is merged; the newest segment is sealed where much of it is superseded; every
+	// Room: room is short. Only little is merged; the newest segment is sealed where much of it is superseded; every
 	// segment is rewritten of which a 16th can go.
 	Room bool
+	// SealBytes: the newest segment is sealed, so that it can be rewritten, where at least so many bytes of it, and half of it,
+	// are superseded. 0: it is left until it is full.
+	SealBytes int64
 	// LookOnly: nothing is rewritten, but Stats knows then exactly what may go and what must stay.
 	LookOnly bool
 	// Unsafe is for simulations, which prove that they would notice: request ids keep nothing.
@@ -207,6 +219,8 @@ type Stats struct {
 	MemoryBytes     int64
 	Damages         []Damage
 	Reclaim         Reclaim
+	Scans           int // open snapshots
+	ScansRead       int // of these: somebody has entered them
 }
 
 // Location is where a record stands, for messages. It is text only where it is asked for: reading builds no strings.

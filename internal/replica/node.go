@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -9,6 +10,8 @@ import (
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
+
+	"sheaf.dev/sheaf/internal/group"
 )
 
 // Raft counts in ticks of 100 ms. An election begins after 1 to 2 s of silence.
@@ -245,6 +248,9 @@ func (r *Replica) setNoRoom(err error) {
 	r.retryWait = min(max(1, 2*r.retryWait), retryTicksMax)
 	r.retryTicks = r.retryWait
 	r.mu.Unlock()
+	if errors.Is(err, group.ErrNoSpace) && r.opts.NoRoom != nil {
+		r.opts.NoRoom()
+	}
 	switch {
 	case !changed:
 	case err != nil:

@@ -63,6 +63,8 @@ type Options struct {
 	// Admit is asked before each write with the bytes it will store (disk reserve, memory); nil: always. Deletes are
 	// asked with delete true. It is called with the replica locked, so it must not call the replica.
 	Admit func(bytes int64, delete bool) error
+	// NoRoom is called when the log finds no room to write. It must not block; nil: nothing.
+	NoRoom func()
 	// Transport carries messages to the other members; nil: there are none.
 	Transport Transport
 	// OnSnapshot is told that the leader from no longer has the entries that this replica needs: it is to be stopped and

@@ -1,51 +1,46 @@
 package shard
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/replica"
-	"sheaf.dev/sheaf/internal/volume"
 )
 
 // compactor compacts groups in the background, one at a time. It looks at all groups at an interval, since time alone
 // lets things go (request ids run out, retention ends, scans expire, copies catch up); at a group as soon as it has
-// filled a segment; and at all of them, without a rate, when a write finds no room.
+// filled a segment. It makes room (room.go) when a write or a new copy finds none, and when little is left.
 type compactor struct {
 	*Shard
 	wake chan struct{} // sealed or short has changed
 
 	mu     sync.Mutex // guards all below
 	sealed map[string]struct{}
-	short  bool             // a write found no room
+	short  bool             // somebody found no room
+	asked  int64            // most bytes above the reserve that one of those needs
 	hurry  func()           // ends a compaction that goes at a rate; nil: none does
 	failed map[string]error // of the last compaction of a group
 	// progress is closed when a compaction has made room, or a pass for room is over.
 	progress chan struct{}
-	barren   time.Time // when the last pass ended that made none; zero: the last one made some
+	passes   uint64    // for room, that have ended
+	barren   time.Time // when the last pass ended that made none; zero: the last one made some, or there is something new to free
 }
 
 const (
 	// appliedAfter is how long after a segment was sealed its group is looked at: what stands at its end is to be
 	// applied by then.
 	appliedAfter = 100 * time.Millisecond
-	// barrenTime is how long nobody waits for room after a pass that made none.
-	barrenTime = time.Second
-	// roomTries is how often a write waits for room: others may take what was made.
-	roomTries = 3
-	// shortSegments is the number of segments for which there must be room above the reserve, or room is short; on a
-	// small volume a part of it is enough.
-	shortSegments = 2
-	shortPart     = 16
 	// garbagePart of what a group stores must be superseded, or it is left alone when room is short.
 	garbagePart = 64
+	// garbageShare of the volume, divided by its groups, makes a compaction of a group due, where that is less than SupersededBytesMin;
+	// but garbageMin does not.
+	garbageShare = 8
+	garbageMin   = 1 << 20
 )
 
 func newCompactor(s *Shard) *compactor {
@@ -56,9 +51,6 @@ func newCompactor(s *Shard) *compactor {
 
 // run compacts until ctx ends.
 func (c *compactor) run(ctx context.Context) {
-	if c.cfg.Compaction.Off {
-		return
-	}
 	tick := time.NewTicker(c.cfg.Compaction.Interval)
 	defer tick.Stop()
 	var settled <-chan time.Time
@@ -79,7 +71,7 @@ func (c *compactor) run(ctx context.Context) {
 			}
 			continue
 		}
-		if ctx.Err() == nil && c.isAlmostFull() {
+		if ctx.Err() == nil && !c.hasRoom(0) {
 			c.makeRoom(ctx)
 		}
 	}
@@ -98,49 +90,6 @@ func (c *compactor) noteSealed(name string) {
 	c.sealed[name] = struct{}{}
 	c.mu.Unlock()
 	c.notify()
-}
-
-// awaitRoom waits until a compaction has made room on the volume, or has tried to; false: there is nothing that can be
-// freed now, or ctx has ended.
-func (c *compactor) awaitRoom(ctx context.Context) bool {
-	c.mu.Lock()
-	if c.cfg.Compaction.Off || time.Since(c.barren) < barrenTime {
-		c.mu.Unlock()
-		return false
-	}
-	c.short = true
-	if c.hurry != nil {
-		c.hurry()
-	}
-	progress := c.progress
-	c.mu.Unlock()
-	c.notify()
-	select {
-	case <-progress:
-		return true
-	case <-ctx.Done():
-	case <-c.ctx.Done():
-	}
-	return false
-}
-
-func (c *compactor) isShort() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.short
-}
-
-// isAlmostFull tells whether there is so little room above the reserve that a few segments would fill it.
-func (c *compactor) isAlmostFull() bool {
-	space, reserve, err := c.volume.Space()
-	if err != nil {
-		return false
-	}
-	segment := c.cfg.SegmentBytes
-	if segment <= 0 {
-		segment = group.SegmentBytesDefault
-	}
-	return space.FreeBytes-reserve < min(shortSegments*segment, space.TotalBytes/shortPart)
 }
 
 // servedGroup is a group that is served here.
@@ -171,6 +120,10 @@ func (c *compactor) lookAtAll(ctx context.Context) {
 	c.mu.Lock()
 	clear(c.sealed)
 	c.mu.Unlock()
+	if c.cfg.Compaction.Off {
+		return
+	}
+	c.limitScans()
 	for _, g := range c.servedGroups(nil) {
 		c.limitTombstones(g.served)
 		c.lookAt(ctx, &g)
@@ -182,14 +135,40 @@ func (c *compactor) lookAtSealed(ctx context.Context) {
 	sealed := c.sealed
 	c.sealed = map[string]struct{}{}
 	c.mu.Unlock()
+	if c.cfg.Compaction.Off {
+		return
+	}
 	for _, g := range c.servedGroups(sealed) {
 		c.lookAt(ctx, &g)
 	}
 }
 
 func (c *compactor) isDue(stats *group.Stats) bool {
-	k := &c.cfg.Compaction
-	return stats.Mergeable > 0 || stats.Reclaim.IsDue(k.SupersededShareMin, k.SupersededBytesMin)
+	share, least := c.cfg.Compaction.SupersededShareMin, c.supersededMin()
+	return stats.Mergeable > 0 || stats.Reclaim.IsDue(share, least) || c.isNewestDue(&stats.Reclaim, least)
+}
+
+// isNewestDue tells whether the newest segment is to be compacted before it is full: on a volume so small that it may never be.
+func (c *compactor) isNewestDue(r *group.Reclaim, least int64) bool {
+	return least < c.cfg.Compaction.SupersededBytesMin && r.Newest >= least && 2*r.Newest >= r.NewestEnd
+}
+
+// supersededMin is how much of a group must be superseded on this volume before the group is compacted.
+func (c *compactor) supersededMin() int64 {
+	groups := 0
+	if r := c.routes.Load(); r != nil {
+		groups = len(r.byName)
+	}
+	return supersededMin(c.cfg.Compaction.SupersededBytesMin, c.volume.TotalBytes(), groups)
+}
+
+// supersededMin is what was asked for, and on a small volume its share of an eighth: else the groups together could fill it with what is
+// superseded. A volume of 0 bytes is not known.
+func supersededMin(wanted, volumeBytes int64, groups int) int64 {
+	if volumeBytes <= 0 || groups == 0 {
+		return wanted
+	}
+	return min(wanted, max(garbageMin, volumeBytes/garbageShare/int64(groups)))
 }
 
 // lookAt compacts a group where it is due. It ends early where room is short: then all groups are compacted, without a
@@ -203,7 +182,11 @@ func (c *compactor) lookAt(ctx context.Context, g *servedGroup) {
 	c.mu.Lock()
 	c.hurry = cancel
 	c.mu.Unlock()
-	c.compact(ctx, g, group.CompactOptions{RateBytesPerSecond: c.rate(&g.stats.Reclaim)})
+	opts := group.CompactOptions{RateBytesPerSecond: c.rate(&g.stats.Reclaim)}
+	if least := c.supersededMin(); c.isNewestDue(&g.stats.Reclaim, least) {
+		opts.SealBytes = least
+	}
+	c.compact(ctx, g, opts)
 	c.mu.Lock()
 	c.hurry = nil
 	c.mu.Unlock()
@@ -215,52 +198,6 @@ func (c *compactor) rate(r *group.Reclaim) int64 {
 	rate := float64(max(k.RateBytesPerSecond, 0)) // negative: no limit, which Compact calls 0
 	needed := float64(r.Sealed-r.Free+r.SegmentMax) * k.SupersededShareMin / max(1-k.SupersededShareMin, 0.01)
 	return int64(rate * max(1, float64(r.Free)/needed))
-}
-
-// makeRoom frees what can be freed now, the most of it first.
-func (c *compactor) makeRoom(ctx context.Context) {
-	garbage := func(g servedGroup) int64 { return g.stats.Reclaim.Free + g.stats.Reclaim.Newest }
-	groups := slices.DeleteFunc(c.servedGroups(nil), func(g servedGroup) bool {
-		return garbage(g) <= 0 || garbage(g) < g.stats.StoredBytes/garbagePart
-	})
-	slices.SortFunc(groups, func(a, b servedGroup) int { return cmp.Compare(garbage(b), garbage(a)) })
-	made := false
-	for _, g := range groups {
-		if ctx.Err() != nil {
-			break
-		}
-		made = c.compact(ctx, &g, group.CompactOptions{Room: true}) > 0 || made
-	}
-	c.lookAtVolume()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.short = false
-	if c.barren = time.Now(); made {
-		c.barren = time.Time{}
-	}
-	c.wakeWaiters()
-}
-
-// lookAtVolume has the volume see room that was made: it admits writes by its last look.
-func (c *compactor) lookAtVolume() {
-	if _, _, err := c.volume.Space(); err != nil {
-		c.logger.Warn("the room of the volume cannot be told", "error", err)
-	}
-}
-
-// roomMade lets those go on that wait for room.
-func (c *compactor) roomMade() {
-	c.lookAtVolume()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.barren = time.Time{}
-	c.wakeWaiters()
-}
-
-// wakeWaiters is called with mu held.
-func (c *compactor) wakeWaiters() {
-	close(c.progress)
-	c.progress = make(chan struct{})
 }
 
 // compact compacts a group and tells how many bytes were freed.
@@ -315,31 +252,6 @@ func (s *Shard) compactLog(ctx context.Context, sv *served, opts group.CompactOp
 		s.committer.RoomMade()
 	}
 	return report, err
-}
-
-// proposeWithRoom proposes a write, again where compaction makes room for it.
-func (s *Shard) proposeWithRoom(ctx context.Context, w *write) *replica.Pending {
-	p := w.served.replica.Propose(w.replica)
-	for range roomTries {
-		err := p.Refused()
-		if !errors.Is(err, volume.ErrFull) && !errors.Is(err, group.ErrNoSpace) || !s.compactor.awaitRoom(ctx) {
-			break
-		}
-		p = w.served.replica.Propose(w.replica)
-	}
-	return p
-}
-
-// admitBlob asks for room for a part of a blob, again where compaction makes some.
-func (s *Shard) admitBlob(ctx context.Context, bytes int64) error {
-	err := s.volume.Admit(bytes, false)
-	for range roomTries {
-		if !errors.Is(err, volume.ErrFull) || !s.compactor.awaitRoom(ctx) {
-			break
-		}
-		err = s.volume.Admit(bytes, false)
-	}
-	return err
 }
 
 // limitTombstones tells the log up to where every member has everything: the leader knows it, the others have it from etcd, as it

@@ -440,7 +440,7 @@ func (s *Shard) inParallel(groups []placement.Group, do func(placement.Group) er
 
 // create makes a group that a target wants here, serves it as soon as etcd says it is here.
 func (s *Shard) create(ctx context.Context, state placement.Group) error {
-	if err := s.volume.Admit(0, false); err != nil {
+	if err := s.admitSoon(0); err != nil {
 		return fmt.Errorf("creating it: %w", err)
 	}
 	g := &groupReplica{

@@ -76,7 +76,7 @@ func (s *Shard) beginOne(state placement.Group) error {
 
 // beginJoin makes the folder of a replica that etcd wants here.
 func (s *Shard) beginJoin(state placement.Group, raftID uint64) error {
-	if err := s.volume.Admit(0, false); err != nil {
+	if err := s.admitSoon(0); err != nil {
 		return err
 	}
 	g := &groupReplica{
@@ -149,7 +149,7 @@ func (s *Shard) takeOver(ctx context.Context, g *groupReplica, what string, give
 		}
 		from, err := s.fetchFrom(g, state.Group)
 		if err == nil {
-			err = s.install(ctx, g, from, nil)
+			err = s.compactor.withRoom(ctx, func() error { return s.install(ctx, g, from, nil) })
 		}
 		switch {
 		case err == nil:

@@ -63,12 +63,13 @@ func (s *Shard) toTrash(g *groupReplica, raftID uint64) error {
 			return fmt.Errorf("moving it to the trash: %w", err)
 		}
 	}
+	s.compactor.moreToFree()
 	return nil
 }
 
-// emptyTrash deletes what has been in the trash for long enough, or as soon as the volume is full. What is there has left its group by
-// a change that a majority of the others has committed, so nothing is lost with it; but where another copy is to take its place here,
-// it stays until that is complete, as long as there is room.
+// emptyTrash deletes what has been in the trash for long enough; the compactor deletes sooner where room is short. What is there has left its
+// group by a change that a majority of the others has committed, so nothing is lost with it; but where another copy is to take its place
+// here, it stays until that is complete, as long as there is room.
 func (s *Shard) emptyTrash(ctx context.Context) {
 	tick := time.NewTicker(min(trashEvery, s.cfg.TrashDelay/2+time.Millisecond))
 	defer tick.Stop()
@@ -82,35 +83,68 @@ func (s *Shard) emptyTrash(ctx context.Context) {
 	}
 }
 
+// emptyTrashOnce deletes what is old enough at a time.
 func (s *Shard) emptyTrashOnce(now time.Time) error {
+	return s.dropTrash(func(t *trashed) bool { return now.Sub(t.since) >= s.cfg.TrashDelay && !t.coming })
+}
+
+// trashed is the folder of a replica that has left its group.
+type trashed struct {
+	name   string
+	since  time.Time
+	coming bool // another copy of the group is to be here, and is not complete
+}
+
+// dropTrash deletes what may go of the trash, in the order in which it is missed least: what another copy replaces comes last, the
+// older first. Nothing while what etcd says is not followed.
+func (s *Shard) dropTrash(may func(t *trashed) bool) error {
 	if s.isHeld() {
 		return nil
 	}
-	trash := s.volume.TrashDir()
-	names, err := s.cfg.FS.List(trash)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	s.trashing.Lock()
+	defer s.trashing.Unlock()
+	all, err := s.inTrash()
 	if err != nil {
 		return err
 	}
-	full := s.volume.Admit(0, false) != nil
 	deleted := false
-	for _, name := range names {
-		since, ok := trashedAt(name)
-		if !ok || !full && (now.Sub(since) < s.cfg.TrashDelay || s.isComing(name)) {
+	for i := range all {
+		if !may(&all[i]) {
 			continue
 		}
-		if err := removeAll(s.cfg.FS, path.Join(trash, name)); err != nil {
+		if err := removeAll(s.cfg.FS, path.Join(s.volume.TrashDir(), all[i].name)); err != nil {
 			return err
 		}
 		deleted = true
-		s.logger.Info("deleted from the trash", "name", name)
+		s.logger.Info("deleted from the trash", "name", all[i].name)
 	}
 	if deleted {
 		s.committer.RoomMade()
 	}
 	return nil
+}
+
+// inTrash lists what shards have put into the trash, in the order in which it may go.
+func (s *Shard) inTrash() (all []trashed, err error) {
+	names, err := s.cfg.FS.List(s.volume.TrashDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if since, ok := trashedAt(name); ok {
+			all = append(all, trashed{name, since, s.isComing(name)})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b trashed) int {
+		if a.coming != b.coming {
+			return map[bool]int{false: -1, true: 1}[a.coming]
+		}
+		return a.since.Compare(b.since)
+	})
+	return all, nil
 }
 
 // isComing tells whether another copy of the group whose folder is in the trash by this name is to be here, and is not complete.

@@ -28,9 +28,11 @@ type metrics struct {
 	dropped  prometheus.Counter
 	freed    prometheus.Counter
 	tails    *prometheus.CounterVec
-	methods  map[string]*methodMetrics // by full method name; never changed
-	other    *methodMetrics
-	get, put *methodMetrics
+	// scansLost counts scans that were given up for room.
+	scansLost *prometheus.CounterVec
+	methods   map[string]*methodMetrics // by full method name; never changed
+	other     *methodMetrics
+	get, put  *methodMetrics
 
 	registry   prometheus.Registerer // nil: not registered
 	registered []prometheus.Collector
@@ -92,6 +94,10 @@ func newMetrics(s *Shard) *metrics {
 			Name: "sheaf_shard_damaged_tails_total",
 			Help: "Replicas of groups with several copies that may lack what they acknowledged: found, installed anew in place, given up for another one.",
 		}, []string{"outcome"}),
+		scansLost: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sheaf_shard_scans_given_up_total",
+			Help: "Scans that were given up because what they keep needs room: nobody read them (cut_off), or they were the oldest. Their callers get CURSOR_EXPIRED.",
+		}, []string{"why"}),
 		methods: map[string]*methodMetrics{}, syncs: map[string]prometheus.Observer{},
 	}
 	for _, file := range []string{syncJournal, syncSegment, syncBlob, syncOther} {
@@ -99,6 +105,9 @@ func newMetrics(s *Shard) *metrics {
 	}
 	for _, outcome := range []string{tailFound, tailInstalled, tailGivenUp} {
 		m.tails.WithLabelValues(outcome)
+	}
+	for _, why := range []scanLoss{scansCutOff, scansOldest} {
+		m.scansLost.WithLabelValues(string(why))
 	}
 	m.other = m.newMethod("other")
 	for _, service := range []*grpc.ServiceDesc{&recordv1.RecordService_ServiceDesc, &recordv1.AdminService_ServiceDesc} {
@@ -203,7 +212,7 @@ func (m *metrics) register() error {
 		return nil
 	}
 	m.registry = prometheus.WrapRegistererWith(prometheus.Labels{"shard": m.shard.cfg.Name}, m.shard.cfg.Registry)
-	for _, c := range []prometheus.Collector{m.duration, m.calls, m.records, m.bytes, m.streams, m.syncTime, m.dropped, m.freed, m.tails, &collector{m.shard}} {
+	for _, c := range []prometheus.Collector{m.duration, m.calls, m.records, m.bytes, m.streams, m.syncTime, m.dropped, m.freed, m.tails, m.scansLost, &collector{m.shard}} {
 		if err := m.registry.Register(c); err != nil {
 			return err
 		}

@@ -234,7 +234,7 @@ func (s *Shard) fetchBlobs(ctx context.Context, g *groupReplica, log *group.Log,
 }
 
 func (s *Shard) fetchBlob(ctx context.Context, g *groupReplica, log *group.Log, shard string, ref group.BlobRef) (err error) {
-	if err := s.volume.Admit(ref.Size, false); err != nil {
+	if err := s.admitWithRoom(ctx, ref.Size); err != nil {
 		return err
 	}
 	w, err := log.BlobWriter(ref)

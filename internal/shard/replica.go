@@ -115,6 +115,7 @@ func (s *Shard) serve(g *groupReplica, log *group.Log) error {
 		InFlightBytesMax: s.cfg.Limits.ReplicaBytesInFlightMax,
 		Logger:           s.logger.With("group", g.name),
 		Admit:            s.admit,
+		NoRoom:           func() { s.compactor.noRoom(0) },
 		Transport:        s.hub.Transport(g.uuid, g.route),
 		OnSnapshot:       func(_, _, from uint64) { s.catchUp(g, from) },
 		FetchBlobs: func(ctx context.Context, from uint64, refs []group.BlobRef) error {

@@ -1,9 +1,17 @@
 package shard
 
 import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
@@ -31,4 +39,131 @@ func TestAWriteWithoutKnownRoomIsRefusedForNow(t *testing.T) {
 		return err == nil
 	})
 	f.holds(1, []byte("there is"))
+}
+
+// inTheTrash puts folders of replicas that have left their groups into the trash of a volume, of so many bytes in all.
+func inTheTrash(t *testing.T, dir string, folders int, bytes int64) {
+	t.Helper()
+	for n := range folders {
+		folder := filepath.Join(dir, "trash", fmt.Sprintf("%s-%016x-%d", uuid.New(), n+1, time.Now().Unix()))
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		file, err := os.Create(filepath.Join(folder, "segment-000000000001"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = errors.Join(unix.Fallocate(int(file.Fd()), 0, 0, bytes/int64(folders)), file.Close())
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What lies in the trash goes before a write is refused, in the order in which it was put there, and only as much as is needed.
+func TestNoWriteIsRefusedBesideTrash(t *testing.T) {
+	dir := smallDisk(t, 128)
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Dir = dir }).ready()
+	inTheTrash(t, dir, 8, 88<<20)
+	there := map[int64][]byte{}
+	for id := range int64(60) {
+		there[id] = data(id, 1_000_000)
+		f.put(id, there[id])
+	}
+	if left := len(trashOf(t, f)); left == 0 || left == 8 {
+		t.Errorf("%d of 8 folders are left in the trash, of which about half had to go", left)
+	}
+	blob := data(100, 8<<20)
+	if _, err := f.upload(&recordv1.UploadHeader{Key: key(100), SizeBytes: new(int64(len(blob)))}, slices.Collect(slices.Chunk(blob, 1<<20))...); err != nil {
+		t.Errorf("a blob beside trash: %v", err)
+	}
+	for id, d := range there {
+		f.holds(id, d)
+	}
+}
+
+// Nor is what compaction in the background is switched off for.
+func TestTheTrashGoesWhereNothingIsCompacted(t *testing.T) {
+	dir := smallDisk(t, 96)
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Dir, c.Compaction.Off = dir, true }).ready()
+	inTheTrash(t, dir, 4, 60<<20)
+	for id := range int64(40) {
+		f.put(id, data(id, 1_000_000))
+	}
+}
+
+// A group that comes to a volume gets the room that what left it takes.
+func TestAReturningGroupGetsTheRoomOfTheTrash(t *testing.T) {
+	c := newCluster(t, oneGroup, []string{"a"})
+	c.settled("a")
+	for id := range int64(40) {
+		c.put(id, data(id, 1_000_000))
+	}
+	dir := smallDisk(t, 128)
+	d := c.add("d", func(cfg *Config) { cfg.Dir = dir })
+	inTheTrash(t, dir, 4, 92<<20)
+	c.aim("d")
+	c.settled("d")
+	if left := len(trashOf(t, d)); left == 4 {
+		t.Error("all is left in the trash")
+	}
+	for id := range int64(40) {
+		c.holds(id, data(id, 1_000_000))
+	}
+}
+
+// A group on a small volume is compacted when its share of an eighth of that is superseded, also before its newest segment is full.
+func TestOnASmallVolumeLessIsSuperseded(t *testing.T) {
+	dir := smallDisk(t, 128)
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { // segments of 256 MiB, at 64 MiB superseded
+		c.Dir, c.Compaction = dir, Compaction{Interval: 10 * time.Millisecond, RateBytesPerSecond: -1}
+	}).ready()
+	var ids []int64
+	for n := range hash4.Groups {
+		ids = append(ids, idsOf(hash4, n, 2)...)
+	}
+	there := f.overwrite(ids, 60, 100_000) // 12 MB a group
+	const most = 128 << 20 / 8 / 4
+	f.eventually("little is superseded", func() bool {
+		for _, g := range f.shard.Status().Groups {
+			if g.StoredBytes > 2*most {
+				return false
+			}
+		}
+		return true
+	})
+	for id, d := range there {
+		f.holds(id, d)
+	}
+}
+
+func TestSupersededMinOfAVolume(t *testing.T) {
+	const mib, gib = 1 << 20, 1 << 30
+	for _, c := range []struct {
+		wanted, volume int64
+		groups         int
+		want           int64
+	}{
+		{64 * mib, 1 << 40, 64, 64 * mib},
+		{64 * mib, 960 * mib, 12, 10 * mib},
+		{64 * mib, gib, 1000, mib},
+		{10, gib, 1000, 10},
+		{64 * mib, 0, 12, 64 * mib},
+		{64 * mib, gib, 0, 64 * mib},
+	} {
+		if got := supersededMin(c.wanted, c.volume, c.groups); got != c.want {
+			t.Errorf("%d of %d bytes with %d groups: %d, want %d", c.wanted, c.volume, c.groups, got, c.want)
+		}
+	}
+}
+
+func TestLittleRoomIsAPartOfASmallVolume(t *testing.T) {
+	const mib, gib = 1 << 20, 1 << 30
+	for _, c := range []struct{ volume, segment, want int64 }{
+		{1 << 40, 0, 512 * mib}, {960 * mib, 0, 60 * mib}, {gib, 4 * mib, 8 * mib}, {gib, -1, 64 * mib},
+	} {
+		if got := lowRoom(c.volume, c.segment); got != c.want {
+			t.Errorf("of %d bytes with segments of %d: %d, want %d", c.volume, c.segment, got, c.want)
+		}
+	}
 }

@@ -247,6 +247,10 @@ func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) erro
 			return answerError(err, w)
 		}
 	}
+	if err := sv.log.EnterScan(at.Scan); err != nil {
+		return answerError(err, w)
+	}
+	defer sv.log.LeaveScan(at.Scan)
 	if at.Own {
 		s.scans.use(sv.log, at.Scan)
 	}

@@ -67,6 +67,7 @@ type Shard struct {
 	wait      sync.WaitGroup  // of everything in the background
 
 	compactor *compactor
+	trashing  sync.Mutex // held while files are deleted from the trash
 
 	// routes is what calls look at; replaced as a whole by publish.
 	routes atomic.Pointer[routes]

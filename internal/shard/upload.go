@@ -34,7 +34,7 @@ func (s *recordServer) Upload(stream recordv1.RecordService_UploadServer) error 
 		return err
 	}
 	u := &upload{shard: s.Shard}
-	if err := u.begin(first.GetHeader()); err != nil {
+	if err := u.begin(stream.Context(), first.GetHeader()); err != nil {
 		return err
 	}
 	defer u.discard()
@@ -88,7 +88,7 @@ func (s *recordServer) receivePart(stream recordv1.RecordService_UploadServer) (
 }
 
 // begin checks the header.
-func (u *upload) begin(in *recordv1.UploadHeader) error {
+func (u *upload) begin(ctx context.Context, in *recordv1.UploadHeader) error {
 	if in == nil {
 		return invalid("header", "is required in the first message")
 	}
@@ -113,7 +113,7 @@ func (u *upload) begin(in *recordv1.UploadHeader) error {
 	w.replica.ID = in.GetKey().GetId()
 	u.size, u.want = in.SizeBytes, in.DataCrc32C
 	// Refuse early what has no room, before the caller sends it.
-	return answerError(u.shard.admit(in.GetSizeBytes(), false), w.where)
+	return answerError(u.shard.compactor.withRoom(ctx, func() error { return u.shard.admit(in.GetSizeBytes(), false) }), w.where)
 }
 
 // take takes one chunk in.
@@ -150,7 +150,7 @@ func (u *upload) take(ctx context.Context, chunk []byte) error {
 }
 
 func (u *upload) store(ctx context.Context, data []byte) error {
-	if err := u.shard.admitBlob(ctx, int64(len(data))); err != nil {
+	if err := u.shard.admitWithRoom(ctx, int64(len(data))); err != nil {
 		return answerError(err, u.write.where)
 	}
 	_, err := u.blob.Write(data)

@@ -102,6 +102,18 @@ func (v *Volume) Space() (space vfs.Space, reserveBytes int64, err error) {
 	return v.room.space, v.reserve(v.room.space.TotalBytes), nil
 }
 
+// TotalBytes is the size of the file system as it was seen last; 0 where it cannot be told.
+func (v *Volume) TotalBytes() int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.room.looked.IsZero() {
+		if err := v.look(); err != nil {
+			return 0
+		}
+	}
+	return v.room.space.TotalBytes
+}
+
 // Spare is what is free above the reserve; 0 where that cannot be told.
 func (v *Volume) Spare() int64 {
 	space, err := v.fs.Space(v.dir)

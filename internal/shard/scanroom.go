@@ -1,0 +1,83 @@
+package shard
+
+import (
+	"slices"
+	"time"
+
+	"sheaf.dev/sheaf/internal/group"
+)
+
+// What scans keep. A scan sees its group as it was when it began, so what is overwritten or deleted beside it stays. Callers that hang, or
+// went away, must not fill a volume by that: such scans are given up, and answer CURSOR_EXPIRED where a caller comes back.
+
+const (
+	// cutOffAfter is how long nobody has read a scan that is taken for cut off: who lost a connection is back by then.
+	cutOffAfter = 10 * time.Second
+	// scansPart of the volume is what scans may keep, or those that are cut off are given up although there is room.
+	scansPart = 16
+)
+
+// scanLoss is which scans are given up, and the label of the metric that counts them.
+type scanLoss string
+
+const (
+	scansCutOff scanLoss = "cut_off" // nobody reads them
+	scansOldest scanLoss = "oldest"  // the older half of all
+)
+
+// scanOf is an open scan of a group.
+type scanOf struct {
+	group string
+	log   *group.Log
+	group.OpenScan
+}
+
+// losers decides which of the scans that keep something are given up.
+func (l scanLoss) losers(scans []scanOf, now time.Time) []scanOf {
+	keep := func(s scanOf) bool { return !s.Keeps || l == scansCutOff && (s.Read || now.Sub(s.Used) < cutOffAfter) }
+	left := slices.DeleteFunc(slices.Clone(scans), keep)
+	if l == scansOldest {
+		slices.SortStableFunc(left, func(a, b scanOf) int { return a.Opened.Compare(b.Opened) })
+		left = left[:(len(left)+1)/2]
+	}
+	return left
+}
+
+// keptByScans is what only open scans see, as of the last looks.
+func keptByScans(r *group.Reclaim) int64 { return r.Scans + r.ScanBlobs }
+
+// giveUpScans closes scans of the groups in which scans keep much; false: there are none.
+func (c *compactor) giveUpScans(which scanLoss) bool {
+	if c.cfg.Compaction.Off {
+		return false
+	}
+	var scans []scanOf
+	for _, g := range c.servedGroups(nil) {
+		if kept := keptByScans(&g.stats.Reclaim); kept <= 0 || kept < g.stats.StoredBytes/garbagePart {
+			continue
+		}
+		for _, scan := range g.log.Scans() {
+			scans = append(scans, scanOf{g.name, g.log, scan})
+		}
+	}
+	lost := which.losers(scans, time.Now())
+	for _, scan := range lost {
+		scan.log.CloseScan(scan.ID)
+	}
+	if len(lost) > 0 {
+		c.metrics.scansLost.WithLabelValues(string(which)).Add(float64(len(lost)))
+		c.logger.Info("gave up scans, as they keep superseded records on a volume that needs the room", "why", string(which), "scans", len(lost))
+	}
+	return len(lost) > 0
+}
+
+// limitScans gives up scans that are cut off where scans keep more than they may.
+func (c *compactor) limitScans() {
+	kept := int64(0)
+	for _, g := range c.servedGroups(nil) {
+		kept += keptByScans(&g.stats.Reclaim)
+	}
+	if kept > c.volume.TotalBytes()/scansPart {
+		c.giveUpScans(scansCutOff)
+	}
+}

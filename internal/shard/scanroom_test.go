@@ -1,0 +1,119 @@
+package shard
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+)
+
+func TestWhichScansAreGivenUp(t *testing.T) {
+	now := time.Unix(1000, 0)
+	of := func(id byte, opened, used int, read, keeps bool) scanOf {
+		ago := func(seconds int) time.Time { return now.Add(-time.Duration(seconds) * time.Second) }
+		return scanOf{OpenScan: group.OpenScan{ID: group.ScanID{id}, Opened: ago(opened), Used: ago(used), Read: read, Keeps: keeps}}
+	}
+	scans := []scanOf{
+		of(1, 100, 0, true, true),
+		of(2, 300, 0, true, true),
+		of(3, 200, 60, false, true),
+		of(4, 20, 9, false, true),
+		of(5, 400, 60, false, false),
+		of(6, 50, 10, false, true),
+		of(7, 500, 0, true, false),
+	}
+	for _, c := range []struct {
+		loss  scanLoss
+		scans []scanOf
+		want  string
+	}{
+		{scansCutOff, scans, "[3 6]"},
+		{scansOldest, scans, "[2 3 1]"},
+		{scansOldest, scans[:1], "[1]"},
+		{scansOldest, scans[4:5], "[]"},
+		{scansCutOff, nil, "[]"},
+	} {
+		ids := []int{}
+		for _, s := range c.loss.losers(c.scans, now) {
+			ids = append(ids, int(s.ID[0]))
+		}
+		if got := fmt.Sprint(ids); got != c.want {
+			t.Errorf("%s of %d: %v, want %s", c.loss, len(c.scans), got, c.want)
+		}
+	}
+}
+
+// Scans whose callers went away, or hang, keep what is overwritten beside them: not where a write would be refused for it.
+func TestScansDoNotFillAVolume(t *testing.T) {
+	dir := smallDisk(t, 96)
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
+		c.Dir, c.Compaction = dir, Compaction{Interval: time.Hour, RateBytesPerSecond: -1}
+	}).ready()
+	ids := idsOf(hash4, 0, 100)
+	f.overwrite(ids, 1, 200_000)
+	hangs, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{Group: "0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("a scan is open", func() bool { return f.served(0).log.Stats().ScansRead == 1 })
+	var there map[int64][]byte
+	var cursors [][]byte
+	for range 6 { // each scan sees another state, of 20 MB
+		_, cut, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 1) // goes away behind its first message
+		if err != nil {
+			t.Fatal(err)
+		}
+		cursors = append(cursors, cut)
+		there = f.overwrite(ids, 1, 200_000)
+	}
+	_, _, err = f.scan(&recordv1.ScanRequest{Cursor: cursors[0]}, 1)
+	want(t, err, codes.OutOfRange, reasonCursorExpired)
+	for err = nil; err == nil; {
+		_, err = hangs.Recv()
+	}
+	want(t, err, codes.OutOfRange, reasonCursorExpired)
+	records, _, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 0)
+	if err != nil || len(records) != len(ids) {
+		t.Errorf("a scan that begins again: %d records, %v", len(records), err)
+	}
+	for id, d := range there {
+		f.holds(id, d)
+	}
+}
+
+// What scans keep that nobody reads is bounded also where there is room; a scan that is read goes on.
+func TestScansThatAreCutOffKeepAPartOfTheVolume(t *testing.T) {
+	dir := smallDisk(t, 256)
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
+		c.Dir, c.SegmentBytes = dir, 1<<20
+		c.Compaction = Compaction{Interval: 10 * time.Millisecond, RateBytesPerSecond: -1}
+	}).ready()
+	ids := idsOf(hash4, 0, 100)
+	f.overwrite(ids, 1, 200_000)
+	log := f.served(0).log
+	open := func() group.ScanID {
+		t.Helper()
+		id, err := log.OpenScan(time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	cutOff, read := open(), open()
+	if err := log.EnterScan(read); err != nil {
+		t.Fatal(err)
+	}
+	f.overwrite(ids, 2, 200_000) // 20 MB are kept, of a 16th of 256 MiB
+	f.eventually("the scan that nobody reads is given up", func() bool {
+		return !slices.ContainsFunc(log.Scans(), func(s group.OpenScan) bool { return s.ID == cutOff })
+	})
+	if !slices.ContainsFunc(log.Scans(), func(s group.OpenScan) bool { return s.ID == read }) {
+		t.Error("the scan that is read was given up, too")
+	}
+	log.LeaveScan(read)
+}
