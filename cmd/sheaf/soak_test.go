@@ -69,7 +69,7 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	bound := 22*(live+soakDisk/16)/10 + soakGroups*soakSegment // scans that were cut off keep a 16th of the disk at most
-	files := 6*int(bound/soakSegment) + soakGroups*12 // small neighbours are merged, three of them may stay beside each that is full
+	files := 6*int(bound/soakSegment) + soakGroups*12          // small neighbours are merged, three of them may stay beside each that is full
 	for end := time.Now().Add(3 * time.Minute); groupBytes(t, s.dir) > bound || s.files() > files; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d bytes are on disk in %d files, %d live: want at most %d in %d", groupBytes(t, s.dir), s.files(), live, bound, files)
