@@ -1,6 +1,41 @@
 package placement
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
+
+// withDomains adds to a view the failure domains of shards that were registered before: one whose process is starting anew, or whose
+// node is away, is where it was, and no second copy goes there. A process that has just begun does not know them, and takes such a
+// shard for a domain of its own.
+func (s *Store) withDomains(view View) View {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var next map[string]string // views have the one before
+	for name, shard := range view.Shards {
+		if s.domains[name] == shard.Domain {
+			continue
+		}
+		if next == nil {
+			next = make(map[string]string, len(view.Shards))
+			maps.Copy(next, s.domains)
+		}
+		next[name] = shard.Domain
+	}
+	if next != nil {
+		s.domains = next
+	}
+	view.Domains = s.domains
+	return view
+}
+
+// Domain is the failure domain of a shard; empty where none is known.
+func (v View) Domain(shard string) string {
+	if registered, ok := v.Shards[shard]; ok {
+		return registered.Domain
+	}
+	return v.Domains[shard]
+}
 
 // SharedDomains are the failure domains in which two copies of a group are while it moves from shards to others, in the order of
 // their names. Leaders take their steps in an order that avoids it (package move); what is left is where there is none:

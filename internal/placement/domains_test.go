@@ -63,3 +63,58 @@ func TestMovesTellOfSharedDomains(t *testing.T) {
 		t.Fatalf("%+v", list)
 	}
 }
+
+// A shard that is not registered is in the domain where it was last: no second copy goes there while it is away.
+func TestNoCopyGoesToTheDomainOfAShardThatIsAway(t *testing.T) {
+	v := View{
+		Shards: map[string]Shard{}, Targets: map[string]Target{"g": {Group: "g", Shards: []string{"a", "b", "c"}}},
+		Groups: map[string]Group{"g": {
+			Name: "g", Bytes: gib, Leader: "b", Members: []Member{{Shard: "a", RaftID: 1}, {Shard: "b", RaftID: 3}, {Shard: "c", RaftID: 5}},
+		}},
+	}
+	for name, domain := range map[string]string{"b": "n2", "c": "n3", "x": "n1", "y": "n4"} {
+		v.Shards[name] = Shard{Name: name, Alive: true, Domain: domain}
+	}
+	c := v.Shards["c"]
+	c.State = Draining
+	v.Shards["c"] = c
+	for want, known := range map[string]map[string]string{"y": {"a": "n1"}, "x": nil} { // x is the first by name
+		v.Domains = known
+		targets, unplaced := Plan(v, moves(3))
+		if len(targets) != 1 || !slices.Contains(targets[0].Shards, want) || !slices.Contains(targets[0].Shards, "a") {
+			t.Errorf("with domains %v: %+v, %v; want one on %s", known, targets, unplaced, want)
+		}
+	}
+	delete(v.Shards, "y")
+	v.Domains = map[string]string{"a": "n1"}
+	if targets, unplaced := Plan(v, moves(3)); len(targets) != 0 || unplaced["g"] == "" {
+		t.Errorf("no domain is free: %+v, %v", targets, unplaced)
+	}
+}
+
+func TestAStoreRemembersDomains(t *testing.T) {
+	s := &Store{}
+	view := func(shards ...Shard) View {
+		v := View{Shards: map[string]Shard{}}
+		for _, one := range shards {
+			v.Shards[one.Name] = one
+		}
+		return s.withDomains(v)
+	}
+	first := view(Shard{Name: "a", Domain: "n1"}, Shard{Name: "b", Domain: "n2"}, Shard{Name: "c"})
+	second := view(Shard{Name: "b", Domain: "n3"}) // a is away, b is elsewhere
+	for _, c := range []struct {
+		view              View
+		name, shard, want string
+	}{
+		{first, "first", "a", "n1"}, {first, "first", "b", "n2"}, {first, "first", "c", ""},
+		{second, "second", "a", "n1"}, {second, "second", "b", "n3"}, {second, "second", "c", ""}, {second, "second", "d", ""},
+	} {
+		if got := c.view.Domain(c.shard); got != c.want {
+			t.Errorf("%s view, shard %s: %q, want %q", c.name, c.shard, got, c.want)
+		}
+	}
+	if first.Domains["b"] != "n2" {
+		t.Error("a view was changed that others have")
+	}
+}

@@ -40,7 +40,7 @@ func (s *Store) ViewOf(ctx context.Context, store uuid.UUID) (View, error) {
 	if err != nil {
 		return View{}, s.known(store, uuid.Nil, err)
 	}
-	view := st.publish()
+	view := s.withDomains(st.publish())
 	if err := s.known(store, view.Meta.StoreUUID, nil); err != nil {
 		return view, err
 	}
@@ -83,7 +83,7 @@ func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy Policy) (P
 	if err != nil {
 		return Planned{}, err
 	}
-	view := st.publish()
+	view := s.withDomains(st.publish())
 	if !st.hasMeta {
 		err = fmt.Errorf("%w: no key %s", ErrNoMeta, s.prefix+metaKey)
 	}

@@ -147,14 +147,13 @@ type View struct {
 	Groups  map[string]Group
 	Targets map[string]Target
 	States  map[string]ShardState // what SetShardState wants of shards, registered or not
+	// Domains are the failure domains of shards that this process has seen registered, also where they are not any more.
+	Domains map[string]string
 	Mark    Mark
 	// Freeze: etcd was set back, and is not reconciled yet; nil: it was not. SetBack: this process has noticed that by itself.
 	Freeze  *Freeze
 	SetBack string
 }
-
-// Domain is the failure domain of a shard, empty where it is not registered or says none.
-func (v View) Domain(shard string) string { return v.Shards[shard].Domain }
 
 // Policy of the planner.
 type Policy struct {

@@ -14,7 +14,7 @@ import (
 // groups, never two copies in one domain. Groups that cannot be placed are given in unplaced with the reason. The same
 // input gives the same output.
 //
-// In detail. A member is kept on a shard that is Active, Cordoned or not registered (its data are there; a person
+// In detail. A shard that is not registered is in the domain that it was in last, as far as that is known. A member is kept on a shard that is Active, Cordoned or not registered (its data are there; a person
 // removes it by draining); it is moved off a Draining shard and off a domain that holds another copy. The target of a
 // group without members is kept on live shards. Where too few shards can take a copy, a group that has members keeps
 // its target. Full shards (bytes at or above CapacityBytes, where that is given) and shards at the policy's limit get
@@ -102,14 +102,15 @@ type planned struct {
 type planner struct {
 	policy  Policy
 	states  map[string]ShardState
-	shards  []load         // the registered ones by name, then unknown members
-	byName  map[string]int // place in shards
+	gone    map[string]string // failure domains of shards, also of those that are not registered
+	shards  []load            // the registered ones by name, then unknown members
+	byName  map[string]int    // place in shards
 	domains map[string]int
 	groups  []planned // by name
 }
 
 func newPlanner(view View, policy Policy) *planner {
-	p := &planner{policy: policy, byName: make(map[string]int, len(view.Shards)), domains: map[string]int{}}
+	p := &planner{policy: policy, gone: view.Domains, byName: make(map[string]int, len(view.Shards)), domains: map[string]int{}}
 	if policy.Moves {
 		p.states = view.States
 	}
@@ -188,7 +189,7 @@ func (p *planner) find(name string) int {
 	if i, ok := p.byName[name]; ok {
 		return i
 	}
-	return p.add(load{name: name, weight: 1, state: p.states[name]}, "")
+	return p.add(load{name: name, weight: 1, state: p.states[name]}, p.gone[name])
 }
 
 // keep decides which shards of a group stay, and counts them.

@@ -63,6 +63,8 @@ type Store struct {
 	steps map[uuid.UUID]Shard // as NextStep told of it last, by Shard.Boot
 	heard time.Time           // when etcd answered a watch last
 	held  string              // why a Watch gives no view of what etcd holds now; empty: it does
+	// domains of shards, as they were registered last; see withDomains.
+	domains map[string]string
 }
 
 // Heard tells when etcd last answered a Watch or Follow of this Store, zero: never, and why a Watch does not give what etcd holds

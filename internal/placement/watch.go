@@ -37,7 +37,7 @@ func (s *Store) View(ctx context.Context) (View, error) {
 	if !st.hasMeta {
 		return View{}, fmt.Errorf("%w: no key %s", ErrNoMeta, s.prefix+metaKey)
 	}
-	return st.publish(), nil
+	return s.withDomains(st.publish()), nil
 }
 
 // Watch gives a view as soon as the store exists, and a newer one after changes, each coherent at one revision, epochs
@@ -201,7 +201,7 @@ func (w *watcher) give(st *state) {
 		return
 	}
 	w.store.saw(st)
-	view := st.publish()
+	view := w.store.withDomains(st.publish())
 	w.given, w.epoch, w.setBack, w.known, w.held = true, view.Epoch, view.SetBack, view.Meta.StoreUUID, ""
 	for {
 		select {
