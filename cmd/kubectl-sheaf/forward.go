@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
+	"k8s.io/streaming/pkg/httpstream"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -67,11 +67,13 @@ func (a *app) forwardOn(ctx context.Context, store *v1alpha1.RecordStore, addres
 				}
 			})
 		}
-		switch {
-		case ctx.Err() != nil:
-			return nil // interrupted: that is how it ends
-		case !worked:
-			return failf("forward a port: %w", err)
+		if ctx.Err() != nil {
+			err = nil // interrupted: that is how it ends
+		} else if !worked {
+			err = failf("forward a port: %w", err)
+		}
+		if ctx.Err() != nil || !worked {
+			return err
 		}
 		fmt.Fprintf(a.err, "the way to a gateway broke off (%v); another one is tried\n", err)
 		select {
@@ -109,16 +111,16 @@ func (a *app) forward(ctx context.Context, pod *corev1.Pod, address string, port
 	if err != nil {
 		return err
 	}
-	older := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, target)
-	newer, err := portforward.NewSPDYOverWebsocketDialer(target, a.config)
+	older := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, target)
+	newer, err := portforward.NewSPDYOverWebsocketDialerForStreaming(target, a.config)
 	if err != nil {
 		return err
 	}
-	dialer := portforward.NewFallbackDialer(newer, older, func(err error) bool {
+	dialer := portforward.NewFallbackDialerForStreaming(newer, older, func(err error) bool {
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	})
 	stands := make(chan struct{})
-	forwarder, err := portforward.NewOnAddressesWithContext(ctx, dialer, []string{address}, ports, stands, io.Discard, io.Discard)
+	forwarder, err := portforward.NewOnAddressesForStreamingWithContext(ctx, dialer, []string{address}, ports, stands, io.Discard, io.Discard)
 	if err != nil {
 		return err
 	}

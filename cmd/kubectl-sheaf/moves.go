@@ -44,10 +44,7 @@ gateway is asked over a forwarded port. With --watch it shows that again and aga
 					}
 				}
 			})
-			if ctx.Err() != nil {
-				return nil // interrupted: that is how it ends
-			}
-			if err != nil {
+			if err != nil && ctx.Err() == nil { // interrupted is how it ends
 				return failf("moves of store %s: %w", store.Name, err)
 			}
 			return nil

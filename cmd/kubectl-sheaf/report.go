@@ -169,7 +169,8 @@ var reportKinds = []schema.GroupVersionKind{
 
 // reportObjects adds the objects of the store.
 func (a *app) reportObjects(ctx context.Context, s *snapshot, r *archive) error {
-	own := []client.Object{s.Store}
+	own := make([]client.Object, 0, 1+len(s.Pools)+len(s.DiskSets)+len(s.Volumes)+len(s.Nodes)+len(s.Events))
+	own = append(own, s.Store)
 	for i := range s.Pools {
 		own = append(own, &s.Pools[i])
 	}

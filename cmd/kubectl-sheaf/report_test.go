@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -28,7 +29,7 @@ func unpack(t *testing.T, r io.Reader) map[string]string {
 	files := map[string]string{}
 	for archive := tar.NewReader(packed); ; {
 		header, err := archive.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return files
 		}
 		if err != nil {

@@ -55,7 +55,7 @@ func (t *table) lines(width int) []string {
 	for i, c := range t.columns {
 		names[i] = c.name
 	}
-	out := []string{t.line(names, widths)}
+	out := append(make([]string, 0, 1+len(t.rows)), t.line(names, widths))
 	for _, row := range t.rows {
 		out = append(out, t.line(row, widths))
 	}
