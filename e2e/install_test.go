@@ -93,8 +93,9 @@ pools:
 		forward.Stdout, forward.Stderr = GinkgoWriter, GinkgoWriter
 		Expect(forward.Start()).To(Succeed())
 		DeferCleanup(func() { _ = forward.Wait() }) // it is killed
+		caller := http.Client{Timeout: 3 * time.Second}
 		ready := func() error {
-			answer, err := http.Get("http://127.0.0.1:17601/readyz")
+			answer, err := caller.Get("http://127.0.0.1:17601/readyz")
 			if err != nil {
 				return err
 			}

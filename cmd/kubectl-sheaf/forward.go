@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
 	"k8s.io/streaming/pkg/httpstream"
@@ -60,7 +61,7 @@ func (a *app) forwardOn(ctx context.Context, store *v1alpha1.RecordStore, addres
 	for {
 		pod, err := a.gatewayPod(ctx, store)
 		if err == nil {
-			err = a.forward(ctx, pod, address, ports, func(there []portforward.ForwardedPort) {
+			err = a.forwardWhileReady(ctx, pod, address, ports, func(there []portforward.ForwardedPort) {
 				worked = true
 				for _, p := range there {
 					fmt.Fprintf(a.out, "%s:%d -> pod %s:%d\n", address, p.Local, pod.Name, p.Remote)
@@ -82,6 +83,30 @@ func (a *app) forwardOn(ctx context.Context, store *v1alpha1.RecordStore, addres
 		case <-time.After(forwardPause):
 		}
 	}
+}
+
+// readyLook is between two looks at the pod that is forwarded to.
+const readyLook = time.Second
+
+// forwardWhileReady forwards to a pod until it is ready no more: of a pod that went, the API server does not tell, and calls would hang.
+func (a *app) forwardWhileReady(ctx context.Context, pod *corev1.Pod, address string, ports []string, ready func([]portforward.ForwardedPort)) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go func() {
+		for pause(ctx, readyLook) {
+			var now corev1.Pod
+			err := a.objects.Get(ctx, client.ObjectKeyFromObject(pod), &now)
+			if apierrors.IsNotFound(err) || err == nil && (now.UID != pod.UID || !findings.PodReady(&now)) {
+				stop(fmt.Errorf("pod %s is no longer ready", pod.Name))
+				return
+			}
+		}
+	}()
+	err := a.forward(ctx, pod, address, ports, ready)
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
 }
 
 // gatewayPod is a gateway that is ready, the oldest: it is not one that is just replacing another.
