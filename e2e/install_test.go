@@ -3,9 +3,13 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -69,5 +73,62 @@ pools:
 
 	It("shows what is there", func() {
 		Expect(kubectl("get", "sheaf", "-n", s.name)).To(And(ContainSubstring("recordstore"), ContainSubstring("shardpool"), ContainSubstring("True")))
+	})
+
+	It("shows it on one screen by the plugin of kubectl, and what moves", func() {
+		screen := kubectl("sheaf", "status", "quotes", "-n", s.name, "--width=80") // exit code 0: there is no problem
+		for _, words := range []string{
+			"RecordStore " + s.name + "/quotes: Ready", "16 of 16 serve", "SHARDS  2 of 2 serve", "quotes-main-1", "MOVES  nothing moves",
+			"ETCD  1 of 1 members are ready", "GATEWAYS  2 of 2 are ready", "install-ext4",
+		} {
+			Expect(screen).To(ContainSubstring(words), screen)
+		}
+		Expect(kubectl("sheaf", "moves", "-n", s.name)).To(Equal("nothing moves\n"))
+	})
+
+	It("brings a gateway to this machine, and another one when that goes", func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		DeferCleanup(cancel)
+		forward := exec.CommandContext(ctx, tool("kubectl"), "sheaf", "port-forward", "quotes", "-n", s.name, "--port=17600", "--http-port=17601")
+		forward.Stdout, forward.Stderr = GinkgoWriter, GinkgoWriter
+		Expect(forward.Start()).To(Succeed())
+		DeferCleanup(func() { _ = forward.Wait() }) // it is killed
+		caller := http.Client{Timeout: 3 * time.Second}
+		ready := func() error {
+			answer, err := caller.Get("http://127.0.0.1:17601/readyz")
+			if err != nil {
+				return err
+			}
+			defer answer.Body.Close()
+			if answer.StatusCode != http.StatusOK {
+				return fmt.Errorf("status %s", answer.Status)
+			}
+			return nil
+		}
+		Eventually(ready).WithTimeout(30 * time.Second).Should(Succeed())
+		kubectl("delete", "pods", "-n", s.name, "-l", "app.kubernetes.io/component=gateway", "--grace-period=1", "--wait=true", "--timeout=60s")
+		Eventually(ready).WithTimeout(time.Minute).Should(Succeed())
+		kubectl("rollout", "status", "-n", s.name, "deployment/quotes-gateway", "--timeout=2m")
+	})
+
+	It("gathers a report without secrets", func() {
+		const secret = "hunter2hunter2"
+		kubectl("create", "secret", "generic", "quotes-secret", "-n", s.name, "--from-literal=password="+secret)
+		kubectl("annotate", "recordstore", "quotes", "-n", s.name, "example.org/api-token="+secret)
+		file := filepath.Join(GinkgoT().TempDir(), "report.tar.gz")
+		kubectl("sheaf", "report", "quotes", "-n", s.name, "--output", file)
+		var files strings.Builder
+		for _, name := range strings.Fields(must(time.Minute, "", "tar", "tzf", file)) {
+			files.WriteString(name + "\n")
+		}
+		for _, name := range []string{
+			"status.txt", "findings.json", "live/groups.json", "objects/recordstore/quotes.yaml", "objects/networkpolicy/quotes-etcd.yaml",
+			"logs/quotes-main-0-0/shard.log", "pages/quotes-main-0-0/status.json", "pages/quotes-etcd-0/metrics.txt", "logs/" + operatorName,
+		} {
+			Expect(files.String()).To(ContainSubstring("sheaf-report-quotes/" + name))
+		}
+		Expect(files.String()).NotTo(ContainSubstring("quotes-secret"))
+		Expect(files.String()).NotTo(ContainSubstring("errors.txt"), must(time.Minute, "", "tar", "xzOf", file, "sheaf-report-quotes/status.txt"))
+		Expect(must(time.Minute, "", "tar", "xzOf", file)).NotTo(ContainSubstring(secret))
 	})
 })

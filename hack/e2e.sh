@@ -35,6 +35,9 @@ if [ "$KUBECONFIG" = "$PWD/.cache/cluster/kubeconfig" ]; then
     done
   done
 fi
+# Scenarios call the plugin as people do: `kubectl sheaf`, which kubectl looks for in PATH.
+CGO_ENABLED=0 go build -trimpath -o bin/kubectl-sheaf ./cmd/kubectl-sheaf
+export PATH=$PWD/bin:$PATH
 # Each scenario has its own namespace and disks, so some run at once, in processes of Ginkgo's own command. Those marked Serial, which
 # break nodes or the operator, follow one by one.
 go run github.com/onsi/ginkgo/v2/ginkgo run --tags e2e --procs "${PROCS:-3}" --timeout 50m --no-color -v ${FOCUS:+--focus "$FOCUS"} ./e2e

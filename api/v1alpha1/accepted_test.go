@@ -131,6 +131,7 @@ etcd: {managed: {members: 3, snapshotEvery: 1h, storage: {size: 2Gi}}}
 gateway: {replicas: 2, serviceType: ClusterIP}
 imagePullPolicy: IfNotPresent
 deletionPolicy: Retain
+networkPolicy: {mode: Managed, directClients: Any}
 `,
 		"ShardPool": `
 storeRef: {name: quotes}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/transport/spdy"
+	"k8s.io/streaming/pkg/httpstream"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/findings"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+func (a *app) forwardCommand() *cobra.Command {
+	var address string
+	var port, httpPort uint16
+	cmd := &cobra.Command{
+		Use:   "port-forward [STORE]",
+		Short: "Bring a gateway of a store to this machine",
+		Long: `Forwards a port of this machine to a gateway that is ready, and to another one when that goes, until it is interrupted. The commands of sheaf, and
+programs, then reach the store at 127.0.0.1:7600, and its page at http://127.0.0.1:7601.`,
+		Example: `  kubectl sheaf port-forward quotes &
+  sheaf status`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			store, err := a.oneStore(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			ports := []string{fmt.Sprintf("%d:%d", port, workload.PortGateway)}
+			if httpPort > 0 {
+				ports = append(ports, fmt.Sprintf("%d:%d", httpPort, workload.PortGatewayHTTP))
+			}
+			return a.forwardOn(cmd.Context(), store, address, ports)
+		},
+	}
+	cmd.Flags().StringVar(&address, "address", "127.0.0.1", "address of this machine to listen on")
+	cmd.Flags().Uint16Var(&port, "port", workload.PortGateway, "port of this machine for gRPC; 0: any")
+	cmd.Flags().Uint16Var(&httpPort, "http-port", workload.PortGatewayHTTP, "port of this machine for the page, /status and /metrics; 0: none")
+	return cmd
+}
+
+// forwardPause is between a gateway that went and the next attempt.
+const forwardPause = 500 * time.Millisecond
+
+// forwardOn forwards to one gateway after the other, until the context ends. Where the first attempt fails, it ends.
+func (a *app) forwardOn(ctx context.Context, store *v1alpha1.RecordStore, address string, ports []string) error {
+	worked := false
+	for {
+		pod, err := a.gatewayPod(ctx, store)
+		if err == nil {
+			err = a.forwardWhileReady(ctx, pod, address, ports, func(there []portforward.ForwardedPort) {
+				worked = true
+				for _, p := range there {
+					fmt.Fprintf(a.out, "%s:%d -> pod %s:%d\n", address, p.Local, pod.Name, p.Remote)
+				}
+			})
+		}
+		if ctx.Err() != nil {
+			err = nil // interrupted: that is how it ends
+		} else if !worked {
+			err = failf("forward a port: %w", err)
+		}
+		if ctx.Err() != nil || !worked {
+			return err
+		}
+		fmt.Fprintf(a.err, "the way to a gateway broke off (%v); another one is tried\n", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(forwardPause):
+		}
+	}
+}
+
+// readyLook is between two looks at the pod that is forwarded to.
+const readyLook = time.Second
+
+// forwardWhileReady forwards to a pod until it is ready no more: of a pod that went, the API server does not tell, and calls would hang.
+func (a *app) forwardWhileReady(ctx context.Context, pod *corev1.Pod, address string, ports []string, ready func([]portforward.ForwardedPort)) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go func() {
+		for pause(ctx, readyLook) {
+			var now corev1.Pod
+			err := a.objects.Get(ctx, client.ObjectKeyFromObject(pod), &now)
+			if apierrors.IsNotFound(err) || err == nil && (now.UID != pod.UID || !findings.PodReady(&now)) {
+				stop(fmt.Errorf("pod %s is no longer ready", pod.Name))
+				return
+			}
+		}
+	}()
+	err := a.forward(ctx, pod, address, ports, ready)
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// gatewayPod is a gateway that is ready, the oldest: it is not one that is just replacing another.
+func (a *app) gatewayPod(ctx context.Context, store *v1alpha1.RecordStore) (*corev1.Pod, error) {
+	var pods corev1.PodList
+	err := a.objects.List(ctx, &pods, client.InNamespace(store.Namespace), client.MatchingLabels(workload.Selector(store.Name, workload.ContainerGateway)))
+	if err != nil {
+		return nil, fmt.Errorf("list the gateways of store %s: %w", store.Name, err)
+	}
+	ready := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !findings.PodReady(&p) })
+	if len(ready) == 0 {
+		return nil, fmt.Errorf("none of the %d gateways of store %s is ready: kubectl -n %s get pods -l app.kubernetes.io/component=gateway shows them",
+			len(pods.Items), store.Name, store.Namespace)
+	}
+	slices.SortFunc(ready, func(a, b corev1.Pod) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	return &ready[0], nil
+}
+
+var errForwardLost = errors.New("the pod or the API server ended the connection")
+
+// forward forwards ports to a pod until the context ends or the connection breaks off. ready is called once it stands.
+func (a *app) forward(ctx context.Context, pod *corev1.Pod, address string, ports []string, ready func([]portforward.ForwardedPort)) error {
+	target := a.core.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
+	transport, upgrader, err := spdy.RoundTripperFor(a.config)
+	if err != nil {
+		return err
+	}
+	older := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, target)
+	newer, err := portforward.NewSPDYOverWebsocketDialerForStreaming(target, a.config)
+	if err != nil {
+		return err
+	}
+	dialer := portforward.NewFallbackDialerForStreaming(newer, older, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+	stands := make(chan struct{})
+	forwarder, err := portforward.NewOnAddressesForStreamingWithContext(ctx, dialer, []string{address}, ports, stands, io.Discard, io.Discard)
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- forwarder.ForwardPorts() }()
+	select {
+	case <-stands:
+		there, err := forwarder.GetPorts()
+		if err != nil {
+			return err
+		}
+		ready(there)
+	case err := <-ended:
+		return cmp.Or(err, errForwardLost)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return cmp.Or(<-ended, errForwardLost)
+}

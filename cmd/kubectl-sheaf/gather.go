@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/findings"
+)
+
+// snapshot is a store as Kubernetes and its gateway show it at one moment.
+type snapshot struct {
+	findings.Objects
+	Volumes map[string]corev1.PersistentVolume // by name
+	Live    live
+	// Missing says what could not be read, in words: a user may have no right to nodes or disks.
+	Missing []string
+}
+
+// gather reads everything about a store. Only the pools and pods have to be readable.
+func (a *app) gather(ctx context.Context, store *v1alpha1.RecordStore) (*snapshot, error) {
+	s := &snapshot{Objects: findings.Objects{Now: a.now(), Store: store}, Volumes: map[string]corev1.PersistentVolume{}}
+	if err := a.gatherPools(ctx, s); err != nil {
+		return nil, err
+	}
+	ofStore := []client.ListOption{client.InNamespace(store.Namespace), client.MatchingLabels{v1alpha1.LabelStore: store.Name}}
+	var pods corev1.PodList
+	if err := a.objects.List(ctx, &pods, ofStore...); err != nil {
+		return nil, failf("list the pods of store %s: %w", store.Name, err)
+	}
+	s.Pods = pods.Items
+	var claims corev1.PersistentVolumeClaimList
+	a.optional(s, "claims", a.objects.List(ctx, &claims, ofStore...))
+	s.Claims = claims.Items
+	var nodes corev1.NodeList
+	a.optional(s, "nodes", a.objects.List(ctx, &nodes))
+	s.Nodes = nodes.Items
+	a.gatherVolumes(ctx, s)
+	a.gatherDiskSets(ctx, s)
+	a.gatherEvents(ctx, s)
+	return s, nil
+}
+
+// optional notes what could not be read.
+func (a *app) optional(s *snapshot, what string, err error) {
+	if err != nil {
+		s.Missing = append(s.Missing, what+": "+err.Error())
+	}
+}
+
+func (a *app) gatherPools(ctx context.Context, s *snapshot) error {
+	var pools v1alpha1.ShardPoolList
+	if err := a.objects.List(ctx, &pools, client.InNamespace(s.Store.Namespace)); err != nil {
+		return failf("list ShardPools of namespace %s: %w", s.Store.Namespace, err)
+	}
+	for _, pool := range pools.Items {
+		if pool.Spec.StoreRef.Name == s.Store.Name {
+			s.Pools = append(s.Pools, pool)
+		}
+	}
+	return nil
+}
+
+// gatherVolumes reads the PersistentVolumes of the claims one by one: a person may be allowed to get, and not to list.
+func (a *app) gatherVolumes(ctx context.Context, s *snapshot) {
+	for i := range s.Claims {
+		name := s.Claims[i].Spec.VolumeName
+		if name == "" {
+			continue
+		}
+		var volume corev1.PersistentVolume
+		if err := a.objects.Get(ctx, client.ObjectKey{Name: name}, &volume); client.IgnoreNotFound(err) != nil {
+			a.optional(s, "PersistentVolumes", err)
+			return
+		} else if err == nil {
+			s.Volumes[name] = volume
+		}
+	}
+}
+
+// gatherDiskSets reads those whose classes the store uses.
+func (a *app) gatherDiskSets(ctx context.Context, s *snapshot) {
+	classes := sets.New[string]()
+	for i := range s.Pools {
+		classes.Insert(s.Pools[i].Spec.Storage.StorageClassName)
+	}
+	for i := range s.Claims {
+		if class := s.Claims[i].Spec.StorageClassName; class != nil {
+			classes.Insert(*class)
+		}
+	}
+	var list v1alpha1.DiskSetList
+	a.optional(s, "DiskSets", a.objects.List(ctx, &list))
+	s.DiskSets = slices.DeleteFunc(list.Items, func(d v1alpha1.DiskSet) bool { return !classes.Has(d.Name) })
+}
+
+// gatherEvents reads those about the store's objects.
+func (a *app) gatherEvents(ctx context.Context, s *snapshot) {
+	var list corev1.EventList
+	a.optional(s, "events", a.objects.List(ctx, &list, client.InNamespace(s.Store.Namespace)))
+	names := sets.New(s.Store.Name)
+	for i := range s.Pools {
+		names.Insert(s.Pools[i].Name)
+	}
+	for i := range s.Pods {
+		names.Insert(s.Pods[i].Name)
+	}
+	for i := range s.Claims {
+		names.Insert(s.Claims[i].Name)
+	}
+	for _, e := range list.Items {
+		name := e.InvolvedObject.Name
+		set := strings.TrimSuffix(name, "-0")
+		if names.Has(name) || names.Has(name+"-0") || names.Has(set) || strings.HasPrefix(name, s.Store.Name+"-gateway") || name == s.Store.Name+"-etcd" {
+			s.Events = append(s.Events, e)
+		}
+	}
+}

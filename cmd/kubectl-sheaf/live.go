@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/client-go/tools/portforward"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// live is what a gateway says of its store: more than status holds, such as who leads and how far moves are.
+type live struct {
+	Shards []*recordv1.Shard
+	Groups []*recordv1.Group // one row for each copy
+	Moves  []*recordv1.Move
+	// Err says why nothing is known; nil: it is.
+	Err error
+}
+
+// answerBytesMax of the gateway: a row for each copy of each group.
+const answerBytesMax = 256 << 20
+
+// askGateway asks a gateway over a forwarded port, within a time.
+func (a *app) askGateway(ctx context.Context, store *v1alpha1.RecordStore, patience time.Duration) live {
+	var l live
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	l.Err = a.onGateway(ctx, store, func(admin recordv1.AdminServiceClient) error {
+		shards, err := admin.ListShards(ctx, &recordv1.ListShardsRequest{})
+		if err != nil {
+			return fmt.Errorf("ask for shards: %w", err)
+		}
+		groups, err := admin.ListGroups(ctx, &recordv1.ListGroupsRequest{})
+		if err != nil {
+			return fmt.Errorf("ask for groups: %w", err)
+		}
+		moves, err := admin.PlanMoves(ctx, &recordv1.PlanMovesRequest{})
+		if err != nil {
+			return fmt.Errorf("ask for moves: %w", err)
+		}
+		l.Shards, l.Groups, l.Moves = shards.GetShards(), groups.GetGroups(), moves.GetMoves()
+		return nil
+	})
+	return l
+}
+
+// onGateway calls do with a connection to a gateway that is ready.
+func (a *app) onGateway(ctx context.Context, store *v1alpha1.RecordStore, do func(recordv1.AdminServiceClient) error) error {
+	pod, err := a.gatewayPod(ctx, store)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	local, ended := make(chan uint16, 1), make(chan error, 1)
+	go func() {
+		ended <- a.forward(ctx, pod, "127.0.0.1", []string{fmt.Sprintf("0:%d", workload.PortGateway)}, func(ports []portforward.ForwardedPort) {
+			local <- ports[0].Local
+		})
+	}()
+	var port uint16
+	select { // where the context ends first, the dialer may still hang: nobody waits for it
+	case port = <-local:
+	case err := <-ended:
+		return fmt.Errorf("forward a port to pod %s: %w", pod.Name, err)
+	case <-ctx.Done():
+		return fmt.Errorf("forward a port to pod %s: %w", pod.Name, ctx.Err())
+	}
+	conn, err := grpc.NewClient(fmt.Sprintf("passthrough:///127.0.0.1:%d", port), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithUserAgent("kubectl-sheaf/"+version), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(answerBytesMax)))
+	if err != nil {
+		return err
+	}
+	err = do(recordv1.NewAdminServiceClient(conn))
+	if closed := conn.Close(); err == nil {
+		err = closed
+	}
+	cancel()
+	_ = <-ended // the listener is closed; that the way was cut is what was wanted
+	return err
+}

@@ -1,0 +1,48 @@
+// Command kubectl-sheaf is a plugin of kubectl: `kubectl sheaf` shows a store of Sheaf on one screen, and helps on a bad day.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// version is stamped by the build.
+var version = "unknown"
+
+// Exit codes, as those of sheaf.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := newApp(os.Stdout, os.Stderr).command().ExecuteContext(ctx)
+	stop()
+	if err == nil {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "kubectl sheaf: %v\n", err)
+	os.Exit(exitCode(err))
+}
+
+// failure is an error of running, as opposed to one of the command line.
+type failure struct{ error }
+
+func (f failure) Unwrap() error { return f.error }
+
+// failf is an error of running.
+func failf(format string, args ...any) error { return failure{fmt.Errorf(format, args...)} }
+
+// exitCode tells a failure from a wrong command line.
+func exitCode(err error) int {
+	var failed failure
+	if errors.As(err, &failed) {
+		return exitFailed
+	}
+	return exitUsage
+}

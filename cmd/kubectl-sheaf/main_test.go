@@ -1,0 +1,167 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/findings/findingstest"
+	"sheaf.dev/sheaf/internal/kubetest"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// server is one API server for the tests that need one.
+var server = sync.OnceValues(func() (*kubetest.Server, error) { return kubetest.Start("../../config/crd/bases") })
+
+var started bool
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if started {
+		if s, err := server(); err == nil {
+			if err := s.Stop(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				code = 1
+			}
+		}
+	}
+	os.Exit(code)
+}
+
+// newTestApp is the plugin at an API server, in a namespace of its own.
+func newTestApp(t *testing.T, namespace string) (*app, *bytes.Buffer) {
+	t.Helper()
+	started = true
+	s, err := server()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	a := newApp(&out, &out)
+	a.now, a.namespace = func() time.Time { return findingstest.Now }, namespace
+	if err := a.connectTo(rest.CopyConfig(s.Config)); err != nil {
+		t.Fatal(err)
+	}
+	err = a.objects.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, &out
+}
+
+// call runs a command of an app that is connected.
+func (a *app) call(ctx context.Context, args ...string) error {
+	cmd := a.command()
+	cmd.PersistentPreRunE = nil
+	cmd.SetArgs(args)
+	return cmd.ExecuteContext(ctx)
+}
+
+// create makes an object with its status, as the operator or Kubernetes would.
+func create(t *testing.T, c client.Client, namespace string, o client.Object) {
+	t.Helper()
+	if o.GetNamespace() != "" {
+		o.SetNamespace(namespace)
+	}
+	o.SetCreationTimestamp(metav1.Time{})
+	withStatus := o.DeepCopyObject().(client.Object)
+	if err := c.Create(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	withStatus.SetResourceVersion(o.GetResourceVersion())
+	withStatus.SetUID(o.GetUID())
+	switch o := o.(type) { // what admission and the binder would have set
+	case *corev1.PersistentVolume, *corev1.Node, *corev1.Secret:
+		return
+	case *corev1.Pod:
+		withStatus.(*corev1.Pod).Spec = o.Spec
+	}
+	if err := c.Status().Update(t.Context(), withStatus); err != nil {
+		t.Fatalf("status of %T %s: %v", o, o.GetName(), err)
+	}
+}
+
+// golden compares a text with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs (go test ./cmd/kubectl-sheaf -update writes it anew; look at it then):\n%s", file, got)
+	}
+}
+
+func TestWrongCommandLines(t *testing.T) {
+	for _, c := range []struct{ args, says string }{
+		{"status a b", "at most 1 arg"}, {"drain", "1 arg"}, {"drain a b", "1 arg"}, {"sing", "unknown command"},
+		{"status --width=a", "invalid argument"}, {"drain a --shard=1 --undo", "--undo takes back the draining of a pool"},
+		{"status -o yaml", "must be json"}, {"moves --every=0s", "must be more than 0"},
+	} {
+		var out bytes.Buffer
+		err := newApp(&out, &out).call(t.Context(), strings.Fields(c.args)...)
+		if err == nil || !strings.Contains(err.Error(), c.says) || exitCode(err) != exitUsage {
+			t.Errorf("%s: %v, exit code %d", c.args, err, exitCode(err))
+		}
+	}
+	if code := exitCode(failf("no API server: %w", errors.New("refused"))); code != exitFailed {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// The name that people type is in the help.
+func TestHelpNamesThePlugin(t *testing.T) {
+	var out bytes.Buffer
+	if err := newApp(&out, &out).call(t.Context(), "drain", "--help"); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "kubectl sheaf drain POOL") {
+		t.Errorf("help: %s", out.String())
+	}
+}
+
+func TestNamingAStore(t *testing.T) {
+	a, _ := newTestApp(t, "naming")
+	ctx := t.Context()
+	if _, err := a.oneStore(ctx, nil); err == nil || !strings.Contains(err.Error(), "has no RecordStore") {
+		t.Errorf("without a store: %v", err)
+	}
+	for _, name := range []string{"b", "a"} {
+		create(t, a.objects, "naming", &v1alpha1.RecordStore{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "naming", Name: name},
+			Spec:       v1alpha1.RecordStoreSpec{Groups: v1alpha1.Groups{Routing: v1alpha1.RoutingHash, Count: new(int32(4))}, Etcd: v1alpha1.Etcd{Managed: &v1alpha1.ManagedEtcd{}}},
+		})
+	}
+	if _, err := a.oneStore(ctx, nil); err == nil || !strings.Contains(err.Error(), "name one of a, b") {
+		t.Errorf("with two: %v", err)
+	}
+	if store, err := a.oneStore(ctx, []string{"b"}); err != nil || store.Name != "b" {
+		t.Errorf("by name: %v, %v", store, err)
+	}
+	if _, err := a.oneStore(ctx, []string{"c"}); err == nil || !strings.Contains(err.Error(), "read RecordStore c of namespace naming") {
+		t.Errorf("by a wrong name: %v", err)
+	}
+}

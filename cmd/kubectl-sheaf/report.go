@@ -1,0 +1,332 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/findings"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// reportFlags of report.
+type reportFlags struct {
+	output   string
+	since    time.Duration
+	patience time.Duration
+}
+
+func (a *app) reportCommand() *cobra.Command {
+	var f reportFlags
+	cmd := &cobra.Command{
+		Use:   "report [STORE]",
+		Short: "Gather all that a maintainer needs into one archive",
+		Long: `Writes a tar.gz with the status screen and its findings, the objects of the store and of the operator, their events, the logs of their pods (also of
+containers that ended), and what shards, gateways and etcd say of themselves at /status and /metrics, through the API server. Secrets are not read.
+Values of environment variables, and what looks like a password, token or key in any text, are left out; names, addresses and ids of damaged
+records are not: read it before you give it away. What could not be had is in errors.txt.`,
+		Example: `  kubectl sheaf report quotes -n prod
+  kubectl sheaf report quotes -n prod --since 2h --output - | tar tz`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			store, err := a.oneStore(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			return a.report(cmd.Context(), store, f)
+		},
+	}
+	cmd.Flags().StringVarP(&f.output, "output", "o", "", "file to write, - for standard output (default: sheaf-report-STORE-TIME.tar.gz)")
+	cmd.Flags().DurationVar(&f.since, "since", 24*time.Hour, "take logs of so long")
+	cmd.Flags().DurationVar(&f.patience, "live-timeout", livePatience, "how long a gateway may take to answer")
+	return cmd
+}
+
+// report writes the archive. A file that is not finished does not stay.
+func (a *app) report(ctx context.Context, store *v1alpha1.RecordStore, f reportFlags) (err error) {
+	s, err := a.gather(ctx, store)
+	if err != nil {
+		return err
+	}
+	s.Live = a.askGateway(ctx, store, f.patience)
+	name := f.output
+	if name == "" {
+		name = fmt.Sprintf("sheaf-report-%s-%s.tar.gz", store.Name, s.Now.UTC().Format("20060102T150405Z"))
+	}
+	if name == "-" {
+		return a.writeReport(ctx, s, f, a.out)
+	}
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return failf("make the archive: %w", err)
+	}
+	if err = errors.Join(a.writeReport(ctx, s, f, file), file.Close()); err != nil {
+		return errors.Join(failure{err}, os.Remove(name))
+	}
+	fmt.Fprintf(a.out, "wrote %s\n", name)
+	return nil
+}
+
+// archive is a report that is being written.
+type archive struct {
+	tar    *tar.Writer
+	folder string
+	at     time.Time
+	failed []string // what could not be had
+}
+
+// add a file. Everything goes through redactText, whatever it is.
+func (r *archive) add(name, text string) error {
+	text = redactText(text)
+	header := &tar.Header{Name: r.folder + "/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: r.at, Format: tar.FormatPAX}
+	if err := r.tar.WriteHeader(header); err != nil {
+		return fmt.Errorf("write %s into the archive: %w", name, err)
+	}
+	if _, err := io.WriteString(r.tar, text); err != nil {
+		return fmt.Errorf("write %s into the archive: %w", name, err)
+	}
+	return nil
+}
+
+// miss notes what could not be had.
+func (r *archive) miss(what string, err error) {
+	if err != nil {
+		r.failed = append(r.failed, what+": "+err.Error())
+	}
+}
+
+func (a *app) writeReport(ctx context.Context, s *snapshot, f reportFlags, to io.Writer) error {
+	packed := gzip.NewWriter(to)
+	r := &archive{tar: tar.NewWriter(packed), folder: "sheaf-report-" + s.Store.Name, at: s.Now}
+	r.failed = append(r.failed, s.Missing...)
+	r.miss("ask a gateway", s.Live.Err)
+	for _, step := range []func(context.Context, *snapshot, *archive) error{a.reportSummary, a.reportObjects, a.reportOperator} {
+		if err := step(ctx, s, r); err != nil {
+			return err
+		}
+	}
+	if err := a.reportPods(ctx, s.Pods, f.since, r); err != nil {
+		return err
+	}
+	operators := a.operatorPods(ctx, r)
+	if err := a.reportPods(ctx, operators, f.since, r); err != nil {
+		return err
+	}
+	if len(r.failed) > 0 {
+		if err := r.add("errors.txt", strings.Join(r.failed, "\n")+"\n"); err != nil {
+			return err
+		}
+	}
+	return errors.Join(r.tar.Close(), packed.Close())
+}
+
+// reportSummary adds what status shows, and what a gateway said.
+func (a *app) reportSummary(_ context.Context, s *snapshot, r *archive) error {
+	found := findings.Find(s.Objects)
+	files := map[string]any{"findings.json": found, "live/shards.json": s.Live.Shards, "live/groups.json": s.Live.Groups, "live/moves.json": s.Live.Moves}
+	if err := r.add("status.txt", fmt.Sprintf("kubectl sheaf %s, %s\n\n%s", version, s.Now.UTC().Format(time.RFC3339), s.show(widthPlain, found))); err != nil {
+		return err
+	}
+	for _, name := range sorted(files) {
+		text, err := json.MarshalIndent(files[name], "", "  ")
+		if err != nil {
+			return fmt.Errorf("write %s: %w", name, err)
+		}
+		if err := r.add(name, string(text)+"\n"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reportKinds are read of the store's namespace by its label. Secrets and ConfigMaps are not among them.
+var reportKinds = []schema.GroupVersionKind{
+	{Version: "v1", Kind: "PodList"},
+	{Version: "v1", Kind: "ServiceList"},
+	{Version: "v1", Kind: "PersistentVolumeClaimList"},
+	{Group: "apps", Version: "v1", Kind: "StatefulSetList"},
+	{Group: "apps", Version: "v1", Kind: "DeploymentList"},
+	{Group: "policy", Version: "v1", Kind: "PodDisruptionBudgetList"},
+	{Group: "networking.k8s.io", Version: "v1", Kind: "NetworkPolicyList"},
+}
+
+// reportObjects adds the objects of the store.
+func (a *app) reportObjects(ctx context.Context, s *snapshot, r *archive) error {
+	own := make([]client.Object, 0, 1+len(s.Pools)+len(s.DiskSets)+len(s.Volumes)+len(s.Nodes)+len(s.Events))
+	own = append(own, s.Store)
+	for i := range s.Pools {
+		own = append(own, &s.Pools[i])
+	}
+	for i := range s.DiskSets {
+		own = append(own, &s.DiskSets[i])
+	}
+	for _, name := range sorted(s.Volumes) {
+		volume := s.Volumes[name]
+		own = append(own, &volume)
+	}
+	for i := range s.Nodes {
+		own = append(own, &s.Nodes[i])
+	}
+	for i := range s.Events {
+		own = append(own, &s.Events[i])
+	}
+	if err := a.addObjects(r, own); err != nil {
+		return err
+	}
+	for _, gvk := range reportKinds {
+		if err := a.addKind(ctx, r, gvk, client.InNamespace(s.Store.Namespace), client.MatchingLabels{v1alpha1.LabelStore: s.Store.Name}); err != nil {
+			return err
+		}
+	}
+	return a.addKind(ctx, r, schema.GroupVersionKind{Group: "storage.k8s.io", Version: "v1", Kind: "StorageClassList"})
+}
+
+// addKind adds the objects of one kind; what may not be read is noted.
+func (a *app) addKind(ctx context.Context, r *archive, gvk schema.GroupVersionKind, options ...client.ListOption) error {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(gvk)
+	if err := a.objects.List(ctx, list, options...); err != nil {
+		r.miss("list "+strings.TrimSuffix(gvk.Kind, "List"), err)
+		return nil
+	}
+	for i := range list.Items {
+		if err := r.addObject(&list.Items[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addObjects adds typed objects. Events are one file, in their order.
+func (a *app) addObjects(r *archive, objects []client.Object) error {
+	var events bytes.Buffer
+	for _, o := range objects {
+		if e, ok := o.(*corev1.Event); ok {
+			fmt.Fprintf(&events, "%s %s %s/%s %s: %s\n", e.LastTimestamp.UTC().Format(time.RFC3339), e.Type, e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason, e.Message)
+			continue
+		}
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+		if err != nil {
+			return fmt.Errorf("write %s: %w", o.GetName(), err)
+		}
+		u := &unstructured.Unstructured{Object: fields}
+		gvk, err := a.objects.GroupVersionKindFor(o)
+		if err != nil {
+			return fmt.Errorf("write %s: %w", o.GetName(), err)
+		}
+		u.SetGroupVersionKind(gvk)
+		if err := r.addObject(u); err != nil {
+			return err
+		}
+	}
+	return r.add("events.txt", events.String())
+}
+
+// addObject adds one, without what may be secret.
+func (r *archive) addObject(u *unstructured.Unstructured) error {
+	redactObject(u)
+	text, err := yaml.Marshal(u.Object)
+	if err != nil {
+		return fmt.Errorf("write %s %s: %w", u.GetKind(), u.GetName(), err)
+	}
+	return r.add(fmt.Sprintf("objects/%s/%s.yaml", strings.ToLower(u.GetKind()), u.GetName()), string(text))
+}
+
+// reportOperator adds the operator's Deployment.
+func (a *app) reportOperator(ctx context.Context, _ *snapshot, r *archive) error {
+	return a.addKind(ctx, r, schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "DeploymentList"}, operatorLabels)
+}
+
+// operatorLabels are on what the chart sheaf-operator makes, in whatever namespace that is.
+var operatorLabels = client.MatchingLabels{v1alpha1.LabelComponent: workload.ComponentOperator, "app.kubernetes.io/part-of": v1alpha1.NameSheaf}
+
+func (a *app) operatorPods(ctx context.Context, r *archive) []corev1.Pod {
+	var pods corev1.PodList
+	r.miss("list the operator's pods", a.objects.List(ctx, &pods, operatorLabels))
+	return pods.Items
+}
+
+// logBytesMax of one container, from its end.
+const logBytesMax = 16 << 20
+
+// reportPods adds logs of pods, and what they say of themselves.
+func (a *app) reportPods(ctx context.Context, pods []corev1.Pod, since time.Duration, r *archive) error {
+	for i := range pods {
+		pod := &pods[i]
+		for _, c := range pod.Status.ContainerStatuses {
+			for _, previous := range []bool{false, true} {
+				if previous && c.RestartCount == 0 {
+					continue
+				}
+				if err := a.addLog(ctx, r, pod, c.Name, previous, since); err != nil {
+					return err
+				}
+			}
+		}
+		if err := a.addPages(ctx, r, pod); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) addLog(ctx context.Context, r *archive, pod *corev1.Pod, container string, previous bool, since time.Duration) error {
+	seconds := int64(max(since.Seconds(), 1))
+	options := &corev1.PodLogOptions{Container: container, Previous: previous, SinceSeconds: &seconds, Timestamps: true, LimitBytes: new(int64(logBytesMax))}
+	name := fmt.Sprintf("logs/%s/%s.log", pod.Name, container)
+	if previous {
+		options.SinceSeconds = nil // it may have ended long ago
+		name = fmt.Sprintf("logs/%s/%s.previous.log", pod.Name, container)
+	}
+	text, err := a.core.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options).DoRaw(ctx)
+	if err != nil {
+		r.miss("read "+name, err)
+		return nil
+	}
+	return r.add(name, string(text))
+}
+
+// addPages asks a pod's HTTP port through the API server.
+func (a *app) addPages(ctx context.Context, r *archive, pod *corev1.Pod) error {
+	port := ""
+	switch pod.Labels[v1alpha1.LabelComponent] {
+	case workload.ContainerShard:
+		port = fmt.Sprint(workload.PortShardHTTP)
+	case workload.ContainerGateway:
+		port = fmt.Sprint(workload.PortGatewayHTTP)
+	case workload.ContainerEtcd:
+		port = fmt.Sprint(workload.PortEtcdHTTP)
+	}
+	if port == "" || pod.Status.PodIP == "" {
+		return nil
+	}
+	for _, file := range []string{"status.json", "metrics.txt"} {
+		page, _, _ := strings.Cut(file, ".")
+		text, err := a.core.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, port, page, nil).DoRaw(ctx)
+		if err != nil {
+			r.miss(fmt.Sprintf("read /%s of pod %s", page, pod.Name), err)
+			continue
+		}
+		if err := r.add(fmt.Sprintf("pages/%s/%s", pod.Name, file), string(text)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/findings"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+func condition(conditions []metav1.Condition, kind string) *metav1.Condition {
+	return meta.FindStatusCondition(conditions, kind)
+}
+
+// sorted are the keys of a map.
+func sorted[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// shorten a text at its end.
+func shorten(text string, most int) string {
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most-3]) + "..."
+	}
+	return text
+}
+
+func wantedShards(pool *v1alpha1.ShardPool) int32 {
+	if pool.Spec.Shards == nil {
+		return 1
+	}
+	return *pool.Spec.Shards
+}
+
+// podsOf a component, by name, and how many are ready.
+func (c *screen) podsOf(component string) (pods []corev1.Pod, ready int) {
+	for i := range c.Pods {
+		if c.Pods[i].Labels[v1alpha1.LabelComponent] != component {
+			continue
+		}
+		pods = append(pods, c.Pods[i])
+		if findings.PodReady(&c.Pods[i]) {
+			ready++
+		}
+	}
+	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return pods, ready
+}
+
+// podTable lists pods with their node and what is wrong.
+func (c *screen) podTable(name string, pods []corev1.Pod) table {
+	t := table{columns: []column{{name: name}, {name: "NODE"}, {name: "READY"}, {name: "RESTARTS", drop: 1, right: true}, {name: "AGE", drop: 2, right: true}, {name: "WHY", words: true}}}
+	for i := range pods {
+		pod := &pods[i]
+		state, why := "True", ""
+		if !findings.PodReady(pod) {
+			state, why = "False", findings.Cause(pod)
+		}
+		restarts := int32(0)
+		for _, s := range pod.Status.ContainerStatuses {
+			restarts += s.RestartCount
+		}
+		t.add(pod.Name, cmp.Or(pod.Spec.NodeName, "-"), state, strconv.Itoa(int(restarts)), duration.HumanDuration(c.Now.Sub(pod.CreationTimestamp.Time)), why)
+	}
+	if !slices.ContainsFunc(t.rows, func(row []string) bool { return row[len(row)-1] != "" }) {
+		t.columns = t.columns[:len(t.columns)-1]
+	}
+	return t
+}
+
+// etcd members one by one.
+func (c *screen) etcd() {
+	if external := c.Store.Spec.Etcd.External; external != nil {
+		state := "not known"
+		if e := condition(c.Store.Status.Conditions, v1alpha1.ConditionEtcdReady); e != nil {
+			state = e.Message
+		}
+		c.section("ETCD", "external, %s: %s", strings.Join(external.Endpoints, ","), state)
+		return
+	}
+	pods, ready := c.podsOf(workload.ContainerEtcd)
+	c.section("ETCD", "%d of %d members are ready", ready, workload.EtcdMembers(c.Store))
+	c.table(c.podTable("MEMBER", pods))
+}
+
+func (c *screen) gateways() {
+	pods, ready := c.podsOf(workload.ContainerGateway)
+	c.section("GATEWAYS", "%d of %d are ready", ready, workload.GatewayReplicas(c.Store))
+	c.table(c.podTable("GATEWAY", pods))
+}
+
+// disks are claims with what is below them.
+func (c *screen) disks() {
+	free, total := 0, 0
+	for i := range c.DiskSets {
+		free += int(c.DiskSets[i].Status.Free)
+		total += int(c.DiskSets[i].Status.Total)
+	}
+	words := fmt.Sprintf("%d claims", len(c.Claims))
+	if total > 0 {
+		words += fmt.Sprintf("; %d of %d disks of DiskSets %s are free", free, total, strings.Join(c.diskSetNames(), ", "))
+	}
+	c.section("DISKS", "%s", words)
+	mounted := map[string]*v1alpha1.VolumeStatus{}
+	for i := range c.Pools {
+		for _, s := range c.Pools[i].Status.ShardStatuses {
+			mounted[workload.ShardClaim(s.Name)] = s.Volume
+		}
+	}
+	t := table{columns: []column{
+		{name: "CLAIM"}, {name: "PHASE"}, {name: "SIZE", drop: 2, right: true}, {name: "CLASS", drop: 3}, {name: "NODE", drop: 1}, {name: "FS"}, {name: "DEVICE", drop: 5},
+		{name: "VOLUME", drop: 6},
+	}}
+	claims := slices.Clone(c.Claims)
+	slices.SortFunc(claims, func(a, b corev1.PersistentVolumeClaim) int { return strings.Compare(a.Name, b.Name) })
+	for i := range claims {
+		claim := &claims[i]
+		phase := string(claim.Status.Phase)
+		if claim.DeletionTimestamp != nil {
+			phase = "Terminating"
+		}
+		class, size := "", claim.Status.Capacity[corev1.ResourceStorage]
+		if claim.Spec.StorageClassName != nil {
+			class = *claim.Spec.StorageClassName
+		}
+		sizeText := ""
+		if !size.IsZero() {
+			sizeText = cli.FormatBytes(size.Value())
+		}
+		node, device, fs := volumeWords(c.Volumes[claim.Spec.VolumeName])
+		if v := mounted[claim.Name]; v != nil {
+			fs, device = cmp.Or(v.FileSystem, fs), cmp.Or(device, v.Source)
+		}
+		t.add(claim.Name, cmp.Or(phase, "-"), sizeText, class, node, fs, device, claim.Spec.VolumeName)
+	}
+	c.table(t)
+}
+
+func (c *screen) diskSetNames() []string {
+	names := make([]string, len(c.DiskSets))
+	for i := range c.DiskSets {
+		names[i] = c.DiskSets[i].Name
+	}
+	slices.Sort(names)
+	return names
+}
+
+// volumeWords are node, device and file system of a local volume; empty: it is of another kind, or not known.
+func volumeWords(v corev1.PersistentVolume) (node, device, fs string) {
+	if v.Spec.Local == nil {
+		return "", "", ""
+	}
+	device = v.Spec.Local.Path
+	if v.Spec.Local.FSType != nil {
+		fs = *v.Spec.Local.FSType
+	}
+	if v.Spec.NodeAffinity != nil && v.Spec.NodeAffinity.Required != nil {
+		for _, term := range v.Spec.NodeAffinity.Required.NodeSelectorTerms {
+			for _, e := range term.MatchExpressions {
+				if e.Key == corev1.LabelHostname && len(e.Values) > 0 {
+					node = e.Values[0]
+				}
+			}
+		}
+	}
+	return node, device, fs
+}
+
+// findings say what is wrong, the worst first, with the command to type.
+func (c *screen) findings(found []findings.Finding) {
+	var words []string
+	for _, s := range []findings.Severity{findings.Problem, findings.Warning, findings.Note} {
+		if n := findings.Count(found, s); n == 1 {
+			words = append(words, fmt.Sprintf("1 %s", s))
+		} else if n > 1 {
+			words = append(words, fmt.Sprintf("%d %ss", n, s))
+		}
+	}
+	if len(words) == 0 {
+		words = []string{"none"}
+	}
+	c.section("FINDINGS", "%s", strings.Join(words, ", "))
+	const indent = 9 // below the object
+	for _, f := range found {
+		c.say(fmt.Sprintf("%-*s", indent, f.Severity), "%s: %s", f.Object, f.Evidence)
+		if f.Command != "" {
+			c.out.WriteString(strings.Repeat(" ", indent) + "$ " + f.Command + "\n")
+		}
+	}
+	for _, m := range c.Missing {
+		c.say("not read ", "%s", m)
+	}
+}
