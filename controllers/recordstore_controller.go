@@ -49,8 +49,17 @@ type RecordStoreReconciler struct {
 	Placements Placements
 	// Image of shards, gateways and etcd, where a store names none.
 	Image string
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
 
 	changed pacer
+}
+
+func (r *RecordStoreReconciler) now() time.Time {
+	if r.Now != nil {
+		return r.Now()
+	}
+	return time.Now()
 }
 
 // placementTimeout bounds one look at etcd.
@@ -61,6 +70,7 @@ type storeRun struct {
 	store     *v1alpha1.RecordStore
 	pools     []v1alpha1.ShardPool
 	hasPools  bool
+	first     firstPlacement
 	access    workload.EtcdAccess
 	secrets   EtcdCredentials
 	etcdPods  []corev1.Pod
@@ -70,6 +80,7 @@ type storeRun struct {
 	state     PlacementState
 	hasState  bool
 	placement Placement
+	notes     notes // of steps that did not stop the others
 }
 
 // Reconcile makes a store as its spec says.
@@ -92,6 +103,7 @@ func (r *RecordStoreReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 	if passes(out.err) {
 		return r.changed.again(req), nil
 	}
+	out = run.notes.with(out)
 	r.summarize(run, out)
 	changed, err := r.writeStatus(ctx, before, &store)
 	if passes(err) {
@@ -111,25 +123,37 @@ func (r *RecordStoreReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 }
 
 // steps of a store, in their order. Objects come before what depends on etcd: a gateway that serves goes on doing so
-// while etcd is away.
+// while etcd is away. Steps that write objects do not wait for each other.
 func (r *RecordStoreReconciler) steps() []Step[storeRun] {
 	return []Step[storeRun]{
 		{"finalizer", r.finalizer},
 		{"identity", r.identity},
 		{"pools", r.gatherPools},
 		{"secret", r.gatherSecret},
-		{"gateway objects", r.applyGateway},
-		{"etcd objects", r.applyEtcd}, // their image follows the gateway's
-		{"budgets", r.applyBudgets},
-		{"etcd claims", r.growEtcdClaims},
+		{"gateway objects", noted(r.applyGateway)},
+		{"etcd objects", noted(r.applyEtcd)}, // their image follows the gateway's
+		{"budgets", noted(r.applyBudgets)},
+		{"etcd claims", noted(r.growEtcdClaims)},
 		{"etcd pods", r.replaceEtcdPods},
 		{"etcd ready", r.awaitEtcd},
 		{"placement", r.initPlacement},
 		{"plan", r.plan},
-		{"budgets again", r.applyBudgets}, // by what etcd says of copies
+		{"budgets again", noted(r.applyBudgets)}, // by what etcd says of copies
 		{"pools ready", r.awaitPools},
 		{"copies", r.awaitCopies},
 		{"gateway ready", r.awaitGateway},
+	}
+}
+
+// noted is a step that does not stop the others. What passes by itself ends the reconcile nevertheless: it is done again at once.
+func noted(do func(context.Context, *storeRun) Outcome) func(context.Context, *storeRun) Outcome {
+	return func(ctx context.Context, run *storeRun) Outcome {
+		out := do(ctx, run)
+		if passes(out.err) {
+			return out
+		}
+		run.notes.add(out)
+		return Complete()
 	}
 }
 

@@ -121,7 +121,8 @@ func (r *RecordStoreReconciler) replaceEtcdPods(ctx context.Context, run *storeR
 	}
 	options := client.Preconditions{UID: &victim.UID}
 	if err := r.Client.Delete(ctx, victim, options); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return Retry(fmt.Errorf("delete pod %s: %w", client.ObjectKeyFromObject(victim), err))
+		run.notes.add(Retry(fmt.Errorf("delete pod %s: %w", client.ObjectKeyFromObject(victim), err)))
+		return Complete()
 	}
 	return Wait("EtcdUpdating", fmt.Sprintf("etcd member %s is restarted with its new template", victim.Name), PauseShort)
 }

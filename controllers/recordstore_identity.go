@@ -55,6 +55,7 @@ func (r *RecordStoreReconciler) gatherPools(ctx context.Context, run *storeRun) 
 	}
 	run.hasPools = true
 	slices.SortFunc(run.pools, func(a, b v1alpha1.ShardPool) int { return cmp.Compare(a.Name, b.Name) })
+	run.first = decideFirst(run.store, run.pools, r.now())
 	return Complete()
 }
 
