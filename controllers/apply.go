@@ -6,11 +6,14 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -22,9 +25,9 @@ import (
 // since, so that a live object which holds everything wanted needs no write.
 const annotationApplied = "sheaf.dev/applied"
 
-// Apply makes the live object have what the wanted one has, by server-side apply. It reads the live object from the
-// client's cache and writes nothing where that has it already. owner may be nil. changed says that a write was made.
-// A stale cache costs a write that changes nothing.
+// Apply makes the live object have what the wanted one has, by server-side apply, and takes back what others wrote beside
+// that (foreign.go). It reads the live object from the client's cache and writes nothing where that is as wanted. owner may
+// be nil. changed says that a write was made. A stale cache costs a write that changes nothing, or a conflict.
 func Apply(ctx context.Context, c client.Client, owner, wanted client.Object) (changed bool, err error) {
 	gvk, err := apiutil.GVKForObject(wanted, c.Scheme())
 	if err != nil {
@@ -47,9 +50,23 @@ func Apply(ctx context.Context, c client.Client, owner, wanted client.Object) (c
 	if err := sign(u); err != nil {
 		return false, fmt.Errorf("apply %s: %w", at, err)
 	}
-	equal, err := holds(ctx, c, u)
-	if err != nil || equal {
+	live, err := liveOf(ctx, c, u)
+	if err != nil {
 		return false, err
+	}
+	if live != nil && !ofAnother(live, owner) {
+		patch, err := takeOver(live, u)
+		if err != nil {
+			return false, fmt.Errorf("apply %s: %w", at, err)
+		}
+		if patch != nil {
+			err := c.Patch(ctx, live, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(v1alpha1.FieldManager))
+			if err != nil {
+				return false, fmt.Errorf("take over what others wrote to %s: %w", at, err)
+			}
+		} else if equal, err := holds(live, u); err != nil || equal {
+			return false, err
+		}
 	}
 	err = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
 	if err != nil {
@@ -57,6 +74,12 @@ func Apply(ctx context.Context, c client.Client, owner, wanted client.Object) (c
 	}
 	logNews(ctx, news{reason: "Applied", action: "Apply", message: "applied " + at})
 	return true, nil
+}
+
+// ofAnother says whether another owner controls the live object: it is left alone, and the API server refuses the apply.
+func ofAnother(live, owner client.Object) bool {
+	controller := metav1.GetControllerOf(live)
+	return controller != nil && (owner == nil || controller.UID != owner.GetUID())
 }
 
 // sign annotates the object with a hash of itself.
@@ -75,27 +98,43 @@ func sign(u *unstructured.Unstructured) error {
 	return nil
 }
 
-// holds says whether the live object has everything that is wanted.
-func holds(ctx context.Context, c client.Client, wanted *unstructured.Unstructured) (bool, error) {
-	live, err := c.Scheme().New(wanted.GroupVersionKind())
+// liveOf is a copy of the live object as the cache has it; nil: it is not there.
+func liveOf(ctx context.Context, c client.Client, wanted *unstructured.Unstructured) (client.Object, error) {
+	o, err := c.Scheme().New(wanted.GroupVersionKind())
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	err = c.Get(ctx, client.ObjectKeyFromObject(wanted), live.(client.Object))
+	live, ok := o.(client.Object)
+	if !ok {
+		return nil, fmt.Errorf("%s is no kind of object", wanted.GetKind())
+	}
+	err = c.Get(ctx, client.ObjectKeyFromObject(wanted), live)
 	if apierrors.IsNotFound(err) {
-		return false, nil
+		return nil, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("read %s %s: %w", wanted.GetKind(), client.ObjectKeyFromObject(wanted), err)
+		return nil, fmt.Errorf("read %s %s: %w", wanted.GetKind(), client.ObjectKeyFromObject(wanted), err)
 	}
+	return live, nil
+}
+
+// holds says whether the live object has everything that is wanted. It may have owners beside the wanted one.
+func holds(live client.Object, wanted *unstructured.Unstructured) (bool, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(live)
 	if err != nil {
 		return false, err
 	}
-	want := wanted.DeepCopy().Object
-	delete(want, "apiVersion") // a typed object read from the API does not carry them
-	delete(want, "kind")
-	return contains(fields, want), nil
+	owners := live.GetOwnerReferences()
+	for _, owner := range wanted.GetOwnerReferences() {
+		if !slices.ContainsFunc(owners, func(o metav1.OwnerReference) bool { return equality.Semantic.DeepEqual(o, owner) }) {
+			return false, nil
+		}
+	}
+	want := wanted.DeepCopy()
+	want.SetOwnerReferences(nil)
+	delete(want.Object, "apiVersion") // a typed object read from the API does not carry them
+	delete(want.Object, "kind")
+	return contains(fields, want.Object), nil
 }
 
 // contains says whether live has every field of want. Lists have to be equal in length, each item containing the wanted.

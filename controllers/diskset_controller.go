@@ -132,13 +132,15 @@ func (r *DiskSetReconciler) decide(_ context.Context, run *diskRun) Outcome {
 	return Complete()
 }
 
-// act writes. A conflict means that the cache was behind: the next reconcile decides anew.
+// act writes. A conflict means that the cache was behind: the next reconcile decides anew. A volume that is refused does not
+// stop the others.
 func (r *DiskSetReconciler) act(ctx context.Context, run *diskRun) Outcome {
+	var refused notes
 	for _, a := range run.decided.actions {
 		if err := r.do(ctx, a); apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 			return Wait("Changed", fmt.Sprintf("a volume changed meanwhile: %v", err), PauseShort)
 		} else if client.IgnoreNotFound(err) != nil {
-			return Retry(err)
+			refused.add(Retry(err))
 		}
 	}
 	status := &run.set.Status
@@ -152,7 +154,7 @@ func (r *DiskSetReconciler) act(ctx context.Context, run *diskRun) Outcome {
 			status.Bound++
 		}
 	}
-	return Complete()
+	return refused.with(Complete())
 }
 
 func (r *DiskSetReconciler) do(ctx context.Context, a diskAction) error {

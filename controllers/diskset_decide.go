@@ -21,7 +21,8 @@ type observedDisks struct {
 	volumes []corev1.PersistentVolume       // all of the cluster
 	nodes   map[string]corev1.Node          // by label kubernetes.io/hostname
 	claims  []corev1.PersistentVolumeClaim  // of stores and of bench Jobs, of this class, in allowed namespaces
-	stores  map[string]string               // namespace/name -> status.storeUID
+	stores  map[string]string               // namespace/name -> status.storeUID, of those that are not being deleted
+	pools   map[string]bool                 // namespace/name, of those that are not being deleted
 	blocked map[string]v1alpha1.ShardStatus // volume -> a shard that waits for it to be formatted
 	givenUp map[types.UID]bool              // claims whose disks were replaced
 }
@@ -190,11 +191,18 @@ func releasedWords(pv *corev1.PersistentVolume) string {
 
 func (d *diskDecision) claimOf(ref *corev1.ObjectReference) *corev1.PersistentVolumeClaim {
 	for n := range d.claims {
-		if c := &d.claims[n]; c.Namespace == ref.Namespace && c.Name == ref.Name && c.DeletionTimestamp == nil {
+		if c := &d.claims[n]; c.Namespace == ref.Namespace && c.Name == ref.Name && c.DeletionTimestamp == nil && !d.ofNobody(c) {
 			return c
 		}
 	}
 	return nil
+}
+
+// ofNobody says whether a claim was left behind by a pool that is gone, or about to be: it gets no disk. Claims of etcd name no pool;
+// they get one while their store is there.
+func (d *diskDecision) ofNobody(claim *corev1.PersistentVolumeClaim) bool {
+	pool := claim.Labels[v1alpha1.LabelPool]
+	return pool != "" && !isBench(claim) && !d.pools[claim.Namespace+"/"+pool]
 }
 
 // assign gives disks to the claims that have none.
@@ -217,7 +225,7 @@ func (d *diskDecision) assign() {
 	for n := range claims {
 		claim := &claims[n]
 		key := claim.Namespace + "/" + claim.Name
-		if claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil || taken[key] {
+		if claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil || taken[key] || d.ofNobody(claim) {
 			continue
 		}
 		store := d.storeOf(claim)

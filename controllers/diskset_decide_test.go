@@ -28,7 +28,7 @@ func newDiskWorld(disks ...v1alpha1.Disk) *diskWorld {
 				FileSystem: v1alpha1.FileSystem{Type: v1alpha1.XFS}, Namespaces: []string{"prod"}, Disks: disks,
 			},
 		},
-		nodes: map[string]corev1.Node{}, stores: map[string]string{"prod/quotes": "uid-1"}, blocked: map[string]v1alpha1.ShardStatus{},
+		nodes: map[string]corev1.Node{}, stores: map[string]string{"prod/quotes": "uid-1"}, pools: map[string]bool{}, blocked: map[string]v1alpha1.ShardStatus{},
 		givenUp: map[types.UID]bool{},
 	}}
 	for _, d := range disks {
@@ -201,6 +201,31 @@ func TestABenchJobGetsADisk(t *testing.T) {
 	w.settle()
 	w.o.volumes[0].Annotations[workload.AnnotationRelease] = "true"
 	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
+}
+
+// A claim that a deleted pool left behind gets no disk, keeps none in reserve, and is not waited for.
+func TestAClaimOfNobodyGetsNoDisk(t *testing.T) {
+	w := newDiskWorld(disk("n1", "a", "1Gi"))
+	w.claim("data-p-0-0", "1Gi")
+	w.o.claims[0].Labels[v1alpha1.LabelPool] = "p"
+	d := w.settle()
+	wantState(t, d, 0, v1alpha1.DiskFree, "")
+	if len(d.waiting) > 0 {
+		t.Errorf("waiting: %q", d.waiting)
+	}
+	w.o.pools = map[string]bool{"prod/p": true}
+	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
+	w.o.pools["prod/p"] = false // it is being deleted
+	wantState(t, w.settle(), 0, v1alpha1.DiskFree, "")
+	w.o.pools["prod/p"] = true
+	w.settle()
+	w.bind()
+	w.o.pools = nil
+	wantState(t, w.settle(), 0, v1alpha1.DiskBound, "prod/data-p-0-0") // it holds data
+	w.claim("data-q-0-0", "1Gi")
+	if d := w.settle(); len(d.waiting) != 1 || !strings.Contains(d.waiting[0], "no disk of a ready node is free") {
+		t.Errorf("waiting: %q", d.waiting)
+	}
 }
 
 func TestAReservationEndsWithItsClaim(t *testing.T) {

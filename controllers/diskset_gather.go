@@ -41,7 +41,7 @@ func (r *DiskSetReconciler) gather(ctx context.Context, run *diskRun) Outcome {
 	}
 	o := &observedDisks{
 		set: run.set, volumes: volumes.Items,
-		nodes: map[string]corev1.Node{}, stores: map[string]string{}, blocked: map[string]v1alpha1.ShardStatus{},
+		nodes: map[string]corev1.Node{}, stores: map[string]string{}, pools: map[string]bool{}, blocked: map[string]v1alpha1.ShardStatus{},
 		givenUp: map[types.UID]bool{},
 	}
 	for _, other := range sets.Items {
@@ -58,9 +58,12 @@ func (r *DiskSetReconciler) gather(ctx context.Context, run *diskRun) Outcome {
 		}
 	}
 	for _, store := range stores.Items {
-		o.stores[store.Namespace+"/"+store.Name] = store.Status.StoreUID
+		if store.DeletionTimestamp == nil {
+			o.stores[store.Namespace+"/"+store.Name] = store.Status.StoreUID
+		}
 	}
 	for _, pool := range pools.Items {
+		o.pools[pool.Namespace+"/"+pool.Name] = pool.DeletionTimestamp == nil
 		for _, shard := range blockedShards(&pool) {
 			o.blocked[shard.Volume.PersistentVolume] = shard
 		}
@@ -124,7 +127,8 @@ func storeIdentified() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return id(e.ObjectOld) != id(e.ObjectNew) }}
 }
 
-// formatBlockedChanged lets a pool through when other shards than before wait for a format.
+// formatBlockedChanged lets a pool through when it is new, as its claims may have been seen before it, and when other shards than
+// before wait for a format.
 func formatBlockedChanged() predicate.Predicate {
 	count := func(o client.Object) int {
 		if pool, ok := o.(*v1alpha1.ShardPool); ok {
@@ -133,7 +137,6 @@ func formatBlockedChanged() predicate.Predicate {
 		return 0
 	}
 	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool { return count(e.ObjectOld) != count(e.ObjectNew) },
 	}
 }

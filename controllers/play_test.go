@@ -35,6 +35,7 @@ type play struct {
 	NoKubelet bool    // pods do not start
 	NoSets    bool    // the StatefulSet controller is away
 	kubelet   kubelet // nil: pods only look as if they ran
+	NoPod     string  // the set whose pod a quota refuses
 
 	mu      sync.Mutex
 	ips     int
@@ -129,6 +130,7 @@ func (p *play) playSet(ctx context.Context, set *appsv1.StatefulSet, pod *corev1
 	case *set.Spec.Replicas == 0 && pod != nil:
 		Expect(api.Delete(ctx, pod)).To(Succeed())
 	case *set.Spec.Replicas == 0:
+	case pod == nil && set.Name == p.NoPod:
 	case pod == nil:
 		p.makePod(ctx, set, 0)
 	case len(pod.OwnerReferences) == 0: // adopted

@@ -57,9 +57,18 @@ type RecordStoreReconciler struct {
 	Image string
 	// Namespace of the operator's own pods, which reach etcd; empty: it is not known, and no NetworkPolicies are made.
 	Namespace string
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
 
 	written sync.Map // of a store's UID: time.Time of the last write of its status
 	changed pacer
+}
+
+func (r *RecordStoreReconciler) now() time.Time {
+	if r.Now != nil {
+		return r.Now()
+	}
+	return time.Now()
 }
 
 // placementTimeout bounds one look at etcd.
@@ -70,6 +79,7 @@ type storeRun struct {
 	store     *v1alpha1.RecordStore
 	pools     []v1alpha1.ShardPool
 	hasPools  bool
+	first     firstPlacement
 	access    workload.EtcdAccess
 	secrets   EtcdCredentials
 	etcdPods  []corev1.Pod
@@ -82,6 +92,7 @@ type storeRun struct {
 	heard     groupSum // of the groups of the store
 	keeps     bool     // too soon for another step of figures
 	placement Placement
+	notes     notes // of steps that did not stop the others
 }
 
 // Reconcile makes a store as its spec says.
@@ -105,6 +116,7 @@ func (r *RecordStoreReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 	if passes(out.err) {
 		return r.changed.again(req), nil
 	}
+	out = run.notes.with(out)
 	r.summarize(run, out)
 	storeSeries.observe(run)
 	changed, err := r.writeStatus(ctx, before, &store)
@@ -132,28 +144,40 @@ func (r *RecordStoreReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 }
 
 // steps of a store, in their order. Objects come before what depends on etcd: a gateway that serves goes on doing so
-// while etcd is away.
+// while etcd is away. Steps that write objects do not wait for each other.
 func (r *RecordStoreReconciler) steps() []Step[storeRun] {
 	return []Step[storeRun]{
 		{"finalizer", r.finalizer},
 		{"identity", r.identity},
 		{"pools", r.gatherPools},
 		{"secret", r.gatherSecret},
-		{"gateway objects", r.applyGateway},
-		{"etcd objects", r.applyEtcd}, // their image follows the gateway's
-		{"budgets", r.applyBudgets},
-		{"network policies", r.applyFences},
-		{"etcd claims", r.growEtcdClaims},
+		{"gateway objects", noted(r.applyGateway)},
+		{"etcd objects", noted(r.applyEtcd)}, // their image follows the gateway's
+		{"budgets", noted(r.applyBudgets)},
+		{"network policies", noted(r.applyFences)},
+		{"etcd claims", noted(r.growEtcdClaims)},
 		{"etcd pods", r.replaceEtcdPods},
 		{"etcd members", r.gatherMembers},
 		{"etcd ready", r.awaitEtcd},
 		{"placement", r.initPlacement},
 		{"plan", r.plan},
-		{"budgets again", r.applyBudgets}, // by what etcd says of copies
+		{"budgets again", noted(r.applyBudgets)}, // by what etcd says of copies
 		{"pools ready", r.awaitPools},
 		{"copies", r.awaitCopies},
 		{"gateway ready", r.awaitGateway},
 		{"etcd members ready", r.awaitMembers},
+	}
+}
+
+// noted is a step that does not stop the others. What passes by itself ends the reconcile nevertheless: it is done again at once.
+func noted(do func(context.Context, *storeRun) Outcome) func(context.Context, *storeRun) Outcome {
+	return func(ctx context.Context, run *storeRun) Outcome {
+		out := do(ctx, run)
+		if passes(out.err) {
+			return out
+		}
+		run.notes.add(out)
+		return Complete()
 	}
 }
 

@@ -252,6 +252,47 @@ func TestPoolShardNamesFollowTheNumbers(t *testing.T) {
 	}
 }
 
+// TestFirstPlacement: it waits for all shards, at most two minutes from when etcd held the placement and the last pool was made.
+func TestFirstPlacement(t *testing.T) {
+	at := func(seconds int64) metav1.Time { return metav1.NewTime(time.Unix(1000+seconds, 0)) }
+	ready := func(status metav1.ConditionStatus, since int64) []metav1.Condition {
+		return []metav1.Condition{{Type: v1alpha1.ConditionPlacementReady, Status: status, LastTransitionTime: at(since)}}
+	}
+	for _, test := range []struct {
+		name       string
+		conditions []metav1.Condition
+		made       int64 // the pool
+		now        int64
+		shards     int32
+	}{
+		{"no placement yet", nil, 0, 9999, 3},
+		{"the placement is lost", ready(metav1.ConditionFalse, 0), 0, 9999, 3},
+		{"just begun", ready(metav1.ConditionTrue, 0), 0, 119, 3},
+		{"two minutes", ready(metav1.ConditionTrue, 0), 0, 120, 0},
+		{"a pool came later", ready(metav1.ConditionTrue, 0), 60, 179, 3},
+		{"and waited too", ready(metav1.ConditionTrue, 0), 60, 180, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			pool := poolOf("ssd", 3)
+			pool.CreationTimestamp = at(test.made)
+			store := testStore()
+			store.Status.Conditions = test.conditions
+			first := decideFirst(store, []v1alpha1.ShardPool{pool}, at(test.now).Time)
+			if first.shards != test.shards {
+				t.Errorf("waits for %d shards, want %d", first.shards, test.shards)
+			}
+			waiting := PlacementState{Groups: 4, Homeless: 4, Alive: map[string]bool{"ssd-0": true}}
+			if words := first.words(&waiting); (words != "") != (test.shards > 0) {
+				t.Errorf("says %q", words)
+			}
+			placed := PlacementState{Groups: 4, Homeless: 3, Alive: waiting.Alive}
+			if words := first.words(&placed); words != "" {
+				t.Errorf("a store that is placed says %q", words)
+			}
+		})
+	}
+}
+
 func TestLostMessage(t *testing.T) {
 	store := testStore()
 	run := &storeRun{store: store, access: workload.EtcdAccessOf(store, nil), pools: []v1alpha1.ShardPool{poolOf("ssd", 2)}}

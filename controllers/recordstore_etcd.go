@@ -124,7 +124,8 @@ func (r *RecordStoreReconciler) replaceEtcdPods(ctx context.Context, run *storeR
 	}
 	options := client.Preconditions{UID: &victim.UID}
 	if err := r.Client.Delete(ctx, victim, options); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return Retry(fmt.Errorf("delete pod %s: %w", client.ObjectKeyFromObject(victim), err))
+		run.notes.add(Retry(fmt.Errorf("delete pod %s: %w", client.ObjectKeyFromObject(victim), err)))
+		return Complete()
 	}
 	tell(ctx, r.Events, store, news{reason: "EtcdRestarts", action: "Restart", object: victim,
 		message: fmt.Sprintf("restarting etcd member %s for a changed pod template", victim.Name)})

@@ -60,6 +60,7 @@ func (r *RecordStoreReconciler) gatherPools(ctx context.Context, run *storeRun) 
 	if at, ok := r.written.Load(run.store.UID); ok {
 		run.keeps = time.Since(at.(time.Time)) < PauseShort
 	}
+	run.first = decideFirst(run.store, run.pools, r.now())
 	return Complete()
 }
 

@@ -20,35 +20,32 @@ import (
 func (r *RecordStoreReconciler) applyGateway(ctx context.Context, run *storeRun) Outcome {
 	store := run.store
 	run.gateway = workload.GatewayDeployment(store, workload.ImageOf(store, r.Image), run.access)
-	out := r.apply(ctx, store, workload.GatewayService(store), workload.GatewaysBudget(store), run.gateway)
-	if !out.IsComplete() {
-		return out
-	}
+	refused := notes{}
+	refused.add(r.apply(ctx, store, workload.GatewayService(store), workload.GatewaysBudget(store), run.gateway))
 	var live appsv1.Deployment
 	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(run.gateway), &live); err == nil {
 		run.gateway = &live
 	} else if !apierrors.IsNotFound(err) { // the cache may lag behind
 		return Retry(fmt.Errorf("read Deployment %s: %w", client.ObjectKeyFromObject(run.gateway), err))
 	}
-	return r.gatewayTrouble(ctx, run)
+	return refused.with(r.gatewayTrouble(ctx, run))
 }
 
-// apply applies objects that the store owns.
+// apply applies objects that the store owns. One that is refused does not stop the others.
 func (r *RecordStoreReconciler) apply(ctx context.Context, store *v1alpha1.RecordStore, objects ...client.Object) Outcome {
+	var troubles notes
 	for _, o := range objects {
 		_, err := Apply(ctx, r.Client, store, o)
 		switch {
 		case err == nil:
-		case passes(err):
-			return Retry(err)
-		case apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err):
-			return Fail("ObjectRefused", fmt.Sprintf("the API server refuses an object of this store: %v. Correct what it names in spec, "+
-				"or delete the object of that name where another owns it", err))
+		case !passes(err) && (apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)):
+			troubles.add(Fail("ObjectRefused", fmt.Sprintf("the API server refuses an object of this store: %v. Correct what it names in spec, "+
+				"or delete the object of that name where another owns it", err)))
 		default:
-			return Retry(err)
+			troubles.add(Retry(err))
 		}
 	}
-	return Complete()
+	return troubles.with(Complete())
 }
 
 // applyFences makes the NetworkPolicies that are wanted, and takes those away that it made and are not. Where the operator does not know

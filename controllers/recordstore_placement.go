@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -18,7 +21,7 @@ func placementSpec(run *storeRun) PlacementSpec {
 	groups := run.store.Spec.Groups
 	spec := PlacementSpec{
 		StoreUID: run.store.Status.StoreUID, Routing: groups.Routing,
-		Copies: max(run.store.Spec.Replication.Copies, 1), ShardsMin: shardsWanted(run.pools),
+		Copies: max(run.store.Spec.Replication.Copies, 1), ShardsMin: run.first.shards,
 	}
 	if groups.Count != nil {
 		spec.Groups = *groups.Count
@@ -27,6 +30,49 @@ func placementSpec(run *storeRun) PlacementSpec {
 		spec.GroupsMax = *groups.Max
 	}
 	return spec
+}
+
+// firstPlacementMost is how long the first placement of a store waits for all of its shards: one that cannot start must not keep the
+// others from serving.
+const firstPlacementMost = 2 * time.Minute
+
+// firstPlacement is what the first placement of groups waits for, so that all shards share them.
+type firstPlacement struct {
+	shards int32     // so many have to be registered; 0: none
+	until  time.Time // zero: etcd does not hold the placement yet
+}
+
+// decideFirst counts from when etcd held the placement and the last pool was made.
+func decideFirst(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool, now time.Time) firstPlacement {
+	first := firstPlacement{shards: shardsWanted(pools)}
+	ready := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionPlacementReady)
+	if ready == nil || ready.Status != metav1.ConditionTrue {
+		return first
+	}
+	since := ready.LastTransitionTime.Time
+	for n := range pools {
+		if made := pools[n].CreationTimestamp.Time; made.After(since) {
+			since = made
+		}
+	}
+	first.until = since.Add(firstPlacementMost)
+	if !now.Before(first.until) {
+		first.shards = 0
+	}
+	return first
+}
+
+// words say that the first placement waits; empty where it does not.
+func (f firstPlacement) words(state *PlacementState) string {
+	if int(f.shards) <= len(state.Alive) || state.Groups == 0 || state.Homeless < state.Groups {
+		return ""
+	}
+	text := fmt.Sprintf("the first placement of groups waits until all %d shards are registered, so that they share the groups; %d are",
+		f.shards, len(state.Alive))
+	if !f.until.IsZero() {
+		text += fmt.Sprintf(". At %s, %v after the last pool was made, it goes on with those", f.until.UTC().Format(time.RFC3339), firstPlacementMost)
+	}
+	return text
 }
 
 // awaitEtcd opens the placement; for a managed etcd, once a majority is ready.

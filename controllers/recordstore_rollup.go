@@ -38,7 +38,11 @@ func (r *RecordStoreReconciler) awaitPools(ctx context.Context, run *storeRun) O
 			reason, message = condition.Reason, fmt.Sprintf("%s; pool %s: %s", message, pool.Name, condition.Message)
 		}
 		// Pools are watched, groups that are on their way up are not.
-		return Wait(reason, message, pauseOf(v1alpha1.ShardState(reason)))
+		pause := pauseOf(v1alpha1.ShardState(reason))
+		if waits := run.first.words(&run.state); waits != "" {
+			message, pause = waits+"; "+message, PauseShort
+		}
+		return Wait(reason, message, pause)
 	}
 	return Complete()
 }

@@ -246,6 +246,37 @@ var _ = Describe("A store", func() {
 		Entry("Delete", v1alpha1.DeletionDelete, 0),
 	)
 
+	It("deletes claims of etcd that have no volume in any case", func(ctx context.Context) {
+		p.NoBinding = true
+		p.create(ctx)
+		for range 3 {
+			Expect(p.round(ctx)).To(Succeed())
+		}
+		var claims corev1.PersistentVolumeClaimList
+		Expect(api.List(ctx, &claims, client.InNamespace(p.Namespace))).To(Succeed())
+		Expect(claims.Items).To(HaveLen(1))
+		Expect(api.Delete(ctx, p.get(ctx))).To(Succeed())
+		_, err := p.reconcile(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		p.step(ctx)
+		Expect(api.List(ctx, &claims, client.InNamespace(p.Namespace))).To(Succeed())
+		Expect(claims.Items).To(BeEmpty())
+	})
+
+	It("places groups without a shard that does not start, after two minutes", func(ctx context.Context) {
+		p.create(ctx)
+		p.NoPod = "ssd-2"
+		p.pool(ctx, 3)
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, string(v1alpha1.ShardPending),
+			"waits until all 3 shards are registered", "2 are", "2m0s after", "ssd-2")
+		Expect(p.get(ctx).Status.Groups.Serving).To(BeZero())
+		p.r.Now = func() time.Time { return time.Now().Add(firstPlacementMost) }
+		p.settle(ctx)
+		Expect(p.get(ctx).Status.Groups.Serving).To(Equal(int32(8)))
+		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, string(v1alpha1.ShardPending), "8 of 8 groups and 2 of 3 shards serve", "ssd-2")
+	})
+
 	It("makes the same objects when a field is changed and changed back", func(ctx context.Context) {
 		p.create(ctx)
 		p.pool(ctx, 1)
@@ -329,7 +360,16 @@ func storeChanges() map[string]storeChange {
 			s.Gateway.Scheduling = &v1alpha1.Scheduling{
 				NodeSelector: map[string]string{"disk": "ssd"}, PriorityClassName: "high",
 				Tolerations: []corev1.Toleration{{Key: "a", Operator: corev1.TolerationOpExists}},
+				TopologySpreadConstraints: []corev1.TopologySpreadConstraint{
+					{MaxSkew: 1, TopologyKey: "rack", WhenUnsatisfiable: corev1.DoNotSchedule},
+				},
 			}
 		}, true},
+		"pods": {func(s *v1alpha1.RecordStoreSpec) {
+			labels, annotations := map[string]v1alpha1.LabelValue{"team": "storage"}, map[string]string{"note": "x"}
+			s.Gateway.PodLabels, s.Gateway.PodAnnotations = labels, annotations
+			s.Etcd.Managed.PodLabels, s.Etcd.Managed.PodAnnotations = labels, annotations
+		}, true},
+		"tracing": {func(s *v1alpha1.RecordStoreSpec) { s.Tracing = &v1alpha1.Tracing{Endpoint: "http://collector:4317"} }, true},
 	}
 }

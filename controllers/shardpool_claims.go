@@ -115,7 +115,10 @@ func (w *poolWork) growClaims(ctx context.Context) Outcome {
 		}
 		if what == claimPatch {
 			if err := w.patchClaim(ctx, o.Claim); err != nil {
-				return Retry(err)
+				if out := w.note(Retry(err)); !out.IsComplete() {
+					return out
+				}
+				continue
 			}
 		}
 		w.grown(what, words)
@@ -127,7 +130,7 @@ func (w *poolWork) growClaims(ctx context.Context) Outcome {
 		}
 		if size := templateSize(o.Set); what == claimRemake && size.Cmp(wanted) >= 0 {
 			if err := w.remakeClaim(ctx, o.Claim); err != nil {
-				return Retry(err)
+				w.notes.add(Retry(err))
 			}
 		}
 	}

@@ -100,28 +100,33 @@ type poolWork struct {
 	statuses []v1alpha1.ShardStatus
 	growth   growth
 	update   updateWords
-	notes    []Outcome // of steps that did not stop the others
+	notes    notes // of steps that did not stop the others
 }
 
-// poolSteps is what a reconcile does.
+// poolSteps is what a reconcile does. Behind the decision no step waits for another one.
 var poolSteps = []Step[poolWork]{
 	poolStep("finalizer", (*poolWork).addFinalizer),
 	poolStep("store", (*poolWork).findStore),
 	poolStep("gather", (*poolWork).gather),
 	poolStep("decide", (*poolWork).decide),
-	poolStep("service", (*poolWork).applyService),
-	poolStep("sets", (*poolWork).applySets),
-	poolStep("remove", (*poolWork).removeShards),
-	poolStep("drain", (*poolWork).drainPool),
-	poolStep("replace", (*poolWork).replaceDisks),
-	poolStep("replace as asked", (*poolWork).replaceAsked),
-	poolStep("claims", (*poolWork).growClaims),
-	poolStep("update", (*poolWork).restartOne),
+	notedStep("service", (*poolWork).applyService),
+	notedStep("sets", (*poolWork).applySets),
+	notedStep("remove", (*poolWork).removeShards),
+	notedStep("drain", (*poolWork).drainPool),
+	notedStep("replace", (*poolWork).replaceDisks),
+	notedStep("replace as asked", (*poolWork).replaceAsked),
+	notedStep("claims", (*poolWork).growClaims),
+	notedStep("update", (*poolWork).restartOne),
 	poolStep("summary", (*poolWork).summary),
 }
 
 func poolStep(name string, do func(*poolWork, context.Context) Outcome) Step[poolWork] {
 	return Step[poolWork]{Name: name, Do: func(ctx context.Context, w *poolWork) Outcome { return do(w, ctx) }}
+}
+
+// notedStep is a step that does not stop the others.
+func notedStep(name string, do func(*poolWork, context.Context) Outcome) Step[poolWork] {
+	return poolStep(name, func(w *poolWork, ctx context.Context) Outcome { return w.note(do(w, ctx)) })
 }
 
 // deletedPoolSteps is what a reconcile of a pool that is being deleted does.
@@ -192,14 +197,13 @@ func (w *poolWork) now() time.Time {
 	return time.Now()
 }
 
-// note keeps how a step went that does not stop the ones behind it.
+// note keeps how a step went that does not stop the ones behind it. What passes by itself ends the reconcile nevertheless: it is
+// done again at once.
 func (w *poolWork) note(out Outcome) Outcome {
-	if out.err != nil {
+	if w.ending(out.err) {
 		return out
 	}
-	if !out.IsComplete() {
-		w.notes = append(w.notes, out)
-	}
+	w.notes.add(out)
 	return Complete()
 }
 

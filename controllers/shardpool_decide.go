@@ -29,6 +29,7 @@ type observedShard struct {
 	Node         *corev1.Node // of the pod, else of the local volume
 	NodeName     string       // empty: not known yet
 	ClassMissing bool         // the StorageClass does not exist
+	Refused      string       // why it is not made: its class makes another file system than asked for; empty: it is
 	ClassName    string
 	Events       []string // what the kubelet or the StatefulSet controller complained about, newest first
 
@@ -77,6 +78,9 @@ func (o *observedShard) state() (v1alpha1.ShardState, string) {
 			return v1alpha1.ShardParked, "the pod is being stopped, as spec.parked names this shard"
 		}
 		return v1alpha1.ShardParked, fmt.Sprintf("spec.parked names this shard: it has no pod and its volume stays. Take %d out of spec.parked to start it", o.Number)
+	}
+	if o.Refused != "" {
+		return v1alpha1.ShardFileSystemMismatch, o.Refused
 	}
 	for _, look := range []func() (v1alpha1.ShardState, string){o.nodeState, o.volumeState, o.podState, o.waitingState, o.reportedState} {
 		if state, message := look(); state != "" {

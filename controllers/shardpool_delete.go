@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,7 +17,8 @@ import (
 )
 
 // finalize lets go of a pool that is being deleted. What it owns is deleted with it, by the garbage collector; claims are
-// deleted where the store says so. It waits for nothing that is being deleted itself: the claims go when their pods have.
+// deleted where the store says so, and those that have no volume in any case: they hold no data, and would ask their class for
+// a disk for ever. It waits for nothing that is being deleted itself: the claims go when their pods have.
 func (w *poolWork) finalize(ctx context.Context) Outcome {
 	if !slices.Contains(w.pool.Finalizers, v1alpha1.Finalizer) {
 		return Complete()
@@ -35,10 +35,8 @@ func (w *poolWork) finalize(ctx context.Context) Outcome {
 			return out
 		}
 	}
-	if w.deletionPolicy() == v1alpha1.DeletionDelete {
-		if err := w.deleteClaims(ctx); err != nil {
-			return Retry(err)
-		}
+	if err := w.deleteClaims(ctx, w.deletionPolicy() == v1alpha1.DeletionDelete); err != nil {
+		return Retry(err)
 	}
 	before := w.pool.DeepCopy()
 	w.pool.Finalizers = slices.DeleteFunc(w.pool.Finalizers, func(f string) bool { return f == v1alpha1.Finalizer })
@@ -138,19 +136,32 @@ func (w *poolWork) deletionPolicy() v1alpha1.DeletionPolicy {
 	return v1alpha1.DeletionRetain
 }
 
-// deleteClaims deletes the sets first: one that lives makes its claim again.
-func (w *poolWork) deleteClaims(ctx context.Context) error {
-	sets := make([]*appsv1.StatefulSet, 0, len(w.sets))
-	for _, set := range w.sets {
-		sets = append(sets, set)
-	}
-	for _, set := range sets {
-		if err := w.deleteSet(ctx, set, metav1.DeletePropagationBackground); err != nil {
+// deleteClaims deletes claims, all or those without a volume. Their sets go first: one that lives makes its claim again.
+func (w *poolWork) deleteClaims(ctx context.Context, all bool) error {
+	for n, claim := range w.claims {
+		if !all && claim.Spec.VolumeName != "" {
+			continue
+		}
+		if err := w.deleteSet(ctx, w.sets[n], metav1.DeletePropagationBackground); err != nil {
 			return err
 		}
 	}
+	if all {
+		for _, set := range w.sets { // those whose claim is not made yet
+			if err := w.deleteSet(ctx, set, metav1.DeletePropagationBackground); err != nil {
+				return err
+			}
+		}
+	}
 	for _, claim := range w.claims {
-		if err := w.deleteClaim(ctx, claim); err != nil {
+		var err error
+		switch {
+		case all:
+			err = w.deleteClaim(ctx, claim)
+		case claim.Spec.VolumeName == "" && claim.DeletionTimestamp == nil:
+			err = w.remakeClaim(ctx, claim)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -87,6 +87,22 @@ var _ = Describe("Every field of a pool's spec", func() {
 		Entry("priority class", true, poolChange(func(pool *v1alpha1.ShardPool) {
 			pool.Spec.Scheduling = &v1alpha1.Scheduling{PriorityClassName: "system-node-critical"}
 		})),
+		Entry("affinity", true, poolChange(func(pool *v1alpha1.ShardPool) {
+			pool.Spec.Scheduling = &v1alpha1.Scheduling{Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+					TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}},
+				}},
+			}}}
+		})),
+		Entry("spread", true, poolChange(func(pool *v1alpha1.ShardPool) {
+			pool.Spec.Scheduling = &v1alpha1.Scheduling{TopologySpreadConstraints: []corev1.TopologySpreadConstraint{
+				{MaxSkew: 1, TopologyKey: "rack", WhenUnsatisfiable: corev1.DoNotSchedule},
+			}}
+		})),
+		Entry("labels of pods", true, poolChange(func(pool *v1alpha1.ShardPool) {
+			pool.Spec.PodLabels = map[string]v1alpha1.LabelValue{"team": "storage"}
+		})),
+		Entry("annotations of pods", true, poolChange(func(pool *v1alpha1.ShardPool) { pool.Spec.PodAnnotations = map[string]string{"note": "x"} })),
 		Entry("update mode", false, poolChange(func(pool *v1alpha1.ShardPool) { pool.Spec.Update.Mode = v1alpha1.UpdatePaused })),
 	)
 
@@ -111,6 +127,9 @@ var _ = Describe("Every field of a pool's spec", func() {
 		Entry("compaction", true, storeChange(func(store *v1alpha1.RecordStore) { store.Spec.Compaction.SupersededPercent = new(int32(30)) })),
 		Entry("topology key", true, storeChange(func(store *v1alpha1.RecordStore) { store.Spec.Replication.TopologyKey = corev1.LabelTopologyZone })),
 		Entry("deletion policy", true, storeChange(func(store *v1alpha1.RecordStore) { store.Spec.DeletionPolicy = v1alpha1.DeletionDelete })),
+		Entry("tracing", true, storeChange(func(store *v1alpha1.RecordStore) {
+			store.Spec.Tracing = &v1alpha1.Tracing{Endpoint: "http://collector:4317"}
+		})),
 		Entry("gateway", false, storeChange(func(store *v1alpha1.RecordStore) { three := int32(3); store.Spec.Gateway.Replicas = &three })),
 	)
 })

@@ -46,13 +46,16 @@ func (w *poolWork) gather(ctx context.Context) Outcome {
 	if err != nil {
 		return Retry(err)
 	}
-	classMissing, err := w.classMissing(ctx)
+	class, err := w.class(ctx)
 	if err != nil {
 		return Retry(err)
 	}
 	for _, n := range w.plan.all() {
 		o := w.observed(n)
-		o.ClassMissing = classMissing
+		o.ClassMissing = class == nil
+		if o.Set == nil && o.Claim == nil {
+			o.Refused = otherFileSystem(w.pool, class)
+		}
 		if err := w.locate(ctx, o, nodes); err != nil {
 			return Retry(err)
 		}
@@ -141,12 +144,30 @@ func (w *poolWork) nodes(ctx context.Context) (map[string]*corev1.Node, error) {
 	return nodes, nil
 }
 
-func (w *poolWork) classMissing(ctx context.Context) (bool, error) {
-	err := w.Client.Get(ctx, types.NamespacedName{Name: w.pool.Spec.Storage.StorageClassName}, &storagev1.StorageClass{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("read StorageClass %s: %w", w.pool.Spec.Storage.StorageClassName, err)
+// class of the volumes; nil: there is none.
+func (w *poolWork) class(ctx context.Context) (*storagev1.StorageClass, error) {
+	class := &storagev1.StorageClass{}
+	err := w.Client.Get(ctx, types.NamespacedName{Name: w.pool.Spec.Storage.StorageClassName}, class)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
 	}
-	return err != nil, nil
+	if err != nil {
+		return nil, fmt.Errorf("read StorageClass %s: %w", w.pool.Spec.Storage.StorageClassName, err)
+	}
+	return class, nil
+}
+
+// otherFileSystem says that a pool asks for another file system than its class makes; empty: it does not, or nobody knows.
+func otherFileSystem(pool *v1alpha1.ShardPool, class *storagev1.StorageClass) string {
+	if class == nil || pool.Spec.FileSystem == nil {
+		return ""
+	}
+	made, asked := workload.ClassFileSystem(class), string(pool.Spec.FileSystem.Type)
+	if made == "" || made == asked {
+		return ""
+	}
+	return fmt.Sprintf("volumes of StorageClass %s are made as %s, and spec.fileSystem.type asks for %s: no claim is made. Make this ShardPool anew with "+
+		"fileSystem.type: %s, or with a class that makes %s", class.Name, made, asked, made, asked)
 }
 
 // observed is shard n as the lists show it.

@@ -31,6 +31,9 @@ func (w *poolWork) applySets(ctx context.Context) Outcome {
 
 func (w *poolWork) applySet(ctx context.Context, o *observedShard) Outcome {
 	wanted := w.wanted[o.Number]
+	if o.Refused != "" {
+		return Complete() // its state says so
+	}
 	if o.Set == nil {
 		if _, err := Apply(ctx, w.Client, w.pool, wanted); err != nil {
 			return Retry(err)
@@ -46,7 +49,8 @@ func (w *poolWork) applySet(ctx context.Context, o *observedShard) Outcome {
 	}
 	wanted.Spec.VolumeClaimTemplates[0].Spec.Resources.Requests[corev1.ResourceStorage] = templateSize(o.Set)
 	keepsImage := w.store.Status.Image != "" && w.store.Status.Image != w.image() && imageOf(&o.Set.Spec.Template.Spec) != w.image()
-	if setTemplate(o.Set) == o.Template || o.Pod == nil && !keepsImage {
+	runs := o.Pod != nil && o.Pod.Annotations[workload.AnnotationTemplate] == o.Template // the set alone was changed, by somebody else
+	if setTemplate(o.Set) == o.Template || runs || o.Pod == nil && !keepsImage {
 		if _, err := Apply(ctx, w.Client, w.pool, wanted); err != nil {
 			return Retry(err)
 		}
@@ -119,7 +123,11 @@ func (w *poolWork) removeShards(ctx context.Context) Outcome {
 		}
 	}
 	for _, n := range w.plan.Remove {
-		if out := w.note(w.removeShard(ctx, n)); !out.IsComplete() {
+		out := w.removeShard(ctx, n)
+		if out.err != nil {
+			w.keep(n)
+		}
+		if out := w.note(out); !out.IsComplete() {
 			return out
 		}
 	}

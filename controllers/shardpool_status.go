@@ -42,15 +42,18 @@ func (w *poolWork) summary(context.Context) Outcome {
 	}
 	worst.words = shardWords(slices.Concat(trouble, waits))
 	for _, note := range w.notes {
-		if worst.IsComplete() || note.IsStalled() && !worst.IsStalled() {
+		if note.rank() > worst.rank() {
 			worst = note
+		}
+		if note.err != nil {
+			soon = min(soon, PauseShort)
 		}
 	}
 	if worst.IsComplete() {
 		worst = w.servesNothing()
 	}
 	// What is still on its way up is looked at soon, whatever else a person has to do.
-	if len(waits) > 0 && !worst.IsComplete() {
+	if soon < PauseLong && !worst.IsComplete() {
 		worst.after = soon
 	}
 	return worst
@@ -100,7 +103,7 @@ func (w *poolWork) conditions(out Outcome) {
 	status := &w.pool.Status
 	generation := w.pool.Generation
 	status.ObservedGeneration = generation
-	if w.decided && out.err == nil {
+	if w.decided {
 		w.shardStatus(status)
 		w.shardConditions(status, generation)
 		w.etcdReady()
@@ -119,8 +122,9 @@ func (w *poolWork) shardStatus(status *v1alpha1.ShardPoolStatus) {
 	slices.SortFunc(w.statuses, func(a, b v1alpha1.ShardStatus) int { return int(a.Number - b.Number) })
 	status.ShardStatuses = w.statuses
 	status.Selector = workload.SelectorText(workload.PoolSelector(w.store.Name, w.pool.Name))
-	status.Shards, status.Serving, status.Updated = int32(len(w.statuses)), 0, 0
-	for _, s := range w.statuses {
+	status.Shards, status.Serving, status.Updated, status.HighestNumber = int32(len(w.statuses)), 0, 0, nil
+	for _, s := range w.statuses { // by number
+		status.HighestNumber = new(s.Number)
 		if s.State == v1alpha1.ShardServing || s.State == v1alpha1.ShardDraining {
 			status.Serving++
 		}

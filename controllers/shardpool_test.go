@@ -7,6 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -307,6 +308,30 @@ var _ = Describe("ShardPool", func() {
 		})
 	})
 
+	It("is refused before anything is formatted where its class makes another file system", func(ctx context.Context) {
+		class := &storagev1.StorageClass{
+			ObjectMeta: metav1.ObjectMeta{Name: "xfs-" + p.Namespace}, Provisioner: "example.org/csi",
+			Parameters: map[string]string{"csi.storage.k8s.io/fstype": "xfs"},
+		}
+		Expect(api.Create(ctx, class)).To(Succeed())
+		DeferCleanup(func(ctx context.Context) { Expect(api.Delete(ctx, class)).To(Succeed()) })
+		of := func(kind v1alpha1.FileSystemType) func(*v1alpha1.ShardPool) {
+			return func(pool *v1alpha1.ShardPool) {
+				pool.Spec.Storage.StorageClassName, pool.Spec.FileSystem = class.Name, &v1alpha1.FileSystem{Type: kind}
+			}
+		}
+		p.pool(ctx, "ext4", 1, of(v1alpha1.Ext4))
+		p.pool(ctx, "xfs", 1, of(v1alpha1.XFS))
+		p.settle(ctx, 0)
+		p.ready(ctx, "xfs")
+		p.expect(ctx, "ext4", v1alpha1.ConditionStalled, metav1.ConditionTrue, "FileSystemMismatch", "fileSystem.type: xfs", class.Name)
+		p.expect(ctx, "ext4", v1alpha1.ConditionFileSystemMatches, metav1.ConditionFalse, "FileSystemMismatch", "are made as xfs")
+		var claims corev1.PersistentVolumeClaimList
+		Expect(api.List(ctx, &claims, client.InNamespace(p.Namespace))).To(Succeed())
+		Expect(claims.Items).To(HaveLen(1))
+		Expect(p.pod(ctx, "ext4-0")).To(BeNil())
+	})
+
 	Describe("deletion", func() {
 		finish := func(ctx context.Context) {
 			GinkgoHelper()
@@ -354,6 +379,24 @@ var _ = Describe("ShardPool", func() {
 			remove(ctx, p.get(ctx, "ssd"))
 			finish(ctx)
 			Expect(claims(ctx)).To(Equal(1))
+		})
+
+		It("deletes claims without a volume, whatever the store says", func(ctx context.Context) {
+			p.pool(ctx, "ssd", 1)
+			p.settle(ctx, 0)
+			p.NoBinding = true
+			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 3 })
+			for range 4 {
+				Expect(p.round(ctx)).To(Succeed())
+			}
+			Expect(claims(ctx)).To(Equal(3))
+			remove(ctx, p.get(ctx, "ssd"))
+			finish(ctx)
+			p.step(ctx)
+			var left corev1.PersistentVolumeClaimList
+			Expect(api.List(ctx, &left, client.InNamespace(p.Namespace))).To(Succeed())
+			Expect(left.Items).To(HaveLen(1), "the one with data stays")
+			Expect(left.Items[0].Name).To(Equal("data-ssd-0-0"))
 		})
 
 		It("deletes claims where the store says so, even when the store is gone first", func(ctx context.Context) {

@@ -4,6 +4,7 @@ package controllers
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -82,6 +83,52 @@ func (o Outcome) Result() (ctrl.Result, error) {
 		return ctrl.Result{}, o.err
 	}
 	return ctrl.Result{RequeueAfter: o.after}, nil
+}
+
+// notes are outcomes of steps, or of objects, that do not stop the ones behind them: what is refused in one place must not
+// keep another one from being healed.
+type notes []Outcome
+
+// add notes what did not complete.
+func (n *notes) add(out Outcome) {
+	if !out.IsComplete() {
+		*n = append(*n, out)
+	}
+}
+
+// with is how a reconcile ended that noted these on its way: with what a person has to do, else with the first error, else
+// with what came first. What would be looked at sooner still is.
+func (n notes) with(end Outcome) Outcome {
+	all := slices.Clone(n)
+	all.add(end)
+	worst := Complete()
+	for _, out := range all {
+		if out.rank() > worst.rank() {
+			worst = out
+		}
+	}
+	for _, out := range all {
+		if out.err != nil {
+			out.after = PauseShort
+		}
+		if out.after > 0 && (worst.after == 0 || out.after < worst.after) {
+			worst.after = out.after
+		}
+	}
+	return worst
+}
+
+// rank orders outcomes by how much they matter.
+func (o Outcome) rank() int {
+	switch {
+	case o.IsStalled():
+		return 3
+	case o.err != nil:
+		return 2
+	case !o.IsComplete():
+		return 1
+	}
+	return 0
 }
 
 // Step is one part of a reconcile of T, which carries what was gathered and decided so far.

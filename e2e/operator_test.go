@@ -103,7 +103,7 @@ func (l *operatorLogs) read(pod string, restarts int) {
 // operatorMetric reads a metric of the operator that leads, by its labels.
 func operatorMetric(name string) map[string]float64 {
 	GinkgoHelper()
-	text := kubectl("get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/services/%s-metrics:metrics/proxy/metrics", operatorNamespace, operatorName))
+	text := kubectl("get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy/metrics", operatorNamespace, leaderName()))
 	values := map[string]float64{}
 	for _, line := range strings.Split(text, "\n") {
 		if labels, value, ok := strings.Cut(strings.TrimPrefix(line, name+"{"), "} "); ok && strings.HasPrefix(line, name+"{") {

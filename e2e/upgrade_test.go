@@ -213,14 +213,20 @@ func (r *restarts) seen() []string {
 	return slices.Clone(r.order)
 }
 
+// leaderName is the pod of the operator that leads, or led last; empty: none did.
+func leaderName() string {
+	GinkgoHelper()
+	name, _, _ := strings.Cut(kubectl("get", "lease", "-n", operatorNamespace, "-o", "jsonpath={.items[*].spec.holderIdentity}"), "_")
+	return name
+}
+
 // awaitLeader waits until an operator of this image leads, and gives its pod.
 func awaitLeader(image string) pod {
 	GinkgoHelper()
 	var leader pod
 	Eventually(func(g Gomega) {
 		leader = pod{}
-		holder := kubectl("get", "lease", "-n", operatorNamespace, "-o", "jsonpath={.items[*].spec.holderIdentity}")
-		name, _, _ := strings.Cut(holder, "_")
+		name := leaderName()
 		g.Expect(name).NotTo(BeEmpty(), "no operator leads")
 		g.Expect(get(&leader, "pod", name, "-n", operatorNamespace)).To(Succeed())
 		g.Expect(leader.ready()).To(BeTrue())

@@ -3,8 +3,10 @@ package v1alpha1_test
 import (
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -40,11 +42,13 @@ var goodCases = []goodCase{
 	{kind: "RecordStore", set: fields{"spec/image": "registry.example:5000/team/sheaf@sha256:" + letters(64), "spec/imagePullPolicy": "Never", "spec/imagePullSecrets": []fields{{"name": "a"}, {"name": "b.c"}}}},
 	{kind: "RecordStore", set: fields{"spec/deletionPolicy": "Delete"}, update: true},
 	{kind: "RecordStore", set: fields{"spec/adoptStoreUID": uid}},
+	{kind: "RecordStore", set: fields{"spec/tracing": fields{"endpoint": "http://[::1]:4317", "sampleRatio": "1.0"}}, update: true},
+	{kind: "RecordStore", set: fields{"spec/gateway/podAnnotations": fields{"Example.org/A": "内部"}, "spec/gateway/podLabels": fields{"app.kubernetes.io/part-of": "x"}}, update: true},
 
 	{kind: "ShardPool", set: fields{"metadata/name": letters(45)}},
 	{kind: "ShardPool", set: fields{"spec/shards": 0}},
 	{kind: "ShardPool", set: fields{"spec/shards": 1000}, update: true},
-	{kind: "ShardPool", set: fields{"spec/remove": upTo(1000), "spec/parked": []int{100000}}},
+	{kind: "ShardPool", set: fields{"spec/remove": upTo(1000), "spec/parked": []int{1000}}},
 	{kind: "ShardPool", set: fields{"spec/state": "Drained", "spec/medium": "HDD", "spec/update/mode": "Paused"}, update: true},
 	{kind: "ShardPool", set: fields{"spec/residency": "Resident", "spec/resources/limits/memory": "8Gi"}, update: true},
 	{kind: "ShardPool", set: fields{"spec/storage/size": "64Mi"}},
@@ -89,6 +93,58 @@ func TestGoodInput(t *testing.T) {
 			decode(t, got)
 		})
 	}
+}
+
+// TestNumbersOfShards: numbers of shards that are there, or were named before, are taken, whatever spec.shards says; others are not.
+func TestNumbersOfShards(t *testing.T) {
+	pool := create(t, build(t, "ShardPool", fields{"spec/shards": 5, "spec/remove": []int{4}}))
+	apply(t, pool, fields{"status": fields{"observedGeneration": 1, "shards": 3, "serving": 3, "updated": 3, "highestNumber": 12}})
+	pool, err := client("ShardPool").UpdateStatus(t.Context(), pool, metav1.UpdateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, pool, fields{"spec/shards": 2})
+	pool = update(t, pool)
+	for _, test := range []struct {
+		field   string
+		numbers []int
+		refused string
+	}{
+		{"remove", []int{4, 12}, ""},
+		{"remove", []int{13}, "remove names a shard that is not there"},
+		{"remove", []int{4, 99}, "remove names a shard that is not there"},
+		{"parked", []int{12, 1}, ""},
+		{"parked", []int{77}, "parked names a shard that is not there"},
+	} {
+		changed := pool.DeepCopy()
+		apply(t, changed, fields{"spec/" + test.field: test.numbers})
+		_, err := tryUpdate(changed)
+		if test.refused == "" {
+			if err != nil {
+				t.Errorf("%s %v: %v", test.field, test.numbers, err)
+			}
+			continue
+		}
+		if err == nil {
+			t.Errorf("%s %v: accepted", test.field, test.numbers)
+			continue
+		}
+		met := false
+		for _, got := range complaints(t, err) {
+			seenMessages.Store(got.message, true)
+			met = met || got.field == "spec."+test.field && strings.Contains(got.message, test.refused)
+		}
+		if !met {
+			t.Errorf("%s %v: %v", test.field, test.numbers, err)
+		}
+	}
+	// What was named before there was such a bound does not stand in the way of other changes.
+	apply(t, pool, fields{"status/highestNumber": 3})
+	if pool, err = client("ShardPool").UpdateStatus(t.Context(), pool, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, pool, fields{"spec/state": "Cordoned"})
+	update(t, pool)
 }
 
 // What is changed can be changed back, but for what the docs say is for ever.

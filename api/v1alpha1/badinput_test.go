@@ -133,6 +133,8 @@ func siblings(kind, path string) fields {
 		return external
 	case kind == "ShardPool" && strings.HasPrefix(path, "spec/fileSystem/"):
 		return xfs
+	case path == "spec/tracing/sampleRatio":
+		return fields{"spec/tracing/endpoint": "http://a:1"}
 	case strings.HasSuffix(path, "/claims/0/request"):
 		return fields{strings.TrimSuffix(path, "request") + "name": "a"}
 	}
@@ -191,7 +193,9 @@ func TestWrongType(t *testing.T) {
 }
 
 // freeText are the fields of spec that may hold any text.
-var freeText = map[string]bool{"spec/gateway/serviceAnnotations/*": true}
+var freeText = map[string]bool{
+	"spec/gateway/serviceAnnotations/*": true, "spec/gateway/podAnnotations/*": true, "spec/etcd/managed/podAnnotations/*": true, "spec/podAnnotations/*": true,
+}
 
 // TestStrangeText sets every text of spec to letters of other scripts, control characters, and far too many characters.
 func TestStrangeText(t *testing.T) {

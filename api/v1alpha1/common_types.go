@@ -76,6 +76,11 @@ const (
 	ConditionDrained = "Drained"
 )
 
+// LabelValue is the value of a label: at most 63 letters, digits and - _ .
+// +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?$`
+type LabelValue string
+
 // FileSystemType is a file system that Sheaf runs on.
 // +kubebuilder:validation:Enum=ext4;xfs;btrfs
 type FileSystemType string

@@ -124,6 +124,13 @@ var recordStoreCases = append(append(append([]badCase{
 	{field: "spec/gateway/serviceAnnotations", value: keys(33), says: "must have at most 32 items"},
 	{field: "spec/gateway/serviceAnnotations/a", value: 7, says: "must be of type string"},
 
+	{field: "spec/tracing", value: fields{"sampleRatio": "0.5"}, at: "spec.tracing.endpoint", says: "Required value"},
+	{field: "spec/tracing/endpoint", value: "collector:4317", says: "endpoint must be http, a host and a port"},
+	{field: "spec/tracing/endpoint", value: "https://collector:4317", says: "endpoint must be http, a host and a port"},
+	{field: "spec/tracing/endpoint", value: "http://" + letters(600) + ":1", says: "may not be more than 512"},
+	{field: "spec/tracing/sampleRatio", value: "1.1", with: fields{"spec/tracing/endpoint": "http://a:1"}, says: "a number from 0 to 1"},
+	{field: "spec/tracing/sampleRatio", value: letters(17), with: fields{"spec/tracing/endpoint": "http://a:1"}, says: "may not be more than 16"},
+
 	{field: "spec/image", value: "", says: "at least 1 chars long"},
 	{field: "spec/image", value: " example.org/sheaf:v1", says: "remove spaces"},
 	{field: "spec/image", value: "--privileged", says: "must be an image's name"},
@@ -140,7 +147,8 @@ var recordStoreCases = append(append(append([]badCase{
 	{field: "spec/adoptStoreUID", value: nil, with: fields{"spec/adoptStoreUID": uid}, update: true, says: "adoptStoreUID cannot be changed"},
 }, resourcesCases("spec/etcd/managed/resources")...),
 	resourcesCases("spec/gateway/resources")...),
-	slices.Concat(schedulingCases("spec/etcd/managed/scheduling"), schedulingCases("spec/gateway/scheduling"))...)
+	slices.Concat(schedulingCases("spec/etcd/managed/scheduling"), schedulingCases("spec/gateway/scheduling"),
+		podCases("spec/gateway"), podCases("spec/etcd/managed"))...)
 
 // resourcesCases are those of every field that holds requests and limits.
 func resourcesCases(path string) []badCase {
@@ -158,19 +166,44 @@ func resourcesCases(path string) []badCase {
 		c("requests", fields{"hugepages-2Mi": "1Gi"}, "", "requests may have cpu, memory and ephemeral-storage only: remove the others"),
 	}
 	for _, name := range []string{"cpu", "memory", "ephemeral-storage"} {
+		least := "above 0"
+		if name == "memory" {
+			least = "of at least 32Mi, below which no process of Sheaf starts"
+			cases = append(cases, c("limits/memory", "1k", ".limits", least), c("limits/memory", "33554431", ".limits", least))
+		}
 		cases = append(cases,
-			c("limits/"+name, "0", ".limits", name+" of limits must be a quantity above 0"),
-			c("limits/"+name, "-1", ".limits", name+" of limits must be a quantity above 0"),
-			c("limits/"+name, "1e1.5", ".limits", name+" of limits must be a quantity above 0"),
+			c("limits/"+name, "0", ".limits", name+" of limits must be a quantity "+least),
+			c("limits/"+name, "-1", ".limits", name+" of limits must be a quantity "+least),
+			c("limits/"+name, "1e1.5", ".limits", name+" of limits must be a quantity "+least),
 			c("limits/"+name, "much", "", "should match"),
 			c("requests/"+name, "-1", ".requests", name+" of requests must be a quantity not below 0"),
 			c("requests/"+name, "1e1.5", ".requests", name+" of requests must be a quantity not below 0"),
 			c("requests/"+name, "much", "", "should match"),
 		)
-		above := badCase{field: path + "/requests/" + name, value: "2", with: fields{path + "/limits/" + name: "1"}, at: dotted(path) + ".requests", says: name + " of requests is above that of limits: lower the request or raise the limit"}
+		above := badCase{field: path + "/requests/" + name, value: "2Gi", with: fields{path + "/limits/" + name: "1Gi"}, at: dotted(path) + ".requests", says: name + " of requests is above that of limits: lower the request or raise the limit"}
 		cases = append(cases, above)
 	}
 	return cases
+}
+
+// podCases are those of every field that holds labels and annotations of pods.
+func podCases(path string) []badCase {
+	c := func(below string, value any, says string) badCase {
+		return badCase{field: path + "/" + below, value: value, says: says}
+	}
+	return []badCase{
+		c("podLabels", keys(17), "must have at most 16 items"),
+		c("podLabels", fields{"a b": "c"}, "a name of podLabels is letters"),
+		c("podLabels", fields{"sheaf.dev/pool": "c"}, "podLabels must not hold names of sheaf.dev or kubernetes.io"),
+		c("podLabels", fields{"app.kubernetes.io/name": "c"}, "but for app.kubernetes.io/part-of and /version"),
+		c("podLabels", fields{"topology.kubernetes.io/zone": "c"}, "podLabels must not hold names"),
+		c("podLabels/a", letters(64), "may not be more than 63"),
+		c("podLabels/a", "b c", "should match"),
+		c("podAnnotations", keys(17), "must have at most 16 items"),
+		c("podAnnotations", fields{"a b": "c"}, "a name of podAnnotations is letters"),
+		c("podAnnotations", fields{"sheaf.dev/template": "c"}, "podAnnotations must not hold names of sheaf.dev"),
+		c("podAnnotations/a", 7, "must be of type string"),
+	}
 }
 
 // schedulingCases are those of every field that says where pods may run.
@@ -197,7 +230,16 @@ func schedulingCases(path string) []badCase {
 		c("tolerations/0/tolerationSeconds", 60, ".tolerations", "tolerations[].tolerationSeconds needs effect: NoExecute"),
 		c("priorityClassName", "Very High", "", "priorityClassName must be the name of a PriorityClass"),
 		c("priorityClassName", letters(254), "", "may not be more than 253"),
+		c("affinity", fields{"podAntiAffinity": fields{"requiredDuringSchedulingIgnoredDuringExecution": []fields{{}}}},
+			".affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey", "Required value"),
+		c("topologySpreadConstraints", []fields{spread("a", 1), spread("a", 1)}, ".topologySpreadConstraints[1]", "Duplicate value"),
+		c("topologySpreadConstraints", []fields{spread("a", 0)}, "", "maxSkew must be at least 1"),
+		c("topologySpreadConstraints", []fields{{"maxSkew": 1, "topologyKey": "a", "whenUnsatisfiable": "Never"}}, "", "must be DoNotSchedule or ScheduleAnyway"),
 	}
+}
+
+func spread(key string, skew int) fields {
+	return fields{"maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule"}
 }
 
 func tolerations(n int) []fields {

@@ -78,6 +78,9 @@ type RecordStoreSpec struct {
 	// +optional
 	// +kubebuilder:default={mode:Managed}
 	NetworkPolicy NetworkPolicy `json:"networkPolicy,omitzero"`
+	// Tracing sends traces of calls to an OpenTelemetry collector. Absent: none are sent. A change restarts gateways and shards.
+	// +optional
+	Tracing *Tracing `json:"tracing,omitempty"`
 	// Image of shards, gateway and etcd; where it is absent, the operator's default. A change restarts one shard at a time.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -233,7 +236,7 @@ type ManagedEtcd struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.claims)",fieldPath=".claims",message="resources.claims is not supported: remove it"
 	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || self.limits.size() == ['cpu', 'memory', 'ephemeral-storage'].filter(k, k in self.limits).size()",fieldPath=".limits",message="limits may have cpu, memory and ephemeral-storage only: remove the others"
 	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('cpu' in self.limits) || (isQuantity(string(self.limits['cpu'])) && quantity(string(self.limits['cpu'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="cpu of limits must be a quantity above 0, such as 500m or 2"
-	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('memory' in self.limits) || (isQuantity(string(self.limits['memory'])) && quantity(string(self.limits['memory'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="memory of limits must be a quantity above 0, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('memory' in self.limits) || (isQuantity(string(self.limits['memory'])) && quantity(string(self.limits['memory'])).compareTo(quantity('32Mi')) >= 0)",fieldPath=".limits",message="memory of limits must be a quantity of at least 32Mi, below which no process of Sheaf starts, such as 512Mi or 8Gi"
 	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('ephemeral-storage' in self.limits) || (isQuantity(string(self.limits['ephemeral-storage'])) && quantity(string(self.limits['ephemeral-storage'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="ephemeral-storage of limits must be a quantity above 0, such as 512Mi or 8Gi"
 	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || self.requests.size() == ['cpu', 'memory', 'ephemeral-storage'].filter(k, k in self.requests).size()",fieldPath=".requests",message="requests may have cpu, memory and ephemeral-storage only: remove the others"
 	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !('cpu' in self.requests) || (isQuantity(string(self.requests['cpu'])) && quantity(string(self.requests['cpu'])).compareTo(quantity('0')) >= 0)",fieldPath=".requests",message="cpu of requests must be a quantity not below 0, such as 500m or 2"
@@ -253,6 +256,18 @@ type ManagedEtcd struct {
 	// Scheduling of the members' pods.
 	// +optional
 	Scheduling *Scheduling `json:"scheduling,omitempty"`
+	// PodLabels of the members' pods, beside the operator's. A change restarts them.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="a name of podLabels is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.contains('sheaf.dev/') && (!k.contains('kubernetes.io/') || k in ['app.kubernetes.io/part-of', 'app.kubernetes.io/version']))",message="podLabels must not hold names of sheaf.dev or kubernetes.io, which the operator and Kubernetes set, but for app.kubernetes.io/part-of and /version"
+	PodLabels map[string]LabelValue `json:"podLabels,omitempty"`
+	// PodAnnotations of the members' pods, beside the operator's. A change restarts them.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())",message="a name of podAnnotations is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.contains('sheaf.dev/'))",message="podAnnotations must not hold names of sheaf.dev, which the operator sets"
+	PodAnnotations map[string]string `json:"podAnnotations,omitempty"`
 }
 
 // EtcdStorage is the volume of a member of etcd.
@@ -325,7 +340,7 @@ type Gateway struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.claims)",fieldPath=".claims",message="resources.claims is not supported: remove it"
 	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || self.limits.size() == ['cpu', 'memory', 'ephemeral-storage'].filter(k, k in self.limits).size()",fieldPath=".limits",message="limits may have cpu, memory and ephemeral-storage only: remove the others"
 	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('cpu' in self.limits) || (isQuantity(string(self.limits['cpu'])) && quantity(string(self.limits['cpu'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="cpu of limits must be a quantity above 0, such as 500m or 2"
-	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('memory' in self.limits) || (isQuantity(string(self.limits['memory'])) && quantity(string(self.limits['memory'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="memory of limits must be a quantity above 0, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('memory' in self.limits) || (isQuantity(string(self.limits['memory'])) && quantity(string(self.limits['memory'])).compareTo(quantity('32Mi')) >= 0)",fieldPath=".limits",message="memory of limits must be a quantity of at least 32Mi, below which no process of Sheaf starts, such as 512Mi or 8Gi"
 	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('ephemeral-storage' in self.limits) || (isQuantity(string(self.limits['ephemeral-storage'])) && quantity(string(self.limits['ephemeral-storage'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="ephemeral-storage of limits must be a quantity above 0, such as 512Mi or 8Gi"
 	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || self.requests.size() == ['cpu', 'memory', 'ephemeral-storage'].filter(k, k in self.requests).size()",fieldPath=".requests",message="requests may have cpu, memory and ephemeral-storage only: remove the others"
 	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !('cpu' in self.requests) || (isQuantity(string(self.requests['cpu'])) && quantity(string(self.requests['cpu'])).compareTo(quantity('0')) >= 0)",fieldPath=".requests",message="cpu of requests must be a quantity not below 0, such as 500m or 2"
@@ -335,9 +350,22 @@ type Gateway struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('memory' in self.limits) || !('memory' in self.requests) || !isQuantity(string(self.requests['memory'])) || !isQuantity(string(self.limits['memory'])) || quantity(string(self.requests['memory'])).compareTo(quantity(string(self.limits['memory']))) <= 0",fieldPath=".requests",message="memory of requests is above that of limits: lower the request or raise the limit"
 	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('ephemeral-storage' in self.limits) || !('ephemeral-storage' in self.requests) || !isQuantity(string(self.requests['ephemeral-storage'])) || !isQuantity(string(self.limits['ephemeral-storage'])) || quantity(string(self.requests['ephemeral-storage'])).compareTo(quantity(string(self.limits['ephemeral-storage']))) <= 0",fieldPath=".requests",message="ephemeral-storage of requests is above that of limits: lower the request or raise the limit"
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
-	// Scheduling of the gateway's pods.
+	// Scheduling of the gateway's pods. They tolerate a node that does not answer for 10 s, and are kept apart by node: no node has two
+	// more of them than another one that could take them.
 	// +optional
 	Scheduling *Scheduling `json:"scheduling,omitempty"`
+	// PodLabels of the gateway's pods, beside the operator's. A change restarts them.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="a name of podLabels is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.contains('sheaf.dev/') && (!k.contains('kubernetes.io/') || k in ['app.kubernetes.io/part-of', 'app.kubernetes.io/version']))",message="podLabels must not hold names of sheaf.dev or kubernetes.io, which the operator and Kubernetes set, but for app.kubernetes.io/part-of and /version"
+	PodLabels map[string]LabelValue `json:"podLabels,omitempty"`
+	// PodAnnotations of the gateway's pods, beside the operator's. A change restarts them.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())",message="a name of podAnnotations is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.contains('sheaf.dev/'))",message="podAnnotations must not hold names of sheaf.dev, which the operator sets"
+	PodAnnotations map[string]string `json:"podAnnotations,omitempty"`
 }
 
 // NetworkPolicyMode says who makes a store's NetworkPolicies.
@@ -376,32 +404,6 @@ type NetworkPolicy struct {
 	// +optional
 	// +kubebuilder:default=Any
 	DirectClients DirectClients `json:"directClients,omitempty"`
-}
-
-// Scheduling says where pods may run.
-type Scheduling struct {
-	// NodeSelector that nodes must match.
-	// +optional
-	// +kubebuilder:validation:MaxProperties=8
-	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="nodeSelector must hold labels of nodes: kubectl get nodes --show-labels shows them"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].size() <= 63 && self[k].matches(r'^[\\w.-]*$'))",message="nodeSelector must hold values of labels of nodes, at most 63 letters, digits and - _ .: kubectl get nodes --show-labels shows them"
-	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
-	// Tolerations beside those that the operator sets.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:XValidation:rule="self.all(t, !has(t.key) || (t.key.size() <= 317 && t.key.matches(r'^[\\w./-]*$')))",message="tolerations[].key must be the key of a taint: kubectl describe nodes shows taints"
-	// +kubebuilder:validation:XValidation:rule="self.all(t, !has(t.operator) || t.operator in ['Exists', 'Equal'])",message="tolerations[].operator must be Exists or Equal"
-	// +kubebuilder:validation:XValidation:rule="self.all(t, (has(t.key) && t.key != '') || (has(t.operator) && t.operator == 'Exists'))",message="tolerations[] without a key needs operator: Exists, and then tolerates every taint"
-	// +kubebuilder:validation:XValidation:rule="self.all(t, !has(t.value) || t.value == '' || ((!has(t.operator) || t.operator != 'Exists') && t.value.size() <= 63 && t.value.matches(r'^[\\w.-]*$')))",message="tolerations[].value must be the value of a taint, and is not allowed beside operator: Exists"
-	// +kubebuilder:validation:XValidation:rule="self.all(t, !has(t.effect) || t.effect in ['NoSchedule', 'PreferNoSchedule', 'NoExecute'])",message="tolerations[].effect must be NoSchedule, PreferNoSchedule or NoExecute, or absent for all"
-	// +kubebuilder:validation:XValidation:rule="self.all(t, !has(t.tolerationSeconds) || (has(t.effect) && t.effect == 'NoExecute'))",message="tolerations[].tolerationSeconds needs effect: NoExecute"
-	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
-	// PriorityClassName of the pods.
-	// +optional
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self == '' || !format.dns1123Subdomain().validate(self).hasValue()",message="priorityClassName must be the name of a PriorityClass: kubectl get priorityclasses shows them"
-	PriorityClassName string `json:"priorityClassName,omitempty"`
 }
 
 // DeletionPolicy says what becomes of the claims when a store is deleted.

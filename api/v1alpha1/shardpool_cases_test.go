@@ -39,6 +39,8 @@ var shardPoolCases = append(append([]badCase{
 	{field: "spec/replace/0", value: -1, says: "greater than or equal to 0"},
 	{field: "spec/replace/0", value: 100001, says: "less than or equal to 100000"},
 	{field: "spec/replace", value: []int{0, 1}, with: fields{"spec/remove": []int{1}}, says: "a number cannot be in replace and in remove"},
+	{field: "spec/remove", value: []int{99}, at: "spec.remove", says: "remove names a shard that a new pool does not get"},
+	{field: "spec/parked", value: []int{77}, at: "spec.parked", says: "parked names a shard that a new pool does not get"},
 	{field: "spec/state", value: "Draining", says: `supported values: "Active", "Cordoned", "Drained"`},
 	{field: "spec/medium", value: "ssd", says: `supported values: "SSD", "HDD", "Auto"`},
 	{field: "spec/residency", value: "Disk", says: `supported values: "Index", "Resident"`},
@@ -70,7 +72,7 @@ var shardPoolCases = append(append([]badCase{
 	{field: "spec/fileSystem/mountOptions/0", value: "ro", with: xfs, says: "would make the volume read-only"},
 	{field: "spec/fileSystem/mountOptions/0", value: letters(129), with: xfs, says: "may not be more than 128"},
 	{field: "spec/update/mode", value: "Rolling", says: `supported values: "OneByOne", "Paused"`},
-}, resourcesCases("spec/resources")...), schedulingCases("spec/scheduling")...)
+}, resourcesCases("spec/resources")...), append(schedulingCases("spec/scheduling"), podCases("spec")...)...)
 
 var xfs = fields{"spec/fileSystem/type": "xfs"}
 

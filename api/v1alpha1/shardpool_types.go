@@ -26,6 +26,10 @@ import (
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="!isQuantity(self.spec.storage.size) || !isQuantity(oldSelf.spec.storage.size) || quantity(self.spec.storage.size).compareTo(quantity(oldSelf.spec.storage.size)) >= 0 || has(oldSelf.status) && has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(c, c.type == 'VolumesGrown' && c.status == 'False')",fieldPath=".spec.storage.size",message="size can only grow, as volumes do: put back the old size. It can be lowered while condition VolumesGrown is False"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.remove) || has(self.status) && has(self.status.observedGeneration) || self.spec.remove.all(n, n < (has(self.spec.shards) ? self.spec.shards : 1) + (has(self.spec.remove) ? self.spec.remove.size() : 0))",fieldPath=".spec.remove",message="remove names a shard that a new pool does not get: its shards are numbered from 0, without those of remove. Take the number out"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.remove) || !has(self.status) || !has(self.status.highestNumber) || self.spec.remove.all(n, n <= self.status.highestNumber || n < (has(self.spec.shards) ? self.spec.shards : 1) + (has(self.spec.remove) ? self.spec.remove.size() : 0) || has(oldSelf.spec.remove) && n in oldSelf.spec.remove)",fieldPath=".spec.remove",message="remove names a shard that is not there: its number is above status.highestNumber. kubectl get pods -l sheaf.dev/pool shows the shards; take the number out"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.parked) || has(self.status) && has(self.status.observedGeneration) || self.spec.parked.all(n, n < (has(self.spec.shards) ? self.spec.shards : 1) + (has(self.spec.remove) ? self.spec.remove.size() : 0))",fieldPath=".spec.parked",message="parked names a shard that a new pool does not get: its shards are numbered from 0, without those of remove. Take the number out"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.parked) || !has(self.status) || !has(self.status.highestNumber) || self.spec.parked.all(n, n <= self.status.highestNumber || n < (has(self.spec.shards) ? self.spec.shards : 1) + (has(self.spec.remove) ? self.spec.remove.size() : 0) || has(oldSelf.spec.parked) && n in oldSelf.spec.parked)",fieldPath=".spec.parked",message="parked names a shard that is not there: its number is above status.highestNumber. kubectl get pods -l sheaf.dev/pool shows the shards; take the number out"
 // +kubebuilder:validation:XValidation:rule="!self.metadata.name.endsWith('-etcd') && !self.metadata.name.endsWith('-gateway')",message="metadata.name must not end in -etcd or -gateway: Services of RecordStores are named so. Choose another name"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 45",message="metadata.name must be at most 45 characters: names of StatefulSets and pods are made from it"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must begin with a letter and hold only a-z, 0-9 and -: a Service is named after it"
@@ -66,14 +70,17 @@ type ShardPoolSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Shards *int32 `json:"shards,omitempty"`
-	// Remove are numbers of shards to empty and remove first when there are more shards than wanted.
+	// Remove are numbers of shards to empty and remove first when there are more shards than wanted. A new shard gets none of them.
+	// A number that is new here must be of a shard that is there, or that shards could bring: at most status.highestNumber, or below
+	// shards and the length of this list together.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:Minimum=0
 	// +kubebuilder:validation:items:Maximum=100000
 	Remove []int32 `json:"remove,omitempty"`
-	// Parked are numbers of shards whose pod is stopped, say while a disk is replaced. Their volumes stay.
+	// Parked are numbers of shards whose pod is stopped, say while a disk is replaced. Their volumes stay. As with remove, a number that is
+	// new here must be of a shard that is there or could be.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=1000
@@ -112,7 +119,7 @@ type ShardPoolSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.claims)",fieldPath=".claims",message="resources.claims is not supported: remove it"
 	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || self.limits.size() == ['cpu', 'memory', 'ephemeral-storage'].filter(k, k in self.limits).size()",fieldPath=".limits",message="limits may have cpu, memory and ephemeral-storage only: remove the others"
 	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('cpu' in self.limits) || (isQuantity(string(self.limits['cpu'])) && quantity(string(self.limits['cpu'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="cpu of limits must be a quantity above 0, such as 500m or 2"
-	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('memory' in self.limits) || (isQuantity(string(self.limits['memory'])) && quantity(string(self.limits['memory'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="memory of limits must be a quantity above 0, such as 512Mi or 8Gi"
+	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('memory' in self.limits) || (isQuantity(string(self.limits['memory'])) && quantity(string(self.limits['memory'])).compareTo(quantity('32Mi')) >= 0)",fieldPath=".limits",message="memory of limits must be a quantity of at least 32Mi, below which no process of Sheaf starts, such as 512Mi or 8Gi"
 	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !('ephemeral-storage' in self.limits) || (isQuantity(string(self.limits['ephemeral-storage'])) && quantity(string(self.limits['ephemeral-storage'])).compareTo(quantity('0')) > 0)",fieldPath=".limits",message="ephemeral-storage of limits must be a quantity above 0, such as 512Mi or 8Gi"
 	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || self.requests.size() == ['cpu', 'memory', 'ephemeral-storage'].filter(k, k in self.requests).size()",fieldPath=".requests",message="requests may have cpu, memory and ephemeral-storage only: remove the others"
 	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !('cpu' in self.requests) || (isQuantity(string(self.requests['cpu'])) && quantity(string(self.requests['cpu'])).compareTo(quantity('0')) >= 0)",fieldPath=".requests",message="cpu of requests must be a quantity not below 0, such as 500m or 2"
@@ -125,6 +132,18 @@ type ShardPoolSpec struct {
 	// Scheduling of the shards' pods.
 	// +optional
 	Scheduling *Scheduling `json:"scheduling,omitempty"`
+	// PodLabels of the shards' pods, beside the operator's. A change restarts them.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="a name of podLabels is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.contains('sheaf.dev/') && (!k.contains('kubernetes.io/') || k in ['app.kubernetes.io/part-of', 'app.kubernetes.io/version']))",message="podLabels must not hold names of sheaf.dev or kubernetes.io, which the operator and Kubernetes set, but for app.kubernetes.io/part-of and /version"
+	PodLabels map[string]LabelValue `json:"podLabels,omitempty"`
+	// PodAnnotations of the shards' pods, beside the operator's. A change restarts them.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())",message="a name of podAnnotations is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.contains('sheaf.dev/'))",message="podAnnotations must not hold names of sheaf.dev, which the operator sets"
+	PodAnnotations map[string]string `json:"podAnnotations,omitempty"`
 	// Update says how pods follow a change of their template.
 	// +optional
 	// +kubebuilder:default={mode:OneByOne}
@@ -216,6 +235,9 @@ type ShardPoolStatus struct {
 	// Selector of the pods, for the scale subresource.
 	// +optional
 	Selector string `json:"selector,omitempty"`
+	// HighestNumber of a shard that exists: no shard has a number above it. Absent while there is none.
+	// +optional
+	HighestNumber *int32 `json:"highestNumber,omitempty"`
 	// Serving shards.
 	Serving int32 `json:"serving"`
 	// Updated shards: their pods run the wanted template.

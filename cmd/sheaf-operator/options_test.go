@@ -8,7 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -98,6 +100,13 @@ func TestOptionsReachTheManager(t *testing.T) {
 	for kind, by := range m.Cache.ByObject {
 		if by.Label == nil {
 			t.Errorf("%T: all of the cluster is cached", kind)
+		}
+	}
+	// Who wrote what is read of what the operator applies, and of nothing else.
+	for o, kept := range map[client.Object]bool{&corev1.Service{}: true, &appsv1.StatefulSet{}: true, &corev1.Pod{}: false, &v1alpha1.ShardPool{}: false} {
+		o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "somebody"}})
+		if _, err := m.Cache.DefaultTransform(o); err != nil || (len(o.GetManagedFields()) == 1) != kept {
+			t.Errorf("%T: managed fields %v, %v", o, o.GetManagedFields(), err)
 		}
 	}
 	bench := labels.Set{v1alpha1.LabelName: v1alpha1.NameSheaf, v1alpha1.LabelComponent: v1alpha1.ComponentBench}

@@ -143,6 +143,7 @@ default: {properties: 1}
 x-kubernetes-validations: [{rule: "true"}]
 properties:
   size: {type: string, x-kubernetes-validations: [{rule: "isQuantity(self) && true"}]}
+  odd: {type: integer, minimum: 1, maximum: 5, x-kubernetes-validations: [{rule: "self % 2 == 1"}]}
   amount: {x-kubernetes-int-or-string: true, anyOf: [{type: integer}, {type: string}], pattern: x}
   labels: {type: object, additionalProperties: {type: string}}
   free: {type: object, x-kubernetes-preserve-unknown-fields: true, properties: {a: {type: string}}}
@@ -154,6 +155,7 @@ default: {properties: 1}
 additionalProperties: false
 properties:
   size: {type: string, pattern: '^[0-9]+(\.[0-9]+)?(m|k|[KMGTPE]i|[MGTPE]|[eE][+-]?[0-9]+)?$'}
+  odd: {type: integer, minimum: 1, maximum: 5, enum: [1, 3, 5]}
   amount: {type: [integer, string], pattern: x}
   labels: {type: object, additionalProperties: {type: string}}
   free: {type: object, properties: {a: {type: string}}}

@@ -55,6 +55,9 @@ func jsonSchemaObject(node map[string]any) map[string]any {
 	if _, set := out["pattern"]; !set && isQuantity(node) {
 		out["pattern"] = `^[0-9]+(\.[0-9]+)?(m|k|[KMGTPE]i|[MGTPE]|[eE][+-]?[0-9]+)?$`
 	}
+	if isOdd(node) {
+		out["enum"] = odds(node)
+	}
 	_, closed := out["properties"]
 	if _, set := out["additionalProperties"]; closed && !set && node["x-kubernetes-preserve-unknown-fields"] != true {
 		out["additionalProperties"] = false
@@ -64,11 +67,33 @@ func jsonSchemaObject(node map[string]any) map[string]any {
 
 // isQuantity says whether a CEL rule wants a string to be a quantity, which a JSON schema says by a pattern.
 func isQuantity(node map[string]any) bool {
+	return hasRule(node, func(rule string) bool { return strings.HasPrefix(rule, "isQuantity(self)") })
+}
+
+// isOdd says whether a CEL rule wants a number to be odd, which a JSON schema says by an enum.
+func isOdd(node map[string]any) bool {
+	return hasRule(node, func(rule string) bool { return rule == "self % 2 == 1" })
+}
+
+// odds are the odd numbers from a node's minimum to its maximum.
+func odds(node map[string]any) []any {
+	first, _ := node["minimum"].(float64)
+	last, _ := node["maximum"].(float64)
+	var out []any
+	for n := int(first); n <= int(last); n++ {
+		if n%2 == 1 {
+			out = append(out, float64(n))
+		}
+	}
+	return out
+}
+
+func hasRule(node map[string]any, wanted func(rule string) bool) bool {
 	rules, _ := node["x-kubernetes-validations"].([]any)
 	return slices.ContainsFunc(rules, func(r any) bool {
 		rule, _ := r.(map[string]any)
 		text, _ := rule["rule"].(string)
-		return strings.HasPrefix(text, "isQuantity(self)")
+		return wanted(text)
 	})
 }
 

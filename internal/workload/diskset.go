@@ -11,10 +11,12 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// Annotations of PersistentVolumes of DiskSets.
+// Annotations of PersistentVolumes and StorageClasses of DiskSets.
 const (
 	// AnnotationDevice is the device path, for people.
 	AnnotationDevice = "sheaf.dev/device"
+	// AnnotationFileSystem is on the StorageClass: what the kubelet makes on a blank disk of it.
+	AnnotationFileSystem = "sheaf.dev/file-system"
 	// AnnotationStoreUID is the UID of the store whose claim got the disk: only it gets the disk back by itself.
 	AnnotationStoreUID = "sheaf.dev/store-uid"
 	// AnnotationGivenUp with value true: a person had the disk replaced (spec.replace of a ShardPool). Nobody gets it by itself.
@@ -42,12 +44,25 @@ func DiskLabels(diskSet string) map[string]string {
 // DiskClass is the StorageClass of a DiskSet.
 func DiskClass(set *v1alpha1.DiskSet) *storagev1.StorageClass {
 	return &storagev1.StorageClass{
-		ObjectMeta:           metav1.ObjectMeta{Name: set.Name, Labels: DiskLabels(set.Name)},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: set.Name, Labels: DiskLabels(set.Name), Annotations: map[string]string{AnnotationFileSystem: string(set.Spec.FileSystem.Type)},
+		},
 		Provisioner:          noProvisioner,
 		ReclaimPolicy:        new(corev1.PersistentVolumeReclaimRetain),
 		VolumeBindingMode:    new(storagev1.VolumeBindingWaitForFirstConsumer),
 		AllowVolumeExpansion: new(true),
 	}
+}
+
+// fsTypeParameter is how a StorageClass tells a CSI driver the file system to make.
+const fsTypeParameter = "csi.storage.k8s.io/fstype"
+
+// ClassFileSystem is the file system that volumes of a StorageClass get; empty: it does not say.
+func ClassFileSystem(class *storagev1.StorageClass) string {
+	if class.Labels[v1alpha1.LabelDiskSet] != "" {
+		return class.Annotations[AnnotationFileSystem]
+	}
+	return class.Parameters[fsTypeParameter]
 }
 
 // FreeClaim is the claim that a free disk is held for: none that anybody makes, in a namespace that may have the disk.

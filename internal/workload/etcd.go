@@ -57,6 +57,7 @@ func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.
 	labels := Labels(store.Name, ContainerEtcd)
 	template := etcdPod(store, managed, image, EtcdNew)
 	template.Labels = labels
+	decorate(&template, managed.PodLabels, managed.PodAnnotations)
 	hash, err := TemplateHash(template)
 	if err != nil {
 		return nil, err
@@ -64,6 +65,7 @@ func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.
 	template = etcdPod(store, managed, image, state)
 	template.Labels = labels
 	template.Annotations = map[string]string{AnnotationTemplate: hash, AnnotationEtcdState: state}
+	decorate(&template, managed.PodLabels, managed.PodAnnotations)
 	return &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Etcd(store.Name), Labels: labels},
 		Spec: appsv1.StatefulSetSpec{

@@ -60,16 +60,16 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 		"--store-uid=" + store.Status.StoreUID, "--planner=false", "--log-format=json",
 	}, etcd.Args()...)
 	pod := corev1.PodSpec{
-		AutomountServiceAccountToken: new(false),
-		EnableServiceLinks:           new(false),
-		SecurityContext:              PodSecurity(),
-		ImagePullSecrets:             store.Spec.ImagePullSecrets,
-		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
-			MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: selector,
-		}},
+		AutomountServiceAccountToken:  new(false),
+		EnableServiceLinks:            new(false),
+		SecurityContext:               PodSecurity(),
+		ImagePullSecrets:              store.Spec.ImagePullSecrets,
+		TopologySpreadConstraints:     []corev1.TopologySpreadConstraint{apart(selector.MatchLabels)},
+		Tolerations:                   leavesSoon(store.Spec.Gateway.Scheduling),
 		TerminationGracePeriodSeconds: new(int64(45)),
 		Containers: []corev1.Container{{
 			Name: ContainerGateway, Image: image, ImagePullPolicy: store.Spec.ImagePullPolicy, Args: args,
+			Env: tracingEnv(store),
 			Ports: []corev1.ContainerPort{
 				{Name: "grpc", ContainerPort: PortGateway, Protocol: corev1.ProtocolTCP},
 				{Name: "http", ContainerPort: PortGatewayHTTP, Protocol: corev1.ProtocolTCP},
@@ -82,10 +82,10 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 			LivenessProbe:            httpProbe("/healthz", 10, 6),
 		}},
 	}
-	if s := store.Spec.Gateway.Scheduling; s != nil {
-		pod.NodeSelector, pod.Tolerations, pod.PriorityClassName = s.NodeSelector, s.Tolerations, s.PriorityClassName
-	}
+	schedule(&pod, store.Spec.Gateway.Scheduling, selector.MatchLabels)
 	etcd.Mount(&pod, &pod.Containers[0])
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod}
+	decorate(&template, store.Spec.Gateway.PodLabels, store.Spec.Gateway.PodAnnotations)
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Gateway(store.Name), Labels: labels},
 		Spec: appsv1.DeploymentSpec{
@@ -97,7 +97,7 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 					MaxUnavailable: new(intstr.FromInt32(0)), MaxSurge: new(intstr.FromInt32(1)),
 				},
 			},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod},
+			Template: template,
 		},
 	}
 }

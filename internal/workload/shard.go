@@ -91,21 +91,21 @@ func shardTemplate(in ShardInput, name string) corev1.PodTemplateSpec {
 		TerminationGracePeriodSeconds: &grace,
 		ImagePullSecrets:              in.Store.Spec.ImagePullSecrets,
 		SecurityContext:               PodSecurity(),
-		Tolerations:                   shardTolerations(in.Pool.Spec.Scheduling),
+		Tolerations:                   shardTolerations(),
 		TopologySpreadConstraints:     spread(in.Store, ContainerShard),
 	}
-	if s := in.Pool.Spec.Scheduling; s != nil {
-		pod.NodeSelector, pod.PriorityClassName = s.NodeSelector, s.PriorityClassName
-	}
+	schedule(&pod, in.Pool.Spec.Scheduling, Selector(in.Store.Name, ContainerShard))
 	container := shardContainer(in, name)
 	in.Etcd.Mount(&pod, &container)
 	pod.Containers = []corev1.Container{container}
-	return corev1.PodTemplateSpec{
+	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{
 			Labels: ShardLabels(in.Store.Name, in.Pool.Name, in.Number), Annotations: map[string]string{},
 		},
 		Spec: pod,
 	}
+	decorate(&template, in.Pool.Spec.PodLabels, in.Pool.Spec.PodAnnotations)
+	return template
 }
 
 // ImageOf is the image of a store's pods.
@@ -122,7 +122,7 @@ func shardContainer(in ShardInput, name string) corev1.Container {
 		Image:                    ImageOf(in.Store, in.Image),
 		ImagePullPolicy:          in.Store.Spec.ImagePullPolicy,
 		Args:                     shardArgs(in, name),
-		Env:                      shardEnv(in.Store.Spec.Replication.TopologyKey),
+		Env:                      append(shardEnv(in.Store.Spec.Replication.TopologyKey), tracingEnv(in.Store)...),
 		SecurityContext:          ContainerSecurity(),
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		Ports: []corev1.ContainerPort{
@@ -213,15 +213,11 @@ func shardEnv(topologyKey string) []corev1.EnvVar {
 }
 
 // shardTolerations keep a shard on its node while that is down: a local volume cannot follow.
-func shardTolerations(s *v1alpha1.Scheduling) []corev1.Toleration {
-	tolerations := []corev1.Toleration{
+func shardTolerations() []corev1.Toleration {
+	return []corev1.Toleration{
 		{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
 		{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
 	}
-	if s != nil {
-		tolerations = append(tolerations, s.Tolerations...)
-	}
-	return tolerations
 }
 
 // spread keeps pods of one component of a store apart where that is possible.

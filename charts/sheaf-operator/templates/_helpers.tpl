@@ -54,3 +54,18 @@ subjects:
     name: {{ include "sheaf-operator.serviceAccount" . }}
     namespace: {{ .Release.Namespace }}
 {{- end }}
+
+{{- /* How long a pod stays on a node that does not answer, where tolerations do not say it themselves: Kubernetes' own are 300 s. */ -}}
+{{- define "sheaf-operator.leavesSoon" -}}
+{{- range $key := list "node.kubernetes.io/not-ready" "node.kubernetes.io/unreachable" }}
+{{- $said := false }}
+{{- range $.Values.tolerations }}
+{{- if and (has (default "" .key) (list "" $key)) (has (default "" .effect) (list "" "NoExecute")) }}
+{{- $said = true }}
+{{- end }}
+{{- end }}
+{{- if not $said }}
+- {key: {{ $key }}, operator: Exists, effect: NoExecute, tolerationSeconds: 10}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,197 @@
+package controllers
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// jsonOp is one operation of a JSON patch.
+type jsonOp struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// edit is what somebody does to an object by hand: the first of several patches that the API server takes.
+type edit struct {
+	name  string
+	tries [][]jsonOp
+}
+
+// editsOf an object: each field changed, removed, and added to, and fields set that the operator leaves alone.
+func editsOf(o client.Object) []edit {
+	var e edits
+	fields := fieldsOfObject(o)
+	for _, part := range []string{"labels", "annotations"} {
+		if meta, ok := fields["metadata"].(map[string]any); ok {
+			e.walk("/metadata/"+part, meta[part])
+		}
+	}
+	e.walk("/spec", fields["spec"])
+	e.extras(o)
+	return e
+}
+
+func fieldsOfObject(o client.Object) map[string]any {
+	bytes, err := json.Marshal(o)
+	if err != nil {
+		panic(err) // an object that was read from the API server
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(bytes, &fields); err != nil {
+		panic(err)
+	}
+	return fields
+}
+
+type edits []edit
+
+func (e *edits) add(name string, tries ...[]jsonOp) { *e = append(*e, edit{name, tries}) }
+
+// walk makes edits of a value and of all that is in it.
+func (e *edits) walk(path string, value any) {
+	switch value := value.(type) {
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(value)) {
+			at := path + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
+			e.add("remove "+at, []jsonOp{{Op: "remove", Path: at}})
+			e.walk(at, value[key])
+		}
+		if of := path[strings.LastIndex(path, "/")+1:]; of == "labels" && path != "/metadata/labels" || of == "nodeSelector" || of == "limits" {
+			e.add("add to "+path, []jsonOp{{Op: "add", Path: path + "/foreign", Value: "1"}})
+		}
+	case []any:
+		for n := range value {
+			at := fmt.Sprintf("%s/%d", path, n)
+			e.add("remove "+at, []jsonOp{{Op: "remove", Path: at}})
+			e.walk(at, value[n])
+		}
+		if len(value) > 0 {
+			e.add("add to "+path, []jsonOp{{Op: "add", Path: path + "/-", Value: another(value[0])}})
+		}
+	default:
+		e.add("change "+path, others(path, value)...)
+	}
+}
+
+// another item like one of a list.
+func another(item any) any {
+	switch item := item.(type) {
+	case map[string]any:
+		out := maps.Clone(item)
+		for key, value := range item {
+			switch value := value.(type) {
+			case string:
+				if key == "name" || key == "key" || key == "mountPath" {
+					out[key] = value + "x"
+				}
+			case float64:
+				out[key] = value + 1
+			}
+		}
+		return out
+	case string:
+		return item + "x"
+	}
+	return item
+}
+
+// words that some fields know, beside the one they have.
+var words = []string{"NodePort", "ClusterIP", "UDP", "Always", "Never", "Recreate", "RollingUpdate", "OrderedReady", "Delete", "DoNotSchedule",
+	"ScheduleAnyway", "Default", "RuntimeDefault", "Unconfined", "IfHealthyBudget", "Local", "Cluster", "ClientIP", "File", "HTTPS", "sheaf.dev/other", "1Gi", "77m"}
+
+// others are values that a scalar could have instead.
+func others(path string, value any) (tries [][]jsonOp) {
+	replace := func(v any) { tries = append(tries, []jsonOp{{Op: "replace", Path: path, Value: v}}) }
+	switch value := value.(type) {
+	case bool:
+		replace(!value)
+	case float64:
+		replace(value + 1)
+		replace(value + 2)
+		replace(max(0, value-1))
+	case string:
+		replace(value + "x")
+		for _, word := range words {
+			if word != value {
+				replace(word)
+			}
+		}
+	}
+	return tries
+}
+
+// extras are fields that the operator does not set.
+func (e *edits) extras(o client.Object) {
+	set := func(path string, value any, more ...jsonOp) {
+		e.add("set "+path, append(more, jsonOp{Op: "add", Path: path, Value: value}))
+	}
+	switch o := o.(type) {
+	case *corev1.Service:
+		set("/spec/externalIPs", []string{"192.0.2.7"})
+		set("/spec/sessionAffinity", "ClientIP")
+		set("/spec/internalTrafficPolicy", "Local")
+		set("/spec/ports", []any{map[string]any{"name": o.Spec.Ports[0].Name, "port": 9999, "targetPort": 9999}})
+		if o.Spec.ClusterIP != corev1.ClusterIPNone {
+			set("/spec/type", "ExternalName", jsonOp{Op: "add", Path: "/spec/externalName", Value: "elsewhere.example"},
+				jsonOp{Op: "remove", Path: "/spec/clusterIP"}, jsonOp{Op: "remove", Path: "/spec/clusterIPs"})
+			set("/spec/externalTrafficPolicy", "Local", jsonOp{Op: "replace", Path: "/spec/type", Value: "LoadBalancer"},
+				jsonOp{Op: "add", Path: "/spec/loadBalancerSourceRanges", Value: []string{"192.0.2.0/24"}},
+				jsonOp{Op: "add", Path: "/spec/ports/0/nodePort", Value: 30123})
+		}
+	case *policyv1.PodDisruptionBudget:
+		set("/spec/maxUnavailable", 3, jsonOp{Op: "remove", Path: "/spec/minAvailable"})
+	case *appsv1.Deployment:
+		e.podExtras(&o.Spec.Template)
+		set("/spec/paused", true)
+		set("/spec/minReadySeconds", 7)
+	case *appsv1.StatefulSet:
+		e.podExtras(&o.Spec.Template)
+		set("/spec/minReadySeconds", 7)
+		set("/spec/ordinals", map[string]any{"start": 3})
+		set("/spec/updateStrategy", map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"partition": 2}})
+	}
+	e.add("take the owner away", []jsonOp{{Op: "remove", Path: "/metadata/ownerReferences"}})
+	e.add("forget who wrote what", []jsonOp{{Op: "replace", Path: "/metadata/managedFields", Value: []any{map[string]any{}}},
+		{Op: "replace", Path: "/metadata/annotations/sheaf.dev~1applied", Value: "x"}})
+}
+
+// podExtras are fields of a pod template that the operator does not set.
+func (e *edits) podExtras(template *corev1.PodTemplateSpec) {
+	pod, container := "/spec/template/spec", "/spec/template/spec/containers/0"
+	set := func(path string, value any) { e.add("set "+path, []jsonOp{{Op: "add", Path: path, Value: value}}) }
+	env := any(map[string]any{"name": "FOREIGN", "value": "1"})
+	if len(template.Spec.Containers[0].Env) > 0 {
+		set(container+"/env/-", env)
+	} else {
+		set(container+"/env", []any{env})
+	}
+	sidecar := map[string]any{"name": "sidecar", "image": "example.org/sidecar:1"}
+	set(pod+"/containers/-", sidecar)
+	set(pod+"/initContainers", []any{sidecar})
+	set(pod+"/hostNetwork", true)
+	set(pod+"/hostPID", true)
+	set(pod+"/dnsPolicy", "Default")
+	set(pod+"/serviceAccountName", "other")
+	set(pod+"/nodeSelector", map[string]any{"foreign": "yes"})
+	set(pod+"/tolerations", []any{map[string]any{"operator": "Exists"}})
+	set(pod+"/priorityClassName", "system-cluster-critical")
+	set(pod+"/volumes", []any{map[string]any{"name": "foreign", "emptyDir": map[string]any{}}})
+	set(container+"/command", []string{"sh"})
+	set(container+"/workingDir", "/tmp")
+	set(container+"/securityContext/privileged", true)
+	set(container+"/stdin", true)
+	if template.Annotations == nil {
+		set("/spec/template/metadata/annotations", map[string]any{"foreign": "yes"})
+	} else {
+		set("/spec/template/metadata/annotations/foreign", "yes")
+	}
+}

@@ -1,0 +1,139 @@
+package workload
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+func gatewayTemplate(store *v1alpha1.RecordStore) corev1.PodTemplateSpec {
+	return GatewayDeployment(store, "sheaf:1", EtcdAccessOf(store, nil)).Spec.Template
+}
+
+// TestGatewaysSurviveTheirNode: they are on different nodes where there are some, and leave one that does not answer after 10 s.
+func TestGatewaysSurviveTheirNode(t *testing.T) {
+	pod := gatewayTemplate(managedStore()).Spec
+	if len(pod.TopologySpreadConstraints) != 1 {
+		t.Fatalf("spread %+v", pod.TopologySpreadConstraints)
+	}
+	c := pod.TopologySpreadConstraints[0]
+	if c.MaxSkew != 1 || c.TopologyKey != corev1.LabelHostname || c.WhenUnsatisfiable != corev1.DoNotSchedule || *c.NodeTaintsPolicy != corev1.NodeInclusionPolicyHonor ||
+		!slices.Equal(c.MatchLabelKeys, []string{"pod-template-hash"}) || !reflect.DeepEqual(c.LabelSelector.MatchLabels, Selector("quotes", ContainerGateway)) {
+		t.Errorf("spread %+v", c)
+	}
+	for _, test := range []struct {
+		name  string
+		asked []corev1.Toleration
+		want  map[string]int64 // -1: for ever
+	}{
+		{"by default", nil, map[string]int64{corev1.TaintNodeNotReady: 10, corev1.TaintNodeUnreachable: 10}},
+		{"beside another taint", []corev1.Toleration{{Key: "a", Operator: corev1.TolerationOpExists}},
+			map[string]int64{"a": -1, corev1.TaintNodeNotReady: 10, corev1.TaintNodeUnreachable: 10}},
+		{"as asked", []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(60))}},
+			map[string]int64{corev1.TaintNodeNotReady: 10, corev1.TaintNodeUnreachable: 60}},
+		{"everything", []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, map[string]int64{"": -1}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			store := managedStore()
+			store.Spec.Gateway.Scheduling = &v1alpha1.Scheduling{Tolerations: test.asked}
+			got := map[string]int64{}
+			for _, toleration := range gatewayTemplate(store).Spec.Tolerations {
+				got[toleration.Key] = -1
+				if s := toleration.TolerationSeconds; s != nil {
+					got[toleration.Key] = *s
+				}
+			}
+			if !reflect.DeepEqual(got, test.want) {
+				t.Errorf("tolerates %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+// TestPodsAreScheduledAsAsked: affinity and spread in place of the operator's, labels and annotations beside them.
+func TestPodsAreScheduledAsAsked(t *testing.T) {
+	s := &v1alpha1.Scheduling{
+		NodeSelector: map[string]string{"disk": "fast"}, PriorityClassName: "high",
+		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}},
+		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{
+			{MaxSkew: 2, TopologyKey: "zone", WhenUnsatisfiable: corev1.ScheduleAnyway},
+			{MaxSkew: 1, TopologyKey: "rack", WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}},
+		},
+	}
+	labels, annotations := map[string]v1alpha1.LabelValue{"team": "storage"}, map[string]string{"note": "x"}
+	in := shardInput()
+	store := managedStore()
+	in.Pool.Spec.Scheduling, in.Pool.Spec.PodLabels, in.Pool.Spec.PodAnnotations = s, labels, annotations
+	store.Spec.Gateway.Scheduling, store.Spec.Gateway.PodLabels, store.Spec.Gateway.PodAnnotations = s, labels, annotations
+	store.Spec.Etcd.Managed.PodLabels, store.Spec.Etcd.Managed.PodAnnotations = labels, annotations
+	templates := map[string]corev1.PodTemplateSpec{
+		ContainerShard: shardSet(t, in).Spec.Template, ContainerGateway: gatewayTemplate(store), ContainerEtcd: etcdTemplate(t, store, EtcdNew),
+	}
+	for component, template := range templates {
+		if template.Labels["team"] != "storage" || template.Annotations["note"] != "x" || template.Labels[v1alpha1.LabelStore] != "quotes" ||
+			component != ContainerGateway && template.Annotations[AnnotationTemplate] == "" {
+			t.Errorf("%s: labels %v, annotations %v", component, template.Labels, template.Annotations)
+		}
+		if component == ContainerEtcd {
+			continue
+		}
+		pod := template.Spec
+		if pod.NodeSelector["disk"] != "fast" || pod.PriorityClassName != "high" || pod.Affinity.NodeAffinity == nil || len(pod.TopologySpreadConstraints) != 2 {
+			t.Fatalf("%s: %+v", component, pod)
+		}
+		if got := pod.TopologySpreadConstraints[0].LabelSelector; got == nil || !reflect.DeepEqual(got.MatchLabels, Selector("quotes", component)) {
+			t.Errorf("%s: spreads %v", component, got)
+		}
+		if got := pod.TopologySpreadConstraints[1].LabelSelector.MatchLabels["a"]; got != "b" {
+			t.Errorf("%s: spreads %v", component, got)
+		}
+	}
+	// What is on the object itself is what it is found by, and nobody else's.
+	if set := shardSet(t, in); set.Labels["team"] != "" || set.Spec.Selector.MatchLabels["team"] != "" {
+		t.Errorf("labels of the set %v", set.Labels)
+	}
+	if got := templates[ContainerEtcd].Annotations[AnnotationTemplate]; got == etcdTemplate(t, managedStore(), EtcdNew).Annotations[AnnotationTemplate] {
+		t.Error("labels do not restart a member")
+	}
+}
+
+func TestTracing(t *testing.T) {
+	in := shardInput()
+	names := func(env []corev1.EnvVar) map[string]string {
+		out := map[string]string{}
+		for _, e := range env {
+			out[e.Name] = e.Value
+		}
+		return out
+	}
+	env := func() [2]map[string]string {
+		return [2]map[string]string{names(shardSet(t, in).Spec.Template.Spec.Containers[0].Env), names(gatewayTemplate(in.Store).Spec.Containers[0].Env)}
+	}
+	for _, e := range env() {
+		if _, there := e["OTEL_EXPORTER_OTLP_ENDPOINT"]; there {
+			t.Errorf("sends traces unasked: %v", e)
+		}
+	}
+	in.Store.Spec.Tracing = &v1alpha1.Tracing{Endpoint: "http://collector:4317", SampleRatio: "0.5"}
+	for _, e := range env() {
+		if e["OTEL_EXPORTER_OTLP_ENDPOINT"] != "http://collector:4317" || e["OTEL_TRACES_SAMPLER"] != "parentbased_traceidratio" || e["OTEL_TRACES_SAMPLER_ARG"] != "0.5" {
+			t.Errorf("environment %v", e)
+		}
+	}
+}
+
+func TestClassFileSystem(t *testing.T) {
+	set := &v1alpha1.DiskSet{ObjectMeta: metav1.ObjectMeta{Name: "local"}, Spec: v1alpha1.DiskSetSpec{FileSystem: v1alpha1.FileSystem{Type: v1alpha1.XFS}}}
+	csi := &storagev1.StorageClass{Parameters: map[string]string{"csi.storage.k8s.io/fstype": "ext4"}}
+	for want, class := range map[string]*storagev1.StorageClass{"xfs": DiskClass(set), "ext4": csi, "": {Parameters: map[string]string{"type": "gp3"}}} {
+		if got := ClassFileSystem(class); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
