@@ -223,7 +223,7 @@ func TestAClaimOfNobodyGetsNoDisk(t *testing.T) {
 	w.o.pools = nil
 	wantState(t, w.settle(), 0, v1alpha1.DiskBound, "prod/data-p-0-0") // it holds data
 	w.claim("data-q-0-0", "1Gi")
-	if d := w.settle(); len(d.waiting) != 1 || !strings.Contains(d.waiting[0], "no disk of a ready node is free") {
+	if d := w.settle(); len(d.waiting) != 1 || !strings.Contains(d.waiting[0], "no disk is free") {
 		t.Errorf("waiting: %q", d.waiting)
 	}
 }
