@@ -159,7 +159,11 @@ func (e *edits) extras(o client.Object) {
 		set("/spec/ordinals", map[string]any{"start": 3})
 		set("/spec/updateStrategy", map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"partition": 2}})
 	}
-	e.add("take the owner away", []jsonOp{{Op: "remove", Path: "/metadata/ownerReferences"}})
+	if _, ok := o.(*appsv1.StatefulSet); ok {
+		// OwnerReferencesPermissionEnforcement, which is on here, lets only those set an owner who may delete the object: the operator may
+		// delete StatefulSets, and nothing else of these.
+		e.add("take the owner away", []jsonOp{{Op: "remove", Path: "/metadata/ownerReferences"}})
+	}
 	e.add("forget who wrote what", []jsonOp{{Op: "replace", Path: "/metadata/managedFields", Value: []any{map[string]any{}}},
 		{Op: "replace", Path: "/metadata/annotations/sheaf.dev~1applied", Value: "x"}})
 }

@@ -81,7 +81,8 @@ func (p *storePlay) heal(ctx context.Context) {
 	for n := 0; ; n++ {
 		Expect(n).To(BeNumerically("<", 6), "it does not settle: %v", p.words(ctx))
 		before := wrote.Load()
-		_, err := p.reconcile(ctx)
+		result, err := p.reconcile(ctx)
+		ginkgo.GinkgoWriter.Printf("reconcile %d: %+v, %v, %d writes\n", n, result, err, wrote.Load()-before)
 		_, err2 := p.pools.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: "ssd"}})
 		if wrote.Load() == before && err == nil && err2 == nil {
 			return
@@ -110,7 +111,7 @@ func (p *storePlay) edited(ctx context.Context, made []client.Object, choose fun
 	for n, o := range made {
 		live := o.DeepCopyObject().(client.Object)
 		Expect(api.Get(ctx, client.ObjectKeyFromObject(o), live)).To(Succeed())
-		Expect(wantedOf(live, o)).To(Equal(wantedOf(o, o)), "%T %s after: %s", o, o.GetName(), strings.Join(names[n], "; "))
+		Expect(wantedOf(live, o)).To(Equal(wantedOf(o, o)), "%T %s after: %s\n%v\n%v", o, o.GetName(), strings.Join(names[n], "; "), p.words(ctx), live.GetManagedFields())
 	}
 	return done
 }
