@@ -77,7 +77,7 @@ func (c *compactor) limitScans() {
 	for _, g := range c.servedGroups(nil) {
 		kept += keptByScans(&g.stats.Reclaim)
 	}
-	if kept > c.volume.TotalBytes()/scansPart {
+	if total := c.volume.TotalBytes(); total > 0 && kept > total/scansPart {
 		c.giveUpScans(scansCutOff)
 	}
 }
