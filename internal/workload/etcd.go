@@ -146,8 +146,6 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 			LivenessProbe:  httpProbe("/healthz", 10, 6),
 		}},
 	}
-	if s := managed.Scheduling; s != nil {
-		pod.NodeSelector, pod.Tolerations, pod.PriorityClassName = s.NodeSelector, s.Tolerations, s.PriorityClassName
-	}
+	schedule(&pod, managed.Scheduling, Selector(store.Name, ContainerEtcd))
 	return corev1.PodTemplateSpec{Spec: pod}
 }
