@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -72,16 +73,30 @@ func (d *Dev) status() Status {
 		if d.folder.settings.copies() > 1 {
 			s.NotYet = fmt.Sprintf("%d of %d copies of groups serve", serving, want)
 		}
-		for _, one := range s.Shards {
-			if len(one.Problems) > 0 {
-				s.NotYet += fmt.Sprintf(" (%s: %s)", one.Name, one.Problems[0])
-				break
-			}
+		if why := firstReason(s.Shards); why != "" {
+			s.NotYet += " (" + why + ")"
 		}
 	default:
 		s.Ready = true
 	}
 	return s
+}
+
+// firstReason is the first that shards say of what they do not serve; empty: they say nothing.
+func firstReason(shards []shard.Status) string {
+	for _, one := range shards {
+		for _, g := range one.Groups {
+			if g.State == "Failed" && g.Message != "" {
+				return fmt.Sprintf("group %s on shard %s: %s", g.Group, one.Name, g.Message)
+			}
+		}
+	}
+	for _, one := range shards {
+		if len(one.Problems) > 0 {
+			return fmt.Sprintf("%s: %s", one.Name, one.Problems[0])
+		}
+	}
+	return ""
 }
 
 // summarize puts the state into a sentence. copies is how many a group is to have: it serves while a majority of them does.
@@ -92,7 +107,7 @@ func (s *Status) summarize(copies int) {
 	if len(s.Shards) == 0 {
 		f.Waits = s.NotYet
 	}
-	serving, damaged := map[string]int{}, map[string]bool{}
+	serving, damaged, why := map[string]int{}, map[string]bool{}, map[string]string{}
 	for i := range s.Shards {
 		st := &s.Shards[i]
 		f.Load.Runs = f.Load.Runs || st.State == "Loading"
@@ -105,12 +120,13 @@ func (s *Status) summarize(copies int) {
 			}
 			serving[g.Group] += n
 			damaged[g.Group] = damaged[g.Group] || g.State == "Damaged"
+			why[g.Group] = cmp.Or(why[g.Group], g.Message)
 		}
 	}
 	for _, group := range slices.Sorted(maps.Keys(serving)) {
 		switch {
 		case 2*serving[group] <= copies:
-			f.Failed = append(f.Failed, group)
+			f.Fail(group, why[group])
 		case damaged[group]:
 			f.Damaged = append(f.Damaged, group)
 		}

@@ -198,7 +198,7 @@ func (st *Status) summarize(known bool, held string) {
 	for i := range st.Groups {
 		switch st.Groups[i].State {
 		case "Unavailable":
-			f.Failed = append(f.Failed, st.Groups[i].Group)
+			f.Fail(st.Groups[i].Group, "")
 		case "Pending":
 			waiting++
 		}

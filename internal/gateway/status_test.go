@@ -95,7 +95,7 @@ func TestStatusTellsWhereGroupsAre(t *testing.T) {
 	if want := []string{"Routed", "Routed", "Degraded", "Unavailable"}; !slices.Equal(states, want) || len(st.Groups[1].Shards) != 2 {
 		t.Errorf("groups are %v, want %v", states, want)
 	}
-	if st.Summary.State != page.NotReady || st.Summary.Text != "Not ready: 1 of 4 groups are not served: 3" {
+	if st.Summary.State != page.NotReady || st.Summary.Text != "Not ready: 1 of 4 groups is not served: 3" {
 		t.Errorf("a group without a majority: %+v", st.Summary)
 	}
 	put("3", func(g *placement.Group) { g.Members = members("a", "b", "d") })

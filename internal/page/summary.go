@@ -34,13 +34,22 @@ type Facts struct {
 	EtcdSilent time.Duration // since etcd answered last
 	EtcdHeld   string        // why what etcd says is not followed
 	Load       Load
-	Groups     int    // that should serve
-	Shards     int    // that they are on; 0: the one that tells
-	Routes     bool   // that they have a route is all that is known
-	And        string // what else is to be said where all serve
-	Failed     []string
+	Groups     int      // that should serve
+	Shards     int      // that they are on; 0: the one that tells
+	Routes     bool     // that they have a route is all that is known
+	And        string   // what else is to be said where all serve
+	Failed     []string // groups
+	FailedWhy  string   // what is said of the first of them that says anything
 	Damaged    []string
 	Problems   []string
+}
+
+// Fail notes a group that is not served, and why, where that is known.
+func (f *Facts) Fail(group, why string) {
+	f.Failed = append(f.Failed, group)
+	if f.FailedWhy == "" && why != "" {
+		f.FailedWhy = fmt.Sprintf("Group %s: %s.", group, strings.TrimSuffix(why, "."))
+	}
 }
 
 // Load is the progress of a first load.
@@ -60,8 +69,8 @@ func Summarize(f *Facts) Summary {
 		return Summary{State: Loading, Text: f.Load.words(), Do: f.withoutEtcd()}
 	case len(f.Failed) > 0:
 		return Summary{
-			State: NotReady, Text: fmt.Sprintf("Not ready: %d of %s not served: %s", len(f.Failed), are(f.Groups), some(f.Failed)),
-			Do: "The list below says why. Start the shards that hold them, or mend what the messages name (sheaf verify DIR reads all of a volume).",
+			State: NotReady, Text: fmt.Sprintf("Not ready: %d of %s %s not served: %s", len(f.Failed), count(f.Groups, "group"), are(len(f.Failed)), some(f.Failed)),
+			Do: strings.TrimSpace(f.FailedWhy + " The list of groups says why of each: mend what it names. Where it names nothing, start the shards that hold them."),
 		}
 	case len(f.Damaged) > 0:
 		named, one := "groups", "GROUP"
@@ -152,9 +161,10 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-func are(groups int) string {
-	if groups == 1 {
-		return "1 group is"
+// are is the verb of so many.
+func are(n int) string {
+	if n == 1 {
+		return "is"
 	}
-	return count(groups, "group") + " are"
+	return "are"
 }

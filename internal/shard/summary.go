@@ -94,7 +94,7 @@ func (st *Status) summarize() {
 		case comes[g.Group]:
 			f.Groups-- // it is served elsewhere until it is here
 		default:
-			f.Failed = append(f.Failed, g.Group)
+			f.Fail(g.Group, g.Message)
 		}
 	}
 	st.Summary = page.Summarize(&f)
