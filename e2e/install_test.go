@@ -88,11 +88,13 @@ pools:
 
 	It("brings a gateway to this machine, and another one when that goes", func() {
 		ctx, cancel := context.WithCancel(context.Background())
-		DeferCleanup(cancel)
 		forward := exec.CommandContext(ctx, tool("kubectl"), "sheaf", "port-forward", "quotes", "-n", s.name, "--port=17600", "--http-port=17601")
 		forward.Stdout, forward.Stderr = GinkgoWriter, GinkgoWriter
 		Expect(forward.Start()).To(Succeed())
-		DeferCleanup(func() { _ = forward.Wait() }) // it is killed
+		DeferCleanup(func() {
+			cancel()
+			_ = forward.Wait() // it was killed
+		})
 		caller := http.Client{Timeout: 3 * time.Second}
 		ready := func() error {
 			answer, err := caller.Get("http://127.0.0.1:17601/readyz")

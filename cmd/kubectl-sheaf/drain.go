@@ -77,12 +77,13 @@ func (a *app) drain(ctx context.Context, name string, f drainFlags) error {
 	if f.undo || !f.wait {
 		return nil
 	}
+	waiting := ctx
 	if f.timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, f.timeout)
+		waiting, cancel = context.WithTimeout(ctx, f.timeout)
 		defer cancel()
 	}
-	return a.awaitDrained(ctx, pool.Name, pool.Generation, f)
+	return a.awaitDrained(ctx, waiting, pool.Name, pool.Generation, f)
 }
 
 // drainChange is what changes in the spec, and that in words.
@@ -136,8 +137,8 @@ func leaving(pool *v1alpha1.ShardPool, f drainFlags) []v1alpha1.ShardStatus {
 // drainLook is between two looks at the pool.
 const drainLook = time.Second
 
-// awaitDrained waits until the shards hold nothing, and tells of each step once.
-func (a *app) awaitDrained(ctx context.Context, name string, generation int64, f drainFlags) error {
+// awaitDrained waits until the shards hold nothing, and tells of each step once. It asks with one context, and waits as long as the other.
+func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation int64, f drainFlags) error {
 	told := ""
 	for {
 		var pool v1alpha1.ShardPool
@@ -154,7 +155,7 @@ func (a *app) awaitDrained(ctx context.Context, name string, generation int64, f
 				return err
 			}
 		}
-		if !pause(ctx, drainLook) {
+		if !pause(waiting, drainLook) {
 			return failf("stopped waiting for ShardPool %s; it goes on: kubectl sheaf status shows how far it is", name)
 		}
 	}

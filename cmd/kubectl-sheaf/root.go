@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -16,6 +17,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
@@ -82,6 +84,7 @@ func (a *app) connectTo(config *rest.Config) (err error) {
 			return failf("know the kinds: %w", err)
 		}
 	}
+	log.SetLogger(logr.Discard()) // the client's library complains where nobody does
 	a.config = config
 	if a.objects, err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {
 		return failf("connect to the Kubernetes API at %s: %w", config.Host, err)
