@@ -82,6 +82,6 @@ func (a *app) onGateway(ctx context.Context, store *v1alpha1.RecordStore, do fun
 		err = closed
 	}
 	cancel()
-	_ = <-ended // the listener is closed; that the way was cut is what was wanted
+	<-ended //nolint:errcheck // the listener is closed; that the way was cut is what was wanted
 	return err
 }
