@@ -140,6 +140,7 @@ func TestTraces(t *testing.T) {
 			{"sheaf.record.v1.RecordService/" + call.method, "sheaf-gateway", "", tracev1.Span_SPAN_KIND_CLIENT},
 			{"sheaf.record.v1.RecordService/" + call.method, "sheaf-shard", "a", tracev1.Span_SPAN_KIND_SERVER},
 			{"commit", "sheaf-shard", "a", tracev1.Span_SPAN_KIND_INTERNAL},
+			{"sync", "sheaf-shard", "a", tracev1.Span_SPAN_KIND_INTERNAL},
 		}
 		if !call.commit {
 			steps = steps[:3]
@@ -156,7 +157,7 @@ func TestTraces(t *testing.T) {
 			parent, group = s.GetSpanId(), texts(s.GetAttributes())["sheaf.group"]
 		}
 		if call.commit && group != "0" {
-			t.Errorf("the commit is of group %q", group)
+			t.Errorf("the sync is of group %q", group)
 		}
 	}
 	for _, p := range []*process{gateway, shard} {
@@ -172,7 +173,7 @@ func TestTraces(t *testing.T) {
 	collector.mu.Lock()
 	defer collector.mu.Unlock()
 	for _, s := range collector.spans {
-		if s.GetName() != "commit" && !strings.HasPrefix(s.GetName(), "sheaf.record.v1.") {
+		if s.GetName() != "commit" && s.GetName() != "sync" && !strings.HasPrefix(s.GetName(), "sheaf.record.v1.") {
 			t.Errorf("a span of %s: those of health and of peers never end, or are of no use", s.GetName())
 		}
 	}

@@ -25,6 +25,7 @@ type Write struct {
 	HasTime    bool
 	RequestID  [16]byte // zero: none
 	Condition  Condition
+	Timed      bool // Result.Sync is wanted
 }
 
 // Result of a write that is committed.
@@ -33,6 +34,8 @@ type Result struct {
 	CommitTime int64  // Unix ns
 	Repeated   bool   // the request id was known; nothing was written again
 	Existed    bool   // delete: there was a record
+	// Sync is when the write became durable here; nil: it was not asked for, or is not known.
+	Sync *SyncTimes
 }
 
 // Pending is a write on its way.
@@ -43,6 +46,7 @@ type Pending struct {
 
 	role       role
 	delete     bool
+	timed      bool
 	refusal    error // refused: ErrExists or ErrMismatch
 	id         int64
 	index      uint64 // expected, then real; guarded by Replica.mu until done
@@ -209,7 +213,7 @@ func (r *Replica) accept(w *Write, request group.Request, h head) *Pending {
 			}
 		}
 	}
-	p := &Pending{id: w.ID, delete: w.Delete, request: request, condition: w.Condition}
+	p := &Pending{id: w.ID, delete: w.Delete, timed: w.Timed, request: request, condition: w.Condition}
 	if h.known {
 		before := r.newest[w.ID]
 		if before == nil && h.applied != r.log.AppliedIndex() {

@@ -31,6 +31,7 @@ type round struct {
 	behind     int               // how many of them are done
 	unrecorded *raftpb.ConfState // Raft has taken it over; the log has not recorded it
 
+	syncs    syncLog
 	applied  []group.Request // of the committed entries that are visible
 	answered []*Pending      // scratch: whose result is set and who waits for it
 }
@@ -110,9 +111,13 @@ func (r *Replica) write() (next step) {
 // sync makes durable what write wrote; false where it could not.
 func (r *Replica) sync() (synced bool) {
 	defer r.guard()
+	began := time.Now()
 	if err := r.probeSync(); err != nil {
 		r.logFailed(fmt.Errorf("sync: %w", err))
 		return false
+	}
+	if entries := r.round.ready.Entries; len(entries) > 0 {
+		r.round.syncs.note(began, entries[0].GetIndex(), entries[len(entries)-1].GetIndex())
 	}
 	r.round.synced = true
 	r.marks.Store(markBehind)
@@ -396,6 +401,9 @@ func (r *Replica) settleOne(e *raftpb.Entry) {
 	if r.logged.len() > 0 && r.logged.front().index == e.GetIndex() && r.logged.front().term == e.GetTerm() {
 		p := r.logged.pop()
 		p.result = Result{Index: p.index, CommitTime: p.commitTime, Existed: p.delete}
+		if p.timed {
+			p.result.Sync = r.round.syncs.of(p.index)
+		}
 		r.answer(p)
 	}
 	if r.leader && !r.serving && e.GetTerm() == r.term {

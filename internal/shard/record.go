@@ -43,6 +43,7 @@ func (s *Shard) propose(ctx context.Context, w *write) error {
 	}
 	if s.cfg.Tracer != nil {
 		w.span = s.spanOf(ctx, w)
+		w.replica.Timed = w.span != nil
 	}
 	w.pending = s.proposeWithRoom(ctx, w)
 	return nil
@@ -53,7 +54,7 @@ func (s *Shard) finish(ctx context.Context, w *write) (replica.Result, error) {
 	result, err := w.pending.Wait(ctx)
 	s.bytes.give(w.bytes)
 	if w.span != nil {
-		endSpan(w.span, err)
+		s.endSpan(ctx, w, result.Sync, err)
 	}
 	if err != nil {
 		return result, answerError(s.elsewhere(err, w.served), w.where)

@@ -6,6 +6,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+
+	"sheaf.dev/sheaf/internal/replica"
 )
 
 // spanOf begins the span of a write from when its group gets it until it is acknowledged: the wait for a round, the round's syncs here
@@ -19,10 +21,15 @@ func (s *Shard) spanOf(ctx context.Context, w *write) trace.Span {
 	return span
 }
 
-// endSpan ends the span of a write with its outcome.
-func endSpan(span trace.Span, err error) {
+// endSpan ends the span of a write with its outcome. The sync of this shard that made the write durable is a span below it.
+func (s *Shard) endSpan(ctx context.Context, w *write, sync *replica.SyncTimes, err error) {
 	if err != nil {
-		span.SetStatus(codes.Error, err.Error())
+		w.span.SetStatus(codes.Error, err.Error())
 	}
-	span.End()
+	if sync != nil {
+		_, below := s.cfg.Tracer.Start(trace.ContextWithSpan(ctx, w.span), "sync", trace.WithTimestamp(sync.Began), trace.WithAttributes(
+			attribute.String("sheaf.group", w.where.group), attribute.String("sheaf.shard", s.cfg.Name)))
+		below.End(trace.WithTimestamp(sync.Ended))
+	}
+	w.span.End()
 }

@@ -1,0 +1,34 @@
+package replica
+
+import "time"
+
+// SyncTimes is when the sync began and ended that made a write durable here. With several copies those of a majority count; this
+// is the leader's own.
+type SyncTimes struct {
+	Began, Ended time.Time
+	first, last  uint64 // indexes of the entries that it made durable
+}
+
+// syncsKept is how many syncs back a round looks: with several copies a write is committed some rounds after its own sync.
+const syncsKept = 16
+
+// syncLog holds the times of the last syncs of one replica. Only the goroutine that runs the round uses it.
+type syncLog struct {
+	syncs [syncsKept]SyncTimes
+	next  int
+}
+
+func (l *syncLog) note(began time.Time, first, last uint64) {
+	l.syncs[l.next] = SyncTimes{Began: began, Ended: time.Now(), first: first, last: last}
+	l.next = (l.next + 1) % syncsKept
+}
+
+// of is the sync of an entry; nil: it is too long ago, or the entry was not synced by itself.
+func (l *syncLog) of(index uint64) *SyncTimes {
+	for i := range l.syncs {
+		if s := l.syncs[i]; s.first <= index && index <= s.last {
+			return &s
+		}
+	}
+	return nil
+}
