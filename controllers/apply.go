@@ -55,6 +55,11 @@ func Apply(ctx context.Context, c client.Client, owner, wanted client.Object) (c
 		return false, err
 	}
 	if live != nil && !ofAnother(live, owner) {
+		if len(live.GetManagedFields()) == 0 {
+			if err := learnWriters(ctx, c, live, u); err != nil {
+				return false, fmt.Errorf("learn who wrote %s: %w", at, err)
+			}
+		}
 		patch, err := takeOver(live, u)
 		if err != nil {
 			return false, fmt.Errorf("apply %s: %w", at, err)

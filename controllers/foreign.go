@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -9,10 +10,12 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -45,7 +48,8 @@ func CacheTransform() toolscache.TransformFunc {
 	strip := cache.TransformStripManagedFields()
 	return func(o any) (any, error) {
 		switch o.(type) {
-		case *appsv1.StatefulSet, *appsv1.Deployment, *corev1.Service, *policyv1.PodDisruptionBudget, *storagev1.StorageClass:
+		case *appsv1.StatefulSet, *appsv1.Deployment, *corev1.Service, *policyv1.PodDisruptionBudget, *storagev1.StorageClass,
+			*networkingv1.NetworkPolicy:
 			return o, nil
 		}
 		return strip(o)
@@ -98,6 +102,21 @@ func takeOver(live client.Object, wanted *unstructured.Unstructured) ([]byte, er
 		kept[i] = withFields(kept[i], ours)
 	}
 	return takeOverPatch(live, kept)
+}
+
+// learnWriters has the API server note who wrote what in an object where somebody took that away, and reads the object anew. An
+// apply that names no field makes the server credit all that is there to a manager of its own (before-first-apply).
+func learnWriters(ctx context.Context, c client.Client, live client.Object, wanted *unstructured.Unstructured) error {
+	bare := &unstructured.Unstructured{}
+	bare.SetGroupVersionKind(wanted.GroupVersionKind())
+	bare.SetNamespace(wanted.GetNamespace())
+	bare.SetName(wanted.GetName())
+	bare.SetUID(live.GetUID()) // a conflict where it is gone meanwhile: nothing is made
+	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(bare), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+	if err != nil {
+		return err
+	}
+	return runtime.DefaultUnstructuredConverter.FromUnstructured(bare.Object, live)
 }
 
 func takeOverPatch(live client.Object, entries []metav1.ManagedFieldsEntry) ([]byte, error) {

@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -30,7 +31,7 @@ const person = client.FieldOwner("kubectl-edit")
 func (p *storePlay) owned(ctx context.Context) (owned []client.Object) {
 	for _, o := range p.objects(ctx) {
 		switch o.(type) {
-		case *appsv1.StatefulSet, *appsv1.Deployment, *corev1.Service, *policyv1.PodDisruptionBudget:
+		case *appsv1.StatefulSet, *appsv1.Deployment, *corev1.Service, *policyv1.PodDisruptionBudget, *networkingv1.NetworkPolicy:
 			owned = append(owned, o)
 		}
 	}
@@ -159,7 +160,7 @@ var _ = Describe("What is edited by hand", func() {
 
 	It("comes back, field by field and in pairs, in every object that a store owns", func(ctx context.Context) {
 		made := p.owned(ctx)
-		Expect(made).To(HaveLen(9), "a gateway, an etcd and a pool: Service, workload and budget each")
+		Expect(made).To(HaveLen(10), "a gateway, an etcd and a pool: Service, workload and budget each; the policy of etcd")
 		seed := uint64(ginkgo.GinkgoRandomSeed())
 		ginkgo.AddReportEntry(fmt.Sprintf("seed %d", seed))
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -181,6 +182,19 @@ var _ = Describe("What is edited by hand", func() {
 			})
 		}
 		Expect(pairs).To(BeNumerically(">", 100))
+	})
+
+	It("comes back where who wrote what was taken away, too", func(ctx context.Context) {
+		key := types.NamespacedName{Namespace: p.Namespace, Name: "quotes-gateway"}
+		budget := &policyv1.PodDisruptionBudget{}
+		Expect(api.Get(ctx, key, budget)).To(Succeed())
+		patch := `[{"op":"replace","path":"/metadata/managedFields","value":[{}]},{"op":"remove","path":"/spec/minAvailable"},{"op":"add","path":"/spec/maxUnavailable","value":3}]`
+		Expect(api.Patch(ctx, budget, client.RawPatch(types.JSONPatchType, []byte(patch)), person)).To(Succeed())
+		Expect(budget.ManagedFields).To(BeEmpty())
+		p.heal(ctx)
+		Expect(api.Get(ctx, key, budget)).To(Succeed())
+		Expect(budget.Spec.MaxUnavailable).To(BeNil())
+		Expect(budget.Spec.MinAvailable).NotTo(BeNil())
 	})
 
 	It("is healed everywhere else while one object is refused", func(ctx context.Context) {
