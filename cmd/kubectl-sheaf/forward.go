@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/findings"
+	"sheaf.dev/sheaf/internal/kubefinding"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -96,7 +96,7 @@ func (a *app) forwardWhileReady(ctx context.Context, pod *corev1.Pod, address st
 		for pause(ctx, readyLook) {
 			var now corev1.Pod
 			err := a.objects.Get(ctx, client.ObjectKeyFromObject(pod), &now)
-			if apierrors.IsNotFound(err) || err == nil && (now.UID != pod.UID || !findings.PodReady(&now)) {
+			if apierrors.IsNotFound(err) || err == nil && (now.UID != pod.UID || !kubefinding.PodReady(&now)) {
 				stop(fmt.Errorf("pod %s is no longer ready", pod.Name))
 				return
 			}
@@ -116,7 +116,7 @@ func (a *app) gatewayPod(ctx context.Context, store *v1alpha1.RecordStore) (*cor
 	if err != nil {
 		return nil, fmt.Errorf("list the gateways of store %s: %w", store.Name, err)
 	}
-	ready := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !findings.PodReady(&p) })
+	ready := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !kubefinding.PodReady(&p) })
 	if len(ready) == 0 {
 		return nil, fmt.Errorf("none of the %d gateways of store %s is ready: kubectl -n %s get pods -l app.kubernetes.io/component=gateway shows them",
 			len(pods.Items), store.Name, store.Namespace)

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/findings/findingstest"
+	"sheaf.dev/sheaf/internal/kubefinding/kubefindingtest"
 	"sheaf.dev/sheaf/internal/kubetest"
 )
 
@@ -53,7 +53,7 @@ func newTestApp(t *testing.T, namespace string) (*app, *bytes.Buffer) {
 	}
 	var out bytes.Buffer
 	a := newApp(&out, &out)
-	a.now, a.namespace = func() time.Time { return findingstest.Now }, namespace
+	a.now, a.namespace = func() time.Time { return kubefindingtest.Now }, namespace
 	if err := a.connectTo(rest.CopyConfig(s.Config)); err != nil {
 		t.Fatal(err)
 	}

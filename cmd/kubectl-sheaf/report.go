@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/findings"
+	"sheaf.dev/sheaf/internal/kubefinding"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -139,7 +139,7 @@ func (a *app) writeReport(ctx context.Context, s *snapshot, f reportFlags, to io
 
 // reportSummary adds what status shows, and what a gateway said.
 func (a *app) reportSummary(_ context.Context, s *snapshot, r *archive) error {
-	found := findings.Find(s.Objects)
+	found := kubefinding.Find(s.Objects)
 	files := map[string]any{"findings.json": found, "live/shards.json": s.Live.Shards, "live/groups.json": s.Live.Groups, "live/moves.json": s.Live.Moves}
 	if err := r.add("status.txt", fmt.Sprintf("kubectl sheaf %s, %s\n\n%s", version, s.Now.UTC().Format(time.RFC3339), s.show(widthPlain, found))); err != nil {
 		return err

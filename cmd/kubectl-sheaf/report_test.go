@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"sheaf.dev/sheaf/internal/findings/findingstest"
+	"sheaf.dev/sheaf/internal/kubefinding/kubefindingtest"
 )
 
 // unpack reads an archive: names without the folder, and contents.
@@ -66,7 +66,7 @@ func TestReport(t *testing.T) {
 	create(t, a.objects, "report", &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "report", Name: "etcd-tls", Labels: want.Pods[0].Labels}, Data: map[string][]byte{"tls.key": []byte(secret)},
 	})
-	operator := findingstest.Pod("sheaf-operator-0", "n1", operatorLabels, "operator")
+	operator := kubefindingtest.Pod("sheaf-operator-0", "n1", operatorLabels, "operator")
 	create(t, a.objects, "report", &operator)
 
 	file := filepath.Join(t.TempDir(), "report.tar.gz")
@@ -142,7 +142,7 @@ func TestSecretsInTexts(t *testing.T) {
 
 func TestAnObjectKeepsWhatIsNoSecret(t *testing.T) {
 	u := &unstructured.Unstructured{Object: map[string]any{
-		"kind": "Pod", "metadata": map[string]any{"name": "a", "creationTimestamp": findingstest.Now.Format(time.RFC3339)},
+		"kind": "Pod", "metadata": map[string]any{"name": "a", "creationTimestamp": kubefindingtest.Now.Format(time.RFC3339)},
 		"spec": map[string]any{"containers": []any{map[string]any{
 			"name": "shard", "args": []any{"--listen=:7610"},
 			"env": []any{

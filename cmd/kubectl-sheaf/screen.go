@@ -13,7 +13,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/findings"
+	"sheaf.dev/sheaf/internal/kubefinding"
 )
 
 // screen writes a snapshot as lines of text, at most width columns wide. Only commands may be longer, so that they can be copied.
@@ -24,7 +24,7 @@ type screen struct {
 }
 
 // show is the whole screen.
-func (s *snapshot) show(width int, found []findings.Finding) string {
+func (s *snapshot) show(width int, found []kubefinding.Finding) string {
 	c := &screen{snapshot: s, width: width}
 	c.head()
 	c.shards()

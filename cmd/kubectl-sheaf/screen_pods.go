@@ -14,7 +14,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/findings"
+	"sheaf.dev/sheaf/internal/kubefinding"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -54,7 +54,7 @@ func (c *screen) podsOf(component string) (pods []corev1.Pod, ready int) {
 			continue
 		}
 		pods = append(pods, c.Pods[i])
-		if findings.PodReady(&c.Pods[i]) {
+		if kubefinding.PodReady(&c.Pods[i]) {
 			ready++
 		}
 	}
@@ -68,8 +68,8 @@ func (c *screen) podTable(name string, pods []corev1.Pod) table {
 	for i := range pods {
 		pod := &pods[i]
 		state, why := "True", ""
-		if !findings.PodReady(pod) {
-			state, why = "False", findings.Cause(pod)
+		if !kubefinding.PodReady(pod) {
+			state, why = "False", kubefinding.Cause(pod)
 		}
 		restarts := int32(0)
 		for _, s := range pod.Status.ContainerStatuses {
@@ -182,10 +182,10 @@ func volumeWords(v corev1.PersistentVolume) (node, device, fs string) {
 }
 
 // findings say what is wrong, the worst first, with the command to type.
-func (c *screen) findings(found []findings.Finding) {
+func (c *screen) findings(found []kubefinding.Finding) {
 	var words []string
-	for _, s := range []findings.Severity{findings.Problem, findings.Warning, findings.Note} {
-		if n := findings.Count(found, s); n == 1 {
+	for _, s := range []kubefinding.Severity{kubefinding.Problem, kubefinding.Warning, kubefinding.Note} {
+		if n := kubefinding.Count(found, s); n == 1 {
 			words = append(words, fmt.Sprintf("1 %s", s))
 		} else if n > 1 {
 			words = append(words, fmt.Sprintf("%d %ss", n, s))

@@ -14,13 +14,13 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/findings"
-	"sheaf.dev/sheaf/internal/findings/findingstest"
+	"sheaf.dev/sheaf/internal/kubefinding"
+	"sheaf.dev/sheaf/internal/kubefinding/kubefindingtest"
 )
 
 // well is a store in which all is well, with what its gateway says.
 func well() *snapshot {
-	objects, volumes := findingstest.Well()
+	objects, volumes := kubefindingtest.Well()
 	s := &snapshot{Objects: objects, Volumes: volumes}
 	for n, shard := range s.Pools[0].Status.ShardStatuses {
 		s.Live.Shards = append(s.Live.Shards, &recordv1.Shard{Name: shard.Name, Domain: shard.Node, Leaders: int32(21 + n/2), Alive: true})
@@ -43,7 +43,7 @@ func trouble() *snapshot {
 	for i := range o.Pods {
 		switch o.Pods[i].Name {
 		case "quotes-etcd-1":
-			findingstest.Crash(&o.Pods[i], `{"level":"panic","msg":"tocommit(1021) is out of range [lastIndex(0)]. Was the raft log corrupted, truncated, or lost?"}`)
+			kubefindingtest.Crash(&o.Pods[i], `{"level":"panic","msg":"tocommit(1021) is out of range [lastIndex(0)]. Was the raft log corrupted, truncated, or lost?"}`)
 		case "quotes-ssd-1-0":
 			o.Pods[i].Status.Conditions[0].Status = corev1.ConditionFalse
 		case "quotes-gateway-6d4c9b-1":
@@ -72,7 +72,7 @@ func trouble() *snapshot {
 
 func set(list *[]metav1.Condition, kind string, status metav1.ConditionStatus, reason, message string) {
 	*list = slices.DeleteFunc(*list, func(c metav1.Condition) bool { return c.Type == kind })
-	*list = append(*list, findingstest.Condition(kind, status, reason, message))
+	*list = append(*list, kubefindingtest.Condition(kind, status, reason, message))
 }
 
 // What a person sees at the two usual widths of a terminal. Commands alone may be longer than the screen, so that they can be copied.
@@ -81,7 +81,7 @@ func TestScreens(t *testing.T) {
 	silent.Live = live{Err: errors.New("none of the 2 gateways of store quotes is ready")}
 	for name, s := range map[string]*snapshot{"well": well(), "trouble": trouble(), "silent": silent} {
 		for file, width := range map[string]int{"-80.txt": 80, "-140.txt": 140} {
-			got := s.show(width, findings.Find(s.Objects))
+			got := s.show(width, kubefinding.Find(s.Objects))
 			golden(t, name+file, got)
 			for n, line := range strings.Split(got, "\n") {
 				if utf8.RuneCountInString(line) > width && !strings.HasPrefix(strings.TrimSpace(line), "$ ") {
@@ -120,7 +120,7 @@ func TestStatusFromAnAPIServer(t *testing.T) {
 		create(t, a.objects, "status", o.Pods[i].DeepCopy())
 	}
 	// Of another store, and so no matter of this one.
-	other := findingstest.Pod("other-ssd-0-0", "n1", map[string]string{v1alpha1.LabelStore: "other"}, "shard")
+	other := kubefindingtest.Pod("other-ssd-0-0", "n1", map[string]string{v1alpha1.LabelStore: "other"}, "shard")
 	create(t, a.objects, "status", &other)
 
 	stores, err := a.stores(t.Context(), []string{"quotes"})
@@ -132,10 +132,10 @@ func TestStatusFromAnAPIServer(t *testing.T) {
 		t.Fatalf("%v, %v", err, got.Missing)
 	}
 	for i := range got.Pods {
-		got.Pods[i].CreationTimestamp = metav1.NewTime(findingstest.Now.Add(-24 * time.Hour))
+		got.Pods[i].CreationTimestamp = metav1.NewTime(kubefindingtest.Now.Add(-24 * time.Hour))
 	}
 	got.Live = want.Live
-	text := strings.ReplaceAll(got.show(140, findings.Find(got.Objects)), "RecordStore status/quotes", "RecordStore prod/quotes")
+	text := strings.ReplaceAll(got.show(140, kubefinding.Find(got.Objects)), "RecordStore status/quotes", "RecordStore prod/quotes")
 	golden(t, "well-140.txt", text)
 
 	t.Run("the command", func(t *testing.T) {

@@ -1,6 +1,6 @@
-// Package findings says what is wrong with a store, from the Kubernetes objects that belong to it. It is one pure function: objects in,
+// Package kubefinding says what is wrong with a store, from the Kubernetes objects that belong to it. It is one pure function: objects in,
 // sentences out, no client and no clock.
-package findings
+package kubefinding
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package findings_test
+package kubefinding_test
 
 import (
 	"slices"
@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	. "sheaf.dev/sheaf/internal/findings"
-	"sheaf.dev/sheaf/internal/findings/findingstest"
+	. "sheaf.dev/sheaf/internal/kubefinding"
+	"sheaf.dev/sheaf/internal/kubefinding/kubefindingtest"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -37,7 +37,7 @@ func pod(t *testing.T, o *Objects, part string) *corev1.Pod {
 
 func set(list *[]metav1.Condition, kind string, status metav1.ConditionStatus, reason, message string) {
 	*list = slices.DeleteFunc(*list, func(c metav1.Condition) bool { return c.Type == kind })
-	*list = append(*list, findingstest.Condition(kind, status, reason, message))
+	*list = append(*list, kubefindingtest.Condition(kind, status, reason, message))
 }
 
 // shardIs puts shard 1 into a state.
@@ -103,11 +103,11 @@ func TestFindings(t *testing.T) {
 		}, []want{{Note, "ShardPool quotes-ssd", "2 of 3 shards run an older template", `"mode":"OneByOne"`}}},
 
 		"a member of etcd that ends": {func(t *testing.T, o *Objects) {
-			findingstest.Crash(pod(t, o, "etcd-1"), "panic: tocommit(5) is out of range")
+			kubefindingtest.Crash(pod(t, o, "etcd-1"), "panic: tocommit(5) is out of range")
 		},
 			[]want{{Warning, "etcd member quotes-etcd-1", "tocommit(5) is out of range; 2 of 3 members are ready", "logs quotes-etcd-1 --previous"}}},
 		"no majority of etcd": {func(t *testing.T, o *Objects) {
-			findingstest.Crash(pod(t, o, "etcd-1"), "panic")
+			kubefindingtest.Crash(pod(t, o, "etcd-1"), "panic")
 			o.Pods = slices.DeleteFunc(o.Pods, func(p corev1.Pod) bool { return p.Name == "quotes-etcd-2" })
 		}, []want{
 			{Problem, "etcd member quotes-etcd-1", "1 of 3 members are ready, and no majority", "logs quotes-etcd-1"},
@@ -123,7 +123,7 @@ func TestFindings(t *testing.T) {
 			[]want{{Warning, "gateway quotes-gateway", "all 2 gateways are on node n1", "rollout restart deployment quotes-gateway"}}},
 		"no gateway is ready": {func(t *testing.T, o *Objects) {
 			for _, n := range []string{"0", "1"} {
-				findingstest.Crash(pod(t, o, "gateway-6d4c9b-"+n), "no such host")
+				kubefindingtest.Crash(pod(t, o, "gateway-6d4c9b-"+n), "no such host")
 			}
 		}, []want{
 			{Problem, "gateway quotes-gateway-6d4c9b-0", "0 of 2 gateways are ready", "--previous"},
@@ -153,21 +153,21 @@ func TestFindings(t *testing.T) {
 		}, []want{{Warning, "claim data-old-0-0", "its pool old is gone", "delete pvc data-old-0-0"}}},
 		"a claim that somebody has deleted": {func(_ *testing.T, o *Objects) {
 			i := slices.IndexFunc(o.Claims, func(c corev1.PersistentVolumeClaim) bool { return c.Name == "data-quotes-ssd-1-0" })
-			o.Claims[i].DeletionTimestamp = &metav1.Time{Time: findingstest.Now}
+			o.Claims[i].DeletionTimestamp = &metav1.Time{Time: kubefindingtest.Now}
 		}, []want{{Warning, "claim data-quotes-ssd-1-0", "somebody has deleted it", "describe pvc"}}},
 		"a disk that is not blank": {func(_ *testing.T, o *Objects) {
 			o.DiskSets[0].Status.Disks[6].State, o.DiskSets[0].Status.Disks[6].Message = v1alpha1.DiskFormatBlocked, "holds ntfs"
 		}, []want{{Warning, "disk /dev/disk/by-id/nvme-6 of node n1", "holds ntfs", "describe diskset local-xfs"}}},
 		"killed for its memory, and back": {func(t *testing.T, o *Objects) {
 			pod(t, o, "ssd-2").Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{
-				ExitCode: 137, Reason: "OOMKilled", FinishedAt: metav1.NewTime(findingstest.Now.Add(-5 * time.Minute)),
+				ExitCode: 137, Reason: "OOMKilled", FinishedAt: metav1.NewTime(kubefindingtest.Now.Add(-5 * time.Minute)),
 			}
 		}, []want{{Warning, "pod quotes-ssd-2-0", "OOMKilled) 5m0s ago, and runs again: raise its memory limit", "logs quotes-ssd-2-0 --previous"}}},
 		"events": {func(_ *testing.T, o *Objects) {
 			event := func(name, kind, reason string, ago time.Duration) corev1.Event {
 				return corev1.Event{
 					InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: name}, Type: kind, Reason: reason, Message: "words",
-					LastTimestamp: metav1.NewTime(findingstest.Now.Add(-ago)),
+					LastTimestamp: metav1.NewTime(kubefindingtest.Now.Add(-ago)),
 				}
 			}
 			o.Events = []corev1.Event{
@@ -177,7 +177,7 @@ func TestFindings(t *testing.T) {
 		}, []want{{Note, "event of Pod quotes-ssd-0-0", "Unhealthy, 1m0s ago: words", "events --for pod/quotes-ssd-0-0"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o, _ := findingstest.Well()
+			o, _ := kubefindingtest.Well()
 			c.change(t, &o)
 			compare(t, Find(o), c.want)
 		})
@@ -203,7 +203,7 @@ func compare(t *testing.T, got []Finding, wanted []want) {
 
 // The worst comes first, and what is long is cut, not lost in lines.
 func TestTheWorstComesFirst(t *testing.T) {
-	o, _ := findingstest.Well()
+	o, _ := kubefindingtest.Well()
 	shardIs(v1alpha1.ShardNodeDown, strings.Repeat("long words ", 200)+"\nend")(t, &o)
 	o.Pools[0].Spec.Update.Mode, o.Pools[0].Status.Updated = v1alpha1.UpdatePaused, 1
 	set(&o.Store.Status.Conditions, v1alpha1.ConditionStalled, metav1.ConditionTrue, "OtherStore", "it holds another")
@@ -232,7 +232,7 @@ func TestEveryStateIsTold(t *testing.T) {
 		v1alpha1.ShardMemoryTooSmall, v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable, v1alpha1.ShardImagePull,
 		v1alpha1.ShardCrashLooping, v1alpha1.ShardUnreachable,
 	} {
-		o, _ := findingstest.Well()
+		o, _ := kubefindingtest.Well()
 		o.Pools[0].Status.ShardStatuses[1].State = state
 		if told := len(Find(o)) > 0; told == slices.Contains(quiet, state) {
 			t.Errorf("%s: told is %v", state, told)

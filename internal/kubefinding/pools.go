@@ -1,4 +1,4 @@
-package findings
+package kubefinding
 
 import (
 	"encoding/json"
