@@ -1,7 +1,6 @@
 package controllers
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -141,7 +140,7 @@ func fieldsOf(entries []metav1.ManagedFieldsEntry, n int) (*fieldpath.Set, error
 	if n < 0 || entries[n].FieldsV1 == nil {
 		return set, nil
 	}
-	if err := set.FromJSON(bytes.NewReader(entries[n].FieldsV1.Raw)); err != nil {
+	if err := set.FromJSON(entries[n].FieldsV1.GetRawReader()); err != nil {
 		return nil, fmt.Errorf("managed fields of %s: %w", entries[n].Manager, err)
 	}
 	return set, nil
@@ -152,14 +151,14 @@ func withFields(e metav1.ManagedFieldsEntry, set *fieldpath.Set) metav1.ManagedF
 	if err != nil { // of a set that was read from JSON: a mistake of the program
 		panic(err)
 	}
-	e.FieldsV1 = &metav1.FieldsV1{Raw: raw}
+	e.FieldsV1 = metav1.NewFieldsV1(string(raw))
 	return e
 }
 
 // onlyMetadata is a quick look at an entry: most say nothing of the spec.
 func onlyMetadata(e metav1.ManagedFieldsEntry) bool {
 	var top map[string]json.RawMessage
-	if e.FieldsV1 == nil || json.Unmarshal(e.FieldsV1.Raw, &top) != nil {
+	if e.FieldsV1 == nil || json.Unmarshal(e.FieldsV1.GetRawBytes(), &top) != nil {
 		return true
 	}
 	for field := range top {
