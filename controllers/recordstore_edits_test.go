@@ -186,15 +186,26 @@ var _ = Describe("What is edited by hand", func() {
 
 	It("comes back where who wrote what was taken away, too", func(ctx context.Context) {
 		key := types.NamespacedName{Namespace: p.Namespace, Name: "quotes-gateway"}
-		budget := &policyv1.PodDisruptionBudget{}
-		Expect(api.Get(ctx, key, budget)).To(Succeed())
-		patch := `[{"op":"replace","path":"/metadata/managedFields","value":[{}]},{"op":"remove","path":"/spec/minAvailable"},{"op":"add","path":"/spec/maxUnavailable","value":3}]`
-		Expect(api.Patch(ctx, budget, client.RawPatch(types.JSONPatchType, []byte(patch)), person)).To(Succeed())
-		Expect(budget.ManagedFields).To(BeEmpty())
+		forgotten := `[{"op":"replace","path":"/metadata/managedFields","value":[{}]},`
+		budget, service, gateway := &policyv1.PodDisruptionBudget{}, &corev1.Service{}, &appsv1.Deployment{}
+		for o, patch := range map[client.Object]string{
+			budget:  `{"op":"remove","path":"/spec/minAvailable"},{"op":"add","path":"/spec/maxUnavailable","value":3}]`,
+			service: `{"op":"replace","path":"/spec/ports/0/port","value":9999}]`,
+			gateway: `{"op":"add","path":"/spec/template/spec/containers/0/env","value":[{"name":"FOO","value":"bar"}]}]`,
+		} {
+			Expect(api.Get(ctx, key, o)).To(Succeed())
+			Expect(api.Patch(ctx, o, client.RawPatch(types.JSONPatchType, []byte(forgotten+patch)), person)).To(Succeed())
+			Expect(o.GetManagedFields()).To(BeEmpty())
+		}
 		p.heal(ctx)
-		Expect(api.Get(ctx, key, budget)).To(Succeed())
+		for _, o := range []client.Object{budget, service, gateway} {
+			Expect(api.Get(ctx, key, o)).To(Succeed())
+		}
 		Expect(budget.Spec.MaxUnavailable).To(BeNil())
 		Expect(budget.Spec.MinAvailable).NotTo(BeNil())
+		Expect(service.Spec.Ports).To(HaveLen(1))
+		Expect(service.Spec.Ports[0].Port).NotTo(Equal(int32(9999)))
+		Expect(gateway.Spec.Template.Spec.Containers[0].Env).NotTo(ContainElement(HaveField("Name", "FOO")))
 	})
 
 	It("is healed everywhere else while one object is refused", func(ctx context.Context) {
