@@ -166,6 +166,7 @@ func relax(store map[string]any) {
 		if !ok {
 			continue
 		}
+		delete(p, "minProperties")
 		if required, ok := p["required"]; ok {
 			delete(p, "required")
 			p["if"] = map[string]any{"minProperties": 1}
