@@ -55,7 +55,7 @@ func Apply(ctx context.Context, c client.Client, owner, wanted client.Object) (c
 		return false, err
 	}
 	if live != nil && !ofAnother(live, owner) {
-		if len(live.GetManagedFields()) == 0 {
+		if len(live.GetManagedFields()) == 0 && live.GetUID() != "" {
 			if err := learnWriters(ctx, c, live, u); err != nil {
 				return false, fmt.Errorf("learn who wrote %s: %w", at, err)
 			}

@@ -104,14 +104,15 @@ func takeOver(live client.Object, wanted *unstructured.Unstructured) ([]byte, er
 }
 
 // learnWriters has the API server note who wrote what in an object where somebody took that away, and reads the object anew. An
-// apply that names no field makes the server credit all that is there to a manager of its own (before-first-apply).
+// apply that names no field makes the server credit all that is there to a manager of its own (before-first-apply). The
+// apply is not by the operator's own manager: where the cache was behind, it would take away all that the operator wrote.
 func learnWriters(ctx context.Context, c client.Client, live client.Object, wanted *unstructured.Unstructured) error {
 	bare := &unstructured.Unstructured{}
 	bare.SetGroupVersionKind(wanted.GroupVersionKind())
 	bare.SetNamespace(wanted.GetNamespace())
 	bare.SetName(wanted.GetName())
 	bare.SetUID(live.GetUID()) // a conflict where it is gone meanwhile: nothing is made
-	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(bare), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(bare), client.FieldOwner(v1alpha1.FieldManager+"-learns"))
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func (p *play) snapshot(ctx context.Context) client.Client {
 			o.SetFinalizers([]string{"sheaf.dev/played"}) // the fake takes no other
 		}
 	}
-	return fake.NewClientBuilder().WithScheme(envScheme).WithObjects(objects...).Build()
+	return fake.NewClientBuilder().WithScheme(envScheme).WithObjects(objects...).WithReturnManagedFields().Build() // as the operator's cache, which Apply reads
 }
 
 // reading makes a client that reads from a cache and writes to the API server.
