@@ -368,44 +368,6 @@ type Gateway struct {
 	PodAnnotations map[string]string `json:"podAnnotations,omitempty"`
 }
 
-// NetworkPolicyMode says who makes a store's NetworkPolicies.
-// +kubebuilder:validation:Enum=Managed;None
-type NetworkPolicyMode string
-
-// Modes of NetworkPolicies.
-const (
-	// NetworkPolicyManaged lets the operator make them.
-	NetworkPolicyManaged NetworkPolicyMode = "Managed"
-	// NetworkPolicyNone makes none, and takes away those that the operator made.
-	NetworkPolicyNone NetworkPolicyMode = "None"
-)
-
-// DirectClients says which clients may call shards past the gateway.
-// +kubebuilder:validation:Enum=Any;Labelled
-type DirectClients string
-
-// Direct clients.
-const (
-	// DirectClientsAny may be any pod.
-	DirectClientsAny DirectClients = "Any"
-	// DirectClientsLabelled have the label sheaf.dev/client with the store's name.
-	DirectClientsLabelled DirectClients = "Labelled"
-)
-
-// NetworkPolicy says who may reach the store's pods.
-type NetworkPolicy struct {
-	// Mode: Managed makes NetworkPolicies by which only the store's pods and the operator reach a managed etcd; None makes none.
-	// Policies add up: to let others in as well, make one of your own beside them.
-	// +optional
-	// +kubebuilder:default=Managed
-	Mode NetworkPolicyMode `json:"mode,omitempty"`
-	// DirectClients that may call shards past the gateway: Any, or Labelled (pods of any namespace with the label sheaf.dev/client: NAME,
-	// NAME being the store's). With Labelled nobody else reaches the port on which shards talk to each other.
-	// +optional
-	// +kubebuilder:default=Any
-	DirectClients DirectClients `json:"directClients,omitempty"`
-}
-
 // DeletionPolicy says what becomes of the claims when a store is deleted.
 // +kubebuilder:validation:Enum=Retain;Delete
 type DeletionPolicy string
