@@ -25,6 +25,8 @@ type dataset struct {
 	open    bool  // the active segments are left as they are
 	roomy   bool  // addRoom was there
 	killed  bool  // and so are their hints: as a kill leaves them, not a stop
+
+	ownSyncs bool // a load syncs each active segment, not the volume once
 }
 
 // groupCount of a dataset: as many as one shard of a small store holds.
@@ -159,7 +161,9 @@ func (d *dataset) load(ctx context.Context, residency group.Residency, loader *g
 	durable := sync.OnceValue(func() error { return (vfs.OS{}).SyncAll(d.dir) })
 	err := parallel(len(d.groups), func(i int) error {
 		opts := d.options(i)
-		opts.Durable = durable
+		if !d.ownSyncs {
+			opts.Durable = durable
+		}
 		opts.Residency, opts.Loader = residency, loader
 		log, report, err := group.Load(ctx, opts, &group.Progress{})
 		if err != nil {

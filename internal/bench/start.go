@@ -117,7 +117,8 @@ func (s *startBench) measure(ctx context.Context) error {
 		start("kill", "kill", loaders.fresh, addRoom),
 		start("journal", "journal", loaders.fresh, func(d *dataset) error { return d.writeAndKill(ctx) }),
 		start("sealed", "sealed", loaders.fresh, nil),
-		start("small", "small", loaders.fresh, addRoom),
+		start("small", "small", loaders.fresh, func(d *dataset) error { d.ownSyncs = false; return addRoom(d) }),
+		start("small", "small, own syncs", loaders.fresh, func(d *dataset) error { d.ownSyncs = true; return addRoom(d) }),
 		start("small sealed", "small sealed", loaders.fresh, nil),
 	}
 	if s.residency == group.Resident {
@@ -157,6 +158,7 @@ func (s *startBench) start(ctx context.Context, d *dataset, as string, loader *g
 	if err != nil {
 		return 0, err
 	}
+	traceMark("sheaf begins " + as + s.traced())
 	begin := time.Now()
 	if err := d.replayJournal(); err != nil {
 		return 0, err
@@ -166,6 +168,7 @@ func (s *startBench) start(ctx context.Context, d *dataset, as string, loader *g
 		return 0, err
 	}
 	one := started{seconds: time.Since(begin).Seconds()}
+	traceMark("sheaf ends " + as + s.traced())
 	memoryAfter, readAfter, err := processFigures()
 	if err = errors.Join(err, ctx.Err()); err != nil {
 		return 0, errors.Join(err, loaded.close())
@@ -217,6 +220,7 @@ func (s *startBench) addRows(rates map[string][]float64) {
 	seconds("after SIGKILL with a journal / after a stop", "journal", "stop", 0)
 	seconds("after a stop, active segments / sealed ones", "stop", "sealed", 0)
 	seconds(fmt.Sprintf("after SIGKILL, %d small active segments / sealed ones", s.smallGroups()), "small", "small sealed", 0)
+	seconds("after SIGKILL, small active segments, one sync of the volume / a sync for each group", "small", "small, own syncs", 0)
 	if s.residency == group.Resident {
 		seconds("after SIGKILL / after a stop, touched memory", "kill, touched", "stop, touched", 1.2)
 	}

@@ -132,25 +132,27 @@ func (s *startBench) otherWays(ctx context.Context, sealed *dataset, records int
 		return nil, err
 	}
 	bytes := float64(records) * float64(s.size)
-	coldly := func(bytes float64, run func() error) figure {
-		return func() (float64, error) {
+	coldly := func(name string, bytes float64, run func() error) variant {
+		return variant{name, func() (float64, error) {
 			if err := s.cold(ctx); err != nil {
 				return 0, err
 			}
+			traceMark("sheaf begins " + name + s.traced())
+			defer traceMark("sheaf ends " + name + s.traced())
 			return timed(bytes, run)
-		}
+		}}
 	}
 	return []variant{
-		{"files", coldly(float64(inFiles)*float64(s.size), func() error { return readFiles(files, inFiles) })},
-		{"composite", coldly(bytes, func() error { return readComposite(composite, nil) })},
-		{"composite kept", coldly(bytes, func() error {
+		coldly("files", float64(inFiles)*float64(s.size), func() error { return readFiles(files, inFiles) }),
+		coldly("composite", bytes, func() error { return readComposite(composite, nil) }),
+		coldly("composite kept", bytes, func() error {
 			memory, release, err := allocate(int64(bytes)+records*compositeHeaderBytes, false)
 			if err != nil {
 				return err
 			}
 			defer release()
 			return readComposite(composite, memory)
-		})},
+		}),
 		{"raw", func() (float64, error) {
 			if err := s.cold(ctx); err != nil {
 				return 0, err
@@ -159,6 +161,8 @@ func (s *startBench) otherWays(ctx context.Context, sealed *dataset, records int
 			if err != nil {
 				return 0, err
 			}
+			traceMark("sheaf begins raw" + s.traced())
+			defer traceMark("sheaf ends raw" + s.traced())
 			begin := time.Now()
 			raw, err := openRaw(names)
 			if err != nil {
