@@ -114,16 +114,17 @@ func TestAReturningGroupGetsTheRoomOfTheTrash(t *testing.T) {
 
 // A group on a small volume is compacted when its share of an eighth of that is superseded, also before its newest segment is full.
 func TestOnASmallVolumeLessIsSuperseded(t *testing.T) {
-	dir := smallDisk(t, 128)
+	const volumeMiB = 384 // so much that room never gets short here, which would compact all
+	dir := smallDisk(t, volumeMiB)
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { // segments of 256 MiB, at 64 MiB superseded
-		c.Dir, c.Compaction = dir, Compaction{Interval: 10 * time.Millisecond, RateBytesPerSecond: -1}
+		c.Dir, c.SegmentBytes, c.Compaction = dir, 0, Compaction{Interval: 10 * time.Millisecond, RateBytesPerSecond: -1}
 	}).ready()
 	var ids []int64
 	for n := range hash4.Groups {
 		ids = append(ids, idsOf(hash4, n, 2)...)
 	}
-	there := f.overwrite(ids, 60, 100_000) // 12 MB a group
-	const most = 128 << 20 / 8 / 4
+	there := f.overwrite(ids, 150, 100_000) // 30 MB a group
+	const most = volumeMiB << 20 / 8 / 4
 	f.eventually("little is superseded", func() bool {
 		for _, g := range f.shard.Status().Groups {
 			if g.StoredBytes > 2*most {
