@@ -22,6 +22,7 @@ func (v *verifier) checkOrder() {
 		}
 		v.addFileEnds(s)
 		v.report.Entries += s.entries
+		earlier := len(open) // those behind are of this segment
 		for k := range s.bad {
 			b := &s.bad[k]
 			if b.before == 0 {
@@ -36,9 +37,13 @@ func (v *verifier) checkOrder() {
 			continue
 		}
 		unknown := len(s.bad) > 0 && s.bad[0].Offset < s.firstOffset
-		for _, b := range open {
-			if b.after == 0 && b.before < s.first {
+		for n, b := range open {
+			switch {
+			case b.after != 0:
+			case b.before < s.first:
 				b.after, unknown = s.first, true
+			case n < earlier:
+				b.after = s.first // this segment cut the log there
 			}
 		}
 		v.checkBoundary(s, last, term, unknown)
@@ -195,10 +200,14 @@ func (s *segmentScan) describe(b badRange) Damage {
 		d.IndexFirst, d.IndexLast = b.Entry.Index, b.Entry.Index
 		return d
 	}
-	if b.after <= b.before+1 && b.after != 0 {
+	first := b.before + 1
+	if b.after <= b.before && mayHideCut(b.Bytes, b.termBefore, b.termAfter) {
+		first = b.commit + 1 // the log was cut around here: what is hit may have made void what stands before
+	}
+	if b.after <= first {
 		return d // the neighbours follow one another: padding or a state record was hit
 	}
-	d.IndexFirst, d.IndexLast = b.before+1, b.after-1
+	d.IndexFirst, d.IndexLast = first, b.after-1
 	if s.hint == nil {
 		d.IDsUnknown = true
 		return d

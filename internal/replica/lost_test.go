@@ -26,7 +26,7 @@ func TestAFollowerThatLacksWhatItAcknowledgedFails(t *testing.T) {
 		ok(t, err)
 		err = follower.Step(&raftpb.Message{
 			Type: raftpb.MsgHeartbeat.Enum(), From: &first, To: &follower.opts.RaftID,
-			Term: proto.Uint64(leader.Members().Term), Commit: proto.Uint64(last + 1),
+			Term: proto.Uint64(leader.Members().Term), Commit: proto.Uint64(last + 100), // more than can come to the log meanwhile
 		})
 		if !errors.Is(err, ErrLostEntries) || !errors.Is(follower.Status().Err, ErrLostEntries) {
 			t.Fatalf("a heartbeat beyond the log: %v, %v", err, follower.Status().Err)
