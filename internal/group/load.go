@@ -125,7 +125,12 @@ func (ld *loading) run() error {
 	if err := ld.holdBackConf(active); err != nil {
 		return err
 	}
-	if err := ld.findTailIDs(); err != nil {
+	if active != nil {
+		ld.state.terms = active.terms // of the tail, so that what a leader made void there is not taken for what counts
+	}
+	err = ld.findTailIDs()
+	ld.state.terms = nil // made of all segments, below
+	if err != nil {
 		return err
 	}
 	if err := ld.loadSealed(); err != nil { // 3 and 4
@@ -358,10 +363,10 @@ func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m Manifes
 		return nil, err
 	}
 	if w.zeros < size { // in a sealed segment there is no room at the end
-		w.bad = append(w.bad, lostRange{offset: w.zeros, bytes: size - w.zeros, what: FrameZeros.String(), before: w.last})
+		w.unknown(w.zeros, size-w.zeros, FrameZeros.String(), false)
 	}
 	if size < m.Bytes {
-		w.bad = append(w.bad, lostRange{offset: size, bytes: m.Bytes - size, what: "the file ends too early", before: w.last})
+		w.unknown(size, m.Bytes-size, "the file ends too early", false)
 	}
 	return w, nil
 }

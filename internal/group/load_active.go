@@ -49,10 +49,7 @@ func (ld *loading) recoverLast() (*recovered, error) {
 	}
 	s.rows, s.incomplete = &r.rows, lostEntries(r.damages)
 	ld.parts[n-1] = &loaded{terms: r.terms, blobs: r.rows.blobs, lastCommit: r.rows.lastCommit, damages: r.damages, ids: r.ids}
-	ld.state.last, ld.state.end = r.last, r.end
-	for _, d := range r.damages {
-		ld.state.last = max(ld.state.last, d.IndexLast)
-	}
+	ld.state.last, ld.state.end = r.lastIndex(), r.end
 	ld.commit = min(hard.Commit, ld.state.last)
 	return r, nil
 }

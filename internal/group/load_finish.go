@@ -117,10 +117,7 @@ func (ld *loading) openActive(s *segment, r *recovered) error {
 	case r.end < size:
 		w.inherited = true // what is there reads as zero
 	}
-	last := r.last
-	for _, d := range r.damages {
-		last = max(last, d.IndexLast) // what is lost at the end was there
-	}
+	last := r.lastIndex()
 	w.active, w.end, w.allocated, w.opened, w.last = s, r.end, size, r.end, last
 	if r.states {
 		w.state = stateFrame{offset: r.stateAt, last: r.stateLast}

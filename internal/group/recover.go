@@ -259,6 +259,7 @@ type recovered struct {
 	voteLost bool  // see segmentWalk.lostState
 	cut      bool  // a torn tail begins at end: it must be removed
 	cutBytes int64
+	reach    uint64 // no entry that counts has a greater index: whole ones behind bad bytes say so
 	damages  []*Damage
 	ids      []damagedID
 }
@@ -293,8 +294,18 @@ func (l *Log) recoverActive(s *segment, size int64, mark Mark, walk func(through
 		out.unknown(out.end, 0, "committed entries are gone", true)
 		last, out.voteLost = commit, true // a vote may have stood behind them
 	}
+	out.reach = out.segmentWalk.end(last)
 	out.damages, out.ids = out.segmentWalk.damages(l.opts.Identity.Name, s.manifest(), last, nil, l.w.manifest.mayHaveCuts())
 	return out, nil
+}
+
+// lastIndex is the greatest index that counts, or counted before it was hit. Damage may name a greater one, of an entry that was made void.
+func (r *recovered) lastIndex() uint64 {
+	last := r.last
+	for _, d := range r.damages {
+		last = max(last, min(d.IndexLast, r.reach)) // what is lost at the end was there
+	}
+	return last
 }
 
 // mayHaveCuts tells whether a new leader may ever have cut the log: not as long as one voter was alone.

@@ -184,8 +184,8 @@ func (l *Log) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (more
 	err = l.frames(v, l.startOf(v, from), func(step *FrameStep) bool {
 		e := &step.Entry
 		switch {
-		case step.Status == FrameZeros && v.active:
-			return true
+		case step.Status == FrameZeros && v.active && step.Offset+step.Bytes >= v.end:
+			return true // room; zeros with frames behind them are damage
 		case step.Status != FrameWhole:
 			damage = &DamageError{Damage: v.damage(l.opts.Identity.Name, step)}
 			return false

@@ -22,9 +22,9 @@ func (r *repairer) writeSegments() error {
 	r.next.Segments = nil
 	r.next.HardState = r.hard
 	r.next.HardState.SyncedOffset, r.next.HardState.SyncedIndex = 0, 0
-	last := m.CompactedThrough
+	last := uint64(0)
 	for _, s := range r.scans {
-		last = max(last, s.last)
+		last = max(min(last, s.manifest.FirstIndex-1), s.last) // what a segment makes void of earlier ones is not there
 		if err := r.writeSegment(s); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
@@ -34,6 +34,7 @@ func (r *repairer) writeSegments() error {
 			r.garbage = append(r.garbage, BlobName(id))
 		}
 	}
+	last = max(last, m.CompactedThrough)
 	if r.lost {
 		last = r.greatest + lossJump
 		r.report.NextIndex = last + 1

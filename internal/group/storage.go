@@ -381,7 +381,7 @@ func (l *Log) walkEntries(lo, hi uint64, pass func(Damage), fn func(*Entry, inde
 				} else if step.Status != FrameContent || e.Index == next {
 					damage = &DamageError{Damage: v.damage(l.opts.Identity.Name, step)}
 				}
-				return damage == nil || step.Status != FrameContent
+				return true // an entry that stands behind it may be the one that counts
 			case step.Status != FrameWhole || e.Kind == KindState || e.Index < next || e.Index > through || !l.isValid(e):
 				return true
 			case (e.Index > next || e.Kind == KindRequest) && !gaps:

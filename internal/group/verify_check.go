@@ -22,7 +22,6 @@ func (v *verifier) checkOrder() {
 		}
 		v.addFileEnds(s)
 		v.report.Entries += s.entries
-		earlier := len(open) // those behind are of this segment
 		for k := range s.bad {
 			b := &s.bad[k]
 			if b.before == 0 {
@@ -37,13 +36,9 @@ func (v *verifier) checkOrder() {
 			continue
 		}
 		unknown := len(s.bad) > 0 && s.bad[0].Offset < s.firstOffset
-		for n, b := range open {
-			switch {
-			case b.after != 0:
-			case b.before < s.first:
+		for _, b := range open {
+			if b.after == 0 && b.before < s.first {
 				b.after, unknown = s.first, true
-			case n < earlier:
-				b.after = s.first // this segment cut the log there
 			}
 		}
 		v.checkBoundary(s, last, term, unknown)
@@ -65,7 +60,8 @@ func (v *verifier) checkOrder() {
 	}
 	for _, s := range v.scans {
 		for k := range s.bad {
-			if b := &s.bad[k]; s.manifest.Sealed() && b.after > s.manifest.LastIndex+1 {
+			// No entry follows in the log where the next segment begins at or below what stands before the bad bytes.
+			if b := &s.bad[k]; s.manifest.Sealed() && (b.after == 0 || b.after > s.manifest.LastIndex+1) {
 				b.after = s.manifest.LastIndex + 1
 			}
 		}
@@ -200,14 +196,10 @@ func (s *segmentScan) describe(b badRange) Damage {
 		d.IndexFirst, d.IndexLast = b.Entry.Index, b.Entry.Index
 		return d
 	}
-	first := b.before + 1
-	if b.after <= b.before && mayHideCut(b.Bytes, b.termBefore, b.termAfter) {
-		first = b.commit + 1 // the log was cut around here: what is hit may have made void what stands before
-	}
-	if b.after <= first {
+	if b.after <= b.before+1 && b.after != 0 {
 		return d // the neighbours follow one another: padding or a state record was hit
 	}
-	d.IndexFirst, d.IndexLast = first, b.after-1
+	d.IndexFirst, d.IndexLast = b.before+1, b.after-1
 	if s.hint == nil {
 		d.IDsUnknown = true
 		return d
