@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
-# Tells how long the device works in each kind of start of `sheaf bench load --only start`. Medians over the rounds, in milliseconds:
-# the start; of it with requests at the device; before the first request of 64 KiB or more; after the last request. And the MB read.
-# Needs root. The kernel's trace (tracefs) is on meanwhile, which costs a little. Arguments are handed on: --fs ext4 --rounds 11.
+# Tells how long the device works in each kind of start of `sheaf bench load --only start`, which gets all arguments
+# (--fs ext4 --rounds 11). Medians over the rounds, in milliseconds: the start; of it with requests at the device; before the
+# first request of 64 KiB or more; after the last request. And the MB read. Needs root. The kernel's trace costs a little.
 # DEVICE: the disk's major,minor, as in 254,0 (default: that of the folder for temporary files).
 set -euo pipefail
 cd "$(dirname "$0")/.."
+[ "$(id -u)" = 0 ] || { echo "trace-starts: run it as root: it reads the kernel's trace" >&2; exit 1; }
+[ -x bin/sheaf ] || { echo "trace-starts: there is no bin/sheaf: make build" >&2; exit 1; }
 trace=/sys/kernel/tracing
 device="${DEVICE:-$(stat -c '%Hd,%Ld' "${TMPDIR:-/tmp}")}"
 mounted=
 [ -e $trace/trace_marker ] || { mount -t tracefs nodev $trace && mounted=1; }
-log=$(mktemp)
+log=$(mktemp) buffer=$(awk '{ print $1 }' $trace/buffer_size_kb)
 cleanup() {
   echo 0 | tee $trace/events/block/block_rq_{issue,complete}/enable >/dev/null
+  echo "$buffer" >$trace/buffer_size_kb
   [ -z "$mounted" ] || umount $trace
   rm -f "$log"
 }
@@ -23,8 +26,8 @@ echo 1 >$trace/tracing_on
 echo 1 | tee $trace/events/block/block_rq_{issue,complete}/enable >/dev/null
 bin/sheaf bench load --only start --start 50MiB "$@"
 
-# Lines of "seconds what ...": marks as they are, requests with their operation, first sector and number of sectors. A request that
-# the driver puts back into the queue is issued anew under the same sector, and counts once.
+# Lines of "seconds what ...": marks as they are, requests with operation, first sector and number of sectors. A request
+# that the driver puts back into its queue is issued anew under the same sector, and counts once.
 sed -nE \
   -e 's/.* ([0-9.]+): tracing_mark_write: sheaf (begins|ends) (.*)/\1 \2 \3/p' \
   -e "s/.* ([0-9.]+): block_rq_(issue|complete): $device ([A-Z]+) .*\(.*\) ([0-9]+) \+ ([0-9]+) .*/\1 \2 \3 \4 \5/p" \
@@ -46,7 +49,7 @@ awk '
   }
   $2 == "complete" && ($4 in sector) { delete sector[$4]; flying--; done = now }
 ' "$log" | sort | awk -F'\t' '
-  function tell(  i, n, line) {
+  function tell(  i, line) {
     line = sprintf("%-20s", name)
     for (i = 1; i <= 5; i++) line = line sprintf("%9s", median(i))
     if (name != "") print line "  (" count " starts)"

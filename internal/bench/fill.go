@@ -25,8 +25,8 @@ type dataset struct {
 	open    bool  // the active segments are left as they are
 	roomy   bool  // addRoom was there
 	killed  bool  // and so are their hints: as a kill leaves them, not a stop
-
-	ownSyncs bool // a load syncs each active segment, not the volume once
+	// ownSyncs: a load syncs each active segment, not the volume once.
+	ownSyncs bool
 }
 
 // groupCount of a dataset: as many as one shard of a small store holds.

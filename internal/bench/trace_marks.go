@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// traceMark writes a line between the events of the kernel's trace, where somebody has mounted it (hack/trace-starts.sh does), so
-// that requests of a device can be told by the start that made them.
+// traceMark writes a line between the events of the kernel's trace, so that requests of a device can be told by the
+// start that made them. hack/trace-starts.sh reads it; without a mounted tracefs, nothing is written.
 func traceMark(text string) {
 	f, err := os.OpenFile("/sys/kernel/tracing/trace_marker", os.O_WRONLY, 0)
 	if err != nil {

@@ -299,7 +299,8 @@ func (l *Log) recoverActive(s *segment, size int64, mark Mark, walk func(through
 	return out, nil
 }
 
-// lastIndex is the greatest index that counts, or counted before it was hit. Damage may name a greater one, of an entry that was made void.
+// lastIndex is the greatest index that counts, or counted before it was hit. Damage may name a greater one, of an entry
+// that was made void.
 func (r *recovered) lastIndex() uint64 {
 	last := r.last
 	for _, d := range r.damages {

@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
-// writtenLog is the plain model that the walks over a log are compared with: the frames as they were written, in the order of the log,
-// with what was done to their bytes.
+// writtenLog is the plain model that the walks over a log are compared with: the frames as they were written, in the
+// order of the log, with what was done to their bytes.
 type writtenLog struct {
 	segments []*writtenSegment
 	floor    uint64
@@ -128,8 +128,8 @@ func (w *writtenLog) syncedMark() int64 {
 	return mark
 }
 
-// cutTail takes away what stands behind the first bad bytes above the synced mark: the log ends there. It tells whether there are any;
-// zeros up to the end are room where nothing was written.
+// cutTail takes away what stands behind the first bad bytes above the synced mark: the log ends there. It tells whether
+// there are any; zeros up to the end are room where nothing was written.
 func (w *writtenLog) cutTail() bool {
 	s, mark := w.active(), w.syncedMark()
 	for _, b := range s.badRanges() {
@@ -149,8 +149,8 @@ func (w *writtenLog) straddles() bool {
 	return slices.ContainsFunc(w.active().badRanges(), func(b badBytes) bool { return b.offset < mark && b.offset+b.bytes > mark })
 }
 
-// counting gives the frames that count, by index: of each index the last, unless an entry below it was written later. Damage does not
-// matter: this is what was written.
+// counting gives the frames that count, by index: of each index the last, unless an entry below it was written later.
+// Damage does not matter: this is what was written.
 func (w *writtenLog) counting() map[uint64]*writtenFrame {
 	out := make(map[uint64]*writtenFrame)
 	cut := func(from uint64) {
@@ -172,9 +172,10 @@ func (w *writtenLog) counting() map[uint64]*writtenFrame {
 	return out
 }
 
-// doubtful gives the indexes that damage puts in doubt, by docs/format.md: those of bad frames with a whole header; those that may
-// have stood in bad bytes; and where these may hide a cut, all above the commit before them. Where the log was cut
-// behind bad bytes, all from there to the end of the segment. An index that is not here must be given by every walk.
+// doubtful gives the indexes that damage puts in doubt, by docs/format.md: those of bad frames with a whole header;
+// those that may have stood in bad bytes; and where these may hide a cut, all above the commit before them. Where the
+// log was cut behind bad bytes, all from there to the end of the segment. An index that is not here must be given by
+// every walk.
 func (w *writtenLog) doubtful(hints bool) map[uint64]bool {
 	out := make(map[uint64]bool)
 	add := func(first, last uint64) {
@@ -232,7 +233,8 @@ func (w *writtenLog) doubtful(hints bool) map[uint64]bool {
 	return out
 }
 
-// writtenGap is bad bytes between two entries of a segment, with the index and term of the one before, and the commit as of then.
+// writtenGap is bad bytes between two entries of a segment, with the index and term of the one before, and the commit
+// as of then.
 type writtenGap struct {
 	before, term, commit uint64
 	bytes                int64
@@ -259,7 +261,8 @@ func asWritten(a, b *Entry) error {
 	return nil
 }
 
-// cutBehindBad tells whether the log was cut behind bytes of a segment of which nothing is known: by an entry there, or by the next segment.
+// cutBehindBad tells whether the log was cut behind bytes of a segment of which nothing is known: by an entry there, or
+// by the next segment.
 func (w *writtenLog) cutBehindBad(number uint64) bool {
 	for i, s := range w.segments {
 		before, bad := s.m.FirstIndex-1, false
@@ -282,11 +285,12 @@ func (w *writtenLog) cutBehindBad(number uint64) bool {
 	return false
 }
 
-// voidTail tells whether an entry that counts is hit, above the commit that is known, and a void one with its index is whole.
+// voidTail tells whether an entry that counts is hit, above the commit that is known, and a void one with its index is
+// whole.
 //
-// Load differs there, so the test leaves such logs out: it looks for damage above the commit before it knows the terms, takes the
-// void entry for the one that counts, and finds no gap. Reading these entries then, with the terms, it fails with a
-// plain *DamageError, where a group with one voter should load, and one with more should answer ErrTailDamaged.
+// Load differs there, so the test leaves such logs out: it looks for damage above the commit before it knows the terms,
+// takes the void entry for the one that counts, and finds no gap. Reading these entries then, with the terms, it fails
+// with a plain *DamageError, where a group with one voter should load, and one with more should answer ErrTailDamaged.
 func (w *writtenLog) voidTail() bool {
 	commit := w.commit
 	for _, f := range w.active().frames {

@@ -19,10 +19,11 @@ import (
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
-// TestTheWalksAgree: which entries of a log count after leaders cut it, and what bad bytes may hide of that, is asked by load, reads,
-// verify, the survey of a repair, RepairDir and AcceptLoss. On random logs with cuts, compaction, damage and torn tails they give
-// the same answer, and that of a plain model. SHEAF_WALKS_FIRST and SHEAF_WALKS_SEEDS choose other logs than the first ones: of 100,000
-// nine differ yet, most of them as Load refuses a log that is hit several times above its commit.
+// TestTheWalksAgree: which entries of a log count after leaders cut it, and what bad bytes may hide of that, is asked
+// by load, reads, verify, the survey of a repair, RepairDir and AcceptLoss. On random logs with cuts, compaction,
+// damage and torn tails they give the same answer, and that of a plain model. SHEAF_WALKS_FIRST and SHEAF_WALKS_SEEDS
+// choose other logs than the first ones: of 100,000 nine differ yet, most of them as Load refuses a log that is hit
+// several times above its commit.
 func TestTheWalksAgree(t *testing.T) {
 	first, seeds := uint64(0), uint64(8000)
 	if testing.Short() {
@@ -162,8 +163,8 @@ func (c *walkCase) change() error {
 	return nil
 }
 
-// agreesWithAppended checks the model by what was appended: above the floor each index has the last entry appended for it, below it
-// compaction may have dropped some.
+// agreesWithAppended checks the model by what was appended: above the floor each index has the last entry appended for
+// it, below it compaction may have dropped some.
 func (c *walkCase) agreesWithAppended() {
 	c.t.Helper()
 	frames := c.written.counting()
@@ -290,8 +291,8 @@ func (c *walkCase) check() error {
 	if err := c.checkOpen(); err != nil {
 		return fmt.Errorf("open log: %w", err)
 	}
-	// RepairDir gives up more: where a cut is hidden, verify takes the hint for wrong, as it has no row of what is void, and goes on
-	// without it. The other walks trust the hint.
+	// RepairDir gives up more: where a cut is hidden, verify takes the hint for wrong, as it has no row of what is
+	// void, and goes on without it. The other walks trust the hint.
 	if err := c.checkGivenUp(repairDir, false); err != nil {
 		return fmt.Errorf("RepairDir: %w", err)
 	}
@@ -429,7 +430,8 @@ func (c *walkCase) checkSurvey(l *Log) error {
 			}
 			isHit := f.header || f.content
 			switch {
-			// Below the floor, only versions and requests are missed. One that was made void and written again may be whole at its first place.
+			// Below the floor, only versions and requests are missed. One that was made void and written again may be
+			// whole at its first place.
 			case isHit && !lost(at) && s.have[at] == nil && (at > c.written.floor || f.entry.Kind.isVersion()):
 				return fmt.Errorf("survey of %s: index %d is hit, and not asked for: %v", SegmentName(v.number), at, s.lost)
 			case !isHit && lost(at) && !doubtful[at] && !cutBehindBad:
@@ -472,7 +474,8 @@ func acceptLoss(opts Options) error {
 	return errors.Join(err, l.Close(false))
 }
 
-// checkGivenUp gives up what is damaged: each version that stays is one that counts, and all stay that are not in doubt.
+// checkGivenUp gives up what is damaged: each version that stays is one that counts, and all stay that are not in
+// doubt.
 func (c *walkCase) checkGivenUp(giveUp func(Options) error, hints bool) (err error) {
 	opts := c.fork()
 	if err := giveUp(opts); err != nil {
@@ -514,7 +517,8 @@ func (c *walkCase) checkGivenUp(giveUp func(Options) error, hints bool) (err err
 			return fmt.Errorf("version %d of record %d is gone, and is whole", at, f.entry.ID)
 		}
 	}
-	// Rule 8: the log goes on behind all that was seen, or a jump further. Of what cannot be read, more may have been seen.
+	// Rule 8: the log goes on behind all that was seen, or a jump further. Of what cannot be read, more may have been
+	// seen.
 	const unread = 1000
 	if last < seen || last > seen+unread && last < seen+lossJump || last > seen+lossJump+unread {
 		return fmt.Errorf("index %d was seen, and the log goes on behind %d", seen, last)
