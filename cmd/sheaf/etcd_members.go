@@ -176,7 +176,7 @@ A member whose disk was replaced does this by itself, unless it is started with 
 		if p.Answers && !force {
 			return fmt.Errorf("member %s was not removed: it answers, so that nothing is lost. --force removes it all the same", p.Label())
 		}
-		if err := whenConnected(ctx, func() error { _, err := client.MemberRemove(ctx, p.ID); return err }); err != nil {
+		if err := removeMember(ctx, client, p.ID); err != nil {
 			return fmt.Errorf("remove member %s (%x): %w", p.Label(), p.ID, err)
 		}
 		a.out.Sayf("member %s (%x) was removed. It joins again as a new one when it is started", p.Label(), p.ID)
@@ -185,17 +185,37 @@ A member whose disk was replaced does this by itself, unless it is started with 
 	return cmd
 }
 
-// whenConnected repeats a change of the members for as long as etcd finds them too shortly connected: it wants five seconds.
+// removeMember removes a member. The one that is asked may be the one that is removed, and may answer that it has stopped before it
+// answers that it is removed: another is asked then, which no longer knows it.
+func removeMember(ctx context.Context, client *clientv3.Client, id uint64) error {
+	stopped := false
+	return whenConnected(ctx, func() error {
+		_, err := client.MemberRemove(ctx, id)
+		switch {
+		case errors.Is(err, rpctypes.ErrStopped):
+			stopped = true
+		case errors.Is(err, rpctypes.ErrMemberNotFound) && stopped:
+			return nil
+		}
+		return err
+	})
+}
+
+// memberPause is how long a change of the members waits until it is tried again.
+const memberPause = 500 * time.Millisecond
+
+// whenConnected repeats a change of the members for as long as etcd finds them too shortly connected (it wants five seconds), or the
+// member that is asked stops.
 func whenConnected(ctx context.Context, change func() error) error {
 	for {
 		err := change()
-		if !errors.Is(err, rpctypes.ErrUnhealthy) {
+		if !errors.Is(err, rpctypes.ErrUnhealthy) && !errors.Is(err, rpctypes.ErrStopped) {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(500 * time.Millisecond):
+		case <-time.After(memberPause):
 		}
 	}
 }

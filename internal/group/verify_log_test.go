@@ -181,17 +181,16 @@ func hitSegments(t *testing.T, mem *vfs.Mem, w *workload, v *verifier) map[int64
 	return left
 }
 
-// compactsFirst compacts the log before the first blob is opened.
+// compactsFirst compacts the log, once, before the first blob is opened. Blobs are opened side by side; each waits for it.
 type compactsFirst struct {
 	vfs.FS
 	compact func()
+	once    sync.Once
 }
 
 func (c *compactsFirst) OpenDirect(name string) (vfs.File, error) {
 	if _, ok := ParseBlobName(path.Base(name)); ok && c.compact != nil {
-		compact := c.compact
-		c.compact = nil
-		compact()
+		c.once.Do(c.compact)
 	}
 	return c.FS.OpenDirect(name)
 }
