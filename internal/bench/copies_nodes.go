@@ -64,7 +64,7 @@ func newNodes(ctx context.Context, dir string, copies, groups int) (n *benchNode
 			return n, err
 		}
 		node := &benchNode{
-			name: strconv.Itoa(i + 1), dir: filepath.Join(dir, strconv.Itoa(i+1)), committer: replica.NewCommitter(nil),
+			name: strconv.Itoa(i + 1), dir: filepath.Join(dir, strconv.Itoa(i+1)), committer: replica.NewCommitter(),
 			journal: journal.New(journal.Options{FS: vfs.OS{}, Dir: filepath.Join(dir, strconv.Itoa(i+1))}),
 			logs:    map[uuid.UUID]*group.Log{}, replicas: map[uuid.UUID]*replica.Replica{},
 		}

@@ -29,7 +29,7 @@ type putStore struct {
 }
 
 func newPutStore(ctx context.Context, dir string, groups int) (s *putStore, err error) {
-	s = &putStore{dir: dir, committer: replica.NewCommitter(nil), journal: journal.New(journal.Options{FS: vfs.OS{}, Dir: dir})}
+	s = &putStore{dir: dir, committer: replica.NewCommitter(), journal: journal.New(journal.Options{FS: vfs.OS{}, Dir: dir})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())

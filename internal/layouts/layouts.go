@@ -123,7 +123,7 @@ func Run(ctx context.Context, opts Options) (report *result.Report, err error) {
 		return nil, err
 	}
 	started := time.Now()
-	r := &run{opts: opts, scale: scales[opts.Scale], began: started}
+	r := &run{opts: opts, scale: scales[opts.Scale]}
 	if err := r.plan(ctx); err != nil {
 		return nil, err
 	}

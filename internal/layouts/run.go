@@ -17,7 +17,6 @@ import (
 type run struct {
 	opts    Options
 	scale   *scale
-	began   time.Time
 	cells   []cell
 	absent  []absence // file systems that are not measured
 	present []*fileSystem

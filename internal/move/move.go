@@ -15,11 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// CaughtUpEntries and CaughtUpBytes: a member that is no further behind than either is caught up.
-const (
-	CaughtUpEntries = 1000
-	CaughtUpBytes   = 1 << 20
-)
+// CaughtUpEntries: a member that is no further behind is caught up.
+const CaughtUpEntries = 1000
 
 // State is what the leader of a group knows when it decides.
 type State struct {
@@ -34,8 +31,6 @@ type State struct {
 	// Target are the shards that are wanted, as many as copies, the first one is to lead; empty: none is said.
 	Target []string
 	Shards map[string]Shard
-	// Lost are Raft ids of which it is known that their replica is gone for good, though its shard and volume are there.
-	Lost map[uint64]bool
 	// FreshID is a random odd number, for a learner that is recorded now.
 	FreshID uint64
 	// LearnersMax limits the learners of this group now: 0 holds back new ones, those that are there go on. Negative: no limit.
@@ -45,9 +40,8 @@ type State struct {
 // Progress of a member, as the leader's node tells it. That of the leader itself is not looked at.
 type Progress struct {
 	Match       uint64
-	BytesBehind int64 // 0: not known
-	Replicating bool  // entries flow: neither probing nor waiting for an install
-	Active      bool  // heard of within the last election timeout
+	Replicating bool // entries flow: neither probing nor waiting for an install
+	Active      bool // heard of within the last election timeout
 }
 
 // Shard is what is known of a shard now; of one that is not registered, what was known last.
@@ -55,7 +49,6 @@ type Shard struct {
 	Domain string    // failure domain; empty: the shard is one of its own
 	Volume uuid.UUID // that it is registered with; zero: it is not registered
 	Alive  bool      // it is registered, or its peers hear of it
-	NoLead bool      // it is about to stop, or must not lead for another reason
 }
 
 // Kind of an Action.
@@ -134,7 +127,7 @@ func Decide(s State) Action {
 		return *a
 	}
 	for _, step := range []func() *Action{
-		d.leaveJoint, d.record, d.stepDown, d.dropLearner, d.dropGone, d.recordLearners, d.addLearner,
+		d.leaveJoint, d.record, d.dropLearner, d.dropGone, d.recordLearners, d.addLearner,
 		d.shrink, d.replace, d.grow, d.lead,
 	} {
 		if a := step(); a != nil {
@@ -183,12 +176,12 @@ func newDecider(s State) (*decider, *Action) {
 	return d, nil
 }
 
-// gone: the replica is not coming back, because its shard has another volume now or is known to have lost it, or because
-// nobody knows where it is: etcd was rebuilt without it.
+// gone: the replica is not coming back, because its shard has another volume now, or because nobody knows where it is: etcd was
+// rebuilt without it.
 func (d *decider) gone(id uint64) bool {
 	m := d.where[id]
 	now := d.Shards[m.Shard].Volume
-	return id != d.Self && (d.Lost[id] || m.Shard == "" || now != uuid.Nil && now != m.VolumeUUID)
+	return id != d.Self && (m.Shard == "" || now != uuid.Nil && now != m.VolumeUUID)
 }
 
 // well: the member is there and caught up.
@@ -197,8 +190,7 @@ func (d *decider) well(id uint64) bool {
 		return true
 	}
 	p := d.Progress[id]
-	return p.Active && p.Replicating && !d.gone(id) &&
-		(p.Match+CaughtUpEntries >= d.Last || p.BytesBehind > 0 && p.BytesBehind <= CaughtUpBytes)
+	return p.Active && p.Replicating && !d.gone(id) && p.Match+CaughtUpEntries >= d.Last
 }
 
 // countWell counts those of a list that are caught up.

@@ -77,10 +77,6 @@ func TestDecide(t *testing.T) {
 			s.Target[2] = "d"
 			learnerOn(s, move.Progress{Match: 3999, Replicating: true, Active: true})
 		}, reason: "shard d is being caught up"},
-		"a learner is behind by few bytes": {change: func(s *move.State) {
-			s.Target[2] = "d"
-			learnerOn(s, move.Progress{Match: 10, BytesBehind: 1 << 20, Replicating: true, Active: true})
-		}, want: move.Replace, id: 5, ids: []uint64{7}},
 		"a learner waits for an install": {change: func(s *move.State) {
 			s.Target[2] = "d"
 			learnerOn(s, move.Progress{Match: 5000, Active: true})
@@ -121,21 +117,16 @@ func TestDecide(t *testing.T) {
 			s.Target = []string{"c", "a", "b"}
 			s.Progress[5] = move.Progress{Active: true}
 		}, done: true},
-		"the leader's shard is about to stop": {
-			change: func(s *move.State) { s.Shards["a"] = move.Shard{Volume: uuid.UUID{1}, Alive: true, NoLead: true} },
-			want:   move.TransferLeader, id: 3,
-		},
-		"the shard that is to lead is about to stop": {change: func(s *move.State) {
-			s.Target = []string{"c", "a", "b"}
-			s.Shards["c"] = move.Shard{Volume: uuid.UUID{3}, Alive: true, NoLead: true}
-		}, done: true},
 		"a volume was replaced": {
 			change: func(s *move.State) { s.Shards["b"] = move.Shard{Volume: uuid.UUID{9}, Alive: true} },
 			want:   move.RemoveMember, id: 3, reason: "gone with its volume",
 		},
-		"a replica was lost":    {change: func(s *move.State) { s.Lost = map[uint64]bool{5: true} }, want: move.RemoveMember, id: 5},
-		"a shard is silent":     {change: func(s *move.State) { delete(s.Shards, "b"); s.Progress[3] = move.Progress{} }, done: true},
-		"a learner's disk died": {change: func(s *move.State) { s.Target[2] = "d"; learnerOn(s, caughtUp); s.Lost = map[uint64]bool{7: true} }, want: move.RemoveMember, id: 7},
+		"a shard is silent": {change: func(s *move.State) { delete(s.Shards, "b"); s.Progress[3] = move.Progress{} }, done: true},
+		"a learner's disk was replaced": {change: func(s *move.State) {
+			s.Target[2] = "d"
+			learnerOn(s, caughtUp)
+			s.Shards["d"] = move.Shard{Volume: uuid.UUID{9}, Alive: true}
+		}, want: move.RemoveMember, id: 7, reason: "gone with its volume"},
 		"a volume was replaced and another is silent": {change: func(s *move.State) {
 			s.Shards["b"] = move.Shard{Volume: uuid.UUID{9}, Alive: true}
 			s.Progress[5] = move.Progress{}

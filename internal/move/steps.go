@@ -95,17 +95,6 @@ func (d *decider) leaveJoint() *Action {
 	return &a
 }
 
-// stepDown hands over where this shard is about to stop.
-func (d *decider) stepDown() *Action {
-	if !d.Shards[d.where[d.Self].Shard].NoLead {
-		return nil
-	}
-	if to := d.heir(false); to != 0 {
-		return d.transfer(to, "it must not lead now")
-	}
-	return nil
-}
-
 // heir is who may take the lead over: a voter that is caught up, first as the target orders them; 0: nobody.
 func (d *decider) heir(wantedOnly bool) uint64 {
 	for _, shard := range d.Target {
@@ -124,7 +113,7 @@ func (d *decider) heir(wantedOnly bool) uint64 {
 }
 
 func (d *decider) mayLead(id uint64) bool {
-	return id != d.Self && d.well(id) && !d.Shards[d.where[id].Shard].NoLead
+	return id != d.Self && d.well(id)
 }
 
 func (d *decider) transfer(to uint64, why string) *Action {

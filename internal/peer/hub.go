@@ -89,7 +89,6 @@ type Stats struct {
 	FetchedBytes     uint64 // that peers fetched from here
 	ExportsUnderWay  int64
 	ExportsRefused   uint64
-	MessagesQueued   int64
 	MessageBytesKept int64
 }
 
@@ -219,8 +218,7 @@ func (h *Hub) Stats() Stats {
 	links := slices.Collect(maps.Values(h.links))
 	h.mu.Unlock()
 	for _, l := range links {
-		n, bytes := l.queue.held()
-		s.MessagesQueued += int64(n)
+		_, bytes := l.queue.held()
 		s.MessageBytesKept += bytes
 	}
 	return s

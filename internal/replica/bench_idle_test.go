@@ -43,7 +43,7 @@ func startIdle(b *testing.B, groups int, quiet bool) *idleShards {
 		s.inbox[i] = make(chan groupMessage, 1<<16)
 	}
 	for i := range s.members {
-		c := NewCommitter(nil)
+		c := NewCommitter()
 		s.committers[i] = c
 		for g := range groups {
 			r, err := start(Options{

@@ -150,7 +150,7 @@ func durablePut(b *testing.B, dir string, groups, records int, data []byte) floa
 func BenchmarkPropose(b *testing.B) {
 	for _, size := range []int{100, benchRecordBytes} {
 		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
-			c := NewCommitter(nil)
+			c := NewCommitter()
 			defer c.Close()
 			r, err := start(Options{Committer: c, RaftID: raftID}, newMemoryLog(raftID))
 			ok(b, err)
@@ -169,7 +169,7 @@ func BenchmarkPropose(b *testing.B) {
 
 // BenchmarkReadBarrier is the cost of a linearizable read's barrier on a sole voter.
 func BenchmarkReadBarrier(b *testing.B) {
-	c := NewCommitter(nil)
+	c := NewCommitter()
 	defer c.Close()
 	r, err := start(Options{Committer: c, RaftID: raftID}, newMemoryLog(raftID))
 	ok(b, err)

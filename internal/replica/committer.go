@@ -2,7 +2,6 @@ package replica
 
 import (
 	"fmt"
-	"log/slog"
 	"maps"
 	"runtime"
 	"slices"
@@ -34,11 +33,10 @@ const (
 // all its writes that wait, and what comes meanwhile its next one. Groups do not wait for one another's rounds to end: a slow one holds up
 // nobody. It also calls Log.Tick of each group that has become idle, and runs Raft's clocks.
 type Committer struct {
-	logger *slog.Logger
-	stop   chan struct{}  // closed by Close
-	woken  chan struct{}  // the clock has something to look at
-	group  sync.WaitGroup // of all goroutines
-	syncs  chan struct{}  // a token for each segment that is being synced
+	stop  chan struct{}  // closed by Close
+	woken chan struct{}  // the clock has something to look at
+	group sync.WaitGroup // of all goroutines
+	syncs chan struct{}  // a token for each segment that is being synced
 	// waiting is how many wait for such a token.
 	waiting atomic.Int32
 	busy    atomic.Int32  // rounds, for those that do not hold mu
@@ -56,12 +54,8 @@ type Committer struct {
 }
 
 // NewCommitter starts a committer.
-func NewCommitter(logger *slog.Logger) *Committer {
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
+func NewCommitter() *Committer {
 	c := &Committer{
-		logger:   logger,
 		stop:     make(chan struct{}),
 		woken:    make(chan struct{}, 1),
 		syncs:    make(chan struct{}, syncsMax),

@@ -45,7 +45,7 @@ type member struct {
 }
 
 func newMachine(t testing.TB, fs vfs.FS, dir string) *machine {
-	m := &machine{t: t, fs: fs, dir: dir, committer: NewCommitter(nil)}
+	m := &machine{t: t, fs: fs, dir: dir, committer: NewCommitter()}
 	var err error
 	m.replayed, err = replay(fs, dir)
 	ok(t, err)

@@ -32,14 +32,12 @@ type Members struct {
 
 // Member is the progress of a member as its leader sees it.
 type Member struct {
-	ID              uint64
-	Learner         bool
-	Match           uint64 // its log is known to hold everything up to this index
-	Next            uint64
-	State           MemberState
-	RecentActive    bool   // it was heard within an election timeout
-	Down            bool   // its shard is silent, as PeerDown says
-	PendingSnapshot uint64 // in StateSnapshot: what it was offered; 0: none
+	ID           uint64
+	Learner      bool
+	Match        uint64 // its log is known to hold everything up to this index
+	State        MemberState
+	RecentActive bool // it was heard within an election timeout
+	Down         bool // its shard is silent, as PeerDown says
 }
 
 // MemberState says how a leader brings a member's log up to date.
@@ -72,8 +70,8 @@ func (r *Replica) Members() Members {
 	}
 	r.node.WithProgress(func(id uint64, kind raft.ProgressType, pr tracker.Progress) {
 		m.Progress = append(m.Progress, Member{
-			ID: id, Learner: kind == raft.ProgressTypeLearner, Match: pr.Match, Next: pr.Next, State: MemberState(pr.State),
-			RecentActive: pr.RecentActive || id == r.opts.RaftID, Down: r.down[id], PendingSnapshot: pr.PendingSnapshot,
+			ID: id, Learner: kind == raft.ProgressTypeLearner, Match: pr.Match, State: MemberState(pr.State),
+			RecentActive: pr.RecentActive || id == r.opts.RaftID, Down: r.down[id],
 		})
 	})
 	slices.SortFunc(m.Progress, func(a, b Member) int {

@@ -31,7 +31,7 @@ func lone(t *testing.T) *Shard {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.committer, s.loader, s.hub = replica.NewCommitter(s.logger), s.newLoader(), s.newHub()
+	s.committer, s.loader, s.hub = replica.NewCommitter(), s.newLoader(), s.newHub()
 	s.load.beganAt = time.Now()
 	t.Cleanup(func() {
 		s.hub.Close()

@@ -199,7 +199,7 @@ func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.volume.Close()
-		s.committer = replica.NewCommitter(s.logger)
+		s.committer = replica.NewCommitter()
 		defer s.committer.Close()
 		known := shardOn(&cfg, "127.0.0.1:1", s.volume.Superblock())
 		known.Boot = s.boot

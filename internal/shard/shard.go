@@ -159,7 +159,7 @@ func (s *Shard) start(ctx context.Context) error {
 	if err := s.openVolume(ctx); err != nil {
 		return err
 	}
-	s.committer = replica.NewCommitter(s.logger)
+	s.committer = replica.NewCommitter()
 	s.loader = s.newLoader()
 	s.checkMedium()
 	if err := s.findGroups(); err != nil {

@@ -241,7 +241,7 @@ func (m *machine) load(disk *vfs.Mem, file group.ReplicaFile, epoch int) *proces
 	for _, d := range report.Damages {
 		w.noteFound(m, "at load", d.File)
 	}
-	p := &process{machine: m, raftID: file.RaftID, epoch: epoch, loaded: report.Damages, disk: disk, faulty: fs, committer: replica.NewCommitter(nil), journal: opts.Journal, log: log}
+	p := &process{machine: m, raftID: file.RaftID, epoch: epoch, loaded: report.Damages, disk: disk, faulty: fs, committer: replica.NewCommitter(), journal: opts.Journal, log: log}
 	fetch := p.fetchBlobs
 	if w.cfg.mutation == mutateBlobs {
 		fetch = nil

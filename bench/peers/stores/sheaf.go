@@ -51,7 +51,7 @@ type sheafStore struct {
 func openSheaf(dir string, groups int, o store.Options) (_ store.Store, err error) {
 	ctx := context.Background()
 	s := &sheafStore{
-		committer: replica.NewCommitter(nil), loader: group.NewLoader(group.LoaderOptions{}), resident: o.InMemory,
+		committer: replica.NewCommitter(), loader: group.NewLoader(group.LoaderOptions{}), resident: o.InMemory,
 		logs: make([]*group.Log, groups), replicas: make([]*replica.Replica, groups),
 	}
 	defer func() {
