@@ -11,13 +11,13 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // follower is a log beside an exporter, as of its applied index.
 func follower(t *testing.T, d *logDriver) *Log {
 	t.Helper()
-	opts := joinerOptions(d.opts, vfs.NewMem())
+	opts := joinerOptions(d.opts, vfstest.NewMem())
 	ok(t, install(d.log, opts))
 	l, _, err := Load(t.Context(), opts, nil)
 	ok(t, err)
@@ -208,7 +208,7 @@ func TestTombstonesStayUntilEveryMemberHasAppliedThem(t *testing.T) {
 		{&raftpb.ConfState{Voters: []uint64{1, 2, 3}}, 8, 2},
 		{&raftpb.ConfState{Voters: []uint64{1, 2, 3}}, 1 << 40, 0},
 	} {
-		d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 		for _, kind := range []Kind{KindPut, KindDelete} { // indexes 1 to 5, and 6 to 10
 			for id := range int64(5) {
 				d.put(Entry{Kind: kind, ID: id})
@@ -230,7 +230,7 @@ func TestTombstonesStayUntilEveryMemberHasAppliedThem(t *testing.T) {
 }
 
 func TestCompactLeavesWhatSlowMembersNeed(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 4<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	for i := range int64(60) {
 		d.put(Entry{ID: i % 3, Data: payload(i, 100)})
 	}

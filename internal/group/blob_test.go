@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func randomBytes(seed uint64, n int) []byte {
@@ -222,7 +223,7 @@ func TestBlobChunksCannotChangePlaces(t *testing.T) {
 }
 
 func TestBlobOnAFullDiskSaysSo(t *testing.T) {
-	fs := vfs.NewMem()
+	fs := vfstest.NewMem()
 	fs.SetCapacity(BlobChunkBytes / 2)
 	w, err := CreateBlob(fs, "/")
 	if err != nil {
@@ -245,8 +246,8 @@ func TestBlobOnAFullDiskSaysSo(t *testing.T) {
 
 // Rule 5: what a sync refused is never acknowledged. Rule 6: nor what no folder sync made durable.
 func TestBlobCommitFailsWithEverySyncAndRename(t *testing.T) {
-	for _, kind := range []vfs.OpKind{vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpSyncDir} {
-		faulty := vfs.NewFaulty(vfs.NewMem())
+	for _, kind := range []vfstest.OpKind{vfstest.OpWrite, vfstest.OpSync, vfstest.OpRename, vfstest.OpSyncDir} {
+		faulty := vfstest.NewFaulty(vfstest.NewMem())
 		w, err := CreateBlob(faulty, "/")
 		if err != nil {
 			t.Fatal(err)
@@ -254,7 +255,7 @@ func TestBlobCommitFailsWithEverySyncAndRename(t *testing.T) {
 		if _, err := w.Write([]byte("data")); err != nil {
 			t.Fatal(err)
 		}
-		fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == kind }})
+		fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == kind }})
 		if _, err := w.Commit(); !errors.Is(err, syscall.EIO) {
 			t.Errorf("%v: %v", kind, err)
 		}
@@ -272,12 +273,12 @@ func TestBlobCommitFailsWithEverySyncAndRename(t *testing.T) {
 }
 
 func TestCommittedBlobSurvivesAPowerCut(t *testing.T) {
-	fs := vfs.NewMem()
+	fs := vfstest.NewMem()
 	data := randomBytes(3, BlobChunkBytes+7)
 	ref := writeBlob(t, fs, "/", data, 4096)
 	for seed := range uint64(20) {
-		for _, kind := range vfs.SurvivalKinds {
-			clone := fs.CrashClone(vfs.Survival{Kind: kind, Seed: seed})
+		for _, kind := range vfstest.SurvivalKinds {
+			clone := fs.CrashClone(vfstest.Survival{Kind: kind, Seed: seed})
 			r := openBlob(t, clone, "/", ref)
 			got := make([]byte, len(data))
 			if _, err := r.ReadAt(got, 0); err != nil || !bytes.Equal(got, data) {

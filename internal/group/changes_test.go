@@ -12,7 +12,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // copier follows a log by Changes, and keeps what it was told.
@@ -84,7 +84,7 @@ func TestChangesTellEveryLatestState(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		for seed := range uint64(20) {
 			random := rand.New(rand.NewPCG(seed, 1))
-			d := newDriver(t, driverOptions(vfs.NewMem(), residency, 4<<10))
+			d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 4<<10))
 			truth := map[int64][]byte{}
 			often, seldom := &copier{records: map[int64][]byte{}}, &copier{records: map[int64][]byte{}}
 			for range 120 {
@@ -122,7 +122,7 @@ func TestChangesTellEveryLatestState(t *testing.T) {
 
 // A delete that was forgotten is never passed over: the cursor has expired.
 func TestChangesExpireBelowForgottenDeletes(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 4<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	d.put(Entry{ID: 1, Data: []byte("a")}, Entry{ID: 2, Data: []byte("b")})
 	seen := d.last()
 	d.put(Entry{ID: 1, Kind: KindDelete})
@@ -157,7 +157,7 @@ func TestChangesExpireBelowForgottenDeletes(t *testing.T) {
 
 // What is not committed is not told, and what was cut off never.
 func TestChangesAreCommitted(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 4<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	d.put(Entry{ID: 1, Data: []byte("old")})
 	at := d.last()
 	ok(t, d.append(Entry{ID: 1, Data: []byte("never")}, Entry{ID: 2, Data: []byte("never")}))
@@ -182,7 +182,7 @@ func TestChangesAreCommitted(t *testing.T) {
 
 // Many follow while it is written, compacted and waited for: woken by what is applied, and by the end.
 func TestChangesWakeThoseWhoWait(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 4<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	const puts, followers = 300, 8
 	var all, ready sync.WaitGroup
 	ready.Add(followers)
@@ -219,7 +219,7 @@ func TestChangesWakeThoseWhoWait(t *testing.T) {
 
 // Bad bytes in the way are told; those behind the cursor are not in the way.
 func TestChangesTellDamage(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 1<<20))
 	for i := range int64(10) {
 		d.put(Entry{ID: i, Data: payload(i, 200)})

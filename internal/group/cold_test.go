@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // coldFS counts reads of files past the page cache and through it, and can refuse or fail the first.
@@ -55,7 +56,7 @@ func (f *coldTestFile) ReadAt(p []byte, offset int64) (int, error) {
 // coldLog is a group in residency Index with records of so many bytes, ids from 0, that was written before this load.
 func coldLog(t *testing.T, cacheBytes int64, sizes ...int) (*logDriver, *coldFS) {
 	t.Helper()
-	fs := &coldFS{FS: vfs.NewMem()}
+	fs := &coldFS{FS: vfstest.NewMem()}
 	d := newDriver(t, driverOptions(fs, Index, 8<<20))
 	for i, size := range sizes {
 		d.put(Entry{ID: int64(i), Data: coldData(int64(i), size), Attributes: coldAttributes})

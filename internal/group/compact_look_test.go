@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // due tells whether a compaction is due, by two fifths of what is sealed.
@@ -58,7 +58,7 @@ func TestCompactionIsDueAgainWhenWhatKeptSomethingHasEnded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				opts := driverOptions(vfs.NewMem(), Index, 16<<10)
+				opts := driverOptions(vfstest.NewMem(), Index, 16<<10)
 				if c.options != nil {
 					c.options(&opts)
 				}
@@ -97,7 +97,7 @@ func TestCompactionIsDueAgainWhenWhatKeptSomethingHasEnded(t *testing.T) {
 // The number of versions that retention keeps is needed, not superseded: a compaction is due when as much again is
 // superseded.
 func TestVersionsThatRetentionKeepsMakeNoCompactionDue(t *testing.T) {
-	opts := driverOptions(vfs.NewMem(), Index, 16<<10)
+	opts := driverOptions(vfstest.NewMem(), Index, 16<<10)
 	opts.Retention.Versions = 3
 	d := newDriver(t, opts)
 	round := func(n int64) {
@@ -130,7 +130,7 @@ func TestVersionsThatRetentionKeepsMakeNoCompactionDue(t *testing.T) {
 // A tombstone goes when every member has it, and it makes a compaction due then.
 func TestTombstonesMakeACompactionDueWhenEveryMemberHasThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDriver(t, driverOptions(vfs.NewMem(), Index, 16<<10))
+		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
 		for id := range int64(30) {
 			d.put(Entry{ID: id, Data: payload(id, 1000)}, Entry{ID: id, Kind: KindDelete, RequestID: [16]byte{1, byte(id)}})
 		}
@@ -153,7 +153,7 @@ func TestTombstonesMakeACompactionDueWhenEveryMemberHasThem(t *testing.T) {
 
 // Blobs count as what they hold, not as the 40 bytes of their references.
 func TestOverwrittenBlobsMakeACompactionDue(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	for i := range 12 {
 		ref, err := writeBlobOf(d.log, make([]byte, 50_000))
 		ok(t, err)

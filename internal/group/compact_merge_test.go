@@ -13,7 +13,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // remove deletes a record, and applies it.
@@ -55,21 +55,21 @@ func crashWhileCompacting(t *testing.T, fill func(b *compactBed)) {
 			seeds = 1
 		}
 		for seed := range seeds {
-			mem := vfs.NewMem()
+			mem := vfstest.NewMem()
 			b := newCompactBed(t, mem, residency, seed, 1+int(seed%2))
 			fill(b)
 			before := b.log.Stats().Segments
 			var mu sync.Mutex
 			var failed error
-			mem.AfterOp(func(op vfs.Op) {
+			mem.AfterOp(func(op vfstest.Op) {
 				mu.Lock()
 				defer mu.Unlock()
-				for _, kind := range vfs.SurvivalKinds {
+				for _, kind := range vfstest.SurvivalKinds {
 					if failed != nil {
 						return
 					}
 					points.Add(1)
-					s := vfs.Survival{Kind: kind, Seed: uint64(op.Number)}
+					s := vfstest.Survival{Kind: kind, Seed: uint64(op.Number)}
 					opts := b.opts
 					opts.FS = mem.CrashClone(s)
 					l, report, err := Load(context.Background(), opts, nil)
@@ -151,7 +151,7 @@ func TestMergeRun(t *testing.T) {
 
 func TestCompactMergesWhatManyRestartsLeft(t *testing.T) {
 	bothResidencies(t, func(t *testing.T, residency Residency) {
-		d := newDriver(t, driverOptions(vfs.NewMem(), residency, 64<<10))
+		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 64<<10))
 		const restarts = 9
 		for i := range int64(restarts) {
 			ok(t, d.append(Entry{Kind: KindEmpty})) // as a leader begins
@@ -204,7 +204,7 @@ func TestCompactMergesWhatManyRestartsLeft(t *testing.T) {
 }
 
 func TestCompactLeavesNoEmptySegment(t *testing.T) {
-	b := newCompactBed(t, vfs.NewMem(), Index, 1, 1)
+	b := newCompactBed(t, vfstest.NewMem(), Index, 1, 1)
 	b.put(Entry{ID: 100, Data: payload(100, 9000)}) // too much to be merged with the others
 	for id := range int64(3) {
 		b.put(Entry{ID: id, Data: payload(id, 3000)})
@@ -251,7 +251,7 @@ func TestCompactLeavesNoEmptySegment(t *testing.T) {
 func TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid(t *testing.T) {
 	for name, all := range map[string]bool{"alone": false, "merged": true} {
 		t.Run(name, func(t *testing.T) {
-			d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+			d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 			d.put(Entry{ID: 1, Data: []byte("first")})
 			ok(t, d.append(Entry{ID: 2, Data: []byte("void")}))
 			ok(t, d.log.Sync())

@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func compactAll(t *testing.T, l *Log) CompactReport {
@@ -24,7 +24,7 @@ func compactAll(t *testing.T, l *Log) CompactReport {
 }
 
 func TestCompactRevivesNoVoidEntry(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(Entry{ID: 1, Data: []byte("first")})
 	ok(t, d.append(Entry{ID: 2, Data: []byte("void")}))
 	d.term++
@@ -53,7 +53,7 @@ func TestCompactRevivesNoVoidEntry(t *testing.T) {
 
 func TestCompactRaisesTheFirstIndexOfRaft(t *testing.T) {
 	bothResidencies(t, func(t *testing.T, residency Residency) {
-		d := newDriver(t, driverOptions(vfs.NewMem(), residency, 64<<10))
+		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 64<<10))
 		for range 9 {
 			d.put(Entry{ID: 1, Data: payload(1, 50)})
 		}
@@ -84,7 +84,7 @@ func TestCompactRaisesTheFirstIndexOfRaft(t *testing.T) {
 }
 
 func TestCompactKeepsABlobThatAnotherEntryRefersTo(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	data := bytes.Repeat([]byte("shared"), 1000)
 	ref, err := writeBlobOf(d.log, data)
 	ok(t, err)
@@ -100,7 +100,7 @@ func TestCompactKeepsABlobThatAnotherEntryRefersTo(t *testing.T) {
 }
 
 func TestCompactKeepsABlobWhileItIsRead(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 64<<10))
 	data := bytes.Repeat([]byte("blob"), 5000)
 	ref, err := writeBlobOf(d.log, data)
@@ -125,7 +125,7 @@ func TestCompactKeepsABlobWhileItIsRead(t *testing.T) {
 }
 
 func TestRule10_CompactChecksTheRoomBeforeItWrites(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 64<<10))
 	for range 20 {
 		d.put(Entry{ID: 1, Data: payload(1, 100)})
@@ -147,7 +147,7 @@ func TestRule10_CompactChecksTheRoomBeforeItWrites(t *testing.T) {
 }
 
 func TestRule4_CompactRefusesADamagedGroup(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 64<<10))
 	for range 3 {
 		d.put(Entry{ID: 1, Data: payload(1, 100)}, Entry{ID: 2, Data: payload(2, 100)})
@@ -174,7 +174,7 @@ func TestRule4_CompactRefusesADamagedGroup(t *testing.T) {
 // TestVoidEntriesBelowTheFloorStayVoid: compaction passes over a segment with little to drop. What another leader cut off in it
 // must not come back as a write that was done.
 func TestVoidEntriesBelowTheFloorStayVoid(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(Entry{ID: 1, Data: payload(1, 1000)})
 	ok(t, d.append(Entry{ID: 2, Data: []byte("void"), RequestID: [16]byte{1}}, Entry{ID: 3, Data: []byte("void"), RequestID: [16]byte{2}}))
 	from := d.last() - 1
@@ -213,7 +213,7 @@ func TestVoidEntriesBelowTheFloorStayVoid(t *testing.T) {
 // TestCompactStopsBeforeAMembershipChangeThatIsNotInTheManifest: Raft must be given it again after a crash, so the floor stays
 // below, also where later segments have much to drop.
 func TestCompactStopsBeforeAMembershipChangeThatIsNotInTheManifest(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 4<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	d.put(Entry{ID: 1, Data: payload(1, 100)}, Entry{ID: 1, Data: payload(1, 100)})
 	at := d.last() + 1
 	conf := raftpb.Entry{Type: raftpb.EntryConfChangeV2.Enum(), Index: &at, Term: &d.term}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // storeModel is what a group must hold: all versions ever applied, and the snapshots that are open.
@@ -244,7 +245,7 @@ func TestStoreEqualsModelAfterPutsDeletesCompactionsAndReloads(t *testing.T) {
 			seeds = 3
 		}
 		for seed := range seeds {
-			b := newCompactBed(t, vfs.NewMem(), residency, seed, 1+int(seed%3))
+			b := newCompactBed(t, vfstest.NewMem(), residency, seed, 1+int(seed%3))
 			for i := range 250 {
 				err := b.step()
 				if err == nil && i%5 == 0 {
@@ -277,11 +278,11 @@ func TestCompactThatFailsLeavesAllAsItWas(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fired := 0
 			for at := 1; ; at++ {
-				faulty := vfs.NewFaulty(vfs.NewMem())
+				faulty := vfstest.NewFaulty(vfstest.NewMem())
 				b := newCompactBed(t, faulty, Index, 5, 1)
 				b.fill(40)
 				var calls atomic.Int64
-				f := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool {
+				f := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 					return isChange(op) && calls.Add(1) == int64(at)
 				}, Err: fault})
 				_, err := b.log.Compact(context.Background(), CompactOptions{All: true})
@@ -315,16 +316,16 @@ func TestCompactThatFailsLeavesAllAsItWas(t *testing.T) {
 	}
 }
 
-func isChange(op vfs.Op) bool {
+func isChange(op vfstest.Op) bool {
 	switch op.Kind {
-	case vfs.OpCreate, vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpSyncDir, vfs.OpTruncate:
+	case vfstest.OpCreate, vfstest.OpWrite, vfstest.OpSync, vfstest.OpRename, vfstest.OpSyncDir, vfstest.OpTruncate:
 		return true
 	}
 	return false
 }
 
 func TestCompactDropsTombstonesOnceNoOlderPutIsLeft(t *testing.T) {
-	b := newCompactBed(t, vfs.NewMem(), Index, 1, 1)
+	b := newCompactBed(t, vfstest.NewMem(), Index, 1, 1)
 	for id := range int64(20) {
 		b.put(Entry{ID: id, Data: payload(id, 300)})
 	}
@@ -363,7 +364,7 @@ func TestCompactDropsTombstonesOnceNoOlderPutIsLeft(t *testing.T) {
 
 func TestCompactKeepsWhatRetentionSays(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
-	opts := driverOptions(vfs.NewMem(), Index, 64<<10)
+	opts := driverOptions(vfstest.NewMem(), Index, 64<<10)
 	opts.Now = func() time.Time { return now }
 	opts.Retention = Retention{Versions: 2, MinAge: time.Minute}
 	d := newDriver(t, opts)
@@ -388,7 +389,7 @@ func TestCompactKeepsWhatRetentionSays(t *testing.T) {
 }
 
 func TestCompactEndsWithClose(t *testing.T) {
-	b := newCompactBed(t, vfs.NewMem(), Index, 2, 1)
+	b := newCompactBed(t, vfstest.NewMem(), Index, 2, 1)
 	b.fill(60)
 	done := make(chan error)
 	go func() {
@@ -405,7 +406,7 @@ func TestCompactEndsWithClose(t *testing.T) {
 // looks again.
 func TestAReadLooksAgainWhereAnOrdinalIsUsedAgain(t *testing.T) {
 	bothResidencies(t, func(t *testing.T, residency Residency) {
-		d := newDriver(t, driverOptions(vfs.NewMem(), residency, 32<<10))
+		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 32<<10))
 		d.put(Entry{ID: 1, Data: payload(1, 10)}, Entry{ID: 2, Data: payload(2, 10)})
 		stale, _ := d.log.table.Get(2)
 		reused := false
@@ -433,7 +434,7 @@ func TestAReadLooksAgainWhereAnOrdinalIsUsedAgain(t *testing.T) {
 
 func TestCompactBesideReadsWritesAndScans(t *testing.T) {
 	bothResidencies(t, func(t *testing.T, residency Residency) {
-		d := newDriver(t, driverOptions(vfs.NewMem(), residency, 32<<10))
+		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 32<<10))
 		const ids = 30
 		for id := range int64(ids) {
 			d.put(Entry{ID: id, Data: payload(id, 200)})

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func dumped(t *testing.T, g *testGroup, name string) []string {
@@ -20,7 +20,7 @@ func dumped(t *testing.T, g *testGroup, name string) []string {
 }
 
 func TestDumpHasALineForEveryFrame(t *testing.T) {
-	g := buildGroup(t, vfs.NewMem(), "/g", 30, 100)
+	g := buildGroup(t, vfstest.NewMem(), "/g", 30, 100)
 	for number := uint64(1); number <= 3; number++ {
 		name := SegmentName(number)
 		lines := dumped(t, g, name)
@@ -41,7 +41,7 @@ func TestDumpHasALineForEveryFrame(t *testing.T) {
 }
 
 func TestDumpNamesBadPlaces(t *testing.T) {
-	g := buildGroup(t, vfs.NewMem(), "/g", 30, 100)
+	g := buildGroup(t, vfstest.NewMem(), "/g", 30, 100)
 	f := g.frames[SegmentName(2)][4]
 	for at, want := range map[int64]string{
 		0:             "offset 0: BAD 128 bytes: segment header",
@@ -79,7 +79,7 @@ func TestDumpNamesBadPlaces(t *testing.T) {
 }
 
 func TestDumpOfOtherFiles(t *testing.T) {
-	g := buildGroup(t, vfs.NewMem(), "/g", 30, 100)
+	g := buildGroup(t, vfstest.NewMem(), "/g", 30, 100)
 	if lines := dumped(t, g, HintName(2)); len(lines) != 1+1+1+30 {
 		t.Errorf("%d lines", len(lines))
 	}

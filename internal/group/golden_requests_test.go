@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // A group with a segment of version 2 stays for ever, too: what compaction leaves where request ids are promised.
@@ -77,7 +77,7 @@ func TestGoldenFilesOfVersion2AreWrittenTheSame(t *testing.T) {
 }
 
 func TestGoldenFilesOfVersion2AreRead(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	must(t, mem.MkdirAll("/g"))
 	entries, err := os.ReadDir(goldenV2)
 	must(t, err)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // samplePiece is a second piece, with a row every 88 bytes.
@@ -81,7 +81,7 @@ func TestPieceWithARightChecksumAndWrongContentIsRefused(t *testing.T) {
 
 // A plan looks at the last piece alone, however long it is; what it cannot use says nothing.
 func TestLastPieceOfAHint(t *testing.T) {
-	fs, m := vfs.NewMem(), ManifestSegment{Number: 3, ID: testSegment, FirstIndex: 10}
+	fs, m := vfstest.NewMem(), ManifestSegment{Number: 3, ID: testSegment, FirstIndex: 10}
 	must(t, fs.MkdirAll("/g"))
 	small, large := samplePiece(), samplePiece()
 	large.begin, large.lastBefore, large.rowsBefore, large.last = small.end, small.last, 86, 1<<20

@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // TestAnImageIsCheckedWhenItIsReadBack: a device that reads wrong once, or not at all, when a new segment is read into memory must not make
 // wrong bytes pass for right ones until the next start.
 func TestAnImageIsCheckedWhenItIsReadBack(t *testing.T) {
-	for how, effect := range map[string]vfs.Effect{"a bit is wrong": vfs.EffectFlip, "a block cannot be read": vfs.EffectNone} {
+	for how, effect := range map[string]vfstest.Effect{"a bit is wrong": vfstest.EffectFlip, "a block cannot be read": vfstest.EffectNone} {
 		for what, rewrite := range map[string]func(*Log) error{
 			"compaction": func(l *Log) error {
 				_, err := l.Compact(context.Background(), CompactOptions{All: true})
@@ -25,7 +25,7 @@ func TestAnImageIsCheckedWhenItIsReadBack(t *testing.T) {
 			},
 		} {
 			t.Run(what+", "+how, func(t *testing.T) {
-				faulty := vfs.NewFaulty(vfs.NewMem())
+				faulty := vfstest.NewFaulty(vfstest.NewMem())
 				d := newDriver(t, driverOptions(faulty, Resident, 1<<20))
 				for i := range int64(400) {
 					d.put(Entry{ID: i % 200, Data: payload(i, 300)})
@@ -37,12 +37,12 @@ func TestAnImageIsCheckedWhenItIsReadBack(t *testing.T) {
 				}
 				before, err := faulty.List(d.opts.Dir)
 				ok(t, err)
-				fault := faulty.Add(&vfs.Fault{Effect: effect, Match: func(op vfs.Op) bool {
+				fault := faulty.Add(&vfstest.Fault{Effect: effect, Match: func(op vfstest.Op) bool {
 					name := path.Base(op.Name)
-					if op.Kind != vfs.OpRead || !strings.HasPrefix(name, "segment-") || slices.Contains(before, name) {
+					if op.Kind != vfstest.OpRead || !strings.HasPrefix(name, "segment-") || slices.Contains(before, name) {
 						return false
 					}
-					if effect == vfs.EffectNone { // of the large read, and of one block each time
+					if effect == vfstest.EffectNone { // of the large read, and of one block each time
 						return op.Offset <= 5*blockBytes && 5*blockBytes < op.Offset+op.Length
 					}
 					return op.Length > 10*blockBytes

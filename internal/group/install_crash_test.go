@@ -10,7 +10,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // TestInstallSurvivesACrashAtEveryOperation crashes after each operation of an install, over a folder that is only joining and
@@ -32,7 +32,7 @@ func TestInstallSurvivesACrashAtEveryOperation(t *testing.T) {
 
 func crashInstall(t *testing.T, seed uint64, over bool) {
 	w := randomState(t, seed, Index, 50)
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	opts := joinerOptions(w.opts, mem)
 	joining := joiner
 	joining.Joining = true
@@ -58,18 +58,18 @@ func crashInstall(t *testing.T, seed uint64, over bool) {
 	}
 	c.from = w.log
 	var mu sync.Mutex
-	mem.AfterOp(func(op vfs.Op) {
+	mem.AfterOp(func(op vfstest.Op) {
 		mu.Lock()
 		defer mu.Unlock()
 		if c.failed != nil {
 			return
 		}
-		kinds := vfs.SurvivalKinds
-		if op.Kind == vfs.OpRename {
-			kinds = append(slices.Clone(kinds), slices.Repeat([]vfs.SurvivalKind{vfs.SurviveRandom}, 6)...)
+		kinds := vfstest.SurvivalKinds
+		if op.Kind == vfstest.OpRename {
+			kinds = append(slices.Clone(kinds), slices.Repeat([]vfstest.SurvivalKind{vfstest.SurviveRandom}, 6)...)
 		}
 		for i, kind := range kinds {
-			s := vfs.Survival{Kind: kind, Seed: uint64(op.Number)<<8 + uint64(i)}
+			s := vfstest.Survival{Kind: kind, Seed: uint64(op.Number)<<8 + uint64(i)}
 			if err := c.check(mem.CrashClone(s)); err != nil {
 				c.failed = fmt.Errorf("crash after operation %d (%s), survival %s: %w", op.Number, op, s, err)
 				return
@@ -98,7 +98,7 @@ type installCrash struct {
 	failed   error
 }
 
-func (c *installCrash) check(disk *vfs.Mem) error {
+func (c *installCrash) check(disk *vfstest.Mem) error {
 	opts := c.opts
 	opts.FS = disk
 	f, found, err := ReadReplicaFile(disk, opts.Dir)

@@ -7,11 +7,12 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // largeExporter is a log with a segment, and a blob, that are checked while they come.
 func largeExporter(t *testing.T) *logDriver {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 3*followBytesMin))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 3*followBytesMin))
 	for i := range int64(10) {
 		d.put(Entry{ID: i, Data: payload(i, 350<<10)})
 	}
@@ -21,7 +22,7 @@ func largeExporter(t *testing.T) *logDriver {
 
 func TestLargeFilesAreCheckedWhileTheyCome(t *testing.T) {
 	d := largeExporter(t)
-	for name, fs := range map[string]vfs.FS{"in memory": vfs.NewMem(), "on disk": vfs.OS{}} {
+	for name, fs := range map[string]vfs.FS{"in memory": vfstest.NewMem(), "on disk": vfs.OS{}} {
 		t.Run(name, func(t *testing.T) {
 			opts := joinerOptions(d.opts, fs)
 			if name == "on disk" {
@@ -81,14 +82,14 @@ func receiveBadly(t *testing.T, e *Export, i *Install, f ExportFile) {
 // TestWhatCouldNotBeSyncedComesAnew: it reads back, and a second sync succeeds, but it is not on the disk.
 func TestWhatCouldNotBeSyncedComesAnew(t *testing.T) {
 	d := exporter(t)
-	mem := vfs.NewMem()
-	faulty := vfs.NewFaulty(mem)
+	mem := vfstest.NewMem()
+	faulty := vfstest.NewFaulty(mem)
 	opts := joinerOptions(d.opts, faulty)
 	e := exported(t, d.log)
 	i := begun(t, e, opts)
 	for files := i.Missing(); len(files) > 0; files = i.Missing() {
 		f := files[0]
-		fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpSync }, Count: 1, Effect: vfs.EffectDrop})
+		fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync }, Count: 1, Effect: vfstest.EffectDrop})
 		if err := sendFile(e, i, f, 5000); err == nil || errors.Is(err, ErrCorrupt) {
 			t.Fatalf("%s was not synced: %v", f.Name, err)
 		}
@@ -99,7 +100,7 @@ func TestWhatCouldNotBeSyncedComesAnew(t *testing.T) {
 		ok(t, sendFile(e, i, f, 5000))
 	}
 	ok(t, i.Finish(t.Context()))
-	opts.FS = mem.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
+	opts.FS = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	loadedSame(t, d.log, opts)
 	verified(t, opts)
 }

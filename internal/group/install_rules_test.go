@@ -10,12 +10,12 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // exporter is a log of some segments with history, a delete and a blob, all applied.
 func exporter(t *testing.T) *logDriver {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 8<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 8<<10))
 	for i := range int64(40) {
 		d.put(Entry{ID: i % 17, Data: payload(i, 200)})
 	}
@@ -65,7 +65,7 @@ func loadedSame(t *testing.T, from *Log, opts Options) {
 func TestExportNeitherBlocksNorIsBrokenByCompaction(t *testing.T) {
 	d := exporter(t)
 	e := exported(t, d.log)
-	want := joinerOptions(d.opts, vfs.NewMem())
+	want := joinerOptions(d.opts, vfstest.NewMem())
 	before := begun(t, e, want)
 	ok(t, send(e, before, 1000))
 	ok(t, before.Finish(t.Context()))
@@ -83,7 +83,7 @@ func TestExportNeitherBlocksNorIsBrokenByCompaction(t *testing.T) {
 			t.Fatal(report, err)
 		}
 	}
-	after := joinerOptions(d.opts, vfs.NewMem())
+	after := joinerOptions(d.opts, vfstest.NewMem())
 	i := begun(t, e, after)
 	ok(t, send(e, i, 1000))
 	ok(t, i.Finish(t.Context()))
@@ -130,14 +130,14 @@ func TestExportWithAMembershipChangeThatIsNotInTheManifestYet(t *testing.T) {
 	if err != nil || s.GetMetadata().GetIndex() != next || len(s.GetMetadata().GetConfState().GetVoters()) != 2 || len(s.Data) > 0 {
 		t.Error(s, err)
 	}
-	opts := joinerOptions(d.opts, vfs.NewMem())
+	opts := joinerOptions(d.opts, vfstest.NewMem())
 	ok(t, install(d.log, opts))
 	loadedSame(t, d.log, opts)
 }
 
 func TestInstallGoesOnWhereItWas(t *testing.T) {
 	d := exporter(t)
-	opts := joinerOptions(d.opts, vfs.NewMem())
+	opts := joinerOptions(d.opts, vfstest.NewMem())
 	e := exported(t, d.log)
 	i := begun(t, e, opts)
 	files := i.Missing()
@@ -176,7 +176,7 @@ func TestInstallGoesOnWhereItWas(t *testing.T) {
 
 func TestInstallResumesABlob(t *testing.T) {
 	d := exporter(t)
-	opts := joinerOptions(d.opts, vfs.NewMem())
+	opts := joinerOptions(d.opts, vfstest.NewMem())
 	e := exported(t, d.log)
 	i := begun(t, e, opts)
 	for _, f := range i.Missing() {
@@ -207,7 +207,7 @@ func TestInstallResumesABlob(t *testing.T) {
 
 func TestInstallRefusesEveryBadByte(t *testing.T) {
 	d := exporter(t)
-	opts := joinerOptions(d.opts, vfs.NewMem())
+	opts := joinerOptions(d.opts, vfstest.NewMem())
 	e := exported(t, d.log)
 	i := begun(t, e, opts)
 	for files := i.Missing(); len(files) > 0; files = i.Missing() {
@@ -244,7 +244,7 @@ func TestInstallRefusesEveryBadByte(t *testing.T) {
 
 func TestInstallOnAFullDiskLosesNothing(t *testing.T) {
 	d := exporter(t)
-	disk := vfs.NewMem()
+	disk := vfstest.NewMem()
 	opts := joinerOptions(d.opts, disk)
 	ok(t, install(d.log, opts))
 	l, _, err := Load(t.Context(), opts, nil)
@@ -278,7 +278,7 @@ func TestInstallOnAFullDiskLosesNothing(t *testing.T) {
 	loadedSame(t, d.log, opts)
 }
 
-func used(t *testing.T, fs *vfs.Mem) int64 {
+func used(t *testing.T, fs *vfstest.Mem) int64 {
 	t.Helper()
 	fs.SetCapacity(1 << 40)
 	s, err := fs.Space("/")
@@ -289,7 +289,7 @@ func used(t *testing.T, fs *vfs.Mem) int64 {
 // TestInstallNeverLosesWhatWasAcknowledged: a member that holds the export's last entry and more has told a leader so.
 func TestInstallNeverLosesWhatWasAcknowledged(t *testing.T) {
 	d := exporter(t)
-	opts := joinerOptions(d.opts, vfs.NewMem())
+	opts := joinerOptions(d.opts, vfstest.NewMem())
 	ok(t, install(d.log, opts))
 	began := d.last()
 	d.put(Entry{ID: 1, Data: []byte("a")}, Entry{ID: 2, Data: []byte("b")})
@@ -333,7 +333,7 @@ func TestInstallNeverLosesWhatWasAcknowledged(t *testing.T) {
 // TestInstallOverAnotherBranch: entries of a leader that lost are void, however many there are.
 func TestInstallOverAnotherBranch(t *testing.T) {
 	d := exporter(t)
-	opts := joinerOptions(d.opts, vfs.NewMem())
+	opts := joinerOptions(d.opts, vfstest.NewMem())
 	ok(t, install(d.log, opts))
 	l, _, err := Load(t.Context(), opts, nil)
 	ok(t, err)
@@ -356,7 +356,7 @@ func TestInstallOverAnotherBranch(t *testing.T) {
 func TestInstallOfAnotherReplicaOrGroupIsRefused(t *testing.T) {
 	d := exporter(t)
 	e := exported(t, d.log)
-	opts := joinerOptions(d.opts, vfs.NewMem())
+	opts := joinerOptions(d.opts, vfstest.NewMem())
 	ok(t, install(d.log, opts))
 	for _, change := range []func(*ReplicaFile){
 		func(f *ReplicaFile) { f.RaftID = 5 },
@@ -368,7 +368,7 @@ func TestInstallOfAnotherReplicaOrGroupIsRefused(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	foreign := joinerOptions(opts, vfs.NewMem())
+	foreign := joinerOptions(opts, vfstest.NewMem())
 	foreign.Identity.Group[0]++
 	if _, err := NewInstall(t.Context(), foreign, joiner, e.Manifest()); !errors.Is(err, ErrForeign) {
 		t.Error(err)
@@ -390,7 +390,7 @@ func TestInstallOfAnotherReplicaOrGroupIsRefused(t *testing.T) {
 
 func TestInstallWhereAVoteMayBeForgotten(t *testing.T) {
 	d := exporter(t)
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	opts := joinerOptions(d.opts, mem)
 	ok(t, install(d.log, opts))
 	l, _, err := Load(t.Context(), opts, nil)
@@ -413,7 +413,7 @@ func TestInstallWhereAVoteMayBeForgotten(t *testing.T) {
 
 func TestALoadRemovesWhatWasGatheredForNothing(t *testing.T) {
 	d := exporter(t)
-	opts := joinerOptions(d.opts, vfs.NewMem())
+	opts := joinerOptions(d.opts, vfstest.NewMem())
 	ok(t, install(d.log, opts))
 	d.put(Entry{ID: 1, Data: []byte("newer")})
 	e := exported(t, d.log)
@@ -440,6 +440,6 @@ func TestALoadRemovesWhatWasGatheredForNothing(t *testing.T) {
 		t.Error("what nobody needs is still there")
 	}
 	ok(t, l.Close(false))
-	i = begun(t, e, joinerOptions(d.opts, vfs.NewMem()))
+	i = begun(t, e, joinerOptions(d.opts, vfstest.NewMem()))
 	ok(t, i.Discard())
 }

@@ -5,14 +5,14 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // TestInstallKeepsAVote: in the same term the vote stays; a greater term of the export has none.
 func TestInstallKeepsAVote(t *testing.T) {
 	for _, c := range []struct{ exporterTerm, term, vote uint64 }{{1, 4, 2}, {4, 4, 2}, {5, 5, 0}} {
 		d := exporter(t)
-		opts := joinerOptions(d.opts, vfs.NewMem())
+		opts := joinerOptions(d.opts, vfstest.NewMem())
 		ok(t, install(d.log, opts))
 		l, _, err := Load(t.Context(), opts, nil)
 		ok(t, err)
@@ -48,7 +48,7 @@ func TestExportLeavesOutWhatAnotherLeaderCutOff(t *testing.T) {
 		empty := raftpb.Entry{Type: raftpb.EntryNormal.Enum(), Index: &from, Term: &term}
 		ok(t, d.log.Append(nil, []*raftpb.Entry{&empty}))
 		ok(t, d.log.Sync())
-		opts := joinerOptions(d.opts, vfs.NewMem())
+		opts := joinerOptions(d.opts, vfstest.NewMem())
 		if seal { // as of the index before: the segment with the void ones is the last one of the export
 			ok(t, install(d.log, opts))
 			l, _, err := Load(t.Context(), opts, nil)

@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 var joiner = ReplicaFile{RaftID: 3, Volume: uuid.UUID{8}, Store: logIdentity.Store, Group: logIdentity.Group}
@@ -198,7 +199,7 @@ func sameFlags(a, b *Log) error {
 
 // randomState makes a log by a random workload with compactions.
 func randomState(t *testing.T, seed uint64, residency Residency, steps int) *workload {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	w := newWorkload(t, seed, mem, mem, residency)
 	w.opts.Retention = Retention{Versions: 1 + int(seed%2)}
 	for range steps {
@@ -220,7 +221,7 @@ func TestInstallGivesTheStateOfTheExporter(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			w := randomState(t, seed, Residency(seed%2), 80)
-			opts := joinerOptions(w.opts, vfs.NewMem())
+			opts := joinerOptions(w.opts, vfstest.NewMem())
 			opts.Residency = Residency(seed / 2 % 2)
 			joining := joiner
 			joining.Joining = true

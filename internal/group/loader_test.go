@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // loaderFile makes a file of random bytes in memory.
@@ -35,7 +36,7 @@ func loaderFile(t *testing.T, fs vfs.FS, bytes int) []byte {
 func TestLoaderReadsInOrder(t *testing.T) {
 	for _, opts := range []LoaderOptions{{}, {Reads: 1}, {Rotational: true}} {
 		for _, size := range []int{1, 4095, 4096, 4097, loadChunkBytes - 1, loadChunkBytes, loadChunkBytes + 1, 5*loadChunkBytes + 12345} {
-			fs := vfs.NewMem()
+			fs := vfstest.NewMem()
 			want := loaderFile(t, fs, size)
 			l := NewLoader(opts)
 			into, err := l.allocate(int64(size), false)
@@ -73,16 +74,16 @@ func TestLoaderReadsInOrder(t *testing.T) {
 
 // A sector that the device refuses does not cost its neighbours, and is never taken for data.
 func TestLoaderUnreadableBlock(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	want := loaderFile(t, mem, 2*loadChunkBytes)
 	const bad = loadChunkBytes + 5*blockBytes
-	fault := &vfs.Fault{
-		Match: func(op vfs.Op) bool {
-			return op.Kind == vfs.OpRead && op.Offset <= bad && bad < op.Offset+op.Length
+	fault := &vfstest.Fault{
+		Match: func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpRead && op.Offset <= bad && bad < op.Offset+op.Length
 		},
 		Err: syscall.EIO,
 	}
-	fs := vfs.NewFaulty(mem)
+	fs := vfstest.NewFaulty(mem)
 	fs.Add(fault)
 	l := NewLoader(LoaderOptions{})
 	defer l.Close()
@@ -116,10 +117,10 @@ func TestLoaderUnreadableBlock(t *testing.T) {
 
 // A file that cannot be read, or is shorter than it was, ends the load with an error and no goroutine stays.
 func TestLoaderErrors(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	loaderFile(t, mem, 3*loadChunkBytes)
-	fault := &vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpRead }, Err: syscall.EIO}
-	faulty := vfs.NewFaulty(mem)
+	fault := &vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpRead }, Err: syscall.EIO}
+	faulty := vfstest.NewFaulty(mem)
 	faulty.Add(fault)
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // modelEntry is an entry as it was appended.
@@ -45,7 +46,7 @@ func (m *model) needs() (synced, applied, term uint64) {
 // workload is a random run of a log on a Mem.
 type workload struct {
 	*logDriver
-	mem    *vfs.Mem
+	mem    *vfstest.Mem
 	model  *model
 	random *rand.Rand
 	ids    int64
@@ -56,7 +57,7 @@ type workload struct {
 	otherAt uint64
 }
 
-func newWorkload(t testing.TB, seed uint64, mem *vfs.Mem, fs vfs.FS, residency Residency) *workload {
+func newWorkload(t testing.TB, seed uint64, mem *vfstest.Mem, fs vfs.FS, residency Residency) *workload {
 	mem.SetCheapOverwrite(seed%2 == 1) // half of them write zeros ahead
 	w := &workload{mem: mem, model: newModel(), random: rand.New(rand.NewPCG(seed, 1)), ids: 6}
 	w.logDriver = newDriver(t, driverOptions(fs, residency, 4<<10))
@@ -371,7 +372,7 @@ func compareScan(l *Log, newest map[int64]modelEntry, live int) error {
 }
 
 // crashCheck loads what a crash left and checks it; then the log must go on: one more put, one more crash.
-func crashCheck(w *workload, disk *vfs.Mem, synced, applied, term uint64) error {
+func crashCheck(w *workload, disk *vfstest.Mem, synced, applied, term uint64) error {
 	opts := w.opts
 	opts.FS = disk
 	l, report, err := Load(context.Background(), opts, nil)
@@ -395,7 +396,7 @@ func crashCheck(w *workload, disk *vfs.Mem, synced, applied, term uint64) error 
 	if err := errors.Join(l.Append(nil, []*raftpb.Entry{RaftEntry(&e)}), l.Sync(), l.Apply(last+1, nil)); err != nil {
 		return err
 	}
-	opts.FS = disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
+	opts.FS = disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	if err := l.Close(false); err != nil {
 		return err
 	}
@@ -435,30 +436,30 @@ func TestCrashAtEveryOperation(t *testing.T) {
 		}
 	})
 	t.Logf("%d crash points", points.Load())
-	if points.Load() < int64(seeds)*int64(steps)*int64(len(vfs.SurvivalKinds)) {
+	if points.Load() < int64(seeds)*int64(steps)*int64(len(vfstest.SurvivalKinds)) {
 		t.Errorf("only %d crash points were visited", points.Load())
 	}
 }
 
 func crashWorkload(t *testing.T, seed uint64, residency Residency, steps int, points *atomic.Int64) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	w := newWorkload(t, seed, mem, mem, residency)
 	var mu sync.Mutex // hints are written by another goroutine
 	var failed error
 	var doing string
-	mem.AfterOp(func(op vfs.Op) {
+	mem.AfterOp(func(op vfstest.Op) {
 		mu.Lock()
 		defer mu.Unlock()
 		if failed != nil {
 			return
 		}
 		synced, applied, term := w.model.needs()
-		kinds := vfs.SurvivalKinds
-		if op.Kind == vfs.OpRename { // a commit point: some names survive, some do not
-			kinds = append(slices.Clone(kinds), slices.Repeat([]vfs.SurvivalKind{vfs.SurviveRandom}, 8)...)
+		kinds := vfstest.SurvivalKinds
+		if op.Kind == vfstest.OpRename { // a commit point: some names survive, some do not
+			kinds = append(slices.Clone(kinds), slices.Repeat([]vfstest.SurvivalKind{vfstest.SurviveRandom}, 8)...)
 		}
 		for i, kind := range kinds {
-			s := vfs.Survival{Kind: kind, Seed: uint64(op.Number)<<8 + uint64(i)}
+			s := vfstest.Survival{Kind: kind, Seed: uint64(op.Number)<<8 + uint64(i)}
 			points.Add(1)
 			if err := crashCheck(w, mem.CrashClone(s), synced, applied, term); err != nil {
 				failed = fmt.Errorf("crash after operation %d (%s) of %s, survival %s: %w", op.Number, op, doing, s, err)

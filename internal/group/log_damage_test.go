@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // soak runs every case instead of a part.
@@ -22,7 +23,7 @@ var soak = os.Getenv("SHEAF_SOAK") != ""
 
 // damageBed is a group of about 64 KiB on a Mem, closed, all of it below the synced mark, with what it holds.
 type damageBed struct {
-	mem    *vfs.Mem
+	mem    *vfstest.Mem
 	opts   Options
 	newest map[int64]modelEntry
 	model  *model
@@ -39,7 +40,7 @@ type bedFrame struct {
 }
 
 func newDamageBed(t testing.TB) *damageBed {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 20<<10))
 	b := &damageBed{mem: mem, opts: d.opts, newest: make(map[int64]modelEntry), model: newModel(), frames: make(map[string][]bedFrame), sizes: make(map[string]int64)}
 	put := func(e Entry, blob []byte) {
@@ -116,8 +117,8 @@ func (b *damageBed) hit(name string, offset, length int64) map[int64]bool {
 }
 
 // damaged makes a disk like the bed's with changed bytes.
-func (b *damageBed) damaged(change func(f vfs.File) error, name string) (*vfs.Mem, error) {
-	disk := b.mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+func (b *damageBed) damaged(change func(f vfs.File) error, name string) (*vfstest.Mem, error) {
+	disk := b.mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	f, err := disk.OpenWrite(path.Join(b.opts.Dir, name))
 	if err != nil {
 		return nil, err
@@ -163,7 +164,7 @@ func (b *damageBed) scan(l *Log) error {
 }
 
 // check loads a damaged group: every record is right or DATA_LOSS, none is wrong or missing.
-func (b *damageBed) check(disk *vfs.Mem, residency Residency) (l *Log, v verdict, err error) {
+func (b *damageBed) check(disk *vfstest.Mem, residency Residency) (l *Log, v verdict, err error) {
 	opts := b.opts
 	opts.FS, opts.Residency = disk, residency
 	l, v.report, err = Load(context.Background(), opts, nil)

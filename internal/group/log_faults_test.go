@@ -13,19 +13,20 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func TestRule6_EveryOperationThatFailsOnceIsSurvived(t *testing.T) {
 	// Each mutating operation of a workload fails once, with each effect; what the log says was done is on the disk.
 	type failure struct {
-		kind   vfs.OpKind
-		effect vfs.Effect
+		kind   vfstest.OpKind
+		effect vfstest.Effect
 		errno  error
 		skip   int64
 	}
 	var all []failure
-	for _, kind := range []vfs.OpKind{vfs.OpCreate, vfs.OpWrite, vfs.OpSync, vfs.OpTruncate, vfs.OpAllocate, vfs.OpRename, vfs.OpSyncDir} {
-		for _, effect := range []vfs.Effect{vfs.EffectNone, vfs.EffectDone, vfs.EffectPart, vfs.EffectDrop} {
+	for _, kind := range []vfstest.OpKind{vfstest.OpCreate, vfstest.OpWrite, vfstest.OpSync, vfstest.OpTruncate, vfstest.OpAllocate, vfstest.OpRename, vfstest.OpSyncDir} {
+		for _, effect := range []vfstest.Effect{vfstest.EffectNone, vfstest.EffectDone, vfstest.EffectPart, vfstest.EffectDrop} {
 			for _, errno := range []error{syscall.EIO, syscall.ENOSPC} {
 				for skip := range int64(12) {
 					all = append(all, failure{kind, effect, errno, skip})
@@ -49,13 +50,13 @@ func TestRule6_EveryOperationThatFailsOnceIsSurvived(t *testing.T) {
 	}
 }
 
-func oneFailure(t *testing.T, kind vfs.OpKind, effect vfs.Effect, errno error, skip int64) int64 {
-	mem := vfs.NewMem()
-	fs := vfs.NewFaulty(mem)
+func oneFailure(t *testing.T, kind vfstest.OpKind, effect vfstest.Effect, errno error, skip int64) int64 {
+	mem := vfstest.NewMem()
+	fs := vfstest.NewFaulty(mem)
 	w := newWorkload(t, uint64(skip), mem, fs, Residency(skip%2))
 	where := fmt.Sprintf("%s effect %d %v skip %d", kind, effect, errno, skip)
-	fault := fs.Add(&vfs.Fault{
-		Match: func(op vfs.Op) bool { return op.Kind == kind }, Skip: skip, Count: 1, Effect: effect, Err: errno,
+	fault := fs.Add(&vfstest.Fault{
+		Match: func(op vfstest.Op) bool { return op.Kind == kind }, Skip: skip, Count: 1, Effect: effect, Err: errno,
 	})
 	defer func() {
 		if t.Failed() {
@@ -83,8 +84,8 @@ func oneFailure(t *testing.T, kind vfs.OpKind, effect vfs.Effect, errno error, s
 			continue
 		}
 		synced, applied, term := w.model.needs()
-		for _, s := range []vfs.SurvivalKind{vfs.SurviveNone, vfs.SurviveAll} {
-			disk := mem.CrashClone(vfs.Survival{Kind: s})
+		for _, s := range []vfstest.SurvivalKind{vfstest.SurviveNone, vfstest.SurviveAll} {
+			disk := mem.CrashClone(vfstest.Survival{Kind: s})
 			if err := crashCheck(w, disk, synced, applied, term); err != nil {
 				t.Fatalf("%s, batch %d, survival %s: %v", where, i, s, err)
 			}
@@ -176,14 +177,14 @@ func TestRule8_ACrashWhileLossIsAcceptedLosesNothingMore(t *testing.T) {
 	points := 0
 	hit := map[int64]bool{victim.id: true}
 	var failed error
-	disk.AfterOp(func(op vfs.Op) {
-		for _, kind := range vfs.SurvivalKinds {
+	disk.AfterOp(func(op vfstest.Op) {
+		for _, kind := range vfstest.SurvivalKinds {
 			if failed != nil {
 				return
 			}
 			points++
 			opts := b.opts
-			opts.FS = disk.CrashClone(vfs.Survival{Kind: kind, Seed: uint64(op.Number)})
+			opts.FS = disk.CrashClone(vfstest.Survival{Kind: kind, Seed: uint64(op.Number)})
 			after, _, err := Load(context.Background(), opts, nil)
 			if err == nil {
 				last, _ := after.LastIndex()
@@ -218,7 +219,7 @@ func (b *damageBed) unhitOrDamaged(l *Log, hit map[int64]bool) error {
 
 func TestRule10_NoSpaceLeavesEverythingWorkingAndHeals(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
-		mem := vfs.NewMem()
+		mem := vfstest.NewMem()
 		d := newDriver(t, driverOptions(mem, residency, 16<<10))
 		for i := range int64(30) {
 			d.put(Entry{ID: i, Data: payload(i, 300)})
@@ -254,7 +255,7 @@ func TestRule10_NoSpaceLeavesEverythingWorkingAndHeals(t *testing.T) {
 		if full != 20 {
 			t.Fatalf("refused %d times", full)
 		}
-		disk := mem.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
+		disk := mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 		want := d.log.Stats().Records
 		ok(t, d.log.Close(false))
 		d.opts.FS = disk
@@ -271,13 +272,13 @@ func TestRule10_NoSpaceLeavesEverythingWorkingAndHeals(t *testing.T) {
 
 func TestRule10_WhatARefusedAppendWroteIsNotRevived(t *testing.T) {
 	// The disk is full behind a batch that was written whole. Its second entry must not appear behind a shorter batch.
-	mem := vfs.NewMem()
-	fs := vfs.NewFaulty(mem)
+	mem := vfstest.NewMem()
+	fs := vfstest.NewFaulty(mem)
 	d := newDriver(t, driverOptions(fs, Index, 64<<10))
 	d.put(Entry{ID: 1, Data: []byte("one")})
-	fault := fs.Add(&vfs.Fault{
-		Match: func(op vfs.Op) bool { return op.Kind == vfs.OpWrite && isSegmentFile(op.Name) }, Count: 1,
-		Effect: vfs.EffectDone, Err: syscall.ENOSPC,
+	fault := fs.Add(&vfstest.Fault{
+		Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpWrite && isSegmentFile(op.Name) }, Count: 1,
+		Effect: vfstest.EffectDone, Err: syscall.ENOSPC,
 	})
 	vote := uint64(1)
 	hard := &raftpb.HardState{Term: &d.term, Vote: &vote, Commit: &vote}
@@ -287,9 +288,9 @@ func TestRule10_WhatARefusedAppendWroteIsNotRevived(t *testing.T) {
 	}
 	ok(t, d.log.Append(nil, []*raftpb.Entry{d.entry(2, Entry{ID: 4, Data: []byte("shorter")})}))
 	ok(t, d.log.Sync())
-	for _, kind := range vfs.SurvivalKinds {
+	for _, kind := range vfstest.SurvivalKinds {
 		opts := d.opts
-		opts.FS = mem.CrashClone(vfs.Survival{Kind: kind})
+		opts.FS = mem.CrashClone(vfstest.Survival{Kind: kind})
 		l, _, err := Load(context.Background(), opts, nil)
 		ok(t, err)
 		if last := d.last0(l); last != 2 {
@@ -302,7 +303,7 @@ func TestRule10_WhatARefusedAppendWroteIsNotRevived(t *testing.T) {
 func TestRule8_TheVersionThatIsLeftAnswersAfterAcceptedLoss(t *testing.T) {
 	// The hint says of the older version that it is superseded: by an entry that is then lost.
 	residencies(t, func(t *testing.T, residency Residency) {
-		mem := vfs.NewMem()
+		mem := vfstest.NewMem()
 		d := newDriver(t, driverOptions(mem, residency, 64<<10))
 		d.put(Entry{ID: 1, Data: []byte("older")}, Entry{ID: 2, Data: []byte("two")})
 		ok(t, d.log.Seal())
@@ -338,11 +339,11 @@ func TestRule8_TheVersionThatIsLeftAnswersAfterAcceptedLoss(t *testing.T) {
 }
 
 func TestTheHintOfAnAbandonedSegmentKnowsOnlyWhatItHolds(t *testing.T) {
-	mem := vfs.NewMem()
-	fs := vfs.NewFaulty(mem)
+	mem := vfstest.NewMem()
+	fs := vfstest.NewFaulty(mem)
 	d := newDriver(t, driverOptions(fs, Index, 64<<10))
 	d.put(Entry{ID: 1, Data: []byte("one"), CommitTime: 100})
-	fault := fs.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpSync && isSegmentFile(op.Name) }, Count: 1, Effect: vfs.EffectDrop})
+	fault := fs.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && isSegmentFile(op.Name) }, Count: 1, Effect: vfstest.EffectDrop})
 	d.put(Entry{ID: 2, Data: []byte("two"), CommitTime: 200})
 	if fault.Fired() != 1 {
 		t.Fatal("no sync failed")

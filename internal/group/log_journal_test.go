@@ -11,6 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // journaled is a log with a journal on a disk.
@@ -60,7 +61,7 @@ func (j *journaled) shared() {
 // after loads what a power cut leaves, and gives its last index.
 func (j *journaled) after(redo bool) uint64 {
 	j.t.Helper()
-	disk := mem(j.disk).CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
+	disk := mem(j.disk).CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	if redo {
 		found, err := journal.Read(disk, "/v")
 		must(j.t, err)
@@ -81,16 +82,16 @@ func (j *journaled) after(redo bool) uint64 {
 	return last
 }
 
-func mem(fs vfs.FS) *vfs.Mem {
-	if faulty, ok := fs.(*vfs.Faulty); ok {
-		return faulty.Unwrap().(*vfs.Mem)
+func mem(fs vfs.FS) *vfstest.Mem {
+	if faulty, ok := fs.(*vfstest.Faulty); ok {
+		return faulty.Unwrap().(*vfstest.Mem)
 	}
-	return fs.(*vfs.Mem)
+	return fs.(*vfstest.Mem)
 }
 
 func TestSyncSharedIsDurable(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
-		j := newJournaled(t, vfs.NewMem(), residency)
+		j := newJournaled(t, vfstest.NewMem(), residency)
 		j.append()
 		must(t, j.log.Sync())
 		for range 3 {
@@ -115,7 +116,7 @@ func TestSyncSharedIsDurable(t *testing.T) {
 
 // TestWritingBeginsBeforeTheJournalAsks: what the journal made durable is handed to the kernel in pieces of whole blocks, once each.
 func TestWritingBeginsBeforeTheJournalAsks(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	mem.SetCheapOverwrite(true)
 	fs := &aheadFS{Mem: mem}
 	j := newJournaled(t, mem, Index)
@@ -154,15 +155,15 @@ func TestWritingBeginsBeforeTheJournalAsks(t *testing.T) {
 
 // TestRedoLeavesOtherSegmentsAlone: the log went on elsewhere after a failed sync, so what the journal has of the abandoned segment is void.
 func TestRedoLeavesOtherSegmentsAlone(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.NewMem())
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	j := newJournaled(t, faulty, Index)
 	j.append()
 	must(t, j.log.Sync())
 	j.append()
 	j.shared()
-	fault := faulty.Add(&vfs.Fault{
-		Match:  func(op vfs.Op) bool { return op.Kind == vfs.OpSync && path.Base(op.Name) == SegmentName(1) },
-		Effect: vfs.EffectDrop, Count: 1,
+	fault := faulty.Add(&vfstest.Fault{
+		Match:  func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && path.Base(op.Name) == SegmentName(1) },
+		Effect: vfstest.EffectDrop, Count: 1,
 	})
 	must(t, j.log.Sync())
 	if fault.Fired() != 1 {
@@ -184,13 +185,13 @@ func TestRedoLeavesOtherSegmentsAlone(t *testing.T) {
 
 // TestALogIsLoadedWithWhatTheJournalHas: its predecessor in the same process could not sync its segment when it was closed.
 func TestALogIsLoadedWithWhatTheJournalHas(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.NewMem())
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	j := newJournaled(t, faulty, Index)
 	j.append()
 	j.shared()
-	fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool {
-		return op.Kind == vfs.OpSync && path.Base(path.Dir(op.Name)) == "g" || op.Kind == vfs.OpCreate
-	}, Effect: vfs.EffectDrop})
+	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpSync && path.Base(path.Dir(op.Name)) == "g" || op.Kind == vfstest.OpCreate
+	}, Effect: vfstest.EffectDrop})
 	must(t, j.log.Close(false))
 	if fault.Fired() == 0 {
 		t.Fatal("no sync failed")

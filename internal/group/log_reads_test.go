@@ -13,12 +13,13 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func TestStaleBlocksOfAnOlderSegmentDoNotPass(t *testing.T) {
 	// The same entries at the same offsets of another segment, whole with their CRCs: a file system that lost a write
 	// and shows an old block. They differ by the segment id alone.
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 8<<10))
 	for range 3 {
 		for i := range int64(7) {
@@ -70,7 +71,7 @@ func (d *logDriver) last0(l *Log) uint64 {
 
 func TestRaftConflictCutsTheLog(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
-		d := newDriver(t, driverOptions(vfs.NewMem(), residency, 4<<10))
+		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 4<<10))
 		d.put(Entry{ID: 1, Data: []byte("old")})
 		for i := range int64(20) { // over several segments, not committed
 			ok(t, d.append(Entry{ID: 100 + i, Data: payload(i, 200)}))
@@ -121,7 +122,7 @@ func TestRaftConflictCutsTheLog(t *testing.T) {
 
 func TestScanIsExactWhileRecordsAreOverwritten(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
-		d := newDriver(t, driverOptions(vfs.NewMem(), residency, 16<<10))
+		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 16<<10))
 		random := rand.New(rand.NewPCG(1, 2))
 		write := func() {
 			e := Entry{ID: random.Int64N(100), Data: []byte(fmt.Sprint(random.Uint64()))}
@@ -186,7 +187,7 @@ func TestScanIsExactWhileRecordsAreOverwritten(t *testing.T) {
 }
 
 func TestStorageOfRaft(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 4<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	for i := range int64(60) {
 		d.put(Entry{ID: i, Data: payload(i, 50)}, Entry{Kind: KindEmpty})
 	}
@@ -218,7 +219,7 @@ func TestStorageOfRaft(t *testing.T) {
 
 func TestABatchGreaterThanASegment(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
-		d := newDriver(t, driverOptions(vfs.NewMem(), residency, 4<<10))
+		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 4<<10))
 		for round := range int64(3) {
 			var batch []Entry
 			for i := range int64(40) {
@@ -242,7 +243,7 @@ func TestABatchGreaterThanASegment(t *testing.T) {
 func TestMemoryBudgetIsAskedFirst(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		budget := &testBudget{limit: 64 << 20}
-		opts := driverOptions(vfs.NewMem(), residency, 64<<10)
+		opts := driverOptions(vfstest.NewMem(), residency, 64<<10)
 		opts.Budget = budget
 		d := newDriver(t, opts)
 		for i := range int64(100) {

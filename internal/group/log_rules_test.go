@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func isSegmentFile(name string) bool {
@@ -28,7 +28,7 @@ func residencies(t *testing.T, run func(t *testing.T, residency Residency)) {
 
 func TestRule2_UncommittedEntriesAreInvisible(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
-		d := newDriver(t, driverOptions(vfs.NewMem(), residency, 8<<10))
+		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 8<<10))
 		d.put(Entry{ID: 1, Data: []byte("committed")}, Entry{ID: 2, Data: []byte("stays")})
 		ok(t, d.append(Entry{ID: 1, Data: []byte("not yet")}, Entry{ID: 2, Kind: KindDelete}, Entry{ID: 3, Data: []byte("not yet")}))
 		ok(t, d.log.Sync())
@@ -81,7 +81,7 @@ func TestRule2_UncommittedEntriesAreInvisible(t *testing.T) {
 }
 
 func TestRule3_TornTailIsCutAndNothingBehindIsRevived(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 64<<10))
 	d.put(Entry{ID: 1, Data: payload(1, 300)})
 	ok(t, d.log.Tick())
@@ -91,7 +91,7 @@ func TestRule3_TornTailIsCutAndNothingBehindIsRevived(t *testing.T) {
 		ok(t, d.append(Entry{ID: 10 + i, Data: payload(i, 300)}))
 	}
 	name := path.Join(d.opts.Dir, SegmentName(1))
-	disk := mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+	disk := mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	f, err := disk.OpenWrite(name)
 	ok(t, err)
 	_, err = f.WriteAt(make([]byte, 8), at[1]) // a hole; two whole entries behind it
@@ -106,7 +106,7 @@ func TestRule3_TornTailIsCutAndNothingBehindIsRevived(t *testing.T) {
 	ok(t, d.append(Entry{ID: 20, Data: []byte("short")}))
 	ok(t, d.log.Sync())
 	ok(t, d.log.Close(false))
-	d.opts.FS = disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
+	d.opts.FS = disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	report = d.load()
 	if report.Outcome != Loaded || d.last() != 3 {
 		t.Fatalf("%+v, last index %d", report, d.last())
@@ -129,13 +129,13 @@ func TestRule3_BadBytesBelowTheMarkAreDamage(t *testing.T) {
 		"state record": func(d *logDriver) { ok(d.t, d.append(Entry{Kind: KindEmpty})); ok(d.t, d.log.Sync()) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			mem := vfs.NewMem()
+			mem := vfstest.NewMem()
 			d := newDriver(t, driverOptions(mem, Index, 64<<10))
 			d.put(Entry{ID: 1, Data: payload(1, 300)})
 			at := d.log.w.end
 			d.put(Entry{ID: 2, Data: payload(2, 300)})
 			settle(d)
-			disk := mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+			disk := mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 			f, err := disk.OpenWrite(path.Join(d.opts.Dir, SegmentName(1)))
 			ok(t, err)
 			_, err = f.WriteAt(make([]byte, 8), at)
@@ -155,7 +155,7 @@ func TestRule3_BadBytesBelowTheMarkAreDamage(t *testing.T) {
 }
 
 func TestRule3_OneTickIsEnoughAfterABurst(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	for i := range int64(50) {
 		d.put(Entry{ID: i, Data: payload(i, 30)})
 	}
@@ -171,7 +171,7 @@ func TestRule3_OneTickIsEnoughAfterABurst(t *testing.T) {
 }
 
 func TestRule3_TheRecoveredTailIsSyncedBeforeItCounts(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 64<<10))
 	ok(t, d.append(Entry{ID: 1, Data: []byte("written, not synced")})) // then the process is killed, the machine lives
 	ok(t, d.log.Close(false))
@@ -179,7 +179,7 @@ func TestRule3_TheRecoveredTailIsSyncedBeforeItCounts(t *testing.T) {
 	if d.last() != 1 {
 		t.Fatalf("last index %d", d.last())
 	}
-	d.opts.FS = mem.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
+	d.opts.FS = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	d.load()
 	if d.last() != 1 {
 		t.Fatalf("last index %d after a power cut: what loading gave to Raft was not synced", d.last())
@@ -189,28 +189,28 @@ func TestRule3_TheRecoveredTailIsSyncedBeforeItCounts(t *testing.T) {
 // A start syncs the volume once for all groups; where that fails, the group's own file is synced. Left out, the write is gone.
 func TestRule3_TheRecoveredTailIsSyncedWithTheVolume(t *testing.T) {
 	for name, c := range map[string]struct {
-		durable         func(*vfs.Mem) error
+		durable         func(*vfstest.Mem) error
 		ownSyncs, keeps bool
 	}{
-		"with the volume": {func(m *vfs.Mem) error { return m.SyncAll(".") }, false, true},
-		"by itself":       {func(*vfs.Mem) error { return syscall.EIO }, true, true},
-		"not at all":      {func(*vfs.Mem) error { return nil }, false, false}, // else this test proves nothing
+		"with the volume": {func(m *vfstest.Mem) error { return m.SyncAll(".") }, false, true},
+		"by itself":       {func(*vfstest.Mem) error { return syscall.EIO }, true, true},
+		"not at all":      {func(*vfstest.Mem) error { return nil }, false, false}, // else this test proves nothing
 	} {
 		t.Run(name, func(t *testing.T) {
-			mem := vfs.NewMem()
+			mem := vfstest.NewMem()
 			d := newDriver(t, driverOptions(mem, Index, 64<<10))
 			ok(t, d.append(Entry{ID: 1, Data: []byte("written, not synced")}))
 			ok(t, d.log.Close(false))
-			faulty := vfs.NewFaulty(mem)
+			faulty := vfstest.NewFaulty(mem)
 			d.opts.FS, d.opts.Durable = faulty, func() error { return c.durable(mem) }
 			d.load()
 			if d.last() != 1 {
 				t.Fatalf("last index %d", d.last())
 			}
-			if own := faulty.Calls(vfs.OpSync) > 0; own != c.ownSyncs {
+			if own := faulty.Calls(vfstest.OpSync) > 0; own != c.ownSyncs {
 				t.Errorf("the file was synced by itself: %t", own)
 			}
-			d.opts.FS, d.opts.Durable = mem.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}), nil
+			d.opts.FS, d.opts.Durable = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), nil
 			d.load()
 			if kept := d.last() == 1; kept != c.keeps {
 				t.Errorf("after a power cut the entry is there: %t, want %t", kept, c.keeps)
@@ -221,14 +221,14 @@ func TestRule3_TheRecoveredTailIsSyncedWithTheVolume(t *testing.T) {
 
 func TestRule5_AFailedSyncIsNeverAcknowledgedFrom(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
-		mem := vfs.NewMem()
-		fs := vfs.NewFaulty(mem)
+		mem := vfstest.NewMem()
+		fs := vfstest.NewFaulty(mem)
 		d := newDriver(t, driverOptions(fs, residency, 64<<10))
 		d.put(Entry{ID: 1, Data: payload(1, 100)})
 		poisoned := path.Base(d.log.w.active.path)
-		fault := fs.Add(&vfs.Fault{
-			Match:  func(op vfs.Op) bool { return op.Kind == vfs.OpSync && path.Base(op.Name) == poisoned },
-			Effect: vfs.EffectDrop,
+		fault := fs.Add(&vfstest.Fault{
+			Match:  func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && path.Base(op.Name) == poisoned },
+			Effect: vfstest.EffectDrop,
 		})
 		// What the failed sync dropped reads back from the page cache, but is not on the disk.
 		d.put(Entry{ID: 2, Data: payload(2, 100)}, Entry{ID: 1, Data: payload(3, 100)})
@@ -241,7 +241,7 @@ func TestRule5_AFailedSyncIsNeverAcknowledgedFrom(t *testing.T) {
 		if fault.Fired() != 1 {
 			t.Fatalf("the file was synced %d times after it was poisoned", fault.Fired()-1)
 		}
-		d.opts.FS = mem.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
+		d.opts.FS = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 		report := d.load()
 		if report.Outcome == Damaged {
 			t.Fatalf("%+v", report)
@@ -256,15 +256,15 @@ func TestRule5_AFailedSyncIsNeverAcknowledgedFrom(t *testing.T) {
 func TestRule5_AppliedBeforeSyncedMovesWithTheLog(t *testing.T) {
 	// A follower may apply what a quorum has before its own sync; where that fails, its places change.
 	residencies(t, func(t *testing.T, residency Residency) {
-		mem := vfs.NewMem()
-		fs := vfs.NewFaulty(mem)
+		mem := vfstest.NewMem()
+		fs := vfstest.NewFaulty(mem)
 		d := newDriver(t, driverOptions(fs, residency, 64<<10))
 		d.put(Entry{ID: 1, Data: payload(1, 100)})
 		id, err := d.log.OpenScan(1 << 40)
 		ok(t, err)
 		ok(t, d.append(Entry{ID: 1, Data: payload(2, 100)}, Entry{ID: 2, Data: payload(2, 100)}, Entry{ID: 2, Data: payload(3, 100)}))
 		ok(t, d.log.Apply(4, nil))
-		fault := fs.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpSync && isSegmentFile(op.Name) }, Effect: vfs.EffectDrop, Count: 1})
+		fault := fs.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && isSegmentFile(op.Name) }, Effect: vfstest.EffectDrop, Count: 1})
 		ok(t, d.log.Sync())
 		if fault.Fired() != 1 {
 			t.Fatal("the fault did not fire")
@@ -299,11 +299,11 @@ func TestRule5_AppliedBeforeSyncedMovesWithTheLog(t *testing.T) {
 }
 
 func TestRule5_ASyncThatFailsEverywhereIsAnError(t *testing.T) {
-	mem := vfs.NewMem()
-	fs := vfs.NewFaulty(mem)
+	mem := vfstest.NewMem()
+	fs := vfstest.NewFaulty(mem)
 	d := newDriver(t, driverOptions(fs, Index, 64<<10))
 	d.put(Entry{ID: 1, Data: []byte("one")})
-	fault := fs.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpSync }, Effect: vfs.EffectDrop})
+	fault := fs.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync }, Effect: vfstest.EffectDrop})
 	ok(t, d.append(Entry{ID: 2, Data: []byte("two")}))
 	for range 2 {
 		if err := d.log.Sync(); !errors.Is(err, ErrPoisoned) {
@@ -318,7 +318,7 @@ func TestRule5_ASyncThatFailsEverywhereIsAnError(t *testing.T) {
 	fault.Remove()
 	ok(t, d.log.Sync())
 	ok(t, d.log.Apply(2, nil))
-	d.opts.FS = mem.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
+	d.opts.FS = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	d.load()
 	ok(t, d.log.Apply(2, nil))
 	d.wants(2, []byte("two"))

@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 var logIdentity = Identity{Store: uuid.UUID{1}, Group: uuid.UUID{2}, Name: "7"}
@@ -114,7 +115,7 @@ func payload(id int64, size int) []byte {
 func TestSmoke(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		for _, seal := range []bool{false, true} {
-			d := newDriver(t, driverOptions(vfs.NewMem(), residency, 64<<10))
+			d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 64<<10))
 			for i := range int64(500) {
 				d.put(Entry{ID: i % 300, Data: payload(i, 100)})
 			}

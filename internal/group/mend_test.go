@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // mendTwin repairs from a whole log.
@@ -37,7 +38,7 @@ func (m *mendTwin) FetchBlob(_ context.Context, ref BlobRef) error {
 func (b *damageBed) spoil(t *testing.T, id int64, open bool) (l *Log) {
 	t.Helper()
 	opts := b.opts
-	disk := b.mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+	disk := b.mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	opts.FS = disk
 	load := func() {
 		var err error
@@ -142,8 +143,8 @@ func TestMendOfABlobThatIsNowhere(t *testing.T) {
 func TestTheBlobOfAnEntryThatCannotBeReadStays(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		for _, repaired := range []bool{false, true} {
-			mem := vfs.NewMem()
-			disk := vfs.NewFaulty(mem)
+			mem := vfstest.NewMem()
+			disk := vfstest.NewFaulty(mem)
 			d := newDriver(t, driverOptions(disk, residency, 1<<20))
 			data := payload(1, 5000)
 			ref := d.putBlob(1, data)
@@ -154,11 +155,11 @@ func TestTheBlobOfAnEntryThatCannotBeReadStays(t *testing.T) {
 			ok(t, d.log.Close(false))
 			ok(t, disk.Remove(path.Join(d.opts.Dir, HintName(1))))
 			twin := d.opts
-			twin.FS = mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+			twin.FS = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 			peer, _, err := Load(t.Context(), twin, nil)
 			ok(t, err)
-			fault := disk.Add(&vfs.Fault{Match: func(op vfs.Op) bool {
-				return op.Kind == vfs.OpRead && path.Base(op.Name) == SegmentName(1) && op.Offset < 4096
+			fault := disk.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+				return op.Kind == vfstest.OpRead && path.Base(op.Name) == SegmentName(1) && op.Offset < 4096
 			}})
 			d.load()
 			fault.Remove()
@@ -198,7 +199,7 @@ func isDamageError(err error) bool {
 
 // One that has compacted a blob away is not damaged by being asked for it, also after another start.
 func TestABlobThatWasCompactedAwayIsNoDamage(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 1<<20))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	ref := d.putBlob(1, payload(1, 5000))
 	kept := d.putBlob(2, payload(2, 5000))
 	d.put(Entry{ID: 1, Data: []byte("small")})

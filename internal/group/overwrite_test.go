@@ -8,7 +8,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // overwritten is the log of a follower whose index 3 is written by three leaders: that of term 1, whose entry no majority has; that of
@@ -51,7 +51,7 @@ func (d *logDriver) wantsOverwritten() {
 // An entry of an older term makes one of a newer term void where its leader was elected again: no damage.
 func TestAnOlderTermCutsANewerOne(t *testing.T) {
 	for _, seal := range []string{"never", "before", "between", "behind"} {
-		mem := vfs.NewMem()
+		mem := vfstest.NewMem()
 		opts := driverOptions(mem, Index, 64<<10)
 		ok(t, Create(opts, &raftpb.ConfState{Voters: []uint64{1, 2, 3}}))
 		d := &logDriver{t: t, opts: opts, term: 1}
@@ -94,7 +94,7 @@ func TestAnOlderTermCutsANewerOne(t *testing.T) {
 func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		for _, seal := range []bool{false, true} { // the tail is read from rows, and from a hint
-			d := newDriver(t, driverOptions(vfs.NewMem(), residency, 64<<10))
+			d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 64<<10))
 			overwritten(t, d)
 			ok(t, d.log.Close(seal))
 			if report := d.load(); report.Outcome != Loaded || d.log.AppliedIndex() >= 3 {
@@ -120,7 +120,7 @@ func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 
 // A member gives each entry once, whichever it is asked from.
 func TestAnEntryThatCameAgainIsGivenOnce(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	overwritten(t, d)
 	ok(t, d.log.Apply(4, nil))
 	a, err := d.log.ReadRange(IndexRange{1, 4}, 1<<20)
@@ -138,7 +138,7 @@ func TestAnEntryThatCameAgainIsGivenOnce(t *testing.T) {
 
 // Where bad bytes hide the entry of an older term, what stands before with a newer one is void, and nobody reads it.
 func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	opts := driverOptions(mem, Index, 64<<10)
 	ok(t, Create(opts, &raftpb.ConfState{Voters: []uint64{1, 2, 3}}))
 	d := &logDriver{t: t, opts: opts, term: 1}
@@ -229,17 +229,17 @@ func (w *workload) appendStamped(from uint64, batch []modelEntry) error {
 // batch, not behind what it makes void.
 func TestABatchThatCutsTheLogIsWrittenToANewSegmentWhole(t *testing.T) {
 	t.Run("halfway", func(t *testing.T) { // nor can the half of it be cut away
-		cutsInNewSegment(t, 20, vfs.OpWrite, vfs.OpTruncate)
+		cutsInNewSegment(t, 20, vfstest.OpWrite, vfstest.OpTruncate)
 	})
 	t.Run("before", func(t *testing.T) { // there is no room for it in the old segment, which is synced first
-		cutsInNewSegment(t, 64<<10, vfs.OpSync)
+		cutsInNewSegment(t, 64<<10, vfstest.OpSync)
 	})
 }
 
-func cutsInNewSegment(t *testing.T, size int, fail ...vfs.OpKind) {
+func cutsInNewSegment(t *testing.T, size int, fail ...vfstest.OpKind) {
 	residencies(t, func(t *testing.T, residency Residency) {
-		mem := vfs.NewMem()
-		fs := vfs.NewFaulty(mem)
+		mem := vfstest.NewMem()
+		fs := vfstest.NewFaulty(mem)
 		opts := driverOptions(fs, residency, 64<<10)
 		ok(t, Create(opts, &raftpb.ConfState{Voters: []uint64{1, 2, 3}}))
 		d := &logDriver{t: t, opts: opts, term: 1}
@@ -249,7 +249,7 @@ func cutsInNewSegment(t *testing.T, size int, fail ...vfs.OpKind) {
 		ok(t, d.log.Apply(1, nil))
 		d.write(d.entry(3, Entry{ID: 3, Data: payload(3, 20)}), d.entry(4, Entry{ID: 4, Data: payload(4, 20)}))
 		for _, kind := range fail {
-			fs.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == kind && isSegmentFile(op.Name) }, Count: 1, Effect: vfs.EffectPart})
+			fs.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == kind && isSegmentFile(op.Name) }, Count: 1, Effect: vfstest.EffectPart})
 		}
 		d.term = 2
 		d.write(d.entry(3, Entry{ID: 9, Data: payload(9, size)}), d.entry(4, Entry{ID: 5, Data: payload(5, 20)}))
@@ -260,7 +260,7 @@ func cutsInNewSegment(t *testing.T, size int, fail ...vfs.OpKind) {
 		for _, again := range []bool{false, true} {
 			if again {
 				ok(t, d.log.Close(false))
-				d.opts.FS = mem.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
+				d.opts.FS = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 				if report := d.load(); report.Outcome == Damaged {
 					t.Fatalf("%+v", report)
 				}

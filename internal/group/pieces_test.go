@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // largeBatch is written in several pieces: among its records are the greatest that there are, and small ones between them.
@@ -42,12 +42,12 @@ func (d *logDriver) wantAll(entries []Entry) {
 
 func TestABatchOfSeveralPieces(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
-		fs := vfs.NewFaulty(vfs.NewMem())
+		fs := vfstest.NewFaulty(vfstest.NewMem())
 		d := newDriver(t, driverOptions(fs, residency, 64<<20))
 		d.put(Entry{ID: 1000, Data: []byte("before")})
-		before := fs.Calls(vfs.OpWrite)
+		before := fs.Calls(vfstest.OpWrite)
 		d.put(largeBatch()...)
-		if n := fs.Calls(vfs.OpWrite) - before; n < 5 {
+		if n := fs.Calls(vfstest.OpWrite) - before; n < 5 {
 			t.Errorf("%d writes for %d records: it was not written in pieces", n, len(largeBatch()))
 		}
 		d.wantAll(largeBatch())
@@ -63,12 +63,12 @@ func TestABatchOfSeveralPieces(t *testing.T) {
 // TestAPieceThatCannotBeWritten fails a piece in the middle: nothing of the batch may stay, and it can be tried again.
 func TestAPieceThatCannotBeWritten(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
-		fs := vfs.NewFaulty(vfs.NewMem())
+		fs := vfstest.NewFaulty(vfstest.NewMem())
 		d := newDriver(t, driverOptions(fs, residency, 64<<20))
 		d.put(Entry{ID: 1000, Data: []byte("before")})
 		last := d.last()
-		fault := fs.Add(&vfs.Fault{Err: syscall.ENOSPC, Effect: vfs.EffectPart, Skip: 3, Count: 1, Match: func(op vfs.Op) bool {
-			return op.Kind == vfs.OpWrite && strings.HasPrefix(filepath.Base(op.Name), "segment-")
+		fault := fs.Add(&vfstest.Fault{Err: syscall.ENOSPC, Effect: vfstest.EffectPart, Skip: 3, Count: 1, Match: func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpWrite && strings.HasPrefix(filepath.Base(op.Name), "segment-")
 		}})
 		if err := d.append(largeBatch()...); !errors.Is(err, ErrNoSpace) || fault.Fired() != 1 {
 			t.Fatalf("%d faults, error %v", fault.Fired(), err)
@@ -89,7 +89,7 @@ func TestAPieceThatCannotBeWritten(t *testing.T) {
 
 // TestScanOfAnImagePassesOverHistory changes bytes in memory: those of a superseded version are not looked at, those of a record are.
 func TestScanOfAnImagePassesOverHistory(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Resident, 64<<20))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Resident, 64<<20))
 	d.put(Entry{ID: 1, Data: []byte("old one")})
 	d.put(Entry{ID: 1, Data: []byte("new one")}, Entry{ID: 2, Data: []byte("another")})
 	scan := func() (ids []int64, damages int) {
@@ -129,7 +129,7 @@ func TestScanOfAnImagePassesOverHistory(t *testing.T) {
 // TestSplitsOfAScanReadTheirPart counts the bytes read for all splits of a scan: no part of a segment is read for the splits before it.
 func TestSplitsOfAScanReadTheirPart(t *testing.T) {
 	const records, size = 2000, 16 << 10
-	fs := vfs.NewFaulty(vfs.NewMem())
+	fs := vfstest.NewFaulty(vfstest.NewMem())
 	d := newDriver(t, driverOptions(fs, Index, 64<<20))
 	for first := int64(0); first < records; first += 100 {
 		var batch []Entry
@@ -146,8 +146,8 @@ func TestSplitsOfAScanReadTheirPart(t *testing.T) {
 		bounds, err := d.log.ScanSplits(id, 1<<20)
 		ok(t, err)
 		var bytesRead atomic.Int64
-		fs.Add(&vfs.Fault{Effect: vfs.EffectPass, Match: func(op vfs.Op) bool { return op.Kind == vfs.OpRead },
-			Before: func(op vfs.Op) { bytesRead.Add(op.Length) }})
+		fs.Add(&vfstest.Fault{Effect: vfstest.EffectPass, Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpRead },
+			Before: func(op vfstest.Op) { bytesRead.Add(op.Length) }})
 		defer fs.Clear()
 		given := int64(0)
 		for i := 1; i < len(bounds); i++ {

@@ -4,13 +4,13 @@ import (
 	"path"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // The need of a group that was not closed is that of its records, not of the room at the end of its active segment.
 func TestPlanLoadOfAnUnsealedSegment(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
-		fs := vfs.NewMem()
+		fs := vfstest.NewMem()
 		d := newDriver(t, driverOptions(fs, residency, 64<<20))
 		const records, size = 3000, 300
 		for id := range int64(records) {
@@ -58,7 +58,7 @@ func TestPlanLoadEstimatesWhatIsAboveTheMark(t *testing.T) {
 		{"small ones, then large ones", 3_000, func(i int) int { return 100 + i/1500*9000 }},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			fs := vfs.NewMem()
+			fs := vfstest.NewMem()
 			d := newDriver(t, driverOptions(fs, Index, 64<<20))
 			batch := make([]Entry, c.records)
 			for i := range batch {

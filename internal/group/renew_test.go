@@ -6,14 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // Bytes of small files rot under an open log: it is told, the file is written anew, durable, and nothing counts as damaged.
 func TestVerifyWritesBadSmallFilesAnew(t *testing.T) {
 	for _, kind := range []string{ManifestName, MarkName, ReplicaName, hintPrefix} {
 		t.Run(kind, func(t *testing.T) {
-			mem := vfs.NewMem()
+			mem := vfstest.NewMem()
 			w := newWorkload(t, 7, mem, mem, Index)
 			for range 60 {
 				must(t, w.step())
@@ -41,7 +41,7 @@ func TestVerifyWritesBadSmallFilesAnew(t *testing.T) {
 	}
 }
 
-func rotAndRenew(t *testing.T, mem *vfs.Mem, l *Log, name string, at int64) {
+func rotAndRenew(t *testing.T, mem *vfstest.Mem, l *Log, name string, at int64) {
 	t.Helper()
 	if !mem.Rot(path.Join(l.dir, name), at, 1, func(b []byte) { b[0] ^= 4 }) {
 		t.Fatalf("%s: byte %d is not on the disk", name, at)
@@ -59,7 +59,7 @@ func rotAndRenew(t *testing.T, mem *vfs.Mem, l *Log, name string, at int64) {
 	if len(report.Damages) > 0 {
 		t.Fatalf("%s, byte %d: it was not written anew: %v", name, at, report.Damages)
 	}
-	report, err = VerifyDir(t.Context(), mem.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}), l.dir, nil)
+	report, err = VerifyDir(t.Context(), mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), l.dir, nil)
 	must(t, err)
 	if len(report.Damages) > 0 {
 		t.Fatalf("%s, byte %d: behind a power cut: %v", name, at, report.Damages)
@@ -68,7 +68,7 @@ func rotAndRenew(t *testing.T, mem *vfs.Mem, l *Log, name string, at int64) {
 
 // The hint of the active segment is written anew as well. It was not synced, so that a power cut may take it.
 func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<20))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<20))
 	const records, size = 100, 10 << 10
 	for id := range int64(records) {
 		d.put(Entry{ID: id, Data: randomBytes(uint64(id), size)})

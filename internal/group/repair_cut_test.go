@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // TestRule4_DamageThatHidesACut: the entry that made another one void is hit. The void one must not count again: the record
@@ -39,7 +40,7 @@ type hiddenCut struct {
 }
 
 func (c hiddenCut) test(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(Entry{ID: 1, Data: payload(1, 200)})
 	if c.older {
 		d.put(Entry{ID: 2, Data: payload(6, 200)})
@@ -90,13 +91,13 @@ func (c hiddenCut) test(t *testing.T) {
 	d.log.hints.Wait()
 	ok(t, d.log.Close(false))
 
-	b := &damageBed{mem: d.opts.FS.(*vfs.Mem), opts: d.opts, names: d.names()}
+	b := &damageBed{mem: d.opts.FS.(*vfstest.Mem), opts: d.opts, names: d.names()}
 	twin := b.twin(t)
 	if c.gone {
 		_, err := twin.Compact(t.Context(), CompactOptions{All: true})
 		ok(t, err)
 	}
-	disk := b.mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+	disk := b.mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	ok(t, b.inflict(disk, file, func(f vfs.File) error {
 		err := flip(f, place+20)
 		if c.two {
@@ -107,7 +108,7 @@ func (c hiddenCut) test(t *testing.T) {
 		}
 		return err
 	}, !c.hint))
-	given := disk.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+	given := disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	opts := d.opts
 	opts.FS = disk
 	l, _, err := Load(t.Context(), opts, nil)
@@ -159,7 +160,7 @@ func (c hiddenCut) test(t *testing.T) {
 		return
 	}
 
-	c.givenUp(t, opts, given.CrashClone(vfs.Survival{Kind: vfs.SurviveAll}), func(opts Options) error {
+	c.givenUp(t, opts, given.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), func(opts Options) error {
 		_, err = RepairDir(t.Context(), opts.FS, opts.Dir, nil)
 		return err
 	})
@@ -197,7 +198,7 @@ func (c hiddenCut) givenUp(t *testing.T, opts Options, disk vfs.FS, giveUp func(
 // TestDamageThatHidesACutOfTheTail: what may be void is above the commit, whole, and all that follows is there. Raft must not be given it.
 func TestDamageThatHidesACutOfTheTail(t *testing.T) {
 	for _, seal := range []bool{false, true} {
-		opts := driverOptions(vfs.NewMem(), Index, 64<<10)
+		opts := driverOptions(vfstest.NewMem(), Index, 64<<10)
 		ok(t, Create(opts, &raftpb.ConfState{Voters: []uint64{1, 2, 3}}))
 		d := &logDriver{t: t, opts: opts, term: 1}
 		d.load()
@@ -257,7 +258,7 @@ func TestRepairKnowsOnlyWhatWasAskedFor(t *testing.T) {
 
 // TestRepairOfWhatIsVoidSince: between Repairs and RepairRange a new leader has cut the damaged entry off.
 func TestRepairOfWhatIsVoidSince(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	l := d.log
 	d.put(Entry{ID: 1, Data: payload(1, 200)})
 	ok(t, l.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1)) // others were there

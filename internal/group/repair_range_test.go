@@ -15,6 +15,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/index"
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // repairFrom repairs a log from a healthy one.
@@ -85,7 +86,7 @@ func fetchBlob(peer, l *Log, ref BlobRef) error {
 // twin loads the bed's group as it is.
 func (b *damageBed) twin(t testing.TB) *Log {
 	opts := b.opts
-	opts.FS = b.mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+	opts.FS = b.mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	l, _, err := Load(context.Background(), opts, nil)
 	ok(t, err)
 	last, err := l.LastIndex()
@@ -95,7 +96,7 @@ func (b *damageBed) twin(t testing.TB) *Log {
 }
 
 // repaired loads a damaged group, looks for all damage, and repairs it.
-func (b *damageBed) repaired(twin *Log, disk *vfs.Mem, residency Residency) (seen bool, err error) {
+func (b *damageBed) repaired(twin *Log, disk *vfstest.Mem, residency Residency) (seen bool, err error) {
 	opts := b.opts
 	opts.FS, opts.Residency = disk, residency
 	l, _, err := Load(context.Background(), opts, nil)
@@ -198,7 +199,7 @@ func TestRule4_EveryDamageIsRepairedFromATwin(t *testing.T) {
 	var seen, whole atomic.Int64
 	each(t, int64(len(damages))/step, func(i int64) error {
 		d := damages[i*step]
-		disk := b.mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+		disk := b.mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 		if err := b.inflict(disk, d.name, d.change, i%3 == 2); err != nil {
 			return err
 		}
@@ -246,7 +247,7 @@ func swapSectors(f vfs.File, a, b int64) error {
 }
 
 // inflict changes a file, or removes it, and perhaps all hints.
-func (b *damageBed) inflict(disk *vfs.Mem, name string, change func(vfs.File) error, hintless bool) error {
+func (b *damageBed) inflict(disk *vfstest.Mem, name string, change func(vfs.File) error, hintless bool) error {
 	if hintless {
 		for _, hint := range b.names {
 			if isHintName(hint) {
@@ -267,7 +268,7 @@ func (b *damageBed) inflict(disk *vfs.Mem, name string, change func(vfs.File) er
 }
 
 // damagedEntry loads the bed's group with the content of an entry damaged, and finds it.
-func (b *damageBed) damagedEntry(t *testing.T, at uint64) (*vfs.Mem, *Log) {
+func (b *damageBed) damagedEntry(t *testing.T, at uint64) (*vfstest.Mem, *Log) {
 	t.Helper()
 	for name, frames := range b.frames {
 		for _, f := range frames {
@@ -360,17 +361,17 @@ func TestRepairSurvivesACrashAtEveryOperation(t *testing.T) {
 		var mu sync.Mutex // hints are written at the same time
 		var failed error
 		var before, after int
-		disk.AfterOp(func(op vfs.Op) {
+		disk.AfterOp(func(op vfstest.Op) {
 			mu.Lock()
 			defer mu.Unlock()
-			for i, kind := range vfs.SurvivalKinds {
+			for i, kind := range vfstest.SurvivalKinds {
 				if failed != nil {
 					return
 				}
-				if testing.Short() && uint64(op.Number)%uint64(len(vfs.SurvivalKinds)) != uint64(i) {
+				if testing.Short() && uint64(op.Number)%uint64(len(vfstest.SurvivalKinds)) != uint64(i) {
 					continue
 				}
-				s := vfs.Survival{Kind: kind, Seed: uint64(op.Number)<<8 + uint64(i)}
+				s := vfstest.Survival{Kind: kind, Seed: uint64(op.Number)<<8 + uint64(i)}
 				seen, err := b.repaired(twin, disk.CrashClone(s), Index)
 				if err != nil {
 					failed = fmt.Errorf("crash after operation %d (%s), survival %s: %w", op.Number, op, s, err)
@@ -447,7 +448,7 @@ func (b *damageBed) sealed(t *testing.T) *damageBed {
 	l.hints.Wait()
 	m := l.w.manifest
 	c := *b
-	c.mem, c.opts, c.frames, c.sizes = l.fs.(*vfs.Mem), l.opts, make(map[string][]bedFrame), make(map[string]int64)
+	c.mem, c.opts, c.frames, c.sizes = l.fs.(*vfstest.Mem), l.opts, make(map[string][]bedFrame), make(map[string]int64)
 	ok(t, l.Close(false))
 	c.learn(t, m)
 	return &c
@@ -506,7 +507,7 @@ func TestReadRangeAnswersNothingThatIsBad(t *testing.T) {
 
 // TestRepairForgetsATombstoneThatThePeerHasNotAnyMore: nothing older is stored here either, so that nothing comes back without it.
 func TestRepairForgetsATombstoneThatThePeerHasNotAnyMore(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(Entry{ID: 1, Data: payload(1, 200)}, Entry{ID: 7, Data: payload(7, 200)})
 	d.put(Entry{ID: 7, Kind: KindDelete})
 	at, last := d.last(), Entry{ID: 2, Data: payload(2, 200)}
@@ -515,7 +516,7 @@ func TestRepairForgetsATombstoneThatThePeerHasNotAnyMore(t *testing.T) {
 	_, err := d.log.Compact(t.Context(), CompactOptions{All: true}) // the version; the tombstone goes one compaction later
 	ok(t, err)
 	d.log.hints.Wait()
-	b := &damageBed{mem: d.opts.FS.(*vfs.Mem), opts: d.opts, names: d.names()}
+	b := &damageBed{mem: d.opts.FS.(*vfstest.Mem), opts: d.opts, names: d.names()}
 	twin := b.twin(t)
 	_, err = twin.Compact(t.Context(), CompactOptions{All: true})
 	ok(t, err)

@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // TestRepairOfRandomLogs damages logs with several terms, with entries that a new leader cut off, and with what compaction has
@@ -54,7 +55,7 @@ func repairRandomLog(t *testing.T, seed uint64, seen *atomic.Int64) {
 		if _, isSegment := ParseSegmentName(name); !isSegment && !isBlob {
 			continue
 		}
-		disk := b.mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+		disk := b.mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 		info, err := disk.Stat(path.Join(w.opts.Dir, name))
 		ok(t, err)
 		at, length := w.random.Int64N(info.Size()), 1+w.random.Int64N(900)
@@ -104,7 +105,7 @@ func TestRule4_NoHintHidesDamage(t *testing.T) {
 func TestLoadOfSeveralVotersWithADamagedTail(t *testing.T) {
 	for _, voters := range [][]uint64{{1}, {1, 2, 3}} {
 		for _, what := range []string{"entry", "vote"} {
-			mem := vfs.NewMem()
+			mem := vfstest.NewMem()
 			opts := driverOptions(mem, Index, 64<<10)
 			ok(t, Create(opts, &raftpb.ConfState{Voters: voters}))
 			d := &logDriver{t: t, opts: opts, term: 1}
@@ -134,7 +135,7 @@ func TestLoadOfSeveralVotersWithADamagedTail(t *testing.T) {
 }
 
 func TestAcceptLossIsNotForSeveralVoters(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(Entry{ID: 1, Data: []byte("x")}, Entry{ID: 2, Data: []byte("y")})
 	ok(t, d.log.SetConf(&raftpb.ConfState{Voters: []uint64{1, 2, 3}}, 2))
 	d.log.noteDamage(Damage{File: SegmentName(1), Offset: 128, IDsUnknown: true, IndexFirst: 1, IndexLast: 1})

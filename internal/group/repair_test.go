@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // newestLeft is what reads must answer when some indexes are gone: the newest version of each id.
@@ -67,7 +67,7 @@ func (g *testGroup) checkReads(t testing.TB, l *Log, gone map[uint64]bool) {
 }
 
 func TestRepairOfAWholeGroupChangesNothing(t *testing.T) {
-	fs := vfs.NewMem()
+	fs := vfstest.NewMem()
 	g := buildGroup(t, fs, "/g", 30, 100)
 	before := fs.OpCount()
 	r, err := RepairDir(t.Context(), fs, g.dir, nil)
@@ -81,7 +81,7 @@ func TestRule8_RepairGivesUpWhatIsHitAndJumpsAhead(t *testing.T) {
 	for _, name := range []string{SegmentName(1), SegmentName(2), SegmentName(3)} {
 		for at := range 31 {
 			for _, part := range []int64{4, FrameHeaderBytes} {
-				g := buildGroup(t, vfs.NewMem(), "/g", 30, 100)
+				g := buildGroup(t, vfstest.NewMem(), "/g", 30, 100)
 				f := g.frames[name][at]
 				if f.entry.Kind == KindState || part == FrameHeaderBytes && len(f.entry.Data) == 0 {
 					continue
@@ -129,7 +129,7 @@ func (g *testGroup) checkQuarantine(t *testing.T, name string, f testFrame, orig
 func TestRepairOfManyBadPlacesLeavesAllThatWasWhole(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(11, 12))
 	for round := range 60 {
-		g := buildGroup(t, vfs.NewMem(), "/g", 40, 300)
+		g := buildGroup(t, vfstest.NewMem(), "/g", 40, 300)
 		gone := map[uint64]bool{}
 		for range 1 + rnd.IntN(6) {
 			name := SegmentName(1 + rnd.Uint64N(3))
@@ -169,7 +169,7 @@ func TestRepairOfManyBadPlacesLeavesAllThatWasWhole(t *testing.T) {
 // verifyUsedBytes verifies without hints: then the used bytes of the frames count.
 func (g *testGroup) verifyUsedBytes(t *testing.T) {
 	t.Helper()
-	bare := &testGroup{fs: g.fs.(*vfs.Mem).CrashClone(vfs.Survival{}), dir: g.dir} //nolint:forcetypeassert // a Mem in these tests
+	bare := &testGroup{fs: g.fs.(*vfstest.Mem).CrashClone(vfstest.Survival{}), dir: g.dir} //nolint:forcetypeassert // a Mem in these tests
 	for _, name := range bare.names(t) {
 		if isHintName(name) {
 			must(t, bare.fs.Remove(path.Join(g.dir, name)))
@@ -209,7 +209,7 @@ func TestRepairOfWhatLosesNoEntryKeepsIndexes(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			g := buildGroup(t, vfs.NewMem(), "/g", 30, 100)
+			g := buildGroup(t, vfstest.NewMem(), "/g", 30, 100)
 			change(t, g)
 			r, err := RepairDir(t.Context(), g.fs, g.dir, nil)
 			must(t, err)
@@ -236,7 +236,7 @@ func TestRepairGivesUpTheRecordOfABadBlob(t *testing.T) {
 		"missing": func(t *testing.T, g *testGroup, name string) { must(t, g.fs.Remove(path.Join(g.dir, name))) },
 	} {
 		t.Run(what, func(t *testing.T) {
-			g := buildGroup(t, vfs.NewMem(), "/g", 30, 100)
+			g := buildGroup(t, vfstest.NewMem(), "/g", 30, 100)
 			change(t, g, BlobName(g.blobs[0].ID))
 			r, err := RepairDir(t.Context(), g.fs, g.dir, nil)
 			must(t, err)
@@ -259,13 +259,13 @@ func TestRepairRefusesWithoutAChange(t *testing.T) {
 	}{
 		"no manifest": {func(t *testing.T, g *testGroup) { must(t, g.fs.Remove(g.dir+"/manifest")) }, "from a peer or a backup"},
 		"no room": {func(_ *testing.T, g *testGroup) {
-			mem := g.fs.(*vfs.Mem) //nolint:forcetypeassert // made below
+			mem := g.fs.(*vfstest.Mem) //nolint:forcetypeassert // made below
 			space, _ := mem.Space("/")
 			mem.SetCapacity(space.TotalBytes - space.FreeBytes + 100)
 		}, "are free"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			mem := vfs.NewMem()
+			mem := vfstest.NewMem()
 			mem.SetCapacity(64 << 20)
 			g := buildGroup(t, mem, "/g", 30, 100)
 			g.change(t, SegmentName(1), g.frames[SegmentName(1)][3].offset, func(b []byte) { b[0]++ }, 1)
@@ -280,8 +280,8 @@ func TestRepairRefusesWithoutAChange(t *testing.T) {
 
 // At every operation the power may go: the group is then as before, or repaired, and a second try ends well.
 func TestRepairSurvivesAPowerCutAtEveryOperation(t *testing.T) {
-	build := func() (*vfs.Mem, *testGroup, map[uint64]bool) {
-		mem := vfs.NewMem()
+	build := func() (*vfstest.Mem, *testGroup, map[uint64]bool) {
+		mem := vfstest.NewMem()
 		g := buildGroup(t, mem, "/g", 20, 60)
 		gone := map[uint64]bool{}
 		for _, name := range []string{SegmentName(1), g.active()} {
@@ -289,18 +289,18 @@ func TestRepairSurvivesAPowerCutAtEveryOperation(t *testing.T) {
 			g.change(t, name, f.offset, func(b []byte) { b[0]++ }, 1)
 			gone[f.entry.Index] = true
 		}
-		return mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll}), g, gone
+		return mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), g, gone
 	}
 	mem, g, _ := build()
 	_, err := RepairDir(t.Context(), mem, g.dir, nil)
 	must(t, err)
 	operations := mem.OpCount()
 	for n := range operations {
-		for _, kind := range vfs.SurvivalKinds {
+		for _, kind := range vfstest.SurvivalKinds {
 			mem, g, gone := build()
 			mem.CrashAfter(n)
 			_, _ = RepairDir(t.Context(), mem, g.dir, nil) // it was cut off
-			g.fs = mem.CrashClone(vfs.Survival{Kind: kind, Seed: uint64(n)})
+			g.fs = mem.CrashClone(vfstest.Survival{Kind: kind, Seed: uint64(n)})
 			if _, err := RepairDir(t.Context(), g.fs, g.dir, nil); err != nil {
 				t.Fatalf("cut after %d of %d, %v: %v", n, operations, kind, err)
 			}
@@ -317,13 +317,13 @@ func TestRepairSurvivesAPowerCutAtEveryOperation(t *testing.T) {
 }
 
 func TestRepairFailsWithEveryFailedWriteAndSync(t *testing.T) {
-	for _, kind := range []vfs.OpKind{vfs.OpCreate, vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpSyncDir} {
+	for _, kind := range []vfstest.OpKind{vfstest.OpCreate, vfstest.OpWrite, vfstest.OpSync, vfstest.OpRename, vfstest.OpSyncDir} {
 		for skip := int64(0); ; skip++ {
-			faulty := vfs.NewFaulty(vfs.NewMem())
+			faulty := vfstest.NewFaulty(vfstest.NewMem())
 			g := buildGroup(t, faulty, "/g", 20, 60)
 			f := g.frames[SegmentName(2)][5]
 			g.change(t, SegmentName(2), f.offset, func(b []byte) { b[0]++ }, 1)
-			fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == kind }, Skip: skip, Count: 1})
+			fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == kind }, Skip: skip, Count: 1})
 			_, err := RepairDir(t.Context(), faulty, g.dir, nil)
 			if fault.Fired() == 0 {
 				if skip == 0 {

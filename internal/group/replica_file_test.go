@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func sampleReplica() ReplicaFile {
@@ -19,7 +20,7 @@ func sampleReplica() ReplicaFile {
 }
 
 func TestReplicaFileRoundTrips(t *testing.T) {
-	fs := vfs.NewMem()
+	fs := vfstest.NewMem()
 	_, found, err := ReadReplicaFile(fs, "/v/7")
 	if found || err != nil {
 		t.Fatal(found, err)
@@ -80,7 +81,7 @@ func TestRaftIDsAreNeverZero(t *testing.T) {
 }
 
 func TestVerifyOfAReplicaThatIsJoining(t *testing.T) {
-	fs := vfs.NewMem()
+	fs := vfstest.NewMem()
 	ok(t, WriteReplicaFile(fs, "/v/7", sampleReplica()))
 	report, err := VerifyDir(t.Context(), fs, "/v/7", nil)
 	if err != nil || !report.Joining || len(report.Damages) > 0 {
@@ -96,7 +97,7 @@ func TestVerifyOfAReplicaThatIsJoining(t *testing.T) {
 }
 
 func TestVerifyAndRepairOfAReplicaFile(t *testing.T) {
-	fs := vfs.NewMem()
+	fs := vfstest.NewMem()
 	g := buildGroup(t, fs, "/v/7", 6, 200)
 	member := ReplicaFile{RaftID: 9, Volume: uuid.UUID{5}, Store: g.manifest.Identity.Store, Group: g.manifest.Identity.Group}
 	ok(t, WriteReplicaFile(fs, "/v/7", member))
@@ -125,7 +126,7 @@ func TestVerifyAndRepairOfAReplicaFile(t *testing.T) {
 }
 
 func TestLoadLeavesTheReplicaFileAndMakesAWholeOneAMember(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(Entry{ID: 1, Data: []byte("x")})
 	ok(t, d.log.Close(false))
 	ok(t, WriteReplicaFile(d.opts.FS, d.opts.Dir, sampleReplica())) // a crash came between manifest and replica file

@@ -9,7 +9,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // overwrite puts a record again and again, each time under another request id.
@@ -36,7 +36,7 @@ func (d *logDriver) onDisk() (bytes int64) {
 func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		t.Run(residency.String(), func(t *testing.T) {
-			d := newDriver(t, driverOptions(vfs.NewMem(), residency, 256<<10))
+			d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 256<<10))
 			d.overwrite(100, 10_000)
 			d.put(Entry{Kind: KindDelete, ID: 2, RequestID: [16]byte{2}}, Entry{ID: 2, Data: []byte("x"), RequestID: [16]byte{3}}, Entry{ID: 3})
 			content := payload(9, 100_000)
@@ -86,7 +86,7 @@ func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 // What is remembered goes when nobody may ask for it any more, and with it the segments that hold nothing else.
 func TestRememberedRequestsGoWithTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 		d.overwrite(200, 2000)
 		d.put(Entry{ID: 1})
 		d.compact()
@@ -142,7 +142,7 @@ func TestTheEntryOfARequestIsCheckedAsOthersAre(t *testing.T) {
 			t.Errorf("%s: the payload passes", what)
 		}
 	}
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 1<<20))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	d.put(Entry{ID: 1})
 	e.Index, e.Term = d.last()+1, d.term
 	if err := d.log.Append(nil, []*raftpb.Entry{RaftEntry(&e)}); err == nil {

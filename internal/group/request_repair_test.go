@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // Bad bytes among what is remembered of requests are repaired as others are: from a member that has compacted the same,
@@ -22,7 +23,7 @@ func TestRepairBringsRememberedRequestsBack(t *testing.T) {
 }
 
 func testRepairOfRequests(t *testing.T, here, there bool, residency Residency) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	for i := range 12 {
 		e := Entry{ID: int64(i % 3), Data: payload(int64(i), 100+i), RequestID: [16]byte{1, byte(i)}}
 		if i == 5 {
@@ -36,7 +37,7 @@ func testRepairOfRequests(t *testing.T, here, there bool, residency Residency) {
 	ok(t, d.log.Seal())
 	d.put(Entry{ID: 9})
 	d.log.hints.Wait()
-	b := &damageBed{mem: d.opts.FS.(*vfs.Mem), opts: d.opts, names: d.names()}
+	b := &damageBed{mem: d.opts.FS.(*vfstest.Mem), opts: d.opts, names: d.names()}
 	twin := b.twin(t)
 	if there {
 		_, err := twin.Compact(t.Context(), CompactOptions{All: true})
@@ -65,7 +66,7 @@ func testRepairOfRequests(t *testing.T, here, there bool, residency Residency) {
 			"several":     func(b []byte) { clear(b[f.Offset : frames[min(i+3, len(frames)-1)].Offset+8]) },
 			"all of them": func(b []byte) { clear(b[SegmentHeaderBytes:]) },
 		} {
-			disk := b.mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+			disk := b.mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 			file := wholeFile(t, disk, s.path)
 			bad := bytes.Clone(file)
 			change(bad)

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // requests gives what a window is rebuilt from, by a clock that is right.
@@ -37,7 +37,7 @@ func (d *logDriver) compact() int64 {
 }
 
 func TestRequestsAreReadBackWithWhatTellsThemApart(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 1<<20))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	content := payload(9, 1000)
 	ref, err := writeBlobOf(d.log, content)
 	ok(t, err)
@@ -67,7 +67,7 @@ func TestRequestsAreReadBackWithWhatTellsThemApart(t *testing.T) {
 // A segment that cannot be read hides its requests: that is said, and the others are read.
 func TestRequestsInASegmentThatCannotBeReadAreToldOf(t *testing.T) {
 	var said bytes.Buffer
-	disk := vfs.NewFaulty(vfs.NewMem())
+	disk := vfstest.NewFaulty(vfstest.NewMem())
 	opts := driverOptions(disk, Index, 1<<20)
 	opts.Logger = slog.New(slog.NewTextHandler(&said, nil))
 	d := newDriver(t, opts)
@@ -78,7 +78,7 @@ func TestRequestsInASegmentThatCannotBeReadAreToldOf(t *testing.T) {
 	d.put(Entry{ID: 1}) // it says that the others are committed
 	ok(t, d.log.Close(false))
 	d.load()
-	fault := disk.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpRead && path.Base(op.Name) == SegmentName(2) }})
+	fault := disk.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpRead && path.Base(op.Name) == SegmentName(2) }})
 	if got := d.requested(); got != "13" || fault.Fired() == 0 {
 		t.Errorf("%d reads failed, and requests %q were read", fault.Fired(), got)
 	}
@@ -106,7 +106,7 @@ func TestRequestsAreReadBackAsFarAsTheyMayBeRemembered(t *testing.T) {
 		"more than are remembered": {func(i int) time.Duration { return 110 * time.Millisecond }, 200 - 100, -1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDriver(t, driverOptions(vfs.NewMem(), Index, 4<<10))
+			d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 			for i := range 200 {
 				d.time += int64(c.step(i))
 				d.put(Entry{ID: int64(i), Data: payload(1, 20), RequestID: [16]byte{1}})
@@ -128,7 +128,7 @@ func TestRequestsAreReadBackAsFarAsTheyMayBeRemembered(t *testing.T) {
 
 // By the machine's clock only what is older than a day beside the window is left out, and not read.
 func TestRequestsOfLongAgoAreNotRead(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 1<<20))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	d.put(Entry{ID: 1, RequestID: [16]byte{1}})
 	early := d.log.LastCommitTime()
 	ok(t, d.log.Seal())
@@ -154,7 +154,7 @@ func TestRequestsOfLongAgoAreNotRead(t *testing.T) {
 
 // A segment of which compaction left nothing does not say how old those before it are.
 func TestRequestsBeforeAnEmptySegment(t *testing.T) {
-	d := newDriver(t, driverOptions(vfs.NewMem(), Index, 1<<20))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	d.put(Entry{ID: 1, RequestID: [16]byte{1}})
 	ok(t, d.log.Seal())
 	d.put(Entry{ID: 9}, Entry{ID: 9})
@@ -174,7 +174,7 @@ func TestRequestsBeforeAnEmptySegment(t *testing.T) {
 // machine's clock says.
 func TestCompactKeepsRequestsThatMayBeAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		opts := driverOptions(vfs.NewMem(), Index, 64<<10)
+		opts := driverOptions(vfstest.NewMem(), Index, 64<<10)
 		clock := time.Duration(0)
 		opts.Now = func() time.Time { return time.Now().Add(clock) }
 		d := newDriver(t, opts)
@@ -208,7 +208,7 @@ func TestCompactKeepsRequestsThatMayBeAskedAgain(t *testing.T) {
 // A delete with a request id stays as long as its repetition may come: it must not delete what was put since.
 func TestCompactKeepsTombstonesThatMayBeAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 		d.put(Entry{ID: 5, Data: []byte("x")})
 		d.put(Entry{Kind: KindDelete, ID: 5, RequestID: [16]byte{1}})
 		for range 3 {
@@ -232,7 +232,7 @@ func TestCompactKeepsTombstonesThatMayBeAskedAgain(t *testing.T) {
 // Where many writes follow, older ones are forgotten, but not before the least time.
 func TestForgottenBoundsTheNumberOfRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<10))
+		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 		w := RequestWindow{Age: 10 * time.Minute, Writes: 10, AgeMin: 2 * time.Minute, WritesMax: 100}
 		for range 50 {
 			d.put(Entry{ID: 1})

@@ -8,14 +8,14 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // hostileDisk is what a power cut leaves of a group with 120 acknowledged records, where the last 100 stand above the synced mark in
 // one batch.
-func hostileDisk(t *testing.T, residency Residency, voters ...uint64) (opts Options, disk *vfs.Mem, batch int64) {
+func hostileDisk(t *testing.T, residency Residency, voters ...uint64) (opts Options, disk *vfstest.Mem, batch int64) {
 	t.Helper()
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	opts = driverOptions(mem, residency, 0)
 	must(t, Create(opts, &raftpb.ConfState{Voters: voters}))
 	d := &logDriver{t: t, opts: opts, term: 1}
@@ -30,16 +30,16 @@ func hostileDisk(t *testing.T, residency Residency, voters ...uint64) (opts Opti
 		entries = append(entries, Entry{ID: i, Data: payload(i, 500)})
 	}
 	d.put(entries...)
-	disk = mem.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
+	disk = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	must(t, d.log.Close(false))
 	opts.FS = disk
 	return opts, disk, batch
 }
 
 // cannotRead is a fault of a disk of which one block of a file cannot be read.
-func cannotRead(name string, offset, times int64) *vfs.Fault {
-	return &vfs.Fault{Count: times, Match: func(op vfs.Op) bool {
-		return op.Kind == vfs.OpRead && op.Name == name && op.Offset < offset+blockBytes && offset < op.Offset+op.Length
+func cannotRead(name string, offset, times int64) *vfstest.Fault {
+	return &vfstest.Fault{Count: times, Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpRead && op.Name == name && op.Offset < offset+blockBytes && offset < op.Offset+op.Length
 	}}
 }
 
@@ -73,7 +73,7 @@ func TestAStartDoesNotCutWhatItCannotRead(t *testing.T) {
 					must(t, f.Close())
 					at = (min(size, end) - 1) &^ (blockBytes - 1)
 				}
-				faulty := vfs.NewFaulty(disk)
+				faulty := vfstest.NewFaulty(disk)
 				fault := faulty.Add(cannotRead(segment, at, c.times))
 				opts.FS = faulty
 				checked, err := VerifyDir(context.Background(), disk, opts.Dir, nil)

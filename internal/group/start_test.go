@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // What a start asks of the file system: which files it opens, what it reads of them, and what it leaves behind.
@@ -23,7 +24,7 @@ import (
 // opsSeen notes the operations on a file system.
 type opsSeen struct {
 	mu  sync.Mutex
-	ops []vfs.Op // guarded by mu
+	ops []vfstest.Op // guarded by mu
 }
 
 // watchReads has a log's options go through a file system that notes what is asked of it from here on.
@@ -31,8 +32,8 @@ func watchReads(t testing.TB, opts *Options) *opsSeen {
 	t.Helper()
 	seen := new(opsSeen)
 	inner := opts.FS
-	watched := vfs.NewFaulty(inner)
-	watched.Add(&vfs.Fault{Match: func(op vfs.Op) bool {
+	watched := vfstest.NewFaulty(inner)
+	watched.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 		seen.mu.Lock()
 		defer seen.mu.Unlock()
 		seen.ops = append(seen.ops, op)
@@ -48,7 +49,7 @@ func (s *opsSeen) bytes(prefix string) (sum int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, op := range s.ops {
-		if op.Kind == vfs.OpRead && strings.HasPrefix(path.Base(op.Name), prefix) {
+		if op.Kind == vfstest.OpRead && strings.HasPrefix(path.Base(op.Name), prefix) {
 			sum += op.Length
 		}
 	}
@@ -63,7 +64,7 @@ func (s *opsSeen) transcript(dir string) string {
 	var names []string
 	byName := map[string][]string{}
 	for _, op := range s.ops {
-		if op.Kind == vfs.OpSize || op.Kind == vfs.OpStat {
+		if op.Kind == vfstest.OpSize || op.Kind == vfstest.OpStat {
 			continue
 		}
 		name := strings.TrimPrefix(strings.TrimPrefix(op.Name, dir), "/")
@@ -97,8 +98,8 @@ const (
 func (d *logDriver) leave(how leftHow) vfs.FS {
 	d.t.Helper()
 	ok(d.t, d.log.Close(how == stopped))
-	if disk, isMem := d.opts.FS.(*vfs.Mem); isMem && how == cutOff {
-		return disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
+	if disk, isMem := d.opts.FS.(*vfstest.Mem); isMem && how == cutOff {
+		return disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	}
 	return d.opts.FS
 }
@@ -109,7 +110,7 @@ func TestAStartReadsNoRoom(t *testing.T) {
 		for _, how := range []leftHow{killed, cutOff, stopped} {
 			for _, marked := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%s, marked %v", how, marked), func(t *testing.T) {
-					disk := vfs.NewMem()
+					disk := vfstest.NewMem()
 					disk.SetCheapOverwrite(true) // zeros are written ahead
 					d := newDriver(t, driverOptions(disk, residency, 64<<20))
 					const records, size = 700, 10 << 10
@@ -161,7 +162,7 @@ func TestAStartReadsNoRoom(t *testing.T) {
 // was synced.
 func TestAStartLooksBehindTheEnd(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
-		disk := vfs.NewMem()
+		disk := vfstest.NewMem()
 		d := newDriver(t, driverOptions(disk, residency, 64<<20))
 		const records, size = 300, 10 << 10
 		for id := range int64(records) {
@@ -196,7 +197,7 @@ func TestRestartsLeaveNoFiles(t *testing.T) {
 		for _, how := range []leftHow{killed, cutOff, stopped} {
 			for _, size := range []int{100, 400 << 10} { // a hint is written from 256 KiB on
 				t.Run(fmt.Sprintf("%s, %d bytes each time", how, size), func(t *testing.T) {
-					d := newDriver(t, driverOptions(vfs.NewMem(), residency, 256<<20))
+					d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 256<<20))
 					restarts := int64(100)
 					if size > 100 {
 						restarts = 30
@@ -236,7 +237,7 @@ func TestTranscriptsOfAStart(t *testing.T) {
 		for _, how := range []leftHow{killed, stopped} {
 			name := fmt.Sprintf("%s %s", map[Residency]string{Index: "index", Resident: "resident"}[residency], how)
 			t.Run(name, func(t *testing.T) {
-				disk := vfs.NewMem()
+				disk := vfstest.NewMem()
 				disk.SetCheapOverwrite(true)
 				d := newDriver(t, driverOptions(disk, residency, 1<<20)) // which is one read
 				for id := range int64(150) {                             // one segment is sealed, the next one is active, with room
@@ -268,7 +269,7 @@ func TestTranscriptsOfAStart(t *testing.T) {
 func TestHintOfTheActiveSegment(t *testing.T) {
 	const records, size = 100, 10 << 10
 	fill := func(t *testing.T) *logDriver {
-		d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<20))
+		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<20))
 		for id := range int64(records) {
 			d.put(Entry{ID: id, Data: randomBytes(uint64(id), size)})
 		}
@@ -364,7 +365,7 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 		check(t, d)
 	})
 	t.Run("while the log is open", func(t *testing.T) {
-		d := newDriver(t, driverOptions(vfs.NewMem(), Index, 256<<20))
+		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 256<<20))
 		const large = 900 << 10
 		for id := range int64(100) {
 			d.put(Entry{ID: id, Data: randomBytes(uint64(id), large)})
@@ -382,7 +383,7 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 		ok(t, d.log.Close(false))
 	})
 	t.Run("none over a membership change that the manifest does not know", func(t *testing.T) {
-		d := newDriver(t, driverOptions(vfs.NewMem(), Index, 64<<20))
+		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<20))
 		ok(t, d.log.Append(nil, []*raftpb.Entry{RaftEntry(&Entry{Kind: KindConf, Index: d.last() + 1, Term: 1, Data: []byte{0x12, 0x02, 0x10, 0x01}})}))
 		ok(t, d.log.Sync())
 		ok(t, d.log.Apply(d.last(), nil))

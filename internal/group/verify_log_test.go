@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // What a power cut leaves of a real log is never damage, wherever it comes; and what repair makes of a damaged one loads.
@@ -23,16 +24,16 @@ func TestVerifyPassesWhatAPowerCutLeavesOfALog(t *testing.T) {
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			mem := vfs.NewMem()
+			mem := vfstest.NewMem()
 			w := newWorkload(t, 100+seed, mem, mem, Index)
 			var mu sync.Mutex // hints are written by another goroutine
 			var failed error
 			points, torn, dropped := 0, 0, int64(0)
-			mem.AfterOp(func(op vfs.Op) {
+			mem.AfterOp(func(op vfstest.Op) {
 				mu.Lock()
 				defer mu.Unlock()
-				for _, kind := range vfs.SurvivalKinds {
-					s := vfs.Survival{Kind: kind, Seed: uint64(op.Number)}
+				for _, kind := range vfstest.SurvivalKinds {
+					s := vfstest.Survival{Kind: kind, Seed: uint64(op.Number)}
 					report, err := VerifyDir(context.Background(), mem.CrashClone(s), w.opts.Dir, nil)
 					if failed == nil && (err != nil || len(report.Damages) > 0) {
 						failed = fmt.Errorf("operation %d (%s), survival %s: %v, %w", op.Number, op, s, report.Damages, err)
@@ -73,7 +74,7 @@ func TestVerifyPassesWhatAPowerCutLeavesOfALog(t *testing.T) {
 func TestRepairOfARealLogLeavesWhatWasNotHit(t *testing.T) {
 	hits := 0
 	for seed := range uint64(40) {
-		mem := vfs.NewMem()
+		mem := vfstest.NewMem()
 		w := newWorkload(t, 1000+seed, mem, mem, Index)
 		for i := range 80 {
 			if i == 50 && seed%3 != 0 {
@@ -135,7 +136,7 @@ func sameRecord(e Entry, r Record) bool {
 }
 
 // hitSegments writes over some bytes of the segments, and gives the newest row of each id that was not hit.
-func hitSegments(t *testing.T, mem *vfs.Mem, w *workload, v *verifier) map[int64]scanRow {
+func hitSegments(t *testing.T, mem *vfstest.Mem, w *workload, v *verifier) map[int64]scanRow {
 	t.Helper()
 	type span struct{ begin, end int64 }
 	hit := map[*segmentScan][]span{}
@@ -198,7 +199,7 @@ func (c *compactsFirst) OpenDirect(name string) (vfs.File, error) {
 // A blob that compaction drops, with the entry that referred to it, while a verify of the open log is on its way is no damage. One
 // that is missed still is.
 func TestVerifyOfALogTakesNoDroppedBlobForDamage(t *testing.T) {
-	fs := &compactsFirst{FS: vfs.NewMem()}
+	fs := &compactsFirst{FS: vfstest.NewMem()}
 	d := newDriver(t, driverOptions(fs, Index, 64<<10))
 	d.putBlob(1, payload(1, 5000))
 	kept := d.putBlob(2, payload(2, 5000))

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // overlapping is the damages of a report that touch a range of a file.
@@ -48,7 +49,7 @@ func TestVerifyPassesAWholeGroup(t *testing.T) {
 }
 
 func TestVerifyNamesEveryBitFlipped(t *testing.T) {
-	g := buildGroup(t, vfs.NewMem(), "/g", 6, 40)
+	g := buildGroup(t, vfstest.NewMem(), "/g", 6, 40)
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for _, name := range g.names(t) {
 		info, err := g.fs.Stat(path.Join(g.dir, name))
@@ -76,7 +77,7 @@ func TestVerifyNamesEveryBitFlipped(t *testing.T) {
 }
 
 func TestVerifyTellsTheIdsThatWereHit(t *testing.T) {
-	g := buildGroup(t, vfs.NewMem(), "/g", 30, 100)
+	g := buildGroup(t, vfstest.NewMem(), "/g", 30, 100)
 	for _, name := range []string{SegmentName(1), SegmentName(2), SegmentName(3)} {
 		for _, f := range g.frames[name] {
 			if f.entry.Kind == KindState {
@@ -110,7 +111,7 @@ func TestVerifyTellsTheIdsThatWereHit(t *testing.T) {
 }
 
 func TestVerifyOfPaddingAndStateFramesLosesNoEntry(t *testing.T) {
-	g := buildGroup(t, vfs.NewMem(), "/g", 30, 100)
+	g := buildGroup(t, vfstest.NewMem(), "/g", 30, 100)
 	states := 0
 	for _, name := range []string{SegmentName(1), SegmentName(3)} {
 		for _, f := range g.frames[name] {
@@ -135,7 +136,7 @@ func TestVerifyOfPaddingAndStateFramesLosesNoEntry(t *testing.T) {
 
 // Rule 3: bad bytes above the synced mark are a torn tail, below it they are damage.
 func TestRule3_VerifyTellsATornTailFromDamage(t *testing.T) {
-	g := buildGroup(t, vfs.NewMem(), "/g", 30, 100)
+	g := buildGroup(t, vfstest.NewMem(), "/g", 30, 100)
 	must(t, errors.Join(g.fs.Remove(g.dir+"/"+HintName(1)), g.fs.Remove(g.dir+"/"+HintName(2)))) // they know of the tail
 	frames := g.frames[g.active()]
 	marked := frames[20]
@@ -154,7 +155,7 @@ func TestRule3_VerifyTellsATornTailFromDamage(t *testing.T) {
 }
 
 func TestVerifyFindsZerosBelowTheMark(t *testing.T) {
-	g := buildGroup(t, vfs.NewMem(), "/g", 30, 100)
+	g := buildGroup(t, vfstest.NewMem(), "/g", 30, 100)
 	f := g.frames[g.active()][25]
 	end := g.last().offset + g.last().bytes
 	undo := g.change(t, g.active(), f.offset, func(b []byte) { clear(b) }, int(end-f.offset))
@@ -205,7 +206,7 @@ func TestVerifyOfMissingAndWrongFiles(t *testing.T) {
 		}, SegmentName(1), "missing before it"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			g := buildGroup(t, vfs.NewMem(), "/g", 30, 100)
+			g := buildGroup(t, vfstest.NewMem(), "/g", 30, 100)
 			c.change(t, g)
 			d := g.verify(t).Damages
 			if len(d) != 1 || !strings.Contains(d[0].String(), c.says) || c.file != "" && d[0].File != c.file {
@@ -236,7 +237,7 @@ func TestVerifyFindsAnImpossibleOrder(t *testing.T) {
 		"below the segment":                {func(_ *testGroup, e *Entry) { e.Index, e.Term = 1, 9 }, "is not one of this segment"},
 		"a gap":                            {func(_ *testGroup, e *Entry) { e.Index++ }, "missing before it"},
 	} {
-		g := buildGroup(t, vfs.NewMem(), "/g", 30, 100)
+		g := buildGroup(t, vfstest.NewMem(), "/g", 30, 100)
 		last := g.last()
 		end := last.offset + last.bytes
 		e := Entry{Kind: KindPut, Used: true, ID: 5000, Index: last.entry.Index + 1, Term: 3, CommitTime: 1000, Data: []byte("x")}
@@ -252,7 +253,7 @@ func TestVerifyFindsAnImpossibleOrder(t *testing.T) {
 
 // After a failed sync a segment is sealed where it was synced, and nothing more is done to the file.
 func TestVerifyLooksAtASealedSegmentUpToItsSizeOnly(t *testing.T) {
-	g := buildGroup(t, vfs.NewMem(), "/g", 30, 100)
+	g := buildGroup(t, vfstest.NewMem(), "/g", 30, 100)
 	file, err := g.fs.OpenWrite(path.Join(g.dir, SegmentName(1)))
 	must(t, err)
 	_, err = file.WriteAt([]byte("left over"), g.manifest.Segments[0].Bytes)
@@ -263,7 +264,7 @@ func TestVerifyLooksAtASealedSegmentUpToItsSizeOnly(t *testing.T) {
 }
 
 func TestVerifyFindsAWrongUsedFlag(t *testing.T) {
-	g := buildGroup(t, vfs.NewMem(), "/g", 30, 100)
+	g := buildGroup(t, vfstest.NewMem(), "/g", 30, 100)
 	h, err := ReadHint(g.fs, g.dir, g.manifest.Segments[1])
 	must(t, err)
 	set := 0
@@ -301,7 +302,7 @@ func TestVerifyFindsAHintThatDisagrees(t *testing.T) {
 		"blob":   func(h *Hint) { h.Blobs = nil },
 		"commit": func(h *Hint) { h.LastCommit++ },
 	} {
-		g := buildGroup(t, vfs.NewMem(), "/g", 30, 100)
+		g := buildGroup(t, vfstest.NewMem(), "/g", 30, 100)
 		h, err := ReadHint(g.fs, g.dir, g.manifest.Segments[1])
 		must(t, err)
 		change(h)
@@ -314,10 +315,10 @@ func TestVerifyFindsAHintThatDisagrees(t *testing.T) {
 }
 
 func TestVerifyGoesOnBehindABadSector(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.NewMem())
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	g := buildGroup(t, faulty, "/g", 200, 400)
-	fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool {
-		return op.Kind == vfs.OpRead && path.Base(op.Name) == SegmentName(1) && op.Offset <= 20480 && 20480 < op.Offset+op.Length
+	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpRead && path.Base(op.Name) == SegmentName(1) && op.Offset <= 20480 && 20480 < op.Offset+op.Length
 	}, Err: syscall.EIO})
 	d := g.verify(t).Damages
 	if len(d) == 0 || fault.Fired() < 2 {
@@ -331,7 +332,7 @@ func TestVerifyGoesOnBehindABadSector(t *testing.T) {
 }
 
 func TestVerifyEndsWithItsContext(t *testing.T) {
-	g := buildGroup(t, vfs.NewMem(), "/g", 30, 100)
+	g := buildGroup(t, vfstest.NewMem(), "/g", 30, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := VerifyDir(ctx, g.fs, g.dir, nil); !errors.Is(err, context.Canceled) {

@@ -16,7 +16,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // TestTheWalksAgree: which entries of a log count after leaders cut it, and what bad bytes may hide of that, is asked
@@ -55,8 +55,8 @@ func TestTheWalksAgree(t *testing.T) {
 // walkCase is one random log with its damage.
 type walkCase struct {
 	*workload
-	clean     *vfs.Mem // before the damage
-	disk      *vfs.Mem
+	clean     *vfstest.Mem // before the damage
+	disk      *vfstest.Mem
 	written   *writtenLog
 	residency Residency
 	hints     bool
@@ -70,7 +70,7 @@ func (c *walkCase) String() string {
 }
 
 func newWalkCase(t *testing.T, seed uint64) *walkCase {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	c := &walkCase{workload: newWorkload(t, 0, mem, mem, Index)}
 	c.random = rand.New(rand.NewPCG(seed, 0))
 	c.residency, c.hints = Residency(c.random.IntN(2)), c.random.IntN(3) == 0
@@ -93,7 +93,7 @@ func newWalkCase(t *testing.T, seed uint64) *walkCase {
 		}
 	}
 	c.log.hints.Wait()
-	c.clean = mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+	c.clean = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	c.written = readWritten(t, c.clean, c.opts.Dir)
 	c.agreesWithAppended()
 	return c
@@ -189,7 +189,7 @@ func (c *walkCase) agreesWithAppended() {
 
 // damage changes bytes of a clone of the disk.
 func (c *walkCase) damage() {
-	c.disk = c.clean.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+	c.disk = c.clean.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	if !c.hints {
 		names, err := c.disk.List(c.opts.Dir)
 		ok(c.t, err)
@@ -268,7 +268,7 @@ func (c *walkCase) hitFrame(s *writtenSegment, i int) {
 // fork is the options for a disk of its own.
 func (c *walkCase) fork() Options {
 	opts := c.opts
-	opts.FS, opts.Residency = c.disk.CrashClone(vfs.Survival{Kind: vfs.SurviveAll}), c.residency
+	opts.FS, opts.Residency = c.disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), c.residency
 	return opts
 }
 

@@ -8,11 +8,12 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // aheadFS notes writes to segments: where zeros were written, and which writes of data fell on them as a whole.
 type aheadFS struct {
-	*vfs.Mem
+	*vfstest.Mem
 	fail bool // writes of zeros fail
 
 	mu            sync.Mutex
@@ -80,7 +81,7 @@ func TestSmallWritesFallOnZeros(t *testing.T) {
 		"more than the zeros hold": {cheap: true, size: aheadWriteMax - 1000, puts: 20, before: 5, zerosMin: 2, zerosMax: 10},
 	} {
 		t.Run(name, func(t *testing.T) {
-			mem := vfs.NewMem()
+			mem := vfstest.NewMem()
 			mem.SetCheapOverwrite(test.cheap)
 			fs := &aheadFS{Mem: mem, fail: test.fail}
 			d := newDriver(t, driverOptions(fs, Index, 8<<20))

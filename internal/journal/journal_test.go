@@ -16,15 +16,16 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 const dir = "/v"
 
 func groupID(n int) uuid.UUID { return uuid.UUID{9, byte(n)} }
 
-func newDisk(t *testing.T) *vfs.Mem {
+func newDisk(t *testing.T) *vfstest.Mem {
 	t.Helper()
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	if err := m.MkdirAll(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +80,7 @@ func (m *member) check(t testing.TB, found Found) {
 	}
 }
 
-func syncs(op vfs.Op) bool { return op.Kind == vfs.OpSync }
+func syncs(op vfstest.Op) bool { return op.Kind == vfstest.OpSync }
 
 func read(t testing.TB, fs vfs.FS) Found {
 	t.Helper()
@@ -124,8 +125,8 @@ func TestWhatWasTakenSurvivesAPowerCut(t *testing.T) {
 				}
 				wait.Wait()
 			}
-			kind := vfs.SurvivalKinds[seed%uint64(len(vfs.SurvivalKinds))]
-			found := read(t, disk.CrashClone(vfs.Survival{Kind: kind, Seed: seed}))
+			kind := vfstest.SurvivalKinds[seed%uint64(len(vfstest.SurvivalKinds))]
+			found := read(t, disk.CrashClone(vfstest.Survival{Kind: kind, Seed: seed}))
 			if len(found.Bad) > 0 {
 				t.Errorf("bad records: %v", found.Bad)
 			}
@@ -142,11 +143,11 @@ func TestWhatWasTakenSurvivesAPowerCut(t *testing.T) {
 // TestOneSyncServesAllThatWait counts the syncs of writes that come while one is under way.
 func TestOneSyncServesAllThatWait(t *testing.T) {
 	disk := newDisk(t)
-	slow, entered, release := vfs.NewFaulty(disk), make(chan struct{}), make(chan struct{})
+	slow, entered, release := vfstest.NewFaulty(disk), make(chan struct{}), make(chan struct{})
 	j := New(Options{FS: slow, Dir: dir})
 	first := join(t, j, 0)
 	first.write([]byte("makes the file"))
-	slow.Add(&vfs.Fault{Match: syncs, Count: 1, Effect: vfs.EffectPass, Before: func(vfs.Op) {
+	slow.Add(&vfstest.Fault{Match: syncs, Count: 1, Effect: vfstest.EffectPass, Before: func(vfstest.Op) {
 		close(entered)
 		<-release
 	}})
@@ -191,7 +192,7 @@ func TestRoomIsUsedAgainWhenNobodyNeedsIt(t *testing.T) {
 	if !idle.MustSync() || refused < 15 {
 		t.Errorf("asked to sync %v, %d of 20 writes were refused", idle.MustSync(), refused)
 	}
-	idle.check(t, read(t, disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})))
+	idle.check(t, read(t, disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})))
 	idle.own = len(idle.bytes)
 	idle.Settled()
 	taken := 0
@@ -245,11 +246,11 @@ func TestALogThatCouldNotSyncGetsItsBytesBack(t *testing.T) {
 // TestAFailedSyncEndsIt: nothing is said to be durable after it, and what was before stays readable.
 func TestAFailedSyncEndsIt(t *testing.T) {
 	disk := newDisk(t)
-	faulty := vfs.NewFaulty(disk)
+	faulty := vfstest.NewFaulty(disk)
 	j := New(Options{FS: faulty, Dir: dir})
 	m, other := join(t, j, 0), join(t, j, 1)
 	m.write([]byte("before"))
-	fault := faulty.Add(&vfs.Fault{Match: syncs, Err: syscall.EIO, Effect: vfs.EffectDrop})
+	fault := faulty.Add(&vfstest.Fault{Match: syncs, Err: syscall.EIO, Effect: vfstest.EffectDrop})
 	if other.write([]byte("during")) {
 		t.Error("a write was taken whose sync failed")
 	}
@@ -257,7 +258,7 @@ func TestAFailedSyncEndsIt(t *testing.T) {
 	if !m.MustSync() {
 		t.Error("who has something in it is not asked to sync")
 	}
-	m.check(t, read(t, disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})))
+	m.check(t, read(t, disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})))
 	m.write(nil)
 	if m.write([]byte("after")) || fault.Fired() != 1 {
 		t.Errorf("a write was taken after a sync failed; %d faults", fault.Fired())
@@ -267,8 +268,8 @@ func TestAFailedSyncEndsIt(t *testing.T) {
 // TestNoRoomForAFile: the groups sync their own files, and nobody tries again and again.
 func TestNoRoomForAFile(t *testing.T) {
 	disk := newDisk(t)
-	faulty := vfs.NewFaulty(disk)
-	fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpAllocate }, Err: syscall.ENOSPC})
+	faulty := vfstest.NewFaulty(disk)
+	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpAllocate }, Err: syscall.ENOSPC})
 	j := New(Options{FS: faulty, Dir: dir})
 	m := join(t, j, 0)
 	for range 5 {
@@ -366,7 +367,7 @@ func TestBadBytes(t *testing.T) {
 		{0, 2, "records 0 to 2", 1, false, true},
 		{0, 6, "no record", 0, true, true},
 	} {
-		bad := disk.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+		bad := disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 		for r := c.first; r <= c.last; r++ {
 			if !bad.Rot(name, int64(r)*blockBytes+lengthAt, 1, func(b []byte) { b[0] ^= 4 }) {
 				t.Fatal("nothing to damage")
@@ -430,9 +431,9 @@ func TestBlocksThatCannotBeRead(t *testing.T) {
 		{4, 5, 0, 0, true, true, nil},
 		{5, 6, 0, 0, false, false, nil},
 	} {
-		faulty := vfs.NewFaulty(disk)
-		faulty.Add(&vfs.Fault{Count: c.times, Match: func(op vfs.Op) bool {
-			return op.Kind == vfs.OpRead && op.Offset < c.to*blockBytes && c.from*blockBytes < op.Offset+op.Length
+		faulty := vfstest.NewFaulty(disk)
+		faulty.Add(&vfstest.Fault{Count: c.times, Match: func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpRead && op.Offset < c.to*blockBytes && c.from*blockBytes < op.Offset+op.Length
 		}})
 		found, err := Read(faulty, dir)
 		if !errors.Is(err, c.err) || len(found.Bad) > 0 != c.bad || len(found.Lost) != c.lost || found.Share(m.group).Doubt > 0 != c.doubt {
@@ -549,7 +550,7 @@ func TestAnEarlierUseOfAFileDoesNotCount(t *testing.T) {
 // TestAFileThatWasRemovedIsNotUsedAgain: no larger one could be made in its place.
 func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 	disk := newDisk(t)
-	faulty := vfs.NewFaulty(disk)
+	faulty := vfstest.NewFaulty(disk)
 	spare := int64(1) << 40
 	j := New(Options{FS: faulty, Dir: dir, Spare: func() int64 { return spare }})
 	m := join(t, j, 0)
@@ -563,7 +564,7 @@ func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 	fill(1)
 	j.halves[1].began = j.halves[1].began.Add(-fullSoon) // no larger one follows
 	fill(1)
-	fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpCreate }, Err: syscall.ENOSPC})
+	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpCreate }, Err: syscall.ENOSPC})
 	m.write([]byte("x"))
 	if fault.Fired() != 1 || m.live.Load() {
 		t.Fatalf("%d faults; the test does not test", fault.Fired())
@@ -574,7 +575,7 @@ func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 	if !m.write([]byte("new")) {
 		t.Fatal("not taken")
 	}
-	m.check(t, read(t, disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})))
+	m.check(t, read(t, disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})))
 }
 
 // FuzzDecode: no panic on any input, and what is taken is what is made of it.

@@ -11,7 +11,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // copyBlob gives a log a blob of another one.
@@ -144,7 +144,7 @@ func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
 // A fetch that hangs ends with Stop, and no more than a few messages wait for one.
 func TestStopEndsFetches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMachine(t, vfs.NewMem(), "/v")
+		m := newMachine(t, vfstest.NewMem(), "/v")
 		var waiting atomic.Int64
 		one := m.open("7", func(_ *group.Options, o *Options) {
 			o.FetchBlobs = func(ctx context.Context, _ uint64, _ []group.BlobRef) error {

@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func add(id uint64) *raftpb.ConfChangeSingle {
@@ -247,7 +247,7 @@ func TestMembersHearOfAMembershipChangeAtOnce(t *testing.T) {
 // A membership change that Raft cannot apply fails the replica: it must not be left locked.
 func TestPanicOfRaftFailsTheReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		one := newMachine(t, vfs.NewMem(), "/v").open("7", nil)
+		one := newMachine(t, vfstest.NewMem(), "/v").open("7", nil)
 		one.mu.Lock()
 		ok(t, one.node.ProposeConfChange(change(remove(raftID))))
 		one.mu.Unlock()
@@ -439,7 +439,7 @@ func TestDamageBarsFromLeading(t *testing.T) {
 
 func TestDamageDoesNotBarTheOnlyVoter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := vfs.NewMem()
+		mem := vfstest.NewMem()
 		one := newMachine(t, mem, "/v").open("7", nil)
 		one.must(t, put(1, "needle"))
 		flip(t, mem, "/v/7", "needle")
@@ -488,7 +488,7 @@ func TestSnapshotIsOfferedAndWhatIsThereAnswered(t *testing.T) {
 }
 
 func TestFormingGroupTakesNoWrites(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	asked := 0
 	forming := func(_ *group.Options, o *Options) {
 		o.Forming = func(conf *raftpb.ConfState) bool { asked++; return len(conf.GetVoters()) < 3 && asked < 3 }
@@ -512,7 +512,7 @@ func TestFormingGroupTakesNoWrites(t *testing.T) {
 }
 
 func TestMessagesThatCannotBeForItAreRefused(t *testing.T) {
-	one := newMachine(t, vfs.NewMem(), "/v").open("7", nil)
+	one := newMachine(t, vfstest.NewMem(), "/v").open("7", nil)
 	message := func(from, to, term uint64, what raftpb.MessageType) *raftpb.Message {
 		return &raftpb.Message{Type: &what, From: &from, To: &to, Term: &term}
 	}

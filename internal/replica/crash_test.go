@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // ledger remembers what was acknowledged. A write is in it before the next crash point only if it was acknowledged
@@ -43,12 +43,12 @@ func TestCrashKeepsWhatWasAcknowledgedAndRepeatsAreExact(t *testing.T) {
 	}
 	const groups = 3
 	random := rand.New(rand.NewPCG(3, 4))
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	known := &ledger{acked: map[int64]Result{}}
 	var seen crashCounts
 	next := int64(0)
 	for crash := range crashes {
-		survival := vfs.Survival{Kind: vfs.SurvivalKinds[crash%len(vfs.SurvivalKinds)], Seed: uint64(crash)}
+		survival := vfstest.Survival{Kind: vfstest.SurvivalKinds[crash%len(vfstest.SurvivalKinds)], Seed: uint64(crash)}
 		shared = crash%4 > 0
 		if crash%4 == 2 { // another one while the journal is read back
 			mem.CrashAfter(mem.OpCount() + int64(random.IntN(6)))

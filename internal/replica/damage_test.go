@@ -8,6 +8,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // flip changes one bit of the first place in the files of a folder where needle stands.
@@ -40,7 +41,7 @@ func flip(t *testing.T, fs vfs.FS, dir, needle string) {
 
 // Where the newest version cannot be known, a write that depends on it says so; a put without a condition heals.
 func TestDamagedRecordRefusesConditionsAndIsHealedByAPut(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	m := newMachine(t, mem, "/v")
 	one := m.open("7", nil)
 	for id, data := range []string{"zero", "one", "needle", "three"} {

@@ -10,31 +10,31 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func TestFailedSyncIsSurvivedOnce(t *testing.T) {
-	mem := vfs.NewMem()
-	faulty := vfs.NewFaulty(mem)
+	mem := vfstest.NewMem()
+	faulty := vfstest.NewFaulty(mem)
 	m := newMachine(t, faulty, "/v")
 	one := m.open("7", nil)
 	one.must(t, put(1, "a"))
-	fault := faulty.Add(&vfs.Fault{Match: isSegmentSync, Count: 1, Effect: vfs.EffectDrop})
+	fault := faulty.Add(&vfstest.Fault{Match: isSegmentSync, Count: 1, Effect: vfstest.EffectDrop})
 	one.must(t, put(2, "b")) // lost by the first sync, rewritten in a new segment
 	if fault.Fired() != 1 {
 		t.Fatalf("fired %d times", fault.Fired())
 	}
-	after := newMachine(t, mem.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}), "/v").open("7", nil)
+	after := newMachine(t, mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), "/v").open("7", nil)
 	after.wantData(t, 1, "a")
 	after.wantData(t, 2, "b")
 }
 
 func TestFailedSyncsFailTheReplicaAloneAndAcknowledgeNothing(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.NewMem())
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	bad, good := m.open("bad", nil), m.open("good", nil)
 	bad.must(t, put(1, "a"))
-	fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return isSegmentSync(op) && strings.Contains(op.Name, "/bad/") }})
+	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return isSegmentSync(op) && strings.Contains(op.Name, "/bad/") }})
 	pending := []*Pending{bad.Propose(put(2, "b")), bad.Propose(put(3, "c").request(1, 1)), bad.Propose(put(3, "c").request(1, 1))}
 	for i, p := range pending {
 		if _, err := p.Wait(timeout(t)); !errors.Is(err, ErrOutcomeUnknown) && !errors.Is(err, ErrFailed) {
@@ -59,7 +59,7 @@ func TestFailedSyncsFailTheReplicaAloneAndAcknowledgeNothing(t *testing.T) {
 }
 
 func TestStopAnswersWhatIsOnItsWay(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.NewMem())
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	one := m.open("7", nil)
 	g := holdSyncs(faulty)
@@ -88,10 +88,10 @@ func TestStopAnswersWhatIsOnItsWay(t *testing.T) {
 }
 
 func TestStopCutsOffWhatCannotBeWritten(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.NewMem())
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	one := m.open("7", nil)
-	fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpWrite }, Err: errNoSpace})
+	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpWrite }, Err: errNoSpace})
 	p := one.Propose(put(1, "a"))
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
@@ -107,10 +107,10 @@ func TestStopCutsOffWhatCannotBeWritten(t *testing.T) {
 }
 
 func TestCommitterCloseAnswersEverything(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.NewMem())
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	one := m.open("7", nil)
-	faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpWrite }, Err: errNoSpace})
+	faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpWrite }, Err: errNoSpace})
 	p := one.Propose(put(1, "a"))
 	m.committer.Close()
 	if _, err := p.Wait(timeout(t)); err == nil {
@@ -124,11 +124,11 @@ func TestCommitterCloseAnswersEverything(t *testing.T) {
 
 // A membership that Raft has taken over is recorded in a new file, which a full disk refuses.
 func TestMembershipWaitsForRoom(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.NewMem())
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	one := m.open("7", nil)
 	one.must(t, put(1, "a"))
-	fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpCreate }, Err: errNoSpace})
+	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpCreate }, Err: errNoSpace})
 	changed := make(chan error, 1)
 	go func() { changed <- one.ChangeMembers(timeout(t), change(learner(4))) }()
 	until(t, "it says that there is no room", func() bool { return errors.Is(one.Status().Err, group.ErrNoSpace) })
@@ -148,7 +148,7 @@ func TestMembershipWaitsForRoom(t *testing.T) {
 }
 
 func TestInFlightBytesAreBounded(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.NewMem())
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	one := m.open("7", func(_ *group.Options, o *Options) { o.InFlightBytesMax = 10000 })
 	g := holdSyncs(faulty)
@@ -169,7 +169,7 @@ func TestInFlightBytesAreBounded(t *testing.T) {
 }
 
 func TestWritesThatAreNotValidAreRefused(t *testing.T) {
-	m := newMachine(t, vfs.NewMem(), "/v")
+	m := newMachine(t, vfstest.NewMem(), "/v")
 	one := m.open("7", nil)
 	for what, w := range map[string]Write{
 		"data":              {Data: make([]byte, group.DataBytesMax+1)},

@@ -12,7 +12,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // call is an operation on one record as a client saw it.
@@ -63,7 +63,7 @@ var recordModel = porcupine.Model{
 }
 
 func TestConditionsAreLinearizablePerRecord(t *testing.T) {
-	m := newMachine(t, vfs.NewMem(), "/v")
+	m := newMachine(t, vfstest.NewMem(), "/v")
 	one := m.open("7", func(g *group.Options, _ *Options) { g.SegmentBytes = 64 << 10 })
 	const clients, calls, records = 8, 300, 6
 	begin := time.Now()

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // network carries messages between the members of one group, in this process.
@@ -25,7 +25,7 @@ type network struct {
 	change  func(id uint64, o *Options) // nil: nothing
 	mu      sync.Mutex
 	members map[uint64]*member
-	disks   map[uint64]*vfs.Mem
+	disks   map[uint64]*vfstest.Mem
 	cut     map[uint64]bool // hears and says nothing
 	group   sync.WaitGroup
 	inbox   map[uint64]chan *raftpb.Message
@@ -71,7 +71,7 @@ var voters = []uint64{1, 2, 3}
 
 func makeNetwork(t *testing.T) *network {
 	n := &network{
-		t: t, members: map[uint64]*member{}, disks: map[uint64]*vfs.Mem{}, cut: map[uint64]bool{},
+		t: t, members: map[uint64]*member{}, disks: map[uint64]*vfstest.Mem{}, cut: map[uint64]bool{},
 		inbox: map[uint64]chan *raftpb.Message{}, sent: map[raftpb.MessageType]int{},
 	}
 	t.Cleanup(func() {
@@ -87,7 +87,7 @@ func makeNetwork(t *testing.T) *network {
 func (n *network) start(id uint64) *member {
 	n.t.Helper()
 	if n.disks[id] == nil {
-		n.disks[id] = vfs.NewMem()
+		n.disks[id] = vfstest.NewMem()
 	}
 	m := newMachine(n.t, n.disks[id], "/v")
 	if _, err := m.fs.Stat("/v/7/manifest"); err != nil {

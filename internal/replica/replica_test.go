@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func isNotFound(err error) bool { return errors.Is(err, group.ErrNotFound) }
 
 func TestSoleVoterWritesAfterStart(t *testing.T) {
-	m := newMachine(t, vfs.NewMem(), "/v")
+	m := newMachine(t, vfstest.NewMem(), "/v")
 	one := m.open("7", nil)
 	if s := one.Status(); !s.Leader || s.Err != nil || s.LeaderID != raftID {
 		t.Fatalf("status %+v", s)
@@ -37,7 +37,7 @@ func TestSoleVoterWritesAfterStart(t *testing.T) {
 
 // The log is asked for the newest version before the replica is locked; what was applied in between counts.
 func TestConditionSeesWhatWasAppliedSinceTheLogWasAsked(t *testing.T) {
-	m := newMachine(t, vfs.NewMem(), "/v")
+	m := newMachine(t, vfstest.NewMem(), "/v")
 	one := m.open("7", nil)
 	w := put(1, "mine").ifAbsent()
 	h := one.lookUp(&w)
@@ -47,7 +47,7 @@ func TestConditionSeesWhatWasAppliedSinceTheLogWasAsked(t *testing.T) {
 
 // The commit time never decreases, also where the clock goes back and over a restart.
 func TestCommitTimeNeverDecreases(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	times := []int64{1000, 5000, 2000, 5001, 10}
 	last := int64(0)
 	for range 2 {
@@ -81,7 +81,7 @@ func TestCommitTimeNeverDecreases(t *testing.T) {
 
 // After Stop the log holds the commit index, so the next start finds everything applied.
 func TestStopLeavesNothingUnapplied(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	m := newMachine(t, mem, "/v")
 	one := m.open("7", nil)
 	last := one.must(t, put(1, "a"))

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // A repeated write finds the first one whatever the machines' clocks say: one that is set ahead or back, one that another leader has, one at
@@ -70,7 +70,7 @@ func TestALateDuplicateOfAWriteThatDidNothingDoesNothing(t *testing.T) {
 				if copies == 3 {
 					_, one = newNetwork(t).lead()
 				} else {
-					one = newMachine(t, vfs.NewMem(), "/v").open("7", nil)
+					one = newMachine(t, vfstest.NewMem(), "/v").open("7", nil)
 				}
 				if gone := one.must(t, del(5).request(1, 1)); gone.Index != 0 || gone.Existed || gone.Repeated {
 					t.Fatalf("a delete of nothing: %+v", gone)

@@ -12,24 +12,24 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // gate holds the syncs of segments until it is opened, and tells of each that it holds.
 type gate struct {
-	fault   *vfs.Fault
+	fault   *vfstest.Fault
 	reached chan string
 	open    chan struct{}
 	once    sync.Once
 }
 
-func isSegmentSync(op vfs.Op) bool {
-	return op.Kind == vfs.OpSync && strings.Contains(op.Name, "segment")
+func isSegmentSync(op vfstest.Op) bool {
+	return op.Kind == vfstest.OpSync && strings.Contains(op.Name, "segment")
 }
 
-func holdSyncs(faulty *vfs.Faulty) *gate {
+func holdSyncs(faulty *vfstest.Faulty) *gate {
 	g := &gate{reached: make(chan string, 1024), open: make(chan struct{})}
-	g.fault = faulty.Add(&vfs.Fault{Match: isSegmentSync, Effect: vfs.EffectPass, Before: func(op vfs.Op) {
+	g.fault = faulty.Add(&vfstest.Fault{Match: isSegmentSync, Effect: vfstest.EffectPass, Before: func(op vfstest.Op) {
 		g.reached <- op.Name
 		<-g.open
 	}})
@@ -48,8 +48,8 @@ func answeredYet(p *Pending) bool {
 }
 
 func TestRule1_AcknowledgedOnlyAfterTheSync(t *testing.T) {
-	mem := vfs.NewMem()
-	faulty := vfs.NewFaulty(mem)
+	mem := vfstest.NewMem()
+	faulty := vfstest.NewFaulty(mem)
 	m := newMachine(t, faulty, "/v")
 	one := m.open("7", nil)
 	g := holdSyncs(faulty)
@@ -62,20 +62,20 @@ func TestRule1_AcknowledgedOnlyAfterTheSync(t *testing.T) {
 	if answeredYet(p) {
 		t.Fatal("acknowledged before the sync")
 	}
-	cut := newMachine(t, mem.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}), "/v").open("7", nil)
+	cut := newMachine(t, mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), "/v").open("7", nil)
 	if _, found := cut.data(t, 1); found {
 		t.Fatal("the sync is held, so a power cut should lose the record: the test does not test")
 	}
 	g.release()
 	_, err := p.Wait(timeout(t))
 	ok(t, err)
-	kept := newMachine(t, mem.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}), "/v").open("7", nil)
+	kept := newMachine(t, mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), "/v").open("7", nil)
 	kept.wantData(t, 1, "a")
 }
 
 func TestRule1_SyncsSixteenGroupsInParallelAndNoMore(t *testing.T) {
 	const groups, parallel = 40, 16
-	faulty := vfs.NewFaulty(vfs.NewMem())
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	members := make([]*member, groups)
 	for i := range members {
@@ -112,13 +112,13 @@ func TestRule1_SyncsSixteenGroupsInParallelAndNoMore(t *testing.T) {
 
 // A sync that takes long holds up its own group alone.
 func TestASlowGroupHoldsUpNobody(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.NewMem())
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	slow, other := m.open("slow", nil), m.open("other", nil)
 	open, reached := make(chan struct{}), make(chan struct{}, 1)
-	held := faulty.Add(&vfs.Fault{
-		Match: func(op vfs.Op) bool { return isSegmentSync(op) && strings.Contains(op.Name, "/slow/") }, Count: 1,
-		Effect: vfs.EffectPass, Before: func(vfs.Op) { reached <- struct{}{}; <-open },
+	held := faulty.Add(&vfstest.Fault{
+		Match: func(op vfstest.Op) bool { return isSegmentSync(op) && strings.Contains(op.Name, "/slow/") }, Count: 1,
+		Effect: vfstest.EffectPass, Before: func(vfstest.Op) { reached <- struct{}{}; <-open },
 	})
 	p := slow.Propose(put(1, "a"))
 	<-reached
@@ -131,7 +131,7 @@ func TestASlowGroupHoldsUpNobody(t *testing.T) {
 }
 
 func TestRule1_OneRoundServesAllThatWait(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.NewMem())
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	one := m.open("7", nil)
 	g := holdSyncs(faulty)
@@ -143,7 +143,7 @@ func TestRule1_OneRoundServesAllThatWait(t *testing.T) {
 		pending = append(pending, one.Propose(put(int64(i), "b")))
 	}
 	before := g.fault.Fired()
-	again := faulty.Add(&vfs.Fault{Match: isSegmentSync, Effect: vfs.EffectPass})
+	again := faulty.Add(&vfstest.Fault{Match: isSegmentSync, Effect: vfstest.EffectPass})
 	g.release()
 	for _, p := range pending {
 		_, err := p.Wait(timeout(t))
@@ -155,7 +155,7 @@ func TestRule1_OneRoundServesAllThatWait(t *testing.T) {
 }
 
 func TestRule2_NothingIsSeenBeforeItIsCommitted(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.NewMem())
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	one := m.open("7", nil)
 	old := one.must(t, put(1, "old"))
@@ -215,7 +215,7 @@ func wantCondition(t *testing.T, p *Pending, want error, current uint64) {
 
 // Every index that a caller was told, by a result or a refusal, stays taken over crashes that lose all that may be lost.
 func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	seen := map[uint64]int64{} // index -> record
 	random := rand.New(rand.NewPCG(1, 2))
 	for crash := range 30 {
@@ -229,9 +229,9 @@ func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 				mustWait(t, pending[w.ID])
 			}
 		}
-		mem = mem.CrashClone(vfs.Survival{Kind: vfs.SurvivalKinds[crash%len(vfs.SurvivalKinds)], Seed: uint64(crash)})
+		mem = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurvivalKinds[crash%len(vfstest.SurvivalKinds)], Seed: uint64(crash)})
 		m.halt() // the old machine goes on for a moment: its acknowledgements after the cut do not count
-		next := newMachine(t, mem.CrashClone(vfs.Survival{Kind: vfs.SurviveAll}), "/v")
+		next := newMachine(t, mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), "/v")
 		after := next.open("7", func(g *group.Options, _ *Options) { g.SegmentBytes = 16 << 10 })
 		for id, p := range pending {
 			if !answeredYet(p) || p.err != nil {
@@ -257,7 +257,7 @@ func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 }
 
 func TestRule10_FullDiskRefusesEarlyAndRoomIsNoticed(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.NewMem())
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	full := errors.New("full")
 	var refuse atomic.Bool
@@ -284,7 +284,7 @@ func TestRule10_FullDiskRefusesEarlyAndRoomIsNoticed(t *testing.T) {
 	refuse.Store(false)
 
 	// The reserve is gone too: the log itself has no room.
-	noRoom := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpWrite || op.Kind == vfs.OpAllocate }, Err: syscall.ENOSPC})
+	noRoom := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpWrite || op.Kind == vfstest.OpAllocate }, Err: syscall.ENOSPC})
 	stuck := one.Propose(put(3, "c"))
 	for one.Status().Err == nil {
 		time.Sleep(time.Millisecond)
@@ -313,13 +313,15 @@ func TestRule10_FullDiskRefusesEarlyAndRoomIsNoticed(t *testing.T) {
 }
 
 func TestRule3_SyncedMarkOfAnIdleGroupIsWritten(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.NewMem())
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	one := m.open("7", nil)
 	written := make(chan struct{}, 64)
-	fault := faulty.Add(&vfs.Fault{
-		Match:  func(op vfs.Op) bool { return op.Kind == vfs.OpSync && strings.HasSuffix(op.Name, "/"+group.MarkName) },
-		Effect: vfs.EffectPass, Before: func(vfs.Op) { written <- struct{}{} },
+	fault := faulty.Add(&vfstest.Fault{
+		Match: func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpSync && strings.HasSuffix(op.Name, "/"+group.MarkName)
+		},
+		Effect: vfstest.EffectPass, Before: func(vfstest.Op) { written <- struct{}{} },
 	})
 	for i := range int64(20) { // a burst
 		one.must(t, put(i, "a"))
@@ -340,10 +342,10 @@ func TestRule3_SyncedMarkOfAnIdleGroupIsWritten(t *testing.T) {
 }
 
 func TestRule10_RoomMadeIsNoticedAtOnce(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.NewMem())
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	one := m.open("7", nil)
-	noRoom := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpWrite }, Err: syscall.ENOSPC})
+	noRoom := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpWrite }, Err: syscall.ENOSPC})
 	p := one.Propose(put(1, "a"))
 	for ctx := timeout(t); one.Status().Err == nil; time.Sleep(time.Millisecond) {
 		ok(t, ctx.Err())

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // brokenLog cannot read its entries.
@@ -38,7 +38,7 @@ func TestRaftOffersASnapshotWhereEntriesAreDamaged(t *testing.T) {
 // A power cut left entries of a write, and not the commit index that came with them: two changes of the members, of which the second one
 // was proposed when the first one was applied. The replica must count votes by the first one at least.
 func TestWhatAChangeFollowsIsCommitted(t *testing.T) {
-	m := newMachine(t, vfs.NewMem(), "/v")
+	m := newMachine(t, vfstest.NewMem(), "/v")
 	opts := m.logOptions("7")
 	ok(t, group.Create(opts, &raftpb.ConfState{Voters: voters}))
 	log, _, err := group.Load(t.Context(), opts, nil)

@@ -16,10 +16,11 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // afterCut is a shard that starts anew on a disk as a power cut or a kill left it, with what it found of a group.
-func afterCut(s *Shard, disk *vfs.Mem, id uuid.UUID) (*Shard, *groupReplica) {
+func afterCut(s *Shard, disk *vfstest.Mem, id uuid.UUID) (*Shard, *groupReplica) {
 	cfg := s.cfg
 	cfg.FS = disk
 	started := newShard(cfg)
@@ -34,24 +35,24 @@ func afterCut(s *Shard, disk *vfs.Mem, id uuid.UUID) (*Shard, *groupReplica) {
 }
 
 // cuts calls check with the disk that is left by a cut before, between and behind the operations of do, in each way.
-func cuts(disk *vfs.Mem, do func(), check func(when string, disk *vfs.Mem)) {
+func cuts(disk *vfstest.Mem, do func(), check func(when string, disk *vfstest.Mem)) {
 	at := func(when string) {
-		for _, kind := range vfs.SurvivalKinds {
+		for _, kind := range vfstest.SurvivalKinds {
 			for seed := range uint64(3) {
-				check(fmt.Sprintf("cut after %s, survival %v/%d", when, kind, seed), disk.CrashClone(vfs.Survival{Kind: kind, Seed: seed}))
+				check(fmt.Sprintf("cut after %s, survival %v/%d", when, kind, seed), disk.CrashClone(vfstest.Survival{Kind: kind, Seed: seed}))
 			}
 		}
 	}
 	at("nothing")
-	disk.AfterOp(func(op vfs.Op) { at(op.String()) })
+	disk.AfterOp(func(op vfstest.Op) { at(op.String()) })
 	do()
 	disk.AfterOp(nil)
 }
 
 // memoryDisk is the file system in memory that a shard of a test is on.
-func memoryDisk(s *Shard) *vfs.Mem {
+func memoryDisk(s *Shard) *vfstest.Mem {
 	timed, _ := s.cfg.FS.(*vfs.Timed)
-	return timed.Unwrap().(*vfs.Mem)
+	return timed.Unwrap().(*vfstest.Mem)
 }
 
 // A shard that dies while it makes the folder of a learner does something about that learner when it comes back: it goes on with it, or tells
@@ -70,7 +71,7 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 			Epoch: 100, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{},
 		}
 	}
-	check := func(when string, disk *vfs.Mem) {
+	check := func(when string, disk *vfstest.Mem) {
 		started, g := afterCut(s, disk, state.UUID)
 		before := state
 		defer func() { state = before }()
@@ -137,7 +138,7 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 		}
 	}
 	seen := map[string]int{}
-	check := func(when string, disk *vfs.Mem) {
+	check := func(when string, disk *vfstest.Mem) {
 		started, g := afterCut(s, disk, state.UUID)
 		started.spend(view(others...))
 		words := does(started, started.decide(view(others...)), &groupReplica{uuid: state.UUID})
@@ -165,13 +166,13 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 
 // A move to a shard that is killed at any operation with which it begins its replica ends all the same.
 func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
-	inReplica := func(op vfs.Op) bool { return strings.Contains(op.Name, group.ReplicaName) }
-	for name, match := range map[string]func(op vfs.Op) bool{
-		"create": func(op vfs.Op) bool { return op.Kind == vfs.OpCreate && inReplica(op) },
-		"write":  func(op vfs.Op) bool { return op.Kind == vfs.OpWrite && inReplica(op) },
-		"rename": func(op vfs.Op) bool { return op.Kind == vfs.OpRename && inReplica(op) },
-		"syncdir": func(op vfs.Op) bool {
-			return op.Kind == vfs.OpSyncDir && strings.HasPrefix(filepath.Base(filepath.Dir(op.Name)), "groups")
+	inReplica := func(op vfstest.Op) bool { return strings.Contains(op.Name, group.ReplicaName) }
+	for name, match := range map[string]func(op vfstest.Op) bool{
+		"create": func(op vfstest.Op) bool { return op.Kind == vfstest.OpCreate && inReplica(op) },
+		"write":  func(op vfstest.Op) bool { return op.Kind == vfstest.OpWrite && inReplica(op) },
+		"rename": func(op vfstest.Op) bool { return op.Kind == vfstest.OpRename && inReplica(op) },
+		"syncdir": func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpSyncDir && strings.HasPrefix(filepath.Base(filepath.Dir(op.Name)), "groups")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -179,11 +180,11 @@ func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
 			c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
 			c.settled(abc...)
 			c.put(1, data(1, 5000))
-			faulty := vfs.NewFaulty(vfs.OS{})
+			faulty := vfstest.NewFaulty(vfs.OS{})
 			c.add("d", func(cfg *Config) { cfg.FS = faulty })
 			hit := make(chan struct{})
 			var dead atomic.Bool // the process is gone: from the first hit on nothing is done any more
-			first := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool {
+			first := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 				if match(op) && dead.CompareAndSwap(false, true) {
 					close(hit)
 				}
@@ -206,15 +207,17 @@ func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
 // A shard that stops while its disk takes nothing does not begin the same replica again and again.
 func TestAStopEndsTheBeginningOfAReplicaThatFails(t *testing.T) {
 	s := lone(t)
-	faulty := vfs.NewFaulty(s.cfg.FS)
+	faulty := vfstest.NewFaulty(s.cfg.FS)
 	s.cfg.FS = faulty
 	const most = 100
 	tries := 0
-	var full *vfs.Fault
-	full = faulty.Add(&vfs.Fault{
-		Match: func(op vfs.Op) bool { return op.Kind == vfs.OpCreate && strings.Contains(op.Name, group.ReplicaName) },
-		Err:   syscall.ENOSPC,
-		Before: func(vfs.Op) {
+	var full *vfstest.Fault
+	full = faulty.Add(&vfstest.Fault{
+		Match: func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpCreate && strings.Contains(op.Name, group.ReplicaName)
+		},
+		Err: syscall.ENOSPC,
+		Before: func(vfstest.Op) {
 			if tries++; tries == most {
 				full.Remove() // what never ends would take all the memory there is
 			}

@@ -15,14 +15,14 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
 // lone makes shard a with a volume in memory. Nothing of it runs.
 func lone(t *testing.T) *Shard {
 	t.Helper()
-	cfg := Config{Name: "a", Dir: "v", FS: vfs.NewMem(), SegmentBytes: 64 << 10}
+	cfg := Config{Name: "a", Dir: "v", FS: vfstest.NewMem(), SegmentBytes: 64 << 10}
 	cfg.setDefaults()
 	s := newShard(cfg)
 	s.store = uuid.New()

@@ -15,7 +15,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // oracle is what finds a violation.
@@ -262,7 +262,7 @@ func (x *exploration) truncated() {
 		return
 	}
 	x.fire(fmt.Sprintf("segment truncated, copies %d", x.copies))
-	m.start(vfs.Survival{Kind: vfs.SurviveAll})
+	m.start(vfstest.Survival{Kind: vfstest.SurviveAll})
 	if x.copies > 1 {
 		if x.rests() {
 			x.await(func() bool { // what is bad is repaired, or made anew

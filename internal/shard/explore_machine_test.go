@@ -17,7 +17,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // line is what one process has of etcd: nothing any more once the process is dead.
@@ -79,8 +79,8 @@ type machine struct {
 	x    *exploration
 	name string
 
-	disk   *vfs.Mem
-	faulty *vfs.Faulty // the disk, as the shard sees it
+	disk   *vfstest.Mem
+	faulty *vfstest.Faulty // the disk, as the shard sees it
 	line   *line
 
 	mu      sync.Mutex // guards what clients look at
@@ -92,7 +92,7 @@ type machine struct {
 // stage is a part of a replica's life, by what is done to the disk in it.
 type stage struct {
 	name  string
-	match func(op vfs.Op) bool
+	match func(op vfstest.Op) bool
 	most  int // operations of it before the machine dies
 }
 
@@ -110,20 +110,20 @@ func inGroup(name string) (file string, ok bool) {
 
 // The stages at which a machine dies.
 var (
-	beginning = stage{"begins a replica", func(op vfs.Op) bool {
+	beginning = stage{"begins a replica", func(op vfstest.Op) bool {
 		file, ok := inGroup(op.Name)
-		return ok && (op.Kind == vfs.OpMkdir && file == "." || strings.HasPrefix(file, group.ReplicaName))
+		return ok && (op.Kind == vfstest.OpMkdir && file == "." || strings.HasPrefix(file, group.ReplicaName))
 	}, 5}
-	joining = stage{"installs a replica", func(op vfs.Op) bool {
+	joining = stage{"installs a replica", func(op vfstest.Op) bool {
 		file, _ := inGroup(op.Name)
 		return strings.HasPrefix(file, group.IncomingName)
 	}, 30}
-	leaving = stage{"removes a replica", func(op vfs.Op) bool {
+	leaving = stage{"removes a replica", func(op vfstest.Op) bool {
 		trash := exploreDir + "/trash"
 		return strings.HasPrefix(op.Name, trash) || strings.HasPrefix(op.NewName, trash) ||
-			op.Kind == vfs.OpSyncDir && op.Name == exploreDir+"/groups"
+			op.Kind == vfstest.OpSyncDir && op.Name == exploreDir+"/groups"
 	}, 8}
-	anything = stage{"does anything", func(vfs.Op) bool { return true }, 200}
+	anything = stage{"does anything", func(vfstest.Op) bool { return true }, 200}
 )
 
 // arm has the machine die behind the n-th operation of a stage, at once and with all that it says to etcd. The channel
@@ -132,7 +132,7 @@ func (m *machine) arm(s stage, n int) (hit chan struct{}) {
 	hit = make(chan struct{})
 	disk, line := m.disk, m.line
 	var seen atomic.Int64
-	disk.AfterOp(func(op vfs.Op) {
+	disk.AfterOp(func(op vfstest.Op) {
 		if s.match(op) && seen.Add(1) == int64(n) {
 			line.dead.Store(true)
 			disk.CrashAfter(op.Number)
@@ -147,7 +147,7 @@ func (m *machine) disarm() { m.disk.AfterOp(nil) }
 
 // die ends the process at this moment, and leaves of the disk what survives: everything behind a kill, less behind a
 // power cut.
-func (m *machine) die(how vfs.Survival) {
+func (m *machine) die(how vfstest.Survival) {
 	m.line.dead.Store(true)
 	m.disk.CrashAfter(0)
 	m.end(func(s *Shard) { s.Kill() })
@@ -155,10 +155,10 @@ func (m *machine) die(how vfs.Survival) {
 }
 
 // renew gives the machine the disk that survives.
-func (m *machine) renew(how vfs.Survival) {
+func (m *machine) renew(how vfstest.Survival) {
 	m.disarm()
 	m.disk = m.disk.CrashClone(how)
-	m.faulty = vfs.NewFaulty(m.disk)
+	m.faulty = vfstest.NewFaulty(m.disk)
 }
 
 // end stops the shard, in whatever way. One that does not come to its end in time is a violation: its disk is mended
@@ -199,7 +199,7 @@ func (m *machine) stop() {
 
 // start starts the shard, and again where etcd is away, or where the machine dies meanwhile: then how says what of its
 // disk survives.
-func (m *machine) start(how vfs.Survival) {
+func (m *machine) start(how vfstest.Survival) {
 	for began := time.Now(); ; {
 		err := m.startOnce()
 		if err == nil {

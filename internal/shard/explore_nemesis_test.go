@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // misfortune is one kind of trouble. It tells whether it came; when it has ended, all shards run.
@@ -35,7 +35,7 @@ var misfortunes = []misfortune{
 		m := x.anyMachine()
 		m.stop()
 		x.pause(time.Second)
-		m.start(vfs.Survival{})
+		m.start(vfstest.Survival{})
 		return true
 	}},
 	{"stopped while it cannot begin", (*exploration).stoppedWhileItCannotBegin},
@@ -129,9 +129,9 @@ func (x *exploration) killedWithoutEtcd() bool {
 }
 
 // unbegun has the first steps of a replica's folder fail.
-func (x *exploration) unbegun(before func(op vfs.Op)) *vfs.Fault {
-	return &vfs.Fault{
-		Match:  func(op vfs.Op) bool { return op.Kind.Mutates() && beginning.match(op) },
+func (x *exploration) unbegun(before func(op vfstest.Op)) *vfstest.Fault {
+	return &vfstest.Fault{
+		Match:  func(op vfstest.Op) bool { return op.Kind.Mutates() && beginning.match(op) },
 		Err:    []error{syscall.ENOSPC, syscall.EIO}[x.dice(2)],
 		Before: before,
 	}
@@ -147,7 +147,7 @@ func (x *exploration) stoppedWhileItCannotBegin() bool {
 	s, _ := m.running()
 	hit := make(chan struct{})
 	var once sync.Once
-	fault := m.faulty.Add(x.unbegun(func(vfs.Op) {
+	fault := m.faulty.Add(x.unbegun(func(vfstest.Op) {
 		once.Do(func() { close(hit) })
 		select { // the answer of the disk comes when the shard stops already
 		case <-s.ctx.Done():
@@ -168,7 +168,7 @@ func (x *exploration) stoppedWhileItCannotBegin() bool {
 		m.end(func(s *Shard) { s.Kill() })
 	}
 	fault.Remove()
-	m.start(vfs.Survival{})
+	m.start(vfstest.Survival{})
 	return fired
 }
 
@@ -186,19 +186,19 @@ func (x *exploration) cannotBegin() bool {
 }
 
 // slow has each sync of a segment and of the journal take a while.
-func (m *machine) slow(each time.Duration) *vfs.Fault {
-	return m.faulty.Add(&vfs.Fault{
-		Match: func(op vfs.Op) bool {
+func (m *machine) slow(each time.Duration) *vfstest.Fault {
+	return m.faulty.Add(&vfstest.Fault{
+		Match: func(op vfstest.Op) bool {
 			name := path.Base(op.Name)
-			return op.Kind == vfs.OpSync && (strings.HasPrefix(name, "segment-") || strings.HasPrefix(name, "journal"))
+			return op.Kind == vfstest.OpSync && (strings.HasPrefix(name, "segment-") || strings.HasPrefix(name, "journal"))
 		},
-		Effect: vfs.EffectPass, Before: func(vfs.Op) { time.Sleep(each) },
+		Effect: vfstest.EffectPass, Before: func(vfstest.Op) { time.Sleep(each) },
 	})
 }
 
 // slowDisk has all disks be slow for a while.
 func (x *exploration) slowDisk() bool {
-	var all []*vfs.Fault
+	var all []*vfstest.Fault
 	for _, m := range x.machines {
 		all = append(all, m.slow(time.Duration(1+x.dice(30))*time.Millisecond))
 	}
@@ -213,7 +213,7 @@ func (x *exploration) slowDisk() bool {
 
 // roomUnknown has the file system of a machine not tell its room.
 func (x *exploration) roomUnknown() bool {
-	fault := x.anyMachine().faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpSpace }, Err: syscall.EUCLEAN})
+	fault := x.anyMachine().faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSpace }, Err: syscall.EUCLEAN})
 	x.pause(time.Second)
 	fault.Remove()
 	return fault.Fired() > 0
@@ -247,9 +247,9 @@ func (x *exploration) truncate(m *machine, g placement.Group) bool {
 // killedWhenItsDiskHasFailed has a disk refuse all that changes it, from one moment on, until the process is killed.
 func (x *exploration) killedWhenItsDiskHasFailed() bool {
 	m := x.anyMachine()
-	kinds := []vfs.Effect{vfs.EffectNone, vfs.EffectDone, vfs.EffectPart, vfs.EffectDrop}
-	fault := m.faulty.Add(&vfs.Fault{
-		Match:  func(op vfs.Op) bool { return op.Kind.Mutates() },
+	kinds := []vfstest.Effect{vfstest.EffectNone, vfstest.EffectDone, vfstest.EffectPart, vfstest.EffectDrop}
+	fault := m.faulty.Add(&vfstest.Fault{
+		Match:  func(op vfstest.Op) bool { return op.Kind.Mutates() },
 		Err:    []error{syscall.EIO, syscall.EUCLEAN, syscall.EROFS}[x.dice(3)],
 		Effect: kinds[x.dice(len(kinds))],
 	})

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // An exploration is a random walk through the life of shards: real shards, with all that they are made of, talk to each
@@ -119,11 +119,11 @@ func (x *exploration) anyReplica() (*machine, string, placement.Group) {
 }
 
 // survival is what is left of a disk: behind a kill, or a power cut.
-func (x *exploration) survival() vfs.Survival {
+func (x *exploration) survival() vfstest.Survival {
 	if x.dice(2) == 0 {
-		return vfs.Survival{Kind: vfs.SurviveAll}
+		return vfstest.Survival{Kind: vfstest.SurviveAll}
 	}
-	return vfs.Survival{Kind: vfs.SurvivalKinds[x.dice(len(vfs.SurvivalKinds))], Seed: uint64(x.dice(1 << 30))}
+	return vfstest.Survival{Kind: vfstest.SurvivalKinds[x.dice(len(vfstest.SurvivalKinds))], Seed: uint64(x.dice(1 << 30))}
 }
 
 // aim gives a group to shards at random, of which must, where it is not nil, is one, and not is none. The target says
@@ -196,16 +196,16 @@ func explore(seed uint64, set settings) *exploration {
 		x.shardConfig.probe = &replica.Probe{Unsafe: set.replica}
 	}
 	for _, name := range []string{"a", "b", "c", "d"} {
-		m := &machine{x: x, name: name, disk: vfs.NewMem()}
+		m := &machine{x: x, name: name, disk: vfstest.NewMem()}
 		m.disk.SetCheapOverwrite(x.dice(2) == 0)
-		m.faulty = vfs.NewFaulty(m.disk)
+		m.faulty = vfstest.NewFaulty(m.disk)
 		x.machines = append(x.machines, m)
 	}
 	for n := range exploreGroups {
 		x.aim(placement.GroupName(n), nil, nil)
 	}
 	for _, m := range x.machines {
-		m.start(vfs.Survival{})
+		m.start(vfstest.Survival{})
 	}
 	watched := x.watch()
 	ps := x.newPeople(3, 5)

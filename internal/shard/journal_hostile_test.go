@@ -15,15 +15,15 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/journal"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // afterAPowerCut is a disk on which acknowledged writes stand in the journal alone, and these.
-func afterAPowerCut(t *testing.T) (f *fixture, after *vfs.Mem, there map[int64][]byte) {
+func afterAPowerCut(t *testing.T) (f *fixture, after *vfstest.Mem, there map[int64][]byte) {
 	t.Helper()
-	disk := vfs.NewMem()
+	disk := vfstest.NewMem()
 	f = start(t, newRegistry(many, "s1"), sharing(disk)).ready()
-	there = f.putAll(0, 1000, func() { after = disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}) })
+	there = f.putAll(0, 1000, func() { after = disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}) })
 	f.shard.Kill()
 	found, err := journal.Read(after, "/v")
 	if err != nil || len(found.Ranges) < 100 {
@@ -49,20 +49,20 @@ func (f *fixture) servedOrRefused(there map[int64][]byte) (served, refused int) 
 	return served, refused
 }
 
-func isJournal(op vfs.Op) bool { return strings.HasPrefix(path.Base(op.Name), "journal-") }
+func isJournal(op vfstest.Op) bool { return strings.HasPrefix(path.Base(op.Name), "journal-") }
 
 // TestAJournalThatCannotBeReadLosesNothingInSilence: what was acknowledged stands nowhere but in the journal after a power cut, and its disk fails.
 func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 	const block = 4096
-	reads := func(from, to int64) func(op vfs.Op) bool {
-		return func(op vfs.Op) bool {
-			return op.Kind == vfs.OpRead && isJournal(op) && op.Offset < to && from < op.Offset+op.Length
+	reads := func(from, to int64) func(op vfstest.Op) bool {
+		return func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpRead && isJournal(op) && op.Offset < to && from < op.Offset+op.Length
 		}
 	}
 	t.Run("not at all", func(t *testing.T) {
 		f, after, there := afterAPowerCut(t)
-		faulty := vfs.NewFaulty(after)
-		fault := faulty.Add(&vfs.Fault{Match: reads(0, 1<<40)})
+		faulty := vfstest.NewFaulty(after)
+		fault := faulty.Add(&vfstest.Fault{Match: reads(0, 1<<40)})
 		f.cfg.FS = faulty
 		if _, err := Start(f.ctx(), f.cfg); !errors.Is(err, syscall.EIO) || fault.Fired() == 0 {
 			t.Fatalf("started, or for another reason: %v; %d faults", err, fault.Fired())
@@ -76,8 +76,8 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 	})
 	t.Run("for a moment", func(t *testing.T) {
 		f, after, there := afterAPowerCut(t)
-		faulty := vfs.NewFaulty(after)
-		fault := faulty.Add(&vfs.Fault{Match: reads(0, 1<<40), Count: 2})
+		faulty := vfstest.NewFaulty(after)
+		fault := faulty.Add(&vfstest.Fault{Match: reads(0, 1<<40), Count: 2})
 		f.again(func(c *Config) { c.FS = faulty })
 		f.ready()
 		if served, _ := f.servedOrRefused(there); served != len(there) || fault.Fired() == 0 {
@@ -97,9 +97,9 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, after, there := afterAPowerCut(t)
-			faulty := vfs.NewFaulty(after)
+			faulty := vfstest.NewFaulty(after)
 			from, to := c.bad(neededRecord(t, after, "/v/journal-1"))
-			fault := faulty.Add(&vfs.Fault{Match: reads(from, to)})
+			fault := faulty.Add(&vfstest.Fault{Match: reads(from, to)})
 			f.again(func(c *Config) { c.FS = faulty })
 			f.ready()
 			served, refused := f.servedOrRefused(there)
@@ -123,7 +123,7 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 
 // neededRecord gives the offset of the record of a journal's file that holds the most bytes that are not in the
 // segments, among those behind which there is another one.
-func neededRecord(t *testing.T, disk *vfs.Mem, name string) (offset int64) {
+func neededRecord(t *testing.T, disk *vfstest.Mem, name string) (offset int64) {
 	t.Helper()
 	var said bytes.Buffer
 	if err := journal.Dump(&said, disk, name); err != nil {
@@ -153,7 +153,7 @@ func neededRecord(t *testing.T, disk *vfs.Mem, name string) (offset int64) {
 }
 
 // isWritten tells whether a part of a file is there, and not zero.
-func isWritten(t *testing.T, disk *vfs.Mem, name string, offset, length int64) bool {
+func isWritten(t *testing.T, disk *vfstest.Mem, name string, offset, length int64) bool {
 	t.Helper()
 	f, err := disk.Open(name)
 	if err != nil {
@@ -199,7 +199,7 @@ func TestABadBitInTheJournalHitsWhatStoodThere(t *testing.T) {
 
 // TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal: the shard starts without the group, and what the journal holds for it is written when it can be.
 func TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal(t *testing.T) {
-	for name, kind := range map[string]vfs.OpKind{"its manifest cannot be read": vfs.OpRead, "its segment cannot be written": vfs.OpWrite} {
+	for name, kind := range map[string]vfstest.OpKind{"its manifest cannot be read": vfstest.OpRead, "its segment cannot be written": vfstest.OpWrite} {
 		t.Run(name, func(t *testing.T) {
 			f, after, there := afterAPowerCut(t)
 			var bad string
@@ -208,8 +208,8 @@ func TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal(t *testing.T) {
 				t.Fatal(err)
 			}
 			bad = found.Ranges[0].Group.String()
-			faulty := vfs.NewFaulty(after)
-			fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool {
+			faulty := vfstest.NewFaulty(after)
+			fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 				file := path.Base(op.Name)
 				return op.Kind == kind && path.Base(path.Dir(op.Name)) == bad && (file == "manifest" || strings.HasPrefix(file, "segment-"))
 			}})

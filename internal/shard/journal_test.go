@@ -16,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
@@ -58,7 +59,7 @@ func (f *fixture) putAll(from, records int64, look func()) map[int64][]byte {
 // TestAPowerCutTakesNothingThatTheJournalHas: what was acknowledged is there after a power cut, though the segments were not synced; the
 // volume says meanwhile that a program without a journal must not open it, and does not after an orderly stop.
 func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
-	disk := vfs.NewMem()
+	disk := vfstest.NewMem()
 	registry := prometheus.NewRegistry()
 	f := start(t, newRegistry(many, "s1"), func(c *Config) {
 		sharing(disk)(c)
@@ -66,9 +67,9 @@ func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 	}).ready()
 	there := map[int64][]byte{}
 	for round := range int64(3) {
-		var after *vfs.Mem
-		kind := []vfs.SurvivalKind{vfs.SurviveNone, vfs.SurviveTorn, vfs.SurviveRandom}[round]
-		maps.Copy(there, f.putAll(round*1000, 1000, func() { after = disk.CrashClone(vfs.Survival{Kind: kind, Seed: uint64(round)}) }))
+		var after *vfstest.Mem
+		kind := []vfstest.SurvivalKind{vfstest.SurviveNone, vfstest.SurviveTorn, vfstest.SurviveRandom}[round]
+		maps.Copy(there, f.putAll(round*1000, 1000, func() { after = disk.CrashClone(vfstest.Survival{Kind: kind, Seed: uint64(round)}) }))
 		if n := counter(t, registry, "sheaf_shard_journal_writes_total"); n == 0 || n < counter(t, registry, "sheaf_shard_journal_syncs_total") {
 			t.Errorf("%v writes of the journal are counted", n)
 		}
@@ -98,14 +99,14 @@ func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 
 // TestNothingIsServedBeforeTheJournalIsBack: where segments cannot be written, nor a file beside them, the shard does not start, and the journal stays.
 func TestNothingIsServedBeforeTheJournalIsBack(t *testing.T) {
-	disk := vfs.NewMem()
+	disk := vfstest.NewMem()
 	f := start(t, newRegistry(many, "s1"), sharing(disk)).ready()
-	var after *vfs.Mem
-	there := f.putAll(0, 1000, func() { after = disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}) })
+	var after *vfstest.Mem
+	there := f.putAll(0, 1000, func() { after = disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}) })
 	f.shard.Kill()
-	faulty := vfs.NewFaulty(after)
-	fault := faulty.Add(&vfs.Fault{Match: func(op vfs.Op) bool {
-		return op.Kind == vfs.OpWrite && (path.Base(path.Dir(path.Dir(op.Name))) == "groups" || strings.HasPrefix(path.Base(op.Name), "journal-kept-"))
+	faulty := vfstest.NewFaulty(after)
+	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpWrite && (path.Base(path.Dir(path.Dir(op.Name))) == "groups" || strings.HasPrefix(path.Base(op.Name), "journal-kept-"))
 	}})
 	f.cfg.FS = faulty
 	if _, err := Start(f.ctx(), f.cfg); !errors.Is(err, syscall.EIO) || fault.Fired() == 0 {

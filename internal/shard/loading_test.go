@@ -16,11 +16,12 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // TestGroupsServeAsSoonAsTheyAreLoaded holds the reads of one group: the others serve, it says that it is loading.
 func TestGroupsServeAsSoonAsTheyAreLoaded(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.OS{})
+	faulty := vfstest.NewFaulty(vfs.OS{})
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS, c.Residency = faulty, group.Resident }).ready()
 	there := f.fill(100, 10_000)
 	f.shard.Kill()
@@ -28,12 +29,12 @@ func TestGroupsServeAsSoonAsTheyAreLoaded(t *testing.T) {
 	slow, held := f.registry.now().Groups["1"].UUID.String(), make(chan struct{})
 	release := sync.OnceFunc(func() { close(held) })
 	defer release()
-	fault := faulty.Add(&vfs.Fault{
-		Match: func(op vfs.Op) bool {
-			return op.Kind == vfs.OpRead && strings.Contains(op.Name, slow) && strings.Contains(op.Name, "segment")
+	fault := faulty.Add(&vfstest.Fault{
+		Match: func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpRead && strings.Contains(op.Name, slow) && strings.Contains(op.Name, "segment")
 		},
-		Effect: vfs.EffectPass,
-		Before: func(vfs.Op) { <-held },
+		Effect: vfstest.EffectPass,
+		Before: func(vfstest.Op) { <-held },
 	})
 	f.start()
 	f.eventually("three groups are loaded", func() bool { return f.shard.Status().Load.GroupsLoaded == 3 })
@@ -95,15 +96,15 @@ func TestGroupsServeAsSoonAsTheyAreLoaded(t *testing.T) {
 
 // TestKillWhileLoading: it ends, and the next start serves everything.
 func TestKillWhileLoading(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.OS{})
+	faulty := vfstest.NewFaulty(vfs.OS{})
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS, c.Residency = faulty, group.Resident }).ready()
 	there := f.fill(100, 10_000)
 	f.shard.Kill()
 	held := make(chan struct{})
-	fault := faulty.Add(&vfs.Fault{
-		Match:  func(op vfs.Op) bool { return op.Kind == vfs.OpRead && strings.Contains(op.Name, "segment") },
-		Effect: vfs.EffectPass,
-		Before: func(vfs.Op) { <-held },
+	fault := faulty.Add(&vfstest.Fault{
+		Match:  func(op vfstest.Op) bool { return op.Kind == vfstest.OpRead && strings.Contains(op.Name, "segment") },
+		Effect: vfstest.EffectPass,
+		Before: func(vfstest.Op) { <-held },
 	})
 	f.start()
 	f.eventually("it is loading", func() bool { return fault.Fired() > 0 })
@@ -117,11 +118,11 @@ func TestKillWhileLoading(t *testing.T) {
 }
 
 func TestFailedSyncLosesNothingAcknowledged(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.OS{})
+	faulty := vfstest.NewFaulty(vfs.OS{})
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS = faulty }).ready()
 	f.put(1, []byte("before"))
-	fault := faulty.Add(&vfs.Fault{
-		Match: func(op vfs.Op) bool { return op.Kind == vfs.OpSync && strings.Contains(op.Name, "segment") },
+	fault := faulty.Add(&vfstest.Fault{
+		Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && strings.Contains(op.Name, "segment") },
 		Count: 1, Err: syscall.EIO,
 	})
 	acknowledged := map[int64][]byte{}
@@ -144,12 +145,12 @@ func TestFailedSyncLosesNothingAcknowledged(t *testing.T) {
 }
 
 func TestFullDiskInTheMiddleOfAWriteIsDiskFull(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.OS{})
+	faulty := vfstest.NewFaulty(vfs.OS{})
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS = faulty }).ready()
 	f.put(1, []byte("before"))
-	fault := faulty.Add(&vfs.Fault{
-		Match: func(op vfs.Op) bool {
-			return (op.Kind == vfs.OpWrite || op.Kind == vfs.OpAllocate) && strings.Contains(op.Name, "groups")
+	fault := faulty.Add(&vfstest.Fault{
+		Match: func(op vfstest.Op) bool {
+			return (op.Kind == vfstest.OpWrite || op.Kind == vfstest.OpAllocate) && strings.Contains(op.Name, "groups")
 		},
 		Err: syscall.ENOSPC,
 	})

@@ -14,7 +14,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // gathered are all samples of a registry by name and labels, the shard's left out: `name{method="Get"}`; of histograms the counts.
@@ -128,11 +128,11 @@ func TestEveryMethodCountsItsRecords(t *testing.T) {
 // TestSyncsAreCountedByTheirFile: those that a put waits for are, with the time that they took.
 func TestSyncsAreCountedByTheirFile(t *testing.T) {
 	metrics := prometheus.NewRegistry()
-	faulty := vfs.NewFaulty(vfs.NewMem())
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	const late = 60 * time.Millisecond
-	slow := faulty.Add(&vfs.Fault{
-		Match:  func(op vfs.Op) bool { return op.Kind == vfs.OpSync && strings.Contains(op.Name, "/segment-") },
-		Effect: vfs.EffectPass, Before: func(vfs.Op) { time.Sleep(late) },
+	slow := faulty.Add(&vfstest.Fault{
+		Match:  func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && strings.Contains(op.Name, "/segment-") },
+		Effect: vfstest.EffectPass, Before: func(vfstest.Op) { time.Sleep(late) },
 	})
 	f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) {
 		c.Registry, c.FS, c.Dir = metrics, faulty, "/s1"

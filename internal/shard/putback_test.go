@@ -13,6 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/placementtest"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
@@ -189,7 +190,7 @@ func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := newRegistry(oneGroup, "a")
-		cfg := Config{Name: "a", Dir: "/v", Listen: "x", Placement: registry, FS: vfs.NewMem()}
+		cfg := Config{Name: "a", Dir: "/v", Listen: "x", Placement: registry, FS: vfstest.NewMem()}
 		cfg.setDefaults()
 		s := newShard(cfg)
 		defer s.cancel()

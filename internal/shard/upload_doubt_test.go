@@ -15,12 +15,13 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
 // The caller of an upload goes away while the entry is on its way to the disk: the entry is applied all the same, so its blob has to stay.
 func TestTheBlobOfAnUploadOfUnknownOutcomeStays(t *testing.T) {
-	faulty := vfs.NewFaulty(vfs.OS{})
+	faulty := vfstest.NewFaulty(vfs.OS{})
 	f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) { c.FS = faulty }).ready()
 	f.put(2, []byte("the group takes writes"))
 	whole := data(1, 3<<20)
@@ -45,13 +46,13 @@ func TestTheBlobOfAnUploadOfUnknownOutcomeStays(t *testing.T) {
 	var once sync.Once
 	defer func() { once.Do(func() { close(release) }) }()
 	var first sync.Once
-	slow := faulty.Add(&vfs.Fault{
-		Match: func(op vfs.Op) bool {
+	slow := faulty.Add(&vfstest.Fault{
+		Match: func(op vfstest.Op) bool {
 			name := path.Base(op.Name)
-			return (op.Kind == vfs.OpWrite || op.Kind == vfs.OpSync) && (strings.HasPrefix(name, "segment-") || strings.Contains(name, "journal"))
+			return (op.Kind == vfstest.OpWrite || op.Kind == vfstest.OpSync) && (strings.HasPrefix(name, "segment-") || strings.Contains(name, "journal"))
 		},
-		Effect: vfs.EffectPass,
-		Before: func(vfs.Op) {
+		Effect: vfstest.EffectPass,
+		Before: func(vfstest.Op) {
 			first.Do(func() { close(held) })
 			<-release
 		},

@@ -10,45 +10,45 @@ import (
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/journal"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // fullDisk has the disk of a process refuse for a while to take more: anything, or only what needs a new file.
 func (w *world) fullDisk(_ *operator, r *rand.Rand) bool {
-	kinds := []vfs.OpKind{vfs.OpCreate, vfs.OpWrite, vfs.OpAllocate}
+	kinds := []vfstest.OpKind{vfstest.OpCreate, vfstest.OpWrite, vfstest.OpAllocate}
 	if r.IntN(3) == 0 {
-		kinds = []vfs.OpKind{vfs.OpCreate, vfs.OpAllocate}
+		kinds = []vfstest.OpKind{vfstest.OpCreate, vfstest.OpAllocate}
 	}
-	return w.fail(r, "a full disk refused", func(op vfs.Op) bool { return slices.Contains(kinds, op.Kind) }, &vfs.Fault{Err: syscall.ENOSPC})
+	return w.fail(r, "a full disk refused", func(op vfstest.Op) bool { return slices.Contains(kinds, op.Kind) }, &vfstest.Fault{Err: syscall.ENOSPC})
 }
 
 // failSync has one of the next syncs fail, or some, as Linux does it: what was to be written is gone, though it can be read until the power is cut. Or
 // it was written, and the error comes all the same.
 func (w *world) failSync(_ *operator, r *rand.Rand) bool {
-	effect, how := vfs.EffectDrop, "a sync failed and lost what it was to write: "
+	effect, how := vfstest.EffectDrop, "a sync failed and lost what it was to write: "
 	switch r.IntN(4) {
 	case 0:
-		effect, how = vfs.EffectDone, "a sync failed and wrote: "
+		effect, how = vfstest.EffectDone, "a sync failed and wrote: "
 	case 1:
-		effect, how = vfs.EffectNone, "a sync failed: "
+		effect, how = vfstest.EffectNone, "a sync failed: "
 	}
-	return w.failOnce(r, vfs.OpSync, how, effect)
+	return w.failOnce(r, vfstest.OpSync, how, effect)
 }
 
 // failWrite has one of the next writes fail, or some: nothing of it is there, half of it, or all.
 func (w *world) failWrite(_ *operator, r *rand.Rand) bool {
-	effect := []vfs.Effect{vfs.EffectNone, vfs.EffectPart, vfs.EffectDone}[r.IntN(3)]
-	return w.failOnce(r, vfs.OpWrite, "a write failed: ", effect)
+	effect := []vfstest.Effect{vfstest.EffectNone, vfstest.EffectPart, vfstest.EffectDone}[r.IntN(3)]
+	return w.failOnce(r, vfstest.OpWrite, "a write failed: ", effect)
 }
 
 // failOnce has operations of one kind fail, of files of one kind, or of any.
-func (w *world) failOnce(r *rand.Rand, kind vfs.OpKind, how string, effect vfs.Effect) bool {
+func (w *world) failOnce(r *rand.Rand, kind vfstest.OpKind, how string, effect vfstest.Effect) bool {
 	what := []string{"segment", "segment", "journal", "mark", ""}[r.IntN(5)]
-	fault := &vfs.Fault{Skip: r.Int64N(4), Count: []int64{1, 1, 2, 5}[r.IntN(4)], Effect: effect}
+	fault := &vfstest.Fault{Skip: r.Int64N(4), Count: []int64{1, 1, 2, 5}[r.IntN(4)], Effect: effect}
 	if r.IntN(6) == 0 {
 		fault.Err = syscall.ENOSPC
 	}
-	return w.fail(r, how+nameOf(what), func(op vfs.Op) bool { return op.Kind == kind && (what == "" || fileKind(op.Name) == what) }, fault)
+	return w.fail(r, how+nameOf(what), func(op vfstest.Op) bool { return op.Kind == kind && (what == "" || fileKind(op.Name) == what) }, fault)
 }
 
 func nameOf(kind string) string {
@@ -74,7 +74,7 @@ func fileKind(name string) string {
 }
 
 // fail makes a fault of the disk of a process that runs, and ends it after some time.
-func (w *world) fail(r *rand.Rand, what string, match func(vfs.Op) bool, fault *vfs.Fault) bool {
+func (w *world) fail(r *rand.Rand, what string, match func(vfstest.Op) bool, fault *vfstest.Fault) bool {
 	all := w.processes()
 	if len(all) == 0 {
 		return false
@@ -84,7 +84,7 @@ func (w *world) fail(r *rand.Rand, what string, match func(vfs.Op) bool, fault *
 		p = leader
 	}
 	fault.Match = match
-	fault.Before = func(op vfs.Op) {
+	fault.Before = func(op vfstest.Op) {
 		p.writesFailed.Store(true)
 		w.trace("%v: %s: %v", p.machine, what, op)
 	}

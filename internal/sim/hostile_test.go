@@ -13,14 +13,14 @@ import (
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/journal"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 const hostileBlock = 4096
 
 // hostile is a device that refuses to read a block at the next start from a disk.
 type hostile struct {
-	disk   *vfs.Mem
+	disk   *vfstest.Mem
 	name   string // of the file
 	offset int64
 	times  int64 // 0: as long as the start takes
@@ -108,8 +108,8 @@ func (h *hostile) choose(r *rand.Rand) bool {
 }
 
 // takeHostile gives the file system of a start from a disk; ended is told when it is over, and gives what failed for good. Called without world.mu.
-func (m *machine) takeHostile(disk *vfs.Mem) (faulty *vfs.Faulty, ended func() (forGood *hostile)) {
-	faulty = vfs.NewFaulty(disk)
+func (m *machine) takeHostile(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended func() (forGood *hostile)) {
+	faulty = vfstest.NewFaulty(disk)
 	w := m.world
 	w.mu.Lock()
 	h := m.hostile
@@ -118,8 +118,8 @@ func (m *machine) takeHostile(disk *vfs.Mem) (faulty *vfs.Faulty, ended func() (
 	if h == nil || h.disk != disk {
 		return faulty, func() *hostile { return nil }
 	}
-	fault := faulty.Add(&vfs.Fault{Count: h.times, Match: func(op vfs.Op) bool {
-		return op.Kind == vfs.OpRead && op.Name == h.name && op.Offset < h.offset+hostileBlock && h.offset < op.Offset+op.Length
+	fault := faulty.Add(&vfstest.Fault{Count: h.times, Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpRead && op.Name == h.name && op.Offset < h.offset+hostileBlock && h.offset < op.Offset+op.Length
 	}})
 	return faulty, func() *hostile {
 		fault.Remove()
@@ -164,7 +164,7 @@ type journalRecord struct {
 }
 
 // journalRecords lists the whole records on a disk that made something durable.
-func journalRecords(disk *vfs.Mem) (records []journalRecord) {
+func journalRecords(disk *vfstest.Mem) (records []journalRecord) {
 	for _, file := range []string{"journal-0", "journal-1"} {
 		name := path.Join(volumeDir, file)
 		var said bytes.Buffer
@@ -210,9 +210,9 @@ func (w *world) misread(p *process) (over func()) {
 	if !chosen {
 		return func() {}
 	}
-	fault := p.faulty.Add(&vfs.Fault{Effect: vfs.EffectFlip, Count: 1, Match: func(op vfs.Op) bool {
+	fault := p.faulty.Add(&vfstest.Fault{Effect: vfstest.EffectFlip, Count: 1, Match: func(op vfstest.Op) bool {
 		number, isSegment := group.ParseSegmentName(path.Base(op.Name))
-		if op.Kind != vfs.OpRead || !isSegment {
+		if op.Kind != vfstest.OpRead || !isSegment {
 			return false
 		}
 		manifest, err := group.ReadManifest(p.disk, groupDir)

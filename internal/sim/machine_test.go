@@ -15,25 +15,26 @@ import (
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // machine is a computer with one volume, on which at most one process runs. Its fields are guarded by world.mu.
 type machine struct {
 	world     *world
 	number    int
-	disk      *vfs.Mem
+	disk      *vfstest.Mem
 	volume    uuid.UUID
-	raftID    uint64            // the incarnation that the operator has put here; 0: none
-	process   *process          // nil: down
-	joining   bool              // comeUp is at work
-	busy      map[*vfs.Mem]bool // disks at which a start, an install or the end of a process is at work: one at a time, as flock sees to
-	rejoining *vfs.Mem          // rejoin is at work on this disk
-	foreign   *vfs.Mem          // this disk is known to be another volume's
-	epoch     int               // raised whenever the process or the disk goes
-	slow      time.Duration     // what a sync takes at most
-	clock     atomic.Int64      // what the clock is wrong by, in ns
-	session   *session          // nil: no shard has opened the volume
-	backup    *vfs.Mem          // an older state of the disk
+	raftID    uint64                // the incarnation that the operator has put here; 0: none
+	process   *process              // nil: down
+	joining   bool                  // comeUp is at work
+	busy      map[*vfstest.Mem]bool // disks at which a start, an install or the end of a process is at work: one at a time, as flock sees to
+	rejoining *vfstest.Mem          // rejoin is at work on this disk
+	foreign   *vfstest.Mem          // this disk is known to be another volume's
+	epoch     int                   // raised whenever the process or the disk goes
+	slow      time.Duration         // what a sync takes at most
+	clock     atomic.Int64          // what the clock is wrong by, in ns
+	session   *session              // nil: no shard has opened the volume
+	backup    *vfstest.Mem          // an older state of the disk
 	since     sinceBackup
 	aged      uuid.UUID // the disk is an older state of this volume, and nobody has noticed yet; zero: it is not
 	cloned    bool      // the disk is a copy of a member's, which may be older than that
@@ -44,12 +45,12 @@ type machine struct {
 }
 
 // insert puts another disk in. Called with world.mu held.
-func (m *machine) insert(disk *vfs.Mem) {
+func (m *machine) insert(disk *vfstest.Mem) {
 	m.disk, m.rots, m.rotted, m.aged, m.kept = disk, nil, false, uuid.UUID{}, kept{}
 }
 
 // hold takes a disk for one that is to work at it; false: another one does. Called with world.mu held.
-func (m *machine) hold(disk *vfs.Mem) bool {
+func (m *machine) hold(disk *vfstest.Mem) bool {
 	if m.busy[disk] {
 		return false
 	}
@@ -57,7 +58,7 @@ func (m *machine) hold(disk *vfs.Mem) bool {
 	return true
 }
 
-func (m *machine) letGo(disk *vfs.Mem) {
+func (m *machine) letGo(disk *vfstest.Mem) {
 	m.world.mu.Lock()
 	defer m.world.mu.Unlock()
 	delete(m.busy, disk)
@@ -69,8 +70,8 @@ type process struct {
 	raftID     uint64
 	epoch      int  // of the machine when it began
 	dead       bool // guarded by world.mu: what it still does, nobody sees
-	disk       *vfs.Mem
-	faulty     *vfs.Faulty // the disk as the process sees it
+	disk       *vfstest.Mem
+	faulty     *vfstest.Faulty // the disk as the process sees it
 	committer  *replica.Committer
 	journal    *journal.Journal // nil: none
 	log        *group.Log
@@ -192,7 +193,7 @@ func (m *machine) start() {
 
 // noticeAge opens a volume that was set back to a state in which it held nothing of the incarnation that is wanted: a
 // shard opens its volume whatever the volume holds, and so notices.
-func (m *machine) noticeAge(disk *vfs.Mem) {
+func (m *machine) noticeAge(disk *vfstest.Mem) {
 	m.world.mu.Lock()
 	aged := m.aged
 	m.world.mu.Unlock()
@@ -202,7 +203,7 @@ func (m *machine) noticeAge(disk *vfs.Mem) {
 }
 
 // load makes a process of what the disk holds; nil: it cannot, now.
-func (m *machine) load(disk *vfs.Mem, file group.ReplicaFile, epoch int) *process {
+func (m *machine) load(disk *vfstest.Mem, file group.ReplicaFile, epoch int) *process {
 	w := m.world
 	fs, ended := m.takeHostile(disk)
 	if !m.redo(fs) {
@@ -346,7 +347,7 @@ func (m *machine) kill() (end func()) {
 }
 
 // cutPower kills the process; the disk is what a power cut leaves.
-func (m *machine) cutPower(s vfs.Survival) {
+func (m *machine) cutPower(s vfstest.Survival) {
 	w := m.world
 	w.mu.Lock()
 	end := m.kill()
@@ -421,7 +422,7 @@ func (m *machine) comeUp(raftID uint64) {
 }
 
 // wipe removes the folder of a replica that was removed. Its files go to the trash in fact.
-func (m *machine) wipe(disk *vfs.Mem) {
+func (m *machine) wipe(disk *vfstest.Mem) {
 	w := m.world
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -448,7 +449,7 @@ func (m *machine) join(raftID uint64) {
 }
 
 // install takes an export from another member until one is whole, then starts.
-func (m *machine) install(disk *vfs.Mem, file group.ReplicaFile, epoch int, from uint64) {
+func (m *machine) install(disk *vfstest.Mem, file group.ReplicaFile, epoch int, from uint64) {
 	w := m.world
 	w.mu.Lock()
 	held := m.hold(disk)
@@ -513,7 +514,7 @@ func (w *world) source(m *machine, from uint64) *process {
 }
 
 // take transfers one export.
-func (m *machine) take(disk *vfs.Mem, file group.ReplicaFile, source *process) error {
+func (m *machine) take(disk *vfstest.Mem, file group.ReplicaFile, source *process) error {
 	ctx := m.world.ctx
 	export, err := source.log.Export(ctx)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // mends repairs what is damaged from the leader, as a shard does, and sees to it that nobody damaged comes to lead.
@@ -152,7 +152,7 @@ func (s mendSource) FetchBlob(_ context.Context, ref group.BlobRef) error {
 }
 
 // cutTail cuts the log where its active segment is damaged first, as if what was there had never been acknowledged.
-func cutTail(disk *vfs.Mem) bool {
+func cutTail(disk *vfstest.Mem) bool {
 	manifest, err := group.ReadManifest(disk, groupDir)
 	if err != nil || len(manifest.Segments) == 0 {
 		return false
@@ -175,7 +175,7 @@ func cutTail(disk *vfs.Mem) bool {
 
 // rejoin is for a disk whose last entries, or whose vote, are bad, so that it cannot be loaded: it is installed anew from one
 // that has all of them. Where nobody can tell what it voted for, it is given up, and comes back as another incarnation.
-func (m *machine) rejoin(disk *vfs.Mem, file group.ReplicaFile, epoch int) {
+func (m *machine) rejoin(disk *vfstest.Mem, file group.ReplicaFile, epoch int) {
 	w := m.world
 	w.mu.Lock()
 	if m.rejoining == disk {

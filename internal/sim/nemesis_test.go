@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // fault is one kind of trouble; it tells whether it was made.
@@ -87,8 +87,8 @@ func (w *world) nemesis(o *operator) {
 
 func (w *world) one(r *rand.Rand) *machine { return w.machines[r.IntN(len(w.machines))] }
 
-func survival(r *rand.Rand) vfs.Survival {
-	return vfs.Survival{Kind: vfs.SurvivalKinds[r.IntN(len(vfs.SurvivalKinds))], Seed: r.Uint64()}
+func survival(r *rand.Rand) vfstest.Survival {
+	return vfstest.Survival{Kind: vfstest.SurvivalKinds[r.IntN(len(vfstest.SurvivalKinds))], Seed: r.Uint64()}
 }
 
 // startLater starts a machine after some time.

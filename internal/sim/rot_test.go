@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // rot is bad bytes on a disk, until all that counts there was read and found whole.
@@ -65,7 +65,7 @@ func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
 		return false
 	}
 	// What was not synced does not count: without the record that says how far the log was synced, damage is a torn write.
-	segments, blobs, ok := places(disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}))
+	segments, blobs, ok := places(disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}))
 	if !ok || len(segments) == 0 {
 		return false
 	}
@@ -113,7 +113,7 @@ func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
 }
 
 // places lists the frames that count as synced, and the blobs that entries refer to.
-func places(disk *vfs.Mem) (segments, blobs []place, ok bool) {
+func places(disk *vfstest.Mem) (segments, blobs []place, ok bool) {
 	manifest, err := group.ReadManifest(disk, groupDir)
 	if err != nil {
 		return nil, nil, false
@@ -155,7 +155,7 @@ func places(disk *vfs.Mem) (segments, blobs []place, ok bool) {
 }
 
 // walkFile goes through the whole frames of a segment.
-func walkFile(disk *vfs.Mem, s *group.ManifestSegment, do func(*group.FrameStep)) bool {
+func walkFile(disk *vfstest.Mem, s *group.ManifestSegment, do func(*group.FrameStep)) bool {
 	f, err := disk.Open(path.Join(groupDir, group.SegmentName(s.Number)))
 	if err != nil {
 		return false
@@ -177,7 +177,7 @@ func walkFile(disk *vfs.Mem, s *group.ManifestSegment, do func(*group.FrameStep)
 }
 
 // isWhole tells whether no frame was hit.
-func isWhole(disk *vfs.Mem, p place, from, to int64) bool {
+func isWhole(disk *vfstest.Mem, p place, from, to int64) bool {
 	covered := int64(0)
 	walkFile(disk, p.segment, func(step *group.FrameStep) {
 		covered += max(0, min(to, step.Offset+step.Bytes)-max(from, step.Offset))

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // smallKind tells which of the small files of a group it is: those that are kept twice, or can be made anew. Empty: none.
@@ -118,7 +118,7 @@ func (w *world) rotBoth(o *operator, r *rand.Rand) bool {
 }
 
 // isWithoutManifest tells whether both copies of the manifest of a disk are bad. Then nothing there is loaded, and the replica is given up.
-func (m *machine) isWithoutManifest(disk *vfs.Mem, file group.ReplicaFile) bool {
+func (m *machine) isWithoutManifest(disk *vfstest.Mem, file group.ReplicaFile) bool {
 	w := m.world
 	if _, err := group.ReadManifest(disk, groupDir); !errors.Is(err, group.ErrCorrupt) {
 		return false

@@ -12,6 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
@@ -28,7 +29,7 @@ const (
 
 // session is a volume that a shard has opened and registered.
 type session struct {
-	disk    *vfs.Mem
+	disk    *vfstest.Mem
 	volume  *volume.Volume
 	shard   placement.Shard
 	told    bool   // etcd has the step
@@ -49,7 +50,7 @@ func (s sinceBackup) isOld() bool { return s.restarted || s.covered >= stepBound
 
 // backUpNow takes an image of the disk of a machine. Called with world.mu held.
 func (m *machine) backUpNow() {
-	m.backup = m.disk.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
+	m.backup = m.disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	m.since = sinceBackup{durable: m.durable()}
 }
 
@@ -65,7 +66,7 @@ func (m *machine) shardName() string { return fmt.Sprint("shard-", m.number) }
 
 // openVolume does what a shard does before it looks at what a volume holds; false: the volume must not be used, or not now. The caller holds
 // the disk.
-func (m *machine) openVolume(disk *vfs.Mem) bool {
+func (m *machine) openVolume(disk *vfstest.Mem) bool {
 	w := m.world
 	name := m.shardName()
 	w.mu.Lock()
@@ -178,20 +179,20 @@ func (m *machine) empty() {
 
 // emptied is a disk without what this one holds of the group: it is in the trash. It is the same volume; in the place of another shard's,
 // somebody gives the shard a blank disk.
-func (m *machine) emptied() *vfs.Mem {
-	disk := vfs.NewMem()
+func (m *machine) emptied() *vfstest.Mem {
+	disk := vfstest.NewMem()
 	sb, err := volume.ReadSuperblock(m.disk, superDir)
 	if err == nil && sb.Shard == m.shardName() {
 		err = copySuperblock(m.disk, disk)
 	}
 	if err != nil || sb.Shard != m.shardName() {
 		m.backup = nil // it is another volume
-		return vfs.NewMem()
+		return vfstest.NewMem()
 	}
 	return disk
 }
 
-func copySuperblock(from, to *vfs.Mem) error {
+func copySuperblock(from, to *vfstest.Mem) error {
 	name := path.Join(superDir, "superblock")
 	source, err := from.Open(name)
 	if err != nil {
@@ -309,7 +310,7 @@ func (w *world) rollBack(o *operator, r *rand.Rand) bool {
 func (w *world) putBack(m *machine, r *rand.Rand) {
 	w.mu.Lock()
 	end := m.kill()
-	m.insert(m.backup.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}))
+	m.insert(m.backup.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}))
 	m.cloned = false
 	if sb, err := volume.ReadSuperblock(m.disk, superDir); err != nil {
 		w.found(oracleDisk, fmt.Sprintf("%v: superblock of an image: %v", m, err))

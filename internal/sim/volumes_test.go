@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
@@ -47,12 +47,12 @@ func (w *world) loseVolume(o *operator, r *rand.Rand) bool {
 	if !w.mayLose(o, m) {
 		return false
 	}
-	w.replaceVolume(m, vfs.NewMem(), r)
+	w.replaceVolume(m, vfstest.NewMem(), r)
 	return true
 }
 
 // replaceVolume gives a machine another disk. What was on it is gone for good, and with it the incarnation.
-func (w *world) replaceVolume(m *machine, disk *vfs.Mem, r *rand.Rand) {
+func (w *world) replaceVolume(m *machine, disk *vfstest.Mem, r *rand.Rand) {
 	w.mu.Lock()
 	end := m.kill()
 	m.insert(disk)
@@ -158,7 +158,7 @@ func (w *world) copyVolume(o *operator, r *rand.Rand) bool {
 		}
 		w.mu.Lock()
 		end := to.kill()
-		to.insert(copied.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}))
+		to.insert(copied.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}))
 		to.raftID, to.backup, to.cloned = 0, nil, true
 		w.mu.Unlock()
 		w.wait.Go(end)

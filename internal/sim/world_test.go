@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // config says what may happen in a run.
@@ -139,7 +139,7 @@ func newWorld(seed uint64, cfg config) *world {
 	w.ledger = newLedger(w)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	for i := range cfg.machines {
-		w.machines = append(w.machines, &machine{world: w, number: i, disk: vfs.NewMem(), volume: uuid.UUID{3, byte(i)}, busy: map[*vfs.Mem]bool{}})
+		w.machines = append(w.machines, &machine{world: w, number: i, disk: vfstest.NewMem(), volume: uuid.UUID{3, byte(i)}, busy: map[*vfstest.Mem]bool{}})
 	}
 	return w
 }

@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // worstMoment takes a volume when it matters most: one voter is left behind, so that the others alone hold what is
@@ -19,7 +19,7 @@ func (w *world) worstMoment(o *operator, r *rand.Rand) bool {
 			w.putBack(lost, r)
 			return true
 		}
-		w.replaceVolume(lost, vfs.NewMem(), r)
+		w.replaceVolume(lost, vfstest.NewMem(), r)
 		return true
 	})
 }

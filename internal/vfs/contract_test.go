@@ -14,7 +14,7 @@ func TestContractOS(t *testing.T) {
 
 func TestContractMem(t *testing.T) {
 	vfstest.Run(t, func(t *testing.T) (vfs.FS, string) {
-		m := vfs.NewMem()
+		m := vfstest.NewMem()
 		if err := m.MkdirAll("/data"); err != nil {
 			t.Fatal(err)
 		}
@@ -23,8 +23,8 @@ func TestContractMem(t *testing.T) {
 }
 
 func TestContractFaultyWithoutFaults(t *testing.T) {
-	vfstest.Run(t, func(t *testing.T) (vfs.FS, string) { return vfs.NewFaulty(vfs.OS{}), t.TempDir() })
-	f := vfs.NewFaulty(vfs.NewMem())
+	vfstest.Run(t, func(t *testing.T) (vfs.FS, string) { return vfstest.NewFaulty(vfs.OS{}), t.TempDir() })
+	f := vfstest.NewFaulty(vfstest.NewMem())
 	vfstest.Run(t, func(t *testing.T) (vfs.FS, string) {
 		dir := "/" + t.Name()
 		if err := f.MkdirAll(dir); err != nil {

@@ -75,12 +75,12 @@ func (OS) Remove(name string) error { return os.Remove(name) }
 func (OS) Rename(oldName, newName string) error { return os.Rename(oldName, newName) }
 
 // MkdirAll implements FS.
-func (o OS) MkdirAll(dir string) error { return mkdirAll(o, filepath.Clean(dir), o.mkdir) }
+func (o OS) MkdirAll(dir string) error { return MakeFolders(o, filepath.Clean(dir), o.mkdir) }
 
 func (OS) mkdir(dir string) error { return os.Mkdir(dir, dirPerm) }
 
-// mkdirAll makes a folder and its parents by mkdir, and syncs the folder above each one that it made.
-func mkdirAll(fsys FS, dir string, mkdir func(string) error) error {
+// MakeFolders is MkdirAll for an implementation of FS: it makes a folder and its parents by mkdir, and syncs the folder above each one that it made.
+func MakeFolders(fsys FS, dir string, mkdir func(string) error) error {
 	info, err := fsys.Stat(dir)
 	if err == nil {
 		if info.IsDir() {
@@ -93,7 +93,7 @@ func mkdirAll(fsys FS, dir string, mkdir func(string) error) error {
 	}
 	parent := filepath.Dir(dir)
 	if parent != dir {
-		if err := mkdirAll(fsys, parent, mkdir); err != nil {
+		if err := MakeFolders(fsys, parent, mkdir); err != nil {
 			return err
 		}
 	}

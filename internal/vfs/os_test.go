@@ -15,6 +15,16 @@ import (
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
+// sector of a disk, in bytes.
+const sector = 512
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestContractOnRealFileSystems runs the contract on small disks of each kind that this machine can make.
 func TestContractOnRealFileSystems(t *testing.T) {
 	for fsType, size := range map[string]int64{"ext2": 32 << 20, "ext3": 32 << 20, "ext4": 32 << 20, "xfs": 320 << 20, "btrfs": 128 << 20} {
@@ -25,10 +35,10 @@ func TestContractOnRealFileSystems(t *testing.T) {
 				check(t, os.Mkdir(dir, 0o700))
 				return vfs.OS{}, dir
 			})
-			f := vfstest.Write(t, vfs.OS{}, filepath.Join(point, "f"), fill(10, 1))
+			f := vfstest.Write(t, vfs.OS{}, filepath.Join(point, "f"), bytes.Repeat([]byte{1}, 10*sector))
 			defer func() { check(t, f.Close()) }()
 			check(t, f.Allocate(0, 1<<20)) // ext2 and ext3 have no fallocate
-			if got := vfstest.Read(t, vfs.OS{}, f.Name()); !bytes.Equal(got, append(fill(10, 1), make([]byte, 1<<20-10*sector)...)) {
+			if got := vfstest.Read(t, vfs.OS{}, f.Name()); !bytes.Equal(got, append(bytes.Repeat([]byte{1}, 10*sector), make([]byte, 1<<20-10*sector)...)) {
 				t.Error("allocate changed content or size")
 			}
 			if got, want := f.CheapOverwrite(), fsType != "btrfs"; got != want {

@@ -1,4 +1,4 @@
-package vfs
+package vfs_test
 
 import (
 	"errors"
@@ -6,17 +6,20 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // TestTimedTellsEachSyncOfAFile: with its name, its time and its error.
 func TestTimedTellsEachSyncOfAFile(t *testing.T) {
-	faulty := NewFaulty(NewMem())
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	const late = 20 * time.Millisecond
-	faulty.Add(&Fault{Match: func(op Op) bool { return op.Kind == OpSync && op.Name == "/slow" }, Effect: EffectPass,
-		Before: func(Op) { time.Sleep(late) }})
-	faulty.Add(&Fault{Match: func(op Op) bool { return op.Kind == OpSync && op.Name == "/bad" }, Err: syscall.EIO})
+	faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && op.Name == "/slow" }, Effect: vfstest.EffectPass,
+		Before: func(vfstest.Op) { time.Sleep(late) }})
+	faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && op.Name == "/bad" }, Err: syscall.EIO})
 	var names []string
-	timed := NewTimed(faulty, func(name string, took time.Duration, err error) {
+	timed := vfs.NewTimed(faulty, func(name string, took time.Duration, err error) {
 		names = append(names, name)
 		if took < 0 || name == "/slow" && took < late {
 			t.Errorf("the sync of %s took %v", name, took)
@@ -51,7 +54,7 @@ func TestTimedTellsEachSyncOfAFile(t *testing.T) {
 	if _, err := timed.OpenWrite("/none"); err == nil {
 		t.Error("opened a file that is not there")
 	}
-	if timed.Unwrap() != FS(faulty) {
+	if timed.Unwrap() != vfs.FS(faulty) {
 		t.Error("Unwrap is not the file system inside")
 	}
 }

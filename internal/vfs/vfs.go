@@ -1,6 +1,5 @@
-// Package vfs is the file system as a small interface, with three implementations: OS (the real one), Mem (a crashable
-// one for tests, which keeps apart what was written and what was synced), and Faulty (injects errors by predicate into
-// any other). It imports nothing of ours.
+// Package vfs is the file system as a small interface, and its implementation OS. Those of the tests are in vfstest: a disk in memory
+// that crashes, and one that injects errors into another. It imports nothing of ours.
 package vfs
 
 import (
@@ -11,6 +10,10 @@ import (
 
 // ErrLocked is returned by FS.Lock when another holder, in this or another process, has the lock.
 var ErrLocked = errors.New("vfs: locked by another holder")
+
+// ErrCrashed is what every operation returns once the machine of the file system has crashed: nothing can be kept any more. That of a
+// real machine tells nobody; the one of the tests does.
+var ErrCrashed = errors.New("vfs: the machine has crashed")
 
 // FS is a file system. Names are slash-separated paths. Implementations are safe for concurrent use. Errors satisfy
 // errors.Is with fs.ErrNotExist, fs.ErrExist and the syscall.Errno values (ENOSPC, EIO...) where they apply.
@@ -84,7 +87,7 @@ type File interface {
 	// CheapOverwrite tells whether bytes that were written before are cheaper to write and sync again than room that was
 	// only allocated: the sync has no metadata to commit then (ext4, xfs; not where files are copied on write).
 	CheapOverwrite() bool
-	// Fd is the file descriptor, and false where there is none (Mem).
+	// Fd is the file descriptor, and false where there is none.
 	Fd() (uintptr, bool)
 	// Direct tells whether reads pass by the page cache.
 	Direct() bool

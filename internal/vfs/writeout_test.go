@@ -10,10 +10,10 @@ import (
 )
 
 func TestAdviceAboutTheCacheChangesNothing(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	check(t, mem.MkdirAll("/data"))
 	for dir, fs := range map[string]vfs.FS{t.TempDir(): vfs.OS{}, "/data": mem} {
-		content := fill(600, 1)
+		content := bytes.Repeat([]byte{1}, 600*512)
 		f := vfstest.Write(t, fs, filepath.Join(dir, "f"), content)
 		for offset := int64(0); offset < int64(len(content)); offset += 100_000 {
 			vfs.StartWriting(f, offset, 100_000)

@@ -61,16 +61,18 @@ func MountOf(fsys vfs.FS, dir string) (Mount, error) {
 	return m, nil
 }
 
+// inMemory tells whether a file system says of itself that it is on no disk, as that of the tests does.
 func inMemory(fsys vfs.FS) bool {
 	for {
+		if on, ok := fsys.(interface{ InMemory() bool }); ok {
+			return on.InMemory()
+		}
 		wrapper, ok := fsys.(interface{ Unwrap() vfs.FS })
 		if !ok {
-			break
+			return false
 		}
 		fsys = wrapper.Unwrap()
 	}
-	_, ok := fsys.(*vfs.Mem)
-	return ok
 }
 
 func mountOf(dir string) (Mount, error) {

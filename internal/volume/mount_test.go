@@ -108,7 +108,7 @@ func TestMountUnderAnotherMount(t *testing.T) {
 }
 
 func TestMountInMemory(t *testing.T) {
-	v := mustOpen(t, options(vfs.NewFaulty(vfs.NewMem())))
+	v := mustOpen(t, options(vfstest.NewFaulty(vfstest.NewMem())))
 	if m, err := v.Mount(); err != nil || m.FileSystem != "mem" {
 		t.Errorf("mount is %+v, %v", m, err)
 	}
@@ -197,20 +197,20 @@ func TestMeasureReadRate(t *testing.T) {
 }
 
 func TestMeasureReadRateKeepsToItsLimitAndTellsErrors(t *testing.T) {
-	f := vfs.NewFaulty(vfs.NewMem())
+	f := vfstest.NewFaulty(vfstest.NewMem())
 	v := mustOpen(t, options(f))
 	check(t, f.MkdirAll(v.GroupDir(storeA)))
 	for i := range 4 {
 		check(t, vfstest.Write(t, f, v.GroupDir(storeA)+fmt.Sprint("/data", i), make([]byte, 6*mib)).Sync())
 	}
-	before := f.Calls(vfs.OpRead)
+	before := f.Calls(vfstest.OpRead)
 	if r, err := v.MeasureReadRate(10*mib + 1); err != nil || r <= 0 {
 		t.Errorf("rate %g, error %v", r, err)
 	}
-	if n := f.Calls(vfs.OpRead) - before; n != 10 {
+	if n := f.Calls(vfstest.OpRead) - before; n != 10 {
 		t.Errorf("%d reads of 1 MiB at a limit of 10 MiB", n)
 	}
-	fault := f.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpRead && op.Name == v.GroupDir(storeA)+"/data1" }, Count: 1})
+	fault := f.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpRead && op.Name == v.GroupDir(storeA)+"/data1" }, Count: 1})
 	if r, err := v.MeasureReadRate(10 * mib); err == nil || r != 0 || fault.Fired() != 1 || !strings.Contains(err.Error(), "data1") {
 		t.Errorf("rate %g, error %v, fired %d", r, err, fault.Fired())
 	}

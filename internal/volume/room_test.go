@@ -25,9 +25,9 @@ func (c *clock) set(v *Volume)           { v.now = func() time.Time { return tim
 func (c *clock) advance(d time.Duration) { c.now.Add(int64(d)) }
 
 // smallVolume is a volume on a disk in memory: 100 MiB, 10 MiB of them reserved.
-func smallVolume(t *testing.T) (*Volume, *vfs.Mem, *clock) {
+func smallVolume(t *testing.T) (*Volume, *vfstest.Mem, *clock) {
 	t.Helper()
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	m.SetCapacity(100 * mib)
 	opts := options(m)
 	opts.ReserveBytes = 10 * mib
@@ -80,25 +80,25 @@ func TestRule10_WritesAreRefusedBeforeTheDiskIsFull(t *testing.T) {
 }
 
 func TestRule10_AdmitLooksAtTheDiskAtMostEvery50ms(t *testing.T) {
-	m := vfs.NewMem()
-	f := vfs.NewFaulty(m)
+	m := vfstest.NewMem()
+	f := vfstest.NewFaulty(m)
 	v := mustOpen(t, options(f))
 	var c clock
 	c.set(v)
 	for range 1000 {
 		check(t, v.Admit(1000, false))
 	}
-	if n := f.Calls(vfs.OpSpace); n != 1 {
+	if n := f.Calls(vfstest.OpSpace); n != 1 {
 		t.Errorf("looked %d times in 0 ms", n)
 	}
 	for range 100 {
 		c.advance(lookInterval / 2)
 		check(t, v.Admit(1, true))
 	}
-	if n := f.Calls(vfs.OpSpace); n != 51 {
+	if n := f.Calls(vfstest.OpSpace); n != 51 {
 		t.Errorf("looked %d times in 2.5 s", n)
 	}
-	fault := f.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpSpace }})
+	fault := f.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSpace }})
 	c.advance(lookInterval)
 	if err := v.Admit(1, false); !errors.Is(err, syscall.EIO) || errors.Is(err, ErrFull) || fault.Fired() != 1 {
 		t.Errorf("a disk that does not answer: error %v, fired %d", err, fault.Fired())
@@ -151,7 +151,7 @@ func TestReserveBySizeOfTheDisk(t *testing.T) {
 		{100 * mib, 0, 16 * mib}, {320 * mib, 0, 16 * mib}, {1000 * mib, 0, 50 * mib}, {20 << 30, 0, 1 << 30}, {4 << 40, 0, 1 << 30},
 		{100 * mib, 5, 5},
 	} {
-		m := vfs.NewMem()
+		m := vfstest.NewMem()
 		m.SetCapacity(c.capacity)
 		opts := options(m)
 		opts.ReserveBytes = c.given

@@ -14,14 +14,13 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 var update = flag.Bool("update", false, "write the golden files of formats that have none yet")
 
 // flip inverts one bit of the superblock file.
-func flip(t testing.TB, m *vfs.Mem, offset int64, bit int) {
+func flip(t testing.TB, m *vfstest.Mem, offset int64, bit int) {
 	t.Helper()
 	f, err := m.OpenWrite("/v/superblock")
 	check(t, err)
@@ -44,7 +43,7 @@ func after(before, now Superblock) Superblock {
 }
 
 func TestEveryBitOfTheSuperblockFlipped(t *testing.T) {
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	want := openOnce(t, options(m))
 	for offset := range int64(fileBytes) {
 		for bit := range 8 {
@@ -73,7 +72,7 @@ func TestEveryBitOfTheSuperblockFlipped(t *testing.T) {
 }
 
 func TestEveryBitOfBothCopiesFlipped(t *testing.T) {
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	openOnce(t, options(m))
 	for offset := range int64(copyBytes) {
 		for bit := range 8 {
@@ -94,7 +93,7 @@ func TestEveryBitOfBothCopiesFlipped(t *testing.T) {
 }
 
 func TestEveryTruncationOfTheSuperblock(t *testing.T) {
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	want := openOnce(t, options(m))
 	content := vfstest.Read(t, m, "/v/superblock")
 	for length := range fileBytes {
@@ -117,7 +116,7 @@ func seal(b []byte) {
 }
 
 func TestNewerFormatVersionIsNotDamage(t *testing.T) {
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	openOnce(t, options(m))
 	content := vfstest.Read(t, m, "/v/superblock")
 	for at := 0; at < fileBytes; at += copyBytes {
@@ -169,7 +168,7 @@ func TestWellSealedNonsenseIsDamage(t *testing.T) {
 }
 
 func TestCopiesOfDifferentVolumesAreDamage(t *testing.T) {
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	sb := openOnce(t, options(m))
 	other := sb
 	other.Volume = uuid.New()
@@ -189,18 +188,18 @@ func TestCopiesOfDifferentVolumesAreDamage(t *testing.T) {
 }
 
 func TestCopyThatCannotBeRead(t *testing.T) {
-	m := vfs.NewMem()
-	f := vfs.NewFaulty(m)
+	m := vfstest.NewMem()
+	f := vfstest.NewFaulty(m)
 	want := openOnce(t, options(f))
 	for _, offset := range []int64{0, copyBytes} {
-		fault := f.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpRead && op.Offset == offset }})
+		fault := f.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpRead && op.Offset == offset }})
 		sb, damages, err := VerifySuperblock(f, "/v")
 		if err != nil || sb != want || len(damages) != 1 || fault.Fired() != 1 {
 			t.Errorf("offset %d: %+v, damages %v, error %v, fired %d", offset, sb, damages, err, fault.Fired())
 		}
 		fault.Remove()
 	}
-	f.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == vfs.OpRead }})
+	f.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpRead }})
 	refused(t, options(f), ErrDamaged, "cannot be read")
 }
 
@@ -238,7 +237,7 @@ func TestAnOlderSuperblockIsOpened(t *testing.T) {
 	for version := 1; version < FormatVersion; version++ {
 		golden, err := os.ReadFile(fmt.Sprintf("testdata/superblock-v%d.hex", version))
 		check(t, err)
-		m := vfs.NewMem()
+		m := vfstest.NewMem()
 		check(t, m.MkdirAll("/v"))
 		b := undump(t, golden)
 		check(t, vfstest.Write(t, m, "/v/superblock", append(bytes.Clone(b), b...)).Close())
@@ -257,7 +256,7 @@ func TestAnOlderSuperblockIsOpened(t *testing.T) {
 // Each start and each NextStep makes another state; a crash at any moment leaves the one before or the one after, and what is known to be
 // registered stays with it.
 func TestStepsOfAVolume(t *testing.T) {
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	seen := map[Step]bool{}
 	last := Step{}
 	for range 3 {
@@ -274,7 +273,7 @@ func TestStepsOfAVolume(t *testing.T) {
 			before := last
 			last, err = v.NextStep(before)
 			check(t, err)
-			sb, err := ReadSuperblock(m.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}), "/v")
+			sb, err := ReadSuperblock(m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), "/v")
 			if err != nil || sb.Step != last || sb.Registered != before || last.Number != before.Number+1 || seen[last] {
 				t.Fatalf("the step behind %+v is %+v; on disk %+v, %v", before, last, sb, err)
 			}
@@ -335,7 +334,7 @@ func TestAStepDoesNotHealWhatTheDeviceLost(t *testing.T) {
 		"zeros":     func(was []byte) []byte { return make([]byte, len(was)) },
 		"it before": func(was []byte) []byte { return was },
 	} {
-		m := vfs.NewMem()
+		m := vfstest.NewMem()
 		v, err := Open(options(m))
 		check(t, err)
 		sb := v.Superblock()

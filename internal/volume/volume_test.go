@@ -77,7 +77,7 @@ func refused(t *testing.T, opts Options, want error, words ...string) {
 
 func TestOpenCreatesAndRaisesTheGeneration(t *testing.T) {
 	for name, opts := range map[string]Options{
-		"mem": options(vfs.NewMem()),
+		"mem": options(vfstest.NewMem()),
 		"os":  {FS: vfs.OS{}, Dir: filepath.Join(t.TempDir(), "a/v"), Store: storeA, Shard: "s0", Create: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestOpenCreatesAndRaisesTheGeneration(t *testing.T) {
 }
 
 func TestOpenRefusesWhatIsNotItsOwn(t *testing.T) {
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	opts := options(m)
 	refused(t, Options{FS: m, Dir: "/v"}, ErrNoVolume, "does not exist", "mounted")
 	check(t, m.MkdirAll("/v"))
@@ -131,7 +131,7 @@ func TestOpenRefusesWhatIsNotItsOwn(t *testing.T) {
 }
 
 func TestOpenRefusesAFolderThatIsNotEmpty(t *testing.T) {
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	opts := options(m)
 	check(t, m.MkdirAll("/v/photos"))
 	refused(t, opts, ErrNotEmpty, "photos", "empty folder")
@@ -148,7 +148,7 @@ func TestOpenRefusesAFolderThatIsNotEmpty(t *testing.T) {
 }
 
 func TestOpenRefusesBadOptions(t *testing.T) {
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	for name, change := range map[string]func(*Options){
 		"no file system": func(o *Options) { o.FS = nil }, "no folder": func(o *Options) { o.Dir = "" },
 		"long shard": func(o *Options) { o.Shard = strings.Repeat("s", ShardNameBytesMax+1) },
@@ -172,7 +172,7 @@ func TestOpenRefusesBadOptions(t *testing.T) {
 
 func TestOpenRefusesATwin(t *testing.T) {
 	for name, opts := range map[string]Options{
-		"mem": options(vfs.NewMem()),
+		"mem": options(vfstest.NewMem()),
 		"os":  {FS: vfs.OS{}, Dir: t.TempDir(), Store: storeA, Shard: "s0", Create: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -222,13 +222,13 @@ func TestOpenAfterTheOtherProcessWasKilled(t *testing.T) {
 
 // openAndWatch opens the volume twice on m. At every crash point, and for every survival, the disk that a power cut
 // leaves must open again, as the same volume with a higher generation than any Open has returned.
-func openAndWatch(t *testing.T, m *vfs.Mem, opts Options, returned Superblock) (points int) {
+func openAndWatch(t *testing.T, m *vfstest.Mem, opts Options, returned Superblock) (points int) {
 	t.Helper()
-	m.AfterOp(func(op vfs.Op) {
+	m.AfterOp(func(op vfstest.Op) {
 		points++
-		for _, kind := range vfs.SurvivalKinds {
+		for _, kind := range vfstest.SurvivalKinds {
 			for seed := range uint64(8) {
-				s := vfs.Survival{Kind: kind, Seed: seed}
+				s := vfstest.Survival{Kind: kind, Seed: seed}
 				disk := m.CrashClone(s)
 				again := opts
 				again.FS = disk
@@ -260,7 +260,7 @@ func openAndWatch(t *testing.T, m *vfs.Mem, opts Options, returned Superblock) (
 }
 
 func TestRule7_GenerationSurvivesEveryCrashPoint(t *testing.T) {
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	points := openAndWatch(t, m, options(m), Superblock{})
 	if points < 15 {
 		t.Errorf("only %d crash points", points)
@@ -271,7 +271,7 @@ func TestRule7_GenerationSurvivesEveryCrashPoint(t *testing.T) {
 func TestRule7_GenerationSurvivesEveryCrashPointOnAFullDisk(t *testing.T) {
 	for name, damaged := range map[string]int64{"both copies whole": -1, "copy 0 damaged": 0, "copy 1 damaged": 1} {
 		t.Run(name, func(t *testing.T) {
-			m := vfs.NewMem()
+			m := vfstest.NewMem()
 			sb := openOnce(t, options(m))
 			if damaged >= 0 {
 				flip(t, m, damaged*copyBytes+100, 0)
@@ -289,14 +289,14 @@ func TestRule7_GenerationSurvivesEveryCrashPointOnAFullDisk(t *testing.T) {
 }
 
 func TestOpenFailsCleanlyAtEveryFault(t *testing.T) {
-	m := vfs.NewMem()
-	f := vfs.NewFaulty(m)
+	m := vfstest.NewMem()
+	f := vfstest.NewFaulty(m)
 	opts := options(f)
 	sb := openOnce(t, opts)
 	vfstest.Write(t, m, "/v/superblock.tmp", nil)
-	for kind := vfs.OpCreate; kind <= vfs.OpSpace; kind++ {
+	for kind := vfstest.OpCreate; kind <= vfstest.OpSpace; kind++ {
 		for skip := int64(0); ; skip++ {
-			fault := f.Add(&vfs.Fault{Match: func(op vfs.Op) bool { return op.Kind == kind }, Skip: skip, Count: 1, Effect: vfs.EffectDrop})
+			fault := f.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == kind }, Skip: skip, Count: 1, Effect: vfstest.EffectDrop})
 			v, err := Open(opts)
 			fault.Remove()
 			if fault.Fired() == 0 {
@@ -305,7 +305,7 @@ func TestOpenFailsCleanlyAtEveryFault(t *testing.T) {
 				break
 			}
 			if err == nil { // a copy that cannot be read is healed by the other one
-				if kind != vfs.OpRead {
+				if kind != vfstest.OpRead {
 					t.Errorf("%s number %d failed, and Open did not", kind, skip)
 				}
 				check(t, v.Close())
@@ -329,7 +329,7 @@ func TestOpenFailsCleanlyAtEveryFault(t *testing.T) {
 }
 
 func TestGroupsListsFoldersOfGroups(t *testing.T) {
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	opts := options(m)
 	var logged bytes.Buffer
 	opts.Logger = slog.New(slog.NewTextHandler(&logged, nil))

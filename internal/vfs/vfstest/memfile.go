@@ -1,4 +1,4 @@
-package vfs
+package vfstest
 
 import (
 	"fmt"
@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"sheaf.dev/sheaf/internal/vfs"
 )
 
 const (
@@ -248,7 +250,7 @@ type memFile struct {
 	closed bool // guarded by Mem.mu
 }
 
-var _ File = (*memFile)(nil)
+var _ vfs.File = (*memFile)(nil)
 
 func (f *memFile) Name() string        { return f.name }
 func (f *memFile) Fd() (uintptr, bool) { return 0, false }
@@ -287,7 +289,7 @@ func (f *memFile) Size() (int64, error) {
 	return f.node.size, nil
 }
 
-// DataEnd implements File: a page counts from the first write into it on.
+// DataEnd implements vfs.File: a page counts from the first write into it on.
 func (f *memFile) DataEnd(from int64) (int64, error) {
 	f.m.mu.RLock()
 	defer f.m.mu.RUnlock()
@@ -308,7 +310,7 @@ func (f *memFile) DataEnd(from int64) (int64, error) {
 	return from, nil
 }
 
-// CheapOverwrite implements File.
+// CheapOverwrite implements vfs.File.
 func (f *memFile) CheapOverwrite() bool {
 	f.m.mu.RLock()
 	defer f.m.mu.RUnlock()
@@ -326,8 +328,8 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	case err != nil:
 	case off < 0:
 		err = syscall.EINVAL
-	case f.direct && (off%memReadAlign != 0 || len(p)%memReadAlign != 0 || !Aligned(p)):
-		err = fmt.Errorf("direct read of %d bytes at %d into memory that is aligned %v: %w", len(p), off, Aligned(p), syscall.EINVAL)
+	case f.direct && (off%memReadAlign != 0 || len(p)%memReadAlign != 0 || !vfs.Aligned(p)):
+		err = fmt.Errorf("direct read of %d bytes at %d into memory that is aligned %v: %w", len(p), off, vfs.Aligned(p), syscall.EINVAL)
 	}
 	if err != nil {
 		return 0, &fs.PathError{Op: "read", Path: f.name, Err: err}

@@ -1,7 +1,6 @@
-package vfs
+package vfstest
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"math"
@@ -11,10 +10,9 @@ import (
 	"sync"
 	"syscall"
 	"time"
-)
 
-// ErrCrashed is what every operation on a Mem returns once its machine has crashed.
-var ErrCrashed = errors.New("vfs: the machine has crashed")
+	"sheaf.dev/sheaf/internal/vfs"
+)
 
 // Mem is a file system in memory that knows what a power cut would leave. It keeps apart
 //   - for each file: the present content and, per sector of 512 bytes, the content as of the last Sync; the same for
@@ -33,7 +31,7 @@ type Mem struct {
 	nodes      int64       // number of the last node made
 	pending    []*memNames // changes of names that are not durable yet, in order
 	capacity   int64       // bytes; 0: no limit
-	cheap      bool        // what File.CheapOverwrite answers
+	cheap      bool        // what vfs.File.CheapOverwrite answers
 	usedBytes  int64       // of pages in files that have a name or are open
 	opCount    int64
 	crashAfter int64 // operations that still take effect; negative: no limit
@@ -42,7 +40,7 @@ type Mem struct {
 	afterOp    func(Op)
 }
 
-var _ FS = (*Mem)(nil)
+var _ vfs.FS = (*Mem)(nil)
 
 // memNames is one atomic change of names. What SyncDir made durable of it is taken out.
 type memNames struct{ changes []memNameChange }
@@ -63,6 +61,9 @@ func NewMem() *Mem {
 	m.root = m.newNode(true)
 	return m
 }
+
+// InMemory tells a program that looks for the mount of a folder that there is none.
+func (m *Mem) InMemory() bool { return true }
 
 // SetCapacity sets the size of the disk in bytes; 0: no limit. Writes beyond it fail with ENOSPC after the part that
 // had room.
@@ -87,7 +88,7 @@ func (m *Mem) OpCount() int64 {
 }
 
 // CrashAfter lets the machine crash as soon as an operation with a number above n is tried: it has no effect, and it
-// and everything after it, reads too, fails with ErrCrashed. Negative: never.
+// and everything after it, reads too, fails with vfs.ErrCrashed. Negative: never.
 func (m *Mem) CrashAfter(n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -120,7 +121,7 @@ func (m *Mem) mutate(op Op, do func(begin func() error) error) error {
 		err = do(func() error {
 			if m.crashAfter >= 0 && m.opCount >= m.crashAfter {
 				m.crashed = true
-				return ErrCrashed
+				return vfs.ErrCrashed
 			}
 			m.opCount++
 			op.Number, begun = m.opCount, true
@@ -137,10 +138,10 @@ func (m *Mem) mutate(op Op, do func(begin func() error) error) error {
 	return nil
 }
 
-// dead is ErrCrashed where the machine has crashed.
+// dead is vfs.ErrCrashed where the machine has crashed.
 func (m *Mem) dead() error {
 	if m.crashed {
-		return ErrCrashed
+		return vfs.ErrCrashed
 	}
 	return nil
 }
@@ -228,8 +229,8 @@ func (m *Mem) release(n *memNode) {
 	}
 }
 
-// Create implements FS.
-func (m *Mem) Create(name string) (File, error) {
+// Create implements vfs.FS.
+func (m *Mem) Create(name string) (vfs.File, error) {
 	var f *memFile
 	err := m.mutate(Op{Kind: OpCreate, Name: name}, func(begin func() error) error {
 		dir, last, err := m.lookupParent(name)
@@ -253,16 +254,16 @@ func (m *Mem) Create(name string) (File, error) {
 	return f, nil
 }
 
-// Open implements FS.
-func (m *Mem) Open(name string) (File, error) { return m.openExisting(name, false, false) }
+// Open implements vfs.FS.
+func (m *Mem) Open(name string) (vfs.File, error) { return m.openExisting(name, false, false) }
 
-// OpenWrite implements FS.
-func (m *Mem) OpenWrite(name string) (File, error) { return m.openExisting(name, true, false) }
+// OpenWrite implements vfs.FS.
+func (m *Mem) OpenWrite(name string) (vfs.File, error) { return m.openExisting(name, true, false) }
 
-// OpenDirect implements FS. Like O_DIRECT, reads that are not aligned fail with EINVAL.
-func (m *Mem) OpenDirect(name string) (File, error) { return m.openExisting(name, false, true) }
+// OpenDirect implements vfs.FS. Like O_DIRECT, reads that are not aligned fail with EINVAL.
+func (m *Mem) OpenDirect(name string) (vfs.File, error) { return m.openExisting(name, false, true) }
 
-func (m *Mem) openExisting(name string, write, direct bool) (File, error) {
+func (m *Mem) openExisting(name string, write, direct bool) (vfs.File, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	err := m.dead()
@@ -280,7 +281,7 @@ func (m *Mem) open(n *memNode, name string, write, direct bool) *memFile {
 	return &memFile{m: m, node: n, name: name, write: write, direct: direct}
 }
 
-// Remove implements FS.
+// Remove implements vfs.FS.
 func (m *Mem) Remove(name string) error {
 	return m.mutate(Op{Kind: OpRemove, Name: name}, func(begin func() error) error {
 		dir, last, err := m.lookupParent(name)
@@ -302,7 +303,7 @@ func (m *Mem) Remove(name string) error {
 	})
 }
 
-// Rename implements FS. Like os.Rename it replaces files only.
+// Rename implements vfs.FS. Like os.Rename it replaces files only.
 func (m *Mem) Rename(oldName, newName string) error {
 	return m.mutate(Op{Kind: OpRename, Name: oldName, NewName: newName}, func(begin func() error) error {
 		oldDir, oldLast, err := m.lookupParent(oldName)
@@ -334,9 +335,9 @@ func (m *Mem) Rename(oldName, newName string) error {
 	})
 }
 
-// MkdirAll implements FS. Each folder made is one operation, its SyncDir another.
+// MkdirAll implements vfs.FS. Each folder made is one operation, its SyncDir another.
 func (m *Mem) MkdirAll(dir string) error {
-	return mkdirAll(m, path.Clean(dir), m.mkdir)
+	return vfs.MakeFolders(m, path.Clean(dir), m.mkdir)
 }
 
 func (m *Mem) mkdir(dir string) error {
@@ -356,7 +357,7 @@ func (m *Mem) mkdir(dir string) error {
 	})
 }
 
-// SyncAll implements FS.
+// SyncAll implements vfs.FS.
 func (m *Mem) SyncAll(dir string) error {
 	return m.mutate(Op{Kind: OpSyncAll, Name: dir}, func(begin func() error) error {
 		n, err := m.lookup(dir)
@@ -391,7 +392,7 @@ func (n *memNode) syncAll() {
 	}
 }
 
-// SyncDir implements FS.
+// SyncDir implements vfs.FS.
 func (m *Mem) SyncDir(dir string) error {
 	return m.mutate(Op{Kind: OpSyncDir, Name: dir}, func(begin func() error) error {
 		n, err := m.lookup(dir)
@@ -427,7 +428,7 @@ func setName(names map[string]*memNode, c memNameChange) {
 	}
 }
 
-// List implements FS.
+// List implements vfs.FS.
 func (m *Mem) List(dir string) ([]string, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -449,7 +450,7 @@ func (m *Mem) List(dir string) ([]string, error) {
 	return nil, &fs.PathError{Op: "list", Path: dir, Err: err}
 }
 
-// Stat implements FS.
+// Stat implements vfs.FS.
 func (m *Mem) Stat(name string) (fs.FileInfo, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -463,8 +464,8 @@ func (m *Mem) Stat(name string) (fs.FileInfo, error) {
 	return nil, &fs.PathError{Op: "stat", Path: name, Err: err}
 }
 
-// Space implements FS.
-func (m *Mem) Space(dir string) (Space, error) {
+// Space implements vfs.FS.
+func (m *Mem) Space(dir string) (vfs.Space, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	err := m.dead()
@@ -472,13 +473,13 @@ func (m *Mem) Space(dir string) (Space, error) {
 		_, err = m.lookup(dir)
 	}
 	if err != nil {
-		return Space{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
+		return vfs.Space{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
 	total := m.capacity
 	if total == 0 {
 		total = unlimitedBytes
 	}
-	return Space{TotalBytes: total, FreeBytes: max(0, total-m.usedBytes)}, nil
+	return vfs.Space{TotalBytes: total, FreeBytes: max(0, total-m.usedBytes)}, nil
 }
 
 // room tells how many more bytes the disk has room for.

@@ -1,4 +1,4 @@
-package vfs_test
+package vfstest_test
 
 import (
 	"bytes"
@@ -33,9 +33,9 @@ func fill(n int, first byte) []byte {
 }
 
 // synced makes a file on a new Mem whose content and name are durable, open for writing.
-func synced(t *testing.T, content []byte) (*vfs.Mem, vfs.File) {
+func synced(t *testing.T, content []byte) (*vfstest.Mem, vfs.File) {
 	t.Helper()
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	f := vfstest.Write(t, m, "f", content)
 	check(t, f.Sync())
 	check(t, m.SyncDir("."))
@@ -49,14 +49,14 @@ func writeAt(t *testing.T, f vfs.File, p []byte, off int64) {
 }
 
 // kinds runs f for every kind of survival and some seeds.
-func kinds(t *testing.T, f func(t *testing.T, s vfs.Survival)) {
-	for _, kind := range vfs.SurvivalKinds {
+func kinds(t *testing.T, f func(t *testing.T, s vfstest.Survival)) {
+	for _, kind := range vfstest.SurvivalKinds {
 		seeds := uint64(1)
-		if kind == vfs.SurviveRandom || kind == vfs.SurviveTorn {
+		if kind == vfstest.SurviveRandom || kind == vfstest.SurviveTorn {
 			seeds = 50
 		}
 		for seed := range seeds {
-			s := vfs.Survival{Kind: kind, Seed: seed}
+			s := vfstest.Survival{Kind: kind, Seed: seed}
 			t.Run(s.String(), func(t *testing.T) { f(t, s) })
 		}
 	}
@@ -67,7 +67,7 @@ func TestCrashKeepsWhatWasSynced(t *testing.T) {
 	m, f := synced(t, want)
 	check(t, f.Close())
 	check(t, m.MkdirAll("a/b"))
-	kinds(t, func(t *testing.T, s vfs.Survival) {
+	kinds(t, func(t *testing.T, s vfstest.Survival) {
 		disk := m.CrashClone(s)
 		if got := vfstest.Read(t, disk, "f"); !bytes.Equal(got, want) {
 			t.Error("content that was synced is not there")
@@ -82,15 +82,15 @@ func TestCrashLosesWhatWasNotSynced(t *testing.T) {
 	m, f := synced(t, fill(4, 1))
 	writeAt(t, f, fill(2, 100), sector)   // over sectors 1 and 2
 	writeAt(t, f, fill(3, 200), 4*sector) // behind the end
-	disk := m.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
+	disk := m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	if got := vfstest.Read(t, disk, "f"); !bytes.Equal(got, fill(4, 1)) {
 		t.Errorf("%d bytes, not those that were synced", len(got))
 	}
-	disk = m.CrashClone(vfs.Survival{Kind: vfs.SurviveNames})
+	disk = m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNames})
 	if got, want := vfstest.Read(t, disk, "f"), append(fill(4, 1), make([]byte, 3*sector)...); !bytes.Equal(got, want) {
 		t.Error("the file did not grow by zeros, or data survived")
 	}
-	disk = m.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+	disk = m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	want := append(append(fill(1, 1), fill(2, 100)...), append(fill(1, 4), fill(3, 200)...)...)
 	if got := vfstest.Read(t, disk, "f"); !bytes.Equal(got, want) {
 		t.Error("not everything survived")
@@ -102,8 +102,8 @@ func TestCrashRandomMixesSectors(t *testing.T) {
 	writeAt(t, f, fill(8, 101), 0)
 	seen := make(map[string]bool)
 	for seed := range uint64(200) {
-		got := vfstest.Read(t, m.CrashClone(vfs.Survival{Kind: vfs.SurviveRandom, Seed: seed}), "f")
-		again := vfstest.Read(t, m.CrashClone(vfs.Survival{Kind: vfs.SurviveRandom, Seed: seed}), "f")
+		got := vfstest.Read(t, m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveRandom, Seed: seed}), "f")
+		again := vfstest.Read(t, m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveRandom, Seed: seed}), "f")
 		if !bytes.Equal(got, again) {
 			t.Fatalf("seed %d is not repeatable", seed)
 		}
@@ -133,7 +133,7 @@ func TestCrashRandomChoosesSizes(t *testing.T) {
 	check(t, f.Truncate(2*sector))
 	seen := make(map[int]bool)
 	for seed := range uint64(200) {
-		got := vfstest.Read(t, m.CrashClone(vfs.Survival{Kind: vfs.SurviveRandom, Seed: seed}), "f")
+		got := vfstest.Read(t, m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveRandom, Seed: seed}), "f")
 		seen[len(got)/sector] = true
 		if !bytes.Equal(got[:sector], fill(1, 1)) {
 			t.Fatalf("seed %d: the sector that was synced is gone", seed)
@@ -155,7 +155,7 @@ func TestCrashTearsTheLastWrite(t *testing.T) {
 	writeAt(t, f, fill(6, 100), 2*sector) // two sectors over old ones, four behind the end
 	lengths, sizes := make(map[int]bool), make(map[int]bool)
 	for seed := range uint64(200) {
-		got := vfstest.Read(t, m.CrashClone(vfs.Survival{Kind: vfs.SurviveTorn, Seed: seed}), "f")
+		got := vfstest.Read(t, m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveTorn, Seed: seed}), "f")
 		if !bytes.Equal(got[:2*sector], append(fill(1, 50), fill(1, 2)...)) {
 			t.Fatalf("seed %d: bytes before the last write changed", seed)
 		}
@@ -183,18 +183,18 @@ func TestCrashTearsTheLastWrite(t *testing.T) {
 func TestCrashUndoesTruncate(t *testing.T) {
 	m, f := synced(t, fill(20, 1))
 	check(t, f.Truncate(3*sector+7))
-	if got := vfstest.Read(t, m.CrashClone(vfs.Survival{Kind: vfs.SurviveNone}), "f"); !bytes.Equal(got, fill(20, 1)) {
+	if got := vfstest.Read(t, m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), "f"); !bytes.Equal(got, fill(20, 1)) {
 		t.Error("a truncate that was not synced is not undone")
 	}
 	want := fill(20, 1)[:3*sector+7]
-	if got := vfstest.Read(t, m.CrashClone(vfs.Survival{Kind: vfs.SurviveAll}), "f"); !bytes.Equal(got, want) {
+	if got := vfstest.Read(t, m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), "f"); !bytes.Equal(got, want) {
 		t.Error("the truncate is undone although all survives")
 	}
 	check(t, f.Sync())
 	check(t, f.Truncate(20*sector))
 	check(t, f.Sync())
 	want = append(want, make([]byte, 17*sector-7)...)
-	kinds(t, func(t *testing.T, s vfs.Survival) {
+	kinds(t, func(t *testing.T, s vfstest.Survival) {
 		if got := vfstest.Read(t, m.CrashClone(s), "f"); !bytes.Equal(got, want) {
 			t.Error("what a synced truncate cut came back")
 		}
@@ -202,16 +202,16 @@ func TestCrashUndoesTruncate(t *testing.T) {
 }
 
 func TestCrashNamesNeedSyncDir(t *testing.T) {
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	check(t, m.MkdirAll("d"))
 	f := vfstest.Write(t, m, "d/f", fill(1, 1))
 	check(t, f.Sync())
-	list := func(s vfs.Survival) string {
+	list := func(s vfstest.Survival) string {
 		names, err := m.CrashClone(s).List("d")
 		check(t, err)
 		return strings.Join(names, " ")
 	}
-	none, all := vfs.Survival{Kind: vfs.SurviveNone}, vfs.Survival{Kind: vfs.SurviveAll}
+	none, all := vfstest.Survival{Kind: vfstest.SurviveNone}, vfstest.Survival{Kind: vfstest.SurviveAll}
 	if list(none) != "" || list(all) != "f" {
 		t.Errorf("after create: %q and %q", list(none), list(all))
 	}
@@ -238,11 +238,11 @@ func TestCrashNamesNeedSyncDir(t *testing.T) {
 }
 
 func TestCrashAfterSyncAllKeepsContentAndNames(t *testing.T) {
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	check(t, m.MkdirAll("d"))
 	f := vfstest.Write(t, m, "d/f", fill(1, 1))
 	check(t, m.Rename("d/f", "d/g"))
-	none := vfs.Survival{Kind: vfs.SurviveNone}
+	none := vfstest.Survival{Kind: vfstest.SurviveNone}
 	if names, err := m.CrashClone(none).List("d"); err != nil || len(names) != 0 {
 		t.Fatalf("before it: %q, %v", names, err)
 	}
@@ -262,7 +262,7 @@ func TestCrashRenameIsAtomic(t *testing.T) {
 	check(t, tmp.Sync())
 	check(t, m.Rename("tmp", "f"))
 	seen := make(map[string]bool)
-	kinds(t, func(t *testing.T, s vfs.Survival) {
+	kinds(t, func(t *testing.T, s vfstest.Survival) {
 		disk := m.CrashClone(s)
 		content := string(vfstest.Read(t, disk, "f"))
 		names, err := disk.List(".")
@@ -280,21 +280,21 @@ func TestCrashRenameIsAtomic(t *testing.T) {
 }
 
 func TestCrashRenameBetweenFoldersNeedsBothSyncs(t *testing.T) {
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	check(t, m.MkdirAll("a"))
 	check(t, m.MkdirAll("b"))
 	check(t, vfstest.Write(t, m, "a/f", []byte("data")).Sync())
 	check(t, m.SyncDir("a"))
 	check(t, m.Rename("a/f", "b/f"))
 	check(t, m.SyncDir("b"))
-	disk := m.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
+	disk := m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	for _, name := range []string{"a/f", "b/f"} {
 		if got := vfstest.Read(t, disk, name); string(got) != "data" {
 			t.Errorf("%s holds %q", name, got)
 		}
 	}
 	check(t, m.SyncDir("a"))
-	disk = m.CrashClone(vfs.Survival{Kind: vfs.SurviveNone})
+	disk = m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	if _, err := disk.Stat("a/f"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the old name is still there: %v", err)
 	}
@@ -305,7 +305,7 @@ func TestCrashCloneIsADiskOfItsOwn(t *testing.T) {
 	if _, err := m.Lock("lock"); err != nil {
 		t.Fatal(err)
 	}
-	disk := m.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+	disk := m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	if disk.OpCount() != 0 || disk.Crashed() {
 		t.Errorf("%d operations, crashed %v", disk.OpCount(), disk.Crashed())
 	}
@@ -329,7 +329,7 @@ func TestCrashCloneIsADiskOfItsOwn(t *testing.T) {
 }
 
 // workload uses every operation that changes the disk. It stops at the first error.
-func workload(m *vfs.Mem) error {
+func workload(m *vfstest.Mem) error {
 	if err := m.MkdirAll("d/e"); err != nil {
 		return err
 	}
@@ -370,11 +370,11 @@ const workloadTranscript = `1 mkdir d
 `
 
 func TestAfterOpSeesEveryOperation(t *testing.T) {
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	var got strings.Builder
-	m.AfterOp(func(op vfs.Op) {
+	m.AfterOp(func(op vfstest.Op) {
 		fmt.Fprintf(&got, "%d %s\n", op.Number, op)
-		if m.CrashClone(vfs.Survival{}).OpCount() != 0 { // it may be called here
+		if m.CrashClone(vfstest.Survival{}).OpCount() != 0 { // it may be called here
 			t.Error("the clone counts operations")
 		}
 		if !op.Kind.Mutates() {
@@ -395,7 +395,7 @@ func TestAfterOpSeesEveryOperation(t *testing.T) {
 
 func TestCrashAfterStopsAtEveryOperation(t *testing.T) {
 	for n := range int64(12) {
-		m := vfs.NewMem()
+		m := vfstest.NewMem()
 		m.CrashAfter(n)
 		if err := workload(m); !errors.Is(err, vfs.ErrCrashed) {
 			t.Fatalf("stop after %d: error %v", n, err)
@@ -412,7 +412,7 @@ func TestCrashAfterStopsAtEveryOperation(t *testing.T) {
 				t.Errorf("stop after %d: %s: error %v", n, what, err)
 			}
 		}
-		disk := m.CrashClone(vfs.Survival{Kind: vfs.SurviveAll})
+		disk := m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 		if _, err := disk.List("."); err != nil {
 			t.Errorf("stop after %d: the disk does not start: %v", n, err)
 		}
@@ -421,7 +421,7 @@ func TestCrashAfterStopsAtEveryOperation(t *testing.T) {
 			t.Errorf("stop after %d: file d/f exists: %v", n, exists)
 		}
 	}
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	m.CrashAfter(12)
 	check(t, workload(m))
 	if m.Crashed() {
@@ -444,13 +444,13 @@ func TestCrashedFilesFail(t *testing.T) {
 		t.Errorf("read: error %v", err)
 	}
 	check(t, f.Close())
-	if got := vfstest.Read(t, m.CrashClone(vfs.Survival{Kind: vfs.SurviveAll}), "f"); !bytes.Equal(got, fill(1, 1)) {
+	if got := vfstest.Read(t, m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), "f"); !bytes.Equal(got, fill(1, 1)) {
 		t.Error("an operation after the crash changed the disk")
 	}
 }
 
 func TestMemCapacity(t *testing.T) {
-	m := vfs.NewMem()
+	m := vfstest.NewMem()
 	m.SetCapacity(8 * 4096)
 	free := func() int64 {
 		s, err := m.Space(".")
@@ -479,7 +479,7 @@ func TestMemCapacity(t *testing.T) {
 	if free() != 7 {
 		t.Errorf("after truncate: %d pages free, want 7", free())
 	}
-	if s, err := m.CrashClone(vfs.Survival{Kind: vfs.SurviveAll}).Space("."); err != nil || s.FreeBytes != 7*4096 {
+	if s, err := m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}).Space("."); err != nil || s.FreeBytes != 7*4096 {
 		t.Errorf("room of the clone: %+v, %v", s, err)
 	}
 	check(t, m.Remove("f"))

@@ -1,12 +1,14 @@
-package vfs
+package vfstest
 
 import (
 	"errors"
 	"io"
 	"io/fs"
+
+	"sheaf.dev/sheaf/internal/vfs"
 )
 
-// Lock implements FS.
+// Lock implements vfs.FS.
 func (m *Mem) Lock(name string) (io.Closer, error) {
 	if _, err := m.Stat(name); errors.Is(err, fs.ErrNotExist) {
 		f, err := m.Create(name)
@@ -25,7 +27,7 @@ func (m *Mem) Lock(name string) (io.Closer, error) {
 		n, err = m.lookupFile(name)
 	}
 	if err == nil && m.locks[n] {
-		err = ErrLocked
+		err = vfs.ErrLocked
 	}
 	if err != nil {
 		return nil, &fs.PathError{Op: "lock", Path: name, Err: err}

@@ -1,4 +1,4 @@
-package vfs
+package vfstest
 
 import (
 	"errors"
@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+
+	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // Effect says what a fault does besides its error.
@@ -55,20 +57,20 @@ func (f *Fault) Remove() { f.removed.Store(true) }
 // Faulty makes operations of another file system fail. Files opened through it have no Fd, so that no read passes it
 // by. Safe for concurrent use.
 type Faulty struct {
-	inner FS
+	inner vfs.FS
 	calls [OpSpace + 1]atomic.Int64
 	fired atomic.Int64
 	mu    sync.RWMutex // guards faults
 	list  []*Fault
 }
 
-var _ FS = (*Faulty)(nil)
+var _ vfs.FS = (*Faulty)(nil)
 
 // Unwrap is the file system inside.
-func (f *Faulty) Unwrap() FS { return f.inner }
+func (f *Faulty) Unwrap() vfs.FS { return f.inner }
 
 // NewFaulty wraps a file system. Without faults it behaves like inner.
-func NewFaulty(inner FS) *Faulty { return &Faulty{inner: inner} }
+func NewFaulty(inner vfs.FS) *Faulty { return &Faulty{inner: inner} }
 
 // Add makes a fault active and returns it. Of several that match, the one added first fires.
 func (f *Faulty) Add(fault *Fault) *Fault {
@@ -151,8 +153,8 @@ func (f *Faulty) do(op Op, run func() error) error {
 	return err
 }
 
-func (f *Faulty) open(op Op, run func() (File, error)) (File, error) {
-	var file File
+func (f *Faulty) open(op Op, run func() (vfs.File, error)) (vfs.File, error) {
+	var file vfs.File
 	err := f.do(op, func() (err error) {
 		file, err = run()
 		return err
@@ -166,43 +168,43 @@ func (f *Faulty) open(op Op, run func() (File, error)) (File, error) {
 	return &faultyFile{f: f, inner: file}, nil
 }
 
-// Create implements FS.
-func (f *Faulty) Create(name string) (File, error) {
-	return f.open(Op{Kind: OpCreate, Name: name}, func() (File, error) { return f.inner.Create(name) })
+// Create implements vfs.FS.
+func (f *Faulty) Create(name string) (vfs.File, error) {
+	return f.open(Op{Kind: OpCreate, Name: name}, func() (vfs.File, error) { return f.inner.Create(name) })
 }
 
-// Open implements FS.
-func (f *Faulty) Open(name string) (File, error) {
-	return f.open(Op{Kind: OpOpen, Name: name}, func() (File, error) { return f.inner.Open(name) })
+// Open implements vfs.FS.
+func (f *Faulty) Open(name string) (vfs.File, error) {
+	return f.open(Op{Kind: OpOpen, Name: name}, func() (vfs.File, error) { return f.inner.Open(name) })
 }
 
-// OpenWrite implements FS.
-func (f *Faulty) OpenWrite(name string) (File, error) {
-	return f.open(Op{Kind: OpOpen, Name: name}, func() (File, error) { return f.inner.OpenWrite(name) })
+// OpenWrite implements vfs.FS.
+func (f *Faulty) OpenWrite(name string) (vfs.File, error) {
+	return f.open(Op{Kind: OpOpen, Name: name}, func() (vfs.File, error) { return f.inner.OpenWrite(name) })
 }
 
-// OpenDirect implements FS.
-func (f *Faulty) OpenDirect(name string) (File, error) {
-	return f.open(Op{Kind: OpOpen, Name: name}, func() (File, error) { return f.inner.OpenDirect(name) })
+// OpenDirect implements vfs.FS.
+func (f *Faulty) OpenDirect(name string) (vfs.File, error) {
+	return f.open(Op{Kind: OpOpen, Name: name}, func() (vfs.File, error) { return f.inner.OpenDirect(name) })
 }
 
-// Remove implements FS.
+// Remove implements vfs.FS.
 func (f *Faulty) Remove(name string) error {
 	return f.do(Op{Kind: OpRemove, Name: name}, func() error { return f.inner.Remove(name) })
 }
 
-// Rename implements FS.
+// Rename implements vfs.FS.
 func (f *Faulty) Rename(oldName, newName string) error {
 	op := Op{Kind: OpRename, Name: oldName, NewName: newName}
 	return f.do(op, func() error { return f.inner.Rename(oldName, newName) })
 }
 
-// MkdirAll implements FS.
+// MkdirAll implements vfs.FS.
 func (f *Faulty) MkdirAll(dir string) error {
 	return f.do(Op{Kind: OpMkdir, Name: dir}, func() error { return f.inner.MkdirAll(dir) })
 }
 
-// List implements FS.
+// List implements vfs.FS.
 func (f *Faulty) List(dir string) (names []string, err error) {
 	err = f.do(Op{Kind: OpList, Name: dir}, func() (err error) {
 		names, err = f.inner.List(dir)
@@ -211,7 +213,7 @@ func (f *Faulty) List(dir string) (names []string, err error) {
 	return names, err
 }
 
-// Stat implements FS.
+// Stat implements vfs.FS.
 func (f *Faulty) Stat(name string) (info fs.FileInfo, err error) {
 	err = f.do(Op{Kind: OpStat, Name: name}, func() (err error) {
 		info, err = f.inner.Stat(name)
@@ -220,17 +222,17 @@ func (f *Faulty) Stat(name string) (info fs.FileInfo, err error) {
 	return info, err
 }
 
-// SyncDir implements FS.
+// SyncDir implements vfs.FS.
 func (f *Faulty) SyncDir(dir string) error {
 	return f.do(Op{Kind: OpSyncDir, Name: dir}, func() error { return f.inner.SyncDir(dir) })
 }
 
-// SyncAll implements FS. Where it fails, what was not synced stays as it is: a sync of each file then tells its own outcome.
+// SyncAll implements vfs.FS. Where it fails, what was not synced stays as it is: a sync of each file then tells its own outcome.
 func (f *Faulty) SyncAll(dir string) error {
 	return f.do(Op{Kind: OpSyncAll, Name: dir}, func() error { return f.inner.SyncAll(dir) })
 }
 
-// Lock implements FS.
+// Lock implements vfs.FS.
 func (f *Faulty) Lock(name string) (lock io.Closer, err error) {
 	err = f.do(Op{Kind: OpLock, Name: name}, func() (err error) {
 		lock, err = f.inner.Lock(name)
@@ -243,8 +245,8 @@ func (f *Faulty) Lock(name string) (lock io.Closer, err error) {
 	return lock, err
 }
 
-// Space implements FS.
-func (f *Faulty) Space(dir string) (space Space, err error) {
+// Space implements vfs.FS.
+func (f *Faulty) Space(dir string) (space vfs.Space, err error) {
 	err = f.do(Op{Kind: OpSpace, Name: dir}, func() (err error) {
 		space, err = f.inner.Space(dir)
 		return err
@@ -255,7 +257,7 @@ func (f *Faulty) Space(dir string) (space Space, err error) {
 // faultyFile is a file opened through a Faulty.
 type faultyFile struct {
 	f     *Faulty
-	inner File
+	inner vfs.File
 }
 
 func (f *faultyFile) Name() string         { return f.inner.Name() }

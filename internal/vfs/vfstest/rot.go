@@ -1,4 +1,4 @@
-package vfs
+package vfstest
 
 // Rot changes bytes of a file without a write, as a bad medium does: change is given what is there. False, and nothing is
 // changed, where not all of the range is on the disk: the file ends before, or a part of it was not synced yet.

@@ -1,4 +1,4 @@
-package vfs_test
+package vfstest_test
 
 import (
 	"bytes"
@@ -15,15 +15,15 @@ import (
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
-func isKind(kind vfs.OpKind) func(vfs.Op) bool {
-	return func(op vfs.Op) bool { return op.Kind == kind }
+func isKind(kind vfstest.OpKind) func(vfstest.Op) bool {
+	return func(op vfstest.Op) bool { return op.Kind == kind }
 }
 
 // faultyFile makes a file with durable content through a Faulty.
-func faultyFile(t *testing.T, content []byte) (*vfs.Faulty, *vfs.Mem, vfs.File) {
+func faultyFile(t *testing.T, content []byte) (*vfstest.Faulty, *vfstest.Mem, vfs.File) {
 	t.Helper()
-	m := vfs.NewMem()
-	f := vfs.NewFaulty(m)
+	m := vfstest.NewMem()
+	f := vfstest.NewFaulty(m)
 	file := vfstest.Write(t, f, "f", content)
 	check(t, file.Sync())
 	check(t, f.SyncDir("."))
@@ -32,23 +32,23 @@ func faultyFile(t *testing.T, content []byte) (*vfs.Faulty, *vfs.Mem, vfs.File) 
 
 func TestFaultHitsEveryKindOfOperation(t *testing.T) {
 	f, _, file := faultyFile(t, fill(1, 1))
-	for kind := vfs.OpCreate; kind <= vfs.OpSpace; kind++ {
-		run := map[vfs.OpKind]func() error{
-			vfs.OpCreate: func() error { return second(f.Create("new")) }, vfs.OpWrite: func() error { return second(file.WriteAt([]byte("x"), 0)) },
-			vfs.OpSync: file.Sync, vfs.OpTruncate: func() error { return file.Truncate(0) },
-			vfs.OpAllocate: func() error { return file.Allocate(0, 5000) }, vfs.OpRemove: func() error { return f.Remove("f") },
-			vfs.OpRename: func() error { return f.Rename("f", "g") }, vfs.OpMkdir: func() error { return f.MkdirAll("d") },
-			vfs.OpSyncAll: func() error { return f.SyncAll(".") },
-			vfs.OpSyncDir: func() error { return f.SyncDir(".") }, vfs.OpOpen: func() error { return second(f.Open("f")) },
-			vfs.OpRead: func() error { return second(file.ReadAt(make([]byte, 1), 0)) }, vfs.OpList: func() error { return second(f.List(".")) },
-			vfs.OpStat: func() error { return second(f.Stat("f")) }, vfs.OpSize: func() error { return second(file.Size()) },
-			vfs.OpLock: func() error { return second(f.Lock("lock")) }, vfs.OpSpace: func() error { return second(f.Space(".")) },
+	for kind := vfstest.OpCreate; kind <= vfstest.OpSpace; kind++ {
+		run := map[vfstest.OpKind]func() error{
+			vfstest.OpCreate: func() error { return second(f.Create("new")) }, vfstest.OpWrite: func() error { return second(file.WriteAt([]byte("x"), 0)) },
+			vfstest.OpSync: file.Sync, vfstest.OpTruncate: func() error { return file.Truncate(0) },
+			vfstest.OpAllocate: func() error { return file.Allocate(0, 5000) }, vfstest.OpRemove: func() error { return f.Remove("f") },
+			vfstest.OpRename: func() error { return f.Rename("f", "g") }, vfstest.OpMkdir: func() error { return f.MkdirAll("d") },
+			vfstest.OpSyncAll: func() error { return f.SyncAll(".") },
+			vfstest.OpSyncDir: func() error { return f.SyncDir(".") }, vfstest.OpOpen: func() error { return second(f.Open("f")) },
+			vfstest.OpRead: func() error { return second(file.ReadAt(make([]byte, 1), 0)) }, vfstest.OpList: func() error { return second(f.List(".")) },
+			vfstest.OpStat: func() error { return second(f.Stat("f")) }, vfstest.OpSize: func() error { return second(file.Size()) },
+			vfstest.OpLock: func() error { return second(f.Lock("lock")) }, vfstest.OpSpace: func() error { return second(f.Space(".")) },
 		}[kind]
 		if run == nil {
 			t.Fatalf("%s is not tested", kind)
 		}
 		before := f.Calls(kind)
-		fault := f.Add(&vfs.Fault{Match: isKind(kind)})
+		fault := f.Add(&vfstest.Fault{Match: isKind(kind)})
 		err := run()
 		fault.Remove()
 		if !errors.Is(err, syscall.EIO) || fault.Fired() != 1 {
@@ -68,7 +68,7 @@ func TestFaultHitsEveryKindOfOperation(t *testing.T) {
 	if got := vfstest.Read(t, f, "f"); !bytes.Equal(got, fill(1, 1)) {
 		t.Error("operations that failed changed the file")
 	}
-	if f.Fired() != int64(vfs.OpSpace) {
+	if f.Fired() != int64(vfstest.OpSpace) {
 		t.Errorf("%d faults counted", f.Fired())
 	}
 }
@@ -76,8 +76,8 @@ func TestFaultHitsEveryKindOfOperation(t *testing.T) {
 func TestFaultByOffsetNameSkipAndCount(t *testing.T) {
 	f, _, file := faultyFile(t, fill(8, 1))
 	other := vfstest.Write(t, f, "other", fill(8, 1))
-	fault := f.Add(&vfs.Fault{
-		Match: func(op vfs.Op) bool { return op.Kind == vfs.OpWrite && op.Name == "f" && op.Offset >= 1024 },
+	fault := f.Add(&vfstest.Fault{
+		Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpWrite && op.Name == "f" && op.Offset >= 1024 },
 		Skip:  1, Count: 2, Err: syscall.ENOSPC,
 	})
 	outcome := ""
@@ -97,8 +97,8 @@ func TestFaultByOffsetNameSkipAndCount(t *testing.T) {
 	if outcome != "...F.F." || fault.Fired() != 2 {
 		t.Errorf("outcome %s, fired %d times", outcome, fault.Fired())
 	}
-	nth := f.Add(&vfs.Fault{Match: func(op vfs.Op) bool {
-		return op.Kind == vfs.OpSync && op.Number == f.Calls(vfs.OpSync) && op.Number == 3
+	nth := f.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpSync && op.Number == f.Calls(vfstest.OpSync) && op.Number == 3
 	}})
 	if file.Sync() != nil || file.Sync() == nil || file.Sync() != nil || nth.Fired() != 1 {
 		t.Errorf("not the third sync of all failed; fired %d times", nth.Fired())
@@ -113,7 +113,7 @@ func TestRule5_FailedSyncDropsData(t *testing.T) {
 	f, m, file := faultyFile(t, fill(4, 1))
 	writeAt(t, file, fill(4, 101), 0)
 	writeAt(t, file, fill(2, 201), 4*sector) // behind the end
-	fault := f.Add(&vfs.Fault{Match: isKind(vfs.OpSync), Count: 1, Effect: vfs.EffectDrop})
+	fault := f.Add(&vfstest.Fault{Match: isKind(vfstest.OpSync), Count: 1, Effect: vfstest.EffectDrop})
 	if err := file.Sync(); !errors.Is(err, syscall.EIO) {
 		t.Fatalf("sync: error %v", err)
 	}
@@ -136,7 +136,7 @@ func TestRule5_FailedSyncDropsData(t *testing.T) {
 		t.Errorf("what is read past the page cache is not what is on the disk: %v", err)
 	}
 	check(t, direct.Close())
-	kinds(t, func(t *testing.T, s vfs.Survival) {
+	kinds(t, func(t *testing.T, s vfstest.Survival) {
 		if got := vfstest.Read(t, m.CrashClone(s), "f"); !bytes.Equal(got, want) {
 			t.Error("what the failed sync dropped is on the disk, or what was written again is not")
 		}
@@ -146,11 +146,11 @@ func TestRule5_FailedSyncDropsData(t *testing.T) {
 func TestFailedSyncWithoutDropKeepsDataForTheNext(t *testing.T) {
 	f, m, file := faultyFile(t, fill(1, 1))
 	writeAt(t, file, fill(1, 9), 0)
-	f.Add(&vfs.Fault{Match: isKind(vfs.OpSync), Count: 1})
+	f.Add(&vfstest.Fault{Match: isKind(vfstest.OpSync), Count: 1})
 	if file.Sync() == nil {
 		t.Fatal("sync did not fail")
 	}
-	none := vfs.Survival{Kind: vfs.SurviveNone}
+	none := vfstest.Survival{Kind: vfstest.SurviveNone}
 	if got := vfstest.Read(t, m.CrashClone(none), "f"); !bytes.Equal(got, fill(1, 1)) {
 		t.Error("the failed sync made it durable")
 	}
@@ -162,9 +162,9 @@ func TestFailedSyncWithoutDropKeepsDataForTheNext(t *testing.T) {
 
 func TestFaultEffects(t *testing.T) {
 	f, m, file := faultyFile(t, fill(8, 1))
-	with := func(kind vfs.OpKind, effect vfs.Effect, run func() error) error {
+	with := func(kind vfstest.OpKind, effect vfstest.Effect, run func() error) error {
 		t.Helper()
-		fault := f.Add(&vfs.Fault{Match: isKind(kind), Effect: effect})
+		fault := f.Add(&vfstest.Fault{Match: isKind(kind), Effect: effect})
 		err := run()
 		if fault.Fired() != 1 {
 			t.Errorf("effect %d on %s fired %d times", effect, kind, fault.Fired())
@@ -175,35 +175,35 @@ func TestFaultEffects(t *testing.T) {
 	buf, n := make([]byte, 8*sector), 0
 	read := func() (err error) { n, err = file.ReadAt(buf, 0); return err }
 
-	if err := with(vfs.OpRead, vfs.EffectPart, read); !errors.Is(err, syscall.EIO) || n != 4*sector || !bytes.Equal(buf[:n], fill(4, 1)) {
+	if err := with(vfstest.OpRead, vfstest.EffectPart, read); !errors.Is(err, syscall.EIO) || n != 4*sector || !bytes.Equal(buf[:n], fill(4, 1)) {
 		t.Errorf("half a read: %d bytes, %v", n, err)
 	}
-	if err := with(vfs.OpRead, vfs.EffectDone, read); !errors.Is(err, syscall.EIO) || errors.Is(err, io.EOF) || n != 8*sector {
+	if err := with(vfstest.OpRead, vfstest.EffectDone, read); !errors.Is(err, syscall.EIO) || errors.Is(err, io.EOF) || n != 8*sector {
 		t.Errorf("a read with an error: %d bytes, %v", n, err)
 	}
-	if err := with(vfs.OpRead, vfs.EffectFlip, read); err != nil || bitsDiffering(buf, fill(8, 1)) != 1 {
+	if err := with(vfstest.OpRead, vfstest.EffectFlip, read); err != nil || bitsDiffering(buf, fill(8, 1)) != 1 {
 		t.Errorf("a flipped bit: error %v, %d bits differ", err, bitsDiffering(buf, fill(8, 1)))
 	}
 	write := func() (err error) { n, err = file.WriteAt(fill(4, 101), 0); return err }
-	if err := with(vfs.OpWrite, vfs.EffectPart, write); !errors.Is(err, syscall.EIO) || n != 2*sector {
+	if err := with(vfstest.OpWrite, vfstest.EffectPart, write); !errors.Is(err, syscall.EIO) || n != 2*sector {
 		t.Errorf("half a write: %d bytes, %v", n, err)
 	}
 	if got := vfstest.Read(t, f, "f"); !bytes.Equal(got[:4*sector], append(fill(2, 101), fill(2, 3)...)) {
 		t.Error("half a write did not write the first half")
 	}
-	if err := with(vfs.OpSync, vfs.EffectDone, file.Sync); !errors.Is(err, syscall.EIO) {
+	if err := with(vfstest.OpSync, vfstest.EffectDone, file.Sync); !errors.Is(err, syscall.EIO) {
 		t.Errorf("sync that is done: error %v", err)
 	}
-	if got := vfstest.Read(t, m.CrashClone(vfs.Survival{}), "f"); !bytes.Equal(got[:2*sector], fill(2, 101)) {
+	if got := vfstest.Read(t, m.CrashClone(vfstest.Survival{}), "f"); !bytes.Equal(got[:2*sector], fill(2, 101)) {
 		t.Error("the sync was not done")
 	}
-	if err := with(vfs.OpCreate, vfs.EffectDone, func() error { return second(f.Create("new")) }); !errors.Is(err, syscall.EIO) {
+	if err := with(vfstest.OpCreate, vfstest.EffectDone, func() error { return second(f.Create("new")) }); !errors.Is(err, syscall.EIO) {
 		t.Errorf("create that is done: error %v", err)
 	}
 	if _, err := f.Stat("new"); err != nil {
 		t.Errorf("the create was not done: %v", err)
 	}
-	if err := with(vfs.OpLock, vfs.EffectDone, func() error { return second(f.Lock("lock")) }); !errors.Is(err, syscall.EIO) {
+	if err := with(vfstest.OpLock, vfstest.EffectDone, func() error { return second(f.Lock("lock")) }); !errors.Is(err, syscall.EIO) {
 		t.Errorf("lock that is done: error %v", err)
 	}
 	lock, err := f.Lock("lock") // it was given back
@@ -221,8 +221,8 @@ func bitsDiffering(a, b []byte) int {
 
 func TestFaultBeforeHoldsTheOperation(t *testing.T) {
 	f, _, file := faultyFile(t, fill(1, 1))
-	reached, release := make(chan vfs.Op), make(chan struct{})
-	f.Add(&vfs.Fault{Match: isKind(vfs.OpSync), Effect: vfs.EffectPass, Before: func(op vfs.Op) {
+	reached, release := make(chan vfstest.Op), make(chan struct{})
+	f.Add(&vfstest.Fault{Match: isKind(vfstest.OpSync), Effect: vfstest.EffectPass, Before: func(op vfstest.Op) {
 		reached <- op
 		<-release
 	}})
@@ -245,7 +245,7 @@ func TestFaultBeforeHoldsTheOperation(t *testing.T) {
 
 func TestFaultCountIsExactUnderConcurrency(t *testing.T) {
 	f, _, file := faultyFile(t, fill(1, 1))
-	fault := f.Add(&vfs.Fault{Match: isKind(vfs.OpRead), Skip: 10, Count: 50})
+	fault := f.Add(&vfstest.Fault{Match: isKind(vfstest.OpRead), Skip: 10, Count: 50})
 	var wg sync.WaitGroup
 	failed := make([]int, 8)
 	for i := range failed {
@@ -268,7 +268,7 @@ func TestFaultCountIsExactUnderConcurrency(t *testing.T) {
 }
 
 func TestFaultyHidesTheDescriptor(t *testing.T) {
-	f := vfs.NewFaulty(vfs.OS{})
+	f := vfstest.NewFaulty(vfs.OS{})
 	file := vfstest.Write(t, f, t.TempDir()+"/f", nil)
 	if _, has := file.Fd(); has {
 		t.Error("reads could pass the faults by")
@@ -279,12 +279,12 @@ func TestFaultyHidesTheDescriptor(t *testing.T) {
 }
 
 func TestOpNamesItself(t *testing.T) {
-	for kind := vfs.OpCreate; kind <= vfs.OpSpace; kind++ {
+	for kind := vfstest.OpCreate; kind <= vfstest.OpSpace; kind++ {
 		if s := kind.String(); strings.Contains(s, "op(") || s == "" {
 			t.Errorf("kind %d has no name", kind)
 		}
 	}
-	if s := vfs.OpKind(99).String(); s != "op(99)" {
+	if s := vfstest.OpKind(99).String(); s != "op(99)" {
 		t.Errorf("unknown kind: %q", s)
 	}
 }

@@ -1,4 +1,4 @@
-package vfs_test
+package vfstest_test
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // sectorAt is a sector of content, zeros behind its end.
@@ -27,7 +27,7 @@ func sectorAt(content []byte, i int) []byte {
 // so must the size.
 func TestCrashContentIsFromHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := vfs.NewMem()
+		m := vfstest.NewMem()
 		f, err := m.Create("f")
 		ok(t, err)
 		ok(t, m.SyncDir("."))
@@ -57,8 +57,8 @@ func TestCrashContentIsFromHistory(t *testing.T) {
 				history = nil
 			}
 			history = append(history, now)
-			for _, kind := range vfs.SurvivalKinds {
-				s := vfs.Survival{Kind: kind, Seed: rapid.Uint64Range(0, 1000).Draw(t, "seed")}
+			for _, kind := range vfstest.SurvivalKinds {
+				s := vfstest.Survival{Kind: kind, Seed: rapid.Uint64Range(0, 1000).Draw(t, "seed")}
 				disk := m.CrashClone(s)
 				got := contentOf(t, disk, "f")
 				checkContent(t, s, got, history)
@@ -73,22 +73,22 @@ func TestCrashContentIsFromHistory(t *testing.T) {
 	})
 }
 
-func checkContent(t *rapid.T, s vfs.Survival, got []byte, history [][]byte) {
+func checkContent(t *rapid.T, s vfstest.Survival, got []byte, history [][]byte) {
 	first, last := history[0], history[len(history)-1]
 	switch s.Kind {
-	case vfs.SurviveNone:
+	case vfstest.SurviveNone:
 		if !bytes.Equal(got, first) {
 			t.Fatalf("%s: not the content as of the last sync", s)
 		}
-	case vfs.SurviveAll:
+	case vfstest.SurviveAll:
 		if !bytes.Equal(got, last) {
 			t.Fatalf("%s: not the present content", s)
 		}
-	case vfs.SurviveNames:
+	case vfstest.SurviveNames:
 		if len(got) != len(last) {
 			t.Fatalf("%s: size %d, present size %d", s, len(got), len(last))
 		}
-	case vfs.SurviveRandom:
+	case vfstest.SurviveRandom:
 		if !slices.ContainsFunc(history, func(h []byte) bool { return len(h) == len(got) }) {
 			t.Fatalf("%s: size %d was never one since the last sync", s, len(got))
 		}
@@ -124,7 +124,7 @@ func ok(t *rapid.T, err error) {
 	}
 }
 
-func contentOf(t *rapid.T, m *vfs.Mem, name string) []byte {
+func contentOf(t *rapid.T, m *vfstest.Mem, name string) []byte {
 	t.Helper()
 	f, err := m.Open(name)
 	ok(t, err)
@@ -141,7 +141,7 @@ func contentOf(t *rapid.T, m *vfs.Mem, name string) []byte {
 func TestCrashNamesAreFromHistory(t *testing.T) {
 	names := []string{"a/x", "a/y", "b/x", "b/y"}
 	rapid.Check(t, func(t *rapid.T) {
-		m := vfs.NewMem()
+		m := vfstest.NewMem()
 		ok(t, m.MkdirAll("a"))
 		ok(t, m.MkdirAll("b"))
 		present, durable := map[string]string{}, map[string]string{}
@@ -190,21 +190,21 @@ func TestCrashNamesAreFromHistory(t *testing.T) {
 					}
 				}
 			}
-			for _, kind := range vfs.SurvivalKinds {
-				s := vfs.Survival{Kind: kind, Seed: rapid.Uint64Range(0, 1000).Draw(t, "seed")}
+			for _, kind := range vfstest.SurvivalKinds {
+				s := vfstest.Survival{Kind: kind, Seed: rapid.Uint64Range(0, 1000).Draw(t, "seed")}
 				checkNames(t, s, namesOf(t, m.CrashClone(s)), present, durable, since)
 			}
 		}
 	})
 }
 
-func checkNames(t *rapid.T, s vfs.Survival, got, present, durable map[string]string, since map[string][]string) {
+func checkNames(t *rapid.T, s vfstest.Survival, got, present, durable map[string]string, since map[string][]string) {
 	switch s.Kind {
-	case vfs.SurviveNone:
+	case vfstest.SurviveNone:
 		if !maps.Equal(got, durable) {
 			t.Fatalf("%s: names are %v, as of the last sync %v", s, got, durable)
 		}
-	case vfs.SurviveRandom:
+	case vfstest.SurviveRandom:
 		for _, name := range []string{"a/x", "a/y", "b/x", "b/y"} {
 			if got[name] != durable[name] && !slices.Contains(since[name], got[name]) {
 				t.Fatalf("%s: %s means %q, which it never did since the last sync", s, name, got[name])
@@ -217,7 +217,7 @@ func checkNames(t *rapid.T, s vfs.Survival, got, present, durable map[string]str
 	}
 }
 
-func namesOf(t *rapid.T, m *vfs.Mem) map[string]string {
+func namesOf(t *rapid.T, m *vfstest.Mem) map[string]string {
 	all := map[string]string{}
 	for _, dir := range []string{"a", "b"} {
 		names, err := m.List(dir)
