@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// CaughtUpEntries: a member that is no further behind is caught up.
+// CaughtUpEntries is how many entries a member may be behind and be caught up.
 const CaughtUpEntries = 1000
 
 // State is what the leader of a group knows when it decides.
