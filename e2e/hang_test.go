@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -24,9 +25,12 @@ func (s *space) hang(l *load) {
 	By("calls go on at the other copies, and the status names the shard")
 	l.awaitCalls(500)
 	l.waited("the disk of "+shard.Name+" hangs", hung)
-	s.awaitStoreCondition(v1alpha1.ConditionRedundant, "False", time.Minute, shard.Name)
-	s.awaitCondition("next", v1alpha1.ConditionReady, "False", time.Minute, shard.Name)
+	s.awaitShard("next", shard.Number, v1alpha1.ShardUnreachable, time.Minute)
+	s.awaitCondition("next", v1alpha1.ConditionReady, "False", time.Minute, shard.Name, shard.Node, "its disk does not answer")
+	s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, shard.Name, "its disk does not answer")
+	s.awaitStoreCondition(v1alpha1.ConditionRedundant, "False", time.Minute)
 	s.awaitStoreCondition(v1alpha1.ConditionAvailable, "True", time.Minute)
+	AddReportEntry(fmt.Sprintf("the status said so %v after the disk began to hang", time.Since(hung).Round(time.Second)))
 
 	By("the disk answers again: the shard goes on where it was")
 	l.start()
