@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -9,7 +10,7 @@ import (
 
 // ShardClient asks shards about themselves. cmd/sheaf-operator implements it over AdminService.
 type ShardClient interface {
-	// Describe asks the shard at host:port. Any error means that it cannot be reached.
+	// Describe asks the shard at host:port. Any error means that it cannot be reached; ErrVolumeSilent that its disk hangs.
 	Describe(ctx context.Context, address string) (*ShardReport, error)
 }
 
@@ -28,6 +29,9 @@ type ShardReport struct {
 	// Problems are sentences for people about what does not stop the shard from serving.
 	Problems []string
 }
+
+// ErrVolumeSilent is in place of the report of a shard whose disk lets it wait without an error: what it says of its groups is old.
+var ErrVolumeSilent = errors.New("its disk does not answer")
 
 // VolumeReport is the volume as the shard sees it.
 type VolumeReport struct {

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -328,6 +329,10 @@ func (o *observedShard) reportedState() (v1alpha1.ShardState, string) {
 
 // silent is a container that runs and a shard that does not answer.
 func (o *observedShard) silent() (v1alpha1.ShardState, string) {
+	if errors.Is(o.ReportErr, ErrVolumeSilent) {
+		return v1alpha1.ShardUnreachable, fmt.Sprintf("the pod runs on node %s, but %v. Nothing is given up for that, as it may only be slow: see to the "+
+			"disk; or, with several copies, put %d into spec.replace, and restart the node if the pod does not end", o.NodeName, o.ReportErr, o.Number)
+	}
 	if status := o.containerStatus(); status != nil && o.Now.Sub(status.State.Running.StartedAt.Time) < startGrace {
 		return v1alpha1.ShardPending, "the container has just started"
 	}

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -211,6 +212,9 @@ var decideTests = []struct {
 	}, v1alpha1.ShardImagePull, []string{"sheaf:1", "back-off"}},
 	{"format: events of an older try", func(o *observedShard) { o.Events = []string{"FailedMount: wrong fs type"} }, v1alpha1.ShardServing, nil},
 
+	{"its disk hangs", func(o *observedShard) {
+		o.Report, o.ReportErr = nil, fmt.Errorf("%w: the volume does not answer: a read takes more than 15s", ErrVolumeSilent)
+	}, v1alpha1.ShardUnreachable, []string{"n1", "its disk does not answer", "15s", "spec.replace"}},
 	{"silent", func(o *observedShard) { o.Report, o.ReportErr = nil, errors.New("connection refused") }, v1alpha1.ShardUnreachable, []string{"connection refused", "7610"}},
 	{"silent as it starts", func(o *observedShard) {
 		o.Report, o.ReportErr = nil, errors.New("connection refused")

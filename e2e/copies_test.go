@@ -158,4 +158,13 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 		l.check()
 		s.getAll(records)
 	})
+
+	It("moves to another pool while a node is cut off at each step, and no two voters are ever on one node", func() {
+		s.makeNextPool()
+		s.migrate(l)
+	})
+
+	It("goes on while a disk hangs, says which, and goes back to normal when it answers", func() { s.hang(l) })
+
+	It("is redundant again without a node that is lost for good, by the documented commands", func() { s.loseNode(l) })
 })

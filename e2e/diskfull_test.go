@@ -111,8 +111,8 @@ func (r records) fill(id int64) int64 {
 	return 0
 }
 
-// fixedVolume makes a StorageClass that does not let volumes grow, with one volume.
-func fixedVolume(name, node, device string) {
+// fixedVolume makes a StorageClass that does not let volumes grow, with one volume of a size.
+func fixedVolume(name, size, node, device string) {
 	GinkgoHelper()
 	apply(fmt.Sprintf(`
 apiVersion: storage.k8s.io/v1
@@ -125,7 +125,7 @@ apiVersion: v1
 kind: PersistentVolume
 metadata: {name: %s}
 spec:
-  capacity: {storage: 90Mi}
+  capacity: {storage: %s}
   accessModes: [ReadWriteOnce]
   storageClassName: %s
   persistentVolumeReclaimPolicy: Retain
@@ -133,7 +133,7 @@ spec:
   nodeAffinity:
     required:
       nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [%s]}]}]
-`, name, name, name, device, node))
+`, name, name, size, name, device, node))
 	DeferCleanup(func() {
 		kubectl("delete", "storageclass", name)
 		kubectl("delete", "pv", name, "--wait=false") // it goes with its claim
@@ -290,7 +290,7 @@ spec:
 		s := newSpace("fixed")
 		s.makeStore(s.threeDisks())
 		class := s.name + "-by-hand"
-		fixedVolume(class, "n2", s.disk("n2", "fixed-small", "96M"))
+		fixedVolume(class, "90Mi", "n2", s.disk("n2", "fixed-small", "96M"))
 		apply(fmt.Sprintf(`
 apiVersion: sheaf.dev/v1alpha1
 kind: ShardPool

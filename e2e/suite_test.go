@@ -53,8 +53,14 @@ var _ = SynchronizedAfterSuite(func() {}, func() {
 // installOperator is the first of the two Helm commands of the README.
 func installOperator(values ...string) {
 	GinkgoHelper()
+	installOperatorOf("charts/sheaf-operator", values...)
+}
+
+// installOperatorOf installs it from another folder with its chart.
+func installOperatorOf(chart string, values ...string) {
+	GinkgoHelper()
 	args := []string{
-		"upgrade", "--install", operatorName, "charts/sheaf-operator", "--namespace", operatorNamespace, "--create-namespace", "--wait",
+		"upgrade", "--install", operatorName, chart, "--namespace", operatorNamespace, "--create-namespace", "--wait",
 		"--timeout", "3m",
 		"--set", "image.repository=" + repository(operatorImage), "--set", "image.tag=" + tag(operatorImage),
 		"--set", "sheaf.image.repository=" + repository(image), "--set", "sheaf.image.tag=" + tag(image),

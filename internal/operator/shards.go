@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -41,6 +42,11 @@ func (Shards) Describe(ctx context.Context, address string) (*controllers.ShardR
 	}
 	if len(shards.GetShards()) != 1 {
 		return nil, fmt.Errorf("shard at %s: it told of %d shards instead of itself", address, len(shards.GetShards()))
+	}
+	for _, problem := range shards.GetShards()[0].GetProblems() {
+		if strings.HasPrefix(problem, recordv1.VolumeSilent) {
+			return nil, fmt.Errorf("%w: %s", controllers.ErrVolumeSilent, problem)
+		}
 	}
 	groups, err := admin.ListGroups(ctx, &recordv1.ListGroupsRequest{})
 	if err != nil {

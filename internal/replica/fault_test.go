@@ -58,6 +58,35 @@ func TestFailedSyncsFailTheReplicaAloneAndAcknowledgeNothing(t *testing.T) {
 	ok(t, bad.Stop(timeout(t)))
 }
 
+// A leader whose disk hangs is deposed, and who waits for it is let go while the disk still hangs: others can be asked. What it had begun
+// to write goes on when the disk answers.
+func TestADeposedLeaderWhoseDiskHangsLetsItsCallersGo(t *testing.T) {
+	n := newNetwork(t)
+	id, leader := n.lead()
+	leader.must(t, put(1, "a"))
+	g := holdSyncs(n.faulty[id])
+	defer g.release()
+	logged := leader.Propose(put(2, "b").request(1, 1))
+	<-g.reached
+	queued := leader.Propose(put(3, "c"))
+	for _, p := range []*Pending{logged, queued} {
+		if _, err := p.Wait(timeout(t)); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, errHeld) {
+			t.Fatalf("a write at the leader whose disk hangs: %v", err)
+		}
+	}
+	if err := leader.ReadBarrier(timeout(t)); !errors.Is(err, ErrNoLeader) {
+		t.Fatalf("a read at the leader whose disk hangs: %v", err)
+	}
+	if _, err := n.write(t, id, put(2, "b").request(1, 1)); err != nil {
+		t.Fatalf("the write again, at the others: %v", err)
+	}
+	if answeredYet(logged) {
+		t.Fatal("a write was answered by the disk that hangs")
+	}
+	g.release()
+	n.wantData(t, leader, 2, "b")
+}
+
 func TestStopAnswersWhatIsOnItsWay(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")

@@ -26,7 +26,8 @@ type network struct {
 	mu      sync.Mutex
 	members map[uint64]*member
 	disks   map[uint64]*vfstest.Mem
-	cut     map[uint64]bool // hears and says nothing
+	faulty  map[uint64]*vfstest.Faulty // of members that were started, over their disks
+	cut     map[uint64]bool            // hears and says nothing
 	group   sync.WaitGroup
 	inbox   map[uint64]chan *raftpb.Message
 	sent    map[raftpb.MessageType]int
@@ -71,7 +72,7 @@ var voters = []uint64{1, 2, 3}
 
 func makeNetwork(t *testing.T) *network {
 	n := &network{
-		t: t, members: map[uint64]*member{}, disks: map[uint64]*vfstest.Mem{}, cut: map[uint64]bool{},
+		t: t, members: map[uint64]*member{}, disks: map[uint64]*vfstest.Mem{}, faulty: map[uint64]*vfstest.Faulty{}, cut: map[uint64]bool{},
 		inbox: map[uint64]chan *raftpb.Message{}, sent: map[raftpb.MessageType]int{},
 	}
 	t.Cleanup(func() {
@@ -89,7 +90,8 @@ func (n *network) start(id uint64) *member {
 	if n.disks[id] == nil {
 		n.disks[id] = vfstest.NewMem()
 	}
-	m := newMachine(n.t, n.disks[id], "/v")
+	n.faulty[id] = vfstest.NewFaulty(n.disks[id])
+	m := newMachine(n.t, n.faulty[id], "/v")
 	if _, err := m.fs.Stat("/v/7/manifest"); err != nil {
 		ok(n.t, group.Create(m.logOptions("7"), &raftpb.ConfState{Voters: voters}))
 	}

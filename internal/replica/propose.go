@@ -41,6 +41,7 @@ type Result struct {
 // Pending is a write on its way.
 type Pending struct {
 	done   chan struct{} // closed when result and err are set
+	held   chan struct{} // closed when the lead was lost and no round ends, see Replica.held; nil: it is answered at once
 	result Result
 	err    error
 
@@ -89,8 +90,8 @@ func (p *Pending) Refused() error {
 	return nil
 }
 
-// Wait returns when the write is committed, durable and visible, or refused. When ctx ends first the error wraps
-// ErrOutcomeUnknown, unless the write was refused.
+// Wait returns when the write is committed, durable and visible, or refused. When ctx ends first, or the lead is lost while the
+// disk hangs, the error wraps ErrOutcomeUnknown, unless the write was refused.
 func (p *Pending) Wait(ctx context.Context) (Result, error) {
 	select {
 	case <-p.done:
@@ -100,6 +101,7 @@ func (p *Pending) Wait(ctx context.Context) (Result, error) {
 	select {
 	case <-p.done:
 		return p.result, p.err
+	case <-p.held:
 	case <-ctx.Done():
 	}
 	select {
@@ -107,10 +109,17 @@ func (p *Pending) Wait(ctx context.Context) (Result, error) {
 		return p.result, p.err
 	default:
 	}
-	if p.role == refused || p.role == nothing {
-		return Result{}, fmt.Errorf("nothing was written, and what that depends on is not committed yet: %w", context.Cause(ctx))
+	why := context.Cause(ctx)
+	if why == nil {
+		why = errHeld
 	}
-	return Result{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, context.Cause(ctx))
+	switch {
+	case p.role != refused && p.role != nothing:
+		return Result{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, why)
+	case errors.Is(why, errHeld):
+		return Result{}, fmt.Errorf("%w: nothing was written: %w", ErrNoLeader, why)
+	}
+	return Result{}, fmt.Errorf("nothing was written, and what that depends on is not committed yet: %w", why)
 }
 
 // Propose hands a write to the node. It evaluates the condition against everything proposed before, in order.
@@ -203,7 +212,7 @@ func (r *Replica) accept(w *Write, request group.Request, h head) *Pending {
 			if !first.request.IsSame(&request) && !r.unsafe(UnsafeReuse) {
 				return failed(reused(&first.request))
 			}
-			p := &Pending{done: make(chan struct{}), role: repeated}
+			p := &Pending{done: make(chan struct{}), held: r.held, role: repeated}
 			first.after = append(first.after, p)
 			return p
 		}
@@ -213,7 +222,7 @@ func (r *Replica) accept(w *Write, request group.Request, h head) *Pending {
 			}
 		}
 	}
-	p := &Pending{id: w.ID, delete: w.Delete, timed: w.Timed, request: request, condition: w.Condition}
+	p := &Pending{held: r.held, id: w.ID, delete: w.Delete, timed: w.Timed, request: request, condition: w.Condition}
 	if h.known {
 		before := r.newest[w.ID]
 		if before == nil && h.applied != r.log.AppliedIndex() {

@@ -32,7 +32,8 @@ type readRound struct {
 }
 
 // ReadBarrier returns when reads from the log see every write acknowledged before the call (linearizable). Errors:
-// ErrStopping, ErrFailed with why the replica failed, or those of ctx; without a leader it waits.
+// ErrStopping, ErrFailed with why the replica failed, ErrNoLeader where it lost the lead and its disk hangs, or those of ctx; without
+// a leader it waits.
 func (r *Replica) ReadBarrier(ctx context.Context) error {
 	if r.Readable() || r.probeBarrier(ctx) {
 		return nil
@@ -50,11 +51,14 @@ func (r *Replica) ReadBarrier(ctx context.Context) error {
 	}
 	r.wake()
 	r.readers = append(r.readers, w)
+	held := r.held
 	r.mu.Unlock()
 	r.schedule()
 	select {
 	case err := <-w.done:
 		return err
+	case <-held:
+		return fmt.Errorf("%w: %w", ErrNoLeader, errHeld)
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", ErrNoLeader, context.Cause(ctx))
 	}

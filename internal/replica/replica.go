@@ -152,7 +152,11 @@ type Replica struct {
 	term     uint64
 	serving  bool // leader, and an entry of its own term is applied: writes are accepted
 	lost     bool // leadership or term changed: what is on its way is to be answered as unknown, unless it is seen applied
-	sole     bool // the only voter
+	// lostTicks counts since lost was set: with a disk that hangs no round ends, and so none answers. held is closed then, and made anew:
+	// who waits is not kept from asking the members that go on.
+	lostTicks int
+	held      chan struct{}
+	sole      bool // the only voter
 
 	conf        *raftpb.ConfState          // replaced as a whole
 	confIndex   uint64                     // of the change that made it
@@ -222,7 +226,7 @@ func start(opts Options, log store) (_ *Replica, err error) {
 	setDefaults(&opts)
 	r := &Replica{
 		opts: opts, log: log, committer: opts.Committer, logger: opts.Logger, now: opts.Now,
-		detached: make(chan struct{}),
+		detached: make(chan struct{}), held: make(chan struct{}),
 		newest:   make(map[int64]*Pending),
 		requests: make(map[[16]byte]*Pending),
 		window:   window{RequestWindow: opts.Window},

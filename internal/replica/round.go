@@ -367,7 +367,10 @@ func (r *Replica) settle(committed []*raftpb.Entry) {
 	r.round.answered = r.round.answered[:0]
 }
 
-var errLeadLost = errors.New("the leadership was lost")
+var (
+	errLeadLost = errors.New("the leadership was lost")
+	errHeld     = errors.New("the leadership was lost, and the disk of this replica does not answer")
+)
 
 func (r *Replica) noteApplied(committed []*raftpb.Entry) {
 	r.mu.Lock()

@@ -138,6 +138,7 @@ func (r *Replica) tickNode() []*raftpb.Message {
 		r.tickHurry()
 	}
 	r.observe()
+	r.tickLost()
 	r.tickReaders()
 	r.tickSummons()
 	r.tickOffers()
@@ -150,6 +151,23 @@ func (r *Replica) tickNode() []*raftpb.Message {
 		return append(due, calls...)
 	}
 	return append(due, r.rest()...)
+}
+
+// lostTicksMax is how long a round may take to answer what the lost lead left.
+const lostTicksMax = 2
+
+// tickLost lets go who waits for a round that does not end, once the lead is lost. The write goes on, and may come to be applied. Called
+// with mu held.
+func (r *Replica) tickLost() {
+	if !r.lost {
+		r.lostTicks = 0
+		return
+	}
+	if r.lostTicks++; r.lostTicks >= lostTicksMax && r.scheduled.Load() != 0 {
+		r.lostTicks = 0
+		close(r.held)
+		r.held = make(chan struct{})
+	}
 }
 
 // tickOffers lets Raft try anew to bring members up to date that were offered a snapshot: the offer, or the word that it was

@@ -257,7 +257,7 @@ func (h *Host) guard(shard *Shard) *heldError {
 func (h *Host) look(shard *Shard, opened volume.Superblock) error {
 	done := make(chan error, 1)
 	go func() { done <- stillSame(h.cfg.FS, h.cfg.Dir, opened) }()
-	const slow = "the volume does not answer"
+	const slow = recordv1.VolumeSilent
 	patience := time.NewTimer(guardPatience)
 	defer patience.Stop()
 	for {

@@ -1,0 +1,108 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// newField is a field of RecordStore that the earlier chart of this file lacks. Its use restarts nothing.
+const newField = "serviceAnnotations"
+
+// earlierChart is a copy of the operator's chart whose kind RecordStore has no newField.
+func earlierChart() string {
+	GinkgoHelper()
+	chart := filepath.Join(GinkgoT().TempDir(), "sheaf-operator")
+	Expect(os.CopyFS(chart, os.DirFS(filepath.Join(root, "charts/sheaf-operator")))).To(Succeed())
+	file := filepath.Join(chart, "templates/crds/sheaf.dev_recordstores.yaml")
+	text, err := os.ReadFile(file)
+	Expect(err).NotTo(HaveOccurred())
+	// The name of the field, and all lines below it that are indented further.
+	field := regexp.MustCompile(`(?m)^( {18})` + newField + `:\n(?: {19,}.*\n)+`)
+	Expect(field.FindAll(text, -1)).To(HaveLen(1), "the field %s is not where it was in %s", newField, file)
+	Expect(os.WriteFile(file, field.ReplaceAll(text, nil), 0o600)).To(Succeed())
+	return chart
+}
+
+// operatorMay tells whether the operator has a right in a namespace.
+func operatorMay(verb, what, namespace string) bool {
+	return try(30*time.Second, "", "kubectl", "auth", "can-i", verb, what, "-n", namespace,
+		"--as=system:serviceaccount:"+operatorNamespace+":"+operatorName).err == nil
+}
+
+// An operator is installed for one namespace, with kinds that lack a field, and upgraded to the chart as it is, for all namespaces:
+// both as docs/install.md says.
+var _ = Describe("an operator for one namespace, of an earlier release,", Serial, Ordered, func() {
+	const records = 8
+	var s, other *space
+	BeforeAll(func() {
+		s, other = newSpace("watched"), newSpace("unwatched")
+		// Without DiskSets an administrator makes the volumes.
+		fixedVolume("e2e-watched-etcd", "140Mi", "n1", s.disk("n1", "watched-etcd", "160M"))
+		fixedVolume("e2e-watched", "140Mi", "n2", s.disk("n2", "watched", "160M"))
+		DeferCleanup(func() { installOperator() })
+		installOperatorOf(earlierChart(), "watchNamespaces={"+s.name+"}", "diskSets.enabled=false")
+	})
+
+	It("runs a store in that namespace, and leaves one in another namespace alone", func() {
+		for _, space := range []*space{s, other} {
+			space.makeStore("e2e-watched-etcd")
+			space.makePool("main", "e2e-watched", 1, "fileSystem: {type: ext4}")
+		}
+		s.awaitStore("q", 2*time.Minute)
+		s.client()
+		s.putAll(records)
+
+		Expect(operatorMay("create", "statefulsets", s.name)).To(BeTrue())
+		Expect(operatorMay("create", "statefulsets", other.name)).To(BeFalse(), "the operator has rights in a namespace that it does not watch")
+		store, err := other.store("q")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(store.Finalizers).To(BeEmpty())
+		Expect(store.Status.ObservedGeneration).To(BeZero())
+		Expect(condition(store.Status.Conditions, v1alpha1.ConditionReconciling)).To(HaveField("Reason", "Pending"), "what nobody looks at says so")
+		Expect(kubectl("get", "statefulsets,deployments,services,pods,persistentvolumeclaims,poddisruptionbudgets,networkpolicies", "-n", other.name,
+			"-o", "name")).To(BeEmpty())
+	})
+
+	It("is upgraded with its kinds: the new field works, nothing restarts, and the other namespace is looked at too", func() {
+		use := fmt.Sprintf(`{"spec":{"gateway":{%q:{"example.org/new":"field"}}}}`, newField)
+		before := s.pods(storePods)
+		Expect(before).To(HaveLen(3), "etcd, a gateway and a shard")
+		o := try(time.Minute, "", "kubectl", "patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", use)
+		Expect(o.words).To(ContainSubstring("unknown field"), "the field is there before the upgrade: %v", o)
+		t := s.startTraffic()
+		t.awaitCalls(4)
+
+		installOperator()
+		objects := kubectl("get", "recordstores,shardpools", "-n", s.name, "-o", "json")
+		must(time.Minute, objects, "kubectl", "replace", "--dry-run=server", "-f", "-") // they are valid as they were
+		o = try(time.Minute, "", "kubectl", "patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", use)
+		Expect(o.err).NotTo(HaveOccurred(), "%v", o)
+		Expect(o.words).NotTo(ContainSubstring("unknown field"))
+		Eventually(func() string {
+			return kubectl("get", "service", "q-gateway", "-n", s.name, "-o", `jsonpath={.metadata.annotations.example\.org/new}`)
+		}).WithTimeout(time.Minute).Should(Equal("field"))
+		s.awaitObserved()
+		s.awaitStore("q", 2*time.Minute)
+		t.awaitCalls(4)
+		Expect(t.end()).To(BeEmpty())
+		s.getAll(records)
+		Expect(changed(before, s.pods(storePods))).To(BeEmpty())
+		Expect(s.pods(storePods)).To(HaveLen(len(before)))
+
+		Eventually(func(g Gomega) {
+			store, err := other.store("q")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(store.Status.ObservedGeneration).To(Equal(store.Generation))
+		}).WithTimeout(time.Minute).Should(Succeed())
+	})
+})

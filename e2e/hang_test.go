@@ -1,0 +1,47 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// hang lets the disk below one shard of pool next answer nothing for a while, under load. What it asks of that disk waits, without an error.
+func (s *space) hang(l *load) {
+	shard := s.shards("next")["next-1"]
+	before := s.pod("next-1-0")
+	Expect(shard.LeadingGroups).To(BeNumerically(">", 0), "%+v", shard)
+	hung := time.Now()
+	cluster("disk", "throttle", shard.Node, s.name+"-slow", "hang")
+	answers := func() { cluster("disk", "throttle", shard.Node, s.name+"-slow", "off") }
+	DeferCleanup(answers)
+
+	By("calls go on at the other copies, and the status names the shard")
+	l.awaitCalls(500)
+	l.waited("the disk of "+shard.Name+" hangs", hung)
+	s.awaitShard("next", shard.Number, v1alpha1.ShardUnreachable, time.Minute)
+	s.awaitCondition("next", v1alpha1.ConditionReady, "False", time.Minute, shard.Name, shard.Node, "its disk does not answer")
+	s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, shard.Name, "its disk does not answer")
+	s.awaitStoreCondition(v1alpha1.ConditionRedundant, "False", time.Minute)
+	s.awaitStoreCondition(v1alpha1.ConditionAvailable, "True", time.Minute)
+	AddReportEntry(fmt.Sprintf("the status said so %v after the disk began to hang", time.Since(hung).Round(time.Second)))
+
+	By("the disk answers again: the shard goes on where it was")
+	l.start()
+	answers()
+	s.awaitShard("next", shard.Number, v1alpha1.ShardServing, 3*time.Minute)
+	s.awaitSettled()
+	s.awaitStore("q", 2*time.Minute)
+	after := s.shards("next")[shard.Name]
+	Expect(after.Volume).To(HaveField("UUID", shard.Volume.UUID), "the disk was given up")
+	Expect(s.pod("next-1-0").Metadata.UID).To(Equal(before.Metadata.UID))
+	l.awaitCalls(100)
+	Expect(l.end()).To(BeEmpty())
+	l.check()
+}

@@ -1,0 +1,193 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// memberships follows the members of the groups of the store q in its etcd, change by change: no membership that leaders write is missed.
+type memberships struct {
+	mutex   sync.Mutex
+	domains map[string]string          // of shards by name, also of those that are gone; guarded by mutex
+	groups  map[string]placement.Group // guarded by mutex
+	steps   []membershipStep           // guarded by mutex: every change of a group that was there before
+	shared  []string                   // guarded by mutex: memberships with two voters on one node
+	failure error                      // guarded by mutex
+}
+
+// membershipStep is one change of a group.
+type membershipStep struct{ before, after placement.Group }
+
+// watchMemberships begins to follow them. This machine has to reach the pod of the first member of etcd by its address.
+func (s *space) watchMemberships() *memberships {
+	GinkgoHelper()
+	address := strings.TrimSpace(kubectl("get", "pod", "q-etcd-0", "-n", s.name, "-o", "jsonpath={.status.podIP}")) + ":2379"
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{address}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
+	Expect(err).NotTo(HaveOccurred())
+	ctx, cancel := context.WithCancel(context.Background())
+	m := &memberships{domains: map[string]string{}, groups: map[string]placement.Group{}}
+	prefix := fmt.Sprintf("%s/%s.q/", placement.PrefixDefault, s.name)
+	first, err := etcd.Get(ctx, prefix, clientv3.WithPrefix())
+	Expect(err).NotTo(HaveOccurred(), "this machine has to reach pods, such as %s, by their addresses", address)
+	for _, kv := range slices.Backward(first.Kvs) { // shards, and with them their nodes, before groups
+		m.see(strings.TrimPrefix(string(kv.Key), prefix), kv.Value)
+	}
+	Expect(m.groups).NotTo(BeEmpty(), "etcd holds no groups below %s", prefix)
+	var done sync.WaitGroup
+	done.Go(func() {
+		for answer := range etcd.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(first.Header.Revision+1)) {
+			if err := answer.Err(); err != nil && ctx.Err() == nil {
+				m.fail(fmt.Errorf("the watch of etcd ended: %w", err))
+			}
+			for _, event := range answer.Events {
+				if event.Type == clientv3.EventTypePut {
+					m.see(strings.TrimPrefix(string(event.Kv.Key), prefix), event.Kv.Value)
+				}
+			}
+		}
+	})
+	DeferCleanup(func() {
+		cancel()
+		done.Wait()
+		_ = etcd.Close() // it answers only that calls are cut
+	})
+	return m
+}
+
+func (m *memberships) fail(err error) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	m.failure = err
+}
+
+// see takes up one key and its value.
+func (m *memberships) see(key string, value []byte) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	if _, ok := strings.CutPrefix(key, "shards/"); ok {
+		var shard placement.Shard
+		if m.failure = json.Unmarshal(value, &shard); m.failure == nil {
+			m.domains[shard.Name] = shard.Domain
+		}
+		return
+	}
+	if _, ok := strings.CutPrefix(key, "groups/"); !ok {
+		return
+	}
+	var group placement.Group
+	if m.failure = json.Unmarshal(value, &group); m.failure != nil {
+		return
+	}
+	if before, ok := m.groups[group.Name]; ok {
+		m.steps = append(m.steps, membershipStep{before, group})
+	}
+	m.groups[group.Name] = group
+	nodes := map[string]string{}
+	for _, shard := range shardsOf(group, placement.Voter) {
+		node := m.domains[shard]
+		if other, taken := nodes[node]; taken && node != "" {
+			m.shared = append(m.shared, fmt.Sprintf("group %s has voters on %s and %s, both of node %s", group.Name, other, shard, node))
+		}
+		nodes[node] = shard
+	}
+}
+
+// shardsOf a group on which its members of a role are.
+func shardsOf(group placement.Group, role placement.Role) []string {
+	var shards []string
+	for _, member := range group.Members {
+		if member.Role == role {
+			shards = append(shards, member.Shard)
+		}
+	}
+	return shards
+}
+
+// added are the shards that have a member of a role after the step, and had none before it.
+func (s membershipStep) added(role placement.Role) []string {
+	had := shardsOf(s.before, role)
+	return slices.DeleteFunc(shardsOf(s.after, role), func(shard string) bool { return slices.Contains(had, shard) })
+}
+
+// await waits for a step that is taken from now on, for which is gives a shard of one of the nodes; it gives that step and the node.
+func (m *memberships) await(timeout time.Duration, nodes []string, is func(membershipStep) []string) (step membershipStep, node string) {
+	GinkgoHelper()
+	m.mutex.Lock()
+	looked := len(m.steps)
+	m.mutex.Unlock()
+	find := func() error {
+		m.mutex.Lock()
+		defer m.mutex.Unlock()
+		if m.failure != nil {
+			return StopTrying("what etcd holds cannot be followed").Wrap(m.failure)
+		}
+		for ; looked < len(m.steps); looked++ {
+			for _, shard := range is(m.steps[looked]) {
+				if node = m.domains[shard]; slices.Contains(nodes, node) {
+					step = m.steps[looked]
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("none of %d steps is the one that is waited for", looked)
+	}
+	Eventually(find).WithTimeout(timeout).WithPolling(5 * time.Millisecond).Should(Succeed())
+	return step, node
+}
+
+// count of the changes that were seen, and the memberships with two voters on one node.
+func (m *memberships) count() (steps int, shared []string) {
+	GinkgoHelper()
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	Expect(m.failure).NotTo(HaveOccurred())
+	return len(m.steps), slices.Clone(m.shared)
+}
+
+// lagMax is how many entries a copy may lack and still be up to date, as for the operator that restarts shards.
+const lagMax = 1000
+
+// awaitCaughtUp waits until every group of the store q was seen, at one time from now on, with so many voters that serve and are up to
+// date: groups may move meanwhile. Another node may go away then.
+func (s *space) awaitCaughtUp(copies int, timeout time.Duration) {
+	GinkgoHelper()
+	well := map[string]bool{}
+	Eventually(func(g Gomega) {
+		var status struct {
+			Groups []struct {
+				Group, State, Role string
+				LagEntries         *int `json:"lag_entries"`
+			}
+		}
+		o := s.sheaf("q", "", "status", "--output=json")
+		g.Expect(json.Unmarshal([]byte(o.out), &status)).To(Succeed(), "%v", o) // it exits with 1 where something is not well
+		voters, behind := map[string]int{}, map[string]any{}
+		for _, row := range status.Groups {
+			behind[row.Group] = row
+			if row.State != "Serving" || row.Role != "voter" && row.Role != "leader" || row.LagEntries == nil || *row.LagEntries > lagMax {
+				continue
+			}
+			if voters[row.Group]++; voters[row.Group] >= copies {
+				well[row.Group] = true
+			}
+		}
+		for group := range well {
+			delete(behind, group)
+		}
+		g.Expect(well).To(HaveLen(s.groups), "groups that have not caught up yet: %v", behind)
+	}).WithTimeout(timeout).Should(Succeed())
+}

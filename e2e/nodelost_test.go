@@ -1,0 +1,92 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// documented gives the command of docs/operations.md that begins like this, with other words in place of some of the page.
+func (s *space) documented(begins string, replace ...string) []string {
+	GinkgoHelper()
+	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
+	Expect(err).NotTo(HaveOccurred())
+	for line := range strings.Lines(string(page)) {
+		if strings.HasPrefix(line, begins) {
+			replace = append([]string{"-n prod", "-n " + s.name, "recordstore/quotes", "recordstore/q", "'", ""}, replace...)
+			return strings.Fields(strings.NewReplacer(replace...).Replace(line))[1:] // without "kubectl"
+		}
+	}
+	Fail("docs/operations.md has no command that begins with: " + begins)
+	return nil
+}
+
+// newNode starts another node of the cluster, which goes with the scenario.
+func (s *space) newNode(number int) string {
+	GinkgoHelper()
+	node := fmt.Sprint("n", number)
+	cluster("up", fmt.Sprint(number))
+	DeferCleanup(func() {
+		cluster("node-stop", node)
+		kubectl("delete", "node", node)
+	})
+	for _, archive := range []string{"sheaf", "sheaf-operator"} {
+		cluster("load", filepath.Join(root, "bin/images", archive+".tar"))
+	}
+	return node
+}
+
+// loseNode takes a node away for good: its machine ends, and Kubernetes is told so. Another machine comes in its place.
+func (s *space) loseNode(l *load) {
+	var lost v1alpha1.ShardStatus
+	disks := []diskSpec{}
+	for _, shard := range s.shards("next") {
+		if shard.Node != "n1" { // which has etcd
+			lost = shard
+		}
+		disks = append(disks, diskSpec{shard.Node, "/dev/disk/by-id/virtio-" + s.name + "-slow", "240Mi"})
+	}
+	began := time.Now()
+	cluster("node-stop", lost.Node)
+	DeferCleanup(func() {
+		cluster("node-start", lost.Node)
+		kubectl("wait", "--for=create", "node/"+lost.Node, "--timeout=180s")
+		kubectl("wait", "--for=condition=Ready", "node/"+lost.Node, "--timeout=180s")
+	})
+	kubectl(s.documented("kubectl delete node n3", "n3", lost.Node)...)
+	l.awaitCalls(300)
+	l.waited(lost.Node+" is lost", began)
+
+	By("the status says so, and what to do")
+	shard := s.awaitShard("next", lost.Number, v1alpha1.ShardNodeLost, time.Minute)
+	Expect(shard.Message).To(And(ContainSubstring("node "+lost.Node+" was deleted"), ContainSubstring("spec.remove"), ContainSubstring("spec.shards")))
+	s.awaitStoreCondition(v1alpha1.ConditionRedundant, "False", time.Minute)
+	s.awaitStoreCondition(v1alpha1.ConditionAvailable, "True", time.Minute)
+
+	By("another machine comes, and the commands of docs/operations.md make the store redundant")
+	l.start()
+	node := s.newNode(4)
+	s.diskSet(s.name+"-slow", "ext4", append(disks, diskSpec{node, s.disk(node, s.name+"-slow", "256M", "slow"), "240Mi"})...)
+	const patch = "kubectl -n prod patch shardpool quotes-ssd --type=merge -p "
+	remove := fmt.Sprintf(`"remove":[%d]`, lost.Number)
+	kubectl(s.documented(patch+`'{"spec":{"shards":4,"remove"`, "quotes-ssd", "next", `"remove":[2]`, remove)...)
+	must(5*time.Minute, "", "kubectl", s.documented("kubectl -n prod wait --for=condition=Redundant", "--timeout=1h", "--timeout=4m")...)
+	AddReportEntry(fmt.Sprintf("redundant again %v after %s was lost", time.Since(began).Round(time.Second), lost.Node))
+	kubectl(s.documented(patch+`'{"spec":{"shards":3}}`, "quotes-ssd", "next")...)
+	Eventually(func() map[string]v1alpha1.ShardStatus { return s.shards("next") }).WithTimeout(2 * time.Minute).Should(
+		And(HaveLen(3), Not(HaveKey(lost.Name)), HaveKeyWithValue("next-3", HaveField("Node", node))))
+	s.awaitSettled()
+	s.awaitStore("q", 2*time.Minute)
+	l.awaitCalls(100)
+	Expect(l.end()).To(BeEmpty())
+	l.check()
+}
