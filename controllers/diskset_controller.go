@@ -27,7 +27,7 @@ import (
 //
 // +kubebuilder:rbac:groups=sheaf.dev,resources=disksets,verbs=list;watch;patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=disksets/status,verbs=patch
-// +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores;shardpools,verbs=list;watch
+// +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores;shardpools;shards,verbs=list;watch
 // +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;nodes,verbs=list;watch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=list;watch;create;patch;delete
@@ -287,7 +287,8 @@ func (r *DiskSetReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.PersistentVolumeClaim{}, byClass).
 		Watches(&corev1.Node{}, all, builder.WithPredicates(readinessChanged())).
 		Watches(&v1alpha1.RecordStore{}, all, builder.WithPredicates(storeIdentified())).
-		Watches(&v1alpha1.ShardPool{}, all, builder.WithPredicates(formatBlockedChanged())).
+		Watches(&v1alpha1.ShardPool{}, all, builder.WithPredicates(poolIsNew())).
+		Watches(&v1alpha1.Shard{}, all, builder.WithPredicates(formatBlockedChanged())).
 		WithOptions(controller.Options{RateLimiter: failures()}).
 		Complete(counted(&v1alpha1.DiskSet{}, "diskset", r.Client, r))
 }

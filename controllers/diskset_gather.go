@@ -23,6 +23,7 @@ func (r *DiskSetReconciler) gather(ctx context.Context, run *diskRun) Outcome {
 		claims  corev1.PersistentVolumeClaimList
 		stores  v1alpha1.RecordStoreList
 		pools   v1alpha1.ShardPoolList
+		shards  v1alpha1.ShardList
 	)
 	for _, list := range []struct {
 		what string
@@ -34,6 +35,7 @@ func (r *DiskSetReconciler) gather(ctx context.Context, run *diskRun) Outcome {
 		{"claims", &claims},
 		{"RecordStores", &stores},
 		{"ShardPools", &pools},
+		{"Shards", &shards},
 	} {
 		if err := r.Client.List(ctx, list.into); err != nil {
 			return Retry(fmt.Errorf("list %s: %w", list.what, err))
@@ -62,9 +64,10 @@ func (r *DiskSetReconciler) gather(ctx context.Context, run *diskRun) Outcome {
 			o.stores[store.Namespace+"/"+store.Name] = store.Status.StoreUID
 		}
 	}
+	seen := seenOf(pools.Items, shards.Items)
 	for _, pool := range pools.Items {
 		o.pools[pool.Namespace+"/"+pool.Name] = pool.DeletionTimestamp == nil
-		for _, shard := range blockedShards(&pool) {
+		for _, shard := range blockedShards(seen.of(&pool)) {
 			o.blocked[shard.Volume.PersistentVolume] = shard
 		}
 		for _, claim := range replacedClaims(&pool) {
@@ -89,14 +92,22 @@ func isBench(claim *corev1.PersistentVolumeClaim) bool {
 }
 
 // blockedShards are those whose volume the kubelet does not format.
-func blockedShards(pool *v1alpha1.ShardPool) []v1alpha1.ShardStatus {
+func blockedShards(shards []v1alpha1.ShardStatus) []v1alpha1.ShardStatus {
 	var out []v1alpha1.ShardStatus
-	for _, s := range pool.Status.ShardStatuses {
-		if s.State == v1alpha1.ShardFormatBlocked && s.Volume != nil && s.Volume.PersistentVolume != "" {
+	for _, s := range shards {
+		if blockedVolume(&s) != "" {
 			out = append(out, s)
 		}
 	}
 	return out
+}
+
+// blockedVolume is the PersistentVolume that the kubelet does not format for a shard; empty: it does.
+func blockedVolume(s *v1alpha1.ShardStatus) string {
+	if s.State != v1alpha1.ShardFormatBlocked || s.Volume == nil {
+		return ""
+	}
+	return s.Volume.PersistentVolume
 }
 
 // readinessChanged lets only those changes of a node through that matter to where disks are given.
@@ -127,16 +138,22 @@ func storeIdentified() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return id(e.ObjectOld) != id(e.ObjectNew) }}
 }
 
-// formatBlockedChanged lets a pool through when it is new, as its claims may have been seen before it, and when other shards than
-// before wait for a format.
+// poolIsNew lets a pool through when it is new, as its claims may have been seen before it, and when it is gone.
+func poolIsNew() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
+}
+
+// formatBlockedChanged lets a Shard through when its volume waits for a format, or no longer does.
 func formatBlockedChanged() predicate.Predicate {
-	count := func(o client.Object) int {
-		if pool, ok := o.(*v1alpha1.ShardPool); ok {
-			return len(blockedShards(pool))
+	blocked := func(o client.Object) string {
+		if shard, ok := o.(*v1alpha1.Shard); ok {
+			return blockedVolume(&shard.Status)
 		}
-		return 0
+		return ""
 	}
 	return predicate.Funcs{
-		UpdateFunc: func(e event.UpdateEvent) bool { return count(e.ObjectOld) != count(e.ObjectNew) },
+		CreateFunc: func(e event.CreateEvent) bool { return blocked(e.Object) != "" },
+		UpdateFunc: func(e event.UpdateEvent) bool { return blocked(e.ObjectOld) != blocked(e.ObjectNew) },
+		DeleteFunc: func(e event.DeleteEvent) bool { return blocked(e.Object) != "" },
 	}
 }

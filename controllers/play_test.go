@@ -305,7 +305,7 @@ func (p *play) versions(ctx context.Context) map[string]string {
 func (p *play) objects(ctx context.Context) []client.Object {
 	lists := []client.ObjectList{
 		&appsv1.StatefulSetList{}, &appsv1.DeploymentList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{}, &corev1.ServiceList{},
-		&policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{}, &v1alpha1.ShardPoolList{}, &v1alpha1.RecordStoreList{},
+		&policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{}, &v1alpha1.ShardPoolList{}, &v1alpha1.ShardList{}, &v1alpha1.RecordStoreList{},
 	}
 	var objects []client.Object
 	for _, list := range lists {

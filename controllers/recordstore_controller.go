@@ -14,10 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -32,7 +34,7 @@ import (
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores/status,verbs=patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores/finalizers,verbs=update
-// +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools,verbs=list;watch
+// +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools;shards,verbs=list;watch
 // +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=list;watch;create;patch
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=list;watch;create;patch
@@ -78,6 +80,7 @@ const placementTimeout = 5 * time.Second
 type storeRun struct {
 	store     *v1alpha1.RecordStore
 	pools     []v1alpha1.ShardPool
+	seen      seenShards // of these pools
 	hasPools  bool
 	first     firstPlacement
 	access    workload.EtcdAccess
@@ -238,6 +241,7 @@ func (r *RecordStoreReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&networkingv1.NetworkPolicy{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.ShardPool{}, handler.EnqueueRequestsFromMapFunc(storeOfPool)).
+		Watches(&v1alpha1.Shard{}, storeOfShard, builder.WithPredicates(shardTells)).
 		// An etcd that does not answer holds up its own store alone.
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4, RateLimiter: failures()}).
 		Complete(counted(&v1alpha1.RecordStore{}, "recordstore", r.Client, r))
@@ -250,4 +254,32 @@ func storeOfPool(_ context.Context, o client.Object) []reconcile.Request {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: pool.Namespace, Name: pool.Spec.StoreRef.Name}}}
+}
+
+// pauseShards is for how long Shards that tell something new are gathered before their store is looked at: at a start all of them do.
+const pauseShards = time.Second
+
+// storeOfShard asks for the store that a Shard's label names. The pool, which is written after its Shards, asks for it at once; but the cache
+// may have seen the pool before the Shards.
+var storeOfShard = handler.Funcs{
+	CreateFunc: func(_ context.Context, e event.CreateEvent, q shardQueue) { askStoreOf(e.Object, q) },
+	UpdateFunc: func(_ context.Context, e event.UpdateEvent, q shardQueue) { askStoreOf(e.ObjectNew, q) },
+	DeleteFunc: func(_ context.Context, e event.DeleteEvent, q shardQueue) { askStoreOf(e.Object, q) },
+}
+
+type shardQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+func askStoreOf(shard client.Object, queue shardQueue) {
+	if store := shard.GetLabels()[v1alpha1.LabelStore]; store != "" {
+		queue.AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Namespace: shard.GetNamespace(), Name: store}}, pauseShards)
+	}
+}
+
+// shardTells lets a Shard through where its status tells something else than before.
+var shardTells = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*v1alpha1.Shard)
+		after, ok2 := e.ObjectNew.(*v1alpha1.Shard)
+		return !ok || !ok2 || writeDue(before.Status, after.Status, toldOfShard, 0)
+	},
 }

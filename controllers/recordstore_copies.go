@@ -271,22 +271,11 @@ func (r *RecordStoreReconciler) awaitCopies(_ context.Context, run *storeRun) Ou
 	return Wait(redundant.reason, redundant.message, pause)
 }
 
-// shardStatuses of all pools, by name.
-func shardStatuses(pools []v1alpha1.ShardPool) map[string]v1alpha1.ShardStatus {
-	all := map[string]v1alpha1.ShardStatus{}
-	for n := range pools {
-		for _, s := range pools[n].Status.ShardStatuses {
-			all[s.Name] = s
-		}
-	}
-	return all
-}
-
 // replaceLost empties shards whose node is lost, or whose device the kubelet neither mounts nor formats, where every group of theirs goes
 // on without all of them. What it does is taken back when the node is back, or the device mounted.
 func (r *RecordStoreReconciler) replaceLost(ctx context.Context, run *storeRun, states map[string]v1alpha1.PoolState) error {
 	lost := map[string]bool{}
-	for name, s := range shardStatuses(run.pools) {
+	for name, s := range run.seen.byName() {
 		if s.State == v1alpha1.ShardNodeLost || s.State == v1alpha1.ShardFormatBlocked {
 			lost[name] = true
 		}

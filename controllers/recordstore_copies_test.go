@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"k8s.io/apimachinery/pkg/types"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -121,11 +122,12 @@ var _ = Describe("A store with several copies", func() {
 		p.pool(ctx, 4)
 		p.settle(ctx)
 		lost := func(state v1alpha1.ShardState) {
-			pools := []v1alpha1.ShardPool{*p.getPool(ctx)}
-			pools[0].Status.ShardStatuses[1].State = state
 			run := runOf(p.get(ctx))
-			run.pools = pools
+			run.pools = []v1alpha1.ShardPool{*p.getPool(ctx)}
 			var err error
+			run.seen, err = readSeen(ctx, api, run.pools, client.InNamespace(p.Namespace))
+			Expect(err).NotTo(HaveOccurred())
+			run.seen.of(&run.pools[0])[1].State = state
 			run.placement, err = p.etcd.Open(p.Namespace+"/quotes", run.access, run.secrets)
 			Expect(err).NotTo(HaveOccurred())
 			for range 30 {

@@ -166,7 +166,7 @@ func TestRollUp(t *testing.T) {
 		poolOf("ssd", 2, v1alpha1.ShardServing, v1alpha1.ShardLoading),
 		poolOf("hdd", 1, v1alpha1.ShardDiskLost),
 	}
-	groups, shards := rollUp(pools, PlacementState{Groups: 12, Silent: map[string]string{"g8": "hdd-0"}, Unplaced: map[string]string{"g9": "no shard", "g8": "x"}}, 1, groupSum{})
+	groups, shards := rollUp(pools, seenOf(pools, nil), PlacementState{Groups: 12, Silent: map[string]string{"g8": "hdd-0"}, Unplaced: map[string]string{"g9": "no shard", "g8": "x"}}, 1, groupSum{})
 	if groups.Total != 12 || groups.Serving != 5 || groups.Loading != 3 || groups.Degraded != 0 || groups.DataLost != 4 {
 		t.Errorf("%+v", groups)
 	}
@@ -180,7 +180,7 @@ func TestRollUp(t *testing.T) {
 		t.Errorf("%+v", groups.NotWell)
 	}
 	// A status that lags behind never makes a negative count.
-	groups, _ = rollUp(pools, PlacementState{Groups: 2}, 1, groupSum{})
+	groups, _ = rollUp(pools, seenOf(pools, nil), PlacementState{Groups: 2}, 1, groupSum{})
 	if groups.Serving != 2 || groups.Loading != 0 || groups.Degraded != 0 || groups.DataLost != 0 {
 		t.Errorf("%+v", groups)
 	}
@@ -188,7 +188,7 @@ func TestRollUp(t *testing.T) {
 	for n := range 100 {
 		many[fmt.Sprintf("g%d", n)] = "ssd-9"
 	}
-	if groups, _ = rollUp(nil, PlacementState{Groups: 100, Silent: many, Unplaced: many}, 1, groupSum{}); len(groups.NotWell) != 20 {
+	if groups, _ = rollUp(nil, nil, PlacementState{Groups: 100, Silent: many, Unplaced: many}, 1, groupSum{}); len(groups.NotWell) != 20 {
 		t.Errorf("%d groups are named", len(groups.NotWell))
 	}
 }
@@ -235,7 +235,8 @@ func TestShardStates(t *testing.T) {
 	cordoned.Spec.State = v1alpha1.PoolCordoned
 	shrunk := poolOf("ssd", 1, v1alpha1.ShardServing, v1alpha1.ShardServing)
 	shrunk.Spec.State = v1alpha1.PoolActive
-	got := shardStates([]v1alpha1.ShardPool{cordoned, shrunk})
+	pools := []v1alpha1.ShardPool{cordoned, shrunk}
+	got := shardStates(pools, seenOf(pools, nil))
 	want := map[string]v1alpha1.PoolState{
 		"hdd-0": v1alpha1.PoolCordoned, "hdd-1": v1alpha1.PoolCordoned, "ssd-0": v1alpha1.PoolActive, "ssd-1": v1alpha1.PoolDrained,
 	}
@@ -247,7 +248,7 @@ func TestShardStates(t *testing.T) {
 func TestPoolShardNamesFollowTheNumbers(t *testing.T) {
 	pool := poolOf("ssd", 2, v1alpha1.ShardServing, v1alpha1.ShardServing, v1alpha1.ShardServing)
 	pool.Status.ShardStatuses = slices.Delete(pool.Status.ShardStatuses, 1, 2) // shard 1 was removed
-	if got := poolShardNames(&pool); !slices.Equal(got, []string{"ssd-0", "ssd-2"}) {
+	if got := poolShardNames(&pool, pool.Status.ShardStatuses); !slices.Equal(got, []string{"ssd-0", "ssd-2"}) {
 		t.Errorf("%q", got)
 	}
 }

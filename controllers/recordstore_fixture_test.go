@@ -140,8 +140,9 @@ func (p *storePlay) reconcile(ctx context.Context) (ctrl.Result, error) {
 	return p.r.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}})
 }
 
-// round lets everybody do what is next.
+// round lets everybody do what is next. Rounds are so far apart that moving numbers are written in each.
 func (p *storePlay) round(ctx context.Context) error {
+	p.pools.written.Clear()
 	_, failed := p.reconcile(ctx)
 	var pools v1alpha1.ShardPoolList
 	Expect(api.List(ctx, &pools, client.InNamespace(p.Namespace))).To(Succeed())

@@ -54,7 +54,11 @@ func (r *RecordStoreReconciler) gatherPools(ctx context.Context, run *storeRun) 
 			run.pools = append(run.pools, pool)
 		}
 	}
-	run.hasPools = true
+	seen, err := readSeen(ctx, r.Client, run.pools, client.InNamespace(run.store.Namespace))
+	if err != nil {
+		return Retry(err)
+	}
+	run.seen, run.hasPools = seen, true
 	slices.SortFunc(run.pools, func(a, b v1alpha1.ShardPool) int { return cmp.Compare(a.Name, b.Name) })
 	run.heard = r.Groups.sum(client.ObjectKeyFromObject(run.store), run.pools)
 	if at, ok := r.written.Load(run.store.UID); ok {

@@ -186,8 +186,8 @@ func (r *RecordStoreReconciler) initPlacement(ctx context.Context, run *storeRun
 	var err error
 	if store.Spec.AdoptStoreUID == "" {
 		err = run.placement.Init(bounded, spec)
-	} else if _, err = run.placement.Plan(bounded, spec, shardStates(run.pools)); is(err, ErrPlacementLost) {
-		err = run.placement.Recover(bounded, spec, shardAddresses(run.pools))
+	} else if _, err = run.placement.Plan(bounded, spec, shardStates(run.pools, run.seen)); is(err, ErrPlacementLost) {
+		err = run.placement.Recover(bounded, spec, shardAddresses(run.pools, run.seen))
 	}
 	switch {
 	case err == nil:
@@ -220,7 +220,7 @@ func (r *RecordStoreReconciler) initPlacement(ctx context.Context, run *storeRun
 func (r *RecordStoreReconciler) plan(ctx context.Context, run *storeRun) Outcome {
 	ctx, cancel := context.WithTimeout(ctx, 4*placementTimeout)
 	defer cancel()
-	states := shardStates(run.pools)
+	states := shardStates(run.pools, run.seen)
 	var state PlacementState
 	err := r.replaceLost(ctx, run, states)
 	if err == nil {
@@ -265,7 +265,7 @@ func lostMessage(run *storeRun) string {
 	store := run.store
 	command := fmt.Sprintf("kubectl -n %s exec deploy/%s -c %s -- /sheaf recover placement %s --store-uid=%s --shards=",
 		store.Namespace, workload.Gateway(store.Name), workload.ContainerGateway, strings.Join(run.access.Args(), " "), store.Status.StoreUID)
-	addresses := shardAddresses(run.pools)
+	addresses := shardAddresses(run.pools, run.seen)
 	if len(addresses) > lostShardsMax {
 		command += strings.Join(addresses[:lostShardsMax], ",") + fmt.Sprintf(",... (all %d shards)", len(addresses))
 	} else {
@@ -298,11 +298,11 @@ func (r *RecordStoreReconciler) forgetAllowance(ctx context.Context, run *storeR
 }
 
 // shardStates wanted, by shard.
-func shardStates(pools []v1alpha1.ShardPool) map[string]v1alpha1.PoolState {
+func shardStates(pools []v1alpha1.ShardPool, seen seenShards) map[string]v1alpha1.PoolState {
 	states := map[string]v1alpha1.PoolState{}
 	for _, pool := range pools {
-		leaving := leavingShards(&pool)
-		for _, shard := range poolShardNames(&pool) {
+		leaving := leavingShards(&pool, seen.of(&pool))
+		for _, shard := range poolShardNames(&pool, seen.of(&pool)) {
 			states[shard] = pool.Spec.State
 			if leaving[shard] || !pool.DeletionTimestamp.IsZero() {
 				states[shard] = v1alpha1.PoolDrained
@@ -313,17 +313,17 @@ func shardStates(pools []v1alpha1.ShardPool) map[string]v1alpha1.PoolState {
 }
 
 // poolNumbers are the shards that a pool has, or should have, as its own controller numbers them.
-func poolNumbers(pool *v1alpha1.ShardPool) numbersPlan {
+func poolNumbers(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) numbersPlan {
 	in := numbersInput{Wanted: int(poolShards(pool)), Remove: pool.Spec.Remove}
-	for _, s := range pool.Status.ShardStatuses {
+	for _, s := range seen {
 		in.Exist = append(in.Exist, s.Number)
 	}
 	return planNumbers(in)
 }
 
 // poolShardNames are the shards that a pool has or should have, by number.
-func poolShardNames(pool *v1alpha1.ShardPool) []string {
-	plan := poolNumbers(pool)
+func poolShardNames(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) []string {
+	plan := poolNumbers(pool, seen)
 	numbers := slices.Concat(plan.Keep, plan.Create, plan.Leave, plan.Remove)
 	slices.Sort(numbers)
 	names := make([]string, 0, len(numbers))
@@ -334,10 +334,10 @@ func poolShardNames(pool *v1alpha1.ShardPool) []string {
 }
 
 // shardAddresses of all pools.
-func shardAddresses(pools []v1alpha1.ShardPool) []string {
+func shardAddresses(pools []v1alpha1.ShardPool, seen seenShards) []string {
 	var out []string
 	for _, pool := range pools {
-		for _, shard := range poolShardNames(&pool) {
+		for _, shard := range poolShardNames(&pool, seen.of(&pool)) {
 			out = append(out, workload.ShardAddress(pool.Namespace, pool.Name, shard))
 		}
 	}

@@ -40,11 +40,11 @@ func planMisses(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool) string 
 
 // shardsToCome are the shards that a store is to have, that take groups, and that are on their way to being registered: groups that have
 // nowhere to go may go there.
-func shardsToCome(view *PlacementView, pools []v1alpha1.ShardPool) (names []string) {
-	states := shardStatuses(pools)
-	wanted := shardStates(pools)
+func shardsToCome(view *PlacementView, pools []v1alpha1.ShardPool, seen seenShards) (names []string) {
+	states := seen.byName()
+	wanted := shardStates(pools, seen)
 	for n := range pools {
-		for _, name := range poolShardNames(&pools[n]) {
+		for _, name := range poolShardNames(&pools[n], seen.of(&pools[n])) {
 			if !parked(&pools[n], name) {
 				names = append(names, name)
 			}

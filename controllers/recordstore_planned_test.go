@@ -55,7 +55,8 @@ func TestShardsToCome(t *testing.T) {
 	parkedPool := poolOf("parked", 1, v1alpha1.ShardPending)
 	parkedPool.Spec.State, parkedPool.Spec.Parked = v1alpha1.PoolActive, []int32{0}
 	view := viewOf(1, "old-0 old-1 new-0", nil)
-	if got := shardsToCome(view, []v1alpha1.ShardPool{old, next, idle, parkedPool}); !slices.Equal(got, []string{"new-1", "new-3"}) {
+	pools := []v1alpha1.ShardPool{old, next, idle, parkedPool}
+	if got := shardsToCome(view, pools, seenOf(pools, nil)); !slices.Equal(got, []string{"new-1", "new-3"}) {
 		t.Errorf("%q", got)
 	}
 }

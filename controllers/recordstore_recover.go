@@ -13,7 +13,7 @@ func (r *RecordStoreReconciler) placementLost(ctx context.Context, run *storeRun
 	store, why := run.store, ""
 	SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionEtcdReady, "Ready", "etcd answers")
 	if store.Spec.Etcd.Managed != nil && run.copies() > 1 {
-		err := run.placement.Recover(ctx, placementSpec(run), shardAddresses(run.pools))
+		err := run.placement.Recover(ctx, placementSpec(run), shardAddresses(run.pools, run.seen))
 		if err == nil {
 			message := fmt.Sprintf("etcd was empty: the placement of store %s was rebuilt from the volumes of its shards", store.Status.StoreUID)
 			SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "PlacementRebuilt", message)

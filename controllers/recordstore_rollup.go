@@ -18,7 +18,7 @@ const troublesMax = 20
 
 // awaitPools waits until every group serves.
 func (r *RecordStoreReconciler) awaitPools(ctx context.Context, run *storeRun) Outcome {
-	counts, shards := rollUp(run.pools, run.state, run.copies(), run.heard)
+	counts, shards := rollUp(run.pools, run.seen, run.state, run.copies(), run.heard)
 	redundant, _ := run.redundant()
 	switch {
 	case shardsWanted(run.pools) == 0:
@@ -120,7 +120,7 @@ func (r *RecordStoreReconciler) summarize(run *storeRun, out Outcome) {
 func (r *RecordStoreReconciler) summarizePools(run *storeRun) {
 	status := &run.store.Status
 	before := status.Groups
-	status.Groups, status.Shards = rollUp(run.pools, run.state, run.copies(), run.heard)
+	status.Groups, status.Shards = rollUp(run.pools, run.seen, run.state, run.copies(), run.heard)
 	if !run.hasState {
 		status.Groups.NotWell = before.NotWell
 		if run.copies() > 1 { // only etcd knows which copies are of one group, and the shards whether they serve
@@ -128,7 +128,7 @@ func (r *RecordStoreReconciler) summarizePools(run *storeRun) {
 		}
 	}
 	run.setRedundant()
-	status.Load, status.Version = storeLoadText(run.pools), versionWords(shardStatuses(run.pools))
+	status.Load, status.Version = storeLoadText(run.pools), versionWords(run.seen.byName())
 	run.figures()
 	for _, kind := range []string{
 		v1alpha1.ConditionLoaded, v1alpha1.ConditionFileSystemMatches, v1alpha1.ConditionMemoryFits,
@@ -196,7 +196,7 @@ func (run *storeRun) figures() {
 }
 
 // rollUp counts groups and shards.
-func rollUp(pools []v1alpha1.ShardPool, state PlacementState, copies int32, heard groupSum) (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
+func rollUp(pools []v1alpha1.ShardPool, seen seenShards, state PlacementState, copies int32, heard groupSum) (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
 	groups := v1alpha1.GroupCounts{Total: state.Groups + state.Missing}
 	var shards v1alpha1.ShardCounts
 	lost := map[string]v1alpha1.ShardStatus{}
@@ -205,7 +205,7 @@ func rollUp(pools []v1alpha1.ShardPool, state PlacementState, copies int32, hear
 		shards.Total += poolShards(&pools[n])
 		shards.Updated += pools[n].Status.Updated
 		list = append(list, pools[n].Status.Groups.NotWell...)
-		for _, s := range pools[n].Status.ShardStatuses {
+		for _, s := range seen.of(&pools[n]) {
 			countShard(&groups, s)
 			switch s.State {
 			case v1alpha1.ShardServing, v1alpha1.ShardDraining:
@@ -219,7 +219,7 @@ func rollUp(pools []v1alpha1.ShardPool, state PlacementState, copies int32, hear
 	}
 	if copies > 1 { // what shards count are copies
 		damaged := groups.Damaged
-		groups = countCopies(&state.View, shardStatuses(pools), heard)
+		groups = countCopies(&state.View, seen.byName(), heard)
 		groups.Total += state.Missing
 		groups.Damaged = min(damaged, groups.Total)
 		groups.NotWell = firstTroubles(append(list, groups.NotWell...))

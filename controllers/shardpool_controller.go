@@ -2,13 +2,13 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -46,6 +46,8 @@ func storeKey(pool *v1alpha1.ShardPool) types.NamespacedName {
 // +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools,verbs=list;watch;patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools/status,verbs=patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools/finalizers,verbs=update
+// +kubebuilder:rbac:groups=sheaf.dev,resources=shards,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=sheaf.dev,resources=shards/status,verbs=patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores,verbs=get;list;watch
 // +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=services,verbs=list;watch;create;patch
@@ -73,7 +75,7 @@ type ShardPoolReconciler struct {
 	Now func() time.Time
 
 	turns   sync.Map // of a store's key: *sync.Mutex, held while a shard of the store is chosen and stopped
-	written sync.Map // of a pool's UID: time.Time of the last write of its status
+	written sync.Map // of the UID of a pool or Shard: time.Time of the last write of its status
 	changed pacer
 }
 
@@ -91,6 +93,11 @@ type poolWork struct {
 	claims map[int32]*corev1.PersistentVolumeClaim
 	plan   numbersPlan
 	shards []*observedShard // in order of their numbers, as statuses
+
+	objects map[int32]*v1alpha1.Shard      // as they were read
+	last    map[int32]v1alpha1.ShardStatus // of all shards, as they were seen last
+	// misnamed are Shards that name the pool and are not called after it and a number: somebody has made them.
+	misnamed []*v1alpha1.Shard
 
 	view    *PlacementView // nil: not asked yet
 	viewErr error
@@ -149,6 +156,9 @@ func (r *ShardPoolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	out := Run(ctx, steps, w)
 	if pool.DeletionTimestamp != nil && out.IsComplete() {
 		r.written.Delete(pool.UID)
+		for _, shard := range w.objects {
+			r.written.Delete(shard.UID)
+		}
 		r.Groups.forget(storeKey(pool), pool.Name, w.now())
 		return ctrl.Result{}, nil
 	}
@@ -156,8 +166,12 @@ func (r *ShardPoolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 		return r.changed.again(req), nil
 	}
 	w.conditions(out)
-	if err := w.writeStatus(ctx); err != nil {
-		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+	err := w.writeShards(ctx)
+	if !w.passes(err) {
+		err = errors.Join(err, w.writeStatus(ctx))
+	}
+	if err != nil {
+		if w.passes(err) {
 			log.FromContext(ctx).V(1).Info("the pool changed meanwhile", "reason", err.Error())
 			return r.changed.again(req), nil
 		}
@@ -189,6 +203,9 @@ func (w *poolWork) pause(asked time.Duration) time.Duration {
 func (w *poolWork) ending(err error) bool {
 	return err != nil && (apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsConflict(err))
 }
+
+// passes says whether a write failed in a way that is over at the next look.
+func (w *poolWork) passes(err error) bool { return w.ending(err) || staleWrite(err) }
 
 func (w *poolWork) now() time.Time {
 	if w.Now != nil {
@@ -266,41 +283,37 @@ func (w *poolWork) applyService(ctx context.Context) Outcome {
 	return Complete()
 }
 
-// writeStatus writes the status where it changed, and only on what was read: an older one must not take back what is
-// recorded there, such as the UUID of a volume.
+// writeStatus writes the pool's status where that is due, and only on what was read.
 func (w *poolWork) writeStatus(ctx context.Context) error {
-	if equality.Semantic.DeepEqual(w.before.Status, w.pool.Status) {
+	since := pauseNumbers
+	if at, ok := w.written.Load(w.pool.UID); ok {
+		since = w.now().Sub(at.(time.Time))
+	}
+	if !writeDue(w.before.Status, w.pool.Status, toldOfPool, since) {
 		return nil
 	}
 	patch := client.MergeFromWithOptions(w.before, client.MergeFromWithOptimisticLock{})
-	if err := w.Client.Status().Patch(ctx, w.pool, patch, client.FieldOwner("sheaf-operator-status")); err != nil {
+	if err := w.Client.Status().Patch(ctx, w.pool, patch, client.FieldOwner(managerOfStatus)); err != nil {
 		return fmt.Errorf("write the status of ShardPool %s: %w", w.pool.Name, err)
 	}
 	w.written.Store(w.pool.UID, w.now())
-	w.tellChanges(ctx)
 	return nil
 }
 
-// tellChanges tells of shards whose state has changed: in the log of all, by events of those that a person has to look at, or no longer.
-func (w *poolWork) tellChanges(ctx context.Context) {
-	before := map[string]v1alpha1.ShardState{}
-	for _, s := range w.before.Status.ShardStatuses {
-		before[s.Name] = s.State
-	}
-	for _, s := range w.pool.Status.ShardStatuses {
-		n := news{reason: string(s.State), action: "Observe", object: shardObject(w.pool, s.Name)}
-		switch {
-		case s.State == before[s.Name]:
-		case needsPerson(s.State):
-			n.warning, n.message = true, fmt.Sprintf("shard %s: %s", s.Name, s.Message)
-			tell(ctx, w.Recorder, w.pool, n)
-		case needsPerson(before[s.Name]):
-			n.message = fmt.Sprintf("shard %s is no longer %s", s.Name, before[s.Name])
-			tell(ctx, w.Recorder, w.pool, n)
-		default:
-			n.message = fmt.Sprintf("shard %s is %s%s", s.Name, s.State, colon(s.Message))
-			logNews(ctx, n)
-		}
+// tellChange tells of a shard whose state has changed: in the log in any case, by an event where a person has to look at it, or no longer.
+func (w *poolWork) tellChange(ctx context.Context, before v1alpha1.ShardState, s v1alpha1.ShardStatus) {
+	n := news{reason: string(s.State), action: "Observe", object: shardObject(w.pool, s.Name)}
+	switch {
+	case s.State == before:
+	case needsPerson(s.State):
+		n.warning, n.message = true, fmt.Sprintf("shard %s: %s", s.Name, s.Message)
+		tell(ctx, w.Recorder, w.pool, n)
+	case needsPerson(before):
+		n.message = fmt.Sprintf("shard %s is no longer %s", s.Name, before)
+		tell(ctx, w.Recorder, w.pool, n)
+	default:
+		n.message = fmt.Sprintf("shard %s is %s%s", s.Name, s.State, colon(s.Message))
+		logNews(ctx, n)
 	}
 }
 

@@ -45,7 +45,6 @@ type observedShard struct {
 	Copies     int32  // of each group
 	Template   string // hash of the wanted pod template
 	Now        time.Time
-	KeepLoad   bool  // too soon for another step of progress
 	DeviceRate int64 // bytes per second of a disk of the class, as a Job has measured it; 0: none did
 	MessageMax int
 }

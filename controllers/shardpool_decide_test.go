@@ -334,16 +334,6 @@ func TestDecideShardSteps(t *testing.T) {
 	if o.Last.Load != "20% 1.0MiB/s ETA 1m" || o.Last.LoadPercent != 20 {
 		t.Fatalf("load %q, %d%%", o.Last.Load, o.Last.LoadPercent)
 	}
-	for _, step := range []struct {
-		done int64
-		keep bool
-		want int32
-	}{{24, true, 20}, {24, false, 24}, {25, true, 25}, {10, true, 10}} {
-		o.Report.Load.BytesDone, o.KeepLoad = step.done<<20, step.keep
-		if got := decideShard(o); got.LoadPercent != step.want {
-			t.Errorf("%d done, keep %t: %d%%", step.done, step.keep, got.LoadPercent)
-		}
-	}
 }
 
 func TestBytesText(t *testing.T) {

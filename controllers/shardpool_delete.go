@@ -86,9 +86,7 @@ func (w *poolWork) letGo(ctx context.Context) Outcome {
 // numbers of the shards that exist, or existed when status was written.
 func (w *poolWork) numbers() []int32 {
 	numbers := slices.Collect(maps.Keys(w.sets))
-	for _, s := range w.before.Status.ShardStatuses {
-		numbers = append(numbers, s.Number)
-	}
+	numbers = slices.AppendSeq(numbers, maps.Keys(w.last))
 	slices.Sort(numbers)
 	return slices.Compact(numbers)
 }
@@ -115,8 +113,8 @@ func (w *poolWork) deletedAlone(ctx context.Context) (bool, error) {
 // holdsGroups says which shards hold groups; empty where none does.
 func (w *poolWork) holdsGroups() string {
 	var words []string
-	for _, s := range w.before.Status.ShardStatuses {
-		if s.Groups > 0 {
+	for _, n := range slices.Sorted(maps.Keys(w.last)) {
+		if s := w.last[n]; s.Groups > 0 {
 			words = append(words, fmt.Sprintf("shard %s holds %d of its groups", s.Name, s.Groups))
 		}
 	}

@@ -40,12 +40,6 @@ func (o *observedShard) describe(s *v1alpha1.ShardStatus) {
 
 func (o *observedShard) progress(s *v1alpha1.ShardStatus) {
 	s.LoadPercent, s.Load = loadPercent(o.Report.Load), loadText(o.load())
-	last := o.Last
-	if o.KeepLoad && last.State == v1alpha1.ShardLoading && s.LoadPercent >= last.LoadPercent && s.LoadPercent < last.LoadPercent+stepPercent {
-		s.LoadPercent, s.Load = last.LoadPercent, last.Load
-		s.LoadBytesPerSecond, s.LoadDevicePercent = last.LoadBytesPerSecond, last.LoadDevicePercent
-		s.ServingGroups = max(last.ServingGroups, min(s.ServingGroups, 1))
-	}
 }
 
 // volume is what the shard says of it, or said last, and the claim as it is.

@@ -28,8 +28,6 @@ const (
 	describeAtOnce  = 16
 	eventsKept      = 5
 	eventBytesMax   = 400
-	messagesBytes   = 128 << 10 // of all shards' messages in one status
-	shardMessageMin = 100
 	shardMessageMax = 900
 )
 
@@ -68,7 +66,7 @@ func (w *poolWork) gather(ctx context.Context) Outcome {
 	return w.readEvents(ctx)
 }
 
-// lists reads sets, pods and claims of the pool.
+// lists reads sets, pods, claims and Shards of the pool.
 func (w *poolWork) lists(ctx context.Context) error {
 	in := []client.ListOption{client.InNamespace(w.pool.Namespace), client.MatchingLabels{v1alpha1.LabelPool: w.pool.Name}}
 	var sets appsv1.StatefulSetList
@@ -95,7 +93,7 @@ func (w *poolWork) lists(ctx context.Context) error {
 			w.claims[n] = &claims.Items[i]
 		}
 	}
-	return nil
+	return w.listShards(ctx)
 }
 
 func (w *poolWork) numbered(object client.Object) (int32, bool) {
@@ -103,7 +101,7 @@ func (w *poolWork) numbered(object client.Object) (int32, bool) {
 	return int32(n), err == nil && n >= 0
 }
 
-// planShards decides which shards there are to be. A shard whose set is just being made anew is known from status.
+// planShards decides which shards there are to be. A shard whose set is just being made anew is known as it was seen last.
 func (w *poolWork) planShards(ctx context.Context) {
 	in := numbersInput{Remove: w.pool.Spec.Remove, Wanted: 1, Holds: map[int32]string{}}
 	if w.pool.Spec.Shards != nil {
@@ -114,9 +112,9 @@ func (w *poolWork) planShards(ctx context.Context) {
 		in.Exist = append(in.Exist, n)
 		last[n] = v1alpha1.ShardStatus{Name: workload.Shard(w.pool.Name, n), Number: n}
 	}
-	for _, s := range w.before.Status.ShardStatuses {
-		in.Exist = append(in.Exist, s.Number)
-		last[s.Number] = s
+	for n, s := range w.last {
+		in.Exist = append(in.Exist, n)
+		last[n] = s
 	}
 	for _, n := range planNumbers(in).Remove { // of those alone it matters
 		if words := w.holds(ctx, last[n]); words != "" {
@@ -177,34 +175,33 @@ func (w *poolWork) observed(n int32) *observedShard {
 		Name: name, Number: n, Parked: slices.Contains(w.pool.Spec.Parked, n), Leaves: slices.Contains(w.plan.Leave, n),
 		Set: w.sets[n], Pod: w.pods[n], Claim: w.claims[n], ClassName: w.pool.Spec.Storage.StorageClassName,
 		StoreUID: w.store.Status.StoreUID, Copies: w.store.Spec.Replication.Copies, Now: w.now(), EtcdTrouble: etcdTroubleOf(w.store),
-		MessageMax: min(shardMessageMax, max(shardMessageMin, messagesBytes/max(1, len(w.plan.all())))),
-	}
-	if at, ok := w.written.Load(w.pool.UID); ok {
-		o.KeepLoad = o.Now.Sub(at.(time.Time)) < PauseShort
+		MessageMax: shardMessageMax,
 	}
 	if w.pool.Status.Device != nil {
 		o.DeviceRate = w.pool.Status.Device.ReadBytesPerSecond
 	}
-	for _, last := range w.before.Status.ShardStatuses {
-		if last.Number == n {
-			o.Last = *last.DeepCopy()
-		}
+	if last, ok := w.last[n]; ok {
+		o.Last = *last.DeepCopy()
 	}
 	w.recall(o)
 	return o
 }
 
-// recall finds the UUID of the shard's volume: in status, or where that was lost, in the set's template. It is gone where a
-// person said that the volume is.
+// recall finds the UUID of the shard's volume: as it was seen last, or where that was lost, in the set's template. Where set and pod agree on
+// another one, that counts: somebody has changed the status of the Shard. It is gone where a person said that the volume is.
 func (w *poolWork) recall(o *observedShard) {
 	if o.Last.Volume == nil {
 		o.Last.Volume = &v1alpha1.VolumeStatus{}
 	}
-	if o.Last.Volume.UUID == "" && o.Set != nil {
-		o.Last.Volume.UUID = o.Set.Spec.Template.Annotations[workload.AnnotationVolume]
-	}
 	for uuid := range strings.SplitSeq(w.pool.Annotations[annotationForget], ",") {
 		o.Forget = append(o.Forget, strings.TrimSpace(uuid))
+	}
+	if o.Set != nil {
+		inSet := o.Set.Spec.Template.Annotations[workload.AnnotationVolume]
+		inPod := o.Pod != nil && inSet != "" && o.Pod.Annotations[workload.AnnotationVolume] == inSet
+		if o.Last.Volume.UUID == "" || inPod && !o.forgotten(inSet) {
+			o.Last.Volume.UUID = inSet
+		}
 	}
 	if o.forgotten(o.Last.Volume.UUID) {
 		o.Last.Volume.UUID = ""

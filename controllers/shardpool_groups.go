@@ -60,15 +60,7 @@ func (o *observedShard) countGroups(s *v1alpha1.ShardStatus) {
 	if s.State == v1alpha1.ShardLoading { // groups that are not loaded yet are not gone
 		records, bytes = max(records, last.Records), max(bytes, last.StoredBytes)
 	}
-	s.Records, s.StoredBytes = o.figure(last.Records, records), o.figure(last.StoredBytes, bytes)
-}
-
-// figure is now, or before where it moved by little and a write of the status was just made.
-func (o *observedShard) figure(before, now int64) int64 {
-	if o.KeepLoad {
-		return steady(before, now, before)
-	}
-	return now
+	s.Records, s.StoredBytes = records, bytes
 }
 
 // troubleOf names what is wrong with a copy of a group; empty: nothing that its shard knows of.

@@ -24,24 +24,18 @@ func TestCountGroups(t *testing.T) {
 	for name, c := range map[string]struct {
 		state  v1alpha1.ShardState
 		report *ShardReport
-		keep   bool
 		want   v1alpha1.ShardStatus
 	}{
-		"serving": {v1alpha1.ShardServing, report(v1alpha1.ShardServing, whole, follower, damaged, gone), false,
+		"serving": {v1alpha1.ShardServing, report(v1alpha1.ShardServing, whole, follower, damaged, gone),
 			v1alpha1.ShardStatus{Groups: 4, ServingGroups: 3, LeadingGroups: 2, DamagedGroups: 1, LostGroups: 1, Records: 150, StoredBytes: 3000}},
-		"just written, and moved far": {v1alpha1.ShardServing, report(v1alpha1.ShardServing, whole), true,
-			v1alpha1.ShardStatus{Groups: 1, ServingGroups: 1, LeadingGroups: 1, Records: 100, StoredBytes: 1000}},
-		"just written, and moved little": {v1alpha1.ShardServing,
-			report(v1alpha1.ShardServing, GroupReport{State: "Serving", Leader: true, Records: 1010, StoredBytes: 9010}), true,
-			v1alpha1.ShardStatus{Groups: 1, ServingGroups: 1, LeadingGroups: 1, Records: 1000, StoredBytes: 9000}},
-		"loading": {v1alpha1.ShardLoading, report(v1alpha1.ShardLoading, whole, GroupReport{State: "Loading"}), false,
+		"loading": {v1alpha1.ShardLoading, report(v1alpha1.ShardLoading, whole, GroupReport{State: "Loading"}),
 			v1alpha1.ShardStatus{Groups: 2, ServingGroups: 1, LeadingGroups: 1, Records: 1000, StoredBytes: 9000}},
-		"silent": {v1alpha1.ShardUnreachable, nil, false, v1alpha1.ShardStatus{Groups: 4, DamagedGroups: 2, Records: 1000, StoredBytes: 9000}},
-		"held":   {v1alpha1.ShardPending, report(v1alpha1.ShardPending), false, v1alpha1.ShardStatus{Groups: 4, DamagedGroups: 2, Records: 1000, StoredBytes: 9000}},
-		"disk lost": {v1alpha1.ShardDiskLost, report(v1alpha1.ShardDiskLost), false,
+		"silent": {v1alpha1.ShardUnreachable, nil, v1alpha1.ShardStatus{Groups: 4, DamagedGroups: 2, Records: 1000, StoredBytes: 9000}},
+		"held":   {v1alpha1.ShardPending, report(v1alpha1.ShardPending), v1alpha1.ShardStatus{Groups: 4, DamagedGroups: 2, Records: 1000, StoredBytes: 9000}},
+		"disk lost": {v1alpha1.ShardDiskLost, report(v1alpha1.ShardDiskLost),
 			v1alpha1.ShardStatus{Groups: 4, LostGroups: 4}},
 	} {
-		o := &observedShard{Last: before, Report: c.report, KeepLoad: c.keep}
+		o := &observedShard{Last: before, Report: c.report}
 		got := v1alpha1.ShardStatus{State: c.state}
 		o.countGroups(&got)
 		if c.want.State = c.state; got != c.want {

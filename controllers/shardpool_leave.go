@@ -32,6 +32,9 @@ func (w *poolWork) look(ctx context.Context) (*PlacementView, bool) {
 // last only while it runs: of one that is gone for good it would stay for ever.
 func (w *poolWork) holds(ctx context.Context, last v1alpha1.ShardStatus) string {
 	if w.Register == nil {
+		if last.State == "" {
+			return "what nobody has asked it for yet"
+		}
 		if last.Groups > 0 {
 			return fmt.Sprintf("%d groups", last.Groups)
 		}
@@ -112,7 +115,11 @@ func (w *poolWork) judgedLater(ctx context.Context, view *PlacementView, stuck i
 	if misses := planMisses(w.store, pools); misses != "" {
 		return true, Wait(reasonDraining, fmt.Sprintf("the placement is being planned for %s as it is now", misses), pausePlan)
 	}
-	if come := shardsToCome(view, pools); stuck > 0 && len(come) > 0 {
+	seen, err := readSeen(ctx, w.Client, pools, client.InNamespace(w.pool.Namespace))
+	if err != nil {
+		return true, Retry(err)
+	}
+	if come := shardsToCome(view, pools, seen); stuck > 0 && len(come) > 0 {
 		return true, Wait(reasonDraining, fmt.Sprintf("%d of them have nowhere to go until more shards are there; on their way: %s", stuck, shardWords(come)), PauseShort)
 	}
 	return false, Complete()

@@ -97,14 +97,14 @@ var _ = Describe("Forty shards in one pool", func() {
 		Expect(peace10.writes + peace40.writes + peace10.live + peace40.live).To(BeZero())
 		Expect(peace40.lists).To(Equal(peace10.lists), "lists do not grow with the shards")
 		Expect(peace40.reads-peace10.reads).To(BeNumerically("<=", 30*2), "set and volume of each shard")
-		// Per shard: the set, the set again with the volume's UUID, and the pod with it.
-		Expect(rise40.writes-rise10.writes).To(BeNumerically("<=", 30*3), "%+v, %+v", rise10, rise40)
-		Expect(len(status)).To(BeNumerically("<", 256<<10))
+		// Per shard: the set, the set again with the volume's UUID, the pod with it, the Shard and its status.
+		Expect(rise40.writes-rise10.writes).To(BeNumerically("<=", 30*5), "%+v, %+v", rise10, rise40)
+		Expect(len(status)).To(BeNumerically("<", 100<<10))
 	})
 
 	It("stay small when all are in trouble", func(ctx context.Context) {
 		_, _, status := measure(ctx, 40, true)
-		Expect(len(status)).To(BeNumerically("<", 256<<10))
-		Expect(string(status)).To(ContainSubstring("ssd-39"))
+		Expect(len(status)).To(BeNumerically("<", 100<<10))
+		Expect(string(status)).To(And(ContainSubstring(`{"state":"FileSystemMismatch","shards":40}`), ContainSubstring(`"ssd-19"`)))
 	})
 })

@@ -47,14 +47,15 @@ func TestLeavingShards(t *testing.T) {
 	two := int32(2)
 	pool := &v1alpha1.ShardPool{}
 	pool.Name, pool.Spec.Shards, pool.Spec.Remove = "ssd", &two, []int32{0}
+	var seen []v1alpha1.ShardStatus
 	for n := range int32(3) {
-		pool.Status.ShardStatuses = append(pool.Status.ShardStatuses, v1alpha1.ShardStatus{Number: n, Groups: 4})
+		seen = append(seen, v1alpha1.ShardStatus{Number: n, Groups: 4})
 	}
-	if got := leavingShards(pool); !reflect.DeepEqual(got, map[string]bool{"ssd-0": true}) {
+	if got := leavingShards(pool, seen); !reflect.DeepEqual(got, map[string]bool{"ssd-0": true}) {
 		t.Errorf("leaving: %v", got)
 	}
 	pool.Spec.Shards = nil
-	if got := leavingShards(pool); !reflect.DeepEqual(got, map[string]bool{"ssd-0": true, "ssd-2": true}) {
+	if got := leavingShards(pool, seen); !reflect.DeepEqual(got, map[string]bool{"ssd-0": true, "ssd-2": true}) {
 		t.Errorf("leaving with the default of one shard: %v", got)
 	}
 }

@@ -176,11 +176,9 @@ func (w *poolWork) removeShard(ctx context.Context, n int32) Outcome {
 
 // keep leaves a shard in status that was to go but cannot yet.
 func (w *poolWork) keep(n int32) {
-	for _, last := range w.before.Status.ShardStatuses {
-		if last.Number == n {
-			w.statuses = append(w.statuses, last)
-			return
-		}
+	if last, ok := w.last[n]; ok {
+		w.statuses = append(w.statuses, last)
+		return
 	}
 	w.statuses = append(w.statuses, v1alpha1.ShardStatus{Name: workload.Shard(w.pool.Name, n), Number: n, State: v1alpha1.ShardPending})
 }

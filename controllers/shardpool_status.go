@@ -59,6 +59,9 @@ func (w *poolWork) summary(context.Context) Outcome {
 	return worst
 }
 
+// reasonLoading is of condition Loaded while shards load: its message is their progress.
+const reasonLoading = "Loading"
+
 // Reasons of Ready of a pool that serves nothing because its spec says so.
 const (
 	reasonNoShards  = "NoShards"
@@ -120,7 +123,7 @@ func (w *poolWork) conditions(out Outcome) {
 
 func (w *poolWork) shardStatus(status *v1alpha1.ShardPoolStatus) {
 	slices.SortFunc(w.statuses, func(a, b v1alpha1.ShardStatus) int { return int(a.Number - b.Number) })
-	status.ShardStatuses = w.statuses
+	status.ShardStatuses, status.States = worstShards(w.statuses, v1alpha1.ShardStatusesMax), countStates(w.statuses)
 	status.Selector = workload.SelectorText(workload.PoolSelector(w.store.Name, w.pool.Name))
 	status.Shards, status.Serving, status.Updated, status.HighestNumber = int32(len(w.statuses)), 0, 0, nil
 	for _, s := range w.statuses { // by number
@@ -162,16 +165,8 @@ func (w *poolWork) poolLoad(status *v1alpha1.ShardPoolStatus) {
 	if !known {
 		sum.DeviceBytesPerSecond = 0
 	}
-	var before int32
-	if _, err := fmt.Sscanf(w.before.Status.Load, "%d%%", &before); err == nil && w.keepLoad() {
-		if now := loadPercent(sum); now >= before && now < before+stepPercent {
-			return
-		}
-	}
 	status.Load = loadText(sum)
 }
-
-func (w *poolWork) keepLoad() bool { return len(w.shards) > 0 && w.shards[0].KeepLoad }
 
 // shardConditions are about all shards together. Each names the shards, what is and what was asked for.
 func (w *poolWork) shardConditions(status *v1alpha1.ShardPoolStatus, generation int64) {
@@ -231,7 +226,7 @@ func (w *poolWork) ofStates(set setter, kind, good, words string, bad v1alpha1.S
 
 func (w *poolWork) fileSystemWords() string {
 	if w.pool.Spec.FileSystem == nil {
-		return "spec.fileSystem asks for none; see status.shardStatuses for what there is"
+		return "spec.fileSystem asks for none; kubectl get shards -o yaml shows what there is"
 	}
 	words := fmt.Sprintf("every volume is %s", w.pool.Spec.FileSystem.Type)
 	if options := w.pool.Spec.FileSystem.MountOptions; len(options) > 0 {
@@ -242,7 +237,7 @@ func (w *poolWork) fileSystemWords() string {
 
 func (w *poolWork) loaded(set setter, load string) {
 	if found, _ := w.inStates(v1alpha1.ShardLoading); len(found) > 0 {
-		set(v1alpha1.ConditionLoaded, metav1.ConditionFalse, "Loading", fmt.Sprintf("%d shards load: %s", len(found), load))
+		set(v1alpha1.ConditionLoaded, metav1.ConditionFalse, reasonLoading, fmt.Sprintf("%d shards load: %s", len(found), load))
 		return
 	}
 	var words []string

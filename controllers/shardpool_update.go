@@ -96,7 +96,7 @@ func (w *poolWork) parkedWell() bool {
 	return w.store.Spec.Replication.Copies <= 1 || w.Register != nil
 }
 
-// cachedTurns are all shards of the store: of this pool as decided, of the others as their status says.
+// cachedTurns are all shards of the store: of this pool as decided, of the others as they were seen last.
 func (w *poolWork) cachedTurns(ctx context.Context) ([]turn, error) {
 	var turns []turn
 	for i, o := range w.shards {
@@ -110,12 +110,16 @@ func (w *poolWork) cachedTurns(ctx context.Context) ([]turn, error) {
 	if err := w.Client.List(ctx, &pools, client.InNamespace(w.pool.Namespace)); err != nil {
 		return nil, fmt.Errorf("list ShardPools: %w", err)
 	}
+	seen, err := readSeen(ctx, w.Client, pools.Items, client.InNamespace(w.pool.Namespace))
+	if err != nil {
+		return nil, err
+	}
 	for i := range pools.Items {
 		pool := &pools.Items[i]
 		if pool.Name == w.pool.Name || pool.Spec.StoreRef.Name != w.store.Name {
 			continue
 		}
-		for _, s := range pool.Status.ShardStatuses {
+		for _, s := range seen.of(pool) {
 			turns = append(turns, turn{Name: s.Name, State: s.State})
 		}
 	}

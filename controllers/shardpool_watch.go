@@ -28,6 +28,7 @@ func (r *ShardPoolReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.ShardPool{}, builder.WithPredicates(spec)).
 		Owns(&appsv1.StatefulSet{}).
 		Owns(&corev1.Service{}).
+		Owns(&v1alpha1.Shard{}, builder.WithPredicates(shardTouched)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(poolOfLabel)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(poolOfLabel)).
 		Watches(&v1alpha1.RecordStore{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfStore), builder.WithPredicates(storeChanged)).
@@ -52,8 +53,13 @@ func (r *ShardPoolReconciler) poolsOfStore(ctx context.Context, store client.Obj
 }
 
 func (r *ShardPoolReconciler) poolsOfNode(ctx context.Context, node client.Object) []reconcile.Request {
+	var shards v1alpha1.ShardList
+	if err := r.Client.List(ctx, &shards); err != nil {
+		log.FromContext(ctx).Error(err, "list Shards")
+		return nil
+	}
 	return r.pools(ctx, nil, func(pool *v1alpha1.ShardPool) bool {
-		for _, s := range pool.Status.ShardStatuses {
+		for _, s := range v1alpha1.ShardsOf(pool, shards.Items) {
 			if s.Node == node.GetName() || s.Node == node.GetLabels()[corev1.LabelHostname] {
 				return true
 			}
@@ -86,6 +92,16 @@ var storeChanged = predicate.Funcs{
 			before.Status.Image != after.Status.Image || !equality.Semantic.DeepEqual(before.Status.Planned, after.Status.Planned) ||
 			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 			(etcdTroubleOf(before) == nil) != (etcdTroubleOf(after) == nil)
+	},
+}
+
+// shardTouched: a Shard is gone, or somebody changed its labels or owner. The status of a Shard follows from the look that wrote it; what others
+// write there is put right at the next look.
+var shardTouched = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		return !equality.Semantic.DeepEqual(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()) ||
+			!equality.Semantic.DeepEqual(e.ObjectOld.GetOwnerReferences(), e.ObjectNew.GetOwnerReferences())
 	},
 }
 

@@ -13,7 +13,7 @@ func WriteStatus(ctx context.Context, c client.Client, before, after client.Obje
 	if equality.Semantic.DeepEqual(before, after) {
 		return false, nil
 	}
-	if err := c.Status().Patch(ctx, after, client.MergeFrom(before), client.FieldOwner("sheaf-operator-status")); err != nil {
+	if err := c.Status().Patch(ctx, after, client.MergeFrom(before), client.FieldOwner(managerOfStatus)); err != nil {
 		return false, fmt.Errorf("write status of %s: %w", client.ObjectKeyFromObject(after), err)
 	}
 	return true, nil

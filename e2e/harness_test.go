@@ -190,7 +190,7 @@ func (s *space) empty() {
 func (s *space) dump() {
 	for _, args := range [][]string{
 		{"get", "sheaf,pods,pvc,pv,statefulsets,deployments", "-n", s.name, "-o", "wide"},
-		{"get", "recordstores,shardpools", "-n", s.name, "-o", "yaml"},
+		{"get", "recordstores,shardpools,shards", "-n", s.name, "-o", "yaml"},
 		{"get", "disksets", "-o", "yaml"},
 		{"get", "events", "-n", s.name, "--sort-by=.lastTimestamp"},
 		{"logs", "-n", operatorNamespace, "deployment/" + operatorName, "--tail=60"},
@@ -236,6 +236,18 @@ func (s *space) pool(name string) (*v1alpha1.ShardPool, error) {
 	return &pool, get(&pool, "shardpool", name, "-n", s.name)
 }
 
+// shardList are all shards of a pool, as its Shards say.
+func (s *space) shardList(pool string) (shards []v1alpha1.ShardStatus, err error) {
+	var list v1alpha1.ShardList
+	err = get(&list, "shards", "-n", s.name, "-l", v1alpha1.LabelPool+"="+pool)
+	for _, shard := range list.Items {
+		if shard.Status.State != "" {
+			shards = append(shards, shard.Status)
+		}
+	}
+	return shards, err
+}
+
 // condition of a list by its type; nil: not there.
 func condition(conditions []metav1.Condition, kind string) *metav1.Condition {
 	for n := range conditions {
@@ -272,9 +284,9 @@ func (s *space) awaitShard(pool string, number int32, state v1alpha1.ShardState,
 	GinkgoHelper()
 	var found v1alpha1.ShardStatus
 	Eventually(func(g Gomega) {
-		p, err := s.pool(pool)
+		shards, err := s.shardList(pool)
 		g.Expect(err).NotTo(HaveOccurred())
-		for _, shard := range p.Status.ShardStatuses {
+		for _, shard := range shards {
 			if shard.Number == number {
 				found = shard
 			}

@@ -26,7 +26,7 @@ var _ = Describe("a killed shard", func() {
 		s.putAll(8)
 		s.putBulk(bulkRecords)
 
-		cluster("disk", "throttle", "n1", "kill-slow", "2M")
+		cluster("disk", "throttle", "n1", "kill-slow", "1M") // it loads for more than a minute: progress is written each 30 s
 		DeferCleanup(func() { cluster("disk", "throttle", "n1", "kill-slow", "off") })
 		uid := s.pod("main-0-0").Metadata.UID
 		cluster("crash", s.name, "main-0-0", "shard")
@@ -35,10 +35,10 @@ var _ = Describe("a killed shard", func() {
 		var last int32
 		var steps, partly int
 		Eventually(func(g Gomega) {
-			p, err := s.pool("main")
+			shards, err := s.shardList("main")
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(p.Status.ShardStatuses).To(HaveLen(1))
-			shard := p.Status.ShardStatuses[0]
+			g.Expect(shards).To(HaveLen(1))
+			shard := shards[0]
 			if shard.State == v1alpha1.ShardLoading {
 				Expect(shard.LoadPercent).To(BeNumerically(">=", last), "progress went back")
 				if shard.LoadPercent > last {

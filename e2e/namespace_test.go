@@ -26,8 +26,10 @@ subjects: [{kind: User, name: e2e-editor, apiGroup: rbac.authorization.k8s.io}]
 		}
 		Eventually(func() bool { return may("create", "recordstores.sheaf.dev") }).WithTimeout(time.Minute).Should(BeTrue())
 		Expect(may("create", "shardpools.sheaf.dev")).To(BeTrue())
+		Expect(may("list", "shards.sheaf.dev")).To(BeTrue())
 		for _, verb := range []string{"create", "update", "patch", "delete"} {
 			Expect(may(verb, "disksets.sheaf.dev")).To(BeFalse(), verb)
+			Expect(may(verb, "shards.sheaf.dev")).To(BeFalse(), verb)
 			Expect(may(verb, "persistentvolumes")).To(BeFalse(), verb)
 		}
 

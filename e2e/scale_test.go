@@ -20,13 +20,13 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// shards of a pool, as its status says.
+// shards of a pool, as its Shards say.
 func (s *space) shards(pool string) map[string]v1alpha1.ShardStatus {
 	GinkgoHelper()
-	p, err := s.pool(pool)
+	list, err := s.shardList(pool)
 	Expect(err).NotTo(HaveOccurred())
 	shards := map[string]v1alpha1.ShardStatus{}
-	for _, shard := range p.Status.ShardStatuses {
+	for _, shard := range list {
 		shards[shard.Name] = shard
 	}
 	return shards

@@ -343,12 +343,5 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 // shardState of a shard of the pool main.
 func (s *space) shardState(name string) v1alpha1.ShardState {
 	GinkgoHelper()
-	pool, err := s.pool("main")
-	Expect(err).NotTo(HaveOccurred())
-	for _, shard := range pool.Status.ShardStatuses {
-		if shard.Name == name {
-			return shard.State
-		}
-	}
-	return ""
+	return s.shards("main")[name].State
 }

@@ -40,13 +40,18 @@ func field(object *unstructured.Unstructured, path ...string) any {
 func TestStatusSubresource(t *testing.T) {
 	for kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
-			object := create(t, build(t, kind, fields{"status/observedGeneration": 7}))
-			if seen := field(object, "status", "observedGeneration"); seen != nil {
-				t.Fatalf("a person has set status.observedGeneration of a new object to %v", seen)
+			number := "observedGeneration" // that no new object has
+			if kind == "Shard" {
+				number = "records"
+			}
+			object := create(t, build(t, kind, fields{"status/" + number: 7}))
+			if seen := field(object, "status", number); seen != nil {
+				t.Fatalf("a person has set status.%s of a new object to %v", number, seen)
 			}
 			counts := map[string]fields{
 				"RecordStore": {"status/observedGeneration": 1, "status/load": "62% 1.9GiB/s ETA 2m"},
 				"ShardPool":   {"status/observedGeneration": 1, "status/shards": 1, "status/serving": 1, "status/updated": 1},
+				"Shard":       {"status/records": 1, "status/name": "quotes-ssd-0", "status/number": 0, "status/state": "Serving"},
 				"DiskSet":     {"status/observedGeneration": 1, "status/total": 1, "status/free": 1, "status/bound": 0},
 			}[kind]
 			apply(t, object, counts)
@@ -55,11 +60,11 @@ func TestStatusSubresource(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if field(got, "status", "observedGeneration") != int64(1) || got.GetLabels()["a"] != "" || got.GetGeneration() != 1 {
+			if field(got, "status", number) != int64(1) || got.GetLabels()["a"] != "" || got.GetGeneration() != 1 {
 				t.Errorf("after an update of the status: %v", got)
 			}
 			apply(t, got, fields{"status": nil})
-			if got = update(t, got); field(got, "status", "observedGeneration") != int64(1) {
+			if got = update(t, got); field(got, "status", number) != int64(1) {
 				t.Errorf("an update of the object changed its status: %v", got)
 			}
 		})
@@ -99,6 +104,8 @@ func TestPrinted(t *testing.T) {
 			"NAME READY STATUS AVAILABLE GROUPS SERVING SHARDS LOAD RECORDS COPIES ETCD VERSION AGE"},
 		"ShardPool": {"shpool", "NAME STORE READY STATUS SHARDS SERVING FS RESIDENCY LOAD AGE",
 			"NAME STORE READY STATUS SHARDS SERVING FS RESIDENCY LOAD RECORDS NODES VERSION AGE"},
+		"Shard": {"shd", "NAME POOL STATE NODE GROUPS SERVING LOAD AGE",
+			"NAME POOL STATE NODE GROUPS SERVING LOAD RECORDS STORED VERSION MESSAGE AGE"},
 		"DiskSet": {"dset", "NAME READY FS DISKS FREE BOUND TROUBLE AGE", "NAME READY FS DISKS FREE BOUND TROUBLE AGE"},
 	}
 	names := map[string]string{}
@@ -130,6 +137,9 @@ func TestExplain(t *testing.T) {
 		"shardpool":                                   {"alike in storage class, file system, medium, residency and resources"},
 		"shardpool.spec.storage":                      {"such as 500Gi", "the name of a DiskSet"},
 		"shardpool.spec.update":                       {"enum: OneByOne, Paused"},
+		"shardpool.status.shardStatuses":              {"the worst 20 shards", "kubectl get shards"},
+		"shard":                                       {"the operator alone makes, changes and deletes Shards"},
+		"shard.spec":                                  {"written by the operator alone, and cannot be changed"},
 		"shardpool.status.shardStatuses.volume":       {"UUID from the volume's superblock"},
 		"diskset":                                     {"which raw disks of which nodes become volumes", "for administrators"},
 		"diskset.spec.disks":                          {"a raw block device on that node", "kubernetes.io/hostname"},

@@ -27,6 +27,7 @@ var (
 var kinds = map[string]schema.GroupVersionResource{
 	"RecordStore": v1alpha1.GroupVersion.WithResource("recordstores"),
 	"ShardPool":   v1alpha1.GroupVersion.WithResource("shardpools"),
+	"Shard":       v1alpha1.GroupVersion.WithResource("shards"),
 	"DiskSet":     v1alpha1.GroupVersion.WithResource("disksets"),
 }
 

@@ -41,6 +41,9 @@ func conditionsOf(t *testing.T, object *unstructured.Unstructured) map[string]st
 // for one that is as wanted, which kstatus does with an object that has no status.
 func TestANewObjectIsPending(t *testing.T) {
 	for kind := range kinds {
+		if kind == "Shard" {
+			continue // nobody waits for one: it is made by the operator when it has looked
+		}
 		t.Run(kind, func(t *testing.T) {
 			object := create(t, build(t, kind, fields{"status": fields{"conditions": []fields{{
 				"type": "Ready", "status": "True", "reason": "Mine", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",

@@ -27,9 +27,9 @@ import (
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="!isQuantity(self.spec.storage.size) || !isQuantity(oldSelf.spec.storage.size) || quantity(self.spec.storage.size).compareTo(quantity(oldSelf.spec.storage.size)) >= 0 || has(oldSelf.status) && has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(c, c.type == 'VolumesGrown' && c.status == 'False')",fieldPath=".spec.storage.size",message="size can only grow, as volumes do: put back the old size. It can be lowered while condition VolumesGrown is False"
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.remove) || has(self.status) && has(self.status.observedGeneration) || self.spec.remove.all(n, n < (has(self.spec.shards) ? self.spec.shards : 1) + (has(self.spec.remove) ? self.spec.remove.size() : 0))",fieldPath=".spec.remove",message="remove names a shard that a new pool does not get: its shards are numbered from 0, without those of remove. Take the number out"
-// +kubebuilder:validation:XValidation:rule="!has(self.spec.remove) || !has(self.status) || !has(self.status.highestNumber) || self.spec.remove.all(n, n <= self.status.highestNumber || n < (has(self.spec.shards) ? self.spec.shards : 1) + (has(self.spec.remove) ? self.spec.remove.size() : 0) || has(oldSelf.spec.remove) && n in oldSelf.spec.remove)",fieldPath=".spec.remove",message="remove names a shard that is not there: its number is above status.highestNumber. kubectl get pods -l sheaf.dev/pool shows the shards; take the number out"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.remove) || !has(self.status) || !has(self.status.highestNumber) || self.spec.remove.all(n, n <= self.status.highestNumber || n < (has(self.spec.shards) ? self.spec.shards : 1) + (has(self.spec.remove) ? self.spec.remove.size() : 0) || has(oldSelf.spec.remove) && n in oldSelf.spec.remove)",fieldPath=".spec.remove",message="remove names a shard that is not there: its number is above status.highestNumber. kubectl get shards shows those there are; take the number out"
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.parked) || has(self.status) && has(self.status.observedGeneration) || self.spec.parked.all(n, n < (has(self.spec.shards) ? self.spec.shards : 1) + (has(self.spec.remove) ? self.spec.remove.size() : 0))",fieldPath=".spec.parked",message="parked names a shard that a new pool does not get: its shards are numbered from 0, without those of remove. Take the number out"
-// +kubebuilder:validation:XValidation:rule="!has(self.spec.parked) || !has(self.status) || !has(self.status.highestNumber) || self.spec.parked.all(n, n <= self.status.highestNumber || n < (has(self.spec.shards) ? self.spec.shards : 1) + (has(self.spec.remove) ? self.spec.remove.size() : 0) || has(oldSelf.spec.parked) && n in oldSelf.spec.parked)",fieldPath=".spec.parked",message="parked names a shard that is not there: its number is above status.highestNumber. kubectl get pods -l sheaf.dev/pool shows the shards; take the number out"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.parked) || !has(self.status) || !has(self.status.highestNumber) || self.spec.parked.all(n, n <= self.status.highestNumber || n < (has(self.spec.shards) ? self.spec.shards : 1) + (has(self.spec.remove) ? self.spec.remove.size() : 0) || has(oldSelf.spec.parked) && n in oldSelf.spec.parked)",fieldPath=".spec.parked",message="parked names a shard that is not there: its number is above status.highestNumber. kubectl get shards shows those there are; take the number out"
 // +kubebuilder:validation:XValidation:rule="!self.metadata.name.endsWith('-etcd') && !self.metadata.name.endsWith('-gateway')",message="metadata.name must not end in -etcd or -gateway: Services of RecordStores are named so. Choose another name"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 45",message="metadata.name must be at most 45 characters: names of StatefulSets and pods are made from it"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must begin with a letter and hold only a-z, 0-9 and -: a Service is named after it"
@@ -264,7 +264,14 @@ type ShardPoolStatus struct {
 	// StoredBytes of the copies on this pool's shards, as reported last.
 	// +optional
 	StoredBytes int64 `json:"storedBytes,omitempty"`
-	// ShardStatuses has one item per shard, by number.
+	// States counts the shards in each state, the worst state first. States that no shard is in are left out.
+	// +optional
+	// +listType=map
+	// +listMapKey=state
+	// +kubebuilder:validation:MaxItems=32
+	States []ShardStateCount `json:"states,omitempty"`
+	// ShardStatuses has the worst 20 shards, by number: first those that need a person, then those that are on their way, then the others.
+	// A pool of at most 20 shards has them all here. `kubectl get shards` has all shards of any pool.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -277,6 +284,14 @@ type ShardPoolStatus struct {
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=32
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ShardStateCount is how many shards of a pool are in one state.
+type ShardStateCount struct {
+	// State that they are in.
+	State ShardState `json:"state"`
+	// Shards in it.
+	Shards int32 `json:"shards"`
 }
 
 // DeviceRate is how fast a disk is read, as a Job has measured it.
@@ -339,6 +354,8 @@ const (
 )
 
 // ShardStatus is what was seen of one shard.
+//
+// Records, bytes, leaders and the progress of a load are as they were at the last write, which may be 30 s ago.
 type ShardStatus struct {
 	// Name of the shard and its StatefulSet: <pool>-<n>.
 	Name string `json:"name"`

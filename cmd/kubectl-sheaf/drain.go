@@ -59,7 +59,11 @@ func (a *app) drain(ctx context.Context, name string, f drainFlags) error {
 	if err := a.objects.Get(ctx, client.ObjectKey{Namespace: a.namespace, Name: name}, &pool); err != nil {
 		return failf("read ShardPool %s of namespace %s: %w", name, a.namespace, err)
 	}
-	change, words, err := drainChange(&pool, f)
+	shards, err := a.shardsOf(ctx, &pool)
+	if err != nil {
+		return err
+	}
+	change, words, err := drainChange(&pool, shards, f)
 	if err != nil {
 		return failure{err}
 	}
@@ -68,7 +72,7 @@ func (a *app) drain(ctx context.Context, name string, f drainFlags) error {
 	}
 	if f.dryRun {
 		fmt.Fprintf(a.out, "would change ShardPool %s: %s\n", name, words)
-		for _, s := range leaving(&pool, f) {
+		for _, s := range leaving(shards, f) {
 			fmt.Fprintf(a.out, "  shard %s on node %s: %d groups\n", s.Name, s.Node, s.Groups)
 		}
 		return nil
@@ -86,24 +90,33 @@ func (a *app) drain(ctx context.Context, name string, f drainFlags) error {
 	return a.awaitDrained(ctx, waiting, pool.Name, pool.Generation, f)
 }
 
+// shardsOf are all shards of a pool as the operator saw them last.
+func (a *app) shardsOf(ctx context.Context, pool *v1alpha1.ShardPool) ([]v1alpha1.ShardStatus, error) {
+	shards, err := a.listShards(ctx, pool.Namespace)
+	if err != nil {
+		return nil, failf("list Shards of namespace %s: %w", pool.Namespace, err)
+	}
+	return v1alpha1.ShardsOf(pool, shards), nil
+}
+
 // drainChange is what changes in the spec, and that in words.
-func drainChange(pool *v1alpha1.ShardPool, f drainFlags) (spec map[string]any, words string, err error) {
+func drainChange(pool *v1alpha1.ShardPool, shards []v1alpha1.ShardStatus, f drainFlags) (spec map[string]any, words string, err error) {
 	switch {
 	case f.undo:
 		return map[string]any{"state": v1alpha1.PoolActive}, "spec.state is Active, and it takes groups again", nil
 	case f.shard < 0:
 		return map[string]any{"state": v1alpha1.PoolDrained}, "spec.state is Drained, and its groups move to other pools", nil
 	}
-	if !slices.ContainsFunc(pool.Status.ShardStatuses, func(s v1alpha1.ShardStatus) bool { return s.Number == f.shard }) {
+	if !slices.ContainsFunc(shards, func(s v1alpha1.ShardStatus) bool { return s.Number == f.shard }) {
 		return nil, "", fmt.Errorf("ShardPool %s has no shard %d: kubectl sheaf status shows those there are", pool.Name, f.shard)
 	}
 	if slices.Contains(pool.Spec.Remove, f.shard) {
 		return map[string]any{}, fmt.Sprintf("nothing, as spec.remove names shard %d already", f.shard), nil
 	}
-	shards := wantedShards(pool) - 1
+	wanted := wantedShards(pool) - 1
 	remove := append(slices.Clone(pool.Spec.Remove), f.shard)
-	return map[string]any{"shards": shards, "remove": remove},
-		fmt.Sprintf("spec.shards is %d, and spec.remove names shard %d, which goes when it is empty", shards, f.shard), nil
+	return map[string]any{"shards": wanted, "remove": remove},
+		fmt.Sprintf("spec.shards is %d, and spec.remove names shard %d, which goes when it is empty", wanted, f.shard), nil
 }
 
 // patchPool changes fields of the spec where the pool is still as it was read.
@@ -121,12 +134,12 @@ func (a *app) patchPool(ctx context.Context, pool *v1alpha1.ShardPool, spec map[
 }
 
 // leaving are the shards that are to be empty.
-func leaving(pool *v1alpha1.ShardPool, f drainFlags) []v1alpha1.ShardStatus {
+func leaving(shards []v1alpha1.ShardStatus, f drainFlags) []v1alpha1.ShardStatus {
 	if f.shard < 0 {
-		return pool.Status.ShardStatuses
+		return shards
 	}
 	var list []v1alpha1.ShardStatus
-	for _, s := range pool.Status.ShardStatuses {
+	for _, s := range shards {
 		if s.Number == f.shard {
 			list = append(list, s)
 		}
@@ -145,8 +158,12 @@ func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation
 		if err := a.objects.Get(ctx, client.ObjectKey{Namespace: a.namespace, Name: name}, &pool); err != nil && ctx.Err() == nil {
 			return failf("read ShardPool %s: %w", name, err)
 		}
+		shards, err := a.shardsOf(ctx, &pool)
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
 		if ctx.Err() == nil && pool.Status.ObservedGeneration >= generation {
-			words, done, err := drainProgress(&pool, f)
+			words, done, err := drainProgress(&pool, shards, f)
 			if words != told {
 				fmt.Fprintln(a.out, words)
 				told = words
@@ -162,8 +179,8 @@ func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation
 }
 
 // drainProgress says how far it is. An error is what a person has to do something about.
-func drainProgress(pool *v1alpha1.ShardPool, f drainFlags) (words string, done bool, err error) {
-	left := leaving(pool, f)
+func drainProgress(pool *v1alpha1.ShardPool, shards []v1alpha1.ShardStatus, f drainFlags) (words string, done bool, err error) {
+	left := leaving(shards, f)
 	if f.shard >= 0 && len(left) == 0 {
 		return fmt.Sprintf("shard %s is removed", workload.Shard(pool.Name, f.shard)), true, nil
 	}

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
 )
 
 // operate plays the operator: each time that a pool's spec has changed, and then by steps, it writes the next status.
@@ -148,5 +149,31 @@ func TestDrainStopsWaiting(t *testing.T) {
 	err := a.call(t.Context(), "drain", pool.Name, "--timeout=1s")
 	if err == nil || !strings.Contains(err.Error(), "stopped waiting") {
 		t.Errorf("%v", err)
+	}
+}
+
+// A pool of more shards than its status lists: what counts are the Shards.
+func TestDrainAShardThatThePoolDoesNotList(t *testing.T) {
+	a, out := newTestApp(t, "drain-many")
+	pool := well().Pools[0].DeepCopy()
+	pool.Spec.Shards, pool.Status.Shards, pool.Status.ShardStatuses = new(int32(40)), 40, nil
+	for n := range int32(v1alpha1.ShardStatusesMax) {
+		pool.Status.ShardStatuses = append(pool.Status.ShardStatuses, v1alpha1.ShardStatus{
+			Name: workload.Shard(pool.Name, n), Number: n, State: v1alpha1.ShardServing})
+	}
+	shard := &v1alpha1.Shard{Spec: v1alpha1.ShardSpec{Pool: pool.Name, Number: 33}}
+	shard.Name, shard.Status = workload.Shard(pool.Name, 33), v1alpha1.ShardStatus{
+		Name: workload.Shard(pool.Name, 33), Number: 33, State: v1alpha1.ShardServing, Node: "n7", Groups: 5}
+	shard.Namespace = "drain-many"
+	create(t, a.objects, "drain-many", pool)
+	create(t, a.objects, "drain-many", shard)
+	if err := a.call(t.Context(), "drain", pool.Name, "--shard=33", "--dry-run"); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); !strings.Contains(text, "shard quotes-ssd-33 on node n7: 5 groups") {
+		t.Errorf("it says\n%s", text)
+	}
+	if err := a.call(t.Context(), "drain", pool.Name, "--shard=5", "--dry-run"); err == nil || !strings.Contains(err.Error(), "has no shard 5") {
+		t.Errorf("a shard that only a list that is cut names: %v", err)
 	}
 }

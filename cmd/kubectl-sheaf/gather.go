@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -63,7 +65,19 @@ func (a *app) gatherPools(ctx context.Context, s *snapshot) error {
 			s.Pools = append(s.Pools, pool)
 		}
 	}
+	shards, err := a.listShards(ctx, s.Store.Namespace)
+	a.optional(s, "Shards", err)
+	s.Shards = shards
 	return nil
+}
+
+// listShards reads the Shards of a namespace. Where an operator from before that kind runs there are none, and the pools list their shards.
+func (a *app) listShards(ctx context.Context, namespace string) ([]v1alpha1.Shard, error) {
+	var list v1alpha1.ShardList
+	if err := a.objects.List(ctx, &list, client.InNamespace(namespace)); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	return list.Items, nil
 }
 
 // gatherVolumes reads the PersistentVolumes of the claims one by one: a person may be allowed to get, and not to list.

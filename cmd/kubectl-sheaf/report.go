@@ -169,10 +169,13 @@ var reportKinds = []schema.GroupVersionKind{
 
 // reportObjects adds the objects of the store.
 func (a *app) reportObjects(ctx context.Context, s *snapshot, r *archive) error {
-	own := make([]client.Object, 0, 1+len(s.Pools)+len(s.DiskSets)+len(s.Volumes)+len(s.Nodes)+len(s.Events))
+	own := make([]client.Object, 0, 1+len(s.Pools)+len(s.Shards)+len(s.DiskSets)+len(s.Volumes)+len(s.Nodes)+len(s.Events))
 	own = append(own, s.Store)
 	for i := range s.Pools {
 		own = append(own, &s.Pools[i])
+	}
+	for i := range s.Shards {
+		own = append(own, &s.Shards[i])
 	}
 	for i := range s.DiskSets {
 		own = append(own, &s.DiskSets[i])

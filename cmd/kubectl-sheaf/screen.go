@@ -155,7 +155,7 @@ type shardRow struct {
 func (c *screen) rows() []shardRow {
 	var rows []shardRow
 	for i := range c.Pools {
-		for _, s := range c.Pools[i].Status.ShardStatuses {
+		for _, s := range v1alpha1.ShardsOf(&c.Pools[i], c.Shards) {
 			rows = append(rows, shardRow{s, c.domain(s)})
 		}
 	}

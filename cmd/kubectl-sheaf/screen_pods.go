@@ -118,7 +118,7 @@ func (c *screen) disks() {
 	c.section("DISKS", "%s", words)
 	mounted := map[string]*v1alpha1.VolumeStatus{}
 	for i := range c.Pools {
-		for _, s := range c.Pools[i].Status.ShardStatuses {
+		for _, s := range v1alpha1.ShardsOf(&c.Pools[i], c.Shards) {
 			mounted[workload.ShardClaim(s.Name)] = s.Volume
 		}
 	}

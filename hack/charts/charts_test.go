@@ -65,7 +65,7 @@ func TestSplitRules(t *testing.T) {
 		{APIGroups: []string{""}, Resources: []string{"nodes", "pods"}, Verbs: get},
 		{APIGroups: []string{""}, Resources: []string{"services", "persistentvolumes"}, Verbs: all},
 		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
-		{APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets", "disksets/status", "shardpools/status", "recordstores/status"}, Verbs: all},
+		{APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets", "disksets/status", "shardpools/status", "shards/status", "recordstores/status"}, Verbs: all},
 		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: all},
 	})
 	if err != nil {
@@ -76,7 +76,7 @@ func TestSplitRules(t *testing.T) {
 			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: get},
 			{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: all},
 			{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
-			{APIGroups: []string{"sheaf.dev"}, Resources: []string{"shardpools/status", "recordstores/status"}, Verbs: all},
+			{APIGroups: []string{"sheaf.dev"}, Resources: []string{"shardpools/status", "shards/status", "recordstores/status"}, Verbs: all},
 		},
 		read: []rule{{APIGroups: []string{""}, Resources: []string{"nodes", "persistentvolumes"}, Verbs: get}},
 		diskSets: []rule{
@@ -101,7 +101,7 @@ func TestSplitRules(t *testing.T) {
 
 func TestSplitRulesRefuses(t *testing.T) {
 	status := rule{
-		APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets/status", "shardpools/status", "recordstores/status"}, Verbs: []string{"patch"},
+		APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets/status", "shardpools/status", "shards/status", "recordstores/status"}, Verbs: []string{"patch"},
 	}
 	leases := rule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"update"}}
 	if _, err := splitRules([]rule{status, leases}); err != nil {

@@ -61,7 +61,8 @@ func (s *split) complete() error {
 		resource string
 		rules    []rule
 	}{
-		{"recordstores/status", s.namespaced}, {"shardpools/status", s.namespaced}, {"disksets/status", s.diskSets}, {"leases", s.election},
+		{"recordstores/status", s.namespaced}, {"shardpools/status", s.namespaced}, {"shards/status", s.namespaced},
+		{"disksets/status", s.diskSets}, {"leases", s.election},
 	} {
 		granted := slices.ContainsFunc(want.rules, func(r rule) bool {
 			return slices.Contains(r.Resources, want.resource) && (slices.Contains(r.Verbs, "patch") || slices.Contains(r.Verbs, "update"))

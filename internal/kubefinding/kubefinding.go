@@ -44,6 +44,7 @@ type Objects struct {
 	Now      time.Time
 	Store    *v1alpha1.RecordStore
 	Pools    []v1alpha1.ShardPool // that refer to the store
+	Shards   []v1alpha1.Shard     // of these pools, and perhaps of others
 	DiskSets []v1alpha1.DiskSet   // whose classes the store uses
 	Pods     []corev1.Pod         // of the store
 	Claims   []corev1.PersistentVolumeClaim

@@ -68,6 +68,13 @@ func TestFindings(t *testing.T) {
 		}, []want{{Note, shard, "62% 1.9GiB/s ETA 2m", "get shardpool quotes-ssd --watch"}}},
 		"a damaged shard": {func(_ *testing.T, o *Objects) { o.Pools[0].Status.ShardStatuses[1].DamagedGroups = 2 },
 			[]want{{Problem, shard, "2 of its 64 groups hold damaged entries", "kubectl sheaf -n prod report quotes"}}},
+		"a shard that its pool does not list": {func(_ *testing.T, o *Objects) {
+			pool := &o.Pools[0]
+			s := v1alpha1.Shard{Spec: v1alpha1.ShardSpec{Pool: pool.Name, Number: 40}, Status: pool.Status.ShardStatuses[1]}
+			s.Namespace, s.Name = pool.Namespace, "quotes-ssd-40"
+			s.Status.State, s.Status.Message = v1alpha1.ShardUnreachable, "it does not answer"
+			o.Shards = append(o.Shards, s)
+		}, []want{{Warning, "shard quotes-ssd-40", "Unreachable: it does not answer", "logs quotes-ssd-40-0"}}},
 		"a node is down, three copies": {shardIs(v1alpha1.ShardNodeDown, "node n2 is not ready"), []want{{Warning, shard, "node n2 is not ready", "describe node n2"}}},
 		"a node is down, one copy": {func(t *testing.T, o *Objects) {
 			o.Store.Spec.Replication.Copies = 1

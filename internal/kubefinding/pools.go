@@ -39,8 +39,9 @@ func isFalse(conditions []metav1.Condition, kind string) *metav1.Condition {
 // pool looks at one pool and its shards.
 func (l *look) pool(pool *v1alpha1.ShardPool) {
 	before := len(l.found)
-	for i := range pool.Status.ShardStatuses {
-		l.shard(pool, &pool.Status.ShardStatuses[i])
+	shards := v1alpha1.ShardsOf(pool, l.Shards)
+	for i := range shards {
+		l.shard(pool, &shards[i])
 	}
 	describe := l.kubectl("describe shardpool %s", pool.Name)
 	// A condition repeats what was said of a shard.

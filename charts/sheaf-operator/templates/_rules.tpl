@@ -91,6 +91,7 @@
   resources:
   - recordstores/status
   - shardpools/status
+  - shards/status
   verbs:
   - patch
 - apiGroups:
@@ -109,6 +110,16 @@
   - shardpools/finalizers
   verbs:
   - update
+- apiGroups:
+  - sheaf.dev
+  resources:
+  - shards
+  verbs:
+  - create
+  - delete
+  - list
+  - patch
+  - watch
 {{- end }}
 
 {{- /* What it looks at outside of namespaces. */ -}}

@@ -1,0 +1,93 @@
+package v1alpha1
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Shard is what was seen of one shard of a ShardPool. It is a report to read: the operator alone makes, changes and deletes Shards. A Shard
+// that is deleted by hand is made again, and nothing happens to the shard itself. What a shard is to be is said in the spec of its ShardPool.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=shd,categories=sheaf
+// +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.pool`
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
+// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.status.node`
+// +kubebuilder:printcolumn:name="Groups",type=integer,JSONPath=`.status.groups`
+// +kubebuilder:printcolumn:name="Serving",type=integer,JSONPath=`.status.servingGroups`
+// +kubebuilder:printcolumn:name="Load",type=string,JSONPath=`.status.load`
+// +kubebuilder:printcolumn:name="Records",type=integer,JSONPath=`.status.records`,priority=1
+// +kubebuilder:printcolumn:name="Stored",type=integer,JSONPath=`.status.storedBytes`,priority=1
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`,priority=1
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Shard struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+	// Spec says which shard this is. It is written by the operator alone, and cannot be changed.
+	// +required
+	Spec ShardSpec `json:"spec"`
+	// Status is what was seen of the shard; the operator writes it: at once where the shard came into another state, else at most every 30 s.
+	// +optional
+	Status ShardStatus `json:"status,omitzero"`
+}
+
+// ShardList is a list of Shards.
+// +kubebuilder:object:root=true
+type ShardList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+	Items           []Shard `json:"items"`
+}
+
+// ShardSpec says which shard a Shard is about. It is written by the operator alone, and cannot be changed.
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec of a Shard cannot be changed, it only says which shard this is: change the spec of its ShardPool instead"
+type ShardSpec struct {
+	// Pool is the name of the ShardPool, in this namespace, that the shard is of.
+	// +required
+	// +kubebuilder:validation:MaxLength=45
+	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?$`
+	Pool string `json:"pool"`
+	// Number of the shard in its pool. Its StatefulSet has the name of this object: <pool>-<number>.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Number int32 `json:"number"`
+}
+
+// ShardStatusesMax bounds the list of shards in the status of a pool.
+const ShardStatusesMax = 20
+
+// ShardsOf are all shards of a pool as they were seen last, by number: those that Shards tell of, of any pools, and beside them those of a
+// list in the pool's status that is complete. An operator from before the kind Shard wrote that list alone.
+func ShardsOf(pool *ShardPool, shards []Shard) []ShardStatus {
+	var seen []ShardStatus
+	known := map[int32]bool{}
+	for i := range shards {
+		if s := &shards[i]; s.Of(pool) && s.Status.State != "" {
+			status := s.Status
+			status.Name, status.Number = s.Name, s.Spec.Number
+			seen, known[s.Spec.Number] = append(seen, status), true
+		}
+	}
+	if list := pool.Status.ShardStatuses; len(list) < ShardStatusesMax || len(list) == int(pool.Status.Shards) {
+		for _, s := range list {
+			if !known[s.Number] {
+				seen = append(seen, s)
+			}
+		}
+	}
+	slices.SortFunc(seen, func(a, b ShardStatus) int { return cmp.Compare(a.Number, b.Number) })
+	return seen
+}
+
+// Of says whether a Shard is about a shard of this very pool: not of an earlier pool of its name, and not made by hand with another name.
+func (s *Shard) Of(pool *ShardPool) bool {
+	owner := metav1.GetControllerOf(s)
+	return s.Namespace == pool.Namespace && s.Spec.Pool == pool.Name && s.Name == fmt.Sprintf("%s-%d", pool.Name, s.Spec.Number) &&
+		(owner == nil || owner.UID == pool.UID)
+}
