@@ -89,6 +89,7 @@ type poolWork struct {
 	wanted map[int32]*appsv1.StatefulSet
 	pods   map[int32]*corev1.Pod
 	claims map[int32]*corev1.PersistentVolumeClaim
+	last   map[int32]*v1alpha1.ShardStatus // what status said before
 	plan   numbersPlan
 	shards []*observedShard // in order of their numbers, as statuses
 

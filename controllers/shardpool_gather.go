@@ -26,6 +26,8 @@ import (
 const (
 	describeTime    = 4 * time.Second
 	describeAtOnce  = 16
+	eventListsMax   = 4   // lists of events of single objects in one look
+	eventPage       = 500 // events
 	eventsKept      = 5
 	eventBytesMax   = 400
 	messagesBytes   = 128 << 10 // of all shards' messages in one status
@@ -114,9 +116,11 @@ func (w *poolWork) planShards(ctx context.Context) {
 		in.Exist = append(in.Exist, n)
 		last[n] = v1alpha1.ShardStatus{Name: workload.Shard(w.pool.Name, n), Number: n}
 	}
-	for _, s := range w.before.Status.ShardStatuses {
+	w.last = make(map[int32]*v1alpha1.ShardStatus, len(w.before.Status.ShardStatuses))
+	for i := range w.before.Status.ShardStatuses {
+		s := &w.before.Status.ShardStatuses[i]
 		in.Exist = append(in.Exist, s.Number)
-		last[s.Number] = s
+		last[s.Number], w.last[s.Number] = *s, s
 	}
 	for _, n := range planNumbers(in).Remove { // of those alone it matters
 		if words := w.holds(ctx, last[n]); words != "" {
@@ -185,10 +189,8 @@ func (w *poolWork) observed(n int32) *observedShard {
 	if w.pool.Status.Device != nil {
 		o.DeviceRate = w.pool.Status.Device.ReadBytesPerSecond
 	}
-	for _, last := range w.before.Status.ShardStatuses {
-		if last.Number == n {
-			o.Last = *last.DeepCopy()
-		}
+	if last := w.last[n]; last != nil {
+		o.Last = *last.DeepCopy()
 	}
 	w.recall(o)
 	return o
@@ -286,26 +288,68 @@ func (w *poolWork) ask(ctx context.Context, pod *corev1.Pod) (*ShardReport, erro
 	return w.Shards.Describe(ctx, net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(workload.PortShard)))
 }
 
-// readEvents reads the complaints about shards that do not come up, from the API server: events are not worth a cache.
+// readEvents reads the complaints about shards that do not come up, from the API server: events are not worth a cache. Each list
+// makes the API server read all events of the namespace, so that those of many shards are read by one.
 func (w *poolWork) readEvents(ctx context.Context) Outcome {
+	about := map[types.UID]*observedShard{}
 	for _, o := range w.shards {
-		var about client.Object
-		switch {
-		case o.Parked || o.NodeName != "" && o.Node == nil:
-			continue
-		case o.Pod == nil && o.Set != nil && o.Set.DeletionTimestamp == nil:
-			about = o.Set
-		case o.Pod != nil && o.Pod.Spec.NodeName != "" && o.Pod.Status.Phase == corev1.PodPending:
-			about = o.Pod
-		default:
-			continue
+		if object := o.complainedOf(); object != nil {
+			about[object.GetUID()] = o
 		}
+	}
+	if len(about) > eventListsMax {
+		if err := w.readAllEvents(ctx, about); err != nil {
+			return Retry(err)
+		}
+		return Complete()
+	}
+	for _, o := range about {
 		var err error
-		if o.Events, err = warnings(ctx, w.Live, about); err != nil {
+		if o.Events, err = warnings(ctx, w.Live, o.complainedOf()); err != nil {
 			return Retry(err)
 		}
 	}
 	return Complete()
+}
+
+// readAllEvents reads the complaints of the namespace in pages, and keeps those about the objects that are asked for.
+func (w *poolWork) readAllEvents(ctx context.Context, about map[types.UID]*observedShard) error {
+	found := map[types.UID][]corev1.Event{}
+	for next := ""; ; {
+		var list corev1.EventList
+		err := w.Live.List(ctx, &list, client.InNamespace(w.pool.Namespace), client.MatchingFields{"type": corev1.EventTypeWarning},
+			client.Limit(eventPage), client.Continue(next))
+		if apierrors.IsResourceExpired(err) {
+			return nil // it took longer than the API server keeps old lists: the next look tries again
+		}
+		if err != nil {
+			return fmt.Errorf("list events of namespace %s: %w", w.pool.Namespace, err)
+		}
+		for i := range list.Items {
+			if uid := list.Items[i].InvolvedObject.UID; about[uid] != nil {
+				found[uid] = append(found[uid], list.Items[i])
+			}
+		}
+		if next = list.Continue; next == "" {
+			break
+		}
+	}
+	for uid, events := range found {
+		about[uid].Events = eventWords(events)
+	}
+	return nil
+}
+
+// complainedOf is the object whose events say why the shard is not up; nil: it is up, or that is known without events.
+func (o *observedShard) complainedOf() client.Object {
+	switch {
+	case o.Parked || o.NodeName != "" && o.Node == nil:
+	case o.Pod == nil && o.Set != nil && o.Set.DeletionTimestamp == nil:
+		return o.Set
+	case o.Pod != nil && o.Pod.Spec.NodeName != "" && o.Pod.Status.Phase == corev1.PodPending:
+		return o.Pod
+	}
+	return nil
 }
 
 // warnings are the newest complaints about an object, newest first.
