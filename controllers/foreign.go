@@ -42,11 +42,14 @@ var (
 		".spec.healthCheckNodePort", ".spec.allocateLoadBalancerNodePorts"}
 )
 
-// CacheTransform strips managed fields from what is cached, but for the kinds that Apply writes: Apply reads them.
+// CacheTransform strips managed fields from what is cached, but for the kinds that Apply writes: Apply reads them. Nodes lose the list
+// of their images, which nobody here reads.
 func CacheTransform() toolscache.TransformFunc {
 	strip := cache.TransformStripManagedFields()
 	return func(o any) (any, error) {
-		switch o.(type) {
+		switch o := o.(type) {
+		case *corev1.Node:
+			o.Status.Images = nil // the names of up to 50 images: most of a node's bytes
 		case *appsv1.StatefulSet, *appsv1.Deployment, *corev1.Service, *policyv1.PodDisruptionBudget, *storagev1.StorageClass,
 			*networkingv1.NetworkPolicy:
 			return o, nil

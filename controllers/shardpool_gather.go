@@ -26,6 +26,8 @@ import (
 const (
 	describeTime    = 4 * time.Second
 	describeAtOnce  = 16
+	eventListsMax   = 4   // lists of events of single objects in one look
+	eventPage       = 500 // events
 	eventsKept      = 5
 	eventBytesMax   = 400
 	shardMessageMax = 900
@@ -283,26 +285,68 @@ func (w *poolWork) ask(ctx context.Context, pod *corev1.Pod) (*ShardReport, erro
 	return w.Shards.Describe(ctx, net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(workload.PortShard)))
 }
 
-// readEvents reads the complaints about shards that do not come up, from the API server: events are not worth a cache.
+// readEvents reads the complaints about shards that do not come up, from the API server: events are not worth a cache. Each list
+// makes the API server read all events of the namespace, so that those of many shards are read by one.
 func (w *poolWork) readEvents(ctx context.Context) Outcome {
+	about := map[types.UID]*observedShard{}
 	for _, o := range w.shards {
-		var about client.Object
-		switch {
-		case o.Parked || o.NodeName != "" && o.Node == nil:
-			continue
-		case o.Pod == nil && o.Set != nil && o.Set.DeletionTimestamp == nil:
-			about = o.Set
-		case o.Pod != nil && o.Pod.Spec.NodeName != "" && o.Pod.Status.Phase == corev1.PodPending:
-			about = o.Pod
-		default:
-			continue
+		if object := o.complainedOf(); object != nil {
+			about[object.GetUID()] = o
 		}
+	}
+	if len(about) > eventListsMax {
+		if err := w.readAllEvents(ctx, about); err != nil {
+			return Retry(err)
+		}
+		return Complete()
+	}
+	for _, o := range about {
 		var err error
-		if o.Events, err = warnings(ctx, w.Live, about); err != nil {
+		if o.Events, err = warnings(ctx, w.Live, o.complainedOf()); err != nil {
 			return Retry(err)
 		}
 	}
 	return Complete()
+}
+
+// readAllEvents reads the complaints of the namespace in pages, and keeps those about the objects that are asked for.
+func (w *poolWork) readAllEvents(ctx context.Context, about map[types.UID]*observedShard) error {
+	found := map[types.UID][]corev1.Event{}
+	for next := ""; ; {
+		var list corev1.EventList
+		err := w.Live.List(ctx, &list, client.InNamespace(w.pool.Namespace), client.MatchingFields{"type": corev1.EventTypeWarning},
+			client.Limit(eventPage), client.Continue(next))
+		if apierrors.IsResourceExpired(err) {
+			return nil // it took longer than the API server keeps old lists: the next look tries again
+		}
+		if err != nil {
+			return fmt.Errorf("list events of namespace %s: %w", w.pool.Namespace, err)
+		}
+		for i := range list.Items {
+			if uid := list.Items[i].InvolvedObject.UID; about[uid] != nil {
+				found[uid] = append(found[uid], list.Items[i])
+			}
+		}
+		if next = list.Continue; next == "" {
+			break
+		}
+	}
+	for uid, events := range found {
+		about[uid].Events = eventWords(events)
+	}
+	return nil
+}
+
+// complainedOf is the object whose events say why the shard is not up; nil: it is up, or that is known without events.
+func (o *observedShard) complainedOf() client.Object {
+	switch {
+	case o.Parked || o.NodeName != "" && o.Node == nil:
+	case o.Pod == nil && o.Set != nil && o.Set.DeletionTimestamp == nil:
+		return o.Set
+	case o.Pod != nil && o.Pod.Spec.NodeName != "" && o.Pod.Status.Phase == corev1.PodPending:
+		return o.Pod
+	}
+	return nil
 }
 
 // warnings are the newest complaints about an object, newest first.

@@ -5,8 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -17,30 +21,39 @@ import (
 // calls counts what a reconcile asks of the API server. Reads come from a cache in the real operator, but for those of Live.
 type calls struct{ reads, lists, writes, live int }
 
+// counting is held while one is counted: sets are written some at a time.
+var counting sync.Mutex
+
+func count(n *int) {
+	counting.Lock()
+	defer counting.Unlock()
+	*n++
+}
+
 func (c *calls) client() client.Client {
 	return interceptor.NewClient(acting, interceptor.Funcs{
 		Get: func(ctx context.Context, k client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-			c.reads++
+			count(&c.reads)
 			return k.Get(ctx, key, o, opts...)
 		},
 		List: func(ctx context.Context, k client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			c.lists++
+			count(&c.lists)
 			return k.List(ctx, list, opts...)
 		},
 		Apply: func(ctx context.Context, k client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
-			c.writes++
+			count(&c.writes)
 			return k.Apply(ctx, o, opts...)
 		},
 		Patch: func(ctx context.Context, k client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
-			c.writes++
+			count(&c.writes)
 			return k.Patch(ctx, o, patch, opts...)
 		},
 		Delete: func(ctx context.Context, k client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-			c.writes++
+			count(&c.writes)
 			return k.Delete(ctx, o, opts...)
 		},
 		SubResourcePatch: func(ctx context.Context, k client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
-			c.writes++
+			count(&c.writes)
 			return k.SubResource(sub).Patch(ctx, o, patch, opts...)
 		},
 	})
@@ -53,12 +66,12 @@ type livePast struct {
 }
 
 func (l livePast) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-	l.count.live++
+	count(&l.count.live)
 	return l.Reader.Get(ctx, key, o, opts...)
 }
 
 func (l livePast) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	l.count.live++
+	count(&l.count.live)
 	return l.Reader.List(ctx, list, opts...)
 }
 
@@ -66,9 +79,9 @@ var _ = Describe("Forty shards in one pool", func() {
 	// measure counts from nothing to ready, and one reconcile in peace.
 	measure := func(ctx context.Context, shards int32, trouble bool) (rise, peace calls, status []byte) {
 		p := newPoolPlay(ctx)
-		var count calls
-		p.r = p.reconciler(count.client())
-		p.r.Live = livePast{operatorClient, &count}
+		var made calls
+		p.r = p.reconciler(made.client())
+		p.r.Live = livePast{operatorClient, &made}
 		for n := range shards {
 			p.says(fmt.Sprintf("ssd-%d", n), func(r *ShardReport) {
 				r.Groups = make([]GroupReport, 256)
@@ -82,12 +95,12 @@ var _ = Describe("Forty shards in one pool", func() {
 		}
 		p.pool(ctx, "ssd", shards)
 		p.settle(ctx, 0)
-		rise, count = count, calls{}
+		rise, made = made, calls{}
 		_, err := p.reconcile(ctx, "ssd")
 		Expect(err).NotTo(HaveOccurred())
 		status, err = json.Marshal(p.get(ctx, "ssd").Status)
 		Expect(err).NotTo(HaveOccurred())
-		return rise, count, status
+		return rise, made, status
 	}
 
 	It("cost as many calls each as ten, none in peace, and their status stays small", func(ctx context.Context) {
@@ -99,7 +112,33 @@ var _ = Describe("Forty shards in one pool", func() {
 		Expect(peace40.reads-peace10.reads).To(BeNumerically("<=", 30*2), "set and volume of each shard")
 		// Per shard: the set, the set again with the volume's UUID, the pod with it, the Shard and its status.
 		Expect(rise40.writes-rise10.writes).To(BeNumerically("<=", 30*5), "%+v, %+v", rise10, rise40)
+		Expect(rise40.live-rise10.live).To(BeNumerically("<=", 4), "events of many shards are read at once: %+v, %+v", rise10, rise40)
 		Expect(len(status)).To(BeNumerically("<", 100<<10))
+	})
+
+	It("say what is complained of, each of its own set", func(ctx context.Context) {
+		p := newPoolPlay(ctx)
+		p.pool(ctx, "ssd", 40)
+		for range 2 { // the finalizer, and the sets
+			_, err := p.reconcile(ctx, "ssd")
+			Expect(err).NotTo(HaveOccurred())
+		}
+		var sets appsv1.StatefulSetList
+		Expect(api.List(ctx, &sets, client.InNamespace(p.Namespace))).To(Succeed())
+		Expect(sets.Items).To(HaveLen(40))
+		for i := range sets.Items {
+			set := &sets.Items[i]
+			Expect(api.Create(ctx, &corev1.Event{
+				ObjectMeta:     metav1.ObjectMeta{Namespace: p.Namespace, GenerateName: "event-"},
+				InvolvedObject: corev1.ObjectReference{Kind: "StatefulSet", Name: set.Name, Namespace: p.Namespace, UID: set.UID},
+				Type:           corev1.EventTypeWarning, Reason: "FailedCreate", LastTimestamp: metav1.Now(), Message: "no quota for " + set.Name + ".",
+			})).To(Succeed())
+		}
+		_, err := p.reconcile(ctx, "ssd")
+		Expect(err).NotTo(HaveOccurred())
+		for _, s := range p.get(ctx, "ssd").Status.ShardStatuses {
+			Expect(s.Message).To(ContainSubstring("no quota for " + s.Name + "."))
+		}
 	})
 
 	It("stay small when all are in trouble", func(ctx context.Context) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -15,15 +16,30 @@ import (
 	"sheaf.dev/sheaf/internal/workload"
 )
 
+// writesAtOnce bounds the writes of one pool that are on their way to the API server.
+const writesAtOnce = 16
+
 // applySets makes the StatefulSets as they are to be, but for pod templates of shards that run: those follow one shard at
 // a time, so that what is wrong with a template cannot reach a second shard, not even when a pod is replaced meanwhile.
+//
+// Sets are written some at a time: the answer to one write takes as long as the API server is busy, and a thousand such waits one
+// after the other kept a new pool from its status and its first placement for minutes.
 func (w *poolWork) applySets(ctx context.Context) Outcome {
-	for _, o := range w.shards {
-		if out := w.note(w.applySet(ctx, o)); !out.IsComplete() {
-			return out
-		}
-		if out := w.note(w.tellPod(ctx, o)); !out.IsComplete() {
-			return out
+	outs := make([][2]Outcome, len(w.shards))
+	var group errgroup.Group
+	group.SetLimit(writesAtOnce)
+	for i, o := range w.shards {
+		group.Go(func() error {
+			outs[i] = [2]Outcome{w.applySet(ctx, o), w.tellPod(ctx, o)}
+			return nil
+		})
+	}
+	_ = group.Wait()           // outcomes hold the errors
+	for _, out := range outs { // in the order of the shards, so that a pool's condition names the same one each time
+		for _, out := range out {
+			if out := w.note(out); !out.IsComplete() {
+				return out
+			}
 		}
 	}
 	return Complete()

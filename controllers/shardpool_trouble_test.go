@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
@@ -61,12 +62,17 @@ func (p *play) frozen(ctx context.Context) client.Client {
 var errKilled = errors.New("the operator was killed")
 
 // killer is a client whose operator dies after write number at; 0: never. All that is written later fails.
-type killer struct{ writes, at int }
+type killer struct {
+	mu         sync.Mutex // one write at a time: the operator dies at a certain one
+	writes, at int
+}
 
 func (k *killer) dead() bool { return k.at > 0 && k.writes >= k.at }
 
 // write counts a write and does it, while the operator lives.
 func (k *killer) write(do func() error) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if k.dead() {
 		return errKilled
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -29,12 +30,24 @@ type Server struct {
 
 	assets string
 	dir    string
+	env    *envtest.Environment
 	guard  *exec.Cmd
 	pipe   io.Closer
 }
 
+// Options are for tests that need another API server than most do. The zero value is what Start uses.
+type Options struct {
+	// Flags of the API server, by their names without dashes; each stands in for the value that this package gives, or adds one.
+	Flags map[string]string
+	// Files that flags name, by their names in the server's folder. In Flags, $DIR is that folder.
+	Files map[string]string
+}
+
 // Start starts an API server with the CRDs of a folder, and waits until they are served. The caller stops it.
-func Start(crds string) (*Server, error) {
+func Start(crds string) (*Server, error) { return StartWith(crds, Options{}) }
+
+// StartWith is Start with Options.
+func StartWith(crds string, options Options) (*Server, error) {
 	assets, err := findAssets()
 	if err != nil {
 		return nil, err
@@ -47,15 +60,20 @@ func Start(crds string) (*Server, error) {
 	if s.guard, s.pipe, err = startGuard(dir); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	if err := s.start(crds); err != nil {
+	if err := s.start(crds, options); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
 	return s, nil
 }
 
-func (s *Server) start(crds string) error {
+func (s *Server) start(crds string, options Options) error {
 	for _, name := range []string{"etcd", "apiserver"} {
 		if err := os.Mkdir(filepath.Join(s.dir, name), 0o700); err != nil {
+			return fmt.Errorf("kubetest: %w", err)
+		}
+	}
+	for name, content := range options.Files {
+		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(content), 0o600); err != nil {
 			return fmt.Errorf("kubetest: %w", err)
 		}
 	}
@@ -77,7 +95,10 @@ func (s *Server) start(crds string) error {
 		// Lists come from etcd itself. From the cache, a list after a write to another kind waits up to 100 ms, without
 		// doing anything, for etcd to say that the cache misses nothing.
 		Set("watch-cache", "false")
-	env := &envtest.Environment{
+	for name, value := range options.Flags {
+		api.Configure().Set(name, strings.ReplaceAll(value, "$DIR", s.dir))
+	}
+	s.env = &envtest.Environment{
 		BinaryAssetsDirectory:    s.assets,
 		CRDDirectoryPaths:        []string{crds},
 		CRDInstallOptions:        envtest.CRDInstallOptions{MaxTime: startTimeout},
@@ -85,12 +106,35 @@ func (s *Server) start(crds string) error {
 		ControlPlaneStartTimeout: startTimeout,
 		ControlPlaneStopTimeout:  startTimeout,
 	}
-	env.ControlPlane.APIServer = api
-	env.ControlPlane.Etcd = &envtest.Etcd{DataDir: filepath.Join(s.dir, "etcd")}
-	if s.Config, err = env.Start(); err != nil {
+	s.env.ControlPlane.APIServer = api
+	s.env.ControlPlane.Etcd = &envtest.Etcd{DataDir: filepath.Join(s.dir, "etcd")}
+	if s.Config, err = s.env.Start(); err != nil {
 		return fmt.Errorf("kubetest: the API server of %s does not start: %w\n%s", s.assets, err, tail(logName))
 	}
-	return os.WriteFile(s.Kubeconfig, env.KubeConfig, 0o600)
+	return os.WriteFile(s.Kubeconfig, s.env.KubeConfig, 0o600)
+}
+
+// Dir is the server's folder. A process that has it on its command line is ended with the servers, whatever becomes of the test.
+func (s *Server) Dir() string { return s.dir }
+
+// Program is the path of a program of Kubernetes that was built beside the API server.
+func (s *Server) Program(name string) string { return filepath.Join(s.assets, name) }
+
+// User writes a kubeconfig, in the server's folder, for a user who has no rights but those that the caller binds.
+func (s *Server) User(name string) (kubeconfig string, err error) {
+	user, err := s.env.AddUser(envtest.User{Name: name}, nil)
+	if err != nil {
+		return "", fmt.Errorf("kubetest: make user %s: %w", name, err)
+	}
+	content, err := user.KubeConfig()
+	if err != nil {
+		return "", fmt.Errorf("kubetest: make user %s: %w", name, err)
+	}
+	kubeconfig = filepath.Join(s.dir, name+".kubeconfig")
+	if err := os.WriteFile(kubeconfig, content, 0o600); err != nil {
+		return "", fmt.Errorf("kubetest: %w", err)
+	}
+	return kubeconfig, nil
 }
 
 // Stop ends the servers at once (their data is thrown away) and removes their folder.
