@@ -114,7 +114,7 @@ func (c *cluster) readyWords(ctx context.Context, t *testing.T, store *v1alpha1.
 // then.
 func (c *cluster) quiet(ctx context.Context, t *testing.T) {
 	t.Helper()
-	const enough = 15 * time.Second
+	const enough = 35 * time.Second // it looks at a pool in which all is well each 30 s
 	last, since := c.requests(t).writes(), time.Now()
 	await(ctx, t, fmt.Sprintf("the operator to write nothing for %v", enough), func() (bool, string) {
 		if now := c.requests(t).writes(); now != last {
