@@ -15,6 +15,7 @@ HELM_DOCS_VERSION          := v1.14.2
 KUBECONFORM_VERSION        := v0.8.0
 CONTROLLER_GEN_VERSION     := v0.22.0
 CRD_REF_DOCS_VERSION       := v0.3.0
+KWOK_VERSION               := v0.8.0
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
@@ -214,6 +215,7 @@ $(eval $(call tool,helm,helm.sh/helm/v4/cmd/helm,$(HELM_VERSION)))
 $(eval $(call tool,helm-docs,github.com/norwoodj/helm-docs/cmd/helm-docs,$(HELM_DOCS_VERSION)))
 $(eval $(call tool,controller-gen,sigs.k8s.io/controller-tools/cmd/controller-gen,$(CONTROLLER_GEN_VERSION)))
 $(eval $(call tool,crd-ref-docs,github.com/elastic/crd-ref-docs,$(CRD_REF_DOCS_VERSION)))
+$(eval $(call tool,kwok,sigs.k8s.io/kwok/cmd/kwok,$(KWOK_VERSION)))
 $(eval $(call tool,kubeconform,github.com/yannh/kubeconform/cmd/kubeconform,$(KUBECONFORM_VERSION)))
 
 ##@ A real Kubernetes
@@ -241,6 +243,13 @@ cluster-down: ## Stop it; fail if anything of it is left on the machine.
 .PHONY: cluster-smoke
 cluster-smoke: kube-tools ## Start the cluster, prove what the e2e suite relies on, stop it (KEEP=1: leave it running).
 	hack/cluster/smoke.sh
+
+# SHARDS of the store that the operator is measured with: 1000 is what it is made for, and takes minutes.
+SHARDS ?= 100
+.PHONY: scale-test
+scale-test: build envtest-assets $(TOOLS)/kwok ## Measure the operator with SHARDS shards and as many nodes that kwok plays (SHARDS=1000; internal/scaletest/README.md).
+	hack/kube/build.sh kube-scheduler kube-controller-manager
+	SHEAF_SCALE_SHARDS=$(SHARDS) go test -count=1 -timeout 2h -run 'TestScale' -v ./internal/scaletest
 
 # KUBECONFIG: the cluster to use; without it, one of its own. E2E_FOCUS: words of the scenarios to run.
 E2E_FOCUS ?=

@@ -1,0 +1,129 @@
+package scaletest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// usage is what a process has used so far.
+type usage struct {
+	cpu      time.Duration
+	resident int64 // bytes, now
+	peak     int64 // bytes, at most
+}
+
+func (u usage) String() string {
+	return fmt.Sprintf("the operator has taken %.1f s of a core, and uses %d MB (at most %d; wanted of 1000 shards: below 300)",
+		u.cpu.Seconds(), u.resident>>20, u.peak>>20)
+}
+
+// used asks the kernel.
+func used(t *testing.T, pid int) usage {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	ticks := int64(0)
+	for _, field := range fields[11:13] { // utime and stime, in hundredths of a second
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cpu := time.Duration(ticks) * 10 * time.Millisecond
+	return usage{cpu: cpu, resident: kibibytes(status, "VmRSS:"), peak: kibibytes(status, "VmHWM:")}
+}
+
+// kibibytes of a line of /proc/PID/status, in bytes.
+func kibibytes(status []byte, name string) int64 {
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, name); ok {
+			n, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+			if err == nil {
+				return n << 10
+			}
+		}
+	}
+	return 0
+}
+
+// requests of the operator that the API server has answered, by verb and kind.
+type requests map[string]int
+
+// writes are all that are no reads, but for those of the lease that operators elect their leader by.
+func (r requests) writes() (n int) {
+	for what, count := range r {
+		if verb, kind, _ := strings.Cut(what, " "); verb != "get" && verb != "list" && kind != "leases" {
+			n += count
+		}
+	}
+	return n
+}
+
+func (r requests) since(before requests) requests {
+	out := requests{}
+	for what, count := range r {
+		if count > before[what] {
+			out[what] = count - before[what]
+		}
+	}
+	return out
+}
+
+func (r requests) String() string {
+	words := make([]string, 0, len(r))
+	for _, what := range slices.Sorted(maps.Keys(r)) {
+		words = append(words, fmt.Sprintf("%s %d", what, r[what]))
+	}
+	return strings.Join(words, ", ")
+}
+
+// requests counts the lines of the API server's audit log.
+func (c *cluster) requests(t *testing.T) requests {
+	t.Helper()
+	log, err := os.ReadFile(filepath.Join(c.Dir(), "audit.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := requests{}
+	for line := range bytes.Lines(log) {
+		var event struct {
+			Verb      string `json:"verb"`
+			ObjectRef struct {
+				Resource    string `json:"resource"`
+				Subresource string `json:"subresource"`
+			} `json:"objectRef"`
+		}
+		if err := json.Unmarshal(line, &event); err != nil {
+			if !bytes.HasSuffix(line, []byte("\n")) {
+				continue // the API server is just writing it
+			}
+			t.Fatalf("a line of the audit log cannot be read: %v: %s", err, line)
+		}
+		kind := event.ObjectRef.Resource
+		if kind == "" {
+			continue // asked for what the API server has
+		}
+		if event.ObjectRef.Subresource != "" {
+			kind += "/" + event.ObjectRef.Subresource
+		}
+		out[event.Verb+" "+kind]++
+	}
+	return out
+}

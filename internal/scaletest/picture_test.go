@@ -1,0 +1,121 @@
+package scaletest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// picture is how a store ended, without what differs from run to run: two that were made in different ways have to be
+// equal.
+type picture struct {
+	sets, pods, claims int
+	template           string // specification of every StatefulSet, without what is the shard's own
+	groups             int
+	wanted             int // targets that the planner would change
+	apart              int // groups whose copies are where they are wanted, in different zones
+}
+
+// look takes the picture, and fails where one shard differs from the others.
+func (c *cluster) look(ctx context.Context, t *testing.T, f *fleet, shards int) picture {
+	t.Helper()
+	of := []client.ListOption{client.InNamespace("default"), client.MatchingLabels{v1alpha1.LabelPool: "ssd"}}
+	var sets appsv1.StatefulSetList
+	var pods corev1.PodList
+	var claims corev1.PersistentVolumeClaimList
+	for _, list := range []client.ObjectList{&sets, &pods, &claims} {
+		if err := c.client.List(ctx, list, of...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out := picture{sets: len(sets.Items), pods: len(pods.Items), claims: len(claims.Items)}
+	volumes := map[string]string{}
+	for i := range claims.Items {
+		volumes[claims.Items[i].Name] = string(claims.Items[i].UID)
+	}
+	hashes := map[string]string{}
+	for i := range sets.Items {
+		set := &sets.Items[i]
+		hashes[set.Name+"-0"] = set.Spec.Template.Annotations[workload.AnnotationTemplate]
+		if template := f.without(t, set, volumes[workload.ShardClaim(set.Name)]); out.template == "" {
+			out.template = template
+		} else if template != out.template {
+			t.Errorf("StatefulSet %s differs from the others:\n%s\n%s", set.Name, template, out.template)
+		}
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		volume := volumes[workload.ShardClaim(strings.TrimSuffix(pod.Name, "-0"))]
+		if pod.Annotations[workload.AnnotationTemplate] != hashes[pod.Name] || pod.Annotations[workload.AnnotationVolume] != volume {
+			t.Errorf("pod %s has annotations %v: its set has template %s, and its volume is %s",
+				pod.Name, pod.Annotations, hashes[pod.Name], volume)
+		}
+	}
+	if out.sets != shards || out.pods != shards || out.claims != shards {
+		t.Errorf("there are %d StatefulSets, %d pods and %d claims of %d shards", out.sets, out.pods, out.claims, shards)
+	}
+	f.lookAtGroups(ctx, t, &out)
+	return out
+}
+
+// without is a set's specification in words, without the names that are the shard's or the store's own.
+func (f *fleet) without(t *testing.T, set *appsv1.StatefulSet, volume string) string {
+	t.Helper()
+	if have := set.Spec.Template.Annotations[workload.AnnotationVolume]; have != volume {
+		t.Errorf("StatefulSet %s knows volume %q, and has %q", set.Name, have, volume)
+	}
+	spec, err := json.Marshal(set.Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number := set.Labels[v1alpha1.LabelShard]
+	return strings.NewReplacer(
+		volume, "VOLUME", f.storeUID, "STORE", set.Spec.Template.Annotations[workload.AnnotationTemplate], "HASH", f.c.etcd, "ETCD",
+		fmt.Sprintf("%s-0.", set.Name), "SHARD.", fmt.Sprintf("=%s\"", set.Name), "=SHARD\"", fmt.Sprintf("%q", number), "NUMBER",
+	).Replace(string(spec))
+}
+
+// lookAtGroups checks that placement has come to rest.
+func (f *fleet) lookAtGroups(ctx context.Context, t *testing.T, out *picture) {
+	t.Helper()
+	view := f.view(ctx, t)
+	change, unplaced := placement.Plan(view, view.Meta.Policy())
+	out.groups, out.wanted = len(view.Groups), len(change)+len(unplaced)
+	copies := map[string]int{}
+	for name := range view.Shards {
+		copies[name] = 0
+	}
+	for name, g := range view.Groups {
+		zones := map[string]bool{}
+		wanted := view.Targets[name].Shards
+		for _, m := range g.Members {
+			copies[m.Shard]++
+			if slices.Contains(wanted, m.Shard) {
+				zones[view.Shards[m.Shard].Domain] = true
+			}
+		}
+		if len(zones) == view.Meta.Copies && len(g.Members) == view.Meta.Copies {
+			out.apart++
+		}
+	}
+	least, most := 1<<30, 0
+	for _, n := range copies {
+		least, most = min(least, n), max(most, n)
+	}
+	t.Logf("%d groups on %d shards, each of which has %d to %d copies", out.groups, len(view.Shards), least, most)
+	if out.wanted > 0 || out.apart != out.groups {
+		t.Errorf("the planner would still change %d groups, and %d of %d have their copies where they are wanted, in different zones",
+			out.wanted, out.apart, out.groups)
+	}
+}
