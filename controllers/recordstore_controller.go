@@ -256,11 +256,12 @@ func storeOfPool(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: pool.Namespace, Name: pool.Spec.StoreRef.Name}}}
 }
 
-// pauseShards is for how long Shards that tell something new are gathered before their store is looked at: at a start all of them do.
+// pauseShards is for how long Shards that tell something new are gathered before their store is looked at: at a start
+// all of them do.
 const pauseShards = time.Second
 
-// storeOfShard asks for the store that a Shard's label names. The pool, which is written after its Shards, asks for it at once; but the cache
-// may have seen the pool before the Shards.
+// storeOfShard asks for the store that a Shard's label names. The pool, which is written after its Shards, asks for it
+// at once; but the cache may have seen the pool before the Shards.
 var storeOfShard = handler.Funcs{
 	CreateFunc: func(_ context.Context, e event.CreateEvent, q shardQueue) { askStoreOf(e.Object, q) },
 	UpdateFunc: func(_ context.Context, e event.UpdateEvent, q shardQueue) { askStoreOf(e.ObjectNew, q) },
@@ -271,7 +272,8 @@ type shardQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 func askStoreOf(shard client.Object, queue shardQueue) {
 	if store := shard.GetLabels()[v1alpha1.LabelStore]; store != "" {
-		queue.AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Namespace: shard.GetNamespace(), Name: store}}, pauseShards)
+		at := client.ObjectKey{Namespace: shard.GetNamespace(), Name: store}
+		queue.AddAfter(reconcile.Request{NamespacedName: at}, pauseShards)
 	}
 }
 

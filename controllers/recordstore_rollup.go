@@ -196,7 +196,9 @@ func (run *storeRun) figures() {
 }
 
 // rollUp counts groups and shards.
-func rollUp(pools []v1alpha1.ShardPool, seen seenShards, state PlacementState, copies int32, heard groupSum) (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
+func rollUp(
+	pools []v1alpha1.ShardPool, seen seenShards, state PlacementState, copies int32, heard groupSum,
+) (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
 	groups := v1alpha1.GroupCounts{Total: state.Groups + state.Missing}
 	var shards v1alpha1.ShardCounts
 	lost := map[string]v1alpha1.ShardStatus{}

@@ -167,6 +167,9 @@ func (r *ShardPoolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	}
 	w.conditions(out)
 	err := w.writeShards(ctx)
+	if err != nil && len(w.before.Status.ShardStatuses) > v1alpha1.ShardStatusesMax {
+		w.pool.Status.ShardStatuses = w.statuses // a whole list is not cut before its items are in Shards
+	}
 	if !w.passes(err) {
 		err = errors.Join(err, w.writeStatus(ctx))
 	}
@@ -300,7 +303,8 @@ func (w *poolWork) writeStatus(ctx context.Context) error {
 	return nil
 }
 
-// tellChange tells of a shard whose state has changed: in the log in any case, by an event where a person has to look at it, or no longer.
+// tellChange tells of a shard whose state has changed: in the log in any case, by an event where a person has to look
+// at it, or no longer.
 func (w *poolWork) tellChange(ctx context.Context, before v1alpha1.ShardState, s v1alpha1.ShardStatus) {
 	n := news{reason: string(s.State), action: "Observe", object: shardObject(w.pool, s.Name)}
 	switch {

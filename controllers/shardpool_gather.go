@@ -189,8 +189,9 @@ func (w *poolWork) observed(n int32) *observedShard {
 	return o
 }
 
-// recall finds the UUID of the shard's volume: as it was seen last, or where that was lost, in the set's template. Where set and pod agree on
-// another one, that counts: somebody has changed the status of the Shard. It is gone where a person said that the volume is.
+// recall finds the UUID of the shard's volume: as it was seen last, or where that was lost, in the set's template. Where
+// set and pod agree on another one, that counts: somebody has changed the status of the Shard. The UUID is gone where a
+// person said that the volume is.
 func (w *poolWork) recall(o *observedShard) {
 	if o.Last.Volume == nil {
 		o.Last.Volume = &v1alpha1.VolumeStatus{}

@@ -47,7 +47,9 @@ func seenOf(pools []v1alpha1.ShardPool, shards []v1alpha1.Shard) seenShards {
 }
 
 // readSeen reads the Shards of some pools.
-func readSeen(ctx context.Context, reader client.Reader, pools []v1alpha1.ShardPool, in ...client.ListOption) (seenShards, error) {
+func readSeen(
+	ctx context.Context, reader client.Reader, pools []v1alpha1.ShardPool, in ...client.ListOption,
+) (seenShards, error) {
 	var list v1alpha1.ShardList
 	if err := reader.List(ctx, &list, in...); err != nil {
 		return nil, fmt.Errorf("list Shards: %w", err)
@@ -93,8 +95,8 @@ func (w *poolWork) listShards(ctx context.Context) error {
 	return nil
 }
 
-// writeShards makes the pool's Shards what was seen of its shards, and tells what has changed. What the API server refuses of one shard does
-// not stop the others.
+// writeShards makes the pool's Shards what was seen of its shards, and tells what has changed. What the API server
+// refuses of one shard does not stop the others.
 func (w *poolWork) writeShards(ctx context.Context) error {
 	if !w.decided {
 		return nil
@@ -133,8 +135,8 @@ func (w *poolWork) writeShards(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// writeShard makes one Shard, and writes its status where that is due and only on what was read: an older status must not take back what is
-// recorded there, such as the UUID of the volume.
+// writeShard makes one Shard, and writes its status where that is due and only on what was read: an older status must
+// not take back what is recorded there, such as the UUID of the volume.
 func (w *poolWork) writeShard(ctx context.Context, status v1alpha1.ShardStatus) (changed bool, err error) {
 	shard := w.objects[status.Number]
 	switch {
@@ -143,7 +145,8 @@ func (w *poolWork) writeShard(ctx context.Context, status v1alpha1.ShardStatus) 
 			return false, err
 		}
 	case !shard.Of(w.pool):
-		// It is of an earlier pool of this name. The garbage collector would take it, too, and a new one is made at the next look.
+		// It is of an earlier pool of this name. The garbage collector would take it, too, and a new one is made at the
+		// next look.
 		return false, w.deleteShard(ctx, shard)
 	default:
 		if shard, err = w.mendShard(ctx, shard); err != nil {
@@ -189,7 +192,8 @@ func (w *poolWork) makeShard(ctx context.Context, n int32) (*v1alpha1.Shard, err
 	return shard, nil
 }
 
-// mendShard gives a Shard the labels and the owner that it is to have, where somebody took them away. Its spec cannot be changed.
+// mendShard gives a Shard the labels and the owner that it is to have, where somebody took them away. Its spec cannot
+// be changed.
 func (w *poolWork) mendShard(ctx context.Context, shard *v1alpha1.Shard) (*v1alpha1.Shard, error) {
 	wanted, err := w.shardOf(shard.Spec.Number)
 	if err != nil {
@@ -201,8 +205,8 @@ func (w *poolWork) mendShard(ctx context.Context, shard *v1alpha1.Shard) (*v1alp
 	}
 	maps.Copy(mended.Labels, wanted.Labels)
 	if metav1.GetControllerOf(shard) == nil {
-		mended.OwnerReferences = append(slices.DeleteFunc(mended.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == w.pool.UID }),
-			wanted.OwnerReferences...)
+		others := slices.DeleteFunc(mended.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == w.pool.UID })
+		mended.OwnerReferences = append(others, wanted.OwnerReferences...)
 	}
 	if equality.Semantic.DeepEqual(shard.ObjectMeta, mended.ObjectMeta) {
 		return mended, nil
@@ -228,12 +232,14 @@ func staleWrite(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err)
 }
 
-// statesByWorst are all states of shards, the worst first: those that need a person, those that are waited for, those in which all is well.
+// statesByWorst are all states of shards, the worst first: those that need a person, those that are waited for, those
+// in which all is well.
 var statesByWorst = []v1alpha1.ShardState{
-	v1alpha1.ShardDiskLost, v1alpha1.ShardNodeLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked, v1alpha1.ShardFileSystemMismatch,
-	v1alpha1.ShardMemoryTooSmall,
-	v1alpha1.ShardCrashLooping, v1alpha1.ShardUnreachable, v1alpha1.ShardNodeDown, v1alpha1.ShardImagePull, v1alpha1.ShardNoStorageClass,
-	v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable, v1alpha1.ShardPending, v1alpha1.ShardLoading, v1alpha1.ShardDraining,
+	v1alpha1.ShardDiskLost, v1alpha1.ShardNodeLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked,
+	v1alpha1.ShardFileSystemMismatch, v1alpha1.ShardMemoryTooSmall,
+	v1alpha1.ShardCrashLooping, v1alpha1.ShardUnreachable, v1alpha1.ShardNodeDown, v1alpha1.ShardImagePull,
+	v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable, v1alpha1.ShardPending,
+	v1alpha1.ShardLoading, v1alpha1.ShardDraining,
 	v1alpha1.ShardServing, v1alpha1.ShardParked,
 }
 
@@ -248,7 +254,8 @@ func severityOfShard(s *v1alpha1.ShardStatus) int {
 	return severityOf(s.State)
 }
 
-// worstShards are at most so many of a pool's shards, by number: the worst ones, of equals those with the lowest numbers.
+// worstShards are at most so many of a pool's shards, by number: the worst ones, of equals those with the lowest
+// numbers.
 func worstShards(all []v1alpha1.ShardStatus, most int) []v1alpha1.ShardStatus {
 	list := slices.Clone(all)
 	byNumber := func(a, b v1alpha1.ShardStatus) int { return cmp.Compare(a.Number, b.Number) }

@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/workload"
@@ -285,8 +287,21 @@ var _ = Describe("Shards", func() {
 			p.silent[workload.Shard("ssd", n)] = true
 			Expect(p.forgetVolume(ctx, workload.Shard("ssd", n))).To(Succeed())
 		}
-		p.r = p.reconciler(acting)
+		p.r = p.reconciler(interceptor.NewClient(acting, interceptor.Funcs{
+			Create: func(ctx context.Context, k client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+				if o.GetName() == "ssd-13" {
+					return errors.New("a quota refuses it")
+				}
+				return k.Create(ctx, o, opts...)
+			},
+		}))
 		_, err := p.reconcile(ctx, "ssd")
+		Expect(err).To(MatchError(ContainSubstring("a quota refuses it")))
+		Expect(shards(ctx)).To(HaveLen(24), "what is refused of one does not stop the others")
+		Expect(p.get(ctx, "ssd").Status.ShardStatuses).To(HaveLen(25), "the list is not cut yet")
+
+		p.r = p.reconciler(acting)
+		_, err = p.reconcile(ctx, "ssd")
 		Expect(err).NotTo(HaveOccurred())
 		all := shards(ctx)
 		Expect(all).To(HaveLen(25))

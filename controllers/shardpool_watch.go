@@ -95,8 +95,8 @@ var storeChanged = predicate.Funcs{
 	},
 }
 
-// shardTouched: a Shard is gone, or somebody changed its labels or owner. The status of a Shard follows from the look that wrote it; what others
-// write there is put right at the next look.
+// shardTouched: a Shard is gone, or somebody changed its labels or owner. The status of a Shard follows from the look
+// that wrote it; what others write there is put right at the next look.
 var shardTouched = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
 	UpdateFunc: func(e event.UpdateEvent) bool {

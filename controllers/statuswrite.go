@@ -13,8 +13,9 @@ import (
 // pauseNumbers is at least between two writes of a status in which only numbers have moved.
 const pauseNumbers = 30 * time.Second
 
-// writeDue says whether a status is to be written: at once where it tells something else than before, and where only numbers have moved when
-// the last write is long enough ago. told leaves of a status what it tells, without the numbers that move by themselves.
+// writeDue says whether a status is to be written: at once where it tells something else than before, and where only
+// numbers have moved when the last write is long enough ago. told leaves of a status what it tells, without the numbers
+// that move by themselves.
 func writeDue[T any](before, after T, told func(T) T, sinceWrite time.Duration) bool {
 	switch {
 	case equality.Semantic.DeepEqual(before, after):
@@ -25,7 +26,8 @@ func writeDue[T any](before, after T, told func(T) T, sinceWrite time.Duration) 
 	return sinceWrite >= pauseNumbers
 }
 
-// toldOfShard is what a shard's status tells. How many groups it has is told; how many of them it has loaded yet, or leads, is not.
+// toldOfShard is what a shard's status tells. How many groups it has is told; how many of them it has loaded yet, or
+// leads, is not.
 func toldOfShard(s v1alpha1.ShardStatus) v1alpha1.ShardStatus {
 	s.Message = withoutNumbers(s.Message)
 	s.Records, s.StoredBytes, s.LeadingGroups, s.MemoryNeedBytes = 0, 0, 0, 0
@@ -68,7 +70,8 @@ func toldOfCondition(c *metav1.Condition) string {
 	return withoutNumbers(c.Message)
 }
 
-// numbers are words that begin with a digit, such as 3, 62% or 1.9GiB/s. The number in a name, such as in ssd-3 or n1, is none.
+// numbers are words that begin with a digit, such as 3, 62% or 1.9GiB/s. The number in a name, such as in ssd-3 or n1,
+// is none.
 var numbers = regexp.MustCompile(`(^|[^\w.-])[0-9][\w.%/]*`)
 
 // withoutNumbers has a # in place of each number of a text. Texts that differ in numbers alone mean the same.

@@ -126,8 +126,8 @@ func TestWhatAStatusTells(t *testing.T) {
 	}
 }
 
-// However a status changes: what it tells is written at once, numbers alone are written at most each 30 s and are never older than that, and
-// what does not change is not written.
+// However a status changes: what it tells is written at once, numbers alone are written at most each 30 s and are never
+// older than that, and what does not change is not written.
 func TestAStatusIsWrittenAtOnceOrAtMostEach30Seconds(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 7))

@@ -24,7 +24,9 @@ type badCase struct {
 	says string
 }
 
-var badCases = map[string][]badCase{"RecordStore": recordStoreCases, "ShardPool": shardPoolCases, "Shard": shardCases, "DiskSet": diskSetCases}
+var badCases = map[string][]badCase{
+	"RecordStore": recordStoreCases, "ShardPool": shardPoolCases, "Shard": shardCases, "DiskSet": diskSetCases,
+}
 
 func (c badCase) name() string {
 	how := "create"

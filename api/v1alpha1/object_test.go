@@ -211,7 +211,9 @@ func complaints(t *testing.T, err error) []complaint {
 // decode fails the test where an accepted object does not decode into the Go type: it would stop every watch of its kind.
 func decode(t *testing.T, object *unstructured.Unstructured) {
 	t.Helper()
-	types := map[string]any{"RecordStore": &v1alpha1.RecordStore{}, "ShardPool": &v1alpha1.ShardPool{}, "Shard": &v1alpha1.Shard{}, "DiskSet": &v1alpha1.DiskSet{}}
+	types := map[string]any{
+		"RecordStore": &v1alpha1.RecordStore{}, "ShardPool": &v1alpha1.ShardPool{}, "Shard": &v1alpha1.Shard{}, "DiskSet": &v1alpha1.DiskSet{},
+	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, types[object.GetKind()], true); err != nil {
 		t.Errorf("accepted, but does not decode: %v", err)
 	}

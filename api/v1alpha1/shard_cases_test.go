@@ -78,7 +78,8 @@ func TestShardsOf(t *testing.T) {
 			t.Errorf("%s: %v, want %s", name, got, c.want)
 		}
 	}
-	// A list counts where it is complete: as an operator from before the kind Shard wrote it, or with fewer items than it may have.
+	// A list counts where it is complete: as an operator from before the kind Shard wrote it, or with fewer items than
+	// it may have.
 	for _, c := range []struct {
 		shards, listed, want int32
 	}{{1000, 1000, 1000}, {1000, 20, 0}, {20, 20, 20}, {21, 20, 0}, {19, 19, 19}} {

@@ -8,8 +8,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Shard is what was seen of one shard of a ShardPool. It is a report to read: the operator alone makes, changes and deletes Shards. A Shard
-// that is deleted by hand is made again, and nothing happens to the shard itself. What a shard is to be is said in the spec of its ShardPool.
+// Shard is what was seen of one shard of a ShardPool. It is a report to read: the operator alone makes, changes and
+// deletes Shards. A Shard that is deleted by hand is made again, and nothing happens to the shard itself. What a shard
+// is to be is said in the spec of its ShardPool.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -32,7 +33,8 @@ type Shard struct {
 	// Spec says which shard this is. It is written by the operator alone, and cannot be changed.
 	// +required
 	Spec ShardSpec `json:"spec"`
-	// Status is what was seen of the shard; the operator writes it: at once where the shard came into another state, else at most every 30 s.
+	// Status is what was seen of the shard; the operator writes it: at once where the shard came into another state,
+	// else at most every 30 s.
 	// +optional
 	Status ShardStatus `json:"status,omitzero"`
 }
@@ -62,8 +64,9 @@ type ShardSpec struct {
 // ShardStatusesMax bounds the list of shards in the status of a pool.
 const ShardStatusesMax = 20
 
-// ShardsOf are all shards of a pool as they were seen last, by number: those that Shards tell of, of any pools, and beside them those of a
-// list in the pool's status that is complete. An operator from before the kind Shard wrote that list alone.
+// ShardsOf are all shards of a pool as they were seen last, by number: those that Shards tell of, of any pools, and
+// beside them those of a list in the pool's status that is complete. An operator from before the kind Shard wrote that
+// list alone.
 func ShardsOf(pool *ShardPool, shards []Shard) []ShardStatus {
 	var seen []ShardStatus
 	known := map[int32]bool{}
@@ -85,9 +88,10 @@ func ShardsOf(pool *ShardPool, shards []Shard) []ShardStatus {
 	return seen
 }
 
-// Of says whether a Shard is about a shard of this very pool: not of an earlier pool of its name, and not made by hand with another name.
+// Of says whether a Shard is about a shard of this very pool: not of an earlier pool of its name, and not made by hand
+// with another name.
 func (s *Shard) Of(pool *ShardPool) bool {
 	owner := metav1.GetControllerOf(s)
-	return s.Namespace == pool.Namespace && s.Spec.Pool == pool.Name && s.Name == fmt.Sprintf("%s-%d", pool.Name, s.Spec.Number) &&
-		(owner == nil || owner.UID == pool.UID)
+	return s.Namespace == pool.Namespace && s.Spec.Pool == pool.Name &&
+		s.Name == fmt.Sprintf("%s-%d", pool.Name, s.Spec.Number) && (owner == nil || owner.UID == pool.UID)
 }

@@ -270,8 +270,8 @@ type ShardPoolStatus struct {
 	// +listMapKey=state
 	// +kubebuilder:validation:MaxItems=32
 	States []ShardStateCount `json:"states,omitempty"`
-	// ShardStatuses has the worst 20 shards, by number: first those that need a person, then those that are on their way, then the others.
-	// A pool of at most 20 shards has them all here. `kubectl get shards` has all shards of any pool.
+	// ShardStatuses has the worst 20 shards, by number: first those that need a person, then those that are on their
+	// way, then the others. A pool of at most 20 shards has them all here. `kubectl get shards` has all of any pool.
 	// +optional
 	// +listType=map
 	// +listMapKey=name

@@ -100,7 +100,9 @@ func (a *app) shardsOf(ctx context.Context, pool *v1alpha1.ShardPool) ([]v1alpha
 }
 
 // drainChange is what changes in the spec, and that in words.
-func drainChange(pool *v1alpha1.ShardPool, shards []v1alpha1.ShardStatus, f drainFlags) (spec map[string]any, words string, err error) {
+func drainChange(
+	pool *v1alpha1.ShardPool, shards []v1alpha1.ShardStatus, f drainFlags,
+) (spec map[string]any, words string, err error) {
 	switch {
 	case f.undo:
 		return map[string]any{"state": v1alpha1.PoolActive}, "spec.state is Active, and it takes groups again", nil
@@ -179,7 +181,9 @@ func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation
 }
 
 // drainProgress says how far it is. An error is what a person has to do something about.
-func drainProgress(pool *v1alpha1.ShardPool, shards []v1alpha1.ShardStatus, f drainFlags) (words string, done bool, err error) {
+func drainProgress(
+	pool *v1alpha1.ShardPool, shards []v1alpha1.ShardStatus, f drainFlags,
+) (words string, done bool, err error) {
 	left := leaving(shards, f)
 	if f.shard >= 0 && len(left) == 0 {
 		return fmt.Sprintf("shard %s is removed", workload.Shard(pool.Name, f.shard)), true, nil

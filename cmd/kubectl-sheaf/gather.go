@@ -71,10 +71,12 @@ func (a *app) gatherPools(ctx context.Context, s *snapshot) error {
 	return nil
 }
 
-// listShards reads the Shards of a namespace. Where an operator from before that kind runs there are none, and the pools list their shards.
+// listShards reads the Shards of a namespace. Where an operator from before that kind runs there are none, and the
+// pools list their shards.
 func (a *app) listShards(ctx context.Context, namespace string) ([]v1alpha1.Shard, error) {
 	var list v1alpha1.ShardList
-	if err := a.objects.List(ctx, &list, client.InNamespace(namespace)); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+	err := a.objects.List(ctx, &list, client.InNamespace(namespace))
+	if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
 	return list.Items, nil
