@@ -322,6 +322,18 @@ var _ = Describe("Shards", func() {
 				HaveField("Volume.UUID", "recorded-of-"+name)))
 		}
 		Expect(p.get(ctx, "ssd").Status.ShardStatuses).To(HaveLen(20))
+
+		By("deleted, while their pool lists 20 of them: the sets have the UUIDs of their volumes by now")
+		_, err = p.reconcile(ctx, "ssd")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(api.DeleteAllOf(ctx, &v1alpha1.Shard{}, client.InNamespace(p.Namespace))).To(Succeed())
+		_, err = p.reconcile(ctx, "ssd")
+		Expect(err).NotTo(HaveOccurred())
+		all = shards(ctx)
+		Expect(all).To(HaveLen(25))
+		for name, s := range all {
+			Expect(s.Status.Volume.UUID).To(Equal("recorded-of-" + name))
+		}
 	})
 
 	It("are written on a transition at once, and for numbers at most each 30 s", func(ctx context.Context) {
