@@ -206,7 +206,7 @@ func (w *poolWork) mendShard(ctx context.Context, shard *v1alpha1.Shard) (*v1alp
 	maps.Copy(mended.Labels, wanted.Labels)
 	if metav1.GetControllerOf(shard) == nil {
 		others := slices.DeleteFunc(mended.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == w.pool.UID })
-		mended.OwnerReferences = append(others, wanted.OwnerReferences...)
+		mended.OwnerReferences = slices.Concat(others, wanted.OwnerReferences)
 	}
 	if equality.Semantic.DeepEqual(shard.ObjectMeta, mended.ObjectMeta) {
 		return mended, nil

@@ -59,7 +59,8 @@ func TestTheWorstShardsAreListed(t *testing.T) {
 		for _, left := range all {
 			for _, kept := range list {
 				if !in[left.Number] && class(left) < class(kept) {
-					t.Fatalf("seed %d: shard %d, which is %s, is listed, and %d, which is %s, is not", seed, kept.Number, kept.State, left.Number, left.State)
+					t.Fatalf("seed %d: shard %d, which is %s, is listed, and %d, which is %s, is not",
+						seed, kept.Number, kept.State, left.Number, left.State)
 				}
 			}
 		}
@@ -101,12 +102,15 @@ func TestTheStatusOfAThousandShardsIsSmall(t *testing.T) {
 			Report: &ShardReport{State: v1alpha1.ShardServing, Version: "v1"},
 		}
 		for g := range 256 {
-			o.Report.Groups = append(o.Report.Groups, GroupReport{Group: fmt.Sprint(256*n + int32(g)), State: groupDamaged, Message: strings.Repeat("bad ", 300)})
+			damaged := GroupReport{Group: fmt.Sprint(256*n + int32(g)), State: groupDamaged, Message: strings.Repeat("bad ", 300)}
+			o.Report.Groups = append(o.Report.Groups, damaged)
 		}
 		s := v1alpha1.ShardStatus{
-			Name: o.Name, Number: n, State: statesByWorst[int(n)%len(statesByWorst)], Message: strings.Repeat("m", shardMessageMax), Node: strings.Repeat("n", 60),
-			Groups: 256, Volume: &v1alpha1.VolumeStatus{UUID: strings.Repeat("u", 36), Claim: o.Name, PersistentVolume: strings.Repeat("v", 80),
-				Source: strings.Repeat("s", 100), FileSystem: "xfs", MountOptions: strings.Split(strings.Repeat("noatime,", 12), ","), CapacityBytes: 1 << 40},
+			Name: o.Name, Number: n, State: statesByWorst[int(n)%len(statesByWorst)], Message: strings.Repeat("m", shardMessageMax),
+			Node: strings.Repeat("n", 60), Groups: 256, Volume: &v1alpha1.VolumeStatus{
+				UUID: strings.Repeat("u", 36), Claim: o.Name, PersistentVolume: strings.Repeat("v", 80), Source: strings.Repeat("s", 100),
+				FileSystem: "xfs", MountOptions: strings.Split(strings.Repeat("noatime,", 12), ","), CapacityBytes: 1 << 40,
+			},
 		}
 		w.shards, w.statuses = append(w.shards, o), append(w.statuses, s)
 	}
@@ -154,7 +158,8 @@ var _ = Describe("Shards", func() {
 		Expect(metav1.IsControlledBy(one, pool)).To(BeTrue(), "so that the garbage collector takes it with the pool")
 		Expect(one.Labels).To(Equal(workload.ShardLabels("quotes", "ssd", 1)))
 		Expect(one.Status).To(Equal(p.get(ctx, "ssd").Status.ShardStatuses[1]))
-		Expect(one.Status).To(And(HaveField("State", v1alpha1.ShardServing), HaveField("Volume.UUID", "uuid-of-ssd-1"), HaveField("Node", p.Node)))
+		Expect(one.Status).To(And(HaveField("State", v1alpha1.ShardServing), HaveField("Volume.UUID", "uuid-of-ssd-1"),
+			HaveField("Node", p.Node)))
 
 		By("a shard that was given away")
 		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Shards, pool.Spec.Remove = new(int32(2)), []int32{1} })
@@ -250,7 +255,8 @@ var _ = Describe("Shards", func() {
 
 		By("Shards that the pool does not have")
 		for name, number := range map[string]int32{"ssd-77": 77, "mine": 1} {
-			mine := &v1alpha1.Shard{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: name}, Spec: v1alpha1.ShardSpec{Pool: "ssd", Number: number}}
+			mine := &v1alpha1.Shard{Spec: v1alpha1.ShardSpec{Pool: "ssd", Number: number}}
+			mine.Namespace, mine.Name = p.Namespace, name
 			Expect(api.Create(ctx, mine)).To(Succeed())
 		}
 		p.settle(ctx, 0)
@@ -259,15 +265,21 @@ var _ = Describe("Shards", func() {
 	})
 
 	It("of an earlier pool of the name tell nothing of this one", func(ctx context.Context) {
-		earlier := &v1alpha1.Shard{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "ssd-0"}, Spec: v1alpha1.ShardSpec{Pool: "ssd"}}
-		earlier.OwnerReferences = []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ShardPool", Name: "ssd", UID: "earlier", Controller: new(true)}}
+		earlier := &v1alpha1.Shard{Spec: v1alpha1.ShardSpec{Pool: "ssd"}}
+		earlier.Namespace, earlier.Name = p.Namespace, "ssd-0"
+		earlier.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: "ShardPool", Name: "ssd", UID: "earlier", Controller: new(true),
+		}}
 		Expect(api.Create(ctx, earlier)).To(Succeed())
-		earlier.Status = v1alpha1.ShardStatus{Name: "ssd-0", State: v1alpha1.ShardServing, Groups: 7, Volume: &v1alpha1.VolumeStatus{UUID: "of-the-earlier"}}
+		earlier.Status = v1alpha1.ShardStatus{
+			Name: "ssd-0", State: v1alpha1.ShardServing, Groups: 7, Volume: &v1alpha1.VolumeStatus{UUID: "of-the-earlier"},
+		}
 		Expect(api.Status().Update(ctx, earlier)).To(Succeed())
 		pool := p.pool(ctx, "ssd", 1)
 		p.settle(ctx, 0)
 		Expect(metav1.IsControlledBy(shard(ctx, "ssd-0"), pool)).To(BeTrue())
-		Expect(shard(ctx, "ssd-0").Status).To(And(HaveField("State", v1alpha1.ShardServing), HaveField("Groups", int32(0)), HaveField("Volume.UUID", "uuid-of-ssd-0")))
+		Expect(shard(ctx, "ssd-0").Status).To(And(HaveField("State", v1alpha1.ShardServing), HaveField("Groups", int32(0)),
+			HaveField("Volume.UUID", "uuid-of-ssd-0")))
 	})
 
 	It("are filled from what an operator from before their kind wrote, and nothing of that is lost", func(ctx context.Context) {
@@ -306,9 +318,22 @@ var _ = Describe("Shards", func() {
 		all := shards(ctx)
 		Expect(all).To(HaveLen(25))
 		for name, s := range all {
-			Expect(s.Status).To(And(HaveField("State", v1alpha1.ShardUnreachable), HaveField("Records", int64(7)), HaveField("Volume.UUID", "recorded-of-"+name)))
+			Expect(s.Status).To(And(HaveField("State", v1alpha1.ShardUnreachable), HaveField("Records", int64(7)),
+				HaveField("Volume.UUID", "recorded-of-"+name)))
 		}
 		Expect(p.get(ctx, "ssd").Status.ShardStatuses).To(HaveLen(20))
+
+		By("deleted, while their pool lists 20 of them: the sets have the UUIDs of their volumes by now")
+		_, err = p.reconcile(ctx, "ssd")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(api.DeleteAllOf(ctx, &v1alpha1.Shard{}, client.InNamespace(p.Namespace))).To(Succeed())
+		_, err = p.reconcile(ctx, "ssd")
+		Expect(err).NotTo(HaveOccurred())
+		all = shards(ctx)
+		Expect(all).To(HaveLen(25))
+		for name, s := range all {
+			Expect(s.Status.Volume.UUID).To(Equal("recorded-of-" + name))
+		}
 	})
 
 	It("are written on a transition at once, and for numbers at most each 30 s", func(ctx context.Context) {

@@ -70,27 +70,30 @@ func TestFieldsThatMoveWaitAndTheOthersDoNot(t *testing.T) {
 }
 
 func TestWhatAStatusTells(t *testing.T) {
-	serves := v1alpha1.ShardStatus{Name: "ssd-1", Number: 1, State: v1alpha1.ShardServing, Message: "holds 5 groups, 62% at 1.9GiB/s on ssd-1", Groups: 4, ServingGroups: 4,
-		Volume: &v1alpha1.VolumeStatus{UUID: "a", FreeBytes: 100}}
+	serves := v1alpha1.ShardStatus{
+		Name: "ssd-1", Number: 1, State: v1alpha1.ShardServing, Message: "holds 5 groups, 62% at 1.9GiB/s on ssd-1",
+		Groups: 4, ServingGroups: 4, Volume: &v1alpha1.VolumeStatus{UUID: "a", FreeBytes: 100},
+	}
 	loads := serves
 	loads.State, loads.ServingGroups = v1alpha1.ShardLoading, 1
+	type shard = v1alpha1.ShardStatus
 	for name, c := range map[string]struct {
-		before v1alpha1.ShardStatus
-		change func(*v1alpha1.ShardStatus)
+		before shard
+		change func(*shard)
 		now    bool
 	}{
-		"numbers of the message":     {serves, func(s *v1alpha1.ShardStatus) { s.Message = "holds 14 groups, 8% at 900MiB/s on ssd-1" }, false},
-		"a name in the message":      {serves, func(s *v1alpha1.ShardStatus) { s.Message = "holds 5 groups, 62% at 1.9GiB/s on ssd-2" }, true},
-		"the message":                {serves, func(s *v1alpha1.ShardStatus) { s.Message = "" }, true},
-		"free bytes":                 {serves, func(s *v1alpha1.ShardStatus) { s.Volume = &v1alpha1.VolumeStatus{UUID: "a", FreeBytes: 7} }, false},
-		"another volume":             {serves, func(s *v1alpha1.ShardStatus) { s.Volume = &v1alpha1.VolumeStatus{UUID: "b", FreeBytes: 100} }, true},
-		"a group less is served":     {serves, func(s *v1alpha1.ShardStatus) { s.ServingGroups-- }, true},
-		"a group more is loaded":     {loads, func(s *v1alpha1.ShardStatus) { s.ServingGroups++ }, false},
-		"the first group is loaded":  {loads, func(s *v1alpha1.ShardStatus) { s.ServingGroups = 0 }, true},
-		"it leads another group":     {serves, func(s *v1alpha1.ShardStatus) { s.LeadingGroups++ }, false},
-		"it has loaded all":          {loads, func(s *v1alpha1.ShardStatus) { s.State = v1alpha1.ShardServing }, true},
-		"a group more is placed":     {serves, func(s *v1alpha1.ShardStatus) { s.Groups++; s.ServingGroups++ }, true},
-		"progress, in several words": {loads, func(s *v1alpha1.ShardStatus) { s.LoadPercent, s.Load = 62, "62% 1.9GiB/s (87% of the device) ETA 2m" }, false},
+		"numbers of the message":     {serves, func(s *shard) { s.Message = "holds 14 groups, 8% at 900MiB/s on ssd-1" }, false},
+		"a name in the message":      {serves, func(s *shard) { s.Message = "holds 5 groups, 62% at 1.9GiB/s on ssd-2" }, true},
+		"the message":                {serves, func(s *shard) { s.Message = "" }, true},
+		"free bytes":                 {serves, func(s *shard) { s.Volume.FreeBytes = 7 }, false},
+		"another volume":             {serves, func(s *shard) { s.Volume.UUID = "b" }, true},
+		"a group less is served":     {serves, func(s *shard) { s.ServingGroups-- }, true},
+		"a group more is loaded":     {loads, func(s *shard) { s.ServingGroups++ }, false},
+		"the first group is loaded":  {loads, func(s *shard) { s.ServingGroups = 0 }, true},
+		"it leads another group":     {serves, func(s *shard) { s.LeadingGroups++ }, false},
+		"it has loaded all":          {loads, func(s *shard) { s.State = v1alpha1.ShardServing }, true},
+		"a group more is placed":     {serves, func(s *shard) { s.Groups++; s.ServingGroups++ }, true},
+		"progress, in several words": {loads, func(s *shard) { s.LoadPercent, s.Load = 62, "62% 1.9GiB/s ETA 2m" }, false},
 	} {
 		after := *c.before.DeepCopy()
 		c.change(&after)
@@ -101,22 +104,27 @@ func TestWhatAStatusTells(t *testing.T) {
 	if serves.Volume.FreeBytes != 100 {
 		t.Error("what is told of a status has changed the status")
 	}
-	pool := v1alpha1.ShardPoolStatus{ShardStatuses: []v1alpha1.ShardStatus{serves}, Groups: v1alpha1.GroupCounts{Total: 9, Serving: 4, Loading: 5},
-		Conditions: []metav1.Condition{{Type: "Loaded", Status: "False", Reason: "Loading", Message: "1 shards load: 7% 1KiB/s"}, {Type: "Ready", Message: "7 of 9"}}}
+	pool := v1alpha1.ShardPoolStatus{
+		ShardStatuses: []shard{serves}, Groups: v1alpha1.GroupCounts{Total: 9, Serving: 4, Loading: 5},
+		Conditions: []metav1.Condition{
+			{Type: "Loaded", Status: "False", Reason: "Loading", Message: "1 shards load: 7% 1KiB/s"}, {Type: "Ready", Message: "7 of 9"},
+		},
+	}
+	type status = v1alpha1.ShardPoolStatus
 	for name, c := range map[string]struct {
-		change func(*v1alpha1.ShardPoolStatus)
+		change func(*status)
 		now    bool
 	}{
-		"records of a shard":         {func(p *v1alpha1.ShardPoolStatus) { p.ShardStatuses[0].Records = 7 }, false},
-		"a shard's state":            {func(p *v1alpha1.ShardPoolStatus) { p.ShardStatuses[0].State = v1alpha1.ShardNodeDown }, true},
-		"another shard":              {func(p *v1alpha1.ShardPoolStatus) { p.ShardStatuses[0].Number = 7 }, true},
-		"groups, while they load":    {func(p *v1alpha1.ShardPoolStatus) { p.Groups.Serving, p.Groups.Loading = 5, 4 }, false},
-		"groups that have loaded":    {func(p *v1alpha1.ShardPoolStatus) { p.Groups.Serving, p.Groups.Loading = 9, 0 }, true},
-		"a damaged group":            {func(p *v1alpha1.ShardPoolStatus) { p.Groups.Damaged = 1 }, true},
-		"progress in a condition":    {func(p *v1alpha1.ShardPoolStatus) { p.Conditions[0].Message = "1 shards load: 9% 1MiB/s ETA 7m" }, false},
-		"a number in a condition":    {func(p *v1alpha1.ShardPoolStatus) { p.Conditions[1].Message = "8 of 9" }, false},
-		"a condition's generation":   {func(p *v1alpha1.ShardPoolStatus) { p.Conditions[1].ObservedGeneration = 7 }, true},
-		"a condition that is turned": {func(p *v1alpha1.ShardPoolStatus) { p.Conditions[1].Status = "True" }, true},
+		"records of a shard":         {func(p *status) { p.ShardStatuses[0].Records = 7 }, false},
+		"a shard's state":            {func(p *status) { p.ShardStatuses[0].State = v1alpha1.ShardNodeDown }, true},
+		"another shard":              {func(p *status) { p.ShardStatuses[0].Number = 7 }, true},
+		"groups, while they load":    {func(p *status) { p.Groups.Serving, p.Groups.Loading = 5, 4 }, false},
+		"groups that have loaded":    {func(p *status) { p.Groups.Serving, p.Groups.Loading = 9, 0 }, true},
+		"a damaged group":            {func(p *status) { p.Groups.Damaged = 1 }, true},
+		"progress in a condition":    {func(p *status) { p.Conditions[0].Message = "1 shards load: 9% 1MiB/s ETA 7m" }, false},
+		"a number in a condition":    {func(p *status) { p.Conditions[1].Message = "8 of 9" }, false},
+		"a condition's generation":   {func(p *status) { p.Conditions[1].ObservedGeneration = 7 }, true},
+		"a condition that is turned": {func(p *status) { p.Conditions[1].Status = "True" }, true},
 	} {
 		after := *pool.DeepCopy()
 		c.change(&after)

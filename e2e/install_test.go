@@ -73,6 +73,7 @@ pools:
 
 	It("shows what is there", func() {
 		Expect(kubectl("get", "sheaf", "-n", s.name)).To(And(ContainSubstring("recordstore"), ContainSubstring("shardpool"), ContainSubstring("True")))
+		Expect(kubectl("get", "shards", "-n", s.name)).To(And(ContainSubstring("STATE"), ContainSubstring("Serving")))
 	})
 
 	It("shows it on one screen by the plugin of kubectl, and what moves", func() {

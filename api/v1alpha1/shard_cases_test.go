@@ -25,7 +25,8 @@ var shardCases = []badCase{
 func shardOf(pool *v1alpha1.ShardPool, n int32) v1alpha1.Shard {
 	s := v1alpha1.Shard{Spec: v1alpha1.ShardSpec{Pool: pool.Name, Number: n}}
 	s.Namespace, s.Name = pool.Namespace, fmt.Sprintf("%s-%d", pool.Name, n)
-	s.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(pool, v1alpha1.GroupVersion.WithKind("ShardPool"))}
+	owner := metav1.NewControllerRef(pool, v1alpha1.GroupVersion.WithKind("ShardPool"))
+	s.OwnerReferences = []metav1.OwnerReference{*owner}
 	s.Status = v1alpha1.ShardStatus{Name: s.Name, Number: n, State: v1alpha1.ShardServing}
 	return s
 }
