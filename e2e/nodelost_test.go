@@ -15,7 +15,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// documented gives the command of docs/operations.md that begins like this, with other words in place of some of the page.
+// documented gives the command of docs/operations.md that begins like this, with other words in place of some of the
+// page.
 func (s *space) documented(begins string, replace ...string) []string {
 	GinkgoHelper()
 	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
