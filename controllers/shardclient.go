@@ -10,7 +10,8 @@ import (
 
 // ShardClient asks shards about themselves. cmd/sheaf-operator implements it over AdminService.
 type ShardClient interface {
-	// Describe asks the shard at host:port. Any error means that it cannot be reached; ErrVolumeSilent that its disk hangs.
+	// Describe asks the shard at host:port. Any error means that it cannot be reached; ErrVolumeSilent that its disk
+	// hangs.
 	Describe(ctx context.Context, address string) (*ShardReport, error)
 }
 
@@ -30,7 +31,8 @@ type ShardReport struct {
 	Problems []string
 }
 
-// ErrVolumeSilent is in place of the report of a shard whose disk lets it wait without an error: what it says of its groups is old.
+// ErrVolumeSilent is in place of the report of a shard whose disk lets it wait without an error: what it says of its
+// groups is old.
 var ErrVolumeSilent = errors.New("its disk does not answer")
 
 // VolumeReport is the volume as the shard sees it.

@@ -39,8 +39,8 @@ func operatorMay(verb, what, namespace string) bool {
 		"--as=system:serviceaccount:"+operatorNamespace+":"+operatorName).err == nil
 }
 
-// An operator is installed for one namespace, with kinds that lack a field, and upgraded to the chart as it is, for all namespaces:
-// both as docs/install.md says.
+// An operator is installed for one namespace, with kinds that lack a field, and upgraded to the chart as it is, for all
+// namespaces: both as docs/install.md says.
 var _ = Describe("an operator for one namespace, of an earlier release,", Serial, Ordered, func() {
 	const records = 8
 	var s, other *space

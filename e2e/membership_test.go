@@ -19,7 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// memberships follows the members of the groups of the store q in its etcd, change by change: no membership that leaders write is missed.
+// memberships follows the members of the groups of the store q in its etcd, change by change: no membership that
+// leaders write is missed.
 type memberships struct {
 	mutex   sync.Mutex
 	domains map[string]string          // of shards by name, also of those that are gone; guarded by mutex
@@ -123,7 +124,8 @@ func (s membershipStep) added(role placement.Role) []string {
 	return slices.DeleteFunc(shardsOf(s.after, role), func(shard string) bool { return slices.Contains(had, shard) })
 }
 
-// await waits for a step that is taken from now on, for which is gives a shard of one of the nodes; it gives that step and the node.
+// await waits for a step that is taken from now on, for which is gives a shard of one of the nodes; it gives that step
+// and the node.
 func (m *memberships) await(timeout time.Duration, nodes []string, is func(membershipStep) []string) (step membershipStep, node string) {
 	GinkgoHelper()
 	m.mutex.Lock()
@@ -161,8 +163,8 @@ func (m *memberships) count() (steps int, shared []string) {
 // lagMax is how many entries a copy may lack and still be up to date, as for the operator that restarts shards.
 const lagMax = 1000
 
-// awaitCaughtUp waits until every group of the store q was seen, at one time from now on, with so many voters that serve and are up to
-// date: groups may move meanwhile. Another node may go away then.
+// awaitCaughtUp waits until every group of the store q was seen, at one time from now on, with so many voters that
+// serve and are up to date: groups may move meanwhile. Another node may go away then.
 func (s *space) awaitCaughtUp(copies int, timeout time.Duration) {
 	GinkgoHelper()
 	well := map[string]bool{}

@@ -15,7 +15,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// documented gives the command of docs/operations.md that begins like this, with other words in place of some of the page.
+// documented gives the command of docs/operations.md that begins like this, with other words in place of some of the
+// page.
 func (s *space) documented(begins string, replace ...string) []string {
 	GinkgoHelper()
 	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
@@ -47,6 +48,7 @@ func (s *space) newNode(number int) string {
 
 // loseNode takes a node away for good: its machine ends, and Kubernetes is told so. Another machine comes in its place.
 func (s *space) loseNode(l *load) {
+	node := s.newNode(4) // now, as this starts every node that is stopped; it has no disk yet
 	var lost v1alpha1.ShardStatus
 	disks := []diskSpec{}
 	for _, shard := range s.shards("next") {
@@ -72,9 +74,8 @@ func (s *space) loseNode(l *load) {
 	s.awaitStoreCondition(v1alpha1.ConditionRedundant, "False", time.Minute)
 	s.awaitStoreCondition(v1alpha1.ConditionAvailable, "True", time.Minute)
 
-	By("another machine comes, and the commands of docs/operations.md make the store redundant")
+	By("the other machine gets a disk, and the commands of docs/operations.md make the store redundant")
 	l.start()
-	node := s.newNode(4)
 	s.diskSet(s.name+"-slow", "ext4", append(disks, diskSpec{node, s.disk(node, s.name+"-slow", "256M", "slow"), "240Mi"})...)
 	const patch = "kubectl -n prod patch shardpool quotes-ssd --type=merge -p "
 	remove := fmt.Sprintf(`"remove":[%d]`, lost.Number)
@@ -86,6 +87,7 @@ func (s *space) loseNode(l *load) {
 		And(HaveLen(3), Not(HaveKey(lost.Name)), HaveKeyWithValue("next-3", HaveField("Node", node))))
 	s.awaitSettled()
 	s.awaitStore("q", 2*time.Minute)
+	Expect(try(time.Minute, "", "kubectl", "get", "node", lost.Node).err).To(HaveOccurred(), "the lost node is there again")
 	l.awaitCalls(100)
 	Expect(l.end()).To(BeEmpty())
 	l.check()

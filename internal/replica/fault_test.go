@@ -58,8 +58,8 @@ func TestFailedSyncsFailTheReplicaAloneAndAcknowledgeNothing(t *testing.T) {
 	ok(t, bad.Stop(timeout(t)))
 }
 
-// A leader whose disk hangs is deposed, and who waits for it is let go while the disk still hangs: others can be asked. What it had begun
-// to write goes on when the disk answers.
+// A leader whose disk hangs is deposed, and who waits for it is let go while the disk still hangs: others can be asked.
+// What it had begun to write goes on when the disk answers.
 func TestADeposedLeaderWhoseDiskHangsLetsItsCallersGo(t *testing.T) {
 	n := newNetwork(t)
 	id, leader := n.lead()

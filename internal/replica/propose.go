@@ -90,8 +90,8 @@ func (p *Pending) Refused() error {
 	return nil
 }
 
-// Wait returns when the write is committed, durable and visible, or refused. When ctx ends first, or the lead is lost while the
-// disk hangs, the error wraps ErrOutcomeUnknown, unless the write was refused.
+// Wait returns when the write is committed, durable and visible, or refused. When ctx ends first, or the lead is lost
+// while the disk hangs, the error wraps ErrOutcomeUnknown, unless the write was refused.
 func (p *Pending) Wait(ctx context.Context) (Result, error) {
 	select {
 	case <-p.done:

@@ -32,8 +32,8 @@ type readRound struct {
 }
 
 // ReadBarrier returns when reads from the log see every write acknowledged before the call (linearizable). Errors:
-// ErrStopping, ErrFailed with why the replica failed, ErrNoLeader where it lost the lead and its disk hangs, or those of ctx; without
-// a leader it waits.
+// ErrStopping, ErrFailed with why the replica failed, ErrNoLeader where it lost the lead and its disk hangs, or those
+// of ctx; without a leader it waits.
 func (r *Replica) ReadBarrier(ctx context.Context) error {
 	if r.Readable() || r.probeBarrier(ctx) {
 		return nil

@@ -152,8 +152,8 @@ type Replica struct {
 	term     uint64
 	serving  bool // leader, and an entry of its own term is applied: writes are accepted
 	lost     bool // leadership or term changed: what is on its way is to be answered as unknown, unless it is seen applied
-	// lostTicks counts since lost was set: with a disk that hangs no round ends, and so none answers. held is closed then, and made anew:
-	// who waits is not kept from asking the members that go on.
+	// lostTicks counts since lost was set: with a disk that hangs no round ends, and so none answers. held is closed
+	// then, and made anew: who waits is not kept from asking the members that go on.
 	lostTicks int
 	held      chan struct{}
 	sole      bool // the only voter

@@ -156,8 +156,8 @@ func (r *Replica) tickNode() []*raftpb.Message {
 // lostTicksMax is how long a round may take to answer what the lost lead left.
 const lostTicksMax = 2
 
-// tickLost lets go who waits for a round that does not end, once the lead is lost. The write goes on, and may come to be applied. Called
-// with mu held.
+// tickLost lets go who waits for a round that does not end, once the lead is lost. The write goes on, and may come to
+// be applied. Called with mu held.
 func (r *Replica) tickLost() {
 	if !r.lost {
 		r.lostTicks = 0

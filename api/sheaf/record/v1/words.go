@@ -3,7 +3,8 @@ package recordv1
 
 import "strings"
 
-// VolumeSilent begins the problem (Shard.problems) of a shard whose disk lets it wait without an error. It says that it serves all the same.
+// VolumeSilent begins the problem (Shard.problems) of a shard whose disk lets it wait without an error. It says that it
+// serves all the same.
 const VolumeSilent = "the volume does not answer"
 
 // Word is the state as status and conditions spell it: FileSystemMismatch for SHARD_STATE_FILE_SYSTEM_MISMATCH. Empty for
