@@ -45,6 +45,7 @@ var _ = Describe("an operator for one namespace, of an earlier release,", Serial
 	const records = 8
 	var s, other *space
 	BeforeAll(func() {
+		long()
 		s, other = newSpace("watched"), newSpace("unwatched")
 		// Without DiskSets an administrator makes the volumes.
 		fixedVolume("e2e-watched-etcd", "140Mi", "n1", s.disk("n1", "watched-etcd", "160M"))

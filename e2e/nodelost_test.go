@@ -15,6 +15,14 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
+// long skips a scenario that takes minutes of its own, unless E2E_LONG is set.
+func long() {
+	GinkgoHelper()
+	if os.Getenv("E2E_LONG") == "" {
+		Skip("it takes some minutes: E2E_LONG=1 make e2e runs it")
+	}
+}
+
 // documented gives the command of docs/operations.md that begins like this, with other words in place of some of the
 // page.
 func (s *space) documented(begins string, replace ...string) []string {
@@ -48,6 +56,7 @@ func (s *space) newNode(number int) string {
 
 // loseNode takes a node away for good: its machine ends, and Kubernetes is told so. Another machine comes in its place.
 func (s *space) loseNode(l *load) {
+	long()
 	node := s.newNode(4) // now, as this starts every node that is stopped; it has no disk yet
 	var lost v1alpha1.ShardStatus
 	disks := []diskSpec{}
