@@ -153,8 +153,8 @@ func (c *cluster) start(t *testing.T, program string, env []string, args ...stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer output.Close()                  //nolint:errcheck // the program has its own handle of it
-	cmd := exec.Command(program, args...) //nolint:noctx // the server's guard ends it
+	defer output.Close()                  // the program has its own handle of it
+	cmd := exec.Command(program, args...) // the server's guard ends it
 	cmd.Args[0] = filepath.Join(c.Dir(), filepath.Base(program))
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.Env = append(os.Environ(), env...)
