@@ -344,7 +344,7 @@ func TestAStoreSeesTheShardsThatAPoolDoesNotList(t *testing.T) {
 		shards = append(shards, shard)
 	}
 	pool.Status.Shards = 25
-	pool.Status.ShardStatuses = worstShards(pool.Status.ShardStatuses, v1alpha1.ShardStatusesMax)
+	pool.Status.ShardStatuses = worstShards(pool.Status.ShardStatuses)
 	seen := seenOf(pools, shards)
 	groups, counts := rollUp(pools, seen, PlacementState{Groups: 100}, 1, groupSum{})
 	if counts.Serving != 24 || groups.Serving != 96 {

@@ -254,15 +254,15 @@ func severityOfShard(s *v1alpha1.ShardStatus) int {
 	return severityOf(s.State)
 }
 
-// worstShards are at most so many of a pool's shards, by number: the worst ones, of equals those with the lowest
+// worstShards are at most ShardStatusesMax of a pool's shards, by number: the worst ones, of equals those with the lowest
 // numbers.
-func worstShards(all []v1alpha1.ShardStatus, most int) []v1alpha1.ShardStatus {
+func worstShards(all []v1alpha1.ShardStatus) []v1alpha1.ShardStatus {
 	list := slices.Clone(all)
 	byNumber := func(a, b v1alpha1.ShardStatus) int { return cmp.Compare(a.Number, b.Number) }
 	slices.SortFunc(list, func(a, b v1alpha1.ShardStatus) int {
 		return cmp.Or(cmp.Compare(severityOfShard(&a), severityOfShard(&b)), byNumber(a, b))
 	})
-	list = list[:min(most, len(list))]
+	list = list[:min(v1alpha1.ShardStatusesMax, len(list))]
 	slices.SortFunc(list, byNumber)
 	return list
 }

@@ -35,7 +35,7 @@ func TestTheWorstShardsAreListed(t *testing.T) {
 			}
 			all = append(all, s)
 		}
-		list := worstShards(all, 20)
+		list := worstShards(all)
 		if len(list) != min(20, len(all)) {
 			t.Fatalf("seed %d: %d of %d shards are listed", seed, len(list), len(all))
 		}
@@ -65,7 +65,7 @@ func TestTheWorstShardsAreListed(t *testing.T) {
 			}
 		}
 		random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		if again := worstShards(all, 20); !reflect.DeepEqual(again, list) {
+		if again := worstShards(all); !reflect.DeepEqual(again, list) {
 			t.Fatalf("seed %d: the list depends on the order in which shards were looked at", seed)
 		}
 		total := int32(0)

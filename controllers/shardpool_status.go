@@ -123,7 +123,7 @@ func (w *poolWork) conditions(out Outcome) {
 
 func (w *poolWork) shardStatus(status *v1alpha1.ShardPoolStatus) {
 	slices.SortFunc(w.statuses, func(a, b v1alpha1.ShardStatus) int { return int(a.Number - b.Number) })
-	status.ShardStatuses, status.States = worstShards(w.statuses, v1alpha1.ShardStatusesMax), countStates(w.statuses)
+	status.ShardStatuses, status.States = worstShards(w.statuses), countStates(w.statuses)
 	status.Selector = workload.SelectorText(workload.PoolSelector(w.store.Name, w.pool.Name))
 	status.Shards, status.Serving, status.Updated, status.HighestNumber = int32(len(w.statuses)), 0, 0, nil
 	for _, s := range w.statuses { // by number
