@@ -42,8 +42,8 @@ var (
 		".spec.healthCheckNodePort", ".spec.allocateLoadBalancerNodePorts"}
 )
 
-// CacheTransform strips managed fields from what is cached, but for the kinds that Apply writes: Apply reads them. Nodes lose the list
-// of their images, which nobody here reads.
+// CacheTransform strips managed fields from what is cached, but for the kinds that Apply writes: Apply reads them.
+// Nodes lose the list of their images, which nobody here reads.
 func CacheTransform() toolscache.TransformFunc {
 	strip := cache.TransformStripManagedFields()
 	return func(o any) (any, error) {

@@ -101,7 +101,8 @@ func (p *poolPlay) reconcile(ctx context.Context, name string) (ctrl.Result, err
 	return result, err
 }
 
-// round reconciles every pool, and lets everything else do a step. Rounds are so far apart that moving numbers are written in each.
+// round reconciles every pool, and lets everything else do a step. Rounds are so far apart that moving numbers are
+// written in each.
 func (p *poolPlay) round(ctx context.Context) error {
 	p.r.written.Clear()
 	var pools v1alpha1.ShardPoolList

@@ -103,7 +103,8 @@ func (w *poolWork) numbered(object client.Object) (int32, bool) {
 	return int32(n), err == nil && n >= 0
 }
 
-// planShards decides which shards there are to be. A shard whose set is just being made anew is known as it was seen last.
+// planShards decides which shards there are to be. A shard whose set is just being made anew is known as it was seen
+// last.
 func (w *poolWork) planShards(ctx context.Context) {
 	in := numbersInput{Remove: w.pool.Spec.Remove, Wanted: 1, Holds: map[int32]string{}}
 	if w.pool.Spec.Shards != nil {
@@ -189,9 +190,9 @@ func (w *poolWork) observed(n int32) *observedShard {
 	return o
 }
 
-// recall finds the UUID of the shard's volume: as it was seen last, or where that was lost, in the set's template. Where
-// set and pod agree on another one, that counts: somebody has changed the status of the Shard. The UUID is gone where a
-// person said that the volume is.
+// recall finds the UUID of the shard's volume: as it was seen last, or where that was lost, in the set's template.
+// Where set and pod agree on another one, that counts: somebody has changed the status of the Shard. The UUID is gone
+// where a person said that the volume is.
 func (w *poolWork) recall(o *observedShard) {
 	if o.Last.Volume == nil {
 		o.Last.Volume = &v1alpha1.VolumeStatus{}
@@ -286,8 +287,8 @@ func (w *poolWork) ask(ctx context.Context, pod *corev1.Pod) (*ShardReport, erro
 	return w.Shards.Describe(ctx, net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(workload.PortShard)))
 }
 
-// readEvents reads the complaints about shards that do not come up, from the API server: events are not worth a cache. Each list
-// makes the API server read all events of the namespace, so that those of many shards are read by one.
+// readEvents reads the complaints about shards that do not come up, from the API server: events are not worth a cache.
+// Each list makes the API server read all events of the namespace, so that those of many shards are read by one.
 func (w *poolWork) readEvents(ctx context.Context) Outcome {
 	about := map[types.UID]*observedShard{}
 	for _, o := range w.shards {

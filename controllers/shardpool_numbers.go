@@ -59,8 +59,8 @@ func planNumbers(in numbersInput) numbersPlan {
 	return plan
 }
 
-// leavingShards are the names of a pool's shards that are to go, of those that were seen: the planner has to keep groups
-// away from them.
+// leavingShards are the names of a pool's shards that are to go, of those that were seen: the planner has to keep
+// groups away from them.
 func leavingShards(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) map[string]bool {
 	in := numbersInput{Wanted: 1, Remove: pool.Spec.Remove}
 	if pool.Spec.Shards != nil {

@@ -19,18 +19,22 @@ import (
 // writesAtOnce bounds the writes of one pool that are on their way to the API server.
 const writesAtOnce = 16
 
-// applySets makes the StatefulSets as they are to be, but for pod templates of shards that run: those follow one shard at
-// a time, so that what is wrong with a template cannot reach a second shard, not even when a pod is replaced meanwhile.
+// applySets makes the StatefulSets as they are to be, but for pod templates of shards that run: those follow one shard
+// at a time, so that what is wrong with a template cannot reach a second shard, not even when a pod is replaced
+// meanwhile.
 //
-// Sets are written some at a time: the answer to one write takes as long as the API server is busy, and a thousand such waits one
-// after the other kept a new pool from its status and its first placement for minutes.
+// Sets are written some at a time: the answer to one write takes as long as the API server is busy, and a thousand such
+// waits one after the other kept a new pool from its status and its first placement for minutes.
 func (w *poolWork) applySets(ctx context.Context) Outcome {
 	outs := make([][2]Outcome, len(w.shards))
 	var group errgroup.Group
 	group.SetLimit(writesAtOnce)
 	for i, o := range w.shards {
 		group.Go(func() error {
-			outs[i] = [2]Outcome{w.applySet(ctx, o), w.tellPod(ctx, o)}
+			outs[i][0] = w.applySet(ctx, o)
+			if outs[i][0].IsComplete() {
+				outs[i][1] = w.tellPod(ctx, o)
+			}
 			return nil
 		})
 	}

@@ -254,8 +254,8 @@ func severityOfShard(s *v1alpha1.ShardStatus) int {
 	return severityOf(s.State)
 }
 
-// worstShards are at most ShardStatusesMax of a pool's shards, by number: the worst ones, of equals those with the lowest
-// numbers.
+// worstShards are at most ShardStatusesMax of a pool's shards, by number: the worst ones, of equals those with the
+// lowest numbers.
 func worstShards(all []v1alpha1.ShardStatus) []v1alpha1.ShardStatus {
 	list := slices.Clone(all)
 	byNumber := func(a, b v1alpha1.ShardStatus) int { return cmp.Compare(a.Number, b.Number) }

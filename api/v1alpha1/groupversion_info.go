@@ -1,5 +1,5 @@
-// Package v1alpha1 holds the Kubernetes kinds of Sheaf: RecordStore (what is stored), ShardPool (where), Shard (what was
-// seen of one shard of a pool) and DiskSet (which raw disks of which nodes become volumes).
+// Package v1alpha1 holds the Kubernetes kinds of Sheaf: RecordStore (what is stored), ShardPool (where), Shard (what
+// was seen of one shard of a pool) and DiskSet (which raw disks of which nodes become volumes).
 //
 // +kubebuilder:object:generate=true
 // +groupName=sheaf.dev

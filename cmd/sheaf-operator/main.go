@@ -61,8 +61,8 @@ type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
 
-// garbagePercent is GOGC where the environment has none. Looks at a thousand shards make much garbage and take little of a core: it
-// is better collected more often than kept beside as much that lives.
+// garbagePercent is GOGC where the environment has none. Looks at a thousand shards make much garbage and take little
+// of a core: it is better collected more often than kept beside as much that lives.
 const garbagePercent = 40
 
 // run runs the operator until its context ends.

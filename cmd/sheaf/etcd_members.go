@@ -185,8 +185,8 @@ A member whose disk was replaced does this by itself, unless it is started with 
 	return cmd
 }
 
-// removeMember removes a member. The one that is asked may be the one that is removed, and may answer that it has stopped before it
-// answers that it is removed: another is asked then, which no longer knows it.
+// removeMember removes a member. The one that is asked may be the one that is removed, and may answer that it has
+// stopped before it answers that it is removed: another is asked then, which no longer knows it.
 func removeMember(ctx context.Context, client *clientv3.Client, id uint64) error {
 	stopped := false
 	return whenConnected(ctx, func() error {
@@ -204,8 +204,8 @@ func removeMember(ctx context.Context, client *clientv3.Client, id uint64) error
 // memberPause is how long a change of the members waits until it is tried again.
 const memberPause = 500 * time.Millisecond
 
-// whenConnected repeats a change of the members for as long as etcd finds them too shortly connected (it wants five seconds), or the
-// member that is asked stops.
+// whenConnected repeats a change of the members for as long as etcd finds them too shortly connected (it wants five
+// seconds), or the member that is asked stops.
 func whenConnected(ctx context.Context, change func() error) error {
 	for {
 		err := change()

@@ -182,7 +182,8 @@ func hitSegments(t *testing.T, mem *vfstest.Mem, w *workload, v *verifier) map[i
 	return left
 }
 
-// compactsFirst compacts the log, once, before the first blob is opened. Blobs are opened side by side; each waits for it.
+// compactsFirst compacts the log, once, before the first blob is opened. Blobs are opened side by side; each waits for
+// it.
 type compactsFirst struct {
 	vfs.FS
 	compact func()

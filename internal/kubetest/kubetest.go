@@ -37,7 +37,8 @@ type Server struct {
 
 // Options are for tests that need another API server than most do. The zero value is what Start uses.
 type Options struct {
-	// Flags of the API server, by their names without dashes; each stands in for the value that this package gives, or adds one.
+	// Flags of the API server, by their names without dashes; each stands in for the value that this package gives, or
+	// adds one.
 	Flags map[string]string
 	// Files that flags name, by their names in the server's folder. In Flags, $DIR is that folder.
 	Files map[string]string
@@ -114,7 +115,8 @@ func (s *Server) start(crds string, options Options) error {
 	return os.WriteFile(s.Kubeconfig, s.env.KubeConfig, 0o600)
 }
 
-// Dir is the server's folder. A process that has it on its command line is ended with the servers, whatever becomes of the test.
+// Dir is the server's folder. A process that has it on its command line is ended with the servers, whatever becomes of
+// the test.
 func (s *Server) Dir() string { return s.dir }
 
 // Program is the path of a program of Kubernetes that was built beside the API server.

@@ -176,8 +176,8 @@ func newDecider(s State) (*decider, *Action) {
 	return d, nil
 }
 
-// gone: the replica is not coming back, because its shard has another volume now, or because nobody knows where it is: etcd was
-// rebuilt without it.
+// gone: the replica is not coming back, because its shard has another volume now, or because nobody knows where it is:
+// etcd was rebuilt without it.
 func (d *decider) gone(id uint64) bool {
 	m := d.where[id]
 	now := d.Shards[m.Shard].Volume

@@ -73,8 +73,8 @@ func startCluster(ctx context.Context, t *testing.T, nodes int) *cluster {
 		}
 	})
 	server.Config.QPS = -1
-	// Pods have addresses of the loopback network, where the test listens in their stead. The second number is random, so
-	// that another run on the same machine has others.
+	// Pods have addresses of the loopback network, where the test listens in their stead. The second number is random,
+	// so that another run on the same machine has others.
 	c := &cluster{Server: server, network: fmt.Sprintf("127.%d", 16+rand.IntN(224)), zones: 20}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
@@ -142,8 +142,8 @@ func (c *cluster) startPrograms(t *testing.T) {
 		"--cidr", c.network+".0.0/16", "--node-lease-duration-seconds=200", "--v=ERROR")
 }
 
-// start runs a program that ends with the server: its name, as it is told, is one in the server's folder. Its output goes
-// into a log there.
+// start runs a program that ends with the server: its name, as it is told, is one in the server's folder. Its output
+// goes into a log there.
 func (c *cluster) start(t *testing.T, program string, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	if _, err := os.Stat(program); err != nil {

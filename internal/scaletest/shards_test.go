@@ -32,9 +32,9 @@ import (
 	"sheaf.dev/sheaf/internal/workload"
 )
 
-// fleet plays all shards of a store. A shard lives as long as its pod runs: it listens at the pod's address, is registered
-// in etcd under a lease of its own, answers AdminService, and makes and moves groups as targets say, at once and without
-// bytes.
+// fleet plays all shards of a store. A shard lives as long as its pod runs: it listens at the pod's address, is
+// registered in etcd under a lease of its own, answers AdminService, and makes and moves groups as targets say, at once
+// and without bytes.
 type fleet struct {
 	recordv1.UnimplementedAdminServiceServer
 
@@ -118,7 +118,8 @@ func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.R
 }
 
 // provision makes the volume of a claim, on the node that has the number of the shard, as a provisioner of local disks
-// would, and binds the two. The controller of Kubernetes that binds does so one by one, which takes minutes for a thousand.
+// would, and binds the two. The controller of Kubernetes that binds does so one by one, which takes minutes for a
+// thousand.
 func (f *fleet) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	number, err := strconv.Atoi(claim.Labels[v1alpha1.LabelShard])
 	if err != nil || claim.Spec.VolumeName != "" {
@@ -346,8 +347,8 @@ func (f *fleet) follow(ctx context.Context) {
 	}
 }
 
-// follows is what becomes of a group: members as the target says where all of them live, and a leader that lives, where a
-// majority does.
+// follows is what becomes of a group: members as the target says where all of them live, and a leader that lives, where
+// a majority does.
 func follows(view placement.View, g placement.Group) (placement.Group, bool) {
 	lives := func(shard string) bool { return view.Shards[shard].Name != "" }
 	living := 0

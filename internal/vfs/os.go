@@ -79,7 +79,8 @@ func (o OS) MkdirAll(dir string) error { return MakeFolders(o, filepath.Clean(di
 
 func (OS) mkdir(dir string) error { return os.Mkdir(dir, dirPerm) }
 
-// MakeFolders is MkdirAll for an implementation of FS: it makes a folder and its parents by mkdir, and syncs the folder above each one that it made.
+// MakeFolders is MkdirAll for an implementation of FS: it makes a folder and its parents by mkdir, and syncs the folder
+// above each one that it made.
 func MakeFolders(fsys FS, dir string, mkdir func(string) error) error {
 	info, err := fsys.Stat(dir)
 	if err == nil {

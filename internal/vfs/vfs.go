@@ -1,5 +1,5 @@
-// Package vfs is the file system as a small interface, and its implementation OS. Those of the tests are in vfstest: a disk in memory
-// that crashes, and one that injects errors into another. It imports nothing of ours.
+// Package vfs is the file system as a small interface, and its implementation OS. Those of the tests are in vfstest: a
+// disk in memory that crashes, and one that injects errors into another. It imports nothing of ours.
 package vfs
 
 import (
@@ -11,8 +11,8 @@ import (
 // ErrLocked is returned by FS.Lock when another holder, in this or another process, has the lock.
 var ErrLocked = errors.New("vfs: locked by another holder")
 
-// ErrCrashed is what every operation returns once the machine of the file system has crashed: nothing can be kept any more. That of a
-// real machine tells nobody; the one of the tests does.
+// ErrCrashed is what every operation returns once the machine of the file system has crashed: nothing can be kept any
+// more. That of a real machine tells nobody; the one of the tests does.
 var ErrCrashed = errors.New("vfs: the machine has crashed")
 
 // FS is a file system. Names are slash-separated paths. Implementations are safe for concurrent use. Errors satisfy

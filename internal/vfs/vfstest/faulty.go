@@ -227,7 +227,8 @@ func (f *Faulty) SyncDir(dir string) error {
 	return f.do(Op{Kind: OpSyncDir, Name: dir}, func() error { return f.inner.SyncDir(dir) })
 }
 
-// SyncAll implements vfs.FS. Where it fails, what was not synced stays as it is: a sync of each file then tells its own outcome.
+// SyncAll implements vfs.FS. Where it fails, what was not synced stays as it is: a sync of each file then tells its own
+// outcome.
 func (f *Faulty) SyncAll(dir string) error {
 	return f.do(Op{Kind: OpSyncAll, Name: dir}, func() error { return f.inner.SyncAll(dir) })
 }

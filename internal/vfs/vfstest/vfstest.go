@@ -1,5 +1,6 @@
-// Package vfstest is the contract of vfs.FS as tests, which every implementation must pass, and the implementations that are for tests
-// alone: Mem, a disk in memory that knows what a power cut leaves, and Faulty, which injects errors by predicate into any other.
+// Package vfstest is the contract of vfs.FS as tests, which every implementation must pass, and the implementations
+// that are for tests alone: Mem, a disk in memory that knows what a power cut leaves, and Faulty, which injects errors
+// by predicate into any other.
 package vfstest
 
 import (
