@@ -22,9 +22,6 @@ import (
 	"sheaf.dev/sheaf/internal/workload"
 )
 
-// shardWritesAtOnce bounds the Shards of a pool that are written at the same time.
-const shardWritesAtOnce = 16
-
 // managerOfStatus writes the status of pools and shards.
 const managerOfStatus = "sheaf-operator-status"
 
@@ -105,7 +102,7 @@ func (w *poolWork) writeShards(ctx context.Context) error {
 	var failed []error
 	written := map[int32]bool{}
 	var group errgroup.Group
-	group.SetLimit(shardWritesAtOnce)
+	group.SetLimit(writesAtOnce)
 	there := map[int32]bool{}
 	for _, s := range w.statuses {
 		there[s.Number] = true
