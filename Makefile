@@ -28,7 +28,8 @@ ARGS  ?=
 # FUZZTIME per decoder in `make fuzz`.
 FUZZTIME ?= 30s
 
-# Images are IMAGE_PREFIX:IMAGE_TAG and IMAGE_PREFIX-operator:IMAGE_TAG. PLATFORMS="linux/amd64 linux/arm64" packs both.
+# Images are IMAGE_PREFIX:IMAGE_TAG, IMAGE_PREFIX-operator:IMAGE_TAG and IMAGE_PREFIX-bench:IMAGE_TAG.
+# PLATFORMS="linux/amd64 linux/arm64" packs both.
 IMAGE_PREFIX      ?= localhost/sheaf
 IMAGE_TAG         ?= $(VERSION)
 PLATFORMS         ?= linux/$(shell go env GOARCH)
@@ -48,7 +49,7 @@ help: ## Show this help.
 ##@ Build and run
 
 .PHONY: build
-build: ## Build the static binaries bin/sheaf, bin/sheaf-operator and bin/kubectl-sheaf, version stamped.
+build: ## Build the static binaries bin/sheaf, bin/sheaf-bench, bin/sheaf-operator and bin/kubectl-sheaf, version stamped.
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 .PHONY: image
@@ -67,7 +68,7 @@ test: $(TOOLS)/gotestsum envtest-assets ## Run all tests (FOCUS=name, PKG=./inte
 
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector.
-	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -race -short -timeout 14m $(if $(FOCUS),-run '$(FOCUS)') ./internal/... ./client/...
+	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -race -short -timeout 25m $(if $(FOCUS),-run '$(FOCUS)') ./internal/... ./client/...
 
 # The programs of docs/clients.md, each in its language, against a store whose shards and gateway are killed, and one that answers by a script.
 CLIENTS ?= python node java grpcurl
@@ -133,8 +134,8 @@ fuzz: ## Fuzz every decoder for FUZZTIME each.
 
 .PHONY: bench
 bench: build ## Measure against the limits of this machine (ARGS=--quick: small sizes).
-	bin/sheaf bench load $(ARGS)
-	bin/sheaf bench rpc $(ARGS)
+	bin/sheaf-bench load $(ARGS)
+	bin/sheaf-bench rpc $(ARGS)
 
 .PHONY: bench-layouts
 bench-layouts: build ## Files in folders, composite file and group files on ext4, xfs and btrfs, at quick scale, as root; the report is in bin/bench-layouts (FS=all that you have, ARGS=--table=1).
@@ -167,7 +168,7 @@ generate: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc bin/pr
 	$(TOOLS)/buf generate
 	$(TOOLS)/controller-gen object paths=./api/v1alpha1
 	$(TOOLS)/controller-gen crd paths=./api/v1alpha1 output:crd:dir=config/crd/bases
-	$(TOOLS)/controller-gen rbac:roleName=sheaf-operator paths=./controllers output:rbac:dir=config/rbac
+	$(TOOLS)/controller-gen rbac:roleName=sheaf-operator paths=./controllers/... output:rbac:dir=config/rbac
 	$(TOOLS)/crd-ref-docs --source-path=api/v1alpha1 --config=hack/crd-ref-docs/config.yaml --templates-dir=hack/crd-ref-docs/templates --renderer=markdown --output-path=docs/reference.md --log-level=ERROR
 	go mod tidy
 

@@ -6,11 +6,13 @@ import (
 	"io"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
@@ -52,6 +54,11 @@ func (p *pendingItem) failed(err error) {
 	p.err, p.verdict = err, routing.Judge(status.Convert(err), p.sent)
 }
 
+// end is the outcome where no attempt follows.
+func (p *pendingItem) end(ctx context.Context) error {
+	return p.attempts.end(ctx, p.err, p.verdict, p.sent)
+}
+
 // BatchPut stores many records, with one outcome for each in the same place. Puts of one key are applied in their order
 // unless one of them has to be repeated.
 func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
@@ -72,7 +79,7 @@ func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
 		}
 		pending = append(pending, &pendingItem{
 			place: i, put: items[i].Options.request(items[i].Key, items[i].Data),
-			attempts: attempts{client: c, what: call{op: op, key: &items[i].Key, write: true}},
+			attempts: c.attempts(call{op: op, key: &items[i].Key, write: true}),
 		})
 	}
 	inParallel(len(large), largeAtOnce, func(n int) {
@@ -87,16 +94,15 @@ func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
 
 // inParallel calls do for 0 to n-1, at most most at a time.
 func inParallel(n, most int, do func(int)) {
-	var all sync.WaitGroup
-	slots := make(chan struct{}, most)
+	var all errgroup.Group
+	all.SetLimit(most)
 	for i := range n {
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
+		all.Go(func() error {
 			do(i)
+			return nil
 		})
 	}
-	all.Wait()
+	_ = all.Wait() // no error is returned above
 }
 
 // rounds sends what is pending, split by target, until all is answered: run leaves err in those that are not; failed
@@ -105,9 +111,9 @@ func (c *Client) rounds(ctx context.Context, pending []*pendingItem, run func([]
 	for len(pending) > 0 {
 		parts := map[any][]*pendingItem{}
 		for _, p := range pending {
-			to, err := c.target(p.attempts.what, p.attempts.n)
+			to, err := c.target(p.attempts.what, p.attempts.N())
 			if err != nil {
-				failed(p, newError(p.attempts.what.op, err, false, p.attempts.doubtful))
+				failed(p, p.attempts.newError(err))
 				continue
 			}
 			p.to, p.err, p.sent = to, nil, false
@@ -130,25 +136,18 @@ func (c *Client) remaining(ctx context.Context, pending []*pendingItem, failed f
 		if p.err == nil {
 			continue
 		}
-		a := &p.attempts
-		v := p.verdict
-		if v.Fate == routing.Unknown && a.what.write {
-			a.doubtful = true
-		}
-		if v.Fate == routing.Final && v.Reason != reasonOverloaded && !p.to.mayAskOthers(v) {
-			failed(p, newError(a.what.op, p.err, a.what.write && p.sent, a.doubtful))
+		p.verdict = p.attempts.judge(p.to, p.err, p.verdict)
+		if !p.attempts.Failed(p.err, p.verdict, p.sent) {
+			failed(p, p.end(ctx))
 			continue
 		}
-		if v.Reason == routing.ReasonShardUnreachable {
-			c.unreachable(p.to)
-		}
 		if !paused {
-			paused, proceed = true, a.pause(ctx, v.Wait)
+			paused, proceed = true, p.attempts.Pause(ctx, p.verdict.Wait, nil, nil)
 		} else {
-			a.n++
+			p.attempts.Skip()
 		}
 		if !proceed {
-			failed(p, newError(a.what.op, p.err, a.what.write && a.doubtful, a.doubtful))
+			failed(p, p.end(ctx))
 			continue
 		}
 		again = append(again, p)
@@ -240,8 +239,8 @@ func takePuts(items []*pendingItem, answer *recordv1.BatchPutResponse, outcomes 
 			p.failed(st.Err())
 			continue
 		}
-		out := &outcomes[p.place]
-		out.PutResult, out.Err = toPutResult(p.attempts.what.op, result.GetPut(), p.put.GetDataCrc32C())
+		out, size := &outcomes[p.place], int64(len(p.put.GetData()))
+		out.PutResult, out.Err = toPutResult(p.attempts.what.op, result.GetPut(), p.put.GetDataCrc32C(), size)
 	}
 }
 
@@ -269,7 +268,7 @@ func (c *Client) BatchGet(ctx context.Context, items []GetItem) []GetOutcome {
 			get: &recordv1.GetRequest{
 				Key: items[i].Key.proto(), Version: items[i].Options.Version, MetadataOnly: items[i].Options.MetadataOnly,
 			},
-			attempts: attempts{client: c, what: call{op: "get " + items[i].Key.String(), key: &items[i].Key}},
+			attempts: c.attempts(call{op: "get " + items[i].Key.String(), key: &items[i].Key}),
 		}
 	}
 	c.rounds(ctx, pending, func(part []*pendingItem) { c.getPart(ctx, part, outcomes) }, func(p *pendingItem, err error) {
@@ -278,7 +277,7 @@ func (c *Client) BatchGet(ctx context.Context, items []GetItem) []GetOutcome {
 	var large []int
 	for i := range outcomes {
 		var e *Error
-		if errors.As(outcomes[i].Err, &e) && e.Reason == reasonUseDownload {
+		if errors.As(outcomes[i].Err, &e) && e.Reason == reason.UseDownload {
 			large = append(large, i)
 		}
 	}

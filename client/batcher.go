@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,23 +25,16 @@ type BatcherConfig struct {
 }
 
 func (b *BatcherConfig) setDefaults(c *Client) error {
-	setDefault(&b.BytesMax, 32<<20)
-	setDefault(&b.FlushBytes, 1<<20)
-	setDefault(&b.FlushItems, 512)
-	setDefault(&b.FlushInterval, 5*time.Millisecond)
-	setDefault(&b.Lanes, 4)
-	setDefault(&b.Timeout, c.cfg.CallTimeout)
+	b.BytesMax = cmp.Or(b.BytesMax, 32<<20)
+	b.FlushBytes = cmp.Or(b.FlushBytes, 1<<20)
+	b.FlushItems = cmp.Or(b.FlushItems, 512)
+	b.FlushInterval = cmp.Or(b.FlushInterval, 5*time.Millisecond)
+	b.Lanes = cmp.Or(b.Lanes, 4)
+	b.Timeout = cmp.Or(b.Timeout, c.cfg.CallTimeout)
 	if b.BytesMax < 0 || b.FlushBytes < 0 || b.FlushItems < 0 || b.FlushInterval < 0 || b.Lanes < 0 || b.Timeout < 0 {
 		return fmt.Errorf("sheaf: a field of the batcher is negative: %+v", *b)
 	}
 	return nil
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // itemBytes is what an item counts beside its data.
@@ -114,7 +108,7 @@ func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, er
 		return ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
-		return newError("put "+item.Key.String(), err, false, false)
+		return newError("put "+item.Key.String(), err, false)
 	}
 	b.bytes += size
 	b.items++
@@ -156,7 +150,7 @@ func (b *Batcher) Flush(ctx context.Context) error {
 	defer b.mu.Unlock()
 	for b.items > 0 {
 		if err := ctx.Err(); err != nil {
-			return newError("flush", err, true, false)
+			return newError("flush", err, true)
 		}
 		b.hurry()
 		b.room.Wait()

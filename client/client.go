@@ -13,7 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,11 +26,13 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/pulse"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
@@ -40,8 +42,8 @@ const (
 	messageBytes  = 16 << 20 // of one answer that the client takes
 	routingBytes  = 256 << 20
 	getBytesMax   = 64 << 20
-	backoffFirst  = 5 * time.Millisecond
-	backoffMax    = 500 * time.Millisecond
+	pauseFirst    = 5 * time.Millisecond
+	pauseMax      = 500 * time.Millisecond
 	closeAfter    = 2 * time.Minute // a connection that routing no longer names; calls may still use it
 	timeoutNormal = 30 * time.Second
 )
@@ -58,16 +60,22 @@ type Config struct {
 	Credentials credentials.TransportCredentials
 	// CallTimeout bounds calls whose context has no deadline, and how long streams try to go on; 0: 30 s.
 	CallTimeout time.Duration
-	// DialOptions are added to those of each connection. With a dialer of the caller's own, calls at a server that hangs end
-	// by keepalive, after up to 25 s, and not within 3 s.
+	// FailFast ends calls at once, with ErrUnavailable, where nobody is at the addresses: connections are refused, or
+	// the name is not known. It does so until a server has answered; later on one that is away is waited for, as ever.
+	// For commands: an address that was mistyped is told at once, and a server that starts again is waited for.
+	FailFast bool
+	// DialOptions are added to those of each connection. With a dialer of the caller's own, calls at a server that
+	// hangs end by keepalive, after up to 25 s, and not within 3 s.
 	DialOptions []grpc.DialOption
 }
 
 // Client stores and reads records.
 type Client struct {
 	cfg     Config
+	pace    routing.Pace
 	gateway atomic.Uint32         // place in Addresses of the one in use
 	table   atomic.Pointer[table] // nil: none yet
+	heard   atomic.Bool           // a server has answered: kept with Config.FailFast alone
 	cancel  context.CancelFunc
 	watched chan struct{}
 
@@ -90,7 +98,10 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Credentials == nil {
 		cfg.Credentials = insecure.NewCredentials()
 	}
-	c := &Client{cfg: cfg, conns: map[string]*server{}, watched: make(chan struct{})}
+	c := &Client{
+		cfg: cfg, conns: map[string]*server{}, watched: make(chan struct{}),
+		pace: routing.Pace{First: pauseFirst, Most: pauseMax, Patience: cfg.CallTimeout},
+	}
 	for _, address := range cfg.Addresses {
 		if _, err := c.conn(address); err != nil {
 			return nil, errors.Join(err, c.closeConns())
@@ -114,19 +125,15 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	var failure error
 	err = c.do(ctx, call{op: "dial"}, func(ctx context.Context, to target, options ...grpc.CallOption) error {
 		message, err := askRouting(ctx, to, options)
-		switch {
-		case err != nil && ctx.Err() == nil:
-			failure = err
-		case err == nil && cfg.Direct:
+		if err == nil && cfg.Direct {
 			c.setTable(message)
 		}
 		return err
 	})
 	if err != nil {
-		return nil, errors.Join(unanswered(ctx, cfg.Addresses, err, failure), c.Close())
+		return nil, errors.Join(unanswered(ctx, cfg.Addresses, err), c.Close())
 	}
 	return c, nil
 }
@@ -143,9 +150,8 @@ func askRouting(ctx context.Context, to target, options []grpc.CallOption) (*rec
 	return stream.Recv()
 }
 
-// unanswered is the error of a Dial that no gateway has answered; an answer stays as it is. failure is what the last
-// attempt found that was not cut by the end of its time; nil: none.
-func unanswered(ctx context.Context, addresses []string, err, failure error) error {
+// unanswered is the error of a Dial that no gateway has answered; an answer stays as it is.
+func unanswered(ctx context.Context, addresses []string, err error) error {
 	var e *Error
 	if !errors.As(err, &e) {
 		return err
@@ -159,15 +165,15 @@ func unanswered(ctx context.Context, addresses []string, err, failure error) err
 	if errors.Is(ctx.Err(), context.Canceled) {
 		why = context.Canceled
 	}
-	reason := e.Reason
-	if reason == routing.ReasonShardUnreachable {
-		reason = "" // of the transport: no server has said so
+	said := e.Reason
+	if said == reason.ShardUnreachable {
+		said = "" // of the transport: no server has said so
 	}
 	message := fmt.Sprintf("no gateway has answered at %s: %v", strings.Join(addresses, ", "), why)
-	if failure != nil {
-		message += ": " + status.Convert(failure).Message()
+	if e.Code == codes.Unavailable {
+		message += ": " + e.Message
 	}
-	return &Error{Op: e.Op, Code: codes.Unavailable, Reason: reason, Message: message, RetryAfter: e.RetryAfter, Metadata: e.Metadata, err: why}
+	return &Error{Op: e.Op, Code: codes.Unavailable, Reason: said, Message: message, RetryAfter: e.RetryAfter, Metadata: e.Metadata, err: why}
 }
 
 // Close ends all connections. Calls under way fail.
@@ -200,8 +206,28 @@ func (s *server) close() error {
 	return s.Close()
 }
 
-// dialTarget is what gRPC is to connect to. Passthrough: each attempt to connect looks the name up. gRPC's own resolver does so
-// every 30 s at most, and what was restarted may have another address behind its name.
+// hearing notes that a server has answered.
+type hearing atomic.Bool
+
+// TagRPC implements stats.Handler.
+func (*hearing) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// HandleRPC implements stats.Handler.
+func (h *hearing) HandleRPC(_ context.Context, s stats.RPCStats) {
+	switch s.(type) {
+	case *stats.InHeader, *stats.InTrailer:
+		(*atomic.Bool)(h).Store(true)
+	}
+}
+
+// TagConn implements stats.Handler.
+func (*hearing) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// HandleConn implements stats.Handler.
+func (*hearing) HandleConn(context.Context, stats.ConnStats) {}
+
+// dialTarget is what gRPC is to connect to. Passthrough: each attempt to connect looks the name up. gRPC's own resolver
+// does so every 30 s at most, and what was restarted may have another address behind its name.
 func dialTarget(address string) string {
 	if strings.Contains(address, "://") || strings.HasPrefix(address, "unix:") {
 		return address // the caller says how
@@ -230,6 +256,9 @@ func (c *Client) conn(address string) (*server, error) {
 		}),
 		grpc.WithDisableServiceConfig(), grpc.WithUserAgent("sheaf-go"),
 	)
+	if c.cfg.FailFast {
+		options = append(options, grpc.WithStatsHandler((*hearing)(&c.heard)))
+	}
 	conn, err := grpc.NewClient(dialTarget(address), append(options, c.cfg.DialOptions...)...)
 	if err != nil {
 		s.pulse.Close()
@@ -272,82 +301,76 @@ func (c *Client) target(what call, attempt int) (target, error) {
 	return target{conn: conn, gateway: true, place: place}, err
 }
 
-// mayAskOthers: a shard could not load its copy of the group. A gateway knows whether there are other copies, and asks
-// them.
-func (to target) mayAskOthers(v routing.Verdict) bool {
-	return !to.gateway && v.Reason == routing.ReasonGroupFailed
-}
-
-// unreachable notes that a gateway does not answer, so that the next attempt goes to another.
+// unreachable notes that a gateway does not answer.
 func (c *Client) unreachable(to target) {
 	if to.gateway {
 		c.gateway.CompareAndSwap(to.place, to.place+1)
 	}
 }
 
-// attempts is the state of a call between its attempts.
+// attempts is a call with its attempts.
 type attempts struct {
-	client   *Client
-	what     call
-	n        int
-	doubtful bool
-	until    time.Time // where the context has no deadline
+	routing.Attempts
+	client *Client
+	what   call
+}
+
+func (c *Client) attempts(what call) attempts {
+	return attempts{client: c, what: what, Attempts: routing.Attempts{
+		Pace: &c.pace, Effect: routing.Effect{Write: what.write},
+		AtOnce: c.table.Load() != nil, // from the shard to a gateway
+	}}
+}
+
+// judge decides about a verdict for this client. The call goes on where the server has too much to do; and where a
+// shard could not load its copy of the group, as a gateway knows whether there are other copies. A gateway that does
+// not answer is noted, so that the next attempt goes to another.
+func (a *attempts) judge(to target, err error, v routing.Verdict) routing.Verdict {
+	switch {
+	case v.Overloaded(), !to.gateway && v.Reason == reason.GroupFailed:
+		v.Fate = routing.Refused
+	case v.Reason == reason.ShardUnreachable:
+		a.client.unreachable(to)
+		if to.gateway && a.N()+1 >= len(a.client.cfg.Addresses) && a.client.nobody(err) {
+			v.Fate = routing.Final
+		}
+	}
+	return v
+}
+
+// nobody tells, with Config.FailFast, that nobody is behind an address. One that answers too late may be that of a
+// service, which leads to another server the next time. A Pulse cancels an attempt that takes long.
+func (c *Client) nobody(err error) bool {
+	if !c.cfg.FailFast || c.heard.Load() {
+		return false
+	}
+	said := status.Convert(err).Message()
+	late := func(words string) bool { return strings.Contains(said, words) }
+	return strings.Contains(said, "connection error") &&
+		!slices.ContainsFunc([]string{"timeout", "timed out", "deadline exceeded", "canceled", "no route to host"}, late)
 }
 
 // failed takes in that an attempt failed and waits until another makes sense. Otherwise it returns the call's error.
 func (a *attempts) failed(ctx context.Context, to target, err error, sent bool) error {
-	st := status.Convert(err)
-	v := routing.Judge(st, sent)
-	overloaded := st.Code() == codes.ResourceExhausted && v.Reason == reasonOverloaded
-	if v.Fate == routing.Final && !overloaded && !to.mayAskOthers(v) {
-		return newError(a.what.op, err, a.what.write && sent, a.doubtful)
+	v := a.judge(to, err, routing.Judge(status.Convert(err), sent))
+	if a.Failed(err, v, sent) && a.Pause(ctx, v.Wait, nil, nil) {
+		return nil
 	}
-	if v.Reason == routing.ReasonShardUnreachable {
-		a.client.unreachable(to)
-	}
-	if v.Fate == routing.Unknown && a.what.write {
-		a.doubtful = true
-	}
-	if !a.pause(ctx, v.Wait) {
-		return newError(a.what.op, err, a.what.write && a.doubtful, a.doubtful)
-	}
-	return nil
+	return a.end(ctx, err, v, sent)
 }
 
-// progress starts the counting anew, for streams that went on.
-func (a *attempts) progress() { a.n, a.until = 0, time.Time{} }
+// end is the error of the call where no attempt follows a failed one.
+func (a *attempts) end(ctx context.Context, err error, v routing.Verdict, sent bool) error {
+	e := a.newError(a.Told(err, v, sent))
+	if v.Fate != routing.Final || v.Cut {
+		e.ended = ctx.Err()
+	}
+	return e
+}
 
-// pause waits with a growing delay; false where the deadline is nearer than that or than least.
-func (a *attempts) pause(ctx context.Context, least time.Duration) bool {
-	delay := min(backoffFirst<<min(a.n, 16), backoffMax)
-	if a.n == 0 && a.client.table.Load() != nil {
-		delay = 0 // from the shard to a gateway at once
-	}
-	a.n++
-	if delay > 0 {
-		delay = delay/2 + rand.N(delay) //nolint:gosec // jitter
-	}
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		if a.until.IsZero() {
-			a.until = time.Now().Add(a.client.cfg.CallTimeout)
-		}
-		deadline = a.until
-	}
-	if left := time.Until(deadline); left <= delay || left <= least {
-		return false
-	}
-	if delay == 0 {
-		return ctx.Err() == nil
-	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+// newError describes the failure of the call.
+func (a *attempts) newError(err error) *Error {
+	return newError(a.what.op, err, a.Doubtful(routing.Judge(status.Convert(err), true)))
 }
 
 // bounded gives a context without a deadline the client's.
@@ -362,11 +385,11 @@ func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFu
 func (c *Client) do(ctx context.Context, what call, do func(ctx context.Context, to target, options ...grpc.CallOption) error) error {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
-	a := attempts{client: c, what: what}
+	a := c.attempts(what)
 	for {
-		to, err := c.target(what, a.n)
+		to, err := c.target(what, a.N())
 		if err != nil {
-			return newError(what.op, err, false, a.doubtful)
+			return a.newError(err)
 		}
 		if !what.write {
 			err = do(ctx, to)

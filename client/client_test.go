@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"maps"
 	"math"
@@ -54,6 +55,9 @@ func TestPutGetDelete(t *testing.T) {
 			got, err := c.Get(ctx, key, nil)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if put.Size != 4 || put.CRC32C != crc32.Checksum([]byte("data"), crc32.MakeTable(crc32.Castagnoli)) {
+				t.Fatalf("%+v", put)
 			}
 			if string(got.Data) != "data" || !got.HasData || got.Size != 4 || got.Version != put.Version || !got.Timestamp.Equal(stamp) ||
 				!got.CommitTime.Equal(put.CommitTime) || !maps.EqualFunc(got.Attributes, attributes, bytes.Equal) || got.Key.ID != id {
@@ -157,6 +161,7 @@ func TestWrongInputIsRefused(t *testing.T) {
 		"large attributes": {Attributes: map[string][]byte{"a": make([]byte, 70_000)}},
 		"empty attribute":  {Attributes: map[string][]byte{"": {}}},
 		"foreign version":  {IfVersion: "no version"},
+		"no such time":     {Timestamp: time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC)},
 	} {
 		if _, err := c.Put(ctx, client.Key{ID: 1}, nil, &options); !errors.Is(err, client.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
@@ -344,6 +349,9 @@ func TestNamedGroupsAndFind(t *testing.T) {
 			if _, err := c.Put(ctx, client.Key{ID: 1, Group: group}, []byte(group), nil); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if named, err := c.Named(ctx); err != nil || !named {
+			t.Fatalf("named: %v, %v", named, err)
 		}
 		found, err := c.Find(ctx, 1)
 		if err != nil || len(found) != 3 || found[0].Key.Group != "berlin" || found[2].Key.Group != "rome" {

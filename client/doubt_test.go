@@ -108,7 +108,8 @@ func TestOnlyAnAnswerBehindTheRequestIDEndsTheDoubtOfAWrite(t *testing.T) {
 	}
 }
 
-// A server that stops or is overloaded ends a stream of puts with a reason; all messages of it that were sent and not answered may have been applied.
+// A server that stops or is overloaded ends a stream of puts with a reason; all messages of it that were sent and not
+// answered may have been applied.
 func TestAStreamOfPutsThatEndsWithAReasonLeavesThemInDoubt(t *testing.T) {
 	s := sheaftest.Start(t)
 	st, err := status.New(codes.Unavailable, "stopping").WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: "STOPPING"})

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
@@ -38,17 +40,19 @@ var (
 	ErrGroupLimit = errors.New("group limit")
 	// ErrHashRouting: the groups of the store are fixed, none can be made.
 	ErrHashRouting = errors.New("hash routing")
-	// ErrUnavailable: nobody could answer inside the deadline, also where the last one who was asked named another (Error.Reason
-	// NOT_LEADER or WRONG_SHARD). A write was surely not applied.
+	// ErrUnavailable: nobody could answer inside the deadline, also where the last one who was asked named another
+	// (Error.Reason NOT_LEADER or WRONG_SHARD). A write was surely not applied.
 	ErrUnavailable = errors.New("unavailable")
 	// ErrGroupFailed: the group cannot be loaded where it is, and of its other copies no majority is left. The message
-	// says which, where and why. Waiting does not help: somebody has to mend it. A write was surely not applied. It is not
-	// ErrUnavailable.
+	// says which, where and why. Waiting does not help: somebody has to mend it. A write was surely not applied. It is
+	// not ErrUnavailable.
 	ErrGroupFailed = errors.New("group failed")
-	// ErrOutcomeUnknown: the write may or may not have been applied. Repeat it with the same RequestID to know. An error can be this
-	// and another at once: after an attempt without an answer, ErrOverloaded or ErrDiskFull of the next one says nothing of the first.
+	// ErrOutcomeUnknown: the write may or may not have been applied. Repeat it with the same RequestID to know. An
+	// error can be this and another at once: after an attempt without an answer, ErrOverloaded or ErrDiskFull of the
+	// next one says nothing of the first.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
-	// ErrRequestIDReused: the RequestID is that of another write (another record or data, or a delete). Nothing was written.
+	// ErrRequestIDReused: the RequestID is that of another write (another record or data, or a delete). Nothing was
+	// written.
 	ErrRequestIDReused = errors.New("request id reused")
 	// ErrDataLoss: stored bytes are bad, or bytes were changed on their way.
 	ErrDataLoss = errors.New("data loss")
@@ -79,6 +83,7 @@ type Error struct {
 
 	doubtful bool // a write that may have been applied
 	err      error
+	ended    error // why no attempt follows: that of the context that has ended; nil: it has not
 }
 
 // Error implements error.
@@ -94,74 +99,74 @@ func (e *Error) Unwrap() error { return e.err }
 
 // GRPCStatus lets status.FromError find the status.
 func (e *Error) GRPCStatus() *status.Status {
-	if st, ok := status.FromError(e.err); ok {
+	if st, ok := status.FromError(e.err); ok && e.err != nil {
 		return st
 	}
-	return status.New(e.Code, e.Message)
+	st := status.New(e.Code, e.Message)
+	if e.Reason == "" {
+		return st
+	}
+	full, err := st.WithDetails(&errdetails.ErrorInfo{Domain: reason.Domain, Reason: e.Reason, Metadata: e.Metadata})
+	if err != nil { // only where the code is OK
+		return st
+	}
+	return full
 }
 
 // Is says which of the variables above an error is.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrOutcomeUnknown:
-		return e.doubtful || e.Reason == routing.ReasonOutcomeUnknown
+		return e.doubtful || e.Reason == reason.OutcomeUnknown
 	case ErrNotFound:
 		return e.Code == codes.NotFound
 	case ErrGroupNotFound:
-		return e.Reason == "GROUP_NOT_FOUND"
+		return e.Reason == reason.GroupNotFound
 	case ErrVersionNotFound:
-		return e.Reason == "VERSION_NOT_FOUND"
+		return e.Reason == reason.VersionNotFound
 	case ErrMemoryFull:
-		return e.Reason == "MEMORY_FULL"
+		return e.Reason == reason.MemoryFull
 	case ErrGroupLimit:
-		return e.Reason == "GROUP_LIMIT"
+		return e.Reason == reason.GroupLimit
 	case ErrHashRouting:
-		return e.Reason == "HASH_ROUTING"
+		return e.Reason == reason.HashRouting
 	case ErrVersionMismatch:
-		return e.Reason == "VERSION_MISMATCH"
+		return e.Reason == reason.VersionMismatch
 	case ErrExists:
 		return e.Code == codes.AlreadyExists
 	case ErrInvalid:
 		return e.Code == codes.InvalidArgument
 	case ErrRequestIDReused:
-		return e.Reason == reasonRequestIDReused
+		return e.Reason == reason.RequestIDReused
 	case ErrTooLarge:
-		return e.Reason == reasonUseDownload || e.Reason == reasonUseUpload
+		return e.Reason == reason.UseDownload || e.Reason == reason.UseUpload
 	case ErrDiskFull:
-		return e.Reason == "DISK_FULL"
+		return e.Reason == reason.DiskFull
 	case ErrOverloaded:
-		return e.Code == codes.ResourceExhausted && e.Reason != "DISK_FULL"
+		return e.Code == codes.ResourceExhausted && e.Reason != reason.DiskFull
 	case ErrUnavailable:
-		elsewhere := e.Reason == routing.ReasonNotLeader || e.Reason == routing.ReasonWrongShard || e.Reason == "NOT_SERVING"
+		elsewhere := e.Reason == reason.NotLeader || e.Reason == reason.WrongShard || e.Reason == reason.NotServing
 		return (e.Code == codes.Unavailable || elsewhere) && !e.doubtful
 	case ErrGroupFailed:
-		return e.Reason == routing.ReasonGroupFailed
+		return e.Reason == reason.GroupFailed
 	case ErrDataLoss:
 		return e.Code == codes.DataLoss
 	case ErrCursorExpired:
-		return e.Reason == "CURSOR_EXPIRED"
+		return e.Reason == reason.CursorExpired
 	case ErrBadRange:
-		return e.Reason == "BAD_RANGE"
+		return e.Reason == reason.BadRange
 	case context.DeadlineExceeded:
-		return e.Code == codes.DeadlineExceeded
+		return e.Code == codes.DeadlineExceeded || e.ended == target
 	case context.Canceled:
-		return e.Code == codes.Canceled
+		return e.Code == codes.Canceled || e.ended == target
 	}
 	return false
 }
 
-const (
-	reasonUseDownload = "USE_DOWNLOAD"
-	reasonUseUpload   = "USE_UPLOAD"
-	reasonOverloaded  = "OVERLOADED"
-	reasonChecksum    = "CHECKSUM"
+const reasonChecksum = "CHECKSUM"
 
-	reasonRequestIDReused = "REQUEST_ID_REUSED"
-)
-
-// newError describes the failure of a call. write: a deadline leaves the outcome unknown. doubtful: an earlier attempt
-// may have been applied, and only an answer from behind the look-up of the request id says that it was not.
-func newError(op string, err error, write, doubtful bool) *Error {
+// newError describes the failure of a call. doubtful: it is a write that may have been applied.
+func newError(op string, err error, doubtful bool) *Error {
 	var made *Error
 	if errors.As(err, &made) {
 		return made
@@ -171,13 +176,10 @@ func newError(op string, err error, write, doubtful bool) *Error {
 		st = status.FromContextError(err)
 	}
 	v := routing.Judge(st, true)
-	e := &Error{
+	return &Error{
 		Op: op, Code: st.Code(), Reason: v.Reason, Message: st.Message(), RetryAfter: v.Wait,
-		Metadata: v.Info, Version: v.Info["version"], err: err,
+		Metadata: v.Info, Version: v.Info["version"], doubtful: doubtful, err: err,
 	}
-	cut := e.Code == codes.DeadlineExceeded || e.Code == codes.Canceled
-	e.doubtful = write && cut || doubtful && !v.EndsDoubt
-	return e
 }
 
 // checksumError says that bytes are not those that were sent.

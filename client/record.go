@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/reason"
 )
 
 // Key names a record.
@@ -84,6 +85,9 @@ type PutOptions struct {
 type PutResult struct {
 	Version    string
 	CommitTime time.Time
+	// Size of the data in bytes, and their CRC32C (Castagnoli), which the server has confirmed.
+	Size   int64
+	CRC32C uint32
 	// Repeated: an earlier attempt with the same request id was applied; Version is its version.
 	Repeated bool
 }
@@ -137,16 +141,21 @@ func (o *PutOptions) request(key Key, data []byte) *recordv1.PutRequest {
 	}
 }
 
-func toPutResult(op string, r *recordv1.PutResponse, sum uint32) (PutResult, error) {
-	result := PutResult{Version: r.GetVersion(), CommitTime: time.Unix(0, r.GetCommitTimeUnixNs()), Repeated: r.GetRepeated()}
+func toPutResult(op string, r *recordv1.PutResponse, sum uint32, size int64) (PutResult, error) {
+	result := PutResult{
+		Version: r.GetVersion(), CommitTime: time.Unix(0, r.GetCommitTimeUnixNs()), Size: size, CRC32C: sum, Repeated: r.GetRepeated(),
+	}
 	if r.GetDataCrc32C() != sum {
 		return result, checksumError(op, r.GetDataCrc32C(), sum)
 	}
 	return result, nil
 }
 
-// both says that a condition cannot be.
+// check says which option cannot be.
 func (o *PutOptions) check(op string) error {
+	if t := o.Timestamp; !t.IsZero() && !time.Unix(0, t.UnixNano()).Equal(t) {
+		return invalid(op, "Timestamp is "+t.String()+", it must lie between the years 1678 and 2262")
+	}
 	if o.IfVersion != "" && o.IfAbsent {
 		return invalid(op, "IfVersion and IfAbsent exclude one another")
 	}
@@ -177,7 +186,7 @@ func (c *Client) Put(ctx context.Context, key Key, data []byte, options *PutOpti
 	if err != nil {
 		return PutResult{}, err
 	}
-	return toPutResult(op, answer, request.GetDataCrc32C())
+	return toPutResult(op, answer, request.GetDataCrc32C(), int64(len(data)))
 }
 
 // GetOptions of Get.
@@ -186,7 +195,8 @@ type GetOptions struct {
 	Version string
 	// MetadataOnly leaves the data out.
 	MetadataOnly bool
-	// BytesMax is the greatest record that Get reads into memory, else ErrTooLarge; 0: 64 MiB.
+	// BytesMax is the greatest record that Get reads into memory, else ErrTooLarge; 0: 64 MiB. Records up to 1 MiB it
+	// always reads.
 	BytesMax int64
 }
 
@@ -207,10 +217,10 @@ func (c *Client) Get(ctx context.Context, key Key, options *GetOptions) (Record,
 	if err == nil {
 		return checked(op, answer.GetRecord())
 	}
-	if e := newError(op, err, false, false); e.Reason == reasonUseDownload {
-		return c.getLarge(ctx, op, key, o)
+	if e := newError(op, err, false); e.Reason != reason.UseDownload || o.BytesMax > 0 && o.BytesMax <= putBytesMax {
+		return Record{}, err
 	}
-	return Record{}, err
+	return c.getLarge(ctx, op, key, o)
 }
 
 // DeleteOptions of Delete.
@@ -303,6 +313,16 @@ func (c *Client) Find(ctx context.Context, id int64) ([]Record, error) {
 		records = append(records, toRecord(r))
 	}
 	return records, nil
+}
+
+// Named tells whether the store has Named routing, where each key names its group; in Hash routing its id decides.
+func (c *Client) Named(ctx context.Context) (named bool, err error) {
+	err = c.do(ctx, call{op: "ask for the routing"}, func(ctx context.Context, to target, options ...grpc.CallOption) error {
+		message, err := askRouting(ctx, to, options)
+		named = message.GetMode() == recordv1.RoutingMode_ROUTING_MODE_NAMED
+		return err
+	})
+	return named, err
 }
 
 // CreateGroup makes a group of Named routing. A group that exists is ErrExists.

@@ -93,22 +93,22 @@ func (c *Client) forget(inUse map[string]bool) {
 // watchRouting keeps the table new until ctx ends.
 func (c *Client) watchRouting(ctx context.Context) {
 	defer close(c.watched)
-	delay := backoffFirst
+	n := 0
 	for ctx.Err() == nil {
 		to, err := c.target(call{}, 1)
 		if err == nil {
-			err = c.followRouting(ctx, to, func() { delay = backoffFirst })
+			err = c.followRouting(ctx, to, func() { n = 0 })
 		}
 		if err != nil {
 			c.unreachable(to)
 		}
-		timer := time.NewTimer(delay)
+		timer := time.NewTimer(c.pace.Pause(n))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
 		}
-		delay = min(2*delay, backoffMax)
+		n++
 	}
 }
 

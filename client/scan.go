@@ -6,8 +6,8 @@ import (
 	"io"
 	"iter"
 	"sync"
-	"sync/atomic"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
@@ -35,10 +35,11 @@ type ScanOptions struct {
 type Split struct {
 	// Group of the split.
 	Group string
-	// Token is opaque. The server keeps the snapshot for 10 minutes after its last use; then the scan is ErrCursorExpired.
+	// Token is opaque. The server keeps the snapshot for 10 minutes after its last use; then the scan is
+	// ErrCursorExpired.
 	Token []byte
-	// Addresses of the shards that hold it, host:port, best first: to do the work near them. With Config.Direct the scan
-	// goes there.
+	// Addresses of the shards that hold it, host:port, best first: to do the work near them. With Config.Direct the
+	// scan goes there.
 	Addresses []string
 	// Bytes that are stored, about.
 	Bytes int64
@@ -73,8 +74,8 @@ func (c *Client) PlanScan(ctx context.Context, options *PlanScanOptions) ([]Spli
 }
 
 // Scan gives the newest version of every record, as of a snapshot of each group. A stream that breaks is taken up again
-// by its cursor: each record comes once. Records above 1 MiB come without data (HasData is false): use Download with the
-// version. An error ends the scan, but for damaged entries: those are told at the end, as ErrDataLoss.
+// by its cursor: each record comes once. Records above 1 MiB come without data (HasData is false): use Download with
+// the version. An error ends the scan, but for damaged entries: those are told at the end, as ErrDataLoss.
 func (c *Client) Scan(ctx context.Context, options *ScanOptions) iter.Seq2[Record, error] {
 	var o ScanOptions
 	if options != nil {
@@ -99,7 +100,7 @@ func (c *Client) Scan(ctx context.Context, options *ScanOptions) iter.Seq2[Recor
 			return
 		}
 		s := &scanning{client: c, request: recordv1.ScanRequest{Group: o.Group, Cursor: o.Cursor, MetadataOnly: o.MetadataOnly}}
-		s.attempts = attempts{client: c, what: call{op: "scan", group: o.Group}}
+		s.attempts = c.attempts(call{op: "scan", group: o.Group})
 		if o.Split != nil {
 			s.request.Split, s.addresses = o.Split.Token, o.Split.Addresses
 		}
@@ -135,7 +136,7 @@ func (s *scanning) run(ctx context.Context, take func([]Record) bool) error {
 	for {
 		to, err := s.target()
 		if err != nil {
-			return newError("scan", err, false, false)
+			return newError("scan", err, false)
 		}
 		stopped, err := s.once(ctx, to, take)
 		if stopped || err == nil {
@@ -149,12 +150,12 @@ func (s *scanning) run(ctx context.Context, take func([]Record) bool) error {
 
 // target goes to the shard of a split first where Direct is wanted.
 func (s *scanning) target() (target, error) {
-	if s.client.cfg.Direct && len(s.addresses) > 0 && s.attempts.n%2 == 0 {
+	if s.client.cfg.Direct && len(s.addresses) > 0 && s.attempts.N()%2 == 0 {
 		if to, err := s.client.conn(s.addresses[0]); err == nil && !to.pulse.Silent() {
 			return target{conn: to}, nil
 		}
 	}
-	return s.client.target(s.attempts.what, s.attempts.n)
+	return s.client.target(s.attempts.what, s.attempts.N())
 }
 
 func (s *scanning) once(ctx context.Context, to target, take func([]Record) bool) (stopped bool, err error) {
@@ -183,7 +184,7 @@ func (s *scanning) once(ctx context.Context, to target, take func([]Record) bool
 			}
 		}
 		s.cursor = message.GetCursor()
-		s.attempts.progress()
+		s.attempts.Progress()
 		if !take(records) {
 			return true, nil
 		}
@@ -215,26 +216,24 @@ func (c *Client) scanEach(ctx context.Context, o ScanOptions, splits []*recordv1
 			return false
 		}
 	}
-	var next atomic.Int64
-	var workers sync.WaitGroup
-	for range min(o.Parallel, len(splits)) {
-		workers.Go(func() {
-			for ctx.Err() == nil {
-				i := int(next.Add(1)) - 1
-				if i >= len(splits) {
-					return
-				}
-				s := &scanning{
-					client: c, request: recordv1.ScanRequest{Split: splits[i].GetSplit(), MetadataOnly: o.MetadataOnly},
-					attempts: attempts{client: c, what: call{op: "scan"}}, addresses: splits[i].GetAddresses(),
-				}
-				if err := s.run(ctx, func(records []Record) bool { return give(scanned{records: records}) }); err != nil {
-					give(scanned{err: err})
-				}
+	var workers errgroup.Group
+	workers.SetLimit(o.Parallel)
+	for _, split := range splits {
+		workers.Go(func() error {
+			if ctx.Err() != nil {
+				return nil //nolint:nilerr // nobody takes any more
 			}
+			s := &scanning{
+				client: c, request: recordv1.ScanRequest{Split: split.GetSplit(), MetadataOnly: o.MetadataOnly},
+				attempts: c.attempts(call{op: "scan"}), addresses: split.GetAddresses(),
+			}
+			if err := s.run(ctx, func(records []Record) bool { return give(scanned{records: records}) }); err != nil {
+				give(scanned{err: err})
+			}
+			return nil
 		})
 	}
-	workers.Wait()
+	_ = workers.Wait() // no error is returned above
 }
 
 // scanSplits scans several splits at a time. Memory is bounded: each waits until its message was taken.
@@ -274,7 +273,7 @@ func (c *Client) scanSplits(ctx context.Context, o ScanOptions, yield func(Recor
 		}
 	}
 	if err := ctx.Err(); err != nil && damaged == nil {
-		damaged = newError("scan", err, false, false)
+		damaged = newError("scan", err, false)
 	}
 	if damaged != nil {
 		yield(Record{}, damaged)

@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/peer"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/routing"
 )
 
 // chunkBytes of an upload.
@@ -64,11 +66,11 @@ func (u *uploading) run(ctx context.Context) (PutResult, error) {
 	if err != nil {
 		return PutResult{}, &Error{Op: u.op, Code: codes.Internal, Message: "measure the data: " + err.Error(), err: err}
 	}
-	a := attempts{client: u.client, what: call{op: u.op, key: &u.key, write: true}}
+	a := u.client.attempts(call{op: u.op, key: &u.key, write: true})
 	for {
-		to, err := u.client.target(a.what, a.n)
+		to, err := u.client.target(a.what, a.N())
 		if err != nil {
-			return PutResult{}, newError(u.op, err, false, a.doubtful)
+			return PutResult{}, a.newError(err)
 		}
 		var at peer.Peer
 		result, err := u.once(ctx, to, &at)
@@ -80,7 +82,7 @@ func (u *uploading) run(ctx context.Context) (PutResult, error) {
 			return result, err
 		}
 		if u.readErr != nil {
-			return PutResult{}, u.unreadable(a.doubtful)
+			return PutResult{}, u.unreadable(a.Doubtful(routing.Verdict{}))
 		}
 		if again := a.failed(ctx, to, err, at.Addr != nil); again != nil {
 			return PutResult{}, again
@@ -89,10 +91,10 @@ func (u *uploading) run(ctx context.Context) (PutResult, error) {
 			continue
 		}
 		if seeker == nil {
-			return PutResult{}, newError(u.op, err, false, a.doubtful)
+			return PutResult{}, a.newError(err)
 		}
 		if _, err := seeker.Seek(start, io.SeekStart); err != nil {
-			return PutResult{}, newError(u.op, fmt.Errorf("go back to the begin of the data: %w", err), false, a.doubtful)
+			return PutResult{}, a.newError(fmt.Errorf("go back to the begin of the data: %w", err))
 		}
 		u.read = 0
 	}
@@ -151,7 +153,7 @@ func (u *uploading) once(ctx context.Context, to target, at *peer.Peer) (PutResu
 			Message: "stored " + strconv.FormatInt(answer.GetSizeBytes(), 10) + " bytes of " + strconv.FormatInt(size, 10),
 		}
 	}
-	return toPutResult(u.op, answer.GetPut(), sum)
+	return toPutResult(u.op, answer.GetPut(), sum, size)
 }
 
 // send sends the header and all data. io.EOF: the server has answered already.
@@ -213,7 +215,7 @@ func (c *Client) Open(ctx context.Context, key Key, options *DownloadOptions) (*
 		r.version, r.offset, r.left = options.Version, options.Offset, options.Length
 		r.limited = options.Length != 0
 	}
-	r.attempts = attempts{client: c, what: call{op: r.op, key: &key}}
+	r.attempts = c.attempts(call{op: r.op, key: &key})
 	if err := r.connect(); err != nil {
 		r.cancel()
 		return nil, err
@@ -230,6 +232,7 @@ type Reader struct {
 	attempts attempts
 	version  string
 	offset   int64 // of the next byte to come
+	end      int64 // behind the last one: known with the first message
 	left     int64 // where limited
 	limited  bool
 	record   Record
@@ -256,7 +259,7 @@ func (r *Reader) connect() error {
 }
 
 func (r *Reader) connectOnce() (err error) {
-	if r.to, err = r.client.target(r.attempts.what, r.attempts.n); err != nil {
+	if r.to, err = r.client.target(r.attempts.what, r.attempts.N()); err != nil {
 		return err
 	}
 	request := &recordv1.DownloadRequest{
@@ -277,6 +280,9 @@ func (r *Reader) connectOnce() (err error) {
 	}
 	r.record = toRecord(first.GetRecord())
 	r.version = r.record.Version // whatever comes later is of this version
+	if r.end = r.record.Size; r.limited {
+		r.end = r.offset + min(r.left, r.end-r.offset)
+	}
 	return nil
 }
 
@@ -292,20 +298,17 @@ func (r *Reader) next() error {
 			if len(data) == 0 {
 				continue
 			}
-			r.attempts.progress()
+			r.attempts.Progress()
 			r.chunk = data
 			r.offset += int64(len(data))
 			r.left -= int64(len(data))
 			return nil
 		}
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) && r.offset >= r.end || r.limited && r.left == 0 {
 			return io.EOF
 		}
-		if err := r.attempts.failed(r.ctx, r.to, err, true); err != nil {
+		if err := r.attempts.failed(r.ctx, r.to, notEOF(err), true); err != nil {
 			return err
-		}
-		if r.limited && r.left == 0 {
-			return io.EOF
 		}
 		if err := r.connect(); err != nil {
 			return err
@@ -379,13 +382,13 @@ func (c *Client) getLarge(ctx context.Context, op string, key Key, o GetOptions)
 	defer func() { _ = r.Close() }() // never fails
 	if r.record.Size > limit {
 		return Record{}, &Error{
-			Op: op, Code: codes.FailedPrecondition, Reason: reasonUseDownload,
+			Op: op, Code: codes.FailedPrecondition, Reason: reason.UseDownload,
 			Message: fmt.Sprintf("the record has %d bytes, more than BytesMax %d: use Download", r.record.Size, limit),
 		}
 	}
 	data := make([]byte, r.record.Size)
 	if _, err := io.ReadFull(r, data); err != nil {
-		return Record{}, newError(op, err, false, false)
+		return Record{}, newError(op, err, false)
 	}
 	record := r.Record()
 	record.Data, record.HasData = data, true

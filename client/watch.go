@@ -25,8 +25,8 @@ type WatchOptions struct {
 // taken up again by its cursor, also where the group has gone to another shard. Records above 1 MiB come without data
 // (HasData is false).
 //
-// To begin with everything that is there: note the first cursor of a watch, Scan the group, then watch from that cursor.
-// ErrCursorExpired asks for the same: deletes behind the cursor were forgotten.
+// To begin with everything that is there: note the first cursor of a watch, Scan the group, then watch from that
+// cursor. ErrCursorExpired asks for the same: deletes behind the cursor were forgotten.
 func (c *Client) Watch(ctx context.Context, group string, options *WatchOptions) iter.Seq2[Record, error] {
 	var o WatchOptions
 	if options != nil {
@@ -40,7 +40,7 @@ func (c *Client) Watch(ctx context.Context, group string, options *WatchOptions)
 		what := call{op: "watch group " + group, group: group}
 		w := &watching{
 			client: c, options: o, request: recordv1.WatchRequest{Group: group, Cursor: o.Cursor}, yield: yield,
-			attempts: attempts{client: c, what: what},
+			attempts: c.attempts(what),
 		}
 		if err := w.run(ctx); err != nil {
 			yield(Record{}, err)
@@ -60,16 +60,16 @@ type watching struct {
 // run returns nil where the caller wants no more.
 func (w *watching) run(ctx context.Context) error {
 	for {
-		to, err := w.client.target(w.attempts.what, w.attempts.n)
+		to, err := w.client.target(w.attempts.what, w.attempts.N())
 		if err != nil {
-			return newError(w.attempts.what.op, err, false, false)
+			return w.attempts.newError(err)
 		}
 		stopped, err := w.once(ctx, to)
 		if stopped {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return newError(w.attempts.what.op, context.Cause(ctx), false, false)
+			return w.attempts.newError(context.Cause(ctx))
 		}
 		if err := w.attempts.failed(ctx, to, err, true); err != nil {
 			return err
@@ -92,7 +92,7 @@ func (w *watching) once(ctx context.Context, to target) (stopped bool, err error
 		if err != nil {
 			return false, err
 		}
-		w.attempts.progress()
+		w.attempts.Progress()
 		for _, r := range message.GetRecords() {
 			record, err := checked(w.attempts.what.op, r)
 			if err != nil {

@@ -25,8 +25,8 @@ func opened(n *atomic.Int64) []grpc.DialOption {
 		})}
 }
 
-// A watch goes on over crashes of the shard: nothing is missed. Through a gateway the caller's stream is the same one all
-// the time.
+// A watch goes on over crashes of the shard: nothing is missed. Through a gateway the caller's stream is the same one
+// all the time.
 func TestAWatchGoesOnOverTheCrashOfAShard(t *testing.T) {
 	s := sheaftest.StartWith(t, sheaftest.Config{Shards: 1, Groups: 1})
 	for name, direct := range map[string]bool{"gateway": false, "direct": true} {

@@ -11,7 +11,11 @@ import (
 	"time"
 
 	"github.com/onsi/ginkgo/v2"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+
 	. "github.com/onsi/gomega"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
@@ -129,7 +133,7 @@ var _ = Describe("Real shards with three copies of each group", func() {
 		Expect(api.Delete(ctx, p.pod(ctx, "ssd-2"))).To(Succeed())
 		until(ctx, func(g Gomega) {
 			pool := p.getPool(ctx)
-			g.Expect(pool.Annotations[annotationForget]).To(Equal(was))
+			g.Expect(pool.Annotations[v1alpha1.AnnotationForgetVolumes]).To(Equal(was))
 			for _, s := range pool.Status.ShardStatuses {
 				if s.Name == "ssd-2" {
 					g.Expect(s.Volume.UUID).NotTo(Or(Equal(was), BeEmpty()), s.Message)
@@ -165,17 +169,17 @@ type reaching struct{ p *storePlay }
 
 func (r reaching) Close(key string) { r.p.etcd.Close(key) }
 
-func (r reaching) Open(key string, access workload.EtcdAccess, credentials EtcdCredentials) (Placement, error) {
+func (r reaching) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement, error) {
 	placement, err := r.p.etcd.Open(key, access, credentials)
 	return reachingPlacement{placement, r.p}, err
 }
 
 type reachingPlacement struct {
-	Placement
+	fleet.Placement
 	p *storePlay
 }
 
-func (r reachingPlacement) Recover(ctx context.Context, spec PlacementSpec, addresses []string) error {
+func (r reachingPlacement) Recover(ctx context.Context, spec fleet.PlacementSpec, addresses []string) error {
 	var found []string
 	for _, address := range addresses {
 		pod := &corev1.Pod{}

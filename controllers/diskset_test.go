@@ -6,15 +6,22 @@ import (
 	"maps"
 	"time"
 
+	"sheaf.dev/sheaf/controllers/diskset"
+
 	. "github.com/onsi/gomega"
+
 	corev1 "k8s.io/api/core/v1"
+
 	storagev1 "k8s.io/api/storage/v1"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,14 +33,14 @@ import (
 type diskPlay struct {
 	*play
 	name   string
-	r      *DiskSetReconciler
+	r      *diskset.Reconciler
 	events *events.FakeRecorder
 }
 
 func newDiskPlay(ctx context.Context) *diskPlay {
 	p := &diskPlay{play: newPlay(ctx), events: events.NewFakeRecorder(1000)}
 	p.name = "disks-" + p.Namespace
-	p.r = &DiskSetReconciler{Client: acting, Events: p.events}
+	p.r = &diskset.Reconciler{Client: acting, Events: p.events}
 	store := &v1alpha1.RecordStore{ObjectMeta: metav1.ObjectMeta{Name: "quotes", Namespace: p.Namespace}}
 	store.Spec.Groups = v1alpha1.Groups{Routing: v1alpha1.RoutingHash, Count: new(int32(8))}
 	Expect(api.Create(ctx, store)).To(Succeed())

@@ -12,9 +12,9 @@ import (
 // wrote counts the writes that the API server took, from anybody here.
 var wrote atomic.Int64
 
-// memo answers reads that were answered before, while nobody has written an object of the resource since. As nobody writes
-// to the API server but through it, such an answer is what the API server would say. A round in which nothing happens
-// then costs nothing; most rounds of these tests are such.
+// memo answers reads that were answered before, while nobody has written an object of the resource since. As nobody
+// writes to the API server but through it, such an answer is what the API server would say. A round in which nothing
+// happens then costs nothing; most rounds of these tests are such.
 type memo struct {
 	mu      sync.Mutex
 	version map[string]int64 // of a resource: writes so far

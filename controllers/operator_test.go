@@ -8,20 +8,33 @@ import (
 	"sync"
 	"time"
 
+	"sheaf.dev/sheaf/controllers/diskset"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/recordstore"
+	"sheaf.dev/sheaf/controllers/shardpool"
+
 	. "github.com/onsi/gomega"
+
 	appsv1 "k8s.io/api/apps/v1"
+
 	authorizationv1 "k8s.io/api/authorization/v1"
+
 	corev1 "k8s.io/api/core/v1"
+
 	rbacv1 "k8s.io/api/rbac/v1"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/config"
+
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -75,10 +88,10 @@ func letElect(ctx context.Context, namespace string) {
 func (p *storePlay) setupAll(mgr ctrl.Manager, c client.Client) {
 	GinkgoHelper()
 	recorder := mgr.GetEventRecorder("sheaf-operator")
-	groups := &GroupBook{}
-	p.r = &RecordStoreReconciler{Client: c, Live: mgr.GetAPIReader(), Events: recorder, Placements: p.etcd, Groups: groups, Image: "sheaf:1"}
-	p.pools = &ShardPoolReconciler{Client: c, Live: mgr.GetAPIReader(), Recorder: recorder, Shards: p.play, Groups: groups, Image: "sheaf:1"}
-	disks := &DiskSetReconciler{Client: c, Events: recorder}
+	groups := &fleet.GroupBook{}
+	p.r = &recordstore.Reconciler{Client: c, Live: mgr.GetAPIReader(), Events: recorder, Placements: p.etcd, Groups: groups, Image: "sheaf:1"}
+	p.pools = &shardpool.Reconciler{Client: c, Live: mgr.GetAPIReader(), Recorder: recorder, Shards: p.play, Groups: groups, Image: "sheaf:1"}
+	disks := &diskset.Reconciler{Client: c, Events: recorder}
 	Expect(errors.Join(p.r.SetupWithManager(mgr), p.pools.SetupWithManager(mgr), disks.SetupWithManager(mgr))).To(Succeed())
 }
 
@@ -120,7 +133,8 @@ var _ = Describe("The whole operator", func() {
 		turn := 0
 		Eventually(func() metav1.ConditionStatus {
 			step()
-			// What nobody watches, such as etcd and shards, is looked at every ten seconds or more: a change is quicker.
+			// What nobody watches, such as etcd and shards, is looked at every ten seconds or more: a change is
+			// quicker.
 			turn++
 			nudge := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"example.org/nudge":"%d"}}}`, turn))
 			for _, o := range []client.Object{p.get(ctx), pool.DeepCopy()} {
@@ -205,7 +219,8 @@ var _ = Describe("The whole operator", func() {
 			return of
 		}
 		Eventually(busiest).Should(HaveEach(BeNumerically(">=", 2)), "failures are tried again")
-		// controller-runtime's own pauses make eleven tries in this time; ours make three, and events of the start a few more.
+		// controller-runtime's own pauses make eleven tries in this time; ours make three, and events of the start a
+		// few more.
 		Consistently(busiest).WithTimeout(window).Should(HaveEach(BeNumerically("<=", 6)))
 		var store v1alpha1.RecordStore
 		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}, &store)).To(Succeed())

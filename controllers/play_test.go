@@ -5,15 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
+	"sheaf.dev/sheaf/controllers/fleet"
+
 	. "github.com/onsi/gomega"
+
 	appsv1 "k8s.io/api/apps/v1"
+
 	corev1 "k8s.io/api/core/v1"
+
 	networkingv1 "k8s.io/api/networking/v1"
+
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,27 +31,28 @@ import (
 	"sheaf.dev/sheaf/internal/workload"
 )
 
-// play is what else there is in a cluster, in one namespace: StatefulSet controller, garbage collector, binder, kubelet, and
-// the shards. Each step does what these would do next; nothing happens by itself.
+// play is what else there is in a cluster, in one namespace: StatefulSet controller, garbage collector, binder,
+// kubelet, and the shards. Each step does what these would do next; nothing happens by itself.
 type play struct {
 	Namespace string
 	Node      string
 
 	// Off switches, for what a test plays itself.
-	NoBinding bool    // claims stay pending
-	NoResize  bool    // claims stay as large as they are
-	NoKubelet bool    // pods do not start
-	NoSets    bool    // the StatefulSet controller is away
-	kubelet   kubelet // nil: pods only look as if they ran
-	NoPod     string  // the set whose pod a quota refuses
+	NoBinding bool     // claims stay pending
+	NoResize  bool     // claims stay as large as they are
+	NoKubelet bool     // pods do not start
+	NoSets    bool     // the StatefulSet controller is away
+	kubelet   kubelet  // nil: pods only look as if they ran
+	NoPods    []string // the sets whose pods a quota refuses
 
 	mu      sync.Mutex
 	ips     int
-	byIP    map[string]string               // pod's IP -> shard
-	reports map[string]func(r *ShardReport) // shard -> what differs from serving well
-	silent  map[string]bool                 // shards that do not answer
-	started map[string]int                  // shard -> pods made
-	volumes map[string]string               // claim -> UUID of the volume
+	byIP    map[string]string                     // pod's IP -> shard
+	reports map[string]func(r *fleet.ShardReport) // shard -> what differs from serving well
+	silent  map[string]bool                       // shards that do not answer
+	hangs   map[string]bool                       // shards whose disk does not answer
+	started map[string]int                        // shard -> pods made
+	volumes map[string]string                     // claim -> UUID of the volume
 	storeID string
 	uuidOf  func(shard string) string // of its volume
 }
@@ -52,8 +61,8 @@ func newPlay(ctx context.Context) *play {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "play-"}}
 	Expect(api.Create(ctx, namespace)).To(Succeed())
 	p := &play{
-		Namespace: namespace.Name, Node: "node-" + namespace.Name, byIP: map[string]string{}, reports: map[string]func(*ShardReport){},
-		silent: map[string]bool{}, started: map[string]int{}, volumes: map[string]string{},
+		Namespace: namespace.Name, Node: "node-" + namespace.Name, byIP: map[string]string{}, reports: map[string]func(*fleet.ShardReport){},
+		silent: map[string]bool{}, hangs: map[string]bool{}, started: map[string]int{}, volumes: map[string]string{},
 		uuidOf: func(shard string) string { return "uuid-of-" + shard },
 	}
 	p.makeNode(ctx, p.Node)
@@ -130,7 +139,7 @@ func (p *play) playSet(ctx context.Context, set *appsv1.StatefulSet, pod *corev1
 	case *set.Spec.Replicas == 0 && pod != nil:
 		Expect(api.Delete(ctx, pod)).To(Succeed())
 	case *set.Spec.Replicas == 0:
-	case pod == nil && set.Name == p.NoPod:
+	case pod == nil && slices.Contains(p.NoPods, set.Name):
 	case pod == nil:
 		p.makePod(ctx, set, 0)
 	case len(pod.OwnerReferences) == 0: // adopted
@@ -261,7 +270,7 @@ func (p *play) pod(ctx context.Context, shard string) *corev1.Pod {
 }
 
 // Describe makes play a ShardClient: shards serve well, but for what a test says of them.
-func (p *play) Describe(_ context.Context, address string) (*ShardReport, error) {
+func (p *play) Describe(_ context.Context, address string) (*fleet.ShardReport, error) {
 	ip, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
@@ -272,9 +281,12 @@ func (p *play) Describe(_ context.Context, address string) (*ShardReport, error)
 	if shard == "" || p.silent[shard] {
 		return nil, errors.New("connection refused")
 	}
-	report := &ShardReport{
+	if p.hangs[shard] {
+		return nil, fmt.Errorf("%w: a read takes more than 15s", fleet.ErrVolumeSilent)
+	}
+	report := &fleet.ShardReport{
 		Name: shard, Version: "played", State: v1alpha1.ShardServing,
-		Volume: VolumeReport{
+		Volume: fleet.VolumeReport{
 			UUID: p.uuidOf(shard), StoreUUID: p.storeID, FileSystem: "xfs", MountOptions: []string{"noatime"}, Source: "/dev/played",
 			CapacityBytes: 1000 << 20, FreeBytes: 900 << 20, ReserveBytes: 50 << 20,
 		},
@@ -286,7 +298,7 @@ func (p *play) Describe(_ context.Context, address string) (*ShardReport, error)
 }
 
 // says changes what a shard reports from now on; nil: it serves well.
-func (p *play) says(shard string, change func(*ShardReport)) {
+func (p *play) says(shard string, change func(*fleet.ShardReport)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reports[shard] = change

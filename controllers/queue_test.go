@@ -7,14 +7,22 @@ import (
 	"testing"
 	"time"
 
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
+
 	. "github.com/onsi/gomega"
+
 	corev1 "k8s.io/api/core/v1"
+
 	storagev1 "k8s.io/api/storage/v1"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -27,10 +35,11 @@ import (
 // perMinuteMax is how often an object may be looked at while it fails.
 const perMinuteMax = 6
 
-// reconcilesPerMinute runs a reconciler as controller-runtime's queue does, on a clock of its own, and counts the reconciles of
-// each minute. After the second reconcile nothing may be written any more: a write of what is watched is another reconcile.
+// reconcilesPerMinute runs a reconciler as controller-runtime's queue does, on a clock of its own, and counts the
+// reconciles of each minute. After the second reconcile nothing may be written any more: a write of what is watched is
+// another reconcile.
 func reconcilesPerMinute(ctx context.Context, r reconcile.Reconciler, req ctrl.Request, minutes int) ([]int, error) {
-	limiter, counts, settled := failures(), make([]int, minutes), int64(0)
+	limiter, counts, settled := step.Failures(), make([]int, minutes), int64(0)
 	for at, n := time.Duration(0), 0; at < time.Duration(minutes)*time.Minute; n++ {
 		counts[at/time.Minute]++
 		result, err := r.Reconcile(ctx, req)
@@ -56,8 +65,8 @@ func TestFailuresAndChangesAreTriedSixTimesAMinute(t *testing.T) {
 	for name, r := range map[string]reconcile.Reconciler{
 		"failures": reconcile.Func(func(context.Context, ctrl.Request) (ctrl.Result, error) { return ctrl.Result{}, errors.New("away") }),
 		"changes": func() reconcile.Reconciler {
-			var p pacer
-			return reconcile.Func(func(_ context.Context, req ctrl.Request) (ctrl.Result, error) { return p.again(req), nil })
+			var p step.Pacer
+			return reconcile.Func(func(_ context.Context, req ctrl.Request) (ctrl.Result, error) { return p.Again(req), nil })
 		}(),
 	} {
 		counts, err := reconcilesPerMinute(t.Context(), r, ctrl.Request{}, 5)
@@ -70,11 +79,11 @@ func TestFailuresAndChangesAreTriedSixTimesAMinute(t *testing.T) {
 			}
 		}
 	}
-	var p pacer
-	first := p.again(ctrl.Request{}).RequeueAfter
-	p.again(ctrl.Request{})
-	p.done(ctrl.Request{})
-	if again := p.again(ctrl.Request{}).RequeueAfter; first != time.Second || again != first {
+	var p step.Pacer
+	first := p.Again(ctrl.Request{}).RequeueAfter
+	p.Again(ctrl.Request{})
+	p.Done(ctrl.Request{})
+	if again := p.Again(ctrl.Request{}).RequeueAfter; first != time.Second || again != first {
 		t.Errorf("first pause %v, after success %v: want a second", first, again)
 	}
 }
@@ -165,7 +174,7 @@ var _ = Describe("What fails is looked at six times a minute", func() {
 		Entry("without a store", "StoreNotFound", func(ctx context.Context, p *poolPlay) { Expect(api.Delete(ctx, p.store)).To(Succeed()) }),
 		Entry("whose pods are not made", "Pending", func(context.Context, *poolPlay) {}),
 		Entry("with the disk of another store", "Foreign", func(ctx context.Context, p *poolPlay) {
-			p.says("ssd-0", func(r *ShardReport) { r.State = v1alpha1.ShardForeign })
+			p.says("ssd-0", func(r *fleet.ShardReport) { r.State = v1alpha1.ShardForeign })
 			p.settle(ctx, 0)
 		}),
 		Entry("with a shard that does not answer", "Unreachable", func(ctx context.Context, p *poolPlay) {
@@ -207,7 +216,7 @@ var _ = Describe("What fails is looked at six times a minute", func() {
 // awayPlacements is an etcd that does not answer.
 type awayPlacements struct{}
 
-func (awayPlacements) Open(string, workload.EtcdAccess, EtcdCredentials) (Placement, error) {
+func (awayPlacements) Open(string, workload.EtcdAccess, fleet.EtcdCredentials) (fleet.Placement, error) {
 	return nil, errors.New("connection refused")
 }
 

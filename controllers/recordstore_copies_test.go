@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"fmt"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,24 @@ import (
 )
 
 func threeCopies(store *v1alpha1.RecordStore) { store.Spec.Replication.Copies = 3 }
+
+// stateOf is a client that reads one shard as if it were in this state.
+func stateOf(shard string, state v1alpha1.ShardState) client.Client {
+	return altered(acting, func(o client.Object) {
+		switch o := o.(type) {
+		case *v1alpha1.Shard:
+			if o.Name == shard {
+				o.Status.State = state
+			}
+		case *v1alpha1.ShardPool:
+			for i := range o.Status.ShardStatuses {
+				if s := &o.Status.ShardStatuses[i]; s.Name == shard {
+					s.State = state
+				}
+			}
+		}
+	})
+}
 
 var _ = Describe("A store with several copies", func() {
 	var p *storePlay
@@ -31,6 +50,13 @@ var _ = Describe("A store with several copies", func() {
 		var b policyv1.PodDisruptionBudget
 		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-shards"}, &b)).To(Succeed())
 		return b.Spec.MinAvailable.IntValue()
+	}
+
+	seen := func(ctx context.Context, shard string) v1alpha1.ShardStatus {
+		GinkgoHelper()
+		var s v1alpha1.Shard
+		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: shard}, &s)).To(Succeed())
+		return s.Status
 	}
 
 	It("is redundant when every group has all of them, says when one is missing, and then lets no shard be evicted", func(ctx context.Context) {
@@ -61,6 +87,55 @@ var _ = Describe("A store with several copies", func() {
 		p.ready(ctx)
 		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionTrue, "Redundant")
 		Expect(budget(ctx)).To(Equal(2))
+	})
+
+	It("misses the copies on a disk that does not answer, though their shard is registered, and lets no shard be evicted then", func(ctx context.Context) {
+		p.create(ctx, threeCopies)
+		p.pool(ctx, 4)
+		p.settle(ctx)
+		p.ready(ctx)
+		Expect(budget(ctx)).To(Equal(3))
+
+		p.hangs["ssd-1"] = true
+		p.settle(ctx)
+		shard := seen(ctx, "ssd-1")
+		Expect(shard.State).To(Equal(v1alpha1.ShardUnreachable))
+		has := int(shard.Groups)
+		Expect(has).To(BeNumerically(">", 0))
+		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "CopiesMissing", fmt.Sprintf("%d of 8 groups", has), "does not answer: ssd-1")
+		Expect(shard.Volume.Silent).To(BeTrue())
+		p.expect(ctx, v1alpha1.ConditionVolumesReady, metav1.ConditionFalse, "VolumeSilent", "shard ssd-1 is Unreachable", "does not answer")
+		status := p.get(ctx).Status.Groups
+		Expect(status.Degraded).To(Equal(int32(has)))
+		Expect(status.NotWell[0].Message).To(ContainSubstring("2 of 3 copies are there; the disk of shard ssd-1 does not answer"))
+		Expect(budget(ctx)).To(Equal(4))
+
+		By("a node is lost beside it: groups that had no majority without both stay where they are")
+		p.r.Client = stateOf("ssd-2", v1alpha1.ShardNodeLost)
+		for range 10 {
+			_, err := p.reconcile(ctx)
+			Expect(err).NotTo(HaveOccurred())
+			p.playShards(ctx)
+		}
+		p.r.Client = acting
+		view, err := p.etcd.Register().Look(ctx, p.get(ctx))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(view.Holds("ssd-2")).NotTo(BeEmpty(), "four shards share eight groups: some are on both")
+
+		By("the shard answers nothing at all: what it said last counts")
+		p.silent["ssd-1"] = true
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "CopiesMissing", "ssd-1")
+		p.silent["ssd-1"] = false
+
+		By("the disk answers again")
+		p.hangs["ssd-1"] = false
+		p.settle(ctx)
+		p.ready(ctx)
+		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionTrue, "Redundant")
+		p.expect(ctx, v1alpha1.ConditionVolumesReady, metav1.ConditionTrue, "Pools")
+		Expect(seen(ctx, "ssd-1").Volume.Silent).To(BeFalse())
+		Expect(budget(ctx)).To(Equal(3))
 	})
 
 	It("says that there are too few failure domains, loses nothing, and goes on when there are enough", func(ctx context.Context) {
@@ -107,14 +182,13 @@ var _ = Describe("A store with several copies", func() {
 		store.Spec.Replication.Copies = 3
 		Expect(api.Update(ctx, store)).To(MatchError(ContainSubstring("replication.copies cannot be changed")))
 		By("and says so where etcd holds another number")
-		run := runOf(p.get(ctx))
-		run.store.Spec.Replication.Copies = 3
-		var err error
-		run.placement, err = p.etcd.Open(p.Namespace+"/quotes", run.access, run.secrets)
-		Expect(err).NotTo(HaveOccurred())
-		out := p.r.plan(ctx, run)
-		Expect(out.IsStalled()).To(BeTrue())
-		Expect(out.Reason() + " " + out.Message()).To(And(HavePrefix("CopiesDiffer"), ContainSubstring("made with 1 copies"), ContainSubstring("export")))
+		p.r.Client = altered(acting, func(o client.Object) {
+			if store, ok := o.(*v1alpha1.RecordStore); ok {
+				store.Spec.Replication.Copies = 3
+			}
+		})
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "CopiesDiffer", "made with 1 copies", "export")
 	})
 
 	It("gives groups of a lost node, or of a device that nobody mounts, to other shards, and takes that back when it is back", func(ctx context.Context) {
@@ -122,23 +196,18 @@ var _ = Describe("A store with several copies", func() {
 		p.pool(ctx, 4)
 		p.settle(ctx)
 		lost := func(state v1alpha1.ShardState) {
-			run := runOf(p.get(ctx))
-			run.pools = []v1alpha1.ShardPool{*p.getPool(ctx)}
-			var err error
-			run.seen, err = readSeen(ctx, api, run.pools, client.InNamespace(p.Namespace))
-			Expect(err).NotTo(HaveOccurred())
-			run.seen.of(&run.pools[0])[1].State = state
-			run.placement, err = p.etcd.Open(p.Namespace+"/quotes", run.access, run.secrets)
-			Expect(err).NotTo(HaveOccurred())
+			p.r.Client = stateOf("ssd-1", state)
 			for range 30 {
-				Expect(p.r.plan(ctx, run).IsComplete()).To(BeTrue())
+				_, err := p.reconcile(ctx)
+				Expect(err).NotTo(HaveOccurred())
 				p.playShards(ctx)
 			}
+			p.r.Client = acting
 		}
 		on := func() int {
 			v, err := p.etcd.Register().Look(ctx, p.get(ctx))
 			Expect(err).NotTo(HaveOccurred())
-			return len(v.holds("ssd-1"))
+			return len(v.Holds("ssd-1"))
 		}
 		Expect(on()).To(BeNumerically(">", 0))
 		for _, state := range []v1alpha1.ShardState{v1alpha1.ShardNodeLost, v1alpha1.ShardFormatBlocked} {

@@ -38,8 +38,8 @@ func (p *storePlay) owned(ctx context.Context) (owned []client.Object) {
 	return owned
 }
 
-// wantedOf is what of an object has to come back after an edit: all of its spec but for what others may choose, and what
-// metadata the operator gave it.
+// wantedOf is what of an object has to come back after an edit: all of its spec but for what others may choose, and
+// what metadata the operator gave it.
 func wantedOf(o, made client.Object) string {
 	fields := fieldsOfObject(o)
 	labels, annotations := map[string]string{}, map[string]string{}

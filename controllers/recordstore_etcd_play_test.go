@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/controllers"
+	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/operator"
@@ -31,7 +32,7 @@ func init() {
 			return nil, err
 		}
 		return &etcdPlay{
-			server: server, placements: operator.NewPlacements(), close: client.Close, members: map[string][]controllers.EtcdMember{},
+			server: server, placements: operator.NewPlacements(), shards: operator.NewShards(), close: client.Close, members: map[string][]fleet.EtcdMember{},
 			wipe:  func(ctx context.Context) error { return etcdtest.Wipe(ctx, client) },
 			store: func(name string) (*placement.Store, error) { return placement.NewStore(client, name) },
 			put: func(ctx context.Context, key, value string) error {
@@ -50,6 +51,7 @@ func init() {
 type etcdPlay struct {
 	server     *etcd.Server
 	placements *operator.Placements
+	shards     *operator.Shards
 	// What one connection does, which lives as long as the server.
 	wipe  func(context.Context) error
 	store func(name string) (*placement.Store, error)
@@ -58,11 +60,11 @@ type etcdPlay struct {
 	close func() error
 	stuck bool
 	// members is what the etcd says of its members, by store.
-	members map[string][]controllers.EtcdMember
+	members map[string][]fleet.EtcdMember
 }
 
 // Open is the operator's, but for the address: names of Services are not known here.
-func (e *etcdPlay) Open(key string, access workload.EtcdAccess, credentials controllers.EtcdCredentials) (controllers.Placement, error) {
+func (e *etcdPlay) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement, error) {
 	access.Endpoints = e.server.Endpoints()
 	opened, err := e.placements.Open(key, access, credentials)
 	return playedPlacement{opened, e.members[key]}, err
@@ -70,26 +72,40 @@ func (e *etcdPlay) Open(key string, access workload.EtcdAccess, credentials cont
 
 // playedPlacement is the operator's, but for the members: this etcd is a single one whatever the store asks for.
 type playedPlacement struct {
-	controllers.Placement
-	members []controllers.EtcdMember
+	fleet.Placement
+	members []fleet.EtcdMember
 }
 
-func (p playedPlacement) EtcdMembers(context.Context) ([]controllers.EtcdMember, error) {
+func (p playedPlacement) EtcdMembers(context.Context) ([]fleet.EtcdMember, error) {
 	return p.members, nil
 }
 
 // SayMembers says what the members of a store's etcd are from now on.
-func (e *etcdPlay) SayMembers(key string, members []controllers.EtcdMember) { e.members[key] = members }
+func (e *etcdPlay) SayMembers(key string, members []fleet.EtcdMember) { e.members[key] = members }
 
 func (e *etcdPlay) Close(key string) { e.placements.Close(key) }
 
 func (e *etcdPlay) Stop() {
 	e.placements.CloseAll()
+	e.shards.Close()
 	_ = e.close() // nothing is lost with a connection
 	e.server.Close()
 }
 
 func (e *etcdPlay) Wipe(ctx context.Context) error { return e.wipe(ctx) }
+
+// Rebuild writes what recover placement begins with: the store, whose epoch goes on above all that shards have seen.
+func (e *etcdPlay) Rebuild(ctx context.Context, namespace, name string, spec fleet.PlacementSpec) error {
+	store, err := e.store(workload.Placement(namespace, name))
+	if err != nil {
+		return err
+	}
+	_, err = store.InitMeta(ctx, placement.Meta{
+		StoreUUID: uuid.MustParse(spec.StoreUID), Routing: placement.Routing{Mode: placement.Hash, Groups: int(spec.Groups)}, Copies: int(spec.Copies),
+		CreatedUTC: "2026-01-02T03:04:05Z", EpochBase: 1 << 40,
+	})
+	return err
+}
 
 // Serve registers shards, makes the groups that are wanted on them, and tells which shard has which.
 func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []string) (map[string][]string, error) {
@@ -139,7 +155,8 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 	return has, nil
 }
 
-// moves says whether a group can go where it is wanted now: a majority of it is there, and so are those that it is to go to.
+// moves says whether a group can go where it is wanted now: a majority of it is there, and so are those that it is to
+// go to.
 func moves(g placement.Group, target placement.Target, alive []string) bool {
 	up := 0
 	for _, m := range g.Members {
@@ -190,13 +207,13 @@ func (e *etcdPlay) Thaw(ctx context.Context, namespace, name string) error {
 }
 
 // Shards asks shards as the operator does.
-func (e *etcdPlay) Shards() controllers.ShardClient { return operator.Shards{} }
+func (e *etcdPlay) Shards() fleet.ShardClient { return e.shards }
 
 // Endpoints of the etcd.
 func (e *etcdPlay) Endpoints() []string { return e.server.Endpoints() }
 
 // Register is the operator's, on the connections that Open has made.
-func (e *etcdPlay) Register() controllers.ShardRegister {
+func (e *etcdPlay) Register() fleet.ShardRegister {
 	return operator.Register{Placements: e.placements}
 }
 

@@ -5,21 +5,34 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/recordstore"
+	"sheaf.dev/sheaf/controllers/shardpool"
+
 	. "github.com/onsi/gomega"
+
 	appsv1 "k8s.io/api/apps/v1"
+
 	corev1 "k8s.io/api/core/v1"
+
 	networkingv1 "k8s.io/api/networking/v1"
+
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/workload"
@@ -27,17 +40,18 @@ import (
 
 // EtcdPlay is a real etcd with the operator's own adapter to it, and with what shards would do there.
 type EtcdPlay interface {
-	Placements
+	fleet.Placements
 	Serve(ctx context.Context, namespace, store string, shards []string) (map[string][]string, error)
 	Holds(ctx context.Context, namespace, store string) (uid string, groups int, err error)
 	Leave(ctx context.Context, namespace, store, shard string) error
-	Register() ShardRegister
-	Shards() ShardClient
+	Register() fleet.ShardRegister
+	Shards() fleet.ShardClient
 	Endpoints() []string
 	Stick(stuck bool)
-	SayMembers(key string, members []EtcdMember)
+	SayMembers(key string, members []fleet.EtcdMember)
 	Volume(shard string) string
 	Wipe(ctx context.Context) error
+	Rebuild(ctx context.Context, namespace, store string, spec fleet.PlacementSpec) error
 	Stop()
 }
 
@@ -66,13 +80,13 @@ var stopEtcd = func() error { return nil }
 type storePlay struct {
 	*play
 	etcd   EtcdPlay
-	r      *RecordStoreReconciler
-	pools  *ShardPoolReconciler
+	r      *recordstore.Reconciler
+	pools  *shardpool.Reconciler
 	events *events.FakeRecorder
 	away   bool   // the shards do not register
 	bad    string // an image that nobody can pull
 	// reported changes what a shard says beside its groups.
-	reported func(shard string, r *ShardReport)
+	reported func(shard string, r *fleet.ShardReport)
 }
 
 func newStorePlay(ctx context.Context) *storePlay {
@@ -88,11 +102,11 @@ func newStorePlay(ctx context.Context) *storePlay {
 
 // operator starts a new one, which knows nothing.
 func (p *storePlay) operator(c client.Client) {
-	groups := &GroupBook{}
-	p.r = &RecordStoreReconciler{
+	groups := &fleet.GroupBook{}
+	p.r = &recordstore.Reconciler{
 		Client: c, Live: operatorClient, Events: p.events, Placements: p.etcd, Groups: groups, Image: "sheaf:1", Namespace: "sheaf-system",
 	}
-	p.pools = &ShardPoolReconciler{Client: c, Live: operatorClient, Shards: p.play, Image: "sheaf:1", Register: p.etcd.Register(), Groups: groups}
+	p.pools = &shardpool.Reconciler{Client: c, Live: operatorClient, Shards: p.play, Image: "sheaf:1", Register: p.etcd.Register(), Groups: groups}
 }
 
 // create makes a store with a managed etcd of one member.
@@ -142,7 +156,7 @@ func (p *storePlay) reconcile(ctx context.Context) (ctrl.Result, error) {
 
 // round lets everybody do what is next. Rounds are so far apart that moving numbers are written in each.
 func (p *storePlay) round(ctx context.Context) error {
-	p.pools.written.Clear()
+	p.pools.ForgetWrites()
 	_, failed := p.reconcile(ctx)
 	var pools v1alpha1.ShardPoolList
 	Expect(api.List(ctx, &pools, client.InNamespace(p.Namespace))).To(Succeed())
@@ -165,7 +179,7 @@ func (p *storePlay) playGateway(ctx context.Context) {
 		d := &all.Items[n]
 		want := appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: *d.Spec.Replicas, UpdatedReplicas: *d.Spec.Replicas,
 			ReadyReplicas: *d.Spec.Replicas, AvailableReplicas: *d.Spec.Replicas}
-		if imageOf(&d.Spec.Template.Spec) == p.bad { // the old pods stay
+		if fleet.ImageOf(&d.Spec.Template.Spec) == p.bad { // the old pods stay
 			want.Replicas, want.UpdatedReplicas, want.UnavailableReplicas = want.Replicas+1, 1, 1
 		}
 		if d.Status.ObservedGeneration != d.Generation {
@@ -184,7 +198,7 @@ func (p *storePlay) playShards(ctx context.Context) {
 	Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace), client.MatchingLabels{v1alpha1.LabelComponent: workload.ContainerShard})).To(Succeed())
 	var shards []string
 	for n := range pods.Items {
-		if podReady(&pods.Items[n]) {
+		if slices.ContainsFunc(pods.Items[n].Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }) {
 			shards = append(shards, strings.TrimSuffix(pods.Items[n].Name, "-0"))
 		}
 	}
@@ -192,9 +206,9 @@ func (p *storePlay) playShards(ctx context.Context) {
 	Expect(err).NotTo(HaveOccurred())
 	for _, shard := range shards {
 		groups := has[shard]
-		p.says(shard, func(r *ShardReport) {
+		p.says(shard, func(r *fleet.ShardReport) {
 			for _, g := range groups { // each leads those that it has: these tests do not count records
-				r.Groups = append(r.Groups, GroupReport{Group: g, State: "Serving", Leader: true})
+				r.Groups = append(r.Groups, fleet.GroupReport{Group: g, State: "Serving", Leader: true})
 			}
 			if p.reported != nil {
 				p.reported(shard, r)
@@ -304,4 +318,26 @@ func (p *storePlay) said() (lines []string) {
 			return lines
 		}
 	}
+}
+
+// altered is a client that reads each object as change makes it.
+func altered(base client.WithWatch, change func(client.Object)) client.Client {
+	return interceptor.NewClient(base, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if err := c.Get(ctx, key, o, opts...); err != nil {
+				return err
+			}
+			change(o)
+			return nil
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if err := c.List(ctx, list, opts...); err != nil {
+				return err
+			}
+			return meta.EachListItem(list, func(o runtime.Object) error {
+				change(o.(client.Object))
+				return nil
+			})
+		},
+	})
 }

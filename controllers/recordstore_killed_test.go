@@ -18,7 +18,7 @@ func storeStory(ctx context.Context, p *storePlay, wait func()) {
 	wait()
 	p.change(ctx, func(s *v1alpha1.RecordStore) {
 		s.Spec.Image, s.Spec.Gateway.Replicas = "sheaf:2", new(int32(3))
-		s.Annotations = map[string]string{AnnotationAllowNewEtcd: "not needed"}
+		s.Annotations = map[string]string{v1alpha1.AnnotationAllowNewEtcd: "not needed"}
 	})
 	wait()
 }
@@ -32,7 +32,7 @@ func (p *storePlay) end(ctx context.Context) map[string]string {
 	Expect(groups).To(Equal(8))
 	Expect(store.Status.StoreUID).To(Equal(uid))
 	Expect(store.Status.PlacementInitialized).To(BeTrue())
-	Expect(store.Annotations).NotTo(HaveKey(AnnotationAllowNewEtcd))
+	Expect(store.Annotations).NotTo(HaveKey(v1alpha1.AnnotationAllowNewEtcd))
 	p.ready(ctx)
 	names := map[string]string{}
 	for name, picture := range p.picture(ctx) {

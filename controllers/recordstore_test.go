@@ -4,10 +4,17 @@ import (
 	"context"
 	"time"
 
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/recordstore"
+	"sheaf.dev/sheaf/controllers/step"
+
 	. "github.com/onsi/gomega"
+
 	appsv1 "k8s.io/api/apps/v1"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -106,15 +113,13 @@ var _ = Describe("A store", func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(result.RequeueAfter).To(BeNumerically(">=", 10*time.Second))
 		By("nor by an operator that reads what was before it was made")
-		stale := p.get(ctx)
-		stale.Status.PlacementInitialized = false
-		run := &storeRun{store: stale}
-		for _, step := range p.r.steps()[:8] {
-			Expect(step.Do(ctx, run).IsComplete()).To(BeTrue(), step.Name)
-		}
-		run.placement, err = p.etcd.Open(p.Namespace+"/quotes", run.access, run.secrets)
+		p.r.Client = altered(acting, func(o client.Object) {
+			if store, ok := o.(*v1alpha1.RecordStore); ok {
+				store.Status.PlacementInitialized = false
+			}
+		})
+		_, err = p.reconcile(ctx)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(p.r.initPlacement(ctx, run).IsComplete()).To(BeFalse())
 		held, _ := p.holds(ctx)
 		Expect(held).To(BeEmpty())
 	})
@@ -131,17 +136,17 @@ var _ = Describe("A store", func() {
 		}
 		Expect(p.etcd.Wipe(ctx)).To(Succeed())
 		for value, want := range map[string]string{"another": "existing", uid: "new"} {
-			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Annotations = map[string]string{AnnotationAllowNewEtcd: value} })
+			p.change(ctx, func(s *v1alpha1.RecordStore) {
+				s.Annotations = map[string]string{v1alpha1.AnnotationAllowNewEtcd: value}
+			})
 			p.settle(ctx)
 			Expect(template()).To(Equal(want), "annotation %s", value)
 		}
 		By("the placement being rebuilt")
-		placement, err := p.etcd.Open("rebuilt", runOf(p.get(ctx)).access, EtcdCredentials{})
-		Expect(err).NotTo(HaveOccurred())
-		Expect(placement.Init(ctx, placementSpec(runOf(p.get(ctx))))).To(Succeed())
+		Expect(p.etcd.Rebuild(ctx, p.Namespace, "quotes", fleet.PlacementSpecOf(p.get(ctx), 0))).To(Succeed())
 		p.settle(ctx)
 		p.ready(ctx)
-		Expect(p.get(ctx).Annotations).NotTo(HaveKey(AnnotationAllowNewEtcd))
+		Expect(p.get(ctx).Annotations).NotTo(HaveKey(v1alpha1.AnnotationAllowNewEtcd))
 		Expect(p.get(ctx).Status.StoreUID).To(Equal(uid), "status survives the write of metadata")
 		Expect(template()).To(Equal("existing"))
 	})
@@ -154,18 +159,18 @@ var _ = Describe("A store", func() {
 			store.Status.Conditions[n].Message = "seen just now"
 		}
 		seen := store.Status.DeepCopy()
-		Expect(p.r.writeMetadata(ctx, store, func(s *v1alpha1.RecordStore) { s.Annotations = map[string]string{"a": "b"} })).To(Succeed())
+		Expect(recordstore.WriteMetadata(ctx, api, store, func(s *v1alpha1.RecordStore) { s.Annotations = map[string]string{"a": "b"} })).To(Succeed())
 		Expect(store.Status).To(Equal(*seen))
 		Expect(store.ResourceVersion).To(Equal(p.get(ctx).ResourceVersion))
 	})
 
 	It("does not take another store's placement", func(ctx context.Context) {
 		p.create(ctx)
-		run := runOf(p.get(ctx))
-		run.store.Status.StoreUID = "6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b"
-		placement, err := p.etcd.Open("other", run.access, EtcdCredentials{})
+		other := p.get(ctx)
+		other.Status.StoreUID = "6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b"
+		placement, err := p.etcd.Open("other", workload.EtcdAccessOf(other, nil), fleet.EtcdCredentials{})
 		Expect(err).NotTo(HaveOccurred())
-		Expect(placement.Init(ctx, placementSpec(run))).To(Succeed())
+		Expect(placement.Init(ctx, fleet.PlacementSpecOf(other, 0))).To(Succeed())
 		p.settle(ctx)
 		p.expect(ctx, v1alpha1.ConditionPlacementReady, metav1.ConditionFalse, "OtherStore", "6a204bd8", p.get(ctx).Status.StoreUID, "adoptStoreUID")
 		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "OtherStore")
@@ -182,9 +187,9 @@ var _ = Describe("A store", func() {
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "Adopting", "there is no ShardPool yet")
 		held, _ := p.holds(ctx)
 		Expect(held).To(BeEmpty(), "nothing is made for an adopted store")
-		placement, err := p.etcd.Open("old", runOf(p.get(ctx)).access, EtcdCredentials{})
+		placement, err := p.etcd.Open("old", workload.EtcdAccessOf(p.get(ctx), nil), fleet.EtcdCredentials{})
 		Expect(err).NotTo(HaveOccurred())
-		Expect(placement.Init(ctx, placementSpec(runOf(p.get(ctx))))).To(Succeed())
+		Expect(placement.Init(ctx, fleet.PlacementSpecOf(p.get(ctx), 0))).To(Succeed())
 		p.pool(ctx, 1)
 		p.settle(ctx)
 		p.ready(ctx)
@@ -224,7 +229,7 @@ var _ = Describe("A store", func() {
 		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "ObjectRefused", "quotes-gateway")
 		result, err := p.reconcile(ctx)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(result.RequeueAfter).To(Equal(PauseLong))
+		Expect(result.RequeueAfter).To(Equal(step.PauseLong))
 	})
 
 	DescribeTable("keeps or deletes the claims of etcd when it is deleted", func(ctx context.Context, policy v1alpha1.DeletionPolicy, left int) {
@@ -265,16 +270,36 @@ var _ = Describe("A store", func() {
 
 	It("places groups without a shard that does not start, after two minutes", func(ctx context.Context) {
 		p.create(ctx)
-		p.NoPod = "ssd-2"
+		p.NoPods = []string{"ssd-2"}
 		p.pool(ctx, 3)
 		p.settle(ctx)
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, string(v1alpha1.ShardPending),
 			"waits until all 3 shards are registered", "2 are", "2m0s after", "ssd-2")
 		Expect(p.get(ctx).Status.Groups.Serving).To(BeZero())
-		p.r.Now = func() time.Time { return time.Now().Add(firstPlacementMost) }
+		p.r.Now = func() time.Time { return time.Now().Add(20 * time.Minute) }
 		p.settle(ctx)
 		Expect(p.get(ctx).Status.Groups.Serving).To(Equal(int32(8)))
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, string(v1alpha1.ShardPending), "8 of 8 groups and 2 of 3 shards serve", "ssd-2")
+	})
+
+	It("waits with the first placement while shards keep coming", func(ctx context.Context) {
+		p.create(ctx)
+		p.NoPods = []string{"ssd-1", "ssd-2", "ssd-3", "ssd-4"}
+		p.pool(ctx, 5)
+		p.settle(ctx)
+		now := time.Now()
+		p.r.Now = func() time.Time { return now }
+		for len(p.NoPods) > 1 {
+			now = now.Add(90 * time.Second)
+			p.NoPods = p.NoPods[1:]
+			p.settle(ctx)
+			Expect(p.get(ctx).Status.Groups.Serving).To(BeZero(), "placed before %q: %v", p.NoPods, p.words(ctx))
+		}
+		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, string(v1alpha1.ShardPending), "waits until all 5 shards are registered", "4 are",
+			"2m0s after the last of them came", "at the latest")
+		now = now.Add(20 * time.Minute)
+		p.settle(ctx)
+		Expect(p.get(ctx).Status.Groups.Serving).To(Equal(int32(8)))
 	})
 
 	It("makes the same objects when a field is changed and changed back", func(ctx context.Context) {
@@ -310,13 +335,6 @@ var _ = Describe("A store", func() {
 		Expect(p.started["quotes-etcd"]).To(Equal(1))
 	})
 })
-
-// runOf is a run that has come as far as etcd.
-func runOf(store *v1alpha1.RecordStore) *storeRun {
-	run := &storeRun{store: store}
-	run.access = workload.EtcdAccessOf(store, nil)
-	return run
-}
 
 // storeChange is a change of a spec, and whether the store's own objects show it.
 type storeChange struct {

@@ -201,11 +201,6 @@ var unseen = map[right]string{
 	{"sheaf.dev", "shardpools/finalizers", "update"}:   "so does it for pools",
 }
 
-// elsewhere are rights that the operator uses and has from the chart's Role for its own namespace.
-var elsewhere = map[right]string{
-	{"", "events", "create"}: "leader election tells of itself by events of the core API",
-}
-
 // compareRights says what is granted and was not used, and what was used and is not granted.
 func compareRights(rules []rbacv1.PolicyRule, used map[right]bool) (wrong []string) {
 	granted := map[right]bool{}
@@ -219,7 +214,7 @@ func compareRights(rules []rbacv1.PolicyRule, used map[right]bool) (wrong []stri
 		}
 	}
 	for r := range used {
-		if !granted[r] && elsewhere[r] == "" {
+		if !granted[r] {
 			wrong = append(wrong, "used and not granted: "+r.String())
 		}
 		if unseen[r] != "" {

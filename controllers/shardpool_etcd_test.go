@@ -3,8 +3,11 @@ package controllers
 import (
 	"context"
 
+	"sheaf.dev/sheaf/controllers/fleet"
+
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/meta"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -36,7 +39,7 @@ var _ = Describe("A pool whose etcd is away", func() {
 		Expect(condition(v1alpha1.ConditionReady).Status).To(Equal(metav1.ConditionTrue), "the shards serve")
 
 		By("a shard that starts then")
-		p.says("ssd-1", func(r *ShardReport) {
+		p.says("ssd-1", func(r *fleet.ShardReport) {
 			r.State, r.Message = v1alpha1.ShardPending, "etcd does not answer: deadline exceeded"
 		})
 		p.settle(ctx)

@@ -17,7 +17,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// specs are all that the operator made, as YAML: sets, services and claims, without what the API server adds to each write.
+// specs are all that the operator made, as YAML: sets, services and claims, without what the API server adds to each
+// write.
 func (p *poolPlay) specs(ctx context.Context) (texts []string) {
 	for _, o := range p.objects(ctx) {
 		switch o := o.(type) {

@@ -6,13 +6,21 @@ import (
 	"fmt"
 
 	"github.com/onsi/ginkgo/v2"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/shardpool"
+
 	. "github.com/onsi/gomega"
+
 	corev1 "k8s.io/api/core/v1"
+
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -36,7 +44,7 @@ func makeClasses(ctx context.Context) {
 type poolPlay struct {
 	*play
 	store *v1alpha1.RecordStore
-	r     *ShardPoolReconciler
+	r     *shardpool.Reconciler
 	// after runs after each reconcile and each step: what must hold at any time.
 	after func(context.Context)
 	undo  func() // of back
@@ -57,8 +65,8 @@ func newPoolPlay(ctx context.Context) *poolPlay {
 }
 
 // reconciler is a new operator: it knows nothing.
-func (p *poolPlay) reconciler(c client.Client) *ShardPoolReconciler {
-	return &ShardPoolReconciler{Client: c, Live: operatorClient, Shards: p.play, Image: "sheaf:1"}
+func (p *poolPlay) reconciler(c client.Client) *shardpool.Reconciler {
+	return &shardpool.Reconciler{Client: c, Live: operatorClient, Shards: p.play, Image: "sheaf:1"}
 }
 
 // pool makes a pool.
@@ -104,7 +112,7 @@ func (p *poolPlay) reconcile(ctx context.Context, name string) (ctrl.Result, err
 // round reconciles every pool, and lets everything else do a step. Rounds are so far apart that moving numbers are
 // written in each.
 func (p *poolPlay) round(ctx context.Context) error {
-	p.r.written.Clear()
+	p.r.ForgetWrites()
 	var pools v1alpha1.ShardPoolList
 	Expect(api.List(ctx, &pools, client.InNamespace(p.Namespace))).To(Succeed())
 	var failed error
@@ -195,11 +203,11 @@ func (r *playedRegister) Empty(_ context.Context, _ *v1alpha1.RecordStore, shard
 	return nil
 }
 
-func (r *playedRegister) Look(context.Context, *v1alpha1.RecordStore) (PlacementView, error) {
-	v := PlacementView{Copies: 1, Groups: map[string]GroupPlace{}}
+func (r *playedRegister) Look(context.Context, *v1alpha1.RecordStore) (fleet.PlacementView, error) {
+	v := fleet.PlacementView{Copies: 1, Groups: map[string]fleet.GroupPlace{}}
 	for shard, needs := range r.needs {
 		if needs {
-			v.Groups["7"] = GroupPlace{Voters: []CopyPlace{{Shard: shard, Here: true}}, Target: []string{"elsewhere"}}
+			v.Groups["7"] = fleet.GroupPlace{Voters: []fleet.CopyPlace{{Shard: shard, Here: true}}, Target: []string{"elsewhere"}}
 		}
 	}
 	return v, nil

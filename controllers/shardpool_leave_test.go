@@ -40,7 +40,7 @@ func (p *storePlay) holding(ctx context.Context) (shards []string) {
 	v, err := p.etcd.Register().Look(ctx, p.get(ctx))
 	Expect(err).NotTo(HaveOccurred())
 	for _, shard := range []string{"ssd-0", "ssd-1", "ssd-2", "ssd-3", "ssd-4", "xfs-0", "xfs-1", "xfs-2"} {
-		if len(v.holds(shard)) > 0 {
+		if len(v.Holds(shard)) > 0 {
 			shards = append(shards, shard)
 		}
 	}
@@ -123,7 +123,7 @@ var _ = Describe("Shards whose groups can move", func() {
 		}
 		Expect(api.Delete(ctx, p.getPool(ctx))).To(Succeed())
 		p.settle(ctx)
-		p.expectPool(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "NowhereToGo", annotationDeleteWithGroups)
+		p.expectPool(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "NowhereToGo", v1alpha1.AnnotationDeleteWithGroups)
 		Expect(p.runs(ctx)).To(HaveLen(3))
 		By("until others can take them")
 		p.poolNamed(ctx, "xfs", 3)

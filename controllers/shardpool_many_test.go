@@ -7,9 +7,14 @@ import (
 	"strings"
 	"sync"
 
+	"sheaf.dev/sheaf/controllers/fleet"
+
 	. "github.com/onsi/gomega"
+
 	appsv1 "k8s.io/api/apps/v1"
+
 	corev1 "k8s.io/api/core/v1"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,7 +23,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// calls counts what a reconcile asks of the API server. Reads come from a cache in the real operator, but for those of Live.
+// calls counts what a reconcile asks of the API server. Reads come from a cache in the real operator, but for those of
+// Live.
 type calls struct{ reads, lists, writes, live int }
 
 // counting is held while one is counted: sets are written some at a time.
@@ -83,10 +89,10 @@ var _ = Describe("Forty shards in one pool", func() {
 		p.r = p.reconciler(made.client())
 		p.r.Live = livePast{operatorClient, &made}
 		for n := range shards {
-			p.says(fmt.Sprintf("ssd-%d", n), func(r *ShardReport) {
-				r.Groups = make([]GroupReport, 256)
+			p.says(fmt.Sprintf("ssd-%d", n), func(r *fleet.ShardReport) {
+				r.Groups = make([]fleet.GroupReport, 256)
 				for g := range r.Groups {
-					r.Groups[g] = GroupReport{Group: fmt.Sprint(256*int(n) + g), State: "Damaged", Leader: true, Records: 1e9, StoredBytes: 1e12, Message: strings.Repeat("x", 1000)}
+					r.Groups[g] = fleet.GroupReport{Group: fmt.Sprint(256*int(n) + g), State: "Damaged", Leader: true, Records: 1e9, StoredBytes: 1e12, Message: strings.Repeat("x", 1000)}
 				}
 				if trouble {
 					r.State, r.Message = v1alpha1.ShardFileSystemMismatch, strings.Repeat("the file system is not what was asked for. ", 200)

@@ -15,10 +15,16 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/onsi/ginkgo/v2"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
+
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
 	corev1 "k8s.io/api/core/v1"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -32,7 +38,7 @@ import (
 // adminClient is as much of a ShardClient as these tests look at.
 type adminClient struct{}
 
-func (adminClient) Describe(ctx context.Context, address string) (*ShardReport, error) {
+func (adminClient) Describe(ctx context.Context, address string) (*fleet.ShardReport, error) {
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, err
@@ -48,13 +54,13 @@ func (adminClient) Describe(ctx context.Context, address string) (*ShardReport, 
 		return nil, err
 	}
 	s := shards.GetShards()[0]
-	report := &ShardReport{
+	report := &fleet.ShardReport{
 		Name: s.GetName(), Version: s.GetVersion(), State: v1alpha1.ShardState(s.GetState().Word()), Message: s.GetMessage(),
-		Volume: VolumeReport{UUID: s.GetVolumeUuid(), StoreUUID: s.GetStoreUuid(), FileSystem: s.GetFileSystem(), Source: s.GetSource(),
+		Volume: fleet.VolumeReport{UUID: s.GetVolumeUuid(), StoreUUID: s.GetStoreUuid(), FileSystem: s.GetFileSystem(), Source: s.GetSource(),
 			CapacityBytes: s.GetCapacityBytes(), FreeBytes: s.GetFreeBytes()},
 	}
 	for _, g := range groups.GetGroups() {
-		report.Groups = append(report.Groups, GroupReport{Group: g.GetGroup(), State: "Serving"})
+		report.Groups = append(report.Groups, fleet.GroupReport{Group: g.GetGroup(), State: "Serving"})
 	}
 	return report, nil
 }
@@ -193,7 +199,9 @@ var _ = Describe("A pool of real shards", func() {
 		Expect(empty).To(BeTrue(), "the blank disk was written to")
 
 		By("giving up the old one")
-		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Annotations = map[string]string{annotationForget: volume.UUID} })
+		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) {
+			pool.Annotations = map[string]string{v1alpha1.AnnotationForgetVolumes: volume.UUID}
+		})
 		until(ctx, v1alpha1.ShardServing)
 		p.settle(ctx, 0)
 		Expect(p.state(ctx, "ssd", 0).Volume.UUID).NotTo(Equal(volume.UUID))
@@ -212,7 +220,7 @@ var _ = Describe("A pool of real shards", func() {
 		By("restarting it while etcd is away: it says what it waits for, and the pool what to do")
 		stopServer()
 		Expect(api.Get(ctx, client.ObjectKeyFromObject(p.store), p.store)).To(Succeed())
-		SetFalse(&p.store.Status.Conditions, 1, v1alpha1.ConditionEtcdReady, "EtcdNotReady", "0 of 1 members of etcd are ready: look at its pod")
+		step.SetFalse(&p.store.Status.Conditions, 1, v1alpha1.ConditionEtcdReady, "EtcdNotReady", "0 of 1 members of etcd are ready: look at its pod")
 		Expect(api.Status().Update(ctx, p.store)).To(Succeed())
 		Expect(api.Delete(ctx, p.pod(ctx, "ssd-0"))).To(Succeed())
 		until(ctx, v1alpha1.ShardPending, "etcd does not answer", "0 of 1 members of etcd are ready: look at its pod")

@@ -2,19 +2,19 @@ package controllers
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"math/rand/v2"
-	"reflect"
-	"slices"
 	"strings"
-	"testing"
 	"time"
 
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
+
 	. "github.com/onsi/gomega"
+
 	appsv1 "k8s.io/api/apps/v1"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,109 +23,6 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/workload"
 )
-
-func TestTheWorstShardsAreListed(t *testing.T) {
-	for seed := range uint64(300) {
-		random := rand.New(rand.NewPCG(seed, 11))
-		var all []v1alpha1.ShardStatus
-		for n := range int32(random.IntN(60)) {
-			s := v1alpha1.ShardStatus{Number: n, State: statesByWorst[random.IntN(len(statesByWorst))]}
-			if random.IntN(8) == 0 {
-				s.DamagedGroups = 1
-			}
-			all = append(all, s)
-		}
-		list := worstShards(all)
-		if len(list) != min(20, len(all)) {
-			t.Fatalf("seed %d: %d of %d shards are listed", seed, len(list), len(all))
-		}
-		if !slices.IsSortedFunc(list, func(a, b v1alpha1.ShardStatus) int { return int(a.Number - b.Number) }) {
-			t.Fatalf("seed %d: not by number: %+v", seed, list)
-		}
-		in := map[int32]bool{}
-		for _, s := range list {
-			in[s.Number] = true
-		}
-		// class: 0 needs a person, 1 is on its way, 2 is well.
-		class := func(s v1alpha1.ShardStatus) int {
-			switch {
-			case needsPerson(s.State) || s.DamagedGroups > 0:
-				return 0
-			case s.State == v1alpha1.ShardServing || s.State == v1alpha1.ShardParked:
-				return 2
-			}
-			return 1
-		}
-		for _, left := range all {
-			for _, kept := range list {
-				if !in[left.Number] && class(left) < class(kept) {
-					t.Fatalf("seed %d: shard %d, which is %s, is listed, and %d, which is %s, is not",
-						seed, kept.Number, kept.State, left.Number, left.State)
-				}
-			}
-		}
-		random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		if again := worstShards(all); !reflect.DeepEqual(again, list) {
-			t.Fatalf("seed %d: the list depends on the order in which shards were looked at", seed)
-		}
-		total := int32(0)
-		for _, c := range countStates(all) {
-			total += c.Shards
-		}
-		if int(total) != len(all) {
-			t.Fatalf("seed %d: %d shards are counted of %d", seed, total, len(all))
-		}
-	}
-}
-
-// Every state has its place in the order, or a shard in it would count as the worst of all.
-func TestEveryStateHasItsSeverity(t *testing.T) {
-	for _, s := range statesByWorst {
-		if needsPerson(s) != (severityOf(s) <= severityOf(v1alpha1.ShardMemoryTooSmall)) {
-			t.Errorf("%s is not where it belongs", s)
-		}
-	}
-	if len(statesByWorst) != 18 {
-		t.Errorf("%d states are ordered", len(statesByWorst))
-	}
-}
-
-// The status of a pool of 1,000 shards stays below 100 KB, also when each has much to say.
-func TestTheStatusOfAThousandShardsIsSmall(t *testing.T) {
-	many := int32(1000)
-	store := &v1alpha1.RecordStore{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "quotes"}}
-	pool := poolOf("quotes-ssd", many)
-	w := &poolWork{ShardPoolReconciler: &ShardPoolReconciler{}, pool: &pool, before: pool.DeepCopy(), store: store, decided: true}
-	for n := range many {
-		o := &observedShard{
-			Name: workload.Shard(pool.Name, n), Number: n, StoreUID: "store", Now: decideNow, MessageMax: shardMessageMax,
-			Report: &ShardReport{State: v1alpha1.ShardServing, Version: "v1"},
-		}
-		for g := range 256 {
-			damaged := GroupReport{Group: fmt.Sprint(256*n + int32(g)), State: groupDamaged, Message: strings.Repeat("bad ", 300)}
-			o.Report.Groups = append(o.Report.Groups, damaged)
-		}
-		s := v1alpha1.ShardStatus{
-			Name: o.Name, Number: n, State: statesByWorst[int(n)%len(statesByWorst)], Message: strings.Repeat("m", shardMessageMax),
-			Node: strings.Repeat("n", 60), Groups: 256, Volume: &v1alpha1.VolumeStatus{
-				UUID: strings.Repeat("u", 36), Claim: o.Name, PersistentVolume: strings.Repeat("v", 80), Source: strings.Repeat("s", 100),
-				FileSystem: "xfs", MountOptions: strings.Split(strings.Repeat("noatime,", 12), ","), CapacityBytes: 1 << 40,
-			},
-		}
-		w.shards, w.statuses = append(w.shards, o), append(w.statuses, s)
-	}
-	w.conditions(w.summary(t.Context()))
-	text, err := json.Marshal(pool.Status)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(pool.Status.ShardStatuses) != 20 || pool.Status.Shards != many || len(pool.Status.States) != len(statesByWorst) {
-		t.Errorf("%d of %d shards are listed, in %d states", len(pool.Status.ShardStatuses), pool.Status.Shards, len(pool.Status.States))
-	}
-	if len(text) >= 100<<10 {
-		t.Errorf("the status has %d bytes", len(text))
-	}
-}
 
 var _ = Describe("Shards", func() {
 	var p *poolPlay
@@ -167,14 +64,16 @@ var _ = Describe("Shards", func() {
 		Expect(shards(ctx)).To(And(HaveLen(3), HaveKey("ssd-0"), HaveKey("ssd-2"), HaveKey("hdd-0")))
 
 		By("one that is to go and still holds groups")
-		p.says("ssd-2", func(r *ShardReport) { r.Groups = []GroupReport{{Group: "1", State: "Serving", Leader: true}} })
+		p.says("ssd-2", func(r *fleet.ShardReport) {
+			r.Groups = []fleet.GroupReport{{Group: "1", State: "Serving", Leader: true}}
+		})
 		p.settle(ctx, 0)
 		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Shards, pool.Spec.Remove = new(int32(1)), []int32{2} })
 		p.settle(ctx, 0)
 		Expect(shard(ctx, "ssd-2").Status.State).To(Equal(v1alpha1.ShardDraining))
 
 		By("a state")
-		p.says("ssd-0", func(r *ShardReport) { r.State, r.Message = v1alpha1.ShardMemoryTooSmall, "it needs more" })
+		p.says("ssd-0", func(r *fleet.ShardReport) { r.State, r.Message = v1alpha1.ShardMemoryTooSmall, "it needs more" })
 		p.settle(ctx, 0)
 		Expect(shard(ctx, "ssd-0").Status).To(And(HaveField("State", v1alpha1.ShardMemoryTooSmall), HaveField("Message", "it needs more")))
 		Expect(p.get(ctx, "ssd").Status.States).To(Equal([]v1alpha1.ShardStateCount{
@@ -343,8 +242,8 @@ var _ = Describe("Shards", func() {
 		p.r.Now = func() time.Time { return now }
 		records := int64(10)
 		for _, name := range []string{"ssd-0", "ssd-1"} {
-			p.says(name, func(r *ShardReport) {
-				r.Groups = []GroupReport{{Group: name, State: "Serving", Leader: true, Records: records, StoredBytes: 100 * records}}
+			p.says(name, func(r *fleet.ShardReport) {
+				r.Groups = []fleet.GroupReport{{Group: name, State: "Serving", Leader: true, Records: records, StoredBytes: 100 * records}}
 			})
 		}
 		p.pool(ctx, "ssd", 2)
@@ -356,7 +255,7 @@ var _ = Describe("Shards", func() {
 			Expect(err).NotTo(HaveOccurred())
 			return count.writes, shard(ctx, "ssd-0").Status.Records
 		}
-		_, _ = look(pauseNumbers)
+		_, _ = look(step.PauseNumbers)
 		writes, _ := look(time.Hour)
 		Expect(writes).To(BeZero(), "in peace nothing is written")
 
@@ -371,7 +270,7 @@ var _ = Describe("Shards", func() {
 		writes, seen = look(5 * time.Second)
 		Expect([]int64{int64(writes), seen}).To(Equal([]int64{3, 34}), "30 s after a write")
 
-		p.says("ssd-1", func(r *ShardReport) { r.State, r.Message = v1alpha1.ShardMemoryTooSmall, "it needs more" })
+		p.says("ssd-1", func(r *fleet.ShardReport) { r.State, r.Message = v1alpha1.ShardMemoryTooSmall, "it needs more" })
 		writes, _ = look(time.Second)
 		Expect(writes).To(Equal(2), "the Shard that came into another state, and the pool")
 		Expect(shard(ctx, "ssd-1").Status.State).To(Equal(v1alpha1.ShardMemoryTooSmall))

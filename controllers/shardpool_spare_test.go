@@ -3,61 +3,15 @@ package controllers
 import (
 	"context"
 	"slices"
-	"strings"
-	"testing"
+
+	"sheaf.dev/sheaf/controllers/fleet"
 
 	. "github.com/onsi/gomega"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
-
-// reportsOf makes turns: "a 1:500 2:20" is shard a with group 1 applied up to 500, and group 2 up to 20; "a 1:x" cannot serve it.
-func reportsOf(words ...string) (turns []turn) {
-	for _, w := range words {
-		fields := strings.Fields(w)
-		t := turn{Name: fields[0], State: v1alpha1.ShardServing, Report: &ShardReport{}}
-		for _, f := range fields[1:] {
-			name, applied, _ := strings.Cut(f, ":")
-			g := GroupReport{Group: name, State: "Serving"}
-			for _, c := range applied {
-				if c == 'x' {
-					g.State = "Loading"
-					break
-				}
-				g.AppliedIndex = 10*g.AppliedIndex + uint64(c-'0')
-			}
-			t.Report.Groups = append(t.Report.Groups, g)
-		}
-		turns = append(turns, t)
-	}
-	return turns
-}
-
-func TestNeeded(t *testing.T) {
-	view := viewOf(3, "a b c d", map[string]string{"1": "a b c", "2": "b c d", "3": "a -b d"})
-	all := []string{"a 1:5000 3:7", "b 1:5000 2:20", "c 1:5000 2:20", "d 2:20 3:7"}
-	for name, c := range map[string]struct {
-		shard   string
-		reports []string
-		want    string
-	}{
-		"all well":                        {"c", all, ""},
-		"a group lacks a copy":            {"d", all, "group 3 "},
-		"another's copy is behind":        {"c", []string{"a 1:3999 3:7", "b 1:5000 2:20", "c 1:5000 2:20", "d 2:20 3:7"}, "group 1 "},
-		"not by much":                     {"c", []string{"a 1:4000 3:7", "b 1:5000 2:20", "c 1:5000 2:20", "d 2:20 3:7"}, ""},
-		"its own copy is behind":          {"c", []string{"a 1:5000 3:7", "b 1:5000 2:20", "c 1:1 2:20", "d 2:20 3:7"}, ""},
-		"another's copy loads":            {"c", []string{"a 1:x 3:7", "b 1:5000 2:20", "c 1:5000 2:20", "d 2:20 3:7"}, "group 1 "},
-		"another says nothing":            {"c", []string{"a 1:5000 3:7", "c 1:5000 2:20", "d 2:20 3:7"}, "groups 1, 2 "},
-		"a shard without groups can go":   {"e", nil, ""},
-		"nobody says anything, all wait":  {"c", nil, "groups 1, 2 "},
-		"another one says what was asked": {"b", []string{"a 1:9 3:7", "b 1:5000 2:20", "c 1:9 2:20", "d 2:20 3:7"}, "group 1 "},
-	} {
-		if got := needed(view, c.shard, reportsOf(c.reports...)); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
-	}
-}
 
 var _ = Describe("Restarts of a store with several copies", func() {
 	var p *storePlay
@@ -77,7 +31,7 @@ var _ = Describe("Restarts of a store with several copies", func() {
 	}
 
 	It("wait until each group has a majority that is up to date without the shard", func(ctx context.Context) {
-		p.reported = func(shard string, r *ShardReport) {
+		p.reported = func(shard string, r *fleet.ShardReport) {
 			for n := range r.Groups {
 				r.Groups[n].AppliedIndex = 5000
 				if shard == "ssd-2" && p.started[shard] > 0 {
@@ -114,9 +68,9 @@ var _ = Describe("A disk that is lost", func() {
 	var p *storePlay
 	// blank is a shard that finds nothing where its volume was, until it is started for whatever is there.
 	blank := func(shard string) {
-		p.reported = func(name string, r *ShardReport) {
+		p.reported = func(name string, r *fleet.ShardReport) {
 			if name == shard && p.started[shard] < 2 {
-				r.State, r.Message, r.Groups, r.Volume = v1alpha1.ShardDiskLost, "the volume is blank", nil, VolumeReport{}
+				r.State, r.Message, r.Groups, r.Volume = v1alpha1.ShardDiskLost, "the volume is blank", nil, fleet.VolumeReport{}
 			}
 			if name == shard && p.started[shard] >= 2 {
 				r.Volume.UUID = "another"
@@ -136,7 +90,7 @@ var _ = Describe("A disk that is lost", func() {
 		was := start(ctx, 3)
 		blank("ssd-1")
 		p.settle(ctx)
-		Expect(p.getPool(ctx).Annotations[annotationForget]).To(Equal(was))
+		Expect(p.getPool(ctx).Annotations[v1alpha1.AnnotationForgetVolumes]).To(Equal(was))
 		Expect(p.started["ssd-1"]).To(Equal(2))
 		p.ready(ctx)
 		Expect(p.getPool(ctx).Status.ShardStatuses[1].Volume.UUID).To(Equal("another"))
@@ -146,7 +100,7 @@ var _ = Describe("A disk that is lost", func() {
 		start(ctx, 1)
 		blank("ssd-1")
 		p.settle(ctx)
-		Expect(p.getPool(ctx).Annotations).NotTo(HaveKey(annotationForget))
+		Expect(p.getPool(ctx).Annotations).NotTo(HaveKey(v1alpha1.AnnotationForgetVolumes))
 		p.expectPool(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "DiskLost", "ssd-1")
 
 		start(ctx, 3)
@@ -155,7 +109,7 @@ var _ = Describe("A disk that is lost", func() {
 		Expect(p.etcd.Leave(ctx, p.Namespace, "quotes", "ssd-0")).To(Succeed())
 		blank("ssd-1")
 		p.settle(ctx)
-		Expect(p.getPool(ctx).Annotations).NotTo(HaveKey(annotationForget))
+		Expect(p.getPool(ctx).Annotations).NotTo(HaveKey(v1alpha1.AnnotationForgetVolumes))
 		p.expectPool(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "DiskLost", "8 groups have too few other copies", "groups 0, 1", "blank")
 	})
 })

@@ -4,12 +4,19 @@ import (
 	"context"
 	"maps"
 
+	"sheaf.dev/sheaf/controllers/fleet"
+
 	. "github.com/onsi/gomega"
+
 	appsv1 "k8s.io/api/apps/v1"
+
 	corev1 "k8s.io/api/core/v1"
+
 	storagev1 "k8s.io/api/storage/v1"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,14 +25,14 @@ import (
 	"sheaf.dev/sheaf/internal/workload"
 )
 
-func loading(done int64) func(*ShardReport) {
-	return func(r *ShardReport) {
-		r.State, r.Load = v1alpha1.ShardLoading, LoadReport{BytesTotal: 100, BytesDone: done, BytesPerSecond: 10}
+func loading(done int64) func(*fleet.ShardReport) {
+	return func(r *fleet.ShardReport) {
+		r.State, r.Load = v1alpha1.ShardLoading, fleet.LoadReport{BytesTotal: 100, BytesDone: done, BytesPerSecond: 10}
 	}
 }
 
-func holding(groups int) func(*ShardReport) {
-	return func(r *ShardReport) { r.Groups = make([]GroupReport, groups) }
+func holding(groups int) func(*fleet.ShardReport) {
+	return func(r *fleet.ShardReport) { r.Groups = make([]fleet.GroupReport, groups) }
 }
 
 var _ = Describe("ShardPool", func() {
@@ -85,11 +92,11 @@ var _ = Describe("ShardPool", func() {
 	})
 
 	It("names both sides in conditions", func(ctx context.Context) {
-		p.says("ssd-0", func(r *ShardReport) {
+		p.says("ssd-0", func(r *fleet.ShardReport) {
 			r.State, r.Message = v1alpha1.ShardFileSystemMismatch, "is ext3, asked for is ext4"
 		})
-		p.says("ssd-1", func(r *ShardReport) { r.State, r.Message = v1alpha1.ShardMemoryTooSmall, "needs 3GiB, has 1GiB" })
-		p.says("ssd-2", func(r *ShardReport) { r.Volume.FreeBytes = 40 << 20 })
+		p.says("ssd-1", func(r *fleet.ShardReport) { r.State, r.Message = v1alpha1.ShardMemoryTooSmall, "needs 3GiB, has 1GiB" })
+		p.says("ssd-2", func(r *fleet.ShardReport) { r.Volume.FreeBytes = 40 << 20 })
 		p.pool(ctx, "ssd", 3)
 		p.settle(ctx, 0)
 		p.expect(ctx, "ssd", v1alpha1.ConditionFileSystemMatches, metav1.ConditionFalse, "FileSystemMismatch", "ssd-0", "ext3", "ext4")
@@ -137,18 +144,18 @@ var _ = Describe("ShardPool", func() {
 		p.pool(ctx, "ssd", 1)
 		p.settle(ctx, 0)
 		first := p.uids(ctx)
-		p.says("ssd-0", func(r *ShardReport) {
+		p.says("ssd-0", func(r *fleet.ShardReport) {
 			r.State, r.Message, r.Volume.UUID, r.Volume.StoreUUID = v1alpha1.ShardDiskLost, "the volume is blank", "", ""
 		})
 		p.settle(ctx, 0)
-		p.expect(ctx, "ssd", v1alpha1.ConditionVolumesReady, metav1.ConditionFalse, "DiskLost", annotationForget+"=uuid-of-ssd-0")
+		p.expect(ctx, "ssd", v1alpha1.ConditionVolumesReady, metav1.ConditionFalse, "DiskLost", v1alpha1.AnnotationForgetVolumes+"=uuid-of-ssd-0")
 		Expect(p.uids(ctx)).To(Equal(first))
 		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) {
-			pool.Annotations = map[string]string{annotationForget: "uuid-of-ssd-0"}
+			pool.Annotations = map[string]string{v1alpha1.AnnotationForgetVolumes: "uuid-of-ssd-0"}
 		})
 		Expect(p.round(ctx)).To(Succeed())
 		Expect(p.round(ctx)).To(Succeed())
-		p.says("ssd-0", func(r *ShardReport) { r.Volume.UUID = "uuid-new" })
+		p.says("ssd-0", func(r *fleet.ShardReport) { r.Volume.UUID = "uuid-new" })
 		p.settle(ctx, 0)
 		p.ready(ctx, "ssd")
 		Expect(p.uids(ctx)).NotTo(Equal(first))
@@ -233,7 +240,7 @@ var _ = Describe("ShardPool", func() {
 		register.needs = map[string]bool{"ssd-0": true}
 		Expect(api.Delete(ctx, p.get(ctx, "ssd"))).To(Succeed())
 		p.settle(ctx, 0)
-		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "Draining", "ssd-0", "1 are left", annotationDeleteWithGroups)
+		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "Draining", "ssd-0", "1 are left", v1alpha1.AnnotationDeleteWithGroups)
 	})
 
 	Describe("volumes", func() {
@@ -249,7 +256,7 @@ var _ = Describe("ShardPool", func() {
 				set, claim := &appsv1.StatefulSet{}, &corev1.PersistentVolumeClaim{}
 				Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: shard}, set)).To(Succeed())
 				Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: workload.ShardClaim(shard)}, claim)).To(Succeed())
-				size, request := templateSize(set), claim.Spec.Resources.Requests[corev1.ResourceStorage]
+				size, request := claimSize(set), claim.Spec.Resources.Requests[corev1.ResourceStorage]
 				Expect(size.String()).To(Equal("2Gi"))
 				Expect(request.String()).To(Equal("2Gi"))
 				Expect(metav1.IsControlledBy(p.pod(ctx, shard), set)).To(BeTrue(), "the new set has taken the pod")
@@ -354,7 +361,7 @@ var _ = Describe("ShardPool", func() {
 			p.settle(ctx, 0)
 			remove(ctx, p.get(ctx, "ssd"))
 			p.settle(ctx, 0)
-			p.expect(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "PoolHoldsGroups", "3 of its groups", annotationDeleteWithGroups)
+			p.expect(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "PoolHoldsGroups", "3 of its groups", v1alpha1.AnnotationDeleteWithGroups)
 			Expect(p.uids(ctx)).To(HaveKey("ssd-0-0"))
 			By("deleting the store too")
 			remove(ctx, p.store)
@@ -367,7 +374,7 @@ var _ = Describe("ShardPool", func() {
 			p.pool(ctx, "ssd", 1)
 			p.settle(ctx, 0)
 			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) {
-				pool.Annotations = map[string]string{annotationDeleteWithGroups: "true"}
+				pool.Annotations = map[string]string{v1alpha1.AnnotationDeleteWithGroups: "true"}
 			})
 			remove(ctx, p.get(ctx, "ssd"))
 			finish(ctx)

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
 )
 
 // snapshot is everything that a cache would hold, as it is now.
@@ -130,8 +131,8 @@ func (p *poolPlay) picture(ctx context.Context) (lines []string) {
 	for _, o := range p.objects(ctx) {
 		switch o := o.(type) {
 		case *appsv1.StatefulSet:
-			size := templateSize(o)
-			lines = append(lines, fmt.Sprintf("set %s replicas %d size %s template %s volume %s", o.Name, *o.Spec.Replicas, size.String(), setTemplate(o),
+			size := claimSize(o)
+			lines = append(lines, fmt.Sprintf("set %s replicas %d size %s template %s volume %s", o.Name, *o.Spec.Replicas, size.String(), o.Spec.Template.Annotations[workload.AnnotationTemplate],
 				o.Spec.Template.Annotations["sheaf.dev/volume"]))
 		case *corev1.Pod:
 			lines = append(lines, fmt.Sprintf("pod %s image %s volume %s owned %t", o.Name, o.Spec.Containers[0].Image, o.Annotations["sheaf.dev/volume"], metav1.GetControllerOf(o) != nil))
@@ -215,4 +216,9 @@ var _ = Describe("The pool's controller", func() {
 func (p *poolPlay) settled(ctx context.Context) bool {
 	before := wrote.Load()
 	return p.round(ctx) == nil && wrote.Load() == before
+}
+
+// claimSize is the size that a set's claim template asks for.
+func claimSize(set *appsv1.StatefulSet) resource.Quantity {
+	return set.Spec.VolumeClaimTemplates[0].Spec.Resources.Requests[corev1.ResourceStorage]
 }

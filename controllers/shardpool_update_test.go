@@ -3,8 +3,12 @@ package controllers
 import (
 	"context"
 
+	"sheaf.dev/sheaf/controllers/fleet"
+
 	. "github.com/onsi/gomega"
+
 	appsv1 "k8s.io/api/apps/v1"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -45,7 +49,7 @@ var _ = Describe("An update", func() {
 
 	It("restarts one shard of the store at a time, and waits until it has loaded", func(ctx context.Context) {
 		for _, shard := range []string{"a-0", "a-1", "b-0"} {
-			p.says(shard, func(r *ShardReport) {
+			p.says(shard, func(r *fleet.ShardReport) {
 				if p.started[shard] > 1 {
 					loading(50)(r)
 				}
@@ -77,7 +81,7 @@ var _ = Describe("An update", func() {
 
 	It("stops at a shard that does not come up, keeps the template from the others, and rolls back", func(ctx context.Context) {
 		for _, shard := range []string{"a-0", "a-1", "b-0"} {
-			p.says(shard, func(r *ShardReport) {
+			p.says(shard, func(r *fleet.ShardReport) {
 				if images(ctx)[shard] == "sheaf:bad" {
 					r.State, r.Message = v1alpha1.ShardPending, "never comes up"
 				}

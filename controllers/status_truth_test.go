@@ -6,11 +6,16 @@ import (
 	"strings"
 	"time"
 
+	"sheaf.dev/sheaf/controllers/fleet"
+
 	. "github.com/onsi/gomega"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -47,7 +52,7 @@ var _ = Describe("The status of a store with several copies", func() {
 		p = newStorePlay(ctx)
 		led, silent, clock = map[string]string{}, map[string]bool{}, 0
 		p.pools.Now = func() time.Time { return time.Now().Add(clock) }
-		p.reported = func(shard string, r *ShardReport) {
+		p.reported = func(shard string, r *fleet.ShardReport) {
 			for n := range r.Groups {
 				g := &r.Groups[n]
 				leader, chosen := led[g.Group]
@@ -71,9 +76,9 @@ var _ = Describe("The status of a store with several copies", func() {
 	later := func(ctx context.Context) {
 		GinkgoHelper()
 		p.settle(ctx)
-		clock += 2 * leaderGrace
+		clock += 2 * fleet.LeaderGrace
 		p.settle(ctx)
-		clock += 2 * leaderGrace
+		clock += 2 * fleet.LeaderGrace
 		p.settle(ctx)
 	}
 
@@ -115,10 +120,10 @@ var _ = Describe("The status of a store with several copies", func() {
 	It("looks again soon where a leader was lost just now, and calls that no outage yet", func(ctx context.Context) {
 		led["3"] = "nobody"
 		p.playShards(ctx)
-		Expect(p.reconcilePool(ctx, "ssd").RequeueAfter).To(BeNumerically("<=", leaderGrace))
+		Expect(p.reconcilePool(ctx, "ssd").RequeueAfter).To(BeNumerically("<=", fleet.LeaderGrace))
 		result, err := p.reconcile(ctx)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(result.RequeueAfter).To(BeNumerically("<=", leaderGrace))
+		Expect(result.RequeueAfter).To(BeNumerically("<=", fleet.LeaderGrace))
 		p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionTrue, "Available")
 	})
 
@@ -189,7 +194,7 @@ var _ = Describe("What a store says as it comes up, and of plans", func() {
 		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "near"}, near)).To(Succeed())
 		*near.Spec.Shards = 1
 		Expect(api.Update(ctx, near)).To(Succeed())
-		Expect(p.reconcilePool(ctx, "near").RequeueAfter).To(BeNumerically("<=", pausePlan))
+		Expect(p.reconcilePool(ctx, "near").RequeueAfter).To(BeNumerically("<=", 2*time.Second))
 		p.reconcilePool(ctx, "ssd")
 		Expect(p.stalled(ctx, "near") + p.stalled(ctx, "ssd")).To(BeEmpty())
 		p.settle(ctx)
@@ -249,10 +254,10 @@ var _ = Describe("The status of a pool", func() {
 		p.settle(ctx, 0)
 		result, err := p.reconcile(ctx, "ssd")
 		Expect(err).NotTo(HaveOccurred())
-		Expect(result.RequeueAfter).To(Equal(pauseSteady))
-		p.says("ssd-0", func(r *ShardReport) { r.State = v1alpha1.ShardDraining })
+		Expect(result.RequeueAfter).To(Equal(30 * time.Second))
+		p.says("ssd-0", func(r *fleet.ShardReport) { r.State = v1alpha1.ShardDraining })
 		result, err = p.reconcile(ctx, "ssd")
 		Expect(err).NotTo(HaveOccurred())
-		Expect(result.RequeueAfter).To(Equal(pausePlan))
+		Expect(result.RequeueAfter).To(Equal(2 * time.Second))
 	})
 })

@@ -109,6 +109,7 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 		Expect(strings.Fields(kubectl("get", "pods", "-n", s.name, "-l", v1alpha1.LabelStore+"=q,app.kubernetes.io/component=gateway",
 			"-o", "jsonpath={.items[*].spec.nodeName}"))).To(ConsistOf("n1", away.Node))
 
+		alerts := s.watchAlerts()
 		By("the node goes away: no call fails, none waits for long, and another operator says so")
 		stopped := time.Now()
 		cluster("node-stop", away.Node)
@@ -116,11 +117,25 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 			cluster("node-start", away.Node)
 			kubectl("wait", "--for=condition=Ready", "node/"+away.Node, "--timeout=180s")
 		})
+		// The Service leads every other new connection to the gateway that is gone, until Kubernetes takes the node for
+		// down.
+		oneByOne := make(chan []output, 1)
+		go func() {
+			var all []output
+			for id := range records {
+				all = append(all, s.sheaf("q", "", "get", fmt.Sprint(id+1)))
+			}
+			oneByOne <- all
+		}()
 		s.awaitStoreCondition(v1alpha1.ConditionRedundant, "False", statusMax, away.Name)
 		AddReportEntry(fmt.Sprintf("the status said so %v after the node was stopped", time.Since(stopped).Round(time.Second)))
 		l.awaitCalls(500)
 		Expect(l.end()).To(BeEmpty())
 		longest, until := l.longest(stopped)
+		for id, o := range <-oneByOne {
+			Expect(o.err).NotTo(HaveOccurred(), "%v", o)
+			Expect(o.out).To(Equal(fmt.Sprint("record ", id+1)))
+		}
 		words := fmt.Sprintf("failover: no call waited longer than %v; the last one above %v was answered %v after the node was stopped",
 			longest.Round(time.Millisecond), slowCall, until.Round(time.Millisecond))
 		AddReportEntry(words)
@@ -146,6 +161,8 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 		for kind, value := range map[string]float64{v1alpha1.ConditionAvailable: 1, v1alpha1.ConditionRedundant: 0} {
 			Expect(operatorMetric("sheaf_store_condition")).To(HaveKeyWithValue(fmt.Sprintf(`condition=%q,namespace=%q,store="q"`, kind, s.name), value))
 		}
+		alerts.await(alertNotRedundant, firing)
+		alerts.await(alertUnavailable, gone)
 
 		By("the node comes back")
 		l.start()
@@ -153,6 +170,7 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 		kubectl("wait", "--for=condition=Ready", "node/"+away.Node, "--timeout=180s")
 		s.awaitSettled()
 		s.awaitStore("q", 2*time.Minute)
+		alerts.await(alertNotRedundant, gone)
 		l.awaitCalls(100)
 		Expect(l.end()).To(BeEmpty())
 		l.check()

@@ -23,8 +23,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// records is a client of a store's gateway in this process. Its puts have no request id, as those of the command line have:
-// what is deleted of them need not be kept for a repeat, and makes room at once.
+// records is a client of a store's gateway in this process. Its puts have no request id, as those of the command line
+// have: what is deleted of them need not be kept for a repeat, and makes room at once.
 type records struct{ recordv1.RecordServiceClient }
 
 // connect reaches the gateway of the store q from here.
@@ -182,8 +182,8 @@ func (s *space) awaitGrown(pool, status, reason string, words ...string) {
 	}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
 }
 
-// untouched says that a shard's pod is the one that was there, and that its process never ended. The kubelet may come to see that it is
-// ready after the store says so.
+// untouched says that a shard's pod is the one that was there, and that its process never ended. The kubelet may come
+// to see that it is ready after the store says so.
 func (s *space) untouched(name string, before pod) {
 	GinkgoHelper()
 	var now pod
@@ -195,9 +195,9 @@ func (s *space) untouched(name string, before pod) {
 	Expect(now.Status.ContainerStatuses[0].RestartCount).To(BeZero())
 }
 
-// Scenario 11: a full disk, and what a person can do. Not shown, as there is no CSI driver here: a volume that a driver makes
-// larger. In its place a disk grows as a logical volume does, and the kubelet makes the file system larger, as it does
-// for a driver; and where a driver refuses, the test writes what its resizer would.
+// Scenario 11: a full disk, and what a person can do. Not shown, as there is no CSI driver here: a volume that a driver
+// makes larger. In its place a disk grows as a logical volume does, and the kubelet makes the file system larger, as it
+// does for a driver; and where a driver refuses, the test writes what its resizer would.
 var _ = Describe("a full disk", SpecPriority(1), func() {
 	It("refuses puts alone, takes them again when there is room, and grows under its pod", func() {
 		s := newSpace("diskfull")
@@ -220,6 +220,7 @@ spec:
 		s.putAll(8)
 		before := s.pod("main-0-0")
 		r := s.connect()
+		alerts := s.watchAlerts()
 
 		By("full: puts are refused, gets and deletes work, and status says what to do")
 		refused := r.fill(100)
@@ -233,6 +234,8 @@ spec:
 		s.awaitCondition("main", v1alpha1.ConditionSpaceAvailable, "False", 2*time.Minute,
 			"puts are refused", "main-0", "Delete records", "group compact GROUP --all", "spec.storage.size")
 		s.awaitStore("q", time.Minute) // a full disk reads
+		alerts.await(alertVolumeFull, firing)
+		alerts.await(alertUnavailable, gone)
 
 		By("room made is noticed, without a restart")
 		for id := int64(101); id < refused; id++ {
@@ -244,6 +247,7 @@ spec:
 		}
 		Eventually(func() error { return r.put(refused) }).WithTimeout(time.Minute).Should(Succeed())
 		s.awaitCondition("main", v1alpha1.ConditionSpaceAvailable, "True", 2*time.Minute)
+		alerts.await(alertVolumeFull, gone)
 		r.holds(100)
 		r.holds(refused)
 		refused = r.fill(refused + 1)
@@ -286,7 +290,7 @@ spec:
 		s.awaitStore("q", time.Minute)
 	})
 
-	It("of a class that does not let it grow stays as it is, and the pool says what to do", func() {
+	It("of a class that does not let it grow stays as it is, and the pool says what to do, which is done", func() {
 		s := newSpace("fixed")
 		s.makeStore(s.threeDisks())
 		class := s.name + "-by-hand"
@@ -301,6 +305,7 @@ spec:
 `, s.name, class))
 		s.awaitStore("q", 2*time.Minute)
 		before := s.pod("main-0-0")
+		alerts := s.watchAlerts()
 
 		By("up to the size of the disk there is nothing to grow")
 		s.storageSize("main", "80Mi")
@@ -310,6 +315,7 @@ spec:
 		s.storageSize("main", "160Mi")
 		s.awaitGrown("main", "False", "ResizeInfeasible", "90Mi", "160Mi", `"`+class+`"`, "allowVolumeExpansion", "second pool", "Drained")
 		s.awaitCondition("main", v1alpha1.ConditionStalled, "True", time.Minute, "allowVolumeExpansion")
+		alerts.await(alertPoolStalled, firing)
 		Expect(kubectl("get", "pvc", "data-main-0-0", "-n", s.name, "-o", "jsonpath={.spec.resources.requests.storage}")).To(Equal("64Mi"))
 		s.untouched("main-0-0", before)
 
@@ -317,6 +323,31 @@ spec:
 		s.storageSize("main", "80Mi")
 		s.awaitGrown("main", "True", "Grown", "80Mi")
 		s.awaitCondition("main", v1alpha1.ConditionReady, "True", time.Minute)
+		alerts.await(alertPoolStalled, gone)
 		s.untouched("main-0-0", before)
+
+		By("drained, as was said, but before there is a second pool: the pool waits for a person, and an alert tells")
+		s.poolState("main", v1alpha1.PoolDrained)
+		alerts.await(alertPoolStalled, firing)
+
+		By("the second pool is there: while its disk answers nothing, the moves stand still, and an alert tells")
+		slow := s.name + "-slow"
+		s.diskSet(slow, "ext4", diskSpec{"n3", s.disk("n3", "fixed-slow", "256M", "slow"), "240Mi"})
+		s.makePool("other", slow, 1, "state: Cordoned", "fileSystem: {type: ext4}")
+		s.awaitShard("other", 0, v1alpha1.ShardServing, 2*time.Minute)
+		cluster("disk", "throttle", "n3", "fixed-slow", "hang")
+		answers := func() { cluster("disk", "throttle", "n3", "fixed-slow", "off") }
+		DeferCleanup(answers)
+		s.poolState("other", v1alpha1.PoolActive)
+		alerts.await(alertStandStill, firing)
+		answers()
+		alerts.await(alertStandStill, gone)
+		alerts.await(alertPoolStalled, gone)
+		Eventually(func(g Gomega) {
+			store, err := s.store("q")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(store.Status.Groups.Moving).To(BeZero())
+			g.Expect(s.shards("main")["main-0"].Groups).To(BeZero(), "the pool still has groups")
+		}).WithTimeout(2 * time.Minute).Should(Succeed())
 	})
 })

@@ -15,7 +15,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// awaitStoreCondition waits until a condition of the store q has a status and a message with all the words, and gives the message.
+// awaitStoreCondition waits until a condition of the store q has a status and a message with all the words, and gives
+// the message.
 func (s *space) awaitStoreCondition(kind, status string, timeout time.Duration, words ...string) string {
 	GinkgoHelper()
 	var message string
@@ -98,7 +99,8 @@ var _ = Describe("etcd", SpecPriority(1), func() {
 			s.awaitShard("main", int32(n), v1alpha1.ShardServing, time.Second)
 		}
 
-		By("wiped: nothing is made afresh")
+		By("wiped: nothing is made afresh, and an alert tells")
+		alerts := s.watchAlerts()
 		awaitUnmounted(disk.Node, disk.Device)
 		cluster("disk", "zero", disk.Node, s.name)
 		s.letPods("q-etcd")
@@ -108,6 +110,7 @@ var _ = Describe("etcd", SpecPriority(1), func() {
 		Expect(err).NotTo(HaveOccurred())
 		kubectl("annotate", "-n", s.name, "recordstore", "q", "sheaf.dev/allow-new-etcd="+store.Status.StoreUID)
 		message := s.awaitStoreCondition(v1alpha1.ConditionPlacementReady, "False", 3*time.Minute, "etcd is empty", "recover placement")
+		alerts.await(alertStalled, firing)
 		s.getAll(8)
 
 		By("the command of the condition's message rebuilds the placement")
@@ -116,6 +119,7 @@ var _ = Describe("etcd", SpecPriority(1), func() {
 		kubectl(command[1:]...)
 		s.awaitStore("q", 2*time.Minute)
 		s.awaitStoreCondition(v1alpha1.ConditionPlacementReady, "True", time.Minute)
+		alerts.await(alertStalled, gone)
 		old := s.pod("main-0-0").Metadata.UID
 		kubectl("delete", "pod", "-n", s.name, "main-0-0")
 		s.awaitNewPod("main-0-0", old, 2*time.Minute)
@@ -140,18 +144,21 @@ spec:
 		Expect(before).To(HaveLen(3), "%v", before)
 		disk := s.diskOf(class, "data-q-etcd-1")
 
+		alerts := s.watchAlerts()
 		By("its disk is replaced by a blank one")
 		Expect(s.holdPods().err).NotTo(HaveOccurred())
 		kubectl("delete", "pod", "-n", s.name, "q-etcd-1", "--wait=true", "--timeout=60s")
 		s.awaitStoreCondition(v1alpha1.ConditionEtcdRedundant, "False", time.Minute, "2 of 3; q-etcd-1: ", "exceeded quota")
 		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "True", time.Minute)
 		Expect(s.evictable()).To(Equal("0"))
+		alerts.await(alertEtcdMember, firing)
 		awaitUnmounted(disk.Node, disk.Device)
 		cluster("disk", "zero", disk.Node, s.name)
 		s.letPods("q-etcd")
 
 		By("it is a member again, another one, and the next node can be drained")
 		s.awaitStoreCondition(v1alpha1.ConditionEtcdRedundant, "True", 2*time.Minute, "3 of 3")
+		alerts.await(alertEtcdMember, gone)
 		after := s.etcdMembers()
 		Expect(after).To(HaveLen(3), "%v", after)
 		Expect(after["q-etcd-1"]).NotTo(Equal(before["q-etcd-1"]))

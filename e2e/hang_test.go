@@ -13,7 +13,7 @@ import (
 )
 
 // hang lets the disk below one shard of pool next answer nothing for a while, under load. What it asks of that disk
-// waits, without an error.
+// waits, without an error, and no copy on it counts.
 func (s *space) hang(l *load) {
 	shard := s.shards("next")["next-1"]
 	before := s.pod("next-1-0")
@@ -30,6 +30,8 @@ func (s *space) hang(l *load) {
 	s.awaitCondition("next", v1alpha1.ConditionReady, "False", time.Minute, shard.Name, shard.Node, "its disk does not answer")
 	s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, shard.Name, "its disk does not answer")
 	s.awaitStoreCondition(v1alpha1.ConditionAvailable, "True", time.Minute)
+	s.awaitStoreCondition(v1alpha1.ConditionRedundant, "False", time.Minute, shard.Name, "does not answer")
+	Expect(s.shards("next")[shard.Name].Volume.Silent).To(BeTrue())
 	AddReportEntry(fmt.Sprintf("the status said so %v after the disk began to hang", time.Since(hung).Round(time.Second)))
 
 	By("the disk answers again: the shard goes on where it was")

@@ -169,8 +169,8 @@ func (s *space) letPods(set string) {
 	kubectl("annotate", "statefulset", set, "-n", s.name, "e2e/pods=again", "--overwrite")
 }
 
-// empty ends the pods and takes away what has finalizers: a namespace that still has such things when it is deleted is looked at again
-// only half a minute later.
+// empty ends the pods and takes away what has finalizers: a namespace that still has such things when it is deleted is
+// looked at again only half a minute later.
 func (s *space) empty() {
 	if s.holdPods().err != nil {
 		return // the scenario has deleted the namespace

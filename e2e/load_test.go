@@ -169,8 +169,8 @@ func (l *load) awaitCalls(more int) {
 	Eventually(count).WithTimeout(3 * time.Minute).Should(BeNumerically(">=", before+more))
 }
 
-// longest is how long a call had to wait at most behind a moment, and how long behind it the last slow one was answered. The load
-// has to be ended.
+// longest is how long a call had to wait at most behind a moment, and how long behind it the last slow one was
+// answered. The load has to be ended.
 func (l *load) longest(since time.Time) (longest, until time.Duration) {
 	for _, call := range l.slow {
 		if call.ends.Before(since) {

@@ -131,6 +131,7 @@ var _ = Describe("a node that is away for longer than pods are left there", Seri
 		Expect(before.Node).NotTo(Equal("n1"), "%+v", before)
 		old := s.pod(shard + "-0")
 		s.ordinaryPod("ordinary", before.Node)
+		alerts := s.watchAlerts()
 
 		By("the node goes away: the status says so, and what to do")
 		cluster("node-stop", before.Node)
@@ -141,6 +142,7 @@ var _ = Describe("a node that is away for longer than pods are left there", Seri
 		s.awaitShard("main", number, v1alpha1.ShardNodeDown, 3*time.Minute)
 		s.awaitCondition("main", v1alpha1.ConditionReady, "False", time.Minute, shard, "NodeDown", before.Node, "Repair the node")
 		s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, "NodeDown", before.Node)
+		alerts.await(alertUnavailable, firing)
 
 		By("other pods of the node are evicted: the shard is not, and its data stays")
 		Eventually(func() string { return s.pod("ordinary").Metadata.DeletionTimestamp }).WithTimeout(3 * time.Minute).ShouldNot(BeEmpty())
@@ -160,6 +162,7 @@ var _ = Describe("a node that is away for longer than pods are left there", Seri
 		back := s.awaitShard("main", number, v1alpha1.ShardServing, 3*time.Minute)
 		Expect(back.Volume.UUID).To(Equal(before.Volume.UUID))
 		s.awaitStore("q", 2*time.Minute)
+		alerts.await(alertUnavailable, gone)
 		p = s.pod(shard + "-0")
 		Expect(p.Metadata.UID).To(Equal(old.Metadata.UID))
 		Expect(p.Status.ContainerStatuses[0].RestartCount).To(Equal(old.Status.ContainerStatuses[0].RestartCount+1), "started once again")

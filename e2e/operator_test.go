@@ -132,8 +132,8 @@ func (s *space) reconciles(object string) float64 {
 // reconcilesMax is how often an object may be looked at in a minute that something is wrong with.
 const reconcilesMax = 6
 
-// calm begins to count the reconciles of objects; what it gives ends that, once a minute has passed, and fails where there
-// were too many.
+// calm begins to count the reconciles of objects; what it gives ends that, once a minute has passed, and fails where
+// there were too many.
 func (s *space) calm(objects ...string) func() {
 	GinkgoHelper()
 	began, before := time.Now(), map[string]float64{}

@@ -119,8 +119,9 @@ func (s *space) handOvers(pods map[string]pod) func() map[string]string {
 	}
 }
 
-// Issue 4: shards come and go, restart, lose a disk and change their file system under load: no call fails past the client's own retries, and
-// nothing that was acknowledged is lost. There are three nodes, and so three failure domains; each has shards enough.
+// Issue 4: shards come and go, restart, lose a disk and change their file system under load: no call fails past the
+// client's own retries, and nothing that was acknowledged is lost. There are three nodes, and so three failure domains;
+// each has shards enough.
 var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority(3), func() {
 	var s *space
 	var l *load
@@ -211,8 +212,9 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 	It("replaces a disk that comes back blank, and nobody has to do anything", func() {
 		before := s.shards("main")["main-2"]
 		disk := s.diskOf("e2e-scale", "data-main-2-0")
-		// Its pod is away while the disk is changed, as it would be with its machine. Under a pod that runs, what the kernel writes at
-		// the end leaves half a file system, which the kubelet neither mounts nor formats: FormatBlocked.
+		// Its pod is away while the disk is changed, as it would be with its machine. Under a pod that runs, what the
+		// kernel writes at the end leaves half a file system, which the kubelet neither mounts nor formats:
+		// FormatBlocked.
 		Expect(s.holdPods().err).NotTo(HaveOccurred())
 		kubectl("delete", "pod", "main-2-0", "-n", s.name, "--timeout=60s")
 		awaitUnmounted(disk.Node, disk.Device)
@@ -230,7 +232,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		well()
 	})
 
-	It("gives a shard another disk by one field", func() {
+	It("gives a shard another disk by one field, and the old one is wiped", func() {
 		before := s.shards("main")["main-2"]
 		addDisk("e2e-scale", before.Node, 192)
 		s.diskSet("e2e-scale", "ext4", disks["e2e-scale"]...)
@@ -248,6 +250,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		Expect(get(&set, "diskset", "e2e-scale")).To(Succeed())
 		Expect(set.Status.Disks).To(ContainElement(And(HaveField("PersistentVolume", before.Volume.PersistentVolume),
 			HaveField("State", v1alpha1.DiskReleased), HaveField("Message", ContainSubstring("it was replaced")))))
+		s.wipe("e2e-scale", before, s.shards("main")["main-0"])
 		well()
 	})
 

@@ -1,7 +1,7 @@
 //go:build e2e
 
-// Package e2e tries Sheaf as its users would, on a real Kubernetes: real kubelets, containers and file systems. README.md
-// says what belongs here.
+// Package e2e tries Sheaf as its users would, on a real Kubernetes: real kubelets, containers and file systems.
+// README.md says what belongs here.
 package e2e
 
 import (

@@ -16,7 +16,8 @@ import (
 // noticed is the time in which a lost disk has to be named.
 const noticed = 30 * time.Second
 
-// served tells how many of the records 1 to n are answered. An answer is the record or an error, and never that there is none.
+// served tells how many of the records 1 to n are answered. An answer is the record or an error, and never that there
+// is none.
 func (s *space) served(n int) (served, refused int) {
 	GinkgoHelper()
 	answers := make([]output, n)

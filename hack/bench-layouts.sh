@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs `sheaf bench layouts` at quick scale and fails if it fails or leaves anything behind: a file, a mount, a loop device.
+# Runs `sheaf-bench layouts` at quick scale and fails if it fails or leaves anything behind: a file, a mount, a loop
+# device.
 # Targets that are missed do not count: a machine under load misses them. Arguments are handed on.
 # FS: the file systems, which have to be there. OUT: where the report goes.
 set -euo pipefail
@@ -24,7 +25,7 @@ left() { # what is there of ours, beside the folder itself
   grep -l "$dir/" /sys/block/loop*/loop/backing_file 2>/dev/null || true
 }
 
-bin/sheaf bench layouts --scale quick --fs "$fs" --dir "$dir" --out "$out" "$@"
+bin/sheaf-bench layouts --scale quick --fs "$fs" --dir "$dir" --out "$out" "$@"
 
 if [ -n "$(left)" ]; then
   echo "bench-layouts: left behind:" >&2

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-sheaf=bin/sheaf
+program=bin/sheaf-bench
 once=false
 listen=127.0.0.1:7600
 http=127.0.0.1:7601
@@ -27,9 +27,9 @@ while [ $# -gt 0 ]; do
 	esac
 	shift
 done
-[ -x "$sheaf" ] || { echo "run: $sheaf is missing: make build" >&2; exit 1; }
+[ -x "$program" ] || { echo "run: $program is missing: make build" >&2; exit 1; }
 if [ ${#trees[@]} -eq 0 ]; then
 	trees=("$(go env GOROOT)/src" "$(go env GOMODCACHE)")
 fi
 
-exec "$sheaf" run-demo --listen "$listen" --http "$http" --residency "$residency" --once="$once" "${trees[@]}"
+exec "$program" demo --listen "$listen" --http "$http" --residency "$residency" --once="$once" "${trees[@]}"

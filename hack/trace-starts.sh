@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tells how long the device works in each kind of start of `sheaf bench load --only start`, which gets all arguments
+# Tells how long the device works in each kind of start of `sheaf-bench load --only start`, which gets all arguments
 # (--fs ext4 --rounds 11). Medians over the rounds, in milliseconds: the start; of it with requests at the device; before the
 # first request of 64 KiB or more; after the last request. And the MB read. Needs root. The kernel's trace costs a little.
 # DEVICE: the disk's major,minor, as in 254,0 (default: that of the folder for temporary files).
@@ -24,7 +24,7 @@ echo 131072 >$trace/buffer_size_kb
 echo >$trace/trace
 echo 1 >$trace/tracing_on
 echo 1 | tee $trace/events/block/block_rq_{issue,complete}/enable >/dev/null
-bin/sheaf bench load --only start --start 50MiB "$@"
+bin/sheaf-bench load --only start --start 50MiB "$@"
 
 # Lines of "seconds what ...": marks as they are, requests with operation, first sector and number of sectors. A request
 # that the driver puts back into its queue is issued anew under the same sector, and counts once.

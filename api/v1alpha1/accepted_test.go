@@ -95,7 +95,8 @@ func TestGoodInput(t *testing.T) {
 	}
 }
 
-// TestNumbersOfShards: numbers of shards that are there, or were named before, are taken, whatever spec.shards says; others are not.
+// TestNumbersOfShards: numbers of shards that are there, or were named before, are taken, whatever spec.shards says;
+// others are not.
 func TestNumbersOfShards(t *testing.T) {
 	pool := create(t, build(t, "ShardPool", fields{"spec/shards": 5, "spec/remove": []int{4}}))
 	apply(t, pool, fields{"status": fields{"observedGeneration": 1, "shards": 3, "serving": 3, "updated": 3, "highestNumber": 12}})

@@ -10,14 +10,15 @@ const (
 	LabelShard = "sheaf.dev/shard"
 	// LabelComponent is shard, gateway, etcd or bench.
 	LabelComponent = "app.kubernetes.io/component"
-	// LabelClient, with the name of a RecordStore as value, is on pods that a person lets reach the shards of that store (spec.networkPolicy).
+	// LabelClient, with the name of a RecordStore as value, is on pods that a person lets reach the shards of that
+	// store (spec.networkPolicy).
 	LabelClient = "sheaf.dev/client"
 	// LabelDiskSet names the DiskSet a PersistentVolume or StorageClass belongs to.
 	LabelDiskSet = "sheaf.dev/diskset"
 )
 
-// What a person puts on the claim and the pods of a Job that measures a StorageClass (config/samples/bench-job.yaml): the operator sees no
-// others that it did not make.
+// What a person puts on the claim and the pods of a Job that measures a StorageClass (config/samples/bench-job.yaml):
+// the operator sees no others that it did not make.
 const (
 	// LabelName with NameSheaf is on all pods and claims of Sheaf.
 	LabelName = "app.kubernetes.io/name"
@@ -33,7 +34,8 @@ const FieldManager = "sheaf-operator"
 // Finalizer keeps one of our objects until the operator has let go of what belongs to it.
 const Finalizer = "sheaf.dev/finalizer"
 
-// ReasonPending of Ready and Reconciling is the API server's default, by the CRDs: the operator has not looked at the object yet.
+// ReasonPending of Ready and Reconciling is the API server's default, by the CRDs: the operator has not looked at the
+// object yet.
 const ReasonPending = "Pending"
 
 // Condition types. Ready, Reconciling and Stalled follow kstatus: Ready is Unknown or False while work goes on;
@@ -55,8 +57,8 @@ const (
 	ConditionSpaceAvailable = "SpaceAvailable"
 	// ConditionEtcdReady is True when etcd answers.
 	ConditionEtcdReady = "EtcdReady"
-	// ConditionEtcdRedundant is True when every member of a managed etcd serves and votes; the message counts them, and says of each
-	// other one what is wrong, such as "2 of 3; quotes-etcd-1: why".
+	// ConditionEtcdRedundant is True when every member of a managed etcd serves and votes; the message counts them, and
+	// says of each other one what is wrong, such as "2 of 3; quotes-etcd-1: why".
 	ConditionEtcdRedundant = "EtcdRedundant"
 	// ConditionGatewayReady is True when at least one gateway is ready.
 	ConditionGatewayReady = "GatewayReady"

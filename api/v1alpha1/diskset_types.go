@@ -5,9 +5,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DiskSet says which raw disks of which nodes become volumes, and with which file system. It makes a StorageClass of its
-// own name and one PersistentVolume per disk. It is cluster-scoped and for administrators: a local volume can expose
-// any device of a node.
+// DiskSet says which raw disks of which nodes become volumes, and with which file system. It makes a StorageClass of
+// its own name and one PersistentVolume per disk. It is cluster-scoped and for administrators: a local volume can
+// expose any device of a node.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -27,7 +27,8 @@ type DiskSet struct {
 	// Spec is what is asked of the disks.
 	// +required
 	Spec DiskSetSpec `json:"spec"`
-	// Status is what was seen of the disks; the operator writes it. Until it has looked at the object, the API server says so here.
+	// Status is what was seen of the disks; the operator writes it. Until it has looked at the object, the API server
+	// says so here.
 	// +optional
 	// +kubebuilder:default={total: 0, free: 0, bound: 0, conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DiskSetStatus `json:"status,omitzero"`
@@ -44,7 +45,8 @@ type DiskSetList struct {
 // DiskSetSpec is what is asked of a set of disks.
 // +kubebuilder:validation:XValidation:rule="has(self.allowUnstablePaths) && self.allowUnstablePaths || self.disks.all(d, d.device.startsWith('/dev/disk/by-id/'))",message="disks[].device must be a path below /dev/disk/by-id/: other names can mean another disk after a reboot. allowUnstablePaths: true allows them, for tests",fieldPath=".disks"
 type DiskSetSpec struct {
-	// FileSystem that the kubelet makes on each blank disk. A disk that is not blank is never formatted. Cannot be changed.
+	// FileSystem that the kubelet makes on each blank disk. A disk that is not blank is never formatted. Cannot be
+	// changed.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self.type == oldSelf.type",message="fileSystem.type cannot be changed: make a second DiskSet with other disks",fieldPath=".type"
 	FileSystem FileSystem `json:"fileSystem"`
@@ -118,6 +120,10 @@ const (
 	DiskNodeMissing DiskState = "NodeMissing"
 	// DiskRemoved is no longer in the spec, but its volume is still bound.
 	DiskRemoved DiskState = "Removed"
+	// DiskWiping is wiped by a Job, as a person has asked for and confirmed, and is free after that.
+	DiskWiping DiskState = "Wiping"
+	// DiskWipeFailed could not be wiped.
+	DiskWipeFailed DiskState = "WipeFailed"
 )
 
 // DiskSetStatus is what was seen of a set of disks.

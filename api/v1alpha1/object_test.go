@@ -208,7 +208,8 @@ func complaints(t *testing.T, err error) []complaint {
 	return all
 }
 
-// decode fails the test where an accepted object does not decode into the Go type: it would stop every watch of its kind.
+// decode fails the test where an accepted object does not decode into the Go type: it would stop every watch of its
+// kind.
 func decode(t *testing.T, object *unstructured.Unstructured) {
 	t.Helper()
 	types := map[string]any{

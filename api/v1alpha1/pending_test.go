@@ -37,8 +37,8 @@ func conditionsOf(t *testing.T, object *unstructured.Unstructured) map[string]st
 	return all
 }
 
-// An object that the operator has not looked at says so: who waits for it (helm --wait, kubectl wait, GitOps) must not take it
-// for one that is as wanted, which kstatus does with an object that has no status.
+// An object that the operator has not looked at says so: who waits for it (helm --wait, kubectl wait, GitOps) must not
+// take it for one that is as wanted, which kstatus does with an object that has no status.
 func TestANewObjectIsPending(t *testing.T) {
 	for kind := range kinds {
 		if kind == "Shard" {
@@ -58,7 +58,8 @@ func TestANewObjectIsPending(t *testing.T) {
 				t.Errorf("kubectl get shows %s", row)
 			}
 
-			// The operator's first write may be of something else. What is said stays until it says otherwise, and then is gone.
+			// The operator's first write may be of something else. What is said stays until it says otherwise, and then
+			// is gone.
 			patch := func(body string) {
 				t.Helper()
 				if _, err := client(kind).Patch(context.Background(), object.GetName(), types.MergePatchType, []byte(body), metav1.PatchOptions{}, "status"); err != nil {

@@ -46,8 +46,8 @@ type Scheduling struct {
 	// Affinity of the pods, in place of what the operator sets.
 	// +optional
 	Affinity *corev1.Affinity `json:"affinity,omitempty"`
-	// TopologySpreadConstraints of the pods, in place of what the operator sets. One without a labelSelector counts the pods that this
-	// Scheduling is for.
+	// TopologySpreadConstraints of the pods, in place of what the operator sets. One without a labelSelector counts the
+	// pods that this Scheduling is for.
 	// +optional
 	// +listType=map
 	// +listMapKey=topologyKey
@@ -84,13 +84,14 @@ const (
 
 // NetworkPolicy says who may reach the store's pods.
 type NetworkPolicy struct {
-	// Mode: Managed makes NetworkPolicies by which only the store's pods and the operator reach a managed etcd; None makes none.
-	// Policies add up: to let others in as well, make one of your own beside them.
+	// Mode: Managed makes NetworkPolicies by which only the store's pods and the operator reach a managed etcd; None
+	// makes none. Policies add up: to let others in as well, make one of your own beside them.
 	// +optional
 	// +kubebuilder:default=Managed
 	Mode NetworkPolicyMode `json:"mode,omitempty"`
-	// DirectClients that may call shards past the gateway: Any, or Labelled (pods of any namespace with the label sheaf.dev/client: NAME,
-	// NAME being the store's). With Labelled nobody else reaches the port on which shards talk to each other.
+	// DirectClients that may call shards past the gateway: Any, or Labelled (pods of any namespace with the label
+	// sheaf.dev/client: NAME, NAME being the store's). With Labelled nobody else reaches the port on which shards talk
+	// to each other.
 	// +optional
 	// +kubebuilder:default=Any
 	DirectClients DirectClients `json:"directClients,omitempty"`

@@ -34,7 +34,8 @@ type RecordStore struct {
 	// Spec is what is asked of the store.
 	// +required
 	Spec RecordStoreSpec `json:"spec"`
-	// Status is what was seen of the store; the operator writes it. Until it has looked at the object, the API server says so here.
+	// Status is what was seen of the store; the operator writes it. Until it has looked at the object, the API server
+	// says so here.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status RecordStoreStatus `json:"status,omitzero"`
@@ -62,8 +63,8 @@ type RecordStoreSpec struct {
 	// +optional
 	// +kubebuilder:default={versions:1}
 	Retention Retention `json:"retention,omitzero"`
-	// Compaction says when the room of superseded versions comes back. Where room is short, a shard does not wait for it. A change
-	// restarts one shard at a time.
+	// Compaction says when the room of superseded versions comes back. Where room is short, a shard does not wait for
+	// it. A change restarts one shard at a time.
 	// +optional
 	Compaction Compaction `json:"compaction,omitzero"`
 	// Etcd holds the placement: run by the operator (managed) or by somebody else (external).
@@ -78,10 +79,12 @@ type RecordStoreSpec struct {
 	// +optional
 	// +kubebuilder:default={mode:Managed}
 	NetworkPolicy NetworkPolicy `json:"networkPolicy,omitzero"`
-	// Tracing sends traces of calls to an OpenTelemetry collector. Absent: none are sent. A change restarts gateways and shards.
+	// Tracing sends traces of calls to an OpenTelemetry collector. Absent: none are sent. A change restarts gateways
+	// and shards.
 	// +optional
 	Tracing *Tracing `json:"tracing,omitempty"`
-	// Image of shards, gateway and etcd; where it is absent, the operator's default. A change restarts one shard at a time.
+	// Image of shards, gateway and etcd; where it is absent, the operator's default. A change restarts one shard at a
+	// time.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -99,8 +102,9 @@ type RecordStoreSpec struct {
 	// +kubebuilder:validation:MaxItems=4
 	// +kubebuilder:validation:XValidation:rule="self.all(s, s.name.size() <= 253 && s.name.matches('^[a-z0-9.-]+$'))",message="imagePullSecrets[].name must be the name of a Secret of this namespace"
 	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
-	// DeletionPolicy says what becomes of the claims (and with them the data) when the store is deleted: Retain keeps them,
-	// Delete deletes the claims. PersistentVolumes follow their own reclaim policy, which is Retain for those of a DiskSet.
+	// DeletionPolicy says what becomes of the claims (and with them the data) when the store is deleted: Retain keeps
+	// them, Delete deletes the claims. PersistentVolumes follow their own reclaim policy, which is Retain for those of
+	// a DiskSet.
 	// +optional
 	// +kubebuilder:default=Retain
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
@@ -182,23 +186,23 @@ type Retention struct {
 // Compaction says when a shard compacts a group by itself: when so much of it is superseded, by percent and by bytes.
 // +kubebuilder:validation:MinProperties=1
 type Compaction struct {
-	// SupersededPercent of what a group has stored must be superseded, 1 to 100; where it is absent 50. A group takes at most what it
-	// needs, divided by the rest, and a segment: with 50 twice what it needs, with 20 a quarter more, for which each record is written
-	// anew more often.
+	// SupersededPercent of what a group has stored must be superseded, 1 to 100; where it is absent 50. A group takes
+	// at most what it needs, divided by the rest, and a segment: with 50 twice what it needs, with 20 a quarter more,
+	// for which each record is written anew more often.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	SupersededPercent *int32 `json:"supersededPercent,omitempty"`
-	// MinSuperseded is how much of a group must be superseded, from 1Mi to 1Ti; where it is absent 64Mi. On a small volume less is
-	// enough: an eighth of the volume, divided by its groups.
+	// MinSuperseded is how much of a group must be superseded, from 1Mi to 1Ti; where it is absent 64Mi. On a small
+	// volume less is enough: an eighth of the volume, divided by its groups.
 	// +optional
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('1Ti')) <= 0",message="minSuperseded must be a number with a unit, from 1Mi to 1Ti, such as 16Mi"
 	MinSuperseded *resource.Quantity `json:"minSuperseded,omitempty"`
-	// BytesPerSecond is the rate at which a shard compacts, from 1Mi to 1Ti; where it is absent 64Mi. It rises where more is
-	// superseded than it keeps up with.
+	// BytesPerSecond is the rate at which a shard compacts, from 1Mi to 1Ti; where it is absent 64Mi. It rises where
+	// more is superseded than it keeps up with.
 	// +optional
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=string
@@ -279,8 +283,8 @@ type EtcdStorage struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="storageClassName must be the name of a StorageClass: kubectl get storageclasses shows them"
 	StorageClassName *string `json:"storageClassName,omitempty"`
-	// Size of the volume, from 64Mi to 4Pi. Can grow where the class allows it; what could not grow (condition VolumesGrown) can be
-	// taken back.
+	// Size of the volume, from 64Mi to 4Pi. Can grow where the class allows it; what could not grow (condition
+	// VolumesGrown) can be taken back.
 	// +optional
 	// +kubebuilder:default="2Gi"
 	// +kubebuilder:validation:Schemaless
@@ -304,7 +308,8 @@ type ExternalEtcd struct {
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^https?://([A-Za-z0-9.-]+|[[][0-9A-Fa-f:.]+[]]):[0-9]{1,5}$')",message="an endpoint is http or https, a host and a port, without a path, such as https://etcd-0.example:2379"
 	// +kubebuilder:validation:XValidation:rule="self.all(e, e.startsWith('https:')) || self.all(e, e.startsWith('http:'))",message="endpoints must be all https or all http: change those that differ"
 	Endpoints []string `json:"endpoints"`
-	// TLSSecretRef names a Secret of this namespace with ca.crt, and tls.crt and tls.key where etcd asks for a client's.
+	// TLSSecretRef names a Secret of this namespace with ca.crt, and tls.crt and tls.key where etcd asks for a
+	// client's.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.name.size() <= 253 && self.name.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')",fieldPath=".name",message="tlsSecretRef.name must be the name of a Secret of this namespace"
 	TLSSecretRef *corev1.LocalObjectReference `json:"tlsSecretRef,omitempty"`
@@ -350,8 +355,8 @@ type Gateway struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('memory' in self.limits) || !('memory' in self.requests) || !isQuantity(string(self.requests['memory'])) || !isQuantity(string(self.limits['memory'])) || quantity(string(self.requests['memory'])).compareTo(quantity(string(self.limits['memory']))) <= 0",fieldPath=".requests",message="memory of requests is above that of limits: lower the request or raise the limit"
 	// +kubebuilder:validation:XValidation:rule="!has(self.limits) || !has(self.requests) || !('ephemeral-storage' in self.limits) || !('ephemeral-storage' in self.requests) || !isQuantity(string(self.requests['ephemeral-storage'])) || !isQuantity(string(self.limits['ephemeral-storage'])) || quantity(string(self.requests['ephemeral-storage'])).compareTo(quantity(string(self.limits['ephemeral-storage']))) <= 0",fieldPath=".requests",message="ephemeral-storage of requests is above that of limits: lower the request or raise the limit"
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
-	// Scheduling of the gateway's pods. They tolerate a node that does not answer for 10 s, and are kept apart by node: no node has two
-	// more of them than another one that could take them.
+	// Scheduling of the gateway's pods. They tolerate a node that does not answer for 10 s, and are kept apart by node:
+	// no node has two more of them than another one that could take them.
 	// +optional
 	Scheduling *Scheduling `json:"scheduling,omitempty"`
 	// PodLabels of the gateway's pods, beside the operator's. A change restarts them.
@@ -379,121 +384,3 @@ const (
 	// DeletionDelete deletes the claims.
 	DeletionDelete DeletionPolicy = "Delete"
 )
-
-// RecordStoreStatus is what was seen of a store.
-type RecordStoreStatus struct {
-	// ObservedGeneration of the spec that this status is about.
-	// +optional
-	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// StoreUID names the data: volumes carry it. It outlives this object; adoptStoreUID takes it up again.
-	// +optional
-	StoreUID string `json:"storeUID,omitempty"`
-	// PlacementInitialized is true once the placement was written to etcd; it is never written afresh after that.
-	// +optional
-	PlacementInitialized bool `json:"placementInitialized,omitempty"`
-	// Address of the gateway inside the cluster, host:port.
-	// +optional
-	Address string `json:"address,omitempty"`
-	// Image that the gateway and then etcd were seen to run, all of them. Shards take a new one after that.
-	// +optional
-	Image string `json:"image,omitempty"`
-	// Groups counts groups by state.
-	// +optional
-	Groups GroupCounts `json:"groups,omitzero"`
-	// Shards counts shards of all pools.
-	// +optional
-	Shards ShardCounts `json:"shards,omitzero"`
-	// Planned is what the plan of the placement was made for last: what is asked for since is not in it yet.
-	// +optional
-	Planned *Planned `json:"planned,omitempty"`
-	// Version that the shards run, in words: one, or several with commas between while they are updated.
-	// +optional
-	Version string `json:"version,omitempty"`
-	// Records of all groups, each counted once, as their leaders reported last.
-	// +optional
-	Records int64 `json:"records,omitempty"`
-	// StoredBytes of all copies of all groups on their volumes, as reported last.
-	// +optional
-	StoredBytes int64 `json:"storedBytes,omitempty"`
-	// Load in words, such as "62% 1.9GiB/s (87% of the device) ETA 2m"; empty when nothing loads.
-	// +optional
-	Load string `json:"load,omitempty"`
-	// Conditions: Ready, Available, Reconciling, Stalled, EtcdReady, EtcdRedundant, PlacementReady, GatewayReady, Loaded,
-	// SpaceAvailable, VolumesReady...
-	// +optional
-	// +listType=map
-	// +listMapKey=type
-	// +kubebuilder:validation:MaxItems=32
-	Conditions []metav1.Condition `json:"conditions,omitempty"`
-}
-
-// Planned is what a plan of the placement was made for.
-type Planned struct {
-	// Generation of the RecordStore.
-	Generation int64 `json:"generation"`
-	// Pools of the store, each with its generation.
-	// +optional
-	// +listType=map
-	// +listMapKey=name
-	// +kubebuilder:validation:MaxItems=256
-	Pools []PlannedPool `json:"pools,omitempty"`
-}
-
-// PlannedPool is a pool as a plan of the placement saw it.
-type PlannedPool struct {
-	// Name of the ShardPool.
-	Name string `json:"name"`
-	// Generation of its spec.
-	Generation int64 `json:"generation"`
-}
-
-// GroupCounts counts groups by state.
-type GroupCounts struct {
-	// Total number of groups that exist.
-	Total int32 `json:"total"`
-	// Serving groups. With several copies: a majority of them serves, and one leads.
-	Serving int32 `json:"serving"`
-	// Loading groups.
-	Loading int32 `json:"loading"`
-	// Degraded groups: fewer copies than asked for, or no leader; those with lost data not counted. With several copies most
-	// of them serve nevertheless, and are counted as Serving too.
-	Degraded int32 `json:"degraded"`
-	// Damaged groups: some entries answer DATA_LOSS. They serve what is whole; sheaf group verify says what is not.
-	Damaged int32 `json:"damaged"`
-	// DataLost groups: every copy is on a volume that is gone. Bring it back, or restore the records from a backup.
-	DataLost int32 `json:"dataLost"`
-	// Moving groups: a copy is being made, or wanted on another shard than it is on.
-	Moving int32 `json:"moving"`
-	// NotWell are the first 20 groups that are not well.
-	// +optional
-	// +listType=map
-	// +listMapKey=group
-	// +kubebuilder:validation:MaxItems=20
-	NotWell []GroupTrouble `json:"notWell,omitempty"`
-}
-
-// GroupTrouble is a group that is not well.
-type GroupTrouble struct {
-	// Group is its name.
-	Group string `json:"group"`
-	// Shard that reports it.
-	// +optional
-	Shard string `json:"shard,omitempty"`
-	// State of the group.
-	State string `json:"state"`
-	// Message says what is wrong and what to do.
-	// +optional
-	Message string `json:"message,omitempty"`
-}
-
-// ShardCounts counts shards.
-type ShardCounts struct {
-	// Total number of shards asked for.
-	Total int32 `json:"total"`
-	// Serving shards.
-	Serving int32 `json:"serving"`
-	// Loading shards.
-	Loading int32 `json:"loading"`
-	// Updated shards: their pods run the wanted template.
-	Updated int32 `json:"updated"`
-}

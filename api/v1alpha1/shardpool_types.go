@@ -40,7 +40,8 @@ type ShardPool struct {
 	// Spec is what is asked of the pool.
 	// +required
 	Spec ShardPoolSpec `json:"spec"`
-	// Status is what was seen of the pool; the operator writes it. Until it has looked at the object, the API server says so here.
+	// Status is what was seen of the pool; the operator writes it. Until it has looked at the object, the API server
+	// says so here.
 	// +optional
 	// +kubebuilder:default={shards: 0, serving: 0, updated: 0, conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status ShardPoolStatus `json:"status,omitzero"`
@@ -70,26 +71,27 @@ type ShardPoolSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Shards *int32 `json:"shards,omitempty"`
-	// Remove are numbers of shards to empty and remove first when there are more shards than wanted. A new shard gets none of them.
-	// A number that is new here must be of a shard that is there, or that shards could bring: at most status.highestNumber, or below
-	// shards and the length of this list together.
+	// Remove are numbers of shards to empty and remove first when there are more shards than wanted. A new shard gets
+	// none of them. A number that is new here must be of a shard that is there, or that shards could bring: at most
+	// status.highestNumber, or below shards and the length of this list together.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:Minimum=0
 	// +kubebuilder:validation:items:Maximum=100000
 	Remove []int32 `json:"remove,omitempty"`
-	// Parked are numbers of shards whose pod is stopped, say while a disk is replaced. Their volumes stay. As with remove, a number that is
-	// new here must be of a shard that is there or could be.
+	// Parked are numbers of shards whose pod is stopped, say while a disk is replaced. Their volumes stay. As with
+	// remove, a number that is new here must be of a shard that is there or could be.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:Minimum=0
 	// +kubebuilder:validation:items:Maximum=100000
 	Parked []int32 `json:"parked,omitempty"`
-	// Replace are numbers of shards whose volume is given up, once for each time that a number is put here: the claim is deleted, the shard
-	// gets another volume of the StorageClass, and its copies are made anew on it. One shard at a time, and only when every group on it has
-	// a majority of its copies elsewhere; a store with one copy of each group refuses it (condition Stalled, reason ReplaceRefused).
+	// Replace are numbers of shards whose volume is given up, once for each time that a number is put here: the claim
+	// is deleted, the shard gets another volume of the StorageClass, and its copies are made anew on it. One shard at a
+	// time, and only when every group on it has a majority of its copies elsewhere; a store with one copy of each group
+	// refuses it (condition Stalled, reason ReplaceRefused).
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
@@ -195,8 +197,8 @@ type Storage struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="storageClassName must be the name of a StorageClass: kubectl get storageclasses shows them"
 	StorageClassName string `json:"storageClassName"`
-	// Size of each volume, from 64Mi to 4Pi, such as 500Gi. Can grow where the class allows it; what could not grow (condition
-	// VolumesGrown) can be taken back.
+	// Size of each volume, from 64Mi to 4Pi, such as 500Gi. Can grow where the class allows it; what could not grow
+	// (condition VolumesGrown) can be taken back.
 	// +required
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=string
@@ -251,8 +253,8 @@ type ShardPoolStatus struct {
 	// Load in words, such as "62% 1.9GiB/s (87% of the device) ETA 2m"; empty when nothing loads.
 	// +optional
 	Load string `json:"load,omitempty"`
-	// Device is how fast a disk of the pool's StorageClass is read, as a Job of `sheaf bench layouts` in this namespace has measured it
-	// last (config/samples/bench-job.yaml). Absent: no Job did.
+	// Device is how fast a disk of the pool's StorageClass is read, as a Job of `sheaf-bench layouts` in this namespace
+	// has measured it last (config/samples/bench-job.yaml). Absent: no Job did.
 	// +optional
 	Device *DeviceRate `json:"device,omitempty"`
 	// Groups counts the copies of groups on this pool's shards by their state.
@@ -277,8 +279,8 @@ type ShardPoolStatus struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=2000
 	ShardStatuses []ShardStatus `json:"shardStatuses,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled, Loaded, FileSystemMatches, MemoryFits, VolumesReady, SpaceAvailable, EtcdReady,
-	// Updated...
+	// Conditions: Ready, Reconciling, Stalled, Loaded, FileSystemMatches, MemoryFits, VolumesReady, SpaceAvailable,
+	// EtcdReady, Updated...
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -399,12 +401,12 @@ type ShardStatus struct {
 	// Load in words, such as "62% 1.9GiB/s (87% of the device) ETA 2m".
 	// +optional
 	Load string `json:"load,omitempty"`
-	// LoadBytesPerSecond of the load that goes on, or was the last one, in steps of 5 %. Absent: it had less than 64 MiB, whose rate says
-	// nothing.
+	// LoadBytesPerSecond of the load that goes on, or was the last one, in steps of 5 %. Absent: it had less than 64
+	// MiB, whose rate says nothing.
 	// +optional
 	LoadBytesPerSecond int64 `json:"loadBytesPerSecond,omitempty"`
-	// LoadDevicePercent is that in percent of the device's rate: of status.device where a Job has measured it, else of a sample that
-	// the shard took before it loaded. Above 100: part of it came from the page cache.
+	// LoadDevicePercent is that in percent of the device's rate: of status.device where a Job has measured it, else of
+	// a sample that the shard took before it loaded. Above 100: part of it came from the page cache.
 	// +optional
 	LoadDevicePercent int32 `json:"loadDevicePercent,omitempty"`
 	// MemoryNeedBytes computed before loading.
@@ -452,4 +454,7 @@ type VolumeStatus struct {
 	// FreeBytes, in steps of 5 % of the capacity.
 	// +optional
 	FreeBytes int64 `json:"freeBytes,omitempty"`
+	// Silent is true while the shard says that its disk lets it wait without an error: copies on it count as missing.
+	// +optional
+	Silent bool `json:"silent,omitempty"`
 }

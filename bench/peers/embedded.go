@@ -169,8 +169,8 @@ func allocated(dir string) (bytes int64, err error) {
 	return bytes, err
 }
 
-// dropsAll tells whether this program may empty the machine's caches; else it drops the pages of the files only, which leaves
-// what the kernel knows of folders and files.
+// dropsAll tells whether this program may empty the machine's caches; else it drops the pages of the files only, which
+// leaves what the kernel knows of folders and files.
 var dropsAll = func() bool {
 	return os.Geteuid() == 0 && unix.Access("/proc/sys/vm/drop_caches", unix.W_OK) == nil
 }

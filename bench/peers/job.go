@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/bench/peers/stores"
 )
 
-// Every step of every store runs in a process of its own, so that its peak of memory is its own and nothing of an earlier step
-// is left in it.
+// Every step of every store runs in a process of its own, so that its peak of memory is its own and nothing of an
+// earlier step is left in it.
 
 // job is what such a process is told, on its standard input.
 type job struct {

@@ -1,5 +1,5 @@
-// Peers compares Sheaf with other stores at equal durability, on this machine, in one run: embedded ones in a process of their own
-// each, and servers over loopback. Medians over rounds in which all take their turn; the ratios count.
+// Peers compares Sheaf with other stores at equal durability, on this machine, in one run: embedded ones in a process
+// of their own each, and servers over loopback. Medians over rounds in which all take their turn; the ratios count.
 package main
 
 import (
@@ -287,8 +287,8 @@ func (b *bench) allNetwork(ctx context.Context, r *result.Report) (ratios []resu
 	return ratios, nil
 }
 
-// room refuses to begin what cannot end for want of disk or memory. A store takes at most four times its data while it compacts,
-// a file of 1 KiB takes 4 and its inode; the data is in memory twice where a peer maps its files.
+// room refuses to begin what cannot end for want of disk or memory. A store takes at most four times its data while it
+// compacts, a file of 1 KiB takes 4 and its inode; the data is in memory twice where a peer maps its files.
 func (b *bench) room() error {
 	var disk, memory int64
 	for _, s := range b.opts.sizes {

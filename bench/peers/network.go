@@ -29,7 +29,8 @@ type server struct {
 
 // remote is a started server. Its methods are safe for concurrent use.
 type remote interface {
-	// put stores records; durable when it returns. Which ways there are, and how many records each call takes, says ways.
+	// put stores records; durable when it returns. Which ways there are, and how many records each call takes, says
+	// ways.
 	put(ctx context.Context, way string, records []store.Record) error
 	get(ctx context.Context, id int64) ([]byte, error)
 	io.Closer

@@ -152,7 +152,8 @@ func leaving(shards []v1alpha1.ShardStatus, f drainFlags) []v1alpha1.ShardStatus
 // drainLook is between two looks at the pool.
 const drainLook = time.Second
 
-// awaitDrained waits until the shards hold nothing, and tells of each step once. It asks with one context, and waits as long as the other.
+// awaitDrained waits until the shards hold nothing, and tells of each step once. It asks with one context, and waits as
+// long as the other.
 func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation int64, f drainFlags) error {
 	told := ""
 	for {

@@ -88,7 +88,8 @@ func (a *app) forwardOn(ctx context.Context, store *v1alpha1.RecordStore, addres
 // readyLook is between two looks at the pod that is forwarded to.
 const readyLook = time.Second
 
-// forwardWhileReady forwards to a pod until it is ready no more: of a pod that went, the API server does not tell, and calls would hang.
+// forwardWhileReady forwards to a pod until it is ready no more: of a pod that went, the API server does not tell, and
+// calls would hang.
 func (a *app) forwardWhileReady(ctx context.Context, pod *corev1.Pod, address string, ports []string, ready func([]portforward.ForwardedPort)) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

@@ -1,4 +1,5 @@
-// Command kubectl-sheaf is a plugin of kubectl: `kubectl sheaf` shows a store of Sheaf on one screen, and helps on a bad day.
+// Command kubectl-sheaf is a plugin of kubectl: `kubectl sheaf` shows a store of Sheaf on one screen, and helps on a
+// bad day.
 package main
 
 import (

@@ -30,8 +30,8 @@ func redactText(text string) string {
 	return text
 }
 
-// redactObject takes out of an object what nobody needs and what may be a secret: values of environment variables, annotations that
-// repeat the object or have a name that sounds like one, and secrets inside of texts.
+// redactObject takes out of an object what nobody needs and what may be a secret: values of environment variables,
+// annotations that repeat the object or have a name that sounds like one, and secrets inside of texts.
 func redactObject(u *unstructured.Unstructured) {
 	u.SetManagedFields(nil)
 	annotations := u.GetAnnotations()

@@ -16,7 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/kubefinding"
 )
 
-// screen writes a snapshot as lines of text, at most width columns wide. Only commands may be longer, so that they can be copied.
+// screen writes a snapshot as lines of text, at most width columns wide. Only commands may be longer, so that they can
+// be copied.
 type screen struct {
 	*snapshot
 	width int

@@ -75,7 +75,8 @@ func set(list *[]metav1.Condition, kind string, status metav1.ConditionStatus, r
 	*list = append(*list, kubefindingtest.Condition(kind, status, reason, message))
 }
 
-// What a person sees at the two usual widths of a terminal. Commands alone may be longer than the screen, so that they can be copied.
+// What a person sees at the two usual widths of a terminal. Commands alone may be longer than the screen, so that they
+// can be copied.
 func TestScreens(t *testing.T) {
 	silent := well()
 	silent.Live = live{Err: errors.New("none of the 2 gateways of store quotes is ready")}

@@ -14,11 +14,16 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
+
+	"sheaf.dev/sheaf/controllers/diskset"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/recordstore"
+	"sheaf.dev/sheaf/controllers/shardpool"
+
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"sheaf.dev/sheaf/controllers"
 	"sheaf.dev/sheaf/internal/operator"
 )
 
@@ -85,7 +90,9 @@ func run(ctx context.Context, o options) error {
 	}
 	placements := operator.NewPlacements()
 	defer placements.CloseAll()
-	if err := o.setup(mgr, placements); err != nil {
+	shards := operator.NewShards()
+	defer shards.Close()
+	if err := o.setup(mgr, placements, shards); err != nil {
 		return failure{err}
 	}
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
@@ -106,17 +113,17 @@ func run(ctx context.Context, o options) error {
 }
 
 // setup adds the controllers.
-func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements) error {
-	groups := &controllers.GroupBook{}
-	store := &controllers.RecordStoreReconciler{
+func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shards *operator.Shards) error {
+	groups := &fleet.GroupBook{}
+	store := &recordstore.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("sheaf-operator"),
 		Placements: placements, Groups: groups, Image: o.shardImage, Namespace: o.namespace,
 	}
 	if err := store.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of RecordStores: %w", err)
 	}
-	pool := &controllers.ShardPoolReconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Shards: operator.Shards{}, Register: operator.Register{Placements: placements},
+	pool := &shardpool.Reconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Shards: shards, Register: operator.Register{Placements: placements},
 		Recorder: mgr.GetEventRecorder("sheaf-operator"), Groups: groups, Image: o.shardImage,
 	}
 	if err := pool.SetupWithManager(mgr); err != nil {
@@ -125,7 +132,9 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements) error
 	if !o.diskSets {
 		return nil
 	}
-	disks := &controllers.DiskSetReconciler{Client: mgr.GetClient(), Events: mgr.GetEventRecorder("sheaf-operator")}
+	disks := &diskset.Reconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("sheaf-operator"), Image: o.shardImage, Namespace: o.namespace,
+	}
 	if err := disks.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of DiskSets: %w", err)
 	}

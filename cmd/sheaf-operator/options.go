@@ -10,21 +10,28 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"sheaf.dev/sheaf/controllers/step"
+
 	appsv1 "k8s.io/api/apps/v1"
+
 	corev1 "k8s.io/api/core/v1"
+
 	networkingv1 "k8s.io/api/networking/v1"
+
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
+
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers"
 )
 
 // options of the operator.
@@ -104,7 +111,8 @@ func scheme() *runtime.Scheme {
 	return s
 }
 
-// manager says what is cached: of kinds that are not ours only what we made, and pods and claims of Jobs that measure disks.
+// manager says what is cached: of kinds that are not ours only what we made, and pods and claims of Jobs that measure
+// disks.
 func (o *options) manager() ctrl.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": "sheaf-operator"})}
 	byObject := map[client.Object]cache.ByObject{}
@@ -116,9 +124,10 @@ func (o *options) manager() ctrl.Options {
 		byObject[kind] = named
 	}
 	resync := 10 * time.Hour
-	// Another operator leads 12 to 15 s after the one that led has gone with its node, where Kubernetes' own times make 15 to 18 s.
+	// Another operator leads 12 to 15 s after the one that led has gone with its node, where Kubernetes' own times make
+	// 15 to 18 s.
 	lease, renew, retry := 12*time.Second, 8*time.Second, 2*time.Second
-	cached := cache.Options{ByObject: byObject, SyncPeriod: &resync, DefaultTransform: controllers.CacheTransform()}
+	cached := cache.Options{ByObject: byObject, SyncPeriod: &resync, DefaultTransform: step.CacheTransform()}
 	if len(o.namespaces) > 0 {
 		cached.DefaultNamespaces = map[string]cache.Config{}
 		for _, n := range o.namespaces {

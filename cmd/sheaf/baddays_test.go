@@ -10,32 +10,33 @@ import (
 	"syscall"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/cli/clitest"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func TestAttributesUpToTheirLimit(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	most := strings.Repeat("v", 64<<10-2-4-1) // lengths of key and value, the key
-	p.do(t, "data", "put", "-9223372036854775808", "--attr", "k="+most).want(t, 0)
-	p.do(t, "", "put", "9223372036854775807", "--attr", "k="+most).want(t, 0) // empty data
-	p.do(t, "data", "put", "1", "--attr", "k="+most+"v").want(t, 2).has(t, "attributes")
-	p.do(t, "data", "put", "1", "--attr", strings.Repeat("k", 256)+"=v").want(t, 2).has(t, "attributes")
-	p.do(t, "", "get", "1").want(t, 3) // nothing was stored
+	p.do(t, "data", "put", "-9223372036854775808", "--attr", "k="+most).Want(t, 0)
+	p.do(t, "", "put", "9223372036854775807", "--attr", "k="+most).Want(t, 0) // empty data
+	p.do(t, "data", "put", "1", "--attr", "k="+most+"v").Want(t, 2).Has(t, "attributes")
+	p.do(t, "data", "put", "1", "--attr", strings.Repeat("k", 256)+"=v").Want(t, 2).Has(t, "attributes")
+	p.do(t, "", "get", "1").Want(t, 3) // nothing was stored
 	p.kill()
 	p = startDev(t, filepath.Clean(p.dir()))
 	for id, data := range map[string]string{"-9223372036854775808": "data", "9223372036854775807": ""} {
-		if o := p.do(t, "", "get", id).want(t, 0); o.stdout != data {
-			t.Errorf("get %s: %q", id, o.stdout)
+		if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != data {
+			t.Errorf("get %s: %q", id, o.Stdout)
 		}
 		var got struct {
 			Attributes map[string]string
 		}
-		o := p.do(t, "", "get", id, "--metadata", "-o", "json").want(t, 0)
-		if err := json.Unmarshal([]byte(o.stdout), &got); err != nil || len(got.Attributes["k"]) < len(most) {
+		o := p.do(t, "", "get", id, "--metadata", "-o", "json").Want(t, 0)
+		if err := json.Unmarshal([]byte(o.Stdout), &got); err != nil || len(got.Attributes["k"]) < len(most) {
 			t.Errorf("record %s: %v, attribute of %d bytes", id, err, len(got.Attributes["k"]))
 		}
 	}
-	p.do(t, "", "get", "-9223372036854775808", "--offset", "9223372036854775807", "--length", "9223372036854775807").want(t, 1)
+	p.do(t, "", "get", "-9223372036854775808", "--offset", "9223372036854775807", "--length", "9223372036854775807").Want(t, 1)
 }
 
 // dir is the folder of a sheaf dev.
@@ -70,17 +71,17 @@ func TestAFullRealDisk(t *testing.T) {
 	must(t, f.Close())
 
 	r, o := p.importTree(t, 1, root, "--id", "name")
-	if r.Stored == 0 || r.Stored >= files || !strings.Contains(o.stderr, "no room") {
-		t.Fatalf("import into a disk that fills up: %+v: %s", r, shortened(o.stderr))
+	if r.Stored == 0 || r.Stored >= files || !strings.Contains(o.Stderr, "no room") {
+		t.Fatalf("import into a disk that fills up: %+v: %s", r, clitest.Shortened(o.Stderr))
 	}
-	p.do(t, strings.Repeat("x", files*fileBytes), "put", "-1").want(t, 1).has(t, "DISK_FULL")
-	p.do(t, "", "get", "-1").want(t, 3)
+	p.do(t, strings.Repeat("x", files*fileBytes), "put", "-1").Want(t, 1).Has(t, "DISK_FULL")
+	p.do(t, "", "get", "-1").Want(t, 3)
 	if stored := p.exported(t, files, fileBytes); int64(stored) < r.Stored {
 		t.Errorf("%d records are there, %d were stored", stored, r.Stored)
 	}
-	p.do(t, "", "rm", "-2", "--ignore-not-found").want(t, 0) // deletes go on
+	p.do(t, "", "rm", "-2", "--ignore-not-found").Want(t, 0) // deletes go on
 	must(t, os.Remove(ballast))
-	eventually(t, func() bool { return p.do(t, "room", "put", "-1").code == 0 })
+	eventually(t, func() bool { return p.do(t, "room", "put", "-1").Code == 0 })
 	if r, _ := p.importTree(t, 0, root, "--id", "name", "--resume"); r.Stored+r.AlreadyThere != files {
 		t.Errorf("--resume with room: %+v", r)
 	}
@@ -96,7 +97,7 @@ func TestAFullRealDisk(t *testing.T) {
 func (p *process) exported(t *testing.T, files, fileBytes int) (count int) {
 	t.Helper()
 	dir := t.TempDir()
-	p.do(t, "", "export", dir).want(t, 0)
+	p.do(t, "", "export", dir).Want(t, 0)
 	for i := range files {
 		data, err := os.ReadFile(filepath.Join(dir, fmt.Sprint(i)))
 		if err == nil && !bytes.Equal(data, pattern(uint64(i), fileBytes)) {

@@ -41,7 +41,8 @@ var (
 	failed     = oneAnswer{code: codes.FailedPrecondition, reason: "GROUP_FAILED"}
 )
 
-// putAnswers are the answers to the puts of each record, one after another; batches are in batchAnswers. A put that is not here succeeds.
+// putAnswers are the answers to the puts of each record, one after another; batches are in batchAnswers. A put that is
+// not here succeeds.
 var putAnswers = map[int64][]oneAnswer{
 	1:  {unknown, overloaded, broken, {}},
 	2:  {mismatch},
@@ -54,7 +55,8 @@ var putAnswers = map[int64][]oneAnswer{
 	13: {failed},
 }
 
-// clientLines are what a driver prints: puts, reads; and then what only programs with all calls do. "maybe": the write may have been done.
+// clientLines are what a driver prints: puts, reads; and then what only programs with all calls do. "maybe": the write
+// may have been done.
 var (
 	clientLines = []string{
 		"put 1: stored", "put 2: VERSION_MISMATCH", "put 3: GROUP_FAILED, maybe done", "put 4: RECORD_EXISTS", "put 5: GROUP_FAILED",
@@ -164,7 +166,8 @@ func scriptedRecord(id int64) *recordv1.Record {
 	}
 }
 
-// BatchPut answers the puts of a message one by one, but the second and the fourth stream break with what they were sent.
+// BatchPut answers the puts of a message one by one, but the second and the fourth stream break with what they were
+// sent.
 func (s *scriptedStore) BatchPut(stream grpc.BidiStreamingServer[recordv1.BatchPutRequest, recordv1.BatchPutResponse]) error {
 	n := s.next("BatchPut")
 	for {
@@ -247,9 +250,9 @@ func (s *scriptedStore) Scan(in *recordv1.ScanRequest, stream grpc.ServerStreami
 	return nil
 }
 
-// TestClientsHeedAnswers runs the programs of docs/clients.md against a store that answers as a script says: a write is repeated with its
-// request id, not before the answer's RetryInfo says so, and only where the reason allows it; a doubt is kept; harmed bytes are refused; a
-// batch repeats what failed; a stream goes on from its cursor.
+// TestClientsHeedAnswers runs the programs of docs/clients.md against a store that answers as a script says: a write is
+// repeated with its request id, not before the answer's RetryInfo says so, and only where the reason allows it; a doubt
+// is kept; harmed bytes are refused; a batch repeats what failed; a stream goes on from its cursor.
 func TestClientsHeedAnswers(t *testing.T) {
 	for _, program := range clientPrograms {
 		t.Run(program.language, func(t *testing.T) {

@@ -11,23 +11,24 @@ import (
 	"time"
 )
 
-// clientProgram is a program of docs/clients.md in one language. Each has a driver in testdata, which writes with it: called with an
-// address alone it makes rounds until standard input says "stop", and then reads everything back; called with an address and "answers" it
-// makes the calls of TestClientsHeedAnswers.
+// clientProgram is a program of docs/clients.md in one language. Each has a driver in testdata, which writes with it:
+// called with an address alone it makes rounds until standard input says "stop", and then reads everything back; called
+// with an address and "answers" it makes the calls of TestClientsHeedAnswers.
 type clientProgram struct {
 	language string
 	variable string // of the environment: what the program runs with; make test-clients sets it
 	first    string // first line of the program on the page, which names its file
 	driver   string
 	calls    string // what it can do besides put and get: "", or "all"
-	// command gives what to run in the folder that holds the program and its driver. It prepares the folder. with is what the variable says.
+	// command gives what to run in the folder that holds the program and its driver. It prepares the folder. with is
+	// what the variable says.
 	command func(t *testing.T, with, dir string) []string
 }
 
 var clientPrograms = []clientProgram{pythonClient, nodeClient, javaClient, grpcurlClient}
 
-// TestClients runs the programs of docs/clients.md, as they stand there, against a store of three copies whose shards and gateway are killed
-// one after another while they write: no call fails, and all that was acknowledged is read back.
+// TestClients runs the programs of docs/clients.md, as they stand there, against a store of three copies whose shards
+// and gateway are killed one after another while they write: no call fails, and all that was acknowledged is read back.
 func TestClients(t *testing.T) {
 	for _, program := range clientPrograms {
 		t.Run(program.language, func(t *testing.T) {

@@ -104,8 +104,8 @@ func (r *copiesReaders) until(is func() bool) {
 	}
 }
 
-// TestReadersSurviveKills kills one shard of three after another while everything is scanned, looked for and watched: no reader fails or
-// misses anything.
+// TestReadersSurviveKills kills one shard of three after another while everything is scanned, looked for and watched:
+// no reader fails or misses anything.
 func TestReadersSurviveKills(t *testing.T) {
 	s := newCopiesStore(t)
 	s.waitReady()

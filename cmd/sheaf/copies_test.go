@@ -218,7 +218,8 @@ func (l *copiesLoad) check() (records int) {
 	return records
 }
 
-// waitReady waits until every copy of every group is there and has a vote: until then a group may not do without the one that has all votes.
+// waitReady waits until every copy of every group is there and has a vote: until then a group may not do without the
+// one that has all votes.
 func (s *copiesStore) waitReady() {
 	s.t.Helper()
 	for _, name := range copiesShards {
@@ -241,8 +242,8 @@ func (s *copiesStore) waitReady() {
 	})
 }
 
-// TestCopiesSurviveKills kills one shard of three by SIGKILL under load, over and over: no call fails, and nothing that was
-// acknowledged is lost or stale.
+// TestCopiesSurviveKills kills one shard of three by SIGKILL under load, over and over: no call fails, and nothing that
+// was acknowledged is lost or stale.
 func TestCopiesSurviveKills(t *testing.T) {
 	s := newCopiesStore(t)
 	s.waitReady()
@@ -271,8 +272,9 @@ func TestCopiesSurviveKills(t *testing.T) {
 	}
 }
 
-// TestCopiesSurviveHangs stops one shard of three by SIGSTOP for longer than others lead without it, under load, and the next one as
-// soon as that goes on: it must not take itself for the leader still, and what it fetches from the next one must not hold it up.
+// TestCopiesSurviveHangs stops one shard of three by SIGSTOP for longer than others lead without it, under load, and
+// the next one as soon as that goes on: it must not take itself for the leader still, and what it fetches from the next
+// one must not hold it up.
 func TestCopiesSurviveHangs(t *testing.T) {
 	s := newCopiesStore(t)
 	s.waitReady()

@@ -11,10 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/dev"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard"
+	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/telemetry"
 )
 
@@ -26,6 +28,7 @@ type devFlags struct {
 	routing        string
 	listen, http   string
 	pprof          string
+	tls            bool
 	storage        storageFlags
 	log            logFlags
 }
@@ -51,14 +54,15 @@ acknowledged, also after a crash.`,
 	flags.IntVar(&f.copies, "copies", 1, "copies of each group, on as many shards: 1, 3 or 5; fixed when the folder is made")
 	flags.IntVar(&f.groups, "groups", 16, "groups, with --routing hash; fixed when the folder is made")
 	flags.StringVar(&f.routing, "routing", "hash", "how ids find their group: hash or named; fixed when the folder is made")
-	addressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address of the gateway (gRPC)")
-	httpVar(flags, &f.http, "127.0.0.1:7601", "address of a page at /, /metrics, /healthz, /readyz and /status; empty: none")
-	pprofVar(flags, &f.pprof)
-	f.storage.add(a, cmd)
-	f.log.add(a, cmd, "warn")
-	a.complete(cmd, "routing", "hash", "named")
+	cli.AddressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address of the gateway (gRPC)")
+	cli.HTTPVar(flags, &f.http, "127.0.0.1:7601", "address of a page at /, /metrics, /healthz, /readyz and /status; empty: none")
+	cli.PprofVar(flags, &f.pprof)
+	flags.BoolVar(&f.tls, "tls", false, "speak mutual TLS alone; what callers need is in the folder's tls/admin")
+	f.storage.add(cmd)
+	f.log.add(cmd, "warn")
+	cli.Complete(cmd, "routing", "hash", "named")
 	cmd.RunE = func(c *cobra.Command, args []string) error {
-		return a.body(func(ctx context.Context, _ []string) error {
+		return a.Body(func(ctx context.Context, _ []string) error {
 			cfg, err := f.config(c)
 			if err != nil {
 				return err
@@ -81,7 +85,7 @@ acknowledged, also after a crash.`,
 // config of the store. A flag that is not given stays zero, so that a folder used before decides.
 func (f *devFlags) config(cmd *cobra.Command) (dev.Config, error) {
 	changed := cmd.Flags().Changed
-	cfg := dev.Config{Dir: f.dir, Listen: f.listen, HTTP: f.http, Version: version}
+	cfg := dev.Config{Dir: f.dir, Listen: f.listen, HTTP: f.http, TLS: f.tls, Version: version}
 	if changed("shards") {
 		if f.shards < 1 {
 			return cfg, cli.Usagef("--shards %d: must be at least 1", f.shards)
@@ -131,12 +135,12 @@ func (a *app) dev(ctx context.Context, cfg dev.Config) (err error) {
 			return fmt.Errorf("making a temporary folder: %w", err)
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(cfg.Dir)) }()
-		a.out.Sayf("sheaf dev: on the temporary folder %s, which is removed at the end (--dir keeps one)", cfg.Dir)
+		a.Out.Sayf("sheaf dev: on the temporary folder %s, which is removed at the end (--dir keeps one)", cfg.Dir)
 	} else if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
 		return fmt.Errorf("--dir: %w", err)
 	}
 	cfg.Progress = func(s dev.Status) {
-		a.out.Sayf("sheaf dev: %s (after %.0f s)", devWaitWords(s), time.Since(begin).Seconds())
+		a.Out.Sayf("sheaf dev: %s (after %.0f s)", devWaitWords(s), time.Since(begin).Seconds())
 	}
 	d, err := dev.Start(ctx, cfg)
 	if errors.Is(err, dev.ErrUsage) {
@@ -168,7 +172,7 @@ func devWaitWords(s dev.Status) string {
 	return s.NotYet + ", " + devLoadWords(s.Load)
 }
 
-func devLoadWords(l shard.LoadStatus) string {
+func devLoadWords(l status.Load) string {
 	words := fmt.Sprintf("%s of %s, %s/s", cli.FormatBytes(l.BytesDone), cli.FormatBytes(l.BytesTotal), cli.FormatBytes(int64(l.BytesPerSecond)))
 	if l.DevicePercent > 0 {
 		words += fmt.Sprintf(" (%.0f%% of the device)", l.DevicePercent)
@@ -188,22 +192,27 @@ func (a *app) sayServing(d *dev.Dev, cfg dev.Config, took time.Duration) {
 		server = " --server " + d.Addr()
 	}
 	s := d.Status()
-	a.out.Sayf("sheaf dev: serving on %s after %.1f s: %d shards, %s, folder %s", d.Addr(), took.Seconds(), shards, routed, cfg.Dir)
+	a.Out.Sayf("sheaf dev: serving on %s after %.1f s: %d shards, %s, folder %s", d.Addr(), took.Seconds(), shards, routed, cfg.Dir)
 	if s.Load.GroupsTotal > 0 {
-		a.out.Sayf("sheaf dev: loaded %d groups in %.2f s: %s", s.Load.GroupsTotal, s.Load.ElapsedSeconds, devLoadWords(s.Load))
+		a.Out.Sayf("sheaf dev: loaded %d groups in %.2f s: %s", s.Load.GroupsTotal, s.Load.ElapsedSeconds, devLoadWords(s.Load))
 	}
 	a.sayProblems(s)
-	a.out.Sayf("\nTry, in another terminal:")
-	a.out.Sayf("  echo hello | sheaf put 42%s%s", group, server)
-	a.out.Sayf("  sheaf get 42%s%s", group, server)
-	a.out.Sayf("  sheaf import DIR --id hash%s%s", strings.Replace(group, "my-group", "dir", 1), server)
-	a.out.Sayf("  sheaf status%s", server)
-	a.out.Sayf("  grpcurl -plaintext %s list", d.Addr())
-	if d.HTTPAddr() != "" {
-		a.out.Sayf("  curl http://%s/status", d.HTTPAddr())
-		a.out.Sayf("or look at http://%s/ in a browser.", d.HTTPAddr())
+	a.Out.Sayf("\nTry, in another terminal:")
+	plain := "-plaintext"
+	if files := d.CallerFiles(); files != (client.TLSFiles{}) {
+		a.Out.Sayf("  export SHEAF_CA=%s SHEAF_CERT=%s SHEAF_KEY=%s", files.CA, files.Cert, files.Key)
+		plain = "-cacert $SHEAF_CA -cert $SHEAF_CERT -key $SHEAF_KEY"
 	}
-	a.out.Sayf("Ctrl-C stops it.")
+	a.Out.Sayf("  echo hello | sheaf put 42%s%s", group, server)
+	a.Out.Sayf("  sheaf get 42%s%s", group, server)
+	a.Out.Sayf("  sheaf import DIR --id hash%s%s", strings.Replace(group, "my-group", "dir", 1), server)
+	a.Out.Sayf("  sheaf status%s", server)
+	a.Out.Sayf("  grpcurl %s %s list", plain, d.Addr())
+	if d.HTTPAddr() != "" {
+		a.Out.Sayf("  curl http://%s/status", d.HTTPAddr())
+		a.Out.Sayf("or look at http://%s/ in a browser.", d.HTTPAddr())
+	}
+	a.Out.Sayf("Ctrl-C stops it.")
 }
 
 // sayProblems says what is not well, the first few of it.
@@ -212,18 +221,18 @@ func (a *app) sayProblems(s dev.Status) {
 	unwell := 0
 	for _, one := range s.Shards {
 		for _, problem := range one.Problems {
-			a.out.Sayf("sheaf dev: %s: %s", one.Name, problem)
+			a.Out.Sayf("sheaf dev: %s: %s", one.Name, problem)
 		}
 		for _, g := range one.Groups {
 			if g.State == "Serving" {
 				continue
 			}
 			if unwell++; unwell <= most {
-				a.out.Sayf("sheaf dev: group %s on %s: %s %s", g.Group, one.Name, g.State, g.Message)
+				a.Out.Sayf("sheaf dev: group %s on %s: %s %s", g.Group, one.Name, g.State, g.Message)
 			}
 		}
 	}
 	if unwell > most {
-		a.out.Sayf("sheaf dev: %d groups are not well: see sheaf status", unwell)
+		a.Out.Sayf("sheaf dev: %d groups are not well: see sheaf status", unwell)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"sheaf.dev/sheaf/internal/cli/clitest"
 	"sheaf.dev/sheaf/internal/dev"
 )
 
@@ -19,23 +20,23 @@ func TestDevRemembersOverStopAndKill(t *testing.T) {
 	dir := t.TempDir()
 	for _, residency := range []string{"index", "resident"} {
 		p := startDev(t, dir, "--residency", residency)
-		p.do(t, residency, "put", "1").want(t, 0)
-		p.do(t, string(pattern(1, 2<<20)), "put", "2").want(t, 0)
+		p.do(t, residency, "put", "1").Want(t, 0)
+		p.do(t, string(pattern(1, 2<<20)), "put", "2").Want(t, 0)
 		p.kill()
 
 		p = startDev(t, dir, "--residency", residency)
-		if o := p.do(t, "", "get", "1").want(t, 0); o.stdout != residency {
-			t.Errorf("after a kill: %q", o.stdout)
+		if o := p.do(t, "", "get", "1").Want(t, 0); o.Stdout != residency {
+			t.Errorf("after a kill: %q", o.Stdout)
 		}
-		if o := p.do(t, "", "get", "2").want(t, 0); o.stdout != string(pattern(1, 2<<20)) {
+		if o := p.do(t, "", "get", "2").Want(t, 0); o.Stdout != string(pattern(1, 2<<20)) {
 			t.Error("a large record is gone after a kill")
 		}
 		if code := p.stop(t); code != 0 {
 			t.Errorf("SIGTERM: exit code %d: %s", code, p.stderr)
 		}
 		p = startDev(t, dir)
-		if o := p.do(t, "", "get", "1").want(t, 0); o.stdout != residency {
-			t.Errorf("after a stop: %q", o.stdout)
+		if o := p.do(t, "", "get", "1").Want(t, 0); o.Stdout != residency {
+			t.Errorf("after a stop: %q", o.Stdout)
 		}
 		p.stop(t)
 	}
@@ -44,12 +45,12 @@ func TestDevRemembersOverStopAndKill(t *testing.T) {
 func TestASecondDevIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir)
-	p.do(t, "x", "put", "1").want(t, 0)
-	sheaf(t, nil, "dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t)).want(t, 1).has(t, "another sheaf dev runs on")
-	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", p.server, "--http", freeAddress(t)).want(t, 1).has(t, "--listen")
-	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", freeAddress(t), "--http", p.http).want(t, 1).has(t, "--http")
-	if o := p.do(t, "", "get", "1").want(t, 0); o.stdout != "x" {
-		t.Errorf("the first one was disturbed: %q", o.stdout)
+	p.do(t, "x", "put", "1").Want(t, 0)
+	sheaf(t, nil, "dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t)).Want(t, 1).Has(t, "another sheaf dev runs on")
+	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", p.server, "--http", freeAddress(t)).Want(t, 1).Has(t, "--listen")
+	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", freeAddress(t), "--http", p.http).Want(t, 1).Has(t, "--http")
+	if o := p.do(t, "", "get", "1").Want(t, 0); o.Stdout != "x" {
+		t.Errorf("the first one was disturbed: %q", o.Stdout)
 	}
 }
 
@@ -57,22 +58,22 @@ func TestDevRefusesWhatDoesNotFitItsFolder(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir, "--shards", "4", "--groups", "8")
 	for _, id := range strings.Fields("1 2 3 4 5 6 7 8") {
-		p.do(t, id, "put", id).want(t, 0)
+		p.do(t, id, "put", id).Want(t, 0)
 	}
 	p.stop(t)
 	again := func(flags ...string) outcome {
 		return sheaf(t, nil, append([]string{"dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t)}, flags...)...)
 	}
-	again("--groups", "9").want(t, 1).has(t, "--groups 8").has(t, "--dir")
-	again("--routing", "named").want(t, 1).has(t, "--routing hash").has(t, "--dir")
-	again("--shards", "3").want(t, 1).has(t, "--shards 4")
+	again("--groups", "9").Want(t, 1).Has(t, "--groups 8").Has(t, "--dir")
+	again("--routing", "named").Want(t, 1).Has(t, "--routing hash").Has(t, "--dir")
+	again("--shards", "3").Want(t, 1).Has(t, "--shards 4")
 
 	// What fits, fits: the same flags, none, and more shards.
 	for _, flags := range [][]string{{"--shards", "4", "--groups", "8"}, {}, {"--shards", "5"}} {
 		p := startDev(t, dir, flags...)
 		for _, id := range strings.Fields("1 2 3 4 5 6 7 8") {
-			if o := p.do(t, "", "get", id).want(t, 0); o.stdout != id {
-				t.Errorf("%v: get %s: %q", flags, id, o.stdout)
+			if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != id {
+				t.Errorf("%v: get %s: %q", flags, id, o.Stdout)
 			}
 		}
 		p.stop(t)
@@ -80,15 +81,15 @@ func TestDevRefusesWhatDoesNotFitItsFolder(t *testing.T) {
 
 	foreign := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(foreign, "thesis.tex"), []byte("mine"), 0o644))
-	sheaf(t, nil, "dev", "--dir", foreign, "--listen", freeAddress(t), "--http", freeAddress(t)).want(t, 1).has(t, "thesis.tex").has(t, "empty folder")
+	sheaf(t, nil, "dev", "--dir", foreign, "--listen", freeAddress(t), "--http", freeAddress(t)).Want(t, 1).Has(t, "thesis.tex").Has(t, "empty folder")
 	if names, err := os.ReadDir(foreign); err != nil || len(names) != 1 {
 		t.Errorf("something was written into a foreign folder: %v", names)
 	}
 	sheaf(t, nil, "dev", "--dir", filepath.Join(dir, "shards", "shard-0"), "--listen", freeAddress(t), "--http", freeAddress(t)).
-		want(t, 1).has(t, "sheaf shard")
+		Want(t, 1).Has(t, "sheaf shard")
 
 	must(t, os.RemoveAll(filepath.Join(dir, "etcd")))
-	again().want(t, 1).has(t, "etcd has lost")
+	again().Want(t, 1).Has(t, "etcd has lost")
 }
 
 func TestDevWithoutAFolderRemovesItsOwn(t *testing.T) {
@@ -121,7 +122,7 @@ func TestDevHTTP(t *testing.T) {
 	}
 	for path, want := range map[string]string{"/": "<!doctype html>", "/healthz": "ok", "/readyz": "ok", "/metrics": "process=\"shard-1\""} {
 		if code, body := get(path); code != http.StatusOK || !strings.Contains(body, want) {
-			t.Errorf("%s: %d %s", path, code, shortened(body))
+			t.Errorf("%s: %d %s", path, code, clitest.Shortened(body))
 		}
 	}
 	_, body := get("/status")
@@ -144,7 +145,7 @@ func TestDevHTTP(t *testing.T) {
 func TestAStartSaysWhatItWaitsFor(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir)
-	p.do(t, "x", "put", "1").want(t, 0)
+	p.do(t, "x", "put", "1").Want(t, 0)
 	var status dev.Status
 	must(t, json.Unmarshal([]byte(get(t, p.http, "/status")), &status))
 	p.kill()
@@ -171,8 +172,8 @@ func TestAStartSaysWhatItWaitsFor(t *testing.T) {
 	if !strings.Contains(p.stderr.String(), waits) {
 		t.Errorf("the process did not say what it waits for: %s", p.stderr)
 	}
-	if o := p.do(t, "", "get", "1").want(t, 0); o.stdout != "x" {
-		t.Errorf("get 1: %q", o.stdout)
+	if o := p.do(t, "", "get", "1").Want(t, 0); o.Stdout != "x" {
+		t.Errorf("get 1: %q", o.Stdout)
 	}
 }
 
@@ -191,11 +192,11 @@ func TestVerifyFindsDamageAndNamesIt(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir, "--shards", "2", "--groups", "4")
 	for _, id := range strings.Fields("1 2 3 4 5 6 7 8") {
-		p.do(t, strings.Repeat(id, 5000), "put", id).want(t, 0)
+		p.do(t, strings.Repeat(id, 5000), "put", id).Want(t, 0)
 	}
-	sheaf(t, nil, "verify", dir).want(t, 1).has(t, "a process serves")
+	sheaf(t, nil, "verify", dir).Want(t, 1).Has(t, "a process serves")
 	p.stop(t)
-	sheaf(t, nil, "verify", dir).want(t, 0).has(t, "4 groups")
+	sheaf(t, nil, "verify", dir).Want(t, 0).Has(t, "4 groups")
 
 	segments, err := filepath.Glob(filepath.Join(dir, "shards", "*", "groups", "*", "segment-*"))
 	must(t, err)
@@ -214,17 +215,17 @@ func TestVerifyFindsDamageAndNamesIt(t *testing.T) {
 	if hit == "" {
 		t.Fatalf("the record is in none of %v", segments)
 	}
-	sheaf(t, nil, "dump", hit).want(t, 0)
-	o := sheaf(t, nil, "verify", dir).want(t, 1)
-	if !strings.Contains(o.stdout, filepath.Base(hit)) || !strings.Contains(o.stdout, "offset") {
-		t.Errorf("verify: %s", o.stdout)
+	sheaf(t, nil, "dump", hit).Want(t, 0)
+	o := sheaf(t, nil, "verify", dir).Want(t, 1)
+	if !strings.Contains(o.Stdout, filepath.Base(hit)) || !strings.Contains(o.Stdout, "offset") {
+		t.Errorf("verify: %s", o.Stdout)
 	}
 	var r struct {
 		Groups []struct {
 			Damages []struct{ IDs []int64 }
 		}
 	}
-	sheaf(t, nil, "verify", dir, "-o", "json").want(t, 1).json(t, &r)
+	sheaf(t, nil, "verify", dir, "-o", "json").Want(t, 1).JSON(t, &r)
 	found := 0
 	for _, g := range r.Groups {
 		for _, d := range g.Damages {
@@ -239,39 +240,39 @@ func TestVerifyFindsDamageAndNamesIt(t *testing.T) {
 
 	// The neighbours go on; the record that was hit answers DATA_LOSS.
 	p = startDev(t, dir)
-	p.do(t, "", "get", "5").want(t, 1).has(t, "DATA_LOSS")
+	p.do(t, "", "get", "5").Want(t, 1).Has(t, "DATA_LOSS")
 	for _, id := range strings.Fields("1 2 3 4 6 7 8") {
-		if o := p.do(t, "", "get", id).want(t, 0); o.stdout != strings.Repeat(id, 5000) {
-			t.Errorf("get %s: %d bytes", id, len(o.stdout))
+		if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != strings.Repeat(id, 5000) {
+			t.Errorf("get %s: %d bytes", id, len(o.Stdout))
 		}
 	}
-	p.do(t, "", "status").want(t, 1)
-	p.do(t, "", "group", "accept-loss", "0").want(t, 2).has(t, "--yes")
+	p.do(t, "", "status").Want(t, 1)
+	p.do(t, "", "group", "accept-loss", "0").Want(t, 2).Has(t, "--yes")
 	p.stop(t)
 
 	// A repair is done only when asked for, says what it did, and leaves the neighbours alone.
-	sheaf(t, nil, "verify", dir).want(t, 1)
-	sheaf(t, nil, "verify", dir, "--repair").want(t, 1).has(t, "quarantine")
-	sheaf(t, nil, "verify", dir).want(t, 0)
+	sheaf(t, nil, "verify", dir).Want(t, 1)
+	sheaf(t, nil, "verify", dir, "--repair").Want(t, 1).Has(t, "quarantine")
+	sheaf(t, nil, "verify", dir).Want(t, 0)
 	p = startDev(t, dir)
-	p.do(t, "", "get", "5").want(t, 3)
+	p.do(t, "", "get", "5").Want(t, 3)
 	for _, id := range strings.Fields("1 2 3 4 6 7 8") {
-		if o := p.do(t, "", "get", id).want(t, 0); o.stdout != strings.Repeat(id, 5000) {
-			t.Errorf("after the repair, get %s: %d bytes", id, len(o.stdout))
+		if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != strings.Repeat(id, 5000) {
+			t.Errorf("after the repair, get %s: %d bytes", id, len(o.Stdout))
 		}
 	}
-	p.do(t, "", "status").want(t, 0)
+	p.do(t, "", "status").Want(t, 0)
 	p.stop(t)
-	sheaf(t, nil, "verify", t.TempDir()).want(t, 1).has(t, "neither a volume nor a group")
-	sheaf(t, nil, "verify", filepath.Join(dir, "no-such")).want(t, 1)
-	sheaf(t, nil, "dump", filepath.Join(dir, "dev.json")).want(t, 1)
+	sheaf(t, nil, "verify", t.TempDir()).Want(t, 1).Has(t, "neither a volume nor a group")
+	sheaf(t, nil, "verify", filepath.Join(dir, "no-such")).Want(t, 1)
+	sheaf(t, nil, "dump", filepath.Join(dir, "dev.json")).Want(t, 1)
 }
 
 func TestPortTakenBySomethingElse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer l.Close()
-	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", l.Addr().String(), "--http", freeAddress(t)).want(t, 1).has(t, "in use")
+	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", l.Addr().String(), "--http", freeAddress(t)).Want(t, 1).Has(t, "in use")
 }
 
 func TestDevWithCopies(t *testing.T) {
@@ -279,27 +280,27 @@ func TestDevWithCopies(t *testing.T) {
 	dev := func(flags ...string) outcome {
 		return sheaf(t, nil, append([]string{"dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t)}, flags...)...)
 	}
-	dev("--copies", "2").want(t, 2).has(t, "--copies 2")
-	dev("--copies", "0").want(t, 2).has(t, "--copies 0")
-	dev("--copies", "5").want(t, 2).has(t, "--shards 5 or more")
-	dev("--copies", "5", "--shards", "3").want(t, 2).has(t, "--shards 5 or more")
-	dev("--copies", "3", "--shards", "2").want(t, 2).has(t, "--shards 3 or more")
+	dev("--copies", "2").Want(t, 2).Has(t, "--copies 2")
+	dev("--copies", "0").Want(t, 2).Has(t, "--copies 0")
+	dev("--copies", "5").Want(t, 2).Has(t, "--shards 5 or more")
+	dev("--copies", "5", "--shards", "3").Want(t, 2).Has(t, "--shards 5 or more")
+	dev("--copies", "3", "--shards", "2").Want(t, 2).Has(t, "--shards 3 or more")
 
 	p := startDev(t, dir, "--copies", "3", "--groups", "4")
 	for _, id := range strings.Fields("1 2 3 4 5 6 7 8") {
-		p.do(t, id, "put", id).want(t, 0)
+		p.do(t, id, "put", id).Want(t, 0)
 	}
-	p.do(t, string(pattern(1, 2<<20)), "put", "9").want(t, 0)
+	p.do(t, string(pattern(1, 2<<20)), "put", "9").Want(t, 0)
 	p.kill()
-	dev("--copies", "1").want(t, 1).has(t, "--copies 3")
-	dev("--shards", "2").want(t, 1).has(t, "--shards 3")
+	dev("--copies", "1").Want(t, 1).Has(t, "--copies 3")
+	dev("--shards", "2").Want(t, 1).Has(t, "--shards 3")
 	p = startDev(t, dir) // the folder remembers
 	for _, id := range strings.Fields("1 2 3 4 5 6 7 8") {
-		if o := p.do(t, "", "get", id).want(t, 0); o.stdout != id {
-			t.Errorf("get %s: %q", id, o.stdout)
+		if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != id {
+			t.Errorf("get %s: %q", id, o.Stdout)
 		}
 	}
-	if o := p.do(t, "", "get", "9").want(t, 0); o.stdout != string(pattern(1, 2<<20)) {
+	if o := p.do(t, "", "get", "9").Want(t, 0); o.Stdout != string(pattern(1, 2<<20)) {
 		t.Error("a large record is gone")
 	}
 	if code := p.stop(t); code != 0 {
@@ -312,7 +313,7 @@ func TestDevWithAnotherShard(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir, "--groups", "12", "--shards", "3")
 	for id := range 40 {
-		p.do(t, fmt.Sprint(id), "put", fmt.Sprint(id)).want(t, 0)
+		p.do(t, fmt.Sprint(id), "put", fmt.Sprint(id)).Want(t, 0)
 	}
 	p.stop(t)
 	p = startDev(t, dir, "--shards", "4")
@@ -324,8 +325,8 @@ func TestDevWithAnotherShard(t *testing.T) {
 	}
 	for full := false; !full; time.Sleep(20 * time.Millisecond) {
 		o := p.do(t, "", "status", "-o", "json")
-		if err := json.Unmarshal([]byte(o.stdout), &got); err != nil {
-			t.Fatalf("status: %v: %s", err, o.stdout)
+		if err := json.Unmarshal([]byte(o.Stdout), &got); err != nil {
+			t.Fatalf("status: %v: %s", err, o.Stdout)
 		}
 		full = len(got.Shards) == 4
 		for _, s := range got.Shards {
@@ -333,10 +334,10 @@ func TestDevWithAnotherShard(t *testing.T) {
 		}
 	}
 	for id := range 40 {
-		if o := p.do(t, "", "get", fmt.Sprint(id)).want(t, 0); o.stdout != fmt.Sprint(id) {
-			t.Errorf("get %d: %q", id, o.stdout)
+		if o := p.do(t, "", "get", fmt.Sprint(id)).Want(t, 0); o.Stdout != fmt.Sprint(id) {
+			t.Errorf("get %d: %q", id, o.Stdout)
 		}
 	}
 	p.stop(t)
-	sheaf(t, nil, "dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t), "--shards", "3").want(t, 1).has(t, "--shards 4")
+	sheaf(t, nil, "dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t), "--shards", "3").Want(t, 1).Has(t, "--shards 4")
 }

@@ -32,7 +32,7 @@ Exit code 1 where there is a problem: calls fail, or data are at risk. Warnings 
 				return a.doctorOfStore(cmd, args)
 			}
 			if info, err := os.Stat(args[0]); err == nil && info.IsDir() {
-				return a.body(a.doctorOfVolumes)(cmd, args)
+				return a.Body(a.doctorOfVolumes)(cmd, args)
 			}
 			if !strings.Contains(args[0], ":") {
 				return fmt.Errorf("doctor: %s is neither a folder nor HOST:PORT", args[0])
@@ -61,7 +61,7 @@ func (a *app) doctorOfStore(cmd *cobra.Command, args []string) error {
 
 // doctorOfVolumes reads volumes that nobody serves.
 func (a *app) doctorOfVolumes(ctx context.Context, args []string) error {
-	report, err := cli.VerifyTree(ctx, args[0], cli.VerifyTreeOptions{}, a.out)
+	report, err := cli.VerifyTree(ctx, args[0], cli.VerifyTreeOptions{}, a.Out)
 	if err != nil {
 		return err
 	}
@@ -71,20 +71,20 @@ func (a *app) doctorOfVolumes(ctx context.Context, args []string) error {
 
 // tellFindings prints findings; an error where one is a problem.
 func (a *app) tellFindings(findings []finding.Finding, lookedAt string) error {
-	if a.out.JSON {
+	if a.Out.JSON {
 		if findings == nil {
 			findings = []finding.Finding{}
 		}
-		if err := a.out.WriteJSON(struct {
+		if err := a.Out.WriteJSON(struct {
 			Findings []finding.Finding `json:"findings"`
 		}{findings}); err != nil {
 			return err
 		}
 	} else {
 		for _, f := range findings {
-			fmt.Fprintf(a.out.Out, "%-8s %s: %s\n", f.Severity, f.Where, f.What)
+			fmt.Fprintf(a.Out.Out, "%-8s %s: %s\n", f.Severity, f.Where, f.What)
 			if f.Do != "" {
-				fmt.Fprintf(a.out.Out, "%-8s do: %s\n", "", f.Do)
+				fmt.Fprintf(a.Out.Out, "%-8s do: %s\n", "", f.Do)
 			}
 		}
 	}
@@ -97,6 +97,6 @@ func (a *app) tellFindings(findings []finding.Finding, lookedAt string) error {
 	if len(findings) > 0 {
 		words = fmt.Sprintf("no problem, %d warnings, %d notes", finding.Count(findings, finding.Warning), finding.Count(findings, finding.Note))
 	}
-	a.out.Sayf("%s: %s", words, lookedAt)
+	a.Out.Sayf("%s: %s", words, lookedAt)
 	return nil
 }

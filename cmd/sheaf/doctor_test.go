@@ -9,24 +9,25 @@ import (
 	"sheaf.dev/sheaf/internal/finding"
 )
 
-// The doctor looks at a store that is well, at one of which a segment is harmed, while it serves and while it does not, and at what is none.
+// The doctor looks at a store that is well, at one of which a segment is harmed, while it serves and while it does not,
+// and at what is none.
 func TestDoctor(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir, "--groups", "2")
-	p.do(t, "some text that is harmed", "put", "1").want(t, 0)
-	p.do(t, "", "doctor").want(t, 0).has(t, "nothing is wrong")
-	sheaf(t, nil, "doctor", p.server).want(t, 0).has(t, "nothing is wrong")
-	sheaf(t, nil, "doctor", dir).want(t, 1).has(t, "a process serves")
+	p.do(t, "some text that is harmed", "put", "1").Want(t, 0)
+	p.do(t, "", "doctor").Want(t, 0).Has(t, "nothing is wrong")
+	sheaf(t, nil, "doctor", p.server).Want(t, 0).Has(t, "nothing is wrong")
+	sheaf(t, nil, "doctor", dir).Want(t, 1).Has(t, "a process serves")
 	p.stop(t)
-	sheaf(t, nil, "doctor", dir).want(t, 0).has(t, "nothing is wrong")
+	sheaf(t, nil, "doctor", dir).Want(t, 0).Has(t, "nothing is wrong")
 
 	segment := harm(t, dir, "some text that is harmed")
 	tells := func(o outcome, words ...string) {
 		t.Helper()
-		o.want(t, 1).has(t, "1 problems")
+		o.Want(t, 1).Has(t, "1 problems")
 		for _, w := range words {
-			if !strings.Contains(o.stdout, w) {
-				t.Errorf("stdout does not say %q: %s", w, o.stdout)
+			if !strings.Contains(o.Stdout, w) {
+				t.Errorf("stdout does not say %q: %s", w, o.Stdout)
 			}
 		}
 	}
@@ -34,14 +35,14 @@ func TestDoctor(t *testing.T) {
 	p = startDev(t, dir, "--groups", "2")
 	tells(p.do(t, "", "doctor"), "problem  group", "sheaf group accept-loss")
 	var told struct{ Findings []finding.Finding }
-	p.do(t, "", "doctor", "-o", "json").want(t, 1).json(t, &told)
+	p.do(t, "", "doctor", "-o", "json").Want(t, 1).JSON(t, &told)
 	if len(told.Findings) != 1 || told.Findings[0].Severity != finding.Problem {
 		t.Errorf("%+v", told)
 	}
 
-	sheaf(t, nil, "doctor", "nowhere").want(t, 2).has(t, "neither a folder nor HOST:PORT")
-	sheaf(t, nil, "doctor", t.TempDir()).want(t, 1).has(t, "neither a volume nor a group")
-	sheaf(t, nil, "doctor", "127.0.0.1:1").want(t, 1).has(t, "nobody answers")
+	sheaf(t, nil, "doctor", "nowhere").Want(t, 2).Has(t, "neither a folder nor HOST:PORT")
+	sheaf(t, nil, "doctor", t.TempDir()).Want(t, 1).Has(t, "neither a volume nor a group")
+	sheaf(t, nil, "doctor", "127.0.0.1:1").Want(t, 1).Has(t, "nobody answers")
 	if _, err := os.Stat(filepath.Join(filepath.Dir(segment), "quarantine")); err == nil {
 		t.Error("the doctor changed something")
 	}

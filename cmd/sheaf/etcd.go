@@ -46,26 +46,26 @@ HTTP: /healthz (the process answers), /readyz (a read through the leader works),
   sheaf etcd --name etcd-0 --dir /data --listen-client :2379 --listen-peer :2380 --advertise-client etcd-0:2379 \
     --advertise-peer etcd-0:2380 --initial-cluster etcd-0=etcd-0:2380,etcd-1=etcd-1:2380,etcd-2=etcd-2:2380`,
 		Args: cobra.NoArgs,
-		RunE: a.body(func(ctx context.Context, _ []string) error {
+		RunE: a.Body(func(ctx context.Context, _ []string) error {
 			if err := f.fill(); err != nil {
 				return err
 			}
 			return a.etcd(ctx, f)
 		}),
 	}
-	f.add(a, cmd)
+	f.add(cmd)
 	cmd.AddCommand(a.etcdMembersCommand(), a.etcdRemoveCommand(), a.etcdPromoteCommand())
 	return cmd
 }
 
-func (f *etcdFlags) add(a *app, cmd *cobra.Command) {
+func (f *etcdFlags) add(cmd *cobra.Command) {
 	flags, c := cmd.Flags(), &f.cfg
 	flags.StringVar(&c.Name, "name", "", "name of the member (required)")
 	flags.StringVar(&c.Dir, "dir", "", "folder of the member (required)")
-	addressVar(flags, &c.ListenClient, "listen-client", "127.0.0.1:2379", "address for clients")
-	addressVar(flags, &c.ListenPeer, "listen-peer", "127.0.0.1:2380", "address for other members")
-	advertiseVar(flags, &c.AdvertiseClient, "advertise-client", "address that clients reach it by (default: the one it listens on)")
-	advertiseVar(flags, &c.AdvertisePeer, "advertise-peer", "address that members reach it by (default: the one it listens on)")
+	cli.AddressVar(flags, &c.ListenClient, "listen-client", "127.0.0.1:2379", "address for clients")
+	cli.AddressVar(flags, &c.ListenPeer, "listen-peer", "127.0.0.1:2380", "address for other members")
+	cli.AdvertiseVar(flags, &c.AdvertiseClient, "advertise-client", "address that clients reach it by (default: the one it listens on)")
+	cli.AdvertiseVar(flags, &c.AdvertisePeer, "advertise-peer", "address that members reach it by (default: the one it listens on)")
 	flags.StringVar(&f.cluster, "initial-cluster", "", "all members, as in a=host:2380,b=host:2380 (default: this one alone)")
 	flags.StringVar(&f.state, "initial-cluster-state", "new", "new, or existing: the cluster was formed before")
 	flags.BoolVar(&c.Rejoin, "rejoin", true, "where the disk of this member was replaced, join the others as a new member")
@@ -83,10 +83,10 @@ func (f *etcdFlags) add(a *app, cmd *cobra.Command) {
 	flags.StringVar(&c.PeerTLS.Cert, "peer-cert", "", "certificate for other members; TLS is used where one is given")
 	flags.StringVar(&c.PeerTLS.Key, "peer-key", "", "its key")
 	flags.StringVar(&c.PeerTLS.CA, "peer-ca", "", "authorities of members' certificates, which are asked for then")
-	httpVar(flags, &f.http, "127.0.0.1:2381", "address of /metrics, /healthz, /readyz and /status; empty: none")
-	f.log.add(a, cmd, "info")
-	a.complete(cmd, "initial-cluster-state", "new", "existing")
-	a.complete(cmd, "compaction-mode", "periodic", "revision")
+	cli.HTTPVar(flags, &f.http, "127.0.0.1:2381", "address of /metrics, /healthz, /readyz and /status; empty: none")
+	f.log.add(cmd, "info")
+	cli.Complete(cmd, "initial-cluster-state", "new", "existing")
+	cli.Complete(cmd, "compaction-mode", "periodic", "revision")
 	require(cmd, "name", "dir")
 }
 
@@ -128,7 +128,8 @@ func (f *etcdFlags) fill() (err error) {
 	return err
 }
 
-// joinTimeout is how long a member without data waits for the others until it ends and says so. Whoever runs it starts it again.
+// joinTimeout is how long a member without data waits for the others until it ends and says so. Whoever runs it starts
+// it again.
 const joinTimeout = 30 * time.Second
 
 func (a *app) etcd(ctx context.Context, f etcdFlags) error {
@@ -139,7 +140,7 @@ func (a *app) etcd(ctx context.Context, f etcdFlags) error {
 	}
 	f.cfg.StartTimeout, f.cfg.JoinTimeout = time.Minute, joinTimeout
 	f.cfg.Fatal = func(err error) {
-		a.out.Sayf("sheaf: etcd member %s: %v. Started again, it joins the others as a new member, unless with --rejoin=false", f.cfg.Name, err)
+		a.Out.Sayf("sheaf: etcd member %s: %v. Started again, it joins the others as a new member, unless with --rejoin=false", f.cfg.Name, err)
 		os.Exit(cli.ExitCode(err))
 	}
 	m, err := etcd.StartMember(ctx, f.cfg)
@@ -153,7 +154,7 @@ func (a *app) etcd(ctx context.Context, f etcdFlags) error {
 	f.cfg.Logger.Info("etcd serves", "name", f.cfg.Name, "address", m.Endpoint(), "dir", f.cfg.Dir)
 	select {
 	case <-ctx.Done():
-		a.out.Sayf("stopping")
+		a.Out.Sayf("stopping")
 	case err = <-m.Err():
 		err = fmt.Errorf("etcd has failed: %w", err)
 	}

@@ -18,7 +18,7 @@ import (
 
 // onEtcd makes the RunE of a command that talks to etcd itself.
 func (a *app) onEtcd(cfg *etcd.ClientConfig, run func(ctx context.Context, client *clientv3.Client, args []string) error) func(*cobra.Command, []string) error {
-	return a.body(func(ctx context.Context, args []string) (err error) {
+	return a.Body(func(ctx context.Context, args []string) (err error) {
 		if a.timeout > 0 {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, a.timeout)
@@ -102,8 +102,8 @@ func (a *app) printMembers(view *etcd.View) error {
 	for n := range view.Peers {
 		rows = append(rows, memberRowOf(&view.Peers[n]))
 	}
-	if a.out.JSON {
-		return a.out.WriteJSON(rows)
+	if a.Out.JSON {
+		return a.Out.WriteJSON(rows)
 	}
 	t := cli.Table{Header: []string{"NAME", "ID", "ROLE", "INDEX", "SIZE", "VERSION", "ADDRESS", "STATE"}}
 	for _, r := range rows {
@@ -122,10 +122,10 @@ func (a *app) printMembers(view *etcd.View) error {
 			cli.Text(r.Name), cli.Text(r.ID), cli.Text(r.Role), cli.Number(index), cli.Number(size), cli.Text(r.Version), cli.Text(r.Address), state,
 		})
 	}
-	if err := a.out.WriteTable(t); err != nil {
+	if err := a.Out.WriteTable(t); err != nil {
 		return err
 	}
-	a.out.Sayf("%d of %d members are well", view.Healthy(), len(view.Peers))
+	a.Out.Sayf("%d of %d members are well", view.Healthy(), len(view.Peers))
 	return nil
 }
 
@@ -179,7 +179,7 @@ A member whose disk was replaced does this by itself, unless it is started with 
 		if err := removeMember(ctx, client, p.ID); err != nil {
 			return fmt.Errorf("remove member %s (%x): %w", p.Label(), p.ID, err)
 		}
-		a.out.Sayf("member %s (%x) was removed. It joins again as a new one when it is started", p.Label(), p.ID)
+		a.Out.Sayf("member %s (%x) was removed. It joins again as a new one when it is started", p.Label(), p.ID)
 		return nil
 	})
 	return cmd
@@ -246,7 +246,7 @@ func (a *app) etcdPromoteCommand() *cobra.Command {
 		if _, err := client.MemberPromote(ctx, p.ID); err != nil {
 			return fmt.Errorf("promote member %s (%x): %w", p.Label(), p.ID, err)
 		}
-		a.out.Sayf("member %s (%x) votes now", p.Label(), p.ID)
+		a.Out.Sayf("member %s (%x) votes now", p.Label(), p.ID)
 		return nil
 	})
 	return cmd

@@ -58,7 +58,7 @@ func (r *etcdTrio) command(args ...string) outcome {
 func (r *etcdTrio) members() map[string]memberRow {
 	r.t.Helper()
 	var rows []memberRow
-	r.command("members", "-o", "json").want(r.t, 0).json(r.t, &rows)
+	r.command("members", "-o", "json").Want(r.t, 0).JSON(r.t, &rows)
 	out := map[string]memberRow{}
 	for _, row := range rows {
 		out[row.Name] = row
@@ -125,35 +125,35 @@ func TestAMemberOfEtcdOnADiskThatWasSetBackJoinsAgain(t *testing.T) {
 
 func TestTheMembersOfEtcdAreShownAndRemoved(t *testing.T) {
 	r := newEtcdTrio(t)
-	o := r.command("members").want(t, 0).has(t, "3 of 3 members are well")
-	if lines := strings.Split(o.stdout, "\n"); len(lines) != 5 || !strings.HasPrefix(lines[0], "NAME") || !strings.Contains(o.stdout, "leader") {
-		t.Errorf("%s", o.stdout)
+	o := r.command("members").Want(t, 0).Has(t, "3 of 3 members are well")
+	if lines := strings.Split(o.Stdout, "\n"); len(lines) != 5 || !strings.HasPrefix(lines[0], "NAME") || !strings.Contains(o.Stdout, "leader") {
+		t.Errorf("%s", o.Stdout)
 	}
-	r.command("remove", "c").want(t, 1).has(t, "it answers")
-	r.command("remove", "d").want(t, 1).has(t, "its members are a, b, c")
-	r.command("promote", "c").want(t, 1).has(t, "has its vote already")
+	r.command("remove", "c").Want(t, 1).Has(t, "it answers")
+	r.command("remove", "d").Want(t, 1).Has(t, "its members are a, b, c")
+	r.command("promote", "c").Want(t, 1).Has(t, "has its vote already")
 	r.runs["c"].kill()
-	o = r.command("members").want(t, 0).has(t, "2 of 3 members are well")
-	if !strings.Contains(o.stdout, "does not answer") {
-		t.Errorf("%s", o.stdout)
+	o = r.command("members").Want(t, 0).Has(t, "2 of 3 members are well")
+	if !strings.Contains(o.Stdout, "does not answer") {
+		t.Errorf("%s", o.Stdout)
 	}
-	r.command("remove", "a").want(t, 1).has(t, "1 of the 2 other members are well, which is no quorum")
-	r.command("remove", "c").want(t, 0).has(t, "was removed")
+	r.command("remove", "a").Want(t, 1).Has(t, "1 of the 2 other members are well, which is no quorum")
+	r.command("remove", "c").Want(t, 0).Has(t, "was removed")
 	if now := r.members(); len(now) != 2 {
 		t.Errorf("%+v", now)
 	}
 	// Its folder is that of a member that nobody knows any more.
 	r.start("c", "existing").waitReady(t)
-	r.command("members").want(t, 0).has(t, "3 of 3 members are well")
+	r.command("members").Want(t, 0).Has(t, "3 of 3 members are well")
 	// One that runs ends where it is removed, and joins again when it is started.
-	r.command("remove", "c", "--force").want(t, 0)
+	r.command("remove", "c", "--force").Want(t, 0)
 	r.runs["c"].awaitEnd(t)
 	if words := r.runs["c"].stderr.String(); !strings.Contains(words, "the others have removed this member") {
 		t.Errorf("%s", words)
 	}
 	r.start("c", "existing").waitReady(t)
-	r.command("members").want(t, 0).has(t, "3 of 3 members are well")
+	r.command("members").Want(t, 0).Has(t, "3 of 3 members are well")
 	r.runs["b"].kill()
 	r.runs["c"].kill()
-	r.command("members").want(t, 1).has(t, "no quorum")
+	r.command("members").Want(t, 1).Has(t, "no quorum")
 }

@@ -22,7 +22,7 @@ it is, listed and counted (exit code 1), unless --force.`,
 		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
 			opts.Dir = args[0]
 			conn.NoNotes() // progress is shown
-			report, err := cli.Export(ctx, conn, a.out, opts)
+			report, err := cli.Export(ctx, conn, a.Out, opts)
 			if report.Seconds == 0 {
 				return err // it never began
 			}
@@ -47,15 +47,15 @@ it is, listed and counted (exit code 1), unless --force.`,
 }
 
 func (a *app) printExport(r cli.ExportReport) error {
-	if a.out.JSON {
-		return a.out.WriteJSON(r)
+	if a.Out.JSON {
+		return a.Out.WriteJSON(r)
 	}
-	_, err := fmt.Fprintf(a.out.Out, "wrote %s files, %s, in %.1f s\n", cli.FormatCount(r.Files), cli.FormatBytes(r.Bytes), r.Seconds)
+	_, err := fmt.Fprintf(a.Out.Out, "wrote %s files, %s, in %.1f s\n", cli.FormatCount(r.Files), cli.FormatBytes(r.Bytes), r.Seconds)
 	if r.NoPath > 0 {
-		a.out.Sayf("%s records have no path: they went to _records/", cli.FormatCount(r.NoPath))
+		a.Out.Sayf("%s records have no path: they went to _records/", cli.FormatCount(r.NoPath))
 	}
 	for _, kind := range cli.SortedKeys(r.Failed) {
-		a.out.Sayf("%s not exported: %s", cli.FormatCount(r.Failed[kind]), kind)
+		a.Out.Sayf("%s not exported: %s", cli.FormatCount(r.Failed[kind]), kind)
 	}
 	return err
 }

@@ -11,8 +11,8 @@ import (
 func TestAGroupThatFailedIsToldByTheCommands(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir, "--groups", "2")
-	p.do(t, "a", "put", "3").want(t, 0)
-	p.do(t, "b", "put", "2").want(t, 0) // the other group
+	p.do(t, "a", "put", "3").Want(t, 0)
+	p.do(t, "b", "put", "2").Want(t, 0) // the other group
 	p.kill()
 	manifests, err := filepath.Glob(filepath.Join(dir, "shards", "*", "groups", "*", "manifest"))
 	must(t, err)
@@ -26,8 +26,8 @@ func TestAGroupThatFailedIsToldByTheCommands(t *testing.T) {
 		lines = nil
 		for _, id := range []string{"3", "2"} {
 			// Without a deadline: what waits is ended by the test's own. Nobody answers until the process has begun.
-			if o := p.do(t, "", "get", id, "--timeout", "0"); o.code == 1 && !strings.Contains(o.stderr, "nobody answers") {
-				lines = append(lines, o.stderr)
+			if o := p.do(t, "", "get", id, "--timeout", "0"); o.Code == 1 && !strings.Contains(o.Stderr, "nobody answers") {
+				lines = append(lines, o.Stderr)
 			}
 		}
 		return len(lines) == 1
@@ -41,21 +41,21 @@ func TestAGroupThatFailedIsToldByTheCommands(t *testing.T) {
 
 func TestWordsForWrongAddressesAndCommands(t *testing.T) {
 	p := startDev(t, t.TempDir())
-	sheaf(t, nil, "get", "1", "--server", "foo").want(t, 2).has(t, "HOST:PORT")
-	sheaf(t, nil, "get", "1", "--server", p.http).want(t, 1).has(t, "does not speak gRPC")
-	sheaf(t, nil, "get", "1", "--server", "no-such-host.invalid:1").want(t, 1).has(t, "nobody answers at no-such-host.invalid:1")
-	if o := sheaf(t, nil, "gte").want(t, 2); strings.Count(o.stderr, "\n") != 1 || !strings.Contains(o.stderr, "did you mean get") {
-		t.Errorf("%q", o.stderr)
+	sheaf(t, nil, "get", "1", "--server", "foo").Want(t, 2).Has(t, "HOST:PORT")
+	sheaf(t, nil, "get", "1", "--server", p.http).Want(t, 1).Has(t, "does not speak gRPC")
+	sheaf(t, nil, "get", "1", "--server", "no-such-host.invalid:1").Want(t, 1).Has(t, "nobody answers at no-such-host.invalid:1")
+	if o := sheaf(t, nil, "gte").Want(t, 2); strings.Count(o.Stderr, "\n") != 1 || !strings.Contains(o.Stderr, "did you mean get") {
+		t.Errorf("%q", o.Stderr)
 	}
-	if o := p.do(t, "x", "put", "1", "--if-absent").want(t, 0); o.stderr != "" {
-		t.Errorf("%q", o.stderr)
+	if o := p.do(t, "x", "put", "1", "--if-absent").Want(t, 0); o.Stderr != "" {
+		t.Errorf("%q", o.Stderr)
 	}
-	if o := p.do(t, "x", "put", "1", "--if-absent").want(t, 1); strings.Count(o.stderr, "version") != 1 {
-		t.Errorf("%q", o.stderr)
+	if o := p.do(t, "x", "put", "1", "--if-absent").Want(t, 1); strings.Count(o.Stderr, "version") != 1 {
+		t.Errorf("%q", o.Stderr)
 	}
 	tree := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(tree, "file"), []byte("text"), 0o600))
-	if o := p.do(t, "", "import", tree, "--dry-run").want(t, 0); strings.Contains(o.stdout, "B/s") {
-		t.Errorf("%q", o.stdout)
+	if o := p.do(t, "", "import", tree, "--dry-run").Want(t, 0); strings.Contains(o.Stdout, "B/s") {
+		t.Errorf("%q", o.Stdout)
 	}
 }

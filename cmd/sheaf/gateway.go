@@ -10,11 +10,14 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
+	"sheaf.dev/sheaf/internal/cgroup"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/identity"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/telemetry"
 )
@@ -23,6 +26,7 @@ import (
 type gatewayFlags struct {
 	place   placementFlags
 	log     logFlags
+	tls     tlsFlags
 	listen  string
 	http    string
 	pprof   string
@@ -46,15 +50,15 @@ func (a *app) gatewayCommand() *cobra.Command {
 takes part in the planner's election; any number of gateways may run. --create makes the store in etcd where it is missing.`,
 		Example: `  sheaf gateway --etcd etcd:2379 --store quotes --create --groups 256`,
 		Args:    cobra.NoArgs,
-		RunE: a.body(func(ctx context.Context, _ []string) error {
+		RunE: a.Body(func(ctx context.Context, _ []string) error {
 			return a.gateway(ctx, f)
 		}),
 	}
 	flags := cmd.Flags()
 	f.given = flags.Changed
-	addressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address for gRPC")
-	httpVar(flags, &f.http, "127.0.0.1:7601", "address of a page at /, /metrics, /healthz, /readyz and /status; empty: none")
-	pprofVar(flags, &f.pprof)
+	cli.AddressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address for gRPC")
+	cli.HTTPVar(flags, &f.http, "127.0.0.1:7601", "address of a page at /, /metrics, /healthz, /readyz and /status; empty: none")
+	cli.PprofVar(flags, &f.pprof)
 	flags.BoolVar(&f.planner, "planner", true, "also run the planner (one of all is elected)")
 	flags.BoolVar(&f.create, "create", false, "make the store in etcd where it is missing")
 	flags.StringVar(&f.routing, "routing", "hash", "with --create: hash or named")
@@ -63,8 +67,9 @@ takes part in the planner's election; any number of gateways may run. --create m
 	flags.IntVar(&f.copies, "copies", 1, "with --create: copies of each group, on shards of different failure domains: 1, 3 or 5")
 	flags.IntVar(&f.shards, "shards-min", 0, "with --create: place the first groups when so many shards are alive")
 	f.place.add(cmd)
-	f.log.add(a, cmd, "info")
-	a.complete(cmd, "routing", "hash", "named")
+	f.tls.add(cmd)
+	f.log.add(cmd, "info")
+	cli.Complete(cmd, "routing", "hash", "named")
 	return cmd
 }
 
@@ -102,25 +107,20 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 		Listen: f.listen, Store: store, StoreUUID: uuid.UUID(f.uid), Version: version, Logger: logger, Registry: registry,
 		ServerOptions: traces.ServerOptions(), ShardDialOptions: traces.DialOptions(),
 	}
-	fitGatewayCgroup(&cfg.Limits, cgroupLimit("/"))
+	source, err := f.tls.open(identity.Identity{Role: identity.Gateway}, logger, registry)
+	if err != nil {
+		return err
+	}
+	if source != nil {
+		defer source.Close()
+		cfg.Secure(source)
+	}
+	fitGatewayCgroup(&cfg.Limits, cgroup.MemoryLimit("/"))
 	g, err := gateway.Start(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	mux := http.NewServeMux()
-	g.HandleStatus(mux)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		soon, cancel := context.WithTimeout(r.Context(), time.Second)
-		defer cancel()
-		if err := g.Ready(soon); err != nil {
-			http.Error(w, "etcd has not been read yet, or does not hold the store", http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
-	stopHTTP, err := serveHTTP(ctx, "--http", f.http, mux)
+	stopHTTP, err := serveHTTP(ctx, "--http", f.http, gatewayPages(g, registry))
 	if err != nil {
 		return errors.Join(err, a.stopGracefully(g.Stop))
 	}
@@ -133,6 +133,24 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 	}
 	<-ctx.Done()
 	return errors.Join(a.stopGracefully(g.Stop), stopHTTP(), <-planned)
+}
+
+// gatewayPages are what a gateway tells by HTTP.
+func gatewayPages(g *gateway.Gateway, metrics prometheus.Gatherer) http.Handler {
+	mux := http.NewServeMux()
+	g.HandleStatus(mux)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		soon, cancel := context.WithTimeout(r.Context(), time.Second)
+		defer cancel()
+		if err := g.Ready(soon); err != nil {
+			http.Error(w, "etcd has not been read yet, or does not hold the store", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	return mux
 }
 
 // plan takes part in the planner's election, as soon as etcd holds the store.

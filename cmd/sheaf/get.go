@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/cli"
 )
 
@@ -59,49 +59,52 @@ it with --offset and --length.`,
 		}
 		slice := cmd.Flags().Changed("offset") || f.length >= 0
 		if err := a.get(ctx, conn, key, f, slice); err != nil {
-			return fmt.Errorf("get %d: %w", key.GetId(), err)
+			return fmt.Errorf("get %d: %w", key.ID, err)
 		}
 		return nil
 	})
 	return cmd
 }
 
-func (a *app) get(ctx context.Context, conn *cli.Conn, key *recordv1.RecordKey, f getFlags, slice bool) error {
-	read := func(w io.Writer) (*recordv1.Record, error) {
-		if !slice {
-			return conn.Get(ctx, &recordv1.GetRequest{Key: key, Version: f.version, MetadataOnly: f.metadata}, w)
+func (a *app) get(ctx context.Context, conn *cli.Conn, key client.Key, f getFlags, slice bool) error {
+	read := func(w io.Writer) (client.Record, error) {
+		switch {
+		case !slice:
+			return conn.Fetch(ctx, key, f.version, w)
+		case f.length != 0:
+			return conn.Download(ctx, key, w, &client.DownloadOptions{Version: f.version, Offset: f.offset, Length: max(f.length, 0)})
 		}
-		request := &recordv1.DownloadRequest{Key: key, Version: f.version, OffsetBytes: f.offset}
-		if f.length >= 0 {
-			request.LengthBytes = &f.length
+		r, err := conn.Open(ctx, key, &client.DownloadOptions{Version: f.version, Offset: f.offset})
+		if err != nil {
+			return client.Record{}, err
 		}
-		return conn.Download(ctx, request, w)
+		return r.Record(), r.Close() // nothing is wanted of its data
 	}
 	switch {
 	case f.metadata:
-		record, err := read(io.Discard)
+		record, err := conn.Get(ctx, key, &client.GetOptions{Version: f.version, MetadataOnly: true})
 		if err != nil {
 			return err
 		}
-		if a.out.JSON {
-			return a.out.WriteJSON(cli.JSONOf(record))
+		if a.Out.JSON {
+			return a.Out.WriteJSON(cli.JSONOf(record))
 		}
-		return a.out.WriteTable(cli.RecordTable([]*recordv1.Record{record}))
+		return a.Out.WriteTable(cli.RecordTable([]client.Record{record}))
 	case f.file != "":
 		return writeAside(f.file, func(w io.Writer) error {
 			_, err := read(w)
 			return err
 		})
-	case a.out.JSON:
+	case a.Out.JSON:
 		// The data goes last into the line, and its end is known only when it came: a large record costs memory here.
 		var data bytes.Buffer
 		record, err := read(&data)
 		if err != nil {
 			return err
 		}
-		return cli.WriteJSONLine(a.out.Out, record, &data)
+		return cli.WriteJSONLine(a.Out.Out, record, &data)
 	default:
-		_, err := read(a.out.Out)
+		_, err := read(a.Out.Out)
 		return err
 	}
 }

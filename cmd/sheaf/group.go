@@ -35,10 +35,10 @@ func (a *app) groupCreate() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("creating group %s: %w", args[0], err)
 			}
-			if a.out.JSON {
-				return a.out.WriteJSON(map[string]string{"group": made.GetGroup(), "uuid": made.GetUuid()})
+			if a.Out.JSON {
+				return a.Out.WriteJSON(map[string]string{"group": made.GetGroup(), "uuid": made.GetUuid()})
 			}
-			_, err = fmt.Fprintln(a.out.Out, made.GetUuid())
+			_, err = fmt.Fprintln(a.Out.Out, made.GetUuid())
 			return err
 		}),
 	}
@@ -63,7 +63,7 @@ not be checked: the shard is named. A copy with damage is repaired from another 
 			}); err != nil {
 				return err
 			}
-			a.out.Sayf("group %s: %s in %s entries checked", args[0], cli.FormatBytes(report.GetBytes()), cli.FormatCount(report.GetEntries()))
+			a.Out.Sayf("group %s: %s in %s entries checked", args[0], cli.FormatBytes(report.GetBytes()), cli.FormatCount(report.GetEntries()))
 			switch n := len(report.GetDamages()); {
 			case n > 0 && unchecked > 0:
 				return fmt.Errorf("group %s: %d places of damage, and %d of %d copies could not be checked", args[0], n, unchecked, len(copies))
@@ -88,9 +88,9 @@ func (a *app) verifiedCopies(group string, copies []*recordv1.VerifiedCopy) (row
 		case c.GetError() != "":
 			unchecked++
 			row["error"] = c.GetError()
-			a.out.Sayf("group %s on shard %s: not checked: %s", group, c.GetShard(), c.GetError())
+			a.Out.Sayf("group %s on shard %s: not checked: %s", group, c.GetShard(), c.GetError())
 		case len(copies) > 1:
-			a.out.Sayf("group %s on shard %s: %s in %s entries, %d places of damage", group, c.GetShard(), cli.FormatBytes(c.GetBytes()),
+			a.Out.Sayf("group %s on shard %s: %s in %s entries, %d places of damage", group, c.GetShard(), cli.FormatBytes(c.GetBytes()),
 				cli.FormatCount(c.GetEntries()), c.GetDamages())
 		}
 	}
@@ -112,13 +112,13 @@ func (a *app) groupCompact() *cobra.Command {
 			if why {
 				return a.writeHolds(args[0], r.GetHolds())
 			}
-			if a.out.JSON {
-				return a.out.WriteJSON(map[string]any{
+			if a.Out.JSON {
+				return a.Out.WriteJSON(map[string]any{
 					"group": args[0], "segments_rewritten": r.GetSegmentsRewritten(), "entries_dropped": r.GetEntriesDropped(),
 					"bytes_before": r.GetBytesBefore(), "bytes_after": r.GetBytesAfter(),
 				})
 			}
-			_, err = fmt.Fprintf(a.out.Out, "group %s: %d segments rewritten, %s entries dropped, %s before, %s now\n", args[0],
+			_, err = fmt.Fprintf(a.Out.Out, "group %s: %d segments rewritten, %s entries dropped, %s before, %s now\n", args[0],
 				r.GetSegmentsRewritten(), cli.FormatCount(r.GetEntriesDropped()), cli.FormatBytes(r.GetBytesBefore()), cli.FormatBytes(r.GetBytesAfter()))
 			return err
 		}),
@@ -131,19 +131,19 @@ func (a *app) groupCompact() *cobra.Command {
 
 // writeHolds says why superseded bytes of a group are still stored.
 func (a *app) writeHolds(group string, holds []*recordv1.CompactionHold) error {
-	if a.out.JSON {
+	if a.Out.JSON {
 		rows := make([]map[string]any, 0, len(holds))
 		for _, h := range holds {
 			rows = append(rows, map[string]any{"reason": h.GetReason(), "bytes": h.GetBytes(), "text": h.GetText()})
 		}
-		return a.out.WriteJSON(map[string]any{"group": group, "holds": rows})
+		return a.Out.WriteJSON(map[string]any{"group": group, "holds": rows})
 	}
 	if len(holds) == 0 {
-		_, err := fmt.Fprintf(a.out.Out, "group %s: nothing is superseded that is still stored\n", group)
+		_, err := fmt.Fprintf(a.Out.Out, "group %s: nothing is superseded that is still stored\n", group)
 		return err
 	}
 	for _, h := range holds {
-		if _, err := fmt.Fprintf(a.out.Out, "group %s: %s (%s): %s\n", group, cli.FormatBytes(h.GetBytes()), h.GetReason(), h.GetText()); err != nil {
+		if _, err := fmt.Fprintf(a.Out.Out, "group %s: %s (%s): %s\n", group, cli.FormatBytes(h.GetBytes()), h.GetReason(), h.GetText()); err != nil {
 			return err
 		}
 	}
@@ -174,12 +174,12 @@ the damaged bytes are kept aside on the shard.`,
 }
 
 func (a *app) printDamages(damages []*recordv1.Damage, fields map[string]any) error {
-	if a.out.JSON {
+	if a.Out.JSON {
 		fields["damages"] = cli.DamagesJSON(damages)
-		return a.out.WriteJSON(fields)
+		return a.Out.WriteJSON(fields)
 	}
 	for _, d := range damages {
-		if _, err := fmt.Fprintln(a.out.Out, cli.DamageWords(d)); err != nil {
+		if _, err := fmt.Fprintln(a.Out.Out, cli.DamageWords(d)); err != nil {
 			return err
 		}
 	}

@@ -53,8 +53,8 @@ func TestHardStartsUnderPressure(t *testing.T) {
 		p.waitHardStart(t, n, n%4 == 1, random)
 		took = append(took, time.Since(begin))
 		if kept != "" {
-			if o := p.do(t, "", "get", kept).want(t, 0); o.stdout != kept {
-				t.Fatalf("start %d: record %s holds %q", n, kept, o.stdout)
+			if o := p.do(t, "", "get", kept).Want(t, 0); o.Stdout != kept {
+				t.Fatalf("start %d: record %s holds %q", n, kept, o.Stdout)
 			}
 		}
 	}

@@ -36,7 +36,7 @@ cannot be read. After a kill, --resume goes on and stores nothing twice; --updat
 		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
 			opts.Dir = args[0]
 			conn.NoNotes() // progress is shown
-			report, err := cli.Import(ctx, conn, a.out, opts)
+			report, err := cli.Import(ctx, conn, a.Out, opts)
 			return a.reportImport(report, err)
 		}),
 	}
@@ -54,8 +54,8 @@ cannot be read. After a kill, --resume goes on and stores nothing twice; --updat
 	f.IntVar(&opts.Senders, "senders", 8, "streams that send")
 	f.StringVar(&opts.Failures, "failures", "", "write the list of all failures to this file, as JSON lines")
 	f.BoolVar(&opts.Quiet, "quiet", false, "show no progress")
-	a.complete(cmd, "id", "name", "sequence", "hash", "map:")
-	a.complete(cmd, "symlinks", "keep", "skip")
+	cli.Complete(cmd, "id", "name", "sequence", "hash", "map:")
+	cli.Complete(cmd, "symlinks", "keep", "skip")
 	return cmd
 }
 
@@ -64,10 +64,10 @@ func (a *app) reportImport(report cli.ImportReport, err error) error {
 		return err // it never began
 	}
 	var printErr error
-	if a.out.JSON {
-		printErr = a.out.WriteJSON(report)
+	if a.Out.JSON {
+		printErr = a.Out.WriteJSON(report)
 	} else {
-		_, printErr = fmt.Fprint(a.out.Out, importWords(report))
+		_, printErr = fmt.Fprint(a.Out.Out, importWords(report))
 	}
 	if err != nil {
 		return err

@@ -29,8 +29,8 @@ const killsDefault = 200
 
 // TestKillsAtRandomMoments kills the real process by SIGKILL at random moments and starts it again, over and over, on a
 // few stores side by side. A checker remembers every acknowledgement: after each start everything acknowledged must be
-// there byte for byte, nothing else, and a write that was cut off must be there as a whole or not at all; repeated with its
-// request id it must be stored exactly once.
+// there byte for byte, nothing else, and a write that was cut off must be there as a whole or not at all; repeated with
+// its request id it must be stored exactly once.
 func TestKillsAtRandomMoments(t *testing.T) {
 	kills := killsDefault
 	if s := os.Getenv("SHEAF_KILLS"); s != "" {
@@ -235,7 +235,7 @@ func (k *killer) finish() {
 	if code := p.stop(k.t); code != 0 {
 		k.t.Errorf("stopping: exit code %d: %s", code, p.stderr)
 	}
-	sheaf(k.t, nil, "verify", k.dir).want(k.t, 0)
+	sheaf(k.t, nil, "verify", k.dir).Want(k.t, 0)
 }
 
 func (k *killer) compact(ctx context.Context) {
@@ -264,8 +264,8 @@ func (k *killer) startImport() {
 	}()
 }
 
-// settleImport waits for the import of an earlier round, or kills it; then, or where it had begun while nobody answered, it
-// imports again with --resume.
+// settleImport waits for the import of an earlier round, or kills it; then, or where it had begun while nobody
+// answered, it imports again with --resume.
 func (k *killer) settleImport() {
 	if k.importing == nil {
 		return
@@ -278,7 +278,7 @@ func (k *killer) settleImport() {
 	err := <-k.importOK
 	switch {
 	case killed, err != nil && strings.Contains(err.Error(), "nobody answers"):
-		sheaf(k.t, nil, "import", k.tree, "--id", "hash", "--prefix", prefix, "--server", k.server, "--quiet", "--resume").want(k.t, 0)
+		sheaf(k.t, nil, "import", k.tree, "--id", "hash", "--prefix", prefix, "--server", k.server, "--quiet", "--resume").Want(k.t, 0)
 	case err != nil:
 		k.t.Error(err)
 	}

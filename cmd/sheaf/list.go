@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/cli"
 )
 
@@ -27,12 +27,17 @@ func (a *app) versionsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			records, err := conn.Versions(ctx, k, limit)
-			if err != nil {
-				return fmt.Errorf("versions %d: %w", k.GetId(), err)
+			var records []client.Record
+			for r, err := range conn.Versions(ctx, k) {
+				if err != nil {
+					return fmt.Errorf("versions %d: %w", k.ID, err)
+				}
+				if records = append(records, r); len(records) == limit {
+					break
+				}
 			}
 			if len(records) == 0 {
-				return cli.NotFoundf("versions %d: there is no such record", k.GetId())
+				return cli.NotFoundf("versions %d: there is no such record", k.ID)
 			}
 			return a.printRecords(records)
 		}),
@@ -66,13 +71,13 @@ func (a *app) findCommand() *cobra.Command {
 	}
 }
 
-func (a *app) printRecords(records []*recordv1.Record) error {
-	if !a.out.JSON {
-		return a.out.WriteTable(cli.RecordTable(records))
+func (a *app) printRecords(records []client.Record) error {
+	if !a.Out.JSON {
+		return a.Out.WriteTable(cli.RecordTable(records))
 	}
 	rows := make([]cli.RecordJSON, 0, len(records))
 	for _, r := range records {
 		rows = append(rows, cli.JSONOf(r))
 	}
-	return a.out.WriteJSON(rows)
+	return a.Out.WriteJSON(rows)
 }

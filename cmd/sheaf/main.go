@@ -16,8 +16,8 @@ var version = "unknown"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	a := &app{out: &cli.Output{Out: os.Stdout, Err: os.Stderr}}
-	err := a.run(ctx, os.Args[1:])
+	a := &app{Program: cli.Program{Out: &cli.Output{Out: os.Stdout, Err: os.Stderr}}}
+	err := a.Run(ctx, a.rootCommand(), os.Args[1:])
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "sheaf: %s\n", cli.Describe(err, a.server))

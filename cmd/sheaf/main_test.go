@@ -6,12 +6,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -24,6 +20,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"sheaf.dev/sheaf/internal/cli/clitest"
 	"sheaf.dev/sheaf/internal/loopback"
 )
 
@@ -31,91 +28,15 @@ import (
 var sheafBinary string
 
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "sheaf-test-bin-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		sheafBinary = filepath.Join(dir, "sheaf")
-		build := exec.Command("go", "build", "-o", sheafBinary, ".")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		build.Stderr = os.Stderr
-		if err := build.Run(); err != nil {
-			fmt.Fprintln(os.Stderr, "building sheaf:", err)
-			return 1
-		}
-		return m.Run()
-	}())
+	clitest.Main(m, func(dir string) { sheafBinary = filepath.Join(dir, "sheaf") }, ".")
 }
 
-// outcome of a command.
-type outcome struct {
-	code           int
-	stdout, stderr string
-}
+type outcome = clitest.Outcome
 
 // sheaf runs the program to its end.
 func sheaf(t testing.TB, stdin io.Reader, args ...string) outcome {
 	t.Helper()
-	return run(t, stdin, nil, append([]string{sheafBinary}, args...)...)
-}
-
-// runAs runs a command as another user.
-func runAs(t testing.TB, who *syscall.Credential, args ...string) outcome {
-	t.Helper()
-	return run(t, nil, who, args...)
-}
-
-func run(t testing.TB, stdin io.Reader, who *syscall.Credential, args ...string) outcome {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
-	if who != nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
-	}
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatalf("%s: %v", strings.Join(args, " "), err)
-	}
-	return outcome{code: cmd.ProcessState.ExitCode(), stdout: stdout.String(), stderr: stderr.String()}
-}
-
-// want fails the test where a command did not end with this code.
-func (o outcome) want(t testing.TB, code int) outcome {
-	t.Helper()
-	if o.code != code {
-		t.Fatalf("exit code %d, want %d\nstdout: %s\nstderr: %s", o.code, code, shortened(o.stdout), shortened(o.stderr))
-	}
-	return o
-}
-
-// has fails the test where standard error lacks a text.
-func (o outcome) has(t testing.TB, text string) outcome {
-	t.Helper()
-	if !strings.Contains(o.stderr, text) {
-		t.Fatalf("stderr does not say %q: %s", text, shortened(o.stderr))
-	}
-	return o
-}
-
-func (o outcome) json(t testing.TB, into any) {
-	t.Helper()
-	if err := json.Unmarshal([]byte(o.stdout), into); err != nil {
-		t.Fatalf("stdout is not JSON: %v: %s", err, shortened(o.stdout))
-	}
-}
-
-func shortened(s string) string {
-	if len(s) > 2000 {
-		return s[:2000] + "..."
-	}
-	return s
+	return clitest.Run(t, stdin, nil, append([]string{sheafBinary}, args...)...)
 }
 
 // process is a running sheaf dev.

@@ -70,7 +70,8 @@ func planMoves(ctx context.Context, conn *cli.Conn) ([]*recordv1.Move, error) {
 	return list.GetMoves(), nil
 }
 
-// watchMoves shows moves until there are none. A terminal is written anew each time; elsewhere one look follows the other.
+// watchMoves shows moves until there are none. A terminal is written anew each time; elsewhere one look follows the
+// other.
 func (a *app) watchMoves(ctx context.Context, conn *cli.Conn, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -82,8 +83,8 @@ func (a *app) watchMoves(ctx context.Context, conn *cli.Conn, every time.Duratio
 		if err != nil {
 			return err
 		}
-		if !a.out.JSON && a.out.Colour() {
-			if _, err := fmt.Fprint(a.out.Out, clearScreen); err != nil {
+		if !a.Out.JSON && a.Out.Colour() {
+			if _, err := fmt.Fprint(a.Out.Out, clearScreen); err != nil {
 				return err
 			}
 		}
@@ -99,15 +100,15 @@ func (a *app) watchMoves(ctx context.Context, conn *cli.Conn, every time.Duratio
 }
 
 func (a *app) printMoves(moves []*recordv1.Move) error {
-	if a.out.JSON {
-		return a.out.WriteJSON(movesJSON(moves))
+	if a.Out.JSON {
+		return a.Out.WriteJSON(movesJSON(moves))
 	}
-	if err := a.out.WriteTable(movesTable(moves)); err != nil {
+	if err := a.Out.WriteTable(movesTable(moves)); err != nil {
 		return err
 	}
-	a.out.Sayf("%s", movesWords(moves))
+	a.Out.Sayf("%s", movesWords(moves))
 	if words := sharedWords(moves); words != "" {
-		a.out.Sayf("%s", words)
+		a.Out.Sayf("%s", words)
 	}
 	return nil
 }

@@ -2,8 +2,12 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"net"
 	"strings"
 	"testing"
+
+	"google.golang.org/grpc"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/cli"
@@ -21,7 +25,7 @@ func TestMovesInWords(t *testing.T) {
 		{Group: "5", From: []string{"a"}, To: []string{"d"}, Bytes: 7 * mib, Reason: "Drain"},
 	}
 	var out, words bytes.Buffer
-	a := app{out: &cli.Output{Out: &out, Err: &words}}
+	a := app{Program: cli.Program{Out: &cli.Output{Out: &out, Err: &words}}}
 	if err := a.printMoves(moves); err != nil {
 		t.Fatal(err)
 	}
@@ -65,4 +69,35 @@ func TestRolesAndLagInWords(t *testing.T) {
 			t.Errorf("%v is %q, want %q", g, got, want)
 		}
 	}
+}
+
+// planned answers with moves, of which one runs.
+type planned struct {
+	recordv1.UnimplementedAdminServiceServer
+}
+
+func (planned) PlanMoves(context.Context, *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse, error) {
+	return &recordv1.PlanMovesResponse{Moves: []*recordv1.Move{
+		{Group: "3", From: []string{"a"}, To: []string{"d"}, Running: true, Phase: recordv1.MovePhase_MOVE_PHASE_COPYING, Reason: "Drain"},
+		{Group: "4", From: []string{"b"}, To: []string{"d"}, Reason: "Drain"},
+	}}, nil
+}
+
+func TestMovesDryRunShowsWhatHasNotBegun(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	server := grpc.NewServer()
+	recordv1.RegisterAdminServiceServer(server, planned{})
+	go func() { _ = server.Serve(l) }()
+	defer server.Stop()
+	moves := func(flags ...string) string {
+		return sheaf(t, nil, append([]string{"moves", "--server", l.Addr().String()}, flags...)...).Want(t, 0).Stdout
+	}
+	if all := moves(); !strings.Contains(all, "copying") || !strings.Contains(all, "planned") {
+		t.Errorf("moves: %s", all)
+	}
+	if rest := moves("--dry-run"); strings.Contains(rest, "copying") || !strings.Contains(rest, "planned") {
+		t.Errorf("moves --dry-run: %s", rest)
+	}
+	sheaf(t, nil, "moves", "--dry-run", "--watch").Want(t, 2).Has(t, "one of them")
 }

@@ -13,7 +13,7 @@ import (
 func TestProfilesAreServedOnWish(t *testing.T) {
 	for _, address := range []string{"192.0.2.1:6060", "0.0.0.0:6060", ":6060", "[::]:6060", "example.com:6060", "localhost:6060", "6060"} {
 		for _, command := range [][]string{{"dev"}, {"gateway"}, {"shard", "--name", "a", "--dir", t.TempDir()}} {
-			sheaf(t, nil, append(command, "--pprof", address)...).want(t, 2).has(t, "--pprof")
+			sheaf(t, nil, append(command, "--pprof", address)...).Want(t, 2).Has(t, "--pprof")
 		}
 	}
 

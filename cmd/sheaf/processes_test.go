@@ -41,7 +41,7 @@ func TestRealProcesses(t *testing.T) {
 	endpoints := strings.Join(server.Endpoints(), ",")
 	common := []string{"--etcd", endpoints, "--store", "quotes"}
 
-	sheaf(t, nil, append([]string{"gateway", "--listen", freeAddress(t), "--http", ""}, common...)...).want(t, 1).has(t, "--create")
+	sheaf(t, nil, append([]string{"gateway", "--listen", freeAddress(t), "--http", ""}, common...)...).Want(t, 1).Has(t, "--create")
 
 	gateway := serve(t, append([]string{"gateway", "--listen", freeAddress(t), "--http", freeAddress(t), "--create", "--groups", "6"}, common...)...)
 	gateway.server, gateway.http = gateway.cmd.Args[3], gateway.cmd.Args[5]
@@ -56,9 +56,9 @@ func TestRealProcesses(t *testing.T) {
 	startShard("a")
 	startShard("b")
 	for _, id := range strings.Fields("1 2 3 4 5 6 7 8 9 10 11 12") {
-		eventually(t, func() bool { return sheaf(t, strings.NewReader(id), "put", id, "--server", gateway.server).code == 0 })
+		eventually(t, func() bool { return sheaf(t, strings.NewReader(id), "put", id, "--server", gateway.server).Code == 0 })
 	}
-	sheaf(t, nil, "shard", "--name", "a", "--dir", dirs["b"], "--listen", freeAddress(t), "--etcd", endpoints, "--store", "quotes", "--http", "").want(t, 1)
+	sheaf(t, nil, "shard", "--name", "a", "--dir", dirs["b"], "--listen", freeAddress(t), "--etcd", endpoints, "--store", "quotes", "--http", "").Want(t, 1)
 
 	// One shard is killed and comes back, the other one is stopped and comes back.
 	shards["a"].kill()
@@ -72,10 +72,10 @@ func TestRealProcesses(t *testing.T) {
 	for _, id := range strings.Fields("1 2 3 4 5 6 7 8 9 10 11 12") {
 		eventually(t, func() bool {
 			o := sheaf(t, nil, "get", id, "--server", gateway.server)
-			if o.code == 0 && o.stdout != id {
-				t.Fatalf("get %s: %q", id, o.stdout)
+			if o.Code == 0 && o.Stdout != id {
+				t.Fatalf("get %s: %q", id, o.Stdout)
 			}
-			return o.code == 0
+			return o.Code == 0
 		})
 	}
 	if code := gateway.stop(t); code != 0 {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,13 +11,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/cli"
 )
 
 func (a *app) putCommand() *cobra.Command {
 	var key keyFlags
-	var condition conditionFlags
+	var opts client.PutOptions
 	var attributes []string
 	var timestamp string
 	cmd := &cobra.Command{
@@ -29,9 +30,9 @@ size: above 1 MiB it is uploaded as a stream.`,
   sheaf put 0x2a picture.png --attr type=image/png
   sheaf put 42 new.txt --if-version 17`,
 		Args: cobra.RangeArgs(1, 2),
-		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) (err error) {
-			opts := cli.PutOptions{Condition: condition.condition()}
-			if opts.Key, err = key.key(args[0]); err != nil {
+		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
+			k, err := key.key(args[0])
+			if err != nil {
 				return err
 			}
 			if opts.Attributes, err = cli.ParseAttributes(attributes); err != nil {
@@ -42,66 +43,64 @@ size: above 1 MiB it is uploaded as a stream.`,
 				if err != nil {
 					return err
 				}
-				opts.Timestamp = &ns
+				opts.Timestamp = time.Unix(0, ns)
 			}
-			source, size, err := openSource(args)
+			source, err := openSource(args)
 			if err != nil {
-				return fmt.Errorf("put %d: %w", opts.Key.GetId(), err)
+				return fmt.Errorf("put %d: %w", k.ID, err)
 			}
 			defer source.Close() //nolint:errcheck // only read from
-			opts.SizeBytes = size
-			var response *recordv1.PutResponse
-			var n int64
+			var result client.PutResult
 			err = orInterrupted(ctx, func() (err error) {
-				response, n, err = conn.Put(ctx, opts, source)
+				result, err = conn.Store(ctx, k, source, &opts)
 				return err
 			})
 			if err != nil {
-				return fmt.Errorf("put %d: %w", opts.Key.GetId(), err)
+				return fmt.Errorf("put %d: %w", k.ID, err)
 			}
-			if !a.out.JSON {
-				_, err = fmt.Fprintln(a.out.Out, response.GetVersion())
+			if !a.Out.JSON {
+				_, err = fmt.Fprintln(a.Out.Out, result.Version)
 				return err
 			}
-			return a.out.WriteJSON(map[string]any{
-				"id": strconv.FormatInt(opts.Key.GetId(), 10), "version": response.GetVersion(), "size_bytes": n,
-				"commit_time": cli.FormatTime(response.GetCommitTimeUnixNs()), "crc32c": cli.FormatCRC(response.GetDataCrc32C()),
+			return a.Out.WriteJSON(map[string]any{
+				"id": strconv.FormatInt(k.ID, 10), "version": result.Version, "size_bytes": result.Size,
+				"commit_time": cli.FormatTime(result.CommitTime), "crc32c": cli.FormatCRC(result.CRC32C),
 			})
 		}),
 	}
 	key.add(cmd)
 	cmd.Flags().StringArrayVar(&attributes, "attr", nil, "attribute key=value; may be given many times")
 	cmd.Flags().StringVar(&timestamp, "timestamp", "", "the record's time: RFC 3339 or Unix nanoseconds (default: when it is stored)")
-	cmd.Flags().StringVar(&condition.ifVersion, "if-version", "", "only if the newest version is this one")
-	cmd.Flags().BoolVar(&condition.ifAbsent, "if-absent", false, "only if there is no such record")
+	cmd.Flags().StringVar(&opts.IfVersion, "if-version", "", "only if the newest version is this one")
+	cmd.Flags().BoolVar(&opts.IfAbsent, "if-absent", false, "only if there is no such record")
 	cmd.MarkFlagsMutuallyExclusive("if-version", "if-absent")
 	return cmd
 }
 
-// openSource opens the file named second, or standard input. The size is nil where it is not known.
-func openSource(args []string) (io.ReadCloser, *int64, error) {
+// openSource opens the file named second, or standard input. Only what can be read again is an io.Seeker.
+func openSource(args []string) (io.ReadCloser, error) {
 	if len(args) < 2 || args[1] == "-" {
-		return io.NopCloser(os.Stdin), nil, nil
+		return io.NopCloser(os.Stdin), nil
 	}
 	f, err := os.Open(args[1])
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	info, err := f.Stat()
 	if err == nil && info.IsDir() {
 		err = fmt.Errorf("%s is a folder (sheaf import stores a tree)", args[1])
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, errors.Join(err, f.Close())
 	}
 	if !info.Mode().IsRegular() {
-		return f, nil, nil
+		return struct{ io.ReadCloser }{f}, nil
 	}
-	size := info.Size()
-	return f, &size, nil
+	return f, nil
 }
 
-// orInterrupted returns when do does, or ctx ends: a read of standard input cannot be interrupted, so it is left behind.
+// orInterrupted returns when do does, or ctx ends: a read of standard input cannot be interrupted, so it is left
+// behind.
 func orInterrupted(ctx context.Context, do func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- do() }()

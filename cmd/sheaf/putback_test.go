@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/volume"
 )
 
-// The folder of a shard is put back from an image that was taken while the shard ran, with a real etcd, and at the same address: the shard says
-// so and serves nothing. The right folder is served again.
+// The folder of a shard is put back from an image that was taken while the shard ran, with a real etcd, and at the same
+// address: the shard says so and serves nothing. The right folder is served again.
 func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
 	c := newCluster(t)
 	a := c.shards["a"]
@@ -30,7 +30,7 @@ func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
 	before := step()
 	for _, id := range clusterIDs {
 		eventually(t, func() bool {
-			return sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).code == 0
+			return sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).Code == 0
 		})
 	}
 	// It takes the second one when etcd has been told of the first.

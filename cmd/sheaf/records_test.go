@@ -97,19 +97,19 @@ func TestWrongUsageIsExitCode2(t *testing.T) {
 		{"dump"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
-			o := sheaf(t, strings.NewReader(""), args...).want(t, 2)
-			if o.stdout != "" {
-				t.Errorf("words on stdout: %s", o.stdout)
+			o := sheaf(t, strings.NewReader(""), args...).Want(t, 2)
+			if o.Stdout != "" {
+				t.Errorf("words on stdout: %s", o.Stdout)
 			}
-			if !strings.HasPrefix(o.stderr, "sheaf: ") {
-				t.Errorf("stderr: %s", o.stderr)
+			if !strings.HasPrefix(o.Stderr, "sheaf: ") {
+				t.Errorf("stderr: %s", o.Stderr)
 			}
 		})
 	}
 }
 
 func TestNobodyAnswersIsExitCode1AndSaysWhatToDo(t *testing.T) {
-	sheaf(t, nil, "get", "1", "--server", freeAddress(t)).want(t, 1).has(t, "sheaf dev")
+	sheaf(t, nil, "get", "1", "--server", freeAddress(t)).Want(t, 1).Has(t, "sheaf dev")
 }
 
 func TestCommandsOnRecords(t *testing.T) {
@@ -118,52 +118,52 @@ func TestCommandsOnRecords(t *testing.T) {
 	t.Run("put and get at both ends of int64, negative, hexadecimal", func(t *testing.T) {
 		for i, id := range []string{"9223372036854775807", "-9223372036854775808", "0", "-5", "0xFFfffffffffffff0", "0x2a"} {
 			data := strings.Repeat("x", i) // the first one is empty
-			p.do(t, data, "put", id).want(t, 0)
-			if o := p.do(t, "", "get", id).want(t, 0); o.stdout != data {
-				t.Errorf("get %s: %q, want %q", id, o.stdout, data)
+			p.do(t, data, "put", id).Want(t, 0)
+			if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != data {
+				t.Errorf("get %s: %q, want %q", id, o.Stdout, data)
 			}
 		}
-		if o := p.do(t, "", "get", "-16").want(t, 0); o.stdout != "xxxx" {
-			t.Errorf("0xfffffffffffffff0 is -16: %q", o.stdout)
+		if o := p.do(t, "", "get", "-16").Want(t, 0); o.Stdout != "xxxx" {
+			t.Errorf("0xfffffffffffffff0 is -16: %q", o.Stdout)
 		}
-		if o := p.do(t, "", "get", "42").want(t, 0); o.stdout != "xxxxx" {
-			t.Errorf("0x2a is 42: %q", o.stdout)
+		if o := p.do(t, "", "get", "42").Want(t, 0); o.Stdout != "xxxxx" {
+			t.Errorf("0x2a is 42: %q", o.Stdout)
 		}
 	})
 
 	t.Run("not found is exit code 3", func(t *testing.T) {
 		for _, command := range []string{"get", "rm", "versions", "find"} {
-			p.do(t, "", command, "777777").want(t, 3)
+			p.do(t, "", command, "777777").Want(t, 3)
 		}
-		p.do(t, "", "rm", "777777", "--ignore-not-found").want(t, 0)
-		p.do(t, "a", "put", "77").want(t, 0)
-		p.do(t, "", "rm", "77").want(t, 0)
-		p.do(t, "", "get", "77").want(t, 3)
-		p.do(t, "", "get", "77", "--version", "nonsense").want(t, 2)
+		p.do(t, "", "rm", "777777", "--ignore-not-found").Want(t, 0)
+		p.do(t, "a", "put", "77").Want(t, 0)
+		p.do(t, "", "rm", "77").Want(t, 0)
+		p.do(t, "", "get", "77").Want(t, 3)
+		p.do(t, "", "get", "77", "--version", "nonsense").Want(t, 2)
 	})
 
 	t.Run("conditions", func(t *testing.T) {
-		first := strings.TrimSpace(p.do(t, "one", "put", "500", "--if-absent").want(t, 0).stdout)
-		p.do(t, "two", "put", "500", "--if-absent").want(t, 1).has(t, "RECORD_EXISTS")
-		p.do(t, "two", "put", "500", "--if-version", first).want(t, 0)
-		p.do(t, "three", "put", "500", "--if-version", first).want(t, 1).has(t, "VERSION_MISMATCH")
-		p.do(t, "", "rm", "500", "--if-version", first).want(t, 1).has(t, "VERSION_MISMATCH")
-		if o := p.do(t, "", "get", "500").want(t, 0); o.stdout != "two" {
-			t.Errorf("a refused write shows: %q", o.stdout)
+		first := strings.TrimSpace(p.do(t, "one", "put", "500", "--if-absent").Want(t, 0).Stdout)
+		p.do(t, "two", "put", "500", "--if-absent").Want(t, 1).Has(t, "RECORD_EXISTS")
+		p.do(t, "two", "put", "500", "--if-version", first).Want(t, 0)
+		p.do(t, "three", "put", "500", "--if-version", first).Want(t, 1).Has(t, "VERSION_MISMATCH")
+		p.do(t, "", "rm", "500", "--if-version", first).Want(t, 1).Has(t, "VERSION_MISMATCH")
+		if o := p.do(t, "", "get", "500").Want(t, 0); o.Stdout != "two" {
+			t.Errorf("a refused write shows: %q", o.Stdout)
 		}
-		if o := p.do(t, "", "get", "500", "--version", first).want(t, 0); o.stdout != "one" {
-			t.Errorf("the first version: %q", o.stdout)
+		if o := p.do(t, "", "get", "500", "--version", first).Want(t, 0); o.Stdout != "one" {
+			t.Errorf("the first version: %q", o.Stdout)
 		}
 	})
 
 	t.Run("attributes, timestamp and JSON", func(t *testing.T) {
-		p.do(t, "data\x00\xff", "put", "600", "--attr", "kind=a b", "--attr", "empty=", "--timestamp", "2020-02-03T04:05:06.000000007Z").want(t, 0)
+		p.do(t, "data\x00\xff", "put", "600", "--attr", "kind=a b", "--attr", "empty=", "--timestamp", "2020-02-03T04:05:06.000000007Z").Want(t, 0)
 		var r struct {
 			ID, Group, Version, Timestamp, Data string
 			SizeBytes                           int64 `json:"size_bytes"`
 			Attributes                          map[string]string
 		}
-		p.do(t, "", "get", "600", "-o", "json").want(t, 0).json(t, &r)
+		p.do(t, "", "get", "600", "-o", "json").Want(t, 0).JSON(t, &r)
 		if r.ID != "600" || r.Timestamp != "2020-02-03T04:05:06.000000007Z" || r.SizeBytes != 6 || r.Attributes["kind"] != "a b" || r.Version == "" {
 			t.Errorf("record: %+v", r)
 		}
@@ -173,26 +173,26 @@ func TestCommandsOnRecords(t *testing.T) {
 		if data, err := base64.StdEncoding.DecodeString(r.Data); err != nil || string(data) != "data\x00\xff" {
 			t.Errorf("data %q: %v", data, err)
 		}
-		o := p.do(t, "", "get", "600", "--metadata", "-o", "json").want(t, 0)
-		if strings.Contains(o.stdout, `"data"`) {
-			t.Errorf("--metadata gave data: %s", o.stdout)
+		o := p.do(t, "", "get", "600", "--metadata", "-o", "json").Want(t, 0)
+		if strings.Contains(o.Stdout, `"data"`) {
+			t.Errorf("--metadata gave data: %s", o.Stdout)
 		}
 	})
 
 	t.Run("versions newest first, deletes included", func(t *testing.T) {
 		for _, data := range []string{"1", "22", "333"} {
-			p.do(t, data, "put", "700").want(t, 0)
+			p.do(t, data, "put", "700").Want(t, 0)
 		}
-		p.do(t, "", "rm", "700").want(t, 0)
+		p.do(t, "", "rm", "700").Want(t, 0)
 		var rows []struct {
 			SizeBytes int64 `json:"size_bytes"`
 			Deleted   bool
 		}
-		p.do(t, "", "versions", "700", "-o", "json").want(t, 0).json(t, &rows)
+		p.do(t, "", "versions", "700", "-o", "json").Want(t, 0).JSON(t, &rows)
 		if len(rows) != 4 || !rows[0].Deleted || rows[1].SizeBytes != 3 || rows[3].SizeBytes != 1 {
 			t.Errorf("versions: %+v", rows)
 		}
-		p.do(t, "", "versions", "700", "--limit", "2", "-o", "json").want(t, 0).json(t, &rows)
+		p.do(t, "", "versions", "700", "--limit", "2", "-o", "json").Want(t, 0).JSON(t, &rows)
 		if len(rows) != 2 {
 			t.Errorf("--limit 2 gave %d", len(rows))
 		}
@@ -200,8 +200,8 @@ func TestCommandsOnRecords(t *testing.T) {
 
 	t.Run("find", func(t *testing.T) {
 		var rows []struct{ ID, Group string }
-		p.do(t, "x", "put", "710").want(t, 0)
-		p.do(t, "", "find", "710", "-o", "json").want(t, 0).json(t, &rows)
+		p.do(t, "x", "put", "710").Want(t, 0)
+		p.do(t, "", "find", "710", "-o", "json").Want(t, 0).JSON(t, &rows)
 		if len(rows) != 1 || rows[0].ID != "710" || rows[0].Group == "" {
 			t.Errorf("find: %+v", rows)
 		}
@@ -214,33 +214,33 @@ func TestCommandsOnRecords(t *testing.T) {
 			if err := os.WriteFile(source, data, 0o644); err != nil {
 				t.Fatal(err)
 			}
-			p.do(t, "", "put", "800", source).want(t, 0)
-			if o := p.do(t, "", "get", "800").want(t, 0); o.stdout != string(data) {
-				t.Fatalf("%d bytes came back as %d others", size, len(o.stdout))
+			p.do(t, "", "put", "800", source).Want(t, 0)
+			if o := p.do(t, "", "get", "800").Want(t, 0); o.Stdout != string(data) {
+				t.Fatalf("%d bytes came back as %d others", size, len(o.Stdout))
 			}
-			o := p.do(t, "", "get", "800", "--offset", "1000", "--length", "70000").want(t, 0)
-			if o.stdout != string(data[1000:71000]) {
+			o := p.do(t, "", "get", "800", "--offset", "1000", "--length", "70000").Want(t, 0)
+			if o.Stdout != string(data[1000:71000]) {
 				t.Errorf("a slice of %d bytes is wrong", size)
 			}
 			to := filepath.Join(t.TempDir(), "to")
-			p.do(t, "", "get", "800", "--to", to).want(t, 0)
+			p.do(t, "", "get", "800", "--to", to).Want(t, 0)
 			if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, data) {
 				t.Errorf("--to: %v", err)
 			}
 		}
-		p.do(t, string(pattern(9, 3<<20)), "put", "801", "-").want(t, 0) // size not known beforehand
-		if o := p.do(t, "", "get", "801").want(t, 0); o.stdout != string(pattern(9, 3<<20)) {
+		p.do(t, string(pattern(9, 3<<20)), "put", "801", "-").Want(t, 0) // size not known beforehand
+		if o := p.do(t, "", "get", "801").Want(t, 0); o.Stdout != string(pattern(9, 3<<20)) {
 			t.Error("an upload from standard input is wrong")
 		}
-		p.do(t, "", "get", "801", "--offset", "99999999").want(t, 1).has(t, "BAD_RANGE")
+		p.do(t, "", "get", "801", "--offset", "99999999").Want(t, 1).Has(t, "BAD_RANGE")
 	})
 
 	t.Run("groups named in Hash routing are refused", func(t *testing.T) {
-		p.do(t, "x", "put", "1", "--group", "customers").want(t, 2)
+		p.do(t, "x", "put", "1", "--group", "customers").Want(t, 2)
 	})
 
 	t.Run("deadline passed", func(t *testing.T) {
-		p.do(t, "x", "put", "1", "--timeout", "1ns").want(t, 1).has(t, "DEADLINE_EXCEEDED")
+		p.do(t, "x", "put", "1", "--timeout", "1ns").Want(t, 1).Has(t, "DEADLINE_EXCEEDED")
 	})
 
 	t.Run("status", func(t *testing.T) {
@@ -252,7 +252,7 @@ func TestCommandsOnRecords(t *testing.T) {
 			}
 			Groups []struct{ State string }
 		}
-		p.do(t, "", "status", "-o", "json").want(t, 0).json(t, &s)
+		p.do(t, "", "status", "-o", "json").Want(t, 0).JSON(t, &s)
 		if len(s.Shards) != 3 || len(s.Groups) != 16 || s.Shards[0].FileSystem == "" {
 			t.Fatalf("status: %+v", s)
 		}
@@ -261,22 +261,22 @@ func TestCommandsOnRecords(t *testing.T) {
 				t.Errorf("a group is %s", g.State)
 			}
 		}
-		o := p.do(t, "", "status").want(t, 0)
-		if strings.Contains(o.stdout, "\x1b") || !strings.Contains(o.stdout, "shard-2") {
-			t.Errorf("status as text: %s", o.stdout)
+		o := p.do(t, "", "status").Want(t, 0)
+		if strings.Contains(o.Stdout, "\x1b") || !strings.Contains(o.Stdout, "shard-2") {
+			t.Errorf("status as text: %s", o.Stdout)
 		}
 	})
 
 	t.Run("verify and compact a group while it serves", func(t *testing.T) {
-		p.do(t, "", "group", "verify", "0").want(t, 0)
-		if o := p.do(t, "", "group", "compact", "0", "--why").want(t, 0); !strings.Contains(o.stdout, "group 0: ") {
-			t.Errorf("why: %s", o.stdout)
+		p.do(t, "", "group", "verify", "0").Want(t, 0)
+		if o := p.do(t, "", "group", "compact", "0", "--why").Want(t, 0); !strings.Contains(o.Stdout, "group 0: ") {
+			t.Errorf("why: %s", o.Stdout)
 		}
-		if o := p.do(t, "", "group", "compact", "0", "--why", "-o", "json").want(t, 0); !strings.Contains(o.stdout, `"holds"`) {
-			t.Errorf("why: %s", o.stdout)
+		if o := p.do(t, "", "group", "compact", "0", "--why", "-o", "json").Want(t, 0); !strings.Contains(o.Stdout, `"holds"`) {
+			t.Errorf("why: %s", o.Stdout)
 		}
-		p.do(t, "", "group", "compact", "0", "--all").want(t, 0)
-		p.do(t, "", "group", "verify", "no-such").want(t, 3)
+		p.do(t, "", "group", "compact", "0", "--all").Want(t, 0)
+		p.do(t, "", "group", "verify", "no-such").Want(t, 3)
 	})
 }
 
@@ -287,14 +287,14 @@ func TestScanGivesEveryRecordOnce(t *testing.T) {
 	for i, size := range []int{0, 1, 1000, 100_000, 1 << 20, 1<<20 + 1, 2_500_000} {
 		id := []string{"10", "11", "12", "-13", "14", "15", "16"}[i]
 		want[id] = pattern(uint64(i), size)
-		p.do(t, string(pattern(99, size/2)), "put", id).want(t, 0) // superseded
-		p.do(t, string(want[id]), "put", id, "--attr", "n="+id).want(t, 0)
+		p.do(t, string(pattern(99, size/2)), "put", id).Want(t, 0) // superseded
+		p.do(t, string(want[id]), "put", id, "--attr", "n="+id).Want(t, 0)
 	}
-	p.do(t, "gone", "put", "17").want(t, 0)
-	p.do(t, "", "rm", "17").want(t, 0)
+	p.do(t, "gone", "put", "17").Want(t, 0)
+	p.do(t, "", "rm", "17").Want(t, 0)
 
 	got := map[string][]byte{}
-	lines := json.NewDecoder(strings.NewReader(p.do(t, "", "scan").want(t, 0).stdout))
+	lines := json.NewDecoder(strings.NewReader(p.do(t, "", "scan").Want(t, 0).Stdout))
 	for {
 		var r struct {
 			ID         string
@@ -319,7 +319,7 @@ func TestScanGivesEveryRecordOnce(t *testing.T) {
 	compareRecords(t, got, want)
 
 	got = map[string][]byte{}
-	archive := tar.NewReader(strings.NewReader(p.do(t, "", "scan", "--tar").want(t, 0).stdout))
+	archive := tar.NewReader(strings.NewReader(p.do(t, "", "scan", "--tar").Want(t, 0).Stdout))
 	for {
 		h, err := archive.Next()
 		if errors.Is(err, io.EOF) {
@@ -355,21 +355,21 @@ func compareRecords(t *testing.T, got, want map[string][]byte) {
 
 func TestNamedRoutingNeedsAGroup(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--routing", "named")
-	p.do(t, "x", "put", "1").want(t, 2)
-	p.do(t, "a", "put", "1", "--group", "alpha").want(t, 0)
-	p.do(t, "b", "put", "1", "--group", "beta").want(t, 0)
-	if o := p.do(t, "", "get", "1", "--group", "alpha").want(t, 0); o.stdout != "a" {
-		t.Errorf("alpha: %q", o.stdout)
+	p.do(t, "x", "put", "1").Want(t, 2)
+	p.do(t, "a", "put", "1", "--group", "alpha").Want(t, 0)
+	p.do(t, "b", "put", "1", "--group", "beta").Want(t, 0)
+	if o := p.do(t, "", "get", "1", "--group", "alpha").Want(t, 0); o.Stdout != "a" {
+		t.Errorf("alpha: %q", o.Stdout)
 	}
-	p.do(t, "", "get", "1", "--group", "gamma").want(t, 3)
-	p.do(t, "x", "put", "1", "--group", ".hidden").want(t, 2)
-	p.do(t, "x", "put", "1", "--group", strings.Repeat("n", 254)).want(t, 2)
-	p.do(t, "x", "put", "1", "--group", strings.Repeat("n", 253)).want(t, 0)
+	p.do(t, "", "get", "1", "--group", "gamma").Want(t, 3)
+	p.do(t, "x", "put", "1", "--group", ".hidden").Want(t, 2)
+	p.do(t, "x", "put", "1", "--group", strings.Repeat("n", 254)).Want(t, 2)
+	p.do(t, "x", "put", "1", "--group", strings.Repeat("n", 253)).Want(t, 0)
 	var rows []struct{ Group string }
-	p.do(t, "", "find", "1", "-o", "json").want(t, 0).json(t, &rows)
+	p.do(t, "", "find", "1", "-o", "json").Want(t, 0).JSON(t, &rows)
 	if len(rows) != 3 {
 		t.Errorf("find: %+v", rows)
 	}
-	p.do(t, "", "group", "create", "delta").want(t, 0)
-	p.do(t, "", "group", "create", "delta").want(t, 1)
+	p.do(t, "", "group", "create", "delta").Want(t, 0)
+	p.do(t, "", "group", "create", "delta").Want(t, 1)
 }

@@ -48,7 +48,7 @@ An etcd that holds placement of a store is left as it is.`,
 		Example: `  sheaf recover placement --etcd etcd:2379 --store quotes --store-uid 0b8e... --shards quotes-0:7610,quotes-1:7610
   sheaf recover placement ... --yes`,
 		Args: cobra.NoArgs,
-		RunE: a.body(func(ctx context.Context, _ []string) error {
+		RunE: a.Body(func(ctx context.Context, _ []string) error {
 			if a.timeout > 0 {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, a.timeout)
@@ -66,7 +66,7 @@ An etcd that holds placement of a store is left as it is.`,
 	flags.IntVar(&f.copies, "copies", 1, "copies of a group; only where the volumes do not remember it")
 	flags.BoolVar(&f.yes, "yes", false, "write; without it, only show")
 	flags.BoolVar(&f.force, "force", false, "also replace placement of this store that etcd holds, let groups that no volume holds begin empty, and write groups that lack a majority of their copies")
-	a.complete(place, "routing", "hash", "named")
+	cli.Complete(place, "routing", "hash", "named")
 	require(place, "store-uid")
 	cmd.AddCommand(place)
 	return cmd
@@ -138,13 +138,13 @@ func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) 
 			"they do not serve, and nothing of them is deleted, until enough of their copies are back", len(rebuilt.Short), rebuilt.ShortWords())
 	}
 	if !f.yes {
-		a.out.Sayf("Nothing was written. --yes writes it.")
+		a.Out.Sayf("Nothing was written. --yes writes it.")
 		return nil
 	}
 	if err := store.Restore(ctx, rebuilt, f.force); err != nil {
 		return err
 	}
-	a.out.Sayf("Placement of store %s is in etcd: %d groups.", rebuilt.Meta.StoreUUID, len(rebuilt.Groups))
+	a.Out.Sayf("Placement of store %s is in etcd: %d groups.", rebuilt.Meta.StoreUUID, len(rebuilt.Groups))
 	return nil
 }
 
@@ -162,8 +162,8 @@ func memberWord(m placement.Member) string {
 
 // showRebuilt prints what would be written: the table is data, the rest are words.
 func (a *app) showRebuilt(r placement.Rebuilt) {
-	a.out.Sayf("store %s: routing %s, %d groups, copies %d", r.Meta.StoreUUID, r.Meta.Routing.Mode, len(r.Groups), r.Meta.Copies)
-	w := tabwriter.NewWriter(a.out.Out, 0, 0, 2, ' ', 0)
+	a.Out.Sayf("store %s: routing %s, %d groups, copies %d", r.Meta.StoreUUID, r.Meta.Routing.Mode, len(r.Groups), r.Meta.Copies)
+	w := tabwriter.NewWriter(a.Out.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "GROUP\tUUID\tMEMBERS\tRECORDS\tBYTES")
 	for _, g := range r.Groups {
 		members := make([]string, 0, len(g.Members))
@@ -174,6 +174,6 @@ func (a *app) showRebuilt(r placement.Rebuilt) {
 	}
 	_ = w.Flush() // the reader went away
 	for _, note := range r.Notes {
-		a.out.Sayf("note: %s", note)
+		a.Out.Sayf("note: %s", note)
 	}
 }

@@ -45,7 +45,7 @@ func newClusterOf(t *testing.T, shards []string, gateway ...string) *cluster {
 	}
 	for _, id := range clusterIDs {
 		eventually(t, func() bool {
-			return sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).code == 0
+			return sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).Code == 0
 		})
 	}
 	return c
@@ -86,13 +86,13 @@ func (c *cluster) holds(what string, mayWait bool) {
 	for _, id := range clusterIDs {
 		get := func() bool {
 			o := sheaf(c.t, nil, "get", id, "--server", c.gateway.server)
-			if o.code == 0 && o.stdout != "r"+id {
-				c.t.Fatalf("%s: get %s: %q", what, id, o.stdout)
+			if o.Code == 0 && o.Stdout != "r"+id {
+				c.t.Fatalf("%s: get %s: %q", what, id, o.Stdout)
 			}
-			if o.code != 0 && !mayWait {
-				c.t.Fatalf("%s: get %s: %s", what, id, o.stderr)
+			if o.Code != 0 && !mayWait {
+				c.t.Fatalf("%s: get %s: %s", what, id, o.Stderr)
 			}
-			return o.code == 0
+			return o.Code == 0
 		}
 		eventually(c.t, get)
 	}
@@ -111,8 +111,8 @@ func statusOf(t *testing.T, address string) (out struct {
 	return out
 }
 
-// etcd is killed and its volume wiped: nothing is made afresh, what is served goes on, and recover placement brings all of
-// it back, also for processes that start anew.
+// etcd is killed and its volume wiped: nothing is made afresh, what is served goes on, and recover placement brings all
+// of it back, also for processes that start anew.
 func TestRecoverPlacement(t *testing.T) {
 	c := newCluster(t)
 	c.holds("before", false)
@@ -123,14 +123,14 @@ func TestRecoverPlacement(t *testing.T) {
 	c.holds("etcd is gone", false)
 	o := sheaf(t, nil, "etcd", "--name", "e", "--dir", c.etcdDir, "--listen-client", c.endpoint, "--listen-peer", freeAddress(t),
 		"--initial-cluster-state", "existing", "--http", "")
-	o.want(t, 1).has(t, "recover placement")
+	o.Want(t, 1).Has(t, "recover placement")
 	c.startEtcd("new")
 	c.holds("etcd is empty", false)
 	// The shards register themselves again, and that is all there is.
 	recover := []string{"recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", store}
-	eventually(t, func() bool { return strings.Count(sheaf(t, nil, recover...).stdout, "\n") == 5 })
-	sheaf(t, nil, "recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", uuid.NewString()).want(t, 1).has(t, store)
-	sheaf(t, nil, append(recover, "--shards", c.address["a"], "--yes")...).want(t, 1).has(t, "give all shards")
+	eventually(t, func() bool { return strings.Count(sheaf(t, nil, recover...).Stdout, "\n") == 5 })
+	sheaf(t, nil, "recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", uuid.NewString()).Want(t, 1).Has(t, store)
+	sheaf(t, nil, append(recover, "--shards", c.address["a"], "--yes")...).Want(t, 1).Has(t, "give all shards")
 
 	// A shard and a gateway that start now wait.
 	c.shards["b"].kill()
@@ -141,14 +141,14 @@ func TestRecoverPlacement(t *testing.T) {
 		return st.State == "Pending" && strings.Contains(st.Message, "recover placement")
 	})
 	all := append(slices.Clone(recover), "--shards", c.address["a"]+","+c.address["b"])
-	sheaf(t, nil, all...).want(t, 0).has(t, "Nothing was written")
+	sheaf(t, nil, all...).Want(t, 0).Has(t, "Nothing was written")
 	before := statusOf(t, c.shards["a"].http)
-	sheaf(t, nil, append(all, "--yes")...).want(t, 0).has(t, "4 groups")
+	sheaf(t, nil, append(all, "--yes")...).Want(t, 0).Has(t, "4 groups")
 	c.holds("recovered", true)
-	sheaf(t, nil, append(all, "--yes")...).want(t, 1).has(t, "nothing is lost")
+	sheaf(t, nil, append(all, "--yes")...).Want(t, 1).Has(t, "nothing is lost")
 	for _, id := range clusterIDs {
 		eventually(t, func() bool {
-			return sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).code == 0
+			return sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).Code == 0
 		})
 	}
 
@@ -179,21 +179,21 @@ func TestRecoverPlacementOfSeveralCopies(t *testing.T) {
 	c.startEtcd("new")
 	recover := []string{"recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", store, "--yes", "--shards"}
 	o := sheaf(t, nil, append(recover, c.address["a"])...)
-	o.want(t, 1).has(t, "too few copies of 4 groups were found")
-	o.has(t, "1 of its 3 voters were found (a), needed are 2")
+	o.Want(t, 1).Has(t, "too few copies of 4 groups were found")
+	o.Has(t, "1 of its 3 voters were found (a), needed are 2")
 	o = sheaf(t, nil, append(recover, c.address["a"]+","+c.address["b"])...)
-	o.want(t, 1).has(t, c.address["b"])
+	o.Want(t, 1).Has(t, c.address["b"])
 
 	c.startShard("b")
 	eventually(t, func() bool { return c.shards["b"].alive() })
 	o = sheaf(t, nil, append(recover, c.address["a"]+","+c.address["b"])...)
-	if o.want(t, 0); strings.Count(o.stdout, "(not found)") != 4 {
-		t.Errorf("it shows %s", o.stdout)
+	if o.Want(t, 0); strings.Count(o.Stdout, "(not found)") != 4 {
+		t.Errorf("it shows %s", o.Stdout)
 	}
 	c.holds("recovered", true)
 	c.startShard("c")
 	look := append(slices.Clone(recover[:len(recover)-2]), "--shards", c.address["a"]+","+c.address["b"]+","+c.address["c"])
-	eventually(t, func() bool { return strings.Count(sheaf(t, nil, look...).stdout, " a,b,c ") == 4 })
+	eventually(t, func() bool { return strings.Count(sheaf(t, nil, look...).Stdout, " a,b,c ") == 4 })
 	c.shards["a"].kill()
 	c.holds("without a", true)
 }
@@ -225,12 +225,12 @@ func TestEtcdAwayForLongerThanLeases(t *testing.T) {
 			default:
 			}
 			id := clusterIDs[n%len(clusterIDs)]
-			if o := sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server); o.code != 0 {
-				failed <- fmt.Sprintf("put %s: %s", id, o.stderr)
+			if o := sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server); o.Code != 0 {
+				failed <- fmt.Sprintf("put %s: %s", id, o.Stderr)
 				return
 			}
-			if o := sheaf(t, nil, "get", id, "--server", c.gateway.server); o.code != 0 || o.stdout != "r"+id {
-				failed <- fmt.Sprintf("get %s: %s %q", id, o.stderr, o.stdout)
+			if o := sheaf(t, nil, "get", id, "--server", c.gateway.server); o.Code != 0 || o.Stdout != "r"+id {
+				failed <- fmt.Sprintf("get %s: %s %q", id, o.Stderr, o.Stdout)
 				return
 			}
 		}
@@ -260,16 +260,16 @@ func TestASecondStoreOnOneNameIsRefused(t *testing.T) {
 	c := newCluster(t)
 	for _, flag := range []string{"--groups=8", "--copies=3", "--routing=named"} {
 		o := sheaf(t, nil, "gateway", "--listen", freeAddress(t), "--http", "", "--etcd", c.endpoint, "--store", "quotes", "--create", flag)
-		o.want(t, 1).has(t, "holds another store")
-		o.has(t, "--etcd-prefix")
+		o.Want(t, 1).Has(t, "holds another store")
+		o.Has(t, "--etcd-prefix")
 	}
 	store := statusOf(t, c.shards["a"].http).StoreUUID
 	o := sheaf(t, nil, "shard", "--name", "a", "--dir", c.dirs["b"], "--listen", freeAddress(t), "--http", "", "--etcd", c.endpoint, "--store", "quotes")
-	o.want(t, 1).has(t, "shard \"b\"")
+	o.Want(t, 1).Has(t, "shard \"b\"")
 	other := newCluster(t)
 	other.shards["a"].kill()
 	o = sheaf(t, nil, "shard", "--name", "a", "--dir", other.dirs["a"], "--listen", freeAddress(t), "--http", "", "--etcd", c.endpoint, "--store", "quotes")
-	o.want(t, 1).has(t, store)
+	o.Want(t, 1).Has(t, store)
 	c.holds("after all that", false)
 }
 
@@ -279,48 +279,8 @@ func TestEtcdCommandRefusesBadFlags(t *testing.T) {
 		{"--initial-cluster-state old", "new or existing"}, {"--initial-cluster a", "NAME=HOST:PORT"},
 		{"--initial-cluster a=http://x:1", "without a scheme"}, {"--initial-cluster a=x:1,a=y:1", "twice"},
 	} {
-		sheaf(t, nil, append([]string{"etcd", "--name", "a", "--dir", dir, "--http", ""}, strings.Fields(c.args)...)...).want(t, 2).has(t, c.says)
+		sheaf(t, nil, append([]string{"etcd", "--name", "a", "--dir", dir, "--http", ""}, strings.Fields(c.args)...)...).Want(t, 2).Has(t, c.says)
 	}
-	sheaf(t, nil, "etcd", "--name", "a", "--dir", dir, "--http", "", "--quota", "1").want(t, 1).has(t, "16 MiB")
-	sheaf(t, nil, "shard", "--name", "a", "--dir", dir, "--http", "", "--store-uid", "x").want(t, 2).has(t, "store-uid")
-}
-
-func TestCgroupLimit(t *testing.T) {
-	for _, c := range []struct {
-		own   string
-		files map[string]string
-		limit int64
-	}{
-		{"", nil, 0},
-		{"0::/\n", map[string]string{"sys/fs/cgroup/memory.max": "1073741824\n"}, 1 << 30},
-		{"0::/\n", map[string]string{"sys/fs/cgroup/memory.max": "max\n"}, 0},
-		{"0::/kubepods/pod1/c1\n", map[string]string{"sys/fs/cgroup/memory.max": "1000000\n"}, 1000000},
-		{"0::/a/b\n", map[string]string{"sys/fs/cgroup/a/memory.max": "500\n", "sys/fs/cgroup/a/b/memory.max": "900\n"}, 500},
-		{"4:memory:/x\n", map[string]string{"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "700\n"}, 700},
-		{"4:memory:/x\n", map[string]string{"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, 0},
-		{"4:cpu:/x\n", map[string]string{"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "700\n"}, 0},
-	} {
-		root := t.TempDir()
-		c.files = withFile(c.files, "proc/self/cgroup", c.own)
-		for name, content := range c.files {
-			must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
-			must(t, os.WriteFile(filepath.Join(root, name), []byte(content), 0o600))
-		}
-		if limit := cgroupLimit(root); limit != c.limit {
-			t.Errorf("%q: limit %d, want %d", c.own, limit, c.limit)
-		}
-	}
-	for limit, want := range map[int64]int64{64 << 20: 32 << 20, 256 << 20: 128 << 20, 2 << 30: 512 << 20, 64 << 30: 1 << 30} {
-		if got := headroomOf(limit); got != want {
-			t.Errorf("headroom of %d: %d, want %d", limit, got, want)
-		}
-	}
-}
-
-func withFile(files map[string]string, name, content string) map[string]string {
-	out := map[string]string{name: content}
-	for k, v := range files {
-		out[k] = v
-	}
-	return out
+	sheaf(t, nil, "etcd", "--name", "a", "--dir", dir, "--http", "", "--quota", "1").Want(t, 1).Has(t, "16 MiB")
+	sheaf(t, nil, "shard", "--name", "a", "--dir", dir, "--http", "", "--store-uid", "x").Want(t, 2).Has(t, "store-uid")
 }

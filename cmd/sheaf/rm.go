@@ -7,13 +7,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/cli"
 )
 
 func (a *app) rmCommand() *cobra.Command {
 	var key keyFlags
-	var condition conditionFlags
+	var opts client.DeleteOptions
 	var ignore bool
 	cmd := &cobra.Command{
 		Use:     "rm ID",
@@ -21,28 +21,28 @@ func (a *app) rmCommand() *cobra.Command {
 		GroupID: groupRecords,
 		Long:    "Writes a delete version of a record. A record that is not there is exit code 3, unless --ignore-not-found.",
 		Args:    cobra.ExactArgs(1),
-		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, args []string) (err error) {
-			request := &recordv1.DeleteRequest{RequestId: cli.NewRequestID(), Condition: condition.condition()}
-			if request.Key, err = key.key(args[0]); err != nil {
+		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, args []string) error {
+			k, err := key.key(args[0])
+			if err != nil {
 				return err
 			}
-			response, err := conn.Delete(ctx, request)
+			result, err := conn.Delete(ctx, k, &opts)
 			if err != nil {
-				return fmt.Errorf("rm %d: %w", request.GetKey().GetId(), err)
+				return fmt.Errorf("rm %d: %w", k.ID, err)
 			}
-			if a.out.JSON {
-				err = a.out.WriteJSON(map[string]any{
-					"id": strconv.FormatInt(request.GetKey().GetId(), 10), "existed": response.GetExisted(), "version": response.GetVersion(),
+			if a.Out.JSON {
+				err = a.Out.WriteJSON(map[string]any{
+					"id": strconv.FormatInt(k.ID, 10), "existed": result.Existed, "version": result.Version,
 				})
 			}
-			if err == nil && !response.GetExisted() && !ignore {
-				return cli.NotFoundf("rm %d: there is no such record", request.GetKey().GetId())
+			if err == nil && !result.Existed && !ignore {
+				return cli.NotFoundf("rm %d: there is no such record", k.ID)
 			}
 			return err
 		}),
 	}
 	key.add(cmd)
-	cmd.Flags().StringVar(&condition.ifVersion, "if-version", "", "only if the newest version is this one")
+	cmd.Flags().StringVar(&opts.IfVersion, "if-version", "", "only if the newest version is this one")
 	cmd.Flags().BoolVar(&ignore, "ignore-not-found", false, "succeed where there is no such record")
 	return cmd
 }

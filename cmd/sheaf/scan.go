@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/cli"
 )
 
@@ -28,13 +28,13 @@ or with --tar as a tar archive with members GROUP/ID.`,
 			if names != "id" && names != "path" {
 				return cli.Usagef("--tar-names %q: must be id or path", names)
 			}
-			w := bufio.NewWriterSize(a.out.Out, 1<<20)
-			request := &recordv1.ScanRequest{Group: group, MetadataOnly: metadata}
+			w := bufio.NewWriterSize(a.Out.Out, 1<<20)
+			options := &client.ScanOptions{Group: group, MetadataOnly: metadata}
 			var err error
 			if asTar {
-				err = conn.WriteScanTar(ctx, request, names, w)
+				err = conn.WriteScanTar(ctx, options, names, w)
 			} else {
-				err = conn.WriteScanJSON(ctx, request, w)
+				err = conn.WriteScanJSON(ctx, options, w)
 			}
 			return errors.Join(err, w.Flush())
 		}),
@@ -44,6 +44,6 @@ or with --tar as a tar archive with members GROUP/ID.`,
 	cmd.Flags().BoolVar(&asTar, "tar", false, "write a tar archive")
 	cmd.Flags().StringVar(&names, "tar-names", "id", "names in the archive: id (GROUP/ID), or path where import kept one")
 	cmd.MarkFlagsMutuallyExclusive("metadata", "tar")
-	a.complete(cmd, "tar-names", "id", "path")
+	cli.Complete(cmd, "tar-names", "id", "path")
 	return cmd
 }

@@ -33,7 +33,7 @@ type storageFlags struct {
 	compactAtSize cli.Size
 }
 
-func (f *storageFlags) add(a *app, cmd *cobra.Command) {
+func (f *storageFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.residency, "residency", "index", "what is kept in memory: index (ids and places) or resident (the data)")
 	flags.StringVar(&f.medium, "medium", "auto", "what the disk is: ssd, hdd or auto")
@@ -47,8 +47,8 @@ func (f *storageFlags) add(a *app, cmd *cobra.Command) {
 	flags.Float64Var(&f.compactShare, "compaction-share", 0.5, "share of the sealed segments and blobs of a group that must be superseded before it is compacted")
 	flags.Var(&f.compactAtSize, "compaction-min", "superseded bytes that a group must hold before it is compacted, unless with the newest segment they are more than one segment; 0: 64 MiB; less on a small volume: an eighth of it, divided by its groups")
 	flags.Var(&f.compactRate, "compaction-rate", "bytes per second; 0: 64 MiB")
-	a.complete(cmd, "residency", "index", "resident")
-	a.complete(cmd, "medium", "ssd", "hdd", "auto")
+	cli.Complete(cmd, "residency", "index", "resident")
+	cli.Complete(cmd, "medium", "ssd", "hdd", "auto")
 }
 
 // fill puts the flags into a shard's configuration.
@@ -103,11 +103,11 @@ type logFlags struct {
 	format string
 }
 
-func (f *logFlags) add(a *app, cmd *cobra.Command, level string) {
+func (f *logFlags) add(cmd *cobra.Command, level string) {
 	cmd.Flags().StringVar(&f.level, "log-level", level, "what to log: debug, info, warn or error")
 	cmd.Flags().StringVar(&f.format, "log-format", "text", "text or json")
-	a.complete(cmd, "log-level", "debug", "info", "warn", "error")
-	a.complete(cmd, "log-format", "text", "json")
+	cli.Complete(cmd, "log-level", "debug", "info", "warn", "error")
+	cli.Complete(cmd, "log-format", "text", "json")
 }
 
 func (f *logFlags) logger() (*slog.Logger, error) {
@@ -135,7 +135,7 @@ func (a *app) stopGracefully(stop func(context.Context) error) error {
 	defer cancel()
 	ctx, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer release()
-	a.out.Sayf("stopping; once more stops at once")
+	a.Out.Sayf("stopping; once more stops at once")
 	if err := stop(ctx); err != nil {
 		return fmt.Errorf("stopping: %w", err)
 	}

@@ -12,8 +12,10 @@ import (
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"sheaf.dev/sheaf/internal/cgroup"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/identity"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard"
 	"sheaf.dev/sheaf/internal/telemetry"
@@ -94,6 +96,7 @@ type shardFlags struct {
 	place   placementFlags
 	storage storageFlags
 	log     logFlags
+	tls     tlsFlags
 	http    string
 	pprof   string
 	store   uuidFlag
@@ -124,7 +127,7 @@ people), /metrics. States: Pending, Loading, Serving, Draining, FileSystemMismat
 		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(c *cobra.Command, args []string) error {
-		return a.body(func(ctx context.Context, _ []string) (err error) {
+		return a.Body(func(ctx context.Context, _ []string) (err error) {
 			if err := f.fill(c); err != nil {
 				return err
 			}
@@ -134,24 +137,24 @@ people), /metrics. States: Pending, Loading, Serving, Draining, FileSystemMismat
 			}
 			defer func() { err = errors.Join(err, client.Close()) }()
 			f.cfg.Placement, f.cfg.Version = store, version
-			return a.shard(ctx, f.cfg, f.place.store, f.http, f.pprof)
+			return a.shard(ctx, f.cfg, f.tls, f.place.store, f.http, f.pprof)
 		})(c, args)
 	}
-	f.add(a, cmd)
+	f.add(cmd)
 	return cmd
 }
 
-func (f *shardFlags) add(a *app, cmd *cobra.Command) {
+func (f *shardFlags) add(cmd *cobra.Command) {
 	flags, cfg := cmd.Flags(), &f.cfg
 	flags.StringVar(&cfg.Name, "name", "", "name of the shard (required)")
 	flags.StringVar(&cfg.Dir, "dir", "", "folder of the volume (required)")
-	addressVar(flags, &cfg.Listen, "listen", "127.0.0.1:7610", "address for gRPC")
-	advertiseVar(flags, &cfg.Advertise, "advertise", "address that others reach it by (default: the one it listens on)")
+	cli.AddressVar(flags, &cfg.Listen, "listen", "127.0.0.1:7610", "address for gRPC")
+	cli.AdvertiseVar(flags, &cfg.Advertise, "advertise", "address that others reach it by (default: the one it listens on)")
 	flags.StringVar(&cfg.Domain, "domain", "", "failure domain: no two copies of a group go to the same one (default: the node, else the name)")
 	flags.StringVar(&cfg.Node, "node", "", "node that it runs on, for its registration")
 	flags.StringVar(&cfg.Zone, "zone", "", "zone of the node, for its registration")
-	httpVar(flags, &f.http, "127.0.0.1:7611", "address of a page at /, /metrics, /healthz, /startupz, /readyz and /status; empty: none")
-	pprofVar(flags, &f.pprof)
+	cli.HTTPVar(flags, &f.http, "127.0.0.1:7611", "address of a page at /, /metrics, /healthz, /startupz, /readyz and /status; empty: none")
+	cli.PprofVar(flags, &f.pprof)
 	flags.BoolVar(&cfg.Stay, "stay", false, "stay up and show as a state what cannot be served, instead of ending")
 	flags.StringVar(&cfg.Wanted.FileSystem, "file-system", "", "type that the volume must be on, as xfs; ext2, ext3 and ext4 are told apart; empty: any")
 	flags.StringSliceVar(&cfg.Wanted.MountOptions, "mount-option", nil, "mount option that must be in force; may be repeated")
@@ -163,10 +166,11 @@ func (f *shardFlags) add(a *app, cmd *cobra.Command) {
 		"false: each read asks a majority, for machines that are paused together with their clocks")
 	flags.Var(&f.fetch, "fetch-rate", "bytes per second of files that are sent to other shards in all, as in 64MiB; 0: no limit")
 	f.place.add(cmd)
-	f.storage.add(a, cmd)
+	f.storage.add(cmd)
 	flags.Lookup("memory-limit").Usage = "of index and resident data, as in 8GiB; 0: none (default: the cgroup's limit less a quarter, " +
 		"128 MiB to 1 GiB, for the rest of the process)"
-	f.log.add(a, cmd, "info")
+	f.tls.add(cmd)
+	f.log.add(cmd, "info")
 	require(cmd, "name", "dir")
 }
 
@@ -181,12 +185,12 @@ func (f *shardFlags) fill(cmd *cobra.Command) (err error) {
 		return err
 	}
 	if !cmd.Flags().Changed("memory-limit") {
-		fitCgroup(&f.cfg, cgroupLimit("/"))
+		fitCgroup(&f.cfg, cgroup.MemoryLimit("/"))
 	}
 	return nil
 }
 
-func (a *app) shard(ctx context.Context, cfg shard.Config, store, httpListen, pprofListen string) (err error) {
+func (a *app) shard(ctx context.Context, cfg shard.Config, tls tlsFlags, store, httpListen, pprofListen string) (err error) {
 	stopProfiles, err := serveProfiles(ctx, pprofListen)
 	if err != nil {
 		return err
@@ -199,6 +203,14 @@ func (a *app) shard(ctx context.Context, cfg shard.Config, store, httpListen, pp
 	defer traces.Stop()
 	cfg.ServerOptions, cfg.Tracer = traces.ServerOptions(), traces.Tracer()
 	cfg.Registry = telemetry.NewRegistry(version)
+	source, err := tls.open(identity.Identity{Role: identity.Shard, Name: cfg.Name}, cfg.Logger, cfg.Registry)
+	if err != nil {
+		return err
+	}
+	if source != nil {
+		defer source.Close()
+		cfg.Secure(source)
+	}
 	h, err := shard.StartHost(ctx, cfg)
 	if err != nil {
 		return err
@@ -215,12 +227,14 @@ func (a *app) shard(ctx context.Context, cfg shard.Config, store, httpListen, pp
 	return errors.Join(err, a.stopGracefully(h.Stop), stopHTTP())
 }
 
-// serveProfiles serves profiles as serveHTTP does, from before the rest starts, so that a start that is slow can be looked at.
+// serveProfiles serves profiles as serveHTTP does, from before the rest starts, so that a start that is slow can be
+// looked at.
 func serveProfiles(ctx context.Context, address string) (stop func() error, err error) {
 	return serveHTTP(ctx, "--pprof", address, telemetry.Profiles())
 }
 
-// serveHTTP serves at an address that a flag gave, in the background until stop is called; an empty address serves nothing.
+// serveHTTP serves at an address that a flag gave, in the background until stop is called; an empty address serves
+// nothing.
 func serveHTTP(ctx context.Context, flag, address string, handler http.Handler) (stop func() error, err error) {
 	if address == "" {
 		return func() error { return nil }, nil

@@ -205,8 +205,8 @@ func (l *soakLoad) end() {
 	l.wait.Wait()
 }
 
-// stall opens streams of every method that answers with many messages, and reads none of them. Those of the shard itself and those of the
-// gateway are half each.
+// stall opens streams of every method that answers with many messages, and reads none of them. Those of the shard
+// itself and those of the gateway are half each.
 func (s *soakStore) stall() (goAway func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var conns []*grpc.ClientConn

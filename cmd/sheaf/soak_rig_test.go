@@ -22,8 +22,8 @@ const (
 	soakMemory  = 512 << 20
 )
 
-// soakStore is a store of one copy: etcd, a gateway and a shard as processes of their own. Gateway and shard may have 512 MiB of memory
-// each, with their page cache, and the kernel ends who takes more; the shard's disk is small.
+// soakStore is a store of one copy: etcd, a gateway and a shard as processes of their own. Gateway and shard may have
+// 512 MiB of memory each, with their page cache, and the kernel ends who takes more; the shard's disk is small.
 type soakStore struct {
 	t              *testing.T
 	disk, dir      string

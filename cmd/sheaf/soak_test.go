@@ -11,10 +11,11 @@ import (
 	"time"
 )
 
-// TestSoak overwrites, deletes and reads records of all sizes, each write under a request id, on a small disk and with little memory,
-// while a thousand readers hang and go away, and shard and gateway are killed and started again, over and over. No call fails, what was
-// acknowledged is there, the kernel ends nobody for want of memory, the disk never fills, and in the end the files take at most 2.2 times
-// what is live and what scans that were cut off may keep, and a segment for each group. SHEAF_SOAK_FOR says for how long (make soak-short: 3 minutes); an hour with SHEAF_SOAK=1.
+// TestSoak overwrites, deletes and reads records of all sizes, each write under a request id, on a small disk and with
+// little memory, while a thousand readers hang and go away, and shard and gateway are killed and started again, over
+// and over. No call fails, what was acknowledged is there, the kernel ends nobody for want of memory, the disk never
+// fills, and in the end the files take at most 2.2 times what is live and what scans that were cut off may keep, and a
+// segment for each group. SHEAF_SOAK_FOR says for how long (make soak-short: 3 minutes); an hour with SHEAF_SOAK=1.
 func TestSoak(t *testing.T) {
 	lasts, err := time.ParseDuration(os.Getenv("SHEAF_SOAK_FOR"))
 	switch {
@@ -85,7 +86,7 @@ func TestSoak(t *testing.T) {
 	if code := s.shard.stop(t); code != 0 {
 		t.Errorf("stopping: exit code %d: %s", code, lastLines(s.shard))
 	}
-	sheaf(t, nil, "verify", "--quiet", s.dir).want(t, 0)
+	sheaf(t, nil, "verify", "--quiet", s.dir).Want(t, 0)
 }
 
 // again ends the shard or the gateway, in turns by SIGKILL and in order, and starts it again.

@@ -94,5 +94,5 @@ func TestOverwritingKeepsFilesWithinABound(t *testing.T) {
 	if code := p.stop(t); code != 0 {
 		t.Errorf("stopping: exit code %d: %s", code, p.stderr)
 	}
-	sheaf(t, nil, "verify", dir).want(t, 0)
+	sheaf(t, nil, "verify", dir).Want(t, 0)
 }

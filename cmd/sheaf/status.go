@@ -29,8 +29,8 @@ func (a *app) statusCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("listing groups: %w", err)
 			}
-			if a.out.JSON {
-				err = a.out.WriteJSON(statusJSON(shards.GetShards(), list.GetGroups()))
+			if a.Out.JSON {
+				err = a.Out.WriteJSON(statusJSON(shards.GetShards(), list.GetGroups()))
 			} else {
 				err = a.printStatus(shards.GetShards(), list.GetGroups(), groups)
 			}
@@ -46,7 +46,7 @@ func (a *app) statusCommand() *cobra.Command {
 
 func (a *app) printStatus(shards []*recordv1.Shard, groups []*recordv1.Group, list bool) error {
 	t := shardTable(shards)
-	if err := a.out.WriteTable(t); err != nil || !list {
+	if err := a.Out.WriteTable(t); err != nil || !list {
 		return err
 	}
 	t = cli.Table{Header: []string{"GROUP", "STATE", "SHARD", "ROLE", "LAG", "RECORDS", "STORED", "SUPERSEDED", "SEGMENTS", "MEMORY", "MESSAGE"}}
@@ -62,10 +62,10 @@ func (a *app) printStatus(shards []*recordv1.Shard, groups []*recordv1.Group, li
 			cli.Number(cli.FormatBytes(g.GetMemoryBytes())), cli.Text(message),
 		})
 	}
-	if _, err := fmt.Fprintln(a.out.Out); err != nil {
+	if _, err := fmt.Fprintln(a.Out.Out); err != nil {
 		return err
 	}
-	return a.out.WriteTable(t)
+	return a.Out.WriteTable(t)
 }
 
 func shardTable(shards []*recordv1.Shard) cli.Table {

@@ -33,7 +33,7 @@ not answer is said so and asked again.`,
 		if every <= 0 {
 			return cli.Usagef("--every %v: must be more than 0", every)
 		}
-		file, ok := a.out.Out.(*os.File)
+		file, ok := a.Out.Out.(*os.File)
 		if !ok || !term.IsTerminal(int(file.Fd())) {
 			return cli.Usagef("sheaf top draws on a terminal, and this is none: sheaf status and sheaf doctor write text or JSON")
 		}
@@ -58,7 +58,7 @@ func (a *app) runTop(ctx context.Context, conn *cli.Conn, file *os.File, every t
 		if err != nil {
 			return fmt.Errorf("the size of the terminal: %w", err)
 		}
-		screen := seen.draw(a.server, time.Now(), a.out.Colour(), width, height)
+		screen := seen.draw(a.server, time.Now(), a.Out.Colour(), width, height)
 		if _, err := fmt.Fprint(file, clearScreen+screen); err != nil {
 			return fmt.Errorf("writing to the terminal: %w", err)
 		}

@@ -76,5 +76,5 @@ func TestTopShowsTheWorstCopyOfEachGroup(t *testing.T) {
 }
 
 func TestTopNeedsATerminal(t *testing.T) {
-	sheaf(t, nil, "top").want(t, 2).has(t, "sheaf status")
+	sheaf(t, nil, "top").Want(t, 2).Has(t, "sheaf status")
 }

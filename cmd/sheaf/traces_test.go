@@ -86,8 +86,8 @@ func collect(t *testing.T) (*collector, string) {
 	return c, "http://" + listener.Addr().String()
 }
 
-// TestTraces: a put of the Go client is one trace through the client, the gateway, the shard and the commit of its group, and a get one
-// through the first three. Who sends a span says who it is.
+// TestTraces: a put of the Go client is one trace through the client, the gateway, the shard and the commit of its
+// group, and a get one through the first three. Who sends a span says who it is.
 func TestTraces(t *testing.T) {
 	collector, url := collect(t)
 	server, err := etcd.StartEmbedded(t.TempDir())
@@ -100,7 +100,7 @@ func TestTraces(t *testing.T) {
 	gateway.waitReady(t) // it has made the store, without which a shard ends
 	shard := serveProgram(t, env, sheafBinary, append([]string{"shard", "--name", "a", "--dir", t.TempDir(), "--listen", freeAddress(t), "--http", freeAddress(t)}, common...)...)
 	shard.http = shard.cmd.Args[9]
-	eventually(t, func() bool { return sheaf(t, strings.NewReader("x"), "put", "1", "--server", gateway.server).code == 0 })
+	eventually(t, func() bool { return sheaf(t, strings.NewReader("x"), "put", "1", "--server", gateway.server).Code == 0 })
 
 	own := tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(own))
@@ -179,7 +179,8 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// TestTracesAreSentOnWish: without an endpoint, or where the variables speak against it, nothing is sent; by another protocol it is not tried.
+// TestTracesAreSentOnWish: without an endpoint, or where the variables speak against it, nothing is sent; by another
+// protocol it is not tried.
 func TestTracesAreSentOnWish(t *testing.T) {
 	collector, url := collect(t)
 	endpoint := "OTEL_EXPORTER_OTLP_ENDPOINT=" + url
@@ -188,7 +189,7 @@ func TestTracesAreSentOnWish(t *testing.T) {
 		"sampler": {endpoint, "OTEL_TRACES_SAMPLER=always_off"},
 	} {
 		p := serveProgram(t, env, sheafBinary, "dev", "--listen", freeAddress(t), "--http", "", "--shards", "1", "--groups", "1", "--dir", t.TempDir())
-		eventually(t, func() bool { return sheaf(t, strings.NewReader("x"), "put", "1", "--server", p.cmd.Args[3]).code == 0 })
+		eventually(t, func() bool { return sheaf(t, strings.NewReader("x"), "put", "1", "--server", p.cmd.Args[3]).Code == 0 })
 		if code := p.stop(t); code != 0 {
 			t.Errorf("%s: exit code %d: %s", name, code, p.stderr)
 		}

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/internal/cli/clitest"
 )
 
 // strangeTree makes a tree with everything that may stand in one.
@@ -134,9 +136,9 @@ type importReport struct {
 
 func (p *process) importTree(t testing.TB, code int, args ...string) (importReport, outcome) {
 	t.Helper()
-	o := p.do(t, "", append([]string{"import", "-o", "json"}, args...)...).want(t, code)
+	o := p.do(t, "", append([]string{"import", "-o", "json"}, args...)...).Want(t, code)
 	var r importReport
-	o.json(t, &r)
+	o.JSON(t, &r)
 	return r, o
 }
 
@@ -167,7 +169,7 @@ func TestAStrangeTreeComesBackAsItWas(t *testing.T) {
 				t.Errorf("import: %+v, the tree has %d files", r, len(want))
 			}
 			out := filepath.Join(t.TempDir(), "out")
-			p.do(t, "", "export", out).want(t, 0)
+			p.do(t, "", "export", out).Want(t, 0)
 			compareTrees(t, describeTree(t, out), want)
 		})
 	}
@@ -179,18 +181,18 @@ func TestExportWritesNothingOutsideAndReplacesNothing(t *testing.T) {
 	outside := filepath.Join(base, "outside")
 	must(t, os.Mkdir(outside, 0o755))
 	for i, path := range []string{"../outside/a", "/etc/sheaf-evil", "x/../../outside/b", "..", "."} {
-		p.do(t, "evil", "put", fmt.Sprint(100+i), "--attr", "path="+path).want(t, 0)
+		p.do(t, "evil", "put", fmt.Sprint(100+i), "--attr", "path="+path).Want(t, 0)
 	}
 	// A link out of the folder, and a file behind it.
-	p.do(t, outside, "put", "200", "--attr", "path=way", "--attr", "type=symlink").want(t, 0)
-	p.do(t, "evil", "put", "201", "--attr", "path=way/c").want(t, 0)
-	p.do(t, "good", "put", "300", "--attr", "path=good").want(t, 0)
-	p.do(t, "no path", "put", "301").want(t, 0)
+	p.do(t, outside, "put", "200", "--attr", "path=way", "--attr", "type=symlink").Want(t, 0)
+	p.do(t, "evil", "put", "201", "--attr", "path=way/c").Want(t, 0)
+	p.do(t, "good", "put", "300", "--attr", "path=good").Want(t, 0)
+	p.do(t, "no path", "put", "301").Want(t, 0)
 
 	// Whichever of link and file comes first, nothing may land outside: done twice, as the order is not fixed.
 	out := filepath.Join(base, "out")
 	for range 2 {
-		p.do(t, "", "export", out, "--force").want(t, 1)
+		p.do(t, "", "export", out, "--force").Want(t, 1)
 	}
 	if names, err := os.ReadDir(outside); err != nil || len(names) != 0 {
 		t.Errorf("outside: %v %v", names, err)
@@ -206,11 +208,11 @@ func TestExportWritesNothingOutsideAndReplacesNothing(t *testing.T) {
 	}
 
 	must(t, os.WriteFile(filepath.Join(out, "good"), []byte("mine"), 0o644))
-	p.do(t, "", "export", out).want(t, 1).has(t, "left as it is")
+	p.do(t, "", "export", out).Want(t, 1).Has(t, "left as it is")
 	if data, err := os.ReadFile(filepath.Join(out, "good")); err != nil || string(data) != "mine" {
 		t.Errorf("a file was replaced without --force: %q %v", data, err)
 	}
-	p.do(t, "", "export", out, "--force").want(t, 1)
+	p.do(t, "", "export", out, "--force").Want(t, 1)
 	if data, err := os.ReadFile(filepath.Join(out, "good")); err != nil || string(data) != "good" {
 		t.Errorf("--force did not replace: %q %v", data, err)
 	}
@@ -228,8 +230,8 @@ func TestImportIDs(t *testing.T) {
 		t.Errorf("import: %+v", r)
 	}
 	for id, want := range map[string]string{"7": "seven", "16": "sixteen", "-3": "minus three", "8": "eight"} {
-		if o := p.do(t, "", "get", id).want(t, 0); o.stdout != want {
-			t.Errorf("get %s: %q", id, o.stdout)
+		if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != want {
+			t.Errorf("get %s: %q", id, o.Stdout)
 		}
 	}
 
@@ -242,7 +244,7 @@ func TestImportIDs(t *testing.T) {
 	if r.Stored != 1 || r.AlreadyThere != 4 || r.Failed["no id"] != 1 || r.Failed["collision"] != 1 {
 		t.Errorf("import: %+v", r)
 	}
-	o.has(t, "readme").has(t, "collision: 9.")
+	o.Has(t, "readme").Has(t, "collision: 9.")
 	lines, err := os.ReadFile(failures)
 	must(t, err)
 	if n := bytes.Count(lines, []byte("\n")); n != 2 || !json.Valid(lines[:bytes.IndexByte(lines, '\n')]) {
@@ -255,18 +257,18 @@ func TestImportIDs(t *testing.T) {
 	if r.Stored != 2 || r.Failed["no id"] != 5 {
 		t.Errorf("import by map: %+v", r)
 	}
-	if o := p.do(t, "", "get", "1001").want(t, 0); o.stdout != "eight" {
-		t.Errorf("get 1001: %q", o.stdout)
+	if o := p.do(t, "", "get", "1001").Want(t, 0); o.Stdout != "eight" {
+		t.Errorf("get 1001: %q", o.Stdout)
 	}
 	for _, bad := range []string{"1000", "x 7.json", "1 a\n2 a\n"} {
 		must(t, os.WriteFile(mapping, []byte(bad), 0o644))
-		p.do(t, "", "import", root, "--id", "map:"+mapping).want(t, 2)
+		p.do(t, "", "import", root, "--id", "map:"+mapping).Want(t, 2)
 	}
-	p.do(t, "", "import", root, "--id", "map:/no/such/file").want(t, 2)
-	p.do(t, "", "import", root, "--id", "nonsense").want(t, 2)
-	p.do(t, "", "import", root, "--group", "g").want(t, 2)
-	p.do(t, "", "import", root, "--prefix", "../x").want(t, 2)
-	p.do(t, "", "import", filepath.Join(root, "no-such")).want(t, 1)
+	p.do(t, "", "import", root, "--id", "map:/no/such/file").Want(t, 2)
+	p.do(t, "", "import", root, "--id", "nonsense").Want(t, 2)
+	p.do(t, "", "import", root, "--group", "g").Want(t, 2)
+	p.do(t, "", "import", root, "--prefix", "../x").Want(t, 2)
+	p.do(t, "", "import", filepath.Join(root, "no-such")).Want(t, 1)
 }
 
 func TestImportDryRunStoresNothingAndFindsCollisions(t *testing.T) {
@@ -279,8 +281,8 @@ func TestImportDryRunStoresNothingAndFindsCollisions(t *testing.T) {
 	if r.Stored != 2 || r.Failed["collision"] != 1 {
 		t.Errorf("dry run: %+v", r)
 	}
-	if o := p.do(t, "", "scan").want(t, 0); o.stdout != "" {
-		t.Errorf("a dry run stored: %s", o.stdout)
+	if o := p.do(t, "", "scan").Want(t, 0); o.Stdout != "" {
+		t.Errorf("a dry run stored: %s", o.Stdout)
 	}
 }
 
@@ -293,9 +295,9 @@ func TestImportUnreadableFilesAreListed(t *testing.T) {
 	p := startDev(t, t.TempDir())
 	args := []string{sheafBinary, "import", root, "-o", "json", "--server", p.server}
 	o := runUnprivileged(t, root, args...)
-	o.want(t, 1).has(t, "unreadable: bad").has(t, "unreadable: closed")
+	o.Want(t, 1).Has(t, "unreadable: bad").Has(t, "unreadable: closed")
 	var r importReport
-	o.json(t, &r)
+	o.JSON(t, &r)
 	if r.Stored != 1 || r.Failed["unreadable"] != 2 {
 		t.Errorf("import: %+v", r)
 	}
@@ -319,7 +321,7 @@ func TestImportResumeAndUpdate(t *testing.T) {
 			if r.Failed["exists already"] != 2 {
 				t.Errorf("a second import: %+v", r)
 			}
-			o.has(t, "--resume")
+			o.Has(t, "--resume")
 			write("a", "a") // before the others in order: their ids must stay
 			r, _ = p.importTree(t, 0, root, "--id", scheme, "--resume")
 			if r.Stored != 1 || r.AlreadyThere != 2 {
@@ -335,21 +337,21 @@ func TestImportResumeAndUpdate(t *testing.T) {
 				t.Errorf("--update: %+v", r)
 			}
 			out := filepath.Join(t.TempDir(), "out")
-			p.do(t, "", "export", out).want(t, 0)
+			p.do(t, "", "export", out).Want(t, 0)
 			compareTrees(t, describeTree(t, out), describeTree(t, root))
 		})
 	}
 }
 
-// A file deleted from the store since an earlier import is imported again by a new import, although its request id may be
-// remembered.
+// A file deleted from the store since an earlier import is imported again by a new import, although its request id may
+// be remembered.
 func TestImportAfterADeleteStoresAgain(t *testing.T) {
 	p := startDev(t, t.TempDir())
 	root := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(root, "5"), []byte("five"), 0o644))
 	for range 3 {
 		p.importTree(t, 0, root, "--id", "name")
-		p.do(t, "", "rm", "5").want(t, 0)
+		p.do(t, "", "rm", "5").Want(t, 0)
 	}
 }
 
@@ -364,7 +366,7 @@ func runUnprivileged(t testing.TB, readable string, args ...string) outcome {
 		must(t, os.Chmod(dir, 0o755))
 	}
 	must(t, os.Chmod(filepath.Dir(sheafBinary), 0o755))
-	return runAs(t, &syscall.Credential{Uid: 65534, Gid: 65534}, args...)
+	return clitest.Run(t, nil, &syscall.Credential{Uid: 65534, Gid: 65534}, args...)
 }
 
 // A large file in the tree must not be held in memory. 5 GiB with SHEAF_SOAK=1.
@@ -398,8 +400,8 @@ func TestImportMemoryIsBoundedWithALargeFile(t *testing.T) {
 		t.Logf("importing a file of %d MiB took %d MiB of memory", size>>20, peak>>20)
 	}
 	id := fmt.Sprint(hashID("large"))
-	if o := p.do(t, "", "get", id, "--offset", fmt.Sprint(size-7)).want(t, 0); o.stdout != "the end" {
-		t.Errorf("the end of the large record: %q", o.stdout)
+	if o := p.do(t, "", "get", id, "--offset", fmt.Sprint(size-7)).Want(t, 0); o.Stdout != "the end" {
+		t.Errorf("the end of the large record: %q", o.Stdout)
 	}
 }
 
@@ -415,13 +417,13 @@ func TestImportIntoAFullStoreSaysSoAndGoesOnLater(t *testing.T) {
 		must(t, os.WriteFile(filepath.Join(root, fmt.Sprint(i)), pattern(uint64(i), 10_000), 0o644))
 	}
 	p := startDev(t, dir)
-	p.do(t, "x", "put", "1").want(t, 0)
+	p.do(t, "x", "put", "1").Want(t, 0)
 	p.stop(t)
 	p = startDev(t, dir, "--reserve", "1000TiB") // more than any disk has: nothing may be written
-	p.do(t, "x", "put", "2").want(t, 1).has(t, "DISK_FULL")
-	p.do(t, "", "import", root, "--id", "hash").want(t, 1).has(t, "no room")
-	if o := p.do(t, "", "get", "1").want(t, 0); o.stdout != "x" {
-		t.Errorf("reads must go on: %q", o.stdout)
+	p.do(t, "x", "put", "2").Want(t, 1).Has(t, "DISK_FULL")
+	p.do(t, "", "import", root, "--id", "hash").Want(t, 1).Has(t, "no room")
+	if o := p.do(t, "", "get", "1").Want(t, 0); o.Stdout != "x" {
+		t.Errorf("reads must go on: %q", o.Stdout)
 	}
 	p.stop(t)
 	p = startDev(t, dir)

@@ -9,7 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/fsck"
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -33,13 +34,13 @@ in it is whole, and in the wrong place.`,
 		Example: `  sheaf verify /data
   sheaf verify ./store -o json`,
 		Args: cobra.ExactArgs(1),
-		RunE: a.body(func(ctx context.Context, args []string) error {
-			report, err := cli.VerifyTree(ctx, args[0], opts, a.out)
+		RunE: a.Body(func(ctx context.Context, args []string) error {
+			report, err := cli.VerifyTree(ctx, args[0], opts, a.Out)
 			if err != nil {
 				return err
 			}
-			if a.out.JSON {
-				if err := a.out.WriteJSON(report); err != nil {
+			if a.Out.JSON {
+				if err := a.Out.WriteJSON(report); err != nil {
 					return err
 				}
 			} else {
@@ -60,28 +61,28 @@ in it is whole, and in the wrong place.`,
 
 func (a *app) printVerify(r cli.VerifyTreeReport) {
 	for _, problem := range r.Problems {
-		fmt.Fprintln(a.out.Out, problem)
+		fmt.Fprintln(a.Out.Out, problem)
 	}
 	for _, g := range r.Groups {
 		for _, d := range g.Damages {
-			fmt.Fprintf(a.out.Out, "group %s, %s, offset %d, %d bytes: %s%s\n", d.Group, filepath.Join(g.Dir, d.File), d.Offset, d.Length, d.What,
+			fmt.Fprintf(a.Out.Out, "group %s, %s, offset %d, %d bytes: %s%s\n", d.Group, filepath.Join(g.Dir, d.File), d.Offset, d.Length, d.What,
 				cli.IDsWords(d.IDs, d.IDsUnknown))
 		}
 		if g.Error != "" {
-			fmt.Fprintf(a.out.Out, "group %s in %s: %s\n", g.Group, g.Dir, g.Error)
+			fmt.Fprintf(a.Out.Out, "group %s in %s: %s\n", g.Group, g.Dir, g.Error)
 		}
 		if g.TornBytes > 0 {
-			a.out.Sayf("group %s: a torn tail of %d bytes, which the next load cuts off: no damage", g.Group, g.TornBytes)
+			a.Out.Sayf("group %s: a torn tail of %d bytes, which the next load cuts off: no damage", g.Group, g.TornBytes)
 		}
 		if g.Joining {
-			a.out.Sayf("group %s in %s: the replica is only joining: nothing that counts is there yet", g.Group, g.Dir)
+			a.Out.Sayf("group %s in %s: the replica is only joining: nothing that counts is there yet", g.Group, g.Dir)
 		}
 		if len(g.Quarantined) > 0 {
-			a.out.Sayf("group %s: repaired: %d segments rewritten; what was bad is kept in %s: %s", g.Group, len(g.Rewritten),
-				filepath.Join(g.Dir, group.QuarantineName), strings.Join(g.Quarantined, ", "))
+			a.Out.Sayf("group %s: repaired: %d segments rewritten; what was bad is kept in %s: %s", g.Group, len(g.Rewritten),
+				filepath.Join(g.Dir, format.QuarantineName), strings.Join(g.Quarantined, ", "))
 		}
 	}
-	a.out.Sayf("%d volumes, %d groups, %s in %s entries checked in %.1f s", r.Volumes, len(r.Groups), cli.FormatBytes(r.Bytes), cli.FormatCount(r.Entries), r.Seconds)
+	a.Out.Sayf("%d volumes, %d groups, %s in %s entries checked in %.1f s", r.Volumes, len(r.Groups), cli.FormatBytes(r.Bytes), cli.FormatCount(r.Entries), r.Seconds)
 }
 
 func (a *app) dumpCommand() *cobra.Command {
@@ -91,12 +92,12 @@ func (a *app) dumpCommand() *cobra.Command {
 		GroupID: groupCare,
 		Long:    "Writes what a file of a group's folder, or the journal of a volume, holds, in words, bad bytes included. It changes nothing and needs no lock.",
 		Args:    cobra.ExactArgs(1),
-		RunE: a.body(func(_ context.Context, args []string) error {
-			dump := group.Dump
+		RunE: a.Body(func(_ context.Context, args []string) error {
+			dump := fsck.Dump
 			if journal.IsName(filepath.Base(args[0])) {
 				dump = journal.Dump
 			}
-			if err := dump(a.out.Out, vfs.OS{}, args[0]); err != nil {
+			if err := dump(a.Out.Out, vfs.OS{}, args[0]); err != nil {
 				return fmt.Errorf("dump: %w", err)
 			}
 			return nil

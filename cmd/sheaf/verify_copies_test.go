@@ -9,14 +9,15 @@ import (
 	"time"
 )
 
-// Each of three copies has a bad byte, in another record. Whoever leads, all three are found, and mended from the others.
+// Each of three copies has a bad byte, in another record. Whoever leads, all three are found, and mended from the
+// others.
 func TestGroupVerifyReadsAllCopies(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir, "--copies", "3", "--groups", "1")
 	for _, id := range strings.Fields("0 1 2 3") {
-		p.do(t, strings.Repeat(id, 5000), "put", id).want(t, 0)
+		p.do(t, strings.Repeat(id, 5000), "put", id).Want(t, 0)
 	}
-	p.do(t, "", "group", "verify", "0").want(t, 0)
+	p.do(t, "", "group", "verify", "0").Want(t, 0)
 	for n := range 3 {
 		hit := false
 		for deadline := time.Now().Add(time.Minute); !hit; time.Sleep(10 * time.Millisecond) { // a copy may be behind, or still joining
@@ -39,20 +40,20 @@ func TestGroupVerifyReadsAllCopies(t *testing.T) {
 			}
 		}
 	}
-	o := p.do(t, "", "group", "verify", "0").want(t, 1)
+	o := p.do(t, "", "group", "verify", "0").Want(t, 1)
 	for n := range 3 {
-		if words := fmt.Sprintf("group 0 on shard shard-%d, segment-", n); !strings.Contains(o.stdout, words) {
-			t.Errorf("%q is not in %s", words, o.stdout)
+		if words := fmt.Sprintf("group 0 on shard shard-%d, segment-", n); !strings.Contains(o.Stdout, words) {
+			t.Errorf("%q is not in %s", words, o.Stdout)
 		}
 	}
-	for deadline := time.Now().Add(time.Minute); p.do(t, "", "group", "verify", "0").code != 0; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); p.do(t, "", "group", "verify", "0").Code != 0; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the copies are not mended")
 		}
 	}
 	for _, id := range strings.Fields("0 1 2 3") {
-		if o := p.do(t, "", "get", id).want(t, 0); o.stdout != strings.Repeat(id, 5000) {
-			t.Errorf("get %s: %d bytes", id, len(o.stdout))
+		if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != strings.Repeat(id, 5000) {
+			t.Errorf("get %s: %d bytes", id, len(o.Stdout))
 		}
 	}
 }

@@ -14,13 +14,13 @@ func (a *app) versionCommand() *cobra.Command {
 		Short:   "Print the version",
 		GroupID: groupCare,
 		Args:    cobra.NoArgs,
-		RunE: a.body(func(context.Context, []string) error {
-			if a.out.JSON {
-				return a.out.WriteJSON(map[string]any{
+		RunE: a.Body(func(context.Context, []string) error {
+			if a.Out.JSON {
+				return a.Out.WriteJSON(map[string]any{
 					"version": version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH,
 				})
 			}
-			_, err := fmt.Fprintf(a.out.Out, "sheaf %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintf(a.Out.Out, "sheaf %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err
 		}),
 	}

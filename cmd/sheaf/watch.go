@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/cli"
 )
 
@@ -29,39 +30,47 @@ of their own: --from goes on behind one.`,
 			if err != nil {
 				return cli.Usagef("--from %q: give a cursor as this command has printed it", from)
 			}
-			if err := conn.Watch(ctx, &recordv1.WatchRequest{Group: args[0], Cursor: cursor}, a.printChanges); ctx.Err() == nil {
-				return err
+			var written error
+			options := &client.WatchOptions{Cursor: cursor, OnCursor: func(cursor []byte) { written = errors.Join(written, a.printCursor(cursor)) }}
+			for r, err := range conn.Watch(ctx, args[0], options) {
+				if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+					return nil // interrupted: that is how it ends
+				}
+				if err != nil {
+					return fmt.Errorf("watching group %s: %w", args[0], err)
+				}
+				if err := errors.Join(written, a.printChange(r)); err != nil {
+					return err
+				}
 			}
-			return nil // interrupted: that is how it ends
+			return written
 		}),
 	}
 	cmd.Flags().StringVar(&from, "from", "", "go on behind this cursor; empty: from now")
 	return cmd
 }
 
-// printChanges writes one message.
-func (a *app) printChanges(message *recordv1.WatchResponse) error {
-	for _, r := range message.GetRecords() {
-		var err error
-		switch {
-		case a.out.JSON && (r.GetDeleted() || r.DataCrc32C == nil):
-			err = cli.WriteJSONLine(a.out.Out, r, nil)
-		case a.out.JSON:
-			err = cli.WriteJSONLine(a.out.Out, r, bytes.NewReader(r.GetData()))
-		case r.GetDeleted():
-			_, err = fmt.Fprintf(a.out.Out, "%d\t%s\tdeleted\n", r.GetKey().GetId(), r.GetVersion())
-		default:
-			_, err = fmt.Fprintf(a.out.Out, "%d\t%s\t%s\n", r.GetKey().GetId(), r.GetVersion(), cli.FormatBytes(r.GetSizeBytes()))
-		}
-		if err != nil {
-			return err
-		}
+// printChange writes a record.
+func (a *app) printChange(r client.Record) (err error) {
+	switch {
+	case a.Out.JSON && r.HasData:
+		err = cli.WriteJSONLine(a.Out.Out, r, bytes.NewReader(r.Data))
+	case a.Out.JSON:
+		err = cli.WriteJSONLine(a.Out.Out, r, nil)
+	case r.Deleted:
+		_, err = fmt.Fprintf(a.Out.Out, "%d\t%s\tdeleted\n", r.Key.ID, r.Version)
+	default:
+		_, err = fmt.Fprintf(a.Out.Out, "%d\t%s\t%s\n", r.Key.ID, r.Version, cli.FormatBytes(r.Size))
 	}
-	cursor := base64.RawURLEncoding.EncodeToString(message.GetCursor())
-	if a.out.JSON {
-		_, err := fmt.Fprintf(a.out.Out, "{\"cursor\":%q}\n", cursor)
-		return err
+	return err
+}
+
+// printCursor writes the cursor behind the records so far.
+func (a *app) printCursor(cursor []byte) error {
+	format := "cursor\t%s\n"
+	if a.Out.JSON {
+		format = "{\"cursor\":%q}\n"
 	}
-	_, err := fmt.Fprintf(a.out.Out, "cursor\t%s\n", cursor)
+	_, err := fmt.Fprintf(a.Out.Out, format, base64.RawURLEncoding.EncodeToString(cursor))
 	return err
 }

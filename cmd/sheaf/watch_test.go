@@ -79,9 +79,9 @@ func TestWatchFollowsAGroup(t *testing.T) {
 	cursor := func(l watchLine) bool { return l.Cursor != "" }
 	w := p.watch(t, "0")
 	first := w.until(cursor).Cursor
-	p.do(t, "hello", "put", "5").want(t, 0)
+	p.do(t, "hello", "put", "5").Want(t, 0)
 	w.until(func(l watchLine) bool { return l.ID == "5" && string(l.Data) == "hello" })
-	p.do(t, "", "rm", "5").want(t, 0)
+	p.do(t, "", "rm", "5").Want(t, 0)
 	w.until(func(l watchLine) bool { return l.ID == "5" && l.Deleted })
 	last := w.until(cursor).Cursor
 	w.interrupt()
@@ -91,7 +91,7 @@ func TestWatchFollowsAGroup(t *testing.T) {
 	again.interrupt()
 	behind := p.watch(t, "0", "--from", last)
 	behind.until(cursor)
-	p.do(t, "x", "put", "6").want(t, 0)
+	p.do(t, "x", "put", "6").Want(t, 0)
 	behind.until(func(l watchLine) bool {
 		if l.ID == "5" {
 			t.Error("what was told before the cursor came again")
@@ -99,16 +99,16 @@ func TestWatchFollowsAGroup(t *testing.T) {
 		return l.ID == "6"
 	})
 	behind.interrupt()
-	p.do(t, "", "watch", "0", "--from", "nonsense").want(t, 2)
-	p.do(t, "", "watch", "0", "--from", "%").want(t, 2)
-	if o := p.do(t, "", "watch", "9"); o.code == 0 {
+	p.do(t, "", "watch", "0", "--from", "nonsense").Want(t, 2)
+	p.do(t, "", "watch", "0", "--from", "%").Want(t, 2)
+	if o := p.do(t, "", "watch", "9"); o.Code == 0 {
 		t.Error("a group that cannot be is watched")
 	}
-	if o := p.do(t, "", "moves", "-o", "json").want(t, 0); strings.TrimSpace(o.stdout) != "[]" {
-		t.Errorf("moves of a settled store: %s", o.stdout)
+	if o := p.do(t, "", "moves", "-o", "json").Want(t, 0); strings.TrimSpace(o.Stdout) != "[]" {
+		t.Errorf("moves of a settled store: %s", o.Stdout)
 	}
-	if o := p.do(t, "", "moves", "--watch").want(t, 0); strings.TrimSpace(o.stderr) != "nothing moves" {
-		t.Errorf("watched moves of a settled store: %s%s", o.stdout, o.stderr)
+	if o := p.do(t, "", "moves", "--watch").Want(t, 0); strings.TrimSpace(o.Stderr) != "nothing moves" {
+		t.Errorf("watched moves of a settled store: %s%s", o.Stdout, o.Stderr)
 	}
-	p.do(t, "", "moves", "--every", "0s").want(t, 2)
+	p.do(t, "", "moves", "--every", "0s").Want(t, 2)
 }

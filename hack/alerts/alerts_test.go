@@ -1,10 +1,7 @@
 package alerts
 
 import (
-	"context"
 	"encoding/json"
-	"fmt"
-	"log/slog"
 	"maps"
 	"os"
 	"regexp"
@@ -16,7 +13,6 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql"
-	"github.com/prometheus/prometheus/promql/parser"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -26,27 +22,12 @@ const (
 	runbookFile   = "../../docs/operations.md"
 )
 
-var promQL = parser.NewParser(parser.Options{})
-
 // loadRules are the alerts by name.
 func loadRules(t *testing.T) map[string]rulefmt.Rule {
 	t.Helper()
-	content, err := os.ReadFile(rulesFile)
+	rules, err := readRules(rulesFile)
 	if err != nil {
 		t.Fatal(err)
-	}
-	groups, errs := rulefmt.Parse(content, false, model.UTF8Validation, promQL, slog.New(slog.DiscardHandler))
-	for _, err := range errs {
-		t.Error(err)
-	}
-	if groups == nil {
-		t.FailNow()
-	}
-	rules := map[string]rulefmt.Rule{}
-	for _, group := range groups.Groups {
-		for _, rule := range group.Rules {
-			rules[rule.Alert] = rule
-		}
 	}
 	return rules
 }
@@ -94,9 +75,6 @@ type ruleCase struct {
 	} `yaml:"alert_rule_test"`
 }
 
-// interval between samples, and between evaluations.
-const interval = time.Minute
-
 func TestAlertsFire(t *testing.T) {
 	content, err := os.ReadFile("testdata/cases.yaml")
 	if err != nil {
@@ -107,7 +85,7 @@ func TestAlertsFire(t *testing.T) {
 		t.Fatal(err)
 	}
 	rules, fired := loadRules(t), map[string]bool{}
-	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: promQL})
+	engine := newEngine()
 	for _, c := range cases {
 		var all memory
 		for _, in := range c.InputSeries {
@@ -135,37 +113,19 @@ func TestAlertsFire(t *testing.T) {
 	}
 }
 
-// firing are the labels of what an alert fires for at a moment: of what its expression has held for at every evaluation of the time
-// that its for asks for.
+// firing are the labels of what an alert fires for at a moment: of what its expression has held for at every evaluation
+// of the time that its for asks for.
 func firing(t *testing.T, engine *promql.Engine, all memory, rule rulefmt.Rule, at time.Duration) (out []map[string]string) {
 	t.Helper()
-	since := map[string]time.Duration{}
-	labelsOf := map[string]map[string]string{}
+	h := newHeld(rule)
 	for now := time.Duration(0); now <= at; now += interval {
-		query, err := engine.NewInstantQuery(context.Background(), all, nil, rule.Expr, time.UnixMilli(now.Milliseconds()))
-		if err != nil {
+		if err := h.evaluate(engine, all, now); err != nil {
 			t.Fatal(err)
 		}
-		vector, err := query.Exec(context.Background()).Vector()
-		if err != nil {
-			t.Fatalf("%s: %v", rule.Alert, err)
-		}
-		held := map[string]bool{}
-		for _, sample := range vector {
-			labels := sample.Metric.Map()
-			delete(labels, "__name__")
-			key := fmt.Sprint(labels)
-			held[key], labelsOf[key] = true, labels
-			if _, there := since[key]; !there {
-				since[key] = now
-			}
-		}
-		query.Close()
-		maps.DeleteFunc(since, func(key string, _ time.Duration) bool { return !held[key] })
 	}
-	for _, key := range slices.Sorted(maps.Keys(since)) {
-		if at-since[key] >= time.Duration(rule.For) {
-			out = append(out, labelsOf[key])
+	for _, key := range slices.Sorted(maps.Keys(h.since)) {
+		if h.fires(key, at) {
+			out = append(out, h.labels[key])
 		}
 	}
 	return out
@@ -207,7 +167,7 @@ func TestDashboardAsksForWhatThereIs(t *testing.T) {
 	}
 	sources := ""
 	for _, file := range []string{
-		"../../controllers/storemetrics.go", "../../controllers/counted.go", "../../cmd/sheaf-operator/main.go", "../../internal/gateway/metrics.go",
+		"../../controllers/recordstore/metrics.go", "../../controllers/step/counted.go", "../../cmd/sheaf-operator/main.go", "../../internal/gateway/metrics.go",
 	} {
 		text, err := os.ReadFile(file)
 		if err != nil {

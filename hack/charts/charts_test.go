@@ -67,6 +67,10 @@ func TestSplitRules(t *testing.T) {
 		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
 		{APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets", "disksets/status", "shardpools/status", "shards/status", "recordstores/status"}, Verbs: all},
 		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: all},
+		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "list"}},
+		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create"}},
+		{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"create", "delete"}},
+		{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"}, Verbs: []string{"create", "delete", "get", "list"}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -77,13 +81,23 @@ func TestSplitRules(t *testing.T) {
 			{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: all},
 			{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
 			{APIGroups: []string{"sheaf.dev"}, Resources: []string{"shardpools/status", "shards/status", "recordstores/status"}, Verbs: all},
+			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"list"}},
+			{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create"}},
+			{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"}, Verbs: []string{"delete", "list"}},
 		},
 		read: []rule{{APIGroups: []string{""}, Resources: []string{"nodes", "persistentvolumes"}, Verbs: get}},
 		diskSets: []rule{
 			{APIGroups: []string{""}, Resources: []string{"persistentvolumes"}, Verbs: []string{"patch"}},
 			{APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets", "disksets/status"}, Verbs: all},
 		},
-		election: []rule{{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: all}},
+		election: []rule{
+			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: all},
+			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
+		},
+		wipe: []rule{
+			{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"create", "delete"}},
+			{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"}, Verbs: []string{"create", "delete", "get"}},
+		},
 	}
 	if !reflect.DeepEqual(s, want) {
 		t.Errorf("got  %+v\nwant %+v", s, want)
@@ -104,7 +118,8 @@ func TestSplitRulesRefuses(t *testing.T) {
 		APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets/status", "shardpools/status", "shards/status", "recordstores/status"}, Verbs: []string{"patch"},
 	}
 	leases := rule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"update"}}
-	if _, err := splitRules([]rule{status, leases}); err != nil {
+	jobs := rule{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"create"}}
+	if _, err := splitRules([]rule{status, leases, jobs}); err != nil {
 		t.Fatal(err)
 	}
 	pods := rule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}
@@ -113,13 +128,14 @@ func TestSplitRulesRefuses(t *testing.T) {
 	onlyReads := status
 	onlyReads.Verbs = []string{"get"}
 	for name, rules := range map[string][]rule{
-		"wildcard verb":            {status, leases, verb},
-		"wildcard resource":        {status, leases, resource},
-		"wildcard group":           {status, leases, group},
-		"URL":                      {status, leases, {NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}},
-		"no leases":                {status, pods},
-		"a missing controller":     {leases, pods},
-		"status that is read only": {leases, onlyReads},
+		"wildcard verb":            {status, leases, jobs, verb},
+		"wildcard resource":        {status, leases, jobs, resource},
+		"wildcard group":           {status, leases, jobs, group},
+		"URL":                      {status, leases, jobs, {NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}},
+		"no leases":                {status, jobs, pods},
+		"no Jobs":                  {status, leases, pods},
+		"a missing controller":     {leases, jobs, pods},
+		"status that is read only": {leases, jobs, onlyReads},
 	} {
 		if _, err := splitRules(rules); err == nil {
 			t.Errorf("%s was taken", name)

@@ -31,6 +31,7 @@ type split struct {
 	read       []rule // looking at nodes, volumes, classes
 	diskSets   []rule // what DiskSets need beside that
 	election   []rule // in the operator's own namespace
+	wipe       []rule // in the operator's own namespace too: Jobs that wipe disks, and their claims
 }
 
 // splitRules takes a ClusterRole apart. It refuses wildcards, and what it cannot place.
@@ -50,7 +51,8 @@ func splitRules(rules []rule) (split, error) {
 	if err := s.complete(); err != nil {
 		return split{}, err
 	}
-	s.namespaced, s.read, s.diskSets, s.election = merge(s.namespaced), merge(s.read), merge(s.diskSets), merge(s.election)
+	s.namespaced, s.read, s.diskSets = merge(s.namespaced), merge(s.read), merge(s.diskSets)
+	s.election, s.wipe = merge(s.election), merge(s.wipe)
 	return s, nil
 }
 
@@ -62,10 +64,12 @@ func (s *split) complete() error {
 		rules    []rule
 	}{
 		{"recordstores/status", s.namespaced}, {"shardpools/status", s.namespaced}, {"shards/status", s.namespaced},
-		{"disksets/status", s.diskSets}, {"leases", s.election},
+		{"disksets/status", s.diskSets}, {"leases", s.election}, {"jobs", s.wipe},
 	} {
 		granted := slices.ContainsFunc(want.rules, func(r rule) bool {
-			return slices.Contains(r.Resources, want.resource) && (slices.Contains(r.Verbs, "patch") || slices.Contains(r.Verbs, "update"))
+			return slices.Contains(r.Resources, want.resource) && slices.ContainsFunc([]string{"patch", "update", "create"}, func(verb string) bool {
+				return slices.Contains(r.Verbs, verb)
+			})
 		})
 		if !granted {
 			return fmt.Errorf("no rule may write %s: do the kubebuilder:rbac markers stand in a comment of their own?", want.resource)
@@ -80,20 +84,41 @@ func (s *split) add(r rule, resource string) {
 	switch {
 	case slices.Contains(r.APIGroups, "coordination.k8s.io"):
 		s.election = append(s.election, r)
+	case name == "events" && slices.Contains(r.APIGroups, ""): // what is told by them is told by the election alone
+		look, write := r.parted()
+		if len(look.Verbs) > 0 {
+			s.namespaced = append(s.namespaced, look)
+		}
+		if len(write.Verbs) > 0 {
+			s.election = append(s.election, write)
+		}
+	case name == "jobs":
+		s.wipe = append(s.wipe, r)
+	case name == "persistentvolumeclaims":
+		// Claims of stores are made by the controllers of StatefulSets; only those of Jobs that wipe are made and read
+		// one by one.
+		others, own := r, r
+		others.Verbs, own.Verbs = nil, nil
+		for _, verb := range r.Verbs {
+			if verb == "create" || verb == "get" {
+				own.Verbs = append(own.Verbs, verb)
+			} else {
+				others.Verbs = append(others.Verbs, verb)
+			}
+			if verb == "delete" {
+				own.Verbs = append(own.Verbs, verb)
+			}
+		}
+		s.namespaced = append(s.namespaced, others)
+		if slices.Contains(own.Verbs, "create") {
+			s.wipe = append(s.wipe, own)
+		}
 	case !slices.Contains(clusterScoped, name):
 		s.namespaced = append(s.namespaced, r)
 	case name == "disksets":
 		s.diskSets = append(s.diskSets, r)
 	default:
-		look, write := r, r
-		look.Verbs, write.Verbs = nil, nil
-		for _, verb := range r.Verbs {
-			if slices.Contains(reading, verb) {
-				look.Verbs = append(look.Verbs, verb)
-			} else {
-				write.Verbs = append(write.Verbs, verb)
-			}
-		}
+		look, write := r.parted()
 		if len(look.Verbs) > 0 {
 			s.read = append(s.read, look)
 		}
@@ -101,6 +126,20 @@ func (s *split) add(r rule, resource string) {
 			s.diskSets = append(s.diskSets, write)
 		}
 	}
+}
+
+// parted is the rule for verbs that only look, and for the others.
+func (r rule) parted() (look, write rule) {
+	look, write = r, r
+	look.Verbs, write.Verbs = nil, nil
+	for _, verb := range r.Verbs {
+		if slices.Contains(reading, verb) {
+			look.Verbs = append(look.Verbs, verb)
+		} else {
+			write.Verbs = append(write.Verbs, verb)
+		}
+	}
+	return look, write
 }
 
 // merge joins rules that differ only in their resources.
@@ -161,6 +200,7 @@ func rulesTemplate(s split) (string, error) {
 		{"read", "What it looks at outside of namespaces.", s.read},
 		{"diskSets", "What DiskSets need beside that.", s.diskSets},
 		{"election", "Leader election, in the operator's own namespace.", s.election},
+		{"wipe", "Jobs that wipe disks, in the operator's own namespace.", s.wipe},
 	} {
 		text := "[]\n"
 		if len(part.rules) > 0 {

@@ -226,8 +226,8 @@ func writeSchema(dir, group, v, kind string, schema any) error {
 	return os.WriteFile(filepath.Join(dir, schemaName(group, v, kind)), text, 0o644)
 }
 
-// schemaName is '{{.ResourceKind}}-{{.Group}}-{{.ResourceAPIVersion}}.json' of kubeconform, which takes the core group to
-// be what stands before a slash: the version.
+// schemaName is '{{.ResourceKind}}-{{.Group}}-{{.ResourceAPIVersion}}.json' of kubeconform, which takes the core group
+// to be what stands before a slash: the version.
 func schemaName(group, v, kind string) string {
 	if group == "" {
 		group = v

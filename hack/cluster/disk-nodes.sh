@@ -7,7 +7,5 @@ disk_node_add() { # disk_node_add NAME NUMBER_OF_LOOP_DEVICE
 }
 
 disk_node_remove() {
-  local target
-  target=$(readlink "/dev/disk/by-id/virtio-$1") || return 0
-  rm -f "/dev/disk/by-id/virtio-$1" "/dev/${target##*/}"
+  rm -f "/dev/disk/by-id/virtio-$1"
 }

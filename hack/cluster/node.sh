@@ -7,7 +7,7 @@ source "$here/disk-nodes.sh"
 source "$here/enter.sh"
 name=$1 number=${1#n}
 
-# A /dev of its own, so that a node sees its own disks and no others.
+# A /dev of its own, so that a node has names for its own disks and no others.
 mount -t tmpfs -o mode=755 tmpfs /dev
 mkdir -p /dev/pts /dev/shm /dev/mqueue /dev/disk/by-id
 while read -r device major minor; do mknod -m 666 "/dev/$device" c "$major" "$minor"; done <<'D'
@@ -21,6 +21,8 @@ tty 5 0
 fuse 10 229
 loop-control 10 237
 D
+# The kubelet makes a loop device on each raw block volume, of any number that is free.
+for loop in {0..255}; do mknod -m 600 "/dev/loop$loop" b 7 "$loop"; done
 mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts /dev/pts
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 ln -s pts/ptmx /dev/ptmx

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the static binaries and packs each into an OCI archive. `make image` sets the variables:
-#   IMAGE_PREFIX IMAGE_TAG   the images are IMAGE_PREFIX:IMAGE_TAG and IMAGE_PREFIX-operator:IMAGE_TAG
+#   IMAGE_PREFIX IMAGE_TAG   the images are IMAGE_PREFIX:IMAGE_TAG, IMAGE_PREFIX-operator:IMAGE_TAG and
+#                            IMAGE_PREFIX-bench:IMAGE_TAG
 #   PLATFORMS                such as "linux/amd64 linux/arm64"
 #   VERSION REVISION         stamped into binaries and labels
 #   SOURCE_DATE_EPOCH        the time of everything in the images: that of the commit
@@ -26,3 +27,4 @@ pack() { # pack BINARY IMAGE DESCRIPTION
 
 pack sheaf "$IMAGE_PREFIX" "Sheaf: shard, gateway, etcd and command line"
 pack sheaf-operator "$IMAGE_PREFIX-operator" "Sheaf: the Kubernetes operator"
+pack sheaf-bench "$IMAGE_PREFIX-bench" "Sheaf: measures a machine and its disks"

@@ -1,8 +1,8 @@
 // Command image packs a static binary into an OCI archive: an image from scratch, without a container engine.
 //
-// The archive is a tar of an OCI image layout with the name that containerd looks for (`ctr images import`,
-// `kind load image-archive`), and a manifest.json beside it for `docker load` and `podman load`. The same binary and the
-// same flags give the same bytes: times come from --created, files are sorted, everything belongs to root.
+// The archive is a tar of an OCI image layout with the name that containerd looks for (`ctr images import`, `kind load
+// image-archive`), and a manifest.json beside it for `docker load` and `podman load`. The same binary and the same
+// flags give the same bytes: times come from --created, files are sorted, everything belongs to root.
 //
 // Usage: image --name NAME:TAG --binary linux/amd64=PATH [--binary linux/arm64=PATH] --output FILE.tar ...
 package main

@@ -81,7 +81,8 @@ type load struct {
 	p99       float64 // seconds
 }
 
-// callers call one after another for a time, and gives how often and how fast. call gets a number that no other call gets.
+// callers call one after another for a time, and gives how often and how fast. call gets a number that no other call
+// gets.
 func callers(n int, duration time.Duration, call func(worker int, i int64) error) (load, error) {
 	var all latencies
 	calls := make([]int64, n)

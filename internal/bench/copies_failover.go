@@ -10,12 +10,13 @@ import (
 
 const (
 	failoverGroups = 16
-	// electionTimeout of Raft in package replica: 10 ticks of 100 ms. Without any word of its leader a member campaigns after 1 to
-	// 2 of these.
+	// electionTimeout of Raft in package replica: 10 ticks of 100 ms. Without any word of its leader a member campaigns
+	// after 1 to 2 of these.
 	electionTimeout = time.Second
 )
 
-// failover kills the process that leads a group by SIGKILL, over and over, and measures the time until calls succeed again.
+// failover kills the process that leads a group by SIGKILL, over and over, and measures the time until calls succeed
+// again.
 func (b *copiesBench) failover(ctx context.Context) error {
 	dir, err := b.folder("failover")
 	if err != nil {

@@ -14,7 +14,8 @@ const (
 	foregroundGroups  = 8
 	foregroundCallers = 8
 	foregroundBytes   = 4 << 10
-	// foregroundPause is between two calls of a caller: a machine that is busy to its limit shows how it queues, not what a move costs.
+	// foregroundPause is between two calls of a caller: a machine that is busy to its limit shows how it queues, not
+	// what a move costs.
 	foregroundPause = 4 * time.Millisecond
 	// foregroundRate is the --fetch-rate of the shards.
 	foregroundRate = 32 << 20

@@ -12,13 +12,14 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"golang.org/x/sys/unix"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 )
 
 // moveRecordBytes is the size of the records of a group that is moved.
 const moveRecordBytes = 10 << 10
 
-// moves compares the transfer of a group's files between two shards, checked and durable, with cp and sync of the same files.
+// moves compares the transfer of a group's files between two shards, checked and durable, with cp and sync of the same
+// files.
 func (b *copiesBench) moves(ctx context.Context) (err error) {
 	dir, err := b.folder("move")
 	if err != nil {
@@ -90,8 +91,8 @@ func (n *benchNodes) fill(bytes int64) (int64, error) {
 		var entries []*raftpb.Entry
 		for range 400 {
 			last++
-			entries = append(entries, group.RaftEntry(&group.Entry{
-				Kind: group.KindPut, Used: true, ID: int64(last), Index: last, Term: state.GetTerm(), CommitTime: now, Timestamp: now, Data: data,
+			entries = append(entries, format.RaftEntry(&format.Entry{
+				Kind: format.KindPut, Used: true, ID: int64(last), Index: last, Term: state.GetTerm(), CommitTime: now, Timestamp: now, Data: data,
 			}))
 			written += moveRecordBytes
 		}
@@ -113,8 +114,8 @@ func (n *benchNodes) install(ctx context.Context, to string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
 	}
-	file := group.ReplicaFile{RaftID: group.NewRaftID(), Store: n.store, Group: n.groups[0], Volume: n.store, Joining: true}
-	if err := group.WriteReplicaFile(opts.FS, to, file); err != nil {
+	file := format.ReplicaFile{RaftID: format.NewRaftID(), Store: n.store, Group: n.groups[0], Volume: n.store, Joining: true}
+	if err := format.WriteReplicaFile(opts.FS, to, file); err != nil {
 		return err
 	}
 	sink := &benchSink{ctx: ctx, opts: opts, replica: file}

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/peer"
@@ -23,8 +25,8 @@ import (
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
-// benchNode is the part of a shard that keeps copies: the logs of its groups, their committer, and the streams to the others. It
-// knows nothing of etcd.
+// benchNode is the part of a shard that keeps copies: the logs of its groups, their committer, and the streams to the
+// others. It knows nothing of etcd.
 type benchNode struct {
 	name      string
 	dir       string
@@ -124,7 +126,7 @@ func (n *benchNodes) start(ctx context.Context, node *benchNode) error {
 func (n *benchNodes) options(node *benchNode, i int) group.Options {
 	return group.Options{
 		FS: vfs.OS{}, Dir: filepath.Join(node.dir, n.groups[i].String()), Retention: group.Retention{Versions: 1},
-		Identity: group.Identity{Store: n.store, Group: n.groups[i], Name: strconv.Itoa(i)}, Journal: node.journal,
+		Identity: format.Identity{Store: n.store, Group: n.groups[i], Name: strconv.Itoa(i)}, Journal: node.journal,
 	}
 }
 
@@ -264,20 +266,20 @@ func (e benchExport) Describe() peer.Description {
 type benchSink struct {
 	ctx     context.Context
 	opts    group.Options
-	replica group.ReplicaFile
-	install *group.Install
-	missing map[string]group.ExportFile
+	replica format.ReplicaFile
+	install *transfer.Install
+	missing map[string]transfer.File
 }
 
 // Describe implements peer.Sink.
 func (s *benchSink) Describe(d peer.Description) (err error) {
-	s.install, err = group.NewInstall(s.ctx, s.opts, s.replica, d.Manifest)
+	s.install, err = transfer.NewInstall(s.ctx, s.opts.ForInstall(), s.replica, d.Manifest)
 	return err
 }
 
 // Wanted implements peer.Sink.
 func (s *benchSink) Wanted() ([]peer.FileRange, error) {
-	s.missing = map[string]group.ExportFile{}
+	s.missing = map[string]transfer.File{}
 	missing := s.install.Missing()
 	wanted := make([]peer.FileRange, 0, len(missing))
 	for _, f := range missing {

@@ -125,8 +125,8 @@ func (a *appender) close() error {
 	return errors.Join(errs...)
 }
 
-// remoteAppender is an appender behind loopback: each writer has a connection, on which it sends records and gets a byte for
-// each that is durable.
+// remoteAppender is an appender behind loopback: each writer has a connection, on which it sends records and gets a
+// byte for each that is durable.
 type remoteAppender struct {
 	*appender
 	listener net.Listener

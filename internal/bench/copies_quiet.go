@@ -3,13 +3,16 @@ package bench
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// quiet measures what groups cost that nobody uses, and how long it takes to make them.
+// quiet measures what groups cost that nobody uses, how long it takes to make them, and what they cost the others while
+// a shard is gone.
 func (b *copiesBench) quiet(ctx context.Context) error {
 	dir, err := b.folder("quiet")
 	if err != nil {
@@ -23,30 +26,77 @@ func (b *copiesBench) quiet(ctx context.Context) error {
 	defer s.close()
 	made := time.Since(begin).Seconds()
 	b.opts.Say("  %d groups x %d were made in %.1f s", b.opts.Groups, copiesOf, made)
-	if err := pause(ctx, 2*time.Second+b.opts.Time); err != nil { // groups come to rest half a second after their last work
+	left := slices.Sorted(maps.Keys(s.shards))
+	gone := left[len(left)-1]
+	left = left[:len(left)-1]
+	shares, before, err := b.rested(ctx, s, left)
+	if err != nil {
 		return err
 	}
-	var shares []float64
+	s.shards[gone].kill()
+	delete(s.shards, gone)
+	if err := s.ledBy(ctx, left); err != nil {
+		return err
+	}
+	_, after, err := b.rested(ctx, s, left)
+	if err != nil {
+		return err
+	}
+	of := fmt.Sprintf("%d groups x %d that nobody uses", b.opts.Groups, copiesOf)
+	b.add(
+		plain(fmt.Sprintf("making %d groups x %d, from the start of 3 shards on", b.opts.Groups, copiesOf), "s", []float64{made}, 0),
+		plain(fmt.Sprintf("processor time of a shard with %s, percent of a core", of), "", shares, 2),
+		atMost(fmt.Sprintf("processor time of a shard with %s while one of three is gone, percent of a core, against the same shards before", of), "",
+			after, before, 1.5).note("kill -9 of one shard; measured once every group is led again"),
+	)
+	return nil
+}
+
+// rested lets all groups come to rest, and then gives the share of a core that shards take in each round: on the
+// average of all that live, and of those that are named.
+func (b *copiesBench) rested(ctx context.Context, s *benchStore, named []string) (all, of []float64, err error) {
+	if err := pause(ctx, 2*time.Second+2*b.opts.Time); err != nil { // groups come to rest half a second after their last work
+		return nil, nil, err
+	}
 	for range b.opts.Rounds {
-		before, err := s.processorTime()
+		before, err := s.processorTimes()
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
 		from := time.Now()
 		if err := pause(ctx, 2*b.opts.Time); err != nil {
-			return err
+			return nil, nil, err
 		}
-		after, err := s.processorTime()
+		after, err := s.processorTimes()
+		if err != nil {
+			return nil, nil, err
+		}
+		share := func(names []string) (percent float64) {
+			for _, name := range names {
+				percent += 100 * (after[name] - before[name]).Seconds() / time.Since(from).Seconds() / float64(len(names))
+			}
+			return percent
+		}
+		all, of = append(all, share(slices.Collect(maps.Keys(s.shards)))), append(of, share(named))
+		b.opts.Say("  %d shards take %.2f %% of a core each", len(s.shards), all[len(all)-1])
+	}
+	return all, of, nil
+}
+
+// ledBy waits until each group is led by one of these shards.
+func (s *benchStore) ledBy(ctx context.Context, shards []string) error {
+	return eventually(ctx, "every group is led", func() error {
+		view, err := s.place.View(ctx)
 		if err != nil {
 			return err
 		}
-		shares = append(shares, 100*(after-before).Seconds()/time.Since(from).Seconds()/float64(len(s.shards)))
-	}
-	b.add(
-		plain(fmt.Sprintf("making %d groups x %d, from the start of 3 shards on", b.opts.Groups, copiesOf), "s", []float64{made}, 0),
-		plain(fmt.Sprintf("processor time of a shard with %d groups x %d that nobody uses, percent of a core", b.opts.Groups, copiesOf), "", shares, 2),
-	)
-	return nil
+		for name, g := range view.Groups {
+			if !slices.Contains(shards, g.Leader) {
+				return fmt.Errorf("group %s is led by %q", name, g.Leader)
+			}
+		}
+		return s.ended()
+	})
 }
 
 func pause(ctx context.Context, d time.Duration) error {
@@ -58,25 +108,26 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// processorTime is that of all shards.
-func (s *benchStore) processorTime() (sum time.Duration, err error) {
+// processorTimes are those of the shards that live.
+func (s *benchStore) processorTimes() (map[string]time.Duration, error) {
 	const ticksPerSecond = 100 // USER_HZ
+	times := map[string]time.Duration{}
 	for name, c := range s.shards {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.cmd.Process.Pid))
 		if err != nil {
-			return 0, fmt.Errorf("shard %s: %w", name, err)
+			return nil, fmt.Errorf("shard %s: %w", name, err)
 		}
 		fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 		if len(fields) < 13 {
-			return 0, fmt.Errorf("shard %s: /proc says %q", name, b)
+			return nil, fmt.Errorf("shard %s: /proc says %q", name, b)
 		}
 		for _, field := range fields[11:13] { // utime, stime
 			n, err := strconv.ParseInt(field, 10, 64)
 			if err != nil {
-				return 0, err
+				return nil, fmt.Errorf("shard %s: /proc says %q: %w", name, b, err)
 			}
-			sum += time.Duration(n) * time.Second / ticksPerSecond
+			times[name] += time.Duration(n) * time.Second / ticksPerSecond
 		}
 	}
-	return sum, nil
+	return times, nil
 }

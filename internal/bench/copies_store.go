@@ -24,8 +24,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// benchStore is a store whose shards are processes of their own. etcd and the gateway, which tells the client where groups are, are
-// in this process. There is no planner: targets are what the benchmark sets.
+// benchStore is a store whose shards are processes of their own. etcd and the gateway, which tells the client where
+// groups are, are in this process. There is no planner: targets are what the benchmark sets.
 type benchStore struct {
 	dir     string
 	binary  string
@@ -88,8 +88,8 @@ func (c *child) kill() {
 	<-c.ended
 }
 
-// startStore starts a store of so many shards, and waits until every copy of each group is there and leaders are spread. flags go
-// to each shard.
+// startStore starts a store of so many shards, and waits until every copy of each group is there and leaders are
+// spread. flags go to each shard.
 func startStore(ctx context.Context, dir, binary string, shards, copies, groups int, flags ...string) (s *benchStore, err error) {
 	s = &benchStore{dir: dir, binary: binary, copies: copies, groups: groups, shards: map[string]*child{}}
 	defer func() {

@@ -8,7 +8,6 @@ import (
 	"net"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
@@ -39,17 +38,17 @@ func (rawCodec) Unmarshal(data []byte, v any) error {
 func (rawCodec) Name() string { return "raw" }
 
 // serveEcho serves a bare echo of raw bytes.
-func serveEcho(ctx context.Context) (address string, stop func(), err error) {
-	return serveRaw(ctx, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
+func serveEcho(ctx context.Context, by link) (address string, stop func(), err error) {
+	return serveRaw(ctx, by, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
 }
 
 // serveHop serves the echo by forwarding the bytes to another server: what a gateway costs at least.
-func serveHop(ctx context.Context, to string) (address string, stop func(), err error) {
-	cc, err := grpc.NewClient(to, grpc.WithTransportCredentials(insecure.NewCredentials()))
+func serveHop(ctx context.Context, by link, to string) (address string, stop func(), err error) {
+	cc, err := grpc.NewClient(to, grpc.WithTransportCredentials(by.client))
 	if err != nil {
 		return "", nil, err
 	}
-	address, stopServer, err := serveRaw(ctx, func(ctx context.Context, in *[]byte) (*[]byte, error) {
+	address, stopServer, err := serveRaw(ctx, by, func(ctx context.Context, in *[]byte) (*[]byte, error) {
 		var out []byte
 		err := cc.Invoke(ctx, echoMethod, in, &out, grpc.ForceCodec(rawCodec{}))
 		return &out, err
@@ -62,8 +61,8 @@ func serveHop(ctx context.Context, to string) (address string, stop func(), err 
 	}, err
 }
 
-func serveRaw(ctx context.Context, answer func(context.Context, *[]byte) (*[]byte, error)) (address string, stop func(), err error) {
-	return serve(ctx, []grpc.ServerOption{grpc.ForceServerCodec(rawCodec{})}, func(s *grpc.Server) {
+func serveRaw(ctx context.Context, by link, answer func(context.Context, *[]byte) (*[]byte, error)) (address string, stop func(), err error) {
+	return serve(ctx, []grpc.ServerOption{grpc.Creds(by.server), grpc.ForceServerCodec(rawCodec{})}, func(s *grpc.Server) {
 		s.RegisterService(&grpc.ServiceDesc{
 			ServiceName: "echo",
 			HandlerType: (*any)(nil),
@@ -99,12 +98,12 @@ type bareServer struct {
 	data map[int64][]byte // by size
 }
 
-func serveBare(ctx context.Context) (address string, stop func(), err error) {
+func serveBare(ctx context.Context, by link) (address string, stop func(), err error) {
 	b := &bareServer{data: map[int64][]byte{}}
 	for _, size := range []int{1 << 10, 10 << 10, 1000, 10000} {
 		b.data[int64(size)] = randomBytes(size)
 	}
-	options := []grpc.ServerOption{grpc.MaxRecvMsgSize(8 << 20)} // as shards
+	options := []grpc.ServerOption{grpc.Creds(by.server), grpc.MaxRecvMsgSize(8 << 20)} // as shards
 	return serve(ctx, options, func(s *grpc.Server) { recordv1.RegisterRecordServiceServer(s, b) })
 }
 

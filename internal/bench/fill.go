@@ -13,13 +13,15 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // dataset is a folder of groups that the benchmark fills itself: records of one size with consecutive ids.
 type dataset struct {
 	dir     string
-	groups  []group.Identity
+	groups  []format.Identity
 	records int64 // in all groups
 	size    int   // bytes of data of each record
 	open    bool  // the active segments are left as they are
@@ -49,7 +51,7 @@ func (d *dataset) fill(ctx context.Context, groups int, records int64, say func(
 		return nil, err
 	}
 	for i := range groups {
-		d.groups = append(d.groups, group.Identity{Store: store, Group: uuid.New(), Name: strconv.Itoa(i)})
+		d.groups = append(d.groups, format.Identity{Store: store, Group: uuid.New(), Name: strconv.Itoa(i)})
 	}
 	each := max(records/int64(groups), 1)
 	d.records = each * int64(groups)
@@ -104,8 +106,8 @@ func (d *dataset) fillGroup(ctx context.Context, g int, firstID, records int64) 
 		}
 		entries := make([]*raftpb.Entry, 0, batch)
 		for index := first; index < min(first+batch, records+1); index++ {
-			entries = append(entries, group.RaftEntry(&group.Entry{
-				Kind: group.KindPut, Used: true, ID: firstID + index - 1, Index: uint64(index), Term: 1, CommitTime: now, Timestamp: now, Data: data,
+			entries = append(entries, format.RaftEntry(&format.Entry{
+				Kind: format.KindPut, Used: true, ID: firstID + index - 1, Index: uint64(index), Term: 1, CommitTime: now, Timestamp: now, Data: data,
 				RequestID: uuid.New(), // as all clients send one
 			}))
 		}
@@ -156,7 +158,7 @@ func (l logs) close() error {
 }
 
 // load loads all groups at once by one loader, as a shard does at its start.
-func (d *dataset) load(ctx context.Context, residency group.Residency, loader *group.Loader) (logs, error) {
+func (d *dataset) load(ctx context.Context, residency group.Residency, loader *segio.Loader) (logs, error) {
 	loaded := make(logs, len(d.groups))
 	durable := sync.OnceValue(func() error { return (vfs.OS{}).SyncAll(d.dir) })
 	err := parallel(len(d.groups), func(i int) error {

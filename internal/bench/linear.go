@@ -14,10 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/segio"
 )
 
-// What the time per record is compared at: one store of LoadOptions.IndexRecords, and small ones (oneGroup: twice as many, and tenths). Record size and number
-// of groups are the same, so that what grows is the records of a group.
+// What the time per record is compared at: one store of LoadOptions.IndexRecords, and small ones (oneGroup: twice as
+// many, and tenths). Record size and number of groups are the same, so that what grows is the records of a group.
 const (
 	linearRecords = 100_000 // of a small store
 	linearBytes   = 100     // of data of a record
@@ -27,7 +28,8 @@ const (
 )
 
 // linear compares the time per record in one large store with that in so many small ones that both sides have the same
-// number of records, and so do the same work in a round: the same bytes are read, each once, into the same amount of memory.
+// number of records, and so do the same work in a round: the same bytes are read, each once, into the same amount of
+// memory.
 type linear struct {
 	*loadBench
 	groups  int   // of a store
@@ -52,7 +54,8 @@ func (b *loadBench) linearity(ctx context.Context) error {
 	return b.linearCalls(ctx)
 }
 
-// oneGroup is what linearity is for the loads of a store of one group: as many records as a group has in a store that is cut too coarsely.
+// oneGroup is what linearity is for the loads of a store of one group: as many records as a group has in a store that
+// is cut too coarsely.
 func (b *loadBench) oneGroup(ctx context.Context) error {
 	l := &linear{loadBench: b, groups: 1, records: 2 * b.opts.IndexRecords, each: b.opts.IndexRecords / 5}
 	return l.run(ctx, func(ctx context.Context) error {
@@ -154,8 +157,8 @@ func processorTime() int64 {
 // costFigure measures once.
 type costFigure func() (cost, error)
 
-// compareCosts lets sides take turns and adds a row, name, that compares the large one with the small one; target 0: none. It gives
-// the costs of all sides.
+// compareCosts lets sides take turns and adds a row, name, that compares the large one with the small one; target 0:
+// none. It gives the costs of all sides.
 func (b *loadBench) compareCosts(name string, target float64, sides map[string]costFigure) (map[string][]float64, error) {
 	processor := map[string][]float64{}
 	variants := make([]variant, 0, len(sides))
@@ -196,7 +199,7 @@ func (l *linear) resident(ctx context.Context) error {
 
 // loads compares cold loads. Beside the whole time per record there is a row for what is left when the time that a
 // start needs for any number of records is taken away: with it a small store looks dear, and the large one good.
-func (l *linear) loads(ctx context.Context, what string, residency group.Residency, target float64, loader func() *group.Loader) error {
+func (l *linear) loads(ctx context.Context, what string, residency group.Residency, target float64, loader func() *segio.Loader) error {
 	side := func(sets []*dataset) costFigure {
 		return func() (cost, error) { return loadAll(ctx, sets, residency, loader) }
 	}
@@ -219,7 +222,7 @@ func (l *linear) loads(ctx context.Context, what string, residency group.Residen
 
 // loadAll loads stores one after another, each from a cold page cache. All stay open to the end, so that no memory is
 // used twice.
-func loadAll(ctx context.Context, sets []*dataset, residency group.Residency, loader func() *group.Loader) (_ cost, err error) {
+func loadAll(ctx context.Context, sets []*dataset, residency group.Residency, loader func() *segio.Loader) (_ cost, err error) {
 	var watch stopwatch
 	var records int64
 	for _, d := range sets {
@@ -266,7 +269,7 @@ func getSome(ctx context.Context, d *dataset, residency group.Residency, n int, 
 	if err := evict(d.dir); err != nil {
 		return err
 	}
-	loaded, err := d.load(ctx, residency, group.NewLoader(group.LoaderOptions{}))
+	loaded, err := d.load(ctx, residency, segio.NewLoader(segio.LoaderOptions{}))
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/dev"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -68,8 +69,8 @@ func (b *loadBench) linearCalls(ctx context.Context) (err error) {
 	return nil
 }
 
-// startFilled makes a store, stops it, writes records into its groups' logs, which is faster than by calls, and starts it
-// again.
+// startFilled makes a store, stops it, writes records into its groups' logs, which is faster than by calls, and starts
+// it again.
 func startFilled(ctx context.Context, dir string, records int64) (*servedStore, error) {
 	cfg := dev.Config{Dir: dir, Shards: 1, Groups: groupCount, Listen: "127.0.0.1:0", Residency: group.Resident}
 	d, err := startReady(ctx, cfg)
@@ -134,7 +135,7 @@ func fillStopped(ctx context.Context, dir string, records int64) error {
 }
 
 func fillGroupOf(ctx context.Context, dir string, records int64) (err error) {
-	m, err := group.ReadManifest(vfs.OS{}, dir)
+	m, err := format.ReadManifest(vfs.OS{}, dir)
 	if err != nil {
 		return err
 	}
@@ -158,8 +159,8 @@ func fillGroupOf(ctx context.Context, dir string, records int64) (err error) {
 	for id := range records {
 		if placement.GroupName(routing.GroupOf(id)) == m.Identity.Name {
 			last++
-			entries = append(entries, group.RaftEntry(&group.Entry{
-				Kind: group.KindPut, Used: true, ID: id, Index: last, Term: hard.GetTerm(), CommitTime: now, Timestamp: now, Data: data,
+			entries = append(entries, format.RaftEntry(&format.Entry{
+				Kind: format.KindPut, Used: true, ID: id, Index: last, Term: hard.GetTerm(), CommitTime: now, Timestamp: now, Data: data,
 			}))
 		}
 		if len(entries) == 0 || len(entries) < batch && id < records-1 {

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestStoreFilledWhileStoppedServesAll guards the short cut of linearCalls: what it writes into the logs of a stopped store is
-// served afterwards, each id by the group that owns it, and can be written again.
+// TestStoreFilledWhileStoppedServesAll guards the short cut of linearCalls: what it writes into the logs of a stopped
+// store is served afterwards, each id by the group that owns it, and can be written again.
 func TestStoreFilledWhileStoppedServesAll(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

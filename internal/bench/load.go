@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -123,7 +124,7 @@ func (b *loadBench) residentLoad(ctx context.Context, d *dataset, touchedTarget,
 	}
 	defer raw.close()
 	var memory []float64
-	load := func(loader func() *group.Loader) func() (float64, error) {
+	load := func(loader func() *segio.Loader) func() (float64, error) {
 		return func() (float64, error) {
 			var loaded logs
 			rate, err := timed(float64(raw.bytes), func() (err error) {
@@ -170,9 +171,9 @@ func (b *loadBench) residentLoad(ctx context.Context, d *dataset, touchedTarget,
 	return nil
 }
 
-// touchedLoads compares in memory that both sides have touched before. It is given back before the comparison in fresh memory:
-// together they need more than small machines have.
-func (b *loadBench) touchedLoads(raw *rawFiles, load func(func() *group.Loader) func() (float64, error)) (map[string][]float64, error) {
+// touchedLoads compares in memory that both sides have touched before. It is given back before the comparison in fresh
+// memory: together they need more than small machines have.
+func (b *loadBench) touchedLoads(raw *rawFiles, load func(func() *segio.Loader) func() (float64, error)) (map[string][]float64, error) {
 	memory, release, err := allocate(raw.room, true)
 	if err != nil {
 		return nil, err
@@ -258,8 +259,8 @@ const (
 	alignedGet = (getBytes + 100 + vfs.DirectAlign - 1) &^ (vfs.DirectAlign - 1)
 )
 
-// coldGets compares random reads of an Index-resident log with raw random reads of the same files at the same depth, and
-// those of records that are read often with reads of the same files from the page cache.
+// coldGets compares random reads of an Index-resident log with raw random reads of the same files at the same depth,
+// and those of records that are read often with reads of the same files from the page cache.
 func (b *loadBench) coldGets(ctx context.Context) error {
 	return b.withDataset(ctx, b.opts.LargeBytes/getBytes, getBytes, func(d *dataset) error {
 		names, err := d.segments()
@@ -292,7 +293,7 @@ func (b *loadBench) coldGets(ctx context.Context) error {
 }
 
 // coldGet reads random records after a start: neither the page cache nor the log has seen them.
-func coldGet(ctx context.Context, d *dataset, loader *group.Loader, depth int) (rate float64, err error) {
+func coldGet(ctx context.Context, d *dataset, loader *segio.Loader, depth int) (rate float64, err error) {
 	if err := evict(d.dir); err != nil {
 		return 0, err
 	}
@@ -305,7 +306,7 @@ func coldGet(ctx context.Context, d *dataset, loader *group.Loader, depth int) (
 }
 
 // hotGets reads records that were read before.
-func (b *loadBench) hotGets(ctx context.Context, d *dataset, loader *group.Loader, depth int) (_ map[string][]float64, err error) {
+func (b *loadBench) hotGets(ctx context.Context, d *dataset, loader *segio.Loader, depth int) (_ map[string][]float64, err error) {
 	loaded, err := d.load(ctx, group.Index, loader)
 	if err != nil {
 		return nil, err

@@ -22,8 +22,8 @@ func (p parts[B]) names() []string {
 	return names
 }
 
-// measure runs all parts, or only one, in a temporary folder that it makes in another one, and removes: dir is set to it, and rows are what
-// the parts have measured. An error comes with what there was until then.
+// measure runs all parts, or only one, in a temporary folder that it makes in another one, and removes: dir is set to
+// it, and rows are what the parts have measured. An error comes with what there was until then.
 func (p parts[B]) measure(
 	ctx context.Context, b *B, dir *string, rows *[]Row, in, only string, say func(string, ...any),
 ) (report Report, err error) {

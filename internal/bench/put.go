@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/vfs"
@@ -37,7 +38,7 @@ func newPutStore(ctx context.Context, dir string, groups int) (s *putStore, err 
 	}()
 	store := uuid.New()
 	for i := range groups {
-		id := group.Identity{Store: store, Group: uuid.New(), Name: strconv.Itoa(i)}
+		id := format.Identity{Store: store, Group: uuid.New(), Name: strconv.Itoa(i)}
 		opts := group.Options{FS: vfs.OS{}, Dir: filepath.Join(dir, id.Group.String()), Identity: id, Retention: group.Retention{Versions: 1}, Journal: s.journal}
 		if err := group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}); err != nil {
 			return s, err
@@ -67,8 +68,8 @@ func (s *putStore) close() error {
 	return errors.Join(append(errs, err, os.RemoveAll(s.dir))...)
 }
 
-// put writes from concurrent writers, each durable before the next of the same writer, spread over the groups, for a time,
-// and gives bytes per second.
+// put writes from concurrent writers, each durable before the next of the same writer, spread over the groups, for a
+// time, and gives bytes per second.
 func (s *putStore) put(ctx context.Context, writers, size int, duration time.Duration) (float64, error) {
 	payload := randomBytes(size)
 	var written atomic.Int64

@@ -164,8 +164,8 @@ func readPlain(p piece, b []byte) error {
 	}
 }
 
-// rawRandom reads length bytes at random aligned offsets of files past the page cache, depth at a time, n reads in all, and
-// gives reads per second. read is readPlain, or readPiece, which hands reads to the kernel where it takes them.
+// rawRandom reads length bytes at random aligned offsets of files past the page cache, depth at a time, n reads in all,
+// and gives reads per second. read is readPlain, or readPiece, which hands reads to the kernel where it takes them.
 func rawRandom(names []string, length int64, depth, n int, read func(piece, []byte) error) (float64, error) {
 	r, err := openRaw(names)
 	if err != nil {
@@ -200,8 +200,8 @@ func rawRandom(names []string, length int64, depth, n int, read func(piece, []by
 	})
 }
 
-// cachedRandom reads length bytes at random offsets of a file that the page cache holds, depth at a time, n reads in all, and
-// gives reads per second.
+// cachedRandom reads length bytes at random offsets of a file that the page cache holds, depth at a time, n reads in
+// all, and gives reads per second.
 func cachedRandom(name string, length int64, depth, n int) (rate float64, err error) {
 	f, err := vfs.OS{}.Open(name)
 	if err != nil {
@@ -235,8 +235,8 @@ const (
 	groupOfOne                   // all append to one file; one sync serves all that wait
 )
 
-// rawAppend appends records of size bytes by so many concurrent writers, each durable by fdatasync before the next of the
-// same writer, for a time, and gives bytes per second.
+// rawAppend appends records of size bytes by so many concurrent writers, each durable by fdatasync before the next of
+// the same writer, for a time, and gives bytes per second.
 func rawAppend(dir string, mode appendMode, writers, size int, duration time.Duration) (rate float64, err error) {
 	payload := randomBytes(size)
 	names := writers

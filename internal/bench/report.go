@@ -1,4 +1,4 @@
-// Package bench measures Sheaf against the limits of the machine it runs on, side by side in one run: `sheaf bench`.
+// Package bench measures Sheaf against the limits of the machine it runs on, side by side in one run: `sheaf-bench`.
 // Variants take turns, in an order that rotates from round to round, and medians are compared, so that a slow minute of
 // the machine hits all of them.
 package bench

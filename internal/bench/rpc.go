@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
@@ -26,6 +27,7 @@ type RPCOptions struct {
 	Records int           // that are read
 	Sizes   []int         // bytes of data
 	Callers []int
+	TLS     bool // everywhere, also between what Sheaf is compared with and its callers
 	Say     func(string, ...any)
 }
 
@@ -74,7 +76,7 @@ func (b *rpcBench) start(ctx context.Context) error {
 		return fmt.Errorf("making a temporary folder: %w", err)
 	}
 	b.stop = append(b.stop, func() { _ = os.RemoveAll(dir) }) // what is left is said by the next df
-	d, err := dev.Start(ctx, dev.Config{Dir: dir, Shards: 1, Listen: "127.0.0.1:0"})
+	d, err := dev.Start(ctx, dev.Config{Dir: dir, Shards: 1, Listen: "127.0.0.1:0", TLS: b.opts.TLS})
 	if err != nil {
 		return fmt.Errorf("starting a store: %w", err)
 	}
@@ -82,17 +84,26 @@ func (b *rpcBench) start(ctx context.Context) error {
 	if err := d.WaitReady(ctx, nil); err != nil {
 		return fmt.Errorf("starting a store: %w", err)
 	}
-	echo, stopEcho, err := serveEcho(ctx)
+	by, ours := plainLink(), insecure.NewCredentials()
+	if b.opts.TLS {
+		if by, err = tlsLink(); err != nil {
+			return err
+		}
+		if ours, err = client.TLS(d.CallerFiles()); err != nil {
+			return err
+		}
+	}
+	echo, stopEcho, err := serveEcho(ctx, by)
 	if err != nil {
 		return err
 	}
 	b.stop = append(b.stop, stopEcho)
-	hop, stopHop, err := serveHop(ctx, echo)
+	hop, stopHop, err := serveHop(ctx, by, echo)
 	if err != nil {
 		return err
 	}
 	b.stop = append(b.stop, stopHop)
-	bare, stopBare, err := serveBare(ctx)
+	bare, stopBare, err := serveBare(ctx, by)
 	if err != nil {
 		return err
 	}
@@ -100,15 +111,16 @@ func (b *rpcBench) start(ctx context.Context) error {
 	for _, c := range []struct {
 		conn    **grpc.ClientConn
 		address string
-	}{{&b.direct, d.Status().Shards[0].Address}, {&b.gateway, d.Addr()}, {&b.echo, echo}, {&b.hop, hop}, {&b.bare, bare}} {
-		cc, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		creds   credentials.TransportCredentials
+	}{{&b.direct, d.Status().Shards[0].Address, ours}, {&b.gateway, d.Addr(), ours}, {&b.echo, echo, by.client}, {&b.hop, hop, by.client}, {&b.bare, bare, by.client}} {
+		cc, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(c.creds))
 		if err != nil {
 			return fmt.Errorf("connecting to %s: %w", c.address, err)
 		}
 		b.stop = append(b.stop, func() { _ = cc.Close() })
 		*c.conn = cc
 	}
-	if b.client, err = client.Dial(ctx, client.Config{Addresses: []string{d.Addr()}, Direct: true}); err != nil {
+	if b.client, err = client.Dial(ctx, client.Config{Addresses: []string{d.Addr()}, Direct: true, Credentials: ours}); err != nil {
 		return err
 	}
 	b.stop = append(b.stop, func() { _ = b.client.Close() })

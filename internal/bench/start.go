@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/layouts"
 )
 
@@ -111,7 +112,7 @@ func (s *startBench) measure(ctx context.Context) error {
 	datasets["small, own syncs"] = &ownSyncs
 	loaders := newLoaders()
 	defer loaders.close()
-	start := func(name, as string, loader func() *group.Loader, before func(*dataset) error) variant {
+	start := func(name, as string, loader func() *segio.Loader, before func(*dataset) error) variant {
 		return variant{as, func() (float64, error) { return s.start(ctx, datasets[name], as, loader(), before) }}
 	}
 	addRoom := func(d *dataset) error { return d.addRoom(s.residency) }
@@ -147,7 +148,7 @@ func (s *startBench) smallGroups() int {
 }
 
 // start loads a dataset, cold, and gives bytes per second.
-func (s *startBench) start(ctx context.Context, d *dataset, as string, loader *group.Loader, before func(*dataset) error) (float64, error) {
+func (s *startBench) start(ctx context.Context, d *dataset, as string, loader *segio.Loader, before func(*dataset) error) (float64, error) {
 	if before != nil {
 		if err := before(d); err != nil {
 			return 0, err

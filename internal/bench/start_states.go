@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -56,12 +57,12 @@ func (d *dataset) addRoom(residency group.Residency) error {
 // actives lists the active segments.
 func (d *dataset) actives() (names []string, err error) {
 	for i := range d.groups {
-		m, err := group.ReadManifest(vfs.OS{}, d.groupDir(i))
+		m, err := format.ReadManifest(vfs.OS{}, d.groupDir(i))
 		if err != nil {
 			return nil, err
 		}
 		if s := m.Segments[len(m.Segments)-1]; !s.Sealed() {
-			names = append(names, filepath.Join(d.groupDir(i), group.SegmentName(s.Number)))
+			names = append(names, filepath.Join(d.groupDir(i), format.SegmentName(s.Number)))
 		}
 	}
 	return names, nil
@@ -92,9 +93,9 @@ func (d *dataset) writeAndKill(ctx context.Context) error {
 				return err
 			}
 			now := time.Now().UnixNano()
-			e := group.Entry{Kind: group.KindPut, Used: true, ID: int64(1<<40 + n), Index: last + 1, Term: 1, CommitTime: now, Timestamp: now, Data: data, RequestID: uuid.New()}
+			e := format.Entry{Kind: format.KindPut, Used: true, ID: int64(1<<40 + n), Index: last + 1, Term: 1, CommitTime: now, Timestamp: now, Data: data, RequestID: uuid.New()}
 			term, vote, commit := uint64(1), uint64(1), last+1
-			if err := log.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, []*raftpb.Entry{group.RaftEntry(&e)}); err != nil {
+			if err := log.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, []*raftpb.Entry{format.RaftEntry(&e)}); err != nil {
 				return err
 			}
 			if !log.SyncShared() {

@@ -9,24 +9,25 @@ import (
 	"strconv"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // fact is what a replica's log says at one index.
 type fact struct {
 	index, term uint64
-	kind        group.Kind
+	kind        format.Kind
 	id          int64
 	data        uint32 // CRC of the data
 	request     [16]byte
-	remembered  group.Request // of a put or delete, also where compaction left no more of it
+	remembered  format.Request // of a put or delete, also where compaction left no more of it
 }
 
-// agrees tells whether two logs say the same at one index. Compaction is each copy's own affair: one may have left of a superseded write
-// what is remembered of it, where another has it whole.
+// agrees tells whether two logs say the same at one index. Compaction is each copy's own affair: one may have left of a
+// superseded write what is remembered of it, where another has it whole.
 func (f fact) agrees(other fact) bool {
-	if (f.kind == group.KindRequest) != (other.kind == group.KindRequest) {
+	if (f.kind == format.KindRequest) != (other.kind == format.KindRequest) {
 		return f.term == other.term && f.remembered == other.remembered
 	}
 	return f == other
@@ -40,8 +41,8 @@ type logOf struct {
 	last   uint64         // index that was read last
 }
 
-// agree stops the shards and compares the logs of each group's replicas, byte for byte of what both still have: the same entry at
-// every index, and the same newest version of every record, which is the one that the last reads gave.
+// agree stops the shards and compares the logs of each group's replicas, byte for byte of what both still have: the
+// same entry at every index, and the same newest version of every record, which is the one that the last reads gave.
 func (s *store) agree(newest map[int64]uint64) (entries int, err error) {
 	for _, h := range s.shards {
 		if err := h.stop(); err != nil {
@@ -86,25 +87,25 @@ func (s *store) agree(newest map[int64]uint64) (entries int, err error) {
 
 // readLog reads the segments that the manifest lists.
 func readLog(shard, dir string) (*logOf, string, error) {
-	m, err := group.ReadManifest(vfs.OS{}, dir)
+	m, err := format.ReadManifest(vfs.OS{}, dir)
 	if err != nil {
 		return nil, "", err
 	}
 	log := &logOf{shard: shard, facts: map[uint64]fact{}, newest: map[int64]fact{}}
 	for _, segment := range m.Segments {
-		if err := log.read(path.Join(dir, group.SegmentName(segment.Number)), segment.ID); err != nil {
+		if err := log.read(path.Join(dir, format.SegmentName(segment.Number)), segment.ID); err != nil {
 			return nil, "", err
 		}
 	}
 	for _, f := range log.facts {
-		if (f.kind == group.KindPut || f.kind == group.KindDelete) && f.index > log.newest[f.id].index {
+		if (f.kind == format.KindPut || f.kind == format.KindDelete) && f.index > log.newest[f.id].index {
 			log.newest[f.id] = f
 		}
 	}
 	return log, m.Identity.Name, nil
 }
 
-func (l *logOf) read(name string, id group.SegmentID) error {
+func (l *logOf) read(name string, id format.SegmentID) error {
 	file, err := vfs.OS{}.Open(name)
 	if err != nil {
 		return err
@@ -114,18 +115,18 @@ func (l *logOf) read(name string, id group.SegmentID) error {
 	if err != nil {
 		return err
 	}
-	r := group.NewFrameReader(file, id, group.SegmentHeaderBytes, size)
+	r := segio.NewFrameReader(file, id, format.SegmentHeaderBytes, size)
 	for r.Next() {
 		step := r.Step()
 		switch step.Status {
-		case group.FrameZeros:
+		case segio.FrameZeros:
 			continue
-		case group.FrameWhole:
+		case segio.FrameWhole:
 		default:
 			return fmt.Errorf("%s: offset %d: %v", name, step.Offset, step.Status)
 		}
 		e := step.Entry
-		if e.Kind == group.KindState {
+		if e.Kind == format.KindState {
 			continue
 		}
 		if e.Index <= l.last { // another leader's: what stood here and behind it does not count
@@ -137,8 +138,8 @@ func (l *logOf) read(name string, id group.SegmentID) error {
 		f := fact{
 			index: e.Index, term: e.Term, kind: e.Kind, id: e.ID, data: crc32.ChecksumIEEE(e.Data), request: e.RequestID,
 		}
-		if e.Kind == group.KindPut || e.Kind == group.KindDelete || e.Kind == group.KindRequest {
-			f.remembered = group.RequestOf(&e)
+		if e.Kind == format.KindPut || e.Kind == format.KindDelete || e.Kind == format.KindRequest {
+			f.remembered = format.RequestOf(&e)
 		}
 		l.facts[e.Index] = f
 	}
@@ -154,7 +155,7 @@ func differ(g int, a, b *logOf) error {
 	}
 	for _, pair := range [][2]*logOf{{a, b}, {b, a}} {
 		for id, f := range pair[0].newest {
-			if other := pair[1].newest[id]; f.kind == group.KindPut && other.index != f.index {
+			if other := pair[1].newest[id]; f.kind == format.KindPut && other.index != f.index {
 				return fmt.Errorf("group %d, record %d: shard %s has version %d, shard %s has version %d", g, id, pair[0].shard, f.index,
 					pair[1].shard, other.index)
 			}
@@ -168,7 +169,7 @@ func (l *logOf) holds(g int, newest map[int64]uint64) error {
 	for id, f := range l.newest {
 		version, read := newest[id]
 		there := uint64(0)
-		if f.kind == group.KindPut {
+		if f.kind == format.KindPut {
 			there = f.index
 		}
 		switch {
@@ -183,10 +184,10 @@ func (l *logOf) holds(g int, newest map[int64]uint64) error {
 }
 
 func TestFactsAgree(t *testing.T) {
-	put := group.Request{ID: 1, Index: 7, CRC32C: 5}
-	whole := fact{index: 7, term: 2, kind: group.KindPut, id: 1, data: 5, remembered: put}
+	put := format.Request{ID: 1, Index: 7, CRC32C: 5}
+	whole := fact{index: 7, term: 2, kind: format.KindPut, id: 1, data: 5, remembered: put}
 	left := whole
-	left.kind, left.data = group.KindRequest, 9
+	left.kind, left.data = format.KindRequest, 9
 	for name, c := range map[string]struct {
 		change func(f *fact)
 		want   bool

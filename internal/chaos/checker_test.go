@@ -9,7 +9,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// lived is a history of several workers on one record that can be: the calls took effect in the order in which they were made up.
+// lived is a history of several workers on one record that can be: the calls took effect in the order in which they
+// were made up.
 func lived(seed uint64, n int) []operation {
 	random := rand.New(rand.NewPCG(seed, 1))
 	var all []operation
@@ -103,7 +104,8 @@ func older(all []operation, i int) ([]operation, bool) {
 	return all, true
 }
 
-// mutate changes what was really seen, of some records, and fails where that goes unnoticed: this run could have failed.
+// mutate changes what was really seen, of some records, and fails where that goes unnoticed: this run could have
+// failed.
 func (h *history) mutate(t *testing.T) {
 	byKey := map[int64][]operation{}
 	for _, o := range h.operations {

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
 	"sheaf.dev/sheaf/internal/shard/cursor"
 )
@@ -345,7 +346,7 @@ func (w *worker) mustNotBe(c *call, err error) {
 		}
 	}
 	var e *client.Error
-	if errors.As(err, &e) && (e.Reason == routing.ReasonNotLeader || e.Reason == routing.ReasonWrongShard) {
+	if errors.As(err, &e) && (e.Reason == reason.NotLeader || e.Reason == reason.WrongShard) {
 		return // until its time was over
 	}
 	w.load.history.violate("%v: an error of no kind that a client expects: %v", c.operation, err)

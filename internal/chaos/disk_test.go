@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// mountDisk makes a file system of so many bytes on a loop device, in the machine only, and gives its folder. The kernel lets
-// go of the device with the mount, and of the mount with the machine.
+// mountDisk makes a file system of so many bytes on a loop device, in the machine only, and gives its folder. The
+// kernel lets go of the device with the mount, and of the mount with the machine.
 func (m *machine) mountDisk(bytes int64) string {
 	image := filepath.Join(m.rig.dir, m.name+".image")
 	m.makeImage(image, bytes)
@@ -37,7 +37,8 @@ func (m *machine) mountAt(image, at string) error {
 	return err
 }
 
-// unmount takes down what is mounted at a folder, if anything is: an earlier try to mount it anew may have come so far and no further.
+// unmount takes down what is mounted at a folder, if anything is: an earlier try to mount it anew may have come so far
+// and no further.
 func (m *machine) unmount(at string) error {
 	if _, err := m.run("findmnt", "--noheadings", "--mountpoint", at); err != nil {
 		return nil //nolint:nilerr // nothing is mounted there

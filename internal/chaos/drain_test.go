@@ -112,8 +112,8 @@ func (n *nemesis) another(but *server) *server {
 	}
 }
 
-// failDisk has a disk answer EIO to everything for a while. The file system refuses all from the first error on, until it is mounted
-// anew, and so the shard is started anew.
+// failDisk has a disk answer EIO to everything for a while. The file system refuses all from the first error on, until
+// it is mounted anew, and so the shard is started anew.
 func (n *nemesis) failDisk(victim *server) (words string, err error) {
 	disk := victim.machine.slow
 	groups, err := n.leads(victim)

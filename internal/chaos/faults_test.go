@@ -208,8 +208,8 @@ func (n *nemesis) slowDown(victim *server) (string, error) {
 	return fmt.Sprintf("a sync took %.1f s while the disk hung, and 1 MiB %.1f s while it was slow", first.took.Seconds(), took.Seconds()), nil
 }
 
-// fillUp fills the file system of a shard to the last byte, sees that it refuses writes as the leader of a group, and that it
-// takes them again when there is room.
+// fillUp fills the file system of a shard to the last byte, sees that it refuses writes as the leader of a group, and
+// that it takes them again when there is room.
 func (n *nemesis) fillUp(victim *server) (string, error) {
 	if _, err := n.leads(victim); err != nil {
 		return "", err
@@ -269,8 +269,8 @@ func (n *nemesis) fillUp(victim *server) (string, error) {
 	return fmt.Sprintf("%d MiB free were filled to %d bytes; %s", freeBefore>>20, least, refused), nil
 }
 
-// probe puts a record to the shard itself, into a group that it leads, and gives the reason of the refusal. Its record is none
-// of the workers', whose ids are not negative.
+// probe puts a record to the shard itself, into a group that it leads, and gives the reason of the refusal. Its record
+// is none of the workers', whose ids are not negative.
 func (n *nemesis) probe(victim *server, data []byte) (reason string, err error) {
 	groups := n.ledBy(victim)
 	if len(groups) == 0 {

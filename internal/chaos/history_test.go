@@ -33,7 +33,8 @@ const (
 // never is the end of a call whose outcome nobody knows: it may happen at any time, or not at all.
 const never = int64(math.MaxInt64)
 
-// operation is one call on one record as a client saw it. A value names a put: no two puts have the same, and 0 is no record.
+// operation is one call on one record as a client saw it. A value names a put: no two puts have the same, and 0 is no
+// record.
 type operation struct {
 	worker     int
 	verb       verb
@@ -58,7 +59,8 @@ func (o operation) String() string {
 		o.worker, o.verb, o.key, o.value, o.ifVersion, o.ifAbsent, time.Duration(o.begin), until, o.version, o.seen, o.refused, o.existed)
 }
 
-// record is the state of one record. A version is 0 where there is no record, or where the put that made it was never answered.
+// record is the state of one record. A version is 0 where there is no record, or where the put that made it was never
+// answered.
 type record struct {
 	value   uint64
 	version uint64
@@ -132,7 +134,8 @@ func step(r record, o operation) (bool, record) {
 	return true, record{value: o.value, version: o.version, floor: o.version}
 }
 
-// unanswered is the record after a call that had no answer. Only unconditional calls are given up, so that there is one.
+// unanswered is the record after a call that had no answer. Only unconditional calls are given up, so that there is
+// one.
 func (r record) unanswered(o operation) record {
 	if o.verb == del {
 		return record{floor: r.floor}

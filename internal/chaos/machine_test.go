@@ -48,7 +48,8 @@ func (r *rig) newMachine(name, address string) *machine {
 	return m
 }
 
-// dropMounts lets go of what others have mounted on this machine: they could not unmount it for good until the run ends.
+// dropMounts lets go of what others have mounted on this machine: they could not unmount it for good until the run
+// ends.
 func (m *machine) dropMounts() {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", m.holder.Process.Pid))
 	must(m.rig.t, err)

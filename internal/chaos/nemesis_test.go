@@ -230,8 +230,8 @@ func (n *nemesis) fired(kind string) (times int) {
 	return times
 }
 
-// withoutEtcd kills every member of etcd, goes on with all faults that a store without etcd must bear, at the end with the kill of
-// a shard, which cannot come back before etcd, and starts etcd again.
+// withoutEtcd kills every member of etcd, goes on with all faults that a store without etcd must bear, at the end with
+// the kill of a shard, which cannot come back before etcd, and starts etcd again.
 func (n *nemesis) withoutEtcd(some []*fault) error {
 	s := &span{kind: etcdStop, victim: "all", begin: n.load.now()}
 	for g := range n.cfg.groups {

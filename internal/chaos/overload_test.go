@@ -19,8 +19,9 @@ import (
 	"sheaf.dev/sheaf/internal/routing"
 )
 
-// bursts are the callers of an overload by the size of their puts: the great ones want more than the 16 MiB that one group takes at a
-// time (memoryOfShard), and the small ones the room that these leave, so that the workers' calls are refused too.
+// bursts are the callers of an overload by the size of their puts: the great ones want more than the 16 MiB that one
+// group takes at a time (memoryOfShard), and the small ones the room that these leave, so that the workers' calls are
+// refused too.
 var bursts = []struct{ callers, bytes int }{{40, 512 << 10}, {110, 8 << 10}, {130, 500}}
 
 const (
@@ -140,8 +141,8 @@ func (b *burst) end() error {
 	return errors.Join(errs...)
 }
 
-// overload brings more callers to a group than its leader's slow disk can serve, and meanwhile stops a gateway: what it had taken is
-// repeated by another one, and refused there.
+// overload brings more callers to a group than its leader's slow disk can serve, and meanwhile stops a gateway: what it
+// had taken is repeated by another one, and refused there.
 func (n *nemesis) overload(victim *server) (words string, err error) {
 	disk := victim.machine.slow
 	defer disk.set("off")
@@ -161,8 +162,8 @@ func (n *nemesis) overload(victim *server) (words string, err error) {
 		n.load.failed.of(overloaded)-before), await(gateway.name, time.Minute, gateway.ready)
 }
 
-// overloadAndKill brings more callers to a group than it takes, and kills its leader in the midst of it, so that everybody's repeats come
-// to the next one.
+// overloadAndKill brings more callers to a group than it takes, and kills its leader in the midst of it, so that
+// everybody's repeats come to the next one.
 func (n *nemesis) overloadAndKill(victim *server) (words string, err error) {
 	before := n.load.failed.of(overloaded)
 	b, group, err := n.flood(victim, func() {})

@@ -62,8 +62,8 @@ func (n *nemesis) ballast(group int) (round uint64, err error) {
 	return n.rounds, nil
 }
 
-// Streams that nobody reads: at most so many. A scan takes 192 KiB of what a shard has for answers while its records are small, and more
-// than 1 MiB where they are ballast.
+// Streams that nobody reads: at most so many. A scan takes 192 KiB of what a shard has for answers while its records
+// are small, and more than 1 MiB where they are ballast.
 const (
 	stalledMax   = 510
 	stalledKinds = 6        // open opens one of each, one after another
@@ -111,7 +111,8 @@ func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 		case reasonOf(err) == overloaded:
 			return nil
 		case err != nil:
-			// Its lead went elsewhere, most likely: the last streams were refused, too, and hold nothing. On with another group.
+			// Its lead went elsewhere, most likely: the last streams were refused, too, and hold nothing. On with
+			// another group.
 			refused := err
 			opened = 0
 			if group, err = n.ledWithBallast(victim); err != nil {
@@ -188,7 +189,8 @@ func (n *nemesis) open(ctx context.Context, reader recordv1.RecordServiceClient,
 	return err
 }
 
-// scans reads a group by Scan, to the end: where the first records are small, the first message may find room when no further one does.
+// scans reads a group by Scan, to the end: where the first records are small, the first message may find room when no
+// further one does.
 func (n *nemesis) scans(victim *server, group int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

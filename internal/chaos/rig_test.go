@@ -21,9 +21,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rig is what a run makes of this machine: a folder, and processes that hold namespaces without a name. Nothing of it has a
-// name outside but the folder, so that two runs do not meet; and the kernel takes all of it away with the last process, each of which
-// it kills when the test's process ends, however that ends. The folder is removed by the test or, where that was killed, by the janitor.
+// rig is what a run makes of this machine: a folder, and processes that hold namespaces without a name. Nothing of it
+// has a name outside but the folder, so that two runs do not meet; and the kernel takes all of it away with the last
+// process, each of which it kills when the test's process ends, however that ends. The folder is removed by the test
+// or, where that was killed, by the janitor.
 type rig struct {
 	t       *testing.T
 	dir     string

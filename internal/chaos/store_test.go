@@ -145,7 +145,8 @@ func (s *store) startGateways() {
 	}
 }
 
-// Where there are disks, all are alike in size, so that the planner gives all shards the same share; one of them can be slow.
+// Where there are disks, all are alike in size, so that the planner gives all shards the same share; one of them can be
+// slow.
 const (
 	filledDisk = 1
 	slowedDisk = 2

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -64,50 +63,4 @@ func IDsWords(ids []int64, unknown bool) string {
 		return fmt.Sprintf("; id %d", ids[0])
 	}
 	return "; ids " + strings.Trim(fmt.Sprint(ids), "[]")
-}
-
-// Delete deletes a record. The request must carry a request id, as it may be repeated.
-func (c *Conn) Delete(ctx context.Context, request *recordv1.DeleteRequest) (*recordv1.DeleteResponse, error) {
-	var response *recordv1.DeleteResponse
-	err := c.retry(ctx, func() (err error) {
-		response, err = c.Records.Delete(ctx, request)
-		return err
-	})
-	return response, err
-}
-
-// Versions lists the versions of a record, newest first, at most limit (0: all).
-func (c *Conn) Versions(ctx context.Context, key *recordv1.RecordKey, limit int) ([]*recordv1.Record, error) {
-	var records []*recordv1.Record
-	request := &recordv1.ListVersionsRequest{Key: key}
-	for {
-		const page = 1000
-		request.PageSize = page
-		if limit > 0 {
-			request.PageSize = int32(min(page, limit-len(records)))
-		}
-		var response *recordv1.ListVersionsResponse
-		err := c.retry(ctx, func() (err error) {
-			response, err = c.Records.ListVersions(ctx, request)
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-		records = append(records, response.GetVersions()...)
-		request.PageToken = response.GetNextPageToken()
-		if request.GetPageToken() == "" || (limit > 0 && len(records) >= limit) {
-			return records, nil
-		}
-	}
-}
-
-// Find asks all groups for an id.
-func (c *Conn) Find(ctx context.Context, id int64) ([]*recordv1.Record, error) {
-	var response *recordv1.FindResponse
-	err := c.retry(ctx, func() (err error) {
-		response, err = c.Records.Find(ctx, &recordv1.FindRequest{Id: id})
-		return err
-	})
-	return response.GetRecords(), err
 }

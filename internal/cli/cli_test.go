@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
 )
 
 func TestParseIDReadsEveryIDInBothWritings(t *testing.T) {
@@ -36,10 +36,10 @@ func TestParseNeverPanicsAndRefusesByUsage(t *testing.T) {
 		s := rapid.String().Draw(t, "s")
 		_, err1 := ParseID(s)
 		_, err2 := ParseTimestamp(s)
-		_, err3 := ParseSize(s)
+		_, err3 := parseSize(s)
 		_, err4 := ParseAttributes([]string{s})
 		for _, err := range []error{err1, err2, err3, err4} {
-			if err != nil && ExitCode(err) != ExitUsage {
+			if err != nil && ExitCode(err) != exitUsage {
 				t.Fatalf("%q: %v is no wrong usage", s, err)
 			}
 		}
@@ -55,7 +55,7 @@ func TestNegativeIDsNeedNoDashes(t *testing.T) {
 		{"get -5x", "get -5x"},
 		{"-5", "-5"},
 	} {
-		if got := strings.Join(ProtectNegativeIDs(strings.Fields(c.in)), " "); got != c.out {
+		if got := strings.Join(protectNegativeIDs(strings.Fields(c.in)), " "); got != c.out {
 			t.Errorf("%s: %s, want %s", c.in, got, c.out)
 		}
 	}
@@ -63,12 +63,12 @@ func TestNegativeIDsNeedNoDashes(t *testing.T) {
 
 func TestSizes(t *testing.T) {
 	for s, want := range map[string]int64{"0": 0, "17": 17, "1k": 1000, "1KiB": 1024, "256MiB": 256 << 20, "8M": 8 << 20, "8MB": 8e6, "2 GiB": 2 << 30} {
-		if got, err := ParseSize(s); err != nil || got != want {
+		if got, err := parseSize(s); err != nil || got != want {
 			t.Errorf("%q: %d %v, want %d", s, got, err, want)
 		}
 	}
 	for _, s := range []string{"", "-1", "1.5G", "9999999TiB", "x", "MiB"} {
-		if n, err := ParseSize(s); err == nil {
+		if n, err := parseSize(s); err == nil {
 			t.Errorf("%q was read as %d", s, n)
 		}
 	}
@@ -98,38 +98,17 @@ func TestExitCodesAndWordsOfAStatus(t *testing.T) {
 		err  error
 		code int
 	}{
-		{nil, ExitDone},
-		{errors.New("x"), ExitFailed},
-		{wrapped, ExitFailed},
-		{fmt.Errorf("a: %w", status.Error(codes.NotFound, "x")), ExitNotFound},
-		{fmt.Errorf("a: %w", status.Error(codes.InvalidArgument, "x")), ExitUsage},
-		{fmt.Errorf("a: %w", Usagef("x")), ExitUsage},
-		{fmt.Errorf("a: %w", NotFoundf("x")), ExitNotFound},
+		{nil, exitDone},
+		{errors.New("x"), exitFailed},
+		{wrapped, exitFailed},
+		{fmt.Errorf("a: %w", status.Error(codes.NotFound, "x")), exitNotFound},
+		{fmt.Errorf("a: %w", status.Error(codes.InvalidArgument, "x")), exitUsage},
+		{fmt.Errorf("a: %w", Usagef("x")), exitUsage},
+		{fmt.Errorf("a: %w", NotFoundf("x")), exitNotFound},
 	} {
 		if got := ExitCode(c.err); got != c.code {
 			t.Errorf("%v: %d, want %d", c.err, got, c.code)
 		}
-	}
-}
-
-func TestRetryEndsWithItsPatienceAndLeavesOtherErrorsAlone(t *testing.T) {
-	calls := 0
-	lasting := status.Error(codes.NotFound, "no")
-	if err := Retry(t.Context(), time.Minute, func() error { calls++; return lasting }); !errors.Is(err, lasting) || calls != 1 {
-		t.Errorf("%d calls, %v", calls, err)
-	}
-	calls = 0
-	err := Retry(t.Context(), time.Minute, func() error {
-		if calls++; calls < 3 {
-			return status.Error(codes.Unavailable, "loading")
-		}
-		return nil
-	})
-	if err != nil || calls != 3 {
-		t.Errorf("%d calls, %v", calls, err)
-	}
-	if err := Retry(t.Context(), time.Millisecond, func() error { return status.Error(codes.Unavailable, "x") }); status.Code(err) != codes.Unavailable {
-		t.Errorf("out of patience: %v", err)
 	}
 }
 
@@ -203,12 +182,12 @@ func TestGroupNamesFromFoldersAreValidAndTellFoldersApart(t *testing.T) {
 
 func TestOddTextNeverReachesTheTerminalAsItIs(t *testing.T) {
 	for _, s := range []string{"\x1b[31m", "a\nb", "\xff", "a\tb", "\u202e"} {
-		if got := DisplayName(s); got == s || strings.ContainsAny(got, "\x1b\n\t") {
+		if got := displayName(s); got == s || strings.ContainsAny(got, "\x1b\n\t") {
 			t.Errorf("%q is shown as %q", s, got)
 		}
 	}
 	for _, s := range []string{"plain", "two words", "ünïcödé"} {
-		if got := DisplayName(s); got != s {
+		if got := displayName(s); got != s {
 			t.Errorf("%q is shown as %q", s, got)
 		}
 	}
@@ -219,8 +198,8 @@ func TestOddTextNeverReachesTheTerminalAsItIs(t *testing.T) {
 
 // Modes and times that no file has, as any client may store them, fall back instead of failing.
 func TestModeAndTimeOfARecord(t *testing.T) {
-	record := func(mode, mtime string) *recordv1.Record {
-		return &recordv1.Record{TimestampUnixNs: 5e9 + 7, Attributes: map[string][]byte{AttributeMode: []byte(mode), AttributeMtime: []byte(mtime)}}
+	record := func(mode, mtime string) client.Record {
+		return client.Record{Timestamp: time.Unix(5, 7), Attributes: map[string][]byte{attributeMode: []byte(mode), attributeMtime: []byte(mtime)}}
 	}
 	for mode, want := range map[string]os.FileMode{
 		"0644": 0o644, "4755": 0o755 | os.ModeSetuid, "1777": 0o777 | os.ModeSticky, "2755": 0o755 | os.ModeSetgid, "": 0o644, "99999": 0o644, "-1": 0o644, "0000": 0,

@@ -14,29 +14,31 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
 // The exit codes of every command.
 const (
-	ExitDone     = 0
-	ExitFailed   = 1
-	ExitUsage    = 2
-	ExitNotFound = 3
+	exitDone     = 0
+	exitFailed   = 1
+	exitUsage    = 2
+	exitNotFound = 3
 )
 
-// Error is an error with an exit code of its own.
-type Error struct {
+// coded is an error with an exit code of its own.
+type coded struct {
 	Code int
 	Err  error
 }
 
-func (e *Error) Error() string { return e.Err.Error() }
-func (e *Error) Unwrap() error { return e.Err }
+func (e *coded) Error() string { return e.Err.Error() }
+func (e *coded) Unwrap() error { return e.Err }
 
 // Usagef says that the command was called wrongly: exit code 2.
 func Usagef(format string, args ...any) error {
-	return &Error{Code: ExitUsage, Err: fmt.Errorf(format, args...)}
+	return &coded{Code: exitUsage, Err: fmt.Errorf(format, args...)}
 }
 
 // countMax bounds what runs at a time: more helps no disk and no server.
@@ -55,27 +57,27 @@ func count(flag string, n *int, normal int) error {
 
 // NotFoundf says that what was asked for is not there: exit code 3.
 func NotFoundf(format string, args ...any) error {
-	return &Error{Code: ExitNotFound, Err: fmt.Errorf(format, args...)}
+	return &coded{Code: exitNotFound, Err: fmt.Errorf(format, args...)}
 }
 
 // ExitCode of a command that ended with err. A status of gRPC that blames the request counts as wrong usage.
 func ExitCode(err error) int {
 	if err == nil {
-		return ExitDone
+		return exitDone
 	}
-	var own *Error
+	var own *coded
 	if errors.As(err, &own) {
 		return own.Code
 	}
 	if s, ok := status.FromError(err); ok {
 		switch s.Code() {
 		case codes.NotFound:
-			return ExitNotFound
+			return exitNotFound
 		case codes.InvalidArgument:
-			return ExitUsage
+			return exitUsage
 		}
 	}
-	return ExitFailed
+	return exitFailed
 }
 
 // Describe turns an error into words for a person: for a status of gRPC its code, reason, message and field violations,
@@ -97,6 +99,9 @@ func Describe(err error, server string) string {
 	if reason := infoOf(s).GetReason(); reason != "" {
 		words[0] += " " + reason
 	}
+	if ended := endOf(carrier); ended != nil && s.Code() == codes.Unavailable {
+		after += fmt.Sprintf(" (stopped waiting: %v)", ended)
+	}
 	words = append(words, s.Message()+after)
 	for _, detail := range s.Details() {
 		switch d := detail.(type) {
@@ -112,23 +117,58 @@ func Describe(err error, server string) string {
 			}
 		}
 	}
+	if errors.Is(err, client.ErrOutcomeUnknown) && infoOf(s).GetReason() != reason.OutcomeUnknown {
+		words = append(words, "an earlier attempt may have been applied")
+	}
 	if hint := hintFor(s, server); hint != "" {
 		words = append(words, hint)
 	}
 	return strings.Join(words, ": ")
 }
 
+// endOf is the end of a context that ended a call; nil: there was none.
+func endOf(err error) error {
+	for _, end := range []error{context.DeadlineExceeded, context.Canceled} {
+		if errors.Is(err, end) {
+			return end
+		}
+	}
+	return nil
+}
+
 // hintFor says what to do where the message of a status does not; empty: nothing is known.
 func hintFor(s *status.Status, server string) string {
 	switch {
-	case infoOf(s).GetReason() == routing.ReasonGroupFailed:
+	case infoOf(s).GetReason() == reason.GroupFailed:
 		return "`sheaf status` lists every group that failed, `sheaf verify DIR` reads what is on a volume"
 	case s.Code() != codes.Unavailable || !strings.Contains(s.Message(), "connection error"):
 		return ""
 	case strings.Contains(s.Message(), "server preface: http2:"): // something answered; a process that just ended resets the connection
 		return fmt.Sprintf("what answers at %s does not speak gRPC: give --server the address of a gateway, not that of --http", server)
 	}
+	if hint := hintForTLS(s.Message()); hint != "" {
+		return hint
+	}
+	if strings.Contains(s.Message(), "error reading server preface: ") { // it has ended, or wants TLS
+		return fmt.Sprintf("nobody answers at %s in plaintext: start `sheaf dev`, give --server, or, where the server speaks TLS, give --ca, --cert and --key", server)
+	}
 	return fmt.Sprintf("nobody answers at %s: start `sheaf dev`, or give --server", server)
+}
+
+// hintForTLS says what to do where only one end of a connection speaks TLS, or one does not trust the other; empty: it
+// is not that. The words are those of crypto/tls and crypto/x509.
+func hintForTLS(message string) string {
+	for _, one := range []struct{ says, hint string }{
+		{"tls: first record does not look like a TLS handshake", "the server speaks no TLS: leave out --ca, --cert and --key, and see that $" + envCA + " is empty"},
+		{"tls: certificate required", "the server wants a certificate: give --cert and --key"},
+		{"remote error: tls:", "the server refuses the certificate of --cert: see that an authority of the store has issued it, and that it has not ended"},
+		{"tls: failed to verify certificate", "the server's certificate is none of an authority in --ca, has ended, or is for another address than that of --server"},
+	} {
+		if strings.Contains(message, one.says) {
+			return one.hint
+		}
+	}
+	return ""
 }
 
 func codeWords(c codes.Code) string {
@@ -158,15 +198,6 @@ func metadataWords(metadata map[string]string, message string) string {
 	return "(" + strings.Join(pairs, " ") + ")"
 }
 
-// Reason is the reason of the google.rpc.ErrorInfo that a status carries ("DISK_FULL"), or empty.
-func Reason(err error) string {
-	s, ok := status.FromError(err)
-	if !ok {
-		return ""
-	}
-	return infoOf(s).GetReason()
-}
-
 func infoOf(s *status.Status) *errdetails.ErrorInfo {
 	for _, detail := range s.Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok {
@@ -176,27 +207,13 @@ func infoOf(s *status.Status) *errdetails.ErrorInfo {
 	return nil
 }
 
-// Retryable tells whether a write that carries a request id, or a read, may be tried again: surely not applied, or
+// retryable tells whether a write that carries a request id, or a read, may be tried again: surely not applied, or
 // recognised when it was.
-func Retryable(err error) bool {
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return false
-	}
+func retryable(err error) bool {
 	s, ok := status.FromError(err)
-	if !ok {
+	if !ok || err == nil {
 		return false
 	}
-	switch s.Code() {
-	case codes.Unavailable:
-		return true
-	case codes.Unknown:
-		return infoOf(s).GetReason() == "OUTCOME_UNKNOWN"
-	case codes.ResourceExhausted:
-		return infoOf(s).GetReason() == "OVERLOADED"
-	case codes.FailedPrecondition:
-		reason := infoOf(s).GetReason()
-		return reason == "WRONG_SHARD" || reason == "NOT_LEADER"
-	default:
-		return false
-	}
+	v := routing.Judge(s, true)
+	return v.Fate != routing.Final || v.Overloaded()
 }

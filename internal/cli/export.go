@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
 )
 
 // ExportOptions of Export.
@@ -35,11 +35,11 @@ type ExportOptions struct {
 
 // Kinds of failures of an export.
 const (
-	FailThere   = "there already"
-	FailOutside = "path leads outside"
-	FailWrite   = "cannot be written"
-	FailRead    = "cannot be read"
-	FailTwice   = "path exported twice"
+	failThere   = "there already"
+	failOutside = "path leads outside"
+	failWrite   = "cannot be written"
+	failRead    = "cannot be read"
+	failTwice   = "path exported twice"
 )
 
 // ExportReport is the outcome of an export.
@@ -149,17 +149,20 @@ func (e *exporter) tally() tally {
 
 func (e *exporter) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	records := make(chan *recordv1.Record, 2*e.opts.Workers)
+	records := make(chan client.Record, 2*e.opts.Workers)
 	g.Go(func() error {
 		defer close(records)
-		return e.conn.Scan(ctx, &recordv1.ScanRequest{Group: e.opts.Group}, func(r *recordv1.Record) error {
+		for r, err := range e.conn.Scan(ctx, &client.ScanOptions{Group: e.opts.Group}) {
+			if err != nil {
+				return fmt.Errorf("scanning: %w", err)
+			}
 			select {
 			case records <- r:
-				return nil
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
-		})
+		}
+		return nil
 	})
 	for range e.opts.Workers {
 		g.Go(func() error {
@@ -176,27 +179,27 @@ func (e *exporter) run(ctx context.Context) error {
 }
 
 // record writes one record. An error ends the export; what concerns this record alone is counted.
-func (e *exporter) record(ctx context.Context, r *recordv1.Record) error {
+func (e *exporter) record(ctx context.Context, r client.Record) error {
 	name, ok := e.nameOf(r)
 	if !ok {
 		return nil
 	}
 	if name == "." || !filepath.IsLocal(name) {
-		e.fail(FailOutside, name, fmt.Errorf("record %d was not written", r.GetKey().GetId()))
+		e.fail(failOutside, name, fmt.Errorf("record %d was not written", r.Key.ID))
 		return nil
 	}
 	name = path.Clean(name)
 	if e.seen(name) {
-		e.fail(FailTwice, name, fmt.Errorf("record %d in group %s was not written", r.GetKey().GetId(), r.GetKey().GetGroup()))
+		e.fail(failTwice, name, fmt.Errorf("record %d in group %s was not written", r.Key.ID, r.Key.Group))
 		return nil
 	}
 	if _, err := e.root.Lstat(name); err == nil && !e.opts.Force {
-		e.fail(FailThere, name, errors.New("left as it is (--force replaces it)"))
+		e.fail(failThere, name, errors.New("left as it is (--force replaces it)"))
 		return nil
 	}
-	data, closeData, err := e.open(ctx, r)
+	data, closeData, err := e.conn.dataOf(ctx, r)
 	if err != nil {
-		e.fail(FailRead, name, err)
+		e.fail(failRead, name, err)
 		return ctx.Err()
 	}
 	defer closeData()
@@ -204,31 +207,31 @@ func (e *exporter) record(ctx context.Context, r *recordv1.Record) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		e.fail(FailWrite, name, err)
+		e.fail(failWrite, name, err)
 		if errors.Is(err, unix.ENOSPC) {
-			return fmt.Errorf("no room for %s: %w", DisplayName(name), err)
+			return fmt.Errorf("no room for %s: %w", displayName(name), err)
 		}
 		return nil
 	}
 	e.files.Add(1)
-	e.bytes.Add(r.GetSizeBytes())
+	e.bytes.Add(r.Size)
 	if isSymlink(r) {
 		e.symlinks.Add(1)
 	}
 	return nil
 }
 
-func isSymlink(r *recordv1.Record) bool { return string(r.GetAttributes()[AttributeType]) == "symlink" }
+func isSymlink(r client.Record) bool { return string(r.Attributes[attributeType]) == "symlink" }
 
 // nameOf is the path that a record is written to, and false where it is not to be exported.
-func (e *exporter) nameOf(r *recordv1.Record) (string, bool) {
-	p, ok := r.GetAttributes()[AttributePath]
+func (e *exporter) nameOf(r client.Record) (string, bool) {
+	p, ok := r.Attributes[attributePath]
 	if !ok {
 		if e.opts.Prefix != "" {
 			return "", false
 		}
 		e.noPath.Add(1)
-		return path.Join(noPathDir, r.GetKey().GetGroup(), strconv.FormatInt(r.GetKey().GetId(), 10)), true
+		return path.Join(noPathDir, r.Key.Group, strconv.FormatInt(r.Key.ID, 10)), true
 	}
 	name := string(p)
 	if e.opts.Prefix == "" {
@@ -249,30 +252,18 @@ func (e *exporter) seen(name string) bool {
 }
 
 func (e *exporter) fail(kind, name string, err error) {
-	e.failed.add(Failure{Kind: kind, Path: name, What: err.Error()}, e.out)
-}
-
-// open gives a record's data: from the record, or by Download where it was too large for the scan.
-func (e *exporter) open(ctx context.Context, r *recordv1.Record) (io.Reader, func(), error) {
-	if r.GetSizeBytes() <= dataBytesMax {
-		return bytes.NewReader(r.GetData()), func() {}, CheckData(r)
-	}
-	d, err := e.conn.OpenDownload(ctx, &recordv1.DownloadRequest{Key: r.GetKey(), Version: r.GetVersion()})
-	if err != nil {
-		return nil, nil, err
-	}
-	return d, d.Close, nil
+	e.failed.add(failure{Kind: kind, Path: name, What: Describe(err, "")}, e.out)
 }
 
 // write makes a file aside and renames it, so that no half a file stands under the name.
-func (e *exporter) write(name string, r *recordv1.Record, data io.Reader) (err error) {
+func (e *exporter) write(name string, r client.Record, data io.Reader) (err error) {
 	dir := path.Dir(name)
 	if dir != "." {
 		if err := e.root.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}
-	aside := path.Join(dir, fmt.Sprintf(".sheaf-export-%x", NewRequestID()))
+	aside := path.Join(dir, fmt.Sprintf(".sheaf-export-%x", client.NewRequestID()))
 	defer func() {
 		if err != nil {
 			_ = e.root.Remove(aside) // it may never have been made
@@ -295,7 +286,7 @@ func (e *exporter) write(name string, r *recordv1.Record, data io.Reader) (err e
 	return e.root.Rename(aside, name)
 }
 
-func (e *exporter) writeFile(aside string, r *recordv1.Record, data io.Reader) (err error) {
+func (e *exporter) writeFile(aside string, r client.Record, data io.Reader) (err error) {
 	f, err := e.root.OpenFile(aside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -303,15 +294,15 @@ func (e *exporter) writeFile(aside string, r *recordv1.Record, data io.Reader) (
 	defer func() { err = errors.Join(err, f.Close()) }()
 	if n, err := io.Copy(f, data); err != nil {
 		return err
-	} else if n != r.GetSizeBytes() {
-		return fmt.Errorf("%d bytes came of %d", n, r.GetSizeBytes())
+	} else if n != r.Size {
+		return fmt.Errorf("%d bytes came of %d", n, r.Size)
 	}
 	return f.Chmod(modeOf(r))
 }
 
 // modeOf is the mode that import kept; 0644 where there is none.
-func modeOf(r *recordv1.Record) fs.FileMode {
-	bits, err := strconv.ParseUint(string(r.GetAttributes()[AttributeMode]), 8, 12)
+func modeOf(r client.Record) fs.FileMode {
+	bits, err := strconv.ParseUint(string(r.Attributes[attributeMode]), 8, 12)
 	if err != nil {
 		return 0o644
 	}
@@ -325,19 +316,19 @@ func modeOf(r *recordv1.Record) fs.FileMode {
 }
 
 // mtimeOf is the time that import kept, else the record's timestamp.
-func mtimeOf(r *recordv1.Record) unix.Timespec {
-	seconds, nanos, ok := strings.Cut(string(r.GetAttributes()[AttributeMtime]), ".")
+func mtimeOf(r client.Record) unix.Timespec {
+	seconds, nanos, ok := strings.Cut(string(r.Attributes[attributeMtime]), ".")
 	s, err1 := strconv.ParseInt(seconds, 10, 64)
 	n, err2 := strconv.ParseInt(nanos, 10, 64)
 	if !ok || err1 != nil || err2 != nil || n < 0 || n >= 1e9 {
-		return unix.NsecToTimespec(r.GetTimestampUnixNs())
+		return unix.NsecToTimespec(r.Timestamp.UnixNano())
 	}
 	return unix.Timespec{Sec: s, Nsec: n}
 }
 
 // setTime sets the time of the file or link itself. The folder is opened below root and the name has no slash, so
 // nothing outside can be hit.
-func (e *exporter) setTime(name string, r *recordv1.Record) error {
+func (e *exporter) setTime(name string, r client.Record) error {
 	dir, err := e.root.Open(path.Dir(name))
 	if err != nil {
 		return err

@@ -28,9 +28,9 @@ func ParseID(s string) (int64, error) {
 
 var negativeNumber = regexp.MustCompile(`^-[0-9]+$`)
 
-// ProtectNegativeIDs lets a negative id stand on the command line without "--" before it: `sheaf get -5`. A flag parser
+// protectNegativeIDs lets a negative id stand on the command line without "--" before it: `sheaf get -5`. A flag parser
 // would read it as flags, so it is rewritten as hexadecimal. The value of a flag ("--timestamp -5") stays as it is.
-func ProtectNegativeIDs(args []string) []string {
+func protectNegativeIDs(args []string) []string {
 	out := make([]string, len(args))
 	copy(out, args)
 	for i, arg := range out {
@@ -92,8 +92,8 @@ var sizeSuffixes = []struct {
 	{"k", 1e3}, {"K", 1 << 10}, {"M", 1 << 20}, {"G", 1 << 30}, {"T", 1 << 40}, {"B", 1},
 }
 
-// ParseSize reads a number of bytes, with a unit or without: 1048576, 8MiB, 8Mi, 8M (all 1024), 8MB (1000).
-func ParseSize(s string) (int64, error) {
+// parseSize reads a number of bytes, with a unit or without: 1048576, 8MiB, 8Mi, 8M (all 1024), 8MB (1000).
+func parseSize(s string) (int64, error) {
 	number, factor := strings.TrimSpace(s), int64(1)
 	for _, u := range sizeSuffixes {
 		if n, ok := strings.CutSuffix(number, u.suffix); ok {
@@ -108,7 +108,7 @@ func ParseSize(s string) (int64, error) {
 	return n * factor, nil
 }
 
-// Size is a flag's value in bytes; see ParseSize.
+// Size is a flag's value in bytes; see parseSize.
 type Size int64
 
 // String implements pflag.Value.
@@ -116,7 +116,7 @@ func (s *Size) String() string { return FormatBytes(int64(*s)) }
 
 // Set implements pflag.Value.
 func (s *Size) Set(text string) error {
-	n, err := ParseSize(text)
+	n, err := parseSize(text)
 	if err != nil {
 		return err
 	}

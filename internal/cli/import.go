@@ -19,25 +19,28 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
 )
 
 // The attributes that import writes and export reads.
 const (
-	AttributePath  = "path"  // below the imported folder, with the prefix; slash-separated, bytes as in the file system
-	AttributeMode  = "mode"  // permission bits with setuid, setgid and sticky, octal: "0644"
-	AttributeMtime = "mtime" // modification time, Unix seconds and nanoseconds: "1700000000.000000001"
-	AttributeType  = "type"  // "symlink" where the data is the target of a symbolic link; absent for files
+	attributePath  = "path"  // below the imported folder, with the prefix; slash-separated, bytes as in the file system
+	attributeMode  = "mode"  // permission bits with setuid, setgid and sticky, octal: "0644"
+	attributeMtime = "mtime" // modification time, Unix seconds and nanoseconds: "1700000000.000000001"
+	attributeType  = "type"  // "symlink" where the data is the target of a symbolic link; absent for files
 )
 
 // Bounds of an import. Memory stays below about importBytesMax, one chunk per upload, and what gRPC buffers.
 const (
-	importBytesMax   = 32 << 20 // of files read and not yet stored
-	importUploads    = 2        // files above 1 MiB at once
-	batchBytes       = 1 << 20  // a batch is sent when it holds this much
-	batchPuts        = 256      // or this many
-	importPatience   = 60 * time.Second
-	reportedFailures = 20 // of each kind, in words; --failures lists all
+	importBytesMax   = 32 << 20         // of files read and not yet stored
+	importUploads    = 2                // files above 1 MiB at once
+	importLookUps    = 4                // questions at once which files are there
+	batchBytes       = 1 << 20          // a batch is sent when it holds this much
+	batchPuts        = 256              // or this many
+	batchPatience    = 30 * time.Second // of the client with a batch, until what is stored of it is taken in
+	importPatience   = 60 * time.Second // with a server that stores nothing at all
+	reportedFailures = 20               // of each kind, in words; --failures lists all
+	requestIDSize    = 16
 )
 
 // ImportOptions of Import.
@@ -62,16 +65,16 @@ type ImportOptions struct {
 
 // Kinds of failures of an import.
 const (
-	FailUnreadable = "unreadable"
-	FailNoID       = "no id"
-	FailCollision  = "collision"
-	FailExists     = "exists already"
-	FailChanged    = "changed since it was imported"
-	FailRefused    = "refused by the server"
+	failUnreadable = "unreadable"
+	failNoID       = "no id"
+	failCollision  = "collision"
+	failExists     = "exists already"
+	failChanged    = "changed since it was imported"
+	failRefused    = "refused by the server"
 )
 
-// Failure is one file that was not imported.
-type Failure struct {
+// failure is one file that was not imported.
+type failure struct {
 	Kind string `json:"kind"`
 	Path string `json:"path"`
 	What string `json:"what"`
@@ -129,7 +132,7 @@ type importer struct {
 // job is a file on its way to be read.
 type job struct {
 	item Item
-	key  *recordv1.RecordKey
+	key  client.Key
 	// ifVersion: Update found an older state of this file there.
 	ifVersion string
 }
@@ -159,7 +162,7 @@ func (im *importer) prepare(ctx context.Context) error {
 	if info, err := os.Stat(o.Dir); err != nil {
 		return fmt.Errorf("the folder to import: %w", err)
 	} else if !info.IsDir() {
-		return fmt.Errorf("the folder to import: %s is not a folder", DisplayName(o.Dir))
+		return fmt.Errorf("the folder to import: %s is not a folder", displayName(o.Dir))
 	}
 	if o.Prefix != "" {
 		o.Prefix = path.Clean(o.Prefix)
@@ -207,7 +210,7 @@ func (o *ImportOptions) chooseImportID() error {
 		return nil
 	}
 	if !o.Resume && !o.Update {
-		o.ImportID = fmt.Sprintf("%x", NewRequestID())
+		o.ImportID = fmt.Sprintf("%x", client.NewRequestID())
 		return nil
 	}
 	dir, err := filepath.Abs(o.Dir)
@@ -220,14 +223,13 @@ func (o *ImportOptions) chooseImportID() error {
 
 // checkGroup makes sure that --group fits the store's routing before any file is read.
 func (im *importer) checkGroup(ctx context.Context) error {
-	mode, err := im.conn.Mode(ctx)
-	if err != nil {
-		return err
-	}
+	named, err := im.conn.Named(ctx)
 	switch {
-	case mode == recordv1.RoutingMode_ROUTING_MODE_NAMED && im.opts.Group == "":
+	case err != nil:
+		return fmt.Errorf("asking for the routing: %w", err)
+	case named && im.opts.Group == "":
 		return Usagef("this store has Named routing: say which group with --group dir or --group NAME")
-	case mode == recordv1.RoutingMode_ROUTING_MODE_HASH && im.opts.Group != "":
+	case !named && im.opts.Group != "":
 		return Usagef("this store has Hash routing, where the id decides the group: leave --group out")
 	}
 	return nil
@@ -236,16 +238,19 @@ func (im *importer) checkGroup(ctx context.Context) error {
 // readKnownIDs finds the ids that an earlier import with --id sequence gave, by path.
 func (im *importer) readKnownIDs(ctx context.Context) error {
 	im.opts.knownIDs = map[nameHash]int64{}
-	return im.conn.Scan(ctx, &recordv1.ScanRequest{MetadataOnly: true}, func(r *recordv1.Record) error {
-		if p, ok := r.GetAttributes()[AttributePath]; ok {
-			id := r.GetKey().GetId()
+	for r, err := range im.conn.Scan(ctx, &client.ScanOptions{MetadataOnly: true}) {
+		if err != nil {
+			return fmt.Errorf("scanning: %w", err)
+		}
+		if p, ok := r.Attributes[attributePath]; ok {
+			id := r.Key.ID
 			im.opts.knownIDs[hashName(string(p))] = id
 			if id >= im.opts.FirstID && id < 1<<63-1 {
 				im.opts.FirstID = id + 1
 			}
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 func (im *importer) run(ctx context.Context) error {
@@ -265,10 +270,12 @@ func (im *importer) run(ctx context.Context) error {
 		return Walk(gctx, im.opts.Dir, 4, im.opts.ID == "sequence", func(item Item) error { return im.found(gctx, item) })
 	})
 	ready := im.jobs
-	if im.opts.Resume || im.opts.Update {
-		ready = im.lookUpStage(gctx, g)
+	if (im.opts.Resume || im.opts.Update) && !im.opts.DryRun {
+		// What the server has already need be neither read nor sent.
+		ready = make(chan job, 64)
+		stage(gctx, g, importLookUps, func(ctx context.Context) error { return im.lookUp(ctx, ready) }, func() { close(ready) })
 	}
-	im.readStage(gctx, g, ready)
+	stage(gctx, g, im.opts.Workers, func(ctx context.Context) error { return im.readAll(ctx, ready) }, func() { close(im.puts) })
 	for range im.opts.Senders {
 		g.Go(func() error { return im.send(gctx) })
 	}
@@ -279,33 +286,33 @@ func (im *importer) run(ctx context.Context) error {
 	return err
 }
 
-// readStage runs the readers; when they are through, im.puts is closed.
-func (im *importer) readStage(ctx context.Context, g *errgroup.Group, ready <-chan job) {
-	var readers sync.WaitGroup
-	for range im.opts.Workers {
-		readers.Add(1)
-		g.Go(func() error {
-			defer readers.Done()
-			for j := range ready {
-				if err := im.read(ctx, j); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
+// stage has something done by so many workers, and calls through when they are.
+func stage(ctx context.Context, g *errgroup.Group, workers int, do func(context.Context) error, through func()) {
 	g.Go(func() error {
-		readers.Wait()
-		close(im.puts)
-		return nil
+		defer through()
+		all, ctx := errgroup.WithContext(ctx)
+		for range workers {
+			all.Go(func() error { return do(ctx) })
+		}
+		return all.Wait()
 	})
+}
+
+// readAll reads files as long as there are any.
+func (im *importer) readAll(ctx context.Context, ready <-chan job) error {
+	for j := range ready {
+		if err := im.read(ctx, j); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // found takes an item of the walk: gives it its id and group and hands it on.
 func (im *importer) found(ctx context.Context, item Item) error {
 	switch {
 	case item.Err != nil:
-		im.fail(FailUnreadable, item.Path, item.Err)
+		im.fail(failUnreadable, item.Path, item.Err)
 		return nil //nolint:nilerr // it is counted and listed
 	case item.Type.IsRegular(), item.Type == fs.ModeSymlink && im.opts.Symlinks == "keep":
 	default:
@@ -315,10 +322,10 @@ func (im *importer) found(ctx context.Context, item Item) error {
 	}
 	id, err := im.ids(item.Path)
 	if err != nil {
-		im.fail(FailNoID, item.Path, err)
+		im.fail(failNoID, item.Path, err)
 		return nil
 	}
-	j := job{item: item, key: &recordv1.RecordKey{Id: id, Group: im.opts.groupOf(item.Path)}}
+	j := job{item: item, key: client.Key{ID: id, Group: im.opts.groupOf(item.Path)}}
 	select {
 	case im.jobs <- j:
 		return nil
@@ -354,7 +361,7 @@ func (im *importer) requestID(name string, size int64, mtime string) []byte {
 
 func (im *importer) fail(kind, rel string, err error) {
 	im.seenFiles.Add(1)
-	im.failed.add(Failure{Kind: kind, Path: rel, What: whatOf(err)}, im.out)
+	im.failed.add(failure{Kind: kind, Path: rel, What: whatOf(err)}, im.out)
 }
 
 func (im *importer) report() ImportReport {
@@ -365,12 +372,12 @@ func (im *importer) report() ImportReport {
 	}
 }
 
-// whatOf is what an error says beside the path, which is told already.
+// whatOf is what an error says beside the path, which is told already, and beside what was done.
 func whatOf(err error) string {
 	if p, ok := err.(*fs.PathError); ok { //nolint:errorlint // one that is wrapped is told in the words around it
 		return p.Op + ": " + p.Err.Error()
 	}
-	return err.Error()
+	return Describe(err, "")
 }
 
 // failures counts and lists what failed. Safe for concurrent use.
@@ -394,20 +401,20 @@ func (f *failures) open(name string) error {
 	return nil
 }
 
-func (f *failures) add(failure Failure, out *Output) {
+func (f *failures) add(one failure, out *Output) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.n[failure.Kind]++
-	switch n := f.n[failure.Kind]; {
+	f.n[one.Kind]++
+	switch n := f.n[one.Kind]; {
 	case n <= reportedFailures:
-		out.Sayf("%s: %s: %s", failure.Kind, shortName(failure.Path), failure.What)
+		out.Sayf("%s: %s: %s", one.Kind, shortName(one.Path), one.What)
 	case n == reportedFailures+1:
-		out.Sayf("%s: more follow; --failures FILE lists all", failure.Kind)
+		out.Sayf("%s: more follow; --failures FILE lists all", one.Kind)
 	}
 	if f.file == nil {
 		return
 	}
-	line, err := json.Marshal(failure)
+	line, err := json.Marshal(one)
 	if err == nil {
 		_, err = f.file.Write(append(line, '\n'))
 	}

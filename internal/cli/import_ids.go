@@ -103,7 +103,7 @@ func mapIDs(file string) (idScheme, error) {
 		}
 		p := path.Clean(strings.TrimLeft(line[end:], " \t"))
 		if _, twice := ids[p]; twice {
-			return nil, Usagef("--id map: %s line %d: %s is named twice", file, n, DisplayName(p))
+			return nil, Usagef("--id map: %s line %d: %s is named twice", file, n, displayName(p))
 		}
 		ids[p] = id
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
@@ -13,13 +12,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
 )
 
 // put is one file that was read and is to be stored.
 type put struct {
 	job      job
-	request  *recordv1.PutRequest
+	data     []byte // of small files
+	options  client.PutOptions
 	mtime    string
 	reserved int64 // bytes of importer.memory to give back
 	attempts int   // sent so often without an answer that settles it
@@ -39,12 +39,12 @@ func stateOf(info fs.FileInfo) fileState {
 // attributes of the record of a file.
 func (im *importer) attributes(rel string, s fileState) map[string][]byte {
 	attributes := map[string][]byte{
-		AttributePath:  []byte(join(im.opts.Prefix, rel)),
-		AttributeMode:  fmt.Appendf(nil, "%04o", unixMode(s.mode)),
-		AttributeMtime: []byte(formatMtime(s.mtime)),
+		attributePath:  []byte(join(im.opts.Prefix, rel)),
+		attributeMode:  fmt.Appendf(nil, "%04o", unixMode(s.mode)),
+		attributeMtime: []byte(formatMtime(s.mtime)),
 	}
 	if s.mode.Type() == fs.ModeSymlink {
-		attributes[AttributeType] = []byte("symlink")
+		attributes[attributeType] = []byte("symlink")
 	}
 	return attributes
 }
@@ -52,12 +52,11 @@ func (im *importer) attributes(rel string, s fileState) map[string][]byte {
 func formatMtime(t time.Time) string { return fmt.Sprintf("%d.%09d", t.Unix(), t.Nanosecond()) }
 
 // timestampOf gives the record's timestamp, where the time fits into Unix nanoseconds; else the commit time stands.
-func timestampOf(t time.Time) *int64 {
-	ns := t.UnixNano()
-	if !time.Unix(0, ns).Equal(t) {
-		return nil
+func timestampOf(t time.Time) time.Time {
+	if !time.Unix(0, t.UnixNano()).Equal(t) {
+		return time.Time{}
 	}
-	return &ns
+	return t
 }
 
 func unixMode(m fs.FileMode) uint32 {
@@ -85,17 +84,17 @@ func (im *importer) read(ctx context.Context, j job) error {
 	// No following of links, and no waiting for the writer of a pipe, where the file was replaced since the walk.
 	f, err := os.OpenFile(im.fileName(j.item.Path), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		im.fail(FailUnreadable, j.item.Path, err)
+		im.fail(failUnreadable, j.item.Path, err)
 		return nil
 	}
 	defer f.Close() //nolint:errcheck // only read from
 	info, err := f.Stat()
 	switch {
 	case err != nil:
-		im.fail(FailUnreadable, j.item.Path, err)
+		im.fail(failUnreadable, j.item.Path, err)
 		return nil
 	case !info.Mode().IsRegular():
-		im.fail(FailUnreadable, j.item.Path, errors.New("it is no regular file any more"))
+		im.fail(failUnreadable, j.item.Path, errors.New("it is no regular file any more"))
 		return nil
 	case info.Size() > dataBytesMax:
 		return im.readLarge(ctx, j, f)
@@ -121,7 +120,7 @@ func (im *importer) readSmall(ctx context.Context, j job, f *os.File, s fileStat
 		n, err := f.ReadAt(data, 0)
 		if err != nil && !errors.Is(err, io.EOF) {
 			im.memory.Release(reserved)
-			im.fail(FailUnreadable, j.item.Path, err)
+			im.fail(failUnreadable, j.item.Path, err)
 			return nil
 		}
 		info, err := f.Stat()
@@ -130,14 +129,14 @@ func (im *importer) readSmall(ctx context.Context, j job, f *os.File, s fileStat
 		}
 		im.memory.Release(reserved)
 		if err != nil {
-			im.fail(FailUnreadable, j.item.Path, err)
+			im.fail(failUnreadable, j.item.Path, err)
 			return nil
 		}
 		if s = stateOf(info); s.size > dataBytesMax {
 			return im.readLarge(ctx, j, f)
 		}
 	}
-	im.fail(FailUnreadable, j.item.Path, errors.New("it changes while it is read"))
+	im.fail(failUnreadable, j.item.Path, errors.New("it changes while it is read"))
 	return nil
 }
 
@@ -152,7 +151,7 @@ func (im *importer) readSymlink(ctx context.Context, j job) error {
 		target, err = os.Readlink(name)
 	}
 	if err != nil {
-		im.fail(FailUnreadable, j.item.Path, err)
+		im.fail(failUnreadable, j.item.Path, err)
 		return nil
 	}
 	reserved, err := im.reserve(ctx, int64(len(target)))
@@ -164,22 +163,18 @@ func (im *importer) readSymlink(ctx context.Context, j job) error {
 	return im.hand(ctx, j, s, []byte(target), reserved)
 }
 
+// optionsOf are those of the put of a file. It stores only what is not there, so that two files with one id are found
+// out, or replaces only the version that was looked at.
+func (im *importer) optionsOf(j job, s fileState) client.PutOptions {
+	return client.PutOptions{
+		IfVersion: j.ifVersion, IfAbsent: j.ifVersion == "", Timestamp: timestampOf(s.mtime), Attributes: im.attributes(j.item.Path, s),
+		RequestID: im.requestID(join(im.opts.Prefix, j.item.Path), s.size, formatMtime(s.mtime)),
+	}
+}
+
 // hand gives a file that was read to the senders.
 func (im *importer) hand(ctx context.Context, j job, s fileState, data []byte, reserved int64) error {
-	crc := crc32.Checksum(data, castagnoli)
-	mtime := formatMtime(s.mtime)
-	p := &put{
-		job: j, mtime: mtime, reserved: reserved,
-		request: &recordv1.PutRequest{
-			Key:             j.key,
-			RequestId:       im.requestID(join(im.opts.Prefix, j.item.Path), s.size, mtime),
-			Condition:       j.condition(),
-			TimestampUnixNs: timestampOf(s.mtime),
-			Attributes:      im.attributes(j.item.Path, s),
-			DataCrc32C:      &crc,
-			Data:            data,
-		},
-	}
+	p := &put{job: j, mtime: formatMtime(s.mtime), reserved: reserved, data: data, options: im.optionsOf(j, s)}
 	select {
 	case im.puts <- p:
 		return nil
@@ -188,79 +183,76 @@ func (im *importer) hand(ctx context.Context, j job, s fileState, data []byte, r
 	}
 }
 
-// condition makes a put store only what is not there, so that two files with one id are found out, or replace only the
-// version that was looked at.
-func (j job) condition() *recordv1.WriteCondition {
-	if j.ifVersion != "" {
-		return &recordv1.WriteCondition{Condition: &recordv1.WriteCondition_IfVersion{IfVersion: j.ifVersion}}
-	}
-	return &recordv1.WriteCondition{Condition: &recordv1.WriteCondition_IfAbsent{IfAbsent: true}}
-}
-
 // readLarge uploads a file above 1 MiB, again from its begin where the server asks for it.
 func (im *importer) readLarge(ctx context.Context, j job, f *os.File) error {
 	if err := im.uploads.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	defer im.uploads.Release(1)
-	p := &put{job: j, request: &recordv1.PutRequest{Key: j.key}}
+	p := &put{job: j}
 	for {
 		info, err := f.Stat()
 		if err != nil {
-			im.fail(FailUnreadable, j.item.Path, err)
+			im.fail(failUnreadable, j.item.Path, err)
 			return nil
 		}
 		s := stateOf(info)
-		p.mtime = formatMtime(s.mtime)
-		p.request.Attributes = im.attributes(j.item.Path, s)
-		counter := &countingReader{r: io.NewSectionReader(f, 0, s.size), n: &im.seenBytes}
-		response, n, err := im.conn.Put(ctx, PutOptions{
-			Key: j.key, Condition: p.job.condition(), Timestamp: timestampOf(s.mtime), Attributes: p.request.GetAttributes(),
-			RequestID: im.requestID(join(im.opts.Prefix, j.item.Path), s.size, p.mtime), SizeBytes: &s.size, Upload: true,
-		}, counter)
+		p.mtime, p.options = formatMtime(s.mtime), im.optionsOf(j, s)
+		counter := &countingReader{ReadSeeker: io.NewSectionReader(f, 0, s.size), n: &im.seenBytes}
+		result, err := im.conn.Upload(ctx, j.key, counter, &p.options)
 		if err == nil {
 			if now, statErr := f.Stat(); statErr != nil || stateOf(now) != s {
-				im.fail(FailChanged, j.item.Path, errors.New("it changed while it was read: what is stored may be a mixture; run again with --update"))
+				im.fail(failChanged, j.item.Path, errors.New("it changed while it was read: what is stored may be a mixture; run again with --update"))
 				return nil
 			}
 			im.large.Add(1)
-			return im.settle(ctx, p, n, response.GetRepeated(), nil)
+			return im.settle(ctx, p, result.Size, result.Repeated, nil)
 		}
-		im.seenBytes.Add(-counter.read)
-		if counter.err != nil {
-			im.fail(FailUnreadable, j.item.Path, counter.err)
+		im.seenBytes.Add(-counter.counted)
+		switch {
+		case counter.err != nil:
+			im.fail(failUnreadable, j.item.Path, counter.err)
 			return nil
-		}
-		if ctx.Err() != nil {
+		case ctx.Err() != nil:
 			return context.Cause(ctx)
+		case !retryable(err):
+			return im.settle(ctx, p, s.size, false, err)
 		}
-		if Retryable(err) {
-			p.attempts++
-			if err := im.waitRetry(ctx, p.attempts, err); err != nil {
-				return err
-			}
-			continue
+		p.attempts++
+		if err := im.waitRetry(ctx, p.attempts, err); err != nil {
+			return err
 		}
-		return im.settle(ctx, p, s.size, false, err)
 	}
 }
 
-// countingReader counts what is read for the progress, and keeps the source's error apart from the server's.
+// countingReader counts what is read for the progress, once where it is read again, and keeps the source's error apart
+// from the server's.
 type countingReader struct {
-	r    io.Reader
-	n    interface{ Add(int64) int64 }
-	read int64
-	err  error
+	io.ReadSeeker
+	n           interface{ Add(int64) int64 }
+	at, counted int64
+	err         error
 }
 
+// Read implements io.Reader.
 func (c *countingReader) Read(b []byte) (int, error) {
-	n, err := c.r.Read(b)
-	c.n.Add(int64(n))
-	c.read += int64(n)
+	n, err := c.ReadSeeker.Read(b)
+	c.at += int64(n)
+	if more := c.at - c.counted; more > 0 {
+		c.n.Add(more)
+		c.counted = c.at
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		c.err = err
 	}
 	return n, err
+}
+
+// Seek implements io.Seeker.
+func (c *countingReader) Seek(offset int64, whence int) (at int64, err error) {
+	at, err = c.ReadSeeker.Seek(offset, whence)
+	c.at = at
+	return at, err
 }
 
 // dryRun counts what would be stored, and finds collisions within the tree.
@@ -274,11 +266,11 @@ func (im *importer) dryRun(j job) {
 		}
 	}
 	if err != nil {
-		im.fail(FailUnreadable, j.item.Path, err)
+		im.fail(failUnreadable, j.item.Path, err)
 		return
 	}
 	if other, taken := im.taken.take(j.key, j.item.Path); taken {
-		im.fail(FailCollision, j.item.Path, fmt.Errorf("id %d is that of %s too", j.key.GetId(), DisplayName(other)))
+		im.fail(failCollision, j.item.Path, fmt.Errorf("id %d is that of %s too", j.key.ID, displayName(other)))
 		return
 	}
 	im.countStored(j, info.Size())
@@ -304,22 +296,16 @@ func (im *importer) countStored(j job, size int64) {
 // takenIDs remembers the ids of a dry run. Safe for concurrent use.
 type takenIDs struct {
 	mu  sync.Mutex
-	ids map[takenID]string
+	ids map[client.Key]string
 }
 
-type takenID struct {
-	group string
-	id    int64
-}
+func newTakenIDs() *takenIDs { return &takenIDs{ids: map[client.Key]string{}} }
 
-func newTakenIDs() *takenIDs { return &takenIDs{ids: map[takenID]string{}} }
-
-func (t *takenIDs) take(key *recordv1.RecordKey, rel string) (other string, taken bool) {
+func (t *takenIDs) take(key client.Key, rel string) (other string, taken bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	k := takenID{group: key.GetGroup(), id: key.GetId()}
-	if other, taken = t.ids[k]; !taken {
-		t.ids[k] = rel
+	if other, taken = t.ids[key]; !taken {
+		t.ids[key] = rel
 	}
 	return other, taken
 }

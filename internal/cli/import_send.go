@@ -7,45 +7,30 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/routing"
 )
 
-// batchStream is a BatchPut stream.
-type batchStream = grpc.BidiStreamingClient[recordv1.BatchPutRequest, recordv1.BatchPutResponse]
-
-// sender stores what the readers give, batch by batch over a stream of its own. Several senders run side by side, so one
-// batch at a time per sender keeps the server busy.
-type sender struct {
-	im     *importer
-	stream batchStream
-	cancel context.CancelFunc
-	again  []*put // to be sent once more
-}
-
+// send stores what the readers give, batch by batch. Several senders run side by side, so one batch at a time per
+// sender keeps the server busy.
 func (im *importer) send(ctx context.Context) error {
-	s := &sender{im: im, cancel: func() {}}
-	defer func() { s.cancel() }()
+	var again []*put // to be sent once more
 	for {
-		batch := s.again
-		s.again = nil
+		batch := again
 		if len(batch) == 0 {
-			if batch = s.collect(ctx); len(batch) == 0 {
+			if batch = im.collect(ctx); len(batch) == 0 {
 				return context.Cause(ctx)
 			}
 		}
-		if err := s.sendBatch(ctx, batch); err != nil {
+		var err error
+		if again, err = im.sendBatch(ctx, batch); err != nil {
 			return err
 		}
 	}
 }
 
 // collect waits for one put and takes what else is there at once. Nothing: there will be no more.
-func (s *sender) collect(ctx context.Context) []*put {
+func (im *importer) collect(ctx context.Context) []*put {
 	var batch []*put
 	var bytes int64
 	for bytes < batchBytes && len(batch) < batchPuts {
@@ -53,12 +38,12 @@ func (s *sender) collect(ctx context.Context) []*put {
 		var ok bool
 		if len(batch) == 0 {
 			select {
-			case p, ok = <-s.im.puts:
+			case p, ok = <-im.puts:
 			case <-ctx.Done():
 			}
 		} else {
 			select {
-			case p, ok = <-s.im.puts:
+			case p, ok = <-im.puts:
 			default:
 			}
 		}
@@ -66,89 +51,58 @@ func (s *sender) collect(ctx context.Context) []*put {
 			break
 		}
 		batch = append(batch, p)
-		bytes += int64(len(p.request.GetData())) + 512
+		bytes += int64(len(p.data)) + 512
 	}
 	return batch
 }
 
-// sendBatch sends a batch and settles every put of it, or notes it for another try. An error ends the import.
-func (s *sender) sendBatch(ctx context.Context, batch []*put) error {
-	results, err := s.exchange(ctx, batch)
-	if err != nil {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		s.cancel() // the stream is gone; the next batch opens a new one
-		s.stream = nil
-		if !Retryable(err) {
-			return fmt.Errorf("storing files: %w", err)
-		}
-		s.again = batch
-		for _, p := range batch {
-			p.attempts++ // any of them may have been stored
-		}
-		return s.im.waitRetry(ctx, batch[0].attempts, err)
+// sendBatch sends a batch and settles every put of it, but for those that are to be sent once more. An error ends the
+// import.
+func (im *importer) sendBatch(ctx context.Context, batch []*put) (again []*put, err error) {
+	items := make([]client.PutItem, len(batch))
+	for i, p := range batch {
+		items[i] = client.PutItem{Key: p.job.key, Data: p.data, Options: p.options}
+	}
+	try, cancel := context.WithTimeout(ctx, min(batchPatience, max(importPatience-im.silence(), time.Second)))
+	defer cancel()
+	outcomes := im.conn.BatchPut(try, items)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
 	var last error
-	for i, result := range results {
-		err := status.ErrorProto(result.GetStatus())
-		if Retryable(err) {
-			batch[i].attempts++
-			s.again = append(s.again, batch[i])
-			last = err
+	for i, outcome := range outcomes {
+		p := batch[i]
+		if retryable(outcome.Err) || errors.Is(outcome.Err, context.DeadlineExceeded) {
+			p.attempts++ // it may have been stored
+			again, last = append(again, p), outcome.Err
 			continue
 		}
-		p := batch[i]
-		size := int64(len(p.request.GetData()))
-		if err := s.im.settle(ctx, p, size, result.GetPut().GetRepeated(), err); err != nil {
-			return err
-		}
-		s.im.seenBytes.Add(size)
-		s.im.memory.Release(p.reserved)
-	}
-	if last != nil {
-		return s.im.waitRetry(ctx, s.again[0].attempts, last)
-	}
-	return nil
-}
-
-func (s *sender) exchange(ctx context.Context, batch []*put) ([]*recordv1.BatchPutResult, error) {
-	if s.stream == nil {
-		streamCtx, cancel := context.WithCancel(ctx)
-		stream, err := s.im.conn.Records.BatchPut(streamCtx)
-		if err != nil {
-			cancel()
+		size := int64(len(p.data))
+		if err := im.settle(ctx, p, size, outcome.Repeated, outcome.Err); err != nil {
 			return nil, err
 		}
-		s.stream, s.cancel = stream, cancel
+		im.seenBytes.Add(size)
+		im.memory.Release(p.reserved)
 	}
-	request := &recordv1.BatchPutRequest{Puts: make([]*recordv1.PutRequest, len(batch))}
-	for i, p := range batch {
-		request.Puts[i] = p.request
+	if last != nil {
+		err = im.waitRetry(ctx, again[0].attempts, last)
 	}
-	// A failed Send hides the reason; Recv has it.
-	sendErr := s.stream.Send(request)
-	response, err := s.stream.Recv()
-	if err != nil {
-		if code := status.Code(err); code == codes.Unknown && sendErr != nil {
-			return nil, status.Error(codes.Unavailable, "the stream ended: "+err.Error())
-		}
-		return nil, err
-	}
-	if len(response.GetResults()) != len(batch) {
-		return nil, fmt.Errorf("%d results came for %d files", len(response.GetResults()), len(batch))
-	}
-	return response.GetResults(), nil
+	return again, err
 }
+
+// importPace is that of the import's own attempts, behind those of the client.
+var importPace = routing.Pace{First: 20 * time.Millisecond, Most: time.Second}
+
+// silence is how long the server has stored nothing.
+func (im *importer) silence() time.Duration { return time.Since(time.Unix(0, im.lastSuccess.Load())) }
 
 // waitRetry waits a moment before another try, and gives up when the server has not answered for importPatience.
 func (im *importer) waitRetry(ctx context.Context, attempts int, err error) error {
-	silent := time.Since(time.Unix(0, im.lastSuccess.Load()))
-	if silent > importPatience {
+	if silent := im.silence(); silent > importPatience {
 		return fmt.Errorf("the server has stored nothing for %v; run again with --resume when it is back: %w", silent.Round(time.Second), err)
 	}
 	select {
-	case <-time.After(min(time.Second, 20*time.Millisecond<<min(attempts, 6))):
+	case <-time.After(importPace.Pause(attempts)):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -158,7 +112,6 @@ func (im *importer) waitRetry(ctx context.Context, attempts int, err error) erro
 // settle ends the way of one file: it is stored (err nil), or was refused. An error returned ends the import.
 func (im *importer) settle(ctx context.Context, p *put, size int64, repeated bool, err error) error {
 	im.lastSuccess.Store(time.Now().UnixNano())
-	reason := Reason(err)
 	switch {
 	case err == nil && (!repeated || p.attempts > 0 || im.fresh):
 		im.countStored(p.job, size)
@@ -166,38 +119,36 @@ func (im *importer) settle(ctx context.Context, p *put, size int64, repeated boo
 			im.updated.Add(1)
 		}
 		return nil
-	case err == nil, status.Code(err) == codes.AlreadyExists, status.Code(err) == codes.Aborted:
+	case err == nil, errors.Is(err, client.ErrExists), errors.Is(err, client.ErrVersionMismatch):
 		return im.settleTaken(ctx, p, size, repeated)
-	case reason == "DISK_FULL", reason == "MEMORY_FULL":
-		return fmt.Errorf("the server has no room for %s; make room, then run again with --resume: %w", DisplayName(p.job.item.Path), err)
+	case errors.Is(err, client.ErrDiskFull), errors.Is(err, client.ErrMemoryFull):
+		return fmt.Errorf("the server has no room for %s; make room, then run again with --resume: %w", displayName(p.job.item.Path), err)
 	}
-	im.fail(FailRefused, p.job.item.Path, err)
+	im.fail(failRefused, p.job.item.Path, err)
 	return nil
 }
 
 // settleTaken finds out what has the id of a file already: the file itself, an older state of it, or another file.
 func (im *importer) settleTaken(ctx context.Context, p *put, size int64, repeated bool) error {
-	var response *recordv1.GetResponse
-	err := im.patiently(ctx, func() (err error) {
-		response, err = im.conn.Records.Get(ctx, &recordv1.GetRequest{Key: p.job.key, MetadataOnly: true})
-		return err
-	})
-	if status.Code(err) == codes.NotFound {
+	patient, cancel := context.WithTimeout(ctx, importPatience)
+	defer cancel()
+	record, err := im.conn.Get(patient, p.job.key, &client.GetOptions{MetadataOnly: true})
+	if errors.Is(err, client.ErrNotFound) {
 		if repeated {
 			err = errors.New("an earlier import stored it and it was deleted since; give another --import-id to store it again")
 		} else {
 			err = errors.New("it was deleted by somebody else during the import; run again with --resume")
 		}
-		im.fail(FailChanged, p.job.item.Path, err)
+		im.fail(failChanged, p.job.item.Path, err)
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("looking up id %d: %w", p.job.key.GetId(), err)
+		return fmt.Errorf("looking up id %d: %w", p.job.key.ID, err)
 	}
-	there := im.compare(p.job, fileStamp{name: join(im.opts.Prefix, p.job.item.Path), size: size, mtime: p.mtime}, response.GetRecord())
+	there := im.compare(p.job, fileStamp{name: join(im.opts.Prefix, p.job.item.Path), size: size, mtime: p.mtime}, record)
 	switch {
-	case there == nil && p.attempts > 0:
-		im.countStored(p.job, size) // by an earlier try of this run
+	case there == nil && (p.attempts > 0 || repeated && (im.opts.Resume || im.opts.Update)):
+		im.countStored(p.job, size) // by an earlier try of this run, which had looked before
 		return nil
 	case there == nil && repeated: // by an earlier run with the same import id
 		im.countThere(size)
@@ -205,11 +156,6 @@ func (im *importer) settleTaken(ctx context.Context, p *put, size int64, repeate
 	}
 	im.settleThere(p.job, size, there)
 	return nil
-}
-
-// patiently repeats a read as long as the import waits for the server.
-func (im *importer) patiently(ctx context.Context, do func() error) error {
-	return Retry(ctx, importPatience, do)
 }
 
 // fileStamp is how a file is recognised.
@@ -225,17 +171,17 @@ var (
 )
 
 // compare says what a record is to a file: nil: it is the file; or an error that wraps errOtherFile or errOlder.
-func (im *importer) compare(j job, file fileStamp, r *recordv1.Record) error {
-	attributes := r.GetAttributes()
-	name, ok := attributes[AttributePath]
+func (im *importer) compare(j job, file fileStamp, r client.Record) error {
+	attributes := r.Attributes
+	name, ok := attributes[attributePath]
 	if !ok {
-		return fmt.Errorf("%w: record %d, which no import made", errOtherFile, j.key.GetId())
+		return fmt.Errorf("%w: record %d, which no import made", errOtherFile, j.key.ID)
 	}
 	if string(name) != file.name {
-		return fmt.Errorf("%w: id %d is %s", errOtherFile, j.key.GetId(), DisplayName(string(name)))
+		return fmt.Errorf("%w: id %d is %s", errOtherFile, j.key.ID, displayName(string(name)))
 	}
-	if r.GetSizeBytes() != file.size || string(attributes[AttributeMtime]) != file.mtime {
-		return fmt.Errorf("%w: %d bytes of %s", errOlder, r.GetSizeBytes(), attributes[AttributeMtime])
+	if r.Size != file.size || string(attributes[attributeMtime]) != file.mtime {
+		return fmt.Errorf("%w: %d bytes of %s", errOlder, r.Size, attributes[attributeMtime])
 	}
 	return nil
 }
@@ -244,11 +190,11 @@ func (im *importer) compare(j job, file fileStamp, r *recordv1.Record) error {
 func (im *importer) settleThere(j job, size int64, there error) {
 	switch {
 	case errors.Is(there, errOtherFile):
-		im.fail(FailCollision, j.item.Path, there)
+		im.fail(failCollision, j.item.Path, there)
 	case !im.opts.Resume && !im.opts.Update:
-		im.fail(FailExists, j.item.Path, errors.New("an earlier import stored it (--resume goes on where one ended, --update replaces what changed)"))
+		im.fail(failExists, j.item.Path, errors.New("an earlier import stored it (--resume goes on where one ended, --update replaces what changed)"))
 	case errors.Is(there, errOlder):
-		im.fail(FailChanged, j.item.Path, fmt.Errorf("%w (--update replaces it)", there))
+		im.fail(failChanged, j.item.Path, fmt.Errorf("%w (--update replaces it)", there))
 	default:
 		im.countThere(size)
 	}
@@ -260,28 +206,7 @@ func (im *importer) countThere(size int64) {
 	im.seenBytes.Add(size)
 }
 
-// lookUpStage asks the server, many at a time, which files it has already, so that a resumed import need not read and
-// send them. What is to be stored goes on to the channel returned.
-func (im *importer) lookUpStage(ctx context.Context, g *errgroup.Group) chan job {
-	ready := make(chan job, 64)
-	const workers = 4
-	done := make(chan struct{}, workers)
-	for range workers {
-		g.Go(func() error {
-			defer func() { done <- struct{}{} }()
-			return im.lookUp(ctx, ready)
-		})
-	}
-	g.Go(func() error {
-		for range workers {
-			<-done
-		}
-		close(ready)
-		return nil
-	})
-	return ready
-}
-
+// lookUp asks the server, many at a time, which files it has already. What is to be stored goes on to ready.
 func (im *importer) lookUp(ctx context.Context, ready chan<- job) error {
 	const most = 256
 	batch := make([]job, 0, most)
@@ -316,51 +241,39 @@ func (im *importer) lookUp(ctx context.Context, ready chan<- job) error {
 	return flush()
 }
 
-// decide compares a file with the record that has its id, nil where there is none, and tells whether to store the file.
-func (im *importer) decide(j *job, r *recordv1.Record) bool {
-	if r == nil || im.opts.DryRun {
+// decide compares a file with the record that has its id, if there is one, and tells whether to store the file.
+func (im *importer) decide(j *job, there client.GetOutcome) bool {
+	if errors.Is(there.Err, client.ErrNotFound) {
 		return true
 	}
 	info, err := os.Lstat(im.fileName(j.item.Path))
 	if err != nil {
-		im.fail(FailUnreadable, j.item.Path, err)
+		im.fail(failUnreadable, j.item.Path, err)
 		return false
 	}
-	there := im.compare(*j, fileStamp{name: join(im.opts.Prefix, j.item.Path), size: info.Size(), mtime: formatMtime(info.ModTime())}, r)
-	if errors.Is(there, errOlder) && im.opts.Update {
-		j.ifVersion = r.GetVersion()
+	what := im.compare(*j, fileStamp{name: join(im.opts.Prefix, j.item.Path), size: info.Size(), mtime: formatMtime(info.ModTime())}, there.Record)
+	if errors.Is(what, errOlder) && im.opts.Update {
+		j.ifVersion = there.Record.Version
 		return true
 	}
-	im.settleThere(*j, info.Size(), there)
+	im.settleThere(*j, info.Size(), what)
 	return false
 }
 
-// fetch reads the records of a batch without data: nil where there is none.
-func (im *importer) fetch(ctx context.Context, batch []job) ([]*recordv1.Record, error) {
-	records := make([]*recordv1.Record, len(batch))
-	if im.opts.DryRun {
-		return records, nil
-	}
-	request := &recordv1.BatchGetRequest{Gets: make([]*recordv1.GetRequest, len(batch))}
+// fetch reads the records of a batch without data. An outcome is no error but that there is none.
+func (im *importer) fetch(ctx context.Context, batch []job) ([]client.GetOutcome, error) {
+	items := make([]client.GetItem, len(batch))
 	for i, j := range batch {
-		request.Gets[i] = &recordv1.GetRequest{Key: j.key, MetadataOnly: true}
+		items[i] = client.GetItem{Key: j.key, Options: client.GetOptions{MetadataOnly: true}}
 	}
-	err := im.patiently(ctx, func() error {
-		clear(records)
-		return im.conn.batchGet(ctx, request, func(result *recordv1.BatchGetResult) error {
-			switch err := status.ErrorProto(result.GetStatus()); {
-			case status.Code(err) == codes.NotFound:
-				return nil
-			case err != nil:
-				return err
-			}
-			records[result.GetPosition()] = result.GetRecord()
-			return nil
-		})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("looking up what is there: %w", err)
+	ctx, cancel := context.WithTimeout(ctx, importPatience)
+	defer cancel()
+	outcomes := im.conn.BatchGet(ctx, items)
+	for _, outcome := range outcomes {
+		if outcome.Err != nil && !errors.Is(outcome.Err, client.ErrNotFound) {
+			return nil, fmt.Errorf("looking up what is there: %w", outcome.Err)
+		}
 	}
 	im.lastSuccess.Store(time.Now().UnixNano())
-	return records, nil
+	return outcomes, nil
 }

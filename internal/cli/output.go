@@ -60,8 +60,8 @@ func (o *Output) WriteJSON(v any) error {
 	return nil
 }
 
-// Table writes rows in columns. A cell may carry a colour, which is left out where the output is no terminal or NO_COLOR is
-// set.
+// Table writes rows in columns. A cell may carry a colour, which is left out where the output is no terminal or
+// NO_COLOR is set.
 type Table struct {
 	Header []string
 	Rows   [][]Cell

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"sort"
 	"strconv"
@@ -11,11 +12,11 @@ import (
 	"time"
 	"unicode/utf8"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
 )
 
-// RecordJSON is a record as the commands print it. Numbers that a JSON reader may round (ids) are strings. Attribute values
-// that are not UTF-8 stand in base64 under attributes_base64.
+// RecordJSON is a record as the commands print it. Numbers that a JSON reader may round (ids) are strings. Attribute
+// values that are not UTF-8 stand in base64 under attributes_base64.
 type RecordJSON struct {
 	ID               string            `json:"id"`
 	Group            string            `json:"group"`
@@ -31,20 +32,20 @@ type RecordJSON struct {
 }
 
 // JSONOf turns a record into its printed form, without data.
-func JSONOf(r *recordv1.Record) RecordJSON {
+func JSONOf(r client.Record) RecordJSON {
 	out := RecordJSON{
-		ID:         strconv.FormatInt(r.GetKey().GetId(), 10),
-		Group:      r.GetKey().GetGroup(),
-		Version:    r.GetVersion(),
-		Timestamp:  FormatTime(r.GetTimestampUnixNs()),
-		CommitTime: FormatTime(r.GetCommitTimeUnixNs()),
-		SizeBytes:  r.GetSizeBytes(),
-		Deleted:    r.GetDeleted(),
+		ID:         strconv.FormatInt(r.Key.ID, 10),
+		Group:      r.Key.Group,
+		Version:    r.Version,
+		Timestamp:  FormatTime(r.Timestamp),
+		CommitTime: FormatTime(r.CommitTime),
+		SizeBytes:  r.Size,
+		Deleted:    r.Deleted,
 	}
-	if r.DataCrc32C != nil {
-		out.CRC32C = FormatCRC(r.GetDataCrc32C())
+	if r.HasData {
+		out.CRC32C = FormatCRC(crc32.Checksum(r.Data, castagnoli))
 	}
-	for k, v := range r.GetAttributes() {
+	for k, v := range r.Attributes {
 		if utf8.Valid(v) {
 			if out.Attributes == nil {
 				out.Attributes = map[string]string{}
@@ -60,18 +61,18 @@ func JSONOf(r *recordv1.Record) RecordJSON {
 	return out
 }
 
-// FormatTime writes Unix nanoseconds as RFC 3339, in UTC.
-func FormatTime(ns int64) string { return time.Unix(0, ns).UTC().Format(time.RFC3339Nano) }
+// FormatTime writes a time as RFC 3339, in UTC.
+func FormatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
 // FormatCRC writes a CRC32C as 8 hexadecimal digits.
 func FormatCRC(crc uint32) string { return fmt.Sprintf("%08x", crc) }
 
 // WriteJSONLine writes a record and its data, read from data, as one line of JSON. The data may be of any size: it is
 // streamed. A nil data leaves the field out.
-func WriteJSONLine(w io.Writer, r *recordv1.Record, data io.Reader) error {
+func WriteJSONLine(w io.Writer, r client.Record, data io.Reader) error {
 	line, err := json.Marshal(JSONOf(r))
 	if err != nil {
-		return fmt.Errorf("record %d as JSON: %w", r.GetKey().GetId(), err)
+		return fmt.Errorf("record %d as JSON: %w", r.Key.ID, err)
 	}
 	if data == nil {
 		_, err = w.Write(append(line, '\n'))
@@ -92,21 +93,21 @@ func WriteJSONLine(w io.Writer, r *recordv1.Record, data io.Reader) error {
 }
 
 // RecordTable lists records without data.
-func RecordTable(records []*recordv1.Record) Table {
+func RecordTable(records []client.Record) Table {
 	t := Table{Header: []string{"ID", "GROUP", "VERSION", "SIZE", "TIMESTAMP", "COMMITTED", "ATTRIBUTES"}}
 	for _, r := range records {
-		size := Number(FormatBytes(r.GetSizeBytes()))
-		if r.GetDeleted() {
+		size := Number(FormatBytes(r.Size))
+		if r.Deleted {
 			size = Cell{Text: "deleted", Right: true, Colour: Yellow}
 		}
 		t.Rows = append(t.Rows, []Cell{
-			Text(strconv.FormatInt(r.GetKey().GetId(), 10)),
-			Text(r.GetKey().GetGroup()),
-			Text(r.GetVersion()),
+			Text(strconv.FormatInt(r.Key.ID, 10)),
+			Text(r.Key.Group),
+			Text(r.Version),
 			size,
-			Text(FormatTime(r.GetTimestampUnixNs())),
-			Text(FormatTime(r.GetCommitTimeUnixNs())),
-			Text(attributeWords(r.GetAttributes())),
+			Text(FormatTime(r.Timestamp)),
+			Text(FormatTime(r.CommitTime)),
+			Text(attributeWords(r.Attributes)),
 		})
 	}
 	return t
@@ -138,8 +139,8 @@ func printable(v []byte) bool {
 	return len(v) > 0
 }
 
-// DisplayName is a file's name for messages: quoted where it holds anything odd.
-func DisplayName(name string) string {
+// displayName is a file's name for messages: quoted where it holds anything odd.
+func displayName(name string) string {
 	if strings.Contains(name, " ") && printable([]byte(strings.ReplaceAll(name, " ", "_"))) {
 		return name
 	}
@@ -149,10 +150,10 @@ func DisplayName(name string) string {
 	return strconv.QuoteToASCII(name)
 }
 
-// shortName is DisplayName, without its middle where it is very long.
+// shortName is displayName, without its middle where it is very long.
 func shortName(name string) string {
 	const most = 256
-	name = DisplayName(name)
+	name = displayName(name)
 	if len(name) <= most {
 		return name
 	}

@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/fsck"
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/volume"
@@ -33,17 +35,17 @@ type VerifyTreeReport struct {
 
 // VerifyGroupReport is the outcome for one group.
 type VerifyGroupReport struct {
-	Group       string         `json:"group"`
-	Dir         string         `json:"dir"`
-	Bytes       int64          `json:"bytes"`
-	Entries     int64          `json:"entries"`
-	TornBytes   int64          `json:"torn_bytes,omitempty"`
-	Joining     bool           `json:"joining,omitempty"`     // the replica is only joining: nothing that counts is there yet
-	Damages     []group.Damage `json:"damages,omitempty"`     // as found, before a repair
-	Error       string         `json:"error,omitempty"`       // why it could not be looked at, or repaired
-	Quarantined []string       `json:"quarantined,omitempty"` // files in the folder quarantine/ of the group
-	Rewritten   []string       `json:"rewritten,omitempty"`   // segments
-	Whole       bool           `json:"whole,omitempty"`       // after a repair: nothing is damaged any more
+	Group       string          `json:"group"`
+	Dir         string          `json:"dir"`
+	Bytes       int64           `json:"bytes"`
+	Entries     int64           `json:"entries"`
+	TornBytes   int64           `json:"torn_bytes,omitempty"`
+	Joining     bool            `json:"joining,omitempty"`     // the replica is only joining: nothing that counts is there yet
+	Damages     []format.Damage `json:"damages,omitempty"`     // as found, before a repair
+	Error       string          `json:"error,omitempty"`       // why it could not be looked at, or repaired
+	Quarantined []string        `json:"quarantined,omitempty"` // files in the folder quarantine/ of the group
+	Rewritten   []string        `json:"rewritten,omitempty"`   // segments
+	Whole       bool            `json:"whole,omitempty"`       // after a repair: nothing is damaged any more
 }
 
 // Bad is the number of things that are not as written.
@@ -78,12 +80,12 @@ type verifier struct {
 // depthMax is how deep volumes are looked for: the folder of sheaf dev holds them two levels down.
 const depthMax = 4
 
-// verifyGroupsMax is how many groups of a volume are checked at a time, as far as there are processors: a group of one segment keeps one of
-// them busy. Each takes memory for the places of its entries.
+// verifyGroupsMax is how many groups of a volume are checked at a time, as far as there are processors: a group of one
+// segment keeps one of them busy. Each takes memory for the places of its entries.
 const verifyGroupsMax = 4
 
-// VerifyTree checks a group's folder, a volume, or all volumes below a folder. Volumes are locked meanwhile; one that is
-// in use is an error. What is bad is in the report.
+// VerifyTree checks a group's folder, a volume, or all volumes below a folder. Volumes are locked meanwhile; one that
+// is in use is an error. What is bad is in the report.
 func VerifyTree(ctx context.Context, dir string, opts VerifyTreeOptions, out *Output) (VerifyTreeReport, error) {
 	v := &verifier{fs: vfs.OS{}, out: out, repair: opts.Repair}
 	v.report.Groups = []VerifyGroupReport{}
@@ -103,7 +105,8 @@ func VerifyTree(ctx context.Context, dir string, opts VerifyTreeOptions, out *Ou
 	return v.report, err
 }
 
-// startProgress begins to show how far it is, until stop is called. The total is counted beside it; a repair reads some of it more than once.
+// startProgress begins to show how far it is, until stop is called. The total is counted beside it; a repair reads some
+// of it more than once.
 func (v *verifier) startProgress(dir string, quiet bool) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var counting sync.WaitGroup
@@ -143,7 +146,7 @@ func filesBytes(ctx context.Context, dir string) (total int64, err error) {
 
 func (v *verifier) walk(ctx context.Context, dir string, depth int) error {
 	switch {
-	case exists(filepath.Join(dir, group.ManifestName)) || exists(filepath.Join(dir, group.MarkName)) || exists(filepath.Join(dir, group.ReplicaName)):
+	case exists(filepath.Join(dir, format.ManifestName)) || exists(filepath.Join(dir, format.MarkName)) || exists(filepath.Join(dir, format.ReplicaName)):
 		return v.lockedBy(filepath.Join(dir, "..", ".."), func() error { return v.groupsOf(ctx, dir) })
 	case exists(filepath.Join(dir, "superblock")) || wasVolume(dir):
 		return v.volume(ctx, dir)
@@ -210,14 +213,15 @@ func (v *verifier) mayRepair(dir string) error {
 	var errs []error
 	for _, id := range ids {
 		folder := volume.GroupDirIn(dir, id)
-		if why := group.Exchanged(v.fs, folder); why != "" {
+		if why := fsck.Exchanged(v.fs, folder); why != "" {
 			errs = append(errs, fmt.Errorf("verify: volume %s is not repaired, nothing in it was changed: %s: %s", dir, folder, why))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// journal looks at what the journal of a volume holds. Before a repair it is written to the segments, as a start of the shard does.
+// journal looks at what the journal of a volume holds. Before a repair it is written to the segments, as a start of the
+// shard does.
 func (v *verifier) journal(dir string) error {
 	found, err := journal.Read(v.fs, dir)
 	if err == nil && v.repair {
@@ -276,7 +280,8 @@ func (v *verifier) volume(ctx context.Context, dir string) error {
 	})
 }
 
-// groupsOf checks groups, some at a time, and reports them in their order. Only the end of ctx is an error; all else is in the report.
+// groupsOf checks groups, some at a time, and reports them in their order. Only the end of ctx is an error; all else is
+// in the report.
 func (v *verifier) groupsOf(ctx context.Context, dirs ...string) error {
 	reports := make([]VerifyGroupReport, len(dirs))
 	var workers errgroup.Group
@@ -303,15 +308,15 @@ func (v *verifier) groupsOf(ctx context.Context, dirs ...string) error {
 func (v *verifier) group(ctx context.Context, dir string) VerifyGroupReport {
 	one := VerifyGroupReport{Dir: dir}
 	progress := func(bytes int64) { v.bytes.Add(bytes) }
-	var r group.VerifyReport
+	var r fsck.VerifyReport
 	var err error
 	if v.repair {
-		var repaired group.RepairReport
-		repaired, err = group.RepairDir(ctx, v.fs, dir, progress)
+		var repaired fsck.RepairReport
+		repaired, err = fsck.RepairDir(ctx, v.fs, dir, progress)
 		r = repaired.Before
 		one.Quarantined, one.Rewritten, one.Whole = repaired.Quarantined, repaired.Rewritten, err == nil && len(repaired.After.Damages) == 0
 	} else {
-		r, err = group.VerifyDir(ctx, v.fs, dir, progress)
+		r, err = fsck.VerifyDir(ctx, v.fs, dir, progress)
 	}
 	one.Group, one.Bytes, one.Entries, one.TornBytes, one.Damages = r.Group, r.Bytes, r.Entries, r.TornBytes, r.Damages
 	one.Joining = r.Joining

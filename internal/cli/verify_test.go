@@ -14,23 +14,25 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
-// TestVerifyKnowsTheJournal: what only the journal has after a power cut is told, and written to its segment before a repair.
+// TestVerifyKnowsTheJournal: what only the journal has after a power cut is told, and written to its segment before a
+// repair.
 func TestVerifyKnowsTheJournal(t *testing.T) {
 	dir := t.TempDir()
 	store, id := uuid.New(), uuid.New()
 	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true, ReserveBytes: 16 << 20})
 	must(t, err)
 	j := journal.New(journal.Options{FS: vfs.OS{}, Dir: dir, Begin: func() error { return v.SetJournal(true) }})
-	opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: group.Identity{Store: store, Group: id, Name: "g"}, Journal: j}
+	opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id, Name: "g"}, Journal: j}
 	must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
 	log, _, err := group.Load(context.Background(), opts, nil)
 	must(t, err)
-	must(t, log.Append(nil, []*raftpb.Entry{group.RaftEntry(&group.Entry{Kind: group.KindPut, Used: true, ID: 5, Index: 1, Term: 1, Data: []byte("data")})}))
+	must(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true, ID: 5, Index: 1, Term: 1, Data: []byte("data")})}))
 	if !log.SyncShared() {
 		t.Fatal("the journal did not take it")
 	}
@@ -42,7 +44,7 @@ func TestVerifyKnowsTheJournal(t *testing.T) {
 	found, err := journal.Read(vfs.OS{}, dir)
 	must(t, err)
 	lost := found.Ranges[0]
-	segment, err := os.OpenFile(filepath.Join(opts.Dir, group.SegmentName(1)), os.O_RDWR, 0)
+	segment, err := os.OpenFile(filepath.Join(opts.Dir, format.SegmentName(1)), os.O_RDWR, 0)
 	must(t, err)
 	_, err = segment.WriteAt(make([]byte, len(lost.Bytes)), lost.Offset) // what a power cut takes
 	must(t, err)
@@ -74,7 +76,8 @@ func TestVerifyKnowsTheJournal(t *testing.T) {
 	}
 }
 
-// TestVerifyReportsGroupsInOrder: groups of a volume are checked at the same time, and each is in its place in the report.
+// TestVerifyReportsGroupsInOrder: groups of a volume are checked at the same time, and each is in its place in the
+// report.
 func TestVerifyReportsGroupsInOrder(t *testing.T) {
 	dir := t.TempDir()
 	store := uuid.New()
@@ -84,20 +87,20 @@ func TestVerifyReportsGroupsInOrder(t *testing.T) {
 	var damaged string
 	for i := range groups {
 		id := uuid.New()
-		opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: group.Identity{Store: store, Group: id, Name: fmt.Sprint(i)}}
+		opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id, Name: fmt.Sprint(i)}}
 		must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
 		log, _, err := group.Load(context.Background(), opts, nil)
 		must(t, err)
 		for at := range uint64(i + 1) {
-			must(t, log.Append(nil, []*raftpb.Entry{group.RaftEntry(&group.Entry{Kind: group.KindPut, Used: true, ID: int64(at), Index: at + 1, Term: 1, Data: []byte("data")})}))
+			must(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true, ID: int64(at), Index: at + 1, Term: 1, Data: []byte("data")})}))
 		}
 		must(t, log.Sync())
 		must(t, log.Close(true))
 		if i == bad {
 			damaged = opts.Dir
-			segment, err := os.OpenFile(filepath.Join(opts.Dir, group.SegmentName(1)), os.O_RDWR, 0)
+			segment, err := os.OpenFile(filepath.Join(opts.Dir, format.SegmentName(1)), os.O_RDWR, 0)
 			must(t, err)
-			_, err = segment.WriteAt([]byte("X"), group.SegmentHeaderBytes+group.FrameHeaderBytes) // the first one's data
+			_, err = segment.WriteAt([]byte("X"), format.SegmentHeaderBytes+format.FrameHeaderBytes) // the first one's data
 			must(t, err)
 			must(t, segment.Close())
 		}

@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/volume"
@@ -28,12 +29,12 @@ func plainVolume(t *testing.T) (dir string, groups []string) {
 	must(t, err)
 	for i := range 3 {
 		id := uuid.New()
-		opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: group.Identity{Store: store, Group: id, Name: fmt.Sprint(i)}}
+		opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id, Name: fmt.Sprint(i)}}
 		must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
 		log, _, err := group.Load(context.Background(), opts, nil)
 		must(t, err)
 		for at := range uint64(5) {
-			must(t, log.Append(nil, []*raftpb.Entry{group.RaftEntry(&group.Entry{Kind: group.KindPut, Used: true, ID: int64(at), Index: at + 1, Term: 1, Data: []byte("data")})}))
+			must(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true, ID: int64(at), Index: at + 1, Term: 1, Data: []byte("data")})}))
 		}
 		must(t, log.Sync())
 		must(t, log.Close(true))
@@ -77,12 +78,12 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 		{name: "the superblock is missing", harm: func(dir string, _ []string) { must(t, os.Remove(filepath.Join(dir, "superblock"))) },
 			says: "the superblock is missing, beside the folder of the volume's groups", places: 1},
 		{name: "the mark is another group's", harm: func(_ string, groups []string) {
-			b, err := os.ReadFile(filepath.Join(groups[1], group.MarkName))
+			b, err := os.ReadFile(filepath.Join(groups[1], format.MarkName))
 			must(t, err)
-			must(t, os.WriteFile(filepath.Join(groups[0], group.MarkName), b, 0o600))
+			must(t, os.WriteFile(filepath.Join(groups[0], format.MarkName), b, 0o600))
 		}, says: "it is the mark of group 1, whose folder is beside this one", places: 1, heals: true},
 		{name: "two manifests are exchanged", harm: func(_ string, groups []string) {
-			exchange(t, filepath.Join(groups[0], group.ManifestName), filepath.Join(groups[1], group.ManifestName))
+			exchange(t, filepath.Join(groups[0], format.ManifestName), filepath.Join(groups[1], format.ManifestName))
 		}, says: "was the manifest exchanged with that of the other folder?", places: 2, refused: true},
 		{name: "two folders are exchanged", harm: func(_ string, groups []string) { exchange(t, groups[0], groups[1]) },
 			says: "was the folder exchanged with another, or renamed?", places: 2, refused: true},
@@ -142,13 +143,13 @@ func TestVerifyCountsBadRecordsOfTheJournal(t *testing.T) {
 	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true, ReserveBytes: 16 << 20})
 	must(t, err)
 	j := journal.New(journal.Options{FS: vfs.OS{}, Dir: dir, Begin: func() error { return v.SetJournal(true) }})
-	opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: group.Identity{Store: store, Group: id, Name: "g"}, Journal: j}
+	opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id, Name: "g"}, Journal: j}
 	must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
 	log, _, err := group.Load(context.Background(), opts, nil)
 	must(t, err)
 	marked := func(n uint64) []byte { return bytes.Repeat([]byte{byte(n)}, 3000) }
 	for n := uint64(1); n <= 5; n++ {
-		must(t, log.Append(nil, []*raftpb.Entry{group.RaftEntry(&group.Entry{Kind: group.KindPut, Used: true, ID: int64(n), Index: n, Term: 1, Data: marked(n)})}))
+		must(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true, ID: int64(n), Index: n, Term: 1, Data: marked(n)})}))
 		if !log.SyncShared() {
 			t.Fatal("the journal did not take it")
 		}

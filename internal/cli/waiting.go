@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
 )
 
 const (
@@ -74,7 +76,7 @@ func (w *waits) end(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last = err
-	if err != nil && Retryable(err) {
+	if err != nil && retryable(err) {
 		return
 	}
 	select {
@@ -93,10 +95,10 @@ func (w *waits) why(ctx context.Context, request any) string {
 		err = w.probe(ctx, request)
 	}
 	note := "waiting for an answer of " + w.conn.Server
-	if err != nil && Retryable(err) {
+	if err != nil && retryable(err) {
 		note += ": " + status.Convert(err).Message()
 	}
-	if deadline, ok := ctx.Deadline(); ok {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < forever/2 {
 		note += fmt.Sprintf("; for %v more at most", max(time.Until(deadline), 0).Round(time.Second))
 	}
 	return note + " (Ctrl-C ends it)"
@@ -110,23 +112,24 @@ func (w *waits) probe(ctx context.Context, request any) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, probing{}, true), probeTime)
 	defer cancel()
-	_, err := w.conn.Records.Get(ctx, &recordv1.GetRequest{Key: keyed.GetKey(), MetadataOnly: true})
+	key := client.Key{ID: keyed.GetKey().GetId(), Group: keyed.GetKey().GetGroup()}
+	_, err := w.conn.Get(ctx, key, &client.GetOptions{MetadataOnly: true})
 	return err
 }
 
 // probing marks the context of a call that is not one of the command.
 type probing struct{}
 
-// of gives the waits to tell about a call; nil: none.
-func (c *Conn) waitsOf(ctx context.Context) *waits {
-	if ctx.Value(probing{}) != nil {
+// waitsOf gives the waits to tell about a call; nil: none, as for questions about the health of a server.
+func (c *Conn) waitsOf(ctx context.Context, method string) *waits {
+	if ctx.Value(probing{}) != nil || !strings.HasPrefix(method, "/sheaf.") {
 		return nil
 	}
 	return c.waits.Load()
 }
 
 func (c *Conn) unaryWaits(ctx context.Context, method string, in, out any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
-	w := c.waitsOf(ctx)
+	w := c.waitsOf(ctx, method)
 	if w == nil {
 		return invoke(ctx, method, in, out, cc, options...)
 	}
@@ -140,7 +143,7 @@ func (c *Conn) streamWaits(
 	ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	stream, err := open(ctx, d, cc, method, options...)
-	w := c.waitsOf(ctx)
+	w := c.waitsOf(ctx, method)
 	if w == nil || err != nil || d.ClientStreams { // who sends a stream may take its time
 		return stream, err
 	}

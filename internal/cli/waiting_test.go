@@ -16,15 +16,20 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
 )
 
 // reluctant answers a Put when it may, and says meanwhile that the group is loading.
 type reluctant struct {
 	recordv1.UnimplementedRecordServiceServer
-	may chan struct{}
+	may      chan struct{}
+	refusals int // of the first puts; then it waits
 }
 
 func (r *reluctant) Put(ctx context.Context, _ *recordv1.PutRequest) (*recordv1.PutResponse, error) {
+	if r.refusals--; r.refusals >= 0 {
+		return nil, withReason(codes.Unavailable, "GROUP_LOADING", "group 4 is loading")
+	}
 	select {
 	case <-r.may:
 		return &recordv1.PutResponse{Version: "1"}, nil
@@ -45,7 +50,7 @@ func withReason(code codes.Code, reason, message string) error {
 	return st.Err()
 }
 
-func served(t *testing.T, records recordv1.RecordServiceServer) *Conn {
+func served(t *testing.T, records recordv1.RecordServiceServer, timeout time.Duration) *Conn {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -53,7 +58,7 @@ func served(t *testing.T, records recordv1.RecordServiceServer) *Conn {
 	recordv1.RegisterRecordServiceServer(server, records)
 	go func() { _ = server.Serve(listener) }() // ends with Stop
 	t.Cleanup(server.Stop)
-	conn, err := Dial(listener.Addr().String())
+	conn, err := Dial(listener.Addr().String(), TLS{}, timeout)
 	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() }) // only that it is closed already
 	return conn
@@ -61,7 +66,7 @@ func served(t *testing.T, records recordv1.RecordServiceServer) *Conn {
 
 func TestACommandThatWaitsSaysWhatFor(t *testing.T) {
 	server := &reluctant{may: make(chan struct{})}
-	conn := served(t, server)
+	conn := served(t, server, 0)
 	notes := make(chan string, 10)
 	conn.noteWaits(time.Millisecond, func(note string) {
 		notes <- note
@@ -69,7 +74,7 @@ func TestACommandThatWaitsSaysWhatFor(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	if _, err := conn.Records.Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 1}}); err != nil {
+	if _, err := conn.Put(ctx, client.Key{ID: 1}, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, word := range []string{conn.Server, "group 4 is loading", "more at most"} {
@@ -79,7 +84,7 @@ func TestACommandThatWaitsSaysWhatFor(t *testing.T) {
 			notes <- note
 		}
 	}
-	if _, err := conn.Records.Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 1}}); err != nil || len(notes) != 1 {
+	if _, err := conn.Put(ctx, client.Key{ID: 1}, nil, nil); err != nil || len(notes) != 1 {
 		t.Errorf("%d notes, %v", len(notes), err)
 	}
 }
@@ -87,9 +92,9 @@ func TestACommandThatWaitsSaysWhatFor(t *testing.T) {
 func TestACommandThatIsAnsweredSaysNothing(t *testing.T) {
 	server := &reluctant{may: make(chan struct{})}
 	close(server.may)
-	conn := served(t, server)
+	conn := served(t, server, 0)
 	conn.noteWaits(time.Hour, func(note string) { t.Error(note) })
-	if _, err := conn.Records.Put(t.Context(), &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 1}}); err != nil {
+	if _, err := conn.Put(t.Context(), client.Key{ID: 1}, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	<-conn.waits.Load().answered // nobody waits any more
@@ -97,9 +102,8 @@ func TestACommandThatIsAnsweredSaysNothing(t *testing.T) {
 
 // Without a deadline of its own a call with one answer has that of the connection.
 func TestACallHasTheTimeoutOfItsConnection(t *testing.T) {
-	conn := served(t, &reluctant{may: make(chan struct{})})
-	conn.CallTimeout = 10 * time.Millisecond
-	_, _, err := conn.Put(t.Context(), PutOptions{Key: &recordv1.RecordKey{Id: 1}}, strings.NewReader("x"))
+	conn := served(t, &reluctant{may: make(chan struct{})}, 10*time.Millisecond)
+	_, err := conn.Store(t.Context(), client.Key{ID: 1}, strings.NewReader("x"), nil)
 	if status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("put: %v", err)
 	}
@@ -126,31 +130,30 @@ func TestMessagesComeOnce(t *testing.T) {
 }
 
 // The last attempt before a deadline is cut, and tells nothing: why there was more than one does.
-func TestRetryTellsWhyItWaitedUntilTheDeadline(t *testing.T) {
+func TestACallThatIsCutTellsWhyItWaited(t *testing.T) {
+	conn := served(t, &reluctant{}, 200*time.Millisecond)
+	_, err := conn.Get(t.Context(), client.Key{ID: 1}, nil)
+	if got := Describe(err, "s:1"); strings.Count(got, "group 4 is loading") != 1 {
+		t.Error(got)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	calls := 0
-	err := Retry(ctx, time.Hour, func() error {
-		if calls++; calls == 1 {
-			return withReason(codes.Unavailable, "GROUP_LOADING", "group 4 is loading")
-		}
-		<-ctx.Done()
-		return status.FromContextError(ctx.Err()).Err()
-	})
-	if got := Describe(err, "s:1"); strings.Count(got, "group 4 is loading") != 1 {
+	server := &reluctant{refusals: 1}
+	_, err = served(t, server, 0).Put(ctx, client.Key{ID: 1}, nil, nil)
+	if got := Describe(err, "s:1"); !errors.Is(err, client.ErrOutcomeUnknown) || !strings.Contains(got, "DEADLINE_EXCEEDED") || !strings.Contains(got, "may have been applied") {
 		t.Error(got)
 	}
 }
 
 func TestAnAddressThatCannotBeIsWrongUsage(t *testing.T) {
 	for _, server := range []string{"foo", "", "foo:", "http://foo:1"} {
-		if _, err := Dial(server); ExitCode(err) != ExitUsage || !strings.Contains(err.Error(), "HOST:PORT") {
+		if _, err := Dial(server, TLS{}, 0); ExitCode(err) != exitUsage || !strings.Contains(err.Error(), "HOST:PORT") {
 			t.Errorf("%q: %v", server, err)
 		}
 	}
-	conn, err := Dial("no-such-host.invalid:1")
+	conn, err := Dial("no-such-host.invalid:1", TLS{}, 0)
 	must(t, err)
-	_, err = conn.Records.Get(t.Context(), &recordv1.GetRequest{})
+	_, err = conn.Get(t.Context(), client.Key{}, nil)
 	if got := Describe(err, conn.Server); !strings.Contains(got, "nobody answers at no-such-host.invalid:1") || strings.Contains(got, "produced zero") {
 		t.Error(got)
 	}

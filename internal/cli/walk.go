@@ -21,16 +21,16 @@ type Item struct {
 	Err  error       // a folder that could not be read
 }
 
-// Walk visits everything below root but folders that can be read. With sorted it does so alone and in the order of the names,
-// folder by folder; without, in parallel with visit called by many goroutines, reading folders piece by piece. The first
-// error of visit ends the walk.
+// Walk visits everything below root but folders that can be read. With sorted it does so alone and in the order of the
+// names, folder by folder; without, in parallel with visit called by many goroutines, reading folders piece by piece.
+// The first error of visit ends the walk.
 func Walk(ctx context.Context, root string, workers int, sorted bool, visit func(Item) error) error {
 	info, err := os.Stat(root)
 	if err != nil {
 		return fmt.Errorf("reading the tree: %w", err)
 	}
 	if !info.IsDir() {
-		return fmt.Errorf("reading the tree: %s is not a folder", DisplayName(root))
+		return fmt.Errorf("reading the tree: %s is not a folder", displayName(root))
 	}
 	if sorted {
 		return walkSorted(ctx, root, "", visit)

@@ -82,7 +82,7 @@ func Run(ctx context.Context, opts Options) (err error) {
 			err = errors.Join(err, os.RemoveAll(d.logDir))
 		}
 	}()
-	if d.conn, err = cli.Dial(opts.Listen); err != nil {
+	if d.conn, err = cli.Dial(opts.Listen, cli.TLS{}, 0); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.conn.Close()) }()

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/dev"
 	"sheaf.dev/sheaf/internal/loopback"
-	"sheaf.dev/sheaf/internal/shard"
+	shardstatus "sheaf.dev/sheaf/internal/shard/status"
 )
 
 // fakeVariable makes this test binary stand for sheaf dev, in a process of its own: its value says how that behaves.
@@ -55,13 +55,13 @@ func fakeDev(how, address string) {
 	began := time.Now()
 	var status dev.Status
 	status.NotYet = "15 of 16 groups serve"
-	status.Shards = []shard.Status{{Name: "shard-1", Problems: []string{"the disk is very odd"}, Groups: []shard.GroupStatus{
+	status.Shards = []shardstatus.Shard{{Name: "shard-1", Problems: []string{"the disk is very odd"}, Groups: []shardstatus.Group{
 		{Group: "3", State: "Loading"}, {Group: "4", State: "Serving"},
 	}}}
 	status.Load.GroupsTotal = 16
 	if how == "failed" {
 		status.Load.Done, status.Load.GroupsFailed = true, 1
-		status.Shards[0].Groups[0] = shard.GroupStatus{Group: "3", State: "Failed", Message: "its manifest is gone"}
+		status.Shards[0].Groups[0] = shardstatus.Group{Group: "3", State: "Failed", Message: "its manifest is gone"}
 	}
 	panic(http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		now := status

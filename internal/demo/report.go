@@ -16,11 +16,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/bench"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/dev"
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 )
 
 // onDisk finds the segments of the store, and how many bytes its blobs have.
@@ -32,7 +32,7 @@ func (d *demo) onDisk() (segments []string, blobBytes int64, err error) {
 		if strings.HasPrefix(e.Name(), "segment-") {
 			segments = append(segments, name)
 		}
-		if _, ok := group.ParseBlobName(e.Name()); ok {
+		if _, ok := format.ParseBlobName(e.Name()); ok {
 			info, err := e.Info()
 			if err != nil {
 				return err
@@ -267,8 +267,7 @@ func (d *demo) checkOne(ctx context.Context, t tree, name string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, d.StallMax, &stallError{"reading a record", d.StallMax})
 	defer cancel()
 	var got bytes.Buffer
-	key := &recordv1.RecordKey{Id: cli.HashID(path.Join(t.prefix, name))}
-	if _, err := d.conn.Get(ctx, &recordv1.GetRequest{Key: key}, io.Writer(&got)); err != nil {
+	if _, err := d.conn.Fetch(ctx, client.Key{ID: cli.HashID(path.Join(t.prefix, name))}, "", &got); err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
@@ -290,7 +289,7 @@ func (d *demo) sayTry() {
 	d.say("  echo hello | bin/sheaf put 42%s && bin/sheaf get 42%s", server, server)
 	d.say("  bin/sheaf scan --metadata%s | head", server)
 	d.say("  bin/sheaf export ./tree --prefix %s%s", d.named[0].prefix, server)
-	d.say("  bin/sheaf bench rpc --quick")
+	d.say("  bin/sheaf-bench rpc --quick")
 	d.say("  grpcurl -plaintext %s list", d.Listen)
 	d.say("  curl -s http://%s/metrics | grep sheaf_", d.HTTP)
 	d.say("or look at http://%s/ in a browser.", d.HTTP)

@@ -23,6 +23,9 @@ type Config struct {
 
 	Listen string // host:port of the gateway; port 0 takes a free one
 	HTTP   string // host:port of a page, metrics, health and status; empty: none
+	// TLS makes gateway and shards speak mutual TLS alone. The authority and the certificates, that of the callers too,
+	// are in the folder tls.
+	TLS bool
 
 	Residency        group.Residency
 	Medium           shard.Medium

@@ -40,10 +40,11 @@ type Dev struct {
 	http     *http.Server
 	httpAddr string
 	// waits is what a start waits for; empty once all parts run. Until then only Start touches the fields above.
-	waits atomic.Pointer[string]
+	waits   atomic.Pointer[string]
+	secured *secured // nil: the store speaks plaintext
 
-	stopPlanner context.CancelFunc
-	background  sync.WaitGroup // planner and HTTP
+	stopPlanner, stopRenewing context.CancelFunc
+	background                sync.WaitGroup // planner, renewal of certificates and HTTP
 }
 
 // etcdPatience bounds what a start asks etcd, which runs in the same process.
@@ -66,7 +67,7 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Dev{cfg: cfg, folder: f, registry: telemetry.NewRegistry(cfg.Version), stopPlanner: func() {}}
+	d := &Dev{cfg: cfg, folder: f, registry: telemetry.NewRegistry(cfg.Version), stopPlanner: func() {}, stopRenewing: func() {}}
 	defer func() {
 		if err != nil {
 			d.Kill()
@@ -80,16 +81,26 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 	if err := d.startEtcd(ctx); err != nil {
 		return nil, err
 	}
+	if cfg.TLS {
+		if d.secured, err = secure(f.path(tlsName), f.settings.StoreUUID, d.registry); err != nil {
+			return nil, err
+		}
+	}
 	if err := d.startShards(ctx); err != nil {
 		return nil, err
 	}
 	d.startPlanner()
 	d.waitFor("the gateway")
-	d.gateway, err = gateway.Start(ctx, gateway.Config{
+	served := gateway.Config{
 		Listen: cfg.Listen, Store: d.store, Logger: cfg.Logger.With("process", "gateway"),
 		Registry:      prometheus.WrapRegistererWith(prometheus.Labels{"process": "gateway"}, d.registry),
 		ServerOptions: cfg.Traces.ServerOptions(), ShardDialOptions: cfg.Traces.DialOptions(),
-	})
+	}
+	if err := d.secured.gateway(&served, cfg.Logger); err != nil {
+		return nil, err
+	}
+	d.startRenewing()
+	d.gateway, err = gateway.Start(ctx, served)
 	if err != nil {
 		return nil, fmt.Errorf("starting the gateway: %w (--listen gives it another address)", err)
 	}
@@ -184,6 +195,16 @@ func (d *Dev) startPlanner() {
 	})
 }
 
+// startRenewing keeps the certificates good, with TLS.
+func (d *Dev) startRenewing() {
+	if d.secured == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	d.stopRenewing = cancel
+	d.background.Go(func() { d.secured.keep(ctx, d.cfg.Logger) })
+}
+
 // startShards starts all at once: each waits for its own disk and etcd only.
 func (d *Dev) startShards(ctx context.Context) error {
 	d.shards = make([]*shard.Shard, d.folder.settings.Shards)
@@ -196,6 +217,13 @@ func (d *Dev) startShards(ctx context.Context) error {
 	for i := range d.shards {
 		left = append(left, shardName(i))
 	}
+	configs := make([]shard.Config, len(d.shards))
+	for i := range configs {
+		var err error
+		if configs[i], err = d.shardConfig(i); err != nil {
+			return err
+		}
+	}
 	d.waitFor("volumes to be opened and registered: " + strings.Join(left, ", "))
 	for i := range d.shards {
 		all.Go(func() {
@@ -206,14 +234,7 @@ func (d *Dev) startShards(ctx context.Context) error {
 				left = slices.DeleteFunc(left, func(n string) bool { return n == name })
 				d.waitFor("volumes to be opened and registered: " + strings.Join(left, ", "))
 			}()
-			s, err := shard.Start(ctx, shard.Config{
-				Name: name, Dir: d.folder.shardDir(i), Listen: "127.0.0.1:0",
-				Residency: d.cfg.Residency, Medium: d.cfg.Medium, MemoryLimitBytes: d.cfg.MemoryLimitBytes, ReserveBytes: d.cfg.ReserveBytes,
-				SegmentBytes: d.cfg.SegmentBytes, Retention: d.cfg.Retention, Compaction: d.cfg.Compaction,
-				Placement: d.store, Version: d.cfg.Version, Logger: d.cfg.Logger.With("process", name),
-				Registry:      prometheus.WrapRegistererWith(prometheus.Labels{"process": name}, d.registry),
-				ServerOptions: d.cfg.Traces.ServerOptions(), Tracer: d.cfg.Traces.Tracer(),
-			})
+			s, err := shard.Start(ctx, configs[i])
 			if err != nil {
 				errs[i] = fmt.Errorf("starting %s: %w", name, err)
 				return
@@ -223,6 +244,20 @@ func (d *Dev) startShards(ctx context.Context) error {
 	}
 	all.Wait()
 	return errors.Join(errs...)
+}
+
+// shardConfig of shard n.
+func (d *Dev) shardConfig(n int) (shard.Config, error) {
+	name := shardName(n)
+	cfg := shard.Config{
+		Name: name, Dir: d.folder.shardDir(n), Listen: "127.0.0.1:0",
+		Residency: d.cfg.Residency, Medium: d.cfg.Medium, MemoryLimitBytes: d.cfg.MemoryLimitBytes, ReserveBytes: d.cfg.ReserveBytes,
+		SegmentBytes: d.cfg.SegmentBytes, Retention: d.cfg.Retention, Compaction: d.cfg.Compaction,
+		Placement: d.store, Version: d.cfg.Version, Logger: d.cfg.Logger.With("process", name),
+		Registry:      prometheus.WrapRegistererWith(prometheus.Labels{"process": name}, d.registry),
+		ServerOptions: d.cfg.Traces.ServerOptions(), Tracer: d.cfg.Traces.Tracer(),
+	}
+	return cfg, d.secured.shard(&cfg, d.cfg.Logger)
 }
 
 func (d *Dev) startHTTP(ctx context.Context) error {
@@ -299,11 +334,13 @@ func (d *Dev) Kill() {
 
 // close ends what is left when gateway and shards have ended.
 func (d *Dev) close() error {
+	d.stopRenewing()
 	var errs []error
 	if d.http != nil {
 		errs = append(errs, d.http.Close())
 	}
 	d.background.Wait()
+	d.secured.close()
 	if d.client != nil {
 		errs = append(errs, d.client.Close())
 	}

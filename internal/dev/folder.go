@@ -70,8 +70,8 @@ type folder struct {
 	lock     io.Closer
 }
 
-// openFolder locks the folder and reads its settings, or makes them where it is empty. It refuses what does not fit cfg and
-// says what to do.
+// openFolder locks the folder and reads its settings, or makes them where it is empty. It refuses what does not fit cfg
+// and says what to do.
 func openFolder(cfg Config) (*folder, error) {
 	f := &folder{dir: cfg.Dir}
 	if err := f.checkOurs(); err != nil { // before anything is written into it
@@ -183,7 +183,8 @@ func (f *folder) fit(cfg Config) error {
 	return f.writeSettings()
 }
 
-// shardsWithData is how many shards must run for every group to be served: one more than the last with a group's folder.
+// shardsWithData is how many shards must run for every group to be served: one more than the last with a group's
+// folder.
 func (f *folder) shardsWithData() (int, error) {
 	entries, err := os.ReadDir(f.path(shardsName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

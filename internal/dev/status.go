@@ -15,13 +15,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/finding"
 	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard"
+	"sheaf.dev/sheaf/internal/shard/status"
 )
 
 // Status of a dev store; its JSON is served at /status.
@@ -34,8 +33,8 @@ type Status struct {
 	Routing placement.Routing `json:"routing"`
 	Ready   bool              `json:"ready"`
 	NotYet  string            `json:"notYet,omitempty"` // why it is not ready
-	Load    shard.LoadStatus  `json:"load"`             // of all shards together
-	Shards  []shard.Status    `json:"shards"`
+	Load    status.Load       `json:"load"`             // of all shards together
+	Shards  []status.Shard    `json:"shards"`
 }
 
 // Status tells the present state.
@@ -83,7 +82,7 @@ func (d *Dev) status() Status {
 }
 
 // firstReason is the first that shards say of what they do not serve; empty: they say nothing.
-func firstReason(shards []shard.Status) string {
+func firstReason(shards []status.Shard) string {
 	for _, one := range shards {
 		for _, g := range one.Groups {
 			if g.State == "Failed" && g.Message != "" {
@@ -99,7 +98,8 @@ func firstReason(shards []shard.Status) string {
 	return ""
 }
 
-// summarize puts the state into a sentence. copies is how many a group is to have: it serves while a majority of them does.
+// summarize puts the state into a sentence. copies is how many a group is to have: it serves while a majority of them
+// does.
 func (s *Status) summarize(copies int) {
 	f := page.Facts{Load: page.Load{
 		GroupsDone: s.Load.GroupsLoaded, GroupsAll: s.Load.GroupsTotal, BytesDone: s.Load.BytesDone, BytesAll: s.Load.BytesTotal, LeftSeconds: s.Load.ETASeconds,
@@ -139,7 +139,7 @@ func (s *Status) summarize(copies int) {
 }
 
 // addLoad sums the loads of shards, which run side by side.
-func addLoad(sum *shard.LoadStatus, l shard.LoadStatus) {
+func addLoad(sum *status.Load, l status.Load) {
 	sum.GroupsTotal += l.GroupsTotal
 	sum.GroupsLoaded += l.GroupsLoaded
 	sum.GroupsDamaged += l.GroupsDamaged
@@ -161,8 +161,8 @@ func addLoad(sum *shard.LoadStatus, l shard.LoadStatus) {
 // progressEvery is the time between two words about a wait.
 const progressEvery = 2 * time.Second
 
-// WaitReady returns when every group serves that can, or ctx ends. progress, which may be nil, is called with the status
-// now and then.
+// WaitReady returns when every group serves that can, or ctx ends. progress, which may be nil, is called with the
+// status now and then.
 func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
 	const every = 10 * time.Millisecond
 	tick := time.NewTicker(every)
@@ -199,7 +199,11 @@ func (d *Dev) waitRouted(ctx context.Context, progress func(Status)) error {
 	if progress != nil {
 		telling.Go(func() { d.tellRouted(ctx, &owned, groups, progress) })
 	}
-	cc, err := grpc.NewClient(d.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+	creds, err := d.secured.caller()
+	if err != nil {
+		return fmt.Errorf("asking the gateway: %w", err)
+	}
+	cc, err := grpc.NewClient(d.Addr(), grpc.WithTransportCredentials(creds), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		return fmt.Errorf("asking the gateway: %w", err)
 	}
@@ -242,7 +246,8 @@ func (d *Dev) tellRouted(ctx context.Context, owned *atomic.Int64, groups int, p
 	}
 }
 
-// handler serves a page for people at /, /metrics, /healthz (the process answers), /readyz (every group serves) and /status (JSON of Status).
+// handler serves a page for people at /, /metrics, /healthz (the process answers), /readyz (every group serves) and
+// /status (JSON of Status).
 func (d *Dev) handler() http.Handler {
 	mux := http.NewServeMux()
 	page.Handle(mux)

@@ -6,7 +6,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/finding"
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 )
 
 func TestTree(t *testing.T) {
@@ -14,7 +14,7 @@ func TestTree(t *testing.T) {
 		t.Fatalf("%+v", found)
 	}
 	found := Tree(&cli.VerifyTreeReport{Problems: []string{"superblock is gone"}, Groups: []cli.VerifyGroupReport{
-		{Group: "1", Dir: "/d/1", Damages: []group.Damage{{File: "segment-1", Offset: 9}}},
+		{Group: "1", Dir: "/d/1", Damages: []format.Damage{{File: "segment-1", Offset: 9}}},
 		{Group: "2", Dir: "/d/2", Error: "manifest: bad"},
 		{Group: "3", Dir: "/d/3", TornBytes: 8},
 		{Group: "4", Dir: "/d/4", Joining: true},

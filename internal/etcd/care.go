@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// SnapshotConfig says where snapshots of the member go. A snapshot is what etcdutl restores: the database and its SHA-256.
+// SnapshotConfig says where snapshots of the member go. A snapshot is what etcdutl restores: the database and its
+// SHA-256.
 type SnapshotConfig struct {
 	Dir   string        // empty: none are taken
 	Every time.Duration // 0: 30 min
@@ -189,8 +190,8 @@ func (m *Member) pruneSnapshots() error {
 	return nil
 }
 
-// defragment gives room of the database back to the disk. The member does not answer meanwhile, so that each has a time of
-// its own, and a member without quorum waits for the next one.
+// defragment gives room of the database back to the disk. The member does not answer meanwhile, so that each has a time
+// of its own, and a member without quorum waits for the next one.
 func (m *Member) defragment(ctx context.Context) {
 	every := m.cfg.DefragEvery
 	if every == 0 || !m.joined(ctx) {

@@ -1,12 +1,10 @@
 package etcd
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"time"
@@ -15,22 +13,23 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials"
+
+	"sheaf.dev/sheaf/internal/rotating"
 )
 
 // ClientConfig says how to reach etcd.
 type ClientConfig struct {
 	Endpoints []string // host:port
-	// CAFile holds the authorities that sign etcd's certificates; empty: those of the system. CertFile and KeyFile are this
-	// process's certificate; both or none. With any of the three, TLS is used. The files are read again for each
+	// CAFile holds the authorities that sign etcd's certificates; empty: those of the system. CertFile and KeyFile are
+	// this process's certificate; both or none. With any of the three, TLS is used. The files are read again for each
 	// connection, so that certificates can be rotated under a running process.
 	CAFile, CertFile, KeyFile string
 	// Username and PasswordFile for an etcd that asks for them; both or none. The password is read once.
 	Username, PasswordFile string
 }
 
-// reconnectMax is the longest pause between two tries to connect. Left alone they grow to two minutes, for which an etcd that
-// is back would be missed.
+// reconnectMax is the longest pause between two tries to connect. Left alone they grow to two minutes, for which an
+// etcd that is back would be missed.
 const reconnectMax = 3 * time.Second
 
 var reconnecting = grpc.WithConnectParams(grpc.ConnectParams{
@@ -53,13 +52,13 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 		return nil, errors.New("connect to etcd: no endpoint is given: give host:port")
 	}
 	if cfg.usesTLS() {
-		files, err := cfg.tls()
+		files, err := rotating.Credentials(cfg.tls)
 		if err != nil {
 			return nil, fmt.Errorf("connect to etcd: %w", err)
 		}
-		// The client library needs TLS to choose the scheme; the connections are made by rotating.
-		c.TLS = files
-		c.DialOptions = append(c.DialOptions, grpc.WithTransportCredentials(&rotating{credentials.NewTLS(files), cfg}))
+		// The client library needs TLS to choose the scheme; the connections are made by the credentials.
+		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+		c.DialOptions = append(c.DialOptions, grpc.WithTransportCredentials(files))
 	}
 	if (cfg.Username == "") != (cfg.PasswordFile == "") {
 		return nil, errors.New("connect to etcd: give a user name and a password file, or neither")
@@ -109,24 +108,4 @@ func (cfg *ClientConfig) tls() (*tls.Config, error) {
 		out.Certificates = []tls.Certificate{pair}
 	}
 	return out, nil
-}
-
-// rotating are the credentials of a client that reads its files again for each connection.
-type rotating struct {
-	credentials.TransportCredentials // for what does not depend on the files
-	cfg                              ClientConfig
-}
-
-// ClientHandshake implements credentials.TransportCredentials.
-func (r *rotating) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	now, err := r.cfg.tls()
-	if err != nil {
-		return nil, nil, err
-	}
-	return credentials.NewTLS(now).ClientHandshake(ctx, authority, conn)
-}
-
-// Clone implements credentials.TransportCredentials.
-func (r *rotating) Clone() credentials.TransportCredentials {
-	return &rotating{TransportCredentials: r.TransportCredentials.Clone(), cfg: r.cfg}
 }

@@ -1,6 +1,6 @@
-// Package etcd runs an etcd server inside the process: of one member for `sheaf dev` and for tests (StartEmbedded), or a
-// member of a cluster for `sheaf etcd` (StartMember). It also makes the clients of all processes. What is stored is synced
-// like any other etcd's.
+// Package etcd runs an etcd server inside the process: of one member for `sheaf dev` and for tests (StartEmbedded), or
+// a member of a cluster for `sheaf etcd` (StartMember). It also makes the clients of all processes. What is stored is
+// synced like any other etcd's.
 package etcd
 
 import (
@@ -115,9 +115,14 @@ func config(dir string, listen []string) (*embed.Config, error) {
 	cfg.TickMs, cfg.ElectionMs = 10, 100
 	cfg.AutoCompactionMode = embed.CompactorModePeriodic
 	cfg.AutoCompactionRetention = "5m"
+	cfg.WatchProgressNotifyInterval = progressEvery
 	cfg.QuotaBackendBytes = quotaBytes
 	return cfg, nil
 }
+
+// progressEvery is how often etcd says how far it is to watches to which nothing comes, as to most of those of shards:
+// more often than it compacts, so that such a watch goes on where its connection breaks.
+const progressEvery = time.Minute
 
 // Endpoints for clients: host:port or unix:///path.
 func (s *Server) Endpoints() []string { return s.endpoints }

@@ -80,8 +80,9 @@ func walMetadata(dir string) (*pb.Metadata, error) {
 // asideRoom is how much must be free beside what was set aside: etcd writes its log in files of 64 MiB, and a database.
 const asideRoom = 512 << 20
 
-// setAside renames the data, which belong to a member that the cluster does not know any more. One rename: after a crash the
-// folder has all of the data, or none. On a small disk they are removed: all that was committed is with the quorum.
+// setAside renames the data, which belong to a member that the cluster does not know any more. One rename: after a
+// crash the folder has all of the data, or none. On a small disk they are removed: all that was committed is with the
+// quorum.
 func (c *MemberConfig) setAside(f folder) error {
 	name := fmt.Sprintf("%s%x-%s", asidePrefix, f.MemberID, time.Now().UTC().Format(snapshotTime))
 	err := c.removeAside() // of an earlier time
@@ -104,7 +105,8 @@ func (c *MemberConfig) setAside(f folder) error {
 	return nil
 }
 
-// removeAside removes what was set aside. It is called once this member votes: a quorum then has all that was committed.
+// removeAside removes what was set aside. It is called once this member votes: a quorum then has all that was
+// committed.
 func (c *MemberConfig) removeAside() error {
 	entries, err := os.ReadDir(c.Dir)
 	if err != nil {

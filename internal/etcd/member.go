@@ -33,30 +33,34 @@ type MemberConfig struct {
 
 	// Cluster is the members by name and peer address, host:port; empty: this one alone.
 	Cluster map[string]string
-	// Existing: the cluster was formed before. An empty folder then joins the members that are there, or fails: it never
-	// forms a new one.
+	// Existing: the cluster was formed before. An empty folder then joins the members that are there, or fails: it
+	// never forms a new one.
 	Existing bool
 	Token    string // tells clusters apart; empty: "sheaf"
 
 	ClientTLS, PeerTLS TLSFiles
 
-	// CompactionMode: periodic (Retention is a duration) or revision (Retention is a number of revisions); empty: periodic, 5m.
+	// CompactionMode: periodic (Retention is a duration) or revision (Retention is a number of revisions); empty:
+	// periodic, 5m.
 	CompactionMode, CompactionRetention string
 	QuotaBytes                          int64 // 0: 2 GiB
 
 	Snapshots   SnapshotConfig
 	DefragEvery time.Duration // 0: never
 
-	// Rejoin lets a member whose data are lost join the others as a new one: where its folder is empty or lacks what the cluster
-	// counts on, while a quorum of the others is there, and all of them are well. What the folder held is set aside, and
-	// removed once the member votes again. Without it such a member does not start.
+	// Rejoin lets a member whose data are lost join the others as a new one: where its folder is empty or lacks what
+	// the cluster counts on, while a quorum of the others is there, and all of them are well. What the folder held is
+	// set aside, and removed once the member votes again. Without it such a member does not start.
 	Rejoin bool
-	// JoinTimeout: how long to wait for the other members before etcd starts, where the folder alone is not enough; 0: one look.
+	// JoinTimeout: how long to wait for the other members before etcd starts, where the folder alone is not enough; 0:
+	// one look.
 	JoinTimeout time.Duration
-	// Fatal is called where etcd cannot go on with this folder, and must not return; nil: etcd panics. The next start knows why.
+	// Fatal is called where etcd cannot go on with this folder, and must not return; nil: etcd panics. The next start
+	// knows why.
 	Fatal func(error)
 
-	// StartTimeout: how long to wait for the cluster at the start; 0: for ever. A member that waits is not ready, and lives.
+	// StartTimeout: how long to wait for the cluster at the start; 0: for ever. A member that waits is not ready, and
+	// lives.
 	StartTimeout time.Duration
 	Logger       *slog.Logger // nil: discards
 	Version      string
@@ -123,8 +127,8 @@ type Member struct {
 	care careState
 }
 
-// StartMember starts a member and returns when it serves or, where the cluster has no quorum yet, when it listens: Ready
-// says whether it serves.
+// StartMember starts a member and returns when it serves or, where the cluster has no quorum yet, when it listens:
+// Ready says whether it serves.
 func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, fmt.Errorf("etcd member %s: %w", cfg.Name, err)
@@ -267,6 +271,7 @@ func (c *MemberConfig) embed() *embed.Config {
 	}
 	ec.StrictReconfigCheck, ec.PreVote = true, true
 	ec.AutoCompactionMode, ec.AutoCompactionRetention = c.CompactionMode, c.CompactionRetention
+	ec.WatchProgressNotifyInterval = progressEvery
 	ec.QuotaBackendBytes = c.QuotaBytes
 	if len(c.Cluster) == 1 {
 		ec.TickMs, ec.ElectionMs = 10, 100 // nobody to wait for: short ticks only shorten its election at the start
@@ -346,5 +351,6 @@ func (c *MemberConfig) panics(words string) {
 	}
 }
 
-// lacksEntries is what the log of Raft says where the leader has had an acknowledgement of entries that this folder lacks.
+// lacksEntries is what the log of Raft says where the leader has had an acknowledgement of entries that this folder
+// lacks.
 var lacksEntries = regexp.MustCompile(`tocommit\(\d+\) is out of range`)

@@ -37,8 +37,9 @@ func (e *errWaits) Is(target error) bool { return e.empty && target == ErrEmptyE
 // emptyExisting is the error of an empty folder where no other member is there to join.
 func (c *MemberConfig) emptyExisting(why string) error { return &errWaits{why: why, empty: true} }
 
-// prepare does what must be done before etcd starts on the folder: nothing, as a rule. Where the disk of this member was replaced
-// it sees to it that the cluster forgets the member that it was, and takes it as a new one. It gives up after JoinTimeout.
+// prepare does what must be done before etcd starts on the folder: nothing, as a rule. Where the disk of this member
+// was replaced it sees to it that the cluster forgets the member that it was, and takes it as a new one. It gives up
+// after JoinTimeout.
 func (c *MemberConfig) prepare(ctx context.Context) (joins bool, err error) {
 	if len(c.Cluster) == 1 {
 		return false, nil

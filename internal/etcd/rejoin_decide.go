@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// A member knows one thing that nobody else can: what is in its folder. A quorum of the others knows who is a member. From both
-// follows what a member does before it starts, one step at a time. Each step is taken from a new look, so that a crash between two
-// steps changes nothing.
+// A member knows one thing that nobody else can: what is in its folder. A quorum of the others knows who is a member.
+// From both follows what a member does before it starts, one step at a time. Each step is taken from a new look, so
+// that a crash between two steps changes nothing.
 
 // rejoinStep is what a member does next.
 type rejoinStep string
@@ -117,8 +117,8 @@ func (in *rejoinInput) remove(id uint64, why string) rejoin {
 	return rejoin{Step: stepRemove, ID: id, Why: why}
 }
 
-// othersNotWell is why the membership must not be changed now; empty: it may. All others must be well, so that one change
-// follows the other, and each leaves a quorum.
+// othersNotWell is why the membership must not be changed now; empty: it may. All others must be well, so that one
+// change follows the other, and each leaves a quorum.
 func (in *rejoinInput) othersNotWell(but uint64) string {
 	for n := range in.View.Peers {
 		p := &in.View.Peers[n]

@@ -24,8 +24,8 @@ import (
 	"sheaf.dev/sheaf/internal/etcd"
 )
 
-// TestMain lets more clusters wait side by side than there are processors: etcd wants five seconds of peace between two changes of its
-// members.
+// TestMain lets more clusters wait side by side than there are processors: etcd wants five seconds of peace between two
+// changes of its members.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "4"); err != nil {
@@ -268,7 +268,8 @@ func TestAHalfWrittenFolderOfTheOldIDIsReplaced(t *testing.T) {
 	r.must(errors.Join(err, w.Close()))
 	r.must(os.WriteFile(filepath.Join(cfg.Dir, "sheaf-etcd.json"), []byte(`{"format":1,"name":"c","token":"t1"}`), 0o600))
 
-	// etcd itself finds out, says so, and gives up; the next start acts on it. Its process would end there: cmd/sheaf has that.
+	// etcd itself finds out, says so, and gives up; the next start acts on it. Its process would end there: cmd/sheaf
+	// has that.
 	r.must(etcd.MarkBehind(&cfg, "tocommit(9) is out of range [lastIndex(0)]. Was the raft log corrupted, truncated, or lost?"))
 	if err := r.refused("c", func(c *etcd.MemberConfig) { c.Rejoin = false }); !errors.Is(err, etcd.ErrNotTheMember) || !strings.Contains(err.Error(), "lastIndex(0)") {
 		t.Errorf("without --rejoin: %v", err)

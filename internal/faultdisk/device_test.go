@@ -101,10 +101,12 @@ func letters(letter string, sectors, sector int) []byte {
 	return bytes.Repeat([]byte(letter), sectors*sector)
 }
 
-// legal are the states after the first flush and before the next one, by sector: each may be as it was flushed, or as any later write has it.
+// legal are the states after the first flush and before the next one, by sector: each may be as it was flushed, or as
+// any later write has it.
 var legal = regexp.MustCompile(`^[.a]a[ab][abc][.c]\.\.\.$`)
 
-// What was flushed before a cut is there after each, and of the rest any subset of sectors comes to be seen, in any order, and nothing else.
+// What was flushed before a cut is there after each, and of the rest any subset of sectors comes to be seen, in any
+// order, and nothing else.
 func TestCutsLeaveEachLegalStateAndNoOther(t *testing.T) {
 	const sector = 512
 	for keep := range keeps {

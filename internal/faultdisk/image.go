@@ -9,7 +9,8 @@ type Image struct{ pages pages }
 // Size of the disk in bytes.
 func (i *Image) Size() int64 { return i.pages.size() }
 
-// pages are the content of a disk; nil: zeros. A page is never changed, only replaced, so that a copy of the slice is a copy of the disk.
+// pages are the content of a disk; nil: zeros. A page is never changed, only replaced, so that a copy of the slice is a
+// copy of the disk.
 type pages []*[PageBytes]byte
 
 func (p pages) size() int64 { return int64(len(p)) * PageBytes }

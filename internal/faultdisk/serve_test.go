@@ -23,7 +23,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// attach skips the test where there are no block devices to be had, but fails where SHEAF_LOOP=required says that there must be.
+// attach skips the test where there are no block devices to be had, but fails where SHEAF_LOOP=required says that there
+// must be.
 func attach(t *testing.T, d *Device, sectorBytes int) *Drive {
 	t.Helper()
 	why := ""

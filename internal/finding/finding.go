@@ -1,6 +1,6 @@
-// Package finding says what is wrong with a store, how bad that is, and what to do next. It decides from what others have looked at: it
-// reads no file and calls nobody. sheaf doctor, sheaf top and the pages of shards and gateways all tell what it finds, so that they never
-// differ.
+// Package finding says what is wrong with a store, how bad that is, and what to do next. It decides from what others
+// have looked at: it reads no file and calls nobody. sheaf doctor, sheaf top and the pages of shards and gateways all
+// tell what it finds, so that they never differ.
 package finding
 
 import (
@@ -43,7 +43,8 @@ func Count(all []Finding, severity Severity) (n int) {
 	return n
 }
 
-// Problems are the problems among findings in words. What is of the place named here, who tells of itself, is said without it.
+// Problems are the problems among findings in words. What is of the place named here, who tells of itself, is said
+// without it.
 func Problems(all []Finding, here string) (words []string) {
 	for i := range all {
 		f := &all[i]

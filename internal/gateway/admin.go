@@ -14,6 +14,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
@@ -232,7 +233,7 @@ func (a *adminServer) WatchLoad(request *recordv1.WatchLoadRequest, stream grpc.
 		case <-ctx.Done():
 			return fromContext(ctx)
 		case <-a.g.stopping:
-			return fail(codes.Unavailable, routing.ReasonStopping, "the gateway is stopping")
+			return fail(codes.Unavailable, reason.Stopping, "the gateway is stopping")
 		}
 		if message := l.sum(last); message != nil {
 			if err := stream.Send(message); err != nil {
@@ -263,7 +264,7 @@ func (a *adminServer) CreateGroup(ctx context.Context, request *recordv1.CreateG
 		return nil, err
 	}
 	if t.view.Meta.Routing.Mode == placement.Hash {
-		return nil, fail(codes.FailedPrecondition, reasonHashRouting, "this store routes by hash: its groups are fixed")
+		return nil, fail(codes.FailedPrecondition, reason.HashRouting, "this store routes by hash: its groups are fixed")
 	}
 	if err := placement.ValidateGroupName(request.GetGroup()); err != nil {
 		return nil, invalid("group", "%v", err)
@@ -271,9 +272,9 @@ func (a *adminServer) CreateGroup(ctx context.Context, request *recordv1.CreateG
 	g, created, err := a.g.cfg.Store.CreateGroup(ctx, placement.NewGroup(t.view.Meta.Routing, request.GetGroup(), 0))
 	switch {
 	case err != nil:
-		return nil, fail(codes.Unavailable, routing.ReasonNoLeader, "group %q cannot be made in etcd: %v", request.GetGroup(), err)
+		return nil, fail(codes.Unavailable, reason.NoLeader, "group %q cannot be made in etcd: %v", request.GetGroup(), err)
 	case !created:
-		return nil, fail(codes.AlreadyExists, reasonGroupExists, "group %q exists, UUID %s", g.Name, g.UUID)
+		return nil, fail(codes.AlreadyExists, reason.GroupExists, "group %q exists, UUID %s", g.Name, g.UUID)
 	}
 	return &recordv1.CreateGroupResponse{Group: g.Name, Uuid: g.UUID.String()}, nil
 }
@@ -283,7 +284,7 @@ func (a *adminServer) atGroup(ctx context.Context, group string, do func(context
 	if group == "" {
 		return invalid("group", "required")
 	}
-	call := repeated{g: a.g, write: true}
+	call := a.g.repeated(routing.Effect{Write: true, Once: true})
 	return call.named(ctx, group, func(ctx context.Context, s *shard) (bool, error) {
 		return true, do(ctx, recordv1.NewAdminServiceClient(s.conn()))
 	})
@@ -326,7 +327,7 @@ func (a *adminServer) verifyCopies(ctx context.Context, t *table, voters []place
 	for i, m := range voters {
 		s, known := t.shards[m.Shard]
 		if !known {
-			errs[i] = fail(codes.Unavailable, routing.ReasonNoLeader, "shard %s is not registered", m.Shard)
+			errs[i] = fail(codes.Unavailable, reason.NoLeader, "shard %s is not registered", m.Shard)
 			continue
 		}
 		all.Go(func() { answers[i], errs[i] = recordv1.NewAdminServiceClient(s.conn()).Verify(ctx, request) })

@@ -92,7 +92,8 @@ func TestListingsTellAlsoOfWhoIsSilent(t *testing.T) {
 	wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
 }
 
-// TestAGroupOfJustNowIsFound: what another gateway made a moment ago may not be in the table yet. It is there, so "does not exist" is no answer.
+// TestAGroupOfJustNowIsFound: what another gateway made a moment ago may not be in the table yet. It is there, so "does
+// not exist" is no answer.
 func TestAGroupOfJustNowIsFound(t *testing.T) {
 	meta := named()
 	c := newCluster(t, meta, gateway.Config{}, "a")

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"sheaf.dev/sheaf/internal/message"
-	"sheaf.dev/sheaf/internal/routing"
+	"sheaf.dev/sheaf/internal/reason"
 )
 
 // answers bounds what is held of answers that are handed on. It implements message.Allowance.
@@ -42,10 +42,10 @@ func (g *Gateway) sendWithin(stream grpc.ServerStream, handle func(grpc.ServerSt
 	err := out.Await(ended, g.stopping)
 	switch {
 	case errors.Is(err, message.ErrSlow):
-		return fail(codes.Unavailable, reasonSlowReader,
+		return fail(codes.Unavailable, reason.SlowReader,
 			"a message of the answer was not taken for %v: read faster, or go on from the last cursor", g.cfg.Limits.SendTimeout)
 	case errors.Is(err, message.ErrStopping):
-		return fail(codes.Unavailable, routing.ReasonStopping, "the gateway is stopping: go on from the last cursor")
+		return fail(codes.Unavailable, reason.Stopping, "the gateway is stopping: go on from the last cursor")
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
@@ -19,7 +20,7 @@ import (
 type item struct {
 	key        key
 	begin, end int // in the message, tag and length included
-	doubtful   bool
+	effect     routing.Effect
 	answered   bool
 	err        error // the last failure, when not answered
 	failures   failures
@@ -30,6 +31,7 @@ type item struct {
 // batch is one message with many items.
 type batch struct {
 	base  mem.Buffer // the whole message
+	write bool
 	items []item
 }
 
@@ -37,12 +39,12 @@ type batch struct {
 var itemFields = fields{key: 1, requestID: 3}
 
 // readBatch finds the items of a message and takes its buffers over.
-func readBatch(in *frame, field string, itemsMax, bytesMax int) (*batch, error) {
+func readBatch(in *frame, field string, write bool, itemsMax, bytesMax int) (*batch, error) {
 	defer in.free()
 	if n := in.bufs.Len(); n > bytesMax {
 		return nil, invalid(field, "the message has %d bytes, at most %d are allowed: send smaller batches, and a record above 1 MiB by Upload", n, bytesMax)
 	}
-	b := &batch{base: in.bufs.MaterializeToBuffer(message.Pool)}
+	b := &batch{base: in.bufs.MaterializeToBuffer(message.Pool), write: write}
 	err := eachItem(mem.BufferSlice{b.base}, func(s scanner, begin, end int) error {
 		if len(b.items) == itemsMax {
 			return invalid(field, "more than %d in one message", itemsMax)
@@ -51,6 +53,7 @@ func readBatch(in *frame, field string, itemsMax, bytesMax int) (*batch, error) 
 		if err := itemFields.readKey(s, &it.key); err != nil {
 			return err
 		}
+		it.effect = routing.Effect{Write: write, Once: !it.key.requestID}
 		if !it.key.present {
 			it.answered, it.err = true, invalid(fmt.Sprintf("%s[%d].key", field, len(b.items)), "required")
 		}
@@ -89,10 +92,10 @@ func (p *part) refused(i int) {
 }
 
 // split divides the items that are not answered yet by shard, in order. Those without a route stay behind, with the
-// reason; those that can have none are answered. creates as in resolve.
-func (g *Gateway) split(ctx context.Context, t *table, b *batch, creates bool) []*part {
+// reason; those that can have none are answered.
+func (g *Gateway) split(ctx context.Context, t *table, b *batch) []*part {
 	var parts []*part
-	failed := g.resolveMissing(ctx, t, b, creates)
+	failed := g.resolveMissing(ctx, t, b)
 	for i := range b.items {
 		it := &b.items[i]
 		if it.answered {
@@ -101,7 +104,7 @@ func (g *Gateway) split(ctx context.Context, t *table, b *batch, creates bool) [
 		r := t.route0(&it.key)
 		if r == nil {
 			if err := failed[string(it.key.group)]; err != nil {
-				it.note(err, routing.Judge(status.Convert(err), false), false)
+				it.note(err, routing.Judge(status.Convert(err), false))
 				continue
 			}
 		}
@@ -110,8 +113,8 @@ func (g *Gateway) split(ctx context.Context, t *table, b *batch, creates bool) [
 			leader = r.leader()
 		}
 		if leader == nil {
-			err := fail(codes.Unavailable, routing.ReasonNoLeader, "no shard owns the group yet, or its shard is not registered")
-			it.note(err, routing.Judge(status.Convert(err), false), false)
+			err := fail(codes.Unavailable, reason.NoLeader, "no shard owns the group yet, or its shard is not registered")
+			it.note(err, routing.Judge(status.Convert(err), false))
 			continue
 		}
 		it.route, it.to = r, leader
@@ -121,7 +124,7 @@ func (g *Gateway) split(ctx context.Context, t *table, b *batch, creates bool) [
 }
 
 // resolveMissing asks once for each group of Named routing that the table does not have, several at a time.
-func (g *Gateway) resolveMissing(ctx context.Context, t *table, b *batch, creates bool) map[string]error {
+func (g *Gateway) resolveMissing(ctx context.Context, t *table, b *batch) map[string]error {
 	if t.hash != nil {
 		return nil
 	}
@@ -136,7 +139,7 @@ func (g *Gateway) resolveMissing(ctx context.Context, t *table, b *batch, create
 		missing = append(missing, k)
 	}
 	errs := make([]error, len(missing))
-	g.eachParallel(len(missing), func(i int) { _, errs[i] = g.resolve(ctx, t, missing[i], creates) })
+	g.eachParallel(len(missing), func(i int) { _, errs[i] = g.resolve(ctx, t, missing[i], b.write) })
 	for i, k := range missing {
 		failed[string(k.group)] = errs[i]
 	}
@@ -176,31 +179,27 @@ func (b *batch) message(p *part) *frame {
 }
 
 // failPart notes a failure of the whole part for the items that have no answer.
-func (b *batch) failPart(p *part, err error, v routing.Verdict, write bool) {
+func (b *batch) failPart(p *part, err error, v routing.Verdict) {
 	err = unreachable(err, p.shard.name)
 	for _, i := range p.items {
 		if it := &b.items[i]; !it.answered && !p.told[i] {
-			it.failed(err, v, write)
+			it.failed(err, v)
 		}
 	}
 }
 
 // failed notes that an attempt at a shard failed.
-func (it *item) failed(err error, v routing.Verdict, write bool) {
+func (it *item) failed(err error, v routing.Verdict) {
 	if it.route != nil {
 		it.route.learn(it.to, v)
 	}
-	it.note(err, v, write)
+	it.note(err, v)
 }
 
 // note notes a failure, and decides whether the item is answered by that.
-func (it *item) note(err error, v routing.Verdict, write bool) {
-	it.answered = v.Fate == routing.Final
-	if v.Fate == routing.Unknown && write {
-		it.doubtful = true
-		it.answered = !it.key.requestID
-	}
-	it.err = told(err, v, it.doubtful)
+func (it *item) note(err error, v routing.Verdict) {
+	it.answered = !it.effect.Failed(v, true)
+	it.err = told(err, &it.effect)
 }
 
 // open lists the items that have no answer yet; v is the verdict on the first of them.

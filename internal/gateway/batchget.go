@@ -35,7 +35,7 @@ func (g *Gateway) batchGet(stream grpc.ServerStream) error {
 		return err
 	}
 	defer g.release(bytes)
-	b, err := readBatch(in, "gets", getsMax, getBytesMax)
+	b, err := readBatch(in, "gets", false, getsMax, getBytesMax)
 	if err != nil {
 		return err
 	}
@@ -66,10 +66,10 @@ type getting struct {
 
 // run repeats until all is answered, the caller is gone, or the deadline is near.
 func (get *getting) run(ctx context.Context) {
-	call := repeated{g: get.g}
+	call := get.g.repeated(routing.Effect{})
 	for {
 		t := get.g.router.table.Load()
-		parts := get.g.split(ctx, t, get.batch, false)
+		parts := get.g.split(ctx, t, get.batch)
 		var all sync.WaitGroup
 		for _, p := range parts[min(1, len(parts)):] {
 			all.Go(func() { get.part(ctx, p) })
@@ -91,7 +91,7 @@ func (get *getting) part(ctx context.Context, p *part) {
 	defer cancel()
 	err := notEOF(get.read(ctx, p)) // what the shard left out is not answered
 	v := routing.Judge(status.Convert(err), true)
-	get.failPart(p, err, v, false)
+	get.failPart(p, err, v)
 }
 
 // read hands on what the shard answers until that ends; io.EOF is the good end.
@@ -175,7 +175,7 @@ func (get *getting) renumber(p *part, in *frame) (*frame, error) {
 		}
 		if st != nil {
 			if v := it.failures.judge(it.route, it.to, st, true); v.Fate != routing.Final {
-				it.failed(st.Err(), v, false)
+				it.failed(st.Err(), v)
 				p.refused(i)
 				return nil
 			}

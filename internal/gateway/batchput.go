@@ -15,6 +15,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
@@ -26,8 +27,8 @@ const (
 )
 
 // batchPut splits each message by shard and sends the parts over one stream per shard, so that puts of one record keep
-// their order; the results are put together in the order of the message. Puts that are to be repeated go over streams of
-// their own, behind those that came later.
+// their order; the results are put together in the order of the message. Puts that are to be repeated go over streams
+// of their own, behind those that came later.
 func (g *Gateway) batchPut(stream grpc.ServerStream) error {
 	if _, err := g.router.wait(stream.Context()); err != nil {
 		return err
@@ -103,13 +104,13 @@ func (b *putting) receive(stream grpc.ServerStream, under chan<- *putBatch) erro
 			in.free()
 			return err
 		}
-		read, err := readBatch(in, "puts", putsMax, putBytesMax)
+		read, err := readBatch(in, "puts", true, putsMax, putBytesMax)
 		if err != nil {
 			b.g.release(bytes)
 			return err
 		}
 		pb := &putBatch{batch: read, bytes: bytes, results: make([]scanner, len(read.items))}
-		for _, p := range b.g.split(b.ctx, b.g.router.table.Load(), read, true) {
+		for _, p := range b.g.split(b.ctx, b.g.router.table.Load(), read) {
 			pb.wait.Add(1)
 			b.lane(p.shard).send(pb, p)
 		}
@@ -145,14 +146,14 @@ func (b *putting) retry(pb *putBatch) {
 	}
 	ctx, cancel := b.g.bounded(b.ctx)
 	defer cancel()
-	call := repeated{g: b.g, write: true}
+	call := b.g.repeated(routing.Effect{Write: true})
 	for n > 0 {
 		t := b.g.router.table.Load()
 		if !call.pause(ctx, t.changed, v) {
 			return
 		}
 		t = b.g.router.table.Load()
-		for _, p := range b.g.split(ctx, t, pb.batch, true) {
+		for _, p := range b.g.split(ctx, t, pb.batch) {
 			pb.wait.Go(func() { b.once(ctx, pb, p) })
 		}
 		pb.wait.Wait()
@@ -166,7 +167,7 @@ func (b *putting) once(ctx context.Context, pb *putBatch, p *part) {
 	defer cancel()
 	to, err := p.shard.conn().NewStream(ctx, bidiDesc, recordv1.RecordService_BatchPut_FullMethodName)
 	if err != nil {
-		pb.failPart(p, err, routing.Judge(status.Convert(err), false), true)
+		pb.failPart(p, err, routing.Judge(status.Convert(err), false))
 		return
 	}
 	if err := to.SendMsg(pb.message(p)); err == nil {
@@ -175,7 +176,7 @@ func (b *putting) once(ctx context.Context, pb *putBatch, p *part) {
 	out := &frame{}
 	if err := to.RecvMsg(out); err != nil {
 		err = notEOF(err)
-		pb.failPart(p, err, routing.JudgeStream(status.Convert(err), true, true), true)
+		pb.failPart(p, err, routing.JudgeStream(status.Convert(err), true, true))
 		return
 	}
 	pb.take(p, out)
@@ -207,8 +208,8 @@ func (pb *putBatch) take(p *part, out *frame) {
 			return err
 		}
 		if st != nil {
-			if v := it.failures.judge(it.route, it.to, st, true); v.Fate != routing.Final || it.doubtful && !v.EndsDoubt {
-				it.failed(st.Err(), v, true)
+			if v := it.failures.judge(it.route, it.to, st, true); v.Fate != routing.Final || it.effect.Doubtful(v) {
+				it.failed(st.Err(), v)
 				return nil
 			}
 		}
@@ -223,7 +224,7 @@ func (pb *putBatch) take(p *part, out *frame) {
 		cause := status.Error(codes.Unavailable, fmt.Sprintf("the shard's answer to %d puts cannot be read", len(p.items)))
 		for _, i := range p.items[max(n-1, 0):] {
 			if it := &pb.items[i]; !it.answered {
-				it.failed(cause, routing.Verdict{Fate: routing.Unknown, Reason: routing.ReasonShardUnreachable}, true)
+				it.failed(cause, routing.Verdict{Fate: routing.Unknown, Reason: reason.ShardUnreachable})
 			}
 		}
 	}
@@ -301,7 +302,7 @@ func (b *putting) lane(s *shard) *lane {
 // send sends a part; its failure is noted in the batch.
 func (l *lane) send(pb *putBatch, p *part) {
 	if l.err != nil {
-		pb.failPart(p, l.err, routing.Judge(status.Convert(l.err), false), true)
+		pb.failPart(p, l.err, routing.Judge(status.Convert(l.err), false))
 		pb.wait.Done()
 		return
 	}
@@ -325,7 +326,7 @@ func (l *lane) receive() {
 		if broken == nil {
 			s.pb.take(s.p, out)
 		} else {
-			s.pb.failPart(s.p, broken, routing.JudgeStream(status.Convert(broken), first, s.sent), true)
+			s.pb.failPart(s.p, broken, routing.JudgeStream(status.Convert(broken), first, s.sent))
 		}
 		s.pb.wait.Done()
 	}

@@ -3,24 +3,24 @@ package gateway
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
-// Backoff between attempts. A newer view ends the wait at once.
 const (
-	backoffFirst  = 5 * time.Millisecond
-	backoffMax    = 250 * time.Millisecond
+	// Pauses between attempts. A newer view ends a pause at once.
+	pauseFirst = 5 * time.Millisecond
+	pauseMax   = 250 * time.Millisecond
+	// reserveMax is kept of the time to the deadline for the answer to travel: a caller whose own clock ends the call
+	// learns nothing of why.
+	reserveMax    = 250 * time.Millisecond
 	createTimeout = 10 * time.Second
-	// reserveMax is kept of the time to the deadline for the answer to travel, or an eighth of it where that is less:
-	// a caller whose own clock ends the call learns nothing of why.
-	reserveMax = 250 * time.Millisecond
 	// groupsUncounted is how far below its limit a store must be for groups to be made without counting them in etcd.
 	groupsUncounted = 1000
 )
@@ -44,8 +44,8 @@ func (g *Gateway) resolve(ctx context.Context, t *table, k *key, creates bool) (
 	return nil, g.lookUp(ctx, t, name, creates)
 }
 
-// lookUp asks etcd for a group that is not in the table, which may lag behind what another gateway has made. Nil: it is there, or was made where
-// creates says so; a newer table will have it.
+// lookUp asks etcd for a group that is not in the table, which may lag behind what another gateway has made. Nil: it is
+// there, or was made where creates says so; a newer table will have it.
 func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates bool) error {
 	_, err, _ := g.creating.Do(name, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
@@ -68,22 +68,23 @@ func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates boo
 	case errors.Is(err, placement.ErrNoGroup) && creates:
 		return nil // joined a read's look-up: the next attempt makes it
 	case errors.Is(err, placement.ErrNoGroup):
-		return fail(codes.NotFound, reasonGroupNotFound, "group %q does not exist", name)
+		return fail(codes.NotFound, reason.GroupNotFound, "group %q does not exist", name)
 	case errors.Is(err, placement.ErrGroupLimit):
-		return fail(codes.ResourceExhausted, reasonGroupLimit, "group %q: %v", name, err)
+		return fail(codes.ResourceExhausted, reason.GroupLimit, "group %q: %v", name, err)
 	default:
-		return fail(codes.Unavailable, routing.ReasonNoLeader, "group %q is not known here, and cannot be looked up or made in etcd: %v", name, err)
+		return fail(codes.Unavailable, reason.NoLeader, "group %q is not known here, and cannot be looked up or made in etcd: %v", name, err)
 	}
 }
 
-// tableWith gives a table that has a group, by its name. Where etcd has the group and the table does not, it waits for a newer one.
+// tableWith gives a table that has a group, by its name. Where etcd has the group and the table does not, it waits for
+// a newer one.
 func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
 	t, err := g.router.wait(ctx)
 	if err != nil || t.byName(group) != nil {
 		return t, err
 	}
 	if placement.ValidateGroupName(group) != nil {
-		return nil, fail(codes.NotFound, reasonGroupNotFound, "group %q does not exist", group)
+		return nil, fail(codes.NotFound, reason.GroupNotFound, "group %q does not exist", group)
 	}
 	if err := g.lookUp(ctx, t, group, false); err != nil {
 		return nil, err
@@ -95,9 +96,9 @@ func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
 		case <-t.changed:
 			t = g.router.table.Load()
 		case <-g.stopping:
-			return nil, fail(codes.Unavailable, routing.ReasonStopping, "the gateway is stopping")
+			return nil, fail(codes.Unavailable, reason.Stopping, "the gateway is stopping")
 		case <-ctx.Done():
-			return nil, fail(codes.Unavailable, routing.ReasonNoLeader, "group %q is in etcd, but not known here yet", group)
+			return nil, fail(codes.Unavailable, reason.NoLeader, "group %q is in etcd, but not known here yet", group)
 		}
 	}
 	return t, nil
@@ -108,14 +109,13 @@ type attempt func(ctx context.Context, s *shard) (sent bool, err error)
 
 // repeated is a call that is tried until it is answered.
 type repeated struct {
-	g        *Gateway
-	write    bool // changes something, so that a lost answer matters
-	safe     bool // may be repeated where the outcome is unknown
-	tries    int
-	doubtful bool // an attempt's outcome is unknown
-	failed   failures
-	last     error
-	until    time.Time // by when the last attempt has to begin: set by the first pause
+	routing.Attempts
+	g      *Gateway
+	failed failures
+}
+
+func (g *Gateway) repeated(effect routing.Effect) repeated {
+	return repeated{g: g, Attempts: routing.Attempts{Pace: &g.pace, Effect: effect}}
 }
 
 // route does attempts at the shard of the key until one is answered for good or the deadline is near.
@@ -145,7 +145,7 @@ func (c *repeated) named(ctx context.Context, group string, do attempt) error {
 	for {
 		r := t.byName(group)
 		if r == nil {
-			return fail(codes.NotFound, reasonGroupNotFound, "group %q does not exist", group)
+			return fail(codes.NotFound, reason.GroupNotFound, "group %q does not exist", group)
 		}
 		if done, err := c.try(ctx, t, r, do); done {
 			return err
@@ -163,80 +163,39 @@ func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (don
 	return c.tryAt(ctx, t, r, leader, do)
 }
 
-// tryAt does one attempt at a shard, which may be nil, and where that is to be repeated waits until the next makes sense.
-// done: err is the answer.
+// tryAt does one attempt at a shard, which may be nil, and where that is to be repeated waits until the next makes
+// sense. done: err is the answer.
 func (c *repeated) tryAt(ctx context.Context, t *table, r *route, at *shard, do attempt) (done bool, err error) {
-	var v routing.Verdict
+	sent := false
 	if at == nil {
-		v = routing.Verdict{Fate: routing.Refused, Reason: routing.ReasonNoLeader}
-		c.last = fail(codes.Unavailable, routing.ReasonNoLeader, "no shard owns the group yet, or its shard is not registered")
-	} else {
-		sent, err := do(ctx, at)
-		if err == nil {
-			return true, nil
-		}
-		var stop broken
-		if errors.As(err, &stop) {
-			return true, c.end(stop.error)
-		}
-		if ctx.Err() != nil && c.last != nil && (!sent || !c.write) {
-			return true, c.end(c.last) // time ran out in an attempt that changed nothing: why there was more than one says more
-		}
-		if v = c.failed.judge(r, at, status.Convert(err), sent); v.Fate == routing.Final {
-			return true, c.end(err)
-		}
-		r.learn(at, v)
-		c.last = unreachable(err, at.name)
-		if v.Fate == routing.Unknown && c.write {
-			c.doubtful = true
-			if !c.safe {
-				return true, outcomeUnknown(err)
-			}
-		}
+		err = fail(codes.Unavailable, reason.NoLeader, "no shard owns the group yet, or its shard is not registered")
+	} else if sent, err = do(ctx, at); err == nil {
+		return true, nil
 	}
-	if !c.pause(ctx, t.changed, v) {
-		return true, c.end(c.last)
+	var stop broken
+	if errors.As(err, &stop) {
+		return true, c.end(stop.error)
+	}
+	v := c.failed.judge(r, at, status.Convert(err), sent)
+	told := c.Told(err, v, sent)
+	if at != nil && v.Fate != routing.Final {
+		r.learn(at, v)
+		told = unreachable(err, at.name)
+	}
+	switch {
+	case !c.Failed(told, v, sent), !c.pause(ctx, t.changed, v):
+		return true, c.end(told)
 	}
 	return false, nil
 }
 
 // end is the answer when no attempt follows.
-func (c *repeated) end(err error) error {
-	return told(err, routing.Judge(status.Convert(err), false), c.doubtful)
-}
+func (c *repeated) end(err error) error { return told(err, &c.Effect) }
 
 // pause waits until the next attempt makes sense; false where that is behind the deadline.
 func (c *repeated) pause(ctx context.Context, changed <-chan struct{}, v routing.Verdict) bool {
 	c.g.metrics.retries.WithLabelValues(v.Reason).Inc()
-	delay := min(backoffFirst<<min(c.tries, 16), backoffMax)
-	c.tries++
-	delay = delay/2 + rand.N(delay) //nolint:gosec // jitter
-	if c.until.IsZero() {
-		now := time.Now()
-		deadline, ok := ctx.Deadline()
-		if !ok {
-			deadline = now.Add(c.g.cfg.Limits.CallTimeout)
-		}
-		c.until = deadline.Add(-min(deadline.Sub(now)/8, reserveMax))
-	}
-	if left := time.Until(c.until); left <= delay || left <= v.Wait {
-		return false
-	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-changed:
-		// The view may change many times before it is the one waited for.
-		if c.tries > 8 {
-			<-timer.C
-		}
-	case <-ctx.Done():
-		return false
-	case <-c.g.stopping:
-		return false
-	}
-	return true
+	return c.Pause(ctx, v.Wait, changed, c.g.stopping)
 }
 
 // admit counts a call and its bytes in; the caller must give them back by release.

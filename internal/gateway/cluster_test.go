@@ -39,7 +39,8 @@ type cluster struct {
 // endless is a context without a deadline, for an impatient gateway.
 func (c *cluster) endless() context.Context { return context.WithoutCancel(c.ctx) }
 
-// impatient is for calls that must end without success: the gateway gives up, not the caller, so that the answer says why.
+// impatient is for calls that must end without success: the gateway gives up, not the caller, so that the answer says
+// why.
 var impatient = gateway.Config{Limits: gateway.Limits{CallTimeout: 3 * time.Second}}
 
 func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ...string) *cluster {

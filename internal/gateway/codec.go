@@ -3,6 +3,7 @@ package gateway
 import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/internal/message"
 )
@@ -20,6 +21,9 @@ func (f *frame) free() {
 	f.bufs.Free()
 	f.bufs = nil
 }
+
+// DecodeInto implements message.Undecoded.
+func (f *frame) DecodeInto(m proto.Message) error { return message.Codec{}.Unmarshal(f.bufs, m) }
 
 // codec passes frames through as they are and everything else to the protobuf codec.
 type codec struct{ proto encoding.CodecV2 }

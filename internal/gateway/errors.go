@@ -13,23 +13,13 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
-// Reasons that the gateway gives; record.proto lists them.
-const (
-	reasonGroupNotFound = "GROUP_NOT_FOUND"
-	reasonGroupLimit    = "GROUP_LIMIT"
-	reasonOverloaded    = "OVERLOADED"
-	reasonGroupExists   = "GROUP_EXISTS"
-	reasonHashRouting   = "HASH_ROUTING"
-	reasonUseUpload     = "USE_UPLOAD"
-	reasonSlowReader    = "SLOW_READER"
-)
-
 // fail makes an error with a reason.
-func fail(code codes.Code, reason, format string, args ...any) error {
-	return withDetails(code, fmt.Sprintf(format, args...), &errdetails.ErrorInfo{Domain: routing.Domain, Reason: reason})
+func fail(code codes.Code, why, format string, args ...any) error {
+	return withDetails(code, fmt.Sprintf(format, args...), &errdetails.ErrorInfo{Domain: reason.Domain, Reason: why})
 }
 
 // invalid makes an INVALID_ARGUMENT that names the field.
@@ -43,7 +33,7 @@ func invalid(field, format string, args ...any) error {
 // overloaded is fail for a call that is refused because others hold too much; it says when to try again.
 func overloaded(format string, args ...any) error {
 	return withDetails(codes.ResourceExhausted, fmt.Sprintf(format, args...),
-		&errdetails.ErrorInfo{Domain: routing.Domain, Reason: reasonOverloaded}, &errdetails.RetryInfo{RetryDelay: durationpb.New(overloadedPause)})
+		&errdetails.ErrorInfo{Domain: reason.Domain, Reason: reason.Overloaded}, &errdetails.RetryInfo{RetryDelay: durationpb.New(overloadedPause)})
 }
 
 // overloadedPause is when who is refused may try again.
@@ -60,18 +50,15 @@ func withDetails(code codes.Code, text string, details ...protoadapt.MessageV1) 
 
 // outcomeUnknown is the answer for a write that may have been applied.
 func outcomeUnknown(cause error) error {
-	return fail(codes.Unknown, routing.ReasonOutcomeUnknown,
+	return fail(codes.Unknown, reason.OutcomeUnknown,
 		"the write may or may not have been applied: repeat it with its request_id (%v)", status.Convert(cause).Message())
 }
 
-// told is what the caller of a write hears of a failure. doubtful: an attempt may have been applied; then only what ends the doubt is told
+// told is what the caller of a write hears of a failure. Where the write is in doubt, only what ends the doubt is told
 // as it is, and the end of the caller's own time, which says as little about the outcome.
-func told(err error, v routing.Verdict, doubtful bool) error {
-	switch status.Code(err) {
-	case codes.DeadlineExceeded, codes.Canceled:
-		return err
-	}
-	if !doubtful || v.EndsDoubt || v.Reason == routing.ReasonOutcomeUnknown {
+func told(err error, effect *routing.Effect) error {
+	v := routing.Judge(status.Convert(err), false)
+	if v.Cut || v.Reason == reason.OutcomeUnknown || !effect.Doubtful(v) {
 		return err
 	}
 	return outcomeUnknown(err)
@@ -80,10 +67,10 @@ func told(err error, v routing.Verdict, doubtful bool) error {
 // unreachable gives an error of the transport its reason, where the request surely was not applied.
 func unreachable(err error, shard string) error {
 	st := status.Convert(err)
-	if st.Code() != codes.Unavailable || routing.Judge(st, false).Reason != routing.ReasonShardUnreachable {
+	if st.Code() != codes.Unavailable || routing.Judge(st, false).Reason != reason.ShardUnreachable {
 		return err
 	}
-	return fail(codes.Unavailable, routing.ReasonShardUnreachable, "shard %s does not answer: %s", shard, st.Message())
+	return fail(codes.Unavailable, reason.ShardUnreachable, "shard %s does not answer: %s", shard, st.Message())
 }
 
 // fromContext is the error of a call whose context has ended.
@@ -104,7 +91,7 @@ func (g *Gateway) tooLarge(full string, in *frame) error {
 	}
 	switch full {
 	case recordv1.RecordService_Put_FullMethodName:
-		return fail(codes.FailedPrecondition, reasonUseUpload, "the message has %d bytes, Put takes at most 1 MiB of data: use Upload", n)
+		return fail(codes.FailedPrecondition, reason.UseUpload, "the message has %d bytes, Put takes at most 1 MiB of data: use Upload", n)
 	case recordv1.RecordService_Upload_FullMethodName:
 		return invalid("chunk", "the message has %d bytes, at most %d are allowed: send chunks of at most 1 MiB", n, most)
 	}

@@ -4,6 +4,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/routing"
 )
 
 // Config of a gateway. Listen and Store are required.
@@ -42,8 +44,8 @@ type Config struct {
 	Registry  prometheus.Registerer // nil: no metrics
 	// ServerOptions are added to those of the gRPC server: credentials, seams for tests.
 	ServerOptions []grpc.ServerOption
-	// ShardCredentials for the connections to shards; nil: no TLS.
-	ShardCredentials credentials.TransportCredentials
+	// ShardCredentials for the connections to a shard, by its name; nil: no TLS.
+	ShardCredentials func(shard string) credentials.TransportCredentials
 	// ShardDialOptions are added to those of the connections to shards.
 	ShardDialOptions []grpc.DialOption
 }
@@ -63,27 +65,20 @@ type Limits struct {
 }
 
 func (l *Limits) setDefaults() error {
-	setDefault(&l.MessageBytesMax, 8<<20)
-	setDefault(&l.StreamsPerConnectionMax, 4096)
-	setDefault(&l.CallsMax, 65536)
-	setDefault(&l.BytesInFlightMax, 512<<20)
-	setDefault(&l.AnswerBytesMax, 512<<20)
-	setDefault(&l.SendTimeout, time.Minute)
-	setDefault(&l.CallTimeout, time.Minute)
-	setDefault(&l.KeepaliveMin, 10*time.Second)
-	setDefault(&l.ConnectionAgeMax, 30*time.Minute)
-	setDefault(&l.ConnectionAgeGrace, 10*time.Minute)
+	l.MessageBytesMax = cmp.Or(l.MessageBytesMax, 8<<20)
+	l.StreamsPerConnectionMax = cmp.Or(l.StreamsPerConnectionMax, 4096)
+	l.CallsMax = cmp.Or(l.CallsMax, 65536)
+	l.BytesInFlightMax = cmp.Or(l.BytesInFlightMax, 512<<20)
+	l.AnswerBytesMax = cmp.Or(l.AnswerBytesMax, 512<<20)
+	l.SendTimeout = cmp.Or(l.SendTimeout, time.Minute)
+	l.CallTimeout = cmp.Or(l.CallTimeout, time.Minute)
+	l.KeepaliveMin = cmp.Or(l.KeepaliveMin, 10*time.Second)
+	l.ConnectionAgeMax = cmp.Or(l.ConnectionAgeMax, 30*time.Minute)
+	l.ConnectionAgeGrace = cmp.Or(l.ConnectionAgeGrace, 10*time.Minute)
 	if l.MessageBytesMax < 0 || l.CallsMax < 0 || l.BytesInFlightMax < 0 || l.AnswerBytesMax < 0 || l.SendTimeout < 0 || l.CallTimeout < 0 || l.KeepaliveMin < 0 || l.ConnectionAgeGrace < 0 {
 		return fmt.Errorf("gateway: a limit is negative: %+v", *l)
 	}
 	return nil
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // A table that takes longer to make than tableCostMax is followed by a pause of at most tablePauseMax.
@@ -95,6 +90,7 @@ const (
 // Gateway serves RecordService, RoutingService, AdminService, health and reflection.
 type Gateway struct {
 	cfg      Config
+	pace     routing.Pace // of repeated calls
 	router   *router
 	server   *grpc.Server
 	listener net.Listener
@@ -129,7 +125,7 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.ShardCredentials == nil {
-		cfg.ShardCredentials = insecure.NewCredentials()
+		cfg.ShardCredentials = func(string) credentials.TransportCredentials { return insecure.NewCredentials() }
 	}
 	var listen net.ListenConfig
 	listener, err := listen.Listen(ctx, "tcp", cfg.Listen)
@@ -138,6 +134,7 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 	}
 	g := &Gateway{
 		cfg: cfg, listener: listener, health: health.NewServer(), watched: make(chan struct{}), served: make(chan error, 1),
+		pace:     routing.Pace{First: pauseFirst, Most: pauseMax, Patience: cfg.Limits.CallTimeout, Reserve: reserveMax},
 		stopping: make(chan struct{}), answers: answers{limit: cfg.Limits.AnswerBytesMax},
 		router: newRouter(cfg.ShardCredentials, cfg.Limits.MessageBytesMax, cfg.Logger, cfg.ShardDialOptions...),
 	}
@@ -201,8 +198,8 @@ func (g *Gateway) follow(ctx context.Context) {
 		began := time.Now()
 		g.router.set(view)
 		g.setHealth(healthv1.HealthCheckResponse_SERVING)
-		// A store of very many groups must not keep a processor busy with tables while groups are being made: the newest
-		// view waits a little, those between are left out.
+		// A store of very many groups must not keep a processor busy with tables while groups are being made: the
+		// newest view waits a little, those between are left out.
 		if cost := time.Since(began); cost > tableCostMax {
 			select {
 			case <-time.After(min(3*cost, tablePauseMax)):
@@ -221,8 +218,8 @@ func (g *Gateway) Ready(ctx context.Context) error {
 	return err
 }
 
-// Epoch of the newest view; 0: none yet.
-func (g *Gateway) Epoch() uint64 {
+// epoch of the newest view; 0: none yet.
+func (g *Gateway) epoch() uint64 {
 	if t := g.router.table.Load(); t != nil {
 		return t.view.Epoch
 	}
@@ -248,8 +245,8 @@ func (g *Gateway) countUnary(ctx context.Context, req any, info *grpc.UnaryServe
 	return handler(ctx, req)
 }
 
-// Stop refuses new calls and lets those under way end; when ctx ends first, they are cut. Streams whose callers neither take nor send
-// anything are cut before. To be called once.
+// Stop refuses new calls and lets those under way end; when ctx ends first, they are cut. Streams whose callers neither
+// take nor send anything are cut before. To be called once.
 func (g *Gateway) Stop(ctx context.Context) error {
 	g.health.Shutdown()
 	close(g.stopping)

@@ -42,7 +42,7 @@ func newMetrics(registry prometheus.Registerer, g *Gateway) (*metrics, error) {
 		gauge("sheaf_gateway_bytes_in_flight", "Bytes of requests under way.", func() float64 { return float64(g.bytes.Load()) }),
 		gauge("sheaf_gateway_answer_bytes", "Data of answers being handed on, or not taken by their callers yet.",
 			func() float64 { return float64(g.answers.used.Load()) }),
-		gauge("sheaf_gateway_routing_epoch", "Revision of the routing in use; 0: none.", func() float64 { return float64(g.Epoch()) }),
+		gauge("sheaf_gateway_routing_epoch", "Revision of the routing in use; 0: none.", func() float64 { return float64(g.epoch()) }),
 	}
 	if registry == nil {
 		return m, nil

@@ -136,8 +136,8 @@ func follow(m *recordv1.Move, g placement.Group, copies []*recordv1.Copy) {
 	sumUp(m, g.Bytes)
 }
 
-// sumUp makes the figures of a move of those of its copies. One whose size is not known yet is as large as the group was
-// last.
+// sumUp makes the figures of a move of those of its copies. One whose size is not known yet is as large as the group
+// was last.
 func sumUp(m *recordv1.Move, bytes int64) {
 	m.Phase, m.Bytes = recordv1.MovePhase_MOVE_PHASE_SWITCHING, 0
 	var eta float64

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/resolver/dns"
 )
@@ -84,7 +85,7 @@ func TestShardHasAnotherAddress(t *testing.T) {
 	dns.SetMinResolutionInterval(time.Hour) // who waits for that waits in vain
 
 	first, port := serveAt(t, "127.0.0.1:0")
-	s, err := newRouter(insecure.NewCredentials(), 1<<20, slog.New(slog.DiscardHandler)).connect("a-0", "a-0.shards.example.:"+port)
+	s, err := newRouter(func(string) credentials.TransportCredentials { return insecure.NewCredentials() }, 1<<20, slog.New(slog.DiscardHandler)).connect("a-0", "a-0.shards.example.:"+port)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/pulse"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
@@ -83,10 +84,10 @@ func (r *route) leader() *shard {
 	return s
 }
 
-// learn takes in what became of a call at a shard: another member may lead now. Its answer may say which; else the others
-// are asked in turn.
+// learn takes in what became of a call at a shard: another member may lead now. Its answer may say which; else the
+// others are asked in turn.
 func (r *route) learn(from *shard, v routing.Verdict) {
-	if len(r.members) < 2 || v.Fate == routing.Final || v.Reason == reasonOverloaded {
+	if len(r.members) < 2 || v.Fate == routing.Final || v.Reason == reason.Overloaded {
 		return
 	}
 	next := r.members[(slices.Index(r.members, from)+1)%len(r.members)]
@@ -107,7 +108,7 @@ type failures []*shard
 // majority of the group's copies is left; before that the call goes on to the others.
 func (f *failures) judge(r *route, at *shard, st *status.Status, sent bool) routing.Verdict {
 	v := routing.Judge(st, sent)
-	if v.Reason != routing.ReasonGroupFailed || v.Fate != routing.Final || r == nil {
+	if v.Reason != reason.GroupFailed || v.Fate != routing.Final || r == nil {
 		return v
 	}
 	if !slices.Contains(*f, at) {
@@ -157,7 +158,7 @@ func (t *table) groups() []*route {
 
 // router follows the store and keeps the newest table and the connections.
 type router struct {
-	credentials credentials.TransportCredentials
+	credentials func(shard string) credentials.TransportCredentials
 	codec       codec
 	options     []grpc.DialOption
 	bytesMax    int
@@ -173,7 +174,7 @@ type router struct {
 	closed    bool
 }
 
-func newRouter(creds credentials.TransportCredentials, bytesMax int, logger *slog.Logger, options ...grpc.DialOption) *router {
+func newRouter(creds func(shard string) credentials.TransportCredentials, bytesMax int, logger *slog.Logger, options ...grpc.DialOption) *router {
 	return &router{
 		credentials: creds, options: options, codec: newCodec(), bytesMax: bytesMax, logger: logger,
 		first: make(chan struct{}), addresses: map[string]string{}, dialled: map[string]*shard{},
@@ -189,7 +190,7 @@ func (r *router) wait(ctx context.Context) (*table, error) {
 	case <-r.first:
 		return r.table.Load(), nil
 	case <-ctx.Done():
-		return nil, fail(codes.Unavailable, routing.ReasonNoLeader, "the gateway has no routing yet: etcd does not answer, or holds no store")
+		return nil, fail(codes.Unavailable, reason.NoLeader, "the gateway has no routing yet: etcd does not answer, or holds no store")
 	}
 }
 
@@ -323,10 +324,10 @@ func (r *router) connect(name, address string) (*shard, error) {
 		},
 	})
 	for range connsPerShard {
-		// Passthrough: each attempt to connect looks the name up. gRPC's own resolver does so every 30 s at most, and a shard that
-		// was restarted has another address behind its name.
+		// Passthrough: each attempt to connect looks the name up. gRPC's own resolver does so every 30 s at most, and a
+		// shard that was restarted has another address behind its name.
 		options := append(s.pulse.DialOptions(),
-			grpc.WithTransportCredentials(r.credentials),
+			grpc.WithTransportCredentials(r.credentials(name)),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(r.codec), grpc.MaxCallRecvMsgSize(r.bytesMax), grpc.MaxCallSendMsgSize(r.bytesMax)),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveWait}),
 			grpc.WithConnectParams(grpc.ConnectParams{

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/routing"
+	"sheaf.dev/sheaf/internal/reason"
 )
 
 // Each table to a client is whole, so that large ones are sent less often: the shortest time between two.
@@ -47,7 +47,7 @@ func (r *routingServer) WatchRouting(request *recordv1.WatchRoutingRequest, stre
 			case <-ctx.Done():
 				return fromContext(ctx)
 			case <-r.g.stopping:
-				return fail(codes.Unavailable, routing.ReasonStopping, "the gateway is stopping")
+				return fail(codes.Unavailable, reason.Stopping, "the gateway is stopping")
 			}
 		}
 		t = r.g.router.table.Load()

@@ -3,8 +3,8 @@ package gateway
 import (
 	"context"
 	"slices"
-	"sync"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
@@ -14,6 +14,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
 	"sheaf.dev/sheaf/internal/shard/cursor"
 )
@@ -171,7 +172,7 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 	g.eachParallel(len(groups), func(i int) {
 		one := &recordv1.PlanScanRequest{Groups: groups[i : i+1], SplitBytes: request.GetSplitBytes()}
 		answers[i] = &recordv1.PlanScanResponse{}
-		call := repeated{g: g, safe: true}
+		call := g.repeated(routing.Effect{})
 		errs[i] = call.named(ctx, groups[i], func(ctx context.Context, s *shard) (bool, error) {
 			return true, s.conn().Invoke(ctx, m.full, one, answers[i])
 		})
@@ -196,16 +197,15 @@ const fanOut = 16
 
 // eachParallel calls do for 0 to n-1, at most fanOut at a time, and returns when all have.
 func (g *Gateway) eachParallel(n int, do func(i int)) {
-	var all sync.WaitGroup
-	slots := make(chan struct{}, fanOut)
+	var all errgroup.Group
+	all.SetLimit(fanOut)
 	for i := range n {
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
+		all.Go(func() error {
 			do(i)
+			return nil
 		})
 	}
-	all.Wait()
+	_ = all.Wait() // no error is returned above
 }
 
 // find looks for an id: in Hash routing in its one group, in Named routing at all shards. Silence of a shard that holds
@@ -225,14 +225,14 @@ func (g *Gateway) find(ctx context.Context, m *method, in *frame) (any, error) {
 	}
 	ctx, cancel := g.bounded(ctx)
 	defer cancel()
-	call := repeated{g: g, safe: true}
+	call := g.repeated(routing.Effect{})
 	for {
 		out, err := g.findAll(ctx, t, m, in)
 		if err == nil {
 			return out, nil
 		}
 		v := routing.Judge(status.Convert(err), true)
-		if r := t.byName(v.Info["group"]); v.Reason == routing.ReasonGroupFailed && r != nil && r.votes > 1 {
+		if r := t.byName(v.Info["group"]); v.Reason == reason.GroupFailed && r != nil && r.votes > 1 {
 			r.learn(r.leader(), routing.Verdict{Fate: routing.Refused}) // another copy may lead
 			v.Fate = routing.Refused
 		}
@@ -249,7 +249,7 @@ func (g *Gateway) findAll(ctx context.Context, t *table, m *method, in *frame) (
 		if s := r.leader(); s != nil {
 			ask[s] = true
 		} else if r.holds {
-			return nil, fail(codes.Unavailable, routing.ReasonShardUnreachable, "the shard of group %q is not registered: the id could be there", r.group)
+			return nil, fail(codes.Unavailable, reason.ShardUnreachable, "the shard of group %q is not registered: the id could be there", r.group)
 		}
 	}
 	shards := make([]*shard, 0, len(ask))

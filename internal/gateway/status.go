@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Status of a gateway: what it knows from etcd, and how long ago that was. Its JSON is served at /status. Shards are not asked: what
-// they hold, load and need is in their own status.
+// Status of a gateway: what it knows from etcd, and how long ago that was. Its JSON is served at /status. Shards are
+// not asked: what they hold, load and need is in their own status.
 type Status struct {
 	Summary page.Summary `json:"summary"` // the state in a sentence, and what to do
 	Store   string       `json:"store"`

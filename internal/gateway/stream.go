@@ -60,11 +60,11 @@ func (g *Gateway) download(m *method) grpc.StreamHandler {
 func (g *Gateway) pump(stream grpc.ServerStream, through func(*repeated, context.Context, attempt) error, full string, in *frame,
 	change func(*frame) error,
 ) error {
-	call := &repeated{g: g, safe: true}
+	call := g.repeated(routing.Effect{})
 	held := message.HeldOf(stream.Context())
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	return through(call, ctx, func(ctx context.Context, s *shard) (bool, error) {
+	return through(&call, ctx, func(ctx context.Context, s *shard) (bool, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel() // gives up the shard's stream where this side ends first
 		from, err := s.conn().NewStream(ctx, downloadDesc, full)
@@ -129,7 +129,7 @@ func (g *Gateway) upload(m *method) grpc.StreamHandler {
 		if err := m.readKey(first, &k); err != nil {
 			return err
 		}
-		call := repeated{g: g, write: true, safe: k.requestID}
+		call := g.repeated(routing.Effect{Write: true, Once: !k.requestID})
 		return call.route(stream.Context(), &k, m.creates, func(ctx context.Context, s *shard) (bool, error) {
 			return u.send(ctx, s)
 		})

@@ -68,7 +68,7 @@ func (g *Gateway) recordService() *grpc.ServiceDesc {
 	}
 }
 
-// unaryHandler receives the request as a frame. Interceptors see frames too.
+// unaryHandler receives the request as a frame. Interceptors see it as message.Undecoded.
 func (g *Gateway) unaryHandler(full string, handle func(ctx context.Context, in *frame) (any, error)) grpc.MethodHandler {
 	return func(service any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		in := &frame{keep: true}
@@ -76,14 +76,12 @@ func (g *Gateway) unaryHandler(full string, handle func(ctx context.Context, in 
 			return nil, err
 		}
 		defer in.free()
-		if err := g.tooLarge(full, in); err != nil {
-			return nil, err
-		}
-		if interceptor == nil {
+		return interceptor(ctx, in, &grpc.UnaryServerInfo{Server: service, FullMethod: full}, func(ctx context.Context, _ any) (any, error) {
+			if err := g.tooLarge(full, in); err != nil {
+				return nil, err
+			}
 			return handle(ctx, in)
-		}
-		return interceptor(ctx, in, &grpc.UnaryServerInfo{Server: service, FullMethod: full},
-			func(ctx context.Context, _ any) (any, error) { return handle(ctx, in) })
+		})
 	}
 }
 
@@ -141,7 +139,7 @@ type tried struct {
 func (g *Gateway) again(ctx context.Context, m *method, k *key, in, out *frame, before *tried) error {
 	ctx, cancel := g.bounded(ctx)
 	defer cancel()
-	call := repeated{g: g, write: m.write, safe: !m.write || k.requestID}
+	call := g.repeated(routing.Effect{Write: m.write, Once: !k.requestID})
 	if before != nil {
 		first := func(context.Context, *shard) (bool, error) { return before.sent, before.err }
 		if done, err := call.tryAt(ctx, before.table, before.route, before.shard, first); done {

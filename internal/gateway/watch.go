@@ -13,11 +13,12 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
-// watch hands on the changes of a group. Where the group goes to another shard it goes on there, from the last cursor that
-// was handed on: the caller's stream stays.
+// watch hands on the changes of a group. Where the group goes to another shard it goes on there, from the last cursor
+// that was handed on: the caller's stream stays.
 func (g *Gateway) watch(stream grpc.ServerStream) error {
 	in := &frame{}
 	if err := stream.RecvMsg(in); err != nil {
@@ -47,7 +48,7 @@ func (g *Gateway) watch(stream grpc.ServerStream) error {
 		moved, err := g.watchOnce(ctx, stream, request)
 		select {
 		case <-g.stopping:
-			return fail(codes.Unavailable, routing.ReasonStopping, "the gateway is stopping: go on from the last cursor")
+			return fail(codes.Unavailable, reason.Stopping, "the gateway is stopping: go on from the last cursor")
 		default:
 		}
 		if !moved || stream.Context().Err() != nil || routing.Judge(status.Convert(err), true).Fate == routing.Final {

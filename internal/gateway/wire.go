@@ -150,8 +150,8 @@ type fields struct {
 	requestID protowire.Number
 }
 
-// readKey reads the key of a request, wherever it stands in it. As in protobuf, of a field that comes twice the last one
-// counts, and messages that come twice are merged.
+// readKey reads the key of a request, wherever it stands in it. As in protobuf, of a field that comes twice the last
+// one counts, and messages that come twice are merged.
 func (f *fields) readKey(s scanner, k *key) error {
 	for s.left > 0 {
 		number, kind, length, err := s.next()

@@ -108,7 +108,7 @@ func TestItemsOfABatchAreForwardedUnchanged(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := readBatch(&frame{bufs: cut(t, encoded)}, "puts", 12, 1<<20)
+		b, err := readBatch(&frame{bufs: cut(t, encoded)}, "puts", true, 12, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +143,7 @@ func FuzzReadKey(f *testing.F) {
 		if proto.Unmarshal(b, decoded) == nil && err == nil && k.id != decoded.GetKey().GetId() {
 			t.Errorf("read id %d, protobuf reads %d", k.id, decoded.GetKey().GetId())
 		}
-		batch, err := readBatch(&frame{bufs: bufs}, "puts", 8, 1<<20)
+		batch, err := readBatch(&frame{bufs: bufs}, "puts", true, 8, 1<<20)
 		if err == nil {
 			batch.free()
 		}

@@ -6,14 +6,15 @@ import (
 	iofs "io/fs"
 	"path"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // activeFile is the file of the active segment at a start, before anything of it is read: which bytes of it can hold
 // frames.
 type activeFile struct {
-	mark    Mark // the newer whole slot of the mark file; the zero Mark where there is none
-	badMark [markSlots]error
+	mark    format.Mark // the newer whole slot of the mark file; the zero Mark where there is none
+	badMark [format.MarkSlots]error
 	file    vfs.File // nil: there is no active segment, or its file is gone
 	size    int64    // of the file
 	// end is where the data ends: what is behind, up to size, is room that was never written and reads as zero.
@@ -23,7 +24,7 @@ type activeFile struct {
 
 // openActiveFile opens the active segment of a group for writing, and begins to make durable what it holds: nothing
 // of it counts before awaitSync (rule 3). The room at its end is not read: it can be as large as all the rest.
-func openActiveFile(opts Options, m *Manifest) (*activeFile, error) {
+func openActiveFile(opts Options, m *format.Manifest) (*activeFile, error) {
 	a, err := findActiveFile(opts, m, opts.FS.OpenWrite)
 	if err == nil && a.file != nil {
 		file := a.file
@@ -40,7 +41,7 @@ func openActiveFile(opts Options, m *Manifest) (*activeFile, error) {
 }
 
 // lookAtActiveFile is openActiveFile for a plan: nothing is made durable, and no file stays open.
-func lookAtActiveFile(opts Options, m *Manifest) (*activeFile, error) {
+func lookAtActiveFile(opts Options, m *format.Manifest) (*activeFile, error) {
 	a, err := findActiveFile(opts, m, opts.FS.Open)
 	if err != nil {
 		return nil, err
@@ -48,16 +49,16 @@ func lookAtActiveFile(opts Options, m *Manifest) (*activeFile, error) {
 	return a, a.close()
 }
 
-func findActiveFile(opts Options, m *Manifest, open func(name string) (vfs.File, error)) (a *activeFile, err error) {
+func findActiveFile(opts Options, m *format.Manifest, open func(name string) (vfs.File, error)) (a *activeFile, err error) {
 	a = new(activeFile)
-	if a.mark, _, a.badMark, err = ReadMark(opts.FS, opts.Dir); err != nil {
+	if a.mark, _, a.badMark, err = format.ReadMark(opts.FS, opts.Dir); err != nil {
 		return nil, err
 	}
-	s, ok := m.activeSegment()
+	s, ok := m.ActiveSegment()
 	if !ok {
 		return a, nil
 	}
-	name := path.Join(opts.Dir, SegmentName(s.Number))
+	name := path.Join(opts.Dir, format.SegmentName(s.Number))
 	a.file, err = open(name)
 	if errors.Is(err, iofs.ErrNotExist) {
 		return a, nil
@@ -65,7 +66,7 @@ func findActiveFile(opts Options, m *Manifest, open func(name string) (vfs.File,
 	if err != nil {
 		return nil, err
 	}
-	if a.size, a.end, err = dataEnd(a.file, a.mark.below(s)); err != nil {
+	if a.size, a.end, err = dataEnd(a.file, a.mark.Below(s)); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: where its data ends: %w", name, err), a.close())
 	}
 	return a, nil
@@ -104,22 +105,4 @@ func (a *activeFile) close() error {
 		return f.Close()
 	}
 	return nil
-}
-
-// activeSegment is the last segment where it is not sealed.
-func (m *Manifest) activeSegment() (ManifestSegment, bool) {
-	n := len(m.Segments)
-	if n == 0 || m.Segments[n-1].Sealed() {
-		return ManifestSegment{}, false
-	}
-	return m.Segments[n-1], true
-}
-
-// below is the offset in a segment up to which the mark says that everything was synced; the end of the header where it
-// says nothing of this segment.
-func (m Mark) below(s ManifestSegment) int64 {
-	if m.Segment != s.ID {
-		return SegmentHeaderBytes
-	}
-	return max(m.Offset, SegmentHeaderBytes)
 }

@@ -3,6 +3,7 @@ package group
 import (
 	"fmt"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/index"
 )
 
@@ -11,7 +12,7 @@ const applyChunk = 256
 
 // Apply makes all entries up to index visible: they are committed. Returns after the index is updated. Entries are
 // given to each, which may be nil, in order; each must not change the log.
-func (l *Log) Apply(through uint64, each func(*Entry)) error {
+func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
 	if err := l.usable(); err != nil {
@@ -48,17 +49,17 @@ func (l *Log) applyChunk(chunk []tailEntry) error {
 	defer l.mu.Unlock()
 	for i := range chunk {
 		t := &chunk[i]
-		if t.entry.Kind == KindPut || t.entry.Kind == KindDelete {
+		if t.entry.Kind == format.KindPut || t.entry.Kind == format.KindDelete {
 			if err := l.applyVersion(t.entry.ID, t.loc); err != nil {
 				return err
 			}
-			if t.entry.Codec == CodecBlob && t.entry.Kind == KindPut {
-				if ref, err := DecodeBlobRef(t.entry.Data); err == nil {
+			if t.entry.Codec == format.CodecBlob && t.entry.Kind == format.KindPut {
+				if ref, err := format.DecodeBlobRef(t.entry.Data); err == nil {
 					l.blobs.refer(ref)
 				}
 			}
 		}
-		if t.entry.Kind == KindConf && t.entry.Index > l.state.confIndex {
+		if t.entry.Kind == format.KindConf && t.entry.Index > l.state.confIndex {
 			l.state.confsAhead = append(l.state.confsAhead, t.entry.Index)
 		}
 		l.applied.Store(t.entry.Index)

@@ -9,22 +9,24 @@ import (
 
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/group/format"
 )
 
 // MissingBlobs gives the blobs that entries refer to and that are not here, each once. A member fetches them before it
 // appends the entries (BlobWriter). Cheap where no entry refers to one.
-func (l *Log) MissingBlobs(entries []*raftpb.Entry) ([]BlobRef, error) {
-	var out []BlobRef
+func (l *Log) MissingBlobs(entries []*raftpb.Entry) ([]format.BlobRef, error) {
+	var out []format.BlobRef
 	var seen map[uuid.UUID]bool
 	for _, r := range entries {
-		if r.GetType() != raftpb.EntryNormal || len(r.Data) < payloadHeaderBytes || Codec(r.Data[1]) != CodecBlob {
+		if r.GetType() != raftpb.EntryNormal || len(r.Data) < format.PayloadHeaderBytes || format.Codec(r.Data[1]) != format.CodecBlob {
 			continue
 		}
-		e, err := DecodePayload(r)
+		e, err := format.DecodePayload(r)
 		if err != nil {
 			return nil, fmt.Errorf("group %s: %w", l.opts.Identity.Name, err)
 		}
-		ref, err := DecodeBlobRef(e.Data)
+		ref, err := format.DecodeBlobRef(e.Data)
 		if err != nil {
 			return nil, fmt.Errorf("group %s: index %d: %w", l.opts.Identity.Name, r.GetIndex(), err)
 		}
@@ -47,45 +49,44 @@ func (l *Log) MissingBlobs(entries []*raftpb.Entry) ([]BlobRef, error) {
 }
 
 // hasBlob tells whether a blob is here: it gets its name only when all of it is written and synced.
-func (l *Log) hasBlob(ref BlobRef) (bool, error) {
+func (l *Log) hasBlob(ref format.BlobRef) (bool, error) {
 	if err := l.enter(); err != nil {
 		return false, err
 	}
 	defer l.leave()
-	info, err := l.fs.Stat(path.Join(l.dir, BlobName(ref.ID)))
+	info, err := l.fs.Stat(path.Join(l.dir, format.BlobName(ref.ID)))
 	if errors.Is(err, iofs.ErrNotExist) {
 		return false, nil
 	}
-	return err == nil && info.Size() == BlobFileBytes(ref.Size), err
+	return err == nil && info.Size() == format.BlobFileBytes(ref.Size), err
 }
 
-// BlobWriter receives the data of a blob that an entry of another member refers to. Commit checks size and checksum against
-// the reference (ErrCorrupt), and makes it durable; damage of that blob is gone then. Close without Commit removes it. The
-// blob stays until the log is loaded anew without an entry that refers to it.
-func (l *Log) BlobWriter(ref BlobRef) (BlobWriter, error) {
+// BlobWriter receives the data of a blob that an entry of another member refers to. Commit checks size and checksum
+// against the reference (ErrCorrupt), and makes it durable; damage of that blob is gone then. Close without Commit
+// removes it. The blob stays until the log is loaded anew without an entry that refers to it.
+func (l *Log) BlobWriter(ref format.BlobRef) (format.BlobWriter, error) {
 	if err := l.usable(); err != nil {
 		return nil, err
 	}
 	// Two may receive the same blob: each writes a file of its own, and either may win.
-	suffix := "." + strconv.FormatUint(l.received.Add(1), 10) + TmpSuffix
-	w, err := createBlob(l.fs, l.dir, ref.ID, suffix)
+	suffix := "." + strconv.FormatUint(l.received.Add(1), 10) + format.TmpSuffix
+	w, err := format.ReceiveBlob(l.fs, l.dir, ref, suffix)
 	if err != nil {
 		return nil, err
 	}
-	w.want = &ref
-	return &blobReceiver{blobWriter: w, log: l}, nil
+	return &blobReceiver{BlobWriter: w, log: l}, nil
 }
 
-// blobReceiver is a blobWriter that knows what must come.
+// blobReceiver tells the log when the blob is whole.
 type blobReceiver struct {
-	*blobWriter
+	format.BlobWriter
 	log *Log
 }
 
-func (w *blobReceiver) Commit() (BlobRef, error) {
-	ref, err := w.blobWriter.Commit()
+func (w *blobReceiver) Commit() (format.BlobRef, error) {
+	ref, err := w.BlobWriter.Commit()
 	if err == nil {
-		w.log.forgetDamage(func(d *Damage) bool { return d.File == BlobName(ref.ID) })
+		w.log.forgetDamage(func(d *format.Damage) bool { return d.File == format.BlobName(ref.ID) })
 	}
 	return ref, err
 }

@@ -11,6 +11,8 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/grouptest"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -25,7 +27,7 @@ func follower(t *testing.T, d *logDriver) *Log {
 }
 
 // blobEntry makes a blob on the leader, and the entry that refers to it.
-func blobEntry(t *testing.T, d *logDriver, data []byte) (BlobRef, *raftpb.Entry) {
+func blobEntry(t *testing.T, d *logDriver, data []byte) (format.BlobRef, *raftpb.Entry) {
 	t.Helper()
 	w, err := d.log.CreateBlob()
 	ok(t, err)
@@ -33,15 +35,15 @@ func blobEntry(t *testing.T, d *logDriver, data []byte) (BlobRef, *raftpb.Entry)
 	ok(t, err)
 	ref, err := w.Commit()
 	ok(t, errors.Join(err, w.Close()))
-	return ref, d.entry(d.last()+1, Entry{ID: 50, Codec: CodecBlob, Data: ref.Encode()})
+	return ref, d.entry(d.last()+1, format.Entry{ID: 50, Codec: format.CodecBlob, Data: ref.Encode()})
 }
 
 func TestAMemberReceivesABlobBeforeItsEntry(t *testing.T) {
 	d := exporter(t)
 	l := follower(t, d)
-	data := randomBytes(4, 2<<20)
+	data := grouptest.RandomBytes(4, 2<<20)
 	ref, entry := blobEntry(t, d, data)
-	plain := d.entry(d.last()+2, Entry{ID: 1, Data: []byte("x")})
+	plain := d.entry(d.last()+2, format.Entry{ID: 1, Data: []byte("x")})
 	missing, err := l.MissingBlobs([]*raftpb.Entry{plain, entry, entry})
 	if err != nil || len(missing) != 1 || missing[0] != ref {
 		t.Fatal(missing, err)
@@ -63,7 +65,7 @@ func TestAMemberReceivesABlobBeforeItsEntry(t *testing.T) {
 		}
 	}
 	// Compaction drops other blobs meanwhile, and the entry comes.
-	drop := d.entry(d.last()+1, Entry{ID: 20, Kind: KindDelete})
+	drop := d.entry(d.last()+1, format.Entry{ID: 20, Kind: format.KindDelete})
 	ok(t, l.Append(nil, []*raftpb.Entry{drop}))
 	ok(t, l.Sync())
 	ok(t, l.Apply(drop.GetIndex(), nil))
@@ -95,7 +97,7 @@ func TestAMemberReceivesABlobBeforeItsEntry(t *testing.T) {
 func TestABlobThatIsReceivedWrongIsNotThere(t *testing.T) {
 	d := exporter(t)
 	l := follower(t, d)
-	data := randomBytes(4, 1<<20+7)
+	data := grouptest.RandomBytes(4, 1<<20+7)
 	ref, entry := blobEntry(t, d, data)
 	before := len(dirNames(t, l))
 	for what, bad := range map[string][]byte{
@@ -104,7 +106,7 @@ func TestABlobThatIsReceivedWrongIsNotThere(t *testing.T) {
 		w, err := l.BlobWriter(ref)
 		ok(t, err)
 		_, err = w.Write(bad)
-		if _, commitErr := w.Commit(); !errors.Is(errors.Join(err, commitErr), ErrCorrupt) {
+		if _, commitErr := w.Commit(); !errors.Is(errors.Join(err, commitErr), format.ErrCorrupt) {
 			t.Errorf("%s: %v, %v", what, err, commitErr)
 		}
 		ok(t, w.Close())
@@ -120,11 +122,11 @@ func TestABlobThatIsReceivedWrongIsNotThere(t *testing.T) {
 	ok(t, err)
 	second, err := l.BlobWriter(ref)
 	ok(t, err)
-	for _, w := range []BlobWriter{first, second} {
+	for _, w := range []format.BlobWriter{first, second} {
 		_, err := w.Write(data)
 		ok(t, err)
 	}
-	for _, w := range []BlobWriter{second, first} {
+	for _, w := range []format.BlobWriter{second, first} {
 		_, err := w.Commit()
 		ok(t, errors.Join(err, w.Close()))
 	}
@@ -148,9 +150,9 @@ func TestABlobThatIsDamagedIsReceivedAnew(t *testing.T) {
 	d := exporter(t)
 	ref := *mustGet(t, d.log, 20).Blob
 	l := follower(t, d)
-	f, err := l.fs.OpenWrite(path.Join(l.dir, BlobName(ref.ID)))
+	f, err := l.fs.OpenWrite(path.Join(l.dir, format.BlobName(ref.ID)))
 	ok(t, err)
-	ok(t, errors.Join(flip(f, BlobChunkBytes), f.Close()))
+	ok(t, errors.Join(flip(f, format.BlobChunkBytes), f.Close()))
 	report, err := l.Verify(t.Context(), 0)
 	if err != nil || len(report.Damages) == 0 {
 		t.Fatal(report, err)
@@ -175,7 +177,7 @@ func mustGet(t *testing.T, l *Log, id int64) Record {
 
 func TestMissingBlobsOfABadReference(t *testing.T) {
 	d := exporter(t)
-	entry := d.entry(d.last()+1, Entry{ID: 1, Codec: CodecBlob, Data: make([]byte, BlobRefBytes)})
+	entry := d.entry(d.last()+1, format.Entry{ID: 1, Codec: format.CodecBlob, Data: make([]byte, format.BlobRefBytes)})
 	if _, err := d.log.MissingBlobs([]*raftpb.Entry{entry}); err == nil || !strings.Contains(err.Error(), "reference") {
 		t.Error(err)
 	}
@@ -209,12 +211,12 @@ func TestTombstonesStayUntilEveryMemberHasAppliedThem(t *testing.T) {
 		{&raftpb.ConfState{Voters: []uint64{1, 2, 3}}, 1 << 40, 0},
 	} {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
-		for _, kind := range []Kind{KindPut, KindDelete} { // indexes 1 to 5, and 6 to 10
+		for _, kind := range []format.Kind{format.KindPut, format.KindDelete} { // indexes 1 to 5, and 6 to 10
 			for id := range int64(5) {
-				d.put(Entry{Kind: kind, ID: id})
+				d.put(format.Entry{Kind: kind, ID: id})
 			}
 		}
-		d.put(Entry{ID: 9, Data: []byte("stays")})
+		d.put(format.Entry{ID: 9, Data: []byte("stays")})
 		ok(t, d.log.SetConf(c.conf, 1))
 		d.log.SetTombstoneLimit(c.limit)
 		ok(t, d.log.Seal())
@@ -232,7 +234,7 @@ func TestTombstonesStayUntilEveryMemberHasAppliedThem(t *testing.T) {
 func TestCompactLeavesWhatSlowMembersNeed(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	for i := range int64(60) {
-		d.put(Entry{ID: i % 3, Data: payload(i, 100)})
+		d.put(format.Entry{ID: i % 3, Data: payload(i, 100)})
 	}
 	_, err := d.log.Compact(t.Context(), CompactOptions{All: true, Through: 30})
 	ok(t, err)

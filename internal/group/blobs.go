@@ -7,10 +7,12 @@ import (
 	"sync"
 
 	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/group/format"
 )
 
-// blobSet knows which blobs entries refer to, and which are being read: a blob that no entry refers to any more is removed
-// when its last reader has closed it.
+// blobSet knows which blobs entries refer to, and which are being read: a blob that no entry refers to any more is
+// removed when its last reader has closed it.
 type blobSet struct {
 	mu     sync.Mutex
 	states map[uuid.UUID]*blobState
@@ -38,7 +40,7 @@ func (b *blobSet) state(id uuid.UUID) *blobState {
 }
 
 // refer notes that an entry refers to a blob.
-func (b *blobSet) refer(ref BlobRef) {
+func (b *blobSet) refer(ref format.BlobRef) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.state(ref.ID)
@@ -134,9 +136,9 @@ func (b *blobSet) forget(id uuid.UUID, s *blobState) bool {
 }
 
 // OpenBlob opens the data of a blob record for reading, each chunk checked. The file stays until it is closed, also
-// where compaction drops the version. Errors: ErrVersionNotFound where no entry refers to it and it is not there: it was compacted
-// away. *DamageError, which is noted.
-func (l *Log) OpenBlob(ref BlobRef) (BlobReader, error) {
+// where compaction drops the version. Errors: ErrVersionNotFound where no entry refers to it and it is not there: it
+// was compacted away. *DamageError, which is noted.
+func (l *Log) OpenBlob(ref format.BlobRef) (format.BlobReader, error) {
 	if err := l.enter(); err != nil {
 		return nil, err
 	}
@@ -144,11 +146,11 @@ func (l *Log) OpenBlob(ref BlobRef) (BlobReader, error) {
 	if !l.blobs.open(ref.ID) {
 		return nil, ErrVersionNotFound
 	}
-	r, err := OpenBlob(l.fs, l.dir, l.opts.Identity.Name, ref)
+	r, err := format.OpenBlob(l.fs, l.dir, l.opts.Identity.Name, ref)
 	if err != nil {
 		gone := l.isGone(ref.ID)
 		l.closeBlob(ref.ID)
-		var damage *DamageError
+		var damage *format.DamageError
 		if gone {
 			return nil, ErrVersionNotFound
 		}
@@ -160,18 +162,19 @@ func (l *Log) OpenBlob(ref BlobRef) (BlobReader, error) {
 	return &sharedBlob{BlobReader: r, log: l, id: ref.ID}, nil
 }
 
-// isGone tells whether a blob is not there, and is not missed: others ask by entries of theirs, which may be dropped here.
+// isGone tells whether a blob is not there, and is not missed: others ask by entries of theirs, which may be dropped
+// here.
 func (l *Log) isGone(id uuid.UUID) bool {
 	if l.blobs.isReferred(id) {
 		return false
 	}
-	_, err := l.fs.Stat(path.Join(l.dir, BlobName(id)))
+	_, err := l.fs.Stat(path.Join(l.dir, format.BlobName(id)))
 	return errors.Is(err, iofs.ErrNotExist)
 }
 
 // sharedBlob counts as a reader until it is closed.
 type sharedBlob struct {
-	BlobReader
+	format.BlobReader
 	log    *Log
 	id     uuid.UUID
 	closed sync.Once
@@ -180,7 +183,7 @@ type sharedBlob struct {
 // ReadAt reads, and notes damage that it finds.
 func (b *sharedBlob) ReadAt(p []byte, offset int64) (int, error) {
 	n, err := b.BlobReader.ReadAt(p, offset)
-	var damage *DamageError
+	var damage *format.DamageError
 	if errors.As(err, &damage) {
 		b.log.noteDamage(damage.Damage)
 	}
@@ -196,28 +199,28 @@ func (b *sharedBlob) Close() error {
 
 func (l *Log) closeBlob(id uuid.UUID) {
 	if l.blobs.close(id) {
-		l.removeFile(path.Base(BlobName(id)))
+		l.removeFile(format.BlobName(id))
 	}
 }
 
 func (l *Log) removeBlobs(ids []uuid.UUID) {
 	for _, id := range ids {
-		l.removeFile(BlobName(id))
+		l.removeFile(format.BlobName(id))
 	}
 }
 
 // dropBlob removes a blob that no entry refers to any more, as soon as nobody reads it.
 func (l *Log) dropBlob(id uuid.UUID) {
 	if l.blobs.drop(id) {
-		l.removeFile(BlobName(id))
+		l.removeFile(format.BlobName(id))
 	}
 }
 
 // CreateBlob begins a blob file. Nothing is visible until an entry refers to it; Commit makes it durable. A blob that
 // is not referred to is garbage and removed by the next load.
-func (l *Log) CreateBlob() (BlobWriter, error) {
+func (l *Log) CreateBlob() (format.BlobWriter, error) {
 	if err := l.usable(); err != nil {
 		return nil, err
 	}
-	return CreateBlob(l.fs, l.dir)
+	return format.CreateBlob(l.fs, l.dir)
 }

@@ -5,6 +5,9 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 )
 
 // Changes: what a log tells to those who follow it. An entry is a change while it is the newest version of its record:
@@ -17,11 +20,11 @@ type ChangesOptions struct {
 }
 
 // Changes reads the newest versions with an index above after, deletes included, in order of the index, and says up to
-// where it has read: what was superseded is passed over. Nothing above the applied index is read. The records are copies.
-// Nothing is locked or pinned when it returns.
+// where it has read: what was superseded is passed over. Nothing above the applied index is read. The records are
+// copies. Nothing is locked or pinned when it returns.
 //
-// ErrCursorExpired: tombstones above after may be gone, or a loss above it was accepted, or after is above all that this
-// log has; what was changed since cannot be told exactly. *DamageError: the next change cannot be read.
+// ErrCursorExpired: tombstones above after may be gone, or a loss above it was accepted, or after is above all that
+// this log has; what was changed since cannot be told exactly. *DamageError: the next change cannot be read.
 func (l *Log) Changes(ctx context.Context, after uint64, opts ChangesOptions) (records []Record, through uint64, err error) {
 	if err := l.enter(); err != nil {
 		return nil, after, err
@@ -75,7 +78,7 @@ func (c *changes) step() error {
 	defer unpinAll(views)
 	v := views[0]
 	c.again, c.damage = false, nil
-	err := l.frames(v, l.startOf(v, max(c.next, v.first)), func(step *FrameStep) bool { return c.frame(v, step) })
+	err := l.frames(v, l.startOf(v, max(c.next, v.first)), func(step *segio.FrameStep) bool { return c.frame(v, step) })
 	switch {
 	case err != nil:
 		return fmt.Errorf("group %s: changes: %w", l.opts.Identity.Name, err)
@@ -91,22 +94,22 @@ func (c *changes) step() error {
 }
 
 // frame takes one frame in. False: read no further in this segment.
-func (c *changes) frame(v view, step *FrameStep) bool {
+func (c *changes) frame(v view, step *segio.FrameStep) bool {
 	e := &step.Entry
 	inRange := e.Index >= c.next && e.Index <= c.through
 	switch {
-	case step.Status == FrameContent && (!inRange || !e.Kind.isVersion()):
+	case step.Status == segio.FrameContent && (!inRange || !e.Kind.IsVersion()):
 		return true
-	case step.Status == FrameContent:
+	case step.Status == segio.FrameContent:
 		newest, moved := c.log.isNewest(v, step)
 		if c.again = moved; newest {
-			c.damage = &DamageError{Damage: v.damage(c.log.opts.Identity.Name, step), ID: e.ID}
+			c.damage = &format.DamageError{Damage: v.damage(c.log.opts.Identity.Name, step), ID: e.ID}
 		}
 		return !newest && !moved
-	case step.Status != FrameWhole:
-		c.damage = &DamageError{Damage: v.damage(c.log.opts.Identity.Name, step)}
+	case step.Status != segio.FrameWhole:
+		c.damage = &format.DamageError{Damage: v.damage(c.log.opts.Identity.Name, step)}
 		return true // what follows says whether it was behind the cursor
-	case e.Kind == KindState || !c.log.isValid(e):
+	case e.Kind == format.KindState || !c.log.isValid(e):
 		return true
 	case e.Index <= c.next:
 		c.damage = nil // the bad bytes held nothing that is still to come
@@ -114,7 +117,7 @@ func (c *changes) frame(v view, step *FrameStep) bool {
 	if c.damage != nil && e.Index > c.next {
 		return false
 	}
-	if !inRange || !e.Kind.isVersion() {
+	if !inRange || !e.Kind.IsVersion() {
 		return true
 	}
 	newest, moved := c.log.isNewest(v, step)
@@ -126,11 +129,11 @@ func (c *changes) frame(v view, step *FrameStep) bool {
 }
 
 // take copies a record.
-func (c *changes) take(v view, step *FrameStep) bool {
+func (c *changes) take(v view, step *segio.FrameStep) bool {
 	e := &step.Entry
-	r := recordOf(v.segment, v.place(step.Offset, step.Bytes, e.Kind == KindDelete), e)
+	r := recordOf(v.segment, v.place(step.Offset, step.Bytes, e.Kind == format.KindDelete), e)
 	if err := r.finish(e, false); err != nil {
-		c.damage = &DamageError{Damage: v.damage(c.log.opts.Identity.Name, step), ID: e.ID}
+		c.damage = &format.DamageError{Damage: v.damage(c.log.opts.Identity.Name, step), ID: e.ID}
 		return false
 	}
 	r.Attributes, r.Data = bytes.Clone(r.Attributes), bytes.Clone(r.Data)
@@ -141,11 +144,11 @@ func (c *changes) take(v view, step *FrameStep) bool {
 	return !c.full && c.next <= c.through
 }
 
-// isNewest tells whether the version at a step of a view is the newest of its record; moved: the segment was swapped, so
-// that places in it mean nothing any more.
-func (l *Log) isNewest(v view, step *FrameStep) (newest, moved bool) {
+// isNewest tells whether the version at a step of a view is the newest of its record; moved: the segment was swapped,
+// so that places in it mean nothing any more.
+func (l *Log) isNewest(v view, step *segio.FrameStep) (newest, moved bool) {
 	e := &step.Entry
-	loc := v.place(step.Offset, step.Bytes, e.Kind == KindDelete)
+	loc := v.place(step.Offset, step.Bytes, e.Kind == format.KindDelete)
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	if v.moving || l.segmentAt(v.ordinal) != v.segment {
@@ -155,7 +158,8 @@ func (l *Log) isNewest(v view, step *FrameStep) (newest, moved bool) {
 	return ok && at == loc, false
 }
 
-// Applied is the index of the last entry applied, and a channel that is closed when another one is, or the log is closed.
+// Applied is the index of the last entry applied, and a channel that is closed when another one is, or the log is
+// closed.
 func (l *Log) Applied() (uint64, <-chan struct{}) {
 	changed := l.changed.wait()
 	return l.applied.Load(), changed

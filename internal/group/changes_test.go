@@ -12,6 +12,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -90,11 +91,11 @@ func TestChangesTellEveryLatestState(t *testing.T) {
 			for range 120 {
 				id := random.Int64N(40)
 				if random.IntN(3) == 0 {
-					d.put(Entry{ID: id, Kind: KindDelete})
+					d.put(format.Entry{ID: id, Kind: format.KindDelete})
 					delete(truth, id)
 				} else {
 					truth[id] = payload(id, 1+random.IntN(300))
-					d.put(Entry{ID: id, Data: truth[id]})
+					d.put(format.Entry{ID: id, Data: truth[id]})
 				}
 				switch random.IntN(20) {
 				case 0:
@@ -123,9 +124,9 @@ func TestChangesTellEveryLatestState(t *testing.T) {
 // A delete that was forgotten is never passed over: the cursor has expired.
 func TestChangesExpireBelowForgottenDeletes(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
-	d.put(Entry{ID: 1, Data: []byte("a")}, Entry{ID: 2, Data: []byte("b")})
+	d.put(format.Entry{ID: 1, Data: []byte("a")}, format.Entry{ID: 2, Data: []byte("b")})
 	seen := d.last()
-	d.put(Entry{ID: 1, Kind: KindDelete})
+	d.put(format.Entry{ID: 1, Kind: format.KindDelete})
 	deleted := d.last()
 	ok(t, d.log.Seal())
 	for range 2 { // the version first, the delete next
@@ -150,7 +151,7 @@ func TestChangesExpireBelowForgottenDeletes(t *testing.T) {
 		t.Fatalf("a cursor of the future: error %v", err)
 	}
 	ok(t, sealAndClose(d.log))
-	if _, _, err := d.log.Changes(context.Background(), deleted, ChangesOptions{RecordsMax: 1}); !errors.Is(err, ErrClosed) {
+	if _, _, err := d.log.Changes(context.Background(), deleted, ChangesOptions{RecordsMax: 1}); !errors.Is(err, format.ErrClosed) {
 		t.Fatalf("a closed log: error %v", err)
 	}
 }
@@ -158,9 +159,9 @@ func TestChangesExpireBelowForgottenDeletes(t *testing.T) {
 // What is not committed is not told, and what was cut off never.
 func TestChangesAreCommitted(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
-	d.put(Entry{ID: 1, Data: []byte("old")})
+	d.put(format.Entry{ID: 1, Data: []byte("old")})
 	at := d.last()
-	ok(t, d.append(Entry{ID: 1, Data: []byte("never")}, Entry{ID: 2, Data: []byte("never")}))
+	ok(t, d.append(format.Entry{ID: 1, Data: []byte("never")}, format.Entry{ID: 2, Data: []byte("never")}))
 	ok(t, d.log.Sync())
 	all := ChangesOptions{RecordsMax: 10, BytesMax: 100}
 	if records, through, err := d.log.Changes(context.Background(), at, all); err != nil || len(records) != 0 || through != at {
@@ -168,7 +169,7 @@ func TestChangesAreCommitted(t *testing.T) {
 	}
 	d.term = 3
 	ok(t, d.log.Append(nil, []*raftpb.Entry{
-		d.entry(at+1, Entry{ID: 3, Data: []byte("new")}), d.entry(at+2, Entry{ID: 1, Data: []byte("newer")}),
+		d.entry(at+1, format.Entry{ID: 3, Data: []byte("new")}), d.entry(at+2, format.Entry{ID: 1, Data: []byte("newer")}),
 	}))
 	ok(t, d.log.Sync())
 	ok(t, d.log.Apply(at+2, nil))
@@ -206,7 +207,7 @@ func TestChangesWakeThoseWhoWait(t *testing.T) {
 		})
 	}
 	for i := range int64(puts) {
-		d.put(Entry{ID: i % 50, Data: payload(i, 100)})
+		d.put(format.Entry{ID: i % 50, Data: payload(i, 100)})
 		if i%100 == 99 {
 			_, err := d.log.Compact(context.Background(), CompactOptions{All: true})
 			ok(t, err)
@@ -222,12 +223,12 @@ func TestChangesTellDamage(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 1<<20))
 	for i := range int64(10) {
-		d.put(Entry{ID: i, Data: payload(i, 200)})
+		d.put(format.Entry{ID: i, Data: payload(i, 200)})
 	}
 	records, _, err := d.log.Changes(context.Background(), 0, ChangesOptions{RecordsMax: 100, BytesMax: 1 << 20})
 	ok(t, err)
 	bad := records[4]
-	f, err := mem.OpenWrite(fmt.Sprintf("%s/%s", d.opts.Dir, SegmentName(bad.Location.Segment)))
+	f, err := mem.OpenWrite(fmt.Sprintf("%s/%s", d.opts.Dir, format.SegmentName(bad.Location.Segment)))
 	ok(t, err)
 	_, err = f.WriteAt([]byte{0xff, 0xff, 0xff}, bad.Location.Offset+150)
 	ok(t, err)
@@ -237,14 +238,14 @@ func TestChangesTellDamage(t *testing.T) {
 	if err != nil || len(got) != 4 || through != bad.Index-1 {
 		t.Fatalf("%d records through %d, %v", len(got), through, err)
 	}
-	var damage *DamageError
+	var damage *format.DamageError
 	if _, _, err := d.log.Changes(context.Background(), through, all); !errors.As(err, &damage) {
 		t.Fatalf("the damaged record is next: error %v", err)
 	}
 	if got, _, err := d.log.Changes(context.Background(), bad.Index, all); err != nil || len(got) != 5 {
 		t.Fatalf("behind the damage: %d records, %v", len(got), err)
 	}
-	d.put(Entry{ID: bad.ID, Data: []byte("anew")}) // what is superseded is missed by nobody
+	d.put(format.Entry{ID: bad.ID, Data: []byte("anew")}) // what is superseded is missed by nobody
 	if got, _, err := d.log.Changes(context.Background(), through, all); err != nil || len(got) != 6 {
 		t.Fatalf("the damaged record is superseded: %d records, %v", len(got), err)
 	}

@@ -10,6 +10,9 @@ import (
 	"syscall"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/grouptest"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -59,20 +62,20 @@ func coldLog(t *testing.T, cacheBytes int64, sizes ...int) (*logDriver, *coldFS)
 	fs := &coldFS{FS: vfstest.NewMem()}
 	d := newDriver(t, driverOptions(fs, Index, 8<<20))
 	for i, size := range sizes {
-		d.put(Entry{ID: int64(i), Data: coldData(int64(i), size), Attributes: coldAttributes})
+		d.put(format.Entry{ID: int64(i), Data: coldData(int64(i), size), Attributes: coldAttributes})
 	}
-	d.put(Entry{ID: math.MaxInt64}) // its batch says that those before are committed
+	d.put(format.Entry{ID: math.MaxInt64}) // its batch says that those before are committed
 	ok(t, sealAndClose(d.log))
-	d.opts.Loader = NewLoader(LoaderOptions{CacheBytes: cacheBytes})
+	d.opts.Loader = segio.NewLoader(segio.LoaderOptions{CacheBytes: cacheBytes})
 	d.load()
 	t.Cleanup(func() { ok(t, d.log.Close(false)) })
 	return d, fs
 }
 
-func coldData(id int64, size int) []byte { return randomBytes(uint64(id), size) }
+func coldData(id int64, size int) []byte { return grouptest.RandomBytes(uint64(id), size) }
 
 var coldAttributes = func() []byte {
-	b, err := EncodeAttributes(map[string][]byte{"a": []byte("b")})
+	b, err := format.EncodeAttributes(map[string][]byte{"a": []byte("b")})
 	if err != nil {
 		panic(err)
 	}
@@ -92,7 +95,7 @@ func (c *coldFS) reads(t *testing.T, d *logDriver, id int64, size int) (direct, 
 
 // The first read of a record passes by the page cache, those that follow do not, until a new round begins.
 func TestColdReadPassesByThePageCacheOnce(t *testing.T) {
-	sizes := []int{5000, 0, 1, 10 << 10, 200 << 10, 4096, DataBytesMax}
+	sizes := []int{5000, 0, 1, 10 << 10, 200 << 10, 4096, format.DataBytesMax}
 	d, fs := coldLog(t, math.MaxInt64, sizes...)
 	for _, id := range []int64{0, 3, 4, 6} { // each begins in a block of its own
 		for i, want := range []int64{1, 0, 0} {
@@ -104,7 +107,7 @@ func TestColdReadPassesByThePageCacheOnce(t *testing.T) {
 	for id, size := range sizes {
 		fs.reads(t, d, int64(id), size)
 	}
-	d.opts.Loader.cache.round.Add(1)
+	d.opts.Loader.ForgetCache()
 	if direct, cached := fs.reads(t, d, 0, sizes[0]); direct != 1 || cached != 0 {
 		t.Errorf("in a new round: %d past the page cache, %d through it", direct, cached)
 	}
@@ -112,7 +115,7 @@ func TestColdReadPassesByThePageCacheOnce(t *testing.T) {
 		!bytes.Equal(r.Attributes, coldAttributes) {
 		t.Errorf("metadata only: %d bytes of data, size %d, %v", len(r.Data), r.Size, err)
 	}
-	d.opts.Loader.cache.round.Add(1)
+	d.opts.Loader.ForgetCache()
 	buffer := make([]byte, 0, 16<<10)
 	if r, err := d.log.Get(0, GetOptions{Buffer: buffer}); err != nil || &r.Attributes[0] != &buffer[:1][0] {
 		t.Errorf("the buffer was not used: %v", err)
@@ -122,20 +125,20 @@ func TestColdReadPassesByThePageCacheOnce(t *testing.T) {
 // What the page cache cannot hold is cold again.
 func TestColdRoundEndsWhenThePageCacheIsFull(t *testing.T) {
 	d, fs := coldLog(t, 25<<10, 10<<10, 10<<10, 10<<10, 10<<10)
-	cache := d.opts.Loader.cache
 	for id := range int64(3) {
 		fs.reads(t, d, id, 10<<10)
 		fs.reads(t, d, id, 10<<10)
 	}
-	if cache.round.Load() != 1 || cache.bytes.Load() != 0 {
-		t.Fatalf("round %d, %d bytes in it", cache.round.Load(), cache.bytes.Load())
+	if round := d.opts.Loader.CacheRound(); round != 1 {
+		t.Fatalf("round %d", round)
 	}
 	if direct, _ := fs.reads(t, d, 0, 10<<10); direct != 1 {
 		t.Error("a record is not cold again")
 	}
 }
 
-// Where the file system or the moment does not allow it, records are read in the ordinary way; an error of the device is one.
+// Where the file system or the moment does not allow it, records are read in the ordinary way; an error of the device
+// is one.
 func TestColdReadRefused(t *testing.T) {
 	d, fs := coldLog(t, math.MaxInt64, 5000, 5000, 5000)
 	fs.openErr = syscall.EMFILE
@@ -153,7 +156,7 @@ func TestColdReadRefused(t *testing.T) {
 
 	d, fs = coldLog(t, math.MaxInt64, 5000)
 	fs.readErr = syscall.EIO
-	var damage *DamageError
+	var damage *format.DamageError
 	if _, err := d.get(0); !errors.As(err, &damage) || damage.ID != 0 {
 		t.Errorf("the device refuses: %v", err)
 	}
@@ -167,11 +170,11 @@ func TestColdReadRefused(t *testing.T) {
 // A frame that was read past the page cache is checked like any other.
 func TestColdReadChecks(t *testing.T) {
 	d, fs := coldLog(t, math.MaxInt64, 5000, 5000)
-	f, err := fs.OpenWrite(path.Join(d.opts.Dir, SegmentName(1)))
+	f, err := fs.OpenWrite(path.Join(d.opts.Dir, format.SegmentName(1)))
 	ok(t, err)
-	_, err = f.WriteAt([]byte{0xaa}, SegmentHeaderBytes+FrameHeaderBytes+1000)
+	_, err = f.WriteAt([]byte{0xaa}, format.SegmentHeaderBytes+format.FrameHeaderBytes+1000)
 	ok(t, errors.Join(err, f.Close()))
-	var damage *DamageError
+	var damage *format.DamageError
 	if _, err := d.get(0); !errors.As(err, &damage) {
 		t.Errorf("a changed byte: %v", err)
 	}
@@ -205,7 +208,7 @@ func TestColdReadsBesideEachOther(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	if d.opts.Loader.cache.round.Load() == 0 {
+	if d.opts.Loader.CacheRound() == 0 {
 		t.Error("no round ended")
 	}
 }

@@ -9,13 +9,16 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/group/format"
 )
 
 const (
-	// compactShare of a segment must be superseded, or tombstones that may go, before it is rewritten, unless CompactOptions.All.
+	// compactShare of a segment must be superseded, or tombstones that may go, before it is rewritten, unless
+	// CompactOptions.All.
 	compactShare = 4
-	// compactBufferBytes are written at a time.
-	compactBufferBytes = 1 << 20
+	// paceBytes are read between two waits for the rate.
+	paceBytes = 1 << 20
 )
 
 // errNothingToDrop and errConfAhead leave a segment as it is.
@@ -31,8 +34,8 @@ type compaction struct {
 	opts    CompactOptions
 	history *history
 	applied uint64
-	// forgotten: entries above it with a request id are kept, because a replica's window may ask for them after a restart: a repeated
-	// write must find the first one (section 8 of the design: retries are exact).
+	// forgotten: entries above it with a request id are kept, because a replica's window may ask for them after a
+	// restart: a repeated write must find the first one (section 8 of the design: retries are exact).
 	forgotten uint64
 	now       time.Time
 	pace      pace
@@ -41,11 +44,12 @@ type compaction struct {
 	garbage   bytesByOrdinal // bytes of blobs whose entries are superseded
 }
 
-// Compact rewrites sealed, committed, applied segments without the versions that retention and open snapshots no
-// longer need, merges small neighbours, and takes out of the manifest what is left empty. Checks the room first (ErrNoSpace). One at a time per Log; serving goes on. A superseded version is kept if
-// it is among the newest Retention.Versions of its record, was committed less than Retention.MinAge ago, is seen by an
-// open snapshot, or carries a request id that a repeated write may still ask for. A tombstone goes once no older version of
-// its record is stored any more, one Compact later than these, and no repeated delete may ask for it. A group with damage is not compacted: *DamageError.
+// Compact rewrites sealed, committed, applied segments without the versions that retention and open snapshots no longer
+// need, merges small neighbours, and takes out of the manifest what is left empty. Checks the room first (ErrNoSpace).
+// One at a time per Log; serving goes on. A superseded version is kept if it is among the newest Retention.Versions of
+// its record, was committed less than Retention.MinAge ago, is seen by an open snapshot, or carries a request id that a
+// repeated write may still ask for. A tombstone goes once no older version of its record is stored any more, one
+// Compact later than these, and no repeated delete may ask for it. A group with damage is not compacted: *DamageError.
 // Segments rewritten before an error stay rewritten; the report counts them.
 func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, error) {
 	l.compacting.Lock() // Close waits for it, and ends l.ctx before
@@ -55,7 +59,7 @@ func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, 
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(l.ctx, func() { cancel(ErrClosed) })()
+	defer context.AfterFunc(l.ctx, func() { cancel(format.ErrClosed) })()
 	c := &compaction{Log: l, ctx: ctx, opts: opts, applied: l.applied.Load(), forgotten: l.forgotten(DefaultRequestWindow), now: l.now()}
 	if opts.Unsafe {
 		c.forgotten = math.MaxUint64
@@ -75,9 +79,9 @@ func (c *compaction) stopped() error { return context.Cause(c.ctx) }
 func (c *compaction) run() error {
 	c.mu.Lock()
 	c.expireSnapshots(c.now)
-	var damage *DamageError
+	var damage *format.DamageError
 	if len(c.state.damages) > 0 {
-		damage = &DamageError{Damage: *c.state.damages[0]}
+		damage = &format.DamageError{Damage: *c.state.damages[0]}
 	}
 	c.mu.Unlock()
 	if damage != nil {
@@ -121,7 +125,7 @@ func (c *compaction) rewriteRuns(views []view) (failed error) {
 	for _, run := range c.runs(views) {
 		err := c.stopped()
 		if err == nil && c.worth(run) {
-			if err = c.compactRun(run); errors.Is(err, ErrNoSpace) && len(run) > 1 {
+			if err = c.compactRun(run); errors.Is(err, format.ErrNoSpace) && len(run) > 1 {
 				err = errors.Join(err, c.compactAlone(run))
 			}
 		}
@@ -133,7 +137,7 @@ func (c *compaction) rewriteRuns(views []view) (failed error) {
 			// Nor is anything behind it: the floor must not pass a membership change that is not in the manifest.
 			c.logger.Debug("segment is compacted later", "group", c.Log.opts.Identity.Name, "segment", run[0].number, "why", err)
 			return failed
-		case errors.Is(err, ErrNoSpace):
+		case errors.Is(err, format.ErrNoSpace):
 			failed = err
 		case err != nil:
 			return err
@@ -149,15 +153,15 @@ func (c *compaction) compactAlone(run []view) error {
 		if !c.worth(alone) {
 			continue
 		}
-		if err := c.compactRun(alone); err != nil && !errors.Is(err, errNothingToDrop) && !errors.Is(err, ErrNoSpace) {
+		if err := c.compactRun(alone); err != nil && !errors.Is(err, errNothingToDrop) && !errors.Is(err, format.ErrNoSpace) {
 			return err
 		}
 	}
 	return nil
 }
 
-// compactable pins the segments that are sealed and wholly applied: all but the last ones. An empty one whose first index
-// is not applied may still be cut off with the log.
+// compactable pins the segments that are sealed and wholly applied: all but the last ones. An empty one whose first
+// index is not applied may still be cut off with the log.
 func (c *compaction) compactable() []view {
 	views := c.views(0, c.applied)
 	through := c.applied
@@ -188,8 +192,8 @@ func (c *compaction) raiseFloor() error {
 	if err := c.settle(); err != nil {
 		return err
 	}
-	if err := c.writeManifest(func(m *Manifest) { m.TombstoneFloor = floor }); err != nil {
-		return fmt.Errorf("tombstone floor: %w", noSpace(err))
+	if err := c.writeManifest(func(m *format.Manifest) { m.TombstoneFloor = floor }); err != nil {
+		return fmt.Errorf("tombstone floor: %w", format.NoSpace(err))
 	}
 	return nil
 }
@@ -201,7 +205,7 @@ func (c *compaction) compactRun(run []view) error {
 		drop := v.used.figures()
 		bytes, superseded, rows = bytes+v.end, superseded+drop, rows+v.rowCount.Load()
 	}
-	if err := c.room(max(0, bytes-superseded) + hintBytesFor(rows)); err != nil {
+	if err := format.CheckRoom(c.fs, c.dir, max(0, bytes-superseded)+hintBytesFor(rows), "a new segment"); err != nil {
 		return err
 	}
 	if err := c.memory.ask(c.memoryBytes() + c.memoryOf(int(rows), bytes)); err != nil {
@@ -216,36 +220,25 @@ func (c *compaction) compactRun(run []view) error {
 	if err != nil {
 		return err
 	}
-	after := r.bytes
-	err = c.swap([]*rewrite{r.rewrite}, func(m *Manifest) {
+	err = c.swap([]*rewrite{r.rewrite}, func(m *format.Manifest) {
 		if through > m.CompactedThrough {
 			m.CompactedThrough, m.CompactedTerm = through, term
 		}
-		// What was applied is committed, also where Raft has not told yet: Load applies no more than the hard state says.
+		// What was applied is committed, also where Raft has not told yet: Load applies no more than the hard state
+		// says.
 		c.w.hard.Commit = max(c.w.hard.Commit, through)
 		m.HardState = c.hardForManifest()
 	})
 	if err != nil {
-		return noSpace(err)
+		return format.NoSpace(err)
 	}
 	c.report.SegmentsRewritten += len(run)
 	c.report.EntriesDropped += r.dropped
 	c.report.BytesBefore += bytes
-	c.report.BytesAfter += after
+	if r.next != nil {
+		c.report.BytesAfter += r.next.bytes
+	}
 	return c.dropBlobs(r.blobs)
-}
-
-// room tells ErrNoSpace where the volume has less free.
-func (c *compaction) room(bytes int64) error {
-	space, err := c.fs.Space(c.dir)
-	if err != nil {
-		return err
-	}
-	if space.FreeBytes < bytes {
-		return fmt.Errorf("%w: %s has %d bytes free, a segment needs %d; delete other files or grow the volume",
-			ErrNoSpace, c.dir, space.FreeBytes, bytes)
-	}
-	return nil
 }
 
 // dropBlobs removes the blobs of dropped entries to which no other entry refers. Where some cannot be read, which may,
@@ -274,9 +267,9 @@ func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 }
 
 // blobsOf gives the blobs that entries of a segment refer to.
-func (l *Log) blobsOf(v view) ([]HintBlob, error) {
+func (l *Log) blobsOf(v view) ([]format.HintBlob, error) {
 	if v.rows != nil {
-		return v.rows.blobs, nil
+		return v.rows.Blobs, nil
 	}
 	h, err := l.hintOf(v)
 	if err != nil {

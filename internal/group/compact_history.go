@@ -5,6 +5,7 @@ import (
 	"math"
 	"path"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/index"
 )
 
@@ -33,7 +34,7 @@ type row struct {
 }
 
 // mayGo tells whether a delete is a tombstone without older versions, at or below the floor.
-func (h *history) mayGo(e *Entry) bool {
+func (h *history) mayGo(e *format.Entry) bool {
 	r, ok := h.tombstones[e.ID]
 	return ok && r.index == e.Index && r.index <= h.floor
 }
@@ -120,24 +121,24 @@ func (c *compaction) eachRow(v view, fn func(row)) error {
 	}
 	ordinal := uint64(v.ordinal) << 44
 	through := min(v.through, c.applied)
-	for i := len(rows.ids) - 1; i >= 0; i-- {
-		if at := v.first + uint64(rows.indexes[i]); at <= through {
-			fn(row{rows.ids[i], at, index.Loc(rows.places[i] | ordinal)})
+	for i := len(rows.IDs) - 1; i >= 0; i-- {
+		if at := v.first + uint64(rows.Indexes[i]); at <= through {
+			fn(row{rows.IDs[i], at, index.Loc(rows.Places[i] | ordinal)})
 		}
 	}
 	return nil
 }
 
 // columns gives the rows of a segment, each record's in order of place.
-func (c *compaction) columns(v view) (rowTable, error) {
+func (c *compaction) columns(v view) (format.Rows, error) {
 	if v.rows != nil {
 		return *v.rows, nil
 	}
 	h, err := c.hintOf(v)
 	if err != nil {
-		return rowTable{}, fmt.Errorf("%s: %w", path.Base(v.path), err)
+		return format.Rows{}, fmt.Errorf("%s: %w", path.Base(v.path), err)
 	}
-	return rowTable{ids: h.IDs, places: h.Places, indexes: h.Indexes}, nil
+	return format.Rows{IDs: h.IDs, Places: h.Places, Indexes: h.Indexes}, nil
 }
 
 // validOffsets gives where the frames of versions stand that are not void: one bit for 8 bytes of the segment, in which

@@ -3,6 +3,7 @@ package group
 import (
 	"time"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/index"
 )
 
@@ -43,14 +44,14 @@ type aged struct {
 }
 
 // add takes in an entry.
-func (a *aged) add(e *Entry, bytes int64) {
+func (a *aged) add(e *format.Entry, bytes int64) {
 	commitTime := e.CommitTime
 	if a.bytes == 0 {
 		a.oldest, a.newest = commitTime, commitTime
 	}
 	a.bytes += bytes
-	if e.Kind == KindPut && e.Codec == CodecBlob {
-		if ref, err := DecodeBlobRef(e.Data); err == nil {
+	if e.Kind == format.KindPut && e.Codec == format.CodecBlob {
+		if ref, err := format.DecodeBlobRef(e.Data); err == nil {
 			a.blobs += ref.Size
 		}
 	}
@@ -103,7 +104,7 @@ func (l *Log) reclaim(now time.Time) Reclaim {
 			r.Newest += superseded
 			continue
 		}
-		requests := s.requestCount.Load() * requestFrameBytes
+		requests := s.requestCount.Load() * format.RequestFrameBytes
 		r.Sealed += s.bytes - requests
 		young, youngBlobs := s.aged.at(now)
 		young = min(superseded, young)
@@ -266,7 +267,7 @@ func (c *compaction) sealEarly() error {
 		}
 		c.wmu.Unlock()
 		if err != nil {
-			return noSpace(err)
+			return format.NoSpace(err)
 		}
 	}
 	return nil
@@ -299,7 +300,7 @@ func (c *compaction) droppable(v view) int64 {
 	}
 	bytes := max(0, superseded-c.kept[v.ordinal]-young) + c.history.tombstoneBytes[v.ordinal]
 	if v.through <= c.forgotten {
-		bytes += v.requestCount.Load() * requestFrameBytes
+		bytes += v.requestCount.Load() * format.RequestFrameBytes
 	}
 	return bytes
 }

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -65,14 +66,14 @@ func TestCompactionIsDueAgainWhenWhatKeptSomethingHasEnded(t *testing.T) {
 				d := newDriver(t, opts)
 				d.time = time.Now().UnixNano()
 				for id := range int64(count) {
-					d.put(Entry{ID: id, Data: payload(id, 1000)})
+					d.put(format.Entry{ID: id, Data: payload(id, 1000)})
 				}
 				end := c.before(d)
 				for id := range int64(count) {
-					d.put(Entry{ID: id, Data: payload(id+1, 1000)})
+					d.put(format.Entry{ID: id, Data: payload(id+1, 1000)})
 				}
 				ok(t, d.log.Seal())
-				d.put(Entry{ID: count})
+				d.put(format.Entry{ID: count})
 				for range 3 {
 					if report := d.look(); report.EntriesDropped != 0 {
 						t.Fatalf("%+v", report)
@@ -102,7 +103,7 @@ func TestVersionsThatRetentionKeepsMakeNoCompactionDue(t *testing.T) {
 	d := newDriver(t, opts)
 	round := func(n int64) {
 		for id := range int64(30) {
-			d.put(Entry{ID: id, Data: payload(id+n, 1000)})
+			d.put(format.Entry{ID: id, Data: payload(id+n, 1000)})
 		}
 	}
 	for n := range int64(3) {
@@ -132,10 +133,10 @@ func TestTombstonesMakeACompactionDueWhenEveryMemberHasThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
 		for id := range int64(30) {
-			d.put(Entry{ID: id, Data: payload(id, 1000)}, Entry{ID: id, Kind: KindDelete, RequestID: [16]byte{1, byte(id)}})
+			d.put(format.Entry{ID: id, Data: payload(id, 1000)}, format.Entry{ID: id, Kind: format.KindDelete, RequestID: [16]byte{1, byte(id)}})
 		}
 		ok(t, d.log.Seal())
-		d.put(Entry{ID: 99})
+		d.put(format.Entry{ID: 99})
 		if report := d.look(); report.EntriesDropped != 30 {
 			t.Fatalf("%+v", report)
 		}
@@ -157,7 +158,7 @@ func TestOverwrittenBlobsMakeACompactionDue(t *testing.T) {
 	for i := range 12 {
 		ref, err := writeBlobOf(d.log, make([]byte, 50_000))
 		ok(t, err)
-		d.put(Entry{ID: int64(i % 2), Codec: CodecBlob, Data: ref.Encode(), RequestID: [16]byte{1, byte(i)}})
+		d.put(format.Entry{ID: int64(i % 2), Codec: format.CodecBlob, Data: ref.Encode(), RequestID: [16]byte{1, byte(i)}})
 		if d.due() {
 			d.look()
 		}

@@ -13,12 +13,14 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/fsck"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // remove deletes a record, and applies it.
 func (b *compactBed) remove(id int64) {
-	m := modelEntry{entry: Entry{Kind: KindDelete, ID: id}}
+	m := modelEntry{entry: format.Entry{Kind: format.KindDelete, ID: id}}
 	ok(b.t, b.append(m.entry))
 	m.entry.Index = b.last()
 	ok(b.t, errors.Join(b.log.Sync(), b.log.Apply(m.entry.Index, nil)))
@@ -39,7 +41,7 @@ func TestMergeCrashAtEveryOperation(t *testing.T) {
 			b.remove(id)
 		}
 		b.fill(0)
-		ok(b.t, b.append(Entry{Kind: KindEmpty})) // and a new leader's first
+		ok(b.t, b.append(format.Entry{Kind: format.KindEmpty})) // and a new leader's first
 		ok(b.t, b.log.Sync())
 		ok(b.t, b.log.Apply(b.last(), nil))
 		b.fill(0)
@@ -77,7 +79,7 @@ func crashWhileCompacting(t *testing.T, fill func(b *compactBed)) {
 						err = fmt.Errorf("damaged: %v", report.Damages)
 					}
 					if err == nil {
-						var verified VerifyReport
+						var verified fsck.VerifyReport
 						if verified, err = l.Verify(context.Background(), 0); len(verified.Damages) > 0 {
 							err = fmt.Errorf("verify: %v", verified.Damages)
 						}
@@ -117,7 +119,7 @@ func crashWhileCompacting(t *testing.T, fill func(b *compactBed)) {
 }
 
 func TestMergeRun(t *testing.T) {
-	const most = 1000 + SegmentHeaderBytes
+	const most = 1000 + format.SegmentHeaderBytes
 	for name, c := range map[string]struct {
 		bytes []int64
 		all   bool
@@ -154,8 +156,8 @@ func TestCompactMergesWhatManyRestartsLeft(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 64<<10))
 		const restarts = 9
 		for i := range int64(restarts) {
-			ok(t, d.append(Entry{Kind: KindEmpty})) // as a leader begins
-			d.put(Entry{ID: i, Data: payload(i, 300)})
+			ok(t, d.append(format.Entry{Kind: format.KindEmpty})) // as a leader begins
+			d.put(format.Entry{ID: i, Data: payload(i, 300)})
 			ok(t, sealAndClose(d.log))
 			d.load()
 			ok(t, d.log.Apply(d.last(), nil))
@@ -205,13 +207,13 @@ func TestCompactMergesWhatManyRestartsLeft(t *testing.T) {
 
 func TestCompactLeavesNoEmptySegment(t *testing.T) {
 	b := newCompactBed(t, vfstest.NewMem(), Index, 1, 1)
-	b.put(Entry{ID: 100, Data: payload(100, 9000)}) // too much to be merged with the others
+	b.put(format.Entry{ID: 100, Data: payload(100, 9000)}) // too much to be merged with the others
 	for id := range int64(3) {
-		b.put(Entry{ID: id, Data: payload(id, 3000)})
-		b.put(Entry{Kind: KindDelete, ID: id})
+		b.put(format.Entry{ID: id, Data: payload(id, 3000)})
+		b.put(format.Entry{Kind: format.KindDelete, ID: id})
 		ok(t, b.log.Seal())
 	}
-	ok(t, b.append(Entry{Kind: KindEmpty}))
+	ok(t, b.append(format.Entry{Kind: format.KindEmpty}))
 	ok(t, b.log.Sync())
 	ok(t, b.log.Apply(b.last(), nil))
 	ok(t, b.log.Seal())
@@ -228,7 +230,7 @@ func TestCompactLeavesNoEmptySegment(t *testing.T) {
 	ok(t, err)
 	segments := 0
 	for _, name := range names {
-		if _, is := ParseSegmentName(name); is {
+		if _, is := format.ParseSegmentName(name); is {
 			segments++
 		}
 	}
@@ -246,23 +248,23 @@ func TestCompactLeavesNoEmptySegment(t *testing.T) {
 	ok(t, b.log.Close(false))
 }
 
-// TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid: without its first index in the manifest, entries that were cut off
-// would come back.
+// TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid: without its first index in the manifest, entries that were cut
+// off would come back.
 func TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid(t *testing.T) {
 	for name, all := range map[string]bool{"alone": false, "merged": true} {
 		t.Run(name, func(t *testing.T) {
 			d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
-			d.put(Entry{ID: 1, Data: []byte("first")})
-			ok(t, d.append(Entry{ID: 2, Data: []byte("void")}))
+			d.put(format.Entry{ID: 1, Data: []byte("first")})
+			ok(t, d.append(format.Entry{ID: 2, Data: []byte("void")}))
 			ok(t, d.log.Sync())
 			ok(t, d.log.Seal())
 			d.term++
-			second := d.entry(2, Entry{Kind: KindEmpty}) // a new leader makes index 2 its own
+			second := d.entry(2, format.Entry{Kind: format.KindEmpty}) // a new leader makes index 2 its own
 			ok(t, d.log.Append(&raftpb.HardState{Term: &d.term}, []*raftpb.Entry{second}))
 			ok(t, d.log.Sync())
 			ok(t, d.log.Apply(2, nil))
 			ok(t, d.log.Seal())
-			d.put(Entry{ID: 3, Data: []byte("third")})
+			d.put(format.Entry{ID: 3, Data: []byte("third")})
 			for range 2 {
 				_, err := d.log.Compact(context.Background(), CompactOptions{All: all})
 				ok(t, err)
@@ -279,7 +281,7 @@ func TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid(t *testing.T) {
 			names, err := d.opts.FS.List(d.opts.Dir)
 			ok(t, err)
 			for _, name := range names { // without hints the frames themselves say what is void
-				if isHintName(name) {
+				if format.IsHintName(name) {
 					ok(t, d.opts.FS.Remove(path.Join(d.opts.Dir, name)))
 				}
 			}

@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -25,14 +26,14 @@ func compactAll(t *testing.T, l *Log) CompactReport {
 
 func TestCompactRevivesNoVoidEntry(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
-	d.put(Entry{ID: 1, Data: []byte("first")})
-	ok(t, d.append(Entry{ID: 2, Data: []byte("void")}))
+	d.put(format.Entry{ID: 1, Data: []byte("first")})
+	ok(t, d.append(format.Entry{ID: 2, Data: []byte("void")}))
 	d.term++
-	second := d.entry(2, Entry{ID: 1, Data: []byte("second")}) // a new leader makes index 2 its own
+	second := d.entry(2, format.Entry{ID: 1, Data: []byte("second")}) // a new leader makes index 2 its own
 	ok(t, d.log.Append(&raftpb.HardState{Term: &d.term}, []*raftpb.Entry{second}))
 	ok(t, d.log.Sync())
 	ok(t, d.log.Apply(2, nil))
-	d.put(Entry{ID: 1, Data: []byte("third")})
+	d.put(format.Entry{ID: 1, Data: []byte("third")})
 	ok(t, d.log.Seal())
 	if n := compactAll(t, d.log).EntriesDropped; n != 2 {
 		t.Errorf("%d entries dropped, want 2", n)
@@ -41,7 +42,7 @@ func TestCompactRevivesNoVoidEntry(t *testing.T) {
 	names, err := d.opts.FS.List(d.opts.Dir)
 	ok(t, err)
 	for _, name := range names { // without hints the frames themselves say what is void
-		if isHintName(name) {
+		if format.IsHintName(name) {
 			ok(t, d.opts.FS.Remove(path.Join(d.opts.Dir, name)))
 		}
 	}
@@ -55,10 +56,10 @@ func TestCompactRaisesTheFirstIndexOfRaft(t *testing.T) {
 	bothResidencies(t, func(t *testing.T, residency Residency) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 64<<10))
 		for range 9 {
-			d.put(Entry{ID: 1, Data: payload(1, 50)})
+			d.put(format.Entry{ID: 1, Data: payload(1, 50)})
 		}
 		ok(t, d.log.Seal())
-		d.put(Entry{ID: 2, Data: payload(2, 50)})
+		d.put(format.Entry{ID: 2, Data: payload(2, 50)})
 		compactAll(t, d.log)
 		for range 2 { // as it is, and loaded again
 			first, err := d.log.FirstIndex()
@@ -88,9 +89,9 @@ func TestCompactKeepsABlobThatAnotherEntryRefersTo(t *testing.T) {
 	data := bytes.Repeat([]byte("shared"), 1000)
 	ref, err := writeBlobOf(d.log, data)
 	ok(t, err)
-	d.put(Entry{ID: 1, Codec: CodecBlob, Data: ref.Encode()})
-	d.put(Entry{ID: 2, Codec: CodecBlob, Data: ref.Encode()})
-	d.put(Entry{ID: 1, Data: []byte("new")})
+	d.put(format.Entry{ID: 1, Codec: format.CodecBlob, Data: ref.Encode()})
+	d.put(format.Entry{ID: 2, Codec: format.CodecBlob, Data: ref.Encode()})
+	d.put(format.Entry{ID: 1, Data: []byte("new")})
 	ok(t, d.log.Seal())
 	compactAll(t, d.log)
 	r, err := d.log.Get(2, GetOptions{})
@@ -105,7 +106,7 @@ func TestCompactKeepsABlobWhileItIsRead(t *testing.T) {
 	data := bytes.Repeat([]byte("blob"), 5000)
 	ref, err := writeBlobOf(d.log, data)
 	ok(t, err)
-	d.put(Entry{ID: 1, Codec: CodecBlob, Data: ref.Encode()}, Entry{ID: 1, Data: []byte("new")})
+	d.put(format.Entry{ID: 1, Codec: format.CodecBlob, Data: ref.Encode()}, format.Entry{ID: 1, Data: []byte("new")})
 	ok(t, d.log.Seal())
 	r, err := d.log.OpenBlob(ref)
 	ok(t, err)
@@ -128,14 +129,14 @@ func TestRule10_CompactChecksTheRoomBeforeItWrites(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 64<<10))
 	for range 20 {
-		d.put(Entry{ID: 1, Data: payload(1, 100)})
+		d.put(format.Entry{ID: 1, Data: payload(1, 100)})
 	}
 	ok(t, d.log.Seal())
 	d.log.hints.Wait()
 	mem.SetCapacity(1)
 	before := mem.OpCount()
 	_, err := d.log.Compact(context.Background(), CompactOptions{All: true})
-	if !errors.Is(err, ErrNoSpace) || mem.OpCount() != before {
+	if !errors.Is(err, format.ErrNoSpace) || mem.OpCount() != before {
 		t.Fatalf("no room: %v after %d operations", err, mem.OpCount()-before)
 	}
 	mem.SetCapacity(0)
@@ -150,20 +151,20 @@ func TestRule4_CompactRefusesADamagedGroup(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 64<<10))
 	for range 3 {
-		d.put(Entry{ID: 1, Data: payload(1, 100)}, Entry{ID: 2, Data: payload(2, 100)})
+		d.put(format.Entry{ID: 1, Data: payload(1, 100)}, format.Entry{ID: 2, Data: payload(2, 100)})
 	}
 	ok(t, d.log.Seal())
 	d.log.hints.Wait()
-	f, err := mem.OpenWrite(path.Join(d.opts.Dir, SegmentName(1)))
+	f, err := mem.OpenWrite(path.Join(d.opts.Dir, format.SegmentName(1)))
 	ok(t, err)
-	_, err = f.WriteAt([]byte{0xff}, SegmentHeaderBytes+FrameHeaderBytes+200)
+	_, err = f.WriteAt([]byte{0xff}, format.SegmentHeaderBytes+format.FrameHeaderBytes+200)
 	ok(t, errors.Join(err, f.Sync(), f.Close()))
 	for range 2 { // found by the first, known to the second
-		var damage *DamageError
+		var damage *format.DamageError
 		if _, err := d.log.Compact(context.Background(), CompactOptions{All: true}); !errors.As(err, &damage) {
 			t.Fatalf("damage: %v", err)
 		}
-		if _, err := mem.Stat(path.Join(d.opts.Dir, SegmentName(1))); err != nil {
+		if _, err := mem.Stat(path.Join(d.opts.Dir, format.SegmentName(1))); err != nil {
 			t.Fatalf("the damaged segment is gone: %v", err)
 		}
 		d.wants(2, payload(2, 100))
@@ -171,20 +172,20 @@ func TestRule4_CompactRefusesADamagedGroup(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestVoidEntriesBelowTheFloorStayVoid: compaction passes over a segment with little to drop. What another leader cut off in it
-// must not come back as a write that was done.
+// TestVoidEntriesBelowTheFloorStayVoid: compaction passes over a segment with little to drop. What another leader cut
+// off in it must not come back as a write that was done.
 func TestVoidEntriesBelowTheFloorStayVoid(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
-	d.put(Entry{ID: 1, Data: payload(1, 1000)})
-	ok(t, d.append(Entry{ID: 2, Data: []byte("void"), RequestID: [16]byte{1}}, Entry{ID: 3, Data: []byte("void"), RequestID: [16]byte{2}}))
+	d.put(format.Entry{ID: 1, Data: payload(1, 1000)})
+	ok(t, d.append(format.Entry{ID: 2, Data: []byte("void"), RequestID: [16]byte{1}}, format.Entry{ID: 3, Data: []byte("void"), RequestID: [16]byte{2}}))
 	from := d.last() - 1
 	d.term = 2
-	ok(t, d.log.Append(nil, []*raftpb.Entry{d.entry(from, Entry{ID: 2, Data: payload(2, 1000), RequestID: [16]byte{3}})}))
+	ok(t, d.log.Append(nil, []*raftpb.Entry{d.entry(from, format.Entry{ID: 2, Data: payload(2, 1000), RequestID: [16]byte{3}})}))
 	ok(t, d.log.Sync())
 	ok(t, d.log.Apply(from, nil))
 	ok(t, d.log.Seal())
 	for range 20 {
-		d.put(Entry{ID: 9, Data: payload(9, 100)})
+		d.put(format.Entry{ID: 9, Data: payload(9, 100)})
 	}
 	ok(t, d.log.Seal())
 	for range 2 {
@@ -210,18 +211,18 @@ func TestVoidEntriesBelowTheFloorStayVoid(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestCompactStopsBeforeAMembershipChangeThatIsNotInTheManifest: Raft must be given it again after a crash, so the floor stays
-// below, also where later segments have much to drop.
+// TestCompactStopsBeforeAMembershipChangeThatIsNotInTheManifest: Raft must be given it again after a crash, so the
+// floor stays below, also where later segments have much to drop.
 func TestCompactStopsBeforeAMembershipChangeThatIsNotInTheManifest(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
-	d.put(Entry{ID: 1, Data: payload(1, 100)}, Entry{ID: 1, Data: payload(1, 100)})
+	d.put(format.Entry{ID: 1, Data: payload(1, 100)}, format.Entry{ID: 1, Data: payload(1, 100)})
 	at := d.last() + 1
 	conf := raftpb.Entry{Type: raftpb.EntryConfChangeV2.Enum(), Index: &at, Term: &d.term}
 	ok(t, d.log.Append(nil, []*raftpb.Entry{&conf}))
 	ok(t, d.log.Sync())
 	ok(t, d.log.Apply(at, nil))
 	for i := range int64(100) {
-		d.put(Entry{ID: i % 3, Data: payload(i, 100)})
+		d.put(format.Entry{ID: i % 3, Data: payload(i, 100)})
 	}
 	_, err := d.log.Compact(t.Context(), CompactOptions{})
 	ok(t, err)

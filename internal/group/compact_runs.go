@@ -3,6 +3,8 @@ package group
 import (
 	"math"
 	"slices"
+
+	"sheaf.dev/sheaf/internal/group/format"
 )
 
 // mergeMin neighbours at least are merged, unless CompactOptions.All. The greatest is at most half of them, so that an
@@ -26,7 +28,7 @@ func mergeRun(extents []extent, bytesMax int64, all bool) int {
 	for i, x := range extents {
 		total += x.bytes
 		greatest = max(greatest, x.bytes)
-		if total > bytesMax-SegmentHeaderBytes || x.through >= extents[0].first+math.MaxUint32 {
+		if total > bytesMax-format.SegmentHeaderBytes || x.through >= extents[0].first+math.MaxUint32 {
 			break
 		}
 		if all || i+1 >= mergeMin && greatest <= total/2 {
@@ -40,7 +42,7 @@ func mergeRun(extents []extent, bytesMax int64, all bool) int {
 func (c *compaction) runs(views []view) [][]view {
 	extents := make([]extent, len(views))
 	for i, v := range views {
-		extents[i] = extent{first: v.first, through: v.through, bytes: v.end - SegmentHeaderBytes}
+		extents[i] = extent{first: v.first, through: v.through, bytes: v.end - format.SegmentHeaderBytes}
 	}
 	var out [][]view
 	for len(views) > 0 {
@@ -55,8 +57,8 @@ func (c *compaction) runs(views []view) [][]view {
 	return out
 }
 
-// mergeable counts the sealed, applied segments that a compaction would merge with others or take out of the manifest. The
-// caller holds mu.
+// mergeable counts the sealed, applied segments that a compaction would merge with others or take out of the manifest.
+// The caller holds mu.
 func (l *Log) mergeable() int {
 	var extents []extent
 	applied := l.applied.Load()
@@ -66,7 +68,7 @@ func (l *Log) mergeable() int {
 			break
 		}
 		empty := s.rowCount.Load() == 0 && s.requestCount.Load() == 0 && l.removable(i)
-		extents = append(extents, extent{s.first, through, s.bytes - SegmentHeaderBytes, empty})
+		extents = append(extents, extent{s.first, through, s.bytes - format.SegmentHeaderBytes, empty})
 	}
 	count := 0
 	for len(extents) > 0 {
@@ -92,7 +94,8 @@ func (c *compaction) isRemovable(run []view) bool {
 	return c.removable(slices.Index(c.state.segments, run[0].segment))
 }
 
-// worth tells whether a run is to be written anew: it is of several segments, or has enough to drop, or nothing to keep.
+// worth tells whether a run is to be written anew: it is of several segments, or has enough to drop, or nothing to
+// keep.
 func (c *compaction) worth(run []view) bool {
 	if len(run) > 1 {
 		return true
@@ -100,7 +103,7 @@ func (c *compaction) worth(run []view) bool {
 	v := run[0]
 	requests := v.requestCount.Load()
 	if v.rowCount.Load() == 0 && requests == 0 {
-		return c.isRemovable(run) || v.end > SegmentHeaderBytes
+		return c.isRemovable(run) || v.end > format.SegmentHeaderBytes
 	}
 	bytes, blobs := c.droppable(v), c.garbage[v.ordinal]
 	if c.opts.All {
@@ -113,14 +116,14 @@ func (c *compaction) worth(run []view) bool {
 }
 
 // termsOfRun gives the term runs of what a run keeps.
-func (c *compaction) termsOfRun(run []view) []TermRun {
+func (c *compaction) termsOfRun(run []view) []format.TermRun {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	var out []TermRun
+	var out []format.TermRun
 	for _, v := range run {
 		for _, t := range c.termsOf(v.segment) {
-			if n := len(out); t.FirstIndex <= v.through && (n == 0 || out[n-1].Term < t.Term) {
-				out = append(out, t)
+			if t.FirstIndex <= v.through {
+				out = format.AddTerm(out, t.FirstIndex, t.Term)
 			}
 		}
 	}

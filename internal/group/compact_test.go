@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/fsck"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -45,17 +47,17 @@ func newCompactBed(t testing.TB, fs vfs.FS, residency Residency, seed uint64, ke
 
 // write puts or deletes a random record, and applies it.
 func (b *compactBed) write() error {
-	m := modelEntry{entry: Entry{Kind: KindPut, ID: b.random.Int64N(compactIDs)}}
+	m := modelEntry{entry: format.Entry{Kind: format.KindPut, ID: b.random.Int64N(compactIDs)}}
 	switch b.random.IntN(8) {
 	case 0, 1:
-		m.entry.Kind = KindDelete
+		m.entry.Kind = format.KindDelete
 	case 2:
 		m.blob = bytes.Repeat([]byte{byte(b.random.Uint32())}, 2000)
 		ref, err := writeBlobOf(b.log, m.blob)
 		if err != nil {
 			return err
 		}
-		m.entry.Codec, m.entry.Data = CodecBlob, ref.Encode()
+		m.entry.Codec, m.entry.Data = format.CodecBlob, ref.Encode()
 	default:
 		m.entry.Data = bytes.Repeat([]byte{byte(b.random.Uint32())}, b.random.IntN(1500))
 	}
@@ -70,13 +72,13 @@ func (b *compactBed) write() error {
 	return nil
 }
 
-func writeBlobOf(l *Log, data []byte) (BlobRef, error) {
+func writeBlobOf(l *Log, data []byte) (format.BlobRef, error) {
 	w, err := l.CreateBlob()
 	if err != nil {
-		return BlobRef{}, err
+		return format.BlobRef{}, err
 	}
 	_, err = w.Write(data)
-	var ref BlobRef
+	var ref format.BlobRef
 	if err == nil {
 		ref, err = w.Commit()
 	}
@@ -86,7 +88,7 @@ func writeBlobOf(l *Log, data []byte) (BlobRef, error) {
 func (m *storeModel) newest() map[int64]modelEntry {
 	out := map[int64]modelEntry{}
 	for id, all := range m.versions {
-		if last := all[len(all)-1]; last.entry.Kind == KindPut {
+		if last := all[len(all)-1]; last.entry.Kind == format.KindPut {
 			out[id] = last
 		}
 	}
@@ -116,7 +118,7 @@ func (m *storeModel) check(l *Log, keep int) error {
 	for id := range int64(compactIDs) {
 		all := m.versions[id]
 		r, err := l.Get(id, GetOptions{})
-		if len(all) == 0 || all[len(all)-1].entry.Kind == KindDelete {
+		if len(all) == 0 || all[len(all)-1].entry.Kind == format.KindDelete {
 			if !errors.Is(err, ErrNotFound) {
 				return fmt.Errorf("record %d: index %d, %w, want not found", id, r.Index, err)
 			}
@@ -152,7 +154,7 @@ func checkVersions(l *Log, id int64, all []modelEntry, keep int) error {
 	}
 	// A delete may be gone as a tombstone, with all before it.
 	must := 0
-	for must < min(keep, len(all)) && all[len(all)-1-must].entry.Kind == KindPut {
+	for must < min(keep, len(all)) && all[len(all)-1-must].entry.Kind == format.KindPut {
 		must++
 	}
 	if len(got) < must {
@@ -160,7 +162,7 @@ func checkVersions(l *Log, id int64, all []modelEntry, keep int) error {
 	}
 	for i, r := range got {
 		at := slices.IndexFunc(all, func(m modelEntry) bool { return m.entry.Index == r.Index })
-		if at < 0 || i < must && at != len(all)-1-i || r.Deleted != (all[at].entry.Kind == KindDelete) {
+		if at < 0 || i < must && at != len(all)-1-i || r.Deleted != (all[at].entry.Kind == format.KindDelete) {
 			return fmt.Errorf("record %d: version %d is %d, deleted %t", id, i, r.Index, r.Deleted)
 		}
 		read, err := l.Get(id, GetOptions{Index: r.Index})
@@ -198,7 +200,7 @@ func (b *compactBed) reload(seal bool) error {
 		return err
 	}
 	b.model.scans = map[ScanID]map[int64]modelEntry{}
-	verified, err := VerifyDir(context.Background(), b.opts.FS, b.opts.Dir, nil)
+	verified, err := fsck.VerifyDir(context.Background(), b.opts.FS, b.opts.Dir, nil)
 	if err != nil || len(verified.Damages) > 0 {
 		return fmt.Errorf("verify: %v, %w", verified.Damages, err)
 	}
@@ -294,7 +296,7 @@ func TestCompactThatFailsLeavesAllAsItWas(t *testing.T) {
 					break
 				}
 				fired++
-				if errors.Is(fault, syscall.ENOSPC) && err != nil && !errors.Is(err, ErrNoSpace) {
+				if errors.Is(fault, syscall.ENOSPC) && err != nil && !errors.Is(err, format.ErrNoSpace) {
 					t.Fatalf("change %d: %v is not ErrNoSpace", at, err)
 				}
 				if err := b.model.check(b.log, 1); err != nil {
@@ -327,13 +329,13 @@ func isChange(op vfstest.Op) bool {
 func TestCompactDropsTombstonesOnceNoOlderPutIsLeft(t *testing.T) {
 	b := newCompactBed(t, vfstest.NewMem(), Index, 1, 1)
 	for id := range int64(20) {
-		b.put(Entry{ID: id, Data: payload(id, 300)})
+		b.put(format.Entry{ID: id, Data: payload(id, 300)})
 	}
 	ok(t, b.log.Seal())
 	for id := range int64(20) {
-		b.put(Entry{Kind: KindDelete, ID: id})
+		b.put(format.Entry{Kind: format.KindDelete, ID: id})
 	}
-	b.put(Entry{ID: 100, Data: payload(100, 300)})
+	b.put(format.Entry{ID: 100, Data: payload(100, 300)})
 	ok(t, b.log.Seal())
 	for round, want := range []int64{20, 20, 0} {
 		if round == 2 {
@@ -349,7 +351,7 @@ func TestCompactDropsTombstonesOnceNoOlderPutIsLeft(t *testing.T) {
 		if n := b.log.table.Len(); round > 0 && n != 1 {
 			t.Errorf("the index has %d ids, want 1", n)
 		}
-		m, err := ReadManifest(b.opts.FS, b.opts.Dir)
+		m, err := format.ReadManifest(b.opts.FS, b.opts.Dir)
 		ok(t, err)
 		if floor := m.TombstoneFloor; (floor >= 40) != (round > 0) {
 			t.Errorf("round %d: the tombstone floor is %d", round, floor)
@@ -370,11 +372,11 @@ func TestCompactKeepsWhatRetentionSays(t *testing.T) {
 	d := newDriver(t, opts)
 	d.time = now.Add(-time.Hour).UnixNano()
 	for range 5 {
-		d.put(Entry{ID: 1, Data: []byte("old")}, Entry{ID: 2, Data: []byte("too")})
+		d.put(format.Entry{ID: 1, Data: []byte("old")}, format.Entry{ID: 2, Data: []byte("too")})
 	}
 	d.time = now.Add(-time.Second).UnixNano()
-	d.put(Entry{ID: 3, Data: []byte("young")}, Entry{ID: 3}, Entry{ID: 3}, Entry{ID: 3})
-	d.put(Entry{ID: 1, Data: []byte("new")})
+	d.put(format.Entry{ID: 3, Data: []byte("young")}, format.Entry{ID: 3}, format.Entry{ID: 3}, format.Entry{ID: 3})
+	d.put(format.Entry{ID: 1, Data: []byte("new")})
 	ok(t, d.log.Seal())
 	_, err := d.log.Compact(context.Background(), CompactOptions{All: true})
 	ok(t, err)
@@ -397,7 +399,7 @@ func TestCompactEndsWithClose(t *testing.T) {
 		done <- err
 	}()
 	ok(t, b.log.Close(false))
-	if err := <-done; err != nil && !errors.Is(err, ErrClosed) {
+	if err := <-done; err != nil && !errors.Is(err, format.ErrClosed) {
 		t.Fatal(err)
 	}
 }
@@ -407,11 +409,11 @@ func TestCompactEndsWithClose(t *testing.T) {
 func TestAReadLooksAgainWhereAnOrdinalIsUsedAgain(t *testing.T) {
 	bothResidencies(t, func(t *testing.T, residency Residency) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 32<<10))
-		d.put(Entry{ID: 1, Data: payload(1, 10)}, Entry{ID: 2, Data: payload(2, 10)})
+		d.put(format.Entry{ID: 1, Data: payload(1, 10)}, format.Entry{ID: 2, Data: payload(2, 10)})
 		stale, _ := d.log.table.Get(2)
 		reused := false
 		for round := 0; round < 20 && !reused; round++ {
-			d.put(Entry{ID: 1, Data: payload(1, 10)})
+			d.put(format.Entry{ID: 1, Data: payload(1, 10)})
 			d.compact()
 			now, _ := d.log.table.Get(2)
 			reused = now != stale && d.log.segmentAt(stale.Ordinal()) != nil
@@ -437,7 +439,7 @@ func TestCompactBesideReadsWritesAndScans(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 32<<10))
 		const ids = 30
 		for id := range int64(ids) {
-			d.put(Entry{ID: id, Data: payload(id, 200)})
+			d.put(format.Entry{ID: id, Data: payload(id, 200)})
 		}
 		stop := make(chan struct{})
 		var wait sync.WaitGroup
@@ -490,7 +492,7 @@ func TestCompactBesideReadsWritesAndScans(t *testing.T) {
 		}
 		for round := range 40 {
 			for i := range int64(ids) {
-				d.put(Entry{ID: (i*7 + int64(round)) % ids, Data: payload((i*7+int64(round))%ids, 200)})
+				d.put(format.Entry{ID: (i*7 + int64(round)) % ids, Data: payload((i*7+int64(round))%ids, 200)})
 			}
 			ok(t, d.log.Seal())
 			report, err := d.log.Compact(context.Background(), CompactOptions{All: true})

@@ -1,7 +1,6 @@
 package group
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	iofs "io/fs"
@@ -9,6 +8,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/index"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -24,25 +24,21 @@ func Create(opts Options, conf *raftpb.ConfState) error {
 		return fmt.Errorf("create group %s in %s: %w", opts.Identity.Name, opts.Dir, err)
 	}
 	if err := opts.FS.MkdirAll(opts.Dir); err != nil {
-		return fail(noSpace(err))
+		return fail(format.NoSpace(err))
 	}
 	if err := clearUnfinished(opts.FS, opts.Dir); err != nil {
 		return fail(err)
 	}
-	segment := ManifestSegment{Number: 1, FirstIndex: 1}
-	segment.ID = newSegmentID()
-	f, err := writeSegmentHeader(opts, segment, false)
-	if err != nil {
+	segment := format.ManifestSegment{Number: 1, FirstIndex: 1}
+	segment.ID = format.NewSegmentID()
+	if err := format.MakeSegment(opts.FS, opts.Dir, opts.Identity, segment, opts.Now()); err != nil {
 		return fail(err)
 	}
-	if err := f.Close(); err != nil {
+	if err := format.CreateMark(opts.FS, opts.Dir); err != nil {
 		return fail(err)
 	}
-	if err := CreateMark(opts.FS, opts.Dir); err != nil {
-		return fail(err)
-	}
-	err = WriteManifest(opts.FS, opts.Dir, &Manifest{
-		Identity: opts.Identity, Sequence: 1, Segments: []ManifestSegment{segment}, NextSegment: 2, Conf: conf,
+	err := format.WriteManifest(opts.FS, opts.Dir, &format.Manifest{
+		Identity: opts.Identity, Sequence: 1, Segments: []format.ManifestSegment{segment}, NextSegment: 2, Conf: conf,
 	})
 	if err != nil {
 		return fail(err)
@@ -62,8 +58,8 @@ func clearUnfinished(fs vfs.FS, dir string) error {
 		if err != nil {
 			return err
 		}
-		unfinished := name == MarkName || name == MarkName+TmpSuffix || name == ManifestName+TmpSuffix ||
-			name == SegmentName(1) && info.Size() <= SegmentHeaderBytes
+		unfinished := name == format.MarkName || name == format.MarkName+format.TmpSuffix || name == format.ManifestName+format.TmpSuffix ||
+			name == format.SegmentName(1) && info.Size() <= format.SegmentHeaderBytes
 		if !unfinished {
 			return fmt.Errorf("the folder holds %s: %w; choose an empty one", name, iofs.ErrExist)
 		}
@@ -76,41 +72,11 @@ func clearUnfinished(fs vfs.FS, dir string) error {
 	return nil
 }
 
-func newSegmentID() SegmentID {
-	var id SegmentID
-	_, _ = rand.Read(id[:]) // never fails
-	return id
-}
-
-// writeSegmentHeader makes a segment file with its header, durable when it returns.
-func writeSegmentHeader(opts Options, m ManifestSegment, rewritten bool) (vfs.File, error) {
-	name := path.Join(opts.Dir, SegmentName(m.Number))
-	f, err := createAnew(opts.FS, name)
-	if err != nil {
-		return nil, noSpace(err)
-	}
-	header := SegmentHeader{
-		Store: opts.Identity.Store, Group: opts.Identity.Group, ID: m.ID,
-		FirstIndex: m.FirstIndex, Created: opts.Now().UnixNano(), Rewritten: rewritten,
-	}
-	_, err = f.WriteAt(header.Encode(), 0)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = opts.FS.SyncDir(opts.Dir)
-	}
-	if err != nil {
-		return nil, noSpace(errors.Join(err, f.Close(), opts.FS.Remove(name)))
-	}
-	return f, nil
-}
-
 // ReadIdentity reads who the group in dir is, without loading it.
-func ReadIdentity(fs vfs.FS, dir string) (Identity, error) {
-	m, err := ReadManifest(fs, dir)
+func ReadIdentity(fs vfs.FS, dir string) (format.Identity, error) {
+	m, err := format.ReadManifest(fs, dir)
 	if err != nil {
-		return Identity{}, err
+		return format.Identity{}, err
 	}
 	return m.Identity, nil
 }
@@ -122,7 +88,7 @@ func (l *Log) createSegment(first uint64, bytes int64) (*segment, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := l.newImage(s, max(l.opts.SegmentBytes, SegmentHeaderBytes+bytes)); err != nil {
+	if err := l.newImage(s, max(l.opts.SegmentBytes, format.SegmentHeaderBytes+bytes)); err != nil {
 		l.discardSegment(s)
 		return nil, err
 	}
@@ -136,15 +102,15 @@ func (l *Log) createSegmentAt(first uint64, ordinal uint32, rewritten bool) (*se
 	if ordinal > index.OrdinalMax {
 		return nil, fmt.Errorf("the log has used up its %d segment ordinals: load it again", index.OrdinalMax)
 	}
-	m := ManifestSegment{Number: w.nextNumber, ID: newSegmentID(), FirstIndex: first}
+	m := format.ManifestSegment{Number: w.nextNumber, ID: format.NewSegmentID(), FirstIndex: first}
 	w.nextNumber++
-	f, err := writeSegmentHeader(l.opts, m, rewritten)
+	f, err := format.WriteSegmentHeader(l.fs, l.dir, l.opts.Identity, m, l.now(), rewritten)
 	if err != nil {
 		return nil, err
 	}
 	s := newSegment(l.fs, l.dir, m, ordinal)
 	s.file.Store(&openFile{f})
-	s.rows = new(rowTable)
+	s.rows = new(format.Rows)
 	return s, nil
 }
 
@@ -170,22 +136,22 @@ func (l *Log) removeFile(name string) {
 	}
 }
 
-// writeManifest replaces the manifest by a changed copy. After an error the old one counts, unless w.unsure is set: then
-// settle writes it again before anything is acknowledged. The caller holds wmu.
-func (l *Log) writeManifest(change func(*Manifest)) error {
+// writeManifest replaces the manifest by a changed copy. After an error the old one counts, unless w.unsure is set:
+// then settle writes it again before anything is acknowledged. The caller holds wmu.
+func (l *Log) writeManifest(change func(*format.Manifest)) error {
 	w := &l.w
 	m := *w.manifest
-	m.Segments = append([]ManifestSegment(nil), m.Segments...)
+	m.Segments = append([]format.ManifestSegment(nil), m.Segments...)
 	w.sequence++
 	m.Sequence, m.NextSegment = w.sequence, w.nextNumber
 	change(&m)
-	err := WriteManifest(l.fs, l.dir, &m)
+	err := format.WriteManifest(l.fs, l.dir, &m)
 	if err == nil {
 		w.manifest, w.unsure = &m, false
 		l.changesFloor.Store(max(m.TombstoneFloor, m.AcceptedThrough))
 		return nil
 	}
-	seen, readErr := ReadManifest(l.fs, l.dir)
+	seen, readErr := format.ReadManifest(l.fs, l.dir)
 	if readErr != nil || seen.Sequence != w.manifest.Sequence {
 		w.unsure = true
 	}

@@ -3,38 +3,34 @@ package group
 import (
 	"errors"
 	"slices"
+
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/replay"
 )
 
-// damagedID is a record whose entry with an index was hit.
-type damagedID struct {
-	id     int64
-	index  uint64
-	damage *Damage
-}
-
-// mayVoid tells whether damage may hide what made an entry void whose frame stands in a file at an offset.
-func (d *Damage) mayVoid(file string, offset int64, at uint64) bool {
-	return d.IDsUnknown && d.File == file && offset < d.Offset && d.IndexFirst <= at && at <= d.IndexLast
-}
-
-// doubtRange is the *DamageError for entries from lo to hi of a segment, where damage may hide what made them void: a walk that ends
-// before the bad bytes does not see it.
+// doubtRange is the *DamageError for entries from lo to hi of a segment, where damage may hide what made them void: a
+// walk that ends before the bad bytes does not see it.
 func (l *Log) doubtRange(v view, lo, hi uint64) error {
 	if l.damaged.Load() == 0 || !v.incomplete {
 		return nil
 	}
+	return l.damageThat(0, func(d *format.Damage) bool {
+		return d.File == format.SegmentName(v.number) && d.IndexFirst <= hi && lo <= d.IndexLast
+	})
+}
+
+// damageThat is the *DamageError of the first damage that hits a record; nil: none does.
+func (l *Log) damageThat(id int64, hits func(*format.Damage) bool) error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	for _, d := range l.state.damages {
-		if d.File == SegmentName(v.number) && d.IndexFirst <= hi && lo <= d.IndexLast {
-			return &DamageError{Damage: *d}
-		}
+	if i := slices.IndexFunc(l.state.damages, hits); i >= 0 {
+		return &format.DamageError{Damage: *l.state.damages[i], ID: id}
 	}
 	return nil
 }
 
 // addDamage remembers damage; the same place only once. The caller holds mu.
-func (l *Log) addDamage(d *Damage) {
+func (l *Log) addDamage(d *format.Damage) {
 	for _, old := range l.state.damages {
 		if old.File == d.File && old.Offset == d.Offset && (old.IDsUnknown || !d.IDsUnknown) {
 			return
@@ -46,7 +42,7 @@ func (l *Log) addDamage(d *Damage) {
 }
 
 // noteDamage remembers damage that a read has found.
-func (l *Log) noteDamage(d Damage) {
+func (l *Log) noteDamage(d format.Damage) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.addDamage(&d)
@@ -54,19 +50,19 @@ func (l *Log) noteDamage(d Damage) {
 
 // noteDamageOf is noteDamage where an error is a *DamageError.
 func (l *Log) noteDamageOf(err error) {
-	var damage *DamageError
+	var damage *format.DamageError
 	if errors.As(err, &damage) {
 		l.noteDamage(damage.Damage)
 	}
 }
 
 // forgetDamage forgets damage that was repaired.
-func (l *Log) forgetDamage(repaired func(*Damage) bool) {
+func (l *Log) forgetDamage(repaired func(*format.Damage) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state.damages = slices.DeleteFunc(l.state.damages, repaired)
 	for id, d := range l.state.damagedIDs {
-		if repaired(d.damage) {
+		if repaired(d.Damage) {
 			delete(l.state.damagedIDs, id)
 		}
 	}
@@ -74,9 +70,9 @@ func (l *Log) forgetDamage(repaired func(*Damage) bool) {
 }
 
 // addDamagedID remembers which entry of a record was hit. The caller holds mu.
-func (l *Log) addDamagedID(d damagedID) {
-	if old, ok := l.state.damagedIDs[d.id]; !ok || old.index < d.index {
-		l.state.damagedIDs[d.id] = d
+func (l *Log) addDamagedID(d replay.DamagedID) {
+	if old, ok := l.state.damagedIDs[d.ID]; !ok || old.Index < d.Index {
+		l.state.damagedIDs[d.ID] = d
 	}
 }
 
@@ -94,50 +90,25 @@ func (l *Log) absent(id int64) error {
 // have hit a newer one (rule 4).
 func (l *Log) doubt(id int64, at uint64) error {
 	l.mu.RLock()
-	defer l.mu.RUnlock()
-	if d, ok := l.state.damagedIDs[id]; ok && at < d.index {
-		return &DamageError{Damage: *d.damage, ID: id}
+	d, ok := l.state.damagedIDs[id]
+	l.mu.RUnlock()
+	if ok && at < d.Index {
+		return &format.DamageError{Damage: *d.Damage, ID: id}
 	}
-	for _, d := range l.state.damages {
-		if d.IDsUnknown && at <= d.IndexLast { // the same: it may be void
-			return &DamageError{Damage: *d, ID: id}
-		}
-	}
-	return nil
+	return l.damageThat(id, func(d *format.Damage) bool { return d.IDsUnknown && at <= d.IndexLast }) // the same: it may be void
 }
 
 // doubtVersion is the *DamageError for a version that was not found, where damage may have hit it.
 func (l *Log) doubtVersion(id int64, at uint64) error {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	for _, d := range l.state.damages {
-		if !d.IDsUnknown && !contains(d.IDs, id) {
-			continue
-		}
-		if d.IndexFirst == 0 || at >= d.IndexFirst && at <= d.IndexLast {
-			return &DamageError{Damage: *d, ID: id}
-		}
-	}
-	return nil
+	return l.damageThat(id, func(d *format.Damage) bool {
+		return mayHit(d, id) && (d.IndexFirst == 0 || at >= d.IndexFirst && at <= d.IndexLast)
+	})
 }
 
 // doubtHistory is the *DamageError for a list of versions that damage may have left incomplete.
 func (l *Log) doubtHistory(id int64) error {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	for _, d := range l.state.damages {
-		if d.IDsUnknown || contains(d.IDs, id) {
-			return &DamageError{Damage: *d, ID: id}
-		}
-	}
-	return nil
+	return l.damageThat(id, func(d *format.Damage) bool { return mayHit(d, id) })
 }
 
-func contains(ids []int64, id int64) bool {
-	for _, other := range ids {
-		if other == id {
-			return true
-		}
-	}
-	return false
-}
+// mayHit tells whether damage may have hit an entry of a record.
+func mayHit(d *format.Damage, id int64) bool { return d.IDsUnknown || slices.Contains(d.IDs, id) }

@@ -11,28 +11,14 @@ import (
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
-// FileKind is what an ExportFile holds.
-type FileKind int
-
-// The kinds of files that are sent. Hints are not: the receiver reads every frame, and makes them of what it has seen.
-const (
-	SegmentFile FileKind = iota + 1
-	BlobFile
-)
-
-// ExportFile is one file of an Export.
-type ExportFile struct {
-	Kind  FileKind
-	Name  string
-	Bytes int64 // in all
-	Have  int64 // of these, from the begin on, the receiver has them already; an Export tells 0
-}
-
-// Export is the state of a log as of one index. It stays readable until Close, whatever the log does meanwhile. Safe for
-// concurrent use.
+// Export is the state of a log as of one index. It stays readable until Close, whatever the log does meanwhile. Safe
+// for concurrent use.
 type Export struct {
 	Index uint64 // applied
 	Term  uint64 // of that index
@@ -41,7 +27,7 @@ type Export struct {
 
 	log      *Log
 	manifest []byte
-	files    []ExportFile
+	files    []transfer.File
 	sizes    map[string]int64 // by name
 
 	mu     sync.Mutex
@@ -50,9 +36,9 @@ type Export struct {
 	closed bool        // guarded by mu
 }
 
-// Export pins the log as of its applied index, or as of the index before a membership change that SetConf does not know yet.
-// Nothing is locked for long. Compaction goes on, but what it removes stays on the disk until Close. A log with damage
-// is not exported: *DamageError.
+// Export pins the log as of its applied index, or as of the index before a membership change that SetConf does not know
+// yet. Nothing is locked for long. Compaction goes on, but what it removes stays on the disk until Close. A log with
+// damage is not exported: *DamageError.
 func (l *Log) Export(ctx context.Context) (*Export, error) {
 	e, err := l.export(ctx)
 	if err != nil {
@@ -89,7 +75,7 @@ func (l *Log) export(ctx context.Context) (_ *Export, err error) {
 }
 
 // pinExport takes the state as of one moment, and makes the manifest of it without its segments.
-func (l *Log) pinExport(e *Export) (*Manifest, error) {
+func (l *Log) pinExport(e *Export) (*format.Manifest, error) {
 	l.wmu.Lock() // so that nothing is applied meanwhile
 	defer l.wmu.Unlock()
 	if err := l.usable(); err != nil {
@@ -101,14 +87,14 @@ func (l *Log) pinExport(e *Export) (*Manifest, error) {
 	term, termErr := l.term(e.Index)
 	var damage error
 	if len(st.damages) > 0 {
-		damage = &DamageError{Damage: *st.damages[0]}
+		damage = &format.DamageError{Damage: *st.damages[0]}
 	}
-	m := &Manifest{
+	m := &format.Manifest{
 		Identity: l.opts.Identity, Sequence: 1, NextSegment: l.w.nextNumber, Conf: st.conf, ConfIndex: st.confIndex,
 		CompactedThrough: l.w.manifest.CompactedThrough, CompactedTerm: l.w.manifest.CompactedTerm,
 		TombstoneFloor: l.w.manifest.TombstoneFloor, AcceptedThrough: l.w.manifest.AcceptedThrough,
 		// The vote is this replica's own.
-		HardState: StateRecord{Term: max(l.w.hard.Term, term), Commit: e.Index},
+		HardState: format.StateRecord{Term: max(l.w.hard.Term, term), Commit: e.Index},
 	}
 	l.mu.RUnlock()
 	if err := errors.Join(damage, termErr); err != nil {
@@ -124,7 +110,7 @@ func (l *Log) pinExport(e *Export) (*Manifest, error) {
 }
 
 // addSegments lists the segments, the last one cut behind the exported index.
-func (e *Export) addSegments(m *Manifest) error {
+func (e *Export) addSegments(m *format.Manifest) error {
 	for i, v := range e.views {
 		s := v.m
 		if v.active || v.through > e.Index {
@@ -136,30 +122,30 @@ func (e *Export) addSegments(m *Manifest) error {
 			e.views[i].end, e.views[i].through = end, e.Index
 		}
 		m.Segments = append(m.Segments, s)
-		e.add(ExportFile{Kind: SegmentFile, Name: SegmentName(s.Number), Bytes: s.Bytes})
+		e.add(transfer.File{Kind: transfer.SegmentFile, Name: format.SegmentName(s.Number), Bytes: s.Bytes})
 	}
 	return nil
 }
 
-func (e *Export) add(f ExportFile) {
+func (e *Export) add(f transfer.File) {
 	e.files = append(e.files, f)
 	e.sizes[f.Name] = f.Bytes
 	e.Bytes += f.Bytes
 }
 
-// endOf finds where the entries of a segment up to an index end, and the last of them by place. What is void stands before the
-// last one, or behind the end: above the commit nothing is cut off any more at or below it.
+// endOf finds where the entries of a segment up to an index end, and the last of them by place. What is void stands
+// before the last one, or behind the end: above the commit nothing is cut off any more at or below it.
 func (l *Log) endOf(v view, at, floor uint64) (end int64, last uint64, err error) {
-	end, last = SegmentHeaderBytes, v.first-1
+	end, last = format.SegmentHeaderBytes, v.first-1
 	var damage error
-	err = l.frames(v, l.startOf(v, at), func(step *FrameStep) bool {
+	err = l.frames(v, l.startOf(v, at), func(step *segio.FrameStep) bool {
 		e := &step.Entry
 		switch {
-		case step.Status != FrameWhole:
+		case step.Status != segio.FrameWhole:
 			d := v.damage(l.opts.Identity.Name, step)
 			l.noteDamage(d)
-			damage = &DamageError{Damage: d}
-		case e.Kind != KindState && e.Index <= at && l.isValid(e):
+			damage = &format.DamageError{Damage: d}
+		case e.Kind != format.KindState && e.Index <= at && l.isValid(e):
 			end, last = step.Offset+step.Bytes, e.Index
 		}
 		return damage == nil && last < at
@@ -191,7 +177,7 @@ func (e *Export) addBlobs(ctx context.Context) error {
 			listed[b.Ref.ID] = true
 			e.log.blobs.pin(b.Ref.ID)
 			e.pinned = append(e.pinned, b.Ref.ID)
-			e.add(ExportFile{Kind: BlobFile, Name: BlobName(b.Ref.ID), Bytes: BlobFileBytes(b.Ref.Size)})
+			e.add(transfer.File{Kind: transfer.BlobFile, Name: format.BlobName(b.Ref.ID), Bytes: format.BlobFileBytes(b.Ref.Size)})
 		}
 	}
 	return nil
@@ -201,7 +187,7 @@ func (e *Export) addBlobs(ctx context.Context) error {
 func (e *Export) Manifest() []byte { return e.manifest }
 
 // Files lists what is to be sent, in order.
-func (e *Export) Files() []ExportFile { return e.files }
+func (e *Export) Files() []transfer.File { return e.files }
 
 // Open reads a file of the export from an offset on, to its end. ErrNotFound: it is none of the export; ErrClosed.
 func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {
@@ -215,7 +201,7 @@ func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed || e.log.closed.Load() {
-		return nil, ErrClosed
+		return nil, format.ErrClosed
 	}
 	f, err := e.log.fs.Open(path.Join(e.log.dir, name))
 	if err != nil {

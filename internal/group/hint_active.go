@@ -2,6 +2,9 @@ package group
 
 import (
 	"slices"
+
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/replay"
 )
 
 // The hint of the active segment tells what stands in front of one of its state frames: rows, terms, blobs. A load in
@@ -13,8 +16,8 @@ import (
 // themselves: after a kill the page cache has them, and after a power cut some may be missing, torn or zeros, which
 // their checksums tell.
 const (
-	// A piece is written where at least so many bytes have no hint yet: reading less costs no more than a file does, and a
-	// piece of so many costs a hundredth of what their own write does.
+	// A piece is written where at least so many bytes have no hint yet: reading less costs no more than a file does,
+	// and a piece of so many costs a hundredth of what their own write does.
 	hintPieceOf    = 256 << 10
 	hintPieceShare = 32 // of the size of a segment
 )
@@ -22,28 +25,22 @@ const (
 // hintPieceBytes is the number of bytes of the active segment of which a piece tells at least.
 func (l *Log) hintPieceBytes() int64 { return min(hintPieceOf, l.opts.SegmentBytes/hintPieceShare) }
 
-// stateFrame is the place of a state frame in the active segment.
-type stateFrame struct {
-	offset int64  // 0: there is none
-	last   uint64 // index of the last entry in front of it
-}
-
 // noteStates notes the state frame at the end of a batch that was written, if it has one. The caller holds wmu.
 func (l *Log) noteStates(withState bool, batch []tailEntry) {
 	w, last := &l.w, l.w.last
 	if n := len(batch); n > 0 {
-		if batch[0].entry.Index <= w.state.last {
-			w.state = stateFrame{} // entries in front of it are void now
+		if batch[0].entry.Index <= w.state.Last {
+			w.state = format.StateFrame{} // entries in front of it are void now
 		}
 		last = batch[n-1].entry.Index
 	}
 	if !withState {
 		return
 	}
-	if w.state.offset != 0 && w.state.last <= l.applied.Load() {
+	if w.state.Offset != 0 && w.state.Last <= l.applied.Load() {
 		w.hintable = w.state
 	}
-	w.state = stateFrame{offset: w.end - FrameBytes(0, StateRecordBytes), last: last}
+	w.state = format.StateFrame{Offset: w.end - format.FrameBytes(0, format.StateRecordBytes), Last: last}
 }
 
 // hintWhileOpen is hintActive where hints are of use to the next start. The caller holds wmu.
@@ -58,34 +55,34 @@ func (l *Log) hintWhileOpen() {
 func (l *Log) hintActive() {
 	w, s := &l.w, l.w.active
 	at := w.hintable
-	if w.state.last <= l.applied.Load() && l.isSynced(w.state) {
+	if w.state.Last <= l.applied.Load() && l.isSynced(w.state) {
 		at = w.state
 	}
-	if at.offset-max(w.hinted.end, w.hintTried, SegmentHeaderBytes) < l.hintPieceBytes() || !l.isSynced(at) || w.unsure || w.suspect != nil || s.incomplete {
+	if at.Offset-max(w.hinted.End, w.hintTried, format.SegmentHeaderBytes) < l.hintPieceBytes() || !l.isSynced(at) || w.unsure || w.suspect != nil || s.incomplete {
 		return
 	}
 	l.mu.RLock()
-	held := slices.ContainsFunc(l.state.confsAhead, func(conf uint64) bool { return conf <= at.last })
-	rows, terms := s.rows.snapshot(), l.termsWithin(s.first, at.last)
+	held := slices.ContainsFunc(l.state.confsAhead, func(conf uint64) bool { return conf <= at.Last })
+	rows, terms := s.rows.Snapshot(), l.termsWithin(s.first, at.Last)
 	l.mu.RUnlock()
 	if held {
 		return
 	}
-	w.hintTried = at.offset
-	p := makePiece(s.manifest(), w.hinted, at, rows, terms)
-	b := p.encode()
-	if err := writePiece(l.fs, l.dir, w.hinted.bytes, b); err != nil {
+	w.hintTried = at.Offset
+	p := format.MakePiece(s.manifest(), w.hinted, at, rows, terms)
+	b := p.Encode()
+	if err := format.WritePiece(l.fs, l.dir, w.hinted.Bytes, b); err != nil {
 		l.logger.Warn("the hint of the active segment was not continued: the next load reads more of it", "group", l.opts.Identity.Name,
 			"segment", s.number, "error", err)
 		return
 	}
-	w.hinted = hintPart{end: p.end, last: p.last, rows: p.rowsBefore + int64(len(p.table.ids)), bytes: w.hinted.bytes + int64(len(b))}
+	w.hinted = format.HintPart{End: p.End, Last: p.Last, Rows: p.RowsBefore + int64(len(p.Table.IDs)), Bytes: w.hinted.Bytes + int64(len(b))}
 	w.hintDirty = true
 }
 
 // isSynced tells whether a state frame and all in front of it were synced. The caller holds wmu.
-func (l *Log) isSynced(at stateFrame) bool {
-	return at.offset+FrameBytes(0, StateRecordBytes) <= l.state.syncedEnd
+func (l *Log) isSynced(at format.StateFrame) bool {
+	return at.Offset+format.FrameBytes(0, format.StateRecordBytes) <= l.state.syncedEnd
 }
 
 // keepHint makes the hint of the active segment durable, at a stop. The caller holds wmu.
@@ -94,7 +91,7 @@ func (l *Log) keepHint() {
 		return
 	}
 	l.w.hintDirty = false
-	if err := syncPieces(l.fs, l.dir); err != nil {
+	if err := format.SyncPieces(l.fs, l.dir); err != nil {
 		l.logger.Warn("the hint of the active segment may not outlast a power cut: the next load reads more of it then", "group", l.opts.Identity.Name, "error", err)
 	}
 }
@@ -102,33 +99,33 @@ func (l *Log) keepHint() {
 // dropHint removes the hint of a segment that is active no more. The caller holds wmu.
 func (l *Log) dropHint() {
 	w := &l.w
-	if w.hinted.bytes > 0 {
-		l.removeFile(ActiveHintName)
+	if w.hinted.Bytes > 0 {
+		l.removeFile(format.ActiveHintName)
 	}
-	w.state, w.hintable, w.hinted, w.hintTried, w.hintDirty = stateFrame{}, stateFrame{}, hintPart{}, 0, false
+	w.state, w.hintable, w.hinted, w.hintTried, w.hintDirty = format.StateFrame{}, format.StateFrame{}, format.HintPart{}, 0, false
 }
 
 // activeHintHead tells which part of the active segment its hint tells of, for a plan in Index residency: it is not
 // checked. False: it will not be used.
-func activeHintHead(opts Options, s ManifestSegment, active *activeFile) (hintPart, bool) {
+func activeHintHead(opts Options, s format.ManifestSegment, active *activeFile) (format.HintPart, bool) {
 	if opts.Residency != Index {
-		return hintPart{}, false
+		return format.HintPart{}, false
 	}
-	if h, ok := lastPiece(opts.FS, opts.Dir, s); ok && h.end < active.end {
+	if h, ok := format.LastPiece(opts.FS, opts.Dir, s); ok && h.End < active.end {
 		return h, true
 	}
-	return hintPart{}, false
+	return format.HintPart{}, false
 }
 
 // readActiveHint reads the hint of the active segment, of which the file has data up to end; nil: there is none that
 // can be used.
-func (ld *loading) readActiveHint(s *segment, end int64) *activeHint {
-	h, err := readPieces(ld.fs, ld.dir, s.manifest())
+func (ld *loading) readActiveHint(s *segment, end int64) *format.ActiveHint {
+	h, err := format.ReadPieces(ld.fs, ld.dir, s.manifest())
 	if err != nil {
 		ld.logger.Info("the hint of the active segment cannot be used: all of it is read instead", "group", ld.opts.Identity.Name,
 			"segment", s.number, "error", err)
 	}
-	if h == nil || h.end >= end || len(h.terms) == 0 {
+	if h == nil || h.End >= end || len(h.Terms) == 0 {
 		return nil
 	}
 	return h
@@ -136,11 +133,8 @@ func (ld *loading) readActiveHint(s *segment, end int64) *activeHint {
 
 // walkBehind walks the active segment from the end of its hint on. False: no state frame is there, so the hint must
 // not be used.
-func (ld *loading) walkBehind(s *segment, h *activeHint, through int64) (*segmentWalk, bool, error) {
-	w := &segmentWalk{
-		gapless: true, rows: *h.table.snapshot(), terms: slices.Clone(h.terms), last: h.last, term: h.terms[len(h.terms)-1].Term,
-		entries: int64(h.last - s.first + 1), synced: h.end, syncedIndex: h.last,
-	}
-	err := ld.walkFileOn(s, w, h.end, through)
-	return w, w.stateFirst == h.end, err
+func (ld *loading) walkBehind(s *segment, h *format.ActiveHint, through int64) (*replay.Walk, bool, error) {
+	w := replay.Behind(h, s.first)
+	err := ld.walkFileOn(s, w, h.End, through)
+	return w, w.StateFirst == h.End, err
 }

@@ -7,11 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
-// TestAnImageIsCheckedWhenItIsReadBack: a device that reads wrong once, or not at all, when a new segment is read into memory must not make
-// wrong bytes pass for right ones until the next start.
+// TestAnImageIsCheckedWhenItIsReadBack: a device that reads wrong once, or not at all, when a new segment is read into
+// memory must not make wrong bytes pass for right ones until the next start.
 func TestAnImageIsCheckedWhenItIsReadBack(t *testing.T) {
 	for how, effect := range map[string]vfstest.Effect{"a bit is wrong": vfstest.EffectFlip, "a block cannot be read": vfstest.EffectNone} {
 		for what, rewrite := range map[string]func(*Log) error{
@@ -19,22 +20,15 @@ func TestAnImageIsCheckedWhenItIsReadBack(t *testing.T) {
 				_, err := l.Compact(context.Background(), CompactOptions{All: true})
 				return err
 			},
-			"accepted loss": func(l *Log) error {
-				_, err := l.AcceptLoss()
-				return err
-			},
 		} {
 			t.Run(what+", "+how, func(t *testing.T) {
 				faulty := vfstest.NewFaulty(vfstest.NewMem())
 				d := newDriver(t, driverOptions(faulty, Resident, 1<<20))
 				for i := range int64(400) {
-					d.put(Entry{ID: i % 200, Data: payload(i, 300)})
+					d.put(format.Entry{ID: i % 200, Data: payload(i, 300)})
 				}
 				ok(t, d.log.Seal())
-				d.put(Entry{ID: 1000, Data: payload(1000, 10)})
-				if what == "accepted loss" {
-					d.log.noteDamage(Damage{File: SegmentName(1), Offset: SegmentHeaderBytes, Length: 8, What: "for the test"})
-				}
+				d.put(format.Entry{ID: 1000, Data: payload(1000, 10)})
 				before, err := faulty.List(d.opts.Dir)
 				ok(t, err)
 				fault := faulty.Add(&vfstest.Fault{Effect: effect, Match: func(op vfstest.Op) bool {
@@ -43,9 +37,9 @@ func TestAnImageIsCheckedWhenItIsReadBack(t *testing.T) {
 						return false
 					}
 					if effect == vfstest.EffectNone { // of the large read, and of one block each time
-						return op.Offset <= 5*blockBytes && 5*blockBytes < op.Offset+op.Length
+						return op.Offset <= 5*format.BlockBytes && 5*format.BlockBytes < op.Offset+op.Length
 					}
-					return op.Length > 10*blockBytes
+					return op.Length > 10*format.BlockBytes
 				}})
 				if err := rewrite(d.log); err == nil || fault.Fired() == 0 || !strings.Contains(err.Error(), "read back") {
 					t.Errorf("%d faults, error %v", fault.Fired(), err)
@@ -58,7 +52,7 @@ func TestAnImageIsCheckedWhenItIsReadBack(t *testing.T) {
 				for i := range int64(200) {
 					d.wants(i, payload(i+200, 300))
 				}
-				d.put(Entry{ID: 1, Data: payload(5, 5)})
+				d.put(format.Entry{ID: 1, Data: payload(5, 5)})
 				d.wants(1, payload(5, 5))
 				ok(t, d.log.Close(true))
 			})

@@ -10,11 +10,13 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/fsck"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
-// TestInstallSurvivesACrashAtEveryOperation crashes after each operation of an install, over a folder that is only joining and
-// over an older log of the same replica: the folder is as before or as after, and the install can be ended.
+// TestInstallSurvivesACrashAtEveryOperation crashes after each operation of an install, over a folder that is only
+// joining and over an older log of the same replica: the folder is as before or as after, and the install can be ended.
 func TestInstallSurvivesACrashAtEveryOperation(t *testing.T) {
 	seeds := uint64(4)
 	if testing.Short() {
@@ -36,7 +38,7 @@ func crashInstall(t *testing.T, seed uint64, over bool) {
 	opts := joinerOptions(w.opts, mem)
 	joining := joiner
 	joining.Joining = true
-	ok(t, WriteReplicaFile(mem, opts.Dir, joining))
+	ok(t, format.WriteReplicaFile(mem, opts.Dir, joining))
 	c := &installCrash{t: t, opts: opts}
 	if over {
 		ok(t, install(w.log, opts))
@@ -54,7 +56,7 @@ func crashInstall(t *testing.T, seed uint64, over bool) {
 		ok(t, w.apply())
 	}
 	if w.log.AppliedIndex() <= c.before {
-		w.put(Entry{ID: 1, Data: []byte("newer")})
+		w.put(format.Entry{ID: 1, Data: []byte("newer")})
 	}
 	c.from = w.log
 	var mu sync.Mutex
@@ -101,7 +103,7 @@ type installCrash struct {
 func (c *installCrash) check(disk *vfstest.Mem) error {
 	opts := c.opts
 	opts.FS = disk
-	f, found, err := ReadReplicaFile(disk, opts.Dir)
+	f, found, err := format.ReadReplicaFile(disk, opts.Dir)
 	switch {
 	case err != nil || !found || f.RaftID != joiner.RaftID:
 		return fmt.Errorf("replica file %+v, %t, %w", f, found, err)
@@ -109,7 +111,7 @@ func (c *installCrash) check(disk *vfstest.Mem) error {
 		return errors.New("the member is joining again")
 	case f.Joining:
 		c.old++
-		if report, err := VerifyDir(context.Background(), disk, opts.Dir, nil); err != nil || !report.Joining {
+		if report, err := fsck.VerifyDir(context.Background(), disk, opts.Dir, nil); err != nil || !report.Joining {
 			return fmt.Errorf("%+v, %w", report, err)
 		}
 	default:

@@ -6,17 +6,19 @@ import (
 	"io"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // largeExporter is a log with a segment, and a blob, that are checked while they come.
 func largeExporter(t *testing.T) *logDriver {
-	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 3*followBytesMin))
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 3*transfer.FollowBytesMin))
 	for i := range int64(10) {
-		d.put(Entry{ID: i, Data: payload(i, 350<<10)})
+		d.put(format.Entry{ID: i, Data: payload(i, 350<<10)})
 	}
-	d.putBlob(20, payload(5, followBytesMin*3/4+12345))
+	d.putBlob(20, payload(5, transfer.FollowBytesMin*3/4+12345))
 	return d
 }
 
@@ -30,13 +32,13 @@ func TestLargeFilesAreCheckedWhileTheyCome(t *testing.T) {
 			}
 			e := exported(t, d.log)
 			i := begun(t, e, opts)
-			kinds := map[FileKind]int{}
+			kinds := map[transfer.FileKind]int{}
 			for files := i.Missing(); len(files) > 0; files = i.Missing() {
 				receiveBadly(t, e, i, files[0])
 				kinds[files[0].Kind]++
 				ok(t, sendFile(e, i, i.Missing()[0], 300_000))
 			}
-			if kinds[SegmentFile] != 1 || kinds[BlobFile] != 1 {
+			if kinds[transfer.SegmentFile] != 1 || kinds[transfer.BlobFile] != 1 {
 				t.Fatalf("files of these kinds were received: %v", kinds)
 			}
 			ok(t, i.Finish(t.Context()))
@@ -46,7 +48,7 @@ func TestLargeFilesAreCheckedWhileTheyCome(t *testing.T) {
 }
 
 // receiveBadly receives a file with a bad byte, which is refused, then a part of it, which stays.
-func receiveBadly(t *testing.T, e *Export, i *Install, f ExportFile) {
+func receiveBadly(t *testing.T, e *Export, i *transfer.Install, f transfer.File) {
 	t.Helper()
 	r, err := e.Open(f.Name, 0)
 	ok(t, err)
@@ -62,7 +64,7 @@ func receiveBadly(t *testing.T, e *Export, i *Install, f ExportFile) {
 			ok(t, err)
 			piece = piece[n:]
 		}
-		if err := w.Commit(); !errors.Is(err, ErrCorrupt) {
+		if err := w.Commit(); !errors.Is(err, format.ErrCorrupt) {
 			t.Fatalf("%s with a bad byte at %d: %v", f.Name, at, err)
 		}
 		ok(t, w.Close())
@@ -90,7 +92,7 @@ func TestWhatCouldNotBeSyncedComesAnew(t *testing.T) {
 	for files := i.Missing(); len(files) > 0; files = i.Missing() {
 		f := files[0]
 		fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync }, Count: 1, Effect: vfstest.EffectDrop})
-		if err := sendFile(e, i, f, 5000); err == nil || errors.Is(err, ErrCorrupt) {
+		if err := sendFile(e, i, f, 5000); err == nil || errors.Is(err, format.ErrCorrupt) {
 			t.Fatalf("%s was not synced: %v", f.Name, err)
 		}
 		fault.Remove()

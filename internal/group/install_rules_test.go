@@ -10,6 +10,8 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -17,14 +19,14 @@ import (
 func exporter(t *testing.T) *logDriver {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 8<<10))
 	for i := range int64(40) {
-		d.put(Entry{ID: i % 17, Data: payload(i, 200)})
+		d.put(format.Entry{ID: i % 17, Data: payload(i, 200)})
 	}
-	d.put(Entry{ID: 3, Kind: KindDelete})
+	d.put(format.Entry{ID: 3, Kind: format.KindDelete})
 	d.putBlob(20, payload(5, 3<<19))
 	return d
 }
 
-func (d *logDriver) putBlob(id int64, data []byte) BlobRef {
+func (d *logDriver) putBlob(id int64, data []byte) format.BlobRef {
 	d.t.Helper()
 	w, err := d.log.CreateBlob()
 	ok(d.t, err)
@@ -33,7 +35,7 @@ func (d *logDriver) putBlob(id int64, data []byte) BlobRef {
 	ref, err := w.Commit()
 	ok(d.t, err)
 	ok(d.t, w.Close())
-	d.put(Entry{ID: id, Codec: CodecBlob, Data: ref.Encode()})
+	d.put(format.Entry{ID: id, Codec: format.CodecBlob, Data: ref.Encode()})
 	return ref
 }
 
@@ -45,9 +47,9 @@ func exported(t *testing.T, l *Log) *Export {
 	return e
 }
 
-func begun(t *testing.T, e *Export, opts Options) *Install {
+func begun(t *testing.T, e *Export, opts Options) *transfer.Install {
 	t.Helper()
-	i, err := NewInstall(t.Context(), opts, joiner, e.Manifest())
+	i, err := transfer.NewInstall(t.Context(), opts.ForInstall(), joiner, e.Manifest())
 	ok(t, err)
 	return i
 }
@@ -72,9 +74,9 @@ func TestExportNeitherBlocksNorIsBrokenByCompaction(t *testing.T) {
 	first, _, err := Load(t.Context(), want, nil)
 	ok(t, err)
 
-	d.put(Entry{ID: 20, Kind: KindDelete}) // the blob goes
+	d.put(format.Entry{ID: 20, Kind: format.KindDelete}) // the blob goes
 	for i := range int64(60) {
-		d.put(Entry{ID: i % 17, Data: payload(i, 300)})
+		d.put(format.Entry{ID: i % 17, Data: payload(i, 300)})
 	}
 	for range 2 {
 		ok(t, d.log.Seal())
@@ -97,7 +99,7 @@ func TestExportNeitherBlocksNorIsBrokenByCompaction(t *testing.T) {
 	if left := len(d.names()); left >= files {
 		t.Errorf("%d files after the export was closed, %d before", left, files)
 	}
-	if _, err := e.Open(e.Files()[0].Name, 0); !errors.Is(err, ErrClosed) {
+	if _, err := e.Open(e.Files()[0].Name, 0); !errors.Is(err, format.ErrClosed) {
 		t.Error(err)
 	}
 }
@@ -115,7 +117,7 @@ func TestExportWithAMembershipChangeThatIsNotInTheManifestYet(t *testing.T) {
 	at, term := before+1, d.term
 	entry.Index, entry.Term = &at, &term
 	next := before + 2
-	put := d.entry(next, Entry{ID: 1, Data: []byte("x")})
+	put := d.entry(next, format.Entry{ID: 1, Data: []byte("x")})
 	ok(t, d.log.Append(nil, []*raftpb.Entry{&entry, put}))
 	ok(t, d.log.Sync())
 	ok(t, d.log.Apply(next, nil))
@@ -155,7 +157,7 @@ func TestInstallGoesOnWhereItWas(t *testing.T) {
 	ok(t, errors.Join(w.Close(), r.Close()))
 
 	// The exporter goes on, and starts anew: its last segment has become longer.
-	d.put(Entry{ID: 9, Data: payload(9, 100)})
+	d.put(format.Entry{ID: 9, Data: payload(9, 100)})
 	newer := exported(t, d.log)
 	i = begun(t, newer, opts)
 	missing := i.Missing()
@@ -183,7 +185,7 @@ func TestInstallResumesABlob(t *testing.T) {
 		ok(t, sendFile(e, i, f, 5000))
 	}
 	blob := i.Missing()
-	if len(blob) != 1 || blob[0].Kind != BlobFile {
+	if len(blob) != 1 || blob[0].Kind != transfer.BlobFile {
 		t.Fatal(blob)
 	}
 	r, err := e.Open(blob[0].Name, 0)
@@ -197,7 +199,7 @@ func TestInstallResumesABlob(t *testing.T) {
 	}
 	i = begun(t, e, opts)
 	blob = i.Missing()
-	if len(blob) != 1 || blob[0].Have < BlobChunkBytes {
+	if len(blob) != 1 || blob[0].Have < format.BlobChunkBytes {
 		t.Fatal(blob)
 	}
 	ok(t, send(e, i, 5000))
@@ -217,7 +219,7 @@ func TestInstallRefusesEveryBadByte(t *testing.T) {
 		good, err := io.ReadAll(r)
 		ok(t, errors.Join(err, r.Close()))
 		step := 97
-		if f.Kind == BlobFile {
+		if f.Kind == transfer.BlobFile {
 			step = 200_003
 		}
 		for at := 0; at < len(good); at += step {
@@ -228,7 +230,7 @@ func TestInstallRefusesEveryBadByte(t *testing.T) {
 			_, err = w.Write(bad)
 			ok(t, err)
 			// The used byte of a frame is under the frame's checksum.
-			if err := w.Commit(); !errors.Is(err, ErrCorrupt) {
+			if err := w.Commit(); !errors.Is(err, format.ErrCorrupt) {
 				t.Fatalf("%s byte %d: %v", f.Name, at, err)
 			}
 			ok(t, w.Close())
@@ -252,7 +254,7 @@ func TestInstallOnAFullDiskLosesNothing(t *testing.T) {
 	at := l.AppliedIndex()
 	ok(t, l.Close(false))
 	for i := range int64(60) {
-		d.put(Entry{ID: i % 17, Data: payload(i, 200)})
+		d.put(format.Entry{ID: i % 17, Data: payload(i, 200)})
 	}
 	used := used(t, disk)
 	refused := 0
@@ -262,7 +264,7 @@ func TestInstallOnAFullDiskLosesNothing(t *testing.T) {
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, ErrNoSpace) {
+		if !errors.Is(err, format.ErrNoSpace) {
 			t.Fatalf("%d bytes free: %v", extra, err)
 		}
 		refused++
@@ -292,7 +294,7 @@ func TestInstallNeverLosesWhatWasAcknowledged(t *testing.T) {
 	opts := joinerOptions(d.opts, vfstest.NewMem())
 	ok(t, install(d.log, opts))
 	began := d.last()
-	d.put(Entry{ID: 1, Data: []byte("a")}, Entry{ID: 2, Data: []byte("b")})
+	d.put(format.Entry{ID: 1, Data: []byte("a")}, format.Entry{ID: 2, Data: []byte("b")})
 	e := exported(t, d.log)
 	grow := func(term, commit uint64, entries ...*raftpb.Entry) {
 		l, _, err := Load(t.Context(), opts, nil)
@@ -305,14 +307,14 @@ func TestInstallNeverLosesWhatWasAcknowledged(t *testing.T) {
 	last := d.last()
 	tail, err := d.log.Entries(began+1, last+1, 1<<40)
 	ok(t, err)
-	grow(1, began, append(tail, d.entry(last+1, Entry{ID: 1, Data: []byte("acknowledged")}))...)
+	grow(1, began, append(tail, d.entry(last+1, format.Entry{ID: 1, Data: []byte("acknowledged")}))...)
 	refused := func(what string) {
 		t.Helper()
-		i, err := NewInstall(t.Context(), opts, joiner, e.Manifest())
+		i, err := transfer.NewInstall(t.Context(), opts.ForInstall(), joiner, e.Manifest())
 		if err == nil {
 			err = errors.Join(send(e, i, 1000), i.Finish(t.Context()))
 		}
-		if !errors.Is(err, ErrInstallBehind) {
+		if !errors.Is(err, transfer.ErrBehind) {
 			t.Errorf("%s: %v", what, err)
 		}
 		l, report, err := Load(t.Context(), opts, nil)
@@ -340,12 +342,12 @@ func TestInstallOverAnotherBranch(t *testing.T) {
 	at := l.AppliedIndex()
 	other := &logDriver{t: t, opts: opts, log: l, term: 2}
 	for range 5 {
-		ok(t, other.append(Entry{ID: 4, Data: []byte("of a leader that lost")}))
+		ok(t, other.append(format.Entry{ID: 4, Data: []byte("of a leader that lost")}))
 	}
 	ok(t, l.Sync())
 	ok(t, l.Close(false))
 	d.term = 3
-	d.put(Entry{ID: 4, Data: []byte("of the one that won")}, Entry{ID: 5, Data: []byte("too")})
+	d.put(format.Entry{ID: 4, Data: []byte("of the one that won")}, format.Entry{ID: 5, Data: []byte("too")})
 	if d.last() >= at+5 {
 		t.Fatal("the other branch is not the longer one")
 	}
@@ -358,32 +360,32 @@ func TestInstallOfAnotherReplicaOrGroupIsRefused(t *testing.T) {
 	e := exported(t, d.log)
 	opts := joinerOptions(d.opts, vfstest.NewMem())
 	ok(t, install(d.log, opts))
-	for _, change := range []func(*ReplicaFile){
-		func(f *ReplicaFile) { f.RaftID = 5 },
-		func(f *ReplicaFile) { f.Volume[3]++ },
+	for _, change := range []func(*format.ReplicaFile){
+		func(f *format.ReplicaFile) { f.RaftID = 5 },
+		func(f *format.ReplicaFile) { f.Volume[3]++ },
 	} {
 		f := joiner
 		change(&f)
-		if _, err := NewInstall(t.Context(), opts, f, e.Manifest()); !errors.Is(err, ErrForeign) {
+		if _, err := transfer.NewInstall(t.Context(), opts.ForInstall(), f, e.Manifest()); !errors.Is(err, format.ErrForeign) {
 			t.Error(err)
 		}
 	}
 	foreign := joinerOptions(opts, vfstest.NewMem())
 	foreign.Identity.Group[0]++
-	if _, err := NewInstall(t.Context(), foreign, joiner, e.Manifest()); !errors.Is(err, ErrForeign) {
+	if _, err := transfer.NewInstall(t.Context(), foreign.ForInstall(), joiner, e.Manifest()); !errors.Is(err, format.ErrForeign) {
 		t.Error(err)
 	}
-	if _, err := NewInstall(t.Context(), opts, joiner, e.Manifest()[:100]); !errors.Is(err, ErrCorrupt) {
+	if _, err := transfer.NewInstall(t.Context(), opts.ForInstall(), joiner, e.Manifest()[:100]); !errors.Is(err, format.ErrCorrupt) {
 		t.Error(err)
 	}
 	own, err := d.log.w.manifest.Encode()
 	ok(t, err)
-	if _, err := NewInstall(t.Context(), opts, joiner, own); !errors.Is(err, ErrCorrupt) {
+	if _, err := transfer.NewInstall(t.Context(), opts.ForInstall(), joiner, own); !errors.Is(err, format.ErrCorrupt) {
 		t.Errorf("a manifest with an active segment: %v", err)
 	}
 	// A member whose manifest is lost does not know what it has voted for.
-	ok(t, opts.FS.Remove(path.Join(opts.Dir, ManifestName)))
-	if _, err := NewInstall(t.Context(), opts, joiner, e.Manifest()); !errors.Is(err, ErrInstallBehind) {
+	ok(t, opts.FS.Remove(path.Join(opts.Dir, format.ManifestName)))
+	if _, err := transfer.NewInstall(t.Context(), opts.ForInstall(), joiner, e.Manifest()); !errors.Is(err, transfer.ErrBehind) {
 		t.Error(err)
 	}
 }
@@ -401,12 +403,12 @@ func TestInstallWhereAVoteMayBeForgotten(t *testing.T) {
 	ok(t, l.Tick())
 	name := l.w.active.path
 	ok(t, l.Close(false))
-	d.put(Entry{ID: 1, Data: []byte("newer")})
+	d.put(format.Entry{ID: 1, Data: []byte("newer")})
 	f, err := mem.OpenWrite(name)
 	ok(t, err)
-	_, err = f.WriteAt([]byte("bad"), SegmentHeaderBytes+20)
+	_, err = f.WriteAt([]byte("bad"), format.SegmentHeaderBytes+20)
 	ok(t, errors.Join(err, f.Close()))
-	if err := install(d.log, opts); !errors.Is(err, ErrInstallBehind) || !strings.Contains(err.Error(), "voted") {
+	if err := install(d.log, opts); !errors.Is(err, transfer.ErrBehind) || !strings.Contains(err.Error(), "voted") {
 		t.Error(err)
 	}
 }
@@ -415,12 +417,12 @@ func TestALoadRemovesWhatWasGatheredForNothing(t *testing.T) {
 	d := exporter(t)
 	opts := joinerOptions(d.opts, vfstest.NewMem())
 	ok(t, install(d.log, opts))
-	d.put(Entry{ID: 1, Data: []byte("newer")})
+	d.put(format.Entry{ID: 1, Data: []byte("newer")})
 	e := exported(t, d.log)
 	i := begun(t, e, opts)
 	ok(t, sendFile(e, i, i.Missing()[0], 1000))
 	gathered := func() int {
-		names, _ := opts.FS.List(path.Join(opts.Dir, IncomingName))
+		names, _ := opts.FS.List(path.Join(opts.Dir, format.IncomingName))
 		return len(names)
 	}
 	l, _, err := Load(t.Context(), opts, nil)

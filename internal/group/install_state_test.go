@@ -5,6 +5,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -21,7 +22,7 @@ func TestInstallKeepsAVote(t *testing.T) {
 		ok(t, l.Sync())
 		ok(t, l.Close(false)) // the vote is in a state frame alone
 		d.term = c.exporterTerm
-		d.put(Entry{ID: 1, Data: []byte("newer")})
+		d.put(format.Entry{ID: 1, Data: []byte("newer")})
 		ok(t, install(d.log, opts))
 		l, _, err = Load(t.Context(), opts, nil)
 		ok(t, err)
@@ -38,7 +39,7 @@ func TestInstallKeepsAVote(t *testing.T) {
 func TestExportLeavesOutWhatAnotherLeaderCutOff(t *testing.T) {
 	for _, seal := range []bool{false, true} {
 		d := exporter(t)
-		void := []Entry{{ID: 1, Data: []byte("void")}, {ID: 2, Data: []byte("void")}, {ID: 3, Data: []byte("void")}}
+		void := []format.Entry{{ID: 1, Data: []byte("void")}, {ID: 2, Data: []byte("void")}, {ID: 3, Data: []byte("void")}}
 		ok(t, d.append(void...))
 		from := d.last() - 2
 		if seal {

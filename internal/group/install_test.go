@@ -12,11 +12,14 @@ import (
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/fsck"
+	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
-var joiner = ReplicaFile{RaftID: 3, Volume: uuid.UUID{8}, Store: logIdentity.Store, Group: logIdentity.Group}
+var joiner = format.ReplicaFile{RaftID: 3, Volume: uuid.UUID{8}, Store: logIdentity.Store, Group: logIdentity.Group}
 
 // joinerOptions are those of a replica on another volume.
 func joinerOptions(opts Options, fs vfs.FS) Options {
@@ -25,7 +28,7 @@ func joinerOptions(opts Options, fs vfs.FS) Options {
 }
 
 // send gives an install what it misses, pieceBytes at a time.
-func send(e *Export, i *Install, pieceBytes int) error {
+func send(e *Export, i *transfer.Install, pieceBytes int) error {
 	for missing := i.Missing(); len(missing) > 0; missing = i.Missing() {
 		for _, f := range missing {
 			if err := sendFile(e, i, f, pieceBytes); err != nil {
@@ -36,7 +39,7 @@ func send(e *Export, i *Install, pieceBytes int) error {
 	return nil
 }
 
-func sendFile(e *Export, i *Install, f ExportFile, pieceBytes int) error {
+func sendFile(e *Export, i *transfer.Install, f transfer.File, pieceBytes int) error {
 	r, err := e.Open(f.Name, f.Have)
 	if err != nil {
 		return err
@@ -59,7 +62,7 @@ func install(from *Log, opts Options) error {
 	if err != nil {
 		return err
 	}
-	i, err := NewInstall(ctx, opts, joiner, e.Manifest())
+	i, err := transfer.NewInstall(ctx, opts.ForInstall(), joiner, e.Manifest())
 	if err == nil {
 		err = send(e, i, 700)
 	}
@@ -152,7 +155,7 @@ func sameVersions(a, b *Log, id int64) error {
 	return nil
 }
 
-func sameBlob(a, b *Log, ref BlobRef) error {
+func sameBlob(a, b *Log, ref format.BlobRef) error {
 	var data [2][]byte
 	for i, l := range []*Log{a, b} {
 		r, err := l.OpenBlob(ref)
@@ -225,10 +228,10 @@ func TestInstallGivesTheStateOfTheExporter(t *testing.T) {
 			opts.Residency = Residency(seed / 2 % 2)
 			joining := joiner
 			joining.Joining = true
-			ok(t, WriteReplicaFile(opts.FS, opts.Dir, joining))
+			ok(t, format.WriteReplicaFile(opts.FS, opts.Dir, joining))
 			for round := range 3 { // the second and third over an older log of the same replica
 				ok(t, install(w.log, opts))
-				if f, _, err := ReadReplicaFile(opts.FS, opts.Dir); f != joiner || err != nil {
+				if f, _, err := format.ReadReplicaFile(opts.FS, opts.Dir); f != joiner || err != nil {
 					t.Fatal(f, err)
 				}
 				verified(t, opts)
@@ -240,7 +243,7 @@ func TestInstallGivesTheStateOfTheExporter(t *testing.T) {
 				if err := sameLogs(w.log, l); err != nil {
 					t.Fatalf("round %d: %v", round, err)
 				}
-				if names, err := opts.FS.List(opts.Dir + "/" + IncomingName); err == nil {
+				if names, err := opts.FS.List(opts.Dir + "/" + format.IncomingName); err == nil {
 					t.Fatalf("left over: %v", names)
 				}
 				// The tail goes on as Raft sends it.
@@ -289,7 +292,7 @@ func receiveBlobs(from, to *Log, entries []*raftpb.Entry) error {
 
 func verified(t *testing.T, opts Options) {
 	t.Helper()
-	report, err := VerifyDir(t.Context(), opts.FS, opts.Dir, nil)
+	report, err := fsck.VerifyDir(t.Context(), opts.FS, opts.Dir, nil)
 	ok(t, err)
 	if len(report.Damages) > 0 {
 		t.Fatalf("damaged: %v", report.Damages)

@@ -14,6 +14,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/replay"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/index"
 )
 
@@ -22,30 +25,30 @@ type loading struct {
 	*Log
 	ctx      context.Context
 	progress *Progress
-	manifest *Manifest
+	manifest *format.Manifest
 	sizes    []int64 // of the files, by segment; of the active one, without the room at its end. 0: gone
 	active   *activeFile
-	names    []string         // in the folder, before garbage was removed
-	early    map[uint64]*Hint // hints that were read before the segments, by number; nil: it cannot be used
-	parts    []*loaded        // by segment
+	names    []string                // in the folder, before garbage was removed
+	early    map[uint64]*format.Hint // hints that were read before the segments, by number; nil: it cannot be used
+	parts    []*loaded               // by segment
 	report   Report
 	commit   uint64
-	ids      []damagedID
-	damages  []*Damage
-	// tailIDs are the records with an entry above the commit. Its used flags may have been cleared for an entry that is not
-	// known to be committed yet.
+	ids      []replay.DamagedID
+	damages  []*format.Damage
+	// tailIDs are the records with an entry above the commit. Its used flags may have been cleared for an entry that is
+	// not known to be committed yet.
 	tailIDs  map[int64]struct{}
 	voteLost bool // bytes are bad in which a vote may have been
 }
 
 // loaded is what loading one segment gave.
 type loaded struct {
-	terms      []TermRun
-	blobs      []HintBlob
+	terms      []format.TermRun
+	blobs      []format.HintBlob
 	lastCommit int64
-	header     []*Damage // of the header: no entry is hit
-	damages    []*Damage
-	ids        []damagedID
+	header     []*format.Damage // of the header: no entry is hit
+	damages    []*format.Damage
+	ids        []replay.DamagedID
 	hintGone   bool // it can and must be written
 }
 
@@ -59,11 +62,11 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 	fail := func(err error) (*Log, Report, error) {
 		return nil, Report{}, fmt.Errorf("load group %s from %s: %w", opts.Identity.Name, opts.Dir, err)
 	}
-	m, err := ReadManifest(opts.FS, opts.Dir)
+	m, err := format.ReadManifest(opts.FS, opts.Dir)
 	if err != nil {
 		return fail(err)
 	}
-	if err := checkIdentity(m.Identity, opts.Identity); err != nil {
+	if err := format.CheckIdentity(m.Identity, opts.Identity); err != nil {
 		return fail(err)
 	}
 	opts.Identity = m.Identity
@@ -95,20 +98,8 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 		l.abandon()
 		return fail(err)
 	}
-	l.endInstall(slices.Contains(names, IncomingName))
+	l.endInstall(slices.Contains(names, format.IncomingName))
 	return l, ld.report, nil
-}
-
-func checkIdentity(is, want Identity) error {
-	switch {
-	case is.Store != want.Store:
-		return fmt.Errorf("%w: store is %s, not %s", ErrForeign, is.Store, want.Store)
-	case is.Group != want.Group:
-		return fmt.Errorf("%w: group is %s, not %s", ErrForeign, is.Group, want.Group)
-	case want.Name != "" && is.Name != want.Name:
-		return fmt.Errorf("%w: group is named %q, not %q", ErrForeign, is.Name, want.Name)
-	}
-	return nil
 }
 
 // run is the recovery of docs/format.md: its steps 2 to 8.
@@ -121,12 +112,12 @@ func (ld *loading) run() error {
 	if err != nil {
 		return err
 	}
-	ld.voteLost = active != nil && active.voteLost
+	ld.voteLost = active != nil && active.VoteLost
 	if err := ld.holdBackConf(active); err != nil {
 		return err
 	}
 	if active != nil {
-		ld.state.terms = active.terms // of the tail, so that what a leader made void there is not taken for what counts
+		ld.state.terms = active.Terms // of the tail, so that what a leader made void there is not taken for what counts
 	}
 	err = ld.findTailIDs()
 	ld.state.terms = nil // made of all segments, below
@@ -150,14 +141,14 @@ func (ld *loading) run() error {
 func (ld *loading) removeGarbage() error {
 	listed := make(map[string]bool)
 	for _, s := range ld.manifest.Segments {
-		listed[SegmentName(s.Number)] = true
-		listed[HintName(s.Number)] = s.Sealed()
+		listed[format.SegmentName(s.Number)] = true
+		listed[format.HintName(s.Number)] = s.Sealed()
 	}
 	removed := 0
 	for _, name := range ld.names {
-		_, isSegment := ParseSegmentName(name)
-		_, isHint := ParseHintName(name)
-		if !strings.HasSuffix(name, TmpSuffix) && (!isSegment && !isHint || listed[name]) {
+		_, isSegment := format.ParseSegmentName(name)
+		_, isHint := format.ParseHintName(name)
+		if !strings.HasSuffix(name, format.TmpSuffix) && (!isSegment && !isHint || listed[name]) {
 			continue
 		}
 		ld.logger.Debug("garbage is removed", "group", ld.opts.Identity.Name, "file", name)
@@ -183,7 +174,7 @@ func (ld *loading) openSegments() {
 		ld.parts[i] = new(loaded)
 		switch f := ld.active.file; {
 		case m.Sealed() && ld.opts.Residency == Index:
-			s.cold = &coldFile{bytes: m.Bytes}
+			s.cold = ld.loader.ColdFile(ld.fs, s.path, m.Bytes)
 		case !m.Sealed() && f != nil:
 			s.adviseRandom(f)
 			s.file.Store(&openFile{ld.active.take()})
@@ -194,7 +185,7 @@ func (ld *loading) openSegments() {
 }
 
 // openSealed opens the file of a sealed segment and compares its size with the manifest. False: it is gone.
-func (ld *loading) openSealed(s *segment, i int, m ManifestSegment) (bool, error) {
+func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool, error) {
 	f, err := s.reader()
 	if errors.Is(err, iofs.ErrNotExist) {
 		return false, nil
@@ -217,9 +208,9 @@ func (ld *loading) openSealed(s *segment, i int, m ManifestSegment) (bool, error
 
 // checkHeader compares the header of a segment, whose file there is or not, with the manifest: that in memory, where
 // the segment is. What differs is damage of these bytes alone; a foreign or a newer one is an error.
-func (ld *loading) checkHeader(s *segment, m ManifestSegment, there bool) (*Damage, error) {
-	damage := func(what string) *Damage {
-		return &Damage{Group: ld.opts.Identity.Name, File: SegmentName(m.Number), Length: SegmentHeaderBytes, What: what}
+func (ld *loading) checkHeader(s *segment, m format.ManifestSegment, there bool) (*format.Damage, error) {
+	damage := func(what string) *format.Damage {
+		return &format.Damage{Group: ld.opts.Identity.Name, File: format.SegmentName(m.Number), Length: format.SegmentHeaderBytes, What: what}
 	}
 	if !there {
 		return damage("the file is gone"), nil
@@ -227,20 +218,20 @@ func (ld *loading) checkHeader(s *segment, m ManifestSegment, there bool) (*Dama
 	var header []byte
 	var err error
 	if s.image != nil {
-		header = s.image[:min(SegmentHeaderBytes, int64(len(s.image)))]
+		header = s.image[:min(format.SegmentHeaderBytes, int64(len(s.image)))]
 	} else {
-		header = make([]byte, SegmentHeaderBytes)
-		for range blockTries {
-			if err = readFull(s.file.Load(), header, 0); err == nil {
+		header = make([]byte, format.SegmentHeaderBytes)
+		for range segio.BlockTries {
+			if err = format.ReadFull(s.file.Load(), header, 0); err == nil {
 				break
 			}
 		}
 	}
 	if err == nil {
-		err = CheckSegmentHeader(header, ld.opts.Identity, m)
+		err = format.CheckSegmentHeader(header, ld.opts.Identity, m)
 	}
 	switch {
-	case errors.Is(err, ErrFormatVersion) || errors.Is(err, ErrForeign):
+	case errors.Is(err, format.ErrFormatVersion) || errors.Is(err, format.ErrForeign):
 		return nil, fmt.Errorf("%s: %w", s.path, err)
 	case err != nil:
 		return damage(err.Error()), nil
@@ -277,7 +268,7 @@ func (ld *loading) loadSealed() error {
 }
 
 // loadSegment loads one sealed segment: from its hint, or by reading it.
-func (ld *loading) loadSegment(ctx context.Context, i int, m ManifestSegment) (*loaded, error) {
+func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegment) (*loaded, error) {
 	s := ld.state.segments[i]
 	through := min(ld.commit, ld.through(i))
 	there, err := ld.openSealed(s, i, m)
@@ -285,9 +276,9 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m ManifestSegment) (*
 		return nil, err
 	}
 	// An image's first reads are in flight before its hint is asked for, so that the device does not wait for that.
-	readHint := sync.OnceValue(func() *Hint { return ld.readHint(m) })
+	readHint := sync.OnceValue(func() *format.Hint { return ld.readHint(m) })
 	noHint := func() bool { return readHint() == nil }
-	var w *segmentWalk
+	var w *replay.Walk
 	if ld.opts.Residency == Resident || noHint() || ld.sizes[i] < m.Bytes {
 		if w, err = ld.readSegment(ctx, s, i, m, noHint); err != nil {
 			return nil, err
@@ -302,17 +293,17 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m ManifestSegment) (*
 		part.header = append(part.header, damage)
 	}
 	if w != nil {
-		part.damages, part.ids = w.damages(ld.opts.Identity.Name, m, m.LastIndex, hint, ld.w.manifest.mayHaveCuts())
+		part.damages, part.ids = w.Explain(ld.opts.Identity.Name, m, m.LastIndex, hint, ld.w.manifest.MayHaveCuts())
 	}
 	if hint == nil {
-		part.terms, part.blobs, part.lastCommit = w.terms, w.rows.blobs, w.rows.lastCommit
-		s.terms = w.terms
-		s.rows, s.incomplete = &w.rows, lostEntries(part.damages)
-		s.counted(&w.rows)
-		if err := ld.insertRows(s, &w.rows, through, part.damages); err != nil {
+		part.terms, part.blobs, part.lastCommit = w.Terms, w.Rows.Blobs, w.Rows.LastCommit
+		s.terms = w.Terms
+		s.rows, s.incomplete = &w.Rows, lostEntries(part.damages)
+		s.counted(&w.Rows)
+		if err := ld.insertRows(s, &w.Rows, through, part.damages); err != nil {
 			return nil, err
 		}
-		if len(w.bad) == 0 {
+		if len(w.Bad) == 0 {
 			// A hint made of what is left would hide the damage from the next load.
 			part.hintGone = true
 		}
@@ -326,11 +317,11 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m ManifestSegment) (*
 }
 
 // readHint answers nil where a segment has no hint that can be used.
-func (ld *loading) readHint(m ManifestSegment) *Hint {
+func (ld *loading) readHint(m format.ManifestSegment) *format.Hint {
 	if hint, ok := ld.early[m.Number]; ok {
 		return hint
 	}
-	hint, err := ReadHint(ld.fs, ld.dir, m)
+	hint, err := format.ReadHint(ld.fs, ld.dir, m)
 	if err == nil {
 		return hint
 	}
@@ -343,16 +334,16 @@ func (ld *loading) readHint(m ManifestSegment) *Hint {
 
 // readSegment walks all frames of a sealed segment: those of the image in Resident residency, else of the file.
 // rows as for walkImage.
-func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m ManifestSegment, rows func() bool) (*segmentWalk, error) {
-	w := &segmentWalk{last: s.first - 1, zeros: m.Bytes}
+func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m format.ManifestSegment, rows func() bool) (*replay.Walk, error) {
+	w := &replay.Walk{Last: s.first - 1, Zeros: m.Bytes}
 	var err error
 	size := min(ld.sizes[i], m.Bytes)
 	switch {
-	case size <= SegmentHeaderBytes: // no frame, or no file
-		size = min(m.Bytes, SegmentHeaderBytes)
+	case size <= format.SegmentHeaderBytes: // no frame, or no file
+		size = min(m.Bytes, format.SegmentHeaderBytes)
 	case ld.opts.Residency == Resident:
-		err = ld.walkImage(ctx, s, size, size, func() *segmentWalk {
-			w = newWalk(s.first, rows())
+		err = ld.walkImage(ctx, s, size, size, func() *replay.Walk {
+			w = replay.New(s.first, rows())
 			return w
 		}, ld.read)
 	default:
@@ -362,12 +353,7 @@ func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m Manifes
 	if err != nil {
 		return nil, err
 	}
-	if w.zeros < size { // in a sealed segment there is no room at the end
-		w.unknown(w.zeros, size-w.zeros, FrameZeros.String(), false)
-	}
-	if size < m.Bytes {
-		w.unknown(size, m.Bytes-size, "the file ends too early", false)
-	}
+	w.EndAt(size, m.Bytes)
 	return w, nil
 }
 
@@ -375,7 +361,7 @@ func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m Manifes
 func (ld *loading) read(bytes int64) { ld.progress.BytesDone.Add(bytes) }
 
 // insertHint fills the index from a hint. Frames in bad ranges of the walk, which may be nil, are left out.
-func (ld *loading) insertHint(s *segment, h *Hint, through uint64, w *segmentWalk) error {
+func (ld *loading) insertHint(s *segment, h *format.Hint, through uint64, w *replay.Walk) error {
 	ordinal := index.Loc(s.ordinal) << 44
 	skip := func(row int) bool {
 		place := index.Loc(h.Places[row])
@@ -386,7 +372,7 @@ func (ld *loading) insertHint(s *segment, h *Hint, through uint64, w *segmentWal
 			ld.supersedeKnown(s, place|ordinal)
 			return true
 		}
-		return w != nil && w.isBad(place.Offset())
+		return w != nil && w.IsBad(place.Offset())
 	}
 	_, err := ld.table.Fill(h.IDs, h.Places, s.ordinal, skip, ld.lose)
 	return err
@@ -400,19 +386,19 @@ func (ld *loading) inTail(id int64) bool {
 	return ok
 }
 
-// insertRows fills the index from rows. What damage may have made void is left out until it is repaired: it must not supersede what it may
-// never have superseded. Reads of these records tell the damage either way.
-func (ld *loading) insertRows(s *segment, r *rowTable, through uint64, damages []*Damage) error {
-	ordinal, name := uint64(s.ordinal)<<44, SegmentName(s.number)
-	for i, place := range r.places {
-		at := s.first + uint64(r.indexes[i])
+// insertRows fills the index from rows. What damage may have made void is left out until it is repaired: it must not
+// supersede what it may never have superseded. Reads of these records tell the damage either way.
+func (ld *loading) insertRows(s *segment, r *format.Rows, through uint64, damages []*format.Damage) error {
+	ordinal, name := uint64(s.ordinal)<<44, format.SegmentName(s.number)
+	for i, place := range r.Places {
+		at := s.first + uint64(r.Indexes[i])
 		if at > through {
 			break
 		}
-		if slices.ContainsFunc(damages, func(d *Damage) bool { return d.mayVoid(name, index.Loc(place).Offset(), at) }) {
+		if slices.ContainsFunc(damages, func(d *format.Damage) bool { return d.MayVoid(name, index.Loc(place).Offset(), at) }) {
 			continue
 		}
-		if err := ld.insert(r.ids[i], index.Loc(place|ordinal)); err != nil {
+		if err := ld.insert(r.IDs[i], index.Loc(place|ordinal)); err != nil {
 			return err
 		}
 	}

@@ -3,11 +3,14 @@ package group
 import (
 	"slices"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/replay"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/index"
 )
 
 // recoverLast recovers the active segment and with it the commit. Nil where the manifest has no active segment.
-func (ld *loading) recoverLast() (*recovered, error) {
+func (ld *loading) recoverLast() (*replay.Recovered, error) {
 	for slot, e := range ld.active.badMark {
 		if e != nil {
 			ld.logger.Info("a slot of the mark file is not whole: torn by a crash, or damaged", "group", ld.opts.Identity.Name,
@@ -15,7 +18,7 @@ func (ld *loading) recoverLast() (*recovered, error) {
 		}
 	}
 	ld.marks.sequence = ld.active.mark.Sequence
-	if ld.active.badMark == [markSlots]error{} {
+	if ld.active.badMark == [format.MarkSlots]error{} {
 		ld.marks.last = ld.active.mark
 	}
 	hard := &ld.w.hard
@@ -32,7 +35,7 @@ func (ld *loading) recoverLast() (*recovered, error) {
 	}
 	s := ld.state.segments[n-1]
 	there := s.file.Load() != nil
-	r, err := ld.recoverActive(s, ld.sizes[n-1], ld.active.mark, ld.walkActive(s, ld.sizes[n-1]))
+	r, err := replay.Recover(ld.opts.Identity.Name, ld.w.manifest, s.manifest(), ld.sizes[n-1], ld.active.mark, ld.walkActive(s, ld.sizes[n-1]))
 	if err != nil {
 		return nil, err
 	}
@@ -43,54 +46,54 @@ func (ld *loading) recoverLast() (*recovered, error) {
 	if damage != nil {
 		ld.damages = append(ld.damages, damage)
 	}
-	if r.states {
-		hard.MergeHardState(r.state)
+	if r.States {
+		hard.MergeHardState(r.State)
 		hard.SyncedOffset, hard.SyncedIndex = 0, 0
 	}
-	s.rows, s.incomplete = &r.rows, lostEntries(r.damages)
-	ld.parts[n-1] = &loaded{terms: r.terms, blobs: r.rows.blobs, lastCommit: r.rows.lastCommit, damages: r.damages, ids: r.ids}
-	ld.state.last, ld.state.end = r.lastIndex(), r.end
+	s.rows, s.incomplete = &r.Rows, lostEntries(r.Damages)
+	ld.parts[n-1] = &loaded{terms: r.Terms, blobs: r.Rows.Blobs, lastCommit: r.Rows.LastCommit, damages: r.Damages, ids: r.IDs}
+	ld.state.last, ld.state.end = r.LastIndex(), r.End
 	ld.commit = min(hard.Commit, ld.state.last)
 	return r, nil
 }
 
 // lostEntries tells whether damage has hit entries.
-func lostEntries(damages []*Damage) bool {
-	return slices.ContainsFunc(damages, func(d *Damage) bool { return d.IndexLast != 0 })
+func lostEntries(damages []*format.Damage) bool {
+	return slices.ContainsFunc(damages, func(d *format.Damage) bool { return d.IndexLast != 0 })
 }
 
 // walkActive walks the active segment from its begin: in Resident residency from the image, which the first walk loads.
-func (ld *loading) walkActive(s *segment, size int64) func(through int64) (*segmentWalk, error) {
-	if ld.opts.Residency != Resident || size <= SegmentHeaderBytes {
+func (ld *loading) walkActive(s *segment, size int64) func(through int64) (*replay.Walk, error) {
+	if ld.opts.Residency != Resident || size <= format.SegmentHeaderBytes {
 		return ld.walkActiveFile(s, size)
 	}
-	return func(through int64) (*segmentWalk, error) {
+	return func(through int64) (*replay.Walk, error) {
 		if s.image == nil {
-			w := newActiveWalk(s.first)
-			return w, ld.walkImage(ld.ctx, s, size, max(ld.opts.SegmentBytes, size), func() *segmentWalk { return w }, ld.read)
+			w := replay.NewActive(s.first)
+			return w, ld.walkImage(ld.ctx, s, size, max(ld.opts.SegmentBytes, size), func() *replay.Walk { return w }, ld.read)
 		}
-		w := newActiveWalk(s.first)
-		return w, w.goOn(NewFrameReaderBytes(s.image[:through], s.id, SegmentHeaderBytes), s.first, through)
+		w := replay.NewActive(s.first)
+		return w, w.GoOn(segio.NewFrameReaderBytes(s.image[:through], s.id, format.SegmentHeaderBytes), s.first, through)
 	}
 }
 
 // walkActiveFile walks the active segment from the end of its hint, or where it has none from its begin.
-func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*segmentWalk, error) {
+func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*replay.Walk, error) {
 	hint := ld.readActiveHint(s, size)
-	return func(through int64) (*segmentWalk, error) {
-		if hint != nil && through > hint.end {
+	return func(through int64) (*replay.Walk, error) {
+		if hint != nil && through > hint.End {
 			w, usable, err := ld.walkBehind(s, hint, through)
 			if err != nil || usable {
-				ld.w.hinted, ld.report.HintedBytes = hint.hintPart, hint.end
-				ld.read(max(0, through-hint.end) + hint.bytes)
+				ld.w.hinted, ld.report.HintedBytes = hint.HintPart, hint.End
+				ld.read(max(0, through-hint.End) + hint.Bytes)
 				return w, err
 			}
 			ld.logger.Info("the hint of the active segment does not end at a state frame: all of it is read instead", "group", ld.opts.Identity.Name,
 				"segment", s.number)
 		}
-		hint, ld.w.hinted, ld.report.HintedBytes = nil, hintPart{}, 0
-		w := newActiveWalk(s.first)
-		err := ld.walkFileOn(s, w, SegmentHeaderBytes, through)
+		hint, ld.w.hinted, ld.report.HintedBytes = nil, format.HintPart{}, 0
+		w := replay.NewActive(s.first)
+		err := ld.walkFileOn(s, w, format.SegmentHeaderBytes, through)
 		if through == size {
 			ld.read(size)
 		}
@@ -101,7 +104,7 @@ func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*
 // holdBackConf lowers the commit below a membership change that the manifest does not know yet, so that Raft gives it
 // out again. The manifest's commit is never above what was applied when it was written, so only what follows can hold
 // one; and what the hint of the active segment tells holds none that the manifest does not know.
-func (ld *loading) holdBackConf(active *recovered) error {
+func (ld *loading) holdBackConf(active *replay.Recovered) error {
 	known := max(ld.manifest.ConfIndex, ld.manifest.CompactedThrough)
 	hold := func(at uint64) {
 		if at > known && at <= ld.commit {
@@ -110,7 +113,7 @@ func (ld *loading) holdBackConf(active *recovered) error {
 	}
 	through := ld.state.last
 	if active != nil {
-		for _, at := range active.confs {
+		for _, at := range active.Confs {
 			hold(at)
 		}
 		through = ld.state.segments[len(ld.state.segments)-1].first - 1
@@ -121,8 +124,8 @@ func (ld *loading) holdBackConf(active *recovered) error {
 		return nil
 	}
 	for _, gap := range ld.withoutRows(from, through) {
-		ld.walkReadable(gap.first, gap.last, func(e *Entry) bool {
-			if e.Kind == KindConf {
+		ld.walkReadable(gap.First, gap.Last, func(e *format.Entry) bool {
+			if e.Kind == format.KindConf {
 				hold(e.Index)
 			}
 			return true
@@ -133,15 +136,12 @@ func (ld *loading) holdBackConf(active *recovered) error {
 
 // walkReadable walks the entries from lo to hi that can be read. The damage that it passes over, files that cannot be
 // opened too, the load finds by its own walks.
-func (ld *loading) walkReadable(lo, hi uint64, fn func(*Entry) bool) {
-	_ = ld.walkEntries(lo, hi, func(Damage) {}, func(e *Entry, _ index.Loc) bool { return fn(e) })
+func (ld *loading) walkReadable(lo, hi uint64, fn func(*format.Entry) bool) {
+	_ = ld.walkEntries(lo, hi, func(format.Damage) {}, func(e *format.Entry, _ index.Loc) bool { return fn(e) })
 }
 
-// indexRange is the indexes from first to last.
-type indexRange struct{ first, last uint64 }
-
 // withoutRows are the indexes of sealed segments between two that are neither a put nor a delete, as far as hints tell.
-func (ld *loading) withoutRows(first, last uint64) (out []indexRange) {
+func (ld *loading) withoutRows(first, last uint64) (out []IndexRange) {
 	versions := make([]bool, last-first+1)
 	for i, m := range ld.manifest.Segments {
 		if !m.Sealed() || m.LastIndex < first || m.FirstIndex > last {
@@ -149,7 +149,7 @@ func (ld *loading) withoutRows(first, last uint64) (out []indexRange) {
 		}
 		hint := ld.readHint(m)
 		if ld.early == nil {
-			ld.early = make(map[uint64]*Hint)
+			ld.early = make(map[uint64]*format.Hint)
 		}
 		ld.early[m.Number] = hint
 		if hint == nil {
@@ -162,16 +162,11 @@ func (ld *loading) withoutRows(first, last uint64) (out []indexRange) {
 		}
 	}
 	for i, isVersion := range versions {
-		at := first + uint64(i)
-		switch n := len(out); {
-		case isVersion:
-		case n > 0 && out[n-1].last == at-1:
-			out[n-1].last = at
-		default:
-			out = append(out, indexRange{at, at})
+		if at := first + uint64(i); !isVersion {
+			out = append(out, IndexRange{at, at})
 		}
 	}
-	return out
+	return joinRanges(out)
 }
 
 // findTailIDs looks for the records with an entry above the commit. Where one of these entries is damaged, all up to
@@ -181,12 +176,12 @@ func (ld *loading) findTailIDs() error {
 	ld.tailIDs = make(map[int64]struct{})
 	commit := ld.commit
 	next := ld.commit + 1
-	ld.walkReadable(next, ld.state.last, func(e *Entry) bool {
+	ld.walkReadable(next, ld.state.last, func(e *format.Entry) bool {
 		if e.Index > next {
 			ld.commit = e.Index - 1
 		}
 		next = e.Index + 1
-		if e.Kind.isVersion() {
+		if e.Kind.IsVersion() {
 			ld.tailIDs[e.ID] = struct{}{}
 		}
 		return true
@@ -194,7 +189,7 @@ func (ld *loading) findTailIDs() error {
 	if next <= ld.state.last {
 		ld.commit = ld.state.last
 	}
-	if len(votersOf(ld.manifest.Conf)) > 1 && (ld.commit != commit || ld.voteLost) {
+	if len(format.VotersOf(ld.manifest.Conf)) > 1 && (ld.commit != commit || ld.voteLost) {
 		return ErrTailDamaged
 	}
 	return nil

@@ -9,6 +9,8 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/replay"
 	"sheaf.dev/sheaf/internal/index"
 )
 
@@ -45,17 +47,12 @@ func (l *Log) supersedeKnown(s *segment, loc index.Loc) {
 }
 
 // assemble puts the parts together: terms, index of the active segment, the tail. Then the log can be written.
-func (ld *loading) assemble(active *recovered) error {
+func (ld *loading) assemble(active *replay.Recovered) error {
 	st := &ld.state
 	st.floor, st.floorTerm = ld.manifest.CompactedThrough, ld.manifest.CompactedTerm
 	st.last = max(st.last, st.floor)
 	for i, part := range ld.parts {
-		first := st.segments[i].first
-		n := len(st.terms)
-		for n > 0 && st.terms[n-1].FirstIndex >= first {
-			n--
-		}
-		st.terms = st.terms[:n]
+		st.terms = format.CutTerms(st.terms, st.segments[i].first)
 		for _, run := range part.terms {
 			ld.addTerm(run.FirstIndex, run.Term)
 		}
@@ -71,7 +68,7 @@ func (ld *loading) assemble(active *recovered) error {
 	st.conf, st.confIndex = ld.manifest.Conf, ld.manifest.ConfIndex
 	if active != nil {
 		s := st.segments[len(st.segments)-1]
-		if err := ld.insertRows(s, s.rows, commit, active.damages); err != nil {
+		if err := ld.insertRows(s, s.rows, commit, active.Damages); err != nil {
 			return err
 		}
 		if err := ld.openActive(s, active); err != nil {
@@ -87,48 +84,48 @@ func (ld *loading) assemble(active *recovered) error {
 // checkTail is ErrTailDamaged where damage in a group with several voters may hide what made entries above the commit
 // void: they are whole and in order, and must not be given to Raft.
 func (ld *loading) checkTail() error {
-	i := slices.IndexFunc(ld.damages, func(d *Damage) bool { return d.IDsUnknown && d.IndexLast > ld.commit })
-	if i < 0 || len(votersOf(ld.manifest.Conf)) <= 1 {
+	i := slices.IndexFunc(ld.damages, func(d *format.Damage) bool { return d.IDsUnknown && d.IndexLast > ld.commit })
+	if i < 0 || len(format.VotersOf(ld.manifest.Conf)) <= 1 {
 		return nil
 	}
 	return fmt.Errorf("%w: %s", ErrTailDamaged, ld.damages[i])
 }
 
 // openActive opens the last segment for writing, after the cut of a torn tail.
-func (ld *loading) openActive(s *segment, r *recovered) error {
+func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 	w, st := &ld.w, &ld.state
 	f, err := s.reader() // opened for writing, unless the file was gone
 	if err != nil {
 		return err
 	}
 	if err := ld.active.awaitSync(); err != nil {
-		return fmt.Errorf("%s: sync the recovered tail: %w; start again: it will be recovered anew", s.path, noSpace(err))
+		return fmt.Errorf("%s: sync the recovered tail: %w; start again: it will be recovered anew", s.path, format.NoSpace(err))
 	}
 	size := ld.active.size
 	switch {
-	case r.cut:
-		if err := f.Truncate(r.end); err != nil {
-			return fmt.Errorf("%s: cut the torn tail at offset %d: %w", s.path, r.end, err)
+	case r.Cut:
+		if err := f.Truncate(r.End); err != nil {
+			return fmt.Errorf("%s: cut the torn tail at offset %d: %w", s.path, r.End, err)
 		}
 		if err := f.Sync(); err != nil {
-			return fmt.Errorf("%s: sync the cut of the torn tail: %w; start again: it will be recovered anew", s.path, noSpace(err))
+			return fmt.Errorf("%s: sync the cut of the torn tail: %w; start again: it will be recovered anew", s.path, format.NoSpace(err))
 		}
-		size, ld.report.CutBytes = r.end, r.cutBytes
-	case r.end < size:
+		size, ld.report.CutBytes = r.End, r.CutBytes
+	case r.End < size:
 		w.inherited = true // what is there reads as zero
 	}
-	last := r.lastIndex()
-	w.active, w.end, w.allocated, w.opened, w.last = s, r.end, size, r.end, last
-	if r.states {
-		w.state = stateFrame{offset: r.stateAt, last: r.stateLast}
+	last := r.LastIndex()
+	w.active, w.end, w.allocated, w.opened, w.last = s, r.End, size, r.End, last
+	if r.States {
+		w.state = format.StateFrame{Offset: r.StateAt, Last: r.StateLast}
 	}
-	st.end, st.syncedEnd, st.syncedLast = r.end, r.end, last
-	s.rows.synced()
-	return ld.growActiveImage(s, r.end, ld.sizes[len(ld.sizes)-1])
+	st.end, st.syncedEnd, st.syncedLast = r.End, r.End, last
+	s.rows.Synced()
+	return ld.growActiveImage(s, r.End, ld.sizes[len(ld.sizes)-1])
 }
 
-// growActiveImage makes room behind the end of the recovered active segment, in Resident residency. What stood behind the
-// end, up to what was read, is cut off in the file, so it must not be in memory either.
+// growActiveImage makes room behind the end of the recovered active segment, in Resident residency. What stood behind
+// the end, up to what was read, is cut off in the file, so it must not be in memory either.
 func (ld *loading) growActiveImage(s *segment, end, read int64) error {
 	if ld.opts.Residency != Resident {
 		return nil
@@ -157,14 +154,14 @@ func (ld *loading) beginActive() error {
 	if err != nil {
 		return err
 	}
-	if err := ld.writeManifest(func(m *Manifest) {
+	if err := ld.writeManifest(func(m *format.Manifest) {
 		m.Segments = append(m.Segments, next.manifest())
 	}); err != nil {
 		ld.discardUnlessListed(next)
 		return err
 	}
-	w.active, w.end, w.allocated, w.last = next, SegmentHeaderBytes, SegmentHeaderBytes, st.last
-	st.end, st.syncedEnd, st.syncedLast = SegmentHeaderBytes, SegmentHeaderBytes, st.last
+	w.active, w.end, w.allocated, w.last = next, format.SegmentHeaderBytes, format.SegmentHeaderBytes, st.last
+	st.end, st.syncedEnd, st.syncedLast = format.SegmentHeaderBytes, format.SegmentHeaderBytes, st.last
 	st.segments = append(st.segments, next)
 	ld.publishSegments()
 	return nil
@@ -180,12 +177,12 @@ func (ld *loading) fillTail(commit uint64) error {
 		return nil
 	}
 	var bad error
-	err := ld.readEntries(commit+1, st.last, func(e *Entry, loc index.Loc) bool {
-		r := RaftEntry(e)
-		if e.Kind == KindConf {
+	err := ld.readEntries(commit+1, st.last, func(e *format.Entry, loc index.Loc) bool {
+		r := format.RaftEntry(e)
+		if e.Kind == format.KindConf {
 			r.Data = bytes.Clone(r.Data)
 		}
-		kept, err := DecodePayload(r) // aliases r, not what was read
+		kept, err := format.DecodePayload(r) // aliases r, not what was read
 		if err != nil {
 			bad = err
 			return false
@@ -200,8 +197,8 @@ func (ld *loading) fillTail(commit uint64) error {
 	return ld.placeTail()
 }
 
-// placeTail tells the entries of the tail the place that rows and hints have. An entry that was made void and came again stands twice
-// in a segment, and the first one is void: compaction leaves it out.
+// placeTail tells the entries of the tail the place that rows and hints have. An entry that was made void and came
+// again stands twice in a segment, and the first one is void: compaction leaves it out.
 func (ld *loading) placeTail() error {
 	t := &ld.state.tail
 	views := ld.views(t.first, ld.state.last)
@@ -214,11 +211,11 @@ func (ld *loading) placeTail() error {
 			if err != nil {
 				return err
 			}
-			rows = &rowTable{places: h.Places, indexes: h.Indexes}
+			rows = &format.Rows{Places: h.Places, Indexes: h.Indexes}
 		}
-		for i, place := range rows.places {
-			at := v.first + uint64(rows.indexes[i])
-			if e := t.at(at); e != nil && at <= v.through && e.entry.Kind.isVersion() {
+		for i, place := range rows.Places {
+			at := v.first + uint64(rows.Indexes[i])
+			if e := t.at(at); e != nil && at <= v.through && e.entry.Kind.IsVersion() {
 				e.loc = index.Loc(place | ordinal)
 			}
 		}
@@ -275,7 +272,7 @@ func (ld *loading) collectBlobs() error {
 	}
 	removed := 0
 	for _, name := range ld.names {
-		id, ok := ParseBlobName(name)
+		id, ok := format.ParseBlobName(name)
 		if !ok || ld.blobs.isReferred(id) {
 			continue
 		}
@@ -299,7 +296,7 @@ func (l *Log) SetConf(conf *raftpb.ConfState, at uint64) error {
 	}
 	err := l.settle()
 	if err == nil {
-		err = l.writeManifest(func(m *Manifest) { m.Conf, m.ConfIndex = conf, at })
+		err = l.writeManifest(func(m *format.Manifest) { m.Conf, m.ConfIndex = conf, at })
 	}
 	if err != nil {
 		return fmt.Errorf("group %s: membership: %w", l.opts.Identity.Name, err)

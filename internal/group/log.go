@@ -10,6 +10,10 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/replay"
+	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/index"
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/vfs"
@@ -30,7 +34,7 @@ type Log struct {
 	cancel context.CancelFunc
 	hints  sync.WaitGroup // hints being written
 
-	// wmu is held by whoever changes the files of the log: Append, Sync, Apply, Seal, SetConf, AcceptLoss, Close, and
+	// wmu is held by whoever changes the files of the log: Append, Sync, Apply, Seal, SetConf, Close, and
 	// the swap of compaction. It guards w. Taken before mu, never while mu is held.
 	wmu sync.Mutex
 	w   writer
@@ -62,49 +66,49 @@ type Log struct {
 	superseded atomic.Int64 // bytes, estimated
 	// tombstoneLimit is what SetTombstoneLimit told.
 	tombstoneLimit atomic.Uint64
-	loader         *Loader
+	loader         *segio.Loader
 	journal        *journal.Member // nil: none
-	compacting     sync.Mutex      // one Compact or AcceptLoss at a time
+	compacting     sync.Mutex      // one Compact or Repair at a time
 	swapping       sync.RWMutex    // held while places change from one segment to another; scans wait
 	incoming       []*segment      // of the swap under way: published, not in the list yet. Guarded by mu
 }
 
 // writer is the state of the end of the log.
 type writer struct {
-	manifest   *Manifest // as it is on disk
-	unsure     bool      // a manifest was perhaps replaced, perhaps not durably: write it again before anything is acknowledged
+	manifest   *format.Manifest // as it is on disk
+	unsure     bool             // a manifest was perhaps replaced, perhaps not durably: write it again before anything is acknowledged
 	active     *segment
-	end        int64       // offset of the next frame
-	allocated  int64       // size of the file
-	inherited  bool        // the room behind the end is what the process before has allocated
-	opened     int64       // what of end was there when the log was opened
-	ahead      writeAhead  // of the active file
-	last       uint64      // index of the last entry in the active segment by place; first - 1: none
-	hard       StateRecord // term, vote, commit as given by Raft
-	dirty      bool        // something was written since the last sync
-	suspect    error       // a write or sync of the active file failed: it must not be continued; nil: it is well
+	end        int64              // offset of the next frame
+	allocated  int64              // size of the file
+	inherited  bool               // the room behind the end is what the process before has allocated
+	opened     int64              // what of end was there when the log was opened
+	ahead      writeAhead         // of the active file
+	last       uint64             // index of the last entry in the active segment by place; first - 1: none
+	hard       format.StateRecord // term, vote, commit as given by Raft
+	dirty      bool               // something was written since the last sync
+	suspect    error              // a write or sync of the active file failed: it must not be continued; nil: it is well
 	buffer     []byte
 	journaled  int64  // offset in the active segment up to which the journal has what is not synced; 0: nothing
 	started    int64  // offset in the active segment up to which the kernel was told to begin to write
 	batch      []byte // the frames that were written last, where they are in memory as one; they stand at batchAt
 	batchAt    int64
-	state      stateFrame // the last one of the active segment
-	hintable   stateFrame // the last one of the active segment that was seen to have all entries before it applied
-	hinted     hintPart   // of the active segment, what its hint tells of
-	hintTried  int64      // up to where a hint was tried last; 0: not yet
-	hintDirty  bool       // the hint was not synced
-	nextNumber uint64     // of the next segment file
-	sequence   uint64     // of the last manifest that was tried
+	state      format.StateFrame // the last one of the active segment
+	hintable   format.StateFrame // the last one of the active segment that was seen to have all entries before it applied
+	hinted     format.HintPart   // of the active segment, what its hint tells of
+	hintTried  int64             // up to where a hint was tried last; 0: not yet
+	hintDirty  bool              // the hint was not synced
+	nextNumber uint64            // of the next segment file
+	sequence   uint64            // of the last manifest that was tried
 }
 
 // state is what readers and the writer share.
 type state struct {
 	segments  []*segment // in order of the log; the last one is active
 	tail      tail
-	terms     []TermRun // of all entries above the compaction floor, and of that floor
-	last      uint64    // index of the last entry
-	end       int64     // of the active segment: offset behind the last frame
-	floor     uint64    // Raft's compaction floor: first index - 1
+	terms     []format.TermRun // of all entries above the compaction floor, and of that floor
+	last      uint64           // index of the last entry
+	end       int64            // of the active segment: offset behind the last frame
+	floor     uint64           // Raft's compaction floor: first index - 1
 	floorTerm uint64
 	// synced: everything of the active segment before syncedEnd is on disk. syncedIndex is the greatest index on disk,
 	// over all segments; syncedLast that of the last entry by place before syncedEnd.
@@ -118,8 +122,8 @@ type state struct {
 	snapshots   map[ScanID]*snapshot
 	closed      uint64 // snapshots that were closed or have expired, and are not among them any more
 	looked      looked
-	damages     []*Damage
-	damagedIDs  map[int64]damagedID
+	damages     []*format.Damage
+	damagedIDs  map[int64]replay.DamagedID
 }
 
 // SegmentBytesDefault is the size at which a segment is sealed where Options say nothing.
@@ -139,12 +143,17 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// ForInstall are those of an Install into the same folder.
+func (o Options) ForInstall() transfer.Options {
+	return transfer.Options{FS: o.FS, Dir: o.Dir, Identity: o.Identity, Now: o.Now, Logger: o.Logger}
+}
+
 // newLog makes a log without segments, with room in the index for what the group needs.
-func newLog(opts Options, m *Manifest, need Need) (*Log, error) {
+func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	l := &Log{opts: opts, fs: opts.FS, dir: opts.Dir, logger: opts.Logger, now: opts.Now}
 	l.memory.budget = opts.Budget
 	if l.loader = opts.Loader; l.loader == nil {
-		l.loader = NewLoader(LoaderOptions{Reads: 2})
+		l.loader = segio.NewLoader(segio.LoaderOptions{Reads: 2})
 	}
 	if err := l.memory.ask(need.MemoryBytes); err != nil {
 		return nil, err
@@ -157,7 +166,7 @@ func newLog(opts Options, m *Manifest, need Need) (*Log, error) {
 	l.table = table
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.state.snapshots = make(map[ScanID]*snapshot)
-	l.state.damagedIDs = make(map[int64]damagedID)
+	l.state.damagedIDs = make(map[int64]replay.DamagedID)
 	l.w.manifest, l.w.sequence, l.w.nextNumber = m, m.Sequence, m.NextSegment
 	l.changesFloor.Store(max(m.TombstoneFloor, m.AcceptedThrough))
 	l.marks.fs, l.marks.dir = l.fs, l.dir
@@ -168,7 +177,7 @@ func newLog(opts Options, m *Manifest, need Need) (*Log, error) {
 // usable tells whether the log is open.
 func (l *Log) usable() error {
 	if l.closed.Load() {
-		return ErrClosed
+		return format.ErrClosed
 	}
 	return nil
 }
@@ -178,7 +187,7 @@ func (l *Log) enter() error {
 	l.readers.Add(1)
 	if l.closed.Load() {
 		l.leave()
-		return ErrClosed
+		return format.ErrClosed
 	}
 	return nil
 }
@@ -205,7 +214,7 @@ func (l *Log) release() {
 }
 
 // hardForManifest is the hard state with a commit that is applied: a membership change above it is looked for by Load.
-func (l *Log) hardForManifest() StateRecord {
+func (l *Log) hardForManifest() format.StateRecord {
 	hard := l.w.hard
 	hard.Commit = min(hard.Commit, l.applied.Load())
 	hard.SyncedOffset, hard.SyncedIndex = 0, 0

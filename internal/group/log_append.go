@@ -9,6 +9,8 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/index"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -18,10 +20,12 @@ const (
 	allocateBytesMax = 16 << 20
 	// allocateShare of what the volume has to spare is allocated ahead at most, for there are many groups.
 	allocateShare = 64
-	// bufferBytesKept is the write buffer that a group keeps for its small batches; greater ones share frameBuffers.
+	// bufferBytesKept is the write buffer that a group keeps for its small batches; greater ones share
+	// segio.FrameBuffers.
 	bufferBytesKept = 32 << 10
-	// writePieceBytes of a batch are written at a time: the device begins with them while the next ones are encoded, and they
-	// stay in the processor's cache from the one to the other. With the greatest frame they fit into one of frameBuffers.
+	// writePieceBytes of a batch are written at a time: the device begins with them while the next ones are encoded,
+	// and they stay in the processor's cache from the one to the other. With the greatest frame they fit into one of
+	// segio.FrameBuffers.
 	writePieceBytes = 512 << 10
 )
 
@@ -50,7 +54,7 @@ func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 		return nil
 	}
 	if hs != nil {
-		bytes += FrameBytes(0, StateRecordBytes)
+		bytes += format.FrameBytes(0, format.StateRecordBytes)
 	}
 	if err := l.makeRoom(batch, bytes); err != nil {
 		return fmt.Errorf("group %s: append: %w", l.opts.Identity.Name, err)
@@ -61,7 +65,8 @@ func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	return nil
 }
 
-// decodeBatch checks the order of the entries against the log, takes them apart, and adds them to batch. bytes is what they take on disk.
+// decodeBatch checks the order of the entries against the log, takes them apart, and adds them to batch. bytes is what
+// they take on disk.
 func (l *Log) decodeBatch(batch []tailEntry, entries []*raftpb.Entry) (_ []tailEntry, bytes int64, err error) {
 	if len(entries) == 0 {
 		return batch, 0, nil
@@ -79,16 +84,16 @@ func (l *Log) decodeBatch(batch []tailEntry, entries []*raftpb.Entry) (_ []tailE
 		if r.GetIndex() != first+uint64(i) {
 			return batch, 0, fmt.Errorf("group %s: append: index %d follows %d", l.opts.Identity.Name, r.GetIndex(), first+uint64(i)-1)
 		}
-		e, err := DecodePayload(r)
+		e, err := format.DecodePayload(r)
 		if err != nil {
 			return batch, 0, fmt.Errorf("group %s: append: %w", l.opts.Identity.Name, err)
 		}
-		if e.Kind == KindRequest {
-			return batch, 0, fmt.Errorf("group %s: append: %w: index %d is a remembered request, which no leader sends", l.opts.Identity.Name, ErrCorrupt, e.Index)
+		if e.Kind == format.KindRequest {
+			return batch, 0, fmt.Errorf("group %s: append: %w: index %d is a remembered request, which no leader sends", l.opts.Identity.Name, format.ErrCorrupt, e.Index)
 		}
 		e.Used = true
 		batch = append(batch, tailEntry{raft: r, entry: e})
-		bytes += FrameBytes(len(e.Attributes), len(e.Data))
+		bytes += format.FrameBytes(len(e.Attributes), len(e.Data))
 	}
 	return batch, bytes, nil
 }
@@ -112,17 +117,18 @@ func (l *Log) makeRoom(batch []tailEntry, bytes int64) error {
 		return err
 	}
 	w := &l.w
-	// Again for each new segment: where a sync of the old one failed, the new one holds what was not synced, and begins with it.
+	// Again for each new segment: where a sync of the old one failed, the new one holds what was not synced, and begins
+	// with it.
 	for s := (*segment)(nil); s != w.active; {
 		s = w.active
 		var err error
 		switch {
 		case first < s.first:
 			err = l.replaceSegments(first, bytes)
-		case w.end == SegmentHeaderBytes && !s.holds(bytes):
+		case w.end == format.SegmentHeaderBytes && !s.holds(bytes):
 			// An empty segment whose image is too small for this batch makes room for a greater one.
 			err = l.replaceSegments(first, bytes)
-		case w.end > SegmentHeaderBytes && (w.end+bytes > l.opts.SegmentBytes || first+uint64(len(batch))-s.first >= math.MaxUint32):
+		case w.end > format.SegmentHeaderBytes && (w.end+bytes > l.opts.SegmentBytes || first+uint64(len(batch))-s.first >= math.MaxUint32):
 			if err = l.roll(first, bytes); err == nil && l.opts.Sealed != nil {
 				l.opts.Sealed()
 			}
@@ -155,7 +161,7 @@ func (l *Log) allocate(bytes int64) error {
 		err = w.active.file.Load().Allocate(w.allocated, want-w.allocated)
 	}
 	if err != nil {
-		return noSpace(err)
+		return format.NoSpace(err)
 	}
 	w.allocated = want
 	return nil
@@ -177,7 +183,8 @@ func (l *Log) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64) e
 		if err := l.writeFailed(err); err != nil {
 			return err
 		}
-		// It was continued in a new segment, which begins behind what is synced: too late for a batch that cuts the log.
+		// It was continued in a new segment, which begins behind what is synced: too late for a batch that cuts the
+		// log.
 		if err := l.makeRoom(batch, bytes); err != nil {
 			return err
 		}
@@ -188,15 +195,15 @@ func (l *Log) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64) e
 	return nil
 }
 
-// writeFrames encodes the batch at the end of the active segment, piece by piece, writes it, and tells it its places. end is
-// behind it. In Resident residency frames are made where they stay: in the image.
-func (l *Log) writeFrames(withState bool, hard StateRecord, batch []tailEntry, bytes int64) (end int64, err error) {
+// writeFrames encodes the batch at the end of the active segment, piece by piece, writes it, and tells it its places.
+// end is behind it. In Resident residency frames are made where they stay: in the image.
+func (l *Log) writeFrames(withState bool, hard format.StateRecord, batch []tailEntry, bytes int64) (end int64, err error) {
 	s, file := l.w.active, l.w.active.file.Load()
 	var buffer []byte
 	if s.image == nil {
 		if bytes > bufferBytesKept {
-			shared := frameBuffers.Get().(*[]byte)
-			defer frameBuffers.Put(shared)
+			shared := segio.FrameBuffers.Get().(*[]byte)
+			defer segio.FrameBuffers.Put(shared)
 			buffer = *shared
 		} else {
 			l.w.buffer = slices.Grow(l.w.buffer[:0], int(bytes))
@@ -215,8 +222,8 @@ func (l *Log) writeFrames(withState bool, hard StateRecord, batch []tailEntry, b
 	for i := range batch {
 		t := &batch[i]
 		from := len(buf)
-		buf = AppendFrame(buf, s.id, at+int64(from), &t.entry)
-		t.loc = s.place(at+int64(from), int64(len(buf)-from), t.entry.Kind == KindDelete)
+		buf = format.AppendFrame(buf, s.id, at+int64(from), &t.entry)
+		t.loc = s.place(at+int64(from), int64(len(buf)-from), t.entry.Kind == format.KindDelete)
 		if len(buf) < writePieceBytes || i == len(batch)-1 {
 			continue
 		}
@@ -229,7 +236,7 @@ func (l *Log) writeFrames(withState bool, hard StateRecord, batch []tailEntry, b
 	}
 	if withState {
 		hard.SyncedOffset, hard.SyncedIndex = l.state.syncedEnd, l.state.syncedLast
-		buf = AppendStateFrame(buf, s.id, at+int64(len(buf)), hard)
+		buf = format.AppendStateFrame(buf, s.id, at+int64(len(buf)), hard)
 	}
 	_, err = file.WriteAt(buf, at)
 	if at == l.w.end && bytes <= bufferBytesKept {
@@ -241,7 +248,7 @@ func (l *Log) writeFrames(withState bool, hard StateRecord, batch []tailEntry, b
 // writeFailed decides what a failed write means. Nil: the log was continued in a new segment, write again.
 func (l *Log) writeFailed(cause error) error {
 	w := &l.w
-	cause = noSpace(cause)
+	cause = format.NoSpace(cause)
 	// Frames that were written in part must not stay: beside a shorter batch they could pass as its end.
 	file := w.active.file.Load()
 	err := file.Truncate(w.end)
@@ -258,7 +265,7 @@ func (l *Log) writeFailed(cause error) error {
 	if err := l.settle(); err != nil {
 		return err
 	}
-	if errors.Is(cause, ErrNoSpace) {
+	if errors.Is(cause, format.ErrNoSpace) {
 		return cause
 	}
 	return nil
@@ -282,9 +289,9 @@ func (l *Log) keepBatch(batch []tailEntry) {
 		e := &batch[i].entry
 		l.addTerm(e.Index, e.Term)
 		st.lastCommit = max(st.lastCommit, e.CommitTime)
-		if e.Kind == KindPut || e.Kind == KindDelete {
+		if e.Kind == format.KindPut || e.Kind == format.KindDelete {
 			loc := batch[i].loc
-			s.rows.add(s.first, e, loc.Offset(), FrameBytes(len(e.Attributes), len(e.Data)))
+			s.rows.Add(s.first, e, loc.Offset(), format.FrameBytes(len(e.Attributes), len(e.Data)))
 		}
 	}
 	st.last = batch[len(batch)-1].entry.Index
@@ -294,7 +301,7 @@ func (l *Log) keepBatch(batch []tailEntry) {
 // addTerm notes the term of the next entry. The caller holds mu.
 func (l *Log) addTerm(at, term uint64) {
 	if runs := l.state.terms; len(runs) == 0 || runs[len(runs)-1].Term != term {
-		l.state.terms = append(l.state.terms, TermRun{FirstIndex: at, Term: term})
+		l.state.terms = append(l.state.terms, format.TermRun{FirstIndex: at, Term: term})
 	}
 }
 
@@ -302,12 +309,8 @@ func (l *Log) addTerm(at, term uint64) {
 func (l *Log) cutState(from uint64) {
 	st := &l.state
 	st.tail.cut(from)
-	l.w.active.rows.cut(l.w.active.first, from)
-	n := len(st.terms)
-	for n > 0 && st.terms[n-1].FirstIndex >= from {
-		n--
-	}
-	st.terms = st.terms[:n:n]
+	l.w.active.rows.Cut(l.w.active.first, from)
+	st.terms = slices.Clip(format.CutTerms(st.terms, from))
 	st.last = min(st.last, from-1)
 	st.syncedIndex = min(st.syncedIndex, from-1)
 }

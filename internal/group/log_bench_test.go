@@ -8,6 +8,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -18,9 +19,9 @@ func benchLog(b *testing.B, residency Residency, records, size int) *logDriver {
 	d := newDriver(b, opts)
 	data := make([]byte, size)
 	for i := 0; i < records; i += 100 {
-		var batch []Entry
+		var batch []format.Entry
 		for j := range 100 {
-			batch = append(batch, Entry{ID: int64(i + j), Data: data})
+			batch = append(batch, format.Entry{ID: int64(i + j), Data: data})
 		}
 		d.put(batch...)
 	}
@@ -75,7 +76,7 @@ func BenchmarkAppendSync(b *testing.B) {
 					commit := d.log.AppliedIndex()
 					entries := make([]*raftpb.Entry, batch)
 					for i := range entries {
-						entries[i] = d.entry(last+1+uint64(i), Entry{ID: int64(i), Data: data})
+						entries[i] = d.entry(last+1+uint64(i), format.Entry{ID: int64(i), Data: data})
 					}
 					ok(b, d.log.Append(&raftpb.HardState{Term: &d.term, Vote: &vote, Commit: &commit}, entries))
 					ok(b, d.log.Sync())
@@ -97,9 +98,9 @@ func BenchmarkLoad(b *testing.B) {
 	d := newDriver(b, opts)
 	data := make([]byte, 100)
 	for i := 0; i < records; i += 1000 {
-		batch := make([]Entry, 1000)
+		batch := make([]format.Entry, 1000)
 		for j := range batch {
-			batch[j] = Entry{ID: int64(i + j), Data: data}
+			batch[j] = format.Entry{ID: int64(i + j), Data: data}
 		}
 		ok(b, d.append(batch...))
 		ok(b, d.log.Apply(d.last(), nil))

@@ -13,13 +13,14 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // modelEntry is an entry as it was appended.
 type modelEntry struct {
-	entry Entry
+	entry format.Entry
 	blob  []byte // the data, where it is in a blob
 }
 
@@ -68,17 +69,17 @@ func (w *workload) randomEntry() modelEntry {
 	id := w.random.Int64N(w.ids)
 	switch w.random.IntN(10) {
 	case 0:
-		return modelEntry{entry: Entry{Kind: KindDelete, ID: id}}
+		return modelEntry{entry: format.Entry{Kind: format.KindDelete, ID: id}}
 	case 1:
-		return modelEntry{entry: Entry{Kind: KindEmpty}}
+		return modelEntry{entry: format.Entry{Kind: format.KindEmpty}}
 	}
 	data := make([]byte, w.random.IntN(700))
 	for i := range data {
 		data[i] = byte(w.random.Uint32())
 	}
-	attributes, err := EncodeAttributes(map[string][]byte{"n": {byte(id)}})
+	attributes, err := format.EncodeAttributes(map[string][]byte{"n": {byte(id)}})
 	ok(w.t, err)
-	return modelEntry{entry: Entry{Kind: KindPut, ID: id, Data: data, Attributes: attributes, Timestamp: 7}}
+	return modelEntry{entry: format.Entry{Kind: format.KindPut, ID: id, Data: data, Attributes: attributes, Timestamp: 7}}
 }
 
 // appendBatch appends a batch from an index on: the next one, or below it, where nothing is applied.
@@ -86,7 +87,7 @@ func (w *workload) appendBatch(from uint64, batch []modelEntry) error {
 	for i := range batch {
 		e := &batch[i].entry
 		e.Index, e.Term = from+uint64(i), w.term
-		if e.Kind.isVersion() {
+		if e.Kind.IsVersion() {
 			w.time++
 			e.CommitTime = w.time
 		}
@@ -155,14 +156,14 @@ func (w *workload) putBlob() error {
 	}
 	data := bytes.Repeat([]byte{byte(w.random.Uint32())}, 3000)
 	_, err = b.Write(data)
-	var ref BlobRef
+	var ref format.BlobRef
 	if err == nil {
 		ref, err = b.Commit()
 	}
 	if err = errors.Join(err, b.Close()); err != nil {
 		return err
 	}
-	e := modelEntry{entry: Entry{Kind: KindPut, Codec: CodecBlob, ID: w.random.Int64N(w.ids), Data: ref.Encode()}, blob: data}
+	e := modelEntry{entry: format.Entry{Kind: format.KindPut, Codec: format.CodecBlob, ID: w.random.Int64N(w.ids), Data: ref.Encode()}, blob: data}
 	return w.appendBatch(w.model.last+1, []modelEntry{e})
 }
 
@@ -251,7 +252,7 @@ func (m *model) check(l *Log, synced, applied, term uint64) error {
 func (m *model) find(r *raftpb.Entry, exact bool) (modelEntry, error) {
 	candidates := m.byIndex[r.GetIndex()]
 	for i := len(candidates) - 1; i >= 0; i-- {
-		want := RaftEntry(&candidates[i].entry)
+		want := format.RaftEntry(&candidates[i].entry)
 		if want.GetTerm() == r.GetTerm() && bytes.Equal(want.Data, r.Data) && want.GetType() == r.GetType() {
 			return candidates[i], nil
 		}
@@ -267,7 +268,7 @@ func (m *model) compare(l *Log, applied []modelEntry) error {
 	newest := make(map[int64]modelEntry)
 	versions := make(map[int64][]uint64)
 	for _, e := range applied {
-		if e.entry.Kind.isVersion() {
+		if e.entry.Kind.IsVersion() {
 			newest[e.entry.ID] = e
 			versions[e.entry.ID] = append([]uint64{e.entry.Index}, versions[e.entry.ID]...)
 		}
@@ -278,7 +279,7 @@ func (m *model) compare(l *Log, applied []modelEntry) error {
 		if err := compareRecord(l, id, want, known); err != nil {
 			return err
 		}
-		if known && want.entry.Kind == KindPut {
+		if known && want.entry.Kind == format.KindPut {
 			live++
 		}
 		got, err := l.Versions(id, 0, 1000)
@@ -303,7 +304,7 @@ func (m *model) compare(l *Log, applied []modelEntry) error {
 func compareRecord(l *Log, id int64, want modelEntry, known bool) error {
 	r, err := l.Get(id, GetOptions{})
 	at, deleted, headErr := l.Head(id)
-	var damage *DamageError
+	var damage *format.DamageError
 	switch {
 	case errors.As(errors.Join(err, headErr), &damage):
 		return damage
@@ -312,9 +313,9 @@ func compareRecord(l *Log, id int64, want modelEntry, known bool) error {
 			return fmt.Errorf("record %d: %w, %w, want not found", id, err, headErr)
 		}
 		return nil
-	case headErr != nil || at != want.entry.Index || deleted != (want.entry.Kind == KindDelete):
+	case headErr != nil || at != want.entry.Index || deleted != (want.entry.Kind == format.KindDelete):
 		return fmt.Errorf("record %d: head %d, %t, %w, want %d", id, at, deleted, headErr, want.entry.Index)
-	case want.entry.Kind == KindDelete:
+	case want.entry.Kind == format.KindDelete:
 		if !errors.Is(err, ErrNotFound) {
 			return fmt.Errorf("record %d: %w, want deleted", id, err)
 		}
@@ -392,8 +393,8 @@ func crashCheck(w *workload, disk *vfstest.Mem, synced, applied, term uint64) er
 	if err != nil {
 		return err
 	}
-	e := Entry{Kind: KindPut, ID: 99, Index: last + 1, Term: term + 100, CommitTime: 1 << 40, Data: []byte("after the crash")}
-	if err := errors.Join(l.Append(nil, []*raftpb.Entry{RaftEntry(&e)}), l.Sync(), l.Apply(last+1, nil)); err != nil {
+	e := format.Entry{Kind: format.KindPut, ID: 99, Index: last + 1, Term: term + 100, CommitTime: 1 << 40, Data: []byte("after the crash")}
+	if err := errors.Join(l.Append(nil, []*raftpb.Entry{format.RaftEntry(&e)}), l.Sync(), l.Apply(last+1, nil)); err != nil {
 		return err
 	}
 	opts.FS = disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})

@@ -12,6 +12,8 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/fsck"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -98,10 +100,10 @@ func oneFailure(t *testing.T, kind vfstest.OpKind, effect vfstest.Effect, errno 
 func TestRule8_IndexesAreNeverReusedAfterAcceptedLoss(t *testing.T) {
 	b := newDamageBed(t)
 	// The last entry of all is hit in its header: its index was seen by a client.
-	name := SegmentName(3)
+	name := format.SegmentName(3)
 	frames := b.frames[name]
 	last := frames[len(frames)-2] // the last put; behind it a state record
-	if !last.kind.isVersion() {
+	if !last.kind.IsVersion() {
 		last = frames[len(frames)-3]
 	}
 	disk, err := b.damaged(func(f vfs.File) error {
@@ -109,18 +111,17 @@ func TestRule8_IndexesAreNeverReusedAfterAcceptedLoss(t *testing.T) {
 		return err
 	}, name)
 	ok(t, err)
-	ok(t, disk.Remove(path.Join(b.opts.Dir, ActiveHintName))) // with it, the segment is not read
+	ok(t, disk.Remove(path.Join(b.opts.Dir, format.ActiveHintName))) // with it, the segment is not read
 	l, v, err := b.check(disk, Index)
 	ok(t, err)
 	if v.report.Outcome != Damaged {
 		t.Fatalf("outcome %d", v.report.Outcome)
 	}
-	if _, err := l.AcceptLoss(); err != nil {
-		t.Fatal(err)
-	}
+	l, _, err = l.AcceptLoss(t.Context())
+	ok(t, err)
 	first, err := l.FirstIndex()
 	ok(t, err)
-	if first <= last.index+lossJump {
+	if first <= last.index+format.LossJump {
 		t.Errorf("first new index %d, lost index %d", first, last.index)
 	}
 	if got := l.AppliedIndex(); got != first-1 {
@@ -132,8 +133,8 @@ func TestRule8_IndexesAreNeverReusedAfterAcceptedLoss(t *testing.T) {
 	if err != nil || term != hard.GetTerm() || hard.GetCommit() != first-1 {
 		t.Errorf("term %d, %v, hard state %v", term, err, hard)
 	}
-	e := Entry{Kind: KindPut, ID: 5, Index: first, Term: hard.GetTerm(), CommitTime: 1 << 40, Data: []byte("new")}
-	ok(t, l.Append(nil, []*raftpb.Entry{RaftEntry(&e)}))
+	e := format.Entry{Kind: format.KindPut, ID: 5, Index: first, Term: hard.GetTerm(), CommitTime: 1 << 40, Data: []byte("new")}
+	ok(t, l.Append(nil, []*raftpb.Entry{format.RaftEntry(&e)}))
 	ok(t, l.Sync())
 	ok(t, l.Apply(first, nil))
 	r, err := l.Get(5, GetOptions{})
@@ -144,8 +145,8 @@ func TestRule8_IndexesAreNeverReusedAfterAcceptedLoss(t *testing.T) {
 	if err != nil || len(vs) < 2 {
 		t.Errorf("%d versions, %v", len(vs), err)
 	}
-	names, err := disk.List(path.Join(b.opts.Dir, QuarantineName))
-	if err != nil || len(names) != 1 || !strings.HasPrefix(names[0], name+"@") {
+	names, err := disk.List(path.Join(b.opts.Dir, format.QuarantineName))
+	if err != nil || len(names) != 2 || names[0] != name || !strings.HasPrefix(names[1], name+"@") {
 		t.Errorf("quarantine: %v, %v", names, err)
 	}
 	report, err := l.Verify(context.Background(), 0)
@@ -157,7 +158,7 @@ func TestRule8_IndexesAreNeverReusedAfterAcceptedLoss(t *testing.T) {
 
 func TestRule8_ACrashWhileLossIsAcceptedLosesNothingMore(t *testing.T) {
 	b := newDamageBed(t)
-	name := SegmentName(1)
+	name := format.SegmentName(1)
 	victim := b.frames[name][2]
 	disk, err := b.damaged(func(f vfs.File) error {
 		if _, err := f.WriteAt([]byte{1, 2, 3}, victim.offset+200); err != nil {
@@ -195,7 +196,7 @@ func TestRule8_ACrashWhileLossIsAcceptedLosesNothingMore(t *testing.T) {
 			}
 		}
 	})
-	_, err = l.AcceptLoss()
+	l, _, err = l.AcceptLoss(t.Context())
 	l.hints.Wait()
 	disk.AfterOp(nil)
 	ok(t, err)
@@ -210,7 +211,7 @@ func TestRule8_ACrashWhileLossIsAcceptedLosesNothingMore(t *testing.T) {
 // unhitOrDamaged is unhit, but a hit record may answer DATA_LOSS.
 func (b *damageBed) unhitOrDamaged(l *Log, hit map[int64]bool) error {
 	err := b.unhit(l, hit)
-	var damage *DamageError
+	var damage *format.DamageError
 	if errors.As(err, &damage) && hit[damage.ID] {
 		return nil
 	}
@@ -222,7 +223,7 @@ func TestRule10_NoSpaceLeavesEverythingWorkingAndHeals(t *testing.T) {
 		mem := vfstest.NewMem()
 		d := newDriver(t, driverOptions(mem, residency, 16<<10))
 		for i := range int64(30) {
-			d.put(Entry{ID: i, Data: payload(i, 300)})
+			d.put(format.Entry{ID: i, Data: payload(i, 300)})
 		}
 		d.log.hints.Wait()
 		space, err := mem.Space("/")
@@ -233,13 +234,13 @@ func TestRule10_NoSpaceLeavesEverythingWorkingAndHeals(t *testing.T) {
 		for i := range int64(200) {
 			id := 100 + i
 			before := d.last()
-			err := d.append(Entry{ID: id, Data: payload(id, 300)})
+			err := d.append(format.Entry{ID: id, Data: payload(id, 300)})
 			if err == nil {
 				ok(t, d.log.Sync())
 				ok(t, d.log.Apply(d.last(), nil))
 				continue
 			}
-			if !errors.Is(err, ErrNoSpace) {
+			if !errors.Is(err, format.ErrNoSpace) {
 				t.Fatalf("append: %v", err)
 			}
 			if d.last() != before {
@@ -275,18 +276,18 @@ func TestRule10_WhatARefusedAppendWroteIsNotRevived(t *testing.T) {
 	mem := vfstest.NewMem()
 	fs := vfstest.NewFaulty(mem)
 	d := newDriver(t, driverOptions(fs, Index, 64<<10))
-	d.put(Entry{ID: 1, Data: []byte("one")})
+	d.put(format.Entry{ID: 1, Data: []byte("one")})
 	fault := fs.Add(&vfstest.Fault{
 		Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpWrite && isSegmentFile(op.Name) }, Count: 1,
 		Effect: vfstest.EffectDone, Err: syscall.ENOSPC,
 	})
 	vote := uint64(1)
 	hard := &raftpb.HardState{Term: &d.term, Vote: &vote, Commit: &vote}
-	refused := []*raftpb.Entry{d.entry(2, Entry{ID: 2, Data: []byte("refused")}), d.entry(3, Entry{ID: 3, Data: []byte("refused")})}
-	if err := d.log.Append(hard, refused); !errors.Is(err, ErrNoSpace) || fault.Fired() != 1 {
+	refused := []*raftpb.Entry{d.entry(2, format.Entry{ID: 2, Data: []byte("refused")}), d.entry(3, format.Entry{ID: 3, Data: []byte("refused")})}
+	if err := d.log.Append(hard, refused); !errors.Is(err, format.ErrNoSpace) || fault.Fired() != 1 {
 		t.Fatalf("append: %v, fault fired %d times", err, fault.Fired())
 	}
-	ok(t, d.log.Append(nil, []*raftpb.Entry{d.entry(2, Entry{ID: 4, Data: []byte("shorter")})}))
+	ok(t, d.log.Append(nil, []*raftpb.Entry{d.entry(2, format.Entry{ID: 4, Data: []byte("shorter")})}))
 	ok(t, d.log.Sync())
 	for _, kind := range vfstest.SurvivalKinds {
 		opts := d.opts
@@ -305,28 +306,28 @@ func TestRule8_TheVersionThatIsLeftAnswersAfterAcceptedLoss(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		mem := vfstest.NewMem()
 		d := newDriver(t, driverOptions(mem, residency, 64<<10))
-		d.put(Entry{ID: 1, Data: []byte("older")}, Entry{ID: 2, Data: []byte("two")})
+		d.put(format.Entry{ID: 1, Data: []byte("older")}, format.Entry{ID: 2, Data: []byte("two")})
 		ok(t, d.log.Seal())
-		d.put(Entry{ID: 1, Data: payload(1, 100)}, Entry{ID: 3, Data: []byte("three")})
+		d.put(format.Entry{ID: 1, Data: payload(1, 100)}, format.Entry{ID: 3, Data: []byte("three")})
 		ok(t, sealAndClose(d.log)) // writes the hint of the first segment again
-		m, err := ReadManifest(mem, d.opts.Dir)
+		m, err := format.ReadManifest(mem, d.opts.Dir)
 		ok(t, err)
-		h, err := ReadHint(mem, d.opts.Dir, m.Segments[0])
+		h, err := format.ReadHint(mem, d.opts.Dir, m.Segments[0])
 		ok(t, err)
 		if h.IsUsed(0) && h.IsUsed(1) {
 			t.Fatal("the hint does not know what is superseded")
 		}
-		f, err := mem.OpenWrite(path.Join(d.opts.Dir, SegmentName(m.Segments[1].Number)))
+		f, err := mem.OpenWrite(path.Join(d.opts.Dir, format.SegmentName(m.Segments[1].Number)))
 		ok(t, err)
-		_, err = f.WriteAt([]byte{0}, SegmentHeaderBytes+FrameHeaderBytes+20)
+		_, err = f.WriteAt([]byte{0}, format.SegmentHeaderBytes+format.FrameHeaderBytes+20)
 		ok(t, errors.Join(err, f.Close()))
 		d.load()
 		ok(t, d.log.Apply(d.last(), nil))
-		var damage *DamageError
+		var damage *format.DamageError
 		if _, err := d.get(1); !errors.As(err, &damage) {
 			t.Fatalf("damaged record: %v", err)
 		}
-		_, err = d.log.AcceptLoss()
+		d.log, _, err = d.log.AcceptLoss(t.Context())
 		ok(t, err)
 		for range 2 {
 			d.wants(1, []byte("older"))
@@ -342,14 +343,14 @@ func TestTheHintOfAnAbandonedSegmentKnowsOnlyWhatItHolds(t *testing.T) {
 	mem := vfstest.NewMem()
 	fs := vfstest.NewFaulty(mem)
 	d := newDriver(t, driverOptions(fs, Index, 64<<10))
-	d.put(Entry{ID: 1, Data: []byte("one"), CommitTime: 100})
+	d.put(format.Entry{ID: 1, Data: []byte("one"), CommitTime: 100})
 	fault := fs.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && isSegmentFile(op.Name) }, Count: 1, Effect: vfstest.EffectDrop})
-	d.put(Entry{ID: 2, Data: []byte("two"), CommitTime: 200})
+	d.put(format.Entry{ID: 2, Data: []byte("two"), CommitTime: 200})
 	if fault.Fired() != 1 {
 		t.Fatal("no sync failed")
 	}
 	d.log.hints.Wait()
-	report, err := VerifyDir(t.Context(), mem, d.opts.Dir, nil)
+	report, err := fsck.VerifyDir(t.Context(), mem, d.opts.Dir, nil)
 	ok(t, err)
 	if len(report.Damages) > 0 {
 		t.Error(report.Damages)

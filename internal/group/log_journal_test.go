@@ -9,6 +9,8 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/grouptest"
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
@@ -26,10 +28,10 @@ type journaled struct {
 
 func newJournaled(t *testing.T, disk vfs.FS, residency Residency) *journaled {
 	t.Helper()
-	must(t, disk.MkdirAll("/v"))
+	grouptest.Must(t, disk.MkdirAll("/v"))
 	j := &journaled{t: t, disk: disk, next: 1, journal: journal.New(journal.Options{FS: disk, Dir: "/v"})}
-	j.opts = Options{FS: disk, Dir: "/v/g", Identity: Identity{Name: "g"}, Residency: residency, Journal: j.journal}
-	must(t, Create(j.opts, &raftpb.ConfState{Voters: []uint64{1}}))
+	j.opts = Options{FS: disk, Dir: "/v/g", Identity: format.Identity{Name: "g"}, Residency: residency, Journal: j.journal}
+	grouptest.Must(t, Create(j.opts, &raftpb.ConfState{Voters: []uint64{1}}))
 	j.load()
 	return j
 }
@@ -37,7 +39,7 @@ func newJournaled(t *testing.T, disk vfs.FS, residency Residency) *journaled {
 func (j *journaled) load() {
 	j.t.Helper()
 	log, _, err := Load(context.Background(), j.opts, nil)
-	must(j.t, err)
+	grouptest.Must(j.t, err)
 	j.log = log
 	j.t.Cleanup(func() { _ = log.Close(false) })
 }
@@ -45,8 +47,8 @@ func (j *journaled) load() {
 // append appends one put; its record is its index.
 func (j *journaled) append() uint64 {
 	j.t.Helper()
-	e := &Entry{Kind: KindPut, Used: true, ID: int64(j.next), Index: j.next, Term: 1, Data: fmt.Appendf(nil, "record %d", j.next)}
-	must(j.t, j.log.Append(nil, []*raftpb.Entry{RaftEntry(e)}))
+	e := &format.Entry{Kind: format.KindPut, Used: true, ID: int64(j.next), Index: j.next, Term: 1, Data: fmt.Appendf(nil, "record %d", j.next)}
+	grouptest.Must(j.t, j.log.Append(nil, []*raftpb.Entry{format.RaftEntry(e)}))
 	j.next++
 	return e.Index
 }
@@ -64,21 +66,21 @@ func (j *journaled) after(redo bool) uint64 {
 	disk := mem(j.disk).CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	if redo {
 		found, err := journal.Read(disk, "/v")
-		must(j.t, err)
+		grouptest.Must(j.t, err)
 		share := found.Share(j.opts.Identity.Group)
-		must(j.t, Redo(disk, "/v/g", share))
-		must(j.t, Redo(disk, "/v/g", share)) // however often
+		grouptest.Must(j.t, Redo(disk, "/v/g", share))
+		grouptest.Must(j.t, Redo(disk, "/v/g", share)) // however often
 	}
 	opts := j.opts
 	opts.FS, opts.Journal = disk, nil
 	log, report, err := Load(context.Background(), opts, nil)
-	must(j.t, err)
+	grouptest.Must(j.t, err)
 	defer log.Close(false)
 	if report.Outcome == Damaged {
 		j.t.Errorf("report %+v", report)
 	}
 	last, err := log.LastIndex()
-	must(j.t, err)
+	grouptest.Must(j.t, err)
 	return last
 }
 
@@ -93,7 +95,7 @@ func TestSyncSharedIsDurable(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		j := newJournaled(t, vfstest.NewMem(), residency)
 		j.append()
-		must(t, j.log.Sync())
+		grouptest.Must(t, j.log.Sync())
 		for range 3 {
 			j.append()
 			j.shared()
@@ -102,7 +104,7 @@ func TestSyncSharedIsDurable(t *testing.T) {
 		if with, without := j.after(true), j.after(false); with != 4 || without != 1 {
 			t.Errorf("last index %d with the journal, %d without; want 4 and 1", with, without)
 		}
-		must(t, j.log.Sync())
+		grouptest.Must(t, j.log.Sync())
 		if last := j.after(false); last != 4 {
 			t.Errorf("last index %d after the segment was synced", last)
 		}
@@ -114,58 +116,62 @@ func TestSyncSharedIsDurable(t *testing.T) {
 	}
 }
 
-// TestWritingBeginsBeforeTheJournalAsks: what the journal made durable is handed to the kernel in pieces of whole blocks, once each.
+// TestWritingBeginsBeforeTheJournalAsks: what the journal made durable is handed to the kernel in pieces of whole
+// blocks, once each.
 func TestWritingBeginsBeforeTheJournalAsks(t *testing.T) {
 	mem := vfstest.NewMem()
 	mem.SetCheapOverwrite(true)
 	fs := &aheadFS{Mem: mem}
 	j := newJournaled(t, mem, Index)
-	must(t, sealAndClose(j.log))
+	grouptest.Must(t, sealAndClose(j.log))
 	j.opts.FS, j.opts.Journal = fs, journal.New(journal.Options{FS: mem, Dir: "/v", FileBytes: 16 << 20})
 	j.load()
 	w := &j.log.w
 	pieces := 0
 	for range 3 * startBytes / 1000 {
-		e := &Entry{Kind: KindPut, Used: true, ID: int64(j.next), Index: j.next, Term: 1, Data: randomBytes(j.next, 1000)}
+		e := &format.Entry{Kind: format.KindPut, Used: true, ID: int64(j.next), Index: j.next, Term: 1, Data: grouptest.RandomBytes(j.next, 1000)}
 		j.next++
-		must(t, j.log.Append(nil, []*raftpb.Entry{RaftEntry(e)}))
+		grouptest.Must(t, j.log.Append(nil, []*raftpb.Entry{format.RaftEntry(e)}))
 		before := w.started
 		j.shared()
 		if w.started == before {
 			continue
 		}
 		pieces++
-		if n := w.started - max(before, j.log.state.syncedEnd&^(blockBytes-1)); n < startBytes || w.started%blockBytes != 0 || w.started > w.end {
+		if n := w.started - max(before, j.log.state.syncedEnd&^(format.BlockBytes-1)); n < startBytes || w.started%format.BlockBytes != 0 || w.started > w.end {
 			t.Fatalf("a piece of %d bytes ends at %d of %d", n, w.started, w.end)
 		}
 	}
 	if pieces != 3 || fs.zeros != 0 {
 		t.Errorf("%d pieces, want 3; %d writes of zeros, want none without a sync", pieces, fs.zeros)
 	}
-	must(t, j.log.Seal())
+	grouptest.Must(t, j.log.Seal())
 	if w.started != 0 {
 		t.Errorf("the new segment is begun to be written up to %d", w.started)
 	}
 	j.append()
-	must(t, j.log.Sync())
+	grouptest.Must(t, j.log.Sync())
 	if fs.zeros != 1 {
 		t.Errorf("%d writes of zeros, want one with the sync", fs.zeros)
 	}
 }
 
-// TestRedoLeavesOtherSegmentsAlone: the log went on elsewhere after a failed sync, so what the journal has of the abandoned segment is void.
+// TestRedoLeavesOtherSegmentsAlone: the log went on elsewhere after a failed sync, so what the journal has of the
+// abandoned segment is void.
 func TestRedoLeavesOtherSegmentsAlone(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	j := newJournaled(t, faulty, Index)
 	j.append()
-	must(t, j.log.Sync())
+	grouptest.Must(t, j.log.Sync())
 	j.append()
 	j.shared()
 	fault := faulty.Add(&vfstest.Fault{
-		Match:  func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && path.Base(op.Name) == SegmentName(1) },
+		Match: func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpSync && path.Base(op.Name) == format.SegmentName(1)
+		},
 		Effect: vfstest.EffectDrop, Count: 1,
 	})
-	must(t, j.log.Sync())
+	grouptest.Must(t, j.log.Sync())
 	if fault.Fired() != 1 {
 		t.Fatal("no sync failed")
 	}
@@ -174,16 +180,17 @@ func TestRedoLeavesOtherSegmentsAlone(t *testing.T) {
 	if last := j.after(true); last != 3 {
 		t.Errorf("last index %d, want 3", last)
 	}
-	must(t, j.log.Seal())
+	grouptest.Must(t, j.log.Seal())
 	j.append()
 	j.shared()
 	if last := j.after(true); last != 4 {
 		t.Errorf("last index %d, want 4", last)
 	}
-	must(t, Redo(j.disk, "/v/absent", journal.Share{Ranges: []journal.Range{{Offset: 64}}}))
+	grouptest.Must(t, Redo(j.disk, "/v/absent", journal.Share{Ranges: []journal.Range{{Offset: 64}}}))
 }
 
-// TestALogIsLoadedWithWhatTheJournalHas: its predecessor in the same process could not sync its segment when it was closed.
+// TestALogIsLoadedWithWhatTheJournalHas: its predecessor in the same process could not sync its segment when it was
+// closed.
 func TestALogIsLoadedWithWhatTheJournalHas(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	j := newJournaled(t, faulty, Index)
@@ -192,7 +199,7 @@ func TestALogIsLoadedWithWhatTheJournalHas(t *testing.T) {
 	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpSync && path.Base(path.Dir(op.Name)) == "g" || op.Kind == vfstest.OpCreate
 	}, Effect: vfstest.EffectDrop})
-	must(t, j.log.Close(false))
+	grouptest.Must(t, j.log.Close(false))
 	if fault.Fired() == 0 {
 		t.Fatal("no sync failed")
 	}
@@ -209,11 +216,11 @@ func TestALogIsLoadedWithWhatTheJournalHas(t *testing.T) {
 	}
 	j.append()
 	j.shared()
-	must(t, j.log.Close(false))
+	grouptest.Must(t, j.log.Close(false))
 	if clean, err := j.journal.Close(); !clean || err != nil {
 		t.Errorf("clean %v, %v: the log was synced when it was closed", clean, err)
 	}
-	if err := j.log.Sync(); !errors.Is(err, ErrClosed) {
+	if err := j.log.Sync(); !errors.Is(err, format.ErrClosed) {
 		t.Errorf("%v", err)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
-// TestReloadEqualsTheModel appends, applies, seals and reloads at random, in both residencies in turn: every read equals
-// the model's, before and after.
+// TestReloadEqualsTheModel appends, applies, seals and reloads at random, in both residencies in turn: every read
+// equals the model's, before and after.
 func TestReloadEqualsTheModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		mem := vfstest.NewMem()

@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -23,17 +24,17 @@ func TestStaleBlocksOfAnOlderSegmentDoNotPass(t *testing.T) {
 	d := newDriver(t, driverOptions(mem, Index, 8<<10))
 	for range 3 {
 		for i := range int64(7) {
-			d.put(Entry{ID: i, Data: payload(i, 400)})
+			d.put(format.Entry{ID: i, Data: payload(i, 400)})
 		}
 		ok(t, d.log.Seal())
 	}
 	d.log.hints.Wait()
 	ok(t, d.log.Close(false))
 	b := &damageBed{mem: mem, opts: d.opts, frames: map[string][]bedFrame{}, sizes: map[string]int64{}}
-	m, err := ReadManifest(mem, d.opts.Dir)
+	m, err := format.ReadManifest(mem, d.opts.Dir)
 	ok(t, err)
 	b.learn(t, m)
-	from, to := SegmentName(m.Segments[0].Number), SegmentName(m.Segments[2].Number)
+	from, to := format.SegmentName(m.Segments[0].Number), format.SegmentName(m.Segments[2].Number)
 	src, err := mem.Open(path.Join(d.opts.Dir, from))
 	ok(t, err)
 	for i, frame := range b.frames[to] {
@@ -41,7 +42,7 @@ func TestStaleBlocksOfAnOlderSegmentDoNotPass(t *testing.T) {
 			t.Fatal("the segments do not look alike")
 		}
 		stale := make([]byte, frame.bytes)
-		ok(t, readFull(src, stale, frame.offset))
+		ok(t, format.ReadFull(src, stale, frame.offset))
 		for _, residency := range []Residency{Index, Resident} {
 			disk, err := b.damaged(func(f vfs.File) error { _, err := f.WriteAt(stale, frame.offset); return err }, to)
 			ok(t, err)
@@ -50,9 +51,9 @@ func TestStaleBlocksOfAnOlderSegmentDoNotPass(t *testing.T) {
 			l, _, err := Load(context.Background(), opts, nil)
 			ok(t, err)
 			ok(t, l.Apply(max(d.last0(l), l.AppliedIndex()), nil))
-			if frame.kind == KindPut {
+			if frame.kind == format.KindPut {
 				_, err = l.Get(frame.id, GetOptions{})
-				var damage *DamageError
+				var damage *format.DamageError
 				if !errors.As(err, &damage) {
 					t.Errorf("record %d, residency %d: %v", frame.id, residency, err)
 				}
@@ -72,21 +73,21 @@ func (d *logDriver) last0(l *Log) uint64 {
 func TestRaftConflictCutsTheLog(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 4<<10))
-		d.put(Entry{ID: 1, Data: []byte("old")})
+		d.put(format.Entry{ID: 1, Data: []byte("old")})
 		for i := range int64(20) { // over several segments, not committed
-			ok(t, d.append(Entry{ID: 100 + i, Data: payload(i, 200)}))
+			ok(t, d.append(format.Entry{ID: 100 + i, Data: payload(i, 200)}))
 			ok(t, d.log.Sync())
 		}
 		d.term = 3
-		e := d.entry(3, Entry{ID: 1, Data: []byte("new")})
-		ok(t, d.log.Append(nil, []*raftpb.Entry{e, d.entry(4, Entry{ID: 2, Data: []byte("two")})}))
+		e := d.entry(3, format.Entry{ID: 1, Data: []byte("new")})
+		ok(t, d.log.Append(nil, []*raftpb.Entry{e, d.entry(4, format.Entry{ID: 2, Data: []byte("two")})}))
 		if d.last() != 4 {
 			t.Fatalf("last index %d", d.last())
 		}
-		if err := d.log.Append(nil, []*raftpb.Entry{d.entry(1, Entry{ID: 9})}); err == nil {
+		if err := d.log.Append(nil, []*raftpb.Entry{d.entry(1, format.Entry{ID: 9})}); err == nil {
 			t.Fatal("an applied entry was cut")
 		}
-		if err := d.log.Append(nil, []*raftpb.Entry{d.entry(9, Entry{ID: 9})}); err == nil {
+		if err := d.log.Append(nil, []*raftpb.Entry{d.entry(9, format.Entry{ID: 9})}); err == nil {
 			t.Fatal("a gap was appended")
 		}
 		check := func() {
@@ -125,9 +126,9 @@ func TestScanIsExactWhileRecordsAreOverwritten(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 16<<10))
 		random := rand.New(rand.NewPCG(1, 2))
 		write := func() {
-			e := Entry{ID: random.Int64N(100), Data: []byte(fmt.Sprint(random.Uint64()))}
+			e := format.Entry{ID: random.Int64N(100), Data: []byte(fmt.Sprint(random.Uint64()))}
 			if random.IntN(10) == 0 {
-				e.Kind, e.Data = KindDelete, nil
+				e.Kind, e.Data = format.KindDelete, nil
 			}
 			d.put(e)
 		}
@@ -189,9 +190,9 @@ func TestScanIsExactWhileRecordsAreOverwritten(t *testing.T) {
 func TestStorageOfRaft(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	for i := range int64(60) {
-		d.put(Entry{ID: i, Data: payload(i, 50)}, Entry{Kind: KindEmpty})
+		d.put(format.Entry{ID: i, Data: payload(i, 50)}, format.Entry{Kind: format.KindEmpty})
 	}
-	ok(t, d.append(Entry{ID: 1, Data: []byte("tail")}, Entry{ID: 2}))
+	ok(t, d.append(format.Entry{ID: 1, Data: []byte("tail")}, format.Entry{ID: 2}))
 	if _, err := d.log.Entries(0, 2, 100); !errors.Is(err, raft.ErrCompacted) {
 		t.Errorf("index 0: %v", err)
 	}
@@ -221,12 +222,12 @@ func TestABatchGreaterThanASegment(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 4<<10))
 		for round := range int64(3) {
-			var batch []Entry
+			var batch []format.Entry
 			for i := range int64(40) {
-				batch = append(batch, Entry{ID: i, Data: payload(i+round, 300)})
+				batch = append(batch, format.Entry{ID: i, Data: payload(i+round, 300)})
 			}
 			d.put(batch...)
-			d.put(Entry{ID: 99, Data: payload(99, 200)})
+			d.put(format.Entry{ID: 99, Data: payload(99, 200)})
 			for i := range int64(40) {
 				d.wants(i, payload(i+round, 300))
 			}
@@ -247,14 +248,14 @@ func TestMemoryBudgetIsAskedFirst(t *testing.T) {
 		opts.Budget = budget
 		d := newDriver(t, opts)
 		for i := range int64(100) {
-			d.put(Entry{ID: i, Data: payload(i, 300)})
+			d.put(format.Entry{ID: i, Data: payload(i, 300)})
 		}
 		need, err := PlanLoad(d.opts)
 		ok(t, err)
 		budget.limit = budget.taken + 1000
 		refused := 0
 		for i := range int64(3000) {
-			switch err := d.append(Entry{ID: 1000 + i, Data: payload(i, 300)}); {
+			switch err := d.append(format.Entry{ID: 1000 + i, Data: payload(i, 300)}); {
 			case err == nil:
 				ok(t, d.log.Sync())
 				ok(t, d.log.Apply(d.last(), nil))
@@ -269,7 +270,7 @@ func TestMemoryBudgetIsAskedFirst(t *testing.T) {
 		}
 		d.wants(1, payload(1, 300))
 		budget.limit = 64 << 20
-		d.put(Entry{ID: 5, Data: []byte("again")})
+		d.put(format.Entry{ID: 5, Data: []byte("again")})
 		ok(t, sealAndClose(d.log))
 		if budget.taken != 0 {
 			t.Fatalf("%d bytes were not given back", budget.taken)

@@ -8,11 +8,12 @@ import (
 	"syscall"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func isSegmentFile(name string) bool {
-	_, ok := ParseSegmentName(path.Base(name))
+	_, ok := format.ParseSegmentName(path.Base(name))
 	return ok
 }
 
@@ -29,8 +30,8 @@ func residencies(t *testing.T, run func(t *testing.T, residency Residency)) {
 func TestRule2_UncommittedEntriesAreInvisible(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 8<<10))
-		d.put(Entry{ID: 1, Data: []byte("committed")}, Entry{ID: 2, Data: []byte("stays")})
-		ok(t, d.append(Entry{ID: 1, Data: []byte("not yet")}, Entry{ID: 2, Kind: KindDelete}, Entry{ID: 3, Data: []byte("not yet")}))
+		d.put(format.Entry{ID: 1, Data: []byte("committed")}, format.Entry{ID: 2, Data: []byte("stays")})
+		ok(t, d.append(format.Entry{ID: 1, Data: []byte("not yet")}, format.Entry{ID: 2, Kind: format.KindDelete}, format.Entry{ID: 3, Data: []byte("not yet")}))
 		ok(t, d.log.Sync())
 		ok(t, d.log.Seal()) // not even where they are sealed
 		see := func() {
@@ -83,14 +84,14 @@ func TestRule2_UncommittedEntriesAreInvisible(t *testing.T) {
 func TestRule3_TornTailIsCutAndNothingBehindIsRevived(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 64<<10))
-	d.put(Entry{ID: 1, Data: payload(1, 300)})
+	d.put(format.Entry{ID: 1, Data: payload(1, 300)})
 	ok(t, d.log.Tick())
 	var at []int64
 	for i := range int64(4) {
 		at = append(at, d.log.w.end)
-		ok(t, d.append(Entry{ID: 10 + i, Data: payload(i, 300)}))
+		ok(t, d.append(format.Entry{ID: 10 + i, Data: payload(i, 300)}))
 	}
-	name := path.Join(d.opts.Dir, SegmentName(1))
+	name := path.Join(d.opts.Dir, format.SegmentName(1))
 	disk := mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	f, err := disk.OpenWrite(name)
 	ok(t, err)
@@ -103,7 +104,7 @@ func TestRule3_TornTailIsCutAndNothingBehindIsRevived(t *testing.T) {
 		t.Fatalf("%+v, last index %d", report, d.last())
 	}
 	// What is written now is shorter than what was cut; nothing behind it comes back.
-	ok(t, d.append(Entry{ID: 20, Data: []byte("short")}))
+	ok(t, d.append(format.Entry{ID: 20, Data: []byte("short")}))
 	ok(t, d.log.Sync())
 	ok(t, d.log.Close(false))
 	d.opts.FS = disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
@@ -123,20 +124,21 @@ func TestRule3_TornTailIsCutAndNothingBehindIsRevived(t *testing.T) {
 }
 
 func TestRule3_BadBytesBelowTheMarkAreDamage(t *testing.T) {
-	// The same hole as a torn tail, but what an idle group's Tick, or the state record of the next batch, says was synced.
+	// The same hole as a torn tail, but what an idle group's Tick, or the state record of the next batch, says was
+	// synced.
 	for name, settle := range map[string]func(d *logDriver){
 		"tick":         func(d *logDriver) { ok(d.t, d.log.Tick()) },
-		"state record": func(d *logDriver) { ok(d.t, d.append(Entry{Kind: KindEmpty})); ok(d.t, d.log.Sync()) },
+		"state record": func(d *logDriver) { ok(d.t, d.append(format.Entry{Kind: format.KindEmpty})); ok(d.t, d.log.Sync()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			mem := vfstest.NewMem()
 			d := newDriver(t, driverOptions(mem, Index, 64<<10))
-			d.put(Entry{ID: 1, Data: payload(1, 300)})
+			d.put(format.Entry{ID: 1, Data: payload(1, 300)})
 			at := d.log.w.end
-			d.put(Entry{ID: 2, Data: payload(2, 300)})
+			d.put(format.Entry{ID: 2, Data: payload(2, 300)})
 			settle(d)
 			disk := mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
-			f, err := disk.OpenWrite(path.Join(d.opts.Dir, SegmentName(1)))
+			f, err := disk.OpenWrite(path.Join(d.opts.Dir, format.SegmentName(1)))
 			ok(t, err)
 			_, err = f.WriteAt(make([]byte, 8), at)
 			ok(t, err)
@@ -146,7 +148,7 @@ func TestRule3_BadBytesBelowTheMarkAreDamage(t *testing.T) {
 			if report.Outcome != Damaged || len(report.Damages) != 1 || report.CutBytes != 0 {
 				t.Fatalf("%+v", report)
 			}
-			var damage *DamageError
+			var damage *format.DamageError
 			if _, err := d.get(2); !errors.As(err, &damage) {
 				t.Fatalf("damaged record: %v", err)
 			}
@@ -157,12 +159,12 @@ func TestRule3_BadBytesBelowTheMarkAreDamage(t *testing.T) {
 func TestRule3_OneTickIsEnoughAfterABurst(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	for i := range int64(50) {
-		d.put(Entry{ID: i, Data: payload(i, 30)})
+		d.put(format.Entry{ID: i, Data: payload(i, 30)})
 	}
 	synced, last := d.log.w.end, d.last()
-	ok(t, d.append(Entry{ID: 1, Data: payload(1, 30)})) // on its way: no part of the mark, and no reason to wait
+	ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 30)})) // on its way: no part of the mark, and no reason to wait
 	ok(t, d.log.Tick())
-	mark, found, _, err := ReadMark(d.opts.FS, d.opts.Dir)
+	mark, found, _, err := format.ReadMark(d.opts.FS, d.opts.Dir)
 	ok(t, err)
 	if !found || mark.Offset != synced || mark.Index != last {
 		t.Fatalf("the mark is %+v (found: %t), want offset %d, index %d", mark, found, synced, last)
@@ -173,7 +175,7 @@ func TestRule3_OneTickIsEnoughAfterABurst(t *testing.T) {
 func TestRule3_TheRecoveredTailIsSyncedBeforeItCounts(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 64<<10))
-	ok(t, d.append(Entry{ID: 1, Data: []byte("written, not synced")})) // then the process is killed, the machine lives
+	ok(t, d.append(format.Entry{ID: 1, Data: []byte("written, not synced")})) // then the process is killed, the machine lives
 	ok(t, d.log.Close(false))
 	d.load()
 	if d.last() != 1 {
@@ -186,7 +188,8 @@ func TestRule3_TheRecoveredTailIsSyncedBeforeItCounts(t *testing.T) {
 	}
 }
 
-// A start syncs the volume once for all groups; where that fails, the group's own file is synced. Left out, the write is gone.
+// A start syncs the volume once for all groups; where that fails, the group's own file is synced. Left out, the write
+// is gone.
 func TestRule3_TheRecoveredTailIsSyncedWithTheVolume(t *testing.T) {
 	for name, c := range map[string]struct {
 		durable         func(*vfstest.Mem) error
@@ -199,7 +202,7 @@ func TestRule3_TheRecoveredTailIsSyncedWithTheVolume(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			mem := vfstest.NewMem()
 			d := newDriver(t, driverOptions(mem, Index, 64<<10))
-			ok(t, d.append(Entry{ID: 1, Data: []byte("written, not synced")}))
+			ok(t, d.append(format.Entry{ID: 1, Data: []byte("written, not synced")}))
 			ok(t, d.log.Close(false))
 			faulty := vfstest.NewFaulty(mem)
 			d.opts.FS, d.opts.Durable = faulty, func() error { return c.durable(mem) }
@@ -224,20 +227,20 @@ func TestRule5_AFailedSyncIsNeverAcknowledgedFrom(t *testing.T) {
 		mem := vfstest.NewMem()
 		fs := vfstest.NewFaulty(mem)
 		d := newDriver(t, driverOptions(fs, residency, 64<<10))
-		d.put(Entry{ID: 1, Data: payload(1, 100)})
+		d.put(format.Entry{ID: 1, Data: payload(1, 100)})
 		poisoned := path.Base(d.log.w.active.path)
 		fault := fs.Add(&vfstest.Fault{
 			Match:  func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && path.Base(op.Name) == poisoned },
 			Effect: vfstest.EffectDrop,
 		})
 		// What the failed sync dropped reads back from the page cache, but is not on the disk.
-		d.put(Entry{ID: 2, Data: payload(2, 100)}, Entry{ID: 1, Data: payload(3, 100)})
+		d.put(format.Entry{ID: 2, Data: payload(2, 100)}, format.Entry{ID: 1, Data: payload(3, 100)})
 		if fault.Fired() != 1 {
 			t.Fatalf("the fault fired %d times: the file was synced again", fault.Fired())
 		}
 		d.wants(1, payload(3, 100))
 		d.wants(2, payload(2, 100))
-		d.put(Entry{ID: 4, Data: payload(4, 100)})
+		d.put(format.Entry{ID: 4, Data: payload(4, 100)})
 		if fault.Fired() != 1 {
 			t.Fatalf("the file was synced %d times after it was poisoned", fault.Fired()-1)
 		}
@@ -259,10 +262,10 @@ func TestRule5_AppliedBeforeSyncedMovesWithTheLog(t *testing.T) {
 		mem := vfstest.NewMem()
 		fs := vfstest.NewFaulty(mem)
 		d := newDriver(t, driverOptions(fs, residency, 64<<10))
-		d.put(Entry{ID: 1, Data: payload(1, 100)})
+		d.put(format.Entry{ID: 1, Data: payload(1, 100)})
 		id, err := d.log.OpenScan(1 << 40)
 		ok(t, err)
-		ok(t, d.append(Entry{ID: 1, Data: payload(2, 100)}, Entry{ID: 2, Data: payload(2, 100)}, Entry{ID: 2, Data: payload(3, 100)}))
+		ok(t, d.append(format.Entry{ID: 1, Data: payload(2, 100)}, format.Entry{ID: 2, Data: payload(2, 100)}, format.Entry{ID: 2, Data: payload(3, 100)}))
 		ok(t, d.log.Apply(4, nil))
 		fault := fs.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && isSegmentFile(op.Name) }, Effect: vfstest.EffectDrop, Count: 1})
 		ok(t, d.log.Sync())
@@ -302,9 +305,9 @@ func TestRule5_ASyncThatFailsEverywhereIsAnError(t *testing.T) {
 	mem := vfstest.NewMem()
 	fs := vfstest.NewFaulty(mem)
 	d := newDriver(t, driverOptions(fs, Index, 64<<10))
-	d.put(Entry{ID: 1, Data: []byte("one")})
+	d.put(format.Entry{ID: 1, Data: []byte("one")})
 	fault := fs.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync }, Effect: vfstest.EffectDrop})
-	ok(t, d.append(Entry{ID: 2, Data: []byte("two")}))
+	ok(t, d.append(format.Entry{ID: 2, Data: []byte("two")}))
 	for range 2 {
 		if err := d.log.Sync(); !errors.Is(err, ErrPoisoned) {
 			t.Fatalf("sync: %v", err)

@@ -3,6 +3,8 @@ package group
 import (
 	"errors"
 	"fmt"
+
+	"sheaf.dev/sheaf/internal/group/format"
 )
 
 // Sync makes everything appended durable (fdatasync). Where a sync fails, the segment is abandoned at its synced mark
@@ -48,7 +50,7 @@ func (l *Log) syncedTo(end int64, last uint64) {
 	defer l.mu.Unlock()
 	l.state.syncedEnd, l.state.syncedLast = end, last
 	l.state.syncedIndex = l.state.last
-	l.w.active.rows.synced()
+	l.w.active.rows.Synced()
 	l.trimTail()
 }
 
@@ -57,12 +59,12 @@ func (l *Log) trimTail() {
 	l.state.tail.trim(min(l.applied.Load(), l.state.syncedIndex))
 }
 
-// settle ends what an earlier failure left open: a manifest that was perhaps replaced, an active segment that must not be
-// continued. The caller holds wmu. After it, the active segment and the manifest are sound.
+// settle ends what an earlier failure left open: a manifest that was perhaps replaced, an active segment that must not
+// be continued. The caller holds wmu. After it, the active segment and the manifest are sound.
 func (l *Log) settle() error {
 	w := &l.w
 	if w.unsure {
-		if err := l.writeManifest(func(*Manifest) {}); err != nil {
+		if err := l.writeManifest(func(*format.Manifest) {}); err != nil {
 			return err
 		}
 	}
@@ -71,7 +73,7 @@ func (l *Log) settle() error {
 	}
 	cause := w.suspect
 	if err := l.continueLog(); err != nil {
-		if errors.Is(err, ErrNoSpace) {
+		if errors.Is(err, format.ErrNoSpace) {
 			return err
 		}
 		return fmt.Errorf("%w: %w; then: %w", ErrPoisoned, cause, err)
@@ -96,7 +98,7 @@ func (l *Log) continueLog() error {
 
 	var bytes int64
 	for i := range unsynced {
-		bytes += FrameBytes(len(unsynced[i].entry.Attributes), len(unsynced[i].entry.Data))
+		bytes += format.FrameBytes(len(unsynced[i].entry.Attributes), len(unsynced[i].entry.Data))
 	}
 	next, err := l.createSegment(from, bytes)
 	if err != nil {
@@ -109,7 +111,7 @@ func (l *Log) continueLog() error {
 	}
 	sealed := old.manifest()
 	sealed.Bytes, sealed.LastIndex = syncedEnd, max(syncedLast, old.first-1)
-	err = l.writeManifest(func(m *Manifest) {
+	err = l.writeManifest(func(m *format.Manifest) {
 		m.Segments = append(m.Segments[:len(m.Segments)-1], sealed, next.manifest())
 		m.HardState = l.hardForManifest()
 	})
@@ -117,7 +119,7 @@ func (l *Log) continueLog() error {
 		l.discardUnlessListed(next)
 		return err
 	}
-	w.active, w.end, w.allocated = next, SegmentHeaderBytes+int64(len(buf)), SegmentHeaderBytes+int64(len(buf))
+	w.active, w.end, w.allocated = next, format.SegmentHeaderBytes+int64(len(buf)), format.SegmentHeaderBytes+int64(len(buf))
 	w.last, w.journaled, w.batch = next.first-1, 0, nil
 	w.started = 0
 	w.opened, w.inherited = 0, false
@@ -136,37 +138,37 @@ func (l *Log) rewriteUnsynced(next *segment, unsynced []tailEntry) ([]byte, erro
 	for i := range unsynced {
 		t := &unsynced[i]
 		at := len(buf)
-		buf = AppendFrame(buf, next.id, SegmentHeaderBytes+int64(at), &t.entry)
-		t.loc = next.place(SegmentHeaderBytes+int64(at), int64(len(buf)-at), t.entry.Kind == KindDelete)
+		buf = format.AppendFrame(buf, next.id, format.SegmentHeaderBytes+int64(at), &t.entry)
+		t.loc = next.place(format.SegmentHeaderBytes+int64(at), int64(len(buf)-at), t.entry.Kind == format.KindDelete)
 	}
 	if next.image != nil {
-		copy(next.image[SegmentHeaderBytes:], buf)
+		copy(next.image[format.SegmentHeaderBytes:], buf)
 	}
 	file := next.file.Load()
-	if _, err := file.WriteAt(buf, SegmentHeaderBytes); err != nil {
-		return nil, noSpace(err)
+	if _, err := file.WriteAt(buf, format.SegmentHeaderBytes); err != nil {
+		return nil, format.NoSpace(err)
 	}
 	if err := file.Sync(); err != nil {
-		return nil, noSpace(err)
+		return nil, format.NoSpace(err)
 	}
 	return buf, nil
 }
 
 // adoptContinued changes the state in memory after the log went on in a new segment.
-func (l *Log) adoptContinued(old, next *segment, sealed ManifestSegment, unsynced []tailEntry) {
+func (l *Log) adoptContinued(old, next *segment, sealed format.ManifestSegment, unsynced []tailEntry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	st := &l.state
 	old.bytes, old.last = sealed.Bytes, sealed.LastIndex
-	old.rows.cutUnsynced(old.first, sealed.Bytes)
+	old.rows.CutUnsynced(old.first, sealed.Bytes)
 	old.counted(old.rows)
 	st.segments = append(st.segments[:len(st.segments):len(st.segments)], next)
 	l.publishSegments()
 	for i := range unsynced {
 		t, e := &unsynced[i], &unsynced[i].entry
 		old := st.tail.at(e.Index)
-		if e.Kind == KindPut || e.Kind == KindDelete {
-			next.rows.add(next.first, e, t.loc.Offset(), FrameBytes(len(e.Attributes), len(e.Data)))
+		if e.Kind == format.KindPut || e.Kind == format.KindDelete {
+			next.rows.Add(next.first, e, t.loc.Offset(), format.FrameBytes(len(e.Attributes), len(e.Data)))
 			if e.Index <= l.applied.Load() {
 				l.moved(e.ID, old.loc, t.loc, e.Index)
 			}
@@ -175,6 +177,6 @@ func (l *Log) adoptContinued(old, next *segment, sealed ManifestSegment, unsynce
 	}
 	l.clean()
 	st.end, st.syncedEnd, st.syncedLast, st.syncedIndex = l.w.end, l.w.end, l.w.last, st.last
-	next.rows.synced()
+	next.rows.Synced()
 	l.trimTail()
 }

@@ -10,11 +10,12 @@ import (
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
-var logIdentity = Identity{Store: uuid.UUID{1}, Group: uuid.UUID{2}, Name: "7"}
+var logIdentity = format.Identity{Store: uuid.UUID{1}, Group: uuid.UUID{2}, Name: "7"}
 
 // logDriver drives a log as a replica with one voter would.
 type logDriver struct {
@@ -60,17 +61,17 @@ func (d *logDriver) last() uint64 {
 }
 
 // entry makes the next Raft entry of a put or delete, delta behind the last.
-func (d *logDriver) entry(at uint64, e Entry) *raftpb.Entry {
+func (d *logDriver) entry(at uint64, e format.Entry) *raftpb.Entry {
 	d.time++
 	e.Index, e.Term, e.CommitTime = at, d.term, d.time
 	if e.Kind == 0 {
-		e.Kind = KindPut
+		e.Kind = format.KindPut
 	}
-	return RaftEntry(&e)
+	return format.RaftEntry(&e)
 }
 
 // append appends entries without syncing them.
-func (d *logDriver) append(entries ...Entry) error {
+func (d *logDriver) append(entries ...format.Entry) error {
 	last := d.last()
 	batch := make([]*raftpb.Entry, len(entries))
 	for i, e := range entries {
@@ -82,7 +83,7 @@ func (d *logDriver) append(entries ...Entry) error {
 }
 
 // put appends, syncs and applies.
-func (d *logDriver) put(entries ...Entry) {
+func (d *logDriver) put(entries ...format.Entry) {
 	d.t.Helper()
 	ok(d.t, d.append(entries...))
 	ok(d.t, d.log.Sync())
@@ -117,9 +118,9 @@ func TestSmoke(t *testing.T) {
 		for _, seal := range []bool{false, true} {
 			d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 64<<10))
 			for i := range int64(500) {
-				d.put(Entry{ID: i % 300, Data: payload(i, 100)})
+				d.put(format.Entry{ID: i % 300, Data: payload(i, 100)})
 			}
-			d.put(Entry{ID: 5, Kind: KindDelete})
+			d.put(format.Entry{ID: 5, Kind: format.KindDelete})
 			check := func() {
 				for i := range int64(300) {
 					want := payload(i, 100)

@@ -5,6 +5,7 @@ import (
 	"path"
 	"sync"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -17,12 +18,12 @@ type markFile struct {
 	file     vfs.File   // nil: not open
 	broken   bool       // a write or sync failed: the file must be made anew
 	sequence uint64
-	last     Mark // as written last
+	last     format.Mark // as written last
 }
 
-// Tick makes durable that everything synced so far was: the mark on disk is up to date when it returns. The volume calls
-// it within 100 ms of a group's last sync; while a group is busy, its state records carry the mark. The room that the
-// process before has allocated in the active segment, and this one has not filled by then, is given back.
+// Tick makes durable that everything synced so far was: the mark on disk is up to date when it returns. The volume
+// calls it within 100 ms of a group's last sync; while a group is busy, its state records carry the mark. The room that
+// the process before has allocated in the active segment, and this one has not filled by then, is given back.
 func (l *Log) Tick() error {
 	l.giveBackRoom()
 	if err := l.enter(); err != nil {
@@ -55,7 +56,7 @@ func (l *Log) cutRoom() error {
 		return nil
 	}
 	if err := w.active.file.Load().Truncate(w.end); err != nil {
-		return noSpace(err)
+		return format.NoSpace(err)
 	}
 	w.allocated = w.end
 	w.ahead.cut(w.end)
@@ -65,13 +66,12 @@ func (l *Log) cutRoom() error {
 func (l *Log) writeMark() error {
 	l.mu.Lock()
 	st := &l.state
-	st.tail.release()
-	mark := Mark{Offset: st.syncedEnd, Index: st.syncedLast}
+	mark := format.Mark{Offset: st.syncedEnd, Index: st.syncedLast}
 	if n := len(st.segments); n > 0 {
 		mark.Segment = st.segments[n-1].id
 	}
 	l.mu.Unlock()
-	if mark.Offset <= SegmentHeaderBytes {
+	if mark.Offset <= format.SegmentHeaderBytes {
 		return nil
 	}
 	if err := l.marks.write(mark); err != nil {
@@ -81,7 +81,7 @@ func (l *Log) writeMark() error {
 }
 
 // write makes a mark durable, unless it is the last one.
-func (f *markFile) write(mark Mark) error {
+func (f *markFile) write(mark format.Mark) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.last.Segment == mark.Segment && f.last.Offset == mark.Offset {
@@ -94,7 +94,7 @@ func (f *markFile) write(mark Mark) error {
 	}
 	f.sequence++
 	mark.Sequence = f.sequence
-	if err := WriteMark(f.file, mark); err != nil {
+	if err := format.WriteMark(f.file, mark); err != nil {
 		f.broken = true
 		return err
 	}
@@ -105,10 +105,10 @@ func (f *markFile) write(mark Mark) error {
 // open opens the file, or makes it anew after a failure: what a failed sync left in it is not to be trusted.
 func (f *markFile) open() error {
 	f.closeFile()
-	name := path.Join(f.dir, MarkName)
+	name := path.Join(f.dir, format.MarkName)
 	_, err := f.fs.Stat(name)
 	if f.broken || err != nil {
-		if err := CreateMark(f.fs, f.dir); err != nil {
+		if err := format.CreateMark(f.fs, f.dir); err != nil {
 			return err
 		}
 	}

@@ -5,18 +5,21 @@ import (
 	"errors"
 
 	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/group/format"
 )
 
 // MendSource is another member, from which comes what is damaged here.
 type MendSource interface {
-	// Entries gives all of a range, as ReadRange does piece by piece: Through is below Last where it has not applied so far.
+	// Entries gives all of a range, as ReadRange does piece by piece: Through is below Last where it has not applied so
+	// far.
 	Entries(ctx context.Context, r IndexRange) (RangeAnswer, error)
 	// FetchBlob receives a blob by the log's BlobWriter. ErrVersionNotFound: it has none.
-	FetchBlob(ctx context.Context, ref BlobRef) error
+	FetchBlob(ctx context.Context, ref format.BlobRef) error
 }
 
-// Mend repairs a damaged file (r is of Repairs) with what another member has. Errors as those of RepairRange, and those of
-// the source.
+// Mend repairs a damaged file (r is of Repairs) with what another member has. Errors as those of RepairRange, and those
+// of the source.
 func (l *Log) Mend(ctx context.Context, r Repair, from MendSource) error {
 	if r.Blob != nil {
 		err := from.FetchBlob(ctx, *r.Blob)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -26,7 +27,7 @@ func (m *mendTwin) Entries(_ context.Context, r IndexRange) (RangeAnswer, error)
 	return RangeAnswer{Entries: entries, Through: min(r.Last, m.through), Applied: applied}, err
 }
 
-func (m *mendTwin) FetchBlob(_ context.Context, ref BlobRef) error {
+func (m *mendTwin) FetchBlob(_ context.Context, ref format.BlobRef) error {
 	if m.gone {
 		return ErrVersionNotFound
 	}
@@ -34,7 +35,8 @@ func (m *mendTwin) FetchBlob(_ context.Context, ref BlobRef) error {
 	return fetchBlob(m.peer, m.log, ref)
 }
 
-// spoil damages all entries of a record: while the log is open, or before it is loaded without hints. All damage is found.
+// spoil damages all entries of a record: while the log is open, or before it is loaded without hints. All damage is
+// found.
 func (b *damageBed) spoil(t *testing.T, id int64, open bool) (l *Log) {
 	t.Helper()
 	opts := b.opts
@@ -53,17 +55,17 @@ func (b *damageBed) spoil(t *testing.T, id int64, open bool) (l *Log) {
 	for name, frames := range b.frames {
 		for _, f := range frames {
 			at := f.offset + f.bytes - 1
-			if f.kind == KindDelete {
+			if f.kind == format.KindDelete {
 				at = f.offset + 30 // its header is all there is
 			}
-			if (f.kind == KindPut || f.kind == KindDelete) && f.id == id {
+			if (f.kind == format.KindPut || f.kind == format.KindDelete) && f.id == id {
 				ok(t, b.inflict(disk, name, func(file vfs.File) error { return flip(file, at) }, false))
 			}
 		}
 	}
 	if !open {
 		for _, name := range b.names {
-			if isHintName(name) {
+			if format.IsHintName(name) {
 				ok(t, disk.Remove(path.Join(b.opts.Dir, name)))
 			}
 		}
@@ -103,7 +105,7 @@ func TestMendFetchesTheBlobsOfEntries(t *testing.T) {
 	l := b.spoil(t, 15, false)
 	head, err := twin.Get(15, GetOptions{})
 	ok(t, err)
-	ok(t, l.fs.Remove(path.Join(l.dir, BlobName(head.Blob.ID))))
+	ok(t, l.fs.Remove(path.Join(l.dir, format.BlobName(head.Blob.ID))))
 	m := &mendTwin{peer: twin, log: l, through: 1 << 40}
 	repairs, err := l.Repairs(t.Context())
 	ok(t, err)
@@ -131,7 +133,7 @@ func TestMendFetchesTheBlobsOfEntries(t *testing.T) {
 func TestMendOfABlobThatIsNowhere(t *testing.T) {
 	b := newDamageBed(t)
 	l := b.twin(t)
-	repair := Repair{File: "blob", Blob: &BlobRef{}}
+	repair := Repair{File: "blob", Blob: &format.BlobRef{}}
 	if err := l.Mend(t.Context(), repair, &mendTwin{gone: true}); !errors.Is(err, ErrRepairByInstall) {
 		t.Errorf("the peer has compacted it away: %v", err)
 	}
@@ -148,18 +150,18 @@ func TestTheBlobOfAnEntryThatCannotBeReadStays(t *testing.T) {
 			d := newDriver(t, driverOptions(disk, residency, 1<<20))
 			data := payload(1, 5000)
 			ref := d.putBlob(1, data)
-			d.put(Entry{ID: 3, Data: payload(3, 9000)}) // not all of the segment is unreadable
+			d.put(format.Entry{ID: 3, Data: payload(3, 9000)}) // not all of the segment is unreadable
 			ok(t, d.log.Seal())
-			d.put(Entry{ID: 2, Data: []byte("a")}, Entry{ID: 2, Data: []byte("b")})
+			d.put(format.Entry{ID: 2, Data: []byte("a")}, format.Entry{ID: 2, Data: []byte("b")})
 			ok(t, d.log.Seal())
 			ok(t, d.log.Close(false))
-			ok(t, disk.Remove(path.Join(d.opts.Dir, HintName(1))))
+			ok(t, disk.Remove(path.Join(d.opts.Dir, format.HintName(1))))
 			twin := d.opts
 			twin.FS = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 			peer, _, err := Load(t.Context(), twin, nil)
 			ok(t, err)
 			fault := disk.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
-				return op.Kind == vfstest.OpRead && path.Base(op.Name) == SegmentName(1) && op.Offset < 4096
+				return op.Kind == vfstest.OpRead && path.Base(op.Name) == format.SegmentName(1) && op.Offset < 4096
 			}})
 			d.load()
 			fault.Remove()
@@ -193,7 +195,7 @@ func TestTheBlobOfAnEntryThatCannotBeReadStays(t *testing.T) {
 }
 
 func isDamageError(err error) bool {
-	var damage *DamageError
+	var damage *format.DamageError
 	return errors.As(err, &damage)
 }
 
@@ -202,7 +204,7 @@ func TestABlobThatWasCompactedAwayIsNoDamage(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	ref := d.putBlob(1, payload(1, 5000))
 	kept := d.putBlob(2, payload(2, 5000))
-	d.put(Entry{ID: 1, Data: []byte("small")})
+	d.put(format.Entry{ID: 1, Data: []byte("small")})
 	ok(t, d.log.Seal())
 	_, err := d.log.Compact(t.Context(), CompactOptions{All: true})
 	ok(t, err)
@@ -216,8 +218,8 @@ func TestABlobThatWasCompactedAwayIsNoDamage(t *testing.T) {
 		ok(t, d.log.Close(false))
 		d.load()
 	}
-	ok(t, d.opts.FS.Remove(path.Join(d.opts.Dir, BlobName(kept.ID))))
-	var damage *DamageError
+	ok(t, d.opts.FS.Remove(path.Join(d.opts.Dir, format.BlobName(kept.ID))))
+	var damage *format.DamageError
 	if _, err := d.log.OpenBlob(kept); !errors.As(err, &damage) || !d.log.Damaged() {
 		t.Errorf("it is gone, and an entry refers to it: %v", err)
 	}
@@ -238,8 +240,8 @@ func TestDamageThatAPeerMeetsIsKnown(t *testing.T) {
 		},
 	} {
 		l := b.spoil(t, 4, true)
-		l.forgetDamage(func(*Damage) bool { return true })
-		var damage *DamageError
+		l.forgetDamage(func(*format.Damage) bool { return true })
+		var damage *format.DamageError
 		if err := read(l); !errors.As(err, &damage) {
 			t.Errorf("%s: %v", what, err)
 		}

@@ -8,23 +8,25 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/fsck"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
-// overwritten is the log of a follower whose index 3 is written by three leaders: that of term 1, whose entry no majority has; that of
-// term 2, who did not have it; and again the first one, who leads in term 3 and brings its old entry along. What is void has the greater
-// term, and one entry stands twice.
+// overwritten is the log of a follower whose index 3 is written by three leaders: that of term 1, whose entry no
+// majority has; that of term 2, who did not have it; and again the first one, who leads in term 3 and brings its old
+// entry along. What is void has the greater term, and one entry stands twice.
 func overwritten(t *testing.T, d *logDriver) {
 	t.Helper()
-	ok(t, d.append(Entry{ID: 1, Data: payload(1, 10)}, Entry{ID: 2, Data: payload(2, 10)}))
+	ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 10)}, format.Entry{ID: 2, Data: payload(2, 10)}))
 	ok(t, d.log.Sync())
 	ok(t, d.log.Apply(1, nil))
-	first := []*raftpb.Entry{d.entry(3, Entry{ID: 3, Data: payload(3, 20)}), d.entry(4, Entry{ID: 4, Data: payload(4, 20)})}
+	first := []*raftpb.Entry{d.entry(3, format.Entry{ID: 3, Data: payload(3, 20)}), d.entry(4, format.Entry{ID: 4, Data: payload(4, 20)})}
 	d.write(first...)
 	d.term = 2
-	d.write(d.entry(3, Entry{ID: 9, Data: payload(9, 20)}))
+	d.write(d.entry(3, format.Entry{ID: 9, Data: payload(9, 20)}))
 	d.term = 3
-	d.write(first[0], d.entry(4, Entry{ID: 5, Data: payload(5, 20)}))
+	d.write(first[0], d.entry(4, format.Entry{ID: 5, Data: payload(5, 20)}))
 }
 
 // write appends entries that have index and term, and syncs.
@@ -56,24 +58,24 @@ func TestAnOlderTermCutsANewerOne(t *testing.T) {
 		ok(t, Create(opts, &raftpb.ConfState{Voters: []uint64{1, 2, 3}}))
 		d := &logDriver{t: t, opts: opts, term: 1}
 		d.load()
-		ok(t, d.append(Entry{ID: 1, Data: payload(1, 10)}, Entry{ID: 2, Data: payload(2, 10)}))
-		old := d.entry(3, Entry{ID: 3, Data: payload(3, 20)})
+		ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 10)}, format.Entry{ID: 2, Data: payload(2, 10)}))
+		old := d.entry(3, format.Entry{ID: 3, Data: payload(3, 20)})
 		if seal == "before" {
 			ok(t, d.log.Seal())
 		}
 		d.term = 2
-		d.write(d.entry(3, Entry{ID: 9, Data: payload(9, 20)}))
+		d.write(d.entry(3, format.Entry{ID: 9, Data: payload(9, 20)}))
 		if seal == "between" {
 			ok(t, d.log.Seal())
 		}
 		d.term = 3
-		d.write(old, d.entry(4, Entry{ID: 5, Data: payload(5, 20)}))
+		d.write(old, d.entry(4, format.Entry{ID: 5, Data: payload(5, 20)}))
 		if seal == "behind" {
 			ok(t, d.log.Seal())
 		}
 		check := func() {
 			t.Helper()
-			report, err := VerifyDir(t.Context(), mem, opts.Dir, nil)
+			report, err := fsck.VerifyDir(t.Context(), mem, opts.Dir, nil)
 			ok(t, err)
 			if len(report.Damages) > 0 {
 				t.Errorf("sealed %s: %v", seal, report.Damages)
@@ -89,8 +91,8 @@ func TestAnOlderTermCutsANewerOne(t *testing.T) {
 	}
 }
 
-// The place of an entry that came again is that of its last frame, also where it was not applied before the load: compaction leaves out
-// the first one, which is void.
+// The place of an entry that came again is that of its last frame, also where it was not applied before the load:
+// compaction leaves out the first one, which is void.
 func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		for _, seal := range []bool{false, true} { // the tail is read from rows, and from a hint
@@ -105,7 +107,7 @@ func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 			ok(t, d.log.Seal())
 			_, err := d.log.Compact(t.Context(), CompactOptions{All: true})
 			ok(t, err)
-			d.put(Entry{ID: 1, Data: payload(11, 10)}) // something to drop
+			d.put(format.Entry{ID: 1, Data: payload(11, 10)}) // something to drop
 			ok(t, d.log.Seal())
 			_, err = d.log.Compact(t.Context(), CompactOptions{All: true})
 			ok(t, err)
@@ -143,12 +145,12 @@ func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 	ok(t, Create(opts, &raftpb.ConfState{Voters: []uint64{1, 2, 3}}))
 	d := &logDriver{t: t, opts: opts, term: 1}
 	d.load()
-	d.put(Entry{ID: 1, Data: payload(1, 10)})
-	first := []*raftpb.Entry{d.entry(2, Entry{ID: 3, Data: payload(3, 20)}), d.entry(3, Entry{ID: 4, Data: payload(4, 20)})}
+	d.put(format.Entry{ID: 1, Data: payload(1, 10)})
+	first := []*raftpb.Entry{d.entry(2, format.Entry{ID: 3, Data: payload(3, 20)}), d.entry(3, format.Entry{ID: 4, Data: payload(4, 20)})}
 	d.term = 2
-	d.write(d.entry(2, Entry{ID: 9, Data: payload(9, 20)}))
+	d.write(d.entry(2, format.Entry{ID: 9, Data: payload(9, 20)}))
 	d.term = 3
-	d.write(append(first, d.entry(4, Entry{ID: 5, Data: payload(5, 20)}))...)
+	d.write(append(first, d.entry(4, format.Entry{ID: 5, Data: payload(5, 20)}))...)
 	hit, name := d.log.state.tail.at(2).loc.Offset(), d.log.w.active.path
 	ok(t, d.log.Apply(4, nil))
 	d.write() // the commit
@@ -161,7 +163,7 @@ func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 	if report := d.load(); report.Outcome != Damaged || report.Damages[0].IndexFirst > 2 || report.Damages[0].IndexLast < 2 {
 		t.Fatalf("%s: %+v", path.Base(name), report)
 	}
-	var damage *DamageError
+	var damage *format.DamageError
 	if _, err := d.log.Get(9, GetOptions{}); !errors.As(err, &damage) { // it may be what was hit
 		t.Errorf("a record that was never committed: %v", err)
 	}
@@ -170,15 +172,15 @@ func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 		t.Errorf("index 3 has term %d, %v", term, err)
 	}
 	ok(t, d.log.Close(false))
-	found, err := VerifyDir(t.Context(), mem, opts.Dir, nil)
+	found, err := fsck.VerifyDir(t.Context(), mem, opts.Dir, nil)
 	ok(t, err)
 	if len(found.Damages) != 1 || found.Damages[0].Offset != hit || found.Damages[0].IndexFirst != 2 || found.Damages[0].IndexLast != 2 {
 		t.Errorf("verify: %v", found.Damages)
 	}
 }
 
-// conflict has a new leader write over what is not applied. By chance it is one with the entries that the last conflict has made void:
-// these come again, over entries of a newer term.
+// conflict has a new leader write over what is not applied. By chance it is one with the entries that the last conflict
+// has made void: these come again, over entries of a newer term.
 func (w *workload) conflict(from uint64) error {
 	w.term++
 	n := 0
@@ -202,7 +204,7 @@ func (w *workload) appendStamped(from uint64, batch []modelEntry) error {
 	m := w.model
 	raftEntries := make([]*raftpb.Entry, len(batch))
 	for i := range batch {
-		raftEntries[i] = RaftEntry(&batch[i].entry)
+		raftEntries[i] = format.RaftEntry(&batch[i].entry)
 	}
 	m.mu.Lock()
 	for _, b := range batch {
@@ -225,8 +227,8 @@ func (w *workload) appendStamped(from uint64, batch []modelEntry) error {
 	return err
 }
 
-// Before a batch that makes synced entries void, or halfway through it, the file refuses: the log goes on in a new segment, which must begin with the
-// batch, not behind what it makes void.
+// Before a batch that makes synced entries void, or halfway through it, the file refuses: the log goes on in a new
+// segment, which must begin with the batch, not behind what it makes void.
 func TestABatchThatCutsTheLogIsWrittenToANewSegmentWhole(t *testing.T) {
 	t.Run("halfway", func(t *testing.T) { // nor can the half of it be cut away
 		cutsInNewSegment(t, 20, vfstest.OpWrite, vfstest.OpTruncate)
@@ -244,19 +246,19 @@ func cutsInNewSegment(t *testing.T, size int, fail ...vfstest.OpKind) {
 		ok(t, Create(opts, &raftpb.ConfState{Voters: []uint64{1, 2, 3}}))
 		d := &logDriver{t: t, opts: opts, term: 1}
 		d.load()
-		ok(t, d.append(Entry{ID: 1, Data: payload(1, 10)}, Entry{ID: 2, Data: payload(2, 10)}))
+		ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 10)}, format.Entry{ID: 2, Data: payload(2, 10)}))
 		ok(t, d.log.Sync())
 		ok(t, d.log.Apply(1, nil))
-		d.write(d.entry(3, Entry{ID: 3, Data: payload(3, 20)}), d.entry(4, Entry{ID: 4, Data: payload(4, 20)}))
+		d.write(d.entry(3, format.Entry{ID: 3, Data: payload(3, 20)}), d.entry(4, format.Entry{ID: 4, Data: payload(4, 20)}))
 		for _, kind := range fail {
 			fs.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == kind && isSegmentFile(op.Name) }, Count: 1, Effect: vfstest.EffectPart})
 		}
 		d.term = 2
-		d.write(d.entry(3, Entry{ID: 9, Data: payload(9, size)}), d.entry(4, Entry{ID: 5, Data: payload(5, 20)}))
+		d.write(d.entry(3, format.Entry{ID: 9, Data: payload(9, size)}), d.entry(4, format.Entry{ID: 5, Data: payload(5, 20)}))
 		if fs.Fired() != int64(len(fail)) {
 			t.Fatalf("%d faults fired", fs.Fired())
 		}
-		d.write(d.entry(5, Entry{ID: 6, Data: payload(6, 20)}))
+		d.write(d.entry(5, format.Entry{ID: 6, Data: payload(6, 20)}))
 		for _, again := range []bool{false, true} {
 			if again {
 				ok(t, d.log.Close(false))
@@ -270,7 +272,7 @@ func cutsInNewSegment(t *testing.T, size int, fail ...vfstest.OpKind) {
 				d.wants(id, data)
 			}
 			d.log.hints.Wait()
-			report, err := VerifyDir(t.Context(), mem, opts.Dir, nil)
+			report, err := fsck.VerifyDir(t.Context(), mem, opts.Dir, nil)
 			ok(t, err)
 			if len(report.Damages) > 0 {
 				t.Errorf("again %v: %v", again, report.Damages)

@@ -11,25 +11,27 @@ import (
 	"syscall"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
-// largeBatch is written in several pieces: among its records are the greatest that there are, and small ones between them.
-func largeBatch() (entries []Entry) {
+// largeBatch is written in several pieces: among its records are the greatest that there are, and small ones between
+// them.
+func largeBatch() (entries []format.Entry) {
 	for i := range int64(60) {
 		size := 40 << 10
 		switch i % 20 {
 		case 3:
-			size = DataBytesMax
+			size = format.DataBytesMax
 		case 7:
 			size = 1
 		}
-		entries = append(entries, Entry{ID: i, Data: payload(i, size)[:size]})
+		entries = append(entries, format.Entry{ID: i, Data: payload(i, size)[:size]})
 	}
 	return entries
 }
 
-func (d *logDriver) wantAll(entries []Entry) {
+func (d *logDriver) wantAll(entries []format.Entry) {
 	d.t.Helper()
 	for _, e := range entries {
 		r, err := d.log.Get(e.ID, GetOptions{})
@@ -44,7 +46,7 @@ func TestABatchOfSeveralPieces(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		fs := vfstest.NewFaulty(vfstest.NewMem())
 		d := newDriver(t, driverOptions(fs, residency, 64<<20))
-		d.put(Entry{ID: 1000, Data: []byte("before")})
+		d.put(format.Entry{ID: 1000, Data: []byte("before")})
 		before := fs.Calls(vfstest.OpWrite)
 		d.put(largeBatch()...)
 		if n := fs.Calls(vfstest.OpWrite) - before; n < 5 {
@@ -56,7 +58,7 @@ func TestABatchOfSeveralPieces(t *testing.T) {
 			t.Errorf("loaded again: %+v", report)
 		}
 		ok(t, d.log.Apply(d.last(), nil)) // the last batch is not known to be committed
-		d.wantAll(append(largeBatch(), Entry{ID: 1000, Data: []byte("before")}))
+		d.wantAll(append(largeBatch(), format.Entry{ID: 1000, Data: []byte("before")}))
 	})
 }
 
@@ -65,39 +67,40 @@ func TestAPieceThatCannotBeWritten(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		fs := vfstest.NewFaulty(vfstest.NewMem())
 		d := newDriver(t, driverOptions(fs, residency, 64<<20))
-		d.put(Entry{ID: 1000, Data: []byte("before")})
+		d.put(format.Entry{ID: 1000, Data: []byte("before")})
 		last := d.last()
 		fault := fs.Add(&vfstest.Fault{Err: syscall.ENOSPC, Effect: vfstest.EffectPart, Skip: 3, Count: 1, Match: func(op vfstest.Op) bool {
 			return op.Kind == vfstest.OpWrite && strings.HasPrefix(filepath.Base(op.Name), "segment-")
 		}})
-		if err := d.append(largeBatch()...); !errors.Is(err, ErrNoSpace) || fault.Fired() != 1 {
+		if err := d.append(largeBatch()...); !errors.Is(err, format.ErrNoSpace) || fault.Fired() != 1 {
 			t.Fatalf("%d faults, error %v", fault.Fired(), err)
 		}
 		if d.last() != last {
 			t.Errorf("index %d is the last one, not %d", d.last(), last)
 		}
 		d.put(largeBatch()...)
-		d.put(Entry{ID: 1001, Data: []byte("behind")})
+		d.put(format.Entry{ID: 1001, Data: []byte("behind")})
 		ok(t, d.log.Close(false))
 		if report := d.load(); report.Outcome != Loaded {
 			t.Errorf("loaded again: %+v", report)
 		}
 		ok(t, d.log.Apply(d.last(), nil)) // the last batch is not known to be committed
-		d.wantAll(append(largeBatch(), Entry{ID: 1000, Data: []byte("before")}, Entry{ID: 1001, Data: []byte("behind")}))
+		d.wantAll(append(largeBatch(), format.Entry{ID: 1000, Data: []byte("before")}, format.Entry{ID: 1001, Data: []byte("behind")}))
 	})
 }
 
-// TestScanOfAnImagePassesOverHistory changes bytes in memory: those of a superseded version are not looked at, those of a record are.
+// TestScanOfAnImagePassesOverHistory changes bytes in memory: those of a superseded version are not looked at, those of
+// a record are.
 func TestScanOfAnImagePassesOverHistory(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Resident, 64<<20))
-	d.put(Entry{ID: 1, Data: []byte("old one")})
-	d.put(Entry{ID: 1, Data: []byte("new one")}, Entry{ID: 2, Data: []byte("another")})
+	d.put(format.Entry{ID: 1, Data: []byte("old one")})
+	d.put(format.Entry{ID: 1, Data: []byte("new one")}, format.Entry{ID: 2, Data: []byte("another")})
 	scan := func() (ids []int64, damages int) {
 		id, err := d.log.OpenScan(1 << 40)
 		ok(t, err)
 		defer d.log.CloseScan(id)
 		for r, err := range d.log.Scan(context.Background(), id, 0, math.MaxUint64, false) {
-			var damage *DamageError
+			var damage *format.DamageError
 			switch {
 			case errors.As(err, &damage):
 				damages++
@@ -126,15 +129,16 @@ func TestScanOfAnImagePassesOverHistory(t *testing.T) {
 	}
 }
 
-// TestSplitsOfAScanReadTheirPart counts the bytes read for all splits of a scan: no part of a segment is read for the splits before it.
+// TestSplitsOfAScanReadTheirPart counts the bytes read for all splits of a scan: no part of a segment is read for the
+// splits before it.
 func TestSplitsOfAScanReadTheirPart(t *testing.T) {
 	const records, size = 2000, 16 << 10
 	fs := vfstest.NewFaulty(vfstest.NewMem())
 	d := newDriver(t, driverOptions(fs, Index, 64<<20))
 	for first := int64(0); first < records; first += 100 {
-		var batch []Entry
+		var batch []format.Entry
 		for i := range int64(100) {
-			batch = append(batch, Entry{ID: first + i, Data: payload(first+i, size)[:size]})
+			batch = append(batch, format.Entry{ID: first + i, Data: payload(first+i, size)[:size]})
 		}
 		d.put(batch...)
 	}

@@ -6,6 +6,8 @@ import (
 	iofs "io/fs"
 	"path"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/index"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -13,9 +15,9 @@ import (
 // PlanLoad computes the Need of the group in opts.Dir.
 func PlanLoad(opts Options) (Need, error) {
 	opts = opts.withDefaults()
-	m, err := ReadManifest(opts.FS, opts.Dir)
+	m, err := format.ReadManifest(opts.FS, opts.Dir)
 	if err == nil {
-		err = checkIdentity(m.Identity, opts.Identity)
+		err = format.CheckIdentity(m.Identity, opts.Identity)
 	}
 	if err != nil {
 		return Need{}, fmt.Errorf("plan the load of group %s from %s: %w", opts.Identity.Name, opts.Dir, err)
@@ -36,16 +38,16 @@ func PlanLoad(opts Options) (Need, error) {
 
 // planLoad looks at the sizes of the files, and of an unsealed segment into what is above the mark. names are those
 // in the folder.
-func planLoad(opts Options, m *Manifest, active *activeFile, names []string) (Need, error) {
+func planLoad(opts Options, m *format.Manifest, active *activeFile, names []string) (Need, error) {
 	var need Need
 	for _, s := range m.Segments {
-		bytes, err := sizeOf(opts, SegmentName(s.Number))
+		bytes, err := sizeOf(opts, format.SegmentName(s.Number))
 		if err != nil {
 			return Need{}, err
 		}
-		name := HintName(s.Number)
+		name := format.HintName(s.Number)
 		if !s.Sealed() {
-			name = ActiveHintName
+			name = format.ActiveHintName
 		}
 		hint, err := sizeOf(opts, name)
 		if err != nil {
@@ -61,7 +63,7 @@ func planLoad(opts Options, m *Manifest, active *activeFile, names []string) (Ne
 			}
 			need.LoadBytes += end
 			if used {
-				need.LoadBytes += hint - head.end
+				need.LoadBytes += hint - head.End
 			}
 			need.MemoryBytes += records * hintRowBytes
 		case hint == 0:
@@ -81,7 +83,7 @@ func planLoad(opts Options, m *Manifest, active *activeFile, names []string) (Ne
 	}
 	need.MemoryBytes += index.BytesFor(need.Records)
 	for _, name := range names {
-		if _, ok := ParseBlobName(name); ok {
+		if _, ok := format.ParseBlobName(name); ok {
 			bytes, err := sizeOf(opts, name)
 			if err != nil {
 				return Need{}, err
@@ -95,29 +97,29 @@ func planLoad(opts Options, m *Manifest, active *activeFile, names []string) (Ne
 // hintRowBytes is what a row takes in a hint, but for its used flag.
 const hintRowBytes = 8 + 8 + 4
 
-func hintBytesFor(rows int64) int64 { return layoutHint(rows, 1, 0).end }
+func hintBytesFor(rows int64) int64 { return format.HintBytes(rows, 1, 0) }
 
 // entriesAtMost bounds the entries of a sealed segment without a hint: the manifest knows the indexes.
-func entriesAtMost(s ManifestSegment, bytes int64) int64 {
+func entriesAtMost(s format.ManifestSegment, bytes int64) int64 {
 	return min(entriesThatFit(bytes), int64(s.LastIndex-s.FirstIndex+1))
 }
 
 // entriesThatFit is how many entries a segment can have.
 func entriesThatFit(bytes int64) int64 {
-	return max(0, bytes-SegmentHeaderBytes) / (FrameHeaderBytes + 8)
+	return max(0, bytes-format.SegmentHeaderBytes) / (format.FrameHeaderBytes + 8)
 }
 
 // entriesOfActive estimates the entries of the active segment: the mark or its hint tell those in front of them, and
 // what is behind is counted where it is much.
-func entriesOfActive(opts Options, s ManifestSegment, active *activeFile, hint hintPart) (int64, error) {
-	from, known := int64(SegmentHeaderBytes), int64(0)
+func entriesOfActive(opts Options, s format.ManifestSegment, active *activeFile, hint format.HintPart) (int64, error) {
+	from, known := int64(format.SegmentHeaderBytes), int64(0)
 	if mark := active.mark; mark.Segment == s.ID && mark.Index >= s.FirstIndex && mark.Offset >= from && mark.Offset <= active.end {
 		from, known = mark.Offset, int64(mark.Index-s.FirstIndex+1)
 	}
-	if hint.end > from {
-		from, known = hint.end, int64(hint.last-s.FirstIndex+1)
+	if hint.End > from {
+		from, known = hint.End, int64(hint.Last-s.FirstIndex+1)
 	}
-	fit, above := entriesThatFit(active.end), (active.end-from)/(FrameHeaderBytes+8)
+	fit, above := entriesThatFit(active.end), (active.end-from)/(format.FrameHeaderBytes+8)
 	if above >= countedMin {
 		var err error
 		if above, err = countFrames(opts, s, from, active.end); err != nil {
@@ -127,8 +129,8 @@ func entriesOfActive(opts Options, s ManifestSegment, active *activeFile, hint h
 	return max(0, min(fit, known+above)), nil
 }
 
-// countedMin is the number of entries that may be above the mark from which they are counted. Fewer cost little memory, and
-// the plan of all groups should not wait for a read in each.
+// countedMin is the number of entries that may be above the mark from which they are counted. Fewer cost little memory,
+// and the plan of all groups should not wait for a read in each.
 const countedMin = 8192
 
 const (
@@ -140,8 +142,8 @@ const (
 
 // countFrames estimates how many entries there are from an offset to the end of the data, from pieces of it: rather
 // too many.
-func countFrames(opts Options, s ManifestSegment, from, end int64) (entries int64, err error) {
-	f, err := opts.FS.OpenDirect(path.Join(opts.Dir, SegmentName(s.Number)))
+func countFrames(opts Options, s format.ManifestSegment, from, end int64) (entries int64, err error) {
+	f, err := opts.FS.OpenDirect(path.Join(opts.Dir, format.SegmentName(s.Number)))
 	if err != nil {
 		return 0, err
 	}
@@ -150,7 +152,7 @@ func countFrames(opts Options, s ManifestSegment, from, end int64) (entries int6
 	pieces := min(max((end-from)/(countShare*countPieceBytes), countPiecesMin), countPieces)
 	var seen int64 // bytes looked through
 	for i := range pieces {
-		at := (from + (end-from)/pieces*i) &^ (blockBytes - 1)
+		at := (from + (end-from)/pieces*i) &^ (format.BlockBytes - 1)
 		n, bytes, err := countHeaders(f, s.ID, buffer, max(at, from), min(at+countPieceBytes, end))
 		if err != nil {
 			return 0, err
@@ -165,16 +167,16 @@ const countReserve = 1.25
 
 // countHeaders counts the entries that begin in a part of a segment, and tells how many bytes it looked through: to
 // the end of the part, or to where no frame follows the last one.
-func countHeaders(f vfs.File, id SegmentID, buffer []byte, from, end int64) (entries, bytes int64, err error) {
-	w := openWindow(f, from, end)
-	w.space = buffer
+func countHeaders(f vfs.File, id format.SegmentID, buffer []byte, from, end int64) (entries, bytes int64, err error) {
+	w := segio.OpenWindow(f, from, end)
+	w.UseBuffer(buffer)
 	inFrames := false
-	for at := from; at < end && w.err == nil; {
-		e, _, _, n, err := DecodeHeader(w.fill(at, FrameHeaderBytes), id, at)
+	for at := from; at < end && w.Err() == nil; {
+		e, _, _, n, err := format.DecodeHeader(w.Fill(at, format.FrameHeaderBytes), id, at)
 		switch {
 		case err == nil:
 			inFrames = true
-			if e.Kind != KindState {
+			if e.Kind != format.KindState {
 				entries++
 			}
 			at += n
@@ -184,7 +186,7 @@ func countHeaders(f vfs.File, id SegmentID, buffer []byte, from, end int64) (ent
 			at += 8
 		}
 	}
-	return entries, end - from, w.err
+	return entries, end - from, w.Err()
 }
 
 // sizeOf is the size of a file in the group's folder; 0 where there is none.

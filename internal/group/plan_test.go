@@ -4,6 +4,8 @@ import (
 	"path"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/grouptest"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -14,19 +16,19 @@ func TestPlanLoadOfAnUnsealedSegment(t *testing.T) {
 		d := newDriver(t, driverOptions(fs, residency, 64<<20))
 		const records, size = 3000, 300
 		for id := range int64(records) {
-			d.put(Entry{ID: id, Data: randomBytes(uint64(id), size)})
+			d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
 		}
 		ok(t, d.log.Close(false))
-		stored := records * FrameBytes(0, size)
-		info, err := fs.Stat(path.Join(d.opts.Dir, SegmentName(1)))
+		stored := records * format.FrameBytes(0, size)
+		info, err := fs.Stat(path.Join(d.opts.Dir, format.SegmentName(1)))
 		ok(t, err)
 		if info.Size() < stored*5/4 {
 			t.Fatalf("the file has %d bytes for %d stored: no room at its end, so this test tests nothing", info.Size(), stored)
 		}
 		for _, marked := range []bool{true, false} {
 			if !marked {
-				ok(t, fs.Remove(path.Join(d.opts.Dir, MarkName)))
-				ok(t, CreateMark(fs, d.opts.Dir))
+				ok(t, fs.Remove(path.Join(d.opts.Dir, format.MarkName)))
+				ok(t, format.CreateMark(fs, d.opts.Dir))
 			}
 			need, err := PlanLoad(d.opts)
 			ok(t, err)
@@ -60,21 +62,21 @@ func TestPlanLoadEstimatesWhatIsAboveTheMark(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			fs := vfstest.NewMem()
 			d := newDriver(t, driverOptions(fs, Index, 64<<20))
-			batch := make([]Entry, c.records)
+			batch := make([]format.Entry, c.records)
 			for i := range batch {
-				batch[i] = Entry{ID: int64(i), Data: randomBytes(uint64(i), c.size(i))}
+				batch[i] = format.Entry{ID: int64(i), Data: grouptest.RandomBytes(uint64(i), c.size(i))}
 			}
 			d.put(batch...)
 			ok(t, d.log.Close(false))
-			ok(t, fs.Remove(path.Join(d.opts.Dir, MarkName)))
-			ok(t, CreateMark(fs, d.opts.Dir))
+			ok(t, fs.Remove(path.Join(d.opts.Dir, format.MarkName)))
+			ok(t, format.CreateMark(fs, d.opts.Dir))
 			reads := watchReads(t, &d.opts)
 			need, err := PlanLoad(d.opts)
 			ok(t, err)
 			if least, most := int64(c.records)*3/4, int64(c.records)*4; need.Records < least || need.Records > most {
 				t.Errorf("a need of %d records is computed, there are %d", need.Records, c.records)
 			}
-			if bytes := reads.bytes(SegmentName(1)); bytes > int64(c.records*(c.size(c.records-1)+200)/countShare)+(countPiecesMin+1)*countPieceBytes {
+			if bytes := reads.bytes(format.SegmentName(1)); bytes > int64(c.records*(c.size(c.records-1)+200)/countShare)+(countPiecesMin+1)*countPieceBytes {
 				t.Errorf("%d bytes of the segment were read for it", bytes)
 			}
 		})

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"syscall"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/index"
 )
 
@@ -80,11 +82,13 @@ func (l *Log) readRecord(s *segment, loc index.Loc, id int64, opts *GetOptions) 
 	if s.image != nil {
 		return l.readImage(s, loc, id, opts)
 	}
-	if frame, done, ok, err := s.readCold(l.loader.cache, loc); err != nil {
-		return Record{}, l.readFailed(s, loc, id, err)
-	} else if ok {
-		defer done()
-		return l.copyRecord(s, frame, loc, id, opts)
+	if s.cold != nil {
+		if frame, done, ok, err := s.cold.Read(loc); err != nil {
+			return Record{}, l.readFailed(s, loc, id, err)
+		} else if ok {
+			defer done()
+			return l.copyRecord(s, frame, loc, id, opts)
+		}
 	}
 	bound := loc.LengthBound()
 	buf := opts.Buffer
@@ -93,8 +97,8 @@ func (l *Log) readRecord(s *segment, loc index.Loc, id int64, opts *GetOptions) 
 	case int64(cap(buf)) >= bound:
 		buf = buf[:bound]
 	case opts.MetadataOnly:
-		pooled = frameBuffers.Get().(*[]byte)
-		defer frameBuffers.Put(pooled)
+		pooled = segio.FrameBuffers.Get().(*[]byte)
+		defer segio.FrameBuffers.Put(pooled)
 		buf = (*pooled)[:bound]
 	default:
 		buf = make([]byte, bound)
@@ -103,8 +107,8 @@ func (l *Log) readRecord(s *segment, loc index.Loc, id int64, opts *GetOptions) 
 	if err != nil {
 		return Record{}, l.readFailed(s, loc, id, err)
 	}
-	e, _, err := DecodeFrame(frame, s.id, loc.Offset())
-	if err == nil && (e.ID != id || !e.Kind.isVersion()) {
+	e, _, err := format.DecodeFrame(frame, s.id, loc.Offset())
+	if err == nil && (e.ID != id || !e.Kind.IsVersion()) {
 		err = errOtherEntry
 	}
 	if err != nil {
@@ -122,24 +126,24 @@ func (l *Log) readRecord(s *segment, loc index.Loc, id int64, opts *GetOptions) 
 
 // copyRecord checks a frame that was read past the page cache, and copies the record out of it.
 func (l *Log) copyRecord(s *segment, frame []byte, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
-	e, _, err := DecodeFrame(frame, s.id, loc.Offset())
-	if err == nil && (e.ID != id || !e.Kind.isVersion()) {
+	e, _, err := format.DecodeFrame(frame, s.id, loc.Offset())
+	if err == nil && (e.ID != id || !e.Kind.IsVersion()) {
 		err = errOtherEntry
 	}
 	if err != nil {
 		return Record{}, l.badFrame(s, loc, id, err)
 	}
 	size := int64(len(e.Data))
-	e.copyContent(opts)
+	copyContent(&e, opts)
 	r := recordOf(s, loc, &e)
 	r.Size = size
 	return r, r.finish(&e, opts.MetadataOnly)
 }
 
 // copyContent copies attributes and data, as far as they are wanted, into the buffer of the options or into new memory.
-func (e *Entry) copyContent(opts *GetOptions) {
+func copyContent(e *format.Entry, opts *GetOptions) {
 	data := e.Data
-	if opts.MetadataOnly && e.Codec != CodecBlob {
+	if opts.MetadataOnly && e.Codec != format.CodecBlob {
 		data = nil
 	}
 	attributes := len(e.Attributes)
@@ -160,37 +164,37 @@ var errOtherEntry = errors.New("the entry is of another record")
 func (l *Log) readImage(s *segment, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
 	offset := loc.Offset()
 	frame := s.image[min(offset, int64(len(s.image))):min(offset+loc.LengthBound(), int64(len(s.image)))]
-	e, attributes, data, n, err := DecodeHeader(frame, s.id, offset)
-	if err == nil && (e.ID != id || !e.Kind.isVersion()) {
+	e, attributes, data, n, err := format.DecodeHeader(frame, s.id, offset)
+	if err == nil && (e.ID != id || !e.Kind.IsVersion()) {
 		err = errOtherEntry
 	}
 	if err == nil && n > int64(len(frame)) {
-		err = ErrFrameContent
+		err = format.ErrFrameContent
 	}
 	if err != nil {
 		return Record{}, l.badFrame(s, loc, id, err)
 	}
-	e.Attributes = frame[FrameHeaderBytes : FrameHeaderBytes+attributes]
-	e.Data = frame[FrameHeaderBytes+attributes : FrameHeaderBytes+attributes+data]
-	e.copyContent(opts)
+	e.Attributes = frame[format.FrameHeaderBytes : format.FrameHeaderBytes+attributes]
+	e.Data = frame[format.FrameHeaderBytes+attributes : format.FrameHeaderBytes+attributes+data]
+	copyContent(&e, opts)
 	r := recordOf(s, loc, &e)
 	r.Size = int64(data)
 	return r, r.finish(&e, opts.MetadataOnly)
 }
 
 // recordOf is the record of an entry, which it aliases.
-func recordOf(s *segment, loc index.Loc, e *Entry) Record {
+func recordOf(s *segment, loc index.Loc, e *format.Entry) Record {
 	return Record{
 		ID: e.ID, Index: e.Index, CommitTime: e.CommitTime, Timestamp: e.Timestamp,
-		Attributes: e.Attributes, Data: e.Data, Size: int64(len(e.Data)), Deleted: e.Kind == KindDelete,
+		Attributes: e.Attributes, Data: e.Data, Size: int64(len(e.Data)), Deleted: e.Kind == format.KindDelete,
 		Location: Location{Segment: s.number, Offset: loc.Offset()},
 	}
 }
 
 // finish takes the reference to a blob out of the data, and the data away where it is not wanted.
-func (r *Record) finish(e *Entry, metadataOnly bool) error {
-	if e.Kind == KindPut && e.Codec == CodecBlob {
-		ref, err := DecodeBlobRef(e.Data)
+func (r *Record) finish(e *format.Entry, metadataOnly bool) error {
+	if e.Kind == format.KindPut && e.Codec == format.CodecBlob {
+		ref, err := format.DecodeBlobRef(e.Data)
 		if err != nil {
 			return fmt.Errorf("record %d, %s: %w", r.ID, r.Location, err)
 		}
@@ -204,14 +208,14 @@ func (r *Record) finish(e *Entry, metadataOnly bool) error {
 
 // badFrame notes damage that a read has found, and is its error.
 func (l *Log) badFrame(s *segment, loc index.Loc, id int64, err error) error {
-	d := &Damage{
-		Group: l.opts.Identity.Name, File: SegmentName(s.number), Offset: loc.Offset(), Length: loc.LengthBound(),
+	d := &format.Damage{
+		Group: l.opts.Identity.Name, File: format.SegmentName(s.number), Offset: loc.Offset(), Length: loc.LengthBound(),
 		What: err.Error(), IDs: []int64{id},
 	}
 	l.mu.Lock()
 	l.addDamage(d)
 	l.mu.Unlock()
-	return &DamageError{Damage: *d, ID: id}
+	return &format.DamageError{Damage: *d, ID: id}
 }
 
 // readFailed is the error of a read that the device refused: damage where it says so, else something that may pass.
@@ -222,7 +226,7 @@ func (l *Log) readFailed(s *segment, loc index.Loc, id int64, err error) error {
 	return fmt.Errorf("group %s: %w", l.opts.Identity.Name, err)
 }
 
-var headers = sync.Pool{New: func() any { return new([FrameHeaderBytes]byte) }}
+var headers = sync.Pool{New: func() any { return new([format.FrameHeaderBytes]byte) }}
 
 // Head tells the index of the newest committed version and whether it is a delete. ErrNotFound where there is none;
 // *DamageError where that cannot be known.
@@ -258,20 +262,20 @@ func (l *Log) indexAt(s *segment, loc index.Loc, id int64) (uint64, error) {
 	if s.image == nil {
 		l.mu.RLock()
 		if s.rows != nil {
-			if i := s.rows.atOffset(loc.Offset()); i >= 0 && s.rows.ids[i] == id {
+			if i := s.rows.AtOffset(loc.Offset()); i >= 0 && s.rows.IDs[i] == id {
 				defer l.mu.RUnlock()
-				return s.first + uint64(s.rows.indexes[i]), nil
+				return s.first + uint64(s.rows.Indexes[i]), nil
 			}
 		}
 		l.mu.RUnlock()
 	}
-	header := headers.Get().(*[FrameHeaderBytes]byte)
+	header := headers.Get().(*[format.FrameHeaderBytes]byte)
 	defer headers.Put(header)
 	frame, err := s.read(header[:], loc.Offset())
 	if err != nil {
 		return 0, l.readFailed(s, loc, id, err)
 	}
-	e, _, _, _, err := DecodeHeader(frame, s.id, loc.Offset())
+	e, _, _, _, err := format.DecodeHeader(frame, s.id, loc.Offset())
 	if err == nil && e.ID != id {
 		err = errOtherEntry
 	}

@@ -6,6 +6,9 @@ import (
 	iofs "io/fs"
 	"path"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/replay"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -14,7 +17,7 @@ import (
 type redo struct {
 	fs     vfs.FS
 	dir    string
-	active ManifestSegment
+	active format.ManifestSegment
 	// end is where the last range ends, and last the index of the last entry in it; 0: it has none.
 	end  int64
 	last uint64
@@ -22,12 +25,13 @@ type redo struct {
 	lostEnd int64
 }
 
-// Redo writes what a journal holds into the active segment of a group that is not open, and syncs it. Ranges of other segments are left out: a
-// sealed one was synced before, and one that is not listed any more is void. All that stood before a range was durable when it was written, so the
-// synced mark is raised to its end: what is missing below is damage for the load, and no end of the log. The mark is raised above what is lost, too, and above
-// as much as may be lost. No folder: nothing is done. It may be repeated.
+// Redo writes what a journal holds into the active segment of a group that is not open, and syncs it. Ranges of other
+// segments are left out: a sealed one was synced before, and one that is not listed any more is void. All that stood
+// before a range was durable when it was written, so the synced mark is raised to its end: what is missing below is
+// damage for the load, and no end of the log. The mark is raised above what is lost, too, and above as much as may be
+// lost. No folder: nothing is done. It may be repeated.
 func Redo(fs vfs.FS, dir string, share journal.Share) error {
-	m, err := ReadManifest(fs, dir)
+	m, err := format.ReadManifest(fs, dir)
 	if errors.Is(err, iofs.ErrNotExist) {
 		if _, stat := fs.Stat(dir); errors.Is(stat, iofs.ErrNotExist) {
 			return nil
@@ -36,7 +40,7 @@ func Redo(fs vfs.FS, dir string, share journal.Share) error {
 	if err != nil {
 		return err
 	}
-	active, ok := m.activeSegment()
+	active, ok := m.ActiveSegment()
 	if !ok {
 		return nil
 	}
@@ -49,7 +53,7 @@ func Redo(fs vfs.FS, dir string, share journal.Share) error {
 			r.lostEnd = max(r.lostEnd, lost.Offset+lost.Before)
 		}
 	}
-	mark := Mark{Segment: active.ID, Offset: r.end, Index: r.last}
+	mark := format.Mark{Segment: active.ID, Offset: r.end, Index: r.last}
 	if r.lostEnd > r.end || share.Doubt > 0 {
 		if mark, err = r.above(share.Doubt); err != nil {
 			return err
@@ -58,12 +62,12 @@ func Redo(fs vfs.FS, dir string, share journal.Share) error {
 	return r.raise(mark)
 }
 
-func (r *redo) isOfActive(m *Manifest, at *journal.Range) bool {
-	return at.Group == m.Identity.Group && at.Number == r.active.Number && SegmentID(at.Segment) == r.active.ID && at.Offset >= SegmentHeaderBytes
+func (r *redo) isOfActive(m *format.Manifest, at *journal.Range) bool {
+	return at.Group == m.Identity.Group && at.Number == r.active.Number && format.SegmentID(at.Segment) == r.active.ID && at.Offset >= format.SegmentHeaderBytes
 }
 
 // write writes the ranges of the active segment, durably. One that is gone is damage, which the load finds.
-func (r *redo) write(m *Manifest, ranges []journal.Range) (err error) {
+func (r *redo) write(m *format.Manifest, ranges []journal.Range) (err error) {
 	var file vfs.File
 	for i := range ranges {
 		one := &ranges[i]
@@ -71,7 +75,7 @@ func (r *redo) write(m *Manifest, ranges []journal.Range) (err error) {
 			continue
 		}
 		if file == nil {
-			file, err = r.fs.OpenWrite(path.Join(r.dir, SegmentName(r.active.Number)))
+			file, err = r.fs.OpenWrite(path.Join(r.dir, format.SegmentName(r.active.Number)))
 			if errors.Is(err, iofs.ErrNotExist) {
 				return nil
 			}
@@ -95,13 +99,13 @@ func (r *redo) write(m *Manifest, ranges []journal.Range) (err error) {
 }
 
 // lastIndexOf is the index of the last entry of whole frames; 0: there is none.
-func lastIndexOf(frames []byte, segment SegmentID, offset int64) (last uint64) {
+func lastIndexOf(frames []byte, segment format.SegmentID, offset int64) (last uint64) {
 	for len(frames) > 0 {
-		e, n, err := DecodeFrame(frames, segment, offset)
+		e, n, err := format.DecodeFrame(frames, segment, offset)
 		if err != nil || n > int64(len(frames)) {
 			break
 		}
-		if e.Kind != KindState {
+		if e.Kind != format.KindState {
 			last = e.Index
 		}
 		frames, offset = frames[n:], offset+n
@@ -110,61 +114,52 @@ func lastIndexOf(frames []byte, segment SegmentID, offset int64) (last uint64) {
 }
 
 // above is a mark above all that is lost, and above as many bytes more as may be lost at the end.
-func (r *redo) above(doubt int64) (Mark, error) {
-	f, err := r.fs.OpenDirect(path.Join(r.dir, SegmentName(r.active.Number)))
+func (r *redo) above(doubt int64) (format.Mark, error) {
+	f, err := r.fs.OpenDirect(path.Join(r.dir, format.SegmentName(r.active.Number)))
 	if errors.Is(err, iofs.ErrNotExist) {
-		return Mark{Segment: r.active.ID, Offset: r.end, Index: r.last}, nil
+		return format.Mark{Segment: r.active.ID, Offset: r.end, Index: r.last}, nil
 	}
 	if err != nil {
-		return Mark{}, err
+		return format.Mark{}, err
 	}
-	_, through, err := dataEnd(f, SegmentHeaderBytes)
-	w := newActiveWalk(r.active.FirstIndex)
+	_, through, err := dataEnd(f, format.SegmentHeaderBytes)
+	w := replay.NewActive(r.active.FirstIndex)
 	if err == nil {
-		err = w.goOn(NewFrameReader(f, r.active.ID, SegmentHeaderBytes, through), r.active.FirstIndex, through)
+		err = w.GoOn(segio.NewFrameReader(f, r.active.ID, format.SegmentHeaderBytes, through), r.active.FirstIndex, through)
 	}
 	if err := errors.Join(err, f.Close()); err != nil {
-		return Mark{}, fmt.Errorf("%s: %w", f.Name(), err)
+		return format.Mark{}, fmt.Errorf("%s: %w", f.Name(), err)
 	}
-	end := w.zeros // of what is whole
-	for i := len(w.bad) - 1; i >= 0 && w.bad[i].after == 0; i-- {
-		end = w.bad[i].offset
+	end := w.Zeros // of what is whole
+	for i := len(w.Bad) - 1; i >= 0 && w.Bad[i].After == 0; i-- {
+		end = w.Bad[i].Offset
 	}
-	mark := Mark{Segment: r.active.ID, Offset: max(r.end, end), Index: max(r.last, w.last)}
+	mark := format.Mark{Segment: r.active.ID, Offset: max(r.end, end), Index: max(r.last, w.Last)}
 	missing := max(r.lostEnd-mark.Offset, 0)
 	if doubt > 0 {
-		missing += max(doubt&^7, FrameHeaderBytes)
+		missing += max(doubt&^7, format.FrameHeaderBytes)
 	}
 	mark.Offset += missing
-	mark.Index += uint64(missing / FrameHeaderBytes)
+	mark.Index += uint64(missing / format.FrameHeaderBytes)
 	return mark, nil
 }
 
 // raise makes a mark durable, unless there is one that is as high.
-func (r *redo) raise(mark Mark) (err error) {
-	if mark.Offset <= SegmentHeaderBytes {
+func (r *redo) raise(mark format.Mark) error {
+	if mark.Offset <= format.SegmentHeaderBytes {
 		return nil
 	}
-	old, _, bad, err := ReadMark(r.fs, r.dir)
+	old, _, bad, err := format.ReadMark(r.fs, r.dir)
 	if err != nil {
 		return err
 	}
 	if old.Segment == mark.Segment && old.Offset >= mark.Offset {
 		return nil
 	}
-	mark.Sequence = old.Sequence + 1
 	if old.Segment == mark.Segment {
 		mark.Index = max(mark.Index, old.Index)
 	}
-	name := path.Join(r.dir, MarkName)
-	if _, err := r.fs.Stat(name); err != nil || bad != [markSlots]error{} {
-		if err := CreateMark(r.fs, r.dir); err != nil {
-			return err
-		}
-	}
-	f, err := r.fs.OpenWrite(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(WriteMark(f, mark), f.Close())
+	f := markFile{fs: r.fs, dir: r.dir, sequence: old.Sequence, broken: bad != [format.MarkSlots]error{}}
+	defer f.close()
+	return f.write(mark)
 }

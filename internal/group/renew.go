@@ -6,15 +6,19 @@ import (
 	iofs "io/fs"
 	"path"
 	"slices"
+
+	"sheaf.dev/sheaf/internal/group/format"
 )
 
-// An open log does not read its small files again: manifest, replica file and mark are kept twice, and a hint can be made anew. One bad
-// place in them loses nothing, but a second one may. So what is bad is written anew when everything is read.
+// An open log does not read its small files again: manifest, replica file and mark are kept twice, and a hint can be
+// made anew. One bad place in them loses nothing, but a second one may. So what is bad is written anew when everything
+// is read.
 
-// renew reads the small files and writes anew what is bad; found is what was found so far, hints too. It gives what else is bad.
-func (l *Log) renew(found []Damage) ([]Damage, error) {
-	var bad []Damage
-	for _, do := range []func() ([]Damage, error){l.renewManifest, l.renewReplica, l.renewMark} {
+// renew reads the small files and writes anew what is bad; found is what was found so far, hints too. It gives what
+// else is bad.
+func (l *Log) renew(found []format.Damage) ([]format.Damage, error) {
+	var bad []format.Damage
+	for _, do := range []func() ([]format.Damage, error){l.renewManifest, l.renewReplica, l.renewMark} {
 		more, err := do()
 		bad = append(bad, more...)
 		if err != nil {
@@ -26,20 +30,16 @@ func (l *Log) renew(found []Damage) ([]Damage, error) {
 }
 
 // copyDamages names the bad ones of two copies.
-func (l *Log) copyDamages(file string, bytes int64, bad [2]error) (out []Damage) {
-	for i, why := range bad {
-		if why == nil {
-			continue
-		}
-		d := Damage{Group: l.opts.Identity.Name, File: file, Offset: int64(i) * bytes, Length: bytes,
-			What: fmt.Sprintf("copy %d does not count, it is written anew: %v", i, why)}
-		l.logger.Warn("stored bytes are bad", "damage", d.String())
-		out = append(out, d)
+func (l *Log) copyDamages(file string, bytes int64, bad [2]error) []format.Damage {
+	out := format.CopyDamages(file, bytes, bad)
+	for i := range out {
+		out[i].Group = l.opts.Identity.Name
+		l.logger.Warn("stored bytes are bad: they are written anew", "damage", out[i].String())
 	}
 	return out
 }
 
-func (l *Log) renewManifest() ([]Damage, error) {
+func (l *Log) renewManifest() ([]format.Damage, error) {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
 	if err := l.usable(); err != nil {
@@ -49,54 +49,54 @@ func (l *Log) renewManifest() ([]Damage, error) {
 		return nil, err
 	}
 	var copies [2]error
-	b, err := readAll(l.fs, path.Join(l.dir, ManifestName), manifestBytesMax)
+	b, err := format.ReadAll(l.fs, path.Join(l.dir, format.ManifestName), format.ManifestBytesMax)
 	if err == nil {
-		_, copies, err = DecodeManifest(b)
+		_, copies, err = format.DecodeManifest(b)
 	}
 	if err != nil {
 		copies = [2]error{err, err} // the log itself knows what to write
 	}
-	bad := l.copyDamages(ManifestName, int64(len(b)/2), copies)
+	bad := l.copyDamages(format.ManifestName, int64(len(b)/2), copies)
 	if len(bad) == 0 {
 		return nil, nil
 	}
-	return bad, l.writeManifest(func(*Manifest) {})
+	return bad, l.writeManifest(func(*format.Manifest) {})
 }
 
 // renewReplica cannot help where no copy counts: the log does not know which incarnation it is.
-func (l *Log) renewReplica() ([]Damage, error) {
+func (l *Log) renewReplica() ([]format.Damage, error) {
 	if err := l.enter(); err != nil {
 		return nil, err
 	}
 	defer l.leave()
-	b, err := readAll(l.fs, path.Join(l.dir, ReplicaName), 2*ReplicaFileBytes)
+	b, err := format.ReadAll(l.fs, path.Join(l.dir, format.ReplicaName), 2*format.ReplicaFileBytes)
 	if errors.Is(err, iofs.ErrNotExist) {
 		return nil, nil
 	}
 	var copies [2]error
-	var f ReplicaFile
+	var f format.ReplicaFile
 	if err == nil {
-		f, copies, err = DecodeReplicaFile(b)
+		f, copies, err = format.DecodeReplicaFile(b)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", ReplicaName, err)
+		return nil, fmt.Errorf("%s: %w", format.ReplicaName, err)
 	}
-	bad := l.copyDamages(ReplicaName, blockBytes, copies)
+	bad := l.copyDamages(format.ReplicaName, format.BlockBytes, copies)
 	if len(bad) == 0 {
 		return nil, nil
 	}
-	return bad, WriteReplicaFile(l.fs, l.dir, f)
+	return bad, format.WriteReplicaFile(l.fs, l.dir, f)
 }
 
-func (l *Log) renewMark() ([]Damage, error) {
+func (l *Log) renewMark() ([]format.Damage, error) {
 	if err := l.enter(); err != nil {
 		return nil, err
 	}
 	defer l.leave()
 	slots, err := l.marks.renew()
-	bad := l.copyDamages(MarkName, blockBytes, slots)
+	bad := l.copyDamages(format.MarkName, format.BlockBytes, slots)
 	if err != nil {
-		return bad, fmt.Errorf("%s: %w", MarkName, err)
+		return bad, fmt.Errorf("%s: %w", format.MarkName, err)
 	}
 	if len(bad) > 0 {
 		err = l.Tick()
@@ -105,58 +105,58 @@ func (l *Log) renewMark() ([]Damage, error) {
 }
 
 // renew makes the file anew where a slot is bad, with the newest mark that is known.
-func (f *markFile) renew() (bad [markSlots]error, err error) {
+func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	mark, found, bad, err := ReadMark(f.fs, f.dir)
-	if err != nil || bad == [markSlots]error{} {
+	mark, found, bad, err := format.ReadMark(f.fs, f.dir)
+	if err != nil || bad == [format.MarkSlots]error{} {
 		return bad, err
 	}
 	if f.last.Offset > 0 {
 		mark, found = f.last, true
 	}
-	content := make([]byte, MarkFileBytes)
+	content := make([]byte, format.MarkFileBytes)
 	if found {
 		mark.Sequence = f.sequence // the next one goes into the other slot
-		copy(content[mark.Sequence%markSlots*blockBytes:], EncodeMark(mark))
+		copy(content[mark.Sequence%format.MarkSlots*format.BlockBytes:], format.EncodeMark(mark))
 	}
 	f.closeFile()
-	err = writeReplace(f.fs, f.dir, MarkName, content)
+	err = format.WriteReplace(f.fs, f.dir, format.MarkName, content)
 	f.broken = err != nil
 	return bad, err
 }
 
 // renewActiveHint writes the hint of the active segment anew where it tells less than was written, or is among what was
 // found.
-func (l *Log) renewActiveHint(found []Damage) []Damage {
+func (l *Log) renewActiveHint(found []format.Damage) []format.Damage {
 	l.wmu.Lock()
 	part, s := l.w.hinted, l.w.active.manifest()
 	l.wmu.Unlock()
-	told := slices.ContainsFunc(found, func(d Damage) bool { return d.File == ActiveHintName })
+	told := slices.ContainsFunc(found, func(d format.Damage) bool { return d.File == format.ActiveHintName })
 	whole := func() bool {
-		h, err := readPieces(l.fs, l.dir, s)
-		return err == nil && h != nil && h.bytes >= part.bytes && !told
+		h, err := format.ReadPieces(l.fs, l.dir, s)
+		return err == nil && h != nil && h.Bytes >= part.Bytes && !told
 	}
-	if part.bytes == 0 || whole() {
+	if part.Bytes == 0 || whole() {
 		return nil
 	}
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
 	w := &l.w
-	if l.closed.Load() || w.active.id != s.ID || w.hinted.end < part.end || whole() {
+	if l.closed.Load() || w.active.id != s.ID || w.hinted.End < part.End || whole() {
 		return nil // that one is gone, or was written anew meanwhile
 	}
-	w.hinted, w.hintTried = hintPart{}, 0
+	w.hinted, w.hintTried = format.HintPart{}, 0
 	l.hintActive()
 	l.logger.Warn("the hint of the active segment was bad and is made anew", "group", l.opts.Identity.Name, "segment", s.Number)
 	if told {
 		return nil
 	}
-	return []Damage{{Group: l.opts.Identity.Name, File: ActiveHintName, Length: part.bytes, What: "a piece does not count, it is written anew"}}
+	return []format.Damage{{Group: l.opts.Identity.Name, File: format.ActiveHintName, Length: part.Bytes, What: "a piece does not count, it is written anew"}}
 }
 
 // renewHints makes the hints anew that were found bad.
-func (l *Log) renewHints(found []Damage) error {
+func (l *Log) renewHints(found []format.Damage) error {
 	if err := l.enter(); err != nil {
 		return err
 	}
@@ -164,14 +164,14 @@ func (l *Log) renewHints(found []Damage) error {
 	views := l.views(0, ^uint64(0))
 	defer unpinAll(views)
 	for _, v := range views {
-		name := HintName(v.number)
-		if v.active || !slices.ContainsFunc(found, func(d Damage) bool { return d.File == name }) {
+		name := format.HintName(v.number)
+		if v.active || !slices.ContainsFunc(found, func(d format.Damage) bool { return d.File == name }) {
 			continue
 		}
 		l.hintTurn.Lock()
 		err := l.writeHint(v.segment)
 		l.hintTurn.Unlock()
-		if errors.Is(err, ErrCorrupt) {
+		if errors.Is(err, format.ErrCorrupt) {
 			continue // the segment's bytes are bad too: its repair makes another segment
 		}
 		if err != nil {
@@ -182,15 +182,15 @@ func (l *Log) renewHints(found []Damage) error {
 	return nil
 }
 
-// remakeHint makes the hint of a sealed segment from its own bytes. Where some of them are bad, there is to be none: the next load would
-// not see the damage.
-func (l *Log) remakeHint(s *segment, m ManifestSegment) (*Hint, error) {
+// remakeHint makes the hint of a sealed segment from its own bytes. Where some of them are bad, there is to be none:
+// the next load would not see the damage.
+func (l *Log) remakeHint(s *segment, m format.ManifestSegment) (*format.Hint, error) {
 	w, err := l.walkFile(s, m.Bytes, true)
 	if err != nil {
 		return nil, err
 	}
-	if len(w.bad) > 0 {
-		return nil, fmt.Errorf("%w: the segment of a bad hint is damaged too", ErrCorrupt)
+	if err := w.Whole(m.Bytes); err != nil {
+		return nil, fmt.Errorf("the segment of a bad hint is damaged too: %w", err)
 	}
-	return w.rows.hint(m, w.terms), nil
+	return w.Rows.Hint(m, w.Terms), nil
 }

@@ -6,34 +6,38 @@ import (
 	"strings"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/fsck"
+	"sheaf.dev/sheaf/internal/group/grouptest"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
-// Bytes of small files rot under an open log: it is told, the file is written anew, durable, and nothing counts as damaged.
+// Bytes of small files rot under an open log: it is told, the file is written anew, durable, and nothing counts as
+// damaged.
 func TestVerifyWritesBadSmallFilesAnew(t *testing.T) {
-	for _, kind := range []string{ManifestName, MarkName, ReplicaName, hintPrefix} {
+	for _, kind := range []string{format.ManifestName, format.MarkName, format.ReplicaName, format.HintPrefix} {
 		t.Run(kind, func(t *testing.T) {
 			mem := vfstest.NewMem()
 			w := newWorkload(t, 7, mem, mem, Index)
 			for range 60 {
-				must(t, w.step())
+				grouptest.Must(t, w.step())
 			}
-			must(t, w.sync())
-			must(t, w.apply())
-			must(t, w.log.Tick())
+			grouptest.Must(t, w.sync())
+			grouptest.Must(t, w.apply())
+			grouptest.Must(t, w.log.Tick())
 			id := w.opts.Identity
-			must(t, WriteReplicaFile(mem, w.opts.Dir, ReplicaFile{RaftID: 1, Store: id.Store, Group: id.Group}))
+			grouptest.Must(t, format.WriteReplicaFile(mem, w.opts.Dir, format.ReplicaFile{RaftID: 1, Store: id.Store, Group: id.Group}))
 			w.log.hints.Wait()
 			names, err := mem.List(w.opts.Dir)
-			must(t, err)
-			names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, kind) || name == ActiveHintName })
+			grouptest.Must(t, err)
+			names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, kind) || name == format.ActiveHintName })
 			if len(names) == 0 {
 				t.Fatal("there is none")
 			}
 			for _, name := range names {
 				for third := range int64(4) {
 					info, err := mem.Stat(path.Join(w.opts.Dir, name)) // a hint made anew may lack what is void
-					must(t, err)
+					grouptest.Must(t, err)
 					rotAndRenew(t, mem, w.log, name, third*(info.Size()-1)/3)
 				}
 			}
@@ -47,7 +51,7 @@ func rotAndRenew(t *testing.T, mem *vfstest.Mem, l *Log, name string, at int64) 
 		t.Fatalf("%s: byte %d is not on the disk", name, at)
 	}
 	report, err := l.Verify(t.Context(), 0)
-	must(t, err)
+	grouptest.Must(t, err)
 	if len(report.Damages) != 1 || report.Damages[0].File != name || report.Damages[0].Group != l.opts.Identity.Name {
 		t.Fatalf("%s, byte %d: found %v", name, at, report.Damages)
 	}
@@ -55,12 +59,12 @@ func rotAndRenew(t *testing.T, mem *vfstest.Mem, l *Log, name string, at int64) 
 		t.Fatalf("%s, byte %d: the log counts as damaged", name, at)
 	}
 	report, err = l.Verify(t.Context(), 0)
-	must(t, err)
+	grouptest.Must(t, err)
 	if len(report.Damages) > 0 {
 		t.Fatalf("%s, byte %d: it was not written anew: %v", name, at, report.Damages)
 	}
-	report, err = VerifyDir(t.Context(), mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), l.dir, nil)
-	must(t, err)
+	report, err = fsck.VerifyDir(t.Context(), mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), l.dir, nil)
+	grouptest.Must(t, err)
 	if len(report.Damages) > 0 {
 		t.Fatalf("%s, byte %d: behind a power cut: %v", name, at, report.Damages)
 	}
@@ -71,7 +75,7 @@ func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<20))
 	const records, size = 100, 10 << 10
 	for id := range int64(records) {
-		d.put(Entry{ID: id, Data: randomBytes(uint64(id), size)})
+		d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
 	}
 	pieces := len(readTestPieces(t, d))
 	for what, change := range map[string]func(b []byte) []byte{
@@ -83,7 +87,7 @@ func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
 		changeFile(t, d, change)
 		report, err := d.log.Verify(t.Context(), 0)
 		ok(t, err)
-		if len(report.Damages) != 1 || report.Damages[0].File != ActiveHintName || d.log.Damaged() {
+		if len(report.Damages) != 1 || report.Damages[0].File != format.ActiveHintName || d.log.Damaged() {
 			t.Fatalf("%s: found %v, damaged %v", what, report.Damages, d.log.Damaged())
 		}
 		if report, err = d.log.Verify(t.Context(), 0); err != nil || len(report.Damages) > 0 {
@@ -93,16 +97,16 @@ func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
 			t.Fatalf("%s: %d pieces were, %d are", what, pieces, len(now))
 		}
 		for id := range int64(records) { // it goes on
-			d.put(Entry{ID: id, Data: randomBytes(uint64(id), size)})
+			d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
 		}
 		if now := readTestPieces(t, d); len(now) < 3 {
 			t.Fatalf("%s: then there are %d pieces", what, len(now))
 		}
 	}
-	changePieces(t, d, func(p *hintPiece) { p.table.ids[0]++ })
+	changePieces(t, d, func(p *format.HintPiece) { p.Table.IDs[0]++ })
 	report, err := d.log.Verify(t.Context(), 0)
 	ok(t, err)
-	if len(report.Damages) != 1 || report.Damages[0].File != ActiveHintName || d.log.Damaged() {
+	if len(report.Damages) != 1 || report.Damages[0].File != format.ActiveHintName || d.log.Damaged() {
 		t.Fatalf("an id that is not there: found %v", report.Damages)
 	}
 	ok(t, d.log.Close(false))
@@ -110,7 +114,7 @@ func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
 		t.Fatalf("report %+v", report)
 	}
 	for id := range int64(records) {
-		d.wants(id, randomBytes(uint64(id), size))
+		d.wants(id, grouptest.RandomBytes(uint64(id), size))
 	}
 	ok(t, d.log.Close(false))
 }

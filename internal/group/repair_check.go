@@ -6,6 +6,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/index"
 )
 
@@ -24,16 +25,16 @@ func (p *rangeRepair) take(entries []*raftpb.Entry) error {
 	p.floor = p.state.floor
 	p.mu.RUnlock()
 	for _, r := range entries {
-		e, err := DecodePayload(r)
+		e, err := format.DecodePayload(r)
 		if err != nil {
 			return err
 		}
 		if e.Index <= before {
-			return fmt.Errorf("%w: index %d follows %d", ErrCorrupt, e.Index, before)
+			return fmt.Errorf("%w: index %d follows %d", format.ErrCorrupt, e.Index, before)
 		}
 		before = e.Index
 		if !in(p.asked, e.Index) {
-			return fmt.Errorf("%w: index %d was not asked for", ErrCorrupt, e.Index)
+			return fmt.Errorf("%w: index %d was not asked for", format.ErrCorrupt, e.Index)
 		}
 		if kept := p.s.have[e.Index]; kept != nil && kept.term == e.Term || !in(p.s.lost, e.Index) {
 			p.same[e.Index] = true
@@ -43,12 +44,12 @@ func (p *rangeRepair) take(entries []*raftpb.Entry) error {
 			if e.RequestID == [16]byte{} {
 				continue // compaction has left nothing of it here
 			}
-			e = requestEntry(&e)
+			e = format.RequestEntry(&e)
 		}
 		if err := p.checkKnown(&e); err != nil {
 			return err
 		}
-		e.Used = e.Kind.isVersion()
+		e.Used = e.Kind.IsVersion()
 		p.given = append(p.given, e)
 	}
 	return nil
@@ -56,38 +57,38 @@ func (p *rangeRepair) take(entries []*raftpb.Entry) error {
 
 // isOnlyRequest tells whether a version that the peer has is none here any more: compaction has left what is remembered
 // of its request, or nothing.
-func (p *rangeRepair) isOnlyRequest(e *Entry) bool {
+func (p *rangeRepair) isOnlyRequest(e *format.Entry) bool {
 	k, known := p.s.known[e.Index]
-	return e.Kind.isVersion() && p.s.rows && e.Index <= p.floor && (!known || !k.version)
+	return e.Kind.IsVersion() && p.s.rows && e.Index <= p.floor && (!known || !k.version)
 }
 
 // checkKnown compares an entry with what header and hint tell of it.
-func (p *rangeRepair) checkKnown(e *Entry) error {
+func (p *rangeRepair) checkKnown(e *format.Entry) error {
 	k, known := p.s.known[e.Index]
 	what := ""
 	switch {
-	case !known && e.Kind.isVersion() && p.s.rows:
+	case !known && e.Kind.IsVersion() && p.s.rows:
 		what = "it is a version of a record, and the hint has none"
-	case !known && e.Kind == KindRequest:
-		p.s.known[e.Index] = knownEntry{id: e.ID, version: !p.s.rows, tombstone: RequestOf(e).Delete, term: e.Term}
+	case !known && e.Kind == format.KindRequest:
+		p.s.known[e.Index] = knownEntry{id: e.ID, version: !p.s.rows, tombstone: format.RequestOf(e).Delete, term: e.Term}
 	case !known:
 	case k.term != 0 && k.term != e.Term:
 		what = fmt.Sprintf("term %d was %d", e.Term, k.term)
-	case k.version && e.Kind == KindRequest && k.id == e.ID && k.tombstone == RequestOf(e).Delete: // the peer has compacted it
-	case k.version != e.Kind.isVersion() || k.id != e.ID || k.version && k.tombstone != (e.Kind == KindDelete):
+	case k.version && e.Kind == format.KindRequest && k.id == e.ID && k.tombstone == format.RequestOf(e).Delete: // the peer has compacted it
+	case k.version != e.Kind.IsVersion() || k.id != e.ID || k.version && k.tombstone != (e.Kind == format.KindDelete):
 		what = fmt.Sprintf("%s of id %d was another entry, of id %d", e.Kind, e.ID, k.id)
-	case k.length != 0 && k.length != index.MakeLoc(0, 0, FrameBytes(len(e.Attributes), len(e.Data)), false).LengthBound():
+	case k.length != 0 && k.length != index.MakeLoc(0, 0, format.FrameBytes(len(e.Attributes), len(e.Data)), false).LengthBound():
 		what = "it has another length"
 	case k.crc != nil && *k.crc != entryChecksum(e):
 		what = "it has another checksum"
 	}
 	if what != "" {
-		return fmt.Errorf("%w: index %d: %s", ErrCorrupt, e.Index, what)
+		return fmt.Errorf("%w: index %d: %s", format.ErrCorrupt, e.Index, what)
 	}
-	if e.Kind != KindPut || e.Codec != CodecBlob {
+	if e.Kind != format.KindPut || e.Codec != format.CodecBlob {
 		return nil
 	}
-	ref, err := DecodeBlobRef(e.Data)
+	ref, err := format.DecodeBlobRef(e.Data)
 	if err != nil {
 		return fmt.Errorf("index %d: %w", e.Index, err)
 	}
@@ -99,19 +100,20 @@ func (p *rangeRepair) checkKnown(e *Entry) error {
 }
 
 // entryChecksum is the entry CRC of the frame of an entry.
-func entryChecksum(e *Entry) uint32 {
-	b := AppendFrame(nil, SegmentID{}, 0, e)
-	return checksum(b[atKind : FrameHeaderBytes+len(e.Attributes)+len(e.Data)])
+func entryChecksum(e *format.Entry) uint32 {
+	b := format.AppendFrame(nil, format.SegmentID{}, 0, e)
+	return format.Checksum(b[format.AtKind : format.FrameHeaderBytes+len(e.Attributes)+len(e.Data)])
 }
 
-// checkAbsent decides whether what the peer has compacted away may be left out here too. A put that it has not was superseded
-// there, by what is applied here. A tombstone it drops when it holds no older version; if one is stored here, it would come back.
-// A whole entry that may be void, and that the peer does not have, is left out as well: it is not known what took its place.
+// checkAbsent decides whether what the peer has compacted away may be left out here too. A put that it has not was
+// superseded there, by what is applied here. A tombstone it drops when it holds no older version; if one is stored
+// here, it would come back. A whole entry that may be void, and that the peer does not have, is left out as well: it is
+// not known what took its place.
 func (p *rangeRepair) checkAbsent() error {
 	given := make(map[uint64]bool) // not those of which the peer has but the request: the version is absent
 	for i := range p.given {
 		e := &p.given[i]
-		given[e.Index] = e.Kind != KindRequest || !p.s.known[e.Index].version
+		given[e.Index] = e.Kind != format.KindRequest || !p.s.known[e.Index].version
 	}
 	l := p.Log
 	l.mu.RLock()
@@ -177,7 +179,7 @@ func (p *rangeRepair) checkDeleted(deleted []row) error {
 	for _, d := range deleted {
 		newest := uint64(0)
 		for i := range p.given {
-			if e := &p.given[i]; e.Kind.isVersion() && e.ID == d.id {
+			if e := &p.given[i]; e.Kind.IsVersion() && e.ID == d.id {
 				newest = max(newest, e.Index)
 			}
 		}
@@ -209,10 +211,10 @@ func (p *rangeRepair) checkOrder() error {
 	term := uint64(0)
 	check := func(at, is uint64) error {
 		if is < term {
-			return fmt.Errorf("%w: index %d has term %d, behind term %d", ErrCorrupt, at, is, term)
+			return fmt.Errorf("%w: index %d has term %d, behind term %d", format.ErrCorrupt, at, is, term)
 		}
 		if is > term {
-			p.terms = append(p.terms, TermRun{FirstIndex: at, Term: is})
+			p.terms = append(p.terms, format.TermRun{FirstIndex: at, Term: is})
 		}
 		term = is
 		if at == next {
@@ -220,7 +222,7 @@ func (p *rangeRepair) checkOrder() error {
 		}
 		return nil
 	}
-	if err := p.each(func(k keptFrame) error { return check(k.index, k.term) }, func(e *Entry) error { return check(e.Index, e.Term) }); err != nil {
+	if err := p.each(func(k keptFrame) error { return check(k.index, k.term) }, func(e *format.Entry) error { return check(e.Index, e.Term) }); err != nil {
 		return err
 	}
 	if next <= p.v.through {

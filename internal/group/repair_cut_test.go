@@ -10,12 +10,14 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/fsck"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
-// TestRule4_DamageThatHidesACut: the entry that made another one void is hit. The void one must not count again: the record
-// answers DATA_LOSS until it is repaired.
+// TestRule4_DamageThatHidesACut: the entry that made another one void is hit. The void one must not count again: the
+// record answers DATA_LOSS until it is repaired.
 func TestRule4_DamageThatHidesACut(t *testing.T) {
 	for n := range 1 << 9 {
 		c := hiddenCut{hint: n&1 > 0, void: n&2 > 0, end: n&4 > 0, same: n&8 > 0, next: n&16 > 0, gone: n&32 > 0, none: n&64 > 0, two: n&128 > 0, older: n&256 > 0}
@@ -41,30 +43,30 @@ type hiddenCut struct {
 
 func (c hiddenCut) test(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
-	d.put(Entry{ID: 1, Data: payload(1, 200)})
+	d.put(format.Entry{ID: 1, Data: payload(1, 200)})
 	if c.older {
-		d.put(Entry{ID: 2, Data: payload(6, 200)})
+		d.put(format.Entry{ID: 2, Data: payload(6, 200)})
 		ok(t, d.log.Seal())
 	}
 	file := path.Base(d.log.w.active.path)
 	ok(t, d.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1)) // others were there
-	ok(t, d.append(Entry{ID: 2, Data: []byte("void")}))
+	ok(t, d.append(format.Entry{ID: 2, Data: []byte("void")}))
 	at, right := d.last(), payload(7, 200)
 	voidPlace := d.placeOf(at)
 	if c.two {
-		ok(t, d.append(Entry{ID: 2, Data: []byte("void, too")}))
+		ok(t, d.append(format.Entry{ID: 2, Data: []byte("void, too")}))
 	}
 	d.term = 2
-	next := Entry{ID: 2, Data: right}
+	next := format.Entry{ID: 2, Data: right}
 	if c.none {
-		next = Entry{Kind: KindEmpty}
+		next = format.Entry{Kind: format.KindEmpty}
 	}
 	batch := []*raftpb.Entry{d.entry(at, next)}
 	if c.two {
-		batch = append(batch, d.entry(at+1, Entry{ID: 6, Data: right}))
+		batch = append(batch, d.entry(at+1, format.Entry{ID: 6, Data: right}))
 	}
 	if !c.end {
-		batch = append(batch, d.entry(at+uint64(len(batch)), Entry{ID: 3, Data: payload(3, 200)}))
+		batch = append(batch, d.entry(at+uint64(len(batch)), format.Entry{ID: 3, Data: payload(3, 200)}))
 	}
 	ok(t, d.log.Append(nil, batch))
 	ok(t, d.log.Sync())
@@ -75,17 +77,17 @@ func (c hiddenCut) test(t *testing.T) {
 	ok(t, d.log.Apply(d.last(), nil))
 	ok(t, d.append()) // the commit of all
 	if c.same {
-		d.put(Entry{ID: 4, Data: payload(4, 200)})
+		d.put(format.Entry{ID: 4, Data: payload(4, 200)})
 		ok(t, d.append())
 	}
 	ok(t, d.log.Seal())
 	if c.next {
-		d.put(Entry{ID: 5, Data: payload(5, 200)})
+		d.put(format.Entry{ID: 5, Data: payload(5, 200)})
 		ok(t, d.append())
 	}
 	if c.gone {
 		right = payload(8, 200)
-		d.put(Entry{ID: 2, Data: right})
+		d.put(format.Entry{ID: 2, Data: right})
 		ok(t, d.append())
 	}
 	d.log.hints.Wait()
@@ -104,7 +106,7 @@ func (c hiddenCut) test(t *testing.T) {
 			err = errors.Join(err, flip(f, second+20))
 		}
 		if c.void {
-			err = errors.Join(err, flip(f, voidPlace+FrameHeaderBytes+1))
+			err = errors.Join(err, flip(f, voidPlace+format.FrameHeaderBytes+1))
 		}
 		return err
 	}, !c.hint))
@@ -117,7 +119,7 @@ func (c hiddenCut) test(t *testing.T) {
 	ok(t, l.Apply(max(last, l.AppliedIndex()), nil))
 	_, err = l.Verify(t.Context(), 0)
 	ok(t, err)
-	var damage *DamageError
+	var damage *format.DamageError
 	newest := func(r Record, err error) bool { // as if it had never been void
 		switch {
 		case c.gone || !c.none:
@@ -161,7 +163,7 @@ func (c hiddenCut) test(t *testing.T) {
 	}
 
 	c.givenUp(t, opts, given.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), func(opts Options) error {
-		_, err = RepairDir(t.Context(), opts.FS, opts.Dir, nil)
+		_, err = fsck.RepairDir(t.Context(), opts.FS, opts.Dir, nil)
 		return err
 	})
 	c.givenUp(t, opts, given, func(opts Options) error {
@@ -169,7 +171,7 @@ func (c hiddenCut) test(t *testing.T) {
 		ok(t, err)
 		_, err = l.Verify(t.Context(), 0)
 		ok(t, err)
-		_, err = l.AcceptLoss()
+		l, _, err = l.AcceptLoss(t.Context())
 		return errors.Join(err, l.Close(false))
 	})
 }
@@ -195,25 +197,26 @@ func (c hiddenCut) givenUp(t *testing.T, opts Options, disk vfs.FS, giveUp func(
 	ok(t, l.Close(false))
 }
 
-// TestDamageThatHidesACutOfTheTail: what may be void is above the commit, whole, and all that follows is there. Raft must not be given it.
+// TestDamageThatHidesACutOfTheTail: what may be void is above the commit, whole, and all that follows is there. Raft
+// must not be given it.
 func TestDamageThatHidesACutOfTheTail(t *testing.T) {
 	for _, seal := range []bool{false, true} {
 		opts := driverOptions(vfstest.NewMem(), Index, 64<<10)
 		ok(t, Create(opts, &raftpb.ConfState{Voters: []uint64{1, 2, 3}}))
 		d := &logDriver{t: t, opts: opts, term: 1}
 		d.load()
-		d.put(Entry{ID: 1, Data: []byte("committed")})
-		ok(t, d.append(Entry{ID: 2, Data: []byte("void")}))
+		d.put(format.Entry{ID: 1, Data: []byte("committed")})
+		ok(t, d.append(format.Entry{ID: 2, Data: []byte("void")}))
 		at := d.last()
 		d.term = 2
-		ok(t, d.log.Append(nil, []*raftpb.Entry{d.entry(at, Entry{ID: 2, Data: []byte("right")}), d.entry(at+1, Entry{ID: 3})}))
+		ok(t, d.log.Append(nil, []*raftpb.Entry{d.entry(at, format.Entry{ID: 2, Data: []byte("right")}), d.entry(at+1, format.Entry{ID: 3})}))
 		ok(t, d.log.Sync())
 		ok(t, d.log.Tick())
 		place, name := d.placeOf(at), d.log.w.active.path
 		if seal {
 			ok(t, d.log.Seal())
 			d.log.hints.Wait()
-			ok(t, opts.FS.Remove(path.Join(opts.Dir, HintName(1))))
+			ok(t, opts.FS.Remove(path.Join(opts.Dir, format.HintName(1))))
 		}
 		ok(t, d.log.Close(false))
 		f, err := opts.FS.OpenWrite(name)
@@ -225,8 +228,8 @@ func TestDamageThatHidesACutOfTheTail(t *testing.T) {
 	}
 }
 
-// TestRepairKnowsOnlyWhatWasAskedFor: between Repairs and RepairRange more was hit. What nobody asked the peer for is not
-// what the peer has compacted away.
+// TestRepairKnowsOnlyWhatWasAskedFor: between Repairs and RepairRange more was hit. What nobody asked the peer for is
+// not what the peer has compacted away.
 func TestRepairKnowsOnlyWhatWasAskedFor(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
@@ -237,13 +240,13 @@ func TestRepairKnowsOnlyWhatWasAskedFor(t *testing.T) {
 	ok(t, err)
 	other := int64(0)
 	for _, f := range b.frames[repairs[0].File] {
-		if f.kind == KindPut && f.index != 5 {
+		if f.kind == format.KindPut && f.index != 5 {
 			other = f.offset
 		}
 	}
 	f, err := disk.OpenWrite(path.Join(b.opts.Dir, repairs[0].File))
 	ok(t, err)
-	ok(t, flip(f, other+FrameHeaderBytes+1))
+	ok(t, flip(f, other+format.FrameHeaderBytes+1))
 	ok(t, f.Close())
 	if err := l.RepairRange(t.Context(), repairs[0], entries, applied); !errors.Is(err, ErrRepairLater) {
 		t.Errorf("%v", err)
@@ -260,14 +263,14 @@ func TestRepairKnowsOnlyWhatWasAskedFor(t *testing.T) {
 func TestRepairOfWhatIsVoidSince(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	l := d.log
-	d.put(Entry{ID: 1, Data: payload(1, 200)})
+	d.put(format.Entry{ID: 1, Data: payload(1, 200)})
 	ok(t, l.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1)) // others were there
-	ok(t, d.append(Entry{ID: 2, Data: payload(2, 200)}))
+	ok(t, d.append(format.Entry{ID: 2, Data: payload(2, 200)}))
 	ok(t, l.Sync())
 	at := d.last()
-	f, err := d.opts.FS.OpenWrite(path.Join(d.opts.Dir, SegmentName(1)))
+	f, err := d.opts.FS.OpenWrite(path.Join(d.opts.Dir, format.SegmentName(1)))
 	ok(t, err)
-	ok(t, flip(f, l.state.tail.at(at).loc.Offset()+FrameHeaderBytes+1))
+	ok(t, flip(f, l.state.tail.at(at).loc.Offset()+format.FrameHeaderBytes+1))
 	ok(t, f.Close())
 	_, err = l.Verify(t.Context(), 0)
 	ok(t, err)
@@ -277,7 +280,7 @@ func TestRepairOfWhatIsVoidSince(t *testing.T) {
 		t.Fatalf("%+v", repairs)
 	}
 	d.term = 2
-	now := d.entry(at, Entry{ID: 3, Data: payload(3, 200)})
+	now := d.entry(at, format.Entry{ID: 3, Data: payload(3, 200)})
 	ok(t, l.Append(nil, []*raftpb.Entry{now}))
 	ok(t, l.Sync())
 	ok(t, l.Apply(at, nil))

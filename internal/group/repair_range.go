@@ -9,17 +9,21 @@ import (
 
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 )
 
 // Errors of RepairRange and Load.
 var (
 	// ErrRepairLater asks to try again when more is applied here.
 	ErrRepairLater = errors.New("the entries around the damage, or those that supersede them, are not applied here yet")
-	// ErrRepairByInstall says that what the peer has compacted away may have deleted records that are still stored here: install
-	// an export instead.
+	// ErrRepairByInstall says that what the peer has compacted away may have deleted records that are still stored
+	// here: install an export instead.
 	ErrRepairByInstall = errors.New("the damage cannot be repaired by entries: install the group from a peer")
-	// ErrTailDamaged is the error of Load where entries above the commit are bad, or a vote, in a group with several voters: they
-	// may be what made a quorum, and cannot be given to Raft. Install an export that reaches behind them, or join anew.
+	// ErrTailDamaged is the error of Load where entries above the commit are bad, or a vote, in a group with several
+	// voters: they may be what made a quorum, and cannot be given to Raft. Install an export that reaches behind them,
+	// or join anew.
 	ErrTailDamaged = errors.New("entries above the commit, or the vote, are damaged: install an export, or join anew as another replica")
 )
 
@@ -29,12 +33,12 @@ type IndexRange struct{ First, Last uint64 }
 // Repair is what one damaged file needs.
 type Repair struct {
 	File   string
-	Ranges []IndexRange // a segment: entries to be fetched by Log.ReadRange of a peer; none: no entry was hit
-	Blob   *BlobRef     // a blob: to be fetched whole, by Log.BlobWriter
+	Ranges []IndexRange    // a segment: entries to be fetched by Log.ReadRange of a peer; none: no entry was hit
+	Blob   *format.BlobRef // a blob: to be fetched whole, by Log.BlobWriter
 }
 
-// Repairs reads the damaged files and says what each needs: for a segment RepairRange, for a blob BlobWriter. The active
-// segment is sealed where it is damaged. Nil: there is no damage.
+// Repairs reads the damaged files and says what each needs: for a segment RepairRange, for a blob BlobWriter. The
+// active segment is sealed where it is damaged. Nil: there is no damage.
 func (l *Log) Repairs(ctx context.Context) ([]Repair, error) {
 	repairs, err := l.repairs(ctx)
 	if err != nil {
@@ -71,7 +75,7 @@ func (l *Log) repairs(ctx context.Context) ([]Repair, error) {
 		case found:
 			out = append(out, r)
 		default: // it is none of the log any more
-			l.forgetDamage(func(d *Damage) bool { return d.File == file })
+			l.forgetDamage(func(d *format.Damage) bool { return d.File == file })
 		}
 	}
 	return out, nil
@@ -97,7 +101,7 @@ func (l *Log) sealDamaged(files []string) error {
 		return err
 	}
 	active := l.w.active
-	if !slices.Contains(files, SegmentName(active.number)) {
+	if !slices.Contains(files, format.SegmentName(active.number)) {
 		return nil
 	}
 	if err := l.seal(); err != nil || l.w.active != active {
@@ -108,12 +112,12 @@ func (l *Log) sealDamaged(files []string) error {
 
 // repairOf says what a damaged file needs; false: it is none of the log.
 func (l *Log) repairOf(file string, views []view) (Repair, bool, error) {
-	if id, ok := ParseBlobName(file); ok {
+	if id, ok := format.ParseBlobName(file); ok {
 		ref, found, err := l.findBlob(id, views)
 		return Repair{File: file, Blob: &ref}, found, err
 	}
 	for _, v := range views {
-		if SegmentName(v.number) == file {
+		if format.SegmentName(v.number) == file {
 			s, err := l.survey(v)
 			return Repair{File: file, Ranges: s.ranges()}, true, err
 		}
@@ -122,11 +126,11 @@ func (l *Log) repairOf(file string, views []view) (Repair, bool, error) {
 }
 
 // findBlob finds the reference to a blob.
-func (l *Log) findBlob(id uuid.UUID, views []view) (BlobRef, bool, error) {
+func (l *Log) findBlob(id uuid.UUID, views []view) (format.BlobRef, bool, error) {
 	for _, v := range views {
 		refs, err := l.blobsOf(v)
 		if err != nil {
-			return BlobRef{}, false, err
+			return format.BlobRef{}, false, err
 		}
 		for _, b := range refs {
 			if b.Ref.ID == id {
@@ -134,7 +138,7 @@ func (l *Log) findBlob(id uuid.UUID, views []view) (BlobRef, bool, error) {
 			}
 		}
 	}
-	return BlobRef{}, false, nil
+	return format.BlobRef{}, false, nil
 }
 
 // RangeAnswer is what a peer has of a range.
@@ -144,8 +148,9 @@ type RangeAnswer struct {
 	Applied uint64          // of the peer, when it answered
 }
 
-// ReadRange is the peer's side of a repair: the applied entries of a range, at most maxBytes of data (one at least). Ask
-// again behind Through. Through is below First where nothing of it is applied. *DamageError where the peer's own bytes are bad.
+// ReadRange is the peer's side of a repair: the applied entries of a range, at most maxBytes of data (one at least).
+// Ask again behind Through. Through is below First where nothing of it is applied. *DamageError where the peer's own
+// bytes are bad.
 func (l *Log) ReadRange(r IndexRange, maxBytes uint64) (RangeAnswer, error) {
 	if err := l.enter(); err != nil {
 		return RangeAnswer{}, err
@@ -181,20 +186,20 @@ func (l *Log) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (more
 	more = true
 	next := from
 	var damage error
-	err = l.frames(v, l.startOf(v, from), func(step *FrameStep) bool {
+	err = l.frames(v, l.startOf(v, from), func(step *segio.FrameStep) bool {
 		e := &step.Entry
 		switch {
-		case step.Status == FrameZeros && v.active && step.Offset+step.Bytes >= v.end:
+		case step.Status == segio.FrameZeros && v.active && step.Offset+step.Bytes >= v.end:
 			return true // room; zeros with frames behind them are damage
-		case step.Status != FrameWhole:
-			damage = &DamageError{Damage: v.damage(l.opts.Identity.Name, step)}
+		case step.Status != segio.FrameWhole:
+			damage = &format.DamageError{Damage: v.damage(l.opts.Identity.Name, step)}
 			return false
-		case e.Kind == KindState || e.Index < next || e.Index > through || !l.isValid(e):
+		case e.Kind == format.KindState || e.Index < next || e.Index > through || !l.isValid(e):
 			return true
 		}
 		next = e.Index + 1
-		r := RaftEntry(e)
-		if e.Kind == KindConf {
+		r := format.RaftEntry(e)
+		if e.Kind == format.KindConf {
 			r.Data = slices.Clone(r.Data)
 		}
 		if more = take(room, r, len(a.Entries) == 0); !more {
@@ -207,8 +212,8 @@ func (l *Log) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (more
 	return more, errors.Join(damage, err)
 }
 
-// SetTombstoneLimit tells, in a group with several members, up to where every member has applied: a tombstone above it stays.
-// Until it is told, all stay. A group with one member has no limit.
+// SetTombstoneLimit tells, in a group with several members, up to where every member has applied: a tombstone above it
+// stays. Until it is told, all stay. A group with one member has no limit.
 func (l *Log) SetTombstoneLimit(through uint64) { l.tombstoneLimit.Store(through) }
 
 // tombstoneFloorMax is the greatest tombstone floor that the members allow.

@@ -13,6 +13,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/index"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
@@ -67,7 +68,7 @@ func fetch(peer *Log, ranges []IndexRange) (entries []*raftpb.Entry, applied uin
 	return entries, applied, nil
 }
 
-func fetchBlob(peer, l *Log, ref BlobRef) error {
+func fetchBlob(peer, l *Log, ref format.BlobRef) error {
 	r, err := peer.OpenBlob(ref)
 	if err != nil {
 		return err
@@ -148,8 +149,8 @@ func (b *damageBed) repaired(twin *Log, disk *vfstest.Mem, residency Residency) 
 	return seen, err
 }
 
-// TestRule4_EveryDamageIsRepairedFromATwin: bits, cuts, sectors that are zeroed or swapped, files that are gone; with hints and
-// without.
+// TestRule4_EveryDamageIsRepairedFromATwin: bits, cuts, sectors that are zeroed or swapped, files that are gone; with
+// hints and without.
 func TestRule4_EveryDamageIsRepairedFromATwin(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
@@ -162,8 +163,8 @@ func TestRule4_EveryDamageIsRepairedFromATwin(t *testing.T) {
 		damages = append(damages, damage{what, name, change})
 	}
 	for _, name := range b.names {
-		_, isBlob := ParseBlobName(name)
-		if _, isSegment := ParseSegmentName(name); !isSegment && !isBlob {
+		_, isBlob := format.ParseBlobName(name)
+		if _, isSegment := format.ParseSegmentName(name); !isSegment && !isBlob {
 			continue
 		}
 		size := b.sizes[name]
@@ -250,7 +251,7 @@ func swapSectors(f vfs.File, a, b int64) error {
 func (b *damageBed) inflict(disk *vfstest.Mem, name string, change func(vfs.File) error, hintless bool) error {
 	if hintless {
 		for _, hint := range b.names {
-			if isHintName(hint) {
+			if format.IsHintName(hint) {
 				if err := disk.Remove(path.Join(b.opts.Dir, hint)); err != nil {
 					return err
 				}
@@ -277,7 +278,7 @@ func (b *damageBed) damagedEntry(t *testing.T, at uint64) (*vfstest.Mem, *Log) {
 			}
 			disk, err := b.damaged(func(file vfs.File) error { return flip(file, f.offset+f.bytes-1) }, name)
 			ok(t, err)
-			if f.kind == KindDelete { // its header is all there is
+			if f.kind == format.KindDelete { // its header is all there is
 				disk, err = b.damaged(func(file vfs.File) error { return flip(file, f.offset+30) }, name)
 				ok(t, err)
 			}
@@ -310,18 +311,18 @@ func TestRepairRefusesOtherEntries(t *testing.T) {
 	}
 	good, applied, err := fetch(twin, repairs[0].Ranges)
 	ok(t, err)
-	for what, change := range map[string]func(e *Entry){
-		"data":   func(e *Entry) { e.Data = append(slices.Clone(e.Data[:len(e.Data)-1]), 'x') },
-		"length": func(e *Entry) { e.Data = e.Data[:10] },
-		"id":     func(e *Entry) { e.ID++ },
-		"term":   func(e *Entry) { e.Term = 9 },
-		"index":  func(e *Entry) { e.Index++ },
-		"kind":   func(e *Entry) { *e = Entry{Kind: KindEmpty, Index: e.Index, Term: e.Term} },
+	for what, change := range map[string]func(e *format.Entry){
+		"data":   func(e *format.Entry) { e.Data = append(slices.Clone(e.Data[:len(e.Data)-1]), 'x') },
+		"length": func(e *format.Entry) { e.Data = e.Data[:10] },
+		"id":     func(e *format.Entry) { e.ID++ },
+		"term":   func(e *format.Entry) { e.Term = 9 },
+		"index":  func(e *format.Entry) { e.Index++ },
+		"kind":   func(e *format.Entry) { *e = format.Entry{Kind: format.KindEmpty, Index: e.Index, Term: e.Term} },
 	} {
-		e, err := DecodePayload(good[0])
+		e, err := format.DecodePayload(good[0])
 		ok(t, err)
 		change(&e)
-		if err := l.RepairRange(t.Context(), repairs[0], []*raftpb.Entry{RaftEntry(&e)}, applied); !errors.Is(err, ErrCorrupt) {
+		if err := l.RepairRange(t.Context(), repairs[0], []*raftpb.Entry{format.RaftEntry(&e)}, applied); !errors.Is(err, format.ErrCorrupt) {
 			t.Errorf("another %s: %v", what, err)
 		}
 	}
@@ -335,10 +336,10 @@ func TestRepairRefusesOtherEntries(t *testing.T) {
 	ok(t, l.RepairRange(t.Context(), repairs[0], good, applied)) // again: nothing is left to do
 	l.hints.Wait()
 	for range 2 { // hit again, and again: places go from one segment to the other and back
-		name := SegmentName(l.state.segments[0].number)
+		name := format.SegmentName(l.state.segments[0].number)
 		f, err := l.fs.OpenWrite(path.Join(l.dir, name))
 		ok(t, err)
-		ok(t, errors.Join(flip(f, SegmentHeaderBytes+FrameHeaderBytes+500), f.Close()))
+		ok(t, errors.Join(flip(f, format.SegmentHeaderBytes+format.FrameHeaderBytes+500), f.Close()))
 		_, err = l.Verify(t.Context(), 0)
 		ok(t, err)
 		if len(l.Stats().Damages) == 0 {
@@ -394,7 +395,8 @@ func TestRepairSurvivesACrashAtEveryOperation(t *testing.T) {
 	}
 }
 
-// TestRepairFromAPeerThatHasCompacted: what the peer has dropped is left out, unless that would bring back what was deleted.
+// TestRepairFromAPeerThatHasCompacted: what the peer has dropped is left out, unless that would bring back what was
+// deleted.
 func TestRepairFromAPeerThatHasCompacted(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
@@ -419,15 +421,15 @@ func TestRepairFromAPeerThatHasCompacted(t *testing.T) {
 	}
 	ok(t, l.Close(false))
 
-	// The delete of record 3, of which an older version is stored here: once where nothing is known of the entry, once where the
-	// hint knows it.
+	// The delete of record 3, of which an older version is stored here: once where nothing is known of the entry, once
+	// where the hint knows it.
 	for _, bed := range []*damageBed{b, b.sealed(t)} {
 		_, l = bed.damagedEntry(t, 21)
 		err := repairFrom(twin, l)
 		if !errors.Is(err, ErrRepairByInstall) {
 			t.Errorf("a tombstone that the peer has not any more: %v", err)
 		}
-		var damage *DamageError
+		var damage *format.DamageError
 		if _, err := l.Get(3, GetOptions{}); !errors.As(err, &damage) {
 			t.Errorf("deleted record: %v", err)
 		}
@@ -459,7 +461,7 @@ func TestRepairWaitsForWhatSupersedes(t *testing.T) {
 	twin := b.twin(t)
 	peer := &logDriver{t: t, opts: twin.opts, log: twin, term: 1, time: 1 << 40}
 	_, l := b.damagedEntry(t, 20) // the newest version of its record here
-	id := b.frames[SegmentName(1)][0].id
+	id := b.frames[format.SegmentName(1)][0].id
 	for _, frames := range b.frames {
 		for _, f := range frames {
 			if f.index == 20 {
@@ -467,7 +469,7 @@ func TestRepairWaitsForWhatSupersedes(t *testing.T) {
 			}
 		}
 	}
-	peer.put(Entry{ID: id, Data: []byte("newer")})
+	peer.put(format.Entry{ID: id, Data: []byte("newer")})
 	ok(t, twin.Seal())
 	_, err := twin.Compact(t.Context(), CompactOptions{All: true})
 	ok(t, err)
@@ -476,8 +478,8 @@ func TestRepairWaitsForWhatSupersedes(t *testing.T) {
 	}
 	// It arrives.
 	newer := peer.last()
-	e := Entry{Kind: KindPut, Index: newer, Term: 1, ID: id, CommitTime: peer.time, Data: []byte("newer")}
-	ok(t, l.Append(nil, []*raftpb.Entry{RaftEntry(&e)}))
+	e := format.Entry{Kind: format.KindPut, Index: newer, Term: 1, ID: id, CommitTime: peer.time, Data: []byte("newer")}
+	ok(t, l.Append(nil, []*raftpb.Entry{format.RaftEntry(&e)}))
 	ok(t, l.Sync())
 	ok(t, l.Apply(newer, nil))
 	ok(t, repairFrom(twin, l))
@@ -491,7 +493,7 @@ func TestRepairWaitsForWhatSupersedes(t *testing.T) {
 func TestReadRangeAnswersNothingThatIsBad(t *testing.T) {
 	b := newDamageBed(t)
 	_, l := b.damagedEntry(t, 5)
-	var damage *DamageError
+	var damage *format.DamageError
 	if a, err := l.ReadRange(IndexRange{4, 6}, 1<<20); !errors.As(err, &damage) {
 		t.Errorf("%+v, %v", a, err)
 	}
@@ -505,12 +507,13 @@ func TestReadRangeAnswersNothingThatIsBad(t *testing.T) {
 	ok(t, l.Close(false))
 }
 
-// TestRepairForgetsATombstoneThatThePeerHasNotAnyMore: nothing older is stored here either, so that nothing comes back without it.
+// TestRepairForgetsATombstoneThatThePeerHasNotAnyMore: nothing older is stored here either, so that nothing comes back
+// without it.
 func TestRepairForgetsATombstoneThatThePeerHasNotAnyMore(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
-	d.put(Entry{ID: 1, Data: payload(1, 200)}, Entry{ID: 7, Data: payload(7, 200)})
-	d.put(Entry{ID: 7, Kind: KindDelete})
-	at, last := d.last(), Entry{ID: 2, Data: payload(2, 200)}
+	d.put(format.Entry{ID: 1, Data: payload(1, 200)}, format.Entry{ID: 7, Data: payload(7, 200)})
+	d.put(format.Entry{ID: 7, Kind: format.KindDelete})
+	at, last := d.last(), format.Entry{ID: 2, Data: payload(2, 200)}
 	d.put(last)
 	ok(t, d.log.Seal())
 	_, err := d.log.Compact(t.Context(), CompactOptions{All: true}) // the version; the tombstone goes one compaction later
@@ -524,7 +527,7 @@ func TestRepairForgetsATombstoneThatThePeerHasNotAnyMore(t *testing.T) {
 		t.Fatal("the tombstone is gone here, too")
 	}
 	place := int64(0)
-	ok(t, d.log.readEntries(at, at, func(_ *Entry, loc index.Loc) bool {
+	ok(t, d.log.readEntries(at, at, func(_ *format.Entry, loc index.Loc) bool {
 		place = loc.Offset()
 		return true
 	}))

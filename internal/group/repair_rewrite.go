@@ -10,6 +10,8 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/index"
 )
 
@@ -20,22 +22,21 @@ type rangeRepair struct {
 	v       view
 	asked   []IndexRange // of the peer
 	s       *survey
-	given   []Entry         // what the peer has of what is lost, in order
+	given   []format.Entry  // what the peer has of what is lost, in order
 	same    map[uint64]bool // indexes of entries that the peer has too
 	peer    uint64          // applied index of the peer
 	floor   uint64          // Raft's compaction floor as it will be
-	terms   []TermRun
+	terms   []format.TermRun
 	out     *rewrite
-	buf     []byte  // not written yet: ends at out.bytes
 	returns []move  // versions that the index did not know of, or knew at another place
 	gone    []int64 // records with a version that was left out
 }
 
-// RepairRange replaces a damaged segment (r is of Repairs) by one without damage. entries are those of all its ranges that the
-// peer has, in order; peerApplied is the greatest RangeAnswer.Applied. They are checked against what is known: index, term,
-// checksum, id. The blobs that they refer to are here already (MissingBlobs). The damage is forgotten when the new segment is
-// durable. Errors: ErrRepairLater, ErrRepairByInstall, ErrCorrupt (they are not the entries that were here), ErrNoSpace; then
-// nothing has changed.
+// RepairRange replaces a damaged segment (r is of Repairs) by one without damage. entries are those of all its ranges
+// that the peer has, in order; peerApplied is the greatest RangeAnswer.Applied. They are checked against what is known:
+// index, term, checksum, id. The blobs that they refer to are here already (MissingBlobs). The damage is forgotten when
+// the new segment is durable. Errors: ErrRepairLater, ErrRepairByInstall, ErrCorrupt (they are not the entries that
+// were here), ErrNoSpace; then nothing has changed.
 func (l *Log) RepairRange(ctx context.Context, r Repair, entries []*raftpb.Entry, peerApplied uint64) error {
 	if err := l.repairRange(ctx, r, entries, peerApplied); err != nil {
 		return fmt.Errorf("group %s: repair of %s: %w", l.opts.Identity.Name, r.File, err)
@@ -52,7 +53,7 @@ func (l *Log) repairRange(ctx context.Context, r Repair, entries []*raftpb.Entry
 	defer l.leave()
 	views := l.views(0, math.MaxUint64)
 	defer unpinAll(views)
-	i := slices.IndexFunc(views, func(v view) bool { return SegmentName(v.number) == r.File })
+	i := slices.IndexFunc(views, func(v view) bool { return format.SegmentName(v.number) == r.File })
 	switch {
 	case i < 0 && !slices.Contains(l.damagedFiles(), r.File):
 		return nil // repaired already
@@ -83,7 +84,7 @@ func (l *Log) repairRange(ctx context.Context, r Repair, entries []*raftpb.Entry
 }
 
 // each goes through kept and given entries in order of the index.
-func (p *rangeRepair) each(kept func(keptFrame) error, given func(*Entry) error) error {
+func (p *rangeRepair) each(kept func(keptFrame) error, given func(*format.Entry) error) error {
 	g := 0
 	for _, k := range p.s.kept {
 		for ; g < len(p.given) && p.given[g].Index < k.index; g++ {
@@ -108,39 +109,27 @@ func (p *rangeRepair) rewrite() error {
 	if err := p.checkRoom(); err != nil {
 		return err
 	}
-	p.wmu.Lock()
-	next, err := p.createSegmentAt(p.v.first, p.v.ordinal^1, true)
-	p.wmu.Unlock()
-	if err != nil {
-		return noSpace(err)
-	}
-	p.out = &rewrite{old: []*segment{p.v.segment}, next: next, bytes: SegmentHeaderBytes}
-	err = p.copyAll()
-	if err == nil {
-		err = p.flush()
-	}
-	if err == nil {
-		err = noSpace(next.file.Load().Sync())
-	}
-	if err == nil {
-		err = p.loadImage(p.ctx, next, p.out.bytes)
-	}
-	if err != nil {
-		p.discardSegment(next)
+	var err error
+	if p.out, err = p.beginRewrite(p.v); err != nil {
 		return err
 	}
-	next.bytes, next.last, next.terms = p.out.bytes, p.v.m.LastIndex, p.terms
-	next.counted(next.rows)
-	return nil
+	p.out.next.terms = p.terms
+	if err = p.copyAll(); err == nil {
+		err = p.finishRewrite(p.ctx, p.out, p.v.m.LastIndex)
+	}
+	if err != nil {
+		p.discardSegment(p.out.next)
+	}
+	return err
 }
 
 func (p *rangeRepair) checkRoom() error {
-	need := int64(SegmentHeaderBytes)
+	need := int64(format.SegmentHeaderBytes)
 	for _, k := range p.s.kept {
 		need += k.bytes
 	}
 	for i := range p.given {
-		need += FrameBytes(len(p.given[i].Attributes), len(p.given[i].Data))
+		need += format.FrameBytes(len(p.given[i].Attributes), len(p.given[i].Data))
 	}
 	if need > index.OffsetMax {
 		return fmt.Errorf("%w: %d bytes are above the limit of a segment", ErrRepairByInstall, need)
@@ -148,11 +137,7 @@ func (p *rangeRepair) checkRoom() error {
 	if err := p.memory.ask(p.memoryBytes() + p.memoryOf(len(p.s.kept)+len(p.given), need)); err != nil {
 		return err
 	}
-	space, err := p.fs.Space(p.dir)
-	if err == nil && space.FreeBytes < need {
-		err = fmt.Errorf("%w: a segment of %d bytes is to be written, %d are free", ErrNoSpace, need, space.FreeBytes)
-	}
-	return err
+	return format.CheckRoom(p.fs, p.dir, need, "a new segment")
 }
 
 // copyAll writes kept and given entries in order of the index.
@@ -164,12 +149,12 @@ func (p *rangeRepair) copyAll() error {
 			failed = p.putGiven(&p.given[g])
 		}
 	}
-	err := p.frames(p.v, SegmentHeaderBytes, func(step *FrameStep) bool {
+	err := p.frames(p.v, format.SegmentHeaderBytes, func(step *segio.FrameStep) bool {
 		if k == len(p.s.kept) || step.Offset != p.s.kept[k].offset {
 			return true
 		}
-		if step.Status != FrameWhole { // it was whole a moment ago
-			failed = &DamageError{Damage: p.v.damage(p.opts.Identity.Name, step)}
+		if step.Status != segio.FrameWhole { // it was whole a moment ago
+			failed = &format.DamageError{Damage: p.v.damage(p.opts.Identity.Name, step)}
 			return false
 		}
 		putGiven(step.Entry.Index)
@@ -193,58 +178,32 @@ func (p *rangeRepair) copyAll() error {
 }
 
 // put copies a whole frame.
-func (p *rangeRepair) put(step *FrameStep) error {
+func (p *rangeRepair) put(step *segio.FrameStep) error {
 	e := &step.Entry
-	at := len(p.buf)
-	p.buf = append(p.buf, step.Raw...)
-	MoveFrame(p.buf[at:], p.out.next.id, p.out.bytes, e.Used)
-	tombstone := e.Kind == KindDelete
-	switch to := p.out.next.place(p.out.bytes, step.Bytes, tombstone); {
-	case !e.Kind.isVersion():
+	offset, err := p.out.to.Copy(step, e.Used)
+	tombstone := e.Kind == format.KindDelete
+	switch to := p.out.next.place(offset, step.Bytes, tombstone); {
+	case !e.Kind.IsVersion():
 	case p.s.rows:
 		p.out.moves = append(p.out.moves, move{e.ID, e.Index, p.v.place(step.Offset, step.Bytes, tombstone), to})
 	default: // the load may have left it out, as void perhaps
 		p.returns = append(p.returns, move{id: e.ID, index: e.Index, to: to})
 	}
-	return p.wrote(e, step.Bytes)
+	return errors.Join(err, context.Cause(p.ctx))
 }
 
 // putGiven writes an entry of the peer.
-func (p *rangeRepair) putGiven(e *Entry) error {
-	at := len(p.buf)
-	p.buf = AppendFrame(p.buf, p.out.next.id, p.out.bytes, e)
-	n := int64(len(p.buf) - at)
-	if e.Kind.isVersion() {
-		p.returns = append(p.returns, move{id: e.ID, index: e.Index, to: p.out.next.place(p.out.bytes, n, e.Kind == KindDelete)})
+func (p *rangeRepair) putGiven(e *format.Entry) error {
+	offset, err := p.out.to.Append(e)
+	if e.Kind.IsVersion() {
+		to := p.out.next.place(offset, p.out.to.Bytes-offset, e.Kind == format.KindDelete)
+		p.returns = append(p.returns, move{id: e.ID, index: e.Index, to: to})
 	}
-	return p.wrote(e, n)
+	return errors.Join(err, context.Cause(p.ctx))
 }
 
-func (p *rangeRepair) wrote(e *Entry, bytes int64) error {
-	switch {
-	case e.Kind == KindRequest:
-		p.out.next.rows.addRequest(e)
-	case e.Kind.isVersion():
-		p.out.next.rows.add(p.out.next.first, e, p.out.bytes, bytes)
-	}
-	p.out.bytes += bytes
-	if len(p.buf) < compactBufferBytes {
-		return nil
-	}
-	if err := context.Cause(p.ctx); err != nil {
-		return err
-	}
-	return p.flush()
-}
-
-func (p *rangeRepair) flush() error {
-	_, err := p.out.next.file.Load().WriteAt(p.buf, p.out.bytes-int64(len(p.buf)))
-	p.buf = p.buf[:0]
-	return noSpace(err)
-}
-
-// swapIn puts the new segment into the place of the damaged one, brings the index to what is there again, and forgets the
-// damage.
+// swapIn puts the new segment into the place of the damaged one, brings the index to what is there again, and forgets
+// the damage.
 func (p *rangeRepair) swapIn() error {
 	p.mu.Lock()
 	p.state.terms = replaceTerms(p.state.terms, p.terms, p.v.first, p.v.through)
@@ -257,8 +216,8 @@ func (p *rangeRepair) swapIn() error {
 		return err
 	}
 	p.findOld()
-	blobs := p.out.next.rows.blobs // also of entries that the load could not read, and that are there after all
-	err = p.swap([]*rewrite{p.out}, func(m *Manifest) {
+	blobs := p.out.next.rows.Blobs // also of entries that the load could not read, and that are there after all
+	err = p.swap([]*rewrite{p.out}, func(m *format.Manifest) {
 		if p.floor > m.CompactedThrough {
 			m.CompactedThrough, m.CompactedTerm = p.floor, term
 		}
@@ -266,7 +225,7 @@ func (p *rangeRepair) swapIn() error {
 		m.HardState = p.hardForManifest()
 	})
 	if err != nil {
-		return noSpace(err)
+		return format.NoSpace(err)
 	}
 	for _, m := range p.returns {
 		if m.from != 0 {
@@ -279,12 +238,13 @@ func (p *rangeRepair) swapIn() error {
 	for _, b := range blobs {
 		p.blobs.refer(b.Ref)
 	}
-	p.forgetDamage(func(d *Damage) bool { return d.File == SegmentName(p.v.number) })
+	p.forgetDamage(func(d *format.Damage) bool { return d.File == format.SegmentName(p.v.number) })
 	return nil
 }
 
-// findOld finds the places of returning versions that the index still has, so that they move as the others do, and of those that the peer
-// has not any more. The index has one of each record at most: the newest takes its place, and the others are weighed against it.
+// findOld finds the places of returning versions that the index still has, so that they move as the others do, and of
+// those that the peer has not any more. The index has one of each record at most: the newest takes its place, and the
+// others are weighed against it.
 func (p *rangeRepair) findOld() {
 	kept := make(map[index.Loc]bool, len(p.out.moves))
 	for _, m := range p.out.moves {

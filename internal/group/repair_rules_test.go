@@ -11,12 +11,14 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/grouptest"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
-// TestRepairOfRandomLogs damages logs with several terms, with entries that a new leader cut off, and with what compaction has
-// left, at random places, and repairs them from a twin.
+// TestRepairOfRandomLogs damages logs with several terms, with entries that a new leader cut off, and with what
+// compaction has left, at random places, and repairs them from a twin.
 func TestRepairOfRandomLogs(t *testing.T) {
 	seeds := uint64(40)
 	if testing.Short() {
@@ -51,8 +53,8 @@ func repairRandomLog(t *testing.T, seed uint64, seen *atomic.Int64) {
 	names := dirNames(t, twin)
 	for range 12 {
 		name := names[w.random.IntN(len(names))]
-		_, isBlob := ParseBlobName(name)
-		if _, isSegment := ParseSegmentName(name); !isSegment && !isBlob {
+		_, isBlob := format.ParseBlobName(name)
+		if _, isSegment := format.ParseSegmentName(name); !isSegment && !isBlob {
 			continue
 		}
 		disk := b.mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
@@ -62,7 +64,7 @@ func repairRandomLog(t *testing.T, seed uint64, seen *atomic.Int64) {
 		b.names = names
 		hintless := w.random.IntN(2) == 0
 		ok(t, b.inflict(disk, name, func(f vfs.File) error {
-			_, err := f.WriteAt(randomBytes(seed, int(min(length, info.Size()-at))), at)
+			_, err := f.WriteAt(grouptest.RandomBytes(seed, int(min(length, info.Size()-at))), at)
 			return err
 		}, hintless))
 		was, err := b.repaired(twin, disk, Residency(w.random.IntN(2)))
@@ -76,22 +78,23 @@ func repairRandomLog(t *testing.T, seed uint64, seen *atomic.Int64) {
 	ok(t, twin.Close(false))
 }
 
-// TestRule4_NoHintHidesDamage: a hint made of what could be read would make the next load believe that nothing is missing.
+// TestRule4_NoHintHidesDamage: a hint made of what could be read would make the next load believe that nothing is
+// missing.
 func TestRule4_NoHintHidesDamage(t *testing.T) {
 	b := newDamageBed(t)
-	ok(t, b.mem.Remove(path.Join(b.opts.Dir, ActiveHintName))) // it was made before anything was damaged
-	b.names = slices.DeleteFunc(b.names, func(name string) bool { return name == ActiveHintName })
+	ok(t, b.mem.Remove(path.Join(b.opts.Dir, format.ActiveHintName))) // it was made before anything was damaged
+	b.names = slices.DeleteFunc(b.names, func(name string) bool { return name == format.ActiveHintName })
 	for _, at := range []uint64{25, 5} { // in the active segment, in a sealed one without a hint
 		disk, l := b.damagedEntry(t, at)
 		ok(t, l.Close(false))
-		ok(t, b.inflict(disk, MarkName, func(vfs.File) error { return nil }, true))
+		ok(t, b.inflict(disk, format.MarkName, func(vfs.File) error { return nil }, true))
 		opts := b.opts
 		opts.FS = disk
 		d := &logDriver{t: t, opts: opts, term: 1, time: 1 << 40}
 		d.load()
 		ok(t, d.log.Apply(d.last(), nil))
 		for i := range int64(30) {
-			d.put(Entry{ID: 100 + i%3, Data: payload(i, 400)}) // seals the active segment
+			d.put(format.Entry{ID: 100 + i%3, Data: payload(i, 400)}) // seals the active segment
 		}
 		ok(t, sealAndClose(d.log))
 		if report := d.load(); report.Outcome != Damaged {
@@ -110,13 +113,13 @@ func TestLoadOfSeveralVotersWithADamagedTail(t *testing.T) {
 			ok(t, Create(opts, &raftpb.ConfState{Voters: voters}))
 			d := &logDriver{t: t, opts: opts, term: 1}
 			d.load()
-			d.put(Entry{ID: 1, Data: []byte("committed")})
-			ok(t, d.append(Entry{ID: 2, Data: []byte("perhaps committed")}, Entry{ID: 3, Data: []byte("too")}))
+			d.put(format.Entry{ID: 1, Data: []byte("committed")})
+			ok(t, d.append(format.Entry{ID: 2, Data: []byte("perhaps committed")}, format.Entry{ID: 3, Data: []byte("too")}))
 			ok(t, d.log.Sync())
 			ok(t, d.log.Tick())
 			end, place := d.log.w.end, d.log.state.tail.at(2).loc.Offset()
 			if what == "vote" {
-				place = end - FrameBytes(0, StateRecordBytes)
+				place = end - format.FrameBytes(0, format.StateRecordBytes)
 			}
 			name := d.log.w.active.path
 			ok(t, d.log.Close(false))
@@ -136,10 +139,10 @@ func TestLoadOfSeveralVotersWithADamagedTail(t *testing.T) {
 
 func TestAcceptLossIsNotForSeveralVoters(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
-	d.put(Entry{ID: 1, Data: []byte("x")}, Entry{ID: 2, Data: []byte("y")})
+	d.put(format.Entry{ID: 1, Data: []byte("x")}, format.Entry{ID: 2, Data: []byte("y")})
 	ok(t, d.log.SetConf(&raftpb.ConfState{Voters: []uint64{1, 2, 3}}, 2))
-	d.log.noteDamage(Damage{File: SegmentName(1), Offset: 128, IDsUnknown: true, IndexFirst: 1, IndexLast: 1})
-	if _, err := d.log.AcceptLoss(); err == nil || !strings.Contains(err.Error(), "3 voters") {
+	d.log.noteDamage(format.Damage{File: format.SegmentName(1), Offset: 128, IDsUnknown: true, IndexFirst: 1, IndexLast: 1})
+	if _, _, err := d.log.AcceptLoss(t.Context()); err == nil || !strings.Contains(err.Error(), "3 voters") {
 		t.Error(err)
 	}
 	ok(t, d.log.Close(false))

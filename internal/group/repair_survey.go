@@ -6,9 +6,11 @@ import (
 	"errors"
 	iofs "io/fs"
 	"maps"
-	"math"
 	"slices"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/replay"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/index"
 )
 
@@ -21,7 +23,7 @@ type survey struct {
 	rows  bool                  // known has every version of the segment, and terms are right: what is not among them is void
 	// requests: there are entries of KindRequest, of which no row tells.
 	requests bool
-	terms    []TermRun             // where rows is true
+	terms    []format.TermRun      // where rows is true
 	have     map[uint64]*keptFrame // kept, by index
 }
 
@@ -54,59 +56,31 @@ func (l *Log) survey(v view) (*survey, error) {
 	floor := l.state.floor
 	l.mu.RUnlock()
 	l.learnRows(s, v)
-	var open []gap // bad bytes with no whole entry behind them yet
-	gaps := []gap{}
-	before, term, commit := v.first-1, uint64(0), uint64(0) // of what stands before
-	closeGaps := func(after, afterTerm uint64) {
-		for _, g := range open {
-			g.after = after
-			if mayHideCut(g.bytes, term, afterTerm) {
-				s.doubt(v, g.commit+1, max(g.before, after-1))
-			}
-			gaps = append(gaps, g)
+	w := replay.New(v.first, true)
+	w.KeepOthers, w.Zeros = true, v.end
+	headers := make(map[int64]knownEntry) // by offset
+	err := l.frames(v, format.SegmentHeaderBytes, func(step *segio.FrameStep) bool {
+		switch e := &step.Entry; {
+		case e.Kind == format.KindState:
+		case step.Status == segio.FrameWhole:
+			s.kept = append(s.kept, keptFrame{offset: step.Offset, bytes: step.Bytes, index: e.Index, term: e.Term, id: e.ID,
+				version: e.Kind.IsVersion(), tombstone: e.Kind == format.KindDelete})
+		case step.Status == segio.FrameContent:
+			headers[step.Offset] = l.knownByHeader(v, step)
 		}
-		open = open[:0]
-		term = afterTerm
-	}
-	err := l.frames(v, SegmentHeaderBytes, func(step *FrameStep) bool {
-		e := &step.Entry
-		switch {
-		case step.Status == FrameWhole && e.Kind == KindState:
-			if state, err := DecodeStateRecord(e.Data); err == nil {
-				commit = max(commit, state.Commit)
-			}
-		case step.Status == FrameWhole:
-			closeGaps(e.Index, e.Term)
-			s.keep(step)
-			before = e.Index
-		case step.Status == FrameContent && e.Kind != KindState:
-			closeGaps(e.Index, e.Term)
-			s.cut(e.Index)
-			s.learnHeader(e.Index, l.knownByHeader(v, step), step.Offset)
-			s.lost = append(s.lost, IndexRange{e.Index, e.Index})
-			before = e.Index
-		case step.Status == FrameContent:
-		default:
-			open = append(open, gap{before: before, commit: commit, bytes: step.Bytes})
-		}
+		w.Take(step, v.first, v.end)
 		return true
 	})
 	if errors.Is(err, iofs.ErrNotExist) {
-		err, open = nil, append(open, gap{before: before})
-	}
-	if err != nil {
+		w.Unknown(format.SegmentHeaderBytes, v.end-format.SegmentHeaderBytes, "the file is gone", false)
+	} else if err != nil {
 		return nil, err
 	}
-	closeGaps(v.through+1, math.MaxUint64) // any term may follow
-	s.finish(v, floor, gaps)
+	w.EndAt(v.end, v.end)
+	w.Cut(v.first, v.through+1)
+	damages, _ := w.Explain(l.opts.Identity.Name, v.m, v.through, nil, !s.rows)
+	s.finish(v, w, floor, headers, damages)
 	return s, nil
-}
-
-// gap is bad bytes between two entries that are known by place.
-type gap struct {
-	before, after uint64
-	commit        uint64 // of the state records in front of it
-	bytes         int64
 }
 
 // learnRows takes what rows or hint know.
@@ -124,13 +98,13 @@ func (l *Log) learnRows(s *survey, v view) {
 		l.mu.RLock()
 		s.rows, s.terms = true, l.termsOf(v.segment)
 		l.mu.RUnlock()
-		s.requests = v.rows.requests > 0
-		for i, id := range v.rows.ids {
-			add(id, v.first+uint64(v.rows.indexes[i]), v.rows.places[i], 0)
+		s.requests = v.rows.Requests > 0
+		for i, id := range v.rows.IDs {
+			add(id, v.first+uint64(v.rows.Indexes[i]), v.rows.Places[i], 0)
 		}
 		return
 	}
-	h, err := ReadHint(l.fs, l.dir, v.m)
+	h, err := format.ReadHint(l.fs, l.dir, v.m)
 	if err != nil {
 		return // without it less is known
 	}
@@ -142,11 +116,11 @@ func (l *Log) learnRows(s *survey, v view) {
 }
 
 // knownByHeader is what the whole header of a bad frame tells.
-func (l *Log) knownByHeader(v view, step *FrameStep) knownEntry {
+func (l *Log) knownByHeader(v view, step *segio.FrameStep) knownEntry {
 	e := &step.Entry
-	k := knownEntry{id: e.ID, version: e.Kind.isVersion(), tombstone: e.Kind == KindDelete, term: e.Term} // the length is under the checksum
+	k := knownEntry{id: e.ID, version: e.Kind.IsVersion(), tombstone: e.Kind == format.KindDelete, term: e.Term} // the length is under the checksum
 	var crc [4]byte
-	if b, err := v.read(crc[:], step.Offset+atEntryCRC); err == nil && len(b) == len(crc) {
+	if b, err := v.read(crc[:], step.Offset+format.AtEntryCRC); err == nil && len(b) == len(crc) {
 		n := binary.LittleEndian.Uint32(b)
 		k.crc = &n
 	}
@@ -164,35 +138,15 @@ func (s *survey) learnHeader(at uint64, k knownEntry, offset int64) {
 	} // it is void where the row is at another place
 }
 
-// doubt is for bad bytes that may hide a new leader's entries from an index on, and so an end of those that stand before.
-func (s *survey) doubt(v view, from, through uint64) {
-	s.lost = append(s.lost, IndexRange{max(v.first, from), min(through, v.through)})
-	maps.DeleteFunc(s.told, func(at uint64, _ knownEntry) bool { return at >= from })
-}
-
-// keep adds a whole entry; what it makes void goes.
-func (s *survey) keep(step *FrameStep) {
-	e := &step.Entry
-	s.cut(e.Index)
-	s.kept = append(s.kept, keptFrame{offset: step.Offset, bytes: step.Bytes, index: e.Index, term: e.Term, id: e.ID,
-		version: e.Kind.isVersion(), tombstone: e.Kind == KindDelete})
-}
-
-func (s *survey) cut(from uint64) {
-	n := len(s.kept)
-	for n > 0 && s.kept[n-1].index >= from {
-		n--
-	}
-	s.kept = s.kept[:n]
-	s.lost = slices.DeleteFunc(s.lost, func(r IndexRange) bool { return r.First >= from })
-	maps.DeleteFunc(s.told, func(at uint64, _ knownEntry) bool { return at >= from })
-}
-
 // finish works out what is lost.
-func (s *survey) finish(v view, floor uint64, gaps []gap) {
-	for n := len(s.kept); n > 0 && s.kept[n-1].index > v.through; n-- {
-		s.kept = s.kept[:n-1]
+func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]knownEntry, damages []*format.Damage) {
+	for _, h := range w.Headers {
+		mayBeVoid := func(d *format.Damage) bool { return d.MayVoid(format.SegmentName(v.number), h.Offset, h.Index) }
+		if !slices.ContainsFunc(damages, mayBeVoid) {
+			s.learnHeader(h.Index, headers[h.Offset], h.Offset)
+		}
 	}
+	s.kept = slices.DeleteFunc(s.kept, func(k keptFrame) bool { return !w.Counts(k.version, k.offset) })
 	if s.rows {
 		s.dropVoid()
 	}
@@ -200,13 +154,15 @@ func (s *survey) finish(v view, floor uint64, gaps []gap) {
 	for i := range s.kept {
 		s.have[s.kept[i].index] = &s.kept[i]
 	}
+	through := v.through
 	if s.rows {
 		s.findLost(v, floor)
-		if s.requests {
-			s.askRequests(gaps, floor)
+		through = floor // remembered requests may have stood in bad bytes: no row tells of them
+	}
+	for _, d := range damages {
+		if first, last := max(v.first, d.IndexFirst), min(through, d.IndexLast); first <= last && (!s.rows || s.requests && d.Length >= format.RequestFrameBytes) {
+			s.lost = append(s.lost, IndexRange{first, last})
 		}
-	} else {
-		s.guessLost(v, gaps)
 	}
 	maps.Copy(s.known, s.told)
 	for at := range s.known {
@@ -216,16 +172,15 @@ func (s *survey) finish(v view, floor uint64, gaps []gap) {
 			delete(s.known, at)
 		}
 	}
-	s.lost = slices.DeleteFunc(s.lost, func(r IndexRange) bool { return r.First > v.through || r.Last < v.first })
 	slices.SortFunc(s.lost, func(a, b IndexRange) int { return cmp.Or(cmp.Compare(a.First, b.First), cmp.Compare(b.Last, a.Last)) })
 	s.lost = joinRanges(s.lost)
 }
 
-// dropVoid leaves out what is void, where what made it so was hit: a version without a row, or with one at another place; another entry, or
-// the header of a bad frame, of another term.
+// dropVoid leaves out what is void, where what made it so was hit: a version without a row, or with one at another
+// place; another entry, or the header of a bad frame, of another term.
 func (s *survey) dropVoid() {
 	otherTerm := func(at, term uint64) bool {
-		is := termAt(s.terms, at)
+		is := format.TermAt(s.terms, at)
 		return is != 0 && is != term
 	}
 	s.kept = slices.DeleteFunc(s.kept, func(k keptFrame) bool {
@@ -234,42 +189,17 @@ func (s *survey) dropVoid() {
 	})
 	for i := range s.kept {
 		k := &s.kept[i]
-		k.sure = k.version || termAt(s.terms, k.index) != 0
+		k.sure = k.version || format.TermAt(s.terms, k.index) != 0
 	}
 	maps.DeleteFunc(s.told, func(at uint64, k knownEntry) bool { return k.version || otherTerm(at, k.term) })
 }
 
-// findLost works out what is lost where all versions are known: they, and each entry above Raft's floor. Another one below it matters to
-// nobody.
+// findLost works out what is lost where all versions are known: they, and each entry above Raft's floor. Another one
+// below it matters to nobody.
 func (s *survey) findLost(v view, floor uint64) {
-	s.lost = s.lost[:0]
 	for at := max(v.first, floor+1); at <= v.through; at++ {
 		if s.have[at] == nil {
 			s.lost = append(s.lost, IndexRange{at, at})
-		}
-	}
-}
-
-// askRequests adds the indexes at which remembered requests may have stood that bad bytes have hit.
-func (s *survey) askRequests(gaps []gap, floor uint64) {
-	for _, g := range gaps {
-		if last := min(g.after-1, floor); g.bytes >= requestFrameBytes && g.before < last {
-			s.lost = append(s.lost, IndexRange{g.before + 1, last})
-		}
-	}
-}
-
-// guessLost works out what may be lost where only the whole frames tell what was there.
-func (s *survey) guessLost(v view, gaps []gap) {
-	for _, g := range gaps {
-		if g.after <= g.before { // the log was cut here: of what stands before, anything may be void
-			s.lost = append(s.lost, IndexRange{v.first, v.through})
-			continue
-		}
-		for at := g.before + 1; at < g.after && at <= v.through; at++ {
-			if s.have[at] == nil {
-				s.lost = append(s.lost, IndexRange{at, at})
-			}
 		}
 	}
 }
@@ -292,7 +222,7 @@ func (s *survey) term(at uint64) uint64 {
 	if k := s.known[at]; k.term != 0 {
 		return k.term
 	}
-	return termAt(s.terms, at)
+	return format.TermAt(s.terms, at)
 }
 
 // ranges is what is to be fetched.
@@ -304,31 +234,17 @@ func (s *survey) ranges() []IndexRange {
 }
 
 // replaceTerms puts other runs in the place of those from first to through.
-func replaceTerms(runs, other []TermRun, first, through uint64) []TermRun {
-	var out []TermRun
-	add := func(r TermRun) {
-		if n := len(out); n == 0 || out[n-1].Term < r.Term {
-			out = append(out, r)
-		}
-	}
-	behind := uint64(0) // term of what follows
-	for _, r := range runs {
-		if r.FirstIndex < first {
-			add(r)
-		}
-		if r.FirstIndex <= through+1 {
-			behind = r.Term
-		}
-	}
+func replaceTerms(runs, other []format.TermRun, first, through uint64) []format.TermRun {
+	out := slices.Clone(format.CutTerms(runs, first))
 	for _, r := range other {
-		add(r)
+		out = format.AddTerm(out, r.FirstIndex, r.Term)
 	}
-	if behind != 0 {
-		add(TermRun{FirstIndex: through + 1, Term: behind})
+	if behind := format.TermAt(runs, through+1); behind != 0 {
+		out = format.AddTerm(out, through+1, behind)
 	}
 	for _, r := range runs {
 		if r.FirstIndex > through {
-			add(r)
+			out = format.AddTerm(out, r.FirstIndex, r.Term)
 		}
 	}
 	return out

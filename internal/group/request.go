@@ -1,14 +1,14 @@
 package group
 
 import (
-	"encoding/binary"
 	"sync"
 	"time"
 )
 
-// RequestWindow says how long the request ids of writes are remembered: for Age and for Writes further writes of the group, whichever ends
-// first, but in any case for AgeMin or WritesMax further writes, whichever ends first. Ages are measured by the clock of the process that
-// remembers, which no change of the machine's time touches, from when it applied the write, or was started.
+// RequestWindow says how long the request ids of writes are remembered: for Age and for Writes further writes of the
+// group, whichever ends first, but in any case for AgeMin or WritesMax further writes, whichever ends first. Ages are
+// measured by the clock of the process that remembers, which no change of the machine's time touches, from when it
+// applied the write, or was started.
 type RequestWindow struct {
 	Age       time.Duration
 	Writes    int
@@ -16,76 +16,17 @@ type RequestWindow struct {
 	WritesMax int
 }
 
-// DefaultRequestWindow is what api/sheaf/record/v1/record.proto promises. AgeMin is longer than gateways and clients repeat a call.
+// DefaultRequestWindow is what api/sheaf/record/v1/record.proto promises. AgeMin is longer than gateways and clients
+// repeat a call.
 var DefaultRequestWindow = RequestWindow{Age: 10 * time.Minute, Writes: 1 << 16, AgeMin: 2 * time.Minute, WritesMax: 1 << 20}
 
 const (
-	// commitStepMax is how much time one entry lets pass in the log at most, see Log.RecentRequests: the commit times of a log jump where
-	// the clock of a leader is set, or another machine with another clock comes to lead.
+	// commitStepMax is how much time one entry lets pass in the log at most, see Log.RecentRequests: the commit times
+	// of a log jump where the clock of a leader is set, or another machine with another clock comes to lead.
 	commitStepMax = 10 * time.Second
 	// clockErrorMax is how wrong the clocks of machines may be for requests to be remembered over a start.
 	clockErrorMax = 24 * time.Hour
 )
-
-// Request is what is remembered of a put or delete by its request id: its result, and what tells whether another write is the same one.
-type Request struct {
-	RequestID  [16]byte
-	ID         int64
-	Index      uint64
-	CommitTime int64 // Unix ns
-	Delete     bool
-	CRC32C     uint32 // of the record's whole data, also where a blob holds them; 0 of a delete
-}
-
-// RequestOf gives what is remembered of an applied put or delete, from it or from what compaction left of it.
-func RequestOf(e *Entry) Request {
-	r := Request{RequestID: e.RequestID, ID: e.ID, Index: e.Index, CommitTime: e.CommitTime, Delete: e.Kind == KindDelete}
-	switch {
-	case e.Kind == KindRequest:
-		r.Delete = Kind(e.Data[0]) == KindDelete
-		r.CRC32C = binary.LittleEndian.Uint32(e.Data[4:])
-	case e.Codec != CodecBlob:
-		r.CRC32C = checksum(e.Data)
-	default:
-		if ref, err := DecodeBlobRef(e.Data); err == nil {
-			r.CRC32C = ref.CRC32C
-		}
-	}
-	return r
-}
-
-// The data of a KindRequest:
-//
-//	0      1      4     8
-//	├ kind ┼ zero ┼ CRC ┤
-//
-// kind is that of the write, CRC that of the record's whole data; 0 of a delete.
-const requestDataBytes = 8
-
-// requestFrameBytes is the length of the frame of a KindRequest.
-const requestFrameBytes = FrameHeaderBytes + requestDataBytes
-
-// requestEntry is what compaction leaves of a put or delete with a request id. Every copy of the group makes the same
-// one.
-func requestEntry(e *Entry) Entry {
-	r := RequestOf(e)
-	data := make([]byte, requestDataBytes)
-	data[0] = byte(e.Kind)
-	if !r.Delete {
-		binary.LittleEndian.PutUint32(data[4:], r.CRC32C)
-	}
-	return Entry{Kind: KindRequest, ID: e.ID, Index: e.Index, Term: e.Term, CommitTime: e.CommitTime, RequestID: e.RequestID, Data: data}
-}
-
-// isRequestData tells whether data is that of a KindRequest.
-func isRequestData(b []byte) bool {
-	return len(b) == requestDataBytes && isZero(b[1:4]) && (Kind(b[0]) == KindPut || Kind(b[0]) == KindDelete && isZero(b[4:]))
-}
-
-// IsSame tells whether another write under the same request id is this one.
-func (r *Request) IsSame(other *Request) bool {
-	return r.ID == other.ID && r.Delete == other.Delete && r.CRC32C == other.CRC32C
-}
 
 // ages knows how long ago entries were applied in this process, by its monotonic clock. Safe for concurrent use.
 type ages struct {
@@ -130,7 +71,8 @@ func (a *ages) through(age time.Duration) uint64 {
 	return 0
 }
 
-// forgotten gives the last index up to which no request id is remembered any more, by any replica that takes it from this log.
+// forgotten gives the last index up to which no request id is remembered any more, by any replica that takes it from
+// this log.
 func (l *Log) forgotten(w RequestWindow) uint64 {
 	applied := l.applied.Load()
 	behind := func(writes int) uint64 { return applied - min(applied, uint64(writes)) }

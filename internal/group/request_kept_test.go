@@ -9,6 +9,8 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/fsck"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -16,7 +18,7 @@ import (
 func (d *logDriver) overwrite(times, dataBytes int) {
 	d.t.Helper()
 	for i := range times {
-		d.put(Entry{ID: 1, Data: payload(int64(i), dataBytes), RequestID: [16]byte{1, byte(i), byte(i >> 8)}})
+		d.put(format.Entry{ID: 1, Data: payload(int64(i), dataBytes), RequestID: [16]byte{1, byte(i), byte(i >> 8)}})
 	}
 }
 
@@ -38,18 +40,18 @@ func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 		t.Run(residency.String(), func(t *testing.T) {
 			d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 256<<10))
 			d.overwrite(100, 10_000)
-			d.put(Entry{Kind: KindDelete, ID: 2, RequestID: [16]byte{2}}, Entry{ID: 2, Data: []byte("x"), RequestID: [16]byte{3}}, Entry{ID: 3})
+			d.put(format.Entry{Kind: format.KindDelete, ID: 2, RequestID: [16]byte{2}}, format.Entry{ID: 2, Data: []byte("x"), RequestID: [16]byte{3}}, format.Entry{ID: 3})
 			content := payload(9, 100_000)
 			ref, err := writeBlobOf(d.log, content)
 			ok(t, err)
-			d.put(Entry{ID: 4, Codec: CodecBlob, Data: ref.Encode(), RequestID: [16]byte{4}}, Entry{ID: 4, RequestID: [16]byte{5}}, Entry{ID: 5})
+			d.put(format.Entry{ID: 4, Codec: format.CodecBlob, Data: ref.Encode(), RequestID: [16]byte{4}}, format.Entry{ID: 4, RequestID: [16]byte{5}}, format.Entry{ID: 5})
 			want := d.requests()
 			if len(want) != 104 {
 				t.Fatalf("%d requests before", len(want))
 			}
 			d.compact()
 			d.log.hints.Wait()
-			if got, most := d.onDisk(), int64(10_000+104*requestFrameBytes+12*blockBytes); got > most {
+			if got, most := d.onDisk(), int64(10_000+104*format.RequestFrameBytes+12*format.BlockBytes); got > most {
 				t.Errorf("%d bytes on disk, want at most %d", got, most)
 			}
 			for _, how := range []string{"after the compaction", "after a start", "after a start without hints"} {
@@ -60,10 +62,10 @@ func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 				ok(t, d.log.Close(true))
 				if how == "after a start" {
 					for _, s := range d.log.w.manifest.Segments {
-						_ = d.opts.FS.Remove(d.opts.Dir + "/" + HintName(s.Number))
+						_ = d.opts.FS.Remove(d.opts.Dir + "/" + format.HintName(s.Number))
 					}
 				}
-				report, err := VerifyDir(t.Context(), d.opts.FS, d.opts.Dir, nil)
+				report, err := fsck.VerifyDir(t.Context(), d.opts.FS, d.opts.Dir, nil)
 				if err != nil || len(report.Damages) > 0 {
 					t.Errorf("%s: %v, %+v", how, err, report.Damages)
 				}
@@ -88,7 +90,7 @@ func TestRememberedRequestsGoWithTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 		d.overwrite(200, 2000)
-		d.put(Entry{ID: 1})
+		d.put(format.Entry{ID: 1})
 		d.compact()
 		if n := len(d.requests()); n != 200 {
 			t.Fatalf("%d requests", n)
@@ -108,19 +110,19 @@ func TestRememberedRequestsGoWithTheirTime(t *testing.T) {
 }
 
 func TestTheEntryOfARequestIsCheckedAsOthersAre(t *testing.T) {
-	put := Entry{Kind: KindPut, ID: 7, Index: 3, Term: 2, CommitTime: 9, Timestamp: 5, RequestID: [16]byte{1}, Data: []byte("data"), Attributes: []byte("\x01\x00\x00\x00\x00\x00k")}
-	e := requestEntry(&put)
-	if RequestOf(&e) != RequestOf(&put) {
-		t.Errorf("%+v of %+v", RequestOf(&e), RequestOf(&put))
+	put := format.Entry{Kind: format.KindPut, ID: 7, Index: 3, Term: 2, CommitTime: 9, Timestamp: 5, RequestID: [16]byte{1}, Data: []byte("data"), Attributes: []byte("\x01\x00\x00\x00\x00\x00k")}
+	e := format.RequestEntry(&put)
+	if format.RequestOf(&e) != format.RequestOf(&put) {
+		t.Errorf("%+v of %+v", format.RequestOf(&e), format.RequestOf(&put))
 	}
 	ok(t, e.Check())
-	for what, change := range map[string]func(*Entry){
-		"without a request id": func(e *Entry) { e.RequestID = [16]byte{} },
-		"with a timestamp":     func(e *Entry) { e.Timestamp = 1 },
-		"with attributes":      func(e *Entry) { e.Attributes = []byte{0} },
-		"with less data":       func(e *Entry) { e.Data = e.Data[:7] },
-		"of a blob":            func(e *Entry) { e.Codec = CodecBlob },
-		"without an index":     func(e *Entry) { e.Index = 0 },
+	for what, change := range map[string]func(*format.Entry){
+		"without a request id": func(e *format.Entry) { e.RequestID = [16]byte{} },
+		"with a timestamp":     func(e *format.Entry) { e.Timestamp = 1 },
+		"with attributes":      func(e *format.Entry) { e.Attributes = []byte{0} },
+		"with less data":       func(e *format.Entry) { e.Data = e.Data[:7] },
+		"of a blob":            func(e *format.Entry) { e.Codec = format.CodecBlob },
+		"without an index":     func(e *format.Entry) { e.Index = 0 },
 	} {
 		bad := e
 		change(&bad)
@@ -134,18 +136,18 @@ func TestTheEntryOfARequestIsCheckedAsOthersAre(t *testing.T) {
 	} {
 		bad := e
 		bad.Data = data
-		frame := AppendFrame(nil, SegmentID{1}, 128, &bad)
-		if _, _, err := DecodeFrame(frame, SegmentID{1}, 128); err == nil {
+		frame := format.AppendFrame(nil, format.SegmentID{1}, 128, &bad)
+		if _, _, err := format.DecodeFrame(frame, format.SegmentID{1}, 128); err == nil {
 			t.Errorf("%s: the frame passes", what)
 		}
-		if _, err := DecodePayload(RaftEntry(&bad)); err == nil {
+		if _, err := format.DecodePayload(format.RaftEntry(&bad)); err == nil {
 			t.Errorf("%s: the payload passes", what)
 		}
 	}
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
-	d.put(Entry{ID: 1})
+	d.put(format.Entry{ID: 1})
 	e.Index, e.Term = d.last()+1, d.term
-	if err := d.log.Append(nil, []*raftpb.Entry{RaftEntry(&e)}); err == nil {
+	if err := d.log.Append(nil, []*raftpb.Entry{format.RaftEntry(&e)}); err == nil {
 		t.Error("a leader can append it")
 	}
 	ok(t, d.log.Close(false))

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -25,9 +27,9 @@ func TestRepairBringsRememberedRequestsBack(t *testing.T) {
 func testRepairOfRequests(t *testing.T, here, there bool, residency Residency) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	for i := range 12 {
-		e := Entry{ID: int64(i % 3), Data: payload(int64(i), 100+i), RequestID: [16]byte{1, byte(i)}}
+		e := format.Entry{ID: int64(i % 3), Data: payload(int64(i), 100+i), RequestID: [16]byte{1, byte(i)}}
 		if i == 5 {
-			e.Kind, e.Data = KindDelete, nil
+			e.Kind, e.Data = format.KindDelete, nil
 		}
 		if i == 7 {
 			e.RequestID = [16]byte{}
@@ -35,7 +37,7 @@ func testRepairOfRequests(t *testing.T, here, there bool, residency Residency) {
 		d.put(e)
 	}
 	ok(t, d.log.Seal())
-	d.put(Entry{ID: 9})
+	d.put(format.Entry{ID: 9})
 	d.log.hints.Wait()
 	b := &damageBed{mem: d.opts.FS.(*vfstest.Mem), opts: d.opts, names: d.names()}
 	twin := b.twin(t)
@@ -51,9 +53,9 @@ func testRepairOfRequests(t *testing.T, here, there bool, residency Residency) {
 	if len(want) != 11 {
 		t.Fatalf("%d requests", len(want))
 	}
-	var frames []FrameStep
+	var frames []segio.FrameStep
 	views := d.log.views(1, 12)
-	ok(t, d.log.frames(views[0], SegmentHeaderBytes, func(step *FrameStep) bool {
+	ok(t, d.log.frames(views[0], format.SegmentHeaderBytes, func(step *segio.FrameStep) bool {
 		frames = append(frames, *step)
 		return true
 	}))
@@ -64,7 +66,7 @@ func testRepairOfRequests(t *testing.T, here, there bool, residency Residency) {
 			"header":      func(b []byte) { b[f.Offset+30] ^= 1 },
 			"content":     func(b []byte) { b[f.Offset+f.Bytes-8] ^= 1 },
 			"several":     func(b []byte) { clear(b[f.Offset : frames[min(i+3, len(frames)-1)].Offset+8]) },
-			"all of them": func(b []byte) { clear(b[SegmentHeaderBytes:]) },
+			"all of them": func(b []byte) { clear(b[format.SegmentHeaderBytes:]) },
 		} {
 			disk := b.mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 			file := wholeFile(t, disk, s.path)
@@ -103,7 +105,7 @@ func wholeFile(t *testing.T, fs vfs.FS, name string) []byte {
 	size, err := f.Size()
 	ok(t, err)
 	b := make([]byte, size)
-	ok(t, readFull(f, b, 0))
+	ok(t, format.ReadFull(f, b, 0))
 	ok(t, f.Close())
 	return b
 }

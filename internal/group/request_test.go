@@ -11,11 +11,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // requests gives what a window is rebuilt from, by a clock that is right.
-func (d *logDriver) requests() []Request {
+func (d *logDriver) requests() []format.Request {
 	return slices.Collect(d.log.RecentRequests(DefaultRequestWindow, d.log.LastCommitTime()))
 }
 
@@ -41,12 +42,12 @@ func TestRequestsAreReadBackWithWhatTellsThemApart(t *testing.T) {
 	content := payload(9, 1000)
 	ref, err := writeBlobOf(d.log, content)
 	ok(t, err)
-	d.put(Entry{ID: 1}, Entry{ID: 7, Data: content, RequestID: [16]byte{1}}, Entry{Kind: KindDelete, ID: 8, RequestID: [16]byte{2}},
-		Entry{ID: 9, Codec: CodecBlob, Data: ref.Encode(), RequestID: [16]byte{3}})
-	d.put(Entry{ID: 1}) // it says that the others are committed
+	d.put(format.Entry{ID: 1}, format.Entry{ID: 7, Data: content, RequestID: [16]byte{1}}, format.Entry{Kind: format.KindDelete, ID: 8, RequestID: [16]byte{2}},
+		format.Entry{ID: 9, Codec: format.CodecBlob, Data: ref.Encode(), RequestID: [16]byte{3}})
+	d.put(format.Entry{ID: 1}) // it says that the others are committed
 	for range 2 {
-		got, crc := d.requests(), checksum(content)
-		want := []Request{
+		got, crc := d.requests(), format.Checksum(content)
+		want := []format.Request{
 			{RequestID: [16]byte{1}, ID: 7, CRC32C: crc}, {RequestID: [16]byte{2}, ID: 8, Delete: true}, {RequestID: [16]byte{3}, ID: 9, CRC32C: crc},
 		}
 		for i := range got {
@@ -72,25 +73,27 @@ func TestRequestsInASegmentThatCannotBeReadAreToldOf(t *testing.T) {
 	opts.Logger = slog.New(slog.NewTextHandler(&said, nil))
 	d := newDriver(t, opts)
 	for i := range 3 {
-		d.put(Entry{ID: 1, Data: []byte("a"), RequestID: [16]byte{byte(i + 1)}})
+		d.put(format.Entry{ID: 1, Data: []byte("a"), RequestID: [16]byte{byte(i + 1)}})
 		ok(t, d.log.Seal())
 	}
-	d.put(Entry{ID: 1}) // it says that the others are committed
+	d.put(format.Entry{ID: 1}) // it says that the others are committed
 	ok(t, d.log.Close(false))
 	d.load()
-	fault := disk.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpRead && path.Base(op.Name) == SegmentName(2) }})
+	fault := disk.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpRead && path.Base(op.Name) == format.SegmentName(2)
+	}})
 	if got := d.requested(); got != "13" || fault.Fired() == 0 {
 		t.Errorf("%d reads failed, and requests %q were read", fault.Fired(), got)
 	}
-	if !strings.Contains(said.String(), SegmentName(2)) || !strings.Contains(said.String(), "request ids could not be read") {
+	if !strings.Contains(said.String(), format.SegmentName(2)) || !strings.Contains(said.String(), "request ids could not be read") {
 		t.Errorf("said: %s", said.String())
 	}
 	fault.Remove()
 	ok(t, d.log.Close(false))
 }
 
-// How far back requests are read follows from the commit times of the log. A jump of these makes nothing old; where they stand still, the
-// number of writes bounds it.
+// How far back requests are read follows from the commit times of the log. A jump of these makes nothing old; where
+// they stand still, the number of writes bounds it.
 func TestRequestsAreReadBackAsFarAsTheyMayBeRemembered(t *testing.T) {
 	for name, c := range map[string]struct {
 		step  func(i int) time.Duration // before write i of 200
@@ -109,7 +112,7 @@ func TestRequestsAreReadBackAsFarAsTheyMayBeRemembered(t *testing.T) {
 			d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 			for i := range 200 {
 				d.time += int64(c.step(i))
-				d.put(Entry{ID: int64(i), Data: payload(1, 20), RequestID: [16]byte{1}})
+				d.put(format.Entry{ID: int64(i), Data: payload(1, 20), RequestID: [16]byte{1}})
 			}
 			w := RequestWindow{Age: time.Minute, Writes: 100, AgeMin: 10 * time.Second, WritesMax: 1000}
 			first := -1
@@ -129,12 +132,12 @@ func TestRequestsAreReadBackAsFarAsTheyMayBeRemembered(t *testing.T) {
 // By the machine's clock only what is older than a day beside the window is left out, and not read.
 func TestRequestsOfLongAgoAreNotRead(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
-	d.put(Entry{ID: 1, RequestID: [16]byte{1}})
+	d.put(format.Entry{ID: 1, RequestID: [16]byte{1}})
 	early := d.log.LastCommitTime()
 	ok(t, d.log.Seal())
 	d.log.hints.Wait()
 	d.time += int64(time.Second)
-	d.put(Entry{ID: 2, RequestID: [16]byte{2}})
+	d.put(format.Entry{ID: 2, RequestID: [16]byte{2}})
 	late := d.log.LastCommitTime()
 	if from := d.log.firstSince(1, d.last(), early+1); from <= 1 {
 		t.Errorf("reads from index %d, although the first segment is older", from)
@@ -155,11 +158,11 @@ func TestRequestsOfLongAgoAreNotRead(t *testing.T) {
 // A segment of which compaction left nothing does not say how old those before it are.
 func TestRequestsBeforeAnEmptySegment(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
-	d.put(Entry{ID: 1, RequestID: [16]byte{1}})
+	d.put(format.Entry{ID: 1, RequestID: [16]byte{1}})
 	ok(t, d.log.Seal())
-	d.put(Entry{ID: 9}, Entry{ID: 9})
+	d.put(format.Entry{ID: 9}, format.Entry{ID: 9})
 	ok(t, d.log.Seal())
-	d.put(Entry{ID: 9})
+	d.put(format.Entry{ID: 9})
 	if dropped := d.compact(); dropped < 2 {
 		t.Fatalf("%d dropped", dropped)
 	}
@@ -179,9 +182,9 @@ func TestCompactKeepsRequestsThatMayBeAskedAgain(t *testing.T) {
 		opts.Now = func() time.Time { return time.Now().Add(clock) }
 		d := newDriver(t, opts)
 		for i := range byte(5) {
-			d.put(Entry{ID: 1, Data: []byte("x"), RequestID: [16]byte{i + 1}})
+			d.put(format.Entry{ID: 1, Data: []byte("x"), RequestID: [16]byte{i + 1}})
 		}
-		d.put(Entry{ID: 2})
+		d.put(format.Entry{ID: 2})
 		for range 3 {
 			clock += time.Hour
 			d.compact()
@@ -192,7 +195,7 @@ func TestCompactKeepsRequestsThatMayBeAskedAgain(t *testing.T) {
 		}
 		ok(t, d.log.Close(false))
 		d.load() // it does not know how old they are
-		d.put(Entry{ID: 3})
+		d.put(format.Entry{ID: 3})
 		time.Sleep(DefaultRequestWindow.Age - time.Second)
 		if d.compact(); d.requested() != "12345" {
 			t.Fatalf("requests %s, too soon after the start", d.requested())
@@ -209,11 +212,11 @@ func TestCompactKeepsRequestsThatMayBeAskedAgain(t *testing.T) {
 func TestCompactKeepsTombstonesThatMayBeAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
-		d.put(Entry{ID: 5, Data: []byte("x")})
-		d.put(Entry{Kind: KindDelete, ID: 5, RequestID: [16]byte{1}})
+		d.put(format.Entry{ID: 5, Data: []byte("x")})
+		d.put(format.Entry{Kind: format.KindDelete, ID: 5, RequestID: [16]byte{1}})
 		for range 3 {
 			d.compact()
-			d.put(Entry{ID: 6})
+			d.put(format.Entry{ID: 6})
 		}
 		ok(t, d.log.Close(false))
 		d.load()
@@ -235,7 +238,7 @@ func TestForgottenBoundsTheNumberOfRequests(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 		w := RequestWindow{Age: 10 * time.Minute, Writes: 10, AgeMin: 2 * time.Minute, WritesMax: 100}
 		for range 50 {
-			d.put(Entry{ID: 1})
+			d.put(format.Entry{ID: 1})
 			time.Sleep(time.Second)
 		}
 		last := d.last()
@@ -251,7 +254,7 @@ func TestForgottenBoundsTheNumberOfRequests(t *testing.T) {
 			}
 		}
 		for range 200 {
-			d.put(Entry{ID: 1})
+			d.put(format.Entry{ID: 1})
 		}
 		if got, want := d.log.forgotten(w), d.last()-100; got != want {
 			t.Errorf("forgotten up to %d, want %d", got, want)

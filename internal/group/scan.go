@@ -7,12 +7,13 @@ import (
 	"math"
 	"time"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/index"
 )
 
 // Snapshots: a scan sees the newest version of every record as of the snapshot. Compaction keeps what open snapshots
-// need; a snapshot that holds back too much, or was not used for its time to live, expires. Where room is short, the shard
-// gives snapshots up before that (Scans, CloseScan).
+// need; a snapshot that holds back too much, or was not used for its time to live, expires. Where room is short, the
+// shard gives snapshots up before that (Scans, CloseScan).
 
 // snapshotHeldPart of the stored bytes, and at least snapshotHeldMin, is what one snapshot may hold back.
 const (
@@ -208,7 +209,7 @@ func (l *Log) ScanSplits(id ScanID, splitBytes int64) ([]uint64, error) {
 		bytes = 0
 	}
 	for _, v := range views {
-		before := int64(SegmentHeaderBytes)
+		before := int64(format.SegmentHeaderBytes)
 		for _, c := range l.splitPoints(v, splitBytes) {
 			if bytes += c.offset - before; bytes >= splitBytes {
 				add(c.index - 1)
@@ -231,10 +232,10 @@ func (l *Log) splitPoints(v view, splitBytes int64) []checkpoint {
 		return l.checkpointsOf(v)
 	}
 	var out []checkpoint
-	next := int64(SegmentHeaderBytes)
-	for i, place := range v.rows.places {
+	next := int64(format.SegmentHeaderBytes)
+	for i, place := range v.rows.Places {
 		if offset := index.Loc(place).Offset(); offset >= next {
-			out = append(out, checkpoint{index: v.first + uint64(v.rows.indexes[i]), offset: offset})
+			out = append(out, checkpoint{index: v.first + uint64(v.rows.Indexes[i]), offset: offset})
 			next = offset + splitBytes
 		}
 	}
@@ -243,8 +244,8 @@ func (l *Log) splitPoints(v view, splitBytes int64) []checkpoint {
 
 // Scan gives the records of the snapshot with an index in (after, through], in order of the index, superseded and
 // deleted ones left out. The record is valid until the next step. A damaged entry is given as a *DamageError and the
-// scan goes on; so is, in the place of a record, the damage that may have hit a newer version of that one: what Get refuses, Scan leaves
-// out. It locks nothing for long.
+// scan goes on; so is, in the place of a record, the damage that may have hit a newer version of that one: what Get
+// refuses, Scan leaves out. It locks nothing for long.
 func (l *Log) Scan(ctx context.Context, id ScanID, after, through uint64, metadataOnly bool) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		c := &scanCursor{log: l, id: id, next: after + 1, through: through, metadataOnly: metadataOnly, yield: yield}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/index"
 )
 
@@ -45,8 +47,8 @@ func (c *scanCursor) run(ctx context.Context) {
 	}
 }
 
-// rest gives the damage that the walk over the frames did not meet, as that of a segment whose end is gone, where it may have hit what the
-// scan was to give.
+// rest gives the damage that the walk over the frames did not meet, as that of a segment whose end is gone, where it
+// may have hit what the scan was to give.
 func (c *scanCursor) rest(first uint64) {
 	l := c.log
 	if l.damaged.Load() == 0 || l.opts.UnsafeScan {
@@ -56,7 +58,7 @@ func (c *scanCursor) rest(first uint64) {
 	damages := slices.Clone(l.state.damages)
 	l.mu.RUnlock()
 	for _, d := range damages {
-		if d.IDsUnknown && d.IndexFirst <= c.through && first <= d.IndexLast && !c.tell(&DamageError{Damage: *d}) {
+		if d.IDsUnknown && d.IndexFirst <= c.through && first <= d.IndexLast && !c.tell(&format.DamageError{Damage: *d}) {
 			return
 		}
 	}
@@ -79,12 +81,12 @@ func (c *scanCursor) step(ctx context.Context) bool {
 	defer v.unpin()
 	v.scan, c.again, c.seenAt = true, false, 0
 	steps := 0
-	var pass func(*FrameStep) bool
+	var pass func(*segio.FrameStep) bool
 	if v.image != nil && l.damaged.Load() == 0 {
 		// Every byte in memory was checked when it came there. A superseded version is not gone over a second time.
-		pass = func(step *FrameStep) bool { return c.unwanted(v, step) }
+		pass = func(step *segio.FrameStep) bool { return c.unwanted(v, step) }
 	}
-	err := l.framesOf(v, l.startOf(v, max(c.next, v.first)), l.boundOf(v, c.through), pass, func(step *FrameStep) bool {
+	err := l.framesOf(v, l.startOf(v, max(c.next, v.first)), l.boundOf(v, c.through), pass, func(step *segio.FrameStep) bool {
 		if steps++; steps%scanUseSteps == 0 {
 			if !c.use(ctx) {
 				return false
@@ -130,9 +132,9 @@ func (c *scanCursor) fail(err error) {
 }
 
 // unwanted tells by its header that a frame is none that the caller gets, so that its content does not matter.
-func (c *scanCursor) unwanted(v view, step *FrameStep) bool {
+func (c *scanCursor) unwanted(v view, step *segio.FrameStep) bool {
 	e := &step.Entry
-	if e.Kind != KindPut || e.Index < c.next || e.Index > c.through {
+	if e.Kind != format.KindPut || e.Index < c.next || e.Index > c.through {
 		return true
 	}
 	c.seenAt, c.seen = step.Offset, c.log.sees(c.id, v.segment, e.ID, v.place(step.Offset, step.Bytes, false))
@@ -140,21 +142,21 @@ func (c *scanCursor) unwanted(v view, step *FrameStep) bool {
 }
 
 // frame gives one frame to the caller where the snapshot sees it. False: read no further in this segment.
-func (c *scanCursor) frame(v view, step *FrameStep) bool {
+func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
 	e := &step.Entry
 	switch step.Status {
-	case FrameWhole:
-	case FramePassed:
+	case segio.FrameWhole:
+	case segio.FramePassed:
 		return true
-	case FrameContent:
-		if e.Index < c.next || e.Index > c.through || !e.Kind.isVersion() {
+	case segio.FrameContent:
+		if e.Index < c.next || e.Index > c.through || !e.Kind.IsVersion() {
 			return true
 		}
 		return c.damaged(v, step)
 	default:
 		return c.damaged(v, step)
 	}
-	if e.Kind != KindPut || e.Index < c.next || e.Index > c.through {
+	if e.Kind != format.KindPut || e.Index < c.next || e.Index > c.through {
 		return true
 	}
 	loc := v.place(step.Offset, step.Bytes, false)
@@ -174,7 +176,7 @@ func (c *scanCursor) frame(v view, step *FrameStep) bool {
 	}
 	if c.log.damaged.Load() > 0 && !c.log.opts.UnsafeScan {
 		// What Get refuses is not told here: a newer version may be among the bad bytes.
-		var doubt *DamageError
+		var doubt *format.DamageError
 		if errors.As(c.log.doubt(e.ID, e.Index), &doubt) {
 			c.next = e.Index + 1
 			return c.tell(doubt)
@@ -192,10 +194,10 @@ func (c *scanCursor) frame(v view, step *FrameStep) bool {
 }
 
 // damaged notes bad bytes, gives them to the caller and goes on.
-func (c *scanCursor) damaged(v view, step *FrameStep) bool {
+func (c *scanCursor) damaged(v view, step *segio.FrameStep) bool {
 	d := v.damage(c.log.opts.Identity.Name, step)
 	c.log.noteDamage(d)
-	damage := &DamageError{Damage: d}
+	damage := &format.DamageError{Damage: d}
 	if len(d.IDs) == 1 {
 		damage.ID = d.IDs[0]
 	}
@@ -203,7 +205,7 @@ func (c *scanCursor) damaged(v view, step *FrameStep) bool {
 }
 
 // tell gives damage to the caller, each place once. False: the caller wants no more.
-func (c *scanCursor) tell(damage *DamageError) bool {
+func (c *scanCursor) tell(damage *format.DamageError) bool {
 	place := damagePlace{damage.Damage.File, damage.Damage.Offset}
 	if c.given[place] {
 		return true

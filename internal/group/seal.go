@@ -3,11 +3,11 @@ package group
 import (
 	"errors"
 	"fmt"
-	"math"
 	"path"
 	"slices"
 	"sort"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/index"
 )
 
@@ -29,14 +29,15 @@ func (l *Log) seal() error {
 	if err := l.settle(); err != nil {
 		return err
 	}
-	if l.w.end == SegmentHeaderBytes {
+	if l.w.end == format.SegmentHeaderBytes {
 		return nil
 	}
 	return l.roll(l.state.last+1, 0)
 }
 
 // roll seals the active segment and begins the next one, whose first index is given and which will hold bytes at least;
-// entries from there on are void. The caller holds wmu. docs/format.md, write path: (1) sync, (2) exact size, (3) next segment, (4) manifest.
+// entries from there on are void. The caller holds wmu. docs/format.md, write path: (1) sync, (2) exact size, (3) next
+// segment, (4) manifest.
 func (l *Log) roll(first uint64, bytes int64) error {
 	w := &l.w
 	old := w.active
@@ -49,7 +50,7 @@ func (l *Log) roll(first uint64, bytes int64) error {
 	if w.allocated != w.end {
 		file := old.file.Load()
 		if err := file.Truncate(w.end); err != nil {
-			return noSpace(err)
+			return format.NoSpace(err)
 		}
 		w.allocated = w.end
 		if err := file.Sync(); err != nil {
@@ -63,7 +64,7 @@ func (l *Log) roll(first uint64, bytes int64) error {
 	}
 	sealed := old.manifest()
 	sealed.Bytes, sealed.LastIndex = w.end, w.last
-	err = l.writeManifest(func(m *Manifest) {
+	err = l.writeManifest(func(m *format.Manifest) {
 		m.Segments = append(m.Segments[:len(m.Segments)-1], sealed, next.manifest())
 		m.HardState = l.hardForManifest()
 	})
@@ -87,17 +88,17 @@ func (l *Log) roll(first uint64, bytes int64) error {
 // begin makes a new, empty segment the active one. The caller holds wmu and mu.
 func (l *Log) begin(next *segment, first uint64) {
 	w, st := &l.w, &l.state
-	w.active, w.end, w.allocated, w.last = next, SegmentHeaderBytes, SegmentHeaderBytes, first-1
+	w.active, w.end, w.allocated, w.last = next, format.SegmentHeaderBytes, format.SegmentHeaderBytes, first-1
 	w.journaled, w.started, w.batch = 0, 0, nil
 	w.opened, w.inherited = 0, false
-	st.end, st.syncedEnd, st.syncedLast = SegmentHeaderBytes, SegmentHeaderBytes, first-1
+	st.end, st.syncedEnd, st.syncedLast = format.SegmentHeaderBytes, format.SegmentHeaderBytes, first-1
 	st.segments = append(slices.Clip(st.segments), next)
 	l.cutState(first)
 	l.publishSegments()
 }
 
-// replaceSegments cuts the log below the active segment: segments that are void as a whole leave the manifest, a new one
-// begins. The caller holds wmu.
+// replaceSegments cuts the log below the active segment: segments that are void as a whole leave the manifest, a new
+// one begins. The caller holds wmu.
 func (l *Log) replaceSegments(first uint64, bytes int64) error {
 	next, err := l.createSegment(first, bytes)
 	if err != nil {
@@ -106,7 +107,7 @@ func (l *Log) replaceSegments(first uint64, bytes int64) error {
 	l.mu.RLock()
 	keep := sort.Search(len(l.state.segments), func(i int) bool { return l.state.segments[i].first >= first })
 	l.mu.RUnlock()
-	err = l.writeManifest(func(m *Manifest) {
+	err = l.writeManifest(func(m *format.Manifest) {
 		m.Segments = append(m.Segments[:keep], next.manifest())
 		m.HardState = l.hardForManifest()
 	})
@@ -131,7 +132,7 @@ func (l *Log) replaceSegments(first uint64, bytes int64) error {
 func (l *Log) retireSegment(s *segment) {
 	s.retired = func() {
 		l.removeFile(path.Base(s.path))
-		l.removeFile(HintName(s.number))
+		l.removeFile(format.HintName(s.number))
 	}
 	s.unpin()
 }
@@ -183,17 +184,17 @@ func (l *Log) writeHint(s *segment) error {
 	if rows != nil && s.incomplete {
 		return nil // the next load reads the segment, and finds the damage again
 	}
-	var h *Hint
+	var h *format.Hint
 	if rows == nil {
 		var err error
-		if h, err = ReadHint(l.fs, l.dir, m); errors.Is(err, ErrCorrupt) {
+		if h, err = format.ReadHint(l.fs, l.dir, m); errors.Is(err, format.ErrCorrupt) {
 			h, err = l.remakeHint(s, m)
 		}
 		if err != nil {
 			return err
 		}
 	} else {
-		h = rows.hint(m, terms)
+		h = rows.Hint(m, terms)
 	}
 	unknown := s.used.notInHint()
 	for i, place := range h.Places {
@@ -201,7 +202,7 @@ func (l *Log) writeHint(s *segment) error {
 			h.SetUsed(i, false)
 		}
 	}
-	if err := WriteHint(l.fs, l.dir, s.number, h); err != nil {
+	if err := format.WriteHint(l.fs, l.dir, s.number, h); err != nil {
 		return err
 	}
 	s.used.written(unknown)
@@ -211,46 +212,8 @@ func (l *Log) writeHint(s *segment) error {
 	return nil
 }
 
-// hint makes the hint of a sealed segment, all rows used.
-func (r *rowTable) hint(m ManifestSegment, terms []TermRun) *Hint {
-	n := len(r.ids)
-	type key struct {
-		hash  uint64
-		place uint64
-		row   int32
-	}
-	keys := make([]key, n)
-	for i, id := range r.ids {
-		keys[i] = key{index.Hash(id), r.places[i], int32(i)}
-	}
-	slices.SortFunc(keys, func(a, b key) int {
-		switch {
-		case a.hash < b.hash || a.hash == b.hash && a.place < b.place:
-			return -1
-		case a == b:
-			return 0
-		}
-		return 1
-	})
-	h := &Hint{
-		Segment: m.ID, FirstIndex: m.FirstIndex, LastIndex: m.LastIndex, LastCommit: r.lastCommit, Bytes: m.Bytes, Requests: r.requests,
-		IDs: make([]int64, n), Places: make([]uint64, n), Indexes: make([]uint32, n), Used: make([]uint64, (n+63)/64),
-		Terms: terms, Blobs: r.blobs,
-	}
-	for i, k := range keys {
-		h.IDs[i], h.Places[i], h.Indexes[i] = r.ids[k.row], r.places[k.row], r.indexes[k.row]
-	}
-	for i := range h.Used {
-		h.Used[i] = math.MaxUint64
-	}
-	if n%64 != 0 {
-		h.Used[n/64] = 1<<(n%64) - 1
-	}
-	return h
-}
-
 // termsOf gives the term runs of a sealed segment. The caller holds mu.
-func (l *Log) termsOf(s *segment) []TermRun {
+func (l *Log) termsOf(s *segment) []format.TermRun {
 	if s.terms != nil || s.last < s.first {
 		return s.terms
 	}
@@ -258,15 +221,14 @@ func (l *Log) termsOf(s *segment) []TermRun {
 }
 
 // termsWithin gives the term runs between two indexes. The caller holds mu.
-func (l *Log) termsWithin(first, last uint64) []TermRun {
-	var out []TermRun
-	for i, run := range l.state.terms {
-		end := uint64(math.MaxUint64)
-		if i+1 < len(l.state.terms) {
-			end = l.state.terms[i+1].FirstIndex - 1
-		}
-		if run.FirstIndex <= last && end >= first {
-			out = append(out, TermRun{FirstIndex: max(run.FirstIndex, first), Term: run.Term})
+func (l *Log) termsWithin(first, last uint64) []format.TermRun {
+	var out []format.TermRun
+	if term := format.TermAt(l.state.terms, first); term != 0 {
+		out = format.AddTerm(out, first, term)
+	}
+	for _, run := range l.state.terms {
+		if first < run.FirstIndex && run.FirstIndex <= last {
+			out = append(out, run)
 		}
 	}
 	return out

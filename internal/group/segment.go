@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"io"
 	"path"
-	"sort"
 	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/index"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -18,12 +19,12 @@ import (
 // segment is one segment file while the log is open. It is shared by the list of the log and by readers, who pin it;
 // the last one to leave closes the file and frees the memory.
 //
-// Ordinals: a segment takes an even one, rising by two in order of the log. What compaction writes in its place takes the
-// odd one beside it, and the next rewrite the even one again. So the old and the new place of an entry never look the
-// same, and the order of places stays that of the log.
+// Ordinals: a segment takes an even one, rising by two in order of the log. What compaction writes in its place takes
+// the odd one beside it, and the next rewrite the even one again. So the old and the new place of an entry never look
+// the same, and the order of places stays that of the log.
 type segment struct {
 	number  uint64
-	id      SegmentID
+	id      format.SegmentID
 	first   uint64
 	ordinal uint32
 	fs      vfs.FS
@@ -34,24 +35,24 @@ type segment struct {
 
 	fileMu sync.Mutex
 	file   atomic.Pointer[openFile] // opened at the first read; the active one from its begin
-	cold   *coldFile                // reads past the page cache; nil: none. Set before the segment is published
+	cold   *segio.ColdFile          // reads past the page cache; nil: none. Set before the segment is published
 
-	// image is the content of the file in Resident residency, from its first byte to its end or, for the active one, with
-	// room behind; nil: read the file. Set before the segment is published.
+	// image is the content of the file in Resident residency, from its first byte to its end or, for the active one,
+	// with room behind; nil: read the file. Set before the segment is published.
 	image []byte
 	free  func() // gives the image back; nil: nothing to do
 
 	// last and bytes are those of ManifestSegment: 0 while active. Guarded by Log.mu.
 	last  uint64
 	bytes int64
-	// rows are the puts and deletes in order of place: those of the active segment, and of a sealed one until its hint is
-	// written. Nil: read the hint. Guarded by Log.mu; what is in it never changes, only its length.
-	rows *rowTable
-	// incomplete: rows lack entries that bad bytes have hit. A hint made of them would hide the damage from the next load. Set
-	// before the segment is published.
+	// rows are the puts and deletes in order of place: those of the active segment, and of a sealed one until its hint
+	// is written. Nil: read the hint. Guarded by Log.mu; what is in it never changes, only its length.
+	rows *format.Rows
+	// incomplete: rows lack entries that bad bytes have hit. A hint made of them would hide the damage from the next
+	// load. Set before the segment is published.
 	incomplete bool
-	moving     bool      // its entries are on their way to another segment. Guarded by Log.mu
-	terms      []TermRun // of all entries, where they were read from the segment; nil: ask the log. Guarded by Log.mu
+	moving     bool             // its entries are on their way to another segment. Guarded by Log.mu
+	terms      []format.TermRun // of all entries, where they were read from the segment; nil: ask the log. Guarded by Log.mu
 	used       usedFlags
 	// rowCount is the number of puts and deletes once that is known; 0 before.
 	rowCount atomic.Int64
@@ -72,24 +73,24 @@ type checkpoint struct {
 	offset int64
 }
 
-func newSegment(fs vfs.FS, dir string, m ManifestSegment, ordinal uint32) *segment {
+func newSegment(fs vfs.FS, dir string, m format.ManifestSegment, ordinal uint32) *segment {
 	s := &segment{
 		number: m.Number, id: m.ID, first: m.FirstIndex, last: m.LastIndex, bytes: m.Bytes,
-		ordinal: ordinal, fs: fs, path: path.Join(dir, SegmentName(m.Number)),
+		ordinal: ordinal, fs: fs, path: path.Join(dir, format.SegmentName(m.Number)),
 	}
 	s.refs.Store(1)
 	return s
 }
 
 // manifest is what the manifest says of the segment. The caller holds Log.mu or Log.wmu.
-func (s *segment) manifest() ManifestSegment {
-	return ManifestSegment{Number: s.number, ID: s.id, FirstIndex: s.first, LastIndex: s.last, Bytes: s.bytes}
+func (s *segment) manifest() format.ManifestSegment {
+	return format.ManifestSegment{Number: s.number, ID: s.id, FirstIndex: s.first, LastIndex: s.last, Bytes: s.bytes}
 }
 
 // counted notes what a table says of how many entries the segment has.
-func (s *segment) counted(r *rowTable) {
-	s.rowCount.Store(int64(len(r.ids)))
-	s.requestCount.Store(int64(r.requests))
+func (s *segment) counted(r *format.Rows) {
+	s.rowCount.Store(int64(len(r.IDs)))
+	s.requestCount.Store(int64(r.Requests))
 }
 
 // pin keeps the segment usable until unpin; false where it is freed already.
@@ -114,7 +115,7 @@ func (s *segment) unpin() {
 		_ = f.Close() // read only, or synced: nothing is lost
 	}
 	if s.cold != nil {
-		s.cold.close()
+		s.cold.Close()
 	}
 	if s.free != nil {
 		s.free()
@@ -171,7 +172,7 @@ func (s *segment) read(buf []byte, offset int64) ([]byte, error) {
 
 // holds tells whether the image has room for bytes of frames.
 func (s *segment) holds(bytes int64) bool {
-	return s.image == nil || SegmentHeaderBytes+bytes <= int64(len(s.image))
+	return s.image == nil || format.SegmentHeaderBytes+bytes <= int64(len(s.image))
 }
 
 // place is where a frame of this segment stands.
@@ -258,91 +259,4 @@ func (u *usedFlags) notInHint() int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.unknown
-}
-
-// rowTable is the puts and deletes of a segment in order of place, column by column, without pointers.
-type rowTable struct {
-	ids     []int64
-	places  []uint64 // index.Loc with ordinal 0
-	indexes []uint32 // index - first index of the segment
-	blobs   []HintBlob
-	// lastCommit is the greatest commit time so far, syncedCommit that of what was synced.
-	lastCommit, syncedCommit int64
-	// requests is the number of entries of KindRequest, which have no row.
-	requests uint32
-}
-
-// isEmpty tells whether nothing of a log is in the segment that anybody may ask for.
-func (r *rowTable) isEmpty() bool { return len(r.ids) == 0 && r.requests == 0 }
-
-// addRequest takes in an entry of KindRequest.
-func (r *rowTable) addRequest(e *Entry) {
-	r.requests++
-	r.lastCommit = max(r.lastCommit, e.CommitTime)
-}
-
-func (r *rowTable) add(first uint64, e *Entry, offset, length int64) {
-	r.ids = append(r.ids, e.ID)
-	r.places = append(r.places, uint64(index.MakeLoc(0, offset, length, e.Kind == KindDelete)))
-	r.indexes = append(r.indexes, uint32(e.Index-first))
-	r.lastCommit = max(r.lastCommit, e.CommitTime)
-	if e.Codec == CodecBlob && e.Kind == KindPut {
-		if ref, err := DecodeBlobRef(e.Data); err == nil {
-			r.blobs = append(r.blobs, HintBlob{Index: e.Index, Ref: ref})
-		}
-	}
-}
-
-// cut drops the rows from an index on. The columns keep their memory: a reader may still look at what it has seen.
-func (r *rowTable) cut(first, from uint64) {
-	n := len(r.ids)
-	for n > 0 && first+uint64(r.indexes[n-1]) >= from {
-		n--
-	}
-	b := len(r.blobs)
-	for b > 0 && r.blobs[b-1].Index >= from {
-		b--
-	}
-	// The full slice expressions make the next add copy instead of writing below what a reader has seen.
-	r.ids, r.places, r.indexes, r.blobs = r.ids[:n:n], r.places[:n:n], r.indexes[:n:n], r.blobs[:b:b]
-}
-
-// synced notes that everything so far is on disk.
-func (r *rowTable) synced() { r.syncedCommit = r.lastCommit }
-
-// cutUnsynced drops the rows from an offset on, up to which the segment was synced.
-func (r *rowTable) cutUnsynced(first uint64, offset int64) {
-	r.lastCommit = r.syncedCommit
-	n := sort.Search(len(r.places), func(i int) bool { return index.Loc(r.places[i]).Offset() >= offset })
-	if n < len(r.ids) {
-		r.cut(first, first+uint64(r.indexes[n]))
-	}
-}
-
-// snapshot is a copy of the table that stays as it is.
-func (r *rowTable) snapshot() *rowTable {
-	c := *r
-	return &c
-}
-
-// memoryBytes is what the columns take.
-func (r *rowTable) memoryBytes() int64 {
-	return 8*int64(cap(r.ids)+cap(r.places)) + 4*int64(cap(r.indexes)) + 48*int64(cap(r.blobs))
-}
-
-// atOrBelow finds the last row with an index at or below the one given; -1: none.
-func (r *rowTable) atOrBelow(first, at uint64) int {
-	if at < first {
-		return -1
-	}
-	return sort.Search(len(r.indexes), func(i int) bool { return first+uint64(r.indexes[i]) > at }) - 1
-}
-
-// atOffset finds the row at an offset; -1: none.
-func (r *rowTable) atOffset(offset int64) int {
-	i := sort.Search(len(r.places), func(i int) bool { return index.Loc(r.places[i]).Offset() >= offset })
-	if i == len(r.places) || index.Loc(r.places[i]).Offset() != offset {
-		return -1
-	}
-	return i
 }

@@ -3,10 +3,10 @@ package group
 import (
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
-	"unsafe"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/grouptest"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -23,12 +23,12 @@ func TestAStartOnRealFileSystems(t *testing.T) {
 				d := newDriver(t, opts)
 				const records, size = 1200, 10 << 10
 				for id := range int64(records) {
-					d.put(Entry{ID: id, Data: randomBytes(uint64(id), size)})
+					d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
 				}
 				ok(t, d.log.Tick())
 				stored := d.log.Stats().StoredBytes
 				ok(t, d.log.Close(false))
-				name := filepath.Join(opts.Dir, SegmentName(1))
+				name := filepath.Join(opts.Dir, format.SegmentName(1))
 				info, err := os.Stat(name)
 				ok(t, err)
 				if info.Size() < stored*5/4 {
@@ -46,30 +46,13 @@ func TestAStartOnRealFileSystems(t *testing.T) {
 					t.Errorf("%d bytes were read, %d are stored", read, stored)
 				}
 				for _, s := range d.log.state.segments {
-					if touched := touchedBytes(t, s.image); touched > stored+64<<10 {
+					if touched := grouptest.TouchedBytes(t, s.image); touched > stored+64<<10 {
 						t.Errorf("%d bytes of memory were touched for an image of %d", touched, stored)
 					}
 				}
 				ok(t, d.log.Apply(d.last(), nil))
-				d.wants(records-1, randomBytes(records-1, size))
+				d.wants(records-1, grouptest.RandomBytes(records-1, size))
 			})
 		})
 	}
-}
-
-// touchedBytes is how much of a mapping, with what is behind it up to its capacity, is memory.
-func touchedBytes(t *testing.T, room []byte) (touched int64) {
-	t.Helper()
-	all := room[:cap(room)]
-	if len(all) == 0 {
-		return 0
-	}
-	pages := make([]byte, (len(all)+4095)/4096)
-	if _, _, errno := syscall.Syscall(syscall.SYS_MINCORE, uintptr(unsafe.Pointer(&all[0])), uintptr(len(all)), uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
-		t.Fatal(errno)
-	}
-	for _, p := range pages {
-		touched += int64(p&1) * 4096
-	}
-	return touched
 }

@@ -15,6 +15,8 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/grouptest"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -115,13 +117,13 @@ func TestAStartReadsNoRoom(t *testing.T) {
 					d := newDriver(t, driverOptions(disk, residency, 64<<20))
 					const records, size = 700, 10 << 10
 					for id := range int64(records) {
-						d.put(Entry{ID: id, Data: randomBytes(uint64(id), size)})
+						d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
 					}
 					if marked {
 						ok(t, d.log.Tick())
 					}
 					stored := d.log.Stats().StoredBytes
-					if info, err := disk.Stat(path.Join(d.opts.Dir, SegmentName(1))); err != nil || info.Size() < stored*6/5 {
+					if info, err := disk.Stat(path.Join(d.opts.Dir, format.SegmentName(1))); err != nil || info.Size() < stored*6/5 {
 						t.Fatalf("the file has %d bytes for %d stored: no room at its end, so this test tests nothing", info.Size(), stored)
 					}
 					d.opts.FS = d.leave(how)
@@ -146,11 +148,11 @@ func TestAStartReadsNoRoom(t *testing.T) {
 						t.Errorf("a progress of %d bytes of %d is told, %d are stored", done, total, stored)
 					}
 					ok(t, d.log.Tick())
-					if info, err := d.opts.FS.Stat(path.Join(d.opts.Dir, SegmentName(1))); err != nil || info.Size() > stored+4096 {
+					if info, err := d.opts.FS.Stat(path.Join(d.opts.Dir, format.SegmentName(1))); err != nil || info.Size() > stored+4096 {
 						t.Errorf("the file has %d bytes after the first tick, of which %d hold something: the room was not given back", info.Size(), stored)
 					}
-					d.wants(records-1, randomBytes(records-1, size))
-					d.put(Entry{ID: 5, Data: []byte("goes on")})
+					d.wants(records-1, grouptest.RandomBytes(records-1, size))
+					d.put(format.Entry{ID: 5, Data: []byte("goes on")})
 					d.wants(5, []byte("goes on"))
 				})
 			}
@@ -166,25 +168,25 @@ func TestAStartLooksBehindTheEnd(t *testing.T) {
 		d := newDriver(t, driverOptions(disk, residency, 64<<20))
 		const records, size = 300, 10 << 10
 		for id := range int64(records) {
-			d.put(Entry{ID: id, Data: randomBytes(uint64(id), size)})
+			d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
 		}
 		ok(t, d.log.Close(false))
-		name := path.Join(d.opts.Dir, SegmentName(1))
+		name := path.Join(d.opts.Dir, format.SegmentName(1))
 		f, err := disk.OpenWrite(name)
 		ok(t, err)
 		_, err = f.WriteAt(make([]byte, 1<<20), 1<<20) // a device that lost a MiB; the mark says nothing
 		ok(t, err)
 		ok(t, f.Close())
 		if residency == Index {
-			ok(t, disk.Remove(path.Join(d.opts.Dir, ActiveHintName))) // with it, none of this is read
+			ok(t, disk.Remove(path.Join(d.opts.Dir, format.ActiveHintName))) // with it, none of this is read
 		}
 		report := d.load()
 		defer func() { ok(t, d.log.Close(false)) }()
 		if report.Outcome != Damaged || report.CutBytes != 0 || len(report.Damages) != 2 || report.Damages[1].IndexLast > 210 {
 			t.Errorf("report %+v", report)
 		}
-		d.wants(records-2, randomBytes(records-2, size))
-		var damaged *DamageError
+		d.wants(records-2, grouptest.RandomBytes(records-2, size))
+		var damaged *format.DamageError
 		if _, err := d.get(0); !errors.As(err, &damaged) {
 			t.Errorf("a record of which a newer version may be lost: %v", err)
 		}
@@ -203,8 +205,8 @@ func TestRestartsLeaveNoFiles(t *testing.T) {
 						restarts = 30
 					}
 					for i := range restarts {
-						d.put(Entry{ID: i, Data: randomBytes(uint64(i), size)})
-						d.put(Entry{ID: i, Data: randomBytes(uint64(i+1000), size)})
+						d.put(format.Entry{ID: i, Data: grouptest.RandomBytes(uint64(i), size)})
+						d.put(format.Entry{ID: i, Data: grouptest.RandomBytes(uint64(i+1000), size)})
 						d.opts.FS = d.leave(how)
 						names, err := d.opts.FS.List(d.opts.Dir)
 						ok(t, err)
@@ -218,7 +220,7 @@ func TestRestartsLeaveNoFiles(t *testing.T) {
 					}
 					defer func() { ok(t, d.log.Close(false)) }()
 					for i := range restarts {
-						d.wants(i, randomBytes(uint64(i+1000), size))
+						d.wants(i, grouptest.RandomBytes(uint64(i+1000), size))
 					}
 					if stats := d.log.Stats(); stats.Segments != 1 {
 						t.Errorf("%d segments", stats.Segments)
@@ -241,7 +243,7 @@ func TestTranscriptsOfAStart(t *testing.T) {
 				disk.SetCheapOverwrite(true)
 				d := newDriver(t, driverOptions(disk, residency, 1<<20)) // which is one read
 				for id := range int64(150) {                             // one segment is sealed, the next one is active, with room
-					d.put(Entry{ID: id, Data: randomBytes(uint64(id), 10<<10)})
+					d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), 10<<10)})
 				}
 				d.log.hints.Wait()
 				ok(t, d.log.Tick())
@@ -271,7 +273,7 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 	fill := func(t *testing.T) *logDriver {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<20))
 		for id := range int64(records) {
-			d.put(Entry{ID: id, Data: randomBytes(uint64(id), size)})
+			d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
 		}
 		return d
 	}
@@ -279,7 +281,7 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 		t.Helper()
 		ok(t, d.log.Apply(d.last(), nil))
 		for id := range int64(records) {
-			d.wants(id, randomBytes(uint64(id), size))
+			d.wants(id, grouptest.RandomBytes(uint64(id), size))
 		}
 		ok(t, d.log.Close(false))
 	}
@@ -289,32 +291,34 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 		spoil func(t *testing.T, d *logDriver)
 	}{
 		{"as it was written", true, func(*testing.T, *logDriver) {}},
-		{"gone", false, func(t *testing.T, d *logDriver) { ok(t, d.opts.FS.Remove(path.Join(d.opts.Dir, ActiveHintName))) }},
+		{"gone", false, func(t *testing.T, d *logDriver) {
+			ok(t, d.opts.FS.Remove(path.Join(d.opts.Dir, format.ActiveHintName)))
+		}},
 		{"a flipped bit", false, func(t *testing.T, d *logDriver) {
-			f, err := d.opts.FS.OpenWrite(path.Join(d.opts.Dir, ActiveHintName))
+			f, err := d.opts.FS.OpenWrite(path.Join(d.opts.Dir, format.ActiveHintName))
 			ok(t, err)
 			ok(t, errors.Join(flip(f, 100), f.Close()))
 		}},
 		{"of another segment", false, func(t *testing.T, d *logDriver) {
-			changePieces(t, d, func(p *hintPiece) { p.segment[0]++ })
+			changePieces(t, d, func(p *format.HintPiece) { p.Segment[0]++ })
 		}},
 		{"of another first index", false, func(t *testing.T, d *logDriver) {
-			changePieces(t, d, func(p *hintPiece) { p.first++ })
+			changePieces(t, d, func(p *format.HintPiece) { p.First++ })
 		}},
 		{"that does not end at a state frame", false, func(t *testing.T, d *logDriver) {
-			changePieces(t, d, func(p *hintPiece) {
-				if p.begin > SegmentHeaderBytes {
-					p.begin += 8
+			changePieces(t, d, func(p *format.HintPiece) {
+				if p.Begin > format.SegmentHeaderBytes {
+					p.Begin += 8
 				}
-				p.end += 8
+				p.End += 8
 			})
 		}},
 		{"that ends behind the data", false, func(t *testing.T, d *logDriver) {
-			changePieces(t, d, func(p *hintPiece) {
-				if p.begin > SegmentHeaderBytes {
-					p.begin += 32 << 20
+			changePieces(t, d, func(p *format.HintPiece) {
+				if p.Begin > format.SegmentHeaderBytes {
+					p.Begin += 32 << 20
 				}
-				p.end += 32 << 20
+				p.End += 32 << 20
 			})
 		}},
 		{"of which the first piece is missing", false, func(t *testing.T, d *logDriver) {
@@ -330,10 +334,10 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 		}},
 		{"of which the last piece is zeros", true, func(t *testing.T, d *logDriver) {
 			pieces := readTestPieces(t, d)
-			changeFile(t, d, func(b []byte) []byte { clear(b[len(b)-len(pieces[len(pieces)-1].encode()):]); return b })
+			changeFile(t, d, func(b []byte) []byte { clear(b[len(b)-len(pieces[len(pieces)-1].Encode()):]); return b })
 		}},
 		{"with something behind it", true, func(t *testing.T, d *logDriver) {
-			changeFile(t, d, func(b []byte) []byte { return append(b, randomBytes(1, 10_000)...) })
+			changeFile(t, d, func(b []byte) []byte { return append(b, grouptest.RandomBytes(1, 10_000)...) })
 		}},
 		{"empty", false, func(t *testing.T, d *logDriver) { changeFile(t, d, func([]byte) []byte { return nil }) }},
 	} {
@@ -345,8 +349,8 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 			if report := d.load(); report.Outcome != Loaded {
 				t.Errorf("report %+v", report)
 			}
-			if used := seen.bytes(SegmentName(1)) < records*size*3/4; used != c.used {
-				t.Errorf("%d bytes of the segment were read", seen.bytes(SegmentName(1)))
+			if used := seen.bytes(format.SegmentName(1)) < records*size*3/4; used != c.used {
+				t.Errorf("%d bytes of the segment were read", seen.bytes(format.SegmentName(1)))
 			}
 			check(t, d)
 		})
@@ -357,8 +361,8 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 			ok(t, d.log.Close(true))
 			d.load()
 			ok(t, d.log.Apply(d.last(), nil))
-			d.put(Entry{ID: 7, Data: []byte("another")}, Entry{ID: 8, Kind: KindDelete})
-			d.put(Entry{ID: 7, Data: randomBytes(7, size)}, Entry{ID: 8, Data: randomBytes(8, size)})
+			d.put(format.Entry{ID: 7, Data: []byte("another")}, format.Entry{ID: 8, Kind: format.KindDelete})
+			d.put(format.Entry{ID: 7, Data: grouptest.RandomBytes(7, size)}, format.Entry{ID: 8, Data: grouptest.RandomBytes(8, size)})
 		}
 		ok(t, d.log.Close(false))
 		d.load()
@@ -368,30 +372,30 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 256<<20))
 		const large = 900 << 10
 		for id := range int64(100) {
-			d.put(Entry{ID: id, Data: randomBytes(uint64(id), large)})
+			d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), large)})
 		}
 		ok(t, d.log.Close(false))
 		seen := watchReads(t, &d.opts)
 		d.load()
-		if read := seen.bytes(SegmentName(1)); read > 4*large { // the last batch, which is above the commit on disk
+		if read := seen.bytes(format.SegmentName(1)); read > 4*large { // the last batch, which is above the commit on disk
 			t.Errorf("%d bytes of the segment were read", read)
 		}
 		ok(t, d.log.Apply(d.last(), nil))
 		for id := range int64(100) {
-			d.wants(id, randomBytes(uint64(id), large))
+			d.wants(id, grouptest.RandomBytes(uint64(id), large))
 		}
 		ok(t, d.log.Close(false))
 	})
 	t.Run("none over a membership change that the manifest does not know", func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<20))
-		ok(t, d.log.Append(nil, []*raftpb.Entry{RaftEntry(&Entry{Kind: KindConf, Index: d.last() + 1, Term: 1, Data: []byte{0x12, 0x02, 0x10, 0x01}})}))
+		ok(t, d.log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindConf, Index: d.last() + 1, Term: 1, Data: []byte{0x12, 0x02, 0x10, 0x01}})}))
 		ok(t, d.log.Sync())
 		ok(t, d.log.Apply(d.last(), nil))
 		for id := range int64(records) {
-			d.put(Entry{ID: id, Data: randomBytes(uint64(id), size)})
+			d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
 		}
 		ok(t, d.log.Close(true))
-		if _, err := d.opts.FS.Stat(path.Join(d.opts.Dir, ActiveHintName)); err == nil {
+		if _, err := d.opts.FS.Stat(path.Join(d.opts.Dir, format.ActiveHintName)); err == nil {
 			t.Error("there is a hint")
 		}
 		d.load()
@@ -403,12 +407,12 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 	t.Run("none over entries that may be cut", func(t *testing.T) {
 		d := fill(t)
 		for id := range int64(records) {
-			ok(t, d.append(Entry{ID: id, Data: []byte("never committed")}))
+			ok(t, d.append(format.Entry{ID: id, Data: []byte("never committed")}))
 		}
 		ok(t, d.log.Sync())
 		ok(t, d.log.Close(true))
 		pieces := readTestPieces(t, d)
-		if last := pieces[len(pieces)-1].last; last > records {
+		if last := pieces[len(pieces)-1].Last; last > records {
 			t.Errorf("the hint tells of entries up to %d, applied were %d", last, records)
 		}
 		d.load()
@@ -416,7 +420,7 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 		first := d.log.AppliedIndex() + 1
 		commit := first
 		vote := uint64(1)
-		ok(t, d.log.Append(&raftpb.HardState{Term: &d.term, Vote: &vote, Commit: &commit}, []*raftpb.Entry{d.entry(first, Entry{ID: 1000, Data: []byte("cut")})}))
+		ok(t, d.log.Append(&raftpb.HardState{Term: &d.term, Vote: &vote, Commit: &commit}, []*raftpb.Entry{d.entry(first, format.Entry{ID: 1000, Data: []byte("cut")})}))
 		ok(t, d.log.Sync())
 		ok(t, d.log.Close(false))
 		d.load()
@@ -429,36 +433,36 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 // changeFile changes the file of the hint of the active segment.
 func changeFile(t *testing.T, d *logDriver, change func([]byte) []byte) {
 	t.Helper()
-	name := path.Join(d.opts.Dir, ActiveHintName)
-	b, err := readAll(d.opts.FS, name, hintBytesMax)
+	name := path.Join(d.opts.Dir, format.ActiveHintName)
+	b, err := format.ReadAll(d.opts.FS, name, format.HintBytesMax)
 	ok(t, err)
-	ok(t, writeReplace(d.opts.FS, d.opts.Dir, ActiveHintName, change(b)))
+	ok(t, format.WriteReplace(d.opts.FS, d.opts.Dir, format.ActiveHintName, change(b)))
 }
 
 // readTestPieces reads the pieces of the hint of the active segment.
-func readTestPieces(t *testing.T, d *logDriver) (pieces []*hintPiece) {
+func readTestPieces(t *testing.T, d *logDriver) (pieces []*format.HintPiece) {
 	t.Helper()
-	b, err := readAll(d.opts.FS, path.Join(d.opts.Dir, ActiveHintName), hintBytesMax)
+	b, err := format.ReadAll(d.opts.FS, path.Join(d.opts.Dir, format.ActiveHintName), format.HintBytesMax)
 	ok(t, err)
 	for len(b) > 0 {
-		p, length, err := decodePiece(b)
+		p, length, err := format.DecodePiece(b)
 		ok(t, err)
 		pieces, b = append(pieces, p), b[length:]
 	}
 	return pieces
 }
 
-func writeTestPieces(t *testing.T, d *logDriver, pieces []*hintPiece) {
+func writeTestPieces(t *testing.T, d *logDriver, pieces []*format.HintPiece) {
 	t.Helper()
 	changeFile(t, d, func([]byte) (b []byte) {
 		for _, p := range pieces {
-			b = append(b, p.encode()...)
+			b = append(b, p.Encode()...)
 		}
 		return b
 	})
 }
 
-func changePieces(t *testing.T, d *logDriver, change func(*hintPiece)) {
+func changePieces(t *testing.T, d *logDriver, change func(*format.HintPiece)) {
 	t.Helper()
 	pieces := readTestPieces(t, d)
 	for _, p := range pieces {

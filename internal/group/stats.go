@@ -3,6 +3,9 @@ package group
 import (
 	"context"
 	"fmt"
+
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/fsck"
 )
 
 // Stats tells the present figures.
@@ -49,7 +52,7 @@ func (l *Log) memoryBytes() int64 {
 	bytes := l.table.MemoryBytes()
 	for _, s := range l.state.segments {
 		if s.rows != nil {
-			bytes += s.rows.memoryBytes()
+			bytes += s.rows.MemoryBytes()
 		}
 		if s.image == nil {
 			continue
@@ -72,12 +75,12 @@ func (l *Log) memoryOf(entries int, bytes int64) int64 {
 	return int64(entries) * perEntry
 }
 
-// Verify reads every byte of the group's files and checks it, at a byte rate (0: no limit). What is bad in the files that are kept
-// twice, and in hints, is in the report alone, and written anew.
-func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (VerifyReport, error) {
+// Verify reads every byte of the group's files and checks it, at a byte rate (0: no limit). What is bad in the files
+// that are kept twice, and in hints, is in the report alone, and written anew.
+func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (fsck.VerifyReport, error) {
 	report, err := l.verify(ctx, rateBytesPerSecond)
 	if err == nil {
-		var more []Damage
+		var more []format.Damage
 		more, err = l.renew(report.Damages)
 		report.Damages = append(report.Damages, more...)
 	}
@@ -87,11 +90,11 @@ func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (VerifyRepor
 	return report, nil
 }
 
-func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (VerifyReport, error) {
+func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (fsck.VerifyReport, error) {
 	l.wmu.Lock() // before enter: Close has it while it waits for those that are in
 	if err := l.enter(); err != nil {
 		l.wmu.Unlock()
-		return VerifyReport{}, err
+		return fsck.VerifyReport{}, err
 	}
 	defer l.leave()
 	ctx, cancel := context.WithCancel(ctx)
@@ -104,12 +107,12 @@ func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (VerifyRepor
 	l.mu.RUnlock()
 	l.wmu.Unlock()
 	defer unpinAll(views)
-	report, err := VerifyFiles(ctx, l.fs, l.dir, VerifyOptions{
+	report, err := fsck.VerifyFiles(ctx, l.fs, l.dir, fsck.VerifyOptions{
 		Manifest: &m, ActiveBytes: end, ActiveIndex: last, RateBytesPerSecond: rateBytesPerSecond, BlobGone: l.isGone,
 	})
 	l.mu.Lock()
 	for i := range report.Damages {
-		if isHintName(report.Damages[i].File) {
+		if format.IsHintName(report.Damages[i].File) {
 			continue // in the report alone: nothing is lost by it
 		}
 		l.addDamage(&report.Damages[i])

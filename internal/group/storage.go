@@ -13,13 +13,15 @@ import (
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/index"
 )
 
 var _ raft.Storage = (*Log)(nil)
 
-// InitialState implements raft.Storage, as do FirstIndex, LastIndex, Term, Entries and Snapshot. Entries below the compaction
-// floor answer raft.ErrCompacted. Entries that are not applied yet are served from memory.
+// InitialState implements raft.Storage, as do FirstIndex, LastIndex, Term, Entries and Snapshot. Entries below the
+// compaction floor answer raft.ErrCompacted. Entries that are not applied yet are served from memory.
 func (l *Log) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
@@ -59,11 +61,10 @@ func (l *Log) term(at uint64) (uint64, error) {
 	case at == st.floor:
 		return st.floorTerm, nil
 	}
-	n := sort.Search(len(st.terms), func(i int) bool { return st.terms[i].FirstIndex > at })
-	if n == 0 {
-		return st.floorTerm, nil
+	if term := format.TermAt(st.terms, at); term != 0 {
+		return term, nil
 	}
-	return st.terms[n-1].Term, nil
+	return st.floorTerm, nil
 }
 
 // Entries implements raft.Storage.
@@ -86,9 +87,9 @@ func (l *Log) Entries(lo, hi, maxBytes uint64) ([]*raftpb.Entry, error) {
 	case inTail || lo >= hi:
 		return out, nil
 	}
-	err := l.readEntries(lo, min(hi, max(tailFirst, lo+1))-1, func(e *Entry, _ index.Loc) bool {
-		r := RaftEntry(e)
-		if e.Kind == KindConf {
+	err := l.readEntries(lo, min(hi, max(tailFirst, lo+1))-1, func(e *format.Entry, _ index.Loc) bool {
+		r := format.RaftEntry(e)
+		if e.Kind == format.KindConf {
 			r.Data = bytes.Clone(r.Data)
 		}
 		more = take(&maxBytes, r, len(out) == 0)
@@ -169,14 +170,14 @@ func (l *Log) LastCommitTime() int64 {
 	return l.state.lastCommit
 }
 
-// RecentRequests gives the applied puts and deletes with a request id that a window may remember, oldest first, so that the replica can
-// rebuild it after a restart. What cannot be read is left out. now is Unix ns by the machine's clock.
+// RecentRequests gives the applied puts and deletes with a request id that a window may remember, oldest first, so that
+// the replica can rebuild it after a restart. What cannot be read is left out. now is Unix ns by the machine's clock.
 //
-// How old they are is told by the commit times of the log: between two entries no more than commitStepMax passes, so that a jump of
-// these, by a clock that was wrong, makes nothing old. Rather too much is given than too little. The machine's clock counts only where it is
-// ahead by clockErrorMax: segments that are older are not read.
-func (l *Log) RecentRequests(w RequestWindow, now int64) iter.Seq[Request] {
-	return func(yield func(Request) bool) {
+// How old they are is told by the commit times of the log: between two entries no more than commitStepMax passes, so
+// that a jump of these, by a clock that was wrong, makes nothing old. Rather too much is given than too little. The
+// machine's clock counts only where it is ahead by clockErrorMax: segments that are older are not read.
+func (l *Log) RecentRequests(w RequestWindow, now int64) iter.Seq[format.Request] {
+	return func(yield func(format.Request) bool) {
 		if err := l.enter(); err != nil {
 			return
 		}
@@ -184,7 +185,7 @@ func (l *Log) RecentRequests(w RequestWindow, now int64) iter.Seq[Request] {
 		since := now - int64(w.Age+clockErrorMax)
 		through := l.applied.Load()
 		from := l.firstSince(through-min(through, uint64(w.WritesMax))+1, through, since)
-		var pieces [][]Request // the newest first
+		var pieces [][]format.Request // the newest first
 		span, next := time.Duration(0), through+1
 		var begin int64 // commit time of the first write in the last piece; 0: none was seen
 		for size := uint64(64); next > from && span < w.Age && (span < w.AgeMin || through-next < uint64(w.Writes)); size *= 2 {
@@ -215,7 +216,7 @@ func (l *Log) RecentRequests(w RequestWindow, now int64) iter.Seq[Request] {
 
 // requestPiece is what requestsIn finds.
 type requestPiece struct {
-	requests    []Request
+	requests    []format.Request
 	first, last int64         // commit times, of all writes; 0: there are none
 	span        time.Duration // that passed between them in the log
 }
@@ -223,8 +224,8 @@ type requestPiece struct {
 // requestsIn reads the requests in a part of the log that were committed since a time.
 func (l *Log) requestsIn(lo, hi uint64, since int64) (p requestPiece, err error) {
 	// Damage that is found is noted: the replica asks again when it is repaired.
-	err = l.walkEntries(lo, hi, l.noteDamage, func(e *Entry, _ index.Loc) bool {
-		if !e.Kind.isVersion() && e.Kind != KindRequest || e.CommitTime < since {
+	err = l.walkEntries(lo, hi, l.noteDamage, func(e *format.Entry, _ index.Loc) bool {
+		if !e.Kind.IsVersion() && e.Kind != format.KindRequest || e.CommitTime < since {
 			return true
 		}
 		if p.first == 0 {
@@ -234,7 +235,7 @@ func (l *Log) requestsIn(lo, hi uint64, since int64) (p requestPiece, err error)
 		}
 		p.last = e.CommitTime
 		if e.RequestID != [16]byte{} {
-			p.requests = append(p.requests, RequestOf(e))
+			p.requests = append(p.requests, format.RequestOf(e))
 		}
 		return true
 	})
@@ -266,10 +267,10 @@ func (l *Log) firstSince(from, through uint64, since int64) uint64 {
 // view is a pinned segment with the state that belongs to it at one moment.
 type view struct {
 	*segment
-	m       ManifestSegment
+	m       format.ManifestSegment
 	through uint64 // entries above it are void, or not there
 	end     int64  // behind the last frame
-	rows    *rowTable
+	rows    *format.Rows
 	active  bool
 	scan    bool // it is read for a scan: perhaps once
 }
@@ -288,7 +289,7 @@ func (l *Log) views(lo, hi uint64) []view {
 			continue
 		}
 		if s.rows != nil {
-			v.rows = s.rows.snapshot()
+			v.rows = s.rows.Snapshot()
 		}
 		out = append(out, v)
 	}
@@ -302,18 +303,18 @@ func unpinAll(views []view) {
 }
 
 // frames walks the frames of a view from an offset on until fn answers false.
-func (l *Log) frames(v view, from int64, fn func(step *FrameStep) bool) error {
+func (l *Log) frames(v view, from int64, fn func(step *segio.FrameStep) bool) error {
 	return l.framesOf(v, from, v.end, nil, fn)
 }
 
-// framesOf is frames up to an offset, where a frame ends. It does not look at the content of those that pass, which may be nil,
-// says of.
-func (l *Log) framesOf(v view, from, to int64, pass, fn func(step *FrameStep) bool) error {
-	var r *FrameReader
+// framesOf is frames up to an offset, where a frame ends. It does not look at the content of those that pass, which may
+// be nil, says of.
+func (l *Log) framesOf(v view, from, to int64, pass, fn func(step *segio.FrameStep) bool) error {
+	var r *segio.FrameReader
 	var size int64
 	if v.image != nil {
 		size = int64(len(v.image))
-		r = NewFrameReaderBytes(v.image[:min(to, size)], v.id, from)
+		r = segio.NewFrameReaderBytes(v.image[:min(to, size)], v.id, from)
 	} else {
 		f, err := v.reader()
 		if err != nil {
@@ -324,17 +325,19 @@ func (l *Log) framesOf(v view, from, to int64, pass, fn func(step *FrameStep) bo
 		}
 		var src io.ReaderAt = f
 		end := min(to, max(size, from))
-		if ahead := l.readInOrder(v, from, end); ahead != nil {
-			defer ahead.close()
-			src = ahead
+		if v.scan && v.cold != nil {
+			if ahead := v.cold.ReadInOrder(from, end); ahead != nil {
+				defer ahead.Close()
+				src = ahead
+			}
 		}
-		window := frameBuffers.Get().(*[]byte)
-		defer frameBuffers.Put(window)
-		r = NewFrameReader(src, v.id, from, end)
+		window := segio.FrameBuffers.Get().(*[]byte)
+		defer segio.FrameBuffers.Put(window)
+		r = segio.NewFrameReader(src, v.id, from, end)
 		r.UseBuffer(*window)
 	}
-	missing := FrameStep{Status: FrameBad, Offset: max(size, from), Bytes: to - max(size, from)}
-	r.pass = pass
+	missing := segio.FrameStep{Status: segio.FrameBad, Offset: max(size, from), Bytes: to - max(size, from)}
+	r.Pass = pass
 	for r.Next() {
 		if !fn(r.Step()) {
 			return nil
@@ -346,15 +349,15 @@ func (l *Log) framesOf(v view, from, to int64, pass, fn func(step *FrameStep) bo
 	return r.Err()
 }
 
-// readEntries gives the entries with indexes from lo to hi in order, none left out, until fn answers false. They are valid
-// until the next one. Bad bytes among them are an error.
-func (l *Log) readEntries(lo, hi uint64, fn func(*Entry, index.Loc) bool) error {
+// readEntries gives the entries with indexes from lo to hi in order, none left out, until fn answers false. They are
+// valid until the next one. Bad bytes among them are an error.
+func (l *Log) readEntries(lo, hi uint64, fn func(*format.Entry, index.Loc) bool) error {
 	return l.walkEntries(lo, hi, nil, fn)
 }
 
 // walkEntries is readEntries that, where pass is not nil, passes over what is not there, and tells it of bad bytes.
 // Then it goes on behind a file that cannot be read at all, and gives that error in the end.
-func (l *Log) walkEntries(lo, hi uint64, pass func(Damage), fn func(*Entry, index.Loc) bool) error {
+func (l *Log) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*format.Entry, index.Loc) bool) error {
 	if lo > hi {
 		return nil
 	}
@@ -372,24 +375,24 @@ func (l *Log) walkEntries(lo, hi uint64, pass func(Damage), fn func(*Entry, inde
 				return err
 			}
 		}
-		err := l.frames(v, l.startOf(v, next), func(step *FrameStep) bool {
+		err := l.frames(v, l.startOf(v, next), func(step *segio.FrameStep) bool {
 			e := &step.Entry
 			switch {
-			case step.Status == FrameZeros || step.Status == FrameBad || step.Status == FrameContent && e.Index >= next:
+			case step.Status == segio.FrameZeros || step.Status == segio.FrameBad || step.Status == segio.FrameContent && e.Index >= next:
 				if gaps {
 					pass(v.damage(l.opts.Identity.Name, step))
-				} else if step.Status != FrameContent || e.Index == next {
-					damage = &DamageError{Damage: v.damage(l.opts.Identity.Name, step)}
+				} else if step.Status != segio.FrameContent || e.Index == next {
+					damage = &format.DamageError{Damage: v.damage(l.opts.Identity.Name, step)}
 				}
 				return true // an entry that stands behind it may be the one that counts
-			case step.Status != FrameWhole || e.Kind == KindState || e.Index < next || e.Index > through || !l.isValid(e):
+			case step.Status != segio.FrameWhole || e.Kind == format.KindState || e.Index < next || e.Index > through || !l.isValid(e):
 				return true
-			case (e.Index > next || e.Kind == KindRequest) && !gaps:
+			case (e.Index > next || e.Kind == format.KindRequest) && !gaps:
 				return false // a gap: compaction has left no entry there
 			}
 			damage = nil
 			next = e.Index + 1
-			if !fn(e, v.place(step.Offset, step.Bytes, e.Kind == KindDelete)) {
+			if !fn(e, v.place(step.Offset, step.Bytes, e.Kind == format.KindDelete)) {
 				stopped = true
 			}
 			return !stopped && next <= through
@@ -411,22 +414,22 @@ func (l *Log) walkEntries(lo, hi uint64, pass func(Damage), fn func(*Entry, inde
 }
 
 // damage is a step of a walk as damage.
-func (v view) damage(group string, step *FrameStep) Damage {
-	d := Damage{Group: group, File: SegmentName(v.number), Offset: step.Offset, Length: step.Bytes, What: step.Status.String()}
-	if step.Status == FrameContent && step.Entry.Kind.isVersion() {
+func (v view) damage(group string, step *segio.FrameStep) format.Damage {
+	d := format.Damage{Group: group, File: format.SegmentName(v.number), Offset: step.Offset, Length: step.Bytes, What: step.Status.String()}
+	if step.Status == segio.FrameContent && step.Entry.Kind.IsVersion() {
 		d.IDs = []int64{step.Entry.ID}
 	}
 	return d
 }
 
-// isValid tells whether an entry read from a segment is not void: one that was cut off has another term, or came again later and is the
-// same then, byte for byte, at another place. Compaction leaves void ones in segments that it passes over, so Raft's floor does not matter.
-func (l *Log) isValid(e *Entry) bool {
+// isValid tells whether an entry read from a segment is not void: one that was cut off has another term, or came again
+// later and is the same then, byte for byte, at another place. Compaction leaves void ones in segments that it passes
+// over, so Raft's floor does not matter.
+func (l *Log) isValid(e *format.Entry) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	runs := l.state.terms
-	n := sort.Search(len(runs), func(i int) bool { return runs[i].FirstIndex > e.Index })
-	return n == 0 || e.Index > l.state.last || runs[n-1].Term == e.Term
+	term := format.TermAt(l.state.terms, e.Index)
+	return term == 0 || e.Index > l.state.last || term == e.Term
 }
 
 const checkpointBytes = 1 << 20
@@ -434,28 +437,28 @@ const checkpointBytes = 1 << 20
 // startOf is an offset in a view at or before the entry with an index.
 func (l *Log) startOf(v view, at uint64) int64 {
 	if v.rows != nil {
-		if i := v.rows.atOrBelow(v.first, at); i >= 0 {
-			return index.Loc(v.rows.places[i]).Offset()
+		if i := v.rows.AtOrBelow(v.first, at); i >= 0 {
+			return index.Loc(v.rows.Places[i]).Offset()
 		}
-		return SegmentHeaderBytes
+		return format.SegmentHeaderBytes
 	}
 	points := l.checkpointsOf(v)
 	i := sort.Search(len(points), func(i int) bool { return points[i].index > at }) - 1
 	if i < 0 {
-		return SegmentHeaderBytes
+		return format.SegmentHeaderBytes
 	}
 	return points[i].offset
 }
 
-// boundOf is an offset in a view behind all that stands in it of entries up to an index, but for void ones: those that are not void rise
-// in index as they rise in place.
+// boundOf is an offset in a view behind all that stands in it of entries up to an index, but for void ones: those that
+// are not void rise in index as they rise in place.
 func (l *Log) boundOf(v view, through uint64) int64 {
 	if through >= v.through {
 		return v.end
 	}
 	if v.rows != nil {
-		if i := v.rows.atOrBelow(v.first, through) + 1; i < len(v.rows.places) {
-			return min(v.end, index.Loc(v.rows.places[i]).Offset())
+		if i := v.rows.AtOrBelow(v.first, through) + 1; i < len(v.rows.Places) {
+			return min(v.end, index.Loc(v.rows.Places[i]).Offset())
 		}
 		return v.end
 	}

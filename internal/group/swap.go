@@ -1,8 +1,11 @@
 package group
 
 import (
+	"context"
 	"slices"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/index"
 )
 
@@ -11,7 +14,29 @@ type rewrite struct {
 	old   []*segment // neighbours, in order
 	next  *segment   // has the other ordinal of the pair (old[0]'s ^ 1), its file is durable, its image loaded; nil: nothing stays
 	moves []move     // of all versions of old, in order
-	bytes int64      // of next
+	to    *segio.Writer
+}
+
+// beginRewrite makes the file of the segment that takes the place of neighbours, of which old is the first.
+func (l *Log) beginRewrite(old view) (*rewrite, error) {
+	l.wmu.Lock()
+	next, err := l.createSegmentAt(old.first, old.ordinal^1, true)
+	l.wmu.Unlock()
+	if err != nil {
+		return nil, format.NoSpace(err)
+	}
+	return &rewrite{old: []*segment{old.segment}, next: next, to: segio.NewWriter(next.file.Load(), next.manifest(), next.rows)}, nil
+}
+
+// finishRewrite makes the new segment durable, and loads its image. last is the last index of what it replaces.
+func (l *Log) finishRewrite(ctx context.Context, r *rewrite, last uint64) error {
+	err := r.to.Finish()
+	if err == nil {
+		err = l.loadImage(ctx, r.next, r.to.Bytes)
+	}
+	r.next.bytes, r.next.last = r.to.Bytes, last
+	r.next.counted(r.next.rows)
+	return err
 }
 
 // move is what became of a version: kept at a new place, or dropped (to is 0).
@@ -26,9 +51,9 @@ const swapChunk = 1024
 
 // swap puts rewritten segments into the places of the old ones: first in the manifest, which change may alter further
 // (the commit point), then in memory. Readers of an old segment go on undisturbed; scans look for the new one. What
-// supersedes an entry meanwhile is noticed. The caller holds compacting, not wmu. Where it fails nothing has changed, and
-// the new segments are discarded.
-func (l *Log) swap(rewrites []*rewrite, change func(*Manifest)) error {
+// supersedes an entry meanwhile is noticed. The caller holds compacting, not wmu. Where it fails nothing has changed,
+// and the new segments are discarded.
+func (l *Log) swap(rewrites []*rewrite, change func(*format.Manifest)) error {
 	if err := l.swapManifest(rewrites, change); err != nil {
 		return err
 	}
@@ -83,7 +108,7 @@ func (r *rewrite) place() []*segment {
 }
 
 // swapManifest is the commit point of swap.
-func (l *Log) swapManifest(rewrites []*rewrite, change func(*Manifest)) error {
+func (l *Log) swapManifest(rewrites []*rewrite, change func(*format.Manifest)) error {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
 	err := l.usable()
@@ -91,11 +116,12 @@ func (l *Log) swapManifest(rewrites []*rewrite, change func(*Manifest)) error {
 		err = l.settle()
 	}
 	if err == nil {
-		err = l.writeManifest(func(m *Manifest) {
+		err = l.writeManifest(func(m *format.Manifest) {
 			for _, r := range rewrites {
-				i := slices.IndexFunc(m.Segments, func(s ManifestSegment) bool { return s.Number == r.old[0].number })
-				var next []ManifestSegment
-				for _, s := range r.place() {
+				i := slices.IndexFunc(m.Segments, func(s format.ManifestSegment) bool { return s.Number == r.old[0].number })
+				place := r.place()
+				next := make([]format.ManifestSegment, 0, len(place))
+				for _, s := range place {
 					next = append(next, s.manifest())
 				}
 				m.Segments = slices.Replace(m.Segments, i, i+len(r.old), next...)

@@ -3,11 +3,12 @@ package group
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -16,36 +17,10 @@ import (
 var (
 	ErrNotFound        = errors.New("no such record")
 	ErrVersionNotFound = errors.New("no such version: never written, or dropped by retention")
-	ErrNoSpace         = errors.New("no room on the volume")
 	ErrPoisoned        = errors.New("a sync failed and the log could not be continued in a new segment")
 	ErrCursorExpired   = errors.New("the snapshot of this scan is gone")
-	ErrFormatVersion   = errors.New("format version is newer than this program")
-	ErrForeign         = errors.New("file belongs to another store or group")
 	ErrMemory          = errors.New("memory budget exceeded")
-	ErrClosed          = errors.New("log is closed")
 )
-
-// DamageError says that stored bytes are bad: DATA_LOSS for whoever needs them.
-type DamageError struct {
-	Damage Damage
-	ID     int64 // the record asked for
-}
-
-func (e *DamageError) Error() string { return "damaged: " + e.Damage.String() }
-
-// Damage is one place of bad bytes. Where the ids hit are not known, any entry with an index in
-// [IndexFirst, IndexLast] may have been there.
-type Damage struct {
-	Group      string
-	File       string // name within the group's folder
-	Offset     int64  // bytes
-	Length     int64  // bytes
-	What       string
-	IDs        []int64 // ids known to be hit, from a whole header or a hint
-	IDsUnknown bool
-	IndexFirst uint64
-	IndexLast  uint64
-}
 
 // Residency says what is kept in memory.
 type Residency int
@@ -80,17 +55,18 @@ type Budget interface {
 type Options struct {
 	FS           vfs.FS
 	Dir          string // the group's folder
-	Identity     Identity
+	Identity     format.Identity
 	Residency    Residency
 	SegmentBytes int64 // size at which a segment is sealed; 0: 256 MiB; tests use less
 	Retention    Retention
 	Budget       Budget           // nil: no limit
 	Spare        func() int64     // bytes that the volume has above its reserve, which is not allocated ahead; nil: enough
-	Loader       *Loader          // shared reader of the volume; nil: a small one of its own
+	Loader       *segio.Loader    // shared reader of the volume; nil: a small one of its own
 	Journal      *journal.Journal // of the volume, for SyncShared; nil: none
-	// Durable makes durable, for all groups of the volume at once, what their files held when this process began; Load waits for
-	// it in place of a sync of its own file, which it does where Durable fails. Nothing of this process may have been written to
-	// the group's files after Durable has begun. Called by each Load, at the same time. nil: each Load syncs its own file.
+	// Durable makes durable, for all groups of the volume at once, what their files held when this process began; Load
+	// waits for it in place of a sync of its own file, which it does where Durable fails. Nothing of this process may
+	// have been written to the group's files after Durable has begun. Called by each Load, at the same time. nil: each
+	// Load syncs its own file.
 	Durable func() error
 	Sealed  func()           // called when the newest segment was sealed because it was full; must not wait; nil: nothing
 	Now     func() time.Time // nil: time.Now
@@ -126,7 +102,7 @@ const (
 // Report is the result of loading.
 type Report struct {
 	Outcome  Outcome
-	Damages  []Damage
+	Damages  []format.Damage
 	CutBytes int64 // torn tail removed
 	// HintedBytes of the active segment were not read, as its hint tells them.
 	HintedBytes int64
@@ -142,8 +118,8 @@ type Record struct {
 	Size       int64  // of the data, bytes
 	Data       []byte // nil for a blob and where it was not asked for
 	Deleted    bool
-	Blob       *BlobRef // nil unless the data is in a blob file
-	Location   Location // for messages
+	Blob       *format.BlobRef // nil unless the data is in a blob file
+	Location   Location        // for messages
 }
 
 // GetOptions of Get.
@@ -151,20 +127,6 @@ type GetOptions struct {
 	Index        uint64 // this version; 0: the newest
 	MetadataOnly bool
 	Buffer       []byte // data and attributes are copied into it where it has room
-}
-
-// BlobReader reads a blob. ReadAt answers *DamageError where a chunk is bad.
-type BlobReader interface {
-	io.ReaderAt
-	io.Closer
-}
-
-// BlobWriter writes a blob of any size. Close without Commit removes it.
-type BlobWriter interface {
-	io.Writer
-	// Commit syncs and names the file and returns the reference for the put's data (BlobRef.Encode).
-	Commit() (BlobRef, error)
-	io.Closer
 }
 
 // ScanID names an open snapshot of a group, unique also over restarts.
@@ -190,14 +152,14 @@ type ScanInfo struct {
 type CompactOptions struct {
 	All                bool  // also segments with little to drop
 	RateBytesPerSecond int64 // 0: no limit
-	// Through: segments with entries above it stay as they are, so that members that have not got them yet can be given them
-	// one by one. 0: all that is applied.
+	// Through: segments with entries above it stay as they are, so that members that have not got them yet can be given
+	// them one by one. 0: all that is applied.
 	Through uint64
 	// Room: room is short. Only little is merged; the newest segment is sealed where much of it is superseded; every
 	// segment is rewritten of which a 16th can go.
 	Room bool
-	// SealBytes: the newest segment is sealed, so that it can be rewritten, where at least so many bytes of it, and half of it,
-	// are superseded. 0: it is left until it is full.
+	// SealBytes: the newest segment is sealed, so that it can be rewritten, where at least so many bytes of it, and
+	// half of it, are superseded. 0: it is left until it is full.
 	SealBytes int64
 	// LookOnly: nothing is rewritten, but Stats knows then exactly what may go and what must stay.
 	LookOnly bool
@@ -221,7 +183,7 @@ type Stats struct {
 	Segments        int
 	Mergeable       int // of these: small neighbours to be merged, and empty ones, that Compact would replace by fewer
 	MemoryBytes     int64
-	Damages         []Damage
+	Damages         []format.Damage
 	Reclaim         Reclaim
 	Scans           int // open snapshots
 	ScansRead       int // of these: somebody has entered them

@@ -11,11 +11,18 @@ import (
 	"sync"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/fsck"
+	"sheaf.dev/sheaf/internal/group/grouptest"
+	"sheaf.dev/sheaf/internal/group/replay"
+	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/index"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
-// What a power cut leaves of a real log is never damage, wherever it comes; and what repair makes of a damaged one loads.
+// What a power cut leaves of a real log is never damage, wherever it comes; and what repair makes of a damaged one
+// loads.
 func TestVerifyPassesWhatAPowerCutLeavesOfALog(t *testing.T) {
 	seeds := uint64(2)
 	if os.Getenv("SHEAF_SOAK") != "" {
@@ -34,7 +41,7 @@ func TestVerifyPassesWhatAPowerCutLeavesOfALog(t *testing.T) {
 				defer mu.Unlock()
 				for _, kind := range vfstest.SurvivalKinds {
 					s := vfstest.Survival{Kind: kind, Seed: uint64(op.Number)}
-					report, err := VerifyDir(context.Background(), mem.CrashClone(s), w.opts.Dir, nil)
+					report, err := fsck.VerifyDir(context.Background(), mem.CrashClone(s), w.opts.Dir, nil)
 					if failed == nil && (err != nil || len(report.Damages) > 0) {
 						failed = fmt.Errorf("operation %d (%s), survival %s: %v, %w", op.Number, op, s, report.Damages, err)
 					}
@@ -47,10 +54,10 @@ func TestVerifyPassesWhatAPowerCutLeavesOfALog(t *testing.T) {
 			for i := range 60 {
 				if i%15 == 14 {
 					report, err := w.log.Compact(t.Context(), CompactOptions{All: true})
-					must(t, err)
+					grouptest.Must(t, err)
 					dropped += report.EntriesDropped
 				}
-				must(t, w.step())
+				grouptest.Must(t, w.step())
 				w.log.hints.Wait()
 				mu.Lock()
 				if failed != nil {
@@ -59,7 +66,7 @@ func TestVerifyPassesWhatAPowerCutLeavesOfALog(t *testing.T) {
 				mu.Unlock()
 			}
 			mem.AfterOp(nil)
-			must(t, sealAndClose(w.log))
+			grouptest.Must(t, sealAndClose(w.log))
 			if torn == 0 || torn == points {
 				t.Errorf("%d of %d crash points had a torn tail", torn, points)
 			}
@@ -79,35 +86,35 @@ func TestRepairOfARealLogLeavesWhatWasNotHit(t *testing.T) {
 		for i := range 80 {
 			if i == 50 && seed%3 != 0 {
 				_, err := w.log.Compact(t.Context(), CompactOptions{All: true})
-				must(t, err)
+				grouptest.Must(t, err)
 			}
-			must(t, w.step())
+			grouptest.Must(t, w.step())
 		}
-		must(t, w.sync())
-		must(t, w.apply())
-		must(t, w.log.Tick())
-		must(t, w.log.Close(seed%2 == 0))
-		before := newVerifier(t.Context(), mem, w.opts.Dir, VerifyOptions{})
-		must(t, before.run())
-		if len(before.report.Damages) > 0 {
-			t.Fatalf("seed %d: %v", seed, before.report.Damages)
+		grouptest.Must(t, w.sync())
+		grouptest.Must(t, w.apply())
+		grouptest.Must(t, w.log.Tick())
+		grouptest.Must(t, w.log.Close(seed%2 == 0))
+		before, err := fsck.VerifyDir(t.Context(), mem, w.opts.Dir, nil)
+		grouptest.Must(t, err)
+		if len(before.Damages) > 0 {
+			t.Fatalf("seed %d: %v", seed, before.Damages)
 		}
-		left := hitSegments(t, mem, w, before)
-		report, err := RepairDir(t.Context(), mem, w.opts.Dir, nil)
-		must(t, err)
+		left := hitSegments(t, mem, w, readSegments(t, mem, w.opts.Dir))
+		report, err := fsck.RepairDir(t.Context(), mem, w.opts.Dir, nil)
+		grouptest.Must(t, err)
 		hits += len(report.Before.Damages)
 		l, loaded, err := Load(t.Context(), w.opts, nil)
-		must(t, err)
+		grouptest.Must(t, err)
 		if loaded.Outcome != Loaded {
 			t.Fatalf("seed %d: %+v", seed, loaded)
 		}
 		last, err := l.LastIndex()
-		must(t, err)
-		must(t, l.Apply(last, nil))
+		grouptest.Must(t, err)
+		grouptest.Must(t, l.Apply(last, nil))
 		for id := range w.ids {
 			row, there := left[id]
 			r, err := l.Get(id, GetOptions{})
-			if !there || row.loc().Tombstone() {
+			if !there || row.loc.Tombstone() {
 				if !errors.Is(err, ErrNotFound) {
 					t.Fatalf("seed %d: id %d: %v", seed, id, err)
 				}
@@ -120,14 +127,14 @@ func TestRepairOfARealLogLeavesWhatWasNotHit(t *testing.T) {
 				t.Fatalf("seed %d: id %d: never written like this: %+v", seed, id, r)
 			}
 		}
-		must(t, l.Close(false))
+		grouptest.Must(t, l.Close(false))
 	}
 	if hits < 40 {
 		t.Errorf("only %d damages", hits)
 	}
 }
 
-func sameRecord(e Entry, r Record) bool {
+func sameRecord(e format.Entry, r Record) bool {
 	data := r.Data
 	if r.Blob != nil {
 		data = r.Blob.Encode()
@@ -135,44 +142,81 @@ func sameRecord(e Entry, r Record) bool {
 	return e.ID == r.ID && e.CommitTime == r.CommitTime && bytes.Equal(e.Attributes, r.Attributes) && bytes.Equal(e.Data, data)
 }
 
+// hitRow is a put or delete as it stands in a segment.
+type hitRow struct {
+	id    int64
+	index uint64
+	loc   index.Loc
+}
+
+// hitSegment is a segment before it is damaged.
+type hitSegment struct {
+	name    string
+	end     int64 // of its frames
+	rows    []hitRow
+	lengths map[int64]int64 // of frames, by offset
+}
+
+// readSegments reads the segments of a whole folder.
+func readSegments(t *testing.T, mem *vfstest.Mem, dir string) []*hitSegment {
+	t.Helper()
+	m, err := format.ReadManifest(mem, dir)
+	grouptest.Must(t, err)
+	var out []*hitSegment
+	for n, segment := range m.Segments {
+		s := &hitSegment{name: format.SegmentName(segment.Number), lengths: map[int64]int64{}}
+		image, err := format.ReadAll(mem, path.Join(dir, s.name), 1<<30)
+		grouptest.Must(t, err)
+		if segment.Sealed() {
+			image = image[:segment.Bytes]
+		}
+		for r := segio.NewFrameReaderBytes(image, segment.ID, format.SegmentHeaderBytes); r.Next(); {
+			s.lengths[r.Step().Offset] = r.Step().Bytes
+		}
+		r := segio.NewFrameReaderBytes(image, segment.ID, format.SegmentHeaderBytes)
+		walk, err := replay.Segment(r, segment.FirstIndex, int64(len(image)), true)
+		grouptest.Must(t, err)
+		s.end = walk.Zeros
+		for i, id := range walk.Rows.IDs {
+			row := hitRow{id: id, index: segment.FirstIndex + uint64(walk.Rows.Indexes[i]), loc: index.Loc(walk.Rows.Places[i])}
+			if n+1 == len(m.Segments) || row.index < m.Segments[n+1].FirstIndex {
+				s.rows = append(s.rows, row)
+			}
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
 // hitSegments writes over some bytes of the segments, and gives the newest row of each id that was not hit.
-func hitSegments(t *testing.T, mem *vfstest.Mem, w *workload, v *verifier) map[int64]scanRow {
+func hitSegments(t *testing.T, mem *vfstest.Mem, w *workload, segments []*hitSegment) map[int64]hitRow {
 	t.Helper()
 	type span struct{ begin, end int64 }
-	hit := map[*segmentScan][]span{}
-	lengths := map[*segmentScan]map[int64]int64{}
-	for _, s := range v.scans {
-		image, err := readAll(mem, path.Join(w.opts.Dir, s.name), 1<<30)
-		must(t, err)
-		lengths[s] = map[int64]int64{}
-		for r := NewFrameReaderBytes(image, s.manifest.ID, SegmentHeaderBytes); r.Next(); {
-			lengths[s][r.Step().Offset] = r.Step().Bytes
-		}
-	}
+	hit := map[*hitSegment][]span{}
 	for range 1 + w.random.IntN(4) {
-		s := v.scans[w.random.IntN(len(v.scans))]
-		if s.end <= SegmentHeaderBytes {
+		s := segments[w.random.IntN(len(segments))]
+		if s.end <= format.SegmentHeaderBytes {
 			continue
 		}
-		begin := SegmentHeaderBytes + w.random.Int64N(s.end-SegmentHeaderBytes)
+		begin := format.SegmentHeaderBytes + w.random.Int64N(s.end-format.SegmentHeaderBytes)
 		end := min(s.end, begin+1+w.random.Int64N(200))
 		f, err := mem.OpenWrite(path.Join(w.opts.Dir, s.name))
-		must(t, err)
+		grouptest.Must(t, err)
 		b := make([]byte, end-begin)
-		must(t, readFull(f, b, begin))
+		grouptest.Must(t, format.ReadFull(f, b, begin))
 		for i := range b {
 			b[i] ^= byte(1 + w.random.IntN(127))
 		}
 		_, err = f.WriteAt(b, begin)
-		must(t, errors.Join(err, f.Close()))
+		grouptest.Must(t, errors.Join(err, f.Close()))
 		hit[s] = append(hit[s], span{begin, end})
 	}
-	left := map[int64]scanRow{}
-	for _, s := range v.scans {
+	left := map[int64]hitRow{}
+	for _, s := range segments {
 		for _, row := range s.rows {
-			begin := row.loc().Offset()
+			begin := row.loc.Offset()
 			bad := slices.ContainsFunc(hit[s], func(h span) bool {
-				return h.begin < begin+lengths[s][begin] && begin < h.end
+				return h.begin < begin+s.lengths[begin] && begin < h.end
 			})
 			if !bad && left[row.id].index < row.index {
 				left[row.id] = row
@@ -191,20 +235,20 @@ type compactsFirst struct {
 }
 
 func (c *compactsFirst) OpenDirect(name string) (vfs.File, error) {
-	if _, ok := ParseBlobName(path.Base(name)); ok && c.compact != nil {
+	if _, ok := format.ParseBlobName(path.Base(name)); ok && c.compact != nil {
 		c.once.Do(c.compact)
 	}
 	return c.FS.OpenDirect(name)
 }
 
-// A blob that compaction drops, with the entry that referred to it, while a verify of the open log is on its way is no damage. One
-// that is missed still is.
+// A blob that compaction drops, with the entry that referred to it, while a verify of the open log is on its way is no
+// damage. One that is missed still is.
 func TestVerifyOfALogTakesNoDroppedBlobForDamage(t *testing.T) {
 	fs := &compactsFirst{FS: vfstest.NewMem()}
 	d := newDriver(t, driverOptions(fs, Index, 64<<10))
 	d.putBlob(1, payload(1, 5000))
 	kept := d.putBlob(2, payload(2, 5000))
-	d.put(Entry{ID: 1, Data: []byte("in its place")})
+	d.put(format.Entry{ID: 1, Data: []byte("in its place")})
 	ok(t, d.log.Seal())
 	dropped := int64(0)
 	fs.compact = func() {
@@ -217,7 +261,7 @@ func TestVerifyOfALogTakesNoDroppedBlobForDamage(t *testing.T) {
 	if dropped == 0 || len(report.Damages) > 0 {
 		t.Fatalf("%d entries were dropped meanwhile, damages %v", dropped, report.Damages)
 	}
-	ok(t, fs.Remove(path.Join(d.opts.Dir, BlobName(kept.ID))))
+	ok(t, fs.Remove(path.Join(d.opts.Dir, format.BlobName(kept.ID))))
 	report, err = d.log.Verify(context.Background(), 0)
 	ok(t, err)
 	if len(report.Damages) != 1 || !slices.Equal(report.Damages[0].IDs, []int64{2}) {

@@ -4,6 +4,7 @@ import (
 	"sort"
 	"sync"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/index"
 )
 
@@ -104,9 +105,9 @@ func (l *Log) rowsOf(v view, id int64) ([]versionRow, error) {
 	var out []versionRow
 	ordinal := uint64(v.ordinal) << 44
 	if v.rows != nil {
-		for i, other := range v.rows.ids {
+		for i, other := range v.rows.IDs {
 			if other == id {
-				out = append(out, versionRow{v.first + uint64(v.rows.indexes[i]), index.Loc(v.rows.places[i] | ordinal)})
+				out = append(out, versionRow{v.first + uint64(v.rows.Indexes[i]), index.Loc(v.rows.Places[i] | ordinal)})
 			}
 		}
 		return out, nil
@@ -128,13 +129,13 @@ func (l *Log) rowsOf(v view, id int64) ([]versionRow, error) {
 // hintCache keeps the hints that were used last: history is asked for seldom, but then for many records.
 type hintCache struct {
 	mu    sync.Mutex
-	hints []*Hint // the last used one last
+	hints []*format.Hint // the last used one last
 }
 
 const hintCacheBytesMax = 64 << 20
 
 // hintOf is the hint of a sealed segment: from memory, from disk, or made by reading the segment.
-func (l *Log) hintOf(v view) (*Hint, error) {
+func (l *Log) hintOf(v view) (*format.Hint, error) {
 	c := &l.hintCache
 	c.mu.Lock()
 	for i, h := range c.hints {
@@ -145,13 +146,13 @@ func (l *Log) hintOf(v view) (*Hint, error) {
 		}
 	}
 	c.mu.Unlock()
-	h, err := ReadHint(l.fs, l.dir, v.m)
+	h, err := format.ReadHint(l.fs, l.dir, v.m)
 	if err != nil {
 		w, err := l.walkFile(v.segment, v.end, true)
 		if err != nil {
 			return nil, err
 		}
-		h = w.rows.hint(v.m, w.terms)
+		h = w.Rows.Hint(v.m, w.Terms)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,7 +160,7 @@ func (l *Log) hintOf(v view) (*Hint, error) {
 	bytes := int64(0)
 	for i := len(c.hints) - 1; i >= 0; i-- {
 		if bytes += hintBytes(c.hints[i]); bytes > hintCacheBytesMax && i < len(c.hints)-1 {
-			c.hints = append([]*Hint(nil), c.hints[i+1:]...)
+			c.hints = append([]*format.Hint(nil), c.hints[i+1:]...)
 			break
 		}
 	}
@@ -167,6 +168,6 @@ func (l *Log) hintOf(v view) (*Hint, error) {
 }
 
 // hintBytes is what a hint takes on disk and in memory.
-func hintBytes(h *Hint) int64 {
-	return layoutHint(int64(len(h.IDs)), int64(len(h.Terms)), int64(len(h.Blobs))).end
+func hintBytes(h *format.Hint) int64 {
+	return format.HintBytes(int64(len(h.IDs)), int64(len(h.Terms)), int64(len(h.Blobs)))
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -20,7 +22,7 @@ type writtenLog struct {
 }
 
 type writtenSegment struct {
-	m      ManifestSegment
+	m      format.ManifestSegment
 	frames []*writtenFrame
 	end    int64  // behind the last frame
 	image  []byte // as written
@@ -30,42 +32,42 @@ type writtenSegment struct {
 
 type writtenFrame struct {
 	offset, bytes int64
-	entry         Entry
-	state         StateRecord
+	entry         format.Entry
+	state         format.StateRecord
 	header        bool // the header was hit: nothing is known of the frame
 	content       bool // only what stands behind the header was hit
 }
 
-func (f *writtenFrame) isEntry() bool { return f.entry.Kind != KindState }
+func (f *writtenFrame) isEntry() bool { return f.entry.Kind != format.KindState }
 
 // readWritten reads a log whose bytes are all as written.
 func readWritten(t testing.TB, fs vfs.FS, dir string) *writtenLog {
 	t.Helper()
-	m, err := ReadManifest(fs, dir)
+	m, err := format.ReadManifest(fs, dir)
 	ok(t, err)
 	w := &writtenLog{floor: m.CompactedThrough, commit: m.HardState.Commit}
-	mark, found, _, err := ReadMark(fs, dir)
+	mark, found, _, err := format.ReadMark(fs, dir)
 	ok(t, err)
 	for _, listed := range m.Segments {
-		s := &writtenSegment{m: listed, end: SegmentHeaderBytes}
-		s.image, err = readAll(fs, path.Join(dir, SegmentName(listed.Number)), 1<<30)
+		s := &writtenSegment{m: listed, end: format.SegmentHeaderBytes}
+		s.image, err = format.ReadAll(fs, path.Join(dir, format.SegmentName(listed.Number)), 1<<30)
 		ok(t, err)
 		if listed.Sealed() {
 			s.image = s.image[:listed.Bytes]
-			_, err := ReadHint(fs, dir, listed)
+			_, err := format.ReadHint(fs, dir, listed)
 			s.hinted = err == nil
 		}
-		for r := NewFrameReaderBytes(s.image, listed.ID, SegmentHeaderBytes); r.Next(); {
+		for r := segio.NewFrameReaderBytes(s.image, listed.ID, format.SegmentHeaderBytes); r.Next(); {
 			step := r.Step()
-			if step.Status == FrameZeros && !listed.Sealed() {
+			if step.Status == segio.FrameZeros && !listed.Sealed() {
 				break
 			}
-			if step.Status != FrameWhole {
-				t.Fatalf("%s: %s at %d of a log without damage", SegmentName(listed.Number), step.Status, step.Offset)
+			if step.Status != segio.FrameWhole {
+				t.Fatalf("%s: %s at %d of a log without damage", format.SegmentName(listed.Number), step.Status, step.Offset)
 			}
 			f := &writtenFrame{offset: step.Offset, bytes: step.Bytes, entry: step.Entry}
 			if !f.isEntry() {
-				f.state, err = DecodeStateRecord(step.Entry.Data)
+				f.state, err = format.DecodeStateRecord(step.Entry.Data)
 				ok(t, err)
 			}
 			s.frames = append(s.frames, f)
@@ -84,7 +86,7 @@ func (w *writtenLog) active() *writtenSegment { return w.segments[len(w.segments
 // compare notes which frames were hit, by the bytes of the segment's file as they are now.
 func (s *writtenSegment) compare(now []byte) {
 	for _, f := range s.frames {
-		behind := f.offset + FrameHeaderBytes
+		behind := f.offset + format.FrameHeaderBytes
 		f.header = !bytes.Equal(s.image[f.offset:behind], now[f.offset:behind])
 		f.content = !f.header && !bytes.Equal(s.image[behind:f.offset+f.bytes], now[behind:f.offset+f.bytes])
 	}
@@ -119,7 +121,7 @@ func joinBytes(ranges []badBytes) (out []badBytes) {
 
 // syncedMark is the greatest synced offset that whole frames and the mark file tell of the active segment.
 func (w *writtenLog) syncedMark() int64 {
-	mark := max(w.mark, SegmentHeaderBytes)
+	mark := max(w.mark, format.SegmentHeaderBytes)
 	for _, f := range w.active().frames {
 		if !f.isEntry() && !f.header && !f.content {
 			mark = max(mark, f.state.SyncedOffset)
@@ -135,7 +137,7 @@ func (w *writtenLog) cutTail() bool {
 	for _, b := range s.badRanges() {
 		if b.offset >= mark {
 			s.frames = slices.DeleteFunc(s.frames, func(f *writtenFrame) bool { return f.offset >= b.offset })
-			torn := !isZero(s.now[b.offset:s.end])
+			torn := !format.IsZero(s.now[b.offset:s.end])
 			s.end = b.offset
 			return torn
 		}
@@ -243,7 +245,7 @@ type writtenGap struct {
 // close is for the entry that follows the bad bytes. last is the greatest index of the segment.
 func (g *writtenGap) close(after, term, last uint64, add func(first, last uint64)) {
 	switch {
-	case g.term != term && g.term != 0 && g.bytes >= FrameHeaderBytes:
+	case g.term != term && g.term != 0 && g.bytes >= format.FrameHeaderBytes:
 		add(min(g.commit, g.before)+1, max(after-1, g.before))
 	case after > g.before:
 		add(g.before+1, after-1)
@@ -254,7 +256,7 @@ func (g *writtenGap) close(after, term, last uint64, add func(first, last uint64
 }
 
 // asWritten compares all that a reader is given.
-func asWritten(a, b *Entry) error {
+func asWritten(a, b *format.Entry) error {
 	if a.Kind != b.Kind || a.ID != b.ID || a.Index != b.Index || a.Term != b.Term || a.CommitTime != b.CommitTime || !bytes.Equal(a.Data, b.Data) {
 		return fmt.Errorf("index %d: %v of id %d, term %d; written was %v of id %d, term %d", a.Index, a.Kind, a.ID, a.Term, b.Kind, b.ID, b.Term)
 	}

@@ -16,6 +16,8 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/fsck"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -74,7 +76,7 @@ func newWalkCase(t *testing.T, seed uint64) *walkCase {
 	c := &walkCase{workload: newWorkload(t, 0, mem, mem, Index)}
 	c.random = rand.New(rand.NewPCG(seed, 0))
 	c.residency, c.hints = Residency(c.random.IntN(2)), c.random.IntN(3) == 0
-	ok(t, c.appendBatch(1, []modelEntry{{entry: Entry{Kind: KindEmpty}}}))
+	ok(t, c.appendBatch(1, []modelEntry{{entry: format.Entry{Kind: format.KindEmpty}}}))
 	ok(t, errors.Join(c.sync(), c.apply()))
 	// There were other voters once, so the log may have been cut; now there is one, so damage can be given up.
 	ok(t, c.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1))
@@ -105,12 +107,12 @@ func (c *walkCase) close() { ok(c.t, c.log.Close(false)) }
 func (c *walkCase) small() []modelEntry {
 	batch := make([]modelEntry, 1+c.random.IntN(4))
 	for i := range batch {
-		e := Entry{Kind: KindPut, ID: c.random.Int64N(c.ids)}
+		e := format.Entry{Kind: format.KindPut, ID: c.random.Int64N(c.ids)}
 		switch c.random.IntN(8) {
 		case 0:
-			e = Entry{Kind: KindEmpty}
+			e = format.Entry{Kind: format.KindEmpty}
 		case 1:
-			e.Kind = KindDelete
+			e.Kind = format.KindDelete
 		default:
 			e.Data = bytes.Repeat([]byte{byte(c.random.Uint32())}, c.random.IntN(200))
 		}
@@ -153,7 +155,7 @@ func (c *walkCase) change() error {
 		}
 	case 7: // a new leader's first entry
 		c.term++
-		return c.appendBatch(c.model.last+1, []modelEntry{{entry: Entry{Kind: KindEmpty}}})
+		return c.appendBatch(c.model.last+1, []modelEntry{{entry: format.Entry{Kind: format.KindEmpty}}})
 	default:
 		if c.model.last > c.model.applied {
 			return c.cutLog()
@@ -174,7 +176,7 @@ func (c *walkCase) agreesWithAppended() {
 		if f == nil && at > c.written.floor {
 			c.t.Fatalf("the model lacks index %d", at)
 		}
-		if f != nil && f.entry.Kind != KindRequest {
+		if f != nil && f.entry.Kind != format.KindRequest {
 			if err := asWritten(&f.entry, &c.valid[i].entry); err != nil {
 				c.t.Fatalf("the model: %v", err)
 			}
@@ -194,7 +196,7 @@ func (c *walkCase) damage() {
 		names, err := c.disk.List(c.opts.Dir)
 		ok(c.t, err)
 		for _, name := range names {
-			if isHintName(name) {
+			if format.IsHintName(name) {
 				ok(c.t, c.disk.Remove(path.Join(c.opts.Dir, name)))
 			}
 		}
@@ -206,7 +208,7 @@ func (c *walkCase) damage() {
 		}
 	}
 	for _, s := range c.written.segments {
-		now, err := readAll(c.disk, path.Join(c.opts.Dir, SegmentName(s.m.Number)), 1<<30)
+		now, err := format.ReadAll(c.disk, path.Join(c.opts.Dir, format.SegmentName(s.m.Number)), 1<<30)
 		ok(c.t, err)
 		s.compare(now)
 	}
@@ -235,11 +237,11 @@ func (c *walkCase) aim(s *writtenSegment) int {
 // hitFrame changes bytes of a frame, and perhaps of those behind it.
 func (c *walkCase) hitFrame(s *writtenSegment, i int) {
 	f := s.frames[i]
-	offset, length, zero := f.offset+c.random.Int64N(FrameHeaderBytes), int64(1), false
+	offset, length, zero := f.offset+c.random.Int64N(format.FrameHeaderBytes), int64(1), false
 	switch c.random.IntN(5) {
 	case 0: // a bit of what is behind the header
-		if f.bytes > FrameHeaderBytes {
-			offset = f.offset + FrameHeaderBytes + c.random.Int64N(f.bytes-FrameHeaderBytes)
+		if f.bytes > format.FrameHeaderBytes {
+			offset = f.offset + format.FrameHeaderBytes + c.random.Int64N(f.bytes-format.FrameHeaderBytes)
 		}
 	case 1: // the frame is gone
 		offset, length, zero = f.offset, f.bytes, true
@@ -249,7 +251,7 @@ func (c *walkCase) hitFrame(s *writtenSegment, i int) {
 		length = 1 + c.random.Int64N(100)
 	}
 	length = min(length, s.end-offset)
-	name := SegmentName(s.m.Number)
+	name := format.SegmentName(s.m.Number)
 	file, err := c.disk.OpenWrite(path.Join(c.opts.Dir, name))
 	ok(c.t, err)
 	was := slices.Clone(s.image[offset : offset+length])
@@ -278,7 +280,7 @@ func (c *walkCase) check() error {
 		return nil
 	}
 	offline := c.fork()
-	report, err := VerifyDir(context.Background(), offline.FS, offline.Dir, nil)
+	report, err := fsck.VerifyDir(context.Background(), offline.FS, offline.Dir, nil)
 	if err != nil {
 		return err
 	}
@@ -291,9 +293,7 @@ func (c *walkCase) check() error {
 	if err := c.checkOpen(); err != nil {
 		return fmt.Errorf("open log: %w", err)
 	}
-	// RepairDir gives up more: where a cut is hidden, verify takes the hint for wrong, as it has no row of what is
-	// void, and goes on without it. The other walks trust the hint.
-	if err := c.checkGivenUp(repairDir, false); err != nil {
+	if err := c.checkGivenUp(repairDir, c.hints); err != nil {
 		return fmt.Errorf("RepairDir: %w", err)
 	}
 	if err := c.checkGivenUp(acceptLoss, c.hints); err != nil {
@@ -303,15 +303,15 @@ func (c *walkCase) check() error {
 }
 
 // sameRanges compares the bad bytes that a walk has found with the model's.
-func (c *walkCase) sameRanges(damages []Damage) error {
+func (c *walkCase) sameRanges(damages []format.Damage) error {
 	got := make(map[string][]badBytes)
 	for _, d := range damages {
-		if _, isSegment := ParseSegmentName(d.File); isSegment && d.Length > 0 {
+		if _, isSegment := format.ParseSegmentName(d.File); isSegment && d.Length > 0 {
 			got[d.File] = append(got[d.File], badBytes{d.Offset, d.Length})
 		}
 	}
 	for _, s := range c.written.segments {
-		name := SegmentName(s.m.Number)
+		name := format.SegmentName(s.m.Number)
 		if is, want := joinBytes(got[name]), s.badRanges(); !slices.Equal(is, want) {
 			return fmt.Errorf("%s: bad are %v, by the model %v", name, is, want)
 		}
@@ -377,7 +377,7 @@ func (c *walkCase) checkEntries(l *Log, last uint64) error {
 
 // givesEntry checks the answer of a read: the entry that counts, or an error where it may be damaged and none is given.
 func (c *walkCase) givesEntry(at uint64, f *writtenFrame, entries []*raftpb.Entry, err error, doubtful bool) error {
-	var damage *DamageError
+	var damage *format.DamageError
 	switch {
 	case err != nil && doubtful && errors.As(err, &damage):
 		return nil
@@ -386,7 +386,7 @@ func (c *walkCase) givesEntry(at uint64, f *writtenFrame, entries []*raftpb.Entr
 	case len(entries) != 1:
 		return fmt.Errorf("index %d: %d entries", at, len(entries))
 	}
-	e, err := DecodePayload(entries[0])
+	e, err := format.DecodePayload(entries[0])
 	if err != nil {
 		return err
 	}
@@ -409,7 +409,7 @@ func (c *walkCase) checkSurvey(l *Log) error {
 	views := l.views(0, math.MaxUint64)
 	defer unpinAll(views)
 	for _, v := range views {
-		if !slices.Contains(files, SegmentName(v.number)) {
+		if !slices.Contains(files, format.SegmentName(v.number)) {
 			continue
 		}
 		s, err := l.survey(v)
@@ -420,7 +420,7 @@ func (c *walkCase) checkSurvey(l *Log) error {
 			return slices.ContainsFunc(s.lost, func(r IndexRange) bool { return r.First <= at && at <= r.Last })
 		}
 		if err := surveyKeeps(s, lost, counting); err != nil {
-			return fmt.Errorf("survey of %s: %w", SegmentName(v.number), err)
+			return fmt.Errorf("survey of %s: %w", format.SegmentName(v.number), err)
 		}
 		// Of a segment that was cut behind bad bytes, the survey asks for all.
 		cutBehindBad := c.written.cutBehindBad(v.number)
@@ -432,12 +432,12 @@ func (c *walkCase) checkSurvey(l *Log) error {
 			switch {
 			// Below the floor, only versions and requests are missed. One that was made void and written again may be
 			// whole at its first place.
-			case isHit && !lost(at) && s.have[at] == nil && (at > c.written.floor || f.entry.Kind.isVersion()):
-				return fmt.Errorf("survey of %s: index %d is hit, and not asked for: %v", SegmentName(v.number), at, s.lost)
+			case isHit && !lost(at) && s.have[at] == nil && (at > c.written.floor || f.entry.Kind.IsVersion()):
+				return fmt.Errorf("survey of %s: index %d is hit, and not asked for: %v", format.SegmentName(v.number), at, s.lost)
 			case !isHit && lost(at) && !doubtful[at] && !cutBehindBad:
-				return fmt.Errorf("survey of %s: index %d is whole, and asked for: %v", SegmentName(v.number), at, s.lost)
-			case !isHit && !lost(at) && s.have[at] == nil && (at > c.written.floor || f.entry.Kind.isVersion()):
-				return fmt.Errorf("survey of %s: index %d is whole, not asked for, and not kept", SegmentName(v.number), at)
+				return fmt.Errorf("survey of %s: index %d is whole, and asked for: %v", format.SegmentName(v.number), at, s.lost)
+			case !isHit && !lost(at) && s.have[at] == nil && (at > c.written.floor || f.entry.Kind.IsVersion()):
+				return fmt.Errorf("survey of %s: index %d is whole, not asked for, and not kept", format.SegmentName(v.number), at)
 			}
 		}
 	}
@@ -458,7 +458,7 @@ func surveyKeeps(s *survey, lost func(uint64) bool, counting map[uint64]*written
 }
 
 func repairDir(opts Options) error {
-	_, err := RepairDir(context.Background(), opts.FS, opts.Dir, nil)
+	_, err := fsck.RepairDir(context.Background(), opts.FS, opts.Dir, nil)
 	return err
 }
 
@@ -469,7 +469,7 @@ func acceptLoss(opts Options) error {
 	}
 	_, err = l.Verify(context.Background(), 0)
 	if err == nil {
-		_, err = l.AcceptLoss()
+		l, _, err = l.AcceptLoss(context.Background())
 	}
 	return errors.Join(err, l.Close(false))
 }
@@ -513,14 +513,14 @@ func (c *walkCase) checkGivenUp(giveUp func(Options) error, hints bool) (err err
 	seen := uint64(0)
 	for at, f := range counting {
 		seen = max(seen, at)
-		if _, stays := stay[at]; !stays && f.entry.Kind.isVersion() && !f.header && !f.content && !doubtful[at] {
+		if _, stays := stay[at]; !stays && f.entry.Kind.IsVersion() && !f.header && !f.content && !doubtful[at] {
 			return fmt.Errorf("version %d of record %d is gone, and is whole", at, f.entry.ID)
 		}
 	}
 	// Rule 8: the log goes on behind all that was seen, or a jump further. Of what cannot be read, more may have been
 	// seen.
 	const unread = 1000
-	if last < seen || last > seen+unread && last < seen+lossJump || last > seen+lossJump+unread {
+	if last < seen || last > seen+unread && last < seen+format.LossJump || last > seen+format.LossJump+unread {
 		return fmt.Errorf("index %d was seen, and the log goes on behind %d", seen, last)
 	}
 	return nil

@@ -1,13 +1,13 @@
 package group
 
 import (
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
-// Room that was only allocated costs a journal commit of the file system with each sync: its extents become written ones.
-// So the sync of a small write takes zeros behind it along, and the next writes overwrite these: their syncs write data alone. What the journal
-// makes durable needs none of that.
-// See docs/adr/0009-zeros-ahead.md.
+// Room that was only allocated costs a journal commit of the file system with each sync: its extents become written
+// ones. So the sync of a small write takes zeros behind it along, and the next writes overwrite these: their syncs
+// write data alone. What the journal makes durable needs none of that. See docs/adr/0009-zeros-ahead.md.
 const (
 	aheadWriteMax = 16 << 10 // greater writes share one commit among many bytes anyway
 	aheadFactor   = 16       // zeros for so many writes of the same size
@@ -50,8 +50,8 @@ func (a *writeAhead) zeros(file vfs.File, begin, end, allocated, share int64) {
 	if n > aheadWriteMax {
 		return
 	}
-	to := min(end+min(aheadFactor*n, aheadMax-blockBytes, max(aheadMin, end/share)), allocated)
-	if cut := to &^ (blockBytes - 1); cut > end {
+	to := min(end+min(aheadFactor*n, aheadMax-format.BlockBytes, max(aheadMin, end/share)), allocated)
+	if cut := to &^ (format.BlockBytes - 1); cut > end {
 		to = cut
 	}
 	if to <= end {

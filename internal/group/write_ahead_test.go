@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/grouptest"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -86,16 +88,16 @@ func TestSmallWritesFallOnZeros(t *testing.T) {
 			fs := &aheadFS{Mem: mem, fail: test.fail}
 			d := newDriver(t, driverOptions(fs, Index, 8<<20))
 			for i := range test.before {
-				d.put(Entry{ID: int64(-2 - i), Data: randomBytes(uint64(i), 1<<20)})
+				d.put(format.Entry{ID: int64(-2 - i), Data: grouptest.RandomBytes(uint64(i), 1<<20)})
 			}
 			fs.reset()
 			for i := range test.puts {
-				d.put(Entry{ID: int64(i), Data: randomBytes(uint64(i), test.size)})
+				d.put(format.Entry{ID: int64(i), Data: grouptest.RandomBytes(uint64(i), test.size)})
 			}
 			if fs.data < test.puts || fs.zeros < test.zerosMin || fs.zeros > test.zerosMax {
 				t.Errorf("%d writes of data, %d of zeros; want %d to %d", fs.data, fs.zeros, test.zerosMin, test.zerosMax)
 			}
-			d.put(Entry{ID: -1}) // says that those before are committed
+			d.put(format.Entry{ID: -1}) // says that those before are committed
 			if want := fs.data - fs.zeros - 1; !test.fail && test.zerosMin > 0 && fs.onZero < want {
 				t.Errorf("%d of %d writes fell on zeros, want %d", fs.onZero, fs.data, want)
 			}
@@ -104,7 +106,7 @@ func TestSmallWritesFallOnZeros(t *testing.T) {
 			defer func() { ok(t, d.log.Close(false)) }()
 			for i := range test.puts {
 				r, err := d.log.Get(int64(i), GetOptions{})
-				if err != nil || !bytes.Equal(r.Data, randomBytes(uint64(i), test.size)) {
+				if err != nil || !bytes.Equal(r.Data, grouptest.RandomBytes(uint64(i), test.size)) {
 					t.Fatalf("record %d: %d bytes, %v", i, len(r.Data), err)
 				}
 			}

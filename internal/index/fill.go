@@ -13,7 +13,8 @@ const fillParallelRows = 1 << 15
 // Fill sets places as Max does, for rows in ascending order of Hash (those of a hint): fast, for it walks the table's
 // memory in order and takes each lock once. Row r has ids[r] and places[r] | ordinal; skip, where it is not nil, leaves
 // rows out. lost is told of each place that is not the newest, whether it was in the table or comes from a row; it may
-// be called by several goroutines at once, and must not call the table. It returns by how much the count of live ids rose.
+// be called by several goroutines at once, and must not call the table. It returns by how much the count of live ids
+// rose.
 func (t *Table) Fill(ids []int64, places []uint64, ordinal uint32, skip func(row int) bool, lost func(loc Loc)) (live int64, err error) {
 	before := t.Live()
 	var bounds [stripeCount + 1]int

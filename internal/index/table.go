@@ -29,8 +29,8 @@ const (
 	slotBytes = 16
 	slotsMin  = 4096 / slotBytes // one page
 	hugeBytes = 2 << 20
-	// Smaller parts come from the heap (they hold no pointers, so the collector does not look into them): a process may have
-	// some 65,000 mappings, and a shard many small groups.
+	// Smaller parts come from the heap (they hold no pointers, so the collector does not look into them): a process may
+	// have some 65,000 mappings, and a shard many small groups.
 	mappedBytesMin = 64 << 10
 	loadMaxNum     = 13 // a stripe grows beyond 13/16 of its slots...
 	loadMaxDen     = 16

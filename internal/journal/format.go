@@ -1,9 +1,10 @@
-// Package journal is a file of a volume into which small writes of many groups go together, so that one sync makes all of them
-// durable. The bytes stand in the groups' own segments too; these are synced later. After a crash they are written there again
-// (Replay) before anything else looks at the groups. See docs/adr/0012-journal.md and docs/format-volume.md.
+// Package journal is a file of a volume into which small writes of many groups go together, so that one sync makes all
+// of them durable. The bytes stand in the groups' own segments too; these are synced later. After a crash they are
+// written there again (Replay) before anything else looks at the groups. See docs/adr/0012-journal.md and
+// docs/format-volume.md.
 //
-// The same bytes are only ever written to the same place: a place of a segment, which is named by its random id, is written once.
-// So it does not matter how often, or from which state of the segments, they are written again.
+// The same bytes are only ever written to the same place: a place of a segment, which is named by its random id, is
+// written once. So it does not matter how often, or from which state of the segments, they are written again.
 package journal
 
 import (
@@ -23,8 +24,8 @@ type Range struct {
 	Segment [8]byte // its id
 	Offset  int64
 	Bytes   []byte
-	// Before, where it is not 0, is a number of bytes of which the last record before this one made that place durable: Bytes is empty, and
-	// nothing is to be written. So a record that cannot be read is known by the next one.
+	// Before, where it is not 0, is a number of bytes of which the last record before this one made that place durable:
+	// Bytes is empty, and nothing is to be written. So a record that cannot be read is known by the next one.
 	Before int64
 }
 
@@ -47,12 +48,14 @@ func named(r *Range) Range {
 //	| group | number | segment id | offset | length | before | bytes...
 //	+-------+--------+------------+--------+--------+--------+---------
 //
-// Before is 0, or length is 0 and it is Range.Before: such ranges stand first, one for each range of the last record that had any, be it in the other file.
+// Before is 0, or length is 0 and it is Range.Before: such ranges stand first, one for each range of the last record
+// that had any, be it in the other file.
 //
-// The CRC32C covers everything behind it up to length. The epoch is the number of the use of a file in its upper half, and random in its
-// lower half, so that no data that a client stores can pass for a record. A file holds the records of one epoch, that of its first one;
-// what is of another epoch stands behind them, left over from an earlier use of the file. The first record of a use has sequence 0 and no ranges, and
-// is durable before any other is written: it fits into a sector, so that no power cut tears it, and a file that begins with anything else is damaged.
+// The CRC32C covers everything behind it up to length. The epoch is the number of the use of a file in its upper half,
+// and random in its lower half, so that no data that a client stores can pass for a record. A file holds the records of
+// one epoch, that of its first one; what is of another epoch stands behind them, left over from an earlier use of the
+// file. The first record of a use has sequence 0 and no ranges, and is durable before any other is written: it fits
+// into a sector, so that no power cut tears it, and a file that begins with anything else is damaged.
 const (
 	magic       = "SHEAFJNL"
 	crcAt       = 8

@@ -28,8 +28,9 @@ const (
 	fullSoon = 4 * time.Second
 	// spareShare of what the volume has to spare is what a file may take.
 	spareShare = 16
-	// yields is how often one who is to write lets others run first: those who wrote before go on, answer their callers, and write again. Written at
-	// once, a batch held hardly half of the groups that had something to write. See docs/adr/0015-cheaper-rounds.md.
+	// yields is how often one who is to write lets others run first: those who wrote before go on, answer their
+	// callers, and write again. Written at once, a batch held hardly half of the groups that had something to write.
+	// See docs/adr/0015-cheaper-rounds.md.
 	yields = 4
 	// After a failure to make a file, the next try comes that much later.
 	tryAgain = time.Minute
@@ -39,12 +40,13 @@ const (
 type Options struct {
 	FS  vfs.FS
 	Dir string // of the volume. What Read finds there must have been replayed and removed
-	// Begin is called before the first file is made: what may not be opened by a program that knows no journal is marked so,
-	// durably. nil: nothing.
+	// Begin is called before the first file is made: what may not be opened by a program that knows no journal is
+	// marked so, durably. nil: nothing.
 	Begin func() error
 	// FileBytes is the size of a file, a multiple of 4 KiB; 0: 1 MiB, growing to 16 MiB while it is filled quickly.
 	FileBytes int64
-	// Spare is the bytes that the volume has above its reserve, of which a file takes a small part at most; nil: enough.
+	// Spare is the bytes that the volume has above its reserve, of which a file takes a small part at most; nil:
+	// enough.
 	Spare  func() int64
 	Logger *slog.Logger // nil: discards
 	// Unsafe uses room again while groups still need what is in it, for simulations that prove that they notice.
@@ -59,8 +61,9 @@ type Stats struct {
 	Refused int64 // writes: no room yet, or the journal is broken
 }
 
-// Journal writes. Two files are used in turn: when one is full, the other is begun anew, as soon as no group needs anything of it any
-// more. So each Member is told to sync its own file (MustSync) when the files change. Safe for concurrent use.
+// Journal writes. Two files are used in turn: when one is full, the other is begun anew, as soon as no group needs
+// anything of it any more. So each Member is told to sync its own file (MustSync) when the files change. Safe for
+// concurrent use.
 type Journal struct {
 	opts   Options
 	logger *slog.Logger
@@ -121,8 +124,9 @@ func New(opts Options) *Journal {
 	return j
 }
 
-// Join takes a log in that is being opened. Where an earlier log of the group was closed before its own file could be synced, or
-// its files could not be written when the journal was replayed, what the journal holds for it is given to apply first.
+// Join takes a log in that is being opened. Where an earlier log of the group was closed before its own file could be
+// synced, or its files could not be written when the journal was replayed, what the journal holds for it is given to
+// apply first.
 func (j *Journal) Join(group uuid.UUID, apply func(Share) error) (*Member, error) {
 	if err := applyKept(j.opts.FS, j.opts.Dir, group, apply); err != nil {
 		return nil, err
@@ -177,8 +181,8 @@ func (m *Member) Settled() {
 	m.mustSync.Store(false)
 }
 
-// Write makes bytes of a segment durable. They must stand in the segment's file already, perhaps not synced, and must not change
-// before it returns. ErrUnused: they are not durable, and the file is to be synced.
+// Write makes bytes of a segment durable. They must stand in the segment's file already, perhaps not synced, and must
+// not change before it returns. ErrUnused: they are not durable, and the file is to be synced.
 func (m *Member) Write(number uint64, segment [8]byte, offset int64, b []byte) error {
 	j := m.journal
 	j.mu.Lock()
@@ -255,8 +259,8 @@ func (j *Journal) write(p *batch) error {
 		err = h.file.Sync()
 	}
 	if err != nil {
-		// Whether it is on the disk is not known, so it is not used any more (rule 5). What was written here before stays until the groups
-		// have synced their own files.
+		// Whether it is on the disk is not known, so it is not used any more (rule 5). What was written here before
+		// stays until the groups have synced their own files.
 		j.logger.Error("the journal cannot be written: each group syncs its own file from now on", "file", h.file.Name(), "error", err)
 		j.giveUp(err)
 		return ErrUnused
@@ -403,7 +407,8 @@ func (j *Journal) make(name string, size int64) (vfs.File, error) {
 	return file, nil
 }
 
-// zero makes a new file so long, durably. Where that makes later syncs cheaper, because they have no metadata to write, it is filled with zeros.
+// zero makes a new file so long, durably. Where that makes later syncs cheaper, because they have no metadata to write,
+// it is filled with zeros.
 func zero(file vfs.File, size int64) error {
 	if err := file.Allocate(0, size); err != nil {
 		return err
@@ -426,7 +431,8 @@ func (j *Journal) Stats() Stats {
 	return j.stats
 }
 
-// Close ends it; no Write may be under way. Where no log needs anything of it any more, its files are removed, and clean is true.
+// Close ends it; no Write may be under way. Where no log needs anything of it any more, its files are removed, and
+// clean is true.
 func (j *Journal) Close() (clean bool, err error) {
 	j.mu.Lock()
 	if j.closed {

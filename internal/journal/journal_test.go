@@ -91,8 +91,8 @@ func read(t testing.TB, fs vfs.FS) Found {
 	return found
 }
 
-// TestWhatWasTakenSurvivesAPowerCut writes for many groups at once, cuts the power at any time, and finds every byte that was said to be
-// durable, whatever the disk kept of the rest.
+// TestWhatWasTakenSurvivesAPowerCut writes for many groups at once, cuts the power at any time, and finds every byte
+// that was said to be durable, whatever the disk kept of the rest.
 func TestWhatWasTakenSurvivesAPowerCut(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -175,7 +175,8 @@ func TestOneSyncServesAllThatWait(t *testing.T) {
 	}
 }
 
-// TestRoomIsUsedAgainWhenNobodyNeedsIt: a group that does not sync its own file keeps the room, and the others go on without.
+// TestRoomIsUsedAgainWhenNobodyNeedsIt: a group that does not sync its own file keeps the room, and the others go on
+// without.
 func TestRoomIsUsedAgainWhenNobodyNeedsIt(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir, FileBytes: 8 << 10})
@@ -282,7 +283,8 @@ func TestNoRoomForAFile(t *testing.T) {
 	}
 }
 
-// TestTheReserveIsLeftAlone: a file takes a small part of what the volume has to spare, and none where that is too little.
+// TestTheReserveIsLeftAlone: a file takes a small part of what the volume has to spare, and none where that is too
+// little.
 func TestTheReserveIsLeftAlone(t *testing.T) {
 	disk := newDisk(t)
 	spare := int64(spareShare*fileBytesFirst - 1)
@@ -338,7 +340,8 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// TestBadBytes: a bad record between others is told, costs only itself, and is known by the next one; one at the end is torn.
+// TestBadBytes: a bad record between others is told, costs only itself, and is known by the next one; one at the end is
+// torn.
 func TestBadBytes(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir})
@@ -409,7 +412,8 @@ func TestTheLastRecordOfAFileIsKnownByTheOther(t *testing.T) {
 	}
 }
 
-// TestBlocksThatCannotBeRead: what may have stood there is told; behind the end, where the record that follows is known not to be there, nothing was.
+// TestBlocksThatCannotBeRead: what may have stood there is told; behind the end, where the record that follows is known
+// not to be there, nothing was.
 func TestBlocksThatCannotBeRead(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir})
@@ -442,7 +446,8 @@ func TestBlocksThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestReplayKeepsWhatItCannotGive: a group whose files cannot be written keeps nobody else from starting, and loses nothing.
+// TestReplayKeepsWhatItCannotGive: a group whose files cannot be written keeps nobody else from starting, and loses
+// nothing.
 func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 	disk := newDisk(t)
 	begin := func(texts ...string) {

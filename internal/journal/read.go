@@ -24,10 +24,11 @@ var names = [2]string{"journal-0", "journal-1"}
 type Found struct {
 	Files  int // that there are
 	Ranges []Range
-	// Bad says what cannot be read and may have been acknowledged. A record at the end that is not whole is torn, and is not among them: a last
-	// record that rots looks like one that is torn.
+	// Bad says what cannot be read and may have been acknowledged. A record at the end that is not whole is torn, and
+	// is not among them: a last record that rots looks like one that is torn.
 	Bad []error
-	// Lost are places of segments that a record made durable which cannot be read: the next one tells of it. Bytes is empty.
+	// Lost are places of segments that a record made durable which cannot be read: the next one tells of it. Bytes is
+	// empty.
 	Lost []Range
 
 	gaps []gap                     // records of which nothing is known
@@ -51,7 +52,8 @@ type gap struct {
 type Share struct {
 	Ranges []Range // oldest first
 	Lost   []Range // as Found.Lost
-	// Doubt is how many bytes records had at most which cannot be read, and may have held something of the group behind all else; 0: there are none.
+	// Doubt is how many bytes records had at most which cannot be read, and may have held something of the group behind
+	// all else; 0: there are none.
 	Doubt int64
 }
 
@@ -92,8 +94,8 @@ func (f *Found) Groups() (groups []uuid.UUID) {
 // Doubtful tells whether groups may have lost something for which nothing was found.
 func (f *Found) Doubtful() bool { return len(f.gaps) > 0 }
 
-// Read reads what the files of a volume hold, oldest first. No file: nothing. A file of which no block can be read is an error: the device may
-// answer the next time.
+// Read reads what the files of a volume hold, oldest first. No file: nothing. A file of which no block can be read is
+// an error: the device may answer the next time.
 func Read(fsys vfs.FS, dir string) (Found, error) {
 	found := Found{last: map[uuid.UUID]placeInTime{}}
 	var uses []use
@@ -270,7 +272,8 @@ func (c *content) scan() (u use) {
 	return u
 }
 
-// missing notes the records from a sequence on in front of one: that one knows the last of them, and the first of a use holds nothing.
+// missing notes the records from a sequence on in front of one: that one knows the last of them, and the first of a use
+// holds nothing.
 func (u *use) missing(from uint64, r record, end int) {
 	u.bad = append(u.bad, fmt.Errorf("records %d to %d of epoch %x cannot be read", from, r.sequence-1, u.epoch))
 	unknown := r.sequence - 1

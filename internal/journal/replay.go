@@ -36,14 +36,15 @@ func IsName(name string) bool {
 type Target struct {
 	// Groups lists all groups of the volume: those may have lost something that were in a record which cannot be read.
 	Groups func() ([]uuid.UUID, error)
-	// Apply makes durable in the files of a group what is found for it, and notes there what is lost. nil where the group has no files any more. It is
-	// called for several groups at a time.
+	// Apply makes durable in the files of a group what is found for it, and notes there what is lost. nil where the
+	// group has no files any more. It is called for several groups at a time.
 	Apply func(group uuid.UUID, share Share) error
 }
 
-// Replay gives each group what the files of a volume hold for it, and then removes the files. Files of which something cannot be read are set aside
-// instead, as journal-damaged-N. What cannot be written to a group's files is kept in a file of its own, journal-kept-GROUP, until Join or a
-// later Replay can write it: the other groups go on without that one. An error: nothing was removed, and the files are to be replayed again.
+// Replay gives each group what the files of a volume hold for it, and then removes the files. Files of which something
+// cannot be read are set aside instead, as journal-damaged-N. What cannot be written to a group's files is kept in a
+// file of its own, journal-kept-GROUP, until Join or a later Replay can write it: the other groups go on without that
+// one. An error: nothing was removed, and the files are to be replayed again.
 func Replay(fsys vfs.FS, dir string, to Target) (Found, error) {
 	found, err := Read(fsys, dir)
 	if err != nil {
@@ -150,8 +151,8 @@ func remove(fsys vfs.FS, dir string, files ...string) error {
 
 const tmpSuffix = ".tmp"
 
-// keep writes the share of a group into a file of its own, durably, behind what was kept before: records as in a journal, of which the first one has
-// what is lost. The doubt is a range of segment 0, which no group has.
+// keep writes the share of a group into a file of its own, durably, behind what was kept before: records as in a
+// journal, of which the first one has what is lost. The doubt is a range of segment 0, which no group has.
 func keep(fsys vfs.FS, dir string, group uuid.UUID, share Share) error {
 	name := path.Join(dir, keptPrefix+group.String())
 	earlier, err := readKept(fsys, name)

@@ -1,5 +1,5 @@
-// Package kubefinding says what is wrong with a store, from the Kubernetes objects that belong to it. It is one pure function: objects in,
-// sentences out, no client and no clock.
+// Package kubefinding says what is wrong with a store, from the Kubernetes objects that belong to it. It is one pure
+// function: objects in, sentences out, no client and no clock.
 package kubefinding
 
 import (
@@ -17,8 +17,8 @@ import (
 // Severity says how soon a person has to act.
 type Severity string
 
-// Severities, the worst first. A Problem means that calls fail, or that data is lost or about to be. A Warning means that the next fault can
-// become a problem. A Note needs nobody.
+// Severities, the worst first. A Problem means that calls fail, or that data is lost or about to be. A Warning means
+// that the next fault can become a problem. A Note needs nobody.
 const (
 	Problem Severity = "problem"
 	Warning Severity = "warning"
@@ -61,7 +61,8 @@ const (
 	slow = 2 * time.Minute
 )
 
-// Find looks at all of it. The worst comes first; the order is the same each time. The list may be empty, and is never nil.
+// Find looks at all of it. The worst comes first; the order is the same each time. The list may be empty, and is never
+// nil.
 func Find(o Objects) []Finding {
 	l := &look{Objects: o, found: []Finding{}, told: map[string]bool{}}
 	l.operator()

@@ -124,8 +124,8 @@ func (l *look) patch(pool *v1alpha1.ShardPool, spec map[string]any) string {
 	return l.kubectl("patch shardpool %s --type=merge -p '%s'", pool.Name, text)
 }
 
-// memoryFor is a limit in whole MiB that a need fits into: a shard leaves a quarter of its limit, 128 MiB to 1 GiB, to the rest of its
-// process.
+// memoryFor is a limit in whole MiB that a need fits into: a shard leaves a quarter of its limit, 128 MiB to 1 GiB, to
+// the rest of its process.
 func memoryFor(need int64) string {
 	const mib = 1 << 20
 	rest := min(max(need/3, 128*mib), 1024*mib)

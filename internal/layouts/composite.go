@@ -100,8 +100,8 @@ func bitmapOf(set *recordSet) []byte {
 	return used
 }
 
-// read reads the file from begin to end into memory and goes from header to header while it does. One reader: where an entry
-// begins is known only behind the one before.
+// read reads the file from begin to end into memory and goes from header to header while it does. One reader: where an
+// entry begins is known only behind the one before.
 func (c *composite) read(ctx context.Context, dir string, set *recordSet, _ int, visit visitor) (_ int64, err error) {
 	f, err := os.Open(filepath.Join(dir, compositeFile))
 	if err != nil {
@@ -164,7 +164,8 @@ type compositeParser struct {
 	records int64
 }
 
-// parse takes the entries that are whole. Without flags every version has to be parsed: the reader cannot know that a newer one comes.
+// parse takes the entries that are whole. Without flags every version has to be parsed: the reader cannot know that a
+// newer one comes.
 func (p *compositeParser) parse(b []byte) error {
 	header := p.headerBytes()
 	for p.at+header <= len(b) {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probeBytes at the begin and at the end of a device must be zero for it to count as blank: every known file system, partition
-// table, volume manager and RAID has its superblock there.
+// probeBytes at the begin and at the end of a device must be zero for it to count as blank: every known file system,
+// partition table, volume manager and RAID has its superblock there.
 const probeBytes = 1 << 20
 
 // signatures name what is on a device, for the message.

@@ -28,8 +28,8 @@ const (
 	samplePart     = 4 // of what is free, at most
 )
 
-// MeasureDevice writes a file of random bytes into a folder, reads it several times past the page cache, and removes it. A scale that
-// is not known is quick.
+// MeasureDevice writes a file of random bytes into a folder, reads it several times past the page cache, and removes
+// it. A scale that is not known is quick.
 func MeasureDevice(ctx context.Context, dir, scale string) (_ *DeviceRate, err error) {
 	s := scales[scale]
 	if s == nil {

@@ -19,8 +19,8 @@ type layout interface {
 	name() string
 	// fill writes all versions in order. syncEach: each is durable before the next.
 	fill(ctx context.Context, dir string, set *recordSet, syncEach bool) error
-	// read brings the data of every record into memory, by so many readers where the layout can be read in parts, hands it to
-	// visit, which may be nil, and tells how many records there were.
+	// read brings the data of every record into memory, by so many readers where the layout can be read in parts, hands
+	// it to visit, which may be nil, and tells how many records there were.
 	read(ctx context.Context, dir string, set *recordSet, readers int, visit visitor) (int64, error)
 }
 

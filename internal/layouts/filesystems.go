@@ -63,7 +63,8 @@ func FileSystemNames() []string {
 	return names
 }
 
-// DefaultFileSystems are those measured where none is named: all, so that one that cannot be had has a row that says why.
+// DefaultFileSystems are those measured where none is named: all, so that one that cannot be had has a row that says
+// why.
 func DefaultFileSystems() []string { return FileSystemNames() }
 
 func findFileSystem(name string) *fileSystem {
@@ -74,8 +75,8 @@ func findFileSystem(name string) *fileSystem {
 	return &fileSystems[i]
 }
 
-// missing says why a file system cannot be made and mounted here; empty where it can. byFuse: a program serves it, as the
-// kernel has no driver.
+// missing says why a file system cannot be made and mounted here; empty where it can. byFuse: a program serves it, as
+// the kernel has no driver.
 func (f *fileSystem) missing(ctx context.Context) (why string, byFuse bool) {
 	if f.gone != "" {
 		return f.gone, false

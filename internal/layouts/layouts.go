@@ -1,6 +1,6 @@
-// Package layouts measures how records are stored: as files in several layouts of folders, as the simple composite file of the
-// text that Sheaf comes from, and as Sheaf's group files, side by side on the file systems that this kernel has. Its tables
-// are those of five public texts (design.md, section 1): `sheaf bench layouts`.
+// Package layouts measures how records are stored: as files in several layouts of folders, as the simple composite file
+// of the text that Sheaf comes from, and as Sheaf's group files, side by side on the file systems that this kernel has.
+// Its tables are those of five public texts (design.md, section 1): `sheaf-bench layouts`.
 package layouts
 
 import (

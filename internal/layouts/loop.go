@@ -10,8 +10,8 @@ import (
 // zeroBytes are written at a time.
 const zeroBytes = 4 << 20
 
-// newImage makes a file of so many bytes without a name. The first prewritten bytes are written, so that what is measured on them
-// later does not have to find room on the file system below; the rest is sparse.
+// newImage makes a file of so many bytes without a name. The first prewritten bytes are written, so that what is
+// measured on them later does not have to find room on the file system below; the rest is sparse.
 func newImage(ctx context.Context, dir string, bytes, prewritten int64, onto func(done int64)) (f *os.File, err error) {
 	if f, err = os.CreateTemp(dir, "sheaf-bench-image-"); err != nil {
 		return nil, fmt.Errorf("making an image: %w", err)

@@ -77,7 +77,8 @@ func deviceOf(dir string) (uint64, error) {
 	return s.Dev, nil
 }
 
-// unmount waits until nobody uses the mount: a process that was just begun has our open files until it runs its program.
+// unmount waits until nobody uses the mount: a process that was just begun has our open files until it runs its
+// program.
 func (m *mounted) unmount() error {
 	for end := time.Now().Add(mountWait); ; time.Sleep(mountLook) {
 		err := unix.Unmount(m.point, 0)
@@ -102,8 +103,8 @@ type daemon struct {
 	err   error // how; to be read when it has ended
 }
 
-// startDaemon starts a child that is told to end when this process dies. The kernel ties that to the thread that starts it, so a
-// goroutine keeps its thread until the child has ended.
+// startDaemon starts a child that is told to end when this process dies. The kernel ties that to the thread that starts
+// it, so a goroutine keeps its thread until the child has ended.
 func startDaemon(words []string) (*daemon, error) {
 	d := &daemon{cmd: exec.Command(words[0], words[1:]...), ended: make(chan struct{})} //nolint:noctx // ended by unmounting it
 	d.cmd.Stdout, d.cmd.Stderr = &d.out, &d.out

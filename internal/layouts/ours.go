@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -48,7 +50,7 @@ type groupWriter struct {
 func createGroup(ctx context.Context, dir string) (*groupWriter, error) {
 	opts := group.Options{
 		FS: vfs.OS{}, Dir: filepath.Join(dir, groupDir), Retention: group.Retention{Versions: 1},
-		Identity: group.Identity{Store: uuid.New(), Group: uuid.New(), Name: "bench"},
+		Identity: format.Identity{Store: uuid.New(), Group: uuid.New(), Name: "bench"},
 	}
 	if err := group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}); err != nil {
 		return nil, err
@@ -61,19 +63,19 @@ func createGroup(ctx context.Context, dir string) (*groupWriter, error) {
 }
 
 // commit makes entries durable and visible.
-func (w *groupWriter) commit(entries []group.Entry) error {
+func (w *groupWriter) commit(entries []format.Entry) error {
 	batch := w.propose(entries)
 	return w.write(batch)
 }
 
 // propose makes what the callers of a shard bring, side by side with a commit that is under way.
-func (w *groupWriter) propose(entries []group.Entry) []*raftpb.Entry {
+func (w *groupWriter) propose(entries []format.Entry) []*raftpb.Entry {
 	batch := make([]*raftpb.Entry, len(entries))
 	for i := range entries {
 		e := &entries[i]
 		w.index++
 		e.Used, e.Index, e.Term, e.CommitTime, e.Timestamp = true, w.index, 1, w.now, w.now
-		batch[i] = group.RaftEntry(e)
+		batch[i] = format.RaftEntry(e)
 	}
 	return batch
 }
@@ -96,10 +98,10 @@ func batchOf(set *recordSet) int {
 }
 
 // puts of versions first to last - 1.
-func puts(set *recordSet, first, last int, entries []group.Entry) []group.Entry {
+func puts(set *recordSet, first, last int, entries []format.Entry) []format.Entry {
 	entries = entries[:0]
 	for k := first; k < last; k++ {
-		entries = append(entries, group.Entry{Kind: group.KindPut, ID: set.id(k), Data: set.data(k)})
+		entries = append(entries, format.Entry{Kind: format.KindPut, ID: set.id(k), Data: set.data(k)})
 	}
 	return entries
 }
@@ -118,7 +120,7 @@ func (o *ours) fill(ctx context.Context, dir string, set *recordSet, syncEach bo
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		defer close(proposed)
-		entries := make([]group.Entry, 0, batch)
+		entries := make([]format.Entry, 0, batch)
 		for k := 0; k < set.total; k += batch {
 			select {
 			case proposed <- w.propose(puts(set, k, min(k+batch, set.total), entries)):
@@ -146,7 +148,7 @@ func (o *ours) load(ctx context.Context, dir string) (*group.Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	loader := group.NewLoader(group.LoaderOptions{})
+	loader := segio.NewLoader(segio.LoaderOptions{})
 	log, report, err := group.Load(ctx, group.Options{
 		FS: vfs.OS{}, Dir: dir, Identity: id, Residency: o.residency, Retention: group.Retention{Versions: 1}, Loader: loader,
 		Durable: func() error { return (vfs.OS{}).SyncAll(dir) },
@@ -160,7 +162,8 @@ func (o *ours) load(ctx context.Context, dir string) (*group.Log, error) {
 	return log, nil
 }
 
-// read loads the group: every record is checked and in memory then. A visitor is served by a scan in as many parts as there are processors.
+// read loads the group: every record is checked and in memory then. A visitor is served by a scan in as many parts as
+// there are processors.
 func (o *ours) read(ctx context.Context, dir string, _ *recordSet, _ int, visit visitor) (n int64, err error) {
 	log, err := o.load(ctx, dir)
 	if err != nil {

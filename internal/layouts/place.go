@@ -225,7 +225,8 @@ func (p *blockPlace) begin(ctx context.Context, fs *fileSystem, files int) (*sit
 	return s, nil
 }
 
-// free waits until nobody has the device any more: what was unmounted is let go a little later, where another process has seen it.
+// free waits until nobody has the device any more: what was unmounted is let go a little later, where another process
+// has seen it.
 func (p *blockPlace) free(ctx context.Context) error {
 	for end := time.Now().Add(mountWait); ; {
 		fd, err := unix.Open(p.device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)

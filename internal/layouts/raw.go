@@ -22,8 +22,8 @@ const (
 	rawReadBytes = 1 << 20
 )
 
-// rawRate reads files past the page cache, large pieces and several at a time, and gives bytes per second: what the device gives at
-// most. ok: the file system allows it.
+// rawRate reads files past the page cache, large pieces and several at a time, and gives bytes per second: what the
+// device gives at most. ok: the file system allows it.
 func rawRate(names []string) (rate float64, ok bool, err error) {
 	type piece struct {
 		file   vfs.File
@@ -64,8 +64,8 @@ func rawRate(names []string) (rate float64, ok bool, err error) {
 	return float64(bytes.Load()) / since(begin), len(pieces) > 0, err
 }
 
-// rawWrite writes so many bytes to a new file past the page cache, large pieces and several at a time, syncs and removes it: what
-// the device takes at most. ok: the file system allows it.
+// rawWrite writes so many bytes to a new file past the page cache, large pieces and several at a time, syncs and
+// removes it: what the device takes at most. ok: the file system allows it.
 func rawWrite(dir string, bytes int64) (seconds float64, ok bool, err error) {
 	name := filepath.Join(dir, "raw-write")
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_DIRECT, 0o644)

@@ -73,7 +73,8 @@ func fileID(name string) (int64, error) {
 // visitor gets each record's data, from several goroutines where several read.
 type visitor func(id int64, data []byte) error
 
-// arena is memory that data is read into and stays in. Every layout has to bring all records there, as a program that starts does.
+// arena is memory that data is read into and stays in. Every layout has to bring all records there, as a program that
+// starts does.
 type arena struct {
 	memory []byte
 	used   atomic.Int64

@@ -31,7 +31,7 @@ var parts = []struct {
 
 // report puts together what was measured.
 func (r *run) report() *result.Report {
-	out := &result.Report{Schema: result.Schema, Kind: "layouts", Title: "sheaf bench layouts", Machine: result.ThisMachine(r.dir())}
+	out := &result.Report{Schema: result.Schema, Kind: "layouts", Title: "sheaf-bench layouts", Machine: result.ThisMachine(r.dir())}
 	where := "interrupted before anything was measured"
 	if r.place != nil {
 		where = r.place.words()

@@ -15,7 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/loop"
 )
 
-// needLoop skips a test where nothing can be mounted, but fails where SHEAF_LOOP=required says that it must be possible.
+// needLoop skips a test where nothing can be mounted, but fails where SHEAF_LOOP=required says that it must be
+// possible.
 func needLoop(t *testing.T, tools ...string) {
 	t.Helper()
 	why := ""

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 )
 
 const hashedBytes = 1 << 10 // of a record of table 2
@@ -51,7 +52,8 @@ type oneByOne interface {
 	remove(ctx context.Context, numbers []int) error
 }
 
-// randomAccess creates all records, and opens, reads and deletes some, each first with cold caches. A start is part of the time.
+// randomAccess creates all records, and opens, reads and deletes some, each first with cold caches. A start is part of
+// the time.
 func randomAccess(ctx context.Context, s *site, m *figures, l oneByOne, set *recordSet, n int) (err error) {
 	numbers := rand.New(rand.NewPCG(2, 3)).Perm(set.live)[:n]
 	begin := time.Now()
@@ -193,9 +195,9 @@ func (o *oursOneByOne) remove(ctx context.Context, numbers []int) error {
 			return err
 		}
 		n := min(batchEntries, len(numbers))
-		entries := make([]group.Entry, 0, n)
+		entries := make([]format.Entry, 0, n)
 		for _, i := range numbers[:n] {
-			entries = append(entries, group.Entry{Kind: group.KindDelete, ID: o.set.id(i)})
+			entries = append(entries, format.Entry{Kind: format.KindDelete, ID: o.set.id(i)})
 		}
 		if err := w.commit(entries); err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/fsck"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -130,7 +131,7 @@ func verifyOurs(ctx context.Context, s *site, m *figures, records int) error {
 		return err
 	}
 	begin := time.Now()
-	report, err := group.VerifyDir(ctx, vfs.OS{}, dir, nil)
+	report, err := fsck.VerifyDir(ctx, vfs.OS{}, dir, nil)
 	if err != nil {
 		return err
 	}

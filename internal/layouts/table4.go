@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 )
 
 const (
@@ -42,7 +42,7 @@ func table4(fs *fileSystem, s *scale) []cell {
 				return err
 			}
 			defer func() { err = errors.Join(err, w.log.Close(false)) }()
-			entries := make([]group.Entry, 0, latencyCallers)
+			entries := make([]format.Entry, 0, latencyCallers)
 			return latencies(ctx, m, n, latencyCallers, func(first, last int) error { return w.commit(puts(set, first, last, entries)) })
 		}})
 }

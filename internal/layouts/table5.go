@@ -59,8 +59,8 @@ func slicesOf(digits, levels int) []int {
 	return out
 }
 
-// smallIndex is an ext4 whose folder index has blocks of 1 KiB: it is full, with names of 255 bytes, after some ten thousands, as
-// one with blocks of 4 KiB and short names is after some ten millions.
+// smallIndex is an ext4 whose folder index has blocks of 1 KiB: it is full, with names of 255 bytes, after some ten
+// thousands, as one with blocks of 4 KiB and short names is after some ten millions.
 var smallIndex = &fileSystem{name: "ext4, blocks of 1 KiB", driver: "ext4", options: "noinit_itable",
 	mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext4", "-b", "1024", "-I", "128", "-O", "^large_dir", "-E", "nodiscard"}, inodes: "-N", debian: "e2fsprogs"}
 

@@ -1,5 +1,5 @@
-// Package loop makes block devices of files (losetup), of which nothing stays behind, and runs a program in a mount namespace of its
-// own. It needs root, and is for benchmarks and tests.
+// Package loop makes block devices of files (losetup), of which nothing stays behind, and runs a program in a mount
+// namespace of its own. It needs root, and is for benchmarks and tests.
 package loop
 
 import (
@@ -15,8 +15,8 @@ import (
 // tries is how often another free device is asked for, where others take each one first.
 const tries = 100
 
-// Device is a file used as a block device. The kernel lets the device go when the last who has it open or mounted does, however the
-// process ends.
+// Device is a file used as a block device. The kernel lets the device go when the last who has it open or mounted does,
+// however the process ends.
 type Device struct {
 	File *os.File // /dev/loopN, open for reading and writing; closing it lets go of the device
 	Name string
@@ -79,8 +79,9 @@ const ownMounts = "SHEAF_OWN_MOUNTS"
 // HasOwnMounts tells whether OwnMounts gave this program a mount namespace of its own.
 func HasOwnMounts() bool { return os.Getenv(ownMounts) != "" }
 
-// OwnMounts runs this program anew in a mount namespace of its own, where it has the right to: what it mounts, nobody else sees,
-// and it is gone when the process ends, however it does. It returns where the program has one already, or cannot have one.
+// OwnMounts runs this program anew in a mount namespace of its own, where it has the right to: what it mounts, nobody
+// else sees, and it is gone when the process ends, however it does. It returns where the program has one already, or
+// cannot have one.
 func OwnMounts() error {
 	if HasOwnMounts() || os.Geteuid() != 0 {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 )
 
-// The ports that FreeAddress gives are below those that Linux gives to connections and to listeners on port 0 (from 32768 on) and below
-// Kubernetes' NodePorts (from 30000 on): nobody gets one by chance between the look and the use.
+// The ports that FreeAddress gives are below those that Linux gives to connections and to listeners on port 0 (from
+// 32768 on) and below Kubernetes' NodePorts (from 30000 on): nobody gets one by chance between the look and the use.
 const (
 	firstPort = 12000
 	ports     = 18000
@@ -22,8 +22,8 @@ var next atomic.Uint32
 
 func init() { next.Store(rand.Uint32N(ports)) }
 
-// FreeAddress gives an address of 127.0.0.1 that nobody listens on now and that it has given to nobody else in this process. It may be
-// called by several goroutines at once.
+// FreeAddress gives an address of 127.0.0.1 that nobody listens on now and that it has given to nobody else in this
+// process. It may be called by several goroutines at once.
 func FreeAddress() (string, error) {
 	var config net.ListenConfig
 	for range 1000 {

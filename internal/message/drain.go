@@ -10,9 +10,9 @@ import (
 // lastAnswers is the time for answers of calls that ended to leave, where something else keeps the connection open.
 const lastAnswers = 500 * time.Millisecond
 
-// Drain stops a server: new calls are refused, and those that open counts are waited for, until ctx ends; then all are cut. It waits for
-// nothing else: watches of health never end by themselves, and what a caller does not read keeps its connection. open is asked on the
-// goroutine of the caller.
+// Drain stops a server: new calls are refused, and those that open counts are waited for, until ctx ends; then all are
+// cut. It waits for nothing else: watches of health never end by themselves, and what a caller does not read keeps its
+// connection. open is asked on the goroutine of the caller.
 func Drain(ctx context.Context, server *grpc.Server, open func() int64) {
 	drained := make(chan struct{})
 	go func() {

@@ -11,8 +11,8 @@ import (
 
 // Allowance bounds the bytes that all calls of a process hold for their answers. Safe for concurrent use.
 type Allowance interface {
-	// Take takes n bytes more for a call that has taken have; n may be negative. It refuses by the error that the caller
-	// hears, and never a call that would be the only one.
+	// Take takes n bytes more for a call that has taken have; n may be negative. It refuses by the error that the
+	// caller hears, and never a call that would be the only one.
 	Take(n, have int64) error
 	// Add takes n bytes without asking, for what is there already; negative: gives back.
 	Add(n int64)

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	protocodec "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -51,7 +52,8 @@ func (p *pool) Put(b *[]byte) {
 	p.sizes[size].Put(b)
 }
 
-// Encoder is a message that encodes itself as protobuf would: one with so many bytes that they should not be copied for it.
+// Encoder is a message that encodes itself as protobuf would: one with so many bytes that they should not be copied for
+// it.
 type Encoder interface {
 	// Encode gives the encoded message. gRPC frees its buffers when they are sent.
 	Encode() (mem.BufferSlice, error)
@@ -61,6 +63,14 @@ type Encoder interface {
 type Decoder interface {
 	// Decode takes a message in. It holds nothing of data afterwards.
 	Decode(data mem.BufferSlice) error
+}
+
+// Undecoded is a request that its handler passes on by its bytes. Interceptors are given it in the place of the
+// message.
+type Undecoded interface {
+	// DecodeInto takes the request into a message of the type that the method takes. The message holds nothing of the
+	// request.
+	DecodeInto(m proto.Message) error
 }
 
 // Codec is gRPC's protobuf codec with buffers of Pool. On the wire nothing changes.
@@ -105,18 +115,42 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 // instead of sending a message above a limit. gRPC answers a longer one itself: it gives no way to say more.
 func RefusedBytesMax(bytesMax int) int { return 3 * bytesMax }
 
-// ServerWorkers is how many goroutines a gRPC server of records keeps for its calls; more calls at a time get one of their own. A new goroutine
-// grows its stack in each call, which is a fifteenth of what a server spends on a durable put.
+// ServerWorkers is how many goroutines a gRPC server of records keeps for its calls; more calls at a time get one of
+// their own. A new goroutine grows its stack in each call, which is a fifteenth of what a server spends on a durable
+// put.
 const ServerWorkers = 64
 
-// Bounded receives a message that is decoded only where it is not too long.
+// Bounded receives a message that is decoded only where it is not too long. Of a longer one the message holds the first
+// fields, as far as they are whole within the first headBytes.
 type Bounded struct {
 	Message  proto.Message
 	BytesMax int
 	Bytes    int // of the message that came
 }
 
-// TooLarge tells that the message was not decoded.
+// headBytes of a message hold the key of a record, and not its data.
+const headBytes = 2 << 10
+
+// decodeHead decodes the first fields of a message. What cannot be decoded is left out: nobody asks for it.
+func (b *Bounded) decodeHead(data mem.BufferSlice) {
+	head := make([]byte, 0, headBytes)
+	for _, part := range data {
+		head = append(head, part.ReadOnlyData()[:min(part.Len(), headBytes-len(head))]...)
+	}
+	whole := 0
+	for whole < len(head) {
+		_, _, n := protowire.ConsumeField(head[whole:])
+		if n < 0 {
+			break
+		}
+		whole += n
+	}
+	if proto.Unmarshal(head[:whole], b.Message) != nil {
+		proto.Reset(b.Message)
+	}
+}
+
+// TooLarge tells that the message was not decoded whole.
 func (b *Bounded) TooLarge() bool { return b.Bytes > b.BytesMax }
 
 // Unmarshal implements encoding.CodecV2. The message holds nothing of data afterwards.
@@ -124,6 +158,7 @@ func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch v := v.(type) {
 	case *Bounded:
 		if v.Bytes = data.Len(); v.TooLarge() {
+			v.decodeHead(data)
 			return nil
 		}
 		return c.Unmarshal(data, v.Message)

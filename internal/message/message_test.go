@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/apipb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
@@ -117,5 +118,44 @@ func TestCodecLetsMessagesEncodeAndDecodeThemselves(t *testing.T) {
 	out := &plain{}
 	if err := c.Unmarshal(encoded, out); err != nil || string(out.b) != "as it is" {
 		t.Fatalf("decoded as %q, %v", out.b, err)
+	}
+}
+
+// Of a message that is too long the fields that stand whole at its beginning are decoded, whatever comes behind them.
+func TestBoundedDecodesTheBeginningOfALongMessage(t *testing.T) {
+	long := &apipb.Api{Name: "api", Methods: []*apipb.Method{{Name: string(make([]byte, 10_000))}}, Version: "v1"}
+	encoded, err := proto.Marshal(long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := func(parts ...[]byte) (bufs mem.BufferSlice) {
+		for _, p := range parts {
+			bufs = append(bufs, mem.SliceBuffer(p))
+		}
+		return bufs
+	}
+	for what, c := range map[string]struct {
+		data mem.BufferSlice
+		name string
+	}{
+		"in one piece":       {in(encoded), "api"},
+		"in pieces":          {in(encoded[:1], encoded[1:3], nil, encoded[3:7], encoded[7:]), "api"},
+		"the data first":     {in(append(bytes.Clone(encoded[5:]), encoded[:5]...)), ""},
+		"what is no message": {in(bytes.Repeat([]byte{0xff}, len(encoded))), ""},
+		"no UTF-8":           {in([]byte("\x0a\x01\xff"), encoded[5:]), ""},
+	} {
+		got := &apipb.Api{}
+		b := &Bounded{Message: got, BytesMax: 9_000}
+		if err := (Codec{}).Unmarshal(c.data, b); err != nil || !b.TooLarge() || b.Bytes != c.data.Len() {
+			t.Fatalf("%s: %v, %d of %d bytes", what, err, b.Bytes, c.data.Len())
+		}
+		if got.GetName() != c.name || len(got.GetMethods()) != 0 {
+			t.Errorf("%s: name %q and %d methods", what, got.GetName(), len(got.GetMethods()))
+		}
+	}
+	got := &apipb.Api{}
+	b := &Bounded{Message: got, BytesMax: len(encoded)}
+	if err := (Codec{}).Unmarshal(in(encoded), b); err != nil || b.TooLarge() || !proto.Equal(got, long) {
+		t.Fatalf("a message that is not too long is decoded as %v, %v", got, err)
 	}
 }

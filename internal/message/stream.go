@@ -38,7 +38,8 @@ var (
 	ErrStopping = errors.New("stopping")
 )
 
-// stoppingPatience is how long a process that is to end waits for the next message of a caller: far longer than one takes who is there.
+// stoppingPatience is how long a process that is to end waits for the next message of a caller: far longer than one
+// takes who is there.
 const stoppingPatience = 2 * time.Second
 
 type heldKey struct{}
@@ -98,9 +99,9 @@ func (s *Stream) RecvMsg(m any) error {
 	return err
 }
 
-// Await gives the error with which the handler ended, or ErrSlow, or, from the moment on that stopping is closed, ErrStopping. With these
-// two the caller is answered while the handler goes on until the stream has ended: what gRPC holds of its messages stays until
-// the caller reads it. To be called once.
+// Await gives the error with which the handler ended, or ErrSlow, or, from the moment on that stopping is closed,
+// ErrStopping. With these two the caller is answered while the handler goes on until the stream has ended: what gRPC
+// holds of its messages stays until the caller reads it. To be called once.
 func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 	var look <-chan time.Time
 	moved := int64(0)

@@ -37,8 +37,9 @@ type swap struct {
 	shared  int // of the voters then
 }
 
-// bestSwap is the swap that leaves the fewest voters in shared domains; of several the one whose voter is not well, or at
-// least does not lead, and then the first. Where nobody can take the lead over, the leader leaves only if no other can.
+// bestSwap is the swap that leaves the fewest voters in shared domains; of several the one whose voter is not well, or
+// at least does not lead, and then the first. Where nobody can take the lead over, the leader leaves only if no other
+// can.
 func (d *decider) bestSwap(extras, ready []uint64) swap {
 	if first := extras[0]; first != d.Self && d.heir(false) == 0 {
 		extras = without(extras, d.Self)
@@ -54,8 +55,8 @@ func (d *decider) bestSwap(extras, ready []uint64) swap {
 	return best
 }
 
-// coming tells whether a copy is being made whose voter can be swapped while this leader stays. Shards that are away are not
-// waited for.
+// coming tells whether a copy is being made whose voter can be swapped while this leader stays. Shards that are away
+// are not waited for.
 func (d *decider) coming() bool {
 	return slices.ContainsFunc(d.learners, func(id uint64) bool {
 		shard := d.where[id].Shard

@@ -34,8 +34,9 @@ func (m *model) shared(conf [slots]byte) (n int) {
 	return n
 }
 
-// checkDomains: no change puts more voters into one domain than the target does. Where copies are missing, more of them come before that, and then as
-// few into one domain as the learners that are caught up allow. One copy alone has nothing to be apart from.
+// checkDomains: no change puts more voters into one domain than the target does. Where copies are missing, more of them
+// come before that, and then as few into one domain as the learners that are caught up allow. One copy alone has
+// nothing to be apart from.
 func (w *world) checkDomains(before *world, m *model) error {
 	copies := len(m.targets[w.target])
 	had, _ := before.voters()
@@ -99,8 +100,9 @@ func (c *topology) shared(list []int) int {
 	return len(list) - len(seen)
 }
 
-// needed is the least number of shared domains that an order of steps must go through at its worst, by trying all of them. A step
-// is the most general one that Raft has: to any voters of as many copies that keep one of those before, which leads meanwhile.
+// needed is the least number of shared domains that an order of steps must go through at its worst, by trying all of
+// them. A step is the most general one that Raft has: to any voters of as many copies that keep one of those before,
+// which leads meanwhile.
 func (c *topology) needed() int {
 	all := slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(c.from), c.to...))))
 	set := func(list []int) (bits uint) {
@@ -141,8 +143,8 @@ func (c *topology) needed() int {
 	}
 }
 
-// topologies draws groups of 3 or 5 copies. Domains are few, so that the shards of target and group share many; apart: neither the
-// group nor the target has two shards in one.
+// topologies draws groups of 3 or 5 copies. Domains are few, so that the shards of target and group share many; apart:
+// neither the group nor the target has two shards in one.
 func topologies(t *rapid.T, apart bool) *topology {
 	copies := rapid.SampledFrom([]int{3, 3, 5}).Draw(t, "copies")
 	c := &topology{domains: make([]string, copies+rapid.IntRange(1, copies).Draw(t, "more"))}
@@ -168,8 +170,8 @@ func topologies(t *rapid.T, apart bool) *topology {
 	return c
 }
 
-// drive lets a leader decide until nothing is left to do. What happens beside that is drawn: which copy is there next, and who leads.
-// Shards of never are silent for ever. Each membership on the way is given to see.
+// drive lets a leader decide until nothing is left to do. What happens beside that is drawn: which copy is there next,
+// and who leads. Shards of never are silent for ever. Each membership on the way is given to see.
 func (c *topology) drive(t *rapid.T, never int, see func(a move.Action, voters []int)) {
 	s := move.State{
 		Self: uint64(c.from[0]) + 1, Conf: &raftpb.ConfState{}, Last: 5000, Progress: map[uint64]move.Progress{}, Shards: map[string]move.Shard{},
@@ -253,9 +255,9 @@ func (c *topology) take(t *rapid.T, s *move.State, a move.Action) {
 	s.Conf = conf
 }
 
-// No membership on the way from one set of shards in different domains to another shares one, in whatever order copies are there,
-// whoever leads, and whether one of them never comes. Trying all orders shows that such an order exists; so package placement
-// warns of none.
+// No membership on the way from one set of shards in different domains to another shares one, in whatever order copies
+// are there, whoever leads, and whether one of them never comes. Trying all orders shows that such an order exists; so
+// package placement warns of none.
 func TestNoMembershipOnTheWaySharesADomain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := topologies(t, true)
@@ -290,8 +292,9 @@ func TestNoMoreDomainsAreSharedOnTheWayThanMustBe(t *testing.T) {
 	})
 }
 
-// poolsState is a group on a, b and c, which a leads, in the domains 1 to 3; its target are x, y and z in the domains of the same order.
-// Members are numbered from 1 by the order of their names, and those of ready are learners that are caught up.
+// poolsState is a group on a, b and c, which a leads, in the domains 1 to 3; its target are x, y and z in the domains
+// of the same order. Members are numbered from 1 by the order of their names, and those of ready are learners that are
+// caught up.
 func poolsState(ready ...uint64) move.State {
 	s := move.State{
 		Self: 1, Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}, Learners: []uint64{4, 5, 6}}, Last: 5000, Progress: map[uint64]move.Progress{},

@@ -13,9 +13,10 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// The model: up to six shards in failure domains, each with its first volume or a second one that came in its place, so twelve
-// replicas that there can be. What happens between two steps of the leader: the leader changes, a learner catches up, a shard falls
-// silent or comes back, a volume is replaced, the target changes. Every state that can be reached is looked at.
+// The model: up to six shards in failure domains, each with its first volume or a second one that came in its place, so
+// twelve replicas that there can be. What happens between two steps of the leader: the leader changes, a learner
+// catches up, a shard falls silent or comes back, a volume is replaced, the target changes. Every state that can be
+// reached is looked at.
 
 const (
 	shards = 6
@@ -165,7 +166,8 @@ func (w world) take(a move.Action, m *model) (world, error) {
 	return w, nil
 }
 
-// checkChange: a majority is caught up after a change, and no fewer than a majority of the copies, unless there were no more.
+// checkChange: a majority is caught up after a change, and no fewer than a majority of the copies, unless there were no
+// more.
 func (w *world) checkChange(before *world, copies int) error {
 	all, well := w.voters()
 	_, had := before.voters()

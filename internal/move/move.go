@@ -33,7 +33,8 @@ type State struct {
 	Shards map[string]Shard
 	// FreshID is a random odd number, for a learner that is recorded now.
 	FreshID uint64
-	// LearnersMax limits the learners of this group now: 0 holds back new ones, those that are there go on. Negative: no limit.
+	// LearnersMax limits the learners of this group now: 0 holds back new ones, those that are there go on. Negative:
+	// no limit.
 	LearnersMax int
 }
 
@@ -115,7 +116,8 @@ func wait(format string, args ...any) Action { return Action{Reason: fmt.Sprintf
 //   - A change that is taken leaves a majority of caught-up voters, and never makes fewer of them than a majority of the
 //     copies that are wanted.
 //   - What is not wanted any more goes first: learners that no target names, then voters that are gone for good.
-//   - Voters that are merely silent stay, until the target names another shard in their place.
+//   - Voters that are merely silent stay, until the target names another shard in their place. So do those of which
+//     nobody knows where they are.
 //   - No two voters get into one failure domain where an order of the steps avoids it (domains.go). What is short of copies gets
 //     them first, and is moved apart then.
 func Decide(s State) Action {
@@ -176,8 +178,8 @@ func newDecider(s State) (*decider, *Action) {
 	return d, nil
 }
 
-// gone: the replica is not coming back, because its shard has another volume now, or because nobody knows where it is:
-// etcd was rebuilt without it.
+// gone: the replica is not coming back, because its shard has another volume now, or nobody knows where it is: etcd was
+// rebuilt without it. Of these, one may come back after all.
 func (d *decider) gone(id uint64) bool {
 	m := d.where[id]
 	now := d.Shards[m.Shard].Volume

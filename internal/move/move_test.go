@@ -35,6 +35,12 @@ func learnerOn(s *move.State, p move.Progress) {
 	s.Progress[7] = p
 }
 
+// unknown makes etcd forget on which shard member 5 is, which is silent.
+func unknown(s *move.State) {
+	s.Members[2].Shard, s.Members[2].VolumeUUID = "", uuid.Nil
+	s.Progress[5] = move.Progress{}
+}
+
 func TestDecide(t *testing.T) {
 	caughtUp := move.Progress{Match: 4500, Replicating: true, Active: true}
 	for name, c := range map[string]struct {
@@ -55,6 +61,21 @@ func TestDecide(t *testing.T) {
 		"etcd has forgotten a member": {change: func(s *move.State) { s.Members = s.Members[:2] }, reason: "etcd does not say on which shard member 5 is"},
 		"etcd has forgotten a member that the leader knows": {
 			change: func(s *move.State) { s.Known = slices.Clone(s.Members); s.Members = s.Members[:2] }, want: move.RecordMembers,
+		},
+		"nobody knows where a voter is, and no target is set": {
+			change: func(s *move.State) { unknown(s); s.Target = nil }, reason: "no target",
+		},
+		"nobody knows where a voter is, and its shard is not wanted": {
+			change: func(s *move.State) { unknown(s); s.Target[2] = "d" }, want: move.RecordMembers, id: 99, reason: "shard d",
+		},
+		"nobody knows where a voter is, and another copy is being made": {
+			change: func(s *move.State) { unknown(s); s.Target[2] = "d"; learnerOn(s, move.Progress{}) }, reason: "caught up",
+		},
+		"nobody knows where a voter is, and another copy is caught up": {
+			change: func(s *move.State) { unknown(s); s.Target[2] = "d"; learnerOn(s, caughtUp) }, want: move.Replace, id: 5, ids: []uint64{7},
+		},
+		"nobody knows where a voter is, and it is one too many": {
+			change: func(s *move.State) { unknown(s); s.Target = s.Target[:2] }, want: move.RemoveMember, id: 5,
 		},
 		"a learner is recorded": {
 			change: func(s *move.State) { s.Target = []string{"a", "b", "d"} }, want: move.RecordMembers, id: 99, reason: "shard d",

@@ -120,7 +120,8 @@ func (d *decider) transfer(to uint64, why string) *Action {
 	return &Action{Kind: TransferLeader, ID: to, Reason: fmt.Sprintf("%s hands the lead to %s: %s", d.name(d.Self), d.name(to), why)}
 }
 
-// dropLearner removes a learner that nobody wants: the target has changed, its replica is gone, or its shard has a voter.
+// dropLearner removes a learner that nobody wants: the target has changed, its replica is gone, or its shard has a
+// voter.
 func (d *decider) dropLearner() *Action {
 	taken := map[string]bool{}
 	for _, id := range d.learners {
@@ -142,10 +143,12 @@ func (d *decider) dropLearner() *Action {
 	return nil
 }
 
-// dropGone removes a voter that is not coming back, while the others hold everything.
+// dropGone removes a voter that is not coming back, while the others hold everything. One of which only nobody knows
+// where it is may come back, and holds what it has: it stays until another copy takes its place, unless there are more
+// than are wanted.
 func (d *decider) dropGone() *Action {
 	for _, id := range d.voters {
-		if !d.gone(id) {
+		if !d.gone(id) || d.where[id].Shard == "" && (len(d.Target) == 0 || len(d.voters) <= len(d.Target)) {
 			continue
 		}
 		rest := without(d.voters, id)
@@ -303,8 +306,8 @@ func (d *decider) replace() *Action {
 }
 
 // grow makes voters of learners where there are fewer than copies: all that are to come at once, because an even number
-// of voters bears no more losses than one less. Those in domains of their own come first; what is short of copies does not wait
-// for them.
+// of voters bears no more losses than one less. Those in domains of their own come first; what is short of copies does
+// not wait for them.
 func (d *decider) grow() *Action {
 	ready := d.ready()
 	need := len(d.Target) - len(d.voters)

@@ -4,22 +4,22 @@ import (
 	"context"
 	"net/url"
 
-	"sheaf.dev/sheaf/controllers"
+	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/etcd"
 )
 
 // EtcdMembers asks a quorum who the members are, and each how it is.
-func (p *placed) EtcdMembers(ctx context.Context) ([]controllers.EtcdMember, error) {
+func (p *placed) EtcdMembers(ctx context.Context) ([]fleet.EtcdMember, error) {
 	view, err := etcd.Look(ctx, p.client)
 	if err != nil {
 		return nil, err
 	}
-	var out []controllers.EtcdMember
+	var out []fleet.EtcdMember
 	for n := range view.Peers {
 		peer := &view.Peers[n]
 		for _, address := range peer.PeerURLs {
 			if parsed, err := url.Parse(address); err == nil {
-				out = append(out, controllers.EtcdMember{PeerAddress: parsed.Host, Trouble: peer.Trouble})
+				out = append(out, fleet.EtcdMember{PeerAddress: parsed.Host, Trouble: peer.Trouble})
 			}
 		}
 	}

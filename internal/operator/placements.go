@@ -1,4 +1,5 @@
-// Package operator gives the controllers what they may not know themselves: the placement in etcd, and the shards over gRPC.
+// Package operator gives the controllers what they may not know themselves: the placement in etcd, and the shards over
+// gRPC.
 package operator
 
 import (
@@ -13,10 +14,12 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers"
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/workload"
@@ -31,7 +34,7 @@ type Placements struct {
 // placed is one store's placement in etcd.
 type placed struct {
 	access      workload.EtcdAccess
-	credentials controllers.EtcdCredentials
+	credentials fleet.EtcdCredentials
 	client      *clientv3.Client
 	store       *placement.Store
 	folder      string // of the credentials' files
@@ -41,7 +44,7 @@ type placed struct {
 func NewPlacements() *Placements { return &Placements{open: map[string]*placed{}} }
 
 // Open connects, or gives the connection that is there while nothing about it has changed.
-func (p *Placements) Open(key string, access workload.EtcdAccess, credentials controllers.EtcdCredentials) (controllers.Placement, error) {
+func (p *Placements) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if old := p.open[key]; old != nil {
@@ -79,7 +82,7 @@ func (p *Placements) CloseAll() {
 	}
 }
 
-func dial(access workload.EtcdAccess, credentials controllers.EtcdCredentials) (*placed, error) {
+func dial(access workload.EtcdAccess, credentials fleet.EtcdCredentials) (*placed, error) {
 	out := &placed{access: access, credentials: credentials}
 	cfg := etcd.ClientConfig{Endpoints: access.Endpoints}
 	if access.Secret != "" {
@@ -143,7 +146,7 @@ func (p *placed) close() {
 }
 
 // Init makes the placement where there is none.
-func (p *placed) Init(ctx context.Context, spec controllers.PlacementSpec) error {
+func (p *placed) Init(ctx context.Context, spec fleet.PlacementSpec) error {
 	meta, err := metaOf(spec)
 	if err != nil {
 		return err
@@ -153,12 +156,12 @@ func (p *placed) Init(ctx context.Context, spec controllers.PlacementSpec) error
 		return translate(err)
 	}
 	if there.StoreUUID != meta.StoreUUID {
-		return fmt.Errorf("%w: it holds store %s, this one is %s", controllers.ErrOtherStore, there.StoreUUID, meta.StoreUUID)
+		return fmt.Errorf("%w: it holds store %s, this one is %s", fleet.ErrOtherStore, there.StoreUUID, meta.StoreUUID)
 	}
 	return nil
 }
 
-func metaOf(spec controllers.PlacementSpec) (placement.Meta, error) {
+func metaOf(spec fleet.PlacementSpec) (placement.Meta, error) {
 	id, err := uuid.Parse(spec.StoreUID)
 	if err != nil {
 		return placement.Meta{}, fmt.Errorf("the store's UID %q: %w", spec.StoreUID, err)
@@ -171,7 +174,7 @@ func metaOf(spec controllers.PlacementSpec) (placement.Meta, error) {
 	return meta, meta.Validate()
 }
 
-func metaRouting(spec controllers.PlacementSpec) placement.Routing {
+func metaRouting(spec fleet.PlacementSpec) placement.Routing {
 	if spec.Routing == v1alpha1.RoutingNamed {
 		return placement.Routing{Mode: placement.Named}
 	}
@@ -179,8 +182,8 @@ func metaRouting(spec controllers.PlacementSpec) placement.Routing {
 }
 
 // Plan takes one step of the planner.
-func (p *placed) Plan(ctx context.Context, spec controllers.PlacementSpec, states map[string]v1alpha1.PoolState) (controllers.PlacementState, error) {
-	var out controllers.PlacementState
+func (p *placed) Plan(ctx context.Context, spec fleet.PlacementSpec, states map[string]v1alpha1.PoolState) (fleet.PlacementState, error) {
+	var out fleet.PlacementState
 	meta, err := metaOf(spec)
 	if err != nil {
 		return out, err
@@ -191,7 +194,7 @@ func (p *placed) Plan(ctx context.Context, spec controllers.PlacementSpec, state
 	}
 	if view.Meta.Copies != meta.Copies {
 		return out, fmt.Errorf("%w: store %s was made with %d copies of each group, asked for are %d",
-			controllers.ErrCopiesDiffer, meta.StoreUUID, view.Meta.Copies, meta.Copies)
+			fleet.ErrCopiesDiffer, meta.StoreUUID, view.Meta.Copies, meta.Copies)
 	}
 	for shard, state := range states {
 		want := stateOf(state)
@@ -225,8 +228,8 @@ func stateOf(state v1alpha1.PoolState) placement.ShardState {
 // translate gives the placement's errors the names by which the controllers know them.
 func translate(err error) error {
 	for from, to := range map[error]error{
-		placement.ErrPlacementLost: controllers.ErrPlacementLost, placement.ErrOtherStore: controllers.ErrOtherStore,
-		placement.ErrChanged: controllers.ErrPlacementChanged, placement.ErrFrozen: controllers.ErrEtcdRolledBack,
+		placement.ErrPlacementLost: fleet.ErrPlacementLost, placement.ErrOtherStore: fleet.ErrOtherStore,
+		placement.ErrChanged: fleet.ErrPlacementChanged, placement.ErrFrozen: fleet.ErrEtcdRolledBack,
 	} {
 		if errors.Is(err, from) {
 			return fmt.Errorf("%w: %w", to, err)

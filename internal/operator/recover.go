@@ -8,19 +8,20 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/controllers"
+	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/survey"
 )
 
-// Recover rebuilds the placement of a store from the volumes of its shards, and writes nothing before all of it is there.
-func (p *placed) Recover(ctx context.Context, spec controllers.PlacementSpec, addresses []string) error {
+// Recover rebuilds the placement of a store from the volumes of its shards, and writes nothing before all of it is
+// there.
+func (p *placed) Recover(ctx context.Context, spec fleet.PlacementSpec, addresses []string) error {
 	id, err := uuid.Parse(spec.StoreUID)
 	if err != nil {
 		return fmt.Errorf("the store's UID %q: %w", spec.StoreUID, err)
 	}
 	if len(addresses) == 0 {
-		return fmt.Errorf("%w: there is no ShardPool yet", controllers.ErrVolumesIncomplete)
+		return fmt.Errorf("%w: there is no ShardPool yet", fleet.ErrVolumesIncomplete)
 	}
 	volumes, err := surveyAll(ctx, addresses)
 	if err != nil {
@@ -28,26 +29,26 @@ func (p *placed) Recover(ctx context.Context, spec controllers.PlacementSpec, ad
 	}
 	if !slices.ContainsFunc(volumes, func(v placement.FoundVolume) bool { return !v.Blank() }) {
 		return fmt.Errorf("%w: none of the shards has a volume of store %s: see that the claims are those of the old store",
-			controllers.ErrVolumesIncomplete, id)
+			fleet.ErrVolumesIncomplete, id)
 	}
 	rebuilt, err := placement.Rebuild(id, volumes, nil)
 	if err != nil {
-		return fmt.Errorf("%w: %w", controllers.ErrVolumesIncomplete, err)
+		return fmt.Errorf("%w: %w", fleet.ErrVolumesIncomplete, err)
 	}
 	if len(rebuilt.Short) > 0 {
-		return fmt.Errorf("%w: %s", controllers.ErrVolumesIncomplete, rebuilt.ShortWords())
+		return fmt.Errorf("%w: %s", fleet.ErrVolumesIncomplete, rebuilt.ShortWords())
 	}
 	if n := len(rebuilt.Missing); n > 0 {
 		return fmt.Errorf("%w: %d groups are on none of the %d volumes, such as %s: give the store all shards that it had",
-			controllers.ErrVolumesIncomplete, n, len(volumes), rebuilt.Missing[0])
+			fleet.ErrVolumesIncomplete, n, len(volumes), rebuilt.Missing[0])
 	}
 	if want := metaRouting(spec); rebuilt.Meta.Routing != want {
 		return fmt.Errorf("%w: the volumes were written with routing %+v, and spec.groups asks for %+v: make the RecordStore anew with those of the volumes",
-			controllers.ErrVolumesIncomplete, rebuilt.Meta.Routing, want)
+			fleet.ErrVolumesIncomplete, rebuilt.Meta.Routing, want)
 	}
 	if rebuilt.Meta.Copies != int(spec.Copies) {
 		return fmt.Errorf("%w: the volumes were written with %d copies of each group, and spec.replication.copies is %d: make the RecordStore anew with that of the volumes",
-			controllers.ErrVolumesIncomplete, rebuilt.Meta.Copies, spec.Copies)
+			fleet.ErrVolumesIncomplete, rebuilt.Meta.Copies, spec.Copies)
 	}
 	return p.store.Restore(ctx, rebuilt, false)
 }
@@ -69,7 +70,7 @@ func surveyAll(ctx context.Context, addresses []string) ([]placement.FoundVolume
 	wait.Wait()
 	for i, err := range errs {
 		if err != nil {
-			return nil, fmt.Errorf("%w: asking the shard at %s: %w", controllers.ErrVolumesIncomplete, addresses[i], err)
+			return nil, fmt.Errorf("%w: asking the shard at %s: %w", fleet.ErrVolumesIncomplete, addresses[i], err)
 		}
 	}
 	return volumes, nil

@@ -10,12 +10,14 @@ import (
 
 	"github.com/google/uuid"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/controllers/fleet"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/workload"
 )
@@ -23,54 +25,79 @@ import (
 // describeTimeout bounds the questions to one shard.
 const describeTimeout = 5 * time.Second
 
-// Shards asks shards over AdminService. A connection lives as long as a question: pods change their addresses.
-type Shards struct{}
+// Shards asks shards over AdminService. Safe for concurrent use. Close must follow.
+type Shards struct{ connections }
+
+// NewShards has no connection yet.
+func NewShards() *Shards {
+	return &Shards{connections{now: time.Now, open: map[string]*connection{}}}
+}
+
+// Close ends all connections; it asks nobody any more.
+func (s *Shards) Close() { s.close() }
 
 // Describe asks one shard about itself.
-func (Shards) Describe(ctx context.Context, address string) (*controllers.ShardReport, error) {
+func (s *Shards) Describe(ctx context.Context, address string) (*fleet.ShardReport, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 	defer cancel()
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return nil, fmt.Errorf("shard at %s: %w", address, err)
+	for {
+		conn, kept, err := s.to(address)
+		if err != nil {
+			return nil, fmt.Errorf("shard at %s: %w", address, err)
+		}
+		report, err := describeOver(ctx, conn)
+		switch {
+		case errors.Is(err, fleet.ErrVolumeSilent):
+			return nil, err
+		case err != nil:
+			s.drop(address, conn)
+			// Who listened there before may have started again, or have gone and left its address to another one.
+			if code := status.Code(err); kept && ctx.Err() == nil && (code == codes.Unavailable || code == codes.Canceled) {
+				continue
+			}
+			return nil, fmt.Errorf("shard at %s: %w", address, err)
+		}
+		return report, nil
 	}
-	defer func() { _ = conn.Close() }()
+}
+
+// describeOver asks over a connection.
+func describeOver(ctx context.Context, conn grpc.ClientConnInterface) (*fleet.ShardReport, error) {
 	admin := recordv1.NewAdminServiceClient(conn)
 	shards, err := admin.ListShards(ctx, &recordv1.ListShardsRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("shard at %s: %w", address, err)
+		return nil, err
 	}
 	if len(shards.GetShards()) != 1 {
-		return nil, fmt.Errorf("shard at %s: it told of %d shards instead of itself", address, len(shards.GetShards()))
+		return nil, fmt.Errorf("it told of %d shards instead of itself", len(shards.GetShards()))
 	}
-	for _, problem := range shards.GetShards()[0].GetProblems() {
-		if strings.HasPrefix(problem, recordv1.VolumeSilent) {
-			return nil, fmt.Errorf("%w: %s", controllers.ErrVolumeSilent, problem)
-		}
+	shard := shards.GetShards()[0]
+	if shard.GetVolumeSilent() { // what it says of its groups is old then
+		return nil, fmt.Errorf("%w: %s", fleet.ErrVolumeSilent, strings.Join(shard.GetProblems(), "; "))
 	}
 	groups, err := admin.ListGroups(ctx, &recordv1.ListGroupsRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("shard at %s: %w", address, err)
+		return nil, err
 	}
-	return report(shards.GetShards()[0], groups.GetGroups()), nil
+	return report(shard, groups.GetGroups()), nil
 }
 
 // report is a shard's answer as the controllers know it.
-func report(s *recordv1.Shard, groups []*recordv1.Group) *controllers.ShardReport {
+func report(s *recordv1.Shard, groups []*recordv1.Group) *fleet.ShardReport {
 	load := s.GetLoad()
-	out := &controllers.ShardReport{
+	out := &fleet.ShardReport{
 		Name: s.GetName(), Version: s.GetVersion(), State: v1alpha1.ShardState(s.GetState().Word()), Message: s.GetMessage(),
 		Problems: s.GetProblems(),
-		Volume: controllers.VolumeReport{
+		Volume: fleet.VolumeReport{
 			UUID: s.GetVolumeUuid(), StoreUUID: s.GetStoreUuid(), Shard: s.GetVolumeShard(),
 			FileSystem: s.GetFileSystem(), MountOptions: s.GetMountOptions(), Source: s.GetSource(), Rotational: s.Rotational,
 			WantedFileSystem: s.GetWantedFileSystem(), WantedMountOptions: s.GetWantedMountOptions(),
 			CapacityBytes: s.GetCapacityBytes(), FreeBytes: s.GetFreeBytes(), ReserveBytes: s.GetReserveBytes(),
 		},
-		Memory: controllers.MemoryReport{
+		Memory: fleet.MemoryReport{
 			NeedBytes: s.GetMemoryNeedBytes(), UsedBytes: s.GetMemoryUsedBytes(), LimitBytes: s.GetMemoryLimitBytes(),
 		},
-		Load: controllers.LoadReport{
+		Load: fleet.LoadReport{
 			GroupsTotal: load.GetGroupsTotal(), GroupsLoaded: load.GetGroupsLoaded(),
 			BytesTotal: load.GetBytesTotal(), BytesDone: load.GetBytesDone(), BytesPerSecond: load.GetBytesPerSecond(),
 			DeviceBytesPerSecond: load.GetDeviceBytesPerSecond(),
@@ -78,7 +105,7 @@ func report(s *recordv1.Shard, groups []*recordv1.Group) *controllers.ShardRepor
 		},
 	}
 	for _, g := range groups {
-		out.Groups = append(out.Groups, controllers.GroupReport{
+		out.Groups = append(out.Groups, fleet.GroupReport{
 			Group: g.GetGroup(), State: g.GetState().Word(), Message: g.GetMessage(), Leader: g.GetLeader(),
 			Records: g.GetRecords(), StoredBytes: g.GetStoredBytes(), AppliedIndex: g.GetAppliedIndex(), Lost: g.GetLost(),
 			CopyingBytes: max(0, g.GetCopy().GetBytesTotal()-g.GetCopy().GetBytesDone()),
@@ -100,16 +127,16 @@ func (r Register) Empty(ctx context.Context, store *v1alpha1.RecordStore, shard 
 }
 
 // Look tells where groups are.
-func (r Register) Look(ctx context.Context, store *v1alpha1.RecordStore) (controllers.PlacementView, error) {
+func (r Register) Look(ctx context.Context, store *v1alpha1.RecordStore) (fleet.PlacementView, error) {
 	p, id, err := r.of(store)
 	if err != nil {
-		return controllers.PlacementView{}, err
+		return fleet.PlacementView{}, err
 	}
 	return p.look(ctx, id)
 }
 
-// Forget removes what is known of a shard that is gone for good, and fails while a group is on it or wanted there. Of one
-// that still runs, and is stopped next, it keeps that nothing may be put there.
+// Forget removes what is known of a shard that is gone for good, and fails while a group is on it or wanted there. Of
+// one that still runs, and is stopped next, it keeps that nothing may be put there.
 func (r Register) Forget(ctx context.Context, store *v1alpha1.RecordStore, shard string) error {
 	p, id, err := r.of(store)
 	if err != nil {
@@ -145,7 +172,7 @@ func (r Register) of(store *v1alpha1.RecordStore) (*placed, uuid.UUID, error) {
 		return p, id, nil
 	}
 	if access := workload.EtcdAccessOf(store, nil); access.Secret == "" {
-		opened, err := r.Placements.Open(key, access, controllers.EtcdCredentials{})
+		opened, err := r.Placements.Open(key, access, fleet.EtcdCredentials{})
 		if err != nil {
 			return nil, id, err
 		}

@@ -6,42 +6,42 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/controllers"
+	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
 // Look tells where groups are, and writes nothing.
-func (p *placed) Look(ctx context.Context, spec controllers.PlacementSpec) (controllers.PlacementView, error) {
+func (p *placed) Look(ctx context.Context, spec fleet.PlacementSpec) (fleet.PlacementView, error) {
 	meta, err := metaOf(spec)
 	if err != nil {
-		return controllers.PlacementView{}, err
+		return fleet.PlacementView{}, err
 	}
 	return p.look(ctx, meta.StoreUUID)
 }
 
-func (p *placed) look(ctx context.Context, id uuid.UUID) (controllers.PlacementView, error) {
+func (p *placed) look(ctx context.Context, id uuid.UUID) (fleet.PlacementView, error) {
 	view, err := p.store.ViewOf(ctx, id)
 	if err != nil {
-		return controllers.PlacementView{}, translate(err)
+		return fleet.PlacementView{}, translate(err)
 	}
 	_, unplaced := placement.Plan(view, view.Meta.Policy())
 	return viewOf(view, unplaced), nil
 }
 
 // viewOf is a view as the controllers know it.
-func viewOf(view placement.View, unplaced map[string]string) controllers.PlacementView {
-	out := controllers.PlacementView{
+func viewOf(view placement.View, unplaced map[string]string) fleet.PlacementView {
+	out := fleet.PlacementView{
 		Copies: int32(view.Meta.Copies), Unplaced: unplaced, //nolint:gosec // 1, 3 or 5
-		Shards: make(map[string]controllers.ShardPlace, len(view.Shards)), Groups: make(map[string]controllers.GroupPlace, len(view.Groups)),
+		Shards: make(map[string]fleet.ShardPlace, len(view.Shards)), Groups: make(map[string]fleet.GroupPlace, len(view.Groups)),
 	}
 	for name, s := range view.Shards {
-		out.Shards[name] = controllers.ShardPlace{Domain: s.Domain, Node: s.Node}
+		out.Shards[name] = fleet.ShardPlace{Domain: s.Domain, Node: s.Node}
 	}
 	for name, g := range view.Groups {
-		place := controllers.GroupPlace{Target: view.Targets[name].Shards}
+		place := fleet.GroupPlace{Target: view.Targets[name].Shards}
 		for _, m := range g.Members {
 			shard, alive := view.Shards[m.Shard]
-			c := controllers.CopyPlace{Shard: m.Shard, Volume: m.VolumeUUID.String(), Here: alive && shard.VolumeUUID == m.VolumeUUID}
+			c := fleet.CopyPlace{Shard: m.Shard, Volume: m.VolumeUUID.String(), Here: alive && shard.VolumeUUID == m.VolumeUUID}
 			if m.Role == placement.Learner {
 				place.Learners = append(place.Learners, c)
 			} else {
@@ -55,7 +55,7 @@ func viewOf(view placement.View, unplaced map[string]string) controllers.Placeme
 }
 
 // sharedBy are the failure domains that two copies share while a group moves.
-func sharedBy(view placement.View, g controllers.GroupPlace) []string {
+func sharedBy(view placement.View, g fleet.GroupPlace) []string {
 	from := make([]string, 0, len(g.Voters))
 	for _, c := range g.Voters {
 		from = append(from, c.Shard)
@@ -67,7 +67,7 @@ func sharedBy(view placement.View, g controllers.GroupPlace) []string {
 }
 
 // describe counts what was there when it was planned.
-func describe(out *controllers.PlacementState, planned placement.Planned) {
+func describe(out *fleet.PlacementState, planned placement.Planned) {
 	view := planned.View
 	out.Changed = out.Changed || planned.GroupsCreated+planned.TargetsWritten > 0
 	out.Targets = int32(planned.TargetsWritten) //nolint:gosec // at most 65536
@@ -82,7 +82,7 @@ func describe(out *controllers.PlacementState, planned placement.Planned) {
 			out.Homeless++
 			continue
 		}
-		away := slices.IndexFunc(g.Voters, func(c controllers.CopyPlace) bool { return !out.Alive[c.Shard] })
+		away := slices.IndexFunc(g.Voters, func(c fleet.CopyPlace) bool { return !out.Alive[c.Shard] })
 		alive := 0
 		for _, c := range g.Voters {
 			if out.Alive[c.Shard] {

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard"
+	"sheaf.dev/sheaf/internal/shard/status"
 )
 
 // A name that no store accepts: were one ever to get here, it must stay text.
@@ -31,26 +31,26 @@ func TestThePageInABrowser(t *testing.T) {
 		t.Skip("chromium is not installed")
 	}
 	eta := 6.0
-	loading := shard.LoadStatus{GroupsTotal: 4, GroupsLoaded: 1, BytesTotal: 1000, BytesDone: 420, BytesPerSecond: 100, ETASeconds: 5.8}
-	one := shard.Status{
+	loading := status.Load{GroupsTotal: 4, GroupsLoaded: 1, BytesTotal: 1000, BytesDone: 420, BytesPerSecond: 100, ETASeconds: 5.8}
+	one := status.Shard{
 		Name: "quotes-0", Summary: page.Summary{State: page.Loading, Text: "Loading: 1 of 4 groups"}, State: "Loading", Load: loading,
 		FileSystem: "xfs", Source: "/dev/x", CapacityBytes: 4 << 30, FreeBytes: 1 << 30, MemoryUsedBytes: 3 << 20, MemoryLimitBytes: 4 << 20,
-		Groups: []shard.GroupStatus{{Group: "7", State: "Loading"}},
-		Moves:  []shard.MoveStatus{{Group: "9", From: "quotes-1", To: "quotes-0", Phase: "Files", BytesTotal: 100, BytesDone: 40, ETASeconds: &eta}},
-		Strays: []shard.Stray{{Group: "old", Reason: "etcd says that it is elsewhere"}},
+		Groups: []status.Group{{Group: "7", State: "Loading"}},
+		Moves:  []status.Move{{Group: "9", From: "quotes-1", To: "quotes-0", Phase: "Files", BytesTotal: 100, BytesDone: 40, ETASeconds: &eta}},
+		Strays: []status.Stray{{Group: "old", Reason: "etcd says that it is elsewhere"}},
 	}
 	bad := one
-	bad.State, bad.Load, bad.Problems = "Serving", shard.LoadStatus{Done: true}, []string{"the disk is slow: see to it"}
+	bad.State, bad.Load, bad.Problems = "Serving", status.Load{Done: true}, []string{"the disk is slow: see to it"}
 	bad.Findings = []finding.Finding{
 		{Severity: finding.Problem, Where: "shard quotes-0", What: "the disk is slow: see to it"},
 		{Severity: finding.Problem, Where: "group b on shard quotes-0", What: "its manifest is gone", Do: "sheaf verify reads all of it"},
 		{Severity: finding.Warning, Where: "shard quotes-0", What: "writes will be refused soon"},
 	}
-	bad.Groups = []shard.GroupStatus{
-		{Group: hostile, State: "Damaged", Damages: []shard.Damage{{File: "segment-1", OffsetBytes: 1234, LengthBytes: 2048, What: "entry content is bad", IDs: []int64{42}}}},
+	bad.Groups = []status.Group{
+		{Group: hostile, State: "Damaged", Damages: []status.Damage{{File: "segment-1", OffsetBytes: 1234, LengthBytes: 2048, What: "entry content is bad", IDs: []int64{42}}}},
 		{Group: "b", State: "Failed", Message: "its manifest is gone"}, {Group: "c", State: "Serving", Leader: true, Records: 12345},
 	}
-	bad.Uncompacted = []shard.Uncompacted{{Reason: "scan", Bytes: 3 << 20, Groups: 2, Group: "c", Text: "an open scan sees them"}}
+	bad.Uncompacted = []status.Uncompacted{{Reason: "scan", Bytes: 3 << 20, Groups: 2, Group: "c", Text: "an open scan sees them"}}
 	for name, c := range map[string]struct {
 		status any
 		has    []string
@@ -60,7 +60,7 @@ func TestThePageInABrowser(t *testing.T) {
 			"3.0 MiB of 4.0 MiB", "1.0 GiB free of 4.0 GiB", "xfs on /dev/x", "quotes-1 → quotes-0", "Files: 40 B of 100 B, 6 s left",
 		}},
 		"sheaf dev with damage": {dev.Status{
-			Dir: "/x", Summary: page.Summary{State: page.Damaged, Text: "Damaged: group " + hostile, Do: "accept the loss"}, Shards: []shard.Status{bad}, Load: bad.Load,
+			Dir: "/x", Summary: page.Summary{State: page.Damaged, Text: "Damaged: group " + hostile, Do: "accept the loss"}, Shards: []status.Shard{bad}, Load: bad.Load,
 		}, []string{
 			`class="bad"`, "Damaged: group &lt;img", "accept the loss", "the disk is slow: see to it", "its manifest is gone", "sheaf verify reads all of it", "writes will be refused soon", "etcd says that it is elsewhere",
 			"segment-1, 2.0 KiB at 1,234; ids 42", "on quotes-0 (leader)", "1 Failed", "1 Damaged", "1 Serving", "12,345 records", "3.0 MiB in 2 groups", "an open scan sees them",

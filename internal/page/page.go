@@ -1,5 +1,6 @@
-// Package page is the page at / of the HTTP ports of shards, gateways and sheaf dev: one file, which asks /status of the same port
-// again and again and shows what it says. What the state is in a sentence is decided here (summary.go), as a part of that answer.
+// Package page is the page at / of the HTTP ports of shards, gateways and sheaf dev: one file, which asks /status of
+// the same port again and again and shows what it says. What the state is in a sentence is decided here (summary.go),
+// as a part of that answer.
 package page
 
 import (
@@ -14,7 +15,8 @@ import (
 //go:embed page.html
 var html string
 
-// policy lets the page run its own style and script, which are named by their hashes, and ask its own port: nothing else.
+// policy lets the page run its own style and script, which are named by their hashes, and ask its own port: nothing
+// else.
 var policy = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self'; img-src data:; style-src " +
 	hashOf("style") + "; script-src " + hashOf("script")
 

@@ -25,7 +25,8 @@ type Summary struct {
 	Do    string `json:"do,omitempty"`
 }
 
-// EtcdSilentMin is the time without an answer of etcd from which on that is said. A process asks every 2 s, and waits 2 s.
+// EtcdSilentMin is the time without an answer of etcd from which on that is said. A process asks every 2 s, and waits 2
+// s.
 const EtcdSilentMin = 6 * time.Second
 
 // Facts are what a sentence is made of. A field that a process does not know stays zero.

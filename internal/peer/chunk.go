@@ -14,9 +14,10 @@ import (
 	"sheaf.dev/sheaf/internal/message"
 )
 
-// Chunks of files are most of what shards send to each other when groups move. gRPC's way through protobuf copies each byte once to encode
-// it, and twice, into fresh memory, to decode it. Here the data are sent from where they were read to, and copied once into
-// memory that serves for all chunks of a fetch. On the wire these are the messages of the .proto file.
+// Chunks of files are most of what shards send to each other when groups move. gRPC's way through protobuf copies each
+// byte once to encode it, and twice, into fresh memory, to decode it. Here the data are sent from where they were read
+// to, and copied once into memory that serves for all chunks of a fetch. On the wire these are the messages of the
+// .proto file.
 
 // The field that holds the chunk.
 const (

@@ -20,8 +20,8 @@ import (
 // errSilent ends what is fetched from a peer that has fallen silent.
 var errSilent = errors.New("it is silent")
 
-// Fetcher fetches from one peer, on connections of its own: files must not hold up heartbeats. A call ends where the peer falls silent:
-// a process that was stopped would not end it for as long as that lasts.
+// Fetcher fetches from one peer, on connections of its own: files must not hold up heartbeats. A call ends where the
+// peer falls silent: a process that was stopped would not end it for as long as that lasts.
 type Fetcher struct {
 	hub   *Hub
 	shard string

@@ -18,8 +18,8 @@ import (
 
 const (
 	chunkBytesMax = 1 << 20 // of FileChunk.data
-	// chunkBytes are sent at a time: they stay in the processor's cache from one copy to the next, and what waits for the device or the
-	// byte rate beside them waits less.
+	// chunkBytes are sent at a time: they stay in the processor's cache from one copy to the next, and what waits for
+	// the device or the byte rate beside them waits less.
 	chunkBytes       = 256 << 10
 	nameBytesMax     = 256 // of FileChunk.name
 	filesPerMessage  = 1024
@@ -31,8 +31,8 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // sourceOf admits a call and finds its group.
-func (h *Hub) sourceOf(header *peerv1.PeerHeader, group []byte) (Source, uuid.UUID, error) {
-	if err := h.admit(header); err != nil {
+func (h *Hub) sourceOf(ctx context.Context, header *peerv1.PeerHeader, group []byte) (Source, uuid.UUID, error) {
+	if err := h.admit(ctx, header); err != nil {
 		return nil, uuid.Nil, err
 	}
 	id, err := uuid.FromBytes(group)
@@ -72,7 +72,7 @@ func (h *Hub) FetchGroup(stream peerv1.PeerService_FetchGroupServer) error {
 	if err != nil {
 		return err
 	}
-	source, group, err := h.sourceOf(first.GetStart().GetHeader(), first.GetStart().GetGroup())
+	source, group, err := h.sourceOf(stream.Context(), first.GetStart().GetHeader(), first.GetStart().GetGroup())
 	if err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func (h *Hub) sendChunks(ctx context.Context, file io.Reader, limiter *rate.Limi
 
 // FetchEntries implements PeerService.
 func (h *Hub) FetchEntries(in *peerv1.FetchEntriesRequest, stream peerv1.PeerService_FetchEntriesServer) error {
-	source, group, err := h.sourceOf(in.GetHeader(), in.GetGroup())
+	source, group, err := h.sourceOf(stream.Context(), in.GetHeader(), in.GetGroup())
 	if err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func (h *Hub) FetchEntries(in *peerv1.FetchEntriesRequest, stream peerv1.PeerSer
 
 // FetchBlob implements PeerService.
 func (h *Hub) FetchBlob(in *peerv1.FetchBlobRequest, stream peerv1.PeerService_FetchBlobServer) error {
-	source, group, err := h.sourceOf(in.GetHeader(), in.GetGroup())
+	source, group, err := h.sourceOf(stream.Context(), in.GetHeader(), in.GetGroup())
 	if err != nil {
 		return err
 	}

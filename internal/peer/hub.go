@@ -1,5 +1,5 @@
-// Package peer carries what the shards of one store say to each other: the Raft messages of all groups, in one stream for
-// each ordered pair of shards, and the files, entries and blobs that a replica fetches from another one.
+// Package peer carries what the shards of one store say to each other: the Raft messages of all groups, in one stream
+// for each ordered pair of shards, and the files, entries and blobs that a replica fetches from another one.
 package peer
 
 import (
@@ -31,17 +31,19 @@ type Options struct {
 	Store uuid.UUID
 	// Address of a shard; false: none is known now. Asked before each connection.
 	Address func(shard string) (address string, ok bool)
-	// Deliver takes a message in. It must not block for long: it holds up all that comes from the same shard. False: the
-	// group, or the Raft id that the message is for, is not here.
+	// Deliver takes a message in. It must not block for long: it holds up all that comes from the same shard. False:
+	// the group, or the Raft id that the message is for, is not here.
 	Deliver func(group uuid.UUID, m *raftpb.Message) bool
-	// Alive is told when a peer begins to answer and when it has been silent for SilenceMax, also that it was silent where
-	// it has only begun anew; nil: nobody is. Calls come one after another.
+	// Alive is told when a peer begins to answer and when it has been silent for SilenceMax, also that it was silent
+	// where it has only begun anew; nil: nobody is. Calls come one after another.
 	Alive func(shard string, alive bool)
 	// Source of what peers fetch; nil: there is nothing.
 	Source Source
-	// Credentials for the connections to peers; nil: no TLS.
-	Credentials credentials.TransportCredentials
-	Logger      *slog.Logger // nil: discards
+	// Credentials for the connections to a peer, by its name; nil: no TLS.
+	Credentials func(shard string) credentials.TransportCredentials
+	// Caller tells which shard a connection has shown itself to be; nil: peers are believed, without TLS.
+	Caller func(ctx context.Context) (shard string, ok bool)
+	Logger *slog.Logger // nil: discards
 
 	QueueBytesMax int64 // of messages that wait to be sent to one peer; 0: 64 MiB
 	// FetchBytesPerSecond bounds what FetchGroup sends in all; 0: no limit.
@@ -60,7 +62,7 @@ func (o *Options) setDefaults() {
 	setDefault(&o.SilenceMax, time.Second)
 	setDefault(&o.StallMax, 10*time.Second)
 	if o.Credentials == nil {
-		o.Credentials = insecure.NewCredentials()
+		o.Credentials = func(string) credentials.TransportCredentials { return insecure.NewCredentials() }
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

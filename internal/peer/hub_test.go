@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -190,11 +191,11 @@ func TestCallsForOthersAreRefused(t *testing.T) {
 		"no process":    {Store: n.store[:], FromShard: "a", ToShard: "b"},
 		"nobody":        {Store: n.store[:], ToShard: "b", Instance: 1},
 	} {
-		if err := b.admit(header); status.Code(err) != codes.FailedPrecondition {
+		if err := b.admit(t.Context(), header); status.Code(err) != codes.FailedPrecondition {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := b.admit(nil); status.Code(err) != codes.InvalidArgument {
+	if err := b.admit(t.Context(), nil); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("no header: %v", err)
 	}
 	// The address of a shard that is gone may be taken by another one.
@@ -204,6 +205,34 @@ func TestCallsForOthersAreRefused(t *testing.T) {
 	a.until(t, "c is down", func() bool { alive, known := a.alive["c"]; return known && !alive })
 	if s := a.Stats(); s.Connects != 0 {
 		t.Errorf("connected to the wrong shard: %+v", s)
+	}
+}
+
+// Where connections show who the caller is, a shard speaks for itself alone.
+func TestAShardSpeaksForItselfAlone(t *testing.T) {
+	type caller struct{}
+	n := newNetwork(t)
+	b := n.start("b", func(o *Options) {
+		o.Caller = func(ctx context.Context) (string, bool) {
+			shard, ok := ctx.Value(caller{}).(string)
+			return shard, ok
+		}
+	})
+	header := &peerv1.PeerHeader{Store: n.store[:], FromShard: "a", ToShard: "b", Instance: 1}
+	if err := b.admit(context.WithValue(t.Context(), caller{}, "a"), header); err != nil {
+		t.Error(err)
+	}
+	for name, ctx := range map[string]context.Context{"another shard": context.WithValue(t.Context(), caller{}, "c"), "nobody": t.Context()} {
+		if err := b.admit(ctx, header); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// All calls of the service ask it.
+	a := n.start("a", nil)
+	a.SetPeers([]string{"b"})
+	a.until(t, "b is down", func() bool { alive, known := a.alive["b"]; return known && !alive })
+	if _, err := a.Fetcher("b").Entries(t.Context(), uuid.New(), 1, 1); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a fetch: %v", err)
 	}
 }
 

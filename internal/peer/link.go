@@ -130,7 +130,7 @@ func (h *Hub) dial(shard string) (*grpc.ClientConn, error) {
 		return nil, fmt.Errorf("shard %s: no address is known", shard)
 	}
 	conn, err := grpc.NewClient("passthrough:///"+address, // each attempt looks the name up: a restarted shard has another address
-		grpc.WithTransportCredentials(h.opts.Credentials),
+		grpc.WithTransportCredentials(h.opts.Credentials(shard)),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(message.Codec{}), grpc.MaxCallRecvMsgSize(messageMax), grpc.MaxCallSendMsgSize(messageMax)),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: redialFirst, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialMax},

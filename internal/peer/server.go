@@ -2,6 +2,7 @@ package peer
 
 import (
 	"bytes"
+	"context"
 
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
@@ -12,8 +13,13 @@ import (
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 )
 
-// admit refuses what is meant for another store or shard.
-func (h *Hub) admit(header *peerv1.PeerHeader) error {
+// admit refuses what is meant for another store or shard, or does not come from the shard that it names.
+func (h *Hub) admit(ctx context.Context, header *peerv1.PeerHeader) error {
+	if h.opts.Caller != nil {
+		if shard, ok := h.opts.Caller(ctx); !ok || shard != header.GetFromShard() {
+			return status.Errorf(codes.PermissionDenied, "the call is said to come from shard %q, and the caller's certificate names another process", header.GetFromShard())
+		}
+	}
 	switch {
 	case header == nil:
 		return status.Error(codes.InvalidArgument, "the header is required in the first message")
@@ -37,7 +43,7 @@ func (h *Hub) Exchange(stream peerv1.PeerService_ExchangeServer) error {
 	if err != nil {
 		return err
 	}
-	if err := h.admit(first.GetHeader()); err != nil {
+	if err := h.admit(stream.Context(), first.GetHeader()); err != nil {
 		return err
 	}
 	h.mu.Lock()

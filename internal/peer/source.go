@@ -8,7 +8,8 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// Source is what this shard lets its peers fetch. An error that wraps ErrNotHere says that the group does not serve here.
+// Source is what this shard lets its peers fetch. An error that wraps ErrNotHere says that the group does not serve
+// here.
 type Source interface {
 	// Export pins the files of a group's replica.
 	Export(ctx context.Context, group uuid.UUID) (Export, error)
@@ -58,8 +59,8 @@ type Sink interface {
 	Describe(d Description) error
 	// Wanted says which files are wanted now. It is asked again when they have come; none: it has all.
 	Wanted() ([]FileRange, error)
-	// Create opens a wanted file for writing from its offset on. Commit is called when all of it has come, perhaps while the next
-	// file comes; Close always, without Commit what has come is kept for a later attempt.
+	// Create opens a wanted file for writing from its offset on. Commit is called when all of it has come, perhaps
+	// while the next file comes; Close always, without Commit what has come is kept for a later attempt.
 	Create(r FileRange) (SinkFile, error)
 }
 

@@ -2,14 +2,15 @@ package placement
 
 import "slices"
 
-// Balance of what is settled. Three loads are levelled, one after another: bytes, groups, leaders. Each is taken relative
-// to the shard's weight, and pairs of shards are levelled as long as they differ by more than a slack, which is a part of
-// what the shard with more has: whatever happens to a third one does not set them moving. A step that levels
-// bytes makes the sum of their squares smaller; one that levels groups does so with those, and either leaves the bytes of
-// all shards within their slack or does not make their squares greater. So the steps come to an end, and a plan that was
-// carried out is followed by none.
+// Balance of what is settled. Three loads are levelled, one after another: bytes, groups, leaders. Each is taken
+// relative to the shard's weight, and pairs of shards are levelled as long as they differ by more than a slack, which
+// is a part of what the shard with more has: whatever happens to a third one does not set them moving. A step that
+// levels bytes makes the sum of their squares smaller; one that levels groups does so with those, and either leaves the
+// bytes of all shards within their slack or does not make their squares greater. So the steps come to an end, and a
+// plan that was carried out is followed by none.
 
-// slack is by how much a load may be greater than another: a part of what the shard with more has, and at least so much.
+// slack is by how much a load may be greater than another: a part of what the shard with more has, and at least so
+// much.
 type slack struct{ part, least float64 }
 
 func (s slack) of(load float64) float64 { return max(s.least, s.part*load) }
@@ -108,7 +109,8 @@ func (b *balancer) extremes() {
 	}
 }
 
-// level moves groups from shards with much of a load to those with little, as long as two differ by more than the slack. pick names the group for a pair; -1: none.
+// level moves groups from shards with much of a load to those with little, as long as two differ by more than the
+// slack. pick names the group for a pair; -1: none.
 func (b *balancer) level(loadOf func(int) float64, mean float64, may slack, pick func(from, to int, gap float64) int) (moved bool) {
 	order := slices.Clone(b.part)
 	slices.SortStableFunc(order, func(x, y int) int {
@@ -160,8 +162,8 @@ func rise(order []int, at int, loadOf func(int) float64) {
 	}
 }
 
-// may tells whether a group's copy may go from one shard to another. No shard that has less bytes than the mean gets more
-// than that.
+// may tells whether a group's copy may go from one shard to another. No shard that has less bytes than the mean gets
+// more than that.
 func (b *balancer) may(g *planned, from, to int) bool {
 	s := &b.shards[to]
 	if !b.takes(s) || s.limit > 0 && s.bytes+g.Bytes > s.limit || b.aboveMean(g, to) {
@@ -175,8 +177,8 @@ func (b *balancer) may(g *planned, from, to int) bool {
 	return true
 }
 
-// pickBytes is the largest group that does not turn the difference round; else the smallest that leaves it in half the slack.
-// One of which too many would have to move stays.
+// pickBytes is the largest group that does not turn the difference round; else the smallest that leaves it in half the
+// slack. One of which too many would have to move stays.
 func (b *balancer) pickBytes(from, to int, gap float64) int {
 	best, bestOver := -1, -1
 	slack := bytesSlack.of(b.bytesOf(from))
@@ -228,8 +230,8 @@ func (b *balancer) pickSmall(from, to int, gap float64) int {
 	return best
 }
 
-// bytesStay: before and after the move the bytes of all shards are within half their slack, or those of these two lie within what they
-// were before.
+// bytesStay: before and after the move the bytes of all shards are within half their slack, or those of these two lie
+// within what they were before.
 func (b *balancer) bytesStay(g *planned, from, to int) bool {
 	gap := b.bytesOf(from) - b.bytesOf(to)
 	less, more := float64(g.Bytes)/b.shards[from].weight, float64(g.Bytes)/b.shards[to].weight

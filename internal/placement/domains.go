@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// withDomains adds to a view the failure domains of shards that were registered before: one whose process is starting anew, or whose
-// node is away, is where it was, and no second copy goes there. A process that has just begun does not know them, and takes such a
-// shard for a domain of its own.
+// withDomains adds to a view the failure domains of shards that were registered before: one whose process is starting
+// anew, or whose node is away, is where it was, and no second copy goes there. A process that has just begun does not
+// know them, and takes such a shard for a domain of its own.
 func (s *Store) withDomains(view View) View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,8 +37,9 @@ func (v View) Domain(shard string) string {
 	return v.Domains[shard]
 }
 
-// SharedDomains are the failure domains in which two copies of a group are while it moves from shards to others, in the order of
-// their names. Leaders take their steps in an order that avoids it (package move); what is left is where there is none:
+// SharedDomains are the failure domains in which two copies of a group are while it moves from shards to others, in the
+// order of their names. Leaders take their steps in an order that avoids it (package move); what is left is where there
+// is none:
 //
 //   - two of the shards that it is on, or that it is to be on, are in one domain;
 //   - it is on fewer shards than it is to be on: a copy that is missing is made good at once, though one that is to leave be in

@@ -30,7 +30,8 @@ func TestSharedDomains(t *testing.T) {
 	}
 }
 
-// A move that cannot avoid it says so before its target is set: here two shards of the group are in one domain since a node was labelled anew.
+// A move that cannot avoid it says so before its target is set: here two shards of the group are in one domain since a
+// node was labelled anew.
 func TestMovesTellOfSharedDomains(t *testing.T) {
 	v := loaded(5, 10, 3)
 	for name, s := range v.Shards {

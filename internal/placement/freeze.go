@@ -7,13 +7,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// An etcd that was set back to an older backup says where groups were, not where they are (rule 9). Whoever notices freezes
-// the store: from then on nobody moves, makes or deletes anything on the word of etcd, until the shards have written over
-// it what is true. docs/placement.md says how.
+// An etcd that was set back to an older backup says where groups were, not where they are (rule 9). Whoever notices
+// freezes the store: from then on nobody moves, makes or deletes anything on the word of etcd, until the shards have
+// written over it what is true. docs/placement.md says how.
 
 // frozenKey is there while the store is frozen.
 const frozenKey = "frozen"
@@ -23,12 +22,16 @@ var ErrFrozen = errors.New("etcd was set back to an older state of this store")
 
 // Mark is how far the placement of a store was seen: two of one store can be compared.
 type Mark struct {
-	Base     uint64 // Meta.EpochBase: raised when an etcd was rebuilt or reconciled
-	Revision int64  // of etcd
-	// Content is the highest revision at which a key was written that is never deleted. It tells an older etcd also where
-	// its revision was raised as it was restored.
+	Base uint64 // Meta.EpochBase: raised when an etcd was rebuilt or reconciled
+	// Revision is that of the whole etcd, which every write raises, whoever makes it and whatever it is of.
+	Revision int64
+	// Content is the highest revision at which a key was written that is never deleted. It tells an older etcd also
+	// where its revision was raised as it was restored.
 	Content int64
-	Cluster uint64 // id of etcd's cluster; 0: not known
+	// ContentKey is the key that was written then, without the store's prefix; empty: not known. No later state of the
+	// same etcd holds an earlier value of it, or none.
+	ContentKey string
+	Cluster    uint64 // id of etcd's cluster; 0: not known
 }
 
 // Behind says why what was seen before was later than this; empty: it was not.
@@ -121,39 +124,4 @@ func (s *Store) frozen(ctx context.Context, st *state, by string) error {
 		return fmt.Errorf("%w: %s", ErrFrozen, Freeze{By: by, Reason: st.setBack})
 	}
 	return nil
-}
-
-// saw remembers how far this process has seen the store.
-func (s *Store) saw(st *state) {
-	if !st.hasMeta || st.setBack != "" {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := Seen{st.view.Meta.StoreUUID, st.mark()}
-	if s.seen.Store != now.Store || now.Behind(Mark{Base: s.seen.Base, Revision: s.seen.Revision}) == "" {
-		s.seen = now
-	}
-}
-
-// Seen is how far a store was seen.
-type Seen struct {
-	Store uuid.UUID
-	Mark
-}
-
-// before is how far the store was seen before a reading begins. What is read then cannot be older: a reading asks the majority.
-func (s *Store) before() Seen {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.seen
-}
-
-// See tells how far the store was seen by an earlier process.
-func (s *Store) See(before Seen) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.seen.Store != before.Store || before.Behind(s.seen.Mark) == "" {
-		s.seen = before
-	}
 }

@@ -47,8 +47,8 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// An etcd is set back under those who follow it, and under those who begin then; also where its revision has grown beyond
-// what was seen.
+// An etcd is set back under those who follow it, and under those who begin then; also where its revision has grown
+// beyond what was seen.
 func TestAnOlderEtcdIsFrozenUntilItIsReconciled(t *testing.T) {
 	for name, grown := range map[string]bool{"its revision is lower": false, "its revision has grown": true} {
 		t.Run(name, func(t *testing.T) {
@@ -113,7 +113,7 @@ func setBack(t *testing.T, grown bool) {
 		}
 	}
 	again := sameStore(t, client, store) // a process that begins now
-	held := await(t, ctx, again.Follow(ctx, seen), "it is known to be older", func(v placement.View) bool { return v.Held() != "" })
+	held := await(t, ctx, again.Follow(ctx, seen, placement.Own{Shard: "a"}), "it is known to be older", func(v placement.View) bool { return v.Held() != "" })
 	if held.SetBack == "" || len(held.Groups) != 2 {
 		t.Errorf("followed: %+v", held)
 	}

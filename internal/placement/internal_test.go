@@ -90,10 +90,10 @@ func TestAPlannerThatLostItsTermWritesNothing(t *testing.T) {
 	}
 	elected := clientv3.Compare(clientv3.CreateRevision("/sheaf/s/election/planner/gone"), "=", 5)
 	groups := []Group{NewGroup(Routing{Mode: Hash, Groups: 1}, "0", 0)}
-	if err := store.createGroups(ctx, groups, elected); !errors.Is(err, ErrNotElected) {
+	if err := store.createGroups(ctx, View{}, groups, elected); !errors.Is(err, ErrNotElected) {
 		t.Fatalf("create groups: %v", err)
 	}
-	if err := store.setTargets(ctx, []Target{{Group: "0"}}, elected); !errors.Is(err, ErrNotElected) {
+	if _, err := store.setTargets(ctx, []Target{{Group: "0"}}, View{}.pair, elected); !errors.Is(err, ErrNotElected) {
 		t.Fatalf("set targets: %v", err)
 	}
 	if answer, err := client.Get(ctx, "/sheaf/s/", clientv3.WithPrefix()); err != nil || len(answer.Kvs) != 0 {
@@ -101,7 +101,7 @@ func TestAPlannerThatLostItsTermWritesNothing(t *testing.T) {
 	}
 	// createGroups leaves what is there.
 	for range 2 {
-		if err := store.createGroups(ctx, groups); err != nil {
+		if err := store.createGroups(ctx, View{}, groups); err != nil {
 			t.Fatal(err)
 		}
 		groups[0].Leader = "changed"
@@ -127,7 +127,7 @@ func TestListingIsOfOneRevisionOverPages(t *testing.T) {
 	for n := range all {
 		all[n] = NewGroup(routing, fmt.Sprintf("g%06d", n), 0)
 	}
-	if err := store.createGroups(ctx, all); err != nil {
+	if err := store.createGroups(ctx, View{}, all); err != nil {
 		t.Fatal(err)
 	}
 	view, err := store.View(ctx)

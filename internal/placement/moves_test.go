@@ -98,8 +98,8 @@ func TestAShardThatIsGoneIsEmptiedWhenItIsToBe(t *testing.T) {
 	}
 }
 
-// A move for balance goes on though the shard that it leaves could keep the group; one off a draining shard goes back when
-// that is taken back.
+// A move for balance goes on though the shard that it leaves could keep the group; one off a draining shard goes back
+// when that is taken back.
 func TestWhetherAMoveGoesBackDependsOnItsReason(t *testing.T) {
 	v := cluster(2, 1, 2)
 	v.Groups["0"] = Group{Name: "0", Bytes: gib, Members: []Member{{Shard: "s0000"}, {Shard: "s0001", Role: Learner}}, Leader: "s0000"}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -24,7 +23,8 @@ var (
 	ErrShardHoldsGroups = errors.New("the shard still holds groups")
 )
 
-// MetaOf is Meta of a store that is known to exist: ErrPlacementLost where etcd is empty, ErrOtherStore where it holds another.
+// MetaOf is Meta of a store that is known to exist: ErrPlacementLost where etcd is empty, ErrOtherStore where it holds
+// another.
 func (s *Store) MetaOf(ctx context.Context, store uuid.UUID) (Meta, error) {
 	meta, err := s.Meta(ctx)
 	return meta, s.known(store, meta.StoreUUID, err)
@@ -73,8 +73,8 @@ type Planned struct {
 }
 
 // PlanOnce makes the groups of Hash routing that are missing, else writes the targets that Plan wants changed: the step
-// of RunPlanner, for a caller that decides itself when to take it. Each write depends on what it was decided from: after
-// ErrChanged, call again. Meta is never made here: see ViewOf for the errors.
+// of RunPlanner, for a caller that decides itself when to take it. Each write depends on what it was decided from:
+// after ErrChanged, call again. Meta is never made here: see ViewOf for the errors.
 func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy Policy) (Planned, error) {
 	if err := policy.Validate(); err != nil {
 		return Planned{}, err
@@ -96,7 +96,7 @@ func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy Policy) (P
 	out := Planned{View: view}
 	meta := clientv3.Compare(clientv3.ModRevision(s.prefix+metaKey), "=", st.metaRevision)
 	if missing := missingGroups(view); len(missing) > 0 {
-		if err := s.createGroups(ctx, missing, meta, s.notFrozen()); err != nil {
+		if err := s.createGroups(ctx, view, missing, meta, s.notFrozen()); err != nil {
 			return out, changed(err)
 		}
 		out.GroupsCreated = len(missing)
@@ -104,30 +104,19 @@ func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy Policy) (P
 	}
 	targets, unplaced := Plan(view, policy)
 	out.Unplaced = unplaced
-	for len(targets) > 0 {
-		n := min(len(targets), targetsPerTxn)
-		if err := s.setTargetsFrom(ctx, view, targets[:n], meta, s.notFrozen()); err != nil {
-			return out, changed(err)
-		}
-		out.TargetsWritten += n
-		targets = targets[n:]
+	late, err := s.setTargets(ctx, targets, view.pair, meta, s.notFrozen())
+	out.TargetsWritten = len(targets) - len(late)
+	if err != nil {
+		return out, changed(err)
+	}
+	if len(late) > 0 {
+		return out, fmt.Errorf("planning: %w: group %s and %d more", ErrChanged, late[0].Group, len(late)-1)
 	}
 	return out, nil
 }
 
-// targetsPerTxn: each target has two conditions, and a transaction at most txnOpsMax of them.
-const targetsPerTxn = txnOpsMax/2 - 2
-
-// setTargetsFrom writes targets where neither they nor their groups have changed since the view.
-func (s *Store) setTargetsFrom(ctx context.Context, view View, targets []Target, onlyIf ...clientv3.Cmp) error {
-	conditions := slices.Grow(slices.Clone(onlyIf), 2*len(targets))
-	for _, t := range targets {
-		conditions = append(conditions,
-			clientv3.Compare(clientv3.ModRevision(s.prefix+groupsKey+t.Group), "=", view.Groups[t.Group].Revision),
-			clientv3.Compare(clientv3.ModRevision(s.prefix+targetsKey+t.Group), "=", view.Targets[t.Group].Revision))
-	}
-	return s.setTargets(ctx, targets, conditions...)
-}
+// pair is a group and its target as a view has them.
+func (v View) pair(name string) pair { return pair{v.Groups[name], v.Targets[name]} }
 
 // changed says of a condition that did not hold what it means here.
 func changed(err error) error {
@@ -214,8 +203,10 @@ func (s *Store) ForgetShard(ctx context.Context, store uuid.UUID, shard string) 
 			}
 		}
 	}
-	if _, err := s.client.Delete(ctx, s.prefix+statesKey+shard); err != nil {
-		return fmt.Errorf("delete %s in etcd: %w", s.prefix+statesKey+shard, err)
+	if err := s.write(ctx, []clientv3.Op{
+		clientv3.OpDelete(s.prefix + statesKey + shard), clientv3.OpDelete(s.prefix+weightsKey+shard+"/", clientv3.WithPrefix()),
+	}); err != nil {
+		return fmt.Errorf("forget shard %s: %w", shard, err)
 	}
 	return nil
 }

@@ -138,8 +138,8 @@ func freeAddress(t *testing.T) string {
 	return address
 }
 
-// etcd is stopped, wiped and started empty under a watcher: it keeps its view, follows nothing of another store, and goes
-// on with a higher epoch once placement was rebuilt.
+// etcd is stopped, wiped and started empty under a watcher: it keeps its view, follows nothing of another store, and
+// goes on with a higher epoch once placement was rebuilt.
 func TestWatchOverAWipedEtcd(t *testing.T) {
 	dir, address := filepath.Join(t.TempDir(), "etcd"), freeAddress(t)
 	server, err := etcd.StartEmbedded(dir, address)

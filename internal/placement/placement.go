@@ -19,7 +19,8 @@ type Meta struct {
 	GroupsMax  int       `json:"groupsMax"` // Named: the limit for groups made by first writes; 0: 100,000
 	// ShardsMin: the first placement waits until so many shards are alive; 0: no wait.
 	ShardsMin int `json:"shardsMin,omitempty"`
-	// EpochBase is added to etcd's revision to make the routing epoch: it goes on growing in an etcd that was made anew.
+	// EpochBase is added to etcd's revision to make the routing epoch: it goes on growing in an etcd that was made
+	// anew.
 	EpochBase uint64 `json:"epochBase,omitempty"`
 }
 
@@ -68,10 +69,14 @@ type Shard struct {
 	Zone          string     `json:"zone,omitempty"`
 	// Boot is random, of this process. Zero: RegisterShard makes one.
 	Boot uuid.UUID `json:"boot"`
-	// Step that the volume is in, and the last one of which the volume knows that etcd held it. Both are in the key of the volume.
+	// Step that the volume is in, and the last one of which the volume knows that etcd held it. Both are in the key of
+	// the volume.
 	Step       Step `json:"-"`
 	Registered Step `json:"-"`
 	Alive      bool `json:"-"`
+	// Weighs: the process tells the figures of the groups that it leads by Store.PutWeights. One of before does it in
+	// the groups.
+	Weighs bool `json:"weighs,omitempty"`
 }
 
 // Role is what a member is in its group.
@@ -84,10 +89,11 @@ const (
 	Learner Role = "Learner"
 )
 
-// Member is one replica of a group: one incarnation, which has a Raft id of its own. A shard may be named twice while the
-// replica on its former volume is being replaced by one on the volume that it has now.
+// Member is one replica of a group: one incarnation, which has a Raft id of its own. A shard may be named twice while
+// the replica on its former volume is being replaced by one on the volume that it has now.
 type Member struct {
-	// Shard is empty where nobody knows where the member is: etcd was rebuilt, and it did not answer. Its shard sets it.
+	// Shard is empty where nobody knows where the member is: etcd was rebuilt, and it did not answer. Its shard sets
+	// it.
 	Shard      string    `json:"shard"`
 	VolumeUUID uuid.UUID `json:"volumeUUID"`
 	RaftID     uint64    `json:"raftID"`
@@ -102,14 +108,16 @@ type Group struct {
 	KeyLast  uint64    `json:"keyLast,string"`
 	Members  []Member  `json:"members"` // empty until a shard has created it
 	Leader   string    `json:"leader"`  // shard; empty: none known
-	Bytes    int64     `json:"bytes"`   // as last reported, for balance
-	Records  int64     `json:"records"`
+	// Bytes and Records as last reported, for balance: in the group's own key as they were when a leader wrote the
+	// members last. Views of Watch and View have what the leader's shard reported since; see Store.PutWeights.
+	Bytes   int64 `json:"bytes"`
+	Records int64 `json:"records"`
 	// Term and ConfIndex are those of the leader that wrote Members last: its term, and the index of the membership
 	// change that it had applied. An older leader does not write over them, see PutGroupAsLeader.
 	Term      uint64 `json:"term,omitempty"`
 	ConfIndex uint64 `json:"confIndex,omitempty"`
-	// Everywhere is an index up to which every member has the whole log, as the leader knew when it reported last: so far
-	// those that do not lead may drop tombstones too.
+	// Everywhere is an index up to which every member has the whole log, as the leader knew when it reported last: so
+	// far those that do not lead may drop tombstones too.
 	Everywhere uint64 `json:"everywhere,omitempty"`
 
 	// Revision is etcd's revision of the key when it was read, 0 for a group that is not stored. Store.PutGroup writes
@@ -147,12 +155,17 @@ type View struct {
 	Groups  map[string]Group
 	Targets map[string]Target
 	States  map[string]ShardState // what SetShardState wants of shards, registered or not
-	// Domains are the failure domains of shards that this process has seen registered, also where they are not any more.
+	// Domains are the failure domains of shards that this process has seen registered, also where they are not any
+	// more.
 	Domains map[string]string
 	Mark    Mark
-	// Freeze: etcd was set back, and is not reconciled yet; nil: it was not. SetBack: this process has noticed that by itself.
+	// Freeze: etcd was set back, and is not reconciled yet; nil: it was not. SetBack: this process has noticed that by
+	// itself.
 	Freeze  *Freeze
 	SetBack string
+	// Own: Groups and Targets are of one shard. Others may be missing, or be as they were a while ago: ask Store.Look.
+	// Such views may differ at one Epoch.
+	Own bool
 }
 
 // Policy of the planner.
@@ -163,11 +176,11 @@ type Policy struct {
 	// ShardsMin holds back the very first placement until so many shards are alive, so that the shard that registers
 	// first does not get every group; 0: no wait. It does not count once any group has members.
 	ShardsMin int
-	// Moves allows to move what is settled: for balance, and off shards that are gone and marked Draining. Without it the
-	// planner only ever changes the targets of groups that must leave a shard.
+	// Moves allows to move what is settled: for balance, and off shards that are gone and marked Draining. Without it
+	// the planner only ever changes the targets of groups that must leave a shard.
 	Moves bool
-	// MovesMax limits the groups that move at a time, ShardMovesMax those of one shard, where it gives or takes a copy. 0:
-	// MovesMaxDefault, ShardMovesMaxDefault; negative: no limit. Only where Moves is set.
+	// MovesMax limits the groups that move at a time, ShardMovesMax those of one shard, where it gives or takes a copy.
+	// 0: MovesMaxDefault, ShardMovesMaxDefault; negative: no limit. Only where Moves is set.
 	MovesMax, ShardMovesMax int
 }
 
@@ -177,7 +190,8 @@ const (
 	ShardMovesMaxDefault = 4
 )
 
-// Policy is what the store's meta asks of the planner. Leaders move their groups (internal/shard), so settled groups may be moved.
+// Policy is what the store's meta asks of the planner. Leaders move their groups (internal/shard), so settled groups
+// may be moved.
 func (m Meta) Policy() Policy { return Policy{Copies: m.Copies, ShardsMin: m.ShardsMin, Moves: true} }
 
 // Validate says what is wrong and what to do.

@@ -14,11 +14,11 @@ import (
 // groups, never two copies in one domain. Groups that cannot be placed are given in unplaced with the reason. The same
 // input gives the same output.
 //
-// In detail. A shard that is not registered is in the domain that it was in last, as far as that is known. A member is kept on a shard that is Active, Cordoned or not registered (its data are there; a person
-// removes it by draining); it is moved off a Draining shard and off a domain that holds another copy. The target of a
-// group without members is kept on live shards. Where too few shards can take a copy, a group that has members keeps
-// its target. Full shards (bytes at or above CapacityBytes, where that is given) and shards at the policy's limit get
-// nothing new.
+// In detail. A shard that is not registered is in the domain that it was in last, as far as that is known. A member is
+// kept on a shard that is Active, Cordoned or not registered (its data are there; a person removes it by draining); it
+// is moved off a Draining shard and off a domain that holds another copy. The target of a group without members is kept
+// on live shards. Where too few shards can take a copy, a group that has members keeps its target. Full shards (bytes
+// at or above CapacityBytes, where that is given) and shards at the policy's limit get nothing new.
 //
 // Where the policy allows moves, settled groups are balanced too (balance.go), and targets change in waves (waves.go).
 func Plan(view View, policy Policy) (targets []Target, unplaced map[string]string) {

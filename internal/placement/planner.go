@@ -82,7 +82,7 @@ func (s *Store) planView(ctx context.Context, view View, policy Policy, elected 
 	}
 	if missing := missingGroups(view); len(missing) > 0 {
 		logger.Info("creating groups", "groups", len(missing))
-		return s.createGroups(ctx, missing, elected, s.notFrozen()) // the next view holds them
+		return s.createGroups(ctx, view, missing, elected, s.notFrozen()) // the next view holds them
 	}
 	targets, now := Plan(view, policy)
 	logUnplaced(unplaced, now, logger)
@@ -92,7 +92,11 @@ func (s *Store) planView(ctx context.Context, view View, policy Policy, elected 
 		return nil
 	}
 	logger.Info("setting targets", "targets", len(targets), "epoch", view.Epoch)
-	return s.setTargets(ctx, targets, elected, s.notFrozen())
+	late, err := s.setTargets(ctx, targets, view.pair, elected, s.notFrozen())
+	if len(late) > 0 {
+		logger.Debug("groups changed meanwhile", "groups", len(late)) // the next view holds them
+	}
+	return err
 }
 
 // logUnplaced says once for each reason which groups cannot be placed now and were not known to before.

@@ -66,7 +66,8 @@ type FoundReplica struct {
 type Rebuilt struct {
 	Meta   Meta
 	Groups []Group // by name
-	// Volumes as they are registered from now on, where etcd knows nothing of them: an earlier state of one is noticed again.
+	// Volumes as they are registered from now on, where etcd knows nothing of them: an earlier state of one is noticed
+	// again.
 	Volumes []VolumeSeen
 	// Missing are groups of Hash routing that no volume holds.
 	Missing []string
@@ -76,8 +77,8 @@ type Rebuilt struct {
 	Notes []string
 }
 
-// Rebuild makes the placement of a store from what its volumes hold. It is pure. given stands in for facts that no volume
-// knows; nil: none. An error says what contradicts itself.
+// Rebuild makes the placement of a store from what its volumes hold. It is pure. given stands in for facts that no
+// volume knows; nil: none. An error says what contradicts itself.
 func Rebuild(store uuid.UUID, volumes []FoundVolume, given *FoundFacts) (Rebuilt, error) {
 	volumes = slices.DeleteFunc(slices.Clone(volumes), FoundVolume.Blank)
 	if len(volumes) == 0 {
@@ -158,8 +159,9 @@ func agreedFacts(volumes []FoundVolume, given *FoundFacts) (FoundFacts, error) {
 // ErrStoreExists says that etcd holds placement of the store, or of another one. Nothing was written.
 var ErrStoreExists = errors.New("etcd already holds a store here")
 
-// Restore writes a placement that was rebuilt, meta last: nobody follows etcd before. What etcd knows of a volume stays as it is. Where
-// etcd holds meta already, it answers ErrStoreExists; with force it replaces that of the same store, never that of another one.
+// Restore writes a placement that was rebuilt, meta last: nobody follows etcd before. What etcd knows of a volume stays
+// as it is. Where etcd holds meta already, it answers ErrStoreExists; with force it replaces that of the same store,
+// never that of another one.
 func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 	if err := r.Meta.Validate(); err != nil {
 		return err
@@ -183,13 +185,15 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 	}
 	known := map[string]bool{}
 	ops := make([]clientv3.Op, 0, len(r.Groups)+len(r.Volumes))
+	// No target is left in the end: only members are to be woken.
+	wakes := func(g Group) []clientv3.Op { return s.wakeOps(g.Name, nil, concerned(g, Target{})) }
 	for _, g := range r.Groups {
 		known[g.Name] = true
 		value, err := json.Marshal(g)
 		if err != nil {
 			return fmt.Errorf("encode group %s: %w", g.Name, err)
 		}
-		ops = append(ops, clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value)))
+		ops = append(ops, clientv3.OpTxn(nil, append(wakes(g), clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value))), nil))
 	}
 	for _, v := range r.Volumes {
 		value, err := json.Marshal(v)
@@ -201,16 +205,21 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 			[]clientv3.Op{clientv3.OpPut(key, string(value))}, nil))
 	}
 	var unknown []string
-	for name := range st.groups {
+	for name, g := range st.groups {
 		if !known[name] {
 			unknown = append(unknown, name)
+			ops = append(ops, clientv3.OpTxn(nil, wakes(g), nil))
 		}
 	}
 	if slices.Sort(unknown); len(unknown) > 0 && !force {
 		return fmt.Errorf("%w: it holds groups that no volume has: %s", ErrStoreExists, strings.Join(unknown, ", "))
 	}
 	unchanged := clientv3.Compare(clientv3.ModRevision(s.prefix+metaKey), "=", st.metaRevision)
-	if err := s.write(ctx, ops, unchanged); err != nil {
+	err = s.write(ctx, []clientv3.Op{clientv3.OpDelete(s.prefix+wakesKey, clientv3.WithPrefix())}, unchanged)
+	if err == nil {
+		err = s.write(ctx, ops, unchanged)
+	}
+	if err != nil {
 		return restoring(err)
 	}
 	value, err := json.Marshal(r.Meta)

@@ -60,8 +60,9 @@ func (r *Rebuilt) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// group makes the state of one group. The replica that has applied the latest membership change knows who the members are;
-// all of them are named, those that were not found without a shard. Whether they are enough to go on is said in Short.
+// group makes the state of one group. The replica that has applied the latest membership change knows who the members
+// are; all of them are named, those that were not found without a shard. Whether they are enough to go on is said in
+// Short.
 func (r *Rebuilt) group(name string, found, joining []located) (Group, error) {
 	slices.SortFunc(found, func(a, b located) int {
 		return cmp.Or(cmp.Compare(b.ConfIndex, a.ConfIndex), cmp.Compare(b.Term, a.Term), cmp.Compare(b.Committed, a.Committed),
@@ -136,8 +137,8 @@ func (r *Rebuilt) addMembers(g *Group, newest located, where map[uint64]located)
 	})
 }
 
-// findLeader names the one with the highest term of those that say they lead, else the first voter. Only the term of one
-// that leads is written: later terms of others would keep it from being heard.
+// findLeader names the one with the highest term of those that say they lead, else the first voter. Only the term of
+// one that leads is written: later terms of others would keep it from being heard.
 func (r *Rebuilt) findLeader(g *Group, where map[uint64]located) {
 	for _, m := range g.Members {
 		if f, ok := where[m.RaftID]; ok && m.Role == Voter && f.Leader && f.Term >= g.Term {

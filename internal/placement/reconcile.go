@@ -17,9 +17,9 @@ type Reconciled struct {
 	Waits   []string // what keeps the freeze from being lifted; empty: it was lifted
 }
 
-// Reconcile writes what the shards' volumes say of a frozen store over what its etcd holds, never the other way round, and
-// lifts the freeze where every group is accounted for: it has a majority of its voters among what was found, or nobody ever
-// had it. silent are the shards that did not answer, in words.
+// Reconcile writes what the shards' volumes say of a frozen store over what its etcd holds, never the other way round,
+// and lifts the freeze where every group is accounted for: it has a majority of its voters among what was found, or
+// nobody ever had it. silent are the shards that did not answer, in words.
 func (s *Store) Reconcile(ctx context.Context, r Rebuilt, silent []string) (Reconciled, error) {
 	st, err := s.list(ctx)
 	if err != nil {
@@ -94,11 +94,11 @@ func (c *reconciler) group(ctx context.Context, g Group) error {
 	if sameSet(old.Shards, target.Shards) {
 		target.Shards = old.Shards
 	}
-	return c.put(ctx, g, target, there.Revision)
+	return c.put(ctx, g, target, pair{there, old})
 }
 
-// put writes a group and its target.
-func (c *reconciler) put(ctx context.Context, g Group, target Target, revision int64) error {
+// put writes a group and its target, where both are as they were before.
+func (c *reconciler) put(ctx context.Context, g Group, target Target, before pair) error {
 	value, err := json.Marshal(g)
 	if err != nil {
 		return fmt.Errorf("encode group %s: %w", g.Name, err)
@@ -107,10 +107,11 @@ func (c *reconciler) put(ctx context.Context, g Group, target Target, revision i
 	if err != nil {
 		return fmt.Errorf("encode target of %s: %w", g.Name, err)
 	}
-	s, key := c.store, c.store.prefix+groupsKey+g.Name
+	s := c.store
 	answer, err := s.client.Txn(ctx).
-		If(clientv3.Compare(clientv3.ModRevision(key), "=", revision), clientv3.Compare(clientv3.CreateRevision(s.prefix+frozenKey), ">", 0)).
-		Then(clientv3.OpPut(key, string(value)), clientv3.OpPut(s.prefix+targetsKey+g.Name, string(wanted))).Commit()
+		If(append(s.unchanged(g.Name, before), clientv3.Compare(clientv3.CreateRevision(s.prefix+frozenKey), ">", 0))...).
+		Then(append(s.wakeOps(g.Name, before.concerned(), concerned(g, target)),
+			clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value)), clientv3.OpPut(s.prefix+targetsKey+g.Name, string(wanted)))...).Commit()
 	if err != nil {
 		return fmt.Errorf("write group %s to etcd: %w", g.Name, err)
 	}
@@ -194,8 +195,13 @@ func membersIn(g Group) []string {
 	return out
 }
 
-// targetOf wants a group just where it is.
+// targetOf wants a group just where it is. Where nobody knows on which shard a voter is, the group is wanted nowhere:
+// on the others alone it would be whole without that copy, which would be dropped. Its leader changes nothing then,
+// until the shard that has the copy comes and says so, or the planner names another one.
 func targetOf(g Group, copies int) []string {
+	if slices.ContainsFunc(g.Members, func(m Member) bool { return m.Role == Voter && m.Shard == "" }) {
+		return nil
+	}
 	var out []string
 	for _, m := range g.Members {
 		switch {

@@ -22,13 +22,14 @@ import (
 const leaseSeconds = 6
 
 // RegisterShard makes a shard known as long as the returned stop is not called: under a lease that is kept alive, and
-// made anew after an outage of etcd. It refuses with ErrNameTaken a name under which another volume, the same or a later generation of
-// this one or, at another address, an earlier one (then this is a clone) is registered live by another process, and a volume that is live under
-// another name. It refuses with ErrRolledBack a volume that does not come of what was ever registered of it, live or not: see MayFollow. ctx bounds
-// the first registration and, when it
+// made anew after an outage of etcd. It refuses with ErrNameTaken a name under which another volume, the same or a
+// later generation of this one or, at another address, an earlier one (then this is a clone) is registered live by
+// another process, and a volume that is live under another name. It refuses with ErrRolledBack a volume that does not
+// come of what was ever registered of it, live or not: see MayFollow. ctx bounds the first registration and, when it
 // ends later, ends the registration like stop. stop takes the shard out of etcd (within a second) and may be called
-// more than once. refused is told, once, that the shard cannot be registered anew after its lease ran out, because its name or volume is
-// another's by now: it must stop serving. An etcd that does not answer is no such reason. stop waits for refused to return.
+// more than once. refused is told, once, that the shard cannot be registered anew after its lease ran out, because its
+// name or volume is another's by now: it must stop serving. An etcd that does not answer is no such reason. stop waits
+// for refused to return.
 func (s *Store) RegisterShard(ctx context.Context, shard Shard, refused ...func(error)) (stop func(), err error) {
 	if err := validateShard(shard); err != nil {
 		return nil, err
@@ -118,9 +119,9 @@ func (s *Store) registerOnce(ctx context.Context, shard Shard) (clientv3.LeaseID
 	}
 }
 
-// MayRegister tells, as RegisterShard would, whether a shard may be registered as it will be, and which step of its volume is registered now;
-// zero: none is. Nothing is written, here or to its volume: a copy that raised its generation each time it is refused would come to have a later
-// one than the volume it is a copy of.
+// MayRegister tells, as RegisterShard would, whether a shard may be registered as it will be, and which step of its
+// volume is registered now; zero: none is. Nothing is written, here or to its volume: a copy that raised its generation
+// each time it is refused would come to have a later one than the volume it is a copy of.
 func (s *Store) MayRegister(ctx context.Context, shard Shard) (registered Step, err error) {
 	if err := validateShard(shard); err != nil {
 		return Step{}, err
@@ -132,7 +133,8 @@ func (s *Store) MayRegister(ctx context.Context, shard Shard) (registered Step, 
 	return registered, nil
 }
 
-// mayRegister gives the conditions under which what it has read still holds, and the step of the volume that is registered.
+// mayRegister gives the conditions under which what it has read still holds, and the step of the volume that is
+// registered.
 func (s *Store) mayRegister(ctx context.Context, shard Shard) (conditions []clientv3.Cmp, registered Step, err error) {
 	key, volumeKey := s.prefix+shardsKey+shard.Name, s.prefix+volumesKey+shard.VolumeUUID.String()
 	read, err := s.client.Txn(ctx).Then(clientv3.OpGet(key), clientv3.OpGet(volumeKey)).Commit()
@@ -221,13 +223,14 @@ func (s *Store) notLive(ctx context.Context, key string, shard Shard) (revision 
 	return answer.Kvs[0].ModRevision, nil
 }
 
-// A registration that was seen to be renewed so often is of a process that lives. Once may be etcd, which lengthens all leases when
-// its leader changes.
+// A registration that was seen to be renewed so often is of a process that lives. Once may be etcd, which lengthens all
+// leases when its leader changes.
 const renewalsOfALivingShard = 2
 
-// gone returns when the process that is registered under the shard's name, at another address and on an earlier generation of its
-// volume, runs no more: nobody listens there, as after a crash, or its registration has run out. Where it goes on to renew that, it
-// lives, and this volume is a copy of its own: whoever starts on a copy raises the copied generation too.
+// gone returns when the process that is registered under the shard's name, at another address and on an earlier
+// generation of its volume, runs no more: nobody listens there, as after a crash, or its registration has run out.
+// Where it goes on to renew that, it lives, and this volume is a copy of its own: whoever starts on a copy raises the
+// copied generation too.
 func (s *Store) gone(ctx context.Context, there, shard Shard, lease clientv3.LeaseID) error {
 	if there.Address == shard.Address || there.Generation == shard.Generation {
 		return nil
@@ -287,8 +290,8 @@ func refuses(ctx context.Context, address string) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// keepRegistered keeps the lease alive, and registers again when it is lost, until ctx ends. The error says that the shard's name or
-// volume is another's.
+// keepRegistered keeps the lease alive, and registers again when it is lost, until ctx ends. The error says that the
+// shard's name or volume is another's.
 func (s *Store) keepRegistered(ctx context.Context, shard Shard, lease clientv3.LeaseID) error {
 	delay := retryFirst
 	for {

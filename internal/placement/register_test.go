@@ -21,8 +21,8 @@ func TestRegisterShard(t *testing.T) {
 	placementtest.Register(t, func(t *testing.T) placementtest.Registry { return newStore(t, connect(t, etcdtest.Shared(t))) })
 }
 
-// What the table cannot show: an etcd that was set back knows less than the volume, whose fault that is not. A volume that was set back is
-// noticed there, too, where it is further back than etcd.
+// What the table cannot show: an etcd that was set back knows less than the volume, whose fault that is not. A volume
+// that was set back is noticed there, too, where it is further back than etcd.
 func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 	step := func(n uint64) placement.Step { return placement.Step{Number: n, Nonce: uuid.UUID{byte(n)}} }
 	volume := uuid.New()
@@ -48,8 +48,8 @@ func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 	}
 }
 
-// The registration that is made anew after a lease has run out tells the step that the volume is in by then, also to an etcd that was set back to
-// a step between the one at the start and that.
+// The registration that is made anew after a lease has run out tells the step that the volume is in by then, also to an
+// etcd that was set back to a step between the one at the start and that.
 func TestARegistrationMadeAnewTellsTheLastStep(t *testing.T) {
 	ctx := testContext(t)
 	client := connect(t, etcdtest.Shared(t))
@@ -104,8 +104,8 @@ func TestARegistrationMadeAnewTellsTheLastStep(t *testing.T) {
 	}
 }
 
-// An etcd that was made anew from the volumes knows the step that each is in: an earlier state of one is noticed then, too. A shard that ran on
-// meanwhile, and has told etcd itself, is not set back by what it was asked before.
+// An etcd that was made anew from the volumes knows the step that each is in: an earlier state of one is noticed then,
+// too. A shard that ran on meanwhile, and has told etcd itself, is not set back by what it was asked before.
 func TestARebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 	ctx := testContext(t)
 	client := connect(t, etcdtest.Shared(t))
@@ -208,7 +208,8 @@ func TestRegisterShardRefusesACopyOfALiveVolume(t *testing.T) {
 	stopClone()
 }
 
-// A shard whose lease ran out, and in whose place another has registered meanwhile, is told so; one that etcd merely forgot is not.
+// A shard whose lease ran out, and in whose place another has registered meanwhile, is told so; one that etcd merely
+// forgot is not.
 func TestAShardInWhosePlaceAnotherRegisteredIsTold(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)

@@ -14,13 +14,8 @@ type (
 const (
 	Hash             = routing.Hash
 	Named            = routing.Named
-	HashGroupsMax    = routing.HashGroupsMax
-	NameBytesMax     = routing.NameBytesMax
 	GroupsMaxDefault = routing.GroupsMaxDefault
 )
-
-// Key is the place of an id on the line that Hash groups divide, see routing.Key.
-func Key(id int64) uint64 { return routing.Key(id) }
 
 // GroupName is the name of a numbered group: its decimal number.
 func GroupName(group int) string { return routing.GroupName(group) }

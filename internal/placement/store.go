@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,8 +25,8 @@ var (
 	ErrChanged = errors.New("the group was changed since it was read")
 	// ErrNameTaken: a live shard with the same name has another volume, or a later generation of the same one.
 	ErrNameTaken = errors.New("the shard's name is taken")
-	// ErrRolledBack: the volume was registered in a later generation or step before, or in one that it does not come of. It was set back
-	// to an earlier state, or is a clone: what it holds may be less than what it has acknowledged.
+	// ErrRolledBack: the volume was registered in a later generation or step before, or in one that it does not come
+	// of. It was set back to an earlier state, or is a clone: what it holds may be less than what it has acknowledged.
 	ErrRolledBack = errors.New("the volume was rolled back or cloned")
 	// ErrStaleLeader: a leader of a later term, or one that has applied a later membership, has written the group.
 	ErrStaleLeader = errors.New("another leader has written the group since")
@@ -42,14 +43,16 @@ const PrefixDefault = "/sheaf"
 
 // Keys below <prefix>/<store name>/.
 const (
-	metaKey      = "meta"
-	shardsKey    = "shards/"
-	groupsKey    = "groups/"
-	targetsKey   = "targets/"
-	volumesKey   = "volumes/"
-	statesKey    = "states/" // what is wanted of shards, see SetShardState
-	electionKey  = "election/planner"
-	txnOpsMax    = 100 // etcd refuses more than 128 in a transaction
+	metaKey     = "meta"
+	shardsKey   = "shards/"
+	groupsKey   = "groups/"
+	targetsKey  = "targets/"
+	volumesKey  = "volumes/"
+	statesKey   = "states/" // what is wanted of shards, see SetShardState
+	electionKey = "election/planner"
+	// etcd refuses a transaction of more than 128 operations. One that is nested may have what the outer one leaves.
+	txnOpsMax    = 50
+	readKeysMax  = 100
 	listPageKeys = 5000
 )
 
@@ -67,8 +70,8 @@ type Store struct {
 	domains map[string]string
 }
 
-// Heard tells when etcd last answered a Watch or Follow of this Store, zero: never, and why a Watch does not give what etcd holds
-// since then; empty: it does.
+// Heard tells when etcd last answered a Watch or Follow of this Store, zero: never, and why a Watch does not give what
+// etcd holds since then; empty: it does.
 func (s *Store) Heard() (last time.Time, held string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,6 +196,15 @@ func (s *Store) Group(ctx context.Context, name string) (Group, error) {
 	return decodeGroup(answer.Kvs[0].Value, answer.Kvs[0].ModRevision)
 }
 
+func decodeTarget(value []byte, revision int64) (Target, error) {
+	var t Target
+	if err := json.Unmarshal(value, &t); err != nil {
+		return Target{}, fmt.Errorf("decode target: %w", err)
+	}
+	t.Revision = revision
+	return t, nil
+}
+
 func decodeGroup(value []byte, revision int64) (Group, error) {
 	var g Group
 	if err := json.Unmarshal(value, &g); err != nil {
@@ -203,8 +215,24 @@ func decodeGroup(value []byte, revision int64) (Group, error) {
 }
 
 // PutGroup writes a group where it is unchanged: g.Revision is that of the group as it was read, 0 where it must not
-// be there. It returns the group with its new Revision, or ErrChanged.
-func (s *Store) PutGroup(ctx context.Context, g Group) (Group, error) {
+// be there. It returns the group with its new Revision, or ErrChanged. The shards that it concerns are woken.
+func (s *Store) PutGroup(ctx context.Context, g Group) (Group, error) { return s.putGroup(ctx, g, nil) }
+
+// PutGroupAsLeader is PutGroup for the leader of a group of several copies: g.Term is its term, and g.ConfIndex the
+// index of the membership that it has applied. Where etcd holds a later one of either, it answers ErrStaleLeader: the
+// leader was deposed, or has not applied everything yet, and must not say who the members are.
+func (s *Store) PutGroupAsLeader(ctx context.Context, g Group) (Group, error) {
+	return s.putGroup(ctx, g, func(there Group) error {
+		if there.Revision == 0 {
+			return fmt.Errorf("%w: %s", ErrNoGroup, g.Name)
+		}
+		return there.acceptsLeader(g)
+	})
+}
+
+// putGroup writes a group where it is as it was read, and there is nothing against it. A target that is written
+// meanwhile may name other shards, which are to be woken: then it tries again.
+func (s *Store) putGroup(ctx context.Context, g Group, against func(there Group) error) (Group, error) {
 	if err := ValidateGroupName(g.Name); err != nil {
 		return Group{}, err
 	}
@@ -215,38 +243,33 @@ func (s *Store) PutGroup(ctx context.Context, g Group) (Group, error) {
 	if err != nil {
 		return Group{}, fmt.Errorf("encode group %s: %w", g.Name, err)
 	}
-	key := s.prefix + groupsKey + g.Name
-	answer, err := s.client.Txn(ctx).
-		If(clientv3.Compare(clientv3.ModRevision(key), "=", g.Revision), s.notFrozen()).
-		Then(clientv3.OpPut(key, string(value))).Else(clientv3.OpGet(s.prefix+frozenKey, clientv3.WithCountOnly())).Commit()
-	if err != nil {
-		return Group{}, fmt.Errorf("write group %s to etcd: %w", g.Name, err)
-	}
-	if !answer.Succeeded {
-		if answer.Responses[0].GetResponseRange().Count > 0 {
-			return Group{}, fmt.Errorf("group %s: %w: nothing is written until that is put right", g.Name, ErrFrozen)
+	for {
+		pairs, frozen, err := s.pairs(ctx, g.Name)
+		if err != nil {
+			return Group{}, fmt.Errorf("write group %s to etcd: %w", g.Name, err)
 		}
-		return Group{}, fmt.Errorf("%w: %s", ErrChanged, g.Name)
+		there := pairs[g.Name]
+		if against != nil {
+			if err := against(there.group); err != nil {
+				return Group{}, err
+			}
+		}
+		switch {
+		case frozen:
+			return Group{}, fmt.Errorf("group %s: %w: nothing is written until that is put right", g.Name, ErrFrozen)
+		case there.group.Revision != g.Revision:
+			return Group{}, fmt.Errorf("%w: %s", ErrChanged, g.Name)
+		}
+		ops := append(s.wakeOps(g.Name, there.concerned(), concerned(g, there.target)), clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value)))
+		answer, err := s.client.Txn(ctx).If(append(s.unchanged(g.Name, there), s.notFrozen())...).Then(ops...).Commit()
+		if err != nil {
+			return Group{}, fmt.Errorf("write group %s to etcd: %w", g.Name, err)
+		}
+		if answer.Succeeded {
+			g.Revision = answer.Header.Revision
+			return g, nil
+		}
 	}
-	g.Revision = answer.Header.Revision
-	return g, nil
-}
-
-// PutGroupAsLeader is PutGroup for the leader of a group of several copies: g.Term is its term, and g.ConfIndex the index
-// of the membership that it has applied. Where etcd holds a later one of either, it answers ErrStaleLeader: the leader
-// was deposed, or has not applied everything yet, and must not say who the members are.
-func (s *Store) PutGroupAsLeader(ctx context.Context, g Group) (Group, error) {
-	there, err := s.Group(ctx, g.Name)
-	if err != nil {
-		return Group{}, err
-	}
-	if err := there.acceptsLeader(g); err != nil {
-		return Group{}, err
-	}
-	if there.Revision != g.Revision {
-		return Group{}, fmt.Errorf("%w: %s", ErrChanged, g.Name)
-	}
-	return s.PutGroup(ctx, g) // only where it is still the one that was compared
 }
 
 // acceptsLeader says why next must not replace g; nil: it may.
@@ -279,55 +302,87 @@ func (s *Store) UpdateGroup(ctx context.Context, name string, change func(*Group
 	}
 }
 
-// SetTargets writes targets, in transactions of at most 100.
+// SetTargets writes targets, in transactions of at most 50, and wakes the shards that they concern.
 func (s *Store) SetTargets(ctx context.Context, targets []Target) error {
-	return s.setTargets(ctx, targets)
-}
-
-func (s *Store) setTargets(ctx context.Context, targets []Target, onlyIf ...clientv3.Cmp) error {
-	ops := make([]clientv3.Op, 0, len(targets))
-	for _, t := range targets {
-		if err := ValidateGroupName(t.Group); err != nil {
+	for len(targets) > 0 {
+		names := make([]string, 0, len(targets))
+		for _, t := range targets {
+			names = append(names, t.Group)
+		}
+		there, _, err := s.pairs(ctx, names...)
+		if err != nil {
 			return err
 		}
-		value, err := json.Marshal(t)
-		if err != nil {
-			return fmt.Errorf("encode target of %s: %w", t.Group, err)
+		// Those whose group or target was written meanwhile are tried again.
+		if targets, err = s.setTargets(ctx, targets, func(name string) pair { return there[name] }); err != nil {
+			return err
 		}
-		ops = append(ops, clientv3.OpPut(s.prefix+targetsKey+t.Group, string(value)))
-	}
-	return s.write(ctx, ops, onlyIf...)
-}
-
-// write applies ops in transactions of at most txnOpsMax; each only where all of onlyIf hold, else ErrNotElected.
-func (s *Store) write(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) error {
-	for len(ops) > 0 {
-		n := min(len(ops), txnOpsMax)
-		answer, err := s.client.Txn(ctx).If(onlyIf...).Then(ops[:n]...).Commit()
-		if err != nil {
-			return fmt.Errorf("write %d keys below %s to etcd: %w", n, s.prefix, err)
-		}
-		if !answer.Succeeded {
-			return ErrNotElected
-		}
-		ops = ops[n:]
 	}
 	return nil
 }
 
-// createGroups makes groups that are not there, for the elected planner only.
-func (s *Store) createGroups(ctx context.Context, groups []Group, onlyIf ...clientv3.Cmp) error {
+// setTargets writes targets where neither they nor their groups have changed since they were read; changed are those
+// where one has. All of it only where onlyIf holds, else ErrNotElected.
+func (s *Store) setTargets(ctx context.Context, targets []Target, read func(name string) pair, onlyIf ...clientv3.Cmp) (changed []Target, err error) {
+	ops := make([]clientv3.Op, 0, len(targets))
+	for _, t := range targets {
+		if err := ValidateGroupName(t.Group); err != nil {
+			return nil, err
+		}
+		value, err := json.Marshal(t)
+		if err != nil {
+			return nil, fmt.Errorf("encode target of %s: %w", t.Group, err)
+		}
+		before := read(t.Group)
+		then := append(s.wakeOps(t.Group, before.concerned(), concerned(before.group, t)), clientv3.OpPut(s.prefix+targetsKey+t.Group, string(value)))
+		ops = append(ops, clientv3.OpTxn(s.unchanged(t.Group, before), then, nil))
+	}
+	done, err := s.writeEach(ctx, ops, onlyIf...)
+	for i, done := range done {
+		if !done {
+			changed = append(changed, targets[i])
+		}
+	}
+	return changed, err
+}
+
+// write applies ops in transactions of at most txnOpsMax; each only where all of onlyIf hold, else ErrNotElected.
+func (s *Store) write(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) error {
+	_, err := s.writeEach(ctx, ops, onlyIf...)
+	return err
+}
+
+// writeEach is write that says, for each op that was applied, whether it was done: a nested transaction whose
+// conditions do not hold was not.
+func (s *Store) writeEach(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) (done []bool, err error) {
+	for chunk := range slices.Chunk(ops, txnOpsMax) {
+		answer, err := s.client.Txn(ctx).If(onlyIf...).Then(chunk...).Commit()
+		if err != nil {
+			return done, fmt.Errorf("write %d keys below %s to etcd: %w", len(chunk), s.prefix, err)
+		}
+		if !answer.Succeeded {
+			return done, ErrNotElected
+		}
+		for _, r := range answer.Responses {
+			nested := r.GetResponseTxn()
+			done = append(done, nested == nil || nested.Succeeded)
+		}
+	}
+	return done, nil
+}
+
+// createGroups makes groups of a view that are not there, for the elected planner only.
+func (s *Store) createGroups(ctx context.Context, view View, groups []Group, onlyIf ...clientv3.Cmp) error {
 	ops := make([]clientv3.Op, 0, len(groups))
 	for _, g := range groups {
 		value, err := json.Marshal(g)
 		if err != nil {
 			return fmt.Errorf("encode group %s: %w", g.Name, err)
 		}
-		key := s.prefix + groupsKey + g.Name
+		target := view.Targets[g.Name] // of a group of that name which was there before
 		// A nested transaction, so that a group which is there already is left as it is.
-		ops = append(ops, clientv3.OpTxn(
-			[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
-			[]clientv3.Op{clientv3.OpPut(key, string(value))}, nil))
+		ops = append(ops, clientv3.OpTxn(s.unchanged(g.Name, pair{target: target}),
+			append(s.wakeOps(g.Name, nil, concerned(g, target)), clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value))), nil))
 	}
 	return s.write(ctx, ops, onlyIf...)
 }

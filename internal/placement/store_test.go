@@ -77,7 +77,7 @@ func await(t *testing.T, ctx context.Context, views <-chan placement.View, what 
 			if !ok {
 				t.Fatalf("the watch ended before %s", what)
 			}
-			if v.Epoch <= last.Epoch {
+			if v.Epoch < last.Epoch || v.Epoch == last.Epoch && !v.Own {
 				t.Fatalf("epoch %d after %d", v.Epoch, last.Epoch)
 			}
 			if last = v; want(v) {

@@ -9,9 +9,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Step is one of the states that a volume was in, one after the other: each start of a shard makes another one, and so does a shard every few
-// seconds while it writes. The volume has its step in the superblock, and etcd is told of each: of an image of the volume that is
-// put back, etcd knows a later step.
+// Step is one of the states that a volume was in, one after the other: each start of a shard makes another one, and so
+// does a shard every few seconds while it writes. The volume has its step in the superblock, and etcd is told of each:
+// of an image of the volume that is put back, etcd knows a later step.
 type Step struct {
 	Number uint64    `json:"number"` // raised by one; 0: of a program that knows no steps
 	Nonce  uuid.UUID `json:"nonce"`  // random
@@ -22,7 +22,8 @@ type VolumeSeen struct {
 	Volume     uuid.UUID `json:"volume"`
 	Generation uint64    `json:"generation"` // the highest that was ever registered
 	Step       Step      `json:"step"`       // the last that was registered
-	// Boot is the process that registered it. Zero: none did, it was written for one, as its volume was then (Store.Restore).
+	// Boot is the process that registered it. Zero: none did, it was written for one, as its volume was then
+	// (Store.Restore).
 	Boot    uuid.UUID `json:"boot"`
 	Shard   string    `json:"shard"`
 	Address string    `json:"address"`
@@ -33,10 +34,11 @@ func (s Shard) Seen() VolumeSeen {
 	return VolumeSeen{Volume: s.VolumeUUID, Generation: s.Generation, Step: s.Step, Boot: s.Boot, Shard: s.Name, Address: s.Address}
 }
 
-// MayFollow says whether a shard may serve its volume after what was registered of it: nil, or ErrRolledBack with the reason. It may where
-// it is the process that was registered. Else its volume must be in a later generation (or in that one, where no process registered it),
-// and be the successor of what was registered: in the very step that was registered, or in a later one that was made by whoever knew that
-// step to be registered. A volume that knows a later step to have been registered than etcd does is not at fault: etcd was set back.
+// MayFollow says whether a shard may serve its volume after what was registered of it: nil, or ErrRolledBack with the
+// reason. It may where it is the process that was registered. Else its volume must be in a later generation (or in that
+// one, where no process registered it), and be the successor of what was registered: in the very step that was
+// registered, or in a later one that was made by whoever knew that step to be registered. A volume that knows a later
+// step to have been registered than etcd does is not at fault: etcd was set back.
 func MayFollow(seen VolumeSeen, shard Shard) error {
 	if shard.Boot != uuid.Nil && shard.Boot == seen.Boot {
 		return nil
@@ -63,8 +65,8 @@ func MayFollow(seen VolumeSeen, shard Shard) error {
 	return nil
 }
 
-// MayReplace says whether a shard may take the place of one that is registered under its name: nil, or ErrNameTaken with the reason. The other
-// one may be alive yet: nothing is said of that.
+// MayReplace says whether a shard may take the place of one that is registered under its name: nil, or ErrNameTaken
+// with the reason. The other one may be alive yet: nothing is said of that.
 func MayReplace(there, shard Shard) error {
 	switch {
 	case there.VolumeUUID != shard.VolumeUUID:
@@ -86,8 +88,9 @@ func decodeVolumeSeen(value []byte, volume uuid.UUID) (seen VolumeSeen, err erro
 	return seen, nil
 }
 
-// NextStep tells etcd that the volume of a shard that is registered is in its next step. ErrRolledBack: another process has
-// registered the volume meanwhile, and this one must stop serving. After any other error the same step is to be told again.
+// NextStep tells etcd that the volume of a shard that is registered is in its next step. ErrRolledBack: another process
+// has registered the volume meanwhile, and this one must stop serving. After any other error the same step is to be
+// told again.
 func (s *Store) NextStep(ctx context.Context, shard Shard) error {
 	s.mu.Lock()
 	s.steps[shard.Boot] = shard // the step is on the disk: a registration made anew tells this one

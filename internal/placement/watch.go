@@ -2,12 +2,12 @@ package placement
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"strings"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,8 +19,10 @@ import (
 const (
 	// viewSettle lets a burst of changes come together into one view.
 	viewSettle = 2 * time.Millisecond
-	retryFirst = 50 * time.Millisecond
-	retryMax   = 2 * time.Second
+	// weightsSettle is for changes of nothing but the sizes of groups, which each shard tells now and then.
+	weightsSettle = time.Second
+	retryFirst    = 50 * time.Millisecond
+	retryMax      = 2 * time.Second
 	// lookEvery: a watch on an etcd that was wiped or restored waits in silence for a revision that is far away.
 	lookEvery = 2 * time.Second
 )
@@ -41,8 +43,8 @@ func (s *Store) View(ctx context.Context) (View, error) {
 }
 
 // Watch gives a view as soon as the store exists, and a newer one after changes, each coherent at one revision, epochs
-// growing. A slow reader gets only the newest. It goes on over etcd's outages and compactions. The channel is closed
-// when ctx ends.
+// growing; where only what groups weigh has changed, the epoch stays. A slow reader gets only the newest. It goes on
+// over etcd's outages and compactions. The channel is closed when ctx ends.
 //
 // Where etcd has lost the store, holds another one by then, or was set back to an earlier state, nothing is given: the
 // reader keeps the last view, and gets the next one when placement was rebuilt or reconciled. A reader that begins then
@@ -51,23 +53,21 @@ func (s *Store) Watch(ctx context.Context) <-chan View {
 	return s.watch(ctx, &watcher{store: s})
 }
 
-// Follow is Watch for shards, which tell what is true: they get views of an etcd that was set back too, with SetBack or
-// Freeze set. before is how far the shard has seen the store, as its volume remembers it.
-func (s *Store) Follow(ctx context.Context, before Seen) <-chan View {
-	s.See(before)
-	return s.watch(ctx, &watcher{store: s, follow: true})
-}
-
 func (s *Store) watch(ctx context.Context, w *watcher) <-chan View {
 	out := make(chan View, 1)
 	w.out = out
 	go func() {
 		defer close(out)
+		defer w.wait.Wait()
 		delay, failing, said := retryFirst, time.Now(), false
 		for ctx.Err() == nil {
 			began := time.Now()
 			w.listed = false
-			err := w.run(ctx) // whatever ended it, the remedy is to list again
+			run := w.run
+			if w.follow {
+				run = w.runOwn
+			}
+			err := run(ctx) // whatever ended it, the remedy is to list again
 			if time.Since(began) > retryMax {
 				delay = retryFirst
 			}
@@ -104,31 +104,38 @@ type watcher struct {
 	setBack string
 	given   bool
 	known   uuid.UUID // the store of the views given
-	// follow: views of an etcd that was set back are given too.
-	follow bool
-	held   string // why no view is given now, as it was logged; empty: one was
-	listed bool   // the present run has listed etcd
+	// follow: it is for a shard. Views of an etcd that was set back are given too, and they are of its own groups.
+	follow  bool
+	own     Own
+	wait    sync.WaitGroup // of what runs beside
+	keeping atomic.Bool    // the wakes
+	held    string         // why no view is given now, as it was logged; empty: one was
+	last    *state         // as it was listed and followed last; nil: never
+	listed  bool           // the present run has listed etcd
 }
 
 // run lists, then follows changes until the watch breaks or ctx ends.
 func (w *watcher) run(ctx context.Context) error {
-	st, err := w.store.list(ctx)
+	st, err := w.store.listFor(ctx, true, w.last)
 	if err != nil {
 		return err
 	}
-	w.listed = true
+	w.listed, w.last = true, st
 	w.store.hear()
 	w.give(st)
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	// The keys of volumes come last. They are in no view, and all shards that write change theirs every few seconds.
-	changes := w.store.client.Watch(ctx, w.store.prefix, clientv3.WithRange(w.store.prefix+volumesKey), clientv3.WithRev(st.revision+1))
+	// The keys of volumes and wakes come behind the others. They are in no view, and all shards that write change those
+	// of their volumes every few seconds.
+	from := clientv3.WithRev(st.revision + 1)
+	changes := w.store.client.Watch(ctx, w.store.prefix, clientv3.WithRange(w.store.prefix+volumesKey), from)
+	weights := w.store.client.Watch(ctx, w.store.prefix+weightsKey, clientv3.WithPrefix(), from)
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	settle := time.NewTimer(time.Hour)
 	settle.Stop()
 	defer settle.Stop()
-	dirty := false
+	dirty, weighed := false, false
 	for {
 		select {
 		case change, ok := <-changes:
@@ -143,43 +150,66 @@ func (w *watcher) run(ctx context.Context) error {
 				dirty = true
 				settle.Reset(viewSettle)
 			}
+		case change, ok := <-weights:
+			if !ok {
+				return ctx.Err()
+			}
+			if err := change.Err(); err != nil {
+				return err
+			}
+			if st.applyWeights(w.store, change.Events) && !dirty && !weighed {
+				weighed = true
+				settle.Reset(weightsSettle)
+			}
 		case <-settle.C:
-			dirty = false
+			dirty, weighed = false, false
 			w.give(st)
 		case <-look.C:
-			if err := w.look(ctx, st); err != nil {
+			if _, err := w.look(ctx, st); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// errSetBack: etcd is not the one that was listed any more.
-var errSetBack = errors.New("etcd was emptied or set back")
+// Errors by which a state that was listed is followed no more.
+var (
+	errSetBack     = errors.New("etcd was emptied or set back")
+	errMetaChanged = errors.New("what is fixed about the store has changed")
+)
 
-// look compares etcd with what was listed. An etcd that does not answer is no news.
-func (w *watcher) look(ctx context.Context, st *state) error {
+// look compares etcd with what was listed, and answers how often each key of more is there: nil where etcd does not
+// answer, which is no news.
+func (w *watcher) look(ctx context.Context, st *state, more ...string) (counts []int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookEvery)
 	defer cancel()
-	newest := st.contentKey
-	content := st.content
-	answer, err := w.store.client.Txn(ctx).Then(clientv3.OpGet(w.store.prefix+metaKey), clientv3.OpGet(w.store.prefix+newest)).Commit()
+	ops := make([]clientv3.Op, 0, 2+len(more))
+	ops = append(ops, clientv3.OpGet(w.store.prefix+metaKey), clientv3.OpGet(w.store.prefix+st.contentKey))
+	for _, key := range more {
+		ops = append(ops, clientv3.OpGet(w.store.prefix+key, clientv3.WithCountOnly()))
+	}
+	answer, err := w.store.client.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
-		return nil // the watch goes on over outages
+		return nil, nil // the watch goes on over outages
 	}
 	w.store.hear()
 	var revisions [2]int64
 	for i, r := range answer.Responses {
-		if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
+		if i >= len(revisions) {
+			counts = append(counts, r.GetResponseRange().Count)
+		} else if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
 			revisions[i] = kvs[0].ModRevision
 		}
 	}
-	// A change of meta that the watch has not told yet is listed again too: that does no harm.
-	if answer.Header.Revision < st.revision || answer.Header.ClusterId != st.cluster || revisions[0] != st.metaRevision ||
-		newest != "" && revisions[1] < content {
-		return errSetBack
+	if why := st.isBehind(readAt{answer.Header.Revision, answer.Header.ClusterId}, revisions[1]); why != "" {
+		return nil, w.store.setBackSince(st, why)
 	}
-	return nil
+	if revisions[0] != st.metaRevision {
+		return nil, errMetaChanged // the watch has not told yet: to list again does no harm
+	}
+	st.looked = answer.Header.Revision
+	w.store.saw(st)
+	return counts, nil
 }
 
 // give replaces what the reader has not taken yet.
@@ -197,9 +227,10 @@ func (w *watcher) give(st *state) {
 		w.held = reason
 		return
 	}
-	if w.given && st.epoch() == w.epoch && st.setBack == w.setBack {
+	if w.given && st.epoch() == w.epoch && st.setBack == w.setBack && !st.news {
 		return
 	}
+	st.news = false
 	w.store.saw(st)
 	view := w.store.withDomains(st.publish())
 	w.given, w.epoch, w.setBack, w.known, w.held = true, view.Epoch, view.SetBack, view.Meta.StoreUUID, ""
@@ -231,223 +262,63 @@ func (w *watcher) holdBack(st *state) string {
 	return ""
 }
 
-// state is the changing picture of etcd; published maps are copies, made only where something changed.
-type state struct {
-	revision     int64 // that of the listing, then of the last change
-	metaRevision int64 // of the last change of meta; 0: none is there
-	hasMeta      bool
-	content      int64  // see Mark
-	contentKey   string // the key that was written then
-	cluster      uint64
-	base         uint64 // that of meta when it was compared
-	setBack      string // why it is older than what was seen before; empty: it is not
-	freezeAt     int64  // revision of the key frozen; 0: it is not there
-	view         View
-	stale        [4]bool // shards, groups, targets, states: changed since published
-	shards       map[string]Shard
-	groups       map[string]Group
-	targets      map[string]Target
-	states       map[string]ShardState
-}
+// list reads all keys that a view is made of at one revision, in pages.
+func (s *Store) list(ctx context.Context) (*state, error) { return s.listFor(ctx, true, nil) }
 
-// epoch of the state.
-func (st *state) epoch() uint64 { return st.view.Meta.EpochBase + uint64(st.revision) }
-
-// mark of the state.
-func (st *state) mark() Mark {
-	return Mark{Base: st.view.Meta.EpochBase, Revision: st.revision, Content: st.content, Cluster: st.cluster}
-}
-
-// wrote notes when a key was written that is never deleted.
-func (st *state) wrote(name string, revision int64) {
-	if revision > st.content {
-		st.content, st.contentKey = revision, name
+// listFor is list with or without the weights of groups. last is what was followed before, with which it is compared;
+// nil: nothing was.
+func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state, error) {
+	st, before := newState(), s.before()
+	st.asked.key = before.ContentKey
+	if err := s.listRange(ctx, st, s.prefix, s.prefix+wakesKey); err != nil {
+		return nil, err
 	}
-}
-
-// compare finds out whether the state is older than what was seen before. Once it is, only a higher base ends that: writes to
-// an older etcd raise its revision too.
-func (st *state) compare(seen Seen) {
-	if st.hasMeta && st.view.Meta.StoreUUID == seen.Store {
-		st.setBack = st.mark().Behind(seen.Mark)
-	}
-	st.base = st.view.Meta.EpochBase
-}
-
-// publish makes a View that nobody changes any more.
-func (st *state) publish() View {
-	if st.stale[0] || st.stale[3] {
-		st.view.Shards = maps.Clone(st.shards)
-		for name, state := range st.states {
-			if shard, ok := st.view.Shards[name]; ok {
-				shard.State = state
-				st.view.Shards[name] = shard
-			}
+	if weights {
+		if err := s.listRange(ctx, st, s.prefix+weightsKey, clientv3.GetPrefixRangeEnd(s.prefix+weightsKey)); err != nil {
+			return nil, err
 		}
 	}
-	if st.stale[1] {
-		st.view.Groups = maps.Clone(st.groups)
-	}
-	if st.stale[2] {
-		st.view.Targets = maps.Clone(st.targets)
-	}
-	if st.stale[3] {
-		st.view.States = maps.Clone(st.states)
-	}
-	st.stale = [4]bool{}
-	st.view.Epoch, st.view.Mark, st.view.SetBack = st.epoch(), st.mark(), st.setBack
-	return st.view
+	st.compare(before, last)
+	s.saw(st)
+	return st, nil
 }
 
-// list reads all keys at one revision, in pages.
-func (s *Store) list(ctx context.Context) (*state, error) {
-	st := &state{
-		shards: map[string]Shard{}, groups: map[string]Group{}, targets: map[string]Target{}, states: map[string]ShardState{},
-		stale: [4]bool{true, true, true, true},
+// listRange adds a range of keys to a state, at its revision; the first one sets that.
+func (s *Store) listRange(ctx context.Context, st *state, from, end string) error {
+	revision, cluster, err := s.pages(ctx, from, end, st.revision, func(kv *mvccpb.KeyValue) error {
+		_, err := st.put(s.name(kv.Key), kv)
+		return err
+	})
+	if err == nil && st.revision == 0 {
+		st.revision, st.cluster = revision, cluster
 	}
-	from, end := s.prefix, clientv3.GetPrefixRangeEnd(s.prefix)
-	before := s.before()
+	return err
+}
+
+// pages reads a range of keys at a revision, 0: the newest, which it answers.
+func (s *Store) pages(ctx context.Context, from, end string, at int64, each func(kv *mvccpb.KeyValue) error, options ...clientv3.OpOption,
+) (revision int64, cluster uint64, err error) {
 	for {
-		options := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(listPageKeys)}
-		if st.revision > 0 {
-			options = append(options, clientv3.WithRev(st.revision))
+		page := append(slices.Clone(options), clientv3.WithRange(end), clientv3.WithLimit(listPageKeys))
+		if at > 0 {
+			page = append(page, clientv3.WithRev(at))
 		}
-		answer, err := s.client.Get(ctx, from, options...)
+		answer, err := s.client.Get(ctx, from, page...)
 		if err != nil {
-			return nil, fmt.Errorf("list %s in etcd: %w", s.prefix, err)
+			return 0, 0, fmt.Errorf("list %s in etcd: %w", s.prefix, err)
 		}
-		if st.revision == 0 {
-			st.revision, st.cluster = answer.Header.Revision, answer.Header.ClusterId
+		if at == 0 {
+			at = answer.Header.Revision
 		}
+		cluster = answer.Header.ClusterId
 		for _, kv := range answer.Kvs {
-			if _, err := st.put(s.name(kv.Key), kv); err != nil {
-				return nil, err
+			if err := each(kv); err != nil {
+				return 0, 0, err
 			}
 		}
 		if !answer.More {
-			st.compare(before)
-			s.saw(st)
-			return st, nil
+			return at, cluster, nil
 		}
 		from = string(answer.Kvs[len(answer.Kvs)-1].Key) + "\x00"
 	}
-}
-
-// apply takes changes in and says whether the view is another then.
-func (st *state) apply(s *Store, events []*clientv3.Event) bool {
-	changed := false
-	for _, e := range events {
-		name := s.name(e.Kv.Key)
-		var relevant bool
-		if e.Type == clientv3.EventTypeDelete {
-			relevant = st.drop(name)
-		} else {
-			var err error
-			// A value that cannot be read leaves what was known before: whoever wrote it is at fault, not this reader.
-			if relevant, err = st.put(name, e.Kv); err != nil {
-				relevant = false
-			}
-		}
-		if relevant {
-			changed = true
-			st.revision = e.Kv.ModRevision
-		}
-	}
-	return changed
-}
-
-// put takes one key in.
-func (st *state) put(name string, kv *mvccpb.KeyValue) (relevant bool, err error) {
-	kind, rest, _ := strings.Cut(name, "/")
-	switch kind + "/" {
-	case metaKey + "/":
-		var meta Meta
-		if meta, err = decodeMeta(kv.Value); err == nil {
-			st.view.Meta, st.hasMeta, st.metaRevision = meta, true, kv.ModRevision
-			st.wrote(name, kv.ModRevision)
-			if meta.EpochBase > st.base {
-				st.setBack = ""
-			}
-		}
-	case frozenKey + "/":
-		f := &Freeze{}
-		if err = json.Unmarshal(kv.Value, f); err == nil {
-			st.view.Freeze, st.freezeAt = f, kv.ModRevision
-		}
-	case volumesKey:
-		st.wrote(name, kv.ModRevision)
-		return false, nil
-	case shardsKey:
-		var shard Shard
-		err = json.Unmarshal(kv.Value, &shard)
-		shard.Alive = true
-		if err == nil && shard.Name != rest {
-			err = errors.New("names another shard")
-		}
-		if err == nil {
-			st.shards[rest], st.stale[0] = shard, true
-		}
-	case groupsKey:
-		var g Group
-		if g, err = decodeGroup(kv.Value, kv.ModRevision); err == nil && g.Name != rest {
-			err = errors.New("names another group")
-		}
-		if err == nil {
-			st.groups[rest], st.stale[1] = g, true
-			st.wrote(name, kv.ModRevision)
-		}
-	case targetsKey:
-		var t Target
-		if err = json.Unmarshal(kv.Value, &t); err == nil && t.Group != rest {
-			err = errors.New("names another group")
-		}
-		if err == nil {
-			t.Revision = kv.ModRevision
-			st.targets[rest], st.stale[2] = t, true
-			st.wrote(name, kv.ModRevision)
-		}
-	case statesKey:
-		var w wish
-		if err = json.Unmarshal(kv.Value, &w); err == nil && w.Shard != rest {
-			err = errors.New("names another shard")
-		}
-		if err == nil {
-			err = w.State.validate()
-		}
-		if err == nil {
-			st.states[rest], st.stale[3] = w.State, true
-		}
-	default:
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("key %s in etcd: %w", name, err)
-	}
-	return true, nil
-}
-
-// drop takes one key out. Without meta nothing is given any more: a store is not unmade under its users.
-func (st *state) drop(name string) bool {
-	kind, rest, _ := strings.Cut(name, "/")
-	switch kind + "/" {
-	case metaKey + "/":
-		st.hasMeta, st.metaRevision = false, 0
-	case frozenKey + "/":
-		st.view.Freeze, st.freezeAt = nil, 0
-	case statesKey:
-		delete(st.states, rest)
-		st.stale[3] = true
-	case shardsKey:
-		delete(st.shards, rest)
-		st.stale[0] = true
-	case groupsKey:
-		delete(st.groups, rest)
-		st.stale[1] = true
-	case targetsKey:
-		delete(st.targets, rest)
-		st.stale[2] = true
-	default:
-		return false
-	}
-	return true
 }

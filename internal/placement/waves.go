@@ -64,8 +64,9 @@ func (g *planned) moving(shards []int) (out []int) {
 	return out
 }
 
-// wave picks the groups whose targets change now, by name. Without moves that is all of them. With moves, those that begin
-// to move wait until few enough are under way; what is short of copies goes first. Balance has kept the limits already.
+// wave picks the groups whose targets change now, by name. Without moves that is all of them. With moves, those that
+// begin to move wait until few enough are under way; what is short of copies goes first. Balance has kept the limits
+// already.
 func (p *planner) wave() []int {
 	var out, begin, leads []int
 	leading := 0

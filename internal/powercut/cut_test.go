@@ -124,7 +124,8 @@ func (s *start) String() string {
 	return fmt.Sprintf("%s, power cut at %d of %d, kept %v, seed %d", s.fs.name, s.cut, len(s.recording.record), s.survival.Keep, s.survival.Seed)
 }
 
-// check mounts the disk, starts the shard, compares, ends it, and has verify and the file system's own check look at all.
+// check mounts the disk, starts the shard, compares, ends it, and has verify and the file system's own check look at
+// all.
 func (s *start) check(ctx context.Context) error {
 	disk := faultdisk.Of(s.image)
 	m, err := s.fs.mount(s.dir, disk, false)

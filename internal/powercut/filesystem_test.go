@@ -27,8 +27,9 @@ type fileSystem struct {
 	forget      []string // what the kernel remembers of an unmounted device
 }
 
-// ext4 bears a disk that writes no more than 512 bytes as a whole. xfs and btrfs need 4 KiB, which disks have: of what was torn at 512
-// bytes xfs could not mount some, for bad checksums of its metadata, and btrfs overwrites superblocks of 4 KiB in place.
+// ext4 bears a disk that writes no more than 512 bytes as a whole. xfs and btrfs need 4 KiB, which disks have: of what
+// was torn at 512 bytes xfs could not mount some, for bad checksums of its metadata, and btrfs overwrites superblocks
+// of 4 KiB in place.
 var fileSystems = []*fileSystem{
 	{
 		name: "ext4", bytes: 192 << 20, sectorBytes: 512,
@@ -136,7 +137,8 @@ func (f *fileSystem) mount(dir string, disk *faultdisk.Device, anew bool) (m *mo
 	return m, nil
 }
 
-// unmount waits until nobody uses the mount: a process that another test begins has our open files until it runs its program.
+// unmount waits until nobody uses the mount: a process that another test begins has our open files until it runs its
+// program.
 func (m *mounted) unmount() error {
 	if m.point == "" {
 		return nil

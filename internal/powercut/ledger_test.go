@@ -51,8 +51,8 @@ func (l *ledger) known(id int64) uint64 {
 	return of[len(of)-1].value
 }
 
-// judge compares the records found after a power cut with what was written before it. Neither a write that was acknowledged before the
-// cut may be missing, nor may there be one that had not begun.
+// judge compares the records found after a power cut with what was written before it. Neither a write that was
+// acknowledged before the cut may be missing, nor may there be one that had not begun.
 func (l *ledger) judge(cut int, found map[int64]uint64) error {
 	var wrong []string
 	for id, value := range found {

@@ -54,9 +54,9 @@ type neverSynced struct{ vfs.File }
 
 func (neverSynced) Sync() error { return nil }
 
-// TestPowerCutsFindSyncsLeftOut: where syncs are left out, something is missing after power cuts, or the shard does not start: else
-// TestPowerCuts proves nothing. Syncs of folders are seldom missed, and only on btrfs: on ext4 and xfs the sync of a file brings along the
-// names that were made before. They take many cuts, of make soak.
+// TestPowerCutsFindSyncsLeftOut: where syncs are left out, something is missing after power cuts, or the shard does not
+// start: else TestPowerCuts proves nothing. Syncs of folders are seldom missed, and only on btrfs: on ext4 and xfs the
+// sync of a file brings along the names that were made before. They take many cuts, of make soak.
 func TestPowerCutsFindSyncsLeftOut(t *testing.T) {
 	for _, c := range []struct {
 		name, fs string

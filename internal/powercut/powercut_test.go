@@ -57,8 +57,8 @@ func seedWanted(t *testing.T) uint64 {
 	return n
 }
 
-// TestPowerCuts: what was acknowledged before the power was cut is there, nothing is there that nobody wrote, and the file system and
-// verify find nothing wrong.
+// TestPowerCuts: what was acknowledged before the power was cut is there, nothing is there that nobody wrote, and the
+// file system and verify find nothing wrong.
 func TestPowerCuts(t *testing.T) {
 	for _, fs := range fileSystems {
 		t.Run(fs.name, func(t *testing.T) {

@@ -28,7 +28,8 @@ const (
 	tailBlocks = 2 // at the end of the data of a segment
 )
 
-// placeOf is the offset on the disk of a block of a file, on a file system that does not write its files elsewhere; 0: it has none.
+// placeOf is the offset on the disk of a block of a file, on a file system that does not write its files elsewhere; 0:
+// it has none.
 func placeOf(name string, block int64) (place int64, err error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -52,8 +53,8 @@ type suspect struct {
 	block int64
 }
 
-// suspects are the first, the last and one more block with data of each file of the journal, and one of the last ones of the newest
-// segment of each group.
+// suspects are the first, the last and one more block with data of each file of the journal, and one of the last ones
+// of the newest segment of each group.
 func suspects(random *rand.Rand, point string) (bad []suspect, err error) {
 	files, err := filepath.Glob(filepath.Join(point, "volume", "journal-*"))
 	if err != nil {
@@ -100,8 +101,9 @@ func dataEnd(name string) (int64, error) {
 	return int64(len(strings.TrimRight(string(b), "\x00"))), nil
 }
 
-// TestABlockThatCannotBeReadAfterAPowerCut: where one block of the journal, or of the end of a segment, answers EIO to the start after a
-// power cut, once or each time, the shard says so in one way or the other, or has everything that was acknowledged all the same.
+// TestABlockThatCannotBeReadAfterAPowerCut: where one block of the journal, or of the end of a segment, answers EIO to
+// the start after a power cut, once or each time, the shard says so in one way or the other, or has everything that was
+// acknowledged all the same.
 func TestABlockThatCannotBeReadAfterAPowerCut(t *testing.T) {
 	if testing.Short() {
 		t.Skip("of the long tests")
@@ -155,7 +157,8 @@ func (u *unreadable) suspects(random *rand.Rand) ([]suspect, error) {
 	return bad, errors.Join(err, m.detach())
 }
 
-// start tells how the shard took a block that cannot be read so many times; an error where it lost something without a word.
+// start tells how the shard took a block that cannot be read so many times; an error where it lost something without a
+// word.
 func (u *unreadable) start(ctx context.Context, bad suspect, times int) (outcome string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A machine that is gone says nothing: the kernel asks for a sign of life each second, and takes a connection for broken when nothing of what
-// was sent, be it such a question, is acknowledged for so long. A server's own silence does not count: its kernel answers.
+// A machine that is gone says nothing: the kernel asks for a sign of life each second, and takes a connection for
+// broken when nothing of what was sent, be it such a question, is acknowledged for so long. A server's own silence does
+// not count: its kernel answers.
 const (
 	askEvery   = time.Second
 	silenceMax = 2 * time.Second

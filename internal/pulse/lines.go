@@ -29,7 +29,7 @@ func (l *lines) dial(ctx context.Context, address string) (net.Conn, error) {
 	}
 	l.dialing[&cancel] = struct{}{}
 	l.mu.Unlock()
-	conn, err := dialer.DialContext(ctx, "tcp", address)
+	conn, err := Dial(ctx, address)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.dialing, &cancel)

@@ -1,9 +1,10 @@
-// Package pulse finds out that a server hangs: that it takes calls and answers none, because its process was stopped, its
-// machine is gone, or the network swallows what is sent. gRPC notices that by its keepalive, which may not be quicker than
-// 10 s; calls without a deadline of their own would wait for that long, though other servers could answer them.
+// Package pulse finds out that a server hangs: that it takes calls and answers none, because its process was stopped,
+// its machine is gone, or the network swallows what is sent. gRPC notices that by its keepalive, which may not be
+// quicker than 10 s; calls without a deadline of their own would wait for that long, though other servers could answer
+// them.
 //
-// While calls wait and nothing is answered, the server's health is asked for. A server that answers anything at all is slow,
-// and is waited for. Where it answers nothing, its connections are cut, which ends the calls on them.
+// While calls wait and nothing is answered, the server's health is asked for. A server that answers anything at all is
+// slow, and is waited for. Where it answers nothing, its connections are cut, which ends the calls on them.
 package pulse
 
 import (
@@ -33,7 +34,8 @@ const looksPerAfter = 2
 type Options struct {
 	After    time.Duration // without any answer, until the server is asked; 0: DefaultAfter
 	Patience time.Duration // for the answer to that; 0: DefaultPatience
-	// May is asked before the connections are cut; nil: they may be. A caller whose calls nobody else can answer gains nothing.
+	// May is asked before the connections are cut; nil: they may be. A caller whose calls nobody else can answer gains
+	// nothing.
 	May func() bool
 	// Hung is told when the connections are cut; nil: nobody is.
 	Hung func()
@@ -84,8 +86,8 @@ func (p *Pulse) Ask(conn grpc.ClientConnInterface) {
 	p.conn = conn
 }
 
-// Silent tells that the server was found to hang and has answered nothing since: whoever can answer in its place is to be
-// asked.
+// Silent tells that the server was found to hang and has answered nothing since: whoever can answer in its place is to
+// be asked.
 func (p *Pulse) Silent() bool { return p.silent.Load() }
 
 // HangUp cuts all connections. gRPC ends the calls on them, and connects anew.

@@ -95,8 +95,8 @@ func cpuTime(b *testing.B) time.Duration {
 }
 
 // BenchmarkIdleGroups is what groups without work cost: the share of one core that a shard takes, with 1,024 groups of
-// three members in one process, at rest and, to compare, with heartbeats. The network is a channel: what gRPC takes for the
-// heartbeats comes on top. -benchtime 1x.
+// three members in one process, at rest and, to compare, with heartbeats. The network is a channel: what gRPC takes for
+// the heartbeats comes on top. -benchtime 1x.
 func BenchmarkIdleGroups(b *testing.B) {
 	const groups = 1024
 	for _, quiet := range []bool{true, false} {

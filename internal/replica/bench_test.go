@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -138,7 +139,7 @@ func durablePut(b *testing.B, dir string, groups, records int, data []byte) floa
 	runtime.GC()
 	rate := writers(records, func(w, call int) {
 		one := members[(w*7+call)%groups]
-		if _, err := one.Propose(Write{ID: int64(call), Data: data}).Wait(context.Background()); err != nil {
+		if _, err := one.Propose(write{Write{ID: int64(call), Data: data}}).Wait(context.Background()); err != nil {
 			b.Error(err)
 		}
 	})
@@ -204,7 +205,7 @@ func (l *memoryLog) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error 
 	return l.MemoryStorage.Append(entries)
 }
 
-func (l *memoryLog) Apply(index uint64, _ func(*group.Entry)) error {
+func (l *memoryLog) Apply(index uint64, _ func(*format.Entry)) error {
 	l.applied.Store(index)
 	if index%1024 == 0 {
 		return l.Compact(index - 1)
@@ -220,11 +221,11 @@ func (l *memoryLog) AppliedIndex() uint64                    { return l.applied.
 func (l *memoryLog) LastCommitTime() int64                   { return 0 }
 func (l *memoryLog) ConfIndex() uint64                       { return 0 }
 func (l *memoryLog) Damaged() bool                           { return false }
-func (l *memoryLog) MissingBlobs([]*raftpb.Entry) ([]group.BlobRef, error) {
+func (l *memoryLog) MissingBlobs([]*raftpb.Entry) ([]format.BlobRef, error) {
 	return nil, nil
 }
-func (l *memoryLog) RecentRequests(group.RequestWindow, int64) iter.Seq[group.Request] {
-	return func(func(group.Request) bool) {}
+func (l *memoryLog) RecentRequests(group.RequestWindow, int64) iter.Seq[format.Request] {
+	return func(func(format.Request) bool) {}
 }
 func (l *memoryLog) Head(int64) (index uint64, deleted bool, err error) {
 	return 0, false, group.ErrNotFound

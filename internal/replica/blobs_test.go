@@ -11,11 +11,12 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // copyBlob gives a log a blob of another one.
-func copyBlob(to, from *group.Log, ref group.BlobRef) error {
+func copyBlob(to, from *group.Log, ref format.BlobRef) error {
 	r, err := from.OpenBlob(ref)
 	if err != nil {
 		return err
@@ -33,7 +34,7 @@ func copyBlob(to, from *group.Log, ref group.BlobRef) error {
 	return err
 }
 
-func (one *member) blob(t *testing.T, data string) group.BlobRef {
+func (one *member) blob(t *testing.T, data string) format.BlobRef {
 	w, err := one.log.CreateBlob()
 	ok(t, err)
 	_, err = w.Write([]byte(data))
@@ -49,7 +50,7 @@ func TestFollowersHaveABlobBeforeTheyPromiseItsEntry(t *testing.T) {
 		var may atomic.Bool
 		var refused, fetched atomic.Int64
 		n.change = func(id uint64, o *Options) {
-			o.FetchBlobs = func(_ context.Context, from uint64, refs []group.BlobRef) error {
+			o.FetchBlobs = func(_ context.Context, from uint64, refs []format.BlobRef) error {
 				if !may.Load() {
 					refused.Add(1)
 					return errors.New("not now")
@@ -71,11 +72,12 @@ func TestFollowersHaveABlobBeforeTheyPromiseItsEntry(t *testing.T) {
 		}
 		first, leader := n.lead()
 		ref := leader.blob(t, "large")
-		p := leader.Propose(Write{ID: 1, Blob: &ref})
+		p := leader.Propose(write{Write{ID: 1, Blob: &ref}})
 		until(t, "both followers were refused the blob", func() bool { return refused.Load() >= 4 })
 		select {
-		case <-p.done:
-			t.Fatalf("answered without the blob on a majority: %v", p.err)
+		case <-p.Done():
+			_, err := p.Wait(t.Context())
+			t.Fatalf("answered without the blob on a majority: %v", err)
 		default:
 		}
 		may.Store(true)
@@ -102,7 +104,7 @@ func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
 		var hung, slow atomic.Uint64 // from this leader, this follower gets nothing
 		var waiting atomic.Bool
 		n.change = func(id uint64, o *Options) {
-			o.FetchBlobs = func(ctx context.Context, from uint64, refs []group.BlobRef) error {
+			o.FetchBlobs = func(ctx context.Context, from uint64, refs []format.BlobRef) error {
 				if from == hung.Load() && id == slow.Load() {
 					waiting.Store(true)
 					<-ctx.Done()
@@ -127,7 +129,7 @@ func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
 		hung.Store(first)
 		slow.Store(follower)
 		ref := leader.blob(t, "large")
-		mustWait(t, leader.Propose(Write{ID: 1, Blob: &ref})) // by the third member
+		mustWait(t, leader.Propose(write{Write{ID: 1, Blob: &ref}})) // by the third member
 		until(t, "the follower waits for the blob", waiting.Load)
 		n.isolate(first, true)
 		_, err := n.write(t, first, put(2, "by both that are left"))
@@ -147,7 +149,7 @@ func TestStopEndsFetches(t *testing.T) {
 		m := newMachine(t, vfstest.NewMem(), "/v")
 		var waiting atomic.Int64
 		one := m.open("7", func(_ *group.Options, o *Options) {
-			o.FetchBlobs = func(ctx context.Context, _ uint64, _ []group.BlobRef) error {
+			o.FetchBlobs = func(ctx context.Context, _ uint64, _ []format.BlobRef) error {
 				waiting.Add(1)
 				<-ctx.Done()
 				return ctx.Err()
@@ -155,13 +157,13 @@ func TestStopEndsFetches(t *testing.T) {
 		})
 		ref := one.blob(t, "x")
 		ref.ID[0]++ // one that is not here
-		entry := group.Entry{Kind: group.KindPut, Codec: group.CodecBlob, ID: 1, Data: ref.Encode()}
+		entry := format.Entry{Kind: format.KindPut, Codec: format.CodecBlob, ID: 1, Data: ref.Encode()}
 		term, from, to := uint64(9), uint64(2), uint64(raftID)
 		for i := range uint64(20) {
 			index, next := i, i+1
 			ok(t, one.Step(&raftpb.Message{
 				Type: raftpb.MsgApp.Enum(), From: &from, To: &to, Term: &term, Index: &index,
-				Entries: []*raftpb.Entry{{Term: &term, Index: &next, Data: group.EncodePayload(&entry)}},
+				Entries: []*raftpb.Entry{{Term: &term, Index: &next, Data: format.EncodePayload(&entry)}},
 			}))
 		}
 		synctest.Wait()

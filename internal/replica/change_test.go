@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -131,8 +133,8 @@ func TestLeaderHandsOverBeforeItIsRemoved(t *testing.T) {
 		ok(t, leader.TransferLeader(timeout(t), heir))
 		until(t, "the heir serves", func() bool { return n.members[heir].Status().Leader })
 		ok(t, n.members[heir].ChangeMembers(timeout(t), change(add(4), remove(first))))
-		// The removed replica mostly hears of it, and never where the last message to it was on its way when the heir applied the change: placement
-		// tells it then. In both cases it disturbs nobody.
+		// The removed replica mostly hears of it, and never where the last message to it was on its way when the heir
+		// applied the change: placement tells it then. In both cases it disturbs nobody.
 		term := leader.Members().Term
 		time.Sleep(time.Minute)
 		if !n.members[heir].Status().Leader {
@@ -185,21 +187,21 @@ func TestMembershipChangeThatRaftPassesOverIsNotDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
 		_, leader := n.lead()
-		leader.mu.Lock()
-		ok(t, leader.node.ProposeConfChange(change(learner(8)))) // not applied when the next one comes
-		leader.change = &memberChange{data: []byte{}, done: make(chan struct{})}
-		c := leader.change
-		leader.mu.Unlock()
-		leader.schedule()
-		<-c.done
-		if !errors.Is(c.err, ErrChanging) {
-			t.Fatal(c.err)
+		c := leader.state.lock()
+		ok(t, c.node.raft.ProposeConfChange(change(learner(8)))) // not applied when the next one comes
+		second := &memberChange{data: []byte{}, done: make(chan struct{})}
+		c.members.change = second
+		c.unlock()
+		leader.seat.Schedule()
+		<-second.done
+		if !errors.Is(second.err, ErrChanging) {
+			t.Fatal(second.err)
 		}
 	})
 }
 
-// Raft leaves a joint membership when it applies an entry, but not while the lead is handed over. Where that comes to nothing and
-// nobody writes, it is left all the same.
+// Raft leaves a joint membership when it applies an entry, but not while the lead is handed over. Where that comes to
+// nothing and nobody writes, it is left all the same.
 func TestAJointMembershipIsLeftAfterATransferThatFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -209,23 +211,56 @@ func TestAJointMembershipIsLeftAfterATransferThatFailed(t *testing.T) {
 		n.start(4)
 		until(t, "the learner has everything", func() bool { m := leader.Members(); return m.Progress[3].Match == m.LastIndex })
 		n.isolate(away, true)
-		leader.mu.Lock()
-		ok(t, leader.node.ProposeConfChange(change(add(4), remove(away))))
-		leader.node.TransferLeader(away) // it never hears of that
-		leader.observe()
-		leader.mu.Unlock()
-		leader.schedule()
+		c := leader.state.lock()
+		ok(t, c.node.raft.ProposeConfChange(change(add(4), remove(away))))
+		c.node.raft.TransferLeader(away) // it never hears of that
+		c.observe()
+		c.unlock()
+		leader.seat.Schedule()
 		until(t, "the membership is joint", func() bool { return len(leader.Members().Conf.GetVotersOutgoing()) > 0 })
-		leader.mu.Lock()
-		if leader.transferee != away {
+		c = leader.state.lock()
+		if c.node.transferee != away {
 			t.Error("the lead is not handed over any more: the test does not test")
 		}
-		leader.mu.Unlock()
+		c.unlock()
 		until(t, "it is left", func() bool { return len(leader.Members().Conf.GetVotersOutgoing()) == 0 })
 	})
 }
 
-// Where the leader dies right after a membership change, those left know of it: by the membership before, the other of two is no majority.
+// A follower that was away gets a membership change together with the word that it is committed. While its disk is full
+// it cannot record the membership; it must not take that for the next one.
+func TestAFullDiskDoesNotMixUpMemberships(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		first, leader := n.lead()
+		behind, follower := n.follower(first)
+		n.isolate(behind, true)
+		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
+		leader.must(t, put(1, "behind the change"))
+		full := n.faulty[behind].Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpCreate }, Err: errNoSpace})
+		n.isolate(behind, false)
+		until(t, "the disk has refused the membership", func() bool {
+			return full.Fired() > 0 && errors.Is(follower.Status().Err, format.ErrNoSpace)
+		})
+		full.Remove()
+		ok(t, leader.ChangeMembers(timeout(t), change(learner(5), remove(4))))
+		until(t, "the follower has both changes", func() bool { return follower.Members().ConfIndex == leader.Members().ConfIndex })
+		if want, got := leader.Members().Conf, follower.Members().Conf; !proto.Equal(want, got) {
+			t.Errorf("the follower has the membership %v, the leader %v", got, want)
+		}
+		_, conf, err := follower.log.InitialState()
+		if ok(t, err); !proto.Equal(conf, leader.Members().Conf) {
+			t.Errorf("the follower's log has the membership %v, the leader %v", conf, leader.Members().Conf)
+		}
+		n.stop(behind)
+		again := n.start(behind)
+		until(t, "it is back after a restart", func() bool { return again.Members().AppliedIndex == leader.Members().AppliedIndex })
+		ok(t, again.Status().Err)
+	})
+}
+
+// Where the leader dies right after a membership change, those left know of it: by the membership before, the other of
+// two is no majority.
 func TestMembersHearOfAMembershipChangeAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -248,16 +283,16 @@ func TestMembersHearOfAMembershipChangeAtOnce(t *testing.T) {
 func TestPanicOfRaftFailsTheReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one := newMachine(t, vfstest.NewMem(), "/v").open("7", nil)
-		one.mu.Lock()
-		ok(t, one.node.ProposeConfChange(change(remove(raftID))))
-		one.mu.Unlock()
-		one.schedule()
+		c := one.state.lock()
+		ok(t, c.node.raft.ProposeConfChange(change(remove(raftID))))
+		c.unlock()
+		one.seat.Schedule()
 		until(t, "it has failed", func() bool { return one.Status().Err != nil })
 	})
 }
 
-// A member that says something impossible, as one does whose disk was rolled back unnoticed, fails the replica; its writes are
-// answered.
+// A member that says something impossible, as one does whose disk was rolled back unnoticed, fails the replica; its
+// writes are answered.
 func TestPanicOverAMessageAnswersWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -318,7 +353,7 @@ func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 		n := makeNetwork(t)
 		var alone atomic.Uint64 // nobody gets what this leader puts behind the change: else the new voter may lack it, and is not elected
 		n.change = func(id uint64, o *Options) {
-			o.Transport = dropping{o.Transport, func(m *raftpb.Message) bool { return id == alone.Load() && isTold(m) }}
+			o.Transport = dropping{o.Transport, func(m *raftpb.Message) bool { return id == alone.Load() && hasConfirmation(m) }}
 		}
 		for _, id := range voters {
 			n.start(id)
@@ -353,7 +388,7 @@ func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 		})
 		until(t, "it knows its leader", func() bool { return slices.Contains(fifth.Members().Conf.GetVoters(), 4) })
 		ok(t, fifth.Step(&raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: &id, To: new(uint64(5)), Term: &term}))
-		time.Sleep(2 * summonsTicksMax * raftTicks * clockInterval)
+		time.Sleep(2 * timeoutNowTicksMax * electionTimeout / electionTicks)
 		ok(t, fourth.ChangeMembers(timeout(t), change(add(5))))
 		time.Sleep(time.Second)
 		if fifth.Status().Leader {

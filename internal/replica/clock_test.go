@@ -6,13 +6,6 @@ import (
 	"time"
 )
 
-// clockedNow gives how many replicas the committer's clock looks at.
-func (c *Committer) clockedNow() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.clocked)
-}
-
 // The clock costs nothing for replicas that rest, and runs for them again as soon as they have something to do.
 func TestTheClockLooksAtNoReplicaThatRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -20,7 +13,7 @@ func TestTheClockLooksAtNoReplicaThatRests(t *testing.T) {
 		first, leader := n.lead()
 		all := func() (count int) {
 			for _, one := range n.members {
-				count += one.machine.committer.clockedNow()
+				count += one.machine.committer.Clocked()
 			}
 			return count
 		}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/replica/writes"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -70,7 +72,7 @@ func TestADeposedLeaderWhoseDiskHangsLetsItsCallersGo(t *testing.T) {
 	<-g.reached
 	queued := leader.Propose(put(3, "c"))
 	for _, p := range []*Pending{logged, queued} {
-		if _, err := p.Wait(timeout(t)); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, errHeld) {
+		if _, err := p.Wait(timeout(t)); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, writes.ErrDiskHangs) {
 			t.Fatalf("a write at the leader whose disk hangs: %v", err)
 		}
 	}
@@ -99,9 +101,9 @@ func TestStopAnswersWhatIsOnItsWay(t *testing.T) {
 	stopped := make(chan error)
 	go func() { stopped <- one.Stop(timeout(t)) }()
 	for stopping := false; !stopping; time.Sleep(time.Millisecond) {
-		one.mu.Lock()
-		stopping = one.stopping
-		one.mu.Unlock()
+		c := one.state.lock()
+		stopping = c.stopping
+		c.unlock()
 	}
 	if _, err := one.do(t, put(3, "c")); !errors.Is(err, ErrStopping) {
 		t.Fatalf("write while it stops: %v", err)
@@ -160,7 +162,7 @@ func TestMembershipWaitsForRoom(t *testing.T) {
 	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpCreate }, Err: errNoSpace})
 	changed := make(chan error, 1)
 	go func() { changed <- one.ChangeMembers(timeout(t), change(learner(4))) }()
-	until(t, "it says that there is no room", func() bool { return errors.Is(one.Status().Err, group.ErrNoSpace) })
+	until(t, "it says that there is no room", func() bool { return errors.Is(one.Status().Err, format.ErrNoSpace) })
 	if fault.Fired() == 0 {
 		t.Fatal("the fault did not fire")
 	}
@@ -201,17 +203,17 @@ func TestWritesThatAreNotValidAreRefused(t *testing.T) {
 	m := newMachine(t, vfstest.NewMem(), "/v")
 	one := m.open("7", nil)
 	for what, w := range map[string]Write{
-		"data":              {Data: make([]byte, group.DataBytesMax+1)},
-		"attributes":        {Attributes: make([]byte, group.AttributesBytesMax+1)},
-		"blob and data":     {Data: []byte("x"), Blob: &group.BlobRef{}},
+		"data":              {Data: make([]byte, format.DataBytesMax+1)},
+		"attributes":        {Attributes: make([]byte, format.AttributesBytesMax+1)},
+		"blob and data":     {Data: []byte("x"), Blob: &format.BlobRef{}},
 		"delete with data":  {Delete: true, Data: []byte("x")},
 		"delete with attrs": {Delete: true, Attributes: []byte("x")},
 	} {
-		if _, err := one.do(t, w); !errors.Is(err, ErrInvalid) {
+		if _, err := one.do(t, write{w}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	one.must(t, Write{ID: 5, Data: make([]byte, group.DataBytesMax)})
+	one.must(t, write{Write{ID: 5, Data: make([]byte, format.DataBytesMax)}})
 	one.must(t, put(5, ""))
 	one.wantData(t, 5, "")
 }

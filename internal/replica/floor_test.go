@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 )
 
-// A round applies an entry and waits for a sync; meanwhile the entry is compacted away, so that the log begins behind what Raft was told of, and
-// the leader goes. Raft panics over a campaign in this moment.
+// A round applies an entry and waits for a sync; meanwhile the entry is compacted away, so that the log begins behind
+// what Raft was told of, and the leader goes. Raft panics over a campaign in this moment.
 func TestNobodyCampaignsBeforeRaftKnowsWhatIsApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -36,15 +36,20 @@ func TestNobodyCampaignsBeforeRaftKnowsWhatIsApplied(t *testing.T) {
 		id, leader := n.lead()
 		to, one := n.follower(id)
 		leader.must(t, put(1, "old"))
-		var newest uint64
-		until(t, "the follower holds the newest version and does not know yet that it is committed", func() bool {
-			newest = leader.must(t, put(1, "new")).Index
-			synctest.Wait()
+		n.lose(func(m *raftpb.Message) bool { // by which it would hear what is committed
+			return m.GetTo() == to && (m.GetType() == raftpb.MsgHeartbeat || m.GetType() == raftpb.MsgApp && len(m.GetEntries()) == 0)
+		})
+		newest := leader.must(t, put(1, "new")).Index
+		until(t, "the follower holds the newest version", func() bool {
 			last, err := one.log.LastIndex()
 			ok(t, err)
-			return last == newest && one.log.AppliedIndex() < newest
+			return last == newest
 		})
+		if one.log.AppliedIndex() == newest {
+			t.Fatal("it has heard that this is committed")
+		}
 		ok(t, one.log.Seal())
+		n.lose(nil)
 		held.Store(to)
 		leader.must(t, put(2, "behind"))
 		<-entered
@@ -61,7 +66,7 @@ func TestNobodyCampaignsBeforeRaftKnowsWhatIsApplied(t *testing.T) {
 		if rejected == nil {
 			t.Error("it took the call to lead")
 		}
-		time.Sleep(10 * electionTicks * raftTicks * clockInterval)
+		time.Sleep(10 * electionTimeout)
 		ok(t, one.Status().Err)
 		release()
 		n.wantData(t, one, 1, "new")

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -76,7 +77,7 @@ func groupID(name string) uuid.UUID { return uuid.NewSHA1(uuid.UUID{2}, []byte(n
 func (m *machine) logOptions(name string) group.Options {
 	return group.Options{
 		FS: m.fs, Dir: m.dir + "/" + name,
-		Identity: group.Identity{Store: uuid.UUID{1}, Group: groupID(name), Name: name}, Journal: m.journal,
+		Identity: format.Identity{Store: uuid.UUID{1}, Group: groupID(name), Name: name}, Journal: m.journal,
 	}
 }
 
@@ -141,22 +142,28 @@ func requestID(a, b uint64) (id [16]byte) {
 	return id
 }
 
-func put(id int64, data string) Write { return Write{ID: id, Data: []byte(data)} }
+// write is a Write that tests build step by step.
+type write struct{ Write }
 
-func del(id int64) Write { return Write{ID: id, Delete: true} }
+func put(id int64, data string) write { return write{Write{ID: id, Data: []byte(data)}} }
 
-func (w Write) ifAbsent() Write              { w.Condition.IfAbsent = true; return w }
-func (w Write) ifVersion(index uint64) Write { w.Condition.IfVersion = index; return w }
-func (w Write) request(a, b uint64) Write    { w.RequestID = requestID(a, b); return w }
+func del(id int64) write { return write{Write{ID: id, Delete: true}} }
+
+func (w write) ifAbsent() write              { w.Condition.IfAbsent = true; return w }
+func (w write) ifVersion(index uint64) write { w.Condition.IfVersion = index; return w }
+func (w write) request(a, b uint64) write    { w.RequestID = requestID(a, b); return w }
+
+// Propose is Replica.Propose.
+func (one *member) Propose(w write) *Pending { return one.Replica.Propose(w.Write) }
 
 // do proposes and waits.
-func (one *member) do(t testing.TB, w Write) (Result, error) {
+func (one *member) do(t testing.TB, w write) (Result, error) {
 	t.Helper()
 	return one.Propose(w).Wait(timeout(t))
 }
 
 // must is do, of a write that succeeds.
-func (one *member) must(t testing.TB, w Write) Result {
+func (one *member) must(t testing.TB, w write) Result {
 	t.Helper()
 	result, err := one.do(t, w)
 	if err != nil {

@@ -135,7 +135,7 @@ func (one *member) perform(t *testing.T, c call, client, number uint64) reply {
 		}
 		return reply{index: index}
 	}
-	w := Write{ID: c.id, Delete: c.what == "delete", Condition: c.cond}
+	w := write{Write{ID: c.id, Delete: c.what == "delete", Condition: c.cond}}
 	if number%3 == 0 { // twice at once, with one request id: the answer is that of one write
 		w.RequestID = requestID(client, number)
 		one.Propose(w)

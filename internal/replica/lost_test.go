@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A heartbeat that names more as committed than a follower has is of a leader that counts on what the follower has acknowledged: it fails with
-// a name for that, and the others go on.
+// A heartbeat that names more as committed than a follower has is of a leader that counts on what the follower has
+// acknowledged: it fails with a name for that, and the others go on.
 func TestAFollowerThatLacksWhatItAcknowledgedFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

@@ -31,6 +31,7 @@ type network struct {
 	group   sync.WaitGroup
 	inbox   map[uint64]chan *raftpb.Message
 	sent    map[raftpb.MessageType]int
+	lost    func(*raftpb.Message) bool // nil: no message is lost
 }
 
 type sender struct {
@@ -43,7 +44,7 @@ func (s sender) Send(messages []*raftpb.Message) {
 	defer s.net.mu.Unlock()
 	for _, m := range messages {
 		s.net.sent[m.GetType()]++
-		if s.net.cut[s.from] || s.net.cut[m.GetTo()] {
+		if s.net.cut[s.from] || s.net.cut[m.GetTo()] || s.net.lost != nil && s.net.lost(m) {
 			continue
 		}
 		select {
@@ -57,6 +58,13 @@ func (n *network) isolate(id uint64, cut bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.cut[id] = cut
+}
+
+// lose says which messages are lost from now on; nil: none.
+func (n *network) lose(which func(*raftpb.Message) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lost = which
 }
 
 // newNetwork starts a group of three voters, each on a machine of its own.
@@ -141,7 +149,7 @@ func (n *network) leader(t *testing.T, but uint64) (uint64, *member) {
 }
 
 // write proposes to whoever leads until that is answered: on a slow machine the lead may change at any moment.
-func (n *network) write(t *testing.T, but uint64, w Write) (Result, error) {
+func (n *network) write(t *testing.T, but uint64, w write) (Result, error) {
 	t.Helper()
 	for ctx := timeout(t); ; {
 		_, leader := n.leader(t, but)
@@ -168,7 +176,7 @@ func (n *network) wantData(t *testing.T, one *member, id int64, want string) {
 }
 
 // cutOff isolates the leader and has it accept a write all the same.
-func (n *network) cutOff(t *testing.T, w Write) (uint64, *member, *Pending) {
+func (n *network) cutOff(t *testing.T, w write) (uint64, *member, *Pending) {
 	t.Helper()
 	for ctx := timeout(t); ; {
 		id, leader := n.leader(t, 0)
@@ -183,8 +191,8 @@ func (n *network) cutOff(t *testing.T, w Write) (uint64, *member, *Pending) {
 	}
 }
 
-// A leader that was deposed, as one whose process was stopped, declines a write before it hears of the other leader. That one answers its
-// question, and must not confirm what the old one held.
+// A leader that was deposed, as one whose process was stopped, declines a write before it hears of the other leader.
+// That one answers its question, and must not confirm what the old one held.
 func TestARefusalOfADeposedLeaderIsNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -229,7 +237,8 @@ func (k keeping) Send(messages []*raftpb.Message) {
 	}))
 }
 
-// Old acknowledgements commit a write, and tell nothing of who leads now: a refusal that waits for that write waits for a majority, too.
+// Old acknowledgements commit a write, and tell nothing of who leads now: a refusal that waits for that write waits for
+// a majority, too.
 func TestARefusalBehindAWriteAsksTheMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

@@ -22,8 +22,9 @@ func (s silent) Send(messages []*raftpb.Message) {
 	}))
 }
 
-// The first leader writes an entry that nobody else gets; the second one its own with the same index, in a newer term; then the first one
-// leads again, and the entry of the older term goes over that of the newer one. The log of the second leader is sound.
+// The first leader writes an entry that nobody else gets; the second one its own with the same index, in a newer term;
+// then the first one leads again, and the entry of the older term goes over that of the newer one. The log of the
+// second leader is sound.
 func TestAnEntryOfAnOlderTermGoesOverOneOfANewerTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

@@ -8,6 +8,8 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
+
+	"sheaf.dev/sheaf/internal/replica/rounds"
 )
 
 // newQuietNetwork starts three voters that may rest.
@@ -115,8 +117,48 @@ func TestRestEndsWhenTheLeadersShardFallsSilent(t *testing.T) {
 	})
 }
 
-// Whoever is left campaigns in turn, so that no two of them take votes from each other; this is also so while the group is at work. The
-// time is that of synctest.
+// awake counts the members that the clock looks at.
+func (n *network) awake() (count int) {
+	for _, one := range n.members {
+		count += one.machine.committer.Clocked()
+	}
+	return count
+}
+
+// A member whose shard is gone costs the others nothing once they rest again: not a message, and not a tick of a clock.
+func TestAMemberThatIsGoneWakesNobody(t *testing.T) {
+	for _, leads := range []bool{true, false} {
+		t.Run(fmt.Sprintf("it led %v", leads), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newQuietNetwork(t)
+				gone, leader := n.lead()
+				leader.must(t, put(1, "a"))
+				n.rest(3)
+				if !leads {
+					gone, _ = n.follower(gone)
+				}
+				n.stop(gone)
+				n.down(gone)
+				_, now := n.lead()
+				n.rest(2)
+				until(t, "no clock runs", func() bool { return n.awake() == 0 })
+				for range 3 {
+					before := n.messages()
+					time.Sleep(time.Hour)
+					if sent, awake := n.messages()-before, n.awake(); sent != 0 || awake != 0 || n.resting() != 2 {
+						t.Fatalf("in an hour of rest %d messages were sent; %d members are awake", sent, awake)
+					}
+					now.must(t, put(2, "b")) // work wakes them, and leaves no trace
+					n.rest(2)
+					until(t, "no clock runs", func() bool { return n.awake() == 0 })
+				}
+			})
+		})
+	}
+}
+
+// Whoever is left campaigns in turn, so that no two of them take votes from each other; this is also so while the group
+// is at work. The time is that of synctest.
 func TestAnotherLeadsSoonAfterTheLeadersShardFellSilent(t *testing.T) {
 	for _, rests := range []bool{true, false} {
 		t.Run(fmt.Sprintf("rests %v", rests), func(t *testing.T) {
@@ -137,7 +179,7 @@ func TestAnotherLeadsSoonAfterTheLeadersShardFellSilent(t *testing.T) {
 					n.down(first)
 					begin := time.Now()
 					n.lead()
-					if took, want := time.Since(begin), (1+hurryTicks+1)*raftTicks*clockInterval; took > want {
+					if took, want := time.Since(begin), (1+earlyTicks+1)*rounds.Tick; took > want {
 						t.Fatalf("%d: after %v, want at most %v", i, took, want)
 					}
 					n.start(first)
@@ -184,9 +226,9 @@ func TestLostMarkCostsNoMoreThanAnElection(t *testing.T) {
 		first, leader := n.lead()
 		second, _ := n.follower(first)
 		until(t, "it is about to rest", func() bool {
-			leader.mu.Lock()
-			defer leader.mu.Unlock()
-			return leader.restedTicks == restTicks-1 || leader.quiet.Load()
+			c := leader.state.lock()
+			defer c.unlock()
+			return c.quiet.idleTicks == restTicks-1 || c.idle.resting.Load()
 		})
 		n.isolate(second, true)
 		until(t, "the leader rests", func() bool { return leader.Members().Quiet })

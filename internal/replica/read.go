@@ -7,10 +7,30 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"go.etcd.io/raft/v3"
+
+	"sheaf.dev/sheaf/internal/replica/rounds"
+	"sheaf.dev/sheaf/internal/replica/rules"
+	"sheaf.dev/sheaf/internal/replica/writes"
 )
+
+// reads asks the majority whether this replica still leads, for linearizable reads and for declined writes. It belongs
+// to a core.
+type reads struct {
+	node    *node
+	members *members
+	quiet   *quiet
+	writes  *writes.Queue
+	lease   *lease
+	seat    *rounds.Seat
+	rules   rules.Off
+
+	nonce      uint64    // of this start, random
+	waiting    []*reader // to be asked about
+	question   question  // under way
+	handedOver uint64    // the last term in which this leader has handed the lead over, or tried to
+}
 
 // reader waits until the log holds everything that was acknowledged before it came.
 type reader struct {
@@ -20,14 +40,14 @@ type reader struct {
 	current  uint64
 }
 
-// readRound is one question to the majority of the voters, asked for many readers at once.
-type readRound struct {
+// question is one question to the majority of the voters, asked for many readers at once.
+type question struct {
 	number  uint64 // names the question; 0: none was asked yet
 	readers []*reader
 	index   uint64 // the answer: what must be applied; 0: none yet
 	ticks   int    // since it was asked
 
-	askedAt    int64  // since leaseClock, before it was asked
+	askedAt    int64  // monotonic, before it was asked
 	leaderTerm uint64 // of this replica as the leader that asks; 0: it is none
 }
 
@@ -35,131 +55,155 @@ type readRound struct {
 // ErrStopping, ErrFailed with why the replica failed, ErrNoLeader where it lost the lead and its disk hangs, or those
 // of ctx; without a leader it waits.
 func (r *Replica) ReadBarrier(ctx context.Context) error {
-	if r.Readable() || r.probeBarrier(ctx) {
+	if r.Readable() || !r.seams.Off.Keeps(rules.Read) && ctx.Err() == nil {
 		return nil
 	}
 	w := &reader{done: make(chan error, 1)}
-	r.mu.Lock()
-	switch {
-	case r.stopping:
-		r.mu.Unlock()
-		return ErrStopping
-	case r.err != nil:
-		err := r.err
-		r.mu.Unlock()
-		return fmt.Errorf("%w: %w", ErrFailed, err)
+	hangs, err := r.addReader(w)
+	if err != nil {
+		return err
 	}
-	r.wake()
-	r.readers = append(r.readers, w)
-	held := r.held
-	r.mu.Unlock()
-	r.schedule()
+	r.seat.Schedule()
 	select {
 	case err := <-w.done:
 		return err
-	case <-held:
-		return fmt.Errorf("%w: %w", ErrNoLeader, errHeld)
+	case <-hangs:
+		return fmt.Errorf("%w: %w", ErrNoLeader, writes.ErrDiskHangs)
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", ErrNoLeader, context.Cause(ctx))
 	}
 }
 
-// askReaders asks for all readers that wait, unless a question is on its way already. Called with mu held.
-func (r *Replica) askReaders() {
-	if r.sole {
-		r.releaseReaders()
-		return
+func (r *Replica) addReader(w *reader) (hangs <-chan struct{}, err error) {
+	c := r.state.lock()
+	defer c.unlock()
+	if c.stopping {
+		return nil, ErrStopping
 	}
-	renew := r.renew.Swap(false) && r.leader
-	if len(r.readers) == 0 && !renew || len(r.readRound.readers) > 0 || r.leaderID == raft.None {
-		return
+	if err := c.isOpen(); err != nil {
+		return nil, err
 	}
-	r.wake() // also where nobody waits: a group that is read does not rest
-	r.readRound = readRound{number: r.readRound.number + 1, readers: r.readers, askedAt: int64(time.Since(leaseClock))}
-	if r.leader {
-		r.readRound.leaderTerm = r.term
-	}
-	r.readers = nil
-	r.node.ReadIndex(r.question())
+	c.reads.add(w)
+	return c.hangs, nil
 }
 
-// question names the question under way. The answer to one that was asked before a restart, or by another member, must not
-// pass for the answer to this one.
-func (r *Replica) question() []byte {
-	if r.unsafe(UnsafeQuestion) {
+func (r *reads) add(w *reader) {
+	r.quiet.wake()
+	r.waiting = append(r.waiting, w)
+}
+
+// isBusy tells that somebody waits.
+func (r *reads) isBusy() bool { return len(r.waiting) > 0 || len(r.question.readers) > 0 }
+
+// ask asks for all readers that wait, unless a question is on its way already.
+func (r *reads) ask() {
+	if r.members.sole {
+		r.release()
+		return
+	}
+	renew := r.lease.renew.Swap(false) && r.node.leader
+	if len(r.waiting) == 0 && !renew || len(r.question.readers) > 0 || r.node.leaderID == raft.None {
+		return
+	}
+	r.quiet.wake() // also where nobody waits: a group that is read does not rest
+	r.question = question{number: r.question.number + 1, readers: r.waiting, askedAt: monotonic()}
+	if r.node.leader {
+		r.question.leaderTerm = r.node.term
+	}
+	r.waiting = nil
+	r.node.raft.ReadIndex(r.name())
+}
+
+// name names the question under way. The answer to one that was asked before a restart, or by another member, must not
+// pass for the answer to this one (rules.Question).
+func (r *reads) name() []byte {
+	if !r.rules.Keeps(rules.Question) {
 		return make([]byte, 8)
 	}
 	b := make([]byte, 0, 3*8)
-	b = binary.LittleEndian.AppendUint64(b, r.opts.RaftID)
+	b = binary.LittleEndian.AppendUint64(b, r.node.id)
 	b = binary.LittleEndian.AppendUint64(b, r.nonce)
-	return binary.LittleEndian.AppendUint64(b, r.readRound.number)
+	return binary.LittleEndian.AppendUint64(b, r.question.number)
 }
 
-// askAgain puts the question to whoever leads now. Called with mu held.
-func (r *Replica) askAgain() {
-	if q := &r.readRound; len(q.readers) > 0 && q.index == 0 {
-		r.readers = append(q.readers, r.readers...)
+// askAgain puts the question to whoever leads now.
+func (r *reads) askAgain() {
+	if q := &r.question; len(q.readers) > 0 && q.index == 0 {
+		r.waiting = append(q.readers, r.waiting...)
 		q.readers = nil
 	}
 }
 
-// readAnswered takes the answer of the majority. Called with mu held.
-func (r *Replica) readAnswered(state raft.ReadState) {
-	if bytes.Equal(state.RequestCtx, r.question()) {
-		r.readRound.index = state.Index
-		r.startLease(&r.readRound)
+// answered takes the answer of the majority.
+func (r *reads) answered(state raft.ReadState) {
+	if !bytes.Equal(state.RequestCtx, r.name()) {
+		return
+	}
+	r.question.index = state.Index
+	if r.node.leader && r.node.serving && r.question.leaderTerm == r.node.term && !r.hasHandedOver() {
+		r.lease.start(r.question.askedAt)
 	}
 }
 
-// releaseReaders lets go those whose answer is applied. Called with mu held; declined writes are woken by the caller
-// of settle.
-func (r *Replica) releaseReaders() {
-	if r.sole {
+// transferBegun notes that this leader has asked another member to campaign: that may come late, and also when the
+// transfer was given up.
+func (r *reads) transferBegun() {
+	r.handedOver = r.node.term
+	if r.hasHandedOver() {
+		r.lease.end()
+	}
+}
+
+func (r *reads) hasHandedOver() bool {
+	return r.handedOver == r.node.term && r.rules.Keeps(rules.LeaseTransfer)
+}
+
+// release lets go those whose answer is applied. The caller wakes declined writes.
+func (r *reads) release() {
+	if r.members.sole {
 		// Nobody else can lead: what is applied is all, once this node leads.
-		if r.serving {
-			r.release(r.readers)
-			r.release(r.readRound.readers)
-			r.readers, r.readRound.readers = nil, nil
+		if r.node.serving {
+			r.letGo(r.waiting)
+			r.letGo(r.question.readers)
+			r.waiting, r.question.readers = nil, nil
 		}
 		return
 	}
-	if r.readRound.index != 0 && r.readRound.index <= r.applied {
-		r.release(r.readRound.readers)
-		r.readRound.readers, r.readRound.index = nil, 0
-		if len(r.readers) > 0 {
-			r.schedule()
+	if r.question.index != 0 && r.question.index <= r.node.applied {
+		r.letGo(r.question.readers)
+		r.question.readers, r.question.index = nil, 0
+		if len(r.waiting) > 0 {
+			r.seat.Schedule()
 		}
 	}
 }
 
-func (r *Replica) release(readers []*reader) {
+func (r *reads) letGo(readers []*reader) {
 	for _, w := range readers {
 		if w.declined == nil {
 			w.done <- nil
 			continue
 		}
-		r.answerDeclined(w.declined, w.current)
-		r.answer(w.declined)
+		r.writes.Answer(w.declined, w.current)
 	}
 }
 
-// loseDeclined refuses the writes that were declined by what this replica held as the leader: whoever leads now may hold a newer
-// version, and answers the question all the same. Called with mu held, before releaseReaders.
-func (r *Replica) loseDeclined(why error) {
-	for _, readers := range []*[]*reader{&r.readers, &r.readRound.readers} {
+// loseDeclined refuses the writes that were declined by what this replica held as the leader: whoever leads now may
+// hold a newer version, and answers the question all the same. To be called before release.
+func (r *reads) loseDeclined(why error) {
+	for _, readers := range []*[]*reader{&r.waiting, &r.question.readers} {
 		*readers = slices.DeleteFunc(*readers, func(w *reader) bool {
 			if w.declined != nil {
-				w.declined.err = why
-				r.answer(w.declined)
+				r.writes.Refuse(w.declined, why)
 			}
 			return w.declined != nil
 		})
 	}
 }
 
-// tickReaders asks again where an answer was lost. Called with mu held.
-func (r *Replica) tickReaders() {
-	q := &r.readRound
+// tick asks again where an answer was lost.
+func (r *reads) tick() {
+	q := &r.question
 	if len(q.readers) == 0 || q.index != 0 {
 		return
 	}
@@ -168,19 +212,18 @@ func (r *Replica) tickReaders() {
 	}
 }
 
-// failReaders is called with mu held.
-func (r *Replica) failReaders(why error) {
+// fail ends all waits.
+func (r *reads) fail(why error) {
 	failed := why
 	if !errors.Is(why, ErrStopping) {
 		failed = fmt.Errorf("%w: %w", ErrFailed, why)
 	}
-	for _, w := range append(r.readRound.readers, r.readers...) {
+	for _, w := range append(r.question.readers, r.waiting...) {
 		if w.declined == nil {
 			w.done <- failed
 			continue
 		}
-		w.declined.err = notServing(ErrNoLeader, why.Error())
-		r.answer(w.declined)
+		r.writes.Refuse(w.declined, notServing(ErrNoLeader, why.Error()))
 	}
-	r.readers, r.readRound.readers = nil, nil
+	r.waiting, r.question.readers = nil, nil
 }

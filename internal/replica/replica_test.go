@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/replica/writes"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -40,9 +41,9 @@ func TestConditionSeesWhatWasAppliedSinceTheLogWasAsked(t *testing.T) {
 	m := newMachine(t, vfstest.NewMem(), "/v")
 	one := m.open("7", nil)
 	w := put(1, "mine").ifAbsent()
-	h := one.lookUp(&w)
+	draft := writes.Prepare(&w.Write, one.heads)
 	other := one.must(t, put(1, "other"))
-	wantCondition(t, one.accept(&w, requestOf(&w), h), ErrExists, other.Index)
+	wantCondition(t, one.accept(&w.Write, draft), ErrExists, other.Index)
 }
 
 // The commit time never decreases, also where the clock goes back and over a restart.
@@ -73,7 +74,7 @@ func TestCommitTimeNeverDecreases(t *testing.T) {
 		m.halt()
 	}
 	given := newMachine(t, mem, "/v").open("7", nil)
-	given.must(t, Write{ID: 2, Timestamp: -5, HasTime: true})
+	given.must(t, write{Write{ID: 2, Timestamp: -5, HasTime: true}})
 	if record, err := given.log.Get(2, group.GetOptions{}); err != nil || record.Timestamp != -5 {
 		t.Fatalf("the caller's timestamp: %+v %v", record, err)
 	}

@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
-// A repeated write finds the first one whatever the machines' clocks say: one that is set ahead or back, one that another leader has, one at
-// a start.
+// A repeated write finds the first one whatever the machines' clocks say: one that is set ahead or back, one that
+// another leader has, one at a start.
 func TestRequestIDsAreRememberedWhateverTheClockSays(t *testing.T) {
 	for _, ahead := range []time.Duration{11 * time.Minute, -11 * time.Minute} {
 		t.Run(fmt.Sprint(ahead), func(t *testing.T) {

@@ -3,18 +3,36 @@ package replica
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"runtime/debug"
 	"time"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
-	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/replica/rounds"
+	"sheaf.dev/sheaf/internal/replica/writes"
 )
 
-// round is the state of a round of one replica, between what the committer calls: write, sync, finish. Only the
-// goroutine that runs the round uses it, but for Stop when there is none any more.
+// round takes what Raft has to say (Ready), writes and syncs it, sends, applies and answers. Only the goroutine that is
+// in the round uses it, but for Stop when there is none any more; the core is locked for what needs it, and never
+// during I/O.
 type round struct {
+	state     *guarded
+	log       store
+	seat      *rounds.Seat
+	committer *rounds.Committer
+	transport Transport
+	lease     *lease
+	idle      *idle
+	seams     seams
+	noRoom    func() // Options.NoRoom
+	logger    *slog.Logger
+	id        uint64 // of this replica
+	firstConf uint64 // index of the membership change that the log knew when this replica started
+
 	taken    bool       // ready was taken from Raft and is not finished
 	ready    raft.Ready // of which entries and hard state are to be written, committed entries to be applied
 	appended bool       // ready is in the group's log, perhaps not synced
@@ -31,440 +49,309 @@ type round struct {
 	behind     int               // how many of them are done
 	unrecorded *raftpb.ConfState // Raft has taken it over; the log has not recorded it
 
-	syncs    syncLog
-	applied  []group.Request // of the committed entries that are visible
-	answered []*Pending      // scratch: whose result is set and who waits for it
+	syncs    writes.SyncLog
+	requests []format.Request // of the committed entries that are visible
+	answered []*Pending       // those to be woken; scratch
 }
 
-// fifo holds the writes that Raft has, in order.
-type fifo struct {
-	items []*Pending
-	head  int
-}
-
-func (f *fifo) len() int { return len(f.items) - f.head }
-
-func (f *fifo) push(items []*Pending) { f.items = append(f.items, items...) }
-
-func (f *fifo) front() *Pending { return f.items[f.head] }
-
-func (f *fifo) pop() *Pending {
-	p := f.items[f.head]
-	f.items[f.head] = nil
-	f.head++
-	switch {
-	case f.head == len(f.items):
-		f.items, f.head = f.items[:0], 0
-	case f.head > 1024 && f.head > len(f.items)/2:
-		n := copy(f.items, f.items[f.head:])
-		clear(f.items[n:])
-		f.items, f.head = f.items[:n], 0
-	}
-	return p
-}
-
-// last gives the last n.
-func (f *fifo) last(n int) []*Pending { return f.items[len(f.items)-n:] }
-
-// step says what a round has to do next.
-type step uint8
+// next says what a round has to do behind write.
+type next uint8
 
 const (
-	stepEnd    step = iota // nothing
-	stepSync               // sync, then finish
-	stepFinish             // finish alone
+	nextEnd    next = iota // nothing
+	nextSync               // sync, then finish
+	nextFinish             // finish alone
 )
 
-// write begins a round: what was accepted since the last one goes into Raft's log and the group's log.
-func (r *Replica) write() (next step) {
-	defer r.guard()
-	if !r.take() {
-		r.endBroken()
-		return stepEnd
-	}
-	rd := &r.round.ready
-	if err := r.applyEarly(); err != nil {
-		r.logFailed(err)
-		return stepEnd
-	}
-	state := rd.HardState
-	if raft.IsEmptyHardState(state) {
-		state = r.round.commit
-	}
-	if len(rd.Entries) == 0 && !rd.MustSync {
-		r.round.commit = state
-		return stepFinish
-	}
-	if !r.round.appended {
-		if err := r.log.Append(r.probeState(state), rd.Entries); err != nil {
-			r.logFailed(fmt.Errorf("append: %w", err))
-			return stepEnd
-		}
-		r.round.appended, r.round.commit = true, nil
-	}
-	if r.round.synced {
-		return stepFinish
-	}
-	return stepSync
-}
-
-// sync makes durable what write wrote; false where it could not.
-func (r *Replica) sync() (synced bool) {
-	defer r.guard()
-	began := time.Now()
-	if err := r.probeSync(); err != nil {
-		r.logFailed(fmt.Errorf("sync: %w", err))
+// run runs one round; false where there was nothing to do.
+func (rd *round) run() bool {
+	switch rd.write() {
+	case nextEnd:
 		return false
+	case nextSync:
+		if !rd.sync() {
+			return false
+		}
 	}
-	if entries := r.round.ready.Entries; len(entries) > 0 {
-		r.round.syncs.note(began, entries[0].GetIndex(), entries[len(entries)-1].GetIndex())
-	}
-	r.round.synced = true
-	r.marks.Store(markBehind)
+	rd.finish()
 	return true
 }
 
-// logFailed decides what an error of the log means. Without room the Ready stays taken, with what was done of it, and is tried again;
-// anything else leaves open what is on the disk, so nothing is acknowledged any more.
-func (r *Replica) logFailed(err error) {
-	if errors.Is(err, group.ErrNoSpace) || errors.Is(err, group.ErrMemory) {
-		r.setNoRoom(err)
+// elect has a sole voter elect itself, in the place of a round.
+func (rd *round) elect() {
+	defer rd.guard()
+	if !rd.campaign() {
 		return
 	}
-	r.fail(err)
+	for rd.run() {
+	}
+}
+
+func (rd *round) campaign() bool {
+	c := rd.state.lock()
+	defer c.unlock()
+	if !c.members.sole {
+		return false
+	}
+	if err := c.node.raft.Campaign(); err != nil {
+		rd.logger.Error("campaign", "error", err)
+	}
+	c.observe()
+	return true
+}
+
+// write begins a round: what was accepted since the last one goes into Raft's log and the group's log.
+func (rd *round) write() next {
+	defer rd.guard()
+	if !rd.take() {
+		rd.endBroken()
+		return nextEnd
+	}
+	if err := rd.applyEarly(); err != nil {
+		rd.logFailed(err)
+		return nextEnd
+	}
+	state := rd.ready.HardState
+	if raft.IsEmptyHardState(state) {
+		state = rd.commit
+	}
+	if !rd.mustWrite() {
+		rd.commit = state
+		return nextFinish
+	}
+	if !rd.appended {
+		if err := rd.log.Append(rd.seams.hardState(state), rd.ready.Entries); err != nil {
+			rd.logFailed(fmt.Errorf("append: %w", err))
+			return nextEnd
+		}
+		rd.appended, rd.commit = true, nil
+	}
+	if rd.synced {
+		return nextFinish
+	}
+	return nextSync
+}
+
+// mustWrite tells that the Ready has something that must be durable.
+func (rd *round) mustWrite() bool { return len(rd.ready.Entries) > 0 || rd.ready.MustSync }
+
+// sync makes durable what write wrote; false where it could not.
+func (rd *round) sync() (synced bool) {
+	defer rd.guard()
+	began := time.Now()
+	if err := rd.seams.sync(rd.committer, rd.log); err != nil {
+		rd.logFailed(fmt.Errorf("sync: %w", err))
+		return false
+	}
+	if entries := rd.ready.Entries; len(entries) > 0 {
+		rd.syncs.Note(began, entries[0].GetIndex(), entries[len(entries)-1].GetIndex())
+	}
+	rd.synced = true
+	rd.seat.Synced()
+	return true
 }
 
 // finish tells Raft that the log is durable, applies what is committed by that, and answers.
-func (r *Replica) finish() {
-	defer r.guard()
-	r.sendLate()
-	if err := r.probeApply(r.round.ready.Entries); err != nil {
-		r.fail(err)
+func (rd *round) finish() {
+	defer rd.guard()
+	rd.sendLate()
+	if err := rd.seams.applyUncommitted(rd.log, rd.ready.Entries); err != nil {
+		rd.fail(err)
 		return
 	}
-	if err := r.applyReady(); err != nil {
-		r.logFailed(err)
+	if err := rd.applyReady(); err != nil {
+		rd.logFailed(err)
 		return
 	}
-	r.setNoRoom(nil)
-	for r.advance() {
-		if err := r.applyEarly(); err != nil {
-			r.logFailed(err)
+	rd.setNoRoom(nil)
+	for rd.advance() {
+		if err := rd.applyEarly(); err != nil {
+			rd.logFailed(err)
 			return
 		}
-		rd := &r.round.ready
-		if len(rd.Entries) > 0 || rd.MustSync {
-			r.again() // to be written by the next round
+		if rd.mustWrite() {
+			rd.seat.Again() // to be written by the next round
 			return
 		}
-		if !raft.IsEmptyHardState(rd.HardState) {
-			r.round.commit = rd.HardState
+		if !raft.IsEmptyHardState(rd.ready.HardState) {
+			rd.commit = rd.ready.HardState
 		}
-		r.sendLate()
-		if err := r.applyReady(); err != nil {
-			r.logFailed(err)
+		rd.sendLate()
+		if err := rd.applyReady(); err != nil {
+			rd.logFailed(err)
 			return
 		}
 	}
 }
 
 // take gets the next Ready from Raft, unless one is left from before; false where there is nothing to do.
-func (r *Replica) take() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.round.failed || r.broken {
+func (rd *round) take() bool {
+	c := rd.state.lock()
+	defer c.unlock()
+	if rd.failed || c.broken {
 		return false
 	}
-	if r.round.taken {
+	if rd.taken {
 		return true
 	}
-	if !r.lost {
-		r.flush()
-		r.proposeChange()
-		r.proposeLeave()
-		r.proposeTold()
-	}
-	r.askReaders()
-	if !r.node.HasReady() {
-		return false
-	}
-	r.takeReady()
-	return true
+	c.propose()
+	c.reads.ask()
+	return rd.takeReady(c)
 }
 
 // advance ends the Ready taken and takes the next one; false where there is none. Writes that wait are left to the next
 // round, so that it takes as many as possible.
-func (r *Replica) advance() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.node.Advance(r.round.ready)
-	r.round.ready = raft.Ready{}
-	r.round.taken = false
-	r.followSummons()
-	if !r.node.HasReady() {
+func (rd *round) advance() bool {
+	c := rd.state.lock()
+	defer c.unlock()
+	c.node.raft.Advance(rd.ready)
+	rd.ready = raft.Ready{}
+	rd.taken = false
+	c.followTimeoutNow()
+	return rd.takeReady(c)
+}
+
+func (rd *round) takeReady(c *core) bool {
+	if !c.node.raft.HasReady() {
 		return false
 	}
-	r.takeReady()
+	rd.ready = c.ready()
+	rd.taken, rd.appended, rd.synced, rd.done, rd.early, rd.late = true, false, false, false, false, false
 	return true
 }
 
-// stub stands for an entry whose payload Raft need not see.
-var stub = &raftpb.Entry{Data: []byte{0}}
-
-// flush gives the accepted writes to Raft in one message. Called with mu held, and no Ready taken.
-//
-// Raft copies what it is given. Where there is no other member to send it to, it gets a stub, and setIndexes puts the
-// payload into Raft's entry before anyone else sees it. With others, Raft must know the sizes to bound its messages.
-func (r *Replica) flush() {
-	if len(r.queued) == 0 {
+// send hands messages over: those that promise something about this node's log when it is synced (late), the others
+// before, so that the other members work at the same time (rules.Promise).
+func (rd *round) send(messages []*raftpb.Message, late bool) {
+	if len(messages) == 0 {
 		return
 	}
-	writes := r.queued
-	r.queued = nil
-	alone := r.alone.Load()
-	entries := make([]*raftpb.Entry, len(writes))
-	for i, p := range writes {
-		if entries[i] = stub; !alone {
-			entries[i] = &raftpb.Entry{Data: p.payload}
+	some := make([]*raftpb.Message, 0, len(messages))
+	for _, m := range messages {
+		if rd.seams.mayGoEarly(m) != late && m.GetTo() != rd.id {
+			some = append(some, m)
 		}
 	}
-	err := r.node.Step(&raftpb.Message{Type: raftpb.MsgProp.Enum(), From: proto.Uint64(r.opts.RaftID), Entries: entries})
+	if len(some) > 0 {
+		rd.transport.Send(some)
+	}
+}
+
+// sendLate sends what had to wait for the sync. A Ready that is tried again for want of room is not sent again: each
+// answer would begin another round.
+func (rd *round) sendLate() {
+	if !rd.late {
+		rd.send(rd.ready.Messages, true)
+		rd.late = true
+	}
+}
+
+// mark brings the local synced mark of an idle group up to date. It runs in the place of a round.
+func (rd *round) mark() (written bool) {
+	defer rd.guard()
+	if rd.failed {
+		return false
+	}
+	// What was made durable together with other groups is not in the segment for sure.
+	if err := rd.log.Sync(); err != nil {
+		rd.logger.Error("the segment of an idle group cannot be synced: tried again", "error", err)
+		return false
+	}
+	if err := rd.log.Tick(); err != nil {
+		rd.logger.Error("the local synced mark cannot be written: tried again", "error", err)
+		return false
+	}
+	return true
+}
+
+// saveState writes the commit index that was not written yet, so that the next load finds everything committed.
+func (rd *round) saveState() error {
+	if rd.commit == nil || rd.failed || rd.taken {
+		return nil
+	}
+	err := rd.log.Append(rd.commit, nil)
+	if err == nil {
+		err = rd.log.Sync()
+	}
+	if errors.Is(err, format.ErrNoSpace) {
+		return nil // it rides along with a later append, and a load finds it out by itself
+	}
 	if err != nil {
-		// Raft took none of them: it lost the leadership, or hands it over.
-		r.answerAll(writes, notServing(ErrNoLeader, err.Error()))
+		return fmt.Errorf("write the commit index: %w", err)
+	}
+	rd.commit = nil
+	return nil
+}
+
+// guard turns a panic of Raft or the log into the failure of this replica: its neighbours go on.
+func (rd *round) guard() {
+	if p := recover(); p != nil {
+		rd.logger.Error("panic in the round of a replica", "panic", p, "stack", string(debug.Stack()))
+		rd.fail(fmt.Errorf("panic: %v", p))
+	}
+}
+
+// logFailed decides what an error of the log means. Without room the Ready stays taken, with what was done of it, and
+// is tried again; anything else leaves open what is on the disk, so nothing is acknowledged any more.
+func (rd *round) logFailed(err error) {
+	if errors.Is(err, format.ErrNoSpace) || errors.Is(err, group.ErrMemory) {
+		rd.setNoRoom(err)
 		return
 	}
-	r.logged.push(writes)
-	r.unindexed += len(writes)
+	rd.fail(err)
 }
 
-// takeReady is called with mu held.
-func (r *Replica) takeReady() {
-	rd := &r.round.ready
-	*rd = r.node.Ready()
-	r.round.taken, r.round.appended, r.round.synced, r.round.done = true, false, false, false
-	r.round.early, r.round.late = false, false
-	if rd.SoftState != nil || rd.GetTerm() > r.term {
-		r.observe()
+// setNoRoom notes that the log has no room, or has room again.
+func (rd *round) setNoRoom(err error) {
+	if err == nil && !rd.idle.stuck.Load() {
+		return
 	}
-	if len(rd.Entries) > 0 {
-		r.setIndexes(rd.Entries)
+	c := rd.state.lock()
+	changed := c.full.set(err)
+	c.unlock()
+	if errors.Is(err, format.ErrNoSpace) && rd.noRoom != nil {
+		rd.noRoom()
 	}
-	for _, state := range rd.ReadStates {
-		r.readAnswered(state)
-	}
-	rd.Messages = r.holdNotices(rd.Messages)
-}
-
-// setIndexes tells the writes which index Raft gave them, and gives Raft their payloads. Raft adds entries of its own between them: empty ones, and
-// membership changes.
-func (r *Replica) setIndexes(entries []*raftpb.Entry) {
-	writes := r.logged.last(r.unindexed)
-	for _, e := range entries {
-		if len(writes) > 0 && e.GetType() == raftpb.EntryNormal && len(e.Data) > 0 && e.GetTerm() == r.term {
-			p := writes[0]
-			p.index, p.term = e.GetIndex(), e.GetTerm()
-			e.Data, p.payload = p.payload, nil
-			writes = writes[1:]
-		}
-	}
-	r.unindexed = len(writes)
-	if r.change != nil {
-		r.findChange(entries)
-	}
-	r.noteTold(entries)
-	last := entries[len(entries)-1].GetIndex()
-	r.nextIndex = max(r.nextIndex, last+1+uint64(len(writes)+len(r.queued)))
-}
-
-// applyEarly does what need not wait for the sync of the same Ready: it sends messages, and applies committed entries
-// that the log holds already.
-func (r *Replica) applyEarly() error {
-	rd := &r.round.ready
-	if r.round.done {
-		return nil
-	}
-	if !r.round.early {
-		r.send(rd.Messages, false)
-		r.round.early = true
-	}
-	n := len(rd.CommittedEntries)
-	if n > 0 && (len(rd.Entries) == 0 || rd.CommittedEntries[n-1].GetIndex() < rd.Entries[0].GetIndex()) {
-		if err := r.apply(rd.CommittedEntries); err != nil {
-			return err
-		}
-		rd.CommittedEntries = nil
-	}
-	r.round.done = true
-	return nil
-}
-
-// sendLate sends what had to wait for the sync. A Ready that is tried again for want of room is not sent again: each answer would begin
-// another round.
-func (r *Replica) sendLate() {
-	if !r.round.late {
-		r.send(r.round.ready.Messages, true)
-		r.round.late = true
+	switch {
+	case !changed:
+	case err != nil:
+		rd.logger.Warn("the log has no room: writes are refused until there is some", "error", err)
+	default:
+		rd.logger.Info("the log has room again")
 	}
 }
 
-func (r *Replica) applyReady() error {
-	rd := &r.round.ready
-	if len(rd.CommittedEntries) == 0 {
-		if rd.SoftState != nil || !raft.IsEmptyHardState(rd.HardState) || len(rd.ReadStates) > 0 {
-			r.settle(nil)
-		}
-		return nil
+// fail ends the writing for good: nothing on its way is acknowledged any more.
+func (rd *round) fail(err error) {
+	c := rd.state.lock()
+	first := c.err == nil
+	if first {
+		c.err = err
 	}
-	err := r.apply(rd.CommittedEntries)
-	rd.CommittedEntries = nil
-	return err
+	c.unlock()
+	rd.lease.end()
+	rd.failed = true
+	if first {
+		rd.logger.Error("the replica has failed and refuses writes until a restart", "error", err)
+	}
+	rd.abandon(err)
 }
 
-// apply makes committed entries visible, then answers their writes. After group.ErrNoSpace it is to be called again with the same entries,
-// and goes on where it stopped.
-func (r *Replica) apply(committed []*raftpb.Entry) error {
-	if !r.round.visible {
-		if err := r.makeVisible(committed[len(committed)-1].GetIndex()); err != nil {
-			return fmt.Errorf("apply: %w", err)
-		}
-		r.round.visible, r.round.behind = true, 0
-	}
-	for ; r.round.behind < len(committed); r.round.behind++ {
-		e := committed[r.round.behind]
-		if e.GetType() == raftpb.EntryNormal {
-			continue
-		}
-		if err := r.changeMembers(e); err != nil {
-			return fmt.Errorf("apply index %d: %w", e.GetIndex(), err)
-		}
-	}
-	r.round.visible = false
-	r.settle(committed)
-	return nil
-}
-
-// makeVisible applies the entries up to last.
-func (r *Replica) makeVisible(last uint64) error {
-	r.round.applied = r.round.applied[:0]
-	return r.log.Apply(last, func(e *group.Entry) {
-		if e.RequestID != ([16]byte{}) && (!r.unsafe(UnsafeRequests) || r.leads(e)) {
-			r.round.applied = append(r.round.applied, group.RequestOf(e))
-		}
-		if r.opts.Probe != nil && r.opts.Probe.Applied != nil {
-			r.opts.Probe.Applied(e)
-		}
-	})
-}
-
-// settle answers the writes among committed entries that were applied, then those that were lost with the leadership.
-func (r *Replica) settle(committed []*raftpb.Entry) {
-	r.noteApplied(committed)
-	for i, p := range r.round.answered {
-		close(p.done)
-		r.round.answered[i] = nil
-	}
-	r.round.answered = r.round.answered[:0]
-}
-
-var (
-	errLeadLost = errors.New("the leadership was lost")
-	errHeld     = errors.New("the leadership was lost, and the disk of this replica does not answer")
-)
-
-func (r *Replica) noteApplied(committed []*raftpb.Entry) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := windowNow()
-	for i := range r.round.applied {
-		r.window.add(appliedSlot(&r.round.applied[i], now))
-	}
-	r.round.applied = r.round.applied[:0]
-	for _, e := range committed {
-		r.settleOne(e)
-	}
-	if r.lost {
-		r.lost = false
-		const why = "the leadership was lost"
-		r.loseChange(errLeadLost)
-		r.answerLost(notServing(ErrOutcomeUnknown, why), notServing(ErrNoLeader, why))
-		r.loseDeclined(notServing(ErrNoLeader, why))
-	}
-	r.releaseReaders()
-	r.checkDrained()
-}
-
-// settleOne is called with mu held.
-func (r *Replica) settleOne(e *raftpb.Entry) {
-	r.applied = e.GetIndex()
-	if r.told.index != 0 && r.applied >= r.told.index {
-		r.toldAll()
-		r.announce()
-	}
-	if r.logged.len() > 0 && r.logged.front().index == e.GetIndex() && r.logged.front().term == e.GetTerm() {
-		p := r.logged.pop()
-		p.result = Result{Index: p.index, CommitTime: p.commitTime, Existed: p.delete}
-		if p.timed {
-			p.result.Sync = r.round.syncs.of(p.index)
-		}
-		r.answer(p)
-	}
-	if r.leader && !r.serving && e.GetTerm() == r.term {
-		r.serving = true
-		r.lastCommitTime = max(r.lastCommitTime, r.log.LastCommitTime())
-		if ahead := time.Duration(r.lastCommitTime - r.now().UnixNano()); ahead > time.Minute {
-			r.logger.Warn("the last commit time is ahead of this machine's clock, or another's was: commit times stand still until it is reached", "ahead", ahead)
-		}
-		r.readable.Store(r.sole)
+// endBroken fails the replica where Raft panicked over a message.
+func (rd *round) endBroken() {
+	c := rd.state.lock()
+	broken, err := c.broken && !rd.failed, c.err
+	c.unlock()
+	if broken {
+		rd.fail(err)
 	}
 }
 
-// answer notes that p's result is set, and answers what waits for it. Called with mu held; the waiting goroutines are
-// woken when it is released.
-func (r *Replica) answer(p *Pending) {
-	r.inFlightBytes -= p.bytes
-	if r.newest[p.id] == p {
-		delete(r.newest, p.id)
-	}
-	if p.request.RequestID != ([16]byte{}) && r.requests[p.request.RequestID] == p {
-		delete(r.requests, p.request.RequestID)
-	}
-	r.round.answered = append(r.round.answered, p)
-	for _, q := range p.after {
-		switch {
-		case q.role == repeated:
-			q.result, q.err = p.result, p.err
-			q.result.Repeated = p.err == nil && p.role == written
-		case p.err != nil:
-			q.err = notServing(ErrNoLeader, "nothing was written, and what that depends on has an unknown outcome")
-		case !r.sole && !r.unsafe(UnsafeDecline):
-			r.confirm(q, p.newest()) // that p is committed may be old news
-			continue
-		default:
-			r.answerDeclined(q, p.newest())
-		}
-		r.answer(q)
-	}
-	p.after = nil
-}
-
-// answerAll answers writes with an error. Called with mu held.
-func (r *Replica) answerAll(writes []*Pending, err error) {
-	for _, p := range writes {
-		p.err = err
-		r.answer(p)
-	}
-}
-
-// answerLost answers everything on its way: logged ones may come to be applied, queued ones surely not.
-func (r *Replica) answerLost(logged, queued error) {
-	for r.logged.len() > 0 {
-		p := r.logged.pop()
-		p.err = logged
-		r.answer(p)
-	}
-	r.unindexed = 0
-	writes := r.queued
-	r.queued = nil
-	r.answerAll(writes, queued)
+// abandon answers everything that is left, and tells how many writes have an unknown outcome.
+func (rd *round) abandon(why error) (cut int) {
+	c := rd.state.lock()
+	answered, cut := c.abandon(why)
+	c.unlock()
+	writes.Wake(answered)
+	return cut
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/replica/rounds"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -40,7 +42,7 @@ func (g *gate) release() { g.once.Do(func() { g.fault.Remove(); close(g.open) })
 
 func answeredYet(p *Pending) bool {
 	select {
-	case <-p.done:
+	case <-p.Done():
 		return true
 	default:
 		return false
@@ -57,7 +59,7 @@ func TestRule1_AcknowledgedOnlyAfterTheSync(t *testing.T) {
 	p := one.Propose(put(1, "a"))
 	select {
 	case <-g.reached:
-	case <-p.done:
+	case <-p.Done():
 	}
 	if answeredYet(p) {
 		t.Fatal("acknowledged before the sync")
@@ -96,7 +98,7 @@ func TestRule1_SyncsSixteenGroupsInParallelAndNoMore(t *testing.T) {
 	}
 	// All others are written, and wait for their turn to sync.
 	for ctx, waiting := timeout(t), 0; waiting != groups-parallel; time.Sleep(time.Millisecond) {
-		waiting = int(m.committer.waiting.Load())
+		waiting = m.committer.Waiting()
 		if ctx.Err() != nil {
 			t.Fatalf("%d groups wait, want %d", waiting, groups-parallel)
 		}
@@ -213,7 +215,8 @@ func wantCondition(t *testing.T, p *Pending, want error, current uint64) {
 	}
 }
 
-// Every index that a caller was told, by a result or a refusal, stays taken over crashes that lose all that may be lost.
+// Every index that a caller was told, by a result or a refusal, stays taken over crashes that lose all that may be
+// lost.
 func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 	mem := vfstest.NewMem()
 	seen := map[uint64]int64{} // index -> record
@@ -234,7 +237,11 @@ func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 		next := newMachine(t, mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), "/v")
 		after := next.open("7", func(g *group.Options, _ *Options) { g.SegmentBytes = 16 << 10 })
 		for id, p := range pending {
-			if !answeredYet(p) || p.err != nil {
+			if !answeredYet(p) {
+				continue
+			}
+			result, err := p.Wait(t.Context())
+			if err != nil {
 				continue
 			}
 			head, _, err := after.log.Head(id)
@@ -244,8 +251,8 @@ func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 			if other, taken := seen[head]; taken && other != id {
 				t.Fatalf("crash %d: index %d was seen of record %d, now it is record %d's", crash, head, other, id)
 			}
-			if head != p.result.Index {
-				t.Fatalf("crash %d: record %d was acknowledged as %d, now it is %d", crash, id, p.result.Index, head)
+			if head != result.Index {
+				t.Fatalf("crash %d: record %d was acknowledged as %d, now it is %d", crash, id, result.Index, head)
 			}
 			seen[head] = id
 		}
@@ -289,7 +296,7 @@ func TestRule10_FullDiskRefusesEarlyAndRoomIsNoticed(t *testing.T) {
 	for one.Status().Err == nil {
 		time.Sleep(time.Millisecond)
 	}
-	if _, err := one.do(t, put(4, "d")); !errors.Is(err, group.ErrNoSpace) || errors.Is(err, ErrOutcomeUnknown) {
+	if _, err := one.do(t, put(4, "d")); !errors.Is(err, format.ErrNoSpace) || errors.Is(err, ErrOutcomeUnknown) {
 		t.Fatalf("without room: %v", err)
 	}
 	if err := one.ReadBarrier(timeout(t)); err != nil {
@@ -319,7 +326,7 @@ func TestRule3_SyncedMarkOfAnIdleGroupIsWritten(t *testing.T) {
 	written := make(chan struct{}, 64)
 	fault := faulty.Add(&vfstest.Fault{
 		Match: func(op vfstest.Op) bool {
-			return op.Kind == vfstest.OpSync && strings.HasSuffix(op.Name, "/"+group.MarkName)
+			return op.Kind == vfstest.OpSync && strings.HasSuffix(op.Name, "/"+format.MarkName)
 		},
 		Effect: vfstest.EffectPass, Before: func(vfstest.Op) { written <- struct{}{} },
 	})
@@ -331,11 +338,11 @@ func TestRule3_SyncedMarkOfAnIdleGroupIsWritten(t *testing.T) {
 	case <-timeout(t).Done():
 		t.Fatal("the mark of an idle group was not written")
 	}
-	for ctx := timeout(t); one.marks.Load() != markWritten; time.Sleep(time.Millisecond) {
+	for ctx := timeout(t); !one.seat.IsMarked(); time.Sleep(time.Millisecond) {
 		ok(t, ctx.Err())
 	}
 	before := fault.Fired()
-	time.Sleep(3 * clockInterval) // nothing to await: this checks that nothing comes
+	time.Sleep(3 * rounds.Interval) // nothing to await: this checks that nothing comes
 	if fault.Fired() != before {
 		t.Fatal("the mark of a group at rest is written again")
 	}
@@ -350,9 +357,9 @@ func TestRule10_RoomMadeIsNoticedAtOnce(t *testing.T) {
 	for ctx := timeout(t); one.Status().Err == nil; time.Sleep(time.Millisecond) {
 		ok(t, ctx.Err())
 	}
-	one.mu.Lock()
-	one.retryTicks = 1 << 30 // not by the clock
-	one.mu.Unlock()
+	c := one.state.lock()
+	c.full.ticks = 1 << 30 // not by the clock
+	c.unlock()
 	noRoom.Remove()
 	m.committer.RoomMade()
 	mustWait(t, p)

@@ -6,7 +6,7 @@ import (
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 )
 
 // storage is the log as Raft reads it.
@@ -24,12 +24,13 @@ func (s storage) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
 	return hard, conf, err
 }
 
-// committedByChanges finds what is surely committed of the entries that are not known to be: a leader proposes a membership change only when it
-// has applied the one before, so that one, and all before it, are. 0: nothing.
+// committedByChanges finds what is surely committed of the entries that are not known to be: a leader proposes a
+// membership change only when it has applied the one before, so that one, and all before it, are. 0: nothing.
 //
-// Raft relies on it that whoever has stored a change knows that the one before is committed: a message brings both. On the disk they are one write,
-// of which a power cut may leave the entries, which nobody was told of, and not the commit index. A member that does not know it counts votes by a
-// membership that is two changes old, of which a majority may know nothing of what is committed since.
+// Raft relies on it that whoever has stored a change knows that the one before is committed: a message brings both. On
+// the disk they are one write, of which a power cut may leave the entries, which nobody was told of, and not the commit
+// index. A member that does not know it counts votes by a membership that is two changes old, of which a majority may
+// know nothing of what is committed since.
 func committedByChanges(log store) (uint64, error) {
 	first, err := log.FirstIndex()
 	if err != nil {
@@ -42,7 +43,7 @@ func committedByChanges(log store) (uint64, error) {
 	var before, newest uint64
 	for next := max(first, log.AppliedIndex()+1); next <= last; {
 		entries, err := log.Entries(next, last+1, changesBytesMax)
-		var damage *group.DamageError
+		var damage *format.DamageError
 		if errors.As(err, &damage) {
 			return before, nil // it bars the replica from leading until it is repaired
 		}
@@ -62,11 +63,12 @@ func committedByChanges(log store) (uint64, error) {
 // changesBytesMax is read at a time.
 const changesBytesMax = 4 << 20
 
-// Entries gives what is damaged as compacted: Raft panics over any other error. A leader then offers the follower a snapshot,
-// which is taken from whoever has one, and hands over, because damage bars it from leading. What is not applied yet is in memory.
+// Entries gives what is damaged as compacted: Raft panics over any other error. A leader then offers the follower a
+// snapshot, which is taken from whoever has one, and hands over, because damage bars it from leading. What is not
+// applied yet is in memory.
 func (s storage) Entries(lo, hi, maxBytes uint64) ([]*raftpb.Entry, error) {
 	entries, err := s.store.Entries(lo, hi, maxBytes)
-	var damage *group.DamageError
+	var damage *format.DamageError
 	if errors.As(err, &damage) {
 		return nil, raft.ErrCompacted
 	}

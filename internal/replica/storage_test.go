@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -25,7 +26,7 @@ func (b brokenLog) Entries(_, _, _ uint64) ([]*raftpb.Entry, error) { return nil
 
 // Raft panics over any error but this one, and the replica has failed then until a restart.
 func TestRaftOffersASnapshotWhereEntriesAreDamaged(t *testing.T) {
-	damaged := fmt.Errorf("entries from index 7: %w", &group.DamageError{})
+	damaged := fmt.Errorf("entries from index 7: %w", &format.DamageError{})
 	if _, err := (storage{store: brokenLog{err: damaged}}).Entries(7, 8, 1); err != raft.ErrCompacted { //nolint:errorlint // as Raft compares
 		t.Errorf("damaged entries: %v", err)
 	}
@@ -35,8 +36,9 @@ func TestRaftOffersASnapshotWhereEntriesAreDamaged(t *testing.T) {
 	}
 }
 
-// A power cut left entries of a write, and not the commit index that came with them: two changes of the members, of which the second one
-// was proposed when the first one was applied. The replica must count votes by the first one at least.
+// A power cut left entries of a write, and not the commit index that came with them: two changes of the members, of
+// which the second one was proposed when the first one was applied. The replica must count votes by the first one at
+// least.
 func TestWhatAChangeFollowsIsCommitted(t *testing.T) {
 	m := newMachine(t, vfstest.NewMem(), "/v")
 	opts := m.logOptions("7")

@@ -1,11 +1,10 @@
 package replica
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
-	"time"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -15,169 +14,127 @@ import (
 // ErrNotTransferred says that another member leads, or nobody yet.
 var ErrNotTransferred = errors.New("the lead was not handed over")
 
-// transferTimeMax bounds the wait for the election behind a transfer.
-const transferTimeMax = 3 * electionTicks * raftTicks * clockInterval
+const (
+	// transferTimeMax bounds the wait for the election behind a transfer.
+	transferTimeMax = 3 * electionTimeout
+	// transferLagMax is how many entries a voter may lack when the lead is handed to it: writes are refused until it
+	// has them.
+	transferLagMax = 1000
+	// timeoutNowTicksMax is how long a MsgTimeoutNow is kept.
+	timeoutNowTicksMax = electionTicks / 2
+	// yieldTicks is the pause between two tries to yield: writes are refused while one is under way.
+	yieldTicks = 5 * electionTicks
+)
 
-// announce tells those who wait that the leader, the term or the membership has changed. Called with mu held.
-func (r *Replica) announce() {
-	if r.changed != nil {
-		close(r.changed)
-		r.changed = nil
-	}
-	if r.opts.OnChange != nil {
-		r.opts.OnChange()
-	}
+// transfer hands the lead over, and takes it over. It belongs to a core.
+type transfer struct {
+	node    *node
+	members *members
+	silence *silence
+	logger  *slog.Logger
+
+	timeoutNow *raftpb.Message // that came before its time; nil: none
+	keptTicks  int             // since it came
+	yieldTicks int             // until the lead may be handed over again because of damage
 }
 
-// transferLagMax is how many entries a voter may lack when the lead is handed to it: writes are refused until it has them.
-const transferLagMax = 1000
-
-// TransferLeader hands the lead over to a voter and waits until that leads. Where it does not within about an election
-// timeout, the error says so, and this replica may lead on. Writes are refused with ErrNoLeader meanwhile, but not while the voter is
-// far behind, or has not the membership change that gave it its vote: that is waited for first.
-func (r *Replica) TransferLeader(ctx context.Context, to uint64) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, transferTimeMax, ErrNotTransferred)
-	defer cancel()
-	look := time.NewTicker(clockInterval)
-	defer look.Stop()
-	for begun := false; ; {
-		changed, err := r.transferStep(to, &begun)
-		if changed == nil {
-			return err
-		}
-		r.schedule()
-		select {
-		case <-changed:
-		case <-look.C:
-		case <-r.detached:
-			return ErrStopping
-		case <-ctx.Done():
-			return fmt.Errorf("%w to replica %x: %w", ErrNotTransferred, to, context.Cause(ctx))
-		}
-	}
-}
-
-// transferStep begins a transfer or looks how it stands. Where changed is nil, it has ended with err.
-func (r *Replica) transferStep(to uint64, hasBegun *bool) (changed <-chan struct{}, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	begun := *hasBegun
+// begin hands the lead over to a voter; false: that one is not ready yet, and is brought up to date meanwhile.
+func (t *transfer) begin(to uint64) (begun bool, err error) {
 	switch {
-	case r.err != nil:
-		return nil, fmt.Errorf("%w: %w", ErrFailed, r.err)
-	case r.leaderID == to:
-		return nil, nil
-	case !begun && !r.leader:
-		return nil, ErrNoLeader
-	case !begun && !slices.Contains(r.conf.GetVoters(), to):
-		return nil, fmt.Errorf("%w: replica %x is no voter of the group", ErrInvalid, to)
-	case !begun && !r.mayTake(to):
-		r.wake() // it is brought up to date meanwhile
-	case !begun:
-		*hasBegun = true
-		r.wake()
-		r.node.TransferLeader(to)
-		r.observe()
-	case r.leader && r.transferee != to:
-		return nil, fmt.Errorf("%w: replica %x did not take it within an election timeout", ErrNotTransferred, to)
-	case !r.leader && r.leaderID != raft.None:
-		return nil, fmt.Errorf("%w: replica %x leads instead of %x", ErrNotTransferred, r.leaderID, to)
+	case !t.node.leader:
+		return false, ErrNoLeader
+	case !slices.Contains(t.members.conf.GetVoters(), to):
+		return false, fmt.Errorf("%w: replica %x is no voter of the group", ErrInvalid, to)
+	case !t.isReady(to):
+		return false, nil
 	}
-	if r.changed == nil {
-		r.changed = make(chan struct{})
-	}
-	return r.changed, nil
+	t.node.raft.TransferLeader(to)
+	return true, nil
 }
 
-// mayTake tells whether a voter is near enough to take the lead. Called with mu held, by the leader.
-func (r *Replica) mayTake(to uint64) (may bool) {
-	last, err := r.log.LastIndex()
+// failed tells why a transfer that was begun has come to nothing; nil: it has not.
+func (t *transfer) failed(to uint64) error {
+	switch {
+	case t.node.leader && t.node.transferee != to:
+		return fmt.Errorf("%w: replica %x did not take it within an election timeout", ErrNotTransferred, to)
+	case !t.node.leader && t.node.leaderID != raft.None:
+		return fmt.Errorf("%w: replica %x leads instead of %x", ErrNotTransferred, t.node.leaderID, to)
+	}
+	return nil
+}
+
+// isReady tells whether a voter is near enough to take the lead, and has the membership change that gave it its vote.
+func (t *transfer) isReady(to uint64) (ready bool) {
+	last, err := t.node.log.LastIndex()
 	if err != nil {
 		return false
 	}
-	r.node.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
+	t.node.raft.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
 		if id == to {
-			may = id == r.opts.RaftID ||
-				!r.down[id] && pr.State == tracker.StateReplicate && pr.Match >= r.confIndex && pr.Match+transferLagMax >= last
+			ready = id == t.node.id || !t.silence.isDown(id) && pr.State == tracker.StateReplicate &&
+				pr.Match >= t.members.index && pr.Match+transferLagMax >= last
 		}
 	})
-	return may
+	return ready
 }
 
-// summonsTicksMax is how long a call to lead is kept.
-const summonsTicksMax = electionTicks / 2
-
-// summons is a call to lead that came before its time; none where message is nil.
-type summons struct {
-	message *raftpb.Message
-	ticks   int // since it came
-}
-
-// keepSummons keeps a call to lead until this replica has applied what it knows to be committed: Raft would ignore it before, and writes
-// would be refused for an election timeout. Called with mu held. False: it can be followed now.
-func (r *Replica) keepSummons(m *raftpb.Message) bool {
-	if r.canCampaign() || m.GetTerm() != r.term || m.GetFrom() != r.leaderID || !r.member || r.barred() {
+// keep keeps a MsgTimeoutNow until this replica has applied what it knows to be committed: Raft would ignore the
+// message before, and writes would be refused for an election timeout. False: it can be followed now, or not at all.
+func (t *transfer) keep(m *raftpb.Message, barred bool) bool {
+	if t.canCampaign() || !t.node.isFromLeader(m) || !t.members.isMember || barred {
 		return false
 	}
-	r.wake()
-	r.summons = summons{message: m}
+	t.timeoutNow, t.keptTicks = m, 0
 	return true
 }
 
-// canCampaign is called with mu held.
-func (r *Replica) canCampaign() bool {
-	status := r.node.BasicStatus()
-	return isVoter(r.conf, r.opts.RaftID) && status.Applied >= status.GetCommit()
+// canCampaign tells what Raft asks of a candidate.
+func (t *transfer) canCampaign() bool {
+	status := t.node.raft.BasicStatus()
+	return t.members.isVoter() && status.Applied >= status.GetCommit()
 }
 
-// followSummons follows a call to lead that was kept. Called with mu held, when entries were applied.
-func (r *Replica) followSummons() {
-	m := r.summons.message
-	if m == nil || !r.canCampaign() {
-		return
+// due gives the kept MsgTimeoutNow when it can be followed; nil: none. To be called when entries were applied.
+func (t *transfer) due() *raftpb.Message {
+	m := t.timeoutNow
+	if m == nil || !t.canCampaign() {
+		return nil
 	}
-	r.summons = summons{}
-	if m.GetTerm() != r.term || m.GetFrom() != r.leaderID || r.barred() {
-		return
+	t.timeoutNow = nil
+	if !t.node.isFromLeader(m) {
+		return nil
 	}
-	if err := r.node.Step(m); err != nil {
-		r.logger.Debug("a call to lead was not taken", "error", err)
-	}
-	r.observe()
+	return m
 }
 
-// tickSummons forgets a call that is too old: its leader has given the transfer up. Called with mu held.
-func (r *Replica) tickSummons() {
-	if r.summons.message == nil {
+// tick forgets a MsgTimeoutNow that is too old: its leader has given the transfer up.
+func (t *transfer) tick() {
+	if t.timeoutNow == nil {
 		return
 	}
-	if r.summons.ticks++; r.summons.ticks > summonsTicksMax {
-		r.summons = summons{}
+	if t.keptTicks++; t.keptTicks > timeoutNowTicksMax {
+		t.timeoutNow = nil
 	}
 }
 
-// yield hands the lead over, to the member that has most: where the log has damage (rule 4), and where the leader is no voter any more. Called with mu
-// held, by the clock of a leader that is not alone.
-func (r *Replica) yield() {
-	if r.yieldTicks--; r.yieldTicks > 0 || r.transferee != raft.None {
+// yield hands the lead over, to the member that has most: where the log has damage (rule 4), and where the leader is no
+// voter any more. Called by the clock of a leader that is not alone.
+func (t *transfer) yield() {
+	if t.yieldTicks--; t.yieldTicks > 0 || t.node.transferee != raft.None {
 		return
 	}
 	var to, match uint64
-	r.node.WithProgress(func(id uint64, kind raft.ProgressType, pr tracker.Progress) {
-		if id == r.opts.RaftID || kind != raft.ProgressTypePeer || r.down[id] || !pr.RecentActive || pr.State != tracker.StateReplicate {
-			return
-		}
-		if slices.Contains(r.conf.GetVoters(), id) && (to == 0 || pr.Match > match) {
+	t.node.raft.WithProgress(func(id uint64, kind raft.ProgressType, pr tracker.Progress) {
+		able := kind == raft.ProgressTypePeer && pr.RecentActive && pr.State == tracker.StateReplicate
+		able = able && id != t.node.id && !t.silence.isDown(id) && slices.Contains(t.members.conf.GetVoters(), id)
+		if able && (to == 0 || pr.Match > match) {
 			to, match = id, pr.Match
 		}
 	})
 	if to == raft.None {
 		return
 	}
-	r.yieldTicks = yieldTicks
-	r.logger.Warn("the log is damaged, or this is no voter any more: the lead is handed over", "to", fmt.Sprintf("%x", to))
-	r.node.TransferLeader(to)
+	t.yieldTicks = yieldTicks
+	t.logger.Warn("the log is damaged, or this is no voter any more: the lead is handed over", "to", fmt.Sprintf("%x", to))
+	t.node.raft.TransferLeader(to)
 }
-
-// yieldTicks is the pause between two tries: writes are refused while one is under way.
-const yieldTicks = 5 * electionTicks

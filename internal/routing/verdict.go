@@ -6,25 +6,8 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-)
 
-// Domain of the reasons in google.rpc.ErrorInfo; record.proto lists them.
-const Domain = "sheaf.dev"
-
-// Reasons that decide about a retry.
-const (
-	ReasonGroupFailed      = "GROUP_FAILED"
-	ReasonGroupLoading     = "GROUP_LOADING"
-	ReasonNoLeader         = "NO_LEADER"
-	ReasonShardUnreachable = "SHARD_UNREACHABLE"
-	ReasonStopping         = "STOPPING"
-	ReasonWrongShard       = "WRONG_SHARD"
-	ReasonNotLeader        = "NOT_LEADER"
-	ReasonOutcomeUnknown   = "OUTCOME_UNKNOWN"
-
-	reasonVersionMismatch = "VERSION_MISMATCH"
-	reasonRecordExists    = "RECORD_EXISTS"
-	reasonRequestIDReused = "REQUEST_ID_REUSED"
+	"sheaf.dev/sheaf/internal/reason"
 )
 
 // Fate says what a failed attempt means for the call.
@@ -43,10 +26,15 @@ type Verdict struct {
 	Reason string            // of our ErrorInfo; SHARD_UNREACHABLE for an error of the transport
 	Info   map[string]string // metadata of our ErrorInfo
 	Wait   time.Duration     // the server asks for at least this; 0: no wish
-	// EndsDoubt: the group's leader gave this answer to a write after it had looked for the request id, so no earlier attempt
-	// with that id was applied. All other failures leave open what an earlier attempt did.
+	// EndsDoubt: the group's leader gave this answer to a write after it had looked for the request id, so no earlier
+	// attempt with that id was applied. All other failures leave open what an earlier attempt did.
 	EndsDoubt bool
+	// Cut: the end of the call's time ended the attempt, and no server.
+	Cut bool
 }
+
+// Overloaded tells whether the server had too much to do: the call was not applied, and may be repeated later.
+func (v Verdict) Overloaded() bool { return v.Fate == Final && v.Reason == reason.Overloaded }
 
 // Judge classifies the error of an attempt. sent says whether the request may have left this process: then an error of
 // the transport leaves the outcome unknown.
@@ -56,7 +44,7 @@ func Judge(st *status.Status, sent bool) Verdict {
 	for _, detail := range st.Details() {
 		switch d := detail.(type) {
 		case *errdetails.ErrorInfo:
-			if d.GetDomain() == Domain {
+			if d.GetDomain() == reason.Domain {
 				v.Reason, v.Info, ours = d.GetReason(), d.GetMetadata(), true
 			}
 		case *errdetails.RetryInfo:
@@ -67,24 +55,27 @@ func Judge(st *status.Status, sent bool) Verdict {
 	case code == codes.Unavailable && ours:
 		v.Fate = Refused
 	case code == codes.Unavailable:
-		v.Reason, v.Fate = ReasonShardUnreachable, Unknown
+		v.Reason, v.Fate = reason.ShardUnreachable, Unknown
 		if !sent {
 			v.Fate = Refused
 		}
-	case code == codes.FailedPrecondition && (v.Reason == ReasonWrongShard || v.Reason == ReasonNotLeader):
+	case code == codes.FailedPrecondition && (v.Reason == reason.WrongShard || v.Reason == reason.NotLeader):
 		v.Fate = Refused
-	case code == codes.Unknown && v.Reason == ReasonOutcomeUnknown:
+	case code == codes.Unknown && v.Reason == reason.OutcomeUnknown:
 		v.Fate = Unknown
+	case code == codes.DeadlineExceeded || code == codes.Canceled:
+		v.Cut = true
 	}
 	switch v.Reason {
-	case reasonVersionMismatch, reasonRecordExists, reasonRequestIDReused:
+	case reason.VersionMismatch, reason.RecordExists, reason.RequestIDReused:
 		v.EndsDoubt = v.Fate == Final
 	}
 	return v
 }
 
-// JudgeStream is Judge for a message whose stream of writes ended before it was answered. first: it is the first such message. The
-// status speaks of that one at most, and where it does not refuse that for good, whatever was sent may have been applied.
+// JudgeStream is Judge for a message whose stream of writes ended before it was answered. first: it is the first such
+// message. The status speaks of that one at most, and where it does not refuse that for good, whatever was sent may
+// have been applied.
 func JudgeStream(st *status.Status, first, sent bool) Verdict {
 	v := Judge(st, sent)
 	switch {

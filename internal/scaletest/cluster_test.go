@@ -47,6 +47,9 @@ type cluster struct {
 	network  string // first two numbers of the addresses of pods
 	operator string // kubeconfig of the operator
 	zones    int
+	audited  audited
+	operates int    // process of the operator; 0: none is to run
+	said     string // name of the operator's log
 }
 
 // root of the repository.
@@ -75,7 +78,7 @@ func startCluster(ctx context.Context, t *testing.T, nodes int) *cluster {
 	server.Config.QPS = -1
 	// Pods have addresses of the loopback network, where the test listens in their stead. The second number is random,
 	// so that another run on the same machine has others.
-	c := &cluster{Server: server, network: fmt.Sprintf("127.%d", 16+rand.IntN(224)), zones: 20}
+	c := &cluster{Server: server, network: fmt.Sprintf("127.%d", 16+rand.IntN(224)), zones: 20, audited: audited{requests: requests{}}}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {

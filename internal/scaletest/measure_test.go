@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -94,36 +95,53 @@ func (r requests) String() string {
 	return strings.Join(words, ", ")
 }
 
-// requests counts the lines of the API server's audit log.
+// requests counts the lines of the API server's audit log: those that were counted before are not read again.
 func (c *cluster) requests(t *testing.T) requests {
 	t.Helper()
-	log, err := os.ReadFile(filepath.Join(c.Dir(), "audit.log"))
+	file, err := os.Open(filepath.Join(c.Dir(), "audit.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := requests{}
-	for line := range bytes.Lines(log) {
-		var event struct {
-			Verb      string `json:"verb"`
-			ObjectRef struct {
-				Resource    string `json:"resource"`
-				Subresource string `json:"subresource"`
-			} `json:"objectRef"`
-		}
-		if err := json.Unmarshal(line, &event); err != nil {
-			if !bytes.HasSuffix(line, []byte("\n")) {
-				continue // the API server is just writing it
-			}
-			t.Fatalf("a line of the audit log cannot be read: %v: %s", err, line)
-		}
-		kind := event.ObjectRef.Resource
-		if kind == "" {
-			continue // asked for what the API server has
-		}
-		if event.ObjectRef.Subresource != "" {
-			kind += "/" + event.ObjectRef.Subresource
-		}
-		out[event.Verb+" "+kind]++
+	defer file.Close() // it was only read
+	if _, err := file.Seek(c.audited.bytes, io.SeekStart); err != nil {
+		t.Fatal(err)
 	}
-	return out
+	log, err := io.ReadAll(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log = log[:bytes.LastIndexByte(log, '\n')+1] // the API server may just be writing the last line
+	for line := range bytes.Lines(log) {
+		c.audited.count(t, line)
+	}
+	c.audited.bytes += int64(len(log))
+	return maps.Clone(c.audited.requests)
+}
+
+// audited is what was counted so far.
+type audited struct {
+	bytes    int64 // of the log
+	requests requests
+}
+
+func (a *audited) count(t *testing.T, line []byte) {
+	t.Helper()
+	var event struct {
+		Verb      string `json:"verb"`
+		ObjectRef struct {
+			Resource    string `json:"resource"`
+			Subresource string `json:"subresource"`
+		} `json:"objectRef"`
+	}
+	if err := json.Unmarshal(line, &event); err != nil {
+		t.Fatalf("a line of the audit log cannot be read: %v: %s", err, line)
+	}
+	kind := event.ObjectRef.Resource
+	if kind == "" {
+		return // asked for what the API server has
+	}
+	if event.ObjectRef.Subresource != "" {
+		kind += "/" + event.ObjectRef.Subresource
+	}
+	a.requests[event.Verb+" "+kind]++
 }

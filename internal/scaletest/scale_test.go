@@ -1,6 +1,7 @@
 package scaletest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,6 +75,7 @@ func (c *cluster) store(ctx context.Context, t *testing.T, shards, groups int) *
 
 func (c *cluster) read(ctx context.Context, t *testing.T, object client.Object) {
 	t.Helper()
+	c.lives(t)
 	if err := c.client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +96,28 @@ func (c *cluster) operate(t *testing.T, args ...string) *exec.Cmd {
 	}
 	args = append([]string{"--shard-image=localhost/sheaf:scale", "--metrics-bind-address=" + metrics, "--health-probe-bind-address=0",
 		"--operator-namespace=default", "--leader-election-namespace=default"}, args...)
-	return c.start(t, program, []string{"KUBECONFIG=" + c.operator}, args...)
+	cmd := c.start(t, program, []string{"KUBECONFIG=" + c.operator}, args...)
+	c.operates, c.said = cmd.Process.Pid, c.log(program)
+	return cmd
+}
+
+// lives fails where the operator has ended by itself, as one does that loses its lease because the machine is too busy:
+// nothing would come of waiting for what it is to do.
+func (c *cluster) lives(t *testing.T) {
+	t.Helper()
+	if c.operates == 0 {
+		return
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.operates))
+	if err != nil || bytes.Contains(stat, []byte(") Z ")) { // nobody has waited for it yet
+		t.Fatalf("the operator has ended by itself: %s", lastLine(c.said))
+	}
+}
+
+// lastLine of a file, in place of which its error is good enough.
+func lastLine(name string) string {
+	lines := strings.Split(strings.TrimSpace(tailOf(name)), "\n")
+	return lines[len(lines)-1]
 }
 
 // readyWords says how far a store is.
@@ -159,10 +183,25 @@ func firstStart(t *testing.T, shards int) picture {
 	c.loseNode(ctx, t, f, store, shards/2)
 	use = used(t, operator.Process.Pid)
 	t.Logf("at the end: %v", use)
+	c.allowed(t)
 	if use.peak > residentMost {
 		t.Errorf("the operator of %d shards has used up to %d MB, wanted are at most %d", shards, use.peak>>20, residentMost>>20)
 	}
 	return out
+}
+
+// allowed fails where the API server has refused something to the operator, which has the rights of config/rbac alone.
+func (c *cluster) allowed(t *testing.T) {
+	t.Helper()
+	log, err := os.ReadFile(c.said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(log) {
+		if bytes.Contains(bytes.ToLower(line), []byte("forbidden")) {
+			t.Errorf("the operator's rights do not suffice: %.1000s", line)
+		}
+	}
 }
 
 // idle looks at the operator for a minute in which nothing happens: what it has found out once it must not write again.
@@ -253,6 +292,7 @@ func scaleOut(t *testing.T, shards int) picture {
 			done, _ := c.readyWords(ctx, t, store, shards)
 			return made >= at || done, fmt.Sprintf("it has made %d writes of %d", made, at)
 		})
+		c.operates = 0
 		if err := operator.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -269,5 +309,6 @@ func scaleOut(t *testing.T, shards int) picture {
 		t.Errorf("the operator of %d shards has used up to %d MB, wanted are at most %d", shards, use.peak>>20, residentMost>>20)
 	}
 	c.quiet(ctx, t)
+	c.allowed(t)
 	return c.look(ctx, t, f, shards)
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
@@ -55,8 +55,8 @@ func memoryDisk(s *Shard) *vfstest.Mem {
 	return timed.Unwrap().(*vfstest.Mem)
 }
 
-// A shard that dies while it makes the folder of a learner does something about that learner when it comes back: it goes on with it, or tells
-// etcd that it is gone, and begins the one that takes its place.
+// A shard that dies while it makes the folder of a learner does something about that learner when it comes back: it
+// goes on with it, or tells etcd that it is gone, and begins the one that takes its place.
 func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 	s := lone(t)
 	disk := memoryDisk(s)
@@ -94,7 +94,7 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 			if err := started.beginOne(state); err != nil {
 				t.Fatalf("%s: the next learner: %v", when, err)
 			}
-			if again, g := afterCut(s, disk, state.UUID); !g.joining || g.raftID != 9 {
+			if again, g := afterCut(s, disk, state.UUID); !g.joining() || g.raftID != 9 {
 				t.Fatalf("%s: the next learner is found as %+v of %v", when, g, again.groups)
 			}
 		default:
@@ -111,7 +111,8 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 	}
 }
 
-// The same where the shard dies while it removes a learner that is not wanted any more, and where another is wanted by then.
+// The same where the shard dies while it removes a learner that is not wanted any more, and where another is wanted by
+// then.
 func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	s := lone(t)
 	disk := memoryDisk(s)
@@ -122,7 +123,7 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := s.volume.GroupDir(state.UUID)
-	for _, name := range []string{group.SegmentName(1), "zz"} {
+	for _, name := range []string{format.SegmentName(1), "zz"} {
 		f, err := disk.Create(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
@@ -150,7 +151,7 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 		next.RaftID = 9
 		// A folder that is still known as the one of the learner before is removed first.
 		words = does(started, started.decide(view(with(next)...)), &groupReplica{uuid: state.UUID})
-		if !strings.HasPrefix(words, "begin") && (words != "trash" || !g.joining) {
+		if !strings.HasPrefix(words, "begin") && (words != "trash" || !g.joining()) {
 			t.Fatalf("%s, and another is wanted: %q", when, words)
 		}
 	}
@@ -166,7 +167,7 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 
 // A move to a shard that is killed at any operation with which it begins its replica ends all the same.
 func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
-	inReplica := func(op vfstest.Op) bool { return strings.Contains(op.Name, group.ReplicaName) }
+	inReplica := func(op vfstest.Op) bool { return strings.Contains(op.Name, format.ReplicaName) }
 	for name, match := range map[string]func(op vfstest.Op) bool{
 		"create": func(op vfstest.Op) bool { return op.Kind == vfstest.OpCreate && inReplica(op) },
 		"write":  func(op vfstest.Op) bool { return op.Kind == vfstest.OpWrite && inReplica(op) },
@@ -214,7 +215,7 @@ func TestAStopEndsTheBeginningOfAReplicaThatFails(t *testing.T) {
 	var full *vfstest.Fault
 	full = faulty.Add(&vfstest.Fault{
 		Match: func(op vfstest.Op) bool {
-			return op.Kind == vfstest.OpCreate && strings.Contains(op.Name, group.ReplicaName)
+			return op.Kind == vfstest.OpCreate && strings.Contains(op.Name, format.ReplicaName)
 		},
 		Err: syscall.ENOSPC,
 		Before: func(vfstest.Op) {

@@ -93,7 +93,8 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// BenchmarkUnary compares Get and durable Put with a bare echo of the same size, in turns, medians of at least 5 rounds.
+// BenchmarkUnary compares Get and durable Put with a bare echo of the same size, in turns, medians of at least 5
+// rounds.
 func BenchmarkUnary(b *testing.B) {
 	for _, residency := range []group.Residency{group.Resident, group.Index} {
 		f := start(b, newRegistry(hash4, "s1"), func(c *Config) { c.Residency, c.SegmentBytes = residency, 0 }).ready()
@@ -143,6 +144,39 @@ func BenchmarkUnary(b *testing.B) {
 			}
 		}
 		f.shard.Kill()
+	}
+}
+
+// BenchmarkUnaryMemory is what one Get and one durable Put allocate, client and server together, one call at a time.
+func BenchmarkUnaryMemory(b *testing.B) {
+	f := start(b, newRegistry(hash4, "s1"), func(c *Config) { c.Residency, c.SegmentBytes = group.Resident, 0 }).ready()
+	for _, size := range []int{1 << 10, 10 << 10} {
+		d := make([]byte, size)
+		put := func(id int64) error {
+			_, err := f.records.Put(context.Background(), &recordv1.PutRequest{Key: key(id), Data: d})
+			return err
+		}
+		for id := range int64(100) {
+			if err := put(id); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.Run(fmt.Sprintf("get/%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			for n := 0; b.Loop(); n++ {
+				if _, err := f.records.Get(context.Background(), &recordv1.GetRequest{Key: key(int64(n % 100))}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("put/%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			for n := 0; b.Loop(); n++ {
+				if err := put(int64(n % 100)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 

@@ -8,29 +8,13 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// A member that is here may be one of which etcd does not know where it is, because it was rebuilt without this volume, or that it does
-// not name at all, because somebody wrote an older membership. Nobody would find it; the leader changes nothing before it knows where all
-// members are. So the shard says that it is here. Where it has been removed since, the leader says so with a later membership.
-
-// isLookedFor tells whether etcd names the replica in the folder as a member, and does not know where it is.
-func (g *groupReplica) isLookedFor(state placement.Group) bool {
-	return slices.ContainsFunc(state.Members, func(m placement.Member) bool { return m.RaftID == g.raftID && m.Shard == "" })
-}
-
-// isForgotten tells whether etcd does not name the replica in the folder, and the membership that the replica knows, with itself in it, is
-// later than etcd's. Called with Shard.mu held.
-func (g *groupReplica) isForgotten(state placement.Group) bool {
-	if len(state.Members) == 0 || g.isNamed(state) {
-		return false
-	}
-	if g.knownIndex() <= state.ConfIndex {
-		return false
-	}
-	_, member := g.role()
-	return member
-}
+// A member that is here may be one of which etcd does not know where it is, because it was rebuilt without this volume,
+// or that it does not name at all, because somebody wrote an older membership. Nobody would find it; the leader changes
+// nothing before it knows where all members are. So the shard says that it is here. Where it has been removed since,
+// the leader says so with a later membership.
 
 // knownIndex is that of the newest membership that the replica knows. Called with Shard.mu held.
 func (g *groupReplica) knownIndex() uint64 {
@@ -67,7 +51,7 @@ func (s *Shard) claimOne(ctx context.Context, state placement.Group) error {
 		s.mu.Unlock()
 		return nil
 	}
-	raftID, forgotten := g.raftID, g.isForgotten(state)
+	raftID, forgotten := g.raftID, member.Forgotten(state, s.replicaOf(g, state))
 	role, _ := g.role()
 	s.mu.Unlock()
 	state.Members = slices.Clone(state.Members)

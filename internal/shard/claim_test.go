@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// An etcd that was rebuilt without some shards names their members, and does not know where they are. A shard that comes back
-// takes its place again: it has not left.
+// An etcd that was rebuilt without some shards names their members, and does not know where they are. A shard that
+// comes back takes its place again: it has not left.
 func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 	c := newCluster(t, hash4, abc)
 	c.settled(abc...)
@@ -54,8 +55,8 @@ func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 	}
 }
 
-// Somebody wrote a membership to etcd that is older than the group's own, and lacks a member. Its shard says that it is there: nothing is
-// thrown away, and the group can be moved again.
+// Somebody wrote a membership to etcd that is older than the group's own, and lacks a member. Its shard says that it is
+// there: nothing is thrown away, and the group can be moved again.
 func TestAMemberThatEtcdDoesNotNameSaysWhereItIs(t *testing.T) {
 	c := newCluster(t, oneGroup, abc, "d")
 	c.settled(abc...)
@@ -119,12 +120,18 @@ func TestALeaderWaitsForTheClaimOfAShardThatHasJustCome(t *testing.T) {
 		if c.come != "" && state.Shards[c.come].Name == "" {
 			state.Shards[c.come] = placement.Shard{Name: c.come, VolumeUUID: uuid.New()}
 		}
-		if got := mayStillClaim(g, state, c.id); got != c.wait {
+		if got := mayStillClaim(g, state, c.id, false); got != c.wait {
 			t.Errorf("%s: %v", c.what, got)
 		}
+		if got := mayStillClaim(g, state, 9, true); got != (c.wait || c.id != lost.RaftID) {
+			t.Errorf("%s, and another is to come: %v", c.what, got)
+		}
+	}
+	if n := knownVoters(&raftpb.ConfState{Voters: []uint64{1, 3, lost.RaftID}}, state.Members); n != 2 {
+		t.Errorf("%d of 3 voters are known, want 2", n)
 	}
 	state.Target = []string{"a"}
-	if mayStillClaim(g, state, lost.RaftID) {
+	if mayStillClaim(g, state, lost.RaftID, false) {
 		t.Error("every wanted shard holds a member, and one that is too much is waited for")
 	}
 }

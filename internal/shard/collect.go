@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"sheaf.dev/sheaf/internal/shard/status"
 )
 
 // collector reads the shard's status when metrics are asked for.
@@ -79,9 +81,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		{descCapacity, float64(st.CapacityBytes)},
 		{descFree, float64(st.FreeBytes)},
 		{descReserve, float64(st.ReserveBytes)},
-		{descInFlight, float64(c.shard.bytes.used.Load())},
-		{descAnswers, float64(c.shard.answers.used.Load())},
-		{descCalls, float64(c.shard.calls.used.Load())},
+		{descInFlight, float64(c.shard.calls.BytesInFlight())},
+		{descAnswers, float64(c.shard.calls.AnswerBytes())},
+		{descCalls, float64(c.shard.calls.Calls())},
 		{descEpoch, float64(st.Epoch)},
 		{descProblems, float64(len(st.Problems))},
 		{descFrozen, map[bool]float64{true: 1}[c.shard.isHeld()]},
@@ -101,7 +103,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 }
 
 // collectGroups tells of all groups in sums, and of each where they are few.
-func (c *collector) collectGroups(ch chan<- prometheus.Metric, groups []GroupStatus) {
+func (c *collector) collectGroups(ch chan<- prometheus.Metric, groups []status.Group) {
 	states := map[string]int{"Pending": 0, "Loading": 0, "Serving": 0, "Damaged": 0, "Failed": 0}
 	var records, stored, superseded, damages, leading float64
 	for _, g := range groups {

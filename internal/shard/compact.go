@@ -4,20 +4,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/volume"
 )
 
 // compactor compacts groups in the background, one at a time. It looks at all groups at an interval, since time alone
 // lets things go (request ids run out, retention ends, scans expire, copies catch up); at a group as soon as it has
 // filled a segment. It makes room (room.go) when a write or a new copy finds none, and when little is left.
 type compactor struct {
-	*Shard
-	wake chan struct{} // sealed or short has changed
+	cfg      *Config
+	shard    compacted
+	volume   func() *volume.Volume // that is open
+	routes   *atomic.Pointer[routes]
+	problems *problems
+	metrics  *metrics
+	logger   *slog.Logger
+	over     <-chan struct{} // closed when the shard ends
+	wake     chan struct{}   // sealed or short has changed
 
 	mu     sync.Mutex // guards all below
 	sealed map[string]struct{}
@@ -37,15 +48,25 @@ const (
 	appliedAfter = 100 * time.Millisecond
 	// garbagePart of what a group stores must be superseded, or it is left alone when room is short.
 	garbagePart = 64
-	// garbageShare of the volume, divided by its groups, makes a compaction of a group due, where that is less than SupersededBytesMin;
-	// but garbageMin does not.
+	// garbageShare of the volume, divided by its groups, makes a compaction of a group due, where that is less than
+	// SupersededBytesMin; but garbageMin does not.
 	garbageShare = 8
 	garbageMin   = 1 << 20
 )
 
+// compacted is what the compactor has its shard do.
+type compacted interface {
+	compactLog(ctx context.Context, sv *served, opts group.CompactOptions) (group.CompactReport, error)
+	limitTombstones(sv *served)
+	dropTrash(may func(t *trashed) bool) error
+	nudge() // groups that waited for room to join
+}
+
 func newCompactor(s *Shard) *compactor {
 	return &compactor{
-		Shard: s, wake: make(chan struct{}, 1), sealed: map[string]struct{}{}, failed: map[string]error{}, progress: make(chan struct{}),
+		cfg: &s.cfg, shard: s, volume: func() *volume.Volume { return s.volume }, routes: &s.routes, problems: &s.problems, metrics: s.metrics,
+		logger: s.logger, over: s.ctx.Done(),
+		wake: make(chan struct{}, 1), sealed: map[string]struct{}{}, failed: map[string]error{}, progress: make(chan struct{}),
 	}
 }
 
@@ -125,7 +146,9 @@ func (c *compactor) lookAtAll(ctx context.Context) {
 	}
 	c.limitScans()
 	for _, g := range c.servedGroups(nil) {
-		c.limitTombstones(g.served)
+		if g.stats.Reclaim.Tombstones > 0 { // some wait for the other members
+			c.shard.limitTombstones(g.served)
+		}
 		c.lookAt(ctx, &g)
 	}
 }
@@ -148,7 +171,8 @@ func (c *compactor) isDue(stats *group.Stats) bool {
 	return stats.Mergeable > 0 || stats.Reclaim.IsDue(share, least) || c.isNewestDue(&stats.Reclaim, least)
 }
 
-// isNewestDue tells whether the newest segment is to be compacted before it is full: on a volume so small that it may never be.
+// isNewestDue tells whether the newest segment is to be compacted before it is full: on a volume so small that it may
+// never be.
 func (c *compactor) isNewestDue(r *group.Reclaim, least int64) bool {
 	return least < c.cfg.Compaction.SupersededBytesMin && r.Newest >= least && 2*r.Newest >= r.NewestEnd
 }
@@ -159,11 +183,11 @@ func (c *compactor) supersededMin() int64 {
 	if r := c.routes.Load(); r != nil {
 		groups = len(r.byName)
 	}
-	return supersededMin(c.cfg.Compaction.SupersededBytesMin, c.volume.TotalBytes(), groups)
+	return supersededMin(c.cfg.Compaction.SupersededBytesMin, c.volume().TotalBytes(), groups)
 }
 
-// supersededMin is what was asked for, and on a small volume its share of an eighth: else the groups together could fill it with what is
-// superseded. A volume of 0 bytes is not known.
+// supersededMin is what was asked for, and on a small volume its share of an eighth: else the groups together could
+// fill it with what is superseded. A volume of 0 bytes is not known.
 func supersededMin(wanted, volumeBytes int64, groups int) int64 {
 	if volumeBytes <= 0 || groups == 0 {
 		return wanted
@@ -205,15 +229,15 @@ func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 	// A bug here must not take serving along.
 	defer func() {
 		if p := recover(); p != nil {
-			c.problem("compacting group "+g.name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+			c.problems.note("compacting group "+g.name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
 	}()
 	began, before := time.Now(), g.log.Stats().StoredBytes
-	report, err := c.compactLog(ctx, g.served, opts)
-	if ctx.Err() != nil || errors.Is(err, group.ErrClosed) {
+	report, err := c.shard.compactLog(ctx, g.served, opts)
+	if ctx.Err() != nil || errors.Is(err, format.ErrClosed) {
 		return 0
 	}
-	c.problem("compacting group "+g.name, err)
+	c.problems.note("compacting group "+g.name, err)
 	c.mu.Lock()
 	delete(c.failed, g.name)
 	if err != nil {
@@ -238,8 +262,8 @@ func (c *compactor) failure(name string) error {
 	return c.failed[name]
 }
 
-// compactLog is Compact, where all segments are meant also of the newest one, which has to be sealed for it; groups that wait
-// for room learn at once that there is some.
+// compactLog is Compact, where all segments are meant also of the newest one, which has to be sealed for it; groups
+// that wait for room learn at once that there is some.
 func (s *Shard) compactLog(ctx context.Context, sv *served, opts group.CompactOptions) (group.CompactReport, error) {
 	if opts.All && sv.log.Stats().SupersededBytes > 0 {
 		if err := sv.log.Seal(); err != nil {
@@ -254,15 +278,17 @@ func (s *Shard) compactLog(ctx context.Context, sv *served, opts group.CompactOp
 	return report, err
 }
 
-// limitTombstones tells the log up to where every member has everything: the leader knows it, the others have it from etcd, as it
-// was a while ago. It only grows: a member that came since took over files, or entries, of one that had them.
+// limitTombstones tells the log up to where every member has everything: the leader knows it, and tells etcd, where the
+// others ask for it: it was so a while ago. It only grows: a member that came since took over files, or entries, of one
+// that had them.
 func (s *Shard) limitTombstones(sv *served) {
 	if m := sv.replica.Members(); m.LeaderID == sv.raftID && len(m.Progress) > 0 {
 		sv.log.SetTombstoneLimit(everywhere(sv, m))
 		return
 	}
 	if state, ok := s.stateOf(sv.group); ok {
-		sv.log.SetTombstoneLimit(min(state.Everywhere, sv.log.AppliedIndex()))
+		told, _ := s.heard.weightOf(s.ctx, state.Group)
+		sv.log.SetTombstoneLimit(min(max(state.Everywhere, told.Everywhere), sv.log.AppliedIndex()))
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 )
 
 // onDisk is what the files below a folder take, as du counts it.
@@ -161,7 +161,7 @@ func TestCompactionSaysWhyItLeavesWhatItLeaves(t *testing.T) {
 	wants("beside a scan", holdScan, holdThreshold)
 	sv.log.CloseScan(scan)
 	f.shard.compactor.mu.Lock()
-	f.shard.compactor.failed["0"] = group.ErrNoSpace
+	f.shard.compactor.failed["0"] = format.ErrNoSpace
 	f.shard.compactor.mu.Unlock()
 	wants("without room", holdNoRoom)
 	if _, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true}); err != nil {

@@ -6,6 +6,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 )
 
 // uncompacted is why superseded bytes of a group are still stored.
@@ -71,7 +72,7 @@ func (c *compactor) whyFree(name string, stats *group.Stats) (reason, text strin
 		return holdDamage, "the group is damaged: repair it, or accept the loss, first"
 	case k.Off:
 		return holdOff, "compaction in the background is off (--compaction-off)"
-	case errors.Is(failure, group.ErrNoSpace):
+	case errors.Is(failure, format.ErrNoSpace):
 		return holdNoRoom, "a segment cannot be written anew: " + failure.Error()
 	case errors.Is(failure, group.ErrMemory):
 		return holdMemory, "the memory limit leaves no room for a segment that is written anew: " + failure.Error()
@@ -94,7 +95,7 @@ func (c *compactor) whyNewest() string {
 }
 
 // explain looks at a group as a compaction does, and says why what is superseded stays.
-func (s *adminServer) explain(g *groupReplica, sv *served) ([]*recordv1.CompactionHold, error) {
+func (s *Shard) explain(g *groupReplica, sv *served) ([]*recordv1.CompactionHold, error) {
 	s.limitTombstones(sv)
 	if len(sv.log.Stats().Damages) == 0 {
 		if _, err := sv.log.Compact(s.ctx, group.CompactOptions{LookOnly: true}); err != nil {

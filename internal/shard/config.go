@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/shard/host"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -43,7 +43,7 @@ type Config struct {
 	Zone      string
 
 	// Wanted is asked of the volume before it is touched.
-	Wanted Wanted
+	Wanted host.Wanted
 	// Stay: a Host whose volume cannot be served stays up and says so; else it ends with the error.
 	Stay bool
 
@@ -58,14 +58,16 @@ type Config struct {
 
 	// TrashDelay is how long the files of a replica that has left its group are kept; 0: 1 h.
 	TrashDelay time.Duration
-	// ScrubBytesPerSecond is the rate at which groups of several copies are read over and over to find damage; 0: 4 MiB/s;
-	// negative: never.
+	// ScrubBytesPerSecond is the rate at which groups of several copies are read over and over to find damage; 0: 4
+	// MiB/s; negative: never.
 	ScrubBytesPerSecond int64
-	// NoReadLease has leaders ask a majority of copies before each read, see replica.Options.Lease: for machines whose clocks may stand
-	// still while others go on.
+	// NoReadLease has leaders ask a majority of copies before each read, see replica.Options.Lease: for machines whose
+	// clocks may stand still while others go on.
 	NoReadLease bool
-	// PeerCredentials for the connections to other shards; nil: no TLS.
-	PeerCredentials credentials.TransportCredentials
+	// PeerCredentials for the connections to another shard, by its name; nil: no TLS.
+	PeerCredentials func(shard string) credentials.TransportCredentials
+	// PeerCaller tells which shard a connection has shown itself to be; nil: shards are believed, without TLS.
+	PeerCaller func(ctx context.Context) (shard string, ok bool)
 
 	Placement  Registry
 	Limits     Limits
@@ -81,14 +83,14 @@ type Config struct {
 	ServerOptions []grpc.ServerOption
 	Tracer        trace.Tracer // of spans inside calls that are traced; nil: there are none
 
-	listener net.Listener   // of a Host; nil: Listen
-	probe    *replica.Probe // of all replicas, for tests; nil: none
-	unsafe   unsafe         // rules switched off, for tests
-	// Of a Host, shorter in tests: between two looks at a volume that is served, and at one that is not.
-	guardEvery, inspectEvery time.Duration
+	server *host.Server   // of a Host; nil: the shard has its own
+	probe  *replica.Probe // of all replicas, for tests; nil: none
+	unsafe unsafe         // rules switched off, for tests
+	times  host.Times     // of a Host, shorter in tests
 	// Shorter in tests: between two looks for damage, and before everything is read again.
 	mendEvery, scrubPause time.Duration
 	stepEvery             time.Duration // shorter in tests
+	rememberQuiet         time.Duration // shorter in tests
 	// Shorter in tests: calls and syncs that take longer are kept.
 	slowCallMin, slowSyncMin time.Duration
 }
@@ -132,13 +134,17 @@ type Registry interface {
 	MayRegister(ctx context.Context, s placement.Shard) (registered placement.Step, err error)
 	RegisterShard(ctx context.Context, s placement.Shard, refused ...func(error)) (stop func(), err error)
 	NextStep(ctx context.Context, s placement.Shard) error
-	Follow(ctx context.Context, before placement.Seen) <-chan placement.View
+	Follow(ctx context.Context, before placement.Seen, own placement.Own) <-chan placement.View
+	Look(ctx context.Context, group string) (placement.View, error)
+	PutWeights(ctx context.Context, shard string, weights map[string]placement.Weight) error
+	Weights(ctx context.Context, shard string) (map[string]placement.Weight, error)
 	PutGroup(ctx context.Context, g placement.Group) (placement.Group, error)
 	PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error)
 	Freeze(ctx context.Context, by, reason string) error
 	Reconcile(ctx context.Context, r placement.Rebuilt, silent []string) (placement.Reconciled, error)
 	Unreconciled(ctx context.Context, why ...string) error
 	Heard() (last time.Time, held string)
+	Newest(m placement.Mark) placement.Mark
 }
 
 var _ Registry = (*placement.Store)(nil)
@@ -148,8 +154,9 @@ func (c *Config) setDefaults() {
 	setDefault(&c.Domain, c.Node)
 	setDefault(&c.Domain, c.Name)
 	setDefault(&c.ReportInterval, 3*time.Second)
-	setDefault(&c.guardEvery, guardEvery)
-	setDefault(&c.inspectEvery, inspectEvery)
+	if c.FS == nil {
+		c.FS = vfs.OS{}
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -174,6 +181,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.mendEvery, mendEvery)
 	setDefault(&c.scrubPause, scrubPause)
 	setDefault(&c.stepEvery, stepEvery)
+	setDefault(&c.rememberQuiet, rememberQuiet)
 	setDefault(&c.slowCallMin, slowCallMin)
 	setDefault(&c.slowSyncMin, slowSyncMin)
 	k := &c.Compaction

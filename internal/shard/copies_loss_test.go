@@ -10,6 +10,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/reason"
 )
 
 // A replica that is gone from its volume, or with it, is replaced by a new one, without a person.
@@ -184,7 +185,7 @@ func TestTheOnlyCopyOnAVolumeThatWasRolledBackIsLost(t *testing.T) {
 	c.restart("a")
 	a := c.shards["a"]
 	_, err := a.records.Get(a.ctx(), &recordv1.GetRequest{Key: key(1)})
-	want(t, err, codes.DataLoss, reasonDamaged)
+	want(t, err, codes.DataLoss, reason.Damaged)
 	if folders, _ := filepath.Glob(filepath.Join(earlier, "groups", "*")); len(folders) != 4 {
 		t.Errorf("left are %v", folders)
 	}

@@ -13,8 +13,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -50,30 +52,30 @@ func damageTail(t *testing.T, f *fixture, what tailDamage) {
 		ok(file.Close())
 	}
 	if what == manifest {
-		hit(group.ManifestName, 0, make([]byte, 64<<10))
+		hit(format.ManifestName, 0, make([]byte, 64<<10))
 		return
 	}
-	m, err := group.ReadManifest(vfs.OS{}, dir)
+	m, err := format.ReadManifest(vfs.OS{}, dir)
 	ok(err)
 	active := m.Segments[len(m.Segments)-1]
-	entry, state, size := lastBatch(t, path.Join(dir, group.SegmentName(active.Number)), active.ID)
+	entry, state, size := lastBatch(t, path.Join(dir, format.SegmentName(active.Number)), active.ID)
 	// What was written behind it was not synced, and is lost. The batch was.
 	end := state.Offset + state.Bytes
-	hit(group.SegmentName(active.Number), end, make([]byte, size-end))
-	mark, _, _, err := group.ReadMark(vfs.OS{}, dir)
+	hit(format.SegmentName(active.Number), end, make([]byte, size-end))
+	mark, _, _, err := format.ReadMark(vfs.OS{}, dir)
 	ok(err)
-	file, err := vfs.OS{}.OpenWrite(path.Join(dir, group.MarkName))
+	file, err := vfs.OS{}.OpenWrite(path.Join(dir, format.MarkName))
 	ok(err)
-	ok(group.WriteMark(file, group.Mark{Sequence: mark.Sequence + 1, Segment: active.ID, Offset: end, Index: entry.Entry.Index}))
+	ok(format.WriteMark(file, format.Mark{Sequence: mark.Sequence + 1, Segment: active.ID, Offset: end, Index: entry.Entry.Index}))
 	ok(file.Close())
 	if what == lastVote {
 		entry = state
 	}
-	hit(group.SegmentName(active.Number), entry.Offset, []byte("these bytes are bad"))
+	hit(format.SegmentName(active.Number), entry.Offset, []byte("these bytes are bad"))
 }
 
 // lastBatch finds the last entry of a segment, and the record behind it.
-func lastBatch(t *testing.T, name string, id group.SegmentID) (entry, state group.FrameStep, size int64) {
+func lastBatch(t *testing.T, name string, id format.SegmentID) (entry, state segio.FrameStep, size int64) {
 	t.Helper()
 	file, err := vfs.OS{}.Open(name)
 	if err != nil {
@@ -83,13 +85,13 @@ func lastBatch(t *testing.T, name string, id group.SegmentID) (entry, state grou
 	if size, err = file.Size(); err != nil {
 		t.Fatal(err)
 	}
-	frames := group.NewFrameReader(file, id, group.SegmentHeaderBytes, size)
+	frames := segio.NewFrameReader(file, id, format.SegmentHeaderBytes, size)
 	for frames.Next() {
 		step := frames.Step()
 		switch {
-		case step.Status != group.FrameWhole:
-		case step.Entry.Kind != group.KindState:
-			entry, state = *step, group.FrameStep{}
+		case step.Status != segio.FrameWhole:
+		case step.Entry.Kind != format.KindState:
+			entry, state = *step, segio.FrameStep{}
 		case state.Bytes == 0:
 			state = *step
 		}
@@ -120,8 +122,8 @@ func tails(t *testing.T, metrics *prometheus.Registry, outcome string) float64 {
 	return 0
 }
 
-// A replica that may lack what it acknowledged, or has forgotten whom it voted for, comes back without a person: as itself where
-// another copy surely holds all that it had, else as a new one.
+// A replica that may lack what it acknowledged, or has forgotten whom it voted for, comes back without a person: as
+// itself where another copy surely holds all that it had, else as a new one.
 func TestAReplicaWithADamagedTailComesBack(t *testing.T) {
 	for name, what := range map[string]tailDamage{"an entry": lastEntry, "a vote": lastVote, "the manifest": manifest} {
 		t.Run(name, func(t *testing.T) {
@@ -209,7 +211,7 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 	group := c.registry.now().Groups["0"]
 	group.Leader = "b"
 	c.eventually("b is there", func() bool {
-		_, known := s.peerAddress("b")
+		_, known := s.neighbours.address("b")
 		return known && c.shards["b"].shard.servedBy(group.UUID) != nil
 	})
 	if s.isLed(t.Context(), group) {
@@ -230,11 +232,11 @@ func TestWhoIsGivenUp(t *testing.T) {
 		members []placement.Member
 		want    bool
 	}{
-		{"the only copy", of(member("a", 1, 1)), false},
-		{"one of two", of(member("a", 1, 1), member("b", 1, 2)), false},
-		{"one of two, and a learner comes", of(member("a", 1, 1), member("b", 1, 2), member("c", 1, 3, placement.Learner)), false},
-		{"one of three", with(member("a", 1, 1)), true},
-		{"a learner beside one", of(member("a", 1, 1, placement.Learner), member("b", 1, 2)), true},
+		{"the only copy", of(memberOn("a", 1, 1)), false},
+		{"one of two", of(memberOn("a", 1, 1), memberOn("b", 1, 2)), false},
+		{"one of two, and a learner comes", of(memberOn("a", 1, 1), memberOn("b", 1, 2), memberOn("c", 1, 3, placement.Learner)), false},
+		{"one of three", with(memberOn("a", 1, 1)), true},
+		{"a learner beside one", of(memberOn("a", 1, 1, placement.Learner), memberOn("b", 1, 2)), true},
 	} {
 		if got := isReplaceable(placement.Group{Members: c.members}, 1); got != c.want {
 			t.Errorf("%s: %t", c.name, got)
@@ -264,14 +266,14 @@ func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 		names, err := s.cfg.FS.List(s.volume.TrashDir())
 		return err == nil && len(names) == 1
 	}
-	if !kept(member("b", 1, 2), member("a", 1, 9, placement.Learner)) {
+	if !kept(memberOn("b", 1, 2), memberOn("a", 1, 9, placement.Learner)) {
 		t.Error("a learner is to come, and the old folder is gone")
 	}
-	s.groups[g.uuid] = &groupReplica{name: "0", uuid: g.uuid, raftID: 9, joining: true}
-	if !kept(member("b", 1, 2), member("a", 1, 9)) {
+	s.groups[g.uuid] = &groupReplica{name: "0", uuid: g.uuid, raftID: 9, phase: member.Joining}
+	if !kept(memberOn("b", 1, 2), memberOn("a", 1, 9)) {
 		t.Error("it is not complete, and the old folder is gone")
 	}
-	if kept(member("b", 1, 2)) {
+	if kept(memberOn("b", 1, 2)) {
 		t.Error("none is to come, and the old folder stays")
 	}
 }
@@ -317,19 +319,19 @@ func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 func TestANewReplicaBeginsInAnEmptyFolder(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
-	g.lost = true
+	g.phase = member.Lost
 	s.groups[g.uuid] = g
 	state := placement.Group{Name: "0", UUID: g.uuid, Members: of(placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 9, Role: placement.Learner})}
 	if err := s.beginOne(state); err != nil {
 		t.Fatal(err)
 	}
-	file, found, err := group.ReadReplicaFile(s.cfg.FS, g.dir)
+	file, found, err := format.ReadReplicaFile(s.cfg.FS, g.dir)
 	if err != nil || !found || !file.Joining || file.RaftID != 9 {
 		t.Errorf("the folder is that of %+v, %t, %v", file, found, err)
 	}
 	names, err := s.cfg.FS.List(g.dir)
 	trash, _ := s.cfg.FS.List(s.volume.TrashDir())
-	if err != nil || !slices.Equal(names, []string{group.ReplicaName}) || len(trash) != 1 {
+	if err != nil || !slices.Equal(names, []string{format.ReplicaName}) || len(trash) != 1 {
 		t.Errorf("it holds %v, %v; the trash %v", names, err, trash)
 	}
 }

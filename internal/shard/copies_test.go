@@ -18,6 +18,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/reason"
 )
 
 // cluster is several shards of one store in this process.
@@ -28,7 +29,8 @@ type cluster struct {
 	stopped  map[string]*fixture
 }
 
-// newCluster starts shards; each group has as many copies as its target, which is that of all groups turned by its number.
+// newCluster starts shards; each group has as many copies as its target, which is that of all groups turned by its
+// number.
 func newCluster(t *testing.T, routing placement.Routing, target []string, more ...string) *cluster {
 	c := &cluster{t: t, registry: newRegistry(routing, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
 	c.registry.view.Meta.Copies = len(target)
@@ -267,7 +269,7 @@ func TestOthersNameTheLeader(t *testing.T) {
 				func() error { _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1)}); return err }(),
 				func() error { _, err := f.records.Delete(f.ctx(), &recordv1.DeleteRequest{Key: key(1)}); return err }(),
 			} {
-				if reasonOf(err) != reasonNotLeader || metadataOf(err, "address") != c.shards["a"].shard.Addr() {
+				if reasonOf(err) != reason.NotLeader || metadataOf(err, "address") != c.shards["a"].shard.Addr() {
 					return false
 				}
 			}

@@ -8,7 +8,8 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 )
 
-// What is deleted goes in the end from every copy, not only from the leader's: the others hear how far everybody has everything.
+// What is deleted goes in the end from every copy, not only from the leader's: the others hear how far everybody has
+// everything.
 func TestEveryCopyDropsItsTombstones(t *testing.T) {
 	c := newCluster(t, oneGroup, abc)
 	c.settled(abc...)

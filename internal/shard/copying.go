@@ -7,7 +7,7 @@ import (
 	"time"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/peer"
 )
 
@@ -113,10 +113,11 @@ func (f countedFile) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// haveBytes tells how many bytes are here while these files are missing: blobs are known only when all segments are here.
-func haveBytes(missing []group.ExportFile, segments, total int64) (have int64) {
+// haveBytes tells how many bytes are here while these files are missing: blobs are known only when all segments are
+// here.
+func haveBytes(missing []transfer.File, segments, total int64) (have int64) {
 	have = total
-	if slices.ContainsFunc(missing, func(f group.ExportFile) bool { return f.Kind == group.SegmentFile }) {
+	if slices.ContainsFunc(missing, func(f transfer.File) bool { return f.Kind == transfer.SegmentFile }) {
 		have = segments
 	}
 	for _, f := range missing {
@@ -132,7 +133,7 @@ func (s *Shard) copyOf(g *groupReplica) *recordv1.Copy {
 		c.describe(p)
 		return p
 	}
-	if g.joining {
+	if g.joining() {
 		p.Phase = recordv1.CopyPhase_COPY_PHASE_WAITING
 		return p
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
 )
@@ -53,14 +53,14 @@ func TestTheRateOfACopyIsThatOfItsLastSeconds(t *testing.T) {
 }
 
 func TestBlobsCountOnlyWhenTheyAreHere(t *testing.T) {
-	segment := group.ExportFile{Kind: group.SegmentFile, Bytes: 100, Have: 30}
-	blob := group.ExportFile{Kind: group.BlobFile, Bytes: 400}
+	segment := transfer.File{Kind: transfer.SegmentFile, Bytes: 100, Have: 30}
+	blob := transfer.File{Kind: transfer.BlobFile, Bytes: 400}
 	for _, one := range []struct {
-		missing []group.ExportFile
+		missing []transfer.File
 		want    int64
 	}{
-		{[]group.ExportFile{segment}, 530 - 400 - 70}, // 130 of segments and 400 of a blob nobody knows of yet
-		{[]group.ExportFile{blob}, 130},
+		{[]transfer.File{segment}, 530 - 400 - 70}, // 130 of segments and 400 of a blob nobody knows of yet
+		{[]transfer.File{blob}, 130},
 		{nil, 530},
 	} {
 		if got := haveBytes(one.missing, 130, 530); got != one.want {

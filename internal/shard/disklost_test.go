@@ -10,13 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
@@ -39,7 +39,7 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "ext4", 64*mib)
 	device := deviceOf(t, point)
 	registry := newRegistry(hash4, "s1")
-	f := startHost(t, registry, func(c *Config) { c.Dir, c.Wanted.FileSystem, c.guardEvery = point, "ext4", 0 }) // the real interval
+	f := startHost(t, registry, func(c *Config) { c.Dir, c.Wanted.FileSystem, c.times.Guard = point, "ext4", 0 }) // the real interval
 	f.put(1, "one")
 	f.placed()
 	id := f.reaches(serving).GetVolumeUuid()
@@ -64,28 +64,12 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	_, err = recordv1.NewRecordServiceClient(f.conn).Get(ctx, &recordv1.GetRequest{Key: key(1)})
-	want(t, err, codes.Unavailable, reasonNotServing)
+	want(t, err, codes.Unavailable, reason.NotServing)
 	f.stop()
 	// Nor is it served, or taken for a new disk, by the next process, which is told what was there.
 	f.cfg.Wanted.Volume = registry.now().Groups["0"].Members[0].VolumeUUID
 	f.run()
 	f.holdsBack(diskLost, f.cfg.Wanted.Volume.String())
-}
-
-// Whatever it is of a volume that cannot be looked at, the message names the volume that was expected.
-func TestAVolumeThatCannotBeLookedAtIsNamed(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	id := uuid.New()
-	for _, at := range []string{filepath.Join(file, "below"), file} {
-		cfg := Config{Name: "s1", Dir: at, FS: vfs.OS{}, Wanted: Wanted{Volume: id}}
-		if _, held := inspect(&cfg); held == nil || !strings.Contains(held.Error(), id.String()) {
-			t.Errorf("%s: %v", at, held)
-		}
-	}
 }
 
 // The file system that is wanted is told from its relatives before anything is written.
@@ -135,7 +119,7 @@ func TestAFileSystemThatGrows(t *testing.T) {
 	for ; refused == nil && id < 1000; id++ {
 		refused = put(id)
 	}
-	want(t, refused, codes.ResourceExhausted, reasonDiskFull)
+	want(t, refused, codes.ResourceExhausted, reason.DiskFull)
 	f.get(1, "one")
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()

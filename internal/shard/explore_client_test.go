@@ -16,8 +16,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -97,7 +98,7 @@ func (p *person) live(ctx context.Context) {
 		case dice < 65:
 			p.delete(r)
 		case dice < 75:
-			p.upload(r, group.DataBytesMax+1+p.random.IntN(5000))
+			p.upload(r, format.DataBytesMax+1+p.random.IntN(5000))
 		default:
 			p.read(r)
 		}
@@ -265,7 +266,7 @@ func download(ctx context.Context, c recordv1.RecordServiceClient, id int64) (go
 		switch {
 		case errors.Is(err, io.EOF):
 			return got, true, nil
-		case reasonOf(err) == reasonRecordNotFound:
+		case reasonOf(err) == reason.RecordNotFound:
 			return nil, false, nil
 		case err != nil:
 			return nil, false, err

@@ -14,7 +14,10 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/reason"
+	shardstatus "sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -81,7 +84,7 @@ func (x *exploration) led(name string, g placement.Group) string {
 	ctx, cancel := context.WithTimeout(context.Background(), patienceOfCall)
 	defer cancel()
 	id := idsOf(x.routing, x.groupNumber(name), 1)[0]
-	if _, err := client.Get(ctx, &recordv1.GetRequest{Key: key(id), MetadataOnly: true}); err != nil && reasonOf(err) != reasonRecordNotFound {
+	if _, err := client.Get(ctx, &recordv1.GetRequest{Key: key(id), MetadataOnly: true}); err != nil && reasonOf(err) != reason.RecordNotFound {
 		return fmt.Sprintf("group %s at its leader %s: %v", name, g.Leader, err)
 	}
 	var at []uint64
@@ -149,7 +152,7 @@ func (x *exploration) judge() {
 // readOne reads a record at rest, by Get too where its data are no blob.
 func (x *exploration) readOne(name string, r *record) (got []byte, found bool) {
 	err := x.atLeader(name, x.dice, func(ctx context.Context, c recordv1.RecordServiceClient) (err error) {
-		if got, found, err = download(ctx, c, r.id); err != nil || !found || len(got) > group.DataBytesMax {
+		if got, found, err = download(ctx, c, r.id); err != nil || !found || len(got) > format.DataBytesMax {
 			return err
 		}
 		out, err := c.Get(ctx, &recordv1.GetRequest{Key: key(r.id)})
@@ -178,7 +181,7 @@ func (x *exploration) scan(name string, damage bool) (all map[int64][]byte, whol
 				break
 			}
 			for _, r := range out.GetRecords() {
-				if all[r.GetKey().GetId()] = nil; r.GetSizeBytes() <= group.DataBytesMax {
+				if all[r.GetKey().GetId()] = nil; r.GetSizeBytes() <= format.DataBytesMax {
 					all[r.GetKey().GetId()] = append([]byte{}, r.GetData()...)
 				}
 			}
@@ -281,7 +284,7 @@ func (x *exploration) truncated() {
 	s, _ := m.running()
 	if !x.await(func() bool { // it serves, or it cannot
 		st := s.Status()
-		i := slices.IndexFunc(st.Groups, func(s GroupStatus) bool { return s.Group == name })
+		i := slices.IndexFunc(st.Groups, func(s shardstatus.Group) bool { return s.Group == name })
 		return i >= 0 && (st.Groups[i].Leader || st.Groups[i].State == "Failed")
 	}) {
 		x.violate(oracleStuck, "group %s with a truncated segment neither serves nor fails%s", name, x.states())

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -112,11 +112,11 @@ func inGroup(name string) (file string, ok bool) {
 var (
 	beginning = stage{"begins a replica", func(op vfstest.Op) bool {
 		file, ok := inGroup(op.Name)
-		return ok && (op.Kind == vfstest.OpMkdir && file == "." || strings.HasPrefix(file, group.ReplicaName))
+		return ok && (op.Kind == vfstest.OpMkdir && file == "." || strings.HasPrefix(file, format.ReplicaName))
 	}, 5}
 	joining = stage{"installs a replica", func(op vfstest.Op) bool {
 		file, _ := inGroup(op.Name)
-		return strings.HasPrefix(file, group.IncomingName)
+		return strings.HasPrefix(file, format.IncomingName)
 	}, 30}
 	leaving = stage{"removes a replica", func(op vfstest.Op) bool {
 		trash := exploreDir + "/trash"

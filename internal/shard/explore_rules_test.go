@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/replica/rules"
 )
 
 // exploreRules are those that an exploration can judge. Each is switched off, and the exploration must notice, by the
@@ -16,7 +16,7 @@ import (
 var exploreRules = []struct {
 	name    string
 	unsafe  unsafe
-	replica replica.Unsafe
+	replica rules.Off
 	copies  int
 	faults  []string
 	fires   string // what has come by then
@@ -41,7 +41,7 @@ var exploreRules = []struct {
 		faults: []string{"stopped in order"}, fires: "segment truncated, copies 1", oracles: []oracle{oraclePast}, says: "a scan",
 	},
 	{
-		name: "acknowledged means synced", replica: replica.UnsafeSync, copies: 1,
+		name: "acknowledged means synced", replica: rules.Sync, copies: 1,
 		faults: []string{"killed"}, fires: "killed", oracles: []oracle{oracleKept}, long: true,
 	},
 }

@@ -16,6 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/replica/rules"
+	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -171,8 +173,8 @@ type settings struct {
 	faults   []string // none: all
 	steps    int
 	patience time.Duration
-	unsafe   unsafe         // rules switched off
-	replica  replica.Unsafe // the same, of replicas
+	unsafe   unsafe    // rules switched off
+	replica  rules.Off // the same, of replicas
 }
 
 const exploreGroups = 3
@@ -193,7 +195,7 @@ func explore(seed uint64, set settings) *exploration {
 		Compaction: Compaction{Off: x.dice(2) == 0, SupersededBytesMin: 16 << 10, Interval: 300 * time.Millisecond},
 	}
 	if set.replica != 0 {
-		x.shardConfig.probe = &replica.Probe{Unsafe: set.replica}
+		x.shardConfig.probe = &replica.Probe{Off: set.replica}
 	}
 	for _, name := range []string{"a", "b", "c", "d"} {
 		m := &machine{x: x, name: name, disk: vfstest.NewMem()}
@@ -263,7 +265,7 @@ func (x *exploration) watch() (end func()) {
 }
 
 // impossible names figures of a status that cannot be.
-func impossible(st Status) string {
+func impossible(st status.Shard) string {
 	var bad []string
 	for name, n := range map[string]int64{
 		"capacity": st.CapacityBytes, "free": st.FreeBytes, "reserve": st.ReserveBytes, "memory needed": st.MemoryNeedBytes, "memory used": st.MemoryUsedBytes,

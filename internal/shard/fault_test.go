@@ -19,6 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/reason"
 )
 
 // damage flips a byte of the only place in the group's segments that holds these bytes.
@@ -59,7 +60,7 @@ func TestDamageHitsOnlyItsRecord(t *testing.T) {
 		f.again(nil)
 
 		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(hit)})
-		want(t, err, codes.DataLoss, reasonDamaged)
+		want(t, err, codes.DataLoss, reason.Damaged)
 		if metadataOf(err, "group") != name || metadataOf(err, "segment") == "" || metadataOf(err, "offset") == "" {
 			t.Errorf("the error names no place: %v", err)
 		}
@@ -69,7 +70,7 @@ func TestDamageHitsOnlyItsRecord(t *testing.T) {
 			}
 		}
 		records, _, err := f.scan(&recordv1.ScanRequest{}, 0)
-		want(t, err, codes.DataLoss, reasonDamaged)
+		want(t, err, codes.DataLoss, reason.Damaged)
 		whole := map[int64][]byte{}
 		for id, d := range there {
 			if id != hit {
@@ -120,7 +121,7 @@ func (f *fixture) scanResumedBehindDamageSaysSo(whole map[int64][]byte) {
 		records, last, err := f.scan(in, 1)
 		n += len(records)
 		if err != nil {
-			want(f.t, err, codes.DataLoss, reasonDamaged)
+			want(f.t, err, codes.DataLoss, reason.Damaged)
 			break
 		}
 		if len(records) == 0 {
@@ -142,7 +143,7 @@ func TestDamageWithoutANewerVersionAnswersUntilAccepted(t *testing.T) {
 	f.damage(name, there[13])
 	f.again(nil)
 	_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(13)})
-	want(t, err, codes.DataLoss, reasonDamaged)
+	want(t, err, codes.DataLoss, reason.Damaged)
 	if s := f.shard.Status().Summary; s.State != page.Damaged || !strings.HasPrefix(s.Text, "Damaged: group "+name+":") || !strings.Contains(s.Do, "accept-loss "+name) {
 		t.Errorf("the sentence is %+v", s)
 	}
@@ -151,7 +152,7 @@ func TestDamageWithoutANewerVersionAnswersUntilAccepted(t *testing.T) {
 	}
 	f.eventually("the loss is accepted", func() bool {
 		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(13)})
-		return reasonOf(err) == reasonRecordNotFound
+		return reasonOf(err) == reason.RecordNotFound
 	})
 }
 
@@ -175,7 +176,7 @@ func TestGroupThatCannotBeLoadedLeavesNeighboursAlone(t *testing.T) {
 			f.holds(id, d)
 			continue
 		}
-		if _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)}); err == nil || reasonOf(err) == reasonRecordNotFound {
+		if _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)}); err == nil || reasonOf(err) == reason.RecordNotFound {
 			t.Errorf("record %d of the unreadable group answers %v", id, err)
 		}
 		if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id)}); err == nil {
@@ -236,12 +237,12 @@ func TestRule10_FullDiskIsRefusedEarly(t *testing.T) {
 			acknowledged[id] = d
 		}
 	}
-	want(t, refused, codes.ResourceExhausted, reasonDiskFull)
+	want(t, refused, codes.ResourceExhausted, reason.DiskFull)
 	if len(acknowledged) < 20 {
 		t.Errorf("only %d records fit", len(acknowledged))
 	}
 	_, err := f.upload(&recordv1.UploadHeader{Key: key(-1)}, cut(make([]byte, 40<<20), 1<<20)...)
-	want(t, err, codes.ResourceExhausted, reasonDiskFull)
+	want(t, err, codes.ResourceExhausted, reason.DiskFull)
 	f.absent(-1)
 	for id, d := range acknowledged {
 		f.holds(id, d)
@@ -276,7 +277,7 @@ func TestRule10_TheReserveIsNotAllocatedAhead(t *testing.T) {
 	for ; refused == nil && id < 10_000; id++ {
 		_, refused = f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: data(id, 500_000)})
 	}
-	want(t, refused, codes.ResourceExhausted, reasonDiskFull)
+	want(t, refused, codes.ResourceExhausted, reason.DiskFull)
 	if st := f.shard.Status(); st.FreeBytes < st.ReserveBytes-mib {
 		t.Errorf("%d bytes are free, %d are kept", st.FreeBytes, st.ReserveBytes)
 	}
@@ -435,7 +436,7 @@ func TestALateViewTakesNoRouteFromAGroupMadeHere(t *testing.T) {
 	late := f.registry.now()
 	late.Epoch, late.Groups = 1, maps.Clone(late.Groups)
 	for name, g := range late.Groups {
-		g.Members, g.Leader = nil, ""
+		g.Members, g.Leader, g.Revision = nil, "", 1
 		late.Groups[name] = g
 	}
 	s := f.shard

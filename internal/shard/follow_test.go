@@ -13,8 +13,9 @@ import (
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/reason"
 )
 
 func TestGroupElsewhereIsWrongShard(t *testing.T) {
@@ -30,7 +31,7 @@ func TestGroupElsewhereIsWrongShard(t *testing.T) {
 	f := start(t, registry, nil).ready()
 	id := idsOf(hash4, 2, 1)[0]
 	_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
-	want(t, err, codes.FailedPrecondition, reasonWrongShard)
+	want(t, err, codes.FailedPrecondition, reason.WrongShard)
 	if a := metadataOf(err, "address"); a != "elsewhere:1" {
 		t.Errorf("address %q", a)
 	}
@@ -53,7 +54,7 @@ func TestGroupThatMovedAwayIsNotServedAndNotDeleted(t *testing.T) {
 	})
 	f.eventually("it is refused", func() bool {
 		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
-		return reasonOf(err) == reasonWrongShard
+		return reasonOf(err) == reason.WrongShard
 	})
 	check := func() {
 		t.Helper()
@@ -94,7 +95,7 @@ func TestGroupThatEtcdDoesNotKnowIsReported(t *testing.T) {
 		t.Errorf("status: strays %+v, groups %+v", st.Strays, st.Groups)
 	}
 	_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "b"}})
-	want(t, err, codes.NotFound, reasonGroupNotFound)
+	want(t, err, codes.NotFound, reason.GroupNotFound)
 }
 
 // TestRule7_EmptyVolumeNeverServesWhatEtcdSaysItHolds covers a replaced disk, and a folder that is gone.
@@ -115,9 +116,9 @@ func TestRule7_EmptyVolumeNeverServesWhatEtcdSaysItHolds(t *testing.T) {
 			lose(t, f)
 			f.again(nil)
 			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
-			want(t, err, codes.DataLoss, reasonDamaged)
+			want(t, err, codes.DataLoss, reason.Damaged)
 			_, err = f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: []byte("y")})
-			want(t, err, codes.DataLoss, reasonDamaged)
+			want(t, err, codes.DataLoss, reason.Damaged)
 			list, err := f.admin.ListGroups(f.ctx(), &recordv1.ListGroupsRequest{})
 			if err != nil {
 				t.Fatal(err)
@@ -148,7 +149,7 @@ func TestServesWhileEtcdIsDown(t *testing.T) {
 	f.registry.setDown(false)
 	f.eventually("the figures are reported, the problem is gone", func() bool {
 		total := int64(0)
-		for _, g := range f.registry.now().Groups {
+		for _, g := range f.registry.told("s1") {
 			total += g.Records
 		}
 		return total > 0 && len(f.shard.Status().Problems) == 0
@@ -175,7 +176,7 @@ func TestNewTargetIsCreatedAndReported(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f.eventually("its bytes are reported", func() bool { return registry.now().Groups["quotes"].Bytes > 28<<20 })
+	f.eventually("its bytes are reported", func() bool { return registry.told("s1")["quotes"].Bytes > 28<<20 })
 	registry.mu.Lock()
 	puts := registry.puts
 	registry.mu.Unlock()
@@ -211,7 +212,7 @@ func TestHalfMadeGroupIsMadeAnew(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o770); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, group.SegmentName(1)), make([]byte, 100), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, format.SegmentName(1)), make([]byte, 100), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	registry.change(func(v *placement.View) {
@@ -229,32 +230,40 @@ func TestHalfMadeGroupIsMadeAnew(t *testing.T) {
 }
 
 func TestOnlyChangesAreWorthAReport(t *testing.T) {
-	known := placement.Group{Leader: "s1", Bytes: 100 << 20, Records: 5}
+	known := placement.Weight{UUID: uuid.New(), Bytes: 100 << 20, Records: 5}
 	for name, c := range map[string]struct {
-		change func(g *placement.Group)
+		change func(w *placement.Weight)
 		age    time.Duration
 		want   bool
 	}{
-		"nothing":              {func(*placement.Group) {}, time.Hour, false},
-		"a new leader":         {func(g *placement.Group) { g.Leader = "" }, 0, true},
-		"a little more":        {func(g *placement.Group) { g.Bytes += 4 << 20 }, 0, false},
-		"much more":            {func(g *placement.Group) { g.Bytes += 6 << 20 }, 0, true},
-		"much less":            {func(g *placement.Group) { g.Bytes -= 6 << 20 }, 0, true},
-		"a little more, later": {func(g *placement.Group) { g.Bytes++ }, time.Hour, true},
-		"a record, at once":    {func(g *placement.Group) { g.Records++ }, 0, false},
-		"a record, later":      {func(g *placement.Group) { g.Records++ }, time.Hour, true},
+		"nothing":              {func(*placement.Weight) {}, time.Hour, false},
+		"a little more":        {func(w *placement.Weight) { w.Bytes += 4 << 20 }, 10 * time.Second, false},
+		"much more":            {func(w *placement.Weight) { w.Bytes += 6 << 20 }, 10 * time.Second, true},
+		"much more, at once":   {func(w *placement.Weight) { w.Bytes += 6 << 20 }, time.Second, false},
+		"much less":            {func(w *placement.Weight) { w.Bytes -= 6 << 20 }, 10 * time.Second, true},
+		"a little more, later": {func(w *placement.Weight) { w.Bytes++ }, time.Hour, true},
+		"a record, soon":       {func(w *placement.Weight) { w.Records++ }, 10 * time.Second, false},
+		"a record, later":      {func(w *placement.Weight) { w.Records++ }, time.Hour, true},
+		"everybody has more":   {func(w *placement.Weight) { w.Everywhere++ }, time.Hour, true},
+		"another of its name":  {func(w *placement.Weight) { w.UUID = uuid.New() }, time.Hour, true},
 	} {
-		state := known
-		c.change(&state)
-		if got := worthReporting(known, state, c.age); got != c.want {
+		told, now := map[string]placement.Weight{"g": known, "left": known}, map[string]placement.Weight{"g": known}
+		w := known
+		c.change(&w)
+		now["g"] = w
+		if got := worthReporting(told, now, c.age, 3*time.Second); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
+	if !worthReporting(nil, map[string]placement.Weight{"g": known}, time.Hour, time.Second) {
+		t.Error("nothing was told yet")
+	}
 }
 
-// Manifests or folders of two groups that were exchanged are named as that, and neither served nor deleted. Put back, all is as before.
+// Manifests or folders of two groups that were exchanged are named as that, and neither served nor deleted. Put back,
+// all is as before.
 func TestExchangedGroupsAreNamed(t *testing.T) {
-	for what, words := range map[string]string{group.ManifestName: "was the manifest exchanged", "": "was the folder exchanged"} {
+	for what, words := range map[string]string{format.ManifestName: "was the manifest exchanged", "": "was the folder exchanged"} {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()
 		ids := []int64{idsOf(hash4, 0, 1)[0], idsOf(hash4, 1, 1)[0]}
 		for _, id := range ids {
@@ -284,7 +293,7 @@ func TestExchangedGroupsAreNamed(t *testing.T) {
 		})
 		for _, id := range ids {
 			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
-			if want(t, err, codes.FailedPrecondition, reasonGroupFailed); err == nil || !strings.Contains(err.Error(), words) {
+			if want(t, err, codes.FailedPrecondition, reason.GroupFailed); err == nil || !strings.Contains(err.Error(), words) {
 				t.Errorf("a record of an exchanged group answers %v", err)
 			}
 		}

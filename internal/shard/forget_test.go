@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// One group of a volume has lost what it acknowledged, and its leader goes on counting on that: the replica is replaced by another one.
+// One group of a volume has lost what it acknowledged, and its leader goes on counting on that: the replica is replaced
+// by another one.
 func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
 	c := newCluster(t, oneGroup, abc)
 	c.settled(abc...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -15,11 +16,13 @@ import (
 	"sheaf.dev/sheaf/internal/volume"
 )
 
-// An etcd that was set back to an older backup is recognised by what the volume remembers of it. Until it is reconciled nothing
-// is done on its word: what serves goes on, what it names here is loaded, and no replica is made, moved or deleted (rule 9).
+// An etcd that was set back to an older backup is recognised by what the volume remembers of it. Until it is reconciled
+// nothing is done on its word: what serves goes on, what it names here is loaded, and no replica is made, moved or
+// deleted (rule 9).
 
 const (
 	rememberEvery = 5 * time.Second // what was seen, where nothing was done on its word
+	rememberQuiet = time.Minute     // how far etcd is, where nothing in it concerned this shard
 	thawEvery     = time.Second
 	surveyTime    = 5 * time.Second
 )
@@ -53,7 +56,9 @@ func (s *Shard) recall() placement.Seen {
 }
 
 func markOf(f volume.Facts) placement.Mark {
-	return placement.Mark{Base: f.EtcdBase, Revision: f.EtcdRevision, Content: f.EtcdContent, Cluster: f.EtcdCluster}
+	return placement.Mark{
+		Base: f.EtcdBase, Revision: f.EtcdRevision, Content: f.EtcdContent, ContentKey: f.EtcdContentKey, Cluster: f.EtcdCluster,
+	}
 }
 
 // remember makes the volume know how far etcd was seen. It is called before anything is done that an older etcd would
@@ -68,7 +73,8 @@ func (s *Shard) remember(view placement.View) error {
 	facts := volume.Facts{
 		Routing: string(s.meta.Routing.Mode), Groups: s.meta.Routing.Groups, Copies: s.meta.Copies,
 		GroupsMax: s.meta.GroupsMax, Created: s.meta.CreatedUTC, Epoch: max(view.Epoch, m.facts.Epoch),
-		EtcdBase: view.Mark.Base, EtcdRevision: view.Mark.Revision, EtcdContent: view.Mark.Content, EtcdCluster: view.Mark.Cluster,
+		EtcdBase: view.Mark.Base, EtcdRevision: view.Mark.Revision, EtcdContent: view.Mark.Content, EtcdContentKey: view.Mark.ContentKey,
+		EtcdCluster: view.Mark.Cluster,
 	}
 	there := m.facts
 	there.Format, there.Store = 0, uuid.Nil
@@ -79,19 +85,23 @@ func (s *Shard) remember(view placement.View) error {
 	if err == nil {
 		m.facts, m.at = facts, time.Now()
 	}
-	s.problem("remembering the store on the volume", err)
+	s.problems.note("remembering the store on the volume", err)
 	return err
 }
 
-// rememberLater is remember of a view on whose word nothing was done, not too often.
+// rememberLater is remember of a view on whose word nothing was done, not too often. How far etcd is since then, by
+// writes that do not concern this shard, is remembered more seldom: a quiet volume is left in peace.
 func (s *Shard) rememberLater() {
 	s.mu.Lock()
 	view := s.view
 	s.mu.Unlock()
 	s.seen.mu.Lock()
-	due := time.Since(s.seen.at) > rememberEvery
+	age := time.Since(s.seen.at)
 	s.seen.mu.Unlock()
-	if due {
+	if age > s.cfg.rememberQuiet {
+		view.Mark = s.cfg.Placement.Newest(view.Mark)
+	}
+	if age > min(rememberEvery, s.cfg.rememberQuiet) {
 		_ = s.remember(view) // it is a problem that is shown
 	}
 }
@@ -100,10 +110,10 @@ func (s *Shard) rememberLater() {
 func (s *Shard) see(view placement.View) {
 	held := view.Held()
 	s.mu.Lock()
-	for name, shard := range view.Shards {
-		s.addresses[name] = shard.Address
+	if view.Own { // after a listing it is of everything
+		view = view.Of(s.own(func(id uuid.UUID) bool { return s.groups[id] != nil }))
 	}
-	s.noteDomains(view.Shards)
+	s.neighbours.note(view.Shards)
 	s.told, s.held = view, held
 	if held == "" || s.view.Groups == nil || s.view.Held() != "" {
 		if s.view.Meta.EpochBase != view.Meta.EpochBase {
@@ -118,7 +128,7 @@ func (s *Shard) see(view placement.View) {
 	if held != "" {
 		err = errors.New(held)
 	}
-	s.problem("following etcd", err)
+	s.problems.note("following etcd", err)
 }
 
 // isHeld tells whether nothing may be done on the word of etcd.
@@ -126,22 +136,6 @@ func (s *Shard) isHeld() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.held != ""
-}
-
-// heldStray is the stray reason of a group that etcd would have to name, while it was set back.
-const heldStray = "etcd was set back to an older state, and does not say yet that it is here"
-
-// decideHeld is decideOne while etcd was set back: what it names here is loaded, all else stays as it is. Raft keeps a
-// replica that is no member any more from doing harm.
-func (s *Shard) decideHeld(todo *work, state placement.Group, g *groupReplica) {
-	switch {
-	case g == nil || g.lost || g.torn || g.foreign != "" || g.served.Load() != nil || g.joining:
-	case g.name == state.Name && len(s.membersHere(state)) > 0 && g.isOneOf(s.membersHere(state)):
-		g.stray = ""
-		s.decideMember(todo, state, g)
-	case g.stray == "" || g.stray == unconfirmed:
-		g.stray = heldStray
-	}
 }
 
 // freeze tells all others that etcd was set back, where this shard is the first to see it.
@@ -178,20 +172,20 @@ func (s *Shard) thawAll(ctx context.Context) {
 		if errors.Is(err, placement.ErrChanged) || ctx.Err() != nil {
 			err = nil // again
 		}
-		s.problem("reconciling etcd", err)
+		s.problems.note("reconciling etcd", err)
 	}
 }
 
-// thaw asks all shards that are registered what their volumes hold, and writes it over what etcd says. The first of them by
-// name does it.
+// thaw asks all shards that are registered what their volumes hold, and writes it over what etcd says. The first of
+// them by name does it.
 func (s *Shard) thaw(ctx context.Context) error {
 	s.mu.Lock()
 	told := s.told
 	s.mu.Unlock()
-	if told.Freeze == nil || !s.isFirst(told) {
+	if told.Freeze == nil || !isFirst(told, s.cfg.Name) {
 		return nil
 	}
-	volumes, silent := s.surveyAll(ctx, told)
+	volumes, silent := surveyAll(ctx, told)
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
 	rebuilt, err := placement.Rebuild(s.store, volumes, placement.FactsOf(told))
@@ -205,40 +199,32 @@ func (s *Shard) thaw(ctx context.Context) error {
 	return err
 }
 
-func (s *Shard) isFirst(view placement.View) bool {
+// isFirst tells whether a shard is the first by name of those that are registered.
+func isFirst(view placement.View, shard string) bool {
 	for name := range view.Shards {
-		if name < s.cfg.Name {
+		if name < shard {
 			return false
 		}
 	}
-	_, registered := view.Shards[s.cfg.Name]
+	_, registered := view.Shards[shard]
 	return registered
 }
 
 // surveyAll asks what each volume holds. silent are those that did not answer, in words.
-func (s *Shard) surveyAll(ctx context.Context, view placement.View) (volumes []placement.FoundVolume, silent []string) {
-	var (
-		wait  sync.WaitGroup
-		mu    sync.Mutex
-		slots = make(chan struct{}, 16)
-	)
-	for _, shard := range view.Shards {
-		slots <- struct{}{}
-		wait.Go(func() {
-			defer func() { <-slots }()
-			ctx, cancel := context.WithTimeout(ctx, surveyTime)
-			defer cancel()
-			v, err := survey.Volume(ctx, shard.Address)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				silent = append(silent, fmt.Sprintf("shard %s at %s does not answer: %v", shard.Name, shard.Address, err))
-				return
-			}
-			volumes = append(volumes, v)
-		})
-	}
-	wait.Wait()
+func surveyAll(ctx context.Context, view placement.View) (volumes []placement.FoundVolume, silent []string) {
+	var mu sync.Mutex
+	each(maps.Values(view.Shards), 16, func(shard placement.Shard) {
+		ctx, cancel := context.WithTimeout(ctx, surveyTime)
+		defer cancel()
+		v, err := survey.Volume(ctx, shard.Address)
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			silent = append(silent, fmt.Sprintf("shard %s at %s does not answer: %v", shard.Name, shard.Address, err))
+			return
+		}
+		volumes = append(volumes, v)
+	})
 	slices.Sort(silent)
 	return volumes, silent
 }

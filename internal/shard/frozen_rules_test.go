@@ -3,11 +3,11 @@ package shard
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/google/uuid"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -60,7 +60,8 @@ type unfrozen struct{ *memRegistry }
 
 func (unfrozen) Freeze(context.Context, string, string) error { return errDown }
 
-// A shard that notices first, and cannot tell others, does not register: they would go on with it on the word of that etcd.
+// A shard that notices first, and cannot tell others, does not register: they would go on with it on the word of that
+// etcd.
 func TestRule9_AShardThatCannotFreezeDoesNotStart(t *testing.T) {
 	registry := newRegistry(oneGroup, "s1")
 	registry.view.SetBack = "its revision is 3, and was 5"
@@ -75,16 +76,20 @@ func TestRule9_AShardThatCannotFreezeDoesNotStart(t *testing.T) {
 	}
 }
 
-// Nothing is taken away on the word of an etcd that the volume cannot remember: an older one could not be told from it later.
+// Nothing is taken away on the word of an etcd that the volume cannot remember: an older one could not be told from it
+// later.
 func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
-	g.confIndex, g.state = 7, recordv1.GroupState_GROUP_STATE_PENDING
+	g.confIndex = 7
 	s.groups[g.uuid] = g
 	s.view = placement.View{
 		Epoch: 100, Mark: placement.Mark{Revision: 100}, Shards: map[string]placement.Shard{}, Targets: map[string]placement.Target{},
 		Groups: map[string]placement.Group{"0": {Name: "0", UUID: g.uuid, ConfIndex: 7, Members: others}},
 	}
+	registry := newRegistry(oneGroup, "a")
+	registry.view.Meta.StoreUUID, registry.view.Groups = s.store, s.view.Groups
+	s.cfg.Placement = registry
 	disk := memoryDisk(s)
 	disk.SetCapacity(1)
 	if unfinished := s.reconcile(t.Context()); !unfinished || s.groups[g.uuid] == nil {
@@ -96,5 +101,58 @@ func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
 	disk.SetCapacity(0)
 	if s.reconcile(t.Context()); s.groups[g.uuid] != nil {
 		t.Error("it is not thrown away when that is remembered")
+	}
+}
+
+// What a shard follows may be behind: before a replica is taken out of service for good, the group's own key is read,
+// and it must say the same.
+func TestRule9_AReplicaLeavesByTheGroupsOwnKey(t *testing.T) {
+	gone := placement.Group{Name: "0", ConfIndex: 7, Members: others, Revision: 50}
+	for name, c := range map[string]struct {
+		now    func(g *placement.Group, own placement.Member)
+		etcd   func(r *memRegistry)
+		leaves bool
+	}{
+		"it says the same": {leaves: true},
+		"it names it": {now: func(g *placement.Group, own placement.Member) {
+			g.Members, g.Revision = append(slices.Clone(others), own), 60
+		}},
+		"it names it, without a shard": {now: func(g *placement.Group, own placement.Member) {
+			own.Shard = ""
+			g.Members, g.Revision = append(slices.Clone(others), own), 60
+		}},
+		"it is of an older membership":     {now: func(g *placement.Group, _ placement.Member) { g.ConfIndex, g.Revision = 6, 60 }},
+		"it was written before":            {now: func(g *placement.Group, _ placement.Member) { g.Revision = 40 }},
+		"it is another group of this name": {now: func(g *placement.Group, _ placement.Member) { g.UUID, g.Revision = uuid.New(), 60 }},
+		"etcd does not answer":             {etcd: func(r *memRegistry) { r.down = true }},
+		"etcd was set back":                {etcd: func(r *memRegistry) { r.view.Freeze = &placement.Freeze{By: "another"} }},
+		"etcd was emptied":                 {etcd: func(r *memRegistry) { r.view = placement.View{} }},
+		"etcd was made anew":               {etcd: func(r *memRegistry) { r.view.Meta.EpochBase = 1 << 32 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := lone(t)
+			g := madeGroup(t, s, 1)
+			g.confIndex = 7
+			s.groups[g.uuid] = g
+			state := gone
+			state.UUID = g.uuid
+			s.view = placement.View{
+				Epoch: 100, Mark: placement.Mark{Revision: 100}, Shards: map[string]placement.Shard{}, Targets: map[string]placement.Target{},
+				Groups: map[string]placement.Group{"0": state}, Own: true,
+			}
+			registry := newRegistry(oneGroup, "a")
+			if c.now != nil {
+				c.now(&state, placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: g.raftID})
+			}
+			registry.view.Meta.StoreUUID, registry.view.Groups = s.store, map[string]placement.Group{"0": state}
+			if c.etcd != nil {
+				c.etcd(registry)
+			}
+			s.cfg.Placement = registry
+			unfinished := s.reconcile(t.Context())
+			if left := s.groups[g.uuid] == nil; left != c.leaves || unfinished == left {
+				t.Errorf("it has left: %t, something is left to do: %t", left, unfinished)
+			}
+		})
 	}
 }

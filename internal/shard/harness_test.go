@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"log/slog"
 	"maps"
+	"net/http"
 	"reflect"
 	"strings"
 	"sync"
@@ -24,6 +25,8 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
 // memRegistry keeps placement in memory, with the rules of placement.Store: revisions, conditional writes, views.
@@ -40,6 +43,7 @@ type memRegistry struct {
 	refused  map[string]func(error) // of registered shards
 	silent   time.Duration          // since etcd answered last
 	changed  func(placement.View)   // is given each view, where it is not nil
+	weights  map[string]map[string]placement.Weight
 }
 
 var errDown = errors.New("etcd is down")
@@ -63,8 +67,8 @@ func newRegistry(routing placement.Routing, shard string, names ...string) *memR
 	return r
 }
 
-// change alters the view and tells the watchers. A group that is altered gets a revision of its own, as in etcd: a write that was begun
-// on what stood there before is refused.
+// change alters the view and tells the watchers. A group that is altered gets a revision of its own, as in etcd: a
+// write that was begun on what stood there before is refused.
 func (r *memRegistry) change(do func(v *placement.View)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,6 +87,7 @@ func (r *memRegistry) changeLocked(do func(v *placement.View)) {
 		}
 	}
 	r.view = v
+	v.Own = true
 	if r.changed != nil {
 		r.changed(v)
 	}
@@ -192,17 +197,70 @@ func (r *memRegistry) Reconcile(context.Context, placement.Rebuilt, []string) (p
 
 func (r *memRegistry) Unreconciled(context.Context, ...string) error { return nil }
 
+func (r *memRegistry) Newest(m placement.Mark) placement.Mark { return m }
+
 func (r *memRegistry) Heard() (last time.Time, held string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return time.Now().Add(-r.silent), ""
 }
 
-func (r *memRegistry) Follow(ctx context.Context, _ placement.Seen) <-chan placement.View {
+// Look is what is there of one group, and of the shards that it names.
+func (r *memRegistry) Look(_ context.Context, group string) (placement.View, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		return placement.View{}, errDown
+	}
+	v := r.view
+	v.Own, v.Groups, v.Targets = true, map[string]placement.Group{}, map[string]placement.Target{}
+	if g, ok := r.view.Groups[group]; ok {
+		v.Groups[group] = g
+	}
+	if t, ok := r.view.Targets[group]; ok {
+		v.Targets[group] = t
+	}
+	return v, nil
+}
+
+func (r *memRegistry) PutWeights(_ context.Context, shard string, weights map[string]placement.Weight) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		return errDown
+	}
+	if r.weights == nil {
+		r.weights = map[string]map[string]placement.Weight{}
+	}
+	r.weights[shard] = maps.Clone(weights)
+	r.puts++
+	return nil
+}
+
+func (r *memRegistry) Weights(_ context.Context, shard string) (map[string]placement.Weight, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		return nil, errDown
+	}
+	return r.weights[shard], nil
+}
+
+// told is what a shard told last of the groups that it leads.
+func (r *memRegistry) told(shard string) map[string]placement.Weight {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.weights[shard]
+}
+
+// Follow gives views of everything; the shard takes what is its own.
+func (r *memRegistry) Follow(ctx context.Context, _ placement.Seen, _ placement.Own) <-chan placement.View {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w := make(chan placement.View, 1)
-	w <- r.view
+	v := r.view
+	v.Own = true
+	w <- v
 	r.watchers[w] = true
 	context.AfterFunc(ctx, func() {
 		r.mu.Lock()
@@ -237,6 +295,8 @@ func (r *memRegistry) PutGroupAsLeader(ctx context.Context, g placement.Group) (
 	return r.PutGroup(ctx, g)
 }
 
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
 // fixture is a shard that runs, and a client of it.
 type fixture struct {
 	t        testing.TB
@@ -246,6 +306,14 @@ type fixture struct {
 	conn     *grpc.ClientConn
 	records  recordv1.RecordServiceClient
 	admin    recordv1.AdminServiceClient
+}
+
+// handlerOf serves HTTP as a host of the shard does.
+func handlerOf(s *Shard) http.Handler {
+	return serve.HTTP{
+		Registry: s.cfg.Registry, Logger: s.logger, Status: func() any { return s.Status() },
+		Checks: map[string]func() error{"/readyz": forHost{s}.Ready},
+	}.Handler()
 }
 
 var hash4 = placement.Routing{Mode: placement.Hash, Groups: 4}
@@ -303,7 +371,7 @@ func (f *fixture) ready() *fixture {
 	f.t.Helper()
 	f.eventually("all groups serve", func() bool {
 		for name := range f.registry.now().Targets {
-			if _, _, err := f.shard.findGroup(f.shard.routes.Load(), name, 0); err != nil {
+			if _, err := f.shard.findGroup(f.ctx(), f.shard.routes.Load(), name, 0); err != nil {
 				return false
 			}
 		}
@@ -389,7 +457,7 @@ func (f *fixture) holds(id int64, data []byte) {
 func (f *fixture) absent(id int64) {
 	f.t.Helper()
 	_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
-	want(f.t, err, codes.NotFound, reasonRecordNotFound)
+	want(f.t, err, codes.NotFound, reason.RecordNotFound)
 }
 
 func key(id int64) *recordv1.RecordKey { return &recordv1.RecordKey{Id: id} }
@@ -458,11 +526,15 @@ func retryAfter(err error) time.Duration {
 	return 0
 }
 
-// testWriter writes the log of a shard into that of the test.
+// testWriter writes the log of a shard into that of the test, which fails where a replica went through a transition
+// that must not be.
 type testWriter struct{ t testing.TB }
 
 func (w testWriter) Write(b []byte) (int, error) {
 	w.t.Log(strings.TrimSuffix(string(b), "\n"))
+	if strings.Contains(string(b), noTransition) {
+		w.t.Error("a replica went through a transition that must not be")
+	}
 	return len(b), nil
 }
 

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,7 +27,11 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/shard/host"
+	shardstatus "sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
@@ -34,7 +40,7 @@ type hostFixture struct {
 	t        *testing.T
 	cfg      Config
 	registry *memRegistry
-	host     *Host
+	host     *host.Host
 	conn     *grpc.ClientConn
 }
 
@@ -44,7 +50,7 @@ func startHost(t *testing.T, registry *memRegistry, change func(*Config)) *hostF
 	f := &hostFixture{t: t, registry: registry}
 	f.cfg = Config{
 		Name: "s1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: registry, SegmentBytes: 1 << 20, ReserveBytes: 16 << 20,
-		Compaction: Compaction{Off: true}, Stay: true, guardEvery: 20 * time.Millisecond, inspectEvery: 20 * time.Millisecond,
+		Compaction: Compaction{Off: true}, Stay: true, times: host.Times{Guard: 20 * time.Millisecond, Inspect: 20 * time.Millisecond},
 	}
 	if change != nil {
 		change(&f.cfg)
@@ -87,7 +93,7 @@ func (f *hostFixture) row() *recordv1.Shard {
 	defer cancel()
 	out, err := recordv1.NewAdminServiceClient(f.conn).ListShards(ctx, &recordv1.ListShardsRequest{}, grpc.WaitForReady(true))
 	if err != nil {
-		return &recordv1.Shard{Message: err.Error()} // servers take turns
+		return &recordv1.Shard{Message: err.Error()} // a server that ends cuts its connections
 	}
 	return out.GetShards()[0]
 }
@@ -125,7 +131,7 @@ func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
 			f.t.Errorf("%s: %d %s, want %d", path, code, body, want)
 		}
 	}
-	var st Status
+	var st shardstatus.Shard
 	_, body := f.http("/status")
 	if err := json.Unmarshal([]byte(body), &st); err != nil || st.State != state.Word() || st.Message != row.GetMessage() {
 		f.t.Errorf("/status: %v: %s", err, body)
@@ -140,7 +146,7 @@ func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
 		f.t.Errorf("health: %v %v", health, err)
 	}
 	_, err = recordv1.NewRecordServiceClient(f.conn).Put(ctx, &recordv1.PutRequest{Key: key(1), Data: []byte("x")})
-	want(f.t, err, codes.Unavailable, reasonNotServing)
+	want(f.t, err, codes.Unavailable, reason.NotServing)
 }
 
 // put waits until a put works.
@@ -251,7 +257,7 @@ func TestHostHoldsBackAnotherFileSystem(t *testing.T) {
 		t.Errorf("something was written: %v", left)
 	}
 	f.stop()
-	f.cfg.Wanted = Wanted{MountOptions: []string{"defaults", "no-such-option"}}
+	f.cfg.Wanted = host.Wanted{MountOptions: []string{"defaults", "no-such-option"}}
 	f.run()
 	f.holdsBack(mismatch, "no-such-option")
 	if left := names(t, f.cfg.Dir); len(left) != 1 {
@@ -323,28 +329,82 @@ func TestHostWaitsForEtcdAndTheStore(t *testing.T) {
 type lossyFS struct {
 	vfs.FS
 	lost chan struct{}
+	// mu is held while the disk hangs: reads wait for it. waited counts them.
+	mu     sync.Mutex
+	waited atomic.Int32
 }
 
 func (l *lossyFS) OpenDirect(name string) (vfs.File, error) {
 	f, err := l.FS.OpenDirect(name)
 	if err == nil && filepath.Base(name) == "superblock" {
-		return &lossyFile{f, l.lost}, nil
+		return &lossyFile{f, l}, nil
 	}
 	return f, err
 }
 
 type lossyFile struct {
 	vfs.File
-	lost chan struct{}
+	*lossyFS
 }
 
 func (l *lossyFile) ReadAt(p []byte, off int64) (int, error) {
+	if !l.mu.TryLock() {
+		l.waited.Add(1)
+		l.mu.Lock()
+	}
+	l.mu.Unlock()
 	select {
 	case <-l.lost:
 		clear(p)
 		return len(p), nil
 	default:
 		return l.File.ReadAt(p, off)
+	}
+}
+
+// One server answers all the time: who watched the health of a shard that waits hears that it serves, and who had a
+// stream of a shard whose disk is lost hears that it ended.
+func TestHostKeepsItsServer(t *testing.T) {
+	registry := newRegistry(hash4, "s1")
+	registry.setDown(true)
+	lossy := &lossyFS{FS: vfs.OS{}, lost: make(chan struct{})}
+	f := startHost(t, registry, func(c *Config) { c.FS = lossy })
+	f.holdsBack(pending, "etcd does not answer")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	health, err := grpc_health_v1.NewHealthClient(f.conn).Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hears := func(want grpc_health_v1.HealthCheckResponse_ServingStatus) {
+		t.Helper()
+		if got, err := health.Recv(); err != nil || got.GetStatus() != want {
+			t.Fatalf("the watch of health says %v, %v; want %v", got, err, want)
+		}
+	}
+	hears(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	registry.setDown(false)
+	hears(grpc_health_v1.HealthCheckResponse_SERVING)
+	f.put(1, "one")
+	f.reaches(serving)
+	changes, err := recordv1.NewRecordServiceClient(f.conn).Watch(ctx, &recordv1.WatchRequest{Group: "0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := changes.Header(); err != nil {
+		t.Fatal(err)
+	}
+	close(lossy.lost)
+	for err == nil {
+		_, err = changes.Recv()
+	}
+	if status.Code(err) != codes.Unavailable {
+		t.Errorf("the stream ends with %v", err)
+	}
+	f.holdsBack(diskLost, "superblock")
+	group, err := grpc_health_v1.NewHealthClient(f.conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: "group/0"})
+	if err != nil || group.GetStatus() != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("health of a group: %v, %v", group, err)
 	}
 }
 
@@ -364,6 +424,119 @@ func TestHostNoticesALostDisk(t *testing.T) {
 	}
 }
 
+// A disk that lets its shard wait without an error is told of in a field of its own, and nothing is given up: it may be
+// slow.
+func TestHostTellsOfADiskThatHangs(t *testing.T) {
+	lossy := &lossyFS{FS: vfs.OS{}, lost: make(chan struct{})}
+	f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS, c.times.GuardPatience = lossy, 20*time.Millisecond })
+	f.put(1, "one")
+	if row := f.reaches(serving); row.GetVolumeSilent() || len(row.GetProblems()) > 0 {
+		t.Fatalf("before: %v", row)
+	}
+	says := func(silent bool) *recordv1.Shard {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+			if row := f.row(); row.GetVolumeSilent() == silent {
+				return row
+			} else if time.Now().After(end) {
+				t.Fatalf("waited in vain for silent: %t: %v", silent, row)
+			}
+		}
+	}
+	lossy.mu.Lock()
+	answers := sync.OnceFunc(lossy.mu.Unlock)
+	t.Cleanup(answers)
+	row := says(true)
+	if row.GetState() != serving || len(row.GetProblems()) != 1 || !strings.Contains(row.GetProblems()[0], "the volume does not answer") {
+		t.Errorf("%v", row)
+	}
+	if lossy.waited.Load() == 0 {
+		t.Error("no read has waited")
+	}
+	answers()
+	if row := says(false); len(row.GetProblems()) > 0 {
+		t.Errorf("afterwards: %v", row)
+	}
+	f.put(2, "two")
+}
+
+// A disk that hangs holds up no stop: the process ends, which is to the disk as if it was killed.
+func TestHostStopsWhileItsDiskHangs(t *testing.T) {
+	for _, served := range []bool{false, true} {
+		t.Run(fmt.Sprintf("served %t", served), func(t *testing.T) {
+			lossy := &lossyFS{FS: vfs.OS{}, lost: make(chan struct{})}
+			f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS, c.times.StopPatience = lossy, 50*time.Millisecond })
+			f.put(1, "one")
+			f.reaches(serving)
+			if !served {
+				f.stop()
+			}
+			lossy.mu.Lock()
+			answers := sync.OnceFunc(lossy.mu.Unlock)
+			t.Cleanup(answers)
+			before := lossy.waited.Load()
+			if !served {
+				f.run()
+			}
+			for end := time.Now().Add(time.Minute); lossy.waited.Load() == before; time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("no read has waited")
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			stopped := make(chan error, 1)
+			go func() { stopped <- f.host.Stop(ctx) }()
+			select {
+			case err := <-stopped:
+				if served != (err == nil) || err != nil && !strings.Contains(err.Error(), host.VolumeSilent) {
+					t.Errorf("it ends with %v", err)
+				}
+			case <-ctx.Done():
+				t.Error("it waits for the disk")
+			}
+			answers()
+			f.stop() // of what was left, nothing goes on beside other tests
+		})
+	}
+}
+
+// The same holds where a sync hangs that a write waits for: the stop waits until its context ends, and not much longer.
+func TestHostStopsWhileASyncHangs(t *testing.T) {
+	faulty := vfstest.NewFaulty(vfs.OS{})
+	f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS, c.times.StopPatience = faulty, 50*time.Millisecond })
+	f.put(1, "one")
+	f.reaches(serving)
+	hangs, answers := make(chan struct{}), make(chan struct{})
+	hang := sync.OnceFunc(func() { close(hangs) })
+	faulty.Add(&vfstest.Fault{
+		Match:  func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync },
+		Effect: vfstest.EffectPass,
+		Before: func(vfstest.Op) { hang(); <-answers },
+	})
+	written := make(chan error, 1)
+	go func() {
+		_, err := recordv1.NewRecordServiceClient(f.conn).Put(t.Context(), &recordv1.PutRequest{Key: key(1), Data: []byte("two")})
+		written <- err
+	}()
+	<-hangs
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	stopped := make(chan error, 1)
+	go func() { stopped <- f.host.Stop(ctx) }()
+	select {
+	case err := <-stopped:
+		if err == nil || !strings.Contains(err.Error(), host.VolumeSilent) {
+			t.Errorf("it ends with %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("it waits for the disk")
+	}
+	close(answers)
+	<-written // it may have been written
+	f.stop()
+}
+
 // A twin, on a copy of the volume, registered while this shard was silent: its name is the twin's.
 func TestHostEndsAShardInWhosePlaceAnotherServes(t *testing.T) {
 	twin := fmt.Errorf("%w: shard s1 is live on generation 2", placement.ErrNameTaken)
@@ -379,7 +552,7 @@ func TestHostEndsAShardInWhosePlaceAnotherServes(t *testing.T) {
 		f.holdsBack(foreign, "took the place", "generation 2")
 		if stay {
 			// It does not try again: the twin may only be between two starts.
-			time.Sleep(10 * f.cfg.inspectEvery)
+			time.Sleep(10 * f.cfg.times.Inspect)
 			if state := f.row().GetState(); state != foreign || len(registry.now().Shards) != 0 {
 				t.Errorf("it came back: %v", state)
 			}
@@ -388,7 +561,7 @@ func TestHostEndsAShardInWhosePlaceAnotherServes(t *testing.T) {
 		}
 		select {
 		case err := <-f.host.Failed():
-			if !errors.Is(err, errDeposed) || !errors.Is(err, placement.ErrNameTaken) {
+			if !errors.Is(err, placement.ErrNameTaken) {
 				t.Errorf("error %v", err)
 			}
 		case <-time.After(time.Minute):
@@ -477,18 +650,4 @@ func TestHostDescribesItsVolume(t *testing.T) {
 	f.run()
 	f.reaches(pending, "etcd")
 	describe() // of the files alone
-}
-
-func TestStartupFailsOnlyWhereALoadStandsStill(t *testing.T) {
-	var p progress
-	now := time.Now()
-	for _, step := range []struct {
-		after time.Duration
-		bytes int64
-		still time.Duration
-	}{{0, 0, 0}, {time.Minute, 0, time.Minute}, {2 * time.Minute, 5, 0}, {time.Hour, 5, 58 * time.Minute}, {2 * time.Hour, 6, 0}} {
-		if still := p.moved(LoadStatus{BytesDone: step.bytes}, now.Add(step.after)); still != step.still {
-			t.Errorf("after %v: still for %v, want %v", step.after, still, step.still)
-		}
-	}
 }

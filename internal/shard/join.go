@@ -8,10 +8,12 @@ import (
 	"slices"
 	"time"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/peer"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/member"
 )
 
 // A replica that joins, and one that is too far behind, take the files of another member over: they are gathered beside
@@ -26,16 +28,11 @@ const (
 
 // membersHere are the members of a group on this shard and volume: usually one.
 func (s *Shard) membersHere(state placement.Group) []placement.Member {
-	var here []placement.Member
-	for _, m := range state.Members {
-		if m.Shard == s.cfg.Name && m.VolumeUUID == s.volume.Superblock().Volume {
-			here = append(here, m)
-		}
-	}
-	return here
+	return member.Here(state, s.cfg.Name, s.volume.Superblock().Volume)
 }
 
-// replacedMembers counts the members of a group whose shard is registered with another volume than theirs: those are gone.
+// replacedMembers counts the members of a group whose shard is registered with another volume than theirs: those are
+// gone.
 func replacedMembers(view placement.View, state placement.Group) (n int64) {
 	for _, m := range state.Members {
 		if shard, registered := view.Shards[m.Shard]; registered && shard.VolumeUUID != m.VolumeUUID {
@@ -45,12 +42,8 @@ func replacedMembers(view placement.View, state placement.Group) (n int64) {
 	return n
 }
 
-// isSpent tells whether a replica of this Raft id was begun on the volume before, or may have been: it is never begun again, since it may have
-// answered, and voted (rule 7). Called with mu held.
-func (s *Shard) isSpent(raftID uint64) bool { return s.spent[raftID] }
-
-// spend notes the replicas that etcd names here at the start, before anybody can give the shard a new one: an earlier process may have begun
-// them. What was begun, the volume remembers the view of: no earlier one is followed.
+// spend notes the replicas that etcd names here at the start, before anybody can give the shard a new one: an earlier
+// process may have begun them. What was begun, the volume remembers the view of: no earlier one is followed.
 func (s *Shard) spend(view placement.View) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,7 +54,8 @@ func (s *Shard) spend(view placement.View) {
 	}
 }
 
-// beginOne makes the folder of a replica that is to join. What is in its way is no member any more, or never was one here.
+// beginOne makes the folder of a replica that is to join. What is in its way is no member any more, or never was one
+// here.
 func (s *Shard) beginOne(state placement.Group) error {
 	s.mu.Lock()
 	before := s.groups[state.UUID]
@@ -80,13 +74,12 @@ func (s *Shard) beginJoin(state placement.Group, raftID uint64) error {
 		return err
 	}
 	g := &groupReplica{
-		name: state.Name, uuid: state.UUID, dir: s.volume.GroupDir(state.UUID), state: recordv1.GroupState_GROUP_STATE_LOADING,
-		raftID: raftID, joining: true,
+		name: state.Name, uuid: state.UUID, dir: s.volume.GroupDir(state.UUID), phase: member.Joining, raftID: raftID,
 	}
 	g.learn(state.Members)
 	file := s.replicaFile(g, raftID)
 	file.Joining = true
-	if err := group.WriteReplicaFile(s.cfg.FS, g.dir, file); err != nil {
+	if err := format.WriteReplicaFile(s.cfg.FS, g.dir, file); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -95,8 +88,8 @@ func (s *Shard) beginJoin(state placement.Group, raftID uint64) error {
 	return nil
 }
 
-// beginFetch makes the context of an install: of a replica that joins, of a torn one, or of one that is installed anew. Called with
-// Shard.mu held.
+// beginFetch makes the context of an install: of a replica that joins, of a torn one, or of one that is installed anew.
+// Called with Shard.mu held.
 func (g *groupReplica) beginFetch(ctx context.Context) {
 	g.fetch, g.stopFetch = context.WithCancel(ctx)
 	g.copying.Store(&copying{now: time.Now})
@@ -110,7 +103,7 @@ func (s *Shard) endFetch(g *groupReplica) {
 	s.mu.Lock()
 	g.stopFetch()
 	g.fetch, g.stopFetch = nil, nil
-	torn := g.torn
+	torn := g.phase.Torn()
 	s.mu.Unlock()
 	g.copying.Store(nil)
 	if torn {
@@ -128,16 +121,16 @@ func (s *Shard) joinGroup(g *groupReplica) {
 		return
 	}
 	s.mu.Lock()
-	g.joining = false
+	s.happens(g, member.Installed)
 	s.mu.Unlock()
 	s.logger.Info("a replica was installed", "group", g.name)
 	s.loadOne(s.ctx, g, nil)
 }
 
-// takeOver installs a replica that does not run from another member, again and again until it is done. False: etcd does not name it any
-// more, its context has ended, or giveUp, where that is not nil, said so of an error.
+// takeOver installs a replica that does not run from another member, again and again until it is done. False: etcd does
+// not name it any more, its context has ended, or giveUp, where that is not nil, said so of an error.
 func (s *Shard) takeOver(ctx context.Context, g *groupReplica, what string, giveUp func(state placement.Group, from string, err error) bool) bool {
-	defer s.problem(what, nil)
+	defer s.problems.note(what, nil)
 	for delay := installFirst; ; delay = min(2*delay, installMax) {
 		state, wanted := s.stateOf(g)
 		if !wanted || !slices.ContainsFunc(s.membersHere(state.Group), func(m placement.Member) bool { return m.RaftID == g.raftID }) {
@@ -155,7 +148,7 @@ func (s *Shard) takeOver(ctx context.Context, g *groupReplica, what string, give
 		case errors.Is(err, peer.ErrBusy):
 			delay = min(delay, installBusy) // its turn comes
 		case !errors.Is(err, peer.ErrNotHere):
-			s.problem(what, err)
+			s.problems.note(what, err)
 		}
 		select {
 		case <-time.After(delay/2 + rand.N(delay)): //nolint:gosec // jitter
@@ -167,18 +160,19 @@ func (s *Shard) takeOver(ctx context.Context, g *groupReplica, what string, give
 
 // fetchFrom chooses the shard to install from: the leader, else another voter.
 func (s *Shard) fetchFrom(g *groupReplica, state placement.Group) (string, error) {
-	if _, ok := s.peerAddress(state.Leader); ok && state.Leader != s.cfg.Name {
+	if _, ok := s.neighbours.address(state.Leader); ok && state.Leader != s.cfg.Name {
 		return state.Leader, nil
 	}
 	for _, m := range state.Members {
-		if _, ok := s.peerAddress(m.Shard); ok && m.Role == placement.Voter && m.Shard != s.cfg.Name {
+		if _, ok := s.neighbours.address(m.Shard); ok && m.Role == placement.Voter && m.Shard != s.cfg.Name {
 			return m.Shard, nil
 		}
 	}
 	return "", fmt.Errorf("group %s: no member is known that it could be fetched from", g.name)
 }
 
-// install fetches the files of a group from a shard and swaps them in. Before that it calls ready, where that is not nil.
+// install fetches the files of a group from a shard and swaps them in. Before that it calls ready, where that is not
+// nil.
 func (s *Shard) install(ctx context.Context, g *groupReplica, from string, ready func() error) error {
 	select {
 	case s.installs <- struct{}{}:
@@ -187,7 +181,7 @@ func (s *Shard) install(ctx context.Context, g *groupReplica, from string, ready
 		return ctx.Err()
 	}
 	sink := &installSink{
-		ctx: ctx, opts: s.logOptions(g), replica: s.replicaFile(g, g.raftID), missing: map[string]group.ExportFile{},
+		ctx: ctx, opts: s.logOptions(g), replica: s.replicaFile(g, g.raftID), missing: map[string]transfer.File{},
 		from: from, copying: g.copying.Load(),
 	}
 	defer sink.copying.waits()
@@ -207,9 +201,9 @@ func (s *Shard) install(ctx context.Context, g *groupReplica, from string, ready
 type installSink struct {
 	ctx     context.Context
 	opts    group.Options
-	replica group.ReplicaFile
-	install *group.Install
-	missing map[string]group.ExportFile // as last told
+	replica format.ReplicaFile
+	install *transfer.Install
+	missing map[string]transfer.File // as last told
 
 	from            string // shard
 	copying         *copying
@@ -217,11 +211,11 @@ type installSink struct {
 }
 
 func (i *installSink) Describe(d peer.Description) (err error) {
-	if i.install, err = group.NewInstall(i.ctx, i.opts, i.replica, d.Manifest); err != nil {
+	if i.install, err = transfer.NewInstall(i.ctx, i.opts.ForInstall(), i.replica, d.Manifest); err != nil {
 		return err
 	}
 	i.total = d.Bytes
-	if m, _, err := group.DecodeManifest(d.Manifest); err == nil { // NewInstall has taken it
+	if m, _, err := format.DecodeManifest(d.Manifest); err == nil { // NewInstall has taken it
 		for _, segment := range m.Segments {
 			i.segments += segment.Bytes
 		}
@@ -280,7 +274,7 @@ func (s *Shard) installAgain(ctx context.Context, g *groupReplica, from uint64) 
 		return
 	}
 	if !errors.Is(err, peer.ErrBusy) && !errors.Is(err, peer.ErrNotHere) {
-		s.problem("installing group "+g.name, err)
+		s.problems.note("installing group "+g.name, err)
 	}
 	if err != nil {
 		select { // the leader offers it again at once
@@ -299,7 +293,7 @@ func (s *Shard) pause(ctx context.Context, g *groupReplica, sv *served) (closed 
 		return false, errors.New("the replica was closed meanwhile")
 	}
 	s.mu.Lock()
-	g.state = recordv1.GroupState_GROUP_STATE_LOADING
+	s.happens(g, member.Paused)
 	s.mu.Unlock()
 	s.setHealth(g, false)
 	over, cancel := context.WithCancel(ctx)
@@ -317,5 +311,5 @@ func (s *Shard) isJoining(r *routes, name string) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return r.byName[name].joining
+	return r.byName[name].joining()
 }

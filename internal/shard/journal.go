@@ -20,7 +20,8 @@ var (
 	descJournalRefused = desc("journal_refused_total", "Writes that the journal did not take, because it had no room yet or is broken: their groups synced their own files.")
 )
 
-// openJournal writes what a journal still holds into the segments, before anything else looks at them, and begins a new one.
+// openJournal writes what a journal still holds into the segments, before anything else looks at them, and begins a new
+// one.
 func (s *Shard) openJournal() error {
 	found, err := journal.Replay(s.cfg.FS, s.cfg.Dir, journal.Target{
 		Groups: s.volume.Groups,
@@ -59,7 +60,8 @@ func (s *Shard) redo(id uuid.UUID, share journal.Share) error {
 	return err
 }
 
-// journalLeft are the files of earlier journals that were there when the shard started. Whoever asks for its status is not to wait for the disk.
+// journalLeft are the files of earlier journals that were there when the shard started. Whoever asks for its status is
+// not to wait for the disk.
 type journalLeft struct{ damaged, kept []string }
 
 // problems say what is to be done about them.

@@ -13,8 +13,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/journal"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -32,7 +33,8 @@ func afterAPowerCut(t *testing.T) (f *fixture, after *vfstest.Mem, there map[int
 	return f, after, there
 }
 
-// servedOrRefused counts which of these records are served as they were acknowledged, and which are refused by name. None may be told as never written.
+// servedOrRefused counts which of these records are served as they were acknowledged, and which are refused by name.
+// None may be told as never written.
 func (f *fixture) servedOrRefused(there map[int64][]byte) (served, refused int) {
 	f.t.Helper()
 	for id, d := range there {
@@ -40,7 +42,7 @@ func (f *fixture) servedOrRefused(there map[int64][]byte) (served, refused int) 
 		switch {
 		case err == nil && string(r.GetRecord().GetData()) == string(d):
 			served++
-		case status.Code(err) == codes.DataLoss || reasonOf(err) == reasonGroupFailed:
+		case status.Code(err) == codes.DataLoss || reasonOf(err) == reason.GroupFailed:
 			refused++
 		default:
 			f.t.Errorf("record %d: %d bytes, %v", id, len(r.GetRecord().GetData()), err)
@@ -51,7 +53,8 @@ func (f *fixture) servedOrRefused(there map[int64][]byte) (served, refused int) 
 
 func isJournal(op vfstest.Op) bool { return strings.HasPrefix(path.Base(op.Name), "journal-") }
 
-// TestAJournalThatCannotBeReadLosesNothingInSilence: what was acknowledged stands nowhere but in the journal after a power cut, and its disk fails.
+// TestAJournalThatCannotBeReadLosesNothingInSilence: what was acknowledged stands nowhere but in the journal after a
+// power cut, and its disk fails.
 func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 	const block = 4096
 	reads := func(from, to int64) func(op vfstest.Op) bool {
@@ -135,7 +138,7 @@ func neededRecord(t *testing.T, disk *vfstest.Mem, name string) (offset int64) {
 		var g, segment string
 		var sequence, number, from, length int64
 		if n, _ := fmt.Sscanf(strings.ReplaceAll(line, ",", " "), " group %s segment %d %s offset %d %d bytes", &g, &number, &segment, &from, &length); n == 5 {
-			if !isWritten(t, disk, path.Join("/v/groups", g, group.SegmentName(uint64(number))), from, length) {
+			if !isWritten(t, disk, path.Join("/v/groups", g, format.SegmentName(uint64(number))), from, length) {
 				needed += length
 			}
 			continue
@@ -197,7 +200,8 @@ func TestABadBitInTheJournalHitsWhatStoodThere(t *testing.T) {
 	}
 }
 
-// TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal: the shard starts without the group, and what the journal holds for it is written when it can be.
+// TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal: the shard starts without the group, and what the journal holds
+// for it is written when it can be.
 func TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal(t *testing.T) {
 	for name, kind := range map[string]vfstest.OpKind{"its manifest cannot be read": vfstest.OpRead, "its segment cannot be written": vfstest.OpWrite} {
 		t.Run(name, func(t *testing.T) {

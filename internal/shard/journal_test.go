@@ -27,8 +27,8 @@ func sharing(fs vfs.FS) func(*Config) {
 	return func(c *Config) { c.FS, c.Dir, c.probe = fs, "/v", &replica.Probe{Shared: true} }
 }
 
-// putAll puts records from several callers, and gives what was acknowledged at the moment at which look is called, which is while they
-// are under way.
+// putAll puts records from several callers, and gives what was acknowledged at the moment at which look is called,
+// which is while they are under way.
 func (f *fixture) putAll(from, records int64, look func()) map[int64][]byte {
 	var mu sync.Mutex
 	acked, then := map[int64][]byte{}, map[int64][]byte{}
@@ -56,8 +56,9 @@ func (f *fixture) putAll(from, records int64, look func()) map[int64][]byte {
 	return then
 }
 
-// TestAPowerCutTakesNothingThatTheJournalHas: what was acknowledged is there after a power cut, though the segments were not synced; the
-// volume says meanwhile that a program without a journal must not open it, and does not after an orderly stop.
+// TestAPowerCutTakesNothingThatTheJournalHas: what was acknowledged is there after a power cut, though the segments
+// were not synced; the volume says meanwhile that a program without a journal must not open it, and does not after an
+// orderly stop.
 func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 	disk := vfstest.NewMem()
 	registry := prometheus.NewRegistry()
@@ -97,7 +98,8 @@ func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 	}
 }
 
-// TestNothingIsServedBeforeTheJournalIsBack: where segments cannot be written, nor a file beside them, the shard does not start, and the journal stays.
+// TestNothingIsServedBeforeTheJournalIsBack: where segments cannot be written, nor a file beside them, the shard does
+// not start, and the journal stays.
 func TestNothingIsServedBeforeTheJournalIsBack(t *testing.T) {
 	disk := vfstest.NewMem()
 	f := start(t, newRegistry(many, "s1"), sharing(disk)).ready()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
@@ -12,7 +13,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/move"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
@@ -31,8 +32,8 @@ const (
 	stepsAtOnce  = 32 // of one group, before others have their turn
 	handOverTime = 3 * time.Second
 	handOverWait = 50 * time.Millisecond // between two tries of that
-	// leadRest is how long a new leader keeps the lead, though the target names another first: the one that it has it from may be about to
-	// stop, and still be registered.
+	// leadRest is how long a new leader keeps the lead, though the target names another first: the one that it has it
+	// from may be about to stop, and still be registered.
 	leadRest = 5 * time.Second
 )
 
@@ -67,12 +68,12 @@ func (q *steering) stir() {
 	}
 }
 
-// steer asks for a look at a group. It never blocks.
-func (s *Shard) steer(g *groupReplica) {
-	s.steering.mu.Lock()
-	s.steering.due[g] = struct{}{}
-	s.steering.mu.Unlock()
-	s.steering.stir()
+// ask asks for a look at a group. It never blocks.
+func (q *steering) ask(g *groupReplica) {
+	q.mu.Lock()
+	q.due[g] = struct{}{}
+	q.mu.Unlock()
+	q.stir()
 }
 
 // take gives the groups that are due and not being looked at, and those to be installed anew.
@@ -90,8 +91,8 @@ func (q *steering) take() (due []*groupReplica, fetch map[*groupReplica]uint64) 
 	return due, fetch
 }
 
-// done ends the look at a group. Where something is left to do, next is called in a while: longer each time, and never in step
-// with the clocks of Raft, at whose turns a member looks silent.
+// done ends the look at a group. Where something is left to do, next is called in a while: longer each time, and never
+// in step with the clocks of Raft, at whose turns a member looks silent.
 func (q *steering) done(g *groupReplica, unfinished bool, next func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -158,7 +159,7 @@ func (s *Shard) steerAll(ctx context.Context) {
 			}
 			s.wait.Go(func() {
 				defer func() { <-slots }()
-				q.done(g, s.lead(ctx, g) && ctx.Err() == nil, func() { s.steer(g) })
+				q.done(g, s.lead(ctx, g) && ctx.Err() == nil, func() { s.steering.ask(g) })
 			})
 		}
 		select {
@@ -173,7 +174,7 @@ func (s *Shard) steerAll(ctx context.Context) {
 func (s *Shard) lead(ctx context.Context, g *groupReplica) (again bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.problem("moving group "+g.name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+			s.problems.note("moving group "+g.name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
 	}()
 	for range stepsAtOnce {
@@ -209,7 +210,7 @@ func (s *Shard) lead(ctx context.Context, g *groupReplica) (again bool) {
 		case ctx.Err() != nil:
 			return false
 		}
-		s.problem("moving group "+g.name, err)
+		s.problems.note("moving group "+g.name, err)
 		if err != nil || next != stepAgain {
 			return err != nil || next == stepLater
 		}
@@ -245,7 +246,7 @@ func (s *Shard) stateOf(g *groupReplica) (groupView, bool) {
 	if g.stored.Revision > state.Revision {
 		state = g.stored
 	}
-	return groupView{Group: state, Target: s.view.Targets[g.name].Shards, Shards: s.view.Shards, Domains: s.domains}, true
+	return groupView{Group: state, Target: s.view.Targets[g.name].Shards, Shards: s.view.Shards, Domains: s.neighbours.allDomains()}, true
 }
 
 // isPlain: one copy, which is where it is wanted. Its figures are told by reportAll alone.
@@ -255,8 +256,8 @@ func isPlain(sv *served, m replica.Members, state groupView) bool {
 		state.ConfIndex == m.ConfIndex && (len(state.Target) == 0 || len(state.Target) == 1 && state.Target[0] == state.Members[0].Shard)
 }
 
-// namesAll tells whether a list has every member of a membership. Where it has not, it must not be written as of that membership:
-// a replica that it leaves out would take itself for one that has left.
+// namesAll tells whether a list has every member of a membership. Where it has not, it must not be written as of that
+// membership: a replica that it leaves out would take itself for one that has left.
 func namesAll(members []placement.Member, conf *raftpb.ConfState) bool {
 	for _, id := range slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing(), conf.GetLearners(), conf.GetLearnersNext()) {
 		if !slices.ContainsFunc(members, func(m placement.Member) bool { return m.RaftID == id }) {
@@ -277,7 +278,7 @@ func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state g
 	}
 	in := move.State{
 		Self: sv.raftID, Conf: m.Conf, Pending: m.Changing, Last: m.LastIndex, Progress: map[uint64]move.Progress{},
-		Members: state.Members, Target: state.Target, FreshID: group.NewRaftID(), LearnersMax: -1,
+		Members: state.Members, Target: state.Target, FreshID: format.NewRaftID(), LearnersMax: -1,
 	}
 	for _, p := range m.Progress {
 		in.Progress[p.ID] = move.Progress{Match: p.Match, Replicating: p.State == replica.StateReplicate, Active: p.RecentActive && !p.Down}
@@ -286,7 +287,7 @@ func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state g
 		in.Known = append(in.Known, known)
 	}
 	in.Shards = shardsOf(state, in.Known)
-	if len(m.Conf.GetVoters()) >= s.meta.Copies && !s.steering.mayMove(g, s.cfg.Limits.GroupsMovingMax) {
+	if knownVoters(m.Conf, state.Members) >= s.meta.Copies && !s.steering.mayMove(g, s.cfg.Limits.GroupsMovingMax) {
 		in.LearnersMax = 0 // a group that is not whole yet need not wait for others
 	}
 	a := move.Decide(in)
@@ -307,7 +308,7 @@ func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state g
 	if a.Kind == move.TransferLeader && slices.Contains(state.Target, s.cfg.Name) && time.Since(g.leadSince) < leadRest {
 		return stepLater, nil
 	}
-	if a.Kind == move.RemoveMember && mayStillClaim(g, state, a.ID) {
+	if comes := a.Kind == move.RecordMembers && a.ID != 0; (comes || a.Kind == move.RemoveMember) && mayStillClaim(g, state, a.ID, comes) {
 		return stepLater, nil
 	}
 	s.steering.stepped(g)
@@ -315,12 +316,23 @@ func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state g
 	return stepAgain, s.act(ctx, sv, m, state.Group, a)
 }
 
+// knownVoters counts the voters of which it is known where they are.
+func knownVoters(conf *raftpb.ConfState, members []placement.Member) (n int) {
+	for _, id := range conf.GetVoters() {
+		if !slices.ContainsFunc(members, func(m placement.Member) bool { return m.RaftID == id && m.Shard == "" }) {
+			n++
+		}
+	}
+	return n
+}
+
 // claimTime is how long a wanted shard that has come has to say that it holds a member of which etcd lost where it is.
 const claimTime = 3 * time.Second
 
-// mayStillClaim tells that a member to be removed is only looked for, and may be found yet: no shard is there that could take its place, or one has
-// just come, and has not said what it holds. Removed too early, the group would be without a copy that is there, and need both of two that are left.
-func mayStillClaim(g *groupReplica, state groupView, id uint64) bool {
+// mayStillClaim tells that a member to be removed, or any where another one is to come, is only looked for, and may be
+// found yet: no shard is there that could take its place, or one has just come, and has not said what it holds. Removed
+// too early, the group would be without a copy that is there, and need both of two that are left.
+func mayStillClaim(g *groupReplica, state groupView, id uint64, comes bool) bool {
 	var come []string
 	whole := len(state.Target) > 0 // nothing is missing without it
 	for _, name := range state.Target {
@@ -335,7 +347,7 @@ func mayStillClaim(g *groupReplica, state groupView, id uint64) bool {
 	if !slices.Equal(g.come, come) {
 		g.come, g.comeSince = come, time.Now()
 	}
-	lookedFor := slices.ContainsFunc(state.Members, func(m placement.Member) bool { return m.RaftID == id && m.Shard == "" })
+	lookedFor := slices.ContainsFunc(state.Members, func(m placement.Member) bool { return (comes || m.RaftID == id) && m.Shard == "" })
 	return lookedFor && !whole && (len(come) == 0 || time.Since(g.comeSince) < claimTime)
 }
 
@@ -351,7 +363,7 @@ func (s *Shard) act(ctx context.Context, sv *served, m replica.Members, state pl
 		return sv.replica.TransferLeader(ctx, a.ID)
 	case move.AddLearner:
 		// Until now its membership could tell which replica this is.
-		if err := group.WriteReplicaFile(s.cfg.FS, sv.group.dir, s.replicaFile(sv.group, sv.raftID)); err != nil {
+		if err := format.WriteReplicaFile(s.cfg.FS, sv.group.dir, s.replicaFile(sv.group, sv.raftID)); err != nil {
 			return err
 		}
 	}
@@ -377,8 +389,8 @@ func (s *Shard) storeAsLeader(ctx context.Context, sv *served, m replica.Members
 	return nil
 }
 
-// handOver lets others lead all groups, before this shard stops. Where one does not take it, or gives it back, it is offered again for
-// a while.
+// handOver lets others lead all groups, before this shard stops. Where one does not take it, or gives it back, it is
+// offered again for a while.
 func (s *Shard) handOver(ctx context.Context) {
 	r := s.routes.Load()
 	if r == nil {
@@ -403,44 +415,38 @@ func (s *Shard) handOver(ctx context.Context) {
 	}
 }
 
-// handOverAll tries it once for each group: others took so many, and so many are kept. Open are those of them that another could take.
+// handOverAll tries it once for each group: others took so many, and so many are kept. Open are those of them that
+// another could take.
 func (s *Shard) handOverAll(ctx context.Context, r *routes) (took, open, kept int) {
-	var wait sync.WaitGroup
 	var mu sync.Mutex
-	slots := make(chan struct{}, 4*steerAtOnce)
-	for _, g := range r.byUUID {
+	each(maps.Values(r.byUUID), 4*steerAtOnce, func(g *groupReplica) {
 		sv := g.served.Load()
 		if sv == nil || sv.replica.Alone() { // nobody can lead in its place
-			continue
+			return
 		}
-		slots <- struct{}{}
-		wait.Go(func() {
-			defer func() { <-slots }()
-			m := sv.replica.Members()
-			if m.LeaderID != sv.raftID {
-				return
+		m := sv.replica.Members()
+		if m.LeaderID != sv.raftID {
+			return
+		}
+		to := heir(sv, m)
+		var err error
+		if to != 0 {
+			if err = sv.replica.TransferLeader(ctx, to); err != nil && ctx.Err() == nil {
+				s.logger.Warn("handing the lead over", "group", g.name, "error", err)
 			}
-			to := heir(sv, m)
-			var err error
-			if to != 0 {
-				if err = sv.replica.TransferLeader(ctx, to); err != nil && ctx.Err() == nil {
-					s.logger.Warn("handing the lead over", "group", g.name, "error", err)
-				}
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case sv.replica.Members().LeaderID != sv.raftID:
-				took++
-			case to != 0 && !errors.Is(err, replica.ErrFailed):
-				open++
-				fallthrough
-			default:
-				kept++
-			}
-		})
-	}
-	wait.Wait()
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case sv.replica.Members().LeaderID != sv.raftID:
+			took++
+		case to != 0 && !errors.Is(err, replica.ErrFailed):
+			open++
+			fallthrough
+		default:
+			kept++
+		}
+	})
 	return took, open, kept
 }
 

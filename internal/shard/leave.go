@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -27,7 +27,7 @@ func (s *Shard) leaveGroup(ctx context.Context, g *groupReplica) error {
 		s.logger.Warn("closing a replica that has left its group", "group", g.name, "error", err)
 	}
 	s.mu.Lock()
-	raftID, joining := g.raftID, g.joining
+	raftID, joining := g.raftID, g.joining()
 	s.mu.Unlock()
 	if joining {
 		// Nothing in it counts.
@@ -67,14 +67,14 @@ func (s *Shard) toTrash(g *groupReplica, raftID uint64) error {
 	return nil
 }
 
-// emptyTrash deletes what has been in the trash for long enough; the compactor deletes sooner where room is short. What is there has left its
-// group by a change that a majority of the others has committed, so nothing is lost with it; but where another copy is to take its place
-// here, it stays until that is complete, as long as there is room.
+// emptyTrash deletes what has been in the trash for long enough; the compactor deletes sooner where room is short. What
+// is there has left its group by a change that a majority of the others has committed, so nothing is lost with it; but
+// where another copy is to take its place here, it stays until that is complete, as long as there is room.
 func (s *Shard) emptyTrash(ctx context.Context) {
 	tick := time.NewTicker(min(trashEvery, s.cfg.TrashDelay/2+time.Millisecond))
 	defer tick.Stop()
 	for {
-		s.problem("emptying the trash", s.emptyTrashOnce(time.Now()))
+		s.problems.note("emptying the trash", s.emptyTrashOnce(time.Now()))
 		select {
 		case <-ctx.Done():
 			return
@@ -95,8 +95,8 @@ type trashed struct {
 	coming bool // another copy of the group is to be here, and is not complete
 }
 
-// dropTrash deletes what may go of the trash, in the order in which it is missed least: what another copy replaces comes last, the
-// older first. Nothing while what etcd says is not followed.
+// dropTrash deletes what may go of the trash, in the order in which it is missed least: what another copy replaces
+// comes last, the older first. Nothing while what etcd says is not followed.
 func (s *Shard) dropTrash(may func(t *trashed) bool) error {
 	if s.isHeld() {
 		return nil
@@ -147,7 +147,8 @@ func (s *Shard) inTrash() (all []trashed, err error) {
 	return all, nil
 }
 
-// isComing tells whether another copy of the group whose folder is in the trash by this name is to be here, and is not complete.
+// isComing tells whether another copy of the group whose folder is in the trash by this name is to be here, and is not
+// complete.
 func (s *Shard) isComing(name string) bool {
 	id, err := uuid.Parse(name[:36])
 	if err != nil {
@@ -176,10 +177,10 @@ func trashedAt(name string) (time.Time, bool) {
 	return time.Unix(seconds, 0), err == nil
 }
 
-// removeAll removes a folder and what is in it. Again after a crash: the rest. The manifest goes first, so that no half of
-// a group is ever taken for one, and the replica file last, so that the rest is known as what it is.
+// removeAll removes a folder and what is in it. Again after a crash: the rest. The manifest goes first, so that no half
+// of a group is ever taken for one, and the replica file last, so that the rest is known as what it is.
 func removeAll(fsys vfs.FS, dir string) error {
-	if err := fsys.Remove(path.Join(dir, group.ManifestName)); err == nil {
+	if err := fsys.Remove(path.Join(dir, format.ManifestName)); err == nil {
 		if err := fsys.SyncDir(dir); err != nil {
 			return err
 		}
@@ -192,7 +193,7 @@ func removeAll(fsys vfs.FS, dir string) error {
 		return err
 	}
 	for _, name := range names {
-		if name == group.ReplicaName {
+		if name == format.ReplicaName {
 			continue
 		}
 		file := path.Join(dir, name)
@@ -209,11 +210,11 @@ func removeAll(fsys vfs.FS, dir string) error {
 			return err
 		}
 	}
-	if slices.Contains(names, group.ReplicaName) {
+	if slices.Contains(names, format.ReplicaName) {
 		if err := fsys.SyncDir(dir); err != nil {
 			return err
 		}
-		if err := fsys.Remove(path.Join(dir, group.ReplicaName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := fsys.Remove(path.Join(dir, format.ReplicaName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

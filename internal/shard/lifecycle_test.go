@@ -21,6 +21,8 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/reason"
+	shardstatus "sheaf.dev/sheaf/internal/shard/status"
 )
 
 func TestRestartServesWhatWasAcknowledged(t *testing.T) {
@@ -69,12 +71,12 @@ func TestStopLetsCallsEndAndRefusesNewOnes(t *testing.T) {
 	if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}}); err != nil {
 		t.Fatal(err)
 	}
-	f.eventually("the upload has begun", func() bool { return f.shard.calls.used.Load() == 1 })
+	f.eventually("the upload has begun", func() bool { return f.shard.calls.Calls() == 1 })
 	idle, err := f.records.BatchPut(f.ctx()) // never ends by itself
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.eventually("the batch has begun", func() bool { return f.shard.calls.used.Load() == 2 })
+	f.eventually("the batch has begun", func() bool { return f.shard.calls.Calls() == 2 })
 	done := make(chan error, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -83,9 +85,10 @@ func TestStopLetsCallsEndAndRefusesNewOnes(t *testing.T) {
 	}()
 	<-f.shard.stopped
 	_, err = idle.Recv()
-	want(t, err, codes.Unavailable, reasonStopping)
-	_, err = (&recordServer{Shard: f.shard}).viaInterceptor(f)
-	want(t, err, codes.Unavailable, reasonStopping)
+	want(t, err, codes.Unavailable, reason.Stopping)
+	_, err = f.shard.calls.Unary(f.ctx(), &recordv1.GetRequest{Key: key(1)}, &grpc.UnaryServerInfo{FullMethod: recordv1.RecordService_Get_FullMethodName},
+		func(context.Context, any) (any, error) { return nil, nil })
+	want(t, err, codes.Unavailable, reason.Stopping)
 	// The upload under way is whole already: it is stored.
 	out, err := stream.CloseAndRecv()
 	if err != nil {
@@ -100,13 +103,6 @@ func TestStopLetsCallsEndAndRefusesNewOnes(t *testing.T) {
 	}
 }
 
-// viaInterceptor calls Get as the server would.
-func (s *recordServer) viaInterceptor(f *fixture) (any, error) {
-	return s.unary(f.ctx(), &recordv1.GetRequest{Key: key(1)},
-		&grpc.UnaryServerInfo{FullMethod: recordv1.RecordService_Get_FullMethodName},
-		func(ctx context.Context, in any) (any, error) { return s.Get(ctx, in.(*recordv1.GetRequest)) })
-}
-
 func TestStopDoesNotWaitForVerify(t *testing.T) {
 	f := start(t, newRegistry(hash4, "s1"), nil).ready()
 	f.fill(100, 20_000)
@@ -115,9 +111,9 @@ func TestStopDoesNotWaitForVerify(t *testing.T) {
 		_, err := f.admin.Verify(f.ctx(), &recordv1.VerifyRequest{Group: "0", RateBytesPerSecond: 1})
 		done <- err
 	}()
-	f.eventually("verify is under way", func() bool { return f.shard.calls.used.Load() == 1 })
+	f.eventually("verify is under way", func() bool { return f.shard.calls.Calls() == 1 })
 	f.stop()
-	want(t, <-done, codes.Unavailable, reasonStopping)
+	want(t, <-done, codes.Unavailable, reason.Stopping)
 }
 
 func TestStopCutsCallsWhenItsTimeIsUp(t *testing.T) {
@@ -129,7 +125,7 @@ func TestStopCutsCallsWhenItsTimeIsUp(t *testing.T) {
 	if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}}); err != nil {
 		t.Fatal(err)
 	}
-	f.eventually("the upload has begun", func() bool { return f.shard.calls.used.Load() == 1 })
+	f.eventually("the upload has begun", func() bool { return f.shard.calls.Calls() == 1 })
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	if err := f.shard.Stop(ctx); err != nil {
@@ -226,7 +222,7 @@ func TestMemoryLimitTooSmallIsAClearError(t *testing.T) {
 			}
 			id := idsOf(hash4, atoi(t, g.Group), 1)[0]
 			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
-			want(t, err, codes.ResourceExhausted, reasonMemoryFull)
+			want(t, err, codes.ResourceExhausted, reason.MemoryFull)
 		case "Serving":
 			served++
 		}
@@ -234,7 +230,7 @@ func TestMemoryLimitTooSmallIsAClearError(t *testing.T) {
 	if failed == 0 || served == 0 {
 		t.Errorf("%d groups failed, %d serve: the limit is to hold some", failed, served)
 	}
-	if f.shard.ready() == nil {
+	if (forHost{f.shard}).Ready() == nil {
 		t.Error("ready without all groups")
 	}
 	f.stop()
@@ -261,7 +257,7 @@ func TestMemoryBudgetGatesWrites(t *testing.T) {
 	for ; refused == nil && n < 100; n++ {
 		_, refused = f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(n), Data: data(n, 1<<20)})
 	}
-	want(t, refused, codes.ResourceExhausted, reasonMemoryFull)
+	want(t, refused, codes.ResourceExhausted, reason.MemoryFull)
 	if used := f.shard.budget.used.Load(); used > 24<<20 {
 		t.Errorf("%d bytes in use, limit %d", used, 24<<20)
 	}
@@ -299,7 +295,7 @@ func TestHealthReflectionMetricsStatus(t *testing.T) {
 	}
 	_ = stream.CloseSend()
 
-	server := httptest.NewServer(f.shard.Handler())
+	server := httptest.NewServer(handlerOf(f.shard))
 	defer server.Close()
 	get := func(path string) (int, string) {
 		t.Helper()
@@ -332,7 +328,7 @@ func TestHealthReflectionMetricsStatus(t *testing.T) {
 			t.Errorf("metrics lack %s", line)
 		}
 	}
-	var st Status
+	var st shardstatus.Shard
 	if _, body := get("/status"); json.Unmarshal([]byte(body), &st) != nil || st.Name != "s1" || st.Version != "v1.2.3" ||
 		len(st.Groups) != 4 || st.FileSystem == "" || st.CapacityBytes == 0 {
 		t.Errorf("status: %+v", st)
@@ -345,33 +341,44 @@ func TestHealthReflectionMetricsStatus(t *testing.T) {
 func TestPanicInACallStopsOnlyTheCall(t *testing.T) {
 	f := start(t, newRegistry(hash4, "s1"), nil).ready()
 	info := &grpc.UnaryServerInfo{FullMethod: recordv1.RecordService_Get_FullMethodName}
-	_, err := f.shard.unary(f.ctx(), nil, info, func(context.Context, any) (any, error) { panic("a bug") })
+	_, err := f.shard.calls.Unary(f.ctx(), nil, info, func(context.Context, any) (any, error) { panic("a bug") })
 	want(t, err, codes.Internal, "")
-	err = f.shard.stream(nil, nil, &grpc.StreamServerInfo{FullMethod: recordv1.RecordService_Scan_FullMethodName},
+	err = f.shard.calls.Stream(nil, nil, &grpc.StreamServerInfo{FullMethod: recordv1.RecordService_Scan_FullMethodName},
 		func(any, grpc.ServerStream) error { panic("a bug") })
 	want(t, err, codes.Internal, "")
-	if n := f.shard.calls.used.Load(); n != 0 {
+	if n := f.shard.calls.Calls(); n != 0 {
 		t.Errorf("%d calls under way", n)
 	}
 	f.put(1, []byte("goes on"))
 }
 
 func TestOverloaded(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Limits = Limits{CallsMax: 1, BytesInFlightMax: 1000} }).ready()
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Limits = Limits{CallsMax: 2, BytesInFlightMax: 1000} }).ready()
+	ctx, cancel := context.WithCancel(f.ctx())
+	defer cancel()
+	upload, err := f.records.Upload(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []*recordv1.UploadRequest{
+		{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(2)}}}, {Part: &recordv1.UploadRequest_Chunk{Chunk: []byte("x")}},
+	} {
+		if err := upload.Send(part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.eventually("a byte is in flight", func() bool { return f.shard.calls.BytesInFlight() == 1 })
 	stream, err := f.records.BatchPut(f.ctx())
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.eventually("the one call is under way", func() bool { return f.shard.calls.used.Load() == 1 })
+	f.eventually("two calls are under way", func() bool { return f.shard.calls.Calls() == 2 })
 	_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(1)})
-	want(t, err, codes.ResourceExhausted, reasonOverloaded)
+	want(t, err, codes.ResourceExhausted, reason.Overloaded)
 	if retryAfter(err) == 0 {
 		t.Error("no RetryInfo")
 	}
 	// The first put passes although it alone is above the limit; what comes while it is in flight does not.
-	if err := f.shard.bytes.take(1); err != nil {
-		t.Fatal(err)
-	}
 	if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1), Data: make([]byte, 5000)}}}); err != nil {
 		t.Fatal(err)
 	}
@@ -379,7 +386,8 @@ func TestOverloaded(t *testing.T) {
 	if err != nil || codes.Code(out.GetResults()[0].GetStatus().GetCode()) != codes.ResourceExhausted {
 		t.Errorf("beyond the bytes in flight: %v, %v", out, err)
 	}
-	f.shard.bytes.give(1)
+	cancel()
+	f.eventually("the byte is given back", func() bool { return f.shard.calls.BytesInFlight() == 0 })
 	if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1), Data: make([]byte, 5000)}}}); err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,10 @@ import (
 	"sync"
 	"time"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/status"
 )
 
 // Measuring the device before loading is worth it only where loading takes long, and must not.
@@ -36,13 +38,13 @@ func (l *loadState) begun() bool { return !l.beganAt.IsZero() }
 
 // newLoader makes the reader that all groups share. Only a stated HDD is read one segment after another: virtual disks
 // often call themselves rotational. In Resident residency the memory of one segment is kept for what compaction writes.
-func (s *Shard) newLoader() *group.Loader {
+func (s *Shard) newLoader() *segio.Loader {
 	// The page cache of a container counts against its limit, which is what the memory limit is taken from.
-	opts := group.LoaderOptions{Rotational: s.cfg.Medium == HDD, CacheBytes: s.cfg.MemoryLimitBytes / 2}
+	opts := segio.LoaderOptions{Rotational: s.cfg.Medium == HDD, CacheBytes: s.cfg.MemoryLimitBytes / 2}
 	if s.cfg.Residency == group.Resident && s.cfg.MemoryLimitBytes == 0 {
 		opts.KeepBytes = keepBytes
 	}
-	return group.NewLoader(opts)
+	return segio.NewLoader(opts)
 }
 
 // loadFirst loads what the volume holds of this shard's groups.
@@ -55,20 +57,11 @@ func (s *Shard) loadFirst(ctx context.Context) {
 	durable := s.syncVolume()
 	groups = s.fitMemory(groups)
 
-	var wait sync.WaitGroup
 	atOnce := s.cfg.Limits.GroupsLoadingMax
 	if s.cfg.Medium == HDD {
 		atOnce = min(atOnce, 2) // one is read while the index of the other is made
 	}
-	slots := make(chan struct{}, atOnce)
-	for _, g := range groups {
-		slots <- struct{}{}
-		wait.Go(func() {
-			defer func() { <-slots }()
-			s.loadOne(ctx, g, durable)
-		})
-	}
-	wait.Wait()
+	each(slices.Values(groups), atOnce, func(g *groupReplica) { s.loadOne(ctx, g, durable) })
 	s.mu.Lock()
 	s.load.endedAt = time.Now()
 	status := s.load.status(true)
@@ -83,8 +76,8 @@ func (s *Shard) takePending() []*groupReplica {
 	defer s.mu.Unlock()
 	var groups []*groupReplica
 	for _, g := range s.groups {
-		if (g.stray == "" || g.stray == unconfirmed) && g.state == recordv1.GroupState_GROUP_STATE_PENDING {
-			g.state = recordv1.GroupState_GROUP_STATE_LOADING
+		if !g.standing.Apart() && g.phase == member.Pending {
+			s.happens(g, member.Begin)
 			s.setHealth(g, false)
 			groups = append(groups, g)
 		}
@@ -96,24 +89,17 @@ func (s *Shard) takePending() []*groupReplica {
 
 // planLoad computes what each group needs, before anything is loaded.
 func (s *Shard) planLoad(groups []*groupReplica) {
-	var wait sync.WaitGroup
-	slots := make(chan struct{}, 16)
-	for _, g := range groups {
-		slots <- struct{}{}
-		wait.Go(func() {
-			defer func() { <-slots }()
-			need, err := group.PlanLoad(s.logOptions(g))
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if err != nil {
-				// Loading will say what is wrong; the plan goes on without this group.
-				s.logger.Warn("planning a load", "group", g.name, "error", err)
-				return
-			}
-			g.need, g.planned = need, true
-		})
-	}
-	wait.Wait()
+	each(slices.Values(groups), 16, func(g *groupReplica) {
+		need, err := group.PlanLoad(s.logOptions(g))
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if err != nil {
+			// Loading will say what is wrong; the plan goes on without this group.
+			s.logger.Warn("planning a load", "group", g.name, "error", err)
+			return
+		}
+		g.need = need
+	})
 }
 
 // fitMemory leaves out the groups that do not fit, the smallest come first: as many as can be serve, and soon.
@@ -139,7 +125,7 @@ func (s *Shard) fitMemory(groups []*groupReplica) []*groupReplica {
 			taken += g.need.MemoryBytes
 			return false
 		}
-		g.state = recordv1.GroupState_GROUP_STATE_FAILED
+		s.happens(g, member.Failing)
 		g.err = fmt.Errorf("it needs %d bytes: %w", g.need.MemoryBytes, s.memory)
 		return true
 	})
@@ -165,9 +151,9 @@ func (s *Shard) measureDevice(groups []*groupReplica) {
 	s.mu.Unlock()
 }
 
-// syncVolume makes what the volume holds durable, by one sync of its file system when the first group asks for it: a device
-// takes about as long for the sync of one file as for that of all of them. It is for the first load alone, before which this
-// process has written nothing but what it has synced.
+// syncVolume makes what the volume holds durable, by one sync of its file system when the first group asks for it: a
+// device takes about as long for the sync of one file as for that of all of them. It is for the first load alone,
+// before which this process has written nothing but what it has synced.
 func (s *Shard) syncVolume() func() error {
 	return sync.OnceValue(func() error {
 		err := s.cfg.FS.SyncAll(s.volume.Dir())
@@ -183,12 +169,7 @@ func (s *Shard) loadOne(ctx context.Context, g *groupReplica, durable func() err
 	report, err := s.open(ctx, g, durable)
 	s.mu.Lock()
 	g.report = report
-	if err != nil {
-		g.state, g.err = recordv1.GroupState_GROUP_STATE_FAILED, err
-	} else {
-		g.state, g.err = recordv1.GroupState_GROUP_STATE_SERVING, nil
-	}
-	s.noteTail(g, err)
+	s.loadEnded(g, err)
 	s.mu.Unlock()
 	switch {
 	case err == nil:
@@ -203,13 +184,13 @@ func (s *Shard) loadOne(ctx context.Context, g *groupReplica, durable func() err
 }
 
 // status sums up. Called with Shard.mu held.
-func (l *loadState) status(done bool) LoadStatus {
-	st := LoadStatus{GroupsTotal: len(l.groups), DeviceBytesPerSecond: l.deviceRate, Done: done}
+func (l *loadState) status(done bool) status.Load {
+	st := status.Load{GroupsTotal: len(l.groups), DeviceBytesPerSecond: l.deviceRate, Done: done}
 	for _, g := range l.groups {
 		bytes := g.progress.BytesDone.Load()
 		st.BytesDone += bytes
 		switch {
-		case g.state == recordv1.GroupState_GROUP_STATE_FAILED:
+		case g.phase.Broken():
 			st.GroupsFailed++
 			st.BytesTotal += bytes // nothing more comes
 			continue

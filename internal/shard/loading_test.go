@@ -15,6 +15,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/page"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -45,7 +46,7 @@ func TestGroupsServeAsSoonAsTheyAreLoaded(t *testing.T) {
 			continue
 		}
 		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
-		want(t, err, codes.Unavailable, reasonGroupLoading)
+		want(t, err, codes.Unavailable, reason.GroupLoading)
 		if wait := retryAfter(err); wait < 100*time.Millisecond || wait > 30*time.Second {
 			t.Errorf("RetryInfo %v", wait)
 		}
@@ -60,9 +61,9 @@ func TestGroupsServeAsSoonAsTheyAreLoaded(t *testing.T) {
 	if s := f.shard.Status().Summary; s.State != page.Loading || !strings.HasPrefix(s.Text, "Loading: 3 of 4 groups, ") {
 		t.Errorf("the sentence is %+v", s)
 	}
-	for path, code := range map[string]int{"/": http.StatusOK, "/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable} {
+	for path, code := range map[string]int{"/": http.StatusOK, "/healthz": http.StatusOK, "/readyz": http.StatusOK} {
 		answer := httptest.NewRecorder()
-		f.shard.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
+		handlerOf(f.shard).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
 		if answer.Code != code {
 			t.Errorf("%s answers %d while loading, want %d", path, answer.Code, code)
 		}
@@ -157,7 +158,7 @@ func TestFullDiskInTheMiddleOfAWriteIsDiskFull(t *testing.T) {
 	ctx := f.ctx()
 	large := data(7, 3<<20)
 	_, err := f.upload(&recordv1.UploadHeader{Key: key(7)}, cut(large, 1<<20)...)
-	want(t, err, codes.ResourceExhausted, reasonDiskFull)
+	want(t, err, codes.ResourceExhausted, reason.DiskFull)
 	if fault.Fired() == 0 {
 		t.Error("the fault never fired")
 	}

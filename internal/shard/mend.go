@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/peer"
 )
 
@@ -35,10 +38,10 @@ func (s *Shard) mendAll(ctx context.Context) {
 		for _, g := range r.byUUID {
 			if sv := g.served.Load(); sv != nil && sv.log.Damaged() && !sv.replica.Alone() && ctx.Err() == nil {
 				err := s.mend(ctx, sv)
-				if errors.Is(err, group.ErrClosed) || errors.Is(err, group.ErrRepairLater) || ctx.Err() != nil {
+				if errors.Is(err, format.ErrClosed) || errors.Is(err, group.ErrRepairLater) || ctx.Err() != nil {
 					err = nil
 				}
-				s.problem("repairing group "+g.name, err)
+				s.problems.note("repairing group "+g.name, err)
 			}
 		}
 	}
@@ -56,7 +59,9 @@ func (s *Shard) mend(ctx context.Context, sv *served) error {
 		return err
 	}
 	for _, r := range repairs {
-		err := sv.log.Mend(ctx, r, mendSource{s, sv, from})
+		err := sv.log.Mend(ctx, r, mendSource{s.hub.Fetcher(from), sv.group.uuid, func(ctx context.Context, ref format.BlobRef) error {
+			return s.fetchBlob(ctx, sv.group, sv.log, from, ref)
+		}})
 		if errors.Is(err, group.ErrRepairByInstall) {
 			s.catchUp(sv.group, m.LeaderID)
 			return nil
@@ -69,16 +74,16 @@ func (s *Shard) mend(ctx context.Context, sv *served) error {
 	return nil
 }
 
-// mendSource is the shard with the copy from which a replica is repaired.
+// mendSource is the copy from which a replica is repaired.
 type mendSource struct {
-	*Shard
-	sv   *served
-	from string
+	from      *peer.Fetcher
+	group     uuid.UUID
+	fetchBlob func(ctx context.Context, ref format.BlobRef) error
 }
 
 // Entries implements group.MendSource.
 func (m mendSource) Entries(ctx context.Context, r group.IndexRange) (group.RangeAnswer, error) {
-	got, err := m.hub.Fetcher(m.from).Entries(ctx, m.sv.group.uuid, r.First, r.Last)
+	got, err := m.from.Entries(ctx, m.group, r.First, r.Last)
 	if errors.Is(err, peer.ErrNotHere) {
 		err = group.ErrRepairLater
 	}
@@ -86,8 +91,8 @@ func (m mendSource) Entries(ctx context.Context, r group.IndexRange) (group.Rang
 }
 
 // FetchBlob implements group.MendSource.
-func (m mendSource) FetchBlob(ctx context.Context, ref group.BlobRef) error {
-	err := m.fetchBlob(ctx, m.sv.group, m.sv.log, m.from, ref)
+func (m mendSource) FetchBlob(ctx context.Context, ref format.BlobRef) error {
+	err := m.fetchBlob(ctx, ref)
 	if errors.Is(err, peer.ErrNotHere) {
 		// Or the group does not serve there now: then an install from there comes to nothing too.
 		err = group.ErrVersionNotFound
@@ -95,8 +100,8 @@ func (m mendSource) FetchBlob(ctx context.Context, ref group.BlobRef) error {
 	return err
 }
 
-// scrubAll reads every byte of all groups of several copies over and over, slowly, so that damage is found while there are
-// copies to repair it from.
+// scrubAll reads every byte of all groups of several copies over and over, slowly, so that damage is found while there
+// are copies to repair it from.
 func (s *Shard) scrubAll(ctx context.Context) {
 	if s.cfg.ScrubBytesPerSecond < 0 {
 		return
@@ -120,7 +125,7 @@ func (s *Shard) scrubAll(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			if err != nil && !errors.Is(err, group.ErrClosed) {
+			if err != nil && !errors.Is(err, format.ErrClosed) {
 				s.logger.Warn("reading everything", "group", g.name, "error", err)
 			}
 			for _, d := range report.Damages {

@@ -12,12 +12,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
-// gathered are all samples of a registry by name and labels, the shard's left out: `name{method="Get"}`; of histograms the counts.
+// gathered are all samples of a registry by name and labels, the shard's left out: `name{method="Get"}`; of histograms
+// the counts.
 func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -43,7 +45,8 @@ func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return samples
 }
 
-// TestEveryMethodCountsItsRecords: with their bytes, once each, when the caller has them; what is refused or not there counts for nothing.
+// TestEveryMethodCountsItsRecords: with their bytes, once each, when the caller has them; what is refused or not there
+// counts for nothing.
 func TestEveryMethodCountsItsRecords(t *testing.T) {
 	metrics := prometheus.NewRegistry()
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Registry = metrics }).ready()
@@ -88,8 +91,8 @@ func TestEveryMethodCountsItsRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	const large = group.DataBytesMax + 5
-	if _, err := f.upload(&recordv1.UploadHeader{Key: key(20)}, cut(data(20, large), group.BlobChunkBytes)...); err != nil {
+	const large = format.DataBytesMax + 5
+	if _, err := f.upload(&recordv1.UploadHeader{Key: key(20)}, cut(data(20, large), format.BlobChunkBytes)...); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := f.download(&recordv1.DownloadRequest{Key: key(20), OffsetBytes: 5}); err != nil {
@@ -174,7 +177,7 @@ func TestASyncThatFailsIsCounted(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		group.SegmentName(3): syncSegment, "journal-1": syncJournal, "journal-kept-1": syncJournal, group.ManifestName: syncOther, "sheaf": syncOther,
+		format.SegmentName(3): syncSegment, "journal-1": syncJournal, "journal-kept-1": syncJournal, format.ManifestName: syncOther, "sheaf": syncOther,
 	} {
 		if got := syncKind(name); got != want {
 			t.Errorf("%s is of kind %s", name, got)
@@ -209,10 +212,10 @@ type groupsCollector int
 func (groupsCollector) Describe(chan<- *prometheus.Desc) {}
 
 func (n groupsCollector) Collect(ch chan<- prometheus.Metric) {
-	groups := make([]GroupStatus, n)
+	groups := make([]status.Group, n)
 	for i := range groups {
-		groups[i] = GroupStatus{
-			Group: fmt.Sprint(i), State: "Serving", Records: 3, StoredBytes: 50, SupersededBytes: 7, Damages: make([]Damage, 1), Leader: i == 1,
+		groups[i] = status.Group{
+			Group: fmt.Sprint(i), State: "Serving", Records: 3, StoredBytes: 50, SupersededBytes: 7, Damages: make([]status.Damage, 1), Leader: i == 1,
 		}
 	}
 	new(collector).collectGroups(ch, groups)

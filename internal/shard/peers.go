@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/peer"
 	"sheaf.dev/sheaf/internal/placement"
 )
@@ -19,17 +20,9 @@ import (
 // newHub makes this shard's end of what shards say to each other.
 func (s *Shard) newHub() *peer.Hub {
 	return peer.New(peer.Options{
-		Shard: s.cfg.Name, Store: s.store, Address: s.peerAddress, Deliver: s.deliver, Alive: s.peerAlive, Source: (*source)(s),
-		Credentials: s.cfg.PeerCredentials, FetchBytesPerSecond: s.cfg.Limits.FetchBytesPerSecond, Logger: s.logger,
+		Shard: s.cfg.Name, Store: s.store, Address: s.neighbours.address, Deliver: s.deliver, Alive: s.peerAlive, Source: (*source)(s),
+		Credentials: s.cfg.PeerCredentials, Caller: s.cfg.PeerCaller, FetchBytesPerSecond: s.cfg.Limits.FetchBytesPerSecond, Logger: s.logger,
 	})
-}
-
-// peerAddress is where a shard is, or was when etcd last said so: one whose lease ran out while etcd was away still serves.
-func (s *Shard) peerAddress(shard string) (string, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	address, ok := s.addresses[shard]
-	return address, ok
 }
 
 // deliver gives a message to the group that it is for.
@@ -76,7 +69,7 @@ func (s *Shard) peerAlive(shard string, alive bool) {
 				sv.replica.PeerDown(id)
 			}
 		}
-		s.steer(g)
+		s.steering.ask(g)
 	}
 }
 
@@ -102,7 +95,8 @@ func (s *Shard) tellPeers(g *groupReplica, sv *served) {
 	}
 }
 
-// members is every member that etcd ever named to this shard, by Raft id: a membership change may be behind it or ahead.
+// members is every member that etcd ever named to this shard, by Raft id: a membership change may be behind it or
+// ahead.
 func (g *groupReplica) members() map[uint64]placement.Member {
 	if m := g.known.Load(); m != nil {
 		return *m
@@ -189,7 +183,7 @@ func (e exported) Open(name string, offset int64) (io.ReadCloser, error) {
 
 // notHereAnyMore: a group that is being closed does not serve.
 func notHereAnyMore(err error) error {
-	if errors.Is(err, group.ErrClosed) || errors.Is(err, group.ErrVersionNotFound) {
+	if errors.Is(err, format.ErrClosed) || errors.Is(err, group.ErrVersionNotFound) {
 		return fmt.Errorf("%w: %w", peer.ErrNotHere, err)
 	}
 	return err
@@ -214,7 +208,7 @@ func (s *source) Blob(_ context.Context, id uuid.UUID, encoded []byte) (peer.Fil
 	if err != nil {
 		return nil, 0, err
 	}
-	ref, err := group.DecodeBlobRef(encoded)
+	ref, err := format.DecodeBlobRef(encoded)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -226,7 +220,7 @@ func (s *source) Blob(_ context.Context, id uuid.UUID, encoded []byte) (peer.Fil
 }
 
 // fetchBlobs gets blobs that entries of another member refer to.
-func (s *Shard) fetchBlobs(ctx context.Context, g *groupReplica, log *group.Log, from uint64, refs []group.BlobRef) error {
+func (s *Shard) fetchBlobs(ctx context.Context, g *groupReplica, log *group.Log, from uint64, refs []format.BlobRef) error {
 	shard, ok := g.route(from)
 	if !ok {
 		return fmt.Errorf("group %s: nobody says on which shard member %x is", g.name, from)
@@ -239,7 +233,7 @@ func (s *Shard) fetchBlobs(ctx context.Context, g *groupReplica, log *group.Log,
 	return nil
 }
 
-func (s *Shard) fetchBlob(ctx context.Context, g *groupReplica, log *group.Log, shard string, ref group.BlobRef) (err error) {
+func (s *Shard) fetchBlob(ctx context.Context, g *groupReplica, log *group.Log, shard string, ref format.BlobRef) (err error) {
 	if err := s.admitWithRoom(ctx, ref.Size); err != nil {
 		return err
 	}

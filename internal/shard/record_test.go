@@ -17,6 +17,9 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/shard/cursor"
 )
 
@@ -33,7 +36,7 @@ func TestPutGetDelete(t *testing.T) {
 	residencies(t, func(t *testing.T, f *fixture) {
 		before := time.Now().UnixNano()
 		for _, id := range []int64{math.MinInt64, math.MinInt64 + 1, -1, 0, 1, math.MaxInt64} {
-			for _, n := range []int{0, 1, 1000, 10240, group.DataBytesMax} {
+			for _, n := range []int{0, 1, 1000, 10240, format.DataBytesMax} {
 				d := data(id, n)
 				out := f.put(id, d)
 				if out.GetVersion() == "" || out.GetRepeated() || out.GetDataCrc32C() != crc32.Checksum(d, castagnoli) {
@@ -160,9 +163,9 @@ func TestPutBadFields(t *testing.T) {
 
 func TestPutAbove1MiBSaysUseUpload(t *testing.T) {
 	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	for _, n := range []int{group.DataBytesMax + 1, 7 << 20} {
+	for _, n := range []int{format.DataBytesMax + 1, 7 << 20} {
 		_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: make([]byte, n)})
-		want(t, err, codes.FailedPrecondition, reasonUseUpload)
+		want(t, err, codes.FailedPrecondition, reason.UseUpload)
 	}
 	// Far above the limit of a message gRPC itself answers, before the shard sees anything.
 	_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: make([]byte, 25<<20)})
@@ -184,7 +187,7 @@ func TestConditions(t *testing.T) {
 		return f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(5), Condition: c, Data: []byte("x")})
 	}
 	_, err := put(ifVersion(cursor.Version(3)))
-	want(t, err, codes.Aborted, reasonVersionMismatch)
+	want(t, err, codes.Aborted, reason.VersionMismatch)
 	if v := metadataOf(err, "version"); v != "" {
 		t.Errorf("mismatch without a record names version %q", v)
 	}
@@ -193,7 +196,7 @@ func TestConditions(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = put(ifAbsent())
-	want(t, err, codes.AlreadyExists, reasonRecordExists)
+	want(t, err, codes.AlreadyExists, reason.RecordExists)
 	if v := metadataOf(err, "version"); v != first.GetVersion() {
 		t.Errorf("RECORD_EXISTS names version %q, want %q", v, first.GetVersion())
 	}
@@ -202,14 +205,14 @@ func TestConditions(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = put(ifVersion(first.GetVersion()))
-	want(t, err, codes.Aborted, reasonVersionMismatch)
+	want(t, err, codes.Aborted, reason.VersionMismatch)
 	if v := metadataOf(err, "version"); v != second.GetVersion() {
 		t.Errorf("VERSION_MISMATCH names version %q, want %q", v, second.GetVersion())
 	}
 	// Delete takes if_version, too, and makes room for if_absent.
 	del := &recordv1.DeleteRequest{Key: key(5), Condition: ifVersion(first.GetVersion())}
 	_, err = f.records.Delete(f.ctx(), del)
-	want(t, err, codes.Aborted, reasonVersionMismatch)
+	want(t, err, codes.Aborted, reason.VersionMismatch)
 	del.Condition = ifAbsent()
 	_, err = f.records.Delete(f.ctx(), del)
 	want(t, err, codes.InvalidArgument, "")
@@ -318,11 +321,12 @@ func TestOneRequestIDForTwoWritesIsRefused(t *testing.T) {
 	check()
 }
 
-// A call that is read when its deadline has passed, as by a process that was stopped, writes nothing: its caller has gone on.
+// A call that is read when its deadline has passed, as by a process that was stopped, writes nothing: its caller has
+// gone on.
 func TestAWriteWhoseCallerWaitsNoMoreIsNotBegun(t *testing.T) {
 	f := start(t, newRegistry(hash4, "s1"), nil).ready()
 	f.put(3, []byte("x"))
-	server := &recordServer{Shard: f.shard}
+	server := f.shard.calls.Records()
 	late, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
 	_, err := server.Put(late, &recordv1.PutRequest{Key: key(3), Data: []byte("y")})
@@ -348,12 +352,12 @@ func TestGetPinsVersions(t *testing.T) {
 			t.Errorf("the delete version: %v, %v", out, err)
 		}
 		_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(3), Version: cursor.Version(1 << 50)})
-		want(t, err, codes.NotFound, reasonVersionNotFound)
+		want(t, err, codes.NotFound, reason.VersionNotFound)
 		// Versions are those of a record: one of another record is none.
 		id := idsOf(hash4, hash4.GroupOf(3), 3)[2]
 		v := f.put(id, []byte("else"))
 		_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(3), Version: v.GetVersion()})
-		want(t, err, codes.NotFound, reasonVersionNotFound)
+		want(t, err, codes.NotFound, reason.VersionNotFound)
 		for _, bad := range []string{"0", "x", strings.Repeat("1", 100), "-1", v1.GetVersion() + "0"} {
 			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(3), Version: bad})
 			want(t, err, codes.InvalidArgument, "")
@@ -411,7 +415,7 @@ func TestListVersionsPages(t *testing.T) {
 		}
 	}
 	_, err := f.records.ListVersions(f.ctx(), &recordv1.ListVersionsRequest{Key: key(8)})
-	want(t, err, codes.NotFound, reasonRecordNotFound)
+	want(t, err, codes.NotFound, reason.RecordNotFound)
 	for _, in := range []*recordv1.ListVersionsRequest{
 		{}, {Key: key(7), PageSize: -1}, {Key: key(7), PageSize: 1001}, {Key: key(7), PageToken: "nonsense"},
 		{Key: key(7), PageToken: cursor.PageToken(8, 5)},
@@ -442,17 +446,17 @@ func TestNamedGroupNames(t *testing.T) {
 	f := start(t, newRegistry(named, "s1", "quotes"), nil).ready()
 	for _, bad := range []string{"", ".x", "a b", "a/b", "ä", strings.Repeat("g", 254), "a\x00"} {
 		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: bad}})
-		if code := codeOf(err); code == codes.OK {
+		if code := answer.CodeOf(err); code == codes.OK {
 			t.Errorf("group %.10q is accepted", bad)
 		}
 	}
 	_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: ""}})
 	want(t, err, codes.InvalidArgument, "")
 	_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "other"}})
-	want(t, err, codes.NotFound, reasonGroupNotFound)
+	want(t, err, codes.NotFound, reason.GroupNotFound)
 	// The caller has heard of a group that this shard has not heard of yet.
 	_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "other"}, RoutingEpoch: math.MaxUint64})
-	want(t, err, codes.Unavailable, reasonGroupLoading)
+	want(t, err, codes.Unavailable, reason.GroupLoading)
 }
 
 // justNow is a context that ends right behind the first look at it.
@@ -473,7 +477,7 @@ func TestDeadlinePassed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
 	defer cancel()
 	_, err := f.records.Put(ctx, &recordv1.PutRequest{Key: key(1), Data: []byte("x")})
-	if code := codeOf(err); code != codes.DeadlineExceeded {
+	if code := answer.CodeOf(err); code != codes.DeadlineExceeded {
 		t.Errorf("code %v: %v", code, err)
 	}
 	// Where the shard itself sees the deadline pass when it has begun the write, the outcome is unknown.
@@ -482,8 +486,8 @@ func TestDeadlinePassed(t *testing.T) {
 	unknown := 0
 	for range 50 {
 		// A put that was faster than the look at the deadline is simply done.
-		if _, err = (&recordServer{Shard: f.shard}).Put(&justNow{Context: gone}, &recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil {
-			want(t, err, codes.Unknown, reasonOutcomeUnknown)
+		if _, err = f.shard.calls.Records().Put(&justNow{Context: gone}, &recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil {
+			want(t, err, codes.Unknown, reason.OutcomeUnknown)
 			unknown++
 		}
 	}

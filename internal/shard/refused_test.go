@@ -29,8 +29,8 @@ func files(t *testing.T, dir string) map[string][]byte {
 	return out
 }
 
-// A volume that is refused is looked at again and again, and nothing is written to it: with each look its generation would grow, until it is
-// above that of the volume that it is a copy, or an earlier state, of.
+// A volume that is refused is looked at again and again, and nothing is written to it: with each look its generation
+// would grow, until it is above that of the volume that it is a copy, or an earlier state, of.
 func TestRule7_ARefusedVolumeIsNotWritten(t *testing.T) {
 	for name, c := range map[string]struct {
 		state  recordv1.ShardState

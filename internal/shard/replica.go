@@ -11,10 +11,12 @@ import (
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/shard/member"
 )
 
 // groupReplica is a group's replica on this volume, from the moment that its folder is found or made.
@@ -42,48 +44,42 @@ type groupReplica struct {
 	comeSince time.Time // when that was seen first
 
 	// Guarded by Shard.mu.
-	state recordv1.GroupState
-	err   error // why state is Failed
-	lost  bool  // Failed because etcd says that this shard holds data which are not here
-	// unreadable: Failed because the folder has no manifest that can be read.
-	unreadable bool
-	// exchanged says why the folder is another group's than its manifest's, as group.Exchanged; empty: it is not.
-	exchanged string
-	// torn: Failed because what it acknowledged or voted for may be missing. It never runs as it is: see mendTail.
-	torn bool
-	// forgetful: it is torn, and a leader counts on entries that are not here. No copy of another log mends that: it is to be replaced.
-	forgetful bool
-	// givenUp: it is torn, and nothing here can mend it. Its leader is to replace it.
-	givenUp   bool
-	need      group.Need
-	planned   bool // need is known
+
+	phase    member.Phase    // how far it is: after it is found or made, Shard.happens alone changes it
+	err      error           // why phase is one that is broken
+	standing member.Standing // what etcd says of it: a stray is not served
+	// What the folder is. Each may be so in any phase.
+	foreign    bool   // it was made on another volume, so that it must not run
+	exchanged  string // why it is another group's than its manifest's, as fsck.Exchanged says; empty: it is not
+	unreadable bool   // it has no manifest that can be read
+	// What was said to etcd, whatever etcd says since.
+	untold    bool       // this process made it for a new group, and etcd never said that it is here: it has never served
+	confirmed uint64     // the epoch at which etcd was told that the group made here is here: what an older view says of it is late
+	need      group.Need // zero: it was not planned, or could not be
 	report    group.Report
-	stray     string            // not empty: not served, because etcd says that it is elsewhere or does not know it
 	raftID    uint64            // of this incarnation; 0: not known before it is loaded
 	confIndex uint64            // of the membership in the manifest that was found
 	conf      *raftpb.ConfState // that membership
-	joining   bool              // it has a Raft id and nothing else yet: it is to be installed from another member
-	fetch     context.Context   // of an install that is under way; nil: none is
+	fetch     context.Context   // of an install that is under way, in whatever phase; nil: none is
 	stopFetch context.CancelFunc
-	foreign   string // not empty: the folder was made on another volume, so that it must not run
-	// seen is what was there when it was looked at last: the revisions of the group and its target, and how many of its members'
-	// shards have another volume now.
+	// seen is what was there when it was looked at last: the revisions of the group and its target, and how many of its
+	// members' shards have another volume now.
 	seen [3]int64
 	// stored is the group as this shard wrote it to etcd last: views may be older.
 	stored placement.Group
-	// confirmed is the epoch at which etcd was told that the group made here is here: what an older view says of it is late.
-	confirmed uint64
 }
 
 // served is what a call needs of a group that serves.
 type served struct {
+	shard   *Shard
 	group   *groupReplica
 	log     *group.Log
 	replica *replica.Replica
 	raftID  uint64
 }
 
-// open loads the group's log and starts its node. It returns with g.served set, or an error. durable as in group.Options.
+// open loads the group's log and starts its node. It returns with g.served set, or an error. durable as in
+// group.Options.
 func (s *Shard) open(ctx context.Context, g *groupReplica, durable func() error) (report group.Report, err error) {
 	// A group that cannot be loaded must not take its neighbours along.
 	defer func() {
@@ -119,10 +115,10 @@ func (s *Shard) serve(g *groupReplica, log *group.Log) error {
 		NoRoom:           func() { s.compactor.noRoom(0) },
 		Transport:        s.hub.Transport(g.uuid, g.route),
 		OnSnapshot:       func(_, _, from uint64) { s.catchUp(g, from) },
-		FetchBlobs: func(ctx context.Context, from uint64, refs []group.BlobRef) error {
+		FetchBlobs: func(ctx context.Context, from uint64, refs []format.BlobRef) error {
 			return s.fetchBlobs(ctx, g, log, from, refs)
 		},
-		OnChange: func() { s.steer(g) },
+		OnChange: func() { s.steering.ask(g) },
 		Quiet:    true,
 		Lease:    !s.cfg.NoReadLease,
 		Probe:    s.cfg.probe,
@@ -137,33 +133,40 @@ func (s *Shard) serve(g *groupReplica, log *group.Log) error {
 	s.mu.Lock()
 	g.raftID = raftID
 	s.mu.Unlock()
-	sv := &served{group: g, log: log, replica: node, raftID: raftID}
+	sv := &served{shard: s, group: g, log: log, replica: node, raftID: raftID}
 	g.served.Store(sv)
 	s.tellPeers(g, sv)
-	s.steer(g)
+	s.steering.ask(g)
 	return nil
 }
 
 // acceptLoss declares the damage of a group lost. Its indexes jump ahead, so its node starts anew on them; calls that
 // come meanwhile answer GROUP_LOADING.
-func (s *Shard) acceptLoss(ctx context.Context, g *groupReplica) ([]group.Damage, error) {
+func (s *Shard) acceptLoss(ctx context.Context, g *groupReplica) ([]format.Damage, error) {
 	g.changing.Lock()
 	defer g.changing.Unlock()
 	sv := g.served.Load()
 	if sv == nil || s.stopping.Load() {
-		return nil, stoppingError()
+		return nil, answer.Stopping()
 	}
 	g.served.Store(nil)
 	if err := sv.replica.Stop(ctx); err != nil {
 		s.logger.Warn("stopping to accept a loss", "group", g.name, "error", err)
 	}
-	damages, err := sv.log.AcceptLoss()
-	if again := s.serve(g, sv.log); again != nil {
+	log, damages, err := sv.log.AcceptLoss(ctx)
+	again := errors.New("its log could not be loaded again")
+	if log != nil {
+		if again = s.serve(g, log); again != nil {
+			again = errors.Join(again, log.Close(false))
+		}
+	}
+	if again != nil {
+		err = errors.Join(err, again)
 		s.mu.Lock()
-		g.state, g.err = recordv1.GroupState_GROUP_STATE_FAILED, again
+		g.err = err
+		s.happens(g, member.Failing)
 		s.mu.Unlock()
 		s.setHealth(g, false)
-		err = errors.Join(err, again, sv.log.Close(false))
 	}
 	return damages, err
 }
@@ -171,7 +174,7 @@ func (s *Shard) acceptLoss(ctx context.Context, g *groupReplica) ([]group.Damage
 // raftIDOf is the Raft id of the incarnation in a folder: that of its replica file, and where there is none that of the
 // sole voter.
 func (s *Shard) raftIDOf(g *groupReplica, log *group.Log) (uint64, error) {
-	f, found, err := group.ReadReplicaFile(s.cfg.FS, g.dir)
+	f, found, err := format.ReadReplicaFile(s.cfg.FS, g.dir)
 	switch {
 	case err != nil:
 		return 0, err
@@ -189,7 +192,7 @@ func (s *Shard) raftIDOf(g *groupReplica, log *group.Log) (uint64, error) {
 }
 
 // checkReplicaFile says why a replica must not run here.
-func (s *Shard) checkReplicaFile(g *groupReplica, f group.ReplicaFile) error {
+func (s *Shard) checkReplicaFile(g *groupReplica, f format.ReplicaFile) error {
 	here := s.volume.Superblock().Volume
 	switch {
 	case f.Store != s.store || f.Group != g.uuid:
@@ -200,8 +203,8 @@ func (s *Shard) checkReplicaFile(g *groupReplica, f group.ReplicaFile) error {
 	return nil
 }
 
-func (s *Shard) replicaFile(g *groupReplica, raftID uint64) group.ReplicaFile {
-	return group.ReplicaFile{RaftID: raftID, Volume: s.volume.Superblock().Volume, Store: s.store, Group: g.uuid}
+func (s *Shard) replicaFile(g *groupReplica, raftID uint64) format.ReplicaFile {
+	return format.ReplicaFile{RaftID: raftID, Volume: s.volume.Superblock().Volume, Store: s.store, Group: g.uuid}
 }
 
 // admit is asked before each write.
@@ -219,7 +222,7 @@ func (s *Shard) logOptions(g *groupReplica) group.Options {
 	return group.Options{
 		FS:           s.cfg.FS,
 		Dir:          g.dir,
-		Identity:     group.Identity{Store: s.store, Group: g.uuid, Name: g.name},
+		Identity:     format.Identity{Store: s.store, Group: g.uuid, Name: g.name},
 		Residency:    s.cfg.Residency,
 		SegmentBytes: s.cfg.SegmentBytes,
 		Retention:    s.cfg.Retention,
@@ -251,12 +254,12 @@ func (g *groupReplica) close(ctx context.Context, hints bool) error {
 // unavailable says why the group does not serve on the shard of this name. Called with Shard.mu held.
 func (g *groupReplica) unavailable(shard string, eta time.Duration) error {
 	switch {
-	case g.lost:
-		return lostError(g.name, g.err)
-	case g.state == recordv1.GroupState_GROUP_STATE_FAILED:
-		return failedError(g.name, shard, g.err)
+	case g.phase == member.Lost:
+		return answer.Lost(g.name, g.err)
+	case g.phase.Broken():
+		return answer.Failed(g.name, shard, g.err)
 	default:
-		return loadingError(g.name, eta)
+		return answer.Loading(g.name, eta)
 	}
 }
 

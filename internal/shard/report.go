@@ -3,73 +3,97 @@ package shard
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
-// What makes a report worth a write to etcd, which every gateway then reads. Small changes wait for reportAge.
+// What makes a report of sizes worth a write to etcd, which gateways and planners read. Small changes wait for
+// reportAge, large ones for a few intervals.
 const (
-	reportShare    = 20 // 1/20 of the bytes known to etcd
-	reportBytesMin = 1 << 20
-	reportAge      = time.Minute
+	reportShare     = 20 // 1/20 of the bytes told last
+	reportBytesMin  = 1 << 20
+	reportAge       = time.Minute
+	reportIntervals = 3
 )
+
+// reporter remembers what was told of the groups that are led here.
+type reporter struct {
+	shard *Shard
+	told  map[string]placement.Weight
+	at    time.Time
+	base  uint64 // of the etcd that was told
+}
 
 // reportAll tells etcd the figures of groups as they change.
 func (s *Shard) reportAll(ctx context.Context) {
 	tick := time.NewTicker(s.cfg.ReportInterval)
 	defer tick.Stop()
-	reported := map[string]time.Time{}
+	p := &reporter{shard: s}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		s.scans.expire(scanGrace)
+		s.calls.ExpireScans(serve.ScanGrace)
 		r := s.routes.Load()
 		if r == nil || s.isHeld() {
 			continue
 		}
-		var failed error
-		for name, g := range r.byName {
-			sv := g.served.Load()
-			state, ok := r.view.Groups[name]
-			if sv == nil || !ok || len(state.Members) == 0 || ctx.Err() != nil {
-				continue
-			}
-			stats, leads := sv.log.Stats(), sv.replica.Status().Leader
-			next := state
-			next.Bytes, next.Records = stats.StoredBytes, stats.Records
-			if len(state.Members) > 1 {
-				if !leads {
-					continue // its leader tells
-				}
-				m := sv.replica.Members()
-				next.Term, next.ConfIndex, next.Everywhere = m.Term, m.ConfIndex, everywhere(sv, m)
-			}
-			if leads {
-				next.Leader = s.cfg.Name
-			} else if state.Leader == s.cfg.Name {
-				next.Leader = ""
-			}
-			if !worthReporting(state, next, time.Since(reported[name])) {
-				continue
-			}
-			if err := s.report(ctx, next); err != nil {
-				failed = err
-				break // etcd is away: the next tick tries again
-			}
-			reported[name] = time.Now()
+		weights, err := p.leaders(ctx, r)
+		if err == nil {
+			err = p.weigh(ctx, r, weights)
 		}
 		if ctx.Err() == nil {
-			s.problem("reporting to etcd", failed)
+			s.problems.note("reporting to etcd", err) // the next tick tries again
 		}
 	}
 }
 
+// leaders tells etcd, in the keys of groups, which of them this shard leads, where it says otherwise, and answers what
+// those weigh.
+func (p *reporter) leaders(ctx context.Context, r *routes) (weights map[string]placement.Weight, err error) {
+	s := p.shard
+	weights = map[string]placement.Weight{}
+	for name, g := range r.byName {
+		sv := g.served.Load()
+		state, ok := r.view.Groups[name]
+		if sv == nil || !ok || len(state.Members) == 0 || ctx.Err() != nil {
+			continue
+		}
+		leads := sv.replica.Status().Leader
+		if len(state.Members) > 1 && !leads {
+			continue // its leader tells
+		}
+		stats, next := sv.log.Stats(), state
+		weight := placement.Weight{UUID: g.uuid, Bytes: stats.StoredBytes, Records: stats.Records}
+		if len(state.Members) > 1 {
+			m := sv.replica.Members()
+			weight.Everywhere = everywhere(sv, m)
+			next.Term, next.ConfIndex, next.Everywhere = m.Term, m.ConfIndex, weight.Everywhere
+		}
+		weights[name] = weight
+		if leads {
+			next.Leader = s.cfg.Name
+		} else if state.Leader == s.cfg.Name {
+			next.Leader = ""
+		}
+		if next.Leader == state.Leader {
+			continue
+		}
+		next.Bytes, next.Records = stats.StoredBytes, stats.Records
+		if err := s.report(ctx, next); err != nil {
+			return nil, err // etcd is away
+		}
+	}
+	return weights, nil
+}
+
 func (s *Shard) report(ctx context.Context, state placement.Group) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()
 	put := s.cfg.Placement.PutGroup
 	if len(state.Members) > 1 {
@@ -82,14 +106,79 @@ func (s *Shard) report(ctx context.Context, state placement.Group) error {
 	return err
 }
 
-// worthReporting: a new leader at once, figures when they moved far or long ago.
-func worthReporting(old, state placement.Group, age time.Duration) bool {
-	if old.Leader != state.Leader {
-		return true
+// weigh tells etcd what the groups that are led here weigh, in keys of this shard's own, where that is worth it.
+func (p *reporter) weigh(ctx context.Context, r *routes, weights map[string]placement.Weight) error {
+	s := p.shard
+	if base := r.view.Meta.EpochBase; base != p.base {
+		p.told, p.base = nil, base // another etcd: it may have been told nothing, or what was true long ago
 	}
-	moved := max(old.Bytes-state.Bytes, state.Bytes-old.Bytes)
-	if moved > max(reportBytesMin, old.Bytes/reportShare) {
-		return true
+	if !worthReporting(p.told, weights, time.Since(p.at), s.cfg.ReportInterval) {
+		return nil
 	}
-	return age > reportAge && (moved > 0 || old.Records != state.Records)
+	ctx, cancel := context.WithTimeout(ctx, etcdTime)
+	defer cancel()
+	if err := s.cfg.Placement.PutWeights(ctx, s.cfg.Name, weights); err != nil {
+		return err
+	}
+	p.told, p.at = weights, time.Now()
+	return nil
+}
+
+// worthReporting tells whether what groups weigh is to be told, so long after it was told last: sizes that moved far
+// within a few intervals, all else when it is long ago.
+func worthReporting(told, now map[string]placement.Weight, age, interval time.Duration) bool {
+	if told != nil && age < reportIntervals*interval {
+		return false
+	}
+	for name, w := range now {
+		old := told[name]
+		moved := max(old.Bytes-w.Bytes, w.Bytes-old.Bytes)
+		if moved > max(reportBytesMin, old.Bytes/reportShare) || age > reportAge && w != old {
+			return true
+		}
+	}
+	return false
+}
+
+// heardWeights is what leaders told last, as it was read a moment ago.
+type heardWeights struct {
+	registry Registry
+	fresh    time.Duration // so long an answer serves
+
+	mu     sync.Mutex
+	shards map[string]heardWeight
+	silent time.Time // until then etcd is not asked: it did not answer
+}
+
+type heardWeight struct {
+	at      time.Time
+	weights map[string]placement.Weight
+}
+
+const (
+	heardTime   = time.Second
+	heardSilent = 30 * time.Second
+)
+
+// weightOf is what the shard that leads a group told of it last; false: nothing, or etcd does not answer.
+func (h *heardWeights) weightOf(ctx context.Context, state placement.Group) (placement.Weight, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	heard, known := h.shards[state.Leader]
+	if !known || time.Since(heard.at) > h.fresh {
+		if state.Leader == "" || time.Now().Before(h.silent) {
+			return placement.Weight{}, false
+		}
+		ctx, cancel := context.WithTimeout(ctx, heardTime)
+		defer cancel()
+		weights, err := h.registry.Weights(ctx, state.Leader)
+		if err != nil {
+			h.silent = time.Now().Add(heardSilent)
+			return placement.Weight{}, false
+		}
+		heard = heardWeight{time.Now(), weights}
+		h.shards[state.Leader] = heard
+	}
+	w, ok := heard.weights[state.Name]
+	return w, ok && w.UUID == state.UUID
 }

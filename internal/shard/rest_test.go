@@ -19,8 +19,8 @@ func restless(f *fixture) (awake, looked int) {
 	return awake, len(q.waits) + len(q.due) + len(q.busy)
 }
 
-// A shard that is down keeps nobody else awake: groups rest without it, and nobody looks for it on behalf of those that it is to lead.
-// When it is back, it leads them.
+// A shard that is down keeps nobody else awake: groups rest without it, and nobody looks for it on behalf of those that
+// it is to lead. When it is back, it leads them.
 func TestAShardThatIsDownLetsOthersRest(t *testing.T) {
 	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 12}, abc)
 	c.settled(abc...)

@@ -8,20 +8,22 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
-// Room on the volume. What is there for convenience goes before anything is refused: the files of replicas that moved away, superseded
-// records, and what only scans see. It goes as soon as little is left, and whoever finds no room wakes the compactor and waits.
+// Room on the volume. What is there for convenience goes before anything is refused: the files of replicas that moved
+// away, superseded records, and what only scans see. It goes as soon as little is left, and whoever finds no room wakes
+// the compactor and waits.
 
 const (
 	// barrenTime is how long nobody waits for room after a pass that made none.
 	barrenTime = time.Second
 	// roomPasses is for how many passes one waits for room: others may take what was made.
 	roomPasses = 4
-	// lowSegments is the number of segments for which there is room above the reserve, or little is left; on a small volume a part of
-	// it is enough.
+	// lowSegments is the number of segments for which there is room above the reserve, or little is left; on a small
+	// volume a part of it is enough.
 	lowSegments = 2
 	lowPart     = 16
 )
@@ -30,7 +32,7 @@ const (
 func (c *compactor) withRoom(ctx context.Context, try func() error) error {
 	err := try()
 	last := uint64(0)
-	for errors.Is(err, volume.ErrFull) || errors.Is(err, group.ErrNoSpace) {
+	for errors.Is(err, volume.ErrFull) || errors.Is(err, format.ErrNoSpace) {
 		progress, passes, ok := c.ask(missing(err))
 		if last == 0 {
 			last = passes + roomPasses
@@ -42,7 +44,7 @@ func (c *compactor) withRoom(ctx context.Context, try func() error) error {
 		case <-progress:
 		case <-ctx.Done():
 			return err
-		case <-c.ctx.Done():
+		case <-c.over:
 			return err
 		}
 		err = try()
@@ -53,7 +55,7 @@ func (c *compactor) withRoom(ctx context.Context, try func() error) error {
 // missing is how much room an error says is needed; 0: it does not say.
 func missing(err error) int64 {
 	var full *volume.FullError
-	var none *group.RoomError
+	var none *transfer.RoomError
 	switch {
 	case errors.As(err, &full):
 		return full.Bytes
@@ -63,8 +65,9 @@ func missing(err error) int64 {
 	return 0
 }
 
-// ask wakes the compactor, as so many bytes above the reserve are needed. It does not wait: progress is closed when some room was made, or
-// a pass for room is over. passes is how many were before. Not ok: there is nothing that can be freed now.
+// ask wakes the compactor, as so many bytes above the reserve are needed. It does not wait: progress is closed when
+// some room was made, or a pass for room is over. passes is how many were before. Not ok: there is nothing that can be
+// freed now.
 func (c *compactor) ask(bytes int64) (progress <-chan struct{}, passes uint64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,7 +93,7 @@ func (c *compactor) isShort() bool {
 
 // hasRoom tells whether there is room for a few segments above the reserve, and for so many bytes.
 func (c *compactor) hasRoom(bytes int64) bool {
-	space, reserve, err := c.volume.Space()
+	space, reserve, err := c.volume().Space()
 	if err != nil {
 		return true // what is broken does not get better by deleting
 	}
@@ -105,8 +108,9 @@ func lowRoom(volumeBytes, segmentBytes int64) int64 {
 	return min(lowSegments*segmentBytes, volumeBytes/lowPart)
 }
 
-// makeRoom gives up one thing after another until there is room, what is missed least first: what lies in the trash, superseded records,
-// scans that nobody reads. Where somebody would be refused, also scans that are read, the older half of them at a time.
+// makeRoom gives up one thing after another until there is room, what is missed least first: what lies in the trash,
+// superseded records, scans that nobody reads. Where somebody would be refused, also scans that are read, the older
+// half of them at a time.
 func (c *compactor) makeRoom(ctx context.Context) {
 	c.mu.Lock()
 	refused, asked := c.short, c.asked
@@ -131,7 +135,7 @@ func (c *compactor) makeRoom(ctx context.Context) {
 	switch {
 	case made:
 		c.barren = time.Time{}
-		c.nudge() // groups that waited for room to join
+		c.shard.nudge() // groups that waited for room to join
 	case refused:
 		c.barren = time.Now()
 	}
@@ -140,12 +144,12 @@ func (c *compactor) makeRoom(ctx context.Context) {
 
 // freeTrash deletes from the trash until there is room.
 func (c *compactor) freeTrash(done func() bool) (made bool) {
-	err := c.dropTrash(func(t *trashed) bool {
+	err := c.shard.dropTrash(func(t *trashed) bool {
 		may := !done()
 		made = made || may
 		return may
 	})
-	c.problem("emptying the trash", err)
+	c.problems.note("emptying the trash", err)
 	if made {
 		c.roomMade()
 	}
@@ -173,7 +177,7 @@ func (c *compactor) compactAll(ctx context.Context) (made bool) {
 
 // lookAtVolume has the volume see room that was made: it admits writes by its last look.
 func (c *compactor) lookAtVolume() {
-	if _, _, err := c.volume.Space(); err != nil {
+	if _, _, err := c.volume().Space(); err != nil {
 		c.logger.Warn("the room of the volume cannot be told", "error", err)
 	}
 }
@@ -198,15 +202,6 @@ func (c *compactor) moreToFree() {
 func (c *compactor) wakeWaiters() {
 	close(c.progress)
 	c.progress = make(chan struct{})
-}
-
-// proposeWithRoom proposes a write, again where room is made for it.
-func (s *Shard) proposeWithRoom(ctx context.Context, w *write) (p *replica.Pending) {
-	_ = s.compactor.withRoom(ctx, func() error {
-		p = w.served.replica.Propose(w.replica)
-		return p.Refused()
-	})
-	return p
 }
 
 // admitWithRoom asks for room for what is not in memory: a blob, or a part of one.

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -28,12 +29,12 @@ func TestAWriteWithoutKnownRoomIsRefusedForNow(t *testing.T) {
 	f.eventually("a put is refused", func() bool {
 		_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: []byte("is there?")})
 		if err != nil {
-			want(t, err, codes.Unavailable, reasonNoLeader)
+			want(t, err, codes.Unavailable, reason.NoLeader)
 		}
 		return err != nil
 	})
 	_, err := f.upload(&recordv1.UploadHeader{Key: key(1)}, []byte("is there?"))
-	want(t, err, codes.Unavailable, reasonNoLeader)
+	want(t, err, codes.Unavailable, reason.NoLeader)
 	broken.Remove()
 	f.eventually("a put is taken", func() bool {
 		_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: []byte("there is")})
@@ -61,7 +62,8 @@ func inTheTrash(t *testing.T, dir string, folders int, bytes int64) {
 	}
 }
 
-// What lies in the trash goes before a write is refused, in the order in which it was put there, and only as much as is needed.
+// What lies in the trash goes before a write is refused, in the order in which it was put there, and only as much as is
+// needed.
 func TestNoWriteIsRefusedBesideTrash(t *testing.T) {
 	dir := smallDisk(t, 128)
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Dir = dir }).ready()
@@ -113,7 +115,8 @@ func TestAReturningGroupGetsTheRoomOfTheTrash(t *testing.T) {
 	}
 }
 
-// A group on a small volume is compacted when its share of an eighth of that is superseded, also before its newest segment is full.
+// A group on a small volume is compacted when its share of an eighth of that is superseded, also before its newest
+// segment is full.
 func TestOnASmallVolumeLessIsSuperseded(t *testing.T) {
 	const volumeMiB = 384 // so much that room never gets short here, which would compact all
 	dir := smallDisk(t, volumeMiB)

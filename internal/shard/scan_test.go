@@ -12,7 +12,9 @@ import (
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/shard/cursor"
+	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
 // scan reads up to most messages (0: all) and gives the records and the last cursor.
@@ -205,9 +207,9 @@ func TestScanCursorExpires(t *testing.T) {
 	f.shard.Kill()
 	f.again(nil)
 	_, _, err = f.scan(&recordv1.ScanRequest{Cursor: last}, 0)
-	want(t, err, codes.OutOfRange, reasonCursorExpired)
+	want(t, err, codes.OutOfRange, reason.CursorExpired)
 	_, _, err = f.scan(&recordv1.ScanRequest{Split: plan.GetSplits()[0].GetSplit()}, 0)
-	want(t, err, codes.OutOfRange, reasonCursorExpired)
+	want(t, err, codes.OutOfRange, reason.CursorExpired)
 }
 
 func TestScanClosesItsOwnSnapshot(t *testing.T) {
@@ -218,13 +220,13 @@ func TestScanClosesItsOwnSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The shard may have sent all of it before the caller broke off: it can come back within the grace.
-	f.shard.scans.expire(scanGrace)
+	f.shard.calls.ExpireScans(serve.ScanGrace)
 	if _, _, err := f.scan(&recordv1.ScanRequest{Cursor: last}, 0); err != nil {
 		t.Errorf("a scan that was not read to the end: %v", err)
 	}
-	f.shard.scans.expire(0)
+	f.shard.calls.ExpireScans(0)
 	_, _, err = f.scan(&recordv1.ScanRequest{Cursor: last}, 0)
-	want(t, err, codes.OutOfRange, reasonCursorExpired)
+	want(t, err, codes.OutOfRange, reason.CursorExpired)
 }
 
 func TestScanBadInput(t *testing.T) {
@@ -253,7 +255,7 @@ func TestScanBadInput(t *testing.T) {
 		want(t, err, codes.InvalidArgument, "")
 	}
 	_, _, err := f.scan(&recordv1.ScanRequest{Cursor: resume}, 0)
-	want(t, err, codes.OutOfRange, reasonCursorExpired)
+	want(t, err, codes.OutOfRange, reason.CursorExpired)
 	for _, in := range []*recordv1.PlanScanRequest{
 		{SplitBytes: -1}, {SplitBytes: 1<<20 - 1}, {SplitBytes: 1<<40 + 1}, {SplitBytes: math.MinInt64},
 		{Groups: []string{"x"}}, {Groups: []string{"1", "1"}}, {Groups: []string{""}},

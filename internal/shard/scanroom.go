@@ -7,8 +7,9 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 )
 
-// What scans keep. A scan sees its group as it was when it began, so what is overwritten or deleted beside it stays. Callers that hang, or
-// went away, must not fill a volume by that: such scans are given up, and answer CURSOR_EXPIRED where a caller comes back.
+// What scans keep. A scan sees its group as it was when it began, so what is overwritten or deleted beside it stays.
+// Callers that hang, or went away, must not fill a volume by that: such scans are given up, and answer CURSOR_EXPIRED
+// where a caller comes back.
 
 const (
 	// cutOffAfter is how long nobody has read a scan that is taken for cut off: who lost a connection is back by then.
@@ -77,7 +78,7 @@ func (c *compactor) limitScans() {
 	for _, g := range c.servedGroups(nil) {
 		kept += keptByScans(&g.stats.Reclaim)
 	}
-	if total := c.volume.TotalBytes(); total > 0 && kept > total/scansPart {
+	if total := c.volume().TotalBytes(); total > 0 && kept > total/scansPart {
 		c.giveUpScans(scansCutOff)
 	}
 }

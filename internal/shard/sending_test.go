@@ -10,8 +10,10 @@ import (
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
 // stalled opens scans that nobody reads.
@@ -41,9 +43,9 @@ func stalledShard(t *testing.T, answers int64, sendTimeout time.Duration) *fixtu
 func TestReadersThatDoNotReadKeepNobodyFromWriting(t *testing.T) {
 	f := stalledShard(t, 4<<20, time.Hour)
 	f.stalled(10)
-	f.eventually("no further scan of such records fits", func() bool { return f.shard.answers.used.Load() >= 3<<20 })
+	f.eventually("no further scan of such records fits", func() bool { return f.shard.calls.AnswerBytes() >= 3<<20 })
 	f.put(100, data(100, 1000))
-	for f.shard.streamAnswers().Take(10_000, 0) == nil { // as streams of small messages do
+	for f.shard.calls.StreamAnswers().Take(10_000, 0) == nil { // as streams of small messages do
 		continue
 	}
 	f.put(101, data(101, 400_000))
@@ -52,7 +54,7 @@ func TestReadersThatDoNotReadKeepNobodyFromWriting(t *testing.T) {
 	if err == nil {
 		_, err = stream.Recv()
 	}
-	want(t, err, codes.ResourceExhausted, reasonOverloaded)
+	want(t, err, codes.ResourceExhausted, reason.Overloaded)
 	if retryAfter(err) <= 0 {
 		t.Errorf("%v does not say when to try again", err)
 	}
@@ -68,10 +70,10 @@ func TestAReaderThatDoesNotReadIsCutOff(t *testing.T) {
 	for id := range int64(20) {
 		f.put(id, data(id, 500_000))
 	}
-	// What the transport has of a stream stays counted: it is there until the caller reads it, or goes. That is one message, and the rest of
-	// another one that is nearly written.
+	// What the transport has of a stream stays counted: it is there until the caller reads it, or goes. That is one
+	// message, and the rest of another one that is nearly written.
 	f.eventually("what the readers held is given back but for two messages each", func() bool {
-		return f.shard.calls.used.Load() == 0 && f.shard.answers.used.Load() <= 2*5*answerBytes
+		return f.shard.calls.Calls() == 0 && f.shard.calls.AnswerBytes() <= 2*5*serve.ResultBytes
 	})
 	// One that comes back hears why, and goes on where it was.
 	for _, stream := range streams {
@@ -83,7 +85,7 @@ func TestAReaderThatDoesNotReadIsCutOff(t *testing.T) {
 				last = out.GetCursor()
 			}
 		}
-		want(t, err, codes.Unavailable, reasonSlowReader)
+		want(t, err, codes.Unavailable, reason.SlowReader)
 		rest, _, err := f.scan(&recordv1.ScanRequest{Cursor: last}, 0)
 		if err != nil || given+len(rest) != 20 {
 			t.Fatalf("%d records and then %d: %v", given, len(rest), err)
@@ -92,8 +94,8 @@ func TestAReaderThatDoesNotReadIsCutOff(t *testing.T) {
 	for err = nil; err == nil; {
 		_, err = watch.Recv()
 	}
-	want(t, err, codes.Unavailable, reasonSlowReader)
-	f.eventually("all is given back", func() bool { return f.shard.answers.used.Load() == 0 })
+	want(t, err, codes.Unavailable, reason.SlowReader)
+	f.eventually("all is given back", func() bool { return f.shard.calls.AnswerBytes() == 0 })
 }
 
 func TestAReaderThatReadsSlowlyIsNotCutOff(t *testing.T) {
@@ -119,12 +121,12 @@ func TestAReaderThatReadsSlowlyIsNotCutOff(t *testing.T) {
 	}
 }
 
-// TestAStopDoesNotWaitForCallersThatDoNothing: readers that do not read, and one who began an upload and sends nothing, are told that the
-// shard stops. One that reads slowly is not cut off.
+// TestAStopDoesNotWaitForCallersThatDoNothing: readers that do not read, and one who began an upload and sends nothing,
+// are told that the shard stops. One that reads slowly is not cut off.
 func TestAStopDoesNotWaitForCallersThatDoNothing(t *testing.T) {
 	f := stalledShard(t, 64<<20, time.Hour)
 	const blob = 8 << 20
-	if _, err := f.upload(&recordv1.UploadHeader{Key: key(1000)}, cut(data(1000, blob), group.BlobChunkBytes)...); err != nil {
+	if _, err := f.upload(&recordv1.UploadHeader{Key: key(1000)}, cut(data(1000, blob), format.BlobChunkBytes)...); err != nil {
 		t.Fatal(err)
 	}
 	unread := f.unreadConn()
@@ -148,7 +150,7 @@ func TestAStopDoesNotWaitForCallersThatDoNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.eventually("all calls are under way", func() bool { return f.shard.calls.used.Load() == calls+2 })
+	f.eventually("all calls are under way", func() bool { return f.shard.calls.Calls() == calls+2 })
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	stopped := make(chan error, 1)
@@ -169,7 +171,7 @@ func TestAStopDoesNotWaitForCallersThatDoNothing(t *testing.T) {
 		t.Errorf("the slow reader has %d bytes of %d", got, blob)
 	}
 	_, err = upload.CloseAndRecv()
-	want(t, err, codes.Unavailable, reasonStopping)
+	want(t, err, codes.Unavailable, reason.Stopping)
 	if err := <-stopped; err != nil || ctx.Err() != nil {
 		t.Errorf("stopping: %v; waited for the end: %v", err, ctx.Err())
 	}

@@ -5,21 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 
 	"github.com/google/uuid"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/journal"
-	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/peer"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/shard/host"
+	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/volume"
 )
@@ -34,27 +34,23 @@ type Shard struct {
 	journal   *journal.Journal
 	left      journalLeft // set before anybody can ask
 	committer *replica.Committer
-	loader    *group.Loader
+	loader    *segio.Loader
 	budget    budget
-	address   string // as advertised
+	id        host.Identity
 	boot      uuid.UUID
 	tookOver  atomic.Uint64 // replicas that were installed from other shards
 	hub       *peer.Hub
 	steering  steering
 	seen      memory
+	lookups   lookups
+	heard     heardWeights
 	installs  chan struct{} // bounds them
 	nudged    chan struct{} // follow looks again
 
-	listener net.Listener
-	grpc     *grpc.Server
-	health   *health.Server
-	metrics  *metrics
-	slow     slow
-	calls    gauge // calls under way
-	bytes    gauge // data of writes being worked on
-	answers  gauge // what is held for answers that are made, or that their callers have not taken
-	reading  *turns
-	scans    scanCloser
+	server  *host.Server
+	metrics *metrics
+	slow    slow
+	calls   *serve.Server // answers them
 
 	stopping  atomic.Bool
 	stopped   chan struct{} // closed when stopping begins
@@ -66,24 +62,23 @@ type Shard struct {
 	ctx       context.Context // of everything in the background
 	wait      sync.WaitGroup  // of everything in the background
 
-	compactor *compactor
-	trashing  sync.Mutex // held while files are deleted from the trash
+	problems   problems
+	neighbours neighbours
+	compactor  *compactor
+	trashing   sync.Mutex // held while files are deleted from the trash
 
 	// routes is what calls look at; replaced as a whole by publish.
 	routes atomic.Pointer[routes]
 
-	mu        sync.Mutex
-	groups    map[uuid.UUID]*groupReplica // on the volume, strays included
-	view      placement.View
-	told      placement.View // the newest, also of an etcd that was set back
-	held      string         // why nothing is done on the word of etcd; empty: it is
-	load      loadState
-	loaded    chan struct{}     // closed when the first load is over
-	addresses map[string]string // of shards, as etcd last said
-	domains   map[string]string // failure domains of shards, as etcd last said; see noteDomains
-	memory    error             // why not everything could be loaded; nil: it could
-	problems  map[string]error
-	spent     map[uint64]bool // Raft ids: see isSpent
+	mu     sync.Mutex
+	groups map[uuid.UUID]*groupReplica // on the volume, strays included
+	view   placement.View
+	told   placement.View // the newest, also of an etcd that was set back
+	held   string         // why nothing is done on the word of etcd; empty: it is
+	load   loadState
+	loaded chan struct{}   // closed when the first load is over
+	memory error           // why not everything could be loaded; nil: it could
+	spent  map[uint64]bool // Raft ids: see isSpent
 }
 
 // routes is an immutable picture of which groups this shard answers for.
@@ -111,46 +106,56 @@ func Start(ctx context.Context, cfg Config) (*Shard, error) {
 }
 
 func newShard(cfg Config) *Shard {
-	if cfg.FS == nil {
-		cfg.FS = vfs.OS{}
-	}
 	s := &Shard{
-		cfg:      cfg,
-		logger:   cfg.Logger.With("shard", cfg.Name),
-		budget:   budget{limit: cfg.MemoryLimitBytes},
-		calls:    gauge{what: "calls", limit: int64(cfg.Limits.CallsMax)},
-		bytes:    gauge{what: "bytes in flight", limit: cfg.Limits.BytesInFlightMax},
-		answers:  gauge{what: "bytes of answers", limit: cfg.Limits.AnswerBytesMax},
-		reading:  newTurns(cfg.Limits.ScansReadingMax),
-		groups:   map[uuid.UUID]*groupReplica{},
-		stopped:  make(chan struct{}),
-		deposed:  make(chan struct{}),
-		loaded:   make(chan struct{}),
-		problems: map[string]error{}, addresses: map[string]string{}, domains: map[string]string{}, spent: map[uint64]bool{},
-		nudged: make(chan struct{}, 1),
-		boot:   uuid.New(),
-		health: health.NewServer(),
+		cfg:     cfg,
+		id:      cfg.identity(),
+		logger:  cfg.Logger.With("shard", cfg.Name),
+		budget:  budget{limit: cfg.MemoryLimitBytes},
+		groups:  map[uuid.UUID]*groupReplica{},
+		stopped: make(chan struct{}),
+		deposed: make(chan struct{}),
+		loaded:  make(chan struct{}),
+		spent:   map[uint64]bool{},
+		nudged:  make(chan struct{}, 1),
+		boot:    uuid.New(),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.problems = problems{logger: s.logger, now: map[string]error{}}
+	s.neighbours = neighbours{addresses: map[string]string{}}
+	s.lookups = lookups{
+		ask: func(name string) (placement.View, error) {
+			ctx, cancel := context.WithTimeout(s.ctx, lookupTime)
+			defer cancel()
+			view, err := cfg.Placement.Look(ctx, name)
+			if err == nil && view.Meta.StoreUUID != s.store {
+				err = errors.New("etcd does not hold this store")
+			}
+			return view, err
+		},
+		begin: s.wait.Go,
+	}
+	s.heard = heardWeights{registry: cfg.Placement, fresh: cfg.ReportInterval, shards: map[string]heardWeight{}}
 	s.steering.init()
 	s.installs = make(chan struct{}, installsAtOnce)
-	s.compactor = newCompactor(s)
 	s.metrics = newMetrics(s)
+	s.compactor = newCompactor(s)
+	s.calls = s.newCalls()
 	s.cfg.FS = vfs.NewTimed(s.cfg.FS, s.metrics.synced)
+	s.id.FS = s.cfg.FS
 	return s
 }
 
 // start does in order what Start says. What it opened before an error is closed by end.
 func (s *Shard) start(ctx context.Context) error {
 	var err error
-	if s.listener = s.cfg.listener; s.listener == nil {
-		if s.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Listen); err != nil {
+	if s.server = s.cfg.server; s.server == nil {
+		options := s.cfg.serverOptions()
+		if s.server, err = host.Listen(ctx, &options); err != nil {
 			return err
 		}
 	}
-	s.address = s.cfg.Advertise
-	if s.address == "" {
-		s.address = s.listener.Addr().String()
+	if s.id.Address == "" {
+		s.id.Address = s.server.Addr()
 	}
 	if s.meta, err = s.cfg.Placement.Meta(ctx); err != nil {
 		return fmt.Errorf("asking etcd for the store: %w", err)
@@ -166,12 +171,7 @@ func (s *Shard) start(ctx context.Context) error {
 		return err
 	}
 	s.hub = s.newHub()
-	s.grpc = s.newServer()
-	s.wait.Go(func() {
-		if err := s.grpc.Serve(s.listener); err != nil {
-			s.problem("serving gRPC", err)
-		}
-	})
+	s.server.Serve(host.Services{Calls: s.calls, Admin: forAdmin{s}, Peers: s.hub}, func(err error) { s.problems.note("serving gRPC", err) })
 	if err := s.metrics.register(); err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func (s *Shard) start(ctx context.Context) error {
 
 // join makes the shard known in etcd and begins to follow it.
 func (s *Shard) join(ctx context.Context) error {
-	views := s.cfg.Placement.Follow(s.ctx, s.recall())
+	views := s.cfg.Placement.Follow(s.ctx, s.recall(), s.own(s.holds))
 	select {
 	case view, ok := <-views:
 		if !ok {
@@ -218,7 +218,7 @@ func (s *Shard) join(ctx context.Context) error {
 	// The registration outlives ctx; the first attempt must not.
 	registration, cancel := context.WithCancel(s.ctx)
 	release := context.AfterFunc(ctx, cancel)
-	known := shardOn(&s.cfg, s.address, s.volume.Superblock())
+	known := s.id.Registration(s.volume.Superblock())
 	known.Boot, known.CapacityBytes = s.boot, space.TotalBytes
 	unregister, err := s.cfg.Placement.RegisterShard(registration, known, s.depose)
 	if err == nil && !release() {
@@ -234,22 +234,31 @@ func (s *Shard) join(ctx context.Context) error {
 		unregister()
 		cancel()
 	})
-	s.wait.Go(func() { s.loadFirst(s.ctx) })
-	s.wait.Go(func() { s.stepAll(s.ctx, known) })
-	s.wait.Go(func() { s.follow(s.ctx, views) })
-	s.wait.Go(func() { s.reportAll(s.ctx) })
-	s.wait.Go(func() { s.compactor.run(s.ctx) })
-	s.wait.Go(func() { s.steerAll(s.ctx) })
-	s.wait.Go(func() { s.emptyTrash(s.ctx) })
-	s.wait.Go(func() { s.mendAll(s.ctx) })
-	s.wait.Go(func() { s.scrubAll(s.ctx) })
-	s.wait.Go(func() { s.thawAll(s.ctx) })
+	s.care(known, views)
 	return nil
+}
+
+// care begins all that goes on in the background from when the shard is registered, as known, until it ends.
+func (s *Shard) care(known placement.Shard, views <-chan placement.View) {
+	for _, task := range []func(ctx context.Context){
+		s.loadFirst, // ends when what was on the volume is loaded
+		func(ctx context.Context) { s.follow(ctx, views) },
+		s.steerAll,  // moves groups that are led here
+		s.reportAll, // tells etcd their figures
+		s.thawAll,   // ends freezes of an etcd that was set back
+		func(ctx context.Context) { s.stepAll(ctx, known) },
+		s.compactor.run,
+		s.mendAll,
+		s.scrubAll,
+		s.emptyTrash,
+	} {
+		s.wait.Go(func() { task(s.ctx) })
+	}
 }
 
 // depose notes that another process took the shard's place while this one was silent; the host ends it.
 func (s *Shard) depose(err error) {
-	s.problem("the registration in etcd", err)
+	s.problems.note("the registration in etcd", err)
 	s.deposing.Do(func() {
 		s.successor = err
 		close(s.deposed)
@@ -257,7 +266,7 @@ func (s *Shard) depose(err error) {
 }
 
 // Addr is the address that gRPC listens on.
-func (s *Shard) Addr() string { return s.listener.Addr().String() }
+func (s *Shard) Addr() string { return s.server.Addr() }
 
 // WaitLoaded returns when everything that can be loaded is, or ctx ends.
 func (s *Shard) WaitLoaded(ctx context.Context) error {
@@ -279,7 +288,7 @@ func (s *Shard) publish() {
 		r.byNumber = make([]*groupReplica, s.meta.Routing.Groups)
 	}
 	for _, g := range s.groups {
-		if g.stray != "" || g.name == "" {
+		if g.standing.Stray() || g.name == "" {
 			continue
 		}
 		r.byName[g.name], r.byUUID[g.uuid] = g, g
@@ -288,20 +297,6 @@ func (s *Shard) publish() {
 		}
 	}
 	s.routes.Store(r)
-}
-
-// problem remembers and logs what a person should see; nil takes it back.
-func (s *Shard) problem(what string, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err == nil {
-		delete(s.problems, what)
-		return
-	}
-	if old := s.problems[what]; old == nil || old.Error() != err.Error() {
-		s.logger.Error(what, "error", err)
-	}
-	s.problems[what] = err
 }
 
 // Stop stops gracefully: refuses new calls, lets those under way end, syncs, writes hints, unregisters. When ctx ends
@@ -324,17 +319,18 @@ func (s *Shard) end(ctx context.Context, gracefully bool) (err error) {
 	s.once.Do(func() {
 		s.stopping.Store(true)
 		close(s.stopped)
-		s.health.Shutdown()
-		if s.grpc != nil {
-			if gracefully {
-				message.Drain(ctx, s.grpc, s.calls.used.Load)
-			} else {
-				s.grpc.Stop()
-			}
-		} else if s.listener != nil {
-			err = errors.Join(err, s.listener.Close())
+		s.calls.Stop()
+		switch {
+		case s.server == nil:
+		case gracefully:
+			s.server.Drain(ctx, s.calls.Calls)
+		case s.cfg.server != nil:
+			s.server.Leave() // its host goes on
+		default:
+			s.server.Stop()
 		}
 		s.cancel()
+		s.calls.Wait()
 		s.wait.Wait() // a group that was being loaded is closed then, too
 		err = errors.Join(err, s.closeGroups(ctx, gracefully))
 		if s.hub != nil {
@@ -361,34 +357,25 @@ func (s *Shard) closeGroups(ctx context.Context, hints bool) error {
 		cancel()
 		ctx = over
 	}
+	s.mu.Lock()
+	groups := slices.Collect(maps.Values(s.groups))
+	s.mu.Unlock()
 	var (
-		wait sync.WaitGroup
 		mu   sync.Mutex
 		errs []error
 	)
-	s.mu.Lock()
-	groups := make([]*groupReplica, 0, len(s.groups))
-	for _, g := range s.groups {
-		groups = append(groups, g)
-	}
-	s.mu.Unlock()
-	slots := make(chan struct{}, 16)
-	for _, g := range groups {
-		slots <- struct{}{}
-		wait.Go(func() {
-			defer func() { <-slots }()
-			err := g.close(ctx, hints)
-			switch {
-			case err == nil:
-			case ctx.Err() != nil:
-				s.logger.Info("the hint of the active segment was not written: the next start reads more of it", "group", g.name, "error", err)
-			default:
-				mu.Lock()
-				errs = append(errs, fmt.Errorf("group %s: %w", g.name, err))
-				mu.Unlock()
-			}
-		})
-	}
-	wait.Wait()
+	each(slices.Values(groups), 16, func(g *groupReplica) {
+		s.setHealth(g, false)
+		err := g.close(ctx, hints)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			s.logger.Info("the hint of the active segment was not written: the next start reads more of it", "group", g.name, "error", err)
+		default:
+			mu.Lock()
+			errs = append(errs, fmt.Errorf("group %s: %w", g.name, err))
+			mu.Unlock()
+		}
+	})
 	return errors.Join(errs...)
 }

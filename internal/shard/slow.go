@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"math"
 	"path"
 	"strings"
 	"sync"
@@ -9,28 +8,26 @@ import (
 
 	"github.com/google/uuid"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/status"
 )
 
 const (
-	// slowCallMin: a call takes milliseconds where disk and memory are well, and tens of them on a loaded HDD. One that took longer than a
-	// second waited for something: a disk, an election, a group that was being loaded.
+	// slowCallMin: a call takes milliseconds where disk and memory are well, and tens of them on a loaded HDD. One that
+	// took longer than a second waited for something: a disk, an election, a group that was being loaded.
 	slowCallMin = time.Second
 	// slowSyncMin is less: one write can wait for two syncs in a row, the one under way and its own.
 	slowSyncMin = 500 * time.Millisecond
-	// slowKept of each are kept: enough to see whether all are of one group, one method or one file. A slow disk makes thousands.
+	// slowKept of each are kept: enough to see whether all are of one group, one method or one file. A slow disk makes
+	// thousands.
 	slowKept = 32
 	// slowErrorBytesMax of the text of an error are kept, so that a ring has a greatest size.
 	slowErrorBytesMax = 256
-	// neverSlow is for calls that take as long as their callers want.
-	neverSlow = time.Duration(math.MaxInt64)
 )
 
 // slow is what took long since the shard started.
 type slow struct {
-	calls ring[SlowCall]
-	syncs ring[SlowSync]
+	calls ring[status.SlowCall]
+	syncs ring[status.SlowSync]
 }
 
 // ring keeps the newest of what was added. It is safe for concurrent use; the zero value is ready.
@@ -58,57 +55,15 @@ func (r *ring[T]) newest() (kept []T, total int64) {
 }
 
 // status of what was slow.
-func (s *slow) status() (st SlowStatus) {
+func (s *slow) status() (st status.Slow) {
 	st.Calls, st.CallsTotal = s.calls.newest()
 	st.Syncs, st.SyncsTotal = s.syncs.newest()
 	return st
 }
 
-// running is a call under way.
-type running struct {
-	method *methodMetrics
-	began  time.Time
-	// group, where the call knows it, or request, from which it can be told when the call was slow.
-	group   string
-	request any
-}
-
-// wasSlow notes a call that took longer than its method should.
-func (s *Shard) wasSlow(c *running, took time.Duration, err error) {
-	one := SlowCall{
-		BeganUnixNs: c.began.UnixNano(), DurationNs: took.Nanoseconds(), Method: c.method.name, Group: c.group, Code: codeOf(err).String(),
-	}
-	if answer, ok := err.(*callError); ok { //nolint:errorlint // as codeOf
-		one.Reason = answer.reason
-	}
-	if one.Group == "" {
-		one.Group = s.groupOf(c.request)
-	}
-	s.slow.calls.add(one)
-}
-
-// groupOf is the group that a request is about; empty: none, or it is not here.
-func (s *Shard) groupOf(request any) (name string) {
-	switch in := request.(type) {
-	case interface{ GetKey() *recordv1.RecordKey }:
-		name = in.GetKey().GetGroup()
-		if s.meta.Routing.Mode == placement.Hash && in.GetKey() != nil {
-			name = placement.GroupName(s.meta.Routing.GroupOf(in.GetKey().GetId()))
-		}
-	case interface{ GetGroup() string }:
-		name = in.GetGroup()
-	}
-	if r := s.routes.Load(); r != nil {
-		if g := r.byName[name]; g != nil {
-			return g.name // and not the request's, which is as long as its caller likes
-		}
-	}
-	return ""
-}
-
 // syncWasSlow notes a sync that took longer than slowSyncMin. name is the path of its file.
 func (s *Shard) syncWasSlow(name, kind string, took time.Duration, err error) {
-	one := SlowSync{BeganUnixNs: time.Now().Add(-took).UnixNano(), DurationNs: took.Nanoseconds(), Kind: kind, File: strings.Clone(path.Base(name))}
+	one := status.SlowSync{BeganUnixNs: time.Now().Add(-took).UnixNano(), DurationNs: took.Nanoseconds(), Kind: kind, File: strings.Clone(path.Base(name))}
 	if err != nil {
 		one.Error = err.Error()
 		one.Error = strings.ToValidUTF8(one.Error[:min(len(one.Error), slowErrorBytesMax)], "")

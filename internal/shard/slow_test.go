@@ -15,8 +15,9 @@ import (
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
@@ -38,7 +39,8 @@ func TestARingKeepsTheNewest(t *testing.T) {
 	}
 }
 
-// TestSlowCallsAreTold: with method, group and outcome, the newest first. Streams and what takes as long as a group is large are not slow.
+// TestSlowCallsAreTold: with method, group and outcome, the newest first. Streams and what takes as long as a group is
+// large are not slow.
 func TestSlowCallsAreTold(t *testing.T) {
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.slowCallMin = 1 }).ready()
 	began := time.Now()
@@ -93,8 +95,8 @@ func TestSlowSyncsAreTold(t *testing.T) {
 	began := time.Now()
 	f.put(1, data(1, 100))
 	slow := f.shard.Status().Slow
-	found := slices.IndexFunc(slow.Syncs, func(s SlowSync) bool {
-		return s.Kind == syncSegment && s.File == group.SegmentName(1) && s.Group == "0"
+	found := slices.IndexFunc(slow.Syncs, func(s status.SlowSync) bool {
+		return s.Kind == syncSegment && s.File == format.SegmentName(1) && s.Group == "0"
 	})
 	if found < 0 || slow.SyncsTotal < int64(len(slow.Syncs)) {
 		t.Fatalf("no sync of the group's segment: %+v", slow)
@@ -110,7 +112,7 @@ func TestSlowSyncsAreTold(t *testing.T) {
 		f.shard.metrics.synced(fmt.Sprintf("%s/blob-%d", volume.GroupDirIn(f.cfg.Dir, id), n), 700*time.Millisecond, long)
 	}
 	recorder := httptest.NewRecorder()
-	f.shard.Handler().ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/status", nil))
+	handlerOf(f.shard).ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/status", nil))
 	var page struct {
 		Slow struct {
 			SyncsTotal int64 `json:"syncsTotal"`

@@ -9,19 +9,21 @@ import (
 	"sheaf.dev/sheaf/internal/volume"
 )
 
-// A disk may be put back from an image that was taken while a shard ran on it. Nothing in the image says so: it is what a kill leaves. So the
-// volume takes a step every few seconds in which something became durable, and etcd is told of each: of an image that is put back, etcd
-// knows a later step, and the volume is refused. What was acknowledged since the last step that etcd knows is not covered.
+// A disk may be put back from an image that was taken while a shard ran on it. Nothing in the image says so: it is what
+// a kill leaves. So the volume takes a step every few seconds in which something became durable, and etcd is told of
+// each: of an image that is put back, etcd knows a later step, and the volume is refused. What was acknowledged since
+// the last step that etcd knows is not covered.
 
 const (
-	// stepEvery is the time between two steps of a volume that is written to, and so the time for which an image of it may pass for it.
+	// stepEvery is the time between two steps of a volume that is written to, and so the time for which an image of it
+	// may pass for it.
 	stepEvery = 5 * time.Second
 	// stepPatience bounds one question to etcd.
 	stepPatience = 5 * time.Second
 )
 
-// stepAll takes the volume from step to step until ctx ends. An etcd that does not answer stops nothing: the volume stays in the step that etcd
-// is to be told of, and the time goes on for which an image may pass for it.
+// stepAll takes the volume from step to step until ctx ends. An etcd that does not answer stops nothing: the volume
+// stays in the step that etcd is to be told of, and the time goes on for which an image may pass for it.
 func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 	tick := time.NewTicker(s.cfg.stepEvery)
 	defer tick.Stop()
@@ -38,7 +40,7 @@ func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 				continue
 			}
 			next, err := s.volume.NextStep(volume.Step(known.Step))
-			s.problem("taking the volume to its next step", err)
+			s.problems.note("taking the volume to its next step", err)
 			if err != nil {
 				continue
 			}
@@ -55,6 +57,6 @@ func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 			s.depose(err)
 			return
 		}
-		s.problem("telling etcd the step of the volume: until then, an image of its disk that is put back is not told from it", err)
+		s.problems.note("telling etcd the step of the volume: until then, an image of its disk that is put back is not told from it", err)
 	}
 }

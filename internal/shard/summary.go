@@ -2,23 +2,19 @@ package shard
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
-	"time"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/finding"
-	"sheaf.dev/sheaf/internal/page"
+	"sheaf.dev/sheaf/internal/shard/status"
 )
 
 // moveStatuses are the copies that are being made here.
-func (s *Shard) moveStatuses() []MoveStatus {
-	var out []MoveStatus
+func (s *Shard) moveStatuses() []status.Move {
+	var out []status.Move
 	for _, m := range s.copies() {
 		for _, c := range m.GetCopies() {
-			out = append(out, MoveStatus{
-				Group: m.GetGroup(), From: c.GetFrom(), To: c.GetShard(), Phase: word(c.GetPhase().String(), "COPY_PHASE_"),
+			out = append(out, status.Move{
+				Group: m.GetGroup(), From: c.GetFrom(), To: c.GetShard(), Phase: c.GetPhase().Word(),
 				BytesTotal: c.GetBytesTotal(), BytesDone: c.GetBytesDone(), BytesPerSecond: c.GetBytesPerSecond(), ETASeconds: c.EtaSeconds,
 			})
 		}
@@ -27,9 +23,9 @@ func (s *Shard) moveStatuses() []MoveStatus {
 }
 
 // uncompacted sums up by reason why superseded bytes of all groups are still stored.
-func (c *compactor) uncompacted() []Uncompacted {
+func (c *compactor) uncompacted() []status.Uncompacted {
 	type most struct {
-		Uncompacted
+		status.Uncompacted
 		bytes int64
 	}
 	byReason := map[string]*most{}
@@ -37,7 +33,7 @@ func (c *compactor) uncompacted() []Uncompacted {
 		for _, h := range c.holds(g.name, &g.stats) {
 			sum := byReason[h.reason]
 			if sum == nil {
-				sum = &most{Uncompacted: Uncompacted{Reason: h.reason}}
+				sum = &most{Uncompacted: status.Uncompacted{Reason: h.reason}}
 				byReason[h.reason] = sum
 			}
 			sum.Bytes += h.bytes
@@ -48,69 +44,12 @@ func (c *compactor) uncompacted() []Uncompacted {
 			}
 		}
 	}
-	out := make([]Uncompacted, 0, len(byReason))
+	out := make([]status.Uncompacted, 0, len(byReason))
 	for sum := range maps.Values(byReason) {
 		out = append(out, sum.Uncompacted)
 	}
-	slices.SortFunc(out, func(a, b Uncompacted) int {
+	slices.SortFunc(out, func(a, b status.Uncompacted) int {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Reason, b.Reason))
 	})
 	return out
-}
-
-// find says what is wrong, as sheaf doctor does.
-func (st *Status) find(groups []*recordv1.Group) {
-	st.Findings = finding.Of(finding.Seen{Shards: []*recordv1.Shard{shardOf(*st)}, Groups: groups})
-}
-
-// summarize puts the state into a sentence.
-func (st *Status) summarize() {
-	f := page.Facts{
-		EtcdSilent: time.Duration(max(0, st.EtcdSilentSeconds) * float64(time.Second)), Load: st.Load.page(),
-		Groups: len(st.Groups), Problems: finding.Problems(st.Findings, "shard "+st.Name),
-	}
-	f.Load.Runs = st.state == recordv1.ShardState_SHARD_STATE_LOADING
-	switch st.state {
-	case recordv1.ShardState_SHARD_STATE_LOADING, recordv1.ShardState_SHARD_STATE_SERVING:
-	case recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL: // those that fit are loaded and served
-		f.Load.Runs = !st.Load.Done
-	case recordv1.ShardState_SHARD_STATE_DRAINING:
-		f.And = "; the shard is being emptied"
-	default:
-		f.Waits = fmt.Sprintf("%s: %s", st.State, st.Message)
-	}
-	if st.Stopping {
-		f.Waits = "the shard is stopping"
-	}
-	comes := make(map[string]bool, len(st.Moves))
-	for i := range st.Moves {
-		comes[st.Moves[i].Group] = true
-	}
-	for i := range st.Groups {
-		switch g := &st.Groups[i]; {
-		case g.State == "Serving":
-		case g.State == "Damaged":
-			f.Damaged = append(f.Damaged, g.Group)
-		case comes[g.Group]:
-			f.Groups-- // it is served elsewhere until it is here
-		default:
-			f.Fail(g.Group, g.Message)
-		}
-	}
-	st.Summary = page.Summarize(&f)
-}
-
-// page is the progress as a sentence needs it.
-func (l *LoadStatus) page() page.Load {
-	return page.Load{
-		GroupsDone: l.GroupsLoaded, GroupsAll: l.GroupsTotal, BytesDone: l.BytesDone, BytesAll: l.BytesTotal, LeftSeconds: l.ETASeconds,
-	}
-}
-
-// silentSeconds since a time; -1 where it never was.
-func silentSeconds(last time.Time) float64 {
-	if last.IsZero() {
-		return -1
-	}
-	return time.Since(last).Seconds()
 }

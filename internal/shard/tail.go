@@ -9,19 +9,21 @@ import (
 
 	"github.com/google/uuid"
 
-	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/survey"
+	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// A replica is torn where what it acknowledged or voted for may be missing: its tail is damaged, or its manifest lost. It must not run as
-// what it was (rule 7). So is one that has lost entries which its leader counts on. Either another member has, committed, all that it ever
-// had: then it is installed anew in place and goes on. Or it is given up: etcd is told that it is gone, the leader removes it as soon as a
-// majority is elsewhere, and a new replica takes its place. Its files stay until that one is complete.
+// A replica is torn where what it acknowledged or voted for may be missing: its tail is damaged, or its manifest lost.
+// It must not run as what it was (rule 7). So is one that has lost entries which its leader counts on. Either another
+// member has, committed, all that it ever had: then it is installed anew in place and goes on. Or it is given up: etcd
+// is told that it is gone, the leader removes it as soon as a majority is elsewhere, and a new replica takes its place.
+// Its files stay until that one is complete.
 
-// tailRefusals is how often the leader's files are not enough before a replica is given up: about 3 s. What the leader has of the
-// replica's last entries is committed by then.
+// tailRefusals is how often the leader's files are not enough before a replica is given up: about 3 s. What the leader
+// has of the replica's last entries is committed by then.
 const tailRefusals = 6
 
 // What became of torn replicas, as metrics tell it.
@@ -30,18 +32,6 @@ const (
 	tailInstalled = "installed"
 	tailGivenUp   = "given_up"
 )
-
-// noteTail notes, after a load, whether the replica is torn. Called with mu held.
-func (s *Shard) noteTail(g *groupReplica, err error) {
-	g.torn = errors.Is(err, group.ErrTailDamaged)
-	if !g.torn {
-		return
-	}
-	g.err = fmt.Errorf("%w; it does not vote, and is installed anew from another copy, or replaced; where it stays so, start the shards that "+
-		"hold the other copies: a replacement needs a majority without this one", err)
-	s.metrics.tails.WithLabelValues(tailFound).Inc()
-	s.nudge()
-}
 
 // nudge has follow look again. It never blocks.
 func (s *Shard) nudge() {
@@ -60,7 +50,7 @@ func (s *Shard) forget(ctx context.Context, sv *served, why error) {
 	}
 	defer g.changing.Unlock()
 	s.mu.Lock()
-	g.state, g.forgetful = recordv1.GroupState_GROUP_STATE_FAILED, true
+	s.happens(g, member.Forgot)
 	s.noteTail(g, errors.Join(fmt.Errorf("%w: %w", group.ErrTailDamaged, why), err))
 	s.mu.Unlock()
 	s.logger.Error("a replica has forgotten what it acknowledged: was its disk set back?", "group", g.name, "error", why)
@@ -92,7 +82,7 @@ func (s *Shard) replaceForgetful(ctx context.Context, g *groupReplica) {
 func (s *Shard) mendTail(g *groupReplica) {
 	defer s.endFetch(g)
 	s.mu.Lock()
-	ctx, forgetful := g.fetch, g.forgetful
+	ctx, forgetful := g.fetch, g.phase == member.Forgetful
 	s.mu.Unlock()
 	if forgetful {
 		s.replaceForgetful(ctx, g)
@@ -101,7 +91,7 @@ func (s *Shard) mendTail(g *groupReplica) {
 	what := "the damaged tail of group " + g.name
 	refused := 0
 	if !s.takeOver(ctx, g, what, func(state placement.Group, from string, err error) bool {
-		if !errors.Is(err, group.ErrInstallBehind) || from != state.Leader {
+		if !errors.Is(err, transfer.ErrBehind) || from != state.Leader {
 			return false
 		}
 		if refused++; refused < tailRefusals || !isReplaceable(state, g.raftID) || !s.isLed(ctx, state) {
@@ -112,11 +102,14 @@ func (s *Shard) mendTail(g *groupReplica) {
 	}) {
 		return
 	}
+	s.mu.Lock()
+	s.happens(g, member.Installed)
+	s.mu.Unlock()
 	s.metrics.tails.WithLabelValues(tailInstalled).Inc()
 	s.logger.Warn("a replica with a damaged tail was installed anew: another copy holds all that it had", "group", g.name)
 	s.loadOne(s.ctx, g, nil)
 	s.mu.Lock()
-	torn := g.torn
+	torn := g.phase.Torn()
 	s.mu.Unlock()
 	if torn { // the disk is bad: not again and again without a pause
 		select {
@@ -126,7 +119,8 @@ func (s *Shard) mendTail(g *groupReplica) {
 	}
 }
 
-// isReplaceable tells whether the others can remove a member while it is missing: a learner always, a voter where there are three and more.
+// isReplaceable tells whether the others can remove a member while it is missing: a learner always, a voter where there
+// are three and more.
 func isReplaceable(state placement.Group, raftID uint64) bool {
 	voters := 0
 	role := placement.Voter
@@ -141,9 +135,10 @@ func isReplaceable(state placement.Group, raftID uint64) bool {
 	return role != placement.Voter || voters >= 3
 }
 
-// isLed asks the shard that etcd names as a group's leader whether it leads. Then a majority is elsewhere: who is not heard by one steps down.
+// isLed asks the shard that etcd names as a group's leader whether it leads. Then a majority is elsewhere: who is not
+// heard by one steps down.
 func (s *Shard) isLed(ctx context.Context, state placement.Group) bool {
-	address, known := s.peerAddress(state.Leader)
+	address, known := s.neighbours.address(state.Leader)
 	if !known {
 		return false
 	}
@@ -156,7 +151,7 @@ func (s *Shard) isLed(ctx context.Context, state placement.Group) bool {
 // giveUp notes that a replica is to be replaced.
 func (s *Shard) giveUp(g *groupReplica, why error) {
 	s.mu.Lock()
-	g.givenUp = true
+	s.happens(g, member.Abandoned)
 	s.mu.Unlock()
 	s.metrics.tails.WithLabelValues(tailGivenUp).Inc()
 	s.logger.Error("a replica with a damaged tail is given up: its leader is to replace it, and its files stay until that is done",
@@ -164,13 +159,13 @@ func (s *Shard) giveUp(g *groupReplica, why error) {
 	s.nudge()
 }
 
-// confess tells etcd that replicas of a group of several copies are not here any more, or not whole, so that the leader replaces them.
-// They never come back: a Raft id is not used again.
+// confess tells etcd that replicas of a group of several copies are not here any more, or not whole, so that the leader
+// replaces them. They never come back: a Raft id is not used again.
 func (s *Shard) confess(ctx context.Context, state placement.Group) error {
 	s.mu.Lock()
 	g := s.groups[state.UUID]
 	sound := uint64(0) // the one that is here, and well
-	if g != nil && !g.lost && !g.givenUp {
+	if g != nil && g.phase != member.Lost && g.phase != member.GivenUp {
 		sound = g.raftID
 	}
 	s.mu.Unlock()
@@ -185,12 +180,4 @@ func (s *Shard) confess(ctx context.Context, state placement.Group) error {
 		return fmt.Errorf("telling etcd that its replica here is gone: %w", err)
 	}
 	return nil
-}
-
-// awayReason says why a folder is a stray whose group has a member on this shard, and not on this volume. Called with mu held.
-func (g *groupReplica) awayReason(state placement.Group) string {
-	if slices.ContainsFunc(state.Members, func(m placement.Member) bool { return m.RaftID == g.raftID && m.VolumeUUID == uuid.Nil }) {
-		return "it was given up, because it is damaged: it waits for its leader to replace it, which needs a majority of the other copies"
-	}
-	return "etcd says it is on another volume"
 }

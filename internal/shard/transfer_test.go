@@ -16,7 +16,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
 // upload sends a header and chunks.
@@ -62,7 +64,7 @@ func (f *fixture) download(in *recordv1.DownloadRequest) (*recordv1.Record, []by
 			continue
 		}
 		c := out.GetChunk()
-		if n := len(c.GetData()); n < 1 || n > group.BlobChunkBytes || c.GetDataCrc32C() != crc32.Checksum(c.GetData(), castagnoli) {
+		if n := len(c.GetData()); n < 1 || n > format.BlobChunkBytes || c.GetDataCrc32C() != crc32.Checksum(c.GetData(), castagnoli) {
 			f.t.Errorf("chunk of %d bytes, crc %08x", n, c.GetDataCrc32C())
 		}
 		got = append(got, c.GetData()...)
@@ -74,7 +76,7 @@ func cut(data []byte, n int) [][]byte { return slices.Collect(slices.Chunk(data,
 
 func TestUploadDownload(t *testing.T) {
 	residencies(t, func(t *testing.T, f *fixture) {
-		for i, n := range []int{0, 1, group.DataBytesMax - 1, group.DataBytesMax, group.DataBytesMax + 1, 5<<20 + 77} {
+		for i, n := range []int{0, 1, format.DataBytesMax - 1, format.DataBytesMax, format.DataBytesMax + 1, 5<<20 + 77} {
 			id, d := int64(i), data(int64(i), n)
 			crc, size := crc32.Checksum(d, castagnoli), int64(n)
 			out, err := f.upload(&recordv1.UploadHeader{
@@ -91,12 +93,12 @@ func TestUploadDownload(t *testing.T) {
 				rec.GetVersion() != out.GetPut().GetVersion() {
 				t.Errorf("download of %d bytes: %d bytes, %v, %v", n, len(got), rec, err)
 			}
-			if n <= group.DataBytesMax {
+			if n <= format.DataBytesMax {
 				f.holds(id, d)
 				continue
 			}
 			_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
-			want(t, err, codes.FailedPrecondition, reasonUseDownload)
+			want(t, err, codes.FailedPrecondition, reason.UseDownload)
 			meta, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id), MetadataOnly: true})
 			if err != nil || meta.GetRecord().GetSizeBytes() != size {
 				t.Errorf("metadata of %d bytes: %v, %v", n, meta, err)
@@ -129,9 +131,9 @@ func TestDownloadSlices(t *testing.T) {
 			}
 		}
 		_, _, err := f.download(&recordv1.DownloadRequest{Key: key(id), OffsetBytes: int64(n) + 1})
-		want(t, err, codes.OutOfRange, reasonBadRange)
+		want(t, err, codes.OutOfRange, reason.BadRange)
 		_, _, err = f.download(&recordv1.DownloadRequest{Key: key(id), OffsetBytes: math.MaxInt64})
-		want(t, err, codes.OutOfRange, reasonBadRange)
+		want(t, err, codes.OutOfRange, reason.BadRange)
 	}
 	minus := int64(-1)
 	for _, in := range []*recordv1.DownloadRequest{
@@ -142,7 +144,7 @@ func TestDownloadSlices(t *testing.T) {
 		want(t, err, codes.InvalidArgument, "")
 	}
 	_, _, err := f.download(&recordv1.DownloadRequest{Key: key(404)})
-	want(t, err, codes.NotFound, reasonRecordNotFound)
+	want(t, err, codes.NotFound, reason.RecordNotFound)
 }
 
 func TestDownloadPinsVersion(t *testing.T) {
@@ -207,19 +209,19 @@ func TestUploadBadInputStoresNothing(t *testing.T) {
 	})
 	t.Run("larger than the volume", func(t *testing.T) {
 		_, err := f.upload(&recordv1.UploadHeader{Key: key(1), SizeBytes: p(math.MaxInt64)}, small...)
-		want(t, err, codes.ResourceExhausted, reasonDiskFull)
+		want(t, err, codes.ResourceExhausted, reason.DiskFull)
 		f.absent(1)
 	})
 	t.Run("refused by its condition", func(t *testing.T) {
 		f.put(2, []byte("there"))
 		_, err := f.upload(&recordv1.UploadHeader{Key: key(2), Condition: ifAbsent()}, big...)
-		want(t, err, codes.AlreadyExists, reasonRecordExists)
+		want(t, err, codes.AlreadyExists, reason.RecordExists)
 		f.holds(2, []byte("there"))
 	})
 	if n := f.blobs(); n != 0 {
 		t.Errorf("%d blob files are left of refused uploads", n)
 	}
-	if used := f.shard.bytes.used.Load(); used != 0 {
+	if used := f.shard.calls.BytesInFlight(); used != 0 {
 		t.Errorf("%d bytes in flight when nothing is", used)
 	}
 }
@@ -253,11 +255,11 @@ func TestUploadCutStreamStoresNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		f.eventually("the call is under way", func() bool { return f.shard.calls.used.Load() == 1 })
+		f.eventually("the call is under way", func() bool { return f.shard.calls.Calls() == 1 })
 		cancel() // no half-close
-		f.eventually("the call ends", func() bool { return f.shard.calls.used.Load() == 0 })
+		f.eventually("the call ends", func() bool { return f.shard.calls.Calls() == 0 })
 		f.holds(1, []byte("before"))
-		if used := f.shard.bytes.used.Load(); used != 0 {
+		if used := f.shard.calls.BytesInFlight(); used != 0 {
 			t.Errorf("%d bytes in flight when nothing is", used)
 		}
 	}
@@ -275,7 +277,7 @@ func TestUploadCutStreamStoresNothing(t *testing.T) {
 // served is a group of the shard.
 func (f *fixture) served(group int) *served {
 	f.t.Helper()
-	_, sv, err := f.shard.findGroup(f.shard.routes.Load(), fmt.Sprint(group), 0)
+	sv, err := f.shard.findGroup(f.ctx(), f.shard.routes.Load(), fmt.Sprint(group), 0)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -303,7 +305,8 @@ func TestUploadRepeatedByRequestID(t *testing.T) {
 	}
 }
 
-// A batch whose puts all have one request id stores the first of each group, and says of each other one that it is not stored.
+// A batch whose puts all have one request id stores the first of each group, and says of each other one that it is not
+// stored.
 func TestBatchPutWithOneRequestIDForAllLosesNothingInSilence(t *testing.T) {
 	f := start(t, newRegistry(hash4, "s1"), nil).ready()
 	in := &recordv1.BatchPutRequest{}
@@ -412,7 +415,7 @@ func TestBatchPutSeesItsOwnConditions(t *testing.T) {
 
 func TestBatchPutLimits(t *testing.T) {
 	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	many := make([]*recordv1.PutRequest, batchPutsMax+1)
+	many := make([]*recordv1.PutRequest, serve.BatchPutsMax+1)
 	for i := range many {
 		many[i] = &recordv1.PutRequest{Key: key(int64(i))}
 	}
@@ -437,7 +440,7 @@ func TestBatchPutLimits(t *testing.T) {
 		want(t, err, codes.InvalidArgument, "")
 	}
 	f.absent(0)
-	f.eventually("all bytes are given back", func() bool { return f.shard.bytes.used.Load() == 0 })
+	f.eventually("all bytes are given back", func() bool { return f.shard.calls.BytesInFlight() == 0 })
 }
 
 func TestBatchGet(t *testing.T) {
@@ -488,14 +491,14 @@ func TestBatchGet(t *testing.T) {
 		if r := seen[n+2].GetRecord(); r.GetSizeBytes() != 10_000 || r.Data != nil {
 			t.Errorf("metadata only: %v", r)
 		}
-		for _, bad := range []int{0, batchGetsMax + 1} {
+		for _, bad := range []int{0, serve.BatchGetsMax + 1} {
 			stream, err := f.records.BatchGet(f.ctx(), &recordv1.BatchGetRequest{Gets: make([]*recordv1.GetRequest, bad)})
 			if err == nil {
 				_, err = stream.Recv()
 			}
 			want(t, err, codes.InvalidArgument, "")
 		}
-		if used := f.shard.bytes.used.Load(); used != 0 {
+		if used := f.shard.calls.BytesInFlight(); used != 0 {
 			t.Errorf("%d bytes in flight when nothing is", used)
 		}
 	})

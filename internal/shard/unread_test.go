@@ -14,8 +14,10 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
 // unreadSlack is what an unread stream may take beside what is counted: 64 KiB that the caller's own side has received,
@@ -135,13 +137,13 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 		{name: "Scan/cold", call: unreadScan, cold: true},
 		{name: "Scan/resident", call: unreadScan, residency: group.Resident},
 		{name: "Scan/small records", call: unreadScan, records: 20_000, bytes: 20},
-		{name: "Scan/large records", call: unreadScan, records: 12, bytes: group.DataBytesMax},
+		{name: "Scan/large records", call: unreadScan, records: 12, bytes: format.DataBytesMax},
 		{name: "BatchGet/4 of 10,000 bytes", call: unreadBatchGet(4)},
 		{name: "BatchGet/100 of 10,000 bytes", call: unreadBatchGet(100)},
 		{name: "BatchGet/1,000 of 10,000 bytes", call: unreadBatchGet(1000)},
 		{name: "BatchGet/resident", call: unreadBatchGet(1000), residency: group.Resident},
 		{name: "BatchGet/small records", call: unreadBatchGet(4096), records: 5000, bytes: 20},
-		{name: "BatchGet/large records", call: unreadBatchGet(12), records: 12, bytes: group.DataBytesMax},
+		{name: "BatchGet/large records", call: unreadBatchGet(12), records: 12, bytes: format.DataBytesMax},
 		{name: "Download/blob", call: unreadDownload(blobID)},
 		{name: "Download/inline", call: unreadDownload(bigID)},
 		{name: "Watch", call: unreadWatch, after: writes},
@@ -156,7 +158,7 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 			setDefault(&c.records, 1200)
 			setDefault(&c.bytes, 10_000)
 			f.fillBatches(c.records, c.bytes)
-			f.put(bigID, data(bigID, group.DataBytesMax))
+			f.put(bigID, data(bigID, format.DataBytesMax))
 			if _, err := f.upload(&recordv1.UploadHeader{Key: key(blobID)}, cut(data(blobID, 8<<20), 1<<20)...); err != nil {
 				t.Fatal(err)
 			}
@@ -170,8 +172,8 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 				t.Fatal(err)
 			}
 			end()
-			f.eventually("the first call has ended", func() bool { return f.shard.calls.used.Load() == 0 })
-			f.eventually("what was held is given back", func() bool { return f.shard.answers.used.Load() == 0 })
+			f.eventually("the first call has ended", func() bool { return f.shard.calls.Calls() == 0 })
+			f.eventually("what was held is given back", func() bool { return f.shard.calls.AnswerBytes() == 0 })
 			ended := s.calls.Load()
 			before := heapBytes()
 			for n := range streams {
@@ -185,7 +187,7 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 			f.quiet(s, ended+streams)
 			var growth, counted int64
 			ok := func() bool {
-				growth, counted = heapBytes()-before, f.shard.answers.used.Load()
+				growth, counted = heapBytes()-before, f.shard.calls.AnswerBytes()
 				return growth <= counted+streams*unreadSlack
 			}
 			for end := time.Now().Add(20 * time.Second); !ok() && time.Now().Before(end); {
@@ -210,7 +212,7 @@ func (f *fixture) fillBatches(n, bytes int) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	per := max(1, min(batchPutsMax, (3<<20)/bytes))
+	per := max(1, min(serve.BatchPutsMax, (3<<20)/bytes))
 	for id := 0; id < n; {
 		in := &recordv1.BatchPutRequest{}
 		for ; id < n && len(in.GetPuts()) < per; id++ {

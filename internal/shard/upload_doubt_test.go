@@ -14,12 +14,14 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
-// The caller of an upload goes away while the entry is on its way to the disk: the entry is applied all the same, so its blob has to stay.
+// The caller of an upload goes away while the entry is on its way to the disk: the entry is applied all the same, so
+// its blob has to stay.
 func TestTheBlobOfAnUploadOfUnknownOutcomeStays(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfs.OS{})
 	f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) { c.FS = faulty }).ready()
@@ -62,7 +64,7 @@ func TestTheBlobOfAnUploadOfUnknownOutcomeStays(t *testing.T) {
 	}
 	<-held
 	cancel()
-	f.eventually("the upload was given up", func() bool { return f.shard.calls.used.Load() == 0 })
+	f.eventually("the upload was given up", func() bool { return f.shard.calls.Calls() == 0 })
 	if files := f.blobs(); files != 1 {
 		t.Errorf("%d blobs after the outcome became unknown", files)
 	}
@@ -79,7 +81,7 @@ func TestTheBlobOfAnUploadOfUnknownOutcomeStays(t *testing.T) {
 }
 
 func TestWhatSurelyWasNotApplied(t *testing.T) {
-	w := where{group: "0", id: 1}
+	w := answer.Where{Group: "0", ID: 1}
 	for _, c := range []struct {
 		err  error
 		want bool
@@ -100,14 +102,14 @@ func TestWhatSurelyWasNotApplied(t *testing.T) {
 		{volume.ErrRoom, true},
 		{replica.ErrReused, true},
 	} {
-		if got := surelyNotApplied(answerError(c.err, w)); got != c.want {
-			t.Errorf("%v, told as %v: surely not applied: %t", c.err, codeOf(answerError(c.err, w)), got)
+		if got := answer.SurelyNotApplied(answer.Of(c.err, w)); got != c.want {
+			t.Errorf("%v, told as %v: surely not applied: %t", c.err, answer.CodeOf(answer.Of(c.err, w)), got)
 		}
 	}
 	for code := codes.OK; code <= codes.Unauthenticated; code++ {
 		want := code == codes.Aborted || code == codes.AlreadyExists || code == codes.Unavailable || code == codes.ResourceExhausted ||
 			code == codes.InvalidArgument // of a write: its request id is that of another one
-		if got := surelyNotApplied(fail(code, "", "")); got != want {
+		if got := answer.SurelyNotApplied(answer.Fail(code, "", "")); got != want {
 			t.Errorf("%v: surely not applied: %t", code, got)
 		}
 	}

@@ -13,7 +13,9 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/shard/cursor"
+	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
 // watched is a Watch and what it told so far.
@@ -135,7 +137,7 @@ func TestWatchExpiresBelowForgottenDeletes(t *testing.T) {
 	old := f.watch("0", first)
 	for err := error(nil); err == nil; {
 		if err = old.next(); err != nil {
-			want(t, err, codes.OutOfRange, reasonCursorExpired)
+			want(t, err, codes.OutOfRange, reason.CursorExpired)
 		}
 	}
 	if old.told != 0 {
@@ -166,7 +168,7 @@ func TestWatchRefusesWhatCannotBe(t *testing.T) {
 		"a changed cursor":   {"1", changed, codes.InvalidArgument, ""},
 		"of another group":   {"2", w.cursor, codes.InvalidArgument, ""},
 		"a cursor of a scan": {"1", (&cursor.Cursor{Kind: cursor.Resume, Group: "1"}).Encode(), codes.InvalidArgument, ""},
-		"of the future":      {"1", future.Encode(), codes.OutOfRange, reasonCursorExpired},
+		"of the future":      {"1", future.Encode(), codes.OutOfRange, reason.CursorExpired},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := f.watch(c.group, c.cursor)
@@ -179,7 +181,8 @@ func TestWatchRefusesWhatCannotBe(t *testing.T) {
 	}
 }
 
-// A reader that does not read holds up nobody, and costs no more than a message: it gets the latest states when it comes back.
+// A reader that does not read holds up nobody, and costs no more than a message: it gets the latest states when it
+// comes back.
 func TestManyWatchWhileOneDoesNotRead(t *testing.T) {
 	f := start(t, newRegistry(hash1, "s1"), nil).ready()
 	slow := f.watch("0", nil)
@@ -216,12 +219,12 @@ func TestManyWatchWhileOneDoesNotRead(t *testing.T) {
 		}
 	}
 	all.Wait()
-	if held := f.shard.bytes.used.Load(); held > watchBytes {
+	if held := f.shard.calls.BytesInFlight(); held > serve.WatchBytes {
 		t.Errorf("%d bytes are held for one reader that does not read", held)
 	}
 	slow.until(want)
 	slow.stop()
-	f.eventually("nothing is held", func() bool { return f.shard.bytes.used.Load() == 0 && f.shard.calls.used.Load() == 0 })
+	f.eventually("nothing is held", func() bool { return f.shard.calls.BytesInFlight() == 0 && f.shard.calls.Calls() == 0 })
 }
 
 func TestWatchEndsWithTheGroup(t *testing.T) {
@@ -238,13 +241,13 @@ func TestWatchEndsWithTheGroup(t *testing.T) {
 		v.Groups["2"] = g
 		delete(v.Targets, "2")
 	})
-	want(t, leaves.next(), codes.Unavailable, reasonNoLeader)
+	want(t, leaves.next(), codes.Unavailable, reason.NoLeader)
 	f.stop()
-	want(t, stays.next(), codes.Unavailable, reasonStopping)
+	want(t, stays.next(), codes.Unavailable, reason.Stopping)
 }
 
-// A watch of a group that moves, and whose leader dies, ends in a way that says so, and goes on from its cursor at the next
-// leader: nothing is missed.
+// A watch of a group that moves, and whose leader dies, ends in a way that says so, and goes on from its cursor at the
+// next leader: nothing is missed.
 func TestAWatchGoesOnAtTheNextLeader(t *testing.T) {
 	c := newCluster(t, hash1, abc, "d")
 	c.settled(abc...)
@@ -273,7 +276,7 @@ func TestAWatchGoesOnAtTheNextLeader(t *testing.T) {
 				}
 				ends[reasonOf(err)]++
 				switch reasonOf(err) {
-				case reasonNoLeader, reasonNotLeader, reasonWrongShard, reasonGroupLoading, reasonStopping:
+				case reason.NoLeader, reason.NotLeader, reason.WrongShard, reason.GroupLoading, reason.Stopping:
 				default:
 					t.Fatalf("a watch ended with %v", err)
 				}
@@ -309,7 +312,7 @@ func TestAWatchGoesOnAtTheNextLeader(t *testing.T) {
 	c.kill(leader)
 	put(90, 10)
 	follow(want)
-	if ends[reasonNotLeader]+ends[reasonNoLeader]+ends[reasonWrongShard] == 0 {
+	if ends[reason.NotLeader]+ends[reason.NoLeader]+ends[reason.WrongShard] == 0 {
 		t.Errorf("no watch met a shard that does not lead: %v", ends)
 	}
 }

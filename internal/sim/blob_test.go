@@ -6,25 +6,25 @@ import (
 	"io"
 	"time"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 )
 
 var errUnreachable = errors.New("not reachable")
 
 // storeBlob makes data a blob of a log.
-func (p *process) storeBlob(data []byte) (group.BlobRef, error) {
+func (p *process) storeBlob(data []byte) (format.BlobRef, error) {
 	b, err := p.log.CreateBlob()
 	if err != nil {
-		return group.BlobRef{}, err
+		return format.BlobRef{}, err
 	}
 	defer b.Close()
 	if _, err := b.Write(data); err != nil {
-		return group.BlobRef{}, err
+		return format.BlobRef{}, err
 	}
 	return b.Commit()
 }
 
-func (p *process) readBlob(ref group.BlobRef) ([]byte, error) {
+func (p *process) readBlob(ref format.BlobRef) ([]byte, error) {
 	b, err := p.log.OpenBlob(ref)
 	if err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (p *process) readBlob(ref group.BlobRef) ([]byte, error) {
 }
 
 // fetchBlobs is how a follower gets what the leader's entries refer to.
-func (p *process) fetchBlobs(ctx context.Context, from uint64, refs []group.BlobRef) error {
+func (p *process) fetchBlobs(ctx context.Context, from uint64, refs []format.BlobRef) error {
 	w := p.machine.world
 	select {
 	case <-ctx.Done():
@@ -60,7 +60,7 @@ func (p *process) fetchBlobs(ctx context.Context, from uint64, refs []group.Blob
 }
 
 // copyBlob brings a blob to another replica.
-func (p *process) copyBlob(to *process, ref group.BlobRef) error {
+func (p *process) copyBlob(to *process, ref format.BlobRef) error {
 	data, err := p.readBlob(ref)
 	if err != nil {
 		return err

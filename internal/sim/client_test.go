@@ -13,6 +13,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/replica"
 )
 
@@ -73,8 +74,8 @@ func (w *world) client(number int) {
 // churnIDs are the records of the churner.
 const churnIDs = 1000
 
-// churn writes without request ids, so that compaction has something to drop: what may be repeated is kept. Nobody waits for
-// more than one answer, and no order of them is judged, but all of them are in the ledger.
+// churn writes without request ids, so that compaction has something to drop: what may be repeated is kept. Nobody
+// waits for more than one answer, and no order of them is judged, but all of them are in the ledger.
 func (w *world) churn() {
 	random := rand.New(rand.NewPCG(w.seed, 99))
 	for n := 0; w.sleep(between(random, 0, w.cfg.pause)); n++ {
@@ -119,8 +120,8 @@ func randomCall(random *rand.Rand, last map[int64]uint64, keys int64) call {
 	return c
 }
 
-// perform repeats a call, the n-th of its client, until it is answered; false where the run ended before. It goes to p first; nil: to
-// anybody that says it leads.
+// perform repeats a call, the n-th of its client, until it is answered; false where the run ended before. It goes to p
+// first; nil: to anybody that says it leads.
 func (w *world) perform(op *operation, random *rand.Rand, p *process, n uint64) bool {
 	var request [16]byte
 	binary.LittleEndian.PutUint64(request[:], uint64(op.client)+1)
@@ -198,7 +199,7 @@ func (w *world) write(ctx context.Context, random *rand.Rand, p *process, op *op
 		return false
 	}
 	var condition *replica.ConditionError
-	var damage *group.DamageError
+	var damage *format.DamageError
 	switch {
 	case errors.As(err, &condition):
 		op.reply = reply{index: condition.Current, refused: condition.Err}
@@ -230,7 +231,7 @@ func (w *world) read(ctx context.Context, p *process, op *operation) bool {
 	if !w.reached(p, op) {
 		return false
 	}
-	var damage *group.DamageError
+	var damage *format.DamageError
 	switch {
 	case errors.Is(err, group.ErrNotFound):
 		op.reply = reply{}
@@ -249,7 +250,7 @@ func (w *world) read(ctx context.Context, p *process, op *operation) bool {
 		if content, err := p.readBlob(*record.Blob); err != nil || !w.ledger.isBlob(*record.Blob, content) {
 			if errors.As(err, &damage) && w.rotsOf(p.machine) {
 				w.noteFound(p.machine, "by a read", damage.Damage.File)
-			} else if !errors.Is(err, group.ErrClosed) && !p.disk.Crashed() {
+			} else if !errors.Is(err, format.ErrClosed) && !p.disk.Crashed() {
 				o := oracleRead
 				if err != nil {
 					o = oracleDisk

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -22,8 +23,8 @@ func (w *world) fullDisk(_ *operator, r *rand.Rand) bool {
 	return w.fail(r, "a full disk refused", func(op vfstest.Op) bool { return slices.Contains(kinds, op.Kind) }, &vfstest.Fault{Err: syscall.ENOSPC})
 }
 
-// failSync has one of the next syncs fail, or some, as Linux does it: what was to be written is gone, though it can be read until the power is cut. Or
-// it was written, and the error comes all the same.
+// failSync has one of the next syncs fail, or some, as Linux does it: what was to be written is gone, though it can be
+// read until the power is cut. Or it was written, and the error comes all the same.
 func (w *world) failSync(_ *operator, r *rand.Rand) bool {
 	effect, how := vfstest.EffectDrop, "a sync failed and lost what it was to write: "
 	switch r.IntN(4) {
@@ -61,13 +62,13 @@ func nameOf(kind string) string {
 // fileKind tells which of the files it is that rounds write; empty: another one.
 func fileKind(name string) string {
 	base := path.Base(name)
-	_, isSegment := group.ParseSegmentName(base)
+	_, isSegment := format.ParseSegmentName(base)
 	switch {
 	case isSegment:
 		return "segment"
 	case journal.IsName(base):
 		return "journal"
-	case base == group.MarkName:
+	case base == format.MarkName:
 		return "mark"
 	}
 	return ""
@@ -122,7 +123,7 @@ func (w *world) restarts() {
 	for w.sleep(100 * time.Millisecond) {
 		for _, p := range w.processes() {
 			err := p.replica.Status().Err
-			if errors.Is(err, group.ErrNoSpace) {
+			if errors.Is(err, format.ErrNoSpace) {
 				since, known := stuck[p]
 				switch {
 				case p.full.Load() > 0:

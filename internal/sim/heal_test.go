@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/fsck"
 )
 
 // healTime is how long a healed group may take for anything: elections, installs, what waited.
@@ -116,11 +118,11 @@ func (w *world) compare(last uint64) {
 		}
 		for id, want := range w.ledger.newest() {
 			index, deleted, err := p.log.Head(id)
-			if errors.Is(err, group.ErrClosed) {
+			if errors.Is(err, format.ErrClosed) {
 				break // an incarnation that was removed makes room for another one
 			}
-			gone := errors.Is(err, group.ErrNotFound) && want.kind == group.KindDelete // the tombstone was dropped
-			if !gone && (err != nil || index != want.index || deleted != (want.kind == group.KindDelete)) {
+			gone := errors.Is(err, group.ErrNotFound) && want.kind == format.KindDelete // the tombstone was dropped
+			if !gone && (err != nil || index != want.index || deleted != (want.kind == format.KindDelete)) {
 				w.violate(oracleKept, "%v: record %d at index %d: %d, deleted %v, %v; the newest entry is %+v", p.machine, id, last, index, deleted, err, want)
 			}
 		}
@@ -136,7 +138,7 @@ func (w *world) isMended(p *process) bool {
 func (w *world) compareLog(p *process, last uint64) {
 	for next := uint64(1); next <= last; {
 		got, err := p.log.ReadRange(group.IndexRange{First: next, Last: last}, 64<<10)
-		if errors.Is(err, group.ErrClosed) {
+		if errors.Is(err, format.ErrClosed) {
 			return
 		}
 		if err != nil || got.Through < next {
@@ -144,7 +146,7 @@ func (w *world) compareLog(p *process, last uint64) {
 			return
 		}
 		for _, r := range got.Entries {
-			e, err := group.DecodePayload(r)
+			e, err := format.DecodePayload(r)
 			if problem := w.ledger.has(&e); err != nil || problem != "" {
 				w.violate(oracleAgree, "%v: index %d of its log: %v %s", p.machine, r.GetIndex(), err, problem)
 				return
@@ -157,23 +159,24 @@ func (w *world) compareLog(p *process, last uint64) {
 // verifyDisks checks every byte that is left, the used flags too.
 func (w *world) verifyDisks() {
 	for _, m := range w.machines {
-		file, found, err := group.ReadReplicaFile(m.disk, groupDir)
+		file, found, err := format.ReadReplicaFile(m.disk, groupDir)
 		if err != nil || !found || file.Joining || file.Volume != m.volume {
 			continue
 		}
 		if len(m.rots) > 0 && !w.members[m.raftID] {
 			continue // it was removed: nobody repairs it
 		}
-		report, err := group.VerifyDir(context.Background(), m.disk, groupDir, nil)
+		report, err := fsck.VerifyDir(context.Background(), m.disk, groupDir, nil)
 		if err != nil || len(report.Damages) > 0 {
 			w.violate(oracleDisk, "%v: verify: %v, %v\n%s", m, err, report.Damages, w.dump(m, report.Damages))
 		}
 	}
 }
 
-// dump writes the manifest, and each file that is damaged, in words: a run does not come again, so what it left is all there is.
-func (w *world) dump(m *machine, damages []group.Damage) string {
-	names := []string{group.ManifestName, group.MarkName}
+// dump writes the manifest, and each file that is damaged, in words: a run does not come again, so what it left is all
+// there is.
+func (w *world) dump(m *machine, damages []format.Damage) string {
+	names := []string{format.ManifestName, format.MarkName}
 	for _, d := range damages {
 		if d.File != "" && !slices.Contains(names, d.File) {
 			names = append(names, d.File)
@@ -182,7 +185,7 @@ func (w *world) dump(m *machine, damages []group.Damage) string {
 	var b strings.Builder
 	for _, name := range names {
 		fmt.Fprintf(&b, "%s:\n", name)
-		if err := group.Dump(&b, m.disk, path.Join(groupDir, name)); err != nil {
+		if err := fsck.Dump(&b, m.disk, path.Join(groupDir, name)); err != nil {
 			fmt.Fprintln(&b, err)
 		}
 	}
@@ -194,7 +197,7 @@ func (w *world) describe() string {
 	var b strings.Builder
 	w.mu.Lock()
 	for _, m := range w.machines {
-		file, found, err := group.ReadReplicaFile(m.disk, groupDir)
+		file, found, err := format.ReadReplicaFile(m.disk, groupDir)
 		fmt.Fprintf(&b, "%v: wanted %x, running %v, folder %x %v joining %v %v, crashed %v\n",
 			m, m.raftID, m.process != nil, file.RaftID, found, file.Joining, err, m.disk.Crashed())
 	}

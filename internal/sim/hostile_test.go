@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -26,8 +26,9 @@ type hostile struct {
 	times  int64 // 0: as long as the start takes
 }
 
-// failReads has a device refuse to read a block at the start after a power cut: some times, after which it answers, or always. The block is in the
-// active segment, near its end, or in the journal. Of a group with one copy it answers in the end: else what it holds is lost, and nobody has it.
+// failReads has a device refuse to read a block at the start after a power cut: some times, after which it answers, or
+// always. The block is in the active segment, near its end, or in the journal. Of a group with one copy it answers in
+// the end: else what it holds is lost, and nobody has it.
 func (w *world) failReads(o *operator, r *rand.Rand) bool {
 	return w.cutOne(o, r, func(m *machine) bool { return m.refuseToRead(r) })
 }
@@ -48,7 +49,8 @@ func (w *world) worstRead(o *operator, r *rand.Rand) bool {
 	})
 }
 
-// cutOne cuts the power of a machine whose disk may be lost, or of one with the only copy, and does something to the disk. It is called with world.mu held.
+// cutOne cuts the power of a machine whose disk may be lost, or of one with the only copy, and does something to the
+// disk. It is called with world.mu held.
 func (w *world) cutOne(o *operator, r *rand.Rand, do func(*machine) bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -88,11 +90,11 @@ func (h *hostile) choose(r *rand.Rand) bool {
 			return true
 		}
 	}
-	manifest, err := group.ReadManifest(h.disk, groupDir)
+	manifest, err := format.ReadManifest(h.disk, groupDir)
 	if err != nil || len(manifest.Segments) == 0 || manifest.Segments[len(manifest.Segments)-1].Sealed() {
 		return false
 	}
-	h.name = path.Join(groupDir, group.SegmentName(manifest.Segments[len(manifest.Segments)-1].Number))
+	h.name = path.Join(groupDir, format.SegmentName(manifest.Segments[len(manifest.Segments)-1].Number))
 	f, err := h.disk.Open(h.name)
 	if err != nil {
 		return false
@@ -107,7 +109,8 @@ func (h *hostile) choose(r *rand.Rand) bool {
 	return true
 }
 
-// takeHostile gives the file system of a start from a disk; ended is told when it is over, and gives what failed for good. Called without world.mu.
+// takeHostile gives the file system of a start from a disk; ended is told when it is over, and gives what failed for
+// good. Called without world.mu.
 func (m *machine) takeHostile(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended func() (forGood *hostile)) {
 	faulty = vfstest.NewFaulty(disk)
 	w := m.world
@@ -150,7 +153,7 @@ func (h *hostile) cut() bool {
 		return false
 	}
 	defer f.Close()
-	return errors.Join(f.Truncate(max(h.offset, group.SegmentHeaderBytes)), f.Sync(), h.disk.Remove(path.Join(groupDir, group.MarkName)), h.disk.SyncDir(groupDir)) == nil
+	return errors.Join(f.Truncate(max(h.offset, format.SegmentHeaderBytes)), f.Sync(), h.disk.Remove(path.Join(groupDir, format.MarkName)), h.disk.SyncDir(groupDir)) == nil
 }
 
 // refusedToRead tells whether a start ended because the device refused to read.
@@ -201,8 +204,8 @@ func (m *machine) rotRecord(r *rand.Rand) bool {
 	return true
 }
 
-// misread has the device read wrong, once, what a compaction reads back of a segment that it has written, in each third case; it is told when the compaction
-// is over.
+// misread has the device read wrong, once, what a compaction reads back of a segment that it has written, in each third
+// case; it is told when the compaction is over.
 func (w *world) misread(p *process) (over func()) {
 	w.mu.Lock()
 	chosen := w.random.IntN(3) == 0
@@ -211,12 +214,12 @@ func (w *world) misread(p *process) (over func()) {
 		return func() {}
 	}
 	fault := p.faulty.Add(&vfstest.Fault{Effect: vfstest.EffectFlip, Count: 1, Match: func(op vfstest.Op) bool {
-		number, isSegment := group.ParseSegmentName(path.Base(op.Name))
+		number, isSegment := format.ParseSegmentName(path.Base(op.Name))
 		if op.Kind != vfstest.OpRead || !isSegment {
 			return false
 		}
-		manifest, err := group.ReadManifest(p.disk, groupDir)
-		return err == nil && !slices.ContainsFunc(manifest.Segments, func(s group.ManifestSegment) bool { return s.Number == number })
+		manifest, err := format.ReadManifest(p.disk, groupDir)
+		return err == nil && !slices.ContainsFunc(manifest.Segments, func(s format.ManifestSegment) bool { return s.Number == number })
 	}})
 	return func() {
 		fault.Remove()

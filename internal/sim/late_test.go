@@ -8,10 +8,11 @@ import (
 	"sheaf.dev/sheaf/internal/replica"
 )
 
-// repeatLate sends a write that was answered once more, now and then, when its client has gone on long ago: a gateway that was stopped
-// for a while does so. The duplicate does nothing: the ledger sees to it.
+// repeatLate sends a write that was answered once more, now and then, when its client has gone on long ago: a gateway
+// that was stopped for a while does so. The duplicate does nothing: the ledger sees to it.
 //
-// A write that made no entry is remembered by the process that answered it alone: to another one its duplicate is not sent.
+// A write that made no entry is remembered by the process that answered it alone: to another one its duplicate is not
+// sent.
 func (w *world) repeatLate(random *rand.Rand, answered *process, ask replica.Write, data []byte, r reply) {
 	wrote := r.index != 0 && r.refused == nil
 	if !wrote {

@@ -9,11 +9,12 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// What follows are the moments in which a lease would be wrong, but for one rule each. By chance they hardly come: another one has to be
-// elected within half a second of the majority's last answer to the leader, and this one must not hear of it.
+// What follows are the moments in which a lease would be wrong, but for one rule each. By chance they hardly come:
+// another one has to be elected within half a second of the majority's last answer to the leader, and this one must not
+// hear of it.
 
-// handOverBehindCut hands the lead over, and from the moment of the call on the one that led hears nothing: it takes itself for the
-// leader on.
+// handOverBehindCut hands the lead over, and from the moment of the call on the one that led hears nothing: it takes
+// itself for the leader on.
 func (w *world) handOverBehindCut(_ *operator, r *rand.Rand) bool { return w.summon(r, 0) }
 
 // callComesLate is the same, but the call is on its way until the transfer was given up, and who has called leads on.
@@ -21,7 +22,8 @@ func (w *world) callComesLate(_ *operator, r *rand.Rand) bool {
 	return w.summon(r, between(r, 1200*time.Millisecond, 2*time.Second))
 }
 
-// summon hands the lead over by a call that takes so long. True where another one leads behind the back of the one that led.
+// summon hands the lead over by a call that takes so long. True where another one leads behind the back of the one that
+// led.
 func (w *world) summon(r *rand.Rand, late time.Duration) bool {
 	w.connect()
 	leader := w.leader()
@@ -62,8 +64,9 @@ func (w *world) summon(r *rand.Rand, late time.Duration) bool {
 	return w.contrast(to, leader, r)
 }
 
-// askJustStarted lets one member hear nothing of the leader until it asks for votes. Whom it asks loses power in that moment, and does
-// not know when it is back that it answered the leader just before. True where it was asked for its vote so.
+// askJustStarted lets one member hear nothing of the leader until it asks for votes. Whom it asks loses power in that
+// moment, and does not know when it is back that it answered the leader just before. True where it was asked for its
+// vote so.
 func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
 	w.connect()
 	leader := w.leader()
@@ -126,8 +129,8 @@ func (w *world) await(taken <-chan *raftpb.Message, most time.Duration, meanwhil
 	return nil
 }
 
-// contrast waits until one leads while another one takes itself for the leader still, has clients write there and then ask the other
-// one, and connects everybody again. False: it does not come to lead so.
+// contrast waits until one leads while another one takes itself for the leader still, has clients write there and then
+// ask the other one, and connects everybody again. False: it does not come to lead so.
 func (w *world) contrast(leads, led *process, r *rand.Rand) bool {
 	defer w.connect()
 	is := false
@@ -163,8 +166,8 @@ func (w *world) contrast(leads, led *process, r *rand.Rand) bool {
 	return true
 }
 
-// askWithCondition has another client write through one that led where the record is as the put left it. That one knows an older version,
-// and must find out that it may not refuse.
+// askWithCondition has another client write through one that led where the record is as the put left it. That one knows
+// an older version, and must find out that it may not refuse.
 func (w *world) askWithCondition(led *process, put operation, random *rand.Rand, n uint64) {
 	w.calling.Add(1)
 	w.wait.Go(func() {
@@ -184,7 +187,8 @@ func (w *world) remember(op operation) {
 	w.history = append(w.history, op)
 }
 
-// readThrough asks one that leads whether it may answer a read. Where it does, it has a lease from then on, if it may have one.
+// readThrough asks one that leads whether it may answer a read. Where it does, it has a lease from then on, if it may
+// have one.
 func (w *world) readThrough(p *process) bool {
 	ctx, cancel := context.WithTimeout(w.ctx, 50*time.Millisecond)
 	defer cancel()

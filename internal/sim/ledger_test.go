@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 )
 
 // ledger knows every entry that a replica made visible, and every write that a client asked for.
@@ -33,7 +33,7 @@ type ledger struct {
 type fact struct {
 	index   uint64
 	term    uint64
-	kind    group.Kind
+	kind    format.Kind
 	id      int64
 	request [16]byte
 	data    uint64 // hash
@@ -74,9 +74,9 @@ func (l *ledger) ask(request [16]byte, w write) {
 }
 
 // applier gives the probe of a replica in one life. What a dead one still does on its old disk, nobody sees.
-func (l *ledger) applier(p *process) func(*group.Entry) {
+func (l *ledger) applier(p *process) func(*format.Entry) {
 	last := uint64(0)
-	return func(e *group.Entry) {
+	return func(e *format.Entry) {
 		w := l.world
 		w.mu.Lock()
 		dead := p.dead || p.epoch != p.machine.epoch && p.machine.process != p // killed while it started
@@ -91,7 +91,7 @@ func (l *ledger) applier(p *process) func(*group.Entry) {
 	}
 }
 
-func (l *ledger) apply(raftID uint64, e *group.Entry, last *uint64) (o oracle, problem string) {
+func (l *ledger) apply(raftID uint64, e *format.Entry, last *uint64) (o oracle, problem string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if *last != 0 && e.Index != *last+1 {
@@ -108,36 +108,36 @@ func (l *ledger) apply(raftID uint64, e *group.Entry, last *uint64) (o oracle, p
 		return "", ""
 	}
 	l.entries[e.Index] = f
-	if e.Kind == group.KindConf {
+	if e.Kind == format.KindConf {
 		l.noteConf(e)
 	}
-	if e.Kind != group.KindPut && e.Kind != group.KindDelete {
+	if e.Kind != format.KindPut && e.Kind != format.KindDelete {
 		return "", ""
 	}
 	return l.check(f)
 }
 
-func factOf(e *group.Entry) fact {
-	return fact{index: e.Index, term: e.Term, kind: e.Kind, id: e.ID, request: e.RequestID, data: hash(e.Data), crc: group.RequestOf(e).CRC32C}
+func factOf(e *format.Entry) fact {
+	return fact{index: e.Index, term: e.Term, kind: e.Kind, id: e.ID, request: e.RequestID, data: hash(e.Data), crc: format.RequestOf(e).CRC32C}
 }
 
 // remembered is what compaction leaves of it.
 func (f fact) remembered() fact {
-	if f.kind == group.KindPut || f.kind == group.KindDelete {
-		f.kind, f.data = group.KindRequest, map[bool]uint64{true: 1}[f.kind == group.KindDelete]
+	if f.kind == format.KindPut || f.kind == format.KindDelete {
+		f.kind, f.data = format.KindRequest, map[bool]uint64{true: 1}[f.kind == format.KindDelete]
 	}
 	return f
 }
 
 // has says what is wrong with an entry of a log.
-func (l *ledger) has(e *group.Entry) string {
+func (l *ledger) has(e *format.Entry) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	first, known := l.entries[e.Index]
 	f := factOf(e)
 	f.by = first.by
-	if e.Kind == group.KindRequest {
-		first, f.data = first.remembered(), map[bool]uint64{true: 1}[group.RequestOf(e).Delete]
+	if e.Kind == format.KindRequest {
+		first, f.data = first.remembered(), map[bool]uint64{true: 1}[format.RequestOf(e).Delete]
 	}
 	if !known || f != first {
 		return fmt.Sprintf("it is %+v, applied was %+v (%v)", f, first, known)
@@ -147,7 +147,7 @@ func (l *ledger) has(e *group.Entry) string {
 
 // check asks whether a client wanted an entry, and whether it is there once.
 func (l *ledger) check(f fact) (o oracle, problem string) {
-	w := write{id: f.id, data: f.data, delete: f.kind == group.KindDelete}
+	w := write{id: f.id, data: f.data, delete: f.kind == format.KindDelete}
 	if f.request == ([16]byte{}) {
 		if !l.churned[w] {
 			return oracleAsked, fmt.Sprintf("nobody asked for %+v", f)
@@ -173,7 +173,7 @@ func (l *ledger) newest() map[int64]fact {
 	defer l.mu.Unlock()
 	out := map[int64]fact{}
 	for _, f := range l.entries {
-		if (f.kind == group.KindPut || f.kind == group.KindDelete) && out[f.id].index < f.index {
+		if (f.kind == format.KindPut || f.kind == format.KindDelete) && out[f.id].index < f.index {
 			out[f.id] = f
 		}
 	}
@@ -212,13 +212,13 @@ func (l *ledger) seen(id int64, index uint64, data []byte) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f, found := l.entries[index]
-	if !found || f.kind != group.KindPut || f.id != id || f.data != hash(data) {
+	if !found || f.kind != format.KindPut || f.id != id || f.data != hash(data) {
 		return fmt.Sprintf("read version %d of record %d, which is %+v (found %v)", index, id, f, found)
 	}
 	return ""
 }
 
-func (l *ledger) noteConf(e *group.Entry) {
+func (l *ledger) noteConf(e *format.Entry) {
 	l.confIndex = max(l.confIndex, e.Index)
 	var change raftpb.ConfChangeV2
 	if err := proto.Unmarshal(e.Data, &change); err == nil {
@@ -242,13 +242,13 @@ func (l *ledger) wasMember(id uint64) bool {
 }
 
 // keepBlob notes the data of a blob.
-func (l *ledger) keepBlob(ref group.BlobRef, data []byte) {
+func (l *ledger) keepBlob(ref format.BlobRef, data []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.blobs[ref.ID] = hash(data)
 }
 
-func (l *ledger) isBlob(ref group.BlobRef, data []byte) bool {
+func (l *ledger) isBlob(ref format.BlobRef, data []byte) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	want, found := l.blobs[ref.ID]

@@ -12,6 +12,8 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/vfs"
@@ -76,9 +78,9 @@ type process struct {
 	journal    *journal.Journal // nil: none
 	log        *group.Log
 	replica    *replica.Replica
-	neighbours []*neighbour   // other groups on the volume
-	loaded     []group.Damage // that was found by its Load
-	orderly    bool           // it is asked to stop, not killed
+	neighbours []*neighbour    // other groups on the volume
+	loaded     []format.Damage // that was found by its Load
+	orderly    bool            // it is asked to stop, not killed
 	// writesFailed tells that its disk did not write what it was to write.
 	writesFailed atomic.Bool
 	full         atomic.Int32 // faults of a full disk that are there
@@ -113,7 +115,7 @@ func (w *world) create() {
 	for _, m := range w.machines[:w.cfg.copies] {
 		err := group.Create(m.options(m.disk), w.ledger.firstConf)
 		if err == nil {
-			err = group.WriteReplicaFile(m.disk, groupDir, m.replicaFile(m.raftID, m.volume, false))
+			err = format.WriteReplicaFile(m.disk, groupDir, m.replicaFile(m.raftID, m.volume, false))
 		}
 		if err != nil {
 			w.violate(oracleDisk, "create: %v", err)
@@ -132,12 +134,12 @@ func (w *world) newRaftID(m *machine) uint64 {
 	return id
 }
 
-func (m *machine) replicaFile(raftID uint64, volume uuid.UUID, joining bool) group.ReplicaFile {
-	return group.ReplicaFile{RaftID: raftID, Volume: volume, Store: identity.Store, Group: identity.Group, Joining: joining}
+func (m *machine) replicaFile(raftID uint64, volume uuid.UUID, joining bool) format.ReplicaFile {
+	return format.ReplicaFile{RaftID: raftID, Volume: volume, Store: identity.Store, Group: identity.Group, Joining: joining}
 }
 
-// start loads what the disk holds and runs it. Nothing where the replica is only joining, or there is none, or somebody is at work at
-// the disk: who that is, starts it then.
+// start loads what the disk holds and runs it. Nothing where the replica is only joining, or there is none, or somebody
+// is at work at the disk: who that is, starts it then.
 func (m *machine) start() {
 	w := m.world
 	w.mu.Lock()
@@ -148,7 +150,7 @@ func (m *machine) start() {
 	}
 	w.mu.Unlock()
 	defer m.letGo(disk)
-	file, found, err := group.ReadReplicaFile(disk, groupDir)
+	file, found, err := format.ReadReplicaFile(disk, groupDir)
 	switch {
 	case errors.Is(err, vfs.ErrCrashed):
 		return
@@ -203,7 +205,7 @@ func (m *machine) noticeAge(disk *vfstest.Mem) {
 }
 
 // load makes a process of what the disk holds; nil: it cannot, now.
-func (m *machine) load(disk *vfstest.Mem, file group.ReplicaFile, epoch int) *process {
+func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *process {
 	w := m.world
 	fs, ended := m.takeHostile(disk)
 	if !m.redo(fs) {
@@ -251,7 +253,7 @@ func (m *machine) load(disk *vfstest.Mem, file group.ReplicaFile, epoch int) *pr
 		Log: log, Committer: p.committer, RaftID: file.RaftID, Transport: p, Quiet: w.cfg.quiet, Lease: true, Now: m.now,
 		OnSnapshot: func(_, _, from uint64) { w.wait.Go(func() { p.reinstall(from) }) },
 		FetchBlobs: fetch,
-		Probe:      &replica.Probe{BeforeSync: p.beforeSync, Applied: w.ledger.applier(p), Unsafe: w.cfg.unsafe, Shared: true},
+		Probe:      &replica.Probe{BeforeSync: p.beforeSync, Applied: w.ledger.applier(p), Off: w.cfg.unsafe, Shared: true},
 	})
 	if err != nil {
 		if !disk.Crashed() {
@@ -270,7 +272,8 @@ func (m *machine) load(disk *vfstest.Mem, file group.ReplicaFile, epoch int) *pr
 	return p
 }
 
-// redo writes what the journal of a disk holds to the segment, before anything else looks at it; false: the disk crashed.
+// redo writes what the journal of a disk holds to the segment, before anything else looks at it; false: the disk
+// crashed.
 func (m *machine) redo(disk vfs.FS) bool {
 	w := m.world
 	found, err := journal.Replay(disk, volumeDir, journal.Target{
@@ -328,8 +331,8 @@ func (p *process) halt() {
 	}
 }
 
-// kill ends the process at once. Called with world.mu held; what is returned ends its goroutines. Until then nobody else may work at
-// its disk.
+// kill ends the process at once. Called with world.mu held; what is returned ends its goroutines. Until then nobody
+// else may work at its disk.
 func (m *machine) kill() (end func()) {
 	p := m.process
 	m.process = nil
@@ -410,7 +413,7 @@ func (m *machine) comeUp(raftID uint64) {
 		m.joining = false
 		w.mu.Unlock()
 	}()
-	file, found, err := group.ReadReplicaFile(disk, groupDir)
+	file, found, err := format.ReadReplicaFile(disk, groupDir)
 	if err == nil && found && file.RaftID == raftID && file.Volume == volume && !file.Joining {
 		m.start()
 		return
@@ -442,14 +445,14 @@ func (m *machine) join(raftID uint64) {
 		return
 	}
 	file := m.replicaFile(raftID, volume, true)
-	if err := group.WriteReplicaFile(disk, groupDir, file); err != nil {
+	if err := format.WriteReplicaFile(disk, groupDir, file); err != nil {
 		return // the disk crashed: tried again
 	}
 	m.install(disk, file, epoch, 0)
 }
 
 // install takes an export from another member until one is whole, then starts.
-func (m *machine) install(disk *vfstest.Mem, file group.ReplicaFile, epoch int, from uint64) {
+func (m *machine) install(disk *vfstest.Mem, file format.ReplicaFile, epoch int, from uint64) {
 	w := m.world
 	w.mu.Lock()
 	held := m.hold(disk)
@@ -514,21 +517,21 @@ func (w *world) source(m *machine, from uint64) *process {
 }
 
 // take transfers one export.
-func (m *machine) take(disk *vfstest.Mem, file group.ReplicaFile, source *process) error {
+func (m *machine) take(disk *vfstest.Mem, file format.ReplicaFile, source *process) error {
 	ctx := m.world.ctx
 	export, err := source.log.Export(ctx)
 	if err != nil {
 		return err
 	}
 	defer export.Close()
-	install, err := group.NewInstall(ctx, m.options(disk), file, export.Manifest())
+	install, err := transfer.NewInstall(ctx, m.options(disk).ForInstall(), file, export.Manifest())
 	if err != nil {
 		return err
 	}
 	for missing := install.Missing(); len(missing) > 0; missing = install.Missing() {
 		for _, f := range missing {
 			m.world.sleep(time.Millisecond)
-			if err := transfer(export, install, f); err != nil {
+			if err := copyFile(export, install, f); err != nil {
 				return err
 			}
 		}
@@ -536,7 +539,7 @@ func (m *machine) take(disk *vfstest.Mem, file group.ReplicaFile, source *proces
 	return install.Finish(ctx)
 }
 
-func transfer(export *group.Export, install *group.Install, f group.ExportFile) error {
+func copyFile(export *group.Export, install *transfer.Install, f transfer.File) error {
 	from, err := export.Open(f.Name, f.Have)
 	if err != nil {
 		return err

@@ -9,13 +9,15 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // mends repairs what is damaged from the leader, as a shard does, and sees to it that nobody damaged comes to lead.
 func (w *world) mends() {
 	r := rand.New(rand.NewPCG(w.seed, 6))
-	following := map[*process][]group.Damage{} // known at its start, or while it followed another one
+	following := map[*process][]format.Damage{} // known at its start, or while it followed another one
 	for tick := 1; w.sleep(100 * time.Millisecond); tick++ {
 		for _, p := range w.processes() {
 			if !p.log.Damaged() {
@@ -33,13 +35,13 @@ func (w *world) mends() {
 	}
 }
 
-// watchDamaged judges whether a replica leads that was damaged already at its start, or when it followed another one. Who finds damage as a
-// leader, or when votes for it are on their way, leads until it could hand over.
-func (w *world) watchDamaged(p *process, before []group.Damage) []group.Damage {
+// watchDamaged judges whether a replica leads that was damaged already at its start, or when it followed another one.
+// Who finds damage as a leader, or when votes for it are on their way, leads until it could hand over.
+func (w *world) watchDamaged(p *process, before []format.Damage) []format.Damage {
 	damages := p.log.Stats().Damages
 	s := p.replica.Status()
-	same := func(d group.Damage) bool {
-		return slices.ContainsFunc(before, func(b group.Damage) bool { return b.File == d.File && b.Offset == d.Offset })
+	same := func(d format.Damage) bool {
+		return slices.ContainsFunc(before, func(b format.Damage) bool { return b.File == d.File && b.Offset == d.Offset })
 	}
 	for _, d := range damages {
 		w.noteFound(p.machine, "otherwise", d.File)
@@ -53,8 +55,8 @@ func (w *world) watchDamaged(p *process, before []group.Damage) []group.Damage {
 		}
 	}
 	if s.LeaderID == 0 || s.LeaderID == p.raftID {
-		return slices.DeleteFunc(before, func(b group.Damage) bool {
-			return !slices.ContainsFunc(damages, func(d group.Damage) bool { return b.File == d.File && b.Offset == d.Offset })
+		return slices.DeleteFunc(before, func(b format.Damage) bool {
+			return !slices.ContainsFunc(damages, func(d format.Damage) bool { return b.File == d.File && b.Offset == d.Offset })
 		})
 	}
 	return damages
@@ -92,7 +94,7 @@ func (w *world) mend(p *process, r *rand.Rand) {
 	switch {
 	case err == nil, w.ctx.Err() != nil, p.disk.Crashed(), source.disk.Crashed():
 	case p.writesFailed.Load() && refusedToWrite(err):
-	case errors.Is(err, group.ErrClosed), errors.Is(err, group.ErrRepairLater), errors.Is(err, errUnreachable), isDamage(err):
+	case errors.Is(err, format.ErrClosed), errors.Is(err, group.ErrRepairLater), errors.Is(err, errUnreachable), isDamage(err):
 	case errors.Is(err, group.ErrRepairByInstall):
 		w.trace("%v: %v", p.machine, err)
 		w.fire("rot repaired by install")
@@ -114,7 +116,7 @@ func (w *world) farthestBehind(p *process) (source *process) {
 }
 
 func isDamage(err error) bool {
-	var damage *group.DamageError
+	var damage *format.DamageError
 	return errors.As(err, &damage)
 }
 
@@ -146,36 +148,37 @@ func (s mendSource) Entries(_ context.Context, span group.IndexRange) (out group
 }
 
 // FetchBlob implements group.MendSource.
-func (s mendSource) FetchBlob(_ context.Context, ref group.BlobRef) error {
+func (s mendSource) FetchBlob(_ context.Context, ref format.BlobRef) error {
 	s.to.machine.world.sleep(between(s.random, time.Millisecond, 5*time.Millisecond))
 	return s.from.copyBlob(s.to, ref)
 }
 
 // cutTail cuts the log where its active segment is damaged first, as if what was there had never been acknowledged.
 func cutTail(disk *vfstest.Mem) bool {
-	manifest, err := group.ReadManifest(disk, groupDir)
+	manifest, err := format.ReadManifest(disk, groupDir)
 	if err != nil || len(manifest.Segments) == 0 {
 		return false
 	}
 	s := &manifest.Segments[len(manifest.Segments)-1]
-	end, bad := int64(group.SegmentHeaderBytes), false
-	walk := walkFile(disk, s, func(step *group.FrameStep) {
+	end, bad := int64(format.SegmentHeaderBytes), false
+	walk := walkFile(disk, s, func(step *segio.FrameStep) {
 		bad = bad || step.Offset != end
 		if !bad {
 			end = step.Offset + step.Bytes
 		}
 	})
-	f, err := disk.OpenWrite(path.Join(groupDir, group.SegmentName(s.Number)))
+	f, err := disk.OpenWrite(path.Join(groupDir, format.SegmentName(s.Number)))
 	if !walk || err != nil {
 		return false
 	}
 	defer f.Close()
-	return errors.Join(f.Truncate(end), f.Sync(), disk.Remove(path.Join(groupDir, group.MarkName)), disk.SyncDir(groupDir)) == nil
+	return errors.Join(f.Truncate(end), f.Sync(), disk.Remove(path.Join(groupDir, format.MarkName)), disk.SyncDir(groupDir)) == nil
 }
 
-// rejoin is for a disk whose last entries, or whose vote, are bad, so that it cannot be loaded: it is installed anew from one
-// that has all of them. Where nobody can tell what it voted for, it is given up, and comes back as another incarnation.
-func (m *machine) rejoin(disk *vfstest.Mem, file group.ReplicaFile, epoch int) {
+// rejoin is for a disk whose last entries, or whose vote, are bad, so that it cannot be loaded: it is installed anew
+// from one that has all of them. Where nobody can tell what it voted for, it is given up, and comes back as another
+// incarnation.
+func (m *machine) rejoin(disk *vfstest.Mem, file format.ReplicaFile, epoch int) {
 	w := m.world
 	w.mu.Lock()
 	if m.rejoining == disk {

@@ -6,44 +6,44 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/replica/rules"
 )
 
-// rules are those of safety that a simulation can judge. Each is switched off, and the simulation must notice: by the oracle that the
-// rule is for, or by another one only where that is what comes of it as well.
-var rules = []struct {
+// safetyRules are those that a simulation can judge. Each is switched off, and the simulation must notice: by the
+// oracle that the rule is for, or by another one only where that is what comes of it as well.
+var safetyRules = []struct {
 	name     string
-	unsafe   replica.Unsafe
+	unsafe   rules.Off
 	mutation mutation
 	faults   map[string]int
 	tweak    func(*config) // nil: nothing
 	oracles  []oracle
 }{
-	{name: "acknowledged means synced", unsafe: replica.UnsafeSync, faults: powerFaults, oracles: lost},
-	{name: "a promise waits for the sync", unsafe: replica.UnsafePromise, faults: powerFaults, oracles: lost},
-	{name: "a vote is remembered", unsafe: replica.UnsafeVote, faults: voteFaults, oracles: []oracle{oracleOneLead}},
-	{name: "a read asks the majority", unsafe: replica.UnsafeRead, faults: networkFaults, oracles: stale},
-	{name: "a refusal asks the majority", unsafe: replica.UnsafeDecline, faults: calledFaults, oracles: stale},
-	{name: "an answer belongs to its question", unsafe: replica.UnsafeQuestion, faults: lateFaults, tweak: late, oracles: stale},
-	{name: "requests are remembered over a failover", unsafe: replica.UnsafeRequests, faults: networkFaults, oracles: []oracle{oracleOnce}},
-	{name: "a request id is that of one write", unsafe: replica.UnsafeReuse, faults: networkFaults, oracles: []oracle{oracleKept}},
-	{name: "a write that did nothing is remembered", unsafe: replica.UnsafeForget, faults: clockFaults, oracles: []oracle{oracleOnce}},
-	{name: "requests are remembered whatever the clock says", unsafe: replica.UnsafeClock, faults: clockFaults, oracles: []oracle{oracleOnce}},
+	{name: "acknowledged means synced", unsafe: rules.Sync, faults: powerFaults, oracles: lost},
+	{name: "a promise waits for the sync", unsafe: rules.Promise, faults: powerFaults, oracles: lost},
+	{name: "a vote is remembered", unsafe: rules.Vote, faults: voteFaults, oracles: []oracle{oracleOneLead}},
+	{name: "a read asks the majority", unsafe: rules.Read, faults: networkFaults, oracles: stale},
+	{name: "a refusal asks the majority", unsafe: rules.Decline, faults: calledFaults, oracles: stale},
+	{name: "an answer belongs to its question", unsafe: rules.Question, faults: lateFaults, tweak: late, oracles: stale},
+	{name: "requests are remembered over a failover", unsafe: rules.Requests, faults: networkFaults, oracles: []oracle{oracleOnce}},
+	{name: "a request id is that of one write", unsafe: rules.Reuse, faults: networkFaults, oracles: []oracle{oracleKept}},
+	{name: "a write that did nothing is remembered", unsafe: rules.Forget, faults: clockFaults, oracles: []oracle{oracleOnce}},
+	{name: "requests are remembered whatever the clock says", unsafe: rules.Clock, faults: clockFaults, oracles: []oracle{oracleOnce}},
 	{name: "a delete is kept while it may be repeated", mutation: mutateTombstones, faults: tombstoneFaults, tweak: deleting, oracles: []oracle{oracleOnce}},
 	{name: "a request is remembered when its write is compacted away", mutation: mutateTombstones, faults: tombstoneFaults, tweak: busy, oracles: []oracle{oracleOnce}},
-	{name: "only what is committed is visible", unsafe: replica.UnsafeApply, faults: networkFaults, oracles: []oracle{oracleAgree}},
-	{name: "a leader serves what its predecessors committed", unsafe: replica.UnsafeServe, faults: networkFaults, oracles: stale},
-	{name: "a lease ends", unsafe: replica.UnsafeLease, faults: cutFaults, tweak: busy, oracles: stale},
-	{name: "who may have promised a lease gives no vote", unsafe: replica.UnsafeLeaseVote, faults: startedFaults, oracles: stale},
-	{name: "a lead that is handed over has no lease", unsafe: replica.UnsafeLeaseTransfer, faults: handFaults, oracles: stale},
-	{name: "nor has one whose handing over was given up", unsafe: replica.UnsafeLeaseTransfer, faults: calledFaults, oracles: stale},
-	{name: "who has answered its leader forgets it only when that is silent", unsafe: replica.UnsafeSilence, faults: silenceFaults, oracles: stale},
+	{name: "only what is committed is visible", unsafe: rules.Apply, faults: networkFaults, oracles: []oracle{oracleAgree}},
+	{name: "a leader serves what its predecessors committed", unsafe: rules.Serve, faults: networkFaults, oracles: stale},
+	{name: "a lease ends", unsafe: rules.Lease, faults: cutFaults, tweak: busy, oracles: stale},
+	{name: "who may have promised a lease gives no vote", unsafe: rules.LeaseVote, faults: startedFaults, oracles: stale},
+	{name: "a lead that is handed over has no lease", unsafe: rules.LeaseTransfer, faults: handFaults, oracles: stale},
+	{name: "nor has one whose handing over was given up", unsafe: rules.LeaseTransfer, faults: calledFaults, oracles: stale},
+	{name: "who has answered its leader forgets it only when that is silent", unsafe: rules.Silence, faults: silenceFaults, oracles: stale},
 	{name: "an emptied volume is another replica", mutation: mutateReuse, faults: volumeFaults, oracles: lost},
 	{name: "a volume rolled back is another replica", mutation: mutateRollBack, faults: volumeFaults, oracles: lost},
 	{name: "a volume set back to an image of its running shard is another replica", mutation: mutateSteps, faults: volumeFaults, oracles: lost},
 	{name: "a copy of a volume is no replica", mutation: mutateCopy, faults: copyFaults, oracles: lost},
 	{name: "an entry is promised with its blob", mutation: mutateBlobs, faults: networkFaults, oracles: []oracle{oracleDisk}},
-	{name: "who is damaged does not come to lead", unsafe: replica.UnsafeDamage, faults: rotFaults, tweak: rotten, oracles: []oracle{oracleDamaged}},
+	{name: "who is damaged does not come to lead", unsafe: rules.Damage, faults: rotFaults, tweak: rotten, oracles: []oracle{oracleDamaged}},
 	{name: "who lost what it acknowledged gives no vote", mutation: mutateTail, faults: tailFaults, oracles: lost},
 	{name: "what cannot be read is no torn write", mutation: mutateRead, faults: readFaults, oracles: lost},
 	{name: "what a bad record of the journal held is lost, not unwritten", mutation: mutateDoubt, faults: readFaults, tweak: journaled, oracles: lost},
@@ -101,14 +101,14 @@ func late(c *config) {
 	c.lossOdds, c.lateOdds, c.lateMax = 0.02, 0.3, 3*time.Second
 }
 
-// TestEveryRuleIsNeeded switches one rule off and lives through seeds until the simulation finds what that rule is for. That something
-// else breaks does not count.
+// TestEveryRuleIsNeeded switches one rule off and lives through seeds until the simulation finds what that rule is for.
+// That something else breaks does not count.
 func TestEveryRuleIsNeeded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("of the long run")
 	}
 	seeds := number(t, "SHEAF_SIM_MUTATION_SEEDS", 3000) // far more than any rule takes
-	for _, rule := range rules {
+	for _, rule := range safetyRules {
 		t.Run(rule.name, func(t *testing.T) {
 			t.Parallel()
 			others := map[oracle]int{}
@@ -140,7 +140,7 @@ func TestEveryRuleHolds(t *testing.T) {
 		t.Skip("of the long run; TestSeeds has all of these faults")
 	}
 	seeds := number(t, "SHEAF_SIM_MUTATION_SEEDS", 300)
-	for _, rule := range rules {
+	for _, rule := range safetyRules {
 		t.Run(rule.name, func(t *testing.T) {
 			t.Parallel()
 			for seed := uint64(1); seed <= seeds; seed++ {

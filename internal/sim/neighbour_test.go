@@ -14,12 +14,13 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
-// Beside the group, each volume with a journal has groups with one copy, which share the journal and the committer with it: what one of them was
-// promised must be there after each start.
+// Beside the group, each volume with a journal has groups with one copy, which share the journal and the committer with
+// it: what one of them was promised must be there after each start.
 
 const (
 	neighbours     = 2 // on each volume
@@ -33,7 +34,8 @@ type neighbour struct {
 	replica *replica.Replica
 }
 
-// kept is what neighbours were promised, by number and index: the hash of the data. It belongs to a disk and what power cuts leave of it.
+// kept is what neighbours were promised, by number and index: the hash of the data. It belongs to a disk and what power
+// cuts leave of it.
 type kept [neighbours]map[uint64]uint64
 
 func neighbourID(number int) uuid.UUID { return uuid.UUID{4, byte(number)} }
@@ -85,8 +87,8 @@ func (p *process) startNeighbour(number int) error {
 	m := p.machine
 	opts := m.options(p.faulty)
 	opts.Dir, opts.Journal = neighbourDir(number), p.journal
-	opts.Identity = group.Identity{Store: identity.Store, Group: neighbourID(number), Name: fmt.Sprint("n", number)}
-	_, err := p.disk.Stat(path.Join(opts.Dir, group.ManifestName))
+	opts.Identity = format.Identity{Store: identity.Store, Group: neighbourID(number), Name: fmt.Sprint("n", number)}
+	_, err := p.disk.Stat(path.Join(opts.Dir, format.ManifestName))
 	if errors.Is(err, iofs.ErrNotExist) {
 		err = group.Create(opts, &raftpb.ConfState{Voters: []uint64{neighbourVoter}})
 	}
@@ -143,8 +145,8 @@ func (n *neighbour) check(p *process) {
 			err = errors.New("it is not there")
 		}
 		if err == nil {
-			var e group.Entry
-			if e, err = group.DecodePayload(got.Entries[0]); err == nil && hash(e.Data) != data {
+			var e format.Entry
+			if e, err = format.DecodePayload(got.Entries[0]); err == nil && hash(e.Data) != data {
 				err = errors.New("it is another one")
 			}
 		}

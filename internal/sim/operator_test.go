@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/replica"
 )
 
-// operator brings the members of the group to the machines that are wanted, as the leader of a group does with what etcd
-// says: a learner first, then in one change its vote and the end of the one it replaces.
+// operator brings the members of the group to the machines that are wanted, as the leader of a group does with what
+// etcd says: a learner first, then in one change its vote and the end of the one it replaces.
 type operator struct {
 	world  *world
 	random *rand.Rand
@@ -146,7 +146,8 @@ func (s state) caughtUp(id uint64) bool {
 	return false
 }
 
-// promote gives a learner its vote, and takes that of one that is not wanted any more: the leader's, when it has handed over.
+// promote gives a learner its vote, and takes that of one that is not wanted any more: the leader's, when it has handed
+// over.
 func (o *operator) promote(s state, id uint64, wanted func(uint64) bool) (change *raftpb.ConfChangeV2, to uint64) {
 	c := &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{single(raftpb.ConfChangeAddNode, id)}}
 	for _, old := range s.voters {

@@ -13,8 +13,8 @@ import (
 // reuseIDs are the records of the one that takes request ids twice.
 const reuseIDs = 2000
 
-// reuse takes the request id of a write that was done for other ones: of another record, of other data, for a delete. None of these may be
-// acknowledged, whoever leads by then: none of them is done.
+// reuse takes the request id of a write that was done for other ones: of another record, of other data, for a delete.
+// None of these may be acknowledged, whoever leads by then: none of them is done.
 func (w *world) reuse() {
 	random := rand.New(rand.NewPCG(w.seed, 98))
 	for n := uint64(0); w.sleep(between(random, 0, 20*w.cfg.pause)); n++ {

@@ -7,7 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -28,8 +29,8 @@ func (m *machine) isHit() bool {
 type place struct {
 	file          string
 	offset, bytes int64
-	segment       *group.ManifestSegment // nil: a blob
-	synced        int64                  // of the segment
+	segment       *format.ManifestSegment // nil: a blob
+	synced        int64                   // of the segment
 }
 
 // rotOne lets bytes of one disk rot. With those of the others, nothing is lost by it.
@@ -60,11 +61,12 @@ func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
 	w.mu.Lock()
 	disk, raftID := m.disk, m.raftID
 	w.mu.Unlock()
-	file, found, err := group.ReadReplicaFile(disk, groupDir)
+	file, found, err := format.ReadReplicaFile(disk, groupDir)
 	if err != nil || !found || file.Joining || file.RaftID != raftID {
 		return false
 	}
-	// What was not synced does not count: without the record that says how far the log was synced, damage is a torn write.
+	// What was not synced does not count: without the record that says how far the log was synced, damage is a torn
+	// write.
 	segments, blobs, ok := places(disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}))
 	if !ok || len(segments) == 0 {
 		return false
@@ -81,7 +83,7 @@ func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
 		const sector = 512
 		kind, change = "sector zeroed", func(b []byte) { clear(b) }
 		at := (from + r.Int64N(p.bytes)) / sector * sector
-		from, to = max(at, group.SegmentHeaderBytes), at+sector
+		from, to = max(at, format.SegmentHeaderBytes), at+sector
 		if p.segment == nil {
 			from, to = max(at, p.offset), min(at+sector, p.offset+p.bytes)
 		} else {
@@ -114,11 +116,11 @@ func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
 
 // places lists the frames that count as synced, and the blobs that entries refer to.
 func places(disk *vfstest.Mem) (segments, blobs []place, ok bool) {
-	manifest, err := group.ReadManifest(disk, groupDir)
+	manifest, err := format.ReadManifest(disk, groupDir)
 	if err != nil {
 		return nil, nil, false
 	}
-	mark, found, _, err := group.ReadMark(disk, groupDir)
+	mark, found, _, err := format.ReadMark(disk, groupDir)
 	if err != nil {
 		return nil, nil, false
 	}
@@ -128,19 +130,19 @@ func places(disk *vfstest.Mem) (segments, blobs []place, ok bool) {
 		if found && mark.Segment == s.ID {
 			synced = max(synced, mark.Offset)
 		}
-		walk := walkFile(disk, s, func(step *group.FrameStep) {
+		walk := walkFile(disk, s, func(step *segio.FrameStep) {
 			e := &step.Entry
-			if e.Kind == group.KindState {
-				if state, err := group.DecodeStateRecord(e.Data); err == nil && !s.Sealed() {
+			if e.Kind == format.KindState {
+				if state, err := format.DecodeStateRecord(e.Data); err == nil && !s.Sealed() {
 					synced = max(synced, state.SyncedOffset)
 				}
 			}
-			segments = append(segments, place{file: group.SegmentName(s.Number), offset: step.Offset, bytes: step.Bytes, segment: s})
-			if e.Kind != group.KindPut || e.Codec != group.CodecBlob {
+			segments = append(segments, place{file: format.SegmentName(s.Number), offset: step.Offset, bytes: step.Bytes, segment: s})
+			if e.Kind != format.KindPut || e.Codec != format.CodecBlob {
 				return
 			}
-			if ref, err := group.DecodeBlobRef(e.Data); err == nil && ref.Size > 0 {
-				blobs = append(blobs, place{file: group.BlobName(ref.ID), bytes: group.BlobFileBytes(ref.Size)})
+			if ref, err := format.DecodeBlobRef(e.Data); err == nil && ref.Size > 0 {
+				blobs = append(blobs, place{file: format.BlobName(ref.ID), bytes: format.BlobFileBytes(ref.Size)})
 			}
 		})
 		if !walk {
@@ -155,8 +157,8 @@ func places(disk *vfstest.Mem) (segments, blobs []place, ok bool) {
 }
 
 // walkFile goes through the whole frames of a segment.
-func walkFile(disk *vfstest.Mem, s *group.ManifestSegment, do func(*group.FrameStep)) bool {
-	f, err := disk.Open(path.Join(groupDir, group.SegmentName(s.Number)))
+func walkFile(disk *vfstest.Mem, s *format.ManifestSegment, do func(*segio.FrameStep)) bool {
+	f, err := disk.Open(path.Join(groupDir, format.SegmentName(s.Number)))
 	if err != nil {
 		return false
 	}
@@ -167,9 +169,9 @@ func walkFile(disk *vfstest.Mem, s *group.ManifestSegment, do func(*group.FrameS
 			return false
 		}
 	}
-	frames := group.NewFrameReader(f, s.ID, group.SegmentHeaderBytes, max(end, group.SegmentHeaderBytes))
+	frames := segio.NewFrameReader(f, s.ID, format.SegmentHeaderBytes, max(end, format.SegmentHeaderBytes))
 	for frames.Next() {
-		if step := frames.Step(); step.Status == group.FrameWhole {
+		if step := frames.Step(); step.Status == segio.FrameWhole {
 			do(step)
 		}
 	}
@@ -179,7 +181,7 @@ func walkFile(disk *vfstest.Mem, s *group.ManifestSegment, do func(*group.FrameS
 // isWhole tells whether no frame was hit.
 func isWhole(disk *vfstest.Mem, p place, from, to int64) bool {
 	covered := int64(0)
-	walkFile(disk, p.segment, func(step *group.FrameStep) {
+	walkFile(disk, p.segment, func(step *segio.FrameStep) {
 		covered += max(0, min(to, step.Offset+step.Bytes)-max(from, step.Offset))
 	})
 	return covered == to-from

@@ -38,8 +38,9 @@ func (w *world) watchShards() {
 	}
 }
 
-// tell has a replica hear whether the shard of a member is heard. A shard tells its groups one after the other, in any order: the word
-// may come late to this one, and other members have heard it long before. Words do not overtake each other.
+// tell has a replica hear whether the shard of a member is heard. A shard tells its groups one after the other, in any
+// order: the word may come late to this one, and other members have heard it long before. Words do not overtake each
+// other.
 func (w *world) tell(p *process, raftID uint64, heard bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -64,8 +65,8 @@ func (w *world) tell(p *process, raftID uint64, heard bool) {
 	})
 }
 
-// silence cuts a machine off for about as long as the transport and Raft wait for it: a process that is stopped for a moment, a network
-// that is changed over.
+// silence cuts a machine off for about as long as the transport and Raft wait for it: a process that is stopped for a
+// moment, a network that is changed over.
 func (w *world) silence(_ *operator, r *rand.Rand) bool {
 	m, length := w.one(r), between(r, 500*time.Millisecond, 2*time.Second)
 	if leader := w.leader(); leader != nil && r.IntN(2) == 0 {
@@ -97,9 +98,9 @@ func (w *world) hear(m, only *machine) {
 	}
 }
 
-// tellLate has the leader's shard be silent for a second. One member is told so in time, and hears nothing of the leader for longer.
-// Another one has answered the leader again when it is told, and then the leader is silent once more. True where it is told so while
-// the leader has a lease.
+// tellLate has the leader's shard be silent for a second. One member is told so in time, and hears nothing of the
+// leader for longer. Another one has answered the leader again when it is told, and then the leader is silent once
+// more. True where it is told so while the leader has a lease.
 func (w *world) tellLate(_ *operator, r *rand.Rand) bool {
 	w.connect()
 	leader := w.leader()

@@ -10,31 +10,33 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
-// smallKind tells which of the small files of a group it is: those that are kept twice, or can be made anew. Empty: none.
+// smallKind tells which of the small files of a group it is: those that are kept twice, or can be made anew. Empty:
+// none.
 func smallKind(file string) string {
-	_, isHint := group.ParseHintName(file)
+	_, isHint := format.ParseHintName(file)
 	switch {
-	case isHint || file == group.ActiveHintName:
+	case isHint || file == format.ActiveHintName:
 		return "hint"
-	case slices.Contains([]string{group.ManifestName, group.MarkName, group.ReplicaName}, file):
+	case slices.Contains([]string{format.ManifestName, format.MarkName, format.ReplicaName}, file):
 		return file
 	}
 	return ""
 }
 
-var smallKinds = []string{"hint", group.ManifestName, group.MarkName, group.ReplicaName}
+var smallKinds = []string{"hint", format.ManifestName, format.MarkName, format.ReplicaName}
 
-// rotSmall lets bytes rot in a small file, of which only one place is bad at a time. By that alone nothing is damaged: the replica is
-// loaded and leads as if nothing were, and in the end the file is whole.
+// rotSmall lets bytes rot in a small file, of which only one place is bad at a time. By that alone nothing is damaged:
+// the replica is loaded and leads as if nothing were, and in the end the file is whole.
 func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	m := w.one(r)
 	w.mu.Lock()
 	disk, raftID := m.disk, m.raftID
 	w.mu.Unlock()
-	if file, found, err := group.ReadReplicaFile(disk, groupDir); err != nil || !found || file.Joining || file.RaftID != raftID {
+	if file, found, err := format.ReadReplicaFile(disk, groupDir); err != nil || !found || file.Joining || file.RaftID != raftID {
 		return false
 	}
 	names, err := disk.List(groupDir)
@@ -61,7 +63,7 @@ func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	changed := false
 	w.mu.Lock()
 	// Who lost an end that was synced, and the mark that says so, cannot tell: that is one rot too many.
-	hit := kind == group.MarkName && m.isHit() || slices.ContainsFunc(m.rots, func(r rot) bool { return r.file == name })
+	hit := kind == format.MarkName && m.isHit() || slices.ContainsFunc(m.rots, func(r rot) bool { return r.file == name })
 	if m.disk == disk && !hit {
 		disk.Rot(path.Join(groupDir, name), from, length, func(b []byte) {
 			was := bytes.Clone(b)
@@ -85,17 +87,17 @@ func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// rotBoth lets both copies of the manifest, or both slots of the mark, go bad behind a power cut. Without a manifest nobody can tell what the replica
-// voted for: it comes back as another one. Without a mark nothing is damaged.
+// rotBoth lets both copies of the manifest, or both slots of the mark, go bad behind a power cut. Without a manifest
+// nobody can tell what the replica voted for: it comes back as another one. Without a mark nothing is damaged.
 func (w *world) rotBoth(o *operator, r *rand.Rand) bool {
 	return w.cfg.copies > 1 && w.cutOne(o, r, func(m *machine) bool {
-		file, found, err := group.ReadReplicaFile(m.disk, groupDir)
+		file, found, err := format.ReadReplicaFile(m.disk, groupDir)
 		if err != nil || !found || file.Joining || file.RaftID != m.raftID {
 			return false
 		}
-		name, isMark := group.ManifestName, r.IntN(2) == 0
+		name, isMark := format.ManifestName, r.IntN(2) == 0
 		if isMark {
-			name = group.MarkName
+			name = format.MarkName
 		}
 		hit := slices.ContainsFunc(m.rots, func(r rot) bool { return r.file == name })
 		info, err := m.disk.Stat(path.Join(groupDir, name))
@@ -117,10 +119,11 @@ func (w *world) rotBoth(o *operator, r *rand.Rand) bool {
 	})
 }
 
-// isWithoutManifest tells whether both copies of the manifest of a disk are bad. Then nothing there is loaded, and the replica is given up.
-func (m *machine) isWithoutManifest(disk *vfstest.Mem, file group.ReplicaFile) bool {
+// isWithoutManifest tells whether both copies of the manifest of a disk are bad. Then nothing there is loaded, and the
+// replica is given up.
+func (m *machine) isWithoutManifest(disk *vfstest.Mem, file format.ReplicaFile) bool {
 	w := m.world
-	if _, err := group.ReadManifest(disk, groupDir); !errors.Is(err, group.ErrCorrupt) {
+	if _, err := format.ReadManifest(disk, groupDir); !errors.Is(err, format.ErrCorrupt) {
 		return false
 	}
 	log, _, err := group.Load(context.Background(), m.options(disk), nil)

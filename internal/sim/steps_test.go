@@ -16,12 +16,14 @@ import (
 	"sheaf.dev/sheaf/internal/volume"
 )
 
-// Each disk has a superblock, and etcd a registry of volumes, with the code and the rule of shards. A disk may be put back from an image at any
-// moment but in the seconds of which docs/operations.md says that an image passes for the disk.
+// Each disk has a superblock, and etcd a registry of volumes, with the code and the rule of shards. A disk may be put
+// back from an image at any moment but in the seconds of which docs/operations.md says that an image passes for the
+// disk.
 
 const (
 	superDir = "/s" // of the superblock
-	// stepTime is the time between two steps of a volume that is written to, and stepBound that within which etcd knows of one after a write.
+	// stepTime is the time between two steps of a volume that is written to, and stepBound that within which etcd knows
+	// of one after a write.
 	stepTime  = time.Second
 	stepBound = stepTime + 5*stepLook
 	stepLook  = 100 * time.Millisecond
@@ -64,8 +66,8 @@ func (m *machine) durable() uint64 {
 
 func (m *machine) shardName() string { return fmt.Sprint("shard-", m.number) }
 
-// openVolume does what a shard does before it looks at what a volume holds; false: the volume must not be used, or not now. The caller holds
-// the disk.
+// openVolume does what a shard does before it looks at what a volume holds; false: the volume must not be used, or not
+// now. The caller holds the disk.
 func (m *machine) openVolume(disk *vfstest.Mem) bool {
 	w := m.world
 	name := m.shardName()
@@ -177,8 +179,8 @@ func (m *machine) empty() {
 	m.aged = aged
 }
 
-// emptied is a disk without what this one holds of the group: it is in the trash. It is the same volume; in the place of another shard's,
-// somebody gives the shard a blank disk.
+// emptied is a disk without what this one holds of the group: it is in the trash. It is the same volume; in the place
+// of another shard's, somebody gives the shard a blank disk.
 func (m *machine) emptied() *vfstest.Mem {
 	disk := vfstest.NewMem()
 	sb, err := volume.ReadSuperblock(m.disk, superDir)

@@ -8,12 +8,13 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
-// mayLose tells whether the disk of a machine may go without the loss of what a quorum of the others does not hold: no other
-// incarnation that has a vote is lost. Called with o.mu held, under which the operator changes members.
+// mayLose tells whether the disk of a machine may go without the loss of what a quorum of the others does not hold: no
+// other incarnation that has a vote is lost. Called with o.mu held, under which the operator changes members.
 func (w *world) mayLose(o *operator, m *machine) bool {
 	if o.changing {
 		return false
@@ -68,12 +69,13 @@ func (w *world) replaceVolume(m *machine, disk *vfstest.Mem, r *rand.Rand) {
 	w.wait.Go(end)
 	if w.cfg.mutation == mutateReuse {
 		_ = group.Create(m.options(disk), w.ledger.firstConf)
-		_ = group.WriteReplicaFile(disk, groupDir, m.replicaFile(old, volume, false))
+		_ = format.WriteReplicaFile(disk, groupDir, m.replicaFile(old, volume, false))
 	}
 	w.startLater(m, between(r, 10*time.Millisecond, time.Second))
 }
 
-// beginAnew gives a machine whose disk was just changed a volume of its own, whatever the disk is. Called with world.mu held.
+// beginAnew gives a machine whose disk was just changed a volume of its own, whatever the disk is. Called with world.mu
+// held.
 func (m *machine) beginAnew() {
 	m.volume = uuid.UUID{3, byte(m.number), byte(m.epoch), byte(m.epoch >> 8)}
 }
@@ -95,8 +97,8 @@ func (w *world) backUp(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// swapVolumes puts the disk of a member into a machine that has none of the group, and the other way round. Neither is what the
-// machine's shard is known to hold: nothing of them runs, but where a disk comes home.
+// swapVolumes puts the disk of a member into a machine that has none of the group, and the other way round. Neither is
+// what the machine's shard is known to hold: nothing of them runs, but where a disk comes home.
 func (w *world) swapVolumes(o *operator, r *rand.Rand) bool {
 	m, other := w.one(r), w.one(r)
 	o.mu.Lock()
@@ -140,8 +142,8 @@ func (w *world) isMember(m *machine) bool {
 	return slices.Contains(slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing(), conf.GetLearners(), conf.GetLearnersNext()), m.raftID)
 }
 
-// copyVolume puts an older copy of a member's disk into a machine that has none of the group, when it matters most: the member itself is
-// down, and the leader cut off. The copy has the member's Raft id, and not what it acknowledged since.
+// copyVolume puts an older copy of a member's disk into a machine that has none of the group, when it matters most: the
+// member itself is down, and the leader cut off. The copy has the member's Raft id, and not what it acknowledged since.
 func (w *world) copyVolume(o *operator, r *rand.Rand) bool {
 	var to *machine
 	for _, i := range r.Perm(len(w.machines)) {

@@ -8,8 +8,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// voteTwice lets one member lose power as soon as it has given its vote, and sees to it that another one that stands for election in the
-// same term asks it too: these two do not hear each other, and whoever was voted for is not heard any more. True where it has voted.
+// voteTwice lets one member lose power as soon as it has given its vote, and sees to it that another one that stands
+// for election in the same term asks it too: these two do not hear each other, and whoever was voted for is not heard
+// any more. True where it has voted.
 func (w *world) voteTwice(_ *operator, r *rand.Rand) bool {
 	w.connect()
 	leader := w.leader()

@@ -13,9 +13,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/replica/rules"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -29,7 +29,7 @@ type config struct {
 	pause    time.Duration // between two calls of a client, at most
 	scrub    time.Duration // between two times that everything is read, at most
 	faults   map[string]int
-	unsafe   replica.Unsafe
+	unsafe   rules.Off
 	mutation mutation
 	quiet    bool
 	resident bool    // each second machine has its segments in memory
@@ -110,7 +110,7 @@ const (
 	groupDir  = "/v/g"
 )
 
-var identity = group.Identity{Store: uuid.UUID{1}, Group: uuid.UUID{2}, Name: "g"}
+var identity = format.Identity{Store: uuid.UUID{1}, Group: uuid.UUID{2}, Name: "g"}
 
 // run lives through one seed.
 func run(t *testing.T, seed uint64, cfg config) *result {

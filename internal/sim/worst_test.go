@@ -8,8 +8,8 @@ import (
 )
 
 // worstMoment takes a volume when it matters most: one voter is left behind, so that the others alone hold what is
-// acknowledged; then the disk of one of them is emptied or rolled back, and the other one, which leads, is cut off. What the
-// two that are left may not do is elect the one that was left behind.
+// acknowledged; then the disk of one of them is emptied or rolled back, and the other one, which leads, is cut off.
+// What the two that are left may not do is elect the one that was left behind.
 func (w *world) worstMoment(o *operator, r *rand.Rand) bool {
 	return w.atWorst(o, r, func(lost *machine) bool {
 		w.mu.Lock()
@@ -24,8 +24,8 @@ func (w *world) worstMoment(o *operator, r *rand.Rand) bool {
 	})
 }
 
-// worstRot lets the last synced bytes of the log rot at such a moment. They are found at once: the machine restarts, or reads
-// everything.
+// worstRot lets the last synced bytes of the log rot at such a moment. They are found at once: the machine restarts, or
+// reads everything.
 func (w *world) worstRot(o *operator, r *rand.Rand) bool {
 	return w.atWorst(o, r, func(lost *machine) bool {
 		if !w.rotDisk(lost, r, 1+r.IntN(3)/2*3) {

@@ -5,8 +5,8 @@ import (
 	"net/http/pprof"
 )
 
-// Profiles serves what go tool pprof asks for, below /debug/pprof/. Whoever reaches it sees the command line and can keep a processor
-// busy: it belongs on a loopback address.
+// Profiles serves what go tool pprof asks for, below /debug/pprof/. Whoever reaches it sees the command line and can
+// keep a processor busy: it belongs on a loopback address.
 func Profiles() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index) // and heap, goroutine, allocs, block, mutex by name

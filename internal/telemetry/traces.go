@@ -29,8 +29,8 @@ type Process struct {
 	Shard   string // sheaf.shard
 }
 
-// Traces sends the spans of a process to an OpenTelemetry collector. A nil one is that of a process that sends none: its methods do
-// nothing. Safe for concurrent use.
+// Traces sends the spans of a process to an OpenTelemetry collector. A nil one is that of a process that sends none:
+// its methods do nothing. Safe for concurrent use.
 type Traces struct {
 	provider *sdktrace.TracerProvider
 	logger   *slog.Logger
@@ -39,13 +39,13 @@ type Traces struct {
 // tracesStopTime bounds the sending of the last spans: the end of a process does not wait longer for a collector.
 const tracesStopTime = 3 * time.Second
 
-// tracedServices begins the names of the methods that have spans: those that callers call. The streams between shards last for as
-// long as the shards, and health is asked for all the time.
+// tracedServices begins the names of the methods that have spans: those that callers call. The streams between shards
+// last for as long as the shards, and health is asked for all the time.
 const tracedServices = "/sheaf.record.v1."
 
-// StartTraces begins to send traces where the standard variables of OpenTelemetry ask for it (an endpoint of OTLP is set, and neither
-// OTEL_SDK_DISABLED nor OTEL_TRACES_EXPORTER speaks against it); else it gives nil. It does not wait for the collector: what cannot be
-// sent is logged and dropped. The error is that of variables that cannot be followed.
+// StartTraces begins to send traces where the standard variables of OpenTelemetry ask for it (an endpoint of OTLP is
+// set, and neither OTEL_SDK_DISABLED nor OTEL_TRACES_EXPORTER speaks against it); else it gives nil. It does not wait
+// for the collector: what cannot be sent is logged and dropped. The error is that of variables that cannot be followed.
 func StartTraces(ctx context.Context, process Process, logger *slog.Logger) (*Traces, error) {
 	if !tracesWanted() {
 		return nil, nil //nolint:nilnil // nil is a Traces that sends nothing

@@ -12,11 +12,11 @@ import (
 )
 
 // A goroutine in a call that waits for the device keeps its processor from the others until the runtime's monitor
-// notices, which with few processors and many such calls is most of the time. So syncs and reads past the page cache are
-// handed to the kernel by its asynchronous I/O (io_submit; for a sync, a worker of the kernel calls the same vfs_fsync),
-// and completions come by an eventfd that the runtime polls like a socket. See io_submit(2),
-// docs/adr/0006-asynchronous-syncs.md and docs/adr/0008-cold-reads.md. Where the kernel or a sandbox does not allow that,
-// the ordinary calls do the work.
+// notices, which with few processors and many such calls is most of the time. So syncs and reads past the page cache
+// are handed to the kernel by its asynchronous I/O (io_submit; for a sync, a worker of the kernel calls the same
+// vfs_fsync), and completions come by an eventfd that the runtime polls like a socket. See io_submit(2),
+// docs/adr/0006-asynchronous-syncs.md and docs/adr/0008-cold-reads.md. Where the kernel or a sandbox does not allow
+// that, the ordinary calls do the work.
 
 const (
 	aioUnderWay = 512 // more are done by the ordinary calls
@@ -168,7 +168,8 @@ func (a *aio) complete() {
 	var count [8]byte
 	events := make([]ioEvent, 64)
 	for {
-		// The eventfd is never closed, so that a read can only be interrupted; what has completed is looked at in any case.
+		// The eventfd is never closed, so that a read can only be interrupted; what has completed is looked at in any
+		// case.
 		_, _ = a.events.Read(count[:])
 		for {
 			var none unix.Timespec

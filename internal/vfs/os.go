@@ -173,9 +173,9 @@ func (OS) Space(dir string) (Space, error) {
 	return space, nil
 }
 
-// spaceOf makes bytes of blocks. A file system whose superblock was overwritten answers with numbers that cannot be: the kernel takes what
-// the file system needs for itself from a size of 0, say. That is an EUCLEAN. Free blocks alone may be below zero where root has used
-// what is kept for it: then nothing is free.
+// spaceOf makes bytes of blocks. A file system whose superblock was overwritten answers with numbers that cannot be:
+// the kernel takes what the file system needs for itself from a size of 0, say. That is an EUCLEAN. Free blocks alone
+// may be below zero where root has used what is kept for it: then nothing is free.
 func spaceOf(blocks, free uint64, block int64) (Space, error) {
 	if block < 0 || block > 0 && blocks > uint64(math.MaxInt64/block) {
 		return Space{}, fmt.Errorf("it says that it has %d blocks of %d bytes, which cannot be: %w", int64(blocks), block, unix.EUCLEAN)
@@ -293,7 +293,8 @@ func (o *osFile) Allocate(offset, length int64) error {
 		return &fs.PathError{Op: "fallocate", Path: o.Name(), Err: fmt.Errorf("offset %d length %d: %w", offset, length, syscall.EFBIG)}
 	}
 	if o.fileSystem() == unix.BTRFS_SUPER_MAGIC {
-		// Each write goes elsewhere in any case, so that room that was allocated only costs: a tenth of small commits, more of small fills.
+		// Each write goes elsewhere in any case, so that room that was allocated only costs: a tenth of small commits,
+		// more of small fills.
 		return o.grow(offset + length)
 	}
 	err := control(o.f, func(fd int) error {

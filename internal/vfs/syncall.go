@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncAllDirtyMax bounds the memory of this machine that is not written yet, of whatever program, at which OS.SyncAll is
-// still worth it: a sync of a whole file system waits for other programs' files on it, too.
+// syncAllDirtyMax bounds the memory of this machine that is not written yet, of whatever program, at which OS.SyncAll
+// is still worth it: a sync of a whole file system waits for other programs' files on it, too.
 const syncAllDirtyMax = 128 << 20
 
 // SyncAll implements FS by syncfs.

@@ -8,8 +8,8 @@ type Timed struct {
 	synced func(name string, took time.Duration, err error)
 }
 
-// NewTimed wraps inner. synced is called after each sync with the name that the file was opened by, on the goroutine that synced; it
-// must be safe for concurrent use.
+// NewTimed wraps inner. synced is called after each sync with the name that the file was opened by, on the goroutine
+// that synced; it must be safe for concurrent use.
 func NewTimed(inner FS, synced func(name string, took time.Duration, err error)) *Timed {
 	return &Timed{FS: inner, synced: synced}
 }

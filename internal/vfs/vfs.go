@@ -25,9 +25,9 @@ type FS interface {
 	Open(name string) (File, error)
 	// OpenWrite opens an existing file for reading and writing.
 	OpenWrite(name string) (File, error)
-	// OpenDirect opens a file for reading past the page cache (O_DIRECT): memory must be aligned to DirectAlign, offsets
-	// and lengths to File.ReadAlign, reads may end short only at the end of the file. Where the file system cannot, it opens
-	// normally; File.Direct tells.
+	// OpenDirect opens a file for reading past the page cache (O_DIRECT): memory must be aligned to DirectAlign,
+	// offsets and lengths to File.ReadAlign, reads may end short only at the end of the file. Where the file system
+	// cannot, it opens normally; File.Direct tells.
 	OpenDirect(name string) (File, error)
 	// Remove removes a file or an empty folder. Durable only after SyncDir of its folder.
 	Remove(name string) error
@@ -42,8 +42,8 @@ type FS interface {
 	// SyncDir makes the names in a folder durable: the one helper for rule 6.
 	SyncDir(dir string) error
 	// SyncAll makes all of the file system that holds dir durable, files and names, as they are when it is called.
-	// errors.ErrUnsupported where the answer of the kernel could not be trusted, or other programs' unwritten data would
-	// be waited for: then each file has to be synced by itself, as after any other error.
+	// errors.ErrUnsupported where the answer of the kernel could not be trusted, or other programs' unwritten data
+	// would be waited for: then each file has to be synced by itself, as after any other error.
 	SyncAll(dir string) error
 	// Lock takes an exclusive lock (flock) on a file, made if absent, until the Closer is closed or the process ends.
 	// ErrLocked where it is taken.
@@ -84,14 +84,14 @@ type File interface {
 	// Size, rounded up to whole blocks of the file system. What was written counts, synced or not. Where the file
 	// system cannot tell (OS: no FIEMAP), the answer is Size.
 	DataEnd(from int64) (int64, error)
-	// CheapOverwrite tells whether bytes that were written before are cheaper to write and sync again than room that was
-	// only allocated: the sync has no metadata to commit then (ext4, xfs; not where files are copied on write).
+	// CheapOverwrite tells whether bytes that were written before are cheaper to write and sync again than room that
+	// was only allocated: the sync has no metadata to commit then (ext4, xfs; not where files are copied on write).
 	CheapOverwrite() bool
 	// Fd is the file descriptor, and false where there is none.
 	Fd() (uintptr, bool)
 	// Direct tells whether reads pass by the page cache.
 	Direct() bool
-	// ReadAlign is the alignment in bytes that offsets and lengths of such reads need: a power of two, at most DirectAlign.
-	// Where it is smaller, a read that is aligned no better than needed fetches less.
+	// ReadAlign is the alignment in bytes that offsets and lengths of such reads need: a power of two, at most
+	// DirectAlign. Where it is smaller, a read that is aligned no better than needed fetches less.
 	ReadAlign() int64
 }

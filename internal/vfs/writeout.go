@@ -7,16 +7,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StartWriting has the kernel begin to write a range of a file to the device, and does not wait for it: a Sync that follows finds less
-// to do. It promises nothing: errors are told by that Sync.
+// StartWriting has the kernel begin to write a range of a file to the device, and does not wait for it: a Sync that
+// follows finds less to do. It promises nothing: errors are told by that Sync.
 func StartWriting(f File, offset, length int64) {
 	if fd, ok := f.Fd(); ok {
 		_ = unix.SyncFileRange(int(fd), offset, length, unix.SYNC_FILE_RANGE_WRITE) // an advice
 	}
 }
 
-// AwaitWriting waits until what StartWriting began in a range is written. It promises nothing, and no Sync is spared by it. But its error
-// is that of a Sync: the kernel tells it once, so a Sync that follows may know nothing of it.
+// AwaitWriting waits until what StartWriting began in a range is written. It promises nothing, and no Sync is spared by
+// it. But its error is that of a Sync: the kernel tells it once, so a Sync that follows may know nothing of it.
 func AwaitWriting(f File, offset, length int64) error {
 	fd, ok := f.Fd()
 	if !ok {

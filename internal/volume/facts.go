@@ -35,10 +35,11 @@ type Facts struct {
 	Created   string    `json:"created"`
 	Epoch     uint64    `json:"epoch"` // highest routing epoch seen when this was written
 	// How far etcd was seen: placement.Mark. An etcd that is behind it was set back.
-	EtcdBase     uint64 `json:"etcdBase,omitempty"`
-	EtcdRevision int64  `json:"etcdRevision,omitempty"`
-	EtcdContent  int64  `json:"etcdContent,omitempty"`
-	EtcdCluster  uint64 `json:"etcdCluster,omitempty,string"`
+	EtcdBase       uint64 `json:"etcdBase,omitempty"`
+	EtcdRevision   int64  `json:"etcdRevision,omitempty"`
+	EtcdContent    int64  `json:"etcdContent,omitempty"`
+	EtcdContentKey string `json:"etcdContentKey,omitempty"`
+	EtcdCluster    uint64 `json:"etcdCluster,omitempty,string"`
 }
 
 // ErrNoFacts says that the volume was never opened by a program that writes them.

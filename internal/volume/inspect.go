@@ -37,8 +37,8 @@ func Blank(fsys vfs.FS, dir string) (bool, error) {
 	return true, v.refuseForeign(names)
 }
 
-// FreshSuperblock reads the superblock past the page cache, where the file system can: what the device holds now, not what
-// was once read from it. Errors as ReadSuperblock.
+// FreshSuperblock reads the superblock past the page cache, where the file system can: what the device holds now, not
+// what was once read from it. Errors as ReadSuperblock.
 func FreshSuperblock(fsys vfs.FS, dir string) (Superblock, error) {
 	state, err := copiesFrom(dir, fsys.OpenDirect)
 	if err != nil {
@@ -47,9 +47,9 @@ func FreshSuperblock(fsys vfs.FS, dir string) (Superblock, error) {
 	return state.superblock, nil
 }
 
-// MountOf is Volume.Mount of a folder that need not hold a volume, or exist: then of the nearest folder above it. Nothing
-// is written. A disk that the ext4 driver has mounted is told apart by a file of its own, or else by the folder: those
-// that mkfs.ext4 and the driver make have extents.
+// MountOf is Volume.Mount of a folder that need not hold a volume, or exist: then of the nearest folder above it.
+// Nothing is written. A disk that the ext4 driver has mounted is told apart by a file of its own, or else by the
+// folder: those that mkfs.ext4 and the driver make have extents.
 func MountOf(fsys vfs.FS, dir string) (Mount, error) {
 	if inMemory(fsys) {
 		return Mount{FileSystem: "mem", Source: "none"}, nil

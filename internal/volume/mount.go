@@ -18,8 +18,8 @@ import (
 
 // Mount is what the kernel says about the file system that holds a folder.
 type Mount struct {
-	// FileSystem: ext2, ext3, ext4, xfs, btrfs, overlay, tmpfs... An ext3 disk mounted by the ext4 driver is ext3. "mem"
-	// for a file system in memory of a test.
+	// FileSystem: ext2, ext3, ext4, xfs, btrfs, overlay, tmpfs... An ext3 disk mounted by the ext4 driver is ext3.
+	// "mem" for a file system in memory of a test.
 	FileSystem string
 	Options    []string // of the mount, then of the file system
 	Source     string

@@ -24,15 +24,16 @@ import (
 //	       |        | version|        | UUID  | UUID   |            | Unix ns | bytes | name  |       |      |   step   |     |        |
 //	       +--------+--------+--------+-------+--------+------------+---------+-------+-------+-------+------+----------+-----+--------+
 //
-// A step is its number, 8 bytes, and its nonce, 16 bytes. Bit 0 of the flags: the volume has a journal that may hold what stands nowhere
-// else yet (internal/journal).
+// A step is its number, 8 bytes, and its nonce, 16 bytes. Bit 0 of the flags: the volume has a journal that may hold
+// what stands nowhere else yet (internal/journal).
 //
-// Format versions 1 and 2 are read too, and written by no program of today: they have zeros in the place of flags and steps. Version 2 was
-// that of a volume with a journal, version 1 that of one without.
+// Format versions 1 and 2 are read too, and written by no program of today: they have zeros in the place of flags and
+// steps. Version 2 was that of a volume with a journal, version 1 that of one without.
 //
 // A copy is valid if and only if the CRC32C of its bytes 0 to 4091 is the one stored, the magic is right, the format
-// version is known, the shard's name has 1 to 253 bytes without a zero, no flag is set but those that are known, and all bytes called zero
-// are. Magic, format version and CRC stay where they are in all formats to come. docs/format-volume.md says the same.
+// version is known, the shard's name has 1 to 253 bytes without a zero, no flag is set but those that are known, and
+// all bytes called zero are. Magic, format version and CRC stay where they are in all formats to come.
+// docs/format-volume.md says the same.
 const (
 	// FormatVersion is the greatest one of a superblock that this program knows, and the one that it writes.
 	FormatVersion = 3

@@ -253,8 +253,8 @@ func TestAnOlderSuperblockIsOpened(t *testing.T) {
 	}
 }
 
-// Each start and each NextStep makes another state; a crash at any moment leaves the one before or the one after, and what is known to be
-// registered stays with it.
+// Each start and each NextStep makes another state; a crash at any moment leaves the one before or the one after, and
+// what is known to be registered stays with it.
 func TestStepsOfAVolume(t *testing.T) {
 	m := vfstest.NewMem()
 	seen := map[Step]bool{}
@@ -328,7 +328,8 @@ func FuzzDecodeSuperblock(f *testing.F) {
 	})
 }
 
-// A device that lost what was on it is not given a superblock again by the next step: whoever looks at it is to see that it is another one.
+// A device that lost what was on it is not given a superblock again by the next step: whoever looks at it is to see
+// that it is another one.
 func TestAStepDoesNotHealWhatTheDeviceLost(t *testing.T) {
 	for name, now := range map[string]func(was []byte) []byte{
 		"zeros":     func(was []byte) []byte { return make([]byte, len(was)) },

@@ -55,8 +55,8 @@ type Superblock struct {
 	Created    int64  // Unix ns
 	Shard      string // name of the shard that owns it, 1 to ShardNameBytesMax bytes
 	Journal    bool   // there is a journal, which may hold what stands nowhere else yet
-	// Step tells this state of the volume from all earlier ones: another one at every Open, and now and then while the volume is written
-	// to (Volume.NextStep). Zero: no program that knows steps has opened it.
+	// Step tells this state of the volume from all earlier ones: another one at every Open, and now and then while the
+	// volume is written to (Volume.NextStep). Zero: no program that knows steps has opened it.
 	Step Step
 	// Registered is the last step of which the volume knows that etcd held it. Zero: of none.
 	Registered Step
@@ -80,7 +80,8 @@ type Options struct {
 	Shard  string    // must match too; empty: take what is there. Needed to create one
 	Create bool      // make a superblock where the folder is absent or empty (but for lost+found)
 	Adopt  bool      // where the volume is of another shard of the store, make it this one's
-	// Renew gives an existing volume another UUID, as Volume.Renew does, in the one write in which its generation would be raised.
+	// Renew gives an existing volume another UUID, as Volume.Renew does, in the one write in which its generation would
+	// be raised.
 	Renew bool
 	// Registered is the step that etcd holds of the volume; zero: etcd holds none.
 	Registered Step
@@ -261,8 +262,8 @@ func (v *Volume) admitIdentity(opts Options) error {
 	return nil
 }
 
-// Renew gives the volume another UUID, durably: it was set back to an earlier state, so that it is not what others think that
-// the old UUID is. The files stay. It is called before the volume is used.
+// Renew gives the volume another UUID, durably: it was set back to an earlier state, so that it is not what others
+// think that the old UUID is. The files stay. It is called before the volume is used.
 func (v *Volume) Renew() error {
 	before := v.superblock
 	next := before
@@ -282,8 +283,9 @@ func (s *Superblock) renew(now time.Time) {
 	s.Step, s.Registered = Step{}.next(), Step{}
 }
 
-// NextStep takes the volume to its next step, durably, and gives that. registered is the step of which etcd is known to hold it by now. The
-// next step is to be told to etcd before there is another one: an image of the volume from before this call is told from the volume then.
+// NextStep takes the volume to its next step, durably, and gives that. registered is the step of which etcd is known to
+// hold it by now. The next step is to be told to etcd before there is another one: an image of the volume from before
+// this call is told from the volume then.
 func (v *Volume) NextStep(registered Step) (next Step, err error) {
 	err = v.rewrite(func(sb *Superblock) {
 		sb.Step, sb.Registered = sb.Step.next(), registered
@@ -322,8 +324,9 @@ func (v *Volume) rewrite(change func(*Superblock)) error {
 	return v.replaceSuperblock(copies{superblock: v.written}, next)
 }
 
-// checkWritten tells that the device does not hold what was written to it last. It must not be written again then: a device that was zeroed or
-// exchanged under the file system would look like the one that was opened. Called with writing held.
+// checkWritten tells that the device does not hold what was written to it last. It must not be written again then: a
+// device that was zeroed or exchanged under the file system would look like the one that was opened. Called with
+// writing held.
 func (v *Volume) checkWritten() error {
 	now, err := FreshSuperblock(v.fs, v.dir)
 	if err != nil {
@@ -339,7 +342,8 @@ func (v *Volume) checkWritten() error {
 // Superblock as of this start; its step, too.
 func (v *Volume) Superblock() Superblock { return v.superblock }
 
-// SetJournal notes, durably, whether there is a journal: before its first file is made, and after its files were removed.
+// SetJournal notes, durably, whether there is a journal: before its first file is made, and after its files were
+// removed.
 func (v *Volume) SetJournal(there bool) error {
 	if err := v.rewrite(func(sb *Superblock) { sb.Journal = there }); err != nil {
 		return fmt.Errorf("volume %s: note in its superblock whether there is a journal: %w", v.dir, err)
@@ -407,7 +411,8 @@ func (v *Volume) Close() error {
 	return nil
 }
 
-// InUse says which process is in the way where another one has the volume open; nil: none has. Nothing is written to a volume.
+// InUse says which process is in the way where another one has the volume open; nil: none has. Nothing is written to a
+// volume.
 func InUse(fsys vfs.FS, dir string) error {
 	lock, err := takeLock(fsys, dir)
 	if err != nil {

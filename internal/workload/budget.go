@@ -21,8 +21,9 @@ func budget(store *v1alpha1.RecordStore, name, component string, minAvailable in
 	}
 }
 
-// ShardsBudget lets all but minAvailable shards of the store be evicted: with a single copy one at a time, which is away for as
-// long as its shard is (that it comes back is sure, as a local volume stays); with several copies none while a group lacks one.
+// ShardsBudget lets all but minAvailable shards of the store be evicted: with a single copy one at a time, which is
+// away for as long as its shard is (that it comes back is sure, as a local volume stays); with several copies none
+// while a group lacks one.
 func ShardsBudget(store *v1alpha1.RecordStore, minAvailable int32) *policyv1.PodDisruptionBudget {
 	return budget(store, ShardBudget(store.Name), ContainerShard, minAvailable)
 }

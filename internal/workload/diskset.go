@@ -19,7 +19,8 @@ const (
 	AnnotationFileSystem = "sheaf.dev/file-system"
 	// AnnotationStoreUID is the UID of the store whose claim got the disk: only it gets the disk back by itself.
 	AnnotationStoreUID = "sheaf.dev/store-uid"
-	// AnnotationGivenUp with value true: a person had the disk replaced (spec.replace of a ShardPool). Nobody gets it by itself.
+	// AnnotationGivenUp with value true: a person had the disk replaced (spec.replace of a ShardPool). Nobody gets it
+	// by itself.
 	AnnotationGivenUp = "sheaf.dev/given-up"
 	// AnnotationRelease with value true, set by a person, makes a Released disk free again.
 	AnnotationRelease = "sheaf.dev/release"

@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// AnnotationEtcdState is on pods of etcd: whether an empty member may form a new cluster ("new"), or never ("existing").
-// It is no part of the template's hash: an etcd that formed must not restart to be told so.
+// AnnotationEtcdState is on pods of etcd: whether an empty member may form a new cluster ("new"), or never
+// ("existing"). It is no part of the template's hash: an etcd that formed must not restart to be told so.
 const AnnotationEtcdState = "sheaf.dev/etcd-state"
 
 // States of a managed etcd, as `sheaf etcd --initial-cluster-state` has them.
@@ -47,8 +47,8 @@ func EtcdService(store *v1alpha1.RecordStore) *corev1.Service {
 	}
 }
 
-// EtcdStatefulSet is a managed etcd. state is EtcdNew until the cluster has formed, EtcdExisting for ever after: an empty
-// member then never makes a cluster of its own. Pods are replaced by the operator only (OnDelete).
+// EtcdStatefulSet is a managed etcd. state is EtcdNew until the cluster has formed, EtcdExisting for ever after: an
+// empty member then never makes a cluster of its own. Pods are replaced by the operator only (OnDelete).
 func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.StatefulSet, error) {
 	managed := store.Spec.Etcd.Managed
 	if managed == nil {
@@ -141,7 +141,8 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 			SecurityContext:          ContainerSecurity(),
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 			VolumeMounts:             []corev1.VolumeMount{{Name: ClaimTemplate, MountPath: DataDir}},
-			// A member answers only when a majority is there, so that its start may take as long as the slowest other's.
+			// A member answers only when a majority is there, so that its start may take as long as the slowest
+			// other's.
 			ReadinessProbe: httpProbe("/readyz", 5, 2),
 			LivenessProbe:  httpProbe("/healthz", 10, 6),
 		}},

@@ -21,10 +21,12 @@ type Fence struct {
 	Wanted bool
 }
 
-// Fences are the NetworkPolicies of a store, also those that are not wanted. Policies add up: whoever has to let more in writes one of his
-// own. They are about ingress only. Probes and port-forwards come from the node, which network plugins let through.
+// Fences are the NetworkPolicies of a store, also those that are not wanted. Policies add up: whoever has to let more
+// in writes one of his own. They are about ingress only. Probes and port-forwards come from the node, which network
+// plugins let through.
 //
-// Gateways have none: they are what clients call. Ports for HTTP (health, metrics, status) stay open, as scrapers may be anywhere.
+// Gateways have none: they are what clients call. Ports for HTTP (health, metrics, status) stay open, as scrapers may
+// be anywhere.
 func Fences(store *v1alpha1.RecordStore, operatorNamespace string) []Fence {
 	managed := store.Spec.NetworkPolicy.Mode != v1alpha1.NetworkPolicyNone
 	labelled := store.Spec.NetworkPolicy.DirectClients == v1alpha1.DirectClientsLabelled
@@ -46,8 +48,8 @@ func etcdFence(store *v1alpha1.RecordStore, operatorNamespace string) *networkin
 	)
 }
 
-// shardFence lets the store, the operator, and clients with the label reach shards. Shards talk to each other on the port on which
-// clients call, so that it is one rule for all.
+// shardFence lets the store, the operator, and clients with the label reach shards. Shards talk to each other on the
+// port on which clients call, so that it is one rule for all.
 func shardFence(store *v1alpha1.RecordStore, operatorNamespace string) *networkingv1.NetworkPolicy {
 	client := networkingv1.NetworkPolicyPeer{
 		NamespaceSelector: &metav1.LabelSelector{}, // any

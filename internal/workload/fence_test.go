@@ -17,8 +17,8 @@ type endpoint struct {
 	labels    map[string]string
 }
 
-// admits says whether policies let a pod reach a port of another, by the rules of the API: a pod that no policy selects is open, another
-// takes what any rule of any policy that selects it allows.
+// admits says whether policies let a pod reach a port of another, by the rules of the API: a pod that no policy selects
+// is open, another takes what any rule of any policy that selects it allows.
 func admits(t *testing.T, policies []*networkingv1.NetworkPolicy, from, to endpoint, port int32) bool {
 	t.Helper()
 	selected := false

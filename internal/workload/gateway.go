@@ -47,8 +47,8 @@ func GatewayService(store *v1alpha1.RecordStore) *corev1.Service {
 	return service
 }
 
-// gatewayLeaveSeconds is how long a gateway that is to end still takes new connections: the Service sends them until every
-// node's proxy knows that the pod goes.
+// gatewayLeaveSeconds is how long a gateway that is to end still takes new connections: the Service sends them until
+// every node's proxy knows that the pod goes.
 const gatewayLeaveSeconds = 5
 
 // GatewayDeployment routes calls to shards.

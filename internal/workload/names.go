@@ -42,12 +42,14 @@ const (
 
 // Annotations.
 const (
-	// AnnotationTemplate is on pod templates, and so on pods: the hash of the template, by which a pod is known as updated.
+	// AnnotationTemplate is on pod templates, and so on pods: the hash of the template, by which a pod is known as
+	// updated.
 	AnnotationTemplate = "sheaf.dev/template"
-	// AnnotationVolume is on pod templates and pods of shards: the UUID of the only volume that the shard may serve. It is
-	// no part of the hash, as to learn it must not restart a shard.
+	// AnnotationVolume is on pod templates and pods of shards: the UUID of the only volume that the shard may serve. It
+	// is no part of the hash, as to learn it must not restart a shard.
 	AnnotationVolume = "sheaf.dev/volume"
-	// AnnotationDeletionPolicy is on StatefulSets of shards: the store's deletionPolicy, for when the store is gone first.
+	// AnnotationDeletionPolicy is on StatefulSets of shards: the store's deletionPolicy, for when the store is gone
+	// first.
 	AnnotationDeletionPolicy = "sheaf.dev/deletion-policy"
 )
 

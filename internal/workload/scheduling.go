@@ -9,12 +9,12 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// gatewayAwaySeconds is how long a gateway is left on a node that does not answer. It has nothing that it could lose; Kubernetes' own
-// 300 s would leave a store whose gateways were on that node without any.
+// gatewayAwaySeconds is how long a gateway is left on a node that does not answer. It has nothing that it could lose;
+// Kubernetes' own 300 s would leave a store whose gateways were on that node without any.
 const gatewayAwaySeconds = 10
 
-// schedule puts what a spec says of a component's pods into a pod: tolerations beside the operator's, affinity and spread in place
-// of them.
+// schedule puts what a spec says of a component's pods into a pod: tolerations beside the operator's, affinity and
+// spread in place of them.
 func schedule(pod *corev1.PodSpec, s *v1alpha1.Scheduling, selector map[string]string) {
 	if s == nil {
 		return
@@ -78,8 +78,9 @@ func tolerates(s *v1alpha1.Scheduling, key string) bool {
 	return false
 }
 
-// apart keeps pods of one Deployment on different nodes: none gets two more than another one that could take them. With more pods than
-// nodes they share; a node that is cordoned, down, or tainted does not count. Pods of an older template are not counted: they go.
+// apart keeps pods of one Deployment on different nodes: none gets two more than another one that could take them. With
+// more pods than nodes they share; a node that is cordoned, down, or tainted does not count. Pods of an older template
+// are not counted: they go.
 func apart(selector map[string]string) corev1.TopologySpreadConstraint {
 	return corev1.TopologySpreadConstraint{
 		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,

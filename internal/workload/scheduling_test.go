@@ -16,7 +16,8 @@ func gatewayTemplate(store *v1alpha1.RecordStore) corev1.PodTemplateSpec {
 	return GatewayDeployment(store, "sheaf:1", EtcdAccessOf(store, nil)).Spec.Template
 }
 
-// TestGatewaysSurviveTheirNode: they are on different nodes where there are some, and leave one that does not answer after 10 s.
+// TestGatewaysSurviveTheirNode: they are on different nodes where there are some, and leave one that does not answer
+// after 10 s.
 func TestGatewaysSurviveTheirNode(t *testing.T) {
 	pod := gatewayTemplate(managedStore()).Spec
 	if len(pod.TopologySpreadConstraints) != 1 {

@@ -130,7 +130,8 @@ func shardContainer(in ShardInput, name string) corev1.Container {
 			{Name: "http", ContainerPort: PortShardHTTP, Protocol: corev1.ProtocolTCP},
 		},
 		VolumeMounts: []corev1.VolumeMount{{Name: ClaimTemplate, MountPath: DataDir}},
-		// The start ends only when loading makes no progress; once started, only a process that does not answer is killed.
+		// The start ends only when loading makes no progress; once started, only a process that does not answer is
+		// killed.
 		StartupProbe:   httpProbe("/startupz", 5, 60),
 		LivenessProbe:  httpProbe("/healthz", 10, 6),
 		ReadinessProbe: httpProbe("/readyz", 5, 2),

@@ -99,7 +99,8 @@ func TestGatewayArguments(t *testing.T) {
 	}
 }
 
-// A Service sends connections to a gateway for a moment after it was told to end; those it has taken then need their time too.
+// A Service sends connections to a gateway for a moment after it was told to end; those it has taken then need their
+// time too.
 func TestGatewayLeaves(t *testing.T) {
 	pod := GatewayDeployment(managedStore(), "sheaf:1", EtcdAccess{}).Spec.Template.Spec
 	hook := pod.Containers[0].Lifecycle

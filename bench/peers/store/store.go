@@ -1,5 +1,5 @@
-// Package store is what a store must do to take part in the comparison. A store of your own is one file: a type with the five
-// methods of Store, and a Kind in the list of package stores.
+// Package store is what a store must do to take part in the comparison. A store of your own is one file: a type with
+// the five methods of Store, and a Kind in the list of package stores.
 package store
 
 import (
@@ -23,8 +23,8 @@ type Store interface {
 	Put(batch []Record) error
 	// Get appends the data of a record to into; ErrNotFound.
 	Get(id int64, into []byte) ([]byte, error)
-	// LoadAll reads every record into memory with n workers, by m.Keep, and gives their number. A store that keeps the data
-	// itself (Options.InMemory) has nothing left to do, unless m.Each is set.
+	// LoadAll reads every record into memory with n workers, by m.Keep, and gives their number. A store that keeps the
+	// data itself (Options.InMemory) has nothing left to do, unless m.Each is set.
 	LoadAll(n int, m *Memory) (records int64, err error)
 	// Compact gives back the room of what was replaced.
 	Compact() error
@@ -47,8 +47,8 @@ type Options struct {
 	InMemory   bool  // a store that can keeps all data in memory from its start on
 }
 
-// Memory is where LoadAll puts the records: copied, in a list with their ids, which is the least that a program needs to work on
-// them. No index is built.
+// Memory is where LoadAll puts the records: copied, in a list with their ids, which is the least that a program needs
+// to work on them. No index is built.
 type Memory struct {
 	// Each is given every record, for tests; called by several workers at once.
 	Each func(id int64, data []byte)

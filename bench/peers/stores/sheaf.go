@@ -17,6 +17,8 @@ import (
 
 	"sheaf.dev/sheaf/bench/peers/store"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/routing"
@@ -42,7 +44,7 @@ func sheafKinds() []store.Kind {
 type sheafStore struct {
 	committer *replica.Committer
 	journal   *journal.Journal
-	loader    *group.Loader
+	loader    *segio.Loader
 	logs      []*group.Log
 	replicas  []*replica.Replica
 	resident  bool
@@ -51,7 +53,7 @@ type sheafStore struct {
 func openSheaf(dir string, groups int, o store.Options) (_ store.Store, err error) {
 	ctx := context.Background()
 	s := &sheafStore{
-		committer: replica.NewCommitter(), loader: group.NewLoader(group.LoaderOptions{}), resident: o.InMemory,
+		committer: replica.NewCommitter(), loader: segio.NewLoader(segio.LoaderOptions{}), resident: o.InMemory,
 		logs: make([]*group.Log, groups), replicas: make([]*replica.Replica, groups),
 	}
 	defer func() {
@@ -92,7 +94,7 @@ func (s *sheafStore) openGroup(ctx context.Context, dir string, i int) error {
 	name := strconv.Itoa(i)
 	opts := group.Options{
 		FS: vfs.OS{}, Dir: filepath.Join(dir, name), Retention: group.Retention{Versions: 1}, Loader: s.loader, Journal: s.journal,
-		Identity: group.Identity{Store: uuid.NewSHA1(uuid.Nil, []byte("peers")), Group: groupID(name), Name: name},
+		Identity: format.Identity{Store: uuid.NewSHA1(uuid.Nil, []byte("peers")), Group: groupID(name), Name: name},
 	}
 	if s.resident {
 		opts.Residency = group.Resident

@@ -179,6 +179,12 @@
 {{- /* Leader election, in the operator's own namespace. */ -}}
 {{- define "sheaf-operator.rules.election" -}}
 - apiGroups:
+  - ""
+  resources:
+  - events
+  verbs:
+  - create
+- apiGroups:
   - coordination.k8s.io
   resources:
   - leases
@@ -186,4 +192,24 @@
   - create
   - get
   - update
+{{- end }}
+
+{{- /* Jobs that wipe disks, in the operator's own namespace. */ -}}
+{{- define "sheaf-operator.rules.wipe" -}}
+- apiGroups:
+  - ""
+  resources:
+  - persistentvolumeclaims
+  verbs:
+  - create
+  - delete
+  - get
+- apiGroups:
+  - batch
+  resources:
+  - jobs
+  verbs:
+  - create
+  - delete
+  - get
 {{- end }}

@@ -26,8 +26,8 @@ type Change struct {
 	key    string  // of the row
 }
 
-// What counts as a change: the ranges of the rounds do not touch, and the medians differ by more than this. One or two rounds
-// say little of how a figure scatters.
+// What counts as a change: the ranges of the rounds do not touch, and the medians differ by more than this. One or two
+// rounds say little of how a figure scatters.
 const (
 	changeMin      = 0.05
 	changeMinRough = 0.25

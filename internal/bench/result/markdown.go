@@ -49,7 +49,7 @@ func (r *Report) title() string {
 	if r.Title != "" {
 		return r.Title
 	}
-	return "sheaf bench " + r.Kind
+	return "sheaf-bench " + r.Kind
 }
 
 func (r *Report) markdownComparison(b *bytes.Buffer) {

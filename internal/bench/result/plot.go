@@ -53,8 +53,8 @@ var (
 	seriesStep  = 8    // colours
 )
 
-// advance is about how wide a letter is, in sizes of the font. Browsers have fonts of their own, so it is a little more than
-// most letters need.
+// advance is about how wide a letter is, in sizes of the font. Browsers have fonts of their own, so it is a little more
+// than most letters need.
 const advance = 0.56
 
 func widthOf(s string, size float64) float64 {

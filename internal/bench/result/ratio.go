@@ -33,8 +33,8 @@ const (
 	Missed = "missed"
 )
 
-// Ratios makes a table of comparisons: ours, the limit, their ratio, the target, whether it was met, and how far the ratio
-// scattered over the rounds.
+// Ratios makes a table of comparisons: ours, the limit, their ratio, the target, whether it was met, and how far the
+// ratio scattered over the rounds.
 func Ratios(id, title, about string, ratios []Ratio) Table {
 	t := Table{ID: id, Title: title, About: about, Columns: []Column{
 		{Key: keyOurs, Title: "ours"},
@@ -79,7 +79,8 @@ func anyAtMost(ratios []Ratio) bool {
 	return false
 }
 
-// row makes the row. A ratio of medians scatters as the ratios of the single rounds do, where both sides have the same rounds.
+// row makes the row. A ratio of medians scatters as the ratios of the single rounds do, where both sides have the same
+// rounds.
 func (r *Ratio) row() Row {
 	row := Row{Labels: r.Labels, Missing: r.Missed, Cells: map[string]Value{}}
 	if r.Note != "" {

@@ -1,5 +1,5 @@
-// Package result is the common form of what the benchmarks measure: a report of tables and plots that is written as JSON,
-// Markdown, pictures and one page that needs nothing else, and that can be compared with an older one.
+// Package result is the common form of what the benchmarks measure: a report of tables and plots that is written as
+// JSON, Markdown, pictures and one page that needs nothing else, and that can be compared with an older one.
 package result
 
 import (

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// svgCanvas writes SVG. Colours are variables of the page around it, which knows light from dark; without one they are those of
-// a light page.
+// svgCanvas writes SVG. Colours are variables of the page around it, which knows light from dark; without one they are
+// those of a light page.
 type svgCanvas struct{ b bytes.Buffer }
 
 var svgColours = []string{

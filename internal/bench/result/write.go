@@ -12,8 +12,8 @@ import (
 // plotsDir is the folder of the pictures beside report.md.
 const plotsDir = "plots"
 
-// WriteDir writes report.json, report.md, report.html and plots/*.svg and *.png into a folder, which it makes. The folder is for
-// reports: one that is there is written over, file by file.
+// WriteDir writes report.json, report.md, report.html and plots/*.svg and *.png into a folder, which it makes. The
+// folder is for reports: one that is there is written over, file by file.
 func (r *Report) WriteDir(dir string) error {
 	if err := r.Check(); err != nil {
 		return fmt.Errorf("benchmark report: %w", err)

@@ -1,4 +1,5 @@
-// Package placementtest holds what every registry of shards has to pass: the one in etcd, and those that stand in for it in tests.
+// Package placementtest holds what every registry of shards has to pass: the one in etcd, and those that stand in for
+// it in tests.
 package placementtest
 
 import (

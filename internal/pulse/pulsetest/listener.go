@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Listener is one whose connections stand still while it hangs: they are taken, and what comes is not read, as of a process that
-// was stopped.
+// Listener is one whose connections stand still while it hangs: they are taken, and what comes is not read, as of a
+// process that was stopped.
 type Listener struct {
 	net.Listener
 

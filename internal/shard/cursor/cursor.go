@@ -32,9 +32,9 @@ const VersionBytesMax = 14
 // checkDigit finds one wrong digit in 31 of 32 cases; a version is no secret.
 func checkDigit(index uint64) byte { return digits[index*0x9e3779b97f4a7c15>>59] }
 
-// AppendVersion appends the version that stands for an index (not 0): the index in base 32 without leading zeros, then
+// appendVersion appends the version that stands for an index (not 0): the index in base 32 without leading zeros, then
 // a check digit.
-func AppendVersion(dst []byte, index uint64) []byte {
+func appendVersion(dst []byte, index uint64) []byte {
 	for shift := (bits.Len64(index) - 1) / 5 * 5; shift >= 0; shift -= 5 {
 		dst = append(dst, digits[index>>shift&31])
 	}
@@ -47,7 +47,7 @@ func Version(index uint64) string {
 		return ""
 	}
 	var buf [VersionBytesMax]byte
-	return string(AppendVersion(buf[:0], index))
+	return string(appendVersion(buf[:0], index))
 }
 
 // ParseVersion is the reverse of Version. There is one spelling of each version. The index is not 0.

@@ -22,9 +22,9 @@ func sectorAt(content []byte, i int) []byte {
 	return out
 }
 
-// TestCrashContentIsFromHistory runs random writes, cuts and syncs on one file, beside a naive model: a list of the whole
-// contents since the last sync. After a crash, every sector must be one that the file had since the last sync, and
-// so must the size.
+// TestCrashContentIsFromHistory runs random writes, cuts and syncs on one file, beside a naive model: a list of the
+// whole contents since the last sync. After a crash, every sector must be one that the file had since the last sync,
+// and so must the size.
 func TestCrashContentIsFromHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := vfstest.NewMem()

@@ -20,15 +20,15 @@ const (
 	EffectNone Effect = iota
 	// EffectDone: the operation is done, and the error is returned all the same.
 	EffectDone
-	// EffectPart: half of a read or write, in whole sectors, is done, then the error is returned. Reads and writes only;
-	// for others like EffectNone.
+	// EffectPart: half of a read or write, in whole sectors, is done, then the error is returned. Reads and writes
+	// only; for others like EffectNone.
 	EffectPart
 	// EffectDrop: a failed Sync as Linux does it. What was written since the last Sync reads back from the page cache,
 	// but never reaches the disk, although later Syncs succeed. Sync of a file of a Mem only: elsewhere the loss cannot
 	// be made, and it is like EffectNone.
 	EffectDrop
-	// EffectFlip: a read succeeds (Err is not used), but one bit in the middle of what it read is wrong. Reads only; for
-	// others like EffectNone with EIO.
+	// EffectFlip: a read succeeds (Err is not used), but one bit in the middle of what it read is wrong. Reads only;
+	// for others like EffectNone with EIO.
 	EffectFlip
 	// EffectPass: the operation is done as if there were no fault (Err is not used). For rules with a Before.
 	EffectPass

@@ -107,8 +107,8 @@ func TestFaultByOffsetNameSkipAndCount(t *testing.T) {
 	check(t, file.Sync())
 }
 
-// TestRule5_FailedSyncDropsData: after a failed sync the data reads back and later syncs succeed, but it is gone after a
-// power cut; only what was written again is there.
+// TestRule5_FailedSyncDropsData: after a failed sync the data reads back and later syncs succeed, but it is gone after
+// a power cut; only what was written again is there.
 func TestRule5_FailedSyncDropsData(t *testing.T) {
 	f, m, file := faultyFile(t, fill(4, 1))
 	writeAt(t, file, fill(4, 101), 0)

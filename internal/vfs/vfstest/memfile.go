@@ -225,8 +225,8 @@ func (n *memNode) drop() {
 	n.dirty, n.last = nil, memWrite{}
 }
 
-// readLost puts what is on the disk in the place of what only the page cache has, after a failed sync: a direct read sees that. offset is that of
-// the first of the bytes, the begin of a sector.
+// readLost puts what is on the disk in the place of what only the page cache has, after a failed sync: a direct read
+// sees that. offset is that of the first of the bytes, the begin of a sector.
 func (n *memNode) readLost(b []byte, offset int64) {
 	if len(n.lost) == 0 {
 		return

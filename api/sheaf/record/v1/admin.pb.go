@@ -1177,7 +1177,10 @@ type Shard struct {
 	// What is wrong and what to do, one sentence each; empty where all is well.
 	Problems []string `protobuf:"bytes,34,rep,name=problems,proto3" json:"problems,omitempty"`
 	// Syncs that took longer than half a second; absent: there were none, or the shard is older than this field.
-	SlowSyncs     *SlowSyncs `protobuf:"bytes,40,opt,name=slow_syncs,json=slowSyncs,proto3" json:"slow_syncs,omitempty"`
+	SlowSyncs *SlowSyncs `protobuf:"bytes,40,opt,name=slow_syncs,json=slowSyncs,proto3" json:"slow_syncs,omitempty"`
+	// The volume lets the shard wait without an error: copies on it answer nothing, though the shard is alive and its state says that
+	// it serves. One of the problems says since when. False from a shard that is older than this field.
+	VolumeSilent  bool `protobuf:"varint,41,opt,name=volume_silent,json=volumeSilent,proto3" json:"volume_silent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1455,6 +1458,13 @@ func (x *Shard) GetSlowSyncs() *SlowSyncs {
 		return x.SlowSyncs
 	}
 	return nil
+}
+
+func (x *Shard) GetVolumeSilent() bool {
+	if x != nil {
+		return x.VolumeSilent
+	}
+	return false
 }
 
 // SlowSyncs are syncs of files that took long: what was written waited for them.
@@ -3066,7 +3076,7 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x06groups\x18\x01 \x03(\v2\x16.sheaf.record.v1.GroupR\x06groups\"\x13\n" +
 	"\x11ListShardsRequest\"D\n" +
 	"\x12ListShardsResponse\x12.\n" +
-	"\x06shards\x18\x01 \x03(\v2\x16.sheaf.record.v1.ShardR\x06shards\"\xb0\t\n" +
+	"\x06shards\x18\x01 \x03(\v2\x16.sheaf.record.v1.ShardR\x06shards\"\xd5\t\n" +
 	"\x05Shard\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +
@@ -3112,7 +3122,8 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x11memory_used_bytes\x18! \x01(\x03R\x0fmemoryUsedBytes\x12\x1a\n" +
 	"\bproblems\x18\" \x03(\tR\bproblems\x129\n" +
 	"\n" +
-	"slow_syncs\x18( \x01(\v2\x1a.sheaf.record.v1.SlowSyncsR\tslowSyncsB\r\n" +
+	"slow_syncs\x18( \x01(\v2\x1a.sheaf.record.v1.SlowSyncsR\tslowSyncs\x12#\n" +
+	"\rvolume_silent\x18) \x01(\bR\fvolumeSilentB\r\n" +
 	"\v_rotational\"\x97\x01\n" +
 	"\tSlowSyncs\x12\x14\n" +
 	"\x05total\x18\x01 \x01(\x03R\x05total\x12%\n" +

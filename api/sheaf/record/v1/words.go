@@ -1,14 +1,11 @@
-// Package recordv1 is the gRPC contract of Sheaf, generated from the .proto files of its folder, and a few words for people.
+// Package recordv1 is the gRPC contract of Sheaf, generated from the .proto files of its folder, and a few words for
+// people.
 package recordv1
 
 import "strings"
 
-// VolumeSilent begins the problem (Shard.problems) of a shard whose disk lets it wait without an error. It says that it
-// serves all the same.
-const VolumeSilent = "the volume does not answer"
-
-// Word is the state as status and conditions spell it: FileSystemMismatch for SHARD_STATE_FILE_SYSTEM_MISMATCH. Empty for
-// a state that was not sent or that this program does not know.
+// Word is the state as status and conditions spell it: FileSystemMismatch for SHARD_STATE_FILE_SYSTEM_MISMATCH. Empty
+// for a state that was not sent or that this program does not know.
 func (x ShardState) Word() string {
 	if x == ShardState_SHARD_STATE_UNSPECIFIED {
 		return ""
@@ -22,6 +19,22 @@ func (x GroupState) Word() string {
 		return ""
 	}
 	return word(GroupState_name[int32(x)], "GROUP_STATE_")
+}
+
+// Word is the outcome in one word: Truncated for LOAD_OUTCOME_TRUNCATED. Empty as for a ShardState.
+func (x LoadOutcome) Word() string {
+	if x == LoadOutcome_LOAD_OUTCOME_UNSPECIFIED {
+		return ""
+	}
+	return word(LoadOutcome_name[int32(x)], "LOAD_OUTCOME_")
+}
+
+// Word is the phase in one word: Files for COPY_PHASE_FILES. Empty as for a ShardState.
+func (x CopyPhase) Word() string {
+	if x == CopyPhase_COPY_PHASE_UNSPECIFIED {
+		return ""
+	}
+	return word(CopyPhase_name[int32(x)], "COPY_PHASE_")
 }
 
 // word is the name of an enum's value in camel case; an unknown value has no name.

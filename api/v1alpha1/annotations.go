@@ -1,0 +1,14 @@
+package v1alpha1
+
+// Annotations of a ShardPool by which a person allows what cannot be undone.
+const (
+	// AnnotationForgetVolumes lists UUIDs of volumes, with commas between, that are lost: a shard whose recorded volume
+	// is one of them may start on another one.
+	AnnotationForgetVolumes = "sheaf.dev/forget-volumes"
+	// AnnotationDeleteWithGroups with the value true lets a pool be deleted while its store lives and needs it.
+	AnnotationDeleteWithGroups = "sheaf.dev/delete-with-groups"
+)
+
+// AnnotationAllowNewEtcd on a RecordStore, with the store's UID as value, lets a managed etcd whose volume was lost
+// form a new cluster. The placement is then rebuilt by sheaf recover placement; the operator takes the annotation away.
+const AnnotationAllowNewEtcd = "sheaf.dev/allow-new-etcd"

@@ -1,0 +1,123 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// RecordStoreStatus is what was seen of a store.
+type RecordStoreStatus struct {
+	// ObservedGeneration of the spec that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// StoreUID names the data: volumes carry it. It outlives this object; adoptStoreUID takes it up again.
+	// +optional
+	StoreUID string `json:"storeUID,omitempty"`
+	// PlacementInitialized is true once the placement was written to etcd; it is never written afresh after that.
+	// +optional
+	PlacementInitialized bool `json:"placementInitialized,omitempty"`
+	// Address of the gateway inside the cluster, host:port.
+	// +optional
+	Address string `json:"address,omitempty"`
+	// Image that the gateway and then etcd were seen to run, all of them. Shards take a new one after that.
+	// +optional
+	Image string `json:"image,omitempty"`
+	// Groups counts groups by state.
+	// +optional
+	Groups GroupCounts `json:"groups,omitzero"`
+	// Shards counts shards of all pools.
+	// +optional
+	Shards ShardCounts `json:"shards,omitzero"`
+	// Planned is what the plan of the placement was made for last: what is asked for since is not in it yet.
+	// +optional
+	Planned *Planned `json:"planned,omitempty"`
+	// Version that the shards run, in words: one, or several with commas between while they are updated.
+	// +optional
+	Version string `json:"version,omitempty"`
+	// Records of all groups, each counted once, as their leaders reported last.
+	// +optional
+	Records int64 `json:"records,omitempty"`
+	// StoredBytes of all copies of all groups on their volumes, as reported last.
+	// +optional
+	StoredBytes int64 `json:"storedBytes,omitempty"`
+	// Load in words, such as "62% 1.9GiB/s (87% of the device) ETA 2m"; empty when nothing loads.
+	// +optional
+	Load string `json:"load,omitempty"`
+	// Conditions: Ready, Available, Reconciling, Stalled, EtcdReady, EtcdRedundant, PlacementReady, GatewayReady,
+	// Loaded, SpaceAvailable, VolumesReady...
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=32
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Planned is what a plan of the placement was made for.
+type Planned struct {
+	// Generation of the RecordStore.
+	Generation int64 `json:"generation"`
+	// Pools of the store, each with its generation.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=256
+	Pools []PlannedPool `json:"pools,omitempty"`
+}
+
+// PlannedPool is a pool as a plan of the placement saw it.
+type PlannedPool struct {
+	// Name of the ShardPool.
+	Name string `json:"name"`
+	// Generation of its spec.
+	Generation int64 `json:"generation"`
+}
+
+// GroupCounts counts groups by state.
+type GroupCounts struct {
+	// Total number of groups that exist.
+	Total int32 `json:"total"`
+	// Serving groups. With several copies: a majority of them serves, and one leads.
+	Serving int32 `json:"serving"`
+	// Loading groups.
+	Loading int32 `json:"loading"`
+	// Degraded groups: fewer copies than asked for, or no leader; those with lost data not counted. With several copies
+	// most of them serve nevertheless, and are counted as Serving too.
+	Degraded int32 `json:"degraded"`
+	// Damaged groups: some entries answer DATA_LOSS. They serve what is whole; sheaf group verify says what is not.
+	Damaged int32 `json:"damaged"`
+	// DataLost groups: every copy is on a volume that is gone. Bring it back, or restore the records from a backup.
+	DataLost int32 `json:"dataLost"`
+	// Moving groups: a copy is being made, or wanted on another shard than it is on.
+	Moving int32 `json:"moving"`
+	// NotWell are the first 20 groups that are not well.
+	// +optional
+	// +listType=map
+	// +listMapKey=group
+	// +kubebuilder:validation:MaxItems=20
+	NotWell []GroupTrouble `json:"notWell,omitempty"`
+}
+
+// GroupTrouble is a group that is not well.
+type GroupTrouble struct {
+	// Group is its name.
+	Group string `json:"group"`
+	// Shard that reports it.
+	// +optional
+	Shard string `json:"shard,omitempty"`
+	// State of the group.
+	State string `json:"state"`
+	// Message says what is wrong and what to do.
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// ShardCounts counts shards.
+type ShardCounts struct {
+	// Total number of shards asked for.
+	Total int32 `json:"total"`
+	// Serving shards.
+	Serving int32 `json:"serving"`
+	// Loading shards.
+	Loading int32 `json:"loading"`
+	// Updated shards: their pods run the wanted template.
+	Updated int32 `json:"updated"`
+}

@@ -1,0 +1,167 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/client/sheaftest"
+)
+
+// whole is longer than any test: what ends before was ended by something else.
+const whole = time.Hour
+
+func TestFailFastTellsAtOnceThatNobodyIsThere(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:1", "no-such-host.invalid:1"} {
+		c, err := client.New(client.Config{Addresses: []string{address, address}, FailFast: true, CallTimeout: whole})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, key := testContext(t), client.Key{ID: 1}
+		for name, do := range map[string]func() error{
+			"get":      func() error { _, err := c.Get(ctx, key, nil); return err },
+			"put":      func() error { _, err := c.Put(ctx, key, nil, nil); return err },
+			"batchput": func() error { return c.BatchPut(ctx, []client.PutItem{{Key: key}})[0].Err },
+			"upload":   func() error { _, err := c.Upload(ctx, key, bytes.NewReader(nil), nil); return err },
+			"scan":     func() error { return last(c.Scan(ctx, nil)) },
+			"download": func() error { _, err := c.Open(ctx, key, nil); return err },
+			"named":    func() error { _, err := c.Named(ctx); return err },
+		} {
+			if err := do(); !errors.Is(err, client.ErrUnavailable) || errors.Is(err, client.ErrOutcomeUnknown) || ctx.Err() != nil {
+				t.Errorf("%s at %s: %v", name, address, err)
+			}
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := sheaftest.Start(t)
+	c, err := client.New(client.Config{Addresses: []string{"127.0.0.1:1", s.Addr()}, FailFast: true, CallTimeout: whole})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }() // no matter
+	if _, err := c.Put(testContext(t), client.Key{ID: 1}, nil, nil); err != nil {
+		t.Errorf("the second address: %v", err)
+	}
+}
+
+// loading answers that its group is not there yet.
+type loading struct {
+	recordv1.UnimplementedRecordServiceServer
+}
+
+func (loading) Get(context.Context, *recordv1.GetRequest) (*recordv1.GetResponse, error) {
+	return nil, status.Error(codes.NotFound, "no")
+}
+
+func TestFailFastWaitsForAServerThatHasAnswered(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	recordv1.RegisterRecordServiceServer(server, loading{})
+	go func() { _ = server.Serve(listener) }() // ends with Stop
+	defer server.Stop()
+	var calls atomic.Int64
+	c, err := client.New(client.Config{
+		Addresses: []string{listener.Addr().String()}, FailFast: true, CallTimeout: whole,
+		DialOptions: []grpc.DialOption{grpc.WithUnaryInterceptor(
+			func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+				calls.Add(1)
+				return invoke(ctx, method, in, out, cc, options...)
+			})},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }() // no matter
+	if _, err := c.Get(testContext(t), client.Key{ID: 1}, nil); !errors.Is(err, client.ErrNotFound) {
+		t.Fatal(err)
+	}
+	server.Stop()
+	calls.Store(0)
+	ctx, cancel := context.WithCancel(testContext(t))
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Get(ctx, client.Key{ID: 1}, nil)
+		ended <- err
+	}()
+	for calls.Load() < 5 {
+		select {
+		case err := <-ended:
+			t.Fatalf("after %d calls: %v", calls.Load(), err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
+	s := sheaftest.Start(t)
+	for _, said := range []string{
+		"i/o timeout",            // the network says that nothing came back
+		"operation was canceled", // the attempt took so long that a Pulse gave it up
+	} {
+		var dials atomic.Int64
+		c, err := client.New(client.Config{
+			Addresses: []string{s.Addr()}, FailFast: true, CallTimeout: whole,
+			DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+				if dials.Add(1) < 3 {
+					return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errors.New(said)}
+				}
+				return new(net.Dialer).DialContext(ctx, "tcp", address)
+			})},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Put(testContext(t), client.Key{ID: 1}, nil, nil); err != nil || dials.Load() < 3 {
+			t.Errorf("%s: after %d dials: %v", said, dials.Load(), err)
+		}
+		_ = c.Close() // no matter
+	}
+}
+
+// A server that ends a download too early, and says that it is well, has not given the record.
+func TestADownloadThatEndsTooEarlyIsTakenUpAgain(t *testing.T) {
+	s := sheaftest.Start(t)
+	f := &faults{}
+	c, ctx, key, data := s.Client(t, f.config()), testContext(t), client.Key{ID: 1}, pattern(4<<20)
+	put, err := c.Put(ctx, key, data, nil)
+	if err != nil || put.Size != int64(len(data)) {
+		t.Fatalf("%+v, %v", put, err)
+	}
+	f.message = func(_ string, n int, _ any) error {
+		if n < 3 || f.fired.Add(1) > 2 {
+			return nil
+		}
+		return io.EOF
+	}
+	for _, slice := range []*client.DownloadOptions{nil, {Offset: 1, Length: 3 << 20}, {Offset: 5, Length: 1 << 62}} {
+		f.fired.Store(0)
+		want := data
+		if slice != nil {
+			want = data[slice.Offset:min(slice.Offset+slice.Length, int64(len(data)))]
+		}
+		var out bytes.Buffer
+		if _, err := c.Download(ctx, key, &out, slice); err != nil || !bytes.Equal(out.Bytes(), want) || f.fired.Load() < 2 {
+			t.Fatalf("%+v: %d of %d bytes, %v; the fault fired %d times", slice, out.Len(), len(want), err, f.fired.Load())
+		}
+	}
+}

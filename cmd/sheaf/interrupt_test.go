@@ -1,0 +1,66 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A Ctrl-C ends a put that waits for its input, and nothing is stored.
+func TestInterruptedPutStoresNothing(t *testing.T) {
+	p := startDev(t, t.TempDir())
+	for _, first := range []string{"", "some bytes", strings.Repeat("many bytes", 300_000)} { // not begun, small, an upload under way
+		cmd := exec.Command(sheafBinary, "put", "1", "--server", p.server)
+		stdin, err := cmd.StdinPipe()
+		must(t, err)
+		must(t, cmd.Start())
+		_, err = stdin.Write([]byte(first))
+		must(t, err)
+		must(t, cmd.Process.Signal(os.Interrupt))
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		select {
+		case <-ended:
+		case <-time.After(2 * time.Minute):
+			_ = cmd.Process.Kill()
+			t.Fatal("an interrupted put does not end")
+		}
+		if cmd.ProcessState.ExitCode() == 0 {
+			t.Error("an interrupted put says that it is done")
+		}
+		p.do(t, "", "get", "1").Want(t, 3)
+	}
+}
+
+// A second signal stops at once, and what was acknowledged is there all the same.
+func TestASecondSignalStopsAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	p := startDev(t, dir)
+	p.do(t, "kept", "put", "1").Want(t, 0)
+	// A stream that does not end by itself holds a graceful stop up.
+	reader, writer, err := os.Pipe()
+	must(t, err)
+	defer writer.Close()
+	hold := exec.Command(sheafBinary, "put", "2", "--server", p.server)
+	hold.Stdin = reader
+	must(t, hold.Start())
+	defer func() { _ = hold.Process.Kill(); _ = hold.Wait() }()
+	_, err = writer.Write(make([]byte, 3<<20))
+	must(t, err)
+	must(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	eventually(t, func() bool { return strings.Contains(p.stderr.String(), "stopping") })
+	must(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	select {
+	case <-p.ended:
+	case <-time.After(25 * time.Second): // a graceful stop takes 30 s here: the put holds it up
+		t.Fatalf("a second signal does not stop it: %s", p.stderr)
+	}
+	p = startDev(t, dir)
+	if o := p.do(t, "", "get", "1").Want(t, 0); o.Stdout != "kept" {
+		t.Errorf("get 1: %q", o.Stdout)
+	}
+	p.do(t, "", "get", "2").Want(t, 3)
+}

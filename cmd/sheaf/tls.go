@@ -1,0 +1,40 @@
+package main
+
+import (
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"sheaf.dev/sheaf/internal/certs"
+	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/identity"
+)
+
+// tlsFlags say where a process of a store has its certificates.
+type tlsFlags struct {
+	dir string
+}
+
+func (f *tlsFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.dir, "tls-dir", "", "folder with tls.crt, tls.key and ca.crt (and client.crt, client.key): speak mutual TLS alone; "+
+		"the files are read again when they change (default: plaintext)")
+}
+
+// open gives the certificates, which must name a process of that role and name; nil without TLS. The caller closes
+// them.
+func (f *tlsFlags) open(want identity.Identity, logger *slog.Logger, registry prometheus.Registerer) (*certs.Source, error) {
+	if f.dir == "" {
+		return nil, nil
+	}
+	source, err := certs.Open(certs.Config{Dir: f.dir, Logger: logger})
+	if err != nil {
+		return nil, cli.Usagef("--tls-dir: %w", err)
+	}
+	if id := source.Identity(); id.Role != want.Role || id.Name != want.Name {
+		source.Close()
+		return nil, cli.Usagef("--tls-dir %s: its certificate names %s, and this process is the %s %s of its store", f.dir, id, want.Role, want.Name)
+	}
+	registry.MustRegister(source.Collectors()...)
+	return source, nil
+}

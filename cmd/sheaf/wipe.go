@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"sheaf.dev/sheaf/internal/units"
+	"sheaf.dev/sheaf/internal/wipe"
+)
+
+func (a *app) wipeCommand() *cobra.Command {
+	var confirm string
+	cmd := &cobra.Command{
+		Use:     "wipe DEVICE",
+		Short:   "Make a disk blank, so that it can be formatted anew",
+		GroupID: groupCare,
+		Long: `Takes a block device for itself alone, discards all of it where the disk can do that, and overwrites what file systems,
+partition tables and RAID are known by. What was on it is lost. A device that is mounted anywhere on the machine, or that
+the kernel uses otherwise, is refused, and nothing can mount it meanwhile.
+
+It is no secure erasure: a disk that cannot discard keeps what is not overwritten, for who looks for it.
+
+The operator runs it for disks of a DiskSet, after it has asked twice (docs/operations.md).`,
+		Example: `  sheaf wipe /dev/disk/by-id/nvme-eui.0025385b --confirm /dev/disk/by-id/nvme-eui.0025385b`,
+		Args:    cobra.ExactArgs(1),
+		RunE: a.Body(func(_ context.Context, args []string) error {
+			if confirm != args[0] {
+				return errors.New("everything on " + args[0] + " is lost by this: repeat its path, as in --confirm " + args[0])
+			}
+			report, err := wipe.Device(args[0])
+			if err != nil {
+				return err
+			}
+			if a.Out.JSON {
+				return a.Out.WriteJSON(report)
+			}
+			words := "the disk cannot discard, so only what file systems and partition tables are known by is gone"
+			if report.Discarded {
+				words = "all of it was discarded"
+			}
+			_, err = fmt.Fprintf(a.Out.Out, "%s of %s is blank: %s, %s overwritten with zeros and read back\n", args[0], units.Bytes(report.Bytes), words,
+				units.Bytes(report.Zeroed))
+			return err
+		}),
+	}
+	cmd.Flags().StringVar(&confirm, "confirm", "", "the path of the device once more: what is on it is lost")
+	return cmd
+}

@@ -1,0 +1,333 @@
+// Package diskset reconciles DiskSets: a StorageClass, a PersistentVolume for each disk, and who gets which; released
+// disks are wiped.
+package diskset
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
+
+	corev1 "k8s.io/api/core/v1"
+
+	storagev1 "k8s.io/api/storage/v1"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// Rights, apart from the type's comment: controller-gen does not see those that stand in one.
+//
+// +kubebuilder:rbac:groups=sheaf.dev,resources=disksets,verbs=list;watch;patch
+// +kubebuilder:rbac:groups=sheaf.dev,resources=disksets/status,verbs=patch
+// +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores;shardpools;shards,verbs=list;watch
+// +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;nodes,verbs=list;watch
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Reconciler makes the StorageClass and PersistentVolumes of DiskSets, and gives disks to claims of shards and
+// of managed etcds.
+// One worker: a disk is never given twice, as a volume is only changed where it is still as it was read.
+type Reconciler struct {
+	Client client.Client
+	// Live reads what no cache holds.
+	Live   client.Reader
+	Events events.EventRecorder
+	// Image of Sheaf that wipes disks, in Namespace, which is the operator's own. Where either is empty, none is wiped.
+	Image, Namespace string
+
+	changed step.Pacer
+}
+
+// diskRun is one reconcile of one DiskSet.
+type diskRun struct {
+	set      *v1alpha1.DiskSet
+	observed *observedDisks
+	decided  decidedDisks
+}
+
+func (r *Reconciler) steps() []step.Step[diskRun] {
+	return []step.Step[diskRun]{
+		{Name: "finalizer", Do: r.finalizer},
+		{Name: "storage class", Do: r.storageClass},
+		{Name: "gather", Do: r.gather},
+		{Name: "decide", Do: r.decide},
+		{Name: "act", Do: r.act},
+		{Name: "judge", Do: r.judge},
+	}
+}
+
+// Reconcile makes a DiskSet as its spec says.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	set := &v1alpha1.DiskSet{}
+	if err := r.Client.Get(ctx, req.NamespacedName, set); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if set.DeletionTimestamp != nil {
+		return ctrl.Result{}, r.delete(ctx, set)
+	}
+	before := set.DeepCopy()
+	run := &diskRun{set: set}
+	out := step.Run(ctx, r.steps(), run)
+	if apierrors.IsConflict(out.Err()) {
+		return r.changed.Again(req), nil
+	}
+	r.changed.Done(req)
+	set.Status.ObservedGeneration = set.Generation
+	step.Summarize(&set.Status.Conditions, set.Generation, out, fmt.Sprintf("%d disks, %d free", set.Status.Total, set.Status.Free))
+	if _, err := step.WriteStatus(ctx, r.Client, before, set); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if out.IsStalled() && !stalledBefore(before, out) {
+		step.Tell(ctx, r.Events, set, step.News{Warning: true, Reason: out.Reason(), Action: "Reconcile", Message: out.Message()})
+	}
+	return out.Result()
+}
+
+// stalledBefore says whether the same was said already.
+func stalledBefore(before *v1alpha1.DiskSet, out step.Outcome) bool {
+	for _, c := range before.Status.Conditions {
+		if c.Type == v1alpha1.ConditionStalled {
+			return c.Reason == out.Reason()
+		}
+	}
+	return false
+}
+
+func (r *Reconciler) finalizer(ctx context.Context, run *diskRun) step.Outcome {
+	if controllerutil.ContainsFinalizer(run.set, v1alpha1.Finalizer) {
+		return step.Complete()
+	}
+	patch := client.MergeFromWithOptions(run.set.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	controllerutil.AddFinalizer(run.set, v1alpha1.Finalizer)
+	if err := r.Client.Patch(ctx, run.set, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return step.Retry(fmt.Errorf("add the finalizer to DiskSet %s: %w", run.set.Name, err))
+	}
+	return step.Complete()
+}
+
+// storageClass makes the class; one of that name that is not ours is left alone.
+func (r *Reconciler) storageClass(ctx context.Context, run *diskRun) step.Outcome {
+	var class storagev1.StorageClass
+	err := r.Client.Get(ctx, types.NamespacedName{Name: run.set.Name}, &class)
+	if err == nil && class.Labels[v1alpha1.LabelDiskSet] != run.set.Name {
+		return step.Fail("StorageClassTaken", fmt.Sprintf(
+			"a StorageClass %s is there that this DiskSet did not make: delete it, or give the DiskSet another name", run.set.Name))
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return step.Retry(fmt.Errorf("read StorageClass %s: %w", run.set.Name, err))
+	}
+	if _, err := step.Apply(ctx, r.Client, nil, workload.DiskClass(run.set)); err != nil {
+		return step.Retry(err)
+	}
+	return step.Complete()
+}
+
+func (r *Reconciler) decide(_ context.Context, run *diskRun) step.Outcome {
+	run.decided = decideDisks(run.observed)
+	return step.Complete()
+}
+
+// act writes. A conflict means that the cache was behind: the next reconcile decides anew. A volume that is refused
+// does not stop the others.
+func (r *Reconciler) act(ctx context.Context, run *diskRun) step.Outcome {
+	var refused step.Notes
+	for _, a := range run.decided.actions {
+		if err := r.do(ctx, a); apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+			return step.Wait("Changed", fmt.Sprintf("a volume changed meanwhile: %v", err), step.PauseShort)
+		} else if client.IgnoreNotFound(err) != nil {
+			refused.Add(step.Retry(err))
+		}
+	}
+	for _, n := range run.decided.said {
+		step.Tell(ctx, r.Events, run.set, n)
+	}
+	status := &run.set.Status
+	status.Disks, status.Total, status.Free, status.Bound = run.decided.statuses, 0, 0, 0
+	for _, d := range status.Disks {
+		status.Total++
+		switch d.State {
+		case v1alpha1.DiskFree:
+			status.Free++
+		case v1alpha1.DiskBound, v1alpha1.DiskFormatBlocked, v1alpha1.DiskRemoved:
+			status.Bound++
+		}
+	}
+	return refused.With(step.Complete())
+}
+
+func (r *Reconciler) do(ctx context.Context, a diskAction) error {
+	switch {
+	case a.make != nil || a.unmake != nil:
+		return r.makeOrUnmake(ctx, a)
+	case a.create != nil:
+		if err := r.Client.Create(ctx, a.create, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+			return fmt.Errorf("create PersistentVolume %s: %w", a.create.Name, err)
+		}
+		step.LogNews(ctx, step.News{Reason: "VolumeCreated", Action: "Create", Object: a.create, Message: "made PersistentVolume " + a.create.Name})
+	case a.remove != nil:
+		here := client.Preconditions{UID: &a.remove.UID, ResourceVersion: &a.remove.ResourceVersion}
+		if err := r.Client.Delete(ctx, a.remove, here); err != nil {
+			return fmt.Errorf("delete PersistentVolume %s: %w", a.remove.Name, err)
+		}
+		step.LogNews(ctx, step.News{Reason: "VolumeDeleted", Action: "Delete", Object: a.remove, Message: "deleted PersistentVolume " + a.remove.Name})
+	default:
+		patch := client.MergeFromWithOptions(a.change, client.MergeFromWithOptimisticLock{})
+		if err := r.Client.Patch(ctx, a.after.DeepCopy(), patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+			return fmt.Errorf("change PersistentVolume %s: %w", a.after.Name, err)
+		}
+		step.LogNews(ctx, step.News{Reason: "VolumeChanged", Action: "Change", Object: a.after, Message: changeWords(a.change, a.after)})
+	}
+	return nil
+}
+
+// changeWords say what is changed in a volume.
+func changeWords(before, after *corev1.PersistentVolume) string {
+	holder := func(pv *corev1.PersistentVolume) string {
+		if ref := pv.Spec.ClaimRef; ref != nil {
+			return ref.Namespace + "/" + ref.Name
+		}
+		return "nobody"
+	}
+	if from, to := holder(before), holder(after); from != to {
+		return fmt.Sprintf("PersistentVolume %s was for %s, and is now for %s", after.Name, from, to)
+	}
+	if question := after.Annotations[workload.AnnotationWipeAsked]; question != before.Annotations[workload.AnnotationWipeAsked] {
+		return fmt.Sprintf("PersistentVolume %s: whether to wipe %q is asked", after.Name, question)
+	}
+	return fmt.Sprintf("changed size, mount options or annotations of PersistentVolume %s", after.Name)
+}
+
+// judge says what a person has to do.
+func (r *Reconciler) judge(_ context.Context, run *diskRun) step.Outcome {
+	var troubles []string
+	reason, wiping := "", 0
+	for _, d := range run.decided.statuses {
+		switch d.State {
+		case v1alpha1.DiskWiping:
+			wiping++
+		case v1alpha1.DiskConflict, v1alpha1.DiskNodeMissing, v1alpha1.DiskFormatBlocked, v1alpha1.DiskWipeFailed:
+			if reason == "" {
+				reason = string(d.State)
+			}
+			troubles = append(troubles, fmt.Sprintf("%s on %s: %s", d.Device, d.Node, d.Message))
+		}
+	}
+	if len(troubles) > 0 {
+		return step.Fail(reason, strings.Join(troubles, "; "))
+	}
+	if wiping > 0 {
+		return step.Wait("Wiping", fmt.Sprintf("%d disks are being wiped", wiping), wipeEvery)
+	}
+	if len(run.decided.waiting) > 0 {
+		return step.Wait("ClaimsWaiting", strings.Join(run.decided.waiting, "; ")+": add disks to spec.disks", step.PauseLong)
+	}
+	return step.Complete()
+}
+
+// delete takes away the class and what holds no data; volumes that do stay, and keep it.
+func (r *Reconciler) delete(ctx context.Context, set *v1alpha1.DiskSet) error {
+	if !controllerutil.ContainsFinalizer(set, v1alpha1.Finalizer) {
+		return nil
+	}
+	run := &diskRun{set: set}
+	if out := r.gather(ctx, run); !out.IsComplete() {
+		_, err := out.Result()
+		return err
+	}
+	var kept []string
+	for n := range run.observed.volumes {
+		pv := &run.observed.volumes[n]
+		if pv.Labels[v1alpha1.LabelDiskSet] != set.Name {
+			continue
+		}
+		if standsInFor(pv) != "" {
+			if err := r.stopWipe(ctx, run.observed, pv); err != nil {
+				return err
+			}
+			continue
+		}
+		if ref := pv.Spec.ClaimRef; ref != nil && ref.UID != "" {
+			kept = append(kept, pv.Name)
+			continue
+		}
+		if err := r.do(ctx, diskAction{remove: pv}); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	var class storagev1.StorageClass
+	if err := r.Client.Get(ctx, types.NamespacedName{Name: set.Name}, &class); err == nil && class.Labels[v1alpha1.LabelDiskSet] == set.Name {
+		if err := r.Client.Delete(ctx, &class); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete StorageClass %s: %w", set.Name, err)
+		}
+	} else if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read StorageClass %s: %w", set.Name, err)
+	}
+	if len(kept) > 0 {
+		step.Tell(ctx, r.Events, set, step.News{Warning: true, Reason: "VolumesKept", Action: "Delete",
+			Message: "PersistentVolumes with data stay: " + strings.Join(kept, ", ")})
+	}
+	patch := client.MergeFromWithOptions(set.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	controllerutil.RemoveFinalizer(set, v1alpha1.Finalizer)
+	return client.IgnoreNotFound(r.Client.Patch(ctx, set, patch, client.FieldOwner(v1alpha1.FieldManager)))
+}
+
+// SetupWithManager watches DiskSets, their volumes and classes, claims of stores and of bench Jobs, and the readiness
+// of nodes.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	byLabel := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		return setRequest(o.GetLabels()[v1alpha1.LabelDiskSet])
+	})
+	byClass := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		if claim, ok := o.(*corev1.PersistentVolumeClaim); ok {
+			return setRequest(fleet.ClassOf(claim))
+		}
+		return nil
+	})
+	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
+		var sets v1alpha1.DiskSetList
+		if err := mgr.GetClient().List(ctx, &sets); err != nil {
+			return nil // the cache is not there yet: the sets come by themselves
+		}
+		var out []reconcile.Request
+		for _, s := range sets.Items {
+			out = append(out, setRequest(s.Name)...)
+		}
+		return out
+	})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("diskset").
+		For(&v1alpha1.DiskSet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.PersistentVolume{}, byLabel).
+		Watches(&storagev1.StorageClass{}, byLabel).
+		Watches(&corev1.PersistentVolumeClaim{}, byClass).
+		Watches(&corev1.Node{}, all, builder.WithPredicates(readinessChanged())).
+		Watches(&v1alpha1.RecordStore{}, all, builder.WithPredicates(storeIdentified())).
+		Watches(&v1alpha1.ShardPool{}, all, builder.WithPredicates(poolIsNew())).
+		Watches(&v1alpha1.Shard{}, all, builder.WithPredicates(formatBlockedChanged())).
+		WithOptions(controller.Options{RateLimiter: step.Failures()}).
+		Complete(step.Counted(&v1alpha1.DiskSet{}, "diskset", r.Client, r))
+}
+
+func setRequest(name string) []reconcile.Request {
+	if name == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: name}}}
+}

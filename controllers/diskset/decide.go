@@ -1,0 +1,404 @@
+package diskset
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// observedDisks is what was gathered about a DiskSet. Maps and lists must not be changed.
+type observedDisks struct {
+	set     *v1alpha1.DiskSet
+	others  []v1alpha1.DiskSet              // all DiskSets but this one
+	volumes []corev1.PersistentVolume       // all of the cluster
+	nodes   map[string]corev1.Node          // by label kubernetes.io/hostname
+	claims  []corev1.PersistentVolumeClaim  // of stores and of bench Jobs, of this class, in allowed namespaces
+	stores  map[string]string               // namespace/name -> status.storeUID, of those that are not being deleted
+	pools   map[string]bool                 // namespace/name, of those that are not being deleted
+	blocked map[string]v1alpha1.ShardStatus // volume -> a shard that waits for it to be formatted
+	givenUp map[types.UID]bool              // claims whose disks were replaced
+	wipes   map[string]observedWipe         // of disks that are being wiped, by the name of their own volume
+
+	namespace, image string // of the operator, and of the Job that wipes; empty: not known
+}
+
+// diskAction is one write.
+type diskAction struct {
+	create *corev1.PersistentVolume
+	// change is the live volume and after what it is to be; written only where it is still as it was read.
+	change, after *corev1.PersistentVolume
+	remove        *corev1.PersistentVolume
+	make, unmake  client.Object // a Job that wipes, or its claim
+}
+
+// decidedDisks is what is to be done, and what to say.
+type decidedDisks struct {
+	actions  []diskAction
+	statuses []v1alpha1.DiskStatus
+	waiting  []string    // claims that no disk fits, and why
+	said     []step.News // once the actions are done
+}
+
+// decideDisks is pure and deterministic.
+func decideDisks(o *observedDisks) decidedDisks {
+	d := &diskDecision{observedDisks: o, live: map[string]*corev1.PersistentVolume{}, after: map[string]*corev1.PersistentVolume{}}
+	for n := range o.volumes {
+		d.live[o.volumes[n].Name] = &o.volumes[n]
+	}
+	wanted := map[string]bool{}
+	for _, disk := range o.set.Spec.Disks {
+		name := workload.DiskVolume(o.set.Name, disk)
+		wanted[name], wanted[workload.WipeVolumeName(name)] = true, true
+		d.decideDisk(disk)
+	}
+	d.assign()
+	for _, pv := range sortedVolumes(o.volumes) {
+		switch {
+		case pv.Labels[v1alpha1.LabelDiskSet] != o.set.Name || wanted[pv.Name]:
+		case standsInFor(&pv) != "":
+			d.standIn(&pv, nil)
+		default:
+			d.decideRemoved(pv)
+		}
+	}
+	return d.finish()
+}
+
+// diskDecision is the work of decideDisks.
+type diskDecision struct {
+	*observedDisks
+	live   map[string]*corev1.PersistentVolume
+	after  map[string]*corev1.PersistentVolume // of this set, as they are to be
+	order  []string
+	states map[string]*v1alpha1.DiskStatus
+	out    decidedDisks
+}
+
+// decideDisk says what becomes of one disk, claims aside.
+func (d *diskDecision) decideDisk(disk v1alpha1.Disk) {
+	name := workload.DiskVolume(d.set.Name, disk)
+	status := &v1alpha1.DiskStatus{Node: disk.Node, Device: disk.Device, State: v1alpha1.DiskFree, PersistentVolume: name}
+	if d.states == nil {
+		d.states = map[string]*v1alpha1.DiskStatus{}
+	}
+	d.states[name], d.order = status, append(d.order, name)
+	live := d.live[name]
+	if standIn := d.live[workload.WipeVolumeName(name)]; live == nil && standIn != nil && standsInFor(standIn) == name {
+		d.standIn(standIn, status)
+		return
+	}
+	if live == nil {
+		if why := d.conflict(disk); why != "" {
+			status.State, status.Message, status.PersistentVolume = v1alpha1.DiskConflict, why, ""
+			return
+		}
+		if _, there := d.nodes[disk.Node]; !there {
+			status.State, status.PersistentVolume = v1alpha1.DiskNodeMissing, ""
+			status.Message = fmt.Sprintf("no node has the label kubernetes.io/hostname=%s: correct spec.disks[].node, or add the node", disk.Node)
+			return
+		}
+		d.after[name] = workload.DiskPersistentVolume(d.set, disk)
+		return
+	}
+	if live.Labels[v1alpha1.LabelDiskSet] != d.set.Name {
+		status.State = v1alpha1.DiskConflict
+		status.Message = fmt.Sprintf("a PersistentVolume %s is there that this DiskSet did not make: delete it, or give the DiskSet another name", name)
+		return
+	}
+	after := live.DeepCopy()
+	want := workload.DiskPersistentVolume(d.set, disk)
+	after.Spec.Capacity = want.Spec.Capacity
+	after.Spec.MountOptions = want.Spec.MountOptions
+	d.after[name] = after
+	d.holder(after, status)
+	d.wipe(live, after, status)
+	if _, there := d.nodes[disk.Node]; !there && status.State == v1alpha1.DiskFree {
+		status.State = v1alpha1.DiskNodeMissing
+		status.Message = fmt.Sprintf("no node has the label kubernetes.io/hostname=%s now", disk.Node)
+	}
+}
+
+// conflict says who has the disk already; empty: nobody.
+func (d *diskDecision) conflict(disk v1alpha1.Disk) string {
+	for n := range d.others {
+		other := &d.others[n]
+		for _, theirs := range other.Spec.Disks {
+			if theirs.Node == disk.Node && theirs.Device == disk.Device && olderSet(other, d.set) {
+				return fmt.Sprintf("DiskSet %s, which is older, has this disk too: take it out of one of them", other.Name)
+			}
+		}
+	}
+	for n := range d.volumes {
+		pv := &d.volumes[n]
+		if pv.Spec.Local != nil && pv.Spec.Local.Path == disk.Device && workload.DiskNode(pv) == disk.Node &&
+			pv.Name != workload.DiskVolume(d.set.Name, disk) {
+			return fmt.Sprintf("PersistentVolume %s uses this device: delete it when its data is no longer needed, or take the disk out of spec.disks", pv.Name)
+		}
+	}
+	return ""
+}
+
+func olderSet(a, b *v1alpha1.DiskSet) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.Name < b.Name
+}
+
+// holder says who has a volume, and lets go of a reservation whose claim is gone.
+func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.DiskStatus) {
+	ref := pv.Spec.ClaimRef
+	free := workload.FreeClaim(d.set, pv.Name)
+	if ref == nil {
+		pv.Spec.ClaimRef = free
+		return
+	}
+	claim := ref.Namespace + "/" + ref.Name
+	switch {
+	case ref.UID != "" && pv.Status.Phase == corev1.VolumeReleased && pv.Annotations[workload.AnnotationRelease] == "true":
+		pv.Spec.ClaimRef = free
+		delete(pv.Annotations, workload.AnnotationRelease)
+		delete(pv.Annotations, workload.AnnotationStoreUID)
+		delete(pv.Annotations, workload.AnnotationGivenUp)
+		for _, wiping := range []string{workload.AnnotationWipe, workload.AnnotationWipeAsked, workload.AnnotationWipeConfirm} {
+			delete(pv.Annotations, wiping)
+		}
+	case ref.UID != "" && pv.Status.Phase == corev1.VolumeReleased:
+		if d.givenUp[ref.UID] && pv.Annotations[workload.AnnotationGivenUp] == "" {
+			step.Annotate(&pv.Annotations, workload.AnnotationGivenUp, "true")
+		}
+		status.State, status.Claim = v1alpha1.DiskReleased, claim
+		status.Message = releasedWords(pv)
+	case ref.UID != "":
+		status.State, status.Claim = v1alpha1.DiskBound, claim
+		if s, there := d.blocked[pv.Name]; there {
+			status.State, status.Message = v1alpha1.DiskFormatBlocked, s.Message
+		}
+	case ref.Name == free.Name:
+		pv.Spec.ClaimRef = free // the first namespace may have changed
+	case d.claimOf(ref) != nil:
+		status.State, status.Claim = v1alpha1.DiskReserved, claim
+	default:
+		pv.Spec.ClaimRef = free
+		delete(pv.Annotations, workload.AnnotationStoreUID)
+	}
+}
+
+// releasedWords say how a disk is given to somebody else.
+func releasedWords(pv *corev1.PersistentVolume) string {
+	release := fmt.Sprintf("kubectl annotate pv %s %s=true", pv.Name, workload.AnnotationRelease)
+	store := pv.Annotations[workload.AnnotationStoreUID]
+	if store == benchStore {
+		return "it was measured, and the claim of that was deleted. Where the Job ended well the file system is empty: " + release
+	}
+	if pv.Annotations[workload.AnnotationGivenUp] != "" {
+		return "it was replaced (spec.replace of a ShardPool), and nobody gets it by itself: take it out of the DiskSet; or, where it is whole, have it " +
+			"wiped: " + wipeCommand(pv.Name)
+	}
+	return fmt.Sprintf("its claim was deleted and the data is still there (store %s). A claim of that name of the same store gets it back; "+
+		"to use the disk otherwise, have it wiped: %s", store, wipeCommand(pv.Name))
+}
+
+func (d *diskDecision) claimOf(ref *corev1.ObjectReference) *corev1.PersistentVolumeClaim {
+	for n := range d.claims {
+		if c := &d.claims[n]; c.Namespace == ref.Namespace && c.Name == ref.Name && c.DeletionTimestamp == nil && !d.ofNobody(c) {
+			return c
+		}
+	}
+	return nil
+}
+
+// ofNobody says whether a claim was left behind by a pool that is gone, or about to be: it gets no disk. Claims of etcd
+// name no pool; they get one while their store is there.
+func (d *diskDecision) ofNobody(claim *corev1.PersistentVolumeClaim) bool {
+	pool := claim.Labels[v1alpha1.LabelPool]
+	return pool != "" && !fleet.IsBench(claim) && !d.pools[claim.Namespace+"/"+pool]
+}
+
+// assign gives disks to the claims that have none.
+func (d *diskDecision) assign() {
+	taken, perNode := map[string]bool{}, map[string]int{} // claim; store and node
+	for _, name := range d.order {
+		status := d.states[name]
+		if status.Claim == "" || d.after[name].Annotations[workload.AnnotationGivenUp] != "" {
+			continue // nobody has it: what replaces it belongs on its node
+		}
+		if status.State != v1alpha1.DiskReleased {
+			taken[status.Claim] = true
+		}
+		perNode[d.after[name].Annotations[workload.AnnotationStoreUID]+"/"+status.Node]++
+	}
+	claims := slices.Clone(d.claims)
+	slices.SortFunc(claims, func(a, b corev1.PersistentVolumeClaim) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name))
+	})
+	for n := range claims {
+		claim := &claims[n]
+		key := claim.Namespace + "/" + claim.Name
+		if claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil || taken[key] || d.ofNobody(claim) {
+			continue
+		}
+		store := d.storeOf(claim)
+		if store == "" {
+			continue // the store is not known yet
+		}
+		name := d.choose(claim, key, store, perNode)
+		if name == "" {
+			d.out.waiting = append(d.out.waiting, fmt.Sprintf("claim %s asks for %s, and %s", key, claim.Spec.Resources.Requests.Storage(), d.noneWords()))
+			continue
+		}
+		d.give(name, claim, key, store)
+		taken[key] = true
+		perNode[store+"/"+d.states[name].Node]++
+	}
+}
+
+// benchStore stands for the UID of a store on a disk that a bench Job got.
+const benchStore = "bench"
+
+// storeOf is the UID of a claim's store; empty: not known yet.
+func (d *diskDecision) storeOf(claim *corev1.PersistentVolumeClaim) string {
+	if fleet.IsBench(claim) {
+		return benchStore
+	}
+	return d.stores[claim.Namespace+"/"+claim.Labels[v1alpha1.LabelStore]]
+}
+
+// choose is the disk for a claim: its own from before, else one on the node with the fewest of the store's, the
+// smallest that is large enough. Empty: none.
+func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store string, perNode map[string]int) string {
+	var best string
+	for _, name := range d.order {
+		status, pv := d.states[name], d.after[name]
+		if pv == nil || pv.Spec.Capacity.Storage().Cmp(*claim.Spec.Resources.Requests.Storage()) < 0 {
+			continue
+		}
+		if status.State == v1alpha1.DiskReleased && status.Claim == key && pv.Annotations[workload.AnnotationStoreUID] == store &&
+			pv.Annotations[workload.AnnotationGivenUp] == "" {
+			return name
+		}
+		if status.State != v1alpha1.DiskFree || !d.usable(status.Node) {
+			continue
+		}
+		if best == "" || d.less(name, best, store, perNode) {
+			best = name
+		}
+	}
+	return best
+}
+
+// noneWords say why no disk fits a claim.
+func (d *diskDecision) noneWords() string {
+	free, largest := 0, ""
+	var size resource.Quantity
+	for _, name := range d.order {
+		status, pv := d.states[name], d.after[name]
+		if pv == nil || status.State != v1alpha1.DiskFree {
+			continue
+		}
+		free++
+		if d.usable(status.Node) && pv.Spec.Capacity.Storage().Cmp(size) > 0 {
+			size, largest = *pv.Spec.Capacity.Storage(), fmt.Sprintf("%s on %s", status.Device, status.Node)
+		}
+	}
+	switch {
+	case free == 0:
+		return "no disk is free"
+	case largest == "":
+		return fmt.Sprintf("none of the %d free disks is on a node that is ready", free)
+	}
+	return fmt.Sprintf("the largest free disk of a ready node, %s, has %s", largest, size.String())
+}
+
+func (d *diskDecision) less(a, b, store string, perNode map[string]int) bool {
+	x, y := d.states[a], d.states[b]
+	return cmp.Or(
+		cmp.Compare(perNode[store+"/"+x.Node], perNode[store+"/"+y.Node]),
+		d.after[a].Spec.Capacity.Storage().Cmp(*d.after[b].Spec.Capacity.Storage()),
+		cmp.Compare(x.Node, y.Node), cmp.Compare(x.Device, y.Device)) < 0
+}
+
+// usable says whether pods can start on a node.
+func (d *diskDecision) usable(hostname string) bool {
+	node, there := d.nodes[hostname]
+	if !there || node.Spec.Unschedulable || node.DeletionTimestamp != nil {
+		return false
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// give reserves a disk for a claim.
+func (d *diskDecision) give(name string, claim *corev1.PersistentVolumeClaim, key, store string) {
+	pv, status := d.after[name], d.states[name]
+	pv.Spec.ClaimRef = &corev1.ObjectReference{
+		APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name,
+	}
+	if pv.Annotations == nil {
+		pv.Annotations = map[string]string{}
+	}
+	pv.Annotations[workload.AnnotationStoreUID] = store
+	status.State, status.Claim, status.Message = v1alpha1.DiskReserved, key, ""
+}
+
+// decideRemoved says what becomes of the volume of a disk that is no longer in the spec.
+func (d *diskDecision) decideRemoved(pv corev1.PersistentVolume) {
+	status := v1alpha1.DiskStatus{Node: workload.DiskNode(&pv), PersistentVolume: pv.Name}
+	if pv.Spec.Local != nil {
+		status.Device = pv.Spec.Local.Path
+	}
+	if pv.DeletionTimestamp != nil {
+		return
+	}
+	after := pv.DeepCopy()
+	state := v1alpha1.DiskStatus{State: v1alpha1.DiskFree}
+	d.holder(after, &state)
+	if state.State == v1alpha1.DiskFree {
+		d.out.actions = append(d.out.actions, diskAction{remove: &pv})
+		return
+	}
+	status.State, status.Claim = v1alpha1.DiskRemoved, state.Claim
+	status.Message = fmt.Sprintf("the disk is no longer in spec.disks, but holds the data of claim %s: delete the claim and then PersistentVolume %s, or put the disk back",
+		state.Claim, pv.Name)
+	d.out.statuses = append(d.out.statuses, status)
+}
+
+// finish turns what is to be into writes.
+func (d *diskDecision) finish() decidedDisks {
+	statuses := make([]v1alpha1.DiskStatus, 0, len(d.order)+len(d.out.statuses))
+	for _, name := range d.order {
+		statuses = append(statuses, *d.states[name])
+		after, live := d.after[name], d.live[name]
+		switch {
+		case after == nil:
+		case live == nil:
+			d.out.actions = append(d.out.actions, diskAction{create: after})
+		case !equality.Semantic.DeepEqual(live, after):
+			d.out.actions = append(d.out.actions, diskAction{change: live, after: after})
+		}
+	}
+	d.out.statuses = append(statuses, d.out.statuses...)
+	return d.out
+}
+
+func sortedVolumes(volumes []corev1.PersistentVolume) []corev1.PersistentVolume {
+	out := slices.Clone(volumes)
+	slices.SortFunc(out, func(a, b corev1.PersistentVolume) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}

@@ -1,0 +1,403 @@
+package diskset
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// diskWorld is a small cluster that decisions are carried out in.
+type diskWorld struct{ o observedDisks }
+
+func newDiskWorld(disks ...v1alpha1.Disk) *diskWorld {
+	w := &diskWorld{observedDisks{
+		set: &v1alpha1.DiskSet{
+			ObjectMeta: metav1.ObjectMeta{Name: "local", CreationTimestamp: metav1.NewTime(time.Unix(1000, 0))},
+			Spec: v1alpha1.DiskSetSpec{
+				FileSystem: v1alpha1.FileSystem{Type: v1alpha1.XFS}, Namespaces: []string{"prod"}, Disks: disks,
+			},
+		},
+		nodes: map[string]corev1.Node{}, stores: map[string]string{"prod/quotes": "uid-1"}, pools: map[string]bool{}, blocked: map[string]v1alpha1.ShardStatus{},
+		givenUp: map[types.UID]bool{},
+	}}
+	for _, d := range disks {
+		w.node(d.Node, true)
+	}
+	return w
+}
+
+func disk(node, device, size string) v1alpha1.Disk {
+	return v1alpha1.Disk{Node: node, Device: "/dev/disk/by-id/" + device, Size: resource.MustParse(size)}
+}
+
+func (w *diskWorld) node(name string, ready bool) {
+	status := corev1.ConditionFalse
+	if ready {
+		status = corev1.ConditionTrue
+	}
+	w.o.nodes[name] = corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}},
+	}
+}
+
+func (w *diskWorld) claim(name, size string) {
+	w.o.claims = append(w.o.claims, corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name, Labels: map[string]string{v1alpha1.LabelStore: "quotes"}},
+		Spec: corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)},
+		}},
+	})
+}
+
+// settle does what is decided until nothing is, as the API server would.
+func (w *diskWorld) settle() decidedDisks {
+	for range 10 {
+		d := decideDisks(&w.o)
+		if len(d.actions) == 0 {
+			return d
+		}
+		for _, a := range d.actions {
+			switch {
+			case a.create != nil:
+				a.create.Status.Phase = corev1.VolumeAvailable
+				w.o.volumes = append(w.o.volumes, *a.create)
+			case a.remove != nil:
+				w.o.volumes = slices.DeleteFunc(w.o.volumes, func(pv corev1.PersistentVolume) bool { return pv.Name == a.remove.Name })
+			default:
+				*w.volume(a.after.Name) = *a.after
+				if ref := a.after.Spec.ClaimRef; ref == nil || ref.UID == "" {
+					w.volume(a.after.Name).Status.Phase = corev1.VolumeAvailable
+				}
+			}
+		}
+	}
+	panic("decisions do not come to an end")
+}
+
+func (w *diskWorld) volume(name string) *corev1.PersistentVolume {
+	for n := range w.o.volumes {
+		if w.o.volumes[n].Name == name {
+			return &w.o.volumes[n]
+		}
+	}
+	return nil
+}
+
+// bind does what Kubernetes' volume controller does with reserved volumes.
+func (w *diskWorld) bind() {
+	for n := range w.o.volumes {
+		pv := &w.o.volumes[n]
+		for c := range w.o.claims {
+			claim := &w.o.claims[c]
+			if ref := pv.Spec.ClaimRef; ref != nil && ref.UID == "" && ref.Namespace == claim.Namespace && ref.Name == claim.Name {
+				claim.UID = types.UID("claim-" + claim.Name)
+				ref.UID, claim.Spec.VolumeName, pv.Status.Phase = claim.UID, pv.Name, corev1.VolumeBound
+			}
+		}
+	}
+}
+
+// forget deletes a claim; its volume is released.
+func (w *diskWorld) forget(claim string) {
+	w.o.claims = slices.DeleteFunc(w.o.claims, func(c corev1.PersistentVolumeClaim) bool { return c.Name == claim })
+	for n := range w.o.volumes {
+		if ref := w.o.volumes[n].Spec.ClaimRef; ref.Name == claim && ref.UID != "" {
+			w.o.volumes[n].Status.Phase = corev1.VolumeReleased
+		}
+	}
+}
+
+func wantState(t *testing.T, d decidedDisks, n int, state v1alpha1.DiskState, claim string) {
+	t.Helper()
+	if got := d.statuses[n]; got.State != state || got.Claim != claim {
+		t.Fatalf("disk %d is %s for %q (%s), want %s for %q", n, got.State, got.Claim, got.Message, state, claim)
+	}
+}
+
+func TestAFreeDiskIsHeldForNobody(t *testing.T) {
+	w := newDiskWorld(disk("n1", "a", "1Gi"))
+	wantState(t, w.settle(), 0, v1alpha1.DiskFree, "")
+	pv := w.o.volumes[0]
+	if ref := pv.Spec.ClaimRef; ref == nil || ref.Namespace != "prod" || ref.Name != "sheaf-free-"+pv.Name || ref.UID != "" {
+		t.Fatalf("a claim of anybody could take it: %+v", ref)
+	}
+}
+
+func TestShardsOfAStoreLandOnDifferentNodes(t *testing.T) {
+	w := newDiskWorld(disk("n1", "a", "1Gi"), disk("n1", "b", "1Gi"), disk("n2", "a", "2Gi"))
+	w.claim("data-p-0-0", "512Mi")
+	w.claim("data-p-1-0", "512Mi")
+	d := w.settle()
+	wantState(t, d, 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
+	wantState(t, d, 1, v1alpha1.DiskFree, "")
+	wantState(t, d, 2, v1alpha1.DiskReserved, "prod/data-p-1-0")
+	w.bind()
+	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0")
+}
+
+func TestADiskThatIsTooSmallOrOnANodeThatIsDownIsNotGiven(t *testing.T) {
+	w := newDiskWorld(disk("n1", "a", "1Gi"), disk("n2", "a", "4Gi"))
+	w.node("n2", false)
+	w.claim("data-p-0-0", "2Gi")
+	d := w.settle()
+	if len(d.waiting) != 1 {
+		t.Fatalf("waiting: %q", d.waiting)
+	}
+	w.node("n2", true)
+	wantState(t, w.settle(), 1, v1alpha1.DiskReserved, "prod/data-p-0-0")
+}
+
+// A disk that was measured is not given to a store before a person says so; the same Job may measure it again.
+func TestAClaimThatWaitsSaysWhatThereIs(t *testing.T) {
+	for says, prepare := range map[string]func(*diskWorld){
+		"claim prod/data-b asks for 20Gi, and no disk is free":                                                          func(w *diskWorld) { w.claim("data-a", "5Gi") },
+		"claim prod/data-b asks for 20Gi, and none of the 1 free disks is on a node that is ready":                      func(w *diskWorld) { w.node("n1", false) },
+		"claim prod/data-b asks for 20Gi, and the largest free disk of a ready node, /dev/disk/by-id/a on n1, has 10Gi": func(*diskWorld) {},
+	} {
+		w := newDiskWorld(disk("n1", "a", "10Gi"))
+		prepare(w)
+		w.claim("data-b", "20Gi")
+		if d := w.settle(); len(d.waiting) != 1 || d.waiting[0] != says {
+			t.Errorf("%q, want %q", d.waiting, says)
+		}
+	}
+}
+
+func TestABenchJobGetsADisk(t *testing.T) {
+	w := newDiskWorld(disk("n1", "a", "1Gi"))
+	w.o.stores = nil // qualified before there is a store
+	bench := func() {
+		w.claim("sheaf-bench", "1Gi")
+		w.o.claims[len(w.o.claims)-1].Labels = map[string]string{v1alpha1.LabelComponent: v1alpha1.ComponentBench}
+	}
+	bench()
+	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/sheaf-bench")
+	w.bind()
+	wantState(t, w.settle(), 0, v1alpha1.DiskBound, "prod/sheaf-bench")
+	w.forget("sheaf-bench")
+	w.o.stores = map[string]string{"prod/quotes": "uid-1"}
+	w.claim("data-p-0-0", "1Gi")
+	d := w.settle()
+	wantState(t, d, 0, v1alpha1.DiskReleased, "prod/sheaf-bench")
+	if message := d.statuses[0].Message; !strings.Contains(message, "kubectl annotate pv "+w.o.volumes[0].Name) || !strings.Contains(message, "measured") {
+		t.Errorf("message %q", message)
+	}
+	bench()
+	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/sheaf-bench")
+	w.bind()
+	w.forget("sheaf-bench")
+	w.settle()
+	w.o.volumes[0].Annotations[workload.AnnotationRelease] = "true"
+	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
+}
+
+// A claim that a deleted pool left behind gets no disk, keeps none in reserve, and is not waited for.
+func TestAClaimOfNobodyGetsNoDisk(t *testing.T) {
+	w := newDiskWorld(disk("n1", "a", "1Gi"))
+	w.claim("data-p-0-0", "1Gi")
+	w.o.claims[0].Labels[v1alpha1.LabelPool] = "p"
+	d := w.settle()
+	wantState(t, d, 0, v1alpha1.DiskFree, "")
+	if len(d.waiting) > 0 {
+		t.Errorf("waiting: %q", d.waiting)
+	}
+	w.o.pools = map[string]bool{"prod/p": true}
+	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
+	w.o.pools["prod/p"] = false // it is being deleted
+	wantState(t, w.settle(), 0, v1alpha1.DiskFree, "")
+	w.o.pools["prod/p"] = true
+	w.settle()
+	w.bind()
+	w.o.pools = nil
+	wantState(t, w.settle(), 0, v1alpha1.DiskBound, "prod/data-p-0-0") // it holds data
+	w.claim("data-q-0-0", "1Gi")
+	if d := w.settle(); len(d.waiting) != 1 || !strings.Contains(d.waiting[0], "no disk is free") {
+		t.Errorf("waiting: %q", d.waiting)
+	}
+}
+
+func TestAReservationEndsWithItsClaim(t *testing.T) {
+	w := newDiskWorld(disk("n1", "a", "1Gi"))
+	w.claim("data-p-0-0", "1Gi")
+	w.settle()
+	w.o.claims = nil
+	wantState(t, w.settle(), 0, v1alpha1.DiskFree, "")
+}
+
+func TestAReleasedDiskComesBackOnlyToItsStore(t *testing.T) {
+	w := newDiskWorld(disk("n1", "a", "1Gi"), disk("n2", "a", "1Gi"))
+	w.claim("data-p-0-0", "1Gi")
+	w.settle()
+	w.bind()
+	w.forget("data-p-0-0")
+	wantState(t, w.settle(), 0, v1alpha1.DiskReleased, "prod/data-p-0-0")
+	// Another store of the same name gets another disk.
+	w.o.stores["prod/quotes"] = "uid-2"
+	w.claim("data-p-0-0", "1Gi")
+	d := w.settle()
+	wantState(t, d, 0, v1alpha1.DiskReleased, "prod/data-p-0-0")
+	wantState(t, d, 1, v1alpha1.DiskReserved, "prod/data-p-0-0")
+	// The same store gets its own.
+	w = newDiskWorld(disk("n1", "a", "1Gi"), disk("n2", "a", "1Gi"))
+	w.claim("data-p-0-0", "1Gi")
+	w.settle()
+	w.bind()
+	w.forget("data-p-0-0")
+	w.claim("data-p-0-0", "1Gi")
+	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
+}
+
+// A disk that was replaced does not come back, also when nobody remembers the claim any more; another one of its node
+// takes its place.
+func TestADiskThatWasReplacedDoesNotComeBack(t *testing.T) {
+	w := newDiskWorld(disk("n1", "a", "1Gi"), disk("n1", "b", "1Gi"), disk("n2", "a", "1Gi"), disk("n2", "b", "1Gi"))
+	w.claim("data-p-0-0", "1Gi")
+	w.claim("data-p-1-0", "1Gi")
+	w.settle()
+	w.bind()
+	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0")
+	w.o.givenUp["claim-data-p-1-0"] = true
+	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0") // as long as the claim is there
+	w.forget("data-p-1-0")
+	w.claim("data-p-1-0", "1Gi")
+	d := w.settle()
+	wantState(t, d, 2, v1alpha1.DiskReleased, "prod/data-p-1-0")
+	if !strings.Contains(d.statuses[2].Message, "it was replaced") {
+		t.Errorf("it says %q", d.statuses[2].Message)
+	}
+	wantState(t, d, 3, v1alpha1.DiskReserved, "prod/data-p-1-0")
+	w.bind()
+	w.o.givenUp = map[types.UID]bool{}
+	w.forget("data-p-1-0")
+	w.claim("data-p-1-0", "1Gi")
+	wantState(t, w.settle(), 3, v1alpha1.DiskReserved, "prod/data-p-1-0")
+	// A person who has wiped it may give it to anybody.
+	w.volume(d.statuses[2].PersistentVolume).Annotations[workload.AnnotationRelease] = "true"
+	wantState(t, w.settle(), 2, v1alpha1.DiskFree, "")
+	if a := w.volume(d.statuses[2].PersistentVolume).Annotations; a[workload.AnnotationGivenUp] != "" {
+		t.Errorf("annotations stay: %v", a)
+	}
+}
+
+func TestAPersonFreesAReleasedDisk(t *testing.T) {
+	w := newDiskWorld(disk("n1", "a", "1Gi"))
+	w.claim("data-p-0-0", "1Gi")
+	w.settle()
+	w.bind()
+	w.forget("data-p-0-0")
+	w.settle()
+	w.o.volumes[0].Annotations[workload.AnnotationRelease] = "true"
+	wantState(t, w.settle(), 0, v1alpha1.DiskFree, "")
+	if a := w.o.volumes[0].Annotations; a[workload.AnnotationRelease] != "" || a[workload.AnnotationStoreUID] != "" {
+		t.Fatalf("annotations stay: %v", a)
+	}
+	// On a disk that is bound the annotation changes nothing.
+	w.claim("data-p-0-0", "1Gi")
+	w.settle()
+	w.bind()
+	w.o.volumes[0].Annotations[workload.AnnotationRelease] = "true"
+	wantState(t, w.settle(), 0, v1alpha1.DiskBound, "prod/data-p-0-0")
+}
+
+func TestTheOlderSetKeepsADisk(t *testing.T) {
+	w := newDiskWorld(disk("n1", "a", "1Gi"))
+	other := v1alpha1.DiskSet{ObjectMeta: metav1.ObjectMeta{Name: "other", CreationTimestamp: metav1.NewTime(time.Unix(10, 0))}}
+	other.Spec.Disks = []v1alpha1.Disk{disk("n1", "a", "1Gi")}
+	w.o.others = []v1alpha1.DiskSet{other}
+	wantState(t, w.settle(), 0, v1alpha1.DiskConflict, "")
+	if len(w.o.volumes) != 0 {
+		t.Fatal("a second volume was made of the disk")
+	}
+	w.o.others[0].CreationTimestamp = metav1.NewTime(time.Unix(2000, 0))
+	wantState(t, w.settle(), 0, v1alpha1.DiskFree, "")
+}
+
+func TestAVolumeOfSomebodyElseIsAConflict(t *testing.T) {
+	w := newDiskWorld(disk("n1", "a", "1Gi"))
+	foreign := workload.DiskPersistentVolume(w.o.set, disk("n1", "a", "1Gi"))
+	foreign.Name, foreign.Labels = "mine", nil
+	w.o.volumes = []corev1.PersistentVolume{*foreign}
+	wantState(t, w.settle(), 0, v1alpha1.DiskConflict, "")
+}
+
+func TestADiskTakenOutOfTheSpecStaysWhileItIsBound(t *testing.T) {
+	w := newDiskWorld(disk("n1", "a", "1Gi"), disk("n2", "b", "1Gi"))
+	w.claim("data-p-0-0", "1Gi")
+	w.settle()
+	w.bind()
+	w.o.set.Spec.Disks = w.o.set.Spec.Disks[1:]
+	d := w.settle()
+	wantState(t, d, 1, v1alpha1.DiskRemoved, "prod/data-p-0-0")
+	w.o.set.Spec.Disks = []v1alpha1.Disk{disk("n1", "a", "1Gi")}
+	d = w.settle()
+	wantState(t, d, 0, v1alpha1.DiskBound, "prod/data-p-0-0")
+	if len(w.o.volumes) != 1 {
+		t.Fatalf("%d volumes, want the free one gone", len(w.o.volumes))
+	}
+}
+
+func TestANodeThatDoesNotExistIsNamed(t *testing.T) {
+	w := newDiskWorld(disk("n9", "a", "1Gi"))
+	delete(w.o.nodes, "n9")
+	wantState(t, w.settle(), 0, v1alpha1.DiskNodeMissing, "")
+}
+
+// However claims come and go: no disk has two claims, no claim two disks, and nothing bound is taken away.
+func TestDisksAreNeverGivenTwice(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var disks []v1alpha1.Disk
+		for n := range rapid.IntRange(1, 6).Draw(t, "disks") {
+			disks = append(disks, disk(fmt.Sprintf("n%d", n%3), fmt.Sprintf("d%d", n), fmt.Sprintf("%dGi", 1+n%3)))
+		}
+		w := newDiskWorld(disks...)
+		bound := map[string]types.UID{}
+		for range rapid.IntRange(1, 20).Draw(t, "steps") {
+			name := fmt.Sprintf("data-p-%d-0", rapid.IntRange(0, 7).Draw(t, "claim"))
+			switch rapid.IntRange(0, 3).Draw(t, "what") {
+			case 0:
+				if !slices.ContainsFunc(w.o.claims, func(c corev1.PersistentVolumeClaim) bool { return c.Name == name }) {
+					w.claim(name, fmt.Sprintf("%dGi", rapid.IntRange(1, 4).Draw(t, "size")))
+				}
+			case 1:
+				w.forget(name)
+				delete(bound, name)
+			case 2:
+				w.bind()
+			case 3:
+				w.node(fmt.Sprintf("n%d", rapid.IntRange(0, 2).Draw(t, "node")), rapid.Bool().Draw(t, "ready"))
+			}
+			d := w.settle()
+			holders := map[string]int{}
+			for _, s := range d.statuses {
+				if s.State == v1alpha1.DiskBound || s.State == v1alpha1.DiskReserved {
+					holders[s.Claim]++
+				}
+			}
+			for claim, n := range holders {
+				if n > 1 {
+					t.Fatalf("claim %s holds %d disks", claim, n)
+				}
+			}
+			for _, c := range w.o.claims {
+				if c.Spec.VolumeName == "" {
+					continue
+				}
+				if ref := w.volume(c.Spec.VolumeName).Spec.ClaimRef; ref.UID != c.UID || ref.Name != c.Name {
+					t.Fatalf("volume %s of claim %s was given to %s", c.Spec.VolumeName, c.Name, ref.Name)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,152 @@
+package diskset
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// gather reads, from the cache, everything that the decision needs.
+func (r *Reconciler) gather(ctx context.Context, run *diskRun) step.Outcome {
+	var (
+		sets    v1alpha1.DiskSetList
+		volumes corev1.PersistentVolumeList
+		nodes   corev1.NodeList
+		claims  corev1.PersistentVolumeClaimList
+		stores  v1alpha1.RecordStoreList
+		pools   v1alpha1.ShardPoolList
+		shards  v1alpha1.ShardList
+	)
+	for _, list := range []struct {
+		what string
+		into client.ObjectList
+	}{
+		{"DiskSets", &sets},
+		{"PersistentVolumes", &volumes},
+		{"nodes", &nodes},
+		{"claims", &claims},
+		{"RecordStores", &stores},
+		{"ShardPools", &pools},
+		{"Shards", &shards},
+	} {
+		if err := r.Client.List(ctx, list.into); err != nil {
+			return step.Retry(fmt.Errorf("list %s: %w", list.what, err))
+		}
+	}
+	o := &observedDisks{
+		set: run.set, volumes: volumes.Items,
+		nodes: map[string]corev1.Node{}, stores: map[string]string{}, pools: map[string]bool{}, blocked: map[string]v1alpha1.ShardStatus{},
+		givenUp: map[types.UID]bool{},
+	}
+	for _, other := range sets.Items {
+		if other.Name != run.set.Name {
+			o.others = append(o.others, other)
+		}
+	}
+	for _, node := range nodes.Items {
+		o.nodes[node.Labels[corev1.LabelHostname]] = node
+	}
+	for _, claim := range claims.Items {
+		if fleet.ClassOf(&claim) == run.set.Name && slices.Contains(run.set.Spec.Namespaces, claim.Namespace) {
+			o.claims = append(o.claims, claim)
+		}
+	}
+	for _, store := range stores.Items {
+		if store.DeletionTimestamp == nil {
+			o.stores[store.Namespace+"/"+store.Name] = store.Status.StoreUID
+		}
+	}
+	seen := fleet.SeenOf(pools.Items, shards.Items)
+	for _, pool := range pools.Items {
+		o.pools[pool.Namespace+"/"+pool.Name] = pool.DeletionTimestamp == nil
+		for _, shard := range blockedShards(seen.Of(&pool)) {
+			o.blocked[shard.Volume.PersistentVolume] = shard
+		}
+		for _, claim := range fleet.ReplacedClaims(&pool) {
+			o.givenUp[claim] = true
+		}
+	}
+	if err := r.gatherWipes(ctx, o); err != nil {
+		return step.Retry(err)
+	}
+	run.observed = o
+	return step.Complete()
+}
+
+// blockedShards are those whose volume the kubelet does not format.
+func blockedShards(shards []v1alpha1.ShardStatus) []v1alpha1.ShardStatus {
+	var out []v1alpha1.ShardStatus
+	for _, s := range shards {
+		if blockedVolume(&s) != "" {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// blockedVolume is the PersistentVolume that the kubelet does not format for a shard; empty: it does.
+func blockedVolume(s *v1alpha1.ShardStatus) string {
+	if s.State != v1alpha1.ShardFormatBlocked || s.Volume == nil {
+		return ""
+	}
+	return s.Volume.PersistentVolume
+}
+
+// readinessChanged lets only those changes of a node through that matter to where disks are given.
+func readinessChanged() predicate.Predicate {
+	ready := func(o client.Object) bool {
+		node, ok := o.(*corev1.Node)
+		if !ok || node.Spec.Unschedulable {
+			return false
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				return c.Status == corev1.ConditionTrue
+			}
+		}
+		return false
+	}
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return ready(e.ObjectOld) != ready(e.ObjectNew) }}
+}
+
+// storeIdentified lets a store through when it gets its UID.
+func storeIdentified() predicate.Predicate {
+	id := func(o client.Object) string {
+		if store, ok := o.(*v1alpha1.RecordStore); ok {
+			return store.Status.StoreUID
+		}
+		return ""
+	}
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return id(e.ObjectOld) != id(e.ObjectNew) }}
+}
+
+// poolIsNew lets a pool through when it is new, as its claims may have been seen before it, and when it is gone.
+func poolIsNew() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
+}
+
+// formatBlockedChanged lets a Shard through when its volume waits for a format, or no longer does.
+func formatBlockedChanged() predicate.Predicate {
+	blocked := func(o client.Object) string {
+		if shard, ok := o.(*v1alpha1.Shard); ok {
+			return blockedVolume(&shard.Status)
+		}
+		return ""
+	}
+	return predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool { return blocked(e.Object) != "" },
+		UpdateFunc: func(e event.UpdateEvent) bool { return blocked(e.ObjectOld) != blocked(e.ObjectNew) },
+		DeleteFunc: func(e event.DeleteEvent) bool { return blocked(e.Object) != "" },
+	}
+}

@@ -1,0 +1,252 @@
+package diskset
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"sheaf.dev/sheaf/controllers/step"
+
+	batchv1 "k8s.io/api/batch/v1"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// A Released disk is wiped after two acts of a person (docs/adr/0029-wiping.md): the question that the operator asks
+// after the first names what is lost, and the second repeats that. Then another PersistentVolume, of a raw block
+// device, stands in for the disk's own, which is deleted first and only as it was read: so there is nothing that a
+// claim could get while a Job wipes.
+
+// Rights in the operator's own namespace: the chart grants them only there.
+//
+// +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;create;delete
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;create;delete
+
+// Reasons of news about wiping.
+const (
+	wipeAsked   = "WipeAsked"
+	wipeRefused = "WipeRefused"
+	wipeBegun   = "WipeBegun"
+	wipeDone    = "WipeDone"
+)
+
+// annotationWiped with value true is on the volume that stands in for a disk once that is blank: what is left to do is
+// to tidy up.
+const annotationWiped = "sheaf.dev/wiped"
+
+// wipeEvery is how often a Job that wipes is looked at.
+const wipeEvery = 5 * time.Second
+
+// observedWipe is what was seen of the wiping of one disk.
+type observedWipe struct {
+	job   *batchv1.Job                  // nil: not there
+	claim *corev1.PersistentVolumeClaim // nil: not there
+}
+
+// standsInFor is the name of the volume that another one stands in for while its disk is wiped; empty: it does not.
+func standsInFor(pv *corev1.PersistentVolume) string { return pv.Annotations[workload.AnnotationWipes] }
+
+// gatherWipes reads the Jobs of the disks that are being wiped, which no cache holds: there are none nearly always.
+func (r *Reconciler) gatherWipes(ctx context.Context, o *observedDisks) error {
+	o.namespace, o.image, o.wipes = r.Namespace, r.Image, map[string]observedWipe{}
+	for n := range o.volumes {
+		pv := &o.volumes[n]
+		volume := standsInFor(pv)
+		if pv.Labels[v1alpha1.LabelDiskSet] != o.set.Name || volume == "" {
+			continue
+		}
+		key := types.NamespacedName{Namespace: r.Namespace, Name: workload.WipeName(volume)}
+		job, claim := &batchv1.Job{}, &corev1.PersistentVolumeClaim{}
+		var seen observedWipe
+		if err := r.Live.Get(ctx, key, job); err == nil {
+			seen.job = job
+		} else if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("read Job %s: %w", key, err)
+		}
+		if err := r.Live.Get(ctx, key, claim); err == nil {
+			seen.claim = claim
+		} else if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("read claim %s: %w", key, err)
+		}
+		o.wipes[volume] = seen
+	}
+	return nil
+}
+
+// wipe looks at what a person wants of a disk whose volume is there.
+func (d *diskDecision) wipe(live, after *corev1.PersistentVolume, status *v1alpha1.DiskStatus) {
+	wants := after.Annotations[workload.AnnotationWipe] == "true"
+	asked, answer := after.Annotations[workload.AnnotationWipeAsked], after.Annotations[workload.AnnotationWipeConfirm]
+	standIn := d.live[workload.WipeVolumeName(live.Name)]
+	confirmed := false
+	switch {
+	case after.Annotations[workload.AnnotationWipe] == "" && asked == "" && answer == "":
+	case status.State != v1alpha1.DiskReleased:
+		d.refuse(after, fmt.Sprintf("the disk is %s and not Released: delete its claim first, where its data is no longer needed", status.State), true)
+	case !wants:
+		d.refuse(after, "nobody was asked, or it was taken back: begin with "+wipeCommand(live.Name), true)
+	case d.namespace == "" || d.image == "":
+		d.refuse(after, "the operator does not know its own namespace or the image of Sheaf: start it by its chart, or wipe the disk on its node", true)
+	case standIn != nil && (standsInFor(standIn) != live.Name || standIn.Labels[v1alpha1.LabelDiskSet] != d.set.Name):
+		d.refuse(after, fmt.Sprintf("a PersistentVolume %s is there that this DiskSet did not make: delete it", standIn.Name), true)
+	default:
+		confirmed = d.ask(live, after, status)
+	}
+	switch {
+	case confirmed:
+		status.State = v1alpha1.DiskWiping
+		status.Message = fmt.Sprintf("it was confirmed that the data of claim %s may be lost", status.Claim)
+		if standIn == nil {
+			d.out.actions = append(d.out.actions, diskAction{create: workload.WipeVolume(live, d.set.Name, d.namespace)})
+		}
+		d.out.actions = append(d.out.actions, diskAction{remove: live})
+		d.after[live.Name] = nil // it goes as it was read, or not at all
+		d.say(false, wipeBegun, live, fmt.Sprintf("wipes %s on %s: %s", status.Device, status.Node, status.Message))
+		status.Claim = ""
+	case standIn != nil && standsInFor(standIn) == live.Name && standIn.DeletionTimestamp == nil:
+		// It was made, and then this volume changed before it was deleted. Nothing has touched the disk.
+		d.out.actions = append(d.out.actions, diskAction{remove: standIn})
+	}
+}
+
+// ask puts the question, and says whether it was answered.
+func (d *diskDecision) ask(live, after *corev1.PersistentVolume, status *v1alpha1.DiskStatus) (confirmed bool) {
+	token := workload.WipeToken(live)
+	answer := after.Annotations[workload.AnnotationWipeConfirm]
+	status.Message = fmt.Sprintf("to wipe it was asked for: all data of claim %s (store %s) on this disk is lost by that. To do it: kubectl annotate pv %s %s=%s; "+
+		"to leave it as it is: kubectl annotate pv %s %s-", status.Claim, live.Annotations[workload.AnnotationStoreUID], live.Name,
+		workload.AnnotationWipeConfirm, token, live.Name, workload.AnnotationWipe)
+	switch {
+	case after.Annotations[workload.AnnotationWipeAsked] != token:
+		step.Annotate(&after.Annotations, workload.AnnotationWipeAsked, token)
+		if answer != "" {
+			d.refuse(after, "the answer came before the question, or the volume has changed since: answer what is asked now", false)
+		}
+		d.say(true, wipeAsked, live, status.Message)
+	case answer == "":
+	case answer != token:
+		d.refuse(after, fmt.Sprintf("%s=%s is not what was asked for: repeat %s", workload.AnnotationWipeConfirm, answer, token), false)
+	default:
+		return true
+	}
+	return false
+}
+
+// refuse takes the answer away, and the question too where that is pointless, and says why.
+func (d *diskDecision) refuse(after *corev1.PersistentVolume, why string, question bool) {
+	delete(after.Annotations, workload.AnnotationWipeConfirm)
+	if question {
+		delete(after.Annotations, workload.AnnotationWipe)
+		delete(after.Annotations, workload.AnnotationWipeAsked)
+	}
+	d.say(true, wipeRefused, after, fmt.Sprintf("PersistentVolume %s is not wiped: %s", after.Name, why))
+}
+
+func (d *diskDecision) say(warning bool, reason string, pv *corev1.PersistentVolume, message string) {
+	d.out.said = append(d.out.said, step.News{Warning: warning, Reason: reason, Action: "Wipe", Object: pv, Message: message})
+}
+
+// wipeCommand is a person's first act.
+func wipeCommand(volume string) string {
+	return fmt.Sprintf("kubectl annotate pv %s %s=true", volume, workload.AnnotationWipe)
+}
+
+// standIn says how far the wiping of a disk is whose own volume is gone, and what is next. Status is nil for a disk
+// that is no longer in the spec.
+func (d *diskDecision) standIn(pv *corev1.PersistentVolume, status *v1alpha1.DiskStatus) {
+	if status == nil {
+		status = &v1alpha1.DiskStatus{}
+	}
+	seen := d.wipes[standsInFor(pv)]
+	held := pv.Annotations[workload.AnnotationWipeHeld]
+	status.State, status.PersistentVolume = v1alpha1.DiskWiping, pv.Name
+	job := workload.WipeJob(pv, d.set.Name, d.image)
+	switch {
+	case pv.Annotations[annotationWiped] == "true" || pv.DeletionTimestamp != nil:
+		status.Message = "it is blank, and what wiped it is taken away"
+		d.tidy(pv, seen)
+	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.Namespace != d.namespace || pv.Spec.ClaimRef.Name != workload.WipeName(standsInFor(pv)):
+		status.State = v1alpha1.DiskWipeFailed
+		status.Message = fmt.Sprintf("somebody changed who PersistentVolume %s is for, so it is not wiped: delete it to have the disk as it is", pv.Name)
+	case seen.claim == nil:
+		status.Message = "a Job begins to wipe it: it held the data of claim " + held
+		d.out.actions = append(d.out.actions, diskAction{make: workload.WipeClaim(pv, d.set.Name)})
+		if seen.job == nil {
+			d.out.actions = append(d.out.actions, diskAction{make: job})
+		}
+	case seen.job == nil:
+		status.Message = "a Job begins to wipe it: it held the data of claim " + held
+		d.out.actions = append(d.out.actions, diskAction{make: job})
+	case jobIs(seen.job, batchv1.JobComplete):
+		status.Message = "it is blank, and what wiped it is taken away"
+		after := pv.DeepCopy()
+		step.Annotate(&after.Annotations, annotationWiped, "true")
+		d.out.actions = append(d.out.actions, diskAction{change: pv, after: after})
+		d.say(false, wipeDone, pv, fmt.Sprintf("%s on %s is blank: it held the data of claim %s", pv.Annotations[workload.AnnotationDevice],
+			workload.DiskNode(pv), held))
+	case jobIs(seen.job, batchv1.JobFailed):
+		status.State = v1alpha1.DiskWipeFailed
+		status.Message = fmt.Sprintf("it could not be wiped, and held the data of claim %s: kubectl -n %s logs job/%s says why; to try again: kubectl -n %s delete job %s",
+			held, job.Namespace, job.Name, job.Namespace, job.Name)
+	default:
+		status.Message = fmt.Sprintf("Job %s/%s wipes it: it held the data of claim %s", job.Namespace, job.Name, held)
+	}
+}
+
+// tidy takes away what wiped a disk, the volume last.
+func (d *diskDecision) tidy(pv *corev1.PersistentVolume, seen observedWipe) {
+	if seen.job != nil && seen.job.DeletionTimestamp == nil {
+		d.out.actions = append(d.out.actions, diskAction{unmake: seen.job})
+	}
+	if seen.claim != nil && seen.claim.DeletionTimestamp == nil {
+		d.out.actions = append(d.out.actions, diskAction{unmake: seen.claim})
+	}
+	if pv.DeletionTimestamp == nil {
+		d.out.actions = append(d.out.actions, diskAction{remove: pv})
+	}
+}
+
+func jobIs(job *batchv1.Job, kind batchv1.JobConditionType) bool {
+	for _, c := range job.Status.Conditions {
+		if c.Type == kind && c.Status == corev1.ConditionTrue {
+			return true
+		}
+	}
+	return false
+}
+
+// makeOrUnmake carries out what is done to Jobs and claims.
+func (r *Reconciler) makeOrUnmake(ctx context.Context, a diskAction) error {
+	if a.make != nil {
+		if err := r.Client.Create(ctx, a.make, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+			return fmt.Errorf("create %s: %w", step.ObjectWords(a.make), err)
+		}
+		step.LogNews(ctx, step.News{Reason: wipeBegun, Action: "Create", Object: a.make, Message: "made " + step.ObjectWords(a.make)})
+		return nil
+	}
+	here := client.Preconditions{UID: new(a.unmake.GetUID())}
+	if err := r.Client.Delete(ctx, a.unmake, here, client.PropagationPolicy("Background")); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete %s: %w", step.ObjectWords(a.unmake), err)
+	}
+	step.LogNews(ctx, step.News{Reason: wipeDone, Action: "Delete", Object: a.unmake, Message: "deleted " + step.ObjectWords(a.unmake)})
+	return nil
+}
+
+// stopWipe takes away what wipes a disk whose DiskSet is deleted.
+func (r *Reconciler) stopWipe(ctx context.Context, o *observedDisks, pv *corev1.PersistentVolume) error {
+	d := &diskDecision{observedDisks: o}
+	d.tidy(pv, o.wipes[standsInFor(pv)])
+	for _, a := range d.out.actions {
+		if err := r.do(ctx, a); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,389 @@
+package controllers
+
+import (
+	"context"
+	"strings"
+
+	. "github.com/onsi/gomega"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// wipePlay is a play with one disk, whose claim was deleted.
+type wipePlay struct {
+	*diskPlay
+	device, volume string
+}
+
+func newWipePlay(ctx context.Context) *wipePlay {
+	GinkgoHelper()
+	p := &wipePlay{diskPlay: newDiskPlay(ctx)}
+	p.r.Live, p.r.Namespace, p.r.Image = operatorClient, p.Namespace, "localhost/sheaf:1"
+	p.create(ctx, p.disk("a"))
+	p.device, p.volume = p.disk("a").Device, workload.DiskVolume(p.name, p.disk("a"))
+	p.settle(ctx)
+	p.bind(ctx, "data-ssd-0-0")
+	p.release(ctx, "data-ssd-0-0")
+	return p
+}
+
+// bind makes a claim, which gets the disk.
+func (p *wipePlay) bind(ctx context.Context, name string) {
+	GinkgoHelper()
+	claim := p.claim(ctx, p.Namespace, name)
+	p.settle(ctx)
+	p.bindTo(ctx, claim)
+	p.settle(ctx)
+	p.isIn(ctx, v1alpha1.DiskBound)
+}
+
+// release deletes that claim.
+func (p *wipePlay) release(ctx context.Context, name string) {
+	GinkgoHelper()
+	claim := &corev1.PersistentVolumeClaim{}
+	Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, claim)).To(Succeed())
+	claim.Finalizers = nil
+	Expect(api.Update(ctx, claim)).To(Succeed())
+	Expect(client.IgnoreNotFound(api.Delete(ctx, claim))).To(Succeed())
+	pv := p.pv(ctx)
+	pv.Status.Phase = corev1.VolumeReleased
+	Expect(api.Status().Update(ctx, pv)).To(Succeed())
+	p.settle(ctx)
+	p.isIn(ctx, v1alpha1.DiskReleased)
+}
+
+func (p *wipePlay) pv(ctx context.Context) *corev1.PersistentVolume {
+	GinkgoHelper()
+	pv := &corev1.PersistentVolume{}
+	Expect(api.Get(ctx, types.NamespacedName{Name: p.volume}, pv)).To(Succeed())
+	return pv
+}
+
+// annotate is what a person does; an empty value takes the annotation away.
+func (p *wipePlay) annotate(ctx context.Context, values map[string]string) {
+	GinkgoHelper()
+	pv := p.pv(ctx)
+	if pv.Annotations == nil {
+		pv.Annotations = map[string]string{}
+	}
+	for key, value := range values {
+		pv.Annotations[key] = value
+		if value == "" {
+			delete(pv.Annotations, key)
+		}
+	}
+	Expect(api.Update(ctx, pv)).To(Succeed())
+}
+
+// ask is the first act; it gives what has to be repeated.
+func (p *wipePlay) ask(ctx context.Context) (token string) {
+	GinkgoHelper()
+	p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
+	p.settle(ctx)
+	disk := p.isIn(ctx, v1alpha1.DiskReleased)
+	_, after, found := strings.Cut(disk.Message, workload.AnnotationWipeConfirm+"=")
+	Expect(found).To(BeTrue(), disk.Message)
+	token, _, _ = strings.Cut(after, ";")
+	Expect(token).To(HavePrefix(p.Namespace + "/data-"))
+	return token
+}
+
+// isIn says that the disk is in a state.
+func (p *wipePlay) isIn(ctx context.Context, state v1alpha1.DiskState) v1alpha1.DiskStatus {
+	GinkgoHelper()
+	disk := p.get(ctx).Status.Disks[0]
+	Expect(disk.State).To(Equal(state), "%+v", disk)
+	return disk
+}
+
+// heard says that an event tells of something.
+func (p *wipePlay) heard(words ...string) {
+	GinkgoHelper()
+	var all []string
+	for {
+		select {
+		case event := <-p.events.Events:
+			all = append(all, event)
+			continue
+		default:
+		}
+		break
+	}
+	for _, w := range words {
+		Expect(all).To(ContainElement(ContainSubstring(w)))
+	}
+}
+
+// wiped is the Job that wipes, and the claim and the volume that stands in for the disk's own; nil: not there.
+func (p *wipePlay) wiped(ctx context.Context) (job *batchv1.Job, claim *corev1.PersistentVolumeClaim, standIn *corev1.PersistentVolume) {
+	GinkgoHelper()
+	find := func(o client.Object, namespace, name string) bool {
+		err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, o)
+		Expect(client.IgnoreNotFound(err)).To(Succeed())
+		return err == nil
+	}
+	name := workload.WipeName(p.volume)
+	if job = (&batchv1.Job{}); !find(job, p.Namespace, name) {
+		job = nil
+	}
+	if claim = (&corev1.PersistentVolumeClaim{}); !find(claim, p.Namespace, name) {
+		claim = nil
+	}
+	if standIn = (&corev1.PersistentVolume{}); !find(standIn, "", workload.WipeVolumeName(p.volume)) {
+		standIn = nil
+	}
+	return job, claim, standIn
+}
+
+// nothingIsWiped, and the disk's own volume is there as it was.
+func (p *wipePlay) nothingIsWiped(ctx context.Context) {
+	GinkgoHelper()
+	job, claim, standIn := p.wiped(ctx)
+	Expect(job).To(BeNil())
+	Expect(claim).To(BeNil())
+	Expect(standIn).To(BeNil())
+	Expect(p.pv(ctx).DeletionTimestamp).To(BeNil())
+}
+
+// ends is what becomes of the Job.
+func (p *wipePlay) ends(ctx context.Context, kind batchv1.JobConditionType) {
+	GinkgoHelper()
+	job, _, _ := p.wiped(ctx)
+	Expect(job).NotTo(BeNil())
+	now := metav1.Now()
+	job.Status.StartTime = &now
+	before := batchv1.JobSuccessCriteriaMet
+	if kind == batchv1.JobFailed {
+		before = batchv1.JobFailureTarget
+	} else {
+		job.Status.CompletionTime = &now
+		job.Status.Succeeded = 1
+	}
+	for _, c := range []batchv1.JobConditionType{before, kind} {
+		job.Status.Conditions = append(job.Status.Conditions, batchv1.JobCondition{Type: c, Status: corev1.ConditionTrue, LastTransitionTime: now})
+	}
+	Expect(api.Status().Update(ctx, job)).To(Succeed())
+	p.settleAll(ctx)
+}
+
+// settleAll lets what is deleted go, as the controllers that protect it are not there.
+func (p *wipePlay) settleAll(ctx context.Context) {
+	GinkgoHelper()
+	for range 10 {
+		p.settle(ctx)
+		job, claim, _ := p.wiped(ctx)
+		if job != nil && job.DeletionTimestamp != nil {
+			job.Finalizers = nil
+			Expect(client.IgnoreNotFound(api.Update(ctx, job))).To(Succeed())
+		}
+		if claim != nil && claim.DeletionTimestamp != nil {
+			claim.Finalizers = nil
+			Expect(client.IgnoreNotFound(api.Update(ctx, claim))).To(Succeed())
+		}
+	}
+}
+
+var _ = Describe("A released disk", func() {
+	var p *wipePlay
+	BeforeEach(func(ctx context.Context) { p = newWipePlay(ctx) })
+
+	It("is wiped by a Job after two acts, and is free then", func(ctx context.Context) {
+		Expect(p.isIn(ctx, v1alpha1.DiskReleased).Message).To(ContainSubstring("kubectl annotate pv " + p.volume + " sheaf.dev/wipe=true"))
+		token := p.ask(ctx)
+		p.heard("WipeAsked", "all data of claim "+p.Namespace+"/data-ssd-0-0")
+		p.nothingIsWiped(ctx)
+		before := p.pv(ctx)
+
+		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: token})
+		p.settle(ctx)
+		p.heard("WipeBegun")
+		Expect(apierrors.IsNotFound(api.Get(ctx, types.NamespacedName{Name: p.volume}, &corev1.PersistentVolume{}))).To(BeTrue(),
+			"a claim could get it while it is wiped")
+		job, claim, standIn := p.wiped(ctx)
+		Expect(standIn.Spec.Local.Path).To(Equal(p.device))
+		Expect(*standIn.Spec.VolumeMode).To(Equal(corev1.PersistentVolumeBlock))
+		Expect(standIn.Spec.NodeAffinity).To(Equal(before.Spec.NodeAffinity))
+		Expect(claim.Spec.VolumeName).To(Equal(standIn.Name))
+		pod := job.Spec.Template.Spec
+		Expect(pod.Containers).To(HaveLen(1))
+		Expect(pod.Containers[0].SecurityContext.Privileged).To(BeNil())
+		Expect(pod.Containers[0].SecurityContext.Capabilities.Drop).To(ConsistOf(corev1.Capability("ALL")))
+		Expect(*pod.AutomountServiceAccountToken).To(BeFalse())
+		Expect(pod.Volumes).To(ConsistOf(HaveField("VolumeSource", Equal(corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name},
+		}))), "it sees more than the disk")
+		p.isIn(ctx, v1alpha1.DiskWiping)
+		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "Wiping", "1 disks")
+
+		p.ends(ctx, batchv1.JobComplete)
+		p.heard("WipeDone")
+		p.isIn(ctx, v1alpha1.DiskFree)
+		p.nothingIsWiped(ctx)
+		after := p.pv(ctx)
+		Expect(after.UID).NotTo(Equal(before.UID))
+		Expect(after.Annotations).To(Equal(map[string]string{workload.AnnotationDevice: p.device}))
+		Expect(after.Spec.ClaimRef.Name).To(HavePrefix("sheaf-free-"))
+		p.bind(ctx, "data-ssd-1-0")
+	})
+
+	It("is not wiped by one act, however it is put", func(ctx context.Context) {
+		token := workload.WipeToken(p.pv(ctx))
+		By("an answer without a question")
+		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: token})
+		p.settle(ctx)
+		p.heard("WipeRefused")
+		Expect(p.pv(ctx).Annotations).NotTo(HaveKey(workload.AnnotationWipeConfirm))
+		By("both at once, and rightly guessed")
+		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true", workload.AnnotationWipeConfirm: token})
+		p.settle(ctx)
+		p.heard("WipeAsked", "the answer came before the question")
+		Expect(p.pv(ctx).Annotations).NotTo(HaveKey(workload.AnnotationWipeConfirm))
+		By("something that nobody asked for")
+		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true", workload.AnnotationWipeConfirm: "true"})
+		p.settle(ctx)
+		p.heard("is not what was asked for")
+		By("taken back")
+		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "", workload.AnnotationWipeConfirm: token})
+		p.settle(ctx)
+		p.heard("it was taken back")
+		By("another value")
+		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "yes"})
+		p.settle(ctx)
+		p.heard("begin with")
+		p.isIn(ctx, v1alpha1.DiskReleased)
+		p.nothingIsWiped(ctx)
+	})
+
+	It("is not wiped where its volume changed between the two acts", func(ctx context.Context) {
+		token := p.ask(ctx)
+		By("its claim came back, and the answer is to a disk that is used")
+		p.bind(ctx, "data-ssd-0-0")
+		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true", workload.AnnotationWipeConfirm: token})
+		p.settle(ctx)
+		p.heard("WipeRefused", "the disk is Bound")
+		for _, key := range []string{workload.AnnotationWipe, workload.AnnotationWipeAsked, workload.AnnotationWipeConfirm} {
+			Expect(p.pv(ctx).Annotations).NotTo(HaveKey(key))
+		}
+		p.nothingIsWiped(ctx)
+		By("and went again: what is on the disk is not what was asked about")
+		p.release(ctx, "data-ssd-0-0")
+		Expect(p.ask(ctx)).NotTo(Equal(token))
+		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: token})
+		p.settle(ctx)
+		p.heard("is not what was asked for")
+		p.nothingIsWiped(ctx)
+	})
+
+	It("is not wiped where its volume changes while that begins", func(ctx context.Context) {
+		token := p.ask(ctx)
+		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: token})
+		raced := 0
+		p.r.Client = interceptor.NewClient(acting, interceptor.Funcs{
+			Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+				if pv, ok := o.(*corev1.PersistentVolume); ok && pv.Name == p.volume && raced == 0 {
+					raced++
+					now := p.pv(ctx)
+					now.Annotations["example.org/changed"] = "true"
+					delete(now.Annotations, workload.AnnotationWipe)
+					Expect(api.Update(ctx, now)).To(Succeed())
+				}
+				return c.Delete(ctx, o, opts...)
+			},
+		})
+		p.settleAll(ctx)
+		Expect(raced).To(Equal(1))
+		p.isIn(ctx, v1alpha1.DiskReleased)
+		p.nothingIsWiped(ctx)
+	})
+
+	It("is not wiped while it is free or meant for a claim", func(ctx context.Context) {
+		p.annotate(ctx, map[string]string{workload.AnnotationRelease: "true", workload.AnnotationWipe: "true"})
+		p.settle(ctx)
+		p.isIn(ctx, v1alpha1.DiskFree)
+		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
+		p.settle(ctx)
+		p.heard("the disk is Free")
+		p.claim(ctx, p.Namespace, "data-ssd-1-0")
+		p.settle(ctx)
+		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true", workload.AnnotationWipeConfirm: workload.WipeToken(p.pv(ctx))})
+		p.settle(ctx)
+		p.heard("the disk is Reserved")
+		p.isIn(ctx, v1alpha1.DiskReserved)
+		p.nothingIsWiped(ctx)
+	})
+
+	It("is left alone by an operator that does not know where to run the Job, and beside a volume of somebody else", func(ctx context.Context) {
+		p.r.Namespace = ""
+		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
+		p.settle(ctx)
+		p.heard("does not know its own namespace")
+		p.r.Namespace = p.Namespace
+		theirs := workload.WipeVolume(p.pv(ctx), p.name, p.Namespace)
+		theirs.Labels, theirs.Annotations = nil, nil
+		theirs.Spec.Local.Path += "-other"
+		Expect(api.Create(ctx, theirs)).To(Succeed())
+		DeferCleanup(func(ctx context.Context) {
+			theirs.Finalizers = nil
+			Expect(api.Update(ctx, theirs)).To(Succeed())
+			Expect(api.Delete(ctx, theirs)).To(Succeed())
+		})
+		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
+		p.settle(ctx)
+		p.heard("did not make: delete it")
+		Expect(p.pv(ctx).DeletionTimestamp).To(BeNil())
+	})
+
+	It("says so where it could not be wiped, and tries again when the Job is deleted", func(ctx context.Context) {
+		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: p.ask(ctx)})
+		p.settle(ctx)
+		p.ends(ctx, batchv1.JobFailed)
+		name := workload.WipeName(p.volume)
+		Expect(p.isIn(ctx, v1alpha1.DiskWipeFailed).Message).To(ContainSubstring("delete job " + name))
+		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "WipeFailed", "logs job/"+name)
+		job, _, _ := p.wiped(ctx)
+		job.Finalizers = nil
+		Expect(api.Update(ctx, job)).To(Succeed())
+		Expect(api.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed())
+		p.settle(ctx)
+		p.isIn(ctx, v1alpha1.DiskWiping)
+		p.ends(ctx, batchv1.JobComplete)
+		p.isIn(ctx, v1alpha1.DiskFree)
+		p.nothingIsWiped(ctx)
+	})
+
+	It("is wiped to the end where its disk is taken out of the DiskSet meanwhile", func(ctx context.Context) {
+		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: p.ask(ctx)})
+		p.settle(ctx)
+		set := p.get(ctx)
+		set.Spec.Disks = []v1alpha1.Disk{p.disk("b")}
+		Expect(api.Update(ctx, set)).To(Succeed())
+		p.settle(ctx)
+		p.ends(ctx, batchv1.JobComplete)
+		job, claim, standIn := p.wiped(ctx)
+		Expect(job).To(BeNil())
+		Expect(claim).To(BeNil())
+		Expect(standIn).To(BeNil())
+		Expect(p.volumes(ctx)).To(HaveLen(1))
+	})
+
+	It("leaves no Job behind where its DiskSet is deleted meanwhile", func(ctx context.Context) {
+		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: p.ask(ctx)})
+		p.settle(ctx)
+		Expect(api.Delete(ctx, p.get(ctx))).To(Succeed())
+		_, err := p.reconcile(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		job, claim, standIn := p.wiped(ctx)
+		Expect(job == nil || job.DeletionTimestamp != nil).To(BeTrue())
+		Expect(claim == nil || claim.DeletionTimestamp != nil).To(BeTrue())
+		Expect(standIn == nil || standIn.DeletionTimestamp != nil).To(BeTrue())
+		Expect(p.volumes(ctx)).To(BeEmpty())
+	})
+})

@@ -1,0 +1,105 @@
+// Package fleettest makes placements and pools in words, for tests.
+package fleettest
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
+)
+
+// View makes a view in words: groups as "a b c", where -c is a voter that is not there, +d a learner, and after > the
+// target.
+func View(copies int32, shards string, groups map[string]string) *fleet.PlacementView {
+	v := &fleet.PlacementView{Copies: copies, Shards: map[string]fleet.ShardPlace{}, Groups: map[string]fleet.GroupPlace{}, Unplaced: map[string]string{}}
+	for _, s := range strings.Fields(shards) { // name or name@domain
+		name, domain, found := strings.Cut(s, "@")
+		if !found {
+			domain = name
+		}
+		v.Shards[name] = fleet.ShardPlace{Domain: domain, Node: "node-" + name}
+	}
+	for name, words := range groups {
+		var g fleet.GroupPlace
+		is, wanted, _ := strings.Cut(words, ">")
+		for _, w := range strings.Fields(is) {
+			switch shard := strings.TrimLeft(w, "+-"); w[0] {
+			case '+':
+				g.Learners = append(g.Learners, fleet.CopyPlace{Shard: shard, Here: true})
+			default:
+				g.Voters = append(g.Voters, fleet.CopyPlace{Shard: shard, Volume: "volume-" + shard, Here: w[0] != '-'})
+			}
+		}
+		if g.Target = strings.Fields(wanted); len(g.Target) == 0 {
+			for _, c := range g.Voters {
+				g.Target = append(g.Target, c.Shard)
+			}
+		}
+		v.Groups[name] = g
+	}
+	return v
+}
+
+// Shares says of groups of a view which failure domains two copies share on the way.
+func Shares(v *fleet.PlacementView, domain string, groups ...string) *fleet.PlacementView {
+	for _, name := range groups {
+		g := v.Groups[name]
+		g.Shares = []string{domain}
+		v.Groups[name] = g
+	}
+	return v
+}
+
+// PoolOf has shards in these states, each with 4 groups.
+func PoolOf(name string, wanted int32, states ...v1alpha1.ShardState) v1alpha1.ShardPool {
+	pool := v1alpha1.ShardPool{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name}}
+	pool.Spec.Shards = &wanted
+	for n, state := range states {
+		s := v1alpha1.ShardStatus{Name: fmt.Sprintf("%s-%d", name, n), Number: int32(n), State: state, Groups: 4, Message: "words of " + string(state)}
+		switch state {
+		case v1alpha1.ShardServing:
+			s.ServingGroups = 4
+		case v1alpha1.ShardLoading:
+			s.ServingGroups = 1
+		case v1alpha1.ShardDiskLost:
+			s.LostGroups = 4
+		}
+		pool.Status.ShardStatuses = append(pool.Status.ShardStatuses, s)
+	}
+	return pool
+}
+
+// RateMessage is what `sheaf-bench layouts --device-rate` writes: a test of that command knows it too.
+func RateMessage(bytesPerSecond int64) string {
+	return fmt.Sprintf("{\"kind\":\"sheaf.dev/device-rate\",\"readBytesPerSecond\":%d,\"sampleBytes\":1073741824,\"fileSystem\":\"xfs\"}\n", bytesPerSecond)
+}
+
+// BenchPod is a pod of a Job that ended well, on one claim.
+func BenchPod(name, claim, message string, ended time.Time) corev1.Pod {
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelComponent: v1alpha1.ComponentBench}}}
+	pod.Spec.Containers = []corev1.Container{{Name: "bench", Image: "sheaf:1"}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+	}}}
+	pod.Status.Phase = corev1.PodSucceeded
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "bench", Image: "sheaf:1", State: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{Message: message, FinishedAt: metav1.NewTime(ended)},
+	}}}
+	return pod
+}
+
+// BenchClaim is the claim of a Job that measures a class, bound.
+func BenchClaim(name, class string) corev1.PersistentVolumeClaim {
+	claim := corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelComponent: v1alpha1.ComponentBench}}}
+	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	claim.Spec.StorageClassName, claim.Spec.VolumeName = &class, "pv-of-"+name
+	return claim
+}

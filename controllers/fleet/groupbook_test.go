@@ -1,0 +1,121 @@
+package fleet
+
+import (
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+var bookStore = types.NamespacedName{Namespace: "prod", Name: "quotes"}
+
+// said is what a shard reports; the words of a group are its name, and ! where the shard leads it.
+func said(records int64, applied uint64, groups ...string) *ShardReport {
+	r := &ShardReport{State: v1alpha1.ShardServing}
+	for _, g := range groups {
+		leads := g[len(g)-1] == '!'
+		if leads {
+			g = g[:len(g)-1]
+		}
+		r.Groups = append(r.Groups, GroupReport{Group: g, State: "Serving", Leader: leads, Records: records, AppliedIndex: applied})
+	}
+	return r
+}
+
+func bookPools(names ...string) []v1alpha1.ShardPool {
+	pools := make([]v1alpha1.ShardPool, len(names))
+	for n, name := range names {
+		pools[n].Namespace, pools[n].Name, pools[n].Spec.StoreRef.Name = bookStore.Namespace, name, bookStore.Name
+	}
+	return pools
+}
+
+// A node that is cut takes the leaders of groups with it; others lead these groups then.
+func TestRecordsOfANodeThatIsDownAreNotCountedTwice(t *testing.T) {
+	book, now := &GroupBook{}, time.Unix(1e6, 0)
+	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": said(100, 10, "1!", "2"), "a-1": said(100, 10, "1", "2!"), "a-2": said(100, 10, "1", "2")}, now)
+	if got := book.Sum(bookStore, bookPools("a")); !got.Known || got.Records != 200 || got.Led() != 2 || got.Unsettled {
+		t.Fatalf("all well: %+v", got)
+	}
+	now = now.Add(10 * time.Second)
+	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": nil, "a-1": said(120, 12, "1!", "2!"), "a-2": said(110, 11, "1", "2")}, now)
+	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 || got.Led() != 2 || got.Unsettled || len(got.Troubles(3)) != 2 {
+		t.Errorf("a-0 is down: %+v", got)
+	}
+	// The old leader is back for a moment and knows nothing of the new one.
+	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": said(100, 10, "1!", "2"), "a-1": said(120, 12, "1!", "2!"), "a-2": said(120, 12, "1", "2")}, now)
+	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 {
+		t.Errorf("two leaders: %d records", got.Records)
+	}
+	// Nobody leads: what is there is still there.
+	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": nil, "a-1": nil, "a-2": said(120, 12, "1", "2")}, now)
+	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 {
+		t.Errorf("no leader: %d records", got.Records)
+	}
+}
+
+// Shards of different pools are asked at different times: a group that moves has a leader at every one of them.
+func TestAGroupWithoutALeaderIsFoundWhenAllWereAskedAgain(t *testing.T) {
+	book, now := &GroupBook{}, time.Unix(1e6, 0)
+	pools := bookPools("a", "b")
+	step := func(after time.Duration, pool, leads string) GroupSum {
+		now = now.Add(after)
+		group := "1"
+		if leads == pool {
+			group = "1!"
+		}
+		book.Note(bookStore, pool, map[string]*ShardReport{pool + "-0": said(5, 5, group)}, now)
+		return book.Sum(bookStore, pools)
+	}
+	leaderless := func(s GroupSum) bool { return s.Groups["1"].Leaderless }
+	if got := step(0, "a", "a"); got.Known || leaderless(got) {
+		t.Errorf("pool b was not asked: %+v", got)
+	}
+	if got := step(time.Minute, "b", "a"); !got.Known || got.Unsettled || leaderless(got) {
+		t.Errorf("a leads: %+v", got)
+	}
+	if got := step(time.Minute, "a", "b"); !got.Unsettled || leaderless(got) {
+		t.Errorf("a leads no more, and b was not asked since: %+v", got)
+	}
+	if got := step(time.Second, "b", "b"); got.Unsettled || leaderless(got) || got.Led() != 1 {
+		t.Errorf("b leads: %+v", got)
+	}
+	if got := step(time.Minute, "b", ""); leaderless(got) {
+		t.Errorf("lost just now: %+v", got)
+	}
+	if got := step(time.Second, "a", ""); leaderless(got) || !got.Unsettled {
+		t.Errorf("all asked, but too soon: %+v", got)
+	}
+	if got := step(LeaderGrace, "b", ""); leaderless(got) {
+		t.Errorf("a was not asked again: %+v", got)
+	}
+	got := step(0, "a", "")
+	if !leaderless(got) || got.Unsettled || got.Led() != 0 || book.Unsettled(bookStore) {
+		t.Errorf("nobody leads: %+v", got)
+	}
+	if list := got.Troubles(1); len(list) != 1 || list[0].State != GroupNoLeader {
+		t.Errorf("%+v", list)
+	}
+	if got := step(time.Second, "b", "b"); leaderless(got) || got.Led() != 1 {
+		t.Errorf("b leads again: %+v", got)
+	}
+	book.Forget(bookStore, "b", now)
+	if got := book.Sum(bookStore, bookPools("a")); !got.Unsettled || leaderless(got) {
+		t.Errorf("pool b is gone, with the leader: %+v", got)
+	}
+	book.Forget(bookStore, "a", now)
+	if got := book.Sum(bookStore, nil); len(got.Groups) != 0 || got.Known {
+		t.Errorf("all is gone: %+v", got)
+	}
+}
+
+func TestABookThatIsNotThereKnowsNothing(t *testing.T) {
+	var book *GroupBook
+	book.Note(bookStore, "a", nil, time.Now())
+	book.Forget(bookStore, "a", time.Now())
+	if got := book.Sum(bookStore, bookPools("a")); got.Known || book.Unsettled(bookStore) {
+		t.Errorf("%+v", got)
+	}
+}

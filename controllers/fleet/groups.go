@@ -1,0 +1,119 @@
+package fleet
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/step"
+)
+
+// VersionWords are the versions that shards run, in order.
+func VersionWords(shards map[string]v1alpha1.ShardStatus) string {
+	seen := map[string]bool{}
+	for _, s := range shards {
+		if s.Version != "" {
+			seen[s.Version] = true
+		}
+	}
+	return step.Cut(strings.Join(slices.Sorted(maps.Keys(seen)), ","), wordsMax)
+}
+
+// wordsMax bounds what a column shows.
+const wordsMax = 128
+
+// NodeWords are the nodes that shards are on, in order, such as "n1, n2 and 3 more".
+func NodeWords(shards []v1alpha1.ShardStatus) string {
+	seen := map[string]bool{}
+	for _, s := range shards {
+		if s.Node != "" {
+			seen[s.Node] = true
+		}
+	}
+	names := slices.Sorted(maps.Keys(seen))
+	if show := 3; len(names) > show+1 {
+		return step.Cut(fmt.Sprintf("%s and %d more", strings.Join(names[:show], ", "), len(names)-show), wordsMax)
+	}
+	return step.Cut(strings.Join(names, ", "), wordsMax)
+}
+
+// troublesMax bounds the list of groups that are not well.
+const troublesMax = 20
+
+// Serving says whether a shard in this state answers calls for its groups.
+func Serving(state v1alpha1.ShardState) bool {
+	return state == v1alpha1.ShardLoading || state == v1alpha1.ShardServing || state == v1alpha1.ShardDraining
+}
+
+// TroubleBytesMax bounds what is said of one group.
+const TroubleBytesMax = 300
+
+// States of a group in GroupTrouble, beside those of shards.
+const (
+	GroupDamaged  = "Damaged"
+	groupFailed   = "Failed"
+	GroupLost     = "DataLost"
+	GroupDegraded = "Degraded" // it has fewer copies than asked for
+	GroupNoLeader = "NoLeader" // it takes no calls
+)
+
+// TroubleOf names what is wrong with a copy of a group; empty: nothing that its shard knows of.
+func TroubleOf(g GroupReport) string {
+	switch {
+	case g.Lost:
+		return GroupLost
+	case g.State == GroupDamaged, g.State == groupFailed:
+		return g.State
+	}
+	return ""
+}
+
+// CountShard adds the groups of a shard to the counts, but for the total.
+func CountShard(groups *v1alpha1.GroupCounts, s v1alpha1.ShardStatus) {
+	groups.Serving += s.ServingGroups
+	groups.Damaged += s.DamagedGroups
+	groups.DataLost += s.LostGroups
+	if s.State == v1alpha1.ShardLoading {
+		groups.Loading += s.Groups - s.ServingGroups - s.LostGroups
+	}
+}
+
+// SettleCounts makes the counts fit the total: what is neither serving, loading nor lost is degraded.
+func SettleCounts(groups *v1alpha1.GroupCounts) {
+	groups.Serving = min(groups.Serving, groups.Total)
+	groups.Damaged = min(groups.Damaged, groups.Total)
+	groups.DataLost = min(groups.DataLost, groups.Total-groups.Serving)
+	groups.Loading = max(0, min(groups.Loading, groups.Total-groups.Serving-groups.DataLost))
+	groups.Degraded = groups.Total - groups.Serving - groups.DataLost - groups.Loading
+}
+
+// FirstTroubles are the first groups of a list, the worst first, each once.
+func FirstTroubles(list []v1alpha1.GroupTrouble) []v1alpha1.GroupTrouble {
+	rank := []string{GroupLost, string(v1alpha1.ShardDiskLost), groupFailed, GroupDamaged}
+	worst := func(state string) int {
+		if n := slices.Index(rank, state); n >= 0 {
+			return n
+		}
+		return len(rank)
+	}
+	slices.SortStableFunc(list, func(a, b v1alpha1.GroupTrouble) int {
+		return cmp.Or(cmp.Compare(worst(a.State), worst(b.State)), compareGroups(a.Group, b.Group))
+	})
+	seen := map[string]bool{}
+	var out []v1alpha1.GroupTrouble
+	for _, t := range list {
+		if !seen[t.Group] && len(out) < troublesMax {
+			seen[t.Group] = true
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// compareGroups orders names of groups as people count: 2 comes before 10.
+func compareGroups(a, b string) int {
+	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+}

@@ -1,0 +1,84 @@
+package fleet
+
+import (
+	"cmp"
+	"slices"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// NumbersInput is what the numbers of a pool's shards follow from.
+type NumbersInput struct {
+	Wanted int
+	Exist  []int32          // shards that exist or existed when status was written
+	Remove []int32          // spec.remove
+	Holds  map[int32]string // shards that cannot go, and why
+}
+
+// NumbersPlan is which shards there are to be.
+type NumbersPlan struct {
+	Keep   []int32 // exist and stay
+	Create []int32
+	Remove []int32 // go now
+	Leave  []int32 // are to go, but hold something
+}
+
+// PlanNumbers chooses the shards of a pool: new shards take the lowest free numbers that spec.remove does not name.
+// Where there are too many, those of spec.remove go first, then the highest; those that hold something stay until they
+// are empty, and nothing goes in their place.
+func PlanNumbers(in NumbersInput) NumbersPlan {
+	exist := slices.Compact(slices.Sorted(slices.Values(in.Exist)))
+	var plan NumbersPlan
+	victims := slices.Clone(exist)
+	slices.SortFunc(victims, func(a, b int32) int {
+		if x, y := slices.Contains(in.Remove, a), slices.Contains(in.Remove, b); x != y {
+			if x {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(b, a)
+	})
+	victims = victims[:max(0, len(exist)-in.Wanted)]
+	for _, n := range exist {
+		switch {
+		case !slices.Contains(victims, n):
+			plan.Keep = append(plan.Keep, n)
+		case in.Holds[n] != "":
+			plan.Leave = append(plan.Leave, n)
+		default:
+			plan.Remove = append(plan.Remove, n)
+		}
+	}
+	for n := int32(0); len(exist)+len(plan.Create) < in.Wanted; n++ {
+		if !slices.Contains(exist, n) && !slices.Contains(in.Remove, n) {
+			plan.Create = append(plan.Create, n)
+		}
+	}
+	return plan
+}
+
+// leavingShards are the names of a pool's shards that are to go, of those that were seen: the planner has to keep
+// groups away from them.
+func leavingShards(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) map[string]bool {
+	in := NumbersInput{Wanted: 1, Remove: pool.Spec.Remove}
+	if pool.Spec.Shards != nil {
+		in.Wanted = int(*pool.Spec.Shards)
+	}
+	for _, s := range seen {
+		in.Exist = append(in.Exist, s.Number)
+	}
+	leaving := map[string]bool{}
+	for _, n := range PlanNumbers(in).Remove {
+		leaving[workload.Shard(pool.Name, n)] = true
+	}
+	return leaving
+}
+
+// All shards that are to exist after this plan, in order.
+func (p NumbersPlan) All() []int32 {
+	all := slices.Concat(p.Keep, p.Create, p.Leave)
+	slices.Sort(all)
+	return all
+}

@@ -1,0 +1,107 @@
+package recordstore
+
+import (
+	"cmp"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// Reasons of condition Available.
+const (
+	reasonAvailable        = "Available"
+	reasonStarting         = "Starting" // it has not been available yet
+	reasonGroupsNotServing = "GroupsNotServing"
+	reasonNoGateway        = "NoGateway"
+)
+
+// availability is what condition Available says.
+type availability struct {
+	available bool
+	reason    string
+	message   string
+}
+
+// availableInput is what follows from it.
+type availableInput struct {
+	routing  v1alpha1.RoutingMode
+	groups   v1alpha1.GroupCounts
+	shards   v1alpha1.ShardCounts
+	gateways int32 // that serve, of whatever template
+	wanted   int32 // gateways
+	before   *metav1.Condition
+}
+
+// decideAvailable says whether every call can be answered: every group serves, and there is a gateway. A store that was
+// never available is starting.
+func decideAvailable(in availableInput) availability {
+	bad := func(reason, message string) availability {
+		if in.before == nil || in.before.Reason == reasonStarting {
+			reason = reasonStarting
+		}
+		return availability{false, reason, message}
+	}
+	g := in.groups
+	switch {
+	case g.Total == 0 && in.shards.Serving == 0:
+		return bad(reasonGroupsNotServing, fmt.Sprintf("no shard of %d serves", in.shards.Total))
+	case g.Total == 0 && in.routing != v1alpha1.RoutingNamed:
+		return bad(reasonGroupsNotServing, "there is no group yet")
+	case g.Serving < g.Total:
+		return bad(reasonGroupsNotServing, fmt.Sprintf("%d of %d groups serve, and %d do not%s", g.Serving, g.Total, g.Total-g.Serving, notServingWords(g.NotWell)))
+	case in.wanted > 0 && in.gateways == 0:
+		return bad(reasonNoGateway, fmt.Sprintf("all %d groups serve, but no gateway of %d does: only clients that go to shards directly are answered", g.Total, in.wanted))
+	case g.Total == 0:
+		return availability{true, reasonAvailable, "there is no group yet: the first put to one makes it"}
+	}
+	return availability{true, reasonAvailable, fmt.Sprintf("all %d groups serve", g.Total)}
+}
+
+// notServingWords names groups that take no calls, the first of those that are not well. Those that only lack a copy
+// serve.
+func notServingWords(list []v1alpha1.GroupTrouble) string {
+	var names []string
+	message := ""
+	for _, t := range list {
+		if t.State != fleet.GroupDegraded && t.State != fleet.GroupDamaged {
+			names, message = append(names, t.Group), cmp.Or(message, t.Message)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", such as %s: %s", fleet.GroupWords(names), message)
+}
+
+// setAvailable writes the condition, where it is known what it says.
+func (run *storeRun) setAvailable() {
+	status := &run.store.Status
+	if !run.hasPools {
+		return
+	}
+	before := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAvailable)
+	gateways, wanted := int32(0), workload.GatewayReplicas(run.store)
+	if run.gateway != nil {
+		gateways = run.gateway.Status.AvailableReplicas
+	} else if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionGatewayReady) { // as it was seen last
+		gateways = 1
+	}
+	a := decideAvailable(availableInput{
+		routing: run.store.Spec.Groups.Routing, groups: status.Groups, shards: status.Shards,
+		gateways: gateways, wanted: wanted, before: before,
+	})
+	setTruth(&status.Conditions, run.store.Generation, v1alpha1.ConditionAvailable, a.available, a.reason, a.reason, a.message)
+}
+
+// starting says whether the store has not been available yet.
+func starting(store *v1alpha1.RecordStore) bool {
+	c := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionAvailable)
+	return c == nil || c.Reason == reasonStarting
+}

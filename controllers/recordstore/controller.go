@@ -1,0 +1,288 @@
+// Package recordstore reconciles RecordStores: etcd and gateways, the first placement and the plans, and what the
+// status says of all.
+package recordstore
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"time"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	corev1 "k8s.io/api/core/v1"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// Rights: what is read is read from caches, which list and watch; get is for what is read past them. A test compares
+// them with what the controllers ask for. Leases, and events of the core API, are of the election of the operator that
+// works.
+//
+// +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores/status,verbs=patch
+// +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores/finalizers,verbs=update
+// +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools;shards,verbs=list;watch
+// +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=list;watch;create;patch
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=list;watch;create;patch
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=services,verbs=list;watch;create;patch
+// +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;delete
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=list;watch;patch;delete
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update
+// +kubebuilder:rbac:groups="",resources=events,verbs=create
+
+// Reconciler keeps a store's etcd, gateway, budgets and placement right.
+type Reconciler struct {
+	Client client.Client // reads from the cache
+	// Live reads from the API server: Secrets, which are not cached, and what must not be decided from a stale cache.
+	Live       client.Reader
+	Events     events.EventRecorder
+	Placements fleet.Placements
+	// Groups is what shards said of their groups, as pools wrote it down; nil: nobody does.
+	Groups *fleet.GroupBook
+	// Image of shards, gateways and etcd, where a store names none.
+	Image string
+	// Namespace of the operator's own pods, which reach etcd; empty: it is not known, and no NetworkPolicies are made.
+	Namespace string
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+
+	written sync.Map // of a store's UID: time.Time of the last write of its status
+	arrived arrivals
+	changed step.Pacer
+}
+
+func (r *Reconciler) now() time.Time {
+	if r.Now != nil {
+		return r.Now()
+	}
+	return time.Now()
+}
+
+// placementTimeout bounds one look at etcd.
+const placementTimeout = 5 * time.Second
+
+// storeRun is what one reconcile of a store has gathered.
+type storeRun struct {
+	store     *v1alpha1.RecordStore
+	pools     []v1alpha1.ShardPool
+	seen      fleet.Seen // of these pools
+	hasPools  bool
+	first     firstPlacement
+	access    workload.EtcdAccess
+	secrets   fleet.EtcdCredentials
+	etcdPods  []corev1.Pod
+	etcdImage string
+	members   []*observedMember // of a managed etcd
+	gateway   *appsv1.Deployment
+	trouble   string // of a gateway's pod
+	state     fleet.PlacementState
+	hasState  bool
+	heard     fleet.GroupSum // of the groups of the store
+	keeps     bool           // too soon for another step of figures
+	placement fleet.Placement
+	notes     step.Notes // of steps that did not stop the others
+}
+
+// Reconcile makes a store as its spec says.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var store v1alpha1.RecordStore
+	if err := r.Client.Get(ctx, req.NamespacedName, &store); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.Placements.Close(req.String())
+			r.changed.Done(req)
+			storeSeries.forget(req.NamespacedName)
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, err
+	}
+	if !store.DeletionTimestamp.IsZero() {
+		return r.delete(ctx, &store)
+	}
+	before := store.DeepCopy()
+	run := &storeRun{store: &store}
+	out := step.Run(ctx, r.steps(), run)
+	if passes(out.Err()) {
+		return r.changed.Again(req), nil
+	}
+	out = run.notes.With(out)
+	r.summarize(run, out)
+	storeSeries.observe(run)
+	changed, err := r.writeStatus(ctx, before, &store)
+	if passes(err) {
+		return r.changed.Again(req), nil
+	}
+	r.changed.Done(req)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if changed {
+		r.written.Store(store.UID, time.Now())
+		r.tell(ctx, before, &store)
+	}
+	if out.IsComplete() {
+		out = out.Again(r.pause(run))
+	}
+	if run.heard.Unsettled {
+		out = out.Again(min(cmp.Or(out.After(), fleet.LeaderGrace), fleet.LeaderGrace))
+	}
+	if run.lacksMembers() { // of whom only the readiness is watched, and not why
+		out = out.Again(min(out.After(), step.PauseShort))
+	}
+	return out.Result()
+}
+
+// steps of a store, in their order. Objects come before what depends on etcd: a gateway that serves goes on doing so
+// while etcd is away. Steps that write objects do not wait for each other.
+func (r *Reconciler) steps() []step.Step[storeRun] {
+	return []step.Step[storeRun]{
+		{Name: "finalizer", Do: r.finalizer},
+		{Name: "identity", Do: r.identity},
+		{Name: "pools", Do: r.gatherPools},
+		{Name: "secret", Do: r.gatherSecret},
+		{Name: "gateway objects", Do: noted(r.applyGateway)},
+		{Name: "etcd objects", Do: noted(r.applyEtcd)}, // their image follows the gateway's
+		{Name: "budgets", Do: noted(r.applyBudgets)},
+		{Name: "network policies", Do: noted(r.applyFences)},
+		{Name: "etcd claims", Do: noted(r.growEtcdClaims)},
+		{Name: "etcd pods", Do: r.replaceEtcdPods},
+		{Name: "etcd members", Do: r.gatherMembers},
+		{Name: "etcd ready", Do: r.awaitEtcd},
+		{Name: "placement", Do: r.initPlacement},
+		{Name: "plan", Do: r.plan},
+		{Name: "budgets again", Do: noted(r.applyBudgets)}, // by what etcd says of copies
+		{Name: "pools ready", Do: r.awaitPools},
+		{Name: "copies", Do: r.awaitCopies},
+		{Name: "gateway ready", Do: r.awaitGateway},
+		{Name: "etcd members ready", Do: r.awaitMembers},
+	}
+}
+
+// noted is a step that does not stop the others. What passes by itself ends the reconcile nevertheless: it is done
+// again at once.
+func noted(do func(context.Context, *storeRun) step.Outcome) func(context.Context, *storeRun) step.Outcome {
+	return func(ctx context.Context, run *storeRun) step.Outcome {
+		out := do(ctx, run)
+		if passes(out.Err()) {
+			return out
+		}
+		run.notes.Add(out)
+		return step.Complete()
+	}
+}
+
+// passes says whether an error only says that the cache was behind, or that the object or its namespace is on its way
+// out.
+func passes(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+}
+
+// writeStatus writes what differs, where the store is still as it was read: what follows from an old state is not
+// written over a newer one, nor over a store of the same name that came after.
+func (r *Reconciler) writeStatus(ctx context.Context, before, store *v1alpha1.RecordStore) (bool, error) {
+	if equality.Semantic.DeepEqual(before.Status, store.Status) {
+		return false, nil
+	}
+	was := store.DeepCopy()
+	was.Status, was.ResourceVersion = *before.Status.DeepCopy(), "" // so that the version is in the patch
+	return step.WriteStatus(ctx, r.Client, was, store)
+}
+
+// pause until the next look where nothing changes: at etcd, which is not watched.
+func (r *Reconciler) pause(run *storeRun) time.Duration {
+	if run.state.Changed || run.store.Status.Groups.Moving > 0 || run.store.Spec.Groups.Routing == v1alpha1.RoutingNamed {
+		return run.movePause() // the first put of a new group waits until it is placed
+	}
+	if len(run.state.Silent) > 0 || run.state.Homeless > 0 {
+		return step.PauseShort
+	}
+	return 3 * step.PauseShort
+}
+
+// movePause is the time between two waves of moves. A look costs etcd a list of all groups, so that more take longer.
+func (run *storeRun) movePause() time.Duration {
+	return min(2*time.Second+time.Duration(run.state.Groups/4096)*time.Second, step.PauseShort)
+}
+
+// SetupWithManager watches stores, what they own, and the pools that refer to them.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("recordstore").
+		For(&v1alpha1.RecordStore{}, builder.WithPredicates(predicate.Or(
+			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Owns(&appsv1.StatefulSet{}).
+		Owns(&appsv1.Deployment{}).
+		Owns(&corev1.Service{}, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Owns(&networkingv1.NetworkPolicy{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.ShardPool{}, handler.EnqueueRequestsFromMapFunc(storeOfPool)).
+		Watches(&v1alpha1.Shard{}, storeOfShard, builder.WithPredicates(shardTells)).
+		// An etcd that does not answer holds up its own store alone.
+		WithOptions(controller.Options{MaxConcurrentReconciles: 4, RateLimiter: step.Failures()}).
+		Complete(step.Counted(&v1alpha1.RecordStore{}, "recordstore", r.Client, r))
+}
+
+// storeOfPool is the store that a pool refers to.
+func storeOfPool(_ context.Context, o client.Object) []reconcile.Request {
+	pool, ok := o.(*v1alpha1.ShardPool)
+	if !ok {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: pool.Namespace, Name: pool.Spec.StoreRef.Name}}}
+}
+
+// pauseShards is for how long Shards that tell something new are gathered before their store is looked at: at a start
+// all of them do.
+const pauseShards = time.Second
+
+// storeOfShard asks for the store that a Shard's label names. The pool, which is written after its Shards, asks for it
+// at once; but the cache may have seen the pool before the Shards.
+var storeOfShard = handler.Funcs{
+	CreateFunc: func(_ context.Context, e event.CreateEvent, q shardQueue) { askStoreOf(e.Object, q) },
+	UpdateFunc: func(_ context.Context, e event.UpdateEvent, q shardQueue) { askStoreOf(e.ObjectNew, q) },
+	DeleteFunc: func(_ context.Context, e event.DeleteEvent, q shardQueue) { askStoreOf(e.Object, q) },
+}
+
+type shardQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+func askStoreOf(shard client.Object, queue shardQueue) {
+	if store := shard.GetLabels()[v1alpha1.LabelStore]; store != "" {
+		at := client.ObjectKey{Namespace: shard.GetNamespace(), Name: store}
+		queue.AddAfter(reconcile.Request{NamespacedName: at}, pauseShards)
+	}
+}
+
+// shardTells lets a Shard through where its status tells something else than before.
+var shardTells = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*v1alpha1.Shard)
+		after, ok2 := e.ObjectNew.(*v1alpha1.Shard)
+		return !ok || !ok2 || step.WriteDue(before.Status, after.Status, fleet.ToldOfShard, 0)
+	},
+}

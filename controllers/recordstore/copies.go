@@ -1,0 +1,246 @@
+package recordstore
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// Reasons of condition Redundant.
+const (
+	reasonRedundant     = "Redundant"
+	reasonTooFewDomains = "TooFewDomains"
+	reasonDomainUnknown = "DomainUnknown"
+	reasonCopiesMissing = "CopiesMissing"
+	reasonSharedDomain  = "SharedDomain"
+)
+
+// redundancy is what condition Redundant says of a store with several copies.
+type redundancy struct {
+	reason  string
+	message string
+}
+
+// whole says whether every group has all its copies, and well apart.
+func (r redundancy) whole() bool { return r.reason == reasonRedundant }
+
+// byPerson says that what is missing is not made by waiting.
+func (r redundancy) byPerson() bool {
+	return r.reason == reasonTooFewDomains || r.reason == reasonDomainUnknown
+}
+
+// decideRedundancy looks at domains first: where they are too few, that is why copies are missing.
+func decideRedundancy(v *fleet.PlacementView, replication v1alpha1.Replication, shardsWanted int32) redundancy {
+	key := replication.TopologyKey
+	if key == "" {
+		key = corev1.LabelHostname
+	}
+	domains, unknown := domainsOf(v, key)
+	behind, shared := v.Behind()
+	switch {
+	case len(unknown) > 0:
+		return redundancy{reasonDomainUnknown, fmt.Sprintf("two copies of a group may be in one failure domain: it is not known in which %s are shards %s. "+
+			"Label their nodes with %s (a pod learns it when it starts: delete the pods then), or set spec.replication.topologyKey to %s",
+			key, step.ShardWords(unknown), key, corev1.LabelHostname)}
+	case len(domains) < int(v.Copies) && len(v.Shards) >= int(shardsWanted):
+		return redundancy{reasonTooFewDomains, fmt.Sprintf("spec.replication.copies is %d, and the %d shards are in %d failure domains (%s: %s). Nothing is lost, "+
+			"and no group is moved; groups that have no copy yet wait. Give the store shards in %d more: raise spec.shards of a ShardPool where there "+
+			"are nodes and disks for them", v.Copies, len(v.Shards), len(domains), key, step.ShardWords(domains), int(v.Copies)-len(domains))}
+	case len(behind) > 0:
+		message := fmt.Sprintf("%d of %d groups have fewer than %d copies: %s", len(behind), len(v.Groups), v.Copies, fleet.GroupWords(behind))
+		if away := v.ShardsWith(func(c fleet.CopyPlace) bool { return !c.Here }); len(away) > 0 {
+			message += "; not registered in etcd: " + step.ShardWords(away)
+		}
+		if silent := v.ShardsWith(func(c fleet.CopyPlace) bool { return c.Here && c.Silent }); len(silent) > 0 {
+			message += "; on a disk that does not answer: " + step.ShardWords(silent)
+		}
+		if why := v.Unplaced[behind[0]]; why != "" {
+			message += fmt.Sprintf("; group %s: %s", behind[0], why)
+		}
+		return redundancy{reasonCopiesMissing, message + v.ExposedWords(key)}
+	case len(shared) > 0:
+		return redundancy{reasonSharedDomain, fmt.Sprintf("%d of %d groups have two copies in one %s, and are moved apart: %s",
+			len(shared), len(v.Groups), key, fleet.GroupWords(shared))}
+	}
+	return redundancy{reasonRedundant, fmt.Sprintf("all %d groups have %d copies in different failure domains (%s)%s", len(v.Groups), v.Copies, key,
+		v.ExposedWords(key))}
+}
+
+// domainsOf are the failure domains of the registered shards, and the shards that could not learn theirs.
+func domainsOf(v *fleet.PlacementView, key string) (domains, unknown []string) {
+	seen := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(v.Shards)) {
+		s := v.Shards[name]
+		// Without the label a shard takes its node for its domain.
+		if s.Domain == "" || key != corev1.LabelHostname && s.Domain == s.Node {
+			unknown = append(unknown, fmt.Sprintf("%s (node %s)", name, s.Node))
+		}
+		seen[cmp.Or(s.Domain, name)] = true
+	}
+	return slices.Sorted(maps.Keys(seen)), unknown
+}
+
+// countCopies counts the groups of a store with several copies: by where etcd says that copies are, by the states of
+// the shards there, and by whether one of these leads.
+func countCopies(v *fleet.PlacementView, states map[string]v1alpha1.ShardStatus, heard fleet.GroupSum) (groups v1alpha1.GroupCounts) {
+	for _, name := range v.Names() {
+		g := v.Groups[name]
+		up, loads, lost := 0, 0, 0
+		for _, c := range g.Voters {
+			switch s := states[c.Shard].State; {
+			case s == v1alpha1.ShardDiskLost:
+				lost++
+			case c.There() && (s == v1alpha1.ShardServing || s == v1alpha1.ShardDraining):
+				up++
+			case c.There() && s == v1alpha1.ShardLoading:
+				loads++
+			}
+		}
+		groups.Total++
+		if g.Moving() {
+			groups.Moving++
+		}
+		said := heard.Groups[name]
+		switch {
+		case lost > 0 && lost == len(g.Voters):
+		case said.Leaderless && len(g.Voters) > 0:
+			groups.Degraded++
+			groups.NotWell = append(groups.NotWell, said.NoLeader(name))
+		case g.Here(nil) < int(v.Copies):
+			groups.Degraded++
+			groups.NotWell = append(groups.NotWell, v1alpha1.GroupTrouble{Group: name, State: fleet.GroupDegraded, Message: step.Cut(v.CopiesWords(name), fleet.TroubleBytesMax)})
+		}
+		switch need := fleet.Majority(len(g.Voters)); {
+		case len(g.Voters) == 0:
+		case lost == len(g.Voters):
+			groups.DataLost++
+			groups.NotWell = append(groups.NotWell, v1alpha1.GroupTrouble{Group: name, Shard: g.Voters[0].Shard, State: fleet.GroupLost,
+				Message: "every copy is on a volume that is gone: bring one back"})
+		case up >= need && !said.Leaderless:
+			groups.Serving++
+		case up+loads >= need:
+			groups.Loading++
+		}
+	}
+	return groups
+}
+
+// heardCounts are the counts while etcd is not asked: what shards say of their groups, and what else was known before.
+func heardCounts(before v1alpha1.GroupCounts, heard fleet.GroupSum, copies int32) v1alpha1.GroupCounts {
+	if !heard.Known {
+		return before
+	}
+	out := before
+	out.Serving = min(heard.Led(), out.Total-out.DataLost)
+	out.Loading = min(out.Loading, out.Total-out.DataLost-out.Serving)
+	list := heard.Troubles(copies)
+	out.Degraded = min(int32(len(list)), out.Total-out.DataLost) //nolint:gosec // at most 65536
+	for _, t := range before.NotWell {                           // of what shards do not know
+		if t.State != fleet.GroupDegraded && t.State != fleet.GroupNoLeader {
+			list = append(list, t)
+		}
+	}
+	out.NotWell = fleet.FirstTroubles(list)
+	return out
+}
+
+// copies of each group that the store is to have.
+func (run *storeRun) copies() int32 { return max(run.store.Spec.Replication.Copies, 1) }
+
+// redundant is what is known now; false: etcd was not asked, or there is one copy only.
+func (run *storeRun) redundant() (redundancy, bool) {
+	if !run.hasState || run.copies() <= 1 {
+		return redundancy{}, false
+	}
+	return decideRedundancy(&run.state.View, run.store.Spec.Replication, shardsWanted(run.pools)), true
+}
+
+// setRedundant writes the condition.
+func (run *storeRun) setRedundant() {
+	status, generation := &run.store.Status, run.store.Generation
+	if run.copies() <= 1 {
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionRedundant)
+		return
+	}
+	r, known := run.redundant()
+	if !known {
+		step.SetCondition(&status.Conditions, generation, v1alpha1.ConditionRedundant, metav1.ConditionUnknown, "EtcdNotReady",
+			"etcd, which knows where copies are, was not asked")
+		return
+	}
+	setTruth(&status.Conditions, generation, v1alpha1.ConditionRedundant, r.whole(), r.reason, r.reason, r.message)
+}
+
+// awaitCopies waits until every group has all its copies.
+func (r *Reconciler) awaitCopies(_ context.Context, run *storeRun) step.Outcome {
+	redundant, known := run.redundant()
+	switch {
+	case !known || redundant.whole():
+		return step.Complete()
+	case redundant.byPerson():
+		out := step.Fail(redundant.reason, redundant.message)
+		out = out.Again(step.PauseShort) // etcd is not watched
+		return out
+	}
+	pause := step.PauseShort
+	if run.store.Status.Groups.Moving > 0 { // as the last look saw
+		pause = run.movePause()
+	}
+	return step.Wait(redundant.reason, redundant.message, pause)
+}
+
+// replaceLost empties shards whose node is lost, or whose device the kubelet neither mounts nor formats, where every
+// group of theirs goes on without all of them. What it does is taken back when the node is back, or the device mounted.
+func (r *Reconciler) replaceLost(ctx context.Context, run *storeRun, states map[string]v1alpha1.PoolState) error {
+	lost := map[string]bool{}
+	for name, s := range run.seen.ByName() {
+		if s.State == v1alpha1.ShardNodeLost || s.State == v1alpha1.ShardFormatBlocked {
+			lost[name] = true
+		}
+	}
+	if len(lost) == 0 || run.copies() <= 1 {
+		return nil
+	}
+	view, err := run.placement.Look(ctx, fleet.PlacementSpecOf(run.store, run.first.shards))
+	if err != nil {
+		return err
+	}
+	view.Silence(run.seen.Silent())
+	if len(view.Undecided(func(c fleet.CopyPlace) bool { return lost[c.Shard] })) > 0 {
+		return nil // each shard's message names them
+	}
+	for name := range lost {
+		states[name] = v1alpha1.PoolDrained
+	}
+	return nil
+}
+
+// applyBudgets applies the budget of the store's shards. While a group lacks a copy no shard may be evicted that
+// serves.
+func (r *Reconciler) applyBudgets(ctx context.Context, run *storeRun) step.Outcome {
+	shards := shardsWanted(run.pools)
+	spare := int32(1)
+	if run.copies() > 1 {
+		whole := meta.IsStatusConditionTrue(run.store.Status.Conditions, v1alpha1.ConditionRedundant)
+		if now, known := run.redundant(); known {
+			whole = now.whole()
+		}
+		if !whole {
+			spare = 0
+		}
+	}
+	return r.apply(ctx, run.store, workload.ShardsBudget(run.store, shards-spare))
+}

@@ -1,0 +1,83 @@
+package recordstore
+
+import (
+	"context"
+	"fmt"
+
+	"sheaf.dev/sheaf/controllers/step"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// delete lets go of a store. Objects that it owns go with it; claims stay, or are deleted where the policy says so:
+// those of etcd here, those of shards by their pools. Claims that have no volume go in any case: they hold no data, and
+// would ask their class for a disk for ever. It waits for nothing that a deletion of the namespace could hold up.
+func (r *Reconciler) delete(ctx context.Context, store *v1alpha1.RecordStore) (ctrl.Result, error) {
+	r.Placements.Close(client.ObjectKeyFromObject(store).String())
+	r.arrived.forget(store.UID)
+	if !controllerutil.ContainsFinalizer(store, v1alpha1.Finalizer) {
+		return ctrl.Result{}, nil
+	}
+	// The pools read the policy from their StatefulSets when the store is gone first.
+	err := r.deleteEtcdClaims(ctx, store, store.Spec.DeletionPolicy == v1alpha1.DeletionDelete)
+	if apierrors.IsConflict(err) { // a claim was bound meanwhile
+		return r.changed.Again(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(store)}), nil
+	}
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	err = WriteMetadata(ctx, r.Client, store, func(store *v1alpha1.RecordStore) { controllerutil.RemoveFinalizer(store, v1alpha1.Finalizer) })
+	if apierrors.IsConflict(err) { // the cache is behind: a change of the store brings it here again, or else this does
+		return r.changed.Again(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(store)}), nil
+	}
+	return ctrl.Result{}, client.IgnoreNotFound(err)
+}
+
+// deleteEtcdClaims deletes the claims of a managed etcd, all or those without a volume. Their set goes first: it would
+// make them again.
+func (r *Reconciler) deleteEtcdClaims(ctx context.Context, store *v1alpha1.RecordStore, all bool) error {
+	var claims []*corev1.PersistentVolumeClaim
+	for n := range workload.EtcdMembers(store) {
+		claim := &corev1.PersistentVolumeClaim{}
+		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.ClaimTemplate + "-" + workload.EtcdMember(store.Name, n)}
+		err := r.Client.Get(ctx, key, claim)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("read claim %s: %w", key, err)
+		}
+		if err == nil && (all || claim.Spec.VolumeName == "") && claim.DeletionTimestamp == nil {
+			claims = append(claims, claim)
+		}
+	}
+	if len(claims) == 0 && !all {
+		return nil
+	}
+	set := &appsv1.StatefulSet{}
+	set.Namespace, set.Name = store.Namespace, workload.Etcd(store.Name)
+	if err := r.Client.Delete(ctx, set, client.PropagationPolicy("Background")); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete StatefulSet %s: %w", client.ObjectKeyFromObject(set), err)
+	}
+	for _, claim := range claims {
+		here := client.Preconditions{UID: &claim.UID}
+		if !all { // as it was seen: without a volume
+			here.ResourceVersion = &claim.ResourceVersion
+		}
+		if err := r.Client.Delete(ctx, claim, here); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete claim %s: %w", client.ObjectKeyFromObject(claim), err)
+		} else if err == nil {
+			step.Tell(ctx, r.Events, store, step.News{Reason: "ClaimDeleted", Action: "Delete", Object: claim,
+				Message: fmt.Sprintf("deleted PersistentVolumeClaim %s of etcd, as deletionPolicy is Delete", claim.Name)})
+		}
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package recordstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"sheaf.dev/sheaf/controllers/step"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// etcdState says whether an empty member may form a new cluster.
+func etcdState(store *v1alpha1.RecordStore) string {
+	allowed := store.Annotations[v1alpha1.AnnotationAllowNewEtcd]
+	if !store.Status.PlacementInitialized || allowed != "" && allowed == store.Status.StoreUID {
+		return workload.EtcdNew
+	}
+	return workload.EtcdExisting
+}
+
+// applyEtcd applies the objects of a managed etcd.
+func (r *Reconciler) applyEtcd(ctx context.Context, run *storeRun) step.Outcome {
+	store := run.store
+	if store.Spec.Etcd.Managed == nil {
+		return step.Complete()
+	}
+	if out := r.chooseEtcdImage(ctx, run); !out.IsComplete() {
+		return out
+	}
+	set, err := workload.EtcdStatefulSet(store, run.etcdImage, etcdState(store))
+	if err != nil {
+		return step.Retry(err)
+	}
+	if err := r.keepClaimSize(ctx, set); err != nil {
+		return step.Retry(err)
+	}
+	return r.apply(ctx, store, workload.EtcdService(store), workload.EtcdMembersBudget(store), set)
+}
+
+// keepClaimSize keeps the claim template of a StatefulSet that exists: Kubernetes refuses to change it.
+func (r *Reconciler) keepClaimSize(ctx context.Context, set *appsv1.StatefulSet) error {
+	var live appsv1.StatefulSet
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(set), &live)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read StatefulSet %s: %w", client.ObjectKeyFromObject(set), err)
+	}
+	for n := range set.Spec.VolumeClaimTemplates {
+		if n < len(live.Spec.VolumeClaimTemplates) {
+			set.Spec.VolumeClaimTemplates[n].Spec.Resources = live.Spec.VolumeClaimTemplates[n].Spec.Resources
+		}
+	}
+	return nil
+}
+
+// growEtcdClaims makes the claims of members as large as the spec asks; where their class does not allow it, it says
+// so.
+func (r *Reconciler) growEtcdClaims(ctx context.Context, run *storeRun) step.Outcome {
+	store := run.store
+	if store.Spec.Etcd.Managed == nil {
+		return step.Complete()
+	}
+	want, refused := store.Spec.Etcd.Managed.Storage.Size, ""
+	for n := range workload.EtcdMembers(store) {
+		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.ClaimTemplate + "-" + workload.EtcdMember(store.Name, n)}
+		var claim corev1.PersistentVolumeClaim
+		if err := r.Client.Get(ctx, key, &claim); apierrors.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return step.Retry(fmt.Errorf("read claim %s: %w", key, err))
+		}
+		// A claim that is not bound cannot be changed.
+		if claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil || claim.Spec.Resources.Requests.Storage().Cmp(want) >= 0 {
+			continue
+		}
+		patch := client.MergeFromWithOptions(claim.DeepCopy(), client.MergeFromWithOptimisticLock{})
+		claim.Spec.Resources.Requests[corev1.ResourceStorage] = want
+		err := r.Client.Patch(ctx, &claim, patch, client.FieldOwner(v1alpha1.FieldManager))
+		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
+			refused = fmt.Sprintf("spec.etcd.managed.storage.size asks for %s, and claim %s cannot grow: %v. Use a StorageClass with "+
+				"allowVolumeExpansion, set it back, or leave it as it is: etcd runs on", want.String(), claim.Name, err)
+		} else if err != nil {
+			return step.Retry(fmt.Errorf("grow claim %s: %w", key, err))
+		} else {
+			step.Tell(ctx, r.Events, store, step.News{Reason: "ClaimGrows", Action: "Grow", Object: &claim,
+				Message: fmt.Sprintf("asked for %s in PersistentVolumeClaim %s of etcd", want.String(), claim.Name)})
+		}
+	}
+	if refused != "" {
+		step.SetFalse(&store.Status.Conditions, store.Generation, v1alpha1.ConditionVolumesGrown, "ResizeInfeasible", refused)
+	} else {
+		meta.RemoveStatusCondition(&store.Status.Conditions, v1alpha1.ConditionVolumesGrown)
+	}
+	return step.Complete()
+}
+
+// replaceEtcdPods deletes at most one pod of a managed etcd whose template is outdated: one that does not run well
+// first, a ready one only while all members are ready.
+func (r *Reconciler) replaceEtcdPods(ctx context.Context, run *storeRun) step.Outcome {
+	store := run.store
+	if store.Spec.Etcd.Managed == nil {
+		return step.Complete()
+	}
+	set, err := workload.EtcdStatefulSet(store, run.etcdImage, etcdState(store))
+	if err != nil {
+		return step.Retry(err)
+	}
+	victim := etcdPodToReplace(run.etcdPods, set, time.Now())
+	if victim == nil {
+		return step.Complete()
+	}
+	options := client.Preconditions{UID: &victim.UID}
+	if err := r.Client.Delete(ctx, victim, options); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		run.notes.Add(step.Retry(fmt.Errorf("delete pod %s: %w", client.ObjectKeyFromObject(victim), err)))
+		return step.Complete()
+	}
+	step.Tell(ctx, r.Events, store, step.News{Reason: "EtcdRestarts", Action: "Restart", Object: victim,
+		Message: fmt.Sprintf("restarting etcd member %s for a changed pod template", victim.Name)})
+	return step.Wait("EtcdUpdating", fmt.Sprintf("etcd member %s is restarted with its new template", victim.Name), step.PauseShort)
+}
+
+// blipMax is how long a member of etcd that runs may be unready before it is taken for one that never gets ready. A
+// disturbance that makes members unready for a moment must not restart them.
+const blipMax = 2 * time.Minute
+
+// etcdPodToReplace is the pod to delete next; nil: none. A pod with an outdated template goes when it does not run, or
+// when all members are ready. A member that runs, or is about to, need not know that the cluster has formed; one that
+// ended by itself is told.
+func etcdPodToReplace(pods []corev1.Pod, set *appsv1.StatefulSet, now time.Time) *corev1.Pod {
+	want := set.Spec.Template.Annotations
+	pods = slices.Clone(pods)
+	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	ready := int32(0)
+	var outdated *corev1.Pod
+	for n := range pods {
+		pod := &pods[n]
+		if !pod.DeletionTimestamp.IsZero() {
+			return nil
+		}
+		if podReady(pod) {
+			ready++
+		}
+		old := pod.Annotations[workload.AnnotationTemplate] != want[workload.AnnotationTemplate]
+		other := pod.Annotations[workload.AnnotationEtcdState] != want[workload.AnnotationEtcdState]
+		if old && podStuck(pod, now) || other && podEnded(pod) {
+			return pod
+		}
+		if old && outdated == nil {
+			outdated = pod
+		}
+	}
+	if ready == *set.Spec.Replicas {
+		return outdated
+	}
+	return nil
+}
+
+// podStuck says whether a pod does not run, or has run for long without getting ready.
+func podStuck(pod *corev1.Pod, now time.Time) bool {
+	if podReady(pod) {
+		return false
+	}
+	running := false
+	for _, c := range pod.Status.ContainerStatuses {
+		running = running || c.State.Running != nil
+	}
+	if !running {
+		return true
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return now.Sub(c.LastTransitionTime.Time) > blipMax
+		}
+	}
+	return false
+}
+
+// podEnded says whether a pod's process has ended by itself and does not run now.
+func podEnded(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.ContainerStatuses {
+		if c.State.Running == nil && (c.State.Terminated != nil || c.LastTerminationState.Terminated != nil) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,98 @@
+package recordstore
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// finalizer keeps the store until its claims were dealt with.
+func (r *Reconciler) finalizer(ctx context.Context, run *storeRun) step.Outcome {
+	if controllerutil.ContainsFinalizer(run.store, v1alpha1.Finalizer) {
+		return step.Complete()
+	}
+	err := WriteMetadata(ctx, r.Client, run.store, func(store *v1alpha1.RecordStore) { controllerutil.AddFinalizer(store, v1alpha1.Finalizer) })
+	if err != nil {
+		return step.Retry(err)
+	}
+	return step.Complete()
+}
+
+// identity gives the store its UID, once and before anything carries it.
+func (r *Reconciler) identity(ctx context.Context, run *storeRun) step.Outcome {
+	store := run.store
+	if store.Status.StoreUID != "" {
+		return step.Complete()
+	}
+	before := store.DeepCopy()
+	store.Status.StoreUID = cmp.Or(store.Spec.AdoptStoreUID, string(store.UID))
+	store.Status.Address = workload.GatewayHost(store)
+	if _, err := r.writeStatus(ctx, before, store); err != nil {
+		return step.Retry(err)
+	}
+	return step.Complete()
+}
+
+// gatherPools lists the pools that refer to the store.
+func (r *Reconciler) gatherPools(ctx context.Context, run *storeRun) step.Outcome {
+	var pools v1alpha1.ShardPoolList
+	if err := r.Client.List(ctx, &pools, client.InNamespace(run.store.Namespace)); err != nil {
+		return step.Retry(fmt.Errorf("list the pools of store %s: %w", client.ObjectKeyFromObject(run.store), err))
+	}
+	for _, pool := range pools.Items {
+		if pool.Spec.StoreRef.Name == run.store.Name {
+			run.pools = append(run.pools, pool)
+		}
+	}
+	seen, err := fleet.ReadSeen(ctx, r.Client, run.pools, client.InNamespace(run.store.Namespace))
+	if err != nil {
+		return step.Retry(err)
+	}
+	run.seen, run.hasPools = seen, true
+	slices.SortFunc(run.pools, func(a, b v1alpha1.ShardPool) int { return cmp.Compare(a.Name, b.Name) })
+	run.heard = r.Groups.Sum(client.ObjectKeyFromObject(run.store), run.pools)
+	if at, ok := r.written.Load(run.store.UID); ok {
+		run.keeps = time.Since(at.(time.Time)) < step.PauseShort
+	}
+	run.first = decideFirst(run.store, run.pools, r.arrived.last(run.store.UID), r.now())
+	return step.Complete()
+}
+
+// gatherSecret reads the Secret of an external etcd.
+func (r *Reconciler) gatherSecret(ctx context.Context, run *storeRun) step.Outcome {
+	store := run.store
+	external := store.Spec.Etcd.External
+	if external == nil || external.TLSSecretRef == nil {
+		run.access = workload.EtcdAccessOf(store, nil)
+		return step.Complete()
+	}
+	var secret corev1.Secret
+	key := client.ObjectKey{Namespace: store.Namespace, Name: external.TLSSecretRef.Name}
+	if err := r.Live.Get(ctx, key, &secret); apierrors.IsNotFound(err) {
+		return r.etcdAway(run, "EtcdSecretMissing", fmt.Sprintf("spec.etcd.external.tlsSecretRef: Secret %s does not exist: create it with ca.crt, "+
+			"and tls.crt and tls.key where etcd asks for a client's certificate", key))
+	} else if err != nil {
+		return step.Retry(fmt.Errorf("read Secret %s: %w", key, err))
+	}
+	if len(secret.Data["ca.crt"]) == 0 {
+		return r.etcdAway(run, "EtcdSecretIncomplete", fmt.Sprintf("spec.etcd.external.tlsSecretRef: Secret %s has no ca.crt: add the "+
+			"certificates of the authority that signed etcd's", key))
+	}
+	run.secrets = fleet.EtcdCredentials{CA: secret.Data["ca.crt"], Cert: secret.Data[corev1.TLSCertKey], Key: secret.Data[corev1.TLSPrivateKeyKey]}
+	run.access = workload.EtcdAccessOf(store, &secret)
+	return step.Complete()
+}

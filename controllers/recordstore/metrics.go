@@ -1,0 +1,151 @@
+package recordstore
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// storeFigures are what the operator tells Prometheus of one store.
+type storeFigures struct {
+	conditions           map[string]bool // those that are Unknown are left out
+	groups               v1alpha1.GroupCounts
+	shards               v1alpha1.ShardCounts
+	gateways             *readyCount // nil: not looked at yet
+	etcd                 *readyCount // nil: not looked at yet, or not managed
+	records, storedBytes int64
+	copyingBytes         *int64 // nil: the shards were not asked yet
+	poolsStalled         int    // pools that wait for a person
+}
+
+// readyCount is how many of those that are wanted are ready.
+type readyCount struct{ wanted, ready int32 }
+
+// storeMetrics tells Prometheus of the stores that exist. Safe for concurrent use.
+type storeMetrics struct {
+	mu     sync.Mutex
+	stores map[types.NamespacedName]storeFigures
+}
+
+// storeSeries are those of the stores that this operator looks after.
+var storeSeries = &storeMetrics{stores: map[types.NamespacedName]storeFigures{}}
+
+func init() { metrics.Registry.MustRegister(storeSeries) }
+
+var storeLabels = []string{"namespace", "store"}
+
+func storeDesc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("sheaf_store_"+name, help, append(append([]string{}, storeLabels...), labels...), nil)
+}
+
+var (
+	descCondition = storeDesc("condition", "1 where the condition of a RecordStore is True, 0 where it is False; absent where it is unknown.", "condition")
+	descGroups    = storeDesc("groups", "Groups of a store by state, as its status counts them.", "state")
+	descShards    = storeDesc("shards", "Shards of a store by state, as its status counts them.", "state")
+	descGateways  = storeDesc("gateways", "Gateways of a store, wanted and ready.", "state")
+	descEtcd      = storeDesc("etcd_members", "Members of a store's managed etcd, wanted and ready.", "state")
+	descRecords   = storeDesc("records", "Records of a store, each counted once.")
+	descStored    = storeDesc("stored_bytes", "Bytes of all copies of all groups of a store on their volumes.")
+	descStalled   = storeDesc("stalled_pools", "ShardPools of a store that wait for a person: those whose condition Stalled is True.")
+	descCopying   = storeDesc("copying_bytes", "Bytes that are still to come of copies that are being made.")
+)
+
+// Describe implements prometheus.Collector.
+func (m *storeMetrics) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descCondition, descGroups, descShards, descGateways, descEtcd, descRecords, descStored, descStalled, descCopying} {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *storeMetrics) Collect(to chan<- prometheus.Metric) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key, f := range m.stores {
+		gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+			to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{key.Namespace, key.Name}, labels...)...)
+		}
+		for kind, truth := range f.conditions {
+			value := 0.0
+			if truth {
+				value = 1
+			}
+			gauge(descCondition, value, kind)
+		}
+		for state, n := range map[string]int32{
+			"total": f.groups.Total, "serving": f.groups.Serving, "loading": f.groups.Loading, "degraded": f.groups.Degraded,
+			"damaged": f.groups.Damaged, "dataLost": f.groups.DataLost, "moving": f.groups.Moving,
+		} {
+			gauge(descGroups, float64(n), state)
+		}
+		for state, n := range map[string]int32{"total": f.shards.Total, "serving": f.shards.Serving, "loading": f.shards.Loading, "updated": f.shards.Updated} {
+			gauge(descShards, float64(n), state)
+		}
+		for d, count := range map[*prometheus.Desc]*readyCount{descGateways: f.gateways, descEtcd: f.etcd} {
+			if count != nil {
+				gauge(d, float64(count.wanted), "wanted")
+				gauge(d, float64(count.ready), "ready")
+			}
+		}
+		gauge(descRecords, float64(f.records))
+		gauge(descStored, float64(f.storedBytes))
+		gauge(descStalled, float64(f.poolsStalled))
+		if f.copyingBytes != nil {
+			gauge(descCopying, float64(*f.copyingBytes))
+		}
+	}
+}
+
+// observe takes over what a reconcile has seen of a store. What it did not come to look at stays as it was.
+func (m *storeMetrics) observe(run *storeRun) {
+	store := run.store
+	key, status := types.NamespacedName{Namespace: store.Namespace, Name: store.Name}, store.Status
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f := m.stores[key]
+	f.conditions = map[string]bool{}
+	for _, c := range status.Conditions {
+		if c.Status != metav1.ConditionUnknown {
+			f.conditions[c.Type] = c.Status == metav1.ConditionTrue
+		}
+	}
+	f.groups, f.shards, f.records, f.storedBytes = status.Groups, status.Shards, status.Records, status.StoredBytes
+	if run.hasPools {
+		f.poolsStalled = 0
+		for n := range run.pools {
+			if meta.IsStatusConditionTrue(run.pools[n].Status.Conditions, v1alpha1.ConditionStalled) {
+				f.poolsStalled++
+			}
+		}
+	}
+	if run.gateway != nil {
+		f.gateways = &readyCount{wanted: workload.GatewayReplicas(store), ready: run.gateway.Status.AvailableReplicas}
+	}
+	if store.Spec.Etcd.Managed != nil && run.etcdImage != "" { // its pods were listed
+		f.etcd = &readyCount{wanted: workload.EtcdMembers(store)}
+		for n := range run.etcdPods {
+			if podReady(&run.etcdPods[n]) {
+				f.etcd.ready++
+			}
+		}
+	}
+	if run.heard.Known {
+		f.copyingBytes = &run.heard.CopyingBytes
+	}
+	m.stores[key] = f
+}
+
+// forget drops a store that is gone.
+func (m *storeMetrics) forget(key types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.stores, key)
+}

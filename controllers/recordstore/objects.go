@@ -1,0 +1,116 @@
+package recordstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	corev1 "k8s.io/api/core/v1"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// applyGateway applies the gateway's objects.
+func (r *Reconciler) applyGateway(ctx context.Context, run *storeRun) step.Outcome {
+	store := run.store
+	run.gateway = workload.GatewayDeployment(store, workload.ImageOf(store, r.Image), run.access)
+	refused := step.Notes{}
+	refused.Add(r.apply(ctx, store, workload.GatewayService(store), workload.GatewaysBudget(store), run.gateway))
+	var live appsv1.Deployment
+	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(run.gateway), &live); err == nil {
+		run.gateway = &live
+	} else if !apierrors.IsNotFound(err) { // the cache may lag behind
+		return step.Retry(fmt.Errorf("read Deployment %s: %w", client.ObjectKeyFromObject(run.gateway), err))
+	}
+	return refused.With(r.gatewayTrouble(ctx, run))
+}
+
+// apply applies objects that the store owns. One that is refused does not stop the others.
+func (r *Reconciler) apply(ctx context.Context, store *v1alpha1.RecordStore, objects ...client.Object) step.Outcome {
+	var troubles step.Notes
+	for _, o := range objects {
+		_, err := step.Apply(ctx, r.Client, store, o)
+		switch {
+		case err == nil:
+		case !passes(err) && (apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)):
+			troubles.Add(step.Fail("ObjectRefused", fmt.Sprintf("the API server refuses an object of this store: %v. Correct what it names in spec, "+
+				"or delete the object of that name where another owns it", err)))
+		default:
+			troubles.Add(step.Retry(err))
+		}
+	}
+	return troubles.With(step.Complete())
+}
+
+// applyFences makes the NetworkPolicies that are wanted, and takes those away that it made and are not. Where the
+// operator does not know in which namespace it runs, it makes none: one would shut it out from etcd.
+func (r *Reconciler) applyFences(ctx context.Context, run *storeRun) step.Outcome {
+	for _, f := range workload.Fences(run.store, r.Namespace) {
+		switch {
+		case !f.Wanted:
+			if err := r.removeFence(ctx, run.store, f.Policy); err != nil {
+				return step.Retry(err)
+			}
+		case r.Namespace != "":
+			if out := r.apply(ctx, run.store, f.Policy); !out.IsComplete() {
+				return out
+			}
+		}
+	}
+	return step.Complete()
+}
+
+// removeFence deletes a NetworkPolicy that belongs to the store.
+func (r *Reconciler) removeFence(ctx context.Context, store *v1alpha1.RecordStore, policy *networkingv1.NetworkPolicy) error {
+	var live networkingv1.NetworkPolicy
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(policy), &live)
+	if err == nil && metav1.IsControlledBy(&live, store) && live.DeletionTimestamp == nil {
+		err = r.Client.Delete(ctx, &live, client.Preconditions{UID: &live.UID})
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete NetworkPolicy %s: %w", client.ObjectKeyFromObject(policy), err)
+	}
+	return nil
+}
+
+// podReady says whether a pod's Ready condition is True.
+func podReady(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// shardsWanted of all pools.
+func shardsWanted(pools []v1alpha1.ShardPool) int32 {
+	n := int32(0)
+	for _, pool := range pools {
+		n += fleet.PoolShards(&pool)
+	}
+	return n
+}
+
+// is says whether err is one of several.
+func is(err error, targets ...error) bool {
+	for _, t := range targets {
+		if errors.Is(err, t) {
+			return true
+		}
+	}
+	return false
+}

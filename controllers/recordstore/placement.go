@@ -1,0 +1,245 @@
+package recordstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// awaitEtcd opens the placement; for a managed etcd, once a majority is ready.
+func (r *Reconciler) awaitEtcd(ctx context.Context, run *storeRun) step.Outcome {
+	store := run.store
+	if store.Spec.Etcd.Managed != nil {
+		if ready, members := run.etcdWell(), len(run.members); ready <= members/2 {
+			message := fmt.Sprintf("%d of %d members of etcd are ready; %d are needed", ready, members, members/2+1)
+			for _, o := range run.members {
+				if !o.well() {
+					message += ": " + o.why()
+					break
+				}
+			}
+			if run.emptyMember() {
+				message += fmt.Sprintf(". Where the data of etcd is lost for good, let it begin anew, and then rebuild the placement as "+
+					"condition PlacementReady says: kubectl -n %s annotate recordstore/%s %s=%s", store.Namespace, store.Name,
+					v1alpha1.AnnotationAllowNewEtcd, store.Status.StoreUID)
+			}
+			return r.etcdAway(run, "EtcdNotReady", message)
+		}
+	}
+	var err error
+	key := client.ObjectKeyFromObject(store).String()
+	if run.placement, err = r.Placements.Open(key, run.access, run.secrets); err != nil {
+		return r.etcdUnreachable(run, err)
+	}
+	run.askMembers(ctx)
+	return step.Complete()
+}
+
+// emptyMember says whether a member has ended because it has no data where there was some.
+func (run *storeRun) emptyMember() bool {
+	return slices.ContainsFunc(run.members, func(o *observedMember) bool {
+		return o.Pod != nil && !o.well() && strings.Contains(etcdTrouble(o.Pod), emptyMember)
+	})
+}
+
+// emptyMember is part of the last words of a member of etcd that has no data where there was some
+// (etcd.ErrEmptyExisting).
+const emptyMember = "the folder is empty, and the cluster was formed before"
+
+// etcdAway is the outcome while etcd cannot be asked. Settled groups serve on.
+func (r *Reconciler) etcdAway(run *storeRun, reason, message string) step.Outcome {
+	step.SetFalse(&run.store.Status.Conditions, run.store.Generation, v1alpha1.ConditionEtcdReady, reason,
+		message+". Settled groups are read and written meanwhile; groups and shards that start now wait for etcd")
+	return step.Wait(reason, message, 2*step.PauseShort) // a managed one is watched
+}
+
+// etcdUnreachable is etcdAway of an etcd that does not answer. It names where it was asked for.
+func (r *Reconciler) etcdUnreachable(run *storeRun, err error) step.Outcome {
+	message := fmt.Sprintf("etcd at %s cannot be reached: %v", strings.Join(run.access.Endpoints, ", "), err)
+	if run.store.Spec.Etcd.External != nil {
+		message += ". Start it, correct spec.etcd.external, or let the operator's pod reach it"
+	}
+	return r.etcdAway(run, "EtcdUnreachable", message)
+}
+
+// etcdTrouble is why a member of etcd does not run, in the words of its last end; empty where there is nothing to say.
+func etcdTrouble(pod *corev1.Pod) string {
+	for _, c := range pod.Status.ContainerStatuses {
+		if end := c.LastTerminationState.Terminated; end != nil && end.ExitCode != 0 && end.Message != "" {
+			return fmt.Sprintf("%s: %s", pod.Name, lastWords(end.Message))
+		}
+		if end := c.State.Terminated; end != nil && end.ExitCode != 0 && end.Message != "" {
+			return fmt.Sprintf("%s: %s", pod.Name, lastWords(end.Message))
+		}
+		if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+			return fmt.Sprintf("%s: %s: %s", pod.Name, w.Reason, w.Message)
+		}
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return fmt.Sprintf("%s: %s", pod.Name, c.Message)
+		}
+	}
+	return ""
+}
+
+// lastWords are what a program of ours has said last, without the log before it.
+func lastWords(message string) string {
+	if at := strings.LastIndex(message, "\nsheaf: "); at >= 0 {
+		message = message[at+1:]
+	}
+	return step.Tail(message, 512)
+}
+
+// initPlacement makes the placement once in the life of a store, or rebuilds that of an adopted one.
+func (r *Reconciler) initPlacement(ctx context.Context, run *storeRun) step.Outcome {
+	store := run.store
+	if store.Status.PlacementInitialized {
+		return step.Complete()
+	}
+	var live v1alpha1.RecordStore
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(store), &live); err != nil {
+		return step.Retry(fmt.Errorf("read store %s: %w", client.ObjectKeyFromObject(store), err))
+	}
+	if live.UID != store.UID || live.Status.PlacementInitialized { // the cache is behind
+		return step.Wait("Changed", "the store changed meanwhile", step.PauseShort)
+	}
+	bounded, cancel := context.WithTimeout(ctx, 4*placementTimeout)
+	defer cancel()
+	spec := fleet.PlacementSpecOf(run.store, run.first.shards)
+	var err error
+	if store.Spec.AdoptStoreUID == "" {
+		err = run.placement.Init(bounded, spec)
+	} else if _, err = run.placement.Plan(bounded, spec, fleet.ShardStates(run.pools, run.seen)); is(err, fleet.ErrPlacementLost) {
+		err = run.placement.Recover(bounded, spec, shardAddresses(run.pools, run.seen))
+	}
+	switch {
+	case err == nil:
+		// Written before there is any group: an etcd that is lost later is never taken for a new one.
+		before := store.DeepCopy()
+		store.Status.PlacementInitialized = true
+		if _, err := r.writeStatus(ctx, before, store); err != nil {
+			store.Status.PlacementInitialized = false
+			return step.Retry(err)
+		}
+		return step.Complete()
+	case is(err, fleet.ErrOtherStore):
+		return r.otherStore(run, err)
+	case is(err, fleet.ErrCopiesDiffer):
+		return copiesDiffer(err)
+	case is(err, fleet.ErrEtcdRolledBack):
+		return r.etcdRolledBack(run, err)
+	case is(err, fleet.ErrVolumesIncomplete):
+		step.SetFalse(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "Adopting", err.Error())
+		return step.Wait("Adopting", fmt.Sprintf("spec.adoptStoreUID: the placement of store %s is rebuilt from its volumes: %v",
+			store.Status.StoreUID, err), step.PauseShort)
+	case is(err, fleet.ErrPlacementChanged):
+		return step.Wait("PlacementChanged", err.Error(), step.PauseShort)
+	default:
+		return r.etcdUnreachable(run, err)
+	}
+}
+
+// plan lets the planner decide where groups are wanted.
+func (r *Reconciler) plan(ctx context.Context, run *storeRun) step.Outcome {
+	ctx, cancel := context.WithTimeout(ctx, 4*placementTimeout)
+	defer cancel()
+	states := fleet.ShardStates(run.pools, run.seen)
+	var state fleet.PlacementState
+	err := r.replaceLost(ctx, run, states)
+	if err == nil {
+		state, err = run.placement.Plan(ctx, fleet.PlacementSpecOf(run.store, run.first.shards), states)
+	}
+	store := run.store
+	switch {
+	case err == nil:
+		state.View.Silence(run.seen.Silent())
+		run.state, run.hasState = state, true
+		r.arrived.note(store.UID, &state, r.now())
+		store.Status.Planned = plannedFor(store, run.pools)
+		tellPlan(ctx, state)
+		step.SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionEtcdReady, "Ready", "etcd answers")
+		step.SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "Ready",
+			"etcd holds the placement of store "+store.Status.StoreUID)
+		return r.forgetAllowance(ctx, run)
+	case is(err, fleet.ErrPlacementLost):
+		return r.placementLost(ctx, run)
+	case is(err, fleet.ErrEtcdRolledBack):
+		return r.etcdRolledBack(run, err)
+	case is(err, fleet.ErrOtherStore):
+		return r.otherStore(run, err)
+	case is(err, fleet.ErrCopiesDiffer):
+		return copiesDiffer(err)
+	case is(err, fleet.ErrPlacementChanged):
+		return step.Wait("PlacementChanged", err.Error(), step.PauseShort)
+	default:
+		return r.etcdUnreachable(run, err)
+	}
+}
+
+// copiesDiffer: admission refuses to change them, but etcd may hold the placement of a store that was made before that.
+func copiesDiffer(err error) step.Outcome {
+	return step.Fail("CopiesDiffer", fmt.Sprintf("spec.replication.copies: %v. It cannot be changed, and groups go on as they are: make a new "+
+		"RecordStore and copy the records with sheaf export and sheaf import", err))
+}
+
+// lostShardsMax bounds the shards that lostMessage names: a condition has room for 2 KiB.
+const lostShardsMax = 8
+
+// lostMessage says how a lost placement is rebuilt, by a program that every pod of the gateway has, with its files.
+func lostMessage(run *storeRun) string {
+	store := run.store
+	command := fmt.Sprintf("kubectl -n %s exec deploy/%s -c %s -- /sheaf recover placement %s --store-uid=%s --shards=",
+		store.Namespace, workload.Gateway(store.Name), workload.ContainerGateway, strings.Join(run.access.Args(), " "), store.Status.StoreUID)
+	addresses := shardAddresses(run.pools, run.seen)
+	if len(addresses) > lostShardsMax {
+		command += strings.Join(addresses[:lostShardsMax], ",") + fmt.Sprintf(",... (all %d shards)", len(addresses))
+	} else {
+		command += strings.Join(addresses, ",")
+	}
+	return "etcd is empty, but this store has data: nothing is made afresh. Rebuild the placement from the shards' volumes, " +
+		"first without --yes to see what would be written: " + command + " --yes"
+}
+
+// otherStore is the outcome where etcd holds another store's placement.
+func (r *Reconciler) otherStore(run *storeRun, err error) step.Outcome {
+	store := run.store
+	step.SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionEtcdReady, "Ready", "etcd answers")
+	message := fmt.Sprintf("%v. Give this store an etcd or prefix of its own, or adopt the one that is there (spec.adoptStoreUID)", err)
+	step.SetFalse(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "OtherStore", message)
+	return step.Fail("OtherStore", message)
+}
+
+// forgetAllowance takes the permission to form a new etcd back once it was used.
+func (r *Reconciler) forgetAllowance(ctx context.Context, run *storeRun) step.Outcome {
+	store := run.store
+	if _, there := store.Annotations[v1alpha1.AnnotationAllowNewEtcd]; !there {
+		return step.Complete()
+	}
+	err := WriteMetadata(ctx, r.Client, store, func(store *v1alpha1.RecordStore) { delete(store.Annotations, v1alpha1.AnnotationAllowNewEtcd) })
+	if err != nil {
+		return step.Retry(err)
+	}
+	return step.Complete()
+}
+
+// shardAddresses of all pools.
+func shardAddresses(pools []v1alpha1.ShardPool, seen fleet.Seen) []string {
+	var out []string
+	for _, pool := range pools {
+		for _, shard := range fleet.PoolShardNames(&pool, seen.Of(&pool)) {
+			out = append(out, workload.ShardAddress(pool.Namespace, pool.Name, shard))
+		}
+	}
+	return out
+}

@@ -1,0 +1,307 @@
+package recordstore
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// awaitPools waits until every group serves.
+func (r *Reconciler) awaitPools(ctx context.Context, run *storeRun) step.Outcome {
+	counts, shards := rollUp(run.pools, run.seen, run.state, run.copies(), run.heard)
+	redundant, _ := run.redundant()
+	switch {
+	case shardsWanted(run.pools) == 0:
+		return step.Wait("NoShards", fmt.Sprintf("no ShardPool gives this store shards: create one with spec.storeRef.name: %s and spec.shards of at least 1",
+			run.store.Name), step.PauseLong)
+	case redundant.byPerson(): // it is why groups wait
+		return r.awaitCopies(ctx, run)
+	case run.state.Missing > 0 || run.state.Changed && run.state.Homeless > 0: // a move is no reason not to be ready
+		return step.Wait("Placing", fmt.Sprintf("%d groups are placed on shards", counts.Total), step.PauseShort)
+	case counts.Serving < counts.Total || shards.Serving < shards.Total:
+		reason, message := "Loading", fmt.Sprintf("%d of %d groups and %d of %d shards serve", counts.Serving, counts.Total, shards.Serving, shards.Total)
+		if counts.DataLost > 0 {
+			reason, message = fleet.GroupLost, fmt.Sprintf("%s; the data of %d groups are lost%s", message, counts.DataLost, firstWords(counts.NotWell))
+		}
+		if pool := firstStalled(run.pools); pool != nil {
+			condition := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
+			reason, message = condition.Reason, fmt.Sprintf("%s; pool %s: %s", message, pool.Name, condition.Message)
+		}
+		// Pools are watched, groups that are on their way up are not.
+		pause := fleet.PauseOf(v1alpha1.ShardState(reason))
+		if waits := run.first.words(&run.state); waits != "" {
+			message, pause = waits+"; "+message, step.PauseShort
+		}
+		return step.Wait(reason, message, pause)
+	}
+	return step.Complete()
+}
+
+// firstWords are about the first group of a list.
+func firstWords(list []v1alpha1.GroupTrouble) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", such as group %s of shard %s: %s", list[0].Group, list[0].Shard, list[0].Message)
+}
+
+// firstStalled is the first pool that is not ready and says why.
+func firstStalled(pools []v1alpha1.ShardPool) *v1alpha1.ShardPool {
+	for n := range pools {
+		c := meta.FindStatusCondition(pools[n].Status.Conditions, v1alpha1.ConditionReady)
+		// Unknown: its controller has not looked at it yet.
+		if c != nil && c.Status == metav1.ConditionFalse && c.Reason != fleet.ReasonNoShards {
+			return &pools[n]
+		}
+	}
+	return nil
+}
+
+// awaitGateway waits until every gateway asked for is ready.
+func (r *Reconciler) awaitGateway(_ context.Context, run *storeRun) step.Outcome {
+	if ready, wanted := gatewaysReady(run); ready < wanted {
+		return step.Wait("GatewayNotReady", gatewayWords(run), step.PauseShort)
+	}
+	return step.Complete()
+}
+
+func gatewayWords(run *storeRun) string {
+	ready, wanted := gatewaysReady(run)
+	words := fmt.Sprintf("%d of %d gateways are ready", ready, wanted)
+	if older := run.gateway.Status.AvailableReplicas - ready; older > 0 {
+		words += fmt.Sprintf(", and %d older ones serve", older)
+	}
+	return words + run.trouble
+}
+
+// gatewaysReady counts those of the wanted template.
+func gatewaysReady(run *storeRun) (ready, wanted int32) {
+	wanted = workload.GatewayReplicas(run.store)
+	if d := run.gateway; d != nil && d.Status.ObservedGeneration >= d.Generation {
+		old := d.Status.Replicas - d.Status.UpdatedReplicas
+		ready = max(0, min(d.Status.UpdatedReplicas, d.Status.AvailableReplicas-old))
+	}
+	return ready, wanted
+}
+
+// summarize writes what was seen into the status.
+func (r *Reconciler) summarize(run *storeRun, out step.Outcome) {
+	store, generation := run.store, run.store.Generation
+	status := &store.Status
+	status.ObservedGeneration = generation
+	status.Address = workload.GatewayHost(store)
+	if !run.hasState { // etcd was not asked: what was known of groups stays
+		run.state.Groups = status.Groups.Total
+	}
+	if run.hasPools {
+		r.summarizePools(run)
+	}
+	if run.gateway != nil {
+		_, wanted := gatewaysReady(run)
+		serves := run.gateway.Status.AvailableReplicas > 0 // of an older template too
+		setTruth(&status.Conditions, generation, v1alpha1.ConditionGatewayReady, serves || wanted == 0,
+			"Ready", "NotReady", gatewayWords(run))
+	}
+	run.setAvailable()
+	step.Summarize(&status.Conditions, generation, out, fmt.Sprintf("%d groups on %d shards serve", status.Groups.Total, status.Shards.Total))
+}
+
+// summarizePools writes what the pools say into the store's status.
+func (r *Reconciler) summarizePools(run *storeRun) {
+	status := &run.store.Status
+	before := status.Groups
+	status.Groups, status.Shards = rollUp(run.pools, run.seen, run.state, run.copies(), run.heard)
+	if !run.hasState {
+		status.Groups.NotWell = before.NotWell
+		if run.copies() > 1 { // only etcd knows which copies are of one group, and the shards whether they serve
+			status.Groups = heardCounts(before, run.heard, run.copies())
+		}
+	}
+	run.setRedundant()
+	status.Load, status.Version = storeLoadText(run.pools), fleet.VersionWords(run.seen.ByName())
+	run.figures()
+	for _, kind := range []string{
+		v1alpha1.ConditionLoaded, v1alpha1.ConditionFileSystemMatches, v1alpha1.ConditionMemoryFits,
+		v1alpha1.ConditionVolumesReady, v1alpha1.ConditionSpaceAvailable, v1alpha1.ConditionUpdated,
+	} {
+		rollUpCondition(status, run.store.Generation, run.pools, kind)
+	}
+	run.summarizeImage(workload.ImageOf(run.store, r.Image))
+}
+
+func setTruth(conditions *[]metav1.Condition, generation int64, kind string, truth bool, good, bad, message string) {
+	if truth {
+		step.SetTrue(conditions, generation, kind, good, message)
+	} else {
+		step.SetFalse(conditions, generation, kind, bad, message)
+	}
+}
+
+// rollUpCondition is False where it is so for any pool, True where it is so for all, and absent where no pool has it.
+func rollUpCondition(status *v1alpha1.RecordStoreStatus, generation int64, pools []v1alpha1.ShardPool, kind string) {
+	have, result := 0, (*metav1.Condition)(nil)
+	message := ""
+	for n := range pools {
+		c := meta.FindStatusCondition(pools[n].Status.Conditions, kind)
+		if c == nil {
+			continue
+		}
+		have++
+		if c.Status != metav1.ConditionTrue && result == nil {
+			result, message = c, fmt.Sprintf("pool %s: %s", pools[n].Name, c.Message)
+		}
+	}
+	switch {
+	case have == 0:
+		meta.RemoveStatusCondition(&status.Conditions, kind)
+	case result != nil:
+		step.SetCondition(&status.Conditions, generation, kind, result.Status, result.Reason, message)
+	case have == 1 && len(pools) == 1:
+		c := meta.FindStatusCondition(pools[0].Status.Conditions, kind)
+		step.SetTrue(&status.Conditions, generation, kind, "Pools", fmt.Sprintf("pool %s: %s", pools[0].Name, c.Message))
+	case have == len(pools):
+		step.SetTrue(&status.Conditions, generation, kind, "Pools", fmt.Sprintf("so in all %d pools", len(pools)))
+	}
+}
+
+// figures sums records and bytes. Of several copies of a group its leader's records count, which may be another shard
+// than at the last look of some pool: only the book knows that.
+func (run *storeRun) figures() {
+	status, records := &run.store.Status, int64(0)
+	status.StoredBytes = 0
+	for n := range run.pools {
+		records += run.pools[n].Status.Records
+		status.StoredBytes += run.pools[n].Status.StoredBytes
+	}
+	switch {
+	case run.copies() <= 1:
+	case !run.heard.Known:
+		records = status.Records
+	case run.keeps:
+		records = fleet.Steady(status.Records, run.heard.Records, status.Records)
+	default:
+		records = run.heard.Records
+	}
+	status.Records = records
+}
+
+// rollUp counts groups and shards.
+func rollUp(
+	pools []v1alpha1.ShardPool, seen fleet.Seen, state fleet.PlacementState, copies int32, heard fleet.GroupSum,
+) (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
+	groups := v1alpha1.GroupCounts{Total: state.Groups + state.Missing}
+	var shards v1alpha1.ShardCounts
+	lost := map[string]v1alpha1.ShardStatus{}
+	var list []v1alpha1.GroupTrouble
+	for n := range pools {
+		shards.Total += fleet.PoolShards(&pools[n])
+		shards.Updated += pools[n].Status.Updated
+		list = append(list, pools[n].Status.Groups.NotWell...)
+		for _, s := range seen.Of(&pools[n]) {
+			fleet.CountShard(&groups, s)
+			switch s.State {
+			case v1alpha1.ShardServing, v1alpha1.ShardDraining:
+				shards.Serving++
+			case v1alpha1.ShardLoading:
+				shards.Loading++
+			case v1alpha1.ShardDiskLost, v1alpha1.ShardForeign:
+				lost[s.Name] = s
+			}
+		}
+	}
+	if copies > 1 { // what shards count are copies
+		damaged := groups.Damaged
+		groups = countCopies(&state.View, seen.ByName(), heard)
+		groups.Total += state.Missing
+		groups.Damaged = min(damaged, groups.Total)
+		groups.NotWell = fleet.FirstTroubles(append(list, groups.NotWell...))
+		return groups, shards
+	}
+	for _, g := range state.View.Groups {
+		if g.Moving() {
+			groups.Moving++
+		}
+	}
+	fleet.SettleCounts(&groups)
+	groups.NotWell = fleet.FirstTroubles(append(list, unavailable(state, lost)...))
+	return groups, shards
+}
+
+// unavailable lists groups that no shard answers for, by name.
+func unavailable(state fleet.PlacementState, lost map[string]v1alpha1.ShardStatus) (list []v1alpha1.GroupTrouble) {
+	for _, name := range slices.Sorted(maps.Keys(state.Silent)) {
+		t := v1alpha1.GroupTrouble{Group: name, Shard: state.Silent[name], State: "Unavailable", Message: "its shard is not registered in etcd"}
+		if s, ok := lost[t.Shard]; ok {
+			t.State, t.Message = string(s.State), step.Cut(s.Message, fleet.TroubleBytesMax)
+		}
+		list = append(list, t)
+	}
+	for _, name := range slices.Sorted(maps.Keys(state.Unplaced)) {
+		if _, there := state.Silent[name]; !there {
+			list = append(list, v1alpha1.GroupTrouble{Group: name, State: "Unplaced", Message: step.Cut(state.Unplaced[name], fleet.TroubleBytesMax)})
+		}
+	}
+	return list
+}
+
+// storeLoadText is the first pool's that loads; with several, each by name.
+func storeLoadText(pools []v1alpha1.ShardPool) string {
+	text, n := "", 0
+	for _, pool := range pools {
+		if pool.Status.Load == "" {
+			continue
+		}
+		if n++; n > 1 {
+			text += "; "
+		}
+		if len(pools) > 1 {
+			text += pool.Name + ": "
+		}
+		text += pool.Status.Load
+	}
+	return text
+}
+
+// troublesFromTheStart are the conditions that are not False while a store comes up as it should.
+var troublesFromTheStart = []string{
+	v1alpha1.ConditionStalled, v1alpha1.ConditionVolumesReady, v1alpha1.ConditionFileSystemMatches, v1alpha1.ConditionMemoryFits,
+	v1alpha1.ConditionSpaceAvailable, v1alpha1.ConditionPlacementReady, v1alpha1.ConditionVolumesGrown,
+}
+
+// worthWarning says whether a change of a condition is trouble. What a store that starts does not have yet is none.
+func worthWarning(c metav1.Condition, starts bool) bool {
+	if starts && !slices.Contains(troublesFromTheStart, c.Type) {
+		return false
+	}
+	return c.Status == metav1.ConditionFalse && c.Type != v1alpha1.ConditionReady || c.Type == v1alpha1.ConditionStalled
+}
+
+// tell says what changed in the status, after it was written.
+func (r *Reconciler) tell(ctx context.Context, before, after *v1alpha1.RecordStore) {
+	for _, c := range after.Status.Conditions {
+		old := meta.FindStatusCondition(before.Status.Conditions, c.Type)
+		if old != nil && old.Status == c.Status && old.Reason == c.Reason {
+			continue
+		}
+		if old != nil && old.Status == metav1.ConditionUnknown && old.Reason == v1alpha1.ReasonPending { // nobody has looked before
+			old = nil
+		}
+		if old == nil && c.Status == metav1.ConditionFalse {
+			continue // nothing was lost: it has not been there yet
+		}
+		// The action tells conditions apart that have one reason, such as Ready.
+		step.Tell(ctx, r.Events, after, step.News{Warning: worthWarning(c, starting(before)), Reason: c.Reason, Action: "Observe" + c.Type,
+			Message: fmt.Sprintf("%s is %s: %s", c.Type, c.Status, step.Tail(c.Message, 900))})
+	}
+}

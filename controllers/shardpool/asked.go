@@ -1,0 +1,191 @@
+package shardpool
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// Reasons of a shard whose disk is to be replaced.
+const (
+	reasonReplacing      = "ReplacingDisk"
+	reasonReplaceWaits   = "ReplaceWaits"
+	reasonReplaceRefused = "ReplaceRefused"
+)
+
+// replacement is the next step of giving a shard another volume.
+type replacement int
+
+const (
+	replaceDone    replacement = iota // nothing is to be done
+	replaceRefused                    // it will not be done; a person has to change spec
+	replaceWaits                      // it is done later
+	replaceGiveUp                     // the volume is given up, and that is noted on the pool
+	replaceRemove                     // the claim is deleted; the StatefulSet makes another one with the next pod
+)
+
+// askedReplacement is everything that the next step follows from.
+type askedReplacement struct {
+	Name   string
+	Number int32
+	Exists bool // the pool has the shard
+	Leaves bool // it is to be removed
+	Copies int32
+	Claim  *corev1.PersistentVolumeClaim
+	// Replaced is the UID of the claim that was given up; empty: none was, for this time that spec.replace names the
+	// shard.
+	Replaced types.UID
+	// Stopped: the shard has no pod. The StatefulSet makes none while the claim that was given up is there: a pod that
+	// is made while its claim goes would wait for long.
+	Stopped bool
+	// Undecided are groups that could not go on without the shard's copy. Known: etcd was asked for them.
+	Undecided []string
+	Known     bool
+	Unknown   error // why not
+}
+
+// decideReplacement is total, and without I/O. What was given up is gone through with, whatever was found since.
+func decideReplacement(a askedReplacement) (replacement, string) {
+	switch {
+	case !a.Exists:
+		return replaceRefused, fmt.Sprintf("spec.replace names shard %d, and the pool has none of that number: take it out", a.Number)
+	case a.Replaced != "" && (a.Claim == nil || a.Claim.UID != a.Replaced):
+		return replaceDone, ""
+	case a.Replaced != "" && !a.Stopped:
+		return replaceWaits, fmt.Sprintf("shard %s gets another volume: its pod is stopped first", a.Name)
+	case a.Replaced != "":
+		return replaceRemove, fmt.Sprintf("shard %s gets another volume: claim %s is deleted, and made anew with the pod", a.Name, a.Claim.Name)
+	case a.Leaves:
+		return replaceRefused, fmt.Sprintf("spec.replace names shard %s, which is to be removed: take it out, or raise spec.shards", a.Name)
+	case a.Copies <= 1:
+		return replaceRefused, fmt.Sprintf("spec.replace names shard %s, and its records are nowhere else, as the store has one copy of each group: add a shard "+
+			"and remove this one (spec.remove), which moves its groups first", a.Name)
+	case a.Claim == nil:
+		return replaceWaits, fmt.Sprintf("shard %s is named in spec.replace, and has no claim yet", a.Name)
+	case !a.Known:
+		return replaceWaits, fmt.Sprintf("shard %s is named in spec.replace, and etcd was not asked for its groups: %v", a.Name, a.Unknown)
+	case len(a.Undecided) > 0:
+		return replaceWaits, fmt.Sprintf("shard %s is named in spec.replace, and keeps its volume until %d groups have a majority of copies without it (%s): "+
+			"start the other shards, or wait until they have caught up", a.Name, len(a.Undecided), fleet.GroupWords(a.Undecided))
+	}
+	return replaceGiveUp, fmt.Sprintf("shard %s gives its volume up, as spec.replace says: every group on it has a majority elsewhere", a.Name)
+}
+
+// replaceAsked gives the shards that spec.replace names other volumes, one after the other: the copies of one are made
+// anew before the next has a majority without its own.
+func (w *poolWork) replaceAsked(ctx context.Context) step.Outcome {
+	marks := fleet.ReplacedClaims(w.pool)
+	if out := w.dropMarks(ctx, marks); !out.IsComplete() {
+		return out
+	}
+	for _, n := range slices.Sorted(slices.Values(w.pool.Spec.Replace)) {
+		a := w.askedFor(ctx, n, marks[n])
+		what, words := decideReplacement(a)
+		switch what {
+		case replaceDone:
+			continue
+		case replaceRefused:
+			w.note(step.Fail(reasonReplaceRefused, words))
+			continue
+		case replaceWaits:
+			w.note(step.Wait(reasonReplaceWaits, words, step.PauseShort))
+			continue
+		case replaceGiveUp:
+			if err := w.markReplaced(ctx, a, marks); err != nil {
+				return step.Retry(err)
+			}
+			w.tell(ctx, "VolumeGivenUp", "Replace", step.ShardObject(w.pool, workload.Shard(w.pool.Name, n)), "%s", words)
+		case replaceRemove:
+			if err := w.removeGivenUp(ctx, a); err != nil {
+				return step.Retry(err)
+			}
+		}
+		return w.note(step.Wait(reasonReplacing, words, step.PauseShort))
+	}
+	return step.Complete()
+}
+
+// askedFor gathers what the step of shard n follows from. Etcd is asked only where it matters.
+func (w *poolWork) askedFor(ctx context.Context, n int32, mark types.UID) askedReplacement {
+	a := askedReplacement{
+		Name: workload.Shard(w.pool.Name, n), Number: n, Exists: slices.Contains(w.plan.All(), n), Leaves: slices.Contains(w.plan.Leave, n),
+		Copies: w.store.Spec.Replication.Copies, Claim: w.claims[n], Replaced: mark,
+	}
+	a.Stopped = w.pods[n] == nil
+	if mark == "" && a.Exists && !a.Leaves && a.Copies > 1 && w.Register != nil {
+		var view *fleet.PlacementView
+		if view, a.Known = w.look(ctx); a.Known {
+			a.Undecided = view.Undecided(fleet.OnShard(a.Name))
+		}
+		a.Unknown = w.viewErr
+	}
+	return a
+}
+
+// markReplaced notes on the pool, in one write, that a claim and its volume are given up.
+func (w *poolWork) markReplaced(ctx context.Context, a askedReplacement, marks map[int32]types.UID) error {
+	marks[a.Number] = a.Claim.UID
+	return w.annotatePool(ctx, func(pool *v1alpha1.ShardPool) {
+		step.Annotate(&pool.Annotations, fleet.AnnotationReplaced, markWords(marks))
+		for _, o := range w.shards {
+			if o.Number == a.Number && o.Last.Volume.UUID != "" {
+				addForgotten(pool, o.Last.Volume.UUID)
+			}
+		}
+	})
+}
+
+// dropMarks forgets the claims of shards that spec.replace does not name any more: to name one again replaces it again.
+func (w *poolWork) dropMarks(ctx context.Context, marks map[int32]types.UID) step.Outcome {
+	before := len(marks)
+	maps.DeleteFunc(marks, func(n int32, _ types.UID) bool { return !slices.Contains(w.pool.Spec.Replace, n) })
+	if len(marks) == before {
+		return step.Complete()
+	}
+	err := w.annotatePool(ctx, func(pool *v1alpha1.ShardPool) {
+		step.Annotate(&pool.Annotations, fleet.AnnotationReplaced, markWords(marks))
+	})
+	if err != nil {
+		return step.Retry(err)
+	}
+	return step.Complete()
+}
+
+// removeGivenUp deletes the very claim that was given up.
+func (w *poolWork) removeGivenUp(ctx context.Context, a askedReplacement) error {
+	if a.Claim.DeletionTimestamp != nil {
+		return nil
+	}
+	if err := w.Client.Delete(ctx, a.Claim, client.Preconditions{UID: &a.Claim.UID}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete PersistentVolumeClaim %s, which was given up: %w", a.Claim.Name, err)
+	}
+	w.tell(ctx, "ClaimDeleted", "Replace", a.Claim, "deleted PersistentVolumeClaim %s, as spec.replace names shard %d", a.Claim.Name, a.Number)
+	return nil
+}
+
+// givenUp says whether a shard still has the claim that was given up for spec.replace: it has no pod meanwhile.
+func (w *poolWork) givenUp(n int32) bool {
+	mark, claim := fleet.ReplacedClaims(w.pool)[n], w.claims[n]
+	return mark != "" && claim != nil && claim.UID == mark && slices.Contains(w.pool.Spec.Replace, n)
+}
+
+// markWords is what fleet.ReplacedClaims reads.
+func markWords(marks map[int32]types.UID) string {
+	parts := make([]string, 0, len(marks))
+	for _, n := range slices.Sorted(maps.Keys(marks)) {
+		parts = append(parts, fmt.Sprintf("%d=%s", n, marks[n]))
+	}
+	return strings.Join(parts, ",")
+}

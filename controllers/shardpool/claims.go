@@ -1,0 +1,233 @@
+package shardpool
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"sheaf.dev/sheaf/controllers/step"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	corev1 "k8s.io/api/core/v1"
+
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// growth is how far the volumes are from the size that is asked for.
+type growth struct {
+	reason  string // empty: all have it
+	message string
+	stalled bool
+}
+
+// claimGrowth is what to do about one claim.
+type claimGrowth int
+
+const (
+	claimFits claimGrowth = iota
+	claimGrows
+	claimInfeasible
+	claimPatch
+	claimForbidden
+	claimRemake
+)
+
+// decideGrowth looks at one claim. expandable: its StorageClass allows to grow.
+func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity, expandable bool) (claimGrowth, string) {
+	if claim == nil || claim.DeletionTimestamp != nil {
+		return claimFits, ""
+	}
+	requested, has := claim.Spec.Resources.Requests[corev1.ResourceStorage], claim.Status.Capacity[corev1.ResourceStorage]
+	if requested.Cmp(wanted) < 0 {
+		switch {
+		case claim.Status.Phase != corev1.ClaimBound:
+			// The API takes no change of a claim that is not bound, and nothing is lost with it.
+			return claimRemake, fmt.Sprintf("claim %s, which is not bound, is made anew with %s", claim.Name, wanted.String())
+		case !expandable && has.Cmp(wanted) >= 0:
+			return claimFits, "" // the volume is larger than its claim, as a disk may be
+		case !expandable:
+			return claimForbidden, fmt.Sprintf("volume of claim %s has %s, asked for are %s", claim.Name, has.String(), wanted.String())
+		}
+		return claimPatch, fmt.Sprintf("claim %s grows from %s to %s", claim.Name, requested.String(), wanted.String())
+	}
+	if claim.Status.Phase != corev1.ClaimBound || has.Cmp(wanted) >= 0 {
+		return claimFits, ""
+	}
+	if words := infeasible(claim); words != "" {
+		return claimInfeasible, fmt.Sprintf("claim %s stays at %s, asked for are %s: %s", claim.Name, has.String(), requested.String(), words)
+	}
+	return claimGrows, fmt.Sprintf("claim %s grows from %s to %s", claim.Name, has.String(), requested.String())
+}
+
+// localGrowth says what to do for a disk of a node: nobody but a person makes it larger.
+func localGrowth(volume *corev1.PersistentVolume) string {
+	if volume == nil || volume.Spec.Local == nil {
+		return ""
+	}
+	where := fmt.Sprintf("spec.capacity of PersistentVolume %s", volume.Name)
+	if set := volume.Labels[v1alpha1.LabelDiskSet]; set != "" {
+		where = fmt.Sprintf("its size in DiskSet %s", set)
+	}
+	return fmt.Sprintf(". It is local: make disk %s of node %s larger, and then %s: the kubelet makes the file system larger. Where the "+
+		"disk cannot grow, add a second pool with larger disks and drain this one (state: Drained)", volume.Spec.Local.Path, localNode(volume), where)
+}
+
+// infeasible says why a volume does not grow; empty while nobody says so.
+func infeasible(claim *corev1.PersistentVolumeClaim) string {
+	words := ""
+	for _, c := range claim.Status.Conditions {
+		switch c.Type {
+		case corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimNodeResizeError:
+			if c.Status == corev1.ConditionTrue {
+				words = c.Message
+			}
+		}
+	}
+	switch claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] {
+	case corev1.PersistentVolumeClaimControllerResizeInfeasible, corev1.PersistentVolumeClaimNodeResizeInfeasible:
+		return cmp.Or(words, "the storage driver says that it cannot be done")
+	}
+	return words
+}
+
+// growClaims makes volumes grow, and then the claim template of their set, which cannot be changed: the set is deleted
+// around its pod and made anew.
+func (w *poolWork) growClaims(ctx context.Context) step.Outcome {
+	wanted := w.pool.Spec.Storage.Size
+	expandable, known := false, false
+	for _, o := range w.shards {
+		if o.Claim != nil && !known {
+			requested := o.Claim.Spec.Resources.Requests[corev1.ResourceStorage]
+			if requested.Cmp(wanted) < 0 {
+				var err error
+				if expandable, err = w.expandable(ctx, o.Claim); err != nil {
+					return step.Retry(err)
+				}
+				known = true
+			}
+		}
+		what, words := decideGrowth(o.Claim, wanted, expandable)
+		if what == claimPatch || what == claimGrows {
+			words += localGrowth(o.Volume)
+		}
+		if what == claimPatch {
+			if err := w.patchClaim(ctx, o.Claim); err != nil {
+				if out := w.note(step.Retry(err)); !out.IsComplete() {
+					return out
+				}
+				continue
+			}
+		}
+		w.grown(what, words)
+		if what == claimPatch || what == claimForbidden {
+			continue
+		}
+		if out := w.note(w.replaceSet(ctx, o)); !out.IsComplete() {
+			return out
+		}
+		if size := templateSize(o.Set); what == claimRemake && size.Cmp(wanted) >= 0 {
+			if err := w.remakeClaim(ctx, o.Claim); err != nil {
+				w.notes.Add(step.Retry(err))
+			}
+		}
+	}
+	return w.note(w.growth.outcome())
+}
+
+// grown keeps the worst of what was found of the claims.
+func (w *poolWork) grown(what claimGrowth, words string) {
+	next := growth{message: words}
+	switch what {
+	case claimFits:
+		return
+	case claimForbidden:
+		next.reason, next.stalled = "ResizeInfeasible", true
+		next.message += fmt.Sprintf(". StorageClass %q does not allow volumes to grow: set allowVolumeExpansion there if its driver can. "+
+			"Otherwise set spec.storage.size back, or add a second pool with larger volumes and drain this one (state: Drained)",
+			w.pool.Spec.Storage.StorageClassName)
+	case claimInfeasible:
+		next.reason, next.stalled = "ResizeInfeasible", true
+		next.message += ". Make room in the storage, set spec.storage.size back, or add a second pool and drain this one (state: Drained)"
+	default:
+		next.reason = "Resizing"
+	}
+	if w.growth.reason == "" || next.stalled && !w.growth.stalled {
+		w.growth = next
+	}
+}
+
+func (g growth) outcome() step.Outcome {
+	switch {
+	case g.reason == "":
+		return step.Complete()
+	case g.stalled:
+		return step.Fail(g.reason, g.message)
+	}
+	return step.Wait(g.reason, g.message, step.PauseShort)
+}
+
+func (w *poolWork) expandable(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
+	name := w.pool.Spec.Storage.StorageClassName
+	if claim.Spec.StorageClassName != nil {
+		name = *claim.Spec.StorageClassName
+	}
+	class := &storagev1.StorageClass{}
+	if err := w.Client.Get(ctx, types.NamespacedName{Name: name}, class); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read StorageClass %s: %w", name, err)
+	}
+	return class.AllowVolumeExpansion != nil && *class.AllowVolumeExpansion, nil
+}
+
+func (w *poolWork) patchClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	grown := claim.DeepCopy()
+	grown.Spec.Resources.Requests[corev1.ResourceStorage] = w.pool.Spec.Storage.Size
+	err := w.Client.Patch(ctx, grown, client.MergeFromWithOptions(claim, client.MergeFromWithOptimisticLock{}), client.FieldOwner(v1alpha1.FieldManager))
+	if err != nil {
+		return fmt.Errorf("grow PersistentVolumeClaim %s: %w", claim.Name, err)
+	}
+	w.tell(ctx, "ClaimGrows", "Grow", claim, "asked for %s in PersistentVolumeClaim %s", w.pool.Spec.Storage.Size.String(), claim.Name)
+	return nil
+}
+
+// remakeClaim deletes a claim that is not bound; its set makes it again, where it is still there.
+func (w *poolWork) remakeClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	err := w.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete PersistentVolumeClaim %s, which is not bound: %w", claim.Name, err)
+	}
+	w.tell(ctx, "ClaimDeleted", "Delete", claim, "deleted PersistentVolumeClaim %s, which is not bound", claim.Name)
+	return nil
+}
+
+// replaceSet deletes a set whose claim template differs from what is wanted, and leaves its pod. The next reconcile
+// makes it anew around the pod. A set whose pod template waits for its turn is left until then: a new set would bring
+// it early.
+func (w *poolWork) replaceSet(ctx context.Context, o *observedShard) step.Outcome {
+	if o.Set == nil || o.Set.DeletionTimestamp != nil || setTemplate(o.Set) != o.Template {
+		return step.Complete()
+	}
+	size := templateSize(o.Set)
+	if size.Cmp(w.pool.Spec.Storage.Size) >= 0 {
+		return step.Complete()
+	}
+	if err := w.deleteSet(ctx, o.Set, metav1.DeletePropagationOrphan); err != nil {
+		return step.Retry(err)
+	}
+	return step.Wait("SetReplaced", fmt.Sprintf("StatefulSet %s is made anew for its larger claim; its pod stays", o.Name), step.PauseShort)
+}
+
+// templateSize is the size that a set's claim template asks for.
+func templateSize(set *appsv1.StatefulSet) resource.Quantity {
+	if set == nil || len(set.Spec.VolumeClaimTemplates) == 0 {
+		return resource.Quantity{}
+	}
+	return set.Spec.VolumeClaimTemplates[0].Spec.Resources.Requests[corev1.ResourceStorage]
+}

@@ -1,0 +1,342 @@
+package shardpool
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	corev1 "k8s.io/api/core/v1"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// observedShard is everything that was seen of one shard. Each part may be missing.
+type observedShard struct {
+	Name   string
+	Number int32
+	Parked bool // spec.parked names it
+	Leaves bool // it is to be removed
+
+	Set          *appsv1.StatefulSet
+	Pod          *corev1.Pod
+	Claim        *corev1.PersistentVolumeClaim
+	Volume       *corev1.PersistentVolume
+	Node         *corev1.Node // of the pod, else of the local volume
+	NodeName     string       // empty: not known yet
+	ClassMissing bool         // the StorageClass does not exist
+	Refused      string       // why it is not made: its class makes another file system than asked for; empty: it is
+	ClassName    string
+	Events       []string // what the kubelet or the StatefulSet controller complained about, newest first
+
+	Report    *fleet.ShardReport
+	ReportErr error
+	// EtcdTrouble is what the store says of its etcd; nil: nothing.
+	EtcdTrouble *metav1.Condition
+
+	Last       v1alpha1.ShardStatus // what status said before
+	Forget     []string             // volumes that a person gave up
+	StoreUID   string
+	Copies     int32  // of each group
+	Template   string // hash of the wanted pod template
+	Now        time.Time
+	DeviceRate int64 // bytes per second of a disk of the class, as a Job has measured it; 0: none did
+	MessageMax int
+}
+
+// forgotten says whether a person gave this volume up.
+func (o *observedShard) forgotten(uuid string) bool {
+	return uuid != "" && slices.ContainsFunc(o.Forget, func(f string) bool { return strings.EqualFold(f, uuid) })
+}
+
+// volumeGrace is how long a claim may wait for its volume before that counts as trouble: a DiskSet or a provisioner
+// takes less.
+const volumeGrace = 15 * time.Second
+
+// startGrace is how long a container that runs may be silent before it counts as unreachable.
+const startGrace = 30 * time.Second
+
+// decideShard names the state of a shard: total, and without I/O. Where several things are wrong it names the one that
+// has to be mended first.
+func decideShard(o *observedShard) v1alpha1.ShardStatus {
+	s := v1alpha1.ShardStatus{Name: o.Name, Number: o.Number}
+	s.State, s.Message = o.state()
+	o.describe(&s)
+	if o.MessageMax > 3 && len(s.Message) > o.MessageMax {
+		s.Message = strings.ToValidUTF8(s.Message[:o.MessageMax-3], "") + "..."
+	}
+	return s
+}
+
+func (o *observedShard) state() (v1alpha1.ShardState, string) {
+	if o.Parked {
+		if o.Pod != nil {
+			return v1alpha1.ShardParked, "the pod is being stopped, as spec.parked names this shard"
+		}
+		return v1alpha1.ShardParked, fmt.Sprintf("spec.parked names this shard: it has no pod and its volume stays. Take %d out of spec.parked to start it", o.Number)
+	}
+	if o.Refused != "" {
+		return v1alpha1.ShardFileSystemMismatch, o.Refused
+	}
+	for _, look := range []func() (v1alpha1.ShardState, string){o.nodeState, o.volumeState, o.podState, o.waitingState, o.reportedState} {
+		if state, message := look(); state != "" {
+			return state, message
+		}
+	}
+	return v1alpha1.ShardPending, "starts"
+}
+
+// nodeState looks at the node that holds the volume.
+func (o *observedShard) nodeState() (v1alpha1.ShardState, string) {
+	if o.NodeName == "" {
+		return "", ""
+	}
+	if o.Node == nil {
+		return v1alpha1.ShardNodeLost, fmt.Sprintf("node %s was deleted%s. %sIf it comes back, add it with its name and the shard goes on; "+
+			"if not, list %d in spec.remove and raise spec.shards for a new shard", o.NodeName, o.localWords(), o.copiesWords(), o.Number)
+	}
+	for _, taint := range o.Node.Spec.Taints {
+		if taint.Key == corev1.TaintNodeOutOfService {
+			return v1alpha1.ShardNodeLost, fmt.Sprintf("node %s has the taint %s%s. %sRemove the taint when the node is back; "+
+				"if it never will be, list %d in spec.remove and raise spec.shards for a new shard", o.NodeName, taint.Key, o.localWords(), o.copiesWords(), o.Number)
+		}
+	}
+	for _, condition := range o.Node.Status.Conditions {
+		if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
+			return v1alpha1.ShardNodeDown, fmt.Sprintf("node %s is not ready (%s). The shard waits for it and its data stays there. "+
+				"Repair the node; or delete it, or taint it %s, if it will not come back", o.NodeName,
+				cmp.Or(condition.Reason, condition.Message, "no reason given"), corev1.TaintNodeOutOfService)
+		}
+	}
+	return "", ""
+}
+
+// copiesWords says what becomes of the groups of a lost node by itself.
+func (o *observedShard) copiesWords() string {
+	if o.Copies <= 1 {
+		return ""
+	}
+	return "Where every group that had a copy there has a majority without it, copies are made on other shards, as far as there are failure domains for them. "
+}
+
+// adoptWords say what to do where a store was deleted and made again: the claims have stayed, and with them the volumes
+// of the first.
+func (o *observedShard) adoptWords() string {
+	if theirs := o.Report.Volume.StoreUUID; theirs != "" && o.StoreUID != "" && !strings.EqualFold(theirs, o.StoreUID) {
+		return fmt.Sprintf(". Where that store was deleted and this one is to have its data: delete this one, and make it again with adoptStoreUID: %s", theirs)
+	}
+	return ""
+}
+
+func (o *observedShard) localWords() string {
+	if o.Volume != nil && o.Volume.Spec.Local != nil {
+		return fmt.Sprintf(", and with it the local volume %s", o.Volume.Name)
+	}
+	return ""
+}
+
+// volumeState looks at claim and volume.
+func (o *observedShard) volumeState() (v1alpha1.ShardState, string) {
+	claim := o.Claim
+	if claim == nil {
+		return "", ""
+	}
+	if claim.Status.Phase == corev1.ClaimLost || (claim.Spec.VolumeName != "" && claim.Status.Phase == corev1.ClaimBound && o.Volume == nil) {
+		return v1alpha1.ShardDiskLost, fmt.Sprintf("PersistentVolume %s of claim %s is gone. Make it again with the same name and disk if the disk is "+
+			"whole; otherwise park the shard (spec.parked), delete the claim, %s", claim.Spec.VolumeName, claim.Name, o.forgetWords())
+	}
+	if o.running() || claim.Status.Phase == corev1.ClaimBound {
+		return "", ""
+	}
+	if o.ClassMissing {
+		return v1alpha1.ShardNoStorageClass, fmt.Sprintf("StorageClass %q does not exist: create it, or a DiskSet of that name", o.ClassName)
+	}
+	return "", ""
+}
+
+// forgetWords say how a person lets a shard start on another volume.
+func (o *observedShard) forgetWords() string {
+	if o.Last.Volume == nil || o.Last.Volume.UUID == "" {
+		return "and unpark it"
+	}
+	return fmt.Sprintf("annotate the pool %s=%s to accept that this copy is lost, and unpark it", v1alpha1.AnnotationForgetVolumes, o.Last.Volume.UUID)
+}
+
+func (o *observedShard) running() bool {
+	return o.Pod != nil && o.Pod.Status.Phase == corev1.PodRunning
+}
+
+// podState looks at the pod until its container is to run.
+func (o *observedShard) podState() (v1alpha1.ShardState, string) {
+	pod := o.Pod
+	switch {
+	case pod == nil && o.Set == nil:
+		return v1alpha1.ShardPending, "its StatefulSet is being made"
+	case pod == nil:
+		return v1alpha1.ShardPending, o.withEvent("its StatefulSet has no pod yet")
+	case pod.DeletionTimestamp != nil:
+		return v1alpha1.ShardPending, "the pod is being replaced"
+	case pod.Spec.NodeName == "":
+		return o.unscheduled()
+	case pod.Status.Phase == corev1.PodFailed:
+		return v1alpha1.ShardPending, fmt.Sprintf("the pod failed (%s) and is being replaced", cmp.Or(pod.Status.Reason, pod.Status.Message, "no reason given"))
+	}
+	return "", ""
+}
+
+func (o *observedShard) unscheduled() (v1alpha1.ShardState, string) {
+	words, since := "", time.Time{}
+	for _, condition := range o.Pod.Status.Conditions {
+		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
+			words, since = condition.Message, condition.LastTransitionTime.Time
+		}
+	}
+	bound := o.Claim != nil && o.Claim.Status.Phase == corev1.ClaimBound
+	if words == "" {
+		return v1alpha1.ShardPending, o.withEvent("the pod waits for the scheduler")
+	}
+	if !bound && fleet.WantsVolume(words) && o.Now.Sub(since) < volumeGrace {
+		return v1alpha1.ShardPending, fmt.Sprintf("claim %s waits for a PersistentVolume of StorageClass %q", workload.ShardClaim(o.Name), o.ClassName)
+	}
+	if !bound && fleet.WantsVolume(words) {
+		return v1alpha1.ShardNoVolume, fmt.Sprintf("no free PersistentVolume of StorageClass %q fits the claim %s. Add a disk to the DiskSet, see that its "+
+			"namespaces hold this one and that a disk is as large as storage.size; the scheduler says: %s", o.ClassName, workload.ShardClaim(o.Name), words)
+	}
+	return v1alpha1.ShardUnschedulable, "no node can take the pod: make room, or change spec.resources or spec.scheduling; the scheduler says: " + words
+}
+
+// waitingState looks at a container that does not run.
+func (o *observedShard) waitingState() (v1alpha1.ShardState, string) {
+	status := o.containerStatus()
+	if status != nil && status.State.Running != nil {
+		return "", ""
+	}
+	waiting := ""
+	if status != nil && status.State.Waiting != nil {
+		waiting = status.State.Waiting.Reason
+	}
+	switch fleet.WaitingFor(waiting) {
+	case fleet.WaitingImage:
+		// The kubelet waits until it tries again. What it said when it tried stays: a status that goes to and fro is no
+		// news.
+		if waiting == fleet.ReasonImagePullBackOff && o.Last.State == v1alpha1.ShardImagePull && strings.Contains(o.Last.Message, status.Image+" ") {
+			return o.Last.State, o.Last.Message
+		}
+		return v1alpha1.ShardImagePull, fmt.Sprintf("image %s cannot be had (%s: %s). Correct the store's spec.image or imagePullSecrets, or load the "+
+			"image onto node %s", status.Image, waiting, status.State.Waiting.Message, o.NodeName)
+	case fleet.WaitingRestart:
+		return v1alpha1.ShardCrashLooping, fmt.Sprintf("the container does not stay up (%s, %d restarts): %s. See kubectl logs %s --previous", waiting,
+			status.RestartCount, cmp.Or(ended(status), status.State.Waiting.Message, "no reason given"), workload.ShardPod(o.Name))
+	}
+	if status != nil && status.State.Terminated != nil {
+		return v1alpha1.ShardPending, "the container ended and is being restarted: " + cmp.Or(ended(status), "no reason given")
+	}
+	for _, event := range o.Events {
+		if v := o.Last.Volume; v != nil && v.UUID != "" && fleet.DeviceLost(event) {
+			return v1alpha1.ShardDiskLost, fmt.Sprintf("the device held volume %s, and the kubelet cannot mount it any more; nothing is served. If the "+
+				"disk can be repaired (fsck) or brought back, do that on node %s; otherwise park the shard (spec.parked), replace the disk, %s. "+
+				"The kubelet says: %s", v.UUID, o.NodeName, o.forgetWords(), event)
+		}
+		if fleet.DeviceTaken(event) {
+			return v1alpha1.ShardFormatBlocked, fmt.Sprintf("the kubelet does not format or mount the volume, and nothing was written to it. Something is on "+
+				"the device already (a partition table, another file system, or what is left of one): if it can go, wipe it (wipefs -a) on node %s; otherwise name "+
+				"another disk. The kubelet says: %s", o.NodeName, event)
+		}
+	}
+	return v1alpha1.ShardPending, o.withEvent("the pod's volume is being mounted and its container started")
+}
+
+func (o *observedShard) containerStatus() *corev1.ContainerStatus {
+	for n := range o.Pod.Status.ContainerStatuses {
+		if status := &o.Pod.Status.ContainerStatuses[n]; status.Name == workload.ContainerShard {
+			return status
+		}
+	}
+	return nil
+}
+
+// ended says how the container ended last.
+func ended(status *corev1.ContainerStatus) string {
+	last := status.State.Terminated
+	if last == nil {
+		last = status.LastTerminationState.Terminated
+	}
+	if last == nil {
+		return ""
+	}
+	words := fmt.Sprintf("it ended with exit code %d (%s)", last.ExitCode, cmp.Or(last.Reason, "no reason given"))
+	if last.Reason == fleet.ReasonOOMKilled {
+		words += ": raise resources.limits.memory"
+	}
+	if last.Message != "" {
+		words += ": " + strings.TrimSpace(last.Message)
+	}
+	return words
+}
+
+// reportedState takes the shard's own word, once its volume is known to be the right one.
+func (o *observedShard) reportedState() (v1alpha1.ShardState, string) {
+	r := o.Report
+	if r == nil {
+		return o.silent()
+	}
+	if o.awaitsEtcd() {
+		return v1alpha1.ShardPending, o.etcdWords()
+	}
+	switch r.State {
+	case v1alpha1.ShardPending, v1alpha1.ShardFileSystemMismatch, v1alpha1.ShardMemoryTooSmall:
+		return r.State, r.Message
+	case v1alpha1.ShardForeign:
+		return r.State, r.Message + o.adoptWords()
+	case v1alpha1.ShardDiskLost:
+		return r.State, fmt.Sprintf("%s. If the volume cannot be brought back: park the shard (spec.parked), replace the disk, %s",
+			strings.TrimSuffix(r.Message, "."), o.forgetWords())
+	case v1alpha1.ShardLoading, v1alpha1.ShardServing, v1alpha1.ShardDraining:
+	default:
+		return v1alpha1.ShardUnreachable, fmt.Sprintf("the shard says that it is %q, which this operator does not know: the shard is of version %q; upgrade the operator",
+			r.State, r.Version)
+	}
+	if r.Volume.StoreUUID != "" && o.StoreUID != "" && !strings.EqualFold(r.Volume.StoreUUID, o.StoreUID) {
+		return v1alpha1.ShardForeign, fmt.Sprintf("the volume is of store %s, this is store %s: give the shard its own volume%s", r.Volume.StoreUUID, o.StoreUID, o.adoptWords())
+	}
+	if was := o.Last.Volume; was != nil && was.UUID != "" && r.Volume.UUID != "" && !strings.EqualFold(was.UUID, r.Volume.UUID) {
+		return v1alpha1.ShardForeign, fmt.Sprintf("the shard runs on volume %s, its own is %s: bring that back; or %s", r.Volume.UUID, was.UUID, o.forgetWords())
+	}
+	if o.Leaves && r.State != v1alpha1.ShardLoading {
+		return v1alpha1.ShardDraining, fmt.Sprintf("is to be removed, and holds %d groups", len(r.Groups))
+	}
+	return r.State, cmp.Or(r.Message, strings.Join(r.Problems, "; "))
+}
+
+// silent is a container that runs and a shard that does not answer.
+func (o *observedShard) silent() (v1alpha1.ShardState, string) {
+	if errors.Is(o.ReportErr, fleet.ErrVolumeSilent) {
+		return v1alpha1.ShardUnreachable, fmt.Sprintf("the pod runs on node %s, but %v. Nothing is given up for that, as it may only be slow: see to the "+
+			"disk; or, with several copies, put %d into spec.replace, and restart the node if the pod does not end", o.NodeName, o.ReportErr, o.Number)
+	}
+	if status := o.containerStatus(); status != nil && o.Now.Sub(status.State.Running.StartedAt.Time) < startGrace {
+		return v1alpha1.ShardPending, "the container has just started"
+	}
+	reason := "it was not asked yet"
+	if o.ReportErr != nil {
+		reason = o.ReportErr.Error()
+	}
+	return v1alpha1.ShardUnreachable, fmt.Sprintf("the pod runs on node %s, but the shard does not answer: %s. See kubectl logs %s, and that network "+
+		"policies let the operator reach port %d", o.NodeName, reason, workload.ShardPod(o.Name), workload.PortShard)
+}
+
+func (o *observedShard) withEvent(words string) string {
+	if len(o.Events) == 0 {
+		return words
+	}
+	return words + ": " + o.Events[0]
+}

@@ -1,0 +1,145 @@
+package shardpool
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// deviceRateKind tells what `sheaf-bench layouts --device-rate` leaves as its pod's termination message from other
+// texts.
+const deviceRateKind = "sheaf.dev/device-rate"
+
+// deviceRateMax, bytes per second: no disk is that fast. What says more is a mistake.
+const deviceRateMax = 1 << 43
+
+// fileSystemNameMax, bytes: a longer name is none.
+const fileSystemNameMax = 32
+
+// loadRateBytesMin: what smaller loads take is opening, not reading.
+const loadRateBytesMin = 64 << 20
+
+// deviceRate looks whether a Job has measured a disk of the pool's class. What was found stays when the Job is gone.
+func (w *poolWork) deviceRate(ctx context.Context) error {
+	in := []client.ListOption{client.InNamespace(w.pool.Namespace), client.MatchingLabels{v1alpha1.LabelComponent: v1alpha1.ComponentBench}}
+	var pods corev1.PodList
+	if err := w.Client.List(ctx, &pods, in...); err != nil {
+		return fmt.Errorf("list the pods of bench Jobs: %w", err)
+	}
+	if len(pods.Items) == 0 {
+		return nil
+	}
+	var claims corev1.PersistentVolumeClaimList
+	if err := w.Client.List(ctx, &claims, in...); err != nil {
+		return fmt.Errorf("list the claims of bench Jobs: %w", err)
+	}
+	w.pool.Status.Device = newestRate(w.pool.Spec.Storage.StorageClassName, w.pool.Status.Device, pods.Items, claims.Items)
+	return nil
+}
+
+// newestRate is what the pod that ended last has measured on a volume of a class, or what was known before.
+func newestRate(class string, known *v1alpha1.DeviceRate, pods []corev1.Pod, claims []corev1.PersistentVolumeClaim) *v1alpha1.DeviceRate {
+	ofClass := map[string]*corev1.PersistentVolumeClaim{}
+	for i := range claims {
+		if fleet.ClassOf(&claims[i]) == class && claims[i].Spec.VolumeName != "" {
+			ofClass[claims[i].Name] = &claims[i]
+		}
+	}
+	for i := range pods {
+		claim := measuredClaim(&pods[i], ofClass)
+		if claim == nil {
+			continue
+		}
+		found := rateOf(&pods[i])
+		if found == nil || known != nil && !known.MeasuredAt.Before(&found.MeasuredAt) {
+			continue
+		}
+		found.PersistentVolume = claim.Spec.VolumeName
+		known = found
+	}
+	return known
+}
+
+// measuredClaim is the one claim of the class that a pod mounts; nil where there is none, or several, of which any may
+// have been measured.
+func measuredClaim(pod *corev1.Pod, ofClass map[string]*corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	var found *corev1.PersistentVolumeClaim
+	mounted := 0
+	for _, volume := range pod.Spec.Volumes {
+		if volume.PersistentVolumeClaim != nil {
+			mounted++
+			found = ofClass[volume.PersistentVolumeClaim.ClaimName]
+		}
+	}
+	if mounted != 1 {
+		return nil
+	}
+	return found
+}
+
+// rateOf reads what a pod has left; nil where it failed, still runs, or left something else.
+func rateOf(pod *corev1.Pod) *v1alpha1.DeviceRate {
+	if pod.Status.Phase != corev1.PodSucceeded {
+		return nil
+	}
+	for _, container := range pod.Status.ContainerStatuses {
+		end := container.State.Terminated
+		if end == nil {
+			continue
+		}
+		var message struct {
+			Kind               string `json:"kind"`
+			ReadBytesPerSecond int64  `json:"readBytesPerSecond"`
+			FileSystem         string `json:"fileSystem"`
+		}
+		if err := json.Unmarshal([]byte(end.Message), &message); err != nil || message.Kind != deviceRateKind ||
+			message.ReadBytesPerSecond <= 0 || message.ReadBytesPerSecond > deviceRateMax {
+			continue
+		}
+		if len(message.FileSystem) > fileSystemNameMax {
+			message.FileSystem = ""
+		}
+		return &v1alpha1.DeviceRate{
+			ReadBytesPerSecond: message.ReadBytesPerSecond, FileSystem: message.FileSystem, Pod: pod.Name, MeasuredAt: end.FinishedAt,
+		}
+	}
+	return nil
+}
+
+// load is the progress that the shard reports, with the device's rate as a Job has measured it, where one did: it had
+// the disk for itself.
+func (o *observedShard) load() fleet.LoadReport {
+	l := o.Report.Load
+	if o.DeviceRate > 0 {
+		l.DeviceBytesPerSecond = float64(o.DeviceRate)
+	}
+	return l
+}
+
+// loadRate fills in how fast the load was that goes on, or went on last.
+func (o *observedShard) loadRate(s *v1alpha1.ShardStatus) {
+	l := o.load()
+	if l.BytesTotal < loadRateBytesMin {
+		s.LoadBytesPerSecond, s.LoadDevicePercent = 0, 0
+		return
+	}
+	now := int64(l.BytesPerSecond)
+	s.LoadBytesPerSecond = fleet.Steady(o.Last.LoadBytesPerSecond, now, now)
+	l.BytesPerSecond = float64(s.LoadBytesPerSecond)
+	s.LoadDevicePercent = devicePercent(l)
+}
+
+// devicePercent of a load's rate; 0: the device's is not known, or the load is too small to say anything.
+func devicePercent(l fleet.LoadReport) int32 {
+	if l.DeviceBytesPerSecond <= 0 || l.BytesTotal < loadRateBytesMin {
+		return 0
+	}
+	return int32(min(9999, 100*l.BytesPerSecond/l.DeviceBytesPerSecond))
+}

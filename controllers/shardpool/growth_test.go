@@ -1,0 +1,100 @@
+package shardpool
+
+import (
+	"strings"
+	"testing"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// claimOf asks for a size and has one; without one it is not bound.
+func claimOf(asked, has string) *corev1.PersistentVolumeClaim {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data-ssd-0-0"}}
+	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(asked)}
+	claim.Status.Phase = corev1.ClaimPending
+	if has != "" {
+		claim.Status.Phase = corev1.ClaimBound
+		claim.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(has)}
+	}
+	return claim
+}
+
+func TestDecideGrowth(t *testing.T) {
+	infeasible := claimOf("2Gi", "1Gi")
+	infeasible.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{
+		corev1.ResourceStorage: corev1.PersistentVolumeClaimNodeResizeInfeasible,
+	}
+	deleted := claimOf("1Gi", "1Gi")
+	deleted.DeletionTimestamp = &metav1.Time{}
+	for name, c := range map[string]struct {
+		claim      *corev1.PersistentVolumeClaim
+		expandable bool
+		want       claimGrowth
+		says       string
+	}{
+		"no claim":                            {nil, true, claimFits, ""},
+		"a claim that goes":                   {deleted, true, claimFits, ""},
+		"as large as asked":                   {claimOf("2Gi", "2Gi"), false, claimFits, ""},
+		"to be asked for":                     {claimOf("1Gi", "1Gi"), true, claimPatch, "from 1Gi to 2Gi"},
+		"a class that forbids it":             {claimOf("1Gi", "1Gi"), false, claimForbidden, "has 1Gi, asked for are 2Gi"},
+		"not bound":                           {claimOf("1Gi", ""), false, claimRemake, "2Gi"},
+		"asked for, not there yet":            {claimOf("2Gi", "1Gi"), true, claimGrows, "from 1Gi to 2Gi"},
+		"a driver that cannot":                {infeasible, true, claimInfeasible, "cannot be done"},
+		"a disk larger than its claim":        {claimOf("1Gi", "3Gi"), false, claimFits, ""},
+		"a larger one, in a class that grows": {claimOf("1Gi", "3Gi"), true, claimPatch, "2Gi"},
+	} {
+		got, words := decideGrowth(c.claim, resource.MustParse("2Gi"), c.expandable)
+		if got != c.want || !strings.Contains(words, c.says) {
+			t.Errorf("%s: %d %q, want %d %q", name, got, words, c.want, c.says)
+		}
+	}
+}
+
+func TestGrowthOfALocalVolumeNamesTheDisk(t *testing.T) {
+	if words := localGrowth(nil) + localGrowth(&corev1.PersistentVolume{}); words != "" {
+		t.Errorf("a volume of a driver: %q", words)
+	}
+	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-1"}}
+	volume.Spec.Local = &corev1.LocalVolumeSource{Path: "/dev/disk/by-id/a"}
+	if words := localGrowth(volume); !strings.Contains(words, "/dev/disk/by-id/a") || !strings.Contains(words, "PersistentVolume pv-1") {
+		t.Errorf("by hand: %q", words)
+	}
+	volume.Labels = map[string]string{v1alpha1.LabelDiskSet: "local"}
+	if words := localGrowth(volume); !strings.Contains(words, "DiskSet local") {
+		t.Errorf("of a DiskSet: %q", words)
+	}
+}
+
+func TestSpaceIsAvailable(t *testing.T) {
+	const mib = 1 << 20
+	for name, c := range map[string]struct {
+		free   int64
+		status metav1.ConditionStatus
+		reason string
+	}{
+		"room":                        {500 * mib, metav1.ConditionTrue, "SpaceAvailable"},
+		"little above the reserve":    {100 * mib, metav1.ConditionFalse, "VolumeNearlyFull"},
+		"too little for the next Put": {51*mib - 1, metav1.ConditionFalse, "VolumeFull"},
+		"the reserve alone":           {50 * mib, metav1.ConditionFalse, "VolumeFull"},
+	} {
+		o := &observedShard{Name: "ssd-0", Report: &fleet.ShardReport{State: v1alpha1.ShardServing}}
+		o.Report.Volume.FileSystem = "ext4"
+		o.Report.Volume.FreeBytes, o.Report.Volume.CapacityBytes, o.Report.Volume.ReserveBytes = c.free, 2000*mib, 50*mib
+		w := &poolWork{shards: []*observedShard{o}, statuses: []v1alpha1.ShardStatus{{Name: "ssd-0", Volume: o.volume()}}}
+		w.space(func(kind string, value metav1.ConditionStatus, reason, message string) {
+			if kind != v1alpha1.ConditionSpaceAvailable || value != c.status || reason != c.reason {
+				t.Errorf("%s: %s %s %s, want %s %s", name, kind, value, reason, c.status, c.reason)
+			}
+			if value == metav1.ConditionFalse && (!strings.Contains(message, "ssd-0") || !strings.Contains(message, "keeps 50.0MiB") || !strings.Contains(message, "Delete records")) {
+				t.Errorf("%s: says %q", name, message)
+			}
+		})
+	}
+}

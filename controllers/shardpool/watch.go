@@ -1,0 +1,129 @@
+package shardpool
+
+import (
+	"context"
+
+	"sheaf.dev/sheaf/controllers/step"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// SetupWithManager registers the controller and what it watches.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	spec := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("shardpool").
+		For(&v1alpha1.ShardPool{}, builder.WithPredicates(spec)).
+		Owns(&appsv1.StatefulSet{}).
+		Owns(&corev1.Service{}).
+		Owns(&v1alpha1.Shard{}, builder.WithPredicates(shardTouched)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(poolOfLabel)).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(poolOfLabel)).
+		Watches(&v1alpha1.RecordStore{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfStore), builder.WithPredicates(storeChanged)).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfNode), builder.WithPredicates(nodeChanged)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 4, RateLimiter: step.Failures()}).
+		Complete(step.Counted(&v1alpha1.ShardPool{}, "shardpool", r.Client, r))
+}
+
+// poolOfLabel is the pool that an object's label names.
+func poolOfLabel(_ context.Context, object client.Object) []reconcile.Request {
+	pool := object.GetLabels()[v1alpha1.LabelPool]
+	if pool == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: pool}}}
+}
+
+func (r *Reconciler) poolsOfStore(ctx context.Context, store client.Object) []reconcile.Request {
+	return r.pools(ctx, []client.ListOption{client.InNamespace(store.GetNamespace())}, func(pool *v1alpha1.ShardPool) bool {
+		return pool.Spec.StoreRef.Name == store.GetName()
+	})
+}
+
+func (r *Reconciler) poolsOfNode(ctx context.Context, node client.Object) []reconcile.Request {
+	var shards v1alpha1.ShardList
+	if err := r.Client.List(ctx, &shards); err != nil {
+		log.FromContext(ctx).Error(err, "list Shards")
+		return nil
+	}
+	return r.pools(ctx, nil, func(pool *v1alpha1.ShardPool) bool {
+		for _, s := range v1alpha1.ShardsOf(pool, shards.Items) {
+			if s.Node == node.GetName() || s.Node == node.GetLabels()[corev1.LabelHostname] {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func (r *Reconciler) pools(ctx context.Context, in []client.ListOption, wanted func(*v1alpha1.ShardPool) bool) []reconcile.Request {
+	var pools v1alpha1.ShardPoolList
+	if err := r.Client.List(ctx, &pools, in...); err != nil {
+		log.FromContext(ctx).Error(err, "list ShardPools")
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range pools.Items {
+		if wanted(&pools.Items[i]) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&pools.Items[i])})
+		}
+	}
+	return requests
+}
+
+// storeChanged: spec, UID, deletion, what was planned for, or that etcd is away or back; the rest of the store's status
+// follows from the pools.
+var storeChanged = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*v1alpha1.RecordStore)
+		after, ok2 := e.ObjectNew.(*v1alpha1.RecordStore)
+		return !ok || !ok2 || before.Generation != after.Generation || before.Status.StoreUID != after.Status.StoreUID ||
+			before.Status.Image != after.Status.Image || !equality.Semantic.DeepEqual(before.Status.Planned, after.Status.Planned) ||
+			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
+			(etcdTroubleOf(before) == nil) != (etcdTroubleOf(after) == nil)
+	},
+}
+
+// shardTouched: a Shard is gone, or somebody changed its labels or owner. The status of a Shard follows from the look
+// that wrote it; what others write there is put right at the next look.
+var shardTouched = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		return !equality.Semantic.DeepEqual(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()) ||
+			!equality.Semantic.DeepEqual(e.ObjectOld.GetOwnerReferences(), e.ObjectNew.GetOwnerReferences())
+	},
+}
+
+// nodeChanged: readiness and taints; nodes report themselves every few seconds.
+var nodeChanged = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*corev1.Node)
+		after, ok2 := e.ObjectNew.(*corev1.Node)
+		return !ok || !ok2 || nodeReady(before) != nodeReady(after) || !equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints)
+	},
+}
+
+func nodeReady(node *corev1.Node) corev1.ConditionStatus {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition.Status
+		}
+	}
+	return corev1.ConditionUnknown
+}

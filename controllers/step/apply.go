@@ -1,0 +1,201 @@
+package step
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// annotationApplied is a hash of what was applied last: where it is equal, nothing was taken out of the wanted object
+// since, so that a live object which holds everything wanted needs no write.
+const annotationApplied = "sheaf.dev/applied"
+
+// Apply makes the live object have what the wanted one has, by server-side apply, and takes back what others wrote
+// beside that (foreign.go). It reads the live object from the client's cache and writes nothing where that is as
+// wanted. owner may be nil. changed says that a write was made. A stale cache costs a write that changes nothing, or a
+// conflict.
+func Apply(ctx context.Context, c client.Client, owner, wanted client.Object) (changed bool, err error) {
+	gvk, err := apiutil.GVKForObject(wanted, c.Scheme())
+	if err != nil {
+		return false, err
+	}
+	at := fmt.Sprintf("%s %s", gvk.Kind, client.ObjectKeyFromObject(wanted))
+	if owner != nil {
+		if err := controllerutil.SetControllerReference(owner, wanted, c.Scheme()); err != nil {
+			return false, fmt.Errorf("apply %s: %w", at, err)
+		}
+	}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(wanted)
+	if err != nil {
+		return false, fmt.Errorf("apply %s: %w", at, err)
+	}
+	u := &unstructured.Unstructured{Object: fields}
+	u.SetGroupVersionKind(gvk)
+	unstructured.RemoveNestedField(fields, "status")
+	prune(fields)
+	if err := sign(u); err != nil {
+		return false, fmt.Errorf("apply %s: %w", at, err)
+	}
+	live, err := liveOf(ctx, c, u)
+	if err != nil {
+		return false, err
+	}
+	if live != nil && !ofAnother(live, owner) {
+		hash := u.GetAnnotations()[annotationApplied]
+		if asWanted.is(live, hash) {
+			return false, nil
+		}
+		if len(live.GetManagedFields()) == 0 && live.GetUID() != "" {
+			if err := learnWriters(ctx, c, live, u); err != nil {
+				return false, fmt.Errorf("learn who wrote %s: %w", at, err)
+			}
+		}
+		patch, err := takeOver(live, u)
+		if err != nil {
+			return false, fmt.Errorf("apply %s: %w", at, err)
+		}
+		if patch != nil {
+			err := c.Patch(ctx, live, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(v1alpha1.FieldManager))
+			if err != nil {
+				return false, fmt.Errorf("take over what others wrote to %s: %w", at, err)
+			}
+		} else if equal, err := holds(live, u); err != nil || equal {
+			if equal {
+				asWanted.note(live, hash)
+			}
+			return false, err
+		}
+	}
+	err = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+	if err != nil {
+		return false, fmt.Errorf("apply %s: %w", at, err)
+	}
+	LogNews(ctx, News{Reason: "Applied", Action: "Apply", Message: "applied " + at})
+	return true, nil
+}
+
+// ofAnother says whether another owner controls the live object: it is left alone, and the API server refuses the
+// apply.
+func ofAnother(live, owner client.Object) bool {
+	controller := metav1.GetControllerOf(live)
+	return controller != nil && (owner == nil || controller.UID != owner.GetUID())
+}
+
+// sign annotates the object with a hash of itself.
+func sign(u *unstructured.Unstructured) error {
+	bytes, err := json.Marshal(u.Object)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(bytes)
+	annotations := u.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[annotationApplied] = hex.EncodeToString(sum[:12])
+	u.SetAnnotations(annotations)
+	return nil
+}
+
+// liveOf is a copy of the live object as the cache has it; nil: it is not there.
+func liveOf(ctx context.Context, c client.Client, wanted *unstructured.Unstructured) (client.Object, error) {
+	o, err := c.Scheme().New(wanted.GroupVersionKind())
+	if err != nil {
+		return nil, err
+	}
+	live, ok := o.(client.Object)
+	if !ok {
+		return nil, fmt.Errorf("%s is no kind of object", wanted.GetKind())
+	}
+	err = c.Get(ctx, client.ObjectKeyFromObject(wanted), live)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s %s: %w", wanted.GetKind(), client.ObjectKeyFromObject(wanted), err)
+	}
+	return live, nil
+}
+
+// holds says whether the live object has everything that is wanted. It may have owners beside the wanted one.
+func holds(live client.Object, wanted *unstructured.Unstructured) (bool, error) {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(live)
+	if err != nil {
+		return false, err
+	}
+	owners := live.GetOwnerReferences()
+	for _, owner := range wanted.GetOwnerReferences() {
+		if !slices.ContainsFunc(owners, func(o metav1.OwnerReference) bool { return equality.Semantic.DeepEqual(o, owner) }) {
+			return false, nil
+		}
+	}
+	want := wanted.DeepCopy()
+	want.SetOwnerReferences(nil)
+	delete(want.Object, "apiVersion") // a typed object read from the API does not carry them
+	delete(want.Object, "kind")
+	return contains(fields, want.Object), nil
+}
+
+// contains says whether live has every field of want. Lists have to be equal in length, each item containing the
+// wanted.
+func contains(live, want any) bool {
+	switch want := want.(type) {
+	case map[string]any:
+		l, ok := live.(map[string]any)
+		if !ok {
+			return len(want) == 0
+		}
+		for k, v := range want {
+			if !contains(l[k], v) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		l, ok := live.([]any)
+		if !ok || len(l) != len(want) {
+			return len(want) == 0 && !ok
+		}
+		for n := range want {
+			if !contains(l[n], want[n]) {
+				return false
+			}
+		}
+		return true
+	default:
+		return equality.Semantic.DeepEqual(live, want)
+	}
+}
+
+// prune takes out what an empty typed field leaves: nulls, and a creation time that nobody set.
+func prune(fields map[string]any) {
+	for k, v := range fields {
+		switch v := v.(type) {
+		case nil:
+			delete(fields, k)
+		case map[string]any:
+			prune(v)
+		case []any:
+			for _, item := range v {
+				if m, ok := item.(map[string]any); ok {
+					prune(m)
+				}
+			}
+		}
+	}
+}

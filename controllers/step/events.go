@@ -1,0 +1,55 @@
+package step
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Warnings are the newest complaints about an object, newest first.
+func Warnings(ctx context.Context, live client.Reader, about client.Object) ([]string, error) {
+	var list corev1.EventList
+	err := live.List(ctx, &list, client.InNamespace(about.GetNamespace()),
+		client.MatchingFields{"involvedObject.uid": string(about.GetUID()), "type": corev1.EventTypeWarning})
+	if err != nil {
+		return nil, fmt.Errorf("list events of %s: %w", about.GetName(), err)
+	}
+	return EventWords(list.Items), nil
+}
+
+// EventWords are the newest messages, newest first.
+func EventWords(list []corev1.Event) []string {
+	at := func(e corev1.Event) time.Time {
+		newest := e.LastTimestamp.Time
+		if e.Series != nil && e.Series.LastObservedTime.After(newest) {
+			newest = e.Series.LastObservedTime.Time
+		}
+		if e.EventTime.After(newest) {
+			newest = e.EventTime.Time
+		}
+		return newest
+	}
+	slices.SortStableFunc(list, func(a, b corev1.Event) int {
+		return cmp.Or(at(b).Compare(at(a)), cmp.Compare(a.Name, b.Name))
+	})
+	words := make([]string, 0, min(len(list), eventsKept))
+	for _, e := range list[:min(len(list), eventsKept)] {
+		message := e.Reason + ": " + strings.Join(strings.Fields(e.Message), " ")
+		if len(message) > eventBytesMax {
+			// Mount errors name the device first, and say last what mount(8) said.
+			message = message[:eventBytesMax/2] + " ... " + message[len(message)-eventBytesMax/2:]
+		}
+		words = append(words, strings.ToValidUTF8(message, "?"))
+	}
+	return words
+}
+
+const eventsKept = 5
+
+const eventBytesMax = 400

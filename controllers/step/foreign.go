@@ -1,0 +1,221 @@
+package step
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// Server-side apply owns the fields that it names, and only those: a container, a variable or a port that somebody else
+// adds stays, and a second port of one name makes a Service that the API server refuses. metadata.managedFields say who
+// wrote what. The operator takes over what others wrote beside it, and the apply that follows, which does not name
+// those fields, removes them. Defaults of the API server, and what admission webhooks add, belong to nobody and stay.
+//
+// What others may keep: labels, annotations, finalizers and owners of the object itself, its status, and what keeps
+// says.
+
+// restartedAt is what `kubectl rollout restart` puts on a pod template.
+const restartedAt = ".spec.template.metadata.annotations.kubectl.kubernetes.io/restartedAt"
+
+// Fields of a Service for which a RecordStore has none: the cluster or its administrator chooses them. They mean
+// something only for some types, and the API server refuses them for the others.
+var (
+	serviceAddresses = []string{".spec.clusterIP", ".spec.clusterIPs", ".spec.ipFamilies", ".spec.ipFamilyPolicy"}
+	serviceOutside   = []string{".spec.externalTrafficPolicy"}
+	serviceBalancer  = []string{".spec.loadBalancerIP", ".spec.loadBalancerSourceRanges", ".spec.loadBalancerClass",
+		".spec.healthCheckNodePort", ".spec.allocateLoadBalancerNodePorts"}
+)
+
+// CacheTransform strips managed fields from what is cached, but for the kinds that Apply writes: Apply reads them.
+// Nodes lose the list of their images, which nobody here reads.
+func CacheTransform() toolscache.TransformFunc {
+	strip := cache.TransformStripManagedFields()
+	return func(o any) (any, error) {
+		switch o := o.(type) {
+		case *corev1.Node:
+			o.Status.Images = nil // the names of up to 50 images: most of a node's bytes
+		case *appsv1.StatefulSet, *appsv1.Deployment, *corev1.Service, *policyv1.PodDisruptionBudget, *storagev1.StorageClass,
+			*networkingv1.NetworkPolicy:
+			return o, nil
+		}
+		return strip(o)
+	}
+}
+
+// takeOver is a JSON patch by which the operator owns what others wrote to a live object of it, nil where that is
+// nothing. It marks the object as not applied, so that a crash before the apply that follows loses nothing.
+func takeOver(live client.Object, wanted *unstructured.Unstructured) ([]byte, error) {
+	entries := slices.Clone(live.GetManagedFields())
+	mine := slices.IndexFunc(entries, func(e metav1.ManagedFieldsEntry) bool {
+		return e.Manager == v1alpha1.FieldManager && e.Operation == metav1.ManagedFieldsOperationApply && e.Subresource == ""
+	})
+	ours, err := fieldsOf(entries, mine)
+	if err != nil {
+		return nil, err
+	}
+	before, kept := ours.Size(), entries[:0:0]
+	for n, e := range entries {
+		if n == mine || e.Manager == v1alpha1.FieldManager || e.Subresource == "status" || e.APIVersion != wanted.GetAPIVersion() || onlyMetadata(e) {
+			kept = append(kept, e)
+			continue
+		}
+		theirs, err := fieldsOf(entries, n)
+		if err != nil {
+			return nil, err
+		}
+		taken := foreign(theirs, ours, wanted)
+		if taken.Empty() {
+			kept = append(kept, e)
+			continue
+		}
+		ours = ours.Union(taken)
+		if left := theirs.Difference(taken); !left.Empty() {
+			kept = append(kept, withFields(e, left))
+		}
+	}
+	if ours.Size() == before {
+		return nil, nil
+	}
+	entry := metav1.ManagedFieldsEntry{
+		Manager: v1alpha1.FieldManager, Operation: metav1.ManagedFieldsOperationApply, APIVersion: wanted.GetAPIVersion(), FieldsType: "FieldsV1",
+	}
+	if mine < 0 {
+		kept = append(kept, withFields(entry, ours))
+	} else {
+		i := slices.IndexFunc(kept, func(e metav1.ManagedFieldsEntry) bool {
+			return e.Manager == entry.Manager && e.Operation == entry.Operation && e.Subresource == ""
+		})
+		kept[i] = withFields(kept[i], ours)
+	}
+	return takeOverPatch(live, kept)
+}
+
+// learnWriters has the API server note who wrote what in an object where somebody took that away, and reads the object
+// anew. An apply that names no field makes the server credit all that is there to a manager of its own
+// (before-first-apply). The apply is not by the operator's own manager: where the cache was behind, it would take away
+// all that the operator wrote.
+func learnWriters(ctx context.Context, c client.Client, live client.Object, wanted *unstructured.Unstructured) error {
+	bare := &unstructured.Unstructured{}
+	bare.SetGroupVersionKind(wanted.GroupVersionKind())
+	bare.SetNamespace(wanted.GetNamespace())
+	bare.SetName(wanted.GetName())
+	bare.SetUID(live.GetUID()) // a conflict where it is gone meanwhile: nothing is made
+	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(bare), client.FieldOwner(v1alpha1.FieldManager+"-learns"))
+	if err != nil {
+		return err
+	}
+	return runtime.DefaultUnstructuredConverter.FromUnstructured(bare.Object, live)
+}
+
+func takeOverPatch(live client.Object, entries []metav1.ManagedFieldsEntry) ([]byte, error) {
+	type op struct {
+		Op    string `json:"op"`
+		Path  string `json:"path"`
+		Value any    `json:"value"`
+	}
+	ops := []op{
+		{"replace", "/metadata/managedFields", entries},
+		{"replace", "/metadata/resourceVersion", live.GetResourceVersion()}, // a conflict where the cache was behind
+	}
+	if _, there := live.GetAnnotations()[annotationApplied]; there {
+		ops = append(ops, op{"replace", "/metadata/annotations/" + strings.ReplaceAll(annotationApplied, "/", "~1"), ""})
+	}
+	return json.Marshal(ops)
+}
+
+// fieldsOf entry n, none where there is no such entry.
+func fieldsOf(entries []metav1.ManagedFieldsEntry, n int) (*fieldpath.Set, error) {
+	set := fieldpath.NewSet()
+	if n < 0 || entries[n].FieldsV1 == nil {
+		return set, nil
+	}
+	if err := set.FromJSON(entries[n].FieldsV1.GetRawReader()); err != nil {
+		return nil, fmt.Errorf("managed fields of %s: %w", entries[n].Manager, err)
+	}
+	return set, nil
+}
+
+func withFields(e metav1.ManagedFieldsEntry, set *fieldpath.Set) metav1.ManagedFieldsEntry {
+	raw, err := set.ToJSON()
+	if err != nil { // of a set that was read from JSON: a mistake of the program
+		panic(err)
+	}
+	e.FieldsV1 = metav1.NewFieldsV1(string(raw))
+	return e
+}
+
+// onlyMetadata is a quick look at an entry: most say nothing of the spec.
+func onlyMetadata(e metav1.ManagedFieldsEntry) bool {
+	var top map[string]json.RawMessage
+	if e.FieldsV1 == nil || json.Unmarshal(e.FieldsV1.GetRawBytes(), &top) != nil {
+		return true
+	}
+	for field := range top {
+		if field != "f:metadata" && field != "f:status" {
+			return false
+		}
+	}
+	return true
+}
+
+// foreign are the fields of others that they may not keep, and that are not the operator's already.
+func foreign(theirs, ours *fieldpath.Set, wanted *unstructured.Unstructured) *fieldpath.Set {
+	taken := fieldpath.NewSet()
+	theirs.Iterate(func(p fieldpath.Path) {
+		if top := p[0].FieldName; top != nil && (*top == "metadata" || *top == "status") {
+			return
+		}
+		if ours.Has(p) || keeps(p, ours, wanted) {
+			return
+		}
+		taken.Insert(p.Copy())
+	})
+	return taken
+}
+
+// keeps says which fields below spec others may keep.
+func keeps(p fieldpath.Path, ours *fieldpath.Set, wanted *unstructured.Unstructured) bool {
+	path := p.String()
+	if path == restartedAt {
+		return true
+	}
+	if wanted.GetKind() != "Service" {
+		return false
+	}
+	under := func(roots []string) bool {
+		return slices.ContainsFunc(roots, func(root string) bool {
+			return path == root || strings.HasPrefix(path, root+".") || strings.HasPrefix(path, root+"[")
+		})
+	}
+	kind, _, _ := unstructured.NestedString(wanted.Object, "spec", "type")
+	switch corev1.ServiceType(kind) {
+	case corev1.ServiceTypeLoadBalancer:
+		if under(serviceBalancer) {
+			return true
+		}
+		fallthrough
+	case corev1.ServiceTypeNodePort:
+		// The number on the nodes of a port of ours; a port of others goes as a whole.
+		if under(serviceOutside) || strings.HasSuffix(path, ".nodePort") && ours.Has(p[:len(p)-1]) {
+			return true
+		}
+	}
+	return under(serviceAddresses)
+}

@@ -1,0 +1,86 @@
+package step
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// News is something that the operator did, or saw change.
+type News struct {
+	Warning bool
+	Reason  string // CamelCase
+	Action  string // what was done, in a word
+	// object that it was done to, where that is not the one that is reconciled. Events of different objects never fold
+	// into one.
+	Object  client.Object
+	Message string
+}
+
+// Tell says news in the log, which stays, and as an event of the object that is reconciled. Every function that acts
+// tells by it.
+func Tell(ctx context.Context, recorder events.EventRecorder, about client.Object, n News) {
+	LogNews(ctx, n)
+	if recorder == nil {
+		return
+	}
+	kind := corev1.EventTypeNormal
+	if n.Warning {
+		kind = corev1.EventTypeWarning
+	}
+	var related runtime.Object
+	if n.Object != nil {
+		related = n.Object
+	}
+	recorder.Eventf(about, related, kind, n.Reason, n.Action, "%s", Tail(n.Message, 1000))
+}
+
+// LogNews says news in the log alone: what happens too often for events. The log names the object that is reconciled by
+// itself.
+func LogNews(ctx context.Context, n News) {
+	values := []any{"reason", n.Reason, "action", n.Action}
+	if n.Object != nil {
+		values = append(values, "object", ObjectWords(n.Object))
+	}
+	if n.Warning {
+		values = append(values, "warning", true)
+	}
+	log.FromContext(ctx).Info(n.Message, values...)
+}
+
+// ObjectWords are such as "StatefulSet prod/ssd-0".
+func ObjectWords(o client.Object) string {
+	kind := ""
+	switch o.(type) {
+	case *appsv1.StatefulSet:
+		kind = "StatefulSet "
+	case *corev1.Pod:
+		kind = "Pod "
+	case *corev1.PersistentVolumeClaim:
+		kind = "PersistentVolumeClaim "
+	case *corev1.PersistentVolume:
+		kind = "PersistentVolume "
+	case *batchv1.Job:
+		kind = "Job "
+	}
+	if o.GetNamespace() == "" {
+		return kind + o.GetName()
+	}
+	return fmt.Sprintf("%s%s/%s", kind, o.GetNamespace(), o.GetName())
+}
+
+// ShardObject stands for a shard in news: its StatefulSet, which may not be there.
+func ShardObject(pool *v1alpha1.ShardPool, shard string) client.Object {
+	set := &appsv1.StatefulSet{}
+	set.Namespace, set.Name = pool.Namespace, shard
+	return set
+}

@@ -1,0 +1,43 @@
+package step
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Tail is the end of a text: the last words say why a process ended.
+func Tail(text string, bytes int) string {
+	if len(text) <= bytes {
+		return text
+	}
+	return "..." + text[len(text)-bytes:]
+}
+
+// ShardWords joins what is said of several shards, within bounds.
+func ShardWords(words []string) string {
+	const show = 3
+	if len(words) <= show {
+		return strings.Join(words, "; ")
+	}
+	return fmt.Sprintf("%s; and %d more", strings.Join(words[:show], "; "), len(words)-show)
+}
+
+// Cut bounds a text.
+func Cut(text string, bytesMax int) string {
+	if len(text) <= bytesMax {
+		return text
+	}
+	return strings.ToValidUTF8(text[:bytesMax-3], "") + "..."
+}
+
+// Annotate sets an annotation, or takes it away where the value is empty.
+func Annotate(annotations *map[string]string, key, value string) {
+	if value == "" {
+		delete(*annotations, key)
+		return
+	}
+	if *annotations == nil {
+		*annotations = map[string]string{}
+	}
+	(*annotations)[key] = value
+}

@@ -1,0 +1,212 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+)
+
+// The alerts of the chart sheaf-operator.
+const (
+	alertUnavailable  = "SheafStoreUnavailable"
+	alertNotRedundant = "SheafStoreNotRedundant"
+	alertEtcdMember   = "SheafEtcdMemberMissing"
+	alertVolumeFull   = "SheafVolumeNearlyFull"
+	alertStandStill   = "SheafMovesStandStill"
+	alertStalled      = "SheafStoreStalled"
+	alertPoolStalled  = "SheafPoolStalled"
+	alertOperatorGone = "SheafOperatorGone"
+)
+
+// minute is how long a minute of the alerts' rules is here. The rules are the chart's, as they are, with Prometheus'
+// own engine; but each scrape is dated a minute after the one before (hack/alerts), so that `for: 15m` asks for sixteen
+// scrapes and not for a quarter of an hour. What is left out is only that the real minutes are longer.
+const minute = 500 * time.Millisecond
+
+// firing and gone are what alerts are waited for.
+const (
+	firing = "firing"
+	gone   = ""
+)
+
+// alertWatch scrapes all operators as Prometheus would, and has the chart's rules evaluated after every scrape.
+type alertWatch struct {
+	space   *space
+	caller  http.Client
+	mutex   sync.Mutex
+	scrapes int               // guarded by mutex
+	states  map[string]string // of the alerts after the last scrape; guarded by mutex
+	log     []string          // guarded by mutex: what changed
+	failure error             // guarded by mutex
+}
+
+// watchAlerts follows the alerts for the store q until the scenario ends. This machine has to reach pods by their
+// addresses.
+func (s *space) watchAlerts() *alertWatch {
+	GinkgoHelper()
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, tool("alerts-watch"), filepath.Join(root, "charts/sheaf-operator/files/alerts.yaml"))
+	cmd.Stderr = GinkgoWriter
+	cmd.WaitDelay = 5 * time.Second
+	in, err := cmd.StdinPipe()
+	Expect(err).NotTo(HaveOccurred())
+	out, err := cmd.StdoutPipe()
+	Expect(err).NotTo(HaveOccurred())
+	Expect(cmd.Start()).To(Succeed(), "hack/e2e.sh builds alerts-watch")
+	a := &alertWatch{space: s, caller: http.Client{Timeout: 2 * time.Second}, states: map[string]string{}}
+	var done sync.WaitGroup
+	done.Go(func() {
+		if err := a.follow(ctx, in, bufio.NewReader(out)); err != nil && ctx.Err() == nil {
+			a.mutex.Lock()
+			defer a.mutex.Unlock()
+			a.failure = err
+		}
+	})
+	DeferCleanup(func() {
+		cancel()
+		done.Wait()
+		_ = cmd.Wait() // it was killed
+		AddReportEntry(fmt.Sprintf("alerts in %d scrapes", a.scrapes), strings.Join(a.log, "; "))
+	})
+	return a
+}
+
+// follow scrapes and asks once in a minute of the rules.
+func (a *alertWatch) follow(ctx context.Context, in io.Writer, out *bufio.Reader) error {
+	turns := time.NewTicker(minute)
+	defer turns.Stop()
+	scrapes := json.NewEncoder(in)
+	var addresses map[string]string
+	for n := 0; ; n++ {
+		answers := a.scrape(ctx, addresses)
+		if n%10 == 0 || len(answers) < len(addresses) || len(addresses) < 2 {
+			if addresses = operatorAddresses(); len(answers) == 0 {
+				answers = a.scrape(ctx, addresses)
+			}
+		}
+		if err := scrapes.Encode(answers); err != nil {
+			return fmt.Errorf("tell alerts-watch of a scrape: %w", err)
+		}
+		text, err := out.ReadBytes('\n')
+		if err != nil {
+			return fmt.Errorf("alerts-watch ended: %w", err)
+		}
+		if err := a.take(text); err != nil {
+			return err
+		}
+		select {
+		case <-turns.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// operatorAddresses are those of the operators that run, by pod; empty where the API server does not answer, as a
+// scrape then finds nothing either.
+func operatorAddresses() map[string]string {
+	addresses := map[string]string{}
+	o := try(10*time.Second, "", "kubectl", "get", "pods", "-n", operatorNamespace, "-l", "app.kubernetes.io/name=sheaf-operator",
+		"--field-selector=status.phase=Running", "-o", `jsonpath={range .items[*]}{.metadata.name} {.status.podIP}{"\n"}{end}`)
+	for line := range strings.Lines(o.out) {
+		if words := strings.Fields(line); len(words) == 2 {
+			addresses[words[0]] = words[1] + ":8080"
+		}
+	}
+	return addresses
+}
+
+// scrape what the operators tell of Sheaf. One that does not answer is left out.
+func (a *alertWatch) scrape(ctx context.Context, addresses map[string]string) map[string]string {
+	answers := map[string]string{}
+	var mutex sync.Mutex
+	var all sync.WaitGroup
+	for name, address := range addresses {
+		all.Go(func() {
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
+			if err != nil {
+				return
+			}
+			answer, err := a.caller.Do(request)
+			if err != nil {
+				return
+			}
+			defer answer.Body.Close()
+			text, err := io.ReadAll(answer.Body)
+			if err != nil || answer.StatusCode != http.StatusOK {
+				return
+			}
+			var ours strings.Builder
+			for line := range strings.Lines(string(text)) {
+				if strings.HasPrefix(line, "sheaf_store_") || strings.HasPrefix(line, "sheaf_operator_leads") {
+					ours.WriteString(line)
+				}
+			}
+			mutex.Lock()
+			defer mutex.Unlock()
+			answers[name] = ours.String()
+		})
+	}
+	all.Wait()
+	return answers
+}
+
+// take what alerts-watch said of a scrape. Alerts that name no store are about all.
+func (a *alertWatch) take(text []byte) error {
+	var found map[string][]struct {
+		Labels map[string]string
+		State  string
+	}
+	if err := json.Unmarshal(text, &found); err != nil {
+		return fmt.Errorf("alerts-watch said %q: %w", text, err)
+	}
+	states := map[string]string{}
+	for name, list := range found {
+		for _, alert := range list {
+			namespace, named := alert.Labels["namespace"]
+			if named && (namespace != a.space.name || alert.Labels["store"] != "q") || states[name] == firing {
+				continue
+			}
+			states[name] = alert.State
+		}
+	}
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	a.scrapes++
+	for _, name := range []string{
+		alertUnavailable, alertNotRedundant, alertEtcdMember, alertVolumeFull, alertStandStill, alertStalled, alertPoolStalled, alertOperatorGone,
+	} {
+		if before, now := a.states[name], states[name]; before != now {
+			a.log = append(a.log, fmt.Sprintf("%d: %s %s", a.scrapes, name, map[string]string{gone: "is gone"}[now]+now))
+		}
+	}
+	a.states = states
+	return nil
+}
+
+// await waits until an alert for the store q is firing, or gone.
+func (a *alertWatch) await(alert, state string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		a.mutex.Lock()
+		defer a.mutex.Unlock()
+		if a.failure != nil {
+			StopTrying("the alerts cannot be followed").Wrap(a.failure).Now()
+		}
+		g.Expect(a.scrapes).To(BeNumerically(">", 0))
+		g.Expect(a.states[alert]).To(Equal(state), "%s: %v", alert, a.log)
+	}).WithTimeout(2 * time.Minute).Should(Succeed())
+}

@@ -1,0 +1,48 @@
+// Command alerts-watch evaluates the rules of a file after every scrape that it is told of: a line of JSON on its
+// standard input, what each target answered in Prometheus' text format, by the target's name. To each it answers a line
+// of JSON: the alerts that are pending or firing, by name. Scrapes count as a minute apart (alerts.Watch).
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"sheaf.dev/sheaf/hack/alerts"
+)
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: alerts-watch RULES.yaml")
+		os.Exit(2)
+	}
+	if err := run(os.Args[1], os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "alerts-watch:", err)
+		os.Exit(1)
+	}
+}
+
+func run(file string, in io.Reader, out io.Writer) error {
+	watch, err := alerts.NewWatch(file)
+	if err != nil {
+		return err
+	}
+	scrapes, answers := json.NewDecoder(in), json.NewEncoder(out)
+	for {
+		var targets map[string]string
+		if err := scrapes.Decode(&targets); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("a scrape is no line of JSON: %w", err)
+		}
+		found, err := watch.Scrape(targets)
+		if err != nil {
+			return err
+		}
+		if err := answers.Encode(found); err != nil {
+			return fmt.Errorf("answer: %w", err)
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package certs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Install puts files into a folder, which is made where it is missing, all at once: whoever reads them by Open or
+// through one link finds those of before or the new ones. The layout is that of a mounted Secret: each name is a link
+// through ..data, which is replaced by one rename. Only the owner may read them.
+func Install(dir string, content map[string][]byte) (err error) {
+	fail := func(err error) error { return fmt.Errorf("put certificates into %s: %w", dir, err) }
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fail(err)
+	}
+	before, _ := os.Readlink(filepath.Join(dir, dataLink)) // none: the first time
+	data, err := os.MkdirTemp(dir, dataFolder)
+	if err != nil {
+		return fail(err)
+	}
+	defer func() {
+		if err != nil {
+			err = fail(errors.Join(err, os.RemoveAll(data)))
+		}
+	}()
+	for name, bytes := range content {
+		if err := os.WriteFile(filepath.Join(data, name), bytes, 0o600); err != nil {
+			return err
+		}
+	}
+	next := filepath.Join(dir, "..next")
+	_ = os.Remove(next) // of an attempt that was cut off
+	if err := os.Symlink(filepath.Base(data), next); err != nil {
+		return err
+	}
+	if err := os.Rename(next, filepath.Join(dir, dataLink)); err != nil {
+		return err
+	}
+	for name := range content {
+		if err := os.Symlink(filepath.Join(dataLink, name), filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+	}
+	if strings.HasPrefix(before, dataFolder) && filepath.Base(before) == before {
+		return os.RemoveAll(filepath.Join(dir, before))
+	}
+	return nil
+}
+
+const (
+	dataLink   = "..data"
+	dataFolder = "..sheaf-" // each set of files has one of its own
+)

@@ -1,0 +1,53 @@
+// Package cgroup tells what the kernel's control groups allow this process.
+package cgroup
+
+import (
+	"math"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+)
+
+// MemoryLimit is the memory limit of this process's cgroup in bytes, the least of it and those above it; 0: none. It
+// reads cgroups of version 1 and 2. root is / but in tests.
+func MemoryLimit(root string) int64 {
+	own, _ := os.ReadFile(path.Join(root, "proc/self/cgroup")) // not there: no cgroups
+	limit := int64(0)
+	for _, line := range strings.Split(string(own), "\n") {
+		parts := strings.SplitN(line, ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		base, file := "sys/fs/cgroup", "memory.max"
+		if parts[1] != "" { // v1: one hierarchy per controller
+			if !strings.Contains(","+parts[1]+",", ",memory,") {
+				continue
+			}
+			base, file = "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+		}
+		// In a container the own cgroup is mounted as the root of the file system, whatever its path says.
+		for dir := path.Clean("/" + parts[2]); ; dir = path.Dir(dir) {
+			if l := readLimit(path.Join(root, base, dir, file)); l > 0 && (limit == 0 || l < limit) {
+				limit = l
+			}
+			if dir == "/" {
+				break
+			}
+		}
+	}
+	return limit
+}
+
+// readLimit reads one file; 0: none. v1 says a number near 2^63 where there is no limit.
+func readLimit(file string) int64 {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return 0
+	}
+	limit, err := strconv.ParseInt(strings.TrimSpace(string(content)), 10, 64)
+	if err != nil || limit <= 0 || limit > math.MaxInt64/2 {
+		return 0
+	}
+	return limit
+}

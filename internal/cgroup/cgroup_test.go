@@ -1,0 +1,49 @@
+package cgroup
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestMemoryLimit(t *testing.T) {
+	for _, c := range []struct {
+		own   string
+		files map[string]string
+		limit int64
+	}{
+		{"", nil, 0},
+		{"0::/\n", map[string]string{"sys/fs/cgroup/memory.max": "1073741824\n"}, 1 << 30},
+		{"0::/\n", map[string]string{"sys/fs/cgroup/memory.max": "max\n"}, 0},
+		{"0::/kubepods/pod1/c1\n", map[string]string{"sys/fs/cgroup/memory.max": "1000000\n"}, 1000000},
+		{"0::/a/b\n", map[string]string{"sys/fs/cgroup/a/memory.max": "500\n", "sys/fs/cgroup/a/b/memory.max": "900\n"}, 500},
+		{"4:memory:/x\n", map[string]string{"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "700\n"}, 700},
+		{"4:memory:/x\n", map[string]string{"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, 0},
+		{"4:cpu:/x\n", map[string]string{"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "700\n"}, 0},
+	} {
+		root := t.TempDir()
+		c.files = withFile(c.files, "proc/self/cgroup", c.own)
+		for name, content := range c.files {
+			ok(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
+			ok(t, os.WriteFile(filepath.Join(root, name), []byte(content), 0o600))
+		}
+		if limit := MemoryLimit(root); limit != c.limit {
+			t.Errorf("%q: limit %d, want %d", c.own, limit, c.limit)
+		}
+	}
+}
+
+func withFile(files map[string]string, name, content string) map[string]string {
+	out := map[string]string{name: content}
+	for k, v := range files {
+		out[k] = v
+	}
+	return out
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// Program is what the commands of one binary share: where and how they print, and what an error makes of the exit code.
+type Program struct {
+	Out *Output
+	// Check looks at the global flags before a command runs; an error is wrong usage. nil: nothing to look at.
+	Check  func() error
+	format string
+}
+
+// Flags adds the flags that every program has to its root command.
+func (p *Program) Flags(root *cobra.Command) {
+	root.PersistentFlags().StringVarP(&p.format, "output", "o", "text", "how to print: text or json")
+	Complete(root, "output", "text", "json")
+}
+
+// Run executes one command line. What it returns is for Describe and ExitCode.
+func (p *Program) Run(ctx context.Context, root *cobra.Command, args []string) error {
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetArgs(protectNegativeIDs(args))
+	root.SetOut(p.Out.Out)
+	root.SetErr(p.Out.Err)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return nil
+	}
+	// A command marks what it returns as done; anything else is cobra's: an unknown command or flag, a missing
+	// argument.
+	var d *done
+	if errors.As(err, &d) {
+		return d.err
+	}
+	return Usagef("%s (see %s --help)", oneLine(err.Error()), cmd.CommandPath())
+}
+
+// oneLine makes a line of cobra's words about a command that it does not know.
+func oneLine(text string) string {
+	text = strings.ReplaceAll(strings.TrimSpace(text), "\n\nDid you mean this?\n\t", ": did you mean ")
+	return strings.Join(strings.Fields(text), " ")
+}
+
+// done marks an error that a command returned, as opposed to one of the flag parser.
+type done struct{ err error }
+
+func (d *done) Error() string { return d.err.Error() }
+func (d *done) Unwrap() error { return d.err }
+
+// Done marks an error of a PreRunE as the command's own: it is no wrong usage. nil stays nil.
+func Done(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &done{err: err}
+}
+
+// Body makes a command's RunE.
+func (p *Program) Body(run func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		switch p.format {
+		case "text", "json":
+			p.Out.JSON = p.format == "json"
+		default:
+			return fmt.Errorf("-o %q: must be text or json", p.format)
+		}
+		if p.Check != nil {
+			if err := p.Check(); err != nil {
+				return err
+			}
+		}
+		return Done(run(cmd.Context(), args))
+	}
+}
+
+// Complete offers fixed values for a flag of cmd, which must be there.
+func Complete(cmd *cobra.Command, flag string, values ...string) {
+	complete := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
+	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
+		panic(err) // a flag that does not exist: every run of the binary would show it
+	}
+}

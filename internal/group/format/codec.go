@@ -1,0 +1,118 @@
+package format
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+)
+
+// FormatVersion of all files that this program writes, but for the segments of segmentVersionRequests.
+const FormatVersion = 1
+
+// Sizes in bytes.
+const (
+	SegmentHeaderBytes = 128 // frames begin here
+	FrameHeaderBytes   = 80
+
+	MagicBytes = 8
+	BlockBytes = 4096 // what is stored twice stands in blocks of its own
+)
+
+// What decoding can answer. errFrameHeader: marker, lengths or header are bad (a hole, a torn or stale block).
+// ErrFrameContent: the header is whole, so id, index and length are known, but attributes, data or padding are bad.
+// ErrCorrupt: any other structure is not as it was written.
+var (
+	errFrameHeader  = errors.New("frame header is bad")
+	ErrFrameContent = errors.New("entry content is bad")
+	ErrCorrupt      = errors.New("stored bytes are bad")
+)
+
+var (
+	// Castagnoli is the polynomial of all checksums.
+	Castagnoli = crc32.MakeTable(crc32.Castagnoli)
+	slicing    = makeSlicing()
+)
+
+// Checksum is the CRC-32C of b.
+func Checksum(b []byte) uint32 { return crc32.Update(0, Castagnoli, b) }
+
+// makeSlicing makes the eight tables of the slicing-by-8 method (Kounavis and Berry, 2005).
+func makeSlicing() *[8]crc32.Table {
+	var t [8]crc32.Table
+	t[0] = *Castagnoli
+	for i := range 256 {
+		c := t[0][i]
+		for k := 1; k < 8; k++ {
+			c = t[0][c&0xff] ^ c>>8
+			t[k][i] = c
+		}
+	}
+	return &t
+}
+
+// checksumWord goes on with a CRC by the 8 bytes of a little-endian number. A register goes in, no slice: package crc32
+// would move a slice of a local array to the heap, once for each frame.
+func checksumWord(crc uint32, word uint64) uint32 {
+	w := word ^ uint64(^crc)
+	return ^(slicing[7][w&0xff] ^ slicing[6][w>>8&0xff] ^ slicing[5][w>>16&0xff] ^ slicing[4][w>>24&0xff] ^
+		slicing[3][w>>32&0xff] ^ slicing[2][w>>40&0xff] ^ slicing[1][w>>48&0xff] ^ slicing[0][w>>56])
+}
+
+// Head of manifest, mark, hint and blob: magic (8), version (4), CRC (4) of the bytes 0 to 12 and 16 to the end.
+const headBytes = 16
+
+func putHead(b []byte, magic string) {
+	copy(b, magic)
+	binary.LittleEndian.PutUint32(b[8:], FormatVersion)
+	binary.LittleEndian.PutUint32(b[12:], headChecksum(b))
+}
+
+func headChecksum(b []byte) uint32 {
+	return crc32.Update(Checksum(b[:12]), Castagnoli, b[headBytes:])
+}
+
+// checkHead checks magic, CRC and then the version of a structure that is all of b.
+func checkHead(b []byte, magic string) error {
+	if len(b) < headBytes {
+		return fmt.Errorf("%w: %d bytes are too few", ErrCorrupt, len(b))
+	}
+	if string(b[:MagicBytes]) != magic {
+		return fmt.Errorf("%w: magic is %q, not %q", ErrCorrupt, b[:MagicBytes], magic)
+	}
+	if binary.LittleEndian.Uint32(b[12:]) != headChecksum(b) {
+		return fmt.Errorf("%w: checksum", ErrCorrupt)
+	}
+	return checkVersion(binary.LittleEndian.Uint32(b[8:]), FormatVersion)
+}
+
+// checkVersion is asked only after the checksum: then a version that is not ours is really another one. known is the
+// newest that this program reads.
+func checkVersion(version, known uint32) error {
+	switch {
+	case version == FormatVersion:
+		return nil
+	case version > FormatVersion:
+		return fmt.Errorf("%w: it is %d, this program knows %d: use a newer program", ErrFormatVersion, version, known)
+	default:
+		return fmt.Errorf("%w: version %d was never written", ErrCorrupt, version)
+	}
+}
+
+// IsZero tells whether all bytes are zero.
+func IsZero(b []byte) bool {
+	for len(b) >= 32 {
+		w := binary.LittleEndian.Uint64(b) | binary.LittleEndian.Uint64(b[8:]) |
+			binary.LittleEndian.Uint64(b[16:]) | binary.LittleEndian.Uint64(b[24:])
+		if w != 0 {
+			return false
+		}
+		b = b[32:]
+	}
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}

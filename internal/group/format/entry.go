@@ -1,0 +1,99 @@
+package format
+
+import (
+	"sort"
+
+	"github.com/google/uuid"
+)
+
+// Kind says what an entry is.
+type Kind uint8
+
+// The kinds of entries. The numbers are part of the format.
+const (
+	KindPut    Kind = 1 // makes a version of a record
+	KindDelete Kind = 2 // makes a delete version
+	KindEmpty  Kind = 3 // an internal entry of Raft without content (a new leader's first)
+	KindConf   Kind = 4 // an internal entry: membership change; Data is the raftpb message (ConfChangeV2)
+	KindState  Kind = 5 // not an entry of the Raft log and without an index: term, vote, commit and synced mark
+	// KindRequest is what compaction leaves of a put or delete whose request id a repeated write may still ask for: id,
+	// index, term, commit time and request id are those of the write, the data is what RequestOf needs beside them. It
+	// is no version of the record. No log has it above the compaction floor, so Raft never sees it.
+	KindRequest Kind = 6
+)
+
+// Codec says how the data of an entry is stored.
+type Codec uint8
+
+// The codecs. The numbers are part of the format.
+const (
+	CodecPlain Codec = 0 // the data as it is
+	CodecBlob  Codec = 1 // the data is a BlobRef; the bytes are in a blob file
+)
+
+// Limits of what an entry may hold, in bytes.
+const (
+	DataBytesMax       = 1 << 20  // inline data; above that a blob file
+	AttributesBytesMax = 64 << 10 // encoded attributes
+	BlobChunkBytes     = 1 << 20  // one checksum each
+)
+
+// SegmentID is the random identity of a segment; each frame's CRC covers it, so a stale or misdirected block never
+// passes.
+type SegmentID [8]byte
+
+// Entry is one item of a group's log. Attributes and Data may alias a buffer or mapping that the reader must not keep
+// beyond its pin.
+type Entry struct {
+	Kind       Kind
+	Codec      Codec
+	Used       bool // newest version as of the time the frame was written; not covered by the entry CRC
+	ID         int64
+	Index      uint64 // Raft index; the record's version. 0 only for KindState
+	Term       uint64
+	CommitTime int64    // Unix ns, by the leader, never decreasing in a group
+	Timestamp  int64    // Unix ns, the caller's
+	RequestID  [16]byte // zero: none
+	Attributes []byte   // encoded by EncodeAttributes
+	Data       []byte
+}
+
+// Identity names a group and the store that it belongs to. All files of a group carry it.
+type Identity struct {
+	Store uuid.UUID
+	Group uuid.UUID
+	Name  string // 1 to 253 bytes; in Hash routing the decimal number
+}
+
+// BlobRef is the data of an entry with CodecBlob: 40 bytes.
+type BlobRef struct {
+	ID     uuid.UUID // names the file
+	Size   int64     // bytes of the record's data
+	CRC32C uint32    // of the record's whole data
+}
+
+// CutTerms gives the runs of the entries below an index.
+func CutTerms(runs []TermRun, from uint64) []TermRun {
+	n := len(runs)
+	for n > 0 && runs[n-1].FirstIndex >= from {
+		n--
+	}
+	return runs[:n]
+}
+
+// AddTerm appends the term of the entry that follows those of the runs.
+func AddTerm(runs []TermRun, at, term uint64) []TermRun {
+	if n := len(runs); n > 0 && runs[n-1].Term >= term {
+		return runs
+	}
+	return append(runs, TermRun{FirstIndex: at, Term: term})
+}
+
+// TermAt is the term of the last entry at or below an index; 0: there is none.
+func TermAt(runs []TermRun, at uint64) uint64 {
+	n := sort.Search(len(runs), func(i int) bool { return runs[i].FirstIndex > at })
+	if n == 0 {
+		return 0
+	}
+	return runs[n-1].Term
+}

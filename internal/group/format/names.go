@@ -1,0 +1,66 @@
+package format
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// Names of files and folders within a group's folder.
+const (
+	ManifestName   = "manifest"
+	MarkName       = "mark"
+	ReplicaName    = "replica"
+	ActiveHintName = "hint-active" // of the active segment, whichever that is
+	IncomingName   = "incoming"    // folder: files of an Install that has not ended
+	QuarantineName = "quarantine"
+	TmpSuffix      = ".tmp" // of a file being made; garbage after a crash
+
+	SegmentPrefix = "segment-"
+	HintPrefix    = "hint-"
+	BlobPrefix    = "blob-"
+)
+
+// SegmentName is the file name of a segment within the group's folder.
+func SegmentName(number uint64) string { return fmt.Sprintf("%s%012d", SegmentPrefix, number) }
+
+// HintName is the file name of a segment's hint.
+func HintName(number uint64) string { return fmt.Sprintf("%s%012d", HintPrefix, number) }
+
+// BlobName is the file name of a blob.
+func BlobName(id uuid.UUID) string { return BlobPrefix + id.String() }
+
+// ParseSegmentName tells the number of a segment's file name.
+func ParseSegmentName(name string) (number uint64, ok bool) {
+	return parseNumbered(name, SegmentPrefix)
+}
+
+// ParseHintName tells the number of a hint's file name.
+func ParseHintName(name string) (number uint64, ok bool) { return parseNumbered(name, HintPrefix) }
+
+// IsHintName tells whether a file is a hint, also that of the active segment.
+func IsHintName(name string) bool {
+	_, numbered := ParseHintName(name)
+	return numbered || name == ActiveHintName
+}
+
+func parseNumbered(name, prefix string) (uint64, bool) {
+	digits, ok := strings.CutPrefix(name, prefix)
+	if !ok {
+		return 0, false
+	}
+	number, err := strconv.ParseUint(digits, 10, 64)
+	return number, err == nil && name == fmt.Sprintf("%s%012d", prefix, number)
+}
+
+// ParseBlobName tells the id of a blob's file name.
+func ParseBlobName(name string) (id uuid.UUID, ok bool) {
+	digits, ok := strings.CutPrefix(name, BlobPrefix)
+	if !ok {
+		return uuid.UUID{}, false
+	}
+	id, err := uuid.Parse(digits)
+	return id, err == nil && name == BlobName(id)
+}

@@ -1,0 +1,64 @@
+package format
+
+import "encoding/binary"
+
+// Request is what is remembered of a put or delete by its request id: its result, and what tells whether another write
+// is the same one.
+type Request struct {
+	RequestID  [16]byte
+	ID         int64
+	Index      uint64
+	CommitTime int64 // Unix ns
+	Delete     bool
+	CRC32C     uint32 // of the record's whole data, also where a blob holds them; 0 of a delete
+}
+
+// RequestOf gives what is remembered of an applied put or delete, from it or from what compaction left of it.
+func RequestOf(e *Entry) Request {
+	r := Request{RequestID: e.RequestID, ID: e.ID, Index: e.Index, CommitTime: e.CommitTime, Delete: e.Kind == KindDelete}
+	switch {
+	case e.Kind == KindRequest:
+		r.Delete = Kind(e.Data[0]) == KindDelete
+		r.CRC32C = binary.LittleEndian.Uint32(e.Data[4:])
+	case e.Codec != CodecBlob:
+		r.CRC32C = Checksum(e.Data)
+	default:
+		if ref, err := DecodeBlobRef(e.Data); err == nil {
+			r.CRC32C = ref.CRC32C
+		}
+	}
+	return r
+}
+
+// The data of a KindRequest:
+//
+//	0      1      4     8
+//	├ kind ┼ zero ┼ CRC ┤
+//
+// kind is that of the write, CRC that of the record's whole data; 0 of a delete.
+const requestDataBytes = 8
+
+// RequestFrameBytes is the length of the frame of a KindRequest.
+const RequestFrameBytes = FrameHeaderBytes + requestDataBytes
+
+// RequestEntry is what compaction leaves of a put or delete with a request id. Every copy of the group makes the same
+// one.
+func RequestEntry(e *Entry) Entry {
+	r := RequestOf(e)
+	data := make([]byte, requestDataBytes)
+	data[0] = byte(e.Kind)
+	if !r.Delete {
+		binary.LittleEndian.PutUint32(data[4:], r.CRC32C)
+	}
+	return Entry{Kind: KindRequest, ID: e.ID, Index: e.Index, Term: e.Term, CommitTime: e.CommitTime, RequestID: e.RequestID, Data: data}
+}
+
+// isRequestData tells whether data is that of a KindRequest.
+func isRequestData(b []byte) bool {
+	return len(b) == requestDataBytes && IsZero(b[1:4]) && (Kind(b[0]) == KindPut || Kind(b[0]) == KindDelete && IsZero(b[4:]))
+}
+
+// IsSame tells whether another write under the same request id is this one.
+func (r *Request) IsSame(other *Request) bool {
+	return r.ID == other.ID && r.Delete == other.Delete && r.CRC32C == other.CRC32C
+}

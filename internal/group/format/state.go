@@ -1,0 +1,65 @@
+package format
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// StateRecordBytes is the length of an encoded StateRecord.
+const StateRecordBytes = 40
+
+// StateRecord is the data of a KindState frame. It is written with each batch that changes one of its fields; the last
+// whole one of a log counts.
+type StateRecord struct {
+	Term         uint64
+	Vote         uint64
+	Commit       uint64
+	SyncedOffset int64 // in this segment: all before it was synced when this was written
+	SyncedIndex  uint64
+}
+
+// Encode makes the data of a KindState frame.
+func (s StateRecord) Encode() []byte {
+	b := make([]byte, StateRecordBytes)
+	s.encode(b)
+	return b
+}
+
+func (s StateRecord) encode(b []byte) {
+	le := binary.LittleEndian
+	le.PutUint64(b, s.Term)
+	le.PutUint64(b[8:], s.Vote)
+	le.PutUint64(b[16:], s.Commit)
+	le.PutUint64(b[24:], uint64(s.SyncedOffset))
+	le.PutUint64(b[32:], s.SyncedIndex)
+}
+
+// DecodeStateRecord is the reverse of Encode.
+func DecodeStateRecord(b []byte) (StateRecord, error) {
+	if len(b) != StateRecordBytes {
+		return StateRecord{}, fmt.Errorf("state record: %w: %d bytes, not %d", ErrCorrupt, len(b), StateRecordBytes)
+	}
+	le := binary.LittleEndian
+	s := StateRecord{
+		Term: le.Uint64(b), Vote: le.Uint64(b[8:]), Commit: le.Uint64(b[16:]),
+		SyncedOffset: int64(le.Uint64(b[24:])), SyncedIndex: le.Uint64(b[32:]),
+	}
+	if s.SyncedOffset < 0 {
+		return StateRecord{}, fmt.Errorf("state record: %w: synced offset is negative", ErrCorrupt)
+	}
+	return s, nil
+}
+
+// MergeHardState raises term, vote and commit by another record, whichever of the two is older: the greater term with
+// its vote (in the same term: a vote that is set), and the greater commit. The synced mark is taken from the argument,
+// because it belongs to a segment.
+func (s *StateRecord) MergeHardState(other StateRecord) {
+	switch {
+	case other.Term > s.Term:
+		s.Term, s.Vote = other.Term, other.Vote
+	case other.Term == s.Term && other.Vote != 0:
+		s.Vote = other.Vote
+	}
+	s.Commit = max(s.Commit, other.Commit)
+	s.SyncedOffset, s.SyncedIndex = other.SyncedOffset, other.SyncedIndex
+}

@@ -1,0 +1,33 @@
+package grouptest
+
+import (
+	"fmt"
+	"io"
+	"syscall"
+)
+
+// alignedBlock is what reads past the page cache are aligned to, bytes.
+const alignedBlock = 4096
+
+// AlignedReader answers as a file opened by OpenDirect would: it refuses what is not aligned.
+type AlignedReader struct {
+	Image []byte
+	Bad   map[int64]bool // numbers of blocks that cannot be read
+}
+
+// ReadAt answers EINVAL where offset or length are not aligned, EIO for bad blocks.
+func (a AlignedReader) ReadAt(p []byte, offset int64) (int, error) {
+	if offset%alignedBlock != 0 || len(p)%alignedBlock != 0 {
+		return 0, fmt.Errorf("%w: %d bytes at %d", syscall.EINVAL, len(p), offset)
+	}
+	for at := offset; at < offset+int64(len(p)); at += alignedBlock {
+		if a.Bad[at/alignedBlock] {
+			return 0, syscall.EIO
+		}
+	}
+	n := copy(p, a.Image[min(offset, int64(len(a.Image))):])
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}

@@ -1,0 +1,24 @@
+package grouptest
+
+import (
+	"syscall"
+	"testing"
+	"unsafe"
+)
+
+// TouchedBytes is how much of a mapping, with what is behind it up to its capacity, is memory.
+func TouchedBytes(t *testing.T, room []byte) (touched int64) {
+	t.Helper()
+	all := room[:cap(room)]
+	if len(all) == 0 {
+		return 0
+	}
+	pages := make([]byte, (len(all)+4095)/4096)
+	if _, _, errno := syscall.Syscall(syscall.SYS_MINCORE, uintptr(unsafe.Pointer(&all[0])), uintptr(len(all)), uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
+		t.Fatal(errno)
+	}
+	for _, p := range pages {
+		touched += int64(p&1) * 4096
+	}
+	return touched
+}

@@ -1,0 +1,129 @@
+// Package identity names the processes of a store. A name is the URI of a certificate, in the shape of SPIFFE
+// (github.com/spiffe/spiffe, SPIFFE-ID and X509-SVID):
+//
+//	spiffe://DOMAIN/ns/NAMESPACE/store/UID/gateway
+//	spiffe://DOMAIN/ns/NAMESPACE/store/UID/shard/NAME
+//	spiffe://DOMAIN/ns/NAMESPACE/store/UID/etcd/NAME
+//	spiffe://DOMAIN/ns/NAMESPACE/store/UID/operator
+//	spiffe://DOMAIN/ns/NAMESPACE/store/UID/client/NAME
+//	spiffe://DOMAIN/ns/NAMESPACE/store/UID/admin/NAME
+//
+// Whoever checks a peer compares this name, and no host name or address: these go from one pod to the next.
+package identity
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// Role is what a process does for its store.
+type Role string
+
+// The roles. Those of named roles have a name each; a store has one name for all its gateways and for the operator.
+const (
+	Gateway  Role = "gateway"
+	Operator Role = "operator"
+	Shard    Role = "shard"
+	Etcd     Role = "etcd"
+	Client   Role = "client" // no part of the store: a caller
+	Admin    Role = "admin"  // a caller who may administer the store as well
+)
+
+// isNamed tells whether identities of the role have names.
+func (r Role) isNamed() bool { return r == Shard || r == Etcd || r == Client || r == Admin }
+
+var roles = []Role{Gateway, Operator, Shard, Etcd, Client, Admin}
+
+// Store says which store an identity belongs to. Comparable.
+type Store struct {
+	Domain    string // trust domain: lower case letters, digits, dots, dashes, underscores
+	Namespace string
+	UID       uuid.UUID
+}
+
+// Identity is who a process is. Comparable.
+type Identity struct {
+	Store
+	Role Role
+	Name string // of shard, member of etcd or client; else empty
+}
+
+// IsComponent tells whether it is a part of the store, and not one of its callers.
+func (i Identity) IsComponent() bool { return i.Role != "" && i.Role != Client && i.Role != Admin }
+
+// ErrName is wrapped by all errors of names that are no identity.
+var ErrName = errors.New("not the name of a process of a store")
+
+// ID gives the identity as a name. Its parts must be such that Parse takes them.
+func (i Identity) ID() (spiffeid.ID, error) {
+	domain, err := spiffeid.TrustDomainFromString(i.Domain)
+	if err != nil {
+		return spiffeid.ID{}, fmt.Errorf("%w: domain %q: %w", ErrName, i.Domain, err)
+	}
+	path := []string{"ns", i.Namespace, "store", i.UID.String(), string(i.Role)}
+	if i.Role.isNamed() {
+		path = append(path, i.Name)
+	}
+	id, err := spiffeid.FromSegments(domain, path...)
+	if err != nil {
+		return spiffeid.ID{}, fmt.Errorf("%w: %s of namespace %q: %w", ErrName, i.Role, i.Namespace, err)
+	}
+	if back, err := of(id); err != nil || back != i {
+		return spiffeid.ID{}, fmt.Errorf("%w: %q %q of store %s in namespace %q", ErrName, i.Role, i.Name, i.UID, i.Namespace)
+	}
+	return id, nil
+}
+
+// String gives the URI, or what is wrong with it.
+func (i Identity) String() string {
+	id, err := i.ID()
+	if err != nil {
+		return err.Error()
+	}
+	return id.String()
+}
+
+// Parse reads a URI. Errors wrap ErrName.
+func Parse(uri string) (Identity, error) {
+	id, err := spiffeid.FromString(uri)
+	if err != nil {
+		return Identity{}, fmt.Errorf("%w: %q: %w", ErrName, uri, err)
+	}
+	return of(id)
+}
+
+func of(id spiffeid.ID) (Identity, error) {
+	parts := strings.Split(strings.TrimPrefix(id.Path(), "/"), "/")
+	if len(parts) < 5 || parts[0] != "ns" || parts[2] != "store" {
+		return Identity{}, fmt.Errorf("%w: %s: must be spiffe://DOMAIN/ns/NAMESPACE/store/UID/ROLE", ErrName, id)
+	}
+	uid, err := uuid.Parse(parts[3])
+	if err != nil || uid == uuid.Nil || uid.String() != parts[3] {
+		return Identity{}, fmt.Errorf("%w: %s: %q is not the UID of a store", ErrName, id, parts[3])
+	}
+	i := Identity{Store: Store{Domain: id.TrustDomain().Name(), Namespace: parts[1], UID: uid}, Role: Role(parts[4])}
+	switch {
+	case !slices.Contains(roles, i.Role):
+		return Identity{}, fmt.Errorf("%w: %s: there is no role %q", ErrName, id, i.Role)
+	case i.Role.isNamed() && len(parts) == 6:
+		i.Name = parts[5]
+	case i.Role.isNamed() || len(parts) != 5:
+		return Identity{}, fmt.Errorf("%w: %s: a %s has %s", ErrName, id, i.Role, map[bool]string{true: "one name", false: "no name"}[i.Role.isNamed()])
+	}
+	return i, nil
+}
+
+// OfCertificate gives who a certificate names: it must have one URI and no more. Nothing else of it is checked. Errors
+// wrap ErrName.
+func OfCertificate(cert *x509.Certificate) (Identity, error) {
+	if len(cert.URIs) != 1 {
+		return Identity{}, fmt.Errorf("%w: the certificate of %q has %d URIs instead of one", ErrName, cert.Subject, len(cert.URIs))
+	}
+	return Parse(cert.URIs[0].String())
+}

@@ -1,0 +1,339 @@
+// Package messagetest checks of a server of any kind that its interceptors see every call.
+package messagetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"sheaf.dev/sheaf/internal/message"
+)
+
+// Interceptors note what they see of the calls of a server. Safe for concurrent use.
+type Interceptors struct {
+	mu   sync.Mutex
+	seen map[string]*sight // by full method
+	news chan struct{}     // closed and replaced when something is seen
+}
+
+// sight is what was seen of one method.
+type sight struct {
+	unary, stream int
+	received      any // the request, or the first message of a stream: as its handler receives it
+	content       proto.Message
+}
+
+// NewInterceptors makes some that have seen nothing.
+func NewInterceptors() *Interceptors {
+	return &Interceptors{seen: map[string]*sight{}, news: make(chan struct{})}
+}
+
+// ServerOptions add the interceptors to a server.
+func (i *Interceptors) ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(i.unary), grpc.ChainStreamInterceptor(i.stream)}
+}
+
+func (i *Interceptors) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	i.note(info.FullMethod, in, func(s *sight) { s.unary++ })
+	return handler(ctx, in)
+}
+
+func (i *Interceptors) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	i.note(info.FullMethod, nil, func(s *sight) { s.stream++ })
+	return handler(srv, &seenStream{ServerStream: stream, i: i, method: info.FullMethod})
+}
+
+// seenStream notes the messages that are received.
+type seenStream struct {
+	grpc.ServerStream
+	i      *Interceptors
+	method string
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (s *seenStream) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	if err == nil {
+		s.i.note(s.method, m, func(*sight) {})
+	}
+	return err
+}
+
+// note keeps a copy of the first message of a method: it may be used again.
+func (i *Interceptors) note(method string, received any, do func(*sight)) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	s := i.seen[method]
+	if s == nil {
+		s = &sight{}
+		i.seen[method] = s
+	}
+	do(s)
+	if received != nil && s.content == nil {
+		s.received, s.content = received, contentOf(method, received)
+	}
+	close(i.news)
+	i.news = make(chan struct{})
+}
+
+// contentOf is a copy of the message that a handler receives; nil: there is no way to read it.
+func contentOf(method string, received any) proto.Message {
+	switch in := received.(type) {
+	case proto.Message:
+		return proto.Clone(in)
+	case *message.Bounded:
+		return proto.Clone(in.Message)
+	case message.Undecoded:
+		m, err := inputOf(method)
+		if err != nil || in.DecodeInto(m) != nil {
+			return nil
+		}
+		return m
+	}
+	return nil
+}
+
+// descriptorOf finds a method by its full name, as gRPC writes it.
+func descriptorOf(method string) (protoreflect.MethodDescriptor, error) {
+	name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(method, "/"), "/", "."))
+	found, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
+	if err != nil {
+		return nil, err
+	}
+	d, ok := found.(protoreflect.MethodDescriptor)
+	if !ok {
+		return nil, fmt.Errorf("%s is no method", method)
+	}
+	return d, nil
+}
+
+// inputOf makes an empty request of a method.
+func inputOf(method string) (proto.Message, error) {
+	d, err := descriptorOf(method)
+	if err != nil {
+		return nil, err
+	}
+	kind, err := protoregistry.GlobalTypes.FindMessageByName(d.Input().FullName())
+	if err != nil {
+		return nil, err
+	}
+	return kind.New().Interface(), nil
+}
+
+// await waits until enough holds of what was seen of a method.
+func (i *Interceptors) await(ctx context.Context, method string, enough func(*sight) bool) error {
+	for {
+		i.mu.Lock()
+		s, news := i.seen[method], i.news
+		done := s != nil && enough(s)
+		i.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// CheckEveryCall calls every RPC of every service that a server tells of by reflection, and fails the test for each
+// that the interceptors do not see: unary ones by the unary interceptor with the whole request, others by the
+// interceptor of streams with the first message. The calls may fail. It returns the methods that were called.
+func (i *Interceptors) CheckEveryCall(t *testing.T, conn *grpc.ClientConn) (called []string) {
+	t.Helper()
+	services, err := servicesOf(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, service := range services {
+		found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
+		if err != nil {
+			t.Fatalf("service %s: %v", service, err)
+		}
+		methods := found.(protoreflect.ServiceDescriptor).Methods()
+		for n := range methods.Len() {
+			method := "/" + service + "/" + string(methods.Get(n).Name())
+			called = append(called, method)
+			t.Run(method[1:], func(t *testing.T) { i.check(t, conn, method, methods.Get(n)) })
+		}
+	}
+	return called
+}
+
+// prepare gives a whole request of a method, and the type of its answer. What was seen of the method before, as of
+// reflection when the services were asked for, does not count.
+func (i *Interceptors) prepare(t *testing.T, method string, d protoreflect.MethodDescriptor) (in proto.Message, out protoreflect.MessageType) {
+	t.Helper()
+	in, err := inputOf(method)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(in.ProtoReflect(), 3)
+	if out, err = protoregistry.GlobalTypes.FindMessageByName(d.Output().FullName()); err != nil {
+		t.Fatal(err)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.seen, method)
+	return in, out
+}
+
+func (i *Interceptors) check(t *testing.T, conn *grpc.ClientConn, method string, d protoreflect.MethodDescriptor) {
+	in, out := i.prepare(t, method, d)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if !d.IsStreamingClient() && !d.IsStreamingServer() {
+		answered := make(chan struct{})
+		go func() {
+			defer close(answered)
+			_ = conn.Invoke(ctx, method, in, out.New().Interface())
+		}()
+		// The call may fail, or wait for something that is not there: then it is given up when it was seen.
+		if i.await(ctx, method, func(s *sight) bool { return s.unary > 0 }) == nil {
+			cancel()
+		}
+		<-answered
+		i.checkUnary(t, method, in)
+		return
+	}
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: d.IsStreamingClient(), ServerStreams: d.IsStreamingServer()}, method)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.SendMsg(in); err != nil && !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	_ = stream.CloseSend() // it may have ended
+	if err := i.await(ctx, method, func(s *sight) bool { return s.stream > 0 && s.content != nil }); err != nil {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		if s := i.seen[method]; s == nil || s.stream == 0 {
+			t.Fatal("the interceptor of streams did not see it")
+		} else {
+			t.Fatalf("the interceptor of streams saw no message that it can read: it was given %T", s.received)
+		}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if got := i.seen[method].content; !proto.Equal(got, in) {
+		t.Fatalf("the interceptor of streams saw %v, sent was %v", got, in)
+	}
+}
+
+func (i *Interceptors) checkUnary(t *testing.T, method string, in proto.Message) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch s := i.seen[method]; {
+	case s == nil:
+		t.Fatal("no interceptor saw it")
+	case s.unary != 1 || s.stream != 0:
+		t.Fatalf("the unary interceptor saw it %d times, that of streams %d times", s.unary, s.stream)
+	case s.content == nil:
+		t.Fatalf("the unary interceptor saw no request that it can read: it was given %T", s.received)
+	case !proto.Equal(s.content, in):
+		t.Fatalf("the unary interceptor saw %v, sent was %v", s.content, in)
+	}
+}
+
+// servicesOf asks a server for its services.
+func servicesOf(conn *grpc.ClientConn) ([]string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	stream, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := stream.Send(&reflectionv1.ServerReflectionRequest{
+		MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{},
+	}); err != nil {
+		return nil, err
+	}
+	answer, err := stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, service := range answer.GetListServicesResponse().GetService() {
+		names = append(names, service.GetName())
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// fill gives every field a value, messages in it down to a depth: what an interceptor sees is to be the whole request.
+func fill(m protoreflect.Message, depth int) {
+	fields := m.Descriptor().Fields()
+	for n := range fields.Len() {
+		f := fields.Get(n)
+		if f.ContainingOneof() != nil && m.WhichOneof(f.ContainingOneof()) != nil {
+			continue
+		}
+		switch {
+		case f.IsMap():
+			if f.MapKey().Kind() == protoreflect.StringKind && f.MapValue().Message() == nil {
+				m.Mutable(f).Map().Set(protoreflect.ValueOfString("x").MapKey(), scalar(f.MapValue()))
+			}
+		case f.IsList():
+			list := m.Mutable(f).List()
+			if f.Message() == nil {
+				list.Append(scalar(f))
+			} else if depth > 0 {
+				fill(list.AppendMutable().Message(), depth-1)
+			}
+		case f.Message() == nil:
+			m.Set(f, scalar(f))
+		case depth > 0:
+			fill(m.Mutable(f).Message(), depth-1)
+		}
+	}
+}
+
+// scalar is a value of a field that is not empty. No group has such a name, and no shard.
+func scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
+	switch f.Kind() {
+	case protoreflect.BoolKind:
+		return protoreflect.ValueOfBool(true)
+	case protoreflect.EnumKind:
+		return protoreflect.ValueOfEnum(1)
+	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
+		return protoreflect.ValueOfInt32(1)
+	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind:
+		return protoreflect.ValueOfInt64(1)
+	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
+		return protoreflect.ValueOfUint32(1)
+	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		return protoreflect.ValueOfUint64(1)
+	case protoreflect.FloatKind:
+		return protoreflect.ValueOfFloat32(1)
+	case protoreflect.DoubleKind:
+		return protoreflect.ValueOfFloat64(1)
+	case protoreflect.BytesKind:
+		return protoreflect.ValueOfBytes([]byte("nobody"))
+	default:
+		return protoreflect.ValueOfString("nobody")
+	}
+}
+
+// Request is the first one that was seen of a method; nil: none, or it could not be read.
+func (i *Interceptors) Request(method string) proto.Message {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if s := i.seen[method]; s != nil {
+		return s.content
+	}
+	return nil
+}

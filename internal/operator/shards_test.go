@@ -1,0 +1,148 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+)
+
+// asked plays a shard: it answers with its name, and counts the connections made to it.
+type asked struct {
+	recordv1.UnimplementedAdminServiceServer
+	net.Listener
+	name     string
+	accepted atomic.Int32
+	server   *grpc.Server
+	silent   atomic.Bool // its disk does not answer
+	groups   atomic.Int32
+}
+
+// askedAt starts one at an address; 127.0.0.1:0 is any.
+func askedAt(t *testing.T, address, name string) *asked {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &asked{Listener: listener, name: name, server: grpc.NewServer()}
+	recordv1.RegisterAdminServiceServer(a.server, a)
+	go func() { _ = a.server.Serve(a) }() // ends with Stop
+	t.Cleanup(a.server.Stop)
+	return a
+}
+
+func (a *asked) Accept() (net.Conn, error) {
+	conn, err := a.Listener.Accept()
+	if err == nil {
+		a.accepted.Add(1)
+	}
+	return conn, err
+}
+
+func (a *asked) ListShards(context.Context, *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
+	shard := &recordv1.Shard{Name: a.name, State: recordv1.ShardState_SHARD_STATE_SERVING}
+	if a.silent.Load() {
+		shard.VolumeSilent, shard.Problems = true, []string{"a read takes more than 15s"}
+	}
+	return &recordv1.ListShardsResponse{Shards: []*recordv1.Shard{shard}}, nil
+}
+
+func (a *asked) ListGroups(context.Context, *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse, error) {
+	a.groups.Add(1)
+	return &recordv1.ListGroupsResponse{}, nil
+}
+
+func describes(t *testing.T, s *Shards, a *asked) {
+	t.Helper()
+	report, err := s.Describe(t.Context(), a.Addr().String())
+	if err != nil || report.Name != a.name {
+		t.Fatalf("%+v, %v, want shard %s", report, err, a.name)
+	}
+}
+
+// A shard that is asked again and again is not dialled each time.
+func TestLooksShareAConnection(t *testing.T) {
+	s := NewShards()
+	t.Cleanup(s.Close)
+	a, b := askedAt(t, "127.0.0.1:0", "a"), askedAt(t, "127.0.0.1:0", "b")
+	for range 5 {
+		describes(t, s, a)
+		describes(t, s, b)
+	}
+	if a.accepted.Load() != 1 || b.accepted.Load() != 1 {
+		t.Errorf("%d and %d connections for five looks at two shards", a.accepted.Load(), b.accepted.Load())
+	}
+}
+
+// A shard that starts again at its address is reached by the next look, though the one before has failed, and so is
+// another one that has got the address.
+func TestAShardThatStartsAgainIsReachedAtOnce(t *testing.T) {
+	s := NewShards()
+	t.Cleanup(s.Close)
+	a := askedAt(t, "127.0.0.1:0", "a")
+	describes(t, s, a)
+	address := a.Addr().String()
+	a.server.Stop()
+	for range 3 { // each of them would make gRPC wait longer for its next try
+		if report, err := s.Describe(t.Context(), address); err == nil || !strings.Contains(err.Error(), address) {
+			t.Fatalf("%+v, %v", report, err)
+		}
+	}
+	next := askedAt(t, address, "b")
+	describes(t, s, next)
+	next.server.Stop() // and without a look between
+	describes(t, s, askedAt(t, address, "c"))
+}
+
+// What nobody has asked for a while is let go, so that pods that are gone leave nothing.
+func TestConnectionsThatAreNotUsedAreClosed(t *testing.T) {
+	s := NewShards()
+	t.Cleanup(s.Close)
+	now := time.Now()
+	s.now = func() time.Time { return now }
+	a, b := askedAt(t, "127.0.0.1:0", "a"), askedAt(t, "127.0.0.1:0", "b")
+	describes(t, s, a)
+	describes(t, s, b)
+	for range 3 {
+		now = now.Add(connectionRest / 2)
+		describes(t, s, b)
+	}
+	if s.open[a.Addr().String()] != nil || s.open[b.Addr().String()] == nil || len(s.open) != 1 {
+		t.Errorf("%d connections are open, want one to %s: %v", len(s.open), b.Addr(), s.open)
+	}
+	describes(t, s, a)
+	s.Close()
+	if len(s.open) != 0 {
+		t.Errorf("%d connections are open after the end", len(s.open))
+	}
+	if _, err := s.Describe(t.Context(), a.Addr().String()); err == nil {
+		t.Error("it dials after its end")
+	}
+}
+
+// A shard whose disk hangs says that it serves, and its groups may let whoever asks for them wait.
+func TestADiskThatHangsIsToldApart(t *testing.T) {
+	s := NewShards()
+	t.Cleanup(s.Close)
+	a := askedAt(t, "127.0.0.1:0", "a")
+	a.silent.Store(true)
+	_, err := s.Describe(t.Context(), a.Addr().String())
+	if !errors.Is(err, fleet.ErrVolumeSilent) || !strings.Contains(err.Error(), "a read takes more than 15s") || a.groups.Load() != 0 {
+		t.Errorf("%v, asked for groups %d times", err, a.groups.Load())
+	}
+	a.silent.Store(false)
+	describes(t, s, a)
+	if a.accepted.Load() != 1 {
+		t.Errorf("%d connections", a.accepted.Load())
+	}
+}

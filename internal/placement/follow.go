@@ -1,0 +1,387 @@
+package placement
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Times of a follower.
+const (
+	readAgain = time.Second // after etcd did not answer
+	// A group that is followed without a wake as new as it is read every strayLooks looks: a stray, which names nobody
+	// here, and one that a program of before wrote, until the keeper sees to it. Where the next write takes it away, no
+	// key is there whose end would tell. So is a group that has a folder here and is not followed.
+	strayLooks = 5
+)
+
+// Follow is Watch for shards, which tell what is true: they get views of an etcd that was set back too, with SetBack or
+// Freeze set. before is how far the shard has seen the store, as its volume remembers it.
+//
+// A shard follows its own groups, and all shards. The first view, and the one after each time that the watch broke or
+// meta changed, is of everything; those between are of its own, each read from the keys of the groups and targets
+// themselves.
+func (s *Store) Follow(ctx context.Context, before Seen, own Own) <-chan View {
+	s.See(before)
+	return s.watch(ctx, &watcher{store: s, follow: true, own: own})
+}
+
+// errListAgain: what changed is worth a whole listing.
+var errListAgain = errors.New("list again")
+
+// runOwn is run for a shard.
+func (w *watcher) runOwn(ctx context.Context) error {
+	for {
+		st, err := w.store.listFor(ctx, false, w.last)
+		if err != nil {
+			return err
+		}
+		w.listed, w.last = true, st
+		w.store.hear()
+		// It is given also where its epoch was given before: that view may have lacked a group of which the shard had
+		// not been woken yet.
+		st.view.Own, st.news = true, true
+		w.give(st)
+		f := &ownFollower{watcher: w, st: st, shardAt: map[string]int64{}, touched: map[string]bool{}, woken: map[string]int64{}}
+		f.prune()
+		prefix := w.store.prefix + wakesKey + w.own.Shard + "/"
+		if _, _, err := w.store.pages(ctx, prefix, clientv3.GetPrefixRangeEnd(prefix), st.revision, func(kv *mvccpb.KeyValue) error {
+			f.woken[strings.TrimPrefix(string(kv.Key), prefix)] = kv.ModRevision
+			return nil
+		}, clientv3.WithKeysOnly()); err != nil {
+			return err
+		}
+		if err := f.run(ctx); !errors.Is(err, errListAgain) {
+			return err
+		}
+	}
+}
+
+// ownFollower follows what is one shard's own, from a listing on.
+type ownFollower struct {
+	*watcher
+
+	st      *state
+	shardAt map[string]int64 // at which revision a registration was read, or heard of
+	touched map[string]bool  // groups to be read
+	woken   map[string]int64 // the revisions of the wakes that are there, by group
+	peers   map[string]bool  // shards that the shard's groups name; nil: to be found
+	looks   int
+}
+
+// prune forgets what is not the shard's own.
+func (f *ownFollower) prune() {
+	st := f.st
+	of := View{Groups: st.groups, Targets: st.targets}.Of(f.own)
+	st.groups, st.targets, st.stale[1], st.stale[2] = of.Groups, of.Targets, true, true
+}
+
+// run follows changes until the watch breaks, ctx ends or something changes that is listed again.
+func (f *ownFollower) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	changes := f.watchOwn(ctx)
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	settle := time.NewTimer(time.Hour)
+	settle.Stop()
+	defer settle.Stop()
+	dirty := false
+	for {
+		var change clientv3.WatchResponse
+		var ok bool
+		select {
+		case change, ok = <-changes[0]:
+		case change, ok = <-changes[1]:
+		case change, ok = <-changes[2]:
+		case change, ok = <-changes[3]:
+		case change, ok = <-changes[4]:
+		case <-settle.C:
+			done, err := f.refresh(ctx)
+			if err != nil {
+				return err
+			}
+			if dirty = !done; dirty {
+				settle.Reset(readAgain)
+			}
+			continue
+		case <-look.C:
+			if err := f.lookOwn(ctx); err != nil {
+				return err
+			}
+			if len(f.touched) > 0 && !dirty {
+				dirty = true
+				settle.Reset(viewSettle)
+			}
+			continue
+		}
+		if !ok {
+			return ctx.Err()
+		}
+		if err := change.Err(); err != nil {
+			return err
+		}
+		relevant, err := f.take(change.Events)
+		if err != nil {
+			return err
+		}
+		if relevant && !dirty {
+			dirty = true
+			settle.Reset(viewSettle)
+		}
+	}
+}
+
+// watchOwn watches what may concern the shard, from the listing on. Registrations are few: one for each start of a
+// shard, and one for its end.
+func (f *ownFollower) watchOwn(ctx context.Context) (changes [5]clientv3.WatchChan) {
+	s, from := f.store, clientv3.WithRev(f.st.revision+1)
+	// Little comes: without notices of how far etcd is, a watch that is resumed would begin at a revision that etcd has
+	// compacted.
+	progress := clientv3.WithProgressNotify()
+	for i, key := range []string{metaKey, frozenKey, statesKey + f.own.Shard} {
+		changes[i] = s.client.Watch(ctx, s.prefix+key, from, progress)
+	}
+	for i, prefix := range []string{shardsKey, wakesKey + f.own.Shard + "/"} {
+		changes[3+i] = s.client.Watch(ctx, s.prefix+prefix, from, progress, clientv3.WithPrefix())
+	}
+	return changes
+}
+
+// take takes changes in, and says whether the view is another then, or a group is to be read.
+func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) {
+	for _, e := range events {
+		name := f.store.name(e.Kv.Key)
+		gone := e.Type == clientv3.EventTypeDelete
+		kind, rest, _ := strings.Cut(name, "/")
+		switch {
+		case kind == metaKey, kind == frozenKey && (gone || f.st.view.Freeze == nil || e.Kv.ModRevision <= f.st.freezeAt):
+			// All is judged anew. A freeze may be the first that is heard of an etcd that was set back: what is known
+			// of it until now is of the other one, and whoever reconciles must not ask only the shards that were
+			// registered there.
+			return false, errListAgain
+		case kind+"/" == wakesKey:
+			_, group, _ := strings.Cut(rest, "/")
+			f.touched[group], relevant = true, true
+			if f.woken[group] = e.Kv.ModRevision; gone {
+				delete(f.woken, group)
+			}
+			continue
+		case kind+"/" == shardsKey:
+			if e.Kv.ModRevision <= f.shardAt[rest] {
+				continue // it was read later than that
+			}
+			f.shardAt[rest] = e.Kv.ModRevision
+		}
+		changed := true
+		if gone {
+			changed = f.st.drop(name)
+		} else if _, err := f.st.put(name, e.Kv); err != nil {
+			changed = false // what was known before stays: whoever wrote it is at fault
+		}
+		if changed && (kind+"/" != shardsKey || f.isPeer(rest)) {
+			relevant, f.st.news = true, true
+			f.st.revision = max(f.st.revision, e.Kv.ModRevision)
+		}
+	}
+	return relevant, nil
+}
+
+// isPeer tells whether a shard is one that matters: while the store is frozen all do.
+func (f *ownFollower) isPeer(shard string) bool {
+	if f.peers == nil {
+		f.peers = map[string]bool{f.own.Shard: true}
+		for name, g := range f.st.groups {
+			for _, peer := range concerned(g, f.st.targets[name]) {
+				f.peers[peer] = true
+			}
+		}
+	}
+	return f.peers[shard] || f.st.view.Freeze != nil
+}
+
+// refresh reads the groups that were touched, and gives the view. False: etcd does not answer. An error: it was set
+// back.
+func (f *ownFollower) refresh(ctx context.Context) (done bool, err error) {
+	if len(f.touched) > 0 {
+		ctx, cancel := context.WithTimeout(ctx, leaseSeconds*time.Second)
+		defer cancel()
+		err := f.readTouched(ctx)
+		if errors.Is(err, errSetBack) {
+			return false, err
+		}
+		if err != nil {
+			slog.Debug("groups that were written cannot be read, tried again", "shard", f.own.Shard, "error", err)
+			return false, nil
+		}
+	}
+	f.give(f.st)
+	return true, nil
+}
+
+// readTouched reads the groups that were touched with their targets at one revision, and then the registrations of the
+// shards that they name: a shard that a group names must not be taken for one on another volume because the watch of
+// registrations is behind.
+func (f *ownFollower) readTouched(ctx context.Context) error {
+	s, st := f.store, f.st
+	var keys []string
+	for group := range f.touched {
+		keys = append(keys, groupsKey+group, targetsKey+group)
+	}
+	for group := range f.touched {
+		keys = append(keys, shardKeys(concerned(st.groups[group], st.targets[group]))...)
+	}
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	found, at, err := s.read(ctx, keys)
+	if err != nil {
+		return err
+	}
+	if why := cmp.Or(st.isBehind(at, st.content), f.older(found)); why != "" {
+		return s.setBackSince(st, why)
+	}
+	st.looked = at.revision
+	var more []string // shards that are named now and were not before
+	for group := range f.touched {
+		for _, key := range shardKeys(namedBy(found[groupsKey+group], found[targetsKey+group])) {
+			if _, asked := slices.BinarySearch(keys, key); !asked {
+				more = append(more, key)
+			}
+		}
+	}
+	if len(more) > 0 {
+		foundMore, later, err := s.read(ctx, more)
+		if err != nil {
+			return err
+		}
+		f.setAll(more, foundMore, later.revision)
+	}
+	f.setAll(keys, found, at.revision)
+	for group := range f.touched {
+		if !f.own.has(st.groups[group], st.targets[group]) {
+			delete(st.groups, group)
+			delete(st.targets, group)
+			st.stale[1], st.stale[2] = true, true
+		}
+	}
+	clear(f.touched)
+	return nil
+}
+
+// older says which group or target that was read was written before the one that is known, or is gone; empty: none.
+func (f *ownFollower) older(found map[string]*mvccpb.KeyValue) string {
+	for group := range f.touched {
+		for _, key := range []string{groupsKey + group, targetsKey + group} {
+			var now int64
+			if kv := found[key]; kv != nil {
+				now = kv.ModRevision
+			}
+			if seen := f.st.revisionOf(key); now < seen {
+				return wordsOlder(key, now, seen)
+			}
+		}
+	}
+	return ""
+}
+
+func shardKeys(shards []string) []string {
+	keys := make([]string, 0, len(shards))
+	for _, shard := range shards {
+		keys = append(keys, shardsKey+shard)
+	}
+	return keys
+}
+
+// namedBy are the shards that a group and its target name, as they were read; nil: it is not there.
+func namedBy(group, target *mvccpb.KeyValue) []string {
+	var g Group
+	var t Target
+	if group != nil {
+		g, _ = decodeGroup(group.Value, group.ModRevision) // where it cannot be read, what was known before stays
+	}
+	if target != nil {
+		t, _ = decodeTarget(target.Value, target.ModRevision)
+	}
+	return concerned(g, t)
+}
+
+// setAll takes keys in as they were read at a revision; those that were not found are gone.
+func (f *ownFollower) setAll(keys []string, found map[string]*mvccpb.KeyValue, revision int64) {
+	st, changed := f.st, false
+	for _, name := range keys {
+		kind, rest, _ := strings.Cut(name, "/")
+		if kind+"/" == shardsKey {
+			if f.shardAt[rest] > revision {
+				continue // a later one was heard of
+			}
+			f.shardAt[rest] = revision
+		}
+		kv := found[name]
+		switch {
+		case kv == nil:
+			changed = st.has(name) || changed
+			st.drop(name)
+		case kind+"/" == shardsKey || st.revisionOf(name) != kv.ModRevision:
+			if _, err := st.put(name, kv); err == nil {
+				changed = true
+			}
+		}
+	}
+	f.peers = nil
+	if changed {
+		st.revision, st.news = max(st.revision, revision), true
+	}
+}
+
+// has tells whether a key is in the state.
+func (st *state) has(name string) bool {
+	kind, rest, _ := strings.Cut(name, "/")
+	if kind+"/" == shardsKey {
+		_, ok := st.shards[rest]
+		return ok
+	}
+	return st.revisionOf(name) != 0
+}
+
+// revisionOf is that of a group or target in the state; 0: it is not there.
+func (st *state) revisionOf(name string) int64 {
+	kind, rest, _ := strings.Cut(name, "/")
+	if kind+"/" == groupsKey {
+		return st.groups[rest].Revision
+	}
+	return st.targets[rest].Revision
+}
+
+// lookOwn compares etcd with what was listed, keeps the wakes where nobody does, and has groups read of which nobody
+// wakes it.
+func (f *ownFollower) lookOwn(ctx context.Context) error {
+	counts, err := f.look(ctx, f.st, keeperKey)
+	if err != nil {
+		return err
+	}
+	if f.looks++; f.looks%strayLooks == 0 {
+		for name, g := range f.st.groups {
+			if t := f.st.targets[name]; f.woken[name] < max(g.Revision, t.Revision) && f.own.has(g, t) {
+				f.touched[name] = true
+			}
+		}
+		if f.own.Held != nil {
+			for _, name := range f.own.Held() {
+				if _, followed := f.st.groups[name]; !followed {
+					f.touched[name] = true // its folder came since it was read: no wake is there for it where another shard has the group
+				}
+			}
+		}
+	}
+	if len(counts) == 1 && counts[0] == 0 && f.st.hasMeta {
+		f.startKeeper(ctx)
+	}
+	return nil
+}

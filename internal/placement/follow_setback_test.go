@@ -1,0 +1,50 @@
+package placement_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// A shard that hears of a freeze in an etcd that was set back must not see it beside what the etcd of before held: by
+// the shards that a view has, it is decided which volumes say what is true.
+func TestAFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
+	ctx := testContext(t)
+	own, client := newBackedUp(t)
+	store := newStore(t, client)
+	mustInit(t, ctx, store, namedMeta())
+	for _, shard := range []string{"a", "b"} {
+		if _, err := store.RegisterShard(ctx, placement.Shard{Name: shard, VolumeUUID: uuid.New(), Address: shard + ":1"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, "of-both", 0)
+	for n, shard := range []string{"a", "b"} { // so that a concerns b
+		g.Members = append(g.Members, placement.Member{Shard: shard, VolumeUUID: uuid.New(), RaftID: uint64(n + 1)})
+	}
+	if _, err := store.PutGroup(ctx, g); err != nil {
+		t.Fatal(err)
+	}
+	follower := sameStore(t, client, store)
+	views := follower.Follow(ctx, placement.Seen{}, placement.Own{Shard: "b"})
+	await(t, ctx, views, "both shards", func(v placement.View) bool { return len(v.Shards) == 2 })
+	backup := own.Backup()
+	// More than what the backup holds, so that its revision is behind; the last is that a is gone.
+	if _, err := client.Delete(ctx, "/sheaf/"+store.Name()+"/shards/a"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx, views, "a is gone", func(v placement.View) bool { return len(v.Shards) == 1 })
+	own.Stop()
+	own.Restore(backup)
+	if err := store.Freeze(ctx, "the test", "it was set back"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx, views, "the freeze", func(v placement.View) bool {
+		if _, there := v.Shards["a"]; v.Held() != "" && !there {
+			t.Fatalf("the view says %q, and has the shards of the etcd of before: %v", v.Held(), v.Shards)
+		}
+		return v.Freeze != nil
+	})
+}

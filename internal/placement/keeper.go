@@ -1,0 +1,190 @@
+package placement
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// The wakes of a store (wakes.go) are written by whoever writes groups and targets, but not by programs of before,
+// which may run beside: while a store is upgraded, or rolled back in part. So one of the shards that follow by wakes
+// keeps them: it sees all groups, and writes what is missing. That is a shard because nobody else needs them: as long
+// as one follows by them, one keeps them, whichever version planners, gateways and other shards have.
+
+// keeperKey is there while a shard keeps the wakes, under a lease. It comes behind volumes/, as wakesKey.
+const keeperKey = "wakes-keeper"
+
+// keeperTerm bounds the time for which one shard keeps them. The next one lists everything again.
+const keeperTerm = 10 * time.Minute
+
+// startKeeper keeps the wakes of the store beside this follower, where nobody else begins to, until ctx ends: that of
+// the follower's watch, so that the keeper, too, begins anew where etcd was set back.
+func (w *watcher) startKeeper(ctx context.Context) {
+	if !w.keeping.CompareAndSwap(false, true) {
+		return
+	}
+	w.wait.Go(func() {
+		defer w.keeping.Store(false)
+		err := w.store.keepWakes(ctx, w.own.Shard, keeperTerm)
+		if err != nil && ctx.Err() == nil {
+			slog.Warn("keys that tell shards of their groups are not kept any more: another shard goes on", "shard", w.own.Shard, "error", err)
+		}
+	})
+}
+
+// keepWakes keeps the wakes until ctx ends, the term is over, or something fails. Nil at once where another one does.
+func (s *Store) keepWakes(ctx context.Context, by string, term time.Duration) error {
+	granted, err := s.client.Grant(ctx, leaseSeconds)
+	if err != nil {
+		return fmt.Errorf("keeping wakes: %w", err)
+	}
+	defer s.revoke(granted.ID)
+	key := s.prefix + keeperKey
+	answer, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+		Then(clientv3.OpPut(key, by, clientv3.WithLease(granted.ID))).Commit()
+	if err != nil {
+		return fmt.Errorf("keeping wakes: %w", err)
+	}
+	if !answer.Succeeded {
+		return nil
+	}
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	ctx, cancel := context.WithTimeout(ctx, term)
+	defer cancel()
+	wait.Go(func() {
+		defer cancel()
+		s.keepAlive(ctx, granted.ID)
+	})
+	k := &keeper{store: s, groups: map[string]naming{}, targets: map[string]naming{}, wakes: map[string]map[string]int64{}}
+	if err := k.run(ctx); ctx.Err() == nil {
+		return fmt.Errorf("keeping wakes: %w", err)
+	}
+	return nil // it was asked to end, or its term is over
+}
+
+// naming is which shards a group or a target names, and at which revision it was written.
+type naming struct {
+	shards []string
+	at     int64
+}
+
+// keeper compares wakes with groups and targets.
+type keeper struct {
+	store   *Store
+	groups  map[string]naming
+	targets map[string]naming
+	wakes   map[string]map[string]int64 // group, shard: the revision
+	written int                         // that were missing
+}
+
+// run lists everything, and follows it, until the watch breaks or ctx ends; the error says why.
+func (k *keeper) run(ctx context.Context) error {
+	s := k.store
+	from, end := s.prefix+groupsKey, clientv3.GetPrefixRangeEnd(s.prefix+wakesKey)
+	touched := map[string]bool{}
+	revision, _, err := s.pages(ctx, from, end, 0, func(kv *mvccpb.KeyValue) error {
+		k.take(kv, false, touched)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := k.repair(ctx, touched); err != nil {
+		return err
+	}
+	// One range, so that the changes of a transaction come together: a wake that is missing then was not written.
+	for change := range s.client.Watch(clientv3.WithRequireLeader(ctx), from, clientv3.WithRange(end), clientv3.WithRev(revision+1)) {
+		if err := change.Err(); err != nil {
+			return err
+		}
+		touched := map[string]bool{}
+		for _, e := range change.Events {
+			k.take(e.Kv, e.Type == clientv3.EventTypeDelete, touched)
+		}
+		if err := k.repair(ctx, touched); err != nil {
+			return err
+		}
+	}
+	return errors.New("the watch ended")
+}
+
+// take takes one key in, and notes which group it is of.
+func (k *keeper) take(kv *mvccpb.KeyValue, gone bool, touched map[string]bool) {
+	kind, rest, _ := strings.Cut(k.store.name(kv.Key), "/")
+	var n naming
+	switch kind + "/" {
+	case groupsKey:
+		if g, err := decodeGroup(kv.Value, kv.ModRevision); err == nil && !gone {
+			n = naming{concerned(g, Target{}), kv.ModRevision}
+		} else if !gone {
+			return // it cannot be read: whoever it named before is told nothing
+		}
+		k.groups[rest], touched[rest] = n, true
+	case targetsKey:
+		if t, err := decodeTarget(kv.Value, kv.ModRevision); err == nil && !gone {
+			n = naming{concerned(Group{}, t), kv.ModRevision}
+		} else if !gone {
+			return
+		}
+		k.targets[rest], touched[rest] = n, true
+	case wakesKey:
+		shard, group, _ := strings.Cut(rest, "/")
+		if k.wakes[group] == nil {
+			k.wakes[group] = map[string]int64{}
+		}
+		if k.wakes[group][shard] = kv.ModRevision; gone {
+			delete(k.wakes[group], shard)
+		}
+		touched[group] = true
+	}
+}
+
+// missing is what has to be written, so that each shard that the group concerns has been told of it as it is.
+func (k *keeper) missing(group string) (ops []clientv3.Op) {
+	g, t := k.groups[group], k.targets[group]
+	wanted := map[string]bool{}
+	for _, shard := range slices.Concat(g.shards, t.shards) {
+		if !wanted[shard] && k.wakes[group][shard] < max(g.at, t.at) {
+			ops = append(ops, clientv3.OpPut(k.store.wakeKey(shard, group), ""))
+		}
+		wanted[shard] = true
+	}
+	for _, shard := range slices.Sorted(maps.Keys(k.wakes[group])) {
+		if !wanted[shard] {
+			ops = append(ops, clientv3.OpDelete(k.store.wakeKey(shard, group)))
+		}
+	}
+	return ops[:min(len(ops), wakesMax)] // what is written comes back by the watch, and then the rest is
+}
+
+// repair writes the wakes of groups that are missing, where group and target are as they were seen: else they come
+// again.
+func (k *keeper) repair(ctx context.Context, groups map[string]bool) error {
+	var ops []clientv3.Op
+	for group := range groups {
+		missing := k.missing(group)
+		if len(missing) == 0 {
+			continue
+		}
+		seen := pair{Group{Revision: k.groups[group].at}, Target{Revision: k.targets[group].at}}
+		ops = append(ops, clientv3.OpTxn(k.store.unchanged(group, seen), missing, nil))
+	}
+	if len(ops) == 0 {
+		return nil
+	}
+	if k.written == 0 {
+		slog.Info("keys that tell shards of their groups were missing: an older program writes groups, or did", "prefix", k.store.prefix, "groups", len(ops))
+	}
+	k.written += len(ops)
+	return k.store.write(ctx, ops)
+}

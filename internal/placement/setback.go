@@ -1,0 +1,162 @@
+package placement
+
+import (
+	"fmt"
+
+	"github.com/google/uuid"
+)
+
+// This file is the one rule by which an etcd is found to have been set back to an earlier state. A process remembers,
+// for each store:
+//
+//   - The highest revision that the whole etcd was seen at. Every write raises it. It is noted with each listing, each
+//     reading, and each look every two seconds, also where nothing came that the process watches for.
+//   - The key that was written last of those that it knows and that are never deleted, and when.
+//   - All groups and targets that it follows, and when each was written.
+//
+// An etcd whose revision is lower, or where one of these keys was written earlier than it was seen, or is not there,
+// was set back. The first is what most older states show. The others tell one that was written to so much, before
+// anybody looked, that its revision is higher again. Once found, that is not forgotten before etcd was rebuilt or
+// reconciled, which raises Meta.EpochBase: by later looks alone the older etcd would soon pass.
+
+// Seen is how far a store was seen.
+type Seen struct {
+	Store uuid.UUID
+	Mark
+	// SetBack is why etcd was found to be older than that; empty: it was not.
+	SetBack string
+}
+
+// behind says why a state is older than what was seen of the same store before; empty: it is not.
+func (st *state) behind(seen Seen) string {
+	now := st.mark()
+	why := now.Behind(seen.Mark)
+	switch {
+	case why != "" || now.Base > seen.Base:
+		return why
+	case st.asked.key != "" && st.asked.at < seen.Content:
+		return wordsOlder(st.asked.key, st.asked.at, seen.Content)
+	}
+	return seen.SetBack
+}
+
+func wordsOlder(key string, now, seen int64) string {
+	if now == 0 {
+		return fmt.Sprintf("key %s is not there, seen was one of revision %d", key, seen)
+	}
+	return fmt.Sprintf("key %s is of revision %d, seen was %d", key, now, seen)
+}
+
+// compare finds out whether the state is older than what was seen before. Once it is, only a higher base ends that:
+// writes to an older etcd raise its revision too.
+func (st *state) compare(seen Seen, last *state) {
+	if st.hasMeta && st.view.Meta.StoreUUID == seen.Store {
+		if st.setBack = st.behind(seen); st.setBack == "" {
+			st.setBack = st.older(last)
+		}
+	}
+	st.base = st.view.Meta.EpochBase
+}
+
+// older says which group or target of an earlier state is older in this one; empty: none is. last may be nil.
+func (st *state) older(last *state) string {
+	if last == nil || last.view.Meta.StoreUUID != st.view.Meta.StoreUUID || last.view.Meta.EpochBase != st.view.Meta.EpochBase {
+		return ""
+	}
+	for name, g := range last.groups {
+		if now := st.groups[name].Revision; now < g.Revision {
+			return wordsOlder(groupsKey+name, now, g.Revision)
+		}
+	}
+	for name, t := range last.targets {
+		if now := st.targets[name].Revision; now < t.Revision {
+			return wordsOlder(targetsKey+name, now, t.Revision)
+		}
+	}
+	return ""
+}
+
+// saw remembers how far this process has seen the store, and that it was set back.
+func (s *Store) saw(st *state) {
+	if !st.hasMeta {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st.setBack != "" {
+		s.seen.found(st, st.setBack)
+		return
+	}
+	now := Seen{Store: st.view.Meta.StoreUUID, Mark: st.mark()}
+	if s.seen.Store != now.Store || now.Behind(Mark{Base: s.seen.Base, Revision: s.seen.Revision}) == "" {
+		now.keep(s.seen)
+		s.seen = now
+	}
+}
+
+// found notes that a state was found older.
+func (seen *Seen) found(st *state, why string) {
+	if seen.Store == st.view.Meta.StoreUUID && seen.Base <= st.view.Meta.EpochBase && seen.SetBack == "" {
+		seen.SetBack = why
+	}
+}
+
+// keep takes over that etcd was found to be older, where it was not reconciled since.
+func (seen *Seen) keep(before Seen) {
+	if seen.Store == before.Store && seen.Base <= before.Base && seen.SetBack == "" {
+		seen.SetBack = before.SetBack
+	}
+}
+
+// Newest is how far this process has seen the store, where that is later than a mark of one of its views; else that
+// mark.
+func (s *Store) Newest(m Mark) Mark {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen.SetBack != "" || s.seen.Base != m.Base || s.seen.Behind(m) != "" {
+		return m
+	}
+	return s.seen.Mark
+}
+
+// setBackSince notes that etcd is older than the state that was listed, and is the error that ends what follows it.
+func (s *Store) setBackSince(st *state, why string) error {
+	if st.hasMeta {
+		s.mu.Lock()
+		s.seen.found(st, why)
+		s.mu.Unlock()
+	}
+	return fmt.Errorf("%w: %s", errSetBack, why)
+}
+
+// before is how far the store was seen before a reading begins. What is read then cannot be older: a reading asks the
+// majority.
+func (s *Store) before() Seen {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen
+}
+
+// See tells how far the store was seen by an earlier process.
+func (s *Store) See(before Seen) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen.Store != before.Store || before.Behind(s.seen.Mark) == "" {
+		before.keep(s.seen)
+		s.seen = before
+	}
+}
+
+// isBehind says why etcd, as it answered now, is older than a state that was listed; empty: it is not. newest is the
+// revision at which it holds the state's contentKey.
+func (st *state) isBehind(now readAt, newest int64) string {
+	switch seen := max(st.revision, st.looked); {
+	case now.revision < seen:
+		return fmt.Sprintf("its revision is %d, seen was %d", now.revision, seen)
+	case now.cluster != st.cluster && now.cluster != 0 && st.cluster != 0:
+		return fmt.Sprintf("it is cluster %x, before it was cluster %x", now.cluster, st.cluster)
+	case st.contentKey != "" && newest < st.content:
+		return wordsOlder(st.contentKey, newest, st.content)
+	}
+	return ""
+}

@@ -1,0 +1,142 @@
+package placement_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// grownSince gives a backup of etcd as it is a while after it was restored and others have written to it: change does
+// that.
+func grownSince(t *testing.T, ctx context.Context, backup, name string, change func(store *placement.Store)) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "grown")
+	if err := os.CopyFS(dir, os.DirFS(backup)); err != nil {
+		t.Fatal(err)
+	}
+	server, err := etcd.StartEmbedded(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	client, err := server.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	store, err := placement.NewStore(client, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(store)
+	return dir
+}
+
+// An etcd is set back under a shard that watches its own groups, under one that watches everything, and under a process
+// that lists etcd now and then. Each must notice, however much others have written to the older etcd until it is heard
+// of again.
+func TestAnOlderEtcdIsNoticedByWhatItHolds(t *testing.T) {
+	for name, c := range map[string]struct {
+		mine, others int // writes after the backup, of the shard's own group and of others
+		grown        int // writes of others to the older etcd before anybody hears of it
+	}{
+		"only others' groups had changed":                                {0, 20, 5},
+		"its own group had changed, and the older etcd has outgrown all": {3, 3, 40},
+		"its own group had changed last, and others go on from there":    {1, 0, 40},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			noticed(t, c.mine, c.others, c.grown)
+		})
+	}
+}
+
+func noticed(t *testing.T, mine, others, grown int) {
+	ctx := testContext(t)
+	own, client := newBackedUp(t)
+	store := newStore(t, client)
+	meta := namedMeta()
+	mustInit(t, ctx, store, meta)
+	write := func(store *placement.Store, name, shard string) placement.Group {
+		t.Helper()
+		g, _, err := store.CreateGroup(ctx, placement.NewGroup(meta.Routing, name, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Members = []placement.Member{{Shard: shard, VolumeUUID: volumeOf(shard), RaftID: 1}}
+		g.Term++
+		if g, err = store.PutGroup(ctx, g); err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	write(store, "mine", "b")
+	write(store, "other", "a")
+	write(store, "third", "a")
+	shard, gateway, planner := sameStore(t, client, store), sameStore(t, client, store), sameStore(t, client, store)
+	views := shard.Follow(ctx, placement.Seen{}, placement.Own{Shard: "b"})
+	watched := gateway.Watch(ctx)
+	<-views
+	<-watched
+	backup := own.Backup()
+	var last placement.Group
+	for range others {
+		write(store, "other", "a")
+	}
+	for range mine {
+		last = write(store, "mine", "b")
+	}
+	if mine > 0 {
+		await(t, ctx, views, "its own group as it is", func(v placement.View) bool { return v.Groups["mine"].Revision == last.Revision })
+	}
+	written := time.Now()
+	eventually(t, ctx, "all have heard of etcd since", func() bool {
+		atShard, _ := shard.Heard()
+		atGateway, _ := gateway.Heard()
+		return atShard.After(written) && atGateway.After(written)
+	})
+	view, err := planner.View(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	older := grownSince(t, ctx, backup, store.Name(), func(store *placement.Store) {
+		for range grown {
+			write(store, "third", "a")
+		}
+	})
+	own.Stop()
+	own.Restore(older)
+
+	if _, err := planner.PlanOnce(ctx, meta.StoreUUID, meta.Policy()); err == nil {
+		t.Errorf("it is planned on an older etcd")
+	} else if fresh, err := sameStore(t, client, store).View(ctx); err != nil || fresh.Freeze == nil {
+		t.Errorf("it is not frozen: %+v, %v", fresh.Freeze, err)
+	}
+	held := await(t, ctx, views, "the shard notices", func(v placement.View) bool { return v.SetBack != "" })
+	t.Log("the shard:", held.SetBack)
+	eventually(t, ctx, "the gateway holds on to what it knew", func() bool { _, held := gateway.Heard(); return held != "" })
+	// A process that begins with what the volume of the shard remembers, as after a kill.
+	restarted := sameStore(t, client, store)
+	first := <-restarted.Follow(ctx, placement.Seen{Store: meta.StoreUUID, Mark: view.Mark}, placement.Own{Shard: "b"})
+	if first.SetBack == "" {
+		t.Errorf("a shard that starts follows it: %+v", first)
+	}
+}
+
+func eventually(t *testing.T, ctx context.Context, what string, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package placement_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/etcd/etcdtest"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// countedWatcher counts what etcd delivers to the watches of a client, but for that of the one shard that keeps the
+// wakes of all.
+type countedWatcher struct {
+	clientv3.Watcher
+	responses atomic.Int64
+}
+
+func (c *countedWatcher) Watch(ctx context.Context, key string, options ...clientv3.OpOption) clientv3.WatchChan {
+	if strings.HasSuffix(key, "/groups/") {
+		return c.Watcher.Watch(ctx, key, options...)
+	}
+	in, out := c.Watcher.Watch(ctx, key, options...), make(chan clientv3.WatchResponse)
+	go func() {
+		defer close(out)
+		for r := range in {
+			if len(r.Events) > 0 {
+				c.responses.Add(1)
+			}
+			select {
+			case out <- r:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// follower is what a shard sees of etcd, with a client of its own.
+type follower struct {
+	name    string
+	store   *placement.Store
+	watcher *countedWatcher
+	views   <-chan placement.View
+}
+
+// newFollower follows etcd as a shard does that has no groups on its volume, and has taken its first view.
+func newFollower(t testing.TB, ctx context.Context, server *etcd.Server, storeName, name string) *follower {
+	t.Helper()
+	client, err := server.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	f := &follower{watcher: &countedWatcher{Watcher: client.Watcher}}
+	client.Watcher = f.watcher
+	if f.store, err = placement.NewStore(client, storeName); err != nil {
+		t.Fatal(err)
+	}
+	return f.beside(t, ctx, name)
+}
+
+// newStoreOf is a store by its name, with a connection of its own.
+func newStoreOf(t *testing.T, server *etcd.Server, name string) *placement.Store {
+	t.Helper()
+	store, err := placement.NewStore(connect(t, server), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// beside is another shard on the same connection.
+func (f *follower) beside(t testing.TB, ctx context.Context, name string) *follower {
+	t.Helper()
+	next := &follower{name: name, store: f.store, watcher: f.watcher, views: f.store.Follow(ctx, placement.Seen{}, placement.Own{Shard: name})}
+	select {
+	case <-next.views:
+	case <-ctx.Done():
+		t.Fatalf("shard %s gets no view", name)
+	}
+	return next
+}
+
+// TestAShardIsNotWokenByWhatIsNotItsOwn counts what etcd delivers to shards while a group is written that is on another
+// shard.
+func TestAShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
+	ctx, cancel := context.WithCancel(testContext(t))
+	t.Cleanup(cancel)
+	server := etcdtest.Shared(t)
+	store := newStore(t, connect(t, server))
+	mustInit(t, ctx, store, namedMeta())
+	const shards, writes = 8, 25
+	var followers []*follower
+	var groups []placement.Group
+	for n := range shards {
+		name := fmt.Sprint("s", n)
+		g := placement.NewGroup(placement.Routing{Mode: placement.Named}, "of-"+name, 0)
+		g.Members = []placement.Member{{Shard: name, VolumeUUID: uuid.New(), RaftID: uint64(n + 1)}}
+		g, err := store.PutGroup(ctx, g)
+		if err != nil {
+			t.Fatal(err)
+		}
+		groups = append(groups, g)
+	}
+	for _, g := range groups {
+		followers = append(followers, newFollower(t, ctx, server, store.Name(), g.Members[0].Shard))
+	}
+	write := func(g *placement.Group) {
+		t.Helper()
+		g.Term++
+		next, err := store.PutGroup(ctx, *g)
+		if err != nil {
+			t.Fatal(err)
+		}
+		*g = next
+	}
+	for range writes {
+		write(&groups[0])
+	}
+	for n, f := range followers {
+		if n > 0 {
+			write(&groups[n])
+		}
+		// Of one client etcd delivers in order: when this is here, all before is.
+		await(t, ctx, f.views, "its own group as it was written last", func(v placement.View) bool {
+			return v.Groups[groups[n].Name].Revision == groups[n].Revision
+		})
+		got, most := f.watcher.responses.Load(), int64(1)
+		if n == 0 {
+			most = writes
+		}
+		t.Logf("shard %s: %d responses for %d writes of its group", f.name, got, most)
+		if got == 0 || got > most {
+			t.Errorf("shard %s was woken %d times by %d writes of its own group, and %d of another's", f.name, got, most, writes)
+		}
+	}
+}
+
+// A shard makes the folder of a group that another shard has by then: it is told of the group, though nothing wakes it.
+func TestAShardIsToldOfAGroupWhoseFolderItHas(t *testing.T) {
+	ctx := testContext(t)
+	server := etcdtest.Shared(t)
+	store := newStore(t, connect(t, server))
+	mustInit(t, ctx, store, namedMeta())
+	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, "of-a", 0)
+	g.Members = []placement.Member{{Shard: "a", VolumeUUID: uuid.New(), RaftID: 1}}
+	if _, err := store.PutGroup(ctx, g); err != nil {
+		t.Fatal(err)
+	}
+	var there atomic.Bool
+	views := store.Follow(ctx, placement.Seen{}, placement.Own{
+		Shard: "b", Holds: func(id uuid.UUID) bool { return there.Load() && id == g.UUID },
+		Held: func() []string {
+			if there.Load() {
+				return []string{g.Name}
+			}
+			return nil
+		},
+	})
+	first := <-views
+	if first = first.Of(placement.Own{Shard: "b"}); len(first.Groups) > 0 {
+		t.Fatalf("it is another's: %+v", first.Groups)
+	}
+	there.Store(true)
+	await(t, ctx, views, "the group", func(v placement.View) bool { return v.Groups[g.Name].UUID == g.UUID })
+}

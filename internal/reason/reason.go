@@ -1,0 +1,47 @@
+// Package reason has the reasons of google.rpc.ErrorInfo that shards and gateways give and clients decide by.
+// record.proto says for callers what each means and which gRPC code it comes with.
+package reason
+
+// Domain of the reasons.
+const Domain = "sheaf.dev"
+
+// Surely not applied, and may work later or elsewhere.
+const (
+	GroupLoading     = "GROUP_LOADING"
+	NoLeader         = "NO_LEADER"
+	ShardUnreachable = "SHARD_UNREACHABLE"
+	Stopping         = "STOPPING"
+	NotServing       = "NOT_SERVING"
+	WrongShard       = "WRONG_SHARD"
+	NotLeader        = "NOT_LEADER"
+	Overloaded       = "OVERLOADED"
+)
+
+// About a record or a group.
+const (
+	RecordNotFound  = "RECORD_NOT_FOUND"
+	GroupNotFound   = "GROUP_NOT_FOUND"
+	VersionNotFound = "VERSION_NOT_FOUND"
+	RecordExists    = "RECORD_EXISTS"
+	GroupExists     = "GROUP_EXISTS"
+	VersionMismatch = "VERSION_MISMATCH"
+	RequestIDReused = "REQUEST_ID_REUSED"
+	GroupFailed     = "GROUP_FAILED"
+	Damaged         = "DAMAGED"
+)
+
+// About room, ranges and how a call is to be made.
+const (
+	DiskFull      = "DISK_FULL"
+	MemoryFull    = "MEMORY_FULL"
+	GroupLimit    = "GROUP_LIMIT"
+	HashRouting   = "HASH_ROUTING"
+	UseDownload   = "USE_DOWNLOAD"
+	UseUpload     = "USE_UPLOAD"
+	CursorExpired = "CURSOR_EXPIRED"
+	BadRange      = "BAD_RANGE"
+	SlowReader    = "SLOW_READER"
+)
+
+// OutcomeUnknown is of a write that may or may not have been applied.
+const OutcomeUnknown = "OUTCOME_UNKNOWN"

@@ -1,0 +1,70 @@
+package replica
+
+import "go.etcd.io/raft/v3/raftpb"
+
+// tick is Raft's clock. It gives the messages to send.
+func (c *core) tick() []*raftpb.Message {
+	if c.err != nil {
+		return nil
+	}
+	if c.full.err != nil {
+		if !c.full.tick() {
+			return nil
+		}
+		c.seat.Schedule()
+	}
+	if c.idle.alone.Load() || c.idle.resting.Load() {
+		return nil
+	}
+	barred := c.barred()
+	c.forgetSilentLeader()
+	c.tickRaft(barred)
+	c.observe()
+	c.tickLost()
+	c.reads.tick()
+	c.transfer.tick()
+	c.members.tick()
+	if len(c.reads.waiting) > 0 || c.node.raft.HasReady() {
+		c.seat.Schedule()
+	}
+	if calls := c.quiet.callLeader(barred); calls != nil || barred {
+		return calls
+	}
+	return c.quiet.rest(c.isBusy)
+}
+
+func (c *core) tickRaft(barred bool) {
+	switch {
+	case !c.node.leader && (barred || c.node.behindFloor()):
+		c.node.raft.TickQuiesced() // its clock runs, so that it votes, but it never campaigns
+	case barred || c.node.leader && !c.members.isVoter():
+		c.node.raft.Tick()
+		c.transfer.yield()
+	default:
+		c.node.raft.Tick()
+		c.silence.tick()
+	}
+}
+
+func (c *core) forgetSilentLeader() {
+	if c.silence.forgetLeader() {
+		c.observe()
+	}
+}
+
+// lostTicksMax is how long a round may take to answer what the lost lead left.
+const lostTicksMax = 2
+
+// tickLost lets go who waits for a round that does not end, once the lead is lost. The write goes on, and may come to
+// be applied.
+func (c *core) tickLost() {
+	if !c.node.lost {
+		c.lostTicks = 0
+		return
+	}
+	if c.lostTicks++; c.lostTicks >= lostTicksMax && c.seat.IsScheduled() {
+		c.lostTicks = 0
+		close(c.hangs)
+		c.hangs = make(chan struct{})
+	}
+}

@@ -1,0 +1,137 @@
+package replica
+
+import (
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// dropping loses some of the messages that are sent.
+type dropping struct {
+	Transport
+	drop func(*raftpb.Message) bool
+}
+
+func (d dropping) Send(messages []*raftpb.Message) {
+	d.Transport.Send(slices.DeleteFunc(slices.Clone(messages), d.drop))
+}
+
+// isNews tells whether a message has no entries and may tell of a commit.
+func isNews(m *raftpb.Message) bool {
+	return m.GetType() == raftpb.MsgApp && len(m.GetEntries()) == 0 || m.GetType() == raftpb.MsgHeartbeat
+}
+
+// hasConfirmation tells whether a message has the empty entry that a leader puts behind a membership change, or behind
+// its election.
+func hasConfirmation(m *raftpb.Message) bool {
+	return slices.ContainsFunc(m.GetEntries(), func(e *raftpb.Entry) bool { return e.GetType() == raftpb.EntryNormal && len(e.Data) == 0 })
+}
+
+// A replaced member is gone for good, and the leader dies when it says that the change is over: the two that are left
+// are a majority of the new members. Who counts by the old ones finds none. What only tells of the commit is lost.
+func TestAChangeIsOverWhenAMajorityKnows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := makeNetwork(t)
+		var lossy atomic.Bool
+		n.change = func(_ uint64, o *Options) {
+			o.Transport = dropping{o.Transport, func(m *raftpb.Message) bool { return lossy.Load() && isNews(m) }}
+		}
+		for _, id := range voters {
+			n.start(id)
+		}
+		id, leader := n.lead()
+		gone, _ := n.follower(id)
+		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
+		n.start(4)
+		until(t, "the learner has everything", func() bool { m := leader.Members(); return m.Progress[3].Match == m.LastIndex })
+		n.stop(gone)
+		lossy.Store(true)
+		ok(t, leader.ChangeMembers(timeout(t), change(add(4), remove(gone))))
+		if leader.Members().Changing {
+			t.Error("the change is not over")
+		}
+		n.stop(id)
+		lossy.Store(false)
+		_, leader = n.lead()
+		leader.must(t, put(1, "a"))
+	})
+}
+
+// The membership is durable before the commit index is: after a restart Raft commits a change again that is in force.
+func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := makeNetwork(t)
+		// The third hears of the commit only when it has written the change, and gets nothing behind it: with either
+		// the commit would become durable.
+		var third, deaf atomic.Uint64
+		n.change = func(_ uint64, o *Options) {
+			o.Transport = dropping{o.Transport, func(m *raftpb.Message) bool {
+				return m.GetTo() == third.Load() && hasConfirmation(m) || m.GetTo() == deaf.Load() && isNews(m)
+			}}
+		}
+		for _, id := range voters {
+			n.start(id)
+		}
+		first, leader := n.lead()
+		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
+		n.start(4)
+		until(t, "the learner has everything", func() bool { m := leader.Members(); return m.Progress[3].Match == m.LastIndex })
+		gone, _ := n.follower(first)
+		third.Store(6 - first - gone)
+		deaf.Store(6 - first - gone)
+		ok(t, leader.ChangeMembers(timeout(t), change(add(4), remove(gone))))
+		synctest.Wait()
+		deaf.Store(0)
+		until(t, "the third has applied it", func() bool { return n.members[third.Load()].Members().ConfIndex == leader.Members().ConfIndex })
+		n.stop(gone)
+		n.isolate(third.Load(), true)
+		n.stop(third.Load())
+		if m := n.start(third.Load()).Members(); m.ConfIndex <= m.AppliedIndex {
+			t.Fatalf("the membership of index %d is not ahead of index %d: the test does not test", m.ConfIndex, m.AppliedIndex)
+		}
+		n.isolate(third.Swap(0), false)
+		for _, id := range []uint64{first, 4} {
+			n.stop(id)
+			n.start(id)
+		}
+		_, leader = n.lead()
+		leader.must(t, put(1, "a"))
+		until(t, "all have applied it", func() bool {
+			for _, one := range n.members {
+				if m := one.Members(); one.Status().Err != nil || m.AppliedIndex < leader.Members().AppliedIndex || m.Changing {
+					return false
+				}
+			}
+			return true
+		})
+	})
+}
+
+// A leader that is deposed in the round in which it applies its change does not know who knows of it.
+func TestChangeOfALeaderThatWasJustDeposedEndsUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		_, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		c := leader.state.lock()
+		defer c.unlock()
+		at := c.node.applied
+		one := &memberChange{proposed: true, index: at, done: make(chan struct{})}
+		c.members.change, c.node.leader, c.node.lost = one, false, true // as observe does, before the entries of the round are applied
+		c.setMembers(c.members.conf, at)
+		select {
+		case <-one.done:
+			t.Errorf("it ended with %v", one.err)
+		default:
+			c.members.lose(errLeadLost)
+			if !errors.Is(one.err, ErrOutcomeUnknown) {
+				t.Errorf("it ended with %v", one.err)
+			}
+		}
+		c.node.leader, c.node.lost = true, false
+	})
+}

@@ -1,0 +1,239 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// ErrLostEntries is the failure of a replica whose leader knows that it had more of the log than it has: its disk was
+// set back, or has lost what was synced. What it acknowledged is counted on, and it may have forgotten votes, so it
+// must never run again as what it was.
+var ErrLostEntries = errors.New("the log lacks entries that this replica has acknowledged")
+
+// Transport carries Raft's messages to the other members of a group. Send must not block, may be called by several
+// goroutines, and must not call the replica; messages may be lost, doubled and reordered. The messages must not be
+// changed.
+type Transport interface {
+	Send(messages []*raftpb.Message)
+}
+
+// noTransport is that of a group that has no other members.
+type noTransport struct{}
+
+func (noTransport) Send([]*raftpb.Message) {}
+
+// Step takes a message from another member, or one that the transport makes about it: MsgUnreachable (a message to it
+// was lost), MsgSnapStatus (it was installed anew, or, with Reject, could not be). It does not block. An error says why
+// the message was not taken; Raft repeats what matters.
+func (r *Replica) Step(m *raftpb.Message) error {
+	switch {
+	case m.GetTo() != r.opts.RaftID:
+		return fmt.Errorf("%w: message %v is for replica %x, this is %x", ErrInvalid, m.GetType(), m.GetTo(), r.opts.RaftID)
+	case raft.IsLocalMsgTarget(m.GetFrom()) || m.GetFrom() == raft.None:
+		return fmt.Errorf("%w: message %v comes from no member", ErrInvalid, m.GetType())
+	}
+	switch m.GetType() {
+	case raftpb.MsgSnap:
+		if !r.hasSnapshot(m.GetSnapshot()) {
+			r.offer(m)
+			return nil
+		}
+	case raftpb.MsgApp:
+		if r.opts.FetchBlobs != nil && len(m.GetEntries()) > 0 {
+			if held, err := r.fetchBlobs(m); held || err != nil {
+				return err
+			}
+		}
+	}
+	return r.take(m)
+}
+
+// take gives a message to Raft, and sends what answers it at once.
+func (r *Replica) take(m *raftpb.Message) error {
+	c := r.state.lock()
+	answer, err := c.step(m) // a panic of Raft is an error there
+	c.unlock()
+	if err != nil {
+		return err
+	}
+	if answer != nil {
+		r.opts.Transport.Send([]*raftpb.Message{answer})
+	}
+	r.seat.Schedule()
+	return nil
+}
+
+// hasSnapshot tells whether the log has the snapshot offered, so that Raft only notes that and answers.
+func (r *Replica) hasSnapshot(s *raftpb.Snapshot) bool {
+	index, term := s.GetMetadata().GetIndex(), s.GetMetadata().GetTerm()
+	if index <= r.log.AppliedIndex() {
+		return true
+	}
+	own, err := r.log.Term(index)
+	return err == nil && own == term
+}
+
+// offer hands a snapshot on: its data is fetched outside of Raft, and this replica begins anew with it.
+func (r *Replica) offer(m *raftpb.Message) {
+	c := r.state.lock()
+	c.quiet.wake()
+	stale := m.GetTerm() < c.node.term || c.err != nil
+	c.unlock()
+	if meta := m.GetSnapshot().GetMetadata(); !stale && r.opts.OnSnapshot != nil {
+		r.opts.OnSnapshot(meta.GetIndex(), meta.GetTerm(), m.GetFrom())
+	}
+}
+
+// fetchBlobs holds a message back until the blobs that its entries refer to are here. True where it does, or drops the
+// message.
+func (r *Replica) fetchBlobs(m *raftpb.Message) (held bool, err error) {
+	missing, err := r.log.MissingBlobs(m.GetEntries())
+	if err != nil {
+		return false, fmt.Errorf("message %v: %w", m.GetType(), err)
+	}
+	if len(missing) == 0 {
+		return false, nil
+	}
+	c := r.state.lock()
+	defer c.unlock()
+	if c.isOpen() == nil && r.blobs.begin(m, missing) {
+		c.quiet.wake()
+	}
+	return true, nil
+}
+
+// step gives a message to Raft. What it answers is to be sent.
+func (c *core) step(m *raftpb.Message) (answer *raftpb.Message, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("message %v: panic: %v", m.GetType(), p)
+			c.logger.Error("the replica has failed and refuses writes until a restart", "error", err)
+			c.breakDown(err)
+		}
+	}()
+	if c.err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFailed, c.err)
+	}
+	if err := c.hasLost(m); err != nil {
+		c.logger.Error("the replica has failed, and is not to run again as what it was", "error", err)
+		c.breakDown(err)
+		c.announce()
+		return nil, fmt.Errorf("message %v: %w", m.GetType(), err)
+	}
+	answer, taken, err := c.route(m)
+	if err != nil {
+		return nil, fmt.Errorf("message %v: %w", m.GetType(), err)
+	}
+	if taken {
+		c.observe()
+		c.silence.heard(m)
+	}
+	return answer, nil
+}
+
+// breakDown fails the replica where no round is under way that could: the next one answers what waits.
+func (c *core) breakDown(err error) {
+	c.err, c.broken = err, true
+	c.seat.Schedule()
+}
+
+// hasLost tells ErrLostEntries where a heartbeat proves it: a leader names as committed no more than what the receiver
+// has acknowledged as synced.
+func (c *core) hasLost(m *raftpb.Message) error {
+	if m.GetType() != raftpb.MsgHeartbeat || m.GetTerm() < c.node.term {
+		return nil
+	}
+	last, err := c.log.LastIndex()
+	if err != nil || m.GetCommit() <= last {
+		return err
+	}
+	return fmt.Errorf("%w: it ends at index %d, and index %d was committed by it", ErrLostEntries, last, m.GetCommit())
+}
+
+// route decides what becomes of a message; taken: it was not dropped.
+func (c *core) route(m *raftpb.Message) (answer *raftpb.Message, taken bool, err error) {
+	switch {
+	case isQuietMark(m):
+		answer, err = c.stepMark(m)
+	case m.GetType() == raftpb.MsgTimeoutNow:
+		err = c.stepTimeoutNow(m)
+	case m.GetType() == raftpb.MsgSnapStatus:
+		status := raft.SnapshotFinish
+		if m.GetReject() {
+			status = raft.SnapshotFailure
+		}
+		c.node.raft.ReportSnapshot(m.GetFrom(), status)
+	case m.GetType() == raftpb.MsgUnreachable:
+		c.node.raft.ReportUnreachable(m.GetFrom())
+	case m.GetType() == raftpb.MsgHeartbeatResp:
+		err = c.node.raft.Step(m) // no work; in a rest, the answer to the last heartbeat before it
+	case c.isTooEarly(m):
+		return nil, false, nil // whoever asks does so again
+	default:
+		err = c.stepOther(m)
+	}
+	return answer, true, err
+}
+
+// stepMark takes a heartbeat with the mark that lays this group to rest, or the answer of a member that cannot rest.
+func (c *core) stepMark(m *raftpb.Message) (answer *raftpb.Message, err error) {
+	switch {
+	case m.GetType() == raftpb.MsgHeartbeatResp:
+		if c.node.leader {
+			c.quiet.wake() // somebody cannot rest, or has begun anew
+		}
+		return nil, nil
+	case c.quiet.mayRest(m, c.isBusy):
+		c.idle.resting.Store(true)
+		return nil, nil
+	}
+	c.quiet.wake()
+	if err := c.node.raft.Step(withoutMark(m)); err != nil {
+		return nil, err
+	}
+	c.observe()
+	if m.GetTerm() != c.node.term {
+		return nil, nil // Raft answers that
+	}
+	return cannotRest(m), nil
+}
+
+// stepTimeoutNow takes a call to lead.
+func (c *core) stepTimeoutNow(m *raftpb.Message) error {
+	switch barred := c.barred(); {
+	case c.transfer.keep(m, barred):
+		c.quiet.wake()
+		return nil
+	case c.node.behindFloor():
+		return fmt.Errorf("%w: the lead, while entries are being applied that were compacted away or repaired", ErrInvalid)
+	case barred:
+		return fmt.Errorf("%w: the lead, with damage in the log", ErrInvalid)
+	}
+	return c.stepOther(m)
+}
+
+func (c *core) stepOther(m *raftpb.Message) error {
+	c.quiet.wake()
+	if asksForVote(m) && m.GetFrom() == c.node.leaderID && m.GetTerm() > c.node.term && !c.node.leader {
+		// Whoever asks for votes of a new term does not lead any more: it need not be waited for.
+		if err := c.node.raft.ForgetLeader(); err != nil {
+			return err
+		}
+	}
+	return c.node.raft.Step(m)
+}
+
+// followTimeoutNow follows a call to lead that was kept. Called when entries were applied.
+func (c *core) followTimeoutNow() {
+	m := c.transfer.due()
+	if m == nil || c.barred() {
+		return
+	}
+	if err := c.node.raft.Step(m); err != nil {
+		c.logger.Debug("a call to lead was not taken", "error", err)
+	}
+	c.observe()
+}

@@ -1,0 +1,75 @@
+package shard
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/shard/serve"
+)
+
+// forAdmin is the shard as AdminService sees it. The groups that it is given are those that forCalls gave.
+type forAdmin struct{ s *Shard }
+
+// Shard implements serve.Admin.
+func (f forAdmin) Shard() *recordv1.Shard { return f.s.Status().Row() }
+
+// Groups implements serve.Admin.
+func (f forAdmin) Groups() []*recordv1.Group { return f.s.groupStatuses() }
+
+// Moves implements serve.Admin.
+func (f forAdmin) Moves() []*recordv1.Move { return f.s.copies() }
+
+// Load implements serve.Admin.
+func (f forAdmin) Load() *recordv1.Load { return f.s.loadStatus().Row() }
+
+// Loaded implements serve.Admin.
+func (f forAdmin) Loaded() <-chan struct{} { return f.s.loaded }
+
+// Explain implements serve.Admin.
+func (f forAdmin) Explain(g serve.Group) ([]*recordv1.CompactionHold, error) {
+	sv := g.(*served)
+	return f.s.explain(sv.group, sv)
+}
+
+// Compact implements serve.Admin.
+func (f forAdmin) Compact(ctx context.Context, g serve.Group, options group.CompactOptions) (group.CompactReport, error) {
+	return f.s.compactLog(ctx, g.(*served), options)
+}
+
+// AcceptLoss implements serve.Admin.
+func (f forAdmin) AcceptLoss(ctx context.Context, g serve.Group) ([]format.Damage, error) {
+	return f.s.acceptLoss(ctx, g.(*served).group)
+}
+
+// DescribeVolume implements serve.Admin.
+func (f forAdmin) DescribeVolume() (*recordv1.DescribeVolumeResponse, error) {
+	s := f.s
+	out, err := s.id.DescribeVolume(s.volume.Superblock())
+	if err != nil {
+		return nil, answer.Fail(codes.FailedPrecondition, reason.NotServing, "shard %s: %v", s.cfg.Name, err)
+	}
+	step := s.volume.Step()
+	out.Step, out.StepNonce = step.Number, step.Nonce.String()
+	s.mu.Lock()
+	epoch := s.view.Epoch
+	groups := make(map[string]*groupReplica, len(s.groups))
+	for id, g := range s.groups {
+		groups[id.String()] = g
+	}
+	s.mu.Unlock()
+	if out.GetFacts() != nil {
+		out.Facts.Epoch = max(out.GetFacts().GetEpoch(), epoch)
+	}
+	for _, p := range out.GetGroups() {
+		if g := groups[p.GetUuid()]; g != nil {
+			s.describeServed(p, g)
+		}
+	}
+	return out, nil
+}

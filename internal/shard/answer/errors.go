@@ -1,0 +1,349 @@
+// Package answer is what callers of a shard hear where a call fails: gRPC codes, reasons and details.
+package answer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"syscall"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/shard/cursor"
+	"sheaf.dev/sheaf/internal/volume"
+)
+
+// This file alone chooses the gRPC code and the reason of an error; api/sheaf/record/v1/record.proto lists them.
+
+// Error is an answer other than OK.
+type Error struct {
+	Code       codes.Code
+	Reason     string // empty: no ErrorInfo
+	Message    string
+	Metadata   map[string]string
+	RetryAfter time.Duration // 0: no RetryInfo
+	Violations []*errdetails.BadRequest_FieldViolation
+}
+
+// Error is the message.
+func (e *Error) Error() string { return e.Message }
+
+// GRPCStatus makes it a gRPC status; package status looks for this method.
+func (e *Error) GRPCStatus() *status.Status {
+	st := status.New(e.Code, e.Message)
+	var details []protoadapt.MessageV1
+	if e.Reason != "" {
+		details = append(details, &errdetails.ErrorInfo{Reason: e.Reason, Domain: reason.Domain, Metadata: e.Metadata})
+	}
+	if e.RetryAfter > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(e.RetryAfter)})
+	}
+	if len(e.Violations) > 0 {
+		details = append(details, &errdetails.BadRequest{FieldViolations: e.Violations})
+	}
+	if len(details) == 0 {
+		return st
+	}
+	with, err := st.WithDetails(details...)
+	if err != nil {
+		return st // the code and the message still say it
+	}
+	return with
+}
+
+// Fail makes an answer; no reason: it has no ErrorInfo.
+func Fail(code codes.Code, reason, format string, args ...any) *Error {
+	return &Error{Code: code, Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+// Violations collects what is wrong with the fields of a request.
+type Violations []*errdetails.BadRequest_FieldViolation
+
+// Add adds what is wrong with one field.
+func (v *Violations) Add(field, format string, args ...any) {
+	*v = append(*v, &errdetails.BadRequest_FieldViolation{Field: field, Description: fmt.Sprintf(format, args...)})
+}
+
+// Err is nil where nothing is wrong.
+func (v Violations) Err() error {
+	if len(v) == 0 {
+		return nil
+	}
+	message := v[0].GetField() + ": " + v[0].GetDescription()
+	if len(v) > 1 {
+		message += fmt.Sprintf(" (and %d more)", len(v)-1)
+	}
+	return &Error{Code: codes.InvalidArgument, Message: message, Violations: v}
+}
+
+// Invalid is the answer where one field is wrong.
+func Invalid(field, format string, args ...any) error {
+	var v Violations
+	v.Add(field, format, args...)
+	return v.Err()
+}
+
+// Where names what a call was about, for messages.
+type Where struct {
+	Group string
+	ID    int64
+}
+
+// String names the record.
+func (w Where) String() string { return "group " + w.Group + ", record " + strconv.FormatInt(w.ID, 10) }
+
+// Of turns an error of the packages that a shard is made of into the answer to the caller. An error that already is an
+// answer stays as it is.
+func Of(err error, w Where) error {
+	var answer *Error
+	if err == nil || errors.As(err, &answer) {
+		if answer != nil {
+			return answer
+		}
+		return nil
+	}
+	// The outcome comes first: the error may wrap the reason why it is not known.
+	if errors.Is(err, replica.ErrOutcomeUnknown) {
+		return Fail(codes.Unknown, reason.OutcomeUnknown,
+			"%v: the write may or may not have been applied; repeat it with its request_id: %v", w, err)
+	}
+	var condition *replica.ConditionError
+	if errors.As(err, &condition) {
+		return conditionError(condition, w)
+	}
+	if errors.Is(err, replica.ErrReused) {
+		return reusedError(err, w)
+	}
+	var damage *format.DamageError
+	if errors.As(err, &damage) {
+		return damageError(damage, w)
+	}
+	if e := knownError(err, w); e != nil {
+		return e
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return status.FromContextError(err).Err()
+	}
+	if st, ok := status.FromError(err); ok {
+		return st.Err()
+	}
+	return Fail(codes.Internal, "", "%v: %v", w, err)
+}
+
+func knownError(err error, w Where) error {
+	for _, k := range knownErrors {
+		if errors.Is(err, k.err) {
+			answer := Fail(k.code, k.reason, "%v: %v%s", w, err, k.advice)
+			if k.reason == reason.GroupFailed {
+				answer.Metadata = map[string]string{"group": w.Group}
+			}
+			return answer
+		}
+	}
+	return nil
+}
+
+var knownErrors = []struct {
+	err    error
+	code   codes.Code
+	reason string
+	advice string
+}{
+	{group.ErrNotFound, codes.NotFound, reason.RecordNotFound, ""},
+	{group.ErrVersionNotFound, codes.NotFound, reason.VersionNotFound, ""},
+	{volume.ErrRoom, codes.Unavailable, reason.NoLeader, "; see to the disk of this shard"}, // others lead soon, where there are copies
+	{volume.ErrFull, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
+	{format.ErrNoSpace, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
+	{syscall.ENOSPC, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
+	{syscall.EDQUOT, codes.ResourceExhausted, reason.DiskFull, "; raise the quota"},
+	{group.ErrMemory, codes.ResourceExhausted, reason.MemoryFull, "; raise the memory limit, or delete records and compact"},
+	{replica.ErrOverloaded, codes.ResourceExhausted, reason.Overloaded, "; send less at a time and try again"},
+	{group.ErrCursorExpired, codes.OutOfRange, reason.CursorExpired, "; begin the scan again"},
+	{replica.ErrNoLeader, codes.Unavailable, reason.NoLeader, ""},
+	{replica.ErrFailed, codes.FailedPrecondition, reason.GroupFailed, "; see to its volume and start its shard again"},
+	{replica.ErrStopping, codes.Unavailable, reason.Stopping, ""},
+	{format.ErrClosed, codes.Unavailable, reason.Stopping, ""},
+	{cursor.ErrBad, codes.InvalidArgument, "", ""},
+	{errNotStored, codes.Unavailable, reason.NoLeader, "; see to the disk of this shard"}, // behind what is known better, as that it is full
+}
+
+// errNotStored: the file of a blob could not be written. Nothing refers to it.
+var errNotStored = errors.New("the data cannot be stored")
+
+// Storing notes that an error came of writing a blob's file.
+func Storing(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errNotStored, err)
+}
+
+// SurelyNotApplied tells whether an answer to a write rules out that it was or will be applied.
+func SurelyNotApplied(err error) bool {
+	switch CodeOf(err) {
+	case codes.Aborted, codes.AlreadyExists, codes.Unavailable, codes.ResourceExhausted, codes.InvalidArgument:
+		return true
+	default:
+		return false
+	}
+}
+
+// reusedError: nothing was written, and what was written under the request id is something else.
+func reusedError(err error, w Where) error {
+	answer := Fail(codes.InvalidArgument, reason.RequestIDReused, "%v: nothing is written: %v; give each write 16 random bytes of its own", w, err)
+	answer.Violations = []*errdetails.BadRequest_FieldViolation{{Field: "request_id", Description: err.Error()}}
+	return answer
+}
+
+func conditionError(e *replica.ConditionError, w Where) error {
+	current := cursor.Version(e.Current)
+	answer := Fail(codes.Aborted, reason.VersionMismatch, "%v: the version is not the one of if_version, but %q", w, current)
+	if errors.Is(e.Err, replica.ErrExists) {
+		answer = Fail(codes.AlreadyExists, reason.RecordExists, "%v exists with version %q", w, current)
+	} else if e.Current == 0 {
+		answer.Message = fmt.Sprintf("%v: there is no record, if_version names one", w)
+	}
+	answer.Metadata = map[string]string{"version": current}
+	return answer
+}
+
+// damageError: some of the record's bytes, or those of entries that may have been the record's, are bad.
+func damageError(e *format.DamageError, w Where) error {
+	answer := Fail(codes.DataLoss, reason.Damaged,
+		"%v: stored bytes are bad: %v; restore the record, or accept the loss of the group's damage", w, e.Damage)
+	answer.Metadata = map[string]string{
+		"group":   e.Damage.Group,
+		"segment": e.Damage.File,
+		"offset":  strconv.FormatInt(e.Damage.Offset, 10),
+	}
+	return answer
+}
+
+// ScanDamaged ends a scan that was resumed behind damage.
+func ScanDamaged() error {
+	return Fail(codes.DataLoss, reason.Damaged,
+		"damaged entries were left out of the scan before the cursor; Verify names them")
+}
+
+// Stopping refuses what comes while the shard stops.
+func Stopping() error {
+	answer := Fail(codes.Unavailable, reason.Stopping, "the shard is stopping; go to another, or come back")
+	answer.RetryAfter = time.Second
+	return answer
+}
+
+// SlowReader ends a stream whose caller did not take a message within so long.
+func SlowReader(most time.Duration) error {
+	return Fail(codes.Unavailable, reason.SlowReader, "a message of the answer was not taken for %v: read faster, or go on from the last cursor", most)
+}
+
+// Overloaded refuses what would pass a limit.
+func Overloaded(what string, limit int64) error {
+	answer := Fail(codes.ResourceExhausted, reason.Overloaded, "the shard is at its limit of %d %s; wait and try again", limit, what)
+	answer.RetryAfter = 100 * time.Millisecond
+	return answer
+}
+
+// UseUpload refuses a Put of more data than a Put takes.
+func UseUpload(bytes int) error {
+	return Fail(codes.FailedPrecondition, reason.UseUpload,
+		"data has %d bytes, Put takes at most %d: use Upload", bytes, format.DataBytesMax)
+}
+
+// PutTooLarge is UseUpload for a message that was not even decoded.
+func PutTooLarge(in *message.Bounded) error {
+	return Fail(codes.FailedPrecondition, reason.UseUpload,
+		"the message has %d bytes, Put takes at most %d of data: use Upload", in.Bytes, format.DataBytesMax)
+}
+
+// PartTooLarge is PutTooLarge for the messages of a stream.
+func PartTooLarge(in *message.Bounded, field, instead string) error {
+	return Invalid(field, "the message has %d bytes, at most %d are allowed: %s", in.Bytes, in.BytesMax, instead)
+}
+
+// UseDownload refuses a Get of more data than a Get gives.
+func UseDownload(w Where, bytes int64) error {
+	return Fail(codes.FailedPrecondition, reason.UseDownload,
+		"%v has %d bytes, Get gives at most %d: use Download, or metadata_only", w, bytes, format.DataBytesMax)
+}
+
+// Loading refuses a call to a group that will serve in about so long.
+func Loading(group string, eta time.Duration) error {
+	answer := Fail(codes.Unavailable, reason.GroupLoading, "group %s is loading", group)
+	answer.RetryAfter = min(max(eta, 100*time.Millisecond), 30*time.Second)
+	return answer
+}
+
+// Lost refuses calls to a group of which etcd says that the data are here, and they are not (rule 7).
+func Lost(group string, err error) error {
+	answer := Fail(codes.DataLoss, reason.Damaged, "group %s: %v", group, err)
+	answer.Metadata = map[string]string{"group": group}
+	return answer
+}
+
+// Failed refuses calls to a group whose copy on this shard is not loaded, where waiting will not change that.
+func Failed(name, shard string, err error) error {
+	if errors.Is(err, group.ErrMemory) {
+		return Fail(codes.ResourceExhausted, reason.MemoryFull, "group %s is not loaded: %v", name, err)
+	}
+	answer := Fail(codes.FailedPrecondition, reason.GroupFailed,
+		"group %s could not be loaded by shard %s: %v; mend or restore it, then start the shard again: calls fail until then", name, shard, err)
+	answer.Metadata = map[string]string{"group": name, "shard": shard}
+	return answer
+}
+
+// GroupNotFound refuses calls to a group that the store does not have.
+func GroupNotFound(group string) error {
+	return Fail(codes.NotFound, reason.GroupNotFound, "group %s does not exist: create it first", group)
+}
+
+// WrongShard names the shard to go to; address is empty where none is known.
+func WrongShard(group, address string, epoch uint64) error {
+	answer := Fail(codes.FailedPrecondition, reason.WrongShard, "group %s is not on this shard (routing epoch %d)", group, epoch)
+	answer.Metadata = map[string]string{"address": address, "routing_epoch": strconv.FormatUint(epoch, 10)}
+	return answer
+}
+
+// NotLeader names the shard that leads a group; address is empty where that is not known.
+func NotLeader(group, address string, epoch uint64) error {
+	answer := Fail(codes.FailedPrecondition, reason.NotLeader, "group %s is led by another shard", group)
+	answer.Metadata = map[string]string{"address": address, "routing_epoch": strconv.FormatUint(epoch, 10)}
+	return answer
+}
+
+// RangeError refuses a Download from behind the end of the data.
+func RangeError(w Where, offset, size int64) error {
+	return Fail(codes.OutOfRange, reason.BadRange, "%v has %d bytes: offset_bytes is %d", w, size, offset)
+}
+
+// Panicked ends a call in which something panicked.
+func Panicked(method string) error {
+	return Fail(codes.Internal, "", "%s: a bug stopped this call; the shard's log has the trace", method)
+}
+
+// NotHere refuses a method that gateways alone serve.
+func NotHere(method string) error {
+	return Fail(codes.Unimplemented, "", "%s is not served by a shard: ask the gateway", method)
+}
+
+// CodeOf is the code that the caller sees.
+func CodeOf(err error) codes.Code {
+	if err == nil {
+		return codes.OK
+	}
+	if answer, ok := err.(*Error); ok { //nolint:errorlint // the hot path; anything wrapped goes the long way
+		return answer.Code
+	}
+	return status.Code(err)
+}

@@ -1,0 +1,108 @@
+package shard
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/shard/serve"
+	"sheaf.dev/sheaf/internal/shard/status"
+)
+
+// newCalls makes what answers the calls that come to the shard.
+func (s *Shard) newCalls() *serve.Server {
+	l := &s.cfg.Limits
+	return serve.New(serve.Options{
+		Name: s.cfg.Name, Residency: s.cfg.Residency, Logger: s.logger, Tracer: s.cfg.Tracer, SlowCallMin: s.cfg.slowCallMin,
+		MessageBytesMax: l.MessageBytesMax, CallsMax: l.CallsMax, BytesInFlightMax: l.BytesInFlightMax, AnswerBytesMax: l.AnswerBytesMax,
+		ScansReadingMax: l.ScansReadingMax, SendTimeout: l.SendTimeout, CallTimeout: l.CallTimeout, ScanTTL: l.ScanTTL,
+		UnsafeDoubt: s.unsafe(unsafeDoubt),
+	}, forCalls{s})
+}
+
+// forCalls is the shard as calls see it.
+type forCalls struct{ s *Shard }
+
+// Address implements serve.Replicas.
+func (f forCalls) Address() string { return f.s.id.Address }
+
+// Routing implements serve.Replicas.
+func (f forCalls) Routing() placement.Routing { return f.s.meta.Routing }
+
+// Group implements serve.Replicas.
+func (f forCalls) Group(ctx context.Context, name string, epoch uint64) (serve.Group, error) {
+	sv, err := f.s.findGroup(ctx, f.s.routes.Load(), name, epoch)
+	if err != nil {
+		return nil, err
+	}
+	return sv, nil
+}
+
+// GroupOf implements serve.Replicas.
+func (f forCalls) GroupOf(ctx context.Context, number int, epoch uint64) (serve.Group, error) {
+	r := f.s.routes.Load()
+	if r != nil && number < len(r.byNumber) {
+		if g := r.byNumber[number]; g != nil {
+			if sv := g.served.Load(); sv != nil {
+				return sv, nil
+			}
+		}
+	}
+	return nil, f.s.notServed(ctx, r, placement.GroupName(number), epoch)
+}
+
+// Groups implements serve.Replicas.
+func (f forCalls) Groups() (names []string, known bool) {
+	r := f.s.routes.Load()
+	if r == nil {
+		return nil, false
+	}
+	return slices.Sorted(maps.Keys(r.byName)), true
+}
+
+// IsJoining implements serve.Replicas.
+func (f forCalls) IsJoining(name string) bool { return f.s.isJoining(f.s.routes.Load(), name) }
+
+// Known implements serve.Replicas.
+func (f forCalls) Known(name string) string {
+	if r := f.s.routes.Load(); r != nil {
+		if g := r.byName[name]; g != nil {
+			return g.name
+		}
+	}
+	return ""
+}
+
+// Admit implements serve.Replicas.
+func (f forCalls) Admit(bytes int64) error { return f.s.admit(bytes, false) }
+
+// AdmitFile implements serve.Replicas.
+func (f forCalls) AdmitFile(bytes int64) error { return f.s.volume.Admit(bytes, false) }
+
+// WithRoom implements serve.Replicas.
+func (f forCalls) WithRoom(ctx context.Context, try func() error) error {
+	return f.s.compactor.withRoom(ctx, try)
+}
+
+// WasSlow implements serve.Replicas.
+func (f forCalls) WasSlow(one status.SlowCall) { f.s.slow.calls.add(one) }
+
+// Name implements serve.Group.
+func (sv *served) Name() string { return sv.group.name }
+
+// UUID implements serve.Group.
+func (sv *served) UUID() uuid.UUID { return sv.group.uuid }
+
+// Log implements serve.Group.
+func (sv *served) Log() *group.Log { return sv.log }
+
+// Replica implements serve.Group.
+func (sv *served) Replica() *replica.Replica { return sv.replica }
+
+// IsServed implements serve.Group.
+func (sv *served) IsServed() bool { return sv.group.served.Load() == sv }

@@ -1,0 +1,92 @@
+package host
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/shard/status"
+	"sheaf.dev/sheaf/internal/volume"
+)
+
+// heldAdmin is AdminService while nothing is served.
+type heldAdmin struct {
+	recordv1.UnimplementedAdminServiceServer
+	host *Host
+}
+
+// refuse is the answer to calls that need a volume.
+func (h *Host) refuse() error {
+	held := h.why()
+	return answer.Fail(codes.Unavailable, reason.NotServing, "shard %s does not serve (%s): %v", h.id.Name, held.state.Word(), held)
+}
+
+// ListShards implements AdminService.
+func (a heldAdmin) ListShards(context.Context, *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
+	return &recordv1.ListShardsResponse{Shards: []*recordv1.Shard{a.host.Status().Row()}}, nil
+}
+
+// ListGroups implements AdminService: nothing is open.
+func (heldAdmin) ListGroups(context.Context, *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse, error) {
+	return &recordv1.ListGroupsResponse{}, nil
+}
+
+// WatchLoad implements AdminService: nothing loads, and that is not done either.
+func (a heldAdmin) WatchLoad(*recordv1.WatchLoadRequest, recordv1.AdminService_WatchLoadServer) error {
+	return a.host.refuse()
+}
+
+// DescribeVolume implements AdminService.
+func (a heldAdmin) DescribeVolume(context.Context, *recordv1.DescribeVolumeRequest) (*recordv1.DescribeVolumeResponse, error) {
+	id := a.host.identity()
+	if blank, err := volume.Blank(id.FS, id.Dir); err == nil && blank {
+		none := uuid.Nil.String()
+		return &recordv1.DescribeVolumeResponse{Shard: id.Name, Address: id.Address, VolumeUuid: none, StoreUuid: none}, nil
+	}
+	sb, err := volume.FreshSuperblock(id.FS, id.Dir)
+	if err != nil {
+		return nil, answer.Fail(codes.FailedPrecondition, reason.NotServing, "shard %s: %v", id.Name, err)
+	}
+	out, err := id.DescribeVolume(sb)
+	if err != nil {
+		return nil, answer.Fail(codes.FailedPrecondition, reason.NotServing, "shard %s: %v", id.Name, err)
+	}
+	return out, nil
+}
+
+// why nothing is served.
+func (h *Host) why() *heldError {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.held == nil {
+		return hold(recordv1.ShardState_SHARD_STATE_PENDING, "the shard starts")
+	}
+	return h.held
+}
+
+// Status tells the present state, also while nothing is served.
+func (h *Host) Status() status.Shard {
+	h.mu.Lock()
+	shard, seen, id := h.shard, h.seen, h.id
+	h.mu.Unlock()
+	if shard != nil {
+		return shard.Status()
+	}
+	held, st := h.why(), h.opts.Status
+	id.Describe(&st, seen.superblock)
+	st.SetState(held.state)
+	st.Message, st.Problems = held.Error(), []string{held.Error()}
+	st.FileSystem, st.MountOptions, st.Source, st.Rotational = seen.mount.FileSystem, seen.mount.Options, seen.mount.Source, seen.mount.Rotational
+	if space, err := id.FS.Space(id.Dir); err == nil {
+		st.CapacityBytes, st.FreeBytes = space.TotalBytes, space.FreeBytes
+	}
+	last, _ := id.Placement.Heard()
+	st.EtcdSilentSeconds = status.SilentSeconds(last)
+	st.Find(nil)
+	st.Summarize()
+	return st
+}

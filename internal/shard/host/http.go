@@ -1,0 +1,90 @@
+package host
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/shard/serve"
+	"sheaf.dev/sheaf/internal/shard/status"
+)
+
+// startupPatience: a load that reads nothing for so long is stuck. A slow disk is not: it reads something.
+const startupPatience = 5 * time.Minute
+
+// progress remembers when a load was last seen to move.
+type progress struct {
+	bytes  int64
+	groups int
+	at     time.Time
+}
+
+// moved notes the progress and says for how long there was none. Now is given for tests.
+func (p *progress) moved(load *status.Load, now time.Time) time.Duration {
+	groups := load.GroupsLoaded + load.GroupsFailed
+	if p.at.IsZero() || load.BytesDone != p.bytes || groups != p.groups {
+		*p = progress{bytes: load.BytesDone, groups: groups, at: now}
+	}
+	return now.Sub(p.at)
+}
+
+// startup is nil unless a load has begun and does not move.
+func (h *Host) startup(now time.Time) error {
+	var load *status.Load
+	if shard := h.serving(); shard != nil {
+		if state, _ := shard.State(); state == recordv1.ShardState_SHARD_STATE_LOADING {
+			l := shard.Load()
+			load = &l
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if load == nil {
+		h.progress = progress{}
+		return nil
+	}
+	if still := h.progress.moved(load, now); still > startupPatience {
+		return fmt.Errorf("loading has read nothing for %v: %d of %d groups, %d of %d bytes", still.Round(time.Second),
+			load.GroupsLoaded, load.GroupsTotal, load.BytesDone, load.BytesTotal)
+	}
+	return nil
+}
+
+// ready is nil when a group serves, or there is nothing to load.
+func (h *Host) ready() error {
+	if shard := h.serving(); shard != nil {
+		return shard.Ready()
+	}
+	held := h.why()
+	return fmt.Errorf("%s: %w", held.state.Word(), held)
+}
+
+// stateCollector tells the state as a metric, also while nothing is served.
+type stateCollector struct{ host *Host }
+
+var stateDesc = prometheus.NewDesc("sheaf_shard_state", "1 for the state that the shard is in.", []string{"state"}, nil)
+
+// Describe implements prometheus.Collector.
+func (c *stateCollector) Describe(out chan<- *prometheus.Desc) { out <- stateDesc }
+
+// Collect implements prometheus.Collector.
+func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
+	state := c.host.why().state
+	if shard := c.host.serving(); shard != nil {
+		state, _ = shard.State()
+	}
+	out <- prometheus.MustNewConstMetric(stateDesc, prometheus.GaugeValue, 1, state.Word())
+}
+
+// Handler serves, from the first moment on and in every state: a page for people at /, /metrics (where Options.Registry
+// is also a prometheus.Gatherer), /healthz (the process answers; never judges anything else), /startupz (fails only
+// while a load does not move), /readyz (a group serves, or there is none to load) and /status (JSON of Status).
+func (h *Host) Handler() http.Handler {
+	return serve.HTTP{
+		Registry: h.opts.Registry, Logger: h.opts.Logger, Status: func() any { return h.Status() },
+		Checks: map[string]func() error{"/startupz": func() error { return h.startup(time.Now()) }, "/readyz": h.ready},
+	}.Handler()
+}

@@ -1,0 +1,218 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/status"
+	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/volume"
+)
+
+// Wanted is what is asked of a volume before it is touched. A zero field asks nothing.
+type Wanted struct {
+	FileSystem   string   // its type, as Mount.FileSystem
+	MountOptions []string // that must be in force
+	Store        uuid.UUID
+	// Volume is the one that was here before: a blank or another one is then never initialised and never served.
+	Volume uuid.UUID
+	// Adopt takes over a volume of the store that is of another shard, and its groups where that shard is not
+	// registered.
+	Adopt bool
+}
+
+// Identity is who a shard is, and which volume it is to have.
+type Identity struct {
+	Name    string
+	Address string // that others reach it by
+	Domain  string // failure domain
+	Node    string // may be empty
+	Zone    string // may be empty
+
+	FS     vfs.FS
+	Dir    string // the folder of the volume
+	Wanted Wanted
+
+	Placement Registry
+}
+
+// Registry is what a host needs of etcd: part of *placement.Store, which says what each method does.
+type Registry interface {
+	Meta(ctx context.Context) (placement.Meta, error)
+	MayRegister(ctx context.Context, s placement.Shard) (registered placement.Step, err error)
+	Heard() (last time.Time, held string)
+}
+
+// heldError says why a volume is not served, and which state that is.
+type heldError struct {
+	state recordv1.ShardState
+	err   error
+}
+
+func (e *heldError) Error() string { return e.err.Error() }
+func (e *heldError) Unwrap() error { return e.err }
+
+func hold(state recordv1.ShardState, format string, args ...any) *heldError {
+	return &heldError{state: state, err: fmt.Errorf(format, args...)}
+}
+
+// inspected is what was seen of a folder without writing to it.
+type inspected struct {
+	superblock volume.Superblock // zero: blank
+	mount      volume.Mount
+}
+
+// inspect looks at the folder of a volume, and says why it must not be served. Nothing is written.
+func (id *Identity) inspect() (seen inspected, held *heldError) {
+	w := id.Wanted
+	mount, err := volume.MountOf(id.FS, id.Dir)
+	if err != nil {
+		return seen, classify(expecting(w.Volume, err))
+	}
+	seen.mount = mount
+	if err := mount.Check(w.FileSystem, w.MountOptions); err != nil {
+		return seen, hold(recordv1.ShardState_SHARD_STATE_FILE_SYSTEM_MISMATCH, "volume %s: %w", id.Dir, err)
+	}
+	blank, err := volume.Blank(id.FS, id.Dir)
+	switch {
+	case err != nil:
+		return seen, classify(expecting(w.Volume, err))
+	case blank && w.Volume != uuid.Nil:
+		return seen, hold(recordv1.ShardState_SHARD_STATE_DISK_LOST, "volume %s is blank, expected is volume %s: bring the disk back, or "+
+			"give it up: then the shard may make a new volume", id.Dir, w.Volume)
+	case blank:
+		return seen, nil
+	}
+	sb, err := volume.FreshSuperblock(id.FS, id.Dir)
+	if err != nil {
+		return seen, classify(expecting(w.Volume, err))
+	}
+	seen.superblock = sb
+	return seen, id.admit(sb)
+}
+
+// expecting names the volume that should have been there.
+func expecting(wanted uuid.UUID, err error) error {
+	if wanted == uuid.Nil {
+		return err
+	}
+	return fmt.Errorf("%w (expected is volume %s)", err, wanted)
+}
+
+// admit refuses a volume that is not the one that is asked for.
+func (id *Identity) admit(sb volume.Superblock) *heldError {
+	w := id.Wanted
+	const foreign = recordv1.ShardState_SHARD_STATE_FOREIGN
+	switch {
+	case w.Store != uuid.Nil && sb.Store != w.Store:
+		return hold(foreign, "volume %s: %w: it is volume %s of shard %q of store %s, wanted is store %s: give the shard its own disk",
+			id.Dir, volume.ErrForeign, sb.Volume, sb.Shard, sb.Store, w.Store)
+	case w.Volume != uuid.Nil && sb.Volume != w.Volume:
+		return hold(foreign, "volume %s: it is volume %s of shard %q, expected is volume %s: are two disks swapped?",
+			id.Dir, sb.Volume, sb.Shard, w.Volume)
+	case sb.Shard != id.Name && !w.Adopt:
+		return hold(foreign, "volume %s: %w: it is of shard %q (volume %s), this is shard %q: are two disks swapped? To take it over, "+
+			"adopt it", id.Dir, volume.ErrOtherShard, sb.Shard, sb.Volume, id.Name)
+	}
+	return nil
+}
+
+// classify finds the state for an error of looking at a volume or opening it.
+func classify(err error) *heldError {
+	var held *heldError
+	if errors.As(err, &held) {
+		return held
+	}
+	state := recordv1.ShardState_SHARD_STATE_PENDING
+	for _, c := range []struct {
+		is    error
+		state recordv1.ShardState
+	}{
+		{volume.ErrMount, recordv1.ShardState_SHARD_STATE_FILE_SYSTEM_MISMATCH},
+		{volume.ErrForeign, recordv1.ShardState_SHARD_STATE_FOREIGN},
+		{volume.ErrOtherShard, recordv1.ShardState_SHARD_STATE_FOREIGN},
+		{volume.ErrNotEmpty, recordv1.ShardState_SHARD_STATE_FOREIGN},
+		{volume.ErrFormatVersion, recordv1.ShardState_SHARD_STATE_FOREIGN},
+		{placement.ErrNameTaken, recordv1.ShardState_SHARD_STATE_FOREIGN},
+		{placement.ErrRolledBack, recordv1.ShardState_SHARD_STATE_DISK_LOST},
+		{volume.ErrDamaged, recordv1.ShardState_SHARD_STATE_DISK_LOST},
+		{syscall.EIO, recordv1.ShardState_SHARD_STATE_DISK_LOST},
+		{syscall.ENODEV, recordv1.ShardState_SHARD_STATE_DISK_LOST},
+		{syscall.ENXIO, recordv1.ShardState_SHARD_STATE_DISK_LOST},
+		{syscall.EUCLEAN, recordv1.ShardState_SHARD_STATE_DISK_LOST},
+		{syscall.EBADMSG, recordv1.ShardState_SHARD_STATE_DISK_LOST},
+		{syscall.ESTALE, recordv1.ShardState_SHARD_STATE_DISK_LOST},
+	} {
+		if errors.Is(err, c.is) {
+			state = c.state
+			break
+		}
+	}
+	return &heldError{state: state, err: err}
+}
+
+// MayRegister asks etcd whether a volume may be registered once it is opened, and which step of it is registered now.
+// The folder's lock is looked at first: a second process on it is no copy.
+func (id *Identity) MayRegister(ctx context.Context, sb volume.Superblock) (registered placement.Step, err error) {
+	if err := volume.InUse(id.FS, id.Dir); err != nil {
+		return placement.Step{}, err
+	}
+	sb.Generation++
+	return id.Placement.MayRegister(ctx, id.Registration(sb))
+}
+
+// Registration is the shard as etcd is told of it, on a volume as it is.
+func (id *Identity) Registration(sb volume.Superblock) placement.Shard {
+	return placement.Shard{
+		Name: id.Name, Address: id.Address, VolumeUUID: sb.Volume, Generation: sb.Generation, Step: placement.Step(sb.Step),
+		Registered: placement.Step(sb.Registered), Domain: id.Domain, Node: id.Node, Zone: id.Zone, Weighs: true,
+	}
+}
+
+// Renews tells that a volume was set back, and is to be taken for another one.
+func (id *Identity) Renews(err error) bool {
+	return errors.Is(err, placement.ErrRolledBack) && id.Wanted.Volume == uuid.Nil
+}
+
+// stillSame says why a volume in use is not what it was when it was opened; nil: it is.
+func (id *Identity) stillSame(opened volume.Superblock) error {
+	now, err := volume.FreshSuperblock(id.FS, id.Dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, volume.ErrNoVolume):
+		return fmt.Errorf("volume %s (%s) is gone from under the shard: %w", id.Dir, opened.Volume, err)
+	case err != nil:
+		return fmt.Errorf("volume %s (%s) cannot be read any more: %w", id.Dir, opened.Volume, err)
+	case now.Store != opened.Store || now.Volume != opened.Volume || now.Generation != opened.Generation:
+		return fmt.Errorf("volume %s was %s of store %s, generation %d, and is now %s of store %s, generation %d", id.Dir, opened.Volume,
+			opened.Store, opened.Generation, now.Volume, now.Store, now.Generation)
+	}
+	return nil
+}
+
+// Describe fills in who the shard is, what was asked for and whose the volume is.
+func (id *Identity) Describe(st *status.Shard, sb volume.Superblock) {
+	wanted := &id.Wanted
+	st.Name, st.Address, st.Path = id.Name, id.Address, id.Dir
+	st.WantedFileSystem, st.WantedMountOptions = wanted.FileSystem, wanted.MountOptions
+	st.Node, st.Zone, st.Domain = id.Node, id.Zone, id.Domain
+	for _, one := range []struct {
+		to   *string
+		from uuid.UUID
+	}{
+		{&st.WantedStoreUUID, wanted.Store}, {&st.WantedVolumeUUID, wanted.Volume},
+		{&st.StoreUUID, sb.Store}, {&st.VolumeUUID, sb.Volume},
+	} {
+		if one.from != uuid.Nil {
+			*one.to = one.from.String()
+		}
+	}
+	st.VolumeShard, st.Generation = sb.Shard, sb.Generation
+}

@@ -1,0 +1,297 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/shard/serve"
+)
+
+// ServerOptions of a Server. All but Extra are required.
+type ServerOptions struct {
+	Listen                  string // host:port; port 0 takes a free one
+	MessageBytesMax         int    // of one message that is decoded
+	StreamsPerConnectionMax uint32
+	KeepaliveMin            time.Duration // clients that ping more often are cut off
+	ConnectionAgeMax        time.Duration // then clients connect anew; not above 0: never
+	ConnectionAgeGrace      time.Duration // for calls under way when the age is reached
+	// Extra are added to the options of gRPC: credentials, traces, interceptors.
+	Extra []grpc.ServerOption
+}
+
+// Server is the gRPC server of a shard's process: one, on one socket, until the process ends. Every service is
+// registered once. While a volume is served, its Services answer; while none may be served, the server says why.
+// Interceptors see each call in both cases. Safe for concurrent use.
+type Server struct {
+	listener *listener
+	grpc     *grpc.Server
+	health   *health.Server
+	begun    sync.Once
+	ended    sync.WaitGroup // of accepting connections
+	session  atomic.Pointer[session]
+	held     held
+}
+
+// held is what answers while nothing is served.
+type held struct {
+	admin  recordv1.AdminServiceServer
+	refuse func() error // RecordService; nil: it cannot happen
+}
+
+// Services answer while a volume is served.
+type Services struct {
+	Calls *serve.Server
+	Admin serve.Admin
+	Peers peerv1.PeerServiceServer
+}
+
+// session is the time for which one volume is served.
+type session struct {
+	records, admin, peers any
+	calls                 *serve.Server
+	// underWay is held for reading by each call. It is locked for ever when the session ends.
+	underWay sync.RWMutex
+}
+
+// Listen makes a server without a Host. It accepts no connection before it has services.
+func Listen(ctx context.Context, opts *ServerOptions) (*Server, error) {
+	return listen(ctx, opts, held{admin: recordv1.UnimplementedAdminServiceServer{}, refuse: answer.Stopping})
+}
+
+func listen(ctx context.Context, opts *ServerOptions, held held) (*Server, error) {
+	root, err := new(net.ListenConfig).Listen(ctx, "tcp", opts.Listen)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{listener: &listener{Listener: root, open: map[*connection]struct{}{}}, health: health.NewServer(), held: held}
+	params := keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}
+	if opts.ConnectionAgeMax > 0 {
+		params.MaxConnectionAge, params.MaxConnectionAgeGrace = opts.ConnectionAgeMax, opts.ConnectionAgeGrace
+	}
+	s.grpc = grpc.NewServer(append([]grpc.ServerOption{
+		grpc.ForceServerCodecV2(message.Codec{}),
+		grpc.MaxRecvMsgSize(message.RefusedBytesMax(opts.MessageBytesMax)),
+		grpc.MaxSendMsgSize(2 * opts.MessageBytesMax),
+		grpc.MaxConcurrentStreams(opts.StreamsPerConnectionMax),
+		grpc.MaxHeaderListSize(16 << 10),
+		grpc.ConnectionTimeout(20 * time.Second),
+		grpc.KeepaliveParams(params),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: opts.KeepaliveMin, PermitWithoutStream: true}),
+		grpc.WaitForHandlers(true),
+		grpc.NumStreamWorkers(message.ServerWorkers),
+		grpc.UnaryInterceptor(unary),
+		grpc.StreamInterceptor(s.stream),
+	}, opts.Extra...)...)
+	s.register(serve.RecordService(), &recordv1.RecordService_ServiceDesc, &service{
+		of: func(now *session) any { return now.records }, held: recordv1.UnimplementedRecordServiceServer{}, refuse: held.refuse,
+	})
+	admin := &recordv1.AdminService_ServiceDesc
+	s.register(admin, admin, &service{of: func(now *session) any { return now.admin }, held: held.admin})
+	peers := &peerv1.PeerService_ServiceDesc
+	s.register(peers, peers, &service{of: func(now *session) any { return now.peers }, held: peerv1.UnimplementedPeerServiceServer{}})
+	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
+	reflection.Register(s.grpc)
+	s.SetHealth(recordv1.AdminService_ServiceDesc.ServiceName, true)
+	s.setServing(false)
+	return s, nil
+}
+
+// Addr is the address that the server listens on.
+func (s *Server) Addr() string { return s.listener.Addr().String() }
+
+// accept begins to accept connections, where that has not begun. failed is told when it ends by itself.
+func (s *Server) accept(failed func(error)) {
+	s.begun.Do(func() {
+		s.ended.Go(func() {
+			if err := s.grpc.Serve(s.listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+				failed(err)
+			}
+		})
+	})
+}
+
+// Serve has services answer from now on. failed is told when the server ends by itself.
+func (s *Server) Serve(services Services, failed func(error)) {
+	s.session.Store(&session{
+		records: services.Calls.Records(), admin: services.Calls.Admin(services.Admin), peers: services.Peers, calls: services.Calls,
+	})
+	s.setServing(true)
+	s.accept(failed)
+}
+
+// Leave takes back the services: all connections are cut, and their calls have ended when it returns. It says why
+// nothing is served to those who connect anew.
+func (s *Server) Leave() {
+	now := s.session.Swap(nil)
+	if now == nil {
+		return
+	}
+	s.setServing(false)
+	s.listener.cut()
+	now.underWay.Lock()
+}
+
+// Drain ends the server as message.Drain does.
+func (s *Server) Drain(ctx context.Context, open func() int64) {
+	s.health.Shutdown()
+	message.Drain(ctx, s.grpc, open)
+	s.Stop()
+}
+
+// Stop ends the server at once: calls are cut, and have ended when it returns. It may be called again.
+func (s *Server) Stop() {
+	s.health.Shutdown()
+	s.grpc.Stop()
+	_ = s.listener.Close() // it was, where the server has accepted
+	s.ended.Wait()
+}
+
+// SetHealth tells the health service about one service, or about the shard as a whole: empty.
+func (s *Server) SetHealth(service string, serving bool) {
+	st := grpc_health_v1.HealthCheckResponse_NOT_SERVING
+	if serving {
+		st = grpc_health_v1.HealthCheckResponse_SERVING
+	}
+	s.health.SetServingStatus(service, st)
+}
+
+// setServing tells the health service whether records are served.
+func (s *Server) setServing(serving bool) {
+	s.SetHealth("", serving)
+	s.SetHealth(recordv1.RecordService_ServiceDesc.ServiceName, serving)
+}
+
+// enter begins a call of the session; underWay.RUnlock ends it. Nil: there is no session.
+func (s *Server) enter() *session {
+	if now := s.session.Load(); now != nil && now.underWay.TryRLock() {
+		return now
+	}
+	return nil
+}
+
+// service is what gRPC knows as the server of one service.
+type service struct {
+	of     func(*session) any // what answers in a session
+	held   any                // what answers where there is none
+	refuse func() error       // in place of held, where it is not nil
+}
+
+// register registers a service whose calls go to what answers when they come: to handlers of served in a session, else
+// to those of waiting, which has the same methods.
+func (s *Server) register(served, waiting *grpc.ServiceDesc, to *service) {
+	d := *served
+	d.HandlerType = (*any)(nil)
+	d.Methods, d.Streams = slices.Clone(served.Methods), slices.Clone(served.Streams)
+	for i := range d.Methods {
+		serves, waits := served.Methods[i].Handler, waiting.Methods[i].Handler
+		d.Methods[i].Handler = func(_ any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+			if now := s.enter(); now != nil {
+				defer now.underWay.RUnlock()
+				return serves(to.of(now), ctx, decode, interceptor)
+			}
+			return waits(to.held, ctx, decode, to.refusing(interceptor))
+		}
+	}
+	for i := range d.Streams {
+		serves := served.Streams[i].Handler
+		d.Streams[i].Handler = func(srv any, stream grpc.ServerStream) error {
+			if srv == to.held && to.refuse != nil {
+				return to.refuse()
+			}
+			return serves(srv, stream)
+		}
+	}
+	s.grpc.RegisterService(&d, to)
+}
+
+// refusing calls the interceptors with a handler that refuses, where the service refuses its calls.
+func (to *service) refusing(interceptor grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
+	if to.refuse == nil {
+		return interceptor
+	}
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
+		return interceptor(ctx, req, info, func(context.Context, any) (any, error) { return nil, to.refuse() })
+	}
+}
+
+// unary is the outermost interceptor: that of the session which answers.
+func unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if calls, ok := info.Server.(interface {
+		Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error)
+	}); ok {
+		return calls.Unary(ctx, req, info, handler)
+	}
+	return handler(ctx, req)
+}
+
+// stream is the outermost interceptor of streams. It chooses what answers, which for unary calls was chosen before.
+func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	to, ok := srv.(*service)
+	if !ok {
+		return handler(srv, stream)
+	}
+	now := s.enter()
+	if now == nil {
+		return handler(to.held, stream)
+	}
+	defer now.underWay.RUnlock()
+	return now.calls.Stream(to.of(now), stream, info, handler)
+}
+
+// listener knows the connections that it has accepted.
+type listener struct {
+	net.Listener
+	mu   sync.Mutex
+	open map[*connection]struct{}
+}
+
+// connection is one that the listener has accepted.
+type connection struct {
+	net.Conn
+	of *listener
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &connection{conn, l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open[c] = struct{}{}
+	return c, nil
+}
+
+// Close implements net.Conn.
+func (c *connection) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.open, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// cut closes all connections. The address stays open.
+func (l *listener) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.open {
+		_ = c.Conn.Close() // whoever has it finds that out
+	}
+}

@@ -1,0 +1,133 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// A shard follows its own groups (placement.Store.Follow). What it needs to know of another group, for a call that has
+// come to the wrong shard, it asks etcd.
+
+const (
+	lookupTime   = 2 * time.Second
+	lookupKeep   = time.Second // so long one answer serves all calls
+	lookupsMax   = 16          // at a time
+	lookupsKnown = 4096
+)
+
+// errBusyLookups: so many groups are asked for that this one is not.
+var errBusyLookups = errors.New("too many groups that are elsewhere are asked for")
+
+// lookups are questions to etcd for groups that are not this shard's.
+type lookups struct {
+	ask   func(group string) (placement.View, error) // etcd
+	begin func(func())                               // in the background
+
+	mu      sync.Mutex
+	running int
+	recent  map[string]*lookup // by group
+}
+
+// lookup is one question. What it answers may be read when done is closed.
+type lookup struct {
+	began time.Time
+	done  chan struct{}
+	view  placement.View
+	err   error
+}
+
+// isOver tells whether a question is of no use to callers that have heard of an epoch.
+func (l *lookup) isOver(epoch uint64) bool {
+	select {
+	case <-l.done:
+		return time.Since(l.began) > lookupKeep || l.err != nil || l.view.Epoch < epoch
+	default:
+		return false
+	}
+}
+
+// find is a view of one group as etcd has it, not older than epoch unless etcd itself is.
+func (q *lookups) find(ctx context.Context, name string, epoch uint64) (placement.View, error) {
+	q.mu.Lock()
+	l := q.recent[name]
+	if l == nil || l.isOver(epoch) {
+		if q.running >= lookupsMax {
+			q.mu.Unlock()
+			return placement.View{}, errBusyLookups
+		}
+		if len(q.recent) >= lookupsKnown || q.recent == nil {
+			q.recent = map[string]*lookup{}
+		}
+		l = &lookup{began: time.Now(), done: make(chan struct{})}
+		q.recent[name] = l
+		q.running++
+		q.begin(func() {
+			l.view, l.err = q.ask(name)
+			close(l.done)
+			q.mu.Lock()
+			q.running--
+			q.mu.Unlock()
+		})
+	}
+	q.mu.Unlock()
+	select {
+	case <-l.done:
+		return l.view, l.err
+	case <-ctx.Done():
+		return placement.View{}, ctx.Err()
+	}
+}
+
+// own says which groups this shard follows.
+func (s *Shard) own(holds func(group uuid.UUID) bool) placement.Own {
+	return placement.Own{Shard: s.cfg.Name, Volume: s.volume.Superblock().Volume, Holds: holds, Held: s.heldNames}
+}
+
+// heldNames are the names of the groups that have a folder on the volume, as far as they are known.
+func (s *Shard) heldNames() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := make([]string, 0, len(s.groups))
+	for _, g := range s.groups {
+		if g.name != "" {
+			names = append(names, g.name)
+		}
+	}
+	return names
+}
+
+// holds tells whether a group has a folder on the volume.
+func (s *Shard) holds(group uuid.UUID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.groups[group] != nil
+}
+
+// hasLeftNow tells whether the group's own key in etcd says, now, what reconcile has found: that this replica has left
+// it. An error: it does not answer.
+func (s *Shard) hasLeftNow(ctx context.Context, g *groupReplica) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, etcdTime)
+	defer cancel()
+	view, err := s.cfg.Placement.Look(ctx, g.name)
+	if err != nil {
+		return false, err
+	}
+	if view.Held() != "" || view.Meta.StoreUUID != s.store {
+		return false, nil
+	}
+	state := view.Groups[g.name]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if view.Meta.EpochBase != s.view.Meta.EpochBase || state.Revision < s.view.Groups[g.name].Revision {
+		return false, nil // it is another etcd, or an older one, than that of the view: its views come
+	}
+	now := s.memberView(view)
+	now.Group = state
+	return state.UUID == g.uuid && now.Left(s.replicaOf(g, state)), nil
+}

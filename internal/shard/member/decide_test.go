@@ -1,0 +1,276 @@
+package member
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// situation is what etcd says of a group whose replica on shard a has Raft id 1 and knows the membership of index 7.
+type situation struct {
+	name    string
+	view    func(v *View)
+	replica func(r *Replica)
+	// want are the kinds of the actions: where there is no folder, and for a replica in each phase, in their order.
+	want string
+}
+
+func members(index uint64, m ...placement.Member) func(v *View) {
+	return func(v *View) { v.Group.Members, v.Group.ConfIndex = m, index }
+}
+
+// viewOf is a view of a group whose first load has begun.
+func viewOf(change func(v *View)) View {
+	v := View{
+		Shard: "a", Volume: here, Known: true, Group: placement.Group{Name: "0", Revision: 50}, EpochBase: 50, LoadBegun: true,
+	}
+	change(&v)
+	return v
+}
+
+func and[T any](all ...func(*T)) func(*T) {
+	return func(one *T) {
+		for _, f := range all {
+			f(one)
+		}
+	}
+}
+
+func early(v *View)         { v.LoadBegun = false }
+func setBack(v *View)       { v.SetBack = true }
+func spent(v *View)         { v.Spent = map[uint64]bool{9: true} }
+func target(v *View)        { v.Target = []string{"a", "b"} }
+func unknown(v *View)       { v.Known, v.Group = false, placement.Group{} }
+func later(v *View)         { v.Group.Revision = 51 }
+func foreign(r *Replica)    { r.Foreign = true }
+func fetching(r *Replica)   { r.Fetching = true }
+func unreadable(r *Replica) { r.Unreadable = true }
+func nameless(r *Replica)   { r.RaftID, r.Unreadable = 0, true }
+func renamed(r *Replica)    { r.Name = "1" }
+func inConf(r *Replica)     { r.InConf = true }
+func untold(r *Replica)     { r.Untold, r.Standing.Reason = true, Unconfirmed }
+func confirmed(r *Replica)  { r.Confirmed = 101 }
+
+var situations = []situation{
+	//                                    none Pending Joining Loading Serving Failed Torn Forgetful GivenUp Lost
+	{"a voter here", members(7, with(on(here, 1, placement.Voter))...), nil,
+		"Confess Load Join Nothing Nothing Nothing Mend Mend Confess Confess"},
+	{"a learner here", members(7, with(on(here, 1, placement.Learner))...), nil,
+		"Start Load Join Nothing Nothing Nothing Mend Mend Confess Start"},
+	{"the only copy is here", members(0, on(here, 1, placement.Voter)), nil,
+		"Lose Load Join Nothing Nothing Nothing Mend Mend Confess Nothing"},
+	{"a voter here, before the first load", and(members(7, with(on(here, 1, placement.Voter))...), early), nil,
+		"Confess Nothing Nothing Nothing Nothing Nothing Nothing Nothing Confess Confess"},
+	{"a voter here, as it fetches", members(7, with(on(here, 1, placement.Voter))...), fetching,
+		"Confess Load Nothing Nothing Nothing Nothing Nothing Nothing Confess Confess"},
+	{"a voter here, made elsewhere", members(7, with(on(here, 1, placement.Voter))...), foreign,
+		"Confess Lose Lose Lose Lose Lose Lose Lose Lose Confess"},
+	{"a voter here, with another name", members(7, with(on(here, 1, placement.Voter))...), renamed,
+		"Confess Keep Keep Keep Keep Keep Keep Keep Keep Keep"},
+	{"a voter here, while etcd was set back", and(members(7, with(on(here, 1, placement.Voter))...), setBack), nil,
+		"Nothing Load Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
+	{"only others", members(7, others...), nil,
+		"Nothing Trash Trash Trash Trash Trash Trash Trash Trash Keep"},
+	{"only others, as it fetches", members(7, others...), fetching,
+		"Nothing EndFetch EndFetch EndFetch EndFetch EndFetch EndFetch EndFetch EndFetch Keep"},
+	{"only others, in an older membership", members(6, others...), nil,
+		"Nothing Keep Trash Keep Keep Keep Keep Keep Keep Keep"},
+	{"only others, in an older membership than one that has it", members(6, others...), inConf,
+		"Nothing Claim Claim Claim Claim Claim Claim Claim Claim Keep"},
+	{"only others, and the membership was written by nobody", members(0, others...), nil,
+		"Nothing Keep Trash Keep Keep Keep Keep Keep Keep Keep"},
+	{"only others, without a manifest", members(7, others...), unreadable,
+		"Nothing Keep Keep Keep Keep Keep Keep Keep Keep Keep"},
+	{"only others, made elsewhere", members(7, others...), foreign,
+		"Nothing Keep Keep Keep Keep Keep Keep Keep Keep Keep"},
+	{"only others, made here and never told", members(7, others...), untold,
+		"Nothing Keep Trash Keep Keep Keep Keep Keep Keep Keep"},
+	{"only others, while etcd was set back", and(members(7, others...), setBack), nil,
+		"Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
+	{"another learner here", members(7, with(on(here, 9, placement.Learner))...), nil,
+		"Start Trash Trash Trash Trash Trash Trash Trash Trash Start"},
+	{"another learner here, that was begun before", and(members(7, with(on(here, 9, placement.Learner))...), spent), nil,
+		"Confess Trash Trash Trash Trash Trash Trash Trash Trash Confess"},
+	{"another learner here, before the first load", and(members(7, with(on(here, 9, placement.Learner))...), early), nil,
+		"Confess Trash Trash Trash Trash Trash Trash Trash Trash Confess"},
+	{"another learner here, and nothing is known of the folder", members(7, with(on(here, 9, placement.Learner))...), nameless,
+		"Start Start Start Start Start Start Start Start Start Start"},
+	{"another learner here, made elsewhere", members(7, with(on(here, 9, placement.Learner))...), foreign,
+		"Start Trash Trash Trash Trash Trash Trash Trash Trash Start"},
+	{"another learner here, without a manifest", members(7, with(on(here, 9, placement.Learner))...), unreadable,
+		"Start Trash Trash Trash Trash Trash Trash Trash Trash Start"},
+	{"another learner here, made here and never told", members(7, with(on(here, 9, placement.Learner))...), untold,
+		"Start Trash Trash Trash Trash Trash Trash Trash Trash Start"},
+	{"another voter here, in an older membership", members(6, with(on(here, 9, placement.Voter))...), nil,
+		"Confess Lose Trash Lose Lose Lose Lose Lose Lose Confess"},
+	{"another voter here, made here and never told", members(6, with(on(here, 9, placement.Voter))...), untold,
+		"Confess Nothing Trash Nothing Nothing Nothing Nothing Nothing Nothing Confess"},
+	{"another voter here, in an older membership than one that has it", members(6, with(on(here, 9, placement.Voter))...), inConf,
+		"Confess Lose Trash Lose Lose Lose Lose Lose Lose Confess"},
+	{"a voter on another volume", members(7, with(on(there, 1, placement.Voter))...), nil,
+		"Nothing Keep Keep Keep Keep Keep Keep Keep Keep Nothing"},
+	{"the only copy is on another volume", members(0, on(there, 1, placement.Voter)), nil,
+		"Lose Lose Lose Lose Lose Lose Lose Lose Lose Nothing"},
+	{"etcd does not know where it is", members(7, with(placement.Member{RaftID: 1})...), nil,
+		"Nothing Claim Claim Claim Claim Claim Claim Claim Claim Keep"},
+	{"no members", members(0), nil,
+		"Nothing Keep Trash Keep Keep Keep Keep Keep Keep Keep"},
+	{"no members, and it is to be made here", and(members(0), target), nil,
+		"Create Adopt Trash Adopt Adopt Adopt Adopt Adopt Adopt Adopt"},
+	{"no members, and it is to be made here, without a manifest", and(members(0), target), unreadable,
+		"Create Create Create Create Create Create Create Create Create Create"},
+	{"no members, in a view that is older than what was told", and(members(0), target), confirmed,
+		"Create Nothing Trash Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
+	{"no members, in a view that is as new", and(members(0), target, later), confirmed,
+		"Create Adopt Trash Adopt Adopt Adopt Adopt Adopt Adopt Adopt"},
+	{"etcd does not know it", unknown, nil,
+		"Nothing Keep Keep Keep Keep Keep Keep Keep Keep Nothing"},
+	{"etcd does not know it, and was set back", and(unknown, setBack), nil,
+		"Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
+}
+
+// What is decided in each situation, for a replica in each phase.
+func TestDecide(t *testing.T) {
+	for _, c := range situations {
+		v := viewOf(c.view)
+		got := []string{Decide(&v, nil).Kind.String()}
+		for phase := range phases {
+			r := Replica{Name: "0", RaftID: 1, Phase: phase, KnownIndex: 7}
+			if c.replica != nil {
+				c.replica(&r)
+			}
+			got = append(got, Decide(&v, &r).Kind.String())
+		}
+		if is := strings.Join(got, " "); is != c.want {
+			t.Errorf("%s:\n got %s\nwant %s", c.name, is, c.want)
+		}
+	}
+}
+
+// What becomes of the standing of a replica that is loaded, or could be.
+func TestDecideSetsTheStanding(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		view    func(v *View)
+		replica func(r *Replica)
+		want    Standing
+		named   bool
+	}{
+		{"named here", members(7, with(on(here, 1, placement.Voter))...), untold, Standing{}, true},
+		{"named here, while etcd was set back", and(members(7, with(on(here, 1, placement.Voter))...), setBack), untold, Standing{}, false},
+		{"has left", members(7, others...), nil, Standing{Reason: HasLeft}, false},
+		{"claimed", members(7, with(placement.Member{RaftID: 1})...), untold, Standing{Reason: Unconfirmed}, false},
+		{"elsewhere", members(6, others...), nil, Standing{Reason: Elsewhere}, false},
+		{"other volume", members(7, with(on(there, 1, placement.Voter))...), nil, Standing{Reason: OtherVolume}, false},
+		{"replaceable", members(7, with(on(uuid.Nil, 1, placement.Voter))...), nil, Standing{Reason: Replaceable}, false},
+		{"unknown", unknown, nil, Standing{Reason: Unknown}, false},
+		{"other name", members(7), renamed, Standing{Reason: OtherName, Detail: "0"}, false},
+		{"other group", members(7), and(renamed, func(r *Replica) { r.Exchanged = "the files of 1" }),
+			Standing{Reason: OtherGroup, Detail: "the files of 1"}, false},
+		{"adopted", and(members(0), target), nil, Standing{Reason: Unconfirmed}, false},
+		{"lost", members(0, on(there, 1, placement.Voter)), func(r *Replica) { r.Standing.Reason = Elsewhere }, Standing{}, false},
+		{"set back", and(members(7, others...), setBack), untold, Standing{Reason: SetBack}, false},
+		{"set back, and elsewhere before", and(members(7, others...), setBack), func(r *Replica) { r.Standing.Reason = Elsewhere },
+			Standing{Reason: Elsewhere}, false},
+	} {
+		v := viewOf(c.view)
+		r := Replica{Name: "0", RaftID: 1, KnownIndex: 7}
+		if c.replica != nil {
+			c.replica(&r)
+		}
+		if a := Decide(&v, &r); a.Standing != c.want || a.Named != c.named {
+			t.Errorf("%s: standing %+v, named %t; want %+v, %t", c.name, a.Standing, a.Named, c.want, c.named)
+		}
+	}
+}
+
+// Every view and every replica of a small world has one action, which keeps the rules.
+func TestEveryDecisionKeepsTheRules(t *testing.T) {
+	if testing.Short() {
+		t.Skip("millions of decisions")
+	}
+	seen := map[Kind]int{}
+	everything(func(v View, r *Replica) {
+		a := Decide(&v, r)
+		seen[a.Kind]++
+		if broken := breaks(&v, r, a); broken != "" {
+			t.Fatalf("%v of %+v\nin %+v: %s", a, r, v, broken)
+		}
+	})
+	for kind := range kinds {
+		if seen[kind] == 0 {
+			t.Errorf("%v is never decided", kind)
+		}
+	}
+}
+
+// breaks says which rule an action breaks; empty: none.
+func breaks(v *View, r *Replica, a Action) string {
+	named := r != nil && r.RaftID != 0 && Names(v.Group, r.RaftID)
+	needs := slices.Contains([]Kind{Load, Join, Mend, Adopt, Claim, Keep, EndFetch, Trash}, a.Kind)
+	runs := slices.Contains([]Kind{Load, Join, Mend}, a.Kind)
+	switch {
+	case a.Kind < 0 || a.Kind >= kinds:
+		return "it is of no kind"
+	case r == nil && (needs || a.Standing != Standing{}):
+		return "there is no replica"
+	case v.SetBack && a.Kind != Nothing && a.Kind != Load:
+		return "etcd was set back, and its word is taken (rule 9)"
+	case !v.LoadBegun && (runs || a.Kind == Start):
+		return "the first load has not begun"
+	case a.Kind == Start && v.Spent[v.here()[0].RaftID]:
+		return "a Raft id is used twice (rule 7)"
+	case r == nil:
+		return ""
+	case r.Foreign && (runs || a.Kind == Claim):
+		return "it was made elsewhere, and runs (rule 7)"
+	case a.Kind == Load && r.Phase != Pending, a.Kind == Join && r.Phase != Joining,
+		a.Kind == Mend && r.Phase != Torn && r.Phase != Forgetful:
+		return "its phase does not allow it"
+	case runs && a.Standing.Stray():
+		return "a stray is brought into service"
+	case a.Kind == Trash && named && !r.Foreign:
+		return "etcd names it, and its files are thrown away"
+	case a.Kind == Trash && r.Phase != Joining && v.Group.ConfIndex < r.KnownIndex:
+		return "it knows a later membership than etcd, and its files are thrown away"
+	case r.Fetching && (a.Kind == Trash || a.Kind == Join || a.Kind == Mend):
+		return "files are being installed"
+	case r.Phase == Lost && (a.Kind == Claim || a.Kind == Trash || a.Named):
+		return "it is lost"
+	}
+	return ""
+}
+
+// Each phase and each event has a transition or none: those that are not in the table leave the phase alone.
+func TestPhases(t *testing.T) {
+	for phase := range phases {
+		for event := range events {
+			next, ok := phase.After(event)
+			switch {
+			case next < 0 || next >= phases || !ok && next != phase:
+				t.Errorf("%v after %v: %v, %t", phase, event, next, ok)
+			case phase == Lost && next != Lost, event == Missing && next != Lost:
+				t.Errorf("%v after %v: %v, and it is not here", phase, event, next)
+			case next == Serving && phase != Loading && phase != Torn && phase != Serving:
+				t.Errorf("%v after %v serves", phase, event)
+			case (phase == GivenUp || phase == Forgetful) && !next.Torn() && next != Lost:
+				t.Errorf("%v after %v: %v, and entries are missing", phase, event, next)
+			}
+		}
+	}
+	for phase := range phases {
+		if strings.Contains(fmt.Sprint(phase), "unknown") {
+			t.Errorf("phase %d has no name", phase)
+		}
+	}
+	for event := range events {
+		if strings.Contains(fmt.Sprint(event), "unknown") {
+			t.Errorf("event %d has no name", event)
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package member
+
+// Reason is why a replica that is on the volume is not one that etcd says is here.
+type Reason int
+
+// The reasons.
+const (
+	Ours        Reason = iota // etcd says that it is here: it is no stray
+	Unconfirmed               // it was made here for a new group, and etcd does not say yet that it is here
+	SetBack                   // etcd was set back, and does not say yet that it is here
+	HasLeft                   // it was a member, and is none any more
+	Unknown                   // etcd does not know the group
+	Elsewhere                 // etcd names other shards
+	OtherVolume               // etcd names this shard with another volume
+	Replaceable               // etcd knows that it is given up; its leader has not replaced it yet
+	OtherName                 // etcd knows the group by the name of Detail
+	OtherGroup                // the files are those of another group, as Detail says
+	Foreign                   // the files were made on another volume or for another group, as Detail says
+)
+
+// Standing is what etcd says of a replica that is on the volume. The zero value: etcd says that it is here.
+type Standing struct {
+	Reason Reason
+	Detail string // of OtherName: that name; of OtherGroup and Foreign: what a person is to know
+}
+
+// Stray tells whether the replica has no route: etcd does not say that it is here.
+func (s Standing) Stray() bool { return s.Reason != Ours }
+
+// Apart tells whether the replica is shown as a stray, and not as one of the shard's groups. One that was just made
+// is shown as a group.
+func (s Standing) Apart() bool { return s.Reason != Ours && s.Reason != Unconfirmed }
+
+// String says the reason to a person; empty where there is none.
+func (s Standing) String() string {
+	switch s.Reason {
+	case OtherName:
+		return "etcd knows it by the name " + s.Detail
+	case OtherGroup, Foreign:
+		return s.Detail
+	}
+	return map[Reason]string{
+		Unconfirmed: "etcd does not say yet that it is here",
+		SetBack:     "etcd was set back to an older state, and does not say yet that it is here",
+		HasLeft:     "it has left its group",
+		Unknown:     "etcd does not know it",
+		Elsewhere:   "etcd says it is elsewhere",
+		OtherVolume: "etcd says it is on another volume",
+		Replaceable: "it was given up, because it is damaged: it waits for its leader to replace it, " +
+			"which needs a majority of the other copies",
+	}[s.Reason]
+}

@@ -1,0 +1,74 @@
+package shard
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"sheaf.dev/sheaf/internal/move"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// neighbours are where the other shards are, as etcd last said: one whose lease ran out while etcd was away still
+// serves, and is where it was. Safe for concurrent use.
+type neighbours struct {
+	mu        sync.Mutex
+	addresses map[string]string
+	domains   map[string]string // failure domains; replaced as a whole
+}
+
+// note takes in what etcd says of registered shards.
+func (n *neighbours) note(shards map[string]placement.Shard) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var next map[string]string
+	for name, shard := range shards {
+		n.addresses[name] = shard.Address
+		if domain, known := n.domains[name]; known && domain == shard.Domain {
+			continue
+		}
+		if next == nil {
+			next = make(map[string]string, len(n.domains)+1)
+			maps.Copy(next, n.domains)
+		}
+		next[name] = shard.Domain
+	}
+	if next != nil {
+		n.domains = next
+	}
+}
+
+// address of a shard; false: it was never heard of.
+func (n *neighbours) address(shard string) (string, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	address, ok := n.addresses[shard]
+	return address, ok
+}
+
+// allDomains are the failure domains of shards.
+func (n *neighbours) allDomains() map[string]string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.domains
+}
+
+// shardsOf is what package move is to know of the shards of a group, known members included.
+func shardsOf(state groupView, known []placement.Member) map[string]move.Shard {
+	out := make(map[string]move.Shard, len(state.Members)+len(state.Target))
+	note := func(name string) {
+		shard, registered := state.Shards[name]
+		if !registered {
+			out[name] = move.Shard{Domain: state.Domains[name]}
+			return
+		}
+		out[name] = move.Shard{Domain: shard.Domain, Volume: shard.VolumeUUID, Alive: true}
+	}
+	for _, m := range slices.Concat(state.Members, known) {
+		note(m.Shard)
+	}
+	for _, name := range state.Target {
+		note(name)
+	}
+	return out
+}

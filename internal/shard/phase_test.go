@@ -1,0 +1,89 @@
+package shard
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/member"
+)
+
+// A replica that was found with nothing but its Raft id is installed before it is loaded. The first load leaves it
+// alone: as a load of its own beside the install it fails, or opens the log a second time that the install has put
+// there.
+func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
+	s := lone(t)
+	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with(placement.Member{
+		Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 5, Role: placement.Learner,
+	})}
+	if err := s.beginOne(state); err != nil {
+		t.Fatal(err)
+	}
+	s.load.beganAt = time.Time{} // a new start
+	s.groups[state.UUID] = s.foundGroup(state.UUID)
+	s.mu.Lock()
+	s.view = placement.View{
+		Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{}, Shards: map[string]placement.Shard{},
+	}
+	s.decide(s.view)
+	s.mu.Unlock()
+	if groups := s.takePending(); len(groups) > 0 {
+		t.Errorf("the first load loads %d groups", len(groups))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if got := does(s, s.decide(s.view), s.groups[state.UUID]); got != "join" {
+		t.Errorf("after that the shard does %q, want join", got)
+	}
+}
+
+// A group that was made here counts as told as soon as etcd names it here; what an etcd that was set back says does not
+// count.
+func TestWhatEtcdNamesHereWasTold(t *testing.T) {
+	for held, want := range map[string]bool{"": false, "etcd was set back": true} {
+		s := lone(t)
+		g := &groupReplica{name: "0", uuid: uuid.New(), raftID: 1}
+		made(g)
+		s.groups[g.uuid] = g
+		state := placement.Group{Name: "0", UUID: g.uuid, Members: with(placement.Member{
+			Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 1,
+		})}
+		s.mu.Lock()
+		s.held = held
+		s.decide(placement.View{Groups: map[string]placement.Group{"0": state}})
+		if g.untold != want || g.standing.Stray() || g.phase != member.Loading {
+			t.Errorf("%q: untold %t, standing %v, phase %v", held, g.untold, g.standing, g.phase)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// The end of a load takes back nothing that was decided while it ran.
+func TestTheEndOfALoadTakesNoDecisionBack(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		before func(s *Shard, g *groupReplica)
+		want   member.Phase
+	}{
+		{"nothing was decided", func(*Shard, *groupReplica) {}, member.Serving},
+		{"it was set aside", func(s *Shard, g *groupReplica) {
+			serves(g) // its node runs a moment before its load is known to have ended
+			s.decide(placement.View{})
+		}, member.Pending},
+		{"it was found forgetful", func(s *Shard, g *groupReplica) { s.happens(g, member.Forgot) }, member.Forgetful},
+		{"it was lost", func(s *Shard, g *groupReplica) { s.happens(g, member.Missing) }, member.Lost},
+	} {
+		s := lone(t)
+		g := &groupReplica{name: "0", uuid: uuid.New(), raftID: 1, phase: member.Loading}
+		s.groups[g.uuid] = g
+		s.mu.Lock()
+		c.before(s, g)
+		s.loadEnded(g, nil)
+		if g.phase != c.want {
+			t.Errorf("%s: %v, want %v", c.name, g.phase, c.want)
+		}
+		s.mu.Unlock()
+	}
+}

@@ -1,0 +1,54 @@
+package shard
+
+import (
+	"log/slog"
+	"maps"
+	"sync"
+)
+
+// problems are what a person should see of the shard, until it is taken back. Safe for concurrent use.
+type problems struct {
+	logger *slog.Logger
+
+	mu  sync.Mutex
+	now map[string]error // by what they are with
+}
+
+// note remembers a problem, and logs it where it is news; nil takes it back.
+func (p *problems) note(what string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil {
+		delete(p.now, what)
+		return
+	}
+	if old := p.now[what]; old == nil || old.Error() != err.Error() {
+		p.logger.Error(what, "error", err)
+	}
+	p.now[what] = err
+}
+
+// forget takes back the problems with what is over.
+func (p *problems) forget(over func(what string) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.now, func(what string, _ error) bool { return over(what) })
+}
+
+// has tells whether there is a problem with something.
+func (p *problems) has(what string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now[what] != nil
+}
+
+// words are the problems, in no order.
+func (p *problems) words() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	words := make([]string, 0, len(p.now))
+	for what, err := range p.now {
+		words = append(words, what+": "+err.Error())
+	}
+	return words
+}

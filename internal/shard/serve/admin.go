@@ -1,0 +1,184 @@
+package serve
+
+import (
+	"context"
+	"time"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/shard/answer"
+)
+
+// Admin is what AdminService asks of the shard. Safe for concurrent use.
+type Admin interface {
+	// Shard is the row of this shard.
+	Shard() *recordv1.Shard
+	// Groups are the rows of its replicas, by name.
+	Groups() []*recordv1.Group
+	// Moves are the copies that are being made here.
+	Moves() []*recordv1.Move
+	// Load is how far the first load is. Loaded is closed when it is over.
+	Load() *recordv1.Load
+	Loaded() <-chan struct{}
+	// DescribeVolume reads what the volume holds.
+	DescribeVolume() (*recordv1.DescribeVolumeResponse, error)
+	// Explain says why what is superseded in a group is still stored.
+	Explain(g Group) ([]*recordv1.CompactionHold, error)
+	// Compact frees what is superseded in a group.
+	Compact(ctx context.Context, g Group, options group.CompactOptions) (group.CompactReport, error)
+	// AcceptLoss declares the damage of a group lost.
+	AcceptLoss(ctx context.Context, g Group) ([]format.Damage, error)
+}
+
+// verifyRateDefault is the byte rate of Verify where none is given.
+const verifyRateDefault = 64 << 20
+
+// adminServer serves AdminService about this shard.
+type adminServer struct {
+	recordv1.UnimplementedAdminServiceServer
+	*Server
+	admin Admin
+}
+
+// CreateGroup implements AdminService.
+func (s *adminServer) CreateGroup(context.Context, *recordv1.CreateGroupRequest) (*recordv1.CreateGroupResponse, error) {
+	return nil, answer.NotHere("CreateGroup")
+}
+
+// PlanMoves implements AdminService: the copies that are being made here.
+func (s *adminServer) PlanMoves(context.Context, *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse, error) {
+	return &recordv1.PlanMovesResponse{Moves: s.admin.Moves()}, nil
+}
+
+// ListGroups implements AdminService: the replicas of this shard.
+func (s *adminServer) ListGroups(_ context.Context, in *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse, error) {
+	if in.GetGroup() != "" {
+		if err := s.validGroup(in.GetGroup(), "group"); err != nil {
+			return nil, err
+		}
+	}
+	out := &recordv1.ListGroupsResponse{}
+	for _, g := range s.admin.Groups() {
+		if in.GetGroup() == "" || in.GetGroup() == g.Group {
+			out.Groups = append(out.Groups, g)
+		}
+	}
+	if in.GetGroup() != "" && len(out.Groups) == 0 {
+		return nil, answer.GroupNotFound(in.GetGroup())
+	}
+	return out, nil
+}
+
+// ListShards implements AdminService: this shard.
+func (s *adminServer) ListShards(context.Context, *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
+	return &recordv1.ListShardsResponse{Shards: []*recordv1.Shard{s.admin.Shard()}}, nil
+}
+
+// WatchLoad implements AdminService.
+func (s *adminServer) WatchLoad(_ *recordv1.WatchLoadRequest, stream recordv1.AdminService_WatchLoadServer) error {
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	loaded := s.admin.Loaded()
+	for {
+		load := s.admin.Load()
+		if err := stream.Send(&recordv1.WatchLoadResponse{
+			Load: load, Shards: map[string]*recordv1.Load{s.opts.Name: load},
+		}); err != nil || load.GetDone() {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-loaded:
+			loaded = nil // the next turn says that it is done
+		case <-s.stopped:
+			return answer.Stopping()
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		}
+	}
+}
+
+// DescribeVolume implements AdminService.
+func (s *adminServer) DescribeVolume(context.Context, *recordv1.DescribeVolumeRequest) (*recordv1.DescribeVolumeResponse, error) {
+	return s.admin.DescribeVolume()
+}
+
+// Verify implements AdminService.
+func (s *adminServer) Verify(ctx context.Context, in *recordv1.VerifyRequest) (*recordv1.VerifyResponse, error) {
+	rate := in.GetRateBytesPerSecond()
+	if rate < 0 {
+		return nil, answer.Invalid("rate_bytes_per_second", "is negative: %d", rate)
+	}
+	if rate == 0 {
+		rate = verifyRateDefault
+	}
+	g, err := s.Asked(ctx, in.GetGroup(), "group")
+	if err != nil {
+		return nil, err
+	}
+	report, err := g.Log().Verify(ctx, rate)
+	if err != nil {
+		return nil, answer.Of(err, answer.Where{Group: g.Name()})
+	}
+	out := &recordv1.VerifyResponse{
+		Bytes: report.Bytes, Entries: report.Entries, Damages: DamagesOf(report.Damages),
+		Copies: []*recordv1.VerifiedCopy{{Shard: s.opts.Name, Bytes: report.Bytes, Entries: report.Entries, Damages: int32(len(report.Damages))}},
+	}
+	for _, d := range out.Damages {
+		d.Shard = s.opts.Name
+	}
+	return out, nil
+}
+
+// Compact implements AdminService.
+func (s *adminServer) Compact(ctx context.Context, in *recordv1.CompactRequest) (*recordv1.CompactResponse, error) {
+	if rate := in.GetRateBytesPerSecond(); rate < 0 {
+		return nil, answer.Invalid("rate_bytes_per_second", "is negative: %d", rate)
+	}
+	g, err := s.Asked(ctx, in.GetGroup(), "group")
+	if err != nil {
+		return nil, err
+	}
+	if in.GetExplain() {
+		holds, err := s.admin.Explain(g)
+		if err != nil {
+			return nil, answer.Of(err, answer.Where{Group: g.Name()})
+		}
+		return &recordv1.CompactResponse{Holds: holds}, nil
+	}
+	report, err := s.admin.Compact(ctx, g, group.CompactOptions{All: in.GetAll(), RateBytesPerSecond: in.GetRateBytesPerSecond()})
+	if err != nil {
+		return nil, answer.Of(err, answer.Where{Group: g.Name()})
+	}
+	return &recordv1.CompactResponse{
+		SegmentsRewritten: int32(report.SegmentsRewritten), EntriesDropped: report.EntriesDropped,
+		BytesBefore: report.BytesBefore, BytesAfter: report.BytesAfter,
+	}, nil
+}
+
+// AcceptLoss implements AdminService.
+func (s *adminServer) AcceptLoss(ctx context.Context, in *recordv1.AcceptLossRequest) (*recordv1.AcceptLossResponse, error) {
+	g, err := s.Asked(ctx, in.GetGroup(), "group")
+	if err != nil {
+		return nil, err
+	}
+	damages, err := s.admin.AcceptLoss(ctx, g)
+	if err != nil {
+		return nil, answer.Of(err, answer.Where{Group: g.Name()})
+	}
+	s.opts.Logger.Warn("loss accepted", "group", in.GetGroup(), "damages", len(damages))
+	return &recordv1.AcceptLossResponse{Damages: DamagesOf(damages)}, nil
+}
+
+// DamagesOf makes messages of damage.
+func DamagesOf(damages []format.Damage) []*recordv1.Damage {
+	out := make([]*recordv1.Damage, 0, len(damages))
+	for _, d := range damages {
+		out = append(out, &recordv1.Damage{
+			Group: d.Group, File: d.File, OffsetBytes: d.Offset, LengthBytes: d.Length, What: d.What,
+			Ids: d.IDs, IdsUnknown: d.IDsUnknown,
+		})
+	}
+	return out
+}

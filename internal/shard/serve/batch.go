@@ -1,0 +1,154 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/genproto/googleapis/rpc/status"
+
+	grpcstatus "google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/shard/answer"
+)
+
+// Limits of the batch calls; the .proto says the same.
+const (
+	BatchPutsMax      = 1024
+	batchPutBytesMax  = 4 << 20
+	BatchGetsMax      = 4096
+	ResultBytes       = 1 << 20 // a message of results is sent when it has come to this
+	batchesInFlight   = 4       // messages of one stream whose puts are on their way
+	batchReadersMax   = 8       // of one BatchGet
+	batchReadsPerFork = 8       // fewer reads than this are not worth a goroutine
+)
+
+// batch is one message of BatchPut on its way.
+type batch struct {
+	writes []write
+	errs   []error // per write: why it was not proposed
+	err    error   // ends the stream; io.EOF: the caller is done
+}
+
+// BatchPut implements RecordService. One goroutine receives and proposes, the other waits and answers, so that the
+// next message is on its way while the last one is being synced.
+func (s *recordServer) BatchPut(stream recordv1.RecordService_BatchPutServer) error {
+	ctx := stream.Context()
+	batches := make(chan *batch, batchesInFlight-1)
+	// It ends with the stream: when this function returns, Recv fails.
+	go func() {
+		defer close(batches)
+		for {
+			b := s.receiveBatch(stream)
+			select {
+			case batches <- b:
+			case <-ctx.Done():
+				s.abandon(b)
+				return
+			}
+			if b.err != nil {
+				return
+			}
+		}
+	}()
+	// What is on its way when this returns early still gives back its bytes.
+	defer func() {
+		go func() {
+			for b := range batches {
+				s.abandon(b)
+			}
+		}()
+	}()
+	for {
+		select {
+		case b, ok := <-batches:
+			if !ok {
+				return ctx.Err()
+			}
+			if errors.Is(b.err, io.EOF) {
+				return nil
+			}
+			if b.err != nil {
+				return b.err
+			}
+			if err := stream.Send(s.finishBatch(ctx, b)); err != nil {
+				return err
+			}
+		case <-s.stopped:
+			return answer.Stopping()
+		}
+	}
+}
+
+// receiveBatch takes one message and proposes its puts, in order.
+func (s *recordServer) receiveBatch(stream recordv1.RecordService_BatchPutServer) *batch {
+	in := &recordv1.BatchPutRequest{}
+	bounded := s.bounded(in)
+	if err := stream.RecvMsg(bounded); err != nil {
+		return &batch{err: err}
+	}
+	if bounded.TooLarge() {
+		return &batch{err: answer.PartTooLarge(bounded, "puts", smallerBatches)}
+	}
+	n := len(in.GetPuts())
+	if n < 1 || n > BatchPutsMax {
+		return &batch{err: answer.Invalid("puts", "has %d puts: give 1 to %d", n, BatchPutsMax)}
+	}
+	total := 0
+	for _, put := range in.GetPuts() {
+		total += len(put.GetData())
+	}
+	if total > batchPutBytesMax {
+		return &batch{err: answer.Invalid("puts", "have %d bytes of data together: give at most %d in one message", total, batchPutBytesMax)}
+	}
+	b := &batch{writes: make([]write, n), errs: make([]error, n)}
+	for i, put := range in.GetPuts() {
+		w := &b.writes[i]
+		if b.errs[i] = s.preparePut(stream.Context(), put, w); b.errs[i] == nil {
+			b.errs[i] = s.propose(stream.Context(), w)
+		}
+	}
+	return b
+}
+
+// finishBatch waits for all puts of a message.
+func (s *recordServer) finishBatch(ctx context.Context, b *batch) *recordv1.BatchPutResponse {
+	ctx, cancel := context.WithTimeout(ctx, s.opts.CallTimeout)
+	defer cancel()
+	results := make([]recordv1.BatchPutResult, len(b.writes))
+	puts := make([]recordv1.PutResponse, len(b.writes))
+	out := &recordv1.BatchPutResponse{Results: make([]*recordv1.BatchPutResult, len(b.writes))}
+	moved, bytes := 0, int64(0)
+	for i := range b.writes {
+		w, err := &b.writes[i], b.errs[i]
+		if err == nil {
+			var result replica.Result
+			if result, err = s.finish(ctx, w); err == nil {
+				moved, bytes = moved+1, bytes+w.bytes
+				w.putResponse(&puts[i], result)
+				results[i].Put = &puts[i]
+			}
+		}
+		if err != nil {
+			results[i].Status = itemStatus(err)
+		}
+		out.Results[i] = &results[i]
+	}
+	s.metrics.method(recordv1.RecordService_BatchPut_FullMethodName).moved(moved, bytes)
+	return out
+}
+
+// abandon gives back what the puts of a batch took, when nobody waits for them any more.
+func (s *Server) abandon(b *batch) {
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	for i := range b.writes {
+		if b.errs[i] == nil {
+			_, _ = s.finish(over, &b.writes[i]) // the stream is gone: nobody can be told
+		}
+	}
+}
+
+func itemStatus(err error) *status.Status { return grpcstatus.Convert(err).Proto() }

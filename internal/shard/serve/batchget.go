@@ -1,0 +1,330 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"math/bits"
+	"sync"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/shard/answer"
+)
+
+// BatchGet implements RecordService.
+func (s *recordServer) BatchGet(in *recordv1.BatchGetRequest, stream recordv1.RecordService_BatchGetServer) error {
+	n := len(in.GetGets())
+	if n < 1 || n > BatchGetsMax {
+		return answer.Invalid("gets", "has %d reads: give 1 to %d", n, BatchGetsMax)
+	}
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	b := &batchGet{server: s.Server, stream: stream, gets: in.GetGets(), held: message.HeldOf(ctx)}
+	readers, err := b.open()
+	if err != nil {
+		return err
+	}
+	b.prepare(ctx)
+
+	var wait sync.WaitGroup
+	for first, r := range readers[1:] {
+		wait.Go(func() {
+			if err := b.read(ctx, r, first+1, len(readers)); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	if err := b.read(ctx, readers[0], 0, len(readers)); err != nil {
+		cancel(err)
+	}
+	wait.Wait()
+	cause := context.Cause(ctx)
+	if cause == nil {
+		cause = b.sendRest()
+	}
+	for _, r := range b.rest {
+		b.done(r)
+	}
+	if cause != nil {
+		return answer.Of(cause, answer.Where{})
+	}
+	return nil
+}
+
+// batchGet is a BatchGet under way.
+type batchGet struct {
+	server *Server
+	stream recordv1.RecordService_BatchGetServer
+	gets   []*recordv1.GetRequest
+	reads  []read
+	errs   []error
+	held   *message.Held
+
+	asking  sync.Mutex
+	encoded int64 // what an encoded message may take: asked for twice, as one is in the transport and one waits
+
+	send sync.Mutex     // one message at a time; guards all below
+	rest []*batchReader // ended, and their last results not sent
+}
+
+// batchGetHeldBytes is what a read takes in memory: its request, and its result without data and attributes.
+const batchGetHeldBytes = 512 + recordHeldBytes
+
+// open makes readers: one at least, and so many as there is memory for, up to what the reads are worth.
+func (b *batchGet) open() ([]*batchReader, error) {
+	n := len(b.gets)
+	most := min(batchReadersMax, (n+batchReadsPerFork-1)/batchReadsPerFork)
+	if b.server.opts.Residency == group.Resident {
+		most = 1 // nothing to wait for
+	}
+	arena := min(max(message.RoundUp(int64(n)/int64(most)*batchDataBytes), batchArenaMin), ResultBytes)
+	if err := b.held.More(arena + int64(n)*batchGetHeldBytes); err != nil {
+		return nil, err
+	}
+	readers := []*batchReader{newBatchReader(arena)}
+	for len(readers) < most && b.held.More(arena) == nil {
+		readers = append(readers, newBatchReader(arena))
+	}
+	return readers, nil
+}
+
+// message asks for what messages of up to size bytes take.
+func (b *batchGet) message(size int64) error {
+	b.asking.Lock()
+	defer b.asking.Unlock()
+	size = message.RoundUp(size)
+	if size <= b.encoded {
+		return nil
+	}
+	if err := b.held.More(2 * (size - b.encoded)); err != nil {
+		return err
+	}
+	b.encoded = size
+	return nil
+}
+
+// prepare checks all reads and waits once per group until they see what was acknowledged.
+func (b *batchGet) prepare(ctx context.Context) {
+	b.reads, b.errs = make([]read, len(b.gets)), make([]error, len(b.gets))
+	barriers := map[Group]error{}
+	for i, get := range b.gets {
+		r := &b.reads[i]
+		if b.errs[i] = b.server.prepareGet(ctx, get, r); b.errs[i] != nil {
+			continue
+		}
+		err, done := barriers[r.served]
+		if !done {
+			err = r.served.Barrier(ctx)
+			barriers[r.served] = err
+		}
+		if err != nil {
+			b.errs[i] = answer.Of(err, r.where)
+		}
+	}
+}
+
+// batchReader makes the messages of one goroutine of a BatchGet. It is used again, with its memory, for another one.
+type batchReader struct {
+	out     recordv1.BatchGetResponse
+	items   []*batchItem
+	arena   []byte // data of the records in out
+	size    int64  // of out, encoded, at most
+	granted int64  // that size may come to
+	largest int64  // of the sizes of records
+	apart   int64  // asked for attributes, and data that are not in the arena
+}
+
+// batchItem is a result with what it points to.
+type batchItem struct {
+	result recordv1.BatchGetResult
+	record recordv1.Record
+	key    recordv1.RecordKey
+	crc    uint32
+}
+
+const (
+	// blobRefBytes is the length of a group.BlobRef, which may stand in the place of data.
+	blobRefBytes = 40
+	// batchDataBytes is what a reader has room for by each of its reads; larger data get memory of their own.
+	batchDataBytes = 16 << 10
+	batchArenaMin  = 64 << 10
+	// batchFailedBytes is about what a result takes that says why there is no record.
+	batchFailedBytes = 512
+)
+
+// batchReaders are those that are not used, by the binary logarithm of their arena's capacity.
+var batchReaders [32]sync.Pool
+
+// newBatchReader makes one with an arena of so many bytes, a power of two.
+func newBatchReader(arena int64) *batchReader {
+	if r, ok := batchReaders[bits.Len64(uint64(arena))].Get().(*batchReader); ok {
+		return r
+	}
+	return &batchReader{arena: make([]byte, 0, arena)}
+}
+
+// read does every stride-th read from first on.
+func (b *batchGet) read(ctx context.Context, r *batchReader, first, stride int) error {
+	defer b.keep(r)
+	for i := first; i < len(b.gets); i += stride {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		item := r.next(i)
+		err := b.one(i, r, item)
+		var refused refusedError
+		if errors.As(err, &refused) {
+			return refused.error // one answer for all that is left: thousands of them would take memory where there is none
+		}
+		if err != nil {
+			item.result.Record, item.result.Status = nil, itemStatus(err)
+			r.size += batchFailedBytes
+		}
+		// The next record is taken for one of the largest: a message is to stay within its limit.
+		if r.size+r.largest > ResultBytes-messageSize || len(r.out.Results) == scanRecordsMax {
+			if err := b.flush(r); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// keep leaves the last results of a reader to sendRest: few large messages cost less than many small ones.
+func (b *batchGet) keep(r *batchReader) {
+	b.send.Lock()
+	defer b.send.Unlock()
+	b.rest = append(b.rest, r)
+}
+
+// done leaves a reader to others.
+func (b *batchGet) done(r *batchReader) {
+	b.clear(r)
+	batchReaders[bits.Len(uint(cap(r.arena)))].Put(r)
+}
+
+// sendRest sends what the readers had not come to send, in messages of about ResultBytes. All have ended.
+func (b *batchGet) sendRest() error {
+	out := &recordv1.BatchGetResponse{Results: make([]*recordv1.BatchGetResult, 0, min(len(b.gets), scanRecordsMax))}
+	size := int64(messageSize)
+	for _, r := range b.rest {
+		if len(out.Results) > 0 && (size+r.size > ResultBytes || len(out.Results)+len(r.out.Results) > scanRecordsMax || b.message(size+r.size) != nil) {
+			if err := b.transmit(out); err != nil {
+				return err
+			}
+			out.Results, size = out.Results[:0], messageSize
+		}
+		out.Results = append(out.Results, r.out.Results...)
+		size += r.size
+	}
+	if len(out.Results) == 0 {
+		return nil
+	}
+	return b.transmit(out)
+}
+
+// transmit sends a message, and counts what was taken.
+func (b *batchGet) transmit(out *recordv1.BatchGetResponse) error {
+	if err := b.stream.Send(out); err != nil {
+		return err
+	}
+	records, bytes := 0, int64(0)
+	for _, result := range out.Results {
+		if result.Record != nil {
+			records, bytes = records+1, bytes+int64(len(result.Record.Data))
+		}
+	}
+	b.server.metrics.method(recordv1.RecordService_BatchGet_FullMethodName).moved(records, bytes)
+	return nil
+}
+
+// one reads one record into its item.
+func (b *batchGet) one(i int, r *batchReader, item *batchItem) error {
+	if b.errs[i] != nil {
+		return b.errs[i]
+	}
+	get := &b.reads[i]
+	get.options.Buffer = r.arena[len(r.arena):cap(r.arena)]
+	rec, err := get.get()
+	if err != nil {
+		return err
+	}
+	// At most a whole frame of the arena is taken now.
+	n := len(rec.Data)
+	frame := format.FrameBytes(len(rec.Attributes), max(n, blobRefBytes))
+	room := int64(cap(r.arena) - len(r.arena))
+	if err := b.admit(r, &rec, get.where.Group, room < 2*frame); err != nil {
+		return refusedError{err}
+	}
+	r.arena = r.arena[:len(r.arena)+int(min(room, frame))]
+	item.result.Record = &item.record
+	item.record.Key = &item.key
+	return fillRecord(&item.record, get.where, &rec, dataOf(&rec, get.options.MetadataOnly, &item.crc))
+}
+
+// refusedError: there is no memory for the record.
+type refusedError struct{ error }
+
+// admit asks for what a record takes that was read. apart: its data may have got memory of their own.
+func (b *batchGet) admit(r *batchReader, rec *group.Record, name string, apart bool) error {
+	size := answerSize(name, rec)
+	if r.size+size+messageSize > r.granted {
+		granted := message.RoundUp(r.size + size + messageSize)
+		if err := b.message(granted); err != nil {
+			return err
+		}
+		r.granted = granted
+	}
+	more := int64(0)
+	if apart {
+		more = int64(len(rec.Data) + len(rec.Data)/8)
+	}
+	if len(rec.Attributes) > 0 {
+		more += int64(512 + 5*len(rec.Attributes))
+	}
+	if more > 0 {
+		if err := b.held.More(more); err != nil {
+			return err
+		}
+	}
+	r.apart += more
+	r.size += size
+	r.largest = max(r.largest, size)
+	return nil
+}
+
+// next is the item for the result of a read.
+func (r *batchReader) next(position int) *batchItem {
+	n := len(r.out.Results)
+	if n == len(r.items) {
+		r.items = append(r.items, &batchItem{})
+	}
+	item := r.items[n]
+	item.result.Position = uint32(position)
+	r.out.Results = append(r.out.Results, &item.result)
+	return item
+}
+
+// flush sends what has come together.
+func (b *batchGet) flush(r *batchReader) error {
+	b.send.Lock()
+	err := b.transmit(&r.out)
+	b.send.Unlock()
+	b.clear(r)
+	return err
+}
+
+// clear makes a reader as new, but for its memory.
+func (b *batchGet) clear(r *batchReader) {
+	_ = b.held.More(-r.apart) // less is never refused
+	for _, item := range r.items[:len(r.out.Results)] {
+		item.result.Reset()
+		item.record.Reset()
+		item.key.Reset()
+	}
+	r.out.Results = r.out.Results[:0]
+	r.arena = r.arena[:0]
+	r.size, r.granted, r.largest, r.apart = 0, 0, 0, 0
+}

@@ -1,0 +1,109 @@
+package serve
+
+import (
+	"context"
+	"errors"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/shard/cursor"
+)
+
+// Page sizes of ListVersions.
+const (
+	pageSizeDefault = 100
+	pageSizeMax     = 1000
+)
+
+// ListVersions implements RecordService.
+func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersionsRequest) (*recordv1.ListVersionsResponse, error) {
+	var v answer.Violations
+	sv, err := s.find(ctx, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
+	id, n := in.GetKey().GetId(), int(in.GetPageSize())
+	if n < 0 || n > pageSizeMax {
+		v.Add("page_size", "is %d: give 1 to %d, or 0 for %d", n, pageSizeMax, pageSizeDefault)
+	}
+	if n == 0 {
+		n = pageSizeDefault
+	}
+	var below uint64
+	if in.GetPageToken() != "" {
+		var bad error
+		if below, bad = cursor.ParsePageToken(in.GetPageToken(), id); bad != nil {
+			v.Add("page_token", "is %v for this record", bad)
+		}
+	}
+	if invalid := v.Err(); invalid != nil {
+		return nil, invalid
+	}
+	if err != nil {
+		return nil, err
+	}
+	w := answer.Where{Group: sv.Name(), ID: id}
+	if err := sv.Barrier(ctx); err != nil {
+		return nil, answer.Of(err, w)
+	}
+	// One more than asked for tells whether there is a next page.
+	records, err := sv.Log().Versions(id, below, n+1)
+	if err != nil {
+		return nil, answer.Of(err, w)
+	}
+	out := &recordv1.ListVersionsResponse{}
+	if len(records) > n {
+		records = records[:n]
+		out.NextPageToken = cursor.PageToken(id, records[n-1].Index)
+	}
+	for i := range records {
+		record := &recordv1.Record{}
+		if err := fillRecord(record, w, &records[i], nil); err != nil {
+			return nil, err
+		}
+		out.Versions = append(out.Versions, record)
+	}
+	if len(out.Versions) == 0 && below == 0 {
+		return nil, answer.Of(group.ErrNotFound, w)
+	}
+	return out, nil
+}
+
+// Find implements RecordService: it asks the groups of this shard.
+func (s *recordServer) Find(ctx context.Context, in *recordv1.FindRequest) (*recordv1.FindResponse, error) {
+	out := &recordv1.FindResponse{}
+	var names []string
+	if routing := s.shard.Routing(); routing.Mode == placement.Hash {
+		names = []string{placement.GroupName(routing.GroupOf(in.GetId()))}
+	} else {
+		var known bool
+		if names, known = s.shard.Groups(); !known {
+			return nil, answer.Loading("(all)", 0)
+		}
+	}
+	for _, name := range names {
+		if s.shard.IsJoining(name) {
+			continue // it never led: whoever does is asked too
+		}
+		sv, err := s.shard.Group(ctx, name, 0)
+		if err != nil {
+			return nil, err
+		}
+		w := answer.Where{Group: name, ID: in.GetId()}
+		if err := sv.ReadHere(ctx); err != nil {
+			return nil, answer.Of(err, w)
+		}
+		rec, err := sv.Log().Get(in.GetId(), group.GetOptions{MetadataOnly: true})
+		if errors.Is(err, group.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, answer.Of(err, w)
+		}
+		record := &recordv1.Record{}
+		if err := fillRecord(record, w, &rec, nil); err != nil {
+			return nil, err
+		}
+		out.Records = append(out.Records, record)
+	}
+	return out, nil
+}

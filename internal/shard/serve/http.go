@@ -1,0 +1,53 @@
+package serve
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"sheaf.dev/sheaf/internal/page"
+)
+
+// HTTP is what a port for people, probes and metrics serves: a page at /, /metrics, /healthz, which answers as long as
+// the process does, the checks, and /status.
+type HTTP struct {
+	Registry prometheus.Registerer   // /metrics is served where it is also a prometheus.Gatherer
+	Checks   map[string]func() error // by path
+	Status   func() any              // for JSON
+	Logger   *slog.Logger
+}
+
+// Handler serves it.
+func (h HTTP) Handler() http.Handler {
+	mux := http.NewServeMux()
+	page.Handle(mux)
+	if gatherer, ok := h.Registry.(prometheus.Gatherer); ok {
+		mux.Handle("GET /metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}))
+	}
+	check := func(path string, is func() error) {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			if err := is(); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			_, _ = fmt.Fprintln(w, "ok") // the caller went away
+		})
+	}
+	check("/healthz", func() error { return nil })
+	for path, is := range h.Checks {
+		check(path, is)
+	}
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		if err := encoder.Encode(h.Status()); err != nil {
+			h.Logger.Debug("answering /status", "error", err)
+		}
+	})
+	return mux
+}

@@ -1,0 +1,136 @@
+package serve
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/telemetry"
+)
+
+// callMetrics are counters that calls raise.
+type callMetrics struct {
+	duration *prometheus.HistogramVec
+	calls    *prometheus.CounterVec
+	records  *prometheus.CounterVec
+	bytes    *prometheus.CounterVec
+	streams  *prometheus.GaugeVec
+	slowMin  time.Duration
+	methods  map[string]*methodMetrics // by full method name; never changed
+	other    *methodMetrics
+	get, put *methodMetrics
+}
+
+// methodMetrics are the metrics of one method, looked up when it is called for the first time.
+type methodMetrics struct {
+	name    string
+	long    bool          // no deadline of ours
+	slowMin time.Duration // calls that take longer are kept
+
+	vectors  *callMetrics
+	once     sync.Once
+	duration prometheus.Observer
+	ok       prometheus.Counter
+	records  prometheus.Counter
+	bytes    prometheus.Counter
+	codes    sync.Map // codes.Code -> prometheus.Counter
+}
+
+func newCallMetrics(slowMin time.Duration) *callMetrics {
+	m := &callMetrics{
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "sheaf_shard_call_duration_seconds", Help: "Time from the first byte of a call to its answer.",
+			Buckets: telemetry.Seconds(),
+		}, []string{"method"}),
+		records: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sheaf_shard_records_total", Help: "Records that calls wrote, deleted or read, by method.",
+		}, []string{"method"}),
+		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sheaf_shard_record_bytes_total", Help: "Data of records that calls wrote or read, by method.",
+		}, []string{"method"}),
+		streams: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "sheaf_shard_open_streams", Help: "Calls in flight in which a side sends more than one message, by method.",
+		}, []string{"method"}),
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sheaf_shard_calls_total", Help: "Calls answered, by method and gRPC code.",
+		}, []string{"method", "code"}),
+		slowMin: slowMin, methods: map[string]*methodMetrics{},
+	}
+	m.other = m.newMethod("other")
+	for _, service := range []*grpc.ServiceDesc{&recordv1.RecordService_ServiceDesc, &recordv1.AdminService_ServiceDesc} {
+		for _, method := range service.Methods {
+			m.methods["/"+service.ServiceName+"/"+method.MethodName] = m.newMethod(method.MethodName)
+		}
+		for _, stream := range service.Streams {
+			// A stream takes as long as its two sides go on, a Watch hours.
+			method := m.newMethod(stream.StreamName)
+			method.slowMin = neverSlow
+			m.methods["/"+service.ServiceName+"/"+stream.StreamName] = method
+		}
+	}
+	m.get, m.put = m.method(recordv1.RecordService_Get_FullMethodName), m.method(recordv1.RecordService_Put_FullMethodName)
+	return m
+}
+
+func (m *callMetrics) newMethod(name string) *methodMetrics {
+	method := &methodMetrics{name: name, long: name == "Verify" || name == "Compact", slowMin: m.slowMin, vectors: m}
+	if method.long {
+		method.slowMin = neverSlow // as long as the group is large
+	}
+	return method
+}
+
+// method finds the metrics of a method by its full name.
+func (m *callMetrics) method(full string) *methodMetrics {
+	if mm, ok := m.methods[full]; ok {
+		return mm
+	}
+	return m.other
+}
+
+// lookUp makes the series of the method, which is not done before it is called: most methods never are.
+func (mm *methodMetrics) lookUp() {
+	mm.once.Do(func() {
+		mm.duration = mm.vectors.duration.WithLabelValues(mm.name)
+		mm.ok = mm.vectors.calls.WithLabelValues(mm.name, codes.OK.String())
+		mm.records = mm.vectors.records.WithLabelValues(mm.name)
+		mm.bytes = mm.vectors.bytes.WithLabelValues(mm.name)
+	})
+}
+
+// moved counts records that a call of the method wrote or read, and the bytes of their data (of a write with its
+// attributes).
+func (mm *methodMetrics) moved(records int, bytes int64) {
+	mm.lookUp()
+	mm.records.Add(float64(records))
+	mm.bytes.Add(float64(bytes))
+}
+
+// movedRecords is moved for what a message held.
+func (mm *methodMetrics) movedRecords(records []*recordv1.Record) {
+	bytes := int64(0)
+	for _, r := range records {
+		bytes += int64(len(r.Data))
+	}
+	mm.moved(len(records), bytes)
+}
+
+func (mm *methodMetrics) observe(err error, took time.Duration) {
+	mm.lookUp()
+	mm.duration.Observe(took.Seconds())
+	code := answer.CodeOf(err)
+	if code == codes.OK {
+		mm.ok.Inc()
+		return
+	}
+	counter, ok := mm.codes.Load(code)
+	if !ok {
+		counter, _ = mm.codes.LoadOrStore(code, mm.vectors.calls.WithLabelValues(mm.name, code.String()))
+	}
+	counter.(prometheus.Counter).Inc()
+}

@@ -1,0 +1,303 @@
+package serve
+
+import (
+	"context"
+	"hash/crc32"
+
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/shard/cursor"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// recordServer serves RecordService.
+type recordServer struct {
+	recordv1.UnimplementedRecordServiceServer
+	*Server
+	get, put  *grpc.UnaryServerInfo // for interceptors
+	handlePut grpc.UnaryHandler     // Put
+}
+
+// write is a put or delete that was checked and found its group.
+type write struct {
+	where   answer.Where
+	served  Group
+	crc     uint32     // of the data
+	bytes   int64      // taken from Server.bytes
+	span    trace.Span // nil: the call is not traced
+	pending *replica.Pending
+	replica replica.Write
+}
+
+// propose hands the write to its group, unless the caller waits no more. finish must follow where there is no error.
+func (s *Server) propose(ctx context.Context, w *write) error {
+	if err := overdue(ctx); err != nil {
+		w.bytes = 0
+		return err
+	}
+	if err := s.bytes.take(w.bytes); err != nil {
+		w.bytes = 0
+		return err
+	}
+	if s.opts.Tracer != nil {
+		w.span = s.spanOf(ctx, w)
+		w.replica.Timed = w.span != nil
+	}
+	w.pending = w.served.Replica().Propose(w.replica)
+	if w.pending.Refused() != nil {
+		w.pending = s.proposeAgain(ctx, w.served, w.replica, w.pending)
+	}
+	return nil
+}
+
+// proposeAgain proposes a write that was refused again, where room is made for it. It is apart, and given copies, so
+// that writes that are not refused need no memory for it.
+func (s *Server) proposeAgain(ctx context.Context, g Group, w replica.Write, pending *replica.Pending) *replica.Pending {
+	first := true
+	_ = s.shard.WithRoom(ctx, func() error {
+		if !first {
+			pending = g.Replica().Propose(w)
+		}
+		first = false
+		return pending.Refused()
+	})
+	return pending
+}
+
+// finish waits for the outcome.
+func (s *Server) finish(ctx context.Context, w *write) (replica.Result, error) {
+	result, err := w.pending.Wait(ctx)
+	s.bytes.give(w.bytes)
+	if w.span != nil {
+		s.endSpan(ctx, w, result.Sync, err)
+	}
+	if err != nil {
+		return result, answer.Of(w.served.Elsewhere(err), w.where)
+	}
+	return result, nil
+}
+
+// common checks what all writes have in common.
+func (w *write) common(v *answer.Violations, prefix string, requestID []byte, condition *recordv1.WriteCondition, timestamp *int64) {
+	switch len(requestID) {
+	case 0:
+	case len(w.replica.RequestID):
+		copy(w.replica.RequestID[:], requestID)
+		if w.replica.RequestID == [16]byte{} {
+			v.Add(prefix+"request_id", "is all zeros: choose 16 bytes at random")
+		}
+	default:
+		v.Add(prefix+"request_id", "has %d bytes: give 16 chosen at random, or none", len(requestID))
+	}
+	if timestamp != nil {
+		w.replica.Timestamp, w.replica.HasTime = *timestamp, true
+	}
+	switch c := condition.GetCondition().(type) {
+	case *recordv1.WriteCondition_IfVersion:
+		index, err := cursor.ParseVersion(c.IfVersion)
+		if err != nil {
+			v.Add(prefix+"condition.if_version", "%.40q is not a version that a shard gave out", c.IfVersion)
+		}
+		w.replica.Condition.IfVersion = index
+	case *recordv1.WriteCondition_IfAbsent:
+		if !c.IfAbsent {
+			v.Add(prefix+"condition.if_absent", "is false: only true is valid")
+		}
+		w.replica.Condition.IfAbsent = true
+	}
+}
+
+// attributes checks and encodes attributes.
+func (w *write) attributes(v *answer.Violations, prefix string, attributes map[string][]byte) {
+	if len(attributes) == 0 {
+		return
+	}
+	encoded, err := format.EncodeAttributes(attributes)
+	if err != nil {
+		v.Add(prefix+"attributes", "%v", err)
+	}
+	w.replica.Attributes = encoded
+}
+
+// preparePut checks a put. The write keeps the request's data.
+func (s *Server) preparePut(ctx context.Context, in *recordv1.PutRequest, w *write) error {
+	if len(in.GetData()) > format.DataBytesMax {
+		return answer.UseUpload(len(in.GetData()))
+	}
+	var v answer.Violations
+	w.common(&v, "", in.GetRequestId(), in.GetCondition(), in.TimestampUnixNs)
+	w.attributes(&v, "", in.GetAttributes())
+	w.crc = crc32.Checksum(in.GetData(), castagnoli)
+	if in.DataCrc32C != nil && in.GetDataCrc32C() != w.crc {
+		v.Add("data_crc32c", "is %08x, the data that came have %08x: nothing is stored", in.GetDataCrc32C(), w.crc)
+	}
+	sv, err := s.find(ctx, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
+	if invalid := v.Err(); invalid != nil {
+		return invalid
+	}
+	if err != nil {
+		return err
+	}
+	w.served = sv
+	w.where = answer.Where{Group: sv.Name(), ID: in.GetKey().GetId()}
+	w.replica.ID = in.GetKey().GetId()
+	w.replica.Data = in.GetData()
+	w.bytes = int64(len(in.GetData()) + len(w.replica.Attributes))
+	return nil
+}
+
+// putResponse fills in the answer to a put. A repeated one has the data of the first: the replica compares their
+// checksums.
+func (w *write) putResponse(out *recordv1.PutResponse, result replica.Result) {
+	out.Version = cursor.Version(result.Index)
+	out.CommitTimeUnixNs = result.CommitTime
+	out.DataCrc32C = w.crc
+	out.Repeated = result.Repeated
+}
+
+// Put implements RecordService.
+func (s *recordServer) Put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.PutResponse, error) {
+	var w write
+	if err := s.preparePut(ctx, in, &w); err != nil {
+		return nil, err
+	}
+	if err := s.propose(ctx, &w); err != nil {
+		return nil, err
+	}
+	result, err := s.finish(ctx, &w)
+	if err != nil {
+		return nil, err
+	}
+	s.metrics.put.moved(1, w.bytes)
+	out := &recordv1.PutResponse{}
+	w.putResponse(out, result)
+	return out, nil
+}
+
+// Delete implements RecordService.
+func (s *recordServer) Delete(ctx context.Context, in *recordv1.DeleteRequest) (*recordv1.DeleteResponse, error) {
+	var (
+		w write
+		v answer.Violations
+	)
+	w.common(&v, "", in.GetRequestId(), in.GetCondition(), in.TimestampUnixNs)
+	if w.replica.Condition.IfAbsent {
+		v.Add("condition.if_absent", "makes no sense with Delete")
+	}
+	sv, err := s.find(ctx, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
+	if invalid := v.Err(); invalid != nil {
+		return nil, invalid
+	}
+	if err != nil {
+		return nil, err
+	}
+	w.served, w.where = sv, answer.Where{Group: sv.Name(), ID: in.GetKey().GetId()}
+	w.replica.ID, w.replica.Delete = in.GetKey().GetId(), true
+	if err := s.propose(ctx, &w); err != nil {
+		return nil, err
+	}
+	result, err := s.finish(ctx, &w)
+	if err != nil {
+		return nil, err
+	}
+	s.metrics.method(recordv1.RecordService_Delete_FullMethodName).moved(1, 0)
+	out := &recordv1.DeleteResponse{
+		Version: cursor.Version(result.Index), Existed: result.Existed, Repeated: result.Repeated,
+	}
+	if result.Index != 0 {
+		out.CommitTimeUnixNs = result.CommitTime
+	}
+	return out, nil
+}
+
+// read is a read that was checked and found its group.
+type read struct {
+	where   answer.Where
+	served  Group
+	options group.GetOptions
+}
+
+// prepareGet checks a read.
+func (s *Server) prepareGet(ctx context.Context, in *recordv1.GetRequest, r *read) error {
+	var v answer.Violations
+	sv, err := s.find(ctx, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
+	r.options.Index = parsePin(&v, in.GetVersion())
+	if invalid := v.Err(); invalid != nil {
+		return invalid
+	}
+	if err != nil {
+		return err
+	}
+	r.served, r.where = sv, answer.Where{Group: sv.Name(), ID: in.GetKey().GetId()}
+	r.options.MetadataOnly = in.GetMetadataOnly()
+	return nil
+}
+
+// parsePin reads a version pin: 0 for the newest.
+func parsePin(v *answer.Violations, version string) uint64 {
+	if version == "" {
+		return 0
+	}
+	index, err := cursor.ParseVersion(version)
+	if err != nil {
+		v.Add("version", "%.40q is not a version that a shard gave out", version)
+	}
+	return index
+}
+
+// get reads; the record's data may alias the buffer of the options.
+func (r *read) get() (group.Record, error) {
+	rec, err := r.served.Log().Get(r.where.ID, r.options)
+	if err != nil {
+		return rec, answer.Of(err, r.where)
+	}
+	if rec.Blob != nil && !r.options.MetadataOnly {
+		return rec, answer.UseDownload(r.where, rec.Size)
+	}
+	return rec, nil
+}
+
+// dataOf is the checksum of a record's data where these are wanted and all there, else nil. It is stored in sum, which
+// may be nil.
+func dataOf(rec *group.Record, metadataOnly bool, sum *uint32) *uint32 {
+	if metadataOnly || rec.Deleted || rec.Blob != nil {
+		return nil
+	}
+	if sum == nil {
+		sum = new(uint32)
+	}
+	*sum = crc32.Checksum(rec.Data, castagnoli)
+	return sum
+}
+
+// fillRecord makes the message of a record. With a checksum of the data it holds the data, which it aliases. A key that
+// is there is used.
+func fillRecord(out *recordv1.Record, w answer.Where, rec *group.Record, sum *uint32) error {
+	if out.Key == nil {
+		out.Key = &recordv1.RecordKey{}
+	}
+	out.Key.Id, out.Key.Group = rec.ID, w.Group
+	out.Version = cursor.Version(rec.Index)
+	out.TimestampUnixNs = rec.Timestamp
+	out.CommitTimeUnixNs = rec.CommitTime
+	out.SizeBytes = rec.Size
+	out.Deleted = rec.Deleted
+	if len(rec.Attributes) > 0 {
+		attributes, err := format.DecodeAttributes(rec.Attributes)
+		if err != nil {
+			return answer.Of(err, w)
+		}
+		out.Attributes = attributes
+	}
+	if sum != nil {
+		out.DataCrc32C, out.Data = sum, rec.Data
+	}
+	return nil
+}

@@ -1,0 +1,366 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/shard/cursor"
+)
+
+// Bytes per split of PlanScan.
+const (
+	splitBytesDefault = 256 << 20
+	splitBytesMin     = 1 << 20
+	splitBytesMax     = 1 << 40
+)
+
+// scanRecordsMax bounds the records of one message of Scan, where their data are small or left out.
+const scanRecordsMax = 4096
+
+// PlanScan implements RecordService.
+func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanRequest) (out *recordv1.PlanScanResponse, err error) {
+	size := in.GetSplitBytes()
+	if size != 0 && (size < splitBytesMin || size > splitBytesMax) {
+		return nil, answer.Invalid("split_bytes", "is %d: give %d to %d, or 0 for %d", size, splitBytesMin, int64(splitBytesMax), splitBytesDefault)
+	}
+	if size == 0 {
+		size = splitBytesDefault
+	}
+	names, err := s.groupsToScan(in.GetGroups())
+	if err != nil {
+		return nil, err
+	}
+	type opened struct {
+		log *group.Log
+		id  group.ScanID
+	}
+	var snapshots []opened
+	defer func() {
+		if err != nil {
+			for _, o := range snapshots {
+				o.log.CloseScan(o.id)
+			}
+		}
+	}()
+	out = &recordv1.PlanScanResponse{}
+	for _, name := range names {
+		sv, err := s.shard.Group(ctx, name, 0)
+		if err != nil {
+			return nil, err
+		}
+		if err := sv.Barrier(ctx); err != nil {
+			return nil, answer.Of(err, answer.Where{Group: name})
+		}
+		id, err := sv.Log().OpenScan(s.opts.ScanTTL)
+		if err != nil {
+			return nil, answer.Of(err, answer.Where{Group: name})
+		}
+		snapshots = append(snapshots, opened{sv.Log(), id})
+		splits, err := s.splits(name, sv.Log(), id, size)
+		if err != nil {
+			return nil, answer.Of(err, answer.Where{Group: name})
+		}
+		out.Splits = append(out.Splits, splits...)
+	}
+	return out, nil
+}
+
+// splits cuts a snapshot.
+func (s *Server) splits(name string, log *group.Log, id group.ScanID, size int64) ([]*recordv1.ScanSplit, error) {
+	info, err := log.ScanInfo(id)
+	if err != nil {
+		return nil, err
+	}
+	bounds, err := log.ScanSplits(id, size)
+	if err != nil {
+		return nil, err
+	}
+	n := int64(len(bounds) - 1)
+	var splits []*recordv1.ScanSplit
+	for i := 1; i < len(bounds); i++ {
+		c := cursor.Cursor{Kind: cursor.Split, Group: name, Scan: id, After: bounds[i-1], Through: bounds[i]}
+		splits = append(splits, &recordv1.ScanSplit{
+			Group: name, Split: c.Encode(), Addresses: []string{s.shard.Address()}, Bytes: info.Bytes / n, Records: info.Records / n,
+		})
+	}
+	return splits, nil
+}
+
+// groupsToScan checks names; none: all of this shard.
+func (s *Server) groupsToScan(asked []string) ([]string, error) {
+	all, known := s.shard.Groups()
+	if !known {
+		return nil, answer.Loading("(all)", 0)
+	}
+	if len(asked) == 0 {
+		return all, nil
+	}
+	names := slices.Clone(asked)
+	slices.Sort(names)
+	for i, name := range names {
+		if err := s.validGroup(name, "groups"); err != nil {
+			return nil, err
+		}
+		if i > 0 && names[i-1] == name {
+			return nil, answer.Invalid("groups", "names group %s twice", name)
+		}
+	}
+	return names, nil
+}
+
+// Scan implements RecordService. Damaged entries do not end it: all that is whole is sent first, then DATA_LOSS says
+// what was left out.
+func (s *recordServer) Scan(in *recordv1.ScanRequest, stream recordv1.RecordService_ScanServer) error {
+	sc := &scan{
+		server: s.Server, stream: stream, metadataOnly: in.GetMetadataOnly(), held: message.HeldOf(stream.Context()),
+		sizeMax: scanSizeFirst, sent: make(chan error, 1),
+	}
+	defer sc.release()
+	at, groups, err := sc.begin(in)
+	if err != nil {
+		return err
+	}
+	damaged := at.Damaged
+	for {
+		if at.Group != "" {
+			at.Damaged = damaged
+			if err := sc.group(stream.Context(), &at, in.GetRoutingEpoch()); err != nil {
+				return err
+			}
+			damaged = at.Damaged
+		}
+		if len(groups) == 0 {
+			break
+		}
+		at = cursor.Cursor{Kind: cursor.Resume, Group: groups[0], All: at.All, Own: true}
+		groups = groups[1:]
+	}
+	if sc.damage != nil {
+		return answer.Of(sc.damage, answer.Where{Group: sc.damage.Damage.Group, ID: sc.damage.ID})
+	}
+	if damaged {
+		return answer.ScanDamaged()
+	}
+	return nil
+}
+
+// scan is a Scan under way.
+type scan struct {
+	server       *Server
+	stream       recordv1.RecordService_ScanServer
+	metadataOnly bool
+	damage       *format.DamageError // the first one met
+
+	held    *message.Held
+	out     recordv1.ScanResponse
+	records []*recordv1.Record // reused from message to message
+	sums    []*uint32          // of the records
+	arena   *[]byte            // data of the records of one message; of message.Pool
+	size    int64              // of the message, encoded, at most
+	sizeMax int64              // of a message of several records
+	encoded int64              // what an encoded message may take
+
+	turn    time.Time  // when it began
+	sending bool       // out and what it refers to are being sent
+	sent    chan error // of capacity 1: how that ended
+	look    *time.Timer
+}
+
+// begin says where to begin (no group: with the first of groups) and which groups follow.
+func (sc *scan) begin(in *recordv1.ScanRequest) (at cursor.Cursor, groups []string, err error) {
+	var v answer.Violations
+	given := 0
+	for _, set := range []bool{in.GetGroup() != "", len(in.GetSplit()) > 0, len(in.GetCursor()) > 0} {
+		if set {
+			given++
+		}
+	}
+	if given > 1 {
+		v.Add("cursor", "group, split and cursor exclude one another")
+		return at, nil, v.Err()
+	}
+	if given == 1 && in.GetGroup() == "" {
+		return sc.resume(in)
+	}
+	if err := sc.take(); err != nil {
+		return at, nil, err
+	}
+	if in.GetGroup() != "" {
+		at.Own = true
+		return at, []string{in.GetGroup()}, sc.server.validGroup(in.GetGroup(), "group")
+	}
+	groups, err = sc.server.groupsToScan(nil)
+	at.All = true
+	return at, groups, err
+}
+
+// resume reads a split or cursor.
+func (sc *scan) resume(in *recordv1.ScanRequest) (at cursor.Cursor, groups []string, err error) {
+	field, value, kind := "cursor", in.GetCursor(), cursor.Resume
+	if len(in.GetSplit()) > 0 {
+		field, value, kind = "split", in.GetSplit(), cursor.Split
+	}
+	at, err = cursor.Decode(value)
+	if err == nil && at.Kind != kind {
+		err = cursor.ErrBad
+	}
+	if err != nil {
+		return at, nil, answer.Invalid(field, "is %v", err)
+	}
+	if err := sc.server.validGroup(at.Group, field); err != nil {
+		return at, nil, err
+	}
+	if at.All {
+		all, err := sc.server.groupsToScan(nil)
+		if err != nil {
+			return at, nil, err
+		}
+		for _, name := range all {
+			if name > at.Group {
+				groups = append(groups, name)
+			}
+		}
+	}
+	return at, groups, sc.take()
+}
+
+// group scans one group from at on; at follows what was sent.
+func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) error {
+	s := sc.server
+	if at.Through > 0 && at.After == at.Through {
+		return nil // it had come to its end
+	}
+	w := answer.Where{Group: at.Group}
+	sv, err := s.shard.Group(ctx, at.Group, epoch)
+	if err != nil {
+		return err
+	}
+	if at.Scan == [16]byte{} {
+		if err := sc.open(ctx, sv, at); err != nil {
+			return answer.Of(err, w)
+		}
+	}
+	if err := sv.Log().EnterScan(at.Scan); err != nil {
+		return answer.Of(err, w)
+	}
+	defer sv.Log().LeaveScan(at.Scan)
+	if at.Own {
+		s.scans.use(sv.Log(), at.Scan)
+	}
+	at.Kind = cursor.Resume
+	for ended := false; !ended; {
+		ended, err = sc.read(ctx, sv, at)
+		if err == nil {
+			err = sc.settle()
+		}
+		if err != nil {
+			return answer.Of(err, w)
+		}
+	}
+	at.After = at.Through
+	if err := sc.send(at); err != nil {
+		return err
+	}
+	if at.Own {
+		s.scans.done(sv.Log(), at.Scan)
+	}
+	return nil
+}
+
+// read reads the group from at on. ended: to its end. Else it has let go of the log, as its message is not taken or
+// others wait for their turn, and goes on from at when it is called again; what is being sent then is settled first.
+func (sc *scan) read(ctx context.Context, sv Group, at *cursor.Cursor) (ended bool, err error) {
+	s := sc.server
+	if err := s.reading.begin(ctx); err != nil {
+		return false, err
+	}
+	defer s.reading.end()
+	sc.turn = time.Now()
+	for rec, err := range sv.Log().Scan(ctx, at.Scan, at.After, at.Through, sc.metadataOnly) {
+		var damage *format.DamageError
+		if errors.As(err, &damage) {
+			at.Damaged = true
+			if sc.damage == nil {
+				sc.damage = damage
+			}
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		if added, err := sc.add(at, &rec); err != nil || !added {
+			return false, err
+		}
+		if s.stopping.Load() {
+			return false, answer.Stopping()
+		}
+	}
+	return true, ctx.Err()
+}
+
+// open takes a snapshot.
+func (sc *scan) open(ctx context.Context, sv Group, at *cursor.Cursor) error {
+	if err := sv.Barrier(ctx); err != nil {
+		return err
+	}
+	id, err := sv.Log().OpenScan(sc.server.opts.ScanTTL)
+	if err != nil {
+		return err
+	}
+	info, err := sv.Log().ScanInfo(id)
+	if err != nil {
+		return err
+	}
+	at.Scan, at.After, at.Through = id, 0, info.Index
+	return nil
+}
+
+// scanCloser closes snapshots that Scan took for itself a while after they were read to the end: the caller may not
+// have got the last message and come back with a cursor.
+type scanCloser struct {
+	mu    sync.Mutex
+	ended map[scanKey]time.Time
+}
+
+type scanKey struct {
+	log *group.Log
+	id  group.ScanID
+}
+
+// ScanGrace is the time for coming back.
+const ScanGrace = time.Minute
+
+func (c *scanCloser) use(log *group.Log, id group.ScanID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.ended, scanKey{log, id})
+}
+
+func (c *scanCloser) done(log *group.Log, id group.ScanID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended == nil {
+		c.ended = map[scanKey]time.Time{}
+	}
+	c.ended[scanKey{log, id}] = time.Now()
+}
+
+// expire closes what ended before the grace.
+func (c *scanCloser) expire(grace time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, at := range c.ended {
+		if time.Since(at) >= grace {
+			key.log.CloseScan(key.id)
+			delete(c.ended, key)
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package serve
+
+import (
+	"time"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/shard/cursor"
+)
+
+// How the messages of a Scan are made, what memory they are given, and how they are sent.
+
+const (
+	// scanSizeFirst is the limit of the first messages of a scan, so that one of few records holds little; it grows
+	// while messages are full.
+	scanSizeFirst = 64 << 10
+	// scanLook is how often a scan whose message is not taken looks whether others want its turn; scanPatience ends it
+	// in any case.
+	scanLook     = 20 * time.Millisecond
+	scanPatience = time.Second
+)
+
+// take bounds the memory of all scans.
+func (sc *scan) take() error { return sc.ask(scanSizeFirst, scanSizeFirst) }
+
+// ask takes the memory for messages of so many bytes: the data, and the encoded message twice, as one is in the
+// transport and one waits. Nothing is in the message.
+func (sc *scan) ask(data, size int64) error {
+	arena, encoded := int64(0), max(sc.encoded, message.RoundUp(size))
+	if sc.arena != nil {
+		arena = int64(cap(*sc.arena))
+	}
+	grown := max(arena, message.RoundUp(data))
+	if err := sc.held.Ask(grown + 2*encoded + recordHeldBytes*int64(len(sc.records))); err != nil {
+		return err
+	}
+	sc.encoded = encoded
+	if grown > arena {
+		sc.drop()
+		sc.arena = message.Pool.Get(int(grown))
+		*sc.arena = (*sc.arena)[:0]
+	}
+	return nil
+}
+
+// drop gives the arena back.
+func (sc *scan) drop() {
+	if sc.arena != nil {
+		message.Pool.Put(sc.arena)
+		sc.arena = nil
+	}
+}
+
+// release is called when nothing is being sent.
+func (sc *scan) release() {
+	sc.drop()
+	if sc.look != nil {
+		sc.look.Stop()
+	}
+}
+
+// add takes a record into the message, and sends first what is in the way of it. Not added: the log is to be let go,
+// and the record read again.
+func (sc *scan) add(at *cursor.Cursor, rec *group.Record) (added bool, err error) {
+	size := answerSize(at.Group, rec)
+	if n := len(sc.out.Records); n > 0 && (sc.size+size > sc.sizeMax || n == scanRecordsMax || n == len(sc.records) && sc.prepare() != nil) {
+		if going, err := sc.sendReading(at); err != nil || !going {
+			return false, err
+		}
+		if next := min(4*sc.sizeMax, ResultBytes); next > sc.sizeMax && sc.ask(sc.dataOf(next), next) == nil {
+			sc.sizeMax = next // else the messages stay small
+		}
+	}
+	n := len(sc.out.Records)
+	if n == 0 {
+		sc.size = messageSize
+		if err := sc.ask(int64(len(rec.Data)), sc.size+size); err != nil {
+			return false, err
+		}
+	}
+	if n == len(sc.records) {
+		if err := sc.prepare(); err != nil {
+			return false, err
+		}
+	}
+	out := sc.records[n]
+	out.Reset()
+	begin := len(*sc.arena)
+	*sc.arena = append(*sc.arena, rec.Data...) // valid until the next step only
+	copied := *rec
+	copied.Data = (*sc.arena)[begin:len(*sc.arena):len(*sc.arena)]
+	sum := dataOf(&copied, sc.metadataOnly, sc.sums[n])
+	if err := fillRecord(out, answer.Where{Group: at.Group, ID: rec.ID}, &copied, sum); err != nil {
+		return false, err
+	}
+	sc.out.Records = append(sc.out.Records, out)
+	sc.size += size
+	at.After = rec.Index
+	return true, nil
+}
+
+// dataOf is how much of a message may be data.
+func (sc *scan) dataOf(size int64) int64 {
+	if sc.metadataOnly {
+		return 0
+	}
+	return size
+}
+
+// prepare makes room for more records in a message.
+func (sc *scan) prepare() error {
+	more := min(max(16, len(sc.records)), scanRecordsMax-len(sc.records))
+	if err := sc.held.More(recordHeldBytes * int64(more)); err != nil {
+		return err
+	}
+	records, sums := make([]recordv1.Record, more), make([]uint32, more)
+	for i := range records {
+		sc.records, sc.sums = append(sc.records, &records[i]), append(sc.sums, &sums[i])
+	}
+	return nil
+}
+
+// sendReading is send for one that reads the log. Not going: the message is not taken, and settle says what comes of
+// it, or others wait for their turn.
+func (sc *scan) sendReading(at *cursor.Cursor) (going bool, err error) {
+	sc.out.Cursor = at.Encode()
+	sc.sending = true
+	go func() {
+		var err error
+		defer func() { sc.sent <- err }()
+		defer sc.server.contain(sc.server.metrics.method(recordv1.RecordService_Scan_FullMethodName), &err)
+		err = sc.transmit()
+	}()
+	if sc.look == nil {
+		sc.look = time.NewTimer(scanLook)
+	} else {
+		sc.look.Reset(scanLook)
+	}
+	for began := time.Now(); ; sc.look.Reset(scanLook) {
+		select {
+		case err := <-sc.sent:
+			sc.clear()
+			return !sc.server.reading.wanted() || time.Since(sc.turn) < turnTime, err
+		case <-sc.look.C:
+			if sc.server.reading.wanted() || time.Since(began) >= scanPatience {
+				return false, nil
+			}
+		}
+	}
+}
+
+// settle waits for what is being sent.
+func (sc *scan) settle() error {
+	if !sc.sending {
+		return nil
+	}
+	err := <-sc.sent
+	sc.clear()
+	return err
+}
+
+// clear makes room when a message was sent.
+func (sc *scan) clear() {
+	sc.sending = false
+	sc.out.Records = sc.out.Records[:0]
+	*sc.arena = (*sc.arena)[:0]
+}
+
+// send sends what has come together; the cursor goes on behind it.
+func (sc *scan) send(at *cursor.Cursor) error {
+	if len(sc.out.Records) == 0 {
+		return nil
+	}
+	sc.out.Cursor = at.Encode()
+	err := sc.transmit()
+	sc.clear()
+	return err
+}
+
+// transmit sends out as it is, and counts what was taken.
+func (sc *scan) transmit() error {
+	if err := sc.stream.Send(&sc.out); err != nil {
+		return err
+	}
+	sc.server.metrics.method(recordv1.RecordService_Scan_FullMethodName).movedRecords(sc.out.Records)
+	return nil
+}

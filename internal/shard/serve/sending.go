@@ -1,0 +1,33 @@
+package serve
+
+import (
+	"errors"
+
+	"google.golang.org/grpc"
+
+	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/shard/answer"
+)
+
+// sendWithin runs the handler of a stream, counts what it holds for its answers, and ends the stream where a message
+// took longer than Options.SendTimeout, or where the shard stops and nothing moves. The message that waits is given up
+// when the stream has ended, and the handler with it.
+func (s *Server) sendWithin(srv any, stream grpc.ServerStream, method *methodMetrics, handler grpc.StreamHandler) error {
+	out := message.NewStream(stream, message.Codec{}, s.StreamAnswers(), s.opts.SendTimeout)
+	ended := make(chan error, 1)
+	s.streams.Go(func() {
+		var err error
+		defer func() { ended <- err }()
+		defer out.End()
+		defer s.contain(method, &err)
+		err = handler(srv, out)
+	})
+	err := out.Await(ended, s.stopped)
+	switch {
+	case errors.Is(err, message.ErrSlow):
+		return answer.SlowReader(s.opts.SendTimeout)
+	case errors.Is(err, message.ErrStopping):
+		return answer.Stopping()
+	}
+	return err
+}

@@ -1,0 +1,228 @@
+// Package serve answers the calls that come to a shard: RecordService, AdminService, HTTP, and what all calls have in
+// common, which is limits, counts, and an orderly end. It knows the shard by the interfaces Replicas and Admin.
+package serve
+
+import (
+	"context"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/shard/answer"
+)
+
+// ourServices begins the names of the methods that are counted, limited and refused while stopping.
+const ourServices = "/sheaf.record.v1."
+
+// Options of a Server. All but Tracer are required.
+type Options struct {
+	Name        string // of the shard, in spans
+	Residency   group.Residency
+	Logger      *slog.Logger
+	Tracer      trace.Tracer  // of spans inside calls that are traced; nil: there are none
+	SlowCallMin time.Duration // unary calls that take longer are told to Replicas.WasSlow
+
+	MessageBytesMax  int           // of one message that is decoded
+	CallsMax         int           // concurrent calls
+	BytesInFlightMax int64         // data of writes being worked on
+	AnswerBytesMax   int64         // data of answers being worked on or not taken by their callers
+	ScansReadingMax  int           // scans that read their log at the same time
+	SendTimeout      time.Duration // for one message of a stream until its caller takes it
+	CallTimeout      time.Duration // for unary calls that come without a deadline
+	ScanTTL          time.Duration // a snapshot not used for this long expires
+
+	// UnsafeDoubt drops the data of an upload whose outcome is not known, for a test that shows why they are kept.
+	UnsafeDoubt bool
+}
+
+// Server answers the calls that come to a shard, within limits. Safe for concurrent use.
+type Server struct {
+	opts    Options
+	shard   Replicas
+	metrics *callMetrics
+
+	calls   gauge // calls under way
+	bytes   gauge // data of writes being worked on
+	answers gauge // what is held for answers that are made, or that their callers have not taken
+	reading *turns
+	scans   scanCloser
+
+	stopping atomic.Bool
+	stopped  chan struct{}  // closed when stopping begins
+	streams  sync.WaitGroup // handlers of streams
+}
+
+// New makes a server that asks shard. It serves what is registered with a gRPC server that has its interceptors.
+func New(opts Options, shard Replicas) *Server {
+	return &Server{
+		opts: opts, shard: shard, metrics: newCallMetrics(opts.SlowCallMin),
+		calls:   gauge{what: "calls", limit: int64(opts.CallsMax)},
+		bytes:   gauge{what: "bytes in flight", limit: opts.BytesInFlightMax},
+		answers: gauge{what: "bytes of answers", limit: opts.AnswerBytesMax},
+		reading: newTurns(opts.ScansReadingMax),
+		stopped: make(chan struct{}),
+	}
+}
+
+// Records is what RecordService describes.
+func (s *Server) Records() recordv1.RecordServiceServer { return newRecordServer(s) }
+
+// Admin is AdminService, which asks admin.
+func (s *Server) Admin(admin Admin) recordv1.AdminServiceServer {
+	return &adminServer{Server: s, admin: admin}
+}
+
+// Stop refuses new calls, and ends those that wait for something else than their own work. To be called once.
+func (s *Server) Stop() {
+	s.stopping.Store(true)
+	close(s.stopped)
+}
+
+// Wait returns when the handlers of all streams have ended.
+func (s *Server) Wait() { s.streams.Wait() }
+
+// Calls is how many calls are under way.
+func (s *Server) Calls() int64 { return s.calls.used.Load() }
+
+// BytesInFlight is the data of writes being worked on.
+func (s *Server) BytesInFlight() int64 { return s.bytes.used.Load() }
+
+// AnswerBytes is what is held for answers.
+func (s *Server) AnswerBytes() int64 { return s.answers.used.Load() }
+
+// ExpireScans closes the snapshots of scans that were read to the end so long ago. To be called now and then.
+func (s *Server) ExpireScans(grace time.Duration) { s.scans.expire(grace) }
+
+// Collectors are the metrics of calls.
+func (s *Server) Collectors() []prometheus.Collector {
+	m := s.metrics
+	return []prometheus.Collector{m.duration, m.calls, m.records, m.bytes, m.streams}
+}
+
+// deadline gives a call without a deadline ours.
+func (s *Server) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, s.opts.CallTimeout)
+}
+
+// begin admits a call. endCall must follow where it answers nil.
+func (s *Server) begin() error {
+	if s.stopping.Load() {
+		return answer.Stopping()
+	}
+	if err := s.calls.take(1); err != nil {
+		return err
+	}
+	// Stopping may have begun in between, and then does not wait for this call.
+	if s.stopping.Load() {
+		s.calls.give(1)
+		return answer.Stopping()
+	}
+	return nil
+}
+
+// endCall counts a call. It is deferred, so that it also catches panics: one call must not stop the process.
+func (s *Server) endCall(c *running, err *error) {
+	s.calls.give(1)
+	if p := recover(); p != nil {
+		*err = s.panicked(c.method, p)
+	}
+	took := time.Since(c.began)
+	c.method.observe(*err, took)
+	if took > c.method.slowMin {
+		s.wasSlow(c, took, *err)
+	}
+}
+
+// contain is deferred on a goroutine of a call that endCall does not see.
+func (s *Server) contain(method *methodMetrics, err *error) {
+	if p := recover(); p != nil {
+		*err = s.panicked(method, p)
+	}
+}
+
+func (s *Server) panicked(method *methodMetrics, p any) error {
+	s.opts.Logger.Error("panic", "method", method.name, "panic", p, "stack", string(debug.Stack()))
+	return answer.Panicked(method.name)
+}
+
+// Unary is the interceptor of unary calls.
+func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (out any, err error) {
+	if !strings.HasPrefix(info.FullMethod, ourServices) {
+		return handler(ctx, req)
+	}
+	method := s.metrics.method(info.FullMethod)
+	if err := s.begin(); err != nil {
+		method.observe(err, 0)
+		return nil, err
+	}
+	call := running{method: method, began: time.Now(), request: req}
+	defer s.endCall(&call, &err)
+	var cancel context.CancelFunc
+	if method.long {
+		ctx, cancel = s.untilStopped(ctx)
+	} else {
+		ctx, cancel = s.deadline(ctx)
+	}
+	defer cancel()
+	out, err = handler(ctx, req)
+	if err != nil && method.long && s.stopping.Load() {
+		err = answer.Stopping()
+	}
+	return out, err
+}
+
+// untilStopped is for Verify and Compact: they take as long as the group is large, and must not hold up a stop.
+func (s *Server) untilStopped(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-s.stopped:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// Stream is the interceptor of streams.
+func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	if !strings.HasPrefix(info.FullMethod, ourServices) {
+		return handler(srv, ss)
+	}
+	method := s.metrics.method(info.FullMethod)
+	if err := s.begin(); err != nil {
+		method.observe(err, 0)
+		return err
+	}
+	call := running{method: method, began: time.Now()}
+	defer s.endCall(&call, &err)
+	open := s.metrics.streams.WithLabelValues(method.name)
+	open.Inc()
+	defer open.Dec()
+	return s.sendWithin(srv, ss, method, handler)
+}
+
+// bounded receives one message, decoded only where it is within the limit.
+func (s *Server) bounded(m proto.Message) *message.Bounded {
+	return &message.Bounded{Message: m, BytesMax: s.opts.MessageBytesMax}
+}
+
+// What to do instead of sending a message that is too large.
+const (
+	smallerBatches = "send at most 4 MiB of data in one message, and a record above 1 MiB by Upload"
+	smallerChunks  = "send chunks of at most 1 MiB"
+)

@@ -1,0 +1,50 @@
+package serve
+
+import (
+	"errors"
+	"math"
+	"time"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/shard/status"
+)
+
+// neverSlow is for calls that take as long as their callers want.
+const neverSlow = time.Duration(math.MaxInt64)
+
+// running is a call under way.
+type running struct {
+	method  *methodMetrics
+	began   time.Time
+	request any // from which the group can be told when the call was slow; nil: of a stream
+}
+
+// wasSlow tells of a call that took longer than its method should.
+func (s *Server) wasSlow(c *running, took time.Duration, err error) {
+	one := status.SlowCall{
+		BeganUnixNs: c.began.UnixNano(), DurationNs: took.Nanoseconds(), Method: c.method.name, Group: s.groupOf(c.request),
+		Code: answer.CodeOf(err).String(),
+	}
+	var reason *answer.Error
+	if errors.As(err, &reason) {
+		one.Reason = reason.Reason
+	}
+	s.shard.WasSlow(one)
+}
+
+// groupOf is the group that a request is about; empty: none, or it is not here. It is the shard's own name of the
+// group, and not the request's, which is as long as its caller likes.
+func (s *Server) groupOf(request any) (name string) {
+	switch in := request.(type) {
+	case interface{ GetKey() *recordv1.RecordKey }:
+		name = in.GetKey().GetGroup()
+		if routing := s.shard.Routing(); routing.Mode == placement.Hash && in.GetKey() != nil {
+			name = placement.GroupName(routing.GroupOf(in.GetKey().GetId()))
+		}
+	case interface{ GetGroup() string }:
+		name = in.GetGroup()
+	}
+	return s.shard.Known(name)
+}

@@ -1,0 +1,149 @@
+package serve
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/shard/answer"
+)
+
+// Get and Put are most of the calls. Their handlers are not the generated ones: the answer to a Get lies in memory that
+// is used again, and a Put is not decoded where its message is too large. Interceptors see what they see of every other
+// unary call.
+
+// RecordService describes RecordService with these two handlers, for what Server.Records gives.
+func RecordService() *grpc.ServiceDesc {
+	own := map[string]grpc.MethodHandler{"Get": handleGet, "Put": handlePut}
+	d := recordv1.RecordService_ServiceDesc
+	d.Methods = slices.Clone(d.Methods)
+	for i := range d.Methods {
+		if handler, ok := own[d.Methods[i].MethodName]; ok {
+			d.Methods[i].Handler = handler
+		}
+	}
+	return &d
+}
+
+// getCall is what one Get needs; used again for another one.
+type getCall struct {
+	server *recordServer
+	in     recordv1.GetRequest
+	read   read
+	record recordv1.Record
+	key    recordv1.RecordKey
+	crc    uint32
+	out    recordv1.GetResponse
+	buffer []byte
+	taken  int64             // of Server.answers
+	handle grpc.UnaryHandler // answer, made once
+}
+
+// getBufferBytes holds the data of most records; larger ones are left to the garbage collector.
+const getBufferBytes = 32 << 10
+
+var getCalls = sync.Pool{New: func() any {
+	c := &getCall{buffer: make([]byte, getBufferBytes)}
+	c.handle = c.answer
+	return c
+}}
+
+// handleGet answers with the getCall itself, which gRPC encodes: with that the call has ended. Where there is an error,
+// or another answer of an interceptor, the getCall is left to the garbage collector, as they may refer to it. An
+// interceptor waits for its handler, and keeps neither request nor answer.
+func handleGet(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) { //nolint:revive // the parameters are gRPC's
+	s := srv.(*recordServer)
+	c := getCalls.Get().(*getCall)
+	c.server = s
+	if err := decode(&c.in); err != nil {
+		return nil, err
+	}
+	out, err := interceptor(ctx, &c.in, s.get, c.handle)
+	if err != nil {
+		c.giveBack()
+		return nil, err
+	}
+	if out != any(&c.out) {
+		c.giveBack()
+		return out, nil
+	}
+	return c, nil
+}
+
+// answer is the handler that interceptors call.
+func (c *getCall) answer(ctx context.Context, request any) (any, error) {
+	s := c.server
+	if err := s.prepareGet(ctx, request.(*recordv1.GetRequest), &c.read); err != nil {
+		return nil, err
+	}
+	c.read.options.Buffer = c.buffer
+	if err := c.read.served.Barrier(ctx); err != nil {
+		return nil, answer.Of(err, c.read.where)
+	}
+	rec, err := c.read.get()
+	if err != nil {
+		return nil, err
+	}
+	size := int64(len(rec.Data))
+	if err := s.answers.take(size); err != nil {
+		return nil, err
+	}
+	c.taken = size
+	c.record.Key = &c.key
+	if err := fillRecord(&c.record, c.read.where, &rec, dataOf(&rec, c.read.options.MetadataOnly, &c.crc)); err != nil {
+		return nil, err
+	}
+	c.out.Record = &c.record
+	s.metrics.get.moved(1, int64(len(c.record.Data)))
+	return &c.out, nil
+}
+
+// giveBack ends what the call holds of the shard.
+func (c *getCall) giveBack() {
+	c.server.answers.give(c.taken)
+	c.taken = 0
+}
+
+// Encode implements message.Encoder. gRPC encodes an answer once, and nothing refers to the call afterwards.
+func (c *getCall) Encode() (mem.BufferSlice, error) {
+	encoded, err := message.Codec{}.Marshal(&c.out)
+	c.giveBack()
+	if err != nil {
+		return nil, err
+	}
+	c.in.Reset()
+	c.record.Reset()
+	c.out.Reset()
+	c.read, c.server = read{}, nil
+	getCalls.Put(c)
+	return encoded, nil
+}
+
+// handlePut gives interceptors of a message that is too large what stands before the data.
+func handlePut(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) { //nolint:revive // the parameters are gRPC's
+	s := srv.(*recordServer)
+	in := &recordv1.PutRequest{}
+	bounded := s.bounded(in)
+	if err := decode(bounded); err != nil {
+		return nil, err
+	}
+	handle := s.handlePut
+	if bounded.TooLarge() {
+		handle = func(context.Context, any) (any, error) { return nil, answer.PutTooLarge(bounded) }
+	}
+	return interceptor(ctx, in, s.put, handle)
+}
+
+// newRecordServer makes a RecordService. What its hottest handlers give to interceptors is made once.
+func newRecordServer(server *Server) *recordServer {
+	s := &recordServer{Server: server}
+	s.get = &grpc.UnaryServerInfo{Server: s, FullMethod: recordv1.RecordService_Get_FullMethodName}
+	s.put = &grpc.UnaryServerInfo{Server: s, FullMethod: recordv1.RecordService_Put_FullMethodName}
+	s.handlePut = func(ctx context.Context, in any) (any, error) { return s.Put(ctx, in.(*recordv1.PutRequest)) }
+	return s
+}

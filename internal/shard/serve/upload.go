@@ -1,0 +1,220 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"hash/crc32"
+	"io"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/shard/answer"
+)
+
+// upload is an Upload under way: data up to group.DataBytesMax are collected, more goes to a blob file.
+type upload struct {
+	server *Server
+	write  write
+	size   *int64  // as announced
+	want   *uint32 // CRC32C as announced
+
+	data []byte
+	blob format.BlobWriter // nil while data are collected
+	sum  uint32
+	n    int64 // bytes that came
+}
+
+// Upload implements RecordService. Nothing is visible before the last chunk has come and was checked.
+func (s *recordServer) Upload(stream recordv1.RecordService_UploadServer) error {
+	first, err := s.receivePart(stream)
+	if errors.Is(err, io.EOF) {
+		return answer.Invalid("header", "is required in the first message")
+	}
+	if err != nil {
+		return err
+	}
+	u := &upload{server: s.Server}
+	if err := u.begin(stream.Context(), first.GetHeader()); err != nil {
+		return err
+	}
+	defer u.discard()
+	for {
+		in, err := s.receivePart(stream)
+		if errors.Is(err, io.EOF) {
+			break // the half-close: all has come
+		}
+		if err != nil {
+			return err
+		}
+		chunk, ok := in.GetPart().(*recordv1.UploadRequest_Chunk)
+		if !ok {
+			return answer.Invalid("chunk", "is required in every message behind the first")
+		}
+		if err := u.take(stream.Context(), chunk.Chunk); err != nil {
+			return err
+		}
+		if s.stopping.Load() {
+			return answer.Stopping()
+		}
+	}
+	if err := u.check(); err != nil {
+		return err
+	}
+	if err := u.commit(); err != nil {
+		return answer.Of(err, u.write.where)
+	}
+	result, err := u.put(stream.Context())
+	if err != nil {
+		return err
+	}
+	out := &recordv1.UploadResponse{Put: &recordv1.PutResponse{}, SizeBytes: u.n}
+	s.metrics.method(recordv1.RecordService_Upload_FullMethodName).moved(1, u.n)
+	u.write.crc = u.sum
+	u.write.putResponse(out.Put, result)
+	return stream.SendAndClose(out)
+}
+
+// receivePart takes one message.
+func (s *recordServer) receivePart(stream recordv1.RecordService_UploadServer) (*recordv1.UploadRequest, error) {
+	in := &recordv1.UploadRequest{}
+	bounded := s.bounded(in)
+	if err := stream.RecvMsg(bounded); err != nil {
+		return nil, err
+	}
+	if bounded.TooLarge() {
+		return nil, answer.PartTooLarge(bounded, "chunk", smallerChunks)
+	}
+	return in, nil
+}
+
+// begin checks the header.
+func (u *upload) begin(ctx context.Context, in *recordv1.UploadHeader) error {
+	if in == nil {
+		return answer.Invalid("header", "is required in the first message")
+	}
+	var v answer.Violations
+	w := &u.write
+	w.common(&v, "header.", in.GetRequestId(), in.GetCondition(), in.TimestampUnixNs)
+	w.attributes(&v, "header.", in.GetAttributes())
+	if in.SizeBytes != nil && in.GetSizeBytes() < 0 {
+		v.Add("header.size_bytes", "is negative: %d", in.GetSizeBytes())
+	}
+	sv, err := u.server.find(ctx, in.GetKey(), in.GetRoutingEpoch(), &v, "header.key")
+	if invalid := v.Err(); invalid != nil {
+		return invalid
+	}
+	if err != nil {
+		return err
+	}
+	w.served, w.where = sv, answer.Where{Group: sv.Name(), ID: in.GetKey().GetId()}
+	if err := sv.MayWrite(); err != nil {
+		return answer.Of(err, w.where)
+	}
+	w.replica.ID = in.GetKey().GetId()
+	u.size, u.want = in.SizeBytes, in.DataCrc32C
+	// Refuse early what has no room, before the caller sends it.
+	return answer.Of(u.server.shard.WithRoom(ctx, func() error { return u.server.shard.Admit(in.GetSizeBytes()) }), w.where)
+}
+
+// take takes one chunk in.
+func (u *upload) take(ctx context.Context, chunk []byte) error {
+	if len(chunk) > format.BlobChunkBytes {
+		return answer.Invalid("chunk", "has %d bytes: give at most %d", len(chunk), format.BlobChunkBytes)
+	}
+	u.n += int64(len(chunk))
+	if u.size != nil && u.n > *u.size {
+		return answer.Invalid("header.size_bytes", "is %d, but %d bytes came", *u.size, u.n)
+	}
+	u.sum = crc32.Update(u.sum, castagnoli, chunk)
+	if u.blob == nil && len(u.data)+len(chunk) <= format.DataBytesMax {
+		if err := u.server.bytes.take(int64(len(chunk))); err != nil {
+			return err
+		}
+		u.write.bytes += int64(len(chunk))
+		u.data = append(u.data, chunk...)
+		return nil
+	}
+	if u.blob == nil {
+		blob, err := u.write.served.Log().CreateBlob()
+		if err != nil {
+			return answer.Of(answer.Storing(err), u.write.where)
+		}
+		u.blob = blob
+		if err := u.store(ctx, u.data); err != nil {
+			return err
+		}
+		u.release()
+		u.data = nil
+	}
+	return u.store(ctx, chunk)
+}
+
+func (u *upload) store(ctx context.Context, data []byte) error {
+	if err := u.server.shard.WithRoom(ctx, func() error { return u.server.shard.AdmitFile(int64(len(data))) }); err != nil {
+		return answer.Of(err, u.write.where)
+	}
+	_, err := u.blob.Write(data)
+	return answer.Of(answer.Storing(err), u.write.where)
+}
+
+// check compares with what was announced, when all has come.
+func (u *upload) check() error {
+	var v answer.Violations
+	if u.size != nil && u.n != *u.size {
+		v.Add("header.size_bytes", "is %d, but %d bytes came: nothing is stored", *u.size, u.n)
+	}
+	if u.want != nil && u.sum != *u.want {
+		v.Add("header.data_crc32c", "is %08x, the data that came have %08x: nothing is stored", *u.want, u.sum)
+	}
+	return v.Err()
+}
+
+// commit makes a blob durable; the put that refers to it follows.
+func (u *upload) commit() error {
+	if u.blob == nil {
+		u.write.replica.Data = u.data
+		u.release() // propose takes them again
+		u.write.bytes = int64(len(u.data))
+		return nil
+	}
+	ref, err := u.blob.Commit()
+	if err != nil {
+		return answer.Storing(err)
+	}
+	u.write.replica.Blob = &ref
+	return nil
+}
+
+// put writes the entry. A blob that no entry will refer to is removed: the put was refused for sure, or an earlier one
+// with the same request id counts.
+func (u *upload) put(ctx context.Context) (result replica.Result, err error) {
+	err = u.server.propose(ctx, &u.write)
+	proposed := err == nil
+	if proposed {
+		result, err = u.server.finish(ctx, &u.write)
+	}
+	ref := u.write.replica.Blob
+	if ref != nil && (!proposed || result.Repeated || answer.SurelyNotApplied(err) || err != nil && u.server.opts.UnsafeDoubt) {
+		u.write.served.Log().DiscardBlob(*ref)
+	}
+	return result, err
+}
+
+func (u *upload) release() {
+	u.server.bytes.give(u.write.bytes)
+	u.write.bytes = 0
+}
+
+// discard removes a blob that was not committed, and gives back what was not proposed.
+func (u *upload) discard() {
+	if u.write.pending == nil {
+		u.release()
+	}
+	if u.blob == nil {
+		return
+	}
+	if err := u.blob.Close(); err != nil {
+		u.server.opts.Logger.Warn("removing what is left of an upload", "group", u.write.where.Group, "error", err)
+	}
+}

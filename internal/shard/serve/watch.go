@@ -1,0 +1,201 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/shard/cursor"
+)
+
+const (
+	// watchRecordsMax bounds the records of one message of Watch, where their data are small.
+	watchRecordsMax = 1024
+	// WatchBytes is what the records of one message may take: it ends behind the one that reaches ResultBytes.
+	WatchBytes = ResultBytes + format.DataBytesMax + format.AttributesBytesMax
+	// watchLook is how often a watch that has nothing to tell looks whether the group still is led here.
+	watchLook = time.Second
+	// watchTurn is how long one waits that found the shard at its limit of bytes.
+	watchTurn = 50 * time.Millisecond
+)
+
+// Watch implements RecordService. Only what is committed is told: entries that are applied.
+func (s *recordServer) Watch(in *recordv1.WatchRequest, stream recordv1.RecordService_WatchServer) error {
+	if in.GetGroup() == "" {
+		return answer.Invalid("group", "is required")
+	}
+	sv, err := s.Asked(stream.Context(), in.GetGroup(), "group")
+	if err != nil {
+		return err
+	}
+	w := &watch{server: s.Server, stream: stream, sv: sv, what: answer.Where{Group: sv.Name()}}
+	if len(in.GetCursor()) > 0 {
+		at, err := cursor.DecodePlace(in.GetCursor())
+		if err != nil || at.Group != [16]byte(sv.UUID()) {
+			return answer.Invalid("cursor", "is no cursor that a Watch of group %s gave out", sv.Name())
+		}
+		w.at = at.Index
+	}
+	// What was acknowledged before is behind "from now", and the place of a cursor is in the log of a new leader.
+	if err := sv.Barrier(stream.Context()); err != nil {
+		return answer.Of(err, w.what)
+	}
+	if len(in.GetCursor()) == 0 {
+		w.at, _ = sv.Log().Applied()
+	}
+	return w.run(stream.Context())
+}
+
+// watch is a Watch under way.
+type watch struct {
+	server *Server
+	stream recordv1.RecordService_WatchServer
+	sv     Group
+	what   answer.Where
+	at     uint64 // everything up to it was read
+}
+
+// run tells what there is, then waits for more.
+func (w *watch) run(ctx context.Context) error {
+	// The first message holds the cursor, also where there is nothing to tell: who reads the group by Scan next misses
+	// nothing.
+	if err := w.send(nil); err != nil {
+		return err
+	}
+	look := time.NewTicker(watchLook)
+	defer look.Stop()
+	for {
+		if err := w.stillHere(); err != nil {
+			return err
+		}
+		applied, changed := w.sv.Log().Applied()
+		var turn <-chan time.Time
+		if applied != w.at {
+			busy, err := w.tell(ctx)
+			if err != nil {
+				return err
+			}
+			if !busy {
+				continue
+			}
+			turn, changed = time.After(watchTurn), nil
+		}
+		select {
+		case <-changed:
+		case <-turn:
+		case <-look.C:
+		case <-w.server.stopped:
+			return answer.Stopping()
+		case <-ctx.Done():
+			return answer.Of(ctx.Err(), w.what)
+		}
+	}
+}
+
+// stillHere says where to go when the group has left this shard, or is led elsewhere.
+func (w *watch) stillHere() error {
+	switch {
+	case w.server.stopping.Load():
+		return answer.Stopping()
+	case !w.sv.IsServed():
+		return answer.Fail(codes.Unavailable, reason.NoLeader, "group %s is not served here any more: go on from the last cursor", w.sv.Name())
+	case w.sv.Replica().Readable() || w.sv.Replica().Status().Leader:
+		return nil
+	}
+	return answer.Of(w.sv.Elsewhere(replica.ErrNoLeader), w.what)
+}
+
+// tell sends one message of changes. busy: the shard is at its limit of bytes, and nothing was done. Nothing is held of
+// the log while the message waits for a slow reader, but the message.
+func (w *watch) tell(ctx context.Context) (busy bool, err error) {
+	held := message.HeldOf(ctx)
+	if held.Ask(WatchBytes) != nil {
+		return true, nil
+	}
+	defer func() { _ = held.Ask(0) }() // less is never refused; what is not written yet stays counted
+	records, through, err := w.sv.Log().Changes(ctx, w.at, group.ChangesOptions{RecordsMax: watchRecordsMax, BytesMax: ResultBytes})
+	switch {
+	case errors.Is(err, group.ErrCursorExpired):
+		return false, answer.Fail(codes.OutOfRange, reason.CursorExpired, "%v: watch without a cursor, then read the group by Scan", err)
+	case err != nil && w.stillHere() != nil:
+		return false, w.stillHere()
+	case err != nil:
+		return false, answer.Of(err, w.what)
+	}
+	parts := w.parts(records)
+	if held.Ask(w.size(records, parts)) != nil {
+		return true, nil
+	}
+	applied, _ := w.sv.Log().Applied()
+	if len(records) == 0 && applied != through {
+		w.at = through
+		return false, nil // superseded ones only: the cursor comes with what follows
+	}
+	for i, part := range parts {
+		w.at = through
+		if i < len(parts)-1 {
+			w.at = part[len(part)-1].Index
+		}
+		if err := w.send(part); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// parts divides records into those of single messages; one part at least.
+func (w *watch) parts(records []group.Record) (parts [][]group.Record) {
+	first, size := 0, int64(messageSize)
+	for i := range records {
+		n := answerSize(w.sv.Name(), &records[i])
+		if i > first && size+n > ResultBytes {
+			parts = append(parts, records[first:i])
+			first, size = i, messageSize
+		}
+		size += n
+	}
+	return append(parts, records[first:])
+}
+
+// size is what records hold while they are sent in parts: they, and the largest message twice, as one is in the
+// transport and one waits.
+func (w *watch) size(records []group.Record, parts [][]group.Record) int64 {
+	size, largest := int64(0), int64(0)
+	for _, part := range parts {
+		encoded := int64(messageSize)
+		for i := range part {
+			encoded += answerSize(w.sv.Name(), &part[i])
+		}
+		size += encoded
+		largest = max(largest, encoded)
+	}
+	return size + recordHeldBytes*int64(len(records)) + 2*message.RoundUp(largest)
+}
+
+// send sends records and the cursor behind them.
+func (w *watch) send(records []group.Record) error {
+	out := &recordv1.WatchResponse{
+		Records: make([]*recordv1.Record, len(records)), Cursor: cursor.Place{Group: w.sv.UUID(), Index: w.at}.Encode(),
+	}
+	for i := range records {
+		r := &records[i]
+		out.Records[i] = &recordv1.Record{}
+		if err := fillRecord(out.Records[i], answer.Where{Group: w.sv.Name(), ID: r.ID}, r, dataOf(r, false, nil)); err != nil {
+			return err
+		}
+	}
+	err := w.stream.Send(out)
+	if err == nil {
+		w.server.metrics.method(recordv1.RecordService_Watch_FullMethodName).movedRecords(out.Records)
+	}
+	return err
+}

@@ -1,0 +1,63 @@
+package status
+
+import (
+	"time"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+)
+
+// Row is the status as AdminService tells it.
+func (st Shard) Row() *recordv1.Shard {
+	p := &recordv1.Shard{
+		Name: st.Name, Address: st.Address, Alive: true, VolumeUuid: st.VolumeUUID, Generation: st.Generation,
+		Path: st.Path, FileSystem: st.FileSystem, MountOptions: st.MountOptions, Source: st.Source,
+		Rotational: st.Rotational, CapacityBytes: st.CapacityBytes, FreeBytes: st.FreeBytes,
+		ReserveBytes: st.ReserveBytes, MemoryNeedBytes: st.MemoryNeedBytes, MemoryLimitBytes: st.MemoryLimitBytes,
+		Residency: st.Residency, Groups: int32(len(st.Groups)), Load: st.Load.Row(), Version: st.Version,
+		State: st.state, Message: st.Message, WantedFileSystem: st.WantedFileSystem, WantedMountOptions: st.WantedMountOptions,
+		StoreUuid: st.StoreUUID, WantedStoreUuid: st.WantedStoreUUID, WantedVolumeUuid: st.WantedVolumeUUID, VolumeShard: st.VolumeShard,
+		Node: st.Node, Zone: st.Zone, Domain: st.Domain, Medium: st.Medium, MemoryUsedBytes: st.MemoryUsedBytes, Problems: st.Problems,
+		VolumeSilent: st.VolumeSilent,
+	}
+	if slow := st.Slow.Syncs; len(slow) > 0 {
+		newest := &slow[0]
+		ended := time.Unix(0, newest.BeganUnixNs+newest.DurationNs)
+		p.SlowSyncs = &recordv1.SlowSyncs{
+			Total: st.Slow.SyncsTotal, NewestSeconds: time.Duration(newest.DurationNs).Seconds(), NewestSecondsAgo: max(0, time.Since(ended).Seconds()),
+			NewestFile: newest.Kind,
+		}
+	}
+	for _, g := range st.Groups {
+		if g.Leader {
+			p.Leaders++
+		}
+	}
+	return p
+}
+
+// Row is the progress as AdminService tells it.
+func (l Load) Row() *recordv1.Load {
+	return &recordv1.Load{
+		GroupsTotal: int32(l.GroupsTotal), GroupsLoaded: int32(l.GroupsLoaded), GroupsDamaged: int32(l.GroupsDamaged),
+		BytesTotal: l.BytesTotal, BytesDone: l.BytesDone, BytesPerSecond: l.BytesPerSecond,
+		DeviceBytesPerSecond: l.DeviceBytesPerSecond, EtaSeconds: l.ETASeconds, ElapsedSeconds: l.ElapsedSeconds,
+		Done: l.Done,
+	}
+}
+
+// GroupOf is the status of a replica whose row is given.
+func GroupOf(g *recordv1.Group) Group {
+	st := Group{
+		Group: g.GetGroup(), UUID: g.GetUuid(), Message: g.GetMessage(), Leader: g.GetLeader(), Records: g.GetRecords(),
+		StoredBytes: g.GetStoredBytes(), SupersededBytes: g.GetSupersededBytes(), Segments: int(g.GetSegments()),
+		AppliedIndex: g.GetAppliedIndex(), MemoryBytes: g.GetMemoryBytes(),
+		State: g.GetState().Word(), Outcome: g.GetOutcome().Word(),
+	}
+	for _, d := range g.GetDamages() {
+		st.Damages = append(st.Damages, Damage{
+			File: d.GetFile(), OffsetBytes: d.GetOffsetBytes(), LengthBytes: d.GetLengthBytes(), What: d.GetWhat(),
+			IDs: d.GetIds(), IDsUnknown: d.GetIdsUnknown(),
+		})
+	}
+	return st
+}

@@ -1,0 +1,175 @@
+// Package status is what a shard tells of itself: as JSON at /status, as a row of AdminService, and in a sentence.
+package status
+
+import (
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/finding"
+	"sheaf.dev/sheaf/internal/page"
+)
+
+// Shard is the status of a shard, for people and machines; its JSON is served at /status. It is no JSON of the
+// contract's Shard: protobuf writes 64-bit numbers as strings, and has other names.
+type Shard struct {
+	// Summary is the state in a sentence, and what to do.
+	Summary    page.Summary `json:"summary"`
+	Name       string       `json:"name"`
+	Address    string       `json:"address"`
+	Version    string       `json:"version"`
+	VolumeUUID string       `json:"volumeUUID"`
+	StoreUUID  string       `json:"storeUUID"`
+	Generation uint64       `json:"generation"`
+	Path       string       `json:"path"`
+	FileSystem string       `json:"fileSystem"`
+	// MountOptions as mounted.
+	MountOptions  []string `json:"mountOptions,omitempty"`
+	Source        string   `json:"source"`
+	Rotational    *bool    `json:"rotational,omitempty"`
+	CapacityBytes int64    `json:"capacityBytes"`
+	FreeBytes     int64    `json:"freeBytes"`
+	ReserveBytes  int64    `json:"reserveBytes"`
+	// MemoryNeedBytes was computed before loading; MemoryLimitBytes 0: no limit.
+	MemoryNeedBytes  int64   `json:"memoryNeedBytes"`
+	MemoryUsedBytes  int64   `json:"memoryUsedBytes"`
+	MemoryLimitBytes int64   `json:"memoryLimitBytes"`
+	Residency        string  `json:"residency"`
+	Epoch            uint64  `json:"routingEpoch"`
+	Stopping         bool    `json:"stopping"`
+	Load             Load    `json:"load"`
+	Groups           []Group `json:"groups"`
+	// EtcdSilentSeconds since etcd answered last; -1: it never has.
+	EtcdSilentSeconds float64 `json:"etcdSilentSeconds"`
+	// Moves are the copies that are being made here.
+	Moves []Move `json:"moves,omitempty"`
+	// Uncompacted says why superseded bytes are still stored, the most bytes first.
+	Uncompacted []Uncompacted `json:"uncompacted,omitempty"`
+	// Slow is what took long since this process serves the volume.
+	Slow Slow `json:"slow"`
+	// Strays are groups on the volume that etcd says are elsewhere or does not know: not served, not deleted.
+	Strays []Stray `json:"strays,omitempty"`
+	// VolumeSilent: the disk lets the shard wait without an error; one of the problems says so.
+	VolumeSilent bool `json:"volumeSilent,omitempty"`
+	// Problems in words: what is wrong and what to do; empty where all is well.
+	Problems []string `json:"problems,omitempty"`
+	// Findings are what sheaf doctor says of this shard, the worst first: these problems, and what follows from the
+	// figures.
+	Findings []finding.Finding `json:"findings,omitempty"`
+	// State is the word of recordv1.ShardState; Message says why it is so and what to do.
+	State              string   `json:"state"`
+	Message            string   `json:"message,omitempty"`
+	WantedFileSystem   string   `json:"wantedFileSystem,omitempty"`
+	WantedMountOptions []string `json:"wantedMountOptions,omitempty"`
+	WantedStoreUUID    string   `json:"wantedStoreUUID,omitempty"`
+	WantedVolumeUUID   string   `json:"wantedVolumeUUID,omitempty"`
+	// VolumeShard is the name of the shard in the volume's superblock.
+	VolumeShard string `json:"volumeShard,omitempty"`
+	Node        string `json:"node,omitempty"`
+	Zone        string `json:"zone,omitempty"`
+	Domain      string `json:"domain"`
+	Medium      string `json:"medium"`
+
+	state recordv1.ShardState
+}
+
+// SetState sets the state, and its word.
+func (st *Shard) SetState(state recordv1.ShardState) { st.state, st.State = state, state.Word() }
+
+// Load is the progress of loading.
+type Load struct {
+	GroupsTotal          int     `json:"groupsTotal"`
+	GroupsLoaded         int     `json:"groupsLoaded"`
+	GroupsDamaged        int     `json:"groupsDamaged"`
+	GroupsFailed         int     `json:"groupsFailed"`
+	BytesTotal           int64   `json:"bytesTotal"`
+	BytesDone            int64   `json:"bytesDone"`
+	BytesPerSecond       float64 `json:"bytesPerSecond"`
+	DeviceBytesPerSecond float64 `json:"deviceBytesPerSecond"` // 0: not measured
+	DevicePercent        float64 `json:"devicePercent"`        // of the device's own sequential rate; 0: not measured
+	ETASeconds           float64 `json:"etaSeconds"`
+	ElapsedSeconds       float64 `json:"elapsedSeconds"`
+	Done                 bool    `json:"done"`
+}
+
+// Group is the state of one replica.
+type Group struct {
+	Group           string   `json:"group"`
+	UUID            string   `json:"uuid"`
+	State           string   `json:"state"`   // Pending, Loading, Serving, Damaged, Failed
+	Outcome         string   `json:"outcome"` // Loaded, Truncated, Damaged; empty before
+	Message         string   `json:"message,omitempty"`
+	Leader          bool     `json:"leader"`
+	Records         int64    `json:"records"`
+	StoredBytes     int64    `json:"storedBytes"`
+	SupersededBytes int64    `json:"supersededBytes"`
+	Segments        int      `json:"segments"`
+	AppliedIndex    uint64   `json:"appliedIndex"`
+	MemoryBytes     int64    `json:"memoryBytes"`
+	CutBytes        int64    `json:"cutBytes,omitempty"`
+	Damages         []Damage `json:"damages,omitempty"`
+}
+
+// Damage is one place of bad bytes.
+type Damage struct {
+	File        string  `json:"file"`
+	OffsetBytes int64   `json:"offsetBytes"`
+	LengthBytes int64   `json:"lengthBytes"`
+	What        string  `json:"what"`
+	IDs         []int64 `json:"ids,omitempty"`
+	IDsUnknown  bool    `json:"idsUnknown,omitempty"`
+}
+
+// Stray is a group's folder that this shard does not serve.
+type Stray struct {
+	Group  string `json:"group"`
+	UUID   string `json:"uuid"`
+	Reason string `json:"reason"`
+}
+
+// Move is a copy of a group that is being made on this shard.
+type Move struct {
+	Group          string   `json:"group"`
+	From           string   `json:"from,omitempty"` // shard that sends files now
+	To             string   `json:"to"`
+	Phase          string   `json:"phase"` // Waiting, Files, Entries
+	BytesTotal     int64    `json:"bytesTotal"`
+	BytesDone      int64    `json:"bytesDone"`
+	BytesPerSecond float64  `json:"bytesPerSecond"`
+	ETASeconds     *float64 `json:"etaSeconds,omitempty"` // missing: not known
+}
+
+// Uncompacted is one reason for which superseded bytes are still stored.
+type Uncompacted struct {
+	Reason string `json:"reason"` // as sheaf_shard_uncompacted_bytes has it
+	Bytes  int64  `json:"bytes"`  // of all groups
+	Groups int    `json:"groups"`
+	// Group has the most of these bytes; Text is what sheaf group compact --why says of it.
+	Group string `json:"group"`
+	Text  string `json:"text"`
+}
+
+// Slow is what took long since the shard started: how often, and the newest 32 of each, the newest first.
+type Slow struct {
+	CallsTotal int64      `json:"callsTotal"` // longer than 1 s; without streams, Verify and Compact
+	SyncsTotal int64      `json:"syncsTotal"` // longer than 500 ms
+	Calls      []SlowCall `json:"calls,omitempty"`
+	Syncs      []SlowSync `json:"syncs,omitempty"`
+}
+
+// SlowCall is one call that took long.
+type SlowCall struct {
+	BeganUnixNs int64  `json:"beganUnixNs"`
+	DurationNs  int64  `json:"durationNs"`
+	Method      string `json:"method"`
+	Group       string `json:"group,omitempty"`  // empty: of none, or it is not here
+	Code        string `json:"code"`             // of gRPC, as in sheaf_shard_calls_total
+	Reason      string `json:"reason,omitempty"` // of the ErrorInfo
+}
+
+// SlowSync is one sync of a file that took long.
+type SlowSync struct {
+	BeganUnixNs int64  `json:"beganUnixNs"`
+	DurationNs  int64  `json:"durationNs"`
+	Kind        string `json:"kind"`            // as in sheaf_shard_sync_duration_seconds
+	File        string `json:"file"`            // without its folder
+	Group       string `json:"group,omitempty"` // empty: of none, or it is not served
+	Error       string `json:"error,omitempty"` // empty: it succeeded
+}

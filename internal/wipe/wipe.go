@@ -1,0 +1,144 @@
+// Package wipe makes a disk blank: so that the kubelet makes a new file system on it, and no tool finds the old one.
+package wipe
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+	gib = 1 << 30
+	// edge is how much is zeroed at both ends: labels, partition tables and their copies, the first superblocks of xfs
+	// and ext, those of RAID members.
+	edge = 16 * mib
+	// around is how much is zeroed at the places in between.
+	around = 64 * kib
+)
+
+// mirrors are where btrfs keeps copies of its superblock, beside the first one at 64 KiB.
+var mirrors = []int64{64 * mib, 256 * gib}
+
+// ErrInUse is a disk that is mounted, or belongs to something else in the kernel.
+var ErrInUse = errors.New("it is in use")
+
+// Report is what was done to a disk.
+type Report struct {
+	Bytes     int64 `json:"bytes,string"` // of the disk
+	Zeroed    int64 `json:"zeroed,string"`
+	Discarded bool  `json:"discarded"` // the disk was told that all of it is free
+}
+
+// Device wipes a block device. It is refused where the kernel uses the device, such as for a file system that is
+// mounted in any namespace of the machine; while it is wiped, nothing can mount it. All bytes are discarded where the
+// disk can do that, and what file systems, partition tables and RAID are known by is overwritten with zeros, synced and
+// read back.
+//
+// It is no secure erasure: what is not overwritten and not discarded can be read by who looks for it.
+func Device(path string) (Report, error) {
+	var report Report
+	// O_EXCL without O_CREAT is how a block device is taken for oneself: EBUSY where it is mounted.
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_EXCL, 0)
+	if errors.Is(err, unix.EBUSY) {
+		return report, fmt.Errorf("%s: %w: a file system on it is mounted, or the kernel holds it for something else; nothing was written: "+
+			"stop what uses it first", path, ErrInUse)
+	}
+	if err != nil {
+		return report, fmt.Errorf("open the disk for itself alone: %w", err)
+	}
+	defer func() { _ = f.Close() }() // all was synced, or the error is told
+	info, err := f.Stat()
+	if err != nil {
+		return report, err
+	}
+	if info.Mode()&os.ModeDevice == 0 || info.Mode()&os.ModeCharDevice != 0 {
+		return report, fmt.Errorf("%s is no block device: name that of the disk", path)
+	}
+	if report.Bytes, err = f.Seek(0, io.SeekEnd); err != nil {
+		return report, fmt.Errorf("%s: its size: %w", path, err)
+	}
+	if report.Bytes == 0 {
+		return report, fmt.Errorf("%s has no bytes: is the medium there?", path)
+	}
+	report.Discarded = discard(f, report.Bytes) == nil
+	for _, r := range ranges(report.Bytes) {
+		if err := zero(f, r); err != nil {
+			return report, fmt.Errorf("%s: zero %d bytes at %d: %w", path, r.n, r.at, err)
+		}
+		report.Zeroed += r.n
+	}
+	if err := f.Sync(); err != nil {
+		return report, fmt.Errorf("%s: sync: %w", path, err)
+	}
+	// What is read back comes from the disk, not from the memory of the kernel.
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		return report, fmt.Errorf("%s: forget what was cached: %w", path, err)
+	}
+	for _, r := range ranges(report.Bytes) {
+		if err := verify(f, r); err != nil {
+			return report, fmt.Errorf("%s: read back %d bytes at %d: %w", path, r.n, r.at, err)
+		}
+	}
+	return report, nil
+}
+
+// span is a part of a disk.
+type span struct{ at, n int64 }
+
+// ranges are what is zeroed of a disk of a size; they do not overlap beyond its end.
+func ranges(size int64) []span {
+	if size <= 2*edge {
+		return []span{{0, size}}
+	}
+	out := []span{{0, edge}}
+	for _, at := range mirrors {
+		if at >= edge && at+around <= size-edge {
+			out = append(out, span{at, around})
+		}
+	}
+	return append(out, span{size - edge, edge})
+}
+
+// discard tells the disk that none of its bytes are needed. Not every disk can do that.
+func discard(f *os.File, size int64) error {
+	whole := [2]uint64{0, uint64(size)}
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.BLKDISCARD, uintptr(unsafe.Pointer(&whole)))
+	runtime.KeepAlive(&whole)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func zero(f *os.File, r span) error {
+	zeros := make([]byte, min(r.n, mib))
+	for done := int64(0); done < r.n; done += int64(len(zeros)) {
+		if _, err := f.WriteAt(zeros[:min(int64(len(zeros)), r.n-done)], r.at+done); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func verify(f *os.File, r span) error {
+	data := make([]byte, min(r.n, mib))
+	for done := int64(0); done < r.n; done += int64(len(data)) {
+		part := data[:min(int64(len(data)), r.n-done)]
+		if _, err := f.ReadAt(part, r.at+done); err != nil {
+			return err
+		}
+		for at, b := range part {
+			if b != 0 {
+				return fmt.Errorf("byte %d is not zero after it was overwritten: the disk does not keep what is written, replace it", r.at+done+int64(at))
+			}
+		}
+	}
+	return nil
+}
