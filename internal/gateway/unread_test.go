@@ -19,8 +19,8 @@ import (
 )
 
 // unread is a cluster of one group with 12 MB of records, whose gateway has little room for answers. held is what it
-// holds for answers, unavailable the number of calls that ended so.
-func unread(t *testing.T, limits gateway.Limits) (c *cluster, held, unavailable func() int64) {
+// holds for answers, ended the number of calls that ended with a code.
+func unread(t *testing.T, limits gateway.Limits) (c *cluster, held func() int64, ended func(code codes.Code) int64) {
 	registry := prometheus.NewRegistry()
 	c = newCluster(t, hash(1), gateway.Config{Limits: limits, Registry: registry}, "a")
 	for id := range int64(24) {
@@ -50,8 +50,8 @@ func unread(t *testing.T, limits gateway.Limits) (c *cluster, held, unavailable 
 		return n
 	}
 	held = func() int64 { return value("sheaf_gateway_answer_bytes", "") }
-	unavailable = func() int64 { return value("sheaf_gateway_calls_total", codes.Unavailable.String()) }
-	return c, held, unavailable
+	ended = func(code codes.Code) int64 { return value("sheaf_gateway_calls_total", code.String()) }
+	return c, held, ended
 }
 
 // recvAll reads a stream to its end.
@@ -117,14 +117,14 @@ func TestUnreadStreamsAreBoundedInTheGateway(t *testing.T) {
 	for name, open := range calls {
 		t.Run(name, func(t *testing.T) {
 			const limit = 8 << 20
-			c, held, _ := unread(t, gateway.Limits{AnswerBytesMax: limit, SendTimeout: time.Hour})
+			c, held, ended := unread(t, gateway.Limits{AnswerBytesMax: limit, SendTimeout: time.Hour})
 			ctx, cancel := context.WithCancel(c.ctx)
 			defer cancel()
 			var reads []func() error
 			for range 40 {
 				reads = append(reads, open(ctx, c))
 			}
-			until(t, "the limit is near", func() bool { return held() > limit/2 })
+			until(t, "the limit is met", func() bool { return held() > limit/2 && ended(codes.ResourceExhausted) > 0 })
 			// Nobody else is kept from writing, nor from small reads.
 			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1000), Data: make([]byte, 100_000)}); err != nil {
 				t.Error(err)
@@ -153,7 +153,7 @@ func TestUnreadStreamsAreBoundedInTheGateway(t *testing.T) {
 }
 
 func TestAReaderThatDoesNotReadIsCutOffByTheGateway(t *testing.T) {
-	c, held, unavailable := unread(t, gateway.Limits{SendTimeout: 100 * time.Millisecond})
+	c, held, ended := unread(t, gateway.Limits{SendTimeout: 100 * time.Millisecond})
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	stream, err := c.records.Scan(ctx, &recordv1.ScanRequest{Group: "0"})
@@ -161,7 +161,7 @@ func TestAReaderThatDoesNotReadIsCutOffByTheGateway(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "the stream holds something", func() bool { return held() > 0 })
-	until(t, "the stream is cut off, but for what the transport has", func() bool { return unavailable() > 0 && held() <= 1<<20 })
+	until(t, "the stream is cut off, but for what the transport has", func() bool { return ended(codes.Unavailable) > 0 && held() <= 1<<20 })
 	err = recvAll(stream.Recv)
 	if reason, _ := reasonAndRetry(err); status.Code(err) != codes.Unavailable || reason != "SLOW_READER" {
 		t.Errorf("%v, reason %q", err, reason)
