@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"sheaf.dev/sheaf/internal/certs"
 	"sheaf.dev/sheaf/internal/cgroup"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/etcd"
@@ -209,13 +210,13 @@ func (a *app) shard(ctx context.Context, cfg shard.Config, tls tlsFlags, store, 
 	}
 	if source != nil {
 		defer source.Close()
-		cfg.Secure(source)
+		defer cfg.Secure(source).Close()
 	}
 	h, err := shard.StartHost(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	stopHTTP, err := serveHTTP(ctx, "--http", httpListen, h.Handler())
+	stopHTTP, err := serveHTTP(ctx, "--http", httpListen, certs.Handle(source, h.Handler()))
 	if err != nil {
 		return errors.Join(err, a.stopGracefully(h.Stop))
 	}

@@ -116,8 +116,8 @@ func ParseCaller(text string) (Caller, error) {
 		if len(rest) == 1 {
 			id.Name = rest[0]
 		}
-		single := id.Role == identity.Gateway || id.Role == identity.Operator
-		named := slices.Contains([]identity.Role{identity.Client, identity.Admin, identity.Shard, identity.Etcd}, id.Role)
+		single := slices.Contains([]identity.Role{identity.Gateway, identity.Operator, identity.Etcd}, id.Role)
+		named := slices.Contains([]identity.Role{identity.Client, identity.Admin, identity.Shard}, id.Role)
 		if !single && !named || named == (id.Name == "") {
 			return Caller{}, fmt.Errorf("%w: %.200q", ErrCaller, text)
 		}

@@ -175,7 +175,7 @@ const (
 // or nobody can be known.
 func (g *Guard) enter(ctx context.Context, method string) (*call, error) {
 	rule := access.RuleOf(method)
-	if rule.For == access.Anyone || g.cfg.Open != nil && g.cfg.Open(ctx) {
+	if rule.For == access.Anyone || rule.For != access.Nobody && g.cfg.Open != nil && g.cfg.Open(ctx) {
 		return nil, nil
 	}
 	c := &call{guard: g, rule: rule, method: method, from: from(ctx)}
