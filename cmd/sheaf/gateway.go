@@ -28,6 +28,7 @@ type gatewayFlags struct {
 	place   placementFlags
 	log     logFlags
 	tls     tlsFlags
+	audit   auditFlags
 	listen  string
 	http    string
 	pprof   string
@@ -69,6 +70,7 @@ takes part in the planner's election; any number of gateways may run. --create m
 	flags.IntVar(&f.shards, "shards-min", 0, "with --create: place the first groups when so many shards are alive")
 	f.place.add(cmd)
 	f.tls.add(cmd)
+	f.audit.add(cmd)
 	f.log.add(cmd, "info")
 	cli.Complete(cmd, "routing", "hash", "named")
 	return cmd
@@ -112,6 +114,10 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 	if err != nil {
 		return err
 	}
+	if cfg.Audit, err = f.audit.open(source != nil, "gateway "+f.listen, registry); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cfg.Audit.Close()) }()
 	if source != nil {
 		defer source.Close()
 		defer cfg.Secure(source).Close()

@@ -13,6 +13,8 @@ type Call interface {
 	May(verb Verb, group string) error
 	// Can is May that is asked out of curiosity: nothing is noted.
 	Can(verb Verb, group string) error
+	// Sees tells whether the caller may do anything at all in a group.
+	Sees(group string) bool
 	// Table is the version of the table that decides; 0: there is none.
 	Table() int64
 }

@@ -285,6 +285,19 @@ func where(group string) string {
 	return fmt.Sprintf("group %.253q", group)
 }
 
+// Sees tells whether a caller may do anything at all in a group.
+func (c *Compiled) Sees(caller *Caller, group string) bool {
+	if caller.MayAll() || c == nil {
+		return caller.IsKnown()
+	}
+	for i := range caller.subjects {
+		if r := c.subjects[caller.subjects[i]]; r != nil && (r.all.verbs != 0 || r.names[group] != nil || r.longest(group) != nil) {
+			return true
+		}
+	}
+	return false
+}
+
 // maySomewhere tells whether there is any group in which a caller may use a verb.
 func (c *Compiled) maySomewhere(caller *Caller, verb Verb) bool {
 	if caller.MayAll() {

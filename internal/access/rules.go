@@ -83,7 +83,9 @@ var rules = map[string]Rule{
 	recordv1.RecordService_Scan_FullMethodName:         lasting(Scan, InRequest),
 	recordv1.RecordService_Watch_FullMethodName:        lasting(Watch, InRequest),
 
-	recordv1.RoutingService_WatchRouting_FullMethodName: lasting(AdminRead, InAll),
+	// Who may read the status of all groups sees the routing of all; others see that of the groups in which they may do
+	// anything at all.
+	recordv1.RoutingService_WatchRouting_FullMethodName: {For: Known, Lasting: true},
 
 	recordv1.AdminService_ListGroups_FullMethodName:     granted(AdminRead, InGroup),
 	recordv1.AdminService_ListShards_FullMethodName:     granted(AdminRead, InAll),
@@ -104,17 +106,11 @@ var rules = map[string]Rule{
 	peerv1.PeerService_FetchBlob_FullMethodName:    {For: Shards},
 }
 
-// openToCallers are the verbs that every caller with a certificate of the store has in a store without a table; and
-// routing, which is needed to go straight to shards.
+// openToCallers are the verbs that every caller with a certificate of the store has in a store without a table.
 const openToCallers verbs = 1<<Get | 1<<Put | 1<<Delete | 1<<Scan | 1<<Watch
 
 // RuleOf a call by its full name. The zero Rule is for nobody.
 func RuleOf(method string) Rule { return rules[method] }
-
-// isOpen tells whether a caller with a certificate may make a call in a store without a table.
-func (r Rule) isOpen(method string) bool {
-	return openToCallers.has(r.Verb) || method == recordv1.RoutingService_WatchRouting_FullMethodName
-}
 
 // Admit decides what can be decided of a call by its name alone. c is the table; nil: the store has none. What a grant
 // allows in single groups Call.May decides then. Errors are UNAUTHENTICATED or PERMISSION_DENIED, and say who, what,
@@ -130,7 +126,7 @@ func (c *Compiled) Admit(caller *Caller, method string) error {
 		return nil
 	case rule.For == Shards && caller.isShard():
 		return nil
-	case rule.For == Granted && c == nil && !caller.MayAll() && !rule.isOpen(method):
+	case rule.For == Granted && c == nil && !caller.MayAll() && !openToCallers.has(rule.Verb):
 		return status.Errorf(codes.PermissionDenied, "%s may not call %s, which is for administrators of the store and its own processes", caller, method)
 	case rule.For == Granted && (c == nil || c.maySomewhere(caller, rule.Verb)):
 		return nil

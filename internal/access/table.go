@@ -91,6 +91,28 @@ var ErrTable = errors.New("no valid table of grants")
 // ParseTable reads and checks the JSON of a table. A field that is not known is an error: it might be one that takes
 // rights away. Errors wrap ErrTable, and name the field and its value.
 func ParseTable(text []byte) (*Table, error) {
+	t, err := decode(text)
+	if err != nil {
+		return nil, err
+	}
+	return t, t.Validate()
+}
+
+// ParseNext reads a table whose version is that of the one which it replaces, before, 0: there is none. It gives it the
+// next version. Errors as of ParseTable.
+func ParseNext(text []byte, before int64) (*Table, error) {
+	t, err := decode(text)
+	switch {
+	case err != nil:
+		return nil, err
+	case t.Version != before:
+		return nil, bad("version", "is %d, and the store has %d: read the table, and change that one", t.Version, before)
+	}
+	t.Version++
+	return t, t.Validate()
+}
+
+func decode(text []byte) (*Table, error) {
 	if len(text) > TableBytesMax {
 		return nil, fmt.Errorf("%w: it has %d bytes, at most %d are allowed", ErrTable, len(text), TableBytesMax)
 	}
@@ -103,7 +125,7 @@ func ParseTable(text []byte) (*Table, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%w: something follows the table", ErrTable)
 	}
-	return t, t.Validate()
+	return t, nil
 }
 
 // Encode gives the JSON of a valid table. Errors as of ParseTable.

@@ -57,6 +57,9 @@ func (c *call) Can(verb access.Verb, group string) error {
 	return c.guard.table().Decide(&c.caller, verb, group)
 }
 
+// Sees implements access.Call.
+func (c *call) Sees(group string) bool { return c.guard.table().Sees(&c.caller, group) }
+
 // May implements access.Call.
 func (c *call) May(verb access.Verb, group string) error {
 	first, err := c.guard.table().Use(&c.caller, verb, group)
