@@ -2,13 +2,21 @@ package dev
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	mathrand "math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-jose/go-jose/v4"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -446,5 +454,263 @@ func TestOpenStreamsEndWithTheirGrant(t *testing.T) {
 	}
 	if _, err := admin.Get(t.Context(), client.Key{ID: 3, Group: "a"}, nil); !errors.Is(err, client.ErrNotFound) {
 		t.Error("a record was stored by an upload that was cut off:", err)
+	}
+}
+
+// tokens are an issuer of tokens.
+type tokens struct {
+	t   *testing.T
+	key *ecdsa.PrivateKey
+	url string
+}
+
+func newTokens(t *testing.T, url string) *tokens {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tokens{t, key, url}
+}
+
+// issuer as a table has it.
+func (k *tokens) issuer() access.Issuer {
+	k.t.Helper()
+	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: k.key.Public(), KeyID: "one", Algorithm: string(jose.ES256), Use: "sig"}}})
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	return access.Issuer{URL: k.url, ServiceAccounts: true, Keys: keys}
+}
+
+// issue makes a token of a ServiceAccount.
+func (k *tokens) issue(account, audience string, ends time.Time) string {
+	k.t.Helper()
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: k.key, KeyID: "one"}}, nil)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	claims, err := json.Marshal(map[string]any{"iss": k.url, "sub": "system:serviceaccount:prod:" + account, "aud": []string{audience}, "exp": ends.Unix()})
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	made, err := signer.Sign(claims)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	token, err := made.CompactSerialize()
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	return token
+}
+
+// Callers with a token need no certificate, and are who the token says, through a gateway and straight at a shard.
+func TestATokenSaysWhoCalls(t *testing.T) {
+	const audience = "sheaf/prod/quotes"
+	g := startGranted(t, "a", "b")
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	file := filepath.Join(t.TempDir(), "token")
+	write := func(token string) {
+		t.Helper()
+		next := file + ".next"
+		if err := os.WriteFile(next, []byte(token+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(next, file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	creds, err := client.TLS(client.TLSFiles{CA: g.secured.files().CA})
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := func(address string) *grpc.ClientConn { return g.dial(address, creds, grpc.WithPerRPCCredentials(client.Token(file))) }
+	issuer := newTokens(t, "https://kubernetes.default.svc")
+	in, later := audience, time.Now().Add(time.Hour)
+	write(issuer.issue("loader", in, later))
+	// Without issuers there is no connection.
+	for _, address := range g.servers {
+		if _, err := recordv1.NewAccessServiceClient(as(address)).WhoAmI(ctx, &recordv1.WhoAmIRequest{}); status.Code(err) != codes.Unavailable {
+			t.Errorf("a token is taken by a store without issuers: %v", err)
+		}
+	}
+	grant := access.Grant{
+		Name: "loaders", Subjects: []access.Subject{{Kind: access.ServiceAccount, Namespace: "prod", Name: "loader"}},
+		Verbs: []access.Verb{access.Get, access.Put, access.Watch}, Groups: access.Groups{Names: []string{"a"}},
+	}
+	g.set(access.Table{Audience: audience, Issuers: []access.Issuer{issuer.issuer()}, Grants: []access.Grant{grant}})
+	conns := map[string]*grpc.ClientConn{}
+	for at, address := range g.servers {
+		conns[at] = as(address)
+		who, err := recordv1.NewAccessServiceClient(conns[at]).WhoAmI(ctx, &recordv1.WhoAmIRequest{})
+		if err != nil || who.GetCaller() != "serviceaccount/prod/loader" || who.GetTokenExpiresUnixS() != later.Unix() {
+			t.Errorf("at the %s: %v, %v", at, who, err)
+		}
+		for group, want := range map[string]bool{"a": true, "b": false, "": false} {
+			may, err := recordv1.NewAccessServiceClient(conns[at]).CanI(ctx, &recordv1.CanIRequest{Verb: "put", Group: group})
+			if err != nil || may.GetAllowed() != want || want == (may.GetReason() != "") {
+				t.Errorf("at the %s, put in %q: %v, %v", at, group, may, err)
+			}
+		}
+		nobody := g.dial(address, creds)
+		if _, err := recordv1.NewAccessServiceClient(nobody).WhoAmI(ctx, &recordv1.WhoAmIRequest{}); status.Code(err) != codes.Unauthenticated {
+			t.Errorf("at the %s, without a token: %v", at, err)
+		}
+		both := g.dial(address, g.as(identity.Client, "c"), grpc.WithPerRPCCredentials(client.Token(file)))
+		if _, err := recordv1.NewAccessServiceClient(both).WhoAmI(ctx, &recordv1.WhoAmIRequest{}); status.Code(err) != codes.Unauthenticated {
+			t.Errorf("at the %s, with a certificate and a token: %v", at, err)
+		}
+	}
+	get := func(at, group string) codes.Code {
+		_, err := recordv1.NewRecordServiceClient(conns[at]).Get(ctx, &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: 1, Group: group}})
+		return status.Code(err)
+	}
+	for at := range conns {
+		for what, tt := range map[string]struct {
+			token string
+			group string
+			want  codes.Code
+		}{
+			"the right one":         {issuer.issue("loader", in, later), "a", codes.OK},
+			"another group":         {issuer.issue("loader", in, later), "b", codes.PermissionDenied},
+			"another account":       {issuer.issue("reader", in, later), "a", codes.PermissionDenied},
+			"another audience":      {issuer.issue("loader", "sheaf/prod/other", later), "a", codes.Unauthenticated},
+			"one that has ended":    {issuer.issue("loader", in, time.Now().Add(-time.Minute)), "a", codes.Unauthenticated},
+			"one of another issuer": {newTokens(t, issuer.url).issue("loader", in, later), "a", codes.Unauthenticated},
+		} {
+			write(tt.token)
+			if got := get(at, tt.group); got != tt.want {
+				t.Errorf("at the %s, %s: %s", at, what, got)
+			}
+		}
+	}
+	write(newTokens(t, issuer.url).issue("loader", in, later))
+	c, err := client.Dial(ctx, client.Config{Addresses: []string{g.Addr()}, Credentials: creds, CallCredentials: client.Token(file)})
+	if err == nil {
+		t.Error("a token of another issuer is taken")
+		_ = c.Close()
+	}
+	// A stream ends with its token.
+	write(issuer.issue("loader", in, time.Now().Add(2*time.Second)))
+	for at := range conns {
+		stream, err := recordv1.NewRecordServiceClient(conns[at]).Watch(ctx, &recordv1.WatchRequest{Group: "a"})
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "ended") && !strings.Contains(err.Error(), "expired") {
+			t.Errorf("at the %s: %v", at, err)
+		}
+	}
+	write(issuer.issue("loader", in, later))
+	for _, direct := range []bool{false, true} {
+		c, err := client.Dial(ctx, client.Config{Addresses: []string{g.Addr()}, Direct: direct, Credentials: creds, CallCredentials: client.Token(file)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Put(ctx, client.Key{ID: 5, Group: "a"}, []byte("x"), nil); err != nil {
+			t.Error(err)
+		}
+		_, err = c.Put(ctx, client.Key{ID: 5, Group: "b"}, []byte("x"), nil)
+		if !errors.Is(err, client.ErrPermissionDenied) {
+			t.Error(err)
+		}
+		_ = c.Close()
+	}
+	plain, err := client.New(client.Config{Addresses: []string{g.Addr()}, CallCredentials: client.Token(file)})
+	if err == nil {
+		t.Error("a token goes over plaintext")
+		_ = plain.Close()
+	}
+}
+
+// Tenants with prefixes of their own, by certificates, through gateway and shard: whatever they call, none sees or
+// changes what is another's.
+func TestTenantsDoNotMeet(t *testing.T) {
+	const tenants, calls = 4, 10_000
+	var groups []string
+	for n := range tenants {
+		groups = append(groups, fmt.Sprintf("t%d-a", n), fmt.Sprintf("t%d-b", n), fmt.Sprintf("t%d", n))
+	}
+	g := startGranted(t, groups...)
+	table := access.Table{}
+	for n := range tenants {
+		table.Grants = append(table.Grants, toCertificate(fmt.Sprint("tenant-", n), access.Groups{Prefixes: []string{fmt.Sprintf("t%d-", n)}},
+			access.Get, access.Put, access.Delete, access.Scan))
+	}
+	g.set(table)
+	conns := map[string][]recordv1.RecordServiceClient{}
+	for at, address := range g.servers {
+		for n := range tenants {
+			conns[at] = append(conns[at], recordv1.NewRecordServiceClient(g.dial(address, g.as(identity.Client, fmt.Sprint("tenant-", n)))))
+		}
+	}
+	r := mathrand.New(mathrand.NewPCG(20, 41))
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	names := []string{"gateway", "shard"}
+	var allowed, refused int
+	for range calls {
+		tenant, group := r.IntN(tenants), groups[r.IntN(len(groups))]
+		own := strings.HasPrefix(group, fmt.Sprintf("t%d-", tenant))
+		records := conns[names[r.IntN(2)]][tenant]
+		key := &recordv1.RecordKey{Id: r.Int64N(3), Group: group}
+		var err error
+		var seen []*recordv1.Record
+		switch r.IntN(6) {
+		case 0:
+			_, err = records.Put(ctx, &recordv1.PutRequest{Key: key, Data: []byte(group)})
+		case 1:
+			_, err = records.Delete(ctx, &recordv1.DeleteRequest{Key: key})
+		case 2:
+			var out *recordv1.GetResponse
+			out, err = records.Get(ctx, &recordv1.GetRequest{Key: key})
+			seen = append(seen, out.GetRecord())
+		case 3:
+			var out *recordv1.ListVersionsResponse
+			out, err = records.ListVersions(ctx, &recordv1.ListVersionsRequest{Key: key})
+			seen = out.GetVersions()
+		case 4:
+			var stream grpc.ServerStreamingClient[recordv1.ScanResponse]
+			if stream, err = records.Scan(ctx, &recordv1.ScanRequest{Group: group}); err == nil {
+				var out *recordv1.ScanResponse
+				for err == nil {
+					seen = append(seen, out.GetRecords()...)
+					out, err = stream.Recv()
+				}
+				if errors.Is(err, io.EOF) {
+					err = nil
+				}
+			}
+		case 5:
+			var stream grpc.ServerStreamingClient[recordv1.BatchGetResponse]
+			if stream, err = records.BatchGet(ctx, &recordv1.BatchGetRequest{Gets: []*recordv1.GetRequest{{Key: key}}}); err == nil {
+				var out *recordv1.BatchGetResponse
+				if out, err = stream.Recv(); err == nil {
+					seen = append(seen, out.GetResults()[0].GetRecord())
+					err = status.FromProto(out.GetResults()[0].GetStatus()).Err()
+					_, _ = stream.Recv() // the end
+				}
+			}
+		}
+		for _, record := range seen {
+			if len(record.GetData()) > 0 && string(record.GetData()) != group {
+				t.Fatalf("tenant %d read %q in %s", tenant, record.GetData(), group)
+			}
+		}
+		switch code := status.Code(err); {
+		case !own && code != codes.PermissionDenied:
+			t.Fatalf("tenant %d in %s: %v", tenant, group, err)
+		case own && code != codes.OK && code != codes.NotFound:
+			t.Fatalf("tenant %d in its own %s: %v", tenant, group, err)
+		case own:
+			allowed++
+		default:
+			refused++
+		}
+	}
+	if allowed < calls/10 || refused < calls/10 {
+		t.Errorf("%d calls were allowed, %d refused", allowed, refused)
 	}
 }
