@@ -526,7 +526,9 @@ func TestATokenSaysWhoCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	as := func(address string) *grpc.ClientConn { return g.dial(address, creds, grpc.WithPerRPCCredentials(client.Token(file))) }
+	as := func(address string) *grpc.ClientConn {
+		return g.dial(address, creds, grpc.WithPerRPCCredentials(client.Token(file)))
+	}
 	issuer := newTokens(t, "https://kubernetes.default.svc")
 	in, later := audience, time.Now().Add(time.Hour)
 	write(issuer.issue("loader", in, later))

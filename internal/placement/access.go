@@ -12,7 +12,7 @@ import (
 // accessKey holds the table of grants, which internal/access reads. It is no part of a View.
 const accessKey = "access"
 
-// ErrAccessChanged: the table of grants is another than the one that was read.
+// ErrAccessChanged says that the table of grants is another than the one that was read.
 var ErrAccessChanged = errors.New("the table of grants was changed since it was read")
 
 // Access is the table of grants as etcd has it.

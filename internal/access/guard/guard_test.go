@@ -106,7 +106,7 @@ func serve(t *testing.T, audit *Audit) *served {
 			}
 		},
 	})
-	t.Cleanup(s.Guard.Close)
+	t.Cleanup(s.Close)
 	server := grpc.NewServer(s.ServerOptions()...)
 	recordv1.RegisterRecordServiceServer(server, s)
 	recordv1.RegisterAdminServiceServer(server, s)
