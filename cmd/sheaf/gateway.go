@@ -69,6 +69,7 @@ takes part in the planner's election; any number of gateways may run. --create m
 	flags.IntVar(&f.copies, "copies", 1, "with --create: copies of each group, on shards of different failure domains: 1, 3 or 5")
 	flags.IntVar(&f.shards, "shards-min", 0, "with --create: place the first groups when so many shards are alive")
 	f.place.add(cmd)
+	f.place.addInsecure(cmd)
 	f.tls.add(cmd)
 	f.audit.add(cmd)
 	f.log.add(cmd, "info")
@@ -91,6 +92,17 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 		return err
 	}
 	defer traces.Stop()
+	registry := telemetry.NewRegistry(version)
+	source, err := f.tls.open(identity.Identity{Role: identity.Gateway}, logger, registry)
+	if err != nil {
+		return err
+	}
+	if source != nil {
+		defer source.Close()
+	}
+	if err := f.place.secure(source); err != nil {
+		return err
+	}
 	client, store, err := f.place.open()
 	if err != nil {
 		return err
@@ -105,21 +117,15 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 			return err
 		}
 	}
-	registry := telemetry.NewRegistry(version)
 	cfg := gateway.Config{
 		Listen: f.listen, Store: store, StoreUUID: uuid.UUID(f.uid), Version: version, Logger: logger, Registry: registry,
 		ServerOptions: traces.ServerOptions(), ShardDialOptions: traces.DialOptions(),
-	}
-	source, err := f.tls.open(identity.Identity{Role: identity.Gateway}, logger, registry)
-	if err != nil {
-		return err
 	}
 	if cfg.Audit, err = f.audit.open(source != nil, "gateway "+f.listen, registry); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, cfg.Audit.Close()) }()
 	if source != nil {
-		defer source.Close()
 		defer cfg.Secure(source).Close()
 	}
 	fitGatewayCgroup(&cfg.Limits, cgroup.MemoryLimit("/"))
