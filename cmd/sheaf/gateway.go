@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
+	"sheaf.dev/sheaf/internal/certs"
 	"sheaf.dev/sheaf/internal/cgroup"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/gateway"
@@ -120,7 +121,7 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	stopHTTP, err := serveHTTP(ctx, "--http", f.http, gatewayPages(g, registry))
+	stopHTTP, err := serveHTTP(ctx, "--http", f.http, certs.Handle(source, gatewayPages(g, registry)))
 	if err != nil {
 		return errors.Join(err, a.stopGracefully(g.Stop))
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"sheaf.dev/sheaf/internal/certs"
 	"sheaf.dev/sheaf/internal/cgroup"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/etcd"
@@ -215,7 +216,7 @@ func (a *app) shard(ctx context.Context, cfg shard.Config, tls tlsFlags, store, 
 	if err != nil {
 		return err
 	}
-	stopHTTP, err := serveHTTP(ctx, "--http", httpListen, h.Handler())
+	stopHTTP, err := serveHTTP(ctx, "--http", httpListen, certs.Handle(source, h.Handler()))
 	if err != nil {
 		return errors.Join(err, a.stopGracefully(h.Stop))
 	}

@@ -15,6 +15,7 @@ import (
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/certs"
 	"sheaf.dev/sheaf/internal/identity"
 )
 
@@ -72,6 +73,7 @@ func (a Audience) includes(who identity.Identity) bool {
 type Caller struct {
 	Identity identity.Identity
 	Known    bool // by a certificate
+	Plain    bool // without TLS, which the process that is called allows: whoever reaches it may call all of it
 }
 
 // Decide tells whether a caller may call a method of a process of the store. Errors are UNAUTHENTICATED or
@@ -79,7 +81,7 @@ type Caller struct {
 func Decide(store identity.Store, caller Caller, method string) error {
 	audience := AudienceOf(method)
 	switch {
-	case audience == Anyone:
+	case audience == Anyone, caller.Plain && audience != Nobody:
 		return nil
 	case !caller.Known:
 		return status.Errorf(codes.Unauthenticated, "%s is for %s: show a certificate of the store's authority", method, audience)
@@ -91,12 +93,15 @@ func Decide(store identity.Store, caller Caller, method string) error {
 	return nil
 }
 
+// CallerOf tells what the connection of a call knows of its caller.
+func CallerOf(ctx context.Context) Caller {
+	id, known := certs.PeerOf(ctx)
+	return Caller{Identity: id, Known: known, Plain: certs.Plain(ctx)}
+}
+
 // ServerOptions make a gRPC server ask Decide before each call. who tells who has made a call, by its context.
-func ServerOptions(store identity.Store, who func(context.Context) (identity.Identity, bool)) []grpc.ServerOption {
-	decide := func(ctx context.Context, method string) error {
-		id, known := who(ctx)
-		return Decide(store, Caller{Identity: id, Known: known}, method)
-	}
+func ServerOptions(store identity.Store, who func(context.Context) Caller) []grpc.ServerOption {
+	decide := func(ctx context.Context, method string) error { return Decide(store, who(ctx), method) }
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
 			if err := decide(ctx, info.FullMethod); err != nil {

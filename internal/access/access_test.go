@@ -47,15 +47,15 @@ func TestWhoMayCallWhat(t *testing.T) {
 	}
 	const ok, unknown, denied = codes.OK, codes.Unauthenticated, codes.PermissionDenied
 	callers := []Caller{nobody, as(identity.Client, "a"), as(identity.Admin, "a"), as(identity.Gateway, ""), as(identity.Operator, ""),
-		as(identity.Shard, "s"), as(identity.Etcd, "e"), elsewhere(as(identity.Shard, "s")), elsewhere(as(identity.Admin, "a"))}
+		as(identity.Shard, "s"), as(identity.Etcd, ""), elsewhere(as(identity.Shard, "s")), elsewhere(as(identity.Admin, "a")), {Plain: true}}
 	rows := map[string][]codes.Code{
-		"/grpc.health.v1.Health/":                    {ok, ok, ok, ok, ok, ok, ok, ok, ok},
-		"/grpc.reflection.v1.ServerReflection/":      {unknown, ok, ok, ok, ok, ok, ok, denied, denied},
-		"/grpc.reflection.v1alpha.ServerReflection/": {unknown, ok, ok, ok, ok, ok, ok, denied, denied},
-		"/sheaf.record.v1.RecordService/":            {unknown, ok, ok, ok, ok, ok, ok, denied, denied},
-		"/sheaf.record.v1.RoutingService/":           {unknown, ok, ok, ok, ok, ok, ok, denied, denied},
-		"/sheaf.record.v1.AdminService/":             {unknown, denied, ok, ok, ok, ok, ok, denied, denied},
-		"/sheaf.peer.v1.PeerService/":                {unknown, denied, denied, denied, denied, ok, denied, denied, denied},
+		"/grpc.health.v1.Health/":                    {ok, ok, ok, ok, ok, ok, ok, ok, ok, ok},
+		"/grpc.reflection.v1.ServerReflection/":      {unknown, ok, ok, ok, ok, ok, ok, denied, denied, ok},
+		"/grpc.reflection.v1alpha.ServerReflection/": {unknown, ok, ok, ok, ok, ok, ok, denied, denied, ok},
+		"/sheaf.record.v1.RecordService/":            {unknown, ok, ok, ok, ok, ok, ok, denied, denied, ok},
+		"/sheaf.record.v1.RoutingService/":           {unknown, ok, ok, ok, ok, ok, ok, denied, denied, ok},
+		"/sheaf.record.v1.AdminService/":             {unknown, denied, ok, ok, ok, ok, ok, denied, denied, ok},
+		"/sheaf.peer.v1.PeerService/":                {unknown, denied, denied, denied, denied, ok, denied, denied, denied, ok},
 	}
 	used := map[string]bool{}
 	for _, method := range methods(t) {
@@ -89,6 +89,9 @@ func TestWhatIsInNoRowIsForNobody(t *testing.T) {
 		"//sheaf.record.v1.RecordService/Put"} {
 		if err := Decide(store, root, method); status.Code(err) != codes.PermissionDenied {
 			t.Errorf("%q: %v", method, err)
+		}
+		if err := Decide(store, Caller{Plain: true}, method); err == nil {
+			t.Errorf("%q without TLS is let in", method)
 		}
 		if err := Decide(store, Caller{}, method); status.Code(err) != codes.Unauthenticated {
 			t.Errorf("%q: %v", method, err)

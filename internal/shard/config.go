@@ -66,8 +66,8 @@ type Config struct {
 	NoReadLease bool
 	// PeerCredentials for the connections to another shard, by its name; nil: no TLS.
 	PeerCredentials func(shard string) credentials.TransportCredentials
-	// PeerCaller tells which shard a connection has shown itself to be; nil: shards are believed, without TLS.
-	PeerCaller func(ctx context.Context) (shard string, ok bool)
+	// SpeaksFor tells whether a connection may speak for a shard; nil: shards are believed, without TLS.
+	SpeaksFor func(ctx context.Context, shard string) bool
 
 	Placement  Registry
 	Limits     Limits
