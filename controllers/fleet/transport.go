@@ -23,7 +23,9 @@ type TransportAsker interface {
 
 // Credentials are what the operator speaks to the processes of stores with. internal/operator implements it.
 type Credentials interface {
-	// Set takes what the operator has for a store, as the files of a folder: tls.crt, tls.key, ca.crt, client-ca.crt and
-	// mode. Connections that are made from now on use it.
+	// Set takes what the operator has for the store namespace/name, as the files of a folder: tls.crt, tls.key, ca.crt,
+	// client-ca.crt and mode. Connections that are made from now on use it.
 	Set(store string, files map[string][]byte) error
+	// Forget what the operator has for a store that is gone.
+	Forget(store string)
 }

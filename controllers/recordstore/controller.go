@@ -126,6 +126,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.Client.Get(ctx, req.NamespacedName, &store); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.Placements.Close(req.String())
+			if r.Credentials != nil {
+				r.Credentials.Forget(req.String())
+			}
 			r.changed.Done(req)
 			storeSeries.forget(req.NamespacedName)
 			return ctrl.Result{}, nil

@@ -291,6 +291,7 @@ func (run *storeRun) certificates(good bool, reason, message string) {
 // heardTransport is what the processes of a store have said of their certificates.
 type heardTransport struct {
 	at        time.Time
+	running   string // names the processes that were asked
 	reports   trust.Reports
 	plaintext int32           // connections
 	notAfter  time.Time       // of the certificate in use that ends first; zero: nobody has said
@@ -312,9 +313,10 @@ func (r *Reconciler) hearTransport(ctx context.Context, run *storeRun) error {
 	if err != nil {
 		return fmt.Errorf("list the pods of store %s: %w", client.ObjectKeyFromObject(store), err)
 	}
+	running := trust.Running(pods.Items)
 	rests := status.Phase == v1alpha1.TLSReady && status.Transport == trust.TransportOf(status.Mode) && cmp.Or(specTLS(store).Rotate, status.Rotated) == status.Rotated
 	if last, ok := r.heard.Load(store.UID); ok && rests {
-		if heard := last.(*heardTransport); heard.reports.AsTold == heard.reports.Processes && now.Sub(heard.at) < hearPause {
+		if heard := last.(*heardTransport); heard.reports.AsTold == heard.reports.Processes && heard.running == running && now.Sub(heard.at) < hearPause {
 			again := *heard
 			again.changes = false
 			run.transport = &again
@@ -323,7 +325,7 @@ func (r *Reconciler) hearTransport(ctx context.Context, run *storeRun) error {
 	}
 	asked := trust.Ask(ctx, r.Transports, pods.Items)
 	run.transport = r.compare(store, asked)
-	run.transport.at = now
+	run.transport.at, run.transport.running = now, running
 	r.heard.Store(store.UID, run.transport)
 	return nil
 }

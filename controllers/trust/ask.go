@@ -2,9 +2,12 @@ package trust
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -51,6 +54,23 @@ func Ask(ctx context.Context, asker fleet.TransportAsker, pods []corev1.Pod) []A
 	}
 	_ = group.Wait() // errors are in the answers
 	return all
+}
+
+// Running names the processes that run: another one, or one that has started again, is told apart.
+func Running(pods []corev1.Pod) string {
+	var names []string
+	for i := range pods {
+		if _, port := processOf(&pods[i]); port != 0 && runs(&pods[i]) {
+			restarts := int32(0)
+			for _, c := range pods[i].Status.ContainerStatuses {
+				restarts += c.RestartCount
+			}
+			names = append(names, fmt.Sprintf("%s %d", pods[i].UID, restarts))
+		}
+	}
+	slices.Sort(names)
+	sum := sha256.Sum256([]byte(strings.Join(names, "\n")))
+	return string(sum[:])
 }
 
 // processOf gives the Secret and the HTTP port of the process in a pod; 0: it is none of a store.

@@ -2,18 +2,16 @@ package trust
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"crypto/x509"
-	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/authority"
+	"sheaf.dev/sheaf/internal/certs"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -156,23 +154,13 @@ func (a *Authorities) issuer(told Told, caller bool) (*authority.Authority, erro
 	return authority.Parse(a.data[prefix+cert], a.data[prefix+key])
 }
 
-// BundleHash is the SHA-256 of authorities in PEM, in hex, as processes tell it (certs.Status.Bundle): the same whatever
-// their order.
+// BundleHash is certs.BundleHash of authorities in PEM, as processes tell it.
 func BundleHash(bundle []byte) (string, error) {
 	certificates, err := certificatesOf(bundle)
 	if err != nil {
 		return "", err
 	}
-	all := make([][]byte, len(certificates))
-	for i, cert := range certificates {
-		all[i] = cert.Raw
-	}
-	slices.SortFunc(all, bytes.Compare)
-	h := sha256.New()
-	for _, one := range slices.CompactFunc(all, bytes.Equal) {
-		h.Write(one)
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	return certs.BundleHash(certificates), nil
 }
 
 // certificatesOf reads PEM of certificates and nothing else, at least one.

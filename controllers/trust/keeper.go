@@ -59,8 +59,20 @@ type leaf struct {
 	names               []string // DNS
 	notBefore, notAfter time.Time
 	issuer              [sha256.Size]byte // of the authority's certificate
-	bundle              [sha256.Size]byte // of ca.crt
+	trusts              bundles           // that stand beside it
 	read                time.Time
+}
+
+// bundles are what the owner of a certificate checks others by, in PEM.
+type bundles struct{ own, callers []byte }
+
+func bundlesOf(as *Authorities, told Told) (b bundles) {
+	b.own, b.callers = as.Bundles(told)
+	return b
+}
+
+func (b bundles) equal(other bundles) bool {
+	return bytes.Equal(b.own, other.own) && bytes.Equal(b.callers, other.callers)
 }
 
 // Leaf is a certificate that is wanted in a Secret.
@@ -131,9 +143,9 @@ func (k *Keeper) Ensure(ctx context.Context, owner client.Object, store *v1alpha
 	if err != nil && !errors.Is(err, errNoKey) {
 		return fmt.Errorf("certificate of %s: %w", want.Identity, err)
 	}
-	bundle, _ := as.Bundles(told)
+	bundles := bundlesOf(as, told)
 	now := k.Now()
-	if known := k.known(key); known != nil && now.Sub(known.read) < lookAgain && known.good(want, issuer, bundle, now) {
+	if known := k.known(key); known != nil && now.Sub(known.read) < lookAgain && known.good(want, issuer, bundles, now) {
 		return nil
 	}
 	var secret corev1.Secret
@@ -143,17 +155,17 @@ func (k *Keeper) Ensure(ctx context.Context, owner client.Object, store *v1alpha
 	if secret.UID != "" && secret.Labels[v1alpha1.LabelStore] != store.Name {
 		return fmt.Errorf("secret %s: %w: delete it, or give the store another name", want.Secret, ErrNotOurs)
 	}
-	if found := readLeaf(&secret, issuer, now); found.good(want, issuer, bundle, now) {
+	if found := readLeaf(&secret, issuer, now); found.good(want, issuer, bundles, now) {
 		k.remember(key, found)
 		return nil
 	}
 	if issuer == nil {
 		return fmt.Errorf("certificate of %s: %w", want.Identity, errNoKey)
 	}
-	return k.issue(ctx, owner, store, issuer, bundle, want)
+	return k.issue(ctx, owner, store, issuer, bundles, want)
 }
 
-func (k *Keeper) issue(ctx context.Context, owner client.Object, store *v1alpha1.RecordStore, issuer *authority.Authority, bundle []byte, want Leaf) error {
+func (k *Keeper) issue(ctx context.Context, owner client.Object, store *v1alpha1.RecordStore, issuer *authority.Authority, trusts bundles, want Leaf) error {
 	now := k.Now()
 	cert, private, err := issuer.Issue(authority.Leaf{
 		Identity: want.Identity, DNSNames: want.DNSNames, Server: true, Client: true, Now: now, Lifetime: leafLifetime,
@@ -161,7 +173,7 @@ func (k *Keeper) issue(ctx context.Context, owner client.Object, store *v1alpha1
 	if err != nil {
 		return err
 	}
-	secret := workload.LeafSecret(store, want.Secret, cert, private, bundle)
+	secret := workload.LeafSecret(store, want.Secret, cert, private, trusts.own, trusts.callers)
 	key := client.ObjectKeyFromObject(secret)
 	found := readLeaf(secret, issuer, now)
 	if _, err := step.Apply(ctx, k.Client, owner, secret); err != nil {
@@ -233,7 +245,7 @@ func readLeaf(secret *corev1.Secret, issuer *authority.Authority, now time.Time)
 	}
 	out := &leaf{
 		identity: id, names: pair.Leaf.DNSNames, notBefore: pair.Leaf.NotBefore, notAfter: pair.Leaf.NotAfter, read: now,
-		bundle: sha256.Sum256(secret.Data[workload.KeyBundle]),
+		trusts: bundles{own: secret.Data[workload.KeyBundle], callers: secret.Data[workload.KeyClientBundle]},
 	}
 	if issuer != nil && signedBy(pair.Leaf, issuer) {
 		out.issuer = sha256.Sum256(issuer.CertificatePEM())
@@ -247,7 +259,7 @@ func signedBy(cert *x509.Certificate, issuer *authority.Authority) bool {
 }
 
 // good tells whether a certificate is as wanted, and not to be renewed yet. Without an issuer, one stays until it ends.
-func (l *leaf) good(want Leaf, issuer *authority.Authority, bundle []byte, now time.Time) bool {
+func (l *leaf) good(want Leaf, issuer *authority.Authority, trusts bundles, now time.Time) bool {
 	if l == nil || l.identity != want.Identity {
 		return false
 	}
@@ -256,5 +268,5 @@ func (l *leaf) good(want Leaf, issuer *authority.Authority, bundle []byte, now t
 	}
 	renew := l.notBefore.Add(l.notAfter.Sub(l.notBefore) / 3 * renewThirds)
 	return l.issuer == sha256.Sum256(issuer.CertificatePEM()) && slices.Equal(l.names, want.DNSNames) && now.Before(renew) &&
-		(!want.caller() || l.bundle == sha256.Sum256(bundle))
+		(!want.caller() || l.trusts.equal(trusts))
 }

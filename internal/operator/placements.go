@@ -27,6 +27,7 @@ import (
 
 // Placements keeps one connection to etcd per store. Safe for concurrent use.
 type Placements struct {
+	keys *Keys
 	mu   sync.Mutex
 	open map[string]*placed
 }
@@ -35,13 +36,16 @@ type Placements struct {
 type placed struct {
 	access      workload.EtcdAccess
 	credentials fleet.EtcdCredentials
+	keys        *Keys // for the store's shards
 	client      *clientv3.Client
 	store       *placement.Store
 	folder      string // of the credentials' files
 }
 
-// NewPlacements has no connection yet.
-func NewPlacements() *Placements { return &Placements{open: map[string]*placed{}} }
+// NewPlacements has no connection yet. keys may be nil: then nobody speaks TLS but to an external etcd.
+func NewPlacements(keys *Keys) *Placements {
+	return &Placements{keys: keys, open: map[string]*placed{}}
+}
 
 // Open connects, or gives the connection that is there while nothing about it has changed.
 func (p *Placements) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement, error) {
@@ -54,7 +58,7 @@ func (p *Placements) Open(key string, access workload.EtcdAccess, credentials fl
 		old.close()
 		delete(p.open, key)
 	}
-	made, err := dial(access, credentials)
+	made, err := dial(access, credentials, p.keys)
 	if err != nil {
 		return nil, err
 	}
@@ -82,8 +86,8 @@ func (p *Placements) CloseAll() {
 	}
 }
 
-func dial(access workload.EtcdAccess, credentials fleet.EtcdCredentials) (*placed, error) {
-	out := &placed{access: access, credentials: credentials}
+func dial(access workload.EtcdAccess, credentials fleet.EtcdCredentials, keys *Keys) (*placed, error) {
+	out := &placed{access: access, credentials: credentials, keys: keys}
 	cfg := etcd.ClientConfig{Endpoints: access.Endpoints}
 	if access.Secret != "" {
 		if err := out.writeCredentials(&cfg); err != nil {

@@ -42,6 +42,7 @@ func EtcdService(store *v1alpha1.RecordStore) *corev1.Service {
 			Ports: []corev1.ServicePort{
 				{Name: "client", Port: PortEtcdClient, TargetPort: intstr.FromString("client"), Protocol: corev1.ProtocolTCP},
 				{Name: "peer", Port: PortEtcdPeer, TargetPort: intstr.FromString("peer"), Protocol: corev1.ProtocolTCP},
+				{Name: "peer-tls", Port: PortEtcdPeerTLS, TargetPort: intstr.FromInt32(PortEtcdPeerTLS), Protocol: corev1.ProtocolTCP},
 			},
 		},
 	}
@@ -123,7 +124,10 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 		"--snapshot-dir=" + DataDir + "/snapshots", "--snapshot-keep=3",
 		fmt.Sprintf("--http=:%d", PortEtcdHTTP), "--log-format=json",
 	}
-	args = append(args, tlsArgs(store)...)
+	if HasTLS(store) {
+		args = append(args, tlsArgs(store)...)
+		args = append(args, fmt.Sprintf("--listen-peer-tls=:%d", PortEtcdPeerTLS), fmt.Sprintf("--advertise-peer-tls=%s:%d", host, PortEtcdPeerTLS))
+	}
 	if managed.SnapshotEvery != nil {
 		args = append(args, "--snapshot-every="+managed.SnapshotEvery.Duration.String())
 	}
@@ -161,6 +165,9 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 			ReadinessProbe: httpProbe("/readyz", 5, 2),
 			LivenessProbe:  httpProbe("/healthz", 10, 6),
 		}},
+	}
+	if HasTLS(store) {
+		pod.Containers[0].Ports = append(pod.Containers[0].Ports, corev1.ContainerPort{Name: "peer-tls", ContainerPort: PortEtcdPeerTLS, Protocol: corev1.ProtocolTCP})
 	}
 	mountTLS(store, EtcdTLS(store.Name), &pod, &pod.Containers[0])
 	schedule(&pod, managed.Scheduling, Selector(store.Name, ContainerEtcd))

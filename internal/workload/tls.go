@@ -101,12 +101,13 @@ func AuthoritySecret(store *v1alpha1.RecordStore, data map[string][]byte) *corev
 	}
 }
 
-// LeafSecret is a Secret with one certificate. bundle are the authorities by which its owner checks others.
-func LeafSecret(store *v1alpha1.RecordStore, name string, certificate, key, bundle []byte) *corev1.Secret {
+// LeafSecret is a Secret with one certificate, and the authorities by which its owner checks processes of the store
+// and callers. Pods of the store take those from TransportMap.
+func LeafSecret(store *v1alpha1.RecordStore, name string, certificate, key, bundle, clientBundle []byte) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: name, Labels: tlsLabels(store.Name)},
 		Type:       corev1.SecretTypeTLS,
-		Data:       map[string][]byte{corev1.TLSCertKey: certificate, corev1.TLSPrivateKeyKey: key, KeyBundle: bundle},
+		Data:       map[string][]byte{corev1.TLSCertKey: certificate, corev1.TLSPrivateKeyKey: key, KeyBundle: bundle, KeyClientBundle: clientBundle},
 	}
 }
 
