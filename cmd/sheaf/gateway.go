@@ -68,6 +68,7 @@ takes part in the planner's election; any number of gateways may run. --create m
 	flags.IntVar(&f.copies, "copies", 1, "with --create: copies of each group, on shards of different failure domains: 1, 3 or 5")
 	flags.IntVar(&f.shards, "shards-min", 0, "with --create: place the first groups when so many shards are alive")
 	f.place.add(cmd)
+	f.place.addInsecure(cmd)
 	f.tls.add(cmd)
 	f.log.add(cmd, "info")
 	cli.Complete(cmd, "routing", "hash", "named")
@@ -89,6 +90,17 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 		return err
 	}
 	defer traces.Stop()
+	registry := telemetry.NewRegistry(version)
+	source, err := f.tls.open(identity.Identity{Role: identity.Gateway}, logger, registry)
+	if err != nil {
+		return err
+	}
+	if source != nil {
+		defer source.Close()
+	}
+	if err := f.place.secure(source); err != nil {
+		return err
+	}
 	client, store, err := f.place.open()
 	if err != nil {
 		return err
@@ -103,17 +115,11 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 			return err
 		}
 	}
-	registry := telemetry.NewRegistry(version)
 	cfg := gateway.Config{
 		Listen: f.listen, Store: store, StoreUUID: uuid.UUID(f.uid), Version: version, Logger: logger, Registry: registry,
 		ServerOptions: traces.ServerOptions(), ShardDialOptions: traces.DialOptions(),
 	}
-	source, err := f.tls.open(identity.Identity{Role: identity.Gateway}, logger, registry)
-	if err != nil {
-		return err
-	}
 	if source != nil {
-		defer source.Close()
 		cfg.Secure(source)
 	}
 	fitGatewayCgroup(&cfg.Limits, cgroup.MemoryLimit("/"))

@@ -37,9 +37,12 @@ func Handle(source *Source, rest http.Handler) http.Handler {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", rest)
-	mux.HandleFunc("GET "+ReportPath, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(source.Report()) // the caller went away
-	})
+	mux.HandleFunc("GET "+ReportPath, func(w http.ResponseWriter, _ *http.Request) { source.Report().Serve(w) })
 	return mux
+}
+
+// Serve answers a request with the report.
+func (r Report) Serve(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(r) // the caller went away
 }

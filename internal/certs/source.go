@@ -126,6 +126,15 @@ func (s *Source) Close() {
 // Identity of this process: it never changes.
 func (s *Source) Identity() identity.Identity { return s.current.Load().identity }
 
+// Dir is the folder; empty: they are in memory.
+func (s *Source) Dir() string { return s.cfg.Dir }
+
+// HasClientCertificate tells whether another certificate is shown to servers than to callers.
+func (s *Source) HasClientCertificate() bool {
+	m := s.current.Load()
+	return m.client != m.server
+}
+
 // Status tells what is in use.
 func (s *Source) Status() Status {
 	m := s.current.Load()

@@ -43,7 +43,7 @@ type Options struct {
 	Credentials func(shard string) credentials.TransportCredentials
 	// SpeaksFor tells whether a connection may speak for a shard; nil: peers are believed, without TLS.
 	SpeaksFor func(ctx context.Context, shard string) bool
-	Logger *slog.Logger // nil: discards
+	Logger    *slog.Logger // nil: discards
 
 	QueueBytesMax int64 // of messages that wait to be sent to one peer; 0: 64 MiB
 	// FetchBytesPerSecond bounds what FetchGroup sends in all; 0: no limit.
