@@ -355,7 +355,7 @@ func (r *Reconciler) compare(store *v1alpha1.RecordStore, asked []trust.Answer) 
 				lacks = "it does not use its newest certificate yet"
 			}
 		} else {
-			out.stale[a.Pod.Name] = true
+			out.stale[a.Pod.Name] = a.Err == nil
 		}
 		if lacks != "" && out.reports.Missing == "" {
 			out.reports.Missing = a.Pod.Name + ": " + lacks
