@@ -200,7 +200,7 @@ const lostShardsMax = 8
 func lostMessage(run *storeRun) string {
 	store := run.store
 	command := fmt.Sprintf("kubectl -n %s exec deploy/%s -c %s -- /sheaf recover placement %s --store-uid=%s --shards=",
-		store.Namespace, workload.Gateway(store.Name), workload.ContainerGateway, strings.Join(run.access.Args(), " "), store.Status.StoreUID)
+		store.Namespace, workload.Gateway(store.Name), workload.ContainerGateway, strings.Join(append(workload.TLSArgs(store), run.access.Args()...), " "), store.Status.StoreUID)
 	var addresses []string
 	for _, shard := range shardsAt(run) {
 		addresses = append(addresses, shard.Address)

@@ -125,7 +125,7 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 		fmt.Sprintf("--http=:%d", PortEtcdHTTP), "--log-format=json",
 	}
 	if HasTLS(store) {
-		args = append(args, tlsArgs(store)...)
+		args = append(args, TLSArgs(store)...)
 		args = append(args, fmt.Sprintf("--listen-peer-tls=:%d", PortEtcdPeerTLS), fmt.Sprintf("--advertise-peer-tls=%s:%d", host, PortEtcdPeerTLS))
 	}
 	if managed.SnapshotEvery != nil {

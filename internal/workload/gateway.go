@@ -66,7 +66,7 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 	args := append([]string{
 		"gateway", fmt.Sprintf("--listen=:%d", PortGateway), fmt.Sprintf("--http=:%d", PortGatewayHTTP),
 		"--store-uid=" + store.Status.StoreUID, "--planner=false", "--log-format=json",
-	}, append(tlsArgs(store), etcd.Args()...)...)
+	}, append(TLSArgs(store), etcd.Args()...)...)
 	pod := corev1.PodSpec{
 		AutomountServiceAccountToken:  new(false),
 		EnableServiceLinks:            new(false),

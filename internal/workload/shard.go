@@ -178,7 +178,7 @@ func shardArgs(in ShardInput, name string) []string {
 		args = append(args, "--retention-min-age="+retention.MinAge.Duration.String())
 	}
 	args = append(args, compactionArgs(&in.Store.Spec.Compaction)...)
-	return append(append(args, tlsArgs(in.Store)...), in.Etcd.Args()...)
+	return append(append(args, TLSArgs(in.Store)...), in.Etcd.Args()...)
 }
 
 // compactionArgs are the flags for what is asked for; the rest is left to the shard.

@@ -52,8 +52,8 @@ func HasTLS(store *v1alpha1.RecordStore) bool {
 	return store.Status.TLS != nil && store.Status.TLS.WithoutImage == ""
 }
 
-// tlsArgs are the flags of a process with certificates.
-func tlsArgs(store *v1alpha1.RecordStore) []string {
+// TLSArgs are the flags of a process with certificates.
+func TLSArgs(store *v1alpha1.RecordStore) []string {
 	if !HasTLS(store) {
 		return nil
 	}
