@@ -61,10 +61,11 @@ type TLS struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([*][.])?[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="a name of the gateway is a DNS name, such as quotes.example.org"
 	GatewayNames []string `json:"gatewayNames,omitempty"`
-	// Rotate is any text: where it is another one than before, the authorities of the store are replaced by new ones,
+	// Rotate is any word: where it is another one than before, the authorities of the store are replaced by new ones,
 	// without a restart of gateways and shards. Such as the date.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._:-]*$')",message="rotate holds letters, digits and . _ : - only, such as 2026-11-30"
 	Rotate string `json:"rotate,omitempty"`
 }
 
