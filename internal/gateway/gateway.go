@@ -161,6 +161,7 @@ func (g *Gateway) newServer() *grpc.Server {
 		grpc.ForceServerCodecV2(g.router.codec),
 		grpc.MaxRecvMsgSize(message.RefusedBytesMax(l.MessageBytesMax)),
 		grpc.MaxConcurrentStreams(l.StreamsPerConnectionMax),
+		grpc.MaxHeaderListSize(message.HeaderBytesMax), grpc.ConnectionTimeout(message.HandshakeTime),
 		grpc.NumStreamWorkers(message.ServerWorkers),
 		grpc.ChainStreamInterceptor(g.countStream), grpc.ChainUnaryInterceptor(g.countUnary),
 		grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow),
