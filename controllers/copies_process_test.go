@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -179,20 +180,20 @@ type reachingPlacement struct {
 	p *storePlay
 }
 
-func (r reachingPlacement) Recover(ctx context.Context, spec fleet.PlacementSpec, addresses []string) error {
-	var found []string
-	for _, address := range addresses {
+func (r reachingPlacement) Recover(ctx context.Context, spec fleet.PlacementSpec, shards []fleet.ShardAt) error {
+	found := slices.Clone(shards)
+	for i, shard := range shards {
 		pod := &corev1.Pod{}
-		name, _, _ := strings.Cut(address, ".")
+		name, _, _ := strings.Cut(shard.Address, ".")
 		if err := api.Get(ctx, types.NamespacedName{Namespace: r.p.Namespace, Name: name}, pod); err != nil {
 			return err
 		}
-		found = append(found, net.JoinHostPort(pod.Status.PodIP, fmt.Sprint(workload.PortShard)))
+		found[i].Address = net.JoinHostPort(pod.Status.PodIP, fmt.Sprint(workload.PortShard))
 	}
 	err := r.Placement.Recover(ctx, spec, found)
-	for i, address := range found {
+	for i, shard := range found {
 		if err != nil {
-			err = fmt.Errorf("%s is %s: %w", addresses[i], address, err)
+			err = fmt.Errorf("%s is %s: %w", shards[i].Address, shard.Address, err)
 		}
 	}
 	return err

@@ -270,8 +270,8 @@ func (p *play) pod(ctx context.Context, shard string) *corev1.Pod {
 }
 
 // Describe makes play a ShardClient: shards serve well, but for what a test says of them.
-func (p *play) Describe(_ context.Context, address string) (*fleet.ShardReport, error) {
-	ip, _, err := net.SplitHostPort(address)
+func (p *play) Describe(_ context.Context, at fleet.ShardAt) (*fleet.ShardReport, error) {
+	ip, _, err := net.SplitHostPort(at.Address)
 	if err != nil {
 		return nil, err
 	}

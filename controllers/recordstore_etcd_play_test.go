@@ -32,7 +32,7 @@ func init() {
 			return nil, err
 		}
 		return &etcdPlay{
-			server: server, placements: operator.NewPlacements(), shards: operator.NewShards(), close: client.Close, members: map[string][]fleet.EtcdMember{},
+			server: server, placements: operator.NewPlacements(nil), shards: operator.NewShards(nil), close: client.Close, members: map[string][]fleet.EtcdMember{},
 			wipe:  func(ctx context.Context) error { return etcdtest.Wipe(ctx, client) },
 			store: func(name string) (*placement.Store, error) { return placement.NewStore(client, name) },
 			put: func(ctx context.Context, key, value string) error {

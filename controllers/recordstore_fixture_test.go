@@ -8,10 +8,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/recordstore"
 	"sheaf.dev/sheaf/controllers/shardpool"
+	"sheaf.dev/sheaf/controllers/trust"
 
 	. "github.com/onsi/gomega"
 
@@ -80,6 +82,8 @@ var stopEtcd = func() error { return nil }
 type storePlay struct {
 	*play
 	etcd   EtcdPlay
+	certs  *playedTransports
+	clock  func() time.Time // of the operator
 	r      *recordstore.Reconciler
 	pools  *shardpool.Reconciler
 	events *events.FakeRecorder
@@ -93,7 +97,8 @@ func newStorePlay(ctx context.Context) *storePlay {
 	makeClasses(ctx)
 	etcd, err := sharedEtcd()
 	Expect(err).NotTo(HaveOccurred())
-	p := &storePlay{play: newPlay(ctx), etcd: etcd, events: events.NewFakeRecorder(10000)}
+	p := &storePlay{play: newPlay(ctx), etcd: etcd, events: events.NewFakeRecorder(10000), clock: time.Now}
+	p.certs = &playedTransports{play: p.play, now: func() time.Time { return p.clock() }, has: map[types.UID]deliveredFiles{}, held: map[string]bool{}}
 	p.uuidOf = etcd.Volume
 	DeferCleanup(func() { etcd.Close(p.Namespace + "/quotes") })
 	p.operator(acting)
@@ -103,10 +108,13 @@ func newStorePlay(ctx context.Context) *storePlay {
 // operator starts a new one, which knows nothing.
 func (p *storePlay) operator(c client.Client) {
 	groups := &fleet.GroupBook{}
+	now := func() time.Time { return p.clock() }
+	keeper := &trust.Keeper{Client: c, Live: operatorClient, Now: now}
 	p.r = &recordstore.Reconciler{
 		Client: c, Live: operatorClient, Events: p.events, Placements: p.etcd, Groups: groups, Image: "sheaf:1", Namespace: "sheaf-system",
+		Trust: keeper, Transports: p.certs, Now: now,
 	}
-	p.pools = &shardpool.Reconciler{Client: c, Live: operatorClient, Shards: p.play, Image: "sheaf:1", Register: p.etcd.Register(), Groups: groups}
+	p.pools = &shardpool.Reconciler{Client: c, Live: operatorClient, Shards: p.play, Image: "sheaf:1", Register: p.etcd.Register(), Groups: groups, Trust: keeper}
 }
 
 // create makes a store with a managed etcd of one member.

@@ -38,8 +38,8 @@ import (
 // adminClient is as much of a ShardClient as these tests look at.
 type adminClient struct{}
 
-func (adminClient) Describe(ctx context.Context, address string) (*fleet.ShardReport, error) {
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+func (adminClient) Describe(ctx context.Context, shard fleet.ShardAt) (*fleet.ShardReport, error) {
+	conn, err := grpc.NewClient("passthrough:///"+shard.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, err
 	}

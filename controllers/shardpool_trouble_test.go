@@ -41,10 +41,14 @@ func (p *play) snapshot(ctx context.Context) client.Client {
 	return fake.NewClientBuilder().WithScheme(envScheme).WithObjects(objects...).WithReturnManagedFields().Build() // as the operator's cache, which Apply reads
 }
 
-// reading makes a client that reads from a cache and writes to the API server.
+// reading makes a client that reads from a cache and writes to the API server. Secrets and ConfigMaps are not cached.
 func reading(cache func() client.Client) client.Client {
 	return interceptor.NewClient(acting, interceptor.Funcs{
 		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			switch o.(type) {
+			case *corev1.Secret, *corev1.ConfigMap:
+				return operatorClient.Get(ctx, key, o, opts...)
+			}
 			return cache().Get(ctx, key, o, opts...)
 		},
 		List: func(ctx context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {

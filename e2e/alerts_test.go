@@ -26,6 +26,7 @@ const (
 	alertEtcdMember   = "SheafEtcdMemberMissing"
 	alertVolumeFull   = "SheafVolumeNearlyFull"
 	alertStandStill   = "SheafMovesStandStill"
+	alertCertificates = "SheafCertificates"
 	alertStalled      = "SheafStoreStalled"
 	alertPoolStalled  = "SheafPoolStalled"
 	alertOperatorGone = "SheafOperatorGone"

@@ -16,11 +16,11 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client"
 )
 
 // records is a client of a store's gateway in this process. Its puts have no request id, as those of the command line
@@ -48,7 +48,9 @@ func (s *space) connect() records {
 		for lines.Scan() { // so that it never waits for a reader
 		}
 	}()
-	conn, err := grpc.NewClient(at, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	speaks, err := client.TLS(s.adminFiles("q"))
+	Expect(err).NotTo(HaveOccurred())
+	conn, err := grpc.NewClient(at, grpc.WithTransportCredentials(speaks), grpc.WithAuthority("localhost"))
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(conn.Close)
 	return records{recordv1.NewRecordServiceClient(conn)}

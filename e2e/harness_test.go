@@ -413,9 +413,18 @@ func (s *space) getAll(n int) {
 	}
 }
 
-// client is a pod with the command line, for calls from inside the cluster.
+// client is a pod with the command line, for calls from inside the cluster. It has the certificates of administrators
+// of the stores that the scenarios make, once these have some.
 func (s *space) client() {
 	GinkgoHelper()
+	certificates := ""
+	for _, store := range []string{"q", "quotes"} {
+		certificates += fmt.Sprintf("{secret: {name: %s-admin-tls, optional: true, items: [", store)
+		for _, key := range []string{"tls.crt", "tls.key", "ca.crt"} {
+			certificates += fmt.Sprintf("{key: %s, path: %s/%s}, ", key, store, key)
+		}
+		certificates += "]}}, "
+	}
 	apply(fmt.Sprintf(`
 apiVersion: v1
 kind: Pod
@@ -430,9 +439,9 @@ spec:
     imagePullPolicy: IfNotPresent
     args: [dev, --listen=127.0.0.1:7700, --http=127.0.0.1:7701, --dir=/scratch/dev, --shards=1, --groups=1]
     securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
-    volumeMounts: [{name: scratch, mountPath: /scratch}]
-  volumes: [{name: scratch, emptyDir: {}}]
-`, s.name, image))
+    volumeMounts: [{name: scratch, mountPath: /scratch}, {name: tls, mountPath: /tls}]
+  volumes: [{name: scratch, emptyDir: {}}, {name: tls, projected: {sources: [%s]}}]
+`, s.name, image, certificates))
 	kubectl("wait", "-n", s.name, "--for=condition=Ready", "pod/client", "--timeout=60s")
 }
 
@@ -440,6 +449,9 @@ spec:
 func (s *space) sheaf(store, stdin string, args ...string) output {
 	all := append([]string{"exec", "-i", "-n", s.name, "client", "--", "/sheaf"}, args...)
 	all = append(all, "--server", fmt.Sprintf("%s-gateway.%s.svc:7600", store, s.name))
+	for _, file := range [][2]string{{"--ca", "ca.crt"}, {"--cert", "tls.crt"}, {"--key", "tls.key"}} {
+		all = append(all, file[0], "/tls/"+store+"/"+file[1])
+	}
 	return try(3*time.Minute, stdin, "kubectl", all...)
 }
 

@@ -14,6 +14,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"google.golang.org/grpc"
 
 	"sheaf.dev/sheaf/client"
 )
@@ -59,7 +60,11 @@ func (s *space) newLoad() *load {
 	host := strings.TrimSpace(kubectl("get", "service", "q-gateway", "-n", s.name, "-o", "jsonpath={.spec.clusterIP}:{.spec.ports[0].port}"))
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	store, err := client.Dial(ctx, client.Config{Addresses: []string{host}})
+	speaks, err := client.TLS(s.adminFiles("q"))
+	Expect(err).NotTo(HaveOccurred())
+	store, err := client.Dial(ctx, client.Config{
+		Addresses: []string{host}, Credentials: speaks, DialOptions: []grpc.DialOption{grpc.WithAuthority("q-gateway." + s.name + ".svc")},
+	})
 	Expect(err).NotTo(HaveOccurred(), "this machine has to reach Services, such as %s, by their addresses", host)
 	l := &load{store: store}
 	for n := range l.callers {

@@ -72,6 +72,9 @@ const (
 	ConditionVolumesReady = "VolumesReady"
 	// ConditionVolumesGrown is False while a volume is smaller than asked for; the reason says whether it can grow.
 	ConditionVolumesGrown = "VolumesGrown"
+	// ConditionCertificates is False where the certificates of a store are missing, wrong or about to end; the message
+	// says which, and what to do. While an authority changes it is True, and tells how far that is.
+	ConditionCertificates = "Certificates"
 	// ConditionUpdated is True when every pod runs the wanted template.
 	ConditionUpdated = "Updated"
 	// ConditionDrained is True when no shard of a drained pool holds a group.

@@ -42,8 +42,11 @@ type RecordStoreStatus struct {
 	// Load in words, such as "62% 1.9GiB/s (87% of the device) ETA 2m"; empty when nothing loads.
 	// +optional
 	Load string `json:"load,omitempty"`
+	// TLS is what was seen of the certificates.
+	// +optional
+	TLS *TLSStatus `json:"tls,omitempty"`
 	// Conditions: Ready, Available, Reconciling, Stalled, EtcdReady, EtcdRedundant, PlacementReady, GatewayReady,
-	// Loaded, SpaceAvailable, VolumesReady...
+	// Certificates, Loaded, SpaceAvailable, VolumesReady...
 	// +optional
 	// +listType=map
 	// +listMapKey=type

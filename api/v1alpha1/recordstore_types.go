@@ -79,6 +79,10 @@ type RecordStoreSpec struct {
 	// +optional
 	// +kubebuilder:default={mode:Managed}
 	NetworkPolicy NetworkPolicy `json:"networkPolicy,omitzero"`
+	// TLS says how connections are protected. Absent: by TLS with certificates of the operator; in a store that served
+	// before there was TLS, not at all (status.tls.default).
+	// +optional
+	TLS *TLS `json:"tls,omitempty"`
 	// Tracing sends traces of calls to an OpenTelemetry collector. Absent: none are sent. A change restarts gateways
 	// and shards.
 	// +optional

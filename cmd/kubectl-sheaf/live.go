@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/client-go/tools/portforward"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
@@ -72,7 +71,12 @@ func (a *app) onGateway(ctx context.Context, store *v1alpha1.RecordStore, do fun
 	case <-ctx.Done():
 		return fmt.Errorf("forward a port to pod %s: %w", pod.Name, ctx.Err())
 	}
-	conn, err := grpc.NewClient(fmt.Sprintf("passthrough:///127.0.0.1:%d", port), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	speaks, done, err := a.credentials(ctx, store)
+	if err != nil {
+		return err
+	}
+	defer done()
+	conn, err := grpc.NewClient(fmt.Sprintf("passthrough:///127.0.0.1:%d", port), grpc.WithTransportCredentials(speaks),
 		grpc.WithUserAgent("kubectl-sheaf/"+version), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(answerBytesMax)))
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +20,7 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/recordstore"
 	"sheaf.dev/sheaf/controllers/shardpool"
+	"sheaf.dev/sheaf/controllers/trust"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -88,11 +90,13 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return failure{fmt.Errorf("connect to the Kubernetes API at %s: %w", config.Host, err)}
 	}
-	placements := operator.NewPlacements()
+	keys := operator.NewKeys()
+	defer keys.Close()
+	placements := operator.NewPlacements(keys)
 	defer placements.CloseAll()
-	shards := operator.NewShards()
+	shards := operator.NewShards(keys)
 	defer shards.Close()
-	if err := o.setup(mgr, placements, shards); err != nil {
+	if err := o.setup(mgr, placements, shards, keys); err != nil {
 		return failure{err}
 	}
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
@@ -113,11 +117,13 @@ func run(ctx context.Context, o options) error {
 }
 
 // setup adds the controllers.
-func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shards *operator.Shards) error {
+func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shards *operator.Shards, keys *operator.Keys) error {
 	groups := &fleet.GroupBook{}
+	keeper := &trust.Keeper{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Now: time.Now}
 	store := &recordstore.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("sheaf-operator"),
 		Placements: placements, Groups: groups, Image: o.shardImage, Namespace: o.namespace,
+		Trust: keeper, Transports: operator.NewTransports(), Credentials: keys,
 	}
 	if err := store.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of RecordStores: %w", err)
@@ -125,6 +131,7 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 	pool := &shardpool.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Shards: shards, Register: operator.Register{Placements: placements},
 		Recorder: mgr.GetEventRecorder("sheaf-operator"), Groups: groups, Image: o.shardImage,
+		Trust: keeper,
 	}
 	if err := pool.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of ShardPools: %w", err)

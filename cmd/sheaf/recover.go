@@ -10,8 +10,11 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/credentials/insecure"
 
+	"sheaf.dev/sheaf/internal/certs"
 	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/identity"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/survey"
 )
@@ -19,6 +22,7 @@ import (
 // recoverFlags of recover placement.
 type recoverFlags struct {
 	place   placementFlags
+	tlsDir  string
 	store   uuidFlag
 	shards  []string
 	routing string
@@ -59,6 +63,8 @@ An etcd that holds placement of a store is left as it is.`,
 	}
 	flags := place.Flags()
 	f.place.add(place)
+	f.place.addInsecure(place)
+	place.Flags().StringVar(&f.tlsDir, "tls-dir", "", "folder with tls.crt, tls.key and ca.crt of a process of the store, by which etcd and shards are asked (default: plaintext)")
 	flags.Var(&f.store, "store-uid", "UUID of the store (required)")
 	flags.StringSliceVar(&f.shards, "shards", nil, "all shards of the store, host:port (default: those registered in etcd)")
 	flags.StringVar(&f.routing, "routing", "", "hash or named; only where the volumes do not remember it")
@@ -99,6 +105,18 @@ func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) 
 	if err != nil {
 		return err
 	}
+	speaks := insecure.NewCredentials()
+	var source *certs.Source // nil: plaintext
+	if f.tlsDir != "" {
+		if source, err = certs.Open(certs.Config{Dir: f.tlsDir}); err != nil {
+			return cli.Usagef("--tls-dir: %w", err)
+		}
+		defer source.Close()
+		speaks = source.Client(source.Own(identity.Shard, ""))
+	}
+	if err := f.place.secure(source); err != nil {
+		return err
+	}
 	client, store, err := f.place.open()
 	if err != nil {
 		return err
@@ -118,7 +136,7 @@ func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) 
 	}
 	volumes := make([]placement.FoundVolume, 0, len(f.shards))
 	for _, address := range f.shards {
-		v, err := survey.Volume(ctx, address)
+		v, err := survey.VolumeOver(ctx, address, speaks)
 		if err != nil {
 			return fmt.Errorf("asking the shard at %s: %w (all shards must answer, also those that do not serve)", address, err)
 		}

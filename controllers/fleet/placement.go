@@ -56,9 +56,9 @@ type Placement interface {
 	Plan(ctx context.Context, spec PlacementSpec, states map[string]v1alpha1.PoolState) (PlacementState, error)
 	// Look tells where groups are, and writes nothing.
 	Look(ctx context.Context, spec PlacementSpec) (PlacementView, error)
-	// Recover rebuilds the placement of a store from the volumes of shards at these addresses. ErrVolumesIncomplete
-	// says what is missing.
-	Recover(ctx context.Context, spec PlacementSpec, addresses []string) error
+	// Recover rebuilds the placement of a store from the volumes of these shards. ErrVolumesIncomplete says what is
+	// missing.
+	Recover(ctx context.Context, spec PlacementSpec, shards []ShardAt) error
 	// EtcdMembers are those of the etcd that holds the placement, as a quorum of them says.
 	EtcdMembers(ctx context.Context) ([]EtcdMember, error)
 }

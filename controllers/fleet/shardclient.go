@@ -10,9 +10,15 @@ import (
 
 // ShardClient asks shards about themselves. cmd/sheaf-operator implements it over AdminService.
 type ShardClient interface {
-	// Describe asks the shard at host:port. Any error means that it cannot be reached; ErrVolumeSilent that its disk
-	// hangs.
-	Describe(ctx context.Context, address string) (*ShardReport, error)
+	// Describe asks a shard. Any error means that it cannot be reached; ErrVolumeSilent that its disk hangs.
+	Describe(ctx context.Context, shard ShardAt) (*ShardReport, error)
+}
+
+// ShardAt says where a shard is asked, and who has to answer. Comparable.
+type ShardAt struct {
+	Store   string // namespace/name
+	Name    string // of the shard
+	Address string // host:port for gRPC
 }
 
 // ShardReport is what a shard says of itself.

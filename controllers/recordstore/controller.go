@@ -10,6 +10,7 @@ import (
 
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/controllers/trust"
 
 	appsv1 "k8s.io/api/apps/v1"
 
@@ -52,7 +53,7 @@ import (
 // +kubebuilder:rbac:groups="",resources=services,verbs=list;watch;create;patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;delete
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=list;watch;patch;delete
-// +kubebuilder:rbac:groups="",resources=secrets,verbs=get
+// +kubebuilder:rbac:groups="",resources=secrets;configmaps,verbs=get;create;patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update
 // +kubebuilder:rbac:groups="",resources=events,verbs=create
@@ -66,6 +67,12 @@ type Reconciler struct {
 	Placements fleet.Placements
 	// Groups is what shards said of their groups, as pools wrote it down; nil: nobody does.
 	Groups *fleet.GroupBook
+	// Trust makes certificates; nil: stores have none.
+	Trust *trust.Keeper
+	// Transports asks processes which certificates they use. Needed where Trust is set.
+	Transports fleet.TransportAsker
+	// Credentials takes those by which the operator speaks to stores; nil: nobody needs them.
+	Credentials fleet.Credentials
 	// Image of shards, gateways and etcd, where a store names none.
 	Image string
 	// Namespace of the operator's own pods, which reach etcd; empty: it is not known, and no NetworkPolicies are made.
@@ -74,6 +81,8 @@ type Reconciler struct {
 	Now func() time.Time
 
 	written sync.Map // of a store's UID: time.Time of the last write of its status
+	heard   sync.Map // of a store's UID: *heardTransport of the last look
+	spoken  sync.Map // of a store's UID: what the operator's credentials were made for
 	arrived arrivals
 	changed step.Pacer
 }
@@ -107,6 +116,7 @@ type storeRun struct {
 	heard     fleet.GroupSum // of the groups of the store
 	keeps     bool           // too soon for another step of figures
 	placement fleet.Placement
+	transport *heardTransport
 	notes     step.Notes // of steps that did not stop the others
 }
 
@@ -116,6 +126,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.Client.Get(ctx, req.NamespacedName, &store); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.Placements.Close(req.String())
+			if r.Credentials != nil {
+				r.Credentials.Forget(req.String())
+			}
 			r.changed.Done(req)
 			storeSeries.forget(req.NamespacedName)
 			return ctrl.Result{}, nil
@@ -152,6 +165,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if run.heard.Unsettled {
 		out = out.Again(min(cmp.Or(out.After(), fleet.LeaderGrace), fleet.LeaderGrace))
 	}
+	if run.transportChanges() { // processes are asked how far they are, which is not watched
+		out = out.Again(min(cmp.Or(out.After(), step.PauseShort), step.PauseShort))
+	}
 	if run.lacksMembers() { // of whom only the readiness is watched, and not why
 		out = out.Again(min(out.After(), step.PauseShort))
 	}
@@ -166,6 +182,7 @@ func (r *Reconciler) steps() []step.Step[storeRun] {
 		{Name: "identity", Do: r.identity},
 		{Name: "pools", Do: r.gatherPools},
 		{Name: "secret", Do: r.gatherSecret},
+		{Name: "certificates", Do: noted(r.applyTransport)},
 		{Name: "gateway objects", Do: noted(r.applyGateway)},
 		{Name: "etcd objects", Do: noted(r.applyEtcd)}, // their image follows the gateway's
 		{Name: "budgets", Do: noted(r.applyBudgets)},

@@ -26,6 +26,8 @@ import (
 func (r *Reconciler) delete(ctx context.Context, store *v1alpha1.RecordStore) (ctrl.Result, error) {
 	r.Placements.Close(client.ObjectKeyFromObject(store).String())
 	r.arrived.forget(store.UID)
+	r.heard.Delete(store.UID)
+	r.spoken.Delete(store.UID)
 	if !controllerutil.ContainsFinalizer(store, v1alpha1.Finalizer) {
 		return ctrl.Result{}, nil
 	}

@@ -121,6 +121,9 @@ func (r *Reconciler) replaceEtcdPods(ctx context.Context, run *storeRun) step.Ou
 	}
 	victim := etcdPodToReplace(run.etcdPods, set, time.Now())
 	if victim == nil {
+		victim = run.staleMember(*set.Spec.Replicas, time.Now())
+	}
+	if victim == nil {
 		return step.Complete()
 	}
 	options := client.Preconditions{UID: &victim.UID}
@@ -131,6 +134,27 @@ func (r *Reconciler) replaceEtcdPods(ctx context.Context, run *storeRun) step.Ou
 	step.Tell(ctx, r.Events, store, step.News{Reason: "EtcdRestarts", Action: "Restart", Object: victim,
 		Message: fmt.Sprintf("restarting etcd member %s for a changed pod template", victim.Name)})
 	return step.Wait("EtcdUpdating", fmt.Sprintf("etcd member %s is restarted with its new template", victim.Name), step.PauseShort)
+}
+
+// staleMember is a member that has started with other files than those that it was told of by its template: the kubelet
+// was behind then. nil: none, or another member is not ready.
+func (run *storeRun) staleMember(members int32, now time.Time) *corev1.Pod {
+	var stale *corev1.Pod
+	ready := int32(0)
+	for n := range run.etcdPods {
+		pod := &run.etcdPods[n]
+		if pod.DeletionTimestamp != nil || !podReady(pod) {
+			return nil
+		}
+		ready++
+		if run.transport != nil && run.transport.stale[pod.Name] && now.Sub(pod.CreationTimestamp.Time) > blipMax {
+			stale = pod
+		}
+	}
+	if ready != members {
+		return nil
+	}
+	return stale
 }
 
 // blipMax is how long a member of etcd that runs may be unready before it is taken for one that never gets ready. A

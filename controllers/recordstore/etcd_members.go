@@ -236,10 +236,11 @@ func (run *storeRun) askMembers(ctx context.Context) {
 	}
 	for n, o := range run.members {
 		o.Asked = true
-		address := workload.EtcdAddress(run.store.Namespace, run.store.Name, int32(n), workload.PortEtcdPeer) //nolint:gosec // at most 3
 		for i := range known {
-			if known[i].PeerAddress == address {
-				o.Known = &known[i]
+			for _, port := range []int{workload.PortEtcdPeer, workload.PortEtcdPeerTLS} { // as it speaks
+				if known[i].PeerAddress == workload.EtcdAddress(run.store.Namespace, run.store.Name, int32(n), port) { //nolint:gosec // at most 3
+					o.Known = &known[i]
+				}
 			}
 		}
 	}

@@ -32,14 +32,17 @@ func (r *Reconciler) finalizer(ctx context.Context, run *storeRun) step.Outcome 
 	return step.Complete()
 }
 
-// identity gives the store its UID, once and before anything carries it.
+// identity gives the store its UID, once and before anything carries it, and records whether it is new to TLS.
 func (r *Reconciler) identity(ctx context.Context, run *storeRun) step.Outcome {
 	store := run.store
-	if store.Status.StoreUID != "" {
+	if store.Status.StoreUID != "" && (store.Status.TLS != nil || r.Trust == nil) {
 		return step.Complete()
 	}
 	before := store.DeepCopy()
-	store.Status.StoreUID = cmp.Or(store.Spec.AdoptStoreUID, string(store.UID))
+	if r.Trust != nil {
+		recordTLS(store, workload.ImageOf(store, r.Image))
+	}
+	store.Status.StoreUID = cmp.Or(store.Status.StoreUID, store.Spec.AdoptStoreUID, string(store.UID))
 	store.Status.Address = workload.GatewayHost(store)
 	if _, err := r.writeStatus(ctx, before, store); err != nil {
 		return step.Retry(err)

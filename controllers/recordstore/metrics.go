@@ -22,8 +22,10 @@ type storeFigures struct {
 	gateways             *readyCount // nil: not looked at yet
 	etcd                 *readyCount // nil: not looked at yet, or not managed
 	records, storedBytes int64
-	copyingBytes         *int64 // nil: the shards were not asked yet
-	poolsStalled         int    // pools that wait for a person
+	copyingBytes         *int64      // nil: the shards were not asked yet
+	certificateEnds      float64     // Unix seconds, of the first certificate in use that ends; 0: nobody has said
+	told                 *readyCount // processes that run, and those that use what they were told; nil: not asked
+	poolsStalled         int         // pools that wait for a person
 }
 
 // readyCount is how many of those that are wanted are ready.
@@ -55,12 +57,14 @@ var (
 	descRecords   = storeDesc("records", "Records of a store, each counted once.")
 	descStored    = storeDesc("stored_bytes", "Bytes of all copies of all groups of a store on their volumes.")
 	descStalled   = storeDesc("stalled_pools", "ShardPools of a store that wait for a person: those whose condition Stalled is True.")
+	descCertEnds  = storeDesc("tls_certificate_not_after_timestamp_seconds", "When the first of the certificates ends that processes of a store have in use.")
+	descTold      = storeDesc("tls_processes", "Processes of a store that run, and those of them that use the transport and authorities that they were told.", "state")
 	descCopying   = storeDesc("copying_bytes", "Bytes that are still to come of copies that are being made.")
 )
 
 // Describe implements prometheus.Collector.
 func (m *storeMetrics) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descCondition, descGroups, descShards, descGateways, descEtcd, descRecords, descStored, descStalled, descCopying} {
+	for _, d := range []*prometheus.Desc{descCondition, descGroups, descShards, descGateways, descEtcd, descRecords, descStored, descStalled, descCopying, descCertEnds, descTold} {
 		to <- d
 	}
 }
@@ -98,6 +102,13 @@ func (m *storeMetrics) Collect(to chan<- prometheus.Metric) {
 		gauge(descRecords, float64(f.records))
 		gauge(descStored, float64(f.storedBytes))
 		gauge(descStalled, float64(f.poolsStalled))
+		if f.certificateEnds > 0 {
+			gauge(descCertEnds, f.certificateEnds)
+		}
+		if f.told != nil {
+			gauge(descTold, float64(f.told.wanted), "running")
+			gauge(descTold, float64(f.told.ready), "as_told")
+		}
 		if f.copyingBytes != nil {
 			gauge(descCopying, float64(*f.copyingBytes))
 		}
@@ -135,6 +146,12 @@ func (m *storeMetrics) observe(run *storeRun) {
 			if podReady(&run.etcdPods[n]) {
 				f.etcd.ready++
 			}
+		}
+	}
+	if tls := status.TLS; tls != nil && run.transport != nil {
+		f.told, f.certificateEnds = &readyCount{wanted: tls.Processes, ready: tls.Reported}, 0
+		if tls.NotAfter != nil {
+			f.certificateEnds = float64(tls.NotAfter.Unix())
 		}
 	}
 	if run.heard.Known {

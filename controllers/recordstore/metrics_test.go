@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -58,6 +59,8 @@ func TestStoreMetricsFollowTheStatusAndGoWithTheStore(t *testing.T) {
 		step.SetCondition(&run.pools[n].Status.Conditions, 1, v1alpha1.ConditionStalled, stalled, "D", "")
 	}
 	run.heard = fleet.GroupSum{Known: true, CopyingBytes: 77}
+	status.TLS = &v1alpha1.TLSStatus{Processes: 7, Reported: 6, NotAfter: &metav1.Time{Time: time.Unix(1<<31, 0)}}
+	run.transport = &heardTransport{}
 	m.observe(run)
 	got := seriesOf(t, m)
 	const of = `namespace="prod",`
@@ -67,6 +70,8 @@ func TestStoreMetricsFollowTheStatusAndGoWithTheStore(t *testing.T) {
 		`groups{` + of + `state="moving",store="quotes"} 2`, `shards{` + of + `state="serving",store="quotes"} 2`,
 		`etcd_members{` + of + `state="wanted",store="quotes"} 3`, `etcd_members{` + of + `state="ready",store="quotes"} 2`,
 		`gateways{` + of + `state="ready",store="quotes"} 1`, `records{` + of + `store="quotes"} 100`, `stored_bytes{` + of + `store="quotes"} 2000`,
+		`tls_processes{` + of + `state="running",store="quotes"} 7`, `tls_processes{` + of + `state="as_told",store="quotes"} 6`,
+		`tls_certificate_not_after_timestamp_seconds{` + of + `store="quotes"} 2.147483648e+09`,
 		`copying_bytes{` + of + `store="quotes"} 77`, `stalled_pools{` + of + `store="quotes"} 2`,
 	} {
 		if !slices.Contains(got, want) {

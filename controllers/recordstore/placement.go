@@ -121,7 +121,7 @@ func (r *Reconciler) initPlacement(ctx context.Context, run *storeRun) step.Outc
 	if store.Spec.AdoptStoreUID == "" {
 		err = run.placement.Init(bounded, spec)
 	} else if _, err = run.placement.Plan(bounded, spec, fleet.ShardStates(run.pools, run.seen)); is(err, fleet.ErrPlacementLost) {
-		err = run.placement.Recover(bounded, spec, shardAddresses(run.pools, run.seen))
+		err = run.placement.Recover(bounded, spec, shardsAt(run))
 	}
 	switch {
 	case err == nil:
@@ -200,8 +200,11 @@ const lostShardsMax = 8
 func lostMessage(run *storeRun) string {
 	store := run.store
 	command := fmt.Sprintf("kubectl -n %s exec deploy/%s -c %s -- /sheaf recover placement %s --store-uid=%s --shards=",
-		store.Namespace, workload.Gateway(store.Name), workload.ContainerGateway, strings.Join(run.access.Args(), " "), store.Status.StoreUID)
-	addresses := shardAddresses(run.pools, run.seen)
+		store.Namespace, workload.Gateway(store.Name), workload.ContainerGateway, strings.Join(append(workload.TLSArgs(store), run.access.Args()...), " "), store.Status.StoreUID)
+	var addresses []string
+	for _, shard := range shardsAt(run) {
+		addresses = append(addresses, shard.Address)
+	}
 	if len(addresses) > lostShardsMax {
 		command += strings.Join(addresses[:lostShardsMax], ",") + fmt.Sprintf(",... (all %d shards)", len(addresses))
 	} else {
@@ -233,12 +236,14 @@ func (r *Reconciler) forgetAllowance(ctx context.Context, run *storeRun) step.Ou
 	return step.Complete()
 }
 
-// shardAddresses of all pools.
-func shardAddresses(pools []v1alpha1.ShardPool, seen fleet.Seen) []string {
-	var out []string
-	for _, pool := range pools {
-		for _, shard := range fleet.PoolShardNames(&pool, seen.Of(&pool)) {
-			out = append(out, workload.ShardAddress(pool.Namespace, pool.Name, shard))
+// shardsAt are the shards of all pools of a store, and where they are.
+func shardsAt(run *storeRun) []fleet.ShardAt {
+	var out []fleet.ShardAt
+	for _, pool := range run.pools {
+		for _, shard := range fleet.PoolShardNames(&pool, run.seen.Of(&pool)) {
+			out = append(out, fleet.ShardAt{
+				Store: client.ObjectKeyFromObject(run.store).String(), Name: shard, Address: workload.ShardAddress(pool.Namespace, pool.Name, shard),
+			})
 		}
 	}
 	return out

@@ -15,7 +15,7 @@ func (r *Reconciler) placementLost(ctx context.Context, run *storeRun) step.Outc
 	store, why := run.store, ""
 	step.SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionEtcdReady, "Ready", "etcd answers")
 	if store.Spec.Etcd.Managed != nil && run.copies() > 1 {
-		err := run.placement.Recover(ctx, fleet.PlacementSpecOf(run.store, run.first.shards), shardAddresses(run.pools, run.seen))
+		err := run.placement.Recover(ctx, fleet.PlacementSpecOf(run.store, run.first.shards), shardsAt(run))
 		if err == nil {
 			message := fmt.Sprintf("etcd was empty: the placement of store %s was rebuilt from the volumes of its shards", store.Status.StoreUID)
 			step.SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "PlacementRebuilt", message)

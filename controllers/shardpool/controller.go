@@ -11,6 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/controllers/trust"
 
 	appsv1 "k8s.io/api/apps/v1"
 
@@ -54,7 +55,7 @@ func storeKey(pool *v1alpha1.ShardPool) types.NamespacedName {
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;patch;delete
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=list;watch;patch;delete
 // +kubebuilder:rbac:groups="",resources=persistentvolumes;nodes;namespaces,verbs=list;watch
-// +kubebuilder:rbac:groups="",resources=secrets,verbs=get
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create;patch
 // +kubebuilder:rbac:groups="",resources=events,verbs=list
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=list;watch
@@ -63,8 +64,10 @@ func storeKey(pool *v1alpha1.ShardPool) types.NamespacedName {
 type Reconciler struct {
 	Client client.Client // reads from the cache
 	// Live reads from the API server, for what must not be decided from a stale cache.
-	Live     client.Reader
-	Shards   fleet.ShardClient
+	Live   client.Reader
+	Shards fleet.ShardClient
+	// Trust makes the certificates of shards; nil: they have none.
+	Trust    *trust.Keeper
 	Register fleet.ShardRegister // nil: there is none; shards are removed by what they say alone
 	Recorder events.EventRecorder
 	// Image of the pods, where the store names none.
@@ -122,6 +125,7 @@ var poolSteps = []step.Step[poolWork]{
 	poolStep("gather", (*poolWork).gather),
 	poolStep("decide", (*poolWork).decide),
 	notedStep("service", (*poolWork).applyService),
+	notedStep("certificates", (*poolWork).ensureCertificates),
 	notedStep("sets", (*poolWork).applySets),
 	notedStep("remove", (*poolWork).removeShards),
 	notedStep("drain", (*poolWork).drainPool),

@@ -289,7 +289,9 @@ func (w *poolWork) askAll(ctx context.Context) {
 func (w *poolWork) ask(ctx context.Context, pod *corev1.Pod) (*fleet.ShardReport, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeTime)
 	defer cancel()
-	return w.Shards.Describe(ctx, net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(workload.PortShard)))
+	return w.Shards.Describe(ctx, fleet.ShardAt{
+		Store: storeKey(w.pool).String(), Name: strings.TrimSuffix(pod.Name, "-0"), Address: net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(workload.PortShard)),
+	})
 }
 
 // readEvents reads the complaints about shards that do not come up, from the API server: events are not worth a cache.

@@ -87,7 +87,7 @@ func (r *Reconciler) pools(ctx context.Context, in []client.ListOption, wanted f
 	return requests
 }
 
-// storeChanged: spec, UID, deletion, what was planned for, or that etcd is away or back; the rest of the store's status
+// storeChanged: spec, UID, deletion, what was planned for, which certificates are wanted, or that etcd is away or back; the rest of the store's status
 // follows from the pools.
 var storeChanged = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
@@ -95,9 +95,17 @@ var storeChanged = predicate.Funcs{
 		after, ok2 := e.ObjectNew.(*v1alpha1.RecordStore)
 		return !ok || !ok2 || before.Generation != after.Generation || before.Status.StoreUID != after.Status.StoreUID ||
 			before.Status.Image != after.Status.Image || !equality.Semantic.DeepEqual(before.Status.Planned, after.Status.Planned) ||
-			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
+			tlsChanged(before.Status.TLS, after.Status.TLS) || before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 			(etcdTroubleOf(before) == nil) != (etcdTroubleOf(after) == nil)
 	},
+}
+
+// tlsChanged tells whether shards are to have other certificates.
+func tlsChanged(before, after *v1alpha1.TLSStatus) bool {
+	if before == nil || after == nil {
+		return before != after
+	}
+	return before.Phase != after.Phase || before.Bundle != after.Bundle || before.WithoutImage != after.WithoutImage
 }
 
 // shardTouched: a Shard is gone, or somebody changed its labels or owner. The status of a Shard follows from the look

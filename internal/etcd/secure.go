@@ -61,7 +61,9 @@ func (c *MemberConfig) secure(ec *embed.Config) {
 		return
 	}
 	ec.EnableGRPCGateway = false
-	ec.ListenClientHttpUrls = []url.URL{{Scheme: "unix", Host: "@sheaf-etcd-" + uuid.NewString()}}
+	// etcd removes a file of the socket's name before it listens. The name has no file (@), and a folder that does not
+	// exist, so that this is refused for its absence also where the file system is read-only.
+	ec.ListenClientHttpUrls = []url.URL{{Scheme: "unix", Host: "@sheaf-etcd", Path: "/" + uuid.NewString()}}
 	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions, grpc.Creds(c.Certs.Server(certs.ServerOptions{})),
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
 			if err := c.admit(ctx, info.FullMethod); err != nil {

@@ -20,6 +20,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/certs"
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/workload"
@@ -27,6 +28,7 @@ import (
 
 // Placements keeps one connection to etcd per store. Safe for concurrent use.
 type Placements struct {
+	keys *Keys
 	mu   sync.Mutex
 	open map[string]*placed
 }
@@ -35,26 +37,30 @@ type Placements struct {
 type placed struct {
 	access      workload.EtcdAccess
 	credentials fleet.EtcdCredentials
+	keys        *Keys         // for the store's shards
+	own         *certs.Source // what they were for this store when it was opened; nil: nothing
 	client      *clientv3.Client
 	store       *placement.Store
 	folder      string // of the credentials' files
 }
 
-// NewPlacements has no connection yet.
-func NewPlacements() *Placements { return &Placements{open: map[string]*placed{}} }
+// NewPlacements has no connection yet. keys may be nil: then nobody speaks TLS but to an external etcd.
+func NewPlacements(keys *Keys) *Placements {
+	return &Placements{keys: keys, open: map[string]*placed{}}
+}
 
 // Open connects, or gives the connection that is there while nothing about it has changed.
 func (p *Placements) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if old := p.open[key]; old != nil {
-		if reflect.DeepEqual(old.access, access) && reflect.DeepEqual(old.credentials, credentials) {
+		if reflect.DeepEqual(old.access, access) && reflect.DeepEqual(old.credentials, credentials) && old.own == p.keys.of(key) {
 			return old, nil
 		}
 		old.close()
 		delete(p.open, key)
 	}
-	made, err := dial(access, credentials)
+	made, err := dial(access, credentials, p.keys, key)
 	if err != nil {
 		return nil, err
 	}
@@ -82,9 +88,12 @@ func (p *Placements) CloseAll() {
 	}
 }
 
-func dial(access workload.EtcdAccess, credentials fleet.EtcdCredentials) (*placed, error) {
-	out := &placed{access: access, credentials: credentials}
+func dial(access workload.EtcdAccess, credentials fleet.EtcdCredentials, keys *Keys, key string) (*placed, error) {
+	out := &placed{access: access, credentials: credentials, keys: keys, own: keys.of(key)}
 	cfg := etcd.ClientConfig{Endpoints: access.Endpoints}
+	if access.Own && out.own != nil {
+		cfg.Credentials = etcd.Credentials(out.own) // which follow the transport that the store was told
+	}
 	if access.Secret != "" {
 		if err := out.writeCredentials(&cfg); err != nil {
 			out.close()

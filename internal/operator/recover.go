@@ -15,15 +15,15 @@ import (
 
 // Recover rebuilds the placement of a store from the volumes of its shards, and writes nothing before all of it is
 // there.
-func (p *placed) Recover(ctx context.Context, spec fleet.PlacementSpec, addresses []string) error {
+func (p *placed) Recover(ctx context.Context, spec fleet.PlacementSpec, shards []fleet.ShardAt) error {
 	id, err := uuid.Parse(spec.StoreUID)
 	if err != nil {
 		return fmt.Errorf("the store's UID %q: %w", spec.StoreUID, err)
 	}
-	if len(addresses) == 0 {
+	if len(shards) == 0 {
 		return fmt.Errorf("%w: there is no ShardPool yet", fleet.ErrVolumesIncomplete)
 	}
-	volumes, err := surveyAll(ctx, addresses)
+	volumes, err := p.surveyAll(ctx, shards)
 	if err != nil {
 		return err
 	}
@@ -54,23 +54,23 @@ func (p *placed) Recover(ctx context.Context, spec fleet.PlacementSpec, addresse
 }
 
 // surveyAll asks all shards what their volumes hold: every one must answer.
-func surveyAll(ctx context.Context, addresses []string) ([]placement.FoundVolume, error) {
+func (p *placed) surveyAll(ctx context.Context, shards []fleet.ShardAt) ([]placement.FoundVolume, error) {
 	var wait sync.WaitGroup
-	volumes, errs := make([]placement.FoundVolume, len(addresses)), make([]error, len(addresses))
+	volumes, errs := make([]placement.FoundVolume, len(shards)), make([]error, len(shards))
 	slots := make(chan struct{}, 16)
-	for i, address := range addresses {
+	for i, shard := range shards {
 		slots <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-slots }()
 			ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 			defer cancel()
-			volumes[i], errs[i] = survey.Volume(ctx, address)
+			volumes[i], errs[i] = survey.VolumeOver(ctx, shard.Address, wayTo{shard, p.keys.of(shard.Store)}.credentials())
 		})
 	}
 	wait.Wait()
 	for i, err := range errs {
 		if err != nil {
-			return nil, fmt.Errorf("%w: asking the shard at %s: %w", fleet.ErrVolumesIncomplete, addresses[i], err)
+			return nil, fmt.Errorf("%w: asking the shard at %s: %w", fleet.ErrVolumesIncomplete, shards[i].Address, err)
 		}
 	}
 	return volumes, nil

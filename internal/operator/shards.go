@@ -28,34 +28,34 @@ const describeTimeout = 5 * time.Second
 // Shards asks shards over AdminService. Safe for concurrent use. Close must follow.
 type Shards struct{ connections }
 
-// NewShards has no connection yet.
-func NewShards() *Shards {
-	return &Shards{connections{now: time.Now, open: map[string]*connection{}}}
+// NewShards has no connection yet. keys may be nil: then nobody speaks TLS.
+func NewShards(keys *Keys) *Shards {
+	return &Shards{connections{now: time.Now, keys: keys, open: map[wayTo]*connection{}}}
 }
 
 // Close ends all connections; it asks nobody any more.
 func (s *Shards) Close() { s.close() }
 
 // Describe asks one shard about itself.
-func (s *Shards) Describe(ctx context.Context, address string) (*fleet.ShardReport, error) {
+func (s *Shards) Describe(ctx context.Context, shard fleet.ShardAt) (*fleet.ShardReport, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 	defer cancel()
 	for {
-		conn, kept, err := s.to(address)
+		conn, kept, err := s.to(shard)
 		if err != nil {
-			return nil, fmt.Errorf("shard at %s: %w", address, err)
+			return nil, fmt.Errorf("shard at %s: %w", shard.Address, err)
 		}
 		report, err := describeOver(ctx, conn)
 		switch {
 		case errors.Is(err, fleet.ErrVolumeSilent):
 			return nil, err
 		case err != nil:
-			s.drop(address, conn)
+			s.drop(conn)
 			// Who listened there before may have started again, or have gone and left its address to another one.
 			if code := status.Code(err); kept && ctx.Err() == nil && (code == codes.Unavailable || code == codes.Canceled) {
 				continue
 			}
-			return nil, fmt.Errorf("shard at %s: %w", address, err)
+			return nil, fmt.Errorf("shard at %s: %w", shard.Address, err)
 		}
 		return report, nil
 	}

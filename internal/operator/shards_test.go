@@ -64,7 +64,7 @@ func (a *asked) ListGroups(context.Context, *recordv1.ListGroupsRequest) (*recor
 
 func describes(t *testing.T, s *Shards, a *asked) {
 	t.Helper()
-	report, err := s.Describe(t.Context(), a.Addr().String())
+	report, err := s.Describe(t.Context(), fleet.ShardAt{Address: a.Addr().String()})
 	if err != nil || report.Name != a.name {
 		t.Fatalf("%+v, %v, want shard %s", report, err, a.name)
 	}
@@ -72,7 +72,7 @@ func describes(t *testing.T, s *Shards, a *asked) {
 
 // A shard that is asked again and again is not dialled each time.
 func TestLooksShareAConnection(t *testing.T) {
-	s := NewShards()
+	s := NewShards(nil)
 	t.Cleanup(s.Close)
 	a, b := askedAt(t, "127.0.0.1:0", "a"), askedAt(t, "127.0.0.1:0", "b")
 	for range 5 {
@@ -87,14 +87,14 @@ func TestLooksShareAConnection(t *testing.T) {
 // A shard that starts again at its address is reached by the next look, though the one before has failed, and so is
 // another one that has got the address.
 func TestAShardThatStartsAgainIsReachedAtOnce(t *testing.T) {
-	s := NewShards()
+	s := NewShards(nil)
 	t.Cleanup(s.Close)
 	a := askedAt(t, "127.0.0.1:0", "a")
 	describes(t, s, a)
 	address := a.Addr().String()
 	a.server.Stop()
 	for range 3 { // each of them would make gRPC wait longer for its next try
-		if report, err := s.Describe(t.Context(), address); err == nil || !strings.Contains(err.Error(), address) {
+		if report, err := s.Describe(t.Context(), fleet.ShardAt{Address: address}); err == nil || !strings.Contains(err.Error(), address) {
 			t.Fatalf("%+v, %v", report, err)
 		}
 	}
@@ -106,7 +106,7 @@ func TestAShardThatStartsAgainIsReachedAtOnce(t *testing.T) {
 
 // What nobody has asked for a while is let go, so that pods that are gone leave nothing.
 func TestConnectionsThatAreNotUsedAreClosed(t *testing.T) {
-	s := NewShards()
+	s := NewShards(nil)
 	t.Cleanup(s.Close)
 	now := time.Now()
 	s.now = func() time.Time { return now }
@@ -117,7 +117,8 @@ func TestConnectionsThatAreNotUsedAreClosed(t *testing.T) {
 		now = now.Add(connectionRest / 2)
 		describes(t, s, b)
 	}
-	if s.open[a.Addr().String()] != nil || s.open[b.Addr().String()] == nil || len(s.open) != 1 {
+	way := func(to net.Addr) wayTo { return wayTo{ShardAt: fleet.ShardAt{Address: to.String()}} }
+	if s.open[way(a.Addr())] != nil || s.open[way(b.Addr())] == nil || len(s.open) != 1 {
 		t.Errorf("%d connections are open, want one to %s: %v", len(s.open), b.Addr(), s.open)
 	}
 	describes(t, s, a)
@@ -125,18 +126,18 @@ func TestConnectionsThatAreNotUsedAreClosed(t *testing.T) {
 	if len(s.open) != 0 {
 		t.Errorf("%d connections are open after the end", len(s.open))
 	}
-	if _, err := s.Describe(t.Context(), a.Addr().String()); err == nil {
+	if _, err := s.Describe(t.Context(), fleet.ShardAt{Address: a.Addr().String()}); err == nil {
 		t.Error("it dials after its end")
 	}
 }
 
 // A shard whose disk hangs says that it serves, and its groups may let whoever asks for them wait.
 func TestADiskThatHangsIsToldApart(t *testing.T) {
-	s := NewShards()
+	s := NewShards(nil)
 	t.Cleanup(s.Close)
 	a := askedAt(t, "127.0.0.1:0", "a")
 	a.silent.Store(true)
-	_, err := s.Describe(t.Context(), a.Addr().String())
+	_, err := s.Describe(t.Context(), fleet.ShardAt{Address: a.Addr().String()})
 	if !errors.Is(err, fleet.ErrVolumeSilent) || !strings.Contains(err.Error(), "a read takes more than 15s") || a.groups.Load() != 0 {
 		t.Errorf("%v, asked for groups %d times", err, a.groups.Load())
 	}

@@ -185,7 +185,7 @@ func (s *Shard) thaw(ctx context.Context) error {
 	if told.Freeze == nil || !isFirst(told, s.cfg.Name) {
 		return nil
 	}
-	volumes, silent := surveyAll(ctx, told)
+	volumes, silent := s.surveyAll(ctx, told)
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
 	rebuilt, err := placement.Rebuild(s.store, volumes, placement.FactsOf(told))
@@ -211,12 +211,12 @@ func isFirst(view placement.View, shard string) bool {
 }
 
 // surveyAll asks what each volume holds. silent are those that did not answer, in words.
-func surveyAll(ctx context.Context, view placement.View) (volumes []placement.FoundVolume, silent []string) {
+func (s *Shard) surveyAll(ctx context.Context, view placement.View) (volumes []placement.FoundVolume, silent []string) {
 	var mu sync.Mutex
 	each(maps.Values(view.Shards), 16, func(shard placement.Shard) {
 		ctx, cancel := context.WithTimeout(ctx, surveyTime)
 		defer cancel()
-		v, err := survey.Volume(ctx, shard.Address)
+		v, err := survey.VolumeOver(ctx, shard.Address, s.speaksTo(shard.Name))
 		mu.Lock()
 		defer mu.Unlock()
 		if err != nil {

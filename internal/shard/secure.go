@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"sheaf.dev/sheaf/internal/access/guard"
 	"sheaf.dev/sheaf/internal/certs"
@@ -38,4 +39,12 @@ func (c *Config) Secure(source *certs.Source) *guard.Guard {
 		return certs.Plain(ctx) || ok && peer == identity.Identity{Store: store, Role: identity.Shard, Name: shard}
 	}
 	return g
+}
+
+// speaksTo gives the credentials by which this shard asks another one.
+func (s *Shard) speaksTo(shard string) credentials.TransportCredentials {
+	if s.cfg.PeerCredentials == nil {
+		return insecure.NewCredentials()
+	}
+	return s.cfg.PeerCredentials(shard)
 }

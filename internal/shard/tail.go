@@ -144,7 +144,7 @@ func (s *Shard) isLed(ctx context.Context, state placement.Group) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, surveyTime)
 	defer cancel()
-	v, err := survey.Volume(ctx, address)
+	v, err := survey.VolumeOver(ctx, address, s.speaksTo(state.Leader))
 	return err == nil && slices.ContainsFunc(v.Replicas, func(r placement.FoundReplica) bool { return r.UUID == state.UUID && r.Leader })
 }
 

@@ -16,14 +16,19 @@ type EtcdAccess struct {
 	Secret    string   // with ca.crt; empty: no TLS
 	// ClientCert says that the Secret holds tls.crt and tls.key too.
 	ClientCert bool
+	// Own says that it is the store's own, and that its members and the store's processes have certificates of the
+	// store; Foreign that processes have them, and etcd does not.
+	Own, Foreign bool
 }
 
 // EtcdAccessOf is the access to the etcd of a store. secret is the one that etcd.external.tlsSecretRef names, nil where
 // there is none.
 func EtcdAccessOf(store *v1alpha1.RecordStore, secret *corev1.Secret) EtcdAccess {
 	access := EtcdAccess{Store: Placement(store.Namespace, store.Name)}
+	access.Own = HasTLS(store) && store.Spec.Etcd.External == nil
 	if external := store.Spec.Etcd.External; external != nil {
 		access.Prefix = external.Prefix
+		access.Foreign = HasTLS(store) && external.TLSSecretRef == nil
 		for _, endpoint := range external.Endpoints {
 			endpoint = strings.TrimPrefix(strings.TrimPrefix(endpoint, "https://"), "http://")
 			access.Endpoints = append(access.Endpoints, endpoint)
@@ -52,6 +57,9 @@ func (a EtcdAccess) Args() []string {
 	}
 	if a.Secret != "" {
 		args = append(args, "--etcd-ca="+EtcdTLSDir+"/ca.crt")
+	}
+	if a.Foreign {
+		args = append(args, "--etcd-insecure")
 	}
 	if a.Secret != "" && a.ClientCert {
 		args = append(args, "--etcd-cert="+EtcdTLSDir+"/"+corev1.TLSCertKey, "--etcd-key="+EtcdTLSDir+"/"+corev1.TLSPrivateKeyKey)

@@ -42,6 +42,7 @@ func EtcdService(store *v1alpha1.RecordStore) *corev1.Service {
 			Ports: []corev1.ServicePort{
 				{Name: "client", Port: PortEtcdClient, TargetPort: intstr.FromString("client"), Protocol: corev1.ProtocolTCP},
 				{Name: "peer", Port: PortEtcdPeer, TargetPort: intstr.FromString("peer"), Protocol: corev1.ProtocolTCP},
+				{Name: "peer-tls", Port: PortEtcdPeerTLS, TargetPort: intstr.FromInt32(PortEtcdPeerTLS), Protocol: corev1.ProtocolTCP},
 			},
 		},
 	}
@@ -57,6 +58,7 @@ func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.
 	labels := Labels(store.Name, ContainerEtcd)
 	template := etcdPod(store, managed, image, EtcdNew)
 	template.Labels = labels
+	tellTransport(store, &template)
 	decorate(&template, managed.PodLabels, managed.PodAnnotations)
 	hash, err := TemplateHash(template)
 	if err != nil {
@@ -65,6 +67,7 @@ func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.
 	template = etcdPod(store, managed, image, state)
 	template.Labels = labels
 	template.Annotations = map[string]string{AnnotationTemplate: hash, AnnotationEtcdState: state}
+	tellTransport(store, &template)
 	decorate(&template, managed.PodLabels, managed.PodAnnotations)
 	return &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Etcd(store.Name), Labels: labels},
@@ -93,6 +96,18 @@ func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.
 	}, nil
 }
 
+// tellTransport says in a template with what its members are to start: a change restarts them.
+func tellTransport(store *v1alpha1.RecordStore, template *corev1.PodTemplateSpec) {
+	if !HasTLS(store) {
+		return
+	}
+	if template.Annotations == nil {
+		template.Annotations = map[string]string{}
+	}
+	tls := store.Status.TLS
+	template.Annotations[AnnotationTransport] = TransportWord(tls.Transport, tls.Bundle)
+}
+
 func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, state string) corev1.PodTemplateSpec {
 	cluster := make([]string, EtcdMembers(store))
 	for n := range cluster {
@@ -108,6 +123,10 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 		"--initial-cluster-token=" + store.Status.StoreUID,
 		"--snapshot-dir=" + DataDir + "/snapshots", "--snapshot-keep=3",
 		fmt.Sprintf("--http=:%d", PortEtcdHTTP), "--log-format=json",
+	}
+	if HasTLS(store) {
+		args = append(args, TLSArgs(store)...)
+		args = append(args, fmt.Sprintf("--listen-peer-tls=:%d", PortEtcdPeerTLS), fmt.Sprintf("--advertise-peer-tls=%s:%d", host, PortEtcdPeerTLS))
 	}
 	if managed.SnapshotEvery != nil {
 		args = append(args, "--snapshot-every="+managed.SnapshotEvery.Duration.String())
@@ -147,6 +166,10 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 			LivenessProbe:  httpProbe("/healthz", 10, 6),
 		}},
 	}
+	if HasTLS(store) {
+		pod.Containers[0].Ports = append(pod.Containers[0].Ports, corev1.ContainerPort{Name: "peer-tls", ContainerPort: PortEtcdPeerTLS, Protocol: corev1.ProtocolTCP})
+	}
+	mountTLS(store, EtcdTLS(store.Name), &pod, &pod.Containers[0])
 	schedule(&pod, managed.Scheduling, Selector(store.Name, ContainerEtcd))
 	return corev1.PodTemplateSpec{Spec: pod}
 }

@@ -41,7 +41,7 @@ func etcdFence(store *v1alpha1.RecordStore, operatorNamespace string) *networkin
 	return fence(store, EtcdFence(store.Name), ContainerEtcd,
 		networkingv1.NetworkPolicyIngressRule{Ports: ports(PortEtcdClient), From: []networkingv1.NetworkPolicyPeer{ofStore(store), ofOperator(operatorNamespace)}},
 		networkingv1.NetworkPolicyIngressRule{
-			Ports: ports(PortEtcdPeer),
+			Ports: ports(PortEtcdPeer, PortEtcdPeerTLS),
 			From:  []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: Selector(store.Name, ContainerEtcd)}}},
 		},
 		networkingv1.NetworkPolicyIngressRule{Ports: ports(PortEtcdHTTP)},

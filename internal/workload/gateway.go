@@ -37,7 +37,7 @@ func GatewayService(store *v1alpha1.RecordStore) *corev1.Service {
 			Selector: Selector(store.Name, ContainerGateway),
 			Ports: []corev1.ServicePort{{
 				Name: "grpc", Port: PortGateway, TargetPort: intstr.FromString("grpc"), Protocol: corev1.ProtocolTCP,
-				AppProtocol: new("kubernetes.io/h2c"),
+				AppProtocol: new(gatewayProtocol(store)),
 			}},
 		},
 	}
@@ -45,6 +45,14 @@ func GatewayService(store *v1alpha1.RecordStore) *corev1.Service {
 		service.Annotations[k] = v
 	}
 	return service
+}
+
+// gatewayProtocol tells load balancers what is spoken on the gateway's port.
+func gatewayProtocol(store *v1alpha1.RecordStore) string {
+	if tls := store.Status.TLS; tls != nil && tls.Transport == v1alpha1.TransportRequired {
+		return "https"
+	}
+	return "kubernetes.io/h2c"
 }
 
 // gatewayLeaveSeconds is how long a gateway that is to end still takes new connections: the Service sends them until
@@ -58,7 +66,7 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 	args := append([]string{
 		"gateway", fmt.Sprintf("--listen=:%d", PortGateway), fmt.Sprintf("--http=:%d", PortGatewayHTTP),
 		"--store-uid=" + store.Status.StoreUID, "--planner=false", "--log-format=json",
-	}, etcd.Args()...)
+	}, append(TLSArgs(store), etcd.Args()...)...)
 	pod := corev1.PodSpec{
 		AutomountServiceAccountToken:  new(false),
 		EnableServiceLinks:            new(false),
@@ -84,6 +92,7 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 	}
 	schedule(&pod, store.Spec.Gateway.Scheduling, selector.MatchLabels)
 	etcd.Mount(&pod, &pod.Containers[0])
+	mountTLS(store, GatewayTLS(store.Name), &pod, &pod.Containers[0])
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod}
 	decorate(&template, store.Spec.Gateway.PodLabels, store.Spec.Gateway.PodAnnotations)
 	return &appsv1.Deployment{

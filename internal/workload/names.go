@@ -18,6 +18,7 @@ const (
 	PortEtcdClient  = 2379
 	PortEtcdPeer    = 2380
 	PortEtcdHTTP    = 2381
+	PortEtcdPeerTLS = 2382
 )
 
 // Containers, which are the components too.

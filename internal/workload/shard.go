@@ -97,6 +97,7 @@ func shardTemplate(in ShardInput, name string) corev1.PodTemplateSpec {
 	schedule(&pod, in.Pool.Spec.Scheduling, Selector(in.Store.Name, ContainerShard))
 	container := shardContainer(in, name)
 	in.Etcd.Mount(&pod, &container)
+	mountTLS(in.Store, ShardTLS(name), &pod, &container)
 	pod.Containers = []corev1.Container{container}
 	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{
@@ -177,7 +178,7 @@ func shardArgs(in ShardInput, name string) []string {
 		args = append(args, "--retention-min-age="+retention.MinAge.Duration.String())
 	}
 	args = append(args, compactionArgs(&in.Store.Spec.Compaction)...)
-	return append(args, in.Etcd.Args()...)
+	return append(append(args, TLSArgs(in.Store)...), in.Etcd.Args()...)
 }
 
 // compactionArgs are the flags for what is asked for; the rest is left to the shard.

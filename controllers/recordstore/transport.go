@@ -1,0 +1,371 @@
+package recordstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/controllers/trust"
+
+	corev1 "k8s.io/api/core/v1"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/identity"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// Reasons of condition Certificates beside the phases.
+const (
+	reasonWithoutTLS       = "WithoutTLS"
+	reasonAuthorityMissing = "AuthorityMissing"
+	reasonOtherAuthority   = "OtherAuthority"
+	reasonRefused          = "FilesRefused" // a process does not take its new files
+	reasonExpiring         = "Expiring"
+)
+
+// expiring is how long before its end a certificate in use is a trouble: it should have been renewed for days.
+const expiring = 5 * 24 * time.Hour
+
+// recordTLS records what an absent spec.tls means for a store that is seen for the first time.
+func recordTLS(store *v1alpha1.RecordStore, image string) {
+	if store.Status.TLS == nil {
+		first := trust.First(store, trust.Default, image)
+		store.Status.TLS = &first
+	}
+}
+
+// applyTransport makes the authorities and certificates of a store, tells its processes how to speak, and goes on from
+// one step of a change to the next (package trust).
+func (r *Reconciler) applyTransport(ctx context.Context, run *storeRun) step.Outcome {
+	store := run.store
+	if r.Trust == nil || store.Status.TLS == nil {
+		return step.Complete()
+	}
+	before := store.DeepCopy()
+	status := store.Status.TLS
+	status.Mode = trust.ModeOf(store)
+	if image := workload.ImageOf(store, r.Image); status.WithoutImage != "" && !trust.MayMount(store, image) {
+		run.certificates(true, reasonWithoutTLS, "this store served before there was TLS, and spec.tls is absent: it speaks plaintext. Its pods get "+
+			"certificates with their next image; set spec.tls to have TLS")
+		return step.Complete()
+	}
+	status.WithoutImage = ""
+	if err := r.hearTransport(ctx, run); err != nil {
+		return step.Retry(err)
+	}
+	as, out := r.authorities(ctx, run)
+	if !out.IsComplete() {
+		return out
+	}
+	as, out = r.nextTransport(ctx, run, before, as)
+	if !out.IsComplete() {
+		return out
+	}
+	var notes step.Notes
+	bundle, clients := as.Bundles(trust.StateOf(status).Told())
+	notes.Add(r.apply(ctx, store, workload.TransportMap(store, status.Transport, bundle, clients)))
+	notes.Add(r.ensureLeaves(ctx, run, as))
+	if err := r.speak(store, as); err != nil {
+		notes.Add(step.Retry(fmt.Errorf("make the operator's own certificate: %w", err)))
+	}
+	return notes.With(step.Complete())
+}
+
+// authorities reads those of the store, and makes the first ones of a new store. Others are never made without being
+// asked: processes that trust those of before would be shut out.
+func (r *Reconciler) authorities(ctx context.Context, run *storeRun) (*trust.Authorities, step.Outcome) {
+	store, status := run.store, run.store.Status.TLS
+	as, err := r.Trust.Authorities(ctx, store)
+	missing, other := errors.Is(err, trust.ErrNoAuthority), errors.Is(err, trust.ErrOtherAuthority)
+	switch {
+	case err == nil:
+		return as, step.Complete()
+	case missing && status.Bundle == "" && run.transport.trusts == "":
+		if as, err = trust.NewAuthorities(store, r.now()); err == nil {
+			err = r.Trust.Put(ctx, store, as)
+		}
+		if err != nil {
+			return nil, step.Retry(err)
+		}
+		step.Tell(ctx, r.Events, store, step.News{Reason: "AuthoritiesMade", Action: "Issue",
+			Message: fmt.Sprintf("made the authorities of this store in Secret %s", workload.Authority(store.Name))})
+		return as, step.Complete()
+	case !missing && !other:
+		return nil, step.Retry(err)
+	}
+	if rotate := specTLS(store).Rotate; rotate != "" && rotate != status.Rotated && rotate != status.Rotating {
+		return r.adoptAuthorities(ctx, run)
+	}
+	reason := reasonAuthorityMissing
+	if other {
+		reason = reasonOtherAuthority
+	}
+	message := fmt.Sprintf("%v, and certificates are not renewed. Put the Secret back from a backup, or have new authorities made, which takes a few "+
+		"minutes and no restart of shards: set spec.tls.rotate to another value than %q", err, cmp.Or(status.Rotating, status.Rotated))
+	run.certificates(false, reason, message)
+	return nil, step.Fail(reason, message)
+}
+
+// adoptAuthorities begins a change of authorities of which only the certificates are left: processes go on trusting
+// those until all have certificates of the next ones.
+func (r *Reconciler) adoptAuthorities(ctx context.Context, run *storeRun) (*trust.Authorities, step.Outcome) {
+	store, status := run.store, run.store.Status.TLS
+	var told corev1.ConfigMap
+	key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Transport(store.Name)}
+	if err := r.Live.Get(ctx, key, &told); err != nil {
+		return nil, step.Retry(fmt.Errorf("read ConfigMap %s, which holds the certificates of the authorities that are gone: %w", key, err))
+	}
+	as, err := trust.Adopted([]byte(told.Data[workload.KeyBundle]), []byte(told.Data[workload.KeyClientBundle]), store, r.now())
+	if err == nil {
+		_, _, err = as.Hashes(trust.State{}.Told())
+	}
+	if err != nil {
+		return nil, step.Retry(fmt.Errorf("ConfigMap %s: %w", key, err))
+	}
+	if err := r.Trust.Put(ctx, store, as); err != nil {
+		return nil, step.Retry(err)
+	}
+	status.Phase, status.Since, status.Rotating = v1alpha1.TLSTrusting, new(metav1.NewTime(r.now())), specTLS(store).Rotate
+	return as, step.Complete()
+}
+
+// nextTransport decides what is next, and records it before anybody is told.
+func (r *Reconciler) nextTransport(ctx context.Context, run *storeRun, before *v1alpha1.RecordStore, as *trust.Authorities) (*trust.Authorities, step.Outcome) {
+	store, status := run.store, run.store.Status.TLS
+	now := r.now()
+	d := trust.Decide(trust.Input{
+		Wanted: trust.TransportOf(status.Mode), Rotate: specTLS(store).Rotate, State: trust.StateOf(status), HasNext: as.HasNext(),
+		Reports: run.transport.reports, Now: now,
+	})
+	var err error
+	switch {
+	case d.MakeNext:
+		as, err = as.WithNext(store, now)
+	case d.Settle:
+		as = as.Settled()
+	}
+	if err == nil && (d.MakeNext || d.Settle) {
+		err = r.Trust.Put(ctx, store, as)
+	}
+	if err != nil {
+		return nil, step.Retry(err)
+	}
+	s := d.State
+	changed := s.Phase != status.Phase || s.Transport != status.Transport
+	status.Transport, status.Phase, status.Rotating, status.Rotated = s.Transport, s.Phase, s.Rotating, s.Rotated
+	if !s.Since.IsZero() {
+		status.Since = new(metav1.NewTime(s.Since))
+	}
+	if status.Bundle, status.ClientBundle, err = as.Hashes(s.Told()); err != nil {
+		return nil, step.Retry(err)
+	}
+	run.sayCertificates(d.Words, now)
+	if equality.Semantic.DeepEqual(before.Status.TLS, status) {
+		return as, step.Complete()
+	}
+	if _, err := r.writeStatus(ctx, before, store); err != nil {
+		return nil, step.Retry(err)
+	}
+	if changed {
+		run.transport.changes = true
+		step.Tell(ctx, r.Events, store, step.News{Reason: "Transport" + string(s.Phase), Action: "Tell",
+			Message: fmt.Sprintf("certificates: phase %s, transport %s%s", s.Phase, s.Transport, colonWords(d.Words))})
+	}
+	return as, step.Complete()
+}
+
+func colonWords(words string) string {
+	if words == "" {
+		return ""
+	}
+	return ": " + words
+}
+
+// specTLS is spec.tls; zero where it is absent.
+func specTLS(store *v1alpha1.RecordStore) v1alpha1.TLS {
+	if store.Spec.TLS == nil {
+		return v1alpha1.TLS{}
+	}
+	return *store.Spec.TLS
+}
+
+// ensureLeaves makes and renews the certificates of gateways, etcd and callers. Those of shards are made by their pools.
+func (r *Reconciler) ensureLeaves(ctx context.Context, run *storeRun, as *trust.Authorities) step.Outcome {
+	store := run.store
+	of, err := trust.StoreIdentity(store)
+	if err != nil {
+		return step.Retry(err)
+	}
+	wanted := []trust.Leaf{
+		{Secret: workload.GatewayTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Gateway}, DNSNames: workload.GatewayNames(store)},
+		{Secret: workload.AdminTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Admin, Name: "admin"}},
+	}
+	if store.Spec.Etcd.Managed != nil {
+		wanted = append(wanted, trust.Leaf{
+			Secret: workload.EtcdTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Etcd}, DNSNames: workload.EtcdNames(store),
+		})
+	}
+	for _, name := range specTLS(store).Clients {
+		wanted = append(wanted, trust.Leaf{
+			Secret: workload.ClientTLS(store.Name, name), Identity: identity.Identity{Store: of, Role: identity.Client, Name: name},
+		})
+	}
+	var notes step.Notes
+	for _, leaf := range wanted {
+		err := r.Trust.Ensure(ctx, store, store, as, leaf)
+		switch {
+		case errors.Is(err, trust.ErrNotOurs):
+			run.certificates(false, "SecretTaken", err.Error())
+			notes.Add(step.Fail("SecretTaken", err.Error()))
+		case err != nil:
+			notes.Add(step.Retry(err))
+		}
+	}
+	return notes.With(step.Complete())
+}
+
+// speak gives the operator what it needs to speak to the store's processes as they were told to. It is made anew when
+// something of that changes, and long before its certificate ends.
+func (r *Reconciler) speak(store *v1alpha1.RecordStore, as *trust.Authorities) error {
+	if r.Credentials == nil {
+		return nil
+	}
+	status := store.Status.TLS
+	want := spoken{transport: status.Transport, bundle: status.Bundle, issueBy: trust.StateOf(status).Told().IssueBy, day: r.now().Unix() / (24 * 3600)}
+	if was, ok := r.spoken.Load(store.UID); ok && was == want {
+		return nil
+	}
+	files, err := r.Trust.OperatorFiles(store, as)
+	if err == nil {
+		err = r.Credentials.Set(client.ObjectKeyFromObject(store).String(), files)
+	}
+	if err == nil {
+		r.spoken.Store(store.UID, want)
+	}
+	return err
+}
+
+// spoken is what the operator's own credentials were made for.
+type spoken struct {
+	transport v1alpha1.TLSTransport
+	bundle    string
+	issueBy   trust.Which
+	day       int64
+}
+
+// sayCertificates sets the condition by what the processes have said.
+func (run *storeRun) sayCertificates(words string, now time.Time) {
+	status, heard := run.store.Status.TLS, run.transport
+	status.Processes, status.Reported = int32(heard.reports.Processes), int32(heard.reports.AsTold) //nolint:gosec // a few thousand
+	status.PlaintextConnections = heard.plaintext
+	status.NotAfter = nil
+	if !heard.notAfter.IsZero() {
+		status.NotAfter = new(metav1.NewTime(heard.notAfter))
+	}
+	switch {
+	case heard.refused != "":
+		run.certificates(false, reasonRefused, "a process does not take its new certificates, and uses those of before: "+heard.refused)
+	case !heard.notAfter.IsZero() && heard.notAfter.Before(now.Add(expiring)):
+		run.certificates(false, reasonExpiring, fmt.Sprintf("the certificate of %s ends at %s: it was to be renewed long before. See the operator's log, "+
+			"and whether the pod's folder %s follows its Secret", heard.first, heard.notAfter.UTC().Format(time.RFC3339), workload.TLSDir))
+	case words != "":
+		run.certificates(true, string(cmp.Or(status.Phase, v1alpha1.TLSReady)), words)
+	default:
+		run.certificates(true, string(v1alpha1.TLSReady), fmt.Sprintf("%d of %d processes use transport %s with their certificates",
+			heard.reports.AsTold, heard.reports.Processes, status.Transport))
+	}
+}
+
+func (run *storeRun) certificates(good bool, reason, message string) {
+	setTruth(&run.store.Status.Conditions, run.store.Generation, v1alpha1.ConditionCertificates, good, reason, reason, message)
+}
+
+// heardTransport is what the processes of a store have said of their certificates.
+type heardTransport struct {
+	at        time.Time
+	running   string // names the processes that were asked
+	reports   trust.Reports
+	plaintext int32           // connections
+	notAfter  time.Time       // of the certificate in use that ends first; zero: nobody has said
+	first     string          // its pod
+	trusts    string          // authorities that some process trusts
+	refused   string          // why the first process does not take its files
+	stale     map[string]bool // pods that have not what they were told
+	changes   bool            // something was told just now
+}
+
+// hearPause is between two questions to all processes of a store of which nothing changes.
+const hearPause = 2 * time.Minute
+
+// hearTransport asks all processes that run, where something changes, or it is time again.
+func (r *Reconciler) hearTransport(ctx context.Context, run *storeRun) error {
+	store, status, now := run.store, run.store.Status.TLS, r.now()
+	var pods corev1.PodList
+	err := r.Client.List(ctx, &pods, client.InNamespace(store.Namespace), client.MatchingLabels{v1alpha1.LabelStore: store.Name})
+	if err != nil {
+		return fmt.Errorf("list the pods of store %s: %w", client.ObjectKeyFromObject(store), err)
+	}
+	running := trust.Running(pods.Items)
+	rests := status.Phase == v1alpha1.TLSReady && status.Transport == trust.TransportOf(status.Mode) && cmp.Or(specTLS(store).Rotate, status.Rotated) == status.Rotated
+	if last, ok := r.heard.Load(store.UID); ok && rests {
+		if heard := last.(*heardTransport); heard.reports.AsTold == heard.reports.Processes && heard.running == running && now.Sub(heard.at) < hearPause {
+			again := *heard
+			again.changes = false
+			run.transport = &again
+			return nil
+		}
+	}
+	asked := trust.Ask(ctx, r.Transports, pods.Items)
+	run.transport = r.compare(store, asked)
+	run.transport.at, run.transport.running = now, running
+	r.heard.Store(store.UID, run.transport)
+	return nil
+}
+
+// compare what processes have said with what they were told.
+func (r *Reconciler) compare(store *v1alpha1.RecordStore, asked []trust.Answer) *heardTransport {
+	status, out := store.Status.TLS, &heardTransport{stale: map[string]bool{}}
+	out.reports.Processes = len(asked)
+	for _, a := range asked {
+		lacks := a.Lacks(status)
+		if a.Err == nil {
+			out.trusts = cmp.Or(out.trusts, a.Report.Bundle)
+			out.plaintext += a.Report.PlaintextConnections
+			if end := a.Report.NotAfter; !end.IsZero() && (out.notAfter.IsZero() || end.Before(out.notAfter)) {
+				out.notAfter, out.first = end, a.Pod.Name
+			}
+			if a.Report.Error != "" && out.refused == "" {
+				out.refused = a.Pod.Name + ": " + a.Report.Error
+			}
+		}
+		if lacks == "" {
+			out.reports.AsTold++
+			newest, known := r.Trust.NotAfter(store.Namespace, a.Secret)
+			if known && newest.Equal(a.Report.NotAfter) {
+				out.reports.Renewed++
+			} else if status.Phase == v1alpha1.TLSIssuing {
+				lacks = "it does not use its newest certificate yet"
+			}
+		} else {
+			out.stale[a.Pod.Name] = a.Err == nil
+		}
+		if lacks != "" && out.reports.Missing == "" {
+			out.reports.Missing = a.Pod.Name + ": " + lacks
+		}
+	}
+	return out
+}
+
+// transportChanges tells whether something goes on with the certificates of the store.
+func (run *storeRun) transportChanges() bool {
+	return run.transport != nil && (run.store.Status.TLS.Phase != v1alpha1.TLSReady || run.transport.changes ||
+		run.transport.reports.AsTold < run.transport.reports.Processes)
+}

@@ -1,0 +1,347 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+
+	. "github.com/onsi/gomega"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/certs"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// deliveredFiles are those of a pod's folder of certificates.
+type deliveredFiles map[string][]byte
+
+// playedTransports are the processes in the pods of a play, as far as their certificates go: they have what the kubelet
+// has brought, which is what the Secret and the ConfigMap hold now, unless a test holds it up. Their code is that of the
+// real ones (package certs).
+type playedTransports struct {
+	play *play
+	mu   sync.Mutex
+	has  map[types.UID]deliveredFiles // by pod
+	now  func() time.Time
+	held map[string]bool // pods whose files stay as they are
+}
+
+// Transport implements fleet.TransportAsker.
+func (p *playedTransports) Transport(ctx context.Context, address string) (out fleet.TransportReport, err error) {
+	pod, err := p.pod(ctx, address)
+	if err != nil {
+		return out, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := p.has[pod.UID]
+	if before == nil || !p.held[pod.Name] {
+		if p.has[pod.UID], err = p.deliver(ctx, pod); err != nil {
+			return out, err
+		}
+	}
+	files := p.has[pod.UID]
+	if before != nil && pod.Labels[v1alpha1.LabelComponent] == workload.ContainerEtcd { // which reads these at its start
+		files[certs.ModeFile], files[certs.BundleFile] = before[certs.ModeFile], before[certs.BundleFile]
+	}
+	source, err := certs.InMemory(certs.Config{Now: p.now}, files)
+	if err != nil {
+		return out, err
+	}
+	defer source.Close()
+	r := source.Report()
+	return fleet.TransportReport{Identity: r.Identity, Mode: string(r.Mode), Bundle: r.Bundle, ClientBundle: r.ClientBundle, NotAfter: r.NotAfter}, nil
+}
+
+func (p *playedTransports) pod(ctx context.Context, address string) (*corev1.Pod, error) {
+	ip, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	var pods corev1.PodList
+	if err := api.List(ctx, &pods, client.InNamespace(p.play.Namespace)); err != nil {
+		return nil, err
+	}
+	for i := range pods.Items {
+		if pods.Items[i].Status.PodIP == ip {
+			return &pods.Items[i], nil
+		}
+	}
+	return nil, errors.New("connection refused")
+}
+
+// deliver is what the kubelet makes of a pod's projected volume.
+func (p *playedTransports) deliver(ctx context.Context, pod *corev1.Pod) (deliveredFiles, error) {
+	out := deliveredFiles{}
+	for _, volume := range pod.Spec.Volumes {
+		if volume.Projected == nil {
+			continue
+		}
+		for _, source := range volume.Projected.Sources {
+			if err := p.project(ctx, source, out); err != nil {
+				return nil, fmt.Errorf("pod %s: %w", pod.Name, err)
+			}
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("404: it runs without certificates")
+	}
+	return out, nil
+}
+
+func (p *playedTransports) project(ctx context.Context, from corev1.VolumeProjection, into deliveredFiles) error {
+	if from.ConfigMap != nil {
+		var m corev1.ConfigMap
+		if err := api.Get(ctx, types.NamespacedName{Namespace: p.play.Namespace, Name: from.ConfigMap.Name}, &m); err != nil {
+			return err
+		}
+		for key, text := range m.Data {
+			into[key] = []byte(text)
+		}
+		return nil
+	}
+	var secret corev1.Secret
+	if err := api.Get(ctx, types.NamespacedName{Namespace: p.play.Namespace, Name: from.Secret.Name}, &secret); err != nil {
+		return err
+	}
+	for _, item := range from.Secret.Items {
+		content, there := secret.Data[item.Key]
+		switch {
+		case there:
+			into[item.Path] = content
+		case from.Secret.Optional == nil || !*from.Secret.Optional:
+			return fmt.Errorf("secret %s has no %s", secret.Name, item.Key)
+		}
+	}
+	return nil
+}
+
+// secret of the play's namespace.
+func (p *storePlay) secret(ctx context.Context, name string) *corev1.Secret {
+	GinkgoHelper()
+	secret := &corev1.Secret{}
+	Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, secret)).To(Succeed(), name)
+	return secret
+}
+
+// uids of the pods of a component, by name.
+func (p *storePlay) uids(ctx context.Context, component string) map[string]types.UID {
+	GinkgoHelper()
+	var pods corev1.PodList
+	Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace), client.MatchingLabels{v1alpha1.LabelComponent: component})).To(Succeed())
+	out := map[string]types.UID{}
+	for i := range pods.Items {
+		out[pods.Items[i].Name] = pods.Items[i].UID
+	}
+	return out
+}
+
+// until goes on, round after round, until the store is as wanted; what must hold at any time is checked after each.
+func (p *storePlay) until(ctx context.Context, always func(*v1alpha1.RecordStore), wanted func(*v1alpha1.TLSStatus) bool) {
+	GinkgoHelper()
+	for range 60 {
+		_ = p.round(ctx) // conflicts pass
+		store := p.get(ctx)
+		if always != nil {
+			always(store)
+		}
+		if wanted(store.Status.TLS) {
+			return
+		}
+	}
+	Expect(p.words(ctx)).To(BeEmpty(), "it does not come to that: %+v", p.get(ctx).Status.TLS)
+}
+
+// rests in a transport.
+func rests(in v1alpha1.TLSTransport) func(*v1alpha1.TLSStatus) bool {
+	return func(s *v1alpha1.TLSStatus) bool {
+		return s.Phase == v1alpha1.TLSReady && s.Transport == in && s.Reported == s.Processes && s.Processes > 0
+	}
+}
+
+func withTLS(mode v1alpha1.TLSMode) func(*v1alpha1.RecordStore) {
+	return func(s *v1alpha1.RecordStore) { s.Spec.TLS = &v1alpha1.TLS{Mode: mode, Clients: []string{"reader"}} }
+}
+
+var _ = Describe("The certificates of a store", func() {
+	It("are there before its processes, each in a Secret of its own, and say who each is", func(ctx context.Context) {
+		p := newStorePlay(ctx)
+		p.create(ctx, withTLS(v1alpha1.TLSRequired))
+		p.pool(ctx, 2)
+		p.settle(ctx)
+		p.ready(ctx)
+		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Ready", "3 of 3 processes use transport required")
+		status := p.get(ctx).Status
+		Expect(status.TLS.Mode).To(Equal(v1alpha1.TLSRequired))
+		told := &corev1.ConfigMap{}
+		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-tls"}, told)).To(Succeed())
+		base := "spiffe://cluster.local/ns/" + p.Namespace + "/store/" + status.StoreUID + "/"
+		for name, want := range map[string]string{
+			"quotes-gateway-tls": "gateway", "quotes-etcd-tls": "etcd", "ssd-0-tls": "shard/ssd-0", "ssd-1-tls": "shard/ssd-1",
+			"quotes-admin-tls": "admin/admin", "quotes-client-reader-tls": "client/reader",
+		} {
+			secret := p.secret(ctx, name)
+			files := map[string][]byte{
+				certs.CertificateFile: secret.Data["tls.crt"], certs.KeyFile: secret.Data["tls.key"], certs.ModeFile: []byte(told.Data["mode"]),
+				certs.BundleFile: []byte(told.Data["ca.crt"]), certs.ClientBundleFile: []byte(told.Data["client-ca.crt"]),
+			}
+			source, err := certs.InMemory(certs.Config{}, files)
+			Expect(err).NotTo(HaveOccurred(), name)
+			Expect(source.Report().Identity).To(Equal(base+want), name)
+			Expect(source.Status().Mode).To(Equal(certs.Required))
+			source.Close()
+			Expect(secret.Data["ca.crt"]).To(BeEquivalentTo(told.Data["ca.crt"]), "%s: a caller finds all in one place", name)
+		}
+		By("no pod seeing a key of an authority")
+		p.secret(ctx, "quotes-authority")
+		var pods corev1.PodList
+		Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace))).To(Succeed())
+		for i := range pods.Items {
+			Expect(fmt.Sprint(pods.Items[i].Spec)).NotTo(ContainSubstring("quotes-authority"))
+			Expect(strings.Count(fmt.Sprint(pods.Items[i].Spec.Containers[0].Args), "--tls-dir=/etc/sheaf/tls")).To(Equal(1), pods.Items[i].Name)
+		}
+	})
+
+	It("turn TLS on and off under processes that serve: step by step, and no shard restarts", func(ctx context.Context) {
+		p := newStorePlay(ctx)
+		p.create(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Etcd.Managed.Members = 3 }, withTLS(v1alpha1.TLSDisabled))
+		p.pool(ctx, 2)
+		p.settle(ctx)
+		p.ready(ctx)
+		p.until(ctx, nil, rests(v1alpha1.TransportPlaintext))
+		shards, members := p.uids(ctx, workload.ContainerShard), p.uids(ctx, workload.ContainerEtcd)
+		Expect(shards).To(HaveLen(2))
+
+		By("waiting for a process that has not got its files")
+		p.certs.held["ssd-1-0"] = true
+		p.change(ctx, withTLS(v1alpha1.TLSRequired))
+		p.until(ctx, nil, func(s *v1alpha1.TLSStatus) bool { return s.Transport == v1alpha1.TransportBoth && s.Reported == 4 })
+		for range 5 {
+			Expect(p.round(ctx)).To(Succeed())
+			Expect(p.get(ctx).Status.TLS.Transport).To(Equal(v1alpha1.TransportBoth))
+		}
+		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Switching", "4 of 5 processes", "ssd-1-0")
+		Expect(p.uids(ctx, workload.ContainerEtcd)).NotTo(ContainElements(values(members)), "its members read it at their start")
+
+		By("going on when it has")
+		members = p.uids(ctx, workload.ContainerEtcd)
+		p.certs.held["ssd-1-0"] = false
+		p.until(ctx, func(*v1alpha1.RecordStore) {
+			Expect(len(p.uids(ctx, workload.ContainerEtcd))).To(BeNumerically(">=", 2), "members restart one at a time")
+		}, rests(v1alpha1.TransportRequired))
+		Expect(p.uids(ctx, workload.ContainerEtcd)).NotTo(ContainElements(values(members)))
+
+		By("going back")
+		p.change(ctx, withTLS(v1alpha1.TLSDisabled))
+		seen := map[v1alpha1.TLSTransport]bool{}
+		p.until(ctx, func(s *v1alpha1.RecordStore) { seen[s.Status.TLS.Transport] = true }, rests(v1alpha1.TransportPlaintext))
+		Expect(seen).To(HaveKey(v1alpha1.TransportBoth))
+		Expect(p.uids(ctx, workload.ContainerShard)).To(Equal(shards), "a shard restarts neither for the one nor for the other")
+	})
+
+	It("change their authorities in three steps, each when every process says that it is ready", func(ctx context.Context) {
+		p := newStorePlay(ctx)
+		now := time.Now()
+		p.clock = func() time.Time { return now }
+		p.create(ctx, withTLS(v1alpha1.TLSRequired))
+		p.pool(ctx, 2)
+		p.settle(ctx)
+		p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+		shards, first := p.uids(ctx, workload.ContainerShard), p.get(ctx).Status.TLS
+		leaf := p.secret(ctx, "ssd-0-tls").Data["tls.crt"]
+		phase := func(want v1alpha1.TLSPhase) func(*v1alpha1.TLSStatus) bool {
+			return func(s *v1alpha1.TLSStatus) bool { return s.Phase == want }
+		}
+		p.certs.held["ssd-1-0"] = true
+		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.Rotate = "1" })
+		p.until(ctx, nil, phase(v1alpha1.TLSTrusting))
+		By("a new operator going on where the one before was")
+		p.operator(acting)
+		now = now.Add(time.Hour)
+		for range 4 {
+			_ = p.round(ctx)
+		}
+		Expect(p.get(ctx).Status.TLS.Phase).To(Equal(v1alpha1.TLSTrusting), "a shard does not trust the next authorities yet")
+		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Trusting", "2 of 3", "ssd-1-0")
+		Expect(p.secret(ctx, "ssd-0-tls").Data["tls.crt"]).To(Equal(leaf))
+		p.certs.held["ssd-1-0"] = false
+		p.until(ctx, nil, phase(v1alpha1.TLSIssuing))
+		now = now.Add(time.Hour)
+		p.until(ctx, nil, phase(v1alpha1.TLSDropping))
+		Expect(p.secret(ctx, "ssd-0-tls").Data["tls.crt"]).NotTo(Equal(leaf))
+		p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+		last := p.get(ctx).Status.TLS
+		Expect(last.Rotated).To(Equal("1"))
+		Expect(last.Bundle).NotTo(Equal(first.Bundle))
+		Expect(last.ClientBundle).NotTo(Equal(first.ClientBundle))
+		Expect(p.secret(ctx, "quotes-authority").Data).To(HaveLen(4), "the next ones are the current ones now")
+		Expect(p.uids(ctx, workload.ContainerShard)).To(Equal(shards))
+	})
+
+	It("are never made by other authorities than processes trust, but where somebody asks for new ones", func(ctx context.Context) {
+		p := newStorePlay(ctx)
+		now := time.Now()
+		p.clock = func() time.Time { return now }
+		p.create(ctx, withTLS(v1alpha1.TLSRequired))
+		p.pool(ctx, 1)
+		p.settle(ctx)
+		p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+		shards, bundle := p.uids(ctx, workload.ContainerShard), p.get(ctx).Status.TLS.Bundle
+		Expect(api.Delete(ctx, p.secret(ctx, "quotes-authority"))).To(Succeed())
+		for range 4 {
+			_ = p.round(ctx)
+		}
+		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "AuthorityMissing", "quotes-authority", "spec.tls.rotate")
+		err := api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-authority"}, &corev1.Secret{})
+		Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%v", err)
+
+		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.Rotate = "lost" })
+		p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, func(s *v1alpha1.TLSStatus) bool {
+			return s.Rotated == "lost" && rests(v1alpha1.TransportRequired)(s)
+		})
+		Expect(p.get(ctx).Status.TLS.Bundle).NotTo(Equal(bundle))
+		Expect(p.uids(ctx, workload.ContainerShard)).To(Equal(shards))
+		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Ready")
+	})
+
+	It("come to a store that served before only with its next image, or when it is asked for", func(ctx context.Context) {
+		p := newStorePlay(ctx)
+		keeper := p.r.Trust
+		p.r.Trust, p.pools.Trust = nil, nil // an operator of before
+		p.create(ctx)
+		p.pool(ctx, 1)
+		p.settle(ctx)
+		shards := p.uids(ctx, workload.ContainerShard)
+		p.r.Trust, p.pools.Trust = keeper, keeper
+		p.settle(ctx)
+		Expect(p.uids(ctx, workload.ContainerShard)).To(Equal(shards), "a new operator restarts nothing")
+		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "WithoutTLS", "set spec.tls")
+		Expect(p.get(ctx).Status.TLS.Default).To(Equal(v1alpha1.TLSDisabled))
+
+		p.change(ctx, withTLS(v1alpha1.TLSRequired))
+		seen := map[v1alpha1.TLSTransport]bool{}
+		p.until(ctx, func(s *v1alpha1.RecordStore) { seen[s.Status.TLS.Transport] = true }, rests(v1alpha1.TransportRequired))
+		Expect(seen).To(HaveLen(3), "it goes over step by step, and not at once")
+	})
+})
+
+func values[K comparable, V any](m map[K]V) (out []any) {
+	for _, v := range m {
+		out = append(out, v)
+	}
+	return out
+}

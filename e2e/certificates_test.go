@@ -1,0 +1,79 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/certs"
+)
+
+// secretEvery is how often the files of adminFiles follow their Secret, as a kubelet would have them do.
+const secretEvery = 5 * time.Second
+
+// adminFiles are those of an administrator of a store, on this machine, as a pod would have them mounted: they follow
+// the Secret until the scenario ends.
+func (s *space) adminFiles(store string) client.TLSFiles {
+	GinkgoHelper()
+	dir := GinkgoT().TempDir()
+	install := func() error {
+		content, err := s.secret(store + "-admin-tls")
+		if err != nil {
+			return err
+		}
+		return certs.Install(dir, content)
+	}
+	Eventually(install).WithTimeout(time.Minute).Should(Succeed())
+	stop := make(chan struct{})
+	var follows sync.WaitGroup
+	follows.Go(func() {
+		turns := time.NewTicker(secretEvery)
+		defer turns.Stop()
+		for {
+			select {
+			case <-turns.C:
+				if err := install(); err != nil {
+					GinkgoWriter.Println("follow the Secret:", err) // the next turn tries again
+				}
+			case <-stop:
+				return
+			}
+		}
+	})
+	DeferCleanup(func() {
+		close(stop)
+		follows.Wait()
+	})
+	at := func(file string) string { return filepath.Join(dir, file) }
+	return client.TLSFiles{CA: at(certs.BundleFile), Cert: at(certs.CertificateFile), Key: at(certs.KeyFile)}
+}
+
+// secret reads the data of a Secret.
+func (s *space) secret(name string) (map[string][]byte, error) {
+	o := try(30*time.Second, "", "kubectl", "get", "secret", name, "-n", s.name, "-o", "json")
+	if o.err != nil {
+		return nil, fmt.Errorf("secret %s: %w: %s", name, o.err, o.words) // stdout holds keys
+	}
+	var object struct{ Data map[string]string }
+	if err := json.Unmarshal([]byte(o.out), &object); err != nil {
+		return nil, err
+	}
+	content := map[string][]byte{}
+	for key, text := range object.Data {
+		bytes, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return nil, err
+		}
+		content[key] = bytes
+	}
+	return content, nil
+}

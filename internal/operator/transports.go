@@ -1,0 +1,48 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/internal/certs"
+)
+
+// Transports asks processes which certificates they use. Safe for concurrent use.
+type Transports struct{ client http.Client }
+
+// NewTransports asks without a proxy: it goes to pods.
+func NewTransports() *Transports {
+	return &Transports{http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: connectionRest}}}
+}
+
+// reportMax bounds an answer.
+const reportMax = 64 << 10
+
+// Transport implements fleet.TransportAsker.
+func (t *Transports) Transport(ctx context.Context, address string) (out fleet.TransportReport, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+certs.ReportPath, http.NoBody)
+	if err != nil {
+		return out, err
+	}
+	answer, err := t.client.Do(request)
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, answer.Body.Close()) }()
+	if answer.StatusCode != http.StatusOK {
+		return out, fmt.Errorf("GET %s: %s: it runs without certificates", request.URL, answer.Status)
+	}
+	var report certs.Report
+	if err := json.NewDecoder(io.LimitReader(answer.Body, reportMax)).Decode(&report); err != nil {
+		return out, fmt.Errorf("GET %s: %w", request.URL, err)
+	}
+	return fleet.TransportReport{
+		Identity: report.Identity, Mode: string(report.Mode), Bundle: report.Bundle, ClientBundle: report.ClientBundle,
+		NotAfter: report.NotAfter, Error: report.Error, PlaintextConnections: int32(min(report.PlaintextConnections, 1<<30)), //nolint:gosec // bounded
+	}, nil
+}
