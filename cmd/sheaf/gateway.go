@@ -28,6 +28,7 @@ type gatewayFlags struct {
 	place   placementFlags
 	log     logFlags
 	tls     tlsFlags
+	audit   auditFlags
 	listen  string
 	http    string
 	pprof   string
@@ -70,6 +71,7 @@ takes part in the planner's election; any number of gateways may run. --create m
 	f.place.add(cmd)
 	f.place.addInsecure(cmd)
 	f.tls.add(cmd)
+	f.audit.add(cmd)
 	f.log.add(cmd, "info")
 	cli.Complete(cmd, "routing", "hash", "named")
 	return cmd
@@ -119,8 +121,12 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 		Listen: f.listen, Store: store, StoreUUID: uuid.UUID(f.uid), Version: version, Logger: logger, Registry: registry,
 		ServerOptions: traces.ServerOptions(), ShardDialOptions: traces.DialOptions(),
 	}
+	if cfg.Audit, err = f.audit.open(source != nil, "gateway "+f.listen, registry); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cfg.Audit.Close()) }()
 	if source != nil {
-		cfg.Secure(source)
+		defer cfg.Secure(source).Close()
 	}
 	fitGatewayCgroup(&cfg.Limits, cgroup.MemoryLimit("/"))
 	g, err := gateway.Start(ctx, cfg)

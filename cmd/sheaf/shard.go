@@ -117,6 +117,7 @@ type shardFlags struct {
 	storage storageFlags
 	log     logFlags
 	tls     tlsFlags
+	audit   auditFlags
 	http    string
 	pprof   string
 	store   uuidFlag
@@ -168,7 +169,7 @@ people), /metrics. States: Pending, Loading, Serving, Draining, FileSystemMismat
 			}
 			defer func() { err = errors.Join(err, client.Close()) }()
 			f.cfg.Placement, f.cfg.Version = store, version
-			return a.shard(ctx, f.cfg, source, f.place.store, f.http, f.pprof)
+			return a.shard(ctx, f.cfg, source, f.audit, f.place.store, f.http, f.pprof)
 		})(c, args)
 	}
 	f.add(cmd)
@@ -202,6 +203,7 @@ func (f *shardFlags) add(cmd *cobra.Command) {
 	flags.Lookup("memory-limit").Usage = "of index and resident data, as in 8GiB; 0: none (default: the cgroup's limit less a quarter, " +
 		"128 MiB to 1 GiB, for the rest of the process)"
 	f.tls.add(cmd)
+	f.audit.add(cmd)
 	f.log.add(cmd, "info")
 	require(cmd, "name", "dir")
 }
@@ -222,7 +224,7 @@ func (f *shardFlags) fill(cmd *cobra.Command) (err error) {
 	return nil
 }
 
-func (a *app) shard(ctx context.Context, cfg shard.Config, source *certs.Source, store, httpListen, pprofListen string) (err error) {
+func (a *app) shard(ctx context.Context, cfg shard.Config, source *certs.Source, audit auditFlags, store, httpListen, pprofListen string) (err error) {
 	stopProfiles, err := serveProfiles(ctx, pprofListen)
 	if err != nil {
 		return err
@@ -234,8 +236,12 @@ func (a *app) shard(ctx context.Context, cfg shard.Config, source *certs.Source,
 	}
 	defer traces.Stop()
 	cfg.ServerOptions, cfg.Tracer = traces.ServerOptions(), traces.Tracer()
+	if cfg.Audit, err = audit.open(source != nil, "shard "+cfg.Name, cfg.Registry); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cfg.Audit.Close()) }()
 	if source != nil {
-		cfg.Secure(source)
+		defer cfg.Secure(source).Close()
 	}
 	h, err := shard.StartHost(ctx, cfg)
 	if err != nil {

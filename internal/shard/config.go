@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"sheaf.dev/sheaf/internal/access/guard"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
@@ -64,6 +65,8 @@ type Config struct {
 	// NoReadLease has leaders ask a majority of copies before each read, see replica.Options.Lease: for machines whose
 	// clocks may stand still while others go on.
 	NoReadLease bool
+	// Audit is told of what Secure refuses, and of what is done; nil: nobody is.
+	Audit *guard.Audit
 	// PeerCredentials for the connections to another shard, by its name; nil: no TLS.
 	PeerCredentials func(shard string) credentials.TransportCredentials
 	// SpeaksFor tells whether a connection may speak for a shard; nil: shards are believed, without TLS.
@@ -135,6 +138,7 @@ type Registry interface {
 	RegisterShard(ctx context.Context, s placement.Shard, refused ...func(error)) (stop func(), err error)
 	NextStep(ctx context.Context, s placement.Shard) error
 	Follow(ctx context.Context, before placement.Seen, own placement.Own) <-chan placement.View
+	WatchAccess(ctx context.Context) <-chan placement.Access
 	Look(ctx context.Context, group string) (placement.View, error)
 	PutWeights(ctx context.Context, shard string, weights map[string]placement.Weight) error
 	Weights(ctx context.Context, shard string) (map[string]placement.Weight, error)
