@@ -17,6 +17,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,19 +27,21 @@ import (
 	"sheaf.dev/sheaf/internal/workload"
 )
 
+// They speak TLS, as stores do that ask for nothing else.
 var _ = Describe("Real shards with three copies of each group", func() {
 	const records = 40
 	var p *storePlay
 	var r *processes
-	var server string
+	var server, admin string // address of the gateway, and the folder with an administrator's certificate
 
 	BeforeEach(func(ctx context.Context) {
 		p = newStorePlay(ctx)
 		r = newProcesses(ctx)
 		r.etcd, r.apart = strings.Join(p.etcd.Endpoints(), ","), true
+		r.deliver = p.certs.deliver
 		p.kubelet, p.away = r, true // shards register themselves
-		p.pools.Shards = p.etcd.Shards()
-		server = freeAddress()
+		p.pools.Shards, p.r.Credentials = p.etcd.Shards(), p.etcd.Credentials()
+		server = strings.Replace(freeAddress(), "127.0.0.1", "localhost", 1) // which the gateway's certificate names
 	})
 	// until rounds make something so.
 	until := func(ctx context.Context, what func(g Gomega)) {
@@ -58,7 +61,8 @@ var _ = Describe("Real shards with three copies of each group", func() {
 	}
 	sheaf := func(stdin string, args ...string) string {
 		GinkgoHelper()
-		cmd := exec.Command(r.binary, append(args, "--server="+server)...)
+		args = append(args, "--server="+server, "--ca="+admin+"/ca.crt", "--cert="+admin+"/tls.crt", "--key="+admin+"/tls.key")
+		cmd := exec.Command(r.binary, args...)
 		cmd.Stdin = strings.NewReader(stdin)
 		out, err := cmd.CombinedOutput()
 		Expect(err).NotTo(HaveOccurred(), "%v: %s", args, out)
@@ -66,7 +70,12 @@ var _ = Describe("Real shards with three copies of each group", func() {
 	}
 	gateway := func(ctx context.Context) {
 		GinkgoHelper()
-		cmd := exec.Command(r.binary, "gateway", "--etcd="+r.etcd, "--store="+workload.Placement(p.Namespace, "quotes"), "--listen="+server, "--http="+freeAddress())
+		admin = r.secret(p.secret(ctx, workload.AdminTLS("quotes")).Data)
+		var deployment appsv1.Deployment
+		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: workload.Gateway("quotes")}, &deployment)).To(Succeed())
+		files, err := p.certs.deliver(ctx, &corev1.Pod{Spec: deployment.Spec.Template.Spec})
+		Expect(err).NotTo(HaveOccurred())
+		cmd := exec.Command(r.binary, "gateway", "--tls-dir="+r.secret(files), "--etcd-insecure", "--etcd="+r.etcd, "--store="+workload.Placement(p.Namespace, "quotes"), "--listen="+server, "--http="+freeAddress())
 		cmd.Stderr = ginkgo.GinkgoWriter
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		Expect(cmd.Start()).To(Succeed())

@@ -31,8 +31,9 @@ func init() {
 			server.Close()
 			return nil, err
 		}
+		keys := operator.NewKeys()
 		return &etcdPlay{
-			server: server, placements: operator.NewPlacements(nil), shards: operator.NewShards(nil), close: client.Close, members: map[string][]fleet.EtcdMember{},
+			server: server, placements: operator.NewPlacements(keys), shards: operator.NewShards(keys), keys: keys, close: client.Close, members: map[string][]fleet.EtcdMember{},
 			wipe:  func(ctx context.Context) error { return etcdtest.Wipe(ctx, client) },
 			store: func(name string) (*placement.Store, error) { return placement.NewStore(client, name) },
 			put: func(ctx context.Context, key, value string) error {
@@ -52,6 +53,7 @@ type etcdPlay struct {
 	server     *etcd.Server
 	placements *operator.Placements
 	shards     *operator.Shards
+	keys       *operator.Keys
 	// What one connection does, which lives as long as the server.
 	wipe  func(context.Context) error
 	store func(name string) (*placement.Store, error)
@@ -65,7 +67,7 @@ type etcdPlay struct {
 
 // Open is the operator's, but for the address: names of Services are not known here.
 func (e *etcdPlay) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement, error) {
-	access.Endpoints = e.server.Endpoints()
+	access.Endpoints, access.Own = e.server.Endpoints(), false // it has no certificates
 	opened, err := e.placements.Open(key, access, credentials)
 	return playedPlacement{opened, e.members[key]}, err
 }
@@ -205,6 +207,9 @@ func (e *etcdPlay) Freeze(ctx context.Context, namespace, name, reason string) e
 func (e *etcdPlay) Thaw(ctx context.Context, namespace, name string) error {
 	return e.drop(ctx, fmt.Sprintf("%s/%s/frozen", placement.PrefixDefault, workload.Placement(namespace, name)))
 }
+
+// Credentials are those by which Shards asks.
+func (e *etcdPlay) Credentials() fleet.Credentials { return e.keys }
 
 // Shards asks shards as the operator does.
 func (e *etcdPlay) Shards() fleet.ShardClient { return e.shards }

@@ -48,6 +48,7 @@ type EtcdPlay interface {
 	Leave(ctx context.Context, namespace, store, shard string) error
 	Register() fleet.ShardRegister
 	Shards() fleet.ShardClient
+	Credentials() fleet.Credentials
 	Endpoints() []string
 	Stick(stuck bool)
 	SayMembers(key string, members []fleet.EtcdMember)

@@ -30,6 +30,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/certs"
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/workload"
@@ -68,8 +69,10 @@ func (adminClient) Describe(ctx context.Context, shard fleet.ShardAt) (*fleet.Sh
 // processes runs a real `sheaf shard` for each pod that play starts, on an address of the loopback network of its own.
 type processes struct {
 	binary, root, etcd string
-	apart              bool                 // each shard is a failure domain
-	running            map[string]*exec.Cmd // by pod's UID
+	apart              bool // each shard is a failure domain
+	// deliver gives the files of a pod's folder of certificates; nil: pods have none.
+	deliver func(ctx context.Context, pod *corev1.Pod) (deliveredFiles, error)
+	running map[string]*exec.Cmd // by pod's UID
 }
 
 // newProcesses builds the binary.
@@ -113,6 +116,9 @@ func (r *processes) start(pod *corev1.Pod) (ip string) {
 			arg = fmt.Sprintf("--http=%s:%d", ip, workload.PortShardHTTP)
 		case "--etcd":
 			arg = "--etcd=" + r.etcd
+		case "--tls-dir": // the etcd of these tests has no certificates
+			args = append(args, "--etcd-insecure")
+			arg = "--tls-dir=" + r.certificates(pod)
 		}
 		args = append(args, env.Replace(arg))
 	}
@@ -123,6 +129,21 @@ func (r *processes) start(pod *corev1.Pod) (ip string) {
 	Expect(cmd.Start()).To(Succeed())
 	r.running[string(pod.UID)] = cmd
 	return ip
+}
+
+// certificates puts those of a pod into a folder.
+func (r *processes) certificates(pod *corev1.Pod) (dir string) {
+	files, err := r.deliver(context.Background(), pod)
+	Expect(err).NotTo(HaveOccurred())
+	return r.secret(files)
+}
+
+// secret puts files into a folder of their own.
+func (r *processes) secret(files map[string][]byte) (dir string) {
+	dir, err := os.MkdirTemp(r.root, "tls-")
+	Expect(err).NotTo(HaveOccurred())
+	Expect(certs.Install(dir, files)).To(Succeed())
+	return dir
 }
 
 // dir is the shard's disk.

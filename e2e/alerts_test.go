@@ -188,7 +188,7 @@ func (a *alertWatch) take(text []byte) error {
 	defer a.mutex.Unlock()
 	a.scrapes++
 	for _, name := range []string{
-		alertUnavailable, alertNotRedundant, alertEtcdMember, alertVolumeFull, alertStandStill, alertStalled, alertPoolStalled, alertOperatorGone,
+		alertUnavailable, alertNotRedundant, alertEtcdMember, alertVolumeFull, alertStandStill, alertCertificates, alertStalled, alertPoolStalled, alertOperatorGone,
 	} {
 		if before, now := a.states[name], states[name]; before != now {
 			a.log = append(a.log, fmt.Sprintf("%d: %s %s", a.scrapes, name, map[string]string{gone: "is gone"}[now]+now))

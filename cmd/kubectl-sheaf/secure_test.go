@@ -85,7 +85,7 @@ func serveHealth(t *testing.T, files map[string][]byte) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(source.Close)
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // of a test
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

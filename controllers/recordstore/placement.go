@@ -201,9 +201,10 @@ func lostMessage(run *storeRun) string {
 	store := run.store
 	command := fmt.Sprintf("kubectl -n %s exec deploy/%s -c %s -- /sheaf recover placement %s --store-uid=%s --shards=",
 		store.Namespace, workload.Gateway(store.Name), workload.ContainerGateway, strings.Join(append(workload.TLSArgs(store), run.access.Args()...), " "), store.Status.StoreUID)
-	var addresses []string
-	for _, shard := range shardsAt(run) {
-		addresses = append(addresses, shard.Address)
+	shards := shardsAt(run)
+	addresses := make([]string, len(shards))
+	for i, shard := range shards {
+		addresses[i] = shard.Address
 	}
 	if len(addresses) > lostShardsMax {
 		command += strings.Join(addresses[:lostShardsMax], ",") + fmt.Sprintf(",... (all %d shards)", len(addresses))

@@ -201,4 +201,4 @@ func MayMount(store *v1alpha1.RecordStore, image string) bool {
 }
 
 // Default is what an absent spec.tls means for new stores.
-const Default = v1alpha1.TLSDisabled
+const Default = v1alpha1.TLSRequired
