@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"time"
 )
 
 // Call is one call under way, as its handler sees it.
@@ -15,6 +16,11 @@ type Call interface {
 	Can(verb Verb, group string) error
 	// Sees tells whether the caller may do anything at all in a group.
 	Sees(group string) bool
+	// Seal and Open sign and check a value that the caller hands back, and which is good for so long, 0: for ever. Calls of
+	// processes of the store, and those that a gateway makes for a caller, have values that are not signed: the gateway
+	// signs and checks what its callers have. Errors are ErrForged or ErrOutdated.
+	Seal(value []byte, lasts time.Duration) []byte
+	Open(sealed []byte) ([]byte, error)
 	// Table is the version of the table that decides; 0: there is none.
 	Table() int64
 }

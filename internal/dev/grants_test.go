@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -714,5 +715,110 @@ func TestTenantsDoNotMeet(t *testing.T) {
 	}
 	if allowed < calls/10 || refused < calls/10 {
 		t.Errorf("%d calls were allowed, %d refused", allowed, refused)
+	}
+}
+
+// What callers hand back is taken at gateway and shard from the one who got it, as it was given.
+func TestCursorsAreOfTheirCaller(t *testing.T) {
+	g := startGranted(t, "a", "b")
+	g.set(access.Table{Grants: []access.Grant{
+		toCertificate("c", access.Groups{All: true}, access.Scan, access.Watch, access.Put), toCertificate("d", access.Groups{All: true}, access.Scan, access.Watch),
+	}})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	as := func(at, name string) recordv1.RecordServiceClient {
+		return recordv1.NewRecordServiceClient(g.dial(g.servers[at], g.as(identity.Client, name)))
+	}
+	for id := range int64(8) {
+		if _, err := as("gateway", "c").Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 10 + id, Group: "a"}, Data: make([]byte, 1<<20)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	watch := func(at, name string, cursor []byte) ([]byte, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := as(at, name).Watch(ctx, &recordv1.WatchRequest{Group: "a", Cursor: cursor})
+		if err != nil {
+			return nil, err
+		}
+		out, err := stream.Recv()
+		return out.GetCursor(), err
+	}
+	// scan gives the cursor of the first message, or with all how many records there are.
+	scan := func(at, name string, in *recordv1.ScanRequest, all bool) (cursor []byte, records int, err error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := as(at, name).Scan(ctx, in)
+		for err == nil {
+			var out *recordv1.ScanResponse
+			if out, err = stream.Recv(); err == nil {
+				cursor = out.GetCursor()
+				if records += len(out.GetRecords()); !all {
+					return cursor, records, nil
+				}
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return cursor, records, err
+	}
+	forged := func(value []byte) []byte {
+		out := bytes.Clone(value)
+		out[len(out)-5] ^= 1
+		return out
+	}
+	const bad, old = codes.InvalidArgument, codes.OutOfRange
+	for _, from := range []string{"gateway", "shard"} {
+		place, err := watch(from, "c", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inAll, before, err := scan(from, "c", &recordv1.ScanRequest{}, false)
+		if err != nil || before == 0 {
+			t.Fatal(err)
+		}
+		inGroup, first, err := scan(from, "c", &recordv1.ScanRequest{Group: "a"}, false)
+		if err != nil || first == 0 || first == 9 {
+			t.Fatal(first, err)
+		}
+		plan, err := as(from, "c").PlanScan(ctx, &recordv1.PlanScanRequest{Groups: []string{"a"}})
+		if err != nil || len(plan.GetSplits()) == 0 {
+			t.Fatal(plan, err)
+		}
+		split := plan.GetSplits()[0].GetSplit()
+		for _, to := range []string{"gateway", "shard"} {
+			where := "from " + from + " to " + to
+			if next, err := watch(to, "c", place); err != nil || len(next) == 0 {
+				t.Errorf("a watch goes on %s: %v", where, err)
+			}
+			if _, rest, err := scan(to, "c", &recordv1.ScanRequest{Cursor: inGroup}, true); err != nil || first+rest != 9 {
+				t.Errorf("a scan goes on %s: %d and %d records, %v", where, first, rest, err)
+			}
+			if _, rest, err := scan(to, "c", &recordv1.ScanRequest{Cursor: inAll}, true); err != nil || before+rest != 10 {
+				t.Errorf("a scan of all goes on %s: %d and %d records, %v", where, before, rest, err)
+			}
+			if _, n, err := scan(to, "c", &recordv1.ScanRequest{Split: split}, true); err != nil || n == 0 {
+				t.Errorf("a split is read %s: %d records, %v", where, n, err)
+			}
+			for what, tt := range map[string]struct {
+				name  string
+				bytes func([]byte) []byte
+				want  codes.Code
+			}{
+				"another's": {"d", bytes.Clone, bad}, "changed": {"c", forged, bad}, "cut": {"c", func(b []byte) []byte { return b[:20] }, bad},
+				"not signed": {"c", func(b []byte) []byte { return b[33:] }, old},
+			} {
+				if _, err := watch(to, tt.name, tt.bytes(place)); status.Code(err) != tt.want {
+					t.Errorf("a place %s, %s: %v", where, what, err)
+				}
+				if _, _, err := scan(to, tt.name, &recordv1.ScanRequest{Cursor: tt.bytes(inGroup)}, true); status.Code(err) != tt.want {
+					t.Errorf("a cursor %s, %s: %v", where, what, err)
+				}
+				if _, _, err := scan(to, tt.name, &recordv1.ScanRequest{Split: tt.bytes(split)}, true); status.Code(err) != tt.want {
+					t.Errorf("a split %s, %s: %v", where, what, err)
+				}
+			}
+		}
 	}
 }

@@ -2,9 +2,16 @@ package gateway
 
 import (
 	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/reason"
 )
 
 // may decides whether the caller may use a verb in the group of a key, before anything is looked up there.
@@ -25,6 +32,27 @@ func (t *table) groupOf(k *key) string {
 		return placement.GroupName(routing.GroupOf(k.id))
 	}
 	return string(k.group)
+}
+
+// sealed is how long splits and cursors of scans are taken, where callers are known. Their snapshots end sooner.
+const sealed = 7 * 24 * time.Hour
+
+// opened gives what this store has given to the caller, who hands it back.
+func opened(ctx context.Context, field string, value []byte) ([]byte, error) {
+	out, err := access.Open(ctx, value)
+	switch {
+	case errors.Is(err, access.ErrOutdated):
+		return nil, fail(codes.OutOfRange, reason.CursorExpired, "%s: is %v: begin again", field, err)
+	case err != nil:
+		return nil, invalid(field, "is %v", err)
+	}
+	return out, nil
+}
+
+// replaceCursor gives a message of Scan or Watch another cursor: of a field that comes twice the last one counts.
+func replaceCursor(out *frame, cursor []byte) {
+	field := protowire.AppendTag(nil, 2, protowire.BytesType)
+	out.bufs = append(out.bufs, mem.SliceBuffer(protowire.AppendBytes(field, cursor)))
 }
 
 // refuseItems answers the items of a batch that the caller may not touch.

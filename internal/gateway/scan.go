@@ -62,6 +62,10 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 		}
 		return g.scanGroup(stream, request, request.GetGroup(), false)
 	case len(request.GetSplit()) > 0:
+		var err error
+		if request.Split, err = opened(stream.Context(), "split", request.GetSplit()); err != nil {
+			return err
+		}
 		c, err := cursor.Decode(request.GetSplit())
 		if err != nil || c.Kind != cursor.Split {
 			return invalid("split", "not a split that PlanScan gave out")
@@ -71,7 +75,11 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 		}
 		return g.scanGroup(stream, request, c.Group, false)
 	case len(request.GetCursor()) > 0:
-		c, err := cursor.Decode(request.GetCursor())
+		plain, err := opened(stream.Context(), "cursor", request.GetCursor())
+		if err != nil {
+			return err
+		}
+		c, err := cursor.Decode(plain)
 		if err != nil || c.Kind != cursor.Resume {
 			return invalid("cursor", "not a cursor that Scan gave out")
 		}
@@ -131,8 +139,8 @@ func (g *Gateway) scanGroup(stream grpc.ServerStream, request *recordv1.ScanRequ
 		return status.Error(codes.Internal, err.Error())
 	}
 	in := &frame{keep: true, bufs: mem.BufferSlice{mem.SliceBuffer(encoded)}}
-	change := markAll
-	if !all {
+	change := func(out *frame) error { return changeCursor(stream.Context(), out, all) }
+	if !all && access.CallOf(stream.Context()) == nil {
 		change = nil
 	}
 	return g.pump(stream, func(call *repeated, ctx context.Context, do attempt) error {
@@ -140,8 +148,9 @@ func (g *Gateway) scanGroup(stream grpc.ServerStream, request *recordv1.ScanRequ
 	}, recordv1.RecordService_Scan_FullMethodName, in, change)
 }
 
-// markAll adds to a ScanResponse a second cursor, which counts: that of the shard with the mark.
-func markAll(out *frame) error {
+// changeCursor gives a ScanResponse another cursor: that of the shard, signed for the caller, and with all marked as one
+// that goes on with the groups behind.
+func changeCursor(ctx context.Context, out *frame, all bool) error {
 	s := scan(out.bufs)
 	var encoded []byte
 	for s.left > 0 {
@@ -158,13 +167,15 @@ func markAll(out *frame) error {
 	if len(encoded) == 0 {
 		return nil
 	}
-	c, err := cursor.Decode(encoded)
-	if err != nil {
-		return status.Error(codes.Internal, "the shard's cursor cannot be read: "+err.Error())
+	if all {
+		c, err := cursor.Decode(encoded)
+		if err != nil {
+			return status.Error(codes.Internal, "the shard's cursor cannot be read: "+err.Error())
+		}
+		c.All = true
+		encoded = c.Encode()
 	}
-	c.All = true
-	field := protowire.AppendTag(nil, 2, protowire.BytesType)
-	out.bufs = append(out.bufs, mem.SliceBuffer(protowire.AppendBytes(field, c.Encode())))
+	replaceCursor(out, access.Seal(ctx, encoded, sealed))
 	return nil
 }
 
@@ -217,6 +228,7 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 			if r := t.byName(groups[i]); len(split.GetAddresses()) == 0 && r != nil {
 				split.Addresses = r.voters
 			}
+			split.Split = access.Seal(ctx, split.GetSplit(), sealed)
 			out.Splits = append(out.Splits, split)
 		}
 	}

@@ -27,7 +27,8 @@ func (g *Gateway) watch(stream grpc.ServerStream) error {
 	}
 	defer in.free()
 	request := &recordv1.WatchRequest{}
-	if err := decode(in, request); err != nil {
+	err := decode(in, request)
+	if err != nil {
 		return err
 	}
 	if request.GetGroup() == "" {
@@ -38,6 +39,11 @@ func (g *Gateway) watch(stream grpc.ServerStream) error {
 	}
 	if err := access.May(stream.Context(), access.Watch, request.GetGroup()); err != nil {
 		return err
+	}
+	if len(request.GetCursor()) > 0 {
+		if request.Cursor, err = opened(stream.Context(), "cursor", request.GetCursor()); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
@@ -74,6 +80,9 @@ func (g *Gateway) watchOnce(ctx context.Context, stream grpc.ServerStream, reque
 		cursor, err := cursorOf(out)
 		if err == nil && len(cursor) > 0 {
 			request.Cursor, moved = cursor, true
+			if access.CallOf(ctx) != nil {
+				replaceCursor(out, access.Seal(ctx, cursor, 0))
+			}
 		}
 		return err
 	})

@@ -147,7 +147,7 @@ func FuzzReadKey(f *testing.F) {
 		if err == nil {
 			batch.free()
 		}
-		_ = markAll(&frame{bufs: bufs})
+		_ = changeCursor(t.Context(), &frame{bufs: bufs}, true)
 		_, _ = resultStatus(scan(bufs), 1)
 		_, _ = readPosition(scan(bufs))
 	})

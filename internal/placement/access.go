@@ -2,6 +2,7 @@ package placement
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
@@ -45,6 +46,30 @@ func (s *Store) PutAccess(ctx context.Context, table []byte, revision int64) err
 		return ErrAccessChanged
 	}
 	return nil
+}
+
+// sealKey holds the key by which gateways and shards sign what callers hand back. It is no part of a View.
+const (
+	sealKey      = "seal"
+	sealKeyBytes = 32
+)
+
+// SealKey reads the key of the store's seals, and makes it at random where there is none.
+func (s *Store) SealKey(ctx context.Context) ([]byte, error) {
+	made := make([]byte, sealKeyBytes)
+	if _, err := rand.Read(made); err != nil {
+		return nil, fmt.Errorf("choose a key: %w", err)
+	}
+	key := s.prefix + sealKey
+	answer, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+		Then(clientv3.OpPut(key, string(made))).Else(clientv3.OpGet(key)).Commit()
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read or make %s in etcd: %w", key, err)
+	case answer.Succeeded:
+		return made, nil
+	}
+	return answer.Responses[0].GetResponseRange().Kvs[0].Value, nil
 }
 
 // accessLook is how often the table of grants is read though no change is heard: a watch may be silent for other

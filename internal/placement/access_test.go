@@ -3,12 +3,38 @@ package placement_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
 	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/placement"
 )
+
+func TestAllHaveOneKeyOfSeals(t *testing.T) {
+	client := connect(t, etcdtest.Shared(t))
+	store, other := newStore(t, client), newStore(t, client)
+	keys := make([]string, 8)
+	var all sync.WaitGroup
+	for i := range keys {
+		all.Go(func() {
+			key, err := store.SealKey(testContext(t))
+			if err != nil {
+				t.Error(err)
+			}
+			keys[i] = string(key)
+		})
+	}
+	all.Wait()
+	for _, key := range keys {
+		if len(key) != 32 || key != keys[0] {
+			t.Errorf("%x and %x", key, keys[0])
+		}
+	}
+	if foreign, err := other.SealKey(testContext(t)); err != nil || string(foreign) == keys[0] {
+		t.Errorf("%x, %v", foreign, err)
+	}
+}
 
 func TestTheTableOfGrantsIsReplacedWhereItIsAsItWasRead(t *testing.T) {
 	store := newStore(t, connect(t, etcdtest.Shared(t)))

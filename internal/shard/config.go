@@ -139,6 +139,7 @@ type Registry interface {
 	NextStep(ctx context.Context, s placement.Shard) error
 	Follow(ctx context.Context, before placement.Seen, own placement.Own) <-chan placement.View
 	WatchAccess(ctx context.Context) <-chan placement.Access
+	SealKey(ctx context.Context) ([]byte, error)
 	Look(ctx context.Context, group string) (placement.View, error)
 	PutWeights(ctx context.Context, shard string, weights map[string]placement.Weight) error
 	Weights(ctx context.Context, shard string) (map[string]placement.Weight, error)

@@ -261,6 +261,9 @@ func (r *memRegistry) WatchAccess(ctx context.Context) <-chan placement.Access {
 	return out
 }
 
+// SealKey implements Registry.
+func (r *memRegistry) SealKey(context.Context) ([]byte, error) { return make([]byte, 32), nil }
+
 // Follow gives views of everything; the shard takes what is its own.
 func (r *memRegistry) Follow(ctx context.Context, _ placement.Seen, _ placement.Own) <-chan placement.View {
 	r.mu.Lock()

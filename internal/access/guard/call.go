@@ -22,6 +22,8 @@ type call struct {
 	rule   access.Rule
 	method string
 
+	sealer *access.Sealer // nil: what the caller has is not signed
+
 	lasts   bool // it is in Guard.open
 	end     func(error)
 	ended   atomic.Pointer[error]
@@ -59,6 +61,26 @@ func (c *call) Can(verb access.Verb, group string) error {
 
 // Sees implements access.Call.
 func (c *call) Sees(group string) bool { return c.guard.table().Sees(&c.caller, group) }
+
+// Seal implements access.Call.
+func (c *call) Seal(value []byte, lasts time.Duration) []byte {
+	if c.sealer == nil {
+		return value
+	}
+	var ends time.Time
+	if lasts > 0 {
+		ends = c.guard.cfg.Now().Add(lasts)
+	}
+	return c.sealer.Seal(&c.caller, value, ends)
+}
+
+// Open implements access.Call.
+func (c *call) Open(sealed []byte) ([]byte, error) {
+	if c.sealer == nil {
+		return sealed, nil
+	}
+	return c.sealer.Open(&c.caller, sealed, c.guard.cfg.Now())
+}
 
 // May implements access.Call.
 func (c *call) May(verb access.Verb, group string) error {

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/identity"
 )
 
-// Config of a Guard. Store, Who and Follow are required.
+// Config of a Guard. Store, Who, Follow and Key are required.
 type Config struct {
 	// Store that callers must be of.
 	Store identity.Store
@@ -30,6 +30,8 @@ type Config struct {
 	Open func(ctx context.Context) bool
 	// Follow gives the table of grants as it is, and again after each change, until ctx ends; nil bytes: there is none.
 	Follow func(ctx context.Context, take func(table []byte))
+	// Key gives the key of the store's seals, and makes it where there is none.
+	Key func(ctx context.Context) ([]byte, error)
 	// Forwarded: gateways of the store say in a header for whom they call.
 	Forwarded bool
 	// Audit is told of what is refused and done; nil: nobody is.
@@ -47,6 +49,8 @@ type Guard struct {
 	done    chan struct{}
 	current atomic.Pointer[decided]
 	first   chan struct{} // closed when current is there
+	sealer  atomic.Pointer[access.Sealer]
+	sealed  chan struct{} // closed when sealer is there
 
 	forwarded callers
 	counts    counts
@@ -68,15 +72,71 @@ func New(cfg Config) *Guard {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	g := &Guard{cfg: cfg, done: make(chan struct{}), first: make(chan struct{}), open: map[*call]struct{}{}}
+	g := &Guard{cfg: cfg, done: make(chan struct{}), first: make(chan struct{}), sealed: make(chan struct{}), open: map[*call]struct{}{}}
 	g.counts = newCounts(g)
 	var ctx context.Context
 	ctx, g.stop = context.WithCancel(context.Background())
 	go func() {
 		defer close(g.done)
+		var both sync.WaitGroup
+		both.Go(func() { g.followKey(ctx) })
 		cfg.Follow(ctx, g.take)
+		both.Wait()
 	}()
 	return g
+}
+
+// How often the key of seals is read: until it is there, and then, as an etcd that was lost has another one.
+const (
+	keyRetry = time.Second
+	keyAgain = time.Minute
+)
+
+// followKey reads the key of seals until ctx ends.
+func (g *Guard) followKey(ctx context.Context) {
+	for {
+		pause := keyRetry
+		if next, err := g.readKey(ctx); err == nil {
+			if pause = keyAgain; g.sealer.Swap(next) == nil {
+				close(g.sealed)
+			}
+		} else if ctx.Err() == nil && g.sealer.Load() == nil {
+			g.cfg.Logger.Warn("the key of seals cannot be read: scans and watches wait", "error", err)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
+func (g *Guard) readKey(ctx context.Context) (*access.Sealer, error) {
+	ctx, cancel := context.WithTimeout(ctx, tablePatience)
+	defer cancel()
+	key, err := g.cfg.Key(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return access.NewSealer(key)
+}
+
+// waitKey returns when the key of seals is known.
+func (g *Guard) waitKey(ctx context.Context) (*access.Sealer, error) {
+	if s := g.sealer.Load(); s != nil {
+		return s, nil
+	}
+	timer := time.NewTimer(tablePatience)
+	defer timer.Stop()
+	select {
+	case <-g.sealed:
+		return g.sealer.Load(), nil
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return nil, status.Error(codes.Unavailable, "the key of the store's cursors is not known here yet: etcd does not answer")
 }
 
 // Close ends the watch of the table. The last one goes on to decide. It may be called again.
@@ -188,6 +248,9 @@ func (g *Guard) enter(ctx context.Context, method string) (*call, error) {
 	}
 	if err == nil {
 		err = table.Admit(&c.caller, method)
+	}
+	if err == nil && c.via == "" && !c.caller.IsProcess() && (rule.Verb == access.Scan || rule.Verb == access.Watch) {
+		c.sealer, err = g.waitKey(ctx)
 	}
 	if err == nil && rule.Where == access.InAll {
 		err = c.inTable(rule.Verb, "")

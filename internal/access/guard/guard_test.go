@@ -95,6 +95,7 @@ func serve(t *testing.T, audit *Audit) *served {
 			role, name, _ := strings.Cut(who[0], "/")
 			return identity.Identity{Store: store, Role: identity.Role(role), Name: name}, true
 		},
+		Key: func(context.Context) ([]byte, error) { return make([]byte, access.SealKeyBytes), nil },
 		Follow: func(ctx context.Context, take func([]byte)) {
 			for {
 				select {

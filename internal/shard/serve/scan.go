@@ -7,11 +7,14 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/shard/cursor"
 )
@@ -22,6 +25,17 @@ const (
 	splitBytesMin     = 1 << 20
 	splitBytesMax     = 1 << 40
 )
+
+// sealed is how long splits and cursors of scans are taken, where callers are known. Their snapshots end sooner.
+const sealed = 7 * 24 * time.Hour
+
+// notOpened is the answer to a value that a caller has handed back, and that this store did not give to it, or too long ago.
+func notOpened(field string, err error) error {
+	if errors.Is(err, access.ErrOutdated) {
+		return answer.Fail(codes.OutOfRange, reason.CursorExpired, "%s: is %v: begin again", field, err)
+	}
+	return answer.Invalid(field, "is %v", err)
+}
 
 // scanRecordsMax bounds the records of one message of Scan, where their data are small or left out.
 const scanRecordsMax = 4096
@@ -65,7 +79,7 @@ func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanReques
 			return nil, answer.Of(err, answer.Where{Group: name})
 		}
 		snapshots = append(snapshots, opened{sv.Log(), id})
-		splits, err := s.splits(name, sv.Log(), id, size)
+		splits, err := s.splits(ctx, name, sv.Log(), id, size)
 		if err != nil {
 			return nil, answer.Of(err, answer.Where{Group: name})
 		}
@@ -75,7 +89,7 @@ func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanReques
 }
 
 // splits cuts a snapshot.
-func (s *Server) splits(name string, log *group.Log, id group.ScanID, size int64) ([]*recordv1.ScanSplit, error) {
+func (s *Server) splits(ctx context.Context, name string, log *group.Log, id group.ScanID, size int64) ([]*recordv1.ScanSplit, error) {
 	info, err := log.ScanInfo(id)
 	if err != nil {
 		return nil, err
@@ -89,7 +103,7 @@ func (s *Server) splits(name string, log *group.Log, id group.ScanID, size int64
 	for i := 1; i < len(bounds); i++ {
 		c := cursor.Cursor{Kind: cursor.Split, Group: name, Scan: id, After: bounds[i-1], Through: bounds[i]}
 		splits = append(splits, &recordv1.ScanSplit{
-			Group: name, Split: c.Encode(), Addresses: []string{s.shard.Address()}, Bytes: info.Bytes / n, Records: info.Records / n,
+			Group: name, Split: access.Seal(ctx, c.Encode(), sealed), Addresses: []string{s.shard.Address()}, Bytes: info.Bytes / n, Records: info.Records / n,
 		})
 	}
 	return splits, nil
@@ -221,6 +235,9 @@ func (sc *scan) resume(in *recordv1.ScanRequest) (at cursor.Cursor, groups []str
 	field, value, kind := "cursor", in.GetCursor(), cursor.Resume
 	if len(in.GetSplit()) > 0 {
 		field, value, kind = "split", in.GetSplit(), cursor.Split
+	}
+	if value, err = access.Open(sc.stream.Context(), value); err != nil {
+		return at, nil, notOpened(field, err)
 	}
 	at, err = cursor.Decode(value)
 	if err == nil && at.Kind != kind {

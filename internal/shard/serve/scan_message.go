@@ -4,6 +4,7 @@ import (
 	"time"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/shard/answer"
@@ -125,7 +126,7 @@ func (sc *scan) prepare() error {
 // sendReading is send for one that reads the log. Not going: the message is not taken, and settle says what comes of
 // it, or others wait for their turn.
 func (sc *scan) sendReading(at *cursor.Cursor) (going bool, err error) {
-	sc.out.Cursor = at.Encode()
+	sc.out.Cursor = access.Seal(sc.stream.Context(), at.Encode(), sealed)
 	sc.sending = true
 	go func() {
 		var err error
@@ -173,7 +174,7 @@ func (sc *scan) send(at *cursor.Cursor) error {
 	if len(sc.out.Records) == 0 {
 		return nil
 	}
-	sc.out.Cursor = at.Encode()
+	sc.out.Cursor = access.Seal(sc.stream.Context(), at.Encode(), sealed)
 	err := sc.transmit()
 	sc.clear()
 	return err

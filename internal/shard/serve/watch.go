@@ -40,7 +40,11 @@ func (s *recordServer) Watch(in *recordv1.WatchRequest, stream recordv1.RecordSe
 	}
 	w := &watch{server: s.Server, stream: stream, sv: sv, what: answer.Where{Group: sv.Name()}}
 	if len(in.GetCursor()) > 0 {
-		at, err := cursor.DecodePlace(in.GetCursor())
+		place, err := access.Open(stream.Context(), in.GetCursor())
+		if err != nil {
+			return notOpened("cursor", err)
+		}
+		at, err := cursor.DecodePlace(place)
 		if err != nil || at.Group != [16]byte(sv.UUID()) {
 			return answer.Invalid("cursor", "is no cursor that a Watch of group %s gave out", sv.Name())
 		}
@@ -185,7 +189,7 @@ func (w *watch) size(records []group.Record, parts [][]group.Record) int64 {
 // send sends records and the cursor behind them.
 func (w *watch) send(records []group.Record) error {
 	out := &recordv1.WatchResponse{
-		Records: make([]*recordv1.Record, len(records)), Cursor: cursor.Place{Group: w.sv.UUID(), Index: w.at}.Encode(),
+		Records: make([]*recordv1.Record, len(records)), Cursor: access.Seal(w.stream.Context(), cursor.Place{Group: w.sv.UUID(), Index: w.at}.Encode(), 0),
 	}
 	for i := range records {
 		r := &records[i]

@@ -1818,7 +1818,8 @@ type ScanSplit struct {
 	// The group of the split.
 	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
 	// Opaque: give it to Scan. Kept usable for 10 minutes after its last use, unless the shard needs the
-	// room of what it keeps: OUT_OF_RANGE CURSOR_EXPIRED then.
+	// room of what it keeps: OUT_OF_RANGE CURSOR_EXPIRED then. Where the store knows its callers, splits and cursors are good
+	// for the caller who got them alone; from another one they are INVALID_ARGUMENT.
 	Split []byte `protobuf:"bytes,2,opt,name=split,proto3" json:"split,omitempty"`
 	// host:port of the shards that can serve it, best first.
 	Addresses []string `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`

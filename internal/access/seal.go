@@ -1,0 +1,119 @@
+package access
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Sealer signs what callers hand back: splits and cursors of scans, places of watches. They name groups, so that none
+// of them gives a right; a seal makes sure that this store has made it, for this caller. Its key is that of the store.
+type Sealer struct {
+	key []byte
+	id  [8]byte
+}
+
+// SealKeyBytes is the length of a key.
+const SealKeyBytes = 32
+
+// NewSealer takes a key of SealKeyBytes, chosen at random.
+func NewSealer(key []byte) (*Sealer, error) {
+	if len(key) != SealKeyBytes {
+		return nil, fmt.Errorf("the key of seals has %d bytes instead of %d", len(key), SealKeyBytes)
+	}
+	s := &Sealer{key: key}
+	sum := sha256.Sum256(append([]byte("sheaf seal id\x00"), key...))
+	copy(s.id[:], sum[:])
+	return s, nil
+}
+
+// A sealed value: format (1), id of the key (8), Unix time in seconds at which it ends, 0: never (8), MAC (16), the value.
+// Little-endian. The MAC is the begin of an HMAC-SHA256 of a label, the end, the caller's name with its length, and the
+// value. Values that are not sealed begin with format 1.
+const (
+	sealFormat = 2
+	sealBytes  = 1 + 8 + 8 + 16
+	macBytes   = 16
+)
+
+// Errors of Open.
+var (
+	// ErrForged says that a value was changed, or made for another caller.
+	ErrForged = errors.New("not a value that this store gave to this caller")
+	// ErrOutdated says that a value was good: it has ended, is from before the store signed them, or its key is gone.
+	ErrOutdated = errors.New("a value that is too old")
+)
+
+// Seal signs a value for a caller. ends: when it is no longer taken; zero: never.
+func (s *Sealer) Seal(caller *Caller, value []byte, ends time.Time) []byte {
+	out := make([]byte, 0, sealBytes+len(value))
+	out = append(append(out, sealFormat), s.id[:]...)
+	unix := uint64(0)
+	if !ends.IsZero() {
+		unix = uint64(ends.Unix())
+	}
+	out = binary.LittleEndian.AppendUint64(out, unix)
+	out = append(out, s.mac(caller, unix, value)...)
+	return append(out, value...)
+}
+
+// Open gives the value back. Errors are ErrForged or ErrOutdated.
+func (s *Sealer) Open(caller *Caller, sealed []byte, now time.Time) ([]byte, error) {
+	switch {
+	case len(sealed) > 0 && sealed[0] < sealFormat:
+		return nil, fmt.Errorf("%w: it was given out before this store signed them", ErrOutdated)
+	case len(sealed) < sealBytes || sealed[0] != sealFormat:
+		return nil, ErrForged
+	case [8]byte(sealed[1:9]) != s.id:
+		return nil, fmt.Errorf("%w: the store has another key since then", ErrOutdated)
+	}
+	unix, value := binary.LittleEndian.Uint64(sealed[9:]), sealed[sealBytes:]
+	if !hmac.Equal(sealed[sealBytes-macBytes:sealBytes], s.mac(caller, unix, value)) {
+		return nil, ErrForged
+	}
+	if unix != 0 && uint64(now.Unix()) > unix {
+		return nil, fmt.Errorf("%w: it has ended", ErrOutdated)
+	}
+	return value, nil
+}
+
+func (s *Sealer) mac(caller *Caller, unix uint64, value []byte) []byte {
+	name := caller.name()
+	head := append(make([]byte, 0, 64+len(name)), "sheaf seal 2\x00"...)
+	head = binary.LittleEndian.AppendUint64(head, unix)
+	head = binary.LittleEndian.AppendUint32(head, uint32(len(name)))
+	head = append(head, name...)
+	h := hmac.New(sha256.New, s.key)
+	_, _ = h.Write(head) // hash.Hash never fails
+	_, _ = h.Write(value)
+	return h.Sum(nil)[:macBytes]
+}
+
+// name is the caller without the groups that its token claims, which may change from one token to the next.
+func (c *Caller) name() string {
+	if parts := strings.SplitN(c.text, "/", 4); len(parts) == 4 && parts[0] == userText {
+		return strings.Join(parts[:3], "/")
+	}
+	return c.text
+}
+
+// Seal signs a value for the caller of a context, where there is one that gets signed ones.
+func Seal(ctx context.Context, value []byte, lasts time.Duration) []byte {
+	if call := CallOf(ctx); call != nil {
+		return call.Seal(value, lasts)
+	}
+	return value
+}
+
+// Open is the reverse of Seal. Errors are ErrForged or ErrOutdated.
+func Open(ctx context.Context, sealed []byte) ([]byte, error) {
+	if call := CallOf(ctx); call != nil {
+		return call.Open(sealed)
+	}
+	return sealed, nil
+}

@@ -1,0 +1,75 @@
+package access
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+)
+
+func sealer(t testing.TB, first byte) *Sealer {
+	t.Helper()
+	s, err := NewSealer(append([]byte{first}, make([]byte, SealKeyBytes-1)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestASealIsGoodForItsCallerAndTime(t *testing.T) {
+	s, other, now := sealer(t, 1), sealer(t, 2), time.Unix(1_800_000_000, 0)
+	user := func(issuer, name string, groups ...string) *Caller { c := User(issuer, name, groups); return &c }
+	value := []byte("\x01value")
+	ada := user("https://a", "ada", "ops")
+	sealed := s.Seal(ada, value, now.Add(time.Hour))
+	for name, tt := range map[string]struct {
+		by     *Sealer
+		caller *Caller
+		sealed []byte
+		now    time.Time
+		want   error
+	}{
+		"good":                    {s, ada, sealed, now, nil},
+		"of other groups now":     {s, user("https://a", "ada", "dev", "ops"), sealed, now, nil},
+		"at its end":              {s, ada, sealed, now.Add(time.Hour), nil},
+		"behind its end":          {s, ada, sealed, now.Add(time.Hour + time.Second), ErrOutdated},
+		"without an end":          {s, ada, s.Seal(ada, value, time.Time{}), now.Add(1000 * time.Hour), nil},
+		"of another":              {s, user("https://a", "bob", "ops"), sealed, now, ErrForged},
+		"of another issuer":       {s, user("https://b", "ada", "ops"), sealed, now, ErrForged},
+		"of a certificate":        {s, certificate("ada"), sealed, now, ErrForged},
+		"of another key":          {other, ada, sealed, now, ErrOutdated},
+		"not sealed":              {s, ada, value, now, ErrOutdated},
+		"empty":                   {s, ada, nil, now, ErrForged},
+		"short":                   {s, ada, sealed[:sealBytes-1], now, ErrForged},
+		"without its value":       {s, ada, sealed[:sealBytes], now, ErrForged},
+		"with more":               {s, ada, append(bytes.Clone(sealed), 0), now, ErrForged},
+		"of a format that is not": {s, ada, append([]byte{3}, sealed[1:]...), now, ErrForged},
+	} {
+		got, err := tt.by.Open(tt.caller, tt.sealed, tt.now)
+		if !errors.Is(err, tt.want) || (err == nil) != (tt.want == nil) || err == nil && !bytes.Equal(got, value) {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	for i := range sealed {
+		if i == 0 || i > 8 {
+			bad := bytes.Clone(sealed)
+			bad[i] ^= 4
+			if _, err := s.Open(ada, bad, now); err == nil {
+				t.Errorf("byte %d may be changed", i)
+			}
+		}
+	}
+	if _, err := NewSealer(make([]byte, 31)); err == nil {
+		t.Error("a short key is taken")
+	}
+}
+
+func FuzzOpen(f *testing.F) {
+	s, c := sealer(f, 1), certificate("a")
+	f.Add(s.Seal(c, []byte("value"), time.Time{}))
+	f.Fuzz(func(t *testing.T, sealed []byte) {
+		if value, err := s.Open(c, sealed, time.Now()); err == nil && !bytes.Equal(s.Seal(c, value, time.Time{})[sealBytes:], value) {
+			t.Error(value)
+		}
+	})
+}
