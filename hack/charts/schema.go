@@ -135,11 +135,16 @@ func writeValuesSchema(root string, crds []crd) error {
 		return err
 	}
 	omit(pool, "storeRef") // the chart sets it
+	grant, err := specOf(crds, "RecordGrant")
+	if err != nil {
+		return err
+	}
+	omit(grant, "store") // the chart sets it
 	disks, err := specOf(crds, "DiskSet")
 	if err != nil {
 		return err
 	}
-	for name, spec := range map[string]map[string]any{"store": store, "pools": pool, "diskSets": disks} {
+	for name, spec := range map[string]map[string]any{"store": store, "pools": pool, "grants": grant, "diskSets": disks} {
 		slot, ok := properties[name].(map[string]any)
 		if !ok {
 			return fmt.Errorf("values.schema.frame.json has no property %s", name)
