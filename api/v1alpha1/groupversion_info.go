@@ -23,7 +23,7 @@ var (
 
 func addKnownTypes(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion,
-		&RecordStore{}, &RecordStoreList{}, &ShardPool{}, &ShardPoolList{}, &Shard{}, &ShardList{}, &RecordGrant{}, &RecordGrantList{}, &DiskSet{}, &DiskSetList{})
+		&RecordStore{}, &RecordStoreList{}, &ShardPool{}, &ShardPoolList{}, &Shard{}, &ShardList{}, &DiskSet{}, &DiskSetList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }

@@ -120,14 +120,10 @@ func run(ctx context.Context, o options) error {
 func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shards *operator.Shards, keys *operator.Keys) error {
 	groups := &fleet.GroupBook{}
 	keeper := &trust.Keeper{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Now: time.Now}
-	issuer, err := operator.NewClusterIssuer(mgr.GetConfig())
-	if err != nil {
-		return err
-	}
 	store := &recordstore.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("sheaf-operator"),
 		Placements: placements, Groups: groups, Image: o.shardImage, Namespace: o.namespace,
-		Trust: keeper, Transports: operator.NewTransports(), Credentials: keys, Issuers: issuer.Issuers,
+		Trust: keeper, Transports: operator.NewTransports(), Credentials: keys,
 	}
 	if err := store.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of RecordStores: %w", err)

@@ -59,19 +59,8 @@ type Placement interface {
 	// Recover rebuilds the placement of a store from the volumes of these shards. ErrVolumesIncomplete says what is
 	// missing.
 	Recover(ctx context.Context, spec PlacementSpec, shards []ShardAt) error
-	// Grants is the table of grants as etcd has it.
-	Grants(ctx context.Context) (Grants, error)
-	// PutGrants writes a table in the place of the one that was read at a revision, 0: of none. Errors:
-	// ErrPlacementChanged.
-	PutGrants(ctx context.Context, table []byte, revision int64) error
 	// EtcdMembers are those of the etcd that holds the placement, as a quorum of them says.
 	EtcdMembers(ctx context.Context) ([]EtcdMember, error)
-}
-
-// Grants is a table of grants in etcd.
-type Grants struct {
-	Table    []byte // JSON; nil: there is none
-	Revision int64  // 0: there is none
 }
 
 // EtcdMember is a member of an etcd, as the others know it.

@@ -45,8 +45,7 @@ import (
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores/status,verbs=patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores/finalizers,verbs=update
-// +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools;shards;recordgrants,verbs=list;watch
-// +kubebuilder:rbac:groups=sheaf.dev,resources=recordgrants/status,verbs=patch
+// +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools;shards,verbs=list;watch
 // +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=list;watch;create;patch
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=list;watch;create;patch
@@ -74,8 +73,6 @@ type Reconciler struct {
 	Transports fleet.TransportAsker
 	// Credentials takes those by which the operator speaks to stores; nil: nobody needs them.
 	Credentials fleet.Credentials
-	// Issuers of tokens; nil: stores take none.
-	Issuers Issuers
 	// Image of shards, gateways and etcd, where a store names none.
 	Image string
 	// Namespace of the operator's own pods, which reach etcd; empty: it is not known, and no NetworkPolicies are made.
@@ -134,7 +131,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			}
 			r.changed.Done(req)
 			storeSeries.forget(req.NamespacedName)
-			return ctrl.Result{}, r.lonelyGrants(ctx, req.NamespacedName)
+			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, err
 	}
@@ -195,7 +192,6 @@ func (r *Reconciler) steps() []step.Step[storeRun] {
 		{Name: "etcd members", Do: r.gatherMembers},
 		{Name: "etcd ready", Do: r.awaitEtcd},
 		{Name: "placement", Do: r.initPlacement},
-		{Name: "grants", Do: noted(r.applyGrants)},
 		{Name: "plan", Do: r.plan},
 		{Name: "budgets again", Do: noted(r.applyBudgets)}, // by what etcd says of copies
 		{Name: "pools ready", Do: r.awaitPools},
@@ -263,7 +259,6 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&networkingv1.NetworkPolicy{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.ShardPool{}, handler.EnqueueRequestsFromMapFunc(storeOfPool)).
-		Watches(&v1alpha1.RecordGrant{}, handler.EnqueueRequestsFromMapFunc(storeOfGrant), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.Shard{}, storeOfShard, builder.WithPredicates(shardTells)).
 		// An etcd that does not answer holds up its own store alone.
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4, RateLimiter: step.Failures()}).

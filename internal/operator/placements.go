@@ -190,21 +190,6 @@ func metaRouting(spec fleet.PlacementSpec) placement.Routing {
 	return placement.Routing{Mode: placement.Hash, Groups: int(spec.Groups)}
 }
 
-// Grants reads the table of grants.
-func (p *placed) Grants(ctx context.Context) (fleet.Grants, error) {
-	found, err := p.store.Access(ctx)
-	return fleet.Grants{Table: found.Table, Revision: found.Revision}, translate(err)
-}
-
-// PutGrants writes it.
-func (p *placed) PutGrants(ctx context.Context, table []byte, revision int64) error {
-	err := p.store.PutAccess(ctx, table, revision)
-	if errors.Is(err, placement.ErrAccessChanged) {
-		return fmt.Errorf("%w: %w", fleet.ErrPlacementChanged, err)
-	}
-	return translate(err)
-}
-
 // Plan takes one step of the planner.
 func (p *placed) Plan(ctx context.Context, spec fleet.PlacementSpec, states map[string]v1alpha1.PoolState) (fleet.PlacementState, error) {
 	var out fleet.PlacementState
