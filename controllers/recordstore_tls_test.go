@@ -318,6 +318,58 @@ var _ = Describe("The certificates of a store", func() {
 		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Ready")
 	})
 
+	It("are renewed when two thirds of their time are over, by the authority that there is", func(ctx context.Context) {
+		p := newStorePlay(ctx)
+		now := time.Now()
+		p.clock = func() time.Time { return now }
+		p.create(ctx, withTLS(v1alpha1.TLSRequired))
+		p.pool(ctx, 1)
+		p.settle(ctx)
+		p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+		names := []string{"quotes-gateway-tls", "quotes-etcd-tls", "ssd-0-tls", "quotes-admin-tls", "quotes-client-reader-tls"}
+		leaves := func() (all []string) {
+			for _, name := range names {
+				all = append(all, string(p.secret(ctx, name).Data["tls.crt"]))
+			}
+			return all
+		}
+		first, bundle := leaves(), p.get(ctx).Status.TLS.Bundle
+		now = now.Add(19 * 24 * time.Hour)
+		p.settle(ctx)
+		Expect(leaves()).To(Equal(first), "after 19 of 30 days")
+		now = now.Add(2 * 24 * time.Hour)
+		p.settle(ctx)
+		for i, leaf := range leaves() {
+			Expect(leaf).NotTo(Equal(first[i]), names[i])
+		}
+		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Ready")
+		Expect(p.get(ctx).Status.TLS.Bundle).To(Equal(bundle))
+
+		By("a process that is not brought its new files: it is told before its certificate ends")
+		now = now.Add(time.Hour)
+		p.settle(ctx) // it is asked, and has its new files until now
+		p.certs.held["ssd-0-0"] = true
+		now = now.Add(21 * 24 * time.Hour)
+		p.settle(ctx)
+		now = now.Add(6 * 24 * time.Hour)
+		p.settle(ctx)
+		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "Expiring", "ssd-0-0")
+	})
+
+	It("leave a Secret alone that somebody else has made", func(ctx context.Context) {
+		p := newStorePlay(ctx)
+		theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "quotes-client-reader-tls"}, Data: map[string][]byte{"password": []byte("x")}}
+		Expect(api.Create(ctx, theirs)).To(Succeed())
+		p.create(ctx, withTLS(v1alpha1.TLSRequired))
+		p.pool(ctx, 1)
+		for range 10 {
+			_ = p.round(ctx)
+		}
+		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "SecretTaken", "quotes-client-reader-tls")
+		Expect(p.secret(ctx, "quotes-client-reader-tls").Data).To(Equal(theirs.Data))
+		p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionTrue, "Available")
+	})
+
 	It("come to a store that served before only with its next image, or when it is asked for", func(ctx context.Context) {
 		p := newStorePlay(ctx)
 		keeper := p.r.Trust

@@ -302,8 +302,19 @@ type heardTransport struct {
 	changes   bool            // something was told just now
 }
 
-// hearPause is between two questions to all processes of a store of which nothing changes.
-const hearPause = 2 * time.Minute
+// Pauses between two questions to all processes of a store of which nothing changes.
+const (
+	hearPause     = 2 * time.Minute
+	hearPauseSome = 30 * time.Second // where some were not as they were told
+)
+
+// pause until all processes are asked again, where nothing changes.
+func (h *heardTransport) pause() time.Duration {
+	if h.reports.AsTold < h.reports.Processes {
+		return hearPauseSome
+	}
+	return hearPause
+}
 
 // hearTransport asks all processes that run, where something changes, or it is time again.
 func (r *Reconciler) hearTransport(ctx context.Context, run *storeRun) error {
@@ -316,7 +327,7 @@ func (r *Reconciler) hearTransport(ctx context.Context, run *storeRun) error {
 	running := trust.Running(pods.Items)
 	rests := status.Phase == v1alpha1.TLSReady && status.Transport == trust.TransportOf(status.Mode) && cmp.Or(specTLS(store).Rotate, status.Rotated) == status.Rotated
 	if last, ok := r.heard.Load(store.UID); ok && rests {
-		if heard := last.(*heardTransport); heard.reports.AsTold == heard.reports.Processes && heard.running == running && now.Sub(heard.at) < hearPause {
+		if heard := last.(*heardTransport); heard.running == running && now.Sub(heard.at) < heard.pause() {
 			again := *heard
 			again.changes = false
 			run.transport = &again
@@ -366,6 +377,5 @@ func (r *Reconciler) compare(store *v1alpha1.RecordStore, asked []trust.Answer) 
 
 // transportChanges tells whether something goes on with the certificates of the store.
 func (run *storeRun) transportChanges() bool {
-	return run.transport != nil && (run.store.Status.TLS.Phase != v1alpha1.TLSReady || run.transport.changes ||
-		run.transport.reports.AsTold < run.transport.reports.Processes)
+	return run.transport != nil && (run.store.Status.TLS.Phase != v1alpha1.TLSReady || run.transport.changes)
 }

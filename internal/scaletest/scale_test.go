@@ -50,6 +50,7 @@ func (c *cluster) store(ctx context.Context, t *testing.T, shards, groups int) *
 			Groups:      v1alpha1.Groups{Routing: v1alpha1.RoutingHash, Count: &count},
 			Replication: v1alpha1.Replication{Copies: 3, TopologyKey: corev1.LabelTopologyZone},
 			Retention:   v1alpha1.Retention{Versions: 1},
+			TLS:         &v1alpha1.TLS{Mode: v1alpha1.TLSDisabled}, // played shards have no certificates
 			Etcd:        v1alpha1.Etcd{External: &v1alpha1.ExternalEtcd{Endpoints: []string{"http://" + c.etcd}, Prefix: "/scale"}},
 			Gateway:     v1alpha1.Gateway{Replicas: &replicas},
 		},
