@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/recordgrant"
 	"sheaf.dev/sheaf/controllers/recordstore"
 	"sheaf.dev/sheaf/controllers/shardpool"
 
@@ -45,6 +46,7 @@ type EtcdPlay interface {
 	Holds(ctx context.Context, namespace, store string) (uid string, groups int, err error)
 	Leave(ctx context.Context, namespace, store, shard string) error
 	Register() fleet.ShardRegister
+	Tables() recordgrant.Tables
 	Shards() fleet.ShardClient
 	Endpoints() []string
 	Stick(stuck bool)

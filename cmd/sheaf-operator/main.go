@@ -17,6 +17,7 @@ import (
 
 	"sheaf.dev/sheaf/controllers/diskset"
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/recordgrant"
 	"sheaf.dev/sheaf/controllers/recordstore"
 	"sheaf.dev/sheaf/controllers/shardpool"
 
@@ -128,6 +129,14 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 	}
 	if err := pool.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of ShardPools: %w", err)
+	}
+	keys, err := operator.ServiceAccountKeys(mgr.GetConfig())
+	if err != nil {
+		return err
+	}
+	grants := &recordgrant.Reconciler{Client: mgr.GetClient(), Tables: operator.Tables{Placements: placements}, Keys: keys}
+	if err := grants.SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("set up the controller of RecordGrants: %w", err)
 	}
 	if !o.diskSets {
 		return nil

@@ -89,11 +89,19 @@
 - apiGroups:
   - sheaf.dev
   resources:
+  - recordgrants/status
   - recordstores/status
   - shardpools/status
   - shards/status
   verbs:
   - patch
+- apiGroups:
+  - sheaf.dev
+  resources:
+  - recordgrants
+  verbs:
+  - list
+  - watch
 - apiGroups:
   - sheaf.dev
   resources:
