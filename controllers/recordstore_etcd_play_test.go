@@ -12,6 +12,8 @@ import (
 
 	"sheaf.dev/sheaf/controllers"
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/recordgrant"
+	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/operator"
@@ -21,6 +23,9 @@ import (
 
 // The operator's own adapter imports controllers, so that only this package can bring both together.
 func init() {
+	controllers.KeysOf = func() (func(context.Context) (access.Issuer, error), error) {
+		return operator.ServiceAccountKeys(controllers.Cluster())
+	}
 	controllers.NewEtcdPlay = func(dir string) (controllers.EtcdPlay, error) {
 		server, err := etcd.StartEmbedded(dir)
 		if err != nil {
@@ -221,6 +226,9 @@ func (e *etcdPlay) Endpoints() []string { return e.server.Endpoints() }
 func (e *etcdPlay) Register() fleet.ShardRegister {
 	return operator.Register{Placements: e.placements}
 }
+
+// Tables are the operator's, on the same connections.
+func (e *etcdPlay) Tables() recordgrant.Tables { return operator.Tables{Placements: e.placements} }
 
 // Holds is the UID of the store that etcd holds under a name, and its number of groups.
 func (e *etcdPlay) Holds(ctx context.Context, namespace, name string) (string, int, error) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/recordgrant"
 	"sheaf.dev/sheaf/controllers/recordstore"
 	"sheaf.dev/sheaf/controllers/shardpool"
 	"sheaf.dev/sheaf/controllers/trust"
@@ -47,6 +48,7 @@ type EtcdPlay interface {
 	Holds(ctx context.Context, namespace, store string) (uid string, groups int, err error)
 	Leave(ctx context.Context, namespace, store, shard string) error
 	Register() fleet.ShardRegister
+	Tables() recordgrant.Tables
 	Shards() fleet.ShardClient
 	Credentials() fleet.Credentials
 	Endpoints() []string

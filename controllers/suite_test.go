@@ -41,6 +41,9 @@ var (
 	env       *kubetest.Server
 )
 
+// Cluster is how the API server of the tests is reached.
+func Cluster() *rest.Config { return envConfig }
+
 func TestControllers(t *testing.T) {
 	RegisterFailHandler(ginkgo.Fail)
 	SetDefaultEventuallyTimeout(time.Minute)

@@ -68,6 +68,11 @@ var goodCases = []goodCase{
 		},
 	}}},
 
+	{kind: "RecordGrant", set: fields{"spec/subjects": subjects(64), "spec/verbs": []string{"get", "put", "delete", "scan", "watch", "admin-read", "admin-write"}}},
+	{kind: "RecordGrant", set: fields{"spec/subjects": []fields{{"kind": "Anybody"}, {"kind": "ServiceAccount", "namespace": "prod", "name": "a.b-c"}}}, update: true},
+	{kind: "RecordGrant", set: fields{"spec/groups": fields{"all": true}}, update: true},
+	{kind: "RecordGrant", set: fields{"spec/groups": fields{"names": numbered("g%d", 256), "prefixes": []string{letters(253), "_a."}}}},
+
 	{kind: "DiskSet", set: fields{"metadata/name": letters(63)}},
 	{kind: "DiskSet", set: fields{"spec/disks": disks(512)}},
 	{kind: "DiskSet", set: fields{"spec/disks": disks(2)}, update: true},

@@ -26,6 +26,7 @@ type badCase struct {
 
 var badCases = map[string][]badCase{
 	"RecordStore": recordStoreCases, "ShardPool": shardPoolCases, "Shard": shardCases, "DiskSet": diskSetCases,
+	"RecordGrant": recordGrantCases,
 }
 
 func (c badCase) name() string {

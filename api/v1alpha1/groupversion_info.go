@@ -1,5 +1,6 @@
 // Package v1alpha1 holds the Kubernetes kinds of Sheaf: RecordStore (what is stored), ShardPool (where), Shard (what
-// was seen of one shard of a pool) and DiskSet (which raw disks of which nodes become volumes).
+// was seen of one shard of a pool), DiskSet (which raw disks of which nodes become volumes) and RecordGrant (who may do
+// what in a store).
 //
 // +kubebuilder:object:generate=true
 // +groupName=sheaf.dev
@@ -23,7 +24,8 @@ var (
 
 func addKnownTypes(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion,
-		&RecordStore{}, &RecordStoreList{}, &ShardPool{}, &ShardPoolList{}, &Shard{}, &ShardList{}, &DiskSet{}, &DiskSetList{})
+		&RecordStore{}, &RecordStoreList{}, &ShardPool{}, &ShardPoolList{}, &Shard{}, &ShardList{}, &DiskSet{}, &DiskSetList{},
+		&RecordGrant{}, &RecordGrantList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }

@@ -29,6 +29,7 @@ var kinds = map[string]schema.GroupVersionResource{
 	"ShardPool":   v1alpha1.GroupVersion.WithResource("shardpools"),
 	"Shard":       v1alpha1.GroupVersion.WithResource("shards"),
 	"DiskSet":     v1alpha1.GroupVersion.WithResource("disksets"),
+	"RecordGrant": v1alpha1.GroupVersion.WithResource("recordgrants"),
 }
 
 // warningLog keeps what the API server warned of.

@@ -56,6 +56,16 @@ spec:
   namespaces: [prod]
   disks: [{node: n1, device: /dev/disk/by-id/nvme-1, size: 500Gi}]
 `,
+	"RecordGrant": `
+apiVersion: sheaf.dev/v1alpha1
+kind: RecordGrant
+metadata: {name: team-a}
+spec:
+  storeRef: {name: quotes}
+  subjects: [{kind: ServiceAccounts, namespace: team-a}]
+  verbs: [get, put]
+  groups: {prefixes: [team-a-]}
+`,
 }
 
 // build is a minimal object with fields set.
@@ -214,6 +224,7 @@ func decode(t *testing.T, object *unstructured.Unstructured) {
 	t.Helper()
 	types := map[string]any{
 		"RecordStore": &v1alpha1.RecordStore{}, "ShardPool": &v1alpha1.ShardPool{}, "Shard": &v1alpha1.Shard{}, "DiskSet": &v1alpha1.DiskSet{},
+		"RecordGrant": &v1alpha1.RecordGrant{},
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, types[object.GetKind()], true); err != nil {
 		t.Errorf("accepted, but does not decode: %v", err)

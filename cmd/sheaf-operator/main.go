@@ -18,6 +18,7 @@ import (
 
 	"sheaf.dev/sheaf/controllers/diskset"
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/recordgrant"
 	"sheaf.dev/sheaf/controllers/recordstore"
 	"sheaf.dev/sheaf/controllers/shardpool"
 	"sheaf.dev/sheaf/controllers/trust"
@@ -135,6 +136,14 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 	}
 	if err := pool.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of ShardPools: %w", err)
+	}
+	issuer, err := operator.ServiceAccountKeys(mgr.GetConfig())
+	if err != nil {
+		return err
+	}
+	grants := &recordgrant.Reconciler{Client: mgr.GetClient(), Tables: operator.Tables{Placements: placements}, Keys: issuer}
+	if err := grants.SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("set up the controller of RecordGrants: %w", err)
 	}
 	if !o.diskSets {
 		return nil

@@ -139,7 +139,7 @@ func writeValuesSchema(root string, crds []crd) error {
 	if err != nil {
 		return err
 	}
-	omit(grant, "store") // the chart sets it
+	omit(grant, "storeRef") // the chart sets it
 	disks, err := specOf(crds, "DiskSet")
 	if err != nil {
 		return err

@@ -122,6 +122,29 @@ func (i *issuer) takeKeys(field string, encoded json.RawMessage) error {
 	return nil
 }
 
+// UsableKeys leaves of a JSON Web Key Set the keys that tokens may be signed by: an issuer may have others beside them.
+// Errors wrap ErrTable.
+func UsableKeys(encoded json.RawMessage) (json.RawMessage, error) {
+	var set, usable jose.JSONWebKeySet
+	if err := json.Unmarshal(encoded, &set); err != nil {
+		return nil, bad("keys", "is no JSON Web Key Set: %v", err)
+	}
+	for _, key := range set.Keys {
+		algorithm, err := algorithmOf(key.Key)
+		if err == nil && key.KeyID != "" && (key.Use == "" || key.Use == "sig") && (key.Algorithm == "" || key.Algorithm == string(algorithm)) {
+			usable.Keys = append(usable.Keys, key)
+		}
+	}
+	if len(usable.Keys) == 0 {
+		return nil, bad("keys", "none of %d keys is one for ES256 or RS256 with a key id", len(set.Keys))
+	}
+	out, err := json.Marshal(usable)
+	if err != nil {
+		return nil, bad("keys", "%v", err)
+	}
+	return out, nil
+}
+
 // algorithmOf gives the one algorithm that a key is taken for.
 func algorithmOf(key any) (jose.SignatureAlgorithm, error) {
 	switch key := key.(type) {

@@ -183,6 +183,23 @@ func TestKeysThatCannotBe(t *testing.T) {
 	}
 }
 
+func TestKeysThatCannotBeUsedAreLeftOut(t *testing.T) {
+	good := newPair(t, "good", elliptic.P256())
+	keys, err := UsableKeys(keySet(t, newPair(t, "large", elliptic.P384()), good, newPair(t, "", elliptic.P256())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var set jose.JSONWebKeySet
+	if err := json.Unmarshal(keys, &set); err != nil || len(set.Keys) != 1 || set.Keys[0].KeyID != "good" {
+		t.Errorf("%s, %v", keys, err)
+	}
+	for _, bad := range []json.RawMessage{keySet(t, newPair(t, "large", elliptic.P384())), json.RawMessage(`[]`)} {
+		if _, err := UsableKeys(bad); !errors.Is(err, ErrTable) {
+			t.Error(err)
+		}
+	}
+}
+
 func BenchmarkToken(b *testing.B) {
 	one := newPair(b, "one", elliptic.P256())
 	table := &Table{Version: 1, Audience: "a", Issuers: []Issuer{{URL: "https://a", ServiceAccounts: true, Keys: keySet(b, one)}}}

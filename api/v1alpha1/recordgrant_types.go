@@ -1,0 +1,145 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// RecordGrant lets callers of a store do something in some of its groups. What no grant allows nobody may do, but the
+// store's own processes, and administrators by certificate. What several grants allow adds up; nothing takes away.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=rgrant,categories=sheaf
+// +kubebuilder:printcolumn:name="Store",type=string,JSONPath=`.spec.storeRef.name`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Verbs",type=string,JSONPath=`.spec.verbs`
+// +kubebuilder:printcolumn:name="Table",type=integer,JSONPath=`.status.tableVersion`,priority=1
+// +kubebuilder:printcolumn:name="Trouble",type=string,JSONPath=`.status.conditions[?(@.type=="Stalled")].message`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type RecordGrant struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+	// Spec is what is granted.
+	// +required
+	Spec RecordGrantSpec `json:"spec"`
+	// Status is what became of it; the operator writes it. Until it has looked at the object, the API server says so
+	// here.
+	// +optional
+	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
+	Status RecordGrantStatus `json:"status,omitzero"`
+}
+
+// RecordGrantList is a list of RecordGrants.
+// +kubebuilder:object:root=true
+type RecordGrantList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+	Items           []RecordGrant `json:"items"`
+}
+
+// RecordGrantSpec lets each of the subjects use each of the verbs in each of the groups.
+type RecordGrantSpec struct {
+	// StoreRef names the RecordStore, in this namespace. Cannot be changed.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name",fieldPath=".name",message="storeRef cannot be changed: make a new RecordGrant"
+	StoreRef StoreReference `json:"storeRef"`
+	// Subjects are whom it is for.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	Subjects []GrantSubject `json:"subjects"`
+	// Verbs are what is allowed.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=7
+	Verbs []GrantVerb `json:"verbs"`
+	// Groups are where it is allowed. They need not exist.
+	// +required
+	Groups GrantGroups `json:"groups"`
+}
+
+// GrantVerb is what a grant allows: get, put, delete, scan and watch records; admin-read is status, lists and the routing
+// of all groups; admin-write is what else AdminService has.
+// +kubebuilder:validation:Enum=get;put;delete;scan;watch;admin-read;admin-write
+type GrantVerb string
+
+// GrantSubjectKind says how a subject is recognised.
+// +kubebuilder:validation:Enum=Certificate;ServiceAccount;ServiceAccounts;Anybody
+type GrantSubjectKind string
+
+// The kinds of subjects.
+const (
+	// GrantCertificate is whoever shows a certificate of the store for client/NAME.
+	GrantCertificate GrantSubjectKind = "Certificate"
+	// GrantServiceAccount is a ServiceAccount, by a token for the audience sheaf/NAMESPACE/STORE.
+	GrantServiceAccount GrantSubjectKind = "ServiceAccount"
+	// GrantServiceAccounts are all ServiceAccounts of a namespace.
+	GrantServiceAccounts GrantSubjectKind = "ServiceAccounts"
+	// GrantAnybody is whoever has a certificate or a token for the store.
+	GrantAnybody GrantSubjectKind = "Anybody"
+)
+
+// GrantSubject is whom a grant is for.
+// +kubebuilder:validation:XValidation:rule="(self.kind in ['Certificate', 'ServiceAccount']) == has(self.name)",fieldPath=".name",message="a Certificate and a ServiceAccount need a name, and other kinds have none"
+// +kubebuilder:validation:XValidation:rule="(self.kind in ['ServiceAccount', 'ServiceAccounts']) == has(self.__namespace__)",fieldPath=".namespace",message="a ServiceAccount and ServiceAccounts need a namespace, and other kinds have none"
+type GrantSubject struct {
+	// Kind says how the subject is recognised.
+	// +required
+	Kind GrantSubjectKind `json:"kind"`
+	// Namespace of the ServiceAccount, or of all that are meant.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="a namespace's name holds a-z, 0-9 and - only: write it as kubectl get namespaces shows it"
+	Namespace string `json:"namespace,omitempty"`
+	// Name of the ServiceAccount, or of the caller in its certificate.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$')",message="name must be letters, digits and . _ - between them: the ServiceAccount's name, or that behind client/ in the certificate"
+	Name string `json:"name,omitempty"`
+}
+
+// GrantGroupText is the name of a group, or the begin of names.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=253
+// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_-][A-Za-z0-9._-]*$')",message="names of groups hold letters, digits and . _ - and do not begin with a dot"
+type GrantGroupText string
+
+// GrantGroups are groups of a store. In Hash routing they are called "0", "1", ...: grant all.
+// +kubebuilder:validation:XValidation:rule="(has(self.all) && self.all) != (has(self.names) || has(self.prefixes))",message="give either all: true, or names, prefixes or both"
+type GrantGroups struct {
+	// All groups, also those to come.
+	// +optional
+	All bool `json:"all,omitempty"`
+	// Names of groups.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	Names []GrantGroupText `json:"names,omitempty"`
+	// Prefixes of names of groups.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	Prefixes []GrantGroupText `json:"prefixes,omitempty"`
+}
+
+// RecordGrantStatus is what became of a grant.
+type RecordGrantStatus struct {
+	// ObservedGeneration of the spec that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// TableVersion is that of the store's table of grants which this one is in; gateways and shards take it within
+	// seconds.
+	// +optional
+	TableVersion int64 `json:"tableVersion,omitempty"`
+	// Conditions: Ready, Reconciling, Stalled; Compiled is True when the grant is in the store's table.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=32
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}

@@ -1,0 +1,53 @@
+package recordgrant
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"slices"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/access"
+)
+
+// Audience that tokens for a store are made for.
+func Audience(namespace, store string) string { return "sheaf/" + namespace + "/" + store }
+
+// compile makes the table of grants of a store, but for its version. issuer is that of the cluster's ServiceAccounts.
+func compile(namespace, store string, grants []v1alpha1.RecordGrant, issuer access.Issuer) *access.Table {
+	table := &access.Table{Audience: Audience(namespace, store), Issuers: []access.Issuer{issuer}, Grants: []access.Grant{}}
+	for i := range grants {
+		table.Grants = append(table.Grants, grantOf(&grants[i]))
+	}
+	slices.SortFunc(table.Grants, func(a, b access.Grant) int { return cmp.Compare(a.Name, b.Name) })
+	return table
+}
+
+// grantOf is a RecordGrant as the table has it. What cannot be read is left for the table's own checks to refuse.
+func grantOf(g *v1alpha1.RecordGrant) access.Grant {
+	out := access.Grant{Name: g.Name, Groups: access.Groups{All: g.Spec.Groups.All, Names: texts(g.Spec.Groups.Names), Prefixes: texts(g.Spec.Groups.Prefixes)}}
+	for _, s := range g.Spec.Subjects {
+		out.Subjects = append(out.Subjects, access.Subject{Kind: access.SubjectKind(s.Kind), Namespace: s.Namespace, Name: s.Name})
+	}
+	for _, v := range g.Spec.Verbs {
+		verb, _ := access.ParseVerb(string(v)) // one that is none is refused by the table
+		out.Verbs = append(out.Verbs, verb)
+	}
+	return out
+}
+
+func texts(from []v1alpha1.GrantGroupText) (out []string) {
+	for _, text := range from {
+		out = append(out, string(text))
+	}
+	return out
+}
+
+// isSame tells whether two tables differ in nothing but their version.
+func isSame(a, b *access.Table) bool {
+	x, y := *a, *b
+	x.Version, y.Version = 1, 1
+	one, err := json.Marshal(x)
+	other, also := json.Marshal(y)
+	return err == nil && also == nil && bytes.Equal(one, other)
+}

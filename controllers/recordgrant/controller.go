@@ -1,0 +1,163 @@
+// Package recordgrant reconciles RecordGrants: those of a store are compiled into the table in etcd by which its gateways
+// and shards decide who may do what. See docs/adr/0041-grants-decide-at-gateways-and-shards.md.
+package recordgrant
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/access"
+)
+
+// Rights, apart from the type's comment: controller-gen does not see those that stand in one. The keys of ServiceAccounts
+// every ServiceAccount may read (the ClusterRole system:service-account-issuer-discovery).
+//
+// +kubebuilder:rbac:groups=sheaf.dev,resources=recordgrants;recordstores,verbs=list;watch
+// +kubebuilder:rbac:groups=sheaf.dev,resources=recordgrants/status,verbs=patch
+
+// ErrTableChanged says that somebody else has written the table of grants meanwhile.
+var ErrTableChanged = errors.New("the table of grants was changed meanwhile")
+
+// Tables are the tables of grants of stores. Calls are bounded by their context.
+type Tables interface {
+	// Table reads that of a store; nil: there is none. The revision is for PutTable.
+	Table(ctx context.Context, store *v1alpha1.RecordStore) (text []byte, revision int64, err error)
+	// PutTable writes one in the place of that of a revision, else it answers ErrTableChanged.
+	PutTable(ctx context.Context, store *v1alpha1.RecordStore, text []byte, revision int64) error
+}
+
+// keysAgain is how often the keys of ServiceAccounts are read: the API server may have new ones after it was started
+// with another configuration.
+const keysAgain = 30 * time.Minute
+
+// Reconciler keeps the tables of grants of stores as their RecordGrants say. Each store has one: where there is no
+// RecordGrant, nobody may do anything, but administrators by certificate.
+type Reconciler struct {
+	Client client.Client
+	Tables Tables
+	// Keys reads the issuer of the cluster's ServiceAccounts, with the keys of their tokens.
+	Keys func(ctx context.Context) (access.Issuer, error)
+}
+
+// Reconcile is about one store, by its name, whether there is one or not.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var all v1alpha1.RecordGrantList
+	if err := r.Client.List(ctx, &all, client.InNamespace(req.Namespace)); err != nil {
+		return ctrl.Result{}, fmt.Errorf("list RecordGrants: %w", err)
+	}
+	var grants []v1alpha1.RecordGrant
+	for i := range all.Items {
+		if g := &all.Items[i]; g.Spec.StoreRef.Name == req.Name && g.DeletionTimestamp == nil {
+			grants = append(grants, *g)
+		}
+	}
+	version, out := r.write(ctx, req.NamespacedName, grants)
+	for i := range grants {
+		if err := r.tell(ctx, &grants[i], version, out); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	return out.Result()
+}
+
+// write makes the table of a store as its grants say.
+func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants []v1alpha1.RecordGrant) (version int64, out step.Outcome) {
+	store := &v1alpha1.RecordStore{}
+	err := r.Client.Get(ctx, key, store)
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && store.DeletionTimestamp != nil:
+		return 0, step.Fail("StoreUnknown", fmt.Sprintf("there is no RecordStore %s in this namespace: make it, or a RecordGrant for another one", key.Name))
+	case err != nil:
+		return 0, step.Retry(fmt.Errorf("read RecordStore %s: %w", key.Name, err))
+	case store.Status.StoreUID == "" || !store.Status.PlacementInitialized:
+		return 0, step.Wait("StoreStarts", "the RecordStore has no placement yet", step.PauseShort)
+	}
+	text, revision, err := r.Tables.Table(ctx, store)
+	if err != nil {
+		return 0, step.Retry(fmt.Errorf("read the table of grants: %w", err))
+	}
+	there := &access.Table{}
+	if text != nil {
+		if there, err = access.ParseTable(text); err != nil {
+			return 0, step.Fail("TableForeign", fmt.Sprintf("the table of grants in etcd cannot be read, and is left alone: %v", err))
+		}
+	}
+	issuer, err := r.Keys(ctx)
+	if err != nil {
+		return 0, step.Retry(fmt.Errorf("read the keys of ServiceAccounts from the API server: %w", err))
+	}
+	next := compile(key.Namespace, key.Name, grants, issuer)
+	if next.Version = there.Version; next.Version > 0 && isSame(next, there) {
+		return there.Version, step.Complete().Again(keysAgain)
+	}
+	next.Version++
+	encoded, err := next.Encode()
+	if err != nil {
+		return 0, step.Fail("TableRefused", fmt.Sprintf("the RecordGrants of the store make no table, the last one stays in use: %v", err))
+	}
+	if err := r.Tables.PutTable(ctx, store, encoded, revision); err != nil {
+		return 0, step.Retry(fmt.Errorf("write the table of grants: %w", err))
+	}
+	step.LogNews(ctx, step.News{Reason: "TableWritten", Action: "Write", Object: store,
+		Message: fmt.Sprintf("table %d of grants is written, with %d grants", next.Version, len(next.Grants))})
+	return next.Version, step.Complete().Again(keysAgain)
+}
+
+// tell writes the status of a grant.
+func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version int64, out step.Outcome) error {
+	after := g.DeepCopy()
+	s := &after.Status
+	s.ObservedGeneration = after.Generation
+	words := fmt.Sprintf("in table %d of grants", version)
+	step.Summarize(&s.Conditions, after.Generation, out, words)
+	if out.IsComplete() {
+		s.TableVersion = version
+		step.SetTrue(&s.Conditions, after.Generation, v1alpha1.ConditionCompiled, "Compiled", words)
+	} else {
+		step.SetFalse(&s.Conditions, after.Generation, v1alpha1.ConditionCompiled, out.Reason(), out.Message())
+	}
+	_, err := step.WriteStatus(ctx, r.Client, g, after)
+	return client.IgnoreNotFound(err)
+}
+
+// SetupWithManager watches RecordGrants, and stores as they come and go.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	store := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(o)}}
+	})
+	storeOf := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		g, ok := o.(*v1alpha1.RecordGrant)
+		if !ok {
+			return nil
+		}
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.StoreRef.Name}}}
+	})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("recordgrant").
+		Watches(&v1alpha1.RecordGrant{}, storeOf, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.RecordStore{}, store, builder.WithPredicates(identified())).
+		Complete(r)
+}
+
+// identified passes stores that come, go, or get their UID or their placement.
+func identified() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*v1alpha1.RecordStore)
+		after, also := e.ObjectNew.(*v1alpha1.RecordStore)
+		return ok && also && (before.Status.StoreUID != after.Status.StoreUID || before.Status.PlacementInitialized != after.Status.PlacementInitialized || (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil))
+	}}
+}

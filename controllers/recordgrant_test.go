@@ -1,0 +1,105 @@
+package controllers
+
+import (
+	"context"
+	"time"
+
+	. "github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/recordgrant"
+	"sheaf.dev/sheaf/internal/access"
+)
+
+// KeysOf is set by the tests outside of this package: it reads the keys of ServiceAccounts as the operator does.
+var KeysOf func() (func(context.Context) (access.Issuer, error), error)
+
+var _ = Describe("The controller of grants", func() {
+	It("compiles them into the table of their store", func(ctx context.Context) {
+		p := newStorePlay(ctx)
+		keys, err := KeysOf()
+		Expect(err).NotTo(HaveOccurred())
+		manage(p.Namespace, false, func(mgr ctrl.Manager) {
+			r := &recordgrant.Reconciler{Client: mgr.GetClient(), Tables: p.etcd.Tables(), Keys: keys}
+			Expect(r.SetupWithManager(mgr)).To(Succeed())
+		})
+		grant := func(name string, groups v1alpha1.GrantGroups, subjects ...v1alpha1.GrantSubject) *v1alpha1.RecordGrant {
+			g := &v1alpha1.RecordGrant{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: name}}
+			g.Spec = v1alpha1.RecordGrantSpec{StoreRef: v1alpha1.StoreReference{Name: "quotes"}, Verbs: []v1alpha1.GrantVerb{"get", "put"}, Groups: groups, Subjects: subjects}
+			Expect(api.Create(ctx, g)).To(Succeed())
+			return g
+		}
+		// expect waits until a grant has a condition of this generation.
+		expect := func(g *v1alpha1.RecordGrant, kind string, status metav1.ConditionStatus, reason string) {
+			GinkgoHelper()
+			Eventually(func(o Gomega) {
+				o.Expect(api.Get(ctx, client.ObjectKeyFromObject(g), g)).To(Succeed())
+				c := meta.FindStatusCondition(g.Status.Conditions, kind)
+				o.Expect(c).NotTo(BeNil())
+				o.Expect(c.ObservedGeneration).To(Equal(g.Generation))
+				o.Expect([]string{string(c.Status), c.Reason}).To(Equal([]string{string(status), reason}), c.Message)
+			}).Should(Succeed())
+		}
+		first := grant("loaders", v1alpha1.GrantGroups{Prefixes: []v1alpha1.GrantGroupText{"team-a-"}},
+			v1alpha1.GrantSubject{Kind: v1alpha1.GrantServiceAccount, Namespace: p.Namespace, Name: "loader"})
+		By("a store that is not there")
+		expect(first, v1alpha1.ConditionStalled, metav1.ConditionTrue, "StoreUnknown")
+		expect(first, v1alpha1.ConditionCompiled, metav1.ConditionFalse, "StoreUnknown")
+
+		store := p.create(ctx)
+		p.pool(ctx, 2)
+		p.settle(ctx)
+		p.ready(ctx)
+		By("the store is there")
+		expect(first, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready")
+		expect(first, v1alpha1.ConditionCompiled, metav1.ConditionTrue, "Compiled")
+		Expect(first.Status.TableVersion).To(Equal(int64(1)))
+		Expect(meta.FindStatusCondition(first.Status.Conditions, v1alpha1.ConditionStalled)).To(BeNil())
+		table := func() *access.Table {
+			GinkgoHelper()
+			Expect(api.Get(ctx, client.ObjectKeyFromObject(store), store)).To(Succeed())
+			text, _, err := p.etcd.Tables().Table(ctx, store)
+			Expect(err).NotTo(HaveOccurred())
+			parsed, err := access.ParseTable(text)
+			Expect(err).NotTo(HaveOccurred())
+			return parsed
+		}
+		Expect(table().Audience).To(Equal("sheaf/" + p.Namespace + "/quotes"))
+
+		By("a real token is taken, and may what is granted")
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "loader"}}
+		Expect(api.Create(ctx, account)).To(Succeed())
+		ask := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{table().Audience}}}
+		Expect(api.SubResource("token").Create(ctx, account, ask)).To(Succeed())
+		compiled, err := access.Compile(table())
+		Expect(err).NotTo(HaveOccurred())
+		caller, err := compiled.Token(ask.Status.Token, time.Now())
+		Expect(err).NotTo(HaveOccurred())
+		Expect(caller.String()).To(Equal("serviceaccount/" + p.Namespace + "/loader"))
+		Expect(compiled.Decide(&caller, access.Put, "team-a-1")).To(Succeed())
+		Expect(compiled.Decide(&caller, access.Put, "team-b-1")).NotTo(Succeed())
+		foreign := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"sheaf/" + p.Namespace + "/other"}}}
+		Expect(api.SubResource("token").Create(ctx, account, foreign)).To(Succeed())
+		_, err = compiled.Token(foreign.Status.Token, time.Now())
+		Expect(err).To(MatchError(access.ErrToken))
+
+		By("changes, another one, and the end of all")
+		first.Spec.Groups = v1alpha1.GrantGroups{All: true}
+		Expect(api.Update(ctx, first)).To(Succeed())
+		expect(first, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready")
+		Expect(first.Status.TableVersion).To(Equal(int64(2)))
+		second := grant("anybody", v1alpha1.GrantGroups{Names: []v1alpha1.GrantGroupText{"public"}}, v1alpha1.GrantSubject{Kind: v1alpha1.GrantAnybody})
+		expect(second, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready")
+		Expect(second.Status.TableVersion).To(Equal(int64(3)))
+		Expect(table().Grants).To(HaveLen(2))
+		Expect(api.Delete(ctx, first)).To(Succeed())
+		Expect(api.Delete(ctx, second)).To(Succeed())
+		Eventually(func() int { return len(table().Grants) }).Should(BeZero())
+	})
+})

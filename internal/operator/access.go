@@ -1,0 +1,75 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/recordgrant"
+	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// Tables are the tables of grants in etcd, on the connections of Placements.
+type Tables struct{ Placements *Placements }
+
+// Table implements recordgrant.Tables.
+func (t Tables) Table(ctx context.Context, store *v1alpha1.RecordStore) ([]byte, int64, error) {
+	p, id, err := Register{Placements: t.Placements}.of(store)
+	if err != nil {
+		return nil, 0, err
+	}
+	if _, err := p.store.MetaOf(ctx, id); err != nil {
+		return nil, 0, translate(err)
+	}
+	found, err := p.store.Access(ctx)
+	return found.Table, found.Revision, err
+}
+
+// PutTable implements recordgrant.Tables.
+func (t Tables) PutTable(ctx context.Context, store *v1alpha1.RecordStore, text []byte, revision int64) error {
+	p, _, err := Register{Placements: t.Placements}.of(store)
+	if err != nil {
+		return err
+	}
+	err = p.store.PutAccess(ctx, text, revision)
+	if errors.Is(err, placement.ErrAccessChanged) {
+		return recordgrant.ErrTableChanged
+	}
+	return err
+}
+
+// ServiceAccountKeys gives what reads the issuer of a cluster's ServiceAccounts and the keys of their tokens from the API
+// server. Keys that no token for Sheaf may be signed by are left out.
+func ServiceAccountKeys(config *rest.Config) (func(ctx context.Context) (access.Issuer, error), error) {
+	made, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("read keys of ServiceAccounts: %w", err)
+	}
+	api := made.RESTClient()
+	return func(ctx context.Context) (access.Issuer, error) {
+		configuration, err := api.Get().AbsPath("/.well-known/openid-configuration").DoRaw(ctx)
+		if err != nil {
+			return access.Issuer{}, err
+		}
+		var about struct {
+			Issuer string `json:"issuer"`
+		}
+		if err := json.Unmarshal(configuration, &about); err != nil {
+			return access.Issuer{}, fmt.Errorf("the issuer of ServiceAccounts: %w", err)
+		}
+		keys, err := api.Get().AbsPath("/openid/v1/jwks").DoRaw(ctx)
+		if err != nil {
+			return access.Issuer{}, err
+		}
+		if keys, err = access.UsableKeys(keys); err != nil {
+			return access.Issuer{}, err
+		}
+		return access.Issuer{URL: about.Issuer, ServiceAccounts: true, Keys: keys}, nil
+	}, nil
+}
