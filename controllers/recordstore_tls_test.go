@@ -408,6 +408,30 @@ var _ = Describe("The certificates of a store", func() {
 		p.until(ctx, func(s *v1alpha1.RecordStore) { seen[s.Status.TLS.Transport] = true }, rests(v1alpha1.TransportRequired))
 		Expect(seen).To(HaveLen(3), "it goes over step by step, and not at once")
 	})
+
+	It("never come to a process whose image may not know of them", func(ctx context.Context) {
+		p := newStorePlay(ctx)
+		keeper := p.r.Trust
+		p.r.Trust, p.pools.Trust = nil, nil // an operator of before
+		p.create(ctx)
+		p.pool(ctx, 1)
+		p.settle(ctx)
+		p.operator(acting)
+		p.r.Trust, p.pools.Trust = keeper, keeper
+		p.r.Image, p.pools.Image = "sheaf:2", "sheaf:2"
+		mounted := map[string]bool{}
+		p.until(ctx, func(*v1alpha1.RecordStore) {
+			var pods corev1.PodList
+			Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace))).To(Succeed())
+			for i := range pods.Items {
+				spec := &pods.Items[i].Spec
+				mounted[pods.Items[i].Name] = workload.MountsTLS(spec)
+				Expect(workload.MountsTLS(spec)).To(Equal(spec.Containers[0].Image == "sheaf:2"), pods.Items[i].Name)
+			}
+		}, rests(v1alpha1.TransportPlaintext))
+		p.settle(ctx)
+		Expect(mounted).To(Equal(map[string]bool{"quotes-etcd-0": true, "ssd-0-0": true}))
+	})
 })
 
 func values[K comparable, V any](m map[K]V) (out []any) {

@@ -39,7 +39,7 @@ const expiring = 5 * 24 * time.Hour
 // recordTLS records what an absent spec.tls means for a store that is seen for the first time.
 func recordTLS(store *v1alpha1.RecordStore, image string) {
 	if store.Status.TLS == nil {
-		first := trust.First(store, trust.Default, image)
+		first := trust.First(store, trust.Default, cmp.Or(store.Status.Image, image)) // what it runs, where that is known
 		store.Status.TLS = &first
 	}
 }
