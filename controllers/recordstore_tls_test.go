@@ -308,6 +308,8 @@ var _ = Describe("The certificates of a store", func() {
 		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "AuthorityMissing", "quotes-authority", "spec.tls.rotate")
 		err := api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-authority"}, &corev1.Secret{})
 		Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%v", err)
+		By("what was trusted being known from a caller's Secret alone")
+		Expect(api.Delete(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "quotes-tls"}})).To(Succeed())
 
 		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.Rotate = "lost" })
 		p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, func(s *v1alpha1.TLSStatus) bool {
@@ -356,6 +358,23 @@ var _ = Describe("The certificates of a store", func() {
 		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "Expiring", "ssd-0-0")
 	})
 
+	It("go on from where the processes are when the store's status is lost", func(ctx context.Context) {
+		p := newStorePlay(ctx)
+		p.create(ctx, withTLS(v1alpha1.TLSDisabled))
+		p.pool(ctx, 1)
+		p.settle(ctx)
+		p.until(ctx, nil, rests(v1alpha1.TransportPlaintext))
+		bundle := p.get(ctx).Status.TLS.Bundle
+		p.change(ctx, withTLS(v1alpha1.TLSRequired))
+		store := p.get(ctx)
+		store.Status.TLS = &v1alpha1.TLSStatus{}
+		Expect(api.Status().Update(ctx, store)).To(Succeed())
+		seen := map[v1alpha1.TLSTransport]bool{}
+		p.until(ctx, func(s *v1alpha1.RecordStore) { seen[s.Status.TLS.Transport] = true }, rests(v1alpha1.TransportRequired))
+		Expect(seen).To(HaveLen(3), "it goes over step by step, and not at once")
+		Expect(p.get(ctx).Status.TLS.Bundle).To(Equal(bundle))
+	})
+
 	It("leave a Secret alone that somebody else has made", func(ctx context.Context) {
 		p := newStorePlay(ctx)
 		theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "quotes-client-reader-tls"}, Data: map[string][]byte{"password": []byte("x")}}
@@ -388,6 +407,30 @@ var _ = Describe("The certificates of a store", func() {
 		seen := map[v1alpha1.TLSTransport]bool{}
 		p.until(ctx, func(s *v1alpha1.RecordStore) { seen[s.Status.TLS.Transport] = true }, rests(v1alpha1.TransportRequired))
 		Expect(seen).To(HaveLen(3), "it goes over step by step, and not at once")
+	})
+
+	It("never come to a process whose image may not know of them", func(ctx context.Context) {
+		p := newStorePlay(ctx)
+		keeper := p.r.Trust
+		p.r.Trust, p.pools.Trust = nil, nil // an operator of before
+		p.create(ctx)
+		p.pool(ctx, 1)
+		p.settle(ctx)
+		p.operator(acting)
+		p.r.Trust, p.pools.Trust = keeper, keeper
+		p.r.Image, p.pools.Image = "sheaf:2", "sheaf:2"
+		mounted := map[string]bool{}
+		p.until(ctx, func(*v1alpha1.RecordStore) {
+			var pods corev1.PodList
+			Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace))).To(Succeed())
+			for i := range pods.Items {
+				spec := &pods.Items[i].Spec
+				mounted[pods.Items[i].Name] = workload.MountsTLS(spec)
+				Expect(workload.MountsTLS(spec)).To(Equal(spec.Containers[0].Image == "sheaf:2"), pods.Items[i].Name)
+			}
+		}, rests(v1alpha1.TransportPlaintext))
+		p.settle(ctx)
+		Expect(mounted).To(Equal(map[string]bool{"quotes-etcd-0": true, "ssd-0-0": true}))
 	})
 })
 

@@ -99,25 +99,26 @@ const placementTimeout = 5 * time.Second
 
 // storeRun is what one reconcile of a store has gathered.
 type storeRun struct {
-	store     *v1alpha1.RecordStore
-	pools     []v1alpha1.ShardPool
-	seen      fleet.Seen // of these pools
-	hasPools  bool
-	first     firstPlacement
-	access    workload.EtcdAccess
-	secrets   fleet.EtcdCredentials
-	etcdPods  []corev1.Pod
-	etcdImage string
-	members   []*observedMember // of a managed etcd
-	gateway   *appsv1.Deployment
-	trouble   string // of a gateway's pod
-	state     fleet.PlacementState
-	hasState  bool
-	heard     fleet.GroupSum // of the groups of the store
-	keeps     bool           // too soon for another step of figures
-	placement fleet.Placement
-	transport *heardTransport
-	notes     step.Notes // of steps that did not stop the others
+	store      *v1alpha1.RecordStore
+	pools      []v1alpha1.ShardPool
+	seen       fleet.Seen // of these pools
+	hasPools   bool
+	first      firstPlacement
+	access     workload.EtcdAccess
+	secrets    fleet.EtcdCredentials
+	etcdPods   []corev1.Pod
+	etcdImage  string
+	etcdHasTLS bool              // its StatefulSet, as it is now, gives members certificates
+	members    []*observedMember // of a managed etcd
+	gateway    *appsv1.Deployment
+	trouble    string // of a gateway's pod
+	state      fleet.PlacementState
+	hasState   bool
+	heard      fleet.GroupSum // of the groups of the store
+	keeps      bool           // too soon for another step of figures
+	placement  fleet.Placement
+	transport  *heardTransport
+	notes      step.Notes // of steps that did not stop the others
 }
 
 // Reconcile makes a store as its spec says.

@@ -28,6 +28,9 @@ func (r *Reconciler) delete(ctx context.Context, store *v1alpha1.RecordStore) (c
 	r.arrived.forget(store.UID)
 	r.heard.Delete(store.UID)
 	r.spoken.Delete(store.UID)
+	if r.Trust != nil {
+		r.Trust.Forget(store)
+	}
 	if !controllerutil.ContainsFinalizer(store, v1alpha1.Finalizer) {
 		return ctrl.Result{}, nil
 	}

@@ -39,7 +39,7 @@ func (r *Reconciler) applyEtcd(ctx context.Context, run *storeRun) step.Outcome 
 	if out := r.chooseEtcdImage(ctx, run); !out.IsComplete() {
 		return out
 	}
-	set, err := workload.EtcdStatefulSet(store, run.etcdImage, etcdState(store))
+	set, err := r.etcdSet(run)
 	if err != nil {
 		return step.Retry(err)
 	}
@@ -47,6 +47,17 @@ func (r *Reconciler) applyEtcd(ctx context.Context, run *storeRun) step.Outcome 
 		return step.Retry(err)
 	}
 	return r.apply(ctx, store, workload.EtcdService(store), workload.EtcdMembersBudget(store), set)
+}
+
+// etcdSet is the StatefulSet as it is to be now. Certificates come to members with the image that is wanted: one of
+// before, which they keep until the gateways run that, may not know of them.
+func (r *Reconciler) etcdSet(run *storeRun) (*appsv1.StatefulSet, error) {
+	store := run.store
+	if !run.etcdHasTLS && run.etcdImage != workload.ImageOf(store, r.Image) {
+		store = store.DeepCopy()
+		store.Status.TLS = nil
+	}
+	return workload.EtcdStatefulSet(store, run.etcdImage, etcdState(store))
 }
 
 // keepClaimSize keeps the claim template of a StatefulSet that exists: Kubernetes refuses to change it.
@@ -115,7 +126,7 @@ func (r *Reconciler) replaceEtcdPods(ctx context.Context, run *storeRun) step.Ou
 	if store.Spec.Etcd.Managed == nil {
 		return step.Complete()
 	}
-	set, err := workload.EtcdStatefulSet(store, run.etcdImage, etcdState(store))
+	set, err := r.etcdSet(run)
 	if err != nil {
 		return step.Retry(err)
 	}

@@ -62,6 +62,7 @@ func (r *Reconciler) chooseEtcdImage(ctx context.Context, run *storeRun) step.Ou
 	if err := r.Client.Get(ctx, key, &set); err != nil && !apierrors.IsNotFound(err) {
 		return step.Retry(fmt.Errorf("read StatefulSet %s: %w", key, err))
 	}
+	run.etcdHasTLS = workload.MountsTLS(&set.Spec.Template.Spec)
 	wanted := workload.ImageOf(store, r.Image)
 	run.etcdImage = etcdImage(wanted, fleet.ImageOf(&set.Spec.Template.Spec), run.etcdPods, run.gatewayRuns(wanted), time.Now())
 	return step.Complete()

@@ -14,6 +14,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -37,7 +39,7 @@ const expiring = 5 * 24 * time.Hour
 // recordTLS records what an absent spec.tls means for a store that is seen for the first time.
 func recordTLS(store *v1alpha1.RecordStore, image string) {
 	if store.Status.TLS == nil {
-		first := trust.First(store, trust.Default, image)
+		first := trust.First(store, trust.Default, cmp.Or(store.Status.Image, image)) // what it runs, where that is known
 		store.Status.TLS = &first
 	}
 }
@@ -118,23 +120,45 @@ func (r *Reconciler) authorities(ctx context.Context, run *storeRun) (*trust.Aut
 // those until all have certificates of the next ones.
 func (r *Reconciler) adoptAuthorities(ctx context.Context, run *storeRun) (*trust.Authorities, step.Outcome) {
 	store, status := run.store, run.store.Status.TLS
-	var told corev1.ConfigMap
-	key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Transport(store.Name)}
-	if err := r.Live.Get(ctx, key, &told); err != nil {
-		return nil, step.Retry(fmt.Errorf("read ConfigMap %s, which holds the certificates of the authorities that are gone: %w", key, err))
+	bundle, clients, err := r.trusted(ctx, store)
+	if err != nil {
+		return nil, step.Retry(err)
 	}
-	as, err := trust.Adopted([]byte(told.Data[workload.KeyBundle]), []byte(told.Data[workload.KeyClientBundle]), store, r.now())
+	as, err := trust.Adopted(bundle, clients, store, r.now())
 	if err == nil {
 		_, _, err = as.Hashes(trust.State{}.Told())
 	}
 	if err != nil {
-		return nil, step.Retry(fmt.Errorf("ConfigMap %s: %w", key, err))
+		message := fmt.Sprintf("the certificates of the authorities that are gone are neither in ConfigMap %s nor in Secret %s (%v): make the ConfigMap with ca.crt "+
+			"and client-ca.crt as a pod of the store has them in %s", workload.Transport(store.Name), workload.AdminTLS(store.Name), err, workload.TLSDir)
+		run.certificates(false, reasonAuthorityMissing, message)
+		return nil, step.Fail(reasonAuthorityMissing, message)
 	}
 	if err := r.Trust.Put(ctx, store, as); err != nil {
 		return nil, step.Retry(err)
 	}
+	status.Transport = cmp.Or(status.Transport, run.transport.mode)
 	status.Phase, status.Since, status.Rotating = v1alpha1.TLSTrusting, new(metav1.NewTime(r.now())), specTLS(store).Rotate
 	return as, step.Complete()
+}
+
+// trusted gives the certificates of the authorities that processes were told to trust last, in PEM; nil: nobody has them.
+func (r *Reconciler) trusted(ctx context.Context, store *v1alpha1.RecordStore) (bundle, clients []byte, err error) {
+	var told corev1.ConfigMap
+	key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Transport(store.Name)}
+	err = r.Live.Get(ctx, key, &told)
+	if err == nil {
+		return []byte(told.Data[workload.KeyBundle]), []byte(told.Data[workload.KeyClientBundle]), nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return nil, nil, fmt.Errorf("read ConfigMap %s: %w", key, err)
+	}
+	var admin corev1.Secret
+	key.Name = workload.AdminTLS(store.Name)
+	if err := r.Live.Get(ctx, key, &admin); client.IgnoreNotFound(err) != nil {
+		return nil, nil, fmt.Errorf("read Secret %s: %w", key, err)
+	}
+	return admin.Data[workload.KeyBundle], admin.Data[workload.KeyClientBundle], nil
 }
 
 // nextTransport decides what is next, and records it before anybody is told.
@@ -143,7 +167,7 @@ func (r *Reconciler) nextTransport(ctx context.Context, run *storeRun, before *v
 	now := r.now()
 	d := trust.Decide(trust.Input{
 		Wanted: trust.TransportOf(status.Mode), Rotate: specTLS(store).Rotate, State: trust.StateOf(status), HasNext: as.HasNext(),
-		Reports: run.transport.reports, Now: now,
+		Reports: run.transport.reports, Found: run.transport.mode, Now: now,
 	})
 	var err error
 	switch {
@@ -293,13 +317,14 @@ type heardTransport struct {
 	at        time.Time
 	running   string // names the processes that were asked
 	reports   trust.Reports
-	plaintext int32           // connections
-	notAfter  time.Time       // of the certificate in use that ends first; zero: nobody has said
-	first     string          // its pod
-	trusts    string          // authorities that some process trusts
-	refused   string          // why the first process does not take its files
-	stale     map[string]bool // pods that have not what they were told
-	changes   bool            // something was told just now
+	plaintext int32                 // connections
+	notAfter  time.Time             // of the certificate in use that ends first; zero: nobody has said
+	first     string                // its pod
+	trusts    string                // authorities that some process trusts
+	mode      v1alpha1.TLSTransport // that all processes use; both, where they differ; empty: there are none
+	refused   string                // why the first process does not take its files
+	stale     map[string]bool       // pods that have not what they were told
+	changes   bool                  // something was told just now
 }
 
 // Pauses between two questions to all processes of a store of which nothing changes.
@@ -347,6 +372,10 @@ func (r *Reconciler) compare(store *v1alpha1.RecordStore, asked []trust.Answer) 
 	out.reports.Processes = len(asked)
 	for _, a := range asked {
 		lacks := a.Lacks(status)
+		mode := cmp.Or(v1alpha1.TLSTransport(a.Report.Mode), v1alpha1.TransportPlaintext) // one that says nothing has no certificates
+		if out.mode = cmp.Or(out.mode, mode); out.mode != mode {
+			out.mode = v1alpha1.TransportBoth
+		}
 		if a.Err == nil {
 			out.trusts = cmp.Or(out.trusts, a.Report.Bundle)
 			out.plaintext += a.Report.PlaintextConnections

@@ -73,7 +73,10 @@ type Input struct {
 	State   State
 	HasNext bool // the next authorities were made
 	Reports Reports
-	Now     time.Time
+	// Found is the transport of processes that run although nothing is recorded yet, as where the status was lost; both,
+	// where they differ. Empty: none runs.
+	Found v1alpha1.TLSTransport
+	Now   time.Time
 }
 
 // Decision is what is next. Where MakeNext is set, the next authorities are to be made before State is recorded; where
@@ -92,6 +95,8 @@ type Decision struct {
 func Decide(in Input) Decision {
 	s := in.State
 	switch {
+	case s.Transport == "" && in.Found != "":
+		return Decision{State: State{Transport: in.Found, Phase: v1alpha1.TLSReady, Since: in.Now, Rotated: in.Rotate}}
 	case s.Transport == "": // nothing runs yet that was told anything
 		return Decision{State: State{Transport: in.Wanted, Phase: v1alpha1.TLSReady, Since: in.Now, Rotated: in.Rotate}}
 	case s.Phase == v1alpha1.TLSTrusting:

@@ -37,6 +37,9 @@ func TestDecide(t *testing.T) {
 		"a new store begins as it is asked to": {
 			in: Input{Wanted: required, Rotate: "x"}, want: State{Transport: required, Phase: ready, Since: now, Rotated: "x"},
 		},
+		"a store whose status was lost goes on from where its processes are": {
+			in: Input{Wanted: required, Found: plaintext, Reports: all}, want: State{Transport: plaintext, Phase: ready, Since: now},
+		},
 		"all is as asked for":                {in: Input{Wanted: required, State: state(required, ready, long), Rotate: "a", Reports: all}, want: state(required, ready, long)},
 		"a process that is new changes none": {in: Input{Wanted: required, State: state(required, ready, long), Reports: some}, want: state(required, ready, long)},
 		"an absent rotate asks for nothing":  {in: Input{Wanted: required, State: state(required, ready, long), Reports: all}, want: state(required, ready, long)},

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -155,9 +156,13 @@ func (k *Keeper) Ensure(ctx context.Context, owner client.Object, store *v1alpha
 	if secret.UID != "" && secret.Labels[v1alpha1.LabelStore] != store.Name {
 		return fmt.Errorf("secret %s: %w: delete it, or give the store another name", want.Secret, ErrNotOurs)
 	}
-	if found := readLeaf(&secret, issuer, now); found.good(want, issuer, bundles, now) {
+	found := readLeaf(&secret, issuer, now)
+	if found.good(want, issuer, bundles, now) {
 		k.remember(key, found)
 		return nil
+	}
+	if found != nil && found.identity.Store == want.Identity.Store && found.identity != want.Identity {
+		return fmt.Errorf("secret %s: %w for %s, but for %s of the same store: give one of them another name", want.Secret, ErrNotOurs, want.Identity, found.identity)
 	}
 	if issuer == nil {
 		return fmt.Errorf("certificate of %s: %w", want.Identity, errNoKey)
@@ -190,6 +195,13 @@ func (k *Keeper) NotAfter(namespace, secret string) (time.Time, bool) {
 		return time.Time{}, false
 	}
 	return known.notAfter, true
+}
+
+// Forget what is remembered of a store that is gone.
+func (k *Keeper) Forget(store *v1alpha1.RecordStore) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.DeleteFunc(k.leaves, func(_ types.NamespacedName, l *leaf) bool { return l.identity.UID.String() == store.Status.StoreUID })
 }
 
 // OperatorFiles are a certificate by which the operator speaks to the processes of a store, with what it trusts, as the

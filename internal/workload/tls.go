@@ -12,6 +12,9 @@ import (
 // TLSDir is where a pod finds its certificates, and what it was told of the transport.
 const TLSDir = "/etc/sheaf/tls"
 
+// tlsVolume is the volume of a pod with its certificates.
+const tlsVolume = "tls"
+
 // AnnotationTransport is on pod templates, and so on pods, of a managed etcd: the transport and the authorities with
 // which its members are to start, as they learn of neither while they run.
 const AnnotationTransport = "sheaf.dev/transport"
@@ -65,7 +68,6 @@ func mountTLS(store *v1alpha1.RecordStore, secret string, pod *corev1.PodSpec, c
 	if !HasTLS(store) {
 		return
 	}
-	const name = "tls"
 	item := func(key string) corev1.KeyToPath { return corev1.KeyToPath{Key: key, Path: key} }
 	from := corev1.LocalObjectReference{Name: secret}
 	sources := []corev1.VolumeProjection{
@@ -75,9 +77,19 @@ func mountTLS(store *v1alpha1.RecordStore, secret string, pod *corev1.PodSpec, c
 		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: Transport(store.Name)}}},
 	}
 	pod.Volumes = append(pod.Volumes, corev1.Volume{
-		Name: name, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources, DefaultMode: new(int32(0o440))}},
+		Name: tlsVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources, DefaultMode: new(int32(0o440))}},
 	})
-	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: TLSDir, ReadOnly: true})
+	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: tlsVolume, MountPath: TLSDir, ReadOnly: true})
+}
+
+// MountsTLS tells whether pods of a template are given certificates.
+func MountsTLS(pod *corev1.PodSpec) bool {
+	for _, volume := range pod.Volumes {
+		if volume.Name == tlsVolume {
+			return true
+		}
+	}
+	return false
 }
 
 // TransportWord names a transport and authorities, for the annotation of etcd's pods.

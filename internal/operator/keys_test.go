@@ -1,0 +1,109 @@
+package operator
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/internal/authority"
+	"sheaf.dev/sheaf/internal/certs"
+	"sheaf.dev/sheaf/internal/identity"
+)
+
+// storeFiles makes certificates of one store, by one authority.
+func storeFiles(t *testing.T, mode certs.Mode) func(role identity.Role, name string) map[string][]byte {
+	t.Helper()
+	own, err := authority.New("test", time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := identity.Store{Domain: "cluster.local", Namespace: "prod", UID: uuid.New()}
+	return func(role identity.Role, name string) map[string][]byte {
+		cert, key, err := own.Issue(authority.Leaf{
+			Identity: identity.Identity{Store: of, Role: role, Name: name}, Server: true, Client: true, Now: time.Now(), Lifetime: time.Hour,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return map[string][]byte{
+			certs.CertificateFile: cert, certs.KeyFile: key, certs.BundleFile: own.CertificatePEM(), certs.ModeFile: []byte(mode),
+		}
+	}
+}
+
+func sourceOf(t *testing.T, files map[string][]byte) *certs.Source {
+	t.Helper()
+	source, err := certs.InMemory(certs.Config{}, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(source.Close)
+	return source
+}
+
+// The operator asks a shard by TLS where the store was told so, and takes only the shard that it means: an address may
+// have gone to another one.
+func TestAShardIsAskedByItsName(t *testing.T) {
+	files := storeFiles(t, certs.Required)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.Creds(sourceOf(t, files(identity.Shard, "main-0")).Server(certs.ServerOptions{})))
+	recordv1.RegisterAdminServiceServer(server, &asked{name: "main-0"})
+	go func() { _ = server.Serve(listener) }() // ends with Stop
+	t.Cleanup(server.Stop)
+	keys := NewKeys()
+	t.Cleanup(keys.Close)
+	s := NewShards(keys)
+	t.Cleanup(s.Close)
+	ask := func(name string) error {
+		_, err := s.Describe(t.Context(), fleet.ShardAt{Store: "prod/quotes", Name: name, Address: listener.Addr().String()})
+		return err
+	}
+	if err := ask("main-0"); err == nil {
+		t.Error("it is asked in plaintext, and answers")
+	}
+	if err := keys.Set("prod/quotes", files(identity.Operator, "")); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask("main-0"); err != nil {
+		t.Error(err)
+	}
+	if err := ask("main-1"); err == nil || !strings.Contains(err.Error(), "main-0") {
+		t.Errorf("another shard answers: %v", err)
+	}
+	// Another store of the name has another UID, and other authorities.
+	if err := keys.Set("prod/quotes", storeFiles(t, certs.Required)(identity.Operator, "")); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask("main-0"); err == nil {
+		t.Error("a shard of another store answers")
+	}
+}
+
+func TestProcessesTellOfTheirCertificates(t *testing.T) {
+	source := sourceOf(t, storeFiles(t, certs.Both)(identity.Gateway, ""))
+	with := httptest.NewServer(certs.Handle(source, http.NotFoundHandler()))
+	t.Cleanup(with.Close)
+	without := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(without.Close)
+	asker := NewTransports()
+	got, err := asker.Transport(t.Context(), with.Listener.Addr().String())
+	status := source.Status()
+	if err != nil || got.Mode != "both" || got.Bundle != status.Bundle || got.ClientBundle != status.Clients || !got.NotAfter.Equal(status.NotAfter) ||
+		got.Identity != status.Identity.String() {
+		t.Errorf("%+v, %v; it has %+v", got, err, status)
+	}
+	if _, err := asker.Transport(t.Context(), without.Listener.Addr().String()); err == nil || !strings.Contains(err.Error(), "without certificates") {
+		t.Errorf("one without certificates: %v", err)
+	}
+}
