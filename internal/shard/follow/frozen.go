@@ -1,15 +1,15 @@
-package shard
+package follow
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/survey"
@@ -21,10 +21,11 @@ import (
 // deleted (rule 9).
 
 const (
+	// ThawEvery is the time between two tries to end a freeze.
+	ThawEvery     = time.Second
 	rememberEvery = 5 * time.Second // what was seen, where nothing was done on its word
-	rememberQuiet = time.Minute     // how far etcd is, where nothing in it concerned this shard
-	thawEvery     = time.Second
-	surveyTime    = 5 * time.Second
+	surveyTime    = 5 * time.Second // for the answer of one shard
+	reconcileTime = 10 * time.Second
 )
 
 // memory is what the volume remembers of its store.
@@ -36,21 +37,21 @@ type memory struct {
 }
 
 // recall reads what the volume remembers.
-func (s *Shard) recall() placement.Seen {
-	m := &s.seen
+func (f *Follower[R]) recall() placement.Seen {
+	m := &f.seen
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	facts, err := volume.ReadFacts(s.cfg.FS, s.cfg.Dir)
+	facts, err := f.Facts()
 	switch {
 	case errors.Is(err, volume.ErrFormatVersion):
 		m.newer = true
-		s.logger.Warn("what the volume remembers of its store was written by a newer program", "error", err)
+		f.Logger.Warn("what the volume remembers of its store was written by a newer program", "error", err)
 	case errors.Is(err, volume.ErrNoFacts):
 	case err != nil:
-		s.logger.Error("what the volume remembers of its store cannot be read: an older etcd is not recognised by it", "error", err)
-	case facts.Store == s.store:
+		f.Logger.Error("what the volume remembers of its store cannot be read: an older etcd is not recognised by it", "error", err)
+	case facts.Store == f.Store():
 		m.facts = facts
-		return placement.Seen{Store: s.store, Mark: markOf(facts)}
+		return placement.Seen{Store: f.Store(), Mark: markOf(facts)}
 	}
 	return placement.Seen{}
 }
@@ -63,16 +64,17 @@ func markOf(f volume.Facts) placement.Mark {
 
 // remember makes the volume know how far etcd was seen. It is called before anything is done that an older etcd would
 // not know of.
-func (s *Shard) remember(view placement.View) error {
+func (f *Follower[R]) remember(view placement.View) error {
 	if view.Held() != "" {
 		return nil
 	}
-	m := &s.seen
+	m := &f.seen
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	meta := f.Meta()
 	facts := volume.Facts{
-		Routing: string(s.meta.Routing.Mode), Groups: s.meta.Routing.Groups, Copies: s.meta.Copies,
-		GroupsMax: s.meta.GroupsMax, Created: s.meta.CreatedUTC, Epoch: max(view.Epoch, m.facts.Epoch),
+		Routing: string(meta.Routing.Mode), Groups: meta.Routing.Groups, Copies: meta.Copies,
+		GroupsMax: meta.GroupsMax, Created: meta.CreatedUTC, Epoch: max(view.Epoch, m.facts.Epoch),
 		EtcdBase: view.Mark.Base, EtcdRevision: view.Mark.Revision, EtcdContent: view.Mark.Content, EtcdContentKey: view.Mark.ContentKey,
 		EtcdCluster: view.Mark.Cluster,
 	}
@@ -81,79 +83,79 @@ func (s *Shard) remember(view placement.View) error {
 	if m.newer || there == facts || markOf(facts).Behind(placement.Mark{Base: there.EtcdBase, Revision: there.EtcdRevision}) != "" {
 		return nil // what is known is as new
 	}
-	err := s.volume.WriteFacts(facts)
+	err := f.Volume().WriteFacts(facts)
 	if err == nil {
 		m.facts, m.at = facts, time.Now()
 	}
-	s.problems.note("remembering the store on the volume", err)
+	f.Problems.Note("remembering the store on the volume", err)
 	return err
 }
 
 // rememberLater is remember of a view on whose word nothing was done, not too often. How far etcd is since then, by
 // writes that do not concern this shard, is remembered more seldom: a quiet volume is left in peace.
-func (s *Shard) rememberLater() {
-	s.mu.Lock()
-	view := s.view
-	s.mu.Unlock()
-	s.seen.mu.Lock()
-	age := time.Since(s.seen.at)
-	s.seen.mu.Unlock()
-	if age > s.cfg.rememberQuiet {
-		view.Mark = s.cfg.Placement.Newest(view.Mark)
+func (f *Follower[R]) rememberLater() {
+	f.Lock.Lock()
+	view := f.View
+	f.Lock.Unlock()
+	f.seen.mu.Lock()
+	age := time.Since(f.seen.at)
+	f.seen.mu.Unlock()
+	if age > f.RememberQuiet {
+		view.Mark = f.Etcd.Newest(view.Mark)
 	}
-	if age > min(rememberEvery, s.cfg.rememberQuiet) {
-		_ = s.remember(view) // it is a problem that is shown
+	if age > min(rememberEvery, f.RememberQuiet) {
+		_ = f.remember(view) // it is a problem that is shown
 	}
 }
 
-// see takes a view in. A view of an etcd that was set back does not take the place of what was known before.
-func (s *Shard) see(view placement.View) {
+// See takes a view in. A view of an etcd that was set back does not take the place of what was known before.
+func (f *Follower[R]) See(view placement.View) {
 	held := view.Held()
-	s.mu.Lock()
+	f.Lock.Lock()
 	if view.Own { // after a listing it is of everything
-		view = view.Of(s.own(func(id uuid.UUID) bool { return s.groups[id] != nil }))
+		view = view.Of(f.own(func(id uuid.UUID) bool { _, ok := f.Replicas[id]; return ok }))
 	}
-	s.neighbours.note(view.Shards)
-	s.told, s.held = view, held
-	if held == "" || s.view.Groups == nil || s.view.Held() != "" {
-		if s.view.Meta.EpochBase != view.Meta.EpochBase {
-			for _, g := range s.groups {
-				g.stored = placement.Group{} // its revision is of another etcd
+	f.neighbours.note(view.Shards)
+	f.Told, f.Held = view, held
+	if held == "" || f.View.Groups == nil || f.View.Held() != "" {
+		if f.View.Meta.EpochBase != view.Meta.EpochBase {
+			for _, r := range f.Replicas {
+				r.Known().Stored = placement.Group{} // its revision is of another etcd
 			}
 		}
-		s.view = view
+		f.View = view
 	}
-	s.mu.Unlock()
+	f.Lock.Unlock()
 	var err error
 	if held != "" {
 		err = errors.New(held)
 	}
-	s.problems.note("following etcd", err)
+	f.Problems.Note("following etcd", err)
 }
 
-// isHeld tells whether nothing may be done on the word of etcd.
-func (s *Shard) isHeld() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.held != ""
+// IsHeld tells whether nothing may be done on the word of etcd.
+func (f *Follower[R]) IsHeld() bool {
+	f.Lock.Lock()
+	defer f.Lock.Unlock()
+	return f.Held != ""
 }
 
 // freeze tells all others that etcd was set back, where this shard is the first to see it.
-func (s *Shard) freeze(ctx context.Context) error {
-	s.mu.Lock()
-	told := s.told
-	s.mu.Unlock()
+func (f *Follower[R]) freeze(ctx context.Context) error {
+	f.Lock.Lock()
+	told := f.Told
+	f.Lock.Unlock()
 	if told.SetBack == "" || told.Freeze != nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()
-	return s.cfg.Placement.Freeze(ctx, "shard "+s.cfg.Name, told.SetBack)
+	return f.Etcd.Freeze(ctx, "shard "+f.Shard, told.SetBack)
 }
 
-// thawAll ends freezes, until ctx ends.
-func (s *Shard) thawAll(ctx context.Context) {
-	tick := time.NewTicker(thawEvery)
+// Thaw ends freezes, until ctx ends.
+func (f *Follower[R]) Thaw(ctx context.Context) {
+	tick := time.NewTicker(ThawEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -161,40 +163,40 @@ func (s *Shard) thawAll(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if !s.isHeld() {
-			s.rememberLater()
+		if !f.IsHeld() {
+			f.rememberLater()
 			continue
 		}
-		err := s.freeze(ctx)
+		err := f.freeze(ctx)
 		if err == nil {
-			err = s.thaw(ctx)
+			err = f.thaw(ctx)
 		}
 		if errors.Is(err, placement.ErrChanged) || ctx.Err() != nil {
 			err = nil // again
 		}
-		s.problems.note("reconciling etcd", err)
+		f.Problems.Note("reconciling etcd", err)
 	}
 }
 
 // thaw asks all shards that are registered what their volumes hold, and writes it over what etcd says. The first of
 // them by name does it.
-func (s *Shard) thaw(ctx context.Context) error {
-	s.mu.Lock()
-	told := s.told
-	s.mu.Unlock()
-	if told.Freeze == nil || !isFirst(told, s.cfg.Name) {
+func (f *Follower[R]) thaw(ctx context.Context) error {
+	f.Lock.Lock()
+	told := f.Told
+	f.Lock.Unlock()
+	if told.Freeze == nil || !isFirst(told, f.Shard) {
 		return nil
 	}
 	volumes, silent := surveyAll(ctx, told)
-	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	ctx, cancel := context.WithTimeout(ctx, reconcileTime)
 	defer cancel()
-	rebuilt, err := placement.Rebuild(s.store, volumes, placement.FactsOf(told))
+	rebuilt, err := placement.Rebuild(f.Store(), volumes, placement.FactsOf(told))
 	if err != nil {
-		return s.cfg.Placement.Unreconciled(ctx, append([]string{err.Error()}, silent...)...)
+		return f.Etcd.Unreconciled(ctx, append([]string{err.Error()}, silent...)...)
 	}
-	done, err := s.cfg.Placement.Reconcile(ctx, rebuilt, silent)
+	done, err := f.Etcd.Reconcile(ctx, rebuilt, silent)
 	if err == nil && len(done.Waits) == 0 {
-		s.logger.Warn("etcd was reconciled with what the shards' volumes hold", "groups", len(rebuilt.Groups), "written", done.Written)
+		f.Logger.Warn("etcd was reconciled with what the shards' volumes hold", "groups", len(rebuilt.Groups), "written", done.Written)
 	}
 	return err
 }
@@ -213,18 +215,24 @@ func isFirst(view placement.View, shard string) bool {
 // surveyAll asks what each volume holds. silent are those that did not answer, in words.
 func surveyAll(ctx context.Context, view placement.View) (volumes []placement.FoundVolume, silent []string) {
 	var mu sync.Mutex
-	each(maps.Values(view.Shards), 16, func(shard placement.Shard) {
-		ctx, cancel := context.WithTimeout(ctx, surveyTime)
-		defer cancel()
-		v, err := survey.Volume(ctx, shard.Address)
-		mu.Lock()
-		defer mu.Unlock()
-		if err != nil {
-			silent = append(silent, fmt.Sprintf("shard %s at %s does not answer: %v", shard.Name, shard.Address, err))
-			return
-		}
-		volumes = append(volumes, v)
-	})
+	var all errgroup.Group
+	all.SetLimit(16)
+	for _, shard := range view.Shards {
+		all.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, surveyTime)
+			defer cancel()
+			v, err := survey.Volume(ctx, shard.Address)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				silent = append(silent, fmt.Sprintf("shard %s at %s does not answer: %v", shard.Name, shard.Address, err))
+				return nil
+			}
+			volumes = append(volumes, v)
+			return nil
+		})
+	}
+	_ = all.Wait()
 	slices.Sort(silent)
 	return volumes, silent
 }
