@@ -6,6 +6,6 @@ import "sheaf.dev/sheaf/internal/group/format"
 // sure, or an earlier one counted. A failure is logged: the file is garbage for the next load.
 func (l *Log) DiscardBlob(ref format.BlobRef) {
 	if !l.blobs.isReferred(ref.ID) {
-		l.dropBlob(ref.ID)
+		l.blobs.drop(ref.ID)
 	}
 }

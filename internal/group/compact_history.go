@@ -43,11 +43,11 @@ func (h *history) mayGo(e *format.Entry) bool {
 // only makes more versions superseded, never fewer.
 func (c *compaction) learnHistory(views []view) (*history, error) {
 	h := &history{tombstones: map[int64]row{}, tombstoneBytes: bytesByOrdinal{}}
-	versions := max(1, c.Log.opts.Retention.Versions)
+	versions := max(1, c.retention.Versions)
 	ranks := map[int64]int{} // newer versions seen so far
 	for _, v := range views {
 		err := c.eachRow(v, func(r row) {
-			newest, _ := c.table.Get(r.id)
+			newest, _ := c.places.table.Get(r.id)
 			switch {
 			case newest != r.loc && versions > 1:
 				ranks[r.id] = 0
@@ -60,12 +60,12 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 		}
 		h.floor = max(h.floor, v.through)
 	}
-	h.floor = min(h.floor, c.tombstoneFloorMax())
+	h.floor = min(h.floor, c.state.tombstoneFloorMax())
 	if len(ranks) == 0 && len(h.tombstones) == 0 {
 		return h, nil
 	}
 	h.recent = make(map[index.Loc]struct{})
-	all := c.views(0, math.MaxUint64)
+	all := c.reader.views(0, math.MaxUint64)
 	defer unpinAll(all)
 	for i := len(all) - 1; i >= 0; i-- {
 		err := c.eachRow(all[i], func(r row) {
@@ -134,7 +134,7 @@ func (c *compaction) columns(v view) (format.Rows, error) {
 	if v.rows != nil {
 		return *v.rows, nil
 	}
-	h, err := c.hintOf(v)
+	h, err := c.reader.hints.of(v)
 	if err != nil {
 		return format.Rows{}, fmt.Errorf("%s: %w", path.Base(v.path), err)
 	}

@@ -37,7 +37,7 @@ func (l *Log) noteStates(withState bool, batch []tailEntry) {
 	if !withState {
 		return
 	}
-	if w.state.Offset != 0 && w.state.Last <= l.applied.Load() {
+	if w.state.Offset != 0 && w.state.Last <= l.state.applied.Load() {
 		w.hintable = w.state
 	}
 	w.state = format.StateFrame{Offset: w.end - format.FrameBytes(0, format.StateRecordBytes), Last: last}
@@ -55,23 +55,23 @@ func (l *Log) hintWhileOpen() {
 func (l *Log) hintActive() {
 	w, s := &l.w, l.w.active
 	at := w.hintable
-	if w.state.Last <= l.applied.Load() && l.isSynced(w.state) {
+	if w.state.Last <= l.state.applied.Load() && l.isSynced(w.state) {
 		at = w.state
 	}
-	if at.Offset-max(w.hinted.End, w.hintTried, format.SegmentHeaderBytes) < l.hintPieceBytes() || !l.isSynced(at) || w.unsure || w.suspect != nil || s.incomplete {
+	if at.Offset-max(w.hinted.End, w.hintTried, format.SegmentHeaderBytes) < l.hintPieceBytes() || !l.isSynced(at) || l.folder.unsure || w.suspect != nil || s.incomplete {
 		return
 	}
-	l.mu.RLock()
+	l.state.mu.RLock()
 	held := slices.ContainsFunc(l.state.confsAhead, func(conf uint64) bool { return conf <= at.Last })
-	rows, terms := s.rows.Snapshot(), l.termsWithin(s.first, at.Last)
-	l.mu.RUnlock()
+	rows, terms := s.rows.Snapshot(), l.state.termsWithin(s.first, at.Last)
+	l.state.mu.RUnlock()
 	if held {
 		return
 	}
 	w.hintTried = at.Offset
 	p := format.MakePiece(s.manifest(), w.hinted, at, rows, terms)
 	b := p.Encode()
-	if err := format.WritePiece(l.fs, l.dir, w.hinted.Bytes, b); err != nil {
+	if err := format.WritePiece(l.folder.fs, l.folder.dir, w.hinted.Bytes, b); err != nil {
 		l.logger.Warn("the hint of the active segment was not continued: the next load reads more of it", "group", l.opts.Identity.Name,
 			"segment", s.number, "error", err)
 		return
@@ -91,7 +91,7 @@ func (l *Log) keepHint() {
 		return
 	}
 	l.w.hintDirty = false
-	if err := format.SyncPieces(l.fs, l.dir); err != nil {
+	if err := format.SyncPieces(l.folder.fs, l.folder.dir); err != nil {
 		l.logger.Warn("the hint of the active segment may not outlast a power cut: the next load reads more of it then", "group", l.opts.Identity.Name, "error", err)
 	}
 }
@@ -100,7 +100,7 @@ func (l *Log) keepHint() {
 func (l *Log) dropHint() {
 	w := &l.w
 	if w.hinted.Bytes > 0 {
-		l.removeFile(format.ActiveHintName)
+		l.folder.remove(format.ActiveHintName)
 	}
 	w.state, w.hintable, w.hinted, w.hintTried, w.hintDirty = format.StateFrame{}, format.StateFrame{}, format.HintPart{}, 0, false
 }
@@ -120,7 +120,7 @@ func activeHintHead(opts Options, s format.ManifestSegment, active *activeFile) 
 // readActiveHint reads the hint of the active segment, of which the file has data up to end; nil: there is none that
 // can be used.
 func (ld *loading) readActiveHint(s *segment, end int64) *format.ActiveHint {
-	h, err := format.ReadPieces(ld.fs, ld.dir, s.manifest())
+	h, err := format.ReadPieces(ld.folder.fs, ld.folder.dir, s.manifest())
 	if err != nil {
 		ld.logger.Info("the hint of the active segment cannot be used: all of it is read instead", "group", ld.opts.Identity.Name,
 			"segment", s.number, "error", err)
@@ -135,6 +135,6 @@ func (ld *loading) readActiveHint(s *segment, end int64) *format.ActiveHint {
 // not be used.
 func (ld *loading) walkBehind(s *segment, h *format.ActiveHint, through int64) (*replay.Walk, bool, error) {
 	w := replay.Behind(h, s.first)
-	err := ld.walkFileOn(s, w, h.End, through)
+	err := s.walkFileOn(w, h.End, through)
 	return w, w.StateFirst == h.End, err
 }

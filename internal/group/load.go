@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	iofs "io/fs"
-	"math"
+	"log/slog"
 	"path"
 	"runtime"
 	"slices"
@@ -20,10 +20,24 @@ import (
 	"sheaf.dev/sheaf/internal/index"
 )
 
-// loading is what Load gathers before the log is complete.
+// loading is what Load gathers before the log is complete, and the parts of the log that it fills.
 type loading struct {
-	*Log
+	w       *writer
+	folder  *folder
+	state   *state
+	places  *places
+	images  *images
+	hints   *hints
+	reader  *reader
+	damages *damages
+	blobs   *blobSet
+	marks   *markFile
+	logger  *slog.Logger
+	// beginActive makes the active segment of a manifest that has none.
+	beginActive func() error
+
 	ctx      context.Context
+	opts     Options
 	progress *Progress
 	manifest *format.Manifest
 	sizes    []int64 // of the files, by segment; of the active one, without the room at its end. 0: gone
@@ -34,7 +48,7 @@ type loading struct {
 	report   Report
 	commit   uint64
 	ids      []replay.DamagedID
-	damages  []*format.Damage
+	found    []*format.Damage
 	// tailIDs are the records with an entry above the commit. Its used flags may have been cleared for an entry that is
 	// not known to be committed yet.
 	tailIDs  map[int64]struct{}
@@ -92,12 +106,17 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 	}
 	l.journal = member
 	progress.BytesTotal.Add(need.LoadBytes)
-	ld := &loading{Log: l, ctx: ctx, progress: progress, manifest: m, active: active, names: names}
+	ld := &loading{
+		w: &l.w, folder: &l.folder, state: &l.state, places: &l.places, images: &l.images, hints: &l.hints, reader: &l.reader,
+		damages: &l.damages, blobs: &l.blobs, marks: &l.marks, logger: l.logger, beginActive: l.beginActive,
+		ctx: ctx, opts: opts, progress: progress, manifest: m, active: active, names: names,
+	}
 	if err := ld.run(); err != nil {
 		err = errors.Join(err, active.close())
 		l.abandon()
 		return fail(err)
 	}
+	l.memory.settle(l.memoryBytes())
 	l.endInstall(slices.Contains(names, format.IncomingName))
 	return l, ld.report, nil
 }
@@ -152,36 +171,36 @@ func (ld *loading) removeGarbage() error {
 			continue
 		}
 		ld.logger.Debug("garbage is removed", "group", ld.opts.Identity.Name, "file", name)
-		if err := ld.fs.Remove(path.Join(ld.dir, name)); err != nil {
+		if err := ld.folder.fs.Remove(path.Join(ld.folder.dir, name)); err != nil {
 			return fmt.Errorf("garbage file %s: %w", name, err)
 		}
 		removed++
 	}
 	if removed > 0 {
-		return ld.fs.SyncDir(ld.dir)
+		return ld.folder.fs.SyncDir(ld.folder.dir)
 	}
 	return nil
 }
 
 // openSegments makes the segments.
 func (ld *loading) openSegments() {
-	st := &ld.state
+	st := ld.state
 	ld.parts = make([]*loaded, len(ld.manifest.Segments))
 	ld.sizes = make([]int64, len(ld.manifest.Segments))
 	for i, m := range ld.manifest.Segments {
-		s := newSegment(ld.fs, ld.dir, m, ordinalStep*uint32(i+1))
+		s := newSegment(ld.folder.fs, ld.folder.dir, m, ordinalStep*uint32(i+1))
 		st.segments = append(st.segments, s)
 		ld.parts[i] = new(loaded)
 		switch f := ld.active.file; {
 		case m.Sealed() && ld.opts.Residency == Index:
-			s.cold = ld.loader.ColdFile(ld.fs, s.path, m.Bytes)
+			s.cold = ld.images.loader.ColdFile(ld.folder.fs, s.path, m.Bytes)
 		case !m.Sealed() && f != nil:
 			s.adviseRandom(f)
 			s.file.Store(&openFile{ld.active.take()})
 			ld.sizes[i] = ld.active.end
 		}
 	}
-	ld.publishSegments()
+	ld.places.publish(ld.state.listed())
 }
 
 // openSealed opens the file of a sealed segment and compares its size with the manifest. False: it is gone.
@@ -239,14 +258,6 @@ func (ld *loading) checkHeader(s *segment, m format.ManifestSegment, there bool)
 	return nil, nil
 }
 
-// through is the last index of a segment that is not void: a later segment may have cut the log.
-func (l *Log) through(i int) uint64 {
-	if i+1 < len(l.state.segments) {
-		return l.state.segments[i+1].first - 1
-	}
-	return math.MaxUint64
-}
-
 // loadSealed loads the sealed segments in parallel: the higher index wins.
 func (ld *loading) loadSealed() error {
 	g, ctx := errgroup.WithContext(ld.ctx)
@@ -270,7 +281,7 @@ func (ld *loading) loadSealed() error {
 // loadSegment loads one sealed segment: from its hint, or by reading it.
 func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegment) (*loaded, error) {
 	s := ld.state.segments[i]
-	through := min(ld.commit, ld.through(i))
+	through := min(ld.commit, ld.state.through(i))
 	there, err := ld.openSealed(s, i, m)
 	if err != nil {
 		return nil, err
@@ -293,7 +304,7 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegm
 		part.header = append(part.header, damage)
 	}
 	if w != nil {
-		part.damages, part.ids = w.Explain(ld.opts.Identity.Name, m, m.LastIndex, hint, ld.w.manifest.MayHaveCuts())
+		part.damages, part.ids = w.Explain(ld.opts.Identity.Name, m, m.LastIndex, hint, ld.folder.manifest.MayHaveCuts())
 	}
 	if hint == nil {
 		part.terms, part.blobs, part.lastCommit = w.Terms, w.Rows.Blobs, w.Rows.LastCommit
@@ -321,7 +332,7 @@ func (ld *loading) readHint(m format.ManifestSegment) *format.Hint {
 	if hint, ok := ld.early[m.Number]; ok {
 		return hint
 	}
-	hint, err := format.ReadHint(ld.fs, ld.dir, m)
+	hint, err := format.ReadHint(ld.folder.fs, ld.folder.dir, m)
 	if err == nil {
 		return hint
 	}
@@ -342,12 +353,12 @@ func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m format.
 	case size <= format.SegmentHeaderBytes: // no frame, or no file
 		size = min(m.Bytes, format.SegmentHeaderBytes)
 	case ld.opts.Residency == Resident:
-		err = ld.walkImage(ctx, s, size, size, func() *replay.Walk {
+		err = ld.images.walk(ctx, s, size, size, func() *replay.Walk {
 			w = replay.New(s.first, rows())
 			return w
 		}, ld.read)
 	default:
-		w, err = ld.walkFile(s, size, rows())
+		w, err = s.walkFile(size, rows())
 		ld.progress.BytesDone.Add(size)
 	}
 	if err != nil {
@@ -369,12 +380,12 @@ func (ld *loading) insertHint(s *segment, h *format.Hint, through uint64, w *rep
 		case h.FirstIndex+uint64(h.Indexes[row]) > through:
 			return true
 		case !h.IsUsed(row) && !ld.inTail(h.IDs[row]):
-			ld.supersedeKnown(s, place|ordinal)
+			ld.places.supersedeKnown(s, place|ordinal)
 			return true
 		}
 		return w != nil && w.IsBad(place.Offset())
 	}
-	_, err := ld.table.Fill(h.IDs, h.Places, s.ordinal, skip, ld.lose)
+	_, err := ld.places.table.Fill(h.IDs, h.Places, s.ordinal, skip, ld.places.lose)
 	return err
 }
 
@@ -398,7 +409,7 @@ func (ld *loading) insertRows(s *segment, r *format.Rows, through uint64, damage
 		if slices.ContainsFunc(damages, func(d *format.Damage) bool { return d.MayVoid(name, index.Loc(place).Offset(), at) }) {
 			continue
 		}
-		if err := ld.insert(r.IDs[i], index.Loc(place|ordinal)); err != nil {
+		if err := ld.places.insert(r.IDs[i], index.Loc(place|ordinal)); err != nil {
 			return err
 		}
 	}

@@ -19,8 +19,8 @@ func joinJournal(opts Options) (*journal.Member, error) {
 // is written (Tick). False: nothing was done, because there is no journal, the batch is large, or the journal needs its
 // room; call Sync.
 func (l *Log) SyncShared() bool {
-	l.wmu.Lock()
-	defer l.wmu.Unlock()
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
 	return !l.closed.Load() && l.syncJournal()
 }
 
@@ -28,7 +28,7 @@ func (l *Log) SyncShared() bool {
 // wmu.
 func (l *Log) syncJournal() bool {
 	w := &l.w
-	if l.journal == nil || w.unsure || w.suspect != nil || !w.dirty || l.journal.MustSync() {
+	if l.journal == nil || l.folder.unsure || w.suspect != nil || !w.dirty || l.journal.MustSync() {
 		return false
 	}
 	from := max(w.journaled, l.state.syncedEnd)

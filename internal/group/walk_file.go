@@ -11,14 +11,14 @@ import (
 
 // walkFile reads all frames of a segment's file up to an offset. It reads past the page cache where it can: after a
 // failed sync the cache holds what the disk does not (rule 5). rows as for replay.Segment.
-func (l *Log) walkFile(s *segment, through int64, rows bool) (*replay.Walk, error) {
+func (s *segment) walkFile(through int64, rows bool) (*replay.Walk, error) {
 	w := replay.New(s.first, rows)
-	return w, l.walkFileOn(s, w, format.SegmentHeaderBytes, through)
+	return w, s.walkFileOn(w, format.SegmentHeaderBytes, through)
 }
 
 // walkFileOn is walkFile from an offset on, with what is known of the frames before it.
-func (l *Log) walkFileOn(s *segment, w *replay.Walk, from, through int64) error {
-	f, err := l.fs.OpenDirect(s.path)
+func (s *segment) walkFileOn(w *replay.Walk, from, through int64) error {
+	f, err := s.fs.OpenDirect(s.path)
 	if err != nil {
 		return err
 	}
