@@ -67,7 +67,7 @@ func (l *Log) applyChunk(chunk []tailEntry) error {
 	return nil
 }
 
-// applyVersion makes a place the newest of a record. The caller holds mu.
+// applyVersion makes a place the newest of a record. The caller holds state.mu.
 func (l *Log) applyVersion(id int64, loc index.Loc) error {
 	old, won, err := l.places.table.Max(id, loc)
 	if err != nil || old == 0 || !won {

@@ -27,19 +27,24 @@ var (
 	errConfAhead     = errors.New("holds a membership change that the manifest does not know yet")
 )
 
-// compaction is one Compact under way, and what it may touch of its log.
-type compaction struct {
+// sealed is what may be touched by an operation on sealed segments that writes some of them anew.
+type sealed struct {
+	group   string // its name
 	state   *state
 	places  *places
 	reader  *reader
 	damages *damages
 	blobs   *blobSet
 	editor  *editor
-	logger  *slog.Logger
+}
+
+// compaction is one Compact under way.
+type compaction struct {
+	sealed
+	logger *slog.Logger
 
 	ctx          context.Context
 	opts         CompactOptions
-	group        string
 	retention    Retention
 	segmentBytes int64
 
@@ -72,8 +77,7 @@ func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, 
 	defer cancel(nil)
 	defer context.AfterFunc(l.ctx, func() { cancel(format.ErrClosed) })()
 	c := &compaction{
-		state: &l.state, places: &l.places, reader: &l.reader, damages: &l.damages, blobs: &l.blobs, editor: &l.editor, logger: l.logger,
-		ctx: ctx, opts: opts, group: l.opts.Identity.Name, retention: l.opts.Retention, segmentBytes: l.opts.SegmentBytes,
+		sealed: l.sealed(), logger: l.logger, ctx: ctx, opts: opts, retention: l.opts.Retention, segmentBytes: l.opts.SegmentBytes,
 		applied: l.state.applied.Load(), forgotten: l.state.forgotten(DefaultRequestWindow), now: l.now(),
 	}
 	if opts.Unsafe {
@@ -86,6 +90,10 @@ func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, 
 		return c.report, fmt.Errorf("group %s: compact: %w", l.opts.Identity.Name, err)
 	}
 	return c.report, nil
+}
+
+func (l *Log) sealed() sealed {
+	return sealed{l.opts.Identity.Name, &l.state, &l.places, &l.reader, &l.damages, &l.blobs, &l.editor}
 }
 
 // stopped tells whether the compaction must end.
@@ -232,11 +240,11 @@ func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 	views := c.reader.views(0, ^uint64(0))
 	defer unpinAll(views)
 	for _, v := range views {
-		refs, err := c.reader.blobsOf(v)
+		rows, err := c.reader.rowsOf(v)
 		if err != nil {
 			return err // they are garbage for the next load
 		}
-		for _, b := range refs {
+		for _, b := range rows.Blobs {
 			delete(dropped, b.Ref.ID)
 		}
 	}

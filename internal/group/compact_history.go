@@ -1,9 +1,7 @@
 package group
 
 import (
-	"fmt"
 	"math"
-	"path"
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/index"
@@ -115,7 +113,7 @@ func (c *compaction) eachRow(v view, fn func(row)) error {
 	if err := c.stopped(); err != nil {
 		return err
 	}
-	rows, err := c.columns(v)
+	rows, err := c.reader.rowsOf(v)
 	if err != nil {
 		return err
 	}
@@ -127,18 +125,6 @@ func (c *compaction) eachRow(v view, fn func(row)) error {
 		}
 	}
 	return nil
-}
-
-// columns gives the rows of a segment, each record's in order of place.
-func (c *compaction) columns(v view) (format.Rows, error) {
-	if v.rows != nil {
-		return *v.rows, nil
-	}
-	h, err := c.reader.hints.of(v)
-	if err != nil {
-		return format.Rows{}, fmt.Errorf("%s: %w", path.Base(v.path), err)
-	}
-	return format.Rows{IDs: h.IDs, Places: h.Places, Indexes: h.Indexes}, nil
 }
 
 // validOffsets gives where the frames of versions stand that are not void: one bit for 8 bytes of the segment, in which

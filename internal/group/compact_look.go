@@ -8,7 +8,7 @@ import (
 )
 
 // looked is what the last compaction found that must stay for now, so that the next one begins when there is enough to
-// free, and not before. It is forgotten where what made it so may have ended. Guarded by Log.mu.
+// free, and not before. It is forgotten where what made it so may have ended. Guarded by state.mu.
 type looked struct {
 	// versions and scans are bytes of superseded entries in sealed segments that retention's number of versions keeps,
 	// and open snapshots.
@@ -36,7 +36,7 @@ const roomShare = 16
 const restAgain = 5 * time.Minute
 
 // aged is what a compaction kept of a segment because it was younger than Retention.MinAge: bytes of entries and of
-// their blobs, until enough of it is older. Guarded by Log.mu.
+// their blobs, until enough of it is older. Guarded by state.mu.
 type aged struct {
 	bytes, blobs   int64
 	oldest, newest int64 // commit times
@@ -93,7 +93,8 @@ type Reclaim struct {
 	NewestEnd, SegmentMax int64
 }
 
-// reclaim is the present estimate, from figures in memory alone: blobs are the bytes of all blobs. The caller holds mu.
+// reclaim is the present estimate, from figures in memory alone: blobs are the bytes of all blobs. The caller holds
+// state.mu.
 func (st *state) reclaim(now time.Time, segmentBytes, blobs int64) Reclaim {
 	k := &st.looked
 	r := Reclaim{NewestEnd: st.end, SegmentMax: segmentBytes, Versions: k.versions}
@@ -200,12 +201,12 @@ func (c *compaction) look(views []view) error {
 // blobGarbage sums up the blobs of a segment whose entries are superseded: those that only snapshots see, and those
 // that may go.
 func (c *compaction) blobGarbage(v view, held map[index.Loc]struct{}) (seen, garbage int64, err error) {
-	refs, err := c.reader.blobsOf(v)
-	if err != nil || len(refs) == 0 {
+	rows, err := c.reader.rowsOf(v)
+	if err != nil || len(rows.Blobs) == 0 {
 		return 0, 0, err
 	}
-	sizes := make(map[uint64]int64, len(refs))
-	for _, b := range refs {
+	sizes := make(map[uint64]int64, len(rows.Blobs))
+	for _, b := range rows.Blobs {
 		sizes[b.Index] = b.Ref.Size
 	}
 	err = c.eachRow(v, func(r row) {

@@ -105,9 +105,7 @@ func (w *rewriter) copy() error {
 func (w *rewriter) frame(step *segio.FrameStep) error {
 	e := &step.Entry
 	if step.Status != segio.FrameWhole {
-		d := w.v.damage(w.group, step)
-		w.damages.note(d)
-		return &format.DamageError{Damage: d, ID: e.ID}
+		return w.damages.found(w.v.damage(w.group, step), e.ID)
 	}
 	if e.Kind == format.KindConf && e.Index > w.conf {
 		return errConfAhead

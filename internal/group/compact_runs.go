@@ -101,7 +101,7 @@ func (c *compaction) termsOfRun(run []view) []format.TermRun {
 }
 
 // mergeable counts the sealed, applied segments that a compaction would merge with others or take out of the manifest.
-// The caller holds mu.
+// The caller holds state.mu.
 func (st *state) mergeable(segmentBytes int64) int {
 	var extents []extent
 	applied := st.applied.Load()
@@ -125,7 +125,7 @@ func (st *state) mergeable(segmentBytes int64) int {
 }
 
 // removable tells whether a segment may leave the manifest once it is empty: its first index makes nothing void that
-// stands in the segment before it. The caller holds mu.
+// stands in the segment before it. The caller holds state.mu.
 func (st *state) removable(i int) bool {
 	return i == 0 || st.segments[i-1].last < st.segments[i].first
 }

@@ -38,9 +38,10 @@ func (d *damages) first() error { return d.that(0, func(*format.Damage) bool { r
 
 // files gives the names of the files with damage, each once.
 func (d *damages) files() []string {
-	var out []string
-	for _, one := range d.list() {
-		out = append(out, one.File)
+	all := d.list()
+	out := make([]string, len(all))
+	for i, one := range all {
+		out[i] = one.File
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
@@ -58,6 +59,12 @@ func (d *damages) note(found format.Damage) {
 	d.logger.Error("stored bytes are bad", "damage", found.String())
 	d.all = append(d.all, &found)
 	d.count.Store(int32(len(d.all)))
+}
+
+// found is note, and the error of it.
+func (d *damages) found(damage format.Damage, id int64) error {
+	d.note(damage)
+	return &format.DamageError{Damage: damage, ID: id}
 }
 
 // noteOf is note where an error is a *DamageError.

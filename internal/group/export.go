@@ -138,9 +138,7 @@ func (r *reader) endOf(v view, at, floor uint64) (end int64, last uint64, err er
 		e := &step.Entry
 		switch {
 		case step.Status != segio.FrameWhole:
-			d := v.damage(r.group, step)
-			r.damages.note(d)
-			damage = &format.DamageError{Damage: d}
+			damage = r.damages.found(v.damage(r.group, step), 0)
 		case e.Kind != format.KindState && e.Index <= at && r.isValid(e):
 			end, last = step.Offset+step.Bytes, e.Index
 		}
@@ -162,11 +160,11 @@ func (e *Export) addBlobs(ctx context.Context) error {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		refs, err := e.log.reader.blobsOf(v)
+		rows, err := e.log.reader.rowsOf(v)
 		if err != nil {
 			return err
 		}
-		for _, b := range refs {
+		for _, b := range rows.Blobs {
 			if b.Index > v.through || listed[b.Ref.ID] {
 				continue
 			}

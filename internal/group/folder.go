@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
-// folder is the files of a log: which segments there are is what its manifest says. All but remove is called with
-// writer.mu held.
+// folder is the files of a log: which segments there are is what its manifest says. All but remove and clear is called
+// with writer.mu held.
 type folder struct {
 	fs       vfs.FS
 	dir      string
@@ -31,8 +31,8 @@ type folder struct {
 	changesFloor atomic.Uint64
 }
 
-// create makes the file of a segment with an ordinal, also of one that entries of others are copied to: durable, without
-// an image, and not in the manifest yet.
+// create makes the file of a segment with an ordinal, also of one that entries of others are copied to: durable,
+// without an image, and not in the manifest yet.
 func (f *folder) create(first uint64, ordinal uint32, rewritten bool) (*segment, error) {
 	if ordinal > index.OrdinalMax {
 		return nil, fmt.Errorf("the log has used up its %d segment ordinals: load it again", index.OrdinalMax)
@@ -69,6 +69,19 @@ func (f *folder) remove(name string) {
 	if err := f.fs.Remove(path.Join(f.dir, name)); err != nil && !errors.Is(err, iofs.ErrNotExist) {
 		f.logger.Warn("garbage stays until the next load", "group", f.identity.Name, "file", name, "error", err)
 	}
+}
+
+// clear removes files to which nothing in the log refers, durably.
+func (f *folder) clear(names []string) error {
+	for _, name := range names {
+		if err := f.fs.Remove(path.Join(f.dir, name)); err != nil {
+			return fmt.Errorf("garbage file %s: %w", name, err)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return f.fs.SyncDir(f.dir)
 }
 
 // writeManifest replaces the manifest by a changed copy. After an error the old one counts, unless unsure is set:

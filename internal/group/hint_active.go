@@ -25,7 +25,7 @@ const (
 // hintPieceBytes is the number of bytes of the active segment of which a piece tells at least.
 func (l *Log) hintPieceBytes() int64 { return min(hintPieceOf, l.opts.SegmentBytes/hintPieceShare) }
 
-// noteStates notes the state frame at the end of a batch that was written, if it has one. The caller holds wmu.
+// noteStates notes the state frame at the end of a batch that was written, if it has one. The caller holds writer.mu.
 func (l *Log) noteStates(withState bool, batch []tailEntry) {
 	w, last := &l.w, l.w.last
 	if n := len(batch); n > 0 {
@@ -43,7 +43,7 @@ func (l *Log) noteStates(withState bool, batch []tailEntry) {
 	w.state = format.StateFrame{Offset: w.end - format.FrameBytes(0, format.StateRecordBytes), Last: last}
 }
 
-// hintWhileOpen is hintActive where hints are of use to the next start. The caller holds wmu.
+// hintWhileOpen is hintActive where hints are of use to the next start. The caller holds writer.mu.
 func (l *Log) hintWhileOpen() {
 	if l.opts.Residency == Index {
 		l.hintActive()
@@ -51,7 +51,7 @@ func (l *Log) hintWhileOpen() {
 }
 
 // hintActive continues the hint of the active segment, where so many bytes have none yet that it pays. The caller holds
-// wmu.
+// writer.mu.
 func (l *Log) hintActive() {
 	w, s := &l.w, l.w.active
 	at := w.hintable
@@ -80,12 +80,12 @@ func (l *Log) hintActive() {
 	w.hintDirty = true
 }
 
-// isSynced tells whether a state frame and all in front of it were synced. The caller holds wmu.
+// isSynced tells whether a state frame and all in front of it were synced. The caller holds writer.mu.
 func (l *Log) isSynced(at format.StateFrame) bool {
 	return at.Offset+format.FrameBytes(0, format.StateRecordBytes) <= l.state.syncedEnd
 }
 
-// keepHint makes the hint of the active segment durable, at a stop. The caller holds wmu.
+// keepHint makes the hint of the active segment durable, at a stop. The caller holds writer.mu.
 func (l *Log) keepHint() {
 	if !l.w.hintDirty {
 		return
@@ -96,7 +96,7 @@ func (l *Log) keepHint() {
 	}
 }
 
-// dropHint removes the hint of a segment that is active no more. The caller holds wmu.
+// dropHint removes the hint of a segment that is active no more. The caller holds writer.mu.
 func (l *Log) dropHint() {
 	w := &l.w
 	if w.hinted.Bytes > 0 {

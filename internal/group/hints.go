@@ -3,21 +3,16 @@ package group
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/index"
-	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // hints reads and writes the hints of sealed segments. Safe for concurrent use.
 type hints struct {
-	fs     vfs.FS
-	dir    string
-	group  string
+	folder *folder
 	state  *state
-	logger *slog.Logger
 
 	cache   hintCache
 	writing sync.WaitGroup
@@ -34,7 +29,7 @@ func (h *hints) writeLater(s *segment) {
 		h.turn.Lock()
 		defer h.turn.Unlock()
 		if err := h.write(s); err != nil {
-			h.logger.Warn("hint was not written: the next load reads the segment instead", "group", h.group,
+			h.folder.logger.Warn("hint was not written: the next load reads the segment instead", "group", h.folder.identity.Name,
 				"segment", s.number, "error", err)
 		}
 	})
@@ -51,7 +46,7 @@ func (h *hints) write(s *segment) error {
 	var hint *format.Hint
 	if rows == nil {
 		var err error
-		if hint, err = format.ReadHint(h.fs, h.dir, m); errors.Is(err, format.ErrCorrupt) {
+		if hint, err = format.ReadHint(h.folder.fs, h.folder.dir, m); errors.Is(err, format.ErrCorrupt) {
 			hint, err = h.remake(s, m)
 		}
 		if err != nil {
@@ -66,7 +61,7 @@ func (h *hints) write(s *segment) error {
 			hint.SetUsed(i, false)
 		}
 	}
-	if err := format.WriteHint(h.fs, h.dir, s.number, hint); err != nil {
+	if err := format.WriteHint(h.folder.fs, h.folder.dir, s.number, hint); err != nil {
 		return err
 	}
 	s.used.written(unknown)
@@ -109,7 +104,7 @@ func (h *hints) of(v view) (*format.Hint, error) {
 		}
 	}
 	c.mu.Unlock()
-	hint, err := format.ReadHint(h.fs, h.dir, v.m)
+	hint, err := format.ReadHint(h.folder.fs, h.folder.dir, v.m)
 	if err != nil {
 		w, err := v.walkFile(v.end, true)
 		if err != nil {

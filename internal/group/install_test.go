@@ -178,7 +178,7 @@ func sameFlags(a, b *Log) error {
 	var flags [2]map[uint64]bool
 	for i, l := range []*Log{a, b} {
 		flags[i] = make(map[uint64]bool)
-		c := compaction{reader: &l.reader, ctx: context.Background(), applied: l.AppliedIndex()}
+		c := compaction{sealed: l.sealed(), ctx: context.Background(), applied: l.AppliedIndex()}
 		for _, v := range l.reader.views(0, c.applied) {
 			err := c.eachRow(v, func(r row) {
 				newest, _ := l.places.table.Get(r.id)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	iofs "io/fs"
 	"log/slog"
-	"path"
 	"runtime"
 	"slices"
 	"strings"
@@ -20,19 +19,10 @@ import (
 	"sheaf.dev/sheaf/internal/index"
 )
 
-// loading is what Load gathers before the log is complete, and the parts of the log that it fills.
+// loading is what Load gathers before the log is complete, and the parts of the log, which it fills.
 type loading struct {
-	w       *writer
-	folder  *folder
-	state   *state
-	places  *places
-	images  *images
-	hints   *hints
-	reader  *reader
-	damages *damages
-	blobs   *blobSet
-	marks   *markFile
-	logger  *slog.Logger
+	*parts
+	logger *slog.Logger
 	// beginActive makes the active segment of a manifest that has none.
 	beginActive func() error
 
@@ -44,7 +34,7 @@ type loading struct {
 	active   *activeFile
 	names    []string                // in the folder, before garbage was removed
 	early    map[uint64]*format.Hint // hints that were read before the segments, by number; nil: it cannot be used
-	parts    []*loaded               // by segment
+	loaded   []*loaded               // by segment
 	report   Report
 	commit   uint64
 	ids      []replay.DamagedID
@@ -107,8 +97,7 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 	l.journal = member
 	progress.BytesTotal.Add(need.LoadBytes)
 	ld := &loading{
-		w: &l.w, folder: &l.folder, state: &l.state, places: &l.places, images: &l.images, hints: &l.hints, reader: &l.reader,
-		damages: &l.damages, blobs: &l.blobs, marks: &l.marks, logger: l.logger, beginActive: l.beginActive,
+		parts: &l.parts, logger: l.logger, beginActive: l.beginActive,
 		ctx: ctx, opts: opts, progress: progress, manifest: m, active: active, names: names,
 	}
 	if err := ld.run(); err != nil {
@@ -163,34 +152,27 @@ func (ld *loading) removeGarbage() error {
 		listed[format.SegmentName(s.Number)] = true
 		listed[format.HintName(s.Number)] = s.Sealed()
 	}
-	removed := 0
+	var garbage []string
 	for _, name := range ld.names {
 		_, isSegment := format.ParseSegmentName(name)
 		_, isHint := format.ParseHintName(name)
-		if !strings.HasSuffix(name, format.TmpSuffix) && (!isSegment && !isHint || listed[name]) {
-			continue
+		if strings.HasSuffix(name, format.TmpSuffix) || (isSegment || isHint) && !listed[name] {
+			ld.logger.Debug("garbage is removed", "group", ld.opts.Identity.Name, "file", name)
+			garbage = append(garbage, name)
 		}
-		ld.logger.Debug("garbage is removed", "group", ld.opts.Identity.Name, "file", name)
-		if err := ld.folder.fs.Remove(path.Join(ld.folder.dir, name)); err != nil {
-			return fmt.Errorf("garbage file %s: %w", name, err)
-		}
-		removed++
 	}
-	if removed > 0 {
-		return ld.folder.fs.SyncDir(ld.folder.dir)
-	}
-	return nil
+	return ld.folder.clear(garbage)
 }
 
 // openSegments makes the segments.
 func (ld *loading) openSegments() {
-	st := ld.state
-	ld.parts = make([]*loaded, len(ld.manifest.Segments))
+	st := &ld.state
+	ld.loaded = make([]*loaded, len(ld.manifest.Segments))
 	ld.sizes = make([]int64, len(ld.manifest.Segments))
 	for i, m := range ld.manifest.Segments {
 		s := newSegment(ld.folder.fs, ld.folder.dir, m, ordinalStep*uint32(i+1))
 		st.segments = append(st.segments, s)
-		ld.parts[i] = new(loaded)
+		ld.loaded[i] = new(loaded)
 		switch f := ld.active.file; {
 		case m.Sealed() && ld.opts.Residency == Index:
 			s.cold = ld.images.loader.ColdFile(ld.folder.fs, s.path, m.Bytes)
@@ -271,7 +253,7 @@ func (ld *loading) loadSealed() error {
 				return err
 			}
 			part, err := ld.loadSegment(ctx, i, m)
-			ld.parts[i] = part
+			ld.loaded[i] = part
 			return err
 		})
 	}

@@ -51,7 +51,7 @@ func (ld *loading) recoverLast() (*replay.Recovered, error) {
 		hard.SyncedOffset, hard.SyncedIndex = 0, 0
 	}
 	s.rows, s.incomplete = &r.Rows, lostEntries(r.Damages)
-	ld.parts[n-1] = &loaded{terms: r.Terms, blobs: r.Rows.Blobs, lastCommit: r.Rows.LastCommit, damages: r.Damages, ids: r.IDs}
+	ld.loaded[n-1] = &loaded{terms: r.Terms, blobs: r.Rows.Blobs, lastCommit: r.Rows.LastCommit, damages: r.Damages, ids: r.IDs}
 	ld.state.last, ld.state.end = r.LastIndex(), r.End
 	ld.commit = min(hard.Commit, ld.state.last)
 	return r, nil

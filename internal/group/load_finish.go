@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -16,10 +15,10 @@ import (
 
 // assemble puts the parts together: terms, index of the active segment, the tail. Then the log can be written.
 func (ld *loading) assemble(active *replay.Recovered) error {
-	st := ld.state
+	st := &ld.state
 	st.floor, st.floorTerm = ld.manifest.CompactedThrough, ld.manifest.CompactedTerm
 	st.last = max(st.last, st.floor)
-	for i, part := range ld.parts {
+	for i, part := range ld.loaded {
 		st.terms = format.CutTerms(st.terms, st.segments[i].first)
 		for _, run := range part.terms {
 			ld.state.addTerm(run.FirstIndex, run.Term)
@@ -61,7 +60,7 @@ func (ld *loading) checkTail() error {
 
 // openActive opens the last segment for writing, after the cut of a torn tail.
 func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
-	w, st := ld.w, ld.state
+	w, st := &ld.w, &ld.state
 	f, err := s.reader() // opened for writing, unless the file was gone
 	if err != nil {
 		return err
@@ -137,7 +136,7 @@ func (l *Log) beginActive() error {
 
 // fillTail reads the entries above the commit into memory.
 func (ld *loading) fillTail(commit uint64) error {
-	st := ld.state
+	st := &ld.state
 	ld.state.applied.Store(commit)
 	ld.state.ages.note(commit)
 	st.tail.first = commit + 1
@@ -173,13 +172,9 @@ func (ld *loading) placeTail() error {
 	defer unpinAll(views)
 	for _, v := range views {
 		ordinal := uint64(v.ordinal) << 44
-		rows := v.rows
-		if rows == nil {
-			h, err := ld.hints.of(v)
-			if err != nil {
-				return err
-			}
-			rows = &format.Rows{Places: h.Places, Indexes: h.Indexes}
+		rows, err := ld.reader.rowsOf(v)
+		if err != nil {
+			return err
 		}
 		for i, place := range rows.Places {
 			at := v.first + uint64(rows.Indexes[i])
@@ -199,7 +194,7 @@ func (ld *loading) conclude() {
 	for _, id := range ld.ids {
 		ld.damages.noteID(id)
 	}
-	for i, part := range ld.parts {
+	for i, part := range ld.loaded {
 		if part.hintGone { // not before: hints are made of what loading gathers
 			ld.hints.writeLater(ld.state.segments[i])
 		}
@@ -227,7 +222,7 @@ func (l *Log) abandon() {
 // collectBlobs learns which blobs are referred to and removes the others, unless an entry that could not be read may
 // refer to them: the device may read it the next time.
 func (ld *loading) collectBlobs() error {
-	for _, part := range ld.parts {
+	for _, part := range ld.loaded {
 		for _, b := range part.blobs {
 			ld.blobs.refer(b.Ref)
 		}
@@ -235,21 +230,13 @@ func (ld *loading) collectBlobs() error {
 	if len(ld.found) > 0 {
 		return nil
 	}
-	removed := 0
+	var garbage []string
 	for _, name := range ld.names {
-		id, ok := format.ParseBlobName(name)
-		if !ok || ld.blobs.isReferred(id) {
-			continue
+		if id, ok := format.ParseBlobName(name); ok && !ld.blobs.isReferred(id) {
+			garbage = append(garbage, name)
 		}
-		if err := ld.folder.fs.Remove(path.Join(ld.folder.dir, name)); err != nil {
-			return fmt.Errorf("blob %s, which no entry refers to: %w", name, err)
-		}
-		removed++
 	}
-	if removed > 0 {
-		return ld.folder.fs.SyncDir(ld.folder.dir)
-	}
-	return nil
+	return ld.folder.clear(garbage)
 }
 
 // SetConf records the membership after an applied membership change, durable when it returns.

@@ -26,18 +26,8 @@ type Log struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
-	// What the log is made of. Each part says what it touches; an operation is handed the parts that it needs.
-	w       writer
-	folder  folder
-	state   state
-	places  places
-	images  images
-	hints   hints
-	damages damages
-	blobs   blobSet
-	marks   markFile
-	reader  reader
-	editor  editor
+	parts
+	editor editor
 
 	closed     atomic.Bool
 	changed    signal          // of applied, and of closed
@@ -46,6 +36,21 @@ type Log struct {
 	journal    *journal.Member // nil: none
 	compacting sync.Mutex      // one Compact or Repair at a time
 	swapping   sync.RWMutex    // held while places change from one segment to another; scans wait
+}
+
+// parts are what a log is made of. Each says what it touches, and an operation is handed those that it needs: a load
+// fills all of them.
+type parts struct {
+	w       writer
+	folder  folder
+	state   state
+	places  places
+	images  images
+	hints   hints
+	reader  reader
+	damages damages
+	blobs   blobSet
+	marks   markFile
 }
 
 // writer is the state of the end of the log.
@@ -115,7 +120,6 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 		return nil, err
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	group := opts.Identity.Name
 	l.places.table = table
 	l.places.publish(nil)
 	f := &l.folder
@@ -124,14 +128,12 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	f.changesFloor.Store(max(m.TombstoneFloor, m.AcceptedThrough))
 	l.state.snapshots = make(map[ScanID]*snapshot)
 	l.damages.logger = opts.Logger
-	h := &l.hints
-	h.fs, h.dir, h.group, h.state, h.logger = opts.FS, opts.Dir, group, &l.state, opts.Logger
-	l.reader = reader{group: group, state: &l.state, damages: &l.damages, hints: h}
+	l.hints.folder, l.hints.state = f, &l.state
+	l.reader = reader{group: opts.Identity.Name, state: &l.state, damages: &l.damages, hints: &l.hints}
 	l.blobs.folder = f
 	l.marks.fs, l.marks.dir = opts.FS, opts.Dir
 	l.editor = editor{
-		w: &l.w, folder: f, state: &l.state, places: &l.places, images: &l.images, hints: h, swapping: &l.swapping,
-		usable: l.usable, settle: l.settle, seal: l.seal, askMemory: l.askMemory,
+		parts: &l.parts, swapping: &l.swapping, usable: l.usable, settle: l.settle, seal: l.seal, askMemory: l.askMemory,
 	}
 	return l, nil
 }

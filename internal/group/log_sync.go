@@ -21,7 +21,7 @@ func (l *Log) Sync() error {
 	return nil
 }
 
-// sync is Sync. The caller holds wmu.
+// sync is Sync. The caller holds writer.mu.
 func (l *Log) sync() error {
 	if err := l.settle(); err != nil {
 		return err
@@ -43,7 +43,8 @@ func (l *Log) sync() error {
 	return nil
 }
 
-// syncedTo notes that the active segment is on disk up to end, where last is its last entry. The caller holds wmu.
+// syncedTo notes that the active segment is on disk up to end, where last is its last entry. The caller holds
+// writer.mu.
 func (l *Log) syncedTo(end int64, last uint64) {
 	l.clean()
 	l.state.mu.Lock()
@@ -55,7 +56,7 @@ func (l *Log) syncedTo(end int64, last uint64) {
 }
 
 // settle ends what an earlier failure left open: a manifest that was perhaps replaced, an active segment that must not
-// be continued. The caller holds wmu. After it, the active segment and the manifest are sound.
+// be continued. The caller holds writer.mu. After it, the active segment and the manifest are sound.
 func (l *Log) settle() error {
 	w := &l.w
 	if l.folder.unsure {
@@ -78,7 +79,7 @@ func (l *Log) settle() error {
 }
 
 // continueLog abandons the active file (rule 5): it is sealed at its synced mark, and what is not synced is written and
-// synced in a new segment, from memory. Nothing is read back to find out what is on disk. The caller holds wmu.
+// synced in a new segment, from memory. Nothing is read back to find out what is on disk. The caller holds writer.mu.
 func (l *Log) continueLog() error {
 	w := &l.w
 	old := w.active

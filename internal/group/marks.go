@@ -49,7 +49,7 @@ func (l *Log) giveBackRoom() {
 	}
 }
 
-// cutRoom gives back the room behind the end of the active segment. The caller holds wmu.
+// cutRoom gives back the room behind the end of the active segment. The caller holds writer.mu.
 func (l *Log) cutRoom() error {
 	w := &l.w
 	if w.allocated <= w.end {

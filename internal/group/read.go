@@ -193,12 +193,10 @@ func (r *Record) finish(e *format.Entry, metadataOnly bool) error {
 
 // badFrame notes damage that a read has found, and is its error.
 func (l *Log) badFrame(s *segment, loc index.Loc, id int64, err error) error {
-	d := format.Damage{
+	return l.damages.found(format.Damage{
 		Group: l.opts.Identity.Name, File: format.SegmentName(s.number), Offset: loc.Offset(), Length: loc.LengthBound(),
 		What: err.Error(), IDs: []int64{id},
-	}
-	l.damages.note(d)
-	return &format.DamageError{Damage: d, ID: id}
+	}, id)
 }
 
 // readFailed is the error of a read that the device refused: damage where it says so, else something that may pass.

@@ -260,7 +260,7 @@ func (r *reader) history(id int64, lo, hi uint64, fn func(v view, at uint64, loc
 	defer unpinAll(views)
 	for i := len(views) - 1; i >= 0; i-- {
 		v := views[i]
-		rows, err := r.rowsOf(v, id)
+		rows, err := r.versionsIn(v, id)
 		if err != nil {
 			return err
 		}
@@ -284,8 +284,8 @@ type versionRow struct {
 	loc   index.Loc
 }
 
-// rowsOf finds the versions of a record in a segment, oldest first.
-func (r *reader) rowsOf(v view, id int64) ([]versionRow, error) {
+// versionsIn finds the versions of a record in a segment, oldest first.
+func (r *reader) versionsIn(v view, id int64) ([]versionRow, error) {
 	var out []versionRow
 	ordinal := uint64(v.ordinal) << 44
 	if v.rows != nil {
@@ -310,14 +310,15 @@ func (r *reader) rowsOf(v view, id int64) ([]versionRow, error) {
 	return out, nil
 }
 
-// blobsOf gives the blobs that entries of a segment refer to.
-func (r *reader) blobsOf(v view) ([]format.HintBlob, error) {
+// rowsOf gives the puts and deletes of a segment, those of each record in order of place, and the blobs that they refer
+// to.
+func (r *reader) rowsOf(v view) (format.Rows, error) {
 	if v.rows != nil {
-		return v.rows.Blobs, nil
+		return *v.rows, nil
 	}
 	h, err := r.hints.of(v)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path.Base(v.path), err)
+		return format.Rows{}, fmt.Errorf("%s: %w", path.Base(v.path), err)
 	}
-	return h.Blobs, nil
+	return format.Rows{IDs: h.IDs, Places: h.Places, Indexes: h.Indexes, Blobs: h.Blobs}, nil
 }

@@ -116,11 +116,11 @@ func (r *reader) repairOf(file string, views []view) (Repair, bool, error) {
 // findBlob finds the reference to a blob.
 func (r *reader) findBlob(id uuid.UUID, views []view) (format.BlobRef, bool, error) {
 	for _, v := range views {
-		refs, err := r.blobsOf(v)
+		rows, err := r.rowsOf(v)
 		if err != nil {
 			return format.BlobRef{}, false, err
 		}
-		for _, b := range refs {
+		for _, b := range rows.Blobs {
 			if b.Ref.ID == id {
 				return b.Ref, true, nil
 			}

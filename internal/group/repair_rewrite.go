@@ -15,16 +15,9 @@ import (
 	"sheaf.dev/sheaf/internal/index"
 )
 
-// rangeRepair is one RepairRange under way, and what it may touch of its log.
+// rangeRepair is one RepairRange under way.
 type rangeRepair struct {
-	state   *state
-	places  *places
-	reader  *reader
-	damages *damages
-	blobs   *blobSet
-	editor  *editor
-	group   string
-
+	sealed
 	ctx     context.Context
 	v       view
 	asked   []IndexRange // of the peer
@@ -68,8 +61,7 @@ func (l *Log) repairRange(ctx context.Context, r Repair, entries []*raftpb.Entry
 		return ErrRepairLater
 	}
 	p := &rangeRepair{
-		state: &l.state, places: &l.places, reader: &l.reader, damages: &l.damages, blobs: &l.blobs, editor: &l.editor, group: l.opts.Identity.Name,
-		ctx: ctx, v: views[i], asked: r.Ranges, peer: peerApplied, same: make(map[uint64]bool),
+		sealed: l.sealed(), ctx: ctx, v: views[i], asked: r.Ranges, peer: peerApplied, same: make(map[uint64]bool),
 	}
 	if p.v.through = min(p.v.through, p.v.m.LastIndex); p.v.through > l.state.applied.Load() {
 		return ErrRepairLater

@@ -104,7 +104,7 @@ func (r *reader) learnRows(s *survey, v view) {
 		}
 		return
 	}
-	h, err := format.ReadHint(r.hints.fs, r.hints.dir, v.m)
+	h, err := format.ReadHint(r.hints.folder.fs, r.hints.folder.dir, v.m)
 	if err != nil {
 		return // without it less is known
 	}

@@ -21,7 +21,7 @@ const (
 	snapshotHeldMin  = 1 << 30
 )
 
-// snapshot is the state of a group at one index. Guarded by Log.mu.
+// snapshot is the state of a group at one index. Guarded by state.mu.
 //
 // An entry is in the snapshot if its index is at or below that of the snapshot and it is either still the newest (the
 // index says so) or was superseded while the snapshot was open (held says so). An entry with such an index was applied

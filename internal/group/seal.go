@@ -21,7 +21,7 @@ func (l *Log) Seal() error {
 	return nil
 }
 
-// seal is Seal. The caller holds wmu.
+// seal is Seal. The caller holds writer.mu.
 func (l *Log) seal() error {
 	if err := l.settle(); err != nil {
 		return err
@@ -33,8 +33,8 @@ func (l *Log) seal() error {
 }
 
 // roll seals the active segment and begins the next one, whose first index is given and which will hold bytes at least;
-// entries from there on are void. The caller holds wmu. docs/format.md, write path: (1) sync, (2) exact size, (3) next
-// segment, (4) manifest.
+// entries from there on are void. The caller holds writer.mu. docs/format.md, write path: (1) sync, (2) exact size, (3)
+// next segment, (4) manifest.
 func (l *Log) roll(first uint64, bytes int64) error {
 	w := &l.w
 	old := w.active
@@ -82,7 +82,7 @@ func (l *Log) roll(first uint64, bytes int64) error {
 	return nil
 }
 
-// begin makes a new, empty segment the active one. The caller holds wmu and mu.
+// begin makes a new, empty segment the active one. The caller holds writer.mu and state.mu.
 func (l *Log) begin(next *segment, first uint64) {
 	w, st := &l.w, &l.state
 	w.active, w.end, w.allocated, w.last = next, format.SegmentHeaderBytes, format.SegmentHeaderBytes, first-1
@@ -95,7 +95,7 @@ func (l *Log) begin(next *segment, first uint64) {
 }
 
 // createSegment makes the file of the next segment, with room in memory for a first batch of bytes: durable, and not in
-// the manifest yet. The caller holds wmu.
+// the manifest yet. The caller holds writer.mu.
 func (l *Log) createSegment(first uint64, bytes int64) (*segment, error) {
 	s, err := l.folder.create(first, l.w.active.ordinal&^1+ordinalStep, false)
 	if err != nil {
@@ -109,7 +109,7 @@ func (l *Log) createSegment(first uint64, bytes int64) (*segment, error) {
 }
 
 // replaceSegments cuts the log below the active segment: segments that are void as a whole leave the manifest, a new
-// one begins. The caller holds wmu.
+// one begins. The caller holds writer.mu.
 func (l *Log) replaceSegments(first uint64, bytes int64) error {
 	next, err := l.createSegment(first, bytes)
 	if err != nil {
@@ -168,7 +168,7 @@ func (l *Log) Close(hints bool) error {
 	return nil
 }
 
-// rest brings the files to where the next load has least to do. The caller holds wmu.
+// rest brings the files to where the next load has least to do. The caller holds writer.mu.
 func (l *Log) rest() error {
 	if err := l.sync(); err != nil {
 		return err
@@ -185,7 +185,7 @@ func (l *Log) rest() error {
 // hintStalePart of the rows: a hint whose used flags lag by more is written again when the log is closed.
 const hintStalePart = 64
 
-// refreshHints writes hints anew whose used flags are much out of date. The caller holds wmu.
+// refreshHints writes hints anew whose used flags are much out of date. The caller holds writer.mu.
 func (l *Log) refreshHints() {
 	l.state.mu.RLock()
 	segments := slices.Clone(l.state.segments)

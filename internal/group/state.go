@@ -17,7 +17,8 @@ import (
 // state is what readers and the writer share: which entries there are, where they stand and what of them is on disk. A
 // method that takes an index or a segment of it is called with mu held.
 type state struct {
-	// mu guards all below but what is atomic. Held for memory operations only, never during I/O. Taken behind writer.mu.
+	// mu guards all below but what is atomic. Held for memory operations only, never during I/O. Taken behind
+	// writer.mu.
 	mu sync.RWMutex
 
 	segments  []*segment // in order of the log; the last one is active
@@ -101,7 +102,8 @@ func (st *state) addTerm(at, term uint64) {
 	}
 }
 
-// cut drops the entries from an index on, which are not committed, from memory. The active segment holds them. The caller holds mu.
+// cut drops the entries from an index on, which are not committed, from memory. The active segment holds them. The
+// caller holds mu.
 func (st *state) cut(from uint64) {
 	st.tail.cut(from)
 	active := st.segments[len(st.segments)-1]
@@ -213,7 +215,8 @@ func (st *state) useSnapshot(id ScanID, now time.Time) (*snapshot, error) {
 	return s, nil
 }
 
-// moved follows an applied version to its new place, in the snapshots; to is 0 where it is dropped. The caller holds mu.
+// moved follows an applied version to its new place, in the snapshots; to is 0 where it is dropped. The caller holds
+// mu.
 func (st *state) moved(from, to index.Loc, at uint64) {
 	for _, s := range st.snapshots {
 		s.moved(from, to, at)

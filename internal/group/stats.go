@@ -122,3 +122,13 @@ func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (fsck.Verify
 	}
 	return report, err
 }
+
+// ConfIndex is the index of the membership change that made the present membership; 0: that of Create.
+func (l *Log) ConfIndex() uint64 {
+	l.state.mu.RLock()
+	defer l.state.mu.RUnlock()
+	return l.state.confIndex
+}
+
+// Damaged tells, at no cost, whether there is damage that is neither repaired nor accepted as lost.
+func (l *Log) Damaged() bool { return l.damages.any() }

@@ -37,12 +37,7 @@ type move struct {
 // editor puts rewritten segments into the places of the old ones. Compaction and the repair of a range have it, one of
 // them at a time.
 type editor struct {
-	w        *writer
-	folder   *folder
-	state    *state
-	places   *places
-	images   *images
-	hints    *hints
+	*parts
 	swapping *sync.RWMutex // held while places change: scans wait
 
 	usable func() error // tells whether the log is open
@@ -125,13 +120,13 @@ const swapChunk = 1024
 
 // swap puts a rewritten segment into the place of the old ones: first in the manifest (the commit point), then in
 // memory. Raft's compaction floor rises to floor, which has this term; what is applied up to an index counts as
-// committed. Readers of an old segment go on undisturbed; scans look for the new one. What supersedes an entry meanwhile
-// is noticed. writer.mu is not held. Where it fails nothing has changed, and the new segment is discarded.
+// committed. Readers of an old segment go on undisturbed; scans look for the new one. What supersedes an entry
+// meanwhile is noticed. writer.mu is not held. Where it fails nothing has changed, and the new segment is discarded.
 func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
 	if err := e.swapManifest(r, floor, term, applied); err != nil {
 		return format.NoSpace(err)
 	}
-	st := e.state
+	st := &e.state
 	e.swapping.Lock() // scans wait for the end
 	defer e.swapping.Unlock()
 	st.mu.Lock()
@@ -176,7 +171,7 @@ func (e *editor) swapManifest(r *rewrite, floor, term, applied uint64) error {
 	if err == nil {
 		err = e.folder.writeManifest(func(m *format.Manifest) {
 			i := slices.IndexFunc(m.Segments, func(s format.ManifestSegment) bool { return s.Number == r.old[0].number })
-			var next []format.ManifestSegment
+			next := make([]format.ManifestSegment, 0, 1)
 			for _, s := range r.place() {
 				next = append(next, s.manifest())
 			}

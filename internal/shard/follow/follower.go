@@ -43,8 +43,8 @@ type Options[R Held] struct {
 	// Adopt has groups taken over that etcd gives to another shard, which is not there, on just this volume.
 	Adopt bool
 
-	// Rules that tests switch off: what a kill leaves of a learner's folder is taken for a replica that is there, and what
-	// fails while the shard stops counts as done.
+	// Rules that tests switch off: what a kill leaves of a learner's folder is taken for a replica that is there, and
+	// what fails while the shard stops counts as done.
 	CountRemnants, ForgiveStop bool
 }
 
@@ -81,8 +81,8 @@ type Hands[R Held] interface {
 	// Connect keeps connections to these shards, and no others.
 	Connect(shards []string)
 
-	// Load, Join and Mend begin to load a replica, to install one that has nothing yet, and one that is torn. They do not
-	// wait.
+	// Load, Join and Mend begin to load a replica, to install one that has nothing yet, and one that is torn. They do
+	// not wait.
 	Load(r R)
 	Join(r R)
 	Mend(r R)
