@@ -43,13 +43,13 @@ type groupReplica struct {
 	report group.Report
 }
 
-// Node implements follow.Held.
+// Node implements follow.Owned.
 func (g *groupReplica) Node() (follow.Node, bool) {
 	sv := g.served.Load()
 	return sv, sv != nil
 }
 
-// BeginFetch implements follow.Held.
+// BeginFetch implements follow.Owned.
 func (g *groupReplica) BeginFetch(ctx context.Context) {
 	g.Replica.BeginFetch(ctx)
 	g.copying.Store(&copying{now: time.Now})

@@ -38,22 +38,22 @@ func (f *Follower[R]) Decide(view placement.View) Work[R] {
 	v := f.memberView(view)
 	known := make(map[R]bool, len(f.Replicas))
 	for name, state := range view.Groups {
-		held, here := f.Replicas[state.UUID]
+		owned, here := f.Replicas[state.UUID]
 		if here {
-			known[held] = true
-			r := held.Known()
+			known[owned] = true
+			r := owned.Known()
 			r.Learn(state.Members)
 			if r.Name == "" {
 				r.Name = name // its manifest cannot be read, or it has none yet
 			}
 		}
 		v.Known = true
-		f.decideOne(&todo, v, view, state, held)
+		f.decideOne(&todo, v, view, state, owned)
 	}
-	for _, held := range f.Replicas {
-		if !known[held] {
+	for _, owned := range f.Replicas {
+		if !known[owned] {
 			v.Known = false
-			f.decideOne(&todo, v, view, placement.Group{}, held)
+			f.decideOne(&todo, v, view, placement.Group{}, owned)
 		}
 	}
 	f.Hands.Connect(f.peers())
@@ -63,8 +63,8 @@ func (f *Follower[R]) Decide(view placement.View) Work[R] {
 // peers are the shards that hold a member of a group which is here.
 func (f *Follower[R]) peers() []string {
 	wanted := map[string]bool{}
-	for _, held := range f.Replicas {
-		r := held.Known()
+	for _, owned := range f.Replicas {
+		r := owned.Known()
 		state, ok := f.View.Groups[r.Name]
 		if !ok || state.UUID != r.UUID {
 			continue
@@ -91,17 +91,17 @@ func (f *Follower[R]) memberView(view placement.View) *member.View {
 	}
 }
 
-// decideOne decides about one group of which etcd says state, notes that, and adds what is to be done to todo. held is
+// decideOne decides about one group of which etcd says state, notes that, and adds what is to be done to todo. owned is
 // the zero R where the group has no folder here.
-func (f *Follower[R]) decideOne(todo *Work[R], v *member.View, view placement.View, state placement.Group, held R) {
+func (f *Follower[R]) decideOne(todo *Work[R], v *member.View, view placement.View, state placement.Group, owned R) {
 	v.Group, v.Target = state, nil
 	if len(state.Members) == 0 {
 		v.Target = view.Targets[state.Name].Shards
 	}
-	fact := facts(held, state)
+	fact := facts(owned, state)
 	a := member.Decide(v, fact)
 	if fact != nil {
-		r := held.Known()
+		r := owned.Known()
 		if a.Kind == member.Keep && !r.Standing.Stray() {
 			f.Logger.Warn("group is on the volume but not served, and not deleted",
 				"group", r.Name, "uuid", r.UUID, "reason", a.Standing.String())
@@ -110,14 +110,14 @@ func (f *Follower[R]) decideOne(todo *Work[R], v *member.View, view placement.Vi
 	}
 	switch a.Kind {
 	case member.Load:
-		held.Known().Happens(member.Begin, f.Logger)
-		todo.Load = append(todo.Load, held)
+		owned.Known().Happens(member.Begin, f.Logger)
+		todo.Load = append(todo.Load, owned)
 	case member.Join:
-		held.BeginFetch(f.Background)
-		todo.Join = append(todo.Join, held)
+		owned.BeginFetch(f.Background)
+		todo.Join = append(todo.Join, owned)
 	case member.Mend:
-		held.BeginFetch(f.Background)
-		todo.Mend = append(todo.Mend, held)
+		owned.BeginFetch(f.Background)
+		todo.Mend = append(todo.Mend, owned)
 	case member.Create:
 		todo.Create = append(todo.Create, state)
 	case member.Adopt:
@@ -132,21 +132,21 @@ func (f *Follower[R]) decideOne(todo *Work[R], v *member.View, view placement.Vi
 		f.lose(state)
 	case member.Keep:
 		if fact != nil && fact.Serves {
-			held.Known().Happens(member.SetAside, f.Logger)
-			todo.Leave = append(todo.Leave, held)
+			owned.Known().Happens(member.SetAside, f.Logger)
+			todo.Leave = append(todo.Leave, owned)
 		}
 	case member.EndFetch:
-		held.Known().StopFetch()
+		owned.Known().StopFetch()
 		todo.Later = true
 	case member.Trash:
-		todo.Trash = append(todo.Trash, held)
+		todo.Trash = append(todo.Trash, owned)
 	case member.Nothing:
 	}
 	if a.Named {
 		seen := [3]int64{state.Revision, view.Targets[state.Name].Revision, replacedMembers(view, state)}
-		if r := held.Known(); r.seen != seen {
+		if r := owned.Known(); r.seen != seen {
 			r.seen = seen
-			f.Hands.Look(held)
+			f.Hands.Look(owned)
 		}
 	}
 }
@@ -160,12 +160,12 @@ func (f *Follower[R]) lose(state placement.Group) {
 		err = fmt.Errorf("etcd says that it is on volume %s of this shard, but this is volume %s: "+
 			"bring the old volume back", m.VolumeUUID, here)
 	}
-	held, known := f.Replicas[state.UUID]
+	owned, known := f.Replicas[state.UUID]
 	if !known {
-		held = f.Hands.Missing(state)
-		f.Replicas[state.UUID] = held
+		owned = f.Hands.Missing(state)
+		f.Replicas[state.UUID] = owned
 	}
-	r := held.Known()
+	r := owned.Known()
 	r.Happens(member.Missing, f.Logger)
 	r.Err = err
 	f.Logger.Error("the data of a group are lost", "group", r.Name, "error", err)

@@ -21,7 +21,7 @@ import (
 )
 
 // Options are all that a Follower may touch.
-type Options[R Held] struct {
+type Options[R Owned] struct {
 	Shard  string
 	Store  func() uuid.UUID
 	Volume func() *volume.Volume // that is open
@@ -68,7 +68,7 @@ type Problems interface {
 }
 
 // Hands are what a Follower has done with replicas.
-type Hands[R Held] interface {
+type Hands[R Owned] interface {
 	// LoadBegun tells whether the first load has begun. It and the next four are called with Options.Lock held, and do
 	// not wait.
 	LoadBegun() bool
@@ -100,7 +100,7 @@ type Hands[R Held] interface {
 
 // Follower follows etcd for one shard. Start comes first, then Run and Thaw side by side; everything else is safe for
 // concurrent use.
-type Follower[R Held] struct {
+type Follower[R Owned] struct {
 	Options[R]
 	neighbours neighbours
 	seen       memory
@@ -116,7 +116,7 @@ type Follower[R Held] struct {
 }
 
 // New makes a Follower, which follows nothing before Start.
-func New[R Held](opts Options[R]) *Follower[R] {
+func New[R Owned](opts Options[R]) *Follower[R] {
 	return &Follower[R]{
 		Options: opts, neighbours: neighbours{addresses: map[string]string{}}, nudged: make(chan struct{}, 1), Spent: map[uint64]bool{},
 	}
@@ -319,10 +319,10 @@ type Group struct {
 }
 
 // StateOf is what etcd says of the group of a replica, as this shard knows it; false: nothing.
-func (f *Follower[R]) StateOf(held R) (Group, bool) {
+func (f *Follower[R]) StateOf(owned R) (Group, bool) {
 	f.Lock.Lock()
 	defer f.Lock.Unlock()
-	r := held.Known()
+	r := owned.Known()
 	state, ok := f.View.Groups[r.Name]
 	if !ok || state.UUID != r.UUID {
 		return Group{}, false

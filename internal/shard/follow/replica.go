@@ -47,8 +47,8 @@ type Replica struct {
 	seen [3]int64
 }
 
-// Held is a replica as the Follower has it from its shard: a type that embeds Replica, and knows what serves it.
-type Held interface {
+// Owned is a replica as its shard has it: a type that embeds Replica, and knows what serves it.
+type Owned interface {
 	comparable
 	Known() *Replica
 	// Node is what serves the replica; false: nothing does.
@@ -65,7 +65,7 @@ type Node interface {
 	Conf() *raftpb.ConfState
 }
 
-// Known implements Held.
+// Known implements Owned.
 func (r *Replica) Known() *Replica { return r }
 
 // NoTransition is logged where something happens to a replica that cannot happen in its phase. Tests fail where they
@@ -131,13 +131,13 @@ func (r *Replica) Route(raftID uint64) (shard string, ok bool) {
 
 // facts are what is known of a replica when it is decided about; nil where there is none. Called with Options.Lock
 // held.
-func facts[R Held](held R, state placement.Group) *member.Replica {
+func facts[R Owned](owned R, state placement.Group) *member.Replica {
 	var none R
-	if held == none {
+	if owned == none {
 		return nil
 	}
-	g := held.Known()
-	node, serves := held.Node()
+	g := owned.Known()
+	node, serves := owned.Node()
 	r := &member.Replica{
 		Name: g.Name, RaftID: g.RaftID, Phase: g.Phase, Standing: g.Standing,
 		Foreign: g.Foreign, Exchanged: g.Exchanged, Unreadable: g.Unreadable, Untold: g.Untold, Confirmed: g.Confirmed,
@@ -148,16 +148,16 @@ func facts[R Held](held R, state placement.Group) *member.Replica {
 			r.KnownIndex = max(g.ConfIndex, node.ConfIndex())
 		}
 		if len(state.Members) > 0 && r.KnownIndex > state.ConfIndex {
-			_, r.InConf = role(held) // seldom: this takes the node's own lock
+			_, r.InConf = role(owned) // seldom: this takes the node's own lock
 		}
 	}
 	return r
 }
 
 // role is what the replica is in the newest membership that it knows; false: nothing. Called with Options.Lock held.
-func role[R Held](held R) (placement.Role, bool) {
-	conf, raftID := held.Known().Conf, held.Known().RaftID
-	if node, serves := held.Node(); serves {
+func role[R Owned](owned R) (placement.Role, bool) {
+	conf, raftID := owned.Known().Conf, owned.Known().RaftID
+	if node, serves := owned.Node(); serves {
 		conf = node.Conf()
 	}
 	switch {

@@ -27,21 +27,21 @@ func (f *Follower[R]) create(ctx context.Context, state placement.Group) error {
 // adopt tells etcd that the group is here. Its folder was made here for just this group, as its UUID says.
 func (f *Follower[R]) adopt(ctx context.Context, state placement.Group) error {
 	f.Lock.Lock()
-	held, ok := f.Replicas[state.UUID]
+	owned, ok := f.Replicas[state.UUID]
 	if !ok {
 		f.Lock.Unlock()
 		return nil
 	}
-	r := held.Known()
+	r := owned.Known()
 	pending := r.Phase == member.Pending && f.Hands.LoadBegun()
 	if pending {
 		r.Happens(member.Begin, f.Logger)
 	}
 	f.Lock.Unlock()
 	if pending {
-		f.Hands.LoadNow(ctx, held)
+		f.Hands.LoadNow(ctx, owned)
 	}
-	if _, serves := held.Node(); !serves {
+	if _, serves := owned.Node(); !serves {
 		return errLater // still loading, or failed: its state says so
 	}
 	f.Lock.Lock()
@@ -65,8 +65,8 @@ func (f *Follower[R]) adopt(ctx context.Context, state placement.Group) error {
 func (f *Follower[R]) confess(ctx context.Context, state placement.Group) error {
 	f.Lock.Lock()
 	sound := uint64(0) // the one that is here, and well
-	if held, ok := f.Replicas[state.UUID]; ok {
-		if r := held.Known(); r.Phase != member.Lost && r.Phase != member.GivenUp {
+	if owned, ok := f.Replicas[state.UUID]; ok {
+		if r := owned.Known(); r.Phase != member.Lost && r.Phase != member.GivenUp {
 			sound = r.RaftID
 		}
 	}
@@ -90,13 +90,13 @@ func (f *Follower[R]) confess(ctx context.Context, state placement.Group) error 
 // later membership.
 func (f *Follower[R]) claim(ctx context.Context, state placement.Group) error {
 	f.Lock.Lock()
-	held, ok := f.Replicas[state.UUID]
+	owned, ok := f.Replicas[state.UUID]
 	if !ok {
 		f.Lock.Unlock()
 		return nil
 	}
-	raftID, forgotten := held.Known().RaftID, member.Forgotten(state, facts(held, state))
-	role, _ := role(held)
+	raftID, forgotten := owned.Known().RaftID, member.Forgotten(state, facts(owned, state))
+	role, _ := role(owned)
 	f.Lock.Unlock()
 	state.Members = slices.Clone(state.Members)
 	i := slices.IndexFunc(state.Members, func(m placement.Member) bool { return m.RaftID == raftID && m.Shard == "" })
@@ -117,10 +117,10 @@ func (f *Follower[R]) claim(ctx context.Context, state placement.Group) error {
 
 // hasLeftNow tells whether the group's own key in etcd says, now, what reconcile has found: that this replica has left
 // it. An error: it does not answer.
-func (f *Follower[R]) hasLeftNow(ctx context.Context, held R) (bool, error) {
+func (f *Follower[R]) hasLeftNow(ctx context.Context, owned R) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()
-	r := held.Known()
+	r := owned.Known()
 	view, err := f.Etcd.Look(ctx, r.Name)
 	if err != nil {
 		return false, err
@@ -136,7 +136,7 @@ func (f *Follower[R]) hasLeftNow(ctx context.Context, held R) (bool, error) {
 	}
 	now := f.memberView(view)
 	now.Group = state
-	return state.UUID == r.UUID && now.Left(facts(held, state)), nil
+	return state.UUID == r.UUID && now.Left(facts(owned, state)), nil
 }
 
 // adoptMembers takes over the groups that etcd gives to another shard, which is not there, on just this volume. It
