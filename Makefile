@@ -16,6 +16,9 @@ KUBECONFORM_VERSION        := v0.8.0
 CONTROLLER_GEN_VERSION     := v0.22.0
 CRD_REF_DOCS_VERSION       := v0.3.0
 KWOK_VERSION               := v0.8.0
+GOVULNCHECK_VERSION        := v1.9.0
+# The Go vulnerability database, as a module: raise it together with the modules of go.mod.
+VULNDB_VERSION             := v0.0.0-20261105234957-e22db6528018
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
@@ -119,6 +122,11 @@ check-image: ## Test the packer, build the images twice, and fail where they dif
 	cd hack/image && go vet ./... && go test ./...
 	$(IMAGE_ENV) hack/image/check.sh
 
+.PHONY: vulncheck
+vulncheck: $(TOOLS)/govulncheck ## Fail where code here reaches a known vulnerability of a module; list those of Go itself.
+	@db=$$(cd / && go mod download -json golang.org/x/vulndb@$(VULNDB_VERSION) | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p') && \
+	  $(TOOLS)/govulncheck -format json -db "file://$$db/data/osv" ./cmd/... ./client/... | go run ./hack/vulncheck
+
 .PHONY: soak
 soak: $(TOOLS)/gotestsum build ## Run the long versions of the crash, kill, power cut, chaos and property tests.
 	hack/kube/build.sh slowdisk
@@ -212,6 +220,7 @@ $(eval $(call tool,protoc-gen-go-grpc,google.golang.org/grpc/cmd/protoc-gen-go-g
 $(eval $(call tool,golangci-lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$(GOLANGCI_LINT_VERSION)))
 $(eval $(call tool,gotestsum,gotest.tools/gotestsum,$(GOTESTSUM_VERSION)))
 $(eval $(call tool,grpcurl,github.com/fullstorydev/grpcurl/cmd/grpcurl,$(GRPCURL_VERSION)))
+$(eval $(call tool,govulncheck,golang.org/x/vuln/cmd/govulncheck,$(GOVULNCHECK_VERSION)))
 $(eval $(call tool,helm,helm.sh/helm/v4/cmd/helm,$(HELM_VERSION)))
 $(eval $(call tool,helm-docs,github.com/norwoodj/helm-docs/cmd/helm-docs,$(HELM_DOCS_VERSION)))
 $(eval $(call tool,controller-gen,sigs.k8s.io/controller-tools/cmd/controller-gen,$(CONTROLLER_GEN_VERSION)))

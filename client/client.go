@@ -58,6 +58,8 @@ type Config struct {
 	Direct bool
 	// Credentials for all connections; nil: no TLS.
 	Credentials credentials.TransportCredentials
+	// CallCredentials are sent with each call, as those of Token; nil: none. They need TLS.
+	CallCredentials credentials.PerRPCCredentials
 	// CallTimeout bounds calls whose context has no deadline, and how long streams try to go on; 0: 30 s.
 	CallTimeout time.Duration
 	// FailFast ends calls at once, with ErrUnavailable, where nobody is at the addresses: connections are refused, or
@@ -256,6 +258,9 @@ func (c *Client) conn(address string) (*server, error) {
 		}),
 		grpc.WithDisableServiceConfig(), grpc.WithUserAgent("sheaf-go"),
 	)
+	if c.cfg.CallCredentials != nil {
+		options = append(options, grpc.WithPerRPCCredentials(c.cfg.CallCredentials))
+	}
 	if c.cfg.FailFast {
 		options = append(options, grpc.WithStatsHandler((*hearing)(&c.heard)))
 	}

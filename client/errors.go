@@ -60,6 +60,10 @@ var (
 	ErrCursorExpired = errors.New("cursor expired")
 	// ErrBadRange: the offset of a download is behind the end of the record.
 	ErrBadRange = errors.New("bad range")
+	// ErrPermissionDenied: the caller may not do that in that group. It says nothing about whether the group exists.
+	ErrPermissionDenied = errors.New("permission denied")
+	// ErrUnauthenticated: the server does not know the caller, or does not take the token.
+	ErrUnauthenticated = errors.New("unauthenticated")
 	// ErrClosed: the client or the batcher was closed.
 	ErrClosed = errors.New("closed")
 )
@@ -134,6 +138,10 @@ func (e *Error) Is(target error) bool {
 		return e.Reason == reason.VersionMismatch
 	case ErrExists:
 		return e.Code == codes.AlreadyExists
+	case ErrPermissionDenied:
+		return e.Code == codes.PermissionDenied
+	case ErrUnauthenticated:
+		return e.Code == codes.Unauthenticated
 	case ErrInvalid:
 		return e.Code == codes.InvalidArgument
 	case ErrRequestIDReused:

@@ -11,11 +11,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
+	"sheaf.dev/sheaf/internal/certs"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/identity"
 )
 
 // etcdFlags of etcd.
@@ -25,6 +28,7 @@ type etcdFlags struct {
 	state   string
 	quota   cli.Size
 	http    string
+	tls     tlsFlags
 	log     logFlags
 }
 
@@ -41,7 +45,10 @@ A member whose disk was replaced (its folder is empty, or lacks what the others 
 one while all of them are well: they forget the member that it was, it copies their log as a learner, and votes once it has it.
 Without a quorum of the others nothing is changed. With --rejoin=false it does not start.
 
-HTTP: /healthz (the process answers), /readyz (a read through the leader works), /metrics, /status (JSON).`,
+With --tls-dir all members share one certificate, with the hosts of all of them, and clients have to be processes of the store
+(see docs/security.md). New authorities, and the file mode, count for members from the next start on.
+
+HTTP: /healthz (the process answers), /readyz (a read through the leader works), /metrics, /status (JSON), with --tls-dir /tls.`,
 		Example: `  sheaf etcd --name etcd-0 --dir /data
   sheaf etcd --name etcd-0 --dir /data --listen-client :2379 --listen-peer :2380 --advertise-client etcd-0:2379 \
     --advertise-peer etcd-0:2380 --initial-cluster etcd-0=etcd-0:2380,etcd-1=etcd-1:2380,etcd-2=etcd-2:2380`,
@@ -83,6 +90,9 @@ func (f *etcdFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&c.PeerTLS.Cert, "peer-cert", "", "certificate for other members; TLS is used where one is given")
 	flags.StringVar(&c.PeerTLS.Key, "peer-key", "", "its key")
 	flags.StringVar(&c.PeerTLS.CA, "peer-ca", "", "authorities of members' certificates, which are asked for then")
+	f.tls.add(cmd)
+	cli.AddressVar(flags, &c.ListenPeerTLS, "listen-peer-tls", "127.0.0.1:2382", "with --tls-dir: address for other members that speak TLS; --listen-peer serves none then, once TLS is required")
+	cli.AdvertiseVar(flags, &c.AdvertisePeerTLS, "advertise-peer-tls", "with --tls-dir: address that members reach it by with TLS (default: the one it listens on); one port for all members")
 	cli.HTTPVar(flags, &f.http, "127.0.0.1:2381", "address of /metrics, /healthz, /readyz and /status; empty: none")
 	f.log.add(cmd, "info")
 	cli.Complete(cmd, "initial-cluster-state", "new", "existing")
@@ -134,6 +144,15 @@ const joinTimeout = 30 * time.Second
 
 func (a *app) etcd(ctx context.Context, f etcdFlags) error {
 	var member memberHolder
+	source, err := f.tls.open(identity.Identity{Role: identity.Etcd}, f.cfg.Logger, prometheus.DefaultRegisterer)
+	if err != nil {
+		return err
+	}
+	if f.cfg.Certs = source; source != nil {
+		defer source.Close()
+	} else {
+		f.cfg.ListenPeerTLS, f.cfg.AdvertisePeerTLS = "", ""
+	}
 	stopHTTP, err := serveHTTP(ctx, "--http", f.http, member.handler())
 	if err != nil {
 		return err
@@ -182,6 +201,15 @@ func (h *memberHolder) handler() http.Handler {
 			return
 		}
 		fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET "+certs.ReportPath, func(w http.ResponseWriter, r *http.Request) {
+		if m := h.Load(); m == nil {
+			http.Error(w, "the member starts", http.StatusServiceUnavailable)
+		} else if report, ok := m.Report(); ok {
+			report.Serve(w)
+		} else {
+			http.NotFound(w, r)
+		}
 	})
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		m := h.Load()

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
+	"sheaf.dev/sheaf/internal/certs"
 	"sheaf.dev/sheaf/internal/cgroup"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/gateway"
@@ -27,6 +28,7 @@ type gatewayFlags struct {
 	place   placementFlags
 	log     logFlags
 	tls     tlsFlags
+	audit   auditFlags
 	listen  string
 	http    string
 	pprof   string
@@ -67,7 +69,9 @@ takes part in the planner's election; any number of gateways may run. --create m
 	flags.IntVar(&f.copies, "copies", 1, "with --create: copies of each group, on shards of different failure domains: 1, 3 or 5")
 	flags.IntVar(&f.shards, "shards-min", 0, "with --create: place the first groups when so many shards are alive")
 	f.place.add(cmd)
+	f.place.addInsecure(cmd)
 	f.tls.add(cmd)
+	f.audit.add(cmd)
 	f.log.add(cmd, "info")
 	cli.Complete(cmd, "routing", "hash", "named")
 	return cmd
@@ -88,6 +92,17 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 		return err
 	}
 	defer traces.Stop()
+	registry := telemetry.NewRegistry(version)
+	source, err := f.tls.open(identity.Identity{Role: identity.Gateway}, logger, registry)
+	if err != nil {
+		return err
+	}
+	if source != nil {
+		defer source.Close()
+	}
+	if err := f.place.secure(source); err != nil {
+		return err
+	}
 	client, store, err := f.place.open()
 	if err != nil {
 		return err
@@ -102,25 +117,23 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 			return err
 		}
 	}
-	registry := telemetry.NewRegistry(version)
 	cfg := gateway.Config{
 		Listen: f.listen, Store: store, StoreUUID: uuid.UUID(f.uid), Version: version, Logger: logger, Registry: registry,
 		ServerOptions: traces.ServerOptions(), ShardDialOptions: traces.DialOptions(),
 	}
-	source, err := f.tls.open(identity.Identity{Role: identity.Gateway}, logger, registry)
-	if err != nil {
+	if cfg.Audit, err = f.audit.open(source != nil, "gateway "+f.listen, registry); err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, cfg.Audit.Close()) }()
 	if source != nil {
-		defer source.Close()
-		cfg.Secure(source)
+		defer cfg.Secure(source).Close()
 	}
 	fitGatewayCgroup(&cfg.Limits, cgroup.MemoryLimit("/"))
 	g, err := gateway.Start(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	stopHTTP, err := serveHTTP(ctx, "--http", f.http, gatewayPages(g, registry))
+	stopHTTP, err := serveHTTP(ctx, "--http", f.http, certs.Handle(source, gatewayPages(g, registry)))
 	if err != nil {
 		return errors.Join(err, a.stopGracefully(g.Stop))
 	}

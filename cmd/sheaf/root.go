@@ -86,7 +86,7 @@ or hexadecimal behind 0x.`,
 		a.putCommand(), a.getCommand(), a.rmCommand(), a.versionsCommand(), a.findCommand(), a.scanCommand(), a.watchCommand(),
 		a.importCommand(), a.exportCommand(),
 		a.devCommand(), a.shardCommand(), a.gatewayCommand(), a.etcdCommand(), a.recoverCommand(),
-		a.statusCommand(), a.topCommand(), a.doctorCommand(), a.movesCommand(), a.groupCommand(), a.verifyCommand(), a.wipeCommand(), a.dumpCommand(), a.versionCommand(),
+		a.statusCommand(), a.topCommand(), a.doctorCommand(), a.authCommand(), a.movesCommand(), a.groupCommand(), a.verifyCommand(), a.wipeCommand(), a.dumpCommand(), a.versionCommand(),
 	)
 	return root
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"sheaf.dev/sheaf/internal/certs"
 	"sheaf.dev/sheaf/internal/cgroup"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/etcd"
@@ -23,9 +24,10 @@ import (
 
 // placementFlags say where etcd is and which store is meant.
 type placementFlags struct {
-	etcd   etcd.ClientConfig
-	prefix string
-	store  string
+	etcd     etcd.ClientConfig
+	insecure bool
+	prefix   string
+	store    string
 }
 
 func (f *placementFlags) add(cmd *cobra.Command) {
@@ -33,6 +35,24 @@ func (f *placementFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.prefix, "etcd-prefix", placement.PrefixDefault, "key in etcd below which stores are")
 	flags.StringVar(&f.store, "store", "default", "name of the store in etcd")
+}
+
+// addInsecure adds the flag of processes that have certificates of their own.
+func (f *placementFlags) addInsecure(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.insecure, "etcd-insecure", false, "with --tls-dir, where none of --etcd-ca, --etcd-cert and --etcd-key is given: etcd speaks no TLS (default: it is the store's own, with a certificate of it)")
+}
+
+// secure makes connections to etcd be those of the store's own, where the process has certificates and the flags do not
+// say otherwise.
+func (f *placementFlags) secure(own *certs.Source) error {
+	given := f.etcd.CAFile != "" || f.etcd.CertFile != "" || f.etcd.KeyFile != ""
+	switch {
+	case f.insecure && (given || own == nil):
+		return cli.Usagef("--etcd-insecure goes with --tls-dir alone, and without --etcd-ca, --etcd-cert and --etcd-key")
+	case own != nil && !given && !f.insecure:
+		f.etcd.Credentials = etcd.Credentials(own)
+	}
+	return nil
 }
 
 // etcdVar adds the flags that say how etcd is reached.
@@ -97,6 +117,7 @@ type shardFlags struct {
 	storage storageFlags
 	log     logFlags
 	tls     tlsFlags
+	audit   auditFlags
 	http    string
 	pprof   string
 	store   uuidFlag
@@ -131,13 +152,24 @@ people), /metrics. States: Pending, Loading, Serving, Draining, FileSystemMismat
 			if err := f.fill(c); err != nil {
 				return err
 			}
+			f.cfg.Registry = telemetry.NewRegistry(version)
+			source, err := f.tls.open(identity.Identity{Role: identity.Shard, Name: f.cfg.Name}, f.cfg.Logger, f.cfg.Registry)
+			if err != nil {
+				return err
+			}
+			if source != nil {
+				defer source.Close()
+			}
+			if err := f.place.secure(source); err != nil {
+				return err
+			}
 			client, store, err := f.place.open()
 			if err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, client.Close()) }()
 			f.cfg.Placement, f.cfg.Version = store, version
-			return a.shard(ctx, f.cfg, f.tls, f.place.store, f.http, f.pprof)
+			return a.shard(ctx, f.cfg, source, f.audit, f.place.store, f.http, f.pprof)
 		})(c, args)
 	}
 	f.add(cmd)
@@ -166,10 +198,12 @@ func (f *shardFlags) add(cmd *cobra.Command) {
 		"false: each read asks a majority, for machines that are paused together with their clocks")
 	flags.Var(&f.fetch, "fetch-rate", "bytes per second of files that are sent to other shards in all, as in 64MiB; 0: no limit")
 	f.place.add(cmd)
+	f.place.addInsecure(cmd)
 	f.storage.add(cmd)
 	flags.Lookup("memory-limit").Usage = "of index and resident data, as in 8GiB; 0: none (default: the cgroup's limit less a quarter, " +
 		"128 MiB to 1 GiB, for the rest of the process)"
 	f.tls.add(cmd)
+	f.audit.add(cmd)
 	f.log.add(cmd, "info")
 	require(cmd, "name", "dir")
 }
@@ -190,7 +224,7 @@ func (f *shardFlags) fill(cmd *cobra.Command) (err error) {
 	return nil
 }
 
-func (a *app) shard(ctx context.Context, cfg shard.Config, tls tlsFlags, store, httpListen, pprofListen string) (err error) {
+func (a *app) shard(ctx context.Context, cfg shard.Config, source *certs.Source, audit auditFlags, store, httpListen, pprofListen string) (err error) {
 	stopProfiles, err := serveProfiles(ctx, pprofListen)
 	if err != nil {
 		return err
@@ -202,20 +236,18 @@ func (a *app) shard(ctx context.Context, cfg shard.Config, tls tlsFlags, store, 
 	}
 	defer traces.Stop()
 	cfg.ServerOptions, cfg.Tracer = traces.ServerOptions(), traces.Tracer()
-	cfg.Registry = telemetry.NewRegistry(version)
-	source, err := tls.open(identity.Identity{Role: identity.Shard, Name: cfg.Name}, cfg.Logger, cfg.Registry)
-	if err != nil {
+	if cfg.Audit, err = audit.open(source != nil, "shard "+cfg.Name, cfg.Registry); err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, cfg.Audit.Close()) }()
 	if source != nil {
-		defer source.Close()
-		cfg.Secure(source)
+		defer cfg.Secure(source).Close()
 	}
 	h, err := shard.StartHost(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	stopHTTP, err := serveHTTP(ctx, "--http", httpListen, h.Handler())
+	stopHTTP, err := serveHTTP(ctx, "--http", httpListen, certs.Handle(source, h.Handler()))
 	if err != nil {
 		return errors.Join(err, a.stopGracefully(h.Stop))
 	}

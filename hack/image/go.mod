@@ -2,7 +2,10 @@ module sheaf.dev/sheaf/hack/image
 
 go 1.26.0
 
-require github.com/google/go-containerregistry v0.22.1
+require (
+	github.com/CycloneDX/cyclonedx-go v0.12.0
+	github.com/google/go-containerregistry v0.22.1
+)
 
 require (
 	github.com/google/go-cmp v0.7.0 // indirect

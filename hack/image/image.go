@@ -91,7 +91,8 @@ func (s *Spec) labels() map[string]string {
 	return labels
 }
 
-// image builds the image of one platform: a layer with the user, a layer with the binary.
+// image builds the image of one platform: a layer with the user, a layer with the binary, and one with the list of what
+// that was made from.
 func (s *Spec) image(b Binary) (v1.Image, error) {
 	if s.Entrypoint != path.Clean("/"+s.Entrypoint) || path.Dir(s.Entrypoint) != "/" {
 		return nil, fmt.Errorf("--entrypoint %q: want a path such as /sheaf", s.Entrypoint)
@@ -115,12 +116,21 @@ func (s *Spec) image(b Binary) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	list, err := bom(binary, s.Title, s.Version, s.Created)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", b.Path, err)
+	}
+	parts, err := s.layer([]file{{name: bomName, mode: 0o644, data: list}})
+	if err != nil {
+		return nil, err
+	}
 	created := v1.Time{Time: s.Created}
 	img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
 	img = mutate.ConfigMediaType(img, types.OCIConfigJSON)
 	img, err = mutate.Append(img,
 		mutate.Addendum{Layer: users, History: v1.History{Created: created, CreatedBy: "hack/image: user nonroot"}},
-		mutate.Addendum{Layer: program, History: v1.History{Created: created, CreatedBy: "hack/image: " + s.Entrypoint}})
+		mutate.Addendum{Layer: program, History: v1.History{Created: created, CreatedBy: "hack/image: " + s.Entrypoint}},
+		mutate.Addendum{Layer: parts, History: v1.History{Created: created, CreatedBy: "hack/image: /" + bomName}})
 	if err != nil {
 		return nil, err
 	}

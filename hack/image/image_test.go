@@ -157,7 +157,7 @@ func TestArchiveHoldsTheBinaryAndItsUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := slices.Sorted(maps.Keys(files)); !slices.Equal(got, []string{"etc/", "etc/group", "etc/passwd", "sheaf"}) {
+	if got := slices.Sorted(maps.Keys(files)); !slices.Equal(got, []string{"etc/", "etc/group", "etc/passwd", bomName, "sheaf"}) {
 		t.Errorf("files: %v", got)
 	}
 	if !bytes.Equal(files["sheaf"], want) || !strings.Contains(string(files["etc/passwd"]), ":65532:65532:") {
@@ -180,7 +180,7 @@ func checkDockerManifest(t *testing.T, dir, image string) {
 	if err := json.Unmarshal(data, &manifest); err != nil {
 		t.Fatal(err)
 	}
-	if len(manifest) != 1 || !slices.Equal(manifest[0].RepoTags, []string{image}) || len(manifest[0].Layers) != 2 {
+	if len(manifest) != 1 || !slices.Equal(manifest[0].RepoTags, []string{image}) || len(manifest[0].Layers) != 3 {
 		t.Fatalf("manifest.json: %s", data)
 	}
 	for _, path := range append(manifest[0].Layers, manifest[0].Config) {

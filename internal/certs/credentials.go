@@ -35,7 +35,19 @@ func (s *Source) Own(role identity.Role, name string) Expect {
 // AuthInfo is what a connection knows of its peer.
 type AuthInfo struct {
 	credentials.TLSInfo
-	Peer identity.Identity // zero: it has shown no certificate
+	Peer  identity.Identity // zero: it has shown no certificate
+	Plain bool              // there is no TLS, which the mode allows
+}
+
+// Plain tells whether a call has come without TLS: nothing is known of its caller, and the mode of this process is such
+// that all of them are let in.
+func Plain(ctx context.Context) bool {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return false
+	}
+	info, ok := p.AuthInfo.(AuthInfo)
+	return ok && info.Plain
 }
 
 // PeerOf gives who has made a call; false: nobody that is known, or without TLS.
@@ -88,8 +100,20 @@ func (t *transport) Clone() credentials.TransportCredentials {
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	m, cfg := t.source.current.Load(), base()
-	cfg.Certificates, cfg.ClientCAs, cfg.Time = []tls.Certificate{*m.server}, m.roots, t.source.cfg.Now
+	tracked := t.source.track(raw)
+	m := t.source.current.Load()
+	if m.mode != Required {
+		secure, err := tracked.isTLS()
+		if err != nil {
+			_ = tracked.Close()
+			return nil, nil, err
+		}
+		if !secure {
+			return tracked, plaintext(tracked), nil
+		}
+	}
+	cfg := base()
+	cfg.Certificates, cfg.ClientCAs, cfg.Time = []tls.Certificate{*m.server}, m.all, t.source.cfg.Now
 	cfg.ClientAuth = tls.RequireAndVerifyClientCert
 	if t.server.Anonymous {
 		cfg.ClientAuth = tls.VerifyClientCertIfGiven
@@ -98,41 +122,51 @@ func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 		if len(state.PeerCertificates) == 0 {
 			return nil
 		}
-		_, err := identity.OfCertificate(state.PeerCertificates[0])
+		_, err := m.verify(state.PeerCertificates, t.source.cfg.Now(), x509.ExtKeyUsageClientAuth)
 		return err
 	}
-	return t.shake(raw, x509.ExtKeyUsageClientAuth, func(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return t.shake(tracked, x509.ExtKeyUsageClientAuth, func(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 		return credentials.NewTLS(cfg).ServerHandshake(raw)
 	})
 }
 
+// plaintext is what is known of a connection without TLS.
+func plaintext(c *conn) AuthInfo {
+	c.plain.Store(true)
+	return AuthInfo{Plain: true, TLSInfo: credentials.TLSInfo{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}}}
+}
+
 // ClientHandshake implements credentials.TransportCredentials.
 func (t *transport) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	m, cfg := t.source.current.Load(), base()
+	tracked := t.source.track(raw)
+	m := t.source.current.Load()
+	if m.mode == Plaintext {
+		return tracked, plaintext(tracked), nil
+	}
+	cfg := base()
 	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return m.client, nil }
 	// Go's own check compares the name of a host. The whole of it is done by VerifyConnection, which always runs.
 	cfg.InsecureSkipVerify = true //nolint:gosec // see above
 	cfg.VerifyConnection = func(state tls.ConnectionState) error {
-		if err := verify(state.PeerCertificates, m.roots, t.source.cfg.Now(), x509.ExtKeyUsageServerAuth); err != nil {
-			return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
-		}
 		id, err := identity.OfCertificate(state.PeerCertificates[0])
 		if err != nil {
 			return err
+		}
+		if _, err := m.verify(state.PeerCertificates, t.source.cfg.Now(), x509.ExtKeyUsageServerAuth); err != nil {
+			return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
 		}
 		if err := t.expect(id); err != nil {
 			return &unexpected{err}
 		}
 		return nil
 	}
-	return t.shake(raw, x509.ExtKeyUsageServerAuth, func(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return t.shake(tracked, x509.ExtKeyUsageServerAuth, func(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 		return credentials.NewTLS(cfg).ClientHandshake(ctx, authority, raw)
 	})
 }
 
 // shake does a handshake, and notes what came of it.
-func (t *transport) shake(raw net.Conn, usage x509.ExtKeyUsage, do func(net.Conn) (net.Conn, credentials.AuthInfo, error)) (net.Conn, credentials.AuthInfo, error) {
-	tracked := t.source.track(raw)
+func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage, do func(net.Conn) (net.Conn, credentials.AuthInfo, error)) (net.Conn, credentials.AuthInfo, error) {
 	made, info, err := do(tracked)
 	if err != nil {
 		_ = tracked.Close() // gRPC closes it as well

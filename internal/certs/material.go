@@ -23,18 +23,37 @@ const (
 	CertificateFile = "tls.crt" // leaf, then what leads to the authority, in PEM
 	KeyFile         = "tls.key"
 	BundleFile      = "ca.crt" // authorities that peers are checked by
+	// ClientBundleFile holds the authorities of callers, where they are others: BundleFile vouches for the store's own
+	// processes alone then.
+	ClientBundleFile = "client-ca.crt"
+	// ModeFile holds a Mode in words.
+	ModeFile = "mode"
 	// The certificate that is shown to servers, where it is another one: public authorities put one usage into each.
 	ClientCertificateFile = "client.crt"
 	ClientKeyFile         = "client.key"
 )
 
+// Mode says what a process speaks. It is changed step by step where a store that serves goes over to TLS, or back.
+type Mode string
+
+// The modes.
+const (
+	Required  Mode = "required"  // TLS alone: where there is no ModeFile
+	Both      Mode = "both"      // TLS to others; from them plaintext, too
+	Plaintext Mode = "plaintext" // plaintext to others; from them TLS, too
+)
+
+// fileNames are all files of a folder.
+var fileNames = []string{CertificateFile, KeyFile, BundleFile, ClientBundleFile, ClientCertificateFile, ClientKeyFile, ModeFile}
+
 // material is a set of files that go together. Never changed.
 type material struct {
 	identity       identity.Identity
+	mode           Mode
 	server, client *tls.Certificate // the same one, where one is for both
-	roots          *x509.CertPool
-	bundle         string    // see Status.Bundle
-	notAfter       time.Time // of the certificate that ends first
+	own, callers   authorities      // of the store's own processes, and of callers; the same where there is one bundle
+	all            *x509.CertPool   // both
+	notAfter       time.Time        // of the certificate that ends first
 	content        [sha256.Size]byte
 }
 
@@ -63,7 +82,7 @@ func newest(dir string) string {
 
 func readPlain(at string) (files, error) {
 	out := files{}
-	for _, name := range []string{CertificateFile, KeyFile, BundleFile, ClientCertificateFile, ClientKeyFile} {
+	for _, name := range fileNames {
 		content, err := os.ReadFile(filepath.Join(at, name))
 		switch {
 		case err == nil:
@@ -78,7 +97,7 @@ func readPlain(at string) (files, error) {
 // sum is the same for the same content.
 func (f files) sum() [sha256.Size]byte {
 	h := sha256.New()
-	for _, name := range []string{CertificateFile, KeyFile, BundleFile, ClientCertificateFile, ClientKeyFile} {
+	for _, name := range fileNames {
 		fmt.Fprintf(h, "%s %d %v\n", name, len(f[name]), f[name] != nil)
 		h.Write(f[name])
 	}
@@ -88,10 +107,22 @@ func (f files) sum() [sha256.Size]byte {
 // material checks that the files go together and are good at a moment. Errors name the file and what is wrong with it,
 // and hold nothing of a key.
 func (f files) material(now time.Time) (*material, error) {
-	out := &material{content: f.sum()}
+	out := &material{content: f.sum(), all: x509.NewCertPool()}
 	var err error
-	if out.roots, out.bundle, err = f.authorities(); err != nil {
+	if out.mode, err = f.mode(); err != nil {
 		return nil, err
+	}
+	if out.own, err = f.authorities(BundleFile); err != nil {
+		return nil, err
+	}
+	out.callers = out.own
+	if f[ClientBundleFile] != nil {
+		if out.callers, err = f.authorities(ClientBundleFile); err != nil {
+			return nil, err
+		}
+	}
+	for _, cert := range slices.Concat(out.own.certs, out.callers.certs) {
+		out.all.AddCert(cert)
 	}
 	if out.server, err = f.pair(CertificateFile, KeyFile); err != nil {
 		return nil, err
@@ -108,12 +139,12 @@ func (f files) material(now time.Time) (*material, error) {
 		usage x509.ExtKeyUsage
 		as    string
 	}{{CertificateFile, out.server, x509.ExtKeyUsageServerAuth, "servers"}, {clientFile(out), out.client, x509.ExtKeyUsageClientAuth, "clients"}} {
-		if err := verify(chainOf(one.pair), out.roots, now, one.usage); err != nil {
-			return nil, fmt.Errorf("%s: as a certificate of %s, by %s: %w", one.file, one.as, BundleFile, err)
-		}
 		id, err := identity.OfCertificate(one.pair.Leaf)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", one.file, err)
+		}
+		if by, err := out.verify(chainOf(one.pair), now, one.usage); err != nil {
+			return nil, fmt.Errorf("%s: as a certificate of %s, by %s: %w", one.file, one.as, by, err)
 		}
 		if out.identity == (identity.Identity{}) {
 			out.identity, out.notAfter = id, one.pair.Leaf.NotAfter
@@ -149,43 +180,86 @@ func (f files) pair(certificate, key string) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// authorities reads the bundle.
-func (f files) authorities() (pool *x509.CertPool, hash string, err error) {
-	if f[BundleFile] == nil {
-		return nil, "", fmt.Errorf("%s is missing", BundleFile)
+// mode reads what the process speaks.
+func (f files) mode() (Mode, error) {
+	if f[ModeFile] == nil {
+		return Required, nil
 	}
-	pool = x509.NewCertPool()
-	var all [][]byte
-	for rest := f[BundleFile]; ; {
+	mode := Mode(bytes.TrimSpace(f[ModeFile]))
+	if !slices.Contains([]Mode{Required, Both, Plaintext}, mode) {
+		return "", fmt.Errorf("%s holds %.40q: it must be %s, %s or %s", ModeFile, string(mode), Required, Both, Plaintext)
+	}
+	return mode, nil
+}
+
+// authorities are those of a bundle.
+type authorities struct {
+	file  string
+	certs []*x509.Certificate
+	pool  *x509.CertPool
+	hash  string // see Status.Bundle
+}
+
+// authorities reads a bundle.
+func (f files) authorities(file string) (authorities, error) {
+	out := authorities{file: file, pool: x509.NewCertPool()}
+	if f[file] == nil {
+		return out, fmt.Errorf("%s is missing", file)
+	}
+	for rest := f[file]; ; {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
 			if len(bytes.TrimSpace(rest)) > 0 {
-				return nil, "", fmt.Errorf("%s: what follows its certificate %d is no PEM: is it half written?", BundleFile, len(all))
+				return out, fmt.Errorf("%s: what follows its certificate %d is no PEM: is it half written?", file, len(out.certs))
 			}
 			break
 		}
 		if block.Type != "CERTIFICATE" {
-			return nil, "", fmt.Errorf("%s holds a block %q: only certificates belong there", BundleFile, block.Type)
+			return out, fmt.Errorf("%s holds a block %q: only certificates belong there", file, block.Type)
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, "", fmt.Errorf("%s: certificate %d: %w", BundleFile, len(all)+1, err)
+			return out, fmt.Errorf("%s: certificate %d: %w", file, len(out.certs)+1, err)
 		}
 		if !cert.IsCA {
-			return nil, "", fmt.Errorf("%s: the certificate of %q is none of an authority", BundleFile, cert.Subject)
+			return out, fmt.Errorf("%s: the certificate of %q is none of an authority", file, cert.Subject)
 		}
-		pool.AddCert(cert)
-		all = append(all, cert.Raw)
+		out.pool.AddCert(cert)
+		out.certs = append(out.certs, cert)
 	}
-	if len(all) == 0 {
-		return nil, "", fmt.Errorf("%s holds no certificate in PEM", BundleFile)
+	if len(out.certs) == 0 {
+		return out, fmt.Errorf("%s holds no certificate in PEM", file)
+	}
+	out.hash = BundleHash(out.certs)
+	return out, nil
+}
+
+// BundleHash of authorities: SHA-256 in hex, the same whatever their order and however often one stands there.
+func BundleHash(certs []*x509.Certificate) string {
+	var all [][]byte
+	for _, cert := range certs {
+		all = append(all, cert.Raw)
 	}
 	slices.SortFunc(all, bytes.Compare)
 	h := sha256.New()
 	for _, one := range slices.CompactFunc(all, bytes.Equal) {
 		h.Write(one)
 	}
-	return pool, hex.EncodeToString(h.Sum(nil)), nil
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// verify tells whether a chain is trusted for that usage: by the authorities of the store's processes or by those of
+// callers, as its leaf says. by is the file of these.
+func (m *material) verify(chain []*x509.Certificate, now time.Time, usage x509.ExtKeyUsage) (by string, err error) {
+	id, err := identity.OfCertificate(chain[0])
+	if err != nil {
+		return m.own.file, err
+	}
+	trusted := m.callers
+	if id.IsComponent() {
+		trusted = m.own
+	}
+	return trusted.file, verify(chain, trusted.pool, now, usage)
 }
 
 func chainOf(pair *tls.Certificate) []*x509.Certificate {

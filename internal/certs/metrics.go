@@ -16,7 +16,7 @@ func newCounts() counts {
 		reloadErrors: prometheus.NewCounter(prometheus.CounterOpts{Name: "sheaf_tls_reload_errors_total",
 			Help: "Looks at the folder of certificates that found files that cannot be used; those read before stay in use."}),
 		closed: prometheus.NewCounter(prometheus.CounterOpts{Name: "sheaf_tls_closed_connections_total",
-			Help: "Connections that were closed because their peer's certificate was no longer trusted."}),
+			Help: "Connections that were closed because their peer was no longer trusted, or they were plaintext when TLS became required."}),
 		handshakes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sheaf_tls_refused_handshakes_total",
 			Help: "Connections without a handshake, by reason: none, plaintext, authority, expired, usage, identity, peer, other."}, []string{"reason"}),
 	}

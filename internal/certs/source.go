@@ -4,10 +4,14 @@
 package certs
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -23,7 +27,7 @@ const lookEvery = 10 * time.Second
 
 // Config of a Source.
 type Config struct {
-	Dir    string
+	Dir    string           // where the files are; of InMemory empty
 	Every  time.Duration    // between two looks at the files; 0: 10 s
 	Now    func() time.Time // nil: the system's clock
 	Logger *slog.Logger     // nil: nothing is said
@@ -32,6 +36,7 @@ type Config struct {
 // Source is the certificates of a process. Safe for concurrent use. Close must follow.
 type Source struct {
 	cfg     Config
+	given   atomic.Pointer[files] // of InMemory, else nil
 	current atomic.Pointer[material]
 	stop    context.CancelFunc
 	done    chan struct{}
@@ -46,14 +51,44 @@ type Source struct {
 // Status of a Source.
 type Status struct {
 	Identity identity.Identity
+	Mode     Mode
 	NotAfter time.Time // end of the certificate that ends first
-	Bundle   string    // SHA-256 of the trusted authorities, in hex: the same whatever their order
+	Bundle   string    // BundleHash of the authorities that vouch for the store's processes
+	Clients  string    // BundleHash of those that vouch for callers; where they are the same ones, the same
+	Plain    int       // connections that are plaintext now
 	Read     time.Time // when the files in use were last found in the folder
 	Failed   error     // why what is in the folder now is not used; nil: it is
 }
 
 // Open reads a folder, which must be good. It is looked at again until Close.
-func Open(cfg Config) (*Source, error) {
+func Open(cfg Config) (*Source, error) { return start(cfg, nil) }
+
+// InMemory is a Source without a folder: of these files, by their names in a folder, which must be good, until Replace
+// gives it others.
+func InMemory(cfg Config, content map[string][]byte) (*Source, error) {
+	given := files(maps.Clone(content))
+	return start(cfg, &given)
+}
+
+// Replace gives a Source of InMemory other files. Where they are not good, those before stay in use.
+func (s *Source) Replace(content map[string][]byte) error {
+	given := files(maps.Clone(content))
+	s.given.Store(&given)
+	s.look()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed
+}
+
+// files as they are now.
+func (s *Source) files() (files, error) {
+	if given := s.given.Load(); given != nil {
+		return *given, nil
+	}
+	return readFiles(s.cfg.Dir)
+}
+
+func start(cfg Config, given *files) (*Source, error) {
 	if cfg.Every == 0 {
 		cfg.Every = lookEvery
 	}
@@ -64,14 +99,15 @@ func Open(cfg Config) (*Source, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Source{cfg: cfg, conns: map[*conn]struct{}{}, done: make(chan struct{}), counts: newCounts()}
-	found, err := readFiles(cfg.Dir)
+	s.given.Store(given)
+	found, err := s.files()
 	if err != nil {
 		return nil, fmt.Errorf("certificates: %w", err)
 	}
 	now := cfg.Now()
 	m, err := found.material(now)
 	if err != nil {
-		return nil, fmt.Errorf("certificates in %s, at %s: %w", cfg.Dir, now.UTC().Format(time.RFC3339), err)
+		return nil, fmt.Errorf("certificates in %s, at %s: %w", cmp.Or(cfg.Dir, "memory"), now.UTC().Format(time.RFC3339), err)
 	}
 	s.current.Store(m)
 	s.read = now
@@ -90,12 +126,27 @@ func (s *Source) Close() {
 // Identity of this process: it never changes.
 func (s *Source) Identity() identity.Identity { return s.current.Load().identity }
 
+// Dir is the folder; empty: they are in memory.
+func (s *Source) Dir() string { return s.cfg.Dir }
+
+// HasClientCertificate tells whether another certificate is shown to servers than to callers.
+func (s *Source) HasClientCertificate() bool {
+	m := s.current.Load()
+	return m.client != m.server
+}
+
 // Status tells what is in use.
 func (s *Source) Status() Status {
 	m := s.current.Load()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Status{Identity: m.identity, NotAfter: m.notAfter, Bundle: m.bundle, Read: s.read, Failed: s.failed}
+	out := Status{Identity: m.identity, Mode: m.mode, NotAfter: m.notAfter, Bundle: m.own.hash, Clients: m.callers.hash, Read: s.read, Failed: s.failed}
+	for c := range s.conns {
+		if c.plain.Load() {
+			out.Plain++
+		}
+	}
+	return out
 }
 
 func (s *Source) follow(ctx context.Context) {
@@ -130,7 +181,7 @@ func (s *Source) look() {
 }
 
 func (s *Source) take(now time.Time) error {
-	found, err := readFiles(s.cfg.Dir)
+	found, err := s.files()
 	if err != nil {
 		s.counts.reloadErrors.Inc()
 		return err
@@ -148,13 +199,15 @@ func (s *Source) take(now time.Time) error {
 		return err
 	}
 	s.current.Store(m)
-	s.cfg.Logger.Info("new certificates are in use", "dir", s.cfg.Dir, "valid_until", m.notAfter, "authorities", m.bundle)
+	s.cfg.Logger.Info("new certificates are in use", "dir", s.cfg.Dir, "valid_until", m.notAfter, "authorities", m.own.hash, "authorities_of_callers", m.callers.hash,
+		"mode", string(m.mode))
 	return nil
 }
 
-// closeUntrusted ends connections whose peer's chain is not good any more: it has ended, or its authority is dropped.
+// closeUntrusted ends connections whose peer's chain is not good any more: it has ended, or its authority is dropped;
+// and those without TLS, where that is required now.
 func (s *Source) closeUntrusted(now time.Time) {
-	roots := s.current.Load().roots
+	m := s.current.Load()
 	s.mu.Lock()
 	all := make([]*conn, 0, len(s.conns))
 	for c := range s.conns {
@@ -162,16 +215,33 @@ func (s *Source) closeUntrusted(now time.Time) {
 	}
 	s.mu.Unlock()
 	for _, c := range all {
-		p := c.peer.Load()
-		if p == nil {
-			continue // no handshake yet, or the peer has shown nothing
+		name, err := c.trouble(m, now)
+		if err == nil {
+			continue
 		}
-		if err := verify(p.chain, roots, now, p.usage); err != nil {
-			s.counts.closed.Inc()
-			s.cfg.Logger.Warn("a connection is closed: its peer's certificate is no longer trusted", "peer", p.name(), "address", c.RemoteAddr().String(), "error", err)
-			_ = c.Close() // whoever reads from it sees that
-		}
+		s.counts.closed.Inc()
+		s.cfg.Logger.Warn("a connection is closed: its peer is no longer trusted", "peer", name, "address", c.RemoteAddr().String(), "error", err)
+		_ = c.Close() // whoever reads from it sees that
 	}
+}
+
+// errPlaintext is why a connection of before is closed.
+var errPlaintext = errors.New("it is plaintext, and TLS is required now")
+
+// trouble is why a connection must not go on; name is its peer.
+func (c *conn) trouble(m *material, now time.Time) (name string, err error) {
+	if c.plain.Load() {
+		if m.mode == Required {
+			return "", errPlaintext
+		}
+		return "", nil
+	}
+	p := c.peer.Load()
+	if p == nil {
+		return "", nil // no handshake yet, or the peer has shown nothing
+	}
+	_, err = m.verify(p.chain, now, p.usage)
+	return p.name(), err
 }
 
 // conn is a connection below TLS.
@@ -179,6 +249,29 @@ type conn struct {
 	net.Conn
 	source *Source
 	peer   atomic.Pointer[shown]
+	plain  atomic.Bool // there is no TLS above it
+	first  []byte      // what was read to tell TLS from plaintext, and is read again; of one reader
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(into []byte) (int, error) {
+	if len(c.first) > 0 {
+		n := copy(into, c.first)
+		c.first = c.first[n:]
+		return n, nil
+	}
+	return c.Conn.Read(into)
+}
+
+// isTLS tells by the first byte that comes whether the peer begins a handshake.
+func (c *conn) isTLS() (bool, error) {
+	first := make([]byte, 1)
+	if _, err := io.ReadFull(c.Conn, first); err != nil {
+		return false, err
+	}
+	c.first = first
+	const handshake = 22 // RFC 8446, 5.1: the type of a record that holds a handshake
+	return first[0] == handshake, nil
 }
 
 // shown is what the other end of a connection has shown, and what for.

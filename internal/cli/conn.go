@@ -5,6 +5,7 @@ import (
 	"hash/crc32"
 	"math"
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +35,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type Conn struct {
 	*client.Client
 	Admin  recordv1.AdminServiceClient
+	Access recordv1.AccessServiceClient
 	Server string
 
 	admin *grpc.ClientConn
@@ -50,7 +52,7 @@ func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 	if callTimeout == 0 {
 		callTimeout = forever
 	}
-	creds, err := tls.credentials()
+	creds, perCall, err := tls.credentials()
 	if err != nil {
 		return nil, err
 	}
@@ -59,8 +61,12 @@ func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 		grpc.WithUserAgent("sheaf-cli"),
 		grpc.WithChainUnaryInterceptor(c.unaryWaits), grpc.WithChainStreamInterceptor(c.streamWaits),
 	}
+	own := options
+	if perCall != nil {
+		own = append(slices.Clone(options), grpc.WithPerRPCCredentials(perCall))
+	}
 	// Passthrough: the name is looked up by the attempt to connect, which says what is wrong with it.
-	admin, err := grpc.NewClient("passthrough:///"+server, append(options,
+	admin, err := grpc.NewClient("passthrough:///"+server, append(own,
 		grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(listBytesMax)),
 		// An address of a Service may lead to a gateway whose node is gone: the next attempt is likely to meet another
@@ -72,8 +78,8 @@ func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 	if err != nil {
 		return nil, Usagef("--server %q: %w", server, err)
 	}
-	c.admin, c.Admin = admin, recordv1.NewAdminServiceClient(admin)
-	c.Client, err = client.New(client.Config{Addresses: []string{server}, Credentials: creds, CallTimeout: callTimeout, FailFast: true, DialOptions: options})
+	c.admin, c.Admin, c.Access = admin, recordv1.NewAdminServiceClient(admin), recordv1.NewAccessServiceClient(admin)
+	c.Client, err = client.New(client.Config{Addresses: []string{server}, Credentials: creds, CallCredentials: perCall, CallTimeout: callTimeout, FailFast: true, DialOptions: options})
 	if err != nil {
 		return nil, errors.Join(Usagef("--server %q: %w", server, err), admin.Close())
 	}

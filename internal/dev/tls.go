@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/access/guard"
 	"sheaf.dev/sheaf/internal/authority"
 	"sheaf.dev/sheaf/internal/certs"
 	"sheaf.dev/sheaf/internal/gateway"
@@ -41,6 +42,7 @@ type secured struct {
 	registry  prometheus.Registerer
 	issued    []holder
 	sources   []*certs.Source
+	guards    []*guard.Guard
 }
 
 // holder has a certificate in a folder below that of all.
@@ -143,10 +145,13 @@ func (s *secured) keep(ctx context.Context, logger *slog.Logger) {
 	}
 }
 
-// close ends the looks at certificates.
+// close ends the looks at certificates and grants.
 func (s *secured) close() {
 	if s == nil {
 		return
+	}
+	for _, g := range s.guards {
+		g.Close()
 	}
 	for _, source := range s.sources {
 		source.Close()
@@ -166,7 +171,7 @@ func (s *secured) gateway(cfg *gateway.Config, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	cfg.Secure(source)
+	s.guards = append(s.guards, cfg.Secure(source))
 	return nil
 }
 
@@ -179,7 +184,7 @@ func (s *secured) shard(cfg *shard.Config, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	cfg.Secure(source)
+	s.guards = append(s.guards, cfg.Secure(source))
 	return nil
 }
 

@@ -151,7 +151,7 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 				}
 				for _, method := range ownMethods() {
 					want, known := map[protoreflect.FullName]codes.Code{
-						"sheaf.record.v1.RecordService": caller.records, "sheaf.record.v1.RoutingService": caller.records,
+						"sheaf.record.v1.RecordService": caller.records, "sheaf.record.v1.RoutingService": caller.records, "sheaf.record.v1.AccessService": caller.records,
 						"sheaf.record.v1.AdminService": caller.admin, "sheaf.peer.v1.PeerService": caller.peer, "grpc.health.v1.Health": caller.check,
 						"grpc.reflection.v1.ServerReflection": caller.records, "grpc.reflection.v1alpha.ServerReflection": caller.records,
 					}[method.Parent().FullName()]

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 
 	"sheaf.dev/sheaf/internal/rotating"
 )
@@ -24,6 +25,8 @@ type ClientConfig struct {
 	// this process's certificate; both or none. With any of the three, TLS is used. The files are read again for each
 	// connection, so that certificates can be rotated under a running process.
 	CAFile, CertFile, KeyFile string
+	// Credentials of the connections, in the place of these files; nil: none.
+	Credentials credentials.TransportCredentials
 	// Username and PasswordFile for an etcd that asks for them; both or none. The password is read once.
 	Username, PasswordFile string
 }
@@ -59,6 +62,9 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 		// The client library needs TLS to choose the scheme; the connections are made by the credentials.
 		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 		c.DialOptions = append(c.DialOptions, grpc.WithTransportCredentials(files))
+	}
+	if cfg.Credentials != nil {
+		c.DialOptions = append(c.DialOptions, grpc.WithTransportCredentials(cfg.Credentials))
 	}
 	if (cfg.Username == "") != (cfg.PasswordFile == "") {
 		return nil, errors.New("connect to etcd: give a user name and a password file, or neither")

@@ -21,6 +21,8 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+
+	"sheaf.dev/sheaf/internal/certs"
 )
 
 // MemberConfig of one member of a cluster. Name, Dir, ListenClient and ListenPeer are required.
@@ -39,6 +41,14 @@ type MemberConfig struct {
 	Token    string // tells clusters apart; empty: "sheaf"
 
 	ClientTLS, PeerTLS TLSFiles
+
+	// Certs are the certificates of this member, in the place of ClientTLS and PeerTLS; nil: none. Clients must be of
+	// the store. Their connections follow what Certs has; those of members what it had at the start, with its mode.
+	// Members have one certificate for all, with the hosts of all.
+	Certs *certs.Source
+	// ListenPeerTLS and AdvertisePeerTLS are the addresses for members that speak TLS, host:port; with Certs alone. All
+	// members have the same port there.
+	ListenPeerTLS, AdvertisePeerTLS string
 
 	// CompactionMode: periodic (Retention is a duration) or revision (Retention is a number of revisions); empty:
 	// periodic, 5m.
@@ -64,6 +74,9 @@ type MemberConfig struct {
 	StartTimeout time.Duration
 	Logger       *slog.Logger // nil: discards
 	Version      string
+
+	started *certs.Report // what Certs had when the member was configured; nil: there are none
+	others  string        // the other members, as etcd wants them for its initial cluster, where this one joins them; empty: as Cluster says
 }
 
 // TLSFiles are the files of one side of etcd. They are read again for each connection.
@@ -145,7 +158,10 @@ func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	if joins {
 		ec.ClusterState = embed.ClusterStateFlagExisting
 	}
-	ec.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainStreamInterceptor(m.server.endStreams)}
+	if joins && cfg.others != "" {
+		ec.InitialCluster = cfg.others + "," + cfg.Name + "=" + cfg.peerURL(cfg.AdvertisePeer)
+	}
+	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions, grpc.ChainStreamInterceptor(m.server.endStreams))
 	server, err := start(ec)
 	if err != nil {
 		return nil, fmt.Errorf("etcd member %s in %s: %w", cfg.Name, cfg.Dir, err)
@@ -158,6 +174,7 @@ func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	m.wait.Go(func() { m.takeSnapshots(background) })
 	m.wait.Go(func() { m.defragment(background) })
 	m.wait.Go(func() { m.becomeVoter(background) })
+	m.wait.Go(func() { m.announce(background) })
 	select {
 	case <-server.Server.ReadyNotify():
 	case err := <-m.failed:
@@ -194,12 +211,13 @@ func (c *MemberConfig) setDefaults() error {
 	}
 	setDefault(&c.AdvertiseClient, c.ListenClient)
 	setDefault(&c.AdvertisePeer, c.ListenPeer)
-	for _, address := range []string{c.ListenClient, c.ListenPeer, c.AdvertiseClient, c.AdvertisePeer} {
+	errs = append(errs, c.setSecure())
+	for _, address := range []string{c.ListenClient, c.ListenPeer, c.ListenPeerTLS, c.AdvertiseClient, c.AdvertisePeer, c.AdvertisePeerTLS} {
 		if _, _, err := net.SplitHostPort(address); err != nil && address != "" {
 			errs = append(errs, fmt.Errorf("address %q: give host:port: %w", address, err))
 		}
 	}
-	for _, address := range []string{c.ListenClient, c.ListenPeer} { // what etcd itself would say only after the folder was claimed
+	for _, address := range []string{c.ListenClient, c.ListenPeer, c.ListenPeerTLS} { // what etcd itself would say only after the folder was claimed
 		if host, _, err := net.SplitHostPort(address); err == nil && host != "" && host != "localhost" && net.ParseIP(host) == nil {
 			errs = append(errs, fmt.Errorf("address %q: etcd listens on an IP, not on a name: give one, or none (\":PORT\") for all; advertise the name", address))
 		}
@@ -260,6 +278,7 @@ func (c *MemberConfig) embed() *embed.Config {
 	ec.AdvertiseClientUrls = []url.URL{c.ClientTLS.url(c.AdvertiseClient)}
 	ec.AdvertisePeerUrls = []url.URL{c.PeerTLS.url(c.AdvertisePeer)}
 	ec.ClientTLSInfo, ec.PeerTLSInfo = c.ClientTLS.info(), c.PeerTLS.info()
+	c.secure(ec)
 	members := make([]string, 0, len(c.Cluster))
 	for _, name := range c.members() {
 		members = append(members, name+"="+c.peerURL(c.Cluster[name]))
@@ -306,7 +325,14 @@ func (m *Member) Ready(ctx context.Context) error {
 }
 
 // Endpoint for clients: what it listens on.
-func (m *Member) Endpoint() string { return m.etcd.Clients[0].Addr().String() }
+func (m *Member) Endpoint() string {
+	for _, l := range m.etcd.Clients {
+		if l.Addr().Network() == "tcp" { // not its HTTP, see secure
+			return l.Addr().String()
+		}
+	}
+	return ""
+}
 
 // errRemoved: etcd stops without an error where the others have forgotten the member.
 var errRemoved = errors.New("it has stopped: the others have removed this member. Started again, it joins them as a new one")

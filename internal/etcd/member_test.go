@@ -222,14 +222,14 @@ func TestMemberTakesSnapshotsAndKeepsTheNewest(t *testing.T) {
 	}
 }
 
-// authority signs certificates.
-type authority struct {
+// signer signs certificates without names of processes.
+type signer struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	file string
 }
 
-func newAuthority(t *testing.T, dir string) *authority {
+func newAuthority(t *testing.T, dir string) *signer {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -247,7 +247,7 @@ func newAuthority(t *testing.T, dir string) *authority {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &authority{cert: cert, key: key, file: filepath.Join(dir, "ca.pem")}
+	a := &signer{cert: cert, key: key, file: filepath.Join(dir, "ca.pem")}
 	writePEM(t, a.file, "CERTIFICATE", der)
 	return a
 }
@@ -260,7 +260,7 @@ func writePEM(t *testing.T, file, kind string, der []byte) {
 }
 
 // sign writes a certificate for 127.0.0.1 and its key.
-func (a *authority) sign(t *testing.T, dir, name string) (cert, key string) {
+func (a *signer) sign(t *testing.T, dir, name string) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -82,7 +82,7 @@ func (c *MemberConfig) prepare(ctx context.Context) (joins bool, err error) {
 
 // prepareOnce looks, decides, and takes one step.
 func (c *MemberConfig) prepareOnce(ctx context.Context) (rejoin, error) {
-	in := &rejoinInput{PeerURL: c.peerURL(c.AdvertisePeer), Members: len(c.Cluster), Existing: c.Existing, Folder: c.readFolder()}
+	in := &rejoinInput{PeerURLs: c.ownURLs(), Members: len(c.Cluster), Existing: c.Existing, Folder: c.readFolder()}
 	others := c.askOthers(ctx)
 	var err error
 	if in.View, err = c.viewOf(ctx, others, in); err != nil {
@@ -90,6 +90,9 @@ func (c *MemberConfig) prepareOnce(ctx context.Context) (rejoin, error) {
 	}
 	step := decideRejoin(in)
 	step.alone = in.View == nil
+	if step.Step == stepJoin && c.Certs != nil {
+		c.others = initialOf(in)
+	}
 	if in.Folder.Behind {
 		step.Why += " (etcd has said: " + c.behindWords() + ")"
 	}
@@ -117,7 +120,7 @@ func (c *MemberConfig) take(ctx context.Context, step rejoin, in *rejoinInput, o
 	if step.Step == stepRemove {
 		_, err = client.MemberRemove(bounded, step.ID)
 	} else {
-		_, err = client.MemberAddAsLearner(bounded, []string{in.PeerURL})
+		_, err = client.MemberAddAsLearner(bounded, []string{c.peerURL(c.AdvertisePeer)})
 	}
 	return err
 }
@@ -138,11 +141,11 @@ type othersMember struct {
 
 // askOthers asks the other members of the initial cluster who the members are, and where clients reach them.
 func (c *MemberConfig) askOthers(ctx context.Context) othersSaid {
-	own := c.peerURL(c.AdvertisePeer)
+	own := &rejoinInput{PeerURLs: c.ownURLs()}
 	var said othersSaid
 	var mu sync.Mutex
 	var wait sync.WaitGroup
-	round, err := transport.NewTransport(c.PeerTLS.info(), peerTimeout)
+	round, err := transport.NewTransport(c.peerTLS(), peerTimeout)
 	if err != nil {
 		return othersSaid{errs: []string{err.Error()}}
 	}
@@ -161,7 +164,7 @@ func (c *MemberConfig) askOthers(ctx context.Context) othersSaid {
 			}
 			said.told = append(said.told, members)
 			for _, m := range members {
-				if slices.Contains(m.PeerURLs, own) {
+				if own.isMe(m.PeerURLs) {
 					continue
 				}
 				for _, url := range m.ClientURLs {
@@ -206,7 +209,7 @@ func (c *MemberConfig) viewOf(ctx context.Context, others othersSaid, in *rejoin
 	for _, members := range others.told {
 		told := uint64(0)
 		for _, m := range members {
-			if slices.Contains(m.PeerURLs, in.PeerURL) {
+			if in.isMe(m.PeerURLs) {
 				told = m.ID
 			}
 		}
@@ -226,13 +229,10 @@ func (c *MemberConfig) viewOf(ctx context.Context, others othersSaid, in *rejoin
 
 // clientOf connects to the others with the certificate that this member shows to its clients.
 func (c *MemberConfig) clientOf(endpoints []string) ClientConfig {
+	if c.Certs != nil {
+		return ClientConfig{Endpoints: endpoints, Credentials: Credentials(c.Certs)}
+	}
 	return ClientConfig{Endpoints: endpoints, CAFile: c.ClientTLS.CA, CertFile: c.ClientTLS.Cert, KeyFile: c.ClientTLS.Key}
-}
-
-// peerURL of an address for peers.
-func (c *MemberConfig) peerURL(address string) string {
-	url := c.PeerTLS.url(address)
-	return url.String()
 }
 
 // learns says whether this member is a learner now.

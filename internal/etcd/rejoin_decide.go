@@ -31,9 +31,9 @@ const (
 
 // rejoinInput is what was seen.
 type rejoinInput struct {
-	PeerURL  string // of this member
-	Members  int    // that the cluster is to have
-	Existing bool   // the cluster was formed before
+	PeerURLs []string // that this member may be known by
+	Members  int      // that the cluster is to have
+	Existing bool     // the cluster was formed before
 	Folder   folder
 	// View is what a quorum of the others says; nil: none answers. NoView is why.
 	View   *View
@@ -82,9 +82,14 @@ func (in *rejoinInput) alone() rejoin {
 	return rejoin{Step: stepStart} // it may be needed for the quorum
 }
 
+// isMe tells whether these are URLs of this member.
+func (in *rejoinInput) isMe(peerURLs []string) bool {
+	return slices.ContainsFunc(peerURLs, func(url string) bool { return slices.Contains(in.PeerURLs, url) })
+}
+
 // empty decides for a folder without data, where a quorum answers.
 func (in *rejoinInput) empty() rejoin {
-	me := in.View.Find(func(p *Peer) bool { return slices.Contains(p.PeerURLs, in.PeerURL) })
+	me := in.View.Find(func(p *Peer) bool { return in.isMe(p.PeerURLs) })
 	switch {
 	case me == nil && len(in.View.Peers) >= in.Members:
 		return rejoin{Step: stepRefuse, Why: fmt.Sprintf("the cluster has %d members without this one, and is to have %d: remove one of them first "+

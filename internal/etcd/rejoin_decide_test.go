@@ -76,7 +76,7 @@ func TestDecideRejoin(t *testing.T) {
 		"another cluster":                             {folder: folder{MemberID: c, ClusterID: 8}, view: seen("a", "b"), want: stepRefuse, words: "may be the only"},
 	} {
 		got := decideRejoin(&rejoinInput{
-			PeerURL: "http://c", Members: 3, Existing: !k.fresh, Folder: k.folder, View: k.view, NoView: "refused", Told: k.told,
+			PeerURLs: []string{"http://c"}, Members: 3, Existing: !k.fresh, Folder: k.folder, View: k.view, NoView: "refused", Told: k.told,
 		})
 		if got.Step != k.want || got.ID != k.id || !strings.Contains(got.Why, k.words) {
 			t.Errorf("%s: %+v, want %s %d with %q", name, got, k.want, k.id, k.words)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/routing"
 )
@@ -43,6 +44,9 @@ func (g *Gateway) batchGet(stream grpc.ServerStream) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	if _, err := g.router.wait(ctx); err != nil {
+		return err
+	}
+	if err := g.refuseItems(ctx, access.Get, b); err != nil {
 		return err
 	}
 	get := &getting{g: g, batch: b, stream: stream, cancel: cancel, held: message.HeldOf(ctx)}

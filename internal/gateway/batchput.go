@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
@@ -106,6 +107,11 @@ func (b *putting) receive(stream grpc.ServerStream, under chan<- *putBatch) erro
 		}
 		read, err := readBatch(in, "puts", true, putsMax, putBytesMax)
 		if err != nil {
+			b.g.release(bytes)
+			return err
+		}
+		if err := b.g.refuseItems(b.ctx, access.Put, read); err != nil {
+			read.free()
 			b.g.release(bytes)
 			return err
 		}

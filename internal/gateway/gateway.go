@@ -27,6 +27,8 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/access/guard"
 	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/routing"
@@ -44,6 +46,8 @@ type Config struct {
 	Registry  prometheus.Registerer // nil: no metrics
 	// ServerOptions are added to those of the gRPC server: credentials, seams for tests.
 	ServerOptions []grpc.ServerOption
+	// Audit is told of what Secure refuses, and of what is done; nil: nobody is.
+	Audit *guard.Audit
 	// ShardCredentials for the connections to a shard, by its name; nil: no TLS.
 	ShardCredentials func(shard string) credentials.TransportCredentials
 	// ShardDialOptions are added to those of the connections to shards.
@@ -161,6 +165,7 @@ func (g *Gateway) newServer() *grpc.Server {
 		grpc.ForceServerCodecV2(g.router.codec),
 		grpc.MaxRecvMsgSize(message.RefusedBytesMax(l.MessageBytesMax)),
 		grpc.MaxConcurrentStreams(l.StreamsPerConnectionMax),
+		grpc.MaxHeaderListSize(message.HeaderBytesMax), grpc.ConnectionTimeout(message.HandshakeTime),
 		grpc.NumStreamWorkers(message.ServerWorkers),
 		grpc.ChainStreamInterceptor(g.countStream), grpc.ChainUnaryInterceptor(g.countUnary),
 		grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow),
@@ -173,6 +178,7 @@ func (g *Gateway) newServer() *grpc.Server {
 	server.RegisterService(g.recordService(), nil)
 	recordv1.RegisterRoutingServiceServer(server, &routingServer{g: g})
 	recordv1.RegisterAdminServiceServer(server, &adminServer{g: g})
+	recordv1.RegisterAccessServiceServer(server, access.Service{})
 	healthv1.RegisterHealthServer(server, g.health)
 	reflection.Register(server)
 	return server
@@ -182,6 +188,7 @@ func (g *Gateway) newServer() *grpc.Server {
 func (g *Gateway) setHealth(st healthv1.HealthCheckResponse_ServingStatus) {
 	for _, service := range []string{
 		"", recordv1.RecordService_ServiceDesc.ServiceName, recordv1.RoutingService_ServiceDesc.ServiceName, recordv1.AdminService_ServiceDesc.ServiceName,
+		recordv1.AccessService_ServiceDesc.ServiceName,
 	} {
 		g.health.SetServingStatus(service, st)
 	}

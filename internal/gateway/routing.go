@@ -1,12 +1,14 @@
 package gateway
 
 import (
+	"context"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/reason"
 )
 
@@ -32,7 +34,7 @@ func (r *routingServer) WatchRouting(request *recordv1.WatchRoutingRequest, stre
 	var last *recordv1.WatchRoutingResponse
 	known := request.GetKnownEpoch()
 	for {
-		message := t.message()
+		message := seen(ctx, t.message())
 		// Views also change by what clients need not know, as the sizes of groups.
 		if message.GetEpoch() != known && (last == nil || !sameRouting(last, message)) {
 			if err := stream.Send(message); err != nil {
@@ -52,6 +54,22 @@ func (r *routingServer) WatchRouting(request *recordv1.WatchRoutingRequest, stre
 		}
 		t = r.g.router.table.Load()
 	}
+}
+
+// seen leaves of a routing table what its caller may know: the groups in which it may do anything. What is left out, a
+// client asks a gateway for, which refuses it.
+func seen(ctx context.Context, all *recordv1.WatchRoutingResponse) *recordv1.WatchRoutingResponse {
+	call := access.CallOf(ctx)
+	if call == nil || call.Can(access.AdminRead, "") == nil || call.Table() == 0 {
+		return all
+	}
+	out := &recordv1.WatchRoutingResponse{Epoch: all.GetEpoch(), StoreUuid: all.GetStoreUuid(), Mode: all.GetMode()}
+	for _, g := range all.GetGroups() {
+		if call.Sees(g.GetGroup()) {
+			out.Groups = append(out.Groups, g)
+		}
+	}
+	return out
 }
 
 func after(d time.Duration) <-chan struct{} {

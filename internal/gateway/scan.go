@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
@@ -56,11 +57,17 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 		if err := placement.ValidateGroupName(request.GetGroup()); err != nil {
 			return invalid("group", "%v", err)
 		}
+		if err := mayScan(stream, request.GetGroup()); err != nil {
+			return err
+		}
 		return g.scanGroup(stream, request, request.GetGroup(), false)
 	case len(request.GetSplit()) > 0:
 		c, err := cursor.Decode(request.GetSplit())
 		if err != nil || c.Kind != cursor.Split {
 			return invalid("split", "not a split that PlanScan gave out")
+		}
+		if err := mayScan(stream, c.Group); err != nil {
+			return err
 		}
 		return g.scanGroup(stream, request, c.Group, false)
 	case len(request.GetCursor()) > 0:
@@ -68,7 +75,13 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 		if err != nil || c.Kind != cursor.Resume {
 			return invalid("cursor", "not a cursor that Scan gave out")
 		}
-		all := c.All
+		all, groups := c.All, c.Group
+		if all {
+			groups = ""
+		}
+		if err := mayScan(stream, groups); err != nil {
+			return err
+		}
 		c.All = false
 		request.Cursor = c.Encode()
 		err = g.scanGroup(stream, request, c.Group, all)
@@ -77,8 +90,16 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 		}
 		return g.scanBehind(stream, request, c.Group, err)
 	default:
+		if err := mayScan(stream, ""); err != nil {
+			return err
+		}
 		return g.scanBehind(stream, request, "", nil)
 	}
+}
+
+// mayScan decides whether the caller may scan a group; empty: all of them.
+func mayScan(stream grpc.ServerStream, group string) error {
+	return access.May(stream.Context(), access.Scan, group)
 }
 
 // scanBehind scans all groups with names behind one. Damage of a group, also that found before, is told at the end: the
@@ -153,13 +174,23 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 	if err := decode(in, request); err != nil {
 		return nil, err
 	}
+	groups := request.GetGroups()
+	for _, group := range groups {
+		if err := access.May(ctx, access.Scan, group); err != nil {
+			return nil, err
+		}
+	}
+	if len(groups) == 0 {
+		if err := access.May(ctx, access.Scan, ""); err != nil {
+			return nil, err
+		}
+	}
 	ctx, cancel := g.bounded(ctx)
 	defer cancel()
 	t, err := g.router.wait(ctx)
 	if err != nil {
 		return nil, err
 	}
-	groups := request.GetGroups()
 	if len(groups) == 0 {
 		for _, r := range t.groups() {
 			if r.holds || t.view.Meta.Routing.Mode == placement.Hash {
@@ -220,8 +251,14 @@ func (g *Gateway) find(ctx context.Context, m *method, in *frame) (any, error) {
 		if err := m.fields.readKey(scan(in.bufs), &k); err != nil {
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
+		if err := g.may(ctx, access.Get, &k); err != nil {
+			return nil, err
+		}
 		out := &frame{}
 		return out, g.again(ctx, m, &k, in, out, nil)
+	}
+	if err := access.May(ctx, access.Get, ""); err != nil {
+		return nil, err
 	}
 	ctx, cancel := g.bounded(ctx)
 	defer cancel()

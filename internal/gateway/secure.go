@@ -1,19 +1,37 @@
 package gateway
 
 import (
+	"context"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/access/guard"
 	"sheaf.dev/sheaf/internal/certs"
 	"sheaf.dev/sheaf/internal/identity"
 )
 
-// Secure makes the gateway speak mutual TLS alone: callers must be of the store, and shards be who they are said to be.
-func (c *Config) Secure(source *certs.Source) {
-	c.ServerOptions = append(c.ServerOptions, access.ServerOptions(source.Identity().Store, certs.PeerOf)...)
-	c.ServerOptions = append(c.ServerOptions, grpc.Creds(source.Server(certs.ServerOptions{})))
+// Secure makes the gateway speak mutual TLS, as the mode of its certificates says: callers must be of the store, or be
+// named by a token where the store has issuers; shards be who they are said to be; and calls be granted. Store,
+// Registry, Logger and Audit are set before. The caller closes what it gives when the gateway has ended.
+func (c *Config) Secure(source *certs.Source) *guard.Guard {
+	g := guard.New(guard.Config{
+		Store: source.Identity().Store, Who: certs.PeerOf, Open: certs.Plain, Audit: c.Audit, Logger: c.Logger,
+		Follow: func(ctx context.Context, take func([]byte)) {
+			for found := range c.Store.WatchAccess(ctx) {
+				take(found.Table)
+			}
+		},
+	})
+	if c.Registry != nil {
+		c.Registry.MustRegister(g.Collectors()...)
+	}
+	c.ServerOptions = append(c.ServerOptions, g.ServerOptions()...)
+	c.ServerOptions = append(c.ServerOptions, grpc.Creds(g.Credentials(
+		source.Server(certs.ServerOptions{}), source.Server(certs.ServerOptions{Anonymous: true}))))
+	c.ShardDialOptions = append(c.ShardDialOptions, guard.DialOptions()...)
 	c.ShardCredentials = func(shard string) credentials.TransportCredentials {
 		return source.Client(source.Own(identity.Shard, shard))
 	}
+	return g
 }

@@ -49,6 +49,9 @@ func (g *Gateway) download(m *method) grpc.StreamHandler {
 		if err := m.readKey(in, &k); err != nil {
 			return err
 		}
+		if err := g.may(stream.Context(), m.verb, &k); err != nil {
+			return err
+		}
 		return g.pump(stream, func(call *repeated, ctx context.Context, do attempt) error {
 			return call.route(ctx, &k, m.creates, do)
 		}, m.full, in, nil)
@@ -127,6 +130,9 @@ func (g *Gateway) upload(m *method) grpc.StreamHandler {
 		}
 		var k key
 		if err := m.readKey(first, &k); err != nil {
+			return err
+		}
+		if err := g.may(stream.Context(), m.verb, &k); err != nil {
 			return err
 		}
 		call := g.repeated(routing.Effect{Write: true, Once: !k.requestID})

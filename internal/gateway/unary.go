@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/routing"
 )
@@ -21,11 +22,12 @@ type method struct {
 	fields  fields
 	write   bool
 	creates bool // makes the group of Named routing where it is missing
+	verb    access.Verb
 	metrics methodMetrics
 }
 
 func (g *Gateway) method(full string, f fields, write, creates bool) *method {
-	return &method{full: full, fields: f, write: write, creates: creates, metrics: g.metrics.method(full)}
+	return &method{full: full, fields: f, write: write, creates: creates, verb: access.RuleOf(full).Verb, metrics: g.metrics.method(full)}
 }
 
 // recordService is the service with handlers that pass bytes through.
@@ -105,6 +107,9 @@ func (g *Gateway) unary(ctx context.Context, m *method, in *frame) (any, error) 
 func (g *Gateway) forward(ctx context.Context, m *method, in *frame) (*frame, error) {
 	var k key
 	if err := m.readKey(in, &k); err != nil {
+		return nil, err
+	}
+	if err := g.may(ctx, m.verb, &k); err != nil {
 		return nil, err
 	}
 	out := &frame{}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
@@ -34,6 +35,9 @@ func (g *Gateway) watch(stream grpc.ServerStream) error {
 	}
 	if err := placement.ValidateGroupName(request.GetGroup()); err != nil {
 		return invalid("group", "%v", err)
+	}
+	if err := access.May(stream.Context(), access.Watch, request.GetGroup()); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()

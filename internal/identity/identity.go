@@ -3,7 +3,7 @@
 //
 //	spiffe://DOMAIN/ns/NAMESPACE/store/UID/gateway
 //	spiffe://DOMAIN/ns/NAMESPACE/store/UID/shard/NAME
-//	spiffe://DOMAIN/ns/NAMESPACE/store/UID/etcd/NAME
+//	spiffe://DOMAIN/ns/NAMESPACE/store/UID/etcd
 //	spiffe://DOMAIN/ns/NAMESPACE/store/UID/operator
 //	spiffe://DOMAIN/ns/NAMESPACE/store/UID/client/NAME
 //	spiffe://DOMAIN/ns/NAMESPACE/store/UID/admin/NAME
@@ -25,7 +25,8 @@ import (
 // Role is what a process does for its store.
 type Role string
 
-// The roles. Those of named roles have a name each; a store has one name for all its gateways and for the operator.
+// The roles. Those of named roles have a name each; a store has one name for all its gateways, one for all members
+// of its etcd, and one for the operator.
 const (
 	Gateway  Role = "gateway"
 	Operator Role = "operator"
@@ -36,7 +37,7 @@ const (
 )
 
 // isNamed tells whether identities of the role have names.
-func (r Role) isNamed() bool { return r == Shard || r == Etcd || r == Client || r == Admin }
+func (r Role) isNamed() bool { return r == Shard || r == Client || r == Admin }
 
 var roles = []Role{Gateway, Operator, Shard, Etcd, Client, Admin}
 
@@ -51,7 +52,7 @@ type Store struct {
 type Identity struct {
 	Store
 	Role Role
-	Name string // of shard, member of etcd or client; else empty
+	Name string // of shard, client or administrator; else empty
 }
 
 // IsComponent tells whether it is a part of the store, and not one of its callers.

@@ -17,7 +17,7 @@ func TestNamesComeBack(t *testing.T) {
 		base + "gateway":         {Store: store, Role: Gateway},
 		base + "operator":        {Store: store, Role: Operator},
 		base + "shard/main-0-0":  {Store: store, Role: Shard, Name: "main-0-0"},
-		base + "etcd/q-etcd-1":   {Store: store, Role: Etcd, Name: "q-etcd-1"},
+		base + "etcd":            {Store: store, Role: Etcd},
 		base + "admin/ada":       {Store: store, Role: Admin, Name: "ada"},
 		base + "client/reader.2": {Store: store, Role: Client, Name: "reader.2"},
 	} {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/encoding"
 	protocodec "google.golang.org/grpc/encoding/proto"
@@ -119,6 +120,13 @@ func RefusedBytesMax(bytesMax int) int { return 3 * bytesMax }
 // their own. A new goroutine grows its stack in each call, which is a fifteenth of what a server spends on a durable
 // put.
 const ServerWorkers = 64
+
+// What whoever is not known yet may cost a server: the bytes of the headers of a call, as HTTP/2 counts them, and the time
+// from a connection to the end of its handshake.
+const (
+	HeaderBytesMax = 16 << 10
+	HandshakeTime  = 20 * time.Second
+)
 
 // Bounded receives a message that is decoded only where it is not too long. Of a longer one the message holds the first
 // fields, as far as they are whole within the first headBytes.

@@ -25,6 +25,7 @@ type Stream struct {
 	once    sync.Once
 	slow    chan struct{} // closed when a message took too long
 	cut     atomic.Bool
+	refused chan error // by Cut
 
 	waits atomic.Int64 // SendMsg and RecvMsg that are under way
 	moved atomic.Int64 // messages sent and received
@@ -42,12 +43,12 @@ var (
 // takes who is there.
 const stoppingPatience = 2 * time.Second
 
-type heldKey struct{}
+type streamKey struct{}
 
 // NewStream makes one, of which codec encodes the messages.
 func NewStream(stream grpc.ServerStream, codec encoding.CodecV2, from Allowance, most time.Duration) *Stream {
-	s := &Stream{ServerStream: stream, held: NewHeld(from), most: most, slow: make(chan struct{})}
-	s.ctx = context.WithValue(stream.Context(), heldKey{}, s.held)
+	s := &Stream{ServerStream: stream, held: NewHeld(from), most: most, slow: make(chan struct{}), refused: make(chan error, 1)}
+	s.ctx = context.WithValue(stream.Context(), streamKey{}, s)
 	s.message.codec, s.message.held = codec, s.held
 	s.timer = time.AfterFunc(most, func() {
 		if s.under.Load() {
@@ -60,11 +61,28 @@ func NewStream(stream grpc.ServerStream, codec encoding.CodecV2, from Allowance,
 
 // HeldOf is what counts for the call of a context that is, or comes from, that of a Stream.
 func HeldOf(ctx context.Context) *Held {
-	held, ok := ctx.Value(heldKey{}).(*Held)
+	s, ok := ctx.Value(streamKey{}).(*Stream)
 	if !ok {
 		return NewHeld(unbounded{}) // no call of ours
 	}
-	return held
+	return s.held
+}
+
+// CutterOf gives what ends the Stream of a context, or of one that it comes from, with an error; nil: there is none.
+// The caller is answered so, while the handler goes on until the stream has ended.
+func CutterOf(ctx context.Context) func(error) {
+	if s, ok := ctx.Value(streamKey{}).(*Stream); ok {
+		return s.refuse
+	}
+	return nil
+}
+
+// refuse makes Await answer with an error. Of several calls the first one counts.
+func (s *Stream) refuse(err error) {
+	select {
+	case s.refused <- err:
+	default:
+	}
 }
 
 type unbounded struct{}
@@ -100,7 +118,7 @@ func (s *Stream) RecvMsg(m any) error {
 }
 
 // Await gives the error with which the handler ended, or ErrSlow, or, from the moment on that stopping is closed,
-// ErrStopping. With these two the caller is answered while the handler goes on until the stream has ended: what gRPC
+// ErrStopping, or what CutterOf gave was called with. With these the caller is answered while the handler goes on until the stream has ended: what gRPC
 // holds of its messages stays until the caller reads it. To be called once.
 func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 	var look <-chan time.Time
@@ -112,6 +130,9 @@ func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 		case <-s.slow:
 			s.cut.Store(true)
 			return ErrSlow
+		case err := <-s.refused:
+			s.cut.Store(true)
+			return err
 		case <-stopping:
 			stopping = nil
 			ticker := time.NewTicker(stoppingPatience)

@@ -41,9 +41,9 @@ type Options struct {
 	Source Source
 	// Credentials for the connections to a peer, by its name; nil: no TLS.
 	Credentials func(shard string) credentials.TransportCredentials
-	// Caller tells which shard a connection has shown itself to be; nil: peers are believed, without TLS.
-	Caller func(ctx context.Context) (shard string, ok bool)
-	Logger *slog.Logger // nil: discards
+	// SpeaksFor tells whether a connection may speak for a shard; nil: peers are believed, without TLS.
+	SpeaksFor func(ctx context.Context, shard string) bool
+	Logger    *slog.Logger // nil: discards
 
 	QueueBytesMax int64 // of messages that wait to be sent to one peer; 0: 64 MiB
 	// FetchBytesPerSecond bounds what FetchGroup sends in all; 0: no limit.

@@ -213,9 +213,9 @@ func TestAShardSpeaksForItselfAlone(t *testing.T) {
 	type caller struct{}
 	n := newNetwork(t)
 	b := n.start("b", func(o *Options) {
-		o.Caller = func(ctx context.Context) (string, bool) {
-			shard, ok := ctx.Value(caller{}).(string)
-			return shard, ok
+		o.SpeaksFor = func(ctx context.Context, shard string) bool {
+			shown, ok := ctx.Value(caller{}).(string)
+			return ok && shown == shard
 		}
 	})
 	header := &peerv1.PeerHeader{Store: n.store[:], FromShard: "a", ToShard: "b", Instance: 1}

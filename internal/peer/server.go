@@ -15,10 +15,8 @@ import (
 
 // admit refuses what is meant for another store or shard, or does not come from the shard that it names.
 func (h *Hub) admit(ctx context.Context, header *peerv1.PeerHeader) error {
-	if h.opts.Caller != nil {
-		if shard, ok := h.opts.Caller(ctx); !ok || shard != header.GetFromShard() {
-			return status.Errorf(codes.PermissionDenied, "the call is said to come from shard %q, and the caller's certificate names another process", header.GetFromShard())
-		}
+	if h.opts.SpeaksFor != nil && !h.opts.SpeaksFor(ctx, header.GetFromShard()) {
+		return status.Errorf(codes.PermissionDenied, "the call is said to come from shard %q, and the caller's certificate names another process", header.GetFromShard())
 	}
 	switch {
 	case header == nil:

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"sheaf.dev/sheaf/internal/access/guard"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
@@ -66,10 +67,12 @@ type Config struct {
 	// NoReadLease has leaders ask a majority of copies before each read, see replica.Options.Lease: for machines whose
 	// clocks may stand still while others go on.
 	NoReadLease bool
+	// Audit is told of what Secure refuses, and of what is done; nil: nobody is.
+	Audit *guard.Audit
 	// PeerCredentials for the connections to another shard, by its name; nil: no TLS.
 	PeerCredentials func(shard string) credentials.TransportCredentials
-	// PeerCaller tells which shard a connection has shown itself to be; nil: shards are believed, without TLS.
-	PeerCaller func(ctx context.Context) (shard string, ok bool)
+	// SpeaksFor tells whether a connection may speak for a shard; nil: shards are believed, without TLS.
+	SpeaksFor func(ctx context.Context, shard string) bool
 
 	Placement  Registry
 	Limits     Limits
@@ -137,6 +140,7 @@ type Registry interface {
 	MayRegister(ctx context.Context, s placement.Shard) (registered placement.Step, err error)
 	RegisterShard(ctx context.Context, s placement.Shard, refused ...func(error)) (stop func(), err error)
 	NextStep(ctx context.Context, s placement.Shard) error
+	WatchAccess(ctx context.Context) <-chan placement.Access
 	PutWeights(ctx context.Context, shard string, weights map[string]placement.Weight) error
 	Weights(ctx context.Context, shard string) (map[string]placement.Weight, error)
 	PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error)

@@ -18,7 +18,7 @@ import (
 func (s *Shard) newHub() *peer.Hub {
 	return peer.New(peer.Options{
 		Shard: s.cfg.Name, Store: s.store, Address: s.follower.Address, Deliver: s.deliver, Alive: s.peerAlive, Source: (*source)(s),
-		Credentials: s.cfg.PeerCredentials, Caller: s.cfg.PeerCaller, FetchBytesPerSecond: s.cfg.Limits.FetchBytesPerSecond, Logger: s.logger,
+		Credentials: s.cfg.PeerCredentials, SpeaksFor: s.cfg.SpeaksFor, FetchBytesPerSecond: s.cfg.Limits.FetchBytesPerSecond, Logger: s.logger,
 	})
 }
 

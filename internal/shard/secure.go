@@ -6,21 +6,36 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/access/guard"
 	"sheaf.dev/sheaf/internal/certs"
 	"sheaf.dev/sheaf/internal/identity"
 )
 
-// Secure makes the shard speak mutual TLS alone: callers must be of the store, and other shards be who they say.
-func (c *Config) Secure(source *certs.Source) {
-	store := source.Identity().Store
-	c.ServerOptions = append(c.ServerOptions, access.ServerOptions(store, certs.PeerOf)...)
-	c.ServerOptions = append(c.ServerOptions, grpc.Creds(source.Server(certs.ServerOptions{})))
+// Secure makes the shard speak mutual TLS, as the mode of its certificates says: callers must be of the store, or be
+// named by a token where the store has issuers, or by a gateway; other shards be who they say; and calls be granted.
+// Placement, Registry, Logger and Audit are set before. The caller closes what it gives when the shard has ended.
+func (c *Config) Secure(source *certs.Source) *guard.Guard {
+	store, tables := source.Identity().Store, c.Placement
+	g := guard.New(guard.Config{
+		Store: store, Who: certs.PeerOf, Open: certs.Plain, Forwarded: true, Audit: c.Audit, Logger: c.Logger,
+		Follow: func(ctx context.Context, take func([]byte)) {
+			for found := range tables.WatchAccess(ctx) {
+				take(found.Table)
+			}
+		},
+	})
+	if c.Registry != nil {
+		c.Registry.MustRegister(g.Collectors()...)
+	}
+	c.ServerOptions = append(c.ServerOptions, g.ServerOptions()...)
+	c.ServerOptions = append(c.ServerOptions, grpc.Creds(g.Credentials(
+		source.Server(certs.ServerOptions{}), source.Server(certs.ServerOptions{Anonymous: true}))))
 	c.PeerCredentials = func(shard string) credentials.TransportCredentials {
 		return source.Client(source.Own(identity.Shard, shard))
 	}
-	c.PeerCaller = func(ctx context.Context) (string, bool) {
+	c.SpeaksFor = func(ctx context.Context, shard string) bool {
 		peer, ok := certs.PeerOf(ctx)
-		return peer.Name, ok && peer.Role == identity.Shard && peer.Store == store
+		return certs.Plain(ctx) || ok && peer == identity.Identity{Store: store, Role: identity.Shard, Name: shard}
 	}
+	return g
 }

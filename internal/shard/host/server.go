@@ -17,6 +17,7 @@ import (
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/shard/serve"
@@ -88,8 +89,7 @@ func listen(ctx context.Context, opts *ServerOptions, held held) (*Server, error
 		grpc.MaxRecvMsgSize(message.RefusedBytesMax(opts.MessageBytesMax)),
 		grpc.MaxSendMsgSize(2 * opts.MessageBytesMax),
 		grpc.MaxConcurrentStreams(opts.StreamsPerConnectionMax),
-		grpc.MaxHeaderListSize(16 << 10),
-		grpc.ConnectionTimeout(20 * time.Second),
+		grpc.MaxHeaderListSize(message.HeaderBytesMax), grpc.ConnectionTimeout(message.HandshakeTime),
 		grpc.KeepaliveParams(params),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: opts.KeepaliveMin, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
@@ -104,6 +104,7 @@ func listen(ctx context.Context, opts *ServerOptions, held held) (*Server, error
 	s.register(admin, admin, &service{of: func(now *session) any { return now.admin }, held: held.admin})
 	peers := &peerv1.PeerService_ServiceDesc
 	s.register(peers, peers, &service{of: func(now *session) any { return now.peers }, held: peerv1.UnimplementedPeerServiceServer{}})
+	recordv1.RegisterAccessServiceServer(s.grpc, access.Service{}) // it needs no volume
 	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc)
 	s.SetHealth(recordv1.AdminService_ServiceDesc.ServiceName, true)

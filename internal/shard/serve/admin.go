@@ -5,6 +5,7 @@ import (
 	"time"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/shard/answer"
@@ -113,7 +114,7 @@ func (s *adminServer) Verify(ctx context.Context, in *recordv1.VerifyRequest) (*
 	if rate == 0 {
 		rate = verifyRateDefault
 	}
-	g, err := s.Asked(ctx, in.GetGroup(), "group")
+	g, err := s.Asked(ctx, access.AdminWrite, in.GetGroup(), "group")
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +137,7 @@ func (s *adminServer) Compact(ctx context.Context, in *recordv1.CompactRequest) 
 	if rate := in.GetRateBytesPerSecond(); rate < 0 {
 		return nil, answer.Invalid("rate_bytes_per_second", "is negative: %d", rate)
 	}
-	g, err := s.Asked(ctx, in.GetGroup(), "group")
+	g, err := s.Asked(ctx, access.AdminWrite, in.GetGroup(), "group")
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +160,7 @@ func (s *adminServer) Compact(ctx context.Context, in *recordv1.CompactRequest) 
 
 // AcceptLoss implements AdminService.
 func (s *adminServer) AcceptLoss(ctx context.Context, in *recordv1.AcceptLossRequest) (*recordv1.AcceptLossResponse, error) {
-	g, err := s.Asked(ctx, in.GetGroup(), "group")
+	g, err := s.Asked(ctx, access.AdminWrite, in.GetGroup(), "group")
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/shard/answer"
@@ -20,7 +21,7 @@ func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.Re
 		r read
 		v answer.Violations
 	)
-	sv, err := s.find(stream.Context(), in.GetKey(), in.GetRoutingEpoch(), &v, "key")
+	sv, err := s.find(stream.Context(), access.Get, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
 	r.options.Index = parsePin(&v, in.GetVersion())
 	if in.GetOffsetBytes() < 0 {
 		v.Add("offset_bytes", "is negative: %d", in.GetOffsetBytes())

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/answer"
@@ -20,7 +21,7 @@ const (
 // ListVersions implements RecordService.
 func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersionsRequest) (*recordv1.ListVersionsResponse, error) {
 	var v answer.Violations
-	sv, err := s.find(ctx, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
+	sv, err := s.find(ctx, access.Get, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
 	id, n := in.GetKey().GetId(), int(in.GetPageSize())
 	if n < 0 || n > pageSizeMax {
 		v.Add("page_size", "is %d: give 1 to %d, or 0 for %d", n, pageSizeMax, pageSizeDefault)
@@ -74,7 +75,13 @@ func (s *recordServer) Find(ctx context.Context, in *recordv1.FindRequest) (*rec
 	var names []string
 	if routing := s.shard.Routing(); routing.Mode == placement.Hash {
 		names = []string{placement.GroupName(routing.GroupOf(in.GetId()))}
+		if err := access.May(ctx, access.Get, names[0]); err != nil {
+			return nil, err
+		}
 	} else {
+		if err := access.May(ctx, access.Get, ""); err != nil {
+			return nil, err
+		}
 		var known bool
 		if names, known = s.shard.Groups(); !known {
 			return nil, answer.Loading("(all)", 0)

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/replica"
@@ -138,7 +139,7 @@ func (s *Server) preparePut(ctx context.Context, in *recordv1.PutRequest, w *wri
 	if in.DataCrc32C != nil && in.GetDataCrc32C() != w.crc {
 		v.Add("data_crc32c", "is %08x, the data that came have %08x: nothing is stored", in.GetDataCrc32C(), w.crc)
 	}
-	sv, err := s.find(ctx, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
+	sv, err := s.find(ctx, access.Put, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
 	if invalid := v.Err(); invalid != nil {
 		return invalid
 	}
@@ -191,7 +192,7 @@ func (s *recordServer) Delete(ctx context.Context, in *recordv1.DeleteRequest) (
 	if w.replica.Condition.IfAbsent {
 		v.Add("condition.if_absent", "makes no sense with Delete")
 	}
-	sv, err := s.find(ctx, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
+	sv, err := s.find(ctx, access.Delete, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
 	if invalid := v.Err(); invalid != nil {
 		return nil, invalid
 	}
@@ -227,7 +228,7 @@ type read struct {
 // prepareGet checks a read.
 func (s *Server) prepareGet(ctx context.Context, in *recordv1.GetRequest, r *read) error {
 	var v answer.Violations
-	sv, err := s.find(ctx, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
+	sv, err := s.find(ctx, access.Get, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
 	r.options.Index = parsePin(&v, in.GetVersion())
 	if invalid := v.Err(); invalid != nil {
 		return invalid

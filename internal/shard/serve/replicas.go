@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
@@ -64,8 +65,9 @@ type Group interface {
 }
 
 // find is the group of a key where this shard serves it, else the error that says where to go. What is wrong with the
-// key goes into v and makes the group nil.
-func (s *Server) find(ctx context.Context, key *recordv1.RecordKey, epoch uint64, v *answer.Violations, field string) (Group, error) {
+// key goes into v and makes the group nil. Whether the caller may use the verb there is decided before anything is
+// looked up.
+func (s *Server) find(ctx context.Context, verb access.Verb, key *recordv1.RecordKey, epoch uint64, v *answer.Violations, field string) (Group, error) {
 	if key == nil {
 		v.Add(field, "is required")
 		return nil, nil
@@ -77,18 +79,28 @@ func (s *Server) find(ctx context.Context, key *recordv1.RecordKey, epoch uint64
 			v.Add(field+".group", "the store is routed by Hash: leave the group empty; id %d is in group %d, not %.40q", key.GetId(), n, name)
 			return nil, nil
 		}
+		if err := access.May(ctx, verb, placement.GroupName(n)); err != nil {
+			return nil, err
+		}
 		return s.shard.GroupOf(ctx, n, epoch)
 	}
 	if err := placement.ValidateGroupName(key.GetGroup()); err != nil {
 		v.Add(field+".group", "%v", err)
 		return nil, nil
 	}
+	if err := access.May(ctx, verb, key.GetGroup()); err != nil {
+		return nil, err
+	}
 	return s.shard.Group(ctx, key.GetGroup(), epoch)
 }
 
-// Asked is the group of a name that a person or a scan gave, in either routing.
-func (s *Server) Asked(ctx context.Context, name, field string) (Group, error) {
+// Asked is the group of a name that a person or a scan gave, in either routing. Whether the caller may use the verb
+// there is decided as by find.
+func (s *Server) Asked(ctx context.Context, verb access.Verb, name, field string) (Group, error) {
 	if err := s.validGroup(name, field); err != nil {
+		return nil, err
+	}
+	if err := access.May(ctx, verb, name); err != nil {
 		return nil, err
 	}
 	return s.shard.Group(ctx, name, 0)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/message"
@@ -34,7 +35,7 @@ func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanReques
 	if size == 0 {
 		size = splitBytesDefault
 	}
-	names, err := s.groupsToScan(in.GetGroups())
+	names, err := s.groupsToScan(ctx, in.GetGroups())
 	if err != nil {
 		return nil, err
 	}
@@ -94,8 +95,18 @@ func (s *Server) splits(name string, log *group.Log, id group.ScanID, size int64
 	return splits, nil
 }
 
-// groupsToScan checks names; none: all of this shard.
-func (s *Server) groupsToScan(asked []string) ([]string, error) {
+// groupsToScan checks names, and whether the caller may scan these groups; none: all of this shard.
+func (s *Server) groupsToScan(ctx context.Context, asked []string) ([]string, error) {
+	if len(asked) == 0 {
+		if err := access.May(ctx, access.Scan, ""); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range asked {
+		if err := access.May(ctx, access.Scan, name); err != nil {
+			return nil, err
+		}
+	}
 	all, known := s.shard.Groups()
 	if !known {
 		return nil, answer.Loading("(all)", 0)
@@ -195,9 +206,12 @@ func (sc *scan) begin(in *recordv1.ScanRequest) (at cursor.Cursor, groups []stri
 	}
 	if in.GetGroup() != "" {
 		at.Own = true
-		return at, []string{in.GetGroup()}, sc.server.validGroup(in.GetGroup(), "group")
+		if err := sc.server.validGroup(in.GetGroup(), "group"); err != nil {
+			return at, nil, err
+		}
+		return at, []string{in.GetGroup()}, access.May(sc.stream.Context(), access.Scan, in.GetGroup())
 	}
-	groups, err = sc.server.groupsToScan(nil)
+	groups, err = sc.server.groupsToScan(sc.stream.Context(), nil)
 	at.All = true
 	return at, groups, err
 }
@@ -218,8 +232,11 @@ func (sc *scan) resume(in *recordv1.ScanRequest) (at cursor.Cursor, groups []str
 	if err := sc.server.validGroup(at.Group, field); err != nil {
 		return at, nil, err
 	}
+	if err := access.May(sc.stream.Context(), access.Scan, at.Group); err != nil {
+		return at, nil, err
+	}
 	if at.All {
-		all, err := sc.server.groupsToScan(nil)
+		all, err := sc.server.groupsToScan(sc.stream.Context(), nil)
 		if err != nil {
 			return at, nil, err
 		}

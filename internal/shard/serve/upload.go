@@ -7,6 +7,7 @@ import (
 	"io"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/answer"
@@ -100,7 +101,7 @@ func (u *upload) begin(ctx context.Context, in *recordv1.UploadHeader) error {
 	if in.SizeBytes != nil && in.GetSizeBytes() < 0 {
 		v.Add("header.size_bytes", "is negative: %d", in.GetSizeBytes())
 	}
-	sv, err := u.server.find(ctx, in.GetKey(), in.GetRoutingEpoch(), &v, "header.key")
+	sv, err := u.server.find(ctx, access.Put, in.GetKey(), in.GetRoutingEpoch(), &v, "header.key")
 	if invalid := v.Err(); invalid != nil {
 		return invalid
 	}

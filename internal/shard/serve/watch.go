@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/message"
@@ -33,7 +34,7 @@ func (s *recordServer) Watch(in *recordv1.WatchRequest, stream recordv1.RecordSe
 	if in.GetGroup() == "" {
 		return answer.Invalid("group", "is required")
 	}
-	sv, err := s.Asked(stream.Context(), in.GetGroup(), "group")
+	sv, err := s.Asked(stream.Context(), access.Watch, in.GetGroup(), "group")
 	if err != nil {
 		return err
 	}

@@ -58,6 +58,8 @@ const (
 //	OUT_OF_RANGE        CURSOR_EXPIRED, BAD_RANGE
 //	INVALID_ARGUMENT    with google.rpc.BadRequest field violations. REQUEST_ID_REUSED: the request_id is that of another
 //	                    write (another record, other data, a delete); nothing was written
+//	UNAUTHENTICATED     nobody is known to call, or the token is not taken; nothing was looked at
+//	PERMISSION_DENIED   the caller may not do that in that group; it says nothing about whether group or record exist
 //	UNKNOWN             OUTCOME_UNKNOWN: a write that may or may not have been applied; repeat it with its request_id
 //
 // An answer speaks of its own attempt. After an attempt of a write whose answer was lost, only success, VERSION_MISMATCH and RECORD_EXISTS
@@ -293,6 +295,8 @@ type RecordService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 //	OUT_OF_RANGE        CURSOR_EXPIRED, BAD_RANGE
 //	INVALID_ARGUMENT    with google.rpc.BadRequest field violations. REQUEST_ID_REUSED: the request_id is that of another
 //	                    write (another record, other data, a delete); nothing was written
+//	UNAUTHENTICATED     nobody is known to call, or the token is not taken; nothing was looked at
+//	PERMISSION_DENIED   the caller may not do that in that group; it says nothing about whether group or record exist
 //	UNKNOWN             OUTCOME_UNKNOWN: a write that may or may not have been applied; repeat it with its request_id
 //
 // An answer speaks of its own attempt. After an attempt of a write whose answer was lost, only success, VERSION_MISMATCH and RECORD_EXISTS

@@ -1,0 +1,68 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// tokenBytesMax bounds the file of a token.
+const tokenBytesMax = 64 << 10
+
+// Token gives credentials for Config.CallCredentials: the token in a file, as of a projected volume of a pod, says who
+// calls. The file is read again when it changes. Calls fail where it cannot be read, holds no token, or the connection
+// is not TLS. A caller with a certificate (TLSFiles.Cert) gives no token.
+func Token(file string) credentials.PerRPCCredentials { return &tokenFile{path: file} }
+
+// tokenFile implements credentials.PerRPCCredentials. Safe for concurrent use.
+type tokenFile struct {
+	path string
+
+	mu    sync.Mutex
+	seen  fs.FileInfo // of the file that was read last; nil: none was
+	token string
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials: whoever reads a token may use it.
+func (*tokenFile) RequireTransportSecurity() bool { return true }
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (t *tokenFile) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	token, err := t.read()
+	if err != nil {
+		return nil, fmt.Errorf("sheaf: token: %w", err)
+	}
+	return map[string]string{"authorization": "Bearer " + token}, nil
+}
+
+// read gives the token, from the file where that is another one than was read last.
+func (t *tokenFile) read() (string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, err := os.Stat(t.path)
+	if err != nil {
+		return "", err
+	}
+	if t.seen != nil && os.SameFile(t.seen, now) && t.seen.ModTime().Equal(now.ModTime()) && t.seen.Size() == now.Size() {
+		return t.token, nil
+	}
+	if now.Size() > tokenBytesMax {
+		return "", fmt.Errorf("%s has %d bytes: that is no token", t.path, now.Size())
+	}
+	content, err := os.ReadFile(t.path)
+	if err != nil {
+		return "", err
+	}
+	token := strings.TrimSpace(string(content))
+	if token == "" || strings.ContainsAny(token, " \t\r\n") {
+		return "", errors.New(t.path + " holds no token")
+	}
+	t.seen, t.token = now, token
+	return token, nil
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+func (a *app) authCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "auth", Short: "Show who calls and what that one may do; read and set the grants of a store", GroupID: groupCare, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.whoAmICommand(), a.canICommand(), a.authTableCommand())
+	return cmd
+}
+
+func (a *app) whoAmICommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "whoami", Short: "Show who the server takes the caller for", Args: cobra.NoArgs,
+		Long:    "Prints client/NAME, admin/NAME, serviceaccount/NAMESPACE/NAME or oidc/ISSUER/SUBJECT/GROUP..., each part escaped as in a URL.",
+		Example: "  sheaf auth whoami --ca ca.crt --cert reader.crt --key reader.key\n  sheaf auth whoami --ca ca.crt --token-file /var/run/secrets/sheaf/token",
+		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, _ []string) error {
+			who, err := conn.Access.WhoAmI(ctx, &recordv1.WhoAmIRequest{})
+			if err != nil {
+				return fmt.Errorf("asking who calls: %w", err)
+			}
+			if a.Out.JSON {
+				return a.Out.WriteJSON(struct {
+					Caller              string `json:"caller"`
+					TokenExpiresUnixSec int64  `json:"tokenExpiresUnixSeconds,omitempty"`
+					TableVersion        int64  `json:"tableVersion"`
+				}{who.GetCaller(), who.GetTokenExpiresUnixS(), who.GetTableVersion()})
+			}
+			if who.GetCaller() == "" {
+				a.Out.Sayf("%s speaks plaintext: it knows nobody, and all may do all", a.server)
+				return nil
+			}
+			fmt.Fprintln(a.Out.Out, who.GetCaller())
+			if ends := who.GetTokenExpiresUnixS(); ends != 0 {
+				a.Out.Sayf("by a token that ends at %s", time.Unix(ends, 0).UTC().Format(time.RFC3339))
+			}
+			if v := who.GetTableVersion(); v != 0 {
+				a.Out.Sayf("table %d of grants decides", v)
+			} else {
+				a.Out.Sayf("the store has no table of grants: every caller with a certificate may use all records")
+			}
+			return nil
+		}),
+	}
+}
+
+func (a *app) canICommand() *cobra.Command {
+	var group string
+	cmd := &cobra.Command{
+		Use: "can-i VERB", Short: "Tell whether the caller may do something", Args: cobra.ExactArgs(1),
+		Long: "VERB is get, put, delete, scan, watch, admin-read (status, lists, all of the routing) or admin-write. Without --group: in all groups.\n" +
+			"Prints yes, or no and why; no is exit code 1. Whether the group exists is not told.",
+		Example: "  sheaf auth can-i put --group team-a-7",
+		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, args []string) error {
+			if _, err := access.ParseVerb(args[0]); err != nil {
+				return cli.Usagef("%w", err)
+			}
+			answer, err := conn.Access.CanI(ctx, &recordv1.CanIRequest{Verb: args[0], Group: group})
+			if err != nil {
+				return fmt.Errorf("asking what the caller may do: %w", err)
+			}
+			switch {
+			case a.Out.JSON:
+				if err := a.Out.WriteJSON(struct {
+					Allowed bool   `json:"allowed"`
+					Reason  string `json:"reason,omitempty"`
+				}{answer.GetAllowed(), answer.GetReason()}); err != nil {
+					return err
+				}
+			case answer.GetAllowed():
+				fmt.Fprintln(a.Out.Out, "yes")
+			default:
+				fmt.Fprintln(a.Out.Out, "no")
+			}
+			if !answer.GetAllowed() {
+				return errors.New(answer.GetReason())
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().StringVar(&group, "group", "", "the group; empty: all groups")
+	cmd.ValidArgsFunction = cobra.FixedCompletions([]string{"get", "put", "delete", "scan", "watch", "admin-read", "admin-write"}, cobra.ShellCompDirectiveNoFileComp)
+	return cmd
+}
+
+func (a *app) authTableCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "table", Short: "Read and set the table of grants in etcd", Args: cobra.NoArgs,
+		Long: `For stores without an operator: on Kubernetes the operator writes the table. It is JSON, as docs/security.md has it. Gateways and shards take
+a new table within a few seconds, and end the open streams that it does not allow any more.`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	var place placementFlags
+	get := &cobra.Command{
+		Use: "get", Short: "Print the table of grants", Args: cobra.NoArgs, Example: "  sheaf auth table get --etcd etcd:2379 --store quotes >table.json",
+		RunE: a.inEtcd(&place, func(ctx context.Context, store *placement.Store, _ []string) error {
+			found, err := store.Access(ctx)
+			switch {
+			case err != nil:
+				return err
+			case found.Table == nil:
+				return cli.NotFoundf("the store %s has no table of grants: every caller with a certificate may use all records", store.Name())
+			}
+			_, err = fmt.Fprintf(a.Out.Out, "%s\n", found.Table)
+			return err
+		}),
+	}
+	place.add(get)
+	var to placementFlags
+	set := &cobra.Command{
+		Use: "set FILE", Short: "Check a table of grants, and put it in the place of the present one", Args: cobra.ExactArgs(1),
+		Long: `FILE is a table, or - for standard input. Its version is that of the table which it replaces, as "sheaf auth table get" prints it, or 0 where
+there is none; it is stored with the next one. Where the store has another version by then, nothing is changed.`,
+		Example: "  sheaf auth table set table.json --etcd etcd:2379 --store quotes",
+		RunE:    a.inEtcd(&to, a.setTable),
+	}
+	to.add(set)
+	cmd.AddCommand(get, set)
+	return cmd
+}
+
+// inEtcd makes the RunE of a command that speaks with etcd itself.
+func (a *app) inEtcd(place *placementFlags, run func(ctx context.Context, store *placement.Store, args []string) error) func(*cobra.Command, []string) error {
+	return a.Body(func(ctx context.Context, args []string) (err error) {
+		if a.timeout > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, a.timeout)
+			defer cancel()
+		}
+		client, store, err := place.open()
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, client.Close()) }()
+		return run(ctx, store, args)
+	})
+}
+
+func (a *app) setTable(ctx context.Context, store *placement.Store, args []string) error {
+	from := io.Reader(os.Stdin)
+	if args[0] != "-" {
+		file, err := os.Open(args[0])
+		if err != nil {
+			return err
+		}
+		defer func() { _ = file.Close() }() // it was only read
+		from = file
+	}
+	text, err := io.ReadAll(io.LimitReader(from, access.TableBytesMax+1))
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", args[0], err)
+	}
+	found, err := store.Access(ctx)
+	if err != nil {
+		return err
+	}
+	before := int64(0)
+	if found.Table != nil {
+		there, err := access.ParseTable(found.Table)
+		if err != nil {
+			return fmt.Errorf("the table in etcd: %w", err)
+		}
+		before = there.Version
+	}
+	next, err := access.ParseNext(text, before)
+	if err != nil {
+		return cli.Usagef("%s: %w", args[0], err)
+	}
+	encoded, err := next.Encode()
+	if err != nil {
+		return cli.Usagef("%s: %w", args[0], err)
+	}
+	if _, err := store.Meta(ctx); err != nil {
+		return err
+	}
+	if err := store.PutAccess(ctx, encoded, found.Revision); err != nil {
+		return err
+	}
+	a.Out.Sayf("table %d is stored, with %d grants", next.Version, len(next.Grants))
+	return nil
+}

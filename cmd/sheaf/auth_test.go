@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// Who calls, and what that one may do, at the terminal.
+func TestWhoAmIAtTheTerminal(t *testing.T) {
+	dir := t.TempDir()
+	d := startDev(t, dir, "--tls")
+	of := func(name string) string { return filepath.Join(dir, "tls/admin", name) }
+	with := func(args ...string) []string {
+		return append(args, "--server", d.server, "--ca", of("ca.crt"), "--cert", of("tls.crt"), "--key", of("tls.key"))
+	}
+	if o := sheaf(t, nil, with("auth", "whoami")...).Want(t, 0).Has(t, "no table of grants"); o.Stdout != "admin/dev\n" {
+		t.Errorf("%q", o.Stdout)
+	}
+	if o := sheaf(t, nil, with("auth", "can-i", "admin-write")...).Want(t, 0); o.Stdout != "yes\n" {
+		t.Errorf("%q", o.Stdout)
+	}
+	if o := sheaf(t, nil, with("auth", "can-i", "put", "--group", "a", "-o", "json")...).Want(t, 0); !strings.Contains(o.Stdout, `"allowed": true`) {
+		t.Errorf("%q", o.Stdout)
+	}
+	sheaf(t, nil, with("auth", "can-i", "read")...).Want(t, 2).Has(t, `"read" is no verb`)
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("a.b.c"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sheaf(t, nil, with("auth", "whoami", "--token-file", token)...).Want(t, 2).Has(t, "give one of them")
+	sheaf(t, nil, "auth", "whoami", "--server", d.server, "--token-file", token).Want(t, 2).Has(t, "needs --ca")
+	plain := startDev(t, t.TempDir())
+	sheaf(t, nil, "auth", "whoami", "--server", plain.server).Want(t, 0).Has(t, "plaintext")
+	sheaf(t, nil, "shard", "--name", "s", "--dir", t.TempDir(), "--audit-log", "-", "--listen", "127.0.0.1:0", "--http", "").Want(t, 2).Has(t, "needs --tls-dir")
+}
+
+// A table of grants is read, changed and set by hand; what cannot be, and what another has changed meanwhile, is not set.
+func TestATableOfGrantsIsSetByHand(t *testing.T) {
+	server, err := etcd.StartEmbedded(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	client, err := server.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	const name = "quotes"
+	at := []string{"--etcd", client.Endpoints()[0], "--store", name}
+	table := func(args ...string) []string { return append(append([]string{"auth", "table"}, args...), at...) }
+	const first = `{"version":0,"grants":[{"name":"a","subjects":[{"kind":"Certificate","name":"c"}],"verbs":["get"],"groups":{"all":true}}]}`
+
+	sheaf(t, nil, table("get")...).Want(t, 3).Has(t, "no table of grants")
+	sheaf(t, strings.NewReader(first), table("set", "-")...).Want(t, 1).Has(t, "no such store")
+	store, err := placement.NewStore(client, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta := placement.Meta{StoreUUID: uuid.New(), Routing: placement.Routing{Mode: placement.Named}, Copies: 1}
+	if _, err := store.InitMeta(context.Background(), meta); err != nil {
+		t.Fatal(err)
+	}
+	sheaf(t, strings.NewReader(first), table("set", "-")...).Want(t, 0).Has(t, "table 1 is stored, with 1 grants")
+	got := sheaf(t, nil, table("get")...).Want(t, 0).Stdout
+	if !strings.Contains(got, `"version":1`) {
+		t.Error(got)
+	}
+	sheaf(t, strings.NewReader(first), table("set", "-")...).Want(t, 2).Has(t, "version: is 0, and the store has 1")
+	file := filepath.Join(t.TempDir(), "table.json")
+	if err := os.WriteFile(file, []byte(strings.Replace(got, "get", "read", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sheaf(t, nil, table("set", file)...).Want(t, 2).Has(t, `"read" is no verb`)
+	if err := os.WriteFile(file, []byte(strings.Replace(got, "get", "put", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sheaf(t, nil, table("set", file)...).Want(t, 0).Has(t, "table 2 is stored")
+	sheaf(t, nil, table("set", file+".none")...).Want(t, 1).Has(t, "no such file")
+}

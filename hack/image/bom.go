@@ -1,0 +1,59 @@
+package main
+
+import (
+	"bytes"
+	"debug/buildinfo"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+)
+
+// bomName is where an image lists what its binary was made from.
+const bomName = "sbom.cdx.json"
+
+// bom lists in CycloneDX 1.6 what a Go binary was made from, as the linker has written it into the binary: its modules
+// with the checksums of go.sum, and the standard library. The same binary gives the same bytes.
+func bom(binary []byte, title, version string, created time.Time) ([]byte, error) {
+	info, err := buildinfo.Read(bytes.NewReader(binary))
+	if err != nil {
+		return nil, fmt.Errorf("read what the binary was made from: %w", err)
+	}
+	root := cdx.Component{BOMRef: purl(info.Main.Path, version), Type: cdx.ComponentTypeApplication, Name: title, Version: version, PackageURL: purl(info.Main.Path, version)}
+	components := []cdx.Component{library("std", strings.TrimPrefix(info.GoVersion, "go"), "")}
+	for _, m := range info.Deps {
+		used := m
+		if m.Replace != nil {
+			used = m.Replace
+		}
+		components = append(components, module(used))
+	}
+	refs := make([]string, 0, len(components))
+	for _, c := range components {
+		refs = append(refs, c.BOMRef)
+	}
+	out := cdx.NewBOM()
+	out.Metadata = &cdx.Metadata{Timestamp: created.Format(time.RFC3339), Component: &root}
+	out.Components = &components
+	out.Dependencies = &[]cdx.Dependency{{Ref: root.BOMRef, Dependencies: &refs}}
+	var buffer bytes.Buffer
+	if err := cdx.NewBOMEncoder(&buffer, cdx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(out, cdx.SpecVersion1_6); err != nil {
+		return nil, fmt.Errorf("write the list of modules: %w", err)
+	}
+	return buffer.Bytes(), nil
+}
+
+func module(m *debug.Module) cdx.Component { return library(m.Path, m.Version, m.Sum) }
+
+func library(name, version, sum string) cdx.Component {
+	out := cdx.Component{BOMRef: purl(name, version), Type: cdx.ComponentTypeLibrary, Name: name, Version: version, PackageURL: purl(name, version)}
+	if sum != "" {
+		out.Properties = &[]cdx.Property{{Name: "go.sum", Value: sum}} // a hash of hashes: none of those that CycloneDX knows
+	}
+	return out
+}
+
+// purl names a module as scanners do (github.com/package-url/purl-spec, golang).
+func purl(path, version string) string { return "pkg:golang/" + path + "@" + version }

@@ -1,0 +1,42 @@
+package access
+
+import (
+	"context"
+)
+
+// Call is one call under way, as its handler sees it.
+type Call interface {
+	// Caller is who has made it.
+	Caller() *Caller
+	// May tells whether the caller may use a verb in a group; empty: in all groups. It is asked before anything is
+	// looked up. Errors as of Compiled.Decide. Safe for concurrent use.
+	May(verb Verb, group string) error
+	// Can is May that is asked out of curiosity: nothing is noted.
+	Can(verb Verb, group string) error
+	// Sees tells whether the caller may do anything at all in a group.
+	Sees(group string) bool
+	// Table is the version of the table that decides; 0: there is none.
+	Table() int64
+}
+
+type callKey struct{}
+
+// WithCall gives the context of a call that is decided about.
+func WithCall(ctx context.Context, call Call) context.Context {
+	return context.WithValue(ctx, callKey{}, call)
+}
+
+// CallOf gives the call of a context; nil: callers are not known to this process, which speaks plaintext, and all may
+// do all.
+func CallOf(ctx context.Context) Call {
+	call, _ := ctx.Value(callKey{}).(Call)
+	return call
+}
+
+// May asks the call of a context, where it has one.
+func May(ctx context.Context, verb Verb, group string) error {
+	if call := CallOf(ctx); call != nil {
+		return call.May(verb, group)
+	}
+	return nil
+}

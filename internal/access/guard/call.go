@@ -1,0 +1,182 @@
+package guard
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/internal/access"
+)
+
+// call is one call under way. It implements access.Call.
+type call struct {
+	guard  *Guard
+	caller access.Caller
+	via    string // the gateway that calls for the caller; empty: none
+	from   string // address
+	rule   access.Rule
+	method string
+
+	lasts   bool // it is in Guard.open
+	end     func(error)
+	ended   atomic.Pointer[error]
+	expires *time.Timer
+
+	mu      sync.Mutex
+	asked   []ask // and was allowed, where the call lasts
+	denied  ask   // the last one that was told to the audit log
+	refusal bool
+}
+
+// ask is what May was asked.
+type ask struct {
+	verb  access.Verb
+	group string
+}
+
+func from(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		return p.Addr.String()
+	}
+	return ""
+}
+
+// Caller implements access.Call.
+func (c *call) Caller() *access.Caller { return &c.caller }
+
+// Table implements access.Call.
+func (c *call) Table() int64 { return c.guard.table().Version() }
+
+// Can implements access.Call.
+func (c *call) Can(verb access.Verb, group string) error {
+	return c.guard.table().Decide(&c.caller, verb, group)
+}
+
+// Sees implements access.Call.
+func (c *call) Sees(group string) bool { return c.guard.table().Sees(&c.caller, group) }
+
+// May implements access.Call.
+func (c *call) May(verb access.Verb, group string) error {
+	first, err := c.guard.table().Use(&c.caller, verb, group)
+	if err != nil {
+		c.refused(verb, group, err)
+		return err
+	}
+	if len(first) > 0 {
+		c.note(Event{Kind: "first-use", Verb: verb.String(), Group: group, Grants: first})
+	}
+	if c.guard.cfg.Audit.writes() && (verb == access.Put || verb == access.Delete) {
+		c.note(Event{Kind: "write", Verb: verb.String(), Group: group})
+	}
+	if c.lasts && !c.rule.Apart {
+		c.mu.Lock()
+		c.asked = append(c.asked, ask{verb, group})
+		c.mu.Unlock()
+		c.again() // the table may have changed before this was noted
+	}
+	return nil
+}
+
+// inTable is May where the store has a table: without one the rule of the method has decided.
+func (c *call) inTable(verb access.Verb, group string) error {
+	if c.guard.table() == nil {
+		return nil
+	}
+	return c.May(verb, group)
+}
+
+// refused tells of a refusal.
+func (c *call) refused(verb access.Verb, group string, err error) {
+	code := status.Code(err)
+	if code != codes.PermissionDenied && code != codes.Unauthenticated {
+		return // it is not known yet
+	}
+	c.guard.counts.refused.WithLabelValues(code.String()).Inc()
+	c.mu.Lock()
+	again := c.refusal && c.denied == ask{verb, group} // as for many records of one batch
+	c.refusal, c.denied = true, ask{verb, group}
+	c.mu.Unlock()
+	if !again {
+		c.note(Event{Kind: "refusal", Verb: verb.String(), Group: group, Code: code.String(), Reason: status.Convert(err).Message()})
+	}
+}
+
+// note gives an event to the audit log.
+func (c *call) note(e Event) {
+	if c.guard.cfg.Audit == nil {
+		return
+	}
+	e.Caller, e.Via, e.From, e.Method, e.Table = c.caller.String(), c.via, c.from, c.method, c.guard.table().Version()
+	c.guard.cfg.Audit.Note(e)
+}
+
+// finished tells of an administrative call that has ended. What processes of the store ask all the time is left out.
+func (c *call) finished(group string, err error) {
+	admin := c.rule.Verb == access.AdminWrite || c.rule.Verb == access.AdminRead && !c.caller.IsProcess()
+	if admin {
+		c.note(Event{Kind: "admin", Verb: c.rule.Verb.String(), Group: group, Code: status.Code(err).String()})
+	}
+}
+
+// last makes the call one that is looked at again until the answer is called. end ends it with an error.
+func (c *call) last(end func(error)) (over func()) {
+	c.end, c.lasts = end, true
+	g := c.guard
+	g.mu.Lock()
+	g.open[c] = struct{}{}
+	g.mu.Unlock()
+	if at := c.caller.Expires; !at.IsZero() {
+		c.expires = time.AfterFunc(at.Sub(g.cfg.Now()), func() {
+			c.revoke(status.Error(codes.Unauthenticated, "the token that says who calls has ended: call again with a new one"))
+		})
+	}
+	c.again()
+	return func() {
+		g.mu.Lock()
+		delete(g.open, c)
+		g.mu.Unlock()
+		if c.expires != nil {
+			c.expires.Stop()
+		}
+	}
+}
+
+// again decides once more, by the table of now, and ends the call where it may not go on.
+func (c *call) again() {
+	table := c.guard.table()
+	err := table.Admit(&c.caller, c.method)
+	if err == nil && c.rule.Where == access.InAll && table != nil {
+		err = table.Decide(&c.caller, c.rule.Verb, "")
+	}
+	c.mu.Lock()
+	asked := c.asked
+	c.mu.Unlock()
+	for _, a := range asked {
+		if err == nil {
+			err = table.Decide(&c.caller, a.verb, a.group)
+		}
+	}
+	if err != nil {
+		c.refused(c.rule.Verb, "", err)
+		c.revoke(err)
+	}
+}
+
+func (c *call) revoke(err error) {
+	if c.ended.CompareAndSwap(nil, &err) {
+		c.end(err)
+	}
+}
+
+// revoked gives why the call was ended; nil: it was not.
+func (c *call) revoked() error {
+	if err := c.ended.Load(); err != nil {
+		return *err
+	}
+	return nil
+}

@@ -1,0 +1,33 @@
+package guard
+
+import (
+	"net"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// Credentials are those of a server that lets callers in without a certificate only while the table of grants has
+// issuers of tokens: certified is for callers with one, open for all.
+func (g *Guard) Credentials(certified, open credentials.TransportCredentials) credentials.TransportCredentials {
+	return &chosen{TransportCredentials: certified, open: open, guard: g}
+}
+
+// chosen are credentials that are chosen for each handshake.
+type chosen struct {
+	credentials.TransportCredentials
+	open  credentials.TransportCredentials
+	guard *Guard
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (c *chosen) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if c.guard.Tokens() {
+		return c.open.ServerHandshake(raw)
+	}
+	return c.TransportCredentials.ServerHandshake(raw)
+}
+
+// Clone implements credentials.TransportCredentials.
+func (c *chosen) Clone() credentials.TransportCredentials {
+	return &chosen{TransportCredentials: c.TransportCredentials.Clone(), open: c.open.Clone(), guard: c.guard}
+}

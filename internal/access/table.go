@@ -1,0 +1,224 @@
+package access
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// Table says who may do what in a store. A store has at most one, in etcd. Without one, every caller with a certificate
+// of the store may use all records, as docs/security.md says; with one, nobody may do what no grant allows, but the
+// store's own processes and administrators by certificate.
+type Table struct {
+	// Version grows by one with each table that replaces another. Above 0.
+	Version int64 `json:"version"`
+	// Audience that a token must be made for; required where there are Issuers.
+	Audience string   `json:"audience,omitempty"`
+	Grants   []Grant  `json:"grants"`
+	Issuers  []Issuer `json:"issuers,omitempty"`
+}
+
+// Grant lets each of its subjects use each of its verbs in each of its groups.
+type Grant struct {
+	// Name is for people, errors and the audit log: 1 to 253 bytes, unique in the table.
+	Name     string    `json:"name"`
+	Subjects []Subject `json:"subjects"`
+	Verbs    []Verb    `json:"verbs"`
+	Groups   Groups    `json:"groups"`
+}
+
+// Groups of a grant: all of them, or those with one of the names or prefixes.
+type Groups struct {
+	All      bool     `json:"all,omitempty"`
+	Names    []string `json:"names,omitempty"`
+	Prefixes []string `json:"prefixes,omitempty"`
+}
+
+// SubjectKind says how a subject is recognised.
+type SubjectKind string
+
+// The kinds of subjects, and which fields of Subject each has.
+const (
+	Certificate     SubjectKind = "Certificate"     // Name: the certificate's URI ends in client/NAME
+	ServiceAccount  SubjectKind = "ServiceAccount"  // Namespace, Name: by a token of an issuer of ServiceAccounts
+	ServiceAccounts SubjectKind = "ServiceAccounts" // Namespace: all that are in it
+	OIDC            SubjectKind = "OIDC"            // Issuer, Name: the subject of a token
+	OIDCGroup       SubjectKind = "OIDCGroup"       // Issuer, Name: one of the groups that a token claims
+	Anybody         SubjectKind = "Anybody"         // whoever is known to the store by a certificate or a token
+)
+
+// Subject is whom a grant is for. Comparable.
+type Subject struct {
+	Kind      SubjectKind `json:"kind"`
+	Issuer    string      `json:"issuer,omitempty"`
+	Namespace string      `json:"namespace,omitempty"`
+	Name      string      `json:"name,omitempty"`
+}
+
+// Issuer of tokens, and the keys by which these are checked without asking it.
+type Issuer struct {
+	// URL as tokens name it in iss.
+	URL string `json:"url"`
+	// ServiceAccounts says that the subjects of its tokens are ServiceAccounts of Kubernetes.
+	ServiceAccounts bool `json:"serviceAccounts,omitempty"`
+	// GroupsClaim is the claim that lists the groups of the subject; empty: groups. Not of ServiceAccounts.
+	GroupsClaim string `json:"groupsClaim,omitempty"`
+	// Keys is a JSON Web Key Set (RFC 7517) of public keys for ES256 and RS256, each with a key id.
+	Keys json.RawMessage `json:"keys"`
+}
+
+// Limits of a table.
+const (
+	// TableBytesMax bounds its JSON: etcd takes no value above 1.5 MiB.
+	TableBytesMax   = 1_400_000
+	nameBytesMax    = 253
+	issuersMax      = 16
+	subjectsMax     = 1000 // of one grant
+	groupsMax       = 1000 // names and prefixes of one grant
+	textBytesMax    = 2048 // of URLs and subjects
+	defaultGroups   = "groups"
+	keysBytesMax    = 64 << 10
+	audienceExample = "sheaf/NAMESPACE/STORE"
+)
+
+// ErrTable is wrapped by all errors of tables.
+var ErrTable = errors.New("no valid table of grants")
+
+// ParseTable reads and checks the JSON of a table. A field that is not known is an error: it might be one that takes
+// rights away. Errors wrap ErrTable, and name the field and its value.
+func ParseTable(text []byte) (*Table, error) {
+	t, err := decode(text)
+	if err != nil {
+		return nil, err
+	}
+	return t, t.Validate()
+}
+
+// ParseNext reads a table whose version is that of the one which it replaces, before, 0: there is none. It gives it the
+// next version. Errors as of ParseTable.
+func ParseNext(text []byte, before int64) (*Table, error) {
+	t, err := decode(text)
+	switch {
+	case err != nil:
+		return nil, err
+	case t.Version != before:
+		return nil, bad("version", "is %d, and the store has %d: read the table, and change that one", t.Version, before)
+	}
+	t.Version++
+	return t, t.Validate()
+}
+
+func decode(text []byte) (*Table, error) {
+	if len(text) > TableBytesMax {
+		return nil, fmt.Errorf("%w: it has %d bytes, at most %d are allowed", ErrTable, len(text), TableBytesMax)
+	}
+	t := &Table{}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(t); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrTable, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%w: something follows the table", ErrTable)
+	}
+	return t, nil
+}
+
+// Encode gives the JSON of a valid table. Errors as of ParseTable.
+func (t *Table) Encode() ([]byte, error) {
+	if err := t.Validate(); err != nil {
+		return nil, err
+	}
+	out, err := json.Marshal(t)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrTable, err)
+	}
+	if len(out) > TableBytesMax {
+		return nil, fmt.Errorf("%w: it has %d bytes, at most %d are allowed", ErrTable, len(out), TableBytesMax)
+	}
+	return out, nil
+}
+
+// Validate checks a table. Errors wrap ErrTable.
+func (t *Table) Validate() error {
+	_, err := Compile(t)
+	return err
+}
+
+// bad makes an error about a field.
+func bad(field, format string, args ...any) error {
+	return fmt.Errorf("%w: %s: %s", ErrTable, field, fmt.Sprintf(format, args...))
+}
+
+// text checks a string that must be there.
+func text(field, value string, bytesMax int) error {
+	switch {
+	case value == "":
+		return bad(field, "is required")
+	case len(value) > bytesMax:
+		return bad(field, "%.40q... has %d bytes: give at most %d", value, len(value), bytesMax)
+	case !utf8.ValidString(value) || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return bad(field, "%.80q has bytes that are no text", value)
+	}
+	return nil
+}
+
+// nothing checks that a string is not there.
+func nothing(field, value string, kind SubjectKind) error {
+	if value != "" {
+		return bad(field, "is %.80q, and a subject of kind %s has none", value, kind)
+	}
+	return nil
+}
+
+// validate checks a subject. issuers are those of the table, by URL.
+func (s Subject) validate(field string, issuers map[string]*issuer) error {
+	need := map[SubjectKind][3]bool{ // issuer, namespace, name
+		Certificate: {false, false, true}, ServiceAccount: {false, true, true}, ServiceAccounts: {false, true, false},
+		OIDC: {true, false, true}, OIDCGroup: {true, false, true}, Anybody: {},
+	}
+	fields, known := need[s.Kind]
+	if !known {
+		return bad(field+".kind", "%.80q: must be Certificate, ServiceAccount, ServiceAccounts, OIDC, OIDCGroup or Anybody", s.Kind)
+	}
+	for i, f := range []struct{ name, value string }{{".issuer", s.Issuer}, {".namespace", s.Namespace}, {".name", s.Name}} {
+		err := nothing(field+f.name, f.value, s.Kind)
+		if fields[i] {
+			err = text(field+f.name, f.value, textBytesMax)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if of, known := issuers[s.Issuer]; s.Issuer != "" && (!known || of.serviceAccounts) {
+		return bad(field+".issuer", "%.200q is no issuer of this table whose subjects are named by OIDC", s.Issuer)
+	}
+	return nil
+}
+
+func (g *Groups) validate(field string) error {
+	given := len(g.Names) + len(g.Prefixes)
+	switch {
+	case g.All && given > 0:
+		return bad(field, "has all, so that it needs no names and prefixes: leave one of them out")
+	case !g.All && given == 0:
+		return bad(field, "names no group: give all, names or prefixes")
+	case given > groupsMax:
+		return bad(field, "has %d names and prefixes: give at most %d, and the others in another grant", given, groupsMax)
+	}
+	for i, name := range g.Names {
+		if err := text(fmt.Sprintf("%s.names[%d]", field, i), name, nameBytesMax); err != nil {
+			return err
+		}
+	}
+	for i, prefix := range g.Prefixes {
+		if err := text(fmt.Sprintf("%s.prefixes[%d]", field, i), prefix, nameBytesMax); err != nil {
+			return err
+		}
+	}
+	return nil
+}

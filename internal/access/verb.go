@@ -1,0 +1,75 @@
+package access
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Verb is what a grant allows.
+type Verb uint8
+
+// The verbs. rules says which call needs which.
+const (
+	NoVerb Verb = iota
+	Get
+	Put
+	Delete
+	Scan
+	Watch
+	AdminRead  // status, lists, routing
+	AdminWrite // what changes the store, or makes it work hard
+	verbCount
+)
+
+var verbNames = [verbCount]string{"", "get", "put", "delete", "scan", "watch", "admin-read", "admin-write"}
+
+// String gives the verb as tables have it.
+func (v Verb) String() string {
+	if v < verbCount {
+		return verbNames[v]
+	}
+	return fmt.Sprintf("verb(%d)", uint8(v))
+}
+
+// ParseVerb is the reverse of String.
+func ParseVerb(text string) (Verb, error) {
+	for v := Get; v < verbCount; v++ {
+		if verbNames[v] == text {
+			return v, nil
+		}
+	}
+	return NoVerb, fmt.Errorf("%.40q is no verb: must be one of %s", text, strings.Join(verbNames[Get:], ", "))
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (v Verb) MarshalText() ([]byte, error) {
+	if v == NoVerb || v >= verbCount {
+		return nil, fmt.Errorf("%s is no verb", v)
+	}
+	return []byte(verbNames[v]), nil
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (v *Verb) UnmarshalText(text []byte) (err error) {
+	*v, err = ParseVerb(string(text))
+	return err
+}
+
+// verbs is a set.
+type verbs uint16
+
+func (s verbs) has(v Verb) bool { return s&(1<<v) != 0 }
+
+// String lists the verbs.
+func (s verbs) String() string {
+	var names []string
+	for v := Get; v < verbCount; v++ {
+		if s.has(v) {
+			names = append(names, v.String())
+		}
+	}
+	if len(names) == 0 {
+		return "nothing"
+	}
+	return strings.Join(names, ", ")
+}
