@@ -66,7 +66,15 @@ func (f forCalls) Groups() (names []string, known bool) {
 }
 
 // IsJoining implements serve.Replicas.
-func (f forCalls) IsJoining(name string) bool { return f.s.isJoining(f.s.routes.Load(), name) }
+func (f forCalls) IsJoining(name string) bool {
+	r := f.s.routes.Load()
+	if r == nil || r.byName[name] == nil {
+		return false
+	}
+	f.s.mu.Lock()
+	defer f.s.mu.Unlock()
+	return r.byName[name].joining()
+}
 
 // Known implements serve.Replicas.
 func (f forCalls) Known(name string) string {

@@ -248,10 +248,7 @@ func (i *installer) installAgain(ctx context.Context, g *groupReplica, from uint
 		i.problems.Note("installing group "+g.Name, err)
 	}
 	if err != nil {
-		select { // the leader offers it again at once
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-		}
+		pause.Sleep(ctx, time.Second) // the leader offers it again at once
 	}
 	i.tellLeader(g, sv.raftID, from, err == nil)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -18,6 +17,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/move"
+	"sheaf.dev/sheaf/internal/pause"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/follow"
@@ -27,8 +27,6 @@ import (
 // group's leader or membership, the view or the peers have changed, and now and then while something is unfinished.
 
 const (
-	waitFirst    = 200 * time.Millisecond // between two looks at what is unfinished
-	waitMax      = 2 * time.Second
 	settleTime   = 300 * time.Millisecond // for members to apply a membership change, before one of them is to lead
 	steerAtOnce  = 16
 	changeTime   = 10 * time.Second // for one membership change
@@ -41,7 +39,10 @@ const (
 	leadRest = 5 * time.Second
 )
 
-// steerer does it for all groups that are led here. Safe for concurrent use.
+// lookPauses are those between two looks at a group that is unfinished.
+var lookPauses = pause.Doubling{First: 200 * time.Millisecond, Most: 2 * time.Second}
+
+// steerer takes the groups that are led here, step by step, to where they are wanted. Safe for concurrent use.
 type steerer struct {
 	steering
 	cfg      *Config
@@ -80,7 +81,7 @@ type steering struct {
 
 // steerWait is the time until the next look at a group that is unfinished.
 type steerWait struct {
-	last  time.Duration
+	looks int // that left something unfinished, since the last step
 	timer *time.Timer
 }
 
@@ -142,8 +143,8 @@ func (q *steering) done(g *groupReplica, unfinished bool, next func()) {
 		w = &steerWait{}
 		q.waits[g] = w
 	}
-	w.last = min(max(2*w.last, waitFirst), waitMax)
-	w.timer = time.AfterFunc(w.last/2+rand.N(w.last), next) //nolint:gosec // jitter
+	w.timer = time.AfterFunc(lookPauses.After(w.looks), next)
+	w.looks++
 }
 
 // stepped: the waiting begins anew.
@@ -151,7 +152,7 @@ func (q *steering) stepped(g *groupReplica) {
 	q.list.Lock()
 	defer q.list.Unlock()
 	if w := q.waits[g]; w != nil {
-		w.last = 0
+		w.looks = 0
 	}
 }
 
@@ -417,10 +418,7 @@ func (q *steerer) handOver(ctx context.Context) {
 			}
 			return
 		}
-		select {
-		case <-time.After(handOverWait):
-		case <-ctx.Done():
-		}
+		pause.Sleep(ctx, handOverWait)
 	}
 }
 

@@ -73,16 +73,6 @@ func (s *Shard) pause(ctx context.Context, g *groupReplica, sv *served) (closed 
 	return true, sv.log.Close(false)
 }
 
-// isJoining tells whether the replica of a group here has no data yet.
-func (s *Shard) isJoining(r *routes, name string) bool {
-	if r == nil || r.byName[name] == nil {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return r.byName[name].joining()
-}
-
 // forget takes a replica out of service that lacks entries which its leader counts on.
 func (s *Shard) forget(ctx context.Context, sv *served, why error) {
 	g := sv.group

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group/transfer"
+	"sheaf.dev/sheaf/internal/pause"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/survey"
 	"sheaf.dev/sheaf/internal/shard/member"
@@ -37,7 +38,7 @@ func (i *installer) replaceForgetful(ctx context.Context, g *groupReplica) {
 	for {
 		state, wanted := i.follower.StateOf(g)
 		if !wanted {
-			return // follow sees to it
+			return // the follower sees to it
 		}
 		if isReplaceable(state.Group, g.RaftID) && i.isLed(ctx, state.Group) {
 			i.mu.Lock()
@@ -46,9 +47,7 @@ func (i *installer) replaceForgetful(ctx context.Context, g *groupReplica) {
 			i.giveUp(g, why)
 			return
 		}
-		select {
-		case <-time.After(installPauses.Most / 2):
-		case <-ctx.Done():
+		if !pause.Sleep(ctx, installPauses.Most/2) {
 			return
 		}
 	}
@@ -85,11 +84,8 @@ func (i *installer) mendTail(g *groupReplica) {
 	i.mu.Lock()
 	torn := g.Phase.Torn()
 	i.mu.Unlock()
-	if torn { // the disk is bad: not again and again without a pause
-		select {
-		case <-time.After(installPauses.Most):
-		case <-ctx.Done():
-		}
+	if torn {
+		pause.Sleep(ctx, installPauses.Most) // the disk is bad: not again and again without a pause
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
+	"sheaf.dev/sheaf/internal/pause"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/volume"
@@ -189,10 +190,7 @@ func (f *Follower[R]) Run(ctx context.Context) {
 			// While very many groups are made, views must not keep a processor busy: the newest one waits a little,
 			// those between are left out.
 			if cost := time.Since(began); cost > viewCostMax {
-				select {
-				case <-time.After(min(2*cost, viewPauseMax)):
-				case <-ctx.Done():
-				}
+				pause.Sleep(ctx, min(2*cost, viewPauseMax))
 			}
 		case <-f.nudged:
 			unfinished = f.Reconcile(ctx)
