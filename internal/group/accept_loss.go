@@ -23,9 +23,9 @@ func (l *Log) AcceptLoss(ctx context.Context) (*Log, []format.Damage, error) {
 	if !l.Damaged() {
 		return l, nil, l.usable()
 	}
-	l.mu.RLock()
+	l.state.mu.RLock()
 	voters := len(format.VotersOf(l.state.conf))
-	l.mu.RUnlock()
+	l.state.mu.RUnlock()
 	if voters > 1 {
 		return fail(l, fmt.Errorf("it has %d voters, and what is lost here comes from the others", voters))
 	}
@@ -35,7 +35,7 @@ func (l *Log) AcceptLoss(ctx context.Context) (*Log, []format.Damage, error) {
 	if err := l.Close(true); err != nil {
 		l.logger.Warn("closing to accept a loss", "group", l.opts.Identity.Name, "error", err)
 	}
-	report, err := fsck.RepairDir(ctx, l.fs, l.dir, nil)
+	report, err := fsck.RepairDir(ctx, l.folder.fs, l.folder.dir, nil)
 	opts := l.opts
 	opts.Durable = nil                                              // of the start of the process
 	next, _, loadErr := Load(context.WithoutCancel(ctx), opts, nil) // a caller who left must not leave the group out of service

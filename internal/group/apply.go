@@ -13,15 +13,15 @@ const applyChunk = 256
 // Apply makes all entries up to index visible: they are committed. Returns after the index is updated. Entries are
 // given to each, which may be nil, in order; each must not change the log.
 func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
-	l.wmu.Lock()
-	defer l.wmu.Unlock()
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
 	if err := l.usable(); err != nil {
 		return err
 	}
 	if through > l.state.last {
 		return fmt.Errorf("group %s: apply: index %d is behind the last one, %d", l.opts.Identity.Name, through, l.state.last)
 	}
-	for at := l.applied.Load() + 1; at <= through; {
+	for at := l.state.applied.Load() + 1; at <= through; {
 		chunk := l.state.tail.entries[at-l.state.tail.first:]
 		chunk = chunk[:min(uint64(len(chunk)), through-at+1, applyChunk)]
 		if err := l.applyChunk(chunk); err != nil {
@@ -34,10 +34,10 @@ func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
 		}
 		at += uint64(len(chunk))
 	}
-	l.ages.note(l.applied.Load())
-	l.mu.Lock()
-	l.trimTail()
-	l.mu.Unlock()
+	l.state.ages.note(l.state.applied.Load())
+	l.state.mu.Lock()
+	l.state.trimTail()
+	l.state.mu.Unlock()
 	l.changed.fire()
 	l.hintWhileOpen()
 	return nil
@@ -45,8 +45,8 @@ func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
 
 // applyChunk puts entries into the index.
 func (l *Log) applyChunk(chunk []tailEntry) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
 	for i := range chunk {
 		t := &chunk[i]
 		if t.entry.Kind == format.KindPut || t.entry.Kind == format.KindDelete {
@@ -62,18 +62,18 @@ func (l *Log) applyChunk(chunk []tailEntry) error {
 		if t.entry.Kind == format.KindConf && t.entry.Index > l.state.confIndex {
 			l.state.confsAhead = append(l.state.confsAhead, t.entry.Index)
 		}
-		l.applied.Store(t.entry.Index)
+		l.state.applied.Store(t.entry.Index)
 	}
 	return nil
 }
 
-// applyVersion makes a place the newest of a record. The caller holds mu.
+// applyVersion makes a place the newest of a record. The caller holds state.mu.
 func (l *Log) applyVersion(id int64, loc index.Loc) error {
-	old, won, err := l.table.Max(id, loc)
+	old, won, err := l.places.table.Max(id, loc)
 	if err != nil || old == 0 || !won {
 		return err
 	}
-	l.supersede(l.segmentAt(old.Ordinal()), old)
+	l.places.supersede(l.places.segment(old.Ordinal()), old)
 	for _, s := range l.state.snapshots {
 		s.supersede(old)
 	}

@@ -1,10 +1,7 @@
 package group
 
 import (
-	"errors"
 	"fmt"
-	iofs "io/fs"
-	"path"
 	"strconv"
 
 	"github.com/google/uuid"
@@ -37,7 +34,11 @@ func (l *Log) MissingBlobs(entries []*raftpb.Entry) ([]format.BlobRef, error) {
 			seen = make(map[uuid.UUID]bool)
 		}
 		seen[ref.ID] = true
-		has, err := l.hasBlob(ref)
+		if err := l.enter(); err != nil {
+			return nil, fmt.Errorf("group %s: blob %s: %w", l.opts.Identity.Name, ref.ID, err)
+		}
+		has, err := l.blobs.has(ref)
+		l.leave()
 		if err != nil {
 			return nil, fmt.Errorf("group %s: blob %s: %w", l.opts.Identity.Name, ref.ID, err)
 		}
@@ -46,19 +47,6 @@ func (l *Log) MissingBlobs(entries []*raftpb.Entry) ([]format.BlobRef, error) {
 		}
 	}
 	return out, nil
-}
-
-// hasBlob tells whether a blob is here: it gets its name only when all of it is written and synced.
-func (l *Log) hasBlob(ref format.BlobRef) (bool, error) {
-	if err := l.enter(); err != nil {
-		return false, err
-	}
-	defer l.leave()
-	info, err := l.fs.Stat(path.Join(l.dir, format.BlobName(ref.ID)))
-	if errors.Is(err, iofs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil && info.Size() == format.BlobFileBytes(ref.Size), err
 }
 
 // BlobWriter receives the data of a blob that an entry of another member refers to. Commit checks size and checksum
@@ -70,7 +58,7 @@ func (l *Log) BlobWriter(ref format.BlobRef) (format.BlobWriter, error) {
 	}
 	// Two may receive the same blob: each writes a file of its own, and either may win.
 	suffix := "." + strconv.FormatUint(l.received.Add(1), 10) + format.TmpSuffix
-	w, err := format.ReceiveBlob(l.fs, l.dir, ref, suffix)
+	w, err := format.ReceiveBlob(l.folder.fs, l.folder.dir, ref, suffix)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +74,7 @@ type blobReceiver struct {
 func (w *blobReceiver) Commit() (format.BlobRef, error) {
 	ref, err := w.BlobWriter.Commit()
 	if err == nil {
-		w.log.forgetDamage(func(d *format.Damage) bool { return d.File == format.BlobName(ref.ID) })
+		w.log.damages.forget(func(d *format.Damage) bool { return d.File == format.BlobName(ref.ID) })
 	}
 	return ref, err
 }

@@ -141,7 +141,7 @@ func TestABlobThatIsReceivedWrongIsNotThere(t *testing.T) {
 
 func dirNames(t *testing.T, l *Log) []string {
 	t.Helper()
-	names, err := l.fs.List(l.dir)
+	names, err := l.folder.fs.List(l.folder.dir)
 	ok(t, err)
 	return names
 }
@@ -150,7 +150,7 @@ func TestABlobThatIsDamagedIsReceivedAnew(t *testing.T) {
 	d := exporter(t)
 	ref := *mustGet(t, d.log, 20).Blob
 	l := follower(t, d)
-	f, err := l.fs.OpenWrite(path.Join(l.dir, format.BlobName(ref.ID)))
+	f, err := l.folder.fs.OpenWrite(path.Join(l.folder.dir, format.BlobName(ref.ID)))
 	ok(t, err)
 	ok(t, errors.Join(flip(f, format.BlobChunkBytes), f.Close()))
 	report, err := l.Verify(t.Context(), 0)

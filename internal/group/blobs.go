@@ -14,6 +14,8 @@ import (
 // blobSet knows which blobs entries refer to, and which are being read: a blob that no entry refers to any more is
 // removed when its last reader has closed it.
 type blobSet struct {
+	folder *folder
+
 	mu     sync.Mutex
 	states map[uuid.UUID]*blobState
 	stored int64
@@ -75,22 +77,26 @@ func (b *blobSet) open(id uuid.UUID) bool {
 	return true
 }
 
-// close notes that a reader is gone; true: remove the file now.
-func (b *blobSet) close(id uuid.UUID) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := b.state(id)
-	s.readers--
-	return b.forget(id, s)
+// close notes that a reader is gone.
+func (b *blobSet) close(id uuid.UUID) {
+	b.change(id, func(s *blobState) { s.readers-- })
 }
 
-// drop notes that no entry refers to a blob any more; true: remove the file now, else its last reader does.
-func (b *blobSet) drop(id uuid.UUID) bool {
+// drop notes that no entry refers to a blob any more. Its file is removed as soon as nobody reads it.
+func (b *blobSet) drop(id uuid.UUID) {
+	b.change(id, func(s *blobState) { s.dropped = true })
+}
+
+// change changes what is known of a blob, and removes its file where nothing keeps it any more.
+func (b *blobSet) change(id uuid.UUID, change func(s *blobState)) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	s := b.state(id)
-	s.dropped = true
-	return b.forget(id, s)
+	change(s)
+	remove := b.forget(id, s)
+	b.mu.Unlock()
+	if remove {
+		b.folder.remove(format.BlobName(id))
+	}
 }
 
 // hold keeps the files of all blobs, also of those dropped meanwhile, until release.
@@ -100,17 +106,20 @@ func (b *blobSet) hold() {
 	b.holds++
 }
 
-// release ends a hold, and tells which files are to be removed now.
-func (b *blobSet) release() (remove []uuid.UUID) {
+// release ends a hold, and removes the files of blobs that nothing keeps any more.
+func (b *blobSet) release() {
+	var remove []uuid.UUID
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.holds--
 	for id, s := range b.states {
 		if s.dropped && b.forget(id, s) {
 			remove = append(remove, id)
 		}
 	}
-	return remove
+	b.mu.Unlock()
+	for _, id := range remove {
+		b.folder.remove(format.BlobName(id))
+	}
 }
 
 // pin notes a reader during a hold, also of a dropped blob. close ends it.
@@ -135,6 +144,25 @@ func (b *blobSet) forget(id uuid.UUID, s *blobState) bool {
 	return s.dropped
 }
 
+// isGone tells whether a blob is not there, and is not missed: others ask by entries of theirs, which may be dropped
+// here.
+func (b *blobSet) isGone(id uuid.UUID) bool {
+	if b.isReferred(id) {
+		return false
+	}
+	_, err := b.folder.fs.Stat(path.Join(b.folder.dir, format.BlobName(id)))
+	return errors.Is(err, iofs.ErrNotExist)
+}
+
+// has tells whether a blob is here: it gets its name only when all of it is written and synced.
+func (b *blobSet) has(ref format.BlobRef) (bool, error) {
+	info, err := b.folder.fs.Stat(path.Join(b.folder.dir, format.BlobName(ref.ID)))
+	if errors.Is(err, iofs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && info.Size() == format.BlobFileBytes(ref.Size), err
+}
+
 // OpenBlob opens the data of a blob record for reading, each chunk checked. The file stays until it is closed, also
 // where compaction drops the version. Errors: ErrVersionNotFound where no entry refers to it and it is not there: it
 // was compacted away. *DamageError, which is noted.
@@ -146,30 +174,17 @@ func (l *Log) OpenBlob(ref format.BlobRef) (format.BlobReader, error) {
 	if !l.blobs.open(ref.ID) {
 		return nil, ErrVersionNotFound
 	}
-	r, err := format.OpenBlob(l.fs, l.dir, l.opts.Identity.Name, ref)
+	r, err := format.OpenBlob(l.folder.fs, l.folder.dir, l.opts.Identity.Name, ref)
 	if err != nil {
-		gone := l.isGone(ref.ID)
-		l.closeBlob(ref.ID)
-		var damage *format.DamageError
+		gone := l.blobs.isGone(ref.ID)
+		l.blobs.close(ref.ID)
 		if gone {
 			return nil, ErrVersionNotFound
 		}
-		if errors.As(err, &damage) {
-			l.noteDamage(damage.Damage)
-		}
+		l.damages.noteOf(err)
 		return nil, err
 	}
 	return &sharedBlob{BlobReader: r, log: l, id: ref.ID}, nil
-}
-
-// isGone tells whether a blob is not there, and is not missed: others ask by entries of theirs, which may be dropped
-// here.
-func (l *Log) isGone(id uuid.UUID) bool {
-	if l.blobs.isReferred(id) {
-		return false
-	}
-	_, err := l.fs.Stat(path.Join(l.dir, format.BlobName(id)))
-	return errors.Is(err, iofs.ErrNotExist)
 }
 
 // sharedBlob counts as a reader until it is closed.
@@ -183,37 +198,15 @@ type sharedBlob struct {
 // ReadAt reads, and notes damage that it finds.
 func (b *sharedBlob) ReadAt(p []byte, offset int64) (int, error) {
 	n, err := b.BlobReader.ReadAt(p, offset)
-	var damage *format.DamageError
-	if errors.As(err, &damage) {
-		b.log.noteDamage(damage.Damage)
-	}
+	b.log.damages.noteOf(err)
 	return n, err
 }
 
 // Close lets the file go.
 func (b *sharedBlob) Close() error {
 	err := b.BlobReader.Close()
-	b.closed.Do(func() { b.log.closeBlob(b.id) })
+	b.closed.Do(func() { b.log.blobs.close(b.id) })
 	return err
-}
-
-func (l *Log) closeBlob(id uuid.UUID) {
-	if l.blobs.close(id) {
-		l.removeFile(format.BlobName(id))
-	}
-}
-
-func (l *Log) removeBlobs(ids []uuid.UUID) {
-	for _, id := range ids {
-		l.removeFile(format.BlobName(id))
-	}
-}
-
-// dropBlob removes a blob that no entry refers to any more, as soon as nobody reads it.
-func (l *Log) dropBlob(id uuid.UUID) {
-	if l.blobs.drop(id) {
-		l.removeFile(format.BlobName(id))
-	}
 }
 
 // CreateBlob begins a blob file. Nothing is visible until an entry refers to it; Commit makes it durable. A blob that
@@ -222,5 +215,13 @@ func (l *Log) CreateBlob() (format.BlobWriter, error) {
 	if err := l.usable(); err != nil {
 		return nil, err
 	}
-	return format.CreateBlob(l.fs, l.dir)
+	return format.CreateBlob(l.folder.fs, l.folder.dir)
+}
+
+// DiscardBlob removes a committed blob that no entry refers to, and that none on its way will: its put was refused for
+// sure, or an earlier one counted. A failure is logged: the file is garbage for the next load.
+func (l *Log) DiscardBlob(ref format.BlobRef) {
+	if !l.blobs.isReferred(ref.ID) {
+		l.blobs.drop(ref.ID)
+	}
 }

@@ -30,7 +30,7 @@ func (l *Log) Changes(ctx context.Context, after uint64, opts ChangesOptions) (r
 		return nil, after, err
 	}
 	defer l.leave()
-	c := &changes{log: l, opts: opts, next: after + 1, through: l.applied.Load()}
+	c := &changes{log: l, opts: opts, next: after + 1, through: l.state.applied.Load()}
 	if after > c.through {
 		return nil, after, fmt.Errorf("group %s: %w: it is at index %d, the cursor at %d", l.opts.Identity.Name, ErrCursorExpired, c.through, after)
 	}
@@ -64,9 +64,9 @@ type changes struct {
 // step reads the segment that holds the next index to its end.
 func (c *changes) step() error {
 	l := c.log
-	views := l.views(c.next, c.through)
+	views := l.reader.views(c.next, c.through)
 	// The floor is looked at after the segments: a tombstone is dropped only when the floor is above it.
-	if floor := l.changesFloor.Load(); c.next <= floor {
+	if floor := l.folder.changesFloor.Load(); c.next <= floor {
 		unpinAll(views)
 		return fmt.Errorf("group %s: %w: deletes up to index %d may be forgotten, the cursor is at %d", l.opts.Identity.Name, ErrCursorExpired,
 			floor, c.next-1)
@@ -78,7 +78,7 @@ func (c *changes) step() error {
 	defer unpinAll(views)
 	v := views[0]
 	c.again, c.damage = false, nil
-	err := l.frames(v, l.startOf(v, max(c.next, v.first)), func(step *segio.FrameStep) bool { return c.frame(v, step) })
+	err := v.frames(l.reader.startOf(v, max(c.next, v.first)), func(step *segio.FrameStep) bool { return c.frame(v, step) })
 	switch {
 	case err != nil:
 		return fmt.Errorf("group %s: changes: %w", l.opts.Identity.Name, err)
@@ -109,7 +109,7 @@ func (c *changes) frame(v view, step *segio.FrameStep) bool {
 	case step.Status != segio.FrameWhole:
 		c.damage = &format.DamageError{Damage: v.damage(c.log.opts.Identity.Name, step)}
 		return true // what follows says whether it was behind the cursor
-	case e.Kind == format.KindState || !c.log.isValid(e):
+	case e.Kind == format.KindState || !c.log.reader.isValid(e):
 		return true
 	case e.Index <= c.next:
 		c.damage = nil // the bad bytes held nothing that is still to come
@@ -149,12 +149,12 @@ func (c *changes) take(v view, step *segio.FrameStep) bool {
 func (l *Log) isNewest(v view, step *segio.FrameStep) (newest, moved bool) {
 	e := &step.Entry
 	loc := v.place(step.Offset, step.Bytes, e.Kind == format.KindDelete)
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	if v.moving || l.segmentAt(v.ordinal) != v.segment {
+	l.state.mu.RLock()
+	defer l.state.mu.RUnlock()
+	if v.moving || l.places.segment(v.ordinal) != v.segment {
 		return false, true
 	}
-	at, ok := l.table.Get(e.ID)
+	at, ok := l.places.table.Get(e.ID)
 	return ok && at == loc, false
 }
 
@@ -162,7 +162,7 @@ func (l *Log) isNewest(v view, step *segio.FrameStep) (newest, moved bool) {
 // closed.
 func (l *Log) Applied() (uint64, <-chan struct{}) {
 	changed := l.changed.wait()
-	return l.applied.Load(), changed
+	return l.state.applied.Load(), changed
 }
 
 // signal wakes all that wait; it costs next to nothing while nobody does.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
-	"path"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,11 +27,27 @@ var (
 	errConfAhead     = errors.New("holds a membership change that the manifest does not know yet")
 )
 
+// sealed is what may be touched by an operation on sealed segments that writes some of them anew.
+type sealed struct {
+	group   string // its name
+	state   *state
+	places  *places
+	reader  *reader
+	damages *damages
+	blobs   *blobSet
+	editor  *editor
+}
+
 // compaction is one Compact under way.
 type compaction struct {
-	*Log
-	ctx     context.Context
-	opts    CompactOptions
+	sealed
+	logger *slog.Logger
+
+	ctx          context.Context
+	opts         CompactOptions
+	retention    Retention
+	segmentBytes int64
+
 	history *history
 	applied uint64
 	// forgotten: entries above it with a request id are kept, because a replica's window may ask for them after a
@@ -60,7 +76,10 @@ func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.ctx, func() { cancel(format.ErrClosed) })()
-	c := &compaction{Log: l, ctx: ctx, opts: opts, applied: l.applied.Load(), forgotten: l.forgotten(DefaultRequestWindow), now: l.now()}
+	c := &compaction{
+		sealed: l.sealed(), logger: l.logger, ctx: ctx, opts: opts, retention: l.opts.Retention, segmentBytes: l.opts.SegmentBytes,
+		applied: l.state.applied.Load(), forgotten: l.state.forgotten(DefaultRequestWindow), now: l.now(),
+	}
 	if opts.Unsafe {
 		c.forgotten = math.MaxUint64
 	}
@@ -73,19 +92,19 @@ func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, 
 	return c.report, nil
 }
 
+func (l *Log) sealed() sealed {
+	return sealed{l.opts.Identity.Name, &l.state, &l.places, &l.reader, &l.damages, &l.blobs, &l.editor}
+}
+
 // stopped tells whether the compaction must end.
 func (c *compaction) stopped() error { return context.Cause(c.ctx) }
 
 func (c *compaction) run() error {
-	c.mu.Lock()
-	c.expireSnapshots(c.now)
-	var damage *format.DamageError
-	if len(c.state.damages) > 0 {
-		damage = &format.DamageError{Damage: *c.state.damages[0]}
-	}
-	c.mu.Unlock()
-	if damage != nil {
-		return fmt.Errorf("repair the group or accept the loss first: %w", damage)
+	c.state.mu.Lock()
+	c.state.expireSnapshots(c.now)
+	c.state.mu.Unlock()
+	if err := c.damages.first(); err != nil {
+		return fmt.Errorf("repair the group or accept the loss first: %w", err)
 	}
 	if err := c.sealEarly(); err != nil {
 		return err
@@ -97,7 +116,11 @@ func (c *compaction) run() error {
 		return err
 	}
 	if !c.opts.LookOnly {
-		if err := c.raiseFloor(); err != nil {
+		floor := c.history.floor
+		if len(c.history.tombstones) == 0 {
+			floor = 0
+		}
+		if c.history.floor, err = c.editor.raiseTombstones(floor); err != nil {
 			return err
 		}
 	}
@@ -110,10 +133,8 @@ func (c *compaction) run() error {
 	if err = c.rewriteRuns(own); err == nil {
 		c.rest()
 	}
-	if c.opts.Room { // a hint on its way keeps its segment, and with it the room
-		c.wmu.Lock()
-		c.hints.Wait()
-		c.wmu.Unlock()
+	if c.opts.Room {
+		c.editor.awaitHints()
 	}
 	return err
 }
@@ -135,7 +156,7 @@ func (c *compaction) rewriteRuns(views []view) (failed error) {
 		case errors.Is(err, errNothingToDrop):
 		case errors.Is(err, errConfAhead):
 			// Nor is anything behind it: the floor must not pass a membership change that is not in the manifest.
-			c.logger.Debug("segment is compacted later", "group", c.Log.opts.Identity.Name, "segment", run[0].number, "why", err)
+			c.logger.Debug("segment is compacted later", "group", c.group, "segment", run[0].number, "why", err)
 			return failed
 		case errors.Is(err, format.ErrNoSpace):
 			failed = err
@@ -163,7 +184,7 @@ func (c *compaction) compactAlone(run []view) error {
 // compactable pins the segments that are sealed and wholly applied: all but the last ones. An empty one whose first
 // index is not applied may still be cut off with the log.
 func (c *compaction) compactable() []view {
-	views := c.views(0, c.applied)
+	views := c.reader.views(0, c.applied)
 	through := c.applied
 	if c.opts.Through > 0 {
 		through = min(through, c.opts.Through)
@@ -177,27 +198,6 @@ func (c *compaction) compactable() []view {
 	return views
 }
 
-// raiseFloor makes durable that the tombstones up to the floor may go, before the first of them goes.
-func (c *compaction) raiseFloor() error {
-	floor := c.history.floor
-	c.wmu.Lock()
-	defer c.wmu.Unlock()
-	if len(c.history.tombstones) == 0 || floor <= c.w.manifest.TombstoneFloor {
-		c.history.floor = c.w.manifest.TombstoneFloor
-		return nil
-	}
-	if err := c.usable(); err != nil {
-		return err
-	}
-	if err := c.settle(); err != nil {
-		return err
-	}
-	if err := c.writeManifest(func(m *format.Manifest) { m.TombstoneFloor = floor }); err != nil {
-		return fmt.Errorf("tombstone floor: %w", format.NoSpace(err))
-	}
-	return nil
-}
-
 // compactRun replaces segments by one, or by none where nothing stays. Where it fails, everything is as it was.
 func (c *compaction) compactRun(run []view) error {
 	var bytes, superseded, rows int64
@@ -205,14 +205,13 @@ func (c *compaction) compactRun(run []view) error {
 		drop := v.used.figures()
 		bytes, superseded, rows = bytes+v.end, superseded+drop, rows+v.rowCount.Load()
 	}
-	if err := format.CheckRoom(c.fs, c.dir, max(0, bytes-superseded)+hintBytesFor(rows), "a new segment"); err != nil {
-		return err
-	}
-	if err := c.memory.ask(c.memoryBytes() + c.memoryOf(int(rows), bytes)); err != nil {
+	if err := c.editor.checkRoom(max(0, bytes-superseded)+hintBytesFor(rows), int(rows), bytes); err != nil {
 		return err
 	}
 	through := run[len(run)-1].through
-	term, err := c.Term(through)
+	c.state.mu.RLock()
+	term, err := c.state.term(through)
+	c.state.mu.RUnlock()
 	if err != nil { // below the floor of Raft: another compaction has raised it already
 		term = 0
 	}
@@ -220,17 +219,8 @@ func (c *compaction) compactRun(run []view) error {
 	if err != nil {
 		return err
 	}
-	err = c.swap([]*rewrite{r.rewrite}, func(m *format.Manifest) {
-		if through > m.CompactedThrough {
-			m.CompactedThrough, m.CompactedTerm = through, term
-		}
-		// What was applied is committed, also where Raft has not told yet: Load applies no more than the hard state
-		// says.
-		c.w.hard.Commit = max(c.w.hard.Commit, through)
-		m.HardState = c.hardForManifest()
-	})
-	if err != nil {
-		return format.NoSpace(err)
+	if err := c.editor.swap(r.rewrite, through, term, through); err != nil {
+		return err
 	}
 	c.report.SegmentsRewritten += len(run)
 	c.report.EntriesDropped += r.dropped
@@ -244,38 +234,26 @@ func (c *compaction) compactRun(run []view) error {
 // dropBlobs removes the blobs of dropped entries to which no other entry refers. Where some cannot be read, which may,
 // the blobs are garbage for a later load.
 func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
-	if len(dropped) == 0 || c.Damaged() {
+	if len(dropped) == 0 || c.damages.any() {
 		return nil
 	}
-	views := c.views(0, ^uint64(0))
+	views := c.reader.views(0, ^uint64(0))
 	defer unpinAll(views)
 	for _, v := range views {
-		refs, err := c.blobsOf(v)
+		rows, err := c.reader.rowsOf(v)
 		if err != nil {
 			return err // they are garbage for the next load
 		}
-		for _, b := range refs {
+		for _, b := range rows.Blobs {
 			delete(dropped, b.Ref.ID)
 		}
 	}
 	before := c.blobs.bytes()
 	for id := range dropped {
-		c.dropBlob(id)
+		c.blobs.drop(id)
 	}
 	c.report.BytesBefore += max(0, before-c.blobs.bytes()) // they are freed as well
 	return nil
-}
-
-// blobsOf gives the blobs that entries of a segment refer to.
-func (l *Log) blobsOf(v view) ([]format.HintBlob, error) {
-	if v.rows != nil {
-		return v.rows.Blobs, nil
-	}
-	h, err := l.hintOf(v)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path.Base(v.path), err)
-	}
-	return h.Blobs, nil
 }
 
 // pace holds a byte rate. The clock is the real one: Options.Now may stand still in tests.

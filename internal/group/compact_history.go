@@ -1,9 +1,7 @@
 package group
 
 import (
-	"fmt"
 	"math"
-	"path"
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/index"
@@ -43,11 +41,11 @@ func (h *history) mayGo(e *format.Entry) bool {
 // only makes more versions superseded, never fewer.
 func (c *compaction) learnHistory(views []view) (*history, error) {
 	h := &history{tombstones: map[int64]row{}, tombstoneBytes: bytesByOrdinal{}}
-	versions := max(1, c.Log.opts.Retention.Versions)
+	versions := max(1, c.retention.Versions)
 	ranks := map[int64]int{} // newer versions seen so far
 	for _, v := range views {
 		err := c.eachRow(v, func(r row) {
-			newest, _ := c.table.Get(r.id)
+			newest, _ := c.places.table.Get(r.id)
 			switch {
 			case newest != r.loc && versions > 1:
 				ranks[r.id] = 0
@@ -60,12 +58,12 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 		}
 		h.floor = max(h.floor, v.through)
 	}
-	h.floor = min(h.floor, c.tombstoneFloorMax())
+	h.floor = min(h.floor, c.state.tombstoneFloorMax())
 	if len(ranks) == 0 && len(h.tombstones) == 0 {
 		return h, nil
 	}
 	h.recent = make(map[index.Loc]struct{})
-	all := c.views(0, math.MaxUint64)
+	all := c.reader.views(0, math.MaxUint64)
 	defer unpinAll(all)
 	for i := len(all) - 1; i >= 0; i-- {
 		err := c.eachRow(all[i], func(r row) {
@@ -115,7 +113,7 @@ func (c *compaction) eachRow(v view, fn func(row)) error {
 	if err := c.stopped(); err != nil {
 		return err
 	}
-	rows, err := c.columns(v)
+	rows, err := c.reader.rowsOf(v)
 	if err != nil {
 		return err
 	}
@@ -127,18 +125,6 @@ func (c *compaction) eachRow(v view, fn func(row)) error {
 		}
 	}
 	return nil
-}
-
-// columns gives the rows of a segment, each record's in order of place.
-func (c *compaction) columns(v view) (format.Rows, error) {
-	if v.rows != nil {
-		return *v.rows, nil
-	}
-	h, err := c.hintOf(v)
-	if err != nil {
-		return format.Rows{}, fmt.Errorf("%s: %w", path.Base(v.path), err)
-	}
-	return format.Rows{IDs: h.IDs, Places: h.Places, Indexes: h.Indexes}, nil
 }
 
 // validOffsets gives where the frames of versions stand that are not void: one bit for 8 bytes of the segment, in which

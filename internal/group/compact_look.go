@@ -8,7 +8,7 @@ import (
 )
 
 // looked is what the last compaction found that must stay for now, so that the next one begins when there is enough to
-// free, and not before. It is forgotten where what made it so may have ended. Guarded by Log.mu.
+// free, and not before. It is forgotten where what made it so may have ended. Guarded by state.mu.
 type looked struct {
 	// versions and scans are bytes of superseded entries in sealed segments that retention's number of versions keeps,
 	// and open snapshots.
@@ -36,7 +36,7 @@ const roomShare = 16
 const restAgain = 5 * time.Minute
 
 // aged is what a compaction kept of a segment because it was younger than Retention.MinAge: bytes of entries and of
-// their blobs, until enough of it is older. Guarded by Log.mu.
+// their blobs, until enough of it is older. Guarded by state.mu.
 type aged struct {
 	bytes, blobs   int64
 	oldest, newest int64 // commit times
@@ -93,14 +93,15 @@ type Reclaim struct {
 	NewestEnd, SegmentMax int64
 }
 
-// reclaim is the present estimate, from figures in memory alone. The caller holds mu.
-func (l *Log) reclaim(now time.Time) Reclaim {
-	k := &l.state.looked
-	r := Reclaim{NewestEnd: l.state.end, SegmentMax: l.opts.SegmentBytes, Versions: k.versions}
-	forgotten, applied := l.forgotten(DefaultRequestWindow), l.applied.Load()
-	for i, s := range l.state.segments {
+// reclaim is the present estimate, from figures in memory alone: blobs are the bytes of all blobs. The caller holds
+// state.mu.
+func (st *state) reclaim(now time.Time, segmentBytes, blobs int64) Reclaim {
+	k := &st.looked
+	r := Reclaim{NewestEnd: st.end, SegmentMax: segmentBytes, Versions: k.versions}
+	forgotten, applied := st.forgotten(DefaultRequestWindow), st.applied.Load()
+	for i, s := range st.segments {
 		superseded := s.used.figures()
-		if s.bytes == 0 || l.through(i) > applied {
+		if s.bytes == 0 || st.through(i) > applied {
 			r.Newest += superseded
 			continue
 		}
@@ -111,17 +112,16 @@ func (l *Log) reclaim(now time.Time) Reclaim {
 		r.Age += young
 		r.FreeBlobs += s.aged.blobs - youngBlobs
 		r.Free += superseded - young
-		if l.through(i) <= forgotten {
+		if st.through(i) <= forgotten {
 			r.Free += requests
 			r.Sealed += requests
 		} else {
 			r.Requests += requests
 		}
 	}
-	if k.closed == l.closedSnapshots(now) {
+	if k.closed == st.closedSnapshots(now) {
 		r.Scans, r.ScanBlobs = k.scans, k.scanBlobs
 	}
-	blobs := l.blobs.bytes()
 	r.FreeBlobs += max(0, blobs-k.blobs)
 	if r.Scans != k.scans {
 		r.FreeBlobs += k.scanBlobs
@@ -129,7 +129,7 @@ func (l *Log) reclaim(now time.Time) Reclaim {
 	r.FreeBlobs = min(blobs, r.FreeBlobs)
 	r.Sealed += blobs
 	r.Free += r.FreeBlobs
-	if k.tombstones > 0 && k.tombstonesThrough <= min(forgotten, l.tombstoneMax()) {
+	if k.tombstones > 0 && k.tombstonesThrough <= min(forgotten, st.tombstoneMax()) {
 		r.Free += k.tombstones
 	} else {
 		r.Tombstones = k.tombstones
@@ -149,17 +149,6 @@ func (r *Reclaim) IsDue(share float64, bytesMin int64) bool {
 	return r.Free > 0 && float64(r.Free) >= share*float64(r.Sealed) && (r.Free >= bytesMin || r.Free+r.NewestEnd >= r.SegmentMax)
 }
 
-// closedSnapshots is how many snapshots were closed, or have expired. The caller holds mu.
-func (l *Log) closedSnapshots(now time.Time) uint64 {
-	closed := l.state.closed
-	for _, s := range l.state.snapshots {
-		if s.isOver(now) {
-			closed++
-		}
-	}
-	return closed
-}
-
 // bytesByOrdinal sums up bytes by the ordinal of a segment.
 type bytesByOrdinal map[uint32]int64
 
@@ -171,15 +160,15 @@ func (c *compaction) look(views []view) error {
 		sealed[v.ordinal] = true
 	}
 	k := looked{}
-	c.mu.Lock()
+	c.state.mu.Lock()
 	held := make(map[index.Loc]struct{})
 	for _, s := range c.state.snapshots {
 		for loc := range s.held {
 			held[loc] = struct{}{}
 		}
 	}
-	k.closed = c.closedSnapshots(c.now)
-	c.mu.Unlock()
+	k.closed = c.state.closedSnapshots(c.now)
+	c.state.mu.Unlock()
 	for loc := range held {
 		if sealed[loc.Ordinal()] {
 			c.kept[loc.Ordinal()] += loc.LengthBound()
@@ -203,21 +192,21 @@ func (c *compaction) look(views []view) error {
 		k.blobs -= garbage
 		k.scanBlobs += seen
 	}
-	c.mu.Lock()
+	c.state.mu.Lock()
 	c.state.looked = k
-	c.mu.Unlock()
+	c.state.mu.Unlock()
 	return nil
 }
 
 // blobGarbage sums up the blobs of a segment whose entries are superseded: those that only snapshots see, and those
 // that may go.
 func (c *compaction) blobGarbage(v view, held map[index.Loc]struct{}) (seen, garbage int64, err error) {
-	refs, err := c.blobsOf(v)
-	if err != nil || len(refs) == 0 {
+	rows, err := c.reader.rowsOf(v)
+	if err != nil || len(rows.Blobs) == 0 {
 		return 0, 0, err
 	}
-	sizes := make(map[uint64]int64, len(refs))
-	for _, b := range refs {
+	sizes := make(map[uint64]int64, len(rows.Blobs))
+	for _, b := range rows.Blobs {
 		sizes[b.Index] = b.Ref.Size
 	}
 	err = c.eachRow(v, func(r row) {
@@ -234,8 +223,8 @@ func (c *compaction) blobGarbage(v view, held map[index.Loc]struct{}) (seen, gar
 			garbage += size
 		}
 	})
-	c.mu.RLock()
-	defer c.mu.RUnlock()
+	c.state.mu.RLock()
+	defer c.state.mu.RUnlock()
 	_, young := v.aged.at(c.now)
 	return seen, max(0, garbage-young), err
 }
@@ -243,7 +232,7 @@ func (c *compaction) blobGarbage(v view, held map[index.Loc]struct{}) (seen, gar
 // sealEarly seals the newest segment where the entries of many blobs in it are superseded, as it may be long until it
 // is full; where room is short and much of it is superseded; and where more of it is than CompactOptions.SealBytes.
 func (c *compaction) sealEarly() error {
-	views := c.views(c.applied, c.applied)
+	views := c.reader.views(c.applied, c.applied)
 	defer unpinAll(views)
 	c.history = new(history) // nothing is known yet
 	for _, v := range views {
@@ -257,17 +246,11 @@ func (c *compaction) sealEarly() error {
 		superseded := v.used.figures()
 		isShort := c.opts.Room && superseded > 0 && superseded*roomShare >= v.end
 		isMuch := c.opts.SealBytes > 0 && superseded >= c.opts.SealBytes && 2*superseded >= v.end
-		if !isShort && !isMuch && (garbage == 0 || garbage < min(c.Log.opts.SegmentBytes, c.blobs.bytes())/compactShare) {
+		if !isShort && !isMuch && (garbage == 0 || garbage < min(c.segmentBytes, c.blobs.bytes())/compactShare) {
 			continue
 		}
-		c.wmu.Lock()
-		err = c.usable()
-		if err == nil {
-			err = c.seal()
-		}
-		c.wmu.Unlock()
-		if err != nil {
-			return format.NoSpace(err)
+		if err := c.editor.sealNow(); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -275,15 +258,15 @@ func (c *compaction) sealEarly() error {
 
 // rest notes what is left that looked as if it could go.
 func (c *compaction) rest() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
 	k := &c.state.looked
 	if c.report.EntriesDropped > 0 { // what older versions have kept may go now
 		k.tombstones += c.history.blocked
 		k.tombstonesThrough = max(k.tombstonesThrough, c.history.blockedThrough)
 	}
 	if c.report.SegmentsRewritten == 0 {
-		k.rest, k.mergeable = c.reclaim(c.now).Free, c.mergeable()
+		k.rest, k.mergeable = c.state.reclaim(c.now, c.segmentBytes, c.blobs.bytes()).Free, c.state.mergeable(c.segmentBytes)
 		k.until = c.now.Add(restAgain)
 	}
 }
@@ -292,9 +275,9 @@ func (c *compaction) rest() {
 // it.
 func (c *compaction) droppable(v view) int64 {
 	superseded := v.used.figures()
-	c.mu.RLock()
+	c.state.mu.RLock()
 	young, _ := v.aged.at(c.now)
-	c.mu.RUnlock()
+	c.state.mu.RUnlock()
 	if c.opts.All {
 		young = 0
 	}

@@ -20,7 +20,7 @@ func (d *logDriver) look() CompactReport {
 	d.t.Helper()
 	report, err := d.log.Compact(d.t.Context(), CompactOptions{})
 	ok(d.t, err)
-	d.log.hints.Wait()
+	d.log.hints.writing.Wait()
 	if d.due() {
 		d.t.Errorf("still due: %+v", d.log.Stats().Reclaim)
 	}

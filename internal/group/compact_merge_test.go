@@ -97,7 +97,7 @@ func crashWhileCompacting(t *testing.T, fill func(b *compactBed)) {
 			for range 2 { // the second one drops tombstones
 				_, err := b.log.Compact(context.Background(), CompactOptions{All: true})
 				ok(t, err)
-				b.log.hints.Wait()
+				b.log.hints.writing.Wait()
 			}
 			mem.AfterOp(nil)
 			if failed != nil {
@@ -225,7 +225,7 @@ func TestCompactLeavesNoEmptySegment(t *testing.T) {
 	if got := b.log.Stats(); got.Segments != 2 || got.Mergeable != 0 {
 		t.Errorf("%d segments, %d mergeable", got.Segments, got.Mergeable)
 	}
-	b.log.hints.Wait()
+	b.log.hints.writing.Wait()
 	names, err := b.opts.FS.List(b.opts.Dir)
 	ok(t, err)
 	segments := 0
@@ -269,7 +269,7 @@ func TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid(t *testing.T) {
 				_, err := d.log.Compact(context.Background(), CompactOptions{All: all})
 				ok(t, err)
 			}
-			d.log.hints.Wait()
+			d.log.hints.writing.Wait()
 			want := 3 // the one with the void entry, the one that voids it, the active one
 			if all {
 				want = 2

@@ -29,7 +29,7 @@ type rewriter struct {
 // rewrite writes what stays of a run into a new segment, durable when it returns; none where nothing stays and the
 // manifest may do without. errNothingToDrop and errConfAhead: the segments stay as they are.
 func (c *compaction) rewrite(run []view) (*rewritten, error) {
-	r, err := c.beginRewrite(run[0])
+	r, err := c.editor.begin(run[0])
 	if err != nil {
 		return nil, err
 	}
@@ -37,22 +37,22 @@ func (c *compaction) rewrite(run []view) (*rewritten, error) {
 	for _, v := range run[1:] {
 		r.old = append(r.old, v.segment)
 	}
-	c.mu.RLock()
+	c.state.mu.RLock()
 	w.conf = c.state.confIndex
-	c.mu.RUnlock()
+	c.state.mu.RUnlock()
 	next := r.next
 	next.terms = c.termsOfRun(run)
 	err = w.copyAll(run)
 	if err == nil && next.rows.IsEmpty() && c.isRemovable(run) {
-		c.discardSegment(next)
+		c.editor.folder.discard(next)
 		r.next = nil
 		return w.out, nil
 	}
 	if err == nil {
-		err = c.finishRewrite(c.ctx, r, run[len(run)-1].m.LastIndex)
+		err = c.editor.finish(c.ctx, r, run[len(run)-1].m.LastIndex)
 	}
 	if err != nil {
-		c.discardSegment(next)
+		c.editor.folder.discard(next)
 		return nil, err
 	}
 	next.aged = w.out.aged
@@ -71,11 +71,11 @@ func (w *rewriter) copyAll(run []view) error {
 			return err
 		}
 	}
-	w.out.aged.keep(w.Log.opts.Retention.MinAge)
+	w.out.aged.keep(w.retention.MinAge)
 	if len(run) == 1 && w.out.dropped == 0 && w.out.forgot == 0 && !w.out.next.rows.IsEmpty() {
-		w.mu.Lock()
+		w.state.mu.Lock()
 		w.v.aged = w.out.aged
-		w.mu.Unlock()
+		w.state.mu.Unlock()
 		return errNothingToDrop
 	}
 	return nil
@@ -85,7 +85,7 @@ func (w *rewriter) copyAll(run []view) error {
 func (w *rewriter) copy() error {
 	var failed error
 	before := int64(0)
-	err := w.frames(w.v, format.SegmentHeaderBytes, func(step *segio.FrameStep) bool {
+	err := w.v.frames(format.SegmentHeaderBytes, func(step *segio.FrameStep) bool {
 		if failed = w.frame(step); failed != nil {
 			return false
 		}
@@ -105,11 +105,7 @@ func (w *rewriter) copy() error {
 func (w *rewriter) frame(step *segio.FrameStep) error {
 	e := &step.Entry
 	if step.Status != segio.FrameWhole {
-		d := w.v.damage(w.Log.opts.Identity.Name, step)
-		w.mu.Lock()
-		w.addDamage(&d)
-		w.mu.Unlock()
-		return &format.DamageError{Damage: d, ID: e.ID}
+		return w.damages.found(w.v.damage(w.group, step), e.ID)
 	}
 	if e.Kind == format.KindConf && e.Index > w.conf {
 		return errConfAhead
@@ -180,15 +176,15 @@ const (
 // decide decides about an applied version. Once superseded and not needed it never is again, so no lock need be held
 // until the swap.
 func (c *compaction) decide(e *format.Entry, loc index.Loc) fate {
-	c.mu.RLock()
-	newest, known := c.table.Get(e.ID)
+	c.state.mu.RLock()
+	newest, known := c.places.table.Get(e.ID)
 	held := false
 	for _, s := range c.state.snapshots {
 		if _, ok := s.held[loc]; ok {
 			held = true
 		}
 	}
-	c.mu.RUnlock()
+	c.state.mu.RUnlock()
 	if newest == loc {
 		if e.Kind == format.KindDelete && c.history.mayGo(e) && !c.mayBeAsked(e) {
 			return isGone
@@ -205,7 +201,7 @@ func (c *compaction) decide(e *format.Entry, loc index.Loc) fate {
 		return isHistory
 	}
 	age := c.now.UnixNano() - e.CommitTime
-	if minAge := c.Log.opts.Retention.MinAge; minAge > 0 && age < int64(minAge) {
+	if minAge := c.retention.MinAge; minAge > 0 && age < int64(minAge) {
 		return isAged
 	}
 	return isGone

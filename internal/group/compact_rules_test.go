@@ -20,7 +20,7 @@ func compactAll(t *testing.T, l *Log) CompactReport {
 	t.Helper()
 	report, err := l.Compact(context.Background(), CompactOptions{All: true})
 	ok(t, err)
-	l.hints.Wait()
+	l.hints.writing.Wait()
 	return report
 }
 
@@ -132,7 +132,7 @@ func TestRule10_CompactChecksTheRoomBeforeItWrites(t *testing.T) {
 		d.put(format.Entry{ID: 1, Data: payload(1, 100)})
 	}
 	ok(t, d.log.Seal())
-	d.log.hints.Wait()
+	d.log.hints.writing.Wait()
 	mem.SetCapacity(1)
 	before := mem.OpCount()
 	_, err := d.log.Compact(context.Background(), CompactOptions{All: true})
@@ -154,7 +154,7 @@ func TestRule4_CompactRefusesADamagedGroup(t *testing.T) {
 		d.put(format.Entry{ID: 1, Data: payload(1, 100)}, format.Entry{ID: 2, Data: payload(2, 100)})
 	}
 	ok(t, d.log.Seal())
-	d.log.hints.Wait()
+	d.log.hints.writing.Wait()
 	f, err := mem.OpenWrite(path.Join(d.opts.Dir, format.SegmentName(1)))
 	ok(t, err)
 	_, err = f.WriteAt([]byte{0xff}, format.SegmentHeaderBytes+format.FrameHeaderBytes+200)

@@ -46,7 +46,7 @@ func (c *compaction) runs(views []view) [][]view {
 	}
 	var out [][]view
 	for len(views) > 0 {
-		most := c.Log.opts.SegmentBytes
+		most := c.segmentBytes
 		if c.opts.Room { // what waits for room does not wait for much to be copied
 			most = min(most, roomMergeBytes)
 		}
@@ -57,41 +57,11 @@ func (c *compaction) runs(views []view) [][]view {
 	return out
 }
 
-// mergeable counts the sealed, applied segments that a compaction would merge with others or take out of the manifest.
-// The caller holds mu.
-func (l *Log) mergeable() int {
-	var extents []extent
-	applied := l.applied.Load()
-	for i, s := range l.state.segments {
-		through := min(l.through(i), l.state.last)
-		if s.bytes == 0 || through > applied || s.first > applied {
-			break
-		}
-		empty := s.rowCount.Load() == 0 && s.requestCount.Load() == 0 && l.removable(i)
-		extents = append(extents, extent{s.first, through, s.bytes - format.SegmentHeaderBytes, empty})
-	}
-	count := 0
-	for len(extents) > 0 {
-		n := mergeRun(extents, l.opts.SegmentBytes, false)
-		if n > 1 || extents[0].empty {
-			count += n
-		}
-		extents = extents[n:]
-	}
-	return count
-}
-
-// removable tells whether a segment may leave the manifest once it is empty: its first index makes nothing void that
-// stands in the segment before it. The caller holds mu.
-func (l *Log) removable(i int) bool {
-	return i == 0 || l.state.segments[i-1].last < l.state.segments[i].first
-}
-
 // isRemovable is removable for the first of a run.
 func (c *compaction) isRemovable(run []view) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.removable(slices.Index(c.state.segments, run[0].segment))
+	c.state.mu.RLock()
+	defer c.state.mu.RUnlock()
+	return c.state.removable(slices.Index(c.state.segments, run[0].segment))
 }
 
 // worth tells whether a run is to be written anew: it is of several segments, or has enough to drop, or nothing to
@@ -117,15 +87,45 @@ func (c *compaction) worth(run []view) bool {
 
 // termsOfRun gives the term runs of what a run keeps.
 func (c *compaction) termsOfRun(run []view) []format.TermRun {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
+	c.state.mu.RLock()
+	defer c.state.mu.RUnlock()
 	var out []format.TermRun
 	for _, v := range run {
-		for _, t := range c.termsOf(v.segment) {
+		for _, t := range c.state.termsOf(v.segment) {
 			if t.FirstIndex <= v.through {
 				out = format.AddTerm(out, t.FirstIndex, t.Term)
 			}
 		}
 	}
 	return out
+}
+
+// mergeable counts the sealed, applied segments that a compaction would merge with others or take out of the manifest.
+// The caller holds state.mu.
+func (st *state) mergeable(segmentBytes int64) int {
+	var extents []extent
+	applied := st.applied.Load()
+	for i, s := range st.segments {
+		through := min(st.through(i), st.last)
+		if s.bytes == 0 || through > applied || s.first > applied {
+			break
+		}
+		empty := s.rowCount.Load() == 0 && s.requestCount.Load() == 0 && st.removable(i)
+		extents = append(extents, extent{s.first, through, s.bytes - format.SegmentHeaderBytes, empty})
+	}
+	count := 0
+	for len(extents) > 0 {
+		n := mergeRun(extents, segmentBytes, false)
+		if n > 1 || extents[0].empty {
+			count += n
+		}
+		extents = extents[n:]
+	}
+	return count
+}
+
+// removable tells whether a segment may leave the manifest once it is empty: its first index makes nothing void that
+// stands in the segment before it. The caller holds state.mu.
+func (st *state) removable(i int) bool {
+	return i == 0 || st.segments[i-1].last < st.segments[i].first
 }

@@ -272,7 +272,7 @@ func (b *compactBed) fill(writes int) {
 		ok(b.t, b.write())
 	}
 	ok(b.t, b.log.Seal())
-	b.log.hints.Wait()
+	b.log.hints.writing.Wait()
 }
 
 func TestCompactThatFailsLeavesAllAsItWas(t *testing.T) {
@@ -288,7 +288,7 @@ func TestCompactThatFailsLeavesAllAsItWas(t *testing.T) {
 					return isChange(op) && calls.Add(1) == int64(at)
 				}, Err: fault})
 				_, err := b.log.Compact(context.Background(), CompactOptions{All: true})
-				b.log.hints.Wait()
+				b.log.hints.writing.Wait()
 				f.Remove()
 				if f.Fired() == 0 {
 					ok(t, err)
@@ -348,7 +348,7 @@ func TestCompactDropsTombstonesOnceNoOlderPutIsLeft(t *testing.T) {
 		}
 		b.wants(3, nil)
 		b.wants(100, payload(100, 300))
-		if n := b.log.table.Len(); round > 0 && n != 1 {
+		if n := b.log.places.table.Len(); round > 0 && n != 1 {
 			t.Errorf("the index has %d ids, want 1", n)
 		}
 		m, err := format.ReadManifest(b.opts.FS, b.opts.Dir)
@@ -410,17 +410,17 @@ func TestAReadLooksAgainWhereAnOrdinalIsUsedAgain(t *testing.T) {
 	bothResidencies(t, func(t *testing.T, residency Residency) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 32<<10))
 		d.put(format.Entry{ID: 1, Data: payload(1, 10)}, format.Entry{ID: 2, Data: payload(2, 10)})
-		stale, _ := d.log.table.Get(2)
+		stale, _ := d.log.places.table.Get(2)
 		reused := false
 		for round := 0; round < 20 && !reused; round++ {
 			d.put(format.Entry{ID: 1, Data: payload(1, 10)})
 			d.compact()
-			now, _ := d.log.table.Get(2)
-			reused = now != stale && d.log.segmentAt(stale.Ordinal()) != nil
-			if s := d.log.pinPlace(2, stale); now != stale && s != nil {
+			now, _ := d.log.places.table.Get(2)
+			reused = now != stale && d.log.places.segment(stale.Ordinal()) != nil
+			if s := d.log.places.pin(2, stale); now != stale && s != nil {
 				t.Errorf("round %d: the record is at %x, and a read goes to %x", round, now, stale)
 			}
-			if s := d.log.pinPlace(2, now); s == nil {
+			if s := d.log.places.pin(2, now); s == nil {
 				t.Errorf("round %d: the record is not found where it is", round)
 			} else {
 				s.unpin()

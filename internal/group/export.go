@@ -49,7 +49,7 @@ func (l *Log) Export(ctx context.Context) (*Export, error) {
 
 func (l *Log) export(ctx context.Context) (_ *Export, err error) {
 	l.blobs.hold() // until those of the export are known
-	defer func() { l.removeBlobs(l.blobs.release()) }()
+	defer func() { l.blobs.release() }()
 	e := &Export{log: l, sizes: make(map[string]int64)}
 	defer func() {
 		if err != nil {
@@ -76,32 +76,28 @@ func (l *Log) export(ctx context.Context) (_ *Export, err error) {
 
 // pinExport takes the state as of one moment, and makes the manifest of it without its segments.
 func (l *Log) pinExport(e *Export) (*format.Manifest, error) {
-	l.wmu.Lock() // so that nothing is applied meanwhile
-	defer l.wmu.Unlock()
+	l.w.mu.Lock() // so that nothing is applied meanwhile
+	defer l.w.mu.Unlock()
 	if err := l.usable(); err != nil {
 		return nil, err
 	}
-	l.mu.RLock()
+	l.state.mu.RLock()
 	st := &l.state
-	e.Index, e.Conf = l.exportIndex(), st.conf
-	term, termErr := l.term(e.Index)
-	var damage error
-	if len(st.damages) > 0 {
-		damage = &format.DamageError{Damage: *st.damages[0]}
-	}
+	e.Index, e.Conf = l.state.exportIndex(), st.conf
+	term, termErr := l.state.term(e.Index)
 	m := &format.Manifest{
-		Identity: l.opts.Identity, Sequence: 1, NextSegment: l.w.nextNumber, Conf: st.conf, ConfIndex: st.confIndex,
-		CompactedThrough: l.w.manifest.CompactedThrough, CompactedTerm: l.w.manifest.CompactedTerm,
-		TombstoneFloor: l.w.manifest.TombstoneFloor, AcceptedThrough: l.w.manifest.AcceptedThrough,
+		Identity: l.opts.Identity, Sequence: 1, NextSegment: l.folder.nextNumber, Conf: st.conf, ConfIndex: st.confIndex,
+		CompactedThrough: l.folder.manifest.CompactedThrough, CompactedTerm: l.folder.manifest.CompactedTerm,
+		TombstoneFloor: l.folder.manifest.TombstoneFloor, AcceptedThrough: l.folder.manifest.AcceptedThrough,
 		// The vote is this replica's own.
 		HardState: format.StateRecord{Term: max(l.w.hard.Term, term), Commit: e.Index},
 	}
-	l.mu.RUnlock()
-	if err := errors.Join(damage, termErr); err != nil {
+	l.state.mu.RUnlock()
+	if err := errors.Join(l.damages.first(), termErr); err != nil {
 		return nil, err
 	}
 	e.Term = term
-	e.views = l.views(0, e.Index)
+	e.views = l.reader.views(0, e.Index)
 	for n := len(e.views); n > 0 && e.views[n-1].first > e.Index; n-- { // an empty one of an index before
 		e.views[n-1].unpin()
 		e.views = e.views[:n-1]
@@ -114,7 +110,7 @@ func (e *Export) addSegments(m *format.Manifest) error {
 	for i, v := range e.views {
 		s := v.m
 		if v.active || v.through > e.Index {
-			end, last, err := e.log.endOf(v, e.Index, m.CompactedThrough)
+			end, last, err := e.log.reader.endOf(v, e.Index, m.CompactedThrough)
 			if err != nil {
 				return err
 			}
@@ -135,17 +131,15 @@ func (e *Export) add(f transfer.File) {
 
 // endOf finds where the entries of a segment up to an index end, and the last of them by place. What is void stands
 // before the last one, or behind the end: above the commit nothing is cut off any more at or below it.
-func (l *Log) endOf(v view, at, floor uint64) (end int64, last uint64, err error) {
+func (r *reader) endOf(v view, at, floor uint64) (end int64, last uint64, err error) {
 	end, last = format.SegmentHeaderBytes, v.first-1
 	var damage error
-	err = l.frames(v, l.startOf(v, at), func(step *segio.FrameStep) bool {
+	err = v.frames(r.startOf(v, at), func(step *segio.FrameStep) bool {
 		e := &step.Entry
 		switch {
 		case step.Status != segio.FrameWhole:
-			d := v.damage(l.opts.Identity.Name, step)
-			l.noteDamage(d)
-			damage = &format.DamageError{Damage: d}
-		case e.Kind != format.KindState && e.Index <= at && l.isValid(e):
+			damage = r.damages.found(v.damage(r.group, step), 0)
+		case e.Kind != format.KindState && e.Index <= at && r.isValid(e):
 			end, last = step.Offset+step.Bytes, e.Index
 		}
 		return damage == nil && last < at
@@ -166,11 +160,11 @@ func (e *Export) addBlobs(ctx context.Context) error {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		refs, err := e.log.blobsOf(v)
+		rows, err := e.log.reader.rowsOf(v)
 		if err != nil {
 			return err
 		}
-		for _, b := range refs {
+		for _, b := range rows.Blobs {
 			if b.Index > v.through || listed[b.Ref.ID] {
 				continue
 			}
@@ -203,7 +197,7 @@ func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {
 	if e.closed || e.log.closed.Load() {
 		return nil, format.ErrClosed
 	}
-	f, err := e.log.fs.Open(path.Join(e.log.dir, name))
+	f, err := e.log.folder.fs.Open(path.Join(e.log.folder.dir, name))
 	if err != nil {
 		return nil, fmt.Errorf("group %s: export: %w", e.log.opts.Identity.Name, err)
 	}
@@ -248,7 +242,7 @@ func (e *Export) Close() error {
 	e.closed = true
 	unpinAll(e.views)
 	for _, id := range e.pinned {
-		e.log.closeBlob(id)
+		e.log.blobs.close(id)
 	}
 	e.views, e.pinned = nil, nil
 	return nil

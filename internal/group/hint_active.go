@@ -25,7 +25,7 @@ const (
 // hintPieceBytes is the number of bytes of the active segment of which a piece tells at least.
 func (l *Log) hintPieceBytes() int64 { return min(hintPieceOf, l.opts.SegmentBytes/hintPieceShare) }
 
-// noteStates notes the state frame at the end of a batch that was written, if it has one. The caller holds wmu.
+// noteStates notes the state frame at the end of a batch that was written, if it has one. The caller holds writer.mu.
 func (l *Log) noteStates(withState bool, batch []tailEntry) {
 	w, last := &l.w, l.w.last
 	if n := len(batch); n > 0 {
@@ -37,13 +37,13 @@ func (l *Log) noteStates(withState bool, batch []tailEntry) {
 	if !withState {
 		return
 	}
-	if w.state.Offset != 0 && w.state.Last <= l.applied.Load() {
+	if w.state.Offset != 0 && w.state.Last <= l.state.applied.Load() {
 		w.hintable = w.state
 	}
 	w.state = format.StateFrame{Offset: w.end - format.FrameBytes(0, format.StateRecordBytes), Last: last}
 }
 
-// hintWhileOpen is hintActive where hints are of use to the next start. The caller holds wmu.
+// hintWhileOpen is hintActive where hints are of use to the next start. The caller holds writer.mu.
 func (l *Log) hintWhileOpen() {
 	if l.opts.Residency == Index {
 		l.hintActive()
@@ -51,27 +51,27 @@ func (l *Log) hintWhileOpen() {
 }
 
 // hintActive continues the hint of the active segment, where so many bytes have none yet that it pays. The caller holds
-// wmu.
+// writer.mu.
 func (l *Log) hintActive() {
 	w, s := &l.w, l.w.active
 	at := w.hintable
-	if w.state.Last <= l.applied.Load() && l.isSynced(w.state) {
+	if w.state.Last <= l.state.applied.Load() && l.isSynced(w.state) {
 		at = w.state
 	}
-	if at.Offset-max(w.hinted.End, w.hintTried, format.SegmentHeaderBytes) < l.hintPieceBytes() || !l.isSynced(at) || w.unsure || w.suspect != nil || s.incomplete {
+	if at.Offset-max(w.hinted.End, w.hintTried, format.SegmentHeaderBytes) < l.hintPieceBytes() || !l.isSynced(at) || l.folder.unsure || w.suspect != nil || s.incomplete {
 		return
 	}
-	l.mu.RLock()
+	l.state.mu.RLock()
 	held := slices.ContainsFunc(l.state.confsAhead, func(conf uint64) bool { return conf <= at.Last })
-	rows, terms := s.rows.Snapshot(), l.termsWithin(s.first, at.Last)
-	l.mu.RUnlock()
+	rows, terms := s.rows.Snapshot(), l.state.termsWithin(s.first, at.Last)
+	l.state.mu.RUnlock()
 	if held {
 		return
 	}
 	w.hintTried = at.Offset
 	p := format.MakePiece(s.manifest(), w.hinted, at, rows, terms)
 	b := p.Encode()
-	if err := format.WritePiece(l.fs, l.dir, w.hinted.Bytes, b); err != nil {
+	if err := format.WritePiece(l.folder.fs, l.folder.dir, w.hinted.Bytes, b); err != nil {
 		l.logger.Warn("the hint of the active segment was not continued: the next load reads more of it", "group", l.opts.Identity.Name,
 			"segment", s.number, "error", err)
 		return
@@ -80,27 +80,27 @@ func (l *Log) hintActive() {
 	w.hintDirty = true
 }
 
-// isSynced tells whether a state frame and all in front of it were synced. The caller holds wmu.
+// isSynced tells whether a state frame and all in front of it were synced. The caller holds writer.mu.
 func (l *Log) isSynced(at format.StateFrame) bool {
 	return at.Offset+format.FrameBytes(0, format.StateRecordBytes) <= l.state.syncedEnd
 }
 
-// keepHint makes the hint of the active segment durable, at a stop. The caller holds wmu.
+// keepHint makes the hint of the active segment durable, at a stop. The caller holds writer.mu.
 func (l *Log) keepHint() {
 	if !l.w.hintDirty {
 		return
 	}
 	l.w.hintDirty = false
-	if err := format.SyncPieces(l.fs, l.dir); err != nil {
+	if err := format.SyncPieces(l.folder.fs, l.folder.dir); err != nil {
 		l.logger.Warn("the hint of the active segment may not outlast a power cut: the next load reads more of it then", "group", l.opts.Identity.Name, "error", err)
 	}
 }
 
-// dropHint removes the hint of a segment that is active no more. The caller holds wmu.
+// dropHint removes the hint of a segment that is active no more. The caller holds writer.mu.
 func (l *Log) dropHint() {
 	w := &l.w
 	if w.hinted.Bytes > 0 {
-		l.removeFile(format.ActiveHintName)
+		l.folder.remove(format.ActiveHintName)
 	}
 	w.state, w.hintable, w.hinted, w.hintTried, w.hintDirty = format.StateFrame{}, format.StateFrame{}, format.HintPart{}, 0, false
 }
@@ -120,7 +120,7 @@ func activeHintHead(opts Options, s format.ManifestSegment, active *activeFile) 
 // readActiveHint reads the hint of the active segment, of which the file has data up to end; nil: there is none that
 // can be used.
 func (ld *loading) readActiveHint(s *segment, end int64) *format.ActiveHint {
-	h, err := format.ReadPieces(ld.fs, ld.dir, s.manifest())
+	h, err := format.ReadPieces(ld.folder.fs, ld.folder.dir, s.manifest())
 	if err != nil {
 		ld.logger.Info("the hint of the active segment cannot be used: all of it is read instead", "group", ld.opts.Identity.Name,
 			"segment", s.number, "error", err)
@@ -135,6 +135,6 @@ func (ld *loading) readActiveHint(s *segment, end int64) *format.ActiveHint {
 // not be used.
 func (ld *loading) walkBehind(s *segment, h *format.ActiveHint, through int64) (*replay.Walk, bool, error) {
 	w := replay.Behind(h, s.first)
-	err := ld.walkFileOn(s, w, h.End, through)
+	err := s.walkFileOn(w, h.End, through)
 	return w, w.StateFirst == h.End, err
 }

@@ -14,9 +14,9 @@ import (
 func (l *Log) endInstall(incoming bool) {
 	err := l.endJoining()
 	if incoming {
-		m, readErr := format.ReadManifest(l.fs, path.Join(l.dir, format.IncomingName))
-		if readErr != nil || m.HardState.Commit <= l.applied.Load() {
-			err = errors.Join(err, transfer.RemoveIncoming(l.fs, l.dir))
+		m, readErr := format.ReadManifest(l.folder.fs, path.Join(l.folder.dir, format.IncomingName))
+		if readErr != nil || m.HardState.Commit <= l.state.applied.Load() {
+			err = errors.Join(err, transfer.RemoveIncoming(l.folder.fs, l.folder.dir))
 		}
 	}
 	if err != nil {
@@ -25,7 +25,7 @@ func (l *Log) endInstall(incoming bool) {
 }
 
 func (l *Log) endJoining() error {
-	b, err := format.ReadAll(l.fs, path.Join(l.dir, format.ReplicaName), 2*format.ReplicaFileBytes)
+	b, err := format.ReadAll(l.folder.fs, path.Join(l.folder.dir, format.ReplicaName), 2*format.ReplicaFileBytes)
 	if err != nil {
 		return nil //nolint:nilerr // there is none, or whoever asks who the replica is learns it
 	}
@@ -34,5 +34,5 @@ func (l *Log) endJoining() error {
 		return nil //nolint:nilerr // as above
 	}
 	f.Joining = false
-	return format.WriteReplicaFile(l.fs, l.dir, f)
+	return format.WriteReplicaFile(l.folder.fs, l.folder.dir, f)
 }

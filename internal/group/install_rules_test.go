@@ -378,7 +378,7 @@ func TestInstallOfAnotherReplicaOrGroupIsRefused(t *testing.T) {
 	if _, err := transfer.NewInstall(t.Context(), opts.ForInstall(), joiner, e.Manifest()[:100]); !errors.Is(err, format.ErrCorrupt) {
 		t.Error(err)
 	}
-	own, err := d.log.w.manifest.Encode()
+	own, err := d.log.folder.manifest.Encode()
 	ok(t, err)
 	if _, err := transfer.NewInstall(t.Context(), opts.ForInstall(), joiner, own); !errors.Is(err, format.ErrCorrupt) {
 		t.Errorf("a manifest with an active segment: %v", err)

@@ -81,7 +81,7 @@ func sameLogs(a, b *Log) error {
 	if len(b.Stats().Damages) > 0 {
 		return fmt.Errorf("damaged: %v", b.Stats().Damages)
 	}
-	if a.w.manifest.CompactedThrough != b.w.manifest.CompactedThrough || a.w.manifest.TombstoneFloor != b.w.manifest.TombstoneFloor {
+	if a.folder.manifest.CompactedThrough != b.folder.manifest.CompactedThrough || a.folder.manifest.TombstoneFloor != b.folder.manifest.TombstoneFloor {
 		return errors.New("floors differ")
 	}
 	if fmt.Sprint(a.state.conf) != fmt.Sprint(b.state.conf) || a.state.confIndex != b.state.confIndex {
@@ -178,10 +178,10 @@ func sameFlags(a, b *Log) error {
 	var flags [2]map[uint64]bool
 	for i, l := range []*Log{a, b} {
 		flags[i] = make(map[uint64]bool)
-		c := compaction{Log: l, ctx: context.Background(), applied: l.AppliedIndex()}
-		for _, v := range l.views(0, c.applied) {
+		c := compaction{sealed: l.sealed(), ctx: context.Background(), applied: l.AppliedIndex()}
+		for _, v := range l.reader.views(0, c.applied) {
 			err := c.eachRow(v, func(r row) {
-				newest, _ := l.table.Get(r.id)
+				newest, _ := l.places.table.Get(r.id)
 				superseded := v.used.superseded(r.loc.Offset())
 				if superseded == (newest == r.loc) {
 					flags[i][r.index<<1] = true // shows as a difference: the log is wrong in itself

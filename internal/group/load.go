@@ -5,8 +5,7 @@ import (
 	"errors"
 	"fmt"
 	iofs "io/fs"
-	"math"
-	"path"
+	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -20,21 +19,26 @@ import (
 	"sheaf.dev/sheaf/internal/index"
 )
 
-// loading is what Load gathers before the log is complete.
+// loading is what Load gathers before the log is complete, and the parts of the log, which it fills.
 type loading struct {
-	*Log
+	*parts
+	logger *slog.Logger
+	// beginActive makes the active segment of a manifest that has none.
+	beginActive func() error
+
 	ctx      context.Context
+	opts     Options
 	progress *Progress
 	manifest *format.Manifest
 	sizes    []int64 // of the files, by segment; of the active one, without the room at its end. 0: gone
 	active   *activeFile
 	names    []string                // in the folder, before garbage was removed
 	early    map[uint64]*format.Hint // hints that were read before the segments, by number; nil: it cannot be used
-	parts    []*loaded               // by segment
+	loaded   []*loaded               // by segment
 	report   Report
 	commit   uint64
 	ids      []replay.DamagedID
-	damages  []*format.Damage
+	found    []*format.Damage
 	// tailIDs are the records with an entry above the commit. Its used flags may have been cleared for an entry that is
 	// not known to be committed yet.
 	tailIDs  map[int64]struct{}
@@ -92,12 +96,16 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 	}
 	l.journal = member
 	progress.BytesTotal.Add(need.LoadBytes)
-	ld := &loading{Log: l, ctx: ctx, progress: progress, manifest: m, active: active, names: names}
+	ld := &loading{
+		parts: &l.parts, logger: l.logger, beginActive: l.beginActive,
+		ctx: ctx, opts: opts, progress: progress, manifest: m, active: active, names: names,
+	}
 	if err := ld.run(); err != nil {
 		err = errors.Join(err, active.close())
 		l.abandon()
 		return fail(err)
 	}
+	l.memory.settle(l.memoryBytes())
 	l.endInstall(slices.Contains(names, format.IncomingName))
 	return l, ld.report, nil
 }
@@ -144,44 +152,37 @@ func (ld *loading) removeGarbage() error {
 		listed[format.SegmentName(s.Number)] = true
 		listed[format.HintName(s.Number)] = s.Sealed()
 	}
-	removed := 0
+	var garbage []string
 	for _, name := range ld.names {
 		_, isSegment := format.ParseSegmentName(name)
 		_, isHint := format.ParseHintName(name)
-		if !strings.HasSuffix(name, format.TmpSuffix) && (!isSegment && !isHint || listed[name]) {
-			continue
+		if strings.HasSuffix(name, format.TmpSuffix) || (isSegment || isHint) && !listed[name] {
+			ld.logger.Debug("garbage is removed", "group", ld.opts.Identity.Name, "file", name)
+			garbage = append(garbage, name)
 		}
-		ld.logger.Debug("garbage is removed", "group", ld.opts.Identity.Name, "file", name)
-		if err := ld.fs.Remove(path.Join(ld.dir, name)); err != nil {
-			return fmt.Errorf("garbage file %s: %w", name, err)
-		}
-		removed++
 	}
-	if removed > 0 {
-		return ld.fs.SyncDir(ld.dir)
-	}
-	return nil
+	return ld.folder.clear(garbage)
 }
 
 // openSegments makes the segments.
 func (ld *loading) openSegments() {
 	st := &ld.state
-	ld.parts = make([]*loaded, len(ld.manifest.Segments))
+	ld.loaded = make([]*loaded, len(ld.manifest.Segments))
 	ld.sizes = make([]int64, len(ld.manifest.Segments))
 	for i, m := range ld.manifest.Segments {
-		s := newSegment(ld.fs, ld.dir, m, ordinalStep*uint32(i+1))
+		s := newSegment(ld.folder.fs, ld.folder.dir, m, ordinalStep*uint32(i+1))
 		st.segments = append(st.segments, s)
-		ld.parts[i] = new(loaded)
+		ld.loaded[i] = new(loaded)
 		switch f := ld.active.file; {
 		case m.Sealed() && ld.opts.Residency == Index:
-			s.cold = ld.loader.ColdFile(ld.fs, s.path, m.Bytes)
+			s.cold = ld.images.loader.ColdFile(ld.folder.fs, s.path, m.Bytes)
 		case !m.Sealed() && f != nil:
 			s.adviseRandom(f)
 			s.file.Store(&openFile{ld.active.take()})
 			ld.sizes[i] = ld.active.end
 		}
 	}
-	ld.publishSegments()
+	ld.places.publish(ld.state.listed())
 }
 
 // openSealed opens the file of a sealed segment and compares its size with the manifest. False: it is gone.
@@ -239,14 +240,6 @@ func (ld *loading) checkHeader(s *segment, m format.ManifestSegment, there bool)
 	return nil, nil
 }
 
-// through is the last index of a segment that is not void: a later segment may have cut the log.
-func (l *Log) through(i int) uint64 {
-	if i+1 < len(l.state.segments) {
-		return l.state.segments[i+1].first - 1
-	}
-	return math.MaxUint64
-}
-
 // loadSealed loads the sealed segments in parallel: the higher index wins.
 func (ld *loading) loadSealed() error {
 	g, ctx := errgroup.WithContext(ld.ctx)
@@ -260,7 +253,7 @@ func (ld *loading) loadSealed() error {
 				return err
 			}
 			part, err := ld.loadSegment(ctx, i, m)
-			ld.parts[i] = part
+			ld.loaded[i] = part
 			return err
 		})
 	}
@@ -270,7 +263,7 @@ func (ld *loading) loadSealed() error {
 // loadSegment loads one sealed segment: from its hint, or by reading it.
 func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegment) (*loaded, error) {
 	s := ld.state.segments[i]
-	through := min(ld.commit, ld.through(i))
+	through := min(ld.commit, ld.state.through(i))
 	there, err := ld.openSealed(s, i, m)
 	if err != nil {
 		return nil, err
@@ -293,7 +286,7 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegm
 		part.header = append(part.header, damage)
 	}
 	if w != nil {
-		part.damages, part.ids = w.Explain(ld.opts.Identity.Name, m, m.LastIndex, hint, ld.w.manifest.MayHaveCuts())
+		part.damages, part.ids = w.Explain(ld.opts.Identity.Name, m, m.LastIndex, hint, ld.folder.manifest.MayHaveCuts())
 	}
 	if hint == nil {
 		part.terms, part.blobs, part.lastCommit = w.Terms, w.Rows.Blobs, w.Rows.LastCommit
@@ -321,7 +314,7 @@ func (ld *loading) readHint(m format.ManifestSegment) *format.Hint {
 	if hint, ok := ld.early[m.Number]; ok {
 		return hint
 	}
-	hint, err := format.ReadHint(ld.fs, ld.dir, m)
+	hint, err := format.ReadHint(ld.folder.fs, ld.folder.dir, m)
 	if err == nil {
 		return hint
 	}
@@ -342,12 +335,12 @@ func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m format.
 	case size <= format.SegmentHeaderBytes: // no frame, or no file
 		size = min(m.Bytes, format.SegmentHeaderBytes)
 	case ld.opts.Residency == Resident:
-		err = ld.walkImage(ctx, s, size, size, func() *replay.Walk {
+		err = ld.images.walk(ctx, s, size, size, func() *replay.Walk {
 			w = replay.New(s.first, rows())
 			return w
 		}, ld.read)
 	default:
-		w, err = ld.walkFile(s, size, rows())
+		w, err = s.walkFile(size, rows())
 		ld.progress.BytesDone.Add(size)
 	}
 	if err != nil {
@@ -369,12 +362,12 @@ func (ld *loading) insertHint(s *segment, h *format.Hint, through uint64, w *rep
 		case h.FirstIndex+uint64(h.Indexes[row]) > through:
 			return true
 		case !h.IsUsed(row) && !ld.inTail(h.IDs[row]):
-			ld.supersedeKnown(s, place|ordinal)
+			ld.places.supersedeKnown(s, place|ordinal)
 			return true
 		}
 		return w != nil && w.IsBad(place.Offset())
 	}
-	_, err := ld.table.Fill(h.IDs, h.Places, s.ordinal, skip, ld.lose)
+	_, err := ld.places.table.Fill(h.IDs, h.Places, s.ordinal, skip, ld.places.lose)
 	return err
 }
 
@@ -398,7 +391,7 @@ func (ld *loading) insertRows(s *segment, r *format.Rows, through uint64, damage
 		if slices.ContainsFunc(damages, func(d *format.Damage) bool { return d.MayVoid(name, index.Loc(place).Offset(), at) }) {
 			continue
 		}
-		if err := ld.insert(r.IDs[i], index.Loc(place|ordinal)); err != nil {
+		if err := ld.places.insert(r.IDs[i], index.Loc(place|ordinal)); err != nil {
 			return err
 		}
 	}

@@ -35,7 +35,7 @@ func (ld *loading) recoverLast() (*replay.Recovered, error) {
 	}
 	s := ld.state.segments[n-1]
 	there := s.file.Load() != nil
-	r, err := replay.Recover(ld.opts.Identity.Name, ld.w.manifest, s.manifest(), ld.sizes[n-1], ld.active.mark, ld.walkActive(s, ld.sizes[n-1]))
+	r, err := replay.Recover(ld.opts.Identity.Name, ld.folder.manifest, s.manifest(), ld.sizes[n-1], ld.active.mark, ld.walkActive(s, ld.sizes[n-1]))
 	if err != nil {
 		return nil, err
 	}
@@ -44,14 +44,14 @@ func (ld *loading) recoverLast() (*replay.Recovered, error) {
 		return nil, err
 	}
 	if damage != nil {
-		ld.damages = append(ld.damages, damage)
+		ld.found = append(ld.found, damage)
 	}
 	if r.States {
 		hard.MergeHardState(r.State)
 		hard.SyncedOffset, hard.SyncedIndex = 0, 0
 	}
 	s.rows, s.incomplete = &r.Rows, lostEntries(r.Damages)
-	ld.parts[n-1] = &loaded{terms: r.Terms, blobs: r.Rows.Blobs, lastCommit: r.Rows.LastCommit, damages: r.Damages, ids: r.IDs}
+	ld.loaded[n-1] = &loaded{terms: r.Terms, blobs: r.Rows.Blobs, lastCommit: r.Rows.LastCommit, damages: r.Damages, ids: r.IDs}
 	ld.state.last, ld.state.end = r.LastIndex(), r.End
 	ld.commit = min(hard.Commit, ld.state.last)
 	return r, nil
@@ -70,7 +70,7 @@ func (ld *loading) walkActive(s *segment, size int64) func(through int64) (*repl
 	return func(through int64) (*replay.Walk, error) {
 		if s.image == nil {
 			w := replay.NewActive(s.first)
-			return w, ld.walkImage(ld.ctx, s, size, max(ld.opts.SegmentBytes, size), func() *replay.Walk { return w }, ld.read)
+			return w, ld.images.walk(ld.ctx, s, size, max(ld.opts.SegmentBytes, size), func() *replay.Walk { return w }, ld.read)
 		}
 		w := replay.NewActive(s.first)
 		return w, w.GoOn(segio.NewFrameReaderBytes(s.image[:through], s.id, format.SegmentHeaderBytes), s.first, through)
@@ -93,7 +93,7 @@ func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*
 		}
 		hint, ld.w.hinted, ld.report.HintedBytes = nil, format.HintPart{}, 0
 		w := replay.NewActive(s.first)
-		err := ld.walkFileOn(s, w, format.SegmentHeaderBytes, through)
+		err := s.walkFileOn(w, format.SegmentHeaderBytes, through)
 		if through == size {
 			ld.read(size)
 		}
@@ -137,7 +137,7 @@ func (ld *loading) holdBackConf(active *replay.Recovered) error {
 // walkReadable walks the entries from lo to hi that can be read. The damage that it passes over, files that cannot be
 // opened too, the load finds by its own walks.
 func (ld *loading) walkReadable(lo, hi uint64, fn func(*format.Entry) bool) {
-	_ = ld.walkEntries(lo, hi, func(format.Damage) {}, func(e *format.Entry, _ index.Loc) bool { return fn(e) })
+	_ = ld.reader.walkEntries(lo, hi, func(format.Damage) {}, func(e *format.Entry, _ index.Loc) bool { return fn(e) })
 }
 
 // withoutRows are the indexes of sealed segments between two that are neither a put nor a delete, as far as hints tell.
@@ -156,7 +156,7 @@ func (ld *loading) withoutRows(first, last uint64) (out []IndexRange) {
 			continue
 		}
 		for _, delta := range hint.Indexes {
-			if at := hint.FirstIndex + uint64(delta); at >= first && at <= min(last, ld.through(i)) {
+			if at := hint.FirstIndex + uint64(delta); at >= first && at <= min(last, ld.state.through(i)) {
 				versions[at-first] = true
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -14,50 +13,18 @@ import (
 	"sheaf.dev/sheaf/internal/index"
 )
 
-// insert puts a place into the index; the later one of two stays, the other is superseded. Safe for concurrent use.
-func (l *Log) insert(id int64, loc index.Loc) error {
-	old, won, err := l.table.Max(id, loc)
-	switch {
-	case err != nil:
-		return err
-	case won && old != 0:
-		l.lose(old)
-	case !won && old != loc:
-		l.lose(loc)
-	}
-	return nil
-}
-
-// lose clears the used flag of the frame at a place, in whichever segment it is.
-func (l *Log) lose(loc index.Loc) { l.supersede(l.segmentAt(loc.Ordinal()), loc) }
-
-// supersede clears the used flag of a frame.
-func (l *Log) supersede(s *segment, loc index.Loc) {
-	if s != nil && s.used.supersede(loc) {
-		l.superseded.Add(loc.LengthBound())
-	}
-}
-
-// supersedeKnown is supersede for a flag that the hint on disk has.
-func (l *Log) supersedeKnown(s *segment, loc index.Loc) {
-	if s.used.supersede(loc) {
-		l.superseded.Add(loc.LengthBound())
-		s.used.written(1)
-	}
-}
-
 // assemble puts the parts together: terms, index of the active segment, the tail. Then the log can be written.
 func (ld *loading) assemble(active *replay.Recovered) error {
 	st := &ld.state
 	st.floor, st.floorTerm = ld.manifest.CompactedThrough, ld.manifest.CompactedTerm
 	st.last = max(st.last, st.floor)
-	for i, part := range ld.parts {
+	for i, part := range ld.loaded {
 		st.terms = format.CutTerms(st.terms, st.segments[i].first)
 		for _, run := range part.terms {
-			ld.addTerm(run.FirstIndex, run.Term)
+			ld.state.addTerm(run.FirstIndex, run.Term)
 		}
 		st.lastCommit = max(st.lastCommit, part.lastCommit)
-		ld.damages = append(append(ld.damages, part.header...), part.damages...)
+		ld.found = append(append(ld.found, part.header...), part.damages...)
 		ld.ids = append(ld.ids, part.ids...)
 	}
 	if err := ld.checkTail(); err != nil {
@@ -84,11 +51,11 @@ func (ld *loading) assemble(active *replay.Recovered) error {
 // checkTail is ErrTailDamaged where damage in a group with several voters may hide what made entries above the commit
 // void: they are whole and in order, and must not be given to Raft.
 func (ld *loading) checkTail() error {
-	i := slices.IndexFunc(ld.damages, func(d *format.Damage) bool { return d.IDsUnknown && d.IndexLast > ld.commit })
+	i := slices.IndexFunc(ld.found, func(d *format.Damage) bool { return d.IDsUnknown && d.IndexLast > ld.commit })
 	if i < 0 || len(format.VotersOf(ld.manifest.Conf)) <= 1 {
 		return nil
 	}
-	return fmt.Errorf("%w: %s", ErrTailDamaged, ld.damages[i])
+	return fmt.Errorf("%w: %s", ErrTailDamaged, ld.found[i])
 }
 
 // openActive opens the last segment for writing, after the cut of a torn tail.
@@ -136,7 +103,7 @@ func (ld *loading) growActiveImage(s *segment, end, read int64) error {
 	}
 	// The segment was not read, or its file ends below the synced mark.
 	loaded, free := s.image, s.free
-	if err := ld.newImage(s, max(ld.opts.SegmentBytes, end)); err != nil {
+	if err := ld.images.begin(s, max(ld.opts.SegmentBytes, end)); err != nil {
 		return err
 	}
 	copy(s.image, loaded)
@@ -147,37 +114,37 @@ func (ld *loading) growActiveImage(s *segment, end, read int64) error {
 }
 
 // beginActive makes the active segment of a manifest that has none.
-func (ld *loading) beginActive() error {
-	w, st := &ld.w, &ld.state
+func (l *Log) beginActive() error {
+	w, st := &l.w, &l.state
 	w.active = &segment{ordinal: ordinalStep * uint32(len(st.segments))}
-	next, err := ld.createSegment(st.last+1, 0)
+	next, err := l.createSegment(st.last+1, 0)
 	if err != nil {
 		return err
 	}
-	if err := ld.writeManifest(func(m *format.Manifest) {
+	if err := l.folder.writeManifest(func(m *format.Manifest) {
 		m.Segments = append(m.Segments, next.manifest())
 	}); err != nil {
-		ld.discardUnlessListed(next)
+		l.folder.discardUnlessListed(next)
 		return err
 	}
 	w.active, w.end, w.allocated, w.last = next, format.SegmentHeaderBytes, format.SegmentHeaderBytes, st.last
 	st.end, st.syncedEnd, st.syncedLast = format.SegmentHeaderBytes, format.SegmentHeaderBytes, st.last
 	st.segments = append(st.segments, next)
-	ld.publishSegments()
+	l.places.publish(l.state.listed())
 	return nil
 }
 
 // fillTail reads the entries above the commit into memory.
 func (ld *loading) fillTail(commit uint64) error {
 	st := &ld.state
-	ld.applied.Store(commit)
-	ld.ages.note(commit)
+	ld.state.applied.Store(commit)
+	ld.state.ages.note(commit)
 	st.tail.first = commit + 1
 	if st.last <= commit {
 		return nil
 	}
 	var bad error
-	err := ld.readEntries(commit+1, st.last, func(e *format.Entry, loc index.Loc) bool {
+	err := ld.reader.readEntries(commit+1, st.last, func(e *format.Entry, loc index.Loc) bool {
 		r := format.RaftEntry(e)
 		if e.Kind == format.KindConf {
 			r.Data = bytes.Clone(r.Data)
@@ -201,17 +168,13 @@ func (ld *loading) fillTail(commit uint64) error {
 // again stands twice in a segment, and the first one is void: compaction leaves it out.
 func (ld *loading) placeTail() error {
 	t := &ld.state.tail
-	views := ld.views(t.first, ld.state.last)
+	views := ld.reader.views(t.first, ld.state.last)
 	defer unpinAll(views)
 	for _, v := range views {
 		ordinal := uint64(v.ordinal) << 44
-		rows := v.rows
-		if rows == nil {
-			h, err := ld.hintOf(v)
-			if err != nil {
-				return err
-			}
-			rows = &format.Rows{Places: h.Places, Indexes: h.Indexes}
+		rows, err := ld.reader.rowsOf(v)
+		if err != nil {
+			return err
 		}
 		for i, place := range rows.Places {
 			at := v.first + uint64(rows.Indexes[i])
@@ -225,28 +188,25 @@ func (ld *loading) placeTail() error {
 
 // conclude makes the report.
 func (ld *loading) conclude() {
-	ld.mu.Lock()
-	for _, d := range ld.damages {
-		ld.addDamage(d)
+	for _, d := range ld.found {
+		ld.damages.note(*d)
 	}
 	for _, id := range ld.ids {
-		ld.addDamagedID(id)
+		ld.damages.noteID(id)
 	}
-	ld.mu.Unlock()
-	for i, part := range ld.parts {
+	for i, part := range ld.loaded {
 		if part.hintGone { // not before: hints are made of what loading gathers
-			ld.writeHintLater(ld.state.segments[i])
+			ld.hints.writeLater(ld.state.segments[i])
 		}
 	}
-	ld.memory.settle(ld.memoryBytes())
 	ld.report.Outcome = Loaded
 	if ld.report.CutBytes > 0 {
 		ld.report.Outcome = Truncated
 	}
-	if len(ld.damages) > 0 {
+	if len(ld.found) > 0 {
 		ld.report.Outcome = Damaged
 	}
-	for _, d := range ld.damages {
+	for _, d := range ld.found {
 		ld.report.Damages = append(ld.report.Damages, *d)
 	}
 }
@@ -262,48 +222,40 @@ func (l *Log) abandon() {
 // collectBlobs learns which blobs are referred to and removes the others, unless an entry that could not be read may
 // refer to them: the device may read it the next time.
 func (ld *loading) collectBlobs() error {
-	for _, part := range ld.parts {
+	for _, part := range ld.loaded {
 		for _, b := range part.blobs {
 			ld.blobs.refer(b.Ref)
 		}
 	}
-	if len(ld.damages) > 0 {
+	if len(ld.found) > 0 {
 		return nil
 	}
-	removed := 0
+	var garbage []string
 	for _, name := range ld.names {
-		id, ok := format.ParseBlobName(name)
-		if !ok || ld.blobs.isReferred(id) {
-			continue
+		if id, ok := format.ParseBlobName(name); ok && !ld.blobs.isReferred(id) {
+			garbage = append(garbage, name)
 		}
-		if err := ld.fs.Remove(path.Join(ld.dir, name)); err != nil {
-			return fmt.Errorf("blob %s, which no entry refers to: %w", name, err)
-		}
-		removed++
 	}
-	if removed > 0 {
-		return ld.fs.SyncDir(ld.dir)
-	}
-	return nil
+	return ld.folder.clear(garbage)
 }
 
 // SetConf records the membership after an applied membership change, durable when it returns.
 func (l *Log) SetConf(conf *raftpb.ConfState, at uint64) error {
-	l.wmu.Lock()
-	defer l.wmu.Unlock()
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
 	if err := l.usable(); err != nil {
 		return err
 	}
 	err := l.settle()
 	if err == nil {
-		err = l.writeManifest(func(m *format.Manifest) { m.Conf, m.ConfIndex = conf, at })
+		err = l.folder.writeManifest(func(m *format.Manifest) { m.Conf, m.ConfIndex = conf, at })
 	}
 	if err != nil {
 		return fmt.Errorf("group %s: membership: %w", l.opts.Identity.Name, err)
 	}
-	l.mu.Lock()
+	l.state.mu.Lock()
 	l.state.conf, l.state.confIndex = conf, at
 	l.state.confsAhead = slices.DeleteFunc(l.state.confsAhead, func(seen uint64) bool { return seen <= at })
-	l.mu.Unlock()
+	l.state.mu.Unlock()
 	return nil
 }

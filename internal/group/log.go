@@ -8,15 +8,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.etcd.io/raft/v3/raftpb"
-
 	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/group/replay"
 	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/index"
 	"sheaf.dev/sheaf/internal/journal"
-	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // Log is the ordered log of a group on disk, with its index in memory. It is the Raft log of the group (see Storage)
@@ -24,106 +20,65 @@ import (
 // methods are safe for concurrent use with them and with one another.
 type Log struct {
 	opts   Options
-	fs     vfs.FS
-	dir    string
 	logger *slog.Logger
 	now    func() time.Time
-	table  *index.Table // id -> place of the newest applied entry
 	memory meter
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	hints  sync.WaitGroup // hints being written
 
-	// wmu is held by whoever changes the files of the log: Append, Sync, Apply, Seal, SetConf, Close, and
-	// the swap of compaction. It guards w. Taken before mu, never while mu is held.
-	wmu sync.Mutex
-	w   writer
+	parts
+	editor editor
 
-	// mu guards state. Held for memory operations only, never during I/O.
-	mu    sync.RWMutex
-	state state
+	closed     atomic.Bool
+	changed    signal          // of applied, and of closed
+	readers    atomic.Int64    // reads under way: Close waits for them
+	received   atomic.Uint64   // blobs that were begun to be received: names their files until they are whole
+	journal    *journal.Member // nil: none
+	compacting sync.Mutex      // one Compact or Repair at a time
+	swapping   sync.RWMutex    // held while places change from one segment to another; scans wait
+}
 
-	// segments by ordinal, nil where there is none; replaced as a whole. For readers without a lock.
-	byOrdinal atomic.Pointer[[]*segment]
-	// applied is the index of the last entry applied. Written under mu.
-	applied atomic.Uint64
-	ages    ages // of what is applied
-	closed  atomic.Bool
-	changed signal // of applied, and of closed
-	// changesFloor: of the changes at or below it some may be missing. See Changes.
-	changesFloor atomic.Uint64
-	readers      atomic.Int64 // reads under way: Close waits for them
-	hintTurn     sync.Mutex   // one hint is written at a time
-	hintCache    hintCache
-
-	// damaged is the number of damages that are not accepted: readers look no further while it is 0.
-	damaged atomic.Int32
-
-	blobs    blobSet
-	received atomic.Uint64 // blobs that were begun to be received: names their files until they are whole
-	marks    markFile
-
-	superseded atomic.Int64 // bytes, estimated
-	// tombstoneLimit is what SetTombstoneLimit told.
-	tombstoneLimit atomic.Uint64
-	loader         *segio.Loader
-	journal        *journal.Member // nil: none
-	compacting     sync.Mutex      // one Compact or Repair at a time
-	swapping       sync.RWMutex    // held while places change from one segment to another; scans wait
-	incoming       []*segment      // of the swap under way: published, not in the list yet. Guarded by mu
+// parts are what a log is made of. Each says what it touches, and an operation is handed those that it needs: a load
+// fills all of them.
+type parts struct {
+	w       writer
+	folder  folder
+	state   state
+	places  places
+	images  images
+	hints   hints
+	reader  reader
+	damages damages
+	blobs   blobSet
+	marks   markFile
 }
 
 // writer is the state of the end of the log.
 type writer struct {
-	manifest   *format.Manifest // as it is on disk
-	unsure     bool             // a manifest was perhaps replaced, perhaps not durably: write it again before anything is acknowledged
-	active     *segment
-	end        int64              // offset of the next frame
-	allocated  int64              // size of the file
-	inherited  bool               // the room behind the end is what the process before has allocated
-	opened     int64              // what of end was there when the log was opened
-	ahead      writeAhead         // of the active file
-	last       uint64             // index of the last entry in the active segment by place; first - 1: none
-	hard       format.StateRecord // term, vote, commit as given by Raft
-	dirty      bool               // something was written since the last sync
-	suspect    error              // a write or sync of the active file failed: it must not be continued; nil: it is well
-	buffer     []byte
-	journaled  int64  // offset in the active segment up to which the journal has what is not synced; 0: nothing
-	started    int64  // offset in the active segment up to which the kernel was told to begin to write
-	batch      []byte // the frames that were written last, where they are in memory as one; they stand at batchAt
-	batchAt    int64
-	state      format.StateFrame // the last one of the active segment
-	hintable   format.StateFrame // the last one of the active segment that was seen to have all entries before it applied
-	hinted     format.HintPart   // of the active segment, what its hint tells of
-	hintTried  int64             // up to where a hint was tried last; 0: not yet
-	hintDirty  bool              // the hint was not synced
-	nextNumber uint64            // of the next segment file
-	sequence   uint64            // of the last manifest that was tried
-}
+	// mu is held by whoever changes the files of the log: Append, Sync, Apply, Seal, SetConf, Close, and the swap of
+	// compaction. It guards writer and folder. Taken before state.mu, never while that is held.
+	mu sync.Mutex
 
-// state is what readers and the writer share.
-type state struct {
-	segments  []*segment // in order of the log; the last one is active
-	tail      tail
-	terms     []format.TermRun // of all entries above the compaction floor, and of that floor
-	last      uint64           // index of the last entry
-	end       int64            // of the active segment: offset behind the last frame
-	floor     uint64           // Raft's compaction floor: first index - 1
-	floorTerm uint64
-	// synced: everything of the active segment before syncedEnd is on disk. syncedIndex is the greatest index on disk,
-	// over all segments; syncedLast that of the last entry by place before syncedEnd.
-	syncedEnd   int64
-	syncedLast  uint64
-	syncedIndex uint64
-	lastCommit  int64
-	conf        *raftpb.ConfState
-	confIndex   uint64
-	confsAhead  []uint64 // indexes of applied membership changes that SetConf was not told of yet
-	snapshots   map[ScanID]*snapshot
-	closed      uint64 // snapshots that were closed or have expired, and are not among them any more
-	looked      looked
-	damages     []*format.Damage
-	damagedIDs  map[int64]replay.DamagedID
+	active    *segment
+	end       int64              // offset of the next frame
+	allocated int64              // size of the file
+	inherited bool               // the room behind the end is what the process before has allocated
+	opened    int64              // what of end was there when the log was opened
+	ahead     writeAhead         // of the active file
+	last      uint64             // index of the last entry in the active segment by place; first - 1: none
+	hard      format.StateRecord // term, vote, commit as given by Raft
+	dirty     bool               // something was written since the last sync
+	suspect   error              // a write or sync of the active file failed: it must not be continued; nil: it is well
+	buffer    []byte
+	journaled int64  // offset in the active segment up to which the journal has what is not synced; 0: nothing
+	started   int64  // offset in the active segment up to which the kernel was told to begin to write
+	batch     []byte // the frames that were written last, where they are in memory as one; they stand at batchAt
+	batchAt   int64
+	state     format.StateFrame // the last one of the active segment
+	hintable  format.StateFrame // the last one of the active segment that was seen to have all entries before it applied
+	hinted    format.HintPart   // of the active segment, what its hint tells of
+	hintTried int64             // up to where a hint was tried last; 0: not yet
+	hintDirty bool              // the hint was not synced
 }
 
 // SegmentBytesDefault is the size at which a segment is sealed where Options say nothing.
@@ -150,10 +105,11 @@ func (o Options) ForInstall() transfer.Options {
 
 // newLog makes a log without segments, with room in the index for what the group needs.
 func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
-	l := &Log{opts: opts, fs: opts.FS, dir: opts.Dir, logger: opts.Logger, now: opts.Now}
+	l := &Log{opts: opts, logger: opts.Logger, now: opts.Now}
 	l.memory.budget = opts.Budget
-	if l.loader = opts.Loader; l.loader == nil {
-		l.loader = segio.NewLoader(segio.LoaderOptions{Reads: 2})
+	l.images = images{resident: opts.Residency == Resident, loader: opts.Loader}
+	if l.images.loader == nil {
+		l.images.loader = segio.NewLoader(segio.LoaderOptions{Reads: 2})
 	}
 	if err := l.memory.ask(need.MemoryBytes); err != nil {
 		return nil, err
@@ -163,14 +119,22 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 		l.memory.giveBack()
 		return nil, err
 	}
-	l.table = table
 	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.places.table = table
+	l.places.publish(nil)
+	f := &l.folder
+	f.fs, f.dir, f.identity, f.now, f.logger = opts.FS, opts.Dir, opts.Identity, opts.Now, opts.Logger
+	f.manifest, f.sequence, f.nextNumber = m, m.Sequence, m.NextSegment
+	f.changesFloor.Store(max(m.TombstoneFloor, m.AcceptedThrough))
 	l.state.snapshots = make(map[ScanID]*snapshot)
-	l.state.damagedIDs = make(map[int64]replay.DamagedID)
-	l.w.manifest, l.w.sequence, l.w.nextNumber = m, m.Sequence, m.NextSegment
-	l.changesFloor.Store(max(m.TombstoneFloor, m.AcceptedThrough))
-	l.marks.fs, l.marks.dir = l.fs, l.dir
-	l.byOrdinal.Store(&[]*segment{})
+	l.damages.logger = opts.Logger
+	l.hints.folder, l.hints.state = f, &l.state
+	l.reader = reader{group: opts.Identity.Name, state: &l.state, damages: &l.damages, hints: &l.hints}
+	l.blobs.folder = f
+	l.marks.fs, l.marks.dir = opts.FS, opts.Dir
+	l.editor = editor{
+		parts: &l.parts, swapping: &l.swapping, usable: l.usable, settle: l.settle, seal: l.seal, askMemory: l.askMemory,
+	}
 	return l, nil
 }
 
@@ -200,23 +164,23 @@ func (l *Log) release() {
 	for l.readers.Load() > 0 { // reads are short, and Close is rare
 		runtime.Gosched()
 	}
-	l.mu.Lock()
+	l.state.mu.Lock()
 	segments := l.state.segments
 	l.state.segments, l.state.tail = nil, tail{}
-	l.byOrdinal.Store(&[]*segment{})
-	l.mu.Unlock()
+	l.places.publish(nil)
+	l.state.mu.Unlock()
 	for _, s := range segments {
 		s.unpin()
 	}
 	l.marks.close()
-	l.table.Close()
+	l.places.table.Close()
 	l.memory.giveBack()
 }
 
 // hardForManifest is the hard state with a commit that is applied: a membership change above it is looked for by Load.
-func (l *Log) hardForManifest() format.StateRecord {
-	hard := l.w.hard
-	hard.Commit = min(hard.Commit, l.applied.Load())
+func (w *writer) hardForManifest(applied uint64) format.StateRecord {
+	hard := w.hard
+	hard.Commit = min(hard.Commit, applied)
 	hard.SyncedOffset, hard.SyncedIndex = 0, 0
 	return hard
 }

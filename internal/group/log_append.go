@@ -37,8 +37,8 @@ var batches = sync.Pool{New: func() any { return new([]tailEntry) }}
 // new one where it is full. On ErrNoSpace nothing was appended and it may be tried again. The log keeps entries' Data
 // until they are applied; the caller must not change it. The content of a put is made by EncodePayload.
 func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
-	l.wmu.Lock()
-	defer l.wmu.Unlock()
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
 	if err := l.usable(); err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (l *Log) decodeBatch(batch []tailEntry, entries []*raftpb.Entry) (_ []tailE
 
 // commitFloor is the index at or below which nothing is ever cut.
 func (l *Log) commitFloor() uint64 {
-	return max(min(l.w.hard.Commit, l.state.last), l.applied.Load(), l.state.floor)
+	return max(min(l.w.hard.Commit, l.state.last), l.state.applied.Load(), l.state.floor)
 }
 
 // makeRoom makes the active segment ready for bytes more: continues it elsewhere after a failure, cuts away segments
@@ -113,7 +113,7 @@ func (l *Log) makeRoom(batch []tailEntry, bytes int64) error {
 	if len(batch) > 0 {
 		first = batch[0].entry.Index
 	}
-	if err := l.memory.ask(l.memoryBytes() + l.memoryOf(len(batch), bytes)); err != nil {
+	if err := l.askMemory(len(batch), bytes); err != nil {
 		return err
 	}
 	w := &l.w
@@ -273,8 +273,8 @@ func (l *Log) writeFailed(cause error) error {
 
 // keepBatch makes what was written part of the state in memory.
 func (l *Log) keepBatch(batch []tailEntry) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
 	st, s := &l.state, l.w.active
 	st.end = l.w.end
 	if len(batch) == 0 {
@@ -282,12 +282,12 @@ func (l *Log) keepBatch(batch []tailEntry) {
 	}
 	first := batch[0].entry.Index
 	if first <= st.last {
-		l.cutState(first)
+		l.state.cut(first)
 	}
 	st.tail.push(first, batch)
 	for i := range batch {
 		e := &batch[i].entry
-		l.addTerm(e.Index, e.Term)
+		l.state.addTerm(e.Index, e.Term)
 		st.lastCommit = max(st.lastCommit, e.CommitTime)
 		if e.Kind == format.KindPut || e.Kind == format.KindDelete {
 			loc := batch[i].loc
@@ -296,21 +296,4 @@ func (l *Log) keepBatch(batch []tailEntry) {
 	}
 	st.last = batch[len(batch)-1].entry.Index
 	l.w.last = st.last
-}
-
-// addTerm notes the term of the next entry. The caller holds mu.
-func (l *Log) addTerm(at, term uint64) {
-	if runs := l.state.terms; len(runs) == 0 || runs[len(runs)-1].Term != term {
-		l.state.terms = append(l.state.terms, format.TermRun{FirstIndex: at, Term: term})
-	}
-}
-
-// cutState drops the entries from an index on, which are not committed, from memory. The caller holds mu.
-func (l *Log) cutState(from uint64) {
-	st := &l.state
-	st.tail.cut(from)
-	l.w.active.rows.Cut(l.w.active.first, from)
-	st.terms = slices.Clip(format.CutTerms(st.terms, from))
-	st.last = min(st.last, from-1)
-	st.syncedIndex = min(st.syncedIndex, from-1)
 }

@@ -473,7 +473,7 @@ func crashWorkload(t *testing.T, seed uint64, residency Residency, steps int, po
 		if err := w.step(); err != nil {
 			t.Fatalf("%s: %v", doing, err)
 		}
-		w.log.hints.Wait() // so that a run does the same each time
+		w.log.hints.writing.Wait() // so that a run does the same each time
 		mu.Lock()
 		if failed != nil {
 			t.Fatal(failed)

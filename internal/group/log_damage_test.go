@@ -72,8 +72,8 @@ func newDamageBed(t testing.TB) *damageBed {
 	ok(t, d.append()) // the commit of all
 	ok(t, d.log.Sync())
 	ok(t, d.log.Tick())
-	d.log.hints.Wait()
-	m := d.log.w.manifest
+	d.log.hints.writing.Wait()
+	m := d.log.folder.manifest
 	ok(t, d.log.Close(false))
 	b.learn(t, m)
 	return b
@@ -203,7 +203,7 @@ func (b *damageBed) afterLoss(l *Log, hit map[int64]bool) error {
 	if err != nil {
 		return err
 	}
-	lost := lostEntries(l.state.damages)
+	lost := lostEntries(l.damages.all)
 	l, _, err = l.AcceptLoss(context.Background())
 	if err != nil {
 		return err

@@ -79,7 +79,7 @@ func oneFailure(t *testing.T, kind vfstest.OpKind, effect vfstest.Effect, errno 
 			if err := w.log.Seal(); err != nil {
 				ok(t, w.log.Seal())
 			}
-			w.log.hints.Wait()
+			w.log.hints.writing.Wait()
 		}
 		_ = w.log.Tick() // may fail once; the mark is then older
 		if i%3 != 2 && fault.Fired() == 0 {
@@ -197,7 +197,7 @@ func TestRule8_ACrashWhileLossIsAcceptedLosesNothingMore(t *testing.T) {
 		}
 	})
 	l, _, err = l.AcceptLoss(t.Context())
-	l.hints.Wait()
+	l.hints.writing.Wait()
 	disk.AfterOp(nil)
 	ok(t, err)
 	ok(t, failed)
@@ -225,7 +225,7 @@ func TestRule10_NoSpaceLeavesEverythingWorkingAndHeals(t *testing.T) {
 		for i := range int64(30) {
 			d.put(format.Entry{ID: i, Data: payload(i, 300)})
 		}
-		d.log.hints.Wait()
+		d.log.hints.writing.Wait()
 		space, err := mem.Space("/")
 		ok(t, err)
 		used := space.TotalBytes - space.FreeBytes
@@ -349,7 +349,7 @@ func TestTheHintOfAnAbandonedSegmentKnowsOnlyWhatItHolds(t *testing.T) {
 	if fault.Fired() != 1 {
 		t.Fatal("no sync failed")
 	}
-	d.log.hints.Wait()
+	d.log.hints.writing.Wait()
 	report, err := fsck.VerifyDir(t.Context(), mem, d.opts.Dir, nil)
 	ok(t, err)
 	if len(report.Damages) > 0 {

@@ -19,16 +19,16 @@ func joinJournal(opts Options) (*journal.Member, error) {
 // is written (Tick). False: nothing was done, because there is no journal, the batch is large, or the journal needs its
 // room; call Sync.
 func (l *Log) SyncShared() bool {
-	l.wmu.Lock()
-	defer l.wmu.Unlock()
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
 	return !l.closed.Load() && l.syncJournal()
 }
 
 // syncJournal has the journal make durable what neither it nor the segment has; false: it does not. The caller holds
-// wmu.
+// writer.mu.
 func (l *Log) syncJournal() bool {
 	w := &l.w
-	if l.journal == nil || w.unsure || w.suspect != nil || !w.dirty || l.journal.MustSync() {
+	if l.journal == nil || l.folder.unsure || w.suspect != nil || !w.dirty || l.journal.MustSync() {
 		return false
 	}
 	from := max(w.journaled, l.state.syncedEnd)
@@ -52,7 +52,7 @@ const startBytes = 256 << 10
 
 // startWriting has the kernel begin to write what only the journal made durable, so that not all is left to the sync
 // for which the journal asks of all groups at once, and which every batch waits for that has a record in one of them.
-// The caller holds wmu.
+// The caller holds writer.mu.
 func (l *Log) startWriting() {
 	w := &l.w
 	from, to := max(w.started, l.state.syncedEnd&^(format.BlockBytes-1)), w.end&^(format.BlockBytes-1)
@@ -62,7 +62,7 @@ func (l *Log) startWriting() {
 	}
 }
 
-// clean notes that nothing is left to be synced. The caller holds wmu.
+// clean notes that nothing is left to be synced. The caller holds writer.mu.
 func (l *Log) clean() {
 	l.w.dirty = false
 	if l.journal != nil {
@@ -72,7 +72,7 @@ func (l *Log) clean() {
 
 // leaveJournal syncs what only the journal has made durable, as a log that is closed is not asked for it any more.
 // Where that fails, the journal keeps it until the next load; so it does where it was closed before the log, as if the
-// process were killed. The caller holds wmu.
+// process were killed. The caller holds writer.mu.
 func (l *Log) leaveJournal() {
 	if l.journal == nil || l.w.journaled <= l.state.syncedEnd || l.journal.Ended() {
 		return

@@ -28,7 +28,7 @@ func TestStaleBlocksOfAnOlderSegmentDoNotPass(t *testing.T) {
 		}
 		ok(t, d.log.Seal())
 	}
-	d.log.hints.Wait()
+	d.log.hints.writing.Wait()
 	ok(t, d.log.Close(false))
 	b := &damageBed{mem: mem, opts: d.opts, frames: map[string][]bedFrame{}, sizes: map[string]int64{}}
 	m, err := format.ReadManifest(mem, d.opts.Dir)

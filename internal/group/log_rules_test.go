@@ -68,7 +68,7 @@ func TestRule2_UncommittedEntriesAreInvisible(t *testing.T) {
 			}
 		}
 		see()
-		d.log.hints.Wait()
+		d.log.hints.writing.Wait()
 		ok(t, d.log.Close(false))
 		d.load()
 		// The commit on disk may lag behind, never lead.

@@ -10,8 +10,8 @@ import (
 // Sync makes everything appended durable (fdatasync). Where a sync fails, the segment is abandoned at its synced mark
 // and the unsynced entries are written and synced in a new segment; an error means that this failed too.
 func (l *Log) Sync() error {
-	l.wmu.Lock()
-	defer l.wmu.Unlock()
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
 	if err := l.usable(); err != nil {
 		return err
 	}
@@ -21,7 +21,7 @@ func (l *Log) Sync() error {
 	return nil
 }
 
-// sync is Sync. The caller holds wmu.
+// sync is Sync. The caller holds writer.mu.
 func (l *Log) sync() error {
 	if err := l.settle(); err != nil {
 		return err
@@ -43,28 +43,24 @@ func (l *Log) sync() error {
 	return nil
 }
 
-// syncedTo notes that the active segment is on disk up to end, where last is its last entry. The caller holds wmu.
+// syncedTo notes that the active segment is on disk up to end, where last is its last entry. The caller holds
+// writer.mu.
 func (l *Log) syncedTo(end int64, last uint64) {
 	l.clean()
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
 	l.state.syncedEnd, l.state.syncedLast = end, last
 	l.state.syncedIndex = l.state.last
 	l.w.active.rows.Synced()
-	l.trimTail()
-}
-
-// trimTail lets go of entries that are both applied and synced. The caller holds mu.
-func (l *Log) trimTail() {
-	l.state.tail.trim(min(l.applied.Load(), l.state.syncedIndex))
+	l.state.trimTail()
 }
 
 // settle ends what an earlier failure left open: a manifest that was perhaps replaced, an active segment that must not
-// be continued. The caller holds wmu. After it, the active segment and the manifest are sound.
+// be continued. The caller holds writer.mu. After it, the active segment and the manifest are sound.
 func (l *Log) settle() error {
 	w := &l.w
-	if w.unsure {
-		if err := l.writeManifest(func(*format.Manifest) {}); err != nil {
+	if l.folder.unsure {
+		if err := l.folder.writeManifest(func(*format.Manifest) {}); err != nil {
 			return err
 		}
 	}
@@ -83,18 +79,18 @@ func (l *Log) settle() error {
 }
 
 // continueLog abandons the active file (rule 5): it is sealed at its synced mark, and what is not synced is written and
-// synced in a new segment, from memory. Nothing is read back to find out what is on disk. The caller holds wmu.
+// synced in a new segment, from memory. Nothing is read back to find out what is on disk. The caller holds writer.mu.
 func (l *Log) continueLog() error {
 	w := &l.w
 	old := w.active
-	l.mu.RLock()
+	l.state.mu.RLock()
 	syncedEnd, syncedLast := l.state.syncedEnd, l.state.syncedLast
 	from := l.state.syncedIndex + 1
 	var unsynced []tailEntry
 	if t := &l.state.tail; from <= l.state.last {
 		unsynced = append(unsynced, t.entries[from-t.first:]...)
 	}
-	l.mu.RUnlock()
+	l.state.mu.RUnlock()
 
 	var bytes int64
 	for i := range unsynced {
@@ -106,17 +102,17 @@ func (l *Log) continueLog() error {
 	}
 	buf, err := l.rewriteUnsynced(next, unsynced)
 	if err != nil {
-		l.discardSegment(next)
+		l.folder.discard(next)
 		return err
 	}
 	sealed := old.manifest()
 	sealed.Bytes, sealed.LastIndex = syncedEnd, max(syncedLast, old.first-1)
-	err = l.writeManifest(func(m *format.Manifest) {
+	err = l.folder.writeManifest(func(m *format.Manifest) {
 		m.Segments = append(m.Segments[:len(m.Segments)-1], sealed, next.manifest())
-		m.HardState = l.hardForManifest()
+		m.HardState = l.w.hardForManifest(l.state.applied.Load())
 	})
 	if err != nil {
-		l.discardUnlessListed(next)
+		l.folder.discardUnlessListed(next)
 		return err
 	}
 	w.active, w.end, w.allocated = next, format.SegmentHeaderBytes+int64(len(buf)), format.SegmentHeaderBytes+int64(len(buf))
@@ -128,7 +124,7 @@ func (l *Log) continueLog() error {
 		w.last = unsynced[n-1].entry.Index
 	}
 	l.adoptContinued(old, next, sealed, unsynced)
-	l.writeHintLater(old)
+	l.hints.writeLater(old)
 	return nil
 }
 
@@ -156,21 +152,22 @@ func (l *Log) rewriteUnsynced(next *segment, unsynced []tailEntry) ([]byte, erro
 
 // adoptContinued changes the state in memory after the log went on in a new segment.
 func (l *Log) adoptContinued(old, next *segment, sealed format.ManifestSegment, unsynced []tailEntry) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
 	st := &l.state
 	old.bytes, old.last = sealed.Bytes, sealed.LastIndex
 	old.rows.CutUnsynced(old.first, sealed.Bytes)
 	old.counted(old.rows)
 	st.segments = append(st.segments[:len(st.segments):len(st.segments)], next)
-	l.publishSegments()
+	l.places.publish(l.state.listed())
 	for i := range unsynced {
 		t, e := &unsynced[i], &unsynced[i].entry
 		old := st.tail.at(e.Index)
 		if e.Kind == format.KindPut || e.Kind == format.KindDelete {
 			next.rows.Add(next.first, e, t.loc.Offset(), format.FrameBytes(len(e.Attributes), len(e.Data)))
-			if e.Index <= l.applied.Load() {
-				l.moved(e.ID, old.loc, t.loc, e.Index)
+			if e.Index <= l.state.applied.Load() {
+				st.moved(old.loc, t.loc, e.Index)
+				l.places.moved(e.ID, old.loc, t.loc)
 			}
 		}
 		old.loc = t.loc
@@ -178,5 +175,5 @@ func (l *Log) adoptContinued(old, next *segment, sealed format.ManifestSegment, 
 	l.clean()
 	st.end, st.syncedEnd, st.syncedLast, st.syncedIndex = l.w.end, l.w.end, l.w.last, st.last
 	next.rows.Synced()
-	l.trimTail()
+	l.state.trimTail()
 }

@@ -37,8 +37,8 @@ func (l *Log) Tick() error {
 // load does not do it: to free blocks takes its time. They read as zero before and after, so that nothing has to be
 // durable.
 func (l *Log) giveBackRoom() {
-	l.wmu.Lock() // before enter: Close has it while it waits for those that are in
-	defer l.wmu.Unlock()
+	l.w.mu.Lock() // before enter: Close has it while it waits for those that are in
+	defer l.w.mu.Unlock()
 	w := &l.w
 	if !w.inherited || l.closed.Load() || w.suspect != nil {
 		return
@@ -49,7 +49,7 @@ func (l *Log) giveBackRoom() {
 	}
 }
 
-// cutRoom gives back the room behind the end of the active segment. The caller holds wmu.
+// cutRoom gives back the room behind the end of the active segment. The caller holds writer.mu.
 func (l *Log) cutRoom() error {
 	w := &l.w
 	if w.allocated <= w.end {
@@ -64,13 +64,13 @@ func (l *Log) cutRoom() error {
 }
 
 func (l *Log) writeMark() error {
-	l.mu.Lock()
+	l.state.mu.Lock()
 	st := &l.state
 	mark := format.Mark{Offset: st.syncedEnd, Index: st.syncedLast}
 	if n := len(st.segments); n > 0 {
 		mark.Segment = st.segments[n-1].id
 	}
-	l.mu.Unlock()
+	l.state.mu.Unlock()
 	if mark.Offset <= format.SegmentHeaderBytes {
 		return nil
 	}

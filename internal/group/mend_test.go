@@ -105,7 +105,7 @@ func TestMendFetchesTheBlobsOfEntries(t *testing.T) {
 	l := b.spoil(t, 15, false)
 	head, err := twin.Get(15, GetOptions{})
 	ok(t, err)
-	ok(t, l.fs.Remove(path.Join(l.dir, format.BlobName(head.Blob.ID))))
+	ok(t, l.folder.fs.Remove(path.Join(l.folder.dir, format.BlobName(head.Blob.ID))))
 	m := &mendTwin{peer: twin, log: l, through: 1 << 40}
 	repairs, err := l.Repairs(t.Context())
 	ok(t, err)
@@ -240,7 +240,7 @@ func TestDamageThatAPeerMeetsIsKnown(t *testing.T) {
 		},
 	} {
 		l := b.spoil(t, 4, true)
-		l.forgetDamage(func(*format.Damage) bool { return true })
+		l.damages.forget(func(*format.Damage) bool { return true })
 		var damage *format.DamageError
 		if err := read(l); !errors.As(err, &damage) {
 			t.Errorf("%s: %v", what, err)

@@ -271,7 +271,7 @@ func cutsInNewSegment(t *testing.T, size int, fail ...vfstest.OpKind) {
 			for id, data := range map[int64][]byte{1: payload(1, 10), 2: payload(2, 10), 9: payload(9, size), 5: payload(5, 20), 6: payload(6, 20), 3: nil, 4: nil} {
 				d.wants(id, data)
 			}
-			d.log.hints.Wait()
+			d.log.hints.writing.Wait()
 			report, err := fsck.VerifyDir(t.Context(), mem, opts.Dir, nil)
 			ok(t, err)
 			if len(report.Damages) > 0 {

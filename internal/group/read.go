@@ -38,21 +38,21 @@ func (l *Log) Get(id int64, opts GetOptions) (Record, error) {
 // newest reads the newest version. Deletes without doubt are not read: the Record then only says Deleted.
 func (l *Log) newest(id int64, opts GetOptions) (Record, error) {
 	for range readTries {
-		loc, ok := l.table.Get(id)
+		loc, ok := l.places.table.Get(id)
 		if !ok {
-			return Record{}, l.absent(id)
+			return Record{}, l.damages.absent(id)
 		}
-		if loc.Tombstone() && opts.Index == 0 && l.damaged.Load() == 0 {
+		if loc.Tombstone() && opts.Index == 0 && !l.damages.any() {
 			return Record{Deleted: true}, nil
 		}
-		s := l.pinPlace(id, loc)
+		s := l.places.pin(id, loc)
 		if s == nil {
 			continue
 		}
 		r, err := l.readRecord(s, loc, id, &opts)
 		s.unpin()
-		if err == nil && l.damaged.Load() > 0 {
-			err = l.doubt(id, r.Index)
+		if err == nil && l.damages.any() {
+			err = l.damages.newer(id, r.Index)
 		}
 		if err != nil {
 			return Record{}, err
@@ -60,21 +60,6 @@ func (l *Log) newest(id int64, opts GetOptions) (Record, error) {
 		return r, nil
 	}
 	return Record{}, fmt.Errorf("group %s: record %d moves faster than it can be read", l.opts.Identity.Name, id)
-}
-
-// pinPlace pins the segment of the place that the index has of a record; nil: the index has another one by now. An
-// ordinal is used again: a reader that was held up between two looks would find another segment under it, so the index
-// is asked once more while the segment is known to be in its place.
-func (l *Log) pinPlace(id int64, loc index.Loc) *segment {
-	s := l.segmentAt(loc.Ordinal())
-	if s == nil || !s.pin() {
-		return nil
-	}
-	if now, ok := l.table.Get(id); ok && now == loc && l.segmentAt(loc.Ordinal()) == s {
-		return s
-	}
-	s.unpin()
-	return nil
 }
 
 // readRecord reads the frame at a place, which must be of the record. The caller has pinned the segment.
@@ -208,14 +193,10 @@ func (r *Record) finish(e *format.Entry, metadataOnly bool) error {
 
 // badFrame notes damage that a read has found, and is its error.
 func (l *Log) badFrame(s *segment, loc index.Loc, id int64, err error) error {
-	d := &format.Damage{
+	return l.damages.found(format.Damage{
 		Group: l.opts.Identity.Name, File: format.SegmentName(s.number), Offset: loc.Offset(), Length: loc.LengthBound(),
 		What: err.Error(), IDs: []int64{id},
-	}
-	l.mu.Lock()
-	l.addDamage(d)
-	l.mu.Unlock()
-	return &format.DamageError{Damage: *d, ID: id}
+	}, id)
 }
 
 // readFailed is the error of a read that the device refused: damage where it says so, else something that may pass.
@@ -236,18 +217,18 @@ func (l *Log) Head(id int64) (at uint64, deleted bool, err error) {
 	}
 	defer l.leave()
 	for range readTries {
-		loc, ok := l.table.Get(id)
+		loc, ok := l.places.table.Get(id)
 		if !ok {
-			return 0, false, l.absent(id)
+			return 0, false, l.damages.absent(id)
 		}
-		s := l.pinPlace(id, loc)
+		s := l.places.pin(id, loc)
 		if s == nil {
 			continue
 		}
 		at, err := l.indexAt(s, loc, id)
 		s.unpin()
-		if err == nil && l.damaged.Load() > 0 {
-			err = l.doubt(id, at)
+		if err == nil && l.damages.any() {
+			err = l.damages.newer(id, at)
 		}
 		if err != nil {
 			return 0, false, err
@@ -260,14 +241,14 @@ func (l *Log) Head(id int64) (at uint64, deleted bool, err error) {
 // indexAt tells the index of the entry at a place: from memory where it is, else from the header of the frame.
 func (l *Log) indexAt(s *segment, loc index.Loc, id int64) (uint64, error) {
 	if s.image == nil {
-		l.mu.RLock()
+		l.state.mu.RLock()
 		if s.rows != nil {
 			if i := s.rows.AtOffset(loc.Offset()); i >= 0 && s.rows.IDs[i] == id {
-				defer l.mu.RUnlock()
+				defer l.state.mu.RUnlock()
 				return s.first + uint64(s.rows.Indexes[i]), nil
 			}
 		}
-		l.mu.RUnlock()
+		l.state.mu.RUnlock()
 	}
 	header := headers.Get().(*[format.FrameHeaderBytes]byte)
 	defer headers.Put(header)

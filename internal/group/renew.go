@@ -40,8 +40,8 @@ func (l *Log) copyDamages(file string, bytes int64, bad [2]error) []format.Damag
 }
 
 func (l *Log) renewManifest() ([]format.Damage, error) {
-	l.wmu.Lock()
-	defer l.wmu.Unlock()
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
 	if err := l.usable(); err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (l *Log) renewManifest() ([]format.Damage, error) {
 		return nil, err
 	}
 	var copies [2]error
-	b, err := format.ReadAll(l.fs, path.Join(l.dir, format.ManifestName), format.ManifestBytesMax)
+	b, err := format.ReadAll(l.folder.fs, path.Join(l.folder.dir, format.ManifestName), format.ManifestBytesMax)
 	if err == nil {
 		_, copies, err = format.DecodeManifest(b)
 	}
@@ -60,7 +60,7 @@ func (l *Log) renewManifest() ([]format.Damage, error) {
 	if len(bad) == 0 {
 		return nil, nil
 	}
-	return bad, l.writeManifest(func(*format.Manifest) {})
+	return bad, l.folder.writeManifest(func(*format.Manifest) {})
 }
 
 // renewReplica cannot help where no copy counts: the log does not know which incarnation it is.
@@ -69,7 +69,7 @@ func (l *Log) renewReplica() ([]format.Damage, error) {
 		return nil, err
 	}
 	defer l.leave()
-	b, err := format.ReadAll(l.fs, path.Join(l.dir, format.ReplicaName), 2*format.ReplicaFileBytes)
+	b, err := format.ReadAll(l.folder.fs, path.Join(l.folder.dir, format.ReplicaName), 2*format.ReplicaFileBytes)
 	if errors.Is(err, iofs.ErrNotExist) {
 		return nil, nil
 	}
@@ -85,7 +85,7 @@ func (l *Log) renewReplica() ([]format.Damage, error) {
 	if len(bad) == 0 {
 		return nil, nil
 	}
-	return bad, format.WriteReplicaFile(l.fs, l.dir, f)
+	return bad, format.WriteReplicaFile(l.folder.fs, l.folder.dir, f)
 }
 
 func (l *Log) renewMark() ([]format.Damage, error) {
@@ -129,19 +129,19 @@ func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 // renewActiveHint writes the hint of the active segment anew where it tells less than was written, or is among what was
 // found.
 func (l *Log) renewActiveHint(found []format.Damage) []format.Damage {
-	l.wmu.Lock()
+	l.w.mu.Lock()
 	part, s := l.w.hinted, l.w.active.manifest()
-	l.wmu.Unlock()
+	l.w.mu.Unlock()
 	told := slices.ContainsFunc(found, func(d format.Damage) bool { return d.File == format.ActiveHintName })
 	whole := func() bool {
-		h, err := format.ReadPieces(l.fs, l.dir, s)
+		h, err := format.ReadPieces(l.folder.fs, l.folder.dir, s)
 		return err == nil && h != nil && h.Bytes >= part.Bytes && !told
 	}
 	if part.Bytes == 0 || whole() {
 		return nil
 	}
-	l.wmu.Lock()
-	defer l.wmu.Unlock()
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
 	w := &l.w
 	if l.closed.Load() || w.active.id != s.ID || w.hinted.End < part.End || whole() {
 		return nil // that one is gone, or was written anew meanwhile
@@ -161,16 +161,16 @@ func (l *Log) renewHints(found []format.Damage) error {
 		return err
 	}
 	defer l.leave()
-	views := l.views(0, ^uint64(0))
+	views := l.reader.views(0, ^uint64(0))
 	defer unpinAll(views)
 	for _, v := range views {
 		name := format.HintName(v.number)
 		if v.active || !slices.ContainsFunc(found, func(d format.Damage) bool { return d.File == name }) {
 			continue
 		}
-		l.hintTurn.Lock()
-		err := l.writeHint(v.segment)
-		l.hintTurn.Unlock()
+		l.hints.turn.Lock()
+		err := l.hints.write(v.segment)
+		l.hints.turn.Unlock()
 		if errors.Is(err, format.ErrCorrupt) {
 			continue // the segment's bytes are bad too: its repair makes another segment
 		}
@@ -180,17 +180,4 @@ func (l *Log) renewHints(found []format.Damage) error {
 		l.logger.Warn("a hint was bad and is made anew", "group", l.opts.Identity.Name, "segment", v.number)
 	}
 	return nil
-}
-
-// remakeHint makes the hint of a sealed segment from its own bytes. Where some of them are bad, there is to be none:
-// the next load would not see the damage.
-func (l *Log) remakeHint(s *segment, m format.ManifestSegment) (*format.Hint, error) {
-	w, err := l.walkFile(s, m.Bytes, true)
-	if err != nil {
-		return nil, err
-	}
-	if err := w.Whole(m.Bytes); err != nil {
-		return nil, fmt.Errorf("the segment of a bad hint is damaged too: %w", err)
-	}
-	return w.Rows.Hint(m, w.Terms), nil
 }

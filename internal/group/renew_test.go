@@ -27,7 +27,7 @@ func TestVerifyWritesBadSmallFilesAnew(t *testing.T) {
 			grouptest.Must(t, w.log.Tick())
 			id := w.opts.Identity
 			grouptest.Must(t, format.WriteReplicaFile(mem, w.opts.Dir, format.ReplicaFile{RaftID: 1, Store: id.Store, Group: id.Group}))
-			w.log.hints.Wait()
+			w.log.hints.writing.Wait()
 			names, err := mem.List(w.opts.Dir)
 			grouptest.Must(t, err)
 			names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, kind) || name == format.ActiveHintName })
@@ -47,7 +47,7 @@ func TestVerifyWritesBadSmallFilesAnew(t *testing.T) {
 
 func rotAndRenew(t *testing.T, mem *vfstest.Mem, l *Log, name string, at int64) {
 	t.Helper()
-	if !mem.Rot(path.Join(l.dir, name), at, 1, func(b []byte) { b[0] ^= 4 }) {
+	if !mem.Rot(path.Join(l.folder.dir, name), at, 1, func(b []byte) { b[0] ^= 4 }) {
 		t.Fatalf("%s: byte %d is not on the disk", name, at)
 	}
 	report, err := l.Verify(t.Context(), 0)
@@ -63,7 +63,7 @@ func rotAndRenew(t *testing.T, mem *vfstest.Mem, l *Log, name string, at int64) 
 	if len(report.Damages) > 0 {
 		t.Fatalf("%s, byte %d: it was not written anew: %v", name, at, report.Damages)
 	}
-	report, err = fsck.VerifyDir(t.Context(), mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), l.dir, nil)
+	report, err = fsck.VerifyDir(t.Context(), mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), l.folder.dir, nil)
 	grouptest.Must(t, err)
 	if len(report.Damages) > 0 {
 		t.Fatalf("%s, byte %d: behind a power cut: %v", name, at, report.Damages)

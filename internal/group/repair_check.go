@@ -21,9 +21,9 @@ func (p *rangeRepair) take(entries []*raftpb.Entry) error {
 		return slices.ContainsFunc(ranges, func(r IndexRange) bool { return at >= r.First && at <= r.Last })
 	}
 	var before uint64
-	p.mu.RLock()
+	p.state.mu.RLock()
 	p.floor = p.state.floor
-	p.mu.RUnlock()
+	p.state.mu.RUnlock()
 	for _, r := range entries {
 		e, err := format.DecodePayload(r)
 		if err != nil {
@@ -92,7 +92,7 @@ func (p *rangeRepair) checkKnown(e *format.Entry) error {
 	if err != nil {
 		return fmt.Errorf("index %d: %w", e.Index, err)
 	}
-	has, err := p.hasBlob(ref)
+	has, err := p.blobs.has(ref)
 	if err == nil && !has {
 		err = fmt.Errorf("index %d refers to blob %s, which is not here: fetch it first", e.Index, ref.ID)
 	}
@@ -115,11 +115,10 @@ func (p *rangeRepair) checkAbsent() error {
 		e := &p.given[i]
 		given[e.Index] = e.Kind != format.KindRequest || !p.s.known[e.Index].version
 	}
-	l := p.Log
-	l.mu.RLock()
-	p.floor = l.state.floor
-	ahead := slices.Clone(l.state.confsAhead)
-	l.mu.RUnlock()
+	p.state.mu.RLock()
+	p.floor = p.state.floor
+	ahead := slices.Clone(p.state.confsAhead)
+	p.state.mu.RUnlock()
 	var deleted []row
 	absent := uint64(0)
 	for _, r := range p.s.lost {
@@ -147,7 +146,7 @@ func (p *rangeRepair) checkAbsent() error {
 	switch {
 	case absent == 0:
 		return nil
-	case p.applied.Load() < p.peer, len(ahead) > 0 && ahead[0] <= absent:
+	case p.state.applied.Load() < p.peer, len(ahead) > 0 && ahead[0] <= absent:
 		return ErrRepairLater
 	}
 	if err := p.raiseFloor(absent, given); err != nil {
@@ -183,7 +182,7 @@ func (p *rangeRepair) checkDeleted(deleted []row) error {
 				newest = max(newest, e.Index)
 			}
 		}
-		err := p.history(d.id, 0, p.applied.Load(), func(v view, at uint64, _ index.Loc) (bool, error) {
+		err := p.reader.history(d.id, 0, p.state.applied.Load(), func(v view, at uint64, _ index.Loc) (bool, error) {
 			if v.number != p.v.number || p.s.have[at] != nil {
 				newest = max(newest, at)
 			}

@@ -90,7 +90,7 @@ func (c hiddenCut) test(t *testing.T) {
 		d.put(format.Entry{ID: 2, Data: right})
 		ok(t, d.append())
 	}
-	d.log.hints.Wait()
+	d.log.hints.writing.Wait()
 	ok(t, d.log.Close(false))
 
 	b := &damageBed{mem: d.opts.FS.(*vfstest.Mem), opts: d.opts, names: d.names()}
@@ -215,7 +215,7 @@ func TestDamageThatHidesACutOfTheTail(t *testing.T) {
 		place, name := d.placeOf(at), d.log.w.active.path
 		if seal {
 			ok(t, d.log.Seal())
-			d.log.hints.Wait()
+			d.log.hints.writing.Wait()
 			ok(t, opts.FS.Remove(path.Join(opts.Dir, format.HintName(1))))
 		}
 		ok(t, d.log.Close(false))

@@ -50,7 +50,7 @@ func (l *Log) Repairs(ctx context.Context) ([]Repair, error) {
 func (l *Log) repairs(ctx context.Context) ([]Repair, error) {
 	l.compacting.Lock()
 	defer l.compacting.Unlock()
-	files := l.damagedFiles()
+	files := l.damages.files()
 	if len(files) == 0 {
 		return nil, l.usable()
 	}
@@ -61,42 +61,30 @@ func (l *Log) repairs(ctx context.Context) ([]Repair, error) {
 		return nil, err
 	}
 	defer l.leave()
-	views := l.views(0, math.MaxUint64)
+	views := l.reader.views(0, math.MaxUint64)
 	defer unpinAll(views)
 	var out []Repair
 	for _, file := range files {
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}
-		r, found, err := l.repairOf(file, views)
+		r, found, err := l.reader.repairOf(file, views)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("%s: %w", file, err)
 		case found:
 			out = append(out, r)
 		default: // it is none of the log any more
-			l.forgetDamage(func(d *format.Damage) bool { return d.File == file })
+			l.damages.forget(func(d *format.Damage) bool { return d.File == file })
 		}
 	}
 	return out, nil
 }
 
-// damagedFiles gives the names of the files with damage, each once.
-func (l *Log) damagedFiles() []string {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	out := make([]string, len(l.state.damages))
-	for i, d := range l.state.damages {
-		out[i] = d.File
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
 // sealDamaged begins a new active segment where the present one is damaged.
 func (l *Log) sealDamaged(files []string) error {
-	l.wmu.Lock()
-	defer l.wmu.Unlock()
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
 	if err := l.usable(); err != nil {
 		return err
 	}
@@ -111,14 +99,14 @@ func (l *Log) sealDamaged(files []string) error {
 }
 
 // repairOf says what a damaged file needs; false: it is none of the log.
-func (l *Log) repairOf(file string, views []view) (Repair, bool, error) {
+func (r *reader) repairOf(file string, views []view) (Repair, bool, error) {
 	if id, ok := format.ParseBlobName(file); ok {
-		ref, found, err := l.findBlob(id, views)
+		ref, found, err := r.findBlob(id, views)
 		return Repair{File: file, Blob: &ref}, found, err
 	}
 	for _, v := range views {
 		if format.SegmentName(v.number) == file {
-			s, err := l.survey(v)
+			s, err := r.survey(v)
 			return Repair{File: file, Ranges: s.ranges()}, true, err
 		}
 	}
@@ -126,13 +114,13 @@ func (l *Log) repairOf(file string, views []view) (Repair, bool, error) {
 }
 
 // findBlob finds the reference to a blob.
-func (l *Log) findBlob(id uuid.UUID, views []view) (format.BlobRef, bool, error) {
+func (r *reader) findBlob(id uuid.UUID, views []view) (format.BlobRef, bool, error) {
 	for _, v := range views {
-		refs, err := l.blobsOf(v)
+		rows, err := r.rowsOf(v)
 		if err != nil {
 			return format.BlobRef{}, false, err
 		}
-		for _, b := range refs {
+		for _, b := range rows.Blobs {
 			if b.Ref.ID == id {
 				return b.Ref, true, nil
 			}
@@ -156,18 +144,18 @@ func (l *Log) ReadRange(r IndexRange, maxBytes uint64) (RangeAnswer, error) {
 		return RangeAnswer{}, err
 	}
 	defer l.leave()
-	a := RangeAnswer{Applied: l.applied.Load()}
+	a := RangeAnswer{Applied: l.state.applied.Load()}
 	a.Through = min(r.Last, a.Applied)
 	if r.First == 0 || a.Through < r.First {
 		a.Through = r.First - min(r.First, 1)
 		return a, nil
 	}
-	views := l.views(r.First, a.Through)
+	views := l.reader.views(r.First, a.Through)
 	defer unpinAll(views)
 	for _, v := range views {
-		more, err := l.readRange(v, r.First, &a, &maxBytes)
+		more, err := l.reader.readRange(v, r.First, &a, &maxBytes)
 		if err != nil {
-			l.noteDamageOf(err)
+			l.damages.noteOf(err)
 			return RangeAnswer{}, fmt.Errorf("group %s: entries from index %d: %w", l.opts.Identity.Name, r.First, err)
 		}
 		if !more {
@@ -178,23 +166,23 @@ func (l *Log) ReadRange(r IndexRange, maxBytes uint64) (RangeAnswer, error) {
 }
 
 // readRange adds the entries of a view; false where there is no room for more.
-func (l *Log) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (more bool, err error) {
+func (r *reader) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (more bool, err error) {
 	through := min(a.Through, v.through)
-	if err := l.doubtRange(v, from, through); err != nil {
+	if err := r.damages.inRange(v, from, through); err != nil {
 		return false, err
 	}
 	more = true
 	next := from
 	var damage error
-	err = l.frames(v, l.startOf(v, from), func(step *segio.FrameStep) bool {
+	err = v.frames(r.startOf(v, from), func(step *segio.FrameStep) bool {
 		e := &step.Entry
 		switch {
 		case step.Status == segio.FrameZeros && v.active && step.Offset+step.Bytes >= v.end:
 			return true // room; zeros with frames behind them are damage
 		case step.Status != segio.FrameWhole:
-			damage = &format.DamageError{Damage: v.damage(l.opts.Identity.Name, step)}
+			damage = &format.DamageError{Damage: v.damage(r.group, step)}
 			return false
-		case e.Kind == format.KindState || e.Index < next || e.Index > through || !l.isValid(e):
+		case e.Kind == format.KindState || e.Index < next || e.Index > through || !r.isValid(e):
 			return true
 		}
 		next = e.Index + 1
@@ -214,24 +202,4 @@ func (l *Log) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (more
 
 // SetTombstoneLimit tells, in a group with several members, up to where every member has applied: a tombstone above it
 // stays. Until it is told, all stay. A group with one member has no limit.
-func (l *Log) SetTombstoneLimit(through uint64) { l.tombstoneLimit.Store(through) }
-
-// tombstoneFloorMax is the greatest tombstone floor that the members allow.
-func (l *Log) tombstoneFloorMax() uint64 {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return l.tombstoneMax()
-}
-
-// tombstoneMax is tombstoneFloorMax. The caller holds mu.
-func (l *Log) tombstoneMax() uint64 {
-	conf := l.state.conf
-	members := make(map[uint64]bool)
-	for _, id := range slices.Concat(conf.GetVoters(), conf.GetLearners(), conf.GetVotersOutgoing(), conf.GetLearnersNext()) {
-		members[id] = true
-	}
-	if len(members) <= 1 {
-		return math.MaxUint64
-	}
-	return l.tombstoneLimit.Load()
-}
+func (l *Log) SetTombstoneLimit(through uint64) { l.state.tombstoneLimit.Store(through) }

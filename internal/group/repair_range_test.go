@@ -334,10 +334,10 @@ func TestRepairRefusesOtherEntries(t *testing.T) {
 		t.Error(err)
 	}
 	ok(t, l.RepairRange(t.Context(), repairs[0], good, applied)) // again: nothing is left to do
-	l.hints.Wait()
+	l.hints.writing.Wait()
 	for range 2 { // hit again, and again: places go from one segment to the other and back
 		name := format.SegmentName(l.state.segments[0].number)
-		f, err := l.fs.OpenWrite(path.Join(l.dir, name))
+		f, err := l.folder.fs.OpenWrite(path.Join(l.folder.dir, name))
 		ok(t, err)
 		ok(t, errors.Join(flip(f, format.SegmentHeaderBytes+format.FrameHeaderBytes+500), f.Close()))
 		_, err = l.Verify(t.Context(), 0)
@@ -349,7 +349,7 @@ func TestRepairRefusesOtherEntries(t *testing.T) {
 		if err := sameLogs(twin, l); err != nil {
 			t.Error(err)
 		}
-		l.hints.Wait()
+		l.hints.writing.Wait()
 	}
 	ok(t, l.Close(false))
 }
@@ -385,7 +385,7 @@ func TestRepairSurvivesACrashAtEveryOperation(t *testing.T) {
 			}
 		})
 		err := repairFrom(twin, l)
-		l.hints.Wait()
+		l.hints.writing.Wait()
 		disk.AfterOp(nil)
 		ok(t, errors.Join(err, failed))
 		if before == 0 || after == 0 {
@@ -447,10 +447,10 @@ func (b *damageBed) sealed(t *testing.T) *damageBed {
 	t.Helper()
 	l := b.twin(t)
 	ok(t, l.Seal())
-	l.hints.Wait()
-	m := l.w.manifest
+	l.hints.writing.Wait()
+	m := l.folder.manifest
 	c := *b
-	c.mem, c.opts, c.frames, c.sizes = l.fs.(*vfstest.Mem), l.opts, make(map[string][]bedFrame), make(map[string]int64)
+	c.mem, c.opts, c.frames, c.sizes = l.folder.fs.(*vfstest.Mem), l.opts, make(map[string][]bedFrame), make(map[string]int64)
 	ok(t, l.Close(false))
 	c.learn(t, m)
 	return &c
@@ -518,16 +518,16 @@ func TestRepairForgetsATombstoneThatThePeerHasNotAnyMore(t *testing.T) {
 	ok(t, d.log.Seal())
 	_, err := d.log.Compact(t.Context(), CompactOptions{All: true}) // the version; the tombstone goes one compaction later
 	ok(t, err)
-	d.log.hints.Wait()
+	d.log.hints.writing.Wait()
 	b := &damageBed{mem: d.opts.FS.(*vfstest.Mem), opts: d.opts, names: d.names()}
 	twin := b.twin(t)
 	_, err = twin.Compact(t.Context(), CompactOptions{All: true})
 	ok(t, err)
-	if _, is := d.log.table.Get(7); !is {
+	if _, is := d.log.places.table.Get(7); !is {
 		t.Fatal("the tombstone is gone here, too")
 	}
 	place := int64(0)
-	ok(t, d.log.readEntries(at, at, func(_ *format.Entry, loc index.Loc) bool {
+	ok(t, d.log.reader.readEntries(at, at, func(_ *format.Entry, loc index.Loc) bool {
 		place = loc.Offset()
 		return true
 	}))
@@ -537,7 +537,7 @@ func TestRepairForgetsATombstoneThatThePeerHasNotAnyMore(t *testing.T) {
 	_, err = d.log.Verify(t.Context(), 0)
 	ok(t, err)
 	ok(t, repairFrom(twin, d.log))
-	if loc, is := d.log.table.Get(7); is {
+	if loc, is := d.log.places.table.Get(7); is {
 		t.Errorf("the index has record 7 at %v", loc)
 	}
 	d.wants(7, nil)

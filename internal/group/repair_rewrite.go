@@ -17,7 +17,7 @@ import (
 
 // rangeRepair is one RepairRange under way.
 type rangeRepair struct {
-	*Log
+	sealed
 	ctx     context.Context
 	v       view
 	asked   []IndexRange // of the peer
@@ -51,21 +51,23 @@ func (l *Log) repairRange(ctx context.Context, r Repair, entries []*raftpb.Entry
 		return err
 	}
 	defer l.leave()
-	views := l.views(0, math.MaxUint64)
+	views := l.reader.views(0, math.MaxUint64)
 	defer unpinAll(views)
 	i := slices.IndexFunc(views, func(v view) bool { return format.SegmentName(v.number) == r.File })
 	switch {
-	case i < 0 && !slices.Contains(l.damagedFiles(), r.File):
+	case i < 0 && !slices.Contains(l.damages.files(), r.File):
 		return nil // repaired already
 	case i < 0 || views[i].active:
 		return ErrRepairLater
 	}
-	p := &rangeRepair{Log: l, ctx: ctx, v: views[i], asked: r.Ranges, peer: peerApplied, same: make(map[uint64]bool)}
-	if p.v.through = min(p.v.through, p.v.m.LastIndex); p.v.through > l.applied.Load() {
+	p := &rangeRepair{
+		sealed: l.sealed(), ctx: ctx, v: views[i], asked: r.Ranges, peer: peerApplied, same: make(map[uint64]bool),
+	}
+	if p.v.through = min(p.v.through, p.v.m.LastIndex); p.v.through > l.state.applied.Load() {
 		return ErrRepairLater
 	}
 	var err error
-	if p.s, err = l.survey(p.v); err != nil {
+	if p.s, err = p.reader.survey(p.v); err != nil {
 		return err
 	}
 	if err := p.take(entries); err != nil {
@@ -110,15 +112,15 @@ func (p *rangeRepair) rewrite() error {
 		return err
 	}
 	var err error
-	if p.out, err = p.beginRewrite(p.v); err != nil {
+	if p.out, err = p.editor.begin(p.v); err != nil {
 		return err
 	}
 	p.out.next.terms = p.terms
 	if err = p.copyAll(); err == nil {
-		err = p.finishRewrite(p.ctx, p.out, p.v.m.LastIndex)
+		err = p.editor.finish(p.ctx, p.out, p.v.m.LastIndex)
 	}
 	if err != nil {
-		p.discardSegment(p.out.next)
+		p.editor.folder.discard(p.out.next)
 	}
 	return err
 }
@@ -134,10 +136,7 @@ func (p *rangeRepair) checkRoom() error {
 	if need > index.OffsetMax {
 		return fmt.Errorf("%w: %d bytes are above the limit of a segment", ErrRepairByInstall, need)
 	}
-	if err := p.memory.ask(p.memoryBytes() + p.memoryOf(len(p.s.kept)+len(p.given), need)); err != nil {
-		return err
-	}
-	return format.CheckRoom(p.fs, p.dir, need, "a new segment")
+	return p.editor.checkRoom(need, len(p.s.kept)+len(p.given), need)
 }
 
 // copyAll writes kept and given entries in order of the index.
@@ -149,12 +148,12 @@ func (p *rangeRepair) copyAll() error {
 			failed = p.putGiven(&p.given[g])
 		}
 	}
-	err := p.frames(p.v, format.SegmentHeaderBytes, func(step *segio.FrameStep) bool {
+	err := p.v.frames(format.SegmentHeaderBytes, func(step *segio.FrameStep) bool {
 		if k == len(p.s.kept) || step.Offset != p.s.kept[k].offset {
 			return true
 		}
 		if step.Status != segio.FrameWhole { // it was whole a moment ago
-			failed = &format.DamageError{Damage: p.v.damage(p.opts.Identity.Name, step)}
+			failed = &format.DamageError{Damage: p.v.damage(p.group, step)}
 			return false
 		}
 		putGiven(step.Entry.Index)
@@ -205,40 +204,33 @@ func (p *rangeRepair) putGiven(e *format.Entry) error {
 // swapIn puts the new segment into the place of the damaged one, brings the index to what is there again, and forgets
 // the damage.
 func (p *rangeRepair) swapIn() error {
-	p.mu.Lock()
+	p.state.mu.Lock()
 	p.state.terms = replaceTerms(p.state.terms, p.terms, p.v.first, p.v.through)
-	term, err := p.term(p.floor)
+	term, err := p.state.term(p.floor)
 	if known := p.s.term(p.floor); known != 0 {
 		term, err = known, nil
 	}
-	p.mu.Unlock()
+	p.state.mu.Unlock()
 	if err != nil {
 		return err
 	}
 	p.findOld()
 	blobs := p.out.next.rows.Blobs // also of entries that the load could not read, and that are there after all
-	err = p.swap([]*rewrite{p.out}, func(m *format.Manifest) {
-		if p.floor > m.CompactedThrough {
-			m.CompactedThrough, m.CompactedTerm = p.floor, term
-		}
-		p.w.hard.Commit = max(p.w.hard.Commit, p.v.through) // applied: Load must not ask Raft for it
-		m.HardState = p.hardForManifest()
-	})
-	if err != nil {
-		return format.NoSpace(err)
+	if err := p.editor.swap(p.out, p.floor, term, p.v.through); err != nil {
+		return err
 	}
 	for _, m := range p.returns {
 		if m.from != 0 {
 			continue // was moved
 		}
-		if err := p.insert(m.id, m.to); err != nil {
+		if err := p.places.insert(m.id, m.to); err != nil {
 			return err
 		}
 	}
 	for _, b := range blobs {
 		p.blobs.refer(b.Ref)
 	}
-	p.forgetDamage(func(d *format.Damage) bool { return d.File == format.SegmentName(p.v.number) })
+	p.damages.forget(func(d *format.Damage) bool { return d.File == format.SegmentName(p.v.number) })
 	return nil
 }
 
@@ -257,13 +249,13 @@ func (p *rangeRepair) findOld() {
 			continue
 		}
 		newer[m.id] = true
-		if loc, ok := p.table.Get(m.id); ok && loc.Ordinal() == p.v.ordinal && !kept[loc] {
+		if loc, ok := p.places.table.Get(m.id); ok && loc.Ordinal() == p.v.ordinal && !kept[loc] {
 			m.from = loc
 			p.out.moves = append(p.out.moves, *m)
 		}
 	}
 	for _, id := range p.gone {
-		if loc, ok := p.table.Get(id); ok && loc.Ordinal() == p.v.ordinal && !kept[loc] && !newer[id] {
+		if loc, ok := p.places.table.Get(id); ok && loc.Ordinal() == p.v.ordinal && !kept[loc] && !newer[id] {
 			p.out.moves = append(p.out.moves, move{id: id, from: loc})
 		}
 	}

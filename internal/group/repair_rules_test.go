@@ -141,7 +141,7 @@ func TestAcceptLossIsNotForSeveralVoters(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: []byte("x")}, format.Entry{ID: 2, Data: []byte("y")})
 	ok(t, d.log.SetConf(&raftpb.ConfState{Voters: []uint64{1, 2, 3}}, 2))
-	d.log.noteDamage(format.Damage{File: format.SegmentName(1), Offset: 128, IDsUnknown: true, IndexFirst: 1, IndexLast: 1})
+	d.log.damages.note(format.Damage{File: format.SegmentName(1), Offset: 128, IDsUnknown: true, IndexFirst: 1, IndexLast: 1})
 	if _, _, err := d.log.AcceptLoss(t.Context()); err == nil || !strings.Contains(err.Error(), "3 voters") {
 		t.Error(err)
 	}

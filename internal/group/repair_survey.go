@@ -49,24 +49,24 @@ type knownEntry struct {
 }
 
 // survey reads a sealed segment, and finds out what it lacks.
-func (l *Log) survey(v view) (*survey, error) {
+func (r *reader) survey(v view) (*survey, error) {
 	s := &survey{known: make(map[uint64]knownEntry), told: make(map[uint64]knownEntry)}
 	v.through = min(v.through, v.m.LastIndex) // the next segment may begin far behind, after an accepted loss
-	l.mu.RLock()
-	floor := l.state.floor
-	l.mu.RUnlock()
-	l.learnRows(s, v)
+	r.state.mu.RLock()
+	floor := r.state.floor
+	r.state.mu.RUnlock()
+	r.learnRows(s, v)
 	w := replay.New(v.first, true)
 	w.KeepOthers, w.Zeros = true, v.end
 	headers := make(map[int64]knownEntry) // by offset
-	err := l.frames(v, format.SegmentHeaderBytes, func(step *segio.FrameStep) bool {
+	err := v.frames(format.SegmentHeaderBytes, func(step *segio.FrameStep) bool {
 		switch e := &step.Entry; {
 		case e.Kind == format.KindState:
 		case step.Status == segio.FrameWhole:
 			s.kept = append(s.kept, keptFrame{offset: step.Offset, bytes: step.Bytes, index: e.Index, term: e.Term, id: e.ID,
 				version: e.Kind.IsVersion(), tombstone: e.Kind == format.KindDelete})
 		case step.Status == segio.FrameContent:
-			headers[step.Offset] = l.knownByHeader(v, step)
+			headers[step.Offset] = v.knownByHeader(step)
 		}
 		w.Take(step, v.first, v.end)
 		return true
@@ -78,13 +78,13 @@ func (l *Log) survey(v view) (*survey, error) {
 	}
 	w.EndAt(v.end, v.end)
 	w.Cut(v.first, v.through+1)
-	damages, _ := w.Explain(l.opts.Identity.Name, v.m, v.through, nil, !s.rows)
+	damages, _ := w.Explain(r.group, v.m, v.through, nil, !s.rows)
 	s.finish(v, w, floor, headers, damages)
 	return s, nil
 }
 
 // learnRows takes what rows or hint know.
-func (l *Log) learnRows(s *survey, v view) {
+func (r *reader) learnRows(s *survey, v view) {
 	add := func(id int64, at uint64, place uint64, term uint64) {
 		if at <= v.through {
 			loc := index.Loc(place)
@@ -95,16 +95,16 @@ func (l *Log) learnRows(s *survey, v view) {
 		if v.incomplete {
 			return
 		}
-		l.mu.RLock()
-		s.rows, s.terms = true, l.termsOf(v.segment)
-		l.mu.RUnlock()
+		r.state.mu.RLock()
+		s.rows, s.terms = true, r.state.termsOf(v.segment)
+		r.state.mu.RUnlock()
 		s.requests = v.rows.Requests > 0
 		for i, id := range v.rows.IDs {
 			add(id, v.first+uint64(v.rows.Indexes[i]), v.rows.Places[i], 0)
 		}
 		return
 	}
-	h, err := format.ReadHint(l.fs, l.dir, v.m)
+	h, err := format.ReadHint(r.hints.folder.fs, r.hints.folder.dir, v.m)
 	if err != nil {
 		return // without it less is known
 	}
@@ -116,7 +116,7 @@ func (l *Log) learnRows(s *survey, v view) {
 }
 
 // knownByHeader is what the whole header of a bad frame tells.
-func (l *Log) knownByHeader(v view, step *segio.FrameStep) knownEntry {
+func (v view) knownByHeader(step *segio.FrameStep) knownEntry {
 	e := &step.Entry
 	k := knownEntry{id: e.ID, version: e.Kind.IsVersion(), tombstone: e.Kind == format.KindDelete, term: e.Term} // the length is under the checksum
 	var crc [4]byte

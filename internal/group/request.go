@@ -70,12 +70,3 @@ func (a *ages) through(age time.Duration) uint64 {
 	}
 	return 0
 }
-
-// forgotten gives the last index up to which no request id is remembered any more, by any replica that takes it from
-// this log.
-func (l *Log) forgotten(w RequestWindow) uint64 {
-	applied := l.applied.Load()
-	behind := func(writes int) uint64 { return applied - min(applied, uint64(writes)) }
-	old := max(l.ages.through(w.Age), min(l.ages.through(w.AgeMin), behind(w.Writes)))
-	return max(old, behind(w.WritesMax))
-}

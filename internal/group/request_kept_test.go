@@ -50,7 +50,7 @@ func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 				t.Fatalf("%d requests before", len(want))
 			}
 			d.compact()
-			d.log.hints.Wait()
+			d.log.hints.writing.Wait()
 			if got, most := d.onDisk(), int64(10_000+104*format.RequestFrameBytes+12*format.BlockBytes); got > most {
 				t.Errorf("%d bytes on disk, want at most %d", got, most)
 			}
@@ -61,7 +61,7 @@ func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 				d.wants(1, payload(99, 10_000))
 				ok(t, d.log.Close(true))
 				if how == "after a start" {
-					for _, s := range d.log.w.manifest.Segments {
+					for _, s := range d.log.folder.manifest.Segments {
 						_ = d.opts.FS.Remove(d.opts.Dir + "/" + format.HintName(s.Number))
 					}
 				}
@@ -96,12 +96,12 @@ func TestRememberedRequestsGoWithTheirTime(t *testing.T) {
 			t.Fatalf("%d requests", n)
 		}
 		time.Sleep(DefaultRequestWindow.Age + ageStep)
-		d.log.hints.Wait()
+		d.log.hints.writing.Wait()
 		d.compact()
 		if n := len(d.requests()); n != 0 {
 			t.Errorf("%d requests are kept for longer than they may be asked for", n)
 		}
-		d.log.hints.Wait()
+		d.log.hints.writing.Wait()
 		if got := d.log.Stats().StoredBytes; got > 2000 {
 			t.Errorf("%d bytes stay", got)
 		}

@@ -38,7 +38,7 @@ func testRepairOfRequests(t *testing.T, here, there bool, residency Residency) {
 	}
 	ok(t, d.log.Seal())
 	d.put(format.Entry{ID: 9})
-	d.log.hints.Wait()
+	d.log.hints.writing.Wait()
 	b := &damageBed{mem: d.opts.FS.(*vfstest.Mem), opts: d.opts, names: d.names()}
 	twin := b.twin(t)
 	if there {
@@ -47,15 +47,15 @@ func testRepairOfRequests(t *testing.T, here, there bool, residency Residency) {
 	}
 	if here {
 		d.compact()
-		d.log.hints.Wait()
+		d.log.hints.writing.Wait()
 	}
 	want, s := d.requests(), d.log.state.segments[0]
 	if len(want) != 11 {
 		t.Fatalf("%d requests", len(want))
 	}
 	var frames []segio.FrameStep
-	views := d.log.views(1, 12)
-	ok(t, d.log.frames(views[0], format.SegmentHeaderBytes, func(step *segio.FrameStep) bool {
+	views := d.log.reader.views(1, 12)
+	ok(t, views[0].frames(format.SegmentHeaderBytes, func(step *segio.FrameStep) bool {
 		frames = append(frames, *step)
 		return true
 	}))

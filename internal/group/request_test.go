@@ -135,11 +135,11 @@ func TestRequestsOfLongAgoAreNotRead(t *testing.T) {
 	d.put(format.Entry{ID: 1, RequestID: [16]byte{1}})
 	early := d.log.LastCommitTime()
 	ok(t, d.log.Seal())
-	d.log.hints.Wait()
+	d.log.hints.writing.Wait()
 	d.time += int64(time.Second)
 	d.put(format.Entry{ID: 2, RequestID: [16]byte{2}})
 	late := d.log.LastCommitTime()
-	if from := d.log.firstSince(1, d.last(), early+1); from <= 1 {
+	if from := d.log.reader.firstSince(1, d.last(), early+1); from <= 1 {
 		t.Errorf("reads from index %d, although the first segment is older", from)
 	}
 	const kept = int64(10*time.Minute + clockErrorMax)
@@ -166,7 +166,7 @@ func TestRequestsBeforeAnEmptySegment(t *testing.T) {
 	if dropped := d.compact(); dropped < 2 {
 		t.Fatalf("%d dropped", dropped)
 	}
-	d.log.hints.Wait()
+	d.log.hints.writing.Wait()
 	if got := d.requested(); got != "1" {
 		t.Errorf("requests %q, want the first", got)
 	}
@@ -249,14 +249,14 @@ func TestForgottenBoundsTheNumberOfRequests(t *testing.T) {
 			{0, 0}, {2*time.Minute - 60*time.Second, 0}, {45 * time.Second, last - 15}, {40 * time.Second, last - 10}, {8 * time.Minute, last},
 		} {
 			time.Sleep(c.after)
-			if got := d.log.forgotten(w); got > c.forgotten || got+6 < c.forgotten { // a step of ages is 5 s
+			if got := d.log.state.forgotten(w); got > c.forgotten || got+6 < c.forgotten { // a step of ages is 5 s
 				t.Errorf("%v later: forgotten up to %d of %d, want %d", c.after, got, last, c.forgotten)
 			}
 		}
 		for range 200 {
 			d.put(format.Entry{ID: 1})
 		}
-		if got, want := d.log.forgotten(w), d.last()-100; got != want {
+		if got, want := d.log.state.forgotten(w), d.last()-100; got != want {
 			t.Errorf("forgotten up to %d, want %d", got, want)
 		}
 		ok(t, d.log.Close(false))

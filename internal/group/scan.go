@@ -21,7 +21,7 @@ const (
 	snapshotHeldMin  = 1 << 30
 )
 
-// snapshot is the state of a group at one index. Guarded by Log.mu.
+// snapshot is the state of a group at one index. Guarded by state.mu.
 //
 // An entry is in the snapshot if its index is at or below that of the snapshot and it is either still the newest (the
 // index says so) or was superseded while the snapshot was open (held says so). An entry with such an index was applied
@@ -75,66 +75,31 @@ func (l *Log) OpenScan(ttl time.Duration) (ScanID, error) {
 	var id ScanID
 	_, _ = rand.Read(id[:]) // never fails
 	now := l.now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.expireSnapshots(now)
-	s := &snapshot{index: l.applied.Load(), opened: now, used: now, ttl: ttl}
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
+	l.state.expireSnapshots(now)
+	s := &snapshot{index: l.state.applied.Load(), opened: now, used: now, ttl: ttl}
 	stored := l.state.end
 	for _, seg := range l.state.segments {
 		stored += seg.bytes
 		if seg.first <= s.index {
-			s.edge = l.edgeOf(seg, s.index)
+			s.edge = l.state.edgeOf(seg, s.index)
 		}
 	}
 	s.limit = max(stored/snapshotHeldPart, snapshotHeldMin)
-	s.info = ScanInfo{Index: s.index, Bytes: max(0, stored-l.superseded.Load()), Records: l.table.Live()}
+	s.info = ScanInfo{Index: s.index, Bytes: max(0, stored-l.places.superseded.Load()), Records: l.places.table.Live()}
 	l.state.snapshots[id] = s
 	return id, nil
-}
-
-// edgeOf is the place of the last entry of a segment at or below an index. The caller holds mu.
-func (l *Log) edgeOf(s *segment, at uint64) index.Loc {
-	for i := range l.state.tail.entries { // what is not applied yet is in memory
-		if t := &l.state.tail.entries[i]; t.entry.Index > at && t.loc.Ordinal() == s.ordinal {
-			return t.loc - 1<<16 // just before the first entry that is not in the snapshot
-		}
-	}
-	if s.bytes == 0 {
-		return index.MakeLoc(s.ordinal, l.state.end-8, 0, false)
-	}
-	return index.MakeLoc(s.ordinal|1, index.OffsetMax, 0, false) // the odd ordinal too: what compaction makes of it
-}
-
-// expireSnapshots drops the snapshots that were not used for their time to live. The caller holds mu.
-func (l *Log) expireSnapshots(now time.Time) {
-	for id, s := range l.state.snapshots {
-		if s.isOver(now) {
-			delete(l.state.snapshots, id)
-			l.state.closed++
-		}
-	}
 }
 
 // isOver tells whether nobody can use the snapshot any more.
 func (s *snapshot) isOver(now time.Time) bool { return s.gone || now.After(s.used.Add(s.ttl)) }
 
-// use finds an open snapshot and counts this as its use. The caller holds mu.
-func (l *Log) useSnapshot(id ScanID) (*snapshot, error) {
-	now := l.now()
-	l.expireSnapshots(now)
-	s := l.state.snapshots[id]
-	if s == nil {
-		return nil, ErrCursorExpired
-	}
-	s.used = now
-	return s, nil
-}
-
 // EnterScan says that a caller reads a snapshot from now on, until LeaveScan; ErrCursorExpired where it is gone.
 func (l *Log) EnterScan(id ScanID) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s, err := l.useSnapshot(id)
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
+	s, err := l.state.useSnapshot(id, l.now())
 	if err == nil {
 		s.readers++
 	}
@@ -143,19 +108,19 @@ func (l *Log) EnterScan(id ScanID) error {
 
 // LeaveScan says that the caller of an EnterScan reads no longer.
 func (l *Log) LeaveScan(id ScanID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if s, err := l.useSnapshot(id); err == nil {
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
+	if s, err := l.state.useSnapshot(id, l.now()); err == nil {
 		s.readers--
 	}
 }
 
 // Scans gives the open snapshots, in no order.
 func (l *Log) Scans() (open []OpenScan) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
 	now := l.now()
-	l.expireSnapshots(now)
+	l.state.expireSnapshots(now)
 	for id, s := range l.state.snapshots {
 		scan := OpenScan{ID: id, Opened: s.opened, Used: s.used, Read: s.readers > 0, Keeps: len(s.held) > 0}
 		if scan.Read {
@@ -168,9 +133,9 @@ func (l *Log) Scans() (open []OpenScan) {
 
 // ScanInfo describes an open snapshot; ErrCursorExpired where it is gone.
 func (l *Log) ScanInfo(id ScanID) (ScanInfo, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s, err := l.useSnapshot(id)
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
+	s, err := l.state.useSnapshot(id, l.now())
 	if err != nil {
 		return ScanInfo{}, err
 	}
@@ -179,8 +144,8 @@ func (l *Log) ScanInfo(id ScanID) (ScanInfo, error) {
 
 // CloseScan releases a snapshot.
 func (l *Log) CloseScan(id ScanID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
 	if _, open := l.state.snapshots[id]; open {
 		delete(l.state.snapshots, id)
 		l.state.closed++
@@ -198,7 +163,7 @@ func (l *Log) ScanSplits(id ScanID, splitBytes int64) ([]uint64, error) {
 	}
 	defer l.leave()
 	splitBytes = max(splitBytes, 1)
-	views := l.views(0, info.Index)
+	views := l.reader.views(0, info.Index)
 	defer unpinAll(views)
 	bounds := []uint64{0}
 	bytes := int64(0)
@@ -210,7 +175,7 @@ func (l *Log) ScanSplits(id ScanID, splitBytes int64) ([]uint64, error) {
 	}
 	for _, v := range views {
 		before := int64(format.SegmentHeaderBytes)
-		for _, c := range l.splitPoints(v, splitBytes) {
+		for _, c := range l.reader.splitPoints(v, splitBytes) {
 			if bytes += c.offset - before; bytes >= splitBytes {
 				add(c.index - 1)
 			}
@@ -227,9 +192,9 @@ func (l *Log) ScanSplits(id ScanID, splitBytes int64) ([]uint64, error) {
 }
 
 // splitPoints gives places of a view in order, about splitBytes or checkpointBytes apart, whichever is more.
-func (l *Log) splitPoints(v view, splitBytes int64) []checkpoint {
+func (r *reader) splitPoints(v view, splitBytes int64) []checkpoint {
 	if v.rows == nil {
-		return l.checkpointsOf(v)
+		return r.checkpointsOf(v)
 	}
 	var out []checkpoint
 	next := int64(format.SegmentHeaderBytes)
@@ -252,12 +217,12 @@ func (l *Log) Scan(ctx context.Context, id ScanID, after, through uint64, metada
 		if after == math.MaxUint64 {
 			return
 		}
-		l.mu.Lock()
-		s, err := l.useSnapshot(id)
+		l.state.mu.Lock()
+		s, err := l.state.useSnapshot(id, l.now())
 		if err == nil {
 			c.through = min(through, s.index)
 		}
-		l.mu.Unlock()
+		l.state.mu.Unlock()
 		if err != nil {
 			yield(Record{}, err)
 			return

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/segio"
@@ -51,13 +50,10 @@ func (c *scanCursor) run(ctx context.Context) {
 // may have hit what the scan was to give.
 func (c *scanCursor) rest(first uint64) {
 	l := c.log
-	if l.damaged.Load() == 0 || l.opts.UnsafeScan {
+	if !l.damages.any() || l.opts.UnsafeScan {
 		return
 	}
-	l.mu.RLock()
-	damages := slices.Clone(l.state.damages)
-	l.mu.RUnlock()
-	for _, d := range damages {
+	for _, d := range l.damages.list() {
 		if d.IDsUnknown && d.IndexFirst <= c.through && first <= d.IndexLast && !c.tell(&format.DamageError{Damage: *d}) {
 			return
 		}
@@ -71,7 +67,7 @@ func (c *scanCursor) step(ctx context.Context) bool {
 		c.fail(err)
 		return false
 	}
-	views := l.views(c.next, c.through)
+	views := l.reader.views(c.next, c.through)
 	l.leave()
 	if len(views) == 0 {
 		return false
@@ -82,11 +78,11 @@ func (c *scanCursor) step(ctx context.Context) bool {
 	v.scan, c.again, c.seenAt = true, false, 0
 	steps := 0
 	var pass func(*segio.FrameStep) bool
-	if v.image != nil && l.damaged.Load() == 0 {
+	if v.image != nil && !l.damages.any() {
 		// Every byte in memory was checked when it came there. A superseded version is not gone over a second time.
 		pass = func(step *segio.FrameStep) bool { return c.unwanted(v, step) }
 	}
-	err := l.framesOf(v, l.startOf(v, max(c.next, v.first)), l.boundOf(v, c.through), pass, func(step *segio.FrameStep) bool {
+	err := v.framesOf(l.reader.startOf(v, max(c.next, v.first)), l.reader.boundOf(v, c.through), pass, func(step *segio.FrameStep) bool {
 		if steps++; steps%scanUseSteps == 0 {
 			if !c.use(ctx) {
 				return false
@@ -174,10 +170,10 @@ func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
 	case sightNo:
 		return true
 	}
-	if c.log.damaged.Load() > 0 && !c.log.opts.UnsafeScan {
+	if c.log.damages.any() && !c.log.opts.UnsafeScan {
 		// What Get refuses is not told here: a newer version may be among the bad bytes.
 		var doubt *format.DamageError
-		if errors.As(c.log.doubt(e.ID, e.Index), &doubt) {
+		if errors.As(c.log.damages.newer(e.ID, e.Index), &doubt) {
 			c.next = e.Index + 1
 			return c.tell(doubt)
 		}
@@ -196,7 +192,7 @@ func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
 // damaged notes bad bytes, gives them to the caller and goes on.
 func (c *scanCursor) damaged(v view, step *segio.FrameStep) bool {
 	d := v.damage(c.log.opts.Identity.Name, step)
-	c.log.noteDamage(d)
+	c.log.damages.note(d)
 	damage := &format.DamageError{Damage: d}
 	if len(d.IDs) == 1 {
 		damage.ID = d.IDs[0]
@@ -232,16 +228,16 @@ const (
 
 // sees tells whether a snapshot sees the put at a place of a segment, whose index is not above that of the snapshot.
 func (l *Log) sees(id ScanID, s *segment, record int64, loc index.Loc) sight {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
+	l.state.mu.RLock()
+	defer l.state.mu.RUnlock()
 	snap := l.state.snapshots[id]
 	if snap == nil || snap.gone {
 		return sightGone
 	}
-	if s.moving || l.segmentAt(s.ordinal) != s {
+	if s.moving || l.places.segment(s.ordinal) != s {
 		return sightMoved
 	}
-	if newest, ok := l.table.Get(record); ok && newest == loc {
+	if newest, ok := l.places.table.Get(record); ok && newest == loc {
 		return sightYes
 	}
 	if _, ok := snap.held[loc]; ok {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/replay"
 	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/index"
 	"sheaf.dev/sheaf/internal/vfs"
@@ -42,23 +43,23 @@ type segment struct {
 	image []byte
 	free  func() // gives the image back; nil: nothing to do
 
-	// last and bytes are those of ManifestSegment: 0 while active. Guarded by Log.mu.
+	// last and bytes are those of ManifestSegment: 0 while active. Guarded by state.mu.
 	last  uint64
 	bytes int64
 	// rows are the puts and deletes in order of place: those of the active segment, and of a sealed one until its hint
-	// is written. Nil: read the hint. Guarded by Log.mu; what is in it never changes, only its length.
+	// is written. Nil: read the hint. Guarded by state.mu; what is in it never changes, only its length.
 	rows *format.Rows
 	// incomplete: rows lack entries that bad bytes have hit. A hint made of them would hide the damage from the next
 	// load. Set before the segment is published.
 	incomplete bool
-	moving     bool             // its entries are on their way to another segment. Guarded by Log.mu
-	terms      []format.TermRun // of all entries, where they were read from the segment; nil: ask the log. Guarded by Log.mu
+	moving     bool             // its entries are on their way to another segment. Guarded by state.mu
+	terms      []format.TermRun // of all entries, where they were read from the segment; nil: ask the log. Guarded by state.mu
 	used       usedFlags
 	// rowCount is the number of puts and deletes once that is known; 0 before.
 	rowCount atomic.Int64
 	// requestCount is the number of entries of KindRequest, as far as that is known.
 	requestCount atomic.Int64
-	aged         aged // guarded by Log.mu
+	aged         aged // guarded by state.mu
 
 	checkpointsOnce sync.Mutex
 	checkpoints     []checkpoint // sparse: where to begin reading for an index; made when first needed
@@ -82,7 +83,7 @@ func newSegment(fs vfs.FS, dir string, m format.ManifestSegment, ordinal uint32)
 	return s
 }
 
-// manifest is what the manifest says of the segment. The caller holds Log.mu or Log.wmu.
+// manifest is what the manifest says of the segment. The caller holds state.mu or writer.mu.
 func (s *segment) manifest() format.ManifestSegment {
 	return format.ManifestSegment{Number: s.number, ID: s.id, FirstIndex: s.first, LastIndex: s.last, Bytes: s.bytes}
 }
@@ -168,6 +169,30 @@ func (s *segment) read(buf []byte, offset int64) ([]byte, error) {
 		return nil, fmt.Errorf("%s: read %d bytes at offset %d: %w", s.path, len(buf), offset, err)
 	}
 	return buf[:n], nil
+}
+
+// walkFile reads all frames of a segment's file up to an offset. It reads past the page cache where it can: after a
+// failed sync the cache holds what the disk does not (rule 5). rows as for replay.Segment.
+func (s *segment) walkFile(through int64, rows bool) (*replay.Walk, error) {
+	w := replay.New(s.first, rows)
+	return w, s.walkFileOn(w, format.SegmentHeaderBytes, through)
+}
+
+// walkFileOn is walkFile from an offset on, with what is known of the frames before it.
+func (s *segment) walkFileOn(w *replay.Walk, from, through int64) error {
+	f, err := s.fs.OpenDirect(s.path)
+	if err != nil {
+		return err
+	}
+	window := segio.FrameBuffers.Get().(*[]byte)
+	defer segio.FrameBuffers.Put(window)
+	r := segio.NewFrameReader(f, s.id, from, through)
+	r.UseBuffer(*window)
+	err = w.GoOn(r, s.first, through)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("%s: %w", s.path, err)
+	}
+	return nil
 }
 
 // holds tells whether the image has room for bytes of frames.

@@ -245,7 +245,7 @@ func TestTranscriptsOfAStart(t *testing.T) {
 				for id := range int64(150) {                             // one segment is sealed, the next one is active, with room
 					d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), 10<<10)})
 				}
-				d.log.hints.Wait()
+				d.log.hints.writing.Wait()
 				ok(t, d.log.Tick())
 				d.leave(how)
 				seen := watchReads(t, &d.opts)

@@ -10,17 +10,17 @@ import (
 
 // Stats tells the present figures.
 func (l *Log) Stats() Stats {
-	out := Stats{Records: l.table.Live(), SupersededBytes: l.superseded.Load()}
+	out := Stats{Records: l.places.table.Live(), SupersededBytes: l.places.superseded.Load()}
 	if l.enter() != nil {
 		return out
 	}
 	defer l.leave()
 	out.MemoryBytes = l.memoryBytes()
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	out.Segments, out.Mergeable = len(l.state.segments), l.mergeable()
+	l.state.mu.RLock()
+	defer l.state.mu.RUnlock()
+	out.Segments, out.Mergeable = len(l.state.segments), l.state.mergeable(l.opts.SegmentBytes)
 	now := l.now()
-	out.Reclaim = l.reclaim(now)
+	out.Reclaim = l.state.reclaim(now, l.opts.SegmentBytes, l.blobs.bytes())
 	if k := &l.state.looked; now.Before(k.until) {
 		out.Mergeable = max(0, out.Mergeable-k.mergeable)
 	}
@@ -39,7 +39,7 @@ func (l *Log) Stats() Stats {
 		}
 	}
 	out.StoredBytes += l.state.end + l.blobs.bytes()
-	for _, d := range l.state.damages {
+	for _, d := range l.damages.list() {
 		out.Damages = append(out.Damages, *d)
 	}
 	return out
@@ -47,9 +47,9 @@ func (l *Log) Stats() Stats {
 
 // memoryBytes is what index, images and rows take now.
 func (l *Log) memoryBytes() int64 {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	bytes := l.table.MemoryBytes()
+	l.state.mu.RLock()
+	defer l.state.mu.RUnlock()
+	bytes := l.places.table.MemoryBytes()
 	for _, s := range l.state.segments {
 		if s.rows != nil {
 			bytes += s.rows.MemoryBytes()
@@ -66,13 +66,15 @@ func (l *Log) memoryBytes() int64 {
 	return bytes
 }
 
-// memoryOf is what a batch of entries that takes bytes on disk adds: a row each, room in the index, the image.
-func (l *Log) memoryOf(entries int, bytes int64) int64 {
+// askMemory makes sure that the budget has the memory of a batch of entries that takes bytes on disk: a row each, room
+// in the index, the image.
+func (l *Log) askMemory(entries int, bytes int64) error {
 	const perEntry = 20 + 32 // row and slot, both growing
-	if l.opts.Residency == Resident {
-		return int64(entries)*perEntry + bytes
+	more := int64(entries) * perEntry
+	if l.images.resident {
+		more += bytes
 	}
-	return int64(entries) * perEntry
+	return l.memory.ask(l.memoryBytes() + more)
 }
 
 // Verify reads every byte of the group's files and checks it, at a byte rate (0: no limit). What is bad in the files
@@ -91,35 +93,42 @@ func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (fsck.Verify
 }
 
 func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (fsck.VerifyReport, error) {
-	l.wmu.Lock() // before enter: Close has it while it waits for those that are in
+	l.w.mu.Lock() // before enter: Close has it while it waits for those that are in
 	if err := l.enter(); err != nil {
-		l.wmu.Unlock()
+		l.w.mu.Unlock()
 		return fsck.VerifyReport{}, err
 	}
 	defer l.leave()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
-	views := l.views(0, ^uint64(0)) // pinned: no segment's file is removed meanwhile
-	m := *l.w.manifest
-	l.mu.RLock()
+	views := l.reader.views(0, ^uint64(0)) // pinned: no segment's file is removed meanwhile
+	m := *l.folder.manifest
+	l.state.mu.RLock()
 	end, last := l.state.syncedEnd, l.state.syncedLast
-	l.mu.RUnlock()
-	l.wmu.Unlock()
+	l.state.mu.RUnlock()
+	l.w.mu.Unlock()
 	defer unpinAll(views)
-	report, err := fsck.VerifyFiles(ctx, l.fs, l.dir, fsck.VerifyOptions{
-		Manifest: &m, ActiveBytes: end, ActiveIndex: last, RateBytesPerSecond: rateBytesPerSecond, BlobGone: l.isGone,
+	report, err := fsck.VerifyFiles(ctx, l.folder.fs, l.folder.dir, fsck.VerifyOptions{
+		Manifest: &m, ActiveBytes: end, ActiveIndex: last, RateBytesPerSecond: rateBytesPerSecond, BlobGone: l.blobs.isGone,
 	})
-	l.mu.Lock()
-	for i := range report.Damages {
-		if format.IsHintName(report.Damages[i].File) {
-			continue // in the report alone: nothing is lost by it
+	for _, d := range report.Damages {
+		if !format.IsHintName(d.File) { // that is in the report alone: nothing is lost by it
+			l.damages.note(d)
 		}
-		l.addDamage(&report.Damages[i])
 	}
-	l.mu.Unlock()
 	if err == nil {
 		err = ctx.Err() // ended while it waited for its rate, behind the last read
 	}
 	return report, err
 }
+
+// ConfIndex is the index of the membership change that made the present membership; 0: that of Create.
+func (l *Log) ConfIndex() uint64 {
+	l.state.mu.RLock()
+	defer l.state.mu.RUnlock()
+	return l.state.confIndex
+}
+
+// Damaged tells, at no cost, whether there is damage that is neither repaired nor accepted as lost.
+func (l *Log) Damaged() bool { return l.damages.any() }

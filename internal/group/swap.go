@@ -2,7 +2,9 @@ package group
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"sync"
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/segio"
@@ -17,26 +19,12 @@ type rewrite struct {
 	to    *segio.Writer
 }
 
-// beginRewrite makes the file of the segment that takes the place of neighbours, of which old is the first.
-func (l *Log) beginRewrite(old view) (*rewrite, error) {
-	l.wmu.Lock()
-	next, err := l.createSegmentAt(old.first, old.ordinal^1, true)
-	l.wmu.Unlock()
-	if err != nil {
-		return nil, format.NoSpace(err)
+// place is what stands in the list instead of the old ones.
+func (r *rewrite) place() []*segment {
+	if r.next == nil {
+		return nil
 	}
-	return &rewrite{old: []*segment{old.segment}, next: next, to: segio.NewWriter(next.file.Load(), next.manifest(), next.rows)}, nil
-}
-
-// finishRewrite makes the new segment durable, and loads its image. last is the last index of what it replaces.
-func (l *Log) finishRewrite(ctx context.Context, r *rewrite, last uint64) error {
-	err := r.to.Finish()
-	if err == nil {
-		err = l.loadImage(ctx, r.next, r.to.Bytes)
-	}
-	r.next.bytes, r.next.last = r.to.Bytes, last
-	r.next.counted(r.next.rows)
-	return err
+	return []*segment{r.next}
 }
 
 // move is what became of a version: kept at a new place, or dropped (to is 0).
@@ -46,113 +34,164 @@ type move struct {
 	from, to index.Loc
 }
 
+// editor puts rewritten segments into the places of the old ones. Compaction and the repair of a range have it, one of
+// them at a time.
+type editor struct {
+	*parts
+	swapping *sync.RWMutex // held while places change: scans wait
+
+	usable func() error // tells whether the log is open
+	// settle and seal are those of the log: they are called with writer.mu held.
+	settle, seal func() error
+	askMemory    func(entries int, bytes int64) error
+}
+
+// checkRoom makes sure that there is room on the disk for so many bytes, and in memory for a segment of so many entries
+// and bytes.
+func (e *editor) checkRoom(disk int64, entries int, bytes int64) error {
+	if err := format.CheckRoom(e.folder.fs, e.folder.dir, disk, "a new segment"); err != nil {
+		return err
+	}
+	return e.askMemory(entries, bytes)
+}
+
+// sealNow seals the active segment.
+func (e *editor) sealNow() error {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	if err := e.usable(); err != nil {
+		return err
+	}
+	return format.NoSpace(e.seal())
+}
+
+// raiseTombstones makes durable that the tombstones up to a floor may go, before the first of them goes. It gives the
+// floor that the manifest has then: a higher one, where it had that before.
+func (e *editor) raiseTombstones(floor uint64) (uint64, error) {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	if had := e.folder.manifest.TombstoneFloor; floor <= had {
+		return had, nil
+	}
+	err := e.usable()
+	if err == nil {
+		err = e.settle()
+	}
+	if err == nil {
+		err = format.NoSpace(e.folder.writeManifest(func(m *format.Manifest) { m.TombstoneFloor = floor }))
+	}
+	if err != nil {
+		return 0, fmt.Errorf("tombstone floor: %w", err)
+	}
+	return floor, nil
+}
+
+// awaitHints waits until the hints on their way are written: each keeps its segment, and with it the room.
+func (e *editor) awaitHints() {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	e.hints.writing.Wait()
+}
+
+// begin makes the file of the segment that takes the place of neighbours, of which old is the first.
+func (e *editor) begin(old view) (*rewrite, error) {
+	e.w.mu.Lock()
+	next, err := e.folder.create(old.first, old.ordinal^1, true)
+	e.w.mu.Unlock()
+	if err != nil {
+		return nil, format.NoSpace(err)
+	}
+	return &rewrite{old: []*segment{old.segment}, next: next, to: segio.NewWriter(next.file.Load(), next.manifest(), next.rows)}, nil
+}
+
+// finish makes the new segment durable, and loads its image. last is the last index of what it replaces.
+func (e *editor) finish(ctx context.Context, r *rewrite, last uint64) error {
+	err := r.to.Finish()
+	if err == nil {
+		err = e.images.load(ctx, r.next, r.to.Bytes)
+	}
+	r.next.bytes, r.next.last = r.to.Bytes, last
+	r.next.counted(r.next.rows)
+	return err
+}
+
 // swapChunk bounds how many places are changed without letting readers and writers in between.
 const swapChunk = 1024
 
-// swap puts rewritten segments into the places of the old ones: first in the manifest, which change may alter further
-// (the commit point), then in memory. Readers of an old segment go on undisturbed; scans look for the new one. What
-// supersedes an entry meanwhile is noticed. The caller holds compacting, not wmu. Where it fails nothing has changed,
-// and the new segments are discarded.
-func (l *Log) swap(rewrites []*rewrite, change func(*format.Manifest)) error {
-	if err := l.swapManifest(rewrites, change); err != nil {
-		return err
+// swap puts a rewritten segment into the place of the old ones: first in the manifest (the commit point), then in
+// memory. Raft's compaction floor rises to floor, which has this term; what is applied up to an index counts as
+// committed. Readers of an old segment go on undisturbed; scans look for the new one. What supersedes an entry
+// meanwhile is noticed. writer.mu is not held. Where it fails nothing has changed, and the new segment is discarded.
+func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
+	if err := e.swapManifest(r, floor, term, applied); err != nil {
+		return format.NoSpace(err)
 	}
-	l.swapping.Lock() // scans wait for the end
-	defer l.swapping.Unlock()
-	l.mu.Lock()
-	for _, r := range rewrites {
-		for _, old := range r.old {
-			old.moving = true
-		}
-		if r.next != nil {
-			l.incoming = append(l.incoming, r.next)
-		}
+	st := &e.state
+	e.swapping.Lock() // scans wait for the end
+	defer e.swapping.Unlock()
+	st.mu.Lock()
+	for _, old := range r.old {
+		old.moving = true
 	}
-	l.publishSegments()
-	l.mu.Unlock()
-	for _, r := range rewrites {
-		for chunk := range slices.Chunk(r.moves, swapChunk) {
-			l.mu.Lock()
-			for _, m := range chunk {
-				l.moved(m.id, m.from, m.to, m.index)
-			}
-			l.mu.Unlock()
+	st.incoming = r.place()
+	e.places.publish(st.listed())
+	st.mu.Unlock()
+	for chunk := range slices.Chunk(r.moves, swapChunk) {
+		st.mu.Lock()
+		for _, m := range chunk {
+			st.moved(m.from, m.to, m.index)
+			e.places.moved(m.id, m.from, m.to)
 		}
+		st.mu.Unlock()
 	}
-	l.mu.Lock()
-	for _, r := range rewrites {
-		i := slices.Index(l.state.segments, r.old[0])
-		l.state.segments = slices.Concat(l.state.segments[:i], r.place(), l.state.segments[i+len(r.old):])
+	st.mu.Lock()
+	i := slices.Index(st.segments, r.old[0])
+	st.segments = slices.Concat(st.segments[:i], r.place(), st.segments[i+len(r.old):])
+	st.incoming = nil
+	e.places.publish(st.listed())
+	st.mu.Unlock()
+	for _, old := range r.old {
+		e.places.superseded.Add(-old.used.drop())
+		e.folder.retire(old)
 	}
-	l.incoming = nil
-	l.publishSegments()
-	l.mu.Unlock()
-	for _, r := range rewrites {
-		for _, old := range r.old {
-			l.superseded.Add(-old.used.drop())
-			l.retireSegment(old)
-		}
-		if r.next != nil {
-			l.writeHintLater(r.next)
-		}
+	if r.next != nil {
+		e.hints.writeLater(r.next)
 	}
 	return nil
-}
-
-// place is what stands in the list instead of the old ones.
-func (r *rewrite) place() []*segment {
-	if r.next == nil {
-		return nil
-	}
-	return []*segment{r.next}
 }
 
 // swapManifest is the commit point of swap.
-func (l *Log) swapManifest(rewrites []*rewrite, change func(*format.Manifest)) error {
-	l.wmu.Lock()
-	defer l.wmu.Unlock()
-	err := l.usable()
+func (e *editor) swapManifest(r *rewrite, floor, term, applied uint64) error {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	err := e.usable()
 	if err == nil {
-		err = l.settle()
+		err = e.settle()
 	}
 	if err == nil {
-		err = l.writeManifest(func(m *format.Manifest) {
-			for _, r := range rewrites {
-				i := slices.IndexFunc(m.Segments, func(s format.ManifestSegment) bool { return s.Number == r.old[0].number })
-				place := r.place()
-				next := make([]format.ManifestSegment, 0, len(place))
-				for _, s := range place {
-					next = append(next, s.manifest())
-				}
-				m.Segments = slices.Replace(m.Segments, i, i+len(r.old), next...)
+		err = e.folder.writeManifest(func(m *format.Manifest) {
+			i := slices.IndexFunc(m.Segments, func(s format.ManifestSegment) bool { return s.Number == r.old[0].number })
+			next := make([]format.ManifestSegment, 0, 1)
+			for _, s := range r.place() {
+				next = append(next, s.manifest())
 			}
-			change(m)
+			m.Segments = slices.Replace(m.Segments, i, i+len(r.old), next...)
+			if floor > m.CompactedThrough {
+				m.CompactedThrough, m.CompactedTerm = floor, term
+			}
+			// Also where Raft has not told yet: Load applies no more than the hard state says.
+			e.w.hard.Commit = max(e.w.hard.Commit, applied)
+			m.HardState = e.w.hardForManifest(e.state.applied.Load())
 		})
 	}
 	if err != nil {
-		for _, r := range rewrites {
-			for _, next := range r.place() {
-				l.discardUnlessListed(next)
-			}
+		for _, next := range r.place() {
+			e.folder.discardUnlessListed(next)
 		}
 		return err
 	}
-	l.mu.Lock()
-	l.state.floor, l.state.floorTerm = l.w.manifest.CompactedThrough, l.w.manifest.CompactedTerm
-	l.mu.Unlock()
+	e.state.mu.Lock()
+	defer e.state.mu.Unlock()
+	e.state.floor, e.state.floorTerm = e.folder.manifest.CompactedThrough, e.folder.manifest.CompactedTerm
 	return nil
-}
-
-// moved tells index, used flags and snapshots what became of an applied version. The caller holds mu.
-func (l *Log) moved(id int64, from, to index.Loc, at uint64) {
-	for _, s := range l.state.snapshots {
-		s.moved(from, to, at)
-	}
-	if to == 0 {
-		l.table.CompareAndDelete(id, from)
-		return
-	}
-	if !l.table.CompareAndSwap(id, from, to) {
-		l.lose(to)
-	}
 }

@@ -58,7 +58,7 @@ func TestVerifyPassesWhatAPowerCutLeavesOfALog(t *testing.T) {
 					dropped += report.EntriesDropped
 				}
 				grouptest.Must(t, w.step())
-				w.log.hints.Wait()
+				w.log.hints.writing.Wait()
 				mu.Lock()
 				if failed != nil {
 					t.Fatalf("step %d: %v", i, failed)

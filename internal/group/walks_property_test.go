@@ -94,7 +94,7 @@ func newWalkCase(t *testing.T, seed uint64) *walkCase {
 			ok(t, c.appendBatch(c.model.last+1, c.small()))
 		}
 	}
-	c.log.hints.Wait()
+	c.log.hints.writing.Wait()
 	c.clean = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	c.written = readWritten(t, c.clean, c.opts.Dir)
 	c.agreesWithAppended()
@@ -400,19 +400,19 @@ func (c *walkCase) givesEntry(at uint64, f *writtenFrame, entries []*raftpb.Entr
 func (c *walkCase) checkSurvey(l *Log) error {
 	l.compacting.Lock()
 	defer l.compacting.Unlock()
-	files := l.damagedFiles()
+	files := l.damages.files()
 	if err := l.sealDamaged(files); err != nil {
 		return err
 	}
-	l.hints.Wait()
+	l.hints.writing.Wait()
 	counting, doubtful := c.written.counting(), c.written.doubtful(c.hints)
-	views := l.views(0, math.MaxUint64)
+	views := l.reader.views(0, math.MaxUint64)
 	defer unpinAll(views)
 	for _, v := range views {
 		if !slices.Contains(files, format.SegmentName(v.number)) {
 			continue
 		}
-		s, err := l.survey(v)
+		s, err := l.reader.survey(v)
 		if err != nil {
 			return err
 		}

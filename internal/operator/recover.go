@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/placement"
@@ -55,19 +55,18 @@ func (p *placed) Recover(ctx context.Context, spec fleet.PlacementSpec, shards [
 
 // surveyAll asks all shards what their volumes hold: every one must answer.
 func (p *placed) surveyAll(ctx context.Context, shards []fleet.ShardAt) ([]placement.FoundVolume, error) {
-	var wait sync.WaitGroup
+	var all errgroup.Group
+	all.SetLimit(16)
 	volumes, errs := make([]placement.FoundVolume, len(shards)), make([]error, len(shards))
-	slots := make(chan struct{}, 16)
 	for i, shard := range shards {
-		slots <- struct{}{}
-		wait.Go(func() {
-			defer func() { <-slots }()
+		all.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 			defer cancel()
 			volumes[i], errs[i] = survey.VolumeOver(ctx, shard.Address, wayTo{shard, p.keys.of(shard.Store)}.credentials())
+			return nil
 		})
 	}
-	wait.Wait()
+	_ = all.Wait()
 	for i, err := range errs {
 		if err != nil {
 			return nil, fmt.Errorf("%w: asking the shard at %s: %w", fleet.ErrVolumesIncomplete, shards[i].Address, err)

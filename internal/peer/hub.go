@@ -56,11 +56,11 @@ type Options struct {
 }
 
 func (o *Options) setDefaults() {
-	setDefault(&o.QueueBytesMax, 64<<20)
-	setDefault(&o.ExportsMax, 2)
-	setDefault(&o.PingEvery, 300*time.Millisecond)
-	setDefault(&o.SilenceMax, time.Second)
-	setDefault(&o.StallMax, 10*time.Second)
+	o.QueueBytesMax = cmp.Or(o.QueueBytesMax, 64<<20)
+	o.ExportsMax = cmp.Or(o.ExportsMax, 2)
+	o.PingEvery = cmp.Or(o.PingEvery, 300*time.Millisecond)
+	o.SilenceMax = cmp.Or(o.SilenceMax, time.Second)
+	o.StallMax = cmp.Or(o.StallMax, 10*time.Second)
 	if o.Credentials == nil {
 		o.Credentials = func(string) credentials.TransportCredentials { return insecure.NewCredentials() }
 	}
@@ -69,13 +69,6 @@ func (o *Options) setDefaults() {
 	}
 	if o.Alive == nil {
 		o.Alive = func(string, bool) {}
-	}
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
 	}
 }
 

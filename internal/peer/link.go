@@ -17,16 +17,18 @@ import (
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/pause"
 )
 
 const (
 	batchBytesMax = 1 << 20 // of a message of Exchange, about
 	messageMax    = 64 << 20
-	redialFirst   = 20 * time.Millisecond
-	redialMax     = time.Second
 	dialMax       = 3 * time.Second
 	window        = 4 << 20 // of a stream and of its connection
 )
+
+// redialPauses are those between two connections to a peer.
+var redialPauses = pause.Doubling{First: 20 * time.Millisecond, Most: time.Second}
 
 // link is this shard's way to one peer.
 type link struct {
@@ -101,7 +103,7 @@ func (l *link) unconnected(group uuid.UUID, m *raftpb.Message) {
 
 // run keeps the link connected until it is cancelled.
 func (l *link) run() {
-	delay := redialFirst
+	tries := pause.Tries{Doubling: redialPauses}
 	for l.ctx.Err() == nil {
 		connected, err := l.session()
 		for _, it := range l.queue.close() {
@@ -109,16 +111,10 @@ func (l *link) run() {
 			l.unconnected(it.group, it.m)
 		}
 		if connected {
-			delay = redialFirst
+			tries.Again()
 		}
 		l.hub.logger.Debug("not connected to a peer", "peer", l.shard, "error", err)
-		timer := time.NewTimer(delay)
-		select {
-		case <-timer.C:
-		case <-l.ctx.Done():
-			timer.Stop()
-		}
-		delay = min(2*delay, redialMax)
+		tries.Wait(l.ctx)
 	}
 	l.queue.close()
 }
@@ -133,7 +129,7 @@ func (h *Hub) dial(shard string) (*grpc.ClientConn, error) {
 		grpc.WithTransportCredentials(h.opts.Credentials(shard)),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(message.Codec{}), grpc.MaxCallRecvMsgSize(messageMax), grpc.MaxCallSendMsgSize(messageMax)),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: redialFirst, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialMax},
+			Backoff:           backoff.Config{BaseDelay: redialPauses.First, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialPauses.Most},
 			MinConnectTimeout: dialMax,
 		}),
 		experimental.WithBufferPool(message.Pool), // which clears nothing

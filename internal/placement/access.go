@@ -83,13 +83,12 @@ func (s *Store) WatchAccess(ctx context.Context) <-chan Access {
 	go func() {
 		defer close(out)
 		last := int64(-1)
-		for delay := retryFirst; ctx.Err() == nil; delay = min(2*delay, retryMax) {
+		for tries := retries(); ctx.Err() == nil; tries.Wait(ctx) {
 			began := time.Now()
 			_ = s.watchAccess(ctx, &last, out) // whatever ended it, the remedy is to read again
 			if time.Since(began) > retryMax {
-				delay = retryFirst
+				tries.Again()
 			}
-			sleep(ctx, delay)
 		}
 	}()
 	return out

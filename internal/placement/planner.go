@@ -23,15 +23,14 @@ func RunPlanner(ctx context.Context, store *Store, policy Policy, logger *slog.L
 	if err := policy.Validate(); err != nil {
 		return err
 	}
-	for delay := retryFirst; ctx.Err() == nil; delay = min(2*delay, retryMax) {
+	for tries := retries(); ctx.Err() == nil; tries.Wait(ctx) {
 		began := time.Now()
 		if err := store.plannerTerm(ctx, policy, logger); ctx.Err() == nil {
 			logger.Warn("planner lost its term, tries again", "error", err)
 		}
 		if time.Since(began) > plannerLeaseSeconds*time.Second {
-			delay = retryFirst
+			tries.Again()
 		}
-		sleep(ctx, delay)
 	}
 	return nil
 }

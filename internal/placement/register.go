@@ -16,6 +16,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/internal/pause"
 )
 
 // leaseSeconds is the time after which a shard that went silent is taken for gone.
@@ -82,13 +84,12 @@ const registerPatience = time.Minute
 // that had no answer has written is this process's own, and does not stand in the way of the next one.
 func (s *Store) registerFirst(ctx context.Context, shard Shard) (clientv3.LeaseID, error) {
 	began := time.Now()
-	for delay := retryFirst; ; delay = min(2*delay, retryMax) {
+	for tries := retries(); ; tries.Wait(ctx) {
 		lease, err := s.registerOnce(ctx, shard)
 		if err == nil || !isPassing(err) || ctx.Err() != nil || time.Since(began) > registerPatience {
 			return lease, err
 		}
 		slog.Warn("the shard could not be registered, tried again", "shard", shard.Name, "error", err)
-		sleep(ctx, delay)
 	}
 }
 
@@ -265,7 +266,7 @@ func (s *Store) gone(ctx context.Context, there, shard Shard, lease clientv3.Lea
 			slog.Warn("somebody listens at the address of an earlier process of this shard: it is waited until that registration has run out",
 				"shard", shard.Name, "address", there.Address, "seconds", left.TTL)
 		}
-		sleep(ctx, goneEvery)
+		pause.Sleep(ctx, goneEvery)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -293,11 +294,11 @@ func refuses(ctx context.Context, address string) bool {
 // keepRegistered keeps the lease alive, and registers again when it is lost, until ctx ends. The error says that the
 // shard's name or volume is another's.
 func (s *Store) keepRegistered(ctx context.Context, shard Shard, lease clientv3.LeaseID) error {
-	delay := retryFirst
+	tries := retries()
 	for {
 		if lease != 0 {
 			s.keepAlive(ctx, lease)
-			delay = retryFirst
+			tries.Again()
 		}
 		select {
 		case <-ctx.Done():
@@ -316,8 +317,7 @@ func (s *Store) keepRegistered(ctx context.Context, shard Shard, lease clientv3.
 		if errors.Is(err, ErrNameTaken) || errors.Is(err, ErrRolledBack) {
 			return err
 		}
-		sleep(ctx, delay)
-		delay = min(2*delay, retryMax)
+		tries.Wait(ctx)
 	}
 }
 

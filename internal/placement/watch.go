@@ -13,6 +13,8 @@ import (
 	"github.com/google/uuid"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/pause"
 )
 
 // Times of the watch.
@@ -21,7 +23,6 @@ const (
 	viewSettle = 2 * time.Millisecond
 	// weightsSettle is for changes of nothing but the sizes of groups, which each shard tells now and then.
 	weightsSettle = time.Second
-	retryFirst    = 50 * time.Millisecond
 	retryMax      = 2 * time.Second
 	// lookEvery: a watch on an etcd that was wiped or restored waits in silence for a revision that is far away.
 	lookEvery = 2 * time.Second
@@ -59,7 +60,7 @@ func (s *Store) watch(ctx context.Context, w *watcher) <-chan View {
 	go func() {
 		defer close(out)
 		defer w.wait.Wait()
-		delay, failing, said := retryFirst, time.Now(), false
+		tries, failing, said := retries(), time.Now(), false
 		for ctx.Err() == nil {
 			began := time.Now()
 			w.listed = false
@@ -69,7 +70,7 @@ func (s *Store) watch(ctx context.Context, w *watcher) <-chan View {
 			}
 			err := run(ctx) // whatever ended it, the remedy is to list again
 			if time.Since(began) > retryMax {
-				delay = retryFirst
+				tries.Again()
 			}
 			if w.listed {
 				failing, said = time.Now(), false
@@ -78,21 +79,15 @@ func (s *Store) watch(ctx context.Context, w *watcher) <-chan View {
 				said = true
 				slog.Warn("etcd cannot be listed: tried again, what was known before goes on", "prefix", s.prefix, "since", failing, "error", err)
 			}
-			sleep(ctx, delay)
-			delay = min(2*delay, retryMax)
+			tries.Wait(ctx)
 		}
 	}()
 	return out
 }
 
-// sleep waits, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
+// retries are the tries of what etcd did not answer.
+func retries() *pause.Tries {
+	return &pause.Tries{Doubling: pause.Doubling{First: 50 * time.Millisecond, Most: retryMax}}
 }
 
 // watcher feeds one reader. Only its goroutine touches it.

@@ -2,8 +2,9 @@ package routing
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
+
+	"sheaf.dev/sheaf/internal/pause"
 )
 
 // Pace says how calls are repeated.
@@ -16,8 +17,7 @@ type Pace struct {
 
 // Pause is the pause before repetition n, counted from 0.
 func (p *Pace) Pause(n int) time.Duration {
-	d := min(p.First<<min(n, 16), p.Most)
-	return d/2 + rand.N(d) //nolint:gosec // jitter
+	return pause.Doubling{First: p.First, Most: p.Most}.After(n)
 }
 
 // Effect is what is known of the effect of a call whose attempts have failed.

@@ -15,14 +15,14 @@ func (s *Shard) groupStatuses() []*recordv1.Group {
 	groups := make([]*groupReplica, 0, len(s.groups))
 	out := make([]*recordv1.Group, 0, len(s.groups))
 	for _, g := range s.groups {
-		if g.standing.Apart() {
+		if g.Standing.Apart() {
 			continue
 		}
-		p := &recordv1.Group{Group: g.name, Uuid: g.uuid.String(), Shard: s.cfg.Name, State: g.state(), Lost: g.lost()}
+		p := &recordv1.Group{Group: g.Name, Uuid: g.UUID.String(), Shard: s.cfg.Name, State: g.state(), Lost: g.lost()}
 		p.Outcome = outcomeOf(g.report.Outcome)
-		p.RaftId, p.Copy = g.raftID, s.copyOf(g)
-		if g.err != nil {
-			p.Message = g.err.Error()
+		p.RaftId, p.Copy = g.RaftID, s.copyOf(g)
+		if g.Err != nil {
+			p.Message = g.Err.Error()
 		}
 		groups, out = append(groups, g), append(out, p)
 	}

@@ -57,7 +57,7 @@ func (f forAdmin) DescribeVolume() (*recordv1.DescribeVolumeResponse, error) {
 	step := s.volume.Step()
 	out.Step, out.StepNonce = step.Number, step.Nonce.String()
 	s.mu.Lock()
-	epoch := s.view.Epoch
+	epoch := s.follower.View.Epoch
 	groups := make(map[string]*groupReplica, len(s.groups))
 	for id, g := range s.groups {
 		groups[id.String()] = g

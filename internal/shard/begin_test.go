@@ -15,6 +15,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -75,26 +76,26 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 		started, g := afterCut(s, disk, state.UUID)
 		before := state
 		defer func() { state = before }()
-		started.spend(view())
-		words := does(started, started.decide(view()), &groupReplica{uuid: state.UUID})
+		started.follower.Spend(view())
+		words := does(started, started.follower.Decide(view()), &groupReplica{Replica: follow.Replica{UUID: state.UUID}})
 		seen[words]++
 		switch words {
 		case "join":
 		case "confess":
 			// The leader takes the learner away that is gone, and another in its place.
 			state.Members = with(placement.Member{Shard: "a", RaftID: 5, Role: placement.Learner})
-			started.decide(view())
+			started.follower.Decide(view())
 			state.Members = with(learner(9))
 			if g != nil {
-				g.learn(state.Members)
+				g.Learn(state.Members)
 			}
-			if words := does(started, started.decide(view()), &groupReplica{uuid: state.UUID}); !strings.HasPrefix(words, "begin") {
+			if words := does(started, started.follower.Decide(view()), &groupReplica{Replica: follow.Replica{UUID: state.UUID}}); !strings.HasPrefix(words, "begin") {
 				t.Fatalf("%s: the next learner: %q", when, words)
 			}
-			if err := started.beginOne(state); err != nil {
+			if err := (hands{started}).Begin(state); err != nil {
 				t.Fatalf("%s: the next learner: %v", when, err)
 			}
-			if again, g := afterCut(s, disk, state.UUID); !g.joining() || g.raftID != 9 {
+			if again, g := afterCut(s, disk, state.UUID); !g.joining() || g.RaftID != 9 {
 				t.Fatalf("%s: the next learner is found as %+v of %v", when, g, again.groups)
 			}
 		default:
@@ -102,7 +103,7 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 		}
 	}
 	cuts(disk, func() {
-		if err := s.beginOne(state); err != nil {
+		if err := (hands{s}).Begin(state); err != nil {
 			t.Fatal(err)
 		}
 	}, check)
@@ -119,7 +120,7 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with()}
 	learner := placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 5, Role: placement.Learner}
 	state.Members = with(learner)
-	if err := s.beginOne(state); err != nil {
+	if err := (hands{s}).Begin(state); err != nil {
 		t.Fatal(err)
 	}
 	dir := s.volume.GroupDir(state.UUID)
@@ -141,8 +142,8 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	seen := map[string]int{}
 	check := func(when string, disk *vfstest.Mem) {
 		started, g := afterCut(s, disk, state.UUID)
-		started.spend(view(others...))
-		words := does(started, started.decide(view(others...)), &groupReplica{uuid: state.UUID})
+		started.follower.Spend(view(others...))
+		words := does(started, started.follower.Decide(view(others...)), &groupReplica{Replica: follow.Replica{UUID: state.UUID}})
 		seen[words]++
 		if !slices.Contains([]string{"trash", "", "stray"}, words) || words == "" && g != nil {
 			t.Fatalf("%s: %q", when, words)
@@ -150,13 +151,13 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 		next := learner
 		next.RaftID = 9
 		// A folder that is still known as the one of the learner before is removed first.
-		words = does(started, started.decide(view(with(next)...)), &groupReplica{uuid: state.UUID})
+		words = does(started, started.follower.Decide(view(with(next)...)), &groupReplica{Replica: follow.Replica{UUID: state.UUID}})
 		if !strings.HasPrefix(words, "begin") && (words != "trash" || !g.joining()) {
 			t.Fatalf("%s, and another is wanted: %q", when, words)
 		}
 	}
 	cuts(disk, func() {
-		if err := s.leaveGroup(t.Context(), s.groups[state.UUID]); err != nil {
+		if err := (hands{s}).Leave(t.Context(), s.groups[state.UUID]); err != nil {
 			t.Fatal(err)
 		}
 	}, check)
@@ -227,11 +228,11 @@ func TestAStopEndsTheBeginningOfAReplicaThatFails(t *testing.T) {
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with(placement.Member{
 		Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 5, Role: placement.Learner,
 	})}
-	s.view = placement.View{
+	s.follower.View = placement.View{
 		Epoch: 100, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{},
 	}
 	s.cancel()
-	if !s.reconcile(s.ctx) {
+	if !s.follower.Reconcile(s.ctx) {
 		t.Error("nothing is left to do, though nothing was done")
 	}
 	if tries == 0 || tries > 2 {

@@ -66,13 +66,21 @@ func (f forCalls) Groups() (names []string, known bool) {
 }
 
 // IsJoining implements serve.Replicas.
-func (f forCalls) IsJoining(name string) bool { return f.s.isJoining(f.s.routes.Load(), name) }
+func (f forCalls) IsJoining(name string) bool {
+	r := f.s.routes.Load()
+	if r == nil || r.byName[name] == nil {
+		return false
+	}
+	f.s.mu.Lock()
+	defer f.s.mu.Unlock()
+	return r.byName[name].joining()
+}
 
 // Known implements serve.Replicas.
 func (f forCalls) Known(name string) string {
 	if r := f.s.routes.Load(); r != nil {
 		if g := r.byName[name]; g != nil {
-			return g.name
+			return g.Name
 		}
 	}
 	return ""
@@ -93,10 +101,10 @@ func (f forCalls) WithRoom(ctx context.Context, try func() error) error {
 func (f forCalls) WasSlow(one status.SlowCall) { f.s.slow.calls.add(one) }
 
 // Name implements serve.Group.
-func (sv *served) Name() string { return sv.group.name }
+func (sv *served) Name() string { return sv.group.Name }
 
 // UUID implements serve.Group.
-func (sv *served) UUID() uuid.UUID { return sv.group.uuid }
+func (sv *served) UUID() uuid.UUID { return sv.group.UUID }
 
 // Log implements serve.Group.
 func (sv *served) Log() *group.Log { return sv.log }

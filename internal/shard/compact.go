@@ -13,6 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/shard/trash"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
@@ -22,6 +23,8 @@ import (
 type compactor struct {
 	cfg      *Config
 	shard    compacted
+	trash    func() *trash.Bin
+	nudge    func()                // has the groups looked at that waited for room to join
 	volume   func() *volume.Volume // that is open
 	routes   *atomic.Pointer[routes]
 	problems *problems
@@ -58,13 +61,11 @@ const (
 type compacted interface {
 	compactLog(ctx context.Context, sv *served, opts group.CompactOptions) (group.CompactReport, error)
 	limitTombstones(sv *served)
-	dropTrash(may func(t *trashed) bool) error
-	nudge() // groups that waited for room to join
 }
 
 func newCompactor(s *Shard) *compactor {
 	return &compactor{
-		cfg: &s.cfg, shard: s, volume: func() *volume.Volume { return s.volume }, routes: &s.routes, problems: &s.problems, metrics: s.metrics,
+		cfg: &s.cfg, shard: s, trash: func() *trash.Bin { return s.trash }, nudge: s.follower.Nudge, volume: func() *volume.Volume { return s.volume }, routes: &s.routes, problems: &s.problems, metrics: s.metrics,
 		logger: s.logger, over: s.ctx.Done(),
 		wake: make(chan struct{}, 1), sealed: map[string]struct{}{}, failed: map[string]error{}, progress: make(chan struct{}),
 	}
@@ -229,7 +230,7 @@ func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 	// A bug here must not take serving along.
 	defer func() {
 		if p := recover(); p != nil {
-			c.problems.note("compacting group "+g.name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+			c.problems.Note("compacting group "+g.name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
 	}()
 	began, before := time.Now(), g.log.Stats().StoredBytes
@@ -237,7 +238,7 @@ func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 	if ctx.Err() != nil || errors.Is(err, format.ErrClosed) {
 		return 0
 	}
-	c.problems.note("compacting group "+g.name, err)
+	c.problems.Note("compacting group "+g.name, err)
 	c.mu.Lock()
 	delete(c.failed, g.name)
 	if err != nil {
@@ -286,7 +287,7 @@ func (s *Shard) limitTombstones(sv *served) {
 		sv.log.SetTombstoneLimit(everywhere(sv, m))
 		return
 	}
-	if state, ok := s.stateOf(sv.group); ok {
+	if state, ok := s.follower.StateOf(sv.group); ok {
 		told, _ := s.heard.weightOf(s.ctx, state.Group)
 		sv.log.SetTombstoneLimit(min(max(state.Everywhere, told.Everywhere), sv.log.AppliedIndex()))
 	}

@@ -104,7 +104,7 @@ func (s *Shard) explain(g *groupReplica, sv *served) ([]*recordv1.CompactionHold
 	}
 	stats := sv.log.Stats()
 	var out []*recordv1.CompactionHold
-	for _, h := range s.compactor.holds(g.name, &stats) {
+	for _, h := range s.compactor.holds(g.Name, &stats) {
 		out = append(out, &recordv1.CompactionHold{Reason: h.reason, Bytes: h.bytes, Text: h.text})
 	}
 	return out, nil

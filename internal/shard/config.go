@@ -3,6 +3,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/host"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -133,32 +135,25 @@ type Compaction struct {
 
 // Registry is what a shard needs of etcd: part of *placement.Store, which says what each method does.
 type Registry interface {
+	follow.Etcd
 	Meta(ctx context.Context) (placement.Meta, error)
 	MayRegister(ctx context.Context, s placement.Shard) (registered placement.Step, err error)
 	RegisterShard(ctx context.Context, s placement.Shard, refused ...func(error)) (stop func(), err error)
 	NextStep(ctx context.Context, s placement.Shard) error
-	Follow(ctx context.Context, before placement.Seen, own placement.Own) <-chan placement.View
 	WatchAccess(ctx context.Context) <-chan placement.Access
 	SealKey(ctx context.Context) ([]byte, error)
-	Look(ctx context.Context, group string) (placement.View, error)
 	PutWeights(ctx context.Context, shard string, weights map[string]placement.Weight) error
 	Weights(ctx context.Context, shard string) (map[string]placement.Weight, error)
-	PutGroup(ctx context.Context, g placement.Group) (placement.Group, error)
 	PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error)
-	Freeze(ctx context.Context, by, reason string) error
-	Reconcile(ctx context.Context, r placement.Rebuilt, silent []string) (placement.Reconciled, error)
-	Unreconciled(ctx context.Context, why ...string) error
 	Heard() (last time.Time, held string)
-	Newest(m placement.Mark) placement.Mark
 }
 
 var _ Registry = (*placement.Store)(nil)
 
 func (c *Config) setDefaults() {
-	setDefault(&c.Medium, Auto)
-	setDefault(&c.Domain, c.Node)
-	setDefault(&c.Domain, c.Name)
-	setDefault(&c.ReportInterval, 3*time.Second)
+	c.Medium = cmp.Or(c.Medium, Auto)
+	c.Domain = cmp.Or(c.Domain, c.Node, c.Name)
+	c.ReportInterval = cmp.Or(c.ReportInterval, 3*time.Second)
 	if c.FS == nil {
 		c.FS = vfs.OS{}
 	}
@@ -166,41 +161,34 @@ func (c *Config) setDefaults() {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	l := &c.Limits
-	setDefault(&l.MessageBytesMax, 8<<20)
-	setDefault(&l.StreamsPerConnectionMax, 1024)
-	setDefault(&l.CallsMax, 16384)
-	setDefault(&l.BytesInFlightMax, 256<<20)
-	setDefault(&l.AnswerBytesMax, 256<<20)
-	setDefault(&l.ScansReadingMax, 16)
-	setDefault(&l.SendTimeout, time.Minute)
-	setDefault(&l.ReplicaBytesInFlightMax, 64<<20)
-	setDefault(&l.CallTimeout, time.Minute)
-	setDefault(&l.KeepaliveMin, 10*time.Second)
-	setDefault(&l.ConnectionAgeMax, 30*time.Minute)
-	setDefault(&l.ConnectionAgeGrace, 24*time.Hour)
-	setDefault(&l.ScanTTL, 10*time.Minute)
-	setDefault(&l.GroupsLoadingMax, 16)
-	setDefault(&l.GroupsMovingMax, 4)
-	setDefault(&c.TrashDelay, time.Hour)
-	setDefault(&c.ScrubBytesPerSecond, 4<<20)
-	setDefault(&c.mendEvery, mendEvery)
-	setDefault(&c.scrubPause, scrubPause)
-	setDefault(&c.stepEvery, stepEvery)
-	setDefault(&c.rememberQuiet, rememberQuiet)
-	setDefault(&c.slowCallMin, slowCallMin)
-	setDefault(&c.slowSyncMin, slowSyncMin)
+	l.MessageBytesMax = cmp.Or(l.MessageBytesMax, 8<<20)
+	l.StreamsPerConnectionMax = cmp.Or(l.StreamsPerConnectionMax, 1024)
+	l.CallsMax = cmp.Or(l.CallsMax, 16384)
+	l.BytesInFlightMax = cmp.Or(l.BytesInFlightMax, 256<<20)
+	l.AnswerBytesMax = cmp.Or(l.AnswerBytesMax, 256<<20)
+	l.ScansReadingMax = cmp.Or(l.ScansReadingMax, 16)
+	l.SendTimeout = cmp.Or(l.SendTimeout, time.Minute)
+	l.ReplicaBytesInFlightMax = cmp.Or(l.ReplicaBytesInFlightMax, 64<<20)
+	l.CallTimeout = cmp.Or(l.CallTimeout, time.Minute)
+	l.KeepaliveMin = cmp.Or(l.KeepaliveMin, 10*time.Second)
+	l.ConnectionAgeMax = cmp.Or(l.ConnectionAgeMax, 30*time.Minute)
+	l.ConnectionAgeGrace = cmp.Or(l.ConnectionAgeGrace, 24*time.Hour)
+	l.ScanTTL = cmp.Or(l.ScanTTL, 10*time.Minute)
+	l.GroupsLoadingMax = cmp.Or(l.GroupsLoadingMax, 16)
+	l.GroupsMovingMax = cmp.Or(l.GroupsMovingMax, 4)
+	c.TrashDelay = cmp.Or(c.TrashDelay, time.Hour)
+	c.ScrubBytesPerSecond = cmp.Or(c.ScrubBytesPerSecond, 4<<20)
+	c.mendEvery = cmp.Or(c.mendEvery, mendEvery)
+	c.scrubPause = cmp.Or(c.scrubPause, scrubPause)
+	c.stepEvery = cmp.Or(c.stepEvery, stepEvery)
+	c.rememberQuiet = cmp.Or(c.rememberQuiet, time.Minute)
+	c.slowCallMin = cmp.Or(c.slowCallMin, slowCallMin)
+	c.slowSyncMin = cmp.Or(c.slowSyncMin, slowSyncMin)
 	k := &c.Compaction
-	setDefault(&k.SupersededShareMin, 0.5)
-	setDefault(&k.SupersededBytesMin, 64<<20)
-	setDefault(&k.RateBytesPerSecond, 64<<20)
-	setDefault(&k.Interval, 30*time.Second)
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
+	k.SupersededShareMin = cmp.Or(k.SupersededShareMin, 0.5)
+	k.SupersededBytesMin = cmp.Or(k.SupersededBytesMin, 64<<20)
+	k.RateBytesPerSecond = cmp.Or(k.RateBytesPerSecond, 64<<20)
+	k.Interval = cmp.Or(k.Interval, 30*time.Second)
 }
 
 // validate says every field that is wrong.

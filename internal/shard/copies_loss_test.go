@@ -11,6 +11,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/shard/follow"
 )
 
 // A replica that is gone from its volume, or with it, is replaced by a new one, without a person.
@@ -150,8 +151,8 @@ func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
 	c.restart("c")
 	c.eventually("new replicas are on c", func() bool {
 		for name, g := range c.registry.now().Groups {
-			m, ok := memberOf(g, "c")
-			old, _ := memberOf(before.Groups[name], "c")
+			m, ok := follow.MemberOf(g, "c")
+			old, _ := follow.MemberOf(before.Groups[name], "c")
 			if !ok || m.Role != placement.Voter || m.RaftID == old.RaftID || m.VolumeUUID == old.VolumeUUID {
 				return false
 			}

@@ -2,7 +2,6 @@ package shard
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path"
@@ -92,7 +91,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 	} {
 		s := lone(t)
 		g := madeGroup(t, s, 1)
-		if err := s.toTrash(g, 1); err != nil {
+		if err := s.trash.Put(g.Dir, g.UUID, 1); err != nil {
 			t.Fatal(err)
 		}
 		trash := s.volume.TrashDir()
@@ -100,7 +99,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 		if err != nil || len(names) != 1 {
 			t.Fatalf("in the trash: %v, %v", names, err)
 		}
-		s.held = c.held
+		s.follower.Held = c.held
 		if c.full {
 			memoryDisk(s).SetCapacity(1)
 			if _, _, err := s.volume.Space(); err != nil { // which looks
@@ -113,7 +112,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := s.emptyTrashOnce(time.Now().Add(c.age)); err != nil {
+		if err := s.trash.Empty(time.Now().Add(c.age)); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if c.full {
@@ -130,59 +129,18 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 func TestConfessedIsOnlyWhatWasHere(t *testing.T) {
 	s := lone(t)
 	registry := newRegistry(oneGroup, "a")
-	s.cfg.Placement = registry
+	s.follower.Etcd = registry
 	state := registry.now().Groups["0"]
 	here := s.volume.Superblock().Volume
 	state.Members = []placement.Member{memberOn("a", 2, 1), {Shard: "a", VolumeUUID: here, RaftID: 5}, memberOn("b", 1, 2), {Shard: "b", VolumeUUID: here, RaftID: 3}}
-	if err := s.confess(t.Context(), state); err != nil {
-		t.Fatal(err)
+	s.follower.View = placement.View{Groups: map[string]placement.Group{"0": state}}
+	if s.follower.Reconcile(t.Context()) {
+		t.Error("something is left to do")
 	}
 	want := slices.Clone(state.Members)
 	want[1].VolumeUUID = uuid.Nil
 	if got := registry.now().Groups["0"].Members; !slices.Equal(got, want) {
 		t.Errorf("etcd holds %v, want %v", got, want)
-	}
-}
-
-// What the volume remembers of etcd never becomes older, and a view of an etcd that was set back is not taken in.
-func TestTheVolumeRemembersTheNewestEtcd(t *testing.T) {
-	s := lone(t)
-	at := func(revision int64, setBack string) placement.View {
-		return placement.View{
-			Epoch: uint64(revision), SetBack: setBack, Mark: placement.Mark{Revision: revision, Content: revision, Cluster: 1},
-			Groups: map[string]placement.Group{fmt.Sprint(revision): {}},
-		}
-	}
-	for _, step := range []struct {
-		view       placement.View
-		seen, told int64
-		held       bool
-	}{
-		{at(5, ""), 5, 5, false},
-		{at(3, "its revision is 3, and was 5"), 5, 3, true},
-		{at(7, "its keys are older"), 5, 7, true},
-		{at(9, ""), 9, 9, false},
-	} {
-		s.see(step.view)
-		if err := s.remember(step.view); err != nil {
-			t.Fatal(err)
-		}
-		if s.view.Mark.Revision != step.seen || s.told.Mark.Revision != step.told || s.isHeld() != step.held {
-			t.Errorf("revision %d: followed is %d, told %d, held %t", step.view.Mark.Revision, s.view.Mark.Revision, s.told.Mark.Revision, s.isHeld())
-		}
-		facts, err := volume.ReadFacts(s.cfg.FS, s.cfg.Dir)
-		if err != nil || facts.EtcdRevision != step.seen {
-			t.Errorf("revision %d: the volume remembers %+v, %v", step.view.Mark.Revision, facts, err)
-		}
-	}
-	again := newShard(s.cfg)
-	again.store = s.store
-	if got := again.recall(); got.Store != s.store || got.Revision != 9 {
-		t.Errorf("the next start knows %+v", got)
-	}
-	again.store = uuid.New()
-	if got := again.recall(); got != (placement.Seen{}) {
-		t.Errorf("of another store it knows %+v", got)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -143,14 +144,14 @@ func comesBack(t *testing.T, what tailDamage) {
 	f := c.stopped["c"]
 	damageTail(t, f, what)
 	c.put(20, data(20, 1000)) // nobody misses c
-	before, _ := memberOf(c.registry.now().Groups["0"], "c")
+	before, _ := follow.MemberOf(c.registry.now().Groups["0"], "c")
 	metrics := prometheus.NewRegistry()
 	f.cfg.Registry = metrics
 	c.restart("c")
 	s := c.shards["c"].shard
 	c.eventually("c has a replica that votes again", func() bool {
 		g := c.registry.now().Groups["0"]
-		m, _ := memberOf(g, "c")
+		m, _ := follow.MemberOf(g, "c")
 		sv := s.servedBy(g.UUID)
 		if sv != nil && sv.raftID == before.RaftID && what != lastEntry {
 			t.Fatal("it runs as what it was")
@@ -162,7 +163,7 @@ func comesBack(t *testing.T, what tailDamage) {
 		leads := leader.shard.servedBy(g.UUID)
 		return leads != nil && sv.log.AppliedIndex() == leads.log.AppliedIndex()
 	})
-	after, _ := memberOf(c.registry.now().Groups["0"], "c")
+	after, _ := follow.MemberOf(c.registry.now().Groups["0"], "c")
 	trash := trashOf(t, f)
 	if what == lastEntry && (after.RaftID != before.RaftID || len(trash) > 0 || tails(t, metrics, tailInstalled) != 1) {
 		t.Errorf("another copy has all: member %+v, was %+v; trash %v, installed %v", after, before, trash, tails(t, metrics, tailInstalled))
@@ -174,7 +175,7 @@ func comesBack(t *testing.T, what tailDamage) {
 		t.Errorf("found %v times", n)
 	}
 	c.settled(abc...)
-	if err := s.emptyTrashOnce(time.Now().Add(2 * time.Hour)); err != nil || len(trashOf(t, f)) > 0 {
+	if err := s.trash.Empty(time.Now().Add(2 * time.Hour)); err != nil || len(trashOf(t, f)) > 0 {
 		t.Errorf("the new copy is complete, and the old one stays: %v, %v", trashOf(t, f), err)
 	}
 	c.kill("a")
@@ -204,21 +205,21 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 	if s.servedBy(c.registry.now().Groups["0"].UUID) != nil {
 		t.Error("it runs")
 	}
-	if m, _ := memberOf(c.registry.now().Groups["0"], "c"); m.VolumeUUID != s.volume.Superblock().Volume || len(trashOf(t, f)) > 0 {
+	if m, _ := follow.MemberOf(c.registry.now().Groups["0"], "c"); m.VolumeUUID != s.volume.Superblock().Volume || len(trashOf(t, f)) > 0 {
 		t.Errorf("it was given up: %+v, trash %v", m, trashOf(t, f))
 	}
 	c.restart("b")
 	group := c.registry.now().Groups["0"]
 	group.Leader = "b"
 	c.eventually("b is there", func() bool {
-		_, known := s.neighbours.address("b")
+		_, known := s.follower.Address("b")
 		return known && c.shards["b"].shard.servedBy(group.UUID) != nil
 	})
-	if s.isLed(t.Context(), group) {
+	if s.installer.isLed(t.Context(), group) {
 		t.Error("b is taken for the leader, and has no majority")
 	}
 	c.restart("a")
-	c.eventually("somebody leads", func() bool { return s.isLed(t.Context(), c.registry.now().Groups["0"]) })
+	c.eventually("somebody leads", func() bool { return s.installer.isLed(t.Context(), c.registry.now().Groups["0"]) })
 	c.settled(abc...)
 	for id := range int64(5) {
 		c.holds(id, data(id, 1000))
@@ -248,7 +249,7 @@ func TestWhoIsGivenUp(t *testing.T) {
 func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
-	if err := s.toTrash(g, 1); err != nil {
+	if err := s.trash.Put(g.Dir, g.UUID, 1); err != nil {
 		t.Fatal(err)
 	}
 	late := time.Now().Add(24 * time.Hour)
@@ -259,8 +260,8 @@ func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 				members[i].VolumeUUID = s.volume.Superblock().Volume
 			}
 		}
-		s.view = placement.View{Groups: map[string]placement.Group{"0": {Name: "0", UUID: g.uuid, Members: members}}}
-		if err := s.emptyTrashOnce(late); err != nil {
+		s.follower.View = placement.View{Groups: map[string]placement.Group{"0": {Name: "0", UUID: g.UUID, Members: members}}}
+		if err := s.trash.Empty(late); err != nil {
 			t.Fatal(err)
 		}
 		names, err := s.cfg.FS.List(s.volume.TrashDir())
@@ -269,7 +270,7 @@ func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 	if !kept(memberOn("b", 1, 2), memberOn("a", 1, 9, placement.Learner)) {
 		t.Error("a learner is to come, and the old folder is gone")
 	}
-	s.groups[g.uuid] = &groupReplica{name: "0", uuid: g.uuid, raftID: 9, phase: member.Joining}
+	s.groups[g.UUID] = &groupReplica{Replica: follow.Replica{Name: "0", UUID: g.UUID, RaftID: 9, Phase: member.Joining}}
 	if !kept(memberOn("b", 1, 2), memberOn("a", 1, 9)) {
 		t.Error("it is not complete, and the old folder is gone")
 	}
@@ -289,22 +290,22 @@ func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 	does := func(v placement.View) string {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.view = v
-		todo := s.decide(v)
-		return fmt.Sprint("begin ", len(todo.begin), ", confess ", len(todo.confess))
+		s.follower.View = v
+		todo := s.follower.Decide(v)
+		return fmt.Sprint("begin ", len(todo.Begin), ", confess ", len(todo.Confess))
 	}
-	s.spend(view(9)) // as it was when the shard started
+	s.follower.Spend(view(9)) // as it was when the shard started
 	if got := does(view(9)); got != "begin 0, confess 1" {
 		t.Errorf("a learner that was recorded before the start: %s", got)
 	}
 	if got := does(view(11)); got != "begin 1, confess 0" {
 		t.Errorf("a new learner: %s", got)
 	}
-	if err := s.beginOne(view(11).Groups["0"]); err != nil {
+	if err := (hands{s}).Begin(view(11).Groups["0"]); err != nil {
 		t.Fatal(err)
 	}
 	g := s.groups[id]
-	if err := s.leaveGroup(context.Background(), g); err != nil {
+	if err := (hands{s}).Leave(context.Background(), g); err != nil {
 		t.Fatal(err)
 	}
 	if got := does(view(11)); got != "begin 0, confess 1" {
@@ -319,17 +320,17 @@ func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 func TestANewReplicaBeginsInAnEmptyFolder(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
-	g.phase = member.Lost
-	s.groups[g.uuid] = g
-	state := placement.Group{Name: "0", UUID: g.uuid, Members: of(placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 9, Role: placement.Learner})}
-	if err := s.beginOne(state); err != nil {
+	g.Phase = member.Lost
+	s.groups[g.UUID] = g
+	state := placement.Group{Name: "0", UUID: g.UUID, Members: of(placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 9, Role: placement.Learner})}
+	if err := (hands{s}).Begin(state); err != nil {
 		t.Fatal(err)
 	}
-	file, found, err := format.ReadReplicaFile(s.cfg.FS, g.dir)
+	file, found, err := format.ReadReplicaFile(s.cfg.FS, g.Dir)
 	if err != nil || !found || !file.Joining || file.RaftID != 9 {
 		t.Errorf("the folder is that of %+v, %t, %v", file, found, err)
 	}
-	names, err := s.cfg.FS.List(g.dir)
+	names, err := s.cfg.FS.List(g.Dir)
 	trash, _ := s.cfg.FS.List(s.volume.TrashDir())
 	if err != nil || !slices.Equal(names, []string{format.ReplicaName}) || len(trash) != 1 {
 		t.Errorf("it holds %v, %v; the trash %v", names, err, trash)

@@ -328,14 +328,14 @@ func TestTheTrashIsDeletedLater(t *testing.T) {
 	c.settled("d")
 	a := c.shards["a"]
 	c.eventually("four folders are in the trash", func() bool { return len(trashOf(t, a)) == 4 })
-	if err := a.shard.emptyTrashOnce(time.Now().Add(59 * time.Minute)); err != nil || len(trashOf(t, a)) != 4 {
+	if err := a.shard.trash.Empty(time.Now().Add(59 * time.Minute)); err != nil || len(trashOf(t, a)) != 4 {
 		t.Errorf("before its time: %v, left %v", err, trashOf(t, a))
 	}
 	other := filepath.Join(a.cfg.Dir, "trash", "put-here-by-a-person")
 	if err := os.Mkdir(other, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.shard.emptyTrashOnce(time.Now().Add(61 * time.Minute)); err != nil || len(trashOf(t, a)) != 1 {
+	if err := a.shard.trash.Empty(time.Now().Add(61 * time.Minute)); err != nil || len(trashOf(t, a)) != 1 {
 		t.Errorf("after its time: %v, left %v", err, trashOf(t, a))
 	}
 	c.holds(1, data(1, 10))
@@ -397,7 +397,7 @@ func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 		c.holds(id, data(id, 10))
 	}
 	a, began := c.shards["a"].shard, time.Now()
-	a.handOver(ctx)
+	a.steerer.handOver(ctx)
 	// Targets name it first, and it is registered still: it must not be given the lead back before it has stopped.
 	for first := true; first || time.Since(began) < leadRest/5; first = false {
 		for _, g := range a.Status().Groups {

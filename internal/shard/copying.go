@@ -145,7 +145,7 @@ func (s *Shard) copies() []*recordv1.Move {
 	var out []*recordv1.Move
 	add := func(g *groupReplica, c *recordv1.Copy) {
 		out = append(out, &recordv1.Move{
-			Group: g.name, To: []string{s.cfg.Name}, Running: true, Bytes: c.GetBytesTotal(), BytesDone: c.GetBytesDone(),
+			Group: g.Name, To: []string{s.cfg.Name}, Running: true, Bytes: c.GetBytesTotal(), BytesDone: c.GetBytesDone(),
 			BytesPerSecond: c.GetBytesPerSecond(), EtaSeconds: c.EtaSeconds, Phase: phaseOf(c.GetPhase()), Copies: []*recordv1.Copy{c},
 		})
 	}
@@ -153,7 +153,7 @@ func (s *Shard) copies() []*recordv1.Move {
 	s.mu.Lock()
 	for _, g := range s.groups {
 		switch c := s.copyOf(g); {
-		case g.name == "":
+		case g.Name == "":
 		case c != nil:
 			add(g, c)
 		default:

@@ -52,10 +52,10 @@ var decideCases = []decideCase{
 	{name: "etcd's membership is older, and names another one here", folder: inConf(1, 2, 3), members: with(memberOn("a", 1, 9)), index: 6, want: "lost",
 		held: "stray"},
 	{name: "nobody wrote a membership", folder: plain, members: others, index: -1, want: "stray", held: "stray"},
-	{name: "the only copy, where nobody ever wrote a membership", folder: func(g *groupReplica) { g.confIndex = 0 }, members: others, index: -1,
+	{name: "the only copy, where nobody ever wrote a membership", folder: func(g *groupReplica) { g.ConfIndex = 0 }, members: others, index: -1,
 		want: "stray", held: "stray"},
 	{name: "its folder cannot be read", folder: unread, members: others, want: "stray", held: "stray"},
-	{name: "its Raft id is not known", folder: func(g *groupReplica) { g.raftID = 0 }, members: others, want: "stray", held: "stray"},
+	{name: "its Raft id is not known", folder: func(g *groupReplica) { g.RaftID = 0 }, members: others, want: "stray", held: "stray"},
 	{name: "made here and never told", folder: untold, members: others, want: "stray", held: "stray"},
 	{name: "made here just now and never told", folder: made, members: others, want: "stray", held: "stray"},
 	{name: "made here just now and never told, and another one is to be here", folder: made, members: with(memberOn("a", 1, 9, placement.Learner)),
@@ -66,7 +66,7 @@ var decideCases = []decideCase{
 		want: "lost", held: "stray"},
 	{name: "a learner that is not wanted any more", folder: joins, members: others, want: "trash"},
 	{name: "the first learner, not wanted any more", folder: joins, members: others[:1], index: -1, want: "trash"},
-	{name: "such a learner, as it fetches", folder: func(g *groupReplica) { joins(g); g.stopFetch = func() {} }, members: others, want: "later"},
+	{name: "such a learner, as it fetches", folder: func(g *groupReplica) { joins(g); g.StopFetch = func() {} }, members: others, want: "later"},
 	{name: "a lost one", folder: lost, members: others, want: "lost", held: "lost"},
 	{name: "the only copy is of another volume", folder: copied, members: of(memberOn("a", 2, 1)), want: "lost", held: "stray"},
 	{name: "a copy is of another volume", folder: copied, members: with(memberOn("a", 2, 1)), want: "stray", held: "stray"},
@@ -97,7 +97,7 @@ var decideCases = []decideCase{
 	{name: "a group that was half made", folder: unread, target: "a", want: "create", held: "stray"},
 	{name: "a group that was made", folder: plain, target: "a", want: "adopt stray", held: "stray"},
 	{name: "a folder of a group without members", folder: plain, target: "b", want: "stray", held: "stray"},
-	{name: "an older view", folder: func(g *groupReplica) { g.confirmed = 101 }, target: "a", want: "", held: "stray"},
+	{name: "an older view", folder: func(g *groupReplica) { g.Confirmed = 101 }, target: "a", want: "", held: "stray"},
 	{name: "a group that etcd does not know", folder: plain, unknown: true, want: "stray", held: "stray"},
 	{name: "such a group that serves", folder: serves, unknown: true, want: "leave stray"},
 	{name: "a member, before the first load", folder: plain, early: true, members: with(memberOn("a", 1, 1)), want: "", held: ""},
@@ -106,7 +106,7 @@ var decideCases = []decideCase{
 	{name: "a member that could not be loaded", folder: in(member.Failed), members: with(memberOn("a", 1, 1))},
 	{name: "a member that was a stray", folder: all(plain, elsewhere), members: with(memberOn("a", 1, 1)), want: "load", held: "load"},
 	{name: "a member that was made here", folder: made, members: of(memberOn("a", 1, 1)), index: -1, want: "load", held: "load"},
-	{name: "a member whose Raft id is not known", folder: func(g *groupReplica) { g.raftID = 0 }, members: of(memberOn("a", 1, 1)), want: "load", held: "load"},
+	{name: "a member whose Raft id is not known", folder: func(g *groupReplica) { g.RaftID = 0 }, members: of(memberOn("a", 1, 1)), want: "load", held: "load"},
 	{name: "a learner without data, before the first load", folder: joins, early: true, members: with(memberOn("a", 1, 1, placement.Learner))},
 	{name: "a learner without data, as it fetches", folder: all(joins, fetches), members: with(memberOn("a", 1, 1, placement.Learner))},
 	{name: "a learner without data that etcd does not know", folder: joins, unknown: true, want: "stray"},
@@ -142,9 +142,9 @@ var decideCases = []decideCase{
 	{name: "made by an earlier process, and set aside before", folder: all(untold, elsewhere), members: others, want: "trash", held: "stray"},
 	{name: "named by nobody, while etcd was set back before", folder: all(plain, heldBack), members: others, want: "trash", held: "stray"},
 	{name: "a group that was made, while etcd was set back before", folder: all(made, heldBack), target: "a", want: "adopt stray", held: "stray"},
-	{name: "an older view of a group that is to be made elsewhere", folder: func(g *groupReplica) { g.confirmed = 101 }, target: "b", want: "", held: "stray"},
+	{name: "an older view of a group that is to be made elsewhere", folder: func(g *groupReplica) { g.Confirmed = 101 }, target: "b", want: "", held: "stray"},
 	{name: "no target and no members", want: ""},
-	{name: "another name", folder: func(g *groupReplica) { g.name = "1" }, members: with(memberOn("a", 1, 1)), want: "stray", held: "stray"},
+	{name: "another name", folder: func(g *groupReplica) { g.Name = "1" }, members: with(memberOn("a", 1, 1)), want: "stray", held: "stray"},
 }
 
 // all is a folder of which all this is so.
@@ -157,36 +157,36 @@ func all(folder ...func(*groupReplica)) func(*groupReplica) {
 }
 
 func in(phase member.Phase) func(*groupReplica) {
-	return func(g *groupReplica) { g.phase = phase }
+	return func(g *groupReplica) { g.Phase = phase }
 }
-func elsewhere(g *groupReplica) { g.standing.Reason = member.Elsewhere }
-func heldBack(g *groupReplica)  { g.standing.Reason = member.SetBack }
-func fetches(g *groupReplica)   { g.stopFetch = func() {} }
-func lost(g *groupReplica)      { g.phase = member.Lost }
+func elsewhere(g *groupReplica) { g.Standing.Reason = member.Elsewhere }
+func heldBack(g *groupReplica)  { g.Standing.Reason = member.SetBack }
+func fetches(g *groupReplica)   { g.StopFetch = func() {} }
+func lost(g *groupReplica)      { g.Phase = member.Lost }
 func exchanged(g *groupReplica) {
-	g.name, g.exchanged = "1", "it holds the files of group 1"
-	g.standing = member.Standing{Reason: member.OtherGroup, Detail: g.exchanged}
+	g.Name, g.Exchanged = "1", "it holds the files of group 1"
+	g.Standing = member.Standing{Reason: member.OtherGroup, Detail: g.Exchanged}
 }
 
 func serves(g *groupReplica)  { g.served.Store(&served{group: g, raftID: 1}) }
-func torn(g *groupReplica)    { g.phase = member.Torn }
-func givenUp(g *groupReplica) { g.phase = member.GivenUp }
-func joins(g *groupReplica)   { g.phase, g.confIndex = member.Joining, 0 }
+func torn(g *groupReplica)    { g.Phase = member.Torn }
+func givenUp(g *groupReplica) { g.Phase = member.GivenUp }
+func joins(g *groupReplica)   { g.Phase, g.ConfIndex = member.Joining, 0 }
 func inConf(voters ...uint64) func(*groupReplica) {
-	return func(g *groupReplica) { g.conf = &raftpb.ConfState{Voters: voters} }
+	return func(g *groupReplica) { g.Conf = &raftpb.ConfState{Voters: voters} }
 }
-func untold(g *groupReplica) { g.standing.Reason = member.Unconfirmed }
-func made(g *groupReplica)   { g.standing.Reason, g.untold = member.Unconfirmed, true }
+func untold(g *groupReplica) { g.Standing.Reason = member.Unconfirmed }
+func made(g *groupReplica)   { g.Standing.Reason, g.Untold = member.Unconfirmed, true }
 func copied(g *groupReplica) {
-	g.foreign, g.standing = true, member.Standing{Reason: member.Foreign, Detail: "it was made on another volume"}
+	g.Foreign, g.Standing = true, member.Standing{Reason: member.Foreign, Detail: "it was made on another volume"}
 }
 func unread(g *groupReplica) {
-	g.unreadable, g.confIndex, g.name = true, 0, ""
-	g.phase = member.Failed
+	g.Unreadable, g.ConfIndex, g.Name = true, 0, ""
+	g.Phase = member.Failed
 }
 
 // remnant is a folder that does not even say which replica it is.
 func remnant(g *groupReplica) {
 	unread(g)
-	g.raftID = 0
+	g.RaftID = 0
 }

@@ -16,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
@@ -47,25 +48,25 @@ func lone(t *testing.T) *Shard {
 }
 
 // does are the words for what a shard is to do about one group.
-func does(s *Shard, todo work, g *groupReplica) string {
+func does(s *Shard, todo follow.Work[*groupReplica], g *groupReplica) string {
 	var words []string
 	for _, one := range []struct {
 		word string
 		n    int
 	}{
-		{"create", len(todo.create)}, {"adopt", len(todo.adopt)}, {"begin", len(todo.begin)}, {"confess", len(todo.confess)},
-		{"claim", len(todo.claim)}, {"load", len(todo.load)}, {"join", len(todo.join)}, {"mend", len(todo.mend)}, {"leave", len(todo.leave)}, {"trash", len(todo.trash)},
+		{"create", len(todo.Create)}, {"adopt", len(todo.Adopt)}, {"begin", len(todo.Begin)}, {"confess", len(todo.Confess)},
+		{"claim", len(todo.Claim)}, {"load", len(todo.Load)}, {"join", len(todo.Join)}, {"mend", len(todo.Mend)}, {"leave", len(todo.Leave)}, {"trash", len(todo.Trash)},
 	} {
 		if one.n > 0 {
 			words = append(words, one.word)
 		}
 	}
-	if todo.later {
+	if todo.Later {
 		words = append(words, "later")
 	}
-	if there := s.groups[g.uuid]; there != nil && there.lost() {
+	if there := s.groups[g.UUID]; there != nil && there.lost() {
 		words = append(words, "lost")
-	} else if there != nil && there.standing.Stray() && len(todo.trash) == 0 {
+	} else if there != nil && there.Standing.Stray() && len(todo.Trash) == 0 {
 		words = append(words, "stray")
 	}
 	return strings.Join(words, " ")
@@ -86,7 +87,7 @@ func (c decideCase) run(s *Shard, held string) string {
 	if c.early {
 		s.load.beganAt = time.Time{}
 	}
-	s.spent[9] = c.spent
+	s.follower.Spent[9] = c.spent
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: uint64(max(0, c.index)), Members: slices.Clone(c.members)}
 	if c.index == 0 && len(c.members) > 0 {
 		state.ConfIndex = 7
@@ -96,24 +97,22 @@ func (c decideCase) run(s *Shard, held string) string {
 			state.Members[i].VolumeUUID = s.volume.Superblock().Volume
 		}
 	}
-	g := &groupReplica{
-		name: "0", uuid: state.UUID, raftID: 1, confIndex: 7,
-	}
+	g := &groupReplica{Replica: follow.Replica{Name: "0", UUID: state.UUID, RaftID: 1, ConfIndex: 7}}
 	if c.folder != nil {
 		c.folder(g)
-		s.groups[g.uuid] = g
+		s.groups[g.UUID] = g
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.held = held
-	s.view = placement.View{
+	s.follower.Held = held
+	s.follower.View = placement.View{
 		Epoch: 100, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state},
 		Targets: map[string]placement.Target{"0": {Group: "0", Shards: strings.Fields(c.target)}},
 	}
 	if c.unknown {
-		delete(s.view.Groups, "0")
+		delete(s.follower.View.Groups, "0")
 	}
-	return does(s, s.decide(s.view), g)
+	return does(s, s.follower.Decide(s.follower.View), g)
 }
 
 // Once the log of a replica knows a newer membership than etcd, it has not left, whatever its manifest said when it was
@@ -128,19 +127,21 @@ func TestAReplicaThatServesKnowsItsMembership(t *testing.T) {
 	if err := log.SetConf(&raftpb.ConfState{Voters: []uint64{1, 2, 3}}, 9); err != nil {
 		t.Fatal(err)
 	}
-	if err := format.WriteReplicaFile(s.cfg.FS, g.dir, s.replicaFile(g, 1)); err != nil {
+	if err := format.WriteReplicaFile(s.cfg.FS, g.Dir, s.replicaFile(g, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.serve(g, log); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = g.close(context.Background(), false) }()
+	s.groups[g.UUID] = g
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for index, want := range map[uint64]bool{7: false, 8: false, 9: true, 10: true} {
-		state := placement.Group{Name: g.name, UUID: g.uuid, ConfIndex: index, Members: others}
-		view := s.memberView(placement.View{})
-		view.Group = state
-		if got := view.Left(s.replicaOf(g, state)); got != want {
-			t.Errorf("etcd's membership is of index %d, the replica's of 9: it has left: %t", index, got)
+		state := placement.Group{Name: g.Name, UUID: g.UUID, ConfIndex: index, Members: others}
+		todo := s.follower.Decide(placement.View{Groups: map[string]placement.Group{"0": state}})
+		if left, stays := len(todo.Trash) == 1, len(todo.Claim) == 1; left != want || stays == want {
+			t.Errorf("etcd's membership is of index %d, the replica's of 9: it has left: %t, and says that it is here: %t", index, left, stays)
 		}
 	}
 }
@@ -149,7 +150,7 @@ func TestAReplicaThatServesKnowsItsMembership(t *testing.T) {
 func madeGroup(t *testing.T, s *Shard, voters ...uint64) *groupReplica {
 	t.Helper()
 	id := uuid.New()
-	g := &groupReplica{name: "0", uuid: id, dir: s.volume.GroupDir(id), raftID: voters[0]}
+	g := &groupReplica{Replica: follow.Replica{Name: "0", UUID: id, Dir: s.volume.GroupDir(id), RaftID: voters[0]}}
 	if err := group.Create(s.logOptions(g), &raftpb.ConfState{Voters: voters}); err != nil {
 		t.Fatal(err)
 	}
@@ -179,12 +180,12 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 		if c.file != nil {
 			f := s.replicaFile(g, 1)
 			c.file(&f)
-			if err := format.WriteReplicaFile(s.cfg.FS, g.dir, f); err != nil {
+			if err := format.WriteReplicaFile(s.cfg.FS, g.Dir, f); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if found := s.foundGroup(g.uuid); found.foreign != c.foreign || found.standing.Stray() != c.foreign {
-			t.Errorf("%s: found as foreign %t, stray %q", c.name, found.foreign, found.standing)
+		if found := s.foundGroup(g.UUID); found.Foreign != c.foreign || found.Standing.Stray() != c.foreign {
+			t.Errorf("%s: found as foreign %t, stray %q", c.name, found.Foreign, found.Standing)
 		}
 		log, _, err := group.Load(t.Context(), s.logOptions(g), &g.progress)
 		if err != nil {
@@ -216,19 +217,19 @@ func TestAnotherVolumeOfAMemberIsNoticed(t *testing.T) {
 	s := lone(t)
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Revision: 5, Members: with(memberOn("a", 1, 1))}
 	state.Members[0].VolumeUUID = s.volume.Superblock().Volume
-	g := &groupReplica{name: "0", uuid: state.UUID, raftID: 1, confIndex: 7, phase: member.Serving}
-	s.groups[g.uuid] = g
+	g := &groupReplica{Replica: follow.Replica{Name: "0", UUID: state.UUID, RaftID: 1, ConfIndex: 7, Phase: member.Serving}}
+	s.groups[g.UUID] = g
 	looks := func(shards ...placement.Shard) bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.view = placement.View{Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state}}
+		s.follower.View = placement.View{Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state}}
 		for _, shard := range shards {
-			s.view.Shards[shard.Name] = shard
+			s.follower.View.Shards[shard.Name] = shard
 		}
-		s.decide(s.view)
-		due, _ := s.steering.take()
+		s.follower.Decide(s.follower.View)
+		due, _ := s.steerer.take()
 		for _, g := range due {
-			s.steering.done(g, false, nil)
+			s.steerer.done(g, false, nil)
 		}
 		return len(due) > 0
 	}
@@ -255,7 +256,7 @@ func TestAMembershipIsWrittenOnlyWhole(t *testing.T) {
 	sv := f.served(0)
 	var state groupView
 	f.eventually("the shard sees the member that it has told etcd of", func() bool {
-		state, _ = f.shard.stateOf(sv.group)
+		state, _ = f.shard.follower.StateOf(sv.group)
 		return len(state.Members) == 1
 	})
 	for name, c := range map[string]struct {
@@ -272,11 +273,11 @@ func TestAMembershipIsWrittenOnlyWhole(t *testing.T) {
 		c.conf.Voters = append(c.conf.Voters, sv.raftID)
 		m.Conf, m.Term = c.conf, m.Term+1
 		before := registry.now().Groups["0"].Revision
-		_, err := f.shard.step(t.Context(), sv, m, state)
+		_, err := f.shard.steerer.step(t.Context(), sv, m, state)
 		if wrote := registry.now().Groups["0"].Revision != before; wrote != c.want {
 			t.Errorf("%s is not named: written: %t, %v", name, wrote, err)
 		}
-		state, _ = f.shard.stateOf(sv.group)
+		state, _ = f.shard.follower.StateOf(sv.group)
 		state.Term = 0
 	}
 }
@@ -284,47 +285,45 @@ func TestAMembershipIsWrittenOnlyWhole(t *testing.T) {
 // A replica that is installed anew beside serving, and leaves its group meanwhile, ends its install first.
 func TestAReplicaThatIsInstalledAnewMayLeave(t *testing.T) {
 	s := lone(t)
-	for range cap(s.installs) {
-		s.installs <- struct{}{} // others are installed: it waits for its turn
+	for range cap(s.installer.slots) {
+		s.installer.slots <- struct{}{} // others are installed: it waits for its turn
 	}
-	g := &groupReplica{name: "0", uuid: uuid.New(), raftID: 1, confIndex: 7, phase: member.Serving}
+	g := &groupReplica{Replica: follow.Replica{Name: "0", UUID: uuid.New(), RaftID: 1, ConfIndex: 7, Phase: member.Serving}}
 	serves(g)
 	others := []placement.Member{{Shard: "b", VolumeUUID: uuid.New(), RaftID: 3}}
-	g.learn(others)
-	s.groups[g.uuid] = g
+	g.Learn(others)
+	s.groups[g.UUID] = g
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.installAgain(t.Context(), g, 3)
+		s.installer.installAgain(t.Context(), g, 3)
 	}()
-	state := placement.Group{Name: "0", UUID: g.uuid, ConfIndex: 9, Members: others}
-	decide := func(todo *work) {
-		s.decideOne(todo, s.memberView(placement.View{}), placement.View{}, state, true, g)
+	state := placement.Group{Name: "0", UUID: g.UUID, ConfIndex: 9, Members: others}
+	decide := func() follow.Work[*groupReplica] {
+		return s.follower.Decide(placement.View{Groups: map[string]placement.Group{"0": state}})
 	}
-	look := func() (fetching bool, todo work) {
+	look := func() (fetching bool, todo follow.Work[*groupReplica]) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if g.copying.Load() == nil {
-			return false, work{}
+			return false, follow.Work[*groupReplica]{}
 		}
 		g.served.Store(nil) // paused, as for the end of an install
-		decide(&todo)
-		return true, todo
+		return true, decide()
 	}
 	for {
 		if fetching, todo := look(); fetching {
-			if !todo.later || len(todo.trash) > 0 {
-				t.Errorf("while it is installed: later %t, trash %d", todo.later, len(todo.trash))
+			if !todo.Later || len(todo.Trash) > 0 {
+				t.Errorf("while it is installed: later %t, trash %d", todo.Later, len(todo.Trash))
 			}
 			break
 		}
 		runtime.Gosched()
 	}
 	<-ended
-	var todo work
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if decide(&todo); len(todo.trash) != 1 {
-		t.Errorf("after the install: trash %d", len(todo.trash))
+	if todo := decide(); len(todo.Trash) != 1 {
+		t.Errorf("after the install: trash %d", len(todo.Trash))
 	}
 }

@@ -20,7 +20,7 @@ func (s *Shard) state() (recordv1.ShardState, string) {
 		return recordv1.ShardState_SHARD_STATE_PENDING, "it waits for etcd's first answer"
 	case s.load.endedAt.IsZero():
 		return recordv1.ShardState_SHARD_STATE_LOADING, ""
-	case s.view.States[s.cfg.Name] == placement.Draining:
+	case s.follower.View.States[s.cfg.Name] == placement.Draining:
 		return recordv1.ShardState_SHARD_STATE_DRAINING, ""
 	}
 	return recordv1.ShardState_SHARD_STATE_SERVING, ""
@@ -33,7 +33,7 @@ func (s *Shard) describeServed(p *recordv1.GroupFacts, g *groupReplica) {
 		return
 	}
 	s.mu.Lock()
-	p.RaftId = g.raftID
+	p.RaftId = g.RaftID
 	s.mu.Unlock()
 	p.ConfIndex = sv.log.ConfIndex()
 	stats := sv.log.Stats()

@@ -17,6 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/replica/rules"
+	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -150,7 +151,10 @@ func (x *exploration) aim(name string, must, not *machine) {
 }
 
 // isOn tells whether a shard is a member of a group.
-func (x *exploration) isOn(m *machine, g placement.Group) bool { return isMember(g, m.name) }
+func (x *exploration) isOn(m *machine, g placement.Group) bool {
+	_, on := follow.MemberOf(g, m.name)
+	return on
+}
 
 // some group that a shard is a member of, or is none of; "": there is none.
 func (x *exploration) some(m *machine, member bool) string {

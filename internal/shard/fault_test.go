@@ -441,13 +441,13 @@ func TestALateViewTakesNoRouteFromAGroupMadeHere(t *testing.T) {
 	}
 	s := f.shard
 	s.mu.Lock()
-	s.view = late
-	todo := s.decide(late)
+	s.follower.View = late
+	todo := s.follower.Decide(late)
 	s.publish()
 	routes := s.routes.Load()
 	s.mu.Unlock()
-	if len(todo.create)+len(todo.adopt)+len(todo.leave) != 0 || len(routes.byName) != hash4.Groups {
-		t.Errorf("%d to create, %d to adopt, %d to leave; %d groups have a route", len(todo.create), len(todo.adopt), len(todo.leave), len(routes.byName))
+	if len(todo.Create)+len(todo.Adopt)+len(todo.Leave) != 0 || len(routes.byName) != hash4.Groups {
+		t.Errorf("%d to create, %d to adopt, %d to leave; %d groups have a route", len(todo.Create), len(todo.Adopt), len(todo.Leave), len(routes.byName))
 	}
 }
 

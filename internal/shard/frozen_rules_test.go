@@ -17,17 +17,17 @@ func TestRule9_NothingMovesWhileEtcdWasSetBack(t *testing.T) {
 	f := start(t, registry, nil).ready()
 	s, sv := f.shard, f.served(0)
 	f.eventually("it leads a group that etcd knows", func() bool {
-		state, _ := s.stateOf(sv.group)
+		state, _ := s.follower.StateOf(sv.group)
 		return len(state.Members) == 1 && sv.replica.Status().Leader
 	})
 	targets := map[string]placement.Target{"0": {Group: "0", Shards: []string{"b", "s1"}, Revision: 1000}}
 	shards := map[string]placement.Shard{"b": {Name: "b", VolumeUUID: uuid.New()}}
 	registry.change(func(v *placement.View) { v.SetBack = "its revision is 3, and was 5" })
-	f.eventually("it is noticed", s.isHeld)
+	f.eventually("it is noticed", s.follower.IsHeld)
 	s.mu.Lock()
-	s.view.Targets, s.view.Shards = targets, shards // as if that had been known before
+	s.follower.View.Targets, s.follower.View.Shards = targets, shards // as if that had been known before
 	s.mu.Unlock()
-	if again := s.lead(t.Context(), sv.group); !again || len(registry.now().Groups["0"].Members) != 1 {
+	if again := s.steerer.lead(t.Context(), sv.group); !again || len(registry.now().Groups["0"].Members) != 1 {
 		t.Errorf("while it was set back: looked at again: %t, members %+v", again, registry.now().Groups["0"].Members)
 	}
 	registry.change(func(v *placement.View) { v.SetBack, v.Targets, v.Shards = "", targets, shards })
@@ -36,22 +36,22 @@ func TestRule9_NothingMovesWhileEtcdWasSetBack(t *testing.T) {
 
 // Nor are groups of another shard taken over then.
 func TestRule9_NothingIsAdoptedWhileEtcdWasSetBack(t *testing.T) {
-	s := lone(t)
-	registry := newRegistry(oneGroup, "a")
-	s.cfg.Placement, s.cfg.Wanted.Adopt = registry, true
-	registry.change(func(v *placement.View) {
-		g := v.Groups["0"]
-		g.Members = []placement.Member{{Shard: "gone", VolumeUUID: s.volume.Superblock().Volume, RaftID: 1}}
-		v.Groups["0"] = g
-	})
 	for setBack, want := range map[string]string{"": "a", "its revision is 3, and was 5": "gone"} {
-		view := registry.now()
-		view.SetBack = setBack
-		adopted, err := s.adoptMembers(t.Context(), view)
-		if err != nil || adopted.Groups["0"].Members[0].Shard != want {
-			t.Errorf("set back %q: members %+v, %v", setBack, adopted.Groups["0"].Members, err)
+		s := lone(t)
+		registry := newRegistry(oneGroup, "a")
+		s.follower.Etcd, s.follower.Adopt = registry, true
+		registry.change(func(v *placement.View) {
+			g := v.Groups["0"]
+			g.Members = []placement.Member{{Shard: "gone", VolumeUUID: s.volume.Superblock().Volume, RaftID: 1}}
+			v.Groups["0"], v.SetBack = g, setBack
+		})
+		if err := s.follower.Start(t.Context()); err != nil {
+			t.Fatal(err)
 		}
-		registry.change(func(v *placement.View) { v.Groups["0"] = view.Groups["0"] })
+		if members := registry.now().Groups["0"].Members; members[0].Shard != want {
+			t.Errorf("set back %q: members %+v", setBack, members)
+		}
+		s.cancel()
 	}
 }
 
@@ -81,25 +81,25 @@ func TestRule9_AShardThatCannotFreezeDoesNotStart(t *testing.T) {
 func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
-	g.confIndex = 7
-	s.groups[g.uuid] = g
-	s.view = placement.View{
+	g.ConfIndex = 7
+	s.groups[g.UUID] = g
+	s.follower.View = placement.View{
 		Epoch: 100, Mark: placement.Mark{Revision: 100}, Shards: map[string]placement.Shard{}, Targets: map[string]placement.Target{},
-		Groups: map[string]placement.Group{"0": {Name: "0", UUID: g.uuid, ConfIndex: 7, Members: others}},
+		Groups: map[string]placement.Group{"0": {Name: "0", UUID: g.UUID, ConfIndex: 7, Members: others}},
 	}
 	registry := newRegistry(oneGroup, "a")
-	registry.view.Meta.StoreUUID, registry.view.Groups = s.store, s.view.Groups
-	s.cfg.Placement = registry
+	registry.view.Meta.StoreUUID, registry.view.Groups = s.store, s.follower.View.Groups
+	s.follower.Etcd = registry
 	disk := memoryDisk(s)
 	disk.SetCapacity(1)
-	if unfinished := s.reconcile(t.Context()); !unfinished || s.groups[g.uuid] == nil {
-		t.Errorf("while nothing can be written: unfinished: %t, the group is left alone: %t", unfinished, s.groups[g.uuid] != nil)
+	if unfinished := s.follower.Reconcile(t.Context()); !unfinished || s.groups[g.UUID] == nil {
+		t.Errorf("while nothing can be written: unfinished: %t, the group is left alone: %t", unfinished, s.groups[g.UUID] != nil)
 	}
-	if names, err := disk.List(g.dir); err != nil || len(names) == 0 {
+	if names, err := disk.List(g.Dir); err != nil || len(names) == 0 {
 		t.Errorf("its folder holds %v, %v", names, err)
 	}
 	disk.SetCapacity(0)
-	if s.reconcile(t.Context()); s.groups[g.uuid] != nil {
+	if s.follower.Reconcile(t.Context()); s.groups[g.UUID] != nil {
 		t.Error("it is not thrown away when that is remembered")
 	}
 }
@@ -132,25 +132,25 @@ func TestRule9_AReplicaLeavesByTheGroupsOwnKey(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := lone(t)
 			g := madeGroup(t, s, 1)
-			g.confIndex = 7
-			s.groups[g.uuid] = g
+			g.ConfIndex = 7
+			s.groups[g.UUID] = g
 			state := gone
-			state.UUID = g.uuid
-			s.view = placement.View{
+			state.UUID = g.UUID
+			s.follower.View = placement.View{
 				Epoch: 100, Mark: placement.Mark{Revision: 100}, Shards: map[string]placement.Shard{}, Targets: map[string]placement.Target{},
 				Groups: map[string]placement.Group{"0": state}, Own: true,
 			}
 			registry := newRegistry(oneGroup, "a")
 			if c.now != nil {
-				c.now(&state, placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: g.raftID})
+				c.now(&state, placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: g.RaftID})
 			}
 			registry.view.Meta.StoreUUID, registry.view.Groups = s.store, map[string]placement.Group{"0": state}
 			if c.etcd != nil {
 				c.etcd(registry)
 			}
-			s.cfg.Placement = registry
-			unfinished := s.reconcile(t.Context())
-			if left := s.groups[g.uuid] == nil; left != c.leaves || unfinished == left {
+			s.follower.Etcd = registry
+			unfinished := s.follower.Reconcile(t.Context())
+			if left := s.groups[g.UUID] == nil; left != c.leaves || unfinished == left {
 				t.Errorf("it has left: %t, something is left to do: %t", left, unfinished)
 			}
 		})

@@ -26,6 +26,7 @@ import (
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
@@ -543,7 +544,7 @@ type testWriter struct{ t testing.TB }
 
 func (w testWriter) Write(b []byte) (int, error) {
 	w.t.Log(strings.TrimSuffix(string(b), "\n"))
-	if strings.Contains(string(b), noTransition) {
+	if strings.Contains(string(b), follow.NoTransition) {
 		w.t.Error("a replica went through a transition that must not be")
 	}
 	return len(b), nil

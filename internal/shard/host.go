@@ -75,7 +75,7 @@ func (f forHost) Load() status.Load { return f.loadStatus() }
 func (f forHost) Superblock() volume.Superblock { return f.volume.Superblock() }
 
 // Problem implements host.Shard.
-func (f forHost) Problem(what string, err error) { f.problems.note(what, err) }
+func (f forHost) Problem(what string, err error) { f.problems.Note(what, err) }
 
 // Deposed implements host.Shard.
 func (f forHost) Deposed() <-chan struct{} { return f.deposed }
@@ -101,7 +101,7 @@ func (f forHost) Ready() error {
 		switch {
 		case g.served.Load() != nil:
 			return nil
-		case !g.standing.Apart():
+		case !g.Standing.Apart():
 			failed++
 		}
 	}
@@ -114,6 +114,6 @@ func (f forHost) Ready() error {
 // setHealth tells the health service about one group: "group/NAME".
 func (s *Shard) setHealth(g *groupReplica, serving bool) {
 	if s.server != nil { // it was started
-		s.server.SetHealth("group/"+g.name, serving)
+		s.server.SetHealth("group/"+g.Name, serving)
 	}
 }

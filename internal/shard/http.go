@@ -43,12 +43,12 @@ func (s *Shard) Status() status.Shard {
 	st.EtcdSilentSeconds = status.SilentSeconds(last)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st.Epoch, st.MemoryNeedBytes = s.view.Epoch, s.load.need
+	st.Epoch, st.MemoryNeedBytes = s.follower.View.Epoch, s.load.need
 	cut := make(map[string]int64, len(s.groups))
 	for _, g := range s.groups {
-		cut[g.uuid.String()] = g.report.CutBytes
-		if g.standing.Apart() {
-			st.Strays = append(st.Strays, status.Stray{Group: g.name, UUID: g.uuid.String(), Reason: g.standing.String()})
+		cut[g.UUID.String()] = g.report.CutBytes
+		if g.Standing.Apart() {
+			st.Strays = append(st.Strays, status.Stray{Group: g.Name, UUID: g.UUID.String(), Reason: g.Standing.String()})
 		}
 	}
 	for i := range st.Groups {

@@ -3,13 +3,9 @@ package shard
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
@@ -57,37 +53,4 @@ func (s *Shard) renew() error {
 	clear(s.groups)
 	s.mu.Unlock()
 	return s.findGroups()
-}
-
-// adoptMembers takes over the groups that etcd gives to another shard, which is not there, on just this volume. It
-// returns the view as it is then.
-func (s *Shard) adoptMembers(ctx context.Context, view placement.View) (placement.View, error) {
-	if !s.cfg.Wanted.Adopt || view.Held() != "" {
-		return view, nil
-	}
-	groups := maps.Clone(view.Groups)
-	for _, name := range slices.Sorted(maps.Keys(groups)) {
-		g := groups[name]
-		i := slices.IndexFunc(g.Members, func(m placement.Member) bool {
-			_, alive := view.Shards[m.Shard]
-			return m.VolumeUUID == s.volume.Superblock().Volume && m.Shard != s.cfg.Name && !alive
-		})
-		if i < 0 {
-			continue
-		}
-		from := g.Members[i].Shard
-		g.Members = slices.Clone(g.Members)
-		g.Members[i].Shard = s.cfg.Name
-		if g.Leader == from {
-			g.Leader = s.cfg.Name
-		}
-		g, err := s.cfg.Placement.PutGroup(ctx, g)
-		if err != nil {
-			return view, fmt.Errorf("adopting group %s from shard %s: %w", name, from, err)
-		}
-		groups[name] = g
-		s.logger.Warn("group is adopted", "group", name, "from", from)
-	}
-	view.Groups = groups
-	return view, nil
 }

@@ -4,27 +4,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
+	"golang.org/x/sync/errgroup"
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/move"
+	"sheaf.dev/sheaf/internal/pause"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/shard/follow"
 )
 
 // What the leader of a group does about its members: package move decides, here it is done. It looks again whenever the
 // group's leader or membership, the view or the peers have changed, and now and then while something is unfinished.
 
 const (
-	waitFirst    = 200 * time.Millisecond // between two looks at what is unfinished
-	waitMax      = 2 * time.Second
 	settleTime   = 300 * time.Millisecond // for members to apply a membership change, before one of them is to lead
 	steerAtOnce  = 16
 	changeTime   = 10 * time.Second // for one membership change
@@ -37,11 +39,39 @@ const (
 	leadRest = 5 * time.Second
 )
 
+// lookPauses are those between two looks at a group that is unfinished.
+var lookPauses = pause.Doubling{First: 200 * time.Millisecond, Most: 2 * time.Second}
+
+// steerer takes the groups that are led here, step by step, to where they are wanted. Safe for concurrent use.
+type steerer struct {
+	steering
+	cfg      *Config
+	follower *follower
+	mu       *sync.Mutex // Shard.mu
+	routes   *atomic.Pointer[routes]
+	problems *problems
+	logger   *slog.Logger
+
+	copies       func() int              // of each group that are wanted
+	isSilent     func(shard string) bool // a peer was found to be silent; peerAlive has its groups looked at when it is heard
+	forget       func(ctx context.Context, sv *served, why error)
+	installAgain func(ctx context.Context, g *groupReplica, from uint64)
+	replicaFile  func(g *groupReplica, raftID uint64) format.ReplicaFile
+}
+
+func newSteerer(s *Shard) *steerer {
+	return &steerer{
+		steering: newSteering(), cfg: &s.cfg, follower: s.follower, mu: &s.mu, routes: &s.routes, problems: &s.problems, logger: s.logger,
+		copies: func() int { return s.meta.Copies }, isSilent: s.isSilent, forget: s.forget, installAgain: s.installer.installAgain,
+		replicaFile: s.replicaFile,
+	}
+}
+
 // steering is the list of groups to look at. It has its own lock: groups are put in with their replica locked.
 type steering struct {
 	wake chan struct{}
 
-	mu    sync.Mutex
+	list  sync.Mutex // guards all below
 	due   map[*groupReplica]struct{}
 	busy  map[*groupReplica]struct{} // being looked at
 	moves map[*groupReplica]struct{} // that get copies elsewhere now
@@ -51,14 +81,15 @@ type steering struct {
 
 // steerWait is the time until the next look at a group that is unfinished.
 type steerWait struct {
-	last  time.Duration
+	looks int // that left something unfinished, since the last step
 	timer *time.Timer
 }
 
-func (q *steering) init() {
-	q.wake = make(chan struct{}, 1)
-	q.due, q.busy, q.moves = map[*groupReplica]struct{}{}, map[*groupReplica]struct{}{}, map[*groupReplica]struct{}{}
-	q.fetch, q.waits = map[*groupReplica]uint64{}, map[*groupReplica]*steerWait{}
+func newSteering() steering {
+	return steering{
+		wake: make(chan struct{}, 1), due: map[*groupReplica]struct{}{}, busy: map[*groupReplica]struct{}{}, moves: map[*groupReplica]struct{}{},
+		waits: map[*groupReplica]*steerWait{}, fetch: map[*groupReplica]uint64{},
+	}
 }
 
 func (q *steering) stir() {
@@ -70,16 +101,16 @@ func (q *steering) stir() {
 
 // ask asks for a look at a group. It never blocks.
 func (q *steering) ask(g *groupReplica) {
-	q.mu.Lock()
+	q.list.Lock()
 	q.due[g] = struct{}{}
-	q.mu.Unlock()
+	q.list.Unlock()
 	q.stir()
 }
 
 // take gives the groups that are due and not being looked at, and those to be installed anew.
 func (q *steering) take() (due []*groupReplica, fetch map[*groupReplica]uint64) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.list.Lock()
+	defer q.list.Unlock()
 	for g := range q.due {
 		if _, busy := q.busy[g]; !busy {
 			q.busy[g] = struct{}{}
@@ -94,8 +125,8 @@ func (q *steering) take() (due []*groupReplica, fetch map[*groupReplica]uint64) 
 // done ends the look at a group. Where something is left to do, next is called in a while: longer each time, and never
 // in step with the clocks of Raft, at whose turns a member looks silent.
 func (q *steering) done(g *groupReplica, unfinished bool, next func()) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.list.Lock()
+	defer q.list.Unlock()
 	delete(q.busy, g)
 	if _, again := q.due[g]; again {
 		q.stir()
@@ -112,23 +143,23 @@ func (q *steering) done(g *groupReplica, unfinished bool, next func()) {
 		w = &steerWait{}
 		q.waits[g] = w
 	}
-	w.last = min(max(2*w.last, waitFirst), waitMax)
-	w.timer = time.AfterFunc(w.last/2+rand.N(w.last), next) //nolint:gosec // jitter
+	w.timer = time.AfterFunc(lookPauses.After(w.looks), next)
+	w.looks++
 }
 
 // stepped: the waiting begins anew.
 func (q *steering) stepped(g *groupReplica) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.list.Lock()
+	defer q.list.Unlock()
 	if w := q.waits[g]; w != nil {
-		w.last = 0
+		w.looks = 0
 	}
 }
 
 // mayMove tells whether a group may get copies elsewhere now, and takes a place for it.
 func (q *steering) mayMove(g *groupReplica, limit int) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.list.Lock()
+	defer q.list.Unlock()
 	if _, moves := q.moves[g]; !moves && len(q.moves) >= limit {
 		return false
 	}
@@ -137,44 +168,42 @@ func (q *steering) mayMove(g *groupReplica, limit int) bool {
 }
 
 func (q *steering) moved(g *groupReplica) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.list.Lock()
+	defer q.list.Unlock()
 	delete(q.moves, g)
 }
 
-// steerAll looks at groups until ctx ends.
-func (s *Shard) steerAll(ctx context.Context) {
-	q := &s.steering
-	slots := make(chan struct{}, steerAtOnce)
-	for {
+// run looks at groups until ctx ends.
+func (q *steerer) run(ctx context.Context) {
+	var looks, installs errgroup.Group
+	looks.SetLimit(steerAtOnce)
+	defer func() { _, _ = looks.Wait(), installs.Wait() }()
+	for ctx.Err() == nil {
 		due, fetch := q.take()
 		for g, from := range fetch {
-			s.wait.Go(func() { s.installAgain(ctx, g, from) })
+			installs.Go(func() error {
+				q.installAgain(ctx, g, from)
+				return nil
+			})
 		}
 		for _, g := range due {
-			select {
-			case slots <- struct{}{}:
-			case <-ctx.Done():
-				return
-			}
-			s.wait.Go(func() {
-				defer func() { <-slots }()
-				q.done(g, s.lead(ctx, g) && ctx.Err() == nil, func() { s.steering.ask(g) })
+			looks.Go(func() error {
+				q.done(g, q.lead(ctx, g) && ctx.Err() == nil, func() { q.ask(g) })
+				return nil
 			})
 		}
 		select {
 		case <-q.wake:
 		case <-ctx.Done():
-			return
 		}
 	}
 }
 
 // lead takes steps towards the target while this replica leads. True: something is unfinished, look again.
-func (s *Shard) lead(ctx context.Context, g *groupReplica) (again bool) {
+func (q *steerer) lead(ctx context.Context, g *groupReplica) (again bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.problems.note("moving group "+g.name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+			q.problems.Note("moving group "+g.Name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
 	}()
 	for range stepsAtOnce {
@@ -184,17 +213,17 @@ func (s *Shard) lead(ctx context.Context, g *groupReplica) (again bool) {
 		}
 		status := sv.replica.Status()
 		if errors.Is(status.Err, replica.ErrLostEntries) {
-			s.forget(ctx, sv, status.Err)
+			q.forget(ctx, sv, status.Err)
 			return false
 		}
 		if !status.Leader {
-			s.steering.moved(g)
+			q.moved(g)
 			return status.LeaderID == sv.raftID // it leads, and has not applied an entry of its own yet
 		}
-		if s.isHeld() {
+		if q.follower.IsHeld() {
 			return true
 		}
-		state, ok := s.stateOf(g)
+		state, ok := q.follower.StateOf(g)
 		if !ok || len(state.Members) == 0 {
 			return false // adopt tells etcd of it first
 		}
@@ -202,7 +231,7 @@ func (s *Shard) lead(ctx context.Context, g *groupReplica) (again bool) {
 		if isPlain(sv, m, state) {
 			return false
 		}
-		next, err := s.step(ctx, sv, m, state)
+		next, err := q.step(ctx, sv, m, state)
 		switch {
 		case errors.Is(err, placement.ErrChanged), errors.Is(err, placement.ErrStaleLeader), errors.Is(err, replica.ErrChanging),
 			errors.Is(err, replica.ErrNoLeader), errors.Is(err, replica.ErrNotTransferred), errors.Is(err, replica.ErrOutcomeUnknown):
@@ -210,7 +239,7 @@ func (s *Shard) lead(ctx context.Context, g *groupReplica) (again bool) {
 		case ctx.Err() != nil:
 			return false
 		}
-		s.problems.note("moving group "+g.name, err)
+		q.problems.Note("moving group "+g.Name, err)
 		if err != nil || next != stepAgain {
 			return err != nil || next == stepLater
 		}
@@ -228,26 +257,7 @@ const (
 )
 
 // groupView is what etcd holds of a group.
-type groupView struct {
-	placement.Group
-	Target  []string
-	Shards  map[string]placement.Shard
-	Domains map[string]string // failure domains of shards, also of those that are not registered any more
-}
-
-// stateOf is what etcd says of a group, as this shard knows it.
-func (s *Shard) stateOf(g *groupReplica) (groupView, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	state, ok := s.view.Groups[g.name]
-	if !ok || state.UUID != g.uuid {
-		return groupView{}, false
-	}
-	if g.stored.Revision > state.Revision {
-		state = g.stored
-	}
-	return groupView{Group: state, Target: s.view.Targets[g.name].Shards, Shards: s.view.Shards, Domains: s.neighbours.allDomains()}, true
-}
+type groupView = follow.Group
 
 // isPlain: one copy, which is where it is wanted. Its figures are told by reportAll alone.
 func isPlain(sv *served, m replica.Members, state groupView) bool {
@@ -268,13 +278,13 @@ func namesAll(members []placement.Member, conf *raftpb.ConfState) bool {
 }
 
 // step decides and acts.
-func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state groupView) (stepped, error) {
+func (q *steerer) step(ctx context.Context, sv *served, m replica.Members, state groupView) (stepped, error) {
 	g := sv.group
 	if g.leadTerm != m.Term {
 		g.leadTerm, g.leadSince = m.Term, time.Now()
 	}
-	if namesAll(state.Members, m.Conf) && (state.Leader != s.cfg.Name || state.Term < m.Term || state.ConfIndex < m.ConfIndex) {
-		return stepAgain, s.storeAsLeader(ctx, sv, m, state.Group) // calls find the leader there
+	if namesAll(state.Members, m.Conf) && (state.Leader != q.cfg.Name || state.Term < m.Term || state.ConfIndex < m.ConfIndex) {
+		return stepAgain, q.storeAsLeader(ctx, sv, m, state.Group) // calls find the leader there
 	}
 	in := move.State{
 		Self: sv.raftID, Conf: m.Conf, Pending: m.Changing, Last: m.LastIndex, Progress: map[uint64]move.Progress{},
@@ -283,37 +293,37 @@ func (s *Shard) step(ctx context.Context, sv *served, m replica.Members, state g
 	for _, p := range m.Progress {
 		in.Progress[p.ID] = move.Progress{Match: p.Match, Replicating: p.State == replica.StateReplicate, Active: p.RecentActive && !p.Down}
 	}
-	for _, known := range g.members() {
+	for _, known := range g.Members() {
 		in.Known = append(in.Known, known)
 	}
 	in.Shards = shardsOf(state, in.Known)
-	if knownVoters(m.Conf, state.Members) >= s.meta.Copies && !s.steering.mayMove(g, s.cfg.Limits.GroupsMovingMax) {
+	if knownVoters(m.Conf, state.Members) >= q.copies() && !q.mayMove(g, q.cfg.Limits.GroupsMovingMax) {
 		in.LearnersMax = 0 // a group that is not whole yet need not wait for others
 	}
 	a := move.Decide(in)
 	if a.Kind == move.Nothing {
 		if a.Done || len(m.Conf.GetLearners()) == 0 {
-			s.steering.moved(g)
+			q.moved(g)
 		}
-		if a.Done && (state.Target[0] == s.cfg.Name || s.isSilent(state.Target[0])) {
+		if a.Done && (state.Target[0] == q.cfg.Name || q.isSilent(state.Target[0])) {
 			return stepDone, nil // peerAlive looks again when the shard that is to lead is heard
 		}
 		// It waits, be it only for the shard that is to lead.
-		s.logger.Debug("a move waits", "group", g.name, "reason", a.Reason)
+		q.logger.Debug("a move waits", "group", g.Name, "reason", a.Reason)
 		return stepLater, nil
 	}
 	if a.Kind == move.TransferLeader && time.Since(g.changedAt) < settleTime {
 		return stepLater, nil // it would refuse, and writes would wait for that
 	}
-	if a.Kind == move.TransferLeader && slices.Contains(state.Target, s.cfg.Name) && time.Since(g.leadSince) < leadRest {
+	if a.Kind == move.TransferLeader && slices.Contains(state.Target, q.cfg.Name) && time.Since(g.leadSince) < leadRest {
 		return stepLater, nil
 	}
 	if comes := a.Kind == move.RecordMembers && a.ID != 0; (comes || a.Kind == move.RemoveMember) && mayStillClaim(g, state, a.ID, comes) {
 		return stepLater, nil
 	}
-	s.steering.stepped(g)
-	s.logger.Info("a step of a move", "group", g.name, "step", a.Kind.String(), "reason", a.Reason)
-	return stepAgain, s.act(ctx, sv, m, state.Group, a)
+	q.stepped(g)
+	q.logger.Info("a step of a move", "group", g.Name, "step", a.Kind.String(), "reason", a.Reason)
+	return stepAgain, q.act(ctx, sv, m, state.Group, a)
 }
 
 // knownVoters counts the voters of which it is known where they are.
@@ -336,7 +346,7 @@ func mayStillClaim(g *groupReplica, state groupView, id uint64, comes bool) bool
 	var come []string
 	whole := len(state.Target) > 0 // nothing is missing without it
 	for _, name := range state.Target {
-		if _, holds := memberOf(state.Group, name); holds {
+		if _, holds := follow.MemberOf(state.Group, name); holds {
 			continue
 		}
 		whole = false
@@ -352,18 +362,18 @@ func mayStillClaim(g *groupReplica, state groupView, id uint64, comes bool) bool
 }
 
 // act does what was decided.
-func (s *Shard) act(ctx context.Context, sv *served, m replica.Members, state placement.Group, a move.Action) error {
+func (q *steerer) act(ctx context.Context, sv *served, m replica.Members, state placement.Group, a move.Action) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
 	switch a.Kind {
 	case move.RecordMembers:
 		state.Members = a.Members
-		return s.storeAsLeader(ctx, sv, m, state)
+		return q.storeAsLeader(ctx, sv, m, state)
 	case move.TransferLeader:
 		return sv.replica.TransferLeader(ctx, a.ID)
 	case move.AddLearner:
 		// Until now its membership could tell which replica this is.
-		if err := format.WriteReplicaFile(s.cfg.FS, sv.group.dir, s.replicaFile(sv.group, sv.raftID)); err != nil {
+		if err := format.WriteReplicaFile(q.cfg.FS, sv.group.Dir, q.replicaFile(sv.group, sv.raftID)); err != nil {
 			return err
 		}
 	}
@@ -372,27 +382,27 @@ func (s *Shard) act(ctx context.Context, sv *served, m replica.Members, state pl
 }
 
 // storeAsLeader writes what the leader of a group says of it to etcd.
-func (s *Shard) storeAsLeader(ctx context.Context, sv *served, m replica.Members, state placement.Group) error {
+func (q *steerer) storeAsLeader(ctx context.Context, sv *served, m replica.Members, state placement.Group) error {
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()
 	stats := sv.log.Stats()
-	state.Leader, state.Term, state.ConfIndex = s.cfg.Name, m.Term, m.ConfIndex
+	state.Leader, state.Term, state.ConfIndex = q.cfg.Name, m.Term, m.ConfIndex
 	state.Bytes, state.Records, state.Everywhere = stats.StoredBytes, stats.Records, everywhere(sv, m)
-	stored, err := s.cfg.Placement.PutGroupAsLeader(ctx, state)
+	stored, err := q.cfg.Placement.PutGroupAsLeader(ctx, state)
 	if err != nil {
 		return fmt.Errorf("telling etcd: %w", err)
 	}
-	s.mu.Lock()
-	sv.group.stored = stored
-	s.mu.Unlock()
-	sv.group.learn(stored.Members)
+	q.mu.Lock()
+	sv.group.Stored = stored
+	q.mu.Unlock()
+	sv.group.Learn(stored.Members)
 	return nil
 }
 
 // handOver lets others lead all groups, before this shard stops. Where one does not take it, or gives it back, it is
 // offered again for a while.
-func (s *Shard) handOver(ctx context.Context) {
-	r := s.routes.Load()
+func (q *steerer) handOver(ctx context.Context) {
+	r := q.routes.Load()
 	if r == nil {
 		return
 	}
@@ -400,24 +410,21 @@ func (s *Shard) handOver(ctx context.Context) {
 	defer cancel()
 	handed := 0
 	for {
-		took, open, kept := s.handOverAll(ctx, r)
+		took, open, kept := q.handOverAll(ctx, r)
 		handed += took
 		if open == 0 || ctx.Err() != nil {
 			if handed+kept > 0 {
-				s.logger.Info("handed the lead over before the stop", "groups", handed, "kept", kept)
+				q.logger.Info("handed the lead over before the stop", "groups", handed, "kept", kept)
 			}
 			return
 		}
-		select {
-		case <-time.After(handOverWait):
-		case <-ctx.Done():
-		}
+		pause.Sleep(ctx, handOverWait)
 	}
 }
 
 // handOverAll tries it once for each group: others took so many, and so many are kept. Open are those of them that
 // another could take.
-func (s *Shard) handOverAll(ctx context.Context, r *routes) (took, open, kept int) {
+func (q *steerer) handOverAll(ctx context.Context, r *routes) (took, open, kept int) {
 	var mu sync.Mutex
 	each(maps.Values(r.byUUID), 4*steerAtOnce, func(g *groupReplica) {
 		sv := g.served.Load()
@@ -432,7 +439,7 @@ func (s *Shard) handOverAll(ctx context.Context, r *routes) (took, open, kept in
 		var err error
 		if to != 0 {
 			if err = sv.replica.TransferLeader(ctx, to); err != nil && ctx.Err() == nil {
-				s.logger.Warn("handing the lead over", "group", g.name, "error", err)
+				q.logger.Warn("handing the lead over", "group", g.Name, "error", err)
 			}
 		}
 		mu.Lock()
@@ -462,16 +469,29 @@ func heir(sv *served, m replica.Members) uint64 {
 }
 
 // catchUp is told that a leader has no entries any more that the replica here needs. It never blocks.
-func (s *Shard) catchUp(g *groupReplica, from uint64) {
-	s.steering.mu.Lock()
-	s.steering.fetch[g] = from
-	s.steering.mu.Unlock()
-	s.steering.stir()
+func (q *steering) catchUp(g *groupReplica, from uint64) {
+	q.list.Lock()
+	q.fetch[g] = from
+	q.list.Unlock()
+	q.stir()
 }
 
-// installed tells the leader how an install went, so that it sends entries again.
-func (s *Shard) installed(g *groupReplica, raftID, to uint64, ok bool) {
-	s.hub.Transport(g.uuid, g.route).Send([]*raftpb.Message{{
-		Type: raftpb.MsgSnapStatus.Enum(), From: &raftID, To: &to, Reject: new(!ok),
-	}})
+// shardsOf is what package move is to know of the shards of a group, known members included.
+func shardsOf(state groupView, known []placement.Member) map[string]move.Shard {
+	out := make(map[string]move.Shard, len(state.Members)+len(state.Target))
+	note := func(name string) {
+		shard, registered := state.Shards[name]
+		if !registered {
+			out[name] = move.Shard{Domain: state.Domains[name]}
+			return
+		}
+		out[name] = move.Shard{Domain: shard.Domain, Volume: shard.VolumeUUID, Alive: true}
+	}
+	for _, m := range slices.Concat(state.Members, known) {
+		note(m.Shard)
+	}
+	for _, name := range state.Target {
+		note(name)
+	}
+	return out
 }

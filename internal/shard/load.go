@@ -51,7 +51,7 @@ func (s *Shard) newLoader() *segio.Loader {
 func (s *Shard) loadFirst(ctx context.Context) {
 	defer close(s.loaded)
 	groups := s.takePending()
-	s.nudge() // what joins waits for this
+	s.follower.Nudge() // what joins waits for this
 	s.planLoad(groups)
 	s.measureDevice(groups)
 	durable := s.syncVolume()
@@ -76,8 +76,8 @@ func (s *Shard) takePending() []*groupReplica {
 	defer s.mu.Unlock()
 	var groups []*groupReplica
 	for _, g := range s.groups {
-		if !g.standing.Apart() && g.phase == member.Pending {
-			s.happens(g, member.Begin)
+		if !g.Standing.Apart() && g.Phase == member.Pending {
+			g.Happens(member.Begin, s.logger)
 			s.setHealth(g, false)
 			groups = append(groups, g)
 		}
@@ -95,7 +95,7 @@ func (s *Shard) planLoad(groups []*groupReplica) {
 		defer s.mu.Unlock()
 		if err != nil {
 			// Loading will say what is wrong; the plan goes on without this group.
-			s.logger.Warn("planning a load", "group", g.name, "error", err)
+			s.logger.Warn("planning a load", "group", g.Name, "error", err)
 			return
 		}
 		g.need = need
@@ -107,7 +107,7 @@ func (s *Shard) fitMemory(groups []*groupReplica) []*groupReplica {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	slices.SortFunc(groups, func(a, b *groupReplica) int {
-		return cmp.Or(cmp.Compare(a.need.LoadBytes, b.need.LoadBytes), cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(a.need.LoadBytes, b.need.LoadBytes), cmp.Compare(a.Name, b.Name))
 	})
 	for _, g := range groups {
 		s.load.need += g.need.MemoryBytes
@@ -125,8 +125,8 @@ func (s *Shard) fitMemory(groups []*groupReplica) []*groupReplica {
 			taken += g.need.MemoryBytes
 			return false
 		}
-		s.happens(g, member.Failing)
-		g.err = fmt.Errorf("it needs %d bytes: %w", g.need.MemoryBytes, s.memory)
+		g.Happens(member.Failing, s.logger)
+		g.Err = fmt.Errorf("it needs %d bytes: %w", g.need.MemoryBytes, s.memory)
 		return true
 	})
 }
@@ -175,11 +175,11 @@ func (s *Shard) loadOne(ctx context.Context, g *groupReplica, durable func() err
 	case err == nil:
 		s.setHealth(g, true)
 		for _, d := range report.Damages {
-			s.logger.Error("damage found while loading", "group", g.name, "damage", d.String())
+			s.logger.Error("damage found while loading", "group", g.Name, "damage", d.String())
 		}
 	case errors.Is(err, context.Canceled):
 	default:
-		s.logger.Error("group could not be loaded", "group", g.name, "error", err)
+		s.logger.Error("group could not be loaded", "group", g.Name, "error", err)
 	}
 }
 
@@ -190,7 +190,7 @@ func (l *loadState) status(done bool) status.Load {
 		bytes := g.progress.BytesDone.Load()
 		st.BytesDone += bytes
 		switch {
-		case g.phase.Broken():
+		case g.Phase.Broken():
 			st.GroupsFailed++
 			st.BytesTotal += bytes // nothing more comes
 			continue

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -82,52 +80,4 @@ func (q *lookups) find(ctx context.Context, name string, epoch uint64) (placemen
 	case <-ctx.Done():
 		return placement.View{}, ctx.Err()
 	}
-}
-
-// own says which groups this shard follows.
-func (s *Shard) own(holds func(group uuid.UUID) bool) placement.Own {
-	return placement.Own{Shard: s.cfg.Name, Volume: s.volume.Superblock().Volume, Holds: holds, Held: s.heldNames}
-}
-
-// heldNames are the names of the groups that have a folder on the volume, as far as they are known.
-func (s *Shard) heldNames() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	names := make([]string, 0, len(s.groups))
-	for _, g := range s.groups {
-		if g.name != "" {
-			names = append(names, g.name)
-		}
-	}
-	return names
-}
-
-// holds tells whether a group has a folder on the volume.
-func (s *Shard) holds(group uuid.UUID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.groups[group] != nil
-}
-
-// hasLeftNow tells whether the group's own key in etcd says, now, what reconcile has found: that this replica has left
-// it. An error: it does not answer.
-func (s *Shard) hasLeftNow(ctx context.Context, g *groupReplica) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, etcdTime)
-	defer cancel()
-	view, err := s.cfg.Placement.Look(ctx, g.name)
-	if err != nil {
-		return false, err
-	}
-	if view.Held() != "" || view.Meta.StoreUUID != s.store {
-		return false, nil
-	}
-	state := view.Groups[g.name]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if view.Meta.EpochBase != s.view.Meta.EpochBase || state.Revision < s.view.Groups[g.name].Revision {
-		return false, nil // it is another etcd, or an older one, than that of the view: its views come
-	}
-	now := s.memberView(view)
-	now.Group = state
-	return state.UUID == g.uuid && now.Left(s.replicaOf(g, state)), nil
 }

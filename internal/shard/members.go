@@ -29,7 +29,7 @@ func describeMembers(p *recordv1.Group, sv *served, node replica.Status) {
 	m := sv.replica.Members()
 	for _, one := range m.Progress {
 		member := &recordv1.Member{RaftId: one.ID, MatchIndex: one.Match, Role: recordv1.MemberRole_MEMBER_ROLE_VOTER}
-		member.Shard, _ = sv.group.route(one.ID)
+		member.Shard, _ = sv.group.Route(one.ID)
 		switch {
 		case one.ID == sv.raftID:
 			member.Role, member.MatchIndex, member.Shard = recordv1.MemberRole_MEMBER_ROLE_LEADER, m.LastIndex, p.GetShard()

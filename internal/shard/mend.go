@@ -41,7 +41,7 @@ func (s *Shard) mendAll(ctx context.Context) {
 				if errors.Is(err, format.ErrClosed) || errors.Is(err, group.ErrRepairLater) || ctx.Err() != nil {
 					err = nil
 				}
-				s.problems.note("repairing group "+g.name, err)
+				s.problems.Note("repairing group "+g.Name, err)
 			}
 		}
 	}
@@ -50,7 +50,7 @@ func (s *Shard) mendAll(ctx context.Context) {
 // mend repairs the damaged files of a replica.
 func (s *Shard) mend(ctx context.Context, sv *served) error {
 	m := sv.replica.Members()
-	from, ok := sv.group.route(m.LeaderID)
+	from, ok := sv.group.Route(m.LeaderID)
 	if !ok || m.LeaderID == sv.raftID {
 		return nil // a leader hands over first
 	}
@@ -59,17 +59,17 @@ func (s *Shard) mend(ctx context.Context, sv *served) error {
 		return err
 	}
 	for _, r := range repairs {
-		err := sv.log.Mend(ctx, r, mendSource{s.hub.Fetcher(from), sv.group.uuid, func(ctx context.Context, ref format.BlobRef) error {
+		err := sv.log.Mend(ctx, r, mendSource{s.hub.Fetcher(from), sv.group.UUID, func(ctx context.Context, ref format.BlobRef) error {
 			return s.fetchBlob(ctx, sv.group, sv.log, from, ref)
 		}})
 		if errors.Is(err, group.ErrRepairByInstall) {
-			s.catchUp(sv.group, m.LeaderID)
+			s.steerer.catchUp(sv.group, m.LeaderID)
 			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("file %s from shard %s: %w", r.File, from, err)
 		}
-		s.logger.Warn("damage is repaired from another copy", "group", sv.group.name, "file", r.File, "from", from)
+		s.logger.Warn("damage is repaired from another copy", "group", sv.group.Name, "file", r.File, "from", from)
 	}
 	return nil
 }
@@ -126,10 +126,10 @@ func (s *Shard) scrubAll(ctx context.Context) {
 				return
 			}
 			if err != nil && !errors.Is(err, format.ErrClosed) {
-				s.logger.Warn("reading everything", "group", g.name, "error", err)
+				s.logger.Warn("reading everything", "group", g.Name, "error", err)
 			}
 			for _, d := range report.Damages {
-				s.logger.Error("damage found while reading everything", "group", g.name, "damage", d.String())
+				s.logger.Error("damage found while reading everything", "group", g.Name, "damage", d.String())
 			}
 		}
 	}

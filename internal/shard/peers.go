@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
@@ -14,13 +12,12 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/peer"
-	"sheaf.dev/sheaf/internal/placement"
 )
 
 // newHub makes this shard's end of what shards say to each other.
 func (s *Shard) newHub() *peer.Hub {
 	return peer.New(peer.Options{
-		Shard: s.cfg.Name, Store: s.store, Address: s.neighbours.address, Deliver: s.deliver, Alive: s.peerAlive, Source: (*source)(s),
+		Shard: s.cfg.Name, Store: s.store, Address: s.follower.Address, Deliver: s.deliver, Alive: s.peerAlive, Source: (*source)(s),
 		Credentials: s.cfg.PeerCredentials, SpeaksFor: s.cfg.SpeaksFor, FetchBytesPerSecond: s.cfg.Limits.FetchBytesPerSecond, Logger: s.logger,
 	})
 }
@@ -32,7 +29,7 @@ func (s *Shard) deliver(id uuid.UUID, m *raftpb.Message) bool {
 		return false
 	}
 	if err := sv.replica.Step(m); err != nil {
-		s.logger.Debug("a message was not taken", "group", sv.group.name, "error", err)
+		s.logger.Debug("a message was not taken", "group", sv.group.Name, "error", err)
 	}
 	return true
 }
@@ -60,7 +57,7 @@ func (s *Shard) peerAlive(shard string, alive bool) {
 		if sv == nil {
 			continue
 		}
-		for id, m := range g.members() {
+		for id, m := range g.Members() {
 			switch {
 			case m.Shard != shard || id == sv.raftID:
 			case alive:
@@ -69,7 +66,7 @@ func (s *Shard) peerAlive(shard string, alive bool) {
 				sv.replica.PeerDown(id)
 			}
 		}
-		s.steering.ask(g)
+		s.steerer.ask(g)
 	}
 }
 
@@ -81,7 +78,7 @@ func (s *Shard) isSilent(shard string) bool {
 
 // tellPeers tells a group that has begun to serve which of its members are not heard.
 func (s *Shard) tellPeers(g *groupReplica, sv *served) {
-	for id, m := range g.members() {
+	for id, m := range g.Members() {
 		if id == sv.raftID || m.Shard == s.cfg.Name {
 			continue
 		}
@@ -93,56 +90,6 @@ func (s *Shard) tellPeers(g *groupReplica, sv *served) {
 			sv.replica.PeerUp(id)
 		}
 	}
-}
-
-// members is every member that etcd ever named to this shard, by Raft id: a membership change may be behind it or
-// ahead.
-func (g *groupReplica) members() map[uint64]placement.Member {
-	if m := g.known.Load(); m != nil {
-		return *m
-	}
-	return nil
-}
-
-// learn notes the members that etcd names.
-func (g *groupReplica) learn(named []placement.Member) {
-	old := g.members()
-	if !slices.ContainsFunc(named, func(m placement.Member) bool { return old[m.RaftID] != m }) {
-		return
-	}
-	next := maps.Clone(old)
-	if next == nil {
-		next = map[uint64]placement.Member{}
-	}
-	for _, m := range named {
-		if m.Shard != "" { // empty: etcd does not know
-			next[m.RaftID] = m
-		}
-	}
-	g.known.Store(&next)
-}
-
-// route says on which shard a member is.
-func (g *groupReplica) route(raftID uint64) (shard string, ok bool) {
-	m, ok := g.members()[raftID]
-	return m.Shard, ok && m.Shard != ""
-}
-
-// connectPeers keeps connections to the shards that hold a member of a group which is here. Called with mu held.
-func (s *Shard) connectPeers() {
-	wanted := map[string]bool{}
-	for _, g := range s.groups {
-		state, ok := s.view.Groups[g.name]
-		if !ok || state.UUID != g.uuid || !isMember(state, s.cfg.Name) {
-			continue
-		}
-		for _, m := range state.Members {
-			wanted[m.Shard] = true
-		}
-	}
-	delete(wanted, s.cfg.Name)
-	delete(wanted, "")
-	s.hub.SetPeers(slices.Collect(maps.Keys(wanted)))
 }
 
 // source lets peers fetch from the groups that serve here.
@@ -221,9 +168,9 @@ func (s *source) Blob(_ context.Context, id uuid.UUID, encoded []byte) (peer.Fil
 
 // fetchBlobs gets blobs that entries of another member refer to.
 func (s *Shard) fetchBlobs(ctx context.Context, g *groupReplica, log *group.Log, from uint64, refs []format.BlobRef) error {
-	shard, ok := g.route(from)
+	shard, ok := g.Route(from)
 	if !ok {
-		return fmt.Errorf("group %s: nobody says on which shard member %x is", g.name, from)
+		return fmt.Errorf("group %s: nobody says on which shard member %x is", g.Name, from)
 	}
 	for _, ref := range refs {
 		if err := s.fetchBlob(ctx, g, log, shard, ref); err != nil {
@@ -234,7 +181,7 @@ func (s *Shard) fetchBlobs(ctx context.Context, g *groupReplica, log *group.Log,
 }
 
 func (s *Shard) fetchBlob(ctx context.Context, g *groupReplica, log *group.Log, shard string, ref format.BlobRef) (err error) {
-	if err := s.admitWithRoom(ctx, ref.Size); err != nil {
+	if err := s.compactor.admitWithRoom(ctx, ref.Size); err != nil {
 		return err
 	}
 	w, err := log.BlobWriter(ref)
@@ -242,7 +189,7 @@ func (s *Shard) fetchBlob(ctx context.Context, g *groupReplica, log *group.Log, 
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	if err := s.hub.Fetcher(shard).Blob(ctx, g.uuid, ref.Encode(), 0, ref.Size, w); err != nil {
+	if err := s.hub.Fetcher(shard).Blob(ctx, g.UUID, ref.Encode(), 0, ref.Size, w); err != nil {
 		return err
 	}
 	_, err = w.Commit()

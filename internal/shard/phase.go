@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -9,59 +10,80 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// noTransition is logged where something happens to a replica that cannot happen in its phase. Tests fail where they
-// see it.
-const noTransition = "a replica stays in its phase, which this event must not find it in: that is a bug, please report it"
-
-// happens changes the phase of a replica. Called with mu held.
-func (s *Shard) happens(g *groupReplica, e member.Event) {
-	next, legal := g.phase.After(e)
-	if !legal {
-		s.logger.Error(noTransition, "group", g.name, "uuid", g.uuid, "phase", g.phase, "event", e)
-	}
-	g.phase = next
-}
-
 // loadEnded notes how a load went. What was decided of the replica while it ran stays. Called with mu held.
 func (s *Shard) loadEnded(g *groupReplica, err error) {
-	if g.phase == member.Lost || g.phase == member.Forgetful {
+	if g.Phase == member.Lost || g.Phase == member.Forgetful {
 		return
 	}
-	g.err = err
+	g.Err = err
 	switch {
 	case err == nil:
-		s.happens(g, member.Loaded)
+		g.Happens(member.Loaded, s.logger)
 	case errors.Is(err, group.ErrTailDamaged):
-		s.happens(g, member.Tearing)
+		g.Happens(member.Tearing, s.logger)
 		s.noteTail(g, err)
 	default:
-		s.happens(g, member.Failing)
+		g.Happens(member.Failing, s.logger)
 	}
 }
 
 // noteTail notes that the replica is torn, and why. Called with mu held.
 func (s *Shard) noteTail(g *groupReplica, err error) {
-	g.err = fmt.Errorf("%w; it does not vote, and is installed anew from another copy, or replaced; where it stays so, "+
+	g.Err = fmt.Errorf("%w; it does not vote, and is installed anew from another copy, or replaced; where it stays so, "+
 		"start the shards that hold the other copies: a replacement needs a majority without this one", err)
 	s.metrics.tails.WithLabelValues(tailFound).Inc()
-	s.nudge()
+	s.follower.Nudge()
 }
 
 // state is how far the replica is, in the words of the contract. Called with Shard.mu held.
 func (g *groupReplica) state() recordv1.GroupState {
 	switch {
-	case g.phase.Broken():
+	case g.Phase.Broken():
 		return recordv1.GroupState_GROUP_STATE_FAILED
-	case g.phase == member.Pending:
+	case g.Phase == member.Pending:
 		return recordv1.GroupState_GROUP_STATE_PENDING
-	case g.phase == member.Serving:
+	case g.Phase == member.Serving:
 		return recordv1.GroupState_GROUP_STATE_SERVING
 	}
 	return recordv1.GroupState_GROUP_STATE_LOADING
 }
 
 // lost tells whether etcd says that the replica is here, and it is not. Called with Shard.mu held.
-func (g *groupReplica) lost() bool { return g.phase == member.Lost }
+func (g *groupReplica) lost() bool { return g.Phase == member.Lost }
 
 // joining tells whether the replica has a Raft id and nothing else yet. Called with Shard.mu held.
-func (g *groupReplica) joining() bool { return g.phase == member.Joining }
+func (g *groupReplica) joining() bool { return g.Phase == member.Joining }
+
+// pause closes a group that serves, and lets nothing else change it: where it was closed, the caller unlocks changing.
+func (s *Shard) pause(ctx context.Context, g *groupReplica, sv *served) (closed bool, err error) {
+	g.changing.Lock()
+	if !g.served.CompareAndSwap(sv, nil) {
+		g.changing.Unlock()
+		return false, errors.New("the replica was closed meanwhile")
+	}
+	s.mu.Lock()
+	g.Happens(member.Paused, s.logger)
+	s.mu.Unlock()
+	s.setHealth(g, false)
+	over, cancel := context.WithCancel(ctx)
+	cancel() // it does not lead: nothing of a caller is on its way
+	if err := sv.replica.Stop(over); err != nil {
+		s.logger.Debug("stopping to install", "group", g.Name, "error", err)
+	}
+	return true, sv.log.Close(false)
+}
+
+// forget takes a replica out of service that lacks entries which its leader counts on.
+func (s *Shard) forget(ctx context.Context, sv *served, why error) {
+	g := sv.group
+	closed, err := s.pause(ctx, g, sv)
+	if !closed {
+		return // whoever closed it loads it again, or ends it
+	}
+	defer g.changing.Unlock()
+	s.mu.Lock()
+	g.Happens(member.Forgot, s.logger)
+	s.noteTail(g, errors.Join(fmt.Errorf("%w: %w", group.ErrTailDamaged, why), err))
+	s.mu.Unlock()
+	s.logger.Error("a replica has forgotten what it acknowledged: was its disk set back?", "group", g.Name, "error", why)
+}

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
@@ -18,23 +19,23 @@ func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with(placement.Member{
 		Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 5, Role: placement.Learner,
 	})}
-	if err := s.beginOne(state); err != nil {
+	if err := (hands{s}).Begin(state); err != nil {
 		t.Fatal(err)
 	}
 	s.load.beganAt = time.Time{} // a new start
 	s.groups[state.UUID] = s.foundGroup(state.UUID)
 	s.mu.Lock()
-	s.view = placement.View{
+	s.follower.View = placement.View{
 		Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{}, Shards: map[string]placement.Shard{},
 	}
-	s.decide(s.view)
+	s.follower.Decide(s.follower.View)
 	s.mu.Unlock()
 	if groups := s.takePending(); len(groups) > 0 {
 		t.Errorf("the first load loads %d groups", len(groups))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if got := does(s, s.decide(s.view), s.groups[state.UUID]); got != "join" {
+	if got := does(s, s.follower.Decide(s.follower.View), s.groups[state.UUID]); got != "join" {
 		t.Errorf("after that the shard does %q, want join", got)
 	}
 }
@@ -44,17 +45,17 @@ func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 func TestWhatEtcdNamesHereWasTold(t *testing.T) {
 	for held, want := range map[string]bool{"": false, "etcd was set back": true} {
 		s := lone(t)
-		g := &groupReplica{name: "0", uuid: uuid.New(), raftID: 1}
+		g := &groupReplica{Replica: follow.Replica{Name: "0", UUID: uuid.New(), RaftID: 1}}
 		made(g)
-		s.groups[g.uuid] = g
-		state := placement.Group{Name: "0", UUID: g.uuid, Members: with(placement.Member{
+		s.groups[g.UUID] = g
+		state := placement.Group{Name: "0", UUID: g.UUID, Members: with(placement.Member{
 			Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 1,
 		})}
 		s.mu.Lock()
-		s.held = held
-		s.decide(placement.View{Groups: map[string]placement.Group{"0": state}})
-		if g.untold != want || g.standing.Stray() || g.phase != member.Loading {
-			t.Errorf("%q: untold %t, standing %v, phase %v", held, g.untold, g.standing, g.phase)
+		s.follower.Held = held
+		s.follower.Decide(placement.View{Groups: map[string]placement.Group{"0": state}})
+		if g.Untold != want || g.Standing.Stray() || g.Phase != member.Loading {
+			t.Errorf("%q: untold %t, standing %v, phase %v", held, g.Untold, g.Standing, g.Phase)
 		}
 		s.mu.Unlock()
 	}
@@ -70,19 +71,19 @@ func TestTheEndOfALoadTakesNoDecisionBack(t *testing.T) {
 		{"nothing was decided", func(*Shard, *groupReplica) {}, member.Serving},
 		{"it was set aside", func(s *Shard, g *groupReplica) {
 			serves(g) // its node runs a moment before its load is known to have ended
-			s.decide(placement.View{})
+			s.follower.Decide(placement.View{})
 		}, member.Pending},
-		{"it was found forgetful", func(s *Shard, g *groupReplica) { s.happens(g, member.Forgot) }, member.Forgetful},
-		{"it was lost", func(s *Shard, g *groupReplica) { s.happens(g, member.Missing) }, member.Lost},
+		{"it was found forgetful", func(s *Shard, g *groupReplica) { g.Happens(member.Forgot, s.logger) }, member.Forgetful},
+		{"it was lost", func(s *Shard, g *groupReplica) { g.Happens(member.Missing, s.logger) }, member.Lost},
 	} {
 		s := lone(t)
-		g := &groupReplica{name: "0", uuid: uuid.New(), raftID: 1, phase: member.Loading}
-		s.groups[g.uuid] = g
+		g := &groupReplica{Replica: follow.Replica{Name: "0", UUID: uuid.New(), RaftID: 1, Phase: member.Loading}}
+		s.groups[g.UUID] = g
 		s.mu.Lock()
 		c.before(s, g)
 		s.loadEnded(g, nil)
-		if g.phase != c.want {
-			t.Errorf("%s: %v, want %v", c.name, g.phase, c.want)
+		if g.Phase != c.want {
+			t.Errorf("%s: %v, want %v", c.name, g.Phase, c.want)
 		}
 		s.mu.Unlock()
 	}

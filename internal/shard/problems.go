@@ -14,8 +14,8 @@ type problems struct {
 	now map[string]error // by what they are with
 }
 
-// note remembers a problem, and logs it where it is news; nil takes it back.
-func (p *problems) note(what string, err error) {
+// Note remembers a problem, and logs it where it is news; nil takes it back.
+func (p *problems) Note(what string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err == nil {
@@ -28,8 +28,8 @@ func (p *problems) note(what string, err error) {
 	p.now[what] = err
 }
 
-// forget takes back the problems with what is over.
-func (p *problems) forget(over func(what string) bool) {
+// Forget takes back the problems with what is over.
+func (p *problems) Forget(over func(what string) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.now, func(what string, _ error) bool { return over(what) })

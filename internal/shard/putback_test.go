@@ -222,7 +222,7 @@ func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
 				t.Fatalf("etcd has step %d, the volume is in step %d; want %d and %d", got.Number, s.volume.Step().Number, registered, here)
 			}
 		}
-		write := func() { s.tookOver.Add(1) }
+		write := func() { s.installer.tookOver.Add(1) }
 		in(1, 1)
 		time.Sleep(time.Hour)
 		in(1, 1)

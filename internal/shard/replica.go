@@ -8,22 +8,19 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
 // groupReplica is a group's replica on this volume, from the moment that its folder is found or made.
 type groupReplica struct {
-	name string
-	uuid uuid.UUID
-	dir  string
+	follow.Replica
 
 	progress group.Progress
 	// copying is how far its files are that come from another shard; nil: none come.
@@ -32,9 +29,6 @@ type groupReplica struct {
 	served atomic.Pointer[served]
 	// changing is held while what is served is stopped or replaced.
 	changing sync.Mutex
-
-	// known is every member that etcd ever named, by Raft id: see members.
-	known atomic.Pointer[map[uint64]placement.Member]
 
 	// Of lead alone.
 	changedAt time.Time // of the last membership change asked for here
@@ -45,28 +39,20 @@ type groupReplica struct {
 
 	// Guarded by Shard.mu.
 
-	phase    member.Phase    // how far it is: after it is found or made, Shard.happens alone changes it
-	err      error           // why phase is one that is broken
-	standing member.Standing // what etcd says of it: a stray is not served
-	// What the folder is. Each may be so in any phase.
-	foreign    bool   // it was made on another volume, so that it must not run
-	exchanged  string // why it is another group's than its manifest's, as fsck.Exchanged says; empty: it is not
-	unreadable bool   // it has no manifest that can be read
-	// What was said to etcd, whatever etcd says since.
-	untold    bool       // this process made it for a new group, and etcd never said that it is here: it has never served
-	confirmed uint64     // the epoch at which etcd was told that the group made here is here: what an older view says of it is late
-	need      group.Need // zero: it was not planned, or could not be
-	report    group.Report
-	raftID    uint64            // of this incarnation; 0: not known before it is loaded
-	confIndex uint64            // of the membership in the manifest that was found
-	conf      *raftpb.ConfState // that membership
-	fetch     context.Context   // of an install that is under way, in whatever phase; nil: none is
-	stopFetch context.CancelFunc
-	// seen is what was there when it was looked at last: the revisions of the group and its target, and how many of its
-	// members' shards have another volume now.
-	seen [3]int64
-	// stored is the group as this shard wrote it to etcd last: views may be older.
-	stored placement.Group
+	need   group.Need // zero: it was not planned, or could not be
+	report group.Report
+}
+
+// Node implements follow.Owned.
+func (g *groupReplica) Node() (follow.Node, bool) {
+	sv := g.served.Load()
+	return sv, sv != nil
+}
+
+// BeginFetch implements follow.Owned.
+func (g *groupReplica) BeginFetch(ctx context.Context) {
+	g.Replica.BeginFetch(ctx)
+	g.copying.Store(&copying{now: time.Now})
 }
 
 // served is what a call needs of a group that serves.
@@ -77,6 +63,12 @@ type served struct {
 	replica *replica.Replica
 	raftID  uint64
 }
+
+// ConfIndex implements follow.Node.
+func (sv *served) ConfIndex() uint64 { return sv.log.ConfIndex() }
+
+// Conf implements follow.Node.
+func (sv *served) Conf() *raftpb.ConfState { return sv.replica.Members().Conf }
 
 // open loads the group's log and starts its node. It returns with g.served set, or an error. durable as in
 // group.Options.
@@ -110,15 +102,15 @@ func (s *Shard) serve(g *groupReplica, log *group.Log) error {
 		Committer:        s.committer,
 		RaftID:           raftID,
 		InFlightBytesMax: s.cfg.Limits.ReplicaBytesInFlightMax,
-		Logger:           s.logger.With("group", g.name),
+		Logger:           s.logger.With("group", g.Name),
 		Admit:            s.admit,
 		NoRoom:           func() { s.compactor.noRoom(0) },
-		Transport:        s.hub.Transport(g.uuid, g.route),
-		OnSnapshot:       func(_, _, from uint64) { s.catchUp(g, from) },
+		Transport:        s.hub.Transport(g.UUID, g.Route),
+		OnSnapshot:       func(_, _, from uint64) { s.steerer.catchUp(g, from) },
 		FetchBlobs: func(ctx context.Context, from uint64, refs []format.BlobRef) error {
 			return s.fetchBlobs(ctx, g, log, from, refs)
 		},
-		OnChange: func() { s.steering.ask(g) },
+		OnChange: func() { s.steerer.ask(g) },
 		Quiet:    true,
 		Lease:    !s.cfg.NoReadLease,
 		Probe:    s.cfg.probe,
@@ -131,12 +123,12 @@ func (s *Shard) serve(g *groupReplica, log *group.Log) error {
 		return err
 	}
 	s.mu.Lock()
-	g.raftID = raftID
+	g.RaftID = raftID
 	s.mu.Unlock()
 	sv := &served{shard: s, group: g, log: log, replica: node, raftID: raftID}
 	g.served.Store(sv)
 	s.tellPeers(g, sv)
-	s.steering.ask(g)
+	s.steerer.ask(g)
 	return nil
 }
 
@@ -151,7 +143,7 @@ func (s *Shard) acceptLoss(ctx context.Context, g *groupReplica) ([]format.Damag
 	}
 	g.served.Store(nil)
 	if err := sv.replica.Stop(ctx); err != nil {
-		s.logger.Warn("stopping to accept a loss", "group", g.name, "error", err)
+		s.logger.Warn("stopping to accept a loss", "group", g.Name, "error", err)
 	}
 	log, damages, err := sv.log.AcceptLoss(ctx)
 	again := errors.New("its log could not be loaded again")
@@ -163,8 +155,8 @@ func (s *Shard) acceptLoss(ctx context.Context, g *groupReplica) ([]format.Damag
 	if again != nil {
 		err = errors.Join(err, again)
 		s.mu.Lock()
-		g.err = err
-		s.happens(g, member.Failing)
+		g.Err = err
+		g.Happens(member.Failing, s.logger)
 		s.mu.Unlock()
 		s.setHealth(g, false)
 	}
@@ -174,7 +166,7 @@ func (s *Shard) acceptLoss(ctx context.Context, g *groupReplica) ([]format.Damag
 // raftIDOf is the Raft id of the incarnation in a folder: that of its replica file, and where there is none that of the
 // sole voter.
 func (s *Shard) raftIDOf(g *groupReplica, log *group.Log) (uint64, error) {
-	f, found, err := format.ReadReplicaFile(s.cfg.FS, g.dir)
+	f, found, err := format.ReadReplicaFile(s.cfg.FS, g.Dir)
 	switch {
 	case err != nil:
 		return 0, err
@@ -195,7 +187,7 @@ func (s *Shard) raftIDOf(g *groupReplica, log *group.Log) (uint64, error) {
 func (s *Shard) checkReplicaFile(g *groupReplica, f format.ReplicaFile) error {
 	here := s.volume.Superblock().Volume
 	switch {
-	case f.Store != s.store || f.Group != g.uuid:
+	case f.Store != s.store || f.Group != g.UUID:
 		return fmt.Errorf("the replica file is of group %s of store %s", f.Group, f.Store)
 	case f.Volume != here:
 		return fmt.Errorf("the replica was made on volume %s, this is volume %s: a copy never runs", f.Volume, here)
@@ -204,7 +196,7 @@ func (s *Shard) checkReplicaFile(g *groupReplica, f format.ReplicaFile) error {
 }
 
 func (s *Shard) replicaFile(g *groupReplica, raftID uint64) format.ReplicaFile {
-	return format.ReplicaFile{RaftID: raftID, Volume: s.volume.Superblock().Volume, Store: s.store, Group: g.uuid}
+	return format.ReplicaFile{RaftID: raftID, Volume: s.volume.Superblock().Volume, Store: s.store, Group: g.UUID}
 }
 
 // admit is asked before each write.
@@ -221,8 +213,8 @@ func (s *Shard) admit(bytes int64, deletes bool) error {
 func (s *Shard) logOptions(g *groupReplica) group.Options {
 	return group.Options{
 		FS:           s.cfg.FS,
-		Dir:          g.dir,
-		Identity:     format.Identity{Store: s.store, Group: g.uuid, Name: g.name},
+		Dir:          g.Dir,
+		Identity:     format.Identity{Store: s.store, Group: g.UUID, Name: g.Name},
 		Residency:    s.cfg.Residency,
 		SegmentBytes: s.cfg.SegmentBytes,
 		Retention:    s.cfg.Retention,
@@ -230,8 +222,8 @@ func (s *Shard) logOptions(g *groupReplica) group.Options {
 		Spare:        s.volume.Spare,
 		Loader:       s.loader,
 		Journal:      s.journal,
-		Sealed:       func() { s.compactor.noteSealed(g.name) },
-		Logger:       s.logger.With("group", g.name),
+		Sealed:       func() { s.compactor.noteSealed(g.Name) },
+		Logger:       s.logger.With("group", g.Name),
 		UnsafeScan:   s.unsafe(unsafeScan),
 	}
 }
@@ -254,27 +246,11 @@ func (g *groupReplica) close(ctx context.Context, hints bool) error {
 // unavailable says why the group does not serve on the shard of this name. Called with Shard.mu held.
 func (g *groupReplica) unavailable(shard string, eta time.Duration) error {
 	switch {
-	case g.phase == member.Lost:
-		return answer.Lost(g.name, g.err)
-	case g.phase.Broken():
-		return answer.Failed(g.name, shard, g.err)
+	case g.Phase == member.Lost:
+		return answer.Lost(g.Name, g.Err)
+	case g.Phase.Broken():
+		return answer.Failed(g.Name, shard, g.Err)
 	default:
-		return answer.Loading(g.name, eta)
+		return answer.Loading(g.Name, eta)
 	}
-}
-
-// isMember tells whether a group has a member on the shard of this name.
-func isMember(g placement.Group, shard string) bool {
-	_, ok := memberOf(g, shard)
-	return ok
-}
-
-// memberOf is the member of a group on the shard of this name.
-func memberOf(g placement.Group, shard string) (placement.Member, bool) {
-	for _, m := range g.Members {
-		if m.Shard == shard {
-			return m, true
-		}
-	}
-	return placement.Member{}, false
 }

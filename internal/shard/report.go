@@ -40,7 +40,7 @@ func (s *Shard) reportAll(ctx context.Context) {
 		}
 		s.calls.ExpireScans(serve.ScanGrace)
 		r := s.routes.Load()
-		if r == nil || s.isHeld() {
+		if r == nil || s.follower.IsHeld() {
 			continue
 		}
 		weights, err := p.leaders(ctx, r)
@@ -48,7 +48,7 @@ func (s *Shard) reportAll(ctx context.Context) {
 			err = p.weigh(ctx, r, weights)
 		}
 		if ctx.Err() == nil {
-			s.problems.note("reporting to etcd", err) // the next tick tries again
+			s.problems.Note("reporting to etcd", err) // the next tick tries again
 		}
 	}
 }
@@ -69,7 +69,7 @@ func (p *reporter) leaders(ctx context.Context, r *routes) (weights map[string]p
 			continue // its leader tells
 		}
 		stats, next := sv.log.Stats(), state
-		weight := placement.Weight{UUID: g.uuid, Bytes: stats.StoredBytes, Records: stats.Records}
+		weight := placement.Weight{UUID: g.UUID, Bytes: stats.StoredBytes, Records: stats.Records}
 		if len(state.Members) > 1 {
 			m := sv.replica.Members()
 			weight.Everywhere = everywhere(sv, m)

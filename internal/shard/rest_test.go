@@ -13,9 +13,9 @@ func restless(f *fixture) (awake, looked int) {
 			awake++
 		}
 	}
-	q := &f.shard.steering
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q := f.shard.steerer
+	q.list.Lock()
+	defer q.list.Unlock()
 	return awake, len(q.waits) + len(q.due) + len(q.busy)
 }
 

@@ -10,6 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/transfer"
+	"sheaf.dev/sheaf/internal/shard/trash"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
@@ -135,7 +136,7 @@ func (c *compactor) makeRoom(ctx context.Context) {
 	switch {
 	case made:
 		c.barren = time.Time{}
-		c.shard.nudge() // groups that waited for room to join
+		c.nudge() // groups that waited for room to join
 	case refused:
 		c.barren = time.Now()
 	}
@@ -144,12 +145,12 @@ func (c *compactor) makeRoom(ctx context.Context) {
 
 // freeTrash deletes from the trash until there is room.
 func (c *compactor) freeTrash(done func() bool) (made bool) {
-	err := c.shard.dropTrash(func(t *trashed) bool {
+	err := c.trash().Drop(func(*trash.Folder) bool {
 		may := !done()
 		made = made || may
 		return may
 	})
-	c.problems.note("emptying the trash", err)
+	c.problems.Note("emptying the trash", err)
 	if made {
 		c.roomMade()
 	}
@@ -205,15 +206,15 @@ func (c *compactor) wakeWaiters() {
 }
 
 // admitWithRoom asks for room for what is not in memory: a blob, or a part of one.
-func (s *Shard) admitWithRoom(ctx context.Context, bytes int64) error {
-	return s.compactor.withRoom(ctx, func() error { return s.volume.Admit(bytes, false) })
+func (c *compactor) admitWithRoom(ctx context.Context, bytes int64) error {
+	return c.withRoom(ctx, func() error { return c.volume().Admit(bytes, false) })
 }
 
 // admitSoon asks for room, and has some made where there is none; the caller tries again.
-func (s *Shard) admitSoon(bytes int64) error {
-	err := s.volume.Admit(bytes, false)
+func (c *compactor) admitSoon(bytes int64) error {
+	err := c.volume().Admit(bytes, false)
 	if errors.Is(err, volume.ErrFull) {
-		s.compactor.noRoom(missing(err))
+		c.noRoom(missing(err))
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
@@ -44,21 +45,21 @@ func (s *Shard) notServed(ctx context.Context, r *routes, name string, epoch uin
 	}
 	view := r.view
 	if r.held {
-		return answer.Loading(name, thawEvery) // etcd may not know yet where it is
+		return answer.Loading(name, follow.ThawEvery) // etcd may not know yet where it is
 	}
 	behind := epoch > r.epoch // the caller has heard more than this shard
-	if view.Own && (behind || !isOwn(view, name, s.cfg.Name)) {
+	if view.Own && (behind || !follow.IsOwn(view, name, s.cfg.Name)) {
 		// Of other groups this shard hears nothing.
 		var err error
 		if view, err = s.lookups.find(ctx, name, epoch); err != nil {
 			return s.notFollowed(ctx, r, name)
 		}
-		behind = epoch > view.Epoch || isOwn(view, name, s.cfg.Name) && (view.Groups[name].Revision != r.view.Groups[name].Revision ||
+		behind = epoch > view.Epoch || follow.IsOwn(view, name, s.cfg.Name) && (view.Groups[name].Revision != r.view.Groups[name].Revision ||
 			view.Targets[name].Revision != r.view.Targets[name].Revision)
 	}
 	state, known := view.Groups[name]
 	switch {
-	case behind, isTarget(view, name, s.cfg.Name) && len(state.Members) == 0: // it is about to be made here
+	case behind, slices.Contains(view.Targets[name].Shards, s.cfg.Name) && len(state.Members) == 0: // it is about to be made here
 		return answer.Loading(name, 0)
 	case !known && s.meta.Routing.Mode == placement.Named:
 		return answer.GroupNotFound(name)
@@ -69,18 +70,13 @@ func (s *Shard) notServed(ctx context.Context, r *routes, name string, epoch uin
 	return answer.WrongShard(name, addressOf(view, state), view.Epoch)
 }
 
-// isOwn tells whether a view names a shard for a group.
-func isOwn(view placement.View, name, shard string) bool {
-	return isMember(view.Groups[name], shard) || slices.Contains(view.Targets[name].Shards, shard)
-}
-
 // notFollowed is the error of a call for a group of which etcd does not answer now: where it is is for others to say,
 // unless it is one of this shard's own.
 func (s *Shard) notFollowed(ctx context.Context, r *routes, name string) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case isOwn(r.view, name, s.cfg.Name):
+	case follow.IsOwn(r.view, name, s.cfg.Name):
 		return answer.Loading(name, 0)
 	}
 	return answer.WrongShard(name, "", r.epoch)
@@ -89,13 +85,13 @@ func (s *Shard) notFollowed(ctx context.Context, r *routes, name string) error {
 // anothersFolder is the error of a group that etcd says is here, where the folder of its UUID holds another group's
 // files; else nil. That stays so until somebody puts the files back.
 func (s *Shard) anothersFolder(r *routes, state placement.Group) error {
-	if len(s.membersHere(state)) == 0 {
+	if len(s.follower.Here(state)) == 0 {
 		return nil
 	}
 	s.mu.Lock()
 	g, reason := s.groups[state.UUID], ""
-	if g != nil && g.name != "" && g.name != state.Name {
-		reason = g.standing.String()
+	if g != nil && g.Name != "" && g.Name != state.Name {
+		reason = g.Standing.String()
 	}
 	s.mu.Unlock()
 	if reason == "" {
@@ -152,12 +148,12 @@ func (sv *served) Elsewhere(err error) error {
 		return err
 	}
 	st := sv.replica.Status()
-	shard, known := sv.group.route(st.LeaderID)
+	shard, known := sv.group.Route(st.LeaderID)
 	if st.LeaderID == sv.raftID || !known {
-		return fmt.Errorf("group %s: %w", sv.group.name, replica.ErrNoLeader)
+		return fmt.Errorf("group %s: %w", sv.group.Name, replica.ErrNoLeader)
 	}
-	address, _ := sv.shard.neighbours.address(shard)
-	return answer.NotLeader(sv.group.name, address, sv.shard.routes.Load().epoch)
+	address, _ := sv.shard.follower.Address(shard)
+	return answer.NotLeader(sv.group.Name, address, sv.shard.routes.Load().epoch)
 }
 
 // addressOf is where a group's leader is, or a member that is alive; empty: none.
@@ -179,6 +175,6 @@ func (s *Shard) otherMember(view placement.View, name string) string {
 	if !member.IsShared(state) || state.Leader == s.cfg.Name {
 		return ""
 	}
-	address, _ := s.neighbours.address(state.Leader)
+	address, _ := s.follower.Address(state.Leader)
 	return address
 }

@@ -20,6 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/host"
 	"sheaf.dev/sheaf/internal/shard/serve"
+	"sheaf.dev/sheaf/internal/shard/trash"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/volume"
 )
@@ -38,14 +39,14 @@ type Shard struct {
 	budget    budget
 	id        host.Identity
 	boot      uuid.UUID
-	tookOver  atomic.Uint64 // replicas that were installed from other shards
 	hub       *peer.Hub
-	steering  steering
-	seen      memory
 	lookups   lookups
 	heard     heardWeights
-	installs  chan struct{} // bounds them
-	nudged    chan struct{} // follow looks again
+
+	follower  *follower  // etcd, and what it says of groups
+	installer *installer // files of other shards come in
+	steerer   *steerer   // groups that are led here
+	trash     *trash.Bin
 
 	server  *host.Server
 	metrics *metrics
@@ -62,23 +63,17 @@ type Shard struct {
 	ctx       context.Context // of everything in the background
 	wait      sync.WaitGroup  // of everything in the background
 
-	problems   problems
-	neighbours neighbours
-	compactor  *compactor
-	trashing   sync.Mutex // held while files are deleted from the trash
+	problems  problems
+	compactor *compactor
 
 	// routes is what calls look at; replaced as a whole by publish.
 	routes atomic.Pointer[routes]
 
 	mu     sync.Mutex
 	groups map[uuid.UUID]*groupReplica // on the volume, strays included
-	view   placement.View
-	told   placement.View // the newest, also of an etcd that was set back
-	held   string         // why nothing is done on the word of etcd; empty: it is
 	load   loadState
-	loaded chan struct{}   // closed when the first load is over
-	memory error           // why not everything could be loaded; nil: it could
-	spent  map[uint64]bool // Raft ids: see isSpent
+	loaded chan struct{} // closed when the first load is over
+	memory error         // why not everything could be loaded; nil: it could
 }
 
 // routes is an immutable picture of which groups this shard answers for.
@@ -115,13 +110,10 @@ func newShard(cfg Config) *Shard {
 		stopped: make(chan struct{}),
 		deposed: make(chan struct{}),
 		loaded:  make(chan struct{}),
-		spent:   map[uint64]bool{},
-		nudged:  make(chan struct{}, 1),
 		boot:    uuid.New(),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.problems = problems{logger: s.logger, now: map[string]error{}}
-	s.neighbours = neighbours{addresses: map[string]string{}}
 	s.lookups = lookups{
 		ask: func(name string) (placement.View, error) {
 			ctx, cancel := context.WithTimeout(s.ctx, lookupTime)
@@ -135,10 +127,12 @@ func newShard(cfg Config) *Shard {
 		begin: s.wait.Go,
 	}
 	s.heard = heardWeights{registry: cfg.Placement, fresh: cfg.ReportInterval, shards: map[string]heardWeight{}}
-	s.steering.init()
-	s.installs = make(chan struct{}, installsAtOnce)
 	s.metrics = newMetrics(s)
+	s.follower = s.newFollower()
 	s.compactor = newCompactor(s)
+	s.installer = newInstaller(s)
+	s.steerer = newSteerer(s)
+	s.trash = s.newTrash()
 	s.calls = s.newCalls()
 	s.cfg.FS = vfs.NewTimed(s.cfg.FS, s.metrics.synced)
 	s.id.FS = s.cfg.FS
@@ -171,7 +165,7 @@ func (s *Shard) start(ctx context.Context) error {
 		return err
 	}
 	s.hub = s.newHub()
-	s.server.Serve(host.Services{Calls: s.calls, Admin: forAdmin{s}, Peers: s.hub}, func(err error) { s.problems.note("serving gRPC", err) })
+	s.server.Serve(host.Services{Calls: s.calls, Admin: forAdmin{s}, Peers: s.hub}, func(err error) { s.problems.Note("serving gRPC", err) })
 	if err := s.metrics.register(); err != nil {
 		return err
 	}
@@ -187,29 +181,8 @@ func (s *Shard) start(ctx context.Context) error {
 
 // join makes the shard known in etcd and begins to follow it.
 func (s *Shard) join(ctx context.Context) error {
-	views := s.cfg.Placement.Follow(s.ctx, s.recall(), s.own(s.holds))
-	select {
-	case view, ok := <-views:
-		if !ok {
-			return errors.New("the watch of etcd ended")
-		}
-		var err error
-		if view, err = s.adoptMembers(ctx, view); err != nil {
-			return err
-		}
-		s.see(view)
-		s.spend(view)
-		// Before it registers, so that nobody gives it anything on the word of an older etcd.
-		if err := s.freeze(ctx); err != nil {
-			return fmt.Errorf("etcd was set back, and cannot be told so: %w", err)
-		}
-		_ = s.remember(view) // it is a problem that is shown
-		s.mu.Lock()
-		s.decide(view) // what it says is done by follow
-		s.publish()
-		s.mu.Unlock()
-	case <-ctx.Done():
-		return fmt.Errorf("waiting for the first view of etcd: %w", ctx.Err())
+	if err := s.follower.Start(ctx); err != nil {
+		return err
 	}
 	space, _, err := s.volume.Space()
 	if err != nil {
@@ -234,23 +207,23 @@ func (s *Shard) join(ctx context.Context) error {
 		unregister()
 		cancel()
 	})
-	s.care(known, views)
+	s.care(known)
 	return nil
 }
 
 // care begins all that goes on in the background from when the shard is registered, as known, until it ends.
-func (s *Shard) care(known placement.Shard, views <-chan placement.View) {
+func (s *Shard) care(known placement.Shard) {
 	for _, task := range []func(ctx context.Context){
 		s.loadFirst, // ends when what was on the volume is loaded
-		func(ctx context.Context) { s.follow(ctx, views) },
-		s.steerAll,  // moves groups that are led here
-		s.reportAll, // tells etcd their figures
-		s.thawAll,   // ends freezes of an etcd that was set back
+		s.follower.Run,
+		s.steerer.run,   // moves groups that are led here
+		s.reportAll,     // tells etcd their figures
+		s.follower.Thaw, // ends freezes of an etcd that was set back
 		func(ctx context.Context) { s.stepAll(ctx, known) },
 		s.compactor.run,
 		s.mendAll,
 		s.scrubAll,
-		s.emptyTrash,
+		s.trash.Run,
 	} {
 		s.wait.Go(func() { task(s.ctx) })
 	}
@@ -258,7 +231,7 @@ func (s *Shard) care(known placement.Shard, views <-chan placement.View) {
 
 // depose notes that another process took the shard's place while this one was silent; the host ends it.
 func (s *Shard) depose(err error) {
-	s.problems.note("the registration in etcd", err)
+	s.problems.Note("the registration in etcd", err)
 	s.deposing.Do(func() {
 		s.successor = err
 		close(s.deposed)
@@ -281,18 +254,18 @@ func (s *Shard) WaitLoaded(ctx context.Context) error {
 // publish replaces what calls look at. Called with mu held.
 func (s *Shard) publish() {
 	r := &routes{
-		epoch: s.view.Epoch, held: s.held != "", view: s.view, byName: make(map[string]*groupReplica, len(s.groups)),
+		epoch: s.follower.View.Epoch, held: s.follower.Held != "", view: s.follower.View, byName: make(map[string]*groupReplica, len(s.groups)),
 		byUUID: make(map[uuid.UUID]*groupReplica, len(s.groups)),
 	}
 	if s.meta.Routing.Mode == placement.Hash {
 		r.byNumber = make([]*groupReplica, s.meta.Routing.Groups)
 	}
 	for _, g := range s.groups {
-		if g.standing.Stray() || g.name == "" {
+		if g.Standing.Stray() || g.Name == "" {
 			continue
 		}
-		r.byName[g.name], r.byUUID[g.uuid] = g, g
-		if n, err := strconv.Atoi(g.name); err == nil && n >= 0 && n < len(r.byNumber) {
+		r.byName[g.Name], r.byUUID[g.UUID] = g, g
+		if n, err := strconv.Atoi(g.Name); err == nil && n >= 0 && n < len(r.byNumber) {
 			r.byNumber[n] = g
 		}
 	}
@@ -302,7 +275,7 @@ func (s *Shard) publish() {
 // Stop stops gracefully: refuses new calls, lets those under way end, syncs, writes hints, unregisters. When ctx ends
 // first, calls under way are cut and the rest is done without hints.
 func (s *Shard) Stop(ctx context.Context) error {
-	s.handOver(ctx)
+	s.steerer.handOver(ctx)
 	return s.end(ctx, true)
 }
 
@@ -370,10 +343,10 @@ func (s *Shard) closeGroups(ctx context.Context, hints bool) error {
 		switch {
 		case err == nil:
 		case ctx.Err() != nil:
-			s.logger.Info("the hint of the active segment was not written: the next start reads more of it", "group", g.name, "error", err)
+			s.logger.Info("the hint of the active segment was not written: the next start reads more of it", "group", g.Name, "error", err)
 		default:
 			mu.Lock()
-			errs = append(errs, fmt.Errorf("group %s: %w", g.name, err))
+			errs = append(errs, fmt.Errorf("group %s: %w", g.Name, err))
 			mu.Unlock()
 		}
 	})

@@ -71,7 +71,7 @@ func (s *Shard) syncWasSlow(name, kind string, took time.Duration, err error) {
 	// The files of a group are in a folder that has the name of its UUID.
 	if id, err := uuid.Parse(path.Base(path.Dir(name))); err == nil {
 		if r := s.routes.Load(); r != nil && r.byUUID[id] != nil {
-			one.Group = r.byUUID[id].name
+			one.Group = r.byUUID[id].Name
 		}
 	}
 	s.slow.syncs.add(one)

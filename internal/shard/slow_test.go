@@ -106,7 +106,7 @@ func TestSlowSyncsAreTold(t *testing.T) {
 	}
 
 	// What was there before is pushed out, and one that fails is told with its error, which is cut.
-	id := f.shard.routes.Load().byName["0"].uuid
+	id := f.shard.routes.Load().byName["0"].UUID
 	long := &os.PathError{Op: "sync", Path: strings.Repeat("ä", slowErrorBytesMax), Err: syscall.EIO}
 	for n := range slowKept {
 		f.shard.metrics.synced(fmt.Sprintf("%s/blob-%d", volume.GroupDirIn(f.cfg.Dir, id), n), 700*time.Millisecond, long)

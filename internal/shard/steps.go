@@ -35,12 +35,12 @@ func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 		case <-tick.C:
 		}
 		if told {
-			durable := s.committer.Synced() + s.tookOver.Load() // before the step, so that what comes meanwhile is covered by the one after
+			durable := s.committer.Synced() + s.installer.tookOver.Load() // before the step, so that what comes meanwhile is covered by the one after
 			if durable == covered {
 				continue
 			}
 			next, err := s.volume.NextStep(volume.Step(known.Step))
-			s.problems.note("taking the volume to its next step", err)
+			s.problems.Note("taking the volume to its next step", err)
 			if err != nil {
 				continue
 			}
@@ -57,6 +57,6 @@ func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 			s.depose(err)
 			return
 		}
-		s.problems.note("telling etcd the step of the volume: until then, an image of its disk that is put back is not told from it", err)
+		s.problems.Note("telling etcd the step of the volume: until then, an image of its disk that is put back is not told from it", err)
 	}
 }

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -155,8 +156,8 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 				cfg.Limits = Limits{AnswerBytesMax: 1 << 30, SendTimeout: time.Hour}
 				cfg.ServerOptions = []grpc.ServerOption{s.option()}
 			}).ready()
-			setDefault(&c.records, 1200)
-			setDefault(&c.bytes, 10_000)
+			c.records = cmp.Or(c.records, 1200)
+			c.bytes = cmp.Or(c.bytes, 10_000)
 			f.fillBatches(c.records, c.bytes)
 			f.put(bigID, data(bigID, format.DataBytesMax))
 			if _, err := f.upload(&recordv1.UploadHeader{Key: key(blobID)}, cut(data(blobID, 8<<20), 1<<20)...); err != nil {

@@ -1,11 +1,9 @@
-package shard
+package follow
 
 import (
 	"maps"
-	"slices"
 	"sync"
 
-	"sheaf.dev/sheaf/internal/move"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -51,24 +49,4 @@ func (n *neighbours) allDomains() map[string]string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.domains
-}
-
-// shardsOf is what package move is to know of the shards of a group, known members included.
-func shardsOf(state groupView, known []placement.Member) map[string]move.Shard {
-	out := make(map[string]move.Shard, len(state.Members)+len(state.Target))
-	note := func(name string) {
-		shard, registered := state.Shards[name]
-		if !registered {
-			out[name] = move.Shard{Domain: state.Domains[name]}
-			return
-		}
-		out[name] = move.Shard{Domain: shard.Domain, Volume: shard.VolumeUUID, Alive: true}
-	}
-	for _, m := range slices.Concat(state.Members, known) {
-		note(m.Shard)
-	}
-	for _, name := range state.Target {
-		note(name)
-	}
-	return out
 }

@@ -1,0 +1,199 @@
+package follow
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/member"
+)
+
+// Work is what was decided, and is to be done.
+type Work[R any] struct {
+	Create  []placement.Group // targets without members: make the group here
+	Adopt   []placement.Group // groups made here whose state was not written to etcd
+	Begin   []placement.Group // a learner of this shard is recorded, and has no folder yet
+	Confess []placement.Group // this shard is a member without its data
+	Claim   []placement.Group // a member is here of which etcd does not know where it is
+	Load    []R               // became this shard's after the first load
+	Join    []R               // have a folder, and are to be installed
+	Mend    []R               // are torn, and are to be installed in place
+	Leave   []R               // is served and no longer this shard's: nobody said that it lives elsewhere, so its files stay
+	Trash   []R               // has left its group
+	Later   bool              // something waits for what is under way
+}
+
+// groups are those about which etcd is told, or for which a folder is made.
+func (w *Work[R]) groups() []placement.Group {
+	return slices.Concat(w.Create, w.Adopt, w.Begin, w.Confess, w.Claim)
+}
+
+// acts tells whether anything is made or taken away on the word of etcd.
+func (w *Work[R]) acts() bool { return len(w.groups())+len(w.Trash) > 0 }
+
+// Decide says what to do, and sets which replicas are strays or lost. Called with Options.Lock held.
+func (f *Follower[R]) Decide(view placement.View) Work[R] {
+	var todo Work[R]
+	v := f.memberView(view)
+	known := make(map[R]bool, len(f.Replicas))
+	for name, state := range view.Groups {
+		owned, here := f.Replicas[state.UUID]
+		if here {
+			known[owned] = true
+			r := owned.Known()
+			r.Learn(state.Members)
+			if r.Name == "" {
+				r.Name = name // its manifest cannot be read, or it has none yet
+			}
+		}
+		v.Known = true
+		f.decideOne(&todo, v, view, state, owned)
+	}
+	for _, owned := range f.Replicas {
+		if !known[owned] {
+			v.Known = false
+			f.decideOne(&todo, v, view, placement.Group{}, owned)
+		}
+	}
+	f.Hands.Connect(f.peers())
+	return todo
+}
+
+// peers are the shards that hold a member of a group which is here.
+func (f *Follower[R]) peers() []string {
+	wanted := map[string]bool{}
+	for _, owned := range f.Replicas {
+		r := owned.Known()
+		state, ok := f.View.Groups[r.Name]
+		if !ok || state.UUID != r.UUID {
+			continue
+		}
+		if _, isMember := MemberOf(state, f.Shard); !isMember {
+			continue
+		}
+		for _, m := range state.Members {
+			wanted[m.Shard] = true
+		}
+	}
+	delete(wanted, f.Shard)
+	delete(wanted, "")
+	return slices.Collect(maps.Keys(wanted))
+}
+
+// memberView is what is known when it is decided what to do about groups, without the group. Called with Options.Lock
+// held.
+func (f *Follower[R]) memberView(view placement.View) *member.View {
+	return &member.View{
+		Shard: f.Shard, Volume: f.Volume().Superblock().Volume,
+		EpochBase: view.Meta.EpochBase, SetBack: f.Held != "", LoadBegun: f.Hands.LoadBegun(), Spent: f.Spent,
+		CountRemnants: f.CountRemnants,
+	}
+}
+
+// decideOne decides about one group of which etcd says state, notes that, and adds what is to be done to todo. owned is
+// the zero R where the group has no folder here.
+func (f *Follower[R]) decideOne(todo *Work[R], v *member.View, view placement.View, state placement.Group, owned R) {
+	v.Group, v.Target = state, nil
+	if len(state.Members) == 0 {
+		v.Target = view.Targets[state.Name].Shards
+	}
+	fact := facts(owned, state)
+	a := member.Decide(v, fact)
+	if fact != nil {
+		r := owned.Known()
+		if a.Kind == member.Keep && !r.Standing.Stray() {
+			f.Logger.Warn("group is on the volume but not served, and not deleted",
+				"group", r.Name, "uuid", r.UUID, "reason", a.Standing.String())
+		}
+		r.Standing, r.Untold = a.Standing, r.Untold && !a.Named
+	}
+	switch a.Kind {
+	case member.Load:
+		owned.Known().Happens(member.Begin, f.Logger)
+		todo.Load = append(todo.Load, owned)
+	case member.Join:
+		owned.BeginFetch(f.Background)
+		todo.Join = append(todo.Join, owned)
+	case member.Mend:
+		owned.BeginFetch(f.Background)
+		todo.Mend = append(todo.Mend, owned)
+	case member.Create:
+		todo.Create = append(todo.Create, state)
+	case member.Adopt:
+		todo.Adopt = append(todo.Adopt, state)
+	case member.Start:
+		todo.Begin = append(todo.Begin, state)
+	case member.Claim:
+		todo.Claim = append(todo.Claim, state)
+	case member.Confess:
+		todo.Confess = append(todo.Confess, state)
+	case member.Lose:
+		f.lose(state)
+	case member.Keep:
+		if fact != nil && fact.Serves {
+			owned.Known().Happens(member.SetAside, f.Logger)
+			todo.Leave = append(todo.Leave, owned)
+		}
+	case member.EndFetch:
+		owned.Known().StopFetch()
+		todo.Later = true
+	case member.Trash:
+		todo.Trash = append(todo.Trash, owned)
+	case member.Nothing:
+	}
+	if a.Named {
+		seen := [3]int64{state.Revision, view.Targets[state.Name].Revision, replacedMembers(view, state)}
+		if r := owned.Known(); r.seen != seen {
+			r.seen = seen
+			f.Hands.Look(owned)
+		}
+	}
+}
+
+// lose notes that etcd says this shard holds a group which is not on this volume: never served as if it were empty.
+func (f *Follower[R]) lose(state placement.Group) {
+	here := f.Volume().Superblock().Volume
+	err := fmt.Errorf("etcd says that it is on volume %s of this shard, and it is not there: "+
+		"restore the group's folder", here)
+	if m, _ := MemberOf(state, f.Shard); m.VolumeUUID != here {
+		err = fmt.Errorf("etcd says that it is on volume %s of this shard, but this is volume %s: "+
+			"bring the old volume back", m.VolumeUUID, here)
+	}
+	owned, known := f.Replicas[state.UUID]
+	if !known {
+		owned = f.Hands.Missing(state)
+		f.Replicas[state.UUID] = owned
+	}
+	r := owned.Known()
+	r.Happens(member.Missing, f.Logger)
+	r.Err = err
+	f.Logger.Error("the data of a group are lost", "group", r.Name, "error", err)
+}
+
+// replacedMembers counts the members of a group whose shard is registered with another volume than theirs: those are
+// gone.
+func replacedMembers(view placement.View, state placement.Group) (n int64) {
+	for _, m := range state.Members {
+		if shard, registered := view.Shards[m.Shard]; registered && shard.VolumeUUID != m.VolumeUUID {
+			n++
+		}
+	}
+	return n
+}
+
+// IsOwn tells whether a view names a shard for a group: as a member, or as one that is to have a copy.
+func IsOwn(view placement.View, name, shard string) bool {
+	_, isMember := MemberOf(view.Groups[name], shard)
+	return isMember || slices.Contains(view.Targets[name].Shards, shard)
+}
+
+// MemberOf is the member of a group on the shard of this name.
+func MemberOf(g placement.Group, shard string) (placement.Member, bool) {
+	for _, m := range g.Members {
+		if m.Shard == shard {
+			return m, true
+		}
+	}
+	return placement.Member{}, false
+}

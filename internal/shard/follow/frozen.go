@@ -1,0 +1,238 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/survey"
+	"sheaf.dev/sheaf/internal/volume"
+)
+
+// An etcd that was set back to an older backup is recognised by what the volume remembers of it. Until it is reconciled
+// nothing is done on its word: what serves goes on, what it names here is loaded, and no replica is made, moved or
+// deleted (rule 9).
+
+const (
+	// ThawEvery is the time between two tries to end a freeze.
+	ThawEvery     = time.Second
+	rememberEvery = 5 * time.Second // what was seen, where nothing was done on its word
+	surveyTime    = 5 * time.Second // for the answer of one shard
+	reconcileTime = 10 * time.Second
+)
+
+// memory is what the volume remembers of its store.
+type memory struct {
+	mu    sync.Mutex
+	facts volume.Facts // as written last
+	at    time.Time
+	newer bool // a newer program wrote them: they are left as they are
+}
+
+// recall reads what the volume remembers.
+func (f *Follower[R]) recall() placement.Seen {
+	m := &f.seen
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	facts, err := f.Facts()
+	switch {
+	case errors.Is(err, volume.ErrFormatVersion):
+		m.newer = true
+		f.Logger.Warn("what the volume remembers of its store was written by a newer program", "error", err)
+	case errors.Is(err, volume.ErrNoFacts):
+	case err != nil:
+		f.Logger.Error("what the volume remembers of its store cannot be read: an older etcd is not recognised by it", "error", err)
+	case facts.Store == f.Store():
+		m.facts = facts
+		return placement.Seen{Store: f.Store(), Mark: markOf(facts)}
+	}
+	return placement.Seen{}
+}
+
+func markOf(f volume.Facts) placement.Mark {
+	return placement.Mark{
+		Base: f.EtcdBase, Revision: f.EtcdRevision, Content: f.EtcdContent, ContentKey: f.EtcdContentKey, Cluster: f.EtcdCluster,
+	}
+}
+
+// remember makes the volume know how far etcd was seen. It is called before anything is done that an older etcd would
+// not know of.
+func (f *Follower[R]) remember(view placement.View) error {
+	if view.Held() != "" {
+		return nil
+	}
+	m := &f.seen
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	meta := f.Meta()
+	facts := volume.Facts{
+		Routing: string(meta.Routing.Mode), Groups: meta.Routing.Groups, Copies: meta.Copies,
+		GroupsMax: meta.GroupsMax, Created: meta.CreatedUTC, Epoch: max(view.Epoch, m.facts.Epoch),
+		EtcdBase: view.Mark.Base, EtcdRevision: view.Mark.Revision, EtcdContent: view.Mark.Content, EtcdContentKey: view.Mark.ContentKey,
+		EtcdCluster: view.Mark.Cluster,
+	}
+	there := m.facts
+	there.Format, there.Store = 0, uuid.Nil
+	if m.newer || there == facts || markOf(facts).Behind(placement.Mark{Base: there.EtcdBase, Revision: there.EtcdRevision}) != "" {
+		return nil // what is known is as new
+	}
+	err := f.Volume().WriteFacts(facts)
+	if err == nil {
+		m.facts, m.at = facts, time.Now()
+	}
+	f.Problems.Note("remembering the store on the volume", err)
+	return err
+}
+
+// rememberLater is remember of a view on whose word nothing was done, not too often. How far etcd is since then, by
+// writes that do not concern this shard, is remembered more seldom: a quiet volume is left in peace.
+func (f *Follower[R]) rememberLater() {
+	f.Lock.Lock()
+	view := f.View
+	f.Lock.Unlock()
+	f.seen.mu.Lock()
+	age := time.Since(f.seen.at)
+	f.seen.mu.Unlock()
+	if age > f.RememberQuiet {
+		view.Mark = f.Etcd.Newest(view.Mark)
+	}
+	if age > min(rememberEvery, f.RememberQuiet) {
+		_ = f.remember(view) // it is a problem that is shown
+	}
+}
+
+// See takes a view in. A view of an etcd that was set back does not take the place of what was known before.
+func (f *Follower[R]) See(view placement.View) {
+	held := view.Held()
+	f.Lock.Lock()
+	if view.Own { // after a listing it is of everything
+		view = view.Of(f.own(func(id uuid.UUID) bool { _, ok := f.Replicas[id]; return ok }))
+	}
+	f.neighbours.note(view.Shards)
+	f.Told, f.Held = view, held
+	if held == "" || f.View.Groups == nil || f.View.Held() != "" {
+		if f.View.Meta.EpochBase != view.Meta.EpochBase {
+			for _, r := range f.Replicas {
+				r.Known().Stored = placement.Group{} // its revision is of another etcd
+			}
+		}
+		f.View = view
+	}
+	f.Lock.Unlock()
+	var err error
+	if held != "" {
+		err = errors.New(held)
+	}
+	f.Problems.Note("following etcd", err)
+}
+
+// IsHeld tells whether nothing may be done on the word of etcd.
+func (f *Follower[R]) IsHeld() bool {
+	f.Lock.Lock()
+	defer f.Lock.Unlock()
+	return f.Held != ""
+}
+
+// freeze tells all others that etcd was set back, where this shard is the first to see it.
+func (f *Follower[R]) freeze(ctx context.Context) error {
+	f.Lock.Lock()
+	told := f.Told
+	f.Lock.Unlock()
+	if told.SetBack == "" || told.Freeze != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, etcdTime)
+	defer cancel()
+	return f.Etcd.Freeze(ctx, "shard "+f.Shard, told.SetBack)
+}
+
+// Thaw ends freezes, until ctx ends.
+func (f *Follower[R]) Thaw(ctx context.Context) {
+	tick := time.NewTicker(ThawEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if !f.IsHeld() {
+			f.rememberLater()
+			continue
+		}
+		err := f.freeze(ctx)
+		if err == nil {
+			err = f.thaw(ctx)
+		}
+		if errors.Is(err, placement.ErrChanged) || ctx.Err() != nil {
+			err = nil // again
+		}
+		f.Problems.Note("reconciling etcd", err)
+	}
+}
+
+// thaw asks all shards that are registered what their volumes hold, and writes it over what etcd says. The first of
+// them by name does it.
+func (f *Follower[R]) thaw(ctx context.Context) error {
+	f.Lock.Lock()
+	told := f.Told
+	f.Lock.Unlock()
+	if told.Freeze == nil || !isFirst(told, f.Shard) {
+		return nil
+	}
+	volumes, silent := f.surveyAll(ctx, told)
+	ctx, cancel := context.WithTimeout(ctx, reconcileTime)
+	defer cancel()
+	rebuilt, err := placement.Rebuild(f.Store(), volumes, placement.FactsOf(told))
+	if err != nil {
+		return f.Etcd.Unreconciled(ctx, append([]string{err.Error()}, silent...)...)
+	}
+	done, err := f.Etcd.Reconcile(ctx, rebuilt, silent)
+	if err == nil && len(done.Waits) == 0 {
+		f.Logger.Warn("etcd was reconciled with what the shards' volumes hold", "groups", len(rebuilt.Groups), "written", done.Written)
+	}
+	return err
+}
+
+// isFirst tells whether a shard is the first by name of those that are registered.
+func isFirst(view placement.View, shard string) bool {
+	for name := range view.Shards {
+		if name < shard {
+			return false
+		}
+	}
+	_, registered := view.Shards[shard]
+	return registered
+}
+
+// surveyAll asks what each volume holds. silent are those that did not answer, in words.
+func (f *Follower[R]) surveyAll(ctx context.Context, view placement.View) (volumes []placement.FoundVolume, silent []string) {
+	var mu sync.Mutex
+	var all errgroup.Group
+	all.SetLimit(16)
+	for _, shard := range view.Shards {
+		all.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, surveyTime)
+			defer cancel()
+			v, err := survey.VolumeOver(ctx, shard.Address, f.Credentials(shard.Name))
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				silent = append(silent, fmt.Sprintf("shard %s at %s does not answer: %v", shard.Name, shard.Address, err))
+				return nil
+			}
+			volumes = append(volumes, v)
+			return nil
+		})
+	}
+	_ = all.Wait()
+	slices.Sort(silent)
+	return volumes, silent
+}

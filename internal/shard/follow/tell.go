@@ -1,0 +1,173 @@
+package follow
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/member"
+)
+
+// etcdTime bounds one question to etcd.
+const etcdTime = 5 * time.Second
+
+// create makes a group that a target wants here, and serves it as soon as etcd says it is here.
+func (f *Follower[R]) create(ctx context.Context, state placement.Group) error {
+	if err := f.Hands.Create(ctx, state); err != nil {
+		return fmt.Errorf("creating it: %w", err)
+	}
+	return f.adopt(ctx, state)
+}
+
+// adopt tells etcd that the group is here. Its folder was made here for just this group, as its UUID says.
+func (f *Follower[R]) adopt(ctx context.Context, state placement.Group) error {
+	f.Lock.Lock()
+	owned, ok := f.Replicas[state.UUID]
+	if !ok {
+		f.Lock.Unlock()
+		return nil
+	}
+	r := owned.Known()
+	pending := r.Phase == member.Pending && f.Hands.LoadBegun()
+	if pending {
+		r.Happens(member.Begin, f.Logger)
+	}
+	f.Lock.Unlock()
+	if pending {
+		f.Hands.LoadNow(ctx, owned)
+	}
+	if _, serves := owned.Node(); !serves {
+		return errLater // still loading, or failed: its state says so
+	}
+	f.Lock.Lock()
+	raftID := r.RaftID
+	f.Lock.Unlock()
+	state.Members = []placement.Member{{Shard: f.Shard, VolumeUUID: f.Volume().Superblock().Volume, RaftID: raftID}}
+	state.Leader = f.Shard
+	stored, err := f.Etcd.PutGroup(ctx, state)
+	if err != nil {
+		return fmt.Errorf("telling etcd that it is here: %w", err)
+	}
+	f.Lock.Lock()
+	defer f.Lock.Unlock()
+	r.Standing, r.Untold, r.Confirmed = member.Standing{}, false, f.View.Meta.EpochBase+uint64(stored.Revision)
+	f.Hands.Publish()
+	return nil
+}
+
+// confess tells etcd that replicas of a group of several copies are not here any more, or not whole, so that the leader
+// replaces them. They never come back: a Raft id is not used again.
+func (f *Follower[R]) confess(ctx context.Context, state placement.Group) error {
+	f.Lock.Lock()
+	sound := uint64(0) // the one that is here, and well
+	if owned, ok := f.Replicas[state.UUID]; ok {
+		if r := owned.Known(); r.Phase != member.Lost && r.Phase != member.GivenUp {
+			sound = r.RaftID
+		}
+	}
+	f.Lock.Unlock()
+	state.Members = slices.Clone(state.Members)
+	for i, m := range state.Members {
+		if m.Shard == f.Shard && m.VolumeUUID == f.Volume().Superblock().Volume && (m.RaftID != sound || sound == 0) {
+			f.Logger.Error("the replica of a group is not on its volume, or not whole: it is to be replaced", "group", state.Name, "raft_id", m.RaftID)
+			state.Members[i].VolumeUUID = uuid.Nil
+		}
+	}
+	if _, err := f.Etcd.PutGroup(ctx, state); err != nil {
+		return fmt.Errorf("telling etcd that its replica here is gone: %w", err)
+	}
+	return nil
+}
+
+// claim tells etcd that a member is here. etcd may not know where the member is, because it was rebuilt without this
+// volume, or not name it at all, because somebody wrote an older membership. Nobody would find it; the leader changes
+// nothing before it knows where all members are. Where the member has been removed since, the leader says so with a
+// later membership.
+func (f *Follower[R]) claim(ctx context.Context, state placement.Group) error {
+	f.Lock.Lock()
+	owned, ok := f.Replicas[state.UUID]
+	if !ok {
+		f.Lock.Unlock()
+		return nil
+	}
+	raftID, forgotten := owned.Known().RaftID, member.Forgotten(state, facts(owned, state))
+	role, _ := role(owned)
+	f.Lock.Unlock()
+	state.Members = slices.Clone(state.Members)
+	i := slices.IndexFunc(state.Members, func(m placement.Member) bool { return m.RaftID == raftID && m.Shard == "" })
+	if i < 0 && forgotten {
+		i = len(state.Members)
+		state.Members = append(state.Members, placement.Member{RaftID: raftID, Role: role})
+	}
+	if i < 0 {
+		return nil
+	}
+	state.Members[i].Shard, state.Members[i].VolumeUUID = f.Shard, f.Volume().Superblock().Volume
+	if _, err := f.Etcd.PutGroup(ctx, state); err != nil {
+		return fmt.Errorf("telling etcd that member %x is here: %w", raftID, err)
+	}
+	f.Logger.Warn("etcd did not know where a member is: it is here", "group", state.Name, "raft_id", raftID)
+	return nil
+}
+
+// hasLeftNow tells whether the group's own key in etcd says, now, what reconcile has found: that this replica has left
+// it. An error: it does not answer.
+func (f *Follower[R]) hasLeftNow(ctx context.Context, owned R) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, etcdTime)
+	defer cancel()
+	r := owned.Known()
+	view, err := f.Etcd.Look(ctx, r.Name)
+	if err != nil {
+		return false, err
+	}
+	if view.Held() != "" || view.Meta.StoreUUID != f.Store() {
+		return false, nil
+	}
+	state := view.Groups[r.Name]
+	f.Lock.Lock()
+	defer f.Lock.Unlock()
+	if view.Meta.EpochBase != f.View.Meta.EpochBase || state.Revision < f.View.Groups[r.Name].Revision {
+		return false, nil // it is another etcd, or an older one, than that of the view: its views come
+	}
+	now := f.memberView(view)
+	now.Group = state
+	return state.UUID == r.UUID && now.Left(facts(owned, state)), nil
+}
+
+// adoptMembers takes over the groups that etcd gives to another shard, which is not there, on just this volume. It
+// returns the view as it is then.
+func (f *Follower[R]) adoptMembers(ctx context.Context, view placement.View) (placement.View, error) {
+	if !f.Adopt || view.Held() != "" {
+		return view, nil
+	}
+	groups := maps.Clone(view.Groups)
+	for _, name := range slices.Sorted(maps.Keys(groups)) {
+		g := groups[name]
+		i := slices.IndexFunc(g.Members, func(m placement.Member) bool {
+			_, alive := view.Shards[m.Shard]
+			return m.VolumeUUID == f.Volume().Superblock().Volume && m.Shard != f.Shard && !alive
+		})
+		if i < 0 {
+			continue
+		}
+		from := g.Members[i].Shard
+		g.Members = slices.Clone(g.Members)
+		g.Members[i].Shard = f.Shard
+		if g.Leader == from {
+			g.Leader = f.Shard
+		}
+		g, err := f.Etcd.PutGroup(ctx, g)
+		if err != nil {
+			return view, fmt.Errorf("adopting group %s from shard %s: %w", name, from, err)
+		}
+		groups[name] = g
+		f.Logger.Warn("group is adopted", "group", name, "from", from)
+	}
+	view.Groups = groups
+	return view, nil
+}

@@ -1,0 +1,176 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/follow"
+	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/trash"
+	"sheaf.dev/sheaf/internal/volume"
+)
+
+// follower follows etcd, with the replicas as a shard has them.
+type follower = follow.Follower[*groupReplica]
+
+// newFollower makes what follows etcd for the shard.
+func (s *Shard) newFollower() *follower {
+	return follow.New(follow.Options[*groupReplica]{
+		Shard: s.cfg.Name, Store: func() uuid.UUID { return s.store }, Meta: func() placement.Meta { return s.meta },
+		Volume:     func() *volume.Volume { return s.volume },
+		Facts:      func() (volume.Facts, error) { return volume.ReadFacts(s.cfg.FS, s.cfg.Dir) },
+		Etcd:       s.cfg.Placement,
+		Hands:      hands{s}, Credentials: s.speaksTo,
+		Background: s.ctx, Lock: &s.mu, Replicas: s.groups, Problems: &s.problems, Logger: s.logger,
+		RememberQuiet: s.cfg.rememberQuiet, Adopt: s.cfg.Wanted.Adopt,
+		CountRemnants: s.unsafe(unsafeRemnant), ForgiveStop: s.unsafe(unsafeStop),
+	})
+}
+
+// hands are what the follower has done with replicas.
+type hands struct{ s *Shard }
+
+var _ follow.Hands[*groupReplica] = hands{}
+
+// LoadBegun implements follow.Hands.
+func (h hands) LoadBegun() bool { return h.s.load.begun() }
+
+// Missing implements follow.Hands.
+func (h hands) Missing(state placement.Group) *groupReplica { return h.s.newReplica(state) }
+
+// Look implements follow.Hands.
+func (h hands) Look(g *groupReplica) { h.s.steerer.ask(g) }
+
+// Publish implements follow.Hands.
+func (h hands) Publish() { h.s.publish() }
+
+// Connect implements follow.Hands.
+func (h hands) Connect(shards []string) { h.s.hub.SetPeers(shards) }
+
+// Load implements follow.Hands.
+func (h hands) Load(g *groupReplica) { h.s.wait.Go(func() { h.s.loadOne(h.s.ctx, g, nil) }) }
+
+// Join implements follow.Hands.
+func (h hands) Join(g *groupReplica) { h.s.wait.Go(func() { h.s.installer.join(g) }) }
+
+// Mend implements follow.Hands.
+func (h hands) Mend(g *groupReplica) { h.s.wait.Go(func() { h.s.installer.mendTail(g) }) }
+
+// LoadNow implements follow.Hands.
+func (h hands) LoadNow(ctx context.Context, g *groupReplica) { h.s.loadOne(ctx, g, nil) }
+
+// Close implements follow.Hands.
+func (h hands) Close(ctx context.Context, g *groupReplica) error {
+	h.s.setHealth(g, false)
+	return g.close(ctx, true)
+}
+
+// Leave implements follow.Hands.
+func (h hands) Leave(ctx context.Context, g *groupReplica) error {
+	s := h.s
+	s.setHealth(g, false)
+	if err := g.close(ctx, false); err != nil {
+		s.logger.Warn("closing a replica that has left its group", "group", g.Name, "error", err)
+	}
+	s.mu.Lock()
+	raftID, joining := g.RaftID, g.joining()
+	s.mu.Unlock()
+	if joining {
+		// Nothing in it counts.
+		if err := trash.RemoveAll(s.cfg.FS, g.Dir); err != nil {
+			return fmt.Errorf("removing what it gathered: %w", err)
+		}
+	} else if err := s.trash.Put(g.Dir, g.UUID, raftID); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if s.groups[g.UUID] == g {
+		delete(s.groups, g.UUID)
+	}
+	s.publish()
+	s.mu.Unlock()
+	s.steerer.moved(g)
+	s.logger.Info("a replica has left its group", "group", g.Name, "raft_id", raftID, "joining", joining)
+	return nil
+}
+
+// Create implements follow.Hands.
+func (h hands) Create(ctx context.Context, state placement.Group) error {
+	s := h.s
+	if err := s.compactor.admitSoon(0); err != nil {
+		return err
+	}
+	g := s.newReplica(state)
+	g.Phase, g.Standing, g.Untold = member.Loading, member.Standing{Reason: member.Unconfirmed}, true
+	if err := group.Create(s.logOptions(g), &raftpb.ConfState{Voters: []uint64{format.NewRaftID()}}); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.groups[g.UUID] = g
+	s.publish()
+	s.mu.Unlock()
+	s.loadOne(ctx, g, nil)
+	return nil
+}
+
+// Begin implements follow.Hands. What is in the way of the new folder is no member any more, or never was one here.
+func (h hands) Begin(state placement.Group) error {
+	s := h.s
+	s.mu.Lock()
+	before := s.groups[state.UUID]
+	s.mu.Unlock()
+	if before != nil {
+		if err := s.trash.Put(before.Dir, before.UUID, before.RaftID); err != nil {
+			return err
+		}
+	}
+	if err := s.compactor.admitSoon(0); err != nil {
+		return err
+	}
+	g := s.newReplica(state)
+	g.Phase, g.RaftID = member.Joining, s.follower.Here(state)[0].RaftID
+	g.Learn(state.Members)
+	file := s.replicaFile(g, g.RaftID)
+	file.Joining = true
+	if err := format.WriteReplicaFile(s.cfg.FS, g.Dir, file); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.groups[g.UUID], s.follower.Spent[g.RaftID] = g, true // the reconcile that follows publishes it
+	s.mu.Unlock()
+	return nil
+}
+
+// newReplica stands for the replica of a group on the volume. Its folder is not looked at.
+func (s *Shard) newReplica(state placement.Group) *groupReplica {
+	return &groupReplica{Replica: follow.Replica{Name: state.Name, UUID: state.UUID, Dir: s.volume.GroupDir(state.UUID)}}
+}
+
+// newTrash makes the trash of the volume.
+func (s *Shard) newTrash() *trash.Bin {
+	return &trash.Bin{Options: trash.Options{
+		FS: s.cfg.FS, Dir: func() string { return s.volume.TrashDir() }, Delay: s.cfg.TrashDelay, Held: s.follower.IsHeld, Coming: s.isComing,
+		Fuller: s.compactor.moreToFree, Freed: func() { s.committer.RoomMade() }, Problem: s.problems.Note, Logger: s.logger,
+	}}
+}
+
+// isComing tells whether another copy of a group than one in the trash is to be here, and is not complete.
+func (s *Shard) isComing(id uuid.UUID) bool {
+	s.mu.Lock()
+	wanted := false
+	for _, state := range s.follower.View.Groups {
+		wanted = wanted || state.UUID == id && len(s.follower.Here(state)) > 0
+	}
+	var sv *served
+	if g := s.groups[id]; g != nil {
+		sv = g.served.Load()
+	}
+	s.mu.Unlock()
+	return wanted && (sv == nil || sv.replica.Status().Learner)
+}

@@ -1,0 +1,203 @@
+// Package trash keeps the folders of replicas that have left their groups, for a while. What is there has left its
+// group by a change that a majority of the others has committed, so nothing is lost with it; but where another copy is
+// to take its place on the volume, it stays until that is complete, as long as there is room.
+package trash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// every is the longest time between two looks for what is old enough to be deleted.
+const every = 30 * time.Second
+
+// Options are all that a Bin may touch.
+type Options struct {
+	FS  vfs.FS
+	Dir func() string // of the trash
+	// Delay is how long a folder is kept where there is room.
+	Delay time.Duration
+	// Held tells whether nothing may be deleted now.
+	Held func() bool
+	// Coming tells whether another copy of a group is to be here, and is not complete.
+	Coming func(group uuid.UUID) bool
+	// Fuller is told that something can be deleted that could not before, Freed that there is more room.
+	Fuller, Freed func()
+	Problem       func(what string, err error)
+	Logger        *slog.Logger
+}
+
+// Bin is the trash of a volume. Safe for concurrent use.
+type Bin struct {
+	Options
+	deleting sync.Mutex // held while files are deleted
+}
+
+// Folder is what is in the trash of one replica.
+type Folder struct {
+	name   string
+	since  time.Time
+	coming bool // another copy of the group is to be here, and is not complete
+}
+
+// Put renames the folder of a replica to UUID-RAFTID-SECONDS in the trash. Nothing happens where there is none.
+func (b *Bin) Put(dir string, group uuid.UUID, raftID uint64) error {
+	trash := b.Dir()
+	if err := b.FS.MkdirAll(trash); err != nil {
+		return fmt.Errorf("making the trash: %w", err)
+	}
+	to := path.Join(trash, fmt.Sprintf("%s-%016x-%d", group, raftID, time.Now().Unix()))
+	if err := b.FS.Rename(dir, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("moving it to the trash: %w", err)
+	}
+	for _, dir := range []string{path.Dir(dir), trash} {
+		if err := b.FS.SyncDir(dir); err != nil {
+			return fmt.Errorf("moving it to the trash: %w", err)
+		}
+	}
+	b.Fuller()
+	return nil
+}
+
+// Run deletes what has been in the trash for long enough, until ctx ends.
+func (b *Bin) Run(ctx context.Context) {
+	tick := time.NewTicker(min(every, b.Delay/2+time.Millisecond))
+	defer tick.Stop()
+	for {
+		b.Problem("emptying the trash", b.Empty(time.Now()))
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Empty deletes what is old enough at a time.
+func (b *Bin) Empty(now time.Time) error {
+	return b.Drop(func(f *Folder) bool { return now.Sub(f.since) >= b.Delay && !f.coming })
+}
+
+// Drop deletes what may go, in the order in which it is missed least: what another copy replaces comes last, the older
+// first. Nothing while it is held.
+func (b *Bin) Drop(may func(f *Folder) bool) error {
+	if b.Held() {
+		return nil
+	}
+	b.deleting.Lock()
+	defer b.deleting.Unlock()
+	all, err := b.list()
+	if err != nil {
+		return err
+	}
+	deleted := false
+	for i := range all {
+		if !may(&all[i]) {
+			continue
+		}
+		if err := RemoveAll(b.FS, path.Join(b.Dir(), all[i].name)); err != nil {
+			return err
+		}
+		deleted = true
+		b.Logger.Info("deleted from the trash", "name", all[i].name)
+	}
+	if deleted {
+		b.Freed()
+	}
+	return nil
+}
+
+// list gives what shards have put into the trash, in the order in which it may go.
+func (b *Bin) list() (all []Folder, err error) {
+	names, err := b.FS.List(b.Dir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if since, ok := trashedAt(name); ok {
+			id, err := uuid.Parse(name[:36])
+			all = append(all, Folder{name, since, err == nil && b.Coming(id)})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Folder) int {
+		if a.coming != b.coming {
+			return map[bool]int{false: -1, true: 1}[a.coming]
+		}
+		return a.since.Compare(b.since)
+	})
+	return all, nil
+}
+
+// trashedAt is when a folder was put into the trash; false: it was put there by somebody else, who will see to it.
+func trashedAt(name string) (time.Time, bool) {
+	i := strings.LastIndexByte(name, '-')
+	if i < 36+1+16 {
+		return time.Time{}, false
+	}
+	seconds, err := strconv.ParseInt(name[i+1:], 10, 64)
+	return time.Unix(seconds, 0), err == nil
+}
+
+// RemoveAll removes a folder and what is in it. Again after a crash: the rest. The manifest goes first, so that no half
+// of a group is ever taken for one, and the replica file last, so that the rest is known as what it is.
+func RemoveAll(fsys vfs.FS, dir string) error {
+	if err := fsys.Remove(path.Join(dir, format.ManifestName)); err == nil {
+		if err := fsys.SyncDir(dir); err != nil {
+			return err
+		}
+	}
+	names, err := fsys.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if name == format.ReplicaName {
+			continue
+		}
+		file := path.Join(dir, name)
+		info, err := fsys.Stat(file)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err == nil && info.IsDir():
+			err = RemoveAll(fsys, file)
+		case err == nil:
+			err = fsys.Remove(file)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if slices.Contains(names, format.ReplicaName) {
+		if err := fsys.SyncDir(dir); err != nil {
+			return err
+		}
+		if err := fsys.Remove(path.Join(dir, format.ReplicaName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if err := fsys.Remove(dir); err != nil {
+		return err
+	}
+	return fsys.SyncDir(path.Dir(dir))
+}

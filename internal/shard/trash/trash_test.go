@@ -1,0 +1,142 @@
+package trash
+
+import (
+	"log/slog"
+	"path"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
+)
+
+// filled makes a bin with the folders of two replicas, of which another copy of the first one's group is coming.
+func filled(t *testing.T, held *bool) (b *Bin, disk *vfstest.Mem, groups [2]uuid.UUID) {
+	t.Helper()
+	disk, groups = vfstest.NewMem(), [2]uuid.UUID{uuid.New(), uuid.New()}
+	b = &Bin{Options: Options{
+		FS: disk, Dir: func() string { return "v/trash" }, Delay: time.Hour, Held: func() bool { return *held },
+		Coming: func(group uuid.UUID) bool { return group == groups[0] }, Fuller: func() {}, Freed: func() {},
+		Problem: func(_ string, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		},
+		Logger: slog.New(slog.DiscardHandler),
+	}}
+	for i, group := range groups {
+		dir := path.Join("v/groups", group.String())
+		if err := disk.MkdirAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		file := format.ReplicaFile{RaftID: uint64(i + 1), Volume: uuid.New(), Store: uuid.New(), Group: group}
+		if err := format.WriteReplicaFile(disk, dir, file); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Put(dir, group, file.RaftID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b, disk, groups
+}
+
+// inBin are the groups whose folders are in a bin.
+func inBin(t *testing.T, b *Bin) (groups []string) {
+	t.Helper()
+	names, err := b.FS.List(b.Dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		groups = append(groups, name[:36])
+	}
+	return groups
+}
+
+// What is old goes, but for the folder of a group of which another copy is coming.
+func TestWhatIsOldGoes(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		held bool
+		age  time.Duration
+		left int // folders
+	}{
+		{"young", false, 59 * time.Minute, 2},
+		{"old", false, 61 * time.Minute, 1},
+		{"old, while it is held", true, 61 * time.Minute, 2},
+	} {
+		b, _, groups := filled(t, &c.held)
+		if err := b.Empty(time.Now().Add(c.age)); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if left := inBin(t, b); len(left) != c.left || !slices.Contains(left, groups[0].String()) {
+			t.Errorf("%s: left are %v", c.name, left)
+		}
+	}
+}
+
+// Where room is short all may go, what another copy replaces comes last, and whoever waits for room is told.
+func TestWhatIsMissedLeastGoesFirst(t *testing.T) {
+	held, freed := false, 0
+	b, _, groups := filled(t, &held)
+	b.Freed = func() { freed++ }
+	var order []string
+	drop := func() error {
+		return b.Drop(func(f *Folder) bool {
+			order = append(order, f.name[:36])
+			return true
+		})
+	}
+	if err := drop(); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{groups[1].String(), groups[0].String()}; !slices.Equal(order, want) || freed != 1 || len(inBin(t, b)) > 0 {
+		t.Errorf("they went in the order %v, want %v; told %d times; left are %v", order, want, freed, inBin(t, b))
+	}
+	if err := drop(); err != nil || freed != 1 {
+		t.Errorf("a bin that is empty: %v, told %d times", err, freed)
+	}
+}
+
+// watched notes which files go.
+type watched struct {
+	vfs.FS
+	gone []string
+}
+
+func (w *watched) Remove(name string) error {
+	w.gone = append(w.gone, path.Base(name))
+	return w.FS.Remove(name)
+}
+
+// Of a folder that is being removed the manifest goes first, so that a crash leaves nothing that is taken for a group,
+// and the replica file last, so that the rest is known as what it is.
+func TestInWhichOrderFilesGo(t *testing.T) {
+	held := false
+	b, disk, _ := filled(t, &held)
+	names, err := disk.List(b.Dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := path.Join(b.Dir(), names[0])
+	for _, name := range []string{"a", format.ManifestName, "z"} {
+		f, err := disk.Create(path.Join(dir, name))
+		if err == nil {
+			err = f.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &watched{FS: disk}
+	if err := RemoveAll(w, dir); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{format.ManifestName, "a", "z", format.ReplicaName, path.Base(dir)}; !slices.Equal(w.gone, want) {
+		t.Errorf("they went in the order %v, want %v", w.gone, want)
+	}
+}
