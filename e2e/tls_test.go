@@ -85,6 +85,8 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 		kubectl("sheaf", "status", "q", "-n", s.name)
 	})
 
+	It("lets in whom a grant names, and nobody else", func() { s.letsInWhomAGrantNames() })
+
 	It("leaves no port open for plaintext but HTTP", func() {
 		var list struct {
 			Items []struct {
