@@ -62,7 +62,7 @@ func (s *space) letsInWhomAGrantNames() {
 	refused := func() {
 		GinkgoHelper()
 		Eventually(func(g Gomega) {
-			for _, call := range [][]string{{"get", "1"}, {"delete", "1"}} {
+			for _, call := range [][]string{{"get", "1"}, {"rm", "1"}} {
 				o := stranger(call...)
 				g.Expect(o.err).To(HaveOccurred(), "%v", o)
 				g.Expect(o.words).To(ContainSubstring("serviceaccount/"+namespace+"/default may not"), "%v", o)
@@ -89,7 +89,7 @@ spec:
 		g.Expect(o.err).NotTo(HaveOccurred(), "%v", o)
 		g.Expect(o.out).To(Equal(s.get("q", 1)))
 	}).WithTimeout(20 * time.Second).WithPolling(500 * time.Millisecond).Should(Succeed())
-	o := stranger("delete", "1")
+	o := stranger("rm", "1")
 	Expect(o.err).To(HaveOccurred(), "what is not granted: %v", o)
 	By("its end")
 	kubectl("delete", "recordgrant", "stranger", "-n", s.name)
