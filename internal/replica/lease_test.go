@@ -107,6 +107,7 @@ func TestWhoHasJustStartedGivesNoVote(t *testing.T) {
 			ok(t, one.Step(m))
 			synctest.Wait()
 		}
+		synctest.Wait() // what the third one answered meanwhile is no vote of this one
 		before := votes()
 		call()
 		if votes() != before {
