@@ -265,6 +265,8 @@ func (w *poolWork) findStore(ctx context.Context) step.Outcome {
 		return step.Wait("StoreDeleted", fmt.Sprintf("RecordStore %s is being deleted: delete this ShardPool too", key.Name), step.PauseLong)
 	case store.Status.StoreUID == "":
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no status.storeUID yet", key.Name), step.PauseLong)
+	case store.Status.TLS != nil && store.Status.TLS.Transport == "": // a shard that started now would have no certificate
+		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no authorities for certificates yet (condition %s)", key.Name, v1alpha1.ConditionCertificates), step.PauseShort)
 	}
 	w.store = store
 	var secret *corev1.Secret

@@ -20,7 +20,7 @@ import (
 
 // Bounds of asking processes.
 const (
-	askTime   = 3 * time.Second
+	askTime   = 1500 * time.Millisecond // a node that is away answers nothing, and the status of the store waits for that
 	askAtOnce = 32
 )
 
