@@ -16,6 +16,12 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
@@ -103,7 +109,7 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 					continue
 				}
 				Expect([]int{7600, 7610, 2379, 2382}).To(ContainElement(port), "%s listens on port %d", p.Metadata.Name, port)
-				refusesStrangers(p.Metadata.Name, net.JoinHostPort(p.Status.PodIP, fmt.Sprint(port)))
+				refusesStrangers(p.Metadata.Name, net.JoinHostPort(p.Status.PodIP, fmt.Sprint(port)), port == 7600 || port == 7610)
 				byTLS++
 			}
 		}
@@ -173,7 +179,7 @@ func openPorts(ip string) (open []int) {
 }
 
 // refusesStrangers fails where a port answers anything but an alert of TLS to whoever has no certificate.
-func refusesStrangers(pod, address string) {
+func refusesStrangers(pod, address string, takesTokens bool) {
 	GinkgoHelper()
 	dialer := net.Dialer{Timeout: 5 * time.Second}
 	plain, err := dialer.DialContext(context.Background(), "tcp", address)
@@ -187,6 +193,17 @@ func refusesStrangers(pod, address string) {
 	const alert = 21 // RFC 8446, 5.1
 	Expect(n == 0 || answer[0] == alert || strings.HasPrefix(string(answer[:n]), "HTTP/1.0 400")).To(BeTrue(), "%s at %s answers plaintext: %q", pod, address, answer[:n])
 
+	if takesTokens { // whoever has no certificate may connect, and is nobody until a token says who
+		stranger := credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13}) //nolint:gosec // a stranger
+		conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(stranger))
+		Expect(err).NotTo(HaveOccurred())
+		defer conn.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_, err = recordv1.NewRecordServiceClient(conn).Get(ctx, &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: 1}})
+		Expect(status.Code(err)).To(Equal(codes.Unauthenticated), "%s at %s: %v", pod, address, err)
+		return
+	}
 	secure, err := dialer.DialContext(context.Background(), "tcp", address)
 	Expect(err).NotTo(HaveOccurred())
 	defer secure.Close()

@@ -236,7 +236,7 @@ func (f files) authorities(file string) (authorities, error) {
 
 // BundleHash of authorities: SHA-256 in hex, the same whatever their order and however often one stands there.
 func BundleHash(certs []*x509.Certificate) string {
-	var all [][]byte
+	all := make([][]byte, 0, len(certs))
 	for _, cert := range certs {
 		all = append(all, cert.Raw)
 	}

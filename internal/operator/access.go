@@ -20,7 +20,7 @@ type Tables struct{ Placements *Placements }
 
 // Table implements recordgrant.Tables.
 func (t Tables) Table(ctx context.Context, store *v1alpha1.RecordStore) ([]byte, int64, error) {
-	p, id, err := Register{Placements: t.Placements}.of(store)
+	p, id, err := Register(t).of(store)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -33,7 +33,7 @@ func (t Tables) Table(ctx context.Context, store *v1alpha1.RecordStore) ([]byte,
 
 // PutTable implements recordgrant.Tables.
 func (t Tables) PutTable(ctx context.Context, store *v1alpha1.RecordStore, text []byte, revision int64) error {
-	p, _, err := Register{Placements: t.Placements}.of(store)
+	p, _, err := Register(t).of(store)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/survey"
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/shard/trash"
@@ -23,10 +24,13 @@ type follower = follow.Follower[*groupReplica]
 func (s *Shard) newFollower() *follower {
 	return follow.New(follow.Options[*groupReplica]{
 		Shard: s.cfg.Name, Store: func() uuid.UUID { return s.store }, Meta: func() placement.Meta { return s.meta },
-		Volume:     func() *volume.Volume { return s.volume },
-		Facts:      func() (volume.Facts, error) { return volume.ReadFacts(s.cfg.FS, s.cfg.Dir) },
-		Etcd:       s.cfg.Placement,
-		Hands:      hands{s}, Credentials: s.speaksTo,
+		Volume: func() *volume.Volume { return s.volume },
+		Facts:  func() (volume.Facts, error) { return volume.ReadFacts(s.cfg.FS, s.cfg.Dir) },
+		Etcd:   s.cfg.Placement,
+		Hands:  hands{s},
+		Ask: func(ctx context.Context, shard placement.Shard) (placement.FoundVolume, error) {
+			return survey.VolumeOver(ctx, shard.Address, s.speaksTo(shard.Name))
+		},
 		Background: s.ctx, Lock: &s.mu, Replicas: s.groups, Problems: &s.problems, Logger: s.logger,
 		RememberQuiet: s.cfg.rememberQuiet, Adopt: s.cfg.Wanted.Adopt,
 		CountRemnants: s.unsafe(unsafeRemnant), ForgiveStop: s.unsafe(unsafeStop),

@@ -9,7 +9,6 @@ import (
 	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/pause"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/placement/survey"
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
@@ -114,7 +113,7 @@ func (i *installer) isLed(ctx context.Context, state placement.Group) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, surveyTime)
 	defer cancel()
-	v, err := survey.VolumeOver(ctx, address, i.follower.Credentials(state.Leader))
+	v, err := i.follower.Ask(ctx, placement.Shard{Name: state.Leader, Address: address})
 	return err == nil && slices.ContainsFunc(v.Replicas, func(r placement.FoundReplica) bool { return r.UUID == state.UUID && r.Leader })
 }
 

@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/credentials"
 
 	"sheaf.dev/sheaf/internal/pause"
 	"sheaf.dev/sheaf/internal/placement"
@@ -31,8 +30,8 @@ type Options[R Owned] struct {
 	Meta   func() placement.Meta // of the store
 	Etcd   Etcd
 	Hands  Hands[R]
-	// Credentials of connections to another shard, by its name.
-	Credentials func(shard string) credentials.TransportCredentials
+	// Ask has another shard say what its volume holds.
+	Ask func(ctx context.Context, shard placement.Shard) (placement.FoundVolume, error)
 	// Background is the context of all that goes on after the start.
 	Background context.Context
 	// Lock guards Replicas, which are those on the volume by UUID of their group, strays included; and what each of

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/placement/survey"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
@@ -221,7 +220,7 @@ func (f *Follower[R]) surveyAll(ctx context.Context, view placement.View) (volum
 		all.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, surveyTime)
 			defer cancel()
-			v, err := survey.VolumeOver(ctx, shard.Address, f.Credentials(shard.Name))
+			v, err := f.Ask(ctx, shard)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
