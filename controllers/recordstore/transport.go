@@ -359,7 +359,7 @@ func (r *Reconciler) hearTransport(ctx context.Context, run *storeRun) error {
 			return nil
 		}
 	}
-	asked := trust.Ask(ctx, r.Transports, pods.Items)
+	asked := trust.Ask(ctx, r.Transports, pods.Items, rests)
 	run.transport = r.compare(store, asked)
 	run.transport.at, run.transport.running = now, running
 	r.heard.Store(store.UID, run.transport)

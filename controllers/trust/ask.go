@@ -20,7 +20,8 @@ import (
 
 // Bounds of asking processes.
 const (
-	askTime   = 1500 * time.Millisecond // a node that is away answers nothing, and the status of the store waits for that
+	askTime   = 3 * time.Second
+	restTime  = 500 * time.Millisecond // where nothing changes: a node that is away answers nothing, and the status waits for that
 	askAtOnce = 32
 )
 
@@ -32,8 +33,13 @@ type Answer struct {
 	Err    error // it has said nothing
 }
 
-// Ask asks the processes of a store that run, by their pods, in the order of these.
-func Ask(ctx context.Context, asker fleet.TransportAsker, pods []corev1.Pod) []Answer {
+// Ask asks the processes of a store that run, by their pods, in the order of these. rests says that nothing changes: no
+// time is lost then over those that do not answer.
+func Ask(ctx context.Context, asker fleet.TransportAsker, pods []corev1.Pod, rests bool) []Answer {
+	patience := askTime
+	if rests {
+		patience = restTime
+	}
 	var all []Answer
 	var ports []int
 	for i := range pods {
@@ -46,7 +52,7 @@ func Ask(ctx context.Context, asker fleet.TransportAsker, pods []corev1.Pod) []A
 	group.SetLimit(askAtOnce)
 	for i := range all {
 		group.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, askTime)
+			ctx, cancel := context.WithTimeout(ctx, patience)
 			defer cancel()
 			all[i].Report, all[i].Err = asker.Transport(ctx, net.JoinHostPort(all[i].Pod.Status.PodIP, strconv.Itoa(ports[i])))
 			return nil
