@@ -14,8 +14,9 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
+	"sheaf.dev/sheaf/internal/certs"
+	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -37,12 +38,19 @@ type membershipStep struct{ before, after placement.Group }
 func (s *space) watchMemberships() *memberships {
 	GinkgoHelper()
 	address := strings.TrimSpace(kubectl("get", "pod", "q-etcd-0", "-n", s.name, "-o", "jsonpath={.status.podIP}")) + ":2379"
-	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{address}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
+	content, err := s.secret("q-etcd-tls") // with ca.crt, for people
+	Expect(err).NotTo(HaveOccurred())
+	own, err := certs.InMemory(certs.Config{}, content)
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(own.Close)
+	etcd, err := etcd.Dial(etcd.ClientConfig{Endpoints: []string{address}, Credentials: etcd.Credentials(own)})
 	Expect(err).NotTo(HaveOccurred())
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &memberships{domains: map[string]string{}, groups: map[string]placement.Group{}}
 	prefix := fmt.Sprintf("%s/%s.q/", placement.PrefixDefault, s.name)
-	first, err := etcd.Get(ctx, prefix, clientv3.WithPrefix())
+	soon, stop := context.WithTimeout(ctx, 30*time.Second)
+	defer stop()
+	first, err := etcd.Get(soon, prefix, clientv3.WithPrefix())
 	Expect(err).NotTo(HaveOccurred(), "this machine has to reach pods, such as %s, by their addresses", address)
 	for _, kv := range slices.Backward(first.Kvs) { // shards, and with them their nodes, before groups
 		m.see(strings.TrimPrefix(string(kv.Key), prefix), kv.Value)
