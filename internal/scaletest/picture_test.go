@@ -82,7 +82,7 @@ func (f *fleet) without(t *testing.T, set *appsv1.StatefulSet, volume string) st
 	number := set.Labels[v1alpha1.LabelShard]
 	return strings.NewReplacer(
 		volume, "VOLUME", f.storeUID, "STORE", set.Spec.Template.Annotations[workload.AnnotationTemplate], "HASH", f.c.etcd, "ETCD",
-		fmt.Sprintf("%s-0.", set.Name), "SHARD.", fmt.Sprintf("=%s\"", set.Name), "=SHARD\"", fmt.Sprintf("%q", number), "NUMBER",
+		fmt.Sprintf("%s-0.", set.Name), "SHARD.", fmt.Sprintf("=%s\"", set.Name), "=SHARD\"", fmt.Sprintf("%q", set.Name+"-tls"), "\"SHARD-tls\"", fmt.Sprintf("%q", number), "NUMBER",
 	).Replace(string(spec))
 }
 
