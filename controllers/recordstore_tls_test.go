@@ -30,8 +30,8 @@ import (
 type deliveredFiles map[string][]byte
 
 // playedTransports are the processes in the pods of a play, as far as their certificates go: they have what the kubelet
-// has brought, which is what the Secret and the ConfigMap hold now, unless a test holds it up. Their code is that of the
-// real ones (package certs).
+// has brought, which is what the Secret and the ConfigMap hold now, unless a test holds it up. Their code is that of
+// the real ones (package certs).
 type playedTransports struct {
 	play *play
 	mu   sync.Mutex

@@ -11,8 +11,8 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// stranger makes a pod in a namespace of its own, that has a token for the store q and its authorities, and nothing else.
-// It gives what runs the command line there.
+// stranger makes a pod in a namespace of its own, that has a token for the store q and its authorities, and nothing
+// else. It gives what runs the command line there.
 func (s *space) stranger() (namespace string, run func(args ...string) output) {
 	GinkgoHelper()
 	other := newSpace(strings.TrimPrefix(s.name, "e2e-") + "-stranger")

@@ -25,8 +25,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// A store goes over to TLS, gets other authorities, and goes back, while callers put and get: no call fails, and no shard
-// restarts. While TLS is required, whoever has no certificate is refused, at every port.
+// A store goes over to TLS, gets other authorities, and goes back, while callers put and get: no call fails, and no
+// shard restarts. While TLS is required, whoever has no certificate is refused, at every port.
 var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 	var s *space
 	var l *load

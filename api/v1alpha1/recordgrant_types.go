@@ -59,8 +59,8 @@ type RecordGrantSpec struct {
 	Groups GrantGroups `json:"groups"`
 }
 
-// GrantVerb is what a grant allows: get, put, delete, scan and watch records; admin-read is status, lists and the routing
-// of all groups; admin-write is what else AdminService has.
+// GrantVerb is what a grant allows: get, put, delete, scan and watch records; admin-read is status, lists and the
+// routing of all groups; admin-write is what else AdminService has.
 // +kubebuilder:validation:Enum=get;put;delete;scan;watch;admin-read;admin-write
 type GrantVerb string
 

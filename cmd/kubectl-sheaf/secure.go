@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/workload"
 )
 
-// credentials are those of an administrator of the store, which take a gateway of that store alone: a forwarded port has
-// no name that could be compared. done lets go of them, after the connection.
+// credentials are those of an administrator of the store, which take a gateway of that store alone: a forwarded port
+// has no name that could be compared. done lets go of them, after the connection.
 func (a *app) credentials(ctx context.Context, store *v1alpha1.RecordStore) (speaks credentials.TransportCredentials, done func(), err error) {
 	if !workload.HasTLS(store) || store.Status.TLS.Transport == v1alpha1.TransportPlaintext {
 		return insecure.NewCredentials(), func() {}, nil

@@ -42,7 +42,8 @@ func TestWhoAmIAtTheTerminal(t *testing.T) {
 	sheaf(t, nil, "shard", "--name", "s", "--dir", t.TempDir(), "--audit-log", "-", "--listen", "127.0.0.1:0", "--http", "").Want(t, 2).Has(t, "needs --tls-dir")
 }
 
-// A table of grants is read, changed and set by hand; what cannot be, and what another has changed meanwhile, is not set.
+// A table of grants is read, changed and set by hand; what cannot be, and what another has changed meanwhile, is not
+// set.
 func TestATableOfGrantsIsSetByHand(t *testing.T) {
 	server, err := etcd.StartEmbedded(t.TempDir())
 	if err != nil {

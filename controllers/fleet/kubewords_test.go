@@ -2,8 +2,8 @@ package fleet
 
 import "testing"
 
-// Messages of Kubernetes 1.36 and of what it repeats: put together from the format strings of the sources that are named,
-// with the names of devices and volumes of the e2e suite. They were not all seen in a cluster.
+// Messages of Kubernetes 1.36 and of what it repeats: put together from the format strings of the sources that are
+// named, with the names of devices and volumes of the e2e suite. They were not all seen in a cluster.
 func TestWhatKubernetesSays(t *testing.T) {
 	for _, c := range []struct {
 		source, message    string

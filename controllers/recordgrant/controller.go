@@ -1,5 +1,5 @@
-// Package recordgrant reconciles RecordGrants: those of a store are compiled into the table in etcd by which its gateways
-// and shards decide who may do what. See docs/adr/0041-grants-decide-at-gateways-and-shards.md.
+// Package recordgrant reconciles RecordGrants: those of a store are compiled into the table in etcd by which its
+// gateways and shards decide who may do what. See docs/adr/0041-grants-decide-at-gateways-and-shards.md.
 package recordgrant
 
 import (
@@ -23,8 +23,8 @@ import (
 	"sheaf.dev/sheaf/internal/access"
 )
 
-// Rights, apart from the type's comment: controller-gen does not see those that stand in one. The keys of ServiceAccounts
-// every ServiceAccount may read (the ClusterRole system:service-account-issuer-discovery).
+// Rights, apart from the type's comment: controller-gen does not see those that stand in one. The keys of
+// ServiceAccounts every ServiceAccount may read (the ClusterRole system:service-account-issuer-discovery).
 //
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordgrants;recordstores,verbs=list;watch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordgrants/status,verbs=patch

@@ -142,7 +142,8 @@ func (r *Reconciler) adoptAuthorities(ctx context.Context, run *storeRun) (*trus
 	return as, step.Complete()
 }
 
-// trusted gives the certificates of the authorities that processes were told to trust last, in PEM; nil: nobody has them.
+// trusted gives the certificates of the authorities that processes were told to trust last, in PEM; nil: nobody has
+// them.
 func (r *Reconciler) trusted(ctx context.Context, store *v1alpha1.RecordStore) (bundle, clients []byte, err error) {
 	var told corev1.ConfigMap
 	key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Transport(store.Name)}
@@ -221,7 +222,8 @@ func specTLS(store *v1alpha1.RecordStore) v1alpha1.TLS {
 	return *store.Spec.TLS
 }
 
-// ensureLeaves makes and renews the certificates of gateways, etcd and callers. Those of shards are made by their pools.
+// ensureLeaves makes and renews the certificates of gateways, etcd and callers. Those of shards are made by their
+// pools.
 func (r *Reconciler) ensureLeaves(ctx context.Context, run *storeRun, as *trust.Authorities) step.Outcome {
 	store := run.store
 	of, err := trust.StoreIdentity(store)

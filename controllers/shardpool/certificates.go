@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/workload"
 )
 
-// ensureCertificates makes and renews the certificate of each shard, in a Secret of its own: a key that is stolen is one
-// shard's. It comes before the sets, as a pod that waits for its Secret starts late.
+// ensureCertificates makes and renews the certificate of each shard, in a Secret of its own: a key that is stolen is
+// one shard's. It comes before the sets, as a pod that waits for its Secret starts late.
 func (w *poolWork) ensureCertificates(ctx context.Context) step.Outcome {
 	if w.Trust == nil || !workload.HasTLS(w.store) {
 		return step.Complete()

@@ -87,8 +87,8 @@ func (r *Reconciler) pools(ctx context.Context, in []client.ListOption, wanted f
 	return requests
 }
 
-// storeChanged: spec, UID, deletion, what was planned for, which certificates are wanted, or that etcd is away or back; the rest of the store's status
-// follows from the pools.
+// storeChanged: spec, UID, deletion, what was planned for, which certificates are wanted, or that etcd is away or back;
+// the rest of the store's status follows from the pools.
 var storeChanged = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.RecordStore)

@@ -12,8 +12,8 @@ import (
 )
 
 // callersPause is for how long callers are given new files before anything is done that callers without them would
-// notice: the kubelet brings a changed Secret within about two minutes, and clients look at files every 10 s. Callers do
-// not tell which files they have.
+// notice: the kubelet brings a changed Secret within about two minutes, and clients look at files every 10 s. Callers
+// do not tell which files they have.
 const callersPause = 3 * time.Minute
 
 // State is how far the changes of a store's certificates are: what status.tls records. The zero value is a store that
@@ -73,8 +73,8 @@ type Input struct {
 	State   State
 	HasNext bool // the next authorities were made
 	Reports Reports
-	// Found is the transport of processes that run although nothing is recorded yet, as where the status was lost; both,
-	// where they differ. Empty: none runs.
+	// Found is the transport of processes that run although nothing is recorded yet, as where the status was lost;
+	// both, where they differ. Empty: none runs.
 	Found v1alpha1.TLSTransport
 	Now   time.Time
 }

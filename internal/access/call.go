@@ -16,9 +16,9 @@ type Call interface {
 	Can(verb Verb, group string) error
 	// Sees tells whether the caller may do anything at all in a group.
 	Sees(group string) bool
-	// Seal and Open sign and check a value that the caller hands back, and which is good for so long, 0: for ever. Calls of
-	// processes of the store, and those that a gateway makes for a caller, have values that are not signed: the gateway
-	// signs and checks what its callers have. Errors are ErrForged or ErrOutdated.
+	// Seal and Open sign and check a value that the caller hands back, and which is good for so long, 0: for ever.
+	// Calls of processes of the store, and those that a gateway makes for a caller, have values that are not signed:
+	// the gateway signs and checks what its callers have. Errors are ErrForged or ErrOutdated.
 	Seal(value []byte, lasts time.Duration) []byte
 	Open(sealed []byte) ([]byte, error)
 	// Table is the version of the table that decides; 0: there is none.

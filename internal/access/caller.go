@@ -82,7 +82,8 @@ func (c *Caller) IsProcess() bool { return c.process }
 func (c *Caller) MayAll() bool { return c.process || c.admin }
 
 // String gives the caller as one line: client/NAME, admin/NAME, serviceaccount/NAMESPACE/NAME, or
-// oidc/ISSUER/SUBJECT/GROUP..., each part escaped as in the path of a URL. Processes of the store: their role, and name.
+// oidc/ISSUER/SUBJECT/GROUP..., each part escaped as in the path of a URL. Processes of the store: their role, and
+// name.
 func (c *Caller) String() string {
 	if c.text == "" {
 		return "nobody"

@@ -251,7 +251,8 @@ func (c *Compiled) find(caller *Caller, verb Verb, group string) (use, bool) {
 }
 
 // Decide tells whether a caller may use a verb in a group; an empty group stands for all of them. It knows of no group
-// whether it exists. A nil table is that of a store without one. Errors are UNAUTHENTICATED or PERMISSION_DENIED, and say who, what, and where.
+// whether it exists. A nil table is that of a store without one. Errors are UNAUTHENTICATED or PERMISSION_DENIED, and
+// say who, what, and where.
 func (c *Compiled) Decide(caller *Caller, verb Verb, group string) error {
 	if _, ok := c.find(caller, verb, group); ok {
 		return nil

@@ -1,6 +1,7 @@
 // Package access decides who may call what. The decision is pure: who has called is told by the connection or a token,
 // what each call needs stands in one list, and what is granted in a Table. A call that is in no row may be made by
-// nobody. Package guard asks it before each call of a server. See docs/adr/0041-grants-decide-at-gateways-and-shards.md.
+// nobody. Package guard asks it before each call of a server. See
+// docs/adr/0041-grants-decide-at-gateways-and-shards.md.
 package access
 
 import (

@@ -32,9 +32,9 @@ func NewSealer(key []byte) (*Sealer, error) {
 	return s, nil
 }
 
-// A sealed value: format (1), id of the key (8), Unix time in seconds at which it ends, 0: never (8), MAC (16), the value.
-// Little-endian. The MAC is the begin of an HMAC-SHA256 of a label, the end, the caller's name with its length, and the
-// value. Values that are not sealed begin with format 1.
+// A sealed value: format (1), id of the key (8), Unix time in seconds at which it ends, 0: never (8), MAC (16), the
+// value. Little-endian. The MAC is the begin of an HMAC-SHA256 of a label, the end, the caller's name with its length,
+// and the value. Values that are not sealed begin with format 1.
 const (
 	sealFormat = 2
 	sealBytes  = 1 + 8 + 8 + 16

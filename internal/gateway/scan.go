@@ -148,8 +148,8 @@ func (g *Gateway) scanGroup(stream grpc.ServerStream, request *recordv1.ScanRequ
 	}, recordv1.RecordService_Scan_FullMethodName, in, change)
 }
 
-// changeCursor gives a ScanResponse another cursor: that of the shard, signed for the caller, and with all marked as one
-// that goes on with the groups behind.
+// changeCursor gives a ScanResponse another cursor: that of the shard, signed for the caller, and with all marked as
+// one that goes on with the groups behind.
 func changeCursor(ctx context.Context, out *frame, all bool) error {
 	s := scan(out.bufs)
 	var encoded []byte

@@ -121,8 +121,8 @@ func RefusedBytesMax(bytesMax int) int { return 3 * bytesMax }
 // put.
 const ServerWorkers = 64
 
-// What whoever is not known yet may cost a server: the bytes of the headers of a call, as HTTP/2 counts them, and the time
-// from a connection to the end of its handshake.
+// What whoever is not known yet may cost a server: the bytes of the headers of a call, as HTTP/2 counts them, and the
+// time from a connection to the end of its handshake.
 const (
 	HeaderBytesMax = 16 << 10
 	HandshakeTime  = 20 * time.Second

@@ -118,8 +118,8 @@ func (s *Stream) RecvMsg(m any) error {
 }
 
 // Await gives the error with which the handler ended, or ErrSlow, or, from the moment on that stopping is closed,
-// ErrStopping, or what CutterOf gave was called with. With these the caller is answered while the handler goes on until the stream has ended: what gRPC
-// holds of its messages stays until the caller reads it. To be called once.
+// ErrStopping, or what CutterOf gave was called with. With these the caller is answered while the handler goes on until
+// the stream has ended: what gRPC holds of its messages stays until the caller reads it. To be called once.
 func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 	var look <-chan time.Time
 	moved := int64(0)

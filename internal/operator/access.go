@@ -44,8 +44,8 @@ func (t Tables) PutTable(ctx context.Context, store *v1alpha1.RecordStore, text 
 	return err
 }
 
-// ServiceAccountKeys gives what reads the issuer of a cluster's ServiceAccounts and the keys of their tokens from the API
-// server. Keys that no token for Sheaf may be signed by are left out.
+// ServiceAccountKeys gives what reads the issuer of a cluster's ServiceAccounts and the keys of their tokens from the
+// API server. Keys that no token for Sheaf may be signed by are left out.
 func ServiceAccountKeys(config *rest.Config) (func(ctx context.Context) (access.Issuer, error), error) {
 	made, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {

@@ -26,7 +26,8 @@ func TestNobodyCampaignsBeforeRaftKnowsWhatIsApplied(t *testing.T) {
 	t.Fatal("no round applied an entry and synced")
 }
 
-// campaignsInARound is false where the entry was applied too early, or in a round without a sync: nothing is tested then.
+// campaignsInARound is false where the entry was applied too early, or in a round without a sync: nothing is tested
+// then.
 func campaignsInARound(t *testing.T) bool {
 	n := makeNetwork(t)
 	var held atomic.Uint64 // whose round is held up before its sync

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -97,7 +98,9 @@ func (c *call) May(verb access.Verb, group string) error {
 	}
 	if c.lasts && !c.rule.Apart {
 		c.mu.Lock()
-		c.asked = append(c.asked, ask{verb, group})
+		if one := (ask{verb, group}); !slices.Contains(c.asked, one) {
+			c.asked = append(c.asked, one)
+		}
 		c.mu.Unlock()
 		c.again() // the table may have changed before this was noted
 	}

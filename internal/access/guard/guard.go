@@ -25,8 +25,8 @@ type Config struct {
 	Store identity.Store
 	// Who tells whose certificate the connection of a call has shown.
 	Who func(ctx context.Context) (identity.Identity, bool)
-	// Open tells that callers cannot be known on the connection of a call, which speaks plaintext where that is allowed:
-	// nothing is decided about such a call. nil: there are none.
+	// Open tells that callers cannot be known on the connection of a call, which speaks plaintext where that is
+	// allowed: nothing is decided about such a call. nil: there are none.
 	Open func(ctx context.Context) bool
 	// Follow gives the table of grants as it is, and again after each change, until ctx ends; nil bytes: there is none.
 	Follow func(ctx context.Context, take func(table []byte))

@@ -29,7 +29,8 @@ const (
 // sealed is how long splits and cursors of scans are taken, where callers are known. Their snapshots end sooner.
 const sealed = 7 * 24 * time.Hour
 
-// notOpened is the answer to a value that a caller has handed back, and that this store did not give to it, or too long ago.
+// notOpened is the answer to a value that a caller has handed back, and that this store did not give to it, or too long
+// ago.
 func notOpened(field string, err error) error {
 	if errors.Is(err, access.ErrOutdated) {
 		return answer.Fail(codes.OutOfRange, reason.CursorExpired, "%s: is %v: begin again", field, err)
