@@ -16,18 +16,48 @@ import (
 	"sheaf.dev/sheaf/internal/etcd"
 )
 
+// etcdAt says how a command that talks to etcd itself reaches it.
+type etcdAt struct {
+	client etcd.ClientConfig
+	tls    ownTLS
+}
+
+func (f *etcdAt) add(cmd *cobra.Command) {
+	etcdVar(cmd, &f.client)
+	f.tls.add(cmd)
+}
+
+// hint says what else to try where nobody answers.
+func (f *etcdAt) hint() string {
+	if f.client.Credentials == nil && !f.client.UsesFiles() {
+		return ". It was asked without TLS: where it speaks TLS, give --tls-dir, or --etcd-ca, --etcd-cert and --etcd-key"
+	}
+	return ""
+}
+
 // onEtcd makes the RunE of a command that talks to etcd itself.
-func (a *app) onEtcd(cfg *etcd.ClientConfig, run func(ctx context.Context, client *clientv3.Client, args []string) error) func(*cobra.Command, []string) error {
+func (a *app) onEtcd(at *etcdAt, run func(ctx context.Context, client *clientv3.Client, args []string) error) func(*cobra.Command, []string) error {
 	return a.Body(func(ctx context.Context, args []string) (err error) {
 		if a.timeout > 0 {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, a.timeout)
 			defer cancel()
 		}
-		if len(cfg.Endpoints) == 0 {
+		if len(at.client.Endpoints) == 0 {
 			return cli.Usagef("--etcd is empty: give host:port")
 		}
-		client, err := etcd.Dial(*cfg)
+		own, err := at.tls.open()
+		if err != nil {
+			return err
+		}
+		if own != nil {
+			defer own.Close()
+			if at.client.UsesFiles() {
+				return cli.Usagef("--tls-dir (or $%s) and --etcd-ca, --etcd-cert, --etcd-key both say how etcd is spoken to: give one of them", envTLSDir)
+			}
+			at.client.Credentials = etcd.Credentials(own)
+		}
+		client, err := etcd.Dial(at.client)
 		if err != nil {
 			return err
 		}
@@ -37,7 +67,7 @@ func (a *app) onEtcd(cfg *etcd.ClientConfig, run func(ctx context.Context, clien
 }
 
 func (a *app) etcdMembersCommand() *cobra.Command {
-	var cfg etcd.ClientConfig
+	var at etcdAt
 	cmd := &cobra.Command{
 		Use:   "members",
 		Short: "Show the members of etcd and how each of them is",
@@ -47,13 +77,13 @@ answers knows, and fails.`,
   kubectl exec quotes-etcd-0 -- /sheaf etcd members`,
 		Args: cobra.NoArgs,
 	}
-	etcdVar(cmd, &cfg)
-	cmd.RunE = a.onEtcd(&cfg, func(ctx context.Context, client *clientv3.Client, _ []string) error {
+	at.add(cmd)
+	cmd.RunE = a.onEtcd(&at, func(ctx context.Context, client *clientv3.Client, _ []string) error {
 		view, noQuorum := etcd.Look(ctx, client)
 		if noQuorum != nil {
 			var err error
 			if view, err = etcd.LookWithoutQuorum(ctx, client); err != nil {
-				return fmt.Errorf("no member of etcd answers at %s: %w", strings.Join(cfg.Endpoints, ", "), err)
+				return fmt.Errorf("no member of etcd answers at %s: %w%s", strings.Join(at.client.Endpoints, ", "), err, at.hint())
 			}
 		}
 		return errors.Join(a.printMembers(view), noQuorumError(noQuorum))
@@ -146,7 +176,7 @@ func memberNamed(view *etcd.View, name string) (*etcd.Peer, error) {
 
 func (a *app) etcdRemoveCommand() *cobra.Command {
 	var (
-		cfg   etcd.ClientConfig
+		at    etcdAt
 		force bool
 	)
 	cmd := &cobra.Command{
@@ -159,9 +189,9 @@ A member whose disk was replaced does this by itself, unless it is started with 
 		Example: `  sheaf etcd remove etcd-1 --etcd etcd-0:2379,etcd-2:2379`,
 		Args:    cobra.ExactArgs(1),
 	}
-	etcdVar(cmd, &cfg)
+	at.add(cmd)
 	cmd.Flags().BoolVar(&force, "force", false, "also where the member answers")
-	cmd.RunE = a.onEtcd(&cfg, func(ctx context.Context, client *clientv3.Client, args []string) error {
+	cmd.RunE = a.onEtcd(&at, func(ctx context.Context, client *clientv3.Client, args []string) error {
 		view, err := etcd.Look(ctx, client)
 		if err != nil {
 			return noQuorumError(err)
@@ -221,7 +251,7 @@ func whenConnected(ctx context.Context, change func() error) error {
 }
 
 func (a *app) etcdPromoteCommand() *cobra.Command {
-	var cfg etcd.ClientConfig
+	var at etcdAt
 	cmd := &cobra.Command{
 		Use:   "promote MEMBER",
 		Short: "Give a learner of etcd its vote",
@@ -230,8 +260,8 @@ func (a *app) etcdPromoteCommand() *cobra.Command {
 		Example: `  sheaf etcd promote etcd-1 --etcd etcd-0:2379,etcd-2:2379`,
 		Args:    cobra.ExactArgs(1),
 	}
-	etcdVar(cmd, &cfg)
-	cmd.RunE = a.onEtcd(&cfg, func(ctx context.Context, client *clientv3.Client, args []string) error {
+	at.add(cmd)
+	cmd.RunE = a.onEtcd(&at, func(ctx context.Context, client *clientv3.Client, args []string) error {
 		view, err := etcd.Look(ctx, client)
 		if err != nil {
 			return noQuorumError(err)

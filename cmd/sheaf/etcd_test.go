@@ -4,13 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/authority"
+	"sheaf.dev/sheaf/internal/certs"
 	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/identity"
 )
 
 // etcdTrio is three members of etcd as processes of their own.
@@ -156,4 +162,30 @@ func TestTheMembersOfEtcdAreShownAndRemoved(t *testing.T) {
 	r.runs["b"].kill()
 	r.runs["c"].kill()
 	r.command("members").Want(t, 1).Has(t, "no quorum")
+}
+
+// Commands about members speak TLS with the certificate of a process of the store: in a pod of etcd by themselves.
+func TestTheMembersOfEtcdAreShownOverTLS(t *testing.T) {
+	by, err := authority.New("members", time.Now(), authority.Lifetime)
+	must(t, err)
+	id := identity.Identity{Store: identity.Store{Domain: "cluster.local", Namespace: "prod", UID: uuid.New()}, Role: identity.Etcd}
+	cert, key, err := by.Issue(authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(), Lifetime: time.Hour, Addresses: []net.IP{net.IPv4(127, 0, 0, 1)}})
+	must(t, err)
+	dir := t.TempDir()
+	must(t, certs.Install(dir, map[string][]byte{
+		certs.CertificateFile: cert, certs.KeyFile: key, certs.BundleFile: by.CertificatePEM(), certs.ModeFile: []byte(certs.Required),
+	}))
+	address := freeAddress(t)
+	p := serve(t, "etcd", "--name", "a", "--dir", filepath.Join(t.TempDir(), "etcd"), "--listen-client", address, "--listen-peer", freeAddress(t),
+		"--listen-peer-tls", freeAddress(t), "--tls-dir", dir, "--http", freeAddress(t))
+	p.http = p.cmd.Args[len(p.cmd.Args)-1]
+	p.waitReady(t)
+	members := []string{"etcd", "members", "--etcd", address, "--timeout", "20s"}
+	sheaf(t, nil, append(members, "--tls-dir", dir)...).Want(t, 0).Has(t, "1 of 1 members are well")
+	sheaf(t, nil, append(members, "--tls-dir", t.TempDir())...).Want(t, 2).Has(t, "ca.crt is missing")
+	sheaf(t, nil, append(members, "--tls-dir", dir, "--etcd-ca", filepath.Join(dir, certs.BundleFile))...).Want(t, 2).Has(t, "give one of them")
+	t.Setenv(envTLSDir, dir)
+	sheaf(t, nil, members...).Want(t, 0).Has(t, "1 of 1 members are well")
+	t.Setenv(envTLSDir, "")
+	sheaf(t, nil, append(members, "--timeout", "2s")...).Want(t, 1).Has(t, "no member of etcd answers").Has(t, "give --tls-dir")
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"sheaf.dev/sheaf/internal/certs"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/identity"
 	"sheaf.dev/sheaf/internal/placement"
@@ -22,7 +21,7 @@ import (
 // recoverFlags of recover placement.
 type recoverFlags struct {
 	place   placementFlags
-	tlsDir  string
+	tls     ownTLS
 	store   uuidFlag
 	shards  []string
 	routing string
@@ -64,7 +63,7 @@ An etcd that holds placement of a store is left as it is.`,
 	flags := place.Flags()
 	f.place.add(place)
 	f.place.addInsecure(place)
-	place.Flags().StringVar(&f.tlsDir, "tls-dir", "", "folder with tls.crt, tls.key and ca.crt of a process of the store, by which etcd and shards are asked (default: plaintext)")
+	f.tls.add(place)
 	flags.Var(&f.store, "store-uid", "UUID of the store (required)")
 	flags.StringSliceVar(&f.shards, "shards", nil, "all shards of the store, host:port (default: those registered in etcd)")
 	flags.StringVar(&f.routing, "routing", "", "hash or named; only where the volumes do not remember it")
@@ -106,11 +105,11 @@ func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) 
 		return err
 	}
 	speaks := insecure.NewCredentials()
-	var source *certs.Source // nil: plaintext
-	if f.tlsDir != "" {
-		if source, err = certs.Open(certs.Config{Dir: f.tlsDir}); err != nil {
-			return cli.Usagef("--tls-dir: %w", err)
-		}
+	source, err := f.tls.open()
+	if err != nil {
+		return err
+	}
+	if source != nil {
 		defer source.Close()
 		speaks = source.Client(source.Own(identity.Shard, ""))
 	}

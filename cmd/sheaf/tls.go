@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"log/slog"
+	"os"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -36,5 +38,30 @@ func (f *tlsFlags) open(want identity.Identity, logger *slog.Logger, registry pr
 		return nil, cli.Usagef("--tls-dir %s: its certificate names %s, and this process is the %s %s of its store", f.dir, id, want.Role, want.Name)
 	}
 	registry.MustRegister(source.Collectors()...)
+	return source, nil
+}
+
+// envTLSDir names the folder of --tls-dir for commands that are typed in a pod of the store.
+const envTLSDir = "SHEAF_TLS_DIR"
+
+// ownTLS says where a command finds the certificates of a process of the store, for which it speaks.
+type ownTLS struct {
+	dir string
+}
+
+func (f *ownTLS) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.dir, "tls-dir", "", "folder with tls.crt, tls.key and ca.crt of a process of the store, for which this command speaks (or $"+envTLSDir+"; default: plaintext)")
+}
+
+// open gives the certificates; nil without TLS. The caller closes them.
+func (f *ownTLS) open() (*certs.Source, error) {
+	dir := cmp.Or(f.dir, os.Getenv(envTLSDir))
+	if dir == "" {
+		return nil, nil
+	}
+	source, err := certs.Open(certs.Config{Dir: dir})
+	if err != nil {
+		return nil, cli.Usagef("--tls-dir: %w", err)
+	}
 	return source, nil
 }

@@ -54,7 +54,7 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 	if len(cfg.Endpoints) == 0 {
 		return nil, errors.New("connect to etcd: no endpoint is given: give host:port")
 	}
-	if cfg.usesTLS() {
+	if cfg.UsesFiles() {
 		files, err := rotating.Credentials(cfg.tls)
 		if err != nil {
 			return nil, fmt.Errorf("connect to etcd: %w", err)
@@ -85,8 +85,8 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 	return client, nil
 }
 
-// usesTLS tells whether any file is given.
-func (cfg *ClientConfig) usesTLS() bool {
+// UsesFiles tells whether any file is given.
+func (cfg *ClientConfig) UsesFiles() bool {
 	return cfg.CAFile != "" || cfg.CertFile != "" || cfg.KeyFile != ""
 }
 

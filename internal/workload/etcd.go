@@ -167,6 +167,8 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 		}},
 	}
 	if HasTLS(store) {
+		// For `sheaf etcd members` and the like, typed in the pod.
+		pod.Containers[0].Env = append(pod.Containers[0].Env, corev1.EnvVar{Name: "SHEAF_TLS_DIR", Value: TLSDir})
 		pod.Containers[0].Ports = append(pod.Containers[0].Ports, corev1.ContainerPort{Name: "peer-tls", ContainerPort: PortEtcdPeerTLS, Protocol: corev1.ProtocolTCP})
 	}
 	mountTLS(store, EtcdTLS(store.Name), &pod, &pod.Containers[0])
