@@ -5,6 +5,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -48,6 +49,25 @@ var _ = SynchronizedAfterSuite(func() {}, func() {
 	if endOperatorWatch != nil {
 		endOperatorWatch()
 	}
+})
+
+// What failed is written once more to the file of E2E_FAILURES, for the end of a long log.
+var _ = ReportAfterSuite("what failed", func(report Report) {
+	path := os.Getenv("E2E_FAILURES")
+	if path == "" {
+		return
+	}
+	var words strings.Builder
+	for n := range report.SpecReports {
+		if spec := &report.SpecReports[n]; spec.Failed() {
+			message := spec.Failure.Message
+			fmt.Fprintf(&words, "%s\n  at %s\n  %s\n", spec.FullText(), spec.Failure.Location, message[:min(len(message), 2000)])
+			for _, entry := range spec.ReportEntries {
+				fmt.Fprintf(&words, "  noted: %s %s\n", entry.Name, entry.StringRepresentation())
+			}
+		}
+	}
+	Expect(os.WriteFile(path, []byte(words.String()), 0o600)).To(Succeed())
 })
 
 // installOperator is the first of the two Helm commands of the README.

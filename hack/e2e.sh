@@ -6,11 +6,15 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 cluster=hack/cluster/cluster
 own=
+mkdir -p .cache
+export E2E_FAILURES=$PWD/.cache/e2e-failures.txt
+rm -f "$E2E_FAILURES"
 finish() {
   local code=$?
   if [ -n "$own" ] && [ "${KEEP-}" != 1 ]; then
     $cluster down && $cluster leftovers || code=1
   fi
+  [ ! -s "$E2E_FAILURES" ] || cat "$E2E_FAILURES"
   [ $code -eq 0 ] && echo "e2e: passed" || echo "e2e: FAILED with code $code" >&2
   exit $code
 }
