@@ -132,8 +132,12 @@ func (s *space) reconciles(object string) float64 {
 // reconcilesMax is how often an object may be looked at in a minute that something is wrong with.
 const reconcilesMax = 6
 
+// lookedMax is within what an object must be looked at again that something is wrong with: they are looked at about
+// once a minute where nothing wakes them.
+const lookedMax = 3 * time.Minute
+
 // calm begins to count the reconciles of objects; what it gives ends that, once a minute has passed, and fails where
-// there were too many.
+// there were too many, or where an object is not looked at any more.
 func (s *space) calm(objects ...string) func() {
 	GinkgoHelper()
 	began, before := time.Now(), map[string]float64{}
@@ -153,10 +157,14 @@ func (s *space) calm(objects ...string) func() {
 				most *= 4 // the stores of other scenarios wake every DiskSet
 			}
 			// One more than there is room for between both ends.
-			if count > most+1 || count < 1 {
+			if count > most+1 {
 				wrong = append(wrong, words)
 			}
 		}
-		Expect(wrong).To(BeEmpty(), "looked at all the time, or not at all")
+		Expect(wrong).To(BeEmpty(), "looked at all the time")
+		for _, object := range objects {
+			Eventually(func() float64 { return s.reconciles(object) - before[object] }).WithTimeout(time.Until(began.Add(lookedMax))).Should(
+				BeNumerically(">=", 1), "%s is not looked at any more", object)
+		}
 	}
 }
