@@ -289,6 +289,7 @@ type target struct {
 	epoch   uint64 // of the routing that chose it
 	gateway bool
 	place   uint32 // of the gateway
+	tenure  *pulse.Tenure
 }
 
 // target chooses where to go: with Direct first to the shard, then to a gateway, which knows newer routing or waits for
@@ -297,7 +298,7 @@ func (c *Client) target(what call, attempt int) (target, error) {
 	if attempt%2 == 0 {
 		if t := c.table.Load(); t != nil {
 			if r := t.find(what); r != nil && !r.server.pulse.Silent() {
-				return target{conn: r.server, epoch: t.epoch}, nil
+				return target{conn: r.server, epoch: t.epoch, tenure: r.tenure}, nil
 			}
 		}
 	}
@@ -397,7 +398,9 @@ func (c *Client) do(ctx context.Context, what call, do func(ctx context.Context,
 			return a.newError(err)
 		}
 		if !what.write {
+			to.tenure.Begin()
 			err = do(ctx, to)
+			to.tenure.End()
 			if err == nil {
 				return nil
 			}
@@ -405,7 +408,10 @@ func (c *Client) do(ctx context.Context, what call, do func(ctx context.Context,
 		} else {
 			// Peer is filled in once the call has a stream of a connection: before that nothing was sent.
 			var at peer.Peer
-			if err = do(ctx, to, grpc.Peer(&at)); err == nil {
+			to.tenure.Begin()
+			err = do(ctx, to, grpc.Peer(&at))
+			to.tenure.End()
+			if err == nil {
 				return nil
 			}
 			err = a.failed(ctx, to, err, at.Addr != nil)

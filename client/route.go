@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/pulse"
 	"sheaf.dev/sheaf/internal/routing"
 )
 
@@ -24,7 +25,11 @@ type shardRoute struct {
 	first, last uint64
 	server      *server
 	address     string
+	tenure      *pulse.Tenure // of server, as the leader
 }
+
+// deposedPatience is for how long calls may still wait at a shard when another leads their group.
+const deposedPatience = 2 * time.Second
 
 // find is the route of a call; nil where the table has none.
 func (t *table) find(what call) *shardRoute {
@@ -44,9 +49,31 @@ func (t *table) find(what call) *shardRoute {
 	return t.hash[i]
 }
 
+// route is that of a group; nil where there is none.
+func (t *table) route(group string) *shardRoute {
+	if t == nil {
+		return nil
+	}
+	return t.named[group]
+}
+
+// follows goes on with the tenure of the route before, or ends it where another leads.
+func (r *shardRoute) follows(before *shardRoute) {
+	switch {
+	case before == nil:
+		r.tenure = r.server.pulse.Tenure()
+	case before.server == r.server:
+		r.tenure = before.tenure
+	default:
+		r.tenure = r.server.pulse.Tenure()
+		before.tenure.Over(deposedPatience, func() {})
+	}
+}
+
 // setTable takes in what a gateway told. Routes to shards without an address are left out: a gateway waits for them.
 func (c *Client) setTable(message *recordv1.WatchRoutingResponse) {
 	t := &table{epoch: message.GetEpoch(), named: make(map[string]*shardRoute, len(message.GetGroups()))}
+	before := c.table.Load()
 	inUse := map[string]bool{}
 	hash := message.GetMode() == recordv1.RoutingMode_ROUTING_MODE_HASH
 	if hash {
@@ -63,6 +90,7 @@ func (c *Client) setTable(message *recordv1.WatchRoutingResponse) {
 		}
 		inUse[address] = true
 		r := &shardRoute{first: g.GetKeyFirst(), last: g.GetKeyLast(), server: to, address: address}
+		r.follows(before.route(g.GetGroup()))
 		t.named[g.GetGroup()] = r
 		if hash {
 			t.hash = append(t.hash, r)

@@ -285,7 +285,7 @@ func (a *adminServer) atGroup(ctx context.Context, group string, do func(context
 		return invalid("group", "required")
 	}
 	call := a.g.repeated(routing.Effect{Write: true, Once: true})
-	return call.named(ctx, group, func(ctx context.Context, s *shard) (bool, error) {
+	return call.named(ctx, group, func(ctx context.Context, s place) (bool, error) {
 		return true, do(ctx, recordv1.NewAdminServiceClient(s.conn()))
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/pulse"
 	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
 )
@@ -81,6 +82,23 @@ type part struct {
 	shard *shard
 	items []int        // places in the batch, in order
 	told  map[int]bool // those of them whose result says that they are to be repeated
+}
+
+// tenures are those for which the part's shard leads the groups of the part.
+func (b *batch) tenures(p *part) []*pulse.Tenure {
+	var out []*pulse.Tenure
+	seen := map[*route]bool{}
+	for _, i := range p.items {
+		r := b.items[i].route
+		if seen[r] {
+			continue
+		}
+		seen[r] = true
+		if t := r.place(p.shard).tenure; t != nil {
+			out = append(out, t)
+		}
+	}
+	return out
 }
 
 // refused notes that the shard has told of an item what is wrong: the end of the stream says no more of it.

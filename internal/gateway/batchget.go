@@ -110,9 +110,17 @@ func (get *getting) read(ctx context.Context, p *part) error {
 	if err := from.CloseSend(); err != nil {
 		return err
 	}
+	tenures := get.tenures(p)
 	for bytes := int64(0); ; {
 		in := &frame{}
-		if err := from.RecvMsg(in); err != nil {
+		for _, t := range tenures {
+			t.Begin()
+		}
+		err := from.RecvMsg(in)
+		for _, t := range tenures {
+			t.End()
+		}
+		if err != nil {
 			return err
 		}
 		bytes += int64(in.bufs.Len())

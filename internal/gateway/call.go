@@ -105,7 +105,7 @@ func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
 }
 
 // attempt is one try to do a call at a shard. sent says whether the request may have left this process.
-type attempt func(ctx context.Context, s *shard) (sent bool, err error)
+type attempt func(ctx context.Context, s place) (sent bool, err error)
 
 // repeated is a call that is tried until it is answered.
 type repeated struct {
@@ -169,7 +169,7 @@ func (c *repeated) tryAt(ctx context.Context, t *table, r *route, at *shard, do 
 	sent := false
 	if at == nil {
 		err = fail(codes.Unavailable, reason.NoLeader, "no shard owns the group yet, or its shard is not registered")
-	} else if sent, err = do(ctx, at); err == nil {
+	} else if sent, err = do(ctx, r.place(at)); err == nil {
 		return true, nil
 	}
 	var stop broken

@@ -171,3 +171,71 @@ func TestCallsAtAHungShardGoElsewhere(t *testing.T) {
 		t.Errorf("%v; %d calls went to b", err, c.shards["b"].count("Put"))
 	}
 }
+
+// Reads wait without an error at a shard whose disk hangs, and which answers everything else. They end where another
+// shard leads their group, and are asked there.
+func TestReadsLeaveAShardWhoseDiskHangs(t *testing.T) {
+	meta := hash(1)
+	meta.Copies = 3
+	for name, read := range map[string]func(c *cluster) error{
+		"Get": func(c *cluster) error {
+			_, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)})
+			return err
+		},
+		"BatchGet": func(c *cluster) error {
+			stream, err := c.records.BatchGet(c.ctx, &recordv1.BatchGetRequest{Gets: []*recordv1.GetRequest{{Key: key(1)}}})
+			if err != nil {
+				return err
+			}
+			out, err := stream.Recv()
+			if err == nil && out.GetResults()[0].GetStatus() != nil {
+				err = status.FromProto(out.GetResults()[0].GetStatus()).Err()
+			}
+			return err
+		},
+		"Download": func(c *cluster) error {
+			stream, err := c.records.Download(c.ctx, &recordv1.DownloadRequest{Key: key(1)})
+			if err != nil {
+				return err
+			}
+			_, err = stream.Recv()
+			return err
+		},
+		"Scan": func(c *cluster) error {
+			stream, err := c.records.Scan(c.ctx, &recordv1.ScanRequest{})
+			if err != nil {
+				return err
+			}
+			_, err = stream.Recv()
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, meta, gateway.Config{}, "a", "b", "c")
+			shared(c, "a", 1, "a", "b", "c")
+			c.shards["b"].put(key(1), nil, []byte("x"))
+			answers, goOn := context.WithCancel(context.Background())
+			defer goOn()
+			a := c.shards["a"]
+			a.mu.Lock()
+			a.fault = func(string, *recordv1.RecordKey) error {
+				<-answers.Done()
+				return refuse(codes.Unavailable, "STOPPING")
+			}
+			a.mu.Unlock()
+			answered := make(chan error, 1)
+			go func() { answered <- read(c) }()
+			for a.count(name) == 0 && c.ctx.Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
+			shared(c, "b", 2, "a", "b", "c")
+			if err := <-answered; err != nil {
+				t.Error(err)
+			}
+			if at := c.shards["b"].count(name); at != 1 {
+				t.Errorf("%d calls went to b", at)
+			}
+		})
+	}
+}

@@ -65,6 +65,7 @@ type route struct {
 	votes  int      // of its members that vote, also where no address is known
 
 	members []*shard              // that vote
+	tenure  *pulse.Tenure         // of told
 	lead    atomic.Pointer[shard] // where calls go: told, until answers say better
 }
 
@@ -82,6 +83,20 @@ func (r *route) leader() *shard {
 		}
 	}
 	return s
+}
+
+// place is where an attempt of a call goes: a shard, and the time for which it leads the group, where etcd says so.
+type place struct {
+	*shard
+	tenure *pulse.Tenure // nil: not known
+}
+
+// place is one of the group's shards.
+func (r *route) place(s *shard) place {
+	if r == nil || s != r.told {
+		return place{shard: s}
+	}
+	return place{shard: s, tenure: r.tenure}
 }
 
 // learn takes in what became of a call at a shard: another member may lead now. Its answer may say which; else the
@@ -172,12 +187,18 @@ type router struct {
 	addresses map[string]string
 	dialled   map[string]*shard // by name
 	closed    bool
+	// deposedPatience is for how long calls may still wait at a shard when another leads their group.
+	deposedPatience time.Duration
 }
+
+// deposedPatience is long enough for what a leader that steps down still answers, and short beside the deadlines of
+// calls.
+const deposedPatience = 2 * time.Second
 
 func newRouter(creds func(shard string) credentials.TransportCredentials, bytesMax int, logger *slog.Logger, options ...grpc.DialOption) *router {
 	return &router{
 		credentials: creds, options: options, codec: newCodec(), bytesMax: bytesMax, logger: logger,
-		first: make(chan struct{}), addresses: map[string]string{}, dialled: map[string]*shard{},
+		first: make(chan struct{}), addresses: map[string]string{}, dialled: map[string]*shard{}, deposedPatience: deposedPatience,
 	}
 }
 
@@ -280,11 +301,25 @@ func (r *router) route(t, before *table, g placement.Group) *route {
 		}
 	}
 	out.lead.Store(out.told)
-	if before == nil {
+	var old *route
+	if before != nil {
+		old = before.named[g.Name]
+	}
+	if old != nil && old.told == out.told {
+		out.tenure = old.tenure
+		if slices.Contains(out.members, old.leader()) {
+			out.lead.Store(old.leader())
+		}
 		return out
 	}
-	if old := before.named[g.Name]; old != nil && old.told == out.told && slices.Contains(out.members, old.leader()) {
-		out.lead.Store(old.leader())
+	if out.told != nil {
+		out.tenure = out.told.pulse.Tenure()
+	}
+	if old != nil && old.told != nil && g.Leader != "" {
+		was := old.told.name
+		old.tenure.Over(r.deposedPatience, func() {
+			r.logger.Warn("a shard has not answered calls to a group that another leads by now: calls at it are ended", "shard", was, "group", g.Name, "leader", g.Leader)
+		})
 	}
 	return out
 }

@@ -215,7 +215,9 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 		one := &recordv1.PlanScanRequest{Groups: groups[i : i+1], SplitBytes: request.GetSplitBytes()}
 		answers[i] = &recordv1.PlanScanResponse{}
 		call := g.repeated(routing.Effect{})
-		errs[i] = call.named(ctx, groups[i], func(ctx context.Context, s *shard) (bool, error) {
+		errs[i] = call.named(ctx, groups[i], func(ctx context.Context, s place) (bool, error) {
+			s.tenure.Begin()
+			defer s.tenure.End()
 			return true, s.conn().Invoke(ctx, m.full, one, answers[i])
 		})
 	})

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/routing"
 )
@@ -65,9 +66,10 @@ func (g *Gateway) pump(stream grpc.ServerStream, through func(*repeated, context
 ) error {
 	call := g.repeated(routing.Effect{})
 	held := message.HeldOf(stream.Context())
+	idles := full == recordv1.RecordService_Watch_FullMethodName // an answer comes when there is something to tell
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	return through(&call, ctx, func(ctx context.Context, s *shard) (bool, error) {
+	return through(&call, ctx, func(ctx context.Context, s place) (bool, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel() // gives up the shard's stream where this side ends first
 		from, err := s.conn().NewStream(ctx, downloadDesc, full)
@@ -80,10 +82,17 @@ func (g *Gateway) pump(stream grpc.ServerStream, through func(*repeated, context
 		if err := from.CloseSend(); err != nil {
 			return true, err
 		}
+		tenure := s.tenure
+		if idles {
+			tenure = nil
+		}
 		bytes := int64(0)
 		for first := true; ; first = false {
 			out := &frame{}
-			if err := from.RecvMsg(out); err != nil {
+			tenure.Begin()
+			err := from.RecvMsg(out)
+			tenure.End()
+			if err != nil {
 				if errors.Is(err, io.EOF) {
 					stream.SetTrailer(own(from.Trailer()))
 					return true, nil
@@ -136,8 +145,8 @@ func (g *Gateway) upload(m *method) grpc.StreamHandler {
 			return err
 		}
 		call := g.repeated(routing.Effect{Write: true, Once: !k.requestID})
-		return call.route(stream.Context(), &k, m.creates, func(ctx context.Context, s *shard) (bool, error) {
-			return u.send(ctx, s)
+		return call.route(stream.Context(), &k, m.creates, func(ctx context.Context, s place) (bool, error) {
+			return u.send(ctx, s.shard)
 		})
 	})
 }

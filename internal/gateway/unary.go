@@ -117,7 +117,7 @@ func (g *Gateway) forward(ctx context.Context, m *method, in *frame) (*frame, er
 	if t := g.router.table.Load(); t != nil {
 		if t.view.Meta.Routing.Mode == placement.Hash || len(k.group) > 0 {
 			if r, s := t.leaderOf(&k); s != nil {
-				sent, err := g.invoke(ctx, s, m, in, out)
+				sent, err := g.invoke(ctx, r.place(s), m, in, out)
 				if err == nil {
 					return out, nil
 				}
@@ -146,12 +146,12 @@ func (g *Gateway) again(ctx context.Context, m *method, k *key, in, out *frame, 
 	defer cancel()
 	call := g.repeated(routing.Effect{Write: m.write, Once: !k.requestID})
 	if before != nil {
-		first := func(context.Context, *shard) (bool, error) { return before.sent, before.err }
+		first := func(context.Context, place) (bool, error) { return before.sent, before.err }
 		if done, err := call.tryAt(ctx, before.table, before.route, before.shard, first); done {
 			return err
 		}
 	}
-	return call.route(ctx, k, m.creates, func(ctx context.Context, s *shard) (bool, error) {
+	return call.route(ctx, k, m.creates, func(ctx context.Context, s place) (bool, error) {
 		return g.invoke(ctx, s, m, in, out)
 	})
 }
@@ -168,7 +168,9 @@ func (m *method) readKey(in *frame, k *key) error {
 }
 
 // invoke does one unary call at a shard. sent says whether the request may have left.
-func (g *Gateway) invoke(ctx context.Context, s *shard, m *method, in, out *frame) (sent bool, err error) {
+func (g *Gateway) invoke(ctx context.Context, s place, m *method, in, out *frame) (sent bool, err error) {
+	s.tenure.Begin()
+	defer s.tenure.End()
 	var trailer metadata.MD
 	if !m.write {
 		err = s.conn().Invoke(ctx, m.full, in, out, grpc.Trailer(&trailer))
