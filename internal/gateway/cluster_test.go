@@ -79,7 +79,10 @@ func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ..
 			t.Error(err)
 		}
 	})
-	if c.conn, err = grpc.NewClient(c.gateway.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+	// Windows that stay as they are: left alone they grow with the time that answers take, so that a slow machine would
+	// hold for a reader what the tests of readers that do not read look for in the gateway.
+	windows := []grpc.DialOption{grpc.WithInitialWindowSize(64 << 10), grpc.WithInitialConnWindowSize(64 << 10)}
+	if c.conn, err = grpc.NewClient(c.gateway.Addr(), append(windows, grpc.WithTransportCredentials(insecure.NewCredentials()))...); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.conn.Close() })
