@@ -420,7 +420,34 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "SecretMissing", "given-shard-ssd-0")
 		Expect(p.secret(ctx, "ssd-0-tls").Data).To(Equal(mounted))
 
-		By("other authorities in all Secrets")
+		By("authorities of callers, and an administrator")
+		callers := newAuthority("callers")
+		give(own, "given-shard-ssd-0", id, shard, nil)
+		give(callers, "given-admin", identity.Identity{Role: identity.Admin, Name: "admin"}, nil, func(l *authority.Leaf, d map[string][]byte) {
+			l.Server = false
+			d["ca.crt"], d["client-ca.crt"] = own.CertificatePEM(), callers.CertificatePEM()
+		})
+		p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, func(s *v1alpha1.TLSStatus) bool {
+			return s.ClientBundle != s.Bundle && rests(v1alpha1.TransportRequired)(s)
+		})
+		Expect(p.secret(ctx, "quotes-admin-tls").Data).To(And(
+			HaveKeyWithValue("client-ca.crt", BeEquivalentTo(callers.CertificatePEM())), HaveKeyWithValue("ca.crt", BeEquivalentTo(own.CertificatePEM()))))
+		Expect(api.Delete(ctx, p.secret(ctx, "given-admin"))).To(Succeed())
+		p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, func(s *v1alpha1.TLSStatus) bool {
+			return s.ClientBundle == s.Bundle && rests(v1alpha1.TransportRequired)(s)
+		})
+		Expect(p.secretNames(ctx)).NotTo(ContainElement("quotes-admin-tls"))
+
+		By("another authority in one Secret: both are trusted, for as long as both are there")
+		was := p.get(ctx).Status.TLS.Bundle
+		give(other, "given-gateway", identity.Identity{Role: identity.Gateway}, gateway, nil)
+		p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, func(s *v1alpha1.TLSStatus) bool {
+			return s.Bundle != was && rests(v1alpha1.TransportRequired)(s)
+		})
+		Expect(p.secret(ctx, "quotes-gateway-tls").Data["tls.crt"]).To(Equal(p.secret(ctx, "given-gateway").Data["tls.crt"]))
+		Expect(p.secret(ctx, "ssd-0-tls").Data["tls.crt"]).To(Equal(p.secret(ctx, "given-shard-ssd-0").Data["tls.crt"]))
+
+		By("the same in all Secrets")
 		giveAll(other)
 		seen := map[v1alpha1.TLSPhase]bool{}
 		first := p.get(ctx).Status.TLS.Bundle

@@ -192,12 +192,14 @@ func (p *storePlay) withoutField(ctx context.Context, path ...string) (restore f
 	unstructured.RemoveNestedField(versions[0].(map[string]any), in...)
 	Expect(unstructured.SetNestedSlice(kind.Object, versions, "spec", "versions")).To(Succeed())
 	Expect(api.Update(ctx, kind)).To(Succeed())
-	keeps := func() bool { // the API server takes a changed kind some time later
-		GinkgoHelper()
-		store := p.get(ctx)
+	keeps := func() (bool, error) { // the API server takes a changed kind some time later
+		store := &v1alpha1.RecordStore{}
+		if err := api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}, store); err != nil {
+			return false, err
+		}
 		store.Status.TLS = &v1alpha1.TLSStatus{Default: v1alpha1.TLSRequired}
-		Expect(api.Status().Update(ctx, store, client.DryRunAll)).To(Succeed())
-		return store.Status.TLS != nil
+		err := api.Status().Update(ctx, store, client.DryRunAll)
+		return store.Status.TLS != nil, err
 	}
 	Eventually(keeps).Should(BeFalse())
 	restored := false
