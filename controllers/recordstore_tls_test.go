@@ -485,7 +485,11 @@ var _ = Describe("The certificates of a store", func() {
 
 		By("the kind of this version")
 		restore()
-		p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+		p.until(ctx, func(s *v1alpha1.RecordStore) {
+			if s.Status.TLS != nil {
+				Expect(s.Status.TLS.Transport).To(Equal(v1alpha1.TransportRequired), "it goes on from where it was")
+			}
+		}, rests(v1alpha1.TransportRequired))
 		p.settle(ctx)
 		Expect(p.picture(ctx)).To(Equal(before))
 		second.settle(ctx)

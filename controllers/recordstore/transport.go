@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -39,12 +40,29 @@ const (
 // expiring is how long before its end a certificate in use is a trouble: it should have been renewed for days.
 const expiring = 5 * 24 * time.Hour
 
-// recordTLS records what an absent spec.tls means for a store that is seen for the first time.
-func recordTLS(store *v1alpha1.RecordStore, image string) {
-	if store.Status.TLS == nil {
-		first := trust.First(store, trust.Default, cmp.Or(store.Status.Image, image)) // what it runs, where that is known
-		store.Status.TLS = &first
+// recordTLS records what an absent spec.tls means for a store that is seen for the first time. One whose processes were
+// told a transport, and whose status does not say so any more (as when its kind was that of an earlier version for a
+// while), goes on from what they were told.
+func (r *Reconciler) recordTLS(ctx context.Context, store *v1alpha1.RecordStore) error {
+	if store.Status.TLS != nil {
+		return nil
 	}
+	first := trust.First(store, trust.Default, cmp.Or(store.Status.Image, workload.ImageOf(store, r.Image))) // what it runs, where that is known
+	if store.Status.StoreUID != "" {
+		var told corev1.ConfigMap
+		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Transport(store.Name)}
+		err := r.Live.Get(ctx, key, &told)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("read ConfigMap %s: %w", key, err)
+		}
+		mode := v1alpha1.TLSTransport(told.Data[workload.KeyMode])
+		known := slices.Contains([]v1alpha1.TLSTransport{v1alpha1.TransportPlaintext, v1alpha1.TransportBoth, v1alpha1.TransportRequired}, mode)
+		if known && told.Labels[v1alpha1.LabelStore] == store.Name {
+			first = trust.Again(store, mode, r.now())
+		}
+	}
+	store.Status.TLS = &first
+	return nil
 }
 
 // certificatesFirst stops the others while it is not known how the store is to speak, so that nothing of it begins to

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
@@ -194,6 +196,18 @@ func First(store *v1alpha1.RecordStore, absent v1alpha1.TLSMode, image string) v
 	return v1alpha1.TLSStatus{
 		Default: v1alpha1.TLSDisabled, Transport: v1alpha1.TransportPlaintext, Phase: v1alpha1.TLSReady, WithoutImage: image,
 	}
+}
+
+// Again is what the operator records of a store whose status is lost, and whose processes were told a transport.
+func Again(store *v1alpha1.RecordStore, told v1alpha1.TLSTransport, now time.Time) v1alpha1.TLSStatus {
+	out := v1alpha1.TLSStatus{Default: v1alpha1.TLSRequired, Transport: told, Phase: v1alpha1.TLSReady, Since: new(metav1.NewTime(now))}
+	if told == v1alpha1.TransportPlaintext {
+		out.Default = v1alpha1.TLSDisabled
+	}
+	if store.Spec.TLS != nil {
+		out.Rotated = store.Spec.TLS.Rotate
+	}
+	return out
 }
 
 // ModeOf is what is asked of a store: by its spec, or by default.
