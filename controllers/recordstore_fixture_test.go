@@ -84,14 +84,15 @@ var stopEtcd = func() error { return nil }
 // storePlay is a play with the controllers of stores and pools.
 type storePlay struct {
 	*play
-	etcd   EtcdPlay
-	certs  *playedTransports
-	clock  func() time.Time // of the operator
-	r      *recordstore.Reconciler
-	pools  *shardpool.Reconciler
-	events *events.FakeRecorder
-	away   bool   // the shards do not register
-	bad    string // an image that nobody can pull
+	etcd    EtcdPlay
+	certs   *playedTransports
+	clock   func() time.Time // of the operator
+	r       *recordstore.Reconciler
+	pools   *shardpool.Reconciler
+	events  *events.FakeRecorder
+	issuers *issuers // stand in for cert-manager; nil: there is none
+	away    bool     // the shards do not register
+	bad     string   // an image that nobody can pull
 	// reported changes what a shard says beside its groups.
 	reported func(shard string, r *fleet.ShardReport)
 }
@@ -175,6 +176,9 @@ func (p *storePlay) round(ctx context.Context) error {
 		if _, err := p.pools.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&pool)}); err != nil {
 			failed = err
 		}
+	}
+	if p.issuers != nil {
+		p.issuers.issue(ctx)
 	}
 	p.step(ctx)
 	p.playGateway(ctx)

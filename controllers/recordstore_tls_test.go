@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -170,6 +171,54 @@ func (p *storePlay) until(ctx context.Context, always func(*v1alpha1.RecordStore
 func rests(in v1alpha1.TLSTransport) func(*v1alpha1.TLSStatus) bool {
 	return func(s *v1alpha1.TLSStatus) bool {
 		return s.Phase == v1alpha1.TLSReady && s.Transport == in && s.Reported == s.Processes && s.Processes > 0
+	}
+}
+
+// withoutField takes a field out of the kind RecordStore, as an earlier version has it, until restore is called.
+func (p *storePlay) withoutField(ctx context.Context, path ...string) (restore func()) {
+	GinkgoHelper()
+	kind := &unstructured.Unstructured{}
+	kind.SetAPIVersion("apiextensions.k8s.io/v1")
+	kind.SetKind("CustomResourceDefinition")
+	key := types.NamespacedName{Name: "recordstores.sheaf.dev"}
+	Expect(api.Get(ctx, key, kind)).To(Succeed())
+	whole := kind.DeepCopy()
+	versions, _, err := unstructured.NestedSlice(kind.Object, "spec", "versions")
+	Expect(err).NotTo(HaveOccurred())
+	in := []string{"schema", "openAPIV3Schema"}
+	for _, name := range path {
+		in = append(in, "properties", name)
+	}
+	unstructured.RemoveNestedField(versions[0].(map[string]any), in...)
+	Expect(unstructured.SetNestedSlice(kind.Object, versions, "spec", "versions")).To(Succeed())
+	Expect(api.Update(ctx, kind)).To(Succeed())
+	keeps := func() (bool, error) { // the API server takes a changed kind some time later
+		store := &v1alpha1.RecordStore{}
+		if err := api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}, store); err != nil {
+			return false, err
+		}
+		store.Status.TLS = &v1alpha1.TLSStatus{Default: v1alpha1.TLSRequired}
+		err := api.Status().Update(ctx, store, client.DryRunAll)
+		return store.Status.TLS != nil, err
+	}
+	Eventually(keeps).Should(BeFalse())
+	restored := false
+	putBack := func() {
+		GinkgoHelper()
+		if restored {
+			return
+		}
+		ctx := context.Background() // that of the test may have ended
+		restored = true
+		Expect(api.Get(ctx, key, kind)).To(Succeed())
+		kind.Object["spec"] = whole.Object["spec"]
+		Expect(api.Update(ctx, kind)).To(Succeed())
+	}
+	DeferCleanup(putBack)
+	return func() {
+		GinkgoHelper()
+		putBack()
+		Eventually(keeps).Should(BeTrue())
 	}
 }
 
@@ -387,6 +436,64 @@ var _ = Describe("The certificates of a store", func() {
 		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "SecretTaken", "quotes-client-reader-tls")
 		Expect(p.secret(ctx, "quotes-client-reader-tls").Data).To(Equal(theirs.Data))
 		p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionTrue, "Available")
+	})
+
+	It("go with the caller or the shard that they were made for", func(ctx context.Context) {
+		p := newStorePlay(ctx)
+		theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "quotes-client-writer-tls"}, Data: map[string][]byte{"password": []byte("x")}}
+		p.create(ctx, withTLS(v1alpha1.TLSRequired), func(s *v1alpha1.RecordStore) { s.Spec.TLS.Clients = []string{"reader", "loader"} })
+		p.pool(ctx, 2)
+		p.settle(ctx)
+		Expect(p.get(ctx).Status.TLS.Clients).To(ConsistOf("loader", "reader"))
+		Expect(p.secretNames(ctx)).To(ContainElements("quotes-client-loader-tls", "quotes-client-reader-tls", "ssd-0-tls", "ssd-1-tls"))
+
+		Expect(api.Create(ctx, theirs)).To(Succeed())
+		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.Clients = []string{"loader", "writer"} })
+		p.rounds(ctx, 2)
+		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.Clients = []string{"loader"} })
+		pool := p.getPool(ctx)
+		pool.Spec.Shards = new(int32(1))
+		Expect(api.Update(ctx, pool)).To(Succeed())
+		p.settle(ctx)
+		Expect(p.get(ctx).Status.TLS.Clients).To(ConsistOf("loader"))
+		Expect(p.secretNames(ctx)).To(ContainElements("quotes-client-loader-tls", "ssd-0-tls"))
+		Expect(p.secretNames(ctx)).NotTo(ContainElements("quotes-client-reader-tls"))
+		Expect(p.secretNames(ctx)).NotTo(ContainElements("ssd-1-tls"))
+		Expect(p.secret(ctx, "quotes-client-writer-tls").Data).To(Equal(theirs.Data), "somebody else has made it")
+	})
+
+	It("are not known to a kind of an earlier version: then nothing begins, and nothing is changed", func(ctx context.Context) {
+		p := newStorePlay(ctx)
+		p.create(ctx, withTLS(v1alpha1.TLSRequired))
+		p.pool(ctx, 1)
+		p.settle(ctx)
+		p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+		before := p.picture(ctx)
+		restore := p.withoutField(ctx, "status", "tls")
+		p.rounds(ctx, 4)
+		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "KindTooOld", "recordstores.sheaf.dev has no status.tls", "helm upgrade")
+		Expect(p.get(ctx).Status.TLS).To(BeNil())
+		Expect(p.picture(ctx)).To(Equal(before), "its pods go on with TLS")
+
+		By("a new store, which speaks nothing rather than plaintext")
+		second := newStorePlay(ctx)
+		second.create(ctx, withTLS(v1alpha1.TLSRequired))
+		second.pool(ctx, 1)
+		second.rounds(ctx, 4)
+		second.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "KindTooOld")
+		Expect(second.opened(ctx)).To(BeFalse())
+
+		By("the kind of this version")
+		restore()
+		p.until(ctx, func(s *v1alpha1.RecordStore) {
+			if s.Status.TLS != nil {
+				Expect(s.Status.TLS.Transport).To(Equal(v1alpha1.TransportRequired), "it goes on from where it was")
+			}
+		}, rests(v1alpha1.TransportRequired))
+		p.settle(ctx)
+		Expect(p.picture(ctx)).To(Equal(before))
+		second.settle(ctx)
+		second.until(ctx, nil, rests(v1alpha1.TransportRequired))
 	})
 
 	It("come to a store that served before only with its next image, or when it is asked for", func(ctx context.Context) {

@@ -44,6 +44,11 @@ var goodCases = []goodCase{
 	{kind: "RecordStore", set: fields{"spec/adoptStoreUID": uid}},
 	{kind: "RecordStore", set: fields{"spec/tracing": fields{"endpoint": "http://[::1]:4317", "sampleRatio": "1.0"}}, update: true},
 	{kind: "RecordStore", set: fields{"spec/tls": fields{}}, update: true},
+	{kind: "RecordStore", set: certManager, update: true},
+	{kind: "RecordStore", set: fields{"spec/tls": fields{
+		"source": "CertManager", "certManager": fields{"issuerRef": fields{"name": "ca", "kind": "ClusterIssuer", "group": "example.org"}}, "clients": []string{"a"}, "rotate": "",
+	}}, update: true},
+	{kind: "RecordStore", set: provided, update: true},
 	{kind: "RecordStore", set: fields{"spec/tls": fields{"mode": "Optional", "clients": []string{"a", "b-1"}, "gatewayNames": []string{"*.example.org", "q"}, "rotate": "2026-11"}}, update: true},
 	{kind: "RecordStore", set: fields{"spec/gateway/podAnnotations": fields{"Example.org/A": "内部"}, "spec/gateway/podLabels": fields{"app.kubernetes.io/part-of": "x"}}, update: true},
 

@@ -136,6 +136,10 @@ func siblings(kind, path string) fields {
 		return external
 	case kind == "ShardPool" && strings.HasPrefix(path, "spec/fileSystem/"):
 		return xfs
+	case strings.HasPrefix(path, "spec/tls/certManager/"):
+		return certManager
+	case strings.HasPrefix(path, "spec/tls/provided/"):
+		return provided
 	case path == "spec/tracing/sampleRatio":
 		return fields{"spec/tracing/endpoint": "http://a:1"}
 	case strings.HasSuffix(path, "/claims/0/request"):

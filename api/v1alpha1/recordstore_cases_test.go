@@ -20,6 +20,9 @@ func keys(n int) fields {
 const uid = "6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b"
 
 var (
+	certManager = fields{"spec/tls": fields{"source": "CertManager", "certManager": fields{"issuerRef": fields{"name": "ca"}}}}
+	provided    = fields{"spec/tls": fields{"source": "Provided", "provided": fields{"secretPrefix": "given-"}}}
+
 	named    = fields{"spec/groups": fields{"routing": "Named"}}
 	external = fields{"spec/etcd": fields{"external": fields{"endpoints": []string{"https://etcd-0.example:2379"}, "tlsSecretRef": fields{"name": "etcd-client"}}}}
 )
@@ -132,7 +135,24 @@ var recordStoreCases = append(append(append([]badCase{
 	{field: "spec/tracing/sampleRatio", value: letters(17), with: fields{"spec/tracing/endpoint": "http://a:1"}, says: "may not be more than 16"},
 
 	{field: "spec/tls/mode", value: "On", says: `supported values: "Required", "Optional", "Disabled"`},
-	{field: "spec/tls/source", value: "Vault", says: `supported values: "Operator"`},
+	{field: "spec/tls/source", value: "Vault", says: `supported values: "Operator", "CertManager", "Provided"`},
+	{field: "spec/tls/source", value: "CertManager", at: "spec.tls", says: "certManager is for source CertManager, which needs it"},
+	{field: "spec/tls/source", value: "Provided", at: "spec.tls", says: "provided is for source Provided, which needs it"},
+	{field: "spec/tls/certManager", value: fields{"issuerRef": fields{"name": "ca"}}, at: "spec.tls", says: "certManager is for source CertManager"},
+	{field: "spec/tls/certManager", value: fields{}, at: "spec.tls.certManager.issuerRef", says: "Required value"},
+	{field: "spec/tls/certManager/issuerRef/name", value: "", with: certManager, says: "at least 1 chars long"},
+	{field: "spec/tls/certManager/issuerRef/name", value: letters(254), with: certManager, says: "may not be more than 253"},
+	{field: "spec/tls/certManager/issuerRef/name", value: "My Issuer", with: certManager, says: "issuerRef.name is the name of an issuer"},
+	{field: "spec/tls/certManager/issuerRef/kind", value: "cluster-issuer", with: certManager, says: "issuerRef.kind is the kind of an issuer"},
+	{field: "spec/tls/certManager/issuerRef/group", value: "Example.org", with: certManager, says: "issuerRef.group is the group of a kind"},
+	{field: "spec/tls/certManager/issuerRef/kind", value: letters(64), with: certManager, says: "may not be more than 63"},
+	{field: "spec/tls/certManager/issuerRef/group", value: letters(254), with: certManager, says: "may not be more than 253"},
+	{field: "spec/tls/provided", value: fields{"secretPrefix": "given-"}, at: "spec.tls", says: "provided is for source Provided"},
+	{field: "spec/tls/provided/secretPrefix", value: "", with: provided, says: "at least 1 chars long"},
+	{field: "spec/tls/provided/secretPrefix", value: "Given", with: provided, says: "secretPrefix is lower case letters"},
+	{field: "spec/tls/provided/secretPrefix", value: letters(101), with: provided, says: "may not be more than 100"},
+	{field: "spec/tls/rotate", value: "1", with: certManager, at: "spec.tls", says: "rotate is for source Operator"},
+	{field: "spec/tls/clients", value: []string{"a"}, with: provided, at: "spec.tls", says: "clients is for the sources Operator and CertManager"},
 	{field: "spec/tls/clients", value: numbered("c%d", 65), says: "must have at most 64 items"},
 	{field: "spec/tls/clients", value: []string{"a", "a"}, at: "spec.tls.clients[1]", says: "Duplicate value"},
 	{field: "spec/tls/clients/0", value: "The Reader", at: "spec.tls.clients[0]", says: "lower case letters, digits and -"},

@@ -53,7 +53,9 @@ import (
 // +kubebuilder:rbac:groups="",resources=services,verbs=list;watch;create;patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;delete
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=list;watch;patch;delete
-// +kubebuilder:rbac:groups="",resources=secrets;configmaps,verbs=get;create;patch
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;create;patch
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create;patch;delete
+// +kubebuilder:rbac:groups=cert-manager.io,resources=certificates,verbs=get;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update
 // +kubebuilder:rbac:groups="",resources=events,verbs=create
@@ -118,7 +120,8 @@ type storeRun struct {
 	keeps      bool           // too soon for another step of figures
 	placement  fleet.Placement
 	transport  *heardTransport
-	notes      step.Notes // of steps that did not stop the others
+	source     *trust.Found // of certificates; nil: the operator
+	notes      step.Notes   // of steps that did not stop the others
 }
 
 // Reconcile makes a store as its spec says.
@@ -183,7 +186,7 @@ func (r *Reconciler) steps() []step.Step[storeRun] {
 		{Name: "identity", Do: r.identity},
 		{Name: "pools", Do: r.gatherPools},
 		{Name: "secret", Do: r.gatherSecret},
-		{Name: "certificates", Do: noted(r.applyTransport)},
+		{Name: "certificates", Do: r.certificatesFirst},
 		{Name: "gateway objects", Do: noted(r.applyGateway)},
 		{Name: "etcd objects", Do: noted(r.applyEtcd)}, // their image follows the gateway's
 		{Name: "budgets", Do: noted(r.applyBudgets)},

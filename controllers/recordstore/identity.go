@@ -40,7 +40,9 @@ func (r *Reconciler) identity(ctx context.Context, run *storeRun) step.Outcome {
 	}
 	before := store.DeepCopy()
 	if r.Trust != nil {
-		recordTLS(store, workload.ImageOf(store, r.Image))
+		if err := r.recordTLS(ctx, store); err != nil {
+			return step.Retry(err)
+		}
 	}
 	store.Status.StoreUID = cmp.Or(store.Status.StoreUID, store.Spec.AdoptStoreUID, string(store.UID))
 	store.Status.Address = workload.GatewayHost(store)

@@ -3,8 +3,10 @@ package recordstore
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -31,25 +33,65 @@ const (
 	reasonOtherAuthority   = "OtherAuthority"
 	reasonRefused          = "FilesRefused" // a process does not take its new files
 	reasonExpiring         = "Expiring"
+	reasonSecretTaken      = "SecretTaken"
+	reasonKindTooOld       = "KindTooOld" // the cluster's kind RecordStore is that of an earlier version
 )
 
 // expiring is how long before its end a certificate in use is a trouble: it should have been renewed for days.
 const expiring = 5 * 24 * time.Hour
 
-// recordTLS records what an absent spec.tls means for a store that is seen for the first time.
-func recordTLS(store *v1alpha1.RecordStore, image string) {
-	if store.Status.TLS == nil {
-		first := trust.First(store, trust.Default, cmp.Or(store.Status.Image, image)) // what it runs, where that is known
-		store.Status.TLS = &first
+// recordTLS records what an absent spec.tls means for a store that is seen for the first time. One whose processes were
+// told a transport, and whose status does not say so any more (as when its kind was that of an earlier version for a
+// while), goes on from what they were told.
+func (r *Reconciler) recordTLS(ctx context.Context, store *v1alpha1.RecordStore) error {
+	if store.Status.TLS != nil {
+		return nil
 	}
+	first := trust.First(store, trust.Default, cmp.Or(store.Status.Image, workload.ImageOf(store, r.Image))) // what it runs, where that is known
+	if store.Status.StoreUID != "" {
+		var told corev1.ConfigMap
+		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Transport(store.Name)}
+		err := r.Live.Get(ctx, key, &told)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("read ConfigMap %s: %w", key, err)
+		}
+		mode := v1alpha1.TLSTransport(told.Data[workload.KeyMode])
+		known := slices.Contains([]v1alpha1.TLSTransport{v1alpha1.TransportPlaintext, v1alpha1.TransportBoth, v1alpha1.TransportRequired}, mode)
+		if known && told.Labels[v1alpha1.LabelStore] == store.Name {
+			first = trust.Again(store, mode, r.now())
+		}
+	}
+	store.Status.TLS = &first
+	return nil
+}
+
+// certificatesFirst stops the others while it is not known how the store is to speak, so that nothing of it begins to
+// speak otherwise; later it does not.
+func (r *Reconciler) certificatesFirst(ctx context.Context, run *storeRun) step.Outcome {
+	out := noted(r.applyTransport)(ctx, run)
+	if r.Trust == nil || !out.IsComplete() {
+		return out
+	}
+	status := run.store.Status.TLS
+	if status == nil || status.Bundle == "" && status.WithoutImage == "" {
+		return run.notes.With(step.Complete())
+	}
+	return step.Complete()
 }
 
 // applyTransport makes the authorities and certificates of a store, tells its processes how to speak, and goes on from
 // one step of a change to the next (package trust).
 func (r *Reconciler) applyTransport(ctx context.Context, run *storeRun) step.Outcome {
 	store := run.store
-	if r.Trust == nil || store.Status.TLS == nil {
+	if r.Trust == nil {
 		return step.Complete()
+	}
+	if store.Status.TLS == nil { // it was recorded, and the API server did not keep it
+		message := fmt.Sprintf("the CustomResourceDefinition recordstores.%s has no status.tls: it is of an earlier version than this operator, which changes nothing "+
+			"of this store until it knows how the store is to speak. Upgrade the definitions (`helm upgrade` of the chart sheaf-operator with crds.install, or "+
+			"`kubectl apply --server-side -f config/crd/bases`)", v1alpha1.GroupVersion.Group)
+		run.certificates(false, reasonKindTooOld, message)
+		return step.Fail(reasonKindTooOld, message)
 	}
 	before := store.DeepCopy()
 	status := store.Status.TLS
@@ -63,6 +105,9 @@ func (r *Reconciler) applyTransport(ctx context.Context, run *storeRun) step.Out
 	if err := r.hearTransport(ctx, run); err != nil {
 		return step.Retry(err)
 	}
+	if out := r.gatherSource(ctx, run); !out.IsComplete() {
+		return out
+	}
 	as, out := r.authorities(ctx, run)
 	if !out.IsComplete() {
 		return out
@@ -75,7 +120,7 @@ func (r *Reconciler) applyTransport(ctx context.Context, run *storeRun) step.Out
 	bundle, clients := as.Bundles(trust.StateOf(status).Told())
 	notes.Add(r.apply(ctx, store, workload.TransportMap(store, status.Transport, bundle, clients)))
 	notes.Add(r.ensureLeaves(ctx, run, as))
-	if err := r.speak(store, as); err != nil {
+	if err := r.speak(ctx, store, as); err != nil {
 		notes.Add(step.Retry(fmt.Errorf("make the operator's own certificate: %w", err)))
 	}
 	return notes.With(step.Complete())
@@ -90,18 +135,27 @@ func (r *Reconciler) authorities(ctx context.Context, run *storeRun) (*trust.Aut
 	switch {
 	case err == nil:
 		return as, step.Complete()
+	case (missing || other) && run.source != nil && !run.source.Complete():
+		return nil, run.lacksSource()
 	case missing && status.Bundle == "" && run.transport.trusts == "":
-		if as, err = trust.NewAuthorities(store, r.now()); err == nil {
+		if run.source != nil {
+			as, err = trust.GivenAuthorities(run.source), nil
+		} else {
+			as, err = trust.NewAuthorities(store, r.now())
+		}
+		if err == nil {
 			err = r.Trust.Put(ctx, store, as)
 		}
 		if err != nil {
 			return nil, step.Retry(err)
 		}
 		step.Tell(ctx, r.Events, store, step.News{Reason: "AuthoritiesMade", Action: "Issue",
-			Message: fmt.Sprintf("made the authorities of this store in Secret %s", workload.Authority(store.Name))})
+			Message: fmt.Sprintf("recorded the authorities of this store (source %s) in Secret %s", trust.SourceOf(store), workload.Authority(store.Name))})
 		return as, step.Complete()
 	case !missing && !other:
 		return nil, step.Retry(err)
+	case run.source != nil: // whose authorities have no keys here that could be lost
+		return r.adoptAuthorities(ctx, run)
 	}
 	if rotate := specTLS(store).Rotate; rotate != "" && rotate != status.Rotated && rotate != status.Rotating {
 		return r.adoptAuthorities(ctx, run)
@@ -124,7 +178,7 @@ func (r *Reconciler) adoptAuthorities(ctx context.Context, run *storeRun) (*trus
 	if err != nil {
 		return nil, step.Retry(err)
 	}
-	as, err := trust.Adopted(bundle, clients, store, r.now())
+	as, err := trust.Adopted(bundle, clients, run.source, store, r.now())
 	if err == nil {
 		_, _, err = as.Hashes(trust.State{}.Told())
 	}
@@ -166,12 +220,20 @@ func (r *Reconciler) trusted(ctx context.Context, store *v1alpha1.RecordStore) (
 func (r *Reconciler) nextTransport(ctx context.Context, run *storeRun, before *v1alpha1.RecordStore, as *trust.Authorities) (*trust.Authorities, step.Outcome) {
 	store, status := run.store, run.store.Status.TLS
 	now := r.now()
+	other, superseded, err := run.differs(as)
+	if err != nil {
+		return nil, step.Retry(err)
+	}
 	d := trust.Decide(trust.Input{
 		Wanted: trust.TransportOf(status.Mode), Rotate: specTLS(store).Rotate, State: trust.StateOf(status), HasNext: as.HasNext(),
-		Reports: run.transport.reports, Found: run.transport.mode, Now: now,
+		Other: other, Superseded: superseded, Reports: run.transport.reports, Found: run.transport.mode, Now: now,
 	})
-	var err error
+	if d.Merge {
+		as = as.Merged()
+	}
 	switch {
+	case d.MakeNext && run.source != nil:
+		as = as.WithNextGiven(run.source)
 	case d.MakeNext:
 		as, err = as.WithNext(store, now)
 	case d.Settle:
@@ -190,6 +252,9 @@ func (r *Reconciler) nextTransport(ctx context.Context, run *storeRun, before *v
 		status.Since = new(metav1.NewTime(s.Since))
 	}
 	if status.Bundle, status.ClientBundle, err = as.Hashes(s.Told()); err != nil {
+		return nil, step.Retry(err)
+	}
+	if err := r.sweepSource(ctx, run, as); err != nil {
 		return nil, step.Retry(err)
 	}
 	run.sayCertificates(d.Words, now)
@@ -226,50 +291,56 @@ func specTLS(store *v1alpha1.RecordStore) v1alpha1.TLS {
 // pools.
 func (r *Reconciler) ensureLeaves(ctx context.Context, run *storeRun, as *trust.Authorities) step.Outcome {
 	store := run.store
-	of, err := trust.StoreIdentity(store)
+	wanted, err := storeLeaves(store)
 	if err != nil {
 		return step.Retry(err)
 	}
-	wanted := []trust.Leaf{
-		{Secret: workload.GatewayTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Gateway}, DNSNames: workload.GatewayNames(store)},
-		{Secret: workload.AdminTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Admin, Name: "admin"}},
-	}
-	if store.Spec.Etcd.Managed != nil {
-		wanted = append(wanted, trust.Leaf{
-			Secret: workload.EtcdTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Etcd}, DNSNames: workload.EtcdNames(store),
-		})
-	}
-	for _, name := range specTLS(store).Clients {
-		wanted = append(wanted, trust.Leaf{
-			Secret: workload.ClientTLS(store.Name, name), Identity: identity.Identity{Store: of, Role: identity.Client, Name: name},
-		})
-	}
 	var notes step.Notes
 	for _, leaf := range wanted {
-		err := r.Trust.Ensure(ctx, store, store, as, leaf)
-		switch {
-		case errors.Is(err, trust.ErrNotOurs):
-			run.certificates(false, "SecretTaken", err.Error())
-			notes.Add(step.Fail("SecretTaken", err.Error()))
-		case err != nil:
-			notes.Add(step.Retry(err))
+		if leaf.Identity.Role == identity.Operator && as.Issuer(trust.StateOf(store.Status.TLS).Told()) == v1alpha1.TLSFromOperator {
+			continue // it is in memory alone
 		}
+		notes.Add(run.leafOutcome(r.Trust.Ensure(ctx, store, as, leaf)))
+	}
+	if run.source != nil && len(run.source.Troubles) > 0 {
+		notes.Add(run.lacksSource())
+	}
+	if err := r.sweepClients(ctx, run); err != nil {
+		notes.Add(step.Retry(err))
 	}
 	return notes.With(step.Complete())
 }
 
+// leafOutcome is what became of one certificate. What the source does not give was told when it was asked.
+func (run *storeRun) leafOutcome(err error) step.Outcome {
+	var trouble *trust.SourceError
+	switch {
+	case err == nil, errors.As(err, &trouble):
+		return step.Complete()
+	case errors.Is(err, trust.ErrNotOurs):
+		run.certificates(false, reasonSecretTaken, err.Error())
+		return step.Fail(reasonSecretTaken, err.Error())
+	case errors.Is(err, trust.ErrLater):
+		return step.Wait("NotTrustedYet", err.Error(), step.PauseShort)
+	}
+	return step.Retry(err)
+}
+
 // speak gives the operator what it needs to speak to the store's processes as they were told to. It is made anew when
 // something of that changes, and long before its certificate ends.
-func (r *Reconciler) speak(store *v1alpha1.RecordStore, as *trust.Authorities) error {
+func (r *Reconciler) speak(ctx context.Context, store *v1alpha1.RecordStore, as *trust.Authorities) error {
 	if r.Credentials == nil {
 		return nil
 	}
 	status := store.Status.TLS
-	want := spoken{transport: status.Transport, bundle: status.Bundle, issueBy: trust.StateOf(status).Told().IssueBy, day: r.now().Unix() / (24 * 3600)}
+	want := spoken{
+		transport: status.Transport, bundle: status.Bundle, issueBy: trust.StateOf(status).Told().IssueBy, day: r.now().Unix() / (24 * 3600),
+		pairs: r.Trust.Pairs(store.Namespace, workload.OperatorTLS(store.Name)),
+	}
 	if was, ok := r.spoken.Load(store.UID); ok && was == want {
 		return nil
 	}
-	files, err := r.Trust.OperatorFiles(store, as)
+	files, err := r.Trust.OperatorFiles(ctx, store, as)
 	if err == nil {
 		err = r.Credentials.Set(client.ObjectKeyFromObject(store).String(), files)
 	}
@@ -285,6 +356,7 @@ type spoken struct {
 	bundle    string
 	issueBy   trust.Which
 	day       int64
+	pairs     [sha256.Size]byte // of the certificate that another source gives it
 }
 
 // sayCertificates sets the condition by what the processes have said.
@@ -297,6 +369,8 @@ func (run *storeRun) sayCertificates(words string, now time.Time) {
 		status.NotAfter = new(metav1.NewTime(heard.notAfter))
 	}
 	switch {
+	case run.source != nil && len(run.source.Troubles) > 0:
+		run.lacksSource()
 	case heard.refused != "":
 		run.certificates(false, reasonRefused, "a process does not take its new certificates, and uses those of before: "+heard.refused)
 	case !heard.notAfter.IsZero() && heard.notAfter.Before(now.Add(expiring)):
@@ -390,7 +464,7 @@ func (r *Reconciler) compare(store *v1alpha1.RecordStore, asked []trust.Answer) 
 		}
 		if lacks == "" {
 			out.reports.AsTold++
-			newest, known := r.Trust.NotAfter(store.Namespace, a.Secret)
+			newest, known := r.Trust.NotAfter(store, a.Secret)
 			if known && newest.Equal(a.Report.NotAfter) {
 				out.reports.Renewed++
 			} else if status.Phase == v1alpha1.TLSIssuing {

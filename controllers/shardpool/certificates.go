@@ -9,7 +9,6 @@ import (
 
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/controllers/trust"
-	"sheaf.dev/sheaf/internal/identity"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -38,17 +37,31 @@ func (w *poolWork) ensureCertificates(ctx context.Context) step.Outcome {
 	group.SetLimit(writesAtOnce)
 	for _, o := range w.shards {
 		group.Go(func() error {
-			return w.Trust.Ensure(ctx, w.pool, w.store, as, trust.Leaf{
-				Secret: workload.ShardTLS(o.Name), Identity: identity.Identity{Store: of, Role: identity.Shard, Name: o.Name},
-				DNSNames: workload.ShardNames(w.pool.Namespace, w.pool.Name, o.Name),
-			})
+			return w.Trust.Ensure(ctx, w.store, as, trust.ShardLeaf(of, w.pool, o.Name))
 		})
 	}
+	var trouble *trust.SourceError
 	switch err := group.Wait(); {
+	case errors.As(err, &trouble): // what a shard was given before stays
+		return step.Wait(trouble.Reason, trouble.Message, step.PauseShort)
+	case errors.Is(err, trust.ErrLater):
+		return step.Wait("NotTrustedYet", err.Error(), step.PauseShort)
 	case errors.Is(err, trust.ErrNotOurs):
 		return step.Fail("SecretTaken", err.Error())
 	case err != nil:
 		return step.Retry(err)
 	}
 	return step.Complete()
+}
+
+// removeCertificates deletes what was made for the certificates of a shard that there is no more.
+func (w *poolWork) removeCertificates(ctx context.Context, shard string) error {
+	if w.Trust == nil || w.store == nil || !workload.HasTLS(w.store) {
+		return nil
+	}
+	of, err := trust.StoreIdentity(w.store)
+	if err != nil {
+		return err
+	}
+	return w.Trust.Remove(ctx, w.store, trust.ShardLeaf(of, w.pool, shard))
 }

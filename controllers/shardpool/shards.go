@@ -77,7 +77,11 @@ func (w *poolWork) writeShards(ctx context.Context) error {
 	_ = group.Wait() // errors are in failed
 	for _, n := range slices.Sorted(maps.Keys(w.objects)) {
 		if s := w.objects[n]; !there[n] && s.Of(w.pool) {
-			failed = append(failed, w.deleteShard(ctx, s))
+			err := w.removeCertificates(ctx, s.Name) // first: afterwards nobody knows of it
+			if err == nil {
+				err = w.deleteShard(ctx, s)
+			}
+			failed = append(failed, err)
 		}
 	}
 	for _, s := range w.misnamed {

@@ -2,11 +2,13 @@ package trust
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -21,6 +23,8 @@ const (
 	keyOfBundle       = "ca.key"
 	keyOfClientBundle = "client-ca.key"
 	nextPrefix        = "next-" // of the same keys, while the authorities change
+	// keyOfSource says who issues by them, as v1alpha1.TLSSource; absent: the operator, which has their keys.
+	keyOfSource = "source"
 )
 
 // Lifetime bounds of what an operator issues.
@@ -33,6 +37,8 @@ const (
 // Authorities are those of one store: of its processes and of its callers, and while they change, the next ones.
 type Authorities struct {
 	data map[string][]byte // of the Secret
+	// cut: Merged authorities were written, and the operator ended before the status said so.
+	cut bool
 }
 
 // NewAuthorities makes the first authorities of a store.
@@ -41,8 +47,103 @@ func NewAuthorities(store *v1alpha1.RecordStore, now time.Time) (*Authorities, e
 	return a, a.make("", store, now)
 }
 
+// given makes authorities of another source than the operator the ones below a prefix: their certificates alone.
+func (a *Authorities) given(prefix string, source v1alpha1.TLSSource, bundle, clientBundle []byte) {
+	for _, key := range []string{keyOfBundle, keyOfClientBundle} {
+		delete(a.data, prefix+key)
+	}
+	a.data[prefix+workload.KeyBundle], a.data[prefix+workload.KeyClientBundle] = bundle, clientBundle
+	a.data[prefix+keyOfSource] = []byte(source)
+}
+
+// GivenAuthorities are the first ones of a store whose certificates another source makes.
+func GivenAuthorities(found *Found) *Authorities {
+	a := &Authorities{data: map[string][]byte{}}
+	a.given("", found.Source, found.Bundle, found.ClientBundle)
+	return a
+}
+
+// WithNextGiven are the same with those of another source than the operator as the next ones.
+func (a *Authorities) WithNextGiven(found *Found) *Authorities {
+	out := &Authorities{data: a.Data()}
+	out.given(nextPrefix, found.Source, found.Bundle, found.ClientBundle)
+	return out
+}
+
+// Merged are the current and the next ones together as the current ones, which issue nothing: while authorities change,
+// others are to be the next ones.
+func (a *Authorities) Merged() *Authorities {
+	out := &Authorities{data: map[string][]byte{keyOfSource: a.data[keyOfSource]}}
+	if out.data[keyOfSource] == nil {
+		delete(out.data, keyOfSource)
+	}
+	for _, key := range []string{workload.KeyBundle, workload.KeyClientBundle} {
+		out.data[key] = slices.Concat(a.data[key], a.data[nextPrefix+key])
+	}
+	return out
+}
+
+// Source of the current authorities, or of the next ones.
+func (a *Authorities) Source(which Which) v1alpha1.TLSSource {
+	prefix := ""
+	if which == Next {
+		prefix = nextPrefix
+	}
+	return cmp.Or(v1alpha1.TLSSource(a.data[prefix+keyOfSource]), v1alpha1.TLSFromOperator)
+}
+
+// isCut tells whether these are Merged ones of which the status does not know yet.
+func (a *Authorities) isCut(status *v1alpha1.TLSStatus) bool {
+	if !a.HasNext() || status.Phase != v1alpha1.TLSTrusting && status.Phase != v1alpha1.TLSIssuing {
+		return false
+	}
+	bundle, err := BundleHash(a.data[workload.KeyBundle])
+	clients, err2 := BundleHash(a.data[workload.KeyClientBundle])
+	return err == nil && err2 == nil && bundle == status.Bundle && clients == status.ClientBundle
+}
+
+// issuing gives which authorities issue in a state.
+func (a *Authorities) issuing(told Told) Which {
+	if told.IssueBy == Next && a.HasNext() {
+		return Next
+	}
+	return Current
+}
+
+// Issuer is the source of the authorities that issue in a state.
+func (a *Authorities) Issuer(told Told) v1alpha1.TLSSource { return a.Source(a.issuing(told)) }
+
+// Differs tells whether a source has other authorities than the current ones, or the next ones, are. found is nil for
+// the operator.
+func (a *Authorities) Differs(which Which, found *Found) (bool, error) {
+	if a.cut {
+		return true, nil
+	}
+	if found == nil {
+		return a.Source(which) != v1alpha1.TLSFromOperator, nil
+	}
+	if a.Source(which) != found.Source {
+		return true, nil
+	}
+	prefix := ""
+	if which == Next {
+		prefix = nextPrefix
+	}
+	for key, wanted := range map[string][]byte{workload.KeyBundle: found.Bundle, workload.KeyClientBundle: found.ClientBundle} {
+		is, err := BundleHash(a.data[prefix+key])
+		if err != nil {
+			return false, fmt.Errorf("%s: %w", prefix+key, err)
+		}
+		if want, err := BundleHash(wanted); err != nil || is != want {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
 // make both authorities below a prefix.
 func (a *Authorities) make(prefix string, store *v1alpha1.RecordStore, now time.Time) error {
+	delete(a.data, prefix+keyOfSource)
 	for _, kind := range []struct{ words, cert, key string }{
 		{"processes", workload.KeyBundle, keyOfBundle}, {"callers", workload.KeyClientBundle, keyOfClientBundle},
 	} {
@@ -79,9 +180,13 @@ func Parse(data map[string][]byte) (*Authorities, error) {
 	return a, nil
 }
 
-// Adopted are authorities of which only the certificates are left, with next ones to take their place.
-func Adopted(bundle, clientBundle []byte, store *v1alpha1.RecordStore, now time.Time) (*Authorities, error) {
+// Adopted are authorities of which only the certificates are left, with next ones to take their place: new ones, or
+// where found is not nil, those.
+func Adopted(bundle, clientBundle []byte, found *Found, store *v1alpha1.RecordStore, now time.Time) (*Authorities, error) {
 	a := &Authorities{data: map[string][]byte{workload.KeyBundle: bundle, workload.KeyClientBundle: clientBundle}}
+	if found != nil {
+		return a.WithNextGiven(found), nil
+	}
 	return a, a.make(nextPrefix, store, now)
 }
 
@@ -90,7 +195,7 @@ func (a *Authorities) Data() map[string][]byte { return maps.Clone(a.data) }
 
 // HasNext tells whether the next authorities were made.
 func (a *Authorities) HasNext() bool {
-	return a.data[nextPrefix+keyOfBundle] != nil && a.data[nextPrefix+keyOfClientBundle] != nil
+	return a.data[nextPrefix+workload.KeyBundle] != nil && a.data[nextPrefix+workload.KeyClientBundle] != nil
 }
 
 // WithNext are the same with next ones.
@@ -102,8 +207,10 @@ func (a *Authorities) WithNext(store *v1alpha1.RecordStore, now time.Time) (*Aut
 // Settled are the next ones alone, as the current ones.
 func (a *Authorities) Settled() *Authorities {
 	out := &Authorities{data: map[string][]byte{}}
-	for _, key := range []string{workload.KeyBundle, keyOfBundle, workload.KeyClientBundle, keyOfClientBundle} {
-		out.data[key] = a.data[nextPrefix+key]
+	for _, key := range []string{workload.KeyBundle, keyOfBundle, workload.KeyClientBundle, keyOfClientBundle, keyOfSource} {
+		if content, there := a.data[nextPrefix+key]; there {
+			out.data[key] = content
+		}
 	}
 	return out
 }
@@ -140,10 +247,7 @@ var errNoKey = errors.New("the key of the authority is missing: certificates are
 
 // issuer gives the authority that issues, of processes or of callers. Errors may be errNoKey.
 func (a *Authorities) issuer(told Told, caller bool) (*authority.Authority, error) {
-	prefix := ""
-	if told.IssueBy == Next && a.HasNext() {
-		prefix = nextPrefix
-	}
+	prefix := a.issuingPrefix(told)
 	cert, key := workload.KeyBundle, keyOfBundle
 	if caller {
 		cert, key = workload.KeyClientBundle, keyOfClientBundle
@@ -152,6 +256,13 @@ func (a *Authorities) issuer(told Told, caller bool) (*authority.Authority, erro
 		return nil, errNoKey
 	}
 	return authority.Parse(a.data[prefix+cert], a.data[prefix+key])
+}
+
+func (a *Authorities) issuingPrefix(told Told) string {
+	if a.issuing(told) == Next {
+		return nextPrefix
+	}
+	return ""
 }
 
 // BundleHash is certs.BundleHash of authorities in PEM, as processes tell it.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
@@ -68,11 +70,16 @@ type Reports struct {
 
 // Input of Decide.
 type Input struct {
-	Wanted  v1alpha1.TLSTransport // that the store is to come to
-	Rotate  string                // spec.tls.rotate
-	State   State
-	HasNext bool // the next authorities were made
-	Reports Reports
+	Wanted v1alpha1.TLSTransport // that the store is to come to
+	Rotate string                // spec.tls.rotate
+	// Other: the source has other authorities than the current ones, and all that it is to give is there.
+	Other bool
+	// Superseded: while the authorities change, the source has others than the next ones, and all that it is to give is
+	// there.
+	Superseded bool
+	State      State
+	HasNext    bool // the next authorities were made
+	Reports    Reports
 	// Found is the transport of processes that run although nothing is recorded yet, as where the status was lost;
 	// both, where they differ. Empty: none runs.
 	Found v1alpha1.TLSTransport
@@ -84,7 +91,9 @@ type Input struct {
 type Decision struct {
 	State    State
 	MakeNext bool
-	Settle   bool
+	// Merge: the current and the next authorities are to be the current ones together before MakeNext.
+	Merge  bool
+	Settle bool
 	// Words say what is waited for; empty: all is as asked for.
 	Words string
 }
@@ -99,6 +108,9 @@ func Decide(in Input) Decision {
 		return Decision{State: State{Transport: in.Found, Phase: v1alpha1.TLSReady, Since: in.Now, Rotated: in.Rotate}}
 	case s.Transport == "": // nothing runs yet that was told anything
 		return Decision{State: State{Transport: in.Wanted, Phase: v1alpha1.TLSReady, Since: in.Now, Rotated: in.Rotate}}
+	case in.Superseded && (s.Phase == v1alpha1.TLSTrusting || s.Phase == v1alpha1.TLSIssuing):
+		s.Phase, s.Since, s.Rotating = v1alpha1.TLSTrusting, in.Now, in.Rotate
+		return Decision{State: s, Merge: true, MakeNext: true, Words: "the source has other authorities than those that were to be the next: processes learn to trust them too"}
 	case s.Phase == v1alpha1.TLSTrusting:
 		return s.after(in, in.Reports.AsTold, "trust the next authorities too", v1alpha1.TLSIssuing)
 	case s.Phase == v1alpha1.TLSIssuing:
@@ -112,12 +124,12 @@ func Decide(in Input) Decision {
 	case s.Phase == v1alpha1.TLSSwitching:
 		s.Phase, s.Since = v1alpha1.TLSReady, in.Now
 		return Decision{State: s}
-	case in.Rotate != "" && in.Rotate != s.Rotated:
+	case in.Other || in.Rotate != "" && in.Rotate != s.Rotated:
 		if in.Reports.AsTold < in.Reports.Processes {
 			return Decision{State: s, Words: in.Reports.words("are as they were told before, which comes before the authorities change")}
 		}
 		s.Phase, s.Since, s.Rotating = v1alpha1.TLSTrusting, in.Now, in.Rotate
-		return Decision{State: s, MakeNext: !in.HasNext, Words: "processes learn to trust the next authorities"}
+		return Decision{State: s, MakeNext: in.Other || !in.HasNext, Words: "processes learn to trust the next authorities"}
 	}
 	return Decision{State: s}
 }
@@ -184,6 +196,18 @@ func First(store *v1alpha1.RecordStore, absent v1alpha1.TLSMode, image string) v
 	return v1alpha1.TLSStatus{
 		Default: v1alpha1.TLSDisabled, Transport: v1alpha1.TransportPlaintext, Phase: v1alpha1.TLSReady, WithoutImage: image,
 	}
+}
+
+// Again is what the operator records of a store whose status is lost, and whose processes were told a transport.
+func Again(store *v1alpha1.RecordStore, told v1alpha1.TLSTransport, now time.Time) v1alpha1.TLSStatus {
+	out := v1alpha1.TLSStatus{Default: v1alpha1.TLSRequired, Transport: told, Phase: v1alpha1.TLSReady, Since: new(metav1.NewTime(now))}
+	if told == v1alpha1.TransportPlaintext {
+		out.Default = v1alpha1.TLSDisabled
+	}
+	if store.Spec.TLS != nil {
+		out.Rotated = store.Spec.TLS.Rotate
+	}
+	return out
 }
 
 // ModeOf is what is asked of a store: by its spec, or by default.

@@ -31,6 +31,7 @@ func TestDecide(t *testing.T) {
 		in    Input
 		want  State // but for Since, where it is zero
 		next  bool
+		merge bool
 		done  bool
 		words string // part of them; empty: none
 	}{
@@ -102,12 +103,36 @@ func TestDecide(t *testing.T) {
 		"dropping: settled before, and not recorded": {
 			in: Input{Wanted: required, State: rotating(v1alpha1.TLSDropping, now), Reports: all}, want: State{Transport: required, Phase: ready, Since: now, Rotated: "b"},
 		},
+
+		"source: other authorities are trusted first": {
+			in:   Input{Wanted: required, Other: true, State: state(required, ready, long), Reports: all},
+			want: State{Transport: required, Phase: v1alpha1.TLSTrusting, Since: now, Rotated: "a"}, next: true, words: "next",
+		},
+		"source: next ones that are left of an earlier change are not taken": {
+			in:   Input{Wanted: required, Other: true, HasNext: true, State: state(required, ready, long), Reports: all},
+			want: State{Transport: required, Phase: v1alpha1.TLSTrusting, Since: now, Rotated: "a"}, next: true, words: "next",
+		},
+		"source: not while a process is behind": {
+			in: Input{Wanted: required, Other: true, State: state(required, ready, long), Reports: some}, want: state(required, ready, long), words: "2 of 3",
+		},
+		"source: others than the next ones while these are trusted": {
+			in:   Input{Wanted: required, Other: true, Superseded: true, HasNext: true, State: rotating(v1alpha1.TLSTrusting, long), Reports: all},
+			want: State{Transport: required, Phase: v1alpha1.TLSTrusting, Since: now, Rotated: "a"}, next: true, merge: true, words: "learn to trust them too",
+		},
+		"source: others than the next ones while these issue": {
+			in:   Input{Wanted: required, Superseded: true, HasNext: true, State: rotating(v1alpha1.TLSIssuing, long), Reports: some},
+			want: State{Transport: required, Phase: v1alpha1.TLSTrusting, Since: now, Rotated: "a"}, next: true, merge: true, words: "learn to trust them too",
+		},
+		"source: others than the next ones come after those that are dropped": {
+			in:   Input{Wanted: required, Other: true, Superseded: true, HasNext: true, State: rotating(v1alpha1.TLSDropping, long), Reports: all},
+			want: State{Transport: required, Phase: ready, Since: now, Rotated: "b"}, done: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.in.Now = now
 			got := Decide(c.in)
-			if got.State != c.want || got.MakeNext != c.next || got.Settle != c.done {
-				t.Errorf("%+v\nwant %+v, next %v, settle %v", got, c.want, c.next, c.done)
+			if got.State != c.want || got.MakeNext != c.next || got.Merge != c.merge || got.Settle != c.done {
+				t.Errorf("%+v\nwant %+v, next %v, merge %v, settle %v", got, c.want, c.next, c.merge, c.done)
 			}
 			if !strings.Contains(got.Words, c.words) || (got.Words == "") != (c.words == "") {
 				t.Errorf("words %q, want %q", got.Words, c.words)

@@ -70,6 +70,7 @@ func TestSplitRules(t *testing.T) {
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "list"}},
 		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create"}},
 		{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"create", "delete"}},
+		{APIGroups: []string{"cert-manager.io"}, Resources: []string{"certificates"}, Verbs: []string{"create", "get"}},
 		{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"}, Verbs: []string{"create", "delete", "get", "list"}},
 	})
 	if err != nil {
@@ -85,7 +86,8 @@ func TestSplitRules(t *testing.T) {
 			{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create"}},
 			{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"}, Verbs: []string{"delete", "list"}},
 		},
-		read: []rule{{APIGroups: []string{""}, Resources: []string{"nodes", "persistentvolumes"}, Verbs: get}},
+		certs: []rule{{APIGroups: []string{"cert-manager.io"}, Resources: []string{"certificates"}, Verbs: []string{"create", "get"}}},
+		read:  []rule{{APIGroups: []string{""}, Resources: []string{"nodes", "persistentvolumes"}, Verbs: get}},
 		diskSets: []rule{
 			{APIGroups: []string{""}, Resources: []string{"persistentvolumes"}, Verbs: []string{"patch"}},
 			{APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets", "disksets/status"}, Verbs: all},
@@ -119,7 +121,8 @@ func TestSplitRulesRefuses(t *testing.T) {
 	}
 	leases := rule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"update"}}
 	jobs := rule{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"create"}}
-	if _, err := splitRules([]rule{status, leases, jobs}); err != nil {
+	certificates := rule{APIGroups: []string{"cert-manager.io"}, Resources: []string{"certificates"}, Verbs: []string{"create"}}
+	if _, err := splitRules([]rule{status, leases, jobs, certificates}); err != nil {
 		t.Fatal(err)
 	}
 	pods := rule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}

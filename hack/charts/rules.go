@@ -31,6 +31,7 @@ type split struct {
 	read       []rule // looking at nodes, volumes, classes
 	diskSets   []rule // what DiskSets need beside that
 	election   []rule // in the operator's own namespace
+	certs      []rule // Certificates of cert-manager, in the namespaces that are watched
 	wipe       []rule // in the operator's own namespace too: Jobs that wipe disks, and their claims
 }
 
@@ -52,7 +53,7 @@ func splitRules(rules []rule) (split, error) {
 		return split{}, err
 	}
 	s.namespaced, s.read, s.diskSets = merge(s.namespaced), merge(s.read), merge(s.diskSets)
-	s.election, s.wipe = merge(s.election), merge(s.wipe)
+	s.election, s.wipe, s.certs = merge(s.election), merge(s.wipe), merge(s.certs)
 	return s, nil
 }
 
@@ -64,7 +65,7 @@ func (s *split) complete() error {
 		rules    []rule
 	}{
 		{"recordstores/status", s.namespaced}, {"shardpools/status", s.namespaced}, {"shards/status", s.namespaced}, {"recordgrants/status", s.namespaced},
-		{"disksets/status", s.diskSets}, {"leases", s.election}, {"jobs", s.wipe},
+		{"disksets/status", s.diskSets}, {"leases", s.election}, {"jobs", s.wipe}, {"certificates", s.certs},
 	} {
 		granted := slices.ContainsFunc(want.rules, func(r rule) bool {
 			return slices.Contains(r.Resources, want.resource) && slices.ContainsFunc([]string{"patch", "update", "create"}, func(verb string) bool {
@@ -92,6 +93,8 @@ func (s *split) add(r rule, resource string) {
 		if len(write.Verbs) > 0 {
 			s.election = append(s.election, write)
 		}
+	case slices.Contains(r.APIGroups, "cert-manager.io"):
+		s.certs = append(s.certs, r)
 	case name == "jobs":
 		s.wipe = append(s.wipe, r)
 	case name == "persistentvolumeclaims":
@@ -197,6 +200,7 @@ func rulesTemplate(s split) (string, error) {
 		rules         []rule
 	}{
 		{"namespaced", "What the operator does in the namespaces it watches.", s.namespaced},
+		{"certManager", "Certificates of cert-manager, in the same namespaces.", s.certs},
 		{"read", "What it looks at outside of namespaces.", s.read},
 		{"diskSets", "What DiskSets need beside that.", s.diskSets},
 		{"election", "Leader election, in the operator's own namespace.", s.election},

@@ -23,8 +23,8 @@ import (
 const (
 	Lifetime     = 10 * 365 * 24 * time.Hour // of an authority
 	LeafLifetime = 30 * 24 * time.Hour
-	// early is how long before now a certificate begins to be valid: clocks differ.
-	early = 5 * time.Minute
+	// early is how long before now a certificate begins to be valid: a process whose clock is an hour behind takes it.
+	early = 2 * time.Hour
 )
 
 // Blocks of PEM.

@@ -65,6 +65,10 @@ func TestLeavesNameOneProcess(t *testing.T) {
 				t.Errorf("%+v, usage %v: %v", tt, usage, err)
 			}
 		}
+		hourBehind := x509.VerifyOptions{Roots: roots, KeyUsages: tt.usages[:1], CurrentTime: now.Add(-time.Hour)}
+		if _, err := pair.Leaf.Verify(hourBehind); err != nil {
+			t.Errorf("a process whose clock is an hour behind: %v", err)
+		}
 		for _, host := range []string{"main-0.quotes.svc", "127.0.0.1"} {
 			if err := pair.Leaf.VerifyHostname(host); err != nil {
 				t.Error(err)

@@ -165,7 +165,7 @@ func TestAServerTakesItsOwnCallersAlone(t *testing.T) {
 	open, _ := open(t, issued(t, a, leaf(shard), a), &clock{})
 	late, early, server := leaf(gate), leaf(gate), leaf(gate)
 	late.Now = time.Now().Add(-48 * time.Hour)
-	early.Now = time.Now().Add(time.Hour)
+	early.Now = time.Now().Add(24 * time.Hour) // authorities put the beginning some time before that
 	server.Client = false
 	nobody := identity.Identity{}
 	for _, tt := range []struct {
@@ -384,7 +384,7 @@ func bad(t *testing.T, a *authority.Authority) map[string]struct {
 	}
 	late, early := leaf(shard), leaf(shard)
 	late.Now = time.Now().Add(-48 * time.Hour)
-	early.Now = time.Now().Add(time.Hour)
+	early.Now = time.Now().Add(24 * time.Hour) // authorities put the beginning some time before that
 	clientOnly := leaf(shard)
 	clientOnly.Server = false
 	out := map[string]struct {

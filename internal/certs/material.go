@@ -137,14 +137,13 @@ func (f files) material(now time.Time) (*material, error) {
 		file  string
 		pair  *tls.Certificate
 		usage x509.ExtKeyUsage
-		as    string
-	}{{CertificateFile, out.server, x509.ExtKeyUsageServerAuth, "servers"}, {clientFile(out), out.client, x509.ExtKeyUsageClientAuth, "clients"}} {
+	}{{CertificateFile, out.server, x509.ExtKeyUsageServerAuth}, {clientFile(out), out.client, x509.ExtKeyUsageClientAuth}} {
 		id, err := identity.OfCertificate(one.pair.Leaf)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", one.file, err)
 		}
-		if by, err := out.verify(chainOf(one.pair), now, one.usage); err != nil {
-			return nil, fmt.Errorf("%s: as a certificate of %s, by %s: %w", one.file, one.as, by, err)
+		if by, err := out.verify(chainOf(one.pair), now, one.usage); err != nil && (one.usage != x509.ExtKeyUsageServerAuth || id.Serves()) {
+			return nil, fmt.Errorf("%s: as a certificate of %s, by %s: %w", one.file, usageWords[one.usage], by, err)
 		}
 		if out.identity == (identity.Identity{}) {
 			out.identity, out.notAfter = id, one.pair.Leaf.NotAfter
@@ -158,6 +157,33 @@ func (f files) material(now time.Time) (*material, error) {
 	}
 	return out, nil
 }
+
+// Check tells whether a certificate and its key, which are files of content, can be used for all of these usages at a
+// moment: by the authorities in the file bundle. Errors name the file and what is wrong with it, and hold nothing of a
+// key. Whom the certificate names, and its hosts, are for the caller to compare.
+func Check(content map[string][]byte, certificate, key, bundle string, now time.Time, usages ...x509.ExtKeyUsage) (*x509.Certificate, error) {
+	f := files(content)
+	trusted, err := f.authorities(bundle)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := f.pair(certificate, key)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := identity.OfCertificate(pair.Leaf); err != nil {
+		return nil, fmt.Errorf("%s: %w", certificate, err)
+	}
+	for _, usage := range usages {
+		if err := verify(chainOf(pair), trusted.pool, now, usage); err != nil {
+			return nil, fmt.Errorf("%s: as a certificate of %s, by %s: %w", certificate, usageWords[usage], bundle, err)
+		}
+	}
+	return pair.Leaf, nil
+}
+
+// usageWords say who shows a certificate of a usage.
+var usageWords = map[x509.ExtKeyUsage]string{x509.ExtKeyUsageServerAuth: "servers", x509.ExtKeyUsageClientAuth: "clients"}
 
 func clientFile(m *material) string {
 	if m.client == m.server {

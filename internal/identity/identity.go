@@ -58,6 +58,9 @@ type Identity struct {
 // IsComponent tells whether it is a part of the store, and not one of its callers.
 func (i Identity) IsComponent() bool { return i.Role != "" && i.Role != Client && i.Role != Admin }
 
+// Serves tells whether others connect to it: whoever does not serve shows its certificate to servers alone.
+func (i Identity) Serves() bool { return i.Role == Gateway || i.Role == Shard || i.Role == Etcd }
+
 // ErrName is wrapped by all errors of names that are no identity.
 var ErrName = errors.New("not the name of a process of a store")
 

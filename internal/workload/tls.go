@@ -24,8 +24,9 @@ const (
 	KeyBundle       = "ca.crt"        // authorities of the store's processes; in Secrets of callers too
 	KeyClientBundle = "client-ca.crt" // authorities of callers
 	KeyMode         = "mode"          // what the processes were told, as v1alpha1.TLSTransport
-	keyClientCert   = "client.crt"
-	keyClientKey    = "client.key"
+	// The certificate shown to servers, where it is another one than the one shown to callers.
+	KeyClientCert = "client.crt"
+	KeyClientKey  = "client.key"
 )
 
 // Transport is the name of the ConfigMap with what all processes of a store trust, and how they are to speak.
@@ -48,6 +49,10 @@ func AdminTLS(store string) string { return store + "-admin-tls" }
 
 // ClientTLS is the name of the Secret with the certificate of a caller of a store.
 func ClientTLS(store, client string) string { return store + "-client-" + client + "-tls" }
+
+// OperatorTLS is the name of the Secret with the certificate by which the operator speaks to the processes of a store,
+// where the operator does not issue it itself. No pod mounts it.
+func OperatorTLS(store string) string { return store + "-operator-tls" }
 
 // HasTLS tells whether the pods of a store are given certificates: always, whatever the transport, but for stores that
 // served before there was TLS.
@@ -73,7 +78,7 @@ func mountTLS(store *v1alpha1.RecordStore, secret string, pod *corev1.PodSpec, c
 	sources := []corev1.VolumeProjection{
 		{Secret: &corev1.SecretProjection{LocalObjectReference: from, Items: []corev1.KeyToPath{item(corev1.TLSCertKey), item(corev1.TLSPrivateKeyKey)}}},
 		// Where servers and callers are shown different certificates; keys that are missing are left out.
-		{Secret: &corev1.SecretProjection{LocalObjectReference: from, Items: []corev1.KeyToPath{item(keyClientCert), item(keyClientKey)}, Optional: new(true)}},
+		{Secret: &corev1.SecretProjection{LocalObjectReference: from, Items: []corev1.KeyToPath{item(KeyClientCert), item(KeyClientKey)}, Optional: new(true)}},
 		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: Transport(store.Name)}}},
 	}
 	pod.Volumes = append(pod.Volumes, corev1.Volume{
@@ -100,7 +105,7 @@ func TransportWord(transport v1alpha1.TLSTransport, bundle string) string {
 // TransportMap is the ConfigMap that all processes of a store mount. bundle and clientBundle are PEM.
 func TransportMap(store *v1alpha1.RecordStore, transport v1alpha1.TLSTransport, bundle, clientBundle []byte) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Transport(store.Name), Labels: tlsLabels(store.Name)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Transport(store.Name), Labels: TLSLabels(store.Name)},
 		Data:       map[string]string{KeyBundle: string(bundle), KeyClientBundle: string(clientBundle), KeyMode: string(transport)},
 	}
 }
@@ -108,23 +113,29 @@ func TransportMap(store *v1alpha1.RecordStore, transport v1alpha1.TLSTransport, 
 // AuthoritySecret is the Secret with authorities and their keys.
 func AuthoritySecret(store *v1alpha1.RecordStore, data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Authority(store.Name), Labels: tlsLabels(store.Name)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Authority(store.Name), Labels: TLSLabels(store.Name)},
 		Type:       corev1.SecretTypeOpaque, Data: data,
 	}
 }
 
-// LeafSecret is a Secret with one certificate, and the authorities by which its owner checks processes of the store
-// and callers. Pods of the store take those from TransportMap.
-func LeafSecret(store *v1alpha1.RecordStore, name string, certificate, key, bundle, clientBundle []byte) *corev1.Secret {
+// LeafSecret is a Secret with the certificate of one process or caller and its key (and those that are shown to servers,
+// where these are others), and the authorities by which its owner checks processes of the store and callers. Pods of
+// the store take those from TransportMap.
+func LeafSecret(store *v1alpha1.RecordStore, name string, pairs map[string][]byte, bundle, clientBundle []byte) *corev1.Secret {
+	data := map[string][]byte{KeyBundle: bundle, KeyClientBundle: clientBundle}
+	for _, key := range []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey, KeyClientCert, KeyClientKey} {
+		if content, there := pairs[key]; there {
+			data[key] = content
+		}
+	}
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: name, Labels: tlsLabels(store.Name)},
-		Type:       corev1.SecretTypeTLS,
-		Data:       map[string][]byte{corev1.TLSCertKey: certificate, corev1.TLSPrivateKeyKey: key, KeyBundle: bundle, KeyClientBundle: clientBundle},
+		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: name, Labels: TLSLabels(store.Name)},
+		Type:       corev1.SecretTypeTLS, Data: data,
 	}
 }
 
-// tlsLabels of objects that hold certificates.
-func tlsLabels(store string) map[string]string {
+// TLSLabels of objects that hold certificates.
+func TLSLabels(store string) map[string]string {
 	return map[string]string{
 		v1alpha1.LabelStore: store, v1alpha1.LabelName: v1alpha1.NameSheaf,
 		"app.kubernetes.io/instance": store, "app.kubernetes.io/managed-by": "sheaf-operator",

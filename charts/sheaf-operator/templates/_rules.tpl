@@ -6,7 +6,6 @@
   - ""
   resources:
   - configmaps
-  - secrets
   verbs:
   - create
   - get
@@ -27,6 +26,15 @@
   - list
   - patch
   - watch
+- apiGroups:
+  - ""
+  resources:
+  - secrets
+  verbs:
+  - create
+  - delete
+  - get
+  - patch
 - apiGroups:
   - ""
   resources:
@@ -131,6 +139,19 @@
   - list
   - patch
   - watch
+{{- end }}
+
+{{- /* Certificates of cert-manager, in the same namespaces. */ -}}
+{{- define "sheaf-operator.rules.certManager" -}}
+- apiGroups:
+  - cert-manager.io
+  resources:
+  - certificates
+  verbs:
+  - create
+  - delete
+  - get
+  - patch
 {{- end }}
 
 {{- /* What it looks at outside of namespaces. */ -}}

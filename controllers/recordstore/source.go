@@ -1,0 +1,151 @@
+package recordstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/controllers/trust"
+	"sheaf.dev/sheaf/internal/identity"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// storeLeaves are the certificates of everything of a store but its shards: of gateways, etcd, callers, and of the
+// operator, where it does not issue its own.
+func storeLeaves(store *v1alpha1.RecordStore) ([]trust.Leaf, error) {
+	of, err := trust.StoreIdentity(store)
+	if err != nil {
+		return nil, err
+	}
+	wanted := []trust.Leaf{
+		{Secret: workload.GatewayTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Gateway}, DNSNames: workload.GatewayNames(store), Owner: store},
+		{Secret: workload.OperatorTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Operator}, Owner: store},
+		{Secret: workload.AdminTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Admin, Name: "admin"}, Owner: store},
+	}
+	if store.Spec.Etcd.Managed != nil {
+		wanted = append(wanted, trust.Leaf{
+			Secret: workload.EtcdTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Etcd}, DNSNames: workload.EtcdNames(store), Owner: store,
+		})
+	}
+	for _, name := range specTLS(store).Clients {
+		wanted = append(wanted, clientLeaf(store, of, name))
+	}
+	return wanted, nil
+}
+
+func clientLeaf(store *v1alpha1.RecordStore, of identity.Store, name string) trust.Leaf {
+	return trust.Leaf{
+		Secret: workload.ClientTLS(store.Name, name), Identity: identity.Identity{Store: of, Role: identity.Client, Name: name}, Owner: store,
+	}
+}
+
+// allLeaves are the certificates of a store with those of the shards that were seen, which their pools bring to them.
+func (run *storeRun) allLeaves() ([]trust.Leaf, error) {
+	wanted, err := storeLeaves(run.store)
+	if err != nil {
+		return nil, err
+	}
+	of := wanted[0].Identity.Store
+	for i := range run.pools {
+		pool := &run.pools[i]
+		if pool.DeletionTimestamp != nil {
+			continue
+		}
+		for _, shard := range run.seen.Of(pool) {
+			wanted = append(wanted, trust.ShardLeaf(of, pool, shard.Name))
+		}
+	}
+	return wanted, nil
+}
+
+// gatherSource asks the source of the certificates, where it is not the operator, for all that it is to give.
+func (r *Reconciler) gatherSource(ctx context.Context, run *storeRun) step.Outcome {
+	status, source := run.store.Status.TLS, trust.SourceOf(run.store)
+	if source == v1alpha1.TLSFromCertManager || status.Source == "" || status.Source == v1alpha1.TLSFromOperator {
+		status.Source = source
+	}
+	status.Clients = slices.Compact(slices.Sorted(slices.Values(slices.Concat(status.Clients, specTLS(run.store).Clients))))
+	wanted, err := run.allLeaves()
+	if err == nil {
+		run.source, err = r.Trust.Gather(ctx, run.store, wanted)
+	}
+	return run.leafOutcome(err)
+}
+
+// lacksSource says what the source of the certificates does not give: the first of it.
+func (run *storeRun) lacksSource() step.Outcome {
+	reason, message := trust.ReasonNoAuthority, "the source of the certificates gives no authority" // which no source does
+	if all := run.source.Troubles; len(all) > 0 {
+		reason, message = all[0].Reason, all[0].Message
+		if len(all) > 1 {
+			message += fmt.Sprintf(" (and %d more)", len(all)-1)
+		}
+	}
+	run.certificates(false, reason, message)
+	if reason == trust.ReasonNotIssued { // which passes, mostly
+		return step.Wait(reason, message, step.PauseShort)
+	}
+	return step.Fail(reason, message)
+}
+
+// differs compares what the source has with the authorities of the store: with the current ones, and, while they
+// change, with the next ones. While something is missing or bad at the source, nothing differs.
+func (run *storeRun) differs(as *trust.Authorities) (other, superseded bool, err error) {
+	if run.source != nil && !run.source.Complete() {
+		return false, false, nil
+	}
+	if other, err = as.Differs(trust.Current, run.source); err != nil || !as.HasNext() {
+		return other, false, err
+	}
+	superseded, err = as.Differs(trust.Next, run.source)
+	return other, superseded, err
+}
+
+// sweepSource deletes what the operator has made for a source that is no longer that of the store, when a change to
+// another one is over.
+func (r *Reconciler) sweepSource(ctx context.Context, run *storeRun, as *trust.Authorities) error {
+	status, source := run.store.Status.TLS, trust.SourceOf(run.store)
+	if status.Source == source || status.Phase != v1alpha1.TLSReady || as.Source(trust.Current) != source {
+		return nil
+	}
+	if status.Source == v1alpha1.TLSFromCertManager {
+		all, err := run.allLeaves()
+		if err != nil {
+			return err
+		}
+		for _, leaf := range all {
+			if err := r.Trust.RemoveCertificates(ctx, run.store, leaf); err != nil {
+				return err
+			}
+		}
+	}
+	if source == v1alpha1.TLSFromOperator {
+		if err := r.Trust.RemoveSecret(ctx, run.store, workload.OperatorTLS(run.store.Name)); err != nil {
+			return err
+		}
+	}
+	status.Source = source
+	return nil
+}
+
+// sweepClients deletes the Secrets of callers that are no longer in spec.tls.clients.
+func (r *Reconciler) sweepClients(ctx context.Context, run *storeRun) error {
+	of, err := trust.StoreIdentity(run.store)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	wanted := specTLS(run.store).Clients
+	run.store.Status.TLS.Clients = slices.DeleteFunc(slices.Clone(run.store.Status.TLS.Clients), func(name string) bool {
+		if slices.Contains(wanted, name) {
+			return false
+		}
+		err := r.Trust.Remove(ctx, run.store, clientLeaf(run.store, of, name))
+		failed = append(failed, err)
+		return err == nil
+	})
+	return errors.Join(failed...)
+}

@@ -1,0 +1,110 @@
+package trust
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/authority"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// bundleOf is the certificate of a new authority, in PEM.
+func bundleOf(t *testing.T, name string) []byte {
+	t.Helper()
+	a, err := authority.New(name, time.Now(), authority.Lifetime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.CertificatePEM()
+}
+
+// From the operator's authorities to a source's and on to another one: what is trusted in each step, what has keys, and
+// what is taken for a change that was cut off.
+func TestAuthoritiesOfOtherSources(t *testing.T) {
+	store := &v1alpha1.RecordStore{}
+	own, err := NewAuthorities(store, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := bundleOf(t, "a"), bundleOf(t, "b")
+	foundA := &Found{Source: v1alpha1.TLSFromCertManager, Bundle: a, ClientBundle: a}
+	foundB := &Found{Source: v1alpha1.TLSFromCertManager, Bundle: b, ClientBundle: b}
+	differs := func(as *Authorities, which Which, found *Found) bool {
+		t.Helper()
+		out, err := as.Differs(which, found)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	parsed := func(as *Authorities) *Authorities {
+		t.Helper()
+		out, err := Parse(as.Data())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	if differs(own, Current, nil) || !differs(own, Current, foundA) {
+		t.Error("the operator's own differ from what they are, or not from those of a source")
+	}
+	next := parsed(own.WithNextGiven(foundA))
+	if next.Source(Current) != v1alpha1.TLSFromOperator || next.Source(Next) != v1alpha1.TLSFromCertManager || differs(next, Next, foundA) || !differs(next, Next, foundB) || !differs(next, Next, nil) {
+		t.Errorf("%s and then %s", next.Source(Current), next.Source(Next))
+	}
+	trusting, issuing := State{Phase: v1alpha1.TLSTrusting}.Told(), State{Phase: v1alpha1.TLSIssuing}.Told()
+	bundle, _ := next.Bundles(trusting)
+	if want := slices.Concat(own.data[workload.KeyBundle], a); !bytes.Equal(bundle, want) {
+		t.Errorf("while both are trusted: %s", bundle)
+	}
+	if _, err := next.issuer(issuing, false); !errors.Is(err, errNoKey) || next.Issuer(issuing) != v1alpha1.TLSFromCertManager {
+		t.Errorf("the key of a source's authority: %v", err)
+	}
+
+	// Another issuer on the way: the operator ends after it has written the Secret, and before the status.
+	status := &v1alpha1.TLSStatus{Phase: v1alpha1.TLSIssuing}
+	if status.Bundle, status.ClientBundle, err = next.Hashes(issuing); err != nil {
+		t.Fatal(err)
+	}
+	merged := parsed(next.Merged().WithNextGiven(foundB))
+	if bundle, _ = merged.Bundles(State{}.Told()); !bytes.Equal(bundle, slices.Concat(own.data[workload.KeyBundle], a)) {
+		t.Errorf("merged: %s", bundle)
+	}
+	if next.isCut(status) || !merged.isCut(status) {
+		t.Error("a change that was cut off is not seen, or one is seen that was not")
+	}
+	merged.cut = true
+	if !differs(merged, Next, foundB) {
+		t.Error("a change that was cut off goes on to issue before processes trust the next authorities")
+	}
+	settled := parsed(merged.Settled())
+	if settled.Source(Current) != v1alpha1.TLSFromCertManager || settled.HasNext() || differs(settled, Current, foundB) || len(settled.Data()) != 3 {
+		t.Errorf("settled: %d keys, %s", len(settled.Data()), settled.Source(Current))
+	}
+	back, err := settled.WithNext(store, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back = back.Settled(); back.Source(Current) != v1alpha1.TLSFromOperator || len(back.Data()) != 4 {
+		t.Errorf("back: %d keys, %s", len(back.Data()), back.Source(Current))
+	}
+}
+
+func TestUnionHasEachAuthorityOnce(t *testing.T) {
+	a, b := bundleOf(t, "a"), bundleOf(t, "b")
+	one, err := union(slices.Concat(a, b, a))
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := union(slices.Concat(b, []byte("\n"), a))
+	if err != nil || !bytes.Equal(one, two) || bytes.Count(one, []byte("BEGIN")) != 2 {
+		t.Errorf("%s and %s: %v", one, two, err)
+	}
+	if none, err := union([]byte("\n\n")); none != nil || err != nil {
+		t.Errorf("%s: %v", none, err)
+	}
+}

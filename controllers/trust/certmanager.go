@@ -1,0 +1,269 @@
+package trust
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// certificateKind is the kind of cert-manager that the operator writes. Its Go module is not needed for six fields.
+var certificateKind = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "Certificate"}
+
+// Times of what cert-manager makes, as the operator's own certificates have them.
+const (
+	certificateDuration    = leafLifetime
+	certificateRenewBefore = leafLifetime / 3 * (3 - renewThirds)
+)
+
+// A process that serves has two Certificates, as public authorities put the usages of servers and clients no more into
+// one. The others show certificates to servers alone.
+const (
+	serverPart = "server"
+	clientPart = "client"
+)
+
+func partsOf(want Leaf) []string {
+	if want.Identity.Serves() {
+		return []string{serverPart, clientPart}
+	}
+	return []string{clientPart}
+}
+
+// certificateName is the name of a Certificate, and of the Secret that cert-manager writes for it.
+func certificateName(want Leaf, part string) string { return want.Secret + "-" + part }
+
+// askCertManager has Certificates made for a process or caller, and reads what their issuer has signed.
+func (k *Keeper) askCertManager(ctx context.Context, store *v1alpha1.RecordStore, want Leaf) (*given, error) {
+	out := &given{pairs: map[string][]byte{}}
+	var trouble *SourceError
+	for _, part := range partsOf(want) { // both are asked for, so that both are signed at the same time
+		data, err := k.askForPart(ctx, store, want, part)
+		var one *SourceError
+		switch {
+		case errors.As(err, &one):
+			if trouble == nil {
+				trouble = one
+			}
+			continue
+		case err != nil:
+			return nil, err
+		}
+		cert, key := corev1.TLSCertKey, corev1.TLSPrivateKeyKey
+		if want.Identity.Serves() && part == clientPart {
+			cert, key = workload.KeyClientCert, workload.KeyClientKey
+		}
+		out.pairs[cert], out.pairs[key] = data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey]
+		out.bundle = append(append(out.bundle, data[workload.KeyBundle]...), '\n')
+	}
+	if trouble != nil {
+		return nil, trouble
+	}
+	return out, nil
+}
+
+// askForPart has one Certificate made, and gives what is in its Secret, checked.
+func (k *Keeper) askForPart(ctx context.Context, store *v1alpha1.RecordStore, want Leaf, part string) (map[string][]byte, error) {
+	name := certificateName(want, part)
+	live, err := k.ensureCertificate(ctx, store, want, part)
+	if err != nil {
+		return nil, certManagerError(err)
+	}
+	if words := notReady(live); words != "" {
+		return nil, &SourceError{ReasonNotIssued, fmt.Sprintf("Certificate %s is not ready: %s. `kubectl -n %s describe certificate %s` tells more; "+
+			"what was used before stays in use", name, words, store.Namespace, name)}
+	}
+	var secret corev1.Secret
+	key := types.NamespacedName{Namespace: store.Namespace, Name: name}
+	switch err := k.Live.Get(ctx, key, &secret); {
+	case apierrors.IsNotFound(err):
+		return nil, &SourceError{ReasonSecretMissing, fmt.Sprintf("Secret %s does not exist, although Certificate %s says that it is ready: see whether cert-manager runs", name, name)}
+	case err != nil:
+		return nil, fmt.Errorf("read Secret %s: %w", key, err)
+	}
+	if len(secret.Data[workload.KeyBundle]) == 0 {
+		ref := store.Spec.TLS.CertManager.IssuerRef
+		return nil, &SourceError{ReasonNoAuthority, fmt.Sprintf("Secret %s has no ca.crt: %s %s does not tell its authority, as public ones (ACME) do not. Name an "+
+			"issuer in spec.tls.certManager.issuerRef that does, such as one of kind CA or Vault", name, ref.Kind, ref.Name)}
+	}
+	usage := x509.ExtKeyUsageClientAuth
+	if part == serverPart {
+		usage = x509.ExtKeyUsageServerAuth
+	}
+	if err := checkPair(secret.Data, corev1.TLSCertKey, corev1.TLSPrivateKeyKey, workload.KeyBundle, want, k.Now(), usage); err != nil {
+		return nil, &SourceError{ReasonSecretRefused, fmt.Sprintf("Secret %s, as the issuer of Certificate %s has made it, cannot be used, and what was used before "+
+			"stays: %v", name, name, err)}
+	}
+	return secret.Data, k.adoptSecret(ctx, live, &secret)
+}
+
+// adoptSecret has a Secret go with its Certificate, which cert-manager does on wish only.
+func (k *Keeper) adoptSecret(ctx context.Context, certificate *unstructured.Unstructured, secret *corev1.Secret) error {
+	owned := slices.ContainsFunc(secret.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == certificate.GetUID() })
+	if owned {
+		return nil
+	}
+	before := secret.DeepCopy()
+	secret.OwnerReferences = append(secret.OwnerReferences, metav1.OwnerReference{
+		APIVersion: certificateKind.GroupVersion().String(), Kind: certificateKind.Kind, Name: certificate.GetName(), UID: certificate.GetUID(),
+	})
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := k.Client.Patch(ctx, secret, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		return fmt.Errorf("have Secret %s go with its Certificate: %w", client.ObjectKeyFromObject(secret), err)
+	}
+	return nil
+}
+
+// ensureCertificate makes a Certificate, or changes it, where it is not as wanted.
+func (k *Keeper) ensureCertificate(ctx context.Context, store *v1alpha1.RecordStore, want Leaf, part string) (*unstructured.Unstructured, error) {
+	wanted, err := certificateOf(store, want, part)
+	if err != nil {
+		return nil, err
+	}
+	if err := controllerutil.SetControllerReference(want.Owner, wanted, k.Client.Scheme()); err != nil {
+		return nil, err
+	}
+	key := client.ObjectKeyFromObject(wanted)
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(certificateKind)
+	err = k.Live.Get(ctx, key, live)
+	switch {
+	case apierrors.IsNotFound(err):
+		var secret corev1.Secret
+		if err := k.Live.Get(ctx, key, &secret); client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("read Secret %s: %w", key, err)
+		} else if err == nil && secret.Labels[v1alpha1.LabelStore] != store.Name { // cert-manager would write over it
+			return nil, fmt.Errorf("secret %s: %w: delete it, or give the store another name", key.Name, ErrNotOurs)
+		}
+	case err != nil:
+		return nil, err
+	case live.GetLabels()[v1alpha1.LabelStore] != store.Name:
+		return nil, fmt.Errorf("certificate %s: %w: delete it, or give the store another name", key.Name, ErrNotOurs)
+	case equality.Semantic.DeepDerivative(wanted.Object["spec"], live.Object["spec"]) && metav1.IsControlledBy(live, want.Owner):
+		return live, nil
+	}
+	err = k.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(wanted), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+	if err != nil {
+		return nil, err
+	}
+	return wanted, nil // its issuer cannot have answered yet
+}
+
+// certificateOf is the Certificate that is wanted.
+func certificateOf(store *v1alpha1.RecordStore, want Leaf, part string) (*unstructured.Unstructured, error) {
+	id, err := want.Identity.ID()
+	if err != nil {
+		return nil, err
+	}
+	name, ref := certificateName(want, part), store.Spec.TLS.CertManager.IssuerRef
+	labels, usages := map[string]any{}, []any{"digital signature", part + " auth"}
+	for key, value := range workload.TLSLabels(store.Name) {
+		labels[key] = value
+	}
+	spec := map[string]any{
+		"secretName": name, "secretTemplate": map[string]any{"labels": labels},
+		"uris": []any{id.String()}, "usages": usages,
+		"duration": certificateDuration.String(), "renewBefore": certificateRenewBefore.String(),
+		"privateKey": map[string]any{"algorithm": "ECDSA", "size": int64(256), "rotationPolicy": "Always"},
+		"issuerRef":  map[string]any{"name": ref.Name, "kind": ref.Kind, "group": ref.Group},
+	}
+	if part == serverPart {
+		var names []any
+		for _, name := range want.DNSNames {
+			names = append(names, name)
+		}
+		spec["dnsNames"] = names
+	}
+	out := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+	out.SetGroupVersionKind(certificateKind)
+	out.SetNamespace(store.Namespace)
+	out.SetName(name)
+	out.SetLabels(workload.TLSLabels(store.Name))
+	return out, nil
+}
+
+// notReady says why a Certificate is not ready; empty: it is.
+func notReady(live *unstructured.Unstructured) string {
+	silent := "its issuer has not answered"
+	if made := live.GetCreationTimestamp(); !made.IsZero() {
+		silent += " since " + made.UTC().Format(time.RFC3339)
+	}
+	conditions, _, _ := unstructured.NestedSlice(live.Object, "status", "conditions") // of another shape: as if there were none
+	for _, c := range conditions {
+		condition, ok := c.(map[string]any)
+		if !ok || condition["type"] != "Ready" {
+			continue
+		}
+		if seen, ok := condition["observedGeneration"].(int64); ok && seen < live.GetGeneration() {
+			return "cert-manager has not looked at its newest form yet"
+		}
+		if condition["status"] == "True" {
+			return ""
+		}
+		if message, ok := condition["message"].(string); ok && message != "" {
+			return strings.TrimSuffix(message, ".")
+		}
+	}
+	return silent
+}
+
+// certManagerError says what to do where the API server does not know Certificates, or does not let the operator have
+// them.
+func certManagerError(err error) error {
+	var unknown *apiutil.ErrResourceDiscoveryFailed
+	switch {
+	case meta.IsNoMatchError(err), errors.As(err, &unknown), apierrors.IsNotFound(err):
+		return &SourceError{ReasonCertManagerMissing, "the cluster has no kind Certificate of cert-manager.io/v1, which spec.tls.source CertManager needs: install " +
+			"cert-manager with its CustomResourceDefinitions (https://cert-manager.io/docs/installation), or set another source"}
+	case apierrors.IsForbidden(err):
+		return &SourceError{ReasonCertManagerForbidden, fmt.Sprintf("the operator may not read and write Certificates of cert-manager.io, which spec.tls.source CertManager "+
+			"needs: set certManager.enabled of the chart sheaf-operator, or grant it (%v)", err)}
+	}
+	return err
+}
+
+// RemoveCertificates deletes the Certificates of a process or caller with their Secrets.
+func (k *Keeper) RemoveCertificates(ctx context.Context, store *v1alpha1.RecordStore, gone Leaf) error {
+	for _, part := range partsOf(gone) {
+		live := &unstructured.Unstructured{}
+		live.SetGroupVersionKind(certificateKind)
+		key := types.NamespacedName{Namespace: store.Namespace, Name: certificateName(gone, part)}
+		err := k.Live.Get(ctx, key, live)
+		var trouble *SourceError
+		if errors.As(certManagerError(err), &trouble) {
+			continue // without the kind there are none, and without the right none can be deleted
+		}
+		if err != nil {
+			return err
+		}
+		if live.GetLabels()[v1alpha1.LabelStore] != store.Name {
+			continue
+		}
+		uid := live.GetUID()
+		if err := k.Client.Delete(ctx, live, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete Certificate %s: %w", key, err)
+		}
+		if err := k.RemoveSecret(ctx, store, key.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,439 @@
+package trust
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/certs"
+	"sheaf.dev/sheaf/internal/identity"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// lookAgainAtSource is after how long a Secret of another source than the operator is read again that was good: its
+// certificate is renewed by somebody else.
+const lookAgainAtSource = 2 * time.Minute
+
+// readsAtOnce bounds how many Secrets of one store are read at the same time.
+const readsAtOnce = 16
+
+// Reasons of a SourceError.
+const (
+	ReasonCertManagerMissing   = "CertManagerMissing"     // the cluster has no kind Certificate
+	ReasonCertManagerForbidden = "CertManagerForbidden"   // the operator has no right to Certificates
+	ReasonNotIssued            = "CertificateNotReady"    // the issuer has not signed
+	ReasonNoAuthority          = "IssuerWithoutAuthority" // the issuer does not tell what to trust
+	ReasonSecretMissing        = "SecretMissing"
+	ReasonSecretRefused        = "SecretRefused" // what is in a Secret cannot be used
+)
+
+// SourceError says what the source of a store's certificates does not give. Such a store keeps what it was given before.
+type SourceError struct {
+	Reason  string // of condition Certificates
+	Message string // names the object and what to do
+}
+
+// Error implements error.
+func (e *SourceError) Error() string { return e.Message }
+
+// ErrLater is the error of a certificate that is signed by authorities that processes do not trust yet.
+var ErrLater = errors.New("its certificate is signed by an authority that the processes of the store do not trust yet: it is used when they do")
+
+// Found is what a source other than the operator gives a store.
+type Found struct {
+	Source v1alpha1.TLSSource
+	// Bundle and ClientBundle are all authorities of processes and of callers that stand beside certificates that can
+	// be used, in PEM. Empty: there are none.
+	Bundle, ClientBundle []byte
+	// Troubles are of what cannot be used, in the order of what is wanted.
+	Troubles []*SourceError
+}
+
+// Complete tells whether everything is there, and good: only then the authorities of the store may follow it.
+func (f *Found) Complete() bool { return len(f.Troubles) == 0 && len(f.Bundle) > 0 }
+
+// given is what a source gives for one process or caller.
+type given struct {
+	Leaf
+	pairs           map[string][]byte // as in the folder of the process
+	bundle, clients []byte            // authorities; clients: nil where callers have no others
+	asked           string            // what was asked of the source
+	read            time.Time
+}
+
+// SourceOf is the source of certificates that the spec of a store names.
+func SourceOf(store *v1alpha1.RecordStore) v1alpha1.TLSSource {
+	if store.Spec.TLS == nil {
+		return v1alpha1.TLSFromOperator
+	}
+	return cmp.Or(store.Spec.TLS.Source, v1alpha1.TLSFromOperator)
+}
+
+// Gather asks the source of a store for everything that is wanted, and checks it. Nil: the operator is the source.
+func (k *Keeper) Gather(ctx context.Context, store *v1alpha1.RecordStore, wanted []Leaf) (*Found, error) {
+	source := SourceOf(store)
+	if source == v1alpha1.TLSFromOperator {
+		return nil, nil
+	}
+	all, troubles := make([]*given, len(wanted)), make([]*SourceError, len(wanted))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(readsAtOnce)
+	for i, want := range wanted {
+		group.Go(func() error {
+			var err error
+			if all[i], err = k.ask(ctx, store, want); !errors.As(err, &troubles[i]) {
+				return err
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	found := &Found{Source: source, Troubles: slices.DeleteFunc(troubles, func(e *SourceError) bool { return e == nil })}
+	var own, callers []byte
+	for _, g := range all {
+		if g != nil {
+			own, callers = append(append(own, g.bundle...), '\n'), append(append(callers, g.clients...), '\n')
+		}
+	}
+	var err error
+	if found.Bundle, err = union(own); err == nil {
+		found.ClientBundle, err = union(callers)
+	}
+	if len(found.ClientBundle) == 0 {
+		found.ClientBundle = found.Bundle
+	}
+	return found, err
+}
+
+// union of authorities in PEM: each once, in an order that depends on nothing else.
+func union(bundle []byte) ([]byte, error) {
+	if len(bytes.TrimSpace(bundle)) == 0 {
+		return nil, nil
+	}
+	all, err := certificatesOf(bundle)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(all, func(a, b *x509.Certificate) int { return bytes.Compare(a.Raw, b.Raw) })
+	var out []byte
+	for _, cert := range slices.CompactFunc(all, (*x509.Certificate).Equal) {
+		out = append(out, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})...)
+	}
+	return out, nil
+}
+
+// ask the source of a store for one certificate. Nil without an error: there is none, and there need not be one. What
+// was good is asked for again after 2 minutes. Errors may be SourceErrors.
+func (k *Keeper) ask(ctx context.Context, store *v1alpha1.RecordStore, want Leaf) (*given, error) {
+	key := types.NamespacedName{Namespace: store.Namespace, Name: want.Secret}
+	asked := fmt.Sprintf("%s %v %v %v", SourceOf(store), store.Spec.TLS.CertManager, store.Spec.TLS.Provided, want.DNSNames)
+	if tls := store.Spec.TLS; tls.Provided != nil {
+		asked += tls.Provided.SecretPrefix
+	}
+	if tls := store.Spec.TLS; tls.CertManager != nil {
+		asked += fmt.Sprint(tls.CertManager.IssuerRef)
+	}
+	now := k.Now()
+	k.mu.Lock()
+	known := k.given[key]
+	k.mu.Unlock()
+	if known != nil && known.Identity == want.Identity && known.asked == asked && now.Sub(known.read) < lookAgainAtSource {
+		return known, nil
+	}
+	var found *given
+	var err error
+	if SourceOf(store) == v1alpha1.TLSFromCertManager {
+		found, err = k.askCertManager(ctx, store, want)
+	} else {
+		found, err = k.readProvided(ctx, store, want)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if found == nil {
+		delete(k.given, key)
+		return nil, err
+	}
+	if k.given == nil {
+		k.given = map[types.NamespacedName]*given{}
+	}
+	found.Leaf, found.asked, found.read = want, asked, now
+	k.given[key] = found
+	return found, nil
+}
+
+// providedName is the name of the Secret with a certificate that somebody else makes.
+func providedName(store *v1alpha1.RecordStore, want Leaf) string {
+	name := store.Spec.TLS.Provided.SecretPrefix + string(want.Identity.Role)
+	if want.Identity.Role == identity.Shard {
+		name += "-" + want.Identity.Name
+	}
+	return name
+}
+
+// readProvided reads and checks the Secret of one process or caller that somebody else makes.
+func (k *Keeper) readProvided(ctx context.Context, store *v1alpha1.RecordStore, want Leaf) (*given, error) {
+	var secret corev1.Secret
+	key := types.NamespacedName{Namespace: store.Namespace, Name: providedName(store, want)}
+	switch err := k.Live.Get(ctx, key, &secret); {
+	case apierrors.IsNotFound(err) && want.caller():
+		return nil, nil
+	case apierrors.IsNotFound(err):
+		return nil, &SourceError{ReasonSecretMissing, fmt.Sprintf("Secret %s does not exist, which spec.tls.provided asks for: make it, with tls.crt, tls.key and "+
+			"ca.crt, for %s", key.Name, want.Identity)}
+	case err != nil:
+		return nil, fmt.Errorf("read Secret %s: %w", key, err)
+	}
+	return checkGiven(&secret, want, k.Now())
+}
+
+// checkGiven checks a Secret in the layout of a process's folder.
+func checkGiven(secret *corev1.Secret, want Leaf, now time.Time) (*given, error) {
+	pairs := map[string][]byte{}
+	for _, key := range pairKeys {
+		if content, there := secret.Data[key]; there {
+			pairs[key] = content
+		}
+	}
+	bundle := workload.KeyBundle
+	if want.caller() && secret.Data[workload.KeyClientBundle] != nil {
+		bundle = workload.KeyClientBundle
+	}
+	if err := checkPairs(secret.Data, bundle, want, now); err != nil {
+		return nil, &SourceError{ReasonSecretRefused, fmt.Sprintf("Secret %s cannot be used, and what was used before stays: %v", secret.Name, err)}
+	}
+	out := &given{pairs: pairs, bundle: secret.Data[workload.KeyBundle], clients: secret.Data[workload.KeyClientBundle]}
+	for _, key := range []string{workload.KeyBundle, workload.KeyClientBundle} {
+		if _, err := BundleHash(secret.Data[key]); err != nil && (key == workload.KeyBundle || secret.Data[key] != nil) {
+			return nil, &SourceError{ReasonSecretRefused, fmt.Sprintf("Secret %s cannot be used, and what was used before stays: %s: %v", secret.Name, key, err)}
+		}
+	}
+	return out, nil
+}
+
+// pairKeys are the certificates of a process with their keys.
+var pairKeys = []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey, workload.KeyClientCert, workload.KeyClientKey}
+
+// pairsOf names the certificates of a process with their keys.
+func pairsOf(data map[string][]byte) [sha256.Size]byte {
+	h := sha256.New()
+	for _, key := range pairKeys {
+		fmt.Fprintf(h, "%s %d\n", key, len(data[key]))
+		h.Write(data[key])
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// checkPairs checks certificates in the layout of a process's folder by the authorities under a key: that they can be
+// used for what the process uses them for, name it, and have the hosts by which others dial it.
+func checkPairs(data map[string][]byte, bundle string, want Leaf, now time.Time) error {
+	server, client := x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth
+	usages := []x509.ExtKeyUsage{client}
+	if want.Identity.Serves() {
+		usages = []x509.ExtKeyUsage{server, client}
+		if data[workload.KeyClientCert] != nil || data[workload.KeyClientKey] != nil {
+			usages = usages[:1]
+			if err := checkPair(data, workload.KeyClientCert, workload.KeyClientKey, bundle, want, now, client); err != nil {
+				return err
+			}
+		}
+	}
+	return checkPair(data, corev1.TLSCertKey, corev1.TLSPrivateKeyKey, bundle, want, now, usages...)
+}
+
+// checkPair checks one certificate.
+func checkPair(data map[string][]byte, cert, key, bundle string, want Leaf, now time.Time, usages ...x509.ExtKeyUsage) error {
+	found, err := certs.Check(data, cert, key, bundle, now, usages...)
+	if err != nil {
+		return err
+	}
+	if uri := found.URIs[0].String(); uri != want.Identity.String() {
+		return fmt.Errorf("%s names %s, and has to name %s", cert, uri, want.Identity)
+	}
+	if !slices.Contains(usages, x509.ExtKeyUsageServerAuth) {
+		return nil
+	}
+	lacks := slices.DeleteFunc(want.dialled(), func(name string) bool {
+		return slices.Contains(found.DNSNames, name) || found.VerifyHostname(name) == nil
+	})
+	if len(lacks) > 0 {
+		return fmt.Errorf("%s lacks the DNS names by which others dial it: %s", cert, strings.Join(lacks, ", "))
+	}
+	return nil
+}
+
+// dialled are the DNS names that a certificate must have. Others are for convenience: of NAME.NAMESPACE.svc, which the
+// store's own processes dial, the shorter and the longer forms.
+func (l *Leaf) dialled() (names []string) {
+	for _, name := range l.DNSNames {
+		short := !strings.Contains(name, ".") || strings.HasSuffix(name, ".svc.cluster.local") || slices.Contains(l.DNSNames, name+".svc")
+		if !short {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// ensureGiven brings the newest certificate that the source gives for a process into the Secret that its pods mount,
+// where it is signed by the authorities that issue now. Where there is none, what is in that Secret stays, while it can
+// be used. Errors may be SourceErrors.
+func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities, want Leaf) error {
+	told, now := StateOf(store.Status.TLS).Told(), k.Now()
+	bundle := as.data[as.issuingPrefix(told)+workload.KeyBundle]
+	if want.caller() {
+		bundle = as.data[as.issuingPrefix(told)+workload.KeyClientBundle]
+	}
+	fits := func(pairs map[string][]byte) bool {
+		data := maps.Clone(pairs)
+		data[workload.KeyBundle] = bundle
+		return checkPairs(data, workload.KeyBundle, want, now) == nil
+	}
+	pairs, cause := map[string][]byte(nil), error(nil)
+	switch source := as.Issuer(told); {
+	case source != v1alpha1.TLSFromOperator && source == SourceOf(store):
+		found, err := k.ask(ctx, store, want)
+		var trouble *SourceError
+		switch {
+		case errors.As(err, &trouble):
+			cause = err
+		case err != nil:
+			return err
+		case found == nil:
+			return k.RemoveSecret(ctx, store, want.Secret)
+		case fits(found.pairs):
+			pairs = found.pairs
+		default:
+			cause = ErrLater
+		}
+	case source == v1alpha1.TLSFromOperator:
+		cause = errNoKey
+	default:
+		cause = fmt.Errorf("the certificates come from another source soon, and this one was not made: %w", ErrLater)
+	}
+	var trouble *SourceError
+	errors.As(cause, &trouble)
+	var secret corev1.Secret
+	key := types.NamespacedName{Namespace: store.Namespace, Name: want.Secret}
+	known, trusts := k.known(key), bundlesOf(as, told)
+	if cause != nil && known != nil && now.Sub(known.read) < lookAgain && known.identity == want.Identity && known.under == underOf(store.Status.TLS) &&
+		(!want.caller() || known.trusts.equal(trusts)) {
+		return asError(trouble)
+	}
+	if known == nil || now.Sub(known.read) >= lookAgain || pairs == nil || known.pairs != pairsOf(pairs) || want.caller() && !known.trusts.equal(trusts) {
+		if err := k.Live.Get(ctx, key, &secret); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("read Secret %s: %w", key, err)
+		}
+		known = readLeaf(&secret, nil, now)
+		if err := ours(store, &secret, known, want); err != nil {
+			return err
+		}
+	}
+	if pairs == nil { // what there is stays
+		if known == nil || known.identity != want.Identity {
+			return fmt.Errorf("certificate of %s: %w", want.Identity, cause)
+		}
+		pairs = maps.Clone(secret.Data)
+		maps.DeleteFunc(pairs, func(key string, _ []byte) bool { return !slices.Contains(pairKeys, key) })
+	}
+	if known == nil || known.pairs != pairsOf(pairs) || want.caller() && !known.trusts.equal(trusts) {
+		made := workload.LeafSecret(store, want.Secret, pairs, trusts.own, trusts.callers)
+		known = readLeaf(made, nil, now)
+		if _, err := step.Apply(ctx, k.Client, want.Owner, made); err != nil {
+			return err
+		}
+	}
+	under := ""
+	if cause == nil || fits(pairs) {
+		under = underOf(store.Status.TLS)
+	}
+	k.remember(key, known, under)
+	return asError(trouble)
+}
+
+// asError is nil where there is no trouble, which a nil pointer in an interface is not.
+func asError(trouble *SourceError) error {
+	if trouble == nil {
+		return nil
+	}
+	return trouble
+}
+
+// givenOperatorFiles are OperatorFiles where the operator does not issue its certificate.
+func (k *Keeper) givenOperatorFiles(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities) (map[string][]byte, error) {
+	var secret corev1.Secret
+	key := types.NamespacedName{Namespace: store.Namespace, Name: workload.OperatorTLS(store.Name)}
+	if err := k.Live.Get(ctx, key, &secret); err != nil {
+		return nil, fmt.Errorf("read Secret %s: %w", key, err)
+	}
+	bundle, clients := as.Bundles(StateOf(store.Status.TLS).Told())
+	out := map[string][]byte{workload.KeyBundle: bundle, workload.KeyClientBundle: clients, workload.KeyMode: []byte(store.Status.TLS.Transport)}
+	for _, key := range pairKeys {
+		if content, there := secret.Data[key]; there {
+			out[key] = content
+		}
+	}
+	return out, nil
+}
+
+// Pairs names what is in a Secret that was made, or brought there; zero: it is not known.
+func (k *Keeper) Pairs(namespace, secret string) [sha256.Size]byte {
+	if known := k.known(types.NamespacedName{Namespace: namespace, Name: secret}); known != nil {
+		return known.pairs
+	}
+	return [sha256.Size]byte{}
+}
+
+// Remove deletes what was made for a process or caller that there is no more: its Secret, and Certificates with theirs.
+// What somebody else has made stays.
+func (k *Keeper) Remove(ctx context.Context, store *v1alpha1.RecordStore, gone Leaf) error {
+	err := k.RemoveSecret(ctx, store, gone.Secret)
+	if store.Status.TLS != nil && store.Status.TLS.Source == v1alpha1.TLSFromCertManager {
+		err = errors.Join(err, k.RemoveCertificates(ctx, store, gone))
+	}
+	return err
+}
+
+// RemoveSecret deletes a Secret that the operator has made.
+func (k *Keeper) RemoveSecret(ctx context.Context, store *v1alpha1.RecordStore, name string) error {
+	key := types.NamespacedName{Namespace: store.Namespace, Name: name}
+	var secret corev1.Secret
+	err := k.Live.Get(ctx, key, &secret)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read Secret %s: %w", key, err)
+	}
+	if secret.Labels[v1alpha1.LabelStore] != store.Name || secret.Labels[labelManagedBy] != workload.TLSLabels(store.Name)[labelManagedBy] {
+		return nil
+	}
+	if err := k.Client.Delete(ctx, &secret, client.Preconditions{UID: &secret.UID}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete Secret %s: %w", key, err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.leaves, key)
+	delete(k.given, key)
+	return nil
+}
+
+// labelManagedBy is on everything that the operator makes for certificates.
+const labelManagedBy = "app.kubernetes.io/managed-by"

@@ -1,0 +1,219 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/trust"
+	"sheaf.dev/sheaf/internal/authority"
+	"sheaf.dev/sheaf/internal/issuertest"
+)
+
+// standIn signs the Certificates of a namespace, as cert-manager with some issuers does, from start on until the
+// scenario ends. Those whose issuer it does not know wait.
+type standIn struct {
+	s       *space
+	issuers map[string]*authority.Authority // by name
+	signed  map[string]string               // by Certificate: what it was signed for
+}
+
+func (s *space) newStandIn(names ...string) *standIn {
+	GinkgoHelper()
+	i := &standIn{s: s, issuers: map[string]*authority.Authority{}, signed: map[string]string{}}
+	for _, name := range names {
+		a, err := authority.New("e2e "+name, time.Now(), authority.Lifetime)
+		Expect(err).NotTo(HaveOccurred())
+		i.issuers[name] = a
+	}
+	return i
+}
+
+// start signs, turn after turn.
+func (i *standIn) start() {
+	stop := make(chan struct{})
+	var works sync.WaitGroup
+	works.Go(func() {
+		turns := time.NewTicker(time.Second)
+		defer turns.Stop()
+		for {
+			select {
+			case <-turns.C:
+				if err := i.turn(); err != nil {
+					GinkgoWriter.Println("stand-in issuer:", err) // the next turn tries again
+				}
+			case <-stop:
+				return
+			}
+		}
+	})
+	DeferCleanup(func() {
+		close(stop)
+		works.Wait()
+	})
+}
+
+// turn signs what is not signed yet as it is asked for.
+func (i *standIn) turn() error {
+	var list struct{ Items []json.RawMessage }
+	if err := get(&list, "certificates.cert-manager.io", "-n", i.s.name); err != nil {
+		return err
+	}
+	for _, text := range list.Items {
+		c, err := issuertest.Parse(text)
+		if err != nil {
+			return err
+		}
+		issuer := i.issuers[c.Spec.IssuerRef.Name]
+		want := c.Spec.IssuerRef.Name + fmt.Sprint(c.Metadata.Generation)
+		if issuer == nil || i.signed[c.Metadata.Name] == want {
+			continue
+		}
+		if err := i.sign(c, issuer); err != nil {
+			return err
+		}
+		i.signed[c.Metadata.Name] = want
+	}
+	return nil
+}
+
+// sign writes the Secret of a Certificate, and says in its status that it is ready.
+func (i *standIn) sign(c *issuertest.Certificate, issuer *authority.Authority) error {
+	data, err := issuertest.Sign(issuer, c, time.Now())
+	if err != nil {
+		return err
+	}
+	encoded := map[string]string{}
+	for key, content := range data {
+		encoded[key] = base64.StdEncoding.EncodeToString(content)
+	}
+	secret, err := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "data": encoded,
+		"metadata": map[string]any{"name": c.Spec.SecretName, "namespace": i.s.name, "labels": c.Spec.SecretTemplate.Labels},
+	})
+	if err != nil {
+		return err
+	}
+	o := try(time.Minute, string(secret), "kubectl", "apply", "--server-side", "--field-manager=stand-in", "--force-conflicts", "-f", "-")
+	if o.err != nil {
+		return fmt.Errorf("write Secret %s: %w: %s", c.Spec.SecretName, o.err, o.words)
+	}
+	ready, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []map[string]any{{
+		"type": "Ready", "status": "True", "reason": "Ready", "message": "signed", "observedGeneration": c.Metadata.Generation,
+		"lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
+	}}}})
+	if err != nil {
+		return err
+	}
+	o = try(time.Minute, "", "kubectl", "patch", "certificates.cert-manager.io", c.Metadata.Name, "-n", i.s.name, "--subresource=status", "--type=merge", "-p", string(ready))
+	if o.err != nil {
+		return fmt.Errorf("say that Certificate %s is ready: %w: %s", c.Metadata.Name, o.err, o.words)
+	}
+	return nil
+}
+
+// A store takes its certificates from cert-manager, whose kind is that of e2e/testdata and whose issuers are played
+// here: nothing is opened before all are signed; then it goes over to another issuer, and to the operator's own
+// certificates, while callers put and get.
+var _ = Describe("certificates of cert-manager", Ordered, SpecPriority(1), func() {
+	var s *space
+	var l *load
+	var issuers *standIn
+	var shards map[string]pod
+
+	BeforeAll(func() {
+		kind, err := os.ReadFile(filepath.Join(root, "e2e/testdata/certificates.yaml"))
+		Expect(err).NotTo(HaveOccurred())
+		apply(string(kind))
+		DeferCleanup(func() { kubectl("delete", "crd", "certificates.cert-manager.io", "--ignore-not-found") }) // behind the store
+		kubectl("wait", "--for=condition=Established", "crd/certificates.cert-manager.io", "--timeout=60s")
+		s = newSpace("certmanager")
+		issuers = s.newStandIn("first", "second")
+		s.makeStore(s.threeDisks(), "tls: {source: CertManager, certManager: {issuerRef: {name: first}}, clients: [reader]}")
+		class := s.name + "-shards"
+		s.diskSet(class, "ext4", diskSpec{"n1", s.disk("n1", "cm-a", "256M"), "240Mi"}, diskSpec{"n2", s.disk("n2", "cm-b", "256M"), "240Mi"})
+		s.makePool("main", class, 2)
+	})
+
+	It("are waited for: nothing is opened before", func() {
+		Eventually(func(g Gomega) {
+			store, err := s.store("q")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(condition(store.Status.Conditions, v1alpha1.ConditionCertificates)).To(And(
+				HaveField("Status", BeEquivalentTo("False")), HaveField("Reason", trust.ReasonNotIssued),
+				HaveField("Message", ContainSubstring("Certificate q-gateway-tls-server is not ready"))))
+		}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		Expect(kubectl("get", "statefulsets,deployments,pods", "-n", s.name, "-o", "name")).To(BeEmpty())
+	})
+
+	It("are what the store speaks with", func() {
+		issuers.start()
+		s.awaitStore("q", 4*time.Minute)
+		s.client()
+		s.put("q", 1, "by cert-manager")
+		Expect(s.get("q", 1)).To(Equal("by cert-manager"))
+		content, err := s.secret("main-0-tls")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(slices.Sorted(maps.Keys(content))).To(ContainElements("client.crt", "client.key", "tls.crt", "tls.key"))
+		o := try(time.Minute, "", "kubectl", "exec", "-n", s.name, "client", "--", "/sheaf", "get", "1", "--timeout=5s", "--server",
+			fmt.Sprintf("q-gateway.%s.svc:7600", s.name))
+		Expect(o.err).To(HaveOccurred(), "in plaintext: %v", o)
+		l = s.newLoad()
+		shards = s.pods("sheaf.dev/pool=main")
+		Expect(shards).To(HaveLen(2))
+	})
+
+	// over changes the store under load, until its processes use other authorities alone.
+	over := func(patch string) {
+		GinkgoHelper()
+		before, err := s.store("q")
+		Expect(err).NotTo(HaveOccurred())
+		l.start()
+		l.awaitCalls(100)
+		kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", patch)
+		Eventually(func(g Gomega) {
+			store, err := s.store("q")
+			g.Expect(err).NotTo(HaveOccurred())
+			now, words := store.Status.TLS, condition(store.Status.Conditions, v1alpha1.ConditionCertificates)
+			g.Expect(now.Bundle != before.Status.TLS.Bundle && now.Phase == v1alpha1.TLSReady && now.Reported == now.Processes).To(BeTrue(), "%+v: %v", now, words)
+		}).WithTimeout(20 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		l.awaitCalls(100)
+		Expect(l.end()).To(BeEmpty())
+		l.check()
+		for name, p := range s.pods("sheaf.dev/pool=main") {
+			Expect(p.Metadata.UID).To(Equal(shards[name].Metadata.UID), "%s was made anew", name)
+			Expect(p.Status.ContainerStatuses[0].RestartCount).To(Equal(shards[name].Status.ContainerStatuses[0].RestartCount), "%s has restarted", name)
+		}
+	}
+
+	It("give way to those of another issuer under load", func() {
+		over(`{"spec": {"tls": {"certManager": {"issuerRef": {"name": "second"}}}}}`)
+		content, err := s.secret("q-admin-tls")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(content["ca.crt"]).To(BeEquivalentTo(issuers.issuers["second"].CertificatePEM()))
+	})
+
+	It("give way to the operator's own under load, and are taken away", func() {
+		over(`{"spec": {"tls": {"source": "Operator", "certManager": null}}}`)
+		Eventually(func() string {
+			return kubectl("get", "certificates.cert-manager.io", "-n", s.name, "-o", "name")
+		}).WithTimeout(time.Minute).Should(BeEmpty())
+		Eventually(func() string {
+			return strings.Join(strings.Fields(kubectl("get", "secrets", "-n", s.name, "-o", "name")), " ")
+		}).WithTimeout(time.Minute).ShouldNot(MatchRegexp(`-(server|client)\b`))
+		Expect(s.get("q", 1)).To(Equal("by cert-manager"))
+	})
+})

@@ -1,0 +1,125 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/authority"
+	"sheaf.dev/sheaf/internal/certs"
+	"sheaf.dev/sheaf/internal/identity"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// certificatesOf gives what a process of a store speaks TLS with.
+func certificatesOf(t *testing.T, a *authority.Authority, id identity.Identity) *certs.Source {
+	t.Helper()
+	cert, key, err := a.Issue(authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(), Lifetime: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := certs.InMemory(certs.Config{}, map[string][]byte{
+		certs.CertificateFile: cert, certs.KeyFile: key, certs.BundleFile: a.CertificatePEM(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(source.Close)
+	return source
+}
+
+// Three shards share a group over TLS, and ask each other what their volumes hold. Whoever answers under another name
+// than the one that is asked for is told nothing and believed nothing.
+func TestShardsAskEachOtherByName(t *testing.T) {
+	store, ctx := newEtcd(t), t.Context()
+	id := uuid.New()
+	meta, err := store.InitMeta(ctx, placement.Meta{
+		StoreUUID: id, Routing: placement.Routing{Mode: placement.Hash, Groups: 1}, Copies: 3, CreatedUTC: time.Now().UTC().Format(time.RFC3339),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := authority.New("shards", time.Now(), authority.Lifetime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := identity.Store{Domain: "cluster.local", Namespace: "prod", UID: id}
+	shards := map[string]*fixture{}
+	for _, name := range []string{"s1", "s2", "s3"} {
+		f := &fixture{t: t, cfg: Config{
+			Name: name, Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: store, SegmentBytes: 1 << 20, ReserveBytes: 16 << 20,
+			Compaction: Compaction{Off: true}, ReportInterval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		}}
+		guard := f.cfg.Secure(certificatesOf(t, a, identity.Identity{Store: of, Role: identity.Shard, Name: name}))
+		t.Cleanup(guard.Close)
+		f.run()
+		shards[name] = f
+	}
+	first := shards["s1"]
+
+	// The copies of the group agree on a record only by speaking to each other.
+	gateway := certificatesOf(t, a, identity.Identity{Store: of, Role: identity.Gateway})
+	first.eventually("a record is put", func() bool {
+		if _, err := store.PlanOnce(ctx, id, meta.Policy()); err != nil {
+			return false
+		}
+		for name, f := range shards {
+			conn, err := grpc.NewClient(f.shard.Addr(), grpc.WithTransportCredentials(gateway.Client(gateway.Own(identity.Shard, name))))
+			if err != nil {
+				t.Fatal(err)
+			}
+			bound, cancel := context.WithTimeout(ctx, 10*time.Second)
+			_, err = recordv1.NewRecordServiceClient(conn).Put(bound, &recordv1.PutRequest{Key: key(1), Data: []byte("by TLS")})
+			cancel()
+			_ = conn.Close()
+			if err == nil {
+				return true
+			}
+		}
+		return false
+	})
+	for asks, f := range shards {
+		for asked, other := range shards {
+			bound, cancel := context.WithTimeout(ctx, 30*time.Second)
+			found, err := f.shard.follower.Ask(bound, placement.Shard{Name: asked, Address: other.shard.Addr()})
+			if err != nil || found.Shard != asked || found.Store != id {
+				t.Errorf("%s asks %s: %+v, %v", asks, asked, found, err)
+			}
+			wrong := "s9"
+			_, err = f.shard.follower.Ask(bound, placement.Shard{Name: wrong, Address: other.shard.Addr()})
+			if want := fmt.Sprintf("the peer is spiffe://cluster.local/ns/prod/store/%s/shard/%s", id, asked); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s asks %s for %s: %v, want %q", asks, asked, wrong, err, want)
+			}
+			cancel()
+		}
+	}
+
+	// Shards of another store by the same authority, and whoever is no shard, are not asked.
+	another := of
+	another.UID = uuid.New()
+	for name, peer := range map[string]identity.Identity{
+		"another store": {Store: another, Role: identity.Shard, Name: "s2"}, "a gateway": {Store: of, Role: identity.Gateway},
+	} {
+		server := grpc.NewServer(grpc.Creds(certificatesOf(t, a, peer).Server(certs.ServerOptions{})))
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { _ = server.Serve(listener) }() // until Stop
+		t.Cleanup(server.Stop)
+		bound, cancel := context.WithTimeout(ctx, 30*time.Second)
+		_, err = first.shard.follower.Ask(bound, placement.Shard{Name: "s2", Address: listener.Addr().String()})
+		if err == nil || !strings.Contains(err.Error(), "the peer is "+peer.String()) {
+			t.Errorf("%s: %v", name, err)
+		}
+		cancel()
+	}
+}
