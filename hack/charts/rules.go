@@ -63,7 +63,7 @@ func (s *split) complete() error {
 		resource string
 		rules    []rule
 	}{
-		{"recordstores/status", s.namespaced}, {"shardpools/status", s.namespaced}, {"shards/status", s.namespaced}, {"recordgrants/status", s.namespaced},
+		{"recordstores/status", s.namespaced}, {"shardpools/status", s.namespaced}, {"shards/status", s.namespaced}, {"recordgrants/status", s.namespaced}, {"recordtenants/status", s.namespaced},
 		{"disksets/status", s.diskSets}, {"leases", s.election}, {"jobs", s.wipe},
 	} {
 		granted := slices.ContainsFunc(want.rules, func(r rule) bool {

@@ -94,6 +94,7 @@
   resources:
   - recordgrants/status
   - recordstores/status
+  - recordtenants/status
   - shardpools/status
   - shards/status
   verbs:
@@ -102,6 +103,7 @@
   - sheaf.dev
   resources:
   - recordgrants
+  - recordtenants
   verbs:
   - list
   - watch
