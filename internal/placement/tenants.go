@@ -45,6 +45,25 @@ func (s *Store) Ledgers(ctx context.Context, tenants []TenantKey) ([]Ledger, err
 	return out, nil
 }
 
+// AreRegistered tells which of these shards are registered now.
+func (s *Store) AreRegistered(ctx context.Context, shards []string) (map[string]bool, error) {
+	out := make(map[string]bool, len(shards))
+	for part := range slices.Chunk(shards, txnOpsMax) {
+		ops := make([]clientv3.Op, 0, len(part))
+		for _, name := range part {
+			ops = append(ops, clientv3.OpGet(s.prefix+shardsKey+name, clientv3.WithCountOnly()))
+		}
+		answer, err := s.client.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return nil, fmt.Errorf("ask etcd which shards are registered: %w", err)
+		}
+		for i, name := range part {
+			out[name] = answer.Responses[i].GetResponseRange().Count > 0
+		}
+	}
+	return out, nil
+}
+
 // PutLedger writes the ledger of a tenant in the place of the one that was read at a revision, 0: of none. False: there
 // is another one by then, or the store is gone.
 func (s *Store) PutLedger(ctx context.Context, tenant string, value []byte, revision int64) (bool, error) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 )
 
 // Ledger says what each shard stores of a tenant, and what it may store beyond that until it has asked again. The sum of
@@ -48,23 +49,26 @@ func (l Ledger) Used() (used Amount) {
 // facts is what a shard knows when it looks for its share.
 type facts struct {
 	shard  string
-	groups int64  // that it leads
-	all    int64  // of the tenant
-	used   Amount // by groups that it leads
-	want   Amount // the largest that waits for slack
-	left   Amount // of its slack
-	limits Amount // 0: there is none
-	alive  func(shard string) bool
-	aged   bool // the share was written long ago
+	groups int64    // that it leads
+	all    int64    // of the tenant
+	used   Amount   // by groups that it leads
+	want   Amount   // the largest that waits for slack
+	left   Amount   // of its slack
+	limits Amount   // 0: there is none
+	gone   []string // shards of the ledger that are not registered
+	aged   bool     // the share was written long ago
+	// patient: groups that are in no share, whatever they store, will be soon. Until then no slack is taken.
+	patient bool
 }
 
 // outlook is what follows from a ledger for a shard.
 type outlook struct {
-	share   Share    // that is to be in the ledger
-	gone    []string // shards that are to be taken out of it
-	total   Amount   // what all store
-	others  Amount   // slack of other shards
-	settled bool     // each group is in the ledger once
+	share Share    // that is to be in the ledger
+	gone  []string // shards that are to be taken out of it
+	total Amount   // what all store
+	// inFlight is what counts in total and may be in it twice: as under way, and as stored.
+	inFlight Amount
+	settled  bool // each group is in the ledger once
 }
 
 // look finds the share of a shard.
@@ -74,11 +78,11 @@ func (l Ledger) look(f facts) outlook {
 	for name, s := range l.Shards {
 		switch {
 		case name == f.shard:
-		case f.alive(name):
-			others.add(s)
-		default:
+		case slices.Contains(f.gone, name):
 			lost.add(s)
 			out.gone = append(out.gone, name)
+		default:
+			others.add(s)
 		}
 	}
 	old := l.Shards[f.shard]
@@ -94,7 +98,8 @@ func (l Ledger) look(f facts) outlook {
 			out.share.Used = each(func(of func(Amount) int64) int64 { return max(of(old.top())-of(f.left), of(f.used)) })
 		}
 	}
-	out.total, out.others = others.Used.plus(out.share.Used), others.Slack
+	unknown := f.patient && others.Groups+out.share.Groups < f.all
+	out.total = others.Used.plus(out.share.Used)
 	out.settled = others.Groups+f.groups == f.all && out.share.Groups == f.groups
 	alone := others.Groups == 0 && out.settled
 	out.share.Slack = each(func(of func(Amount) int64) int64 {
@@ -102,6 +107,8 @@ func (l Ledger) look(f facts) outlook {
 		switch {
 		case of(f.limits) == 0 || free <= 0 || out.share.Groups == 0:
 			return 0
+		case unknown:
+			return min(free, max(0, of(f.left)))
 		case alone:
 			return free
 		case free < of(f.want), of(others.Want) > 0 && of(f.want) == 0:

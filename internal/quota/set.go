@@ -22,6 +22,7 @@ import (
 type Etcd interface {
 	Ledgers(ctx context.Context, tenants []placement.TenantKey) ([]placement.Ledger, error)
 	PutLedger(ctx context.Context, tenant string, value []byte, revision int64) (bool, error)
+	AreRegistered(ctx context.Context, shards []string) (map[string]bool, error)
 }
 
 // Config of a Set. All but Now and Pause are required.
@@ -29,9 +30,7 @@ type Config struct {
 	Shard string // whose share this is
 	Etcd  Etcd
 	// Led tells the groups that this shard leads, and what each stores.
-	Led func(tell func(group string, stored Amount))
-	// Alive tells whether a shard is registered.
-	Alive  func(shard string) bool
+	Led    func(tell func(group string, stored Amount))
 	Every  time.Duration // between two looks at the ledgers
 	Logger *slog.Logger
 	// Now and Pause: the system's clock where they are nil. Pause returns when so much time is over, or early.
@@ -262,11 +261,12 @@ func (s *Set) Look(ctx context.Context) error {
 
 // measured is what groups led here store, from a moment on.
 type measured struct {
-	groups  int64
-	used    Amount
-	want    Amount
-	left    Amount // of the slack
-	matters bool   // the ledger is to be read also where no group is led here
+	groups   int64
+	used     Amount
+	inFlight Amount // of used: what was let in, and may be stored
+	want     Amount
+	left     Amount // of the slack
+	matters  bool   // the ledger is to be read also where no group is led here
 }
 
 // beginMeasuring begins to count what is let in beside what is measured from now on.
@@ -276,7 +276,7 @@ func (t *Tenant) beginMeasuring() *measured {
 	s := &t.stored
 	s.epoch++
 	s.next = Amount{}
-	m := &measured{used: s.inFlight, want: s.want, matters: !s.known || s.mine != Share{}}
+	m := &measured{used: s.inFlight, inFlight: s.inFlight, want: s.want, matters: !s.known || s.mine != Share{}}
 	s.want = Amount{}
 	if s.known {
 		m.left = s.slack.minus(s.spent)
@@ -301,12 +301,17 @@ func (t *Tenant) settle(ctx context.Context, m *measured, found placement.Ledger
 		quotas := t.quotas
 		t.mu.Unlock()
 		f := facts{
-			shard: t.set.cfg.Shard, groups: m.groups, all: max(found.Groups, m.groups), used: m.used, want: m.want, left: m.left, alive: t.set.cfg.Alive,
+			shard: t.set.cfg.Shard, groups: m.groups, all: max(found.Groups, m.groups), used: m.used, want: m.want, left: m.left,
 			limits: Amount{quotas.StoredBytes, quotas.Records},
 		}
 		// A group of a tenant without a call yet counts as led here as soon as one comes.
 		t.limit(quotas, float64(max(m.groups, 1))/float64(max(f.all, 1)))
+		if f.gone, err = t.gone(ctx, ledger, &f); err != nil {
+			return err
+		}
+		f.patient = t.isPatient(ledger, &f)
 		out := ledger.look(f)
+		out.inFlight = m.inFlight
 		old, is := ledger.Shards[f.shard]
 		if f.limits == (Amount{}) && !is {
 			return nil // rates alone
@@ -333,6 +338,46 @@ func (t *Tenant) settle(ctx context.Context, m *measured, found placement.Ledger
 		found = again[0]
 	}
 	return nil // others write all the time: the next look tries again
+}
+
+// gone names the shards of a ledger that are not registered. Where each group is in it once nobody is asked: a shard
+// that is gone counts for its groups until others lead them.
+func (t *Tenant) gone(ctx context.Context, l Ledger, f *facts) ([]string, error) {
+	groups, ask := f.groups, []string{}
+	idle := false
+	for name, s := range l.Shards {
+		if name != f.shard {
+			groups, idle, ask = groups+s.Groups, idle || s.Groups == 0, append(ask, name)
+		}
+	}
+	if len(ask) == 0 || groups == f.all && !idle {
+		return nil, nil
+	}
+	registered, err := t.set.cfg.Etcd.AreRegistered(ctx, ask)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(ask, func(name string) bool { return registered[name] }), nil
+}
+
+// isPatient tells whether there may soon be a share for groups that are in none: not for ever, as a group that nobody
+// can lead must not keep a tenant from its quota.
+func (t *Tenant) isPatient(l Ledger, f *facts) bool {
+	known := f.groups
+	for name, s := range l.Shards {
+		if name != f.shard {
+			known += s.Groups
+		}
+	}
+	now := t.set.now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if known >= f.all {
+		t.stored.missing = time.Time{}
+	} else if t.stored.missing.IsZero() {
+		t.stored.missing = now
+	}
+	return now.Sub(t.stored.missing) <= agedLooks*t.set.cfg.Every
 }
 
 // prepare tells whether the share is to be written. Where it is not, what the ledger has is used. Where it is, what is
@@ -370,7 +415,7 @@ func (t *Tenant) granted(out *outlook) {
 func (t *Tenant) use(out *outlook) {
 	s := &t.stored
 	s.known, s.slack, s.spent = true, out.share.Slack, s.next
-	s.total, s.others, s.settled, s.mine = out.total, out.others, out.settled, out.share
+	s.total, s.settled, s.mine, s.doubt = out.total, out.settled, out.share, out.inFlight.plus(s.next)
 	close(s.changed)
 	s.changed = make(chan struct{})
 }

@@ -69,10 +69,11 @@ type stored struct {
 	epoch    int64         // of measurements: what is given back counts only in that in which it was taken
 	want     Amount        // the largest that waits for slack
 	total    Amount        // what all shards store
-	others   Amount        // slack of other shards: what is no room here may be in theirs
+	doubt    Amount        // of total and spent: what was under way may have been measured, too
 	settled  bool          // each group was in the ledger once
 	mine     Share         // as the ledger has it
 	wrote    time.Time     // when that was written
+	missing  time.Time     // since when there are groups that are in no share; zero: there are none
 	changed  chan struct{} // closed when any of this changes
 }
 
@@ -324,7 +325,7 @@ func (t *Tenant) short(n Amount) (quota access.Quota, final bool) {
 		if limit == 0 || wanted == 0 || s.known && one.of(s.slack)-one.of(s.spent) >= wanted {
 			continue
 		}
-		return one.quota, s.known && s.settled && one.of(s.total)+one.of(s.spent)+wanted > limit
+		return one.quota, s.known && s.settled && one.of(s.total)+one.of(s.spent)-one.of(s.doubt)+wanted > limit
 	}
 	return "", false
 }

@@ -285,6 +285,17 @@ func (r *memRegistry) Ledgers(_ context.Context, tenants []placement.TenantKey) 
 	return out, nil
 }
 
+// AreRegistered implements Registry.
+func (r *memRegistry) AreRegistered(_ context.Context, shards []string) (map[string]bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := map[string]bool{}
+	for _, name := range shards {
+		_, out[name] = r.view.Shards[name]
+	}
+	return out, nil
+}
+
 // PutLedger implements Registry.
 func (r *memRegistry) PutLedger(_ context.Context, tenant string, value []byte, revision int64) (bool, error) {
 	r.mu.Lock()

@@ -47,14 +47,6 @@ func (s *Shard) newQuotas() *quota.Set {
 	return quota.New(quota.Config{
 		Shard: s.cfg.Name, Etcd: s.cfg.Placement, Every: s.cfg.ReportInterval, Logger: s.logger,
 		Led: s.storedOf,
-		Alive: func(shard string) bool {
-			r := s.routes.Load()
-			if r == nil {
-				return true
-			}
-			_, registered := r.view.Shards[shard]
-			return registered
-		},
 	})
 }
 
