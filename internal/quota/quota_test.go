@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -232,7 +233,7 @@ func TestBytesHold(t *testing.T) {
 		a, let := p.tenant("s"), 0
 		for end := p.clock.Now().Add(seconds * time.Second); p.clock.Now().Before(end); {
 			if waits {
-				if err := a.Move(context.Background(), call); err != nil {
+				if err := a.Move(context.Background(), call, 0); err != nil {
 					t.Fatal(err)
 				}
 				if p.clock.Now().Before(end) {
@@ -267,20 +268,47 @@ func TestCallsAtOnce(t *testing.T) {
 	exceeded(t, a.Begin(), access.CallsAtOnce, true)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := a.Await(ctx); !errors.Is(err, context.Canceled) {
+	if err := a.Await(ctx, 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("a call that waits ends with %v", err)
 	}
 	began := make(chan error)
-	go func() { began <- a.Await(t.Context()) }()
+	go func() { began <- a.Await(t.Context(), 0) }()
 	a.End()
 	if err := <-began; err != nil {
 		t.Error(err)
 	}
 	exceeded(t, a.Begin(), access.CallsAtOnce, true)
-	go func() { began <- a.Await(t.Context()) }()
+	go func() { began <- a.Await(t.Context(), 0) }()
 	p.sets["s"].Close()
 	if err := <-began; !errors.Is(err, ErrStopping) {
 		t.Errorf("a call that waits while the shard stops ends with %v", err)
+	}
+}
+
+// Messages that wait hold a bounded part of the memory: what is beyond it is refused.
+func TestWhatWaitsIsBounded(t *testing.T) {
+	p := newPlay(access.Quotas{BytesPerSecond: 1}, 1, "s")
+	p.sets["s"].cfg.Pause = nil
+	a := p.tenant("s")
+	a.Moved(1_000_000)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	for range 4 {
+		go func() { ended <- a.Move(ctx, 1, heldMost/4) }()
+	}
+	for a.Usage().Waited[access.BytesPerSecond] < 4 {
+		runtime.Gosched()
+	}
+	exceeded(t, a.Move(ctx, 1, 1), access.BytesPerSecond, true)
+	exceeded(t, a.Await(ctx, 1), access.BytesPerSecond, true)
+	cancel()
+	for range 4 {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+	if err := a.Move(ctx, 1, 2*heldMost); !errors.Is(err, context.Canceled) || a.held != 0 {
+		t.Errorf("one alone: %v; %d bytes are held", err, a.held)
 	}
 }
 

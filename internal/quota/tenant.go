@@ -55,6 +55,7 @@ type Tenant struct {
 	open     int64 // calls under way
 	openMost int64
 	over     chan struct{} // closed when a call ends; nil: nobody waits
+	held     int64         // bytes of memory, by messages that wait
 	stored   stored
 	counts   counts
 }
@@ -187,32 +188,63 @@ func (t *Tenant) Begin() error {
 	return t.refuse(quota, wait, words)
 }
 
-// Await is Begin, and waits where that refuses. The error is that of ctx, or ErrStopping.
-func (t *Tenant) Await(ctx context.Context) error {
-	for first := true; ; first = false {
-		now := t.set.now()
-		t.mu.Lock()
+// heldMost is what messages of a tenant may hold of the memory that all share while they wait.
+const heldMost = 16 << 20
+
+// Await is Begin for the message of a stream: it waits where that refuses. holds is what it keeps in memory meanwhile,
+// in bytes: where much is kept so already it is refused. Errors are *Exceeded, ErrStopping, or that of ctx.
+func (t *Tenant) Await(ctx context.Context, holds int64) error {
+	return t.until(ctx, holds, func(now time.Time) (access.Quota, time.Duration) {
 		quota, wait := t.blocked(now)
 		if quota == "" {
 			t.begun(now)
-			t.mu.Unlock()
+		}
+		return quota, wait
+	})
+}
+
+// until tries until no quota is in the way. try is called with mu held.
+func (t *Tenant) until(ctx context.Context, holds int64, try func(now time.Time) (access.Quota, time.Duration)) error {
+	for first := true; ; first = false {
+		wait, over, err := t.tried(first, holds, try)
+		switch {
+		case err != nil:
+			return err
+		case wait == 0 && first:
 			return nil
+		case wait > 0:
+			err = t.set.pause(ctx, wait, over)
 		}
-		if first {
-			t.counts.waited[quota]++
-		}
-		var over chan struct{}
-		if quota == access.CallsAtOnce {
-			if t.over == nil {
-				t.over = make(chan struct{})
-			}
-			over = t.over
-		}
-		t.mu.Unlock()
-		if err := t.set.pause(ctx, wait, over); err != nil {
+		if err != nil || wait == 0 {
+			t.release(holds)
 			return err
 		}
 	}
+}
+
+// tried tries once. What has to wait for the first time is counted in. over is closed early, where that is known.
+func (t *Tenant) tried(first bool, holds int64, try func(now time.Time) (access.Quota, time.Duration)) (wait time.Duration, over chan struct{}, err error) {
+	now := t.set.now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	quota, wait := try(now)
+	if quota == "" {
+		return 0, nil, nil
+	}
+	if first {
+		if t.held > 0 && t.held+holds > heldMost {
+			return 0, nil, t.refuse(quota, wait, "much waits for it already: try again later")
+		}
+		t.held += holds
+		t.counts.waited[quota]++
+	}
+	if quota == access.CallsAtOnce {
+		if t.over == nil {
+			t.over = make(chan struct{})
+		}
+		over = t.over
+	}
+	return wait, over, nil
 }
 
 // End ends a call.
@@ -235,27 +267,17 @@ func (t *Tenant) Moved(n int64) {
 	t.counts.bytes += n
 }
 
-// Move is Moved for the message of a stream, and waits first until what went before is waited off. The error is that of
-// ctx, or ErrStopping.
-func (t *Tenant) Move(ctx context.Context, n int64) error {
-	for first := true; ; first = false {
-		now := t.set.now()
-		t.mu.Lock()
-		wait := t.bytes.wait(now, 0)
-		if wait == 0 {
-			t.bytes.take(now, float64(n))
-			t.counts.bytes += n
-			t.mu.Unlock()
-			return nil
+// Move is Moved for the message of a stream, and waits first until what went before is waited off. holds, and errors, as
+// of Await.
+func (t *Tenant) Move(ctx context.Context, n, holds int64) error {
+	return t.until(ctx, holds, func(now time.Time) (access.Quota, time.Duration) {
+		if wait := t.bytes.wait(now, 0); wait > 0 {
+			return access.BytesPerSecond, wait
 		}
-		if first {
-			t.counts.waited[access.BytesPerSecond]++
-		}
-		t.mu.Unlock()
-		if err := t.set.pause(ctx, wait, nil); err != nil {
-			return err
-		}
-	}
+		t.bytes.take(now, float64(n))
+		t.counts.bytes += n
+		return "", 0
+	})
 }
 
 // Reserved is room for what is about to be stored. The zero value is none.
@@ -290,6 +312,15 @@ func (t *Tenant) Store(ctx context.Context, n Amount) (Reserved, error) {
 			t.mu.Unlock()
 			return Reserved{}, err
 		}
+		if patience == nil {
+			if t.held > 0 && t.held+n.Bytes > heldMost {
+				err := t.refuse(quota, storeAgain, "other shards may have room left, and much waits for it already: try again")
+				t.mu.Unlock()
+				return Reserved{}, err
+			}
+			t.held += n.Bytes
+			defer t.release(n.Bytes)
+		}
 		t.stored.want = Amount{max(t.stored.want.Bytes, n.Bytes), max(t.stored.want.Records, n.Records)}
 		changed := t.stored.changed
 		t.mu.Unlock()
@@ -307,8 +338,9 @@ func (t *Tenant) Store(ctx context.Context, n Amount) (Reserved, error) {
 			return Reserved{}, ErrStopping
 		case <-patience:
 			t.mu.Lock()
-			defer t.mu.Unlock()
-			return Reserved{}, t.refuse(quota, storeAgain, "other shards may have room left, and etcd has not granted it yet: try again")
+			err := t.refuse(quota, storeAgain, "other shards may have room left, and etcd has not granted it yet: try again")
+			t.mu.Unlock() // before release
+			return Reserved{}, err
 		}
 	}
 }
@@ -328,6 +360,13 @@ func (t *Tenant) short(n Amount) (quota access.Quota, final bool) {
 		return one.quota, s.known && s.settled && one.of(s.total)+one.of(s.spent)-one.of(s.doubt)+wanted > limit
 	}
 	return "", false
+}
+
+// release counts out what does not wait any more.
+func (t *Tenant) release(holds int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.held -= holds
 }
 
 // Done says what became of what was to be stored: it surely was not, or it was, or may be.

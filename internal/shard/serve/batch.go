@@ -129,7 +129,11 @@ func (b *batch) pass(ctx context.Context) error {
 	if len(b.tenants) == 0 {
 		return nil
 	}
-	if err := b.tenants.enter(ctx); err != nil {
+	holds := int64(0)
+	for i := range b.writes {
+		holds += b.writes[i].bytes
+	}
+	if err := b.tenants.enter(ctx, holds); err != nil {
 		return err
 	}
 	for _, t := range b.tenants {
@@ -139,7 +143,7 @@ func (b *batch) pass(ctx context.Context) error {
 				bytes += w.bytes
 			}
 		}
-		if err := pass(ctx, t, bytes); err != nil {
+		if err := pass(ctx, t, bytes, holds); err != nil {
 			return err
 		}
 	}

@@ -27,7 +27,7 @@ func (s *recordServer) BatchGet(in *recordv1.BatchGetRequest, stream recordv1.Re
 		return err
 	}
 	b.prepare(ctx)
-	if err := b.tenants.enter(ctx); err != nil {
+	if err := b.tenants.enter(ctx, int64(len(b.gets))*batchGetHeldBytes); err != nil {
 		for _, r := range readers {
 			b.done(r)
 		}
@@ -185,7 +185,7 @@ func (b *batchGet) read(ctx context.Context, r *batchReader, first, stride int) 
 		item := r.next(i)
 		err := b.one(i, r, item)
 		if err == nil && len(b.tenants) > 0 {
-			if err := pass(ctx, b.reads[i].served.Tenant(), int64(len(item.record.Data))); err != nil {
+			if err := pass(ctx, b.reads[i].served.Tenant(), int64(len(item.record.Data)), int64(cap(r.arena))); err != nil {
 				return err
 			}
 		}

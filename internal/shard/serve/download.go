@@ -66,7 +66,7 @@ func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.Re
 	}
 	method := s.metrics.method(recordv1.RecordService_Download_FullMethodName)
 	if rec.Blob == nil {
-		if err := pass(stream.Context(), tenant, end-in.GetOffsetBytes()); err != nil {
+		if err := pass(stream.Context(), tenant, end-in.GetOffsetBytes(), int64(len(rec.Data))); err != nil {
 			return err
 		}
 		err := sendSlice(stream, head, rec.Data[in.GetOffsetBytes():end])
@@ -123,7 +123,7 @@ func sendBlob(stream recordv1.RecordService_DownloadServer, tenant *quota.Tenant
 	}
 	for offset < end {
 		next := min(end, (offset/format.BlobChunkBytes+1)*format.BlobChunkBytes)
-		if err := pass(stream.Context(), tenant, next-offset); err != nil {
+		if err := pass(stream.Context(), tenant, next-offset, format.BlobChunkBytes); err != nil {
 			return err
 		}
 		buffer := message.Pool.Get(int(next - offset))

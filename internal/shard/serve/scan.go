@@ -332,7 +332,7 @@ func (sc *scan) enter(ctx context.Context, sv Group, w answer.Where) (err error)
 		return err
 	}
 	if t := sv.Tenant(); t != nil {
-		if err := t.Await(ctx); err != nil {
+		if err := t.Await(ctx, 0); err != nil {
 			return answer.Of(err, w)
 		}
 		sc.tenant = t

@@ -186,7 +186,7 @@ func (sc *scan) transmit() error {
 	for _, r := range sc.out.Records {
 		moved += int64(len(r.Data))
 	}
-	if err := pass(sc.stream.Context(), sc.tenant, moved); err != nil {
+	if err := pass(sc.stream.Context(), sc.tenant, moved, int64(cap(*sc.arena))); err != nil {
 		return err
 	}
 	if err := sc.stream.Send(&sc.out); err != nil {

@@ -12,7 +12,8 @@ import (
 )
 
 // Calls are counted against the quotas of the tenant in whose group they are. A call of its own is refused where it
-// would pass a rate; what belongs to a stream waits, as its caller has begun something that a refusal would undo.
+// would pass a rate; what belongs to a stream waits, as its caller has begun something that a refusal would undo, unless what waits so holds
+// too much of the memory that all share.
 
 // enter begins a call in a group; the tenant, where it is not nil, is told its end by leave.
 func enter(sv Group, w answer.Where) (*quota.Tenant, error) {
@@ -37,12 +38,13 @@ func leave(t *quota.Tenant, bytes int64) {
 // movedOf is what a record that was read counts.
 func movedOf(rec *group.Record) int64 { return int64(len(rec.Data) + len(rec.Attributes)) }
 
-// pass waits until a message of a stream may move so many bytes, and counts them. nil: nothing is counted.
-func pass(ctx context.Context, t *quota.Tenant, bytes int64) error {
+// pass waits until a message of a stream may move so many bytes, and counts them. holds is what the stream keeps in memory
+// meanwhile, in bytes. nil: nothing is counted.
+func pass(ctx context.Context, t *quota.Tenant, bytes, holds int64) error {
 	if t == nil {
 		return nil
 	}
-	return answer.Of(t.Move(ctx, bytes), answer.Where{})
+	return answer.Of(t.Move(ctx, bytes, holds), answer.Where{})
 }
 
 // reserve makes sure that what a write stores is within the quotas of its tenant. Deletes are never refused.
@@ -73,12 +75,13 @@ func (b *batchTenants) add(t *quota.Tenant) {
 	}
 }
 
-// enter waits until the message may be worked on. leave must follow in any case.
-func (b *batchTenants) enter(ctx context.Context) error {
+// enter waits until the message may be worked on, of which so many bytes are held meanwhile. leave must follow in any
+// case.
+func (b *batchTenants) enter(ctx context.Context, holds int64) error {
 	all := *b
 	slices.SortFunc(all, func(x, y *quota.Tenant) int { return cmp.Compare(x.Name(), y.Name()) })
 	for i, t := range all {
-		if err := t.Await(ctx); err != nil {
+		if err := t.Await(ctx, holds); err != nil {
 			*b = all[:i]
 			return answer.Of(err, answer.Where{})
 		}

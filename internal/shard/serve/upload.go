@@ -140,7 +140,7 @@ func (u *upload) take(ctx context.Context, chunk []byte) error {
 	if err := u.reserve(ctx, u.n); err != nil {
 		return err
 	}
-	if err := pass(ctx, u.tenant, int64(len(chunk))); err != nil {
+	if err := pass(ctx, u.tenant, int64(len(chunk)), u.write.bytes+int64(len(chunk))); err != nil {
 		return err
 	}
 	u.sum = crc32.Update(u.sum, castagnoli, chunk)

@@ -128,7 +128,7 @@ func (w *watch) stillHere() error {
 // tell sends one message of changes. busy: the shard is at its limit of bytes, and nothing was done. Nothing is held of
 // the log while the message waits for a slow reader, but the message.
 func (w *watch) tell(ctx context.Context) (busy bool, err error) {
-	if err := pass(ctx, w.tenant, 0); err != nil {
+	if err := pass(ctx, w.tenant, 0, 0); err != nil {
 		return false, err // it waits before it holds anything
 	}
 	held := message.HeldOf(ctx)
