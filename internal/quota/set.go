@@ -182,8 +182,12 @@ func (s *Set) Kick() {
 	}
 }
 
-// kicksApart is the shortest time between two looks.
-const kicksApart = 100 * time.Millisecond
+const (
+	// kicksApart is the shortest time between two looks.
+	kicksApart = 100 * time.Millisecond
+	// lookShare is how much longer than a look the pause behind it is: one at thousands of groups takes a while.
+	lookShare = 20
+)
 
 // Run keeps what this shard may use of the quotas as the ledgers and the groups that it leads say, until ctx ends. told
 // is given the error of each look, nil where there is none.
@@ -200,12 +204,13 @@ func (s *Set) Run(ctx context.Context, told func(error)) {
 		if s.current.Load() == nil {
 			continue
 		}
+		began := time.Now()
 		err := s.Look(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		told(err)
-		rest := time.NewTimer(min(kicksApart, s.cfg.Every))
+		rest := time.NewTimer(min(max(kicksApart, lookShare*time.Since(began)), s.cfg.Every))
 		select {
 		case <-rest.C:
 		case <-ctx.Done():

@@ -181,7 +181,7 @@ func (t *Tenant) Begin() error {
 		t.begun(now)
 		return nil
 	}
-	words := fmt.Sprintf("try again in %v", wait.Round(time.Millisecond))
+	words := fmt.Sprintf("try again in %v", max(wait.Round(time.Millisecond), time.Millisecond))
 	if quota == access.CallsAtOnce {
 		words = "wait until calls have ended"
 	}
