@@ -1,6 +1,6 @@
 // Package recordgrant reconciles RecordGrants and RecordTenants: those of a store are compiled into the table in etcd by
-// which its gateways and shards decide who may do what, and how much of it. See
-// docs/adr/0041-grants-decide-at-gateways-and-shards.md and 0042-quotas-are-divided-among-leaders.md.
+// which its gateways and shards decide who may do what, and how much. See
+// docs/adr/0041-grants-decide-at-gateways-and-shards.md.
 package recordgrant
 
 import (
@@ -10,7 +10,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -28,8 +27,8 @@ import (
 // Rights, apart from the type's comment: controller-gen does not see those that stand in one. The keys of
 // ServiceAccounts every ServiceAccount may read (the ClusterRole system:service-account-issuer-discovery).
 //
-// +kubebuilder:rbac:groups=sheaf.dev,resources=recordgrants;recordtenants;recordstores,verbs=list;watch
-// +kubebuilder:rbac:groups=sheaf.dev,resources=recordgrants/status;recordtenants/status,verbs=patch
+// +kubebuilder:rbac:groups=sheaf.dev,resources=recordgrants;recordstores,verbs=list;watch
+// +kubebuilder:rbac:groups=sheaf.dev,resources=recordgrants/status,verbs=patch
 
 // ErrTableChanged says that somebody else has written the table of grants meanwhile.
 var ErrTableChanged = errors.New("the table of grants was changed meanwhile")
@@ -67,77 +66,64 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			grants = append(grants, *g)
 		}
 	}
-	var allTenants v1alpha1.RecordTenantList
-	if err := r.Client.List(ctx, &allTenants, client.InNamespace(req.Namespace)); err != nil {
-		return ctrl.Result{}, fmt.Errorf("list RecordTenants: %w", err)
+	tenants, err := r.tenants(ctx, req.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, err
 	}
-	var tenants []v1alpha1.RecordTenant
-	for i := range allTenants.Items {
-		if t := &allTenants.Items[i]; t.Spec.StoreRef.Name == req.Name && t.DeletionTimestamp == nil {
-			tenants = append(tenants, *t)
-		}
-	}
-	version, refused, out := r.write(ctx, req.NamespacedName, grants, tenants)
+	version, out := r.write(ctx, req.NamespacedName, grants, tenants)
 	for i := range grants {
 		if err := r.tell(ctx, &grants[i], version, out); err != nil {
 			return ctrl.Result{}, err
 		}
 	}
-	for i := range tenants {
-		own, is := refused[tenants[i].Name]
-		if !is {
-			own = out
-		}
-		if err := r.tellTenant(ctx, &tenants[i], version, own); err != nil {
-			return ctrl.Result{}, err
-		}
+	if err := r.tellTenants(ctx, tenants, version, out); err != nil {
+		return ctrl.Result{}, err
 	}
 	return out.Result()
 }
 
-// write makes the table of a store as its grants and tenants say. refused are tenants that are not in it, by name.
-func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants []v1alpha1.RecordGrant, tenants []v1alpha1.RecordTenant,
-) (version int64, refused map[string]step.Outcome, out step.Outcome) {
+// write makes the table of a store as its grants and tenants say.
+func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants []v1alpha1.RecordGrant, tenants *tenants) (version int64, out step.Outcome) {
 	store := &v1alpha1.RecordStore{}
 	err := r.Client.Get(ctx, key, store)
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && store.DeletionTimestamp != nil:
-		return 0, nil, step.Fail("StoreUnknown", fmt.Sprintf("there is no RecordStore %s in this namespace: make it, or name another one", key.Name))
+		return 0, step.Fail("StoreUnknown", fmt.Sprintf("there is no RecordStore %s in this namespace: make it, or name another one", key.Name))
 	case err != nil:
-		return 0, nil, step.Retry(fmt.Errorf("read RecordStore %s: %w", key.Name, err))
+		return 0, step.Retry(fmt.Errorf("read RecordStore %s: %w", key.Name, err))
 	case store.Status.StoreUID == "" || !store.Status.PlacementInitialized:
-		return 0, nil, step.Wait("StoreStarts", "the RecordStore has no placement yet", step.PauseShort)
+		return 0, step.Wait("StoreStarts", "the RecordStore has no placement yet", step.PauseShort)
 	}
 	text, revision, err := r.Tables.Table(ctx, store)
 	if err != nil {
-		return 0, nil, step.Retry(fmt.Errorf("read the table of grants: %w", err))
+		return 0, step.Retry(fmt.Errorf("read the table of grants: %w", err))
 	}
 	there := &access.Table{}
 	if text != nil {
 		if there, err = access.ParseTable(text); err != nil {
-			return 0, nil, step.Fail("TableForeign", fmt.Sprintf("the table of grants in etcd cannot be read, and is left alone: %v", err))
+			return 0, step.Fail("TableForeign", fmt.Sprintf("the table of grants in etcd cannot be read, and is left alone: %v", err))
 		}
 	}
 	issuer, err := r.Keys(ctx)
 	if err != nil {
-		return 0, nil, step.Retry(fmt.Errorf("read the keys of ServiceAccounts from the API server: %w", err))
+		return 0, step.Retry(fmt.Errorf("read the keys of ServiceAccounts from the API server: %w", err))
 	}
 	next := compile(key.Namespace, key.Name, grants, issuer)
-	next.Tenants, refused = tenantsOf(store.Spec.Groups.Routing, tenants)
+	next.Tenants = tenants.compile(store.Spec.Groups.Routing)
 	if next.Version = there.Version; next.Version > 0 && isSame(next, there) {
-		return there.Version, refused, step.Complete().Again(keysAgain)
+		return there.Version, step.Complete().Again(keysAgain)
 	}
 	next.Version++
 	encoded, err := next.Encode()
 	if err != nil {
-		return 0, nil, step.Fail("TableRefused", fmt.Sprintf("the RecordGrants and RecordTenants of the store make no table, the last one stays in use: %v", err))
+		return 0, step.Fail("TableRefused", fmt.Sprintf("the RecordGrants and RecordTenants of the store make no table, the last one stays in use: %v", err))
 	}
 	if err := r.Tables.PutTable(ctx, store, encoded, revision); err != nil {
-		return 0, nil, step.Retry(fmt.Errorf("write the table of grants: %w", err))
+		return 0, step.Retry(fmt.Errorf("write the table of grants: %w", err))
 	}
 	step.LogNews(ctx, step.News{Reason: "TableWritten", Action: "Write", Object: store,
 		Message: fmt.Sprintf("table %d of grants is written, with %d grants and %d tenants", next.Version, len(next.Grants), len(next.Tenants))})
-	return next.Version, refused, step.Complete().Again(keysAgain)
+	return next.Version, step.Complete().Again(keysAgain)
 }
 
 // tell writes the status of a grant.
@@ -145,31 +131,16 @@ func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version 
 	after := g.DeepCopy()
 	s := &after.Status
 	s.ObservedGeneration = after.Generation
-	told(&s.Conditions, &s.TableVersion, after.Generation, version, out)
+	words := fmt.Sprintf("in table %d of grants", version)
+	step.Summarize(&s.Conditions, after.Generation, out, words)
+	if out.IsComplete() {
+		s.TableVersion = version
+		step.SetTrue(&s.Conditions, after.Generation, v1alpha1.ConditionCompiled, "Compiled", words)
+	} else {
+		step.SetFalse(&s.Conditions, after.Generation, v1alpha1.ConditionCompiled, out.Reason(), out.Message())
+	}
 	_, err := step.WriteStatus(ctx, r.Client, g, after)
 	return client.IgnoreNotFound(err)
-}
-
-// tellTenant writes the status of a tenant.
-func (r *Reconciler) tellTenant(ctx context.Context, t *v1alpha1.RecordTenant, version int64, out step.Outcome) error {
-	after := t.DeepCopy()
-	s := &after.Status
-	s.ObservedGeneration = after.Generation
-	told(&s.Conditions, &s.TableVersion, after.Generation, version, out)
-	_, err := step.WriteStatus(ctx, r.Client, t, after)
-	return client.IgnoreNotFound(err)
-}
-
-// told sets what a status says of the table.
-func told(conditions *[]metav1.Condition, table *int64, generation, version int64, out step.Outcome) {
-	words := fmt.Sprintf("in table %d of grants", version)
-	step.Summarize(conditions, generation, out, words)
-	if out.IsComplete() {
-		*table = version
-		step.SetTrue(conditions, generation, v1alpha1.ConditionCompiled, "Compiled", words)
-	} else {
-		step.SetFalse(conditions, generation, v1alpha1.ConditionCompiled, out.Reason(), out.Message())
-	}
 }
 
 // SetupWithManager watches RecordGrants and RecordTenants, and stores as they come and go.
