@@ -150,7 +150,7 @@ func (p *play) put(group string, n Amount) (done, final bool) {
 		return false, final
 	}
 	t.mu.Unlock()
-	r, err := t.Store(context.Background(), n)
+	r, err := t.Store(context.Background(), n, false)
 	if err != nil {
 		return false, false
 	}
@@ -339,23 +339,23 @@ func TestStoredQuotasHold(t *testing.T) {
 	a := p.tenant("s")
 	var kept []Reserved
 	for range 10 {
-		r, err := a.Store(t.Context(), Amount{10, 1})
+		r, err := a.Store(t.Context(), Amount{10, 1}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
 		kept = append(kept, r)
 	}
-	_, err := a.Store(t.Context(), Amount{1, 1})
+	_, err := a.Store(t.Context(), Amount{1, 1}, false)
 	exceeded(t, err, access.Records, false)
 	kept[0].Done(true)
 	kept[0].Done(true) // it may be called again
-	if _, err := a.Store(t.Context(), Amount{10, 1}); err != nil {
+	if _, err := a.Store(t.Context(), Amount{10, 1}, false); err != nil {
 		t.Fatalf("what was given back is no room: %v", err)
 	}
-	if _, err := a.Store(t.Context(), Amount{900, 0}); err != nil {
+	if _, err := a.Store(t.Context(), Amount{900, 0}, false); err != nil {
 		t.Fatalf("a record that is replaced: %v", err)
 	}
-	_, err = a.Store(t.Context(), Amount{1, 0})
+	_, err = a.Store(t.Context(), Amount{1, 0}, false)
 	exceeded(t, err, access.StoredBytes, false)
 	if err := a.Begin(); err != nil {
 		t.Errorf("a call is refused for what is stored: %v", err)
@@ -377,6 +377,8 @@ func TestEtcdAway(t *testing.T) {
 	if done, _ := p.put("a-0", Amount{Bytes: slack}); !done {
 		t.Error("what was granted is refused")
 	}
+	_, err := p.tenant("s").Store(t.Context(), Amount{Bytes: 1}, true)
+	exceeded(t, err, access.StoredBytes, true)
 	if done, final := p.put("a-0", Amount{Bytes: 1}); done || final {
 		t.Errorf("beyond what was granted: done %v, final %v", done, final)
 	}

@@ -295,8 +295,8 @@ const (
 )
 
 // Store reserves room for what is to be stored; Done must follow where it answers nil. It waits for a moment where this
-// shard has no room and the store as a whole may have some. Errors are *Exceeded, ErrStopping, or that of ctx.
-func (t *Tenant) Store(ctx context.Context, n Amount) (Reserved, error) {
+// shard has no room and the store as a whole may have some, unless it is in a hurry. Errors are *Exceeded, ErrStopping, or that of ctx.
+func (t *Tenant) Store(ctx context.Context, n Amount, hurry bool) (Reserved, error) {
 	var patience <-chan time.Time
 	for {
 		t.mu.Lock()
@@ -313,8 +313,8 @@ func (t *Tenant) Store(ctx context.Context, n Amount) (Reserved, error) {
 			return Reserved{}, err
 		}
 		if patience == nil {
-			if t.held > 0 && t.held+n.Bytes > heldMost {
-				err := t.refuse(quota, storeAgain, "other shards may have room left, and much waits for it already: try again")
+			if hurry || t.held > 0 && t.held+n.Bytes > heldMost {
+				err := t.refuse(quota, storeAgain, "other shards may have room left, and others wait for it already: try again")
 				t.mu.Unlock()
 				return Reserved{}, err
 			}

@@ -10,6 +10,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/answer"
 )
@@ -112,16 +113,24 @@ func (s *recordServer) receiveBatch(stream recordv1.RecordService_BatchPutServer
 		}
 	}
 	// All of it waits before any of it is proposed: what was proposed takes of the bytes in flight of all tenants.
-	err := b.pass(stream.Context())
+	err, hurry := b.pass(stream.Context()), false
 	for i := range b.writes {
 		if b.errs[i] == nil {
 			b.errs[i] = err
 		}
 		if b.errs[i] == nil {
+			b.writes[i].hurry = hurry
 			b.errs[i] = s.propose(stream.Context(), &b.writes[i])
+			hurry = hurry || isQuota(b.errs[i])
 		}
 	}
 	return b
+}
+
+// isQuota tells that a quota has refused a put.
+func isQuota(err error) bool {
+	var e *answer.Error
+	return errors.As(err, &e) && e.Reason == reason.QuotaExceeded
 }
 
 // pass waits until the message is within the quotas of its tenants, and counts it.

@@ -38,6 +38,8 @@ type write struct {
 	replica replica.Write
 	// reserved of the quotas of the group's tenant.
 	reserved quota.Reserved
+	// hurry: another put of the message has waited for that in vain.
+	hurry bool
 }
 
 // propose hands the write to its group, unless the caller waits no more. finish must follow where there is no error.

@@ -61,7 +61,7 @@ func (w *write) reserve(ctx context.Context) error {
 		n.Records = 1
 	}
 	var err error
-	w.reserved, err = t.Store(ctx, n)
+	w.reserved, err = t.Store(ctx, n, w.hurry)
 	return answer.Of(err, w.where)
 }
 

@@ -179,7 +179,7 @@ func (u *upload) reserve(ctx context.Context, bytes int64) error {
 			more.Records = 1
 		}
 	}
-	room, err := u.tenant.Store(ctx, more)
+	room, err := u.tenant.Store(ctx, more, false)
 	if err != nil {
 		return answer.Of(err, u.write.where)
 	}
