@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 
 	"sheaf.dev/sheaf/internal/access"
@@ -478,6 +479,46 @@ func TestLedgersHold(t *testing.T) {
 			t.Fatalf("at the limit: done %v, final %v: %s", done, final, p.etcd.ledgers["a"].Value)
 		}
 	})
+}
+
+// What is used, let in and refused is told as metrics, of the quotas that there are.
+func TestMetricsOfTenants(t *testing.T) {
+	p := newPlay(access.Quotas{Records: 5, CallsPerSecond: 2}, 1, "s")
+	p.look(t, "s")
+	a := p.tenant("s")
+	if _, err := a.Store(t.Context(), Amount{Bytes: 10, Records: 2}, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	a.Moved(10)
+	exceeded(t, a.Begin(), access.CallsPerSecond, true)
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(p.sets["s"].Collector())
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range m.GetLabel() {
+				name += " " + l.GetValue()
+			}
+			got[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	want := map[string]float64{
+		"sheaf_tenant_quota_limit records a": 5, "sheaf_tenant_quota_limit callsPerSecond a": 2, "sheaf_tenant_quota_used records a": 2,
+		"sheaf_tenant_part a": 1, "sheaf_tenant_calls_total a": 1, "sheaf_tenant_bytes_total a": 10,
+		"sheaf_tenant_refused_total records a": 0, "sheaf_tenant_refused_total callsPerSecond a": 1,
+		"sheaf_tenant_waited_total records a": 0, "sheaf_tenant_waited_total callsPerSecond a": 0,
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, and must be %v", got, want)
+	}
 }
 
 // BenchmarkNoTenant is what calls cost in a store without tenants, or in a group of nobody.
