@@ -328,13 +328,15 @@ func (c *Client) attempts(what call) attempts {
 	}}
 }
 
-// judge decides about a verdict for this client. The call goes on where the server has too much to do; and where a
+// judge decides about a verdict for this client. The call goes on where the server has too much to do, or
+// the quota of a rate is used up; and where a
 // shard could not load its copy of the group, as a gateway knows whether there are other copies. A gateway that does
 // not answer is noted, so that the next attempt goes to another.
 func (a *attempts) judge(to target, err error, v routing.Verdict) routing.Verdict {
 	switch {
-	case v.Overloaded(), !to.gateway && v.Reason == reason.GroupFailed:
+	case v.Later(), !to.gateway && v.Reason == reason.GroupFailed:
 		v.Fate = routing.Refused
+		a.Hold = v.Reason == reason.QuotaExceeded
 	case v.Reason == reason.ShardUnreachable:
 		a.client.unreachable(to)
 		if to.gateway && a.N()+1 >= len(a.client.cfg.Addresses) && a.client.nobody(err) {

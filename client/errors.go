@@ -38,6 +38,10 @@ var (
 	ErrMemoryFull = errors.New("memory full")
 	// ErrGroupLimit: the store has as many groups as it may have. It is also ErrOverloaded.
 	ErrGroupLimit = errors.New("group limit")
+	// ErrQuotaExceeded: a quota of the tenant whose group it is, is used up; Error.Metadata names tenant, quota and limit.
+	// With RetryAfter above 0 it is that of a rate, and the time of the call has ended before it could be repeated; else
+	// records must be deleted, or the quota raised. It is not ErrOverloaded.
+	ErrQuotaExceeded = errors.New("quota exceeded")
 	// ErrHashRouting: the groups of the store are fixed, none can be made.
 	ErrHashRouting = errors.New("hash routing")
 	// ErrUnavailable: nobody could answer inside the deadline, also where the last one who was asked named another
@@ -151,7 +155,9 @@ func (e *Error) Is(target error) bool {
 	case ErrDiskFull:
 		return e.Reason == reason.DiskFull
 	case ErrOverloaded:
-		return e.Code == codes.ResourceExhausted && e.Reason != reason.DiskFull
+		return e.Code == codes.ResourceExhausted && e.Reason != reason.DiskFull && e.Reason != reason.QuotaExceeded
+	case ErrQuotaExceeded:
+		return e.Reason == reason.QuotaExceeded
 	case ErrUnavailable:
 		elsewhere := e.Reason == reason.NotLeader || e.Reason == reason.WrongShard || e.Reason == reason.NotServing
 		return (e.Code == codes.Unavailable || elsewhere) && !e.doubtful

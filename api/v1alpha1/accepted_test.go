@@ -78,6 +78,9 @@ var goodCases = []goodCase{
 	{kind: "RecordGrant", set: fields{"spec/groups": fields{"all": true}}, update: true},
 	{kind: "RecordGrant", set: fields{"spec/groups": fields{"names": numbered("g%d", 256), "prefixes": []string{letters(253), "_a."}}}},
 
+	{kind: "RecordTenant", set: fields{"spec/prefix": letters(253), "spec/quotas": fields{"storedBytes": "1Ei", "records": 1, "callsPerSecond": 1, "bytesPerSecond": "1.5Gi", "callsAtOnce": 1}}},
+	{kind: "RecordTenant", set: fields{"spec/quotas": fields{"records": 1000000000}}, update: true},
+
 	{kind: "DiskSet", set: fields{"metadata/name": letters(63)}},
 	{kind: "DiskSet", set: fields{"spec/disks": disks(512)}},
 	{kind: "DiskSet", set: fields{"spec/disks": disks(2)}, update: true},

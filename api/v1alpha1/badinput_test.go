@@ -26,7 +26,7 @@ type badCase struct {
 
 var badCases = map[string][]badCase{
 	"RecordStore": recordStoreCases, "ShardPool": shardPoolCases, "Shard": shardCases, "DiskSet": diskSetCases,
-	"RecordGrant": recordGrantCases,
+	"RecordGrant": recordGrantCases, "RecordTenant": recordTenantCases,
 }
 
 func (c badCase) name() string {

@@ -77,7 +77,8 @@ const (
 	ConditionCertificates = "Certificates"
 	// ConditionUpdated is True when every pod runs the wanted template.
 	ConditionUpdated = "Updated"
-	// ConditionCompiled is True when a grant is in the table by which gateways and shards of its store decide.
+	// ConditionCompiled is True when a grant, or a tenant, is in the table by which gateways and shards of its store
+	// decide.
 	ConditionCompiled = "Compiled"
 	// ConditionDrained is True when no shard of a drained pool holds a group.
 	ConditionDrained = "Drained"

@@ -1,6 +1,6 @@
 // Package v1alpha1 holds the Kubernetes kinds of Sheaf: RecordStore (what is stored), ShardPool (where), Shard (what
-// was seen of one shard of a pool), DiskSet (which raw disks of which nodes become volumes) and RecordGrant (who may do
-// what in a store).
+// was seen of one shard of a pool), DiskSet (which raw disks of which nodes become volumes), RecordGrant (who may do
+// what in a store) and RecordTenant (how much of it a tenant may use).
 //
 // +kubebuilder:object:generate=true
 // +groupName=sheaf.dev
@@ -25,7 +25,7 @@ var (
 func addKnownTypes(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion,
 		&RecordStore{}, &RecordStoreList{}, &ShardPool{}, &ShardPoolList{}, &Shard{}, &ShardList{}, &DiskSet{}, &DiskSetList{},
-		&RecordGrant{}, &RecordGrantList{})
+		&RecordGrant{}, &RecordGrantList{}, &RecordTenant{}, &RecordTenantList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }

@@ -49,11 +49,12 @@ func TestStatusSubresource(t *testing.T) {
 				t.Fatalf("a person has set status.%s of a new object to %v", number, seen)
 			}
 			counts := map[string]fields{
-				"RecordStore": {"status/observedGeneration": 1, "status/load": "62% 1.9GiB/s ETA 2m"},
-				"ShardPool":   {"status/observedGeneration": 1, "status/shards": 1, "status/serving": 1, "status/updated": 1},
-				"Shard":       {"status/records": 1, "status/name": "quotes-ssd-0", "status/number": 0, "status/state": "Serving"},
-				"DiskSet":     {"status/observedGeneration": 1, "status/total": 1, "status/free": 1, "status/bound": 0},
-				"RecordGrant": {"status/observedGeneration": 1, "status/tableVersion": 1},
+				"RecordStore":  {"status/observedGeneration": 1, "status/load": "62% 1.9GiB/s ETA 2m"},
+				"ShardPool":    {"status/observedGeneration": 1, "status/shards": 1, "status/serving": 1, "status/updated": 1},
+				"Shard":        {"status/records": 1, "status/name": "quotes-ssd-0", "status/number": 0, "status/state": "Serving"},
+				"DiskSet":      {"status/observedGeneration": 1, "status/total": 1, "status/free": 1, "status/bound": 0},
+				"RecordGrant":  {"status/observedGeneration": 1, "status/tableVersion": 1},
+				"RecordTenant": {"status/observedGeneration": 1, "status/tableVersion": 1},
 			}[kind]
 			apply(t, object, counts)
 			apply(t, object, fields{"metadata/labels": fields{"a": "b"}})
@@ -107,8 +108,9 @@ func TestPrinted(t *testing.T) {
 			"NAME STORE READY STATUS SHARDS SERVING FS RESIDENCY LOAD RECORDS NODES VERSION AGE"},
 		"Shard": {"shd", "NAME POOL STATE NODE GROUPS SERVING LOAD AGE",
 			"NAME POOL STATE NODE GROUPS SERVING LOAD RECORDS STORED VERSION MESSAGE AGE"},
-		"DiskSet":     {"dset", "NAME READY FS DISKS FREE BOUND TROUBLE AGE", "NAME READY FS DISKS FREE BOUND TROUBLE AGE"},
-		"RecordGrant": {"rgrant", "NAME STORE READY VERBS TROUBLE AGE", "NAME STORE READY VERBS TABLE TROUBLE AGE"},
+		"DiskSet":      {"dset", "NAME READY FS DISKS FREE BOUND TROUBLE AGE", "NAME READY FS DISKS FREE BOUND TROUBLE AGE"},
+		"RecordGrant":  {"rgrant", "NAME STORE READY VERBS TROUBLE AGE", "NAME STORE READY VERBS TABLE TROUBLE AGE"},
+		"RecordTenant": {"rtenant", "NAME STORE PREFIX READY STORED TROUBLE AGE", "NAME STORE PREFIX READY STORED RECORDS CALLS/S BYTES/S TABLE TROUBLE AGE"},
 	}
 	names := map[string]string{}
 	for kind, w := range want {

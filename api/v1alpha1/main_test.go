@@ -25,11 +25,12 @@ var (
 
 // kinds are those of this package, by name.
 var kinds = map[string]schema.GroupVersionResource{
-	"RecordStore": v1alpha1.GroupVersion.WithResource("recordstores"),
-	"ShardPool":   v1alpha1.GroupVersion.WithResource("shardpools"),
-	"Shard":       v1alpha1.GroupVersion.WithResource("shards"),
-	"DiskSet":     v1alpha1.GroupVersion.WithResource("disksets"),
-	"RecordGrant": v1alpha1.GroupVersion.WithResource("recordgrants"),
+	"RecordStore":  v1alpha1.GroupVersion.WithResource("recordstores"),
+	"ShardPool":    v1alpha1.GroupVersion.WithResource("shardpools"),
+	"Shard":        v1alpha1.GroupVersion.WithResource("shards"),
+	"DiskSet":      v1alpha1.GroupVersion.WithResource("disksets"),
+	"RecordGrant":  v1alpha1.GroupVersion.WithResource("recordgrants"),
+	"RecordTenant": v1alpha1.GroupVersion.WithResource("recordtenants"),
 }
 
 // warningLog keeps what the API server warned of.

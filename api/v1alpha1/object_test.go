@@ -66,6 +66,15 @@ spec:
   verbs: [get, put]
   groups: {prefixes: [team-a-]}
 `,
+	"RecordTenant": `
+apiVersion: sheaf.dev/v1alpha1
+kind: RecordTenant
+metadata: {name: team-a}
+spec:
+  storeRef: {name: quotes}
+  prefix: team-a-
+  quotas: {storedBytes: 500Gi}
+`,
 }
 
 // build is a minimal object with fields set.
@@ -224,7 +233,7 @@ func decode(t *testing.T, object *unstructured.Unstructured) {
 	t.Helper()
 	types := map[string]any{
 		"RecordStore": &v1alpha1.RecordStore{}, "ShardPool": &v1alpha1.ShardPool{}, "Shard": &v1alpha1.Shard{}, "DiskSet": &v1alpha1.DiskSet{},
-		"RecordGrant": &v1alpha1.RecordGrant{},
+		"RecordGrant": &v1alpha1.RecordGrant{}, "RecordTenant": &v1alpha1.RecordTenant{},
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, types[object.GetKind()], true); err != nil {
 		t.Errorf("accepted, but does not decode: %v", err)

@@ -198,6 +198,9 @@ func (a *app) reportObjects(ctx context.Context, s *snapshot, r *archive) error 
 			return err
 		}
 	}
+	if err := a.addKind(ctx, r, v1alpha1.GroupVersion.WithKind("RecordTenantList"), client.InNamespace(s.Store.Namespace)); err != nil {
+		return err
+	}
 	if err := a.addKind(ctx, r, v1alpha1.GroupVersion.WithKind("RecordGrantList"), client.InNamespace(s.Store.Namespace)); err != nil {
 		return err
 	}

@@ -18,10 +18,10 @@ import (
 
 func (a *app) authCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "auth", Short: "Show who calls and what that one may do; read and set the grants of a store", GroupID: groupCare, Args: cobra.NoArgs,
+		Use: "auth", Short: "Show who calls and what that one may do; read and set the grants of a store; show its tenants", GroupID: groupCare, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.whoAmICommand(), a.canICommand(), a.authTableCommand())
+	cmd.AddCommand(a.whoAmICommand(), a.canICommand(), a.authTableCommand(), a.authTenantsCommand())
 	return cmd
 }
 

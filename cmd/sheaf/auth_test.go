@@ -86,4 +86,23 @@ func TestATableOfGrantsIsSetByHand(t *testing.T) {
 	}
 	sheaf(t, nil, table("set", file)...).Want(t, 0).Has(t, "table 2 is stored")
 	sheaf(t, nil, table("set", file+".none")...).Want(t, 1).Has(t, "no such file")
+
+	tenants := append([]string{"auth", "tenants"}, at...)
+	sheaf(t, nil, tenants...).Want(t, 0).Has(t, "has no tenants")
+	with := `{"version":2,"grants":[],"tenants":[{"name":"team-a","prefix":"a-","quotas":{"storedBytes":1048576,"callsPerSecond":5}}]}`
+	sheaf(t, strings.NewReader(strings.Replace(with, `"callsPerSecond":5`, `"callsPerSecond":-5`, 1)), table("set", "-")...).Want(t, 2).
+		Has(t, "tenants[0] (team-a).quotas.callsPerSecond: is -5")
+	sheaf(t, strings.NewReader(with), table("set", "-")...).Want(t, 0)
+	if done, err := store.PutLedger(t.Context(), "team-a", []byte(`{"shards":{"s":{"groups":1,"used":{"bytes":2048}}}}`), 0); err != nil || !done {
+		t.Fatal(done, err)
+	}
+	shown := sheaf(t, nil, tenants...).Want(t, 0).Stdout
+	for _, row := range []string{"team-a a- 0 storedBytes 1.0 MiB 2.0 KiB", "team-a a- 0 callsPerSecond 5 -"} {
+		if !strings.Contains(strings.Join(strings.Fields(shown), " "), row) {
+			t.Errorf("%q is not in %s", row, shown)
+		}
+	}
+	if o := sheaf(t, nil, append(tenants, "-o", "json")...).Want(t, 0); !strings.Contains(o.Stdout, `"used": 2048`) {
+		t.Error(o.Stdout)
+	}
 }

@@ -1,5 +1,6 @@
-// Package recordgrant reconciles RecordGrants: those of a store are compiled into the table in etcd by which its
-// gateways and shards decide who may do what. See docs/adr/0041-grants-decide-at-gateways-and-shards.md.
+// Package recordgrant reconciles RecordGrants and RecordTenants: those of a store are compiled into the table in etcd by
+// which its gateways and shards decide who may do what, and how much. See
+// docs/adr/0041-grants-decide-at-gateways-and-shards.md.
 package recordgrant
 
 import (
@@ -65,22 +66,29 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			grants = append(grants, *g)
 		}
 	}
-	version, out := r.write(ctx, req.NamespacedName, grants)
+	tenants, err := r.tenants(ctx, req.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	version, out := r.write(ctx, req.NamespacedName, grants, tenants)
 	for i := range grants {
 		if err := r.tell(ctx, &grants[i], version, out); err != nil {
 			return ctrl.Result{}, err
 		}
 	}
+	if err := r.tellTenants(ctx, tenants, version, out); err != nil {
+		return ctrl.Result{}, err
+	}
 	return out.Result()
 }
 
-// write makes the table of a store as its grants say.
-func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants []v1alpha1.RecordGrant) (version int64, out step.Outcome) {
+// write makes the table of a store as its grants and tenants say.
+func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants []v1alpha1.RecordGrant, tenants *tenants) (version int64, out step.Outcome) {
 	store := &v1alpha1.RecordStore{}
 	err := r.Client.Get(ctx, key, store)
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && store.DeletionTimestamp != nil:
-		return 0, step.Fail("StoreUnknown", fmt.Sprintf("there is no RecordStore %s in this namespace: make it, or a RecordGrant for another one", key.Name))
+		return 0, step.Fail("StoreUnknown", fmt.Sprintf("there is no RecordStore %s in this namespace: make it, or name another one", key.Name))
 	case err != nil:
 		return 0, step.Retry(fmt.Errorf("read RecordStore %s: %w", key.Name, err))
 	case store.Status.StoreUID == "" || !store.Status.PlacementInitialized:
@@ -101,19 +109,20 @@ func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants
 		return 0, step.Retry(fmt.Errorf("read the keys of ServiceAccounts from the API server: %w", err))
 	}
 	next := compile(key.Namespace, key.Name, grants, issuer)
+	next.Tenants = tenants.compile(store.Spec.Groups.Routing)
 	if next.Version = there.Version; next.Version > 0 && isSame(next, there) {
 		return there.Version, step.Complete().Again(keysAgain)
 	}
 	next.Version++
 	encoded, err := next.Encode()
 	if err != nil {
-		return 0, step.Fail("TableRefused", fmt.Sprintf("the RecordGrants of the store make no table, the last one stays in use: %v", err))
+		return 0, step.Fail("TableRefused", fmt.Sprintf("the RecordGrants and RecordTenants of the store make no table, the last one stays in use: %v", err))
 	}
 	if err := r.Tables.PutTable(ctx, store, encoded, revision); err != nil {
 		return 0, step.Retry(fmt.Errorf("write the table of grants: %w", err))
 	}
 	step.LogNews(ctx, step.News{Reason: "TableWritten", Action: "Write", Object: store,
-		Message: fmt.Sprintf("table %d of grants is written, with %d grants", next.Version, len(next.Grants))})
+		Message: fmt.Sprintf("table %d of grants is written, with %d grants and %d tenants", next.Version, len(next.Grants), len(next.Tenants))})
 	return next.Version, step.Complete().Again(keysAgain)
 }
 
@@ -134,21 +143,27 @@ func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version 
 	return client.IgnoreNotFound(err)
 }
 
-// SetupWithManager watches RecordGrants, and stores as they come and go.
+// SetupWithManager watches RecordGrants and RecordTenants, and stores as they come and go.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	store := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(o)}}
 	})
 	storeOf := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-		g, ok := o.(*v1alpha1.RecordGrant)
-		if !ok {
+		var name string
+		switch of := o.(type) {
+		case *v1alpha1.RecordGrant:
+			name = of.Spec.StoreRef.Name
+		case *v1alpha1.RecordTenant:
+			name = of.Spec.StoreRef.Name
+		default:
 			return nil
 		}
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.StoreRef.Name}}}
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: name}}}
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("recordgrant").
 		Watches(&v1alpha1.RecordGrant{}, storeOf, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.RecordTenant{}, storeOf, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.RecordStore{}, store, builder.WithPredicates(identified())).
 		Complete(r)
 }

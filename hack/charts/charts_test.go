@@ -65,7 +65,7 @@ func TestSplitRules(t *testing.T) {
 		{APIGroups: []string{""}, Resources: []string{"nodes", "pods"}, Verbs: get},
 		{APIGroups: []string{""}, Resources: []string{"services", "persistentvolumes"}, Verbs: all},
 		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
-		{APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets", "disksets/status", "shardpools/status", "shards/status", "recordgrants/status", "recordstores/status"}, Verbs: all},
+		{APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets", "disksets/status", "shardpools/status", "shards/status", "recordgrants/status", "recordstores/status", "recordtenants/status"}, Verbs: all},
 		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: all},
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "list"}},
 		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create"}},
@@ -81,7 +81,7 @@ func TestSplitRules(t *testing.T) {
 			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: get},
 			{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: all},
 			{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
-			{APIGroups: []string{"sheaf.dev"}, Resources: []string{"shardpools/status", "shards/status", "recordgrants/status", "recordstores/status"}, Verbs: all},
+			{APIGroups: []string{"sheaf.dev"}, Resources: []string{"shardpools/status", "shards/status", "recordgrants/status", "recordstores/status", "recordtenants/status"}, Verbs: all},
 			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"list"}},
 			{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create"}},
 			{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"}, Verbs: []string{"delete", "list"}},
@@ -117,7 +117,7 @@ func TestSplitRules(t *testing.T) {
 
 func TestSplitRulesRefuses(t *testing.T) {
 	status := rule{
-		APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets/status", "shardpools/status", "shards/status", "recordgrants/status", "recordstores/status"}, Verbs: []string{"patch"},
+		APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets/status", "shardpools/status", "shards/status", "recordgrants/status", "recordstores/status", "recordtenants/status"}, Verbs: []string{"patch"},
 	}
 	leases := rule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"update"}}
 	jobs := rule{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"create"}}

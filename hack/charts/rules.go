@@ -64,8 +64,8 @@ func (s *split) complete() error {
 		resource string
 		rules    []rule
 	}{
-		{"recordstores/status", s.namespaced}, {"shardpools/status", s.namespaced}, {"shards/status", s.namespaced}, {"recordgrants/status", s.namespaced},
 		{"disksets/status", s.diskSets}, {"leases", s.election}, {"jobs", s.wipe}, {"certificates", s.certs},
+		{"recordstores/status", s.namespaced}, {"shardpools/status", s.namespaced}, {"shards/status", s.namespaced}, {"recordgrants/status", s.namespaced}, {"recordtenants/status", s.namespaced},
 	} {
 		granted := slices.ContainsFunc(want.rules, func(r rule) bool {
 			return slices.Contains(r.Resources, want.resource) && slices.ContainsFunc([]string{"patch", "update", "create"}, func(verb string) bool {

@@ -71,6 +71,9 @@ func Compile(t *Table) (*Compiled, error) {
 	for _, r := range c.subjects {
 		r.finish()
 	}
+	if err := validateTenants(t.Tenants); err != nil {
+		return nil, err
+	}
 	return c, nil
 }
 

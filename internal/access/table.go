@@ -20,6 +20,8 @@ type Table struct {
 	Audience string   `json:"audience,omitempty"`
 	Grants   []Grant  `json:"grants"`
 	Issuers  []Issuer `json:"issuers,omitempty"`
+	// Tenants have quotas in their groups; they say nothing of who may do what.
+	Tenants []Tenant `json:"tenants,omitempty"`
 }
 
 // Grant lets each of its subjects use each of its verbs in each of its groups.

@@ -215,5 +215,5 @@ func retryable(err error) bool {
 		return false
 	}
 	v := routing.Judge(s, true)
-	return v.Fate != routing.Final || v.Overloaded()
+	return v.Fate != routing.Final || v.Later()
 }

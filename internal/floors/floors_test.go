@@ -25,7 +25,7 @@ var floors = []struct {
 	{"services", []string{"client", "internal/gateway", "internal/shard/...", "controllers/...", "internal/kubefinding"}},
 	{"consensus and moves", []string{"internal/replica/...", "internal/move", "internal/peer", "internal/workload"}},
 	{"the log", []string{"internal/group/...", "internal/journal"}},
-	{"placement and volumes", []string{"internal/placement/...", "internal/volume", "internal/etcd", "internal/routing", "internal/telemetry", "internal/finding", "internal/authority", "internal/certs", "internal/access/..."}},
+	{"placement and volumes", []string{"internal/placement/...", "internal/volume", "internal/etcd", "internal/routing", "internal/telemetry", "internal/finding", "internal/authority", "internal/certs", "internal/access/...", "internal/quota"}},
 	{"base", []string{
 		"api/...", "internal/vfs", "internal/index", "internal/message", "internal/pause", "internal/pulse", "internal/rotating", "internal/reason", "internal/identity", "internal/units", "internal/cgroup", "internal/loop",
 		"internal/loopback", "internal/page", "internal/wipe", "internal/shard/cursor", "internal/bench/result", "internal/floors",

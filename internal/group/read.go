@@ -35,6 +35,12 @@ func (l *Log) Get(id int64, opts GetOptions) (Record, error) {
 	return l.version(id, opts)
 }
 
+// Has tells whether the index has a record that is not deleted. Nothing is read.
+func (l *Log) Has(id int64) bool {
+	loc, ok := l.places.table.Get(id)
+	return ok && !loc.Tombstone()
+}
+
 // newest reads the newest version. Deletes without doubt are not read: the Record then only says Deleted.
 func (l *Log) newest(id int64, opts GetOptions) (Record, error) {
 	for range readTries {

@@ -35,6 +35,7 @@ const (
 	DiskFull      = "DISK_FULL"
 	MemoryFull    = "MEMORY_FULL"
 	GroupLimit    = "GROUP_LIMIT"
+	QuotaExceeded = "QUOTA_EXCEEDED"
 	HashRouting   = "HASH_ROUTING"
 	UseDownload   = "USE_DOWNLOAD"
 	UseUpload     = "USE_UPLOAD"

@@ -46,6 +46,7 @@ type Attempts struct {
 	Pace *Pace
 	Effect
 	AtOnce bool // the first repetition goes elsewhere, and needs no pause
+	Hold   bool // the next repetition waits at least as long as the server asks
 
 	n     int
 	last  error // of the last attempt that may be repeated
@@ -83,12 +84,16 @@ func (a *Attempts) Skip() { a.n++ }
 const newsMax = 8
 
 // Pause waits until another attempt makes sense: as the pace says, or until news is closed, where what the attempts
-// depend on may have changed (nil: nothing tells that). least is what the server asks to wait. False: the time is up
+// depend on may have changed (nil: nothing tells that). least is what the server asks to wait: with Hold it is waited,
+// else no attempt follows where there is less time. False: the time is up
 // before that, ctx has ended, or stop is closed.
 func (a *Attempts) Pause(ctx context.Context, least time.Duration, news, stop <-chan struct{}) bool {
 	delay := a.Pace.Pause(a.n)
 	if a.AtOnce && a.n == 0 {
 		delay = 0
+	}
+	if a.Hold {
+		delay, news, a.Hold = max(delay, least)+delay/2, nil, false
 	}
 	if a.n++; a.n > newsMax {
 		news = nil

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"sheaf.dev/sheaf/internal/reason"
 )
@@ -182,6 +183,48 @@ func TestWhatEndsAPause(t *testing.T) {
 		cancel()
 		if a.Pause(ctx, 0, nil, nil) || (&Attempts{Pace: &slow, AtOnce: true}).Pause(ctx, 0, nil, nil) {
 			t.Error("a cancelled call went on")
+		}
+	})
+}
+
+// A rate that is used up is waited off as long as the server asks, and news do not end that; what is stored is not.
+func TestRatesAreWaitedOff(t *testing.T) {
+	exceeded := func(after time.Duration) Verdict {
+		st := failure(t, codes.ResourceExhausted, reason.QuotaExceeded)
+		if after > 0 {
+			with, err := st.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			st = with
+		}
+		return Judge(st, true)
+	}
+	if v := exceeded(0); v.Later() || v.Fate != Final {
+		t.Errorf("what is stored may come later: %+v", v)
+	}
+	if v := Judge(failure(t, codes.ResourceExhausted, reason.Overloaded), true); !v.Later() {
+		t.Errorf("what is too much now may not come later: %+v", v)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		v := exceeded(3 * time.Second)
+		if !v.Later() {
+			t.Fatalf("a rate may not come later: %+v", v)
+		}
+		news := make(chan struct{})
+		close(news)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		a := Attempts{Pace: &Pace{First: time.Millisecond, Most: time.Second, Patience: time.Minute}, AtOnce: true, Hold: true}
+		began := time.Now()
+		if !a.Pause(ctx, v.Wait, news, nil) || time.Since(began) < v.Wait || time.Since(began) > v.Wait+time.Second {
+			t.Errorf("waited for %v", time.Since(began))
+		}
+		if a.Hold = true; a.Pause(ctx, v.Wait, news, nil) {
+			t.Error("it was waited beyond the time")
+		}
+		if !a.Pause(ctx, time.Millisecond, news, nil) {
+			t.Error("the next pause is held, too")
 		}
 	})
 }

@@ -36,6 +36,12 @@ type Verdict struct {
 // Overloaded tells whether the server had too much to do: the call was not applied, and may be repeated later.
 func (v Verdict) Overloaded() bool { return v.Fate == Final && v.Reason == reason.Overloaded }
 
+// Later tells whether the server had too much to do, or the quota of a rate is used up: the call was not applied, and
+// may be repeated later. Quotas of what is stored have no Wait: repeating does not help.
+func (v Verdict) Later() bool {
+	return v.Overloaded() || v.Fate == Final && v.Reason == reason.QuotaExceeded && v.Wait > 0
+}
+
 // Judge classifies the error of an attempt. sent says whether the request may have left this process: then an error of
 // the transport leaves the outcome unknown.
 func Judge(st *status.Status, sent bool) Verdict {

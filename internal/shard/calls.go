@@ -9,6 +9,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/quota"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/shard/status"
@@ -111,6 +112,15 @@ func (sv *served) Log() *group.Log { return sv.log }
 
 // Replica implements serve.Group.
 func (sv *served) Replica() *replica.Replica { return sv.replica }
+
+// Tenant implements serve.Group.
+func (sv *served) Tenant() *quota.Tenant {
+	t := sv.tenant.Tenant()
+	if t == nil || !sv.replica.Readable() && !sv.replica.Status().Leader {
+		return nil // who leads it counts
+	}
+	return t
+}
 
 // IsServed implements serve.Group.
 func (sv *served) IsServed() bool { return sv.group.served.Load() == sv }

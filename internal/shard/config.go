@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/access/guard"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/quota"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/host"
@@ -88,6 +89,7 @@ type Config struct {
 	ServerOptions []grpc.ServerOption
 	Tracer        trace.Tracer // of spans inside calls that are traced; nil: there are none
 
+	tables *tables        // where Secure follows the table of grants
 	server *host.Server   // of a Host; nil: the shard has its own
 	probe  *replica.Probe // of all replicas, for tests; nil: none
 	unsafe unsafe         // rules switched off, for tests
@@ -142,6 +144,7 @@ type Registry interface {
 	NextStep(ctx context.Context, s placement.Shard) error
 	WatchAccess(ctx context.Context) <-chan placement.Access
 	SealKey(ctx context.Context) ([]byte, error)
+	quota.Etcd
 	PutWeights(ctx context.Context, shard string, weights map[string]placement.Weight) error
 	Weights(ctx context.Context, shard string) (map[string]placement.Weight, error)
 	PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error)

@@ -45,6 +45,8 @@ type memRegistry struct {
 	silent   time.Duration          // since etcd answered last
 	changed  func(placement.View)   // is given each view, where it is not nil
 	weights  map[string]map[string]placement.Weight
+	table    []byte // of grants; nil: none
+	ledgers  map[string]placement.Ledger
 }
 
 var errDown = errors.New("etcd is down")
@@ -254,12 +256,61 @@ func (r *memRegistry) told(shard string) map[string]placement.Weight {
 	return r.weights[shard]
 }
 
-// WatchAccess implements Registry: there is no table of grants.
+// WatchAccess implements Registry: there is no table of grants but the one that a test has set before.
 func (r *memRegistry) WatchAccess(ctx context.Context) <-chan placement.Access {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	out := make(chan placement.Access, 1)
-	out <- placement.Access{}
+	out <- placement.Access{Table: r.table}
 	context.AfterFunc(ctx, func() { close(out) })
 	return out
+}
+
+// Ledgers implements Registry.
+func (r *memRegistry) Ledgers(_ context.Context, tenants []placement.TenantKey) (out []placement.Ledger, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		return nil, errDown
+	}
+	for _, t := range tenants {
+		l := r.ledgers[t.Name]
+		for name := range r.view.Groups {
+			if strings.HasPrefix(name, t.Prefix) {
+				l.Groups++
+			}
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+// AreRegistered implements Registry.
+func (r *memRegistry) AreRegistered(_ context.Context, shards []string) (map[string]bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := map[string]bool{}
+	for _, name := range shards {
+		_, out[name] = r.view.Shards[name]
+	}
+	return out, nil
+}
+
+// PutLedger implements Registry.
+func (r *memRegistry) PutLedger(_ context.Context, tenant string, value []byte, revision int64) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		return false, errDown
+	}
+	if r.ledgers[tenant].Revision != revision {
+		return false, nil
+	}
+	if r.ledgers == nil {
+		r.ledgers = map[string]placement.Ledger{}
+	}
+	r.ledgers[tenant] = placement.Ledger{Value: value, Revision: revision + 1}
+	return true, nil
 }
 
 // SealKey implements Registry.

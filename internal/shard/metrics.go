@@ -99,7 +99,7 @@ func (m *metrics) register() error {
 		return nil
 	}
 	m.registry = prometheus.WrapRegistererWith(prometheus.Labels{"shard": m.shard.cfg.Name}, m.shard.cfg.Registry)
-	for _, c := range append(m.shard.calls.Collectors(), m.syncTime, m.dropped, m.freed, m.tails, m.scansLost, &collector{m.shard}) {
+	for _, c := range append(m.shard.calls.Collectors(), m.syncTime, m.dropped, m.freed, m.tails, m.scansLost, m.shard.quotas.Collector(), &collector{m.shard}) {
 		if err := m.registry.Register(c); err != nil {
 			return err
 		}

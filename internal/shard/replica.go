@@ -12,6 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/quota"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/shard/follow"
@@ -62,6 +63,7 @@ type served struct {
 	log     *group.Log
 	replica *replica.Replica
 	raftID  uint64
+	tenant  *quota.Of
 }
 
 // ConfIndex implements follow.Node.
@@ -110,10 +112,13 @@ func (s *Shard) serve(g *groupReplica, log *group.Log) error {
 		FetchBlobs: func(ctx context.Context, from uint64, refs []format.BlobRef) error {
 			return s.fetchBlobs(ctx, g, log, from, refs)
 		},
-		OnChange: func() { s.steerer.ask(g) },
-		Quiet:    true,
-		Lease:    !s.cfg.NoReadLease,
-		Probe:    s.cfg.probe,
+		OnChange: func() {
+			s.steerer.ask(g)
+			s.quotas.Kick()
+		},
+		Quiet: true,
+		Lease: !s.cfg.NoReadLease,
+		Probe: s.cfg.probe,
 	}
 	if copies := s.meta.Copies; copies > 1 {
 		options.Forming = func(conf *raftpb.ConfState) bool { return len(conf.GetVoters()) < copies }
@@ -125,7 +130,7 @@ func (s *Shard) serve(g *groupReplica, log *group.Log) error {
 	s.mu.Lock()
 	g.RaftID = raftID
 	s.mu.Unlock()
-	sv := &served{shard: s, group: g, log: log, replica: node, raftID: raftID}
+	sv := &served{shard: s, group: g, log: log, replica: node, raftID: raftID, tenant: s.quotas.Group(g.Name)}
 	g.served.Store(sv)
 	s.tellPeers(g, sv)
 	s.steerer.ask(g)

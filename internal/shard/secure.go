@@ -17,12 +17,15 @@ import (
 // Placement, Registry, Logger and Audit are set before. The caller closes what it gives when the shard has ended.
 func (c *Config) Secure(source *certs.Source) *guard.Guard {
 	store, tables := source.Identity().Store, c.Placement
+	c.tables = newTables()
+	shared := c.tables
 	g := guard.New(guard.Config{
 		Store: store, Who: certs.PeerOf, Open: certs.Plain, Forwarded: true, Audit: c.Audit, Logger: c.Logger,
 		Key: tables.SealKey,
 		Follow: func(ctx context.Context, take func([]byte)) {
 			for found := range tables.WatchAccess(ctx) {
 				take(found.Table)
+				shared.set(found)
 			}
 		},
 	})

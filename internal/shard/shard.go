@@ -17,6 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/peer"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/quota"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/host"
 	"sheaf.dev/sheaf/internal/shard/serve"
@@ -47,6 +48,7 @@ type Shard struct {
 	installer *installer // files of other shards come in
 	steerer   *steerer   // groups that are led here
 	trash     *trash.Bin
+	quotas    *quota.Set
 
 	server  *host.Server
 	metrics *metrics
@@ -133,6 +135,7 @@ func newShard(cfg Config) *Shard {
 	s.installer = newInstaller(s)
 	s.steerer = newSteerer(s)
 	s.trash = s.newTrash()
+	s.quotas = s.newQuotas()
 	s.calls = s.newCalls()
 	s.cfg.FS = vfs.NewTimed(s.cfg.FS, s.metrics.synced)
 	s.id.FS = s.cfg.FS
@@ -224,6 +227,10 @@ func (s *Shard) care(known placement.Shard) {
 		s.mendAll,
 		s.scrubAll,
 		s.trash.Run,
+		s.followTenants,
+		func(ctx context.Context) {
+			s.quotas.Run(ctx, func(err error) { s.problems.Note("quotas of tenants", err) })
+		},
 	} {
 		s.wait.Go(func() { task(s.ctx) })
 	}
@@ -293,6 +300,7 @@ func (s *Shard) end(ctx context.Context, gracefully bool) (err error) {
 		s.stopping.Store(true)
 		close(s.stopped)
 		s.calls.Stop()
+		s.quotas.Close()
 		switch {
 		case s.server == nil:
 		case gracefully:

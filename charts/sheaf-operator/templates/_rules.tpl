@@ -102,6 +102,7 @@
   resources:
   - recordgrants/status
   - recordstores/status
+  - recordtenants/status
   - shardpools/status
   - shards/status
   verbs:
@@ -110,6 +111,7 @@
   - sheaf.dev
   resources:
   - recordgrants
+  - recordtenants
   verbs:
   - list
   - watch

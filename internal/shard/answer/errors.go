@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/quota"
 	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/cursor"
@@ -113,6 +114,13 @@ func Of(err error, w Where) error {
 		}
 		return nil
 	}
+	var exceeded *quota.Exceeded
+	if errors.As(err, &exceeded) {
+		return quotaError(exceeded)
+	}
+	if errors.Is(err, quota.ErrStopping) {
+		return Stopping()
+	}
 	// The outcome comes first: the error may wrap the reason why it is not known.
 	if errors.Is(err, replica.ErrOutcomeUnknown) {
 		return Fail(codes.Unknown, reason.OutcomeUnknown,
@@ -197,6 +205,14 @@ func SurelyNotApplied(err error) bool {
 	default:
 		return false
 	}
+}
+
+// quotaError: nothing was done.
+func quotaError(e *quota.Exceeded) error {
+	answer := Fail(codes.ResourceExhausted, reason.QuotaExceeded, "%v", e)
+	answer.Metadata = map[string]string{"tenant": e.Tenant, "quota": string(e.Quota), "limit": strconv.FormatInt(e.Limit, 10)}
+	answer.RetryAfter = e.RetryAfter
+	return answer
 }
 
 // reusedError: nothing was written, and what was written under the request id is something else.

@@ -10,6 +10,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/answer"
 )
@@ -30,6 +31,8 @@ type batch struct {
 	writes []write
 	errs   []error // per write: why it was not proposed
 	err    error   // ends the stream; io.EOF: the caller is done
+	// tenants in whose groups the puts are.
+	tenants batchTenants
 }
 
 // BatchPut implements RecordService. One goroutine receives and proposes, the other waits and answers, so that the
@@ -105,18 +108,62 @@ func (s *recordServer) receiveBatch(stream recordv1.RecordService_BatchPutServer
 	}
 	b := &batch{writes: make([]write, n), errs: make([]error, n)}
 	for i, put := range in.GetPuts() {
-		w := &b.writes[i]
-		if b.errs[i] = s.preparePut(stream.Context(), put, w); b.errs[i] == nil {
-			b.errs[i] = s.propose(stream.Context(), w)
+		if b.errs[i] = s.preparePut(stream.Context(), put, &b.writes[i]); b.errs[i] == nil {
+			b.tenants.add(b.writes[i].served.Tenant())
+		}
+	}
+	// All of it waits before any of it is proposed: what was proposed takes of the bytes in flight of all tenants.
+	err, hurry := b.pass(stream.Context()), false
+	for i := range b.writes {
+		if b.errs[i] == nil {
+			b.errs[i] = err
+		}
+		if b.errs[i] == nil {
+			b.writes[i].hurry = hurry
+			b.errs[i] = s.propose(stream.Context(), &b.writes[i])
+			hurry = hurry || isQuota(b.errs[i])
 		}
 	}
 	return b
+}
+
+// isQuota tells that a quota has refused a put.
+func isQuota(err error) bool {
+	var e *answer.Error
+	return errors.As(err, &e) && e.Reason == reason.QuotaExceeded
+}
+
+// pass waits until the message is within the quotas of its tenants, and counts it.
+func (b *batch) pass(ctx context.Context) error {
+	if len(b.tenants) == 0 {
+		return nil
+	}
+	holds := int64(0)
+	for i := range b.writes {
+		holds += b.writes[i].bytes
+	}
+	if err := b.tenants.enter(ctx, holds); err != nil {
+		return err
+	}
+	for _, t := range b.tenants {
+		bytes := int64(0)
+		for i := range b.writes {
+			if w := &b.writes[i]; b.errs[i] == nil && w.served.Tenant() == t {
+				bytes += w.bytes
+			}
+		}
+		if err := pass(ctx, t, bytes, holds); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // finishBatch waits for all puts of a message.
 func (s *recordServer) finishBatch(ctx context.Context, b *batch) *recordv1.BatchPutResponse {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.CallTimeout)
 	defer cancel()
+	defer b.tenants.leave()
 	results := make([]recordv1.BatchPutResult, len(b.writes))
 	puts := make([]recordv1.PutResponse, len(b.writes))
 	out := &recordv1.BatchPutResponse{Results: make([]*recordv1.BatchPutResult, len(b.writes))}
@@ -144,6 +191,7 @@ func (s *recordServer) finishBatch(ctx context.Context, b *batch) *recordv1.Batc
 func (s *Server) abandon(b *batch) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
+	defer b.tenants.leave()
 	for i := range b.writes {
 		if b.errs[i] == nil {
 			_, _ = s.finish(over, &b.writes[i]) // the stream is gone: nobody can be told

@@ -27,6 +27,13 @@ func (s *recordServer) BatchGet(in *recordv1.BatchGetRequest, stream recordv1.Re
 		return err
 	}
 	b.prepare(ctx)
+	if err := b.tenants.enter(ctx, int64(len(b.gets))*batchGetHeldBytes); err != nil {
+		for _, r := range readers {
+			b.done(r)
+		}
+		return err
+	}
+	defer b.tenants.leave()
 
 	var wait sync.WaitGroup
 	for first, r := range readers[1:] {
@@ -61,6 +68,8 @@ type batchGet struct {
 	reads  []read
 	errs   []error
 	held   *message.Held
+	// tenants in whose groups the reads are.
+	tenants batchTenants
 
 	asking  sync.Mutex
 	encoded int64 // what an encoded message may take: asked for twice, as one is in the transport and one waits
@@ -114,6 +123,7 @@ func (b *batchGet) prepare(ctx context.Context) {
 		if b.errs[i] = b.server.prepareGet(ctx, get, r); b.errs[i] != nil {
 			continue
 		}
+		b.tenants.add(r.served.Tenant())
 		err, done := barriers[r.served]
 		if !done {
 			err = r.served.Barrier(ctx)
@@ -174,6 +184,11 @@ func (b *batchGet) read(ctx context.Context, r *batchReader, first, stride int) 
 		}
 		item := r.next(i)
 		err := b.one(i, r, item)
+		if err == nil && len(b.tenants) > 0 {
+			if err := pass(ctx, b.reads[i].served.Tenant(), int64(len(item.record.Data)), int64(cap(r.arena))); err != nil {
+				return err
+			}
+		}
 		var refused refusedError
 		if errors.As(err, &refused) {
 			return refused.error // one answer for all that is left: thousands of them would take memory where there is none

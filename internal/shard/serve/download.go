@@ -12,6 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/quota"
 	"sheaf.dev/sheaf/internal/shard/answer"
 )
 
@@ -36,6 +37,11 @@ func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.Re
 		return err
 	}
 	r.served, r.where = sv, answer.Where{Group: sv.Name(), ID: in.GetKey().GetId()}
+	tenant, err := enter(sv, r.where)
+	if err != nil {
+		return err
+	}
+	defer leave(tenant, 0)
 	if err := sv.Barrier(stream.Context()); err != nil {
 		return answer.Of(err, r.where)
 	}
@@ -60,6 +66,9 @@ func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.Re
 	}
 	method := s.metrics.method(recordv1.RecordService_Download_FullMethodName)
 	if rec.Blob == nil {
+		if err := pass(stream.Context(), tenant, end-in.GetOffsetBytes(), int64(len(rec.Data))); err != nil {
+			return err
+		}
 		err := sendSlice(stream, head, rec.Data[in.GetOffsetBytes():end])
 		if err == nil {
 			method.moved(1, end-in.GetOffsetBytes())
@@ -74,7 +83,7 @@ func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.Re
 	if err != nil {
 		return answer.Of(err, r.where)
 	}
-	if err = sendBlob(stream, head, blob, in.GetOffsetBytes(), end); err == nil {
+	if err = sendBlob(stream, tenant, head, blob, in.GetOffsetBytes(), end); err == nil {
 		method.moved(1, end-in.GetOffsetBytes())
 	}
 	return answer.Of(errors.Join(err, blob.Close()), r.where)
@@ -108,12 +117,15 @@ func sendSlice(stream recordv1.RecordService_DownloadServer, head *recordv1.Reco
 }
 
 // sendBlob sends the bytes in [offset, end). Reads follow the blob's own chunks, so that each is checked once.
-func sendBlob(stream recordv1.RecordService_DownloadServer, head *recordv1.Record, blob io.ReaderAt, offset, end int64) error {
+func sendBlob(stream recordv1.RecordService_DownloadServer, tenant *quota.Tenant, head *recordv1.Record, blob io.ReaderAt, offset, end int64) error {
 	if err := sendHead(stream, head); err != nil {
 		return err
 	}
 	for offset < end {
 		next := min(end, (offset/format.BlobChunkBytes+1)*format.BlobChunkBytes)
+		if err := pass(stream.Context(), tenant, next-offset, format.BlobChunkBytes); err != nil {
+			return err
+		}
 		buffer := message.Pool.Get(int(next - offset))
 		if n, err := blob.ReadAt(*buffer, offset); n < len(*buffer) {
 			message.Pool.Put(buffer)

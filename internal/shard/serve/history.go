@@ -43,6 +43,11 @@ func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersio
 		return nil, err
 	}
 	w := answer.Where{Group: sv.Name(), ID: id}
+	tenant, err := enter(sv, w)
+	if err != nil {
+		return nil, err
+	}
+	defer leave(tenant, 0)
 	if err := sv.Barrier(ctx); err != nil {
 		return nil, answer.Of(err, w)
 	}

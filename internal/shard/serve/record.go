@@ -11,6 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/quota"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/shard/cursor"
@@ -35,6 +36,10 @@ type write struct {
 	span    trace.Span // nil: the call is not traced
 	pending *replica.Pending
 	replica replica.Write
+	// reserved of the quotas of the group's tenant.
+	reserved quota.Reserved
+	// hurry: another put of the message has waited for that in vain.
+	hurry bool
 }
 
 // propose hands the write to its group, unless the caller waits no more. finish must follow where there is no error.
@@ -43,8 +48,13 @@ func (s *Server) propose(ctx context.Context, w *write) error {
 		w.bytes = 0
 		return err
 	}
+	if err := w.reserve(ctx); err != nil {
+		w.bytes = 0
+		return err
+	}
 	if err := s.bytes.take(w.bytes); err != nil {
 		w.bytes = 0
+		w.reserved.Done(true)
 		return err
 	}
 	if s.opts.Tracer != nil {
@@ -80,8 +90,11 @@ func (s *Server) finish(ctx context.Context, w *write) (replica.Result, error) {
 		s.endSpan(ctx, w, result.Sync, err)
 	}
 	if err != nil {
-		return result, answer.Of(w.served.Elsewhere(err), w.where)
+		err = answer.Of(w.served.Elsewhere(err), w.where)
+		w.reserved.Done(answer.SurelyNotApplied(err))
+		return result, err
 	}
+	w.reserved.Done(result.Repeated)
 	return result, nil
 }
 
@@ -169,6 +182,14 @@ func (s *recordServer) Put(ctx context.Context, in *recordv1.PutRequest) (*recor
 	if err := s.preparePut(ctx, in, &w); err != nil {
 		return nil, err
 	}
+	tenant, err := enter(w.served, w.where)
+	if err != nil {
+		return nil, err
+	}
+	if tenant != nil {
+		size := w.bytes
+		defer func() { leave(tenant, size) }()
+	}
 	if err := s.propose(ctx, &w); err != nil {
 		return nil, err
 	}
@@ -201,6 +222,11 @@ func (s *recordServer) Delete(ctx context.Context, in *recordv1.DeleteRequest) (
 	}
 	w.served, w.where = sv, answer.Where{Group: sv.Name(), ID: in.GetKey().GetId()}
 	w.replica.ID, w.replica.Delete = in.GetKey().GetId(), true
+	tenant, err := enter(sv, w.where)
+	if err != nil {
+		return nil, err
+	}
+	defer leave(tenant, 0)
 	if err := s.propose(ctx, &w); err != nil {
 		return nil, err
 	}

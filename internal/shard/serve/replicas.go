@@ -10,6 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/quota"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/shard/status"
@@ -60,6 +61,8 @@ type Group interface {
 	// Elsewhere is the error of a call that only the leader of a group can answer, with the leader's address where that
 	// is known; other errors stay.
 	Elsewhere(err error) error
+	// Tenant is whose quotas hold in the group; nil: none do, or it is led elsewhere.
+	Tenant() *quota.Tenant
 	// IsServed tells whether this still is what the shard serves of the group.
 	IsServed() bool
 }

@@ -14,6 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/quota"
 	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/shard/cursor"
@@ -75,6 +76,11 @@ func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanReques
 		if err := sv.Barrier(ctx); err != nil {
 			return nil, answer.Of(err, answer.Where{Group: name})
 		}
+		tenant, err := enter(sv, answer.Where{Group: name})
+		if err != nil {
+			return nil, err
+		}
+		defer leave(tenant, 0)
 		id, err := sv.Log().OpenScan(s.opts.ScanTTL)
 		if err != nil {
 			return nil, answer.Of(err, answer.Where{Group: name})
@@ -194,6 +200,9 @@ type scan struct {
 	sizeMax int64              // of a message of several records
 	encoded int64              // what an encoded message may take
 
+	tenant *quota.Tenant // of the group that is read
+	begun  bool          // a group was read: what follows waits for its quotas
+
 	turn    time.Time  // when it began
 	sending bool       // out and what it refers to are being sent
 	sent    chan error // of capacity 1: how that ended
@@ -278,6 +287,10 @@ func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) erro
 	if err != nil {
 		return err
 	}
+	if err := sc.enter(ctx, sv, w); err != nil {
+		return err
+	}
+	defer sc.leave()
 	if at.Scan == [16]byte{} {
 		if err := sc.open(ctx, sv, at); err != nil {
 			return answer.Of(err, w)
@@ -308,6 +321,28 @@ func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) erro
 		s.scans.done(sv.Log(), at.Scan)
 	}
 	return nil
+}
+
+// enter begins the part of the scan that is in a group: the first one is refused where the quotas of its tenant are used
+// up, later ones wait.
+func (sc *scan) enter(ctx context.Context, sv Group, w answer.Where) (err error) {
+	if !sc.begun {
+		sc.begun = true
+		sc.tenant, err = enter(sv, w)
+		return err
+	}
+	if t := sv.Tenant(); t != nil {
+		if err := t.Await(ctx, 0); err != nil {
+			return answer.Of(err, w)
+		}
+		sc.tenant = t
+	}
+	return nil
+}
+
+func (sc *scan) leave() {
+	leave(sc.tenant, 0)
+	sc.tenant = nil
 }
 
 // read reads the group from at on. ended: to its end. Else it has let go of the log, as its message is not taken or

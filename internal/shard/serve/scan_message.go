@@ -182,6 +182,13 @@ func (sc *scan) send(at *cursor.Cursor) error {
 
 // transmit sends out as it is, and counts what was taken.
 func (sc *scan) transmit() error {
+	moved := int64(0)
+	for _, r := range sc.out.Records {
+		moved += int64(len(r.Data))
+	}
+	if err := pass(sc.stream.Context(), sc.tenant, moved, int64(cap(*sc.arena))); err != nil {
+		return err
+	}
 	if err := sc.stream.Send(&sc.out); err != nil {
 		return err
 	}

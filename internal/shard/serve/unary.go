@@ -81,6 +81,14 @@ func (c *getCall) answer(ctx context.Context, request any) (any, error) {
 	if err := s.prepareGet(ctx, request.(*recordv1.GetRequest), &c.read); err != nil {
 		return nil, err
 	}
+	tenant, err := enter(c.read.served, c.read.where)
+	if err != nil {
+		return nil, err
+	}
+	moved := int64(0)
+	if tenant != nil {
+		defer func() { leave(tenant, moved) }()
+	}
 	c.read.options.Buffer = c.buffer
 	if err := c.read.served.Barrier(ctx); err != nil {
 		return nil, answer.Of(err, c.read.where)
@@ -89,6 +97,7 @@ func (c *getCall) answer(ctx context.Context, request any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	moved = movedOf(&rec)
 	size := int64(len(rec.Data))
 	if err := s.answers.take(size); err != nil {
 		return nil, err

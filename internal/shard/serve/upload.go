@@ -9,6 +9,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/quota"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/answer"
 )
@@ -24,6 +25,9 @@ type upload struct {
 	blob format.BlobWriter // nil while data are collected
 	sum  uint32
 	n    int64 // bytes that came
+
+	tenant *quota.Tenant
+	stores int64 // bytes that are reserved of its quota
 }
 
 // Upload implements RecordService. Nothing is visible before the last chunk has come and was checked.
@@ -36,10 +40,10 @@ func (s *recordServer) Upload(stream recordv1.RecordService_UploadServer) error 
 		return err
 	}
 	u := &upload{server: s.Server}
+	defer u.discard()
 	if err := u.begin(stream.Context(), first.GetHeader()); err != nil {
 		return err
 	}
-	defer u.discard()
 	for {
 		in, err := s.receivePart(stream)
 		if errors.Is(err, io.EOF) {
@@ -114,6 +118,12 @@ func (u *upload) begin(ctx context.Context, in *recordv1.UploadHeader) error {
 	}
 	w.replica.ID = in.GetKey().GetId()
 	u.size, u.want = in.SizeBytes, in.DataCrc32C
+	if u.tenant, err = enter(sv, w.where); err != nil {
+		return err
+	}
+	if err := u.reserve(ctx, in.GetSizeBytes()); err != nil {
+		return err
+	}
 	// Refuse early what has no room, before the caller sends it.
 	return answer.Of(u.server.shard.WithRoom(ctx, func() error { return u.server.shard.Admit(in.GetSizeBytes()) }), w.where)
 }
@@ -126,6 +136,12 @@ func (u *upload) take(ctx context.Context, chunk []byte) error {
 	u.n += int64(len(chunk))
 	if u.size != nil && u.n > *u.size {
 		return answer.Invalid("header.size_bytes", "is %d, but %d bytes came", *u.size, u.n)
+	}
+	if err := u.reserve(ctx, u.n); err != nil {
+		return err
+	}
+	if err := pass(ctx, u.tenant, int64(len(chunk)), u.write.bytes+int64(len(chunk))); err != nil {
+		return err
 	}
 	u.sum = crc32.Update(u.sum, castagnoli, chunk)
 	if u.blob == nil && len(u.data)+len(chunk) <= format.DataBytesMax {
@@ -149,6 +165,27 @@ func (u *upload) take(ctx context.Context, chunk []byte) error {
 		u.data = nil
 	}
 	return u.store(ctx, chunk)
+}
+
+// reserve makes sure that so many bytes of data in all are within the quotas of the tenant.
+func (u *upload) reserve(ctx context.Context, bytes int64) error {
+	more := quota.Amount{Bytes: bytes - u.stores}
+	if u.tenant == nil || more.Bytes <= 0 && u.write.reserved != (quota.Reserved{}) {
+		return nil
+	}
+	if u.write.reserved == (quota.Reserved{}) {
+		more.Bytes += format.FrameBytes(len(u.write.replica.Attributes), 0)
+		if !u.write.served.Log().Has(u.write.where.ID) {
+			more.Records = 1
+		}
+	}
+	room, err := u.tenant.Store(ctx, more, false)
+	if err != nil {
+		return answer.Of(err, u.write.where)
+	}
+	u.write.reserved.Add(room)
+	u.stores = bytes
+	return nil
 }
 
 func (u *upload) store(ctx context.Context, data []byte) error {
@@ -209,8 +246,10 @@ func (u *upload) release() {
 
 // discard removes a blob that was not committed, and gives back what was not proposed.
 func (u *upload) discard() {
+	leave(u.tenant, 0)
 	if u.write.pending == nil {
 		u.release()
+		u.write.reserved.Done(true)
 	}
 	if u.blob == nil {
 		return

@@ -12,6 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/quota"
 	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/answer"
@@ -39,6 +40,10 @@ func (s *recordServer) Watch(in *recordv1.WatchRequest, stream recordv1.RecordSe
 		return err
 	}
 	w := &watch{server: s.Server, stream: stream, sv: sv, what: answer.Where{Group: sv.Name()}}
+	if w.tenant, err = enter(sv, w.what); err != nil {
+		return err
+	}
+	defer leave(w.tenant, 0)
 	if len(in.GetCursor()) > 0 {
 		place, err := access.Open(stream.Context(), in.GetCursor())
 		if err != nil {
@@ -67,6 +72,7 @@ type watch struct {
 	sv     Group
 	what   answer.Where
 	at     uint64 // everything up to it was read
+	tenant *quota.Tenant
 }
 
 // run tells what there is, then waits for more.
@@ -122,6 +128,9 @@ func (w *watch) stillHere() error {
 // tell sends one message of changes. busy: the shard is at its limit of bytes, and nothing was done. Nothing is held of
 // the log while the message waits for a slow reader, but the message.
 func (w *watch) tell(ctx context.Context) (busy bool, err error) {
+	if err := pass(ctx, w.tenant, 0, 0); err != nil {
+		return false, err // it waits before it holds anything
+	}
 	held := message.HeldOf(ctx)
 	if held.Ask(WatchBytes) != nil {
 		return true, nil
@@ -198,7 +207,14 @@ func (w *watch) send(records []group.Record) error {
 			return err
 		}
 	}
+	moved := int64(0)
+	for i := range records {
+		moved += movedOf(&records[i])
+	}
 	err := w.stream.Send(out)
+	if err == nil && w.tenant != nil {
+		w.tenant.Moved(moved)
+	}
 	if err == nil {
 		w.server.metrics.method(recordv1.RecordService_Watch_FullMethodName).movedRecords(out.Records)
 	}

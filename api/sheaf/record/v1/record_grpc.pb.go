@@ -50,6 +50,8 @@ const (
 //	UNAVAILABLE         GROUP_LOADING (with RetryInfo), NO_LEADER, SHARD_UNREACHABLE, STOPPING, NOT_SERVING: surely not applied;
 //	                    SLOW_READER: ends a stream whose caller did not take a message for a minute; go on from the last cursor
 //	RESOURCE_EXHAUSTED  DISK_FULL, OVERLOADED, MEMORY_FULL, GROUP_LIMIT
+//	                    QUOTA_EXCEEDED (metadata "tenant", "quota", "limit"): the quota of the tenant whose group it is; nothing was
+//	                    done. With RetryInfo the call may be repeated then, without one it needs deletes or a higher quota
 //	FAILED_PRECONDITION USE_DOWNLOAD, USE_UPLOAD, WRONG_SHARD (metadata "address", "routing_epoch"), NOT_LEADER; surely not applied.
 //	                    GROUP_FAILED (metadata "group"): the group cannot be loaded, or cannot write, and waiting does not help: do not
 //	                    repeat the call. A shard says so of its own copy, a gateway where no majority of the copies is left.
@@ -287,6 +289,8 @@ type RecordService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 //	UNAVAILABLE         GROUP_LOADING (with RetryInfo), NO_LEADER, SHARD_UNREACHABLE, STOPPING, NOT_SERVING: surely not applied;
 //	                    SLOW_READER: ends a stream whose caller did not take a message for a minute; go on from the last cursor
 //	RESOURCE_EXHAUSTED  DISK_FULL, OVERLOADED, MEMORY_FULL, GROUP_LIMIT
+//	                    QUOTA_EXCEEDED (metadata "tenant", "quota", "limit"): the quota of the tenant whose group it is; nothing was
+//	                    done. With RetryInfo the call may be repeated then, without one it needs deletes or a higher quota
 //	FAILED_PRECONDITION USE_DOWNLOAD, USE_UPLOAD, WRONG_SHARD (metadata "address", "routing_epoch"), NOT_LEADER; surely not applied.
 //	                    GROUP_FAILED (metadata "group"): the group cannot be loaded, or cannot write, and waiting does not help: do not
 //	                    repeat the call. A shard says so of its own copy, a gateway where no majority of the copies is left.

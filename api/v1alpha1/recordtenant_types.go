@@ -1,0 +1,103 @@
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// RecordTenant bounds what is done in the groups of a store of Named routing whose names begin with a prefix, whoever
+// does it. It lets nobody in: that is what RecordGrants are for.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=rtenant,categories=sheaf
+// +kubebuilder:printcolumn:name="Store",type=string,JSONPath=`.spec.storeRef.name`
+// +kubebuilder:printcolumn:name="Prefix",type=string,JSONPath=`.spec.prefix`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Stored",type=string,JSONPath=`.spec.quotas.storedBytes`
+// +kubebuilder:printcolumn:name="Records",type=integer,JSONPath=`.spec.quotas.records`,priority=1
+// +kubebuilder:printcolumn:name="Calls/s",type=integer,JSONPath=`.spec.quotas.callsPerSecond`,priority=1
+// +kubebuilder:printcolumn:name="Bytes/s",type=string,JSONPath=`.spec.quotas.bytesPerSecond`,priority=1
+// +kubebuilder:printcolumn:name="Table",type=integer,JSONPath=`.status.tableVersion`,priority=1
+// +kubebuilder:printcolumn:name="Trouble",type=string,JSONPath=`.status.conditions[?(@.type=="Stalled")].message`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type RecordTenant struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+	// Spec is whose groups are bounded, and to what.
+	// +required
+	Spec RecordTenantSpec `json:"spec"`
+	// Status is what became of it; the operator writes it. Until it has looked at the object, the API server says so
+	// here.
+	// +optional
+	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
+	Status RecordTenantStatus `json:"status,omitzero"`
+}
+
+// RecordTenantList is a list of RecordTenants.
+// +kubebuilder:object:root=true
+type RecordTenantList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+	Items           []RecordTenant `json:"items"`
+}
+
+// RecordTenantSpec says which groups are a tenant's, and what may be done there.
+type RecordTenantSpec struct {
+	// StoreRef names the RecordStore, in this namespace; of Named routing. Cannot be changed.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name",fieldPath=".name",message="storeRef cannot be changed: make a new RecordTenant"
+	StoreRef StoreReference `json:"storeRef"`
+	// Prefix of the names of its groups. Of two RecordTenants of one store of which one's prefix begins with the other's,
+	// the younger one counts for nothing, and says so. Cannot be changed, as what is stored would be another tenant's.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="prefix cannot be changed: make a new RecordTenant"
+	Prefix GrantGroupText `json:"prefix"`
+	// Quotas hold for all of its groups together.
+	// +required
+	Quotas TenantQuotas `json:"quotas"`
+}
+
+// TenantQuotas are what a tenant may use. Those that are absent are not bounded.
+// +kubebuilder:validation:XValidation:rule="has(self.storedBytes) || has(self.records) || has(self.callsPerSecond) || has(self.bytesPerSecond) || has(self.callsAtOnce)",message="give one quota at least: storedBytes, records, callsPerSecond, bytesPerSecond or callsAtOnce"
+type TenantQuotas struct {
+	// StoredBytes of its groups, such as 500Gi, without what is superseded and other copies. Puts are refused beyond;
+	// reads and deletes are not.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('1Ei')) <= 0",message="storedBytes must be a number with a unit, from 1Mi to 1Ei, such as 500Gi"
+	StoredBytes *resource.Quantity `json:"storedBytes,omitempty"`
+	// Records of its groups. Puts of further ones are refused.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	Records *int64 `json:"records,omitempty"`
+	// CallsPerSecond that begin. A message of a batch counts as one call.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	CallsPerSecond *int64 `json:"callsPerSecond,omitempty"`
+	// BytesPerSecond of data of records, written and read, such as 100Mi.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('1Ki')) >= 0 && quantity(self).compareTo(quantity('1Ti')) <= 0",message="bytesPerSecond must be a number with a unit, from 1Ki to 1Ti, such as 100Mi"
+	BytesPerSecond *resource.Quantity `json:"bytesPerSecond,omitempty"`
+	// CallsAtOnce that are under way, open streams included. Each shard that leads groups of the tenant lets one in at
+	// least.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	CallsAtOnce *int64 `json:"callsAtOnce,omitempty"`
+}
+
+// RecordTenantStatus is what became of a tenant.
+type RecordTenantStatus struct {
+	// ObservedGeneration of the spec that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// TableVersion is that of the store's table which this one is in; shards take it within seconds.
+	// +optional
+	TableVersion int64 `json:"tableVersion,omitempty"`
+	// Conditions: Ready, Reconciling, Stalled; Compiled is True when the tenant is in the store's table.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=32
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}

@@ -1,0 +1,126 @@
+package recordgrant
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/access"
+)
+
+// Tenants are in the table of grants, and count where that is known to shards. See
+// docs/adr/0042-quotas-are-divided-among-leaders.md.
+//
+// +kubebuilder:rbac:groups=sheaf.dev,resources=recordtenants,verbs=list;watch
+// +kubebuilder:rbac:groups=sheaf.dev,resources=recordtenants/status,verbs=patch
+
+// tenants are the RecordTenants of a store.
+type tenants struct {
+	all     []v1alpha1.RecordTenant
+	refused map[string]step.Outcome // that are not in the table, by name
+}
+
+// tenants reads those of a store.
+func (r *Reconciler) tenants(ctx context.Context, store types.NamespacedName) (*tenants, error) {
+	var list v1alpha1.RecordTenantList
+	if err := r.Client.List(ctx, &list, client.InNamespace(store.Namespace)); err != nil {
+		return nil, fmt.Errorf("list RecordTenants: %w", err)
+	}
+	out := &tenants{}
+	for i := range list.Items {
+		if t := &list.Items[i]; t.Spec.StoreRef.Name == store.Name && t.DeletionTimestamp == nil {
+			out.all = append(out.all, *t)
+		}
+	}
+	return out, nil
+}
+
+// compile gives them as the table has them.
+func (t *tenants) compile(routing v1alpha1.RoutingMode) (compiled []access.Tenant) {
+	compiled, t.refused = tenantsOf(routing, t.all)
+	return compiled
+}
+
+// tellTenants writes their status. out is what became of the table.
+func (r *Reconciler) tellTenants(ctx context.Context, tenants *tenants, version int64, out step.Outcome) error {
+	for i := range tenants.all {
+		own, refused := tenants.refused[tenants.all[i].Name]
+		if !refused {
+			own = out
+		}
+		if err := r.tellTenant(ctx, &tenants.all[i], version, own); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Reconciler) tellTenant(ctx context.Context, t *v1alpha1.RecordTenant, version int64, out step.Outcome) error {
+	after := t.DeepCopy()
+	s := &after.Status
+	s.ObservedGeneration = after.Generation
+	words := fmt.Sprintf("in table %d of grants", version)
+	step.Summarize(&s.Conditions, after.Generation, out, words)
+	if out.IsComplete() {
+		s.TableVersion = version
+		step.SetTrue(&s.Conditions, after.Generation, v1alpha1.ConditionCompiled, "Compiled", words)
+	} else {
+		step.SetFalse(&s.Conditions, after.Generation, v1alpha1.ConditionCompiled, out.Reason(), out.Message())
+	}
+	_, err := step.WriteStatus(ctx, r.Client, t, after)
+	return client.IgnoreNotFound(err)
+}
+
+// tenantsOf are RecordTenants as the table has them, and why one is not in it, by name. Of two that could have a group in
+// common the older one counts.
+func tenantsOf(routing v1alpha1.RoutingMode, tenants []v1alpha1.RecordTenant) (out []access.Tenant, refused map[string]step.Outcome) {
+	refused = map[string]step.Outcome{}
+	older := slices.Clone(tenants)
+	slices.SortFunc(older, func(a, b v1alpha1.RecordTenant) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	for i := range older {
+		t := &older[i]
+		if routing != v1alpha1.RoutingNamed {
+			refused[t.Name] = step.Fail("HashRouting", "the RecordStore is of Hash routing, in which groups are nobody's: tenants need Named routing")
+			continue
+		}
+		next := append(slices.Clone(out), tenantOf(t))
+		if one, other, overlap := access.OverlapOf(next); overlap {
+			before := &next[min(one, other)]
+			refused[t.Name] = step.Fail("PrefixOverlaps", fmt.Sprintf("prefix %s and that of the older RecordTenant %s, %s, have groups in common: choose another one, or delete one of both",
+				t.Spec.Prefix, before.Name, before.Prefix))
+			continue
+		}
+		out = next
+	}
+	slices.SortFunc(out, func(a, b access.Tenant) int { return cmp.Compare(a.Name, b.Name) })
+	return out, refused
+}
+
+func tenantOf(t *v1alpha1.RecordTenant) access.Tenant {
+	bytes := func(q *resource.Quantity) int64 {
+		if q == nil {
+			return 0
+		}
+		return q.Value()
+	}
+	number := func(n *int64) int64 {
+		if n == nil {
+			return 0
+		}
+		return *n
+	}
+	q := &t.Spec.Quotas
+	return access.Tenant{Name: t.Name, Prefix: string(t.Spec.Prefix), Quotas: access.Quotas{
+		StoredBytes: bytes(q.StoredBytes), Records: number(q.Records), CallsPerSecond: number(q.CallsPerSecond), BytesPerSecond: bytes(q.BytesPerSecond),
+		CallsAtOnce: number(q.CallsAtOnce),
+	}}
+}

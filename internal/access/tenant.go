@@ -1,0 +1,123 @@
+package access
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Tenant is whoever uses the groups of Named routing whose names begin with a prefix, and what they may use there
+// together. Whoever calls: quotas are of groups, and hold for everybody who uses them.
+type Tenant struct {
+	// Name is for people, errors and metrics: 1 to 253 bytes, unique in the table.
+	Name string `json:"name"`
+	// Prefix of the names of its groups: 1 to 253 bytes. No prefix of a table begins with another one.
+	Prefix string `json:"prefix"`
+	Quotas Quotas `json:"quotas"`
+}
+
+// Quotas of a tenant. 0: there is none of that kind; one at least is above 0.
+type Quotas struct {
+	// StoredBytes bounds what its groups store, without what is superseded and other copies.
+	StoredBytes int64 `json:"storedBytes,omitempty"`
+	// Records bounds the records of its groups; versions of one record count once.
+	Records int64 `json:"records,omitempty"`
+	// CallsPerSecond that begin. A message of a batch counts as one.
+	CallsPerSecond int64 `json:"callsPerSecond,omitempty"`
+	// BytesPerSecond of data and attributes of records, written and read.
+	BytesPerSecond int64 `json:"bytesPerSecond,omitempty"`
+	// CallsAtOnce that are under way, open streams included.
+	CallsAtOnce int64 `json:"callsAtOnce,omitempty"`
+}
+
+// Quota is one of the Quotas. Its text is that of its field.
+type Quota string
+
+// The quotas.
+const (
+	StoredBytes    Quota = "storedBytes"
+	Records        Quota = "records"
+	CallsPerSecond Quota = "callsPerSecond"
+	BytesPerSecond Quota = "bytesPerSecond"
+	CallsAtOnce    Quota = "callsAtOnce"
+)
+
+// AllQuotas in the order of their fields.
+func AllQuotas() []Quota {
+	return []Quota{StoredBytes, Records, CallsPerSecond, BytesPerSecond, CallsAtOnce}
+}
+
+// Of gives the limit of one quota; 0: there is none.
+func (q *Quotas) Of(quota Quota) int64 {
+	switch quota {
+	case StoredBytes:
+		return q.StoredBytes
+	case Records:
+		return q.Records
+	case CallsPerSecond:
+		return q.CallsPerSecond
+	case BytesPerSecond:
+		return q.BytesPerSecond
+	case CallsAtOnce:
+		return q.CallsAtOnce
+	}
+	return 0
+}
+
+const tenantsMax = 1000
+
+// validateTenants checks the tenants of a table.
+func validateTenants(tenants []Tenant) error {
+	if len(tenants) > tenantsMax {
+		return bad("tenants", "has %d: give at most %d", len(tenants), tenantsMax)
+	}
+	seen := make(map[string]int, len(tenants))
+	for i := range tenants {
+		t, field := &tenants[i], fmt.Sprintf("tenants[%d]", i)
+		if err := text(field+".name", t.Name, nameBytesMax); err != nil {
+			return err
+		}
+		if before, double := seen[t.Name]; double {
+			return bad(field+".name", "%q is the name of tenants[%d], too", t.Name, before)
+		}
+		seen[t.Name] = i
+		field = fmt.Sprintf("%s (%s)", field, t.Name)
+		if err := text(field+".prefix", t.Prefix, nameBytesMax); err != nil {
+			return err
+		}
+		given := false
+		for _, quota := range AllQuotas() {
+			limit := t.Quotas.Of(quota)
+			if limit < 0 {
+				return bad(fmt.Sprintf("%s.quotas.%s", field, quota), "is %d: must be above 0, or absent where there is none", limit)
+			}
+			given = given || limit > 0
+		}
+		if !given {
+			return bad(field+".quotas", "is empty: give one quota at least")
+		}
+	}
+	if one, other, overlap := OverlapOf(tenants); overlap {
+		return bad(fmt.Sprintf("tenants[%d] (%s).prefix", other, tenants[other].Name), "%q and %q of tenants[%d] (%s) have groups in common: one begins with the other",
+			tenants[other].Prefix, tenants[one].Prefix, one, tenants[one].Name)
+	}
+	return nil
+}
+
+// OverlapOf finds two tenants to whom one group could belong: the places of the one with the shorter prefix, and of the
+// other.
+func OverlapOf(tenants []Tenant) (one, other int, overlap bool) {
+	order := make([]int, len(tenants))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(tenants[a].Prefix, tenants[b].Prefix) })
+	// What begins with a prefix stands right behind it in order.
+	for n := 1; n < len(order); n++ {
+		if one, other = order[n-1], order[n]; strings.HasPrefix(tenants[other].Prefix, tenants[one].Prefix) {
+			return one, other, true
+		}
+	}
+	return 0, 0, false
+}

@@ -1,0 +1,61 @@
+package quota
+
+import "time"
+
+// bucket lets so much through in a second, and half a second's worth at once. Unlike rate.Limiter it may go into debt,
+// so that what is larger than it holds is let through, and waited off by whoever comes next. Not safe for concurrent
+// use.
+type bucket struct {
+	rate   float64 // per second; 0: no limit
+	holds  float64 // at most
+	left   float64 // negative: a debt
+	filled time.Time
+}
+
+// burst is how long a bucket takes to fill.
+const burst = 500 * time.Millisecond
+
+// set sets the rate. least is what the bucket holds at least. Debts stay. The first rate fills it.
+func (b *bucket) set(now time.Time, rate, least float64) {
+	first := b.rate == 0
+	b.fill(now)
+	b.rate, b.holds = rate, max(rate*burst.Seconds(), least)
+	if first {
+		b.left, b.filled = b.holds, now
+	}
+	b.left = min(b.left, b.holds)
+}
+
+func (b *bucket) fill(now time.Time) {
+	if d := now.Sub(b.filled); d > 0 {
+		b.left = min(b.left+b.rate*d.Seconds(), b.holds)
+		b.filled = now
+	}
+}
+
+// wait is how long it takes until the bucket has n; 0: it has.
+func (b *bucket) wait(now time.Time, n float64) time.Duration {
+	if b.rate == 0 {
+		return 0
+	}
+	b.fill(now)
+	if b.left >= n {
+		return 0
+	}
+	seconds := (n - b.left) / b.rate
+	if seconds >= waitMost.Seconds() {
+		return waitMost
+	}
+	return time.Duration(seconds*float64(time.Second)) + 1
+}
+
+// waitMost is told where it takes longer.
+const waitMost = time.Hour
+
+// take takes n, whether they are there or not.
+func (b *bucket) take(now time.Time, n float64) {
+	if b.rate > 0 {
+		b.fill(now)
+		b.left -= n
+	}
+}

@@ -1,0 +1,97 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/quota"
+	"sheaf.dev/sheaf/internal/shard/answer"
+)
+
+// Calls are counted against the quotas of the tenant in whose group they are. A call of its own is refused where it
+// would pass a rate; what belongs to a stream waits, as its caller has begun something that a refusal would undo, unless what waits so holds
+// too much of the memory that all share.
+
+// enter begins a call in a group; the tenant, where it is not nil, is told its end by leave.
+func enter(sv Group, w answer.Where) (*quota.Tenant, error) {
+	t := sv.Tenant()
+	if t == nil {
+		return nil, nil
+	}
+	if err := t.Begin(); err != nil {
+		return nil, answer.Of(err, w)
+	}
+	return t, nil
+}
+
+// leave ends a call that enter has begun. bytes of data, and of attributes, were moved.
+func leave(t *quota.Tenant, bytes int64) {
+	if t != nil {
+		t.Moved(bytes)
+		t.End()
+	}
+}
+
+// movedOf is what a record that was read counts.
+func movedOf(rec *group.Record) int64 { return int64(len(rec.Data) + len(rec.Attributes)) }
+
+// pass waits until a message of a stream may move so many bytes, and counts them. holds is what the stream keeps in memory
+// meanwhile, in bytes. nil: nothing is counted.
+func pass(ctx context.Context, t *quota.Tenant, bytes, holds int64) error {
+	if t == nil {
+		return nil
+	}
+	return answer.Of(t.Move(ctx, bytes, holds), answer.Where{})
+}
+
+// reserve makes sure that what a write stores is within the quotas of its tenant. Deletes are never refused.
+func (w *write) reserve(ctx context.Context) error {
+	t := w.served.Tenant()
+	if t == nil || w.replica.Delete || w.reserved != (quota.Reserved{}) {
+		return nil
+	}
+	n := quota.Amount{Bytes: format.FrameBytes(len(w.replica.Attributes), len(w.replica.Data))}
+	if w.replica.Blob != nil {
+		n.Bytes += w.replica.Blob.Size
+	}
+	if !w.served.Log().Has(w.where.ID) {
+		n.Records = 1
+	}
+	var err error
+	w.reserved, err = t.Store(ctx, n, w.hurry)
+	return answer.Of(err, w.where)
+}
+
+// batchTenants are the tenants of the items of a message, each once, in the order of their names, so that two messages
+// do not wait for each other.
+type batchTenants []*quota.Tenant
+
+func (b *batchTenants) add(t *quota.Tenant) {
+	if t != nil && !slices.Contains(*b, t) {
+		*b = append(*b, t)
+	}
+}
+
+// enter waits until the message may be worked on, of which so many bytes are held meanwhile. leave must follow in any
+// case.
+func (b *batchTenants) enter(ctx context.Context, holds int64) error {
+	all := *b
+	slices.SortFunc(all, func(x, y *quota.Tenant) int { return cmp.Compare(x.Name(), y.Name()) })
+	for i, t := range all {
+		if err := t.Await(ctx, holds); err != nil {
+			*b = all[:i]
+			return answer.Of(err, answer.Where{})
+		}
+	}
+	return nil
+}
+
+func (b *batchTenants) leave() {
+	for _, t := range *b {
+		t.End()
+	}
+	*b = nil
+}

@@ -1,0 +1,437 @@
+package shard
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/quota"
+	"sheaf.dev/sheaf/internal/reason"
+)
+
+// withTenants makes a store whose table has tenants.
+func withTenants(t testing.TB, r *memRegistry, tenants ...access.Tenant) *memRegistry {
+	t.Helper()
+	text, err := (&access.Table{Version: 1, Grants: []access.Grant{}, Tenants: tenants}).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.table = text
+	return r
+}
+
+// limited waits until the quotas of groups hold.
+func (f *fixture) limited(groups ...string) *fixture {
+	f.t.Helper()
+	f.eventually("groups have a tenant", func() bool {
+		for _, name := range groups {
+			if sv := f.shard.routes.Load().byName[name].served.Load(); sv == nil || sv.Tenant() == nil {
+				return false
+			}
+		}
+		return true
+	})
+	return f
+}
+
+func (f *fixture) putIn(ctx context.Context, group string, id int64, data []byte) error {
+	_, err := f.records.Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Group: group, Id: id}, Data: data})
+	return err
+}
+
+// isQuota checks the refusal of a quota.
+func isQuota(t testing.TB, err error, quota access.Quota, limit int64, retry bool) {
+	t.Helper()
+	want(t, err, codes.ResourceExhausted, reason.QuotaExceeded)
+	for key, value := range map[string]string{"tenant": "team-a", "quota": string(quota), "limit": strconv.FormatInt(limit, 10)} {
+		if got := metadataOf(err, key); got != value {
+			t.Errorf("%s is %q, and must be %q: %v", key, got, value, err)
+		}
+	}
+	if got := retryAfter(err) > 0; got != retry {
+		t.Errorf("it says when to try again: %v, and must: %v: %v", got, retry, err)
+	}
+}
+
+func teamA(quotas access.Quotas) access.Tenant {
+	return access.Tenant{Name: "team-a", Prefix: "a-", Quotas: quotas}
+}
+
+// sizes of all files below a folder.
+func sizes(t *testing.T, dir string) map[string]int64 {
+	t.Helper()
+	out := map[string]int64{}
+	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			out[path] = info.Size()
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// What is stored stays within its quota however many put at once; refused puts leave nothing on the disk, and other
+// tenants, gets and deletes go on.
+func TestAStoredQuotaHolds(t *testing.T) {
+	const limit, size = 400 << 10, 10 << 10
+	f := start(t, withTenants(t, newRegistry(named, "s1", "a-1", "a-2", "b-1"), teamA(access.Quotas{StoredBytes: limit})), nil).ready().limited("a-1", "a-2")
+	var wait sync.WaitGroup
+	for w := range 8 {
+		wait.Go(func() {
+			for n := range 20 {
+				group := []string{"a-1", "a-2"}[n%2]
+				switch err := f.putIn(f.ctx(), group, int64(100*w+n), make([]byte, size)); {
+				case err == nil:
+				case retryAfter(err) > 0: // the ledger is not read yet
+				default:
+					isQuota(t, err, access.StoredBytes, limit, false)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	more := int64(1_000_000)
+	f.eventually("the quota is used up", func() bool {
+		more++
+		err := f.putIn(f.ctx(), "a-1", more, make([]byte, size))
+		return err != nil && retryAfter(err) == 0
+	})
+	held := int64(0)
+	for _, name := range []string{"a-1", "a-2"} {
+		held += f.shard.routes.Load().byName[name].served.Load().log.Stats().StoredBytes
+	}
+	if held > limit+2*size || held < limit-2*size { // what is no record is in the files, too
+		t.Errorf("%d bytes are stored, of %d", held, limit)
+	}
+	before := sizes(t, filepath.Join(f.cfg.Dir, "groups"))
+	if len(before) == 0 {
+		t.Fatal("there are no files of groups")
+	}
+	isQuota(t, f.putIn(f.ctx(), "a-1", 900_000, make([]byte, size)), access.StoredBytes, limit, false)
+	up, err := f.records.Upload(f.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	big := int64(3 << 20)
+	_ = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: &recordv1.RecordKey{Group: "a-1", Id: 2_000_000}, SizeBytes: &big}}})
+	_, err = up.CloseAndRecv()
+	isQuota(t, err, access.StoredBytes, limit, false)
+	batch, err := f.records.BatchPut(f.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{
+		{Key: &recordv1.RecordKey{Group: "a-1", Id: 3_000_000}, Data: make([]byte, size)}, {Key: &recordv1.RecordKey{Group: "b-1", Id: 1}, Data: []byte("b")},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	results, err := batch.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	isQuota(t, status.FromProto(results.GetResults()[0].GetStatus()).Err(), access.StoredBytes, limit, false)
+	if results.GetResults()[1].GetPut() == nil {
+		t.Errorf("a put of another tenant in the same message: %v", results.GetResults()[1].GetStatus())
+	}
+	for path, size := range sizes(t, filepath.Join(f.cfg.Dir, "groups")) {
+		if name := f.shard.routes.Load().byName["b-1"].UUID.String(); size != before[path] && !bytes.Contains([]byte(path), []byte(name)) {
+			t.Errorf("%s had %d bytes before puts that were refused, and has %d", path, before[path], size)
+		}
+	}
+	var id int64
+	for id = 0; ; id++ { // one that is there
+		if _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a-1", Id: id}}); err == nil {
+			break
+		} else if status.Code(err) != codes.NotFound {
+			t.Fatal(err)
+		}
+	}
+	for n := id; n < id+800; n++ {
+		if _, err := f.records.Delete(f.ctx(), &recordv1.DeleteRequest{Key: &recordv1.RecordKey{Group: "a-1", Id: n}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.eventually("what is deleted makes room", func() bool { return f.putIn(f.ctx(), "a-2", 4_000_000, make([]byte, size)) == nil })
+}
+
+func TestAQuotaOfRecords(t *testing.T) {
+	f := start(t, withTenants(t, newRegistry(named, "s1", "a-1"), teamA(access.Quotas{Records: 3})), nil).ready().limited("a-1")
+	for id := range int64(3) {
+		if err := f.putIn(f.ctx(), "a-1", id, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	isQuota(t, f.putIn(f.ctx(), "a-1", 3, []byte("x")), access.Records, 3, false)
+	if err := f.putIn(f.ctx(), "a-1", 1, []byte("another version")); err != nil {
+		t.Errorf("a record that is replaced: %v", err)
+	}
+}
+
+// A rate is refused with when to try again, another tenant's calls go on, and streams wait.
+func TestRatesOfATenant(t *testing.T) {
+	const limit = 50
+	f := start(t, withTenants(t, newRegistry(named, "s1", "a-1", "b-1"), teamA(access.Quotas{CallsPerSecond: limit})), nil).ready().limited("a-1")
+	began, let, refused := time.Now(), 0, 0
+	for refused < 4*limit {
+		if err := f.putIn(f.ctx(), "a-1", 1, []byte("x")); err != nil {
+			isQuota(t, err, access.CallsPerSecond, limit, true)
+			refused++
+		} else {
+			let++
+		}
+		if err := f.putIn(f.ctx(), "b-1", int64(refused), []byte("x")); err != nil {
+			t.Fatalf("another tenant: %v", err)
+		}
+	}
+	if most := limit*time.Since(began).Seconds()*1.1 + limit/2 + 1; float64(let) > most {
+		t.Errorf("%d calls were let in, and %.0f may be", let, most)
+	}
+	batch, err := f.records.BatchPut(f.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range int64(5) {
+		if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: &recordv1.RecordKey{Group: "a-1", Id: n}, Data: []byte("x")}}}); err != nil {
+			t.Fatal(err)
+		}
+		out, err := batch.Recv()
+		if err != nil || out.GetResults()[0].GetPut() == nil {
+			t.Fatalf("a message of a stream must wait: %v, %v", out, err)
+		}
+	}
+}
+
+// Every call in which data move is counted: Put, Get, Upload, Download, BatchPut, BatchGet, Scan, Watch, ListVersions,
+// PlanScan. Streams wait for their turn where the quota of bytes is used up, and end with the shard.
+func TestEveryCallIsCounted(t *testing.T) {
+	const limit, size = 8 << 20, 64 << 10
+	f := start(t, withTenants(t, newRegistry(named, "s1", "a-1"), teamA(access.Quotas{BytesPerSecond: limit})), nil).ready().limited("a-1")
+	tenant := f.shard.routes.Load().byName["a-1"].served.Load().Tenant()
+	a := func(id int64) *recordv1.RecordKey { return &recordv1.RecordKey{Group: "a-1", Id: id} }
+	drain := func(recv func() error) error {
+		for {
+			if err := recv(); err != nil {
+				if errors.Is(err, io.EOF) {
+					return nil
+				}
+				return err
+			}
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		bytes int64
+		do    func() error
+	}{
+		{"Put", size, func() error { return f.putIn(f.ctx(), "a-1", 1, make([]byte, size)) }},
+		{"Get", size, func() error {
+			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: a(1)})
+			return err
+		}},
+		{"Upload", size, func() error {
+			up, err := f.records.Upload(f.ctx())
+			if err != nil {
+				return err
+			}
+			_ = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: a(2)}}})
+			_ = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: make([]byte, size)}})
+			_, err = up.CloseAndRecv()
+			return err
+		}},
+		{"Download", size, func() error {
+			down, err := f.records.Download(f.ctx(), &recordv1.DownloadRequest{Key: a(2)})
+			if err != nil {
+				return err
+			}
+			return drain(func() error { _, err := down.Recv(); return err })
+		}},
+		{"BatchPut", size, func() error {
+			batch, err := f.records.BatchPut(f.ctx())
+			if err != nil {
+				return err
+			}
+			_ = batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: a(3), Data: make([]byte, size)}}})
+			_ = batch.CloseSend()
+			return drain(func() error { _, err := batch.Recv(); return err })
+		}},
+		{"BatchGet", 3 * size, func() error {
+			batch, err := f.records.BatchGet(f.ctx(), &recordv1.BatchGetRequest{Gets: []*recordv1.GetRequest{{Key: a(1)}, {Key: a(2)}, {Key: a(3)}}})
+			if err != nil {
+				return err
+			}
+			return drain(func() error { _, err := batch.Recv(); return err })
+		}},
+		{"Scan", 3 * size, func() error {
+			scan, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{Group: "a-1"})
+			if err != nil {
+				return err
+			}
+			return drain(func() error { _, err := scan.Recv(); return err })
+		}},
+		{"Delete", 0, func() error {
+			_, err := f.records.Delete(f.ctx(), &recordv1.DeleteRequest{Key: a(3)})
+			return err
+		}},
+		{"ListVersions", 0, func() error {
+			_, err := f.records.ListVersions(f.ctx(), &recordv1.ListVersionsRequest{Key: a(1)})
+			return err
+		}},
+		{"PlanScan", 0, func() error {
+			_, err := f.records.PlanScan(f.ctx(), &recordv1.PlanScanRequest{Groups: []string{"a-1"}})
+			return err
+		}},
+		{"Watch", 2 * size, func() error {
+			ctx, cancel := context.WithCancel(f.ctx())
+			defer cancel()
+			watch, err := f.records.Watch(ctx, &recordv1.WatchRequest{Group: "a-1"})
+			if err != nil {
+				return err
+			}
+			if _, err := watch.Recv(); err != nil {
+				return err
+			}
+			if err := f.putIn(f.ctx(), "a-1", 4, make([]byte, size)); err != nil {
+				return err
+			}
+			_, err = watch.Recv()
+			return err
+		}},
+	} {
+		before := tenant.Usage()
+		if err := c.do(); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		var now quota.Usage
+		f.eventually(c.name+" has ended", func() bool {
+			now = tenant.Usage()
+			return now.Calls > before.Calls && now.Bytes >= before.Bytes+c.bytes && now.Open == 0
+		})
+		if now.Bytes != before.Bytes+c.bytes {
+			t.Errorf("%s has moved %d bytes, and must have moved %d", c.name, now.Bytes-before.Bytes, c.bytes)
+		}
+	}
+	// A debt of an hour.
+	tenant.Moved(3600 * limit)
+	scan, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{Group: "a-1"})
+	if err == nil {
+		_, err = scan.Recv()
+	}
+	isQuota(t, err, access.BytesPerSecond, limit, true)
+	batch, err := f.records.BatchPut(f.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: a(9), Data: []byte("x")}}}); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("a message waits", func() bool { return tenant.Usage().Waited[access.BytesPerSecond] > 0 })
+	f.stop()
+	if _, err := batch.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("a stream that waits when the shard stops: %v", err)
+	}
+}
+
+// putAnywhere puts at the shard that leads a group: the error is its answer.
+func (c *cluster) putAnywhere(group string, id int64, data []byte) (err error) {
+	c.t.Helper()
+	c.eventually("a leader answers", func() bool {
+		for _, f := range c.shards {
+			if err = f.putIn(f.ctx(), group, id, data); err == nil || reasonOf(err) == reason.QuotaExceeded {
+				return true
+			}
+		}
+		return false
+	})
+	return err
+}
+
+// leaderOf names the shard that leads a group.
+func (c *cluster) leaderOf(group string) (name string) {
+	c.t.Helper()
+	c.eventually("the group has a leader", func() bool {
+		for shard, f := range c.shards {
+			if g := f.shard.routes.Load().byName[group]; g != nil {
+				if sv := g.served.Load(); sv != nil && sv.replica.Status().Leader {
+					name = shard
+					return true
+				}
+			}
+		}
+		return false
+	})
+	return name
+}
+
+// The quota is that of the tenant, whoever leads its groups.
+func TestAQuotaStaysWhenTheLeadMoves(t *testing.T) {
+	const limit = 300 << 10
+	registry := withTenants(t, newRegistry(named, "a", "a-1", "a-2"), teamA(access.Quotas{StoredBytes: limit}))
+	registry.view.Meta.Copies = 3
+	for _, name := range []string{"a-1", "a-2"} {
+		registry.view.Targets[name] = placement.Target{Group: name, Shards: abc}
+	}
+	c := &cluster{t: t, registry: registry, shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
+	for _, name := range abc {
+		c.add(name, nil)
+	}
+	c.settled(slices.Clone(abc)...)
+	fill := func() (stored int) {
+		for id := int64(0); ; id++ {
+			err := c.putAnywhere("a-1", id, make([]byte, 10<<10))
+			if err != nil && retryAfter(err) == 0 {
+				isQuota(t, err, access.StoredBytes, limit, false)
+				return stored
+			}
+			if err == nil {
+				stored++
+			}
+		}
+	}
+	if n := fill(); n == 0 || n > limit/(10<<10) {
+		t.Fatalf("%d records were stored", n)
+	}
+	leader := c.leaderOf("a-1")
+	c.kill(leader)
+	if n := fill(); n > limit/(10<<10) {
+		t.Errorf("%d records were stored beyond a quota that is used up", n)
+	}
+	held := int64(0)
+	for _, name := range []string{"a-1", "a-2"} {
+		held += c.shards[c.leaderOf(name)].shard.routes.Load().byName[name].served.Load().log.Stats().StoredBytes
+	}
+	if held > limit+20<<10 {
+		t.Errorf("%d bytes are stored, of %d", held, limit)
+	}
+	var ledger struct {
+		Shards map[string]struct{ Used struct{ Bytes int64 } }
+	}
+	registry.mu.Lock()
+	defer registry.mu.Unlock()
+	if err := json.Unmarshal(registry.ledgers["team-a"].Value, &ledger); err != nil || len(ledger.Shards) == 0 {
+		t.Errorf("the ledger: %+v, %v", ledger, err)
+	}
+}

@@ -1,0 +1,93 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/quota"
+)
+
+// tables is the table of grants as it was read last, for those who do not read it themselves. Safe for concurrent use.
+type tables struct {
+	mu      sync.Mutex
+	last    placement.Access
+	changed chan struct{} // closed when there is another one
+}
+
+func newTables() *tables { return &tables{changed: make(chan struct{})} }
+
+func (t *tables) set(found placement.Access) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = found
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// follow gives the table as it is, and again after each change, until ctx ends.
+func (t *tables) follow(ctx context.Context, take func(placement.Access)) {
+	for {
+		t.mu.Lock()
+		last, changed := t.last, t.changed
+		t.mu.Unlock()
+		take(last)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// newQuotas makes what bounds tenants in the groups that are led here.
+func (s *Shard) newQuotas() *quota.Set {
+	return quota.New(quota.Config{
+		Shard: s.cfg.Name, Etcd: s.cfg.Placement, Every: s.cfg.ReportInterval, Logger: s.logger,
+		Led: s.storedOf,
+	})
+}
+
+// storedOf tells what the groups store that are led here. What is superseded does not count: it goes by itself.
+func (s *Shard) storedOf(tell func(group string, stored quota.Amount)) {
+	r := s.routes.Load()
+	if r == nil {
+		return
+	}
+	for name, g := range r.byName {
+		sv := g.served.Load()
+		if sv == nil || sv.tenant.Tenant() == nil || !sv.replica.Status().Leader {
+			continue
+		}
+		stats := sv.log.Stats()
+		tell(name, quota.Amount{Bytes: max(0, stats.StoredBytes-stats.SupersededBytes), Records: stats.Records})
+	}
+}
+
+// followTenants takes the tenants of the table of grants, until ctx ends. A table that cannot be used, or is gone,
+// leaves the last one in use, as with grants.
+func (s *Shard) followTenants(ctx context.Context) {
+	if s.meta.Routing.Mode == placement.Hash {
+		return // names of groups are numbers there, and nobody's
+	}
+	take := func(found placement.Access) {
+		if found.Table == nil {
+			return
+		}
+		table, err := access.ParseTable(found.Table)
+		if err != nil {
+			s.problems.Note("quotas of tenants", fmt.Errorf("those of the last table stay in use: %w", err))
+			return
+		}
+		s.quotas.Take(table.Tenants)
+	}
+	if s.cfg.tables != nil {
+		s.cfg.tables.follow(ctx, take)
+		return
+	}
+	for found := range s.cfg.Placement.WatchAccess(ctx) {
+		take(found)
+	}
+}
