@@ -21,6 +21,8 @@ type Call interface {
 	// the gateway signs and checks what its callers have. Errors are ErrForged or ErrOutdated.
 	Seal(value []byte, lasts time.Duration) []byte
 	Open(sealed []byte) ([]byte, error)
+	// Signs tells whether Seal signs, and Open takes only what is signed.
+	Signs() bool
 	// Table is the version of the table that decides; 0: there is none.
 	Table() int64
 }

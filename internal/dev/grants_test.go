@@ -6,6 +6,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,6 +34,7 @@ import (
 	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/identity"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/cursor"
 )
 
 // granted is a store of Named routing, with one shard and groups a and b, that has a table of grants.
@@ -722,7 +724,8 @@ func TestTenantsDoNotMeet(t *testing.T) {
 func TestCursorsAreOfTheirCaller(t *testing.T) {
 	g := startGranted(t, "a", "b")
 	g.set(access.Table{Grants: []access.Grant{
-		toCertificate("c", access.Groups{All: true}, access.Scan, access.Watch, access.Put), toCertificate("d", access.Groups{All: true}, access.Scan, access.Watch),
+		toCertificate("c", access.Groups{All: true}, access.Scan, access.Watch, access.Put, access.Get),
+		toCertificate("d", access.Groups{All: true}, access.Scan, access.Watch, access.Get),
 	}})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -763,10 +766,30 @@ func TestCursorsAreOfTheirCaller(t *testing.T) {
 		}
 		return cursor, records, err
 	}
+	// page gives the token behind one version of record 1 in a group.
+	page := func(at, name, group, token string) (next string, versions int, err error) {
+		out, err := as(at, name).ListVersions(ctx, &recordv1.ListVersionsRequest{Key: &recordv1.RecordKey{Id: 1, Group: group}, PageSize: 1, PageToken: token})
+		return out.GetNextPageToken(), len(out.GetVersions()), err
+	}
+	// signedText gives a token of ListVersions with its bytes changed.
+	signedText := func(token string, change func([]byte) []byte) string {
+		value, err := base64.RawURLEncoding.DecodeString(token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return base64.RawURLEncoding.EncodeToString(change(value))
+	}
 	forged := func(value []byte) []byte {
 		out := bytes.Clone(value)
 		out[len(out)-5] ^= 1
 		return out
+	}
+	for _, group := range []string{"a", "b"} {
+		for range 2 {
+			if _, err := as("gateway", "c").Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 1, Group: group}, Data: []byte(group)}); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	const bad, old = codes.InvalidArgument, codes.OutOfRange
 	for _, from := range []string{"gateway", "shard"} {
@@ -787,6 +810,10 @@ func TestCursorsAreOfTheirCaller(t *testing.T) {
 			t.Fatal(plan, err)
 		}
 		split := plan.GetSplits()[0].GetSplit()
+		token, n, err := page(from, "c", "a", "")
+		if err != nil || n != 1 || token == "" {
+			t.Fatal(token, n, err)
+		}
 		for _, to := range []string{"gateway", "shard"} {
 			where := "from " + from + " to " + to
 			if next, err := watch(to, "c", place); err != nil || len(next) == 0 {
@@ -801,14 +828,31 @@ func TestCursorsAreOfTheirCaller(t *testing.T) {
 			if _, n, err := scan(to, "c", &recordv1.ScanRequest{Split: split}, true); err != nil || n == 0 {
 				t.Errorf("a split is read %s: %d records, %v", where, n, err)
 			}
+			if next, n, err := page(to, "c", "a", token); err != nil || n != 1 || next == "" {
+				t.Errorf("versions go on %s: %d, %v", where, n, err)
+			}
+			if _, _, err := page(to, "c", "b", token); status.Code(err) != bad {
+				t.Errorf("a token of a page in another group is taken %s: %v", where, err)
+			}
+			if _, _, err := page(to, "c", "a", "*"+token[1:]); status.Code(err) != bad {
+				t.Errorf("what is no base64 is taken %s: %v", where, err)
+			}
+			if _, _, err := page(to, "c", "a", cursor.PageToken(1, 2)); status.Code(err) != old {
+				t.Errorf("a token of a page that is not signed is taken %s: %v", where, err)
+			}
 			for what, tt := range map[string]struct {
 				name  string
 				bytes func([]byte) []byte
 				want  codes.Code
 			}{
-				"another's": {"d", bytes.Clone, bad}, "changed": {"c", forged, bad}, "cut": {"c", func(b []byte) []byte { return b[:20] }, bad},
+				"another's": {"d", bytes.Clone, bad}, "changed": {"c", forged, bad}, "cut": {"c", func(b []byte) []byte { return b[:19] }, bad},
 				"not signed": {"c", func(b []byte) []byte { return b[33:] }, old},
 			} {
+				if what != "not signed" {
+					if _, _, err := page(to, tt.name, "a", signedText(token, tt.bytes)); status.Code(err) != tt.want {
+						t.Errorf("a token of a page %s, %s: %v", where, what, err)
+					}
+				}
 				if _, err := watch(to, tt.name, tt.bytes(place)); status.Code(err) != tt.want {
 					t.Errorf("a place %s, %s: %v", where, what, err)
 				}

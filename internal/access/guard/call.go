@@ -63,6 +63,9 @@ func (c *call) Can(verb access.Verb, group string) error {
 // Sees implements access.Call.
 func (c *call) Sees(group string) bool { return c.guard.table().Sees(&c.caller, group) }
 
+// Signs implements access.Call.
+func (c *call) Signs() bool { return c.sealer != nil }
+
 // Seal implements access.Call.
 func (c *call) Seal(value []byte, lasts time.Duration) []byte {
 	if c.sealer == nil {

@@ -249,7 +249,7 @@ func (g *Guard) enter(ctx context.Context, method string) (*call, error) {
 	if err == nil {
 		err = table.Admit(&c.caller, method)
 	}
-	if err == nil && c.via == "" && !c.caller.IsProcess() && (rule.Verb == access.Scan || rule.Verb == access.Watch) {
+	if err == nil && c.via == "" && !c.caller.IsProcess() && rule.HandsBack {
 		c.sealer, err = g.waitKey(ctx)
 	}
 	if err == nil && rule.Where == access.InAll {
