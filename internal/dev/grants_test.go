@@ -48,7 +48,13 @@ type granted struct {
 // startGranted starts one. Each group has a record 1, with the group's name as its data.
 func startGranted(t *testing.T, groups ...string) *granted {
 	t.Helper()
-	d, err := Start(t.Context(), Config{Dir: t.TempDir(), Shards: 1, Mode: placement.Named, Listen: "127.0.0.1:0", TLS: true})
+	return startSeamed(t, seams{}, groups...)
+}
+
+// startSeamed is startGranted with what a test changes.
+func startSeamed(t *testing.T, seams seams, groups ...string) *granted {
+	t.Helper()
+	d, err := Start(t.Context(), Config{Dir: t.TempDir(), Shards: 1, Mode: placement.Named, Listen: "127.0.0.1:0", TLS: true, seams: seams})
 	if err != nil {
 		t.Fatal(err)
 	}

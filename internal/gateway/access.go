@@ -23,7 +23,7 @@ func (g *Gateway) may(ctx context.Context, verb access.Verb, k *key) error {
 	if err != nil {
 		return err
 	}
-	return access.May(ctx, verb, t.groupOf(k))
+	return access.MayRecord(ctx, verb, t.groupOf(k), k.id)
 }
 
 // groupOf names the group of a key, whether there is one or not.
@@ -76,7 +76,7 @@ func (g *Gateway) refuseItems(ctx context.Context, verb access.Verb, b *batch) e
 	}
 	for i := range b.items {
 		if it := &b.items[i]; !it.answered {
-			if err := access.May(ctx, verb, t.groupOf(&it.key)); err != nil {
+			if err := access.MayRecord(ctx, verb, t.groupOf(&it.key), it.key.id); err != nil {
 				it.answered, it.err = true, err
 			}
 		}

@@ -256,7 +256,7 @@ func (g *Guard) enter(ctx context.Context, method string) (*call, error) {
 		err = c.inTable(rule.Verb, "")
 	}
 	if err != nil {
-		c.refused(rule.Verb, "", err)
+		c.refused(rule.Verb, "", nil, err)
 		return nil, err
 	}
 	return c, nil

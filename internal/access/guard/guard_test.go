@@ -51,7 +51,13 @@ func (s *served) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.Ge
 
 // Put answers what the caller may.
 func (s *served) Put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.PutResponse, error) {
-	return &recordv1.PutResponse{}, access.May(ctx, access.Put, in.GetKey().GetGroup())
+	if err := access.MayRecord(ctx, access.Put, in.GetKey().GetGroup(), in.GetKey().GetId()); err != nil {
+		return nil, err
+	}
+	if len(in.GetData()) == 0 {
+		return nil, status.Error(codes.FailedPrecondition, "secret")
+	}
+	return &recordv1.PutResponse{}, nil
 }
 
 // ListShards answers nothing.
@@ -250,6 +256,8 @@ func TestWhatTheAuditLogTells(t *testing.T) {
 	s.get(t, "client/c", "a") // no first use
 	s.get(t, "client/c", "b")
 	put("client/c", "a")
+	put("client/c", "b")
+	_, _ = s.record.Put(as(t, "client/c"), &recordv1.PutRequest{Key: &recordv1.RecordKey{Group: "a", Id: -1 << 63}})
 	s.get(t, "client/stranger", "a")
 	_, _ = s.record.Get(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer se.cr.et"), &recordv1.GetRequest{})
 	_, _ = s.admin.AcceptLoss(as(t, "client/ops"), &recordv1.AcceptLossRequest{Group: "a"})
@@ -265,19 +273,20 @@ func TestWhatTheAuditLogTells(t *testing.T) {
 	if strings.Contains(string(text), "secret") || strings.Contains(string(text), "se.cr.et") {
 		t.Errorf("data or tokens are told:\n%s", text)
 	}
-	type short struct{ kind, caller, verb, group, code string }
+	type short struct{ kind, caller, verb, group, ids, code string }
 	want := []short{
-		{"first-use", "client/c", "get", "a", ""}, {"refusal", "client/c", "get", "b", "PermissionDenied"},
-		{"first-use", "client/c", "put", "a", ""}, {"write", "client/c", "put", "a", ""}, {"refusal", "client/stranger", "get", "", "PermissionDenied"},
-		{"refusal", "nobody", "get", "", "Unauthenticated"}, {"first-use", "client/ops", "admin-write", "a", ""},
-		{"admin", "client/ops", "admin-write", "a", "OK"}, {"admin", "admin/ada", "admin-read", "", "OK"},
+		{"first-use", "client/c", "get", "a", "", ""}, {"refusal", "client/c", "get", "b", "", "PermissionDenied"},
+		{"first-use", "client/c", "put", "a", "", ""}, {"write", "client/c", "put", "a", "5", "OK"}, {"refusal", "client/c", "put", "b", "5", "PermissionDenied"},
+		{"write", "client/c", "put", "a", "-9223372036854775808", "FailedPrecondition"}, {"refusal", "client/stranger", "get", "", "", "PermissionDenied"},
+		{"refusal", "nobody", "get", "", "", "Unauthenticated"}, {"first-use", "client/ops", "admin-write", "a", "", ""},
+		{"admin", "client/ops", "admin-write", "a", "", "OK"}, {"admin", "admin/ada", "admin-read", "", "", "OK"},
 	}
 	got := read(t, bytes.NewReader(text), 100)
 	if len(got) != len(want) {
 		t.Fatalf("%d lines instead of %d:\n%s", len(got), len(want), text)
 	}
 	for i, e := range got {
-		if (short{e.Kind, e.Caller, e.Verb, e.Group, e.Code}) != want[i] || e.Server != "shard s" || e.From == "" || e.Method == "" || e.Table != 1 {
+		if (short{e.Kind, e.Caller, e.Verb, e.Group, strings.Join(e.IDs, " "), e.Code}) != want[i] || e.Server != "shard s" || e.From == "" || e.Method == "" || e.Table != 1 {
 			t.Errorf("line %d: %+v, and should be %+v", i, e, want[i])
 		}
 		if _, err := time.Parse(time.RFC3339, e.Time); err != nil {
