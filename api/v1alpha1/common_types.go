@@ -79,6 +79,11 @@ const (
 	ConditionUpdated = "Updated"
 	// ConditionCompiled is True when a grant is in the table by which gateways and shards of its store decide.
 	ConditionCompiled = "Compiled"
+	// ConditionInForce is True when every gateway and shard decides by a table that has the grant; False, with the
+	// processes that do not, where one has been behind for 5 s, and where the store takes plaintext.
+	ConditionInForce = "InForce"
+	// ConditionGrantsInForce is InForce of a store: of its grants, and of those that were deleted.
+	ConditionGrantsInForce = "GrantsInForce"
 	// ConditionDrained is True when no shard of a drained pool holds a group.
 	ConditionDrained = "Drained"
 )

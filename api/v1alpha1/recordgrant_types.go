@@ -136,7 +136,8 @@ type RecordGrantStatus struct {
 	// seconds.
 	// +optional
 	TableVersion int64 `json:"tableVersion,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled; Compiled is True when the grant is in the store's table.
+	// Conditions: Ready, Reconciling, Stalled; Compiled is True when the grant is in the store's table, InForce when every
+	// gateway and shard decides by that.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

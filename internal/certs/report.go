@@ -15,6 +15,9 @@ type Report struct {
 	NotAfter             time.Time `json:"not_after"`
 	PlaintextConnections int       `json:"plaintext_connections"`
 	Error                string    `json:"error,omitempty"` // why newer files are not used
+	// GrantsVersion is that of the table of grants by which the process decides, 0 where it has none; nil: it decides
+	// about no calls, or is of a version that does not tell.
+	GrantsVersion *int64 `json:"grants_version,omitempty"`
 }
 
 // ReportPath is where a process serves its Report.
@@ -30,14 +33,22 @@ func (s *Source) Report() Report {
 	return out
 }
 
-// Handle serves the Report of a process, where it has certificates, beside what else it serves by HTTP.
-func Handle(source *Source, rest http.Handler) http.Handler {
+// Handle serves the Report of a process, where it has certificates, beside what else it serves by HTTP. grants gives the
+// version of the table of grants; nil: the process decides about no calls.
+func Handle(source *Source, grants func() int64, rest http.Handler) http.Handler {
 	if source == nil {
 		return rest
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", rest)
-	mux.HandleFunc("GET "+ReportPath, func(w http.ResponseWriter, _ *http.Request) { source.Report().Serve(w) })
+	mux.HandleFunc("GET "+ReportPath, func(w http.ResponseWriter, _ *http.Request) {
+		report := source.Report()
+		if grants != nil {
+			version := grants()
+			report.GrantsVersion = &version
+		}
+		report.Serve(w)
+	})
 	return mux
 }
 

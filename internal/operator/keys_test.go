@@ -92,7 +92,7 @@ func TestAShardIsAskedByItsName(t *testing.T) {
 
 func TestProcessesTellOfTheirCertificates(t *testing.T) {
 	source := sourceOf(t, storeFiles(t, certs.Both)(identity.Gateway, ""))
-	with := httptest.NewServer(certs.Handle(source, http.NotFoundHandler()))
+	with := httptest.NewServer(certs.Handle(source, func() int64 { return 7 }, http.NotFoundHandler()))
 	t.Cleanup(with.Close)
 	without := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(without.Close)
@@ -100,7 +100,7 @@ func TestProcessesTellOfTheirCertificates(t *testing.T) {
 	got, err := asker.Transport(t.Context(), with.Listener.Addr().String())
 	status := source.Status()
 	if err != nil || got.Mode != "both" || got.Bundle != status.Bundle || got.ClientBundle != status.Clients || !got.NotAfter.Equal(status.NotAfter) ||
-		got.Identity != status.Identity.String() {
+		got.Identity != status.Identity.String() || got.Grants == nil || *got.Grants != 7 {
 		t.Errorf("%+v, %v; it has %+v", got, err, status)
 	}
 	if _, err := asker.Transport(t.Context(), without.Listener.Addr().String()); err == nil || !strings.Contains(err.Error(), "without certificates") {

@@ -24,9 +24,13 @@ const (
 	KeyBundle       = "ca.crt"        // authorities of the store's processes; in Secrets of callers too
 	KeyClientBundle = "client-ca.crt" // authorities of callers
 	KeyMode         = "mode"          // what the processes were told, as v1alpha1.TLSTransport
+	keyGrants       = "grants"        // that nobody is let in without a table of grants; see certs.GrantsFile
 	keyClientCert   = "client.crt"
 	keyClientKey    = "client.key"
 )
+
+// grantsRequired: the operator writes a table of grants for each store, so that a process that finds none has to wait.
+const grantsRequired = "required"
 
 // Transport is the name of the ConfigMap with what all processes of a store trust, and how they are to speak.
 func Transport(store string) string { return store + "-tls" }
@@ -101,7 +105,7 @@ func TransportWord(transport v1alpha1.TLSTransport, bundle string) string {
 func TransportMap(store *v1alpha1.RecordStore, transport v1alpha1.TLSTransport, bundle, clientBundle []byte) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Transport(store.Name), Labels: tlsLabels(store.Name)},
-		Data:       map[string]string{KeyBundle: string(bundle), KeyClientBundle: string(clientBundle), KeyMode: string(transport)},
+		Data:       map[string]string{KeyBundle: string(bundle), KeyClientBundle: string(clientBundle), KeyMode: string(transport), keyGrants: grantsRequired},
 	}
 }
 

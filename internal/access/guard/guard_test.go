@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -37,11 +38,13 @@ type served struct {
 	recordv1.UnimplementedRecordServiceServer
 	recordv1.UnimplementedAdminServiceServer
 	*Guard
-	take   chan []byte
-	access recordv1.AccessServiceClient
-	record recordv1.RecordServiceClient
-	admin  recordv1.AdminServiceClient
-	log    *lines
+	take chan []byte
+	// required: callers wait where there is no table.
+	required atomic.Bool
+	access   recordv1.AccessServiceClient
+	record   recordv1.RecordServiceClient
+	admin    recordv1.AdminServiceClient
+	log      *lines
 }
 
 // Get answers what the caller may.
@@ -101,7 +104,8 @@ func serve(t *testing.T, audit *Audit) *served {
 			role, name, _ := strings.Cut(who[0], "/")
 			return identity.Identity{Store: store, Role: identity.Role(role), Name: name}, true
 		},
-		Key: func(context.Context) ([]byte, error) { return make([]byte, access.SealKeyBytes), nil },
+		Required: s.required.Load,
+		Key:      func(context.Context) ([]byte, error) { return make([]byte, access.SealKeyBytes), nil },
 		Follow: func(ctx context.Context, take func([]byte)) {
 			for {
 				select {
@@ -169,6 +173,32 @@ func TestAStoreWithoutATableIsOpenToItsCallers(t *testing.T) {
 	}
 	if may, err := s.access.CanI(as(t, "client/c"), &recordv1.CanIRequest{Verb: "admin-read"}); err != nil || may.GetAllowed() {
 		t.Error(may, err)
+	}
+}
+
+// Where a table is required, a store without one is open to nobody but its processes and administrators.
+func TestAStoreThatIsToHaveATableIsClosedWithoutOne(t *testing.T) {
+	s := serve(t, nil)
+	s.required.Store(true)
+	s.give(nil)
+	for who, want := range map[string]codes.Code{"client/c": codes.Unavailable, "admin/a": codes.OK, "gateway": codes.OK, "shard/s": codes.OK} {
+		if got := s.get(t, who, "a"); got != want {
+			t.Errorf("%s: %s", who, got)
+		}
+	}
+	_, err := s.record.Get(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer a.b.c"), &recordv1.GetRequest{})
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no table of grants yet") {
+		t.Errorf("by a token: %v", err)
+	}
+	if s.Version() != 0 {
+		t.Error(s.Version())
+	}
+	s.give([]byte(tableOf))
+	if a, b := s.get(t, "client/c", "a"), s.get(t, "client/c", "b"); a != codes.OK || b != codes.PermissionDenied {
+		t.Errorf("with a table: in a %s, in b %s", a, b)
+	}
+	if s.Version() != 1 {
+		t.Error(s.Version())
 	}
 }
 
