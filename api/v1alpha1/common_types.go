@@ -79,6 +79,9 @@ const (
 	ConditionUpdated = "Updated"
 	// ConditionCompiled is True when a grant is in the table by which gateways and shards of its store decide.
 	ConditionCompiled = "Compiled"
+	// ConditionIssuersReady is False where the keys of an issuer of spec.access cannot be read; those that were read last
+	// stay in use.
+	ConditionIssuersReady = "IssuersReady"
 	// ConditionInForce is True when every gateway and shard decides by a table that has the grant; False, with the
 	// processes that do not, where one has been behind for 5 s, and where the store takes plaintext.
 	ConditionInForce = "InForce"

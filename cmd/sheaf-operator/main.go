@@ -144,6 +144,7 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 	}
 	grants := &recordgrant.Reconciler{
 		Client: mgr.GetClient(), Tables: operator.Tables{Placements: placements}, Keys: issuer, Transports: transports, Book: inForce,
+		IssuerKeys: operator.IssuerKeys, Live: mgr.GetAPIReader(),
 	}
 	if err := grants.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of RecordGrants: %w", err)

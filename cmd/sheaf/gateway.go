@@ -125,11 +125,11 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cfg.Audit.Close()) }()
-	var grants func() int64
+	var grants certs.Decides
 	if source != nil {
 		decides := cfg.Secure(source)
 		defer decides.Close()
-		grants = decides.Version
+		grants = decides
 	}
 	fitGatewayCgroup(&cfg.Limits, cgroup.MemoryLimit("/"))
 	g, err := gateway.Start(ctx, cfg)

@@ -240,11 +240,11 @@ func (a *app) shard(ctx context.Context, cfg shard.Config, source *certs.Source,
 		return err
 	}
 	defer func() { err = errors.Join(err, cfg.Audit.Close()) }()
-	var grants func() int64
+	var grants certs.Decides
 	if source != nil {
 		decides := cfg.Secure(source)
 		defer decides.Close()
-		grants = decides.Version
+		grants = decides
 	}
 	h, err := shard.StartHost(ctx, cfg)
 	if err != nil {

@@ -6,7 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// GrantsInForce says whether the processes of a store decide by the table of grants that the operator wrote.
+// GrantsInForce says whether the processes of a store decide by the table of grants that the operator wrote, or another
+// thing about its grants.
 type GrantsInForce struct {
 	Good            bool
 	Reason, Message string // as a condition has them
@@ -17,6 +18,8 @@ type GrantsInForce struct {
 type GrantBook struct {
 	mu     sync.Mutex
 	stores map[types.NamespacedName]GrantsInForce
+	// issuers says whether the keys of a store's issuers of tokens are known; a store without issuers is not in it.
+	issuers map[types.NamespacedName]GrantsInForce
 }
 
 // Put notes what is so of a store.
@@ -40,9 +43,35 @@ func (b *GrantBook) Of(store types.NamespacedName) (GrantsInForce, bool) {
 	return what, ok
 }
 
+// PutIssuers notes whether the keys of a store's issuers of tokens are known; nil: it has no issuers.
+func (b *GrantBook) PutIssuers(store types.NamespacedName, what *GrantsInForce) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if what == nil {
+		delete(b.issuers, store)
+		return
+	}
+	if b.issuers == nil {
+		b.issuers = map[types.NamespacedName]GrantsInForce{}
+	}
+	b.issuers[store] = *what
+}
+
+// IssuersOf gives that; false: the store has no issuers, or it is not known.
+func (b *GrantBook) IssuersOf(store types.NamespacedName) (GrantsInForce, bool) {
+	if b == nil {
+		return GrantsInForce{}, false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	what, ok := b.issuers[store]
+	return what, ok
+}
+
 // Forget a store that is gone.
 func (b *GrantBook) Forget(store types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.stores, store)
+	delete(b.issuers, store)
 }

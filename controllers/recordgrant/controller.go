@@ -4,6 +4,7 @@ package recordgrant
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -57,6 +58,11 @@ type Reconciler struct {
 	Tables Tables
 	// Keys reads the issuer of the cluster's ServiceAccounts, with the keys of their tokens.
 	Keys func(ctx context.Context) (access.Issuer, error)
+	// IssuerKeys reads the JSON Web Key Set of an issuer of tokens, by its URL and the authorities that vouch for it, in
+	// bounded time; nil: none are read.
+	IssuerKeys func(ctx context.Context, url, caBundle string) (json.RawMessage, error)
+	// Live reads ConfigMaps with keys, which are not cached.
+	Live client.Reader
 	// Transports asks processes by which table they decide; nil: nobody is asked.
 	Transports fleet.TransportAsker
 	// Book takes what they said, for the status of stores; nil: nobody reads it.
@@ -66,6 +72,9 @@ type Reconciler struct {
 
 	asked    sync.Map // of a store's UID: *asked
 	accounts accounts
+	issuers  sync.Map // of a store's name: *storeIssuers
+	sources  sync.Map // of where keys come from: *keySource
+	unknown  sync.Map // of a pod's UID and an issuer: tokens by unknown keys that it has counted
 }
 
 // Reconcile is about one store, by its name, whether there is one or not.
@@ -90,12 +99,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if known && r.Book != nil {
 			r.Book.Put(req.NamespacedName, what)
 		}
-		out = out.Again(min(out.After(), again))
+		out = out.Again(soonest(min(out.After(), again), r.issuersPause(req.NamespacedName)))
+		r.tellIssuers(req.NamespacedName)
 	} else if out.Reason() == reasonStoreUnknown && r.Book != nil {
 		r.Book.Forget(req.NamespacedName)
 	}
 	for i := range grants {
-		if err := r.tell(ctx, &grants[i], version, out, force); err != nil {
+		of := out
+		if lacks := r.lacksIssuer(req.NamespacedName, &grants[i]); lacks != "" && out.IsComplete() {
+			of = step.Fail("IssuerUnknown", lacks)
+		}
+		if err := r.tell(ctx, &grants[i], version, of, force); err != nil {
 			return ctrl.Result{}, err
 		}
 	}
@@ -129,6 +143,8 @@ func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants
 		return 0, step.Retry(fmt.Errorf("read the keys of ServiceAccounts from the API server: %w", err))
 	}
 	next := compile(key.Namespace, key.Name, grants, issuer)
+	next.Issuers = append(next.Issuers, r.tokenIssuers(ctx, store, there, issuer.URL)...)
+	dropUnknown(next)
 	if next.Version = there.Version; next.Version > 0 && isSame(next, there) {
 		return there.Version, step.Complete().Again(keysAgain)
 	}
@@ -184,12 +200,12 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// identified passes stores that come, go, or get their UID, their placement or another transport.
+// identified passes stores that come, go, or change, or get their UID, their placement or another transport.
 func identified() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.RecordStore)
 		after, also := e.ObjectNew.(*v1alpha1.RecordStore)
 		return ok && also && (before.Status.StoreUID != after.Status.StoreUID || before.Status.PlacementInitialized != after.Status.PlacementInitialized ||
-			transportOf(before) != transportOf(after) || (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil))
+			before.Generation != after.Generation || transportOf(before) != transportOf(after) || (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil))
 	}}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,8 +59,9 @@ type Guard struct {
 	forwarded callers
 	counts    counts
 
-	mu   sync.Mutex
-	open map[*call]struct{} // that last
+	mu      sync.Mutex
+	open    map[*call]struct{} // that last
+	unknown map[string]int64   // tokens by unknown keys, by issuer
 }
 
 // decided is what is known of the table.
@@ -159,6 +161,28 @@ func (g *Guard) Tokens() bool { return g.table().HasIssuers() }
 
 // Version is that of the table that decides now; 0: none is known, or the store has none.
 func (g *Guard) Version() int64 { return g.table().Version() }
+
+// UnknownKeys counts the tokens by keys that are not in the table, by issuer: those of tables there were, of which there
+// are few.
+func (g *Guard) UnknownKeys() map[string]int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return maps.Clone(g.unknown)
+}
+
+// noteUnknown counts a token by a key that is not in the table.
+func (g *Guard) noteUnknown(err error) {
+	var unknown *access.UnknownKeyError
+	if !errors.As(err, &unknown) {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.unknown == nil {
+		g.unknown = map[string]int64{}
+	}
+	g.unknown[unknown.Issuer]++
+}
 
 // table decides now; nil: none is known, or the store has none.
 func (g *Guard) table() *access.Compiled {
@@ -328,6 +352,7 @@ func (g *Guard) byToken(ctx context.Context, c *call, header string) error {
 		return status.Errorf(codes.Unauthenticated, "the header %s is no Bearer token", tokenHeader)
 	}
 	if c.caller, err = table.Token(header[len(scheme):], g.cfg.Now()); err != nil {
+		g.noteUnknown(err)
 		return status.Error(codes.Unauthenticated, err.Error())
 	}
 	return nil
