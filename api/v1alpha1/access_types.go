@@ -13,7 +13,7 @@ type Access struct {
 }
 
 // TokenIssuer is an issuer of tokens: JWTs signed by ES256 or RS256.
-// +kubebuilder:validation:XValidation:rule="!(has(self.caBundle) && has(self.keysFrom))",message="caBundle is for keys that are read from the issuer, and keysFrom says that they are in a ConfigMap: leave one of them out"
+// +kubebuilder:validation:XValidation:rule="has(self.caBundle) != has(self.keysFrom)",message="give caBundle, by which the issuer is checked when its keys are read, or keysFrom, where they are in a ConfigMap: one of both"
 type TokenIssuer struct {
 	// URL of the issuer, as its tokens name it in iss. Its keys are read from what URL/.well-known/openid-configuration
 	// names in jwks_uri, every hour, and at most once a minute where a token names a key that is not known.
@@ -37,8 +37,8 @@ type TokenIssuer struct {
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[!-~]+$')",message="groupsClaim holds letters, digits and signs of ASCII, and no spaces, such as groups"
 	GroupsClaim string `json:"groupsClaim,omitempty"`
-	// CABundle are the authorities, in PEM, by which the issuer's certificate is checked; absent: those that the
-	// operator's image has.
+	// CABundle are the authorities, in PEM, by which the issuer's certificate is checked. The operator's image has none:
+	// of a public issuer give the root of its certificate.
 	// +optional
 	// +kubebuilder:validation:MaxLength=65536
 	// +kubebuilder:validation:XValidation:rule="self.contains('-----BEGIN CERTIFICATE-----')",message="caBundle must hold certificates in PEM: it begins with -----BEGIN CERTIFICATE-----"

@@ -20,9 +20,10 @@ func keys(n int) fields {
 const uid = "6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b"
 
 var (
-	issued   = fields{"spec/access/issuers": issuer()}
-	named    = fields{"spec/groups": fields{"routing": "Named"}}
-	external = fields{"spec/etcd": fields{"external": fields{"endpoints": []string{"https://etcd-0.example:2379"}, "tlsSecretRef": fields{"name": "etcd-client"}}}}
+	issuedFrom = fields{"spec/access/issuers": []fields{{"url": "https://id.example.org", "keysFrom": fields{"configMapName": "a"}}}}
+	issued     = fields{"spec/access/issuers": issuer()}
+	named      = fields{"spec/groups": fields{"routing": "Named"}}
+	external   = fields{"spec/etcd": fields{"external": fields{"endpoints": []string{"https://etcd-0.example:2379"}, "tlsSecretRef": fields{"name": "etcd-client"}}}}
 )
 
 var recordStoreCases = append(append(append([]badCase{
@@ -76,12 +77,12 @@ var recordStoreCases = append(append(append([]badCase{
 	{field: "spec/access/issuers/0/groupsClaim", value: letters(129), with: issued, says: "may not be more than 128"},
 	{field: "spec/access/issuers/0/caBundle", value: "none", with: issued, says: "must hold certificates in PEM"},
 	{field: "spec/access/issuers/0/caBundle", value: letters(65537), with: issued, says: "may not be more than 65536"},
-	{field: "spec/access/issuers/0/keysFrom/configMapName", value: nil, with: fields{"spec/access/issuers": issuer("keysFrom", fields{"configMapName": "a"})}, says: "Required value"},
-	{field: "spec/access/issuers/0/keysFrom/configMapName", value: "", with: issued, says: "at least 1 chars long"},
-	{field: "spec/access/issuers/0/keysFrom/configMapName", value: letters(254), with: issued, says: "may not be more than 253"},
-	{field: "spec/access/issuers/0/keysFrom/configMapName", value: "A", with: issued, says: "must be the name of a ConfigMap"},
-	{field: "spec/access/issuers", value: issuer("keysFrom", fields{"configMapName": "a"}, "caBundle", "-----BEGIN CERTIFICATE-----"), at: "spec.access.issuers[0]",
-		says: "leave one of them out"},
+	{field: "spec/access/issuers/0/keysFrom/configMapName", value: nil, with: issuedFrom, says: "Required value"},
+	{field: "spec/access/issuers/0/keysFrom/configMapName", value: "", with: issuedFrom, says: "at least 1 chars long"},
+	{field: "spec/access/issuers/0/keysFrom/configMapName", value: letters(254), with: issuedFrom, says: "may not be more than 253"},
+	{field: "spec/access/issuers/0/keysFrom/configMapName", value: "A", with: issuedFrom, says: "must be the name of a ConfigMap"},
+	{field: "spec/access/issuers/0/keysFrom", value: fields{"configMapName": "a"}, with: issued, at: "spec.access.issuers[0]", says: "or keysFrom"},
+	{field: "spec/access/issuers/0/caBundle", value: nil, with: issued, at: "spec.access.issuers[0]", says: "give caBundle"},
 
 	{field: "spec/networkPolicy/mode", value: "On", says: `supported values: "Managed", "None"`},
 	{field: "spec/networkPolicy/directClients", value: "Nobody", says: `supported values: "Any", "Labelled"`},
@@ -301,7 +302,7 @@ func numbered(format string, n int) []string {
 
 // issuer is one issuer of tokens, with these fields.
 func issuer(with ...any) []fields {
-	out := fields{"url": "https://id.example.org"}
+	out := fields{"url": "https://id.example.org", "caBundle": "-----BEGIN CERTIFICATE-----"}
 	for i := 0; i < len(with); i += 2 {
 		out[with[i].(string)] = with[i+1]
 	}

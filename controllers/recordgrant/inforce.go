@@ -120,7 +120,7 @@ func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, ve
 	next := &asked{version: version, behind: map[types.UID]time.Time{}}
 	for _, a := range trust.Ask(ctx, r.Transports, decide, rests) {
 		r.heardUnknown(client.ObjectKeyFromObject(store), a.Pod.UID, a.Report.UnknownKeys)
-		words := ""
+		var words string
 		switch {
 		case a.Err != nil:
 			words = fmt.Sprintf("does not answer (%v)", a.Err)

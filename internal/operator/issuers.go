@@ -25,16 +25,13 @@ const (
 )
 
 // IssuerKeys reads the JSON Web Key Set of an issuer of tokens by OpenID Connect Discovery, within 5 s. It speaks HTTPS
-// alone, also where it is redirected. caBundle are the authorities by which the issuer is checked, in PEM; empty: those
-// of the system. Errors hold nothing of what was answered but names.
+// alone, also where it is redirected. caBundle are the authorities by which the issuer is checked, in PEM. Errors hold nothing of what was answered but names.
 func IssuerKeys(ctx context.Context, issuer, caBundle string) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, issuerPatience)
 	defer cancel()
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-	if caBundle != "" {
-		if cfg.RootCAs = x509.NewCertPool(); !cfg.RootCAs.AppendCertsFromPEM([]byte(caBundle)) {
-			return nil, errors.New("caBundle holds no certificate that can be read")
-		}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
+	if !cfg.RootCAs.AppendCertsFromPEM([]byte(caBundle)) {
+		return nil, errors.New("caBundle holds no certificate that can be read")
 	}
 	transport := &http.Transport{TLSClientConfig: cfg, Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}
 	c := &http.Client{Transport: transport, CheckRedirect: func(to *http.Request, via []*http.Request) error {
