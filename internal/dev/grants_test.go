@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -633,96 +632,6 @@ func TestATokenSaysWhoCalls(t *testing.T) {
 	if err == nil {
 		t.Error("a token goes over plaintext")
 		_ = plain.Close()
-	}
-}
-
-// Tenants with prefixes of their own, by certificates, through gateway and shard: whatever they call, none sees or
-// changes what is another's.
-func TestTenantsDoNotMeet(t *testing.T) {
-	const tenants, calls = 4, 10_000
-	var groups []string
-	for n := range tenants {
-		groups = append(groups, fmt.Sprintf("t%d-a", n), fmt.Sprintf("t%d-b", n), fmt.Sprintf("t%d", n))
-	}
-	g := startGranted(t, groups...)
-	table := access.Table{}
-	for n := range tenants {
-		table.Grants = append(table.Grants, toCertificate(fmt.Sprint("tenant-", n), access.Groups{Prefixes: []string{fmt.Sprintf("t%d-", n)}},
-			access.Get, access.Put, access.Delete, access.Scan))
-	}
-	g.set(table)
-	conns := map[string][]recordv1.RecordServiceClient{}
-	for at, address := range g.servers {
-		for n := range tenants {
-			conns[at] = append(conns[at], recordv1.NewRecordServiceClient(g.dial(address, g.as(identity.Client, fmt.Sprint("tenant-", n)))))
-		}
-	}
-	r := mathrand.New(mathrand.NewPCG(20, 41))
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	names := []string{"gateway", "shard"}
-	var allowed, refused int
-	for range calls {
-		tenant, group := r.IntN(tenants), groups[r.IntN(len(groups))]
-		own := strings.HasPrefix(group, fmt.Sprintf("t%d-", tenant))
-		records := conns[names[r.IntN(2)]][tenant]
-		key := &recordv1.RecordKey{Id: r.Int64N(3), Group: group}
-		var err error
-		var seen []*recordv1.Record
-		switch r.IntN(6) {
-		case 0:
-			_, err = records.Put(ctx, &recordv1.PutRequest{Key: key, Data: []byte(group)})
-		case 1:
-			_, err = records.Delete(ctx, &recordv1.DeleteRequest{Key: key})
-		case 2:
-			var out *recordv1.GetResponse
-			out, err = records.Get(ctx, &recordv1.GetRequest{Key: key})
-			seen = append(seen, out.GetRecord())
-		case 3:
-			var out *recordv1.ListVersionsResponse
-			out, err = records.ListVersions(ctx, &recordv1.ListVersionsRequest{Key: key})
-			seen = out.GetVersions()
-		case 4:
-			var stream grpc.ServerStreamingClient[recordv1.ScanResponse]
-			if stream, err = records.Scan(ctx, &recordv1.ScanRequest{Group: group}); err == nil {
-				var out *recordv1.ScanResponse
-				for err == nil {
-					seen = append(seen, out.GetRecords()...)
-					out, err = stream.Recv()
-				}
-				if errors.Is(err, io.EOF) {
-					err = nil
-				}
-			}
-		case 5:
-			var stream grpc.ServerStreamingClient[recordv1.BatchGetResponse]
-			if stream, err = records.BatchGet(ctx, &recordv1.BatchGetRequest{Gets: []*recordv1.GetRequest{{Key: key}}}); err == nil {
-				var out *recordv1.BatchGetResponse
-				if out, err = stream.Recv(); err == nil {
-					seen = append(seen, out.GetResults()[0].GetRecord())
-					err = status.FromProto(out.GetResults()[0].GetStatus()).Err()
-					_, _ = stream.Recv() // the end
-				}
-			}
-		}
-		for _, record := range seen {
-			if len(record.GetData()) > 0 && string(record.GetData()) != group {
-				t.Fatalf("tenant %d read %q in %s", tenant, record.GetData(), group)
-			}
-		}
-		switch code := status.Code(err); {
-		case !own && code != codes.PermissionDenied:
-			t.Fatalf("tenant %d in %s: %v", tenant, group, err)
-		case own && code != codes.OK && code != codes.NotFound:
-			t.Fatalf("tenant %d in its own %s: %v", tenant, group, err)
-		case own:
-			allowed++
-		default:
-			refused++
-		}
-	}
-	if allowed < calls/10 || refused < calls/10 {
-		t.Errorf("%d calls were allowed, %d refused", allowed, refused)
 	}
 }
 
