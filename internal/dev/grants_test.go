@@ -260,7 +260,8 @@ func TestEveryCallNeedsItsGrant(t *testing.T) {
 	}
 }
 
-// What is refused tells nothing of what is there: neither of groups nor of records.
+// What is refused tells nothing of what is there, neither of groups nor of records: the answers are the same, byte for
+// byte.
 func TestARefusalTellsNothing(t *testing.T) {
 	g := startGranted(t, "a", "b")
 	g.set(access.Table{Grants: []access.Grant{toCertificate("elsewhere", access.Groups{Names: []string{"b"}}, allVerbs...)}})
@@ -277,6 +278,20 @@ func TestARefusalTellsNothing(t *testing.T) {
 				err := ask(ctx, cc, method, requestOf(t, method, group))
 				cancel()
 				answers = append(answers, strings.ReplaceAll(fmt.Sprint(err), fmt.Sprintf("%q", group), "GROUP"))
+			}
+			for _, id := range []string{"1", "987654321"} { // of which the first one is there
+				in := requestOf(t, method, "a")
+				if key := protojson.Format(in); strings.Contains(key, `"1"`) {
+					if err := protojson.Unmarshal([]byte(strings.ReplaceAll(key, `"1"`, `"`+id+`"`)), in); err != nil {
+						t.Fatal(err)
+					}
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				answer := fmt.Sprint(ask(ctx, cc, method, in))
+				cancel()
+				if want := strings.ReplaceAll(answers[0], "GROUP", `"a"`); answer != want {
+					t.Errorf("at the %s, %s of record %s says something else:\n%s\n%s", at, name, id, answer, want)
+				}
 			}
 			if answers[0] != answers[1] || !strings.Contains(answers[0], "GROUP") {
 				t.Errorf("at the %s, %s tells a group that is there from one that is not:\n%s\n%s", at, name, answers[0], answers[1])

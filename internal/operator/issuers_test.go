@@ -18,7 +18,9 @@ func TestKeysOfIssuersThatCannotBe(t *testing.T) {
 	hang := make(chan struct{})
 	var server *httptest.Server
 	about := func(issuer, keys string) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, `{"issuer":%q,"jwks_uri":%q}`, issuer, keys) }
+		return func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, `{"issuer":%q,"jwks_uri":%q}`, issuer, keys)
+		}
 	}
 	mux := http.NewServeMux()
 	server = httptest.NewTLSServer(mux)

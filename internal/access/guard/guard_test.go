@@ -93,8 +93,14 @@ func (l *lines) String() string {
 
 func serve(t *testing.T, audit *Audit) *served {
 	t.Helper()
+	return serveWith(t, audit, func(*Config) {})
+}
+
+// serveWith is serve with a configuration that a test changes.
+func serveWith(t *testing.T, audit *Audit, change func(*Config)) *served {
+	t.Helper()
 	s := &served{take: make(chan []byte), log: &lines{}}
-	s.Guard = New(Config{
+	cfg := Config{
 		Store: store, Audit: audit, Logger: slog.New(slog.NewTextHandler(s.log, nil)),
 		Who: func(ctx context.Context) (identity.Identity, bool) {
 			who := metadata.ValueFromIncomingContext(ctx, "who")
@@ -116,7 +122,9 @@ func serve(t *testing.T, audit *Audit) *served {
 				}
 			}
 		},
-	})
+	}
+	change(&cfg)
+	s.Guard = New(cfg)
 	t.Cleanup(s.Close)
 	server := grpc.NewServer(s.ServerOptions()...)
 	recordv1.RegisterRecordServiceServer(server, s)
