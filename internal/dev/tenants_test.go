@@ -209,8 +209,10 @@ func (p *tenancy) call() {
 	key := &recordv1.RecordKey{Id: p.r.Int64N(4), Group: group}
 	give := func(kind string, value []byte) {
 		if len(value) > 0 {
-			list := append(p.handed[tenant][kind], handed{value, group, key.GetId()})
-			p.handed[tenant][kind] = list[max(0, len(list)-8):] // the newest: snapshots of others are gone
+			p.handed[tenant][kind] = append(p.handed[tenant][kind], handed{value, group, key.GetId()})
+			if n := len(p.handed[tenant][kind]); n > 8 { // the newest: snapshots of others are gone
+				p.handed[tenant][kind] = p.handed[tenant][kind][n-8:]
+			}
 		}
 	}
 	switch p.r.IntN(14) {
