@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/recordgrant"
 	"sheaf.dev/sheaf/internal/access"
 )
@@ -101,5 +102,94 @@ var _ = Describe("The controller of grants", func() {
 		Expect(api.Delete(ctx, first)).To(Succeed())
 		Expect(api.Delete(ctx, second)).To(Succeed())
 		Eventually(func() int { return len(table().Grants) }).Should(BeZero())
+	})
+
+	It("says where a table does not count yet, and writes nothing while nothing changes", func(ctx context.Context) {
+		p := newStorePlay(ctx)
+		keys, err := KeysOf()
+		Expect(err).NotTo(HaveOccurred())
+		now := time.Now()
+		p.clock = func() time.Time { return now }
+		book := &fleet.GrantBook{}
+		p.r.Grants = book
+		r := &recordgrant.Reconciler{Client: acting, Tables: p.etcd.Tables(), Keys: keys, Transports: p.certs, Book: book, Now: p.clock}
+		g := &v1alpha1.RecordGrant{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "readers"}}
+		g.Spec = v1alpha1.RecordGrantSpec{StoreRef: v1alpha1.StoreReference{Name: "quotes"}, Verbs: []v1alpha1.GrantVerb{"get"}, Groups: v1alpha1.GrantGroups{All: true},
+			Subjects: []v1alpha1.GrantSubject{{Kind: v1alpha1.GrantAnybody}}}
+		Expect(api.Create(ctx, g)).To(Succeed())
+		store := p.create(ctx)
+		p.pool(ctx, 2)
+		p.settle(ctx)
+		p.ready(ctx)
+		reconcile := func() time.Duration {
+			GinkgoHelper()
+			out, err := r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(store)})
+			Expect(err).NotTo(HaveOccurred())
+			return out.RequeueAfter
+		}
+		// expect looks at the condition of the grant, and of the store.
+		expect := func(status metav1.ConditionStatus, reason string, words ...string) {
+			GinkgoHelper()
+			p.settle(ctx)
+			p.expect(ctx, v1alpha1.ConditionGrantsInForce, status, reason, words...)
+			Expect(api.Get(ctx, client.ObjectKeyFromObject(g), g)).To(Succeed())
+			c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.ConditionInForce)
+			Expect(c).NotTo(BeNil())
+			Expect([]string{string(c.Status), c.Reason}).To(Equal([]string{string(status), reason}), c.Message)
+			for _, w := range words {
+				Expect(c.Message).To(ContainSubstring(w))
+			}
+		}
+		versions := map[string]int64{}
+		p.certs.grants = func(pod string) *int64 {
+			if v, told := versions[pod]; told {
+				return &v
+			}
+			return new(int64(1))
+		}
+
+		By("all have it")
+		Expect(reconcile()).To(Equal(2 * time.Minute))
+		expect(metav1.ConditionTrue, "InForce")
+
+		By("one is behind: at first that is not told")
+		versions["ssd-1-0"] = 7
+		since := now
+		Expect(reconcile()).To(Equal(2 * time.Second))
+		expect(metav1.ConditionTrue, "InForce")
+		now = now.Add(6 * time.Second)
+		Expect(reconcile()).To(Equal(30 * time.Second))
+		expect(metav1.ConditionFalse, "ProcessesBehind", "table 1", "ssd-1-0 uses table 7, since "+since.UTC().Format(time.RFC3339))
+		before := wrote.Load()
+		for range 3 {
+			now = now.Add(30 * time.Second)
+			reconcile()
+		}
+		Expect(wrote.Load()).To(Equal(before), "nothing has changed, and something was written")
+
+		By("it has none; it does not tell; it has the newest")
+		versions["ssd-1-0"] = 0
+		reconcile()
+		expect(metav1.ConditionFalse, "ProcessesBehind", "ssd-1-0 has no table")
+		delete(versions, "ssd-1-0")
+		reconcile()
+		expect(metav1.ConditionTrue, "InForce")
+
+		By("a store that takes plaintext, and one that speaks it")
+		transport := func(to v1alpha1.TLSTransport) {
+			GinkgoHelper()
+			Expect(api.Get(ctx, client.ObjectKeyFromObject(store), store)).To(Succeed())
+			store.Status.TLS.Transport = to
+			Expect(api.Status().Update(ctx, store)).To(Succeed())
+			reconcile()
+			Expect(api.Get(ctx, client.ObjectKeyFromObject(g), g)).To(Succeed())
+		}
+		transport(v1alpha1.TransportBoth)
+		c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.ConditionInForce)
+		Expect([]string{string(c.Status), c.Reason}).To(Equal([]string{"False", "PlaintextAllowed"}))
+		transport(v1alpha1.TransportPlaintext)
+		c = meta.FindStatusCondition(g.Status.Conditions, v1alpha1.ConditionInForce)
+		Expect([]string{string(c.Status), c.Reason}).To(Equal([]string{"False", "StoreSpeaksPlaintext"}))
+		Expect(c.Message).To(ContainSubstring("grants count for nothing"))
 	})
 })

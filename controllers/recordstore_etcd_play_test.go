@@ -23,6 +23,7 @@ import (
 
 // The operator's own adapter imports controllers, so that only this package can bring both together.
 func init() {
+	controllers.IssuerKeys = operator.IssuerKeys
 	controllers.KeysOf = func() (func(context.Context) (access.Issuer, error), error) {
 		return operator.ServiceAccountKeys(controllers.Cluster())
 	}

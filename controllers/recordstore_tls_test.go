@@ -39,6 +39,10 @@ type playedTransports struct {
 	has  map[types.UID]deliveredFiles // by pod
 	now  func() time.Time
 	held map[string]bool // pods whose files stay as they are
+	// grants is the version of the table by which the process of a pod decides; nil: none tells.
+	grants func(pod string) *int64
+	// unknown counts tokens by unknown keys; nil: there are none.
+	unknown func() map[string]int64
 }
 
 // Transport implements fleet.TransportAsker.
@@ -65,7 +69,14 @@ func (p *playedTransports) Transport(ctx context.Context, address string) (out f
 	}
 	defer source.Close()
 	r := source.Report()
-	return fleet.TransportReport{Identity: r.Identity, Mode: string(r.Mode), Bundle: r.Bundle, ClientBundle: r.ClientBundle, NotAfter: r.NotAfter}, nil
+	out = fleet.TransportReport{Identity: r.Identity, Mode: string(r.Mode), Bundle: r.Bundle, ClientBundle: r.ClientBundle, NotAfter: r.NotAfter}
+	if p.grants != nil {
+		out.Grants = p.grants(pod.Name)
+	}
+	if p.unknown != nil {
+		out.UnknownKeys = p.unknown()
+	}
+	return out, nil
 }
 
 func (p *playedTransports) pod(ctx context.Context, address string) (*corev1.Pod, error) {

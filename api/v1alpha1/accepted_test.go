@@ -87,6 +87,9 @@ var goodCases = []goodCase{
 	{kind: "DiskSet", set: fields{"spec/disks/0/size": "600Gi", "spec/disks/0/medium": "SSD"}, update: true},
 	{kind: "DiskSet", set: fields{"spec/disks/0/device": "/dev/loop0", "spec/allowUnstablePaths": true}},
 	{kind: "DiskSet", set: fields{"spec/disks/0/device": "/dev/disk/by-id/scsi-0QEMU_HARDDISK:a#b=c+d\\x20e"}},
+	{kind: "RecordStore", set: fields{"spec/access/issuers": issuer("url", "https://id.example.org:8443/realms/a~b/", "audiences", []string{"sheaf/prod/quotes"}, "groupsClaim", "https://example.org/roles")}},
+	{kind: "RecordStore", set: fields{"spec/access/issuers": []fields{{"url": "https://id.example.org", "keysFrom": fields{"configMapName": "keys"}}}}, update: true},
+	{kind: "RecordGrant", set: fields{"spec/subjects/0": fields{"kind": "OIDC", "issuer": "https://id.example.org", "name": "auth0|7 of repo:a/b@株価"}}},
 	{kind: "DiskSet", set: fields{"spec/namespaces": numbered("n%d", 64)}, update: true},
 	{kind: "DiskSet", set: fields{"spec/fileSystem/mountOptions": []string{"noatime"}}, update: true},
 }

@@ -142,6 +142,10 @@ func siblings(kind, path string) fields {
 		return provided
 	case path == "spec/tracing/sampleRatio":
 		return fields{"spec/tracing/endpoint": "http://a:1"}
+	case strings.HasPrefix(path, "spec/access/issuers/0/keysFrom/"):
+		return issuedFrom
+	case strings.HasPrefix(path, "spec/access/issuers/0/"):
+		return issued
 	case strings.HasSuffix(path, "/claims/0/request"):
 		return fields{strings.TrimSuffix(path, "request") + "name": "a"}
 	}

@@ -80,6 +80,14 @@ const (
 	// ConditionCompiled is True when a grant, or a tenant, is in the table by which gateways and shards of its store
 	// decide.
 	ConditionCompiled = "Compiled"
+	// ConditionIssuersReady is False where the keys of an issuer of spec.access cannot be read; those that were read last
+	// stay in use.
+	ConditionIssuersReady = "IssuersReady"
+	// ConditionInForce is True when every gateway and shard decides by a table that has the grant; False, with the
+	// processes that do not, where one has been behind for 5 s, and where the store takes plaintext.
+	ConditionInForce = "InForce"
+	// ConditionGrantsInForce is InForce of a store: of its grants, and of those that were deleted.
+	ConditionGrantsInForce = "GrantsInForce"
 	// ConditionDrained is True when no shard of a drained pool holds a group.
 	ConditionDrained = "Drained"
 )

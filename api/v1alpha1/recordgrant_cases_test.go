@@ -3,6 +3,9 @@ package v1alpha1_test
 // certificateOf makes the subject of the minimal grant one by certificate.
 var certificateOf = fields{"spec/subjects/0": fields{"kind": "Certificate", "name": "a"}}
 
+// userOf makes it one by a token of an issuer.
+var userOf = fields{"spec/subjects/0": fields{"kind": "OIDC", "issuer": "https://id.example.org", "name": "ada"}}
+
 var recordGrantCases = []badCase{
 	{field: "spec", value: nil, says: "Required value"},
 	{field: "spec/storeRef", value: nil, says: "Required value"},
@@ -21,6 +24,12 @@ var recordGrantCases = []badCase{
 	{field: "spec/subjects/0/name", value: "", with: certificateOf, says: "at least 1 chars long"},
 	{field: "spec/subjects/0/name", value: "a/b", with: certificateOf, says: "must be letters, digits"},
 	{field: "spec/subjects/0/name", value: letters(254), with: certificateOf, says: "may not be more than 253"},
+	{field: "spec/subjects/0/name", value: nil, with: userOf, says: "need a name, and other kinds have none"},
+	{field: "spec/subjects/0/name", value: "a\nb", with: userOf, says: "without control characters"},
+	{field: "spec/subjects/0/issuer", value: nil, with: userOf, says: "need an issuer, and other kinds have none"},
+	{field: "spec/subjects/0/issuer", value: "https://a", with: certificateOf, says: "need an issuer, and other kinds have none"},
+	{field: "spec/subjects/0/issuer", value: "http://id.example.org", with: userOf, says: "begins with https://"},
+	{field: "spec/subjects/0/issuer", value: "https://" + letters(505), with: userOf, says: "may not be more than 512"},
 	{field: "spec/subjects/0/namespace", value: nil, says: "need a namespace, and other kinds have none"},
 	{field: "spec/subjects/0/namespace", value: "prod", with: certificateOf, says: "need a namespace, and other kinds have none"},
 	{field: "spec/subjects/0/namespace", value: "", says: "at least 1 chars long"},

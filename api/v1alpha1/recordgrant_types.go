@@ -65,7 +65,7 @@ type RecordGrantSpec struct {
 type GrantVerb string
 
 // GrantSubjectKind says how a subject is recognised.
-// +kubebuilder:validation:Enum=Certificate;ServiceAccount;ServiceAccounts;Anybody
+// +kubebuilder:validation:Enum=Certificate;ServiceAccount;ServiceAccounts;OIDC;OIDCGroup;Anybody
 type GrantSubjectKind string
 
 // The kinds of subjects.
@@ -76,12 +76,18 @@ const (
 	GrantServiceAccount GrantSubjectKind = "ServiceAccount"
 	// GrantServiceAccounts are all ServiceAccounts of a namespace.
 	GrantServiceAccounts GrantSubjectKind = "ServiceAccounts"
+	// GrantOIDC is whom tokens of an issuer of the RecordStore's spec.access name in sub.
+	GrantOIDC GrantSubjectKind = "OIDC"
+	// GrantOIDCGroup is whoever has a token of such an issuer that names the group.
+	GrantOIDCGroup GrantSubjectKind = "OIDCGroup"
 	// GrantAnybody is whoever has a certificate or a token for the store.
 	GrantAnybody GrantSubjectKind = "Anybody"
 )
 
 // GrantSubject is whom a grant is for.
-// +kubebuilder:validation:XValidation:rule="(self.kind in ['Certificate', 'ServiceAccount']) == has(self.name)",fieldPath=".name",message="a Certificate and a ServiceAccount need a name, and other kinds have none"
+// +kubebuilder:validation:XValidation:rule="(self.kind in ['Certificate', 'ServiceAccount', 'OIDC', 'OIDCGroup']) == has(self.name)",fieldPath=".name",message="a Certificate, a ServiceAccount, OIDC and OIDCGroup need a name, and other kinds have none"
+// +kubebuilder:validation:XValidation:rule="!has(self.name) || self.kind in ['OIDC', 'OIDCGroup'] || self.name.matches('^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$')",fieldPath=".name",message="name must be letters, digits and . _ - between them: the ServiceAccount's name, or that behind client/ in the certificate"
+// +kubebuilder:validation:XValidation:rule="(self.kind in ['OIDC', 'OIDCGroup']) == has(self.issuer)",fieldPath=".issuer",message="OIDC and OIDCGroup need an issuer, and other kinds have none"
 // +kubebuilder:validation:XValidation:rule="(self.kind in ['ServiceAccount', 'ServiceAccounts']) == has(self.__namespace__)",fieldPath=".namespace",message="a ServiceAccount and ServiceAccounts need a namespace, and other kinds have none"
 type GrantSubject struct {
 	// Kind says how the subject is recognised.
@@ -93,11 +99,17 @@ type GrantSubject struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="a namespace's name holds a-z, 0-9 and - only: write it as kubectl get namespaces shows it"
 	Namespace string `json:"namespace,omitempty"`
-	// Name of the ServiceAccount, or of the caller in its certificate.
+	// Issuer is the url of one of spec.access.issuers of the RecordStore.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('https://')",message="issuer must be the url of one of spec.access.issuers of the RecordStore, which begins with https://"
+	Issuer string `json:"issuer,omitempty"`
+	// Name of the ServiceAccount, of the caller in its certificate, or of the subject or the group as tokens of the
+	// issuer have it.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$')",message="name must be letters, digits and . _ - between them: the ServiceAccount's name, or that behind client/ in the certificate"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^\\\\x00-\\\\x1f\\\\x7f]+$')",message="name must be text without control characters"
 	Name string `json:"name,omitempty"`
 }
 
@@ -136,7 +148,8 @@ type RecordGrantStatus struct {
 	// seconds.
 	// +optional
 	TableVersion int64 `json:"tableVersion,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled; Compiled is True when the grant is in the store's table.
+	// Conditions: Ready, Reconciling, Stalled; Compiled is True when the grant is in the store's table, InForce when every
+	// gateway and shard decides by that.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

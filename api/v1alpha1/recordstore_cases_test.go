@@ -22,9 +22,10 @@ const uid = "6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b"
 var (
 	certManager = fields{"spec/tls": fields{"source": "CertManager", "certManager": fields{"issuerRef": fields{"name": "ca"}}}}
 	provided    = fields{"spec/tls": fields{"source": "Provided", "provided": fields{"secretPrefix": "given-"}}}
-
-	named    = fields{"spec/groups": fields{"routing": "Named"}}
-	external = fields{"spec/etcd": fields{"external": fields{"endpoints": []string{"https://etcd-0.example:2379"}, "tlsSecretRef": fields{"name": "etcd-client"}}}}
+	issuedFrom  = fields{"spec/access/issuers": []fields{{"url": "https://id.example.org", "keysFrom": fields{"configMapName": "a"}}}}
+	issued      = fields{"spec/access/issuers": issuer()}
+	named       = fields{"spec/groups": fields{"routing": "Named"}}
+	external    = fields{"spec/etcd": fields{"external": fields{"endpoints": []string{"https://etcd-0.example:2379"}, "tlsSecretRef": fields{"name": "etcd-client"}}}}
 )
 
 var recordStoreCases = append(append(append([]badCase{
@@ -57,6 +58,33 @@ var recordStoreCases = append(append(append([]badCase{
 	{field: "spec/replication/copies", value: 7, says: "less than or equal to 5"},
 	{field: "spec/replication/topologyKey", value: "", says: "supported values"},
 	{field: "spec/replication/topologyKey", value: "example.org/rack", says: `supported values: "kubernetes.io/hostname", "topology.kubernetes.io/zone", "topology.kubernetes.io/region"`},
+
+	{field: "spec/access/issuers", value: issuers(9), says: "must have at most 8 items"},
+	{field: "spec/access/issuers", value: append(issuers(1), issuers(1)...), at: "spec.access.issuers[1]", says: "Duplicate value"},
+	{field: "spec/access/issuers/0", value: fields{}, at: "spec.access.issuers[0].url", says: "Required value"},
+	{field: "spec/access/issuers/0/url", value: "http://id.example.org", with: issued, says: "must begin with https://"},
+	{field: "spec/access/issuers/0/url", value: "https://", with: issued, says: "must be https://HOST"},
+	{field: "spec/access/issuers/0/url", value: "https://ada@id.example.org", with: issued, says: "no user, query or fragment"},
+	{field: "spec/access/issuers/0/url", value: "https://id.example.org/?a", with: issued, says: "no user, query or fragment"},
+	{field: "spec/access/issuers/0/url", value: "https://id.example.org/#a", with: issued, says: "no user, query or fragment"},
+	{field: "spec/access/issuers/0/url", value: "https://id example.org", with: issued, says: "no user, query or fragment"},
+	{field: "spec/access/issuers/0/url", value: "https://" + letters(505), with: issued, says: "may not be more than 512"},
+	{field: "spec/access/issuers/0/audiences", value: []string{}, with: issued, says: "at least 1 items"},
+	{field: "spec/access/issuers/0/audiences", value: numbered("a%d", 9), with: issued, says: "must have at most 8 items"},
+	{field: "spec/access/issuers/0/audiences/0", value: "", with: issued, says: "at least 1 chars long"},
+	{field: "spec/access/issuers/0/audiences/0", value: "a b", with: issued, says: "an audience holds"},
+	{field: "spec/access/issuers/0/audiences/0", value: letters(513), with: issued, says: "may not be more than 512"},
+	{field: "spec/access/issuers/0/groupsClaim", value: "a b", with: issued, says: "groupsClaim holds"},
+	{field: "spec/access/issuers/0/groupsClaim", value: "", with: issued, says: "at least 1 chars long"},
+	{field: "spec/access/issuers/0/groupsClaim", value: letters(129), with: issued, says: "may not be more than 128"},
+	{field: "spec/access/issuers/0/caBundle", value: "none", with: issued, says: "must hold certificates in PEM"},
+	{field: "spec/access/issuers/0/caBundle", value: letters(65537), with: issued, says: "may not be more than 65536"},
+	{field: "spec/access/issuers/0/keysFrom/configMapName", value: nil, with: issuedFrom, says: "Required value"},
+	{field: "spec/access/issuers/0/keysFrom/configMapName", value: "", with: issuedFrom, says: "at least 1 chars long"},
+	{field: "spec/access/issuers/0/keysFrom/configMapName", value: letters(254), with: issuedFrom, says: "may not be more than 253"},
+	{field: "spec/access/issuers/0/keysFrom/configMapName", value: "A", with: issuedFrom, says: "must be the name of a ConfigMap"},
+	{field: "spec/access/issuers/0/keysFrom", value: fields{"configMapName": "a"}, with: issued, at: "spec.access.issuers[0]", says: "or keysFrom"},
+	{field: "spec/access/issuers/0/caBundle", value: nil, with: issued, at: "spec.access.issuers[0]", says: "give caBundle"},
 
 	{field: "spec/networkPolicy/mode", value: "On", says: `supported values: "Managed", "None"`},
 	{field: "spec/networkPolicy/directClients", value: "Nobody", says: `supported values: "Any", "Labelled"`},
@@ -289,4 +317,20 @@ func numbered(format string, n int) []string {
 		out[i] = fmt.Sprintf(format, i)
 	}
 	return out
+}
+
+// issuer is one issuer of tokens, with these fields.
+func issuer(with ...any) []fields {
+	out := fields{"url": "https://id.example.org", "caBundle": "-----BEGIN CERTIFICATE-----"}
+	for i := 0; i < len(with); i += 2 {
+		out[with[i].(string)] = with[i+1]
+	}
+	return []fields{out}
+}
+
+func issuers(n int) (all []fields) {
+	for _, url := range numbered("https://id-%d.example.org", n) {
+		all = append(all, issuer("url", url)...)
+	}
+	return all
 }

@@ -46,7 +46,7 @@ type RecordStoreStatus struct {
 	// +optional
 	TLS *TLSStatus `json:"tls,omitempty"`
 	// Conditions: Ready, Available, Reconciling, Stalled, EtcdReady, EtcdRedundant, PlacementReady, GatewayReady,
-	// Certificates, Loaded, SpaceAvailable, VolumesReady...
+	// Certificates, GrantsInForce, IssuersReady, Loaded, SpaceAvailable, VolumesReady...
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -83,6 +83,10 @@ type RecordStoreSpec struct {
 	// before there was TLS, not at all (status.tls.default).
 	// +optional
 	TLS *TLS `json:"tls,omitempty"`
+	// Access says who may be a caller, beside those with certificates and ServiceAccounts. Where TLS is off, nobody is
+	// asked who he is.
+	// +optional
+	Access *Access `json:"access,omitempty"`
 	// Tracing sends traces of calls to an OpenTelemetry collector. Absent: none are sent. A change restarts gateways
 	// and shards.
 	// +optional

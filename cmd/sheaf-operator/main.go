@@ -119,12 +119,13 @@ func run(ctx context.Context, o options) error {
 
 // setup adds the controllers.
 func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shards *operator.Shards, keys *operator.Keys) error {
-	groups := &fleet.GroupBook{}
+	groups, inForce := &fleet.GroupBook{}, &fleet.GrantBook{}
+	transports := operator.NewTransports()
 	keeper := &trust.Keeper{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Now: time.Now}
 	store := &recordstore.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("sheaf-operator"),
 		Placements: placements, Groups: groups, Image: o.shardImage, Namespace: o.namespace,
-		Trust: keeper, Transports: operator.NewTransports(), Credentials: keys,
+		Trust: keeper, Transports: transports, Credentials: keys, Grants: inForce,
 	}
 	if err := store.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of RecordStores: %w", err)
@@ -141,7 +142,10 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 	if err != nil {
 		return err
 	}
-	grants := &recordgrant.Reconciler{Client: mgr.GetClient(), Tables: operator.Tables{Placements: placements}, Keys: issuer}
+	grants := &recordgrant.Reconciler{
+		Client: mgr.GetClient(), Tables: operator.Tables{Placements: placements}, Keys: issuer, Transports: transports, Book: inForce,
+		IssuerKeys: operator.IssuerKeys, Live: mgr.GetAPIReader(),
+	}
 	if err := grants.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of RecordGrants: %w", err)
 	}

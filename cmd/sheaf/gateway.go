@@ -125,15 +125,18 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cfg.Audit.Close()) }()
+	var grants certs.Decides
 	if source != nil {
-		defer cfg.Secure(source).Close()
+		decides := cfg.Secure(source)
+		defer decides.Close()
+		grants = decides
 	}
 	fitGatewayCgroup(&cfg.Limits, cgroup.MemoryLimit("/"))
 	g, err := gateway.Start(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	stopHTTP, err := serveHTTP(ctx, "--http", f.http, certs.Handle(source, gatewayPages(g, registry)))
+	stopHTTP, err := serveHTTP(ctx, "--http", f.http, certs.Handle(source, grants, gatewayPages(g, registry)))
 	if err != nil {
 		return errors.Join(err, a.stopGracefully(g.Stop))
 	}

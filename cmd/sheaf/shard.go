@@ -240,14 +240,17 @@ func (a *app) shard(ctx context.Context, cfg shard.Config, source *certs.Source,
 		return err
 	}
 	defer func() { err = errors.Join(err, cfg.Audit.Close()) }()
+	var grants certs.Decides
 	if source != nil {
-		defer cfg.Secure(source).Close()
+		decides := cfg.Secure(source)
+		defer decides.Close()
+		grants = decides
 	}
 	h, err := shard.StartHost(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	stopHTTP, err := serveHTTP(ctx, "--http", httpListen, certs.Handle(source, h.Handler()))
+	stopHTTP, err := serveHTTP(ctx, "--http", httpListen, certs.Handle(source, grants, h.Handler()))
 	if err != nil {
 		return errors.Join(err, a.stopGracefully(h.Stop))
 	}

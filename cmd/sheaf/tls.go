@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -15,21 +16,28 @@ import (
 
 // tlsFlags say where a process of a store has its certificates.
 type tlsFlags struct {
-	dir string
+	dir  string
+	look time.Duration // between two looks at the folder; hidden: for tests, which do not wait so long
 }
 
 func (f *tlsFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.dir, "tls-dir", "", "folder with tls.crt, tls.key and ca.crt (and client.crt, client.key): speak mutual TLS alone; "+
 		"the files are read again when they change (default: plaintext)")
+	const look = "tls-look"
+	cmd.Flags().DurationVar(&f.look, look, 0, "time between two looks at --tls-dir (default: 10s)")
+	_ = cmd.Flags().MarkHidden(look) // fails only for flags that there are not
 }
 
 // open gives the certificates, which must name a process of that role and name; nil without TLS. The caller closes
 // them.
 func (f *tlsFlags) open(want identity.Identity, logger *slog.Logger, registry prometheus.Registerer) (*certs.Source, error) {
+	if f.look < 0 {
+		return nil, cli.Usagef("--tls-look %s: must be above 0", f.look)
+	}
 	if f.dir == "" {
 		return nil, nil
 	}
-	source, err := certs.Open(certs.Config{Dir: f.dir, Logger: logger})
+	source, err := certs.Open(certs.Config{Dir: f.dir, Every: f.look, Logger: logger})
 	if err != nil {
 		return nil, cli.Usagef("--tls-dir: %w", err)
 	}

@@ -13,6 +13,10 @@ type TransportReport struct {
 	NotAfter             time.Time
 	Error                string // why the files that it has now are not used; empty: they are
 	PlaintextConnections int32
+	// Grants is the version of the table of grants by which it decides; 0: it has none; nil: it does not tell.
+	Grants *int64
+	// UnknownKeys counts, by issuer, the tokens that it was shown since its start by keys that are not in the table.
+	UnknownKeys map[string]int64
 }
 
 // TransportAsker asks processes for their certificates. internal/operator implements it.

@@ -27,7 +27,7 @@ func compile(namespace, store string, grants []v1alpha1.RecordGrant, issuer acce
 func grantOf(g *v1alpha1.RecordGrant) access.Grant {
 	out := access.Grant{Name: g.Name, Groups: access.Groups{All: g.Spec.Groups.All, Names: texts(g.Spec.Groups.Names), Prefixes: texts(g.Spec.Groups.Prefixes)}}
 	for _, s := range g.Spec.Subjects {
-		out.Subjects = append(out.Subjects, access.Subject{Kind: access.SubjectKind(s.Kind), Namespace: s.Namespace, Name: s.Name})
+		out.Subjects = append(out.Subjects, access.Subject{Kind: access.SubjectKind(s.Kind), Issuer: s.Issuer, Namespace: s.Namespace, Name: s.Name})
 	}
 	for _, v := range g.Spec.Verbs {
 		verb, _ := access.ParseVerb(string(v)) // one that is none is refused by the table

@@ -5,8 +5,10 @@ package recordgrant
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/access"
 )
@@ -29,9 +32,13 @@ import (
 //
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordgrants;recordstores,verbs=list;watch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordgrants/status,verbs=patch
+// +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
 
 // ErrTableChanged says that somebody else has written the table of grants meanwhile.
 var ErrTableChanged = errors.New("the table of grants was changed meanwhile")
+
+// reasonStoreUnknown: there is no store of the name.
+const reasonStoreUnknown = "StoreUnknown"
 
 // Tables are the tables of grants of stores. Calls are bounded by their context.
 type Tables interface {
@@ -52,6 +59,23 @@ type Reconciler struct {
 	Tables Tables
 	// Keys reads the issuer of the cluster's ServiceAccounts, with the keys of their tokens.
 	Keys func(ctx context.Context) (access.Issuer, error)
+	// IssuerKeys reads the JSON Web Key Set of an issuer of tokens, by its URL and the authorities that vouch for it, in
+	// bounded time; nil: none are read.
+	IssuerKeys func(ctx context.Context, url, caBundle string) (json.RawMessage, error)
+	// Live reads ConfigMaps with keys, which are not cached.
+	Live client.Reader
+	// Transports asks processes by which table they decide; nil: nobody is asked.
+	Transports fleet.TransportAsker
+	// Book takes what they said, for the status of stores; nil: nobody reads it.
+	Book *fleet.GrantBook
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+
+	asked    sync.Map // of a store's UID: *asked
+	accounts accounts
+	issuers  sync.Map // of a store's name: *storeIssuers
+	sources  sync.Map // of where keys come from: *keySource
+	unknown  sync.Map // of a pod's UID and an issuer: tokens by unknown keys that it has counted
 }
 
 // Reconcile is about one store, by its name, whether there is one or not.
@@ -71,8 +95,26 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	version, out := r.write(ctx, req.NamespacedName, grants, tenants)
+	var force *fleet.GrantsInForce
+	if out.IsComplete() {
+		what, known, again := r.inForce(ctx, req.NamespacedName, version)
+		if known {
+			force = &what
+		}
+		if known && r.Book != nil {
+			r.Book.Put(req.NamespacedName, what)
+		}
+		out = out.Again(soonest(min(out.After(), again), r.issuersPause(req.NamespacedName)))
+		r.tellIssuers(req.NamespacedName)
+	} else if out.Reason() == reasonStoreUnknown && r.Book != nil {
+		r.Book.Forget(req.NamespacedName)
+	}
 	for i := range grants {
-		if err := r.tell(ctx, &grants[i], version, out); err != nil {
+		of := out
+		if lacks := r.lacksIssuer(req.NamespacedName, &grants[i]); lacks != "" && out.IsComplete() {
+			of = step.Fail("IssuerUnknown", lacks)
+		}
+		if err := r.tell(ctx, &grants[i], version, of, force); err != nil {
 			return ctrl.Result{}, err
 		}
 	}
@@ -88,7 +130,7 @@ func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants
 	err := r.Client.Get(ctx, key, store)
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && store.DeletionTimestamp != nil:
-		return 0, step.Fail("StoreUnknown", fmt.Sprintf("there is no RecordStore %s in this namespace: make it, or name another one", key.Name))
+		return 0, step.Fail(reasonStoreUnknown, fmt.Sprintf("there is no RecordStore %s in this namespace: make it, or name another one", key.Name))
 	case err != nil:
 		return 0, step.Retry(fmt.Errorf("read RecordStore %s: %w", key.Name, err))
 	case store.Status.StoreUID == "" || !store.Status.PlacementInitialized:
@@ -104,12 +146,14 @@ func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants
 			return 0, step.Fail("TableForeign", fmt.Sprintf("the table of grants in etcd cannot be read, and is left alone: %v", err))
 		}
 	}
-	issuer, err := r.Keys(ctx)
+	issuer, err := r.serviceAccounts(ctx)
 	if err != nil {
 		return 0, step.Retry(fmt.Errorf("read the keys of ServiceAccounts from the API server: %w", err))
 	}
 	next := compile(key.Namespace, key.Name, grants, issuer)
 	next.Tenants = tenants.compile(store.Spec.Groups.Routing)
+	next.Issuers = append(next.Issuers, r.tokenIssuers(ctx, store, there, issuer.URL)...)
+	dropUnknown(next)
 	if next.Version = there.Version; next.Version > 0 && isSame(next, there) {
 		return there.Version, step.Complete().Again(keysAgain)
 	}
@@ -126,8 +170,8 @@ func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants
 	return next.Version, step.Complete().Again(keysAgain)
 }
 
-// tell writes the status of a grant.
-func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version int64, out step.Outcome) error {
+// tell writes the status of a grant. force says whether processes decide by its table; nil: that is not known.
+func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version int64, out step.Outcome, force *fleet.GrantsInForce) error {
 	after := g.DeepCopy()
 	s := &after.Status
 	s.ObservedGeneration = after.Generation
@@ -138,6 +182,9 @@ func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version 
 		step.SetTrue(&s.Conditions, after.Generation, v1alpha1.ConditionCompiled, "Compiled", words)
 	} else {
 		step.SetFalse(&s.Conditions, after.Generation, v1alpha1.ConditionCompiled, out.Reason(), out.Message())
+	}
+	if force != nil {
+		say(after, *force)
 	}
 	_, err := step.WriteStatus(ctx, r.Client, g, after)
 	return client.IgnoreNotFound(err)
@@ -168,11 +215,12 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// identified passes stores that come, go, or get their UID or their placement.
+// identified passes stores that come, go, or change, or get their UID, their placement or another transport.
 func identified() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.RecordStore)
 		after, also := e.ObjectNew.(*v1alpha1.RecordStore)
-		return ok && also && (before.Status.StoreUID != after.Status.StoreUID || before.Status.PlacementInitialized != after.Status.PlacementInitialized || (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil))
+		return ok && also && (before.Status.StoreUID != after.Status.StoreUID || before.Status.PlacementInitialized != after.Status.PlacementInitialized ||
+			before.Generation != after.Generation || transportOf(before) != transportOf(after) || (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil))
 	}}
 }

@@ -69,6 +69,8 @@ type Reconciler struct {
 	Placements fleet.Placements
 	// Groups is what shards said of their groups, as pools wrote it down; nil: nobody does.
 	Groups *fleet.GroupBook
+	// Grants is whether processes decide by the newest table of grants; nil: nobody asks them.
+	Grants *fleet.GrantBook
 	// Trust makes certificates; nil: stores have none.
 	Trust *trust.Keeper
 	// Transports asks processes which certificates they use. Needed where Trust is set.

@@ -114,6 +114,7 @@ func (r *Reconciler) summarize(run *storeRun, out step.Outcome) {
 			"Ready", "NotReady", gatewayWords(run))
 	}
 	run.setAvailable()
+	r.sayGrants(run)
 	step.Summarize(&status.Conditions, generation, out, fmt.Sprintf("%d groups on %d shards serve", status.Groups.Total, status.Shards.Total))
 }
 

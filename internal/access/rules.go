@@ -56,9 +56,16 @@ type Rule struct {
 	Lasting bool
 	// Apart: each message of the call is decided by itself.
 	Apart bool
+	// HandsBack: request or answer hold what callers hand back, such as a cursor. It is signed for the caller.
+	HandsBack bool
 }
 
 func granted(v Verb, w Where) Rule { return Rule{For: Granted, Verb: v, Where: w} }
+
+func (r Rule) handsBack() Rule {
+	r.HandsBack = true
+	return r
+}
 
 func lasting(v Verb, w Where) Rule { return Rule{For: Granted, Verb: v, Where: w, Lasting: true} }
 
@@ -74,15 +81,15 @@ var rules = map[string]Rule{
 	recordv1.RecordService_Get_FullMethodName:          granted(Get, InRequest),
 	recordv1.RecordService_BatchGet_FullMethodName:     granted(Get, InRequest),
 	recordv1.RecordService_Download_FullMethodName:     lasting(Get, InRequest),
-	recordv1.RecordService_ListVersions_FullMethodName: granted(Get, InRequest),
+	recordv1.RecordService_ListVersions_FullMethodName: granted(Get, InRequest).handsBack(),
 	recordv1.RecordService_Find_FullMethodName:         granted(Get, InRequest),
 	recordv1.RecordService_Put_FullMethodName:          granted(Put, InRequest),
 	recordv1.RecordService_BatchPut_FullMethodName:     {For: Granted, Verb: Put, Lasting: true, Apart: true},
 	recordv1.RecordService_Upload_FullMethodName:       lasting(Put, InRequest),
 	recordv1.RecordService_Delete_FullMethodName:       granted(Delete, InRequest),
-	recordv1.RecordService_PlanScan_FullMethodName:     granted(Scan, InRequest),
-	recordv1.RecordService_Scan_FullMethodName:         lasting(Scan, InRequest),
-	recordv1.RecordService_Watch_FullMethodName:        lasting(Watch, InRequest),
+	recordv1.RecordService_PlanScan_FullMethodName:     granted(Scan, InRequest).handsBack(), // its answer is handed to Scan
+	recordv1.RecordService_Scan_FullMethodName:         lasting(Scan, InRequest).handsBack(),
+	recordv1.RecordService_Watch_FullMethodName:        lasting(Watch, InRequest).handsBack(),
 
 	// Who may read the status of all groups sees the routing of all; others see that of the groups in which they may do
 	// anything at all.

@@ -62,11 +62,14 @@ func (s *Sealer) Seal(caller *Caller, value []byte, ends time.Time) []byte {
 	return append(out, value...)
 }
 
+// errUnsigned is an ErrOutdated.
+var errUnsigned = fmt.Errorf("%w: it was given out before this store signed them", ErrOutdated)
+
 // Open gives the value back. Errors are ErrForged or ErrOutdated.
 func (s *Sealer) Open(caller *Caller, sealed []byte, now time.Time) ([]byte, error) {
 	switch {
 	case len(sealed) > 0 && sealed[0] < sealFormat:
-		return nil, fmt.Errorf("%w: it was given out before this store signed them", ErrOutdated)
+		return nil, errUnsigned
 	case len(sealed) < sealBytes || sealed[0] != sealFormat:
 		return nil, ErrForged
 	case [8]byte(sealed[1:9]) != s.id:

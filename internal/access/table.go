@@ -67,6 +67,8 @@ type Issuer struct {
 	URL string `json:"url"`
 	// ServiceAccounts says that the subjects of its tokens are ServiceAccounts of Kubernetes.
 	ServiceAccounts bool `json:"serviceAccounts,omitempty"`
+	// Audiences that its tokens may be made for, one of them; empty: that of the table.
+	Audiences []string `json:"audiences,omitempty"`
 	// GroupsClaim is the claim that lists the groups of the subject; empty: groups. Not of ServiceAccounts.
 	GroupsClaim string `json:"groupsClaim,omitempty"`
 	// Keys is a JSON Web Key Set (RFC 7517) of public keys for ES256 and RS256, each with a key id.
@@ -79,6 +81,7 @@ const (
 	TableBytesMax   = 1_400_000
 	nameBytesMax    = 253
 	issuersMax      = 16
+	audiencesMax    = 16   // of one issuer
 	subjectsMax     = 1000 // of one grant
 	groupsMax       = 1000 // names and prefixes of one grant
 	textBytesMax    = 2048 // of URLs and subjects

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -36,6 +37,7 @@ type issuer struct {
 	url             string
 	serviceAccounts bool
 	groupsClaim     string
+	audiences       []string
 	keys            map[string]*oidc.StaticKeySet // by key id: one key each
 }
 
@@ -48,7 +50,7 @@ func (i *issuer) VerifySignature(ctx context.Context, token string) ([]byte, err
 	id := parsed.Signatures[0].Header.KeyID
 	set := i.keys[id]
 	if set == nil {
-		return nil, fmt.Errorf("the store has no key %.80q of the issuer %s", id, i.url)
+		return nil, &UnknownKeyError{Issuer: i.url, Key: id}
 	}
 	return set.VerifySignature(ctx, token)
 }
@@ -77,7 +79,18 @@ func (c *Compiled) takeIssuers(t *Table) error {
 		if from.ServiceAccounts && from.GroupsClaim != "" {
 			return bad(field+".groupsClaim", "is %.80q, and ServiceAccounts have no groups", from.GroupsClaim)
 		}
+		if len(from.Audiences) > audiencesMax {
+			return bad(field+".audiences", "has %d: at most %d are allowed", len(from.Audiences), audiencesMax)
+		}
+		for i, audience := range from.Audiences {
+			if err := text(fmt.Sprintf("%s.audiences[%d]", field, i), audience, textBytesMax); err != nil {
+				return err
+			}
+		}
 		made := &issuer{url: from.URL, serviceAccounts: from.ServiceAccounts, groupsClaim: from.GroupsClaim, keys: map[string]*oidc.StaticKeySet{}}
+		if made.audiences = from.Audiences; len(made.audiences) == 0 {
+			made.audiences = []string{t.Audience}
+		}
 		if made.groupsClaim == "" {
 			made.groupsClaim = defaultGroups
 		}
@@ -123,6 +136,7 @@ func (i *issuer) takeKeys(field string, encoded json.RawMessage) error {
 }
 
 // UsableKeys leaves of a JSON Web Key Set the keys that tokens may be signed by: an issuer may have others beside them.
+// They are in the order of their ids, so that the same keys make the same text.
 // Errors wrap ErrTable.
 func UsableKeys(encoded json.RawMessage) (json.RawMessage, error) {
 	var set, usable jose.JSONWebKeySet
@@ -138,6 +152,7 @@ func UsableKeys(encoded json.RawMessage) (json.RawMessage, error) {
 	if len(usable.Keys) == 0 {
 		return nil, bad("keys", "none of %d keys is one for ES256 or RS256 with a key id", len(set.Keys))
 	}
+	slices.SortFunc(usable.Keys, func(a, b jose.JSONWebKey) int { return strings.Compare(a.KeyID, b.KeyID) })
 	out, err := json.Marshal(usable)
 	if err != nil {
 		return nil, bad("keys", "%v", err)
@@ -164,6 +179,14 @@ func algorithmOf(key any) (jose.SignatureAlgorithm, error) {
 
 // ErrToken is wrapped by the errors of tokens. They hold nothing of the token but names.
 var ErrToken = errors.New("the token is not taken")
+
+// UnknownKeyError says that a token names a key which its issuer did not have when the table was made.
+type UnknownKeyError struct{ Issuer, Key string }
+
+// Error implements error.
+func (e *UnknownKeyError) Error() string {
+	return fmt.Sprintf("the store has no key %.80q of the issuer %s", e.Key, e.Issuer)
+}
 
 // Token gives who a token names, and notes it. Nobody else is asked. Errors wrap ErrToken.
 func (c *Compiled) Token(raw string, now time.Time) (Caller, error) {
@@ -194,12 +217,18 @@ func (c *Compiled) Token(raw string, now time.Time) (Caller, error) {
 	if from == nil {
 		return fail(fmt.Errorf("its issuer %.200q is none of this store's", named.Issuer))
 	}
+	if id := parsed.Signatures[0].Header.KeyID; from.keys[id] == nil {
+		return fail(&UnknownKeyError{Issuer: from.url, Key: id})
+	}
 	verifier := oidc.NewVerifier(from.url, from, &oidc.Config{
-		ClientID: c.audience, SupportedSigningAlgs: []string{oidc.ES256, oidc.RS256}, Now: func() time.Time { return now },
+		SkipClientIDCheck: true, SupportedSigningAlgs: []string{oidc.ES256, oidc.RS256}, Now: func() time.Time { return now },
 	})
 	token, err := verifier.Verify(context.Background(), raw)
 	if err != nil {
 		return fail(err)
+	}
+	if !slices.ContainsFunc(token.Audience, func(a string) bool { return slices.Contains(from.audiences, a) }) {
+		return fail(fmt.Errorf("it is for the audience %.200q, and must be for %.200q", token.Audience, from.audiences))
 	}
 	caller, err := from.caller(token)
 	if err != nil {

@@ -44,7 +44,7 @@ const (
 )
 
 // fileNames are all files of a folder.
-var fileNames = []string{CertificateFile, KeyFile, BundleFile, ClientBundleFile, ClientCertificateFile, ClientKeyFile, ModeFile}
+var fileNames = []string{CertificateFile, KeyFile, BundleFile, ClientBundleFile, ClientCertificateFile, ClientKeyFile, ModeFile, GrantsFile}
 
 // material is a set of files that go together. Never changed.
 type material struct {
@@ -55,6 +55,7 @@ type material struct {
 	all            *x509.CertPool   // both
 	notAfter       time.Time        // of the certificate that ends first
 	content        [sha256.Size]byte
+	grantsRequired bool
 }
 
 // files are what a folder held at one moment; nil: not there.
@@ -110,6 +111,9 @@ func (f files) material(now time.Time) (*material, error) {
 	out := &material{content: f.sum(), all: x509.NewCertPool()}
 	var err error
 	if out.mode, err = f.mode(); err != nil {
+		return nil, err
+	}
+	if out.grantsRequired, err = f.grants(); err != nil {
 		return nil, err
 	}
 	if out.own, err = f.authorities(BundleFile); err != nil {

@@ -150,20 +150,49 @@ func TestTheReportIsServed(t *testing.T) {
 		return w
 	}
 	rest := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusTeapot) })
-	if code := get(Handle(source, rest), "/status").Code; code != http.StatusTeapot {
+	if code := get(Handle(source, nil, rest), "/status").Code; code != http.StatusTeapot {
 		t.Errorf("what else is served: %d", code)
 	}
-	if code := get(Handle(nil, rest), ReportPath).Code; code != http.StatusTeapot {
+	if code := get(Handle(nil, nil, rest), ReportPath).Code; code != http.StatusTeapot {
 		t.Errorf("without certificates: %d", code)
 	}
 	if err := source.Replace(files{ModeFile: []byte("perhaps")}); err == nil {
 		t.Error("a mode that does not exist is taken")
 	}
 	var report Report
-	if err := json.Unmarshal(get(Handle(source, rest), ReportPath).Body.Bytes(), &report); err != nil {
+	if err := json.Unmarshal(get(Handle(source, nil, rest), ReportPath).Body.Bytes(), &report); err != nil {
 		t.Fatal(err)
 	}
 	if report.Identity != shard.String() || report.Mode != Both || len(report.Bundle) != 64 || report.Bundle != report.ClientBundle || report.NotAfter.IsZero() || report.Error == "" {
 		t.Errorf("%+v", report)
+	}
+}
+
+// The file grants says that callers wait for a table; another word in it is an error, and what was read before counts.
+func TestGrantsAreRequiredByAFile(t *testing.T) {
+	a := newAuthority(t, "a")
+	with := func(word string) map[string][]byte {
+		files := issued(t, a, leaf(shard), a)
+		if word != "" {
+			files[GrantsFile] = []byte(word)
+		}
+		return files
+	}
+	source, err := InMemory(Config{Every: time.Hour}, with(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(source.Close)
+	if source.GrantsRequired() {
+		t.Error("required without the file")
+	}
+	if err := source.Replace(with("required\n")); err != nil || !source.GrantsRequired() {
+		t.Error(err)
+	}
+	if err := source.Replace(with("open")); err == nil || !source.GrantsRequired() {
+		t.Errorf("another word: %v", err)
+	}
+	if err := source.Replace(with("")); err != nil || source.GrantsRequired() {
+		t.Error(err)
 	}
 }

@@ -15,6 +15,17 @@ type Report struct {
 	NotAfter             time.Time `json:"not_after"`
 	PlaintextConnections int       `json:"plaintext_connections"`
 	Error                string    `json:"error,omitempty"` // why newer files are not used
+	// GrantsVersion is that of the table of grants by which the process decides, 0 where it has none; nil: it decides
+	// about no calls, or is of a version that does not tell.
+	GrantsVersion *int64 `json:"grants_version,omitempty"`
+	// UnknownKeys counts, by issuer, the tokens since the start of the process that name a key which is not in the table.
+	UnknownKeys map[string]int64 `json:"unknown_keys,omitempty"`
+}
+
+// Decides is what decides about the calls of a process. *guard.Guard implements it.
+type Decides interface {
+	Version() int64
+	UnknownKeys() map[string]int64
 }
 
 // ReportPath is where a process serves its Report.
@@ -30,14 +41,22 @@ func (s *Source) Report() Report {
 	return out
 }
 
-// Handle serves the Report of a process, where it has certificates, beside what else it serves by HTTP.
-func Handle(source *Source, rest http.Handler) http.Handler {
+// Handle serves the Report of a process, where it has certificates, beside what else it serves by HTTP. grants may be
+// nil: the process decides about no calls.
+func Handle(source *Source, grants Decides, rest http.Handler) http.Handler {
 	if source == nil {
 		return rest
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", rest)
-	mux.HandleFunc("GET "+ReportPath, func(w http.ResponseWriter, _ *http.Request) { source.Report().Serve(w) })
+	mux.HandleFunc("GET "+ReportPath, func(w http.ResponseWriter, _ *http.Request) {
+		report := source.Report()
+		if grants != nil {
+			version := grants.Version()
+			report.GrantsVersion, report.UnknownKeys = &version, grants.UnknownKeys()
+		}
+		report.Serve(w)
+	})
 	return mux
 }
 

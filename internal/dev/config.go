@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
+	"sheaf.dev/sheaf/internal/access/guard"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard"
@@ -40,6 +42,14 @@ type Config struct {
 	Logger  *slog.Logger      // nil: discards
 	// Progress is called now and then while Start waits, with what it waits for in NotYet; nil: nobody is told.
 	Progress func(Status)
+
+	seams seams
+}
+
+// seams are what tests of this package change; the zero value changes nothing.
+type seams struct {
+	audit *guard.Audit  // of gateway and shards
+	look  time.Duration // between two looks at files of certificates; 0: as processes have it
 }
 
 const (

@@ -82,7 +82,7 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 		return nil, err
 	}
 	if cfg.TLS {
-		if d.secured, err = secure(f.path(tlsName), f.settings.StoreUUID, d.registry); err != nil {
+		if d.secured, err = secure(f.path(tlsName), f.settings.StoreUUID, d.registry, cfg.seams); err != nil {
 			return nil, err
 		}
 	}

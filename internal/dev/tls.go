@@ -43,6 +43,7 @@ type secured struct {
 	issued    []holder
 	sources   []*certs.Source
 	guards    []*guard.Guard
+	seams     seams
 }
 
 // holder has a certificate in a folder below that of all.
@@ -53,8 +54,8 @@ type holder struct {
 }
 
 // secure makes the authority of a store the first time, and a certificate for its callers.
-func secure(dir string, store uuid.UUID, registry prometheus.Registerer) (*secured, error) {
-	s := &secured{dir: dir, registry: registry, store: identity.Store{Domain: "sheaf.dev", Namespace: storeName, UID: store}}
+func secure(dir string, store uuid.UUID, registry prometheus.Registerer, seams seams) (*secured, error) {
+	s := &secured{dir: dir, registry: registry, seams: seams, store: identity.Store{Domain: "sheaf.dev", Namespace: storeName, UID: store}}
 	var err error
 	if s.authority, err = openAuthority(filepath.Join(dir, authorityName), time.Now()); err != nil {
 		return nil, err
@@ -120,7 +121,7 @@ func (s *secured) open(h holder, logger *slog.Logger) (*certs.Source, error) {
 	if err := s.issue(h); err != nil {
 		return nil, err
 	}
-	source, err := certs.Open(certs.Config{Dir: filepath.Join(s.dir, h.folder), Logger: logger.With("process", h.folder)})
+	source, err := certs.Open(certs.Config{Dir: filepath.Join(s.dir, h.folder), Every: s.seams.look, Logger: logger.With("process", h.folder)})
 	if err != nil {
 		return nil, err
 	}
@@ -171,6 +172,7 @@ func (s *secured) gateway(cfg *gateway.Config, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	cfg.Audit = s.seams.audit
 	s.guards = append(s.guards, cfg.Secure(source))
 	return nil
 }
@@ -184,6 +186,7 @@ func (s *secured) shard(cfg *shard.Config, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	cfg.Audit = s.seams.audit
 	s.guards = append(s.guards, cfg.Secure(source))
 	return nil
 }

@@ -23,7 +23,7 @@ func (g *Gateway) may(ctx context.Context, verb access.Verb, k *key) error {
 	if err != nil {
 		return err
 	}
-	return access.May(ctx, verb, t.groupOf(k))
+	return access.MayRecord(ctx, verb, t.groupOf(k), k.id)
 }
 
 // groupOf names the group of a key, whether there is one or not.
@@ -40,19 +40,29 @@ const sealed = 7 * 24 * time.Hour
 // opened gives what this store has given to the caller, who hands it back.
 func opened(ctx context.Context, field string, value []byte) ([]byte, error) {
 	out, err := access.Open(ctx, value)
-	switch {
-	case errors.Is(err, access.ErrOutdated):
-		return nil, fail(codes.OutOfRange, reason.CursorExpired, "%s: is %v: begin again", field, err)
-	case err != nil:
-		return nil, invalid(field, "is %v", err)
+	if err != nil {
+		return nil, notOpened(field, err)
 	}
 	return out, nil
 }
 
-// replaceCursor gives a message of Scan or Watch another cursor: of a field that comes twice the last one counts.
-func replaceCursor(out *frame, cursor []byte) {
-	field := protowire.AppendTag(nil, 2, protowire.BytesType)
-	out.bufs = append(out.bufs, mem.SliceBuffer(protowire.AppendBytes(field, cursor)))
+// notOpened is the answer to a value that a caller has handed back, and that this store did not give to it, or too long
+// ago.
+func notOpened(field string, err error) error {
+	if errors.Is(err, access.ErrOutdated) {
+		return fail(codes.OutOfRange, reason.CursorExpired, "%s: is %v: begin again", field, err)
+	}
+	return invalid(field, "is %v", err)
+}
+
+// cursorField is the field of a cursor in the answers of Scan and Watch.
+const cursorField = 2
+
+// replaceBytes gives a message another value of a field of bytes or text: of a field that comes twice the last one
+// counts.
+func replaceBytes(message *frame, number protowire.Number, value []byte) {
+	field := protowire.AppendTag(nil, number, protowire.BytesType)
+	message.bufs = append(message.bufs, mem.SliceBuffer(protowire.AppendBytes(field, value)))
 }
 
 // refuseItems answers the items of a batch that the caller may not touch.
@@ -66,7 +76,7 @@ func (g *Gateway) refuseItems(ctx context.Context, verb access.Verb, b *batch) e
 	}
 	for i := range b.items {
 		if it := &b.items[i]; !it.answered {
-			if err := access.May(ctx, verb, t.groupOf(&it.key)); err != nil {
+			if err := access.MayRecord(ctx, verb, t.groupOf(&it.key), it.key.id); err != nil {
 				it.answered, it.err = true, err
 			}
 		}

@@ -47,6 +47,7 @@ func (g *Gateway) batchPut(stream grpc.ServerStream) error {
 		answered <- err
 		for pb := range under { // free what is left
 			pb.wait.Wait()
+			pb.wrote(ctx, g)
 			pb.free(g)
 		}
 		close(freed)
@@ -90,6 +91,30 @@ func (pb *putBatch) free(g *Gateway) {
 	g.release(pb.bytes)
 }
 
+// wrote tells the audit log of the puts of a message, which are answered or given up.
+func (pb *putBatch) wrote(ctx context.Context, g *Gateway) {
+	call := access.CallOf(ctx)
+	if call == nil {
+		return
+	}
+	t := g.router.table.Load()
+	call.Wrote(len(pb.items), func(i int) access.Written {
+		it := &pb.items[i]
+		w := access.Written{Verb: access.Put, Group: t.groupOf(&it.key), ID: it.key.id, Code: status.Code(it.err)}
+		if !it.key.present {
+			return access.Written{}
+		}
+		if it.err == nil {
+			if st, err := resultStatus(pb.results[i], 1); err != nil || !it.answered {
+				w.Code = codes.Unknown
+			} else {
+				w.Code = st.Code()
+			}
+		}
+		return w
+	})
+}
+
 // receive reads messages and starts them, until the caller half-closes.
 func (b *putting) receive(stream grpc.ServerStream, under chan<- *putBatch) error {
 	for {
@@ -124,6 +149,7 @@ func (b *putting) receive(stream grpc.ServerStream, under chan<- *putBatch) erro
 		case under <- pb:
 		case <-b.ctx.Done():
 			pb.wait.Wait()
+			pb.wrote(b.ctx, b.g)
 			pb.free(b.g)
 			return fromContext(b.ctx)
 		}
@@ -135,6 +161,7 @@ func (b *putting) answer(stream grpc.ServerStream, under <-chan *putBatch) error
 	for pb := range under {
 		pb.wait.Wait()
 		b.retry(pb)
+		pb.wrote(b.ctx, b.g)
 		out := pb.response()
 		pb.free(b.g)
 		if err := stream.SendMsg(out); err != nil {

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
@@ -151,18 +150,9 @@ func (g *Gateway) scanGroup(stream grpc.ServerStream, request *recordv1.ScanRequ
 // changeCursor gives a ScanResponse another cursor: that of the shard, signed for the caller, and with all marked as
 // one that goes on with the groups behind.
 func changeCursor(ctx context.Context, out *frame, all bool) error {
-	s := scan(out.bufs)
-	var encoded []byte
-	for s.left > 0 {
-		number, kind, length, err := s.next()
-		if err == nil && number == 2 && kind == protowire.BytesType {
-			encoded, err = s.take(length)
-		} else if err == nil {
-			err = s.skipValue(kind, length)
-		}
-		if err != nil {
-			return status.Error(codes.Internal, "the shard's answer cannot be read: "+err.Error())
-		}
+	encoded, err := bytesOf(out, cursorField)
+	if err != nil {
+		return err
 	}
 	if len(encoded) == 0 {
 		return nil
@@ -175,7 +165,7 @@ func changeCursor(ctx context.Context, out *frame, all bool) error {
 		c.All = true
 		encoded = c.Encode()
 	}
-	replaceCursor(out, access.Seal(ctx, encoded, sealed))
+	replaceBytes(out, cursorField, access.Seal(ctx, encoded, sealed))
 	return nil
 }
 

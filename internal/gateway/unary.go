@@ -42,6 +42,7 @@ func (g *Gateway) recordService() *grpc.ServiceDesc {
 		m := g.method(full, f, write, creates)
 		return unary(name, full, func(ctx context.Context, in *frame) (any, error) { return g.unary(ctx, m, in) })
 	}
+	listVersions := g.method(recordv1.RecordService_ListVersions_FullMethodName, keyed, false, false)
 	find := g.method(recordv1.RecordService_Find_FullMethodName, fields{id: 1}, false, false)
 	planScan := g.method(recordv1.RecordService_PlanScan_FullMethodName, fields{}, false, false)
 	stream := func(name string, client, server bool, handle grpc.StreamHandler) grpc.StreamDesc {
@@ -55,7 +56,7 @@ func (g *Gateway) recordService() *grpc.ServiceDesc {
 			forward("Put", recordv1.RecordService_Put_FullMethodName, written, true, true),
 			forward("Get", recordv1.RecordService_Get_FullMethodName, keyed, false, false),
 			forward("Delete", recordv1.RecordService_Delete_FullMethodName, written, true, false),
-			forward("ListVersions", recordv1.RecordService_ListVersions_FullMethodName, keyed, false, false),
+			unary("ListVersions", listVersions.full, func(ctx context.Context, in *frame) (any, error) { return g.listVersions(ctx, listVersions, in) }),
 			unary("Find", find.full, func(ctx context.Context, in *frame) (any, error) { return g.find(ctx, find, in) }),
 			unary("PlanScan", planScan.full, func(ctx context.Context, in *frame) (any, error) { return g.planScan(ctx, planScan, in) }),
 		},
@@ -155,6 +156,57 @@ func (g *Gateway) again(ctx context.Context, m *method, k *key, in, out *frame, 
 		return g.invoke(ctx, s, m, in, out)
 	})
 }
+
+// listVersions forwards a call whose page token is signed for its caller, where the store knows callers.
+func (g *Gateway) listVersions(ctx context.Context, m *method, in *frame) (any, error) {
+	call := access.CallOf(ctx)
+	if call == nil || !call.Signs() {
+		return g.unary(ctx, m, in)
+	}
+	var request recordv1.ListVersionsRequest
+	if err := decode(in, &request); err != nil {
+		return nil, err
+	}
+	t, err := g.router.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	k := key{id: request.GetKey().GetId(), group: []byte(request.GetKey().GetGroup())}
+	group := t.groupOf(&k)
+	if request.GetPageToken() != "" {
+		if err := call.May(m.verb, group); err != nil {
+			return nil, err
+		}
+		token, err := access.OpenPage(ctx, group, request.GetPageToken())
+		if err != nil {
+			return nil, notOpened("page_token", err)
+		}
+		replaceBytes(in, pageTokenField, []byte(token))
+	}
+	answer, err := g.unary(ctx, m, in)
+	if err != nil {
+		return nil, err
+	}
+	out, ok := answer.(*frame)
+	if !ok {
+		return answer, nil
+	}
+	token, err := bytesOf(out, nextPageTokenField)
+	if err != nil {
+		out.free()
+		return nil, err
+	}
+	if len(token) > 0 {
+		replaceBytes(out, nextPageTokenField, []byte(access.SealPage(ctx, group, string(token))))
+	}
+	return out, nil
+}
+
+// Fields of ListVersions.
+const (
+	pageTokenField     = 4
+	nextPageTokenField = 2
+)
 
 // readKey reads the key of a request, which must have one.
 func (m *method) readKey(in *frame, k *key) error {

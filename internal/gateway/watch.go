@@ -77,11 +77,11 @@ func (g *Gateway) watchOnce(ctx context.Context, stream grpc.ServerStream, reque
 	err = g.pump(withContext{stream, ctx}, func(call *repeated, ctx context.Context, do attempt) error {
 		return call.named(ctx, request.GetGroup(), do)
 	}, recordv1.RecordService_Watch_FullMethodName, in, func(out *frame) error {
-		cursor, err := cursorOf(out)
+		cursor, err := bytesOf(out, cursorField)
 		if err == nil && len(cursor) > 0 {
 			request.Cursor, moved = cursor, true
 			if access.CallOf(ctx) != nil {
-				replaceCursor(out, access.Seal(ctx, cursor, 0))
+				replaceBytes(out, cursorField, access.Seal(ctx, cursor, 0))
 			}
 		}
 		return err
@@ -89,14 +89,14 @@ func (g *Gateway) watchOnce(ctx context.Context, stream grpc.ServerStream, reque
 	return moved, err
 }
 
-// cursorOf copies field 2 out of a message.
-func cursorOf(out *frame) ([]byte, error) {
+// bytesOf copies a field of bytes or text out of a shard's answer; nil: it is not there.
+func bytesOf(out *frame, field protowire.Number) ([]byte, error) {
 	s := scan(out.bufs)
-	var cursor []byte
+	var found []byte
 	for s.left > 0 {
 		number, kind, length, err := s.next()
-		if err == nil && number == 2 && kind == protowire.BytesType {
-			cursor, err = s.take(length)
+		if err == nil && number == field && kind == protowire.BytesType {
+			found, err = s.take(length)
 		} else if err == nil {
 			err = s.skipValue(kind, length)
 		}
@@ -104,7 +104,7 @@ func cursorOf(out *frame) ([]byte, error) {
 			return nil, status.Error(codes.Internal, "the shard's answer cannot be read: "+err.Error())
 		}
 	}
-	return bytes.Clone(cursor), nil
+	return bytes.Clone(found), nil
 }
 
 // withContext is a stream under another context.

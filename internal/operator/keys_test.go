@@ -90,9 +90,15 @@ func TestAShardIsAskedByItsName(t *testing.T) {
 	}
 }
 
+// playedGrants decide by table 7, and were shown two tokens by unknown keys.
+type playedGrants struct{}
+
+func (playedGrants) Version() int64                { return 7 }
+func (playedGrants) UnknownKeys() map[string]int64 { return map[string]int64{"https://a": 2} }
+
 func TestProcessesTellOfTheirCertificates(t *testing.T) {
 	source := sourceOf(t, storeFiles(t, certs.Both)(identity.Gateway, ""))
-	with := httptest.NewServer(certs.Handle(source, http.NotFoundHandler()))
+	with := httptest.NewServer(certs.Handle(source, playedGrants{}, http.NotFoundHandler()))
 	t.Cleanup(with.Close)
 	without := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(without.Close)
@@ -100,7 +106,7 @@ func TestProcessesTellOfTheirCertificates(t *testing.T) {
 	got, err := asker.Transport(t.Context(), with.Listener.Addr().String())
 	status := source.Status()
 	if err != nil || got.Mode != "both" || got.Bundle != status.Bundle || got.ClientBundle != status.Clients || !got.NotAfter.Equal(status.NotAfter) ||
-		got.Identity != status.Identity.String() {
+		got.Identity != status.Identity.String() || got.Grants == nil || *got.Grants != 7 || got.UnknownKeys["https://a"] != 2 {
 		t.Errorf("%+v, %v; it has %+v", got, err, status)
 	}
 	if _, err := asker.Transport(t.Context(), without.Listener.Addr().String()); err == nil || !strings.Contains(err.Error(), "without certificates") {

@@ -27,7 +27,11 @@ const (
 	// The certificate shown to servers, where it is another one than the one shown to callers.
 	KeyClientCert = "client.crt"
 	KeyClientKey  = "client.key"
+	keyGrants     = "grants" // that nobody is let in without a table of grants; see certs.GrantsFile
 )
+
+// grantsRequired: the operator writes a table of grants for each store, so that a process that finds none has to wait.
+const grantsRequired = "required"
 
 // Transport is the name of the ConfigMap with what all processes of a store trust, and how they are to speak.
 func Transport(store string) string { return store + "-tls" }
@@ -106,7 +110,7 @@ func TransportWord(transport v1alpha1.TLSTransport, bundle string) string {
 func TransportMap(store *v1alpha1.RecordStore, transport v1alpha1.TLSTransport, bundle, clientBundle []byte) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Transport(store.Name), Labels: TLSLabels(store.Name)},
-		Data:       map[string]string{KeyBundle: string(bundle), KeyClientBundle: string(clientBundle), KeyMode: string(transport)},
+		Data:       map[string]string{KeyBundle: string(bundle), KeyClientBundle: string(clientBundle), KeyMode: string(transport), keyGrants: grantsRequired},
 	}
 }
 

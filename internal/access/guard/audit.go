@@ -14,19 +14,22 @@ import (
 
 // Event is one line of the audit log. It never holds data, versions or tokens.
 type Event struct {
-	Time   string   `json:"time"`   // RFC 3339, UTC, with milliseconds
-	Server string   `json:"server"` // that tells
-	Kind   string   `json:"kind"`   // refusal, admin, first-use or write
-	Caller string   `json:"caller"`
-	Via    string   `json:"via,omitempty"` // the gateway that called for the caller
-	From   string   `json:"from,omitempty"`
-	Method string   `json:"method"`
-	Verb   string   `json:"verb,omitempty"`
-	Group  string   `json:"group,omitempty"`
-	Grants []string `json:"grants,omitempty"` // that allow it, of a first use
-	Table  int64    `json:"table"`            // version of the table; 0: the store has none
-	Code   string   `json:"code,omitempty"`
-	Reason string   `json:"reason,omitempty"`
+	Time   string `json:"time"`   // RFC 3339, UTC, with milliseconds
+	Server string `json:"server"` // that tells
+	Kind   string `json:"kind"`   // refusal, admin, first-use or write
+	Caller string `json:"caller"`
+	Via    string `json:"via,omitempty"` // the gateway that called for the caller
+	From   string `json:"from,omitempty"`
+	Method string `json:"method"`
+	Verb   string `json:"verb,omitempty"`
+	Group  string `json:"group,omitempty"`
+	// IDs of records, in decimal: of a refusal that of the first record, of writes those of the first 100.
+	IDs     []string `json:"ids,omitempty"`
+	Records int      `json:"records,omitempty"` // how many were written, or not, as Code says; with Kind write
+	Grants  []string `json:"grants,omitempty"`  // that allow it, of a first use
+	Table   int64    `json:"table"`             // version of the table; 0: the store has none
+	Code    string   `json:"code,omitempty"`
+	Reason  string   `json:"reason,omitempty"`
 }
 
 // AuditConfig says where an audit log goes.
@@ -41,6 +44,7 @@ const (
 	auditQueue = 4096
 	// auditPatience is how long Close waits for lines to be written.
 	auditPatience = 2 * time.Second
+	idsShown      = 100 // of the writes of one line
 	groupShown    = 253 // bytes of a group's name in a line: a name that is too long is of no group
 )
 

@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,7 @@ type call struct {
 	asked   []ask // and was allowed, where the call lasts
 	denied  ask   // the last one that was told to the audit log
 	refusal bool
+	wrote   access.Written // is noted when the call ends; NoVerb: nothing
 }
 
 // ask is what May was asked.
@@ -63,6 +65,9 @@ func (c *call) Can(verb access.Verb, group string) error {
 // Sees implements access.Call.
 func (c *call) Sees(group string) bool { return c.guard.table().Sees(&c.caller, group) }
 
+// Signs implements access.Call.
+func (c *call) Signs() bool { return c.sealer != nil }
+
 // Seal implements access.Call.
 func (c *call) Seal(value []byte, lasts time.Duration) []byte {
 	if c.sealer == nil {
@@ -84,17 +89,33 @@ func (c *call) Open(sealed []byte) ([]byte, error) {
 }
 
 // May implements access.Call.
-func (c *call) May(verb access.Verb, group string) error {
+func (c *call) May(verb access.Verb, group string) error { return c.may(verb, group, nil) }
+
+// MayRecord implements access.Call.
+func (c *call) MayRecord(verb access.Verb, group string, id int64) error {
+	if c.guard.cfg.Audit == nil {
+		return c.may(verb, group, nil)
+	}
+	if err := c.may(verb, group, &id); err != nil {
+		return err
+	}
+	if c.guard.cfg.Audit.writes() && !c.rule.Apart && (verb == access.Put || verb == access.Delete) {
+		c.mu.Lock()
+		c.wrote = access.Written{Verb: verb, Group: group, ID: id}
+		c.mu.Unlock()
+	}
+	return nil
+}
+
+// may decides. id is the record's, where it is about one.
+func (c *call) may(verb access.Verb, group string, id *int64) error {
 	first, err := c.guard.table().Use(&c.caller, verb, group)
 	if err != nil {
-		c.refused(verb, group, err)
+		c.refused(verb, group, id, err)
 		return err
 	}
 	if len(first) > 0 {
 		c.note(Event{Kind: "first-use", Verb: verb.String(), Group: group, Grants: first})
-	}
-	if c.guard.cfg.Audit.writes() && (verb == access.Put || verb == access.Delete) {
-		c.note(Event{Kind: "write", Verb: verb.String(), Group: group})
 	}
 	if c.lasts && !c.rule.Apart {
 		c.mu.Lock()
@@ -115,8 +136,41 @@ func (c *call) inTable(verb access.Verb, group string) error {
 	return c.May(verb, group)
 }
 
-// refused tells of a refusal.
-func (c *call) refused(verb access.Verb, group string, err error) {
+// Wrote implements access.Call.
+func (c *call) Wrote(n int, what func(i int) access.Written) {
+	if !c.guard.cfg.Audit.writes() {
+		return
+	}
+	// One line for the writes of a group that came out alike: a line for each would crowd all others out of the queue.
+	type alike struct {
+		verb  access.Verb
+		group string
+		code  codes.Code
+	}
+	lines := map[alike]*Event{}
+	var order []*Event
+	for i := range n {
+		w := what(i)
+		if w.Verb == access.NoVerb || w.Code == codes.PermissionDenied || w.Code == codes.Unauthenticated {
+			continue
+		}
+		line := lines[alike{w.Verb, w.Group, w.Code}]
+		if line == nil {
+			line = &Event{Kind: "write", Verb: w.Verb.String(), Group: w.Group, Code: w.Code.String()}
+			lines[alike{w.Verb, w.Group, w.Code}] = line
+			order = append(order, line)
+		}
+		if line.Records++; len(line.IDs) < idsShown {
+			line.IDs = append(line.IDs, strconv.FormatInt(w.ID, 10))
+		}
+	}
+	for _, line := range order {
+		c.note(*line)
+	}
+}
+
+// refused tells of a refusal. id is the record's, where it is about one.
+func (c *call) refused(verb access.Verb, group string, id *int64, err error) {
 	code := status.Code(err)
 	if code != codes.PermissionDenied && code != codes.Unauthenticated {
 		return // it is not known yet
@@ -126,9 +180,14 @@ func (c *call) refused(verb access.Verb, group string, err error) {
 	again := c.refusal && c.denied == ask{verb, group} // as for many records of one batch
 	c.refusal, c.denied = true, ask{verb, group}
 	c.mu.Unlock()
-	if !again {
-		c.note(Event{Kind: "refusal", Verb: verb.String(), Group: group, Code: code.String(), Reason: status.Convert(err).Message()})
+	if again {
+		return
 	}
+	e := Event{Kind: "refusal", Verb: verb.String(), Group: group, Code: code.String(), Reason: status.Convert(err).Message()}
+	if id != nil {
+		e.IDs = []string{strconv.FormatInt(*id, 10)}
+	}
+	c.note(e)
 }
 
 // note gives an event to the audit log.
@@ -140,8 +199,15 @@ func (c *call) note(e Event) {
 	c.guard.cfg.Audit.Note(e)
 }
 
-// finished tells of an administrative call that has ended. What processes of the store ask all the time is left out.
+// finished tells of a write and of an administrative call that have ended. What processes of the store ask all the time
+// is left out.
 func (c *call) finished(group string, err error) {
+	c.mu.Lock()
+	wrote := c.wrote
+	c.mu.Unlock()
+	if wrote.Verb != access.NoVerb {
+		c.note(Event{Kind: "write", Verb: wrote.Verb.String(), Group: wrote.Group, IDs: []string{strconv.FormatInt(wrote.ID, 10)}, Records: 1, Code: status.Code(err).String()})
+	}
 	admin := c.rule.Verb == access.AdminWrite || c.rule.Verb == access.AdminRead && !c.caller.IsProcess()
 	if admin {
 		c.note(Event{Kind: "admin", Verb: c.rule.Verb.String(), Group: group, Code: status.Code(err).String()})
@@ -187,7 +253,7 @@ func (c *call) again() {
 		}
 	}
 	if err != nil {
-		c.refused(c.rule.Verb, "", err)
+		c.refused(c.rule.Verb, "", nil, err)
 		c.revoke(err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,9 @@ type Config struct {
 	Open func(ctx context.Context) bool
 	// Follow gives the table of grants as it is, and again after each change, until ctx ends; nil bytes: there is none.
 	Follow func(ctx context.Context, take func(table []byte))
+	// Required tells whether callers have to wait where the store has no table; nil: then the store is open to all its
+	// callers.
+	Required func() bool
 	// Key gives the key of the store's seals, and makes it where there is none.
 	Key func(ctx context.Context) ([]byte, error)
 	// Forwarded: gateways of the store say in a header for whom they call.
@@ -55,8 +59,9 @@ type Guard struct {
 	forwarded callers
 	counts    counts
 
-	mu   sync.Mutex
-	open map[*call]struct{} // that last
+	mu      sync.Mutex
+	open    map[*call]struct{} // that last
+	unknown map[string]int64   // tokens by unknown keys, by issuer
 }
 
 // decided is what is known of the table.
@@ -68,6 +73,9 @@ type decided struct {
 func New(cfg Config) *Guard {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Required == nil {
+		cfg.Required = func() bool { return false }
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -151,6 +159,31 @@ func (g *Guard) Collectors() []prometheus.Collector { return g.counts.all() }
 // Tokens tells whether callers may be known by a token now, and need no certificate.
 func (g *Guard) Tokens() bool { return g.table().HasIssuers() }
 
+// Version is that of the table that decides now; 0: none is known, or the store has none.
+func (g *Guard) Version() int64 { return g.table().Version() }
+
+// UnknownKeys counts the tokens by keys that are not in the table, by issuer: those of tables there were, of which there
+// are few.
+func (g *Guard) UnknownKeys() map[string]int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return maps.Clone(g.unknown)
+}
+
+// noteUnknown counts a token by a key that is not in the table.
+func (g *Guard) noteUnknown(err error) {
+	var unknown *access.UnknownKeyError
+	if !errors.As(err, &unknown) {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.unknown == nil {
+		g.unknown = map[string]int64{}
+	}
+	g.unknown[unknown.Issuer]++
+}
+
 // table decides now; nil: none is known, or the store has none.
 func (g *Guard) table() *access.Compiled {
 	if now := g.current.Load(); now != nil {
@@ -210,19 +243,31 @@ const tablePatience = 5 * time.Second
 
 // wait returns when it is known what decides.
 func (g *Guard) wait(ctx context.Context) (*access.Compiled, error) {
-	if now := g.current.Load(); now != nil {
-		return now.table, nil
+	if g.current.Load() == nil {
+		timer := time.NewTimer(tablePatience)
+		defer timer.Stop()
+		select {
+		case <-g.first:
+		case <-timer.C:
+			return nil, errNotKnown
+		case <-ctx.Done():
+			return nil, errNotKnown
+		}
 	}
-	timer := time.NewTimer(tablePatience)
-	defer timer.Stop()
-	select {
-	case <-g.first:
-		return g.table(), nil
-	case <-timer.C:
-	case <-ctx.Done():
+	table := g.table()
+	if table == nil && g.cfg.Required() {
+		return nil, errNoTable
 	}
-	return nil, status.Error(codes.Unavailable, "the grants of the store are not known here yet: etcd does not answer, or holds a table that cannot be used")
+	return table, nil
 }
+
+// Answers to callers who have to wait.
+var (
+	errNotKnown = status.Error(codes.Unavailable,
+		"the grants of the store are not known here yet: etcd does not answer, or holds a table that cannot be used")
+	errNoTable = status.Error(codes.Unavailable, "the store has no table of grants yet, and lets nobody in without one: "+
+		"the operator writes it, or sheaf auth table set does")
+)
 
 // Headers of calls.
 const (
@@ -249,14 +294,14 @@ func (g *Guard) enter(ctx context.Context, method string) (*call, error) {
 	if err == nil {
 		err = table.Admit(&c.caller, method)
 	}
-	if err == nil && c.via == "" && !c.caller.IsProcess() && (rule.Verb == access.Scan || rule.Verb == access.Watch) {
+	if err == nil && c.via == "" && !c.caller.IsProcess() && rule.HandsBack {
 		c.sealer, err = g.waitKey(ctx)
 	}
 	if err == nil && rule.Where == access.InAll {
 		err = c.inTable(rule.Verb, "")
 	}
 	if err != nil {
-		c.refused(rule.Verb, "", err)
+		c.refused(rule.Verb, "", nil, err)
 		return nil, err
 	}
 	return c, nil
@@ -307,6 +352,7 @@ func (g *Guard) byToken(ctx context.Context, c *call, header string) error {
 		return status.Errorf(codes.Unauthenticated, "the header %s is no Bearer token", tokenHeader)
 	}
 	if c.caller, err = table.Token(header[len(scheme):], g.cfg.Now()); err != nil {
+		g.noteUnknown(err)
 		return status.Error(codes.Unauthenticated, err.Error())
 	}
 	return nil

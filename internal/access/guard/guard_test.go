@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -37,11 +38,13 @@ type served struct {
 	recordv1.UnimplementedRecordServiceServer
 	recordv1.UnimplementedAdminServiceServer
 	*Guard
-	take   chan []byte
-	access recordv1.AccessServiceClient
-	record recordv1.RecordServiceClient
-	admin  recordv1.AdminServiceClient
-	log    *lines
+	take chan []byte
+	// required: callers wait where there is no table.
+	required atomic.Bool
+	access   recordv1.AccessServiceClient
+	record   recordv1.RecordServiceClient
+	admin    recordv1.AdminServiceClient
+	log      *lines
 }
 
 // Get answers what the caller may.
@@ -51,7 +54,13 @@ func (s *served) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.Ge
 
 // Put answers what the caller may.
 func (s *served) Put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.PutResponse, error) {
-	return &recordv1.PutResponse{}, access.May(ctx, access.Put, in.GetKey().GetGroup())
+	if err := access.MayRecord(ctx, access.Put, in.GetKey().GetGroup(), in.GetKey().GetId()); err != nil {
+		return nil, err
+	}
+	if len(in.GetData()) == 0 {
+		return nil, status.Error(codes.FailedPrecondition, "secret")
+	}
+	return &recordv1.PutResponse{}, nil
 }
 
 // ListShards answers nothing.
@@ -84,8 +93,14 @@ func (l *lines) String() string {
 
 func serve(t *testing.T, audit *Audit) *served {
 	t.Helper()
+	return serveWith(t, audit, func(*Config) {})
+}
+
+// serveWith is serve with a configuration that a test changes.
+func serveWith(t *testing.T, audit *Audit, change func(*Config)) *served {
+	t.Helper()
 	s := &served{take: make(chan []byte), log: &lines{}}
-	s.Guard = New(Config{
+	cfg := Config{
 		Store: store, Audit: audit, Logger: slog.New(slog.NewTextHandler(s.log, nil)),
 		Who: func(ctx context.Context) (identity.Identity, bool) {
 			who := metadata.ValueFromIncomingContext(ctx, "who")
@@ -95,7 +110,8 @@ func serve(t *testing.T, audit *Audit) *served {
 			role, name, _ := strings.Cut(who[0], "/")
 			return identity.Identity{Store: store, Role: identity.Role(role), Name: name}, true
 		},
-		Key: func(context.Context) ([]byte, error) { return make([]byte, access.SealKeyBytes), nil },
+		Required: s.required.Load,
+		Key:      func(context.Context) ([]byte, error) { return make([]byte, access.SealKeyBytes), nil },
 		Follow: func(ctx context.Context, take func([]byte)) {
 			for {
 				select {
@@ -106,7 +122,9 @@ func serve(t *testing.T, audit *Audit) *served {
 				}
 			}
 		},
-	})
+	}
+	change(&cfg)
+	s.Guard = New(cfg)
 	t.Cleanup(s.Close)
 	server := grpc.NewServer(s.ServerOptions()...)
 	recordv1.RegisterRecordServiceServer(server, s)
@@ -163,6 +181,32 @@ func TestAStoreWithoutATableIsOpenToItsCallers(t *testing.T) {
 	}
 	if may, err := s.access.CanI(as(t, "client/c"), &recordv1.CanIRequest{Verb: "admin-read"}); err != nil || may.GetAllowed() {
 		t.Error(may, err)
+	}
+}
+
+// Where a table is required, a store without one is open to nobody but its processes and administrators.
+func TestAStoreThatIsToHaveATableIsClosedWithoutOne(t *testing.T) {
+	s := serve(t, nil)
+	s.required.Store(true)
+	s.give(nil)
+	for who, want := range map[string]codes.Code{"client/c": codes.Unavailable, "admin/a": codes.OK, "gateway": codes.OK, "shard/s": codes.OK} {
+		if got := s.get(t, who, "a"); got != want {
+			t.Errorf("%s: %s", who, got)
+		}
+	}
+	_, err := s.record.Get(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer a.b.c"), &recordv1.GetRequest{})
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no table of grants yet") {
+		t.Errorf("by a token: %v", err)
+	}
+	if s.Version() != 0 {
+		t.Error(s.Version())
+	}
+	s.give([]byte(tableOf))
+	if a, b := s.get(t, "client/c", "a"), s.get(t, "client/c", "b"); a != codes.OK || b != codes.PermissionDenied {
+		t.Errorf("with a table: in a %s, in b %s", a, b)
+	}
+	if s.Version() != 1 {
+		t.Error(s.Version())
 	}
 }
 
@@ -250,6 +294,8 @@ func TestWhatTheAuditLogTells(t *testing.T) {
 	s.get(t, "client/c", "a") // no first use
 	s.get(t, "client/c", "b")
 	put("client/c", "a")
+	put("client/c", "b")
+	_, _ = s.record.Put(as(t, "client/c"), &recordv1.PutRequest{Key: &recordv1.RecordKey{Group: "a", Id: -1 << 63}})
 	s.get(t, "client/stranger", "a")
 	_, _ = s.record.Get(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer se.cr.et"), &recordv1.GetRequest{})
 	_, _ = s.admin.AcceptLoss(as(t, "client/ops"), &recordv1.AcceptLossRequest{Group: "a"})
@@ -265,19 +311,20 @@ func TestWhatTheAuditLogTells(t *testing.T) {
 	if strings.Contains(string(text), "secret") || strings.Contains(string(text), "se.cr.et") {
 		t.Errorf("data or tokens are told:\n%s", text)
 	}
-	type short struct{ kind, caller, verb, group, code string }
+	type short struct{ kind, caller, verb, group, ids, code string }
 	want := []short{
-		{"first-use", "client/c", "get", "a", ""}, {"refusal", "client/c", "get", "b", "PermissionDenied"},
-		{"first-use", "client/c", "put", "a", ""}, {"write", "client/c", "put", "a", ""}, {"refusal", "client/stranger", "get", "", "PermissionDenied"},
-		{"refusal", "nobody", "get", "", "Unauthenticated"}, {"first-use", "client/ops", "admin-write", "a", ""},
-		{"admin", "client/ops", "admin-write", "a", "OK"}, {"admin", "admin/ada", "admin-read", "", "OK"},
+		{"first-use", "client/c", "get", "a", "", ""}, {"refusal", "client/c", "get", "b", "", "PermissionDenied"},
+		{"first-use", "client/c", "put", "a", "", ""}, {"write", "client/c", "put", "a", "5", "OK"}, {"refusal", "client/c", "put", "b", "5", "PermissionDenied"},
+		{"write", "client/c", "put", "a", "-9223372036854775808", "FailedPrecondition"}, {"refusal", "client/stranger", "get", "", "", "PermissionDenied"},
+		{"refusal", "nobody", "get", "", "", "Unauthenticated"}, {"first-use", "client/ops", "admin-write", "a", "", ""},
+		{"admin", "client/ops", "admin-write", "a", "", "OK"}, {"admin", "admin/ada", "admin-read", "", "", "OK"},
 	}
 	got := read(t, bytes.NewReader(text), 100)
 	if len(got) != len(want) {
 		t.Fatalf("%d lines instead of %d:\n%s", len(got), len(want), text)
 	}
 	for i, e := range got {
-		if (short{e.Kind, e.Caller, e.Verb, e.Group, e.Code}) != want[i] || e.Server != "shard s" || e.From == "" || e.Method == "" || e.Table != 1 {
+		if (short{e.Kind, e.Caller, e.Verb, e.Group, strings.Join(e.IDs, " "), e.Code}) != want[i] || e.Server != "shard s" || e.From == "" || e.Method == "" || e.Table != 1 {
 			t.Errorf("line %d: %+v, and should be %+v", i, e, want[i])
 		}
 		if _, err := time.Parse(time.RFC3339, e.Time); err != nil {

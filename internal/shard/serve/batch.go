@@ -10,6 +10,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/answer"
@@ -48,7 +49,7 @@ func (s *recordServer) BatchPut(stream recordv1.RecordService_BatchPutServer) er
 			select {
 			case batches <- b:
 			case <-ctx.Done():
-				s.abandon(b)
+				s.abandon(ctx, b)
 				return
 			}
 			if b.err != nil {
@@ -60,7 +61,7 @@ func (s *recordServer) BatchPut(stream recordv1.RecordService_BatchPutServer) er
 	defer func() {
 		go func() {
 			for b := range batches {
-				s.abandon(b)
+				s.abandon(ctx, b)
 			}
 		}()
 	}()
@@ -178,25 +179,42 @@ func (s *recordServer) finishBatch(ctx context.Context, b *batch) *recordv1.Batc
 				results[i].Put = &puts[i]
 			}
 		}
-		if err != nil {
+		if b.errs[i] = err; err != nil {
 			results[i].Status = itemStatus(err)
 		}
 		out.Results[i] = &results[i]
 	}
 	s.metrics.method(recordv1.RecordService_BatchPut_FullMethodName).moved(moved, bytes)
+	b.wrote(ctx)
 	return out
 }
 
-// abandon gives back what the puts of a batch took, when nobody waits for them any more.
-func (s *Server) abandon(b *batch) {
+// wrote tells the audit log of the puts of a message that were handed to their groups, when their outcome is in errs.
+func (b *batch) wrote(ctx context.Context) {
+	call := access.CallOf(ctx)
+	if call == nil {
+		return
+	}
+	call.Wrote(len(b.writes), func(i int) access.Written {
+		w := &b.writes[i]
+		if w.served == nil {
+			return access.Written{} // refused, or no put
+		}
+		return access.Written{Verb: access.Put, Group: w.where.Group, ID: w.where.ID, Code: answer.CodeOf(b.errs[i])}
+	})
+}
+
+// abandon gives back what the puts of a batch took, when nobody waits for them any more. ctx is that of the stream.
+func (s *Server) abandon(ctx context.Context, b *batch) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	defer b.tenants.leave()
 	for i := range b.writes {
 		if b.errs[i] == nil {
-			_, _ = s.finish(over, &b.writes[i]) // the stream is gone: nobody can be told
+			_, b.errs[i] = s.finish(over, &b.writes[i]) // the stream is gone: nobody can be told but the audit log
 		}
 	}
+	b.wrote(ctx)
 }
 
 func itemStatus(err error) *status.Status { return grpcstatus.Convert(err).Proto() }

@@ -29,16 +29,13 @@ func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersio
 	if n == 0 {
 		n = pageSizeDefault
 	}
-	var below uint64
-	if in.GetPageToken() != "" {
-		var bad error
-		if below, bad = cursor.ParsePageToken(in.GetPageToken(), id); bad != nil {
-			v.Add("page_token", "is %v for this record", bad)
-		}
-	}
 	if invalid := v.Err(); invalid != nil {
 		return nil, invalid
 	}
+	if err != nil {
+		return nil, err
+	}
+	below, err := pageBelow(ctx, sv.Name(), in)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +56,7 @@ func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersio
 	out := &recordv1.ListVersionsResponse{}
 	if len(records) > n {
 		records = records[:n]
-		out.NextPageToken = cursor.PageToken(id, records[n-1].Index)
+		out.NextPageToken = access.SealPage(ctx, sv.Name(), cursor.PageToken(id, records[n-1].Index))
 	}
 	for i := range records {
 		record := &recordv1.Record{}
@@ -72,6 +69,21 @@ func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersio
 		return nil, answer.Of(group.ErrNotFound, w)
 	}
 	return out, nil
+}
+
+// pageBelow is the index below which the page of a request begins; 0: with the newest version.
+func pageBelow(ctx context.Context, group string, in *recordv1.ListVersionsRequest) (below uint64, err error) {
+	token, err := access.OpenPage(ctx, group, in.GetPageToken())
+	if err != nil {
+		return 0, notOpened("page_token", err)
+	}
+	if token == "" {
+		return 0, nil
+	}
+	if below, err = cursor.ParsePageToken(token, in.GetKey().GetId()); err != nil {
+		return 0, answer.Invalid("page_token", "is %v for this record", err)
+	}
+	return below, nil
 }
 
 // Find implements RecordService: it asks the groups of this shard.

@@ -82,7 +82,7 @@ func (s *Server) find(ctx context.Context, verb access.Verb, key *recordv1.Recor
 			v.Add(field+".group", "the store is routed by Hash: leave the group empty; id %d is in group %d, not %.40q", key.GetId(), n, name)
 			return nil, nil
 		}
-		if err := access.May(ctx, verb, placement.GroupName(n)); err != nil {
+		if err := access.MayRecord(ctx, verb, placement.GroupName(n), key.GetId()); err != nil {
 			return nil, err
 		}
 		return s.shard.GroupOf(ctx, n, epoch)
@@ -91,7 +91,7 @@ func (s *Server) find(ctx context.Context, verb access.Verb, key *recordv1.Recor
 		v.Add(field+".group", "%v", err)
 		return nil, nil
 	}
-	if err := access.May(ctx, verb, key.GetGroup()); err != nil {
+	if err := access.MayRecord(ctx, verb, key.GetGroup(), key.GetId()); err != nil {
 		return nil, err
 	}
 	return s.shard.Group(ctx, key.GetGroup(), epoch)

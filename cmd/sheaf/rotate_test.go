@@ -1,0 +1,407 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/authority"
+	"sheaf.dev/sheaf/internal/certs"
+	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/identity"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// rotating is a store of processes whose certificates, authorities, transport and tokens change while it is called.
+type rotating struct {
+	t         *testing.T
+	dir       string
+	store     identity.Store
+	members   []*member
+	issued    int // certificates: no two end at the same time
+	mode      certs.Mode
+	authority *authority.Authority
+	key       *ecdsa.PrivateKey // of the issuer of tokens
+	loads     []*load
+	failures  chan error
+}
+
+// member is somebody with a folder of certificates: a process of the store, or a caller.
+type member struct {
+	folder   string
+	identity identity.Identity
+	process  *process // nil: a caller
+	notAfter time.Time
+}
+
+// load is one kind of calls that are made without end.
+type load struct {
+	name string
+	done atomic.Int64
+}
+
+// loadPace is the time between two calls of one load at least: the machine is to have time for the changes.
+const loadPace = 10 * time.Millisecond
+
+const rotatingAudience = "sheaf/prod/quotes"
+
+func startRotating(t *testing.T) *rotating {
+	t.Helper()
+	r := &rotating{t: t, dir: t.TempDir(), store: identity.Store{Domain: "example.org", Namespace: "prod", UID: uuid.New()}, mode: certs.Required, failures: make(chan error, 1)}
+	r.authority = r.newAuthority()
+	var err error
+	r.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	server, err := etcd.StartEmbedded(t.TempDir())
+	must(t, err)
+	t.Cleanup(server.Close)
+	common := []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes", "--etcd-insecure", "--tls-look", "20ms"}
+	add := func(folder string, role identity.Role, name string) *member {
+		m := &member{folder: filepath.Join(r.dir, folder), identity: identity.Identity{Store: r.store, Role: role, Name: name}}
+		r.members = append(r.members, m)
+		r.install(m, r.authority, r.authority)
+		return m
+	}
+	gateway, loader := add("gateway", identity.Gateway, ""), add("loader", identity.Client, "loader")
+	serveAs := func(m *member, args ...string) {
+		m.process = serve(t, append(append(args, "--listen", freeAddress(t), "--http", freeAddress(t), "--tls-dir", m.folder), common...)...)
+		at := len(args) + 2 // behind the program
+		m.process.server, m.process.http = m.process.cmd.Args[at], m.process.cmd.Args[at+2]
+	}
+	serveAs(gateway, "gateway", "--create", "--groups", "2")
+	gateway.process.waitReady(t)
+	r.grant(server)
+	for _, name := range []string{"a", "b"} {
+		serveAs(add(name, identity.Shard, name), "shard", "--name", name, "--dir", t.TempDir())
+	}
+	r.token()
+	r.call(gateway.process.server, loader)
+	return r
+}
+
+// grant lets the certificate and the token of the callers use all records.
+func (r *rotating) grant(server *etcd.Server) {
+	c, err := server.Client()
+	must(r.t, err)
+	defer func() { must(r.t, c.Close()) }()
+	store, err := placement.NewStore(c, "quotes")
+	must(r.t, err)
+	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: r.key.Public(), KeyID: "k"}}})
+	must(r.t, err)
+	table := access.Table{
+		Version: 1, Audience: rotatingAudience, Issuers: []access.Issuer{{URL: "https://kubernetes.default.svc", ServiceAccounts: true, Keys: keys}},
+		Grants: []access.Grant{{
+			Name: "loaders", Verbs: []access.Verb{access.Get, access.Put, access.Scan, access.Watch}, Groups: access.Groups{All: true},
+			Subjects: []access.Subject{{Kind: access.Certificate, Name: "loader"}, {Kind: access.ServiceAccount, Namespace: "prod", Name: "loader"}},
+		}},
+	}
+	text, err := table.Encode()
+	must(r.t, err)
+	must(r.t, store.PutAccess(r.t.Context(), text, 0))
+}
+
+func (r *rotating) newAuthority() *authority.Authority {
+	a, err := authority.New("quotes", time.Now(), 24*time.Hour)
+	must(r.t, err)
+	return a
+}
+
+// install gives somebody a new certificate, and the authorities by which it checks others.
+func (r *rotating) install(m *member, by *authority.Authority, trusted ...*authority.Authority) {
+	r.t.Helper()
+	r.issued++
+	leaf := authority.Leaf{Identity: m.identity, Server: m.identity.IsComponent(), Client: true, Now: time.Now(), Lifetime: time.Hour + time.Duration(r.issued)*time.Minute,
+		DNSNames: []string{"localhost"}, Addresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	cert, key, err := by.Issue(leaf)
+	must(r.t, err)
+	var bundle []byte
+	for _, a := range trusted {
+		bundle = append(bundle, a.CertificatePEM()...)
+	}
+	must(r.t, certs.Install(m.folder, map[string][]byte{
+		certs.CertificateFile: cert, certs.KeyFile: key, certs.BundleFile: bundle, certs.ModeFile: []byte(r.mode),
+	}))
+	m.notAfter = leaf.Now.Add(leaf.Lifetime)
+}
+
+// all installs certificates for everybody, and returns when each process uses its new one.
+func (r *rotating) all(by *authority.Authority, trusted ...*authority.Authority) {
+	r.t.Helper()
+	for _, m := range r.members {
+		r.install(m, by, trusted...)
+	}
+	for _, m := range r.members {
+		if m.process == nil {
+			continue
+		}
+		eventually(r.t, func() bool {
+			report, err := m.report()
+			return err == nil && report.Mode == r.mode && report.NotAfter.Sub(m.notAfter).Abs() < 30*time.Second
+		})
+	}
+}
+
+// report is what a process tells of its certificates.
+func (m *member) report() (out certs.Report, err error) {
+	answer, err := http.Get("http://" + m.process.http + certs.ReportPath)
+	if err != nil {
+		return out, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	return out, json.NewDecoder(answer.Body).Decode(&out)
+}
+
+// token writes another token of the ServiceAccount.
+func (r *rotating) token() {
+	r.t.Helper()
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: r.key, KeyID: "k"}}, nil)
+	must(r.t, err)
+	claims, err := json.Marshal(map[string]any{"iss": "https://kubernetes.default.svc", "sub": "system:serviceaccount:prod:loader", "aud": rotatingAudience,
+		"exp": time.Now().Add(time.Hour).Unix(), "jti": uuid.NewString()})
+	must(r.t, err)
+	signed, err := signer.Sign(claims)
+	must(r.t, err)
+	token, err := signed.CompactSerialize()
+	must(r.t, err)
+	next := filepath.Join(r.dir, "token.next")
+	must(r.t, os.WriteFile(next, []byte(token), 0o600))
+	must(r.t, os.Rename(next, filepath.Join(r.dir, "token")))
+}
+
+// dial makes a client of a folder, or of the token with a folder's authorities.
+func (r *rotating) dial(gateway, folder string, direct, byToken bool) (*client.Client, error) {
+	files := client.TLSFiles{CA: filepath.Join(folder, certs.BundleFile)}
+	cfg := client.Config{Addresses: []string{gateway}, Direct: direct}
+	if byToken {
+		cfg.CallCredentials = client.Token(filepath.Join(r.dir, "token"))
+	} else {
+		files.Cert, files.Key = filepath.Join(folder, certs.CertificateFile), filepath.Join(folder, certs.KeyFile)
+	}
+	var err error
+	if cfg.Credentials, err = client.TLS(files); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	defer cancel()
+	return client.Dial(ctx, cfg)
+}
+
+// call begins calls of all kinds, by certificate through the gateway and by token straight to shards. They end with the
+// test.
+func (r *rotating) call(gateway string, loader *member) {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(r.t.Context())
+	var under sync.WaitGroup
+	for _, byToken := range []bool{false, true} {
+		c, err := r.dial(gateway, loader.folder, byToken, byToken)
+		must(r.t, err)
+		r.t.Cleanup(func() { _ = c.Close() })
+		for id := range int64(20) { // so that both groups are there, and have a shard
+			within, over := context.WithTimeout(ctx, 5*time.Minute)
+			_, err := c.Put(within, client.Key{ID: id}, nil, nil)
+			over()
+			must(r.t, err)
+		}
+		by, id := "certificate", int64(1000)
+		if byToken {
+			by, id = "token", 2000
+		}
+		for what, do := range callsOf(c, id) {
+			l := r.load(what + " by " + by)
+			under.Go(func() {
+				pace := time.NewTicker(loadPace)
+				defer pace.Stop()
+				for ctx.Err() == nil {
+					<-pace.C
+					call, over := context.WithTimeout(ctx, time.Minute)
+					err := do(call)
+					over()
+					if err != nil && ctx.Err() == nil {
+						r.fail(fmt.Errorf("%s: %w", l.name, err))
+					}
+					l.done.Add(1)
+				}
+			})
+		}
+		l := r.load("watch by " + by)
+		under.Go(func() {
+			for _, err := range c.Watch(ctx, "0", nil) {
+				if err != nil && ctx.Err() == nil {
+					r.fail(fmt.Errorf("%s: %w", l.name, err))
+				}
+				l.done.Add(1)
+			}
+		})
+	}
+	r.t.Cleanup(func() {
+		cancel()
+		under.Wait()
+	})
+}
+
+func (r *rotating) load(name string) *load {
+	l := &load{name: name}
+	r.loads = append(r.loads, l)
+	return l
+}
+
+// callsOf are the kinds of calls that end by themselves, for records from an id on.
+func callsOf(c *client.Client, id int64) map[string]func(ctx context.Context) error {
+	large := bytes.Repeat([]byte("large"), 250_000)
+	return map[string]func(ctx context.Context) error{
+		"put and get": func(ctx context.Context) error {
+			if _, err := c.Put(ctx, client.Key{ID: id}, []byte("x"), nil); err != nil {
+				return err
+			}
+			_, err := c.Get(ctx, client.Key{ID: id}, nil)
+			return err
+		},
+		"batch": func(ctx context.Context) error {
+			for _, outcome := range c.BatchPut(ctx, []client.PutItem{{Key: client.Key{ID: id + 1}, Data: []byte("y")}, {Key: client.Key{ID: id + 2}, Data: []byte("z")}}) {
+				if outcome.Err != nil {
+					return outcome.Err
+				}
+			}
+			return nil
+		},
+		"upload and download": func(ctx context.Context) error {
+			if _, err := c.Upload(ctx, client.Key{ID: id + 3}, bytes.NewReader(large), nil); err != nil {
+				return err
+			}
+			var got bytes.Buffer
+			if _, err := c.Download(ctx, client.Key{ID: id + 3}, &got, nil); err != nil {
+				return err
+			}
+			if !bytes.Equal(got.Bytes(), large) {
+				return io.ErrUnexpectedEOF
+			}
+			return nil
+		},
+	}
+}
+
+// greeted tells whether a gateway lets the owner of a folder in: the first bytes from it come when it has checked the
+// certificate.
+func (r *rotating) greeted(gateway, folder string) error {
+	r.t.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(folder, certs.CertificateFile), filepath.Join(folder, certs.KeyFile))
+	must(r.t, err)
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	defer cancel()
+	dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true, NextProtos: []string{"h2"}}}
+	conn, err := dialer.DialContext(ctx, "tcp", gateway)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	at, _ := ctx.Deadline()
+	must(r.t, conn.SetDeadline(at))
+	_, err = conn.Read(make([]byte, 1))
+	return err
+}
+
+// fail keeps the first error of a call.
+func (r *rotating) fail(err error) {
+	select {
+	case r.failures <- err:
+	default:
+	}
+}
+
+// goOn returns when each kind of calls has been made at least twice since now: the second one began after this.
+func (r *rotating) goOn() {
+	r.t.Helper()
+	var before []int64
+	for _, l := range r.loads {
+		before = append(before, l.done.Load())
+	}
+	for i, l := range r.loads {
+		eventually(r.t, func() bool {
+			select {
+			case err := <-r.failures:
+				r.t.Fatal("a call has failed: ", err)
+			default:
+			}
+			return l.done.Load() >= before[i]+2
+		})
+	}
+}
+
+// Certificates, authorities, tokens and the transport change under all kinds of calls: none fails past what the client
+// repeats by itself, no process starts again, and who has a certificate of an authority that was dropped is refused. With
+// SHEAF_SOAK=1 (make soak) 100 times, 10 times and 20 times.
+func TestNothingFailsWhileSecretsChange(t *testing.T) {
+	leaves, authorities, tokens := 10, 2, 4
+	if os.Getenv("SHEAF_SOAK") != "" {
+		leaves, authorities, tokens = 100, 10, 20
+	}
+	r := startRotating(t)
+	r.goOn()
+	gateway := r.members[0].process.server
+	old := &member{folder: filepath.Join(r.dir, "old"), identity: r.members[1].identity}
+	r.install(old, r.authority, r.authority)
+	for n := range leaves {
+		if r.all(r.authority, r.authority); n%5 == 4 {
+			r.goOn()
+		}
+	}
+	for n := range tokens {
+		if r.token(); n%2 == 1 {
+			r.goOn()
+		}
+	}
+	for range authorities {
+		next := r.newAuthority()
+		r.all(r.authority, r.authority, next)
+		r.all(next, r.authority, next)
+		r.goOn() // callers have their new files: the next step shuts out whoever has not
+		r.all(next, next)
+		r.goOn()
+		r.authority = next
+	}
+	for _, r.mode = range []certs.Mode{certs.Both, certs.Plaintext, certs.Both, certs.Required} {
+		r.all(r.authority, r.authority)
+		r.goOn()
+	}
+	if err := r.greeted(gateway, r.members[1].folder); err != nil {
+		t.Errorf("a certificate of now: %v", err)
+	}
+	if err := r.greeted(gateway, old.folder); err == nil {
+		t.Error("a certificate of an authority that was dropped is taken")
+	}
+	calls := int64(0)
+	for _, l := range r.loads {
+		calls += l.done.Load()
+	}
+	for _, m := range r.members {
+		if m.process == nil {
+			continue
+		}
+		select {
+		case <-m.process.ended:
+			t.Errorf("%s has ended: %s", m.identity, m.process.stderr)
+		default:
+		}
+	}
+	t.Logf("%d changes of certificates, %d of the authority, %d of tokens, TLS off and on: %d calls, none failed", leaves, authorities, tokens, calls)
+}

@@ -1,0 +1,161 @@
+package recordgrant
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/controllers/trust"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+const (
+	// behindGrace is for how long a process may be behind before that is told: it takes a new table within seconds, and
+	// one that starts does not answer at first.
+	behindGrace = 5 * time.Second
+	// Pauses until processes are asked again: while one is within behindGrace, while one is behind, and while none is.
+	askSoon  = 2 * time.Second
+	askAgain = 30 * time.Second
+	askRest  = 2 * time.Minute
+	// behindNamed bounds the processes that a message names.
+	behindNamed = 5
+)
+
+// Reasons of the conditions InForce and GrantsInForce.
+const (
+	reasonInForce          = "InForce"
+	reasonBehind           = "ProcessesBehind"
+	reasonPlaintext        = "StoreSpeaksPlaintext"
+	reasonPlaintextAllowed = "PlaintextAllowed"
+)
+
+// asked is what is remembered of the processes of a store: no condition is written that says nothing new.
+type asked struct {
+	version int64
+	behind  map[types.UID]time.Time // pods whose process is behind, and since when
+}
+
+// inForce asks the processes of a store by which table they decide. known is false where that cannot be said yet. again
+// is the pause until they are to be asked again.
+func (r *Reconciler) inForce(ctx context.Context, key types.NamespacedName, version int64) (what fleet.GrantsInForce, known bool, again time.Duration) {
+	var store v1alpha1.RecordStore
+	if r.Transports == nil || r.Client.Get(ctx, key, &store) != nil {
+		return what, false, askRest
+	}
+	switch transport := transportOf(&store); transport {
+	case "":
+		return what, false, askAgain
+	case v1alpha1.TransportPlaintext:
+		return fleet.GrantsInForce{Reason: reasonPlaintext, Message: "the store speaks plaintext: its callers are not known, and grants count for nothing. " +
+			"Set spec.tls.mode of the RecordStore to Optional, and to Required when its callers have certificates or tokens"}, true, askRest
+	}
+	behind, err := r.behind(ctx, &store, version)
+	if err != nil {
+		return what, false, askAgain
+	}
+	var words []string
+	again = askRest
+	for _, b := range behind {
+		if r.now().Sub(b.since) < behindGrace {
+			again = askSoon
+			continue
+		}
+		words = append(words, fmt.Sprintf("%s %s, since %s", b.pod, b.words, b.since.UTC().Format(time.RFC3339)))
+	}
+	switch {
+	case len(words) > 0:
+		more := ""
+		if n := len(words) - behindNamed; n > 0 {
+			words, more = words[:behindNamed], fmt.Sprintf(", and %d others", n)
+		}
+		return fleet.GrantsInForce{Reason: reasonBehind, Message: fmt.Sprintf("not all processes decide by table %d of grants: %s%s. See whether they reach etcd, and their log",
+			version, strings.Join(words, "; "), more)}, true, min(again, askAgain)
+	case len(behind) > 0:
+		return what, false, again
+	case transportOf(&store) == v1alpha1.TransportBoth:
+		return fleet.GrantsInForce{Reason: reasonPlaintextAllowed, Message: "the store takes plaintext, too: calls over it are let in and not decided about. " +
+			"Set spec.tls.mode of the RecordStore to Required when its callers have certificates or tokens"}, true, again
+	}
+	return fleet.GrantsInForce{Good: true, Reason: reasonInForce, Message: "every gateway and shard decides by the table of grants that the operator wrote last"}, true, again
+}
+
+// transportOf a store; empty: it is not settled yet.
+func transportOf(store *v1alpha1.RecordStore) v1alpha1.TLSTransport {
+	switch {
+	case store.Status.TLS == nil && store.Status.StoreUID == "":
+		return ""
+	case !workload.HasTLS(store):
+		return v1alpha1.TransportPlaintext
+	}
+	return store.Status.TLS.Transport
+}
+
+// behindOne is a process that does not decide by the newest table.
+type behindOne struct {
+	pod, words string
+	since      time.Time
+}
+
+// behind gives the processes of a store that decide by another table than that of a version, or do not say by which, in
+// the order of their pods' names.
+func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, version int64) (out []behindOne, err error) {
+	var pods corev1.PodList
+	if err := r.Client.List(ctx, &pods, client.InNamespace(store.Namespace), client.MatchingLabels{v1alpha1.LabelStore: store.Name}); err != nil {
+		return nil, fmt.Errorf("list the pods of store %s: %w", client.ObjectKeyFromObject(store), err)
+	}
+	decide := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.Labels[v1alpha1.LabelComponent] == workload.ContainerEtcd })
+	slices.SortFunc(decide, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	last, _ := r.asked.Load(store.UID)
+	before, _ := last.(*asked)
+	rests := before != nil && before.version == version && len(before.behind) == 0
+	next := &asked{version: version, behind: map[types.UID]time.Time{}}
+	for _, a := range trust.Ask(ctx, r.Transports, decide, rests) {
+		r.heardUnknown(client.ObjectKeyFromObject(store), a.Pod.UID, a.Report.UnknownKeys)
+		var words string
+		switch {
+		case a.Err != nil:
+			words = fmt.Sprintf("does not answer (%v)", a.Err)
+		case a.Report.Grants == nil:
+			words = "is of a version that does not tell"
+		case *a.Report.Grants == 0:
+			words = "has no table"
+		case *a.Report.Grants != version:
+			words = fmt.Sprintf("uses table %d", *a.Report.Grants)
+		default:
+			continue
+		}
+		since := r.now()
+		if before != nil && !before.behind[a.Pod.UID].IsZero() {
+			since = before.behind[a.Pod.UID]
+		}
+		next.behind[a.Pod.UID] = since
+		out = append(out, behindOne{a.Pod.Name, words, since})
+	}
+	r.asked.Store(store.UID, next)
+	return out, nil
+}
+
+// say sets the condition InForce of a grant.
+func say(g *v1alpha1.RecordGrant, what fleet.GrantsInForce) {
+	if what.Good {
+		step.SetTrue(&g.Status.Conditions, g.Generation, v1alpha1.ConditionInForce, what.Reason, what.Message)
+	} else {
+		step.SetFalse(&g.Status.Conditions, g.Generation, v1alpha1.ConditionInForce, what.Reason, what.Message)
+	}
+}
+
+func (r *Reconciler) now() time.Time {
+	if r.Now != nil {
+		return r.Now()
+	}
+	return time.Now()
+}

@@ -1,0 +1,24 @@
+package recordstore
+
+import (
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// sayGrants sets the conditions GrantsInForce and IssuersReady by what the controller of grants has found. IssuersReady
+// is absent in a store without issuers.
+func (r *Reconciler) sayGrants(run *storeRun) {
+	key, conditions, generation := client.ObjectKeyFromObject(run.store), &run.store.Status.Conditions, run.store.Generation
+	what, known := r.Grants.Of(key)
+	if !known {
+		return
+	}
+	setTruth(conditions, generation, v1alpha1.ConditionGrantsInForce, what.Good, what.Reason, what.Reason, what.Message)
+	if issuers, has := r.Grants.IssuersOf(key); has {
+		setTruth(conditions, generation, v1alpha1.ConditionIssuersReady, issuers.Good, issuers.Reason, issuers.Reason, issuers.Message)
+	} else {
+		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionIssuersReady)
+	}
+}

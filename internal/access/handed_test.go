@@ -1,0 +1,93 @@
+package access
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+)
+
+// Fields of requests that are no messages themselves, by message and field, and where a client has their values from.
+var (
+	// Values of earlier answers that are opaque: each is signed for the caller who got it.
+	signedFields = []string{"ListVersionsRequest.page_token", "ScanRequest.cursor", "ScanRequest.split", "WatchRequest.cursor"}
+	// Values of earlier answers that are plain. A version names a record's state in the group that is decided about, and
+	// what it names is looked up behind that. An epoch is a hint of which routing a client knows.
+	plainFields = []string{
+		"DeleteRequest.routing_epoch", "DownloadRequest.routing_epoch", "DownloadRequest.version", "GetRequest.routing_epoch", "GetRequest.version",
+		"ListVersionsRequest.routing_epoch", "PutRequest.routing_epoch", "ScanRequest.routing_epoch", "UploadHeader.routing_epoch",
+		"WatchRoutingRequest.known_epoch", "WriteCondition.if_version",
+	}
+	// Values that clients choose.
+	chosenFields = []string{
+		"AcceptLossRequest.group", "CanIRequest.group", "CanIRequest.verb", "CompactRequest.all", "CompactRequest.explain", "CompactRequest.group",
+		"CompactRequest.rate_bytes_per_second", "CreateGroupRequest.group", "DeleteRequest.request_id", "DeleteRequest.timestamp_unix_ns",
+		"DownloadRequest.length_bytes", "DownloadRequest.offset_bytes", "FindRequest.id", "GetRequest.metadata_only", "ListGroupsRequest.group",
+		"ListVersionsRequest.page_size", "PlanScanRequest.groups", "PlanScanRequest.split_bytes", "PutRequest.AttributesEntry.key",
+		"PutRequest.AttributesEntry.value", "PutRequest.data", "PutRequest.data_crc32c", "PutRequest.request_id", "PutRequest.timestamp_unix_ns",
+		"RecordKey.group", "RecordKey.id", "ScanRequest.group", "ScanRequest.metadata_only", "UploadHeader.AttributesEntry.key",
+		"UploadHeader.AttributesEntry.value", "UploadHeader.data_crc32c", "UploadHeader.request_id", "UploadHeader.size_bytes",
+		"UploadHeader.timestamp_unix_ns", "UploadRequest.chunk", "VerifyRequest.group", "VerifyRequest.rate_bytes_per_second", "WatchRequest.group",
+		"WriteCondition.if_absent",
+	}
+)
+
+// Whatever clients hand back is signed, or named here as a value that need not be: a field that is new has to be
+// put into one of the lists.
+func TestWhatClientsHandBackIsSigned(t *testing.T) {
+	known := slices.Concat(signedFields, plainFields, chosenFields)
+	seen := map[string]bool{}
+	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
+		if f.Package() != "sheaf.record.v1" {
+			return true // PeerService is for shards alone
+		}
+		for i := range f.Services().Len() {
+			service := f.Services().Get(i)
+			for j := range service.Methods().Len() {
+				method := service.Methods().Get(j)
+				rule := RuleOf("/" + string(service.FullName()) + "/" + string(method.Name()))
+				fields := leaves(method.Input(), nil)
+				hands := false
+				for _, field := range fields {
+					seen[field] = true
+					hands = hands || slices.Contains(signedFields, field)
+					if !slices.Contains(known, field) {
+						t.Errorf("%s: say in this test where clients have it from, and sign it where they hand it back", field)
+					}
+				}
+				// PlanScan has splits in its answer alone.
+				if hands != rule.HandsBack && method.Name() != "PlanScan" {
+					t.Errorf("%s: its request has signed values: %v, and its rule says %v", method.FullName(), hands, rule.HandsBack)
+				}
+			}
+		}
+		return true
+	})
+	for _, field := range known {
+		if !seen[field] {
+			t.Errorf("there is no field %s", field)
+		}
+	}
+	if !RuleOf("/sheaf.record.v1.RecordService/PlanScan").HandsBack {
+		t.Error("the splits of PlanScan are not signed")
+	}
+}
+
+// leaves of a message: its fields that are no messages, and those of the messages in it.
+func leaves(m protoreflect.MessageDescriptor, above []string) (all []string) {
+	name := strings.TrimPrefix(string(m.FullName()), "sheaf.record.v1.")
+	if slices.Contains(above, name) {
+		return nil
+	}
+	for i := range m.Fields().Len() {
+		field := m.Fields().Get(i)
+		if field.Message() != nil {
+			all = append(all, leaves(field.Message(), append(above, name))...)
+		} else {
+			all = append(all, name+"."+string(field.Name()))
+		}
+	}
+	return all
+}

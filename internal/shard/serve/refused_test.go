@@ -1,0 +1,173 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// counted counts what is looked up at a shard; anything that is not counted here panics.
+type counted struct {
+	Replicas
+	looks atomic.Int64
+}
+
+func (*counted) Routing() placement.Routing { return placement.Routing{Mode: placement.Named} }
+
+func (c *counted) Group(context.Context, string, uint64) (Group, error) {
+	c.looks.Add(1)
+	return nil, status.Error(codes.NotFound, "looked up")
+}
+
+func (c *counted) Groups() ([]string, bool) {
+	c.looks.Add(1)
+	return nil, true
+}
+
+func (c *counted) Known(name string) string { return name }
+
+// decided is a call that may do everything, or nothing.
+type decided struct {
+	access.Call
+	may bool
+}
+
+var errRefused = status.Error(codes.PermissionDenied, "refused")
+
+func (d decided) May(access.Verb, string) error {
+	if d.may {
+		return nil
+	}
+	return errRefused
+}
+
+func (d decided) MayRecord(v access.Verb, group string, _ int64) error { return d.May(v, group) }
+func (decided) Signs() bool                                            { return false }
+func (decided) Seal(value []byte, _ time.Duration) []byte              { return value }
+func (decided) Open(sealed []byte) ([]byte, error)                     { return sealed, nil }
+func (decided) Wrote(int, func(int) access.Written)                    {}
+
+// under is a stream with another context.
+type under struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (u under) Context() context.Context { return u.ctx }
+
+// Nothing of a shard is looked up for a call before it is decided about: so a refusal takes the same time for records
+// and groups that are there and for those that are not.
+func TestNothingIsLookedUpForACallThatIsRefused(t *testing.T) {
+	requests := map[string]string{
+		recordv1.RecordService_Get_FullMethodName:          `{"key":{"id":"1","group":"a"}}`,
+		recordv1.RecordService_BatchGet_FullMethodName:     `{"gets":[{"key":{"id":"1","group":"a"}}]}`,
+		recordv1.RecordService_Download_FullMethodName:     `{"key":{"id":"1","group":"a"}}`,
+		recordv1.RecordService_ListVersions_FullMethodName: `{"key":{"id":"1","group":"a"}}`,
+		recordv1.RecordService_Find_FullMethodName:         `{"id":"1"}`,
+		recordv1.RecordService_Put_FullMethodName:          `{"key":{"id":"1","group":"a"},"data":"YQ=="}`,
+		recordv1.RecordService_BatchPut_FullMethodName:     `{"puts":[{"key":{"id":"1","group":"a"},"data":"YQ=="}]}`,
+		recordv1.RecordService_Upload_FullMethodName:       `{"header":{"key":{"id":"1","group":"a"}}}`,
+		recordv1.RecordService_Delete_FullMethodName:       `{"key":{"id":"7","group":"a"}}`,
+		recordv1.RecordService_PlanScan_FullMethodName:     `{"groups":["a"]}`,
+		recordv1.RecordService_Scan_FullMethodName:         `{"group":"a"}`,
+		recordv1.RecordService_Watch_FullMethodName:        `{"group":"a"}`,
+	}
+	var call decided
+	shard := &counted{}
+	records := New(Options{MessageBytesMax: 1 << 20, CallTimeout: time.Minute, CallsMax: 100, BytesInFlightMax: 1 << 20, AnswerBytesMax: 1 << 20}, shard)
+	server := grpc.NewServer(
+		grpc.ForceServerCodecV2(message.Codec{}),
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
+			return do(access.WithCall(ctx, call), in)
+		}),
+		grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, do grpc.StreamHandler) error {
+			return do(srv, under{s, access.WithCall(s.Context(), call)})
+		}))
+	server.RegisterService(RecordService(), records.Records())
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	cc, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cc.Close() })
+	methods := recordv1.File_sheaf_record_v1_record_proto.Services().ByName("RecordService").Methods()
+	for i := range methods.Len() {
+		method := methods.Get(i)
+		name := "/sheaf.record.v1.RecordService/" + string(method.Name())
+		if requests[name] == "" {
+			t.Errorf("%s: say in this test what is asked", name)
+			continue
+		}
+		for _, may := range []bool{false, true} {
+			call = decided{may: may}
+			before := shard.looks.Load()
+			code := askOne(t, cc, method, name, requests[name])
+			looks := shard.looks.Load() - before
+			if !may && (code != codes.PermissionDenied || looks != 0) {
+				t.Errorf("%s, refused: %s after %d looks", name, code, looks)
+			}
+			if may && looks == 0 {
+				t.Errorf("%s, allowed: nothing is looked up, so that this test shows nothing (%s)", name, code)
+			}
+		}
+	}
+}
+
+// askOne does a call up to its first answer, and gives the code of that, or of the one record of a batch.
+func askOne(t *testing.T, cc *grpc.ClientConn, method protoreflect.MethodDescriptor, name, request string) codes.Code {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	empty := func(of protoreflect.MessageDescriptor) protoreflect.ProtoMessage {
+		kind, err := protoregistry.GlobalTypes.FindMessageByName(of.FullName())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return kind.New().Interface()
+	}
+	in, out := empty(method.Input()), empty(method.Output())
+	if err := protojson.Unmarshal([]byte(request), in); err != nil {
+		t.Fatal(err)
+	}
+	if !method.IsStreamingClient() && !method.IsStreamingServer() {
+		return status.Code(cc.Invoke(ctx, name, in, out))
+	}
+	stream, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = stream.SendMsg(in) // what came of it is received
+	_ = stream.CloseSend()
+	if err := stream.RecvMsg(out); err != nil && !errors.Is(err, io.EOF) {
+		return status.Code(err)
+	}
+	switch out := out.(type) {
+	case *recordv1.BatchPutResponse:
+		return codes.Code(out.GetResults()[0].GetStatus().GetCode()) //nolint:gosec // a code
+	case *recordv1.BatchGetResponse:
+		return codes.Code(out.GetResults()[0].GetStatus().GetCode()) //nolint:gosec // a code
+	}
+	return codes.OK
+}
