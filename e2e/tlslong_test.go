@@ -10,7 +10,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -439,9 +438,7 @@ func (w *streams) awaitTurns() {
 type slowly struct{ bytes.Reader }
 
 func (r *slowly) Read(p []byte) (int, error) {
-	if r.Len() == 0 {
-		return 0, io.EOF
-	}
-	time.Sleep(20 * time.Second / 16) // it is the speed of this caller
-	return r.Reader.Read(p[:min(len(p), 64<<10)])
+	n, err := r.Reader.Read(p[:min(len(p), 64<<10)])
+	time.Sleep(20 * time.Second * time.Duration(n) >> 20) // it is the speed of this caller
+	return n, err
 }
