@@ -128,27 +128,21 @@ func (i *standIn) sign(c *issuertest.Certificate, issuer *authority.Authority) e
 // A store takes its certificates from cert-manager, whose kind is that of e2e/testdata and whose issuers are played
 // here: nothing is opened before all are signed; then it goes over to another issuer, and to the operator's own
 // certificates, while callers put and get.
-var _ = Describe("certificates of cert-manager", Ordered, SpecPriority(1), func() {
-	var s *space
-	var l *load
-	var issuers *standIn
-	var shards map[string]pod
-
-	BeforeAll(func() {
+var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
+	It("are waited for, spoken with, and give way to others under load", func() {
 		kind, err := os.ReadFile(filepath.Join(root, "e2e/testdata/certificates.yaml"))
 		Expect(err).NotTo(HaveOccurred())
 		apply(string(kind))
 		DeferCleanup(func() { kubectl("delete", "crd", "certificates.cert-manager.io", "--ignore-not-found") }) // behind the store
 		kubectl("wait", "--for=condition=Established", "crd/certificates.cert-manager.io", "--timeout=60s")
-		s = newSpace("certmanager")
-		issuers = s.newStandIn("first", "second")
+		s := newSpace("certmanager")
+		issuers := s.newStandIn("first", "second")
 		s.makeStore(s.threeDisks(), "tls: {source: CertManager, certManager: {issuerRef: {name: first}}, clients: [reader]}")
 		class := s.name + "-shards"
 		s.diskSet(class, "ext4", diskSpec{"n1", s.disk("n1", "cm-a", "256M"), "240Mi"}, diskSpec{"n2", s.disk("n2", "cm-b", "256M"), "240Mi"})
 		s.makePool("main", class, 2)
-	})
 
-	It("are waited for: nothing is opened before", func() {
+		By("waited for: nothing is opened before")
 		Eventually(func(g Gomega) {
 			store, err := s.store("q")
 			g.Expect(err).NotTo(HaveOccurred())
@@ -157,9 +151,8 @@ var _ = Describe("certificates of cert-manager", Ordered, SpecPriority(1), func(
 				HaveField("Message", ContainSubstring("Certificate q-gateway-tls-server is not ready"))))
 		}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
 		Expect(kubectl("get", "statefulsets,deployments,pods", "-n", s.name, "-o", "name")).To(BeEmpty())
-	})
 
-	It("are what the store speaks with", func() {
+		By("what the store speaks with")
 		issuers.start()
 		s.awaitStore("q", 4*time.Minute)
 		s.client()
@@ -171,42 +164,40 @@ var _ = Describe("certificates of cert-manager", Ordered, SpecPriority(1), func(
 		o := try(time.Minute, "", "kubectl", "exec", "-n", s.name, "client", "--", "/sheaf", "get", "1", "--timeout=5s", "--server",
 			fmt.Sprintf("q-gateway.%s.svc:7600", s.name))
 		Expect(o.err).To(HaveOccurred(), "in plaintext: %v", o)
-		l = s.newLoad()
-		shards = s.pods("sheaf.dev/pool=main")
+		l := s.newLoad()
+		shards := s.pods("sheaf.dev/pool=main")
 		Expect(shards).To(HaveLen(2))
-	})
 
-	// over changes the store under load, until its processes use other authorities alone.
-	over := func(patch string) {
-		GinkgoHelper()
-		before, err := s.store("q")
-		Expect(err).NotTo(HaveOccurred())
-		l.start()
-		l.awaitCalls(100)
-		kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", patch)
-		Eventually(func(g Gomega) {
-			store, err := s.store("q")
-			g.Expect(err).NotTo(HaveOccurred())
-			now, words := store.Status.TLS, condition(store.Status.Conditions, v1alpha1.ConditionCertificates)
-			g.Expect(now.Bundle != before.Status.TLS.Bundle && now.Phase == v1alpha1.TLSReady && now.Reported == now.Processes).To(BeTrue(), "%+v: %v", now, words)
-		}).WithTimeout(20 * time.Minute).WithPolling(time.Second).Should(Succeed())
-		l.awaitCalls(100)
-		Expect(l.end()).To(BeEmpty())
-		l.check()
-		for name, p := range s.pods("sheaf.dev/pool=main") {
-			Expect(p.Metadata.UID).To(Equal(shards[name].Metadata.UID), "%s was made anew", name)
-			Expect(p.Status.ContainerStatuses[0].RestartCount).To(Equal(shards[name].Status.ContainerStatuses[0].RestartCount), "%s has restarted", name)
+		// over changes the store under load, until its processes use other authorities alone.
+		over := func(patch string) {
+			GinkgoHelper()
+			before, err := s.store("q")
+			Expect(err).NotTo(HaveOccurred())
+			l.start()
+			l.awaitCalls(100)
+			kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", patch)
+			Eventually(func(g Gomega) {
+				store, err := s.store("q")
+				g.Expect(err).NotTo(HaveOccurred())
+				now, words := store.Status.TLS, condition(store.Status.Conditions, v1alpha1.ConditionCertificates)
+				g.Expect(now.Bundle != before.Status.TLS.Bundle && now.Phase == v1alpha1.TLSReady && now.Reported == now.Processes).To(BeTrue(), "%+v: %v", now, words)
+			}).WithTimeout(8 * time.Minute).WithPolling(time.Second).Should(Succeed())
+			l.awaitCalls(100)
+			Expect(l.end()).To(BeEmpty())
+			l.check()
+			for name, p := range s.pods("sheaf.dev/pool=main") {
+				Expect(p.Metadata.UID).To(Equal(shards[name].Metadata.UID), "%s was made anew", name)
+				Expect(p.Status.ContainerStatuses[0].RestartCount).To(Equal(shards[name].Status.ContainerStatuses[0].RestartCount), "%s has restarted", name)
+			}
 		}
-	}
 
-	It("give way to those of another issuer under load", func() {
+		By("another issuer, under load")
 		over(`{"spec": {"tls": {"certManager": {"issuerRef": {"name": "second"}}}}}`)
-		content, err := s.secret("q-admin-tls")
+		content, err = s.secret("q-admin-tls")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(content["ca.crt"]).To(BeEquivalentTo(issuers.issuers["second"].CertificatePEM()))
-	})
 
-	It("give way to the operator's own under load, and are taken away", func() {
+		By("the operator's own, under load: those of cert-manager are taken away")
 		over(`{"spec": {"tls": {"source": "Operator", "certManager": null}}}`)
 		Eventually(func() string {
 			return kubectl("get", "certificates.cert-manager.io", "-n", s.name, "-o", "name")
