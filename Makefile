@@ -67,7 +67,7 @@ run: build ## Start a store, import a real tree, crash it, reload it, report (AR
 
 .PHONY: test
 test: $(TOOLS)/gotestsum envtest-assets ## Run all tests (FOCUS=name, PKG=./internal/group/...).
-	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -p 3 -timeout 25m $(if $(FOCUS),-run '$(FOCUS)') $(PKG)
+	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -p 3 -timeout 40m $(if $(FOCUS),-run '$(FOCUS)') $(PKG)
 
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector, without those that measure.
