@@ -206,7 +206,7 @@ var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
 		}).WithTimeout(time.Minute).Should(BeEmpty())
 		Eventually(func() string {
 			return strings.Join(strings.Fields(kubectl("get", "secrets", "-n", s.name, "-o", "name")), " ")
-		}).WithTimeout(time.Minute).ShouldNot(MatchRegexp(`-(server|client)\b`))
+		}).WithTimeout(time.Minute).ShouldNot(MatchRegexp(`-tls-(server|client)\b`))
 		Expect(s.get("q", 1)).To(Equal("by cert-manager"))
 	})
 })
