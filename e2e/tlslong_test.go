@@ -243,6 +243,9 @@ func (s *space) dial(files client.TLSFiles, options ...grpc.DialOption) *client.
 	return store
 }
 
+// moveRest is between two moves of all groups: more than twice what a slow upload takes.
+const moveRest = 45 * time.Second
+
 // toAndFro moves all groups from one pool to the other and back for as long as it runs.
 type toAndFro struct {
 	turns atomic.Int32
@@ -265,6 +268,10 @@ func (s *space) moveToAndFro() *toAndFro {
 				return s.copiesOn(from + "-")
 			}).WithTimeout(5 * time.Minute).Should(BeZero())
 			m.turns.Add(1)
+			select { // an upload begins anew where its group has moved: slow ones need as long as they take
+			case <-time.After(moveRest):
+			case <-ctx.Done():
+			}
 		}
 	})
 	m.stop = func() { cancel(); done.Wait() }
