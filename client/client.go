@@ -400,9 +400,9 @@ func (c *Client) do(ctx context.Context, what call, do func(ctx context.Context,
 			return a.newError(err)
 		}
 		if !what.write {
-			to.tenure.Begin()
+			counted := to.tenure.Begin()
 			err = do(ctx, to)
-			to.tenure.End()
+			to.tenure.End(counted)
 			if err == nil {
 				return nil
 			}
@@ -410,9 +410,9 @@ func (c *Client) do(ctx context.Context, what call, do func(ctx context.Context,
 		} else {
 			// Peer is filled in once the call has a stream of a connection: before that nothing was sent.
 			var at peer.Peer
-			to.tenure.Begin()
+			counted := to.tenure.Begin()
 			err = do(ctx, to, grpc.Peer(&at))
-			to.tenure.End()
+			to.tenure.End(counted)
 			if err == nil {
 				return nil
 			}

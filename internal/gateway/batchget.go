@@ -111,14 +111,15 @@ func (get *getting) read(ctx context.Context, p *part) error {
 		return err
 	}
 	tenures := get.tenures(p)
+	counted := make([]bool, len(tenures))
 	for bytes := int64(0); ; {
 		in := &frame{}
-		for _, t := range tenures {
-			t.Begin()
+		for i, t := range tenures {
+			counted[i] = t.Begin()
 		}
 		err := from.RecvMsg(in)
-		for _, t := range tenures {
-			t.End()
+		for i, t := range tenures {
+			t.End(counted[i])
 		}
 		if err != nil {
 			return err

@@ -206,8 +206,7 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 		answers[i] = &recordv1.PlanScanResponse{}
 		call := g.repeated(routing.Effect{})
 		errs[i] = call.named(ctx, groups[i], func(ctx context.Context, s place) (bool, error) {
-			s.tenure.Begin()
-			defer s.tenure.End()
+			defer s.tenure.End(s.tenure.Begin())
 			return true, s.conn().Invoke(ctx, m.full, one, answers[i])
 		})
 	})

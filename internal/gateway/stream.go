@@ -89,9 +89,9 @@ func (g *Gateway) pump(stream grpc.ServerStream, through func(*repeated, context
 		bytes := int64(0)
 		for first := true; ; first = false {
 			out := &frame{}
-			tenure.Begin()
+			counted := tenure.Begin()
 			err := from.RecvMsg(out)
-			tenure.End()
+			tenure.End(counted)
 			if err != nil {
 				if errors.Is(err, io.EOF) {
 					stream.SetTrailer(own(from.Trailer()))

@@ -221,8 +221,7 @@ func (m *method) readKey(in *frame, k *key) error {
 
 // invoke does one unary call at a shard. sent says whether the request may have left.
 func (g *Gateway) invoke(ctx context.Context, s place, m *method, in, out *frame) (sent bool, err error) {
-	s.tenure.Begin()
-	defer s.tenure.End()
+	defer s.tenure.End(s.tenure.Begin())
 	var trailer metadata.MD
 	if !m.write {
 		err = s.conn().Invoke(ctx, m.full, in, out, grpc.Trailer(&trailer))

@@ -11,32 +11,37 @@ import (
 // for concurrent use.
 type Tenure struct {
 	pulse   *Pulse
-	waiting atomic.Int64
+	over    atomic.Bool
+	waiting atomic.Int64 // waits that began before it was over
 }
 
 // Tenure begins one of this server.
 func (p *Pulse) Tenure() *Tenure { return &Tenure{pulse: p} }
 
-// Begin counts in a call that waits for an answer. End must follow.
-func (t *Tenure) Begin() {
-	if t != nil {
-		t.waiting.Add(1)
+// Begin counts in a call, or a stream, that waits for its next answer. End must follow, with what Begin gave. A wait that
+// begins when the tenure is over is not counted: a stream that goes on at the server is answered there.
+func (t *Tenure) Begin() (counted bool) {
+	if t == nil || t.over.Load() {
+		return false
 	}
+	t.waiting.Add(1)
+	return true
 }
 
-// End counts a call out.
-func (t *Tenure) End() {
-	if t != nil {
+// End counts a wait out.
+func (t *Tenure) End(counted bool) {
+	if counted {
 		t.waiting.Add(-1)
 	}
 }
 
-// Over tells that another server answers now. Where calls still wait after patience, the connections to this server are
-// cut, which ends the calls on them, and cut is told.
+// Over tells that another server answers now. Where a wait that began before has not ended after patience, the
+// connections to this server are cut, which ends the calls on them, and cut is told.
 func (t *Tenure) Over(patience time.Duration, cut func()) {
 	if t == nil || t.pulse == nil {
 		return
 	}
+	t.over.Store(true)
 	time.AfterFunc(patience, func() {
 		if t.waiting.Load() > 0 {
 			t.pulse.HangUp()
