@@ -12,6 +12,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -170,18 +171,25 @@ func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants
 	return next.Version, step.Complete().Again(keysAgain)
 }
 
+// compiled says in the conditions of an object what became of it, and tells whether it is in the table.
+func compiled(conditions *[]metav1.Condition, generation, version int64, out step.Outcome) bool {
+	words := fmt.Sprintf("in table %d of grants", version)
+	step.Summarize(conditions, generation, out, words)
+	if !out.IsComplete() {
+		step.SetFalse(conditions, generation, v1alpha1.ConditionCompiled, out.Reason(), out.Message())
+		return false
+	}
+	step.SetTrue(conditions, generation, v1alpha1.ConditionCompiled, "Compiled", words)
+	return true
+}
+
 // tell writes the status of a grant. force says whether processes decide by its table; nil: that is not known.
 func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version int64, out step.Outcome, force *fleet.GrantsInForce) error {
 	after := g.DeepCopy()
 	s := &after.Status
 	s.ObservedGeneration = after.Generation
-	words := fmt.Sprintf("in table %d of grants", version)
-	step.Summarize(&s.Conditions, after.Generation, out, words)
-	if out.IsComplete() {
+	if compiled(&s.Conditions, after.Generation, version, out) {
 		s.TableVersion = version
-		step.SetTrue(&s.Conditions, after.Generation, v1alpha1.ConditionCompiled, "Compiled", words)
-	} else {
-		step.SetFalse(&s.Conditions, after.Generation, v1alpha1.ConditionCompiled, out.Reason(), out.Message())
 	}
 	if force != nil {
 		say(after, *force)

@@ -66,13 +66,8 @@ func (r *Reconciler) tellTenant(ctx context.Context, t *v1alpha1.RecordTenant, v
 	after := t.DeepCopy()
 	s := &after.Status
 	s.ObservedGeneration = after.Generation
-	words := fmt.Sprintf("in table %d of grants", version)
-	step.Summarize(&s.Conditions, after.Generation, out, words)
-	if out.IsComplete() {
+	if compiled(&s.Conditions, after.Generation, version, out) {
 		s.TableVersion = version
-		step.SetTrue(&s.Conditions, after.Generation, v1alpha1.ConditionCompiled, "Compiled", words)
-	} else {
-		step.SetFalse(&s.Conditions, after.Generation, v1alpha1.ConditionCompiled, out.Reason(), out.Message())
 	}
 	_, err := step.WriteStatus(ctx, r.Client, t, after)
 	return client.IgnoreNotFound(err)
