@@ -474,7 +474,7 @@ func (f *fixture) eventually(what string, is func() bool) {
 
 // ctx is a context for one call.
 func (f *fixture) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	f.t.Cleanup(cancel)
 	return ctx
 }
