@@ -148,6 +148,9 @@ func (s *secured) restart(name string) {
 
 // The etcd of a store goes over to TLS, and back, one member at a time, while others write to it; a new authority, too.
 func TestEtcdGoesOverToTLSAndBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: restarts members of etcd again and again")
+	}
 	t.Parallel()
 	s := newSecured(t, certs.Plaintext)
 	shard := identity.Identity{Store: s.store, Role: identity.Shard, Name: "main-0"}
@@ -270,6 +273,9 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 
 // A member whose disk is new joins the others also while they are halfway to TLS: some are known by the old address.
 func TestAMemberRejoinsHalfwayToTLS(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: restarts members of etcd again and again")
+	}
 	t.Parallel()
 	s := newSecured(t, certs.Plaintext)
 	s.become(certs.Both)

@@ -43,6 +43,9 @@ func after(before, now Superblock) Superblock {
 }
 
 func TestEveryBitOfTheSuperblockFlipped(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: one goroutine, many bits")
+	}
 	m := vfstest.NewMem()
 	want := openOnce(t, options(m))
 	for offset := range int64(fileBytes) {

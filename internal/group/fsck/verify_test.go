@@ -52,6 +52,9 @@ func TestVerifyPassesAWholeGroup(t *testing.T) {
 }
 
 func TestVerifyNamesEveryBitFlipped(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: one goroutine, many bits")
+	}
 	g := foldertest.Build(t, vfstest.NewMem(), "/g", 6, 40)
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for _, name := range g.Names(t) {
