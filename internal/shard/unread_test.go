@@ -115,6 +115,9 @@ func unreadWatch(ctx context.Context, c recordv1.RecordServiceClient, _ int) err
 }
 
 func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: counts the memory of streams, of which the race detector takes as much again")
+	}
 	const (
 		streams = 16
 		blobID  = 1 << 40
