@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -69,32 +67,5 @@ func TestGrowthOfALocalVolumeNamesTheDisk(t *testing.T) {
 	volume.Labels = map[string]string{v1alpha1.LabelDiskSet: "local"}
 	if words := localGrowth(volume); !strings.Contains(words, "DiskSet local") {
 		t.Errorf("of a DiskSet: %q", words)
-	}
-}
-
-func TestSpaceIsAvailable(t *testing.T) {
-	const mib = 1 << 20
-	for name, c := range map[string]struct {
-		free   int64
-		status metav1.ConditionStatus
-		reason string
-	}{
-		"room":                        {500 * mib, metav1.ConditionTrue, "SpaceAvailable"},
-		"little above the reserve":    {100 * mib, metav1.ConditionFalse, "VolumeNearlyFull"},
-		"too little for the next Put": {51*mib - 1, metav1.ConditionFalse, "VolumeFull"},
-		"the reserve alone":           {50 * mib, metav1.ConditionFalse, "VolumeFull"},
-	} {
-		o := &observedShard{Name: "ssd-0", Report: &fleet.ShardReport{State: v1alpha1.ShardServing}}
-		o.Report.Volume.FileSystem = "ext4"
-		o.Report.Volume.FreeBytes, o.Report.Volume.CapacityBytes, o.Report.Volume.ReserveBytes = c.free, 2000*mib, 50*mib
-		w := &poolWork{shards: []*observedShard{o}, statuses: []v1alpha1.ShardStatus{{Name: "ssd-0", Volume: o.volume()}}}
-		w.space(func(kind string, value metav1.ConditionStatus, reason, message string) {
-			if kind != v1alpha1.ConditionSpaceAvailable || value != c.status || reason != c.reason {
-				t.Errorf("%s: %s %s %s, want %s %s", name, kind, value, reason, c.status, c.reason)
-			}
-			if value == metav1.ConditionFalse && (!strings.Contains(message, "ssd-0") || !strings.Contains(message, "keeps 50.0MiB") || !strings.Contains(message, "Delete records")) {
-				t.Errorf("%s: says %q", name, message)
-			}
-		})
 	}
 }
