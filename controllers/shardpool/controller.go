@@ -95,14 +95,12 @@ type work struct {
 	pool   *v1alpha1.ShardPool // as it was read, with what this reconcile has written to its metadata
 	store  *v1alpha1.RecordStore
 	etcd   workload.EtcdAccess
+	hand   hand
+	shards asker
 	seen   *observed.Pool
 	places *places
 	found  poolstatus.Found
 }
-
-func (w *work) hand() hand { return hand{Client: w.r.Client, recorder: w.r.Recorder, pool: w.pool} }
-
-func (w *work) asker() asker { return asker{shards: w.r.Shards, store: storeKey(w.pool).String()} }
 
 func (w *work) placesOf(seen *observed.Pool) *places {
 	return &places{register: w.r.Register, store: seen.Store, silent: seen.Silent}
@@ -117,17 +115,13 @@ var poolSteps = []step.Step[work]{
 	{Name: "store", Do: findStore},
 	{Name: "gather", Do: gather},
 	{Name: "decide", Do: decide},
-	noted("service", func(ctx context.Context, w *work) step.Outcome {
-		return applyService(ctx, w.r.Client, w.store, w.pool)
-	}),
-	noted("certificates", func(ctx context.Context, w *work) step.Outcome {
-		return ensureCertificates(ctx, w.r.Trust, w.seen)
-	}),
+	noted("service", func(ctx context.Context, w *work) step.Outcome { return applyService(ctx, w.r.Client, w.store, w.pool) }),
+	noted("certificates", func(ctx context.Context, w *work) step.Outcome { return ensureCertificates(ctx, w.r.Trust, w.seen) }),
 	noted("sets", func(ctx context.Context, w *work) step.Outcome {
-		return setWriter{hand: w.hand(), seen: w.seen}.apply(ctx, &w.found.Notes)
+		return setWriter{hand: w.hand, seen: w.seen}.apply(ctx, &w.found.Notes)
 	}),
 	noted("remove", func(ctx context.Context, w *work) step.Outcome {
-		removal := removal{hand: w.hand(), seen: w.seen, places: w.places, shards: w.asker()}
+		removal := removal{hand: w.hand, seen: w.seen, places: w.places, shards: w.shards}
 		kept, out := removal.do(ctx, w.found.Statuses, &w.found.Notes)
 		for _, n := range kept {
 			w.found.Statuses = append(w.found.Statuses, lastStatus(w.seen, n))
@@ -140,20 +134,20 @@ var poolSteps = []step.Step[work]{
 		return out
 	}),
 	noted("replace", func(ctx context.Context, w *work) step.Outcome {
-		return replaceDisks(ctx, w.hand(), w.places, w.seen.Shards, w.found.Statuses)
+		return replaceDisks(ctx, w.hand, w.places, w.seen.Shards, w.found.Statuses)
 	}),
 	noted("replace as asked", func(ctx context.Context, w *work) step.Outcome {
-		return replacing{hand: w.hand(), seen: w.seen, places: w.places, notes: &w.found.Notes}.do(ctx)
+		return replacing{hand: w.hand, seen: w.seen, places: w.places, notes: &w.found.Notes}.do(ctx)
 	}),
 	noted("claims", func(ctx context.Context, w *work) step.Outcome {
-		growing := growing{hand: w.hand(), shards: w.seen.Shards, notes: &w.found.Notes}
+		growing := growing{hand: w.hand, shards: w.seen.Shards, notes: &w.found.Notes}
 		out := growing.do(ctx)
 		w.found.Growth = growing.found
 		return out
 	}),
 	noted("update", func(ctx context.Context, w *work) step.Outcome {
 		updating := updating{
-			hand: w.hand(), live: w.r.Live, seen: w.seen, statuses: w.found.Statuses, places: w.places, shards: w.asker(), turn: w.r.turnOf(w.store),
+			hand: w.hand, live: w.r.Live, seen: w.seen, statuses: w.found.Statuses, places: w.places, shards: w.shards, turn: w.r.turnOf(w.store),
 		}
 		out := updating.do(ctx)
 		w.found.Update = updating.found
@@ -175,7 +169,7 @@ func gather(ctx context.Context, w *work) step.Outcome {
 	}
 	seen.Store, seen.Image = w.store, workload.ImageOf(w.store, w.r.Image)
 	w.seen, w.places = seen, w.placesOf(seen)
-	from := sources{cached: w.r.Client, live: w.r.Live, shards: w.asker(), places: w.places, now: w.r.now()}
+	from := sources{cached: w.r.Client, live: w.r.Live, shards: w.shards, places: w.places, now: w.r.now()}
 	if err := from.fill(ctx, seen, w.etcd); err != nil {
 		return step.Retry(err)
 	}
@@ -204,7 +198,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.changed.Done(req)
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	w := &work{r: r, pool: pool}
+	w := &work{
+		r: r, pool: pool,
+		hand:   hand{Client: r.Client, recorder: r.Recorder, pool: pool},
+		shards: asker{shards: r.Shards, store: storeKey(pool).String()},
+	}
 	steps := poolSteps
 	if pool.DeletionTimestamp != nil {
 		steps = deletedPoolSteps
@@ -246,7 +244,7 @@ func (w *work) writeStatuses(ctx context.Context, out step.Outcome) error {
 		var changed []v1alpha1.ShardStatus
 		changed, failed = shards.write(ctx, all)
 		for _, s := range changed {
-			w.hand().tellChange(ctx, w.seen.Last[s.Number].State, s)
+			w.hand.tellChange(ctx, w.seen.Last[s.Number].State, s)
 		}
 		if failed != nil && len(w.pool.Status.ShardStatuses) > v1alpha1.ShardStatusesMax {
 			status.ShardStatuses = all // a whole list is not cut before its items are in Shards

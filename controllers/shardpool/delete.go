@@ -44,7 +44,7 @@ func (w *work) finalize(ctx context.Context) step.Outcome {
 			return out
 		}
 	}
-	if err := w.hand().removeClaims(ctx, seen, deletionPolicy(seen) == v1alpha1.DeletionDelete); err != nil {
+	if err := w.hand.removeClaims(ctx, seen, deletionPolicy(seen) == v1alpha1.DeletionDelete); err != nil {
 		return step.Retry(err)
 	}
 	before := w.pool.DeepCopy()

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/shardpool/poolstatus"
 )
 
 // claimOf asks for a size and has one; without one it is not bound.
@@ -67,5 +68,29 @@ func TestGrowthOfALocalVolumeNamesTheDisk(t *testing.T) {
 	volume.Labels = map[string]string{v1alpha1.LabelDiskSet: "local"}
 	if words := localGrowth(volume); !strings.Contains(words, "DiskSet local") {
 		t.Errorf("of a DiskSet: %q", words)
+	}
+}
+
+// What a person has to do about one claim outweighs what goes on by itself; of equals the first is told.
+func TestWorseGrowth(t *testing.T) {
+	var found poolstatus.Growth
+	for _, c := range []struct {
+		what    claimGrowth
+		words   string
+		reason  string
+		says    string
+		stalled bool
+	}{
+		{claimFits, "", "", "", false},
+		{claimGrows, "a grows", "Resizing", "a grows", false},
+		{claimRemake, "b is made anew", "Resizing", "a grows", false},
+		{claimForbidden, "c cannot", "ResizeInfeasible", "c cannot. StorageClass \"fixed\" does not allow", true},
+		{claimInfeasible, "d stays", "ResizeInfeasible", "c cannot", true},
+		{claimFits, "", "ResizeInfeasible", "c cannot", true},
+	} {
+		found = worseGrowth(found, c.what, c.words, "fixed")
+		if found.Reason != c.reason || !strings.HasPrefix(found.Message, c.says) || found.Stalled != c.stalled {
+			t.Errorf("after %q: %+v", c.words, found)
+		}
 	}
 }

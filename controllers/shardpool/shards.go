@@ -31,8 +31,8 @@ type shardWriter struct {
 	forget func(ctx context.Context, shard string) error
 }
 
-// write makes the pool's Shards what was seen of its shards, and returns those whose status it has written, in their order. What the API server
-// refuses of one shard does not stop the others.
+// write makes the pool's Shards what was seen of its shards, and returns those whose status it has written, in their
+// order. What the API server refuses of one shard does not stop the others.
 func (w shardWriter) write(ctx context.Context, statuses []v1alpha1.ShardStatus) (changed []v1alpha1.ShardStatus, err error) {
 	var mu sync.Mutex
 	var failed []error

@@ -20,33 +20,16 @@ import (
 // nearlyFull: a volume with less free above its reserve than one part of so many counts as nearly full.
 const nearlyFull = 20
 
-// conditions are about all shards together. Each names the shards, what is and what was asked for. load is the progress
-// of the shards that load.
+// conditions are about all shards together. Each names the shards, what is and what was asked for; one without a status
+// says nothing of this pool now. load is the progress of the shards that load.
 func conditions(f *Found, load string) []metav1.Condition {
-	all := []metav1.Condition{
+	fileSystems := fileSystemWords(f.Seen.Pool.Spec.FileSystem)
+	return []metav1.Condition{
 		loaded(f, load),
-		ofState(f, v1alpha1.ConditionFileSystemMatches, "FileSystemsMatch", fileSystemWords(f.Seen.Pool.Spec.FileSystem), v1alpha1.ShardFileSystemMismatch),
+		ofState(f, v1alpha1.ConditionFileSystemMatches, "FileSystemsMatch", fileSystems, v1alpha1.ShardFileSystemMismatch),
 		ofState(f, v1alpha1.ConditionMemoryFits, "MemoryFits", "every shard's need is below its limit", v1alpha1.ShardMemoryTooSmall),
-		volumes(f), space(f), grown(f), updated(f),
+		volumes(f), space(f), grown(f), updated(f), drained(f), etcdReady(f.Seen.Store),
 	}
-	if drains(f) {
-		all = append(all, drained(f))
-	}
-	if c := etcdReady(f.Seen.Store); c != nil {
-		all = append(all, *c)
-	}
-	return all
-}
-
-// unsaid are the conditions that say nothing of this pool now.
-func unsaid(f *Found) (kinds []string) {
-	if !drains(f) {
-		kinds = append(kinds, v1alpha1.ConditionDrained)
-	}
-	if etcdReady(f.Seen.Store) == nil {
-		kinds = append(kinds, v1alpha1.ConditionEtcdReady)
-	}
-	return kinds
 }
 
 func isTrue(kind, reason, message string) metav1.Condition {
@@ -61,13 +44,13 @@ func isUnknown(kind, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: metav1.ConditionUnknown, Reason: reason, Message: message}
 }
 
-// etcdReady is what the store says of its etcd: shards that start wait for it. nil: the store says nothing.
-func etcdReady(store *v1alpha1.RecordStore) *metav1.Condition {
+// etcdReady is what the store says of its etcd: shards that start wait for it.
+func etcdReady(store *v1alpha1.RecordStore) metav1.Condition {
 	c := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionEtcdReady)
 	if c == nil {
-		return nil
+		return metav1.Condition{Type: v1alpha1.ConditionEtcdReady}
 	}
-	return &metav1.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: fmt.Sprintf("RecordStore %s: %s", store.Name, c.Message)}
+	return metav1.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: fmt.Sprintf("RecordStore %s: %s", store.Name, c.Message)}
 }
 
 // updated is Unknown while a shard that is to run has no pod: nobody knows yet what that will run.
@@ -204,10 +187,10 @@ func grown(f *Found) metav1.Condition {
 	}
 }
 
-// drains says whether the pool is to give its groups away.
-func drains(f *Found) bool { return f.Seen.Pool.Spec.State == v1alpha1.PoolDrained }
-
 func drained(f *Found) metav1.Condition {
+	if f.Seen.Pool.Spec.State != v1alpha1.PoolDrained {
+		return metav1.Condition{Type: v1alpha1.ConditionDrained}
+	}
 	var words []string
 	for _, s := range f.Statuses {
 		// Etcd knows best; a shard that runs may have to let go yet.

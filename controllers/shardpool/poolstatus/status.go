@@ -61,10 +61,11 @@ func Of(pool *v1alpha1.ShardPool, f *Found, out step.Outcome) v1alpha1.ShardPool
 	if f.Seen != nil {
 		describe(&status, f)
 		for _, c := range conditions(f, status.Load) {
+			if c.Status == "" {
+				meta.RemoveStatusCondition(&status.Conditions, c.Type)
+				continue
+			}
 			step.SetCondition(&status.Conditions, pool.Generation, c.Type, c.Status, c.Reason, c.Message)
-		}
-		for _, kind := range unsaid(f) {
-			meta.RemoveStatusCondition(&status.Conditions, kind)
 		}
 	}
 	ready := fmt.Sprintf("all %d shards serve", status.Serving)
