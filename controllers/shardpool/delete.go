@@ -95,8 +95,8 @@ func (l leaving) letGo(ctx context.Context, seen *observed.Pool) step.Outcome {
 }
 
 // storeOfDeleted is the store of a pool that is being deleted; nil: it is gone. lives says whether the store lives on,
-// so that its groups are needed. A store or namespace that is being deleted does not: nothing waits for it, and it waits
-// for nothing.
+// so that its groups are needed. A store or namespace that is being deleted does not: nothing waits for it, and it
+// waits for nothing.
 func storeOfDeleted(ctx context.Context, cached, live client.Reader, pool *v1alpha1.ShardPool) (store *v1alpha1.RecordStore, lives bool, err error) {
 	namespace := &corev1.Namespace{}
 	if err := cached.Get(ctx, types.NamespacedName{Name: pool.Namespace}, namespace); client.IgnoreNotFound(err) != nil {

@@ -44,7 +44,8 @@ const (
 	ReasonSecretRefused        = "SecretRefused" // what is in a Secret cannot be used
 )
 
-// SourceError says what the source of a store's certificates does not give. Such a store keeps what it was given before.
+// SourceError says what the source of a store's certificates does not give. Such a store keeps what it was given
+// before.
 type SourceError struct {
 	Reason  string // of condition Certificates
 	Message string // names the object and what to do
