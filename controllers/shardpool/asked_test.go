@@ -5,14 +5,12 @@ import (
 	"strings"
 	"testing"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-
 	corev1 "k8s.io/api/core/v1"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
 )
 
 func TestDecideReplacement(t *testing.T) {

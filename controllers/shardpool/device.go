@@ -5,12 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
 )
 
 // deviceRateKind tells what `sheaf-bench layouts --device-rate` leaves as its pod's termination message from other

@@ -5,14 +5,12 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/controllers/fleet/fleettest"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet/fleettest"
 )
 
 func TestNewestRate(t *testing.T) {

@@ -32,6 +32,7 @@ type Turn struct {
 // Cost of restarting a shard that is in some state.
 type Cost int
 
+// Costs, the higher the more is lost meanwhile.
 const (
 	CostUnknown Cost = iota // it is not known whether it serves: never restarted while others are in doubt too
 	CostNone                // it serves nothing
