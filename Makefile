@@ -74,7 +74,8 @@ race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under
 	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -race -short -timeout 40m $(if $(FOCUS),-run '$(FOCUS)') \
 	  $$(hack/race-packages.sh | grep -vE '/internal/(layouts|demo|floors|scaletest|chaos|bench|bench/result)$$')
 
-# The programs of docs/clients.md, each in its language, against a store whose shards and gateway are killed, and one that answers by a script.
+# The programs of docs/clients.md, each in its language, against a store whose shards and gateway are killed, and one
+# that answers by a script.
 CLIENTS ?= python node java grpcurl
 CLIENT_python = SHEAF_PYTHON=$(CURDIR)/bin/python/bin/python
 CLIENT_node = SHEAF_NODE_MODULES=$(CURDIR)/bin/clients/node/node_modules

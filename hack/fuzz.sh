@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Fuzzes every fuzz target of the tree for about the given number of seconds each (default 30s), as many at a time as there are
-# processors, one worker each. A crasher is left in the package's testdata/fuzz folder, from where `go test` repeats it.
+# Fuzzes every fuzz target of the tree for about the given number of seconds each (default 30s), as many at a time as
+# there are processors, one worker each. A crasher is left in the package's testdata/fuzz folder, from where `go test`
+# repeats it.
 #
-# Targets run for a number of executions, which is measured, and not for a time: at the end of one Go's fuzzer now and then reports
-# "context deadline exceeded" instead of success (internal/fuzz compares with the error of a context that is cancelled a
-# moment later), and no input comes with it.
+# Targets run for a number of executions, which is measured, and not for a time: at the end of one Go's fuzzer now and
+# then reports "context deadline exceeded" instead of success (internal/fuzz compares with the error of a context that
+# is cancelled a moment later), and no input comes with it.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 seconds="${1:-30s}"
@@ -15,14 +16,15 @@ trap 'rm -rf "$logs"' EXIT
 
 cache=$(go env GOCACHE)/fuzz
 
-# run PACKAGE NAME BINARY EXECUTIONS. Few steps to minimize each interesting input: with the default of 60 s, inputs of some KiB take all
-# the time there is.
+# run PACKAGE NAME BINARY EXECUTIONS. Few steps to minimize each interesting input: with the default of 60 s, inputs of
+# some KiB take all the time there is.
 run() {
   (cd "$1" && "$3" -test.run '^$' -test.fuzz "^$2\$" -test.fuzztime "$4x" -test.fuzzminimizetime 20x -test.parallel 1 -test.timeout 30m \
     -test.fuzzcachedir "$cache/$(go list .)")
 }
 
-# fuzz PACKAGE NAME BINARY: each run tells how many executions the next one can have; it is over when little time is left.
+# fuzz PACKAGE NAME BINARY: each run tells how many executions the next one can have; it is over when little time is
+# left.
 fuzz() {
   local count=2000 left=$((seconds * 1000)) start spent
   go test -c -vet=off -fuzz "^$2\$" -o "$3" "$1" || return 1

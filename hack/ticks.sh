@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs a command that may be silent for long, and says every 10 s (TICK) that it goes on, in plain lines on standard error.
+# Runs a command that may be silent for long, and says every 10 s (TICK) that it goes on, in plain lines on standard
+# error.
 #   hack/ticks.sh WORDS COMMAND...      as a program: WORDS is what the command does
 #   source hack/ticks.sh                for the functions
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tells how long the device works in each kind of start of `sheaf-bench load --only start`, which gets all arguments
-# (--fs ext4 --rounds 11). Medians over the rounds, in milliseconds: the start; of it with requests at the device; before the
-# first request of 64 KiB or more; after the last request. And the MB read. Needs root. The kernel's trace costs a little.
+# (--fs ext4 --rounds 11). Medians over the rounds, in milliseconds: the start; of it with requests at the device;
+# before the first request of 64 KiB or more; after the last request. And the MB read. Needs root. The kernel's trace
+# costs a little.
 # DEVICE: the disk's major,minor, as in 254,0 (default: that of the folder for temporary files).
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -108,14 +108,9 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, client.Close()) }()
-	if f.create && f.uid != (uuidFlag{}) {
-		return cli.Usagef("--create makes a store with a new UUID: it cannot go with --store-uid")
-	}
-	var meta placement.Meta
-	if f.uid == (uuidFlag{}) {
-		if meta, err = f.meta(ctx, store); err != nil {
-			return err
-		}
+	meta, err := f.metaNow(ctx, store)
+	if err != nil {
+		return err
 	}
 	cfg := gateway.Config{
 		Listen: f.listen, Store: store, StoreUUID: uuid.UUID(f.uid), Version: version, Logger: logger, Registry: registry,
@@ -183,6 +178,17 @@ func (f *gatewayFlags) plan(ctx context.Context, store *placement.Store, meta pl
 		}
 	}
 	return placement.RunPlanner(ctx, store, meta.Policy(), logger)
+}
+
+// metaNow is what is fixed about the store; nothing yet with --store-uid, as the gateway waits for that store.
+func (f *gatewayFlags) metaNow(ctx context.Context, store *placement.Store) (placement.Meta, error) {
+	switch {
+	case f.uid == (uuidFlag{}):
+		return f.meta(ctx, store)
+	case f.create:
+		return placement.Meta{}, cli.Usagef("--create makes a store with a new UUID: it cannot go with --store-uid")
+	}
+	return placement.Meta{}, nil
 }
 
 // meta reads what is fixed about the store, or makes it with --create.

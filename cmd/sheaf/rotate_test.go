@@ -348,8 +348,8 @@ func (r *rotating) goOn() {
 }
 
 // Certificates, authorities, tokens and the transport change under all kinds of calls: none fails past what the client
-// repeats by itself, no process starts again, and who has a certificate of an authority that was dropped is refused. With
-// SHEAF_SOAK=1 (make soak) 100 times, 10 times and 20 times.
+// repeats by itself, no process starts again, and who has a certificate of an authority that was dropped is refused.
+// With SHEAF_SOAK=1 (make soak) 100 times, 10 times and 20 times.
 func TestNothingFailsWhileSecretsChange(t *testing.T) {
 	leaves, authorities, tokens := 10, 2, 4
 	if os.Getenv("SHEAF_SOAK") != "" {

@@ -8,8 +8,8 @@ import (
 	"sheaf.dev/sheaf/internal/access"
 )
 
-// accountsKept is for how long the keys of ServiceAccounts are taken for those of now: they are the same for all stores,
-// each of which is looked at every few minutes.
+// accountsKept is for how long the keys of ServiceAccounts are taken for those of now: they are the same for all
+// stores, each of which is looked at every few minutes.
 const accountsKept = time.Minute
 
 // accounts remembers the issuer of the cluster's ServiceAccounts.

@@ -13,7 +13,8 @@ import (
 // Audience that tokens for a store are made for.
 func Audience(namespace, store string) string { return "sheaf/" + namespace + "/" + store }
 
-// compile makes the table of grants of a store, but for its version and its tenants. issuer is that of the cluster's ServiceAccounts.
+// compile makes the table of grants of a store, but for its version and its tenants. issuer is that of the cluster's
+// ServiceAccounts.
 func compile(namespace, store string, grants []v1alpha1.RecordGrant, issuer access.Issuer) *access.Table {
 	table := &access.Table{Audience: Audience(namespace, store), Issuers: []access.Issuer{issuer}, Grants: []access.Grant{}}
 	for i := range grants {

@@ -1,5 +1,5 @@
-// Package recordgrant reconciles RecordGrants and RecordTenants: those of a store are compiled into the table in etcd by
-// which its gateways and shards decide who may do what, and how much. See
+// Package recordgrant reconciles RecordGrants and RecordTenants: those of a store are compiled into the table in etcd
+// by which its gateways and shards decide who may do what, and how much. See
 // docs/adr/0041-grants-decide-at-gateways-and-shards.md.
 package recordgrant
 

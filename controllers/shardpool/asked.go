@@ -7,14 +7,13 @@ import (
 	"slices"
 	"strings"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/controllers/step"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/shardpool/observed"
+	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -83,63 +82,72 @@ func decideReplacement(a askedReplacement) (replacement, string) {
 	return replaceGiveUp, fmt.Sprintf("shard %s gives its volume up, as spec.replace says: every group on it has a majority elsewhere", a.Name)
 }
 
-// replaceAsked gives the shards that spec.replace names other volumes, one after the other: the copies of one are made
-// anew before the next has a majority without its own.
-func (w *poolWork) replaceAsked(ctx context.Context) step.Outcome {
-	marks := fleet.ReplacedClaims(w.pool)
-	if out := w.dropMarks(ctx, marks); !out.IsComplete() {
-		return out
+// replacing gives the shards that spec.replace names other volumes.
+type replacing struct {
+	hand
+	seen   *observed.Pool
+	places *places
+	notes  *step.Notes
+}
+
+// do takes the next step of one shard after the other: the copies of one are made anew before the next has a majority
+// without its own.
+func (r replacing) do(ctx context.Context) step.Outcome {
+	marks := fleet.ReplacedClaims(r.pool)
+	if err := r.dropMarks(ctx, marks); err != nil {
+		return step.Retry(err)
 	}
-	for _, n := range slices.Sorted(slices.Values(w.pool.Spec.Replace)) {
-		a := w.askedFor(ctx, n, marks[n])
+	for _, n := range slices.Sorted(slices.Values(r.pool.Spec.Replace)) {
+		a := r.askedFor(ctx, n, marks[n])
 		what, words := decideReplacement(a)
 		switch what {
 		case replaceDone:
 			continue
 		case replaceRefused:
-			w.note(step.Fail(reasonReplaceRefused, words))
+			note(r.notes, step.Fail(reasonReplaceRefused, words))
 			continue
 		case replaceWaits:
-			w.note(step.Wait(reasonReplaceWaits, words, step.PauseShort))
+			note(r.notes, step.Wait(reasonReplaceWaits, words, step.PauseShort))
 			continue
 		case replaceGiveUp:
-			if err := w.markReplaced(ctx, a, marks); err != nil {
+			if err := r.mark(ctx, a, marks); err != nil {
 				return step.Retry(err)
 			}
-			w.tell(ctx, "VolumeGivenUp", "Replace", step.ShardObject(w.pool, workload.Shard(w.pool.Name, n)), "%s", words)
+			r.tell(ctx, "VolumeGivenUp", "Replace", step.ShardObject(r.pool, a.Name), "%s", words)
 		case replaceRemove:
-			if err := w.removeGivenUp(ctx, a); err != nil {
+			news := step.News{Reason: "ClaimDeleted", Action: "Replace", Message: fmt.Sprintf("deleted PersistentVolumeClaim %s, as spec.replace names shard %d", a.Claim.Name, a.Number)}
+			if err := r.remove(ctx, a.Claim, fmt.Sprintf("PersistentVolumeClaim %s, which was given up", a.Claim.Name), news); err != nil {
 				return step.Retry(err)
 			}
 		}
-		return w.note(step.Wait(reasonReplacing, words, step.PauseShort))
+		return step.Wait(reasonReplacing, words, step.PauseShort)
 	}
 	return step.Complete()
 }
 
 // askedFor gathers what the step of shard n follows from. Etcd is asked only where it matters.
-func (w *poolWork) askedFor(ctx context.Context, n int32, mark types.UID) askedReplacement {
+func (r replacing) askedFor(ctx context.Context, n int32, mark types.UID) askedReplacement {
+	plan := r.seen.Plan
 	a := askedReplacement{
-		Name: workload.Shard(w.pool.Name, n), Number: n, Exists: slices.Contains(w.plan.All(), n), Leaves: slices.Contains(w.plan.Leave, n),
-		Copies: w.store.Spec.Replication.Copies, Claim: w.claims[n], Replaced: mark,
+		Name: workload.Shard(r.pool.Name, n), Number: n, Exists: slices.Contains(plan.All(), n), Leaves: slices.Contains(plan.Leave, n),
+		Copies: r.seen.Store.Spec.Replication.Copies, Claim: r.seen.Claims[n], Replaced: mark, Stopped: r.seen.Pods[n] == nil,
 	}
-	a.Stopped = w.pods[n] == nil
-	if mark == "" && a.Exists && !a.Leaves && a.Copies > 1 && w.Register != nil {
+	if mark == "" && a.Exists && !a.Leaves && a.Copies > 1 && r.places.known() {
 		var view *fleet.PlacementView
-		if view, a.Known = w.look(ctx); a.Known {
+		view, a.Unknown = r.places.look(ctx)
+		if a.Known = a.Unknown == nil; a.Known {
 			a.Undecided = view.Undecided(fleet.OnShard(a.Name))
 		}
-		a.Unknown = w.viewErr
 	}
 	return a
 }
 
-// markReplaced notes on the pool, in one write, that a claim and its volume are given up.
-func (w *poolWork) markReplaced(ctx context.Context, a askedReplacement, marks map[int32]types.UID) error {
+// mark notes on the pool, in one write, that a claim and its volume are given up.
+func (r replacing) mark(ctx context.Context, a askedReplacement, marks map[int32]types.UID) error {
 	marks[a.Number] = a.Claim.UID
-	return w.annotatePool(ctx, func(pool *v1alpha1.ShardPool) {
+	return r.annotate(ctx, func(pool *v1alpha1.ShardPool) {
 		step.Annotate(&pool.Annotations, fleet.AnnotationReplaced, markWords(marks))
-		for _, o := range w.shards {
+		for _, o := range r.seen.Shards {
 			if o.Number == a.Number && o.Last.Volume.UUID != "" {
 				addForgotten(pool, o.Last.Volume.UUID)
 			}
@@ -148,37 +156,21 @@ func (w *poolWork) markReplaced(ctx context.Context, a askedReplacement, marks m
 }
 
 // dropMarks forgets the claims of shards that spec.replace does not name any more: to name one again replaces it again.
-func (w *poolWork) dropMarks(ctx context.Context, marks map[int32]types.UID) step.Outcome {
+func (r replacing) dropMarks(ctx context.Context, marks map[int32]types.UID) error {
 	before := len(marks)
-	maps.DeleteFunc(marks, func(n int32, _ types.UID) bool { return !slices.Contains(w.pool.Spec.Replace, n) })
+	maps.DeleteFunc(marks, func(n int32, _ types.UID) bool { return !slices.Contains(r.pool.Spec.Replace, n) })
 	if len(marks) == before {
-		return step.Complete()
-	}
-	err := w.annotatePool(ctx, func(pool *v1alpha1.ShardPool) {
-		step.Annotate(&pool.Annotations, fleet.AnnotationReplaced, markWords(marks))
-	})
-	if err != nil {
-		return step.Retry(err)
-	}
-	return step.Complete()
-}
-
-// removeGivenUp deletes the very claim that was given up.
-func (w *poolWork) removeGivenUp(ctx context.Context, a askedReplacement) error {
-	if a.Claim.DeletionTimestamp != nil {
 		return nil
 	}
-	if err := w.Client.Delete(ctx, a.Claim, client.Preconditions{UID: &a.Claim.UID}); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete PersistentVolumeClaim %s, which was given up: %w", a.Claim.Name, err)
-	}
-	w.tell(ctx, "ClaimDeleted", "Replace", a.Claim, "deleted PersistentVolumeClaim %s, as spec.replace names shard %d", a.Claim.Name, a.Number)
-	return nil
+	return r.annotate(ctx, func(pool *v1alpha1.ShardPool) {
+		step.Annotate(&pool.Annotations, fleet.AnnotationReplaced, markWords(marks))
+	})
 }
 
 // givenUp says whether a shard still has the claim that was given up for spec.replace: it has no pod meanwhile.
-func (w *poolWork) givenUp(n int32) bool {
-	mark, claim := fleet.ReplacedClaims(w.pool)[n], w.claims[n]
-	return mark != "" && claim != nil && claim.UID == mark && slices.Contains(w.pool.Spec.Replace, n)
+func givenUp(pool *v1alpha1.ShardPool, n int32, claim *corev1.PersistentVolumeClaim) bool {
+	mark := fleet.ReplacedClaims(pool)[n]
+	return mark != "" && claim != nil && claim.UID == mark && slices.Contains(pool.Spec.Replace, n)
 }
 
 // markWords is what fleet.ReplacedClaims reads.

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/controllers/trust"
 	"sheaf.dev/sheaf/internal/workload"
@@ -14,30 +15,33 @@ import (
 
 // ensureCertificates makes and renews the certificate of each shard, in a Secret of its own: a key that is stolen is
 // one shard's. It comes before the sets, as a pod that waits for its Secret starts late.
-func (w *poolWork) ensureCertificates(ctx context.Context) step.Outcome {
-	if w.Trust == nil || !workload.HasTLS(w.store) {
+//
+// keeper may be nil: shards have no certificates.
+func ensureCertificates(ctx context.Context, keeper *trust.Keeper, seen *observed.Pool) step.Outcome {
+	store := seen.Store
+	if keeper == nil || !workload.HasTLS(store) {
 		return step.Complete()
 	}
-	if w.store.Status.TLS.Bundle == "" {
-		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no authorities for certificates yet", w.store.Name), step.PauseShort)
+	if store.Status.TLS.Bundle == "" {
+		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no authorities for certificates yet", store.Name), step.PauseShort)
 	}
-	as, err := w.Trust.Authorities(ctx, w.store)
+	as, err := keeper.Authorities(ctx, store)
 	switch {
 	case errors.Is(err, trust.ErrNoAuthority), errors.Is(err, trust.ErrOtherAuthority):
 		return step.Wait("NoAuthority", fmt.Sprintf("certificates of shards are not made: %v. Condition Certificates of RecordStore %s says what to do",
-			err, w.store.Name), step.PauseShort)
+			err, store.Name), step.PauseShort)
 	case err != nil:
 		return step.Retry(err)
 	}
-	of, err := trust.StoreIdentity(w.store)
+	of, err := trust.StoreIdentity(store)
 	if err != nil {
 		return step.Retry(err)
 	}
 	var group errgroup.Group
 	group.SetLimit(writesAtOnce)
-	for _, o := range w.shards {
+	for _, o := range seen.Shards {
 		group.Go(func() error {
-			return w.Trust.Ensure(ctx, w.store, as, trust.ShardLeaf(of, w.pool, o.Name))
+			return keeper.Ensure(ctx, store, as, trust.ShardLeaf(of, seen.Pool, o.Name))
 		})
 	}
 	var trouble *trust.SourceError
@@ -55,13 +59,13 @@ func (w *poolWork) ensureCertificates(ctx context.Context) step.Outcome {
 }
 
 // removeCertificates deletes what was made for the certificates of a shard that there is no more.
-func (w *poolWork) removeCertificates(ctx context.Context, shard string) error {
-	if w.Trust == nil || w.store == nil || !workload.HasTLS(w.store) {
+func removeCertificates(ctx context.Context, keeper *trust.Keeper, seen *observed.Pool, shard string) error {
+	if keeper == nil || !workload.HasTLS(seen.Store) {
 		return nil
 	}
-	of, err := trust.StoreIdentity(w.store)
+	of, err := trust.StoreIdentity(seen.Store)
 	if err != nil {
 		return err
 	}
-	return w.Trust.Remove(ctx, w.store, trust.ShardLeaf(of, w.pool, shard))
+	return keeper.Remove(ctx, seen.Store, trust.ShardLeaf(of, seen.Pool, shard))
 }

@@ -5,28 +5,17 @@ import (
 	"context"
 	"fmt"
 
-	"sheaf.dev/sheaf/controllers/step"
-
 	appsv1 "k8s.io/api/apps/v1"
-
 	corev1 "k8s.io/api/core/v1"
-
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/shardpool/observed"
+	"sheaf.dev/sheaf/controllers/shardpool/poolstatus"
+	"sheaf.dev/sheaf/controllers/step"
 )
-
-// growth is how far the volumes are from the size that is asked for.
-type growth struct {
-	reason  string // empty: all have it
-	message string
-	stalled bool
-}
 
 // claimGrowth is what to do about one claim.
 type claimGrowth int
@@ -98,17 +87,25 @@ func infeasible(claim *corev1.PersistentVolumeClaim) string {
 	return words
 }
 
-// growClaims makes volumes grow, and then the claim template of their set, which cannot be changed: the set is deleted
+// growing makes volumes grow, and then the claim template of their set, which cannot be changed: the set is deleted
 // around its pod and made anew.
-func (w *poolWork) growClaims(ctx context.Context) step.Outcome {
-	wanted := w.pool.Spec.Storage.Size
+type growing struct {
+	hand
+	shards []*observed.Shard
+	notes  *step.Notes
+	found  poolstatus.Growth // the worst of what was found of the claims
+}
+
+// do looks at each claim. What became of the volumes is in found.
+func (g *growing) do(ctx context.Context) step.Outcome {
+	wanted := g.pool.Spec.Storage.Size
 	expandable, known := false, false
-	for _, o := range w.shards {
+	for _, o := range g.shards {
 		if o.Claim != nil && !known {
 			requested := o.Claim.Spec.Resources.Requests[corev1.ResourceStorage]
 			if requested.Cmp(wanted) < 0 {
 				var err error
-				if expandable, err = w.expandable(ctx, o.Claim); err != nil {
+				if expandable, err = g.expandable(ctx, o.Claim); err != nil {
 					return step.Retry(err)
 				}
 				known = true
@@ -119,106 +116,89 @@ func (w *poolWork) growClaims(ctx context.Context) step.Outcome {
 			words += localGrowth(o.Volume)
 		}
 		if what == claimPatch {
-			if err := w.patchClaim(ctx, o.Claim); err != nil {
-				if out := w.note(step.Retry(err)); !out.IsComplete() {
+			if err := g.patchClaim(ctx, o.Claim); err != nil {
+				if out := note(g.notes, step.Retry(err)); !out.IsComplete() {
 					return out
 				}
 				continue
 			}
 		}
-		w.grown(what, words)
+		g.found = worseGrowth(g.found, what, words, g.pool.Spec.Storage.StorageClassName)
 		if what == claimPatch || what == claimForbidden {
 			continue
 		}
-		if out := w.note(w.replaceSet(ctx, o)); !out.IsComplete() {
+		if out := note(g.notes, g.replaceSet(ctx, o)); !out.IsComplete() {
 			return out
 		}
 		if size := templateSize(o.Set); what == claimRemake && size.Cmp(wanted) >= 0 {
-			if err := w.remakeClaim(ctx, o.Claim); err != nil {
-				w.notes.Add(step.Retry(err))
+			if err := g.removeUnbound(ctx, o.Claim); err != nil {
+				g.notes.Add(step.Retry(err))
 			}
 		}
 	}
-	return w.note(w.growth.outcome())
+	return g.found.Outcome()
 }
 
-// grown keeps the worst of what was found of the claims.
-func (w *poolWork) grown(what claimGrowth, words string) {
-	next := growth{message: words}
+// worseGrowth is the worse of what was found of the claims before, and of one more. class is the pool's.
+func worseGrowth(before poolstatus.Growth, what claimGrowth, words, class string) poolstatus.Growth {
+	next := poolstatus.Growth{Message: words}
 	switch what {
 	case claimFits:
-		return
+		return before
 	case claimForbidden:
-		next.reason, next.stalled = "ResizeInfeasible", true
-		next.message += fmt.Sprintf(". StorageClass %q does not allow volumes to grow: set allowVolumeExpansion there if its driver can. "+
-			"Otherwise set spec.storage.size back, or add a second pool with larger volumes and drain this one (state: Drained)",
-			w.pool.Spec.Storage.StorageClassName)
+		next.Reason, next.Stalled = "ResizeInfeasible", true
+		next.Message += fmt.Sprintf(". StorageClass %q does not allow volumes to grow: set allowVolumeExpansion there if its driver can. "+
+			"Otherwise set spec.storage.size back, or add a second pool with larger volumes and drain this one (state: Drained)", class)
 	case claimInfeasible:
-		next.reason, next.stalled = "ResizeInfeasible", true
-		next.message += ". Make room in the storage, set spec.storage.size back, or add a second pool and drain this one (state: Drained)"
+		next.Reason, next.Stalled = "ResizeInfeasible", true
+		next.Message += ". Make room in the storage, set spec.storage.size back, or add a second pool and drain this one (state: Drained)"
 	default:
-		next.reason = "Resizing"
+		next.Reason = "Resizing"
 	}
-	if w.growth.reason == "" || next.stalled && !w.growth.stalled {
-		w.growth = next
+	if before.Reason == "" || next.Stalled && !before.Stalled {
+		return next
 	}
+	return before
 }
 
-func (g growth) outcome() step.Outcome {
-	switch {
-	case g.reason == "":
-		return step.Complete()
-	case g.stalled:
-		return step.Fail(g.reason, g.message)
-	}
-	return step.Wait(g.reason, g.message, step.PauseShort)
-}
-
-func (w *poolWork) expandable(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
-	name := w.pool.Spec.Storage.StorageClassName
+func (g *growing) expandable(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
+	name := g.pool.Spec.Storage.StorageClassName
 	if claim.Spec.StorageClassName != nil {
 		name = *claim.Spec.StorageClassName
 	}
-	class := &storagev1.StorageClass{}
-	if err := w.Client.Get(ctx, types.NamespacedName{Name: name}, class); client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("read StorageClass %s: %w", name, err)
-	}
-	return class.AllowVolumeExpansion != nil && *class.AllowVolumeExpansion, nil
+	class, err := readClass(ctx, g, name)
+	return class != nil && class.AllowVolumeExpansion != nil && *class.AllowVolumeExpansion, err
 }
 
-func (w *poolWork) patchClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+func (g *growing) patchClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	grown := claim.DeepCopy()
-	grown.Spec.Resources.Requests[corev1.ResourceStorage] = w.pool.Spec.Storage.Size
-	err := w.Client.Patch(ctx, grown, client.MergeFromWithOptions(claim, client.MergeFromWithOptimisticLock{}), client.FieldOwner(v1alpha1.FieldManager))
-	if err != nil {
+	grown.Spec.Resources.Requests[corev1.ResourceStorage] = g.pool.Spec.Storage.Size
+	if err := g.Patch(ctx, grown, ifUnchanged(claim), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 		return fmt.Errorf("grow PersistentVolumeClaim %s: %w", claim.Name, err)
 	}
-	w.tell(ctx, "ClaimGrows", "Grow", claim, "asked for %s in PersistentVolumeClaim %s", w.pool.Spec.Storage.Size.String(), claim.Name)
+	g.tell(ctx, "ClaimGrows", "Grow", claim, "asked for %s in PersistentVolumeClaim %s", g.pool.Spec.Storage.Size.String(), claim.Name)
 	return nil
 }
 
-// remakeClaim deletes a claim that is not bound; its set makes it again, where it is still there.
-func (w *poolWork) remakeClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	err := w.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete PersistentVolumeClaim %s, which is not bound: %w", claim.Name, err)
-	}
-	w.tell(ctx, "ClaimDeleted", "Delete", claim, "deleted PersistentVolumeClaim %s, which is not bound", claim.Name)
-	return nil
+// removeUnbound deletes a claim that has no volume; its set makes it again, where it is still there.
+func (h hand) removeUnbound(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	what := fmt.Sprintf("PersistentVolumeClaim %s, which is not bound", claim.Name)
+	news := step.News{Reason: "ClaimDeleted", Action: "Delete", Message: "deleted " + what}
+	return h.remove(ctx, claim, what, news, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
 }
 
 // replaceSet deletes a set whose claim template differs from what is wanted, and leaves its pod. The next reconcile
 // makes it anew around the pod. A set whose pod template waits for its turn is left until then: a new set would bring
 // it early.
-func (w *poolWork) replaceSet(ctx context.Context, o *observedShard) step.Outcome {
+func (g *growing) replaceSet(ctx context.Context, o *observed.Shard) step.Outcome {
 	if o.Set == nil || o.Set.DeletionTimestamp != nil || setTemplate(o.Set) != o.Template {
 		return step.Complete()
 	}
 	size := templateSize(o.Set)
-	if size.Cmp(w.pool.Spec.Storage.Size) >= 0 {
+	if size.Cmp(g.pool.Spec.Storage.Size) >= 0 {
 		return step.Complete()
 	}
-	if err := w.deleteSet(ctx, o.Set, metav1.DeletePropagationOrphan); err != nil {
+	if err := g.removeSet(ctx, o.Set, metav1.DeletePropagationOrphan); err != nil {
 		return step.Retry(err)
 	}
 	return step.Wait("SetReplaced", fmt.Sprintf("StatefulSet %s is made anew for its larger claim; its pod stays", o.Name), step.PauseShort)

@@ -6,28 +6,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/controllers/step"
-	"sheaf.dev/sheaf/controllers/trust"
-
-	appsv1 "k8s.io/api/apps/v1"
-
 	corev1 "k8s.io/api/core/v1"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/shardpool/observed"
+	"sheaf.dev/sheaf/controllers/shardpool/poolstatus"
+	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/controllers/trust"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -87,68 +84,107 @@ type Reconciler struct {
 // operator does.
 func (r *Reconciler) ForgetWrites() { r.written.Clear() }
 
-// poolWork is one reconcile of one pool.
-type poolWork struct {
-	*Reconciler
-	pool   *v1alpha1.ShardPool // status is filled in as things are found out
-	before *v1alpha1.ShardPool // as it was read
+// work is one reconcile of one pool: what was read, and what was found out. Its methods hand the parts of both to the
+// operations that need them.
+type work struct {
+	r      *Reconciler
+	pool   *v1alpha1.ShardPool // as it was read, with what this reconcile has written to its metadata
 	store  *v1alpha1.RecordStore
 	etcd   workload.EtcdAccess
-
-	sets   map[int32]*appsv1.StatefulSet
-	wanted map[int32]*appsv1.StatefulSet
-	pods   map[int32]*corev1.Pod
-	claims map[int32]*corev1.PersistentVolumeClaim
-	plan   fleet.NumbersPlan
-	shards []*observedShard // in order of their numbers, as statuses
-
-	objects map[int32]*v1alpha1.Shard      // as they were read
-	last    map[int32]v1alpha1.ShardStatus // of all shards, as they were seen last
-	silent  map[string]bool                // shards of the namespace whose disk did not answer
-	// misnamed are Shards that name the pool and are not called after it and a number: somebody has made them.
-	misnamed []*v1alpha1.Shard
-
-	view    *fleet.PlacementView // nil: not asked yet
-	viewErr error
-	held    map[string]int // of a drained pool: groups that shards still have, as etcd says; nil: not asked
-
-	decided  bool
-	statuses []v1alpha1.ShardStatus
-	growth   growth
-	update   updateWords
-	notes    step.Notes // of steps that did not stop the others
+	hand   hand
+	shards asker
+	seen   *observed.Pool
+	places *places
+	found  poolstatus.Found
 }
 
-// poolSteps is what a reconcile does. Behind the decision no step waits for another one.
-var poolSteps = []step.Step[poolWork]{
-	poolStep("finalizer", (*poolWork).addFinalizer),
-	poolStep("store", (*poolWork).findStore),
-	poolStep("gather", (*poolWork).gather),
-	poolStep("decide", (*poolWork).decide),
-	notedStep("service", (*poolWork).applyService),
-	notedStep("certificates", (*poolWork).ensureCertificates),
-	notedStep("sets", (*poolWork).applySets),
-	notedStep("remove", (*poolWork).removeShards),
-	notedStep("drain", (*poolWork).drainPool),
-	notedStep("replace", (*poolWork).replaceDisks),
-	notedStep("replace as asked", (*poolWork).replaceAsked),
-	notedStep("claims", (*poolWork).growClaims),
-	notedStep("update", (*poolWork).restartOne),
-	poolStep("summary", (*poolWork).summary),
-}
-
-func poolStep(name string, do func(*poolWork, context.Context) step.Outcome) step.Step[poolWork] {
-	return step.Step[poolWork]{Name: name, Do: func(ctx context.Context, w *poolWork) step.Outcome { return do(w, ctx) }}
-}
-
-// notedStep is a step that does not stop the others.
-func notedStep(name string, do func(*poolWork, context.Context) step.Outcome) step.Step[poolWork] {
-	return poolStep(name, func(w *poolWork, ctx context.Context) step.Outcome { return w.note(do(w, ctx)) })
+func (w *work) placesOf(seen *observed.Pool) *places {
+	return &places{register: w.r.Register, store: seen.Store, silent: seen.Silent}
 }
 
 // deletedPoolSteps is what a reconcile of a pool that is being deleted does.
-var deletedPoolSteps = []step.Step[poolWork]{
-	poolStep("finalize", (*poolWork).finalize),
+var deletedPoolSteps = []step.Step[work]{{Name: "finalize", Do: func(ctx context.Context, w *work) step.Outcome { return w.finalize(ctx) }}}
+
+// poolSteps is what a reconcile does. Behind the decision no step waits for another one.
+var poolSteps = []step.Step[work]{
+	{Name: "finalizer", Do: func(ctx context.Context, w *work) step.Outcome { return addFinalizer(ctx, w.r.Client, w.pool) }},
+	{Name: "store", Do: findStore},
+	{Name: "gather", Do: gather},
+	{Name: "decide", Do: decide},
+	noted("service", func(ctx context.Context, w *work) step.Outcome { return applyService(ctx, w.r.Client, w.store, w.pool) }),
+	noted("certificates", func(ctx context.Context, w *work) step.Outcome { return ensureCertificates(ctx, w.r.Trust, w.seen) }),
+	noted("sets", func(ctx context.Context, w *work) step.Outcome {
+		return setWriter{hand: w.hand, seen: w.seen}.apply(ctx, &w.found.Notes)
+	}),
+	noted("remove", func(ctx context.Context, w *work) step.Outcome {
+		removal := removal{hand: w.hand, seen: w.seen, places: w.places, shards: w.shards}
+		kept, out := removal.do(ctx, w.found.Statuses, &w.found.Notes)
+		for _, n := range kept {
+			w.found.Statuses = append(w.found.Statuses, lastStatus(w.seen, n))
+		}
+		return out
+	}),
+	noted("drain", func(ctx context.Context, w *work) (out step.Outcome) {
+		leaving := leaving{cached: w.r.Client, pool: w.pool, places: w.places}
+		w.found.Held, out = leaving.drain(ctx, w.seen.Shards, &w.found.Notes)
+		return out
+	}),
+	noted("replace", func(ctx context.Context, w *work) step.Outcome {
+		return replaceDisks(ctx, w.hand, w.places, w.seen.Shards, w.found.Statuses)
+	}),
+	noted("replace as asked", func(ctx context.Context, w *work) step.Outcome {
+		return replacing{hand: w.hand, seen: w.seen, places: w.places, notes: &w.found.Notes}.do(ctx)
+	}),
+	noted("claims", func(ctx context.Context, w *work) step.Outcome {
+		growing := growing{hand: w.hand, shards: w.seen.Shards, notes: &w.found.Notes}
+		out := growing.do(ctx)
+		w.found.Growth = growing.found
+		return out
+	}),
+	noted("update", func(ctx context.Context, w *work) step.Outcome {
+		updating := updating{
+			hand: w.hand, live: w.r.Live, seen: w.seen, statuses: w.found.Statuses, places: w.places, shards: w.shards, turn: w.r.turnOf(w.store),
+		}
+		out := updating.do(ctx)
+		w.found.Update = updating.found
+		return out
+	}),
+	{Name: "summary", Do: func(_ context.Context, w *work) step.Outcome { return poolstatus.Summary(&w.found) }},
+}
+
+// noted is a step that does not stop the others.
+func noted(name string, do func(context.Context, *work) step.Outcome) step.Step[work] {
+	return step.Step[work]{Name: name, Do: func(ctx context.Context, w *work) step.Outcome { return note(&w.found.Notes, do(ctx, w)) }}
+}
+
+// gather reads what there is of the pool.
+func gather(ctx context.Context, w *work) step.Outcome {
+	seen, err := readObjects(ctx, w.r.Client, w.pool)
+	if err != nil {
+		return step.Retry(err)
+	}
+	seen.Store, seen.Image = w.store, workload.ImageOf(w.store, w.r.Image)
+	w.seen, w.places = seen, w.placesOf(seen)
+	from := sources{cached: w.r.Client, live: w.r.Live, shards: w.shards, places: w.places, now: w.r.now()}
+	if err := from.fill(ctx, seen, w.etcd); err != nil {
+		return step.Retry(err)
+	}
+	return step.Complete()
+}
+
+// decide names the state of every shard.
+func decide(_ context.Context, w *work) step.Outcome {
+	said := map[string]*fleet.ShardReport{}
+	for _, o := range w.seen.Shards {
+		s := observed.Decide(o)
+		w.found.Statuses = append(w.found.Statuses, s)
+		if said[o.Name] = nil; fleet.Serving(s.State) {
+			said[o.Name] = o.Report
+		}
+	}
+	w.r.Groups.Note(storeKey(w.pool), w.pool.Name, said, w.r.now())
+	w.found.Seen = w.seen
+	return step.Complete()
 }
 
 // Reconcile implements reconcile.Reconciler.
@@ -158,7 +194,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.changed.Done(req)
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	w := &poolWork{Reconciler: r, before: pool, pool: pool.DeepCopy()}
+	w := &work{
+		r: r, pool: pool,
+		hand:   hand{Client: r.Client, recorder: r.Recorder, pool: pool},
+		shards: asker{shards: r.Shards, store: storeKey(pool).String()},
+	}
 	steps := poolSteps
 	if pool.DeletionTimestamp != nil {
 		steps = deletedPoolSteps
@@ -166,97 +206,99 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	out := step.Run(ctx, steps, w)
 	if pool.DeletionTimestamp != nil && out.IsComplete() {
 		r.written.Delete(pool.UID)
-		for _, shard := range w.objects {
-			r.written.Delete(shard.UID)
-		}
-		r.Groups.Forget(storeKey(pool), pool.Name, w.now())
+		r.Groups.Forget(storeKey(pool), pool.Name, r.now())
 		return ctrl.Result{}, nil
 	}
-	if w.ending(out.Err()) {
+	if ending(out.Err()) {
 		return r.changed.Again(req), nil
 	}
-	w.conditions(out)
-	err := w.writeShards(ctx)
-	if err != nil && len(w.before.Status.ShardStatuses) > v1alpha1.ShardStatusesMax {
-		w.pool.Status.ShardStatuses = w.statuses // a whole list is not cut before its items are in Shards
-	}
-	if !w.passes(err) {
-		err = errors.Join(err, w.writeStatus(ctx))
-	}
-	if err != nil {
-		if w.passes(err) {
-			log.FromContext(ctx).V(1).Info("the pool changed meanwhile", "reason", err.Error())
-			return r.changed.Again(req), nil
-		}
+	switch err := w.writeStatuses(ctx, out); {
+	case passes(err):
+		log.FromContext(ctx).V(1).Info("the pool changed meanwhile", "reason", err.Error())
+		return r.changed.Again(req), nil
+	case err != nil:
 		return ctrl.Result{}, err
 	}
 	r.changed.Done(req)
 	result, err := out.Result()
 	if err == nil {
-		result.RequeueAfter = w.pause(result.RequeueAfter)
+		result.RequeueAfter = r.pause(pool, &w.found, result.RequeueAfter)
 	}
 	return result, err
 }
 
+// writeStatuses writes what was found of each shard, and then of the pool, where the reconcile ended with out.
+func (w *work) writeStatuses(ctx context.Context, out step.Outcome) error {
+	writer := statusWriter{Client: w.r.Client, written: &w.r.written, now: w.r.now()}
+	status := poolstatus.Of(w.pool, &w.found, out)
+	var failed error
+	if w.found.Seen != nil {
+		shards := shardWriter{statusWriter: writer, seen: w.seen, forget: func(ctx context.Context, shard string) error {
+			return removeCertificates(ctx, w.r.Trust, w.seen, shard)
+		}}
+		all := poolstatus.ByNumber(w.found.Statuses)
+		var changed []v1alpha1.ShardStatus
+		changed, failed = shards.write(ctx, all)
+		for _, s := range changed {
+			w.hand.tellChange(ctx, w.seen.Last[s.Number].State, s)
+		}
+		if failed != nil && len(w.pool.Status.ShardStatuses) > v1alpha1.ShardStatusesMax {
+			status.ShardStatuses = all // a whole list is not cut before its items are in Shards
+		}
+	}
+	if passes(failed) {
+		return failed
+	}
+	next := w.pool.DeepCopy()
+	next.Status = status
+	_, err := writeDue(ctx, writer, w.pool, next, w.pool.Status, status, fleet.ToldOfPool)
+	return errors.Join(failed, err)
+}
+
 // pause until the next look, where the outcome asks for this one. What passes in a moment is looked at soon.
-func (w *poolWork) pause(asked time.Duration) time.Duration {
+func (r *Reconciler) pause(pool *v1alpha1.ShardPool, found *poolstatus.Found, asked time.Duration) time.Duration {
 	if asked == 0 {
 		asked = pauseSteady
 	}
-	if w.drainsUnasked() {
+	if drainsUnasked(pool, found) {
 		asked = min(asked, pausePlan)
 	}
-	if w.Groups.Unsettled(storeKey(w.pool)) {
+	if r.Groups.Unsettled(storeKey(pool)) {
 		asked = min(asked, fleet.LeaderGrace)
 	}
 	return asked
 }
 
-// ending says whether the error only says that the namespace is being deleted, or that the cache was behind.
-func (w *poolWork) ending(err error) bool {
-	return err != nil && (apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsConflict(err))
-}
-
-// passes says whether a write failed in a way that is over at the next look.
-func (w *poolWork) passes(err error) bool { return w.ending(err) || staleWrite(err) }
-
-func (w *poolWork) now() time.Time {
-	if w.Now != nil {
-		return w.Now()
+func (r *Reconciler) now() time.Time {
+	if r.Now != nil {
+		return r.Now()
 	}
 	return time.Now()
 }
 
-// note keeps how a step went that does not stop the ones behind it. What passes by itself ends the reconcile
-// nevertheless: it is done again at once.
-func (w *poolWork) note(out step.Outcome) step.Outcome {
-	if w.ending(out.Err()) {
-		return out
-	}
-	w.notes.Add(out)
-	return step.Complete()
+// turnOf is held while a shard of the store is chosen and stopped.
+func (r *Reconciler) turnOf(store *v1alpha1.RecordStore) *sync.Mutex {
+	lock, _ := r.turns.LoadOrStore(client.ObjectKeyFromObject(store), &sync.Mutex{})
+	return lock.(*sync.Mutex)
 }
 
-func (w *poolWork) addFinalizer(ctx context.Context) step.Outcome {
-	for _, finalizer := range w.pool.Finalizers {
-		if finalizer == v1alpha1.Finalizer {
-			return step.Complete()
-		}
+func addFinalizer(ctx context.Context, c client.Client, pool *v1alpha1.ShardPool) step.Outcome {
+	if slices.Contains(pool.Finalizers, v1alpha1.Finalizer) {
+		return step.Complete()
 	}
-	before := w.pool.DeepCopy()
-	w.pool.Finalizers = append(w.pool.Finalizers, v1alpha1.Finalizer)
-	if err := w.Client.Patch(ctx, w.pool, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return step.Retry(fmt.Errorf("add the finalizer to ShardPool %s: %w", w.pool.Name, err))
+	before := pool.DeepCopy()
+	pool.Finalizers = append(pool.Finalizers, v1alpha1.Finalizer)
+	if err := c.Patch(ctx, pool, ifUnchanged(before)); err != nil {
+		return step.Retry(fmt.Errorf("add the finalizer to ShardPool %s: %w", pool.Name, err))
 	}
-	w.before = w.pool.DeepCopy()
 	return step.Complete()
 }
 
 // findStore waits for the store and its UID, which is in every shard's flags.
-func (w *poolWork) findStore(ctx context.Context) step.Outcome {
-	key := types.NamespacedName{Namespace: w.pool.Namespace, Name: w.pool.Spec.StoreRef.Name}
+func findStore(ctx context.Context, w *work) step.Outcome {
+	key := storeKey(w.pool)
 	store := &v1alpha1.RecordStore{}
-	err := w.Client.Get(ctx, key, store)
+	err := w.r.Client.Get(ctx, key, store)
 	switch {
 	case apierrors.IsNotFound(err):
 		return step.Wait("StoreNotFound", fmt.Sprintf("there is no RecordStore %q in namespace %s: create it, or correct spec.storeRef in a new ShardPool", key.Name, key.Namespace), step.PauseLong)
@@ -266,7 +308,7 @@ func (w *poolWork) findStore(ctx context.Context) step.Outcome {
 		return step.Wait("StoreDeleted", fmt.Sprintf("RecordStore %s is being deleted: delete this ShardPool too", key.Name), step.PauseLong)
 	case store.Status.StoreUID == "":
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no status.storeUID yet", key.Name), step.PauseLong)
-	case w.Trust != nil && store.Status.TLS == nil, // what a shard is to speak is not recorded, or cannot be (RecordStore says so)
+	case w.r.Trust != nil && store.Status.TLS == nil, // what a shard is to speak is not recorded, or cannot be (RecordStore says so)
 		store.Status.TLS != nil && store.Status.TLS.Transport == "": // a shard that started now would have no certificate
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no authorities for certificates yet (condition %s)", key.Name, v1alpha1.ConditionCertificates), step.PauseShort)
 	}
@@ -275,7 +317,7 @@ func (w *poolWork) findStore(ctx context.Context) step.Outcome {
 	if external := store.Spec.Etcd.External; external != nil && external.TLSSecretRef != nil {
 		secret = &corev1.Secret{}
 		at := types.NamespacedName{Namespace: w.pool.Namespace, Name: external.TLSSecretRef.Name}
-		if err := w.Live.Get(ctx, at, secret); apierrors.IsNotFound(err) {
+		if err := w.r.Live.Get(ctx, at, secret); apierrors.IsNotFound(err) {
 			return step.Wait("EtcdSecretMissing", fmt.Sprintf("there is no Secret %q, which etcd.external.tlsSecretRef of RecordStore %s names: create it", at.Name, key.Name), step.PauseShort)
 		} else if err != nil {
 			return step.Retry(fmt.Errorf("read Secret %s: %w", at.Name, err))
@@ -285,64 +327,16 @@ func (w *poolWork) findStore(ctx context.Context) step.Outcome {
 	return step.Complete()
 }
 
-func (w *poolWork) applyService(ctx context.Context) step.Outcome {
-	wanted, live := workload.PoolService(w.store, w.pool), &corev1.Service{}
-	if err := w.Client.Get(ctx, client.ObjectKeyFromObject(wanted), live); client.IgnoreNotFound(err) != nil {
+func applyService(ctx context.Context, c client.Client, store *v1alpha1.RecordStore, pool *v1alpha1.ShardPool) step.Outcome {
+	wanted, live := workload.PoolService(store, pool), &corev1.Service{}
+	if err := c.Get(ctx, client.ObjectKeyFromObject(wanted), live); client.IgnoreNotFound(err) != nil {
 		return step.Retry(fmt.Errorf("read Service %s: %w", wanted.Name, err))
 	}
-	if owner := metav1.GetControllerOf(live); owner != nil && owner.UID != w.pool.UID {
+	if owner := metav1.GetControllerOf(live); owner != nil && owner.UID != pool.UID {
 		return step.Fail("NameTaken", fmt.Sprintf("Service %s belongs to %s %s: make this ShardPool with another name", wanted.Name, owner.Kind, owner.Name))
 	}
-	if _, err := step.Apply(ctx, w.Client, w.pool, wanted); err != nil {
+	if _, err := step.Apply(ctx, c, pool, wanted); err != nil {
 		return step.Retry(err)
 	}
 	return step.Complete()
-}
-
-// writeStatus writes the pool's status where that is due, and only on what was read.
-func (w *poolWork) writeStatus(ctx context.Context) error {
-	since := step.PauseNumbers
-	if at, ok := w.written.Load(w.pool.UID); ok {
-		since = w.now().Sub(at.(time.Time))
-	}
-	if !step.WriteDue(w.before.Status, w.pool.Status, fleet.ToldOfPool, since) {
-		return nil
-	}
-	patch := client.MergeFromWithOptions(w.before, client.MergeFromWithOptimisticLock{})
-	if err := w.Client.Status().Patch(ctx, w.pool, patch, client.FieldOwner(step.ManagerOfStatus)); err != nil {
-		return fmt.Errorf("write the status of ShardPool %s: %w", w.pool.Name, err)
-	}
-	w.written.Store(w.pool.UID, w.now())
-	return nil
-}
-
-// tellChange tells of a shard whose state has changed: in the log in any case, by an event where a person has to look
-// at it, or no longer.
-func (w *poolWork) tellChange(ctx context.Context, before v1alpha1.ShardState, s v1alpha1.ShardStatus) {
-	n := step.News{Reason: string(s.State), Action: "Observe", Object: step.ShardObject(w.pool, s.Name)}
-	switch {
-	case s.State == before:
-	case fleet.NeedsPerson(s.State):
-		n.Warning, n.Message = true, fmt.Sprintf("shard %s: %s", s.Name, s.Message)
-		step.Tell(ctx, w.Recorder, w.pool, n)
-	case fleet.NeedsPerson(before):
-		n.Message = fmt.Sprintf("shard %s is no longer %s", s.Name, before)
-		step.Tell(ctx, w.Recorder, w.pool, n)
-	default:
-		n.Message = fmt.Sprintf("shard %s is %s%s", s.Name, s.State, colon(s.Message))
-		step.LogNews(ctx, n)
-	}
-}
-
-// colon puts a colon before a text that is not empty.
-func colon(text string) string {
-	if text == "" {
-		return ""
-	}
-	return ": " + text
-}
-
-// tell says news of a pool.
-func (w *poolWork) tell(ctx context.Context, reason, action string, object client.Object, format string, args ...any) {
-	step.Tell(ctx, w.Recorder, w.pool, step.News{Reason: reason, Action: action, Object: object, Message: fmt.Sprintf(format, args...)})
 }

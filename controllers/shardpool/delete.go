@@ -6,17 +6,15 @@ import (
 	"maps"
 	"slices"
 
-	"sheaf.dev/sheaf/controllers/step"
-
 	corev1 "k8s.io/api/core/v1"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/shardpool/observed"
+	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -24,54 +22,59 @@ import (
 // are deleted where the store says so, and those that have no volume in any case: they hold no data, and would ask
 // their class for a disk for ever. It waits for nothing that is being deleted itself: the claims go when their pods
 // have.
-func (w *poolWork) finalize(ctx context.Context) step.Outcome {
+func (w *work) finalize(ctx context.Context) step.Outcome {
 	if !slices.Contains(w.pool.Finalizers, v1alpha1.Finalizer) {
 		return step.Complete()
 	}
-	alone, err := w.deletedAlone(ctx)
+	store, lives, err := storeOfDeleted(ctx, w.r.Client, w.r.Live, w.pool)
 	if err != nil {
 		return step.Retry(err)
 	}
-	if err := w.lists(ctx); err != nil {
+	seen, err := readObjects(ctx, w.r.Client, w.pool)
+	if err != nil {
 		return step.Retry(err)
 	}
-	if alone && w.pool.Annotations[v1alpha1.AnnotationDeleteWithGroups] != "true" {
-		if out := w.letGo(ctx); !out.IsComplete() {
+	seen.Store = store
+	if lives && w.pool.Annotations[v1alpha1.AnnotationDeleteWithGroups] != "true" {
+		leaving := leaving{cached: w.r.Client, pool: w.pool, places: w.placesOf(seen)}
+		if out := leaving.letGo(ctx, seen); !out.IsComplete() {
 			return out
 		}
 	}
-	if err := w.deleteClaims(ctx, w.deletionPolicy() == v1alpha1.DeletionDelete); err != nil {
+	if err := w.hand.removeClaims(ctx, seen, deletionPolicy(seen) == v1alpha1.DeletionDelete); err != nil {
 		return step.Retry(err)
 	}
 	before := w.pool.DeepCopy()
 	w.pool.Finalizers = slices.DeleteFunc(w.pool.Finalizers, func(f string) bool { return f == v1alpha1.Finalizer })
-	err = w.Client.Patch(ctx, w.pool, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
-	if client.IgnoreNotFound(err) != nil {
+	if err := w.r.Client.Patch(ctx, w.pool, ifUnchanged(before)); client.IgnoreNotFound(err) != nil {
 		return step.Retry(fmt.Errorf("take the finalizer from ShardPool %s: %w", w.pool.Name, err))
+	}
+	for _, shard := range seen.Objects {
+		w.r.written.Delete(shard.UID)
 	}
 	return step.Complete()
 }
 
 // letGo empties the shards of a pool whose store lives on.
-func (w *poolWork) letGo(ctx context.Context) step.Outcome {
+func (l leaving) letGo(ctx context.Context, seen *observed.Pool) step.Outcome {
 	forced := fmt.Sprintf("If these groups may be unavailable, annotate this ShardPool %s=true; or delete RecordStore %s too",
-		v1alpha1.AnnotationDeleteWithGroups, w.pool.Spec.StoreRef.Name)
-	if w.Register == nil {
-		if words := w.holdsGroups(); words != "" {
+		v1alpha1.AnnotationDeleteWithGroups, l.pool.Spec.StoreRef.Name)
+	if !l.places.known() {
+		if words := holdsGroups(seen.Last); words != "" {
 			return step.Fail("PoolHoldsGroups", fmt.Sprintf("the pool is not deleted, as its store lives and %s. %s", words, forced))
 		}
 		return step.Complete()
 	}
 	var waits step.Outcome
-	for _, n := range w.numbers() {
-		name := workload.Shard(w.pool.Name, n)
-		if err := w.Register.Empty(ctx, w.store, name); err != nil {
+	for _, n := range seen.Numbers() {
+		name := workload.Shard(l.pool.Name, n)
+		if err := l.places.empty(ctx, name); err != nil {
 			return step.Wait(reasonPlacementOff, fmt.Sprintf("the pool is not deleted yet, as the placement cannot be told: %v. %s", err, forced), step.PauseShort)
 		}
-		if view, known := w.look(ctx); known && len(view.Holds(name)) == 0 {
+		if view, err := l.places.look(ctx); err == nil && len(view.Holds(name)) == 0 {
 			continue
 		}
-		out := w.emptying(ctx, name, "is of a pool that is being deleted", "give the store other shards for them")
+		out := l.emptying(ctx, name, "is of a pool that is being deleted", "give the store other shards for them")
 		if waits.IsComplete() || out.IsStalled() && !waits.IsStalled() {
 			waits = out
 		}
@@ -80,46 +83,38 @@ func (w *poolWork) letGo(ctx context.Context) step.Outcome {
 		waits = waits.Saying(waits.Message() + ". " + forced)
 		return waits
 	}
-	for _, n := range w.numbers() {
-		if err := w.Register.Forget(ctx, w.store, workload.Shard(w.pool.Name, n)); err != nil {
+	for _, n := range seen.Numbers() {
+		if err := l.places.forget(ctx, workload.Shard(l.pool.Name, n)); err != nil {
 			return step.Wait("PlacementNeedsShard", fmt.Sprintf("the pool is not deleted yet: %v. %s", err, forced), step.PauseShort)
 		}
 	}
 	return step.Complete()
 }
 
-// numbers of the shards that exist, or existed when status was written.
-func (w *poolWork) numbers() []int32 {
-	numbers := slices.Collect(maps.Keys(w.sets))
-	numbers = slices.AppendSeq(numbers, maps.Keys(w.last))
-	slices.Sort(numbers)
-	return slices.Compact(numbers)
-}
-
-// deletedAlone says whether the store lives on, so that its groups are needed. A store or namespace that is being
-// deleted does not: nothing waits for it, and it waits for nothing.
-func (w *poolWork) deletedAlone(ctx context.Context) (bool, error) {
+// storeOfDeleted is the store of a pool that is being deleted; nil: it is gone. lives says whether the store lives on,
+// so that its groups are needed. A store or namespace that is being deleted does not: nothing waits for it, and it
+// waits for nothing.
+func storeOfDeleted(ctx context.Context, cached, live client.Reader, pool *v1alpha1.ShardPool) (store *v1alpha1.RecordStore, lives bool, err error) {
 	namespace := &corev1.Namespace{}
-	if err := w.Client.Get(ctx, types.NamespacedName{Name: w.pool.Namespace}, namespace); client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("read namespace %s: %w", w.pool.Namespace, err)
+	if err := cached.Get(ctx, types.NamespacedName{Name: pool.Namespace}, namespace); client.IgnoreNotFound(err) != nil {
+		return nil, false, fmt.Errorf("read namespace %s: %w", pool.Namespace, err)
 	}
-	store := &v1alpha1.RecordStore{}
-	err := w.Live.Get(ctx, types.NamespacedName{Namespace: w.pool.Namespace, Name: w.pool.Spec.StoreRef.Name}, store)
+	store = &v1alpha1.RecordStore{}
+	err = live.Get(ctx, storeKey(pool), store)
 	if apierrors.IsNotFound(err) {
-		return false, nil
+		return nil, false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("read RecordStore %s: %w", w.pool.Spec.StoreRef.Name, err)
+		return nil, false, fmt.Errorf("read RecordStore %s: %w", pool.Spec.StoreRef.Name, err)
 	}
-	w.store = store
-	return store.DeletionTimestamp == nil && namespace.DeletionTimestamp == nil, nil
+	return store, store.DeletionTimestamp == nil && namespace.DeletionTimestamp == nil, nil
 }
 
 // holdsGroups says which shards hold groups; empty where none does.
-func (w *poolWork) holdsGroups() string {
+func holdsGroups(last map[int32]v1alpha1.ShardStatus) string {
 	var words []string
-	for _, n := range slices.Sorted(maps.Keys(w.last)) {
-		if s := w.last[n]; s.Groups > 0 {
+	for _, n := range slices.Sorted(maps.Keys(last)) {
+		if s := last[n]; s.Groups > 0 {
 			words = append(words, fmt.Sprintf("shard %s holds %d of its groups", s.Name, s.Groups))
 		}
 	}
@@ -127,11 +122,11 @@ func (w *poolWork) holdsGroups() string {
 }
 
 // deletionPolicy is the store's, or where that is gone, the one that the sets carry.
-func (w *poolWork) deletionPolicy() v1alpha1.DeletionPolicy {
-	if w.store != nil {
-		return w.store.Spec.DeletionPolicy
+func deletionPolicy(seen *observed.Pool) v1alpha1.DeletionPolicy {
+	if seen.Store != nil {
+		return seen.Store.Spec.DeletionPolicy
 	}
-	for _, set := range w.sets {
+	for _, set := range seen.Sets {
 		if policy := set.Annotations[workload.AnnotationDeletionPolicy]; policy != "" {
 			return v1alpha1.DeletionPolicy(policy)
 		}
@@ -139,33 +134,19 @@ func (w *poolWork) deletionPolicy() v1alpha1.DeletionPolicy {
 	return v1alpha1.DeletionRetain
 }
 
-// deleteClaims deletes claims, all or those without a volume. Their sets go first: one that lives makes its claim
+// removeClaims deletes claims, all or those without a volume. Their sets go first: one that lives makes its claim
 // again.
-func (w *poolWork) deleteClaims(ctx context.Context, all bool) error {
-	for n, claim := range w.claims {
-		if !all && claim.Spec.VolumeName != "" {
-			continue
-		}
-		if err := w.deleteSet(ctx, w.sets[n], metav1.DeletePropagationBackground); err != nil {
-			return err
-		}
-	}
-	if all {
-		for _, set := range w.sets { // those whose claim is not made yet
-			if err := w.deleteSet(ctx, set, metav1.DeletePropagationBackground); err != nil {
+func (h hand) removeClaims(ctx context.Context, seen *observed.Pool, all bool) error {
+	for n, set := range seen.Sets {
+		claim := seen.Claims[n] // nil: not made yet
+		if all || claim != nil && claim.Spec.VolumeName == "" {
+			if err := h.removeSet(ctx, set, metav1.DeletePropagationBackground); err != nil {
 				return err
 			}
 		}
 	}
-	for _, claim := range w.claims {
-		var err error
-		switch {
-		case all:
-			err = w.deleteClaim(ctx, claim)
-		case claim.Spec.VolumeName == "" && claim.DeletionTimestamp == nil:
-			err = w.remakeClaim(ctx, claim)
-		}
-		if err != nil {
+	for _, claim := range seen.Claims {
+		if err := h.removeClaim(ctx, claim, all); err != nil {
 			return err
 		}
 	}

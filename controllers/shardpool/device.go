@@ -5,12 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
 )
 
 // deviceRateKind tells what `sheaf-bench layouts --device-rate` leaves as its pod's termination message from other
@@ -23,25 +22,21 @@ const deviceRateMax = 1 << 43
 // fileSystemNameMax, bytes: a longer name is none.
 const fileSystemNameMax = 32
 
-// loadRateBytesMin: what smaller loads take is opening, not reading.
-const loadRateBytesMin = 64 << 20
-
 // deviceRate looks whether a Job has measured a disk of the pool's class. What was found stays when the Job is gone.
-func (w *poolWork) deviceRate(ctx context.Context) error {
-	in := []client.ListOption{client.InNamespace(w.pool.Namespace), client.MatchingLabels{v1alpha1.LabelComponent: v1alpha1.ComponentBench}}
+func deviceRate(ctx context.Context, cached client.Reader, pool *v1alpha1.ShardPool) (*v1alpha1.DeviceRate, error) {
+	in := []client.ListOption{client.InNamespace(pool.Namespace), client.MatchingLabels{v1alpha1.LabelComponent: v1alpha1.ComponentBench}}
 	var pods corev1.PodList
-	if err := w.Client.List(ctx, &pods, in...); err != nil {
-		return fmt.Errorf("list the pods of bench Jobs: %w", err)
+	if err := cached.List(ctx, &pods, in...); err != nil {
+		return nil, fmt.Errorf("list the pods of bench Jobs: %w", err)
 	}
 	if len(pods.Items) == 0 {
-		return nil
+		return pool.Status.Device, nil
 	}
 	var claims corev1.PersistentVolumeClaimList
-	if err := w.Client.List(ctx, &claims, in...); err != nil {
-		return fmt.Errorf("list the claims of bench Jobs: %w", err)
+	if err := cached.List(ctx, &claims, in...); err != nil {
+		return nil, fmt.Errorf("list the claims of bench Jobs: %w", err)
 	}
-	w.pool.Status.Device = newestRate(w.pool.Spec.Storage.StorageClassName, w.pool.Status.Device, pods.Items, claims.Items)
-	return nil
+	return newestRate(pool.Spec.Storage.StorageClassName, pool.Status.Device, pods.Items, claims.Items), nil
 }
 
 // newestRate is what the pod that ended last has measured on a volume of a class, or what was known before.
@@ -111,35 +106,4 @@ func rateOf(pod *corev1.Pod) *v1alpha1.DeviceRate {
 		}
 	}
 	return nil
-}
-
-// load is the progress that the shard reports, with the device's rate as a Job has measured it, where one did: it had
-// the disk for itself.
-func (o *observedShard) load() fleet.LoadReport {
-	l := o.Report.Load
-	if o.DeviceRate > 0 {
-		l.DeviceBytesPerSecond = float64(o.DeviceRate)
-	}
-	return l
-}
-
-// loadRate fills in how fast the load was that goes on, or went on last.
-func (o *observedShard) loadRate(s *v1alpha1.ShardStatus) {
-	l := o.load()
-	if l.BytesTotal < loadRateBytesMin {
-		s.LoadBytesPerSecond, s.LoadDevicePercent = 0, 0
-		return
-	}
-	now := int64(l.BytesPerSecond)
-	s.LoadBytesPerSecond = fleet.Steady(o.Last.LoadBytesPerSecond, now, now)
-	l.BytesPerSecond = float64(s.LoadBytesPerSecond)
-	s.LoadDevicePercent = devicePercent(l)
-}
-
-// devicePercent of a load's rate; 0: the device's is not known, or the load is too small to say anything.
-func devicePercent(l fleet.LoadReport) int32 {
-	if l.DeviceBytesPerSecond <= 0 || l.BytesTotal < loadRateBytesMin {
-		return 0
-	}
-	return int32(min(9999, 100*l.BytesPerSecond/l.DeviceBytesPerSecond))
 }

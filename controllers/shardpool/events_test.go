@@ -4,10 +4,10 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 // TestEventWordsKeepBothEnds: as a kubelet says it of a disk with a partition table; the reason stands at the end.

@@ -3,28 +3,25 @@ package shardpool
 import (
 	"context"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/controllers/step"
-
 	appsv1 "k8s.io/api/apps/v1"
-
 	corev1 "k8s.io/api/core/v1"
-
 	storagev1 "k8s.io/api/storage/v1"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/shardpool/observed"
+	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -37,104 +34,134 @@ const (
 	shardMessageMax = 900
 )
 
-// gather reads what there is of the pool: one list per kind, whatever the number of shards.
-func (w *poolWork) gather(ctx context.Context) step.Outcome {
-	if err := w.lists(ctx); err != nil {
-		return step.Retry(err)
-	}
-	if err := w.deviceRate(ctx); err != nil {
-		return step.Retry(err)
-	}
-	w.planShards(ctx)
-	nodes, err := w.nodes(ctx)
-	if err != nil {
-		return step.Retry(err)
-	}
-	class, err := w.class(ctx)
-	if err != nil {
-		return step.Retry(err)
-	}
-	for _, n := range w.plan.All() {
-		o := w.observed(n)
-		o.ClassMissing = class == nil
-		if o.Set == nil && o.Claim == nil {
-			o.Refused = otherFileSystem(w.pool, class)
-		}
-		if err := w.locate(ctx, o, nodes); err != nil {
-			return step.Retry(err)
-		}
-		w.shards = append(w.shards, o)
-	}
-	if err := w.build(); err != nil {
-		return step.Retry(err)
-	}
-	w.askAll(ctx)
-	return w.readEvents(ctx)
+// sources are what a pool is read from.
+type sources struct {
+	cached client.Reader
+	live   client.Reader // past the cache
+	shards asker
+	places *places
+	now    time.Time
 }
 
-// lists reads sets, pods, claims and Shards of the pool.
-func (w *poolWork) lists(ctx context.Context) error {
-	in := []client.ListOption{client.InNamespace(w.pool.Namespace), client.MatchingLabels{v1alpha1.LabelPool: w.pool.Name}}
+// fill reads what there is of a pool behind its objects, which are in seen already: one list per kind, whatever the
+// number of shards. etcd is what shards are told of it.
+func (s sources) fill(ctx context.Context, seen *observed.Pool, etcd workload.EtcdAccess) (err error) {
+	if seen.Device, err = deviceRate(ctx, s.cached, seen.Pool); err != nil {
+		return err
+	}
+	seen.Plan = planShards(ctx, seen, s.places)
+	nodes, err := readNodes(ctx, s.cached)
+	if err != nil {
+		return err
+	}
+	class, err := readClass(ctx, s.cached, seen.Pool.Spec.Storage.StorageClassName)
+	if err != nil {
+		return err
+	}
+	for _, n := range seen.Plan.All() {
+		o := observe(seen, n, s.now)
+		o.ClassMissing = class == nil
+		if o.Set == nil && o.Claim == nil {
+			o.Refused = otherFileSystem(seen.Pool, class)
+		}
+		if err := s.locate(ctx, o, nodes); err != nil {
+			return err
+		}
+		if err := build(seen, o, etcd); err != nil {
+			return err
+		}
+		seen.Shards = append(seen.Shards, o)
+	}
+	s.askAll(ctx, seen.Shards)
+	return s.readEvents(ctx, seen.Pool.Namespace, seen.Shards)
+}
+
+// readObjects reads sets, pods, claims and Shards of a pool, and what was seen of its shards last.
+func readObjects(ctx context.Context, cached client.Reader, pool *v1alpha1.ShardPool) (*observed.Pool, error) {
+	in := []client.ListOption{client.InNamespace(pool.Namespace), client.MatchingLabels{v1alpha1.LabelPool: pool.Name}}
 	var sets appsv1.StatefulSetList
 	var pods corev1.PodList
 	var claims corev1.PersistentVolumeClaimList
 	for _, list := range []client.ObjectList{&sets, &pods, &claims} {
-		if err := w.Client.List(ctx, list, in...); err != nil {
-			return fmt.Errorf("list %T of ShardPool %s: %w", list, w.pool.Name, err)
+		if err := cached.List(ctx, list, in...); err != nil {
+			return nil, fmt.Errorf("list %T of ShardPool %s: %w", list, pool.Name, err)
 		}
 	}
-	w.sets, w.pods, w.claims = map[int32]*appsv1.StatefulSet{}, map[int32]*corev1.Pod{}, map[int32]*corev1.PersistentVolumeClaim{}
+	var shards v1alpha1.ShardList
+	if err := cached.List(ctx, &shards, client.InNamespace(pool.Namespace)); err != nil {
+		return nil, fmt.Errorf("list Shards of ShardPool %s: %w", pool.Name, err)
+	}
+	seen := &observed.Pool{
+		Pool: pool, Sets: map[int32]*appsv1.StatefulSet{}, Pods: map[int32]*corev1.Pod{}, Claims: map[int32]*corev1.PersistentVolumeClaim{},
+		Objects: map[int32]*v1alpha1.Shard{}, Last: map[int32]v1alpha1.ShardStatus{}, Silent: map[string]bool{},
+	}
 	for i := range sets.Items {
-		if n, ok := workload.ShardNumber(w.pool.Name, sets.Items[i].Name); ok {
-			w.sets[n] = &sets.Items[i]
+		if n, ok := workload.ShardNumber(pool.Name, sets.Items[i].Name); ok {
+			seen.Sets[n] = &sets.Items[i]
 		}
 	}
 	for i := range pods.Items {
-		if n, ok := w.numbered(&pods.Items[i]); ok && pods.Items[i].Name == workload.ShardPod(workload.Shard(w.pool.Name, n)) {
-			w.pods[n] = &pods.Items[i]
+		if n, ok := numbered(&pods.Items[i]); ok && pods.Items[i].Name == workload.ShardPod(workload.Shard(pool.Name, n)) {
+			seen.Pods[n] = &pods.Items[i]
 		}
 	}
 	for i := range claims.Items {
-		if n, ok := w.numbered(&claims.Items[i]); ok && claims.Items[i].Name == workload.ShardClaim(workload.Shard(w.pool.Name, n)) {
-			w.claims[n] = &claims.Items[i]
+		if n, ok := numbered(&claims.Items[i]); ok && claims.Items[i].Name == workload.ShardClaim(workload.Shard(pool.Name, n)) {
+			seen.Claims[n] = &claims.Items[i]
 		}
 	}
-	return w.listShards(ctx)
+	for i := range shards.Items {
+		if fleet.IsSilent(&shards.Items[i].Status) { // of any pool of the store
+			seen.Silent[shards.Items[i].Name] = true
+		}
+		switch s := &shards.Items[i]; {
+		case s.Spec.Pool != pool.Name:
+		case s.Name == workload.Shard(pool.Name, s.Spec.Number):
+			seen.Objects[s.Spec.Number] = s
+		default: // made by hand
+			seen.Misnamed = append(seen.Misnamed, s)
+		}
+	}
+	for _, s := range v1alpha1.ShardsOf(pool, shards.Items) {
+		seen.Last[s.Number] = s
+	}
+	return seen, nil
 }
 
-func (w *poolWork) numbered(object client.Object) (int32, bool) {
+func numbered(object client.Object) (int32, bool) {
 	n, err := strconv.ParseInt(object.GetLabels()[v1alpha1.LabelShard], 10, 32)
 	return int32(n), err == nil && n >= 0
 }
 
 // planShards decides which shards there are to be. A shard whose set is just being made anew is known as it was seen
 // last.
-func (w *poolWork) planShards(ctx context.Context) {
-	in := fleet.NumbersInput{Remove: w.pool.Spec.Remove, Wanted: 1, Holds: map[int32]string{}}
-	if w.pool.Spec.Shards != nil {
-		in.Wanted = int(*w.pool.Spec.Shards)
+func planShards(ctx context.Context, seen *observed.Pool, places *places) fleet.NumbersPlan {
+	pool := seen.Pool
+	in := fleet.NumbersInput{Remove: pool.Spec.Remove, Wanted: 1, Holds: map[int32]string{}}
+	if pool.Spec.Shards != nil {
+		in.Wanted = int(*pool.Spec.Shards)
 	}
 	last := map[int32]v1alpha1.ShardStatus{}
-	for n := range w.sets {
+	for n := range seen.Sets {
 		in.Exist = append(in.Exist, n)
-		last[n] = v1alpha1.ShardStatus{Name: workload.Shard(w.pool.Name, n), Number: n}
+		last[n] = v1alpha1.ShardStatus{Name: workload.Shard(pool.Name, n), Number: n}
 	}
-	for n, s := range w.last {
+	for n, s := range seen.Last {
 		in.Exist = append(in.Exist, n)
 		last[n] = s
 	}
 	for _, n := range fleet.PlanNumbers(in).Remove { // of those alone it matters
-		if words := w.holds(ctx, last[n]); words != "" {
+		if words := holds(ctx, places, last[n], seen.Pods[n]); words != "" {
 			in.Holds[n] = words
 		}
 	}
-	w.plan = fleet.PlanNumbers(in)
+	return fleet.PlanNumbers(in)
 }
 
-// nodes by name and by host name.
-func (w *poolWork) nodes(ctx context.Context) (map[string]*corev1.Node, error) {
+// readNodes are all nodes, by name and by host name.
+func readNodes(ctx context.Context, cached client.Reader) (map[string]*corev1.Node, error) {
 	var list corev1.NodeList
-	if err := w.Client.List(ctx, &list); err != nil {
+	if err := cached.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	nodes := map[string]*corev1.Node{}
@@ -149,15 +176,15 @@ func (w *poolWork) nodes(ctx context.Context) (map[string]*corev1.Node, error) {
 	return nodes, nil
 }
 
-// class of the volumes; nil: there is none.
-func (w *poolWork) class(ctx context.Context) (*storagev1.StorageClass, error) {
+// readClass is a StorageClass; nil: there is none of that name.
+func readClass(ctx context.Context, cached client.Reader, name string) (*storagev1.StorageClass, error) {
 	class := &storagev1.StorageClass{}
-	err := w.Client.Get(ctx, types.NamespacedName{Name: w.pool.Spec.Storage.StorageClassName}, class)
+	err := cached.Get(ctx, types.NamespacedName{Name: name}, class)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read StorageClass %s: %w", w.pool.Spec.Storage.StorageClassName, err)
+		return nil, fmt.Errorf("read StorageClass %s: %w", name, err)
 	}
 	return class, nil
 }
@@ -176,52 +203,53 @@ func otherFileSystem(pool *v1alpha1.ShardPool, class *storagev1.StorageClass) st
 		"fileSystem.type: %s, or with a class that makes %s", class.Name, made, asked, made, asked)
 }
 
-// observed is shard n as the lists show it.
-func (w *poolWork) observed(n int32) *observedShard {
-	name := workload.Shard(w.pool.Name, n)
-	o := &observedShard{
-		Name: name, Number: n, Parked: slices.Contains(w.pool.Spec.Parked, n), Leaves: slices.Contains(w.plan.Leave, n),
-		Set: w.sets[n], Pod: w.pods[n], Claim: w.claims[n], ClassName: w.pool.Spec.Storage.StorageClassName,
-		StoreUID: w.store.Status.StoreUID, Copies: w.store.Spec.Replication.Copies, Now: w.now(), EtcdTrouble: etcdTroubleOf(w.store),
+// observe is shard n as the lists show it.
+func observe(seen *observed.Pool, n int32, now time.Time) *observed.Shard {
+	pool, store := seen.Pool, seen.Store
+	name := workload.Shard(pool.Name, n)
+	o := &observed.Shard{
+		Name: name, Number: n, Parked: slices.Contains(pool.Spec.Parked, n), Leaves: slices.Contains(seen.Plan.Leave, n),
+		Set: seen.Sets[n], Pod: seen.Pods[n], Claim: seen.Claims[n], ClassName: pool.Spec.Storage.StorageClassName,
+		StoreUID: store.Status.StoreUID, Copies: store.Spec.Replication.Copies, Now: now, EtcdTrouble: etcdTroubleOf(store),
 		MessageMax: shardMessageMax,
 	}
-	if w.pool.Status.Device != nil {
-		o.DeviceRate = w.pool.Status.Device.ReadBytesPerSecond
+	if seen.Device != nil {
+		o.DeviceRate = seen.Device.ReadBytesPerSecond
 	}
-	if last, ok := w.last[n]; ok {
+	if last, ok := seen.Last[n]; ok {
 		o.Last = *last.DeepCopy()
 	}
-	w.recall(o)
+	recall(pool, o)
 	return o
 }
 
 // recall finds the UUID of the shard's volume: as it was seen last, or where that was lost, in the set's template.
 // Where set and pod agree on another one, that counts: somebody has changed the status of the Shard. The UUID is gone
 // where a person said that the volume is.
-func (w *poolWork) recall(o *observedShard) {
+func recall(pool *v1alpha1.ShardPool, o *observed.Shard) {
 	if o.Last.Volume == nil {
 		o.Last.Volume = &v1alpha1.VolumeStatus{}
 	}
-	for uuid := range strings.SplitSeq(w.pool.Annotations[v1alpha1.AnnotationForgetVolumes], ",") {
+	for uuid := range strings.SplitSeq(pool.Annotations[v1alpha1.AnnotationForgetVolumes], ",") {
 		o.Forget = append(o.Forget, strings.TrimSpace(uuid))
 	}
 	if o.Set != nil {
 		inSet := o.Set.Spec.Template.Annotations[workload.AnnotationVolume]
 		inPod := o.Pod != nil && inSet != "" && o.Pod.Annotations[workload.AnnotationVolume] == inSet
-		if o.Last.Volume.UUID == "" || inPod && !o.forgotten(inSet) {
+		if o.Last.Volume.UUID == "" || inPod && !o.Forgotten(inSet) {
 			o.Last.Volume.UUID = inSet
 		}
 	}
-	if o.forgotten(o.Last.Volume.UUID) {
+	if o.Forgotten(o.Last.Volume.UUID) {
 		o.Last.Volume.UUID = ""
 	}
 }
 
 // locate finds the volume and the node.
-func (w *poolWork) locate(ctx context.Context, o *observedShard, nodes map[string]*corev1.Node) error {
+func (s sources) locate(ctx context.Context, o *observed.Shard, nodes map[string]*corev1.Node) error {
 	if o.Claim != nil && o.Claim.Spec.VolumeName != "" {
 		volume := &corev1.PersistentVolume{}
-		err := w.Client.Get(ctx, types.NamespacedName{Name: o.Claim.Spec.VolumeName}, volume)
+		err := s.cached.Get(ctx, types.NamespacedName{Name: o.Claim.Spec.VolumeName}, volume)
 		if err == nil {
 			o.Volume = volume
 		} else if !apierrors.IsNotFound(err) {
@@ -253,83 +281,71 @@ func localNode(volume *corev1.PersistentVolume) string {
 	return ""
 }
 
-// build makes the wanted set of each shard.
-func (w *poolWork) build() error {
-	w.wanted = map[int32]*appsv1.StatefulSet{}
-	for _, o := range w.shards {
-		set, err := workload.ShardSet(workload.ShardInput{
-			Store: w.store, Pool: w.pool, Etcd: w.etcd, Image: w.Image, Number: o.Number, Parked: o.Parked || w.givenUp(o.Number),
-			ClaimSize: w.pool.Spec.Storage.Size, Volume: o.Last.Volume.UUID,
-		})
-		if err != nil {
-			return err
-		}
-		w.wanted[o.Number] = set
-		o.Template = set.Spec.Template.Annotations[workload.AnnotationTemplate]
+// build makes the set that a shard is to have. The claim template of a set that is there cannot be changed.
+func build(seen *observed.Pool, o *observed.Shard, etcd workload.EtcdAccess) error {
+	size := seen.Pool.Spec.Storage.Size
+	if o.Set != nil {
+		size = templateSize(o.Set)
 	}
+	set, err := workload.ShardSet(workload.ShardInput{
+		Store: seen.Store, Pool: seen.Pool, Etcd: etcd, Image: seen.Image, Number: o.Number, Parked: o.Parked || givenUp(seen.Pool, o.Number, o.Claim),
+		ClaimSize: size, Volume: o.Last.Volume.UUID,
+	})
+	if err != nil {
+		return err
+	}
+	o.Wanted, o.Template = set, set.Spec.Template.Annotations[workload.AnnotationTemplate]
 	return nil
 }
 
 // askAll asks every shard that runs about itself.
-func (w *poolWork) askAll(ctx context.Context) {
+func (s sources) askAll(ctx context.Context, shards []*observed.Shard) {
 	var group errgroup.Group
 	group.SetLimit(describeAtOnce)
-	for _, o := range w.shards {
-		if o.Parked || !o.running() || o.Pod.DeletionTimestamp != nil || o.Pod.Status.PodIP == "" {
+	for _, o := range shards {
+		if o.Parked || !o.Running() || o.Pod.DeletionTimestamp != nil || o.Pod.Status.PodIP == "" {
 			continue
 		}
 		group.Go(func() error {
-			o.Report, o.ReportErr = w.ask(ctx, o.Pod)
+			o.Report, o.ReportErr = s.shards.ask(ctx, o.Pod)
 			return nil
 		})
 	}
 	_ = group.Wait() // errors are in the shards
 }
 
-func (w *poolWork) ask(ctx context.Context, pod *corev1.Pod) (*fleet.ShardReport, error) {
-	ctx, cancel := context.WithTimeout(ctx, describeTime)
-	defer cancel()
-	return w.Shards.Describe(ctx, fleet.ShardAt{
-		Store: storeKey(w.pool).String(), Name: strings.TrimSuffix(pod.Name, "-0"), Address: net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(workload.PortShard)),
-	})
-}
-
 // readEvents reads the complaints about shards that do not come up, from the API server: events are not worth a cache.
 // Each list makes the API server read all events of the namespace, so that those of many shards are read by one.
-func (w *poolWork) readEvents(ctx context.Context) step.Outcome {
-	about := map[types.UID]*observedShard{}
-	for _, o := range w.shards {
-		if object := o.complainedOf(); object != nil {
+func (s sources) readEvents(ctx context.Context, namespace string, shards []*observed.Shard) (err error) {
+	about := map[types.UID]*observed.Shard{}
+	for _, o := range shards {
+		if object := complainedOf(o); object != nil {
 			about[object.GetUID()] = o
 		}
 	}
 	if len(about) > eventListsMax {
-		if err := w.readAllEvents(ctx, about); err != nil {
-			return step.Retry(err)
-		}
-		return step.Complete()
+		return s.readAllEvents(ctx, namespace, about)
 	}
 	for _, o := range about {
-		var err error
-		if o.Events, err = step.Warnings(ctx, w.Live, o.complainedOf()); err != nil {
-			return step.Retry(err)
+		if o.Events, err = step.Warnings(ctx, s.live, complainedOf(o)); err != nil {
+			return err
 		}
 	}
-	return step.Complete()
+	return nil
 }
 
 // readAllEvents reads the complaints of the namespace in pages, and keeps those about the objects that are asked for.
-func (w *poolWork) readAllEvents(ctx context.Context, about map[types.UID]*observedShard) error {
+func (s sources) readAllEvents(ctx context.Context, namespace string, about map[types.UID]*observed.Shard) error {
 	found := map[types.UID][]corev1.Event{}
 	for next := ""; ; {
 		var list corev1.EventList
-		err := w.Live.List(ctx, &list, client.InNamespace(w.pool.Namespace), client.MatchingFields{"type": corev1.EventTypeWarning},
+		err := s.live.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"type": corev1.EventTypeWarning},
 			client.Limit(eventPage), client.Continue(next))
 		if apierrors.IsResourceExpired(err) {
 			return nil // it took longer than the API server keeps old lists: the next look tries again
 		}
 		if err != nil {
-			return fmt.Errorf("list events of namespace %s: %w", w.pool.Namespace, err)
+			return fmt.Errorf("list events of namespace %s: %w", namespace, err)
 		}
 		for i := range list.Items {
 			if uid := list.Items[i].InvolvedObject.UID; about[uid] != nil {
@@ -347,7 +363,7 @@ func (w *poolWork) readAllEvents(ctx context.Context, about map[types.UID]*obser
 }
 
 // complainedOf is the object whose events say why the shard is not up; nil: it is up, or that is known without events.
-func (o *observedShard) complainedOf() client.Object {
+func complainedOf(o *observed.Shard) client.Object {
 	switch {
 	case o.Parked || o.NodeName != "" && o.Node == nil:
 	case o.Pod == nil && o.Set != nil && o.Set.DeletionTimestamp == nil:
@@ -358,17 +374,13 @@ func (o *observedShard) complainedOf() client.Object {
 	return nil
 }
 
-// decide names the state of every shard.
-func (w *poolWork) decide(context.Context) step.Outcome {
-	said := map[string]*fleet.ShardReport{}
-	for _, o := range w.shards {
-		s := decideShard(o)
-		w.statuses = append(w.statuses, s)
-		if said[o.Name] = nil; fleet.Serving(s.State) {
-			said[o.Name] = o.Report
+// etcdTroubleOf is what the store says of its etcd or of the placement there, where shards that start have to wait for
+// it; nil: nothing.
+func etcdTroubleOf(store *v1alpha1.RecordStore) *metav1.Condition {
+	for _, kind := range []string{v1alpha1.ConditionEtcdReady, v1alpha1.ConditionPlacementReady} {
+		if c := meta.FindStatusCondition(store.Status.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
+			return c
 		}
 	}
-	w.Groups.Note(storeKey(w.pool), w.pool.Name, said, w.now())
-	w.decided = true
-	return step.Complete()
+	return nil
 }

@@ -4,14 +4,12 @@ import (
 	"strings"
 	"testing"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/shardpool/poolstatus"
 )
 
 // claimOf asks for a size and has one; without one it is not bound.
@@ -72,29 +70,26 @@ func TestGrowthOfALocalVolumeNamesTheDisk(t *testing.T) {
 	}
 }
 
-func TestSpaceIsAvailable(t *testing.T) {
-	const mib = 1 << 20
-	for name, c := range map[string]struct {
-		free   int64
-		status metav1.ConditionStatus
-		reason string
+// What a person has to do about one claim outweighs what goes on by itself; of equals the first is told.
+func TestWorseGrowth(t *testing.T) {
+	var found poolstatus.Growth
+	for _, c := range []struct {
+		what    claimGrowth
+		words   string
+		reason  string
+		says    string
+		stalled bool
 	}{
-		"room":                        {500 * mib, metav1.ConditionTrue, "SpaceAvailable"},
-		"little above the reserve":    {100 * mib, metav1.ConditionFalse, "VolumeNearlyFull"},
-		"too little for the next Put": {51*mib - 1, metav1.ConditionFalse, "VolumeFull"},
-		"the reserve alone":           {50 * mib, metav1.ConditionFalse, "VolumeFull"},
+		{claimFits, "", "", "", false},
+		{claimGrows, "a grows", "Resizing", "a grows", false},
+		{claimRemake, "b is made anew", "Resizing", "a grows", false},
+		{claimForbidden, "c cannot", "ResizeInfeasible", "c cannot. StorageClass \"fixed\" does not allow", true},
+		{claimInfeasible, "d stays", "ResizeInfeasible", "c cannot", true},
+		{claimFits, "", "ResizeInfeasible", "c cannot", true},
 	} {
-		o := &observedShard{Name: "ssd-0", Report: &fleet.ShardReport{State: v1alpha1.ShardServing}}
-		o.Report.Volume.FileSystem = "ext4"
-		o.Report.Volume.FreeBytes, o.Report.Volume.CapacityBytes, o.Report.Volume.ReserveBytes = c.free, 2000*mib, 50*mib
-		w := &poolWork{shards: []*observedShard{o}, statuses: []v1alpha1.ShardStatus{{Name: "ssd-0", Volume: o.volume()}}}
-		w.space(func(kind string, value metav1.ConditionStatus, reason, message string) {
-			if kind != v1alpha1.ConditionSpaceAvailable || value != c.status || reason != c.reason {
-				t.Errorf("%s: %s %s %s, want %s %s", name, kind, value, reason, c.status, c.reason)
-			}
-			if value == metav1.ConditionFalse && (!strings.Contains(message, "ssd-0") || !strings.Contains(message, "keeps 50.0MiB") || !strings.Contains(message, "Delete records")) {
-				t.Errorf("%s: says %q", name, message)
-			}
-		})
+		found = worseGrowth(found, c.what, c.words, "fixed")
+		if found.Reason != c.reason || !strings.HasPrefix(found.Message, c.says) || found.Stalled != c.stalled {
+			t.Errorf("after %q: %+v", c.words, found)
+		}
 	}
 }

@@ -10,188 +10,165 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
-
-	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/controllers/step"
-
 	appsv1 "k8s.io/api/apps/v1"
-
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/shardpool/observed"
+	"sheaf.dev/sheaf/controllers/shardpool/poolstatus"
+	"sheaf.dev/sheaf/controllers/shardpool/turns"
+	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
-// Reasons of condition Updated while pods differ from the wanted template.
-const (
-	reasonUpdating = "Updating"     // it goes on by itself
-	reasonHeldUp   = "UpdateHeldUp" // it goes on when something else is well again
-)
-
-// updateWords is how far the pods are from the wanted template.
-type updateWords struct {
-	reason  string // empty: all run it
-	message string
+// updating restarts shards whose pods have another template than is wanted, one after the other.
+type updating struct {
+	hand
+	live     client.Reader // past the cache
+	seen     *observed.Pool
+	statuses []v1alpha1.ShardStatus // of the shards, in their order
+	places   *places
+	shards   asker
+	turn     *sync.Mutex       // of the store: held while a shard of it is chosen and stopped
+	found    poolstatus.Update // how far the pods are
 }
 
-// outdated says whether the shard's pod has to be made anew: its template is another one, or it was started for a
-// volume that a person has given up since.
-func (o *observedShard) outdated() bool {
-	if o.Pod == nil || o.Pod.DeletionTimestamp != nil || o.Parked {
-		return false
-	}
-	return o.Pod.Annotations[workload.AnnotationTemplate] != o.Template || o.forgotten(o.Pod.Annotations[workload.AnnotationVolume])
-}
-
-// restartOne takes the next step of an update: the set of the shard whose turn it is gets the wanted template, and then
+// do takes the next step of an update: the set of the shard whose turn it is gets the wanted template, and then
 // its pod is deleted. The order makes a crash in between harmless: the pod is still seen as outdated.
-func (w *poolWork) restartOne(ctx context.Context) step.Outcome {
+func (u *updating) do(ctx context.Context) step.Outcome {
 	outdated := 0
-	for _, o := range w.shards {
-		if o.outdated() {
+	for _, o := range u.seen.Shards {
+		if o.Outdated() {
 			outdated++
 		}
 	}
 	if outdated == 0 {
 		return step.Complete()
 	}
-	w.update = updateWords{reason: reasonUpdating, message: fmt.Sprintf("%d of %d shards do not run the wanted pod template yet", outdated, len(w.shards))}
-	if w.pool.Spec.Update.Mode == v1alpha1.UpdatePaused {
-		w.update.reason, w.update.message = "Paused", w.update.message+"; update.mode is Paused: set it to OneByOne to go on"
+	u.found = poolstatus.Update{Reason: turns.ReasonUpdating, Message: fmt.Sprintf("%d of %d shards do not run the wanted pod template yet", outdated, len(u.seen.Shards))}
+	if u.pool.Spec.Update.Mode == v1alpha1.UpdatePaused {
+		u.found.Reason, u.found.Message = poolstatus.ReasonPaused, u.found.Message+"; update.mode is Paused: set it to OneByOne to go on"
 		return step.Complete()
 	}
-	turns, err := w.cachedTurns(ctx)
+	all, err := u.cachedTurns(ctx)
 	if err != nil {
 		return step.Retry(err)
 	}
-	name, heldUpBy := chooseTurn(turns, w.parkedWell())
-	reason := holdReason(turns, w.parkedWell())
-	if name == "" && slices.ContainsFunc(w.shards, w.waitsForImage) {
-		reason = reasonHeldUp
-		heldUpBy = fmt.Sprintf("gateway and etcd of RecordStore %s do not run image %s: its condition Updated says why", w.store.Name, w.image())
+	name, heldUpBy := turns.Choose(all, u.parkedWell())
+	reason := turns.HoldReason(all, u.parkedWell())
+	if name == "" && slices.ContainsFunc(u.seen.Shards, u.waitsForImage) {
+		reason = turns.ReasonHeldUp
+		heldUpBy = fmt.Sprintf("gateway and etcd of RecordStore %s do not run image %s: its condition Updated says why", u.seen.Store.Name, u.seen.Image)
 	}
 	if name == "" {
-		return w.heldUp(reason, heldUpBy)
+		return u.heldUp(reason, cmp.Or(heldUpBy, "their nodes are away"))
 	}
-	i := slices.IndexFunc(w.shards, func(o *observedShard) bool { return o.Name == name })
-	return w.note(w.restart(ctx, w.shards[i], turns))
+	i := slices.IndexFunc(u.seen.Shards, func(o *observed.Shard) bool { return o.Name == name })
+	return u.restart(ctx, u.seen.Shards[i], all)
 }
-
-// image that the shards are to run.
-func (w *poolWork) image() string { return workload.ImageOf(w.store, w.Image) }
 
 // waitsForImage says whether a shard keeps its image for now: where a new one is bad, a gateway or a member of etcd is
 // lost with less. One that serves nothing has nothing to lose.
-func (w *poolWork) waitsForImage(o *observedShard) bool {
-	seen := w.store.Status.Image
-	if seen == "" || seen == w.image() || o.Pod == nil || fleet.ImageOf(&o.Pod.Spec) == w.image() {
+func (u *updating) waitsForImage(o *observed.Shard) bool {
+	store := u.seen.Store.Status.Image
+	if store == "" || store == u.seen.Image || o.Pod == nil || fleet.ImageOf(&o.Pod.Spec) == u.seen.Image {
 		return false
 	}
-	return restartCost(w.statusOf(o.Number).State) != costNone
+	return turns.CostOf(statusOf(u.statuses, o.Number).State) != turns.CostNone
 }
 
-func (w *poolWork) heldUp(reason, by string) step.Outcome {
-	w.update.reason = reason
-	w.update.message += "; none is restarted while " + cmp.Or(by, "their nodes are away")
-	return w.note(step.Wait(w.update.reason, w.update.message, step.PauseShort))
+func (u *updating) heldUp(reason, by string) step.Outcome {
+	u.found.Reason = reason
+	u.found.Message += "; none is restarted while " + by
+	return step.Wait(u.found.Reason, u.found.Message, step.PauseShort)
 }
 
 // parkedWell: with a single copy a parked shard takes no group's majority; with several, needed sees to that.
-func (w *poolWork) parkedWell() bool {
-	return w.store.Spec.Replication.Copies <= 1 || w.Register != nil
+func (u *updating) parkedWell() bool {
+	return u.seen.Store.Spec.Replication.Copies <= 1 || u.places.known()
 }
 
 // cachedTurns are all shards of the store: of this pool as decided, of the others as they were seen last.
-func (w *poolWork) cachedTurns(ctx context.Context) ([]turn, error) {
-	var turns []turn
-	for i, o := range w.shards {
-		t := turn{Name: o.Name, State: w.statuses[i].State, Outdated: o.outdated() && !w.waitsForImage(o), Mine: true}
+func (u *updating) cachedTurns(ctx context.Context) ([]turns.Turn, error) {
+	var list []turns.Turn
+	for i, o := range u.seen.Shards {
+		t := turns.Turn{Name: o.Name, State: u.statuses[i].State, Outdated: o.Outdated() && !u.waitsForImage(o), Mine: true}
 		if o.Pod != nil {
 			t.Since = o.Pod.CreationTimestamp.Time
 		}
-		turns = append(turns, t)
+		list = append(list, t)
 	}
-	var pools v1alpha1.ShardPoolList
-	if err := w.Client.List(ctx, &pools, client.InNamespace(w.pool.Namespace)); err != nil {
-		return nil, fmt.Errorf("list ShardPools: %w", err)
-	}
-	seen, err := fleet.ReadSeen(ctx, w.Client, pools.Items, client.InNamespace(w.pool.Namespace))
+	pools, seen, err := poolsOf(ctx, u, u.pool.Namespace, u.seen.Store.Name)
 	if err != nil {
 		return nil, err
 	}
-	for i := range pools.Items {
-		pool := &pools.Items[i]
-		if pool.Name == w.pool.Name || pool.Spec.StoreRef.Name != w.store.Name {
+	for i := range pools {
+		if pools[i].Name == u.pool.Name {
 			continue
 		}
-		for _, s := range seen.Of(pool) {
-			turns = append(turns, turn{Name: s.Name, State: s.State})
+		for _, s := range seen.Of(&pools[i]) {
+			list = append(list, turns.Turn{Name: s.Name, State: s.State})
 		}
 	}
-	return turns, nil
+	return list, nil
 }
 
 // restart, where the API server and the shards themselves say that it is the shard's turn, gives its set the wanted
 // template, and once the StatefulSet controller has seen that, deletes the pod.
-func (w *poolWork) restart(ctx context.Context, o *observedShard, turns []turn) step.Outcome {
-	words := fmt.Sprintf("shard %s is to be restarted: %s", o.Name, w.update.message)
+func (u *updating) restart(ctx context.Context, o *observed.Shard, cached []turns.Turn) step.Outcome {
+	words := fmt.Sprintf("shard %s is to be restarted: %s", o.Name, u.found.Message)
 	if o.Set == nil || o.Set.DeletionTimestamp != nil {
-		return step.Wait(reasonUpdating, words, step.PauseShort)
+		return step.Wait(turns.ReasonUpdating, words, step.PauseShort)
 	}
-	lock := w.turnLock()
-	lock.Lock()
-	defer lock.Unlock()
-	turns, err := w.liveTurns(ctx, turns)
+	u.turn.Lock()
+	defer u.turn.Unlock()
+	live, err := u.liveTurns(ctx, cached)
 	if err != nil {
 		return step.Retry(err)
 	}
-	if name, heldUpBy := chooseTurn(turns, w.parkedWell()); name != o.Name {
-		w.update.reason = holdReason(turns, w.parkedWell())
-		return step.Wait(w.update.reason, w.update.message+"; none is restarted while "+cmp.Or(heldUpBy, "another one is"), step.PauseShort)
+	if name, heldUpBy := turns.Choose(live, u.parkedWell()); name != o.Name {
+		u.found.Reason = turns.HoldReason(live, u.parkedWell())
+		return step.Wait(u.found.Reason, u.found.Message+"; none is restarted while "+cmp.Or(heldUpBy, "another one is"), step.PauseShort)
 	}
-	if held := w.spare(ctx, o.Name, turns); held != "" {
-		w.update.reason, w.update.message = reasonHeldUp, fmt.Sprintf("%s; shard %s is not restarted: %s", w.update.message, o.Name, held)
-		return step.Wait(w.update.reason, w.update.message, step.PauseShort)
+	if held := u.spare(ctx, o.Name, live); held != "" {
+		u.found.Reason, u.found.Message = turns.ReasonHeldUp, fmt.Sprintf("%s; shard %s is not restarted: %s", u.found.Message, o.Name, held)
+		return step.Wait(u.found.Reason, u.found.Message, step.PauseShort)
 	}
-	if changed, err := step.Apply(ctx, w.Client, w.pool, w.wanted[o.Number]); err != nil {
+	if changed, err := step.Apply(ctx, u.Client, u.pool, o.Wanted); err != nil {
 		return step.Retry(err)
 	} else if changed || setTemplate(o.Set) != o.Template || o.Set.Status.ObservedGeneration < o.Set.Generation {
-		return step.Wait(reasonUpdating, words, step.PauseShort)
+		return step.Wait(turns.ReasonUpdating, words, step.PauseShort)
 	}
-	if err := w.Client.Delete(ctx, o.Pod, client.Preconditions{UID: &o.Pod.UID}); client.IgnoreNotFound(err) != nil {
-		return step.Retry(fmt.Errorf("delete Pod %s: %w", o.Pod.Name, err))
+	news := step.News{Reason: "ShardRestarts", Action: "Restart", Message: fmt.Sprintf("restarting shard %s for a changed pod template", o.Name)}
+	if err := u.remove(ctx, o.Pod, "Pod "+o.Pod.Name, news); err != nil {
+		return step.Retry(err)
 	}
-	w.tell(ctx, "ShardRestarts", "Restart", o.Pod, "restarting shard %s for a changed pod template", o.Name)
-	return step.Wait(reasonUpdating, words, step.PauseShort)
-}
-
-func (w *poolWork) turnLock() *sync.Mutex {
-	lock, _ := w.turns.LoadOrStore(client.ObjectKeyFromObject(w.store), &sync.Mutex{})
-	return lock.(*sync.Mutex)
+	return step.Wait(turns.ReasonUpdating, words, step.PauseShort)
 }
 
 // liveTurns looks at the shards of the store anew, past the cache: what looked well must be well now. A shard that did
 // not look well stays as it was seen, unless it serves.
-func (w *poolWork) liveTurns(ctx context.Context, turns []turn) ([]turn, error) {
-	in := []client.ListOption{client.InNamespace(w.pool.Namespace), client.MatchingLabels(workload.Selector(w.store.Name, workload.ContainerShard))}
+func (u *updating) liveTurns(ctx context.Context, cached []turns.Turn) ([]turns.Turn, error) {
+	in := []client.ListOption{client.InNamespace(u.pool.Namespace), client.MatchingLabels(workload.Selector(u.seen.Store.Name, workload.ContainerShard))}
 	var pods corev1.PodList
 	var sets appsv1.StatefulSetList
-	if err := w.Live.List(ctx, &sets, in...); err != nil {
-		return nil, fmt.Errorf("list StatefulSets of RecordStore %s: %w", w.store.Name, err)
+	if err := u.live.List(ctx, &sets, in...); err != nil {
+		return nil, fmt.Errorf("list StatefulSets of RecordStore %s: %w", u.seen.Store.Name, err)
 	}
-	if err := w.Live.List(ctx, &pods, in...); err != nil {
-		return nil, fmt.Errorf("list pods of RecordStore %s: %w", w.store.Name, err)
+	if err := u.live.List(ctx, &pods, in...); err != nil {
+		return nil, fmt.Errorf("list pods of RecordStore %s: %w", u.seen.Store.Name, err)
 	}
-	seen := map[string]turn{}
-	for _, t := range turns {
+	seen := map[string]turns.Turn{}
+	for _, t := range cached {
 		seen[t.Name] = t
 	}
 	// Sets that the cache does not know yet.
 	for i := range sets.Items {
 		set := &sets.Items[i]
 		if _, ok := seen[set.Name]; !ok && (set.Spec.Replicas == nil || *set.Spec.Replicas > 0) {
-			seen[set.Name] = turn{Name: set.Name, State: v1alpha1.ShardServing}
+			seen[set.Name] = turns.Turn{Name: set.Name, State: v1alpha1.ShardServing}
 		}
 	}
 	byShard := map[string]*corev1.Pod{}
@@ -212,9 +189,9 @@ func (w *poolWork) liveTurns(ctx context.Context, turns []turn) ([]turn, error) 
 	for n := range live {
 		group.Go(func() error {
 			t := &live[n]
-			now, report := w.liveState(ctx, byShard[t.Name])
+			now, report := u.liveState(ctx, byShard[t.Name])
 			t.Report = report
-			if restartCost(now) == costAll || restartCost(t.State) == costAll {
+			if turns.CostOf(now) == turns.CostAll || turns.CostOf(t.State) == turns.CostAll {
 				t.State = now
 			}
 			return nil
@@ -223,11 +200,11 @@ func (w *poolWork) liveTurns(ctx context.Context, turns []turn) ([]turn, error) 
 	return live, group.Wait()
 }
 
-func (w *poolWork) liveState(ctx context.Context, pod *corev1.Pod) (v1alpha1.ShardState, *fleet.ShardReport) {
+func (u *updating) liveState(ctx context.Context, pod *corev1.Pod) (v1alpha1.ShardState, *fleet.ShardReport) {
 	if pod == nil || pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning || pod.Status.PodIP == "" {
 		return v1alpha1.ShardPending, nil
 	}
-	report, err := w.ask(ctx, pod)
+	report, err := u.shards.ask(ctx, pod)
 	if err != nil {
 		return v1alpha1.ShardUnreachable, nil
 	}
@@ -236,53 +213,14 @@ func (w *poolWork) liveState(ctx context.Context, pod *corev1.Pod) (v1alpha1.Sha
 
 // spare says why a shard that serves must not be restarted now; empty: every group with several copies goes on without
 // it.
-func (w *poolWork) spare(ctx context.Context, shard string, turns []turn) string {
-	i := slices.IndexFunc(turns, func(t turn) bool { return t.Name == shard })
-	if w.store.Spec.Replication.Copies <= 1 || w.Register == nil || i >= 0 && restartCost(turns[i].State) != costAll {
+func (u *updating) spare(ctx context.Context, shard string, live []turns.Turn) string {
+	i := slices.IndexFunc(live, func(t turns.Turn) bool { return t.Name == shard })
+	if u.seen.Store.Spec.Replication.Copies <= 1 || !u.places.known() || i >= 0 && turns.CostOf(live[i].State) != turns.CostAll {
 		return ""
 	}
-	view, err := w.Register.Look(ctx, w.store) // as it is now
+	view, err := u.places.lookAgain(ctx)
 	if err != nil {
 		return fmt.Sprintf("etcd was not asked whether its groups go on without it: %v", err)
 	}
-	view.Silence(w.silent)
-	return needed(&view, shard, turns)
-}
-
-// lagMax is by how many entries a copy may be behind the others, and count as one.
-const lagMax = 1000
-
-// needed says which group would have no majority of copies that are up to date, were a shard not there; empty: none.
-func needed(view *fleet.PlacementView, shard string, turns []turn) string {
-	applied, newest := map[string]map[string]uint64{}, map[string]uint64{}
-	for _, t := range turns {
-		if t.Report == nil {
-			continue
-		}
-		applied[t.Name] = map[string]uint64{}
-		for _, g := range t.Report.Groups {
-			if g.Serves() {
-				applied[t.Name][g.Group] = g.AppliedIndex
-				newest[g.Group] = max(newest[g.Group], g.AppliedIndex)
-			}
-		}
-	}
-	var names []string
-	for _, name := range view.Names() {
-		g := view.Groups[name]
-		if !g.Votes(shard) {
-			continue
-		}
-		well := g.Here(func(c fleet.CopyPlace) bool {
-			index, serves := applied[c.Shard][name]
-			return c.Shard == shard || !serves || index+lagMax < newest[name]
-		})
-		if well < fleet.Majority(len(g.Voters)) {
-			names = append(names, name)
-		}
-	}
-	if len(names) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("without it %s would have no majority of copies that are up to date", fleet.GroupWords(names))
+	return turns.Needed(view, shard, live)
 }

@@ -44,7 +44,8 @@ const (
 	ReasonSecretRefused        = "SecretRefused" // what is in a Secret cannot be used
 )
 
-// SourceError says what the source of a store's certificates does not give. Such a store keeps what it was given before.
+// SourceError says what the source of a store's certificates does not give. Such a store keeps what it was given
+// before.
 type SourceError struct {
 	Reason  string // of condition Certificates
 	Message string // names the object and what to do
@@ -306,27 +307,12 @@ func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, a
 		data[workload.KeyBundle] = bundle
 		return checkPairs(data, workload.KeyBundle, want, now) == nil
 	}
-	pairs, cause := map[string][]byte(nil), error(nil)
-	switch source := as.Issuer(told); {
-	case source != v1alpha1.TLSFromOperator && source == SourceOf(store):
-		found, err := k.ask(ctx, store, want)
-		var trouble *SourceError
-		switch {
-		case errors.As(err, &trouble):
-			cause = err
-		case err != nil:
-			return err
-		case found == nil:
-			return k.RemoveSecret(ctx, store, want.Secret)
-		case fits(found.pairs):
-			pairs = found.pairs
-		default:
-			cause = ErrLater
-		}
-	case source == v1alpha1.TLSFromOperator:
-		cause = errNoKey
-	default:
-		cause = fmt.Errorf("the certificates come from another source soon, and this one was not made: %w", ErrLater)
+	pairs, cause, err := k.newest(ctx, store, as.Issuer(told), want, fits)
+	if errors.Is(cause, errUnasked) {
+		return k.RemoveSecret(ctx, store, want.Secret)
+	}
+	if err != nil {
+		return err
 	}
 	var trouble *SourceError
 	errors.As(cause, &trouble)
@@ -366,6 +352,35 @@ func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, a
 	}
 	k.remember(key, known, under)
 	return asError(trouble)
+}
+
+// errUnasked: the source is asked for no certificate of a process.
+var errUnasked = errors.New("the source is asked for no certificate of this process")
+
+// newest are the newest pairs that the source gives for a process, and which fit the authorities that issue now; nil:
+// there are none, and cause says why. issuer is who issues for the store now.
+func (k *Keeper) newest(ctx context.Context, store *v1alpha1.RecordStore, issuer v1alpha1.TLSSource, want Leaf, fits func(map[string][]byte) bool) (
+	pairs map[string][]byte, cause, err error,
+) {
+	switch {
+	case issuer == v1alpha1.TLSFromOperator:
+		return nil, errNoKey, nil
+	case issuer != SourceOf(store):
+		return nil, fmt.Errorf("the certificates come from another source soon, and this one was not made: %w", ErrLater), nil
+	}
+	found, err := k.ask(ctx, store, want)
+	var trouble *SourceError
+	switch {
+	case errors.As(err, &trouble):
+		return nil, err, nil
+	case err != nil:
+		return nil, nil, err
+	case found == nil:
+		return nil, errUnasked, nil
+	case !fits(found.pairs):
+		return nil, ErrLater, nil
+	}
+	return found.pairs, nil, nil
 }
 
 // asError is nil where there is no trouble, which a nil pointer in an interface is not.

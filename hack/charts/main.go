@@ -1,7 +1,7 @@
 // Command charts writes what the Helm charts take from elsewhere, so that nothing is kept in two places:
 //
-//	charts sync ROOT                 from config/crd and config/rbac: the operator chart's CRD templates and rules, and the
-//	                                 schema of the store chart's values, which are the specs of our kinds
+//	charts sync ROOT                 from config/crd and config/rbac: the operator chart's CRD templates and rules,
+//	                                 and the schema of the store chart's values, which are the specs of our kinds
 //	charts schemas ROOT SWAGGER DIR  JSON schemas for kubeconform: of our kinds, and of Kubernetes' from its swagger.json
 package main
 

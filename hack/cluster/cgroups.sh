@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2154 # name and die are cluster's
-# Sourced by cluster. The cgroups: under $name, NODE-system holds a node's own processes and NODE is the root of its pods;
-# apart, because in version 2 a group that has children with controllers holds no processes.
+# Sourced by cluster. The cgroups: under $name, NODE-system holds a node's own processes and NODE is the root of its
+# pods; apart, because in version 2 a group that has children with controllers holds no processes.
 
 cgroup_mounts() { findmnt -rn -t "${1:-cgroup,cgroup2}" -o TARGET; }
 

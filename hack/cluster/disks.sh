@@ -102,7 +102,8 @@ disk() {
   "disk_$action" "$@"
 }
 
-# A slow disk's file is below $inner, or, where that mount is gone, has its bare name. make chaos has such disks elsewhere.
+# A slow disk's file is below $inner, or, where that mount is gone, has its bare name. make chaos has such disks
+# elsewhere.
 disks_loops() {
   losetup -nl -O NAME,BACK-FILE | awk -v state="$state/" -v inner="$inner/" 'index($2, state) || index($2, inner) || $2 == "/sheaf-slowdisk"'
 }

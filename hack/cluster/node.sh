@@ -49,8 +49,9 @@ oom_score = 0
   bin_dir = "/usr/lib/cni"
   conf_dir = "/run/cni"
 C
-# Mounted ConfigMaps and Secrets follow within some 15 s, and not within a minute: each step of certificates waits for them.
-# The disk of the machine may be fuller than a node's disk would be: nothing is evicted and no image removed for that.
+# Mounted ConfigMaps and Secrets follow within some 15 s, and not within a minute: each step of certificates waits for
+# them. The disk of the machine may be fuller than a node's disk would be: nothing is evicted and no image removed for
+# that.
 cat >/run/kubelet.yaml <<C
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2154,SC2129 # state, name and router are cluster's
-# Sourced by cluster. Certificates and kubeconfigs, good for 30 days. Each process has its own name, so RBAC and the Node
-# authorizer judge it as they would elsewhere.
+# Sourced by cluster. Certificates and kubeconfigs, good for 30 days. Each process has its own name, so RBAC and the
+# Node authorizer judge it as they would elsewhere.
 
 # pki_cert FILE SUBJECT [NAMES]: FILE.crt and FILE.key in the control plane's folder, signed by its CA.
 pki_cert() {

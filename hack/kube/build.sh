@@ -52,11 +52,12 @@ fresh() {
   [ -x "$out/$1" ] && [ "$(cat "$out/.$1.stamp" 2>/dev/null)" = "$stamp" ]
 }
 
-# What is to be built, and how far that is: programs, and packages as the compiler names them in $compiled when it has one.
+# What is to be built, and how far that is: programs, and packages as the compiler names them in $compiled when it has
+# one.
 programs=0 built=0 packages=0 began=$SECONDS compiled='' now=''
 
-# count NAME...: sets programs to those that are not built yet, and packages to how many of theirs have to be compiled. Programs of one module
-# share packages, so that each module is asked once.
+# count NAME...: sets programs to those that are not built yet, and packages to how many of theirs have to be compiled.
+# Programs of one module share packages, so that each module is asked once.
 count() {
   local name folder package ldflags stamp stale
   declare -A wanted=()
@@ -83,7 +84,8 @@ far() {
   echo "hack/kube/build.sh: $now; $built of $programs programs are built, $done of $packages packages compiled in $(duration "$spent")$left"
 }
 
-# compile FOLDER PACKAGE LDFLAGS OUT: the packages that the compiler names go into $compiled, all else to standard error.
+# compile FOLDER PACKAGE LDFLAGS OUT: the packages that the compiler names go into $compiled, all else to standard
+# error.
 compile() {
   cd "$1" && nice -n 5 go build -v -trimpath -ldflags "$3" -o "$4" "$2" 2>&1 >/dev/null |
     while IFS= read -r line; do

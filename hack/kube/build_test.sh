@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Tests what hack/kube/build.sh says while it builds, with a `go` that compiles nothing and takes its time. Run by `make lint`.
+# Tests what hack/kube/build.sh says while it builds, with a `go` that compiles nothing and takes its time. Run by `make
+# lint`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 dir=$(mktemp -d)

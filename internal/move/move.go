@@ -113,13 +113,13 @@ func wait(format string, args ...any) Action { return Action{Reason: fmt.Sprintf
 //
 //   - A learner first: it is recorded in etcd, added, and promoted once it is caught up.
 //   - A voter that leaves for a new one does so in one joint change. Where it leads, it hands over first.
-//   - A change that is taken leaves a majority of caught-up voters, and never makes fewer of them than a majority of the
-//     copies that are wanted.
+//   - A change that is taken leaves a majority of caught-up voters, and never makes fewer of them than a majority of
+//     the copies that are wanted.
 //   - What is not wanted any more goes first: learners that no target names, then voters that are gone for good.
 //   - Voters that are merely silent stay, until the target names another shard in their place. So do those of which
 //     nobody knows where they are.
-//   - No two voters get into one failure domain where an order of the steps avoids it (domains.go). What is short of copies gets
-//     them first, and is moved apart then.
+//   - No two voters get into one failure domain where an order of the steps avoids it (domains.go). What is short of
+//     copies gets them first, and is moved apart then.
 func Decide(s State) Action {
 	if s.Pending {
 		return wait("a membership change is on its way")

@@ -25,7 +25,8 @@ const (
 )
 
 // IssuerKeys reads the JSON Web Key Set of an issuer of tokens by OpenID Connect Discovery, within 5 s. It speaks HTTPS
-// alone, also where it is redirected. caBundle are the authorities by which the issuer is checked, in PEM. Errors hold nothing of what was answered but names.
+// alone, also where it is redirected. caBundle are the authorities by which the issuer is checked, in PEM. Errors hold
+// nothing of what was answered but names.
 func IssuerKeys(ctx context.Context, issuer, caBundle string) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, issuerPatience)
 	defer cancel()

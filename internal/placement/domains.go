@@ -42,8 +42,8 @@ func (v View) Domain(shard string) string {
 // is none:
 //
 //   - two of the shards that it is on, or that it is to be on, are in one domain;
-//   - it is on fewer shards than it is to be on: a copy that is missing is made good at once, though one that is to leave be in
-//     the same domain. Then it may be so.
+//   - it is on fewer shards than it is to be on: a copy that is missing is made good at once, though one that is to
+//     leave be in the same domain. Then it may be so.
 //
 // Shards of which no domain is known are in none.
 func SharedDomains(from, to []string, domain func(shard string) string) (shared []string) {

@@ -18,8 +18,8 @@ type Tenure struct {
 // Tenure begins one of this server.
 func (p *Pulse) Tenure() *Tenure { return &Tenure{pulse: p} }
 
-// Begin counts in a call, or a stream, that waits for its next answer. End must follow, with what Begin gave. A wait that
-// begins when the tenure is over is not counted: a stream that goes on at the server is answered there.
+// Begin counts in a call, or a stream, that waits for its next answer. End must follow, with what Begin gave. A wait
+// that begins when the tenure is over is not counted: a stream that goes on at the server is answered there.
 func (t *Tenure) Begin() (counted bool) {
 	if t == nil || t.over.Load() {
 		return false

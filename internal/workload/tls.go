@@ -122,9 +122,9 @@ func AuthoritySecret(store *v1alpha1.RecordStore, data map[string][]byte) *corev
 	}
 }
 
-// LeafSecret is a Secret with the certificate of one process or caller and its key (and those that are shown to servers,
-// where these are others), and the authorities by which its owner checks processes of the store and callers. Pods of
-// the store take those from TransportMap.
+// LeafSecret is a Secret with the certificate of one process or caller and its key (and those that are shown to
+// servers, where these are others), and the authorities by which its owner checks processes of the store and callers.
+// Pods of the store take those from TransportMap.
 func LeafSecret(store *v1alpha1.RecordStore, name string, pairs map[string][]byte, bundle, clientBundle []byte) *corev1.Secret {
 	data := map[string][]byte{KeyBundle: bundle, KeyClientBundle: clientBundle}
 	for _, key := range []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey, KeyClientCert, KeyClientKey} {

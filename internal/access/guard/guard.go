@@ -162,8 +162,8 @@ func (g *Guard) Tokens() bool { return g.table().HasIssuers() }
 // Version is that of the table that decides now; 0: none is known, or the store has none.
 func (g *Guard) Version() int64 { return g.table().Version() }
 
-// UnknownKeys counts the tokens by keys that are not in the table, by issuer: those of tables there were, of which there
-// are few.
+// UnknownKeys counts the tokens by keys that are not in the table, by issuer: those of tables there were, of which
+// there are few.
 func (g *Guard) UnknownKeys() map[string]int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -822,7 +822,8 @@ func (x *FetchEntriesRequest) GetIndexLast() uint64 {
 	return 0
 }
 
-// FetchEntriesResponse is a piece of the answer. The last one ends before `index_last` where the peer has not applied more.
+// FetchEntriesResponse is a piece of the answer. The last one ends before `index_last` where the peer has not applied
+// more.
 type FetchEntriesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Encoded raftpb.Entry messages, by index.

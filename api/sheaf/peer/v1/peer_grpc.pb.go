@@ -41,11 +41,11 @@ type PeerServiceClient interface {
 	// shards. Messages may be lost at any time, as Raft expects; those that come have the order in which they were sent,
 	// but for votes and heartbeats, which may overtake. What is for a group or a Raft id that is not here is dropped.
 	Exchange(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ExchangeRequest, ExchangeResponse], error)
-	// FetchGroup streams the files of a replica as of its applied index. The caller begins with `start`; the shard answers
-	// with `description` messages; then the caller says in `wanted` messages, as often as it likes, which files it wants and
-	// from which offset, and the shard sends these in order, as chunks. The files stay as described until the caller ends the
-	// stream. RESOURCE_EXHAUSTED: the shard sends as many groups as it may at the same time, try again; NOT_FOUND: it has
-	// no replica of this group that serves.
+	// FetchGroup streams the files of a replica as of its applied index. The caller begins with `start`; the shard
+	// answers with `description` messages; then the caller says in `wanted` messages, as often as it likes, which files
+	// it wants and from which offset, and the shard sends these in order, as chunks. The files stay as described until
+	// the caller ends the stream. RESOURCE_EXHAUSTED: the shard sends as many groups as it may at the same time, try
+	// again; NOT_FOUND: it has no replica of this group that serves.
 	FetchGroup(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FetchGroupRequest, FetchGroupResponse], error)
 	// FetchEntries streams entries of a group's log in the order of their indexes, for the repair of damage.
 	FetchEntries(ctx context.Context, in *FetchEntriesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FetchEntriesResponse], error)
@@ -138,11 +138,11 @@ type PeerServiceServer interface {
 	// shards. Messages may be lost at any time, as Raft expects; those that come have the order in which they were sent,
 	// but for votes and heartbeats, which may overtake. What is for a group or a Raft id that is not here is dropped.
 	Exchange(grpc.BidiStreamingServer[ExchangeRequest, ExchangeResponse]) error
-	// FetchGroup streams the files of a replica as of its applied index. The caller begins with `start`; the shard answers
-	// with `description` messages; then the caller says in `wanted` messages, as often as it likes, which files it wants and
-	// from which offset, and the shard sends these in order, as chunks. The files stay as described until the caller ends the
-	// stream. RESOURCE_EXHAUSTED: the shard sends as many groups as it may at the same time, try again; NOT_FOUND: it has
-	// no replica of this group that serves.
+	// FetchGroup streams the files of a replica as of its applied index. The caller begins with `start`; the shard
+	// answers with `description` messages; then the caller says in `wanted` messages, as often as it likes, which files
+	// it wants and from which offset, and the shard sends these in order, as chunks. The files stay as described until
+	// the caller ends the stream. RESOURCE_EXHAUSTED: the shard sends as many groups as it may at the same time, try
+	// again; NOT_FOUND: it has no replica of this group that serves.
 	FetchGroup(grpc.BidiStreamingServer[FetchGroupRequest, FetchGroupResponse]) error
 	// FetchEntries streams entries of a group's log in the order of their indexes, for the repair of damage.
 	FetchEntries(*FetchEntriesRequest, grpc.ServerStreamingServer[FetchEntriesResponse]) error

@@ -61,8 +61,9 @@ func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
 
 type WhoAmIResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// client/NAME, admin/NAME, serviceaccount/NAMESPACE/NAME, oidc/ISSUER/SUBJECT/GROUP..., or the role and name of a process of the store;
-	// each part is escaped as in the path of a URL. Empty: the server speaks plaintext and knows nobody.
+	// client/NAME, admin/NAME, serviceaccount/NAMESPACE/NAME, oidc/ISSUER/SUBJECT/GROUP..., or the role and name of a
+	// process of the store; each part is escaped as in the path of a URL. Empty: the server speaks plaintext and knows
+	// nobody.
 	Caller string `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
 	// Unix time in seconds at which the token ends that says who the caller is; 0: a certificate says so.
 	TokenExpiresUnixS int64 `protobuf:"varint,2,opt,name=token_expires_unix_s,json=tokenExpiresUnixS,proto3" json:"token_expires_unix_s,omitempty"`

@@ -29,7 +29,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AccessService answers whoever is known to the store, by a certificate or a token. It is served by gateways and shards.
+// AccessService answers whoever is known to the store, by a certificate or a token. It is served by gateways and
+// shards.
 type AccessServiceClient interface {
 	// WhoAmI tells who the server takes the caller for.
 	WhoAmI(ctx context.Context, in *WhoAmIRequest, opts ...grpc.CallOption) (*WhoAmIResponse, error)
@@ -69,7 +70,8 @@ func (c *accessServiceClient) CanI(ctx context.Context, in *CanIRequest, opts ..
 // All implementations must embed UnimplementedAccessServiceServer
 // for forward compatibility.
 //
-// AccessService answers whoever is known to the store, by a certificate or a token. It is served by gateways and shards.
+// AccessService answers whoever is known to the store, by a certificate or a token. It is served by gateways and
+// shards.
 type AccessServiceServer interface {
 	// WhoAmI tells who the server takes the caller for.
 	WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error)

@@ -439,8 +439,8 @@ type Group struct {
 	MemoryBytes int64 `protobuf:"varint,13,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// Places of damage found so far.
 	Damages []*Damage `protobuf:"bytes,14,rep,name=damages,proto3" json:"damages,omitempty"`
-	// The data are not on the volume of this shard, where they should be. The state is GROUP_STATE_FAILED, and message says
-	// what to bring back.
+	// The data are not on the volume of this shard, where they should be. The state is GROUP_STATE_FAILED, and message
+	// says what to bring back.
 	Lost bool `protobuf:"varint,15,opt,name=lost,proto3" json:"lost,omitempty"`
 	// What this replica is in its group; not set while it does not serve.
 	Role MemberRole `protobuf:"varint,16,opt,name=role,proto3,enum=sheaf.record.v1.MemberRole" json:"role,omitempty"`
@@ -1178,8 +1178,8 @@ type Shard struct {
 	Problems []string `protobuf:"bytes,34,rep,name=problems,proto3" json:"problems,omitempty"`
 	// Syncs that took longer than half a second; absent: there were none, or the shard is older than this field.
 	SlowSyncs *SlowSyncs `protobuf:"bytes,40,opt,name=slow_syncs,json=slowSyncs,proto3" json:"slow_syncs,omitempty"`
-	// The volume lets the shard wait without an error: copies on it answer nothing, though the shard is alive and its state says that
-	// it serves. One of the problems says since when. False from a shard that is older than this field.
+	// The volume lets the shard wait without an error: copies on it answer nothing, though the shard is alive and its
+	// state says that it serves. One of the problems says since when. False from a shard that is older than this field.
 	VolumeSilent  bool `protobuf:"varint,41,opt,name=volume_silent,json=volumeSilent,proto3" json:"volume_silent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1949,8 +1949,9 @@ type Move struct {
 	EtaSeconds *float64 `protobuf:"fixed64,10,opt,name=eta_seconds,json=etaSeconds,proto3,oneof" json:"eta_seconds,omitempty"`
 	// The copies that are being made, by shard.
 	Copies []*Copy `protobuf:"bytes,11,rep,name=copies,proto3" json:"copies,omitempty"`
-	// Failure domains in which two copies of the group are, or may be, for a part of the move, because no order of its steps
-	// avoids it: two of the shards in from, or in to, are in one domain, or a copy is missing and made good first. Empty: none.
+	// Failure domains in which two copies of the group are, or may be, for a part of the move, because no order of its
+	// steps avoids it: two of the shards in from, or in to, are in one domain, or a copy is missing and made good first.
+	// Empty: none.
 	SharedDomains []string `protobuf:"bytes,12,rep,name=shared_domains,json=sharedDomains,proto3" json:"shared_domains,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2425,8 +2426,8 @@ func (x *CompactResponse) GetHolds() []*CompactionHold {
 // CompactionHold is why superseded bytes of a group are still stored.
 type CompactionHold struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A word: due, threshold, newest_segment, versions, age, scan, request_ids, tombstones, damage, off, no_room, memory, error, other. The
-	// metric sheaf_shard_uncompacted_bytes has the same.
+	// A word: due, threshold, newest_segment, versions, age, scan, request_ids, tombstones, damage, off, no_room, memory,
+	// error, other. The metric sheaf_shard_uncompacted_bytes has the same.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Bytes, estimated.
 	Bytes int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
@@ -2628,8 +2629,8 @@ type DescribeVolumeResponse struct {
 	// What the volume remembers of its store; absent on a volume that no shard of this version has opened.
 	Facts  *StoreFacts   `protobuf:"bytes,7,opt,name=facts,proto3" json:"facts,omitempty"`
 	Groups []*GroupFacts `protobuf:"bytes,8,rep,name=groups,proto3" json:"groups,omitempty"`
-	// Number of the step that the volume is in, as in its superblock: raised at every start, and every few seconds while it is written to. 0: of
-	// a program that knows no steps.
+	// Number of the step that the volume is in, as in its superblock: raised at every start, and every few seconds while
+	// it is written to. 0: of a program that knows no steps.
 	Step uint64 `protobuf:"varint,9,opt,name=step,proto3" json:"step,omitempty"`
 	// Random UUID of this step.
 	StepNonce     string `protobuf:"bytes,10,opt,name=step_nonce,json=stepNonce,proto3" json:"step_nonce,omitempty"`
@@ -2849,8 +2850,8 @@ type GroupFacts struct {
 	Leader bool `protobuf:"varint,11,opt,name=leader,proto3" json:"leader,omitempty"`
 	// What is wrong; empty where nothing is.
 	Message string `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"`
-	// Index of the membership change that made voters and learners; 0: that with which the group was made. Of two answers the
-	// higher one knows the newer membership.
+	// Index of the membership change that made voters and learners; 0: that with which the group was made. Of two answers
+	// the higher one knows the newer membership.
 	ConfIndex uint64 `protobuf:"varint,13,opt,name=conf_index,json=confIndex,proto3" json:"conf_index,omitempty"`
 	// The voters before, while both memberships must agree.
 	VotersOutgoing []uint64 `protobuf:"varint,14,rep,packed,name=voters_outgoing,json=votersOutgoing,proto3" json:"voters_outgoing,omitempty"`

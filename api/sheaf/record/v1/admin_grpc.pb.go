@@ -49,16 +49,18 @@ type AdminServiceClient interface {
 	// PlanMoves shows what is being moved, how far that is, and all that the planner would move if nothing else changed,
 	// without doing it. On a shard: the copies that are being made there.
 	PlanMoves(ctx context.Context, in *PlanMovesRequest, opts ...grpc.CallOption) (*PlanMovesResponse, error)
-	// Verify reads every byte of a group and checks it, at a byte rate. Serving goes on. On a shard: of its copy; on the gateway: of every
-	// copy that votes, all at the same time. A copy that cannot be checked is named in the answer; where none can be, the call fails.
+	// Verify reads every byte of a group and checks it, at a byte rate. Serving goes on. On a shard: of its copy; on the
+	// gateway: of every copy that votes, all at the same time. A copy that cannot be checked is named in the answer;
+	// where none can be, the call fails.
 	Verify(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (*VerifyResponse, error)
-	// Compact rewrites the group's sealed segments that hold superseded versions which retention no longer keeps, or says why they were not.
+	// Compact rewrites the group's sealed segments that hold superseded versions which retention no longer keeps, or says
+	// why they were not.
 	Compact(ctx context.Context, in *CompactRequest, opts ...grpc.CallOption) (*CompactResponse, error)
 	// AcceptLoss declares the damaged entries of a group lost. Reads that answered DATA_LOSS answer from what is left.
 	// It cannot be undone.
 	AcceptLoss(ctx context.Context, in *AcceptLossRequest, opts ...grpc.CallOption) (*AcceptLossResponse, error)
-	// DescribeVolume tells what a shard's volume holds, whatever etcd says of it, and also while nothing is served. Placement
-	// is rebuilt from it after a loss of etcd. Only on a shard.
+	// DescribeVolume tells what a shard's volume holds, whatever etcd says of it, and also while nothing is served.
+	// Placement is rebuilt from it after a loss of etcd. Only on a shard.
 	DescribeVolume(ctx context.Context, in *DescribeVolumeRequest, opts ...grpc.CallOption) (*DescribeVolumeResponse, error)
 }
 
@@ -186,16 +188,18 @@ type AdminServiceServer interface {
 	// PlanMoves shows what is being moved, how far that is, and all that the planner would move if nothing else changed,
 	// without doing it. On a shard: the copies that are being made there.
 	PlanMoves(context.Context, *PlanMovesRequest) (*PlanMovesResponse, error)
-	// Verify reads every byte of a group and checks it, at a byte rate. Serving goes on. On a shard: of its copy; on the gateway: of every
-	// copy that votes, all at the same time. A copy that cannot be checked is named in the answer; where none can be, the call fails.
+	// Verify reads every byte of a group and checks it, at a byte rate. Serving goes on. On a shard: of its copy; on the
+	// gateway: of every copy that votes, all at the same time. A copy that cannot be checked is named in the answer;
+	// where none can be, the call fails.
 	Verify(context.Context, *VerifyRequest) (*VerifyResponse, error)
-	// Compact rewrites the group's sealed segments that hold superseded versions which retention no longer keeps, or says why they were not.
+	// Compact rewrites the group's sealed segments that hold superseded versions which retention no longer keeps, or says
+	// why they were not.
 	Compact(context.Context, *CompactRequest) (*CompactResponse, error)
 	// AcceptLoss declares the damaged entries of a group lost. Reads that answered DATA_LOSS answer from what is left.
 	// It cannot be undone.
 	AcceptLoss(context.Context, *AcceptLossRequest) (*AcceptLossResponse, error)
-	// DescribeVolume tells what a shard's volume holds, whatever etcd says of it, and also while nothing is served. Placement
-	// is rebuilt from it after a loss of etcd. Only on a shard.
+	// DescribeVolume tells what a shard's volume holds, whatever etcd says of it, and also while nothing is served.
+	// Placement is rebuilt from it after a loss of etcd. Only on a shard.
 	DescribeVolume(context.Context, *DescribeVolumeRequest) (*DescribeVolumeResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }

@@ -289,14 +289,14 @@ type PutRequest struct {
 	Key *RecordKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// The routing epoch that the caller routed by; 0: unknown. A shard that does not own the group answers WRONG_SHARD.
 	RoutingEpoch uint64 `protobuf:"varint,2,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
-	// 16 bytes chosen at random by the caller for this write alone, the same in each retry: a repeated Put returns the first
-	// result. While it is remembered, any other write under it (record id, data or kind of write differ; also another put of the
-	// same batch) is INVALID_ARGUMENT REQUEST_ID_REUSED, and nothing is written.
-	// Empty: the server does not recognise retries. Remembered for at least 10 minutes, or where more than 65,536 writes of the
-	// group followed, for at least 2 minutes or 1,048,576 writes, whichever ends first: repeat a call for less than 2 minutes.
-	// No change of a clock shortens this. That a write was refused by its condition, or found nothing to delete, is remembered
-	// too, by the process that answered: a late duplicate gets the same answer, unless another copy leads or the shard was
-	// started anew since.
+	// 16 bytes chosen at random by the caller for this write alone, the same in each retry: a repeated Put returns the
+	// first result. While it is remembered, any other write under it (record id, data or kind of write differ; also
+	// another put of the same batch) is INVALID_ARGUMENT REQUEST_ID_REUSED, and nothing is written.
+	// Empty: the server does not recognise retries. Remembered for at least 10 minutes, or where more than 65,536 writes
+	// of the group followed, for at least 2 minutes or 1,048,576 writes, whichever ends first: repeat a call for less
+	// than 2 minutes. No change of a clock shortens this. That a write was refused by its condition, or found nothing to
+	// delete, is remembered too, by the process that answered: a late duplicate gets the same answer, unless another copy
+	// leads or the shard was started anew since.
 	RequestId []byte `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Optional.
 	Condition *WriteCondition `protobuf:"bytes,4,opt,name=condition,proto3" json:"condition,omitempty"`
@@ -741,8 +741,8 @@ func (x *DeleteResponse) GetRepeated() bool {
 
 type BatchPutRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 1,024 puts, each as in Put. The message as encoded has at most 4 MiB: data, attributes, keys and about 64 bytes for each put. A put
-	// that does not fit beside others goes into a message of its own.
+	// 1 to 1,024 puts, each as in Put. The message as encoded has at most 4 MiB: data, attributes, keys and about 64
+	// bytes for each put. A put that does not fit beside others goes into a message of its own.
 	Puts          []*PutRequest `protobuf:"bytes,1,rep,name=puts,proto3" json:"puts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -886,8 +886,8 @@ func (x *BatchPutResult) GetPut() *PutResponse {
 
 type BatchGetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 4,096 reads, each as in Get, also with metadata_only. The message as encoded has at most 4 MiB. Its answers have no limit together:
-	// they come in messages of about 1 MiB.
+	// 1 to 4,096 reads, each as in Get, also with metadata_only. The message as encoded has at most 4 MiB. Its answers
+	// have no limit together: they come in messages of about 1 MiB.
 	Gets          []*GetRequest `protobuf:"bytes,1,rep,name=gets,proto3" json:"gets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1818,8 +1818,8 @@ type ScanSplit struct {
 	// The group of the split.
 	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
 	// Opaque: give it to Scan. Kept usable for 10 minutes after its last use, unless the shard needs the
-	// room of what it keeps: OUT_OF_RANGE CURSOR_EXPIRED then. Where the store knows its callers, splits and cursors are good
-	// for the caller who got them alone; from another one they are INVALID_ARGUMENT.
+	// room of what it keeps: OUT_OF_RANGE CURSOR_EXPIRED then. Where the store knows its callers, splits and cursors are
+	// good for the caller who got them alone; from another one they are INVALID_ARGUMENT.
 	Split []byte `protobuf:"bytes,2,opt,name=split,proto3" json:"split,omitempty"`
 	// host:port of the shards that can serve it, best first.
 	Addresses []string `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
@@ -1979,7 +1979,8 @@ func (x *ScanRequest) GetRoutingEpoch() uint64 {
 
 type ScanResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Up to 1 MiB per message, less in the first ones and where the shard is short of memory, or one record. Records above 1 MiB come without data: use Download with the version.
+	// Up to 1 MiB per message, less in the first ones and where the shard is short of memory, or one record. Records
+	// above 1 MiB come without data: use Download with the version.
 	Records []*Record `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
 	// Opaque. Goes on behind the last record of this message. OUT_OF_RANGE CURSOR_EXPIRED when its snapshot is gone.
 	Cursor        []byte `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
@@ -2035,8 +2036,8 @@ type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The group; required.
 	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
-	// From a previous WatchResponse of this group; empty: from now. OUT_OF_RANGE CURSOR_EXPIRED where deletes behind it were
-	// forgotten by compaction, or a loss was accepted: watch from now, then read the group by Scan.
+	// From a previous WatchResponse of this group; empty: from now. OUT_OF_RANGE CURSOR_EXPIRED where deletes behind it
+	// were forgotten by compaction, or a loss was accepted: watch from now, then read the group by Scan.
 	Cursor        []byte `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2088,8 +2089,8 @@ func (x *WatchRequest) GetCursor() []byte {
 
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Newest versions, deletes included; data above 1 MiB is left out. Empty in the first message, which comes at once, and
-	// where only the cursor has moved on.
+	// Newest versions, deletes included; data above 1 MiB is left out. Empty in the first message, which comes at once,
+	// and where only the cursor has moved on.
 	Records []*Record `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
 	// Opaque; behind the records. Always set.
 	Cursor        []byte `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`

@@ -45,28 +45,35 @@ const (
 // google.rpc.ErrorInfo with domain "sheaf.dev" and one of these reasons:
 //
 //	NOT_FOUND           RECORD_NOT_FOUND, GROUP_NOT_FOUND, VERSION_NOT_FOUND
-//	ALREADY_EXISTS      RECORD_EXISTS (if_absent; metadata "version" holds the current one), GROUP_EXISTS (AdminService.CreateGroup)
+//	ALREADY_EXISTS      RECORD_EXISTS (if_absent; metadata "version" holds the current one), GROUP_EXISTS
+//	                    (AdminService.CreateGroup)
 //	ABORTED             VERSION_MISMATCH (metadata "version" holds the current one, empty: no record)
-//	UNAVAILABLE         GROUP_LOADING (with RetryInfo), NO_LEADER, SHARD_UNREACHABLE, STOPPING, NOT_SERVING: surely not applied;
-//	                    SLOW_READER: ends a stream whose caller did not take a message for a minute; go on from the last cursor
+//	UNAVAILABLE         GROUP_LOADING (with RetryInfo), NO_LEADER, SHARD_UNREACHABLE, STOPPING, NOT_SERVING: surely not
+//	                    applied;
+//	                    SLOW_READER: ends a stream whose caller did not take a message for a minute; go on from the
+//	                    last cursor
 //	RESOURCE_EXHAUSTED  DISK_FULL, OVERLOADED, MEMORY_FULL, GROUP_LIMIT
-//	                    QUOTA_EXCEEDED (metadata "tenant", "quota", "limit"): the quota of the tenant whose group it is; nothing was
-//	                    done. With RetryInfo the call may be repeated then, without one it needs deletes or a higher quota
-//	FAILED_PRECONDITION USE_DOWNLOAD, USE_UPLOAD, WRONG_SHARD (metadata "address", "routing_epoch"), NOT_LEADER; surely not applied.
-//	                    GROUP_FAILED (metadata "group"): the group cannot be loaded, or cannot write, and waiting does not help: do not
-//	                    repeat the call. A shard says so of its own copy, a gateway where no majority of the copies is left.
+//	                    QUOTA_EXCEEDED (metadata "tenant", "quota", "limit"): the quota of the tenant whose group it
+//	                    is; nothing was done. With RetryInfo the call may be repeated then, without one it needs
+//	                    deletes or a higher quota
+//	FAILED_PRECONDITION USE_DOWNLOAD, USE_UPLOAD, WRONG_SHARD (metadata "address", "routing_epoch"), NOT_LEADER; surely
+//	                    not applied.
+//	                    GROUP_FAILED (metadata "group"): the group cannot be loaded, or cannot write, and waiting does
+//	                    not help: do not repeat the call. A shard says so of its own copy, a gateway where no majority
+//	                    of the copies is left.
 //	                    HASH_ROUTING (AdminService.CreateGroup): the groups of this store are fixed
 //	DATA_LOSS           DAMAGED (metadata "group", "segment", "offset")
 //	OUT_OF_RANGE        CURSOR_EXPIRED, BAD_RANGE
-//	INVALID_ARGUMENT    with google.rpc.BadRequest field violations. REQUEST_ID_REUSED: the request_id is that of another
-//	                    write (another record, other data, a delete); nothing was written
+//	INVALID_ARGUMENT    with google.rpc.BadRequest field violations. REQUEST_ID_REUSED: the request_id is that of
+//	                    another write (another record, other data, a delete); nothing was written
 //	UNAUTHENTICATED     nobody is known to call, or the token is not taken; nothing was looked at
 //	PERMISSION_DENIED   the caller may not do that in that group; it says nothing about whether group or record exist
 //	UNKNOWN             OUTCOME_UNKNOWN: a write that may or may not have been applied; repeat it with its request_id
 //
-// An answer speaks of its own attempt. After an attempt of a write whose answer was lost, only success, VERSION_MISMATCH and RECORD_EXISTS
-// tell what became of the write: they are given behind the look-up of its request_id. All others leave that open. A stream of puts that ends
-// leaves open what became of those that were sent on it and not answered, whatever its status says.
+// An answer speaks of its own attempt. After an attempt of a write whose answer was lost, only success,
+// VERSION_MISMATCH and RECORD_EXISTS tell what became of the write: they are given behind the look-up of its
+// request_id. All others leave that open. A stream of puts that ends leaves open what became of those that were sent on
+// it and not answered, whatever its status says.
 type RecordServiceClient interface {
 	// Put stores one version of a record. The answer means: durable on a quorum of the group's copies.
 	// Data is at most 1 MiB; larger records go by Upload (FAILED_PRECONDITION USE_UPLOAD).
@@ -95,12 +102,12 @@ type RecordServiceClient interface {
 	// PlanScan takes a snapshot of each group and cuts it into splits that can be scanned independently, each with the
 	// addresses of the shards that hold it.
 	PlanScan(ctx context.Context, in *PlanScanRequest, opts ...grpc.CallOption) (*PlanScanResponse, error)
-	// Scan streams the newest version of every record of a snapshot, once, in the order of the log. Resumable by cursor. Of a group with damage
-	// it leaves out what Get answers with DATA_LOSS, goes on to the end, and ends with DATA_LOSS.
+	// Scan streams the newest version of every record of a snapshot, once, in the order of the log. Resumable by cursor.
+	// Of a group with damage it leaves out what Get answers with DATA_LOSS, goes on to the end, and ends with DATA_LOSS.
 	Scan(ctx context.Context, in *ScanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ScanResponse], error)
-	// Watch streams the changes of one group from a cursor on, as they are committed: the latest state of every record that
-	// was put or deleted since, at least once, in the order of the group's log. A state that was superseded before it was
-	// read may be left out. The stream does not end by itself; where it breaks, go on from the last cursor.
+	// Watch streams the changes of one group from a cursor on, as they are committed: the latest state of every record
+	// that was put or deleted since, at least once, in the order of the group's log. A state that was superseded before
+	// it was read may be left out. The stream does not end by itself; where it breaks, go on from the last cursor.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 }
 
@@ -284,28 +291,35 @@ type RecordService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 // google.rpc.ErrorInfo with domain "sheaf.dev" and one of these reasons:
 //
 //	NOT_FOUND           RECORD_NOT_FOUND, GROUP_NOT_FOUND, VERSION_NOT_FOUND
-//	ALREADY_EXISTS      RECORD_EXISTS (if_absent; metadata "version" holds the current one), GROUP_EXISTS (AdminService.CreateGroup)
+//	ALREADY_EXISTS      RECORD_EXISTS (if_absent; metadata "version" holds the current one), GROUP_EXISTS
+//	                    (AdminService.CreateGroup)
 //	ABORTED             VERSION_MISMATCH (metadata "version" holds the current one, empty: no record)
-//	UNAVAILABLE         GROUP_LOADING (with RetryInfo), NO_LEADER, SHARD_UNREACHABLE, STOPPING, NOT_SERVING: surely not applied;
-//	                    SLOW_READER: ends a stream whose caller did not take a message for a minute; go on from the last cursor
+//	UNAVAILABLE         GROUP_LOADING (with RetryInfo), NO_LEADER, SHARD_UNREACHABLE, STOPPING, NOT_SERVING: surely not
+//	                    applied;
+//	                    SLOW_READER: ends a stream whose caller did not take a message for a minute; go on from the
+//	                    last cursor
 //	RESOURCE_EXHAUSTED  DISK_FULL, OVERLOADED, MEMORY_FULL, GROUP_LIMIT
-//	                    QUOTA_EXCEEDED (metadata "tenant", "quota", "limit"): the quota of the tenant whose group it is; nothing was
-//	                    done. With RetryInfo the call may be repeated then, without one it needs deletes or a higher quota
-//	FAILED_PRECONDITION USE_DOWNLOAD, USE_UPLOAD, WRONG_SHARD (metadata "address", "routing_epoch"), NOT_LEADER; surely not applied.
-//	                    GROUP_FAILED (metadata "group"): the group cannot be loaded, or cannot write, and waiting does not help: do not
-//	                    repeat the call. A shard says so of its own copy, a gateway where no majority of the copies is left.
+//	                    QUOTA_EXCEEDED (metadata "tenant", "quota", "limit"): the quota of the tenant whose group it
+//	                    is; nothing was done. With RetryInfo the call may be repeated then, without one it needs
+//	                    deletes or a higher quota
+//	FAILED_PRECONDITION USE_DOWNLOAD, USE_UPLOAD, WRONG_SHARD (metadata "address", "routing_epoch"), NOT_LEADER; surely
+//	                    not applied.
+//	                    GROUP_FAILED (metadata "group"): the group cannot be loaded, or cannot write, and waiting does
+//	                    not help: do not repeat the call. A shard says so of its own copy, a gateway where no majority
+//	                    of the copies is left.
 //	                    HASH_ROUTING (AdminService.CreateGroup): the groups of this store are fixed
 //	DATA_LOSS           DAMAGED (metadata "group", "segment", "offset")
 //	OUT_OF_RANGE        CURSOR_EXPIRED, BAD_RANGE
-//	INVALID_ARGUMENT    with google.rpc.BadRequest field violations. REQUEST_ID_REUSED: the request_id is that of another
-//	                    write (another record, other data, a delete); nothing was written
+//	INVALID_ARGUMENT    with google.rpc.BadRequest field violations. REQUEST_ID_REUSED: the request_id is that of
+//	                    another write (another record, other data, a delete); nothing was written
 //	UNAUTHENTICATED     nobody is known to call, or the token is not taken; nothing was looked at
 //	PERMISSION_DENIED   the caller may not do that in that group; it says nothing about whether group or record exist
 //	UNKNOWN             OUTCOME_UNKNOWN: a write that may or may not have been applied; repeat it with its request_id
 //
-// An answer speaks of its own attempt. After an attempt of a write whose answer was lost, only success, VERSION_MISMATCH and RECORD_EXISTS
-// tell what became of the write: they are given behind the look-up of its request_id. All others leave that open. A stream of puts that ends
-// leaves open what became of those that were sent on it and not answered, whatever its status says.
+// An answer speaks of its own attempt. After an attempt of a write whose answer was lost, only success,
+// VERSION_MISMATCH and RECORD_EXISTS tell what became of the write: they are given behind the look-up of its
+// request_id. All others leave that open. A stream of puts that ends leaves open what became of those that were sent on
+// it and not answered, whatever its status says.
 type RecordServiceServer interface {
 	// Put stores one version of a record. The answer means: durable on a quorum of the group's copies.
 	// Data is at most 1 MiB; larger records go by Upload (FAILED_PRECONDITION USE_UPLOAD).
@@ -334,12 +348,12 @@ type RecordServiceServer interface {
 	// PlanScan takes a snapshot of each group and cuts it into splits that can be scanned independently, each with the
 	// addresses of the shards that hold it.
 	PlanScan(context.Context, *PlanScanRequest) (*PlanScanResponse, error)
-	// Scan streams the newest version of every record of a snapshot, once, in the order of the log. Resumable by cursor. Of a group with damage
-	// it leaves out what Get answers with DATA_LOSS, goes on to the end, and ends with DATA_LOSS.
+	// Scan streams the newest version of every record of a snapshot, once, in the order of the log. Resumable by cursor.
+	// Of a group with damage it leaves out what Get answers with DATA_LOSS, goes on to the end, and ends with DATA_LOSS.
 	Scan(*ScanRequest, grpc.ServerStreamingServer[ScanResponse]) error
-	// Watch streams the changes of one group from a cursor on, as they are committed: the latest state of every record that
-	// was put or deleted since, at least once, in the order of the group's log. A state that was superseded before it was
-	// read may be left out. The stream does not end by itself; where it breaks, go on from the last cursor.
+	// Watch streams the changes of one group from a cursor on, as they are committed: the latest state of every record
+	// that was put or deleted since, at least once, in the order of the group's log. A state that was superseded before
+	// it was read may be left out. The stream does not end by itself; where it breaks, go on from the last cursor.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	mustEmbedUnimplementedRecordServiceServer()
 }

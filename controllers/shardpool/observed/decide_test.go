@@ -1,32 +1,28 @@
-package shardpool
+package observed
 
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-
 	appsv1 "k8s.io/api/apps/v1"
-
 	corev1 "k8s.io/api/core/v1"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
 var decideNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // serveWell is a shard of which nothing is wrong; tests change one thing.
-func serveWell() *observedShard {
+func serveWell() *Shard {
 	local := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-1"}}
 	local.Spec.Local = &corev1.LocalVolumeSource{Path: "/dev/disk/by-id/x"}
-	return &observedShard{
+	return &Shard{
 		Name: "ssd-1", Number: 1, ClassName: "local-xfs", Set: &appsv1.StatefulSet{}, NodeName: "n1",
 		Node: &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "n1"},
@@ -56,13 +52,13 @@ func serveWell() *observedShard {
 	}
 }
 
-func waiting(o *observedShard, reason, message string) {
+func waiting(o *Shard, reason, message string) {
 	o.Report = nil
 	o.Pod.Status.Phase = corev1.PodPending
 	o.Pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
 }
 
-func unscheduled(o *observedShard, message string) {
+func unscheduled(o *Shard, message string) {
 	o.Report, o.NodeName, o.Node, o.Volume = nil, "", nil, nil
 	o.Pod.Spec.NodeName, o.Pod.Status = "", corev1.PodStatus{Phase: corev1.PodPending}
 	if message != "" {
@@ -71,21 +67,21 @@ func unscheduled(o *observedShard, message string) {
 	o.Claim.Spec.VolumeName, o.Claim.Status.Phase = "", corev1.ClaimPending
 }
 
-func says(state v1alpha1.ShardState, message string) func(*observedShard) {
-	return func(o *observedShard) { o.Report.State, o.Report.Message = state, message }
+func says(state v1alpha1.ShardState, message string) func(*Shard) {
+	return func(o *Shard) { o.Report.State, o.Report.Message = state, message }
 }
 
 var decideTests = []struct {
 	name   string
-	change func(*observedShard)
+	change func(*Shard)
 	state  v1alpha1.ShardState
 	says   []string // each is in the message
 }{
-	{"well", func(*observedShard) {}, v1alpha1.ShardServing, nil},
-	{"has problems, and serves", func(o *observedShard) { o.Report.Problems = []string{"SSD asked for, rotational found"} }, v1alpha1.ShardServing, []string{"rotational found"}},
+	{"well", func(*Shard) {}, v1alpha1.ShardServing, nil},
+	{"has problems, and serves", func(o *Shard) { o.Report.Problems = []string{"SSD asked for, rotational found"} }, v1alpha1.ShardServing, []string{"rotational found"}},
 	{"loads", says(v1alpha1.ShardLoading, ""), v1alpha1.ShardLoading, nil},
 	{"drains", says(v1alpha1.ShardDraining, ""), v1alpha1.ShardDraining, nil},
-	{"leaves", func(o *observedShard) { o.Leaves = true }, v1alpha1.ShardDraining, []string{"to be removed", "2 groups"}},
+	{"leaves", func(o *Shard) { o.Leaves = true }, v1alpha1.ShardDraining, []string{"to be removed", "2 groups"}},
 	{"waits for etcd", says(v1alpha1.ShardPending, "waits for etcd"), v1alpha1.ShardPending, []string{"waits for etcd"}},
 	{"says file system mismatch", says(v1alpha1.ShardFileSystemMismatch, "is ext3, asked for is ext4"), v1alpha1.ShardFileSystemMismatch, []string{"ext3", "ext4"}},
 	{"says foreign", says(v1alpha1.ShardForeign, "volume of store A, wanted is B"), v1alpha1.ShardForeign, []string{"store A"}},
@@ -93,138 +89,138 @@ var decideTests = []struct {
 	{"says memory", says(v1alpha1.ShardMemoryTooSmall, "needs 3GiB, limit is 1GiB"), v1alpha1.ShardMemoryTooSmall, []string{"3GiB", "1GiB"}},
 	{"says what nobody knows", says("Dreaming", ""), v1alpha1.ShardUnreachable, []string{"Dreaming", "upgrade the operator"}},
 	{"says nothing of its state", says("", ""), v1alpha1.ShardUnreachable, []string{"upgrade the operator"}},
-	{"serves another store", func(o *observedShard) { o.Report.Volume.StoreUUID = "store-2" }, v1alpha1.ShardForeign, []string{"store-2", "store-1", "adoptStoreUID: store-2"}},
-	{"says foreign, of another store", func(o *observedShard) {
+	{"serves another store", func(o *Shard) { o.Report.Volume.StoreUUID = "store-2" }, v1alpha1.ShardForeign, []string{"store-2", "store-1", "adoptStoreUID: store-2"}},
+	{"says foreign, of another store", func(o *Shard) {
 		says(v1alpha1.ShardForeign, "belongs to another store")(o)
 		o.Report.Volume.StoreUUID = "store-2"
 	}, v1alpha1.ShardForeign, []string{"belongs to another store", "make it again with adoptStoreUID: store-2"}},
-	{"serves another volume", func(o *observedShard) { o.Report.Volume.UUID = "vol-2" }, v1alpha1.ShardForeign, []string{"vol-1", "vol-2"}},
+	{"serves another volume", func(o *Shard) { o.Report.Volume.UUID = "vol-2" }, v1alpha1.ShardForeign, []string{"vol-1", "vol-2"}},
 
-	{"parked", func(o *observedShard) { o.Parked, o.Pod, o.Report = true, nil, nil }, v1alpha1.ShardParked, []string{"Take 1 out of spec.parked"}},
-	{"being parked", func(o *observedShard) { o.Parked = true }, v1alpha1.ShardParked, []string{"being stopped"}},
-	{"parked on a lost node", func(o *observedShard) { o.Parked, o.Node = true, nil }, v1alpha1.ShardParked, nil},
+	{"parked", func(o *Shard) { o.Parked, o.Pod, o.Report = true, nil, nil }, v1alpha1.ShardParked, []string{"Take 1 out of spec.parked"}},
+	{"being parked", func(o *Shard) { o.Parked = true }, v1alpha1.ShardParked, []string{"being stopped"}},
+	{"parked on a lost node", func(o *Shard) { o.Parked, o.Node = true, nil }, v1alpha1.ShardParked, nil},
 
-	{"node deleted", func(o *observedShard) { o.Node = nil }, v1alpha1.ShardNodeLost, []string{"n1", "pv-1", "spec.remove"}},
-	{"node deleted, pod waits", func(o *observedShard) {
+	{"node deleted", func(o *Shard) { o.Node = nil }, v1alpha1.ShardNodeLost, []string{"n1", "pv-1", "spec.remove"}},
+	{"node deleted, pod waits", func(o *Shard) {
 		unscheduled(o, "node(s) had volume node affinity conflict")
 		o.NodeName, o.Claim.Status.Phase = "n1", corev1.ClaimBound
 	}, v1alpha1.ShardNodeLost, []string{"n1"}},
-	{"node fenced", func(o *observedShard) {
+	{"node fenced", func(o *Shard) {
 		o.Node.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}
 	}, v1alpha1.ShardNodeLost, []string{corev1.TaintNodeOutOfService}},
-	{"node not ready", func(o *observedShard) { o.Node.Status.Conditions[0].Status = corev1.ConditionFalse }, v1alpha1.ShardNodeDown, []string{"n1", "waits"}},
-	{"node silent", func(o *observedShard) {
+	{"node not ready", func(o *Shard) { o.Node.Status.Conditions[0].Status = corev1.ConditionFalse }, v1alpha1.ShardNodeDown, []string{"n1", "waits"}},
+	{"node silent", func(o *Shard) {
 		o.Node.Status.Conditions[0].Status, o.Node.Status.Conditions[0].Reason = corev1.ConditionUnknown, "NodeStatusUnknown"
 	}, v1alpha1.ShardNodeDown, []string{"NodeStatusUnknown"}},
-	{"node without conditions", func(o *observedShard) { o.Node.Status.Conditions = nil }, v1alpha1.ShardServing, nil},
+	{"node without conditions", func(o *Shard) { o.Node.Status.Conditions = nil }, v1alpha1.ShardServing, nil},
 
-	{"claim lost", func(o *observedShard) { o.Claim.Status.Phase = corev1.ClaimLost }, v1alpha1.ShardDiskLost, []string{"pv-1", "data-ssd-1-0"}},
-	{"volume deleted", func(o *observedShard) { o.Volume = nil }, v1alpha1.ShardDiskLost, []string{"pv-1", "vol-1"}},
-	{"no class", func(o *observedShard) { unscheduled(o, "storageclass not found"); o.ClassMissing = true }, v1alpha1.ShardNoStorageClass, []string{"local-xfs", "DiskSet"}},
-	{"class deleted later", func(o *observedShard) { o.ClassMissing = true }, v1alpha1.ShardServing, nil},
-	{"no volume", func(o *observedShard) {
+	{"claim lost", func(o *Shard) { o.Claim.Status.Phase = corev1.ClaimLost }, v1alpha1.ShardDiskLost, []string{"pv-1", "data-ssd-1-0"}},
+	{"volume deleted", func(o *Shard) { o.Volume = nil }, v1alpha1.ShardDiskLost, []string{"pv-1", "vol-1"}},
+	{"no class", func(o *Shard) { unscheduled(o, "storageclass not found"); o.ClassMissing = true }, v1alpha1.ShardNoStorageClass, []string{"local-xfs", "DiskSet"}},
+	{"class deleted later", func(o *Shard) { o.ClassMissing = true }, v1alpha1.ShardServing, nil},
+	{"no volume", func(o *Shard) {
 		unscheduled(o, "0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind.")
 	}, v1alpha1.ShardNoVolume, []string{"local-xfs", "DiskSet", "0/3 nodes"}},
-	{"no volume yet", func(o *observedShard) {
+	{"no volume yet", func(o *Shard) {
 		unscheduled(o, "0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind.")
 		o.Pod.Status.Conditions[0].LastTransitionTime = metav1.NewTime(o.Now.Add(-volumeGrace + time.Second))
 	}, v1alpha1.ShardPending, []string{"waits for a PersistentVolume", "local-xfs"}},
-	{"no room", func(o *observedShard) { unscheduled(o, "0/3 nodes are available: 3 Insufficient memory.") }, v1alpha1.ShardUnschedulable, []string{"Insufficient memory"}},
-	{"bound volume, no room", func(o *observedShard) {
+	{"no room", func(o *Shard) { unscheduled(o, "0/3 nodes are available: 3 Insufficient memory.") }, v1alpha1.ShardUnschedulable, []string{"Insufficient memory"}},
+	{"bound volume, no room", func(o *Shard) {
 		unscheduled(o, "didn't find available persistent volumes to bind")
 		o.Claim.Status.Phase = corev1.ClaimBound
 	}, v1alpha1.ShardUnschedulable, nil},
-	{"not looked at by the scheduler", func(o *observedShard) { unscheduled(o, "") }, v1alpha1.ShardPending, []string{"scheduler"}},
+	{"not looked at by the scheduler", func(o *Shard) { unscheduled(o, "") }, v1alpha1.ShardPending, []string{"scheduler"}},
 
-	{"nothing there", func(o *observedShard) {
-		*o = observedShard{Name: "ssd-1", Number: 1}
+	{"nothing there", func(o *Shard) {
+		*o = Shard{Name: "ssd-1", Number: 1}
 	}, v1alpha1.ShardPending, []string{"StatefulSet is being made"}},
-	{"no pod", func(o *observedShard) {
+	{"no pod", func(o *Shard) {
 		o.Pod, o.Report, o.NodeName = nil, nil, ""
 		o.Events = []string{"FailedCreate: violates PodSecurity"}
 	}, v1alpha1.ShardPending, []string{"violates PodSecurity"}},
-	{"pod ends", func(o *observedShard) { o.Pod.DeletionTimestamp = &metav1.Time{Time: decideNow} }, v1alpha1.ShardPending, []string{"replaced"}},
-	{"pod failed", func(o *observedShard) {
+	{"pod ends", func(o *Shard) { o.Pod.DeletionTimestamp = &metav1.Time{Time: decideNow} }, v1alpha1.ShardPending, []string{"replaced"}},
+	{"pod failed", func(o *Shard) {
 		o.Report, o.Pod.Status.Phase, o.Pod.Status.Reason = nil, corev1.PodFailed, "Evicted"
 	}, v1alpha1.ShardPending, []string{"Evicted"}},
 
-	{"image", func(o *observedShard) { waiting(o, "ImagePullBackOff", "back-off") }, v1alpha1.ShardImagePull, []string{"sheaf:1", "back-off", "spec.image"}},
-	{"image never pulled", func(o *observedShard) { waiting(o, "ErrImageNeverPull", "") }, v1alpha1.ShardImagePull, []string{"n1"}},
-	{"crashes", func(o *observedShard) {
+	{"image", func(o *Shard) { waiting(o, "ImagePullBackOff", "back-off") }, v1alpha1.ShardImagePull, []string{"sheaf:1", "back-off", "spec.image"}},
+	{"image never pulled", func(o *Shard) { waiting(o, "ErrImageNeverPull", "") }, v1alpha1.ShardImagePull, []string{"n1"}},
+	{"crashes", func(o *Shard) {
 		waiting(o, "CrashLoopBackOff", "back-off 40s")
 		o.Pod.Status.Phase = corev1.PodRunning
 		o.Pod.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: "sheaf: no such flag\n"}
 	}, v1alpha1.ShardCrashLooping, []string{"exit code 1", "no such flag", "kubectl logs ssd-1-0"}},
-	{"is killed for memory", func(o *observedShard) {
+	{"is killed for memory", func(o *Shard) {
 		waiting(o, "CrashLoopBackOff", "")
 		o.Pod.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}
 	}, v1alpha1.ShardCrashLooping, []string{"limits.memory"}},
-	{"cannot be made", func(o *observedShard) { waiting(o, "CreateContainerConfigError", "secret not found") }, v1alpha1.ShardCrashLooping, []string{"secret not found"}},
-	{"has just ended", func(o *observedShard) {
+	{"cannot be made", func(o *Shard) { waiting(o, "CreateContainerConfigError", "secret not found") }, v1alpha1.ShardCrashLooping, []string{"secret not found"}},
+	{"has just ended", func(o *Shard) {
 		waiting(o, "", "")
 		o.Pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 2}}
 	}, v1alpha1.ShardPending, []string{"exit code 2"}},
-	{"is being made", func(o *observedShard) { waiting(o, "ContainerCreating", "") }, v1alpha1.ShardPending, []string{"mounted"}},
-	{"has no status yet", func(o *observedShard) { waiting(o, "", ""); o.Pod.Status.ContainerStatuses = nil }, v1alpha1.ShardPending, nil},
-	{"mount fails", func(o *observedShard) {
+	{"is being made", func(o *Shard) { waiting(o, "ContainerCreating", "") }, v1alpha1.ShardPending, []string{"mounted"}},
+	{"has no status yet", func(o *Shard) { waiting(o, "", ""); o.Pod.Status.ContainerStatuses = nil }, v1alpha1.ShardPending, nil},
+	{"mount fails", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
 		o.Events = []string{"FailedMount: device is busy"}
 	}, v1alpha1.ShardPending, []string{"device is busy"}},
-	{"format: other file system", func(o *observedShard) {
+	{"format: other file system", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
 		o.Last.Volume = nil
 		o.Events = []string{"FailedMount: other", "FailedMount: mount failed: wrong fs type, bad option, bad superblock on /dev/loop3"}
 	}, v1alpha1.ShardFormatBlocked, []string{"/dev/loop3", "n1", "nothing was written", "wipefs"}},
-	{"format: partition table", func(o *observedShard) {
+	{"format: partition table", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
 		o.Last.Volume = nil
 		o.Events = []string{"FailedMount: failed to mount: unknown data, probably partitions or partition table"}
 	}, v1alpha1.ShardFormatBlocked, nil},
-	{"format: mkfs", func(o *observedShard) {
+	{"format: mkfs", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
 		o.Last.Volume = nil
 		o.Events = []string{"FailedMount: format of disk failed: mkfs.xfs: /dev/loop3 appears to contain an existing filesystem"}
 	}, v1alpha1.ShardFormatBlocked, nil},
-	{"unmountable, and what was there is given up", func(o *observedShard) {
+	{"unmountable, and what was there is given up", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
 		o.Last.Volume = nil
 		o.Events = []string{"FailedMount: /dev/loop1: UNEXPECTED INCONSISTENCY; RUN fsck MANUALLY"}
 	}, v1alpha1.ShardFormatBlocked, []string{"what is left of one", "wipefs", "RUN fsck"}},
-	{"unmountable, and there was a volume", func(o *observedShard) {
+	{"unmountable, and there was a volume", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
 		o.Events = []string{"FailedMount: /dev/loop1: UNEXPECTED INCONSISTENCY; RUN fsck MANUALLY"}
 	}, v1alpha1.ShardDiskLost, []string{"vol-1", "n1", "RUN fsck", "spec.parked", v1alpha1.AnnotationForgetVolumes + "=vol-1"}},
-	{"another file system where there was a volume", func(o *observedShard) {
+	{"another file system where there was a volume", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
 		o.Events = []string{"FailedMount: mount failed: wrong fs type, bad option, bad superblock on /dev/loop3"}
 	}, v1alpha1.ShardDiskLost, []string{"vol-1"}},
-	{"device gone", func(o *observedShard) {
+	{"device gone", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
 		o.Events = []string{`FailedMount: MountVolume.NewMounter initialization failed: path "/dev/disk/by-id/a" does not exist`}
 	}, v1alpha1.ShardDiskLost, []string{"vol-1", "/dev/disk/by-id/a"}},
-	{"a sandbox is not made", func(o *observedShard) {
+	{"a sandbox is not made", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
 		o.Events = []string{"FailedCreatePodSandBox: /run/cni: no such file or directory"}
 	}, v1alpha1.ShardPending, []string{"no such file"}},
-	{"image, the kubelet waits to try again", func(o *observedShard) {
+	{"image, the kubelet waits to try again", func(o *Shard) {
 		waiting(o, "ImagePullBackOff", "back-off")
 		o.Last.State, o.Last.Message = v1alpha1.ShardImagePull, "image sheaf:1 cannot be had (ErrImagePull: not found)"
 	}, v1alpha1.ShardImagePull, []string{"not found"}},
-	{"image, another one", func(o *observedShard) {
+	{"image, another one", func(o *Shard) {
 		waiting(o, "ImagePullBackOff", "back-off")
 		o.Last.State, o.Last.Message = v1alpha1.ShardImagePull, "image sheaf:0 cannot be had (ErrImagePull: not found)"
 	}, v1alpha1.ShardImagePull, []string{"sheaf:1", "back-off"}},
-	{"format: events of an older try", func(o *observedShard) { o.Events = []string{"FailedMount: wrong fs type"} }, v1alpha1.ShardServing, nil},
+	{"format: events of an older try", func(o *Shard) { o.Events = []string{"FailedMount: wrong fs type"} }, v1alpha1.ShardServing, nil},
 
-	{"its disk hangs", func(o *observedShard) {
+	{"its disk hangs", func(o *Shard) {
 		o.Report, o.ReportErr = nil, fmt.Errorf("%w: the volume does not answer: a read takes more than 15s", fleet.ErrVolumeSilent)
 	}, v1alpha1.ShardUnreachable, []string{"n1", "its disk does not answer", "15s", "spec.replace"}},
-	{"silent", func(o *observedShard) { o.Report, o.ReportErr = nil, errors.New("connection refused") }, v1alpha1.ShardUnreachable, []string{"connection refused", "7610"}},
-	{"silent as it starts", func(o *observedShard) {
+	{"silent", func(o *Shard) { o.Report, o.ReportErr = nil, errors.New("connection refused") }, v1alpha1.ShardUnreachable, []string{"connection refused", "7610"}},
+	{"silent as it starts", func(o *Shard) {
 		o.Report, o.ReportErr = nil, errors.New("connection refused")
 		o.Pod.Status.ContainerStatuses[0].State.Running.StartedAt = metav1.NewTime(decideNow.Add(-time.Second))
 	}, v1alpha1.ShardPending, []string{"just started"}},
-	{"running without a status", func(o *observedShard) { o.Report, o.Pod.Status.ContainerStatuses = nil, nil }, v1alpha1.ShardPending, nil},
+	{"running without a status", func(o *Shard) { o.Report, o.Pod.Status.ContainerStatuses = nil, nil }, v1alpha1.ShardPending, nil},
 }
 
 func TestDecideShard(t *testing.T) {
@@ -233,7 +229,7 @@ func TestDecideShard(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			o := serveWell()
 			test.change(o)
-			got := decideShard(o)
+			got := Decide(o)
 			seen[got.State] = true
 			if got.State != test.state {
 				t.Fatalf("state %s (%s), want %s", got.State, got.Message, test.state)
@@ -251,7 +247,7 @@ func TestDecideShard(t *testing.T) {
 			if o.Last.Volume == nil {
 				o.Last.Volume = &v1alpha1.VolumeStatus{}
 			}
-			if again := decideShard(o); !equalStatus(again, got) {
+			if again := Decide(o); !equalStatus(again, got) {
 				t.Errorf("decided again:\n got %+v\nwant %+v", again, got)
 			}
 		})
@@ -279,7 +275,7 @@ func TestDecideShardBoundsMessages(t *testing.T) {
 	o := serveWell()
 	o.MessageMax = 50
 	says(v1alpha1.ShardPending, strings.Repeat("ß", 100))(o)
-	if got := decideShard(o).Message; len(got) > 50 || !strings.HasSuffix(got, "ß...") {
+	if got := Decide(o).Message; len(got) > 50 || !strings.HasSuffix(got, "ß...") {
 		t.Errorf("message %q", got)
 	}
 }
@@ -290,27 +286,27 @@ func TestDecideShardVolume(t *testing.T) {
 	o.Last.Volume = &v1alpha1.VolumeStatus{}
 	for _, state := range []v1alpha1.ShardState{v1alpha1.ShardPending, v1alpha1.ShardForeign, v1alpha1.ShardDiskLost, v1alpha1.ShardFileSystemMismatch} {
 		o.Report.State = state
-		if got := decideShard(o); got.Volume.UUID != "" || got.Volume.FileSystem != "xfs" {
+		if got := Decide(o); got.Volume.UUID != "" || got.Volume.FileSystem != "xfs" {
 			t.Errorf("%s: volume %+v", state, got.Volume)
 		}
 	}
 	o.Report.State = v1alpha1.ShardServing
 	o.Report.Volume.StoreUUID = "store-2"
-	if got := decideShard(o); got.Volume.UUID != "" {
+	if got := Decide(o); got.Volume.UUID != "" {
 		t.Errorf("another store's volume was recorded: %+v", got.Volume)
 	}
 	o.Report.Volume.StoreUUID = "STORE-1"
-	got := decideShard(o)
+	got := Decide(o)
 	if got.Volume.UUID != "vol-1" || got.Groups != 2 || got.ServingGroups != 1 || !got.Updated {
 		t.Errorf("status %+v, volume %+v", got, got.Volume)
 	}
 	o.Last, o.Report, o.ReportErr = got, nil, errors.New("silent")
-	if got := decideShard(o); got.Volume.UUID != "vol-1" || got.Groups != 2 {
+	if got := Decide(o); got.Volume.UUID != "vol-1" || got.Groups != 2 {
 		t.Errorf("silent: status %+v, volume %+v", got, got.Volume)
 	}
 	// A shard that has nothing open says nothing of its groups.
 	o.Report = &fleet.ShardReport{State: v1alpha1.ShardPending}
-	if got := decideShard(o); got.Groups != 2 {
+	if got := Decide(o); got.Groups != 2 {
 		t.Errorf("pending: %d groups", got.Groups)
 	}
 }
@@ -319,22 +315,22 @@ func TestDecideShardVolume(t *testing.T) {
 func TestDecideShardSteps(t *testing.T) {
 	o := serveWell()
 	o.Report.Volume.CapacityBytes, o.Report.Volume.FreeBytes = 1000, 500
-	o.Last = decideShard(o)
+	o.Last = Decide(o)
 	o.Report.Volume.FreeBytes = 460
-	if got := decideShard(o); got.Volume.FreeBytes != 500 {
+	if got := Decide(o); got.Volume.FreeBytes != 500 {
 		t.Errorf("4 %% less free: %d", got.Volume.FreeBytes)
 	}
 	o.Report.Volume.FreeBytes = 440
-	if got := decideShard(o); got.Volume.FreeBytes != 440 {
+	if got := Decide(o); got.Volume.FreeBytes != 440 {
 		t.Errorf("6 %% less free: %d", got.Volume.FreeBytes)
 	}
 	o.Report.Volume.FreeBytes, o.Report.Volume.ReserveBytes = 470, 480
-	if got := decideShard(o); got.Volume.FreeBytes > 480 {
+	if got := Decide(o); got.Volume.FreeBytes > 480 {
 		t.Errorf("full: %d", got.Volume.FreeBytes)
 	}
 	o = serveWell()
 	o.Report.State, o.Report.Load = v1alpha1.ShardLoading, fleet.LoadReport{BytesTotal: 100 << 20, BytesDone: 20 << 20, BytesPerSecond: 1 << 20, ETA: 80 * time.Second}
-	o.Last = decideShard(o)
+	o.Last = Decide(o)
 	if o.Last.Load != "20% 1.0MiB/s ETA 1m" || o.Last.LoadPercent != 20 {
 		t.Fatalf("load %q, %d%%", o.Last.Load, o.Last.LoadPercent)
 	}
@@ -342,81 +338,8 @@ func TestDecideShardSteps(t *testing.T) {
 
 func TestBytesText(t *testing.T) {
 	for n, want := range map[int64]string{0: "0B", 1023: "1023B", 1024: "1.0KiB", 1 << 30: "1.0GiB", 2040109465: "1.9GiB", 300 << 20: "300MiB"} {
-		if got := bytesText(n); got != want {
+		if got := BytesText(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
-		}
-	}
-}
-
-func TestChooseTurn(t *testing.T) {
-	at := func(minutes int) time.Time { return decideNow.Add(time.Duration(minutes) * time.Minute) }
-	mine := func(name string, state v1alpha1.ShardState, outdated bool, minutes int) turn {
-		return turn{Name: name, State: state, Outdated: outdated, Mine: true, Since: at(minutes)}
-	}
-	other := func(name string, state v1alpha1.ShardState) turn { return turn{Name: name, State: state} }
-	serving, loading := v1alpha1.ShardServing, v1alpha1.ShardLoading
-	for _, test := range []struct {
-		name       string
-		turns      []turn
-		parkedWell bool
-		want       string
-		heldUp     string
-	}{
-		{"nothing to do", []turn{mine("a", serving, false, 0)}, false, "", ""},
-		{"the oldest", []turn{mine("a", serving, true, 2), mine("b", serving, true, 1), mine("c", serving, false, 0)}, false, "b", ""},
-		{"of the same age by name", []turn{mine("b", serving, true, 1), mine("a", serving, true, 1)}, false, "a", ""},
-		{"not while another loads", []turn{mine("a", serving, true, 1), mine("b", loading, false, 2)}, false, "", "shard b is Loading"},
-		{"not while one of another pool is down", []turn{mine("a", serving, true, 1), other("x", v1alpha1.ShardNodeDown)}, false, "", "shard x is NodeDown"},
-		{"another pool's is not ours to restart", []turn{mine("a", serving, false, 1), {Name: "x", State: serving, Outdated: true}}, false, "", ""},
-		{"a draining one serves", []turn{mine("a", serving, true, 1), other("x", v1alpha1.ShardDraining)}, false, "a", ""},
-		{"a parked one holds up copies", []turn{mine("a", serving, true, 1), other("x", v1alpha1.ShardParked)}, false, "", "shard x is Parked"},
-		{"a parked one holds up no single copy", []turn{mine("a", serving, true, 1), other("x", v1alpha1.ShardParked)}, true, "a", ""},
-		{"the one that crashes first: rollback", []turn{mine("a", serving, true, 1), mine("b", v1alpha1.ShardCrashLooping, true, 9)}, false, "b", ""},
-		{"one that crashes on the new template stops it", []turn{mine("a", serving, true, 1), mine("b", v1alpha1.ShardCrashLooping, false, 9)}, false, "", "shard b is CrashLooping"},
-		{"one without an image, while another loads", []turn{mine("a", v1alpha1.ShardImagePull, true, 1), other("x", loading)}, false, "a", ""},
-		{"one that serves in part goes although a disk is lost", []turn{mine("a", v1alpha1.ShardMemoryTooSmall, true, 1), mine("b", v1alpha1.ShardDiskLost, false, 1)}, false, "a", ""},
-		{"but not while another comes up", []turn{mine("a", v1alpha1.ShardMemoryTooSmall, true, 1), mine("b", loading, false, 1)}, false, "", "shard b is Loading"},
-		{"one that loads the wrong template", []turn{mine("a", loading, true, 1), mine("b", serving, true, 0)}, false, "a", ""},
-		{"not all that are unreachable", []turn{mine("a", v1alpha1.ShardUnreachable, true, 1), mine("b", v1alpha1.ShardUnreachable, true, 1)}, false, "", "shard b is Unreachable"},
-		{"not while another restart has begun", []turn{mine("b", serving, true, 1), {Name: "x", State: serving, Begun: true}}, false, "", "shard x is about to be restarted"},
-		{"nor when both have begun, but for the first", []turn{{Name: "b", State: serving, Outdated: true, Mine: true, Begun: true}, {Name: "a", State: serving, Begun: true}}, false, "", "shard a is about to be restarted"},
-		{"the first of two that have begun", []turn{{Name: "a", State: serving, Outdated: true, Mine: true, Begun: true}, {Name: "b", State: serving, Begun: true}}, false, "a", ""},
-		{"one on a lost node cannot be restarted", []turn{mine("a", v1alpha1.ShardNodeLost, true, 1)}, false, "", ""},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			for range 2 { // the order of what was seen is no matter
-				if got, heldUp := chooseTurn(test.turns, test.parkedWell); got != test.want || heldUp != test.heldUp {
-					t.Errorf("got %q, held up by %q; want %q, %q", got, heldUp, test.want, test.heldUp)
-				}
-				slices.Reverse(test.turns)
-				if strings.Contains(test.name, "unreachable") {
-					break
-				}
-			}
-		})
-	}
-}
-
-func TestHoldReason(t *testing.T) {
-	for _, test := range []struct {
-		name       string
-		states     []v1alpha1.ShardState
-		parkedWell bool
-		want       string
-	}{
-		{"the one before loads", []v1alpha1.ShardState{v1alpha1.ShardServing, v1alpha1.ShardLoading}, false, reasonUpdating},
-		{"its pod is being made", []v1alpha1.ShardState{v1alpha1.ShardServing, v1alpha1.ShardPending}, false, reasonUpdating},
-		{"it crashes", []v1alpha1.ShardState{v1alpha1.ShardServing, v1alpha1.ShardCrashLooping}, false, reasonHeldUp},
-		{"one loads and one is lost", []v1alpha1.ShardState{v1alpha1.ShardLoading, v1alpha1.ShardNodeLost}, false, reasonHeldUp},
-		{"a parked copy", []v1alpha1.ShardState{v1alpha1.ShardServing, v1alpha1.ShardParked}, false, reasonHeldUp},
-		{"parked on purpose", []v1alpha1.ShardState{v1alpha1.ShardLoading, v1alpha1.ShardParked}, true, reasonUpdating},
-	} {
-		var turns []turn
-		for _, state := range test.states {
-			turns = append(turns, turn{Name: "a", State: state})
-		}
-		if got := holdReason(turns, test.parkedWell); got != test.want {
-			t.Errorf("%s: %s, want %s", test.name, got, test.want)
 		}
 	}
 }

@@ -1,10 +1,8 @@
-package shardpool
+package observed
 
 import (
 	"errors"
-	"fmt"
 	"strings"
-	"time"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
@@ -12,7 +10,7 @@ import (
 )
 
 // describe fills in what is not the state. What the shard said before stays while it does not answer.
-func (o *observedShard) describe(s *v1alpha1.ShardStatus) {
+func (o *Shard) describe(s *v1alpha1.ShardStatus) {
 	last := o.Last
 	s.Node = o.NodeName
 	s.MemoryNeedBytes, s.MemoryLimitBytes, s.Version = last.MemoryNeedBytes, last.MemoryLimitBytes, last.Version
@@ -37,12 +35,12 @@ func (o *observedShard) describe(s *v1alpha1.ShardStatus) {
 	}
 }
 
-func (o *observedShard) progress(s *v1alpha1.ShardStatus) {
-	s.LoadPercent, s.Load = loadPercent(o.Report.Load), loadText(o.load())
+func (o *Shard) progress(s *v1alpha1.ShardStatus) {
+	s.LoadPercent, s.Load = loadPercent(o.Report.Load), LoadText(o.Load())
 }
 
 // volume is what the shard says of it, or said last, and the claim as it is.
-func (o *observedShard) volume() *v1alpha1.VolumeStatus {
+func (o *Shard) volume() *v1alpha1.VolumeStatus {
 	v := v1alpha1.VolumeStatus{}
 	if o.Last.Volume != nil {
 		v = *o.Last.Volume.DeepCopy()
@@ -54,7 +52,7 @@ func (o *observedShard) volume() *v1alpha1.VolumeStatus {
 		r := r.Volume
 		v.Source, v.FileSystem, v.MountOptions, v.Rotational = r.Source, r.FileSystem, r.MountOptions, r.Rotational
 		v.FreeBytes = fleet.Steady(v.FreeBytes, r.FreeBytes, r.CapacityBytes)
-		if full(r.FreeBytes, r.ReserveBytes) {
+		if Full(r.FreeBytes, r.ReserveBytes) {
 			v.FreeBytes = min(v.FreeBytes, r.ReserveBytes)
 		}
 		v.CapacityBytes = r.CapacityBytes
@@ -71,9 +69,9 @@ func (o *observedShard) volume() *v1alpha1.VolumeStatus {
 }
 
 // diskSilent says whether the disk of a shard that runs lets it wait. One that answers nothing at all is as it was.
-func (o *observedShard) diskSilent() bool {
+func (o *Shard) diskSilent() bool {
 	switch {
-	case o.Report != nil || !o.running():
+	case o.Report != nil || !o.Running():
 		return false
 	case errors.Is(o.ReportErr, fleet.ErrVolumeSilent):
 		return true
@@ -84,51 +82,7 @@ func (o *observedShard) diskSilent() bool {
 // fullBytes is what a volume must have free above its reserve not to count as full: as much as one Put may carry.
 const fullBytes = 1 << 20
 
-// full says whether a volume refuses puts, small ones perhaps excepted: it has little left but its reserve.
-func full(freeBytes, reserveBytes int64) bool {
+// Full says whether a volume refuses puts, small ones perhaps excepted: it has little left but its reserve.
+func Full(freeBytes, reserveBytes int64) bool {
 	return reserveBytes > 0 && freeBytes < reserveBytes+fullBytes
-}
-
-func loadPercent(l fleet.LoadReport) int32 {
-	if l.BytesTotal <= 0 {
-		return 0
-	}
-	return int32(min(100, max(0, 100*float64(l.BytesDone)/float64(l.BytesTotal))))
-}
-
-// loadText is such as "62% 1.9GiB/s (87% of the device) ETA 2m".
-func loadText(l fleet.LoadReport) string {
-	text := fmt.Sprintf("%d%% %s/s", loadPercent(l), bytesText(int64(l.BytesPerSecond)))
-	if percent := devicePercent(l); percent > 0 {
-		text += fmt.Sprintf(" (%d%% of the device)", percent)
-	}
-	if l.ETA > 0 {
-		text += " ETA " + roundTime(l.ETA)
-	}
-	return text
-}
-
-func roundTime(d time.Duration) string {
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", int(d.Round(time.Second)/time.Second))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", int(d.Round(time.Minute)/time.Minute))
-	}
-	return fmt.Sprintf("%dh%dm", int(d/time.Hour), int(d%time.Hour/time.Minute))
-}
-
-// bytesText is such as "1.9GiB".
-func bytesText(n int64) string {
-	value, unit := float64(n), "B"
-	for _, next := range []string{"KiB", "MiB", "GiB", "TiB", "PiB"} {
-		if value < 1024 {
-			break
-		}
-		value, unit = value/1024, next
-	}
-	if unit == "B" || value >= 100 {
-		return fmt.Sprintf("%.0f%s", value, unit)
-	}
-	return fmt.Sprintf("%.1f%s", value, unit)
 }

@@ -1,16 +1,12 @@
-package shardpool
+package observed
 
 import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/controllers/step"
 )
 
-// States of a group in GroupTrouble, beside those of shards.
-const ()
-
 // countGroups counts what the shard says of its groups. What it does not say now stays as it was.
-func (o *observedShard) countGroups(s *v1alpha1.ShardStatus) {
+func (o *Shard) countGroups(s *v1alpha1.ShardStatus) {
 	last := o.Last
 	s.LeadingGroups = 0 // who is silent leads nothing
 	s.Groups, s.DamagedGroups, s.LostGroups, s.Records, s.StoredBytes = last.Groups, last.DamagedGroups, last.LostGroups, last.Records, last.StoredBytes
@@ -52,34 +48,4 @@ func (o *observedShard) countGroups(s *v1alpha1.ShardStatus) {
 		records, bytes = max(records, last.Records), max(bytes, last.StoredBytes)
 	}
 	s.Records, s.StoredBytes = records, bytes
-}
-
-// poolGroups counts the groups of all shards of the pool, and lists the first that are not well.
-func (w *poolWork) poolGroups(status *v1alpha1.ShardPoolStatus) {
-	before := status.Groups.NotWell
-	status.Groups, status.Records, status.StoredBytes = v1alpha1.GroupCounts{}, 0, 0
-	for _, s := range w.statuses {
-		fleet.CountShard(&status.Groups, s)
-		status.Groups.Total += s.Groups
-		status.Records += s.Records
-		status.StoredBytes += s.StoredBytes
-	}
-	fleet.SettleCounts(&status.Groups)
-	var list []v1alpha1.GroupTrouble
-	for _, o := range w.shards {
-		if o.Report == nil || !fleet.Serving(o.Report.State) { // it says nothing of groups
-			for _, t := range before {
-				if t.Shard == o.Name {
-					list = append(list, t)
-				}
-			}
-			continue
-		}
-		for _, g := range o.Report.Groups {
-			if state := fleet.TroubleOf(g); state != "" {
-				list = append(list, v1alpha1.GroupTrouble{Group: g.Group, Shard: o.Name, State: state, Message: step.Cut(g.Message, fleet.TroubleBytesMax)})
-			}
-		}
-	}
-	status.Groups.NotWell = fleet.FirstTroubles(list)
 }

@@ -1,62 +1,18 @@
-package shardpool
+package observed
 
 import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-
-	appsv1 "k8s.io/api/apps/v1"
-
 	corev1 "k8s.io/api/core/v1"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/workload"
 )
-
-// observedShard is everything that was seen of one shard. Each part may be missing.
-type observedShard struct {
-	Name   string
-	Number int32
-	Parked bool // spec.parked names it
-	Leaves bool // it is to be removed
-
-	Set          *appsv1.StatefulSet
-	Pod          *corev1.Pod
-	Claim        *corev1.PersistentVolumeClaim
-	Volume       *corev1.PersistentVolume
-	Node         *corev1.Node // of the pod, else of the local volume
-	NodeName     string       // empty: not known yet
-	ClassMissing bool         // the StorageClass does not exist
-	Refused      string       // why it is not made: its class makes another file system than asked for; empty: it is
-	ClassName    string
-	Events       []string // what the kubelet or the StatefulSet controller complained about, newest first
-
-	Report    *fleet.ShardReport
-	ReportErr error
-	// EtcdTrouble is what the store says of its etcd; nil: nothing.
-	EtcdTrouble *metav1.Condition
-
-	Last       v1alpha1.ShardStatus // what status said before
-	Forget     []string             // volumes that a person gave up
-	StoreUID   string
-	Copies     int32  // of each group
-	Template   string // hash of the wanted pod template
-	Now        time.Time
-	DeviceRate int64 // bytes per second of a disk of the class, as a Job has measured it; 0: none did
-	MessageMax int
-}
-
-// forgotten says whether a person gave this volume up.
-func (o *observedShard) forgotten(uuid string) bool {
-	return uuid != "" && slices.ContainsFunc(o.Forget, func(f string) bool { return strings.EqualFold(f, uuid) })
-}
 
 // volumeGrace is how long a claim may wait for its volume before that counts as trouble: a DiskSet or a provisioner
 // takes less.
@@ -65,9 +21,9 @@ const volumeGrace = 15 * time.Second
 // startGrace is how long a container that runs may be silent before it counts as unreachable.
 const startGrace = 30 * time.Second
 
-// decideShard names the state of a shard: total, and without I/O. Where several things are wrong it names the one that
+// Decide names the state of a shard: total, and without I/O. Where several things are wrong it names the one that
 // has to be mended first.
-func decideShard(o *observedShard) v1alpha1.ShardStatus {
+func Decide(o *Shard) v1alpha1.ShardStatus {
 	s := v1alpha1.ShardStatus{Name: o.Name, Number: o.Number}
 	s.State, s.Message = o.state()
 	o.describe(&s)
@@ -77,7 +33,7 @@ func decideShard(o *observedShard) v1alpha1.ShardStatus {
 	return s
 }
 
-func (o *observedShard) state() (v1alpha1.ShardState, string) {
+func (o *Shard) state() (v1alpha1.ShardState, string) {
 	if o.Parked {
 		if o.Pod != nil {
 			return v1alpha1.ShardParked, "the pod is being stopped, as spec.parked names this shard"
@@ -96,7 +52,7 @@ func (o *observedShard) state() (v1alpha1.ShardState, string) {
 }
 
 // nodeState looks at the node that holds the volume.
-func (o *observedShard) nodeState() (v1alpha1.ShardState, string) {
+func (o *Shard) nodeState() (v1alpha1.ShardState, string) {
 	if o.NodeName == "" {
 		return "", ""
 	}
@@ -121,7 +77,7 @@ func (o *observedShard) nodeState() (v1alpha1.ShardState, string) {
 }
 
 // copiesWords says what becomes of the groups of a lost node by itself.
-func (o *observedShard) copiesWords() string {
+func (o *Shard) copiesWords() string {
 	if o.Copies <= 1 {
 		return ""
 	}
@@ -130,14 +86,14 @@ func (o *observedShard) copiesWords() string {
 
 // adoptWords say what to do where a store was deleted and made again: the claims have stayed, and with them the volumes
 // of the first.
-func (o *observedShard) adoptWords() string {
+func (o *Shard) adoptWords() string {
 	if theirs := o.Report.Volume.StoreUUID; theirs != "" && o.StoreUID != "" && !strings.EqualFold(theirs, o.StoreUID) {
 		return fmt.Sprintf(". Where that store was deleted and this one is to have its data: delete this one, and make it again with adoptStoreUID: %s", theirs)
 	}
 	return ""
 }
 
-func (o *observedShard) localWords() string {
+func (o *Shard) localWords() string {
 	if o.Volume != nil && o.Volume.Spec.Local != nil {
 		return fmt.Sprintf(", and with it the local volume %s", o.Volume.Name)
 	}
@@ -145,7 +101,7 @@ func (o *observedShard) localWords() string {
 }
 
 // volumeState looks at claim and volume.
-func (o *observedShard) volumeState() (v1alpha1.ShardState, string) {
+func (o *Shard) volumeState() (v1alpha1.ShardState, string) {
 	claim := o.Claim
 	if claim == nil {
 		return "", ""
@@ -154,7 +110,7 @@ func (o *observedShard) volumeState() (v1alpha1.ShardState, string) {
 		return v1alpha1.ShardDiskLost, fmt.Sprintf("PersistentVolume %s of claim %s is gone. Make it again with the same name and disk if the disk is "+
 			"whole; otherwise park the shard (spec.parked), delete the claim, %s", claim.Spec.VolumeName, claim.Name, o.forgetWords())
 	}
-	if o.running() || claim.Status.Phase == corev1.ClaimBound {
+	if o.Running() || claim.Status.Phase == corev1.ClaimBound {
 		return "", ""
 	}
 	if o.ClassMissing {
@@ -164,19 +120,20 @@ func (o *observedShard) volumeState() (v1alpha1.ShardState, string) {
 }
 
 // forgetWords say how a person lets a shard start on another volume.
-func (o *observedShard) forgetWords() string {
+func (o *Shard) forgetWords() string {
 	if o.Last.Volume == nil || o.Last.Volume.UUID == "" {
 		return "and unpark it"
 	}
 	return fmt.Sprintf("annotate the pool %s=%s to accept that this copy is lost, and unpark it", v1alpha1.AnnotationForgetVolumes, o.Last.Volume.UUID)
 }
 
-func (o *observedShard) running() bool {
+// Running says whether the pod runs; the shard in it may be silent.
+func (o *Shard) Running() bool {
 	return o.Pod != nil && o.Pod.Status.Phase == corev1.PodRunning
 }
 
 // podState looks at the pod until its container is to run.
-func (o *observedShard) podState() (v1alpha1.ShardState, string) {
+func (o *Shard) podState() (v1alpha1.ShardState, string) {
 	pod := o.Pod
 	switch {
 	case pod == nil && o.Set == nil:
@@ -193,7 +150,7 @@ func (o *observedShard) podState() (v1alpha1.ShardState, string) {
 	return "", ""
 }
 
-func (o *observedShard) unscheduled() (v1alpha1.ShardState, string) {
+func (o *Shard) unscheduled() (v1alpha1.ShardState, string) {
 	words, since := "", time.Time{}
 	for _, condition := range o.Pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
@@ -215,7 +172,7 @@ func (o *observedShard) unscheduled() (v1alpha1.ShardState, string) {
 }
 
 // waitingState looks at a container that does not run.
-func (o *observedShard) waitingState() (v1alpha1.ShardState, string) {
+func (o *Shard) waitingState() (v1alpha1.ShardState, string) {
 	status := o.containerStatus()
 	if status != nil && status.State.Running != nil {
 		return "", ""
@@ -255,7 +212,7 @@ func (o *observedShard) waitingState() (v1alpha1.ShardState, string) {
 	return v1alpha1.ShardPending, o.withEvent("the pod's volume is being mounted and its container started")
 }
 
-func (o *observedShard) containerStatus() *corev1.ContainerStatus {
+func (o *Shard) containerStatus() *corev1.ContainerStatus {
 	for n := range o.Pod.Status.ContainerStatuses {
 		if status := &o.Pod.Status.ContainerStatuses[n]; status.Name == workload.ContainerShard {
 			return status
@@ -284,12 +241,12 @@ func ended(status *corev1.ContainerStatus) string {
 }
 
 // reportedState takes the shard's own word, once its volume is known to be the right one.
-func (o *observedShard) reportedState() (v1alpha1.ShardState, string) {
+func (o *Shard) reportedState() (v1alpha1.ShardState, string) {
 	r := o.Report
 	if r == nil {
 		return o.silent()
 	}
-	if o.awaitsEtcd() {
+	if o.AwaitsEtcd() {
 		return v1alpha1.ShardPending, o.etcdWords()
 	}
 	switch r.State {
@@ -318,7 +275,7 @@ func (o *observedShard) reportedState() (v1alpha1.ShardState, string) {
 }
 
 // silent is a container that runs and a shard that does not answer.
-func (o *observedShard) silent() (v1alpha1.ShardState, string) {
+func (o *Shard) silent() (v1alpha1.ShardState, string) {
 	if errors.Is(o.ReportErr, fleet.ErrVolumeSilent) {
 		return v1alpha1.ShardUnreachable, fmt.Sprintf("the pod runs on node %s, but %v. Nothing is given up for that, as it may only be slow: see to the "+
 			"disk; or, with several copies, put %d into spec.replace, and restart the node if the pod does not end", o.NodeName, o.ReportErr, o.Number)
@@ -334,9 +291,19 @@ func (o *observedShard) silent() (v1alpha1.ShardState, string) {
 		"policies let the operator reach port %d", o.NodeName, reason, workload.ShardPod(o.Name), workload.PortShard)
 }
 
-func (o *observedShard) withEvent(words string) string {
+func (o *Shard) withEvent(words string) string {
 	if len(o.Events) == 0 {
 		return words
 	}
 	return words + ": " + o.Events[0]
+}
+
+// AwaitsEtcd says whether the shard runs and waits for etcd, of which its store says that it is not well.
+func (o *Shard) AwaitsEtcd() bool {
+	return o.EtcdTrouble != nil && o.Report != nil && o.Report.State == v1alpha1.ShardPending
+}
+
+// etcdWords are what the shard says, and what the store says to do about it.
+func (o *Shard) etcdWords() string {
+	return fmt.Sprintf("%s. RecordStore, condition %s: %s", o.Report.Message, o.EtcdTrouble.Type, o.EtcdTrouble.Message)
 }

@@ -1,0 +1,80 @@
+package shardpool
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/step"
+)
+
+// hand writes to the API server for one pool, and tells what it did. Its client reads from the cache.
+type hand struct {
+	client.Client
+	recorder events.EventRecorder // nil: news stand in the log alone
+	// pool is the owner of what is written. annotate changes its metadata, and nothing else changes the pool.
+	pool *v1alpha1.ShardPool
+}
+
+// tell says news of the pool.
+func (h hand) tell(ctx context.Context, reason, action string, object client.Object, format string, args ...any) {
+	step.Tell(ctx, h.recorder, h.pool, step.News{Reason: reason, Action: action, Object: object, Message: fmt.Sprintf(format, args...)})
+}
+
+// remove deletes the very object that was seen, and tells that it did. An object that is on its way out is left alone.
+// what names the object in an error.
+func (h hand) remove(ctx context.Context, object client.Object, what string, news step.News, options ...client.DeleteOption) error {
+	if object.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	uid := object.GetUID()
+	options = append([]client.DeleteOption{client.Preconditions{UID: &uid}}, options...)
+	if err := h.Delete(ctx, object, options...); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete %s: %w", what, err)
+	}
+	news.Object = object
+	step.Tell(ctx, h.recorder, h.pool, news)
+	return nil
+}
+
+// annotate changes the pool's annotations at once, where the pool is still as it was read.
+func (h hand) annotate(ctx context.Context, change func(*v1alpha1.ShardPool)) error {
+	pool := h.pool.DeepCopy()
+	change(pool)
+	if err := h.Patch(ctx, pool, ifUnchanged(h.pool)); err != nil {
+		return fmt.Errorf("annotate ShardPool %s with a volume that is given up: %w", h.pool.Name, err)
+	}
+	h.pool.ObjectMeta = pool.ObjectMeta
+	return nil
+}
+
+// ifUnchanged is a patch of what differs from an object as it was read; the API server refuses it where the object was
+// changed since.
+func ifUnchanged(read client.Object) client.Patch {
+	return client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{})
+}
+
+// ending says whether the error only says that the namespace is being deleted, or that the cache was behind.
+func ending(err error) bool {
+	return err != nil && (apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsConflict(err))
+}
+
+// passes says whether a write failed in a way that is over at the next look.
+func passes(err error) bool {
+	return ending(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err)
+}
+
+// note keeps how a part of a step went that does not stop the parts behind it. What passes by itself ends the reconcile
+// nevertheless, and is handed back: it is done again at once.
+func note(notes *step.Notes, out step.Outcome) step.Outcome {
+	if ending(out.Err()) {
+		return out
+	}
+	notes.Add(out)
+	return step.Complete()
+}

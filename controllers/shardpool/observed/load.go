@@ -1,0 +1,87 @@
+package observed
+
+import (
+	"fmt"
+	"time"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
+)
+
+// loadRateBytesMin: what smaller loads take is opening, not reading.
+const loadRateBytesMin = 64 << 20
+
+// Load is the progress that the shard reports, with the device's rate as a Job has measured it, where one did: it had
+// the disk for itself.
+func (o *Shard) Load() fleet.LoadReport {
+	l := o.Report.Load
+	if o.DeviceRate > 0 {
+		l.DeviceBytesPerSecond = float64(o.DeviceRate)
+	}
+	return l
+}
+
+// loadRate fills in how fast the load was that goes on, or went on last.
+func (o *Shard) loadRate(s *v1alpha1.ShardStatus) {
+	l := o.Load()
+	if l.BytesTotal < loadRateBytesMin {
+		s.LoadBytesPerSecond, s.LoadDevicePercent = 0, 0
+		return
+	}
+	now := int64(l.BytesPerSecond)
+	s.LoadBytesPerSecond = fleet.Steady(o.Last.LoadBytesPerSecond, now, now)
+	l.BytesPerSecond = float64(s.LoadBytesPerSecond)
+	s.LoadDevicePercent = devicePercent(l)
+}
+
+// devicePercent of a load's rate; 0: the device's is not known, or the load is too small to say anything.
+func devicePercent(l fleet.LoadReport) int32 {
+	if l.DeviceBytesPerSecond <= 0 || l.BytesTotal < loadRateBytesMin {
+		return 0
+	}
+	return int32(min(9999, 100*l.BytesPerSecond/l.DeviceBytesPerSecond))
+}
+
+func loadPercent(l fleet.LoadReport) int32 {
+	if l.BytesTotal <= 0 {
+		return 0
+	}
+	return int32(min(100, max(0, 100*float64(l.BytesDone)/float64(l.BytesTotal))))
+}
+
+// LoadText is such as "62% 1.9GiB/s (87% of the device) ETA 2m".
+func LoadText(l fleet.LoadReport) string {
+	text := fmt.Sprintf("%d%% %s/s", loadPercent(l), BytesText(int64(l.BytesPerSecond)))
+	if percent := devicePercent(l); percent > 0 {
+		text += fmt.Sprintf(" (%d%% of the device)", percent)
+	}
+	if l.ETA > 0 {
+		text += " ETA " + roundTime(l.ETA)
+	}
+	return text
+}
+
+func roundTime(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Round(time.Second)/time.Second))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Round(time.Minute)/time.Minute))
+	}
+	return fmt.Sprintf("%dh%dm", int(d/time.Hour), int(d%time.Hour/time.Minute))
+}
+
+// BytesText is such as "1.9GiB".
+func BytesText(n int64) string {
+	value, unit := float64(n), "B"
+	for _, next := range []string{"KiB", "MiB", "GiB", "TiB", "PiB"} {
+		if value < 1024 {
+			break
+		}
+		value, unit = value/1024, next
+	}
+	if unit == "B" || value >= 100 {
+		return fmt.Sprintf("%.0f%s", value, unit)
+	}
+	return fmt.Sprintf("%.1f%s", value, unit)
+}

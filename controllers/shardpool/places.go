@@ -1,0 +1,88 @@
+package shardpool
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/internal/workload"
+)
+
+// places is what etcd says of where the groups of a store are. It is for one reconcile, and one goroutine.
+type places struct {
+	register fleet.ShardRegister // nil: there is none, and shards are judged by what they say alone
+	store    *v1alpha1.RecordStore
+	silent   map[string]bool // shards whose disk did not answer
+
+	view *fleet.PlacementView // as it was seen first; nil: etcd was not asked yet, or did not answer
+	err  error
+}
+
+// known says whether etcd can be asked at all. Where it cannot, no other method is called.
+func (p *places) known() bool { return p.register != nil }
+
+// look asks etcd once in a reconcile, and says the same afterwards.
+func (p *places) look(ctx context.Context) (*fleet.PlacementView, error) {
+	if p.view == nil && p.err == nil {
+		p.view, p.err = p.lookAgain(ctx)
+	}
+	return p.view, p.err
+}
+
+// lookAgain asks etcd how it is now.
+func (p *places) lookAgain(ctx context.Context) (*fleet.PlacementView, error) {
+	view, err := p.register.Look(ctx, p.store)
+	if err != nil {
+		return nil, err
+	}
+	view.Silence(p.silent)
+	return &view, nil
+}
+
+// empty asks the planner to move the groups of a shard to others.
+func (p *places) empty(ctx context.Context, shard string) error {
+	return p.register.Empty(ctx, p.store, shard)
+}
+
+// forget removes what is known of a shard that is gone for good. The error says which groups still name it.
+func (p *places) forget(ctx context.Context, shard string) error {
+	return p.register.Forget(ctx, p.store, shard)
+}
+
+// asker asks the shards of one store about themselves.
+type asker struct {
+	shards fleet.ShardClient
+	store  string // its key
+}
+
+// ask waits up to describeTime for the shard in a pod.
+func (a asker) ask(ctx context.Context, pod *corev1.Pod) (*fleet.ShardReport, error) {
+	ctx, cancel := context.WithTimeout(ctx, describeTime)
+	defer cancel()
+	return a.shards.Describe(ctx, fleet.ShardAt{
+		Store: a.store, Name: strings.TrimSuffix(pod.Name, "-0"), Address: net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(workload.PortShard)),
+	})
+}
+
+// poolsOf are all pools of a store, and their shards as they were seen last.
+func poolsOf(ctx context.Context, cached client.Reader, namespace, store string) ([]v1alpha1.ShardPool, fleet.Seen, error) {
+	var list v1alpha1.ShardPoolList
+	if err := cached.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		return nil, nil, fmt.Errorf("list ShardPools: %w", err)
+	}
+	var pools []v1alpha1.ShardPool
+	for _, pool := range list.Items {
+		if pool.Spec.StoreRef.Name == store {
+			pools = append(pools, pool)
+		}
+	}
+	seen, err := fleet.ReadSeen(ctx, cached, pools, client.InNamespace(namespace))
+	return pools, seen, err
+}

@@ -1,0 +1,208 @@
+package poolstatus
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/shardpool/observed"
+	"sheaf.dev/sheaf/controllers/step"
+)
+
+// nearlyFull: a volume with less free above its reserve than one part of so many counts as nearly full.
+const nearlyFull = 20
+
+// conditions are about all shards together. Each names the shards, what is and what was asked for; one without a status
+// says nothing of this pool now. load is the progress of the shards that load.
+func conditions(f *Found, load string) []metav1.Condition {
+	fileSystems := fileSystemWords(f.Seen.Pool.Spec.FileSystem)
+	return []metav1.Condition{
+		loaded(f, load),
+		ofState(f, v1alpha1.ConditionFileSystemMatches, "FileSystemsMatch", fileSystems, v1alpha1.ShardFileSystemMismatch),
+		ofState(f, v1alpha1.ConditionMemoryFits, "MemoryFits", "every shard's need is below its limit", v1alpha1.ShardMemoryTooSmall),
+		volumes(f), space(f), grown(f), updated(f), drained(f), etcdReady(f.Seen.Store),
+	}
+}
+
+func isTrue(kind, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: message}
+}
+
+func isFalse(kind, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message}
+}
+
+func isUnknown(kind, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: metav1.ConditionUnknown, Reason: reason, Message: message}
+}
+
+// etcdReady is what the store says of its etcd: shards that start wait for it.
+func etcdReady(store *v1alpha1.RecordStore) metav1.Condition {
+	c := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionEtcdReady)
+	if c == nil {
+		return metav1.Condition{Type: v1alpha1.ConditionEtcdReady}
+	}
+	return metav1.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: fmt.Sprintf("RecordStore %s: %s", store.Name, c.Message)}
+}
+
+// updated is Unknown while a shard that is to run has no pod: nobody knows yet what that will run.
+func updated(f *Found) metav1.Condition {
+	without := slices.IndexFunc(f.Seen.Shards, func(o *observed.Shard) bool { return o.Pod == nil && !o.Parked })
+	switch {
+	case f.Update.Reason != "":
+		return isFalse(v1alpha1.ConditionUpdated, f.Update.Reason, f.Update.Message)
+	case without >= 0:
+		return isUnknown(v1alpha1.ConditionUpdated, "NoPod", fmt.Sprintf("shard %s has no pod yet", f.Seen.Shards[without].Name))
+	default:
+		return isTrue(v1alpha1.ConditionUpdated, "Updated", "every pod runs the wanted template")
+	}
+}
+
+// inStates says which shards are in one of these states.
+func (f *Found) inStates(states ...v1alpha1.ShardState) (words []string, reason string) {
+	for _, s := range f.Statuses {
+		if slices.Contains(states, s.State) {
+			words = append(words, fmt.Sprintf("shard %s is %s: %s", s.Name, s.State, s.Message))
+			reason = cmp.Or(reason, string(s.State))
+		}
+	}
+	return words, reason
+}
+
+// ofState is False while a shard is in a state, and Unknown while a shard that is to run has said nothing.
+func ofState(f *Found, kind, good, words string, bad v1alpha1.ShardState) metav1.Condition {
+	if found, reason := f.inStates(bad); len(found) > 0 {
+		return isFalse(kind, reason, step.ShardWords(found))
+	}
+	for _, o := range f.Seen.Shards {
+		if o.Report == nil && !o.Parked {
+			return isUnknown(kind, "ShardSilent", fmt.Sprintf("shard %s does not answer yet", o.Name))
+		}
+	}
+	return isTrue(kind, good, words)
+}
+
+func fileSystemWords(asked *v1alpha1.FileSystem) string {
+	if asked == nil {
+		return "spec.fileSystem asks for none; kubectl get shards -o yaml shows what there is"
+	}
+	words := fmt.Sprintf("every volume is %s", asked.Type)
+	if len(asked.MountOptions) > 0 {
+		words += " mounted with " + strings.Join(asked.MountOptions, ",")
+	}
+	return words
+}
+
+func loaded(f *Found, load string) metav1.Condition {
+	if found, _ := f.inStates(v1alpha1.ShardLoading); len(found) > 0 {
+		return isFalse(v1alpha1.ConditionLoaded, fleet.ReasonLoading, fmt.Sprintf("%d shards load: %s", len(found), load))
+	}
+	var words []string
+	for _, s := range f.Statuses {
+		if s.State != v1alpha1.ShardServing && s.State != v1alpha1.ShardDraining && s.State != v1alpha1.ShardParked {
+			words = append(words, fmt.Sprintf("shard %s is %s", s.Name, s.State))
+		}
+	}
+	if len(words) > 0 {
+		return isFalse(v1alpha1.ConditionLoaded, "NotServing", step.ShardWords(words))
+	}
+	return isTrue(v1alpha1.ConditionLoaded, "Loaded", "every shard that is not parked has loaded its groups")
+}
+
+func volumes(f *Found) metav1.Condition {
+	found, reason := f.inStates(v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked, v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume)
+	if len(found) > 0 {
+		return isFalse(v1alpha1.ConditionVolumesReady, reason, step.ShardWords(found))
+	}
+	for i := range f.Statuses {
+		if s := &f.Statuses[i]; fleet.IsSilent(s) {
+			found = append(found, fmt.Sprintf("shard %s is %s: %s", s.Name, s.State, s.Message))
+		}
+	}
+	if len(found) > 0 {
+		return isFalse(v1alpha1.ConditionVolumesReady, "VolumeSilent", step.ShardWords(found))
+	}
+	for _, s := range f.Statuses {
+		if s.Volume == nil || s.Volume.UUID == "" {
+			return isUnknown(v1alpha1.ConditionVolumesReady, "VolumeUnknown", fmt.Sprintf("shard %s has not reported its volume yet", s.Name))
+		}
+	}
+	return isTrue(v1alpha1.ConditionVolumesReady, "VolumesReady", "every shard has its volume")
+}
+
+// space goes by what status shows, which moves in steps.
+func space(f *Found) metav1.Condition {
+	var fullWords, nearlyWords []string
+	reports := map[int32]*fleet.ShardReport{}
+	for _, o := range f.Seen.Shards {
+		reports[o.Number] = o.Report
+	}
+	for _, s := range f.Statuses {
+		if s.Volume == nil || s.Volume.CapacityBytes == 0 {
+			continue
+		}
+		words := fmt.Sprintf("shard %s has %s of %s free", s.Name, observed.BytesText(s.Volume.FreeBytes), observed.BytesText(s.Volume.CapacityBytes))
+		reserve := int64(0)
+		if r := reports[s.Number]; r != nil {
+			reserve = r.Volume.ReserveBytes
+			words += fmt.Sprintf(", of which it keeps %s for deletes and compaction", observed.BytesText(reserve))
+		}
+		if r := reports[s.Number]; r != nil && observed.Full(r.Volume.FreeBytes, reserve) {
+			fullWords = append(fullWords, words)
+		} else if s.Volume.FreeBytes < reserve+s.Volume.CapacityBytes/nearlyFull {
+			nearlyWords = append(nearlyWords, words)
+		}
+	}
+	const what = ". Delete records and compact their groups (sheaf group compact GROUP --all), raise spec.storage.size where the class allows it, or add shards"
+	switch {
+	case len(fullWords) > 0:
+		return isFalse(v1alpha1.ConditionSpaceAvailable, "VolumeFull", "puts are refused: "+step.ShardWords(fullWords)+what)
+	case len(nearlyWords) > 0:
+		return isFalse(v1alpha1.ConditionSpaceAvailable, "VolumeNearlyFull", step.ShardWords(nearlyWords)+what)
+	default:
+		return isTrue(v1alpha1.ConditionSpaceAvailable, "SpaceAvailable", "no volume is full or nearly so")
+	}
+}
+
+func grown(f *Found) metav1.Condition {
+	// A claim that is not bound has no size of its own yet.
+	unbound := slices.IndexFunc(f.Seen.Shards, func(o *observed.Shard) bool {
+		return !o.Parked && (o.Claim == nil || o.Claim.Status.Phase != corev1.ClaimBound)
+	})
+	switch {
+	case f.Growth.Reason != "":
+		return isFalse(v1alpha1.ConditionVolumesGrown, f.Growth.Reason, f.Growth.Message)
+	case unbound >= 0:
+		return isUnknown(v1alpha1.ConditionVolumesGrown, "NoVolume", fmt.Sprintf("shard %s has no volume yet", f.Seen.Shards[unbound].Name))
+	default:
+		return isTrue(v1alpha1.ConditionVolumesGrown, "Grown", fmt.Sprintf("every claim has the %s asked for", f.Seen.Pool.Spec.Storage.Size.String()))
+	}
+}
+
+func drained(f *Found) metav1.Condition {
+	if f.Seen.Pool.Spec.State != v1alpha1.PoolDrained {
+		return metav1.Condition{Type: v1alpha1.ConditionDrained}
+	}
+	var words []string
+	for _, s := range f.Statuses {
+		// Etcd knows best; a shard that runs may have to let go yet.
+		held := int(s.Groups)
+		if f.Held != nil && (f.Held[s.Name] > held || !fleet.Serving(s.State)) {
+			held = f.Held[s.Name]
+		}
+		if held > 0 {
+			words = append(words, fmt.Sprintf("shard %s holds %d groups", s.Name, held))
+		}
+	}
+	if len(words) > 0 {
+		return isFalse(v1alpha1.ConditionDrained, "HoldsGroups", step.ShardWords(words))
+	}
+	return isTrue(v1alpha1.ConditionDrained, "Drained", "no shard holds a group")
+}

@@ -1,0 +1,45 @@
+package turns
+
+import (
+	"fmt"
+
+	"sheaf.dev/sheaf/controllers/fleet"
+)
+
+// lagMax is by how many entries a copy may be behind the others, and count as one.
+const lagMax = 1000
+
+// Needed says which group would have no majority of copies that are up to date, were a shard not there; empty: none.
+func Needed(view *fleet.PlacementView, shard string, turns []Turn) string {
+	applied, newest := map[string]map[string]uint64{}, map[string]uint64{}
+	for _, t := range turns {
+		if t.Report == nil {
+			continue
+		}
+		applied[t.Name] = map[string]uint64{}
+		for _, g := range t.Report.Groups {
+			if g.Serves() {
+				applied[t.Name][g.Group] = g.AppliedIndex
+				newest[g.Group] = max(newest[g.Group], g.AppliedIndex)
+			}
+		}
+	}
+	var names []string
+	for _, name := range view.Names() {
+		g := view.Groups[name]
+		if !g.Votes(shard) {
+			continue
+		}
+		well := g.Here(func(c fleet.CopyPlace) bool {
+			index, serves := applied[c.Shard][name]
+			return c.Shard == shard || !serves || index+lagMax < newest[name]
+		})
+		if well < fleet.Majority(len(g.Voters)) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("without it %s would have no majority of copies that are up to date", fleet.GroupWords(names))
+}
