@@ -39,6 +39,8 @@ var (
 	mismatch   = oneAnswer{code: codes.Aborted, reason: "VERSION_MISMATCH"}
 	exists     = oneAnswer{code: codes.AlreadyExists, reason: "RECORD_EXISTS"}
 	failed     = oneAnswer{code: codes.FailedPrecondition, reason: "GROUP_FAILED"}
+	rate       = oneAnswer{code: codes.ResourceExhausted, reason: "QUOTA_EXCEEDED", wait: time.Second}
+	storage    = oneAnswer{code: codes.ResourceExhausted, reason: "QUOTA_EXCEEDED"}
 )
 
 // putAnswers are the answers to the puts of each record, one after another; batches are in batchAnswers. A put that is
@@ -49,6 +51,8 @@ var putAnswers = map[int64][]oneAnswer{
 	3:  {unknown, failed},
 	4:  {unknown, exists},
 	5:  {failed},
+	8:  {rate, {}},
+	9:  {storage},
 	10: {{}},
 	11: {overloaded, {}},
 	12: {mismatch},
@@ -60,6 +64,7 @@ var putAnswers = map[int64][]oneAnswer{
 var (
 	clientLines = []string{
 		"put 1: stored", "put 2: VERSION_MISMATCH", "put 3: GROUP_FAILED, maybe done", "put 4: RECORD_EXISTS", "put 5: GROUP_FAILED",
+		"put 8: stored", "put 9: QUOTA_EXCEEDED",
 		"get 6: harmed", "get 7: hello",
 	}
 	clientLinesOfAll = []string{
@@ -279,7 +284,7 @@ func TestClientsHeedAnswers(t *testing.T) {
 			for _, breach := range store.breaches {
 				t.Error(breach)
 			}
-			for id := range int64(6) {
+			for _, id := range []int64{1, 2, 3, 4, 5, 8, 9} {
 				if store.puts[id] != len(putAnswers[id]) {
 					t.Errorf("put %d came %d times, not %d", id, store.puts[id], len(putAnswers[id]))
 				}

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -46,10 +47,10 @@ func (p *process) resident(t *testing.T) int64 {
 type flooder struct {
 	*http2.Framer
 	conn net.Conn
-	t    *testing.T
+	t    testing.TB
 }
 
-func flood(t *testing.T, server string, cfg *tls.Config) *flooder {
+func flood(t testing.TB, server string, cfg *tls.Config) *flooder {
 	t.Helper()
 	conn, err := tls.Dial("tcp", server, cfg)
 	if err != nil {
@@ -87,8 +88,15 @@ func drain(conn net.Conn) <-chan struct{} {
 	return ended
 }
 
-// Whoever floods a gateway, with or without a certificate, costs it bounded memory, and the calls of others go on.
-func TestFloodsAreBounded(t *testing.T) {
+// flooded is a store with TLS that is about to be flooded. It holds record 1.
+type flooded struct {
+	*process
+	client *client.Client
+	known  *tls.Config // of an administrator
+}
+
+func startFlooded(t testing.TB) *flooded {
+	t.Helper()
 	dir := t.TempDir()
 	d := startDev(t, dir, "--tls")
 	folder := filepath.Join(dir, "tls/admin")
@@ -115,10 +123,13 @@ func TestFloodsAreBounded(t *testing.T) {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
-	known := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: roots, NextProtos: []string{"h2"}}
+	return &flooded{process: d, client: c, known: &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: roots, NextProtos: []string{"h2"}}}
+}
 
-	floods := map[string]func(t *testing.T) (sent int){
-		"handshakes that do not go on": func(t *testing.T) (sent int) {
+// floods are by name. Each goes on for a while, and says how much it has sent.
+func (d *flooded) floods() map[string]func(t testing.TB) (sent int) {
+	return map[string]func(t testing.TB) (sent int){
+		"handshakes that do not go on": func(t testing.TB) (sent int) {
 			var ends []<-chan struct{}
 			for range 1000 {
 				conn, err := net.Dial("tcp", d.server)
@@ -137,8 +148,8 @@ func TestFloodsAreBounded(t *testing.T) {
 			}
 			return sent
 		},
-		"streams that are reset at once": func(t *testing.T) (sent int) {
-			f := flood(t, d.server, known)
+		"streams that are reset at once": func(t testing.TB) (sent int) {
+			f := flood(t, d.server, d.known)
 			ended := drain(f.conn)
 			block := headers("x", "y")
 			for id := uint32(1); id < 60_000; id += 2 {
@@ -155,8 +166,8 @@ func TestFloodsAreBounded(t *testing.T) {
 			<-ended
 			return sent
 		},
-		"headers without an end": func(t *testing.T) (sent int) {
-			f := flood(t, d.server, known)
+		"headers without an end": func(t testing.TB) (sent int) {
+			f := flood(t, d.server, d.known)
 			ended := drain(f.conn)
 			block := headers("x", strings.Repeat("y", 10_000))
 			if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block}); err != nil {
@@ -177,9 +188,9 @@ func TestFloodsAreBounded(t *testing.T) {
 			<-ended
 			return sent + 1
 		},
-		"headers that are too long": func(t *testing.T) (sent int) {
+		"headers that are too long": func(t testing.TB) (sent int) {
 			for range 20 {
-				f := flood(t, d.server, known)
+				f := flood(t, d.server, d.known)
 				block := headers("x", strings.Repeat("y", 1<<20))
 				err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block[:16_000]})
 				for rest := block[16_000:]; err == nil && len(rest) > 0; {
@@ -205,7 +216,13 @@ func TestFloodsAreBounded(t *testing.T) {
 			return sent
 		},
 	}
-	for name, run := range floods {
+}
+
+// Whoever floods a gateway, with or without a certificate, costs it bounded memory, and the calls of others go on.
+func TestFloodsAreBounded(t *testing.T) {
+	d := startFlooded(t)
+	c := d.client
+	for name, run := range d.floods() {
 		t.Run(name, func(t *testing.T) {
 			before := d.resident(t)
 			ctx, stop := context.WithCancel(t.Context())
@@ -245,5 +262,56 @@ func TestFloodsAreBounded(t *testing.T) {
 	case <-d.ended:
 		t.Error(errors.New("the store has ended"))
 	default:
+	}
+}
+
+// BenchmarkFloods measures what is left to others beside each flood: gets of four callers, as a part of those without
+// it, in turns. Flooder, callers and store share the processors.
+func BenchmarkFloods(b *testing.B) {
+	d := startFlooded(b)
+	for name, run := range d.floods() {
+		b.Run(name, func(b *testing.B) {
+			var served atomic.Int64
+			over := make(chan struct{})
+			var callers sync.WaitGroup
+			for range 4 {
+				callers.Go(func() {
+					for {
+						select {
+						case <-over:
+							return
+						default:
+						}
+						if _, err := d.client.Get(context.Background(), client.Key{ID: 1}, nil); err != nil {
+							b.Errorf("a call of somebody else: %v", err)
+							return
+						}
+						served.Add(1)
+					}
+				})
+			}
+			var alone, beside, floods float64
+			var timeAlone, timeBeside time.Duration
+			for range 3 {
+				begun, before := time.Now(), served.Load()
+				time.Sleep(2 * time.Second)
+				timeAlone += time.Since(begun)
+				alone += float64(served.Load() - before)
+				begun, before = time.Now(), served.Load()
+				for time.Since(begun) < 2*time.Second {
+					floods += float64(run(b))
+				}
+				timeBeside += time.Since(begun)
+				beside += float64(served.Load() - before)
+			}
+			close(over)
+			callers.Wait()
+			alone, beside = alone/timeAlone.Seconds(), beside/timeBeside.Seconds()
+			b.ReportMetric(alone, "calls-alone/s")
+			b.ReportMetric(beside, "calls-beside/s")
+			b.ReportMetric(beside/alone, "goodput-ratio")
+			b.ReportMetric(floods/timeBeside.Seconds(), "flood/s")
+			b.ReportMetric(0, "ns/op")
+		})
 	}
 }

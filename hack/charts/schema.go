@@ -140,11 +140,16 @@ func writeValuesSchema(root string, crds []crd) error {
 		return err
 	}
 	omit(grant, "storeRef") // the chart sets it
+	tenant, err := specOf(crds, "RecordTenant")
+	if err != nil {
+		return err
+	}
+	omit(tenant, "storeRef") // the chart sets it
 	disks, err := specOf(crds, "DiskSet")
 	if err != nil {
 		return err
 	}
-	for name, spec := range map[string]map[string]any{"store": store, "pools": pool, "grants": grant, "diskSets": disks} {
+	for name, spec := range map[string]map[string]any{"store": store, "pools": pool, "grants": grant, "tenants": tenant, "diskSets": disks} {
 		slot, ok := properties[name].(map[string]any)
 		if !ok {
 			return fmt.Errorf("values.schema.frame.json has no property %s", name)

@@ -148,8 +148,33 @@ func TestWhichTokensAreTaken(t *testing.T) {
 			}
 		}
 	}
-	if _, err := c.Token(good, now.Add(2*time.Hour)); !errors.Is(err, ErrToken) || !strings.Contains(err.Error(), "ended") {
+	if _, err := c.Token(good, now.Add(2*time.Hour)); !errors.Is(err, ErrToken) || !strings.Contains(err.Error(), "expired") {
 		t.Error("a token that was taken before is taken after its end:", err)
+	}
+	if _, err := c.Token(es("jti", "another"), now.Add(2*time.Hour)); !errors.Is(err, ErrToken) || !strings.Contains(err.Error(), "expired") {
+		t.Error("a token is taken for the first time after its end:", err)
+	}
+}
+
+// A token that lasts for longer than a day is taken for a day after it was checked, and then checked again.
+func TestATokenIsCheckedEachDay(t *testing.T) {
+	const cluster, audience = "https://kubernetes.default.svc", "sheaf/prod/quotes"
+	key := newPair(t, "one", elliptic.P256())
+	c, err := Compile(&Table{Version: 1, Audience: audience, Issuers: []Issuer{{URL: cluster, ServiceAccounts: true, Keys: keySet(t, key)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	token := sign(t, jose.ES256, key.private, key.id, map[string]any{
+		"iss": cluster, "aud": audience, "sub": "system:serviceaccount:prod:loader", "exp": now.Add(365 * 24 * time.Hour).Unix(),
+	})
+	who, err := c.Token(token, now)
+	if err != nil || !who.Expires.Equal(now.Add(expiryMax)) {
+		t.Fatalf("it is taken until %v: %v", who.Expires, err)
+	}
+	next := now.Add(expiryMax + time.Hour)
+	if who, err = c.Token(token, next); err != nil || !who.Expires.Equal(next.Add(expiryMax)) {
+		t.Errorf("a day later it is taken until %v: %v", who.Expires, err)
 	}
 }
 

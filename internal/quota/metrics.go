@@ -21,7 +21,7 @@ var (
 	descCalls   = prometheus.NewDesc("sheaf_tenant_calls_total", "Calls, and messages of batches, that were let in.", []string{"tenant"}, nil)
 	descBytes   = prometheus.NewDesc("sheaf_tenant_bytes_total", "Data and attributes of records that calls wrote or read.", []string{"tenant"}, nil)
 	descRefused = prometheus.NewDesc("sheaf_tenant_refused_total", "Calls, or records of a batch, that were refused, by quota.", []string{"tenant", "quota"}, nil)
-	descWaited  = prometheus.NewDesc("sheaf_tenant_waited_total", "Messages of streams that had to wait, by quota.", []string{"tenant", "quota"}, nil)
+	descWaited  = prometheus.NewDesc("sheaf_tenant_waited_total", "Messages of streams, and calls of a tenant that is refused all the time, that had to wait, by quota.", []string{"tenant", "quota"}, nil)
 )
 
 // Describe implements prometheus.Collector.

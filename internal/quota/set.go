@@ -46,7 +46,8 @@ type Set struct {
 	closed  chan struct{}
 	closing sync.Once
 	taking  sync.Mutex
-	looked  sync.Mutex // one look at a time
+	looked  sync.Mutex   // one look at a time
+	kept    atomic.Int64 // calls of all tenants that are kept until their turn
 }
 
 // tenants never change, but each of them does.

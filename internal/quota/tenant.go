@@ -55,7 +55,8 @@ type Tenant struct {
 	open     int64 // calls under way
 	openMost int64
 	over     chan struct{} // closed when a call ends; nil: nobody waits
-	held     int64         // bytes of memory, by messages that wait
+	held     int64         // bytes of memory, by calls and messages that wait
+	late     late
 	stored   stored
 	counts   counts
 }
@@ -94,7 +95,7 @@ type Usage struct {
 	Bytes   int64         // that they have moved
 	Open    int64         // calls under way
 	Refused map[access.Quota]int64
-	Waited  map[access.Quota]int64 // messages of streams
+	Waited  map[access.Quota]int64 // messages of streams, and calls that were kept until their turn
 }
 
 // Usage tells what was used until now.
@@ -126,6 +127,11 @@ func (t *Tenant) limit(quotas access.Quotas, part float64) {
 	t.quotas, t.part = quotas, part
 	t.calls.set(now, float64(quotas.CallsPerSecond)*part, 1)
 	t.bytes.set(now, float64(quotas.BytesPerSecond)*part, 1)
+	atOnce := t.calls.rate
+	if atOnce == 0 {
+		atOnce = turnsPerSecond
+	}
+	t.late.atOnce.set(now, atOnce, 1)
 	if t.openMost = 0; quotas.CallsAtOnce > 0 {
 		t.openMost = max(1, int64(float64(quotas.CallsAtOnce)*part))
 	}
@@ -171,24 +177,7 @@ func (t *Tenant) begun(now time.Time) {
 	t.counts.calls++
 }
 
-// Begin begins a call; End must follow where it answers nil. Else the error is an *Exceeded.
-func (t *Tenant) Begin() error {
-	now := t.set.now()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	quota, wait := t.blocked(now)
-	if quota == "" {
-		t.begun(now)
-		return nil
-	}
-	words := fmt.Sprintf("try again in %v", max(wait.Round(time.Millisecond), time.Millisecond))
-	if quota == access.CallsAtOnce {
-		words = "wait until calls have ended"
-	}
-	return t.refuse(quota, wait, words)
-}
-
-// heldMost is what messages of a tenant may hold of the memory that all share while they wait.
+// heldMost is what calls and messages of a tenant may hold of the memory that all share while they wait, in bytes.
 const heldMost = 16 << 20
 
 // Await is Begin for the message of a stream: it waits where that refuses. holds is what it keeps in memory meanwhile,
@@ -265,6 +254,7 @@ func (t *Tenant) Moved(n int64) {
 	defer t.mu.Unlock()
 	t.bytes.take(now, float64(n))
 	t.counts.bytes += n
+	t.late.mean += (float64(n) - t.late.mean) / 16
 }
 
 // Move is Moved for the message of a stream, and waits first until what went before is waited off. holds, and errors, as

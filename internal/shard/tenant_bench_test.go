@@ -8,69 +8,121 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/message"
 )
 
-// BenchmarkTenants measures what a tenant that calls ten times as often as it may does to another one: the 99th
-// percentile of the other's gets beside it, as a multiple of that when it is alone; medians of five rounds, in turns.
+// BenchmarkTenants measures what a tenant that calls ten times as often as it may, or more, does to another one: the
+// 99th percentile of the other's gets beside it, as a multiple of that when it is alone. Turns alone and beside it follow
+// one another, as other work on the machine comes and goes; percentiles are of all turns. A turn beside it begins when
+// the loud tenant has used up what it may use at once.
+//
+// The loud tenant, on a connection of its own:
+//   - within: calls as often as it may.
+//   - paced: begins ten times its limit, and repeats nothing.
+//   - obeys: 64 callers that wait what RetryInfo says, and up to as long again, as the Go client does.
+//   - never-waits: 16 callers that call again at once.
+//   - crowd: 256 callers that call again at once.
+//   - hangs-up: as never-waits, with a deadline of 5 ms for each call.
 func BenchmarkTenants(b *testing.B) {
-	const limit, callers = 200, 4
-	f := start(b, withTenants(b, newRegistry(named, "s1", "a-1", "b-1"), teamA(access.Quotas{CallsPerSecond: limit})), nil).ready()
-	if err := f.putIn(f.ctx(), "b-1", 1, make([]byte, 1<<10)); err != nil {
-		b.Fatal(err)
-	}
-	if err := f.putIn(f.ctx(), "a-1", 1, make([]byte, 100)); err != nil {
-		b.Fatal(err)
-	}
-	f.limited("a-1")
-	p99 := func() float64 {
-		var all []float64
-		for end := time.Now().Add(roundTime); time.Now().Before(end); {
-			began := time.Now()
-			if _, err := f.records.Get(context.Background(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "b-1", Id: 1}}); err != nil {
+	const limit, paced = 200, 4
+	for _, loud := range []struct {
+		name    string
+		callers int
+		timeout time.Duration
+		pause   func(n int, refused error) time.Duration
+	}{
+		{"within", paced, time.Minute, func(int, error) time.Duration { return time.Second * paced / limit }},
+		{"paced", paced, time.Minute, func(int, error) time.Duration { return time.Second * paced / (10 * limit) }},
+		{"obeys", 64, time.Minute, func(n int, refused error) time.Duration {
+			wait := retryAfter(refused)
+			return wait + wait*time.Duration(n%16)/16
+		}},
+		{"never-waits", 16, time.Minute, func(int, error) time.Duration { return 0 }},
+		{"crowd", 256, time.Minute, func(int, error) time.Duration { return 0 }},
+		{"hangs-up", 16, 5 * time.Millisecond, func(int, error) time.Duration { return 0 }},
+	} {
+		b.Run(loud.name, func(b *testing.B) {
+			f := start(b, withTenants(b, newRegistry(named, "s1", "a-1", "b-1"), teamA(access.Quotas{CallsPerSecond: limit})), nil).ready()
+			for group, bytes := range map[string]int{"b-1": 1 << 10, "a-1": 100} {
+				if err := f.putIn(f.ctx(), group, 1, make([]byte, bytes)); err != nil {
+					b.Fatal(err)
+				}
+			}
+			f.limited("a-1")
+			conn, err := grpc.NewClient(f.shard.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+				grpc.WithDefaultCallOptions(grpc.ForceCodecV2(message.Codec{})))
+			if err != nil {
 				b.Fatal(err)
 			}
-			all = append(all, time.Since(began).Seconds())
-		}
-		slices.Sort(all)
-		return all[len(all)*99/100]
-	}
-	var let, refused atomic.Int64
-	var alone, beside []float64
-	busy := time.Duration(0)
-	for range 5 {
-		alone = append(alone, p99())
-		ctx, cancel := context.WithCancel(context.Background())
-		var wait sync.WaitGroup
-		began := time.Now()
-		for range callers {
-			wait.Go(func() {
-				tick := time.NewTicker(time.Second * callers / (10 * limit))
-				defer tick.Stop()
-				for {
-					select {
-					case <-tick.C:
-					case <-ctx.Done():
-						return
-					}
-					if _, err := f.records.Get(context.Background(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a-1", Id: 1}}); err == nil {
-						let.Add(1)
-					} else {
-						refused.Add(1)
-					}
+			defer func() { _ = conn.Close() }()
+			records := recordv1.NewRecordServiceClient(conn)
+
+			var let, refused atomic.Int64
+			call := func(ctx context.Context) error {
+				ctx, cancel := context.WithTimeout(ctx, loud.timeout)
+				defer cancel()
+				_, err := records.Get(ctx, &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a-1", Id: 1}})
+				if err == nil {
+					let.Add(1)
+				} else {
+					refused.Add(1)
 				}
-			})
-		}
-		beside = append(beside, p99())
-		cancel()
-		wait.Wait()
-		busy += time.Since(began)
+				return err
+			}
+			const turn, warm = 200 * time.Millisecond, 600 * time.Millisecond
+			quiet := func(into *[]float64) {
+				for end := time.Now().Add(turn); time.Now().Before(end); {
+					began := time.Now()
+					if _, err := f.records.Get(context.Background(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "b-1", Id: 1}}); err != nil {
+						b.Fatal(err)
+					}
+					*into = append(*into, time.Since(began).Seconds())
+				}
+			}
+			var alone, beside []float64
+			var busy time.Duration
+			var letAll, refusedAll int64
+			for range 10 {
+				quiet(&alone)
+				ctx, cancel := context.WithCancel(context.Background())
+				var wait sync.WaitGroup
+				for range loud.callers {
+					wait.Go(func() {
+						for n := 0; ctx.Err() == nil; n++ {
+							if pause := loud.pause(n, call(ctx)); pause > 0 {
+								select {
+								case <-time.After(pause):
+								case <-ctx.Done():
+								}
+							}
+						}
+					})
+				}
+				time.Sleep(warm)
+				let.Store(0)
+				refused.Store(0)
+				quiet(&beside)
+				busy += turn
+				letAll, refusedAll = letAll+let.Load(), refusedAll+refused.Load()
+				cancel()
+				wait.Wait()
+			}
+			p := func(of int, all []float64) float64 {
+				slices.Sort(all)
+				return all[len(all)*of/100]
+			}
+			b.ReportMetric(1e6*p(99, alone), "p99-alone-µs")
+			b.ReportMetric(1e6*p(99, beside), "p99-beside-µs")
+			b.ReportMetric(p(99, beside)/p(99, alone), "p99-ratio")
+			b.ReportMetric(p(50, beside)/p(50, alone), "p50-ratio")
+			b.ReportMetric(float64(letAll)/busy.Seconds(), "let-in/s")
+			b.ReportMetric(float64(refusedAll)/busy.Seconds(), "refused/s")
+			b.ReportMetric(0, "ns/op")
+		})
 	}
-	b.ReportMetric(1e6*median(alone), "p99-alone-µs")
-	b.ReportMetric(1e6*median(beside), "p99-beside-µs")
-	b.ReportMetric(median(beside)/median(alone), "p99-ratio")
-	b.ReportMetric(float64(let.Load())/busy.Seconds(), "let-in/s")
-	b.ReportMetric(float64(refused.Load())/busy.Seconds(), "refused/s")
-	b.ReportMetric(0, "ns/op")
 }

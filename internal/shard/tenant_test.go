@@ -195,7 +195,7 @@ func TestRatesOfATenant(t *testing.T) {
 	const limit = 50
 	f := start(t, withTenants(t, newRegistry(named, "s1", "a-1", "b-1"), teamA(access.Quotas{CallsPerSecond: limit})), nil).ready().limited("a-1")
 	began, let, refused := time.Now(), 0, 0
-	for refused < 4*limit {
+	for refused < limit {
 		if err := f.putIn(f.ctx(), "a-1", 1, []byte("x")); err != nil {
 			isQuota(t, err, access.CallsPerSecond, limit, true)
 			refused++
@@ -221,6 +221,43 @@ func TestRatesOfATenant(t *testing.T) {
 		if err != nil || out.GetResults()[0].GetPut() == nil {
 			t.Fatalf("a message of a stream must wait: %v, %v", out, err)
 		}
+	}
+}
+
+// A call of a tenant that goes on to call is kept until its turn, and ends with the shard.
+func TestWhoGoesOnIsAnsweredLate(t *testing.T) {
+	f := start(t, withTenants(t, newRegistry(named, "s1", "a-1", "b-1"), teamA(access.Quotas{CallsPerSecond: 1})), nil).ready().limited("a-1")
+	tenant := f.shard.routes.Load().byName["a-1"].served.Load().Tenant()
+	for _, group := range []string{"a-1", "b-1"} {
+		if err := f.putIn(f.ctx(), group, 1, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	get := func(group string) error {
+		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: group, Id: 1}})
+		return err
+	}
+	for tenant.Usage().Waited[access.CallsPerSecond] == 0 {
+		if err := get("a-1"); err != nil {
+			isQuota(t, err, access.CallsPerSecond, 1, true)
+		}
+	}
+	ended := make(chan error, 1)
+	waited := tenant.Usage().Waited[access.CallsPerSecond]
+	go func() {
+		var err error
+		for err == nil || status.Code(err) == codes.ResourceExhausted {
+			err = get("a-1")
+		}
+		ended <- err
+	}()
+	f.eventually("a call is kept", func() bool { return tenant.Usage().Waited[access.CallsPerSecond] > waited })
+	if err := get("b-1"); err != nil {
+		t.Errorf("a call of another tenant: %v", err)
+	}
+	f.stop()
+	if err := <-ended; status.Code(err) != codes.Unavailable {
+		t.Errorf("a call that is kept while the shard stops ends with %v", err)
 	}
 }
 

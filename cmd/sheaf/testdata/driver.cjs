@@ -57,7 +57,7 @@ async function live() {
 async function answers() {
   const told = (what, id, failure) => console.log(`${what} ${id}: ${failure.reason}${failure.maybeDone ? ', maybe done' : ''}`)
   const hello = Buffer.from('hello')
-  for (const id of [1, 2, 3, 4, 5]) {
+  for (const id of [1, 2, 3, 4, 5, 8, 9]) {
     try {
       await store.put({ id }, hello)
       console.log(`put ${id}: stored`)

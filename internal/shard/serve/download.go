@@ -37,7 +37,7 @@ func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.Re
 		return err
 	}
 	r.served, r.where = sv, answer.Where{Group: sv.Name(), ID: in.GetKey().GetId()}
-	tenant, err := enter(sv, r.where)
+	tenant, err := enter(stream.Context(), sv, r.where, 0)
 	if err != nil {
 		return err
 	}

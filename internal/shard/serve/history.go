@@ -40,7 +40,7 @@ func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersio
 		return nil, err
 	}
 	w := answer.Where{Group: sv.Name(), ID: id}
-	tenant, err := enter(sv, w)
+	tenant, err := enter(ctx, sv, w, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -182,7 +182,7 @@ func (s *recordServer) Put(ctx context.Context, in *recordv1.PutRequest) (*recor
 	if err := s.preparePut(ctx, in, &w); err != nil {
 		return nil, err
 	}
-	tenant, err := enter(w.served, w.where)
+	tenant, err := enter(ctx, w.served, w.where, w.bytes)
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +222,7 @@ func (s *recordServer) Delete(ctx context.Context, in *recordv1.DeleteRequest) (
 	}
 	w.served, w.where = sv, answer.Where{Group: sv.Name(), ID: in.GetKey().GetId()}
 	w.replica.ID, w.replica.Delete = in.GetKey().GetId(), true
-	tenant, err := enter(sv, w.where)
+	tenant, err := enter(ctx, sv, w.where, 0)
 	if err != nil {
 		return nil, err
 	}

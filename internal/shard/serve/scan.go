@@ -76,7 +76,7 @@ func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanReques
 		if err := sv.Barrier(ctx); err != nil {
 			return nil, answer.Of(err, answer.Where{Group: name})
 		}
-		tenant, err := enter(sv, answer.Where{Group: name})
+		tenant, err := enter(ctx, sv, answer.Where{Group: name}, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -328,7 +328,7 @@ func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) erro
 func (sc *scan) enter(ctx context.Context, sv Group, w answer.Where) (err error) {
 	if !sc.begun {
 		sc.begun = true
-		sc.tenant, err = enter(sv, w)
+		sc.tenant, err = enter(ctx, sv, w, 0)
 		return err
 	}
 	if t := sv.Tenant(); t != nil {

@@ -12,16 +12,17 @@ import (
 )
 
 // Calls are counted against the quotas of the tenant in whose group they are. A call of its own is refused where it
-// would pass a rate; what belongs to a stream waits, as its caller has begun something that a refusal would undo, unless what waits so holds
+// would pass a rate, and those of a tenant that goes on are answered late; what belongs to a stream waits, as its caller has begun something that a refusal would undo, unless what waits so holds
 // too much of the memory that all share.
 
-// enter begins a call in a group; the tenant, where it is not nil, is told its end by leave.
-func enter(sv Group, w answer.Where) (*quota.Tenant, error) {
+// enter begins a call in a group, for which so many bytes of memory are held; the tenant, where it is not nil, is told its
+// end by leave.
+func enter(ctx context.Context, sv Group, w answer.Where, holds int64) (*quota.Tenant, error) {
 	t := sv.Tenant()
 	if t == nil {
 		return nil, nil
 	}
-	if err := t.Begin(); err != nil {
+	if err := t.Begin(ctx, holds); err != nil {
 		return nil, answer.Of(err, w)
 	}
 	return t, nil
