@@ -44,6 +44,8 @@ CGO_ENABLED=0 go build -trimpath -o bin/kubectl-sheaf ./cmd/kubectl-sheaf
 export PATH=$PWD/bin:$PATH
 # Evaluates the chart's alerts on what the operators tell, by Prometheus' own packages, which the main module does not have.
 (cd hack/alerts && go build -trimpath -o ../../bin/alerts-watch ./cmd/alerts-watch)
+most=50m
+[ -z "${E2E_LONG-}" ] || most=4h
 # Each scenario has its own namespace and disks, so some run at once, in processes of Ginkgo's own command. Those marked Serial, which
 # break nodes or the operator, follow one by one.
-go run github.com/onsi/ginkgo/v2/ginkgo run --tags e2e --procs "${PROCS:-3}" --timeout 50m --no-color -v ${FOCUS:+--focus "$FOCUS"} ./e2e
+go run github.com/onsi/ginkgo/v2/ginkgo run --tags e2e --procs "${PROCS:-3}" --timeout "$most" --no-color -v ${FOCUS:+--focus "$FOCUS"} ./e2e
