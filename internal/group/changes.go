@@ -83,8 +83,7 @@ func (c *changes) step() error {
 	case err != nil:
 		return fmt.Errorf("group %s: changes: %w", l.opts.Identity.Name, err)
 	case c.again:
-		l.swapping.RLock() // until the swap is done
-		l.swapping.RUnlock()
+		l.places.awaitSwap()
 	case c.damage != nil:
 		return c.damage
 	case !c.full:

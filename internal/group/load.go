@@ -105,7 +105,7 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 		l.abandon()
 		return fail(err)
 	}
-	l.memory.settle(l.memoryBytes())
+	l.memory.settle()
 	l.endInstall(slices.Contains(names, format.IncomingName))
 	return l, ld.report, nil
 }

@@ -3,7 +3,6 @@ package group
 import (
 	"context"
 	"log/slog"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,25 +21,22 @@ type Log struct {
 	opts   Options
 	logger *slog.Logger
 	now    func() time.Time
-	memory meter
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
 	parts
 	editor editor
 
-	closed     atomic.Bool
 	changed    signal          // of applied, and of closed
-	readers    atomic.Int64    // reads under way: Close waits for them
 	received   atomic.Uint64   // blobs that were begun to be received: names their files until they are whole
 	journal    *journal.Member // nil: none
 	compacting sync.Mutex      // one Compact or Repair at a time
-	swapping   sync.RWMutex    // held while places change from one segment to another; scans wait
 }
 
 // parts are what a log is made of. Each says what it touches, and an operation is handed those that it needs: a load
 // fills all of them.
 type parts struct {
+	gate
 	w       writer
 	folder  folder
 	state   state
@@ -51,6 +47,7 @@ type parts struct {
 	damages damages
 	blobs   blobSet
 	marks   markFile
+	memory  memory
 }
 
 // writer is the state of the end of the log.
@@ -106,7 +103,7 @@ func (o Options) ForInstall() transfer.Options {
 // newLog makes a log without segments, with room in the index for what the group needs.
 func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	l := &Log{opts: opts, logger: opts.Logger, now: opts.Now}
-	l.memory.budget = opts.Budget
+	l.memory.state, l.memory.places, l.memory.images, l.memory.budget = &l.state, &l.places, &l.images, opts.Budget
 	l.images = images{resident: opts.Residency == Resident, loader: opts.Loader}
 	if l.images.loader == nil {
 		l.images.loader = segio.NewLoader(segio.LoaderOptions{Reads: 2})
@@ -132,38 +129,13 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	l.reader = reader{group: opts.Identity.Name, state: &l.state, damages: &l.damages, hints: &l.hints}
 	l.blobs.folder = f
 	l.marks.fs, l.marks.dir = opts.FS, opts.Dir
-	l.editor = editor{
-		parts: &l.parts, swapping: &l.swapping, usable: l.usable, settle: l.settle, seal: l.seal, askMemory: l.askMemory,
-	}
+	l.editor = editor{parts: &l.parts, settle: l.settle, seal: l.seal}
 	return l, nil
 }
 
-// usable tells whether the log is open.
-func (l *Log) usable() error {
-	if l.closed.Load() {
-		return format.ErrClosed
-	}
-	return nil
-}
-
-// enter begins a read; leave must follow. Close waits for those that are in.
-func (l *Log) enter() error {
-	l.readers.Add(1)
-	if l.closed.Load() {
-		l.leave()
-		return format.ErrClosed
-	}
-	return nil
-}
-
-// leave ends a read.
-func (l *Log) leave() { l.readers.Add(-1) }
-
 // release frees the memory and the files when the last reader is out. The log is closed.
 func (l *Log) release() {
-	for l.readers.Load() > 0 { // reads are short, and Close is rare
-		runtime.Gosched()
-	}
+	l.awaitReaders()
 	l.state.mu.Lock()
 	segments := l.state.segments
 	l.state.segments, l.state.tail = nil, tail{}
@@ -183,50 +155,4 @@ func (w *writer) hardForManifest(applied uint64) format.StateRecord {
 	hard.Commit = min(hard.Commit, applied)
 	hard.SyncedOffset, hard.SyncedIndex = 0, 0
 	return hard
-}
-
-// meter asks the budget for what the log uses. Safe for concurrent use.
-type meter struct {
-	mu     sync.Mutex
-	budget Budget
-	taken  int64
-}
-
-const meterSlackBytes = 1 << 20 // not given back at once
-
-// ask makes sure that want bytes in all are taken.
-func (m *meter) ask(want int64) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.budget == nil || want <= m.taken {
-		return nil
-	}
-	if err := m.budget.Take(want - m.taken); err != nil {
-		return err
-	}
-	m.taken = want
-	return nil
-}
-
-// settle gives back what is above used.
-func (m *meter) settle(used int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.budget == nil || used+meterSlackBytes >= m.taken {
-		return
-	}
-	if err := m.budget.Take(used - m.taken); err == nil {
-		m.taken = used
-	}
-}
-
-// giveBack gives everything back.
-func (m *meter) giveBack() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.budget != nil && m.taken > 0 {
-		if err := m.budget.Take(-m.taken); err == nil {
-			m.taken = 0
-		}
-	}
 }

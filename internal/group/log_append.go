@@ -113,7 +113,7 @@ func (l *Log) makeRoom(batch []tailEntry, bytes int64) error {
 	if len(batch) > 0 {
 		first = batch[0].entry.Index
 	}
-	if err := l.askMemory(len(batch), bytes); err != nil {
+	if err := l.memory.askMore(len(batch), bytes); err != nil {
 		return err
 	}
 	w := &l.w

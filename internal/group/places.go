@@ -2,6 +2,7 @@ package group
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"sheaf.dev/sheaf/internal/index"
@@ -14,6 +15,13 @@ type places struct {
 	// published are the segments by ordinal, nil where there is none; replaced as a whole. For readers without a lock.
 	published  atomic.Pointer[[]*segment]
 	superseded atomic.Int64 // bytes, estimated
+	swapping   sync.RWMutex // held while places change from one segment to another. Taken before state.mu
+}
+
+// awaitSwap returns when the swap that is under way is done.
+func (p *places) awaitSwap() {
+	p.swapping.RLock()
+	p.swapping.RUnlock()
 }
 
 // publish shows the segments to readers without a lock. Called with state.mu held.

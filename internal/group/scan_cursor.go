@@ -97,8 +97,7 @@ func (c *scanCursor) step(ctx context.Context) bool {
 	case c.stopped:
 		return false
 	case c.again:
-		l.swapping.RLock() // until the swap is done
-		l.swapping.RUnlock()
+		l.places.awaitSwap()
 		return true
 	}
 	c.next = max(c.next, v.through+1)

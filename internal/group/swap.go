@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/segio"
@@ -38,12 +37,8 @@ type move struct {
 // them at a time.
 type editor struct {
 	*parts
-	swapping *sync.RWMutex // held while places change: scans wait
-
-	usable func() error // tells whether the log is open
 	// settle and seal are those of the log: they are called with writer.mu held.
 	settle, seal func() error
-	askMemory    func(entries int, bytes int64) error
 }
 
 // checkRoom makes sure that there is room on the disk for so many bytes, and in memory for a segment of so many entries
@@ -52,7 +47,7 @@ func (e *editor) checkRoom(disk int64, entries int, bytes int64) error {
 	if err := format.CheckRoom(e.folder.fs, e.folder.dir, disk, "a new segment"); err != nil {
 		return err
 	}
-	return e.askMemory(entries, bytes)
+	return e.memory.askMore(entries, bytes)
 }
 
 // sealNow seals the active segment.
@@ -127,8 +122,8 @@ func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
 		return format.NoSpace(err)
 	}
 	st := &e.state
-	e.swapping.Lock() // scans wait for the end
-	defer e.swapping.Unlock()
+	e.places.swapping.Lock() // scans wait for the end
+	defer e.places.swapping.Unlock()
 	st.mu.Lock()
 	for _, old := range r.old {
 		old.moving = true
