@@ -39,7 +39,7 @@ func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
 	l.state.trimTail()
 	l.state.mu.Unlock()
 	l.changed.fire()
-	l.hintWhileOpen()
+	l.w.hintWhileOpen()
 	return nil
 }
 

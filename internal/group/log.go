@@ -11,7 +11,6 @@ import (
 	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/index"
-	"sheaf.dev/sheaf/internal/journal"
 )
 
 // Log is the ordered log of a group on disk, with its index in memory. It is the Raft log of the group (see Storage)
@@ -27,10 +26,9 @@ type Log struct {
 	parts
 	editor editor
 
-	changed    signal          // of applied, and of closed
-	received   atomic.Uint64   // blobs that were begun to be received: names their files until they are whole
-	journal    *journal.Member // nil: none
-	compacting sync.Mutex      // one Compact or Repair at a time
+	changed    signal        // of applied, and of closed
+	received   atomic.Uint64 // blobs that were begun to be received: names their files until they are whole
+	compacting sync.Mutex    // one Compact or Repair at a time
 }
 
 // parts are what a log is made of. Each says what it touches, and an operation is handed those that it needs: a load
@@ -48,34 +46,6 @@ type parts struct {
 	blobs   blobSet
 	marks   markFile
 	memory  memory
-}
-
-// writer is the state of the end of the log.
-type writer struct {
-	// mu is held by whoever changes the files of the log: Append, Sync, Apply, Seal, SetConf, Close, and the swap of
-	// compaction. It guards writer and folder. Taken before state.mu, never while that is held.
-	mu sync.Mutex
-
-	active    *segment
-	end       int64              // offset of the next frame
-	allocated int64              // size of the file
-	inherited bool               // the room behind the end is what the process before has allocated
-	opened    int64              // what of end was there when the log was opened
-	ahead     writeAhead         // of the active file
-	last      uint64             // index of the last entry in the active segment by place; first - 1: none
-	hard      format.StateRecord // term, vote, commit as given by Raft
-	dirty     bool               // something was written since the last sync
-	suspect   error              // a write or sync of the active file failed: it must not be continued; nil: it is well
-	buffer    []byte
-	journaled int64  // offset in the active segment up to which the journal has what is not synced; 0: nothing
-	started   int64  // offset in the active segment up to which the kernel was told to begin to write
-	batch     []byte // the frames that were written last, where they are in memory as one; they stand at batchAt
-	batchAt   int64
-	state     format.StateFrame // the last one of the active segment
-	hintable  format.StateFrame // the last one of the active segment that was seen to have all entries before it applied
-	hinted    format.HintPart   // of the active segment, what its hint tells of
-	hintTried int64             // up to where a hint was tried last; 0: not yet
-	hintDirty bool              // the hint was not synced
 }
 
 // SegmentBytesDefault is the size at which a segment is sealed where Options say nothing.
@@ -129,7 +99,8 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	l.reader = reader{group: opts.Identity.Name, state: &l.state, damages: &l.damages, hints: &l.hints}
 	l.blobs.folder = f
 	l.marks.fs, l.marks.dir = opts.FS, opts.Dir
-	l.editor = editor{parts: &l.parts, settle: l.settle, seal: l.seal}
+	l.w = newWriter(&l.parts, &l.opts)
+	l.editor.parts = &l.parts
 	return l, nil
 }
 
@@ -147,12 +118,4 @@ func (l *Log) release() {
 	l.marks.close()
 	l.places.table.Close()
 	l.memory.giveBack()
-}
-
-// hardForManifest is the hard state with a commit that is applied: a membership change above it is looked for by Load.
-func (w *writer) hardForManifest(applied uint64) format.StateRecord {
-	hard := w.hard
-	hard.Commit = min(hard.Commit, applied)
-	hard.SyncedOffset, hard.SyncedIndex = 0, 0
-	return hard
 }

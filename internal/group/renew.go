@@ -45,7 +45,7 @@ func (l *Log) renewManifest() ([]format.Damage, error) {
 	if err := l.usable(); err != nil {
 		return nil, err
 	}
-	if err := l.settle(); err != nil {
+	if err := l.w.settle(); err != nil {
 		return nil, err
 	}
 	var copies [2]error
@@ -130,7 +130,7 @@ func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 // found.
 func (l *Log) renewActiveHint(found []format.Damage) []format.Damage {
 	l.w.mu.Lock()
-	part, s := l.w.hinted, l.w.active.manifest()
+	part, s := l.w.hint.told, l.w.active.manifest()
 	l.w.mu.Unlock()
 	told := slices.ContainsFunc(found, func(d format.Damage) bool { return d.File == format.ActiveHintName })
 	whole := func() bool {
@@ -143,11 +143,11 @@ func (l *Log) renewActiveHint(found []format.Damage) []format.Damage {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
 	w := &l.w
-	if l.closed.Load() || w.active.id != s.ID || w.hinted.End < part.End || whole() {
+	if l.closed.Load() || w.active.id != s.ID || w.hint.told.End < part.End || whole() {
 		return nil // that one is gone, or was written anew meanwhile
 	}
-	w.hinted, w.hintTried = format.HintPart{}, 0
-	l.hintActive()
+	w.hint.told, w.hint.tried = format.HintPart{}, 0
+	l.w.growHint()
 	l.logger.Warn("the hint of the active segment was bad and is made anew", "group", l.opts.Identity.Name, "segment", s.Number)
 	if told {
 		return nil

@@ -92,10 +92,10 @@ func (l *Log) sealDamaged(files []string) error {
 	if !slices.Contains(files, format.SegmentName(active.number)) {
 		return nil
 	}
-	if err := l.seal(); err != nil || l.w.active != active {
+	if err := l.w.seal(); err != nil || l.w.active != active {
 		return err
 	}
-	return l.replaceSegments(l.state.last+1, 0) // nothing but its header is there
+	return l.w.replaceSegments(l.state.last+1, 0) // nothing but its header is there
 }
 
 // repairOf says what a damaged file needs; false: it is none of the log.

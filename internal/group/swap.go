@@ -37,8 +37,6 @@ type move struct {
 // them at a time.
 type editor struct {
 	*parts
-	// settle and seal are those of the log: they are called with writer.mu held.
-	settle, seal func() error
 }
 
 // checkRoom makes sure that there is room on the disk for so many bytes, and in memory for a segment of so many entries
@@ -57,7 +55,7 @@ func (e *editor) sealNow() error {
 	if err := e.usable(); err != nil {
 		return err
 	}
-	return format.NoSpace(e.seal())
+	return format.NoSpace(e.w.seal())
 }
 
 // raiseTombstones makes durable that the tombstones up to a floor may go, before the first of them goes. It gives the
@@ -70,7 +68,7 @@ func (e *editor) raiseTombstones(floor uint64) (uint64, error) {
 	}
 	err := e.usable()
 	if err == nil {
-		err = e.settle()
+		err = e.w.settle()
 	}
 	if err == nil {
 		err = format.NoSpace(e.folder.writeManifest(func(m *format.Manifest) { m.TombstoneFloor = floor }))
@@ -161,7 +159,7 @@ func (e *editor) swapManifest(r *rewrite, floor, term, applied uint64) error {
 	defer e.w.mu.Unlock()
 	err := e.usable()
 	if err == nil {
-		err = e.settle()
+		err = e.w.settle()
 	}
 	if err == nil {
 		err = e.folder.writeManifest(func(m *format.Manifest) {
@@ -176,7 +174,7 @@ func (e *editor) swapManifest(r *rewrite, floor, term, applied uint64) error {
 			}
 			// Also where Raft has not told yet: Load applies no more than the hard state says.
 			e.w.hard.Commit = max(e.w.hard.Commit, applied)
-			m.HardState = e.w.hardForManifest(e.state.applied.Load())
+			m.HardState = e.w.hardForManifest()
 		})
 	}
 	if err != nil {
