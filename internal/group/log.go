@@ -42,6 +42,7 @@ type parts struct {
 	images  images
 	hints   hints
 	reader  reader
+	records records
 	damages damages
 	blobs   blobSet
 	marks   markFile
@@ -97,6 +98,7 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	l.damages.logger = opts.Logger
 	l.hints.folder, l.hints.state = f, &l.state
 	l.reader = reader{group: opts.Identity.Name, state: &l.state, damages: &l.damages, hints: &l.hints}
+	l.records = records{group: opts.Identity.Name, state: &l.state, places: &l.places, reader: &l.reader, damages: &l.damages}
 	l.blobs.folder = f
 	l.marks.fs, l.marks.dir = opts.FS, opts.Dir
 	l.w = newWriter(&l.parts, &l.opts)
