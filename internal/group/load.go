@@ -103,7 +103,7 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 		return fail(err)
 	}
 	l.memory.settle()
-	l.endInstall(slices.Contains(names, format.IncomingName))
+	ld.endInstall()
 	return l, ld.report, nil
 }
 

@@ -1,7 +1,6 @@
 package group
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -145,10 +144,7 @@ func (ld *loading) fillTail(commit uint64) error {
 	}
 	var bad error
 	err := ld.reader.readEntries(commit+1, st.last, func(e *format.Entry, loc index.Loc) bool {
-		r := format.RaftEntry(e)
-		if e.Kind == format.KindConf {
-			r.Data = bytes.Clone(r.Data)
-		}
+		r := raftEntry(e)
 		kept, err := format.DecodePayload(r) // aliases r, not what was read
 		if err != nil {
 			bad = err
@@ -246,11 +242,7 @@ func (l *Log) SetConf(conf *raftpb.ConfState, at uint64) error {
 	if err := l.usable(); err != nil {
 		return err
 	}
-	err := l.w.settle()
-	if err == nil {
-		err = l.folder.writeManifest(func(m *format.Manifest) { m.Conf, m.ConfIndex = conf, at })
-	}
-	if err != nil {
+	if err := l.w.amend(func(m *format.Manifest) { m.Conf, m.ConfIndex = conf, at }); err != nil {
 		return fmt.Errorf("group %s: membership: %w", l.opts.Identity.Name, err)
 	}
 	l.state.mu.Lock()

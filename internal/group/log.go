@@ -102,7 +102,9 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	l.blobs.folder = f
 	l.marks.fs, l.marks.dir = opts.FS, opts.Dir
 	l.w = newWriter(&l.parts, &l.opts)
-	l.editor.parts = &l.parts
+	l.editor = editor{
+		gate: &l.gate, w: &l.w, folder: f, state: &l.state, places: &l.places, images: &l.images, hints: &l.hints, memory: &l.memory,
+	}
 	return l, nil
 }
 

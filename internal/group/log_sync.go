@@ -42,8 +42,7 @@ func (w *writer) sync() error {
 	return nil
 }
 
-// syncedTo notes that the active segment is on disk up to end, where last is its last entry. The caller holds
-// mu.
+// syncedTo notes that the active segment is on disk up to end, where last is its last entry. The caller holds mu.
 func (w *writer) syncedTo(end int64, last uint64) {
 	w.clean()
 	w.state.synced(w.active, end, last)
@@ -69,6 +68,14 @@ func (w *writer) settle() error {
 	}
 	w.suspect = nil
 	return nil
+}
+
+// amend writes a changed manifest, when nothing is left open. The caller holds mu.
+func (w *writer) amend(change func(*format.Manifest)) error {
+	if err := w.settle(); err != nil {
+		return err
+	}
+	return w.folder.writeManifest(change)
 }
 
 // continueLog abandons the active file (rule 5): it is sealed at its synced mark, and what is not synced is written and

@@ -61,6 +61,16 @@ func (p *places) pin(id int64, loc index.Loc) *segment {
 	return nil
 }
 
+// isNewest tells whether the frame at a place of a segment is the newest version of a record; moved: the segment was
+// swapped, so that places in it mean nothing any more. Called with state.mu held.
+func (p *places) isNewest(s *segment, id int64, loc index.Loc) (newest, moved bool) {
+	if s.moving || p.segment(s.ordinal) != s {
+		return false, true
+	}
+	at, ok := p.table.Get(id)
+	return ok && at == loc, false
+}
+
 // insert puts a place into the index; the later one of two stays, the other is superseded.
 func (p *places) insert(id int64, loc index.Loc) error {
 	old, won, err := p.table.Max(id, loc)

@@ -51,7 +51,8 @@ func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (fsck.Verify
 	report, err := l.verify(ctx, rateBytesPerSecond)
 	if err == nil {
 		var more []format.Damage
-		more, err = l.renew(report.Damages)
+		r := &renewal{gate: &l.gate, w: &l.w, folder: &l.folder, marks: &l.marks, hints: &l.hints, reader: &l.reader}
+		more, err = r.run(report.Damages)
 		report.Damages = append(report.Damages, more...)
 	}
 	if err != nil {

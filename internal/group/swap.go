@@ -34,9 +34,17 @@ type move struct {
 }
 
 // editor puts rewritten segments into the places of the old ones. Compaction and the repair of a range have it, one of
-// them at a time.
+// them at a time. What it changes it changes in the manifest first, and then in memory. It takes writer.mu for moments,
+// places.swapping while places change, and state.mu within either.
 type editor struct {
-	*parts
+	gate   *gate
+	w      *writer
+	folder *folder
+	state  *state
+	places *places
+	images *images
+	hints  *hints
+	memory *memory
 }
 
 // checkRoom makes sure that there is room on the disk for so many bytes, and in memory for a segment of so many entries
@@ -52,7 +60,7 @@ func (e *editor) checkRoom(disk int64, entries int, bytes int64) error {
 func (e *editor) sealNow() error {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
-	if err := e.usable(); err != nil {
+	if err := e.gate.usable(); err != nil {
 		return err
 	}
 	return format.NoSpace(e.w.seal())
@@ -66,12 +74,9 @@ func (e *editor) raiseTombstones(floor uint64) (uint64, error) {
 	if had := e.folder.manifest.TombstoneFloor; floor <= had {
 		return had, nil
 	}
-	err := e.usable()
+	err := e.gate.usable()
 	if err == nil {
-		err = e.w.settle()
-	}
-	if err == nil {
-		err = format.NoSpace(e.folder.writeManifest(func(m *format.Manifest) { m.TombstoneFloor = floor }))
+		err = format.NoSpace(e.w.amend(func(m *format.Manifest) { m.TombstoneFloor = floor }))
 	}
 	if err != nil {
 		return 0, fmt.Errorf("tombstone floor: %w", err)
@@ -119,7 +124,7 @@ func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
 	if err := e.swapManifest(r, floor, term, applied); err != nil {
 		return format.NoSpace(err)
 	}
-	st := &e.state
+	st := e.state
 	e.places.swapping.Lock() // scans wait for the end
 	defer e.places.swapping.Unlock()
 	st.mu.Lock()
@@ -157,12 +162,9 @@ func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
 func (e *editor) swapManifest(r *rewrite, floor, term, applied uint64) error {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
-	err := e.usable()
+	err := e.gate.usable()
 	if err == nil {
-		err = e.w.settle()
-	}
-	if err == nil {
-		err = e.folder.writeManifest(func(m *format.Manifest) {
+		err = e.w.amend(func(m *format.Manifest) {
 			i := slices.IndexFunc(m.Segments, func(s format.ManifestSegment) bool { return s.Number == r.old[0].number })
 			next := make([]format.ManifestSegment, 0, 1)
 			for _, s := range r.place() {
