@@ -21,7 +21,7 @@ type places struct {
 // awaitSwap returns when the swap that is under way is done.
 func (p *places) awaitSwap() {
 	p.swapping.RLock()
-	p.swapping.RUnlock()
+	p.swapping.RUnlock() //nolint:staticcheck // whoever swaps holds it
 }
 
 // publish shows the segments to readers without a lock. Called with state.mu held.
