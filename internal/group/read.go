@@ -34,7 +34,16 @@ func (l *Log) Get(id int64, opts GetOptions) (Record, error) {
 		return Record{}, err
 	}
 	defer l.leave()
-	return l.records.get(id, &opts)
+	r, err := l.records.newest(id, &opts)
+	switch {
+	case opts.Index == 0 && err == nil && r.Deleted:
+		return Record{}, ErrNotFound
+	case opts.Index == 0:
+		return r, err
+	case err == nil && r.Index == opts.Index:
+		return r, nil
+	}
+	return l.records.version(id, &opts)
 }
 
 // Has tells whether the index has a record that is not deleted. Nothing is read.
@@ -63,20 +72,6 @@ func (l *Log) Versions(id int64, before uint64, n int) ([]Record, error) {
 	return l.records.list(id, before, n)
 }
 
-// get is Get.
-func (r *records) get(id int64, opts *GetOptions) (Record, error) {
-	rec, err := r.newest(id, opts)
-	switch {
-	case opts.Index == 0 && err == nil && rec.Deleted:
-		return Record{}, ErrNotFound
-	case opts.Index == 0:
-		return rec, err
-	case err == nil && rec.Index == opts.Index:
-		return rec, nil
-	}
-	return r.version(id, opts)
-}
-
 // pin pins the segment in which the newest version of a record stands, and tells its place there. ErrNotFound where
 // there is none, *DamageError where that cannot be known.
 func (r *records) pin(id int64) (*segment, index.Loc, error) {
@@ -98,11 +93,12 @@ func (r *records) newest(id int64, opts *GetOptions) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	defer s.unpin()
 	if loc.Tombstone() && opts.Index == 0 && !r.damages.any() {
+		s.unpin()
 		return Record{Deleted: true}, nil
 	}
 	rec, err := r.read(s, loc, id, opts)
+	s.unpin()
 	if err == nil && r.damages.any() {
 		err = r.damages.newer(id, rec.Index)
 	}
